@@ -1,0 +1,139 @@
+package api
+
+// ClusterInformation, named "default", says whether the datastore may be used.
+type ClusterInformation struct {
+	Meta `json:"metadata"`
+	Spec ClusterInformationSpec `json:"spec"`
+}
+
+// ClusterInformationSpec is the content of a ClusterInformation.
+type ClusterInformationSpec struct {
+	// CalicoVersion is the version of Calico that wrote last. Tortie never writes it: calicoctl refuses a version not its own.
+	CalicoVersion string `json:"calicoVersion,omitempty"`
+	// ClusterGUID identifies the cluster: 32 hexadecimal digits.
+	ClusterGUID string `json:"clusterGUID,omitempty"`
+	// ClusterType is a comma-separated list of what the cluster is made of.
+	ClusterType string `json:"clusterType,omitempty"`
+	// DatastoreReady false stops all CNI ADD and DEL, for a migration of the datastore.
+	DatastoreReady *bool `json:"datastoreReady,omitempty"`
+	// Variant is the product variant of Calico.
+	Variant string `json:"variant,omitempty"`
+}
+
+// ResourceType implements Resource.
+func (*ClusterInformation) ResourceType() Type {
+	return custom("ClusterInformation", "clusterinformations")
+}
+
+// BGPConfiguration, named "default", holds the cluster's BGP settings.
+type BGPConfiguration struct {
+	Meta `json:"metadata"`
+	Spec BGPConfigurationSpec `json:"spec"`
+}
+
+// BGPConfigurationSpec is the content of a BGPConfiguration.
+type BGPConfigurationSpec struct {
+	// LogSeverityScreen is kept for Calico nodes that share the cluster.
+	LogSeverityScreen string `json:"logSeverityScreen,omitempty"`
+	// NodeToNodeMeshEnabled makes every node a peer of every other; absent means true.
+	NodeToNodeMeshEnabled *bool `json:"nodeToNodeMeshEnabled,omitempty"`
+	// ASNumber is the nodes' autonomous system; absent means 64512.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=4294967295
+	ASNumber *uint32 `json:"asNumber,omitempty"`
+	// ListenPort is the TCP port of BGP; absent means 179.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	ListenPort uint16 `json:"listenPort,omitempty"`
+}
+
+// ResourceType implements Resource.
+func (*BGPConfiguration) ResourceType() Type { return custom("BGPConfiguration", "bgpconfigurations") }
+
+// Node is the part of a Kubernetes Node that this project reads.
+type Node struct {
+	Meta   `json:"metadata"`
+	Spec   NodeSpec   `json:"spec"`
+	Status NodeStatus `json:"status"`
+}
+
+// NodeSpec is the part of a Node's spec that this project reads.
+type NodeSpec struct {
+	PodCIDRs []string `json:"podCIDRs,omitempty"`
+}
+
+// NodeStatus is the part of a Node's status that this project reads.
+type NodeStatus struct {
+	Addresses []NodeAddress `json:"addresses,omitempty"`
+}
+
+// NodeAddress is one address of a Node; Type is InternalIP, ExternalIP, Hostname and so on.
+type NodeAddress struct {
+	Type    string `json:"type"`
+	Address string `json:"address"`
+}
+
+// ResourceType implements Resource.
+func (*Node) ResourceType() Type { return Type{Version: "v1", Kind: "Node", Plural: "nodes"} }
+
+// The annotations in which Calico keeps its part of a Node.
+const (
+	AnnotationIPv4Address    = "projectcalico.org/IPv4Address"
+	AnnotationIPv6Address    = "projectcalico.org/IPv6Address"
+	AnnotationASNumber       = "projectcalico.org/ASNumber"
+	AnnotationIPv4TunnelAddr = "projectcalico.org/IPv4IPIPTunnelAddr"
+	AnnotationInterfaces     = "projectcalico.org/Interfaces"
+)
+
+// Pod is the part of a Kubernetes Pod that this project reads.
+type Pod struct {
+	Meta   `json:"metadata"`
+	Spec   PodSpec   `json:"spec"`
+	Status PodStatus `json:"status"`
+}
+
+// PodSpec is the part of a Pod's spec that this project reads.
+type PodSpec struct {
+	NodeName    string `json:"nodeName,omitempty"`
+	HostNetwork bool   `json:"hostNetwork,omitempty"`
+}
+
+// PodStatus is the part of a Pod's status that this project reads.
+type PodStatus struct {
+	Phase  string  `json:"phase,omitempty"`
+	PodIP  string  `json:"podIP,omitempty"`
+	PodIPs []PodIP `json:"podIPs,omitempty"`
+}
+
+// PodIP is one address of a Pod.
+type PodIP struct {
+	IP string `json:"ip"`
+}
+
+// ResourceType implements Resource.
+func (*Pod) ResourceType() Type {
+	return Type{Version: "v1", Kind: "Pod", Plural: "pods", Namespaced: true}
+}
+
+// The annotations that the CNI plugin writes on a Pod. An empty podIP is Calico's sign that the address was released.
+const (
+	AnnotationPodIP       = "cni.projectcalico.org/podIP"
+	AnnotationPodIPs      = "cni.projectcalico.org/podIPs"
+	AnnotationContainerID = "cni.projectcalico.org/containerID"
+)
+
+// The annotations by which a Pod or its Namespace steers address assignment.
+const (
+	AnnotationIPv4Pools = "cni.projectcalico.org/ipv4pools"
+	AnnotationIPv6Pools = "cni.projectcalico.org/ipv6pools"
+)
+
+// Namespace is the part of a Kubernetes Namespace that this project reads.
+type Namespace struct {
+	Meta `json:"metadata"`
+}
+
+// ResourceType implements Resource.
+func (*Namespace) ResourceType() Type {
+	return Type{Version: "v1", Kind: "Namespace", Plural: "namespaces"}
+}

@@ -1,0 +1,172 @@
+package api
+
+// IPAMBlock is a range of addresses that one host assigns from, with who holds each of them.
+type IPAMBlock struct {
+	Meta `json:"metadata"`
+	Spec IPAMBlockSpec `json:"spec"`
+}
+
+// IPAMBlockSpec is the content of an IPAMBlock. An address is named by its ordinal: its distance from the block's first.
+type IPAMBlockSpec struct {
+	// CIDR is the block's range.
+	CIDR string `json:"cidr"`
+	// Affinity is the block's owner, "host:NODE" or "virtual:load-balancer"; absent when nobody owns the block.
+	Affinity *string `json:"affinity,omitempty"`
+	// AffinityClaimTime is when the owner claimed the block.
+	// +kubebuilder:validation:Format=date-time
+	AffinityClaimTime string `json:"affinityClaimTime,omitempty"`
+	// Allocations has an entry for each ordinal: null if the address is free, else an index into attributes.
+	// +nullable
+	Allocations []*int `json:"allocations"`
+	// Unallocated lists the free ordinals in the order in which they will be assigned.
+	Unallocated []int `json:"unallocated"`
+	// Attributes says who holds addresses.
+	Attributes []AllocationAttribute `json:"attributes"`
+	// SequenceNumber grows by one with each write of the block.
+	// +kubebuilder:default=0
+	// +kubebuilder:validation:Format=int64
+	SequenceNumber uint64 `json:"sequenceNumber"`
+	// SequenceNumberForAllocation has, for each allocated ordinal, the block's sequence number when it was assigned.
+	SequenceNumberForAllocation map[string]uint64 `json:"sequenceNumberForAllocation"`
+	// Deleted marks the block for deletion: readers finish it and take the block for absent.
+	Deleted bool `json:"deleted"`
+	// StrictAffinity is deprecated: always written false, and required by Calico's schema.
+	StrictAffinity bool `json:"strictAffinity"`
+}
+
+// AllocationAttribute says who holds the addresses that point to it.
+type AllocationAttribute struct {
+	// HandleID is the handle that the addresses are released by.
+	HandleID *string `json:"handle_id,omitempty"`
+	// Secondary holds the owner's attributes: pod, namespace, node, type, timestamp.
+	Secondary map[string]string `json:"secondary,omitempty"`
+	// AlternateOwnerAttrs holds a second owner's attributes (KubeVirt live migration).
+	AlternateOwnerAttrs map[string]string `json:"alternateOwnerAttrs,omitempty"`
+	// ReleasedAt is set while released addresses cool down: they are neither in use nor free.
+	// +kubebuilder:validation:Format=date-time
+	ReleasedAt string `json:"releasedAt,omitempty"`
+}
+
+// ResourceType implements Resource.
+func (*IPAMBlock) ResourceType() Type { return custom("IPAMBlock", "ipamblocks") }
+
+// MarkedDeleted implements Deletable.
+func (b *IPAMBlock) MarkedDeleted() bool { return b.Spec.Deleted }
+
+// MarkDeleted implements Deletable.
+func (b *IPAMBlock) MarkDeleted() { b.Spec.Deleted = true }
+
+// IPAMBlockList is a list of IPAMBlocks.
+type IPAMBlockList = List[IPAMBlock, *IPAMBlock]
+
+// AffinityState is where a claim of a block stands.
+type AffinityState string
+
+// The states of a BlockAffinity. Only a confirmed (or empty, in old data) one counts as ownership.
+const (
+	AffinityPending         AffinityState = "pending"
+	AffinityConfirmed       AffinityState = "confirmed"
+	AffinityPendingDeletion AffinityState = "pendingDeletion"
+)
+
+// AffinityHost and AffinityVirtual are the types of block owners.
+const (
+	AffinityHost    = "host"
+	AffinityVirtual = "virtual"
+)
+
+// BlockAffinity is a host's claim of a block.
+type BlockAffinity struct {
+	Meta `json:"metadata"`
+	Spec BlockAffinitySpec `json:"spec"`
+}
+
+// BlockAffinitySpec is the content of a BlockAffinity.
+type BlockAffinitySpec struct {
+	// State is where the claim stands: pending, confirmed or pendingDeletion. Empty reads as confirmed.
+	State AffinityState `json:"state"`
+	// Node is the node that claims the block.
+	Node string `json:"node"`
+	// Type is host or virtual; absent reads as host.
+	Type string `json:"type,omitempty"`
+	// CIDR is the block's range.
+	CIDR string `json:"cidr"`
+	// Deleted is "true" when the affinity is marked for deletion. A string, as Calico's v1 group has it.
+	Deleted string `json:"deleted"`
+}
+
+// ResourceType implements Resource.
+func (*BlockAffinity) ResourceType() Type { return custom("BlockAffinity", "blockaffinities") }
+
+// MarkedDeleted implements Deletable.
+func (a *BlockAffinity) MarkedDeleted() bool { return a.Spec.Deleted == "true" }
+
+// MarkDeleted implements Deletable.
+func (a *BlockAffinity) MarkDeleted() { a.Spec.Deleted = "true" }
+
+// Confirmed reports whether the claim counts as ownership.
+func (a *BlockAffinity) Confirmed() bool {
+	return !a.MarkedDeleted() && (a.Spec.State == AffinityConfirmed || a.Spec.State == "")
+}
+
+// BlockAffinityList is a list of BlockAffinities.
+type BlockAffinityList = List[BlockAffinity, *BlockAffinity]
+
+// IPAMHandle says in which blocks a handle holds addresses, so that they can be released without searching.
+type IPAMHandle struct {
+	Meta `json:"metadata"`
+	Spec IPAMHandleSpec `json:"spec"`
+}
+
+// IPAMHandleSpec is the content of an IPAMHandle.
+type IPAMHandleSpec struct {
+	// HandleID is the handle in its original case; the object's name is its lower-case form.
+	HandleID string `json:"handleID"`
+	// Block has the number of addresses held in each block, by the block's CIDR.
+	Block map[string]int `json:"block"`
+	// Deleted marks the handle for deletion.
+	Deleted bool `json:"deleted"`
+}
+
+// ResourceType implements Resource.
+func (*IPAMHandle) ResourceType() Type { return custom("IPAMHandle", "ipamhandles") }
+
+// MarkedDeleted implements Deletable.
+func (h *IPAMHandle) MarkedDeleted() bool { return h.Spec.Deleted }
+
+// MarkDeleted implements Deletable.
+func (h *IPAMHandle) MarkDeleted() { h.Spec.Deleted = true }
+
+// IPAMHandleList is a list of IPAMHandles.
+type IPAMHandleList = List[IPAMHandle, *IPAMHandle]
+
+// IPAMConfig, named "default", holds the cluster's IPAM rules.
+type IPAMConfig struct {
+	Meta `json:"metadata"`
+	Spec IPAMConfigSpec `json:"spec"`
+}
+
+// IPAMConfigSpec is the content of an IPAMConfig.
+type IPAMConfigSpec struct {
+	// StrictAffinity forbids a host to assign from blocks that it does not own.
+	StrictAffinity bool `json:"strictAffinity"`
+	// AutoAllocateBlocks lets hosts claim blocks by themselves.
+	AutoAllocateBlocks bool `json:"autoAllocateBlocks"`
+	// MaxBlocksPerHost limits the blocks that a host may own; 0 means 20.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
+	MaxBlocksPerHost int `json:"maxBlocksPerHost,omitempty"`
+	// KubeVirtVMAddressPersistence keeps a virtual machine's address over its pods.
+	// +kubebuilder:validation:Enum=Enabled;Disabled
+	KubeVirtVMAddressPersistence string `json:"kubeVirtVMAddressPersistence,omitempty"`
+	// IPCooldownSeconds is how long a released address stays unused.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1200
+	IPCooldownSeconds int `json:"ipCooldownSeconds,omitempty"`
+}
+
+// ResourceType implements Resource.
+func (*IPAMConfig) ResourceType() Type { return custom("IPAMConfig", "ipamconfigs") }
+
+// DefaultName is the name of the cluster's one IPAMConfig, ClusterInformation and default BGPConfiguration.
+const DefaultName = "default"

@@ -1,0 +1,81 @@
+package api
+
+// Type says where a kind lives in the Kubernetes API.
+type Type struct {
+	Group      string // "" is the core group
+	Version    string
+	Kind       string
+	Plural     string
+	Namespaced bool
+}
+
+// APIVersion returns the value of a manifest's apiVersion field.
+func (t Type) APIVersion() string {
+	if t.Group == "" {
+		return t.Version
+	}
+	return t.Group + "/" + t.Version
+}
+
+// Group is the API group of Calico's custom resources.
+const Group = "crd.projectcalico.org"
+
+func custom(kind, plural string) Type {
+	return Type{Group: Group, Version: "v1", Kind: kind, Plural: plural}
+}
+
+// Meta is the part of Kubernetes' ObjectMeta that this project reads or writes.
+//
+// ResourceVersion is the revision that compare-and-swap updates are guarded by.
+type Meta struct {
+	Name              string            `json:"name,omitempty"`
+	Namespace         string            `json:"namespace,omitempty"`
+	UID               string            `json:"uid,omitempty"`
+	ResourceVersion   string            `json:"resourceVersion,omitempty"`
+	CreationTimestamp string            `json:"creationTimestamp,omitempty"`
+	DeletionTimestamp string            `json:"deletionTimestamp,omitempty"`
+	Labels            map[string]string `json:"labels,omitempty"`
+	Annotations       map[string]string `json:"annotations,omitempty"`
+}
+
+// GetMeta returns the metadata for reading and writing.
+func (m *Meta) GetMeta() *Meta { return m }
+
+// Resource is one object of the datastore.
+type Resource interface {
+	GetMeta() *Meta
+	// ResourceType may be called on a nil pointer.
+	ResourceType() Type
+}
+
+// Deletable is a resource that Calico deletes in two steps on the Kubernetes datastore: first it is marked, then removed.
+// Whoever reads a marked object finishes the deletion and takes the object for absent.
+type Deletable interface {
+	Resource
+	MarkedDeleted() bool
+	MarkDeleted()
+}
+
+// ResourceList is a list of resources of one type.
+type ResourceList interface {
+	// ItemType may be called on an empty list.
+	ItemType() Type
+}
+
+// List is a list of resources of type T.
+type List[T any, P interface {
+	*T
+	Resource
+}] struct {
+	Meta  ListMeta `json:"metadata"`
+	Items []T      `json:"items"`
+}
+
+// ItemType returns the type of the items.
+func (l *List[T, P]) ItemType() Type { return P(nil).ResourceType() }
+
+// ListMeta is the metadata of a list.
+type ListMeta struct {
+	ResourceVersion string `json:"resourceVersion,omitempty"`
+	Continue        string `json:"continue,omitempty"`
+}
