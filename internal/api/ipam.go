@@ -16,7 +16,6 @@ type IPAMBlockSpec struct {
 	// +kubebuilder:validation:Format=date-time
 	AffinityClaimTime string `json:"affinityClaimTime,omitempty"`
 	// Allocations has an entry for each ordinal: null if the address is free, else an index into attributes.
-	// +nullable
 	Allocations []*int `json:"allocations"`
 	// Unallocated lists the free ordinals in the order in which they will be assigned.
 	Unallocated []int `json:"unallocated"`
@@ -25,10 +24,13 @@ type IPAMBlockSpec struct {
 	// SequenceNumber grows by one with each write of the block.
 	// +kubebuilder:default=0
 	// +kubebuilder:validation:Format=int64
+	// +optional
 	SequenceNumber uint64 `json:"sequenceNumber"`
 	// SequenceNumberForAllocation has, for each allocated ordinal, the block's sequence number when it was assigned.
+	// +optional
 	SequenceNumberForAllocation map[string]uint64 `json:"sequenceNumberForAllocation"`
 	// Deleted marks the block for deletion: readers finish it and take the block for absent.
+	// +optional
 	Deleted bool `json:"deleted"`
 	// StrictAffinity is deprecated: always written false, and required by Calico's schema.
 	StrictAffinity bool `json:"strictAffinity"`
@@ -125,6 +127,7 @@ type IPAMHandleSpec struct {
 	// Block has the number of addresses held in each block, by the block's CIDR.
 	Block map[string]int `json:"block"`
 	// Deleted marks the handle for deletion.
+	// +optional
 	Deleted bool `json:"deleted"`
 }
 

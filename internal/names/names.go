@@ -1,0 +1,89 @@
+// Package names makes the names and labels under which Calico stores IPAM objects. It is pure: a name in, a name out.
+package names
+
+import (
+	"crypto/sha256"
+	"crypto/sha3"
+	"encoding/base32"
+	"encoding/hex"
+	"net/netip"
+	"strings"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
+
+// The labels by which Calico, since 3.31, finds BlockAffinities: an affinity without them is invisible to it.
+const (
+	LabelHostnameHash = "projectcalico.org/hostname-hash"
+	LabelAffinityType = "projectcalico.org/affinity-type"
+	LabelIPVersion    = "projectcalico.org/ip-version"
+)
+
+// AnnotationMetadata is where Calico keeps the metadata of its own API version of an object, as JSON.
+const AnnotationMetadata = "projectcalico.org/metadata"
+
+// Kubernetes rejects names that are longer than maxName-1 characters.
+const maxName = 253
+
+// Block returns the name of the IPAMBlock of a CIDR: its canonical text with dots, colons and the slash as dashes.
+func Block(cidr netip.Prefix) string {
+	return strings.NewReplacer(".", "-", ":", "-", "/", "-").Replace(cidr.Masked().String())
+}
+
+// Affinity returns the name of the BlockAffinity of a node and a block.
+//
+// A name that Kubernetes would reject is shortened: the start of the node name, the block, and eleven digits of a hash of
+// both keep it unique (Calico's rule).
+func Affinity(node string, cidr netip.Prefix) string {
+	block := Block(cidr)
+	if full := node + "-" + block; len(full) < maxName {
+		return full
+	}
+	sum := sha256.Sum256([]byte(node + "+" + block))
+	keep := (maxName - 1) - len(block) - 13
+	return node[:keep] + "-" + block + "-" + hex.EncodeToString(sum[:])[:11]
+}
+
+// AffinityLabels returns the labels of a BlockAffinity: exactly the three that Calico writes.
+func AffinityLabels(node, affinityType string, cidr netip.Prefix) map[string]string {
+	labels := AffinitySelector(node, affinityType)
+	labels[LabelIPVersion] = IPVersion(cidr.Addr())
+	return labels
+}
+
+// AffinitySelector returns the labels that all affinities of a node and type share.
+func AffinitySelector(node, affinityType string) map[string]string {
+	return map[string]string{
+		LabelHostnameHash: HostnameHash(node),
+		LabelAffinityType: affinityType,
+	}
+}
+
+// HostnameHash returns a node's name in a form that fits a label value: 52 characters of base32 of its SHA3-256.
+func HostnameHash(node string) string {
+	sum := sha3.Sum256([]byte(node))
+	return base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:])
+}
+
+// IPVersion returns "4" or "6".
+func IPVersion(a netip.Addr) string {
+	if a.Is4() || a.Is4In6() {
+		return "4"
+	}
+	return "6"
+}
+
+// Handle returns the name of the IPAMHandle of a handle ID: its lower-case form.
+func Handle(id string) string { return strings.ToLower(id) }
+
+// PodHandle returns the handle ID of a container's addresses in a CNI network.
+func PodHandle(network, containerID string) string { return network + "." + containerID }
+
+// LegacyPodHandle returns the handle ID that Calico 2 gave to a pod. It is still released on DEL.
+func LegacyPodHandle(namespace, pod string) string { return namespace + "." + pod }
+
+// TunnelHandle returns the handle ID of a node's IPIP tunnel address.
+func TunnelHandle(node string) string { return "ipip-tunnel-addr-" + node }
+
+// HostAffinity returns the value of a block's affinity field for a node.
+func HostAffinity(node string) string { return api.AffinityHost + ":" + node }

@@ -1,0 +1,61 @@
+package names
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestBlock(t *testing.T) {
+	for cidr, want := range map[string]string{
+		"10.244.1.64/26":      "10-244-1-64-26",
+		"192.168.166.128/26":  "192-168-166-128-26",
+		"fd00:10:244::40/122": "fd00-10-244--40-122",
+		"fd80::/122":          "fd80---122",
+		"FD80:0:0:0::/122":    "fd80---122",
+		"10.244.1.65/26":      "10-244-1-64-26",
+	} {
+		if got := Block(netip.MustParsePrefix(cidr)); got != want {
+			t.Errorf("Block(%s) = %s, want %s", cidr, got, want)
+		}
+	}
+}
+
+func TestAffinity(t *testing.T) {
+	cidr := netip.MustParsePrefix("192.168.154.0/26")
+	if got, want := Affinity("gold-node", cidr), "gold-node-192-168-154-0-26"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	// 252 characters is the longest name that stays as it is.
+	fits := strings.Repeat("n", 252-len("-192-168-154-0-26"))
+	if got := Affinity(fits, cidr); got != fits+"-192-168-154-0-26" {
+		t.Errorf("a name of 252 characters was changed to %s", got)
+	}
+	one, two := Affinity(fits+"a", cidr), Affinity(fits+"b", cidr)
+	if len(one) != 252 || one == two {
+		t.Errorf("long names: %d characters, equal %v", len(one), one == two)
+	}
+	if !strings.Contains(one, "-192-168-154-0-26-") {
+		t.Errorf("long name %s does not name its block", one)
+	}
+}
+
+// The labels of the affinity that a real Calico wrote for gold-node.
+func TestAffinityLabelsGolden(t *testing.T) {
+	want := map[string]string{
+		"projectcalico.org/affinity-type": "host",
+		"projectcalico.org/hostname-hash": "NFMRV7SNQDV3IYI35HQLAINALEIM3LCM4ROCORJEDHWODI7W2ARA",
+		"projectcalico.org/ip-version":    "4",
+	}
+	if d := cmp.Diff(want, AffinityLabels("gold-node", "host", netip.MustParsePrefix("192.168.154.0/26"))); d != "" {
+		t.Errorf("labels (-want +got):\n%s", d)
+	}
+}
+
+func TestHandle(t *testing.T) {
+	if got := Handle(PodHandle("k8s-pod-network", "3F2C")); got != "k8s-pod-network.3f2c" {
+		t.Errorf("got %s", got)
+	}
+}

@@ -1,0 +1,245 @@
+// Package selector parses and evaluates Calico's label selectors, such as
+//
+//	has(rack) && zone in {'a', "b"} && !(kind == 'edge')
+//
+// It is pure. The grammar, loosest first: a || b, a && b, !a, then a comparison, has(k), all() or a bracket. A comparison
+// with != or not in is true when the label is absent.
+package selector
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Selector decides on a set of labels.
+type Selector struct {
+	text string
+	eval func(labels map[string]string) bool
+}
+
+// String returns the text that the selector was parsed from.
+func (s Selector) String() string { return s.text }
+
+// Matches reports whether the labels satisfy the selector. The zero Selector matches everything.
+func (s Selector) Matches(labels map[string]string) bool {
+	return s.eval == nil || s.eval(labels)
+}
+
+// Parse reads a selector. Empty text matches everything. An error names the text and where it went wrong.
+func Parse(text string) (Selector, error) {
+	if strings.TrimSpace(text) == "" {
+		return Selector{text: text}, nil
+	}
+	tokens, err := tokenize(text)
+	if err != nil {
+		return Selector{}, fmt.Errorf("selector %q: %w", text, err)
+	}
+	p := &parser{tokens: tokens}
+	eval, err := p.or()
+	if err == nil && p.peek().kind != end {
+		err = p.unexpected("an operator or the end")
+	}
+	if err != nil {
+		return Selector{}, fmt.Errorf("selector %q: %w", text, err)
+	}
+	return Selector{text: text, eval: eval}, nil
+}
+
+type evaluator = func(map[string]string) bool
+
+// maxDepth bounds brackets and negations, so that hostile text cannot exhaust the stack.
+const maxDepth = 100
+
+type parser struct {
+	tokens []token
+	pos    int
+	depth  int
+}
+
+func (p *parser) peek() token { return p.tokens[p.pos] }
+
+func (p *parser) next() token {
+	t := p.tokens[p.pos]
+	if t.kind != end {
+		p.pos++
+	}
+	return t
+}
+
+// accept consumes the next token if it is the given word or symbol.
+func (p *parser) accept(text string) bool {
+	if t := p.peek(); t.kind != literal && t.kind != end && t.text == text {
+		p.next()
+		return true
+	}
+	return false
+}
+
+func (p *parser) expect(text string) error {
+	if !p.accept(text) {
+		return p.unexpected("'" + text + "'")
+	}
+	return nil
+}
+
+func (p *parser) unexpected(wanted string) error {
+	t := p.peek()
+	if t.kind == end {
+		return fmt.Errorf("it ends where %s was expected", wanted)
+	}
+	return fmt.Errorf("at character %d: %q where %s was expected", t.at+1, t.text, wanted)
+}
+
+func (p *parser) or() (evaluator, error) {
+	return p.chain("||", p.and, func(a, b evaluator) evaluator {
+		return func(l map[string]string) bool { return a(l) || b(l) }
+	})
+}
+
+func (p *parser) and() (evaluator, error) {
+	return p.chain("&&", p.not, func(a, b evaluator) evaluator {
+		return func(l map[string]string) bool { return a(l) && b(l) }
+	})
+}
+
+func (p *parser) chain(op string, operand func() (evaluator, error), join func(a, b evaluator) evaluator) (evaluator, error) {
+	left, err := operand()
+	for err == nil && p.accept(op) {
+		var right evaluator
+		if right, err = operand(); err == nil {
+			left = join(left, right)
+		}
+	}
+	return left, err
+}
+
+func (p *parser) not() (evaluator, error) {
+	p.depth++
+	defer func() { p.depth-- }()
+	if p.depth > maxDepth {
+		return nil, fmt.Errorf("at character %d: more than %d brackets and negations in one another", p.peek().at+1, maxDepth)
+	}
+	if !p.accept("!") {
+		return p.primary()
+	}
+	inner, err := p.not()
+	if err != nil {
+		return nil, err
+	}
+	return func(l map[string]string) bool { return !inner(l) }, nil
+}
+
+func (p *parser) primary() (evaluator, error) {
+	if p.accept("(") {
+		inner, err := p.or()
+		if err != nil {
+			return nil, err
+		}
+		return inner, p.expect(")")
+	}
+	if p.peek().kind != word {
+		return nil, p.unexpected("a label name, has(…), all(), '!' or '('")
+	}
+	name := p.next().text
+	if p.accept("(") {
+		return p.call(name)
+	}
+	return p.comparison(name)
+}
+
+// call parses what follows "name(".
+func (p *parser) call(name string) (evaluator, error) {
+	switch name {
+	case "all":
+		return func(map[string]string) bool { return true }, p.expect(")")
+	case "has":
+		if p.peek().kind != word {
+			return nil, p.unexpected("a label name")
+		}
+		key := p.next().text
+		return func(l map[string]string) bool { _, ok := l[key]; return ok }, p.expect(")")
+	default:
+		return nil, fmt.Errorf("unknown function %s(): use has(LABEL) or all()", name)
+	}
+}
+
+func (p *parser) comparison(key string) (evaluator, error) {
+	op, err := p.operator()
+	if err != nil {
+		return nil, err
+	}
+	if op == "in" || op == "not in" {
+		values, err := p.set()
+		if err != nil {
+			return nil, err
+		}
+		want := op == "in"
+		return func(l map[string]string) bool {
+			v, ok := l[key]
+			return (ok && slices.Contains(values, v)) == want
+		}, nil
+	}
+	value, err := p.literal()
+	if err != nil {
+		return nil, err
+	}
+	compare := comparisons[op]
+	return func(l map[string]string) bool {
+		v, ok := l[key]
+		return compare(v, value, ok)
+	}, nil
+}
+
+var comparisons = map[string]func(have, want string, ok bool) bool{
+	"==":          func(have, want string, ok bool) bool { return ok && have == want },
+	"!=":          func(have, want string, ok bool) bool { return !ok || have != want },
+	"contains":    func(have, want string, ok bool) bool { return ok && strings.Contains(have, want) },
+	"starts with": func(have, want string, ok bool) bool { return ok && strings.HasPrefix(have, want) },
+	"ends with":   func(have, want string, ok bool) bool { return ok && strings.HasSuffix(have, want) },
+}
+
+// operator reads one operator; those of two words are joined by one space.
+func (p *parser) operator() (string, error) {
+	const wanted = "==, !=, in, not in, contains, starts with or ends with"
+	t := p.peek()
+	switch {
+	case t.kind == symbol && (t.text == "==" || t.text == "!="), t.kind == word && (t.text == "in" || t.text == "contains"):
+		return p.next().text, nil
+	case t.kind == word && t.text == "not":
+		p.next()
+		return "not in", p.expect("in")
+	case t.kind == word && (t.text == "starts" || t.text == "ends"):
+		p.next()
+		return t.text + " with", p.expect("with")
+	}
+	return "", p.unexpected(wanted)
+}
+
+func (p *parser) literal() (string, error) {
+	if p.peek().kind != literal {
+		return "", p.unexpected("a quoted value")
+	}
+	return p.next().text, nil
+}
+
+// set reads {'a', 'b'}; it may be empty.
+func (p *parser) set() ([]string, error) {
+	if err := p.expect("{"); err != nil {
+		return nil, err
+	}
+	var values []string
+	for !p.accept("}") {
+		if len(values) > 0 {
+			if err := p.expect(","); err != nil {
+				return nil, err
+			}
+		}
+		v, err := p.literal()
+		if err != nil {
+			return nil, err
+		}
+		values = append(values, v)
+	}
+	return values, nil
+}

@@ -1,0 +1,95 @@
+package selector
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestMatches(t *testing.T) {
+	labels := map[string]string{"zone": "a", "kind": "edge", "app.kubernetes.io/name": "web-1", "in": "x"}
+	for _, tc := range []struct {
+		text string
+		want bool
+	}{
+		{"", true},
+		{"  ", true},
+		{"all()", true},
+		{"!all()", false},
+		{"zone == 'a'", true},
+		{`zone == "b"`, false},
+		{"zone != 'a'", false},
+		{"zone != 'b'", true},
+		{"absent != 'a'", true},
+		{"absent == ''", false},
+		{"zone in {'a', 'b'}", true},
+		{"zone in {}", false},
+		{"zone not in {'a'}", false},
+		{"absent not in {'a'}", true},
+		{"absent in {'a'}", false},
+		{"has(zone)", true},
+		{"!has(zone)", false},
+		{"has(absent)", false},
+		{"app.kubernetes.io/name starts with 'web'", true},
+		{"app.kubernetes.io/name ends with '-1'", true},
+		{"app.kubernetes.io/name contains 'b-'", true},
+		{"absent contains ''", false},
+		{"zone == 'b' || kind == 'edge' && zone == 'a'", true}, // && binds tighter
+		{"(zone == 'b' || kind == 'edge') && zone == 'b'", false},
+		{"!zone == 'b'", true}, // ! binds tightest, over the whole comparison
+		{"!(zone == 'a' && kind == 'edge')", false},
+		{"in == 'x'", true}, // an operator's word is a label name where one is expected
+		{"zone=='a'&&has(kind)", true},
+	} {
+		s, err := Parse(tc.text)
+		if err != nil {
+			t.Errorf("%q: %v", tc.text, err)
+			continue
+		}
+		if got := s.Matches(labels); got != tc.want {
+			t.Errorf("%q: got %v, want %v", tc.text, got, tc.want)
+		}
+	}
+}
+
+func TestParseErrors(t *testing.T) {
+	for text, want := range map[string]string{
+		"zone = 'a'":                "at character 6",
+		"zone == a":                 "a quoted value",
+		"zone ==":                   "ends where a quoted value",
+		"zone == 'a":                "not closed",
+		"has(":                      "a label name",
+		"has(zone":                  "ends where ')'",
+		"some(zone)":                "unknown function some()",
+		"zone in {'a' 'b'}":         "','",
+		"zone in {'a',}":            "a quoted value",
+		"zone not 'a'":              "'in'",
+		"zone == 'a' zone":          "an operator or the end",
+		"&& zone == 'a'":            "a label name",
+		"(zone == 'a'":              "')'",
+		strings.Repeat("!", 100000): "more than 100",
+	} {
+		_, err := Parse(text)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.40q: error %.200v, want one with %q", text, err, want)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add("has(rack) && zone in {'a', \"b\"} && !(kind == 'edge') || x not in {} ")
+	f.Fuzz(func(t *testing.T, text string) {
+		s, err := Parse(text)
+		if err != nil {
+			return
+		}
+		negated, err := Parse("!(" + text + ")")
+		if strings.TrimSpace(text) == "" || err != nil {
+			return // too deep by one, or nothing to negate
+		}
+		for _, labels := range []map[string]string{nil, {"zone": "a"}} {
+			if s.Matches(labels) == negated.Matches(labels) {
+				t.Errorf("%q and its negation agree on %v", text, labels)
+			}
+		}
+	})
+}
