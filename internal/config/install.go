@@ -39,7 +39,8 @@ type Install struct {
 	NetworkConfig  string // "" means the built-in template
 	MTU            int    // 0 means that the agent decides
 	NodeName       string
-	APIServer      string // host:port, with brackets around an IPv6 address
+	ServiceHost    string
+	ServicePort    int
 	ServiceAccount string
 	LogLevel       string
 	LogFile        string
@@ -73,15 +74,19 @@ func (r RawInstall) validate() (Install, error) {
 		LogMaxAgeDays:  p.integer("LOG_FILE_MAX_AGE", r.LogMaxAge, 0, 1<<16),
 		LogMaxCount:    p.integer("LOG_FILE_MAX_COUNT", r.LogMaxCount, 0, 1<<16),
 		AccountDir:     p.absolute("SERVICE_ACCOUNT_DIR", r.AccountDir),
+		ServiceHost:    p.required("KUBERNETES_SERVICE_HOST", r.ServiceHost, "must be the address of the API server; Kubernetes sets it in every pod"),
+		ServicePort:    p.integer("KUBERNETES_SERVICE_PORT", r.ServicePort, 1, 65535),
 	}
 	for dir := range strings.SplitSeq(r.HostBinDirs, ",") {
 		cfg.HostBinDirs = append(cfg.HostBinDirs, p.absolute("HOST_CNI_BIN_DIR", strings.TrimSpace(dir)))
 	}
 	p.oneOf("DATASTORE_TYPE", r.Datastore, "kubernetes")
-	host := p.required("KUBERNETES_SERVICE_HOST", r.ServiceHost, "must be the address of the API server; Kubernetes sets it in every pod")
-	port := p.integer("KUBERNETES_SERVICE_PORT", r.ServicePort, 1, 65535)
-	cfg.APIServer = net.JoinHostPort(host, strconv.Itoa(port))
 	return cfg, p.err()
+}
+
+// APIServer returns the API server's host:port, with brackets around an IPv6 address.
+func (c Install) APIServer() string {
+	return net.JoinHostPort(c.ServiceHost, strconv.Itoa(c.ServicePort))
 }
 
 func (p *problems) absolute(name, value string) string {

@@ -28,7 +28,7 @@ func TestLoadInstallDefaults(t *testing.T) {
 	}
 	want := Install{
 		NetDir: "/etc/cni/net.d", HostNetDir: "/host/etc/cni/net.d", HostBinDirs: []string{"/host/opt/cni/bin"},
-		SourceDir: "/opt/cni/bin", ConfName: "10-calico.conflist", NodeName: "node1", APIServer: "10.96.0.1:443",
+		SourceDir: "/opt/cni/bin", ConfName: "10-calico.conflist", NodeName: "node1", ServiceHost: "10.96.0.1", ServicePort: 443,
 		ServiceAccount: "tortie-cni", LogLevel: "info", LogFile: "/var/log/calico/cni/cni.log",
 		LogMaxSizeMB: 100, LogMaxAgeDays: 30, LogMaxCount: 10,
 		AccountDir: "/var/run/secrets/kubernetes.io/serviceaccount",
@@ -50,7 +50,7 @@ func TestLoadInstallValues(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.APIServer != "[fd00::1]:6443" || got.MTU != 1400 || got.LogLevel != "debug" || got.ConfName != "10-calico.conflist" {
+	if got.APIServer() != "[fd00::1]:6443" || got.MTU != 1400 || got.LogLevel != "debug" || got.ConfName != "10-calico.conflist" {
 		t.Errorf("got %+v", got)
 	}
 	if diff := cmp.Diff([]string{"/host/opt/cni/bin", "/host/secondary"}, got.HostBinDirs); diff != "" {

@@ -1,0 +1,154 @@
+package install
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	authv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+
+	"github.com/tortie-net/tortie/internal/config"
+)
+
+const (
+	// tokenLife is what Calico asks for: long enough for the plugins to survive a day without the API server.
+	tokenLife = 24 * time.Hour
+	// callTimeout bounds one request, so that a hanging API server shows as an error and not as silence.
+	callTimeout = 10 * time.Second
+	// blindRenewal is the remaining life that is assumed of a token whose expiry cannot be read.
+	blindRenewal = time.Hour
+)
+
+// ErrNotAllowed marks an API server's refusal to issue a token, which trying again does not change.
+var ErrNotAllowed = errors.New("not allowed to request a token")
+
+// Token is a bearer token for the plugins.
+type Token struct {
+	Value   string
+	Expires time.Time
+}
+
+// TokenSource issues tokens. An error that is ErrNotAllowed will stay until somebody changes the cluster's rules.
+type TokenSource interface {
+	Token(ctx context.Context) (Token, error)
+}
+
+// accountTokens asks the API server for tokens of a ServiceAccount. They are bound to no pod: a token that died with the
+// installer's pod would leave the node without a network until the next pod started.
+type accountTokens struct {
+	api       *rest.RESTClient
+	namespace string
+	account   string
+}
+
+// NewAccountTokens returns the TokenSource of the configured ServiceAccount, in the namespace of this pod, as this pod.
+func NewAccountTokens(cfg config.Install) (TokenSource, error) {
+	namespace, err := os.ReadFile(filepath.Join(cfg.AccountDir, "namespace"))
+	if err != nil {
+		return nil, fmt.Errorf("reading this pod's namespace: %w (the pod needs automountServiceAccountToken)", err)
+	}
+	return newAccountTokens(&rest.Config{
+		Host:            "https://" + cfg.APIServer(),
+		BearerTokenFile: filepath.Join(cfg.AccountDir, "token"), // read again when the kubelet renews it
+		TLSClientConfig: rest.TLSClientConfig{CAFile: filepath.Join(cfg.AccountDir, "ca.crt")},
+	}, strings.TrimSpace(string(namespace)), cfg.ServiceAccount)
+}
+
+// newAccountTokens builds a client of one kind only: client-go's clientset makes the same binary 16 MB larger.
+func newAccountTokens(cfg *rest.Config, namespace, account string) (TokenSource, error) {
+	scheme := runtime.NewScheme()
+	if err := authv1.AddToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("registering the kind TokenRequest: %w", err)
+	}
+	core := schema.GroupVersion{Version: "v1"}
+	metav1.AddToGroupVersion(scheme, core) // Status: the API server's reason for an error
+	cfg = rest.CopyConfig(cfg)
+	cfg.APIPath = "/api"
+	cfg.GroupVersion = &core
+	cfg.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	cfg.Timeout = callTimeout
+	client, err := rest.RESTClientFor(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("building the client of %s: %w", cfg.Host, err)
+	}
+	return &accountTokens{api: client, namespace: namespace, account: account}, nil
+}
+
+func (s *accountTokens) Token(ctx context.Context) (Token, error) {
+	life := int64(tokenLife / time.Second)
+	var answer authv1.TokenRequest
+	err := s.api.Post().Namespace(s.namespace).Resource("serviceaccounts").Name(s.account).SubResource("token").
+		Body(&authv1.TokenRequest{Spec: authv1.TokenRequestSpec{ExpirationSeconds: &life}}).
+		Do(ctx).Into(&answer)
+	if err == nil {
+		return Token{Value: answer.Status.Token, Expires: answer.Status.ExpirationTimestamp.Time}, nil
+	}
+	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) {
+		err = fmt.Errorf("%w: %w", ErrNotAllowed, err)
+	}
+	return Token{}, fmt.Errorf("requesting a token of ServiceAccount %s/%s: %w", s.namespace, s.account, err)
+}
+
+// podToken is the token that the kubelet mounts into this pod. It dies with the pod.
+type podToken struct{ path string }
+
+func (s podToken) Token(context.Context) (Token, error) {
+	text, err := os.ReadFile(s.path)
+	if err != nil {
+		return Token{}, fmt.Errorf("reading this pod's own token: %w", err)
+	}
+	value := strings.TrimSpace(string(text))
+	if value == "" {
+		return Token{}, fmt.Errorf("reading this pod's own token: %s is empty", s.path)
+	}
+	return Token{Value: value, Expires: expiry(value, time.Now())}, nil
+}
+
+// expiry reads the claim exp of a JSON web token. It does not verify the token: that is the API server's part.
+func expiry(token string, now time.Time) time.Time {
+	var claims struct {
+		Expires int64 `json:"exp"`
+	}
+	parts := strings.Split(token, ".")
+	if len(parts) == 3 {
+		payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+		if err == nil && json.Unmarshal(payload, &claims) == nil && claims.Expires > 0 {
+			return time.Unix(claims.Expires, 0)
+		}
+	}
+	return now.Add(blindRenewal)
+}
+
+// withFallback asks first, and takes second, with a warning, when first is not allowed to answer. It keeps asking first at
+// each renewal: the rule may be mended meanwhile.
+type withFallback struct {
+	first, second TokenSource
+	log           *slog.Logger
+}
+
+// WithPodToken makes source fall back to this pod's own token where TokenRequest is not allowed.
+func WithPodToken(source TokenSource, cfg config.Install, log *slog.Logger) TokenSource {
+	return withFallback{first: source, second: podToken{path: filepath.Join(cfg.AccountDir, "token")}, log: log}
+}
+
+func (s withFallback) Token(ctx context.Context) (Token, error) {
+	token, err := s.first.Token(ctx)
+	if !errors.Is(err, ErrNotAllowed) {
+		return token, err
+	}
+	s.log.Warn("using this pod's own token for the plugins, which dies with the pod: allow create on serviceaccounts/token", "error", err)
+	return s.second.Token(ctx)
+}
