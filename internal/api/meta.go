@@ -1,5 +1,7 @@
 package api
 
+import "encoding/json"
+
 // Type says where a kind lives in the Kubernetes API.
 type Type struct {
 	Group      string // "" is the core group
@@ -78,4 +80,17 @@ func (l *List[T, P]) ItemType() Type { return P(nil).ResourceType() }
 type ListMeta struct {
 	ResourceVersion string `json:"resourceVersion,omitempty"`
 	Continue        string `json:"continue,omitempty"`
+}
+
+// Append decodes one item and appends it. An item that is marked deleted counts as absent and is left out.
+func (l *List[T, P]) Append(item json.RawMessage) error {
+	var v T
+	if err := json.Unmarshal(item, &v); err != nil {
+		return err
+	}
+	if d, ok := any(P(&v)).(Deletable); ok && d.MarkedDeleted() {
+		return nil
+	}
+	l.Items = append(l.Items, v)
+	return nil
 }

@@ -1,0 +1,55 @@
+// Package datastore is the contract between the project and where its state lives. It knows no Kubernetes and no etcd:
+// implementations are in the packages below it.
+//
+// All writes are compare-and-swap: Create fails if the object exists, Update and Delete fail if it changed since it was
+// read. Callers read, decide and write again on ErrConflict or ErrExists.
+package datastore
+
+import (
+	"context"
+	"errors"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
+
+// What callers branch on. Implementations wrap these; the wrapping error says which object and request.
+var (
+	// ErrNotFound: the object does not exist.
+	ErrNotFound = errors.New("not found")
+	// ErrExists: Create found an object of that name.
+	ErrExists = errors.New("already exists")
+	// ErrConflict: the object changed, or went away, since the revision that the write was based on.
+	ErrConflict = errors.New("changed by somebody else")
+	// ErrUnauthorized: the datastore refused the credentials or the permission.
+	ErrUnauthorized = errors.New("not authorized")
+	// ErrUnavailable: no usable answer before the deadline; a write may or may not have landed.
+	ErrUnavailable = errors.New("datastore unavailable")
+)
+
+// Contended reports whether reading again and deciding anew can help.
+func Contended(err error) bool {
+	return errors.Is(err, ErrConflict) || errors.Is(err, ErrExists)
+}
+
+// ListOptions narrows a List.
+type ListOptions struct {
+	// Labels must all be equal on the objects listed.
+	Labels map[string]string
+	// Stale accepts an answer that may be a little old. A consistent list waits for the API server's 100 ms progress tick
+	// when others write, so every list whose use is guarded by a later compare-and-swap should accept it.
+	Stale bool
+}
+
+// Store is one datastore. Its methods are safe for concurrent use.
+type Store interface {
+	// Get fills obj, which carries the name (and namespace), from the datastore.
+	Get(ctx context.Context, obj api.Resource) error
+	// List fills list.
+	List(ctx context.Context, list api.ResourceList, opts ListOptions) error
+	// Create stores a new object and fills in its revision.
+	Create(ctx context.Context, obj api.Resource) error
+	// Update replaces the object if it still has the revision that obj carries, and fills in the new one.
+	Update(ctx context.Context, obj api.Resource) error
+	// Delete removes the object if it still has the revision that obj carries.
+	Delete(ctx context.Context, obj api.Resource) error
+}

@@ -1,0 +1,249 @@
+package kubernetes
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/datastore"
+)
+
+const (
+	// requestTimeout bounds one try of one request.
+	requestTimeout = 10 * time.Second
+	// maxTries bounds the tries of one request that the server was too busy for or did not answer.
+	maxTries = 4
+	// maxResponse bounds what is read of an answer: a list of 10,000 blocks is 40 MB.
+	maxResponse = 256 << 20
+)
+
+// client sends requests to one API server. Requests that run at the same time share one HTTP/2 connection.
+type client struct {
+	base      *url.URL
+	http      *http.Client
+	token     func() (string, error)
+	userAgent string
+}
+
+func newClient(cfg Config) (*client, error) {
+	base, err := url.Parse(cfg.Server)
+	if err != nil || base.Host == "" || (base.Scheme != "https" && base.Scheme != "http") {
+		return nil, fmt.Errorf("API server %q: not a URL such as https://10.96.0.1:443", cfg.Server)
+	}
+	tlsConfig, err := tlsFor(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &client{
+		base: base,
+		http: &http.Client{
+			Transport: &http.Transport{
+				DialContext:       (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
+				TLSClientConfig:   tlsConfig,
+				ForceAttemptHTTP2: true,
+				// The first requests of a process start at once: without this each would dial for itself.
+				MaxConnsPerHost: 1,
+			},
+			// An API server has no business redirecting, and a redirect must not carry the token elsewhere.
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+		token:     tokenSource(cfg),
+		userAgent: cfg.UserAgent,
+	}, nil
+}
+
+func tlsFor(cfg Config) (*tls.Config, error) {
+	t := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: cfg.ServerName, InsecureSkipVerify: cfg.Insecure}
+	if len(cfg.CAData) > 0 {
+		t.RootCAs = x509.NewCertPool()
+		if !t.RootCAs.AppendCertsFromPEM(cfg.CAData) {
+			return nil, errors.New("certificate-authority: no PEM certificate in it")
+		}
+	}
+	if len(cfg.CertData) > 0 || len(cfg.KeyData) > 0 {
+		pair, err := tls.X509KeyPair(cfg.CertData, cfg.KeyData)
+		if err != nil {
+			return nil, fmt.Errorf("client-certificate and client-key: %w", err)
+		}
+		t.Certificates = []tls.Certificate{pair}
+	}
+	return t, nil
+}
+
+func tokenSource(cfg Config) func() (string, error) {
+	if cfg.TokenFile == "" {
+		return func() (string, error) { return cfg.Token, nil }
+	}
+	return func() (string, error) {
+		b, err := os.ReadFile(cfg.TokenFile)
+		if err != nil {
+			return "", fmt.Errorf("bearer token: %w", err)
+		}
+		return strings.TrimSpace(string(b)), nil
+	}
+}
+
+// request is one call of the API.
+type request struct {
+	method      string
+	path        string
+	query       url.Values
+	contentType string
+	body        any // encoded as JSON unless nil
+}
+
+// do sends a request and decodes the answer into out (unless nil).
+//
+// It tries again, with growing and jittered pauses, when the server said that it did not take the request (429, 503 with
+// Retry-After) and, for reads, when there was no answer. A write without an answer may have landed: the caller has to read
+// before it decides, so it is told ErrUnavailable.
+func (c *client) do(ctx context.Context, r request, out any) error {
+	var payload []byte
+	if r.body != nil {
+		var err error
+		if payload, err = json.Marshal(r.body); err != nil {
+			return fmt.Errorf("%s %s: encode: %w", r.method, r.path, err)
+		}
+	}
+	for try := 1; ; try++ {
+		retryAfter, err := c.try(ctx, r, payload, out)
+		if err == nil || retryAfter < 0 || try == maxTries {
+			return err
+		}
+		pause := max(retryAfter, 50*time.Millisecond<<try)
+		select {
+		case <-time.After(pause/2 + rand.N(pause)):
+		case <-ctx.Done():
+			return fmt.Errorf("%w (%w)", err, context.Cause(ctx))
+		}
+	}
+}
+
+const noRetry = time.Duration(-1)
+
+// try sends a request once. A negative duration says that trying again is useless or unsafe.
+func (c *client) try(ctx context.Context, r request, payload []byte, out any) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	req, err := c.newRequest(ctx, r, payload)
+	if err != nil {
+		return noRetry, err
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		retry := noRetry
+		if r.method == http.MethodGet && ctx.Err() == nil {
+			retry = 0
+		}
+		return retry, c.unreachable(r, err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse))
+	if err != nil {
+		return noRetry, c.unreachable(r, err)
+	}
+	if resp.StatusCode >= 300 {
+		return retryAfter(resp), statusError(r, resp.StatusCode, body)
+	}
+	if out == nil {
+		return 0, nil
+	}
+	if err := json.Unmarshal(body, out); err != nil {
+		return noRetry, fmt.Errorf("%s %s: the API server's answer: %w", r.method, r.path, err)
+	}
+	return 0, nil
+}
+
+func (c *client) newRequest(ctx context.Context, r request, payload []byte) (*http.Request, error) {
+	u := c.base.JoinPath(r.path)
+	u.RawQuery = r.query.Encode()
+	req, err := http.NewRequestWithContext(ctx, r.method, u.String(), bytes.NewReader(payload))
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", r.method, r.path, err)
+	}
+	token, err := c.token()
+	if err != nil {
+		return nil, err
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	req.Header.Set("Accept", "application/json")
+	if payload != nil {
+		req.Header.Set("Content-Type", r.contentType)
+	}
+	if c.userAgent != "" {
+		req.Header.Set("User-Agent", c.userAgent)
+	}
+	return req, nil
+}
+
+// unreachable names the server: url.Error would repeat method and URL.
+func (c *client) unreachable(r request, err error) error {
+	var u *url.Error
+	if errors.As(err, &u) {
+		err = u.Err
+	}
+	return fmt.Errorf("%s %s: %w: no answer from the API server at %s: %w", r.method, r.path, datastore.ErrUnavailable, c.base, err)
+}
+
+// retryAfter is negative unless the server said that it did not take the request.
+func retryAfter(resp *http.Response) time.Duration {
+	switch resp.StatusCode {
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
+	default:
+		return noRetry
+	}
+	seconds, err := strconv.Atoi(resp.Header.Get("Retry-After"))
+	if err != nil || seconds < 0 {
+		seconds = 0
+	}
+	return min(time.Duration(seconds)*time.Second, 5*time.Second)
+}
+
+// statusError turns the API server's Status object into an error that wraps what callers branch on.
+func statusError(r request, code int, body []byte) error {
+	var s struct {
+		Reason  string `json:"reason"`
+		Message string `json:"message"`
+	}
+	if json.Unmarshal(body, &s) != nil || s.Message == "" {
+		s.Message = http.StatusText(code)
+	}
+	kind := sentinel(r.method, code, s.Reason)
+	if kind == nil {
+		return fmt.Errorf("%s %s: %s (HTTP %d)", r.method, r.path, s.Message, code)
+	}
+	return fmt.Errorf("%s %s: %w: %s (HTTP %d)", r.method, r.path, kind, s.Message, code)
+}
+
+func sentinel(method string, code int, reason string) error {
+	switch {
+	case code == http.StatusNotFound && method == http.MethodPut:
+		return datastore.ErrConflict // it went away since it was read
+	case code == http.StatusNotFound:
+		return datastore.ErrNotFound
+	case code == http.StatusConflict && reason == "AlreadyExists":
+		return datastore.ErrExists
+	case code == http.StatusConflict:
+		return datastore.ErrConflict
+	case code == http.StatusUnauthorized, code == http.StatusForbidden:
+		return datastore.ErrUnauthorized
+	case code == http.StatusTooManyRequests, code >= 500:
+		return datastore.ErrUnavailable
+	}
+	return nil
+}

@@ -1,0 +1,224 @@
+package kubernetes
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore"
+)
+
+const (
+	contentJSON           = "application/json"
+	contentStrategicMerge = "application/strategic-merge-patch+json"
+	// pageSize bounds one answer of a consistent list. The watch cache, which answers stale ones, ignores it.
+	pageSize = "500"
+)
+
+// Store is the datastore in the Kubernetes API. It implements datastore.Store.
+type Store struct {
+	client *client
+}
+
+var _ datastore.Store = (*Store)(nil)
+
+// New returns a Store. It makes no request.
+func New(cfg Config) (*Store, error) {
+	c, err := newClient(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &Store{client: c}, nil
+}
+
+// Get implements datastore.Store. An object that is marked deleted is deleted for good and reported as not found: its
+// deleter died between its two steps.
+func (s *Store) Get(ctx context.Context, obj api.Resource) error {
+	if err := s.client.do(ctx, request{method: http.MethodGet, path: objectPath(obj)}, obj); err != nil {
+		return err
+	}
+	d, ok := obj.(api.Deletable)
+	if !ok || !d.MarkedDeleted() {
+		return nil
+	}
+	if err := s.remove(ctx, obj); err != nil {
+		return fmt.Errorf("finish the deletion of %s: %w", describe(obj), err)
+	}
+	return fmt.Errorf("%s: %w: it was marked deleted", describe(obj), datastore.ErrNotFound)
+}
+
+// List implements datastore.Store. Objects that are marked deleted are left out.
+func (s *Store) List(ctx context.Context, list api.ResourceList, opts datastore.ListOptions) error {
+	q := url.Values{}
+	if opts.Stale {
+		q.Set("resourceVersion", "0")
+	} else {
+		q.Set("limit", pageSize)
+	}
+	if len(opts.Labels) > 0 {
+		q.Set("labelSelector", labelSelector(opts.Labels))
+	}
+	return s.listPages(ctx, request{method: http.MethodGet, path: collectionPath(list.ItemType(), ""), query: q}, list)
+}
+
+// pager is what List needs of any api.List.
+type pager interface {
+	Append(page json.RawMessage) error
+}
+
+func (s *Store) listPages(ctx context.Context, r request, list api.ResourceList) error {
+	into, ok := list.(pager)
+	if !ok {
+		return fmt.Errorf("list %s: %T is no api.List", r.path, list)
+	}
+	for {
+		var page struct {
+			Metadata api.ListMeta      `json:"metadata"`
+			Items    []json.RawMessage `json:"items"`
+		}
+		if err := s.client.do(ctx, r, &page); err != nil {
+			return err
+		}
+		for _, item := range page.Items {
+			if err := into.Append(item); err != nil {
+				return fmt.Errorf("list %s: %w", r.path, err)
+			}
+		}
+		if page.Metadata.Continue == "" {
+			return nil
+		}
+		r.query.Set("continue", page.Metadata.Continue)
+	}
+}
+
+// Create implements datastore.Store.
+func (s *Store) Create(ctx context.Context, obj api.Resource) error {
+	m := obj.GetMeta()
+	r := request{
+		method:      http.MethodPost,
+		path:        collectionPath(obj.ResourceType(), m.Namespace),
+		contentType: contentJSON,
+		body:        manifest{obj},
+	}
+	return s.client.do(ctx, r, obj)
+}
+
+// Update implements datastore.Store. The UID that was read is a precondition too, so that an object that was deleted and
+// created again under the same name counts as changed.
+func (s *Store) Update(ctx context.Context, obj api.Resource) error {
+	if obj.GetMeta().ResourceVersion == "" {
+		return fmt.Errorf("update %s: it carries no resourceVersion: read it first", describe(obj))
+	}
+	r := request{method: http.MethodPut, path: objectPath(obj), contentType: contentJSON, body: manifest{obj}}
+	return s.client.do(ctx, r, obj)
+}
+
+// Delete implements datastore.Store. A Deletable is marked first: readers of Calico rely on both steps. An object that is
+// already gone is no error.
+func (s *Store) Delete(ctx context.Context, obj api.Resource) error {
+	if d, ok := obj.(api.Deletable); ok && !d.MarkedDeleted() {
+		d.MarkDeleted()
+		if err := s.Update(ctx, obj); err != nil {
+			return err
+		}
+	}
+	return s.remove(ctx, obj)
+}
+
+// remove deletes exactly the revision that obj carries.
+func (s *Store) remove(ctx context.Context, obj api.Resource) error {
+	m := obj.GetMeta()
+	body := map[string]any{
+		"apiVersion":    "v1",
+		"kind":          "DeleteOptions",
+		"preconditions": map[string]string{"uid": m.UID, "resourceVersion": m.ResourceVersion},
+	}
+	r := request{method: http.MethodDelete, path: objectPath(obj), contentType: contentJSON, body: body}
+	err := s.client.do(ctx, r, nil)
+	if errors.Is(err, datastore.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// PatchStatus sends a strategic merge patch to the object's status subresource, which may change annotations too, and
+// fills obj from the answer. If guarded, the patch is refused with ErrConflict unless obj is still what was read.
+func (s *Store) PatchStatus(ctx context.Context, obj api.Resource, patch Patch, guarded bool) error {
+	if guarded {
+		m := obj.GetMeta()
+		patch.Metadata.UID, patch.Metadata.ResourceVersion = m.UID, m.ResourceVersion
+	}
+	r := request{
+		method:      http.MethodPatch,
+		path:        objectPath(obj) + "/status",
+		contentType: contentStrategicMerge,
+		body:        patch,
+	}
+	return s.client.do(ctx, r, obj)
+}
+
+// Patch is a strategic merge patch of an object's annotations and status.
+type Patch struct {
+	Metadata PatchMeta `json:"metadata"`
+	Status   any       `json:"status,omitempty"`
+}
+
+// PatchMeta is the metadata of a Patch.
+type PatchMeta struct {
+	UID             string `json:"uid,omitempty"`
+	ResourceVersion string `json:"resourceVersion,omitempty"`
+	// Annotations to set; nil removes one.
+	Annotations map[string]*string `json:"annotations,omitempty"`
+}
+
+// manifest encodes a resource with its apiVersion and kind, which the Go types do not carry.
+type manifest struct{ api.Resource }
+
+func (m manifest) MarshalJSON() ([]byte, error) {
+	body, err := json.Marshal(m.Resource)
+	if err != nil {
+		return nil, err
+	}
+	t := m.ResourceType()
+	head := fmt.Sprintf(`{"apiVersion":%q,"kind":%q,`, t.APIVersion(), t.Kind)
+	return append([]byte(head), body[1:]...), nil
+}
+
+func collectionPath(t api.Type, namespace string) string {
+	root := "/api/" + t.Version
+	if t.Group != "" {
+		root = "/apis/" + t.Group + "/" + t.Version
+	}
+	if t.Namespaced && namespace != "" {
+		root += "/namespaces/" + url.PathEscape(namespace)
+	}
+	return root + "/" + t.Plural
+}
+
+func objectPath(obj api.Resource) string {
+	m := obj.GetMeta()
+	return collectionPath(obj.ResourceType(), m.Namespace) + "/" + url.PathEscape(m.Name)
+}
+
+func describe(obj api.Resource) string {
+	m := obj.GetMeta()
+	if m.Namespace != "" {
+		return obj.ResourceType().Kind + " " + m.Namespace + "/" + m.Name
+	}
+	return obj.ResourceType().Kind + " " + m.Name
+}
+
+func labelSelector(labels map[string]string) string {
+	terms := make([]string, 0, len(labels))
+	for k, v := range labels {
+		terms = append(terms, k+"="+v)
+	}
+	slices.Sort(terms)
+	return strings.Join(terms, ",")
+}

@@ -1,0 +1,246 @@
+package ipam
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/names"
+)
+
+// maxBlockBits bounds a block to 2^12 addresses: Calico allows a /20 (and a /116) at most.
+const maxBlockBits = 12
+
+// Owner is who an address is assigned to.
+type Owner struct {
+	// Handle is what the address is released by.
+	Handle string
+	// Attrs describe the owner to people and to garbage collection: pod, namespace, node, type, timestamp.
+	Attrs map[string]string
+}
+
+// Block is an IPAMBlock whose content has been checked. Its methods change it in memory only.
+type Block struct {
+	obj  *api.IPAMBlock
+	cidr netip.Prefix
+}
+
+// NewBlock returns a block in which every address is free, claimed by host at the given time.
+func NewBlock(cidr netip.Prefix, host string, now time.Time) *Block {
+	cidr = cidr.Masked()
+	size := 1 << (cidr.Addr().BitLen() - cidr.Bits())
+	affinity := names.HostAffinity(host)
+	b := &api.IPAMBlock{
+		Meta: api.Meta{
+			Name:        names.Block(cidr),
+			Annotations: map[string]string{names.AnnotationMetadata: "{}"},
+		},
+		Spec: api.IPAMBlockSpec{
+			CIDR:                        cidr.String(),
+			Affinity:                    &affinity,
+			AffinityClaimTime:           now.UTC().Format(time.RFC3339),
+			Allocations:                 make([]*int, size),
+			Unallocated:                 make([]int, size),
+			Attributes:                  []api.AllocationAttribute{},
+			SequenceNumber:              uint64(now.UnixNano()),
+			SequenceNumberForAllocation: map[string]uint64{},
+		},
+	}
+	for i := range b.Spec.Unallocated {
+		b.Spec.Unallocated[i] = i
+	}
+	return &Block{obj: b, cidr: cidr}
+}
+
+// ParseBlock checks a stored block: a block that contradicts itself must be neither assigned from nor released into, or an
+// address could be given twice. The error names the block and what is wrong with it.
+func ParseBlock(obj *api.IPAMBlock) (*Block, error) {
+	cidr, err := netip.ParsePrefix(obj.Spec.CIDR)
+	if err != nil {
+		return nil, fmt.Errorf("IPAMBlock %s: spec.cidr %q is no CIDR", obj.Name, obj.Spec.CIDR)
+	}
+	b := &Block{obj: obj, cidr: cidr}
+	if err := b.check(); err != nil {
+		return nil, fmt.Errorf("IPAMBlock %s is damaged: %w: repair it with calicoctl ipam check", obj.Name, err)
+	}
+	if obj.Spec.SequenceNumberForAllocation == nil {
+		obj.Spec.SequenceNumberForAllocation = map[string]uint64{}
+	}
+	return b, nil
+}
+
+func (b *Block) check() error {
+	s := &b.obj.Spec
+	hostBits := b.cidr.Addr().BitLen() - b.cidr.Bits()
+	if hostBits > maxBlockBits {
+		return fmt.Errorf("spec.cidr %s holds more than %d addresses", s.CIDR, 1<<maxBlockBits)
+	}
+	if want := 1 << hostBits; len(s.Allocations) != want {
+		return fmt.Errorf("spec.allocations has %d entries where %s has %d addresses", len(s.Allocations), s.CIDR, want)
+	}
+	taken := 0
+	for ordinal, at := range s.Allocations {
+		if at == nil {
+			continue
+		}
+		taken++
+		if *at < 0 || *at >= len(s.Attributes) {
+			return fmt.Errorf("spec.allocations[%d] points to attribute %d of %d", ordinal, *at, len(s.Attributes))
+		}
+	}
+	free := make(map[int]bool, len(s.Unallocated))
+	for _, ordinal := range s.Unallocated {
+		if ordinal < 0 || ordinal >= len(s.Allocations) || free[ordinal] || s.Allocations[ordinal] != nil {
+			return fmt.Errorf("spec.unallocated lists ordinal %d, which is out of range, listed twice or allocated", ordinal)
+		}
+		free[ordinal] = true
+	}
+	if taken+len(free) != len(s.Allocations) {
+		return fmt.Errorf("%d addresses are neither allocated nor free", len(s.Allocations)-taken-len(free))
+	}
+	return nil
+}
+
+// clone returns a copy that can be changed without changing b.
+func (b *Block) clone() *Block {
+	data, err := json.Marshal(b.obj)
+	if err != nil {
+		panic(fmt.Sprintf("a block that was decoded from JSON does not encode: %v", err))
+	}
+	var obj api.IPAMBlock
+	if err := json.Unmarshal(data, &obj); err != nil {
+		panic(fmt.Sprintf("a block that was encoded to JSON does not decode: %v", err))
+	}
+	return &Block{obj: &obj, cidr: b.cidr}
+}
+
+// CIDR returns the block's range.
+func (b *Block) CIDR() netip.Prefix { return b.cidr }
+
+// OwnedBy reports whether the block belongs to a node.
+func (b *Block) OwnedBy(host string) bool {
+	return b.obj.Spec.Affinity != nil && *b.obj.Spec.Affinity == names.HostAffinity(host)
+}
+
+// Orphan reports whether the block belongs to nobody.
+func (b *Block) Orphan() bool { return b.obj.Spec.Affinity == nil || *b.obj.Spec.Affinity == "" }
+
+// Empty reports whether every address is free.
+func (b *Block) Empty() bool { return len(b.obj.Spec.Unallocated) == len(b.obj.Spec.Allocations) }
+
+// Free returns the number of addresses that can be assigned: those that are neither taken nor reserved.
+func (b *Block) Free(reserved []netip.Prefix) int {
+	n := 0
+	for _, ordinal := range b.obj.Spec.Unallocated {
+		if !within(b.addr(ordinal), reserved) {
+			n++
+		}
+	}
+	return n
+}
+
+// Assign gives the owner the address that has been free for longest, skipping reserved ones without moving them in the
+// order. It returns false if there is none.
+func (b *Block) Assign(owner Owner, reserved []netip.Prefix) (netip.Addr, bool) {
+	s := &b.obj.Spec
+	for i, ordinal := range s.Unallocated {
+		a := b.addr(ordinal)
+		if within(a, reserved) {
+			continue
+		}
+		s.Unallocated = slices.Delete(s.Unallocated, i, i+1)
+		at := b.attribute(owner)
+		s.Allocations[ordinal] = &at
+		s.SequenceNumberForAllocation[strconv.Itoa(ordinal)] = s.SequenceNumber
+		return a, true
+	}
+	return netip.Addr{}, false
+}
+
+// attribute returns the index of the owner's attributes, which addresses of one owner share.
+func (b *Block) attribute(owner Owner) int {
+	s := &b.obj.Spec
+	for i, a := range s.Attributes {
+		if holds(a, owner.Handle) && maps.Equal(a.Secondary, owner.Attrs) && a.AlternateOwnerAttrs == nil && a.ReleasedAt == "" {
+			return i
+		}
+	}
+	handle := owner.Handle
+	s.Attributes = append(s.Attributes, api.AllocationAttribute{HandleID: &handle, Secondary: maps.Clone(owner.Attrs)})
+	return len(s.Attributes) - 1
+}
+
+// Held returns the addresses that a handle holds, in ascending order.
+func (b *Block) Held(handle string) []netip.Addr {
+	var held []netip.Addr
+	for ordinal, at := range b.obj.Spec.Allocations {
+		if at != nil && holds(b.obj.Spec.Attributes[*at], handle) {
+			held = append(held, b.addr(ordinal))
+		}
+	}
+	return held
+}
+
+// ReleaseHandle frees the addresses of a handle and returns them. They go to the end of the order of assignment, so that
+// an address is used again as late as the block allows.
+func (b *Block) ReleaseHandle(handle string) []netip.Addr {
+	released := b.Held(handle)
+	s := &b.obj.Spec
+	for _, a := range released {
+		ordinal := b.ordinal(a)
+		s.Allocations[ordinal] = nil
+		s.Unallocated = append(s.Unallocated, ordinal)
+		delete(s.SequenceNumberForAllocation, strconv.Itoa(ordinal))
+	}
+	if len(released) > 0 {
+		b.dropUnusedAttributes()
+	}
+	return released
+}
+
+// dropUnusedAttributes removes attributes that no address points to and keeps the order of the others.
+func (b *Block) dropUnusedAttributes() {
+	s := &b.obj.Spec
+	used := make([]bool, len(s.Attributes))
+	for _, at := range s.Allocations {
+		if at != nil {
+			used[*at] = true
+		}
+	}
+	kept := make([]api.AllocationAttribute, 0, len(s.Attributes))
+	moved := make([]int, len(s.Attributes))
+	for i, a := range s.Attributes {
+		if used[i] {
+			moved[i] = len(kept)
+			kept = append(kept, a)
+		}
+	}
+	s.Attributes = kept
+	for ordinal, at := range s.Allocations {
+		if at != nil {
+			to := moved[*at]
+			s.Allocations[ordinal] = &to
+		}
+	}
+}
+
+// bump counts a write, as every writer of a block must: releases by garbage collection are guarded by the number.
+func (b *Block) bump() { b.obj.Spec.SequenceNumber++ }
+
+// holds reports whether the attributes belong to a handle. A cooling-down address has no handle any more.
+func holds(a api.AllocationAttribute, handle string) bool {
+	return a.HandleID != nil && *a.HandleID == handle
+}
+
+func (b *Block) addr(ordinal int) netip.Addr { return offset(b.cidr.Addr(), uint64(ordinal), 0) }
+
+func (b *Block) ordinal(a netip.Addr) int { return int(distance(b.cidr.Addr(), a)) }
+
+func within(a netip.Addr, ranges []netip.Prefix) bool {
+	return slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(a) })
+}

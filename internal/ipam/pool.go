@@ -1,0 +1,168 @@
+package ipam
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/selector"
+)
+
+// Default prefix lengths of blocks: 64 addresses in both families.
+const (
+	defaultBlockSizeV4 = 26
+	defaultBlockSizeV6 = 122
+)
+
+// Pool is an IPPool whose content has been checked.
+type Pool struct {
+	Name       string
+	CIDR       netip.Prefix
+	BlockBits  int // prefix length of the pool's blocks
+	Enabled    bool
+	Automatic  bool
+	Uses       []api.AllowedUse
+	Nodes      selector.Selector
+	Namespaces selector.Selector
+}
+
+// ParsePool checks a stored pool. The error names the pool, the field and the value.
+func ParsePool(obj *api.IPPool) (Pool, error) {
+	p, err := parsePool(obj)
+	if err != nil {
+		return Pool{}, fmt.Errorf("IPPool %s: %w", obj.Name, err)
+	}
+	return p, nil
+}
+
+func parsePool(obj *api.IPPool) (Pool, error) {
+	s := &obj.Spec
+	cidr, err := netip.ParsePrefix(s.CIDR)
+	if err != nil || cidr != cidr.Masked() {
+		return Pool{}, fmt.Errorf("spec.cidr %q is no CIDR with its host bits zero, such as 192.168.0.0/16", s.CIDR)
+	}
+	blockBits, err := blockBits(cidr, s.BlockSize)
+	if err != nil {
+		return Pool{}, err
+	}
+	nodes, err := selector.Parse(s.NodeSelector)
+	if err != nil {
+		return Pool{}, fmt.Errorf("spec.nodeSelector: %w", err)
+	}
+	namespaces, err := selector.Parse(s.NamespaceSelector)
+	if err != nil {
+		return Pool{}, fmt.Errorf("spec.namespaceSelector: %w", err)
+	}
+	uses := s.AllowedUses
+	if len(uses) == 0 {
+		uses = []api.AllowedUse{api.UseWorkload, api.UseTunnel}
+	}
+	return Pool{
+		Name:       obj.Name,
+		CIDR:       cidr,
+		BlockBits:  blockBits,
+		Enabled:    enabled(obj),
+		Automatic:  s.AssignmentMode != api.AssignManual,
+		Uses:       uses,
+		Nodes:      nodes,
+		Namespaces: namespaces,
+	}, nil
+}
+
+func blockBits(cidr netip.Prefix, size int) (int, error) {
+	lo, hi, def := 20, 32, defaultBlockSizeV4
+	if cidr.Addr().Is6() {
+		lo, hi, def = 116, 128, defaultBlockSizeV6
+	}
+	if size == 0 {
+		size = def
+	}
+	if size < lo || size > hi || size < cidr.Bits() {
+		return 0, fmt.Errorf("spec.blockSize %d: use %d to %d, and not less than the pool's own /%d", size, lo, hi, cidr.Bits())
+	}
+	return size, nil
+}
+
+// enabled reports whether the pool gives out addresses: not disabled, not being deleted, and not found unallocatable by
+// Calico's pool controller.
+func enabled(obj *api.IPPool) bool {
+	if obj.Spec.Disabled || obj.DeletionTimestamp != "" {
+		return false
+	}
+	return obj.Status == nil || !slices.ContainsFunc(obj.Status.Conditions, func(c api.Condition) bool {
+		return c.Type == "Allocatable" && c.Status == "False"
+	})
+}
+
+// blockCount returns how many blocks the pool has, or 2^32 if it has more.
+func (p Pool) blockCount() uint64 { return 1 << min(p.BlockBits-p.CIDR.Bits(), 32) }
+
+// block returns the i-th block.
+func (p Pool) block(i uint64) netip.Prefix {
+	first := offset(p.CIDR.Addr(), i, p.CIDR.Addr().BitLen()-p.BlockBits)
+	return netip.PrefixFrom(first, p.BlockBits)
+}
+
+// usablePools returns the pools of a family that a request may use, in the order in which they are to be tried. Pools that
+// were asked for by name or CIDR are used whatever their selectors say. If there are none, the error says why not, pool by
+// pool.
+func usablePools(st *State, req *Request, v6 bool) ([]Pool, error) {
+	wanted := req.PoolsV4
+	if v6 {
+		wanted = req.PoolsV6
+	}
+	var usable []Pool
+	var reasons []string
+	for _, p := range st.Pools {
+		if p.CIDR.Addr().Is6() != v6 {
+			continue
+		}
+		if why := unusable(p, st, req, wanted); why != "" {
+			reasons = append(reasons, p.Name+" ("+why+")")
+			continue
+		}
+		usable = append(usable, p)
+	}
+	for _, w := range wanted {
+		if !slices.ContainsFunc(st.Pools, func(p Pool) bool { return p.is(w) }) {
+			return nil, fmt.Errorf("%w: the IPPool %q that was asked for does not exist", ErrNoPool, w)
+		}
+	}
+	if len(usable) > 0 {
+		return usable, nil
+	}
+	if len(reasons) == 0 {
+		return nil, fmt.Errorf("%w: there is no IPv%s IPPool: create one, or let tortie-node create the default one (CALICO_IPV4POOL_CIDR)",
+			ErrNoPool, map[bool]string{false: "4", true: "6"}[v6])
+	}
+	return nil, fmt.Errorf("%w: %s", ErrNoPool, strings.Join(reasons, ", "))
+}
+
+// is reports whether the pool is what a person means by a name or CIDR.
+func (p Pool) is(nameOrCIDR string) bool {
+	return p.Name == nameOrCIDR || p.CIDR.String() == nameOrCIDR
+}
+
+// unusable says why a request may not use a pool; empty if it may.
+func unusable(p Pool, st *State, req *Request, wanted []string) string {
+	asked := slices.ContainsFunc(wanted, p.is)
+	switch {
+	case len(wanted) > 0 && !asked:
+		return "not among those asked for"
+	case !p.Enabled:
+		return "disabled"
+	case !slices.Contains(p.Uses, req.Use):
+		return fmt.Sprintf("spec.allowedUses has no %s", req.Use)
+	case asked:
+		return ""
+	case !p.Automatic:
+		return "spec.assignmentMode is Manual"
+	case !p.Nodes.Matches(st.NodeLabels):
+		return fmt.Sprintf("spec.nodeSelector %s does not select node %s", p.Nodes, req.Host)
+	case !p.Namespaces.Matches(req.NamespaceLabels):
+		return fmt.Sprintf("spec.namespaceSelector %s does not select the pod's namespace", p.Namespaces)
+	}
+	return ""
+}
