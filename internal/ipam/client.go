@@ -60,7 +60,6 @@ func (c *Client) Assign(ctx context.Context, req Request) ([]Assignment, error) 
 		return plan.Assignments, nil
 	}
 	if wrote {
-		// Also when the last write may have landed: the release finds out.
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 		defer cancel()
 		if _, undoErr := c.Release(undo, req.Handle); undoErr != nil {
@@ -287,7 +286,8 @@ func (c *Client) readCluster(ctx context.Context, st *State, again bool) error {
 	return nil
 }
 
-// commit writes a plan in order and returns how many writes were begun. It stops at the first that fails.
+// commit writes a plan in order and returns how many writes landed or, for want of an answer, may have landed. It stops at
+// the first that fails.
 func (c *Client) commit(ctx context.Context, p Plan) (int, error) {
 	written := map[string]api.Meta{} // the revision of what this plan wrote already: an affinity is written twice
 	for i, w := range p.writes {
@@ -296,7 +296,9 @@ func (c *Client) commit(ctx context.Context, p Plan) (int, error) {
 		if prev, ok := written[key]; ok {
 			m.UID, m.ResourceVersion = prev.UID, prev.ResourceVersion
 		}
-		if err := c.write(ctx, w); err != nil {
+		if err := c.write(ctx, w); datastore.Contended(err) {
+			return i, err
+		} else if err != nil {
 			return i + 1, err
 		}
 		written[key] = *m

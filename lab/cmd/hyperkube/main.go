@@ -30,7 +30,7 @@ var components = map[string]func() *cobra.Command{
 	"etcd":                    etcd.NewCommand,
 	"kube-apiserver":          apiserver.NewAPIServerCommand,
 	"kube-controller-manager": controllermanager.NewControllerManagerCommand,
-	"kube-scheduler":          scheduler.NewSchedulerCommand,
+	"kube-scheduler":          func() *cobra.Command { return scheduler.NewSchedulerCommand() },
 	"kube-proxy":              proxy.NewProxyCommand,
 	// The kubelet installs its own signal handler: a second one would panic ("close of closed channel").
 	"kubelet": func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) },
