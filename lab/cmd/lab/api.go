@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/tortie-net/tortie/lab/internal/plane"
+	"github.com/tortie-net/tortie/lab/internal/proc"
+)
+
+// apiTimeout is generous: a loaded machine takes 10 s, a virtual one without hardware help 60 s.
+const apiTimeout = 3 * time.Minute
+
+func runAPI(ctx context.Context, args []string) (err error) {
+	f := flags("api")
+	dir := f.String("dir", "", "directory for the state and admin.kubeconfig (default: a temporary one)")
+	kcm := f.Bool("kcm", false, "run kube-controller-manager too")
+	if err := parse(f, args, false); err != nil {
+		return err
+	}
+	c, err := cache()
+	if err != nil {
+		return err
+	}
+	hyperkube, err := c.Path(ctx, "hyperkube")
+	if err != nil {
+		return err
+	}
+	state, clean, err := apiDir(*dir)
+	if err != nil {
+		return fmt.Errorf("-dir %q: %w", *dir, err)
+	}
+	defer func() { err = errors.Join(err, clean()) }()
+	p, err := plane.Start(ctx, plane.Config{
+		Dir: state, Hyperkube: hyperkube, Spawner: proc.NewSpawner(),
+		Address: netip.MustParseAddr("127.0.0.1"), ControllerManager: *kcm, Timeout: apiTimeout,
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, p.Stop(context.WithoutCancel(ctx))) }()
+	fmt.Printf("ready KUBECONFIG=%s\n", p.Kubeconfig("admin"))
+	return serveUntilEOF(ctx, p)
+}
+
+// serveUntilEOF returns when standard input ends (whoever started this is gone), at a signal, or when a component ends.
+func serveUntilEOF(ctx context.Context, p *plane.Plane) error {
+	eof := make(chan struct{})
+	go func() {
+		// What is typed or piped in means nothing; an error is an end like EOF.
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		close(eof)
+	}()
+	t := time.NewTicker(200 * time.Millisecond)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-eof:
+			return nil
+		case <-t.C:
+			if err := p.Check(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// apiDir makes the directory and returns how to clean it: what was made goes, what was there before stays.
+func apiDir(dir string) (string, func() error, error) {
+	if dir == "" {
+		made, err := os.MkdirTemp("", "tortie-api-")
+		return made, func() error { return os.RemoveAll(made) }, err
+	}
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return "", nil, err
+	}
+	if err := os.Mkdir(abs, 0o755); err == nil {
+		return abs, func() error { return os.RemoveAll(abs) }, nil
+	}
+	entries, err := os.ReadDir(abs)
+	if err != nil {
+		return "", nil, err
+	}
+	if len(entries) > 0 {
+		return "", nil, fmt.Errorf("directory is not empty: name a new or an empty one")
+	}
+	return abs, func() error { return removeContents(abs) }, nil
+}
+
+func removeContents(dir string) error {
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
+	}
+	return err
+}

@@ -1,0 +1,106 @@
+// Command lab runs real Kubernetes clusters of several nodes on one Linux machine, in namespaces of their own, natively or
+// inside a virtual machine, for Tortie's tests and its demo.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"syscall"
+)
+
+// command is one subcommand.
+type command struct {
+	name, usage, short string
+	run                func(ctx context.Context, args []string) error
+}
+
+func commands() []command {
+	return []command{
+		{"api", "api [-dir DIR] [-kcm]", "run etcd and kube-apiserver on loopback until stdin ends", runAPI},
+		{"build", "build [NAME]...", "build the lab's programs into the cache", runBuild},
+	}
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := dispatch(ctx, os.Args[1:])
+	stop()
+	os.Exit(report(err))
+}
+
+func dispatch(ctx context.Context, args []string) error {
+	if len(args) == 0 || args[0] == "help" || args[0] == "-h" || args[0] == "--help" {
+		usage()
+		return nil
+	}
+	for _, c := range commands() {
+		if c.name == args[0] {
+			return c.run(ctx, args[1:])
+		}
+	}
+	return usageError{fmt.Sprintf("no command %q: see lab help", args[0])}
+}
+
+func usage() {
+	fmt.Println("usage: lab COMMAND [ARGS]")
+	for _, c := range commands() {
+		fmt.Printf("  %-52s %s\n", c.usage, c.short)
+	}
+}
+
+// usageError is a mistake in the command line.
+type usageError struct{ text string }
+
+func (e usageError) Error() string { return e.text }
+
+// exitError is the exit code of a program that was run for the user, who has already seen what it said.
+type exitError struct{ code int }
+
+func (e exitError) Error() string { return fmt.Sprintf("exit status %d", e.code) }
+
+// report prints an error for the user and returns the process' exit code.
+func report(err error) int {
+	var exit exitError
+	var child *exec.ExitError
+	var wrong usageError
+	switch {
+	case err == nil, errors.Is(err, flag.ErrHelp):
+		return 0
+	case errors.As(err, &exit):
+		return exit.code
+	case errors.As(err, &wrong):
+		fmt.Fprintln(os.Stderr, "lab:", err)
+		return 2
+	case errors.As(err, &child) && child.ExitCode() > 0:
+		fmt.Fprintln(os.Stderr, "lab:", err)
+		return child.ExitCode()
+	}
+	fmt.Fprintln(os.Stderr, "lab:", err)
+	return 1
+}
+
+// flags returns a flag set that reports mistakes as errors.
+func flags(name string) *flag.FlagSet {
+	f := flag.NewFlagSet("lab "+name, flag.ContinueOnError)
+	return f
+}
+
+// parse parses args and refuses positional ones unless the command takes them.
+func parse(f *flag.FlagSet, args []string, positional bool) error {
+	if err := f.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return err
+		}
+		return usageError{err.Error()}
+	}
+	if !positional && f.NArg() > 0 {
+		return usageError{fmt.Sprintf("%s takes no argument %q", f.Name(), strings.Join(f.Args(), " "))}
+	}
+	return nil
+}

@@ -1,0 +1,222 @@
+// Package binaries builds the programs that a lab runs, and keeps them in a cache outside the clone.
+//
+// It owns the cache directory and nothing else. A program's place is named by a hash of all that it is built from, so a
+// clone never runs a program that its sources would not give, and a fresh clone on a warm machine builds nothing.
+package binaries
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sort"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// ModulePath is the path of the Go module that the lab's programs are built from.
+const ModulePath = "github.com/tortie-net/tortie/lab"
+
+// kept is how many builds of one program stay in the cache: the current one and those of two other branches or clones.
+const kept = 3
+
+// Target is one program: its name in the cache and the package that it is built from.
+type Target struct {
+	Name    string
+	Package string
+	// Sources are the directories of this module whose files the program is built from. The packages of other modules
+	// are covered by go.sum.
+	Sources []string
+}
+
+// Targets are the programs of a lab, slowest first.
+var Targets = []Target{
+	{Name: "hyperkube", Package: "./cmd/hyperkube", Sources: []string{"cmd/hyperkube", "internal/etcd"}},
+	{Name: "kubectl", Package: "k8s.io/kubernetes/cmd/kubectl"},
+	{Name: "helm", Package: "helm.sh/helm/v4/cmd/helm"},
+	{Name: "pause", Package: "./cmd/pause", Sources: []string{"cmd/pause"}},
+	{Name: "vminit", Package: "./cmd/vminit", Sources: []string{"cmd/vminit", "internal/vmproto"}},
+}
+
+// Cache finds programs, and builds those that are missing.
+type Cache struct {
+	// Dir is the cache's directory; it is made when needed.
+	Dir string
+	// Module is the root of the lab's Go module.
+	Module string
+	// Log takes the progress of builds.
+	Log io.Writer
+}
+
+// DefaultDir is the directory of the cache when nobody names one: tortie in the user's cache directory.
+func DefaultDir() (string, error) {
+	base, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("find the cache directory (set XDG_CACHE_HOME or HOME): %w", err)
+	}
+	return filepath.Join(base, "tortie"), nil
+}
+
+// FindModule returns the root of the lab's module: the nearest one at or above any of the starting directories, which may
+// be the module itself, a directory of it, or a directory of the repository that holds it as lab/.
+func FindModule(starts ...string) (string, error) {
+	for _, start := range starts {
+		for dir := start; ; dir = filepath.Dir(dir) {
+			for _, candidate := range []string{dir, filepath.Join(dir, "lab")} {
+				if isModule(candidate) {
+					return candidate, nil
+				}
+			}
+			if dir == filepath.Dir(dir) {
+				break
+			}
+		}
+	}
+	return "", fmt.Errorf("no module %s at or above %s: run this inside a clone of tortie", ModulePath, strings.Join(starts, " or "))
+}
+
+func isModule(dir string) bool {
+	b, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+	if err != nil {
+		return false
+	}
+	line, _, _ := strings.Cut(string(b), "\n")
+	return strings.TrimSpace(line) == "module "+ModulePath
+}
+
+// Path returns the path of a program, building it first when the cache has none that its sources would give.
+func (c *Cache) Path(ctx context.Context, name string) (string, error) {
+	i := slices.IndexFunc(Targets, func(t Target) bool { return t.Name == name })
+	if i < 0 {
+		return "", fmt.Errorf("no program %q in the lab", name)
+	}
+	t := Targets[i]
+	key, err := c.Key(t)
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(c.Dir, t.Name+"-"+key, t.Name)
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	if err := c.build(ctx, t, path); err != nil {
+		return "", fmt.Errorf("build %s: %w", t.Name, err)
+	}
+	return path, nil
+}
+
+// Key is the hash of everything that a program is built from: go.mod, go.sum, its sources, the flags and the Go release.
+func (c *Cache) Key(t Target) (string, error) {
+	files := []string{"go.mod", "go.sum"}
+	for _, dir := range t.Sources {
+		more, err := sources(c.Module, dir)
+		if err != nil {
+			return "", fmt.Errorf("list the sources of %s: %w", t.Name, err)
+		}
+		files = append(files, more...)
+	}
+	h := sha256.New()
+	flags, err := c.flags()
+	if err != nil {
+		return "", err
+	}
+	fmt.Fprintf(h, "%s %s %s %q %q\n", runtime.Version(), runtime.GOOS, runtime.GOARCH, t.Package, flags)
+	for _, name := range files {
+		b, err := os.ReadFile(filepath.Join(c.Module, name))
+		if err != nil {
+			return "", fmt.Errorf("hash the sources of %s: %w", t.Name, err)
+		}
+		fmt.Fprintf(h, "%s %d\n", name, len(b))
+		h.Write(b)
+	}
+	return hex.EncodeToString(h.Sum(nil))[:16], nil
+}
+
+// sources lists the Go files of a directory that go into a build, relative to the module, sorted.
+func sources(module, dir string) ([]string, error) {
+	var files []string
+	err := filepath.WalkDir(filepath.Join(module, dir), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		rel, err := filepath.Rel(module, path)
+		files = append(files, rel)
+		return err
+	})
+	return files, err
+}
+
+// lock takes the lock of one program, so that two labs that start at once build it once.
+func (c *Cache) lock(ctx context.Context, name string) (*os.File, error) {
+	if err := os.MkdirAll(c.Dir, 0o755); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(filepath.Join(c.Dir, name+".lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+		return f, nil
+	}
+	fmt.Fprintf(c.Log, "%s: another process is building it, waiting\n", name)
+	done := make(chan error, 1)
+	go func() { done <- flock(f) }()
+	select {
+	case err := <-done:
+		if err != nil {
+			f.Close()
+			return nil, err
+		}
+		return f, nil
+	case <-ctx.Done():
+		f.Close()
+		return nil, ctx.Err()
+	}
+}
+
+func flock(f *os.File) error {
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX)
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// prune removes the oldest builds of a program. One that runs keeps running: its file goes when its last user does.
+func (c *Cache) prune(t Target) error {
+	dirs, err := filepath.Glob(filepath.Join(c.Dir, t.Name+"-*"))
+	if err != nil || len(dirs) <= kept {
+		return err
+	}
+	age := func(dir string) int64 {
+		st, err := os.Stat(dir)
+		if err != nil {
+			return 0
+		}
+		return st.ModTime().UnixNano()
+	}
+	sort.Slice(dirs, func(i, j int) bool { return age(dirs[i]) > age(dirs[j]) })
+	for _, dir := range dirs[kept:] {
+		if err := os.RemoveAll(dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func removeGlob(pattern string) error {
+	paths, err := filepath.Glob(pattern)
+	for _, path := range paths {
+		err = errors.Join(err, os.RemoveAll(path))
+	}
+	return err
+}

@@ -1,0 +1,131 @@
+// Package netns makes, enters and removes named network namespaces, the ones that `ip netns` shows.
+//
+// It owns the files below /run/netns whose names it is given. It never changes the namespace that the process is in: every
+// change runs on an operating system thread of its own.
+package netns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// Dir is where the namespaces' names are, as iproute2 has them.
+const Dir = "/run/netns"
+
+// Path is the file that holds a namespace.
+func Path(name string) string { return filepath.Join(Dir, name) }
+
+// Create makes a new namespace with that name; an existing one is an error.
+func Create(name string) error {
+	if err := os.MkdirAll(Dir, 0o755); err != nil {
+		return fmt.Errorf("make network namespace %s: %w", name, err)
+	}
+	f, err := os.OpenFile(Path(name), os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o444)
+	if err != nil {
+		return fmt.Errorf("make network namespace %s: %w", name, err)
+	}
+	f.Close()
+	err = Scratch(func() error {
+		return unix.Mount("/proc/thread-self/ns/net", Path(name), "", unix.MS_BIND, "")
+	})
+	if err != nil {
+		return errors.Join(fmt.Errorf("make network namespace %s: %w", name, err), os.Remove(Path(name)))
+	}
+	return nil
+}
+
+// Delete removes a name; the namespace itself lives until its last process and its last file are gone. No such name is
+// not an error.
+func Delete(name string) error {
+	if err := unix.Unmount(Path(name), unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("delete network namespace %s: %w", name, err)
+	}
+	if err := os.Remove(Path(name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("delete network namespace %s: %w", name, err)
+	}
+	return nil
+}
+
+// List returns the names that begin with prefix.
+func List(prefix string) ([]string, error) {
+	entries, err := os.ReadDir(Dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	var names []string
+	for _, e := range entries {
+		if name := e.Name(); len(name) > len(prefix) && name[:len(prefix)] == prefix {
+			names = append(names, name)
+		}
+	}
+	return names, err
+}
+
+// Do runs f on a thread that is in the named namespace. f must not start goroutines that rely on it.
+func Do(name string, f func() error) error {
+	return onThread(func() error {
+		if err := Enter(name); err != nil {
+			return err
+		}
+		return f()
+	})
+}
+
+// Scratch runs f on a thread that is in a new namespace without a name; it ends with f, unless f gives it a name.
+func Scratch(f func() error) error {
+	return onThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("make a network namespace (root is needed): %w", err)
+		}
+		return f()
+	})
+}
+
+// Enter moves the calling thread into a namespace: the caller has locked it and keeps it, or execs.
+func Enter(name string) error {
+	f, err := os.Open(Path(name))
+	if err != nil {
+		return fmt.Errorf("enter network namespace: %w", err)
+	}
+	defer f.Close()
+	if err := unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("enter network namespace %s: %w", name, err)
+	}
+	return nil
+}
+
+// onThread runs f on a thread that is thrown away: the goroutine ends locked to it.
+func onThread(f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		done <- f()
+	}()
+	return <-done
+}
+
+// DialFunc is the type of a function that opens connections.
+type DialFunc func(ctx context.Context, network, address string) (net.Conn, error)
+
+// Dialer returns a function that connects from inside a namespace to an address given as IP:port. A socket stays in the
+// namespace it was made in, so the connection may be used anywhere.
+func Dialer(name string) DialFunc {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		var c net.Conn
+		err := Do(name, func() error {
+			var d net.Dialer
+			var err error
+			// One literal address: the dialer makes the socket on this goroutine, hence on this thread.
+			c, err = d.DialContext(ctx, network, address)
+			return err
+		})
+		return c, err
+	}
+}

@@ -1,0 +1,281 @@
+// Package plane runs a Kubernetes control plane: etcd and kube-apiserver, and on demand the controller manager and the
+// scheduler. It owns the files of one directory and the processes it starts.
+package plane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/tortie-net/tortie/lab/internal/kubeapi"
+	"github.com/tortie-net/tortie/lab/internal/netns"
+	"github.com/tortie-net/tortie/lab/internal/pki"
+	"github.com/tortie-net/tortie/lab/internal/proc"
+)
+
+// ServiceCIDR holds the cluster IPs; the API server itself is its first address.
+const ServiceCIDR = "10.96.0.0/16"
+
+// etcdURL is a socket in the working directory, so that no port is taken and nobody else reaches an etcd without
+// authentication. The etcd server demands that even this has the form host:port; both are the name of the socket.
+const etcdURL = "unix://client:0"
+
+// portAttempts is how often another free port is tried when somebody was faster to take it.
+const portAttempts = 5
+
+// Config says what to run.
+type Config struct {
+	// Dir takes the state; it must be an absolute path of an existing directory. Files are left to the caller.
+	Dir       string
+	Hyperkube string
+	Spawner   *proc.Spawner
+	// NetNS is the name of the network namespace, empty for the caller's.
+	NetNS string
+	// Address is what the API server listens on and, unless it is loopback, advertises.
+	Address netip.Addr
+	// Port is the API server's, 0 for a free one.
+	Port uint16
+	// Nodes get a token each: NAME.kubeconfig.
+	Nodes []string
+	// ControllerManager and Scheduler say whether these run too.
+	ControllerManager, Scheduler bool
+	// Timeout bounds the start.
+	Timeout time.Duration
+}
+
+// Plane is a running control plane.
+type Plane struct {
+	cfg   Config
+	ca    []byte
+	auth  *pki.Authority
+	procs proc.Group
+	// Client speaks to the API server as the administrator.
+	Client *kubeapi.Client
+}
+
+var errPortTaken = errors.New("port already in use")
+
+// Start starts the control plane and returns when /readyz is ok. On error nothing runs.
+func Start(ctx context.Context, cfg Config) (_ *Plane, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, cfg.Timeout, fmt.Errorf("the API server was not ready within %s", cfg.Timeout))
+	defer cancel()
+	p := &Plane{cfg: cfg}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.Stop(context.WithoutCancel(ctx)))
+		}
+	}()
+	if err := p.writeCerts(); err != nil {
+		return nil, fmt.Errorf("prepare the control plane: %w", err)
+	}
+	if err := p.run("etcd", "--data-dir", "etcd", "--listen-client-url", etcdURL, "--listen-peer-url", "unix://peer:0"); err != nil {
+		return nil, err
+	}
+	if err := p.startServer(ctx); err != nil {
+		return nil, err
+	}
+	if cfg.ControllerManager {
+		if err := p.run("kube-controller-manager", p.controllerManagerFlags()...); err != nil {
+			return nil, err
+		}
+	}
+	if cfg.Scheduler {
+		return p, p.run("kube-scheduler", p.withKubeconfig("scheduler", "--leader-elect=false")...)
+	}
+	return p, nil
+}
+
+// NodeUser is the name of a node's kubeconfig.
+func NodeUser(node string) string { return "node-" + node }
+
+// Kubeconfig is the path of a user's kubeconfig: admin, proxy, or one that NodeUser names.
+func (p *Plane) Kubeconfig(user string) string { return filepath.Join(p.cfg.Dir, user+".kubeconfig") }
+
+// Authority signs further certificates.
+func (p *Plane) Authority() *pki.Authority { return p.auth }
+
+// Check returns an error when a component has ended, with the tail of its log.
+func (p *Plane) Check() error {
+	if dead := p.procs.Dead(); dead != nil {
+		return dead.Err()
+	}
+	return nil
+}
+
+// Stop kills all components: their state is thrown away.
+func (p *Plane) Stop(ctx context.Context) error { return p.procs.Kill(ctx) }
+
+func (p *Plane) run(name string, args ...string) error {
+	proc, err := p.start(name, args...)
+	if err != nil {
+		return err
+	}
+	p.procs.Add(proc)
+	return nil
+}
+
+func (p *Plane) start(name string, args ...string) (*proc.Process, error) {
+	return p.cfg.Spawner.Start(proc.Spec{
+		Name: name, Path: p.cfg.Hyperkube, Args: args, Dir: p.cfg.Dir, NetNS: p.cfg.NetNS,
+		Log: filepath.Join(p.cfg.Dir, name+".log"),
+	})
+}
+
+// startServer starts kube-apiserver, on another port when a free one was taken before the server listened.
+func (p *Plane) startServer(ctx context.Context) error {
+	free := p.cfg.Port == 0
+	for attempt := 1; ; attempt++ {
+		if free {
+			port, err := freePort(p.cfg.Address)
+			if err != nil {
+				return err
+			}
+			p.cfg.Port = port
+		}
+		err := p.tryServer(ctx)
+		if !free || attempt == portAttempts || !errors.Is(err, errPortTaken) {
+			return err
+		}
+	}
+}
+
+func (p *Plane) tryServer(ctx context.Context) error {
+	if err := p.writeKubeconfigs(); err != nil {
+		return err
+	}
+	var dial netns.DialFunc
+	if p.cfg.NetNS != "" {
+		dial = netns.Dialer(p.cfg.NetNS)
+	}
+	client, err := kubeapi.New(p.Kubeconfig("admin"), dial)
+	if err != nil {
+		return err
+	}
+	server, err := p.start("kube-apiserver", p.serverFlags()...)
+	if err != nil {
+		return err
+	}
+	err = kubeapi.Poll(ctx, 50*time.Millisecond, func(ctx context.Context) error {
+		select {
+		case <-server.Done():
+			return kubeapi.Fatal{Err: portError(server)}
+		default:
+		}
+		if err := p.Check(); err != nil {
+			return kubeapi.Fatal{Err: err}
+		}
+		return client.Ready(ctx)
+	})
+	if err != nil {
+		return errors.Join(fmt.Errorf("start kube-apiserver: %w", err), server.Kill(context.WithoutCancel(ctx)))
+	}
+	p.procs.Add(server)
+	p.Client = client
+	return nil
+}
+
+func portError(server *proc.Process) error {
+	if strings.Contains(server.LogTail(), "address already in use") {
+		return fmt.Errorf("%w: %w", errPortTaken, server.Err())
+	}
+	return server.Err()
+}
+
+func freePort(addr netip.Addr) (uint16, error) {
+	l, err := net.Listen("tcp", netip.AddrPortFrom(addr, 0).String())
+	if err != nil {
+		return 0, fmt.Errorf("find a free port on %s: %w", addr, err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).AddrPort().Port(), nil
+}
+
+func (p *Plane) serverFlags() []string {
+	flags := []string{
+		"--etcd-servers=" + etcdURL,
+		"--bind-address=" + p.cfg.Address.String(), "--advertise-address=" + p.cfg.Address.String(),
+		fmt.Sprintf("--secure-port=%d", p.cfg.Port),
+		"--tls-cert-file=apiserver.crt", "--tls-private-key-file=apiserver.key", "--client-ca-file=ca.crt",
+		"--token-auth-file=tokens.csv", "--authorization-mode=Node,RBAC",
+		"--kubelet-client-certificate=kubelet-client.crt", "--kubelet-client-key=kubelet-client.key",
+		"--kubelet-certificate-authority=ca.crt", "--kubelet-preferred-address-types=InternalIP",
+		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file=sa.pub",
+		"--service-account-signing-key-file=sa.key", "--service-cluster-ip-range=" + ServiceCIDR,
+		"--allow-privileged=true", "--profiling=false",
+		// A lab's requests are few, and a fair queue that is still being set up answers some of the first with 429.
+		"--enable-priority-and-fairness=false",
+	}
+	if p.cfg.Address.IsLoopback() {
+		// The service "kubernetes" may not have a loopback address as its endpoint.
+		flags = append(flags, "--endpoint-reconciler-type=none")
+	}
+	if !p.cfg.ControllerManager {
+		// Without a controller manager no namespace gets its default ServiceAccount, and the plugin would refuse every Pod.
+		flags = append(flags, "--disable-admission-plugins=ServiceAccount")
+	}
+	return flags
+}
+
+func (p *Plane) controllerManagerFlags() []string {
+	return p.withKubeconfig("controller-manager",
+		"--leader-elect=false", "--use-service-account-credentials=true", "--root-ca-file=ca.crt",
+		"--service-account-private-key-file=sa.key", "--cluster-signing-cert-file=ca.crt", "--cluster-signing-key-file=ca.key")
+}
+
+func (p *Plane) withKubeconfig(user string, more ...string) []string {
+	path := p.Kubeconfig(user)
+	// Port 0 is no port: nobody reads these components' own endpoints, and two labs on loopback would collide.
+	return append([]string{"--kubeconfig=" + path, "--secure-port=0", "--profiling=false"}, more...)
+}
+
+func (p *Plane) writeCerts() error {
+	a, err := pki.NewAuthority(p.cfg.Dir, time.Now())
+	if err != nil {
+		return err
+	}
+	p.auth = a
+	hosts := []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"}
+	service := netip.MustParsePrefix(ServiceCIDR).Addr().Next()
+	addrs := []netip.Addr{p.cfg.Address, netip.MustParseAddr("127.0.0.1"), service}
+	p.ca, err = os.ReadFile(a.CAFile())
+	return errors.Join(err,
+		a.Server("apiserver", hosts, addrs),
+		a.Client("kubelet-client", "kube-apiserver-kubelet-client", "system:masters"),
+		a.KeyPair("sa"))
+}
+
+// user is one line of the token file and one kubeconfig.
+type user struct{ file, name, groups string }
+
+func (p *Plane) users() []user {
+	all := []user{
+		{"admin", "admin", "system:masters"},
+		{"controller-manager", "system:kube-controller-manager", ""},
+		{"scheduler", "system:kube-scheduler", ""},
+		{"proxy", "system:kube-proxy", ""},
+	}
+	for _, n := range p.cfg.Nodes {
+		// Tokens instead of TLS bootstrap: the Node authorizer only looks at the user's name and group.
+		all = append(all, user{NodeUser(n), "system:node:" + n, "system:nodes"})
+	}
+	return all
+}
+
+func (p *Plane) writeKubeconfigs() error {
+	var tokens strings.Builder
+	server := "https://" + netip.AddrPortFrom(p.cfg.Address, p.cfg.Port).String()
+	for _, u := range p.users() {
+		token := pki.Token()
+		fmt.Fprintf(&tokens, "%s,%s,%s,%q\n", token, u.name, u.file, u.groups)
+		if err := (pki.Kubeconfig{Server: server, CA: p.ca, Token: token}).Write(p.Kubeconfig(u.file)); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(filepath.Join(p.cfg.Dir, "tokens.csv"), []byte(tokens.String()), 0o600)
+}
