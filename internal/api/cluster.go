@@ -7,6 +7,10 @@ type ClusterInformation struct {
 }
 
 // ClusterInformationSpec is the content of a ClusterInformation.
+//
+// Fields that a newer Calico adds are kept, not pruned: Calico nodes may share the cluster.
+//
+// +kubebuilder:pruning:PreserveUnknownFields
 type ClusterInformationSpec struct {
 	// CalicoVersion is the version of Calico that wrote last. Tortie never writes it: calicoctl refuses a version not its own.
 	CalicoVersion string `json:"calicoVersion,omitempty"`
@@ -32,6 +36,10 @@ type BGPConfiguration struct {
 }
 
 // BGPConfigurationSpec is the content of a BGPConfiguration.
+//
+// Fields that a newer Calico adds are kept, not pruned: Calico nodes may share the cluster.
+//
+// +kubebuilder:pruning:PreserveUnknownFields
 type BGPConfigurationSpec struct {
 	// LogSeverityScreen is kept for Calico nodes that share the cluster.
 	LogSeverityScreen string `json:"logSeverityScreen,omitempty"`
@@ -40,6 +48,7 @@ type BGPConfigurationSpec struct {
 	// ASNumber is the nodes' autonomous system; absent means 64512.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=4294967295
+	// +kubebuilder:validation:Format=int64
 	ASNumber *uint32 `json:"asNumber,omitempty"`
 	// ListenPort is the TCP port of BGP; absent means 179.
 	// +kubebuilder:validation:Minimum=1

@@ -1,12 +1,19 @@
 package api
 
 // IPAMBlock is a range of addresses that one host assigns from, with who holds each of them.
+//
+// +kubebuilder:printcolumn:name="CIDR",type=string,JSONPath=`.spec.cidr`
+// +kubebuilder:printcolumn:name="Affinity",type=string,JSONPath=`.spec.affinity`
 type IPAMBlock struct {
 	Meta `json:"metadata"`
 	Spec IPAMBlockSpec `json:"spec"`
 }
 
 // IPAMBlockSpec is the content of an IPAMBlock. An address is named by its ordinal: its distance from the block's first.
+//
+// Fields that a newer Calico adds are kept, not pruned: Calico nodes may share the cluster.
+//
+// +kubebuilder:pruning:PreserveUnknownFields
 type IPAMBlockSpec struct {
 	// CIDR is the block's range.
 	CIDR string `json:"cidr"`
@@ -16,6 +23,7 @@ type IPAMBlockSpec struct {
 	// +kubebuilder:validation:Format=date-time
 	AffinityClaimTime string `json:"affinityClaimTime,omitempty"`
 	// Allocations has an entry for each ordinal: null if the address is free, else an index into attributes.
+	// +tortie:itemsNullable
 	Allocations []*int `json:"allocations"`
 	// Unallocated lists the free ordinals in the order in which they will be assigned.
 	Unallocated []int `json:"unallocated"`
@@ -78,12 +86,20 @@ const (
 )
 
 // BlockAffinity is a host's claim of a block.
+//
+// +kubebuilder:printcolumn:name="CIDR",type=string,JSONPath=`.spec.cidr`
+// +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.spec.node`
+// +kubebuilder:printcolumn:name="State",type=string,JSONPath=`.spec.state`
 type BlockAffinity struct {
 	Meta `json:"metadata"`
 	Spec BlockAffinitySpec `json:"spec"`
 }
 
 // BlockAffinitySpec is the content of a BlockAffinity.
+//
+// Fields that a newer Calico adds are kept, not pruned: Calico nodes may share the cluster.
+//
+// +kubebuilder:pruning:PreserveUnknownFields
 type BlockAffinitySpec struct {
 	// State is where the claim stands: pending, confirmed or pendingDeletion. Empty reads as confirmed.
 	State AffinityState `json:"state"`
@@ -121,6 +137,10 @@ type IPAMHandle struct {
 }
 
 // IPAMHandleSpec is the content of an IPAMHandle.
+//
+// Fields that a newer Calico adds are kept, not pruned: Calico nodes may share the cluster.
+//
+// +kubebuilder:pruning:PreserveUnknownFields
 type IPAMHandleSpec struct {
 	// HandleID is the handle in its original case; the object's name is its lower-case form.
 	HandleID string `json:"handleID"`

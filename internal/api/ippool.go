@@ -36,6 +36,12 @@ const (
 )
 
 // IPPool is a range of addresses that blocks are cut from.
+//
+// +kubebuilder:printcolumn:name="CIDR",type=string,JSONPath=`.spec.cidr`
+// +kubebuilder:printcolumn:name="Block",type=integer,JSONPath=`.spec.blockSize`
+// +kubebuilder:printcolumn:name="IPIP",type=string,JSONPath=`.spec.ipipMode`
+// +kubebuilder:printcolumn:name="NAT",type=boolean,JSONPath=`.spec.natOutgoing`
+// +kubebuilder:printcolumn:name="Disabled",type=boolean,JSONPath=`.spec.disabled`
 type IPPool struct {
 	Meta   `json:"metadata"`
 	Spec   IPPoolSpec    `json:"spec"`
