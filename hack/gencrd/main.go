@@ -1,0 +1,195 @@
+// Command gencrd writes the CustomResourceDefinitions of Calico's resources, made from the Go types in internal/api.
+//
+//	gencrd -root .. -out ../charts/tortie/crds
+//
+// One source for the program's view and the API server's: descriptions are the fields' comments, rules are their markers.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/tools/go/packages"
+	apiext "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-tools/pkg/crd"
+	crdmarkers "sigs.k8s.io/controller-tools/pkg/crd/markers"
+	"sigs.k8s.io/controller-tools/pkg/loader"
+	"sigs.k8s.io/controller-tools/pkg/markers"
+	"sigs.k8s.io/yaml"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
+
+// The kinds that become definitions. Node, Pod and Namespace are Kubernetes' own.
+var kinds = []api.Resource{
+	&api.IPPool{}, &api.IPReservation{}, &api.IPAMBlock{}, &api.BlockAffinity{}, &api.IPAMHandle{}, &api.IPAMConfig{},
+	&api.ClusterInformation{}, &api.BGPConfiguration{},
+}
+
+func main() {
+	root := flag.String("root", ".", "root of the repository")
+	out := flag.String("out", "charts/tortie/crds", "directory to write to")
+	flag.Parse()
+	if err := run(*root, *out); err != nil {
+		fmt.Fprintf(os.Stderr, "gencrd: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+func run(root, out string) error {
+	files, err := generate(root)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		return fmt.Errorf("creating the output directory: %w", err)
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(out, name), text, 0o644); err != nil {
+			return fmt.Errorf("writing definition: %w", err)
+		}
+	}
+	return nil
+}
+
+// generate returns the definitions by file name.
+func generate(root string) (map[string][]byte, error) {
+	g, err := load(root)
+	if err != nil {
+		return nil, err
+	}
+	files := map[string][]byte{}
+	for _, kind := range kinds {
+		t := kind.ResourceType()
+		def, err := g.definition(t)
+		if err != nil {
+			return nil, fmt.Errorf("kind %s: %w", t.Kind, err)
+		}
+		text, err := marshal(def)
+		if err != nil {
+			return nil, fmt.Errorf("kind %s: %w", t.Kind, err)
+		}
+		files[t.Group+"_"+t.Plural+".yaml"] = text
+	}
+	return files, nil
+}
+
+type generator struct {
+	parser *crd.Parser
+	pkg    *loader.Package
+}
+
+func load(root string) (*generator, error) {
+	pkgs, err := loader.LoadRootsWithConfig(&packages.Config{Dir: root}, "./internal/api")
+	if err != nil {
+		return nil, fmt.Errorf("loading internal/api: %w", err)
+	}
+	registry := &markers.Registry{}
+	if err := errors.Join(crdmarkers.Register(registry), registerItemsNullable(registry)); err != nil {
+		return nil, fmt.Errorf("registering markers: %w", err)
+	}
+	parser := &crd.Parser{
+		Collector: &markers.Collector{Registry: registry},
+		Checker:   &loader.TypeChecker{NodeFilters: []loader.NodeFilter{}},
+	}
+	parser.NeedPackage(pkgs[0])
+	return &generator{parser: parser, pkg: pkgs[0]}, nil
+}
+
+// schema returns the schema of one Go type with all that it refers to inlined.
+func (g *generator) schema(name string) (apiext.JSONSchemaProps, error) {
+	ident := crd.TypeIdent{Package: g.pkg, Name: name}
+	g.parser.NeedFlattenedSchemaFor(ident)
+	// The parser checks only what it needs of a package, so imports of functions look like type errors to it.
+	if loader.PrintErrors([]*loader.Package{g.pkg}, packages.TypeError) {
+		return apiext.JSONSchemaProps{}, fmt.Errorf("type %s has no schema (the reasons are above)", name)
+	}
+	return g.parser.FlattenedSchemata[ident], nil
+}
+
+func (g *generator) definition(t api.Type) (*apiext.CustomResourceDefinition, error) {
+	info, ok := g.parser.Types[crd.TypeIdent{Package: g.pkg, Name: t.Kind}]
+	if !ok {
+		return nil, errors.New("no such Go type in internal/api")
+	}
+	spec, err := g.schema(t.Kind + "Spec")
+	if err != nil {
+		return nil, err
+	}
+	properties := map[string]apiext.JSONSchemaProps{
+		"apiVersion": {Type: "string"},
+		"kind":       {Type: "string"},
+		"metadata":   {Type: "object"},
+		"spec":       spec,
+	}
+	version := apiext.CustomResourceDefinitionVersion{Name: t.Version, Served: true, Storage: true}
+	if _, ok := g.parser.Types[crd.TypeIdent{Package: g.pkg, Name: t.Kind + "Status"}]; ok {
+		status, err := g.schema(t.Kind + "Status")
+		if err != nil {
+			return nil, err
+		}
+		properties["status"] = status
+		version.Subresources = &apiext.CustomResourceSubresources{Status: &apiext.CustomResourceSubresourceStatus{}}
+	}
+	root := &apiext.JSONSchemaProps{Type: "object", Description: info.Doc, Properties: properties}
+	if len(spec.Required) > 0 {
+		root.Required = []string{"spec"}
+	}
+	version.Schema = &apiext.CustomResourceValidation{OpenAPIV3Schema: root}
+	def := &apiext.CustomResourceDefinition{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "apiextensions.k8s.io/v1", Kind: "CustomResourceDefinition"},
+		ObjectMeta: metav1.ObjectMeta{Name: t.Plural + "." + t.Group},
+		Spec: apiext.CustomResourceDefinitionSpec{
+			Group: t.Group,
+			Names: apiext.CustomResourceDefinitionNames{
+				Kind: t.Kind, ListKind: t.Kind + "List", Plural: t.Plural, Singular: strings.ToLower(t.Kind),
+			},
+			Scope:    apiext.ClusterScoped,
+			Versions: []apiext.CustomResourceDefinitionVersion{version},
+		},
+	}
+	if t.Namespaced {
+		def.Spec.Scope = apiext.NamespaceScoped
+	}
+	return def, applyColumns(def, info, t.Version)
+}
+
+// applyColumns adds what the type's printcolumn markers ask `kubectl get` to show.
+func applyColumns(def *apiext.CustomResourceDefinition, info *markers.TypeInfo, version string) error {
+	for _, marker := range info.Markers["kubebuilder:printcolumn"] {
+		column, ok := marker.(crdmarkers.PrintColumn)
+		if !ok {
+			return fmt.Errorf("marker printcolumn parsed as %T", marker)
+		}
+		if err := column.ApplyToCRD(&def.Spec, version); err != nil {
+			return fmt.Errorf("column %s: %w", column.Name, err)
+		}
+	}
+	return nil
+}
+
+// marshal leaves out what a definition in a file must not have: a status and a creation time.
+func marshal(def *apiext.CustomResourceDefinition) ([]byte, error) {
+	text, err := yaml.Marshal(def)
+	if err != nil {
+		return nil, fmt.Errorf("encoding: %w", err)
+	}
+	var tree map[string]any
+	if err := yaml.Unmarshal(text, &tree); err != nil {
+		return nil, fmt.Errorf("decoding: %w", err)
+	}
+	delete(tree, "status")
+	if meta, ok := tree["metadata"].(map[string]any); ok {
+		delete(meta, "creationTimestamp")
+	}
+	text, err = yaml.Marshal(tree)
+	if err != nil {
+		return nil, fmt.Errorf("encoding: %w", err)
+	}
+	return append([]byte("# Generated from internal/api by hack/gencrd (make generate).\n"), text...), nil
+}
