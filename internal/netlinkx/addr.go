@@ -1,0 +1,80 @@
+package netlinkx
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Scope is how far an address or route is meaningful.
+type Scope uint8
+
+// The kernel's scopes.
+const (
+	ScopeUniverse Scope = unix.RT_SCOPE_UNIVERSE
+	ScopeLink     Scope = unix.RT_SCOPE_LINK
+	ScopeHost     Scope = unix.RT_SCOPE_HOST
+)
+
+// Family is an address family; the zero value stands for both.
+type Family int
+
+// The families.
+const (
+	FamilyAll Family = unix.AF_UNSPEC
+	IPv4      Family = unix.AF_INET
+	IPv6      Family = unix.AF_INET6
+)
+
+// FamilyOf returns the family of a.
+func FamilyOf(a netip.Addr) Family {
+	if a.Is4() {
+		return IPv4
+	}
+	return IPv6
+}
+
+// Addr is an address on a link.
+type Addr struct {
+	Prefix    netip.Prefix // the address itself with the length of its subnet
+	Link      int          // index
+	Scope     Scope
+	Tentative bool // IPv6: not usable yet, or a duplicate
+}
+
+// Addrs lists the addresses of the link with the index given, or of all links for index 0.
+func (c *Conn) Addrs(index int, family Family) ([]Addr, error) {
+	found, err := retryDump("addresses", func() ([]netlink.Addr, error) { return c.requests.AddrList(nil, int(family)) })
+	if err != nil {
+		return nil, err
+	}
+	addrs := make([]Addr, 0, len(found))
+	for _, a := range found {
+		if index != 0 && a.LinkIndex != index {
+			continue
+		}
+		addrs = append(addrs, Addr{
+			Prefix: prefixFromIPNet(a.IPNet), Link: a.LinkIndex, Scope: Scope(a.Scope),
+			Tentative: a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0,
+		})
+	}
+	return addrs, nil
+}
+
+// AddAddr puts an address on a link; IsExist holds for the error if it is there.
+func (c *Conn) AddAddr(index int, p netip.Prefix) error {
+	if err := c.requests.AddrAdd(handle(index), &netlink.Addr{IPNet: ipNet(p)}); err != nil {
+		return fmt.Errorf("add address %s to link with index %d: %w", p, index, err)
+	}
+	return nil
+}
+
+// DeleteAddr takes an address off a link; IsNotExist holds for the error if it is not there.
+func (c *Conn) DeleteAddr(index int, p netip.Prefix) error {
+	if err := c.requests.AddrDel(handle(index), &netlink.Addr{IPNet: ipNet(p)}); err != nil {
+		return fmt.Errorf("delete address %s from link with index %d: %w", p, index, err)
+	}
+	return nil
+}

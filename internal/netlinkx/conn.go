@@ -1,0 +1,139 @@
+package netlinkx
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// answerTimeout bounds one request. The kernel works through requests under one lock, and taking down a link holds that
+	// lock for tens of milliseconds: a node that loses its pods all at once keeps others waiting for seconds.
+	answerTimeout = 20 * time.Second
+
+	// A dump is inconsistent when the table changed under it, and the kernel says so. On a node that starts many pods this
+	// happens often, several times in a row.
+	dumpAttempts = 20
+	dumpBackoff  = 2 * time.Millisecond
+)
+
+// Conn is an rtnetlink connection into one network namespace. It is safe for concurrent use; requests are answered one at
+// a time.
+type Conn struct {
+	ns *Namespace
+
+	// requests carries everything but route dumps. strict carries those, with NETLINK_GET_STRICT_CHK set: only then does
+	// the kernel apply a dump's filter. The library's other dump requests do not pass the strict check.
+	requests, strict *netlink.Handle
+}
+
+// Open connects to the network namespace of the calling thread.
+func Open() (*Conn, error) {
+	ns, err := CurrentNamespace()
+	if err != nil {
+		return nil, err
+	}
+	return open(ns)
+}
+
+// OpenAt connects to ns. The connection keeps a reference of its own, so the caller may close ns.
+func OpenAt(ns *Namespace) (*Conn, error) {
+	own, err := OpenNamespace(fmt.Sprintf("/proc/self/fd/%d", ns.Fd()))
+	if err != nil {
+		return nil, err
+	}
+	return open(own)
+}
+
+func open(ns *Namespace) (_ *Conn, err error) {
+	c := &Conn{ns: ns}
+	defer func() {
+		if err != nil {
+			c.Close()
+		}
+	}()
+	return c, ns.Do(func() error {
+		if c.requests, err = newHandle(); err != nil {
+			return err
+		}
+		if c.strict, err = newHandle(); err != nil {
+			return err
+		}
+		if err := c.strict.SetStrictCheck(true); err != nil {
+			return fmt.Errorf("set strict checking on netlink socket (needs Linux 4.20): %w", err)
+		}
+		return nil
+	})
+}
+
+func newHandle() (*netlink.Handle, error) {
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("open netlink socket: %w", err)
+	}
+	if err := h.SetSocketTimeout(answerTimeout); err != nil {
+		h.Close()
+		return nil, fmt.Errorf("set timeout on netlink socket: %w", err)
+	}
+	return h, nil
+}
+
+// Close releases the sockets. The connection must not be in use.
+func (c *Conn) Close() {
+	if c.requests != nil {
+		c.requests.Close()
+	}
+	if c.strict != nil {
+		c.strict.Close()
+	}
+	c.ns.Close()
+}
+
+// Namespace is the namespace that the connection is in; it is closed with the connection.
+func (c *Conn) Namespace() *Namespace { return c.ns }
+
+// retryDump calls list until the kernel gives a consistent answer.
+func retryDump[T any](what string, list func() ([]T, error)) ([]T, error) {
+	for attempt := 1; ; attempt++ {
+		got, err := list()
+		switch {
+		case err == nil:
+			return got, nil
+		case !errors.Is(err, netlink.ErrDumpInterrupted) && !errors.Is(err, unix.EINTR):
+			return nil, fmt.Errorf("list %s: %w", what, err)
+		case attempt == dumpAttempts:
+			return nil, fmt.Errorf("list %s: %d attempts: %w", what, attempt, err)
+		}
+		time.Sleep(dumpBackoff + rand.N(dumpBackoff*time.Duration(attempt)))
+	}
+}
+
+// addrFromIP returns the zero Addr for a nil or malformed ip.
+func addrFromIP(ip net.IP) netip.Addr {
+	a, _ := netip.AddrFromSlice(ip)
+	return a
+}
+
+// prefixFromIPNet keeps host bits; it returns the zero Prefix for nil.
+func prefixFromIPNet(n *net.IPNet) netip.Prefix {
+	if n == nil {
+		return netip.Prefix{}
+	}
+	ones, bits := n.Mask.Size()
+	addr := addrFromIP(n.IP)
+	// The library's own 0.0.0.0, for a route without a destination, comes in sixteen bytes.
+	if bits == 32 {
+		addr = addr.Unmap()
+	}
+	return netip.PrefixFrom(addr, ones)
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}

@@ -1,0 +1,37 @@
+package netlinkx
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// ErrNotNamespace is returned for a path that exists but is not a network namespace, such as the plain file that stays
+// behind when a namespace's bind mount is undone without removing its mount point.
+var ErrNotNamespace = errors.New("not a network namespace")
+
+// IsNotExist reports whether err says that the link, address, route or namespace asked for is not there.
+func IsNotExist(err error) bool {
+	var notFound netlink.LinkNotFoundError
+	if errors.As(err, &notFound) || errors.Is(err, fs.ErrNotExist) {
+		return true
+	}
+	// ENODEV: no such link. ESRCH: no such route. EADDRNOTAVAIL: no such address. ENOENT (which fs.ErrNotExist matches): no
+	// such routing table.
+	return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EADDRNOTAVAIL)
+}
+
+// IsExist reports whether err says that the link, address or route to be made is there already.
+func IsExist(err error) bool { return errors.Is(err, fs.ErrExist) }
+
+// IsUnsupported reports whether err says that the kernel was built without the kind of thing asked for.
+func IsUnsupported(err error) bool { return errors.Is(err, unix.EOPNOTSUPP) }
+
+// IsTimeout reports whether err says that the kernel did not answer in time, which on a busy node means that somebody
+// else holds the lock that guards all network configuration.
+func IsTimeout(err error) bool {
+	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, unix.EAGAIN)
+}

@@ -1,0 +1,265 @@
+package netlinkx
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// maxLinkName is IFNAMSIZ without the closing zero byte.
+const maxLinkName = unix.IFNAMSIZ - 1
+
+// PeerPlace says where the other end of a link is.
+type PeerPlace int
+
+const (
+	// PeerNone: the link has no other end.
+	PeerNone PeerPlace = iota
+	// PeerHere: the other end is in the same namespace.
+	PeerHere
+	// PeerElsewhere: the other end is in a namespace that had a process, mount or open file keeping it when it was last
+	// looked at; PeerAlive looks again.
+	PeerElsewhere
+	// PeerGone: the other end's namespace is being taken down; the kernel will remove the link.
+	PeerGone
+)
+
+// Tunnel holds what is particular to a link of kind ipip. The zero value is a tunnel from any to any address.
+type Tunnel struct {
+	Local, Remote netip.Addr // invalid: any
+	TTL           uint8      // 0: the inner packet's
+	PMTUDisc      bool       // outer packets carry DF, and the path's MTU bounds the inner ones
+}
+
+// Link is a network interface as the kernel describes it.
+type Link struct {
+	Index        int
+	Name         string
+	Kind         string // the kernel's word: veth, ipip, bridge; "device" for hardware and loopback
+	MTU          int
+	Up           bool // administratively
+	HardwareAddr net.HardwareAddr
+	Alias        string
+	TxQueues     int
+	RxQueues     int
+
+	PeerIndex int // in the peer's namespace; 0 without a peer
+	Peer      PeerPlace
+	peerNSID  int
+
+	Tunnel Tunnel // of kind ipip only
+}
+
+// Links lists the namespace's links.
+func (c *Conn) Links() ([]Link, error) {
+	found, err := retryDump("links", c.requests.LinkList)
+	if err != nil {
+		return nil, err
+	}
+	links := make([]Link, 0, len(found))
+	for _, l := range found {
+		links = append(links, linkFrom(l))
+	}
+	return links, nil
+}
+
+// LinkByName finds a link by its name; IsNotExist holds for the error if there is none.
+func (c *Conn) LinkByName(name string) (Link, error) {
+	if err := checkLinkName(name); err != nil {
+		return Link{}, err
+	}
+	l, err := c.requests.LinkByName(name)
+	if err != nil {
+		return Link{}, fmt.Errorf("find link %s: %w", name, err)
+	}
+	return linkFrom(l), nil
+}
+
+// LinkByIndex finds a link by its index; IsNotExist holds for the error if there is none.
+func (c *Conn) LinkByIndex(index int) (Link, error) {
+	l, err := c.requests.LinkByIndex(index)
+	if err != nil {
+		return Link{}, fmt.Errorf("find link with index %d: %w", index, err)
+	}
+	return linkFrom(l), nil
+}
+
+// checkLinkName refuses what the kernel refuses, and what would turn into a path elsewhere under /proc/sys.
+func checkLinkName(name string) error {
+	switch {
+	case name == "" || name == "." || name == "..":
+		return fmt.Errorf("%q is not a link name", name)
+	case len(name) > maxLinkName:
+		return fmt.Errorf("link name %q is longer than %d characters", name, maxLinkName)
+	}
+	for _, r := range name {
+		if r == '/' || r == ':' || r <= ' ' {
+			return fmt.Errorf("link name %q holds %q, which the kernel does not allow", name, r)
+		}
+	}
+	return nil
+}
+
+func linkFrom(l netlink.Link) Link {
+	a := l.Attrs()
+	link := Link{
+		Index: a.Index, Name: a.Name, Kind: l.Type(), MTU: a.MTU, Up: a.Flags&net.FlagUp != 0,
+		HardwareAddr: a.HardwareAddr, Alias: a.Alias, TxQueues: a.NumTxQueues, RxQueues: a.NumRxQueues,
+		PeerIndex: a.ParentIndex, peerNSID: a.NetNsID,
+	}
+	link.Peer = peerPlace(a)
+	if t, ok := l.(*netlink.Iptun); ok {
+		link.Tunnel = Tunnel{Local: unspecifiedToZero(t.Local), Remote: unspecifiedToZero(t.Remote), TTL: t.Ttl, PMTUDisc: t.PMtuDisc != 0}
+	}
+	return link
+}
+
+// peerPlace reads IFLA_LINK_NETNSID: absent (which the library shows as -1) for a peer in the same namespace, and the
+// kernel's own -1 (which the library shows unsigned) once the peer's namespace has lost its id, the first step of its end.
+func peerPlace(a *netlink.LinkAttrs) PeerPlace {
+	const noNSID = int(^uint32(0))
+	switch {
+	case a.NetNsID == noNSID:
+		return PeerGone
+	case a.NetNsID >= 0:
+		return PeerElsewhere
+	case a.ParentIndex > 0:
+		return PeerHere
+	}
+	return PeerNone
+}
+
+func unspecifiedToZero(ip net.IP) netip.Addr {
+	if a := addrFromIP(ip); a.IsValid() && !a.IsUnspecified() {
+		return a
+	}
+	return netip.Addr{}
+}
+
+// PeerAlive reports whether the namespace of the link's other end still lives. A namespace that lost its last user waits
+// for the kernel's cleanup, on a busy node for seconds, and until then its links look intact; but the kernel refuses
+// requests into it.
+func (c *Conn) PeerAlive(link Link) (bool, error) {
+	if link.Peer != PeerElsewhere {
+		return link.Peer == PeerHere, nil
+	}
+	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_ACK)
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index = int32(link.PeerIndex)
+	req.AddData(msg)
+	req.AddData(nl.NewRtAttr(unix.IFLA_TARGET_NETNSID, nl.Uint32Attr(uint32(link.peerNSID))))
+	var err error
+	doErr := c.ns.Do(func() error {
+		_, err = req.Execute(unix.NETLINK_ROUTE, 0)
+		return nil
+	})
+	switch {
+	case doErr != nil:
+		return false, doErr
+	case err == nil:
+		return true, nil
+	case IsNotExist(err) || errors.Is(err, unix.EINVAL):
+		return false, nil
+	}
+	return false, fmt.Errorf("look for the peer of link %s: %w", link.Name, err)
+}
+
+// Veth describes a pair of virtual Ethernet links to be made: one end in the connection's namespace, the other, called the
+// peer, in PeerNamespace.
+type Veth struct {
+	Name         string
+	HardwareAddr net.HardwareAddr // nil: random
+	TxQueueLen   int
+
+	PeerName         string
+	PeerNamespace    *Namespace
+	PeerHardwareAddr net.HardwareAddr // nil: random
+	PeerTxQueueLen   int
+
+	MTU    int // of both ends; 0: the kernel's default
+	Queues int // receive and transmit queues of both ends, each; 0: the kernel's default, one for each CPU
+}
+
+// AddVeth makes both ends in one message: the peer never shows up in this namespace, where its name could be taken and
+// where network managers would see it.
+func (c *Conn) AddVeth(v Veth) error {
+	for _, name := range []string{v.Name, v.PeerName} {
+		if err := checkLinkName(name); err != nil {
+			return err
+		}
+	}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.HardwareAddr, attrs.MTU, attrs.TxQLen = v.Name, v.HardwareAddr, v.MTU, v.TxQueueLen
+	attrs.NumTxQueues, attrs.NumRxQueues = v.Queues, v.Queues
+	err := c.requests.LinkAdd(&netlink.Veth{
+		LinkAttrs:        attrs,
+		PeerName:         v.PeerName,
+		PeerHardwareAddr: v.PeerHardwareAddr,
+		PeerNamespace:    netlink.NsFd(v.PeerNamespace.Fd()),
+		PeerTxQLen:       v.PeerTxQueueLen,
+	})
+	if err != nil {
+		return fmt.Errorf("add veth %s with peer %s: %w", v.Name, v.PeerName, err)
+	}
+	return nil
+}
+
+// AddIPIP makes an IP-in-IP tunnel from any to any address. IsExist holds for the error if the namespace has one already,
+// under whatever name; IsUnsupported if the kernel has no IPIP.
+func (c *Conn) AddIPIP(name string) error {
+	if err := checkLinkName(name); err != nil {
+		return err
+	}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = name
+	if err := c.requests.LinkAdd(&netlink.Iptun{LinkAttrs: attrs, PMtuDisc: 1, Proto: unix.IPPROTO_IPIP}); err != nil {
+		return fmt.Errorf("add ipip link %s: %w", name, err)
+	}
+	return nil
+}
+
+// handle is the library's notion of a link of which only the index is known.
+func handle(index int) netlink.Link {
+	return &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: index}}
+}
+
+// SetUp brings a link up.
+func (c *Conn) SetUp(index int) error { return c.set(index, "up", c.requests.LinkSetUp) }
+
+// SetDown takes a link down. The kernel drops the link's routes with it.
+func (c *Conn) SetDown(index int) error { return c.set(index, "down", c.requests.LinkSetDown) }
+
+// SetMTU changes a link's MTU.
+func (c *Conn) SetMTU(index, mtu int) error {
+	return c.set(index, fmt.Sprintf("mtu %d", mtu), func(l netlink.Link) error { return c.requests.LinkSetMTU(l, mtu) })
+}
+
+// SetHardwareAddr changes a link's MAC address.
+func (c *Conn) SetHardwareAddr(index int, addr net.HardwareAddr) error {
+	return c.set(index, "address "+addr.String(), func(l netlink.Link) error { return c.requests.LinkSetHardwareAddr(l, addr) })
+}
+
+// SetAlias changes a link's alias.
+func (c *Conn) SetAlias(index int, alias string) error {
+	return c.set(index, fmt.Sprintf("alias %q", alias), func(l netlink.Link) error { return c.requests.LinkSetAlias(l, alias) })
+}
+
+func (c *Conn) set(index int, what string, fn func(netlink.Link) error) error {
+	if err := fn(handle(index)); err != nil {
+		return fmt.Errorf("set link with index %d %s: %w", index, what, err)
+	}
+	return nil
+}
+
+// DeleteLink removes a link; of a veth pair, both ends.
+func (c *Conn) DeleteLink(index int) error {
+	if err := c.requests.LinkDel(handle(index)); err != nil {
+		return fmt.Errorf("delete link with index %d: %w", index, err)
+	}
+	return nil
+}

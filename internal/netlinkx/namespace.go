@@ -1,0 +1,136 @@
+package netlinkx
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// threadNamespace is the network namespace of the thread that opens it; /proc/self would be the main thread's.
+	threadNamespace = "/proc/thread-self/ns/net"
+	nsfsMagic       = 0x6e736673
+)
+
+// Namespace is an open reference to a network namespace: the kernel keeps the namespace as long as the reference is open.
+// It is safe for concurrent use.
+type Namespace struct {
+	file *os.File
+}
+
+// OpenNamespace opens the namespace at path. The error wraps fs.ErrNotExist when nothing is there, and ErrNotNamespace
+// when the thing there is not a network namespace.
+func OpenNamespace(path string) (*Namespace, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open network namespace: %w", err)
+	}
+	if err := checkNetworkNamespace(f); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("open network namespace %s: %w", path, err)
+	}
+	return &Namespace{file: f}, nil
+}
+
+// CurrentNamespace opens the namespace of the calling thread.
+func CurrentNamespace() (*Namespace, error) { return OpenNamespace(threadNamespace) }
+
+// NewNamespace makes an empty namespace that nothing but the returned reference keeps alive. The caller's own namespace
+// does not change.
+func NewNamespace() (*Namespace, error) {
+	var made *Namespace
+	err := onThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("make a network namespace: %w", err)
+		}
+		var err error
+		made, err = CurrentNamespace()
+		return err
+	})
+	return made, err
+}
+
+// checkNetworkNamespace refuses what setns would refuse, but with a name for it.
+func checkNetworkNamespace(f *os.File) error {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
+		return fmt.Errorf("statfs: %w", err)
+	}
+	if st.Type != nsfsMagic {
+		return ErrNotNamespace
+	}
+	kind, err := unix.IoctlRetInt(int(f.Fd()), unix.NS_GET_NSTYPE)
+	if err != nil {
+		return fmt.Errorf("ask for the namespace's kind: %w", err)
+	}
+	if kind != unix.CLONE_NEWNET {
+		return ErrNotNamespace
+	}
+	return nil
+}
+
+// Close gives up the reference. Sockets opened in the namespace stay usable.
+func (n *Namespace) Close() error { return n.file.Close() }
+
+// Path names the namespace for as long as the reference is open, also to other processes of the same mount namespace.
+func (n *Namespace) Path() string {
+	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.file.Fd())
+}
+
+// Fd is the reference's file descriptor, valid until Close.
+func (n *Namespace) Fd() int { return int(n.file.Fd()) }
+
+// Same reports whether both references are to one namespace.
+func (n *Namespace) Same(other *Namespace) (bool, error) {
+	var a, b unix.Stat_t
+	if err := unix.Fstat(n.Fd(), &a); err != nil {
+		return false, fmt.Errorf("stat network namespace: %w", err)
+	}
+	if err := unix.Fstat(other.Fd(), &b); err != nil {
+		return false, fmt.Errorf("stat network namespace: %w", err)
+	}
+	return a.Dev == b.Dev && a.Ino == b.Ino, nil
+}
+
+// Do runs fn inside the namespace, on a thread of its own, and returns fn's error. Goroutines that fn starts are not in the
+// namespace; processes and sockets that fn itself starts or opens are.
+func (n *Namespace) Do(fn func() error) error {
+	return onThread(func() error {
+		if err := unix.Setns(n.Fd(), unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("enter network namespace: %w", err)
+		}
+		return fn()
+	})
+}
+
+// errGoexit is what Do returns when fn ended its goroutine instead of returning, as t.FailNow does.
+var errGoexit = errors.New("function left its goroutine without returning")
+
+// onThread runs fn on a locked thread whose network namespace is put back afterwards. A thread that cannot be put back is
+// left locked, so the runtime ends it together with the goroutine instead of handing it to code that expects the old
+// namespace.
+func onThread(fn func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		err := errGoexit
+		defer func() { done <- err }()
+		runtime.LockOSThread()
+		home, openErr := os.Open(threadNamespace)
+		if openErr != nil {
+			runtime.UnlockOSThread()
+			err = fmt.Errorf("open the thread's network namespace: %w", openErr)
+			return
+		}
+		defer home.Close()
+		defer func() {
+			if unix.Setns(int(home.Fd()), unix.CLONE_NEWNET) == nil {
+				runtime.UnlockOSThread()
+			}
+		}()
+		err = fn()
+	}()
+	return <-done
+}

@@ -1,0 +1,201 @@
+package netlinkx
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// TableMain is the routing table that every packet consults.
+const TableMain = unix.RT_TABLE_MAIN
+
+// RouteType is what a route does with a packet; the zero value is not a type, and stands for Unicast where a route is
+// added.
+type RouteType uint8
+
+// The types used here. Other values are the kernel's RTN_ constants.
+const (
+	Unicast     RouteType = unix.RTN_UNICAST
+	Blackhole   RouteType = unix.RTN_BLACKHOLE   // drop silently
+	Unreachable RouteType = unix.RTN_UNREACHABLE // drop, and tell the sender
+)
+
+func (t RouteType) String() string {
+	switch t {
+	case 0, Unicast:
+		return "unicast"
+	case Blackhole:
+		return "blackhole"
+	case Unreachable:
+		return "unreachable"
+	}
+	return fmt.Sprintf("type %d", uint8(t))
+}
+
+// Protocol says who put a route into the kernel: the owner's mark.
+type Protocol uint8
+
+// Protocols with a meaning of their own. Other numbers stand in /etc/iproute2/rt_protos.
+const (
+	ProtocolKernel Protocol = unix.RTPROT_KERNEL
+	ProtocolBoot   Protocol = unix.RTPROT_BOOT // what a request without a protocol gets; Calico's pod routes have it
+	ProtocolBIRD   Protocol = unix.RTPROT_BIRD
+	ProtocolFelix  Protocol = 80
+)
+
+func (p Protocol) String() string { return netlink.RouteProtocol(p).String() }
+
+// Route is one entry of a routing table. Two routes with equal fields forward alike; attributes outside of these fields
+// (MTU locks, realms, encapsulation) are not read.
+type Route struct {
+	Dst      netip.Prefix // masked; a default route is 0.0.0.0/0 or ::/0
+	Via      netip.Addr   // next hop, if any
+	Dev      int          // index of the output link; 0 for types other than Unicast
+	Table    int          // 0: main
+	Protocol Protocol     // 0: boot
+	Scope    Scope
+	Type     RouteType // 0: Unicast
+	Onlink   bool      // the next hop is taken to be on Dev's link even if no route says so
+	Src      netip.Addr
+	Metric   uint32
+
+	// Multipath marks a listed route with several next hops, of which the fields above show none. It can't be added.
+	Multipath bool
+}
+
+// String is the route in ip-route's words; the link appears by index.
+func (r Route) String() string {
+	var b strings.Builder
+	if r.Type != Unicast && r.Type != 0 {
+		fmt.Fprintf(&b, "%s ", r.Type)
+	}
+	b.WriteString(r.Dst.String())
+	if r.Via.IsValid() {
+		fmt.Fprintf(&b, " via %s", r.Via)
+	}
+	if r.Dev != 0 {
+		fmt.Fprintf(&b, " dev #%d", r.Dev)
+	}
+	if r.Table != 0 && r.Table != TableMain {
+		fmt.Fprintf(&b, " table %d", r.Table)
+	}
+	if r.Metric != 0 {
+		fmt.Fprintf(&b, " metric %d", r.Metric)
+	}
+	fmt.Fprintf(&b, " proto %s", cmp.Or(r.Protocol, ProtocolBoot))
+	if r.Multipath {
+		b.WriteString(" (several next hops)")
+	}
+	return b.String()
+}
+
+// RouteFilter selects routes to be listed; zero fields select everything but other tables than main. The kernel applies
+// it, so a node with many foreign routes does not pay for them.
+type RouteFilter struct {
+	Family   Family
+	Table    int // 0: main
+	Protocol Protocol
+	Dev      int
+}
+
+// Routes lists the routes that the filter selects, without the kernel's cache of exceptions.
+func (c *Conn) Routes(f RouteFilter) ([]Route, error) {
+	families := []Family{f.Family}
+	if f.Family == FamilyAll {
+		families = []Family{IPv4, IPv6}
+	}
+	var routes []Route
+	for _, family := range families {
+		found, err := retryDump("routes", func() ([]netlink.Route, error) { return c.dumpRoutes(family, f) })
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range found {
+			routes = append(routes, routeFrom(r))
+		}
+	}
+	return routes, nil
+}
+
+func (c *Conn) dumpRoutes(family Family, f RouteFilter) ([]netlink.Route, error) {
+	filter := netlink.Route{
+		Table: cmp.Or(f.Table, TableMain), Protocol: netlink.RouteProtocol(f.Protocol), LinkIndex: f.Dev,
+	}
+	mask := netlink.RT_FILTER_TABLE
+	if f.Protocol != 0 {
+		mask |= netlink.RT_FILTER_PROTOCOL
+	}
+	if f.Dev != 0 {
+		mask |= netlink.RT_FILTER_OIF
+	}
+	found, err := c.strict.RouteListFiltered(int(family), &filter, mask)
+	// The kernel makes a table with its first route: a filter on a table that never had one finds no table.
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil
+	}
+	return found, err
+}
+
+func routeFrom(r netlink.Route) Route {
+	route := Route{
+		Dst: prefixFromIPNet(r.Dst), Via: addrFromIP(r.Gw), Dev: r.LinkIndex, Table: r.Table,
+		Protocol: Protocol(r.Protocol), Scope: Scope(r.Scope), Type: RouteType(r.Type),
+		Onlink: r.Flags&unix.RTNH_F_ONLINK != 0, Src: addrFromIP(r.Src), Metric: uint32(r.Priority),
+		Multipath: len(r.MultiPath) > 0,
+	}
+	// An IPv4 route may have an IPv6 next hop (RFC 5549).
+	if via, ok := r.Via.(*netlink.Via); ok && !route.Via.IsValid() {
+		route.Via = addrFromIP(via.Addr)
+	}
+	// IPv6 shows routes that discard as going through lo.
+	if route.Type != Unicast {
+		route.Dev = 0
+	}
+	return route
+}
+
+// AddRoute adds a route; IsExist holds for the error if the table has one with the same destination and metric, whatever
+// its owner.
+func (c *Conn) AddRoute(r Route) error { return c.changeRoute("add", r, c.requests.RouteAdd) }
+
+// ReplaceRoute adds a route, in place of the first one with the same destination and metric if there is one, whatever its
+// owner. No packet sees the table without either.
+func (c *Conn) ReplaceRoute(r Route) error {
+	return c.changeRoute("replace", r, c.requests.RouteReplace)
+}
+
+// DeleteRoute deletes the route that agrees with r in every field; IsNotExist holds for the error if there is none.
+func (c *Conn) DeleteRoute(r Route) error { return c.changeRoute("delete", r, c.requests.RouteDel) }
+
+func (c *Conn) changeRoute(verb string, r Route, fn func(*netlink.Route) error) error {
+	err := errors.New("several next hops are not supported")
+	if !r.Multipath {
+		err = fn(r.toLibrary())
+	}
+	if err != nil {
+		return fmt.Errorf("%s route %s: %w", verb, r, err)
+	}
+	return nil
+}
+
+func (r Route) toLibrary() *netlink.Route {
+	out := &netlink.Route{
+		Dst: ipNet(r.Dst), LinkIndex: r.Dev, Table: cmp.Or(r.Table, TableMain), Protocol: netlink.RouteProtocol(r.Protocol),
+		Scope: netlink.Scope(r.Scope), Type: int(cmp.Or(r.Type, Unicast)), Priority: int(r.Metric),
+	}
+	if r.Via.IsValid() {
+		out.Gw = r.Via.AsSlice()
+	}
+	if r.Src.IsValid() {
+		out.Src = r.Src.AsSlice()
+	}
+	if r.Onlink {
+		out.Flags = unix.RTNH_F_ONLINK
+	}
+	return out
+}
