@@ -1,0 +1,84 @@
+package labtest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/yaml"
+)
+
+var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+
+// applyDefinitions creates every definition of the directory and returns when the API server serves them.
+func applyDefinitions(ctx context.Context, kubeconfig, dir string) error {
+	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return fmt.Errorf("read the lab's kubeconfig: %w", err)
+	}
+	client, err := dynamic.NewForConfig(cfg)
+	if err != nil {
+		return fmt.Errorf("build a client of the lab: %w", err)
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
+	if err != nil || len(files) == 0 {
+		return fmt.Errorf("no definitions in %s (run `make generate`): %v", dir, err)
+	}
+	var created []*unstructured.Unstructured
+	for _, file := range files {
+		def, err := createDefinition(ctx, client, file)
+		if err != nil {
+			return err
+		}
+		created = append(created, def)
+	}
+	for _, def := range created {
+		if err := waitServed(ctx, client, def); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func createDefinition(ctx context.Context, client dynamic.Interface, file string) (*unstructured.Unstructured, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("read definition: %w", err)
+	}
+	def := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal(text, &def.Object); err != nil {
+		return nil, fmt.Errorf("decode %s: %w", file, err)
+	}
+	if _, err := client.Resource(definitions).Create(ctx, def, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		return nil, fmt.Errorf("create definition %s: %w", def.GetName(), err)
+	}
+	return def, nil
+}
+
+// waitServed lists the new kind until that works: Established says only that the definition was accepted.
+func waitServed(ctx context.Context, client dynamic.Interface, def *unstructured.Unstructured) error {
+	group, _, _ := unstructured.NestedString(def.Object, "spec", "group")
+	plural, _, _ := unstructured.NestedString(def.Object, "spec", "names", "plural")
+	kind := schema.GroupVersionResource{Group: group, Version: "v1", Resource: plural}
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		_, err := client.Resource(kind).List(ctx, metav1.ListOptions{Limit: 1})
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait until %s is served: %w", def.GetName(), err)
+		case <-tick.C:
+		}
+	}
+}
