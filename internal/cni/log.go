@@ -1,0 +1,46 @@
+package cni
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// openLog returns a logger to standard error, which the runtime keeps, and to the configured file. Standard output belongs
+// to the result. A file that cannot be opened is no reason to leave a pod without a network: it is said once.
+func openLog(c *netConf, plugin, containerID string) (*slog.Logger, func()) {
+	out, done := io.Writer(os.Stderr), func() {}
+	if c.LogFilePath != "" {
+		f, err := openLogFile(c.LogFilePath)
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "%s: log_file_path: %v\n", plugin, err)
+		} else {
+			out, done = io.MultiWriter(os.Stderr, f), func() { f.Close() }
+		}
+	}
+	handler := slog.NewTextHandler(out, &slog.HandlerOptions{Level: logLevel(c.LogLevel)})
+	return slog.New(handler).With("plugin", plugin, "container", containerID), done
+}
+
+func openLogFile(path string) (*os.File, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, err
+	}
+	return os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+}
+
+// logLevel reads a level; like Calico it takes what it does not know for info.
+func logLevel(text string) slog.Level {
+	switch strings.ToLower(text) {
+	case "debug":
+		return slog.LevelDebug
+	case "warning", "warn":
+		return slog.LevelWarn
+	case "error":
+		return slog.LevelError
+	}
+	return slog.LevelInfo
+}
