@@ -1,0 +1,185 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"maps"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/tortie-net/tortie/internal/labtest"
+)
+
+// build compiles this command as the image has it.
+func build(t *testing.T) string {
+	t.Helper()
+	binary := filepath.Join(t.TempDir(), "install")
+	cmd := exec.Command("go", "build", "-o", binary, ".")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return binary
+}
+
+// pod makes the directories of an installer's pod and returns its environment.
+func pod(t *testing.T, api *rest.Config) map[string]string {
+	t.Helper()
+	root := t.TempDir()
+	server, err := url.Parse(api.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{"net.d", "bin", "image", "account"} {
+		if err := os.Mkdir(filepath.Join(root, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ca := api.CAData
+	if len(ca) == 0 {
+		if ca, err = os.ReadFile(api.CAFile); err != nil {
+			t.Fatal(err)
+		}
+	}
+	files := map[string]string{
+		"image/calico": "a plugin", "image/calico-ipam": "another", "account/ca.crt": string(ca),
+		"account/namespace": "kube-system", "account/token": "not a valid token",
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return map[string]string{
+		"HOST_CNI_NET_DIR": root + "/net.d", "HOST_CNI_BIN_DIR": root + "/bin", "CNI_BIN_SOURCE_DIR": root + "/image",
+		"SERVICE_ACCOUNT_DIR": root + "/account", "KUBERNETES_NODE_NAME": "node1",
+		"KUBERNETES_SERVICE_HOST": server.Hostname(), "KUBERNETES_SERVICE_PORT": server.Port(),
+	}
+}
+
+func command(binary string, env map[string]string, args ...string) (*exec.Cmd, *bytes.Buffer) {
+	cmd := exec.Command(binary, args...)
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		cmd.Env = append(cmd.Env, name+"="+env[name])
+	}
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	return cmd, &stderr
+}
+
+func TestBinary(t *testing.T) {
+	binary := build(t)
+	api := labtest.RESTConfig(t)
+	t.Run("bad environment", func(t *testing.T) {
+		env := pod(t, api)
+		env["CNI_MTU"] = "huge"
+		cmd, stderr := command(binary, env, "-once")
+		fails(t, cmd, stderr, `install: environment variable CNI_MTU="huge": must be a number from 0 to 65535`)
+	})
+	t.Run("unknown argument", func(t *testing.T) {
+		cmd, stderr := command(binary, pod(t, api), "once")
+		fails(t, cmd, stderr, `install: unexpected argument "once": settings come from the environment`)
+	})
+	t.Run("nobody listens", func(t *testing.T) {
+		env := pod(t, api)
+		env["KUBERNETES_SERVICE_PORT"] = "1"
+		cmd, stderr := command(binary, env)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		// It tries again, for longer than a test should wait; a signal ends it early, and that is a failure.
+		<-time.After(1500 * time.Millisecond)
+		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		if exit := exitCode(t, cmd.Wait()); exit != 1 || !strings.Contains(stderr.String(), "connection refused") {
+			t.Errorf("exit code %d:\n%s", exit, stderr)
+		}
+		if _, err := os.Stat(env["HOST_CNI_NET_DIR"] + "/10-calico.conflist"); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("there is a conflist without a token (%v)", err)
+		}
+	})
+	t.Run("refused token", func(t *testing.T) {
+		// The API server does not know the pod's token. That can pass (a restarted API server), so it is tried again.
+		cmd, stderr := command(binary, pod(t, api))
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(1500 * time.Millisecond)
+		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		if exit := exitCode(t, cmd.Wait()); exit != 1 || !strings.Contains(stderr.String(), "Unauthorized") {
+			t.Errorf("exit code %d:\n%s", exit, stderr)
+		}
+	})
+	t.Run("sidecar", func(t *testing.T) {
+		env := pod(t, api)
+		if err := os.WriteFile(env["SERVICE_ACCOUNT_DIR"]+"/token", []byte(api.BearerToken), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		createAccount(t, api)
+		cmd, stderr := command(binary, env)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		conflist := env["HOST_CNI_NET_DIR"] + "/10-calico.conflist"
+		for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); <-time.After(20 * time.Millisecond) {
+			if _, err := os.Stat(conflist); err == nil {
+				break
+			}
+		}
+		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("after SIGTERM: %v\n%s", err, stderr)
+		}
+		if text, err := os.ReadFile(conflist); err != nil || !bytes.Contains(text, []byte(`"nodename": "node1"`)) {
+			t.Errorf("conflist %q, %v\n%s", text, err, stderr)
+		}
+	})
+}
+
+func fails(t *testing.T, cmd *exec.Cmd, stderr *bytes.Buffer, want string) {
+	t.Helper()
+	if exit := exitCode(t, cmd.Run()); exit != 1 {
+		t.Errorf("exit code %d, want 1", exit)
+	}
+	if got := strings.TrimSpace(stderr.String()); got != want {
+		t.Errorf("said %q, want %q", got, want)
+	}
+}
+
+func exitCode(t *testing.T, err error) int {
+	t.Helper()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		t.Fatalf("ended with %v, want an exit code", err)
+	}
+	return exit.ExitCode()
+}
+
+func createAccount(t *testing.T, api *rest.Config) {
+	t.Helper()
+	client, err := kubernetes.NewForConfig(api)
+	if err != nil {
+		t.Fatal(err)
+	}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "tortie-cni"}}
+	if _, err := client.CoreV1().ServiceAccounts("kube-system").Create(t.Context(), account, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}

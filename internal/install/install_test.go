@@ -1,0 +1,459 @@
+package install
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/tortie-net/tortie/internal/config"
+)
+
+// host is a node's directories, as an installer's container sees them, and the container's own.
+type host struct {
+	cfg config.Install
+	log bytes.Buffer
+}
+
+func newHost(t *testing.T) *host {
+	t.Helper()
+	root := t.TempDir()
+	h := &host{cfg: config.Install{
+		NetDir: "/etc/cni/net.d", HostNetDir: filepath.Join(root, "net.d"), HostBinDirs: []string{filepath.Join(root, "bin")},
+		SourceDir: filepath.Join(root, "image"), ConfName: "10-calico.conflist", NodeName: "node1",
+		ServiceHost: "10.96.0.1", ServicePort: 443, LogLevel: "info", LogFile: "/var/log/calico/cni/cni.log",
+		LogMaxSizeMB: 100, LogMaxAgeDays: 30, LogMaxCount: 10, AccountDir: filepath.Join(root, "account"),
+	}}
+	for _, dir := range []string{h.cfg.HostNetDir, h.cfg.HostBinDirs[0], h.cfg.SourceDir, h.cfg.AccountDir} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"calico", "calico-ipam", "portmap", "bandwidth", "loopback"} {
+		put(t, filepath.Join(h.cfg.SourceDir, name), "binary of "+name)
+	}
+	put(t, filepath.Join(h.cfg.AccountDir, "ca.crt"), "a certificate")
+	return h
+}
+
+func (h *host) installer(tokens TokenSource) *Installer {
+	return New(h.cfg, tokens, slog.New(slog.NewTextHandler(&h.log, nil)))
+}
+
+func (h *host) bin(name string) string { return filepath.Join(h.cfg.HostBinDirs[0], name) }
+func (h *host) net(name string) string { return filepath.Join(h.cfg.HostNetDir, name) }
+
+// files lists everything below the host's two directories with its mode.
+func (h *host) files(t *testing.T) []string {
+	t.Helper()
+	var all []string
+	for _, dir := range []string{h.cfg.HostBinDirs[0], h.cfg.HostNetDir} {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			info, err := e.Info()
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, fmt.Sprintf("%s %s/%s", info.Mode(), filepath.Base(dir), e.Name()))
+		}
+	}
+	return all
+}
+
+func put(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// tokenFunc is a TokenSource made of a function.
+type tokenFunc func(context.Context) (Token, error)
+
+func (f tokenFunc) Token(ctx context.Context) (Token, error) { return f(ctx) }
+
+func fixedToken(value string) TokenSource {
+	return tokenFunc(func(context.Context) (Token, error) {
+		return Token{Value: value, Expires: time.Now().Add(tokenLife)}, nil
+	})
+}
+
+var wholeHost = []string{
+	"-rwxr-xr-x bin/bandwidth",
+	"-rwxr-xr-x bin/calico",
+	"-rwxr-xr-x bin/calico-ipam",
+	"-rwxr-xr-x bin/loopback",
+	"-rwxr-xr-x bin/portmap",
+	"-rw------- net.d/10-calico.conflist",
+	"-rw------- net.d/calico-kubeconfig",
+}
+
+func TestInstallWritesEverything(t *testing.T) {
+	defer syscall.Umask(syscall.Umask(0o077)) // a strict umask must not cut the modes
+	h := newHost(t)
+	if err := h.installer(fixedToken("secret")).Install(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(wholeHost, h.files(t)); diff != "" {
+		t.Errorf("files on the host (-want +got):\n%s", diff)
+	}
+	if got := read(t, h.bin("calico")); got != "binary of calico" {
+		t.Errorf("calico is %q", got)
+	}
+	var kc kubeconfig
+	if err := yaml.Unmarshal([]byte(read(t, h.net(KubeconfigName))), &kc); err != nil {
+		t.Fatal(err)
+	}
+	if kc.CurrentContext != "calico-context" || kc.Users[0].User.Token != "secret" || kc.Clusters[0].Cluster.Server != "https://10.96.0.1:443" {
+		t.Errorf("kubeconfig is %+v", kc)
+	}
+}
+
+func TestConflistIsCalicos(t *testing.T) {
+	h := newHost(t)
+	h.cfg.NodeName = `no"de` // no node has such a name; the file must stay JSON anyway
+	h.cfg.MTU = 1440
+	if err := h.installer(fixedToken("secret")).Install(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var got, want any
+	if err := json.Unmarshal([]byte(read(t, h.net("10-calico.conflist"))), &got); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal([]byte(`{"name": "k8s-pod-network", "cniVersion": "1.0.0", "plugins": [
+		{"type": "calico", "log_level": "info", "log_file_path": "/var/log/calico/cni/cni.log",
+		 "log_file_max_size": 100, "log_file_max_age": 30, "log_file_max_count": 10,
+		 "datastore_type": "kubernetes", "nodename": "no\"de", "mtu": 1440, "ipam": {"type": "calico-ipam"},
+		 "policy": {"type": "k8s"}, "kubernetes": {"kubeconfig": "/etc/cni/net.d/calico-kubeconfig"}},
+		{"type": "portmap", "snat": true, "capabilities": {"portMappings": true}},
+		{"type": "bandwidth", "capabilities": {"bandwidth": true}}]}`), &want); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("conflist (-want +got):\n%s", diff)
+	}
+}
+
+// Each step's failure shows which files came before it: that is the order.
+func TestInstallOrder(t *testing.T) {
+	t.Run("token after binaries", func(t *testing.T) {
+		h := newHost(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		err := h.installer(tokenFunc(func(context.Context) (Token, error) {
+			cancel()
+			return Token{}, errors.New("no API server")
+		})).Install(ctx)
+		if err == nil {
+			t.Fatal("installed without a token")
+		}
+		if diff := cmp.Diff(wholeHost[:5], h.files(t)); diff != "" {
+			t.Errorf("files on the host (-want +got):\n%s", diff)
+		}
+	})
+	t.Run("conflist after kubeconfig", func(t *testing.T) {
+		h := newHost(t)
+		if err := os.MkdirAll(h.net("10-calico.conflist/in the way"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		err := h.installer(fixedToken("secret")).Install(t.Context())
+		if err == nil || !strings.Contains(err.Error(), "10-calico.conflist") {
+			t.Fatalf("error %v does not name the conflist", err)
+		}
+		read(t, h.net(KubeconfigName))
+	})
+	t.Run("nothing with a bad template", func(t *testing.T) {
+		h := newHost(t)
+		h.cfg.NetworkConfig = "{"
+		if err := h.installer(fixedToken("secret")).Install(t.Context()); err == nil {
+			t.Fatal("installed a broken conflist")
+		}
+		if got := h.files(t); len(got) != 0 {
+			t.Errorf("files on the host: %v", got)
+		}
+	})
+}
+
+func TestInstallAgainKeepsWhatIsRight(t *testing.T) {
+	h := newHost(t)
+	in := h.installer(fixedToken("secret"))
+	if err := in.Install(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	before := inodes(t, h)
+	if err := in.Install(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(before, inodes(t, h)); diff != "" {
+		t.Errorf("inodes changed (-before +after):\n%s", diff)
+	}
+	put(t, filepath.Join(h.cfg.SourceDir, "portmap"), "a newer portmap")
+	if err := os.Chmod(h.bin("bandwidth"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := in.Install(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	after := inodes(t, h)
+	for path, inode := range before {
+		name := filepath.Base(path)
+		if changed := after[path] != inode; changed != (name == "portmap" || name == "bandwidth") {
+			t.Errorf("%s: changed is %v", name, changed)
+		}
+	}
+	if diff := cmp.Diff(wholeHost, h.files(t)); diff != "" {
+		t.Errorf("files on the host (-want +got):\n%s", diff)
+	}
+}
+
+func inodes(t *testing.T, h *host) map[string]uint64 {
+	t.Helper()
+	all := map[string]uint64{}
+	for _, dir := range []string{h.cfg.HostBinDirs[0], h.cfg.HostNetDir} {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			info, err := e.Info()
+			if err != nil {
+				t.Fatal(err)
+			}
+			all[filepath.Join(dir, e.Name())] = info.Sys().(*syscall.Stat_t).Ino
+		}
+	}
+	return all
+}
+
+// A runtime reads whenever it likes. Two versions alternate, each of many pages; a reader that loops must always see one of
+// them whole.
+func TestReadersNeverSeeHalfAFile(t *testing.T) {
+	h := newHost(t)
+	versions := map[string]bool{}
+	template := strings.Replace(defaultConflist, `"cniVersion"`, `"padding": "%s", "cniVersion"`, 1)
+	stop := make(chan struct{})
+	writer := make(chan error, 1)
+	install := func(n int) error {
+		h.cfg.NetworkConfig = fmt.Sprintf(template, strings.Repeat(string(rune('a'+n%2)), 64<<10))
+		return h.installer(fixedToken("secret")).Install(context.Background())
+	}
+	if err := install(0); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(stop)
+		for n := range 200 {
+			if err := install(n); err != nil {
+				writer <- err
+				return
+			}
+		}
+		writer <- nil
+	}()
+	reads := 0
+	for done := false; !done; reads++ {
+		select {
+		case <-stop:
+			done = true
+		default:
+		}
+		text := read(t, h.net("10-calico.conflist"))
+		if !json.Valid([]byte(text)) {
+			t.Fatalf("read %d: %d bytes that are not JSON", reads, len(text))
+		}
+		versions[text] = true
+	}
+	if err := <-writer; err != nil {
+		t.Fatal(err)
+	}
+	if len(versions) != 2 {
+		t.Errorf("%d reads saw %d versions, want both and nothing else", reads, len(versions))
+	}
+}
+
+// A binary that the kernel runs can not be written to (ETXTBSY); it can be replaced.
+func TestRunningBinaryIsReplaced(t *testing.T) {
+	h := newHost(t)
+	self, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(h.bin("calico"), self, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	old, err := os.StartProcess(h.bin("calico"), []string{"calico", "-test.run=^TestHelperSleeps$"},
+		&os.ProcAttr{Env: []string{"INSTALL_TEST_SLEEP=1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if _, err := old.Wait(); err != nil {
+			t.Error(err)
+		}
+	}()
+	defer old.Kill()
+	if f, err := os.OpenFile(h.bin("calico"), os.O_WRONLY, 0); !errors.Is(err, syscall.ETXTBSY) {
+		f.Close()
+		t.Fatalf("opening a running binary: %v, want ETXTBSY: the test tests nothing", err)
+	}
+	if err := h.installer(fixedToken("secret")).Install(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(t, h.bin("calico")); got != "binary of calico" {
+		t.Errorf("calico has %d bytes, not the new content", len(got))
+	}
+}
+
+// TestHelperSleeps is the running program of TestRunningBinaryIsReplaced; alone it does nothing.
+func TestHelperSleeps(t *testing.T) {
+	if _, ok := os.LookupEnv("INSTALL_TEST_SLEEP"); ok {
+		select {}
+	}
+}
+
+func TestFailuresSayWhatToDo(t *testing.T) {
+	cases := []struct {
+		name  string
+		spoil func(t *testing.T, h *host)
+		want  []string
+	}{
+		{"read-only directory of binaries", func(t *testing.T, h *host) { readOnly(t, h.cfg.HostBinDirs[0]) },
+			[]string{"bin/bandwidth", "read-only file system", "mount the host's directory read-write"}},
+		{"read-only directory of configuration", func(t *testing.T, h *host) { readOnly(t, h.cfg.HostNetDir) },
+			[]string{"net.d/calico-kubeconfig", "read-only file system", "mount the host's directory read-write"}},
+		{"full file system", func(t *testing.T, h *host) {
+			put(t, filepath.Join(h.cfg.SourceDir, "calico"), strings.Repeat("x", 1<<20))
+			smallDisk(t, h.cfg.HostBinDirs[0])
+		}, []string{"bin/calico", "no space left", "free space"}},
+		{"directory not mounted", func(t *testing.T, h *host) { h.cfg.HostNetDir += "/missing" },
+			[]string{"net.d/missing", "mount the host's directory"}},
+		{"image without plugin", func(t *testing.T, h *host) { remove(t, filepath.Join(h.cfg.SourceDir, "calico-ipam")) },
+			[]string{"calico-ipam is missing", "CNI_BIN_SOURCE_DIR"}},
+		{"no service account", func(t *testing.T, h *host) { remove(t, filepath.Join(h.cfg.AccountDir, "ca.crt")) },
+			[]string{"ca.crt", "automountServiceAccountToken"}},
+		{"unknown placeholder", func(t *testing.T, h *host) {
+			h.cfg.NetworkConfig = `{"name":"x","etcd":"__ETCD_ENDPOINTS__","plugins":[{"type":"calico"}]}`
+		}, []string{"CNI_NETWORK_CONFIG", "__ETCD_ENDPOINTS__", "__CNI_MTU__"}},
+		{"template that is not JSON", func(t *testing.T, h *host) {
+			h.cfg.NetworkConfig = "{\n\"name\": \"x\",\n\"mtu\": __CNI_MTU__,\n}"
+		}, []string{"CNI_NETWORK_CONFIG", "line 4"}},
+		{"template without plugins", func(t *testing.T, h *host) { h.cfg.NetworkConfig = `{"name":"x","plugins":[]}` },
+			[]string{`no "plugins"`}},
+		{"plugin without type", func(t *testing.T, h *host) { h.cfg.NetworkConfig = `{"name":"x","plugins":[{}]}` },
+			[]string{`plugin 1 has no "type"`}},
+		{"template of another shape", func(t *testing.T, h *host) { h.cfg.NetworkConfig = `[]` },
+			[]string{"not a conflist"}},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			h := newHost(t)
+			c.spoil(t, h)
+			err := h.installer(fixedToken("secret")).Install(t.Context())
+			if err == nil {
+				t.Fatal("installed")
+			}
+			for _, want := range c.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("error does not say %q: %v", want, err)
+				}
+			}
+			if strings.Contains(err.Error(), "\n") {
+				t.Errorf("error has several lines:\n%v", err)
+			}
+			if _, err := os.Stat(h.net("10-calico.conflist")); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("a failed install left a conflist (%v)", err)
+			}
+		})
+	}
+}
+
+func remove(t *testing.T, path string) {
+	t.Helper()
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestLeftoversOfAKilledRunAreRemoved(t *testing.T) {
+	h := newHost(t)
+	put(t, h.bin(".tortie-123.tmp"), "half a bin")
+	put(t, h.net(".tortie-456.tmp"), "half a conf")
+	put(t, h.net("99-other.conflist"), "somebody else's")
+	if err := h.installer(fixedToken("secret")).Install(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	want := append(append([]string{}, wholeHost[:6]...), "-rw-r--r-- net.d/99-other.conflist", wholeHost[6])
+	if diff := cmp.Diff(want, h.files(t)); diff != "" {
+		t.Errorf("files on the host (-want +got):\n%s", diff)
+	}
+}
+
+func TestTwoInstallersTakeTurns(t *testing.T) {
+	h := newHost(t)
+	var inside, most atomic.Int32
+	tokens := tokenFunc(func(context.Context) (Token, error) {
+		most.Store(max(most.Load(), inside.Add(1)))
+		defer inside.Add(-1)
+		<-time.After(10 * time.Millisecond) // long enough for another installer to come in, if it could
+		return Token{Value: "secret", Expires: time.Now().Add(tokenLife)}, nil
+	})
+	done := make(chan error)
+	const installers = 4
+	for range installers {
+		go func() { done <- New(h.cfg, tokens, slog.New(slog.DiscardHandler)).Install(t.Context()) }()
+	}
+	for range installers {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	if most.Load() != 1 {
+		t.Errorf("%d installers worked at the same time", most.Load())
+	}
+}
+
+func TestWaitingForTheLockEnds(t *testing.T) {
+	h := newHost(t)
+	unlock, err := lock(t.Context(), h.cfg.HostNetDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	err = h.installer(fixedToken("secret")).Install(ctx)
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "another installer") {
+		t.Errorf("error %v does not say who is in the way", err)
+	}
+}
+
+// The chart's copy is what people read and change; it must be the template that an empty value means.
+func TestChartHasTheBuiltInTemplate(t *testing.T) {
+	if got := read(t, "../../charts/tortie/files/conflist.json"); got != defaultConflist {
+		t.Error("charts/tortie/files/conflist.json differs from internal/install/conflist.json: run `make generate`")
+	}
+}

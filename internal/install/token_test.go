@@ -1,0 +1,353 @@
+package install
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	authv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/tortie-net/tortie/internal/labtest"
+)
+
+func TestUntilRenewal(t *testing.T) {
+	cases := []struct{ left, low, high time.Duration }{
+		{24 * time.Hour, 6 * time.Hour, 12 * time.Hour},
+		{time.Hour, 15 * time.Minute, 30 * time.Minute},
+		{8 * time.Second, minRenewal, minRenewal},
+		{-time.Minute, minRenewal, minRenewal},
+	}
+	for _, c := range cases {
+		synctest.Test(t, func(t *testing.T) { // so that no time passes between the two readings of the clock
+			for range 100 {
+				if got := untilRenewal(time.Now().Add(c.left)); got < c.low || got > c.high {
+					t.Errorf("%v left: renewal in %v, want %v to %v", c.left, got, c.low, c.high)
+				}
+			}
+		})
+	}
+}
+
+func TestRunRenewsTheTokenOverDays(t *testing.T) {
+	h := newHost(t)
+	synctest.Test(t, func(t *testing.T) {
+		var times []time.Time
+		tokens := tokenFunc(func(context.Context) (Token, error) {
+			times = append(times, time.Now())
+			return Token{Value: fmt.Sprint("token", len(times)), Expires: time.Now().Add(tokenLife)}, nil
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 7*24*time.Hour)
+		defer cancel()
+		if err := h.installer(tokens).Run(ctx); err != nil {
+			t.Fatal(err)
+		}
+		// A week has 14 to 28 intervals of 6 to 12 hours.
+		if n := len(times); n < 14 || n > 29 {
+			t.Errorf("%d tokens in a week", n)
+		}
+		if got := read(t, h.net(KubeconfigName)); !strings.Contains(got, fmt.Sprint("token", len(times))) {
+			t.Errorf("the kubeconfig has not the last of %d tokens:\n%s", len(times), got)
+		}
+	})
+}
+
+// The API server is away for longer than the token lives. Tries go on at a bounded rate and the first answer is used.
+func TestRunOutlivesAnOutage(t *testing.T) {
+	h := newHost(t)
+	synctest.Test(t, func(t *testing.T) {
+		calls, start := 0, time.Now()
+		back := start.Add(48 * time.Hour)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		tokens := tokenFunc(func(context.Context) (Token, error) {
+			calls++
+			switch {
+			case calls == 1:
+				return Token{Value: "first", Expires: time.Now().Add(tokenLife)}, nil
+			case time.Now().Before(back):
+				return Token{}, errors.New("connection refused")
+			}
+			time.AfterFunc(time.Second, cancel)
+			return Token{Value: "second", Expires: time.Now().Add(tokenLife)}, nil
+		})
+		if err := h.installer(tokens).Run(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if got := read(t, h.net(KubeconfigName)); !strings.Contains(got, "second") {
+			t.Errorf("kubeconfig after the outage:\n%s", got)
+		}
+		if late := time.Since(back); late > 2*maxRetry+time.Second {
+			t.Errorf("the token came %v after the API server", late)
+		}
+		if limit := int(48 * time.Hour / maxRetry); calls > limit {
+			t.Errorf("%d requests during the outage, limit %d", calls, limit)
+		}
+	})
+}
+
+func TestFirstTokenIsWaitedForButNotForever(t *testing.T) {
+	h := newHost(t)
+	synctest.Test(t, func(t *testing.T) {
+		start, calls := time.Now(), 0
+		err := h.installer(tokenFunc(func(context.Context) (Token, error) {
+			calls++
+			return Token{}, errors.New("connection refused")
+		})).Install(t.Context())
+		if err == nil || !strings.Contains(err.Error(), "connection refused") || !strings.Contains(err.Error(), "gave up after 30s") {
+			t.Errorf("error %v does not say what failed and for how long", err)
+		}
+		if took := time.Since(start); took != firstTokenLimit || calls < 3 {
+			t.Errorf("%d requests in %v", calls, took)
+		}
+	})
+}
+
+// A server that accepts the connection and says nothing must not stop the renewal.
+func TestHangingServerIsLeft(t *testing.T) {
+	h := newHost(t)
+	synctest.Test(t, func(t *testing.T) {
+		calls := 0
+		err := h.installer(tokenFunc(func(ctx context.Context) (Token, error) {
+			if calls++; calls == 1 {
+				<-ctx.Done()
+				return Token{}, ctx.Err()
+			}
+			return Token{Value: "secret", Expires: time.Now().Add(tokenLife)}, nil
+		})).Install(t.Context())
+		if err != nil || calls != 2 {
+			t.Errorf("%d requests, error %v", calls, err)
+		}
+	})
+}
+
+func TestExpiry(t *testing.T) {
+	now := time.Unix(1000, 0)
+	jwt := func(claims string) string {
+		return "h." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".s"
+	}
+	cases := []struct {
+		name, token string
+		want        time.Time
+	}{
+		{"claim", jwt(`{"exp":4600}`), time.Unix(4600, 0)},
+		{"no claim", jwt(`{}`), now.Add(blindRenewal)},
+		{"not JSON", jwt(`exp`), now.Add(blindRenewal)},
+		{"not base64", "h.*.s", now.Add(blindRenewal)},
+		{"opaque", "abcdef", now.Add(blindRenewal)},
+	}
+	for _, c := range cases {
+		if got := expiry(c.token, now); !got.Equal(c.want) {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+func TestFallback(t *testing.T) {
+	h := newHost(t)
+	put(t, filepath.Join(h.cfg.AccountDir, "token"), "the pod's own\n")
+	var log bytes.Buffer
+	source := func(err error) TokenSource {
+		return WithPodToken(tokenFunc(func(context.Context) (Token, error) { return Token{Value: "requested"}, err }), h.cfg,
+			slog.New(slog.NewTextHandler(&log, nil)))
+	}
+	if token, err := source(nil).Token(t.Context()); err != nil || token.Value != "requested" || log.Len() > 0 {
+		t.Errorf("allowed: %+v, %v, log %q", token, err, &log)
+	}
+	if _, err := source(errors.New("timeout")).Token(t.Context()); err == nil {
+		t.Error("a passing error fell back: it must be tried again")
+	}
+	token, err := source(fmt.Errorf("no: %w", ErrNotAllowed)).Token(t.Context())
+	if err != nil || token.Value != "the pod's own" {
+		t.Errorf("not allowed: %+v, %v", token, err)
+	}
+	if !strings.Contains(log.String(), "level=WARN") || !strings.Contains(log.String(), "serviceaccounts/token") {
+		t.Errorf("warning is missing: %q", &log)
+	}
+	remove(t, filepath.Join(h.cfg.AccountDir, "token"))
+	if _, err := source(ErrNotAllowed).Token(t.Context()); err == nil || !strings.Contains(err.Error(), "pod's own token") {
+		t.Errorf("neither source has a token: %v", err)
+	}
+}
+
+// realCluster is a namespace with a ServiceAccount for the installer's pod, in a real API server.
+type realCluster struct {
+	client    *kubernetes.Clientset
+	api       *rest.Config // as the administrator
+	namespace string
+}
+
+func newCluster(t *testing.T, namespace string) *realCluster {
+	t.Helper()
+	api := labtest.RESTConfig(t)
+	client, err := kubernetes.NewForConfig(api)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &realCluster{client: client, api: api, namespace: namespace}
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
+	if _, err := client.CoreV1().Namespaces().Create(t.Context(), ns, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"tortie-node", "tortie-cni"} {
+		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if _, err := client.CoreV1().ServiceAccounts(namespace).Create(t.Context(), account, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c
+}
+
+// as returns a configuration with a token of the ServiceAccount tortie-node, as the installer's pod has.
+func (c *realCluster) as(t *testing.T) *rest.Config {
+	t.Helper()
+	request, err := c.client.CoreV1().ServiceAccounts(c.namespace).CreateToken(t.Context(), "tortie-node", &authv1.TokenRequest{}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := rest.AnonymousClientConfig(c.api)
+	cfg.BearerToken = request.Status.Token
+	return cfg
+}
+
+// allow gives tortie-node the one right that the chart gives it.
+func (c *realCluster) allow(t *testing.T) {
+	t.Helper()
+	role := &rbacv1.Role{
+		ObjectMeta: metav1.ObjectMeta{Name: "token"},
+		Rules: []rbacv1.PolicyRule{{
+			APIGroups: []string{""}, Resources: []string{"serviceaccounts/token"}, ResourceNames: []string{"tortie-cni"}, Verbs: []string{"create"},
+		}},
+	}
+	binding := &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "token"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "token"},
+		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: c.namespace, Name: "tortie-node"}},
+	}
+	if _, err := c.client.RbacV1().Roles(c.namespace).Create(t.Context(), role, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.client.RbacV1().RoleBindings(c.namespace).Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestTokenRequestOnARealServer(t *testing.T) {
+	c := newCluster(t, "install-token")
+	tokens, err := newAccountTokens(c.as(t), c.namespace, "tortie-cni")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tokens.Token(t.Context()); !errors.Is(err, ErrNotAllowed) || !strings.Contains(err.Error(), "tortie-cni") {
+		t.Fatalf("without the right: %v, want ErrNotAllowed that names the account", err)
+	}
+	c.allow(t)
+	token := eventually(t, tokens)
+	if left := time.Until(token.Expires); left < 23*time.Hour || left > 25*time.Hour {
+		t.Errorf("the token lives %v, want 24 h", left)
+	}
+	if got := expiry(token.Value, time.Now()); got.Sub(token.Expires).Abs() > time.Second {
+		t.Errorf("claim exp is %v, the server says %v", got, token.Expires)
+	}
+	if who := c.review(t, token.Value); who != "system:serviceaccount:install-token:tortie-cni" {
+		t.Errorf("the token is of %q", who)
+	}
+}
+
+// The file that is written must work: it is read as the plugins read it, and used.
+func TestInstalledKubeconfigWorks(t *testing.T) {
+	c := newCluster(t, "install-kubeconfig")
+	c.allow(t)
+	tokens, err := newAccountTokens(c.as(t), c.namespace, "tortie-cni")
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, tokens)
+	h := newHost(t)
+	url, ca := c.api.Host, c.api.CAData
+	if len(ca) == 0 {
+		ca = []byte(read(t, c.api.CAFile))
+	}
+	put(t, filepath.Join(h.cfg.AccountDir, "ca.crt"), string(ca))
+	if _, err := fmt.Sscanf(strings.Replace(url, ":", " ", 2), "https //127.0.0.1 %d", &h.cfg.ServicePort); err != nil {
+		t.Fatalf("address %s of the lab: %v", url, err)
+	}
+	h.cfg.ServiceHost = "127.0.0.1"
+	if err := h.installer(tokens).Install(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := clientcmd.BuildConfigFromFlags("", h.net(KubeconfigName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Discovery().ServerVersion(); err != nil {
+		t.Errorf("a call with the installed kubeconfig: %v", err)
+	}
+}
+
+func TestMissingAccountOnARealServer(t *testing.T) {
+	c := newCluster(t, "install-missing")
+	tokens, err := newAccountTokens(c.api, c.namespace, "no-such-account")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tokens.Token(t.Context()); !errors.Is(err, ErrNotAllowed) || !strings.Contains(err.Error(), `"no-such-account" not found`) {
+		t.Errorf("error %v does not say that the account is missing", err)
+	}
+}
+
+func TestNamespaceFileIsNeeded(t *testing.T) {
+	h := newHost(t)
+	if _, err := NewAccountTokens(h.cfg); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "automountServiceAccountToken") {
+		t.Errorf("error %v does not say what is missing", err)
+	}
+	put(t, filepath.Join(h.cfg.AccountDir, "namespace"), "kube-system\n")
+	put(t, filepath.Join(h.cfg.AccountDir, "token"), "t")
+	if _, err := NewAccountTokens(h.cfg); err == nil {
+		t.Error(`"a certificate" was accepted as the cluster's CA`)
+	}
+}
+
+// eventually waits for the API server's authorizer to see the new rights.
+func eventually(t *testing.T, tokens TokenSource) Token {
+	t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		token, err := tokens.Token(t.Context())
+		if err == nil {
+			return token
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+		<-time.After(50 * time.Millisecond)
+	}
+}
+
+func (c *realCluster) review(t *testing.T, token string) string {
+	t.Helper()
+	review := &authv1.TokenReview{Spec: authv1.TokenReviewSpec{Token: token}}
+	answer, err := c.client.AuthenticationV1().TokenReviews().Create(t.Context(), review, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer.Status.User.Username
+}
