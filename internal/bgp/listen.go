@@ -1,0 +1,114 @@
+package bgp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"syscall"
+	"time"
+
+	api "github.com/osrg/gobgp/v3/api"
+)
+
+// ListenError says that the speaker can't accept sessions on one of its addresses.
+type ListenError struct {
+	Addr string // address and port
+	Err  error
+}
+
+func (e *ListenError) Unwrap() error { return e.Err }
+
+func (e *ListenError) Error() string {
+	return fmt.Sprintf("listen for BGP on %s: %v: %s", e.Addr, e.Err, e.remedy())
+}
+
+func (e *ListenError) remedy() string {
+	switch {
+	case errors.Is(e.Err, syscall.EADDRINUSE):
+		return "another BGP speaker has the port (BIRD of a calico-node, FRR, a second agent): stop it, or choose another BGP port for the cluster"
+	case errors.Is(e.Err, syscall.EACCES), errors.Is(e.Err, syscall.EPERM):
+		return "capability NET_BIND_SERVICE is missing: add it to the container, or choose a port above 1023"
+	case errors.Is(e.Err, syscall.EADDRNOTAVAIL):
+		return "the address is not, or not yet, on an interface of this node: check the node address"
+	}
+	return "check the node address and BGP port"
+}
+
+// permanent reports whether waiting is of no use.
+func (e *ListenError) permanent() bool {
+	return errors.Is(e.Err, syscall.EACCES) || errors.Is(e.Err, syscall.EPERM)
+}
+
+// Waits between attempts to bind.
+const (
+	firstBindWait = 250 * time.Millisecond
+	maxBindWait   = 5 * time.Second
+)
+
+// Start implements Speaker.
+func (s *Server) Start(ctx context.Context, local Local) error {
+	if local.Port == 0 {
+		local.Port = DefaultPort
+	}
+	if err := local.validate(); err != nil {
+		return fmt.Errorf("start BGP speaker: %w", err)
+	}
+	said := ""
+	for wait := firstBindWait; ; wait = min(2*wait, maxBindWait) {
+		err := s.do(ctx, func(ctx context.Context) error { return s.start(ctx, local) })
+		var busy *ListenError
+		if !errors.As(err, &busy) || busy.permanent() {
+			return err
+		}
+		if err.Error() != said {
+			said = err.Error()
+			s.log.Warn("BGP speaker waits for its address", "error", said)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w (%w)", err, ctx.Err())
+		case <-time.After(wait/2 + rand.N(wait)):
+		}
+	}
+}
+
+// start makes one attempt and leaves nothing behind if it fails.
+func (s *Server) start(ctx context.Context, local Local) error {
+	switch s.phase {
+	case running:
+		return errors.New("BGP speaker is already started")
+	case stopped:
+		return ErrStopped
+	}
+	err := s.bgp.StartBgp(ctx, &api.StartBgpRequest{Global: globalConfig(local)})
+	var op *net.OpError
+	if errors.As(err, &op) && op.Addr != nil {
+		err = &ListenError{Addr: op.Addr.String(), Err: op.Err}
+	}
+	if err == nil {
+		err = s.exportOwn(ctx)
+	}
+	if err != nil {
+		// A failed StartBgp keeps the listeners that it already has. There are no peers yet to tell.
+		return errors.Join(err, s.bgp.StopBgp(ctx, &api.StopBgpRequest{}))
+	}
+	s.phase, s.local, s.startedAt = running, local, s.now()
+	return nil
+}
+
+// globalConfig is this end in GoBGP's words.
+func globalConfig(local Local) *api.Global {
+	global := &api.Global{
+		Asn:        local.ASN,
+		RouterId:   local.RouterID.String(),
+		ListenPort: int32(local.Port),
+		// Indices of GoBGP's table of families: IPv4 and IPv6 unicast. Without, it makes a table for each it knows.
+		Families: []uint32{0, 1},
+	}
+	for _, addr := range local.Listen {
+		global.ListenAddresses = append(global.ListenAddresses, addr.String())
+	}
+	return global
+}

@@ -1,0 +1,122 @@
+//go:debug multipathtcp=0
+package bgp_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/bgp"
+)
+
+// childArg as the only argument makes the test binary a speaker that is driven over its standard input. GoBGP can only be
+// had once in a process, so each speaker of a test is a process, in a network namespace of its own.
+const childArg = "bgp-speaker"
+
+func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == childArg {
+		if err := serve(os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	flag.Parse()
+	// The tests of sessions wait for timers most of the time.
+	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
+		if err := f.Value.Set("16"); err != nil {
+			panic(err)
+		}
+	}
+	os.Exit(m.Run())
+}
+
+// call is a method of bgp.Speaker and its arguments, reply its results.
+type call struct {
+	Method  string
+	Timeout time.Duration
+	Local   bgp.Local
+	Peers   []bgp.Peer
+	Paths   []bgp.Path
+	Within  []netip.Prefix // nil accepts all
+	Mode    bgp.Mode
+}
+
+type reply struct {
+	Err        string
+	NotStarted bool
+	Stopped    bool
+	Paths      []bgp.Path
+	Peers      []bgp.PeerStatus
+}
+
+func serve(in io.Reader, out io.Writer) error {
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	speaker, err := bgp.New(log, nil)
+	if err != nil {
+		return err
+	}
+	if _, err := bgp.New(log, nil); err == nil {
+		return errors.New("a second speaker in one process was created")
+	}
+	calls, replies := json.NewDecoder(in), json.NewEncoder(out)
+	for {
+		var c call
+		if err := calls.Decode(&c); errors.Is(err, io.EOF) {
+			return nil // exit without a word to anybody
+		} else if err != nil {
+			return err
+		}
+		if err := replies.Encode(answer(speaker, c)); err != nil {
+			return err
+		}
+	}
+}
+
+func answer(speaker bgp.Speaker, c call) reply {
+	ctx, cancel := context.WithTimeout(context.Background(), c.Timeout)
+	defer cancel()
+	var r reply
+	var err error
+	switch c.Method {
+	case "Start":
+		err = speaker.Start(ctx, c.Local)
+	case "SetPeers":
+		err = speaker.SetPeers(ctx, c.Peers)
+	case "SetOriginated":
+		err = speaker.SetOriginated(ctx, c.Paths)
+	case "Snapshot":
+		var accept bgp.Accept
+		if c.Within != nil {
+			accept = bgp.Within(c.Within...)
+		}
+		r.Paths, err = speaker.Snapshot(ctx, accept)
+	case "Peers":
+		r.Peers, err = speaker.Peers(ctx)
+	case "Dirty":
+		select {
+		case <-speaker.Dirty():
+		case <-ctx.Done():
+			err = errors.New("not dirty")
+		}
+	case "Healthy":
+		err = speaker.Healthy(ctx)
+	case "Stop":
+		err = speaker.Stop(ctx, c.Mode)
+	default:
+		err = fmt.Errorf("no method %q", c.Method)
+	}
+	if err != nil {
+		r.Err = err.Error()
+		r.NotStarted, r.Stopped = errors.Is(err, bgp.ErrNotStarted), errors.Is(err, bgp.ErrStopped)
+	}
+	return r
+}

@@ -1,0 +1,267 @@
+package bgp
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	api "github.com/osrg/gobgp/v3/api"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+var (
+	familyV4 = &api.Family{Afi: api.Family_AFI_IP, Safi: api.Family_SAFI_UNICAST}
+	familyV6 = &api.Family{Afi: api.Family_AFI_IP6, Safi: api.Family_SAFI_UNICAST}
+)
+
+func familyOf(addr netip.Addr) *api.Family {
+	if addr.Is4() {
+		return familyV4
+	}
+	return familyV6
+}
+
+// SetOriginated implements Speaker.
+func (s *Server) SetOriginated(ctx context.Context, paths []Path) error {
+	want := make(map[netip.Prefix]netip.Addr, len(paths))
+	for _, p := range paths {
+		if err := checkOriginated(p); err != nil {
+			return err
+		}
+		if other, ok := want[p.Prefix]; ok && other != p.NextHop {
+			return fmt.Errorf("originated prefix %s: next hop is both %s and %s", p.Prefix, other, p.NextHop)
+		}
+		want[p.Prefix] = p.NextHop
+	}
+	return s.do(ctx, func(ctx context.Context) error {
+		if err := s.started(); err != nil {
+			return err
+		}
+		c := diff(s.originated, want, netip.Prefix.Compare)
+		var errs []error
+		// A path with a new next hop replaces the old one, so that peers see one UPDATE and no withdrawal.
+		for _, prefix := range slices.Concat(c.add, c.replace) {
+			errs = append(errs, s.announce(ctx, prefix, want[prefix]))
+		}
+		for _, prefix := range c.remove {
+			errs = append(errs, s.withdraw(ctx, prefix))
+		}
+		return errors.Join(errs...)
+	})
+}
+
+func (s *Server) announce(ctx context.Context, prefix netip.Prefix, nextHop netip.Addr) error {
+	path, err := originatedPath(prefix, nextHop)
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err == nil {
+		_, err = s.bgp.AddPath(ctx, &api.AddPathRequest{TableType: api.TableType_GLOBAL, Path: path})
+	}
+	if err != nil {
+		return fmt.Errorf("announce %s: %w", prefix, err)
+	}
+	s.originated[prefix] = nextHop
+	return nil
+}
+
+func (s *Server) withdraw(ctx context.Context, prefix netip.Prefix) error {
+	path, err := originatedPath(prefix, s.originated[prefix])
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err == nil {
+		err = s.bgp.DeletePath(ctx, &api.DeletePathRequest{TableType: api.TableType_GLOBAL, Path: path})
+	}
+	if err != nil {
+		return fmt.Errorf("withdraw %s: %w", prefix, err)
+	}
+	delete(s.originated, prefix)
+	return nil
+}
+
+// originatedPath builds the path as GoBGP's API wants it. It has the attributes that BIRD gives a static route in
+// Calico: ORIGIN IGP, and from GoBGP an empty AS_PATH and LOCAL_PREF 100 towards iBGP peers.
+func originatedPath(prefix netip.Prefix, nextHop netip.Addr) (*api.Path, error) {
+	if !nextHop.IsValid() {
+		// GoBGP puts the session's own address in place of an unspecified one.
+		nextHop = netip.IPv4Unspecified()
+		if prefix.Addr().Is6() {
+			nextHop = netip.IPv6Unspecified()
+		}
+	}
+	nlri, err := anypb.New(&api.IPAddressPrefix{Prefix: prefix.Addr().String(), PrefixLen: uint32(prefix.Bits())})
+	if err != nil {
+		return nil, err
+	}
+	family := familyOf(prefix.Addr())
+	var hop proto.Message = &api.NextHopAttribute{NextHop: nextHop.String()}
+	if prefix.Addr().Is6() {
+		hop = &api.MpReachNLRIAttribute{Family: family, NextHops: []string{nextHop.String()}, Nlris: []*anypb.Any{nlri}}
+	}
+	path := &api.Path{Family: family, Nlri: nlri}
+	for _, attr := range []proto.Message{&api.OriginAttribute{Origin: 0}, hop} {
+		packed, err := anypb.New(attr)
+		if err != nil {
+			return nil, err
+		}
+		path.Pattrs = append(path.Pattrs, packed)
+	}
+	return path, nil
+}
+
+// Snapshot implements Speaker.
+func (s *Server) Snapshot(ctx context.Context, accept Accept) ([]Path, error) {
+	var paths []Path
+	err := s.do(ctx, func(ctx context.Context) error {
+		if err := s.started(); err != nil {
+			return err
+		}
+		usable := func(p Path) bool {
+			return !slices.Contains(s.local.Listen, p.NextHop) && (accept == nil || accept(p))
+		}
+		for _, family := range []*api.Family{familyV4, familyV6} {
+			// Attributes in wire form: GoBGP's other form is a protobuf Any for each, ten times as slow to make and to read.
+			request := &api.ListPathRequest{TableType: api.TableType_GLOBAL, Family: family, EnableOnlyBinary: true}
+			err := s.bgp.ListPath(ctx, request, func(d *api.Destination) {
+				if p, ok := choose(d, usable); ok {
+					paths = append(paths, p)
+				}
+			})
+			if err != nil {
+				return fmt.Errorf("list learned paths: %w", err)
+			}
+		}
+		// ListPath ends early, and without an error, when ctx does.
+		return ctx.Err()
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(paths, func(a, b Path) int { return a.Prefix.Compare(b.Prefix) })
+	return paths, nil
+}
+
+// choose returns the first usable path of a destination, whose paths come in the order of preference. A destination that
+// this node originates has none, even if somebody else's path for it is preferred.
+func choose(d *api.Destination, usable Accept) (Path, bool) {
+	var best Path
+	for _, raw := range d.Paths {
+		if raw.GetNeighborIp() == "<nil>" { // net.IP(nil).String(): no peer, our own
+			return Path{}, false
+		}
+		if best.Prefix.IsValid() {
+			continue
+		}
+		if p, err := learnedPath(d.Prefix, raw); err == nil && usable(p) {
+			best = p
+		}
+	}
+	return best, best.Prefix.IsValid()
+}
+
+// learnedPath reads one path of GoBGP's table. A peer can send anything: what is odd is an error.
+func learnedPath(prefix string, raw *api.Path) (Path, error) {
+	parsed, err := netip.ParsePrefix(prefix)
+	if err != nil {
+		return Path{}, err
+	}
+	from, err := netip.ParseAddr(raw.GetNeighborIp())
+	if err != nil {
+		return Path{}, err
+	}
+	p := Path{Prefix: parsed.Masked(), From: from, Stale: raw.GetStale()}
+	for _, attr := range raw.GetPattrsBinary() {
+		if err := p.readAttribute(attr); err != nil {
+			return Path{}, fmt.Errorf("path %s from %s: %w", parsed, from, err)
+		}
+	}
+	if !p.NextHop.IsGlobalUnicast() {
+		return Path{}, fmt.Errorf("path %s from %s: next hop %s is no unicast address", parsed, from, p.NextHop)
+	}
+	return p, nil
+}
+
+// Path attributes, RFC 4271 section 4.3 and RFC 4760 section 3.
+const (
+	attrASPath  = 2
+	attrNextHop = 3
+	attrMPReach = 14
+
+	flagExtendedLength = 0x10
+
+	asSet = 1
+)
+
+var errShort = errors.New("path attribute is cut short")
+
+// readAttribute takes what a Path keeps from one attribute in wire form and ignores all others.
+func (p *Path) readAttribute(attr []byte) error {
+	if len(attr) < 3 {
+		return errShort
+	}
+	flags, kind, length, value := attr[0], attr[1], int(attr[2]), attr[3:]
+	if flags&flagExtendedLength != 0 {
+		if len(attr) < 4 {
+			return errShort
+		}
+		length, value = int(binary.BigEndian.Uint16(attr[2:])), attr[4:]
+	}
+	if len(value) < length {
+		return errShort
+	}
+	value = value[:length]
+	switch kind {
+	case attrNextHop:
+		return p.readNextHop(value)
+	case attrMPReach:
+		// Address family 2, subsequent family 1, then the next hop and its length.
+		if len(value) < 4 || len(value)-4 < int(value[3]) {
+			return errShort
+		}
+		return p.readNextHop(value[4 : 4+int(value[3])])
+	case attrASPath:
+		return p.readASPath(value)
+	}
+	return nil
+}
+
+func (p *Path) readNextHop(value []byte) error {
+	if len(value) == 32 {
+		value = value[:16] // a global and a link-local address, RFC 2545
+	}
+	addr, ok := netip.AddrFromSlice(value)
+	if !ok {
+		return fmt.Errorf("next hop of %d bytes", len(value))
+	}
+	p.NextHop = addr.Unmap()
+	return nil
+}
+
+// readASPath reads segments of four-byte AS numbers; GoBGP keeps no others in its table.
+func (p *Path) readASPath(value []byte) error {
+	var words []string
+	for len(value) > 0 {
+		if len(value) < 2 || len(value) < 2+4*int(value[1]) {
+			return errShort
+		}
+		kind, count := value[0], int(value[1])
+		numbers := make([]string, count)
+		for i := range numbers {
+			numbers[i] = strconv.FormatUint(uint64(binary.BigEndian.Uint32(value[2+4*i:])), 10)
+		}
+		word := strings.Join(numbers, " ")
+		if kind == asSet {
+			word = "{" + word + "}"
+		}
+		words, value = append(words, word), value[2+4*count:]
+	}
+	p.ASPath = strings.Join(words, " ")
+	return nil
+}

@@ -1,0 +1,208 @@
+package bgp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	api "github.com/osrg/gobgp/v3/api"
+	"github.com/osrg/gobgp/v3/pkg/server"
+)
+
+// Server is a Speaker with GoBGP inside.
+type Server struct {
+	log   *slog.Logger
+	now   func() time.Time
+	bgp   *server.BgpServer
+	hist  *histories
+	dirty chan struct{}
+	// turn is held by the one operation that talks to GoBGP, probe by the one health check.
+	turn, probe chan struct{}
+
+	// All below belongs to the holder of turn.
+	phase      phase
+	local      Local
+	startedAt  time.Time
+	peers      map[netip.Addr]Peer
+	originated map[netip.Prefix]netip.Addr // to next hop
+	known      map[netip.Addr]bool         // peers that this process has ever configured
+}
+
+var _ Speaker = (*Server)(nil)
+
+type phase int
+
+const (
+	created phase = iota
+	running
+	stopped
+)
+
+// exists guards the one GoBGP server that a process can have.
+var exists atomic.Bool
+
+// New creates the process's speaker; a second call is an error. It opens no socket: that is Start's.
+// The program must be built with //go:debug multipathtcp=0 (in its main package, or godebug in go.mod): since Go 1.24
+// listeners are Multipath TCP by default, GoBGP does not say otherwise, and the kernel then refuses TCP MD5 keys and a
+// TTL on them.
+// now is the clock of PeerStatus, time.Now if nil.
+func New(log *slog.Logger, now func() time.Time) (*Server, error) {
+	if !exists.CompareAndSwap(false, true) {
+		return nil, errors.New("this process already has a BGP speaker: GoBGP keeps state in package variables")
+	}
+	if new(net.ListenConfig).MultipathTCP() {
+		return nil, errors.New("listeners of this program are Multipath TCP, which knows no MD5 passwords and no TTL: build it with //go:debug multipathtcp=0")
+	}
+	if now == nil {
+		now = time.Now
+	}
+	s := &Server{
+		log:        log,
+		now:        now,
+		hist:       newHistories(now),
+		dirty:      make(chan struct{}, 1),
+		turn:       make(chan struct{}, 1),
+		probe:      make(chan struct{}, 1),
+		peers:      make(map[netip.Addr]Peer),
+		originated: make(map[netip.Prefix]netip.Addr),
+		known:      make(map[netip.Addr]bool),
+	}
+	s.bgp = server.NewBgpServer(
+		server.LoggerOption(&logger{log: log, hist: s.hist}),
+		server.TimingHookOption(loopHook(s.wake)),
+	)
+	go s.bgp.Serve() // for the life of the process
+	if err := s.watchSessions(); err != nil {
+		return nil, fmt.Errorf("watch BGP sessions: %w", err)
+	}
+	return s, nil
+}
+
+// loopHook is called by GoBGP's loop after each thing that it did. It is the cheapest wake-up there is: WatchEvent on
+// best paths makes a protobuf message of every path and queues them without a bound.
+type loopHook func()
+
+// Observe implements server.FSMTimingHook.
+func (wake loopHook) Observe(op server.FSMOperation, _, _ time.Duration) {
+	if op == server.FSMMessage { // an UPDATE was worked in, or a session changed its state
+		wake()
+	}
+}
+
+func (s *Server) wake() {
+	select {
+	case s.dirty <- struct{}{}:
+	default:
+	}
+}
+
+// Dirty implements Speaker.
+func (s *Server) Dirty() <-chan struct{} { return s.dirty }
+
+// do runs op alone and returns its result, or leaves it behind at the end of ctx: GoBGP's calls cannot be interrupted.
+// What op has left behind keeps the turn until it ends, so that a stuck GoBGP makes later calls fail at their deadlines.
+func (s *Server) do(ctx context.Context, op func(context.Context) error) error {
+	select {
+	case s.turn <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("BGP speaker is busy: %w", ctx.Err())
+	}
+	result := make(chan error, 1)
+	go func() {
+		defer func() { <-s.turn }()
+		result <- op(ctx)
+	}()
+	select {
+	case err := <-result:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("BGP speaker does not answer: %w", ctx.Err())
+	}
+}
+
+// started is the check of every operation that needs sessions.
+func (s *Server) started() error {
+	switch s.phase {
+	case created:
+		return ErrNotStarted
+	case stopped:
+		return ErrStopped
+	}
+	return nil
+}
+
+// watchSessions keeps histories. GoBGP's watcher is never stopped: it can't be without racing its own end.
+func (s *Server) watchSessions() error {
+	request := &api.WatchEventRequest{Peer: &api.WatchEventRequest_Peer{}}
+	return s.bgp.WatchEvent(context.Background(), request, func(event *api.WatchEventResponse) {
+		state := event.GetPeer().GetPeer().GetState()
+		addr, err := netip.ParseAddr(state.GetNeighborAddress())
+		if err != nil {
+			return // the end of its list of initial states has no address
+		}
+		if s.hist.state(addr, state.GetSessionState() == api.PeerState_ESTABLISHED) {
+			s.wake()
+		}
+	})
+}
+
+// exportOwn makes this node announce what it originates and nothing else. GoBGP's iBGP rules already keep paths of one
+// iBGP peer from another, but a mesh of nodes with different AS numbers is eBGP, where it would pass on all it knows.
+func (s *Server) exportOwn(ctx context.Context) error {
+	const name = "originated"
+	policy := &api.Policy{Name: name, Statements: []*api.Statement{{
+		Name:       name,
+		Conditions: &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL},
+		Actions:    &api.Actions{RouteAction: api.RouteAction_ACCEPT},
+	}}}
+	if err := s.bgp.AddPolicy(ctx, &api.AddPolicyRequest{Policy: policy}); err != nil {
+		return err
+	}
+	return s.bgp.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: &api.PolicyAssignment{
+		Name:          "global",
+		Direction:     api.PolicyDirection_EXPORT,
+		Policies:      []*api.Policy{{Name: name}},
+		DefaultAction: api.RouteAction_REJECT,
+	}})
+}
+
+// Healthy implements Speaker.
+func (s *Server) Healthy(ctx context.Context) error {
+	select {
+	case s.probe <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("BGP loop does not turn, an earlier check still waits for it: %w", ctx.Err())
+	}
+	answered := make(chan error, 1)
+	go func() {
+		defer func() { <-s.probe }()
+		_, err := s.bgp.GetBgp(ctx, &api.GetBgpRequest{})
+		answered <- err
+	}()
+	select {
+	case err := <-answered:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("BGP loop does not turn: %w", ctx.Err())
+	}
+}
+
+// Stop implements Speaker.
+func (s *Server) Stop(ctx context.Context, mode Mode) error {
+	return s.do(ctx, func(ctx context.Context) error {
+		was := s.phase
+		s.phase = stopped
+		if mode == Exit || was != running {
+			return nil
+		}
+		if err := s.bgp.StopBgp(ctx, &api.StopBgpRequest{}); err != nil {
+			return fmt.Errorf("send Cease to all peers: %w", err)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,242 @@
+package bgp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+)
+
+// Defaults. Hold time: BIRD offers 240 s, the lower of both sides' offers counts, and 90 s finds a dead node early
+// enough while a busy one keeps its sessions. Connect retry is what Calico sets for BIRD (GoBGP's own default is 120 s),
+// restart time what BIRD announces.
+const (
+	DefaultPort         uint16 = 179
+	DefaultHoldTime            = 90 * time.Second
+	DefaultConnectRetry        = 5 * time.Second
+	DefaultRestartTime         = 120 * time.Second
+)
+
+// Errors that a caller can act on.
+var (
+	// ErrNotStarted: the operation needs a Start that has returned nil.
+	ErrNotStarted = errors.New("BGP speaker is not started")
+	// ErrStopped: Stop has been called. A stopped speaker does not start again: end the process.
+	ErrStopped = errors.New("BGP speaker is stopped")
+)
+
+// Speaker is a BGP speaker that is told whole desired sets and answers with whole actual ones.
+// All methods may be called from any goroutine; each ends at its context's deadline even when the speaker is stuck.
+type Speaker interface {
+	// Start binds local's addresses and begins to speak. An address that can't be bound now is tried again with
+	// backoff until ctx ends, whose error then names address, port, cause and remedy (*ListenError); what will not
+	// change by waiting (invalid Local, missing capability) returns at once. After an error Start may be called again.
+	// Started, a second Start is an error.
+	Start(ctx context.Context, local Local) error
+
+	// SetPeers makes peers the whole set of sessions; nil closes all. A peer is known by its address. Sessions of peers
+	// that did not change are not touched. Peers that left, and those that changed in any field, get a Cease.
+	// An invalid peer is an error and nothing changes. Whatever fails is tried again by the next call.
+	SetPeers(ctx context.Context, peers []Peer) error
+
+	// SetOriginated makes paths the whole set of what this node announces: Prefix, and NextHop if it is not to be this
+	// end of each session. Nothing else is ever announced; in particular learned paths are not passed on.
+	// After a restart it must be called before SetPeers: a peer drops what is not announced again by the time it has
+	// seen the end of our table.
+	SetOriginated(ctx context.Context, paths []Path) error
+
+	// Snapshot returns what is learned now, ordered by prefix: of each prefix the most preferred path that accept takes
+	// (nil takes all). A prefix that this node originates is never among them, nor a path whose next hop is no unicast
+	// address or is our own. Paths of a peer that restarts gracefully stay, marked Stale, until it has sent them
+	// again or its restart time is over.
+	//
+	// The rule is applied here, on the way out, and is not an import policy inside of the speaker: there it would be
+	// applied once, when an UPDATE arrives, and a rule that changes later (a pool is added, a block gets an owner)
+	// would need every peer's table again; and a refused path could still hide an acceptable one of lower preference.
+	Snapshot(ctx context.Context, accept Accept) ([]Path, error)
+
+	// Peers returns the state of each configured session, ordered by address.
+	Peers(ctx context.Context) ([]PeerStatus, error)
+
+	// Dirty wakes its one reader after paths or sessions may have changed. Wake-ups are coalesced, may be spurious, and
+	// carry nothing: read Snapshot and Peers.
+	Dirty() <-chan struct{}
+
+	// Healthy proves that the speaker's loop turns, whatever the state of its sessions and even before Start.
+	Healthy(ctx context.Context) error
+
+	// Stop ends the speaker as mode says; all later calls but Healthy return ErrStopped.
+	Stop(ctx context.Context, mode Mode) error
+}
+
+// Mode is how a speaker ends.
+type Mode int
+
+const (
+	// Exit sends nothing and leaves the sessions to the end of the process: peers with graceful restart keep our paths.
+	Exit Mode = iota
+	// Cease tells every peer that this speaker goes away for good: peers drop our paths.
+	Cease
+)
+
+// Local is this end of all sessions.
+type Local struct {
+	ASN uint32
+	// RouterID is an IPv4 address that no other speaker uses; it need not be an address of this host.
+	RouterID netip.Addr
+	// Listen are the addresses to accept sessions on, at least one. Unknown peers are refused.
+	Listen []netip.Addr
+	// Port to listen on, DefaultPort if 0.
+	Port uint16
+	// Restarting says that an earlier process of this node announced its prefixes within the last restart time and that
+	// the kernel still forwards for them (RFC 4724's forwarding state). Peers are then told so (R and F bits) and our own
+	// UPDATEs wait until the peers have sent theirs, at most some seconds. A lie here makes peers keep dead paths.
+	Restarting bool
+}
+
+// Peer is one session. The zero value of a duration means its default. Peers are compared by ==.
+type Peer struct {
+	Addr netip.Addr // key
+	ASN  uint32
+	Port uint16     // of the peer, DefaultPort if 0
+	From netip.Addr // our end's address, of Addr's family
+	// Passive leaves it to the peer to connect.
+	Passive      bool
+	HoldTime     time.Duration // keepalives are sent three times in it
+	ConnectRetry time.Duration
+	RestartTime  time.Duration // for how long the peer is asked to keep our paths after the session is lost
+}
+
+// Path is a prefix and where it leads. Paths are compared by ==.
+type Path struct {
+	Prefix  netip.Prefix
+	NextHop netip.Addr
+	// Learned paths only:
+	From   netip.Addr // the peer that sent it
+	ASPath string     // AS numbers from the peer to the origin, a set in braces; empty inside one AS
+	Stale  bool       // From is restarting and has not confirmed it yet
+}
+
+// Accept says whether a learned path may be used.
+type Accept func(Path) bool
+
+// Within accepts the paths whose prefix is one of prefixes or inside of one.
+func Within(prefixes ...netip.Prefix) Accept {
+	return func(p Path) bool {
+		for _, outer := range prefixes {
+			if outer.Bits() <= p.Prefix.Bits() && outer.Contains(p.Prefix.Addr()) {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+// State is a session's state in the words of RFC 4271.
+type State string
+
+// States. GoBGP has no Connect: it dials in Active.
+const (
+	Idle        State = "Idle"
+	Active      State = "Active"
+	OpenSent    State = "OpenSent"
+	OpenConfirm State = "OpenConfirm"
+	Established State = "Established"
+)
+
+// PeerStatus is what is known about one configured session.
+type PeerStatus struct {
+	Addr    netip.Addr
+	ASN     uint32
+	Passive bool
+	State   State
+	// Since is when the session was established or, if it is not, when it was lost or first configured.
+	Since time.Time
+	// Received counts the prefixes that the peer has announced, Sent those announced to it.
+	Received, Sent int
+	// Restarting: the session is lost and the peer's paths are kept, as it asked for.
+	Restarting bool
+	// LastError says in words why the session is not, or last was not, established; empty if it never failed.
+	LastError   string
+	LastErrorAt time.Time
+}
+
+func (l Local) validate() error {
+	if l.ASN == 0 {
+		return errors.New("local AS number 0: set it, Calico's default is 64512")
+	}
+	if !l.RouterID.Is4() || l.RouterID.IsUnspecified() {
+		return fmt.Errorf("router ID %s: must be an IPv4 address other than 0.0.0.0", l.RouterID)
+	}
+	if len(l.Listen) == 0 {
+		// GoBGP takes an empty list for 0.0.0.0 and ::.
+		return errors.New("no address to listen on: name at least one node address")
+	}
+	for _, addr := range l.Listen {
+		if err := checkAddr(addr); err != nil {
+			return fmt.Errorf("listen address: %w", err)
+		}
+	}
+	return nil
+}
+
+func (p Peer) withDefaults() Peer {
+	if p.Port == 0 {
+		p.Port = DefaultPort
+	}
+	if p.HoldTime == 0 {
+		p.HoldTime = DefaultHoldTime
+	}
+	if p.ConnectRetry == 0 {
+		p.ConnectRetry = DefaultConnectRetry
+	}
+	if p.RestartTime == 0 {
+		p.RestartTime = DefaultRestartTime
+	}
+	return p
+}
+
+// maxRestartTime is what fits into the 12 bits of RFC 4724.
+const maxRestartTime = 4095 * time.Second
+
+func (p Peer) validate() error {
+	if err := checkAddr(p.Addr); err != nil {
+		return fmt.Errorf("peer address: %w", err)
+	}
+	switch {
+	case p.ASN == 0:
+		return fmt.Errorf("peer %s: AS number 0", p.Addr)
+	case checkAddr(p.From) != nil || p.From.Is4() != p.Addr.Is4():
+		return fmt.Errorf("peer %s: own address %s: must be an address of the same family", p.Addr, p.From)
+	case p.From == p.Addr:
+		return fmt.Errorf("peer %s: is this node's own address", p.Addr)
+	case p.HoldTime < 3*time.Second || p.HoldTime > 65535*time.Second:
+		return fmt.Errorf("peer %s: hold time %s: must be between 3s and 65535s", p.Addr, p.HoldTime)
+	case p.ConnectRetry < time.Second:
+		return fmt.Errorf("peer %s: connect retry %s: must be at least 1s", p.Addr, p.ConnectRetry)
+	case p.RestartTime < time.Second || p.RestartTime > maxRestartTime:
+		return fmt.Errorf("peer %s: restart time %s: must be between 1s and %s", p.Addr, p.RestartTime, maxRestartTime)
+	}
+	return nil
+}
+
+// checkAddr refuses what can't be one end of a session: link-local addresses too, because a zone does not survive GoBGP's
+// lookup of peers by address.
+func checkAddr(addr netip.Addr) error {
+	if !addr.IsValid() || addr.Is4In6() || addr.Zone() != "" || addr.IsUnspecified() || addr.IsMulticast() || addr.IsLinkLocalUnicast() {
+		return fmt.Errorf("%q is not a usable unicast address", addr)
+	}
+	return nil
+}
+
+// checkOriginated refuses what no node may announce.
+func checkOriginated(p Path) error {
+	if !p.Prefix.IsValid() || p.Prefix != p.Prefix.Masked() || p.Prefix.Addr().Is4In6() {
+		return fmt.Errorf("originated prefix %q: must be a prefix without host bits", p.Prefix)
+	}
+	if p.NextHop.IsValid() && p.NextHop.Is4() != p.Prefix.Addr().Is4() {
+		return fmt.Errorf("originated prefix %s: next hop %s is of the other family", p.Prefix, p.NextHop)
+	}
+	return nil
+}
