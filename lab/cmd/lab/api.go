@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/tortie-net/tortie/lab/internal/binaries"
 	"github.com/tortie-net/tortie/lab/internal/plane"
 	"github.com/tortie-net/tortie/lab/internal/proc"
 )
@@ -24,7 +25,7 @@ func runAPI(ctx context.Context, args []string) (err error) {
 	if err := parse(f, args, false); err != nil {
 		return err
 	}
-	c, err := cache()
+	c, err := binaries.Open(os.Stderr)
 	if err != nil {
 		return err
 	}

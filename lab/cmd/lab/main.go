@@ -12,6 +12,8 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+
+	"github.com/tortie-net/tortie/lab"
 )
 
 // command is one subcommand.
@@ -22,12 +24,19 @@ type command struct {
 
 func commands() []command {
 	return []command{
+		{"up", "up [-name N] [-nodes 3] [-image TAR]...", "start a lab and leave it running", runUp},
+		{"down", "down [-name N]", "stop a lab, and remove what is left of a killed one", runDown},
+		{"status", "status [-name N]", "show the labs that run and their nodes", runStatus},
+		{"kubectl", "kubectl [-name N] ARGS...", "run kubectl on a lab", runKubectl},
+		{"helm", "helm [-name N] ARGS...", "run helm on a lab", runHelm},
+		{"exec", "exec [-name N] NODE CMD [ARGS]...", "run a program in a node's namespaces", runExec},
 		{"api", "api [-dir DIR] [-kcm]", "run etcd and kube-apiserver on loopback until stdin ends", runAPI},
 		{"build", "build [NAME]...", "build the lab's programs into the cache", runBuild},
 	}
 }
 
 func main() {
+	lab.Init()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := dispatch(ctx, os.Args[1:])
 	stop()

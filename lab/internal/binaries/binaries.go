@@ -56,6 +56,28 @@ type Cache struct {
 	Log io.Writer
 }
 
+// Open returns the user's cache for the clone that the working directory is in, or else the one that the running program
+// lies in.
+func Open(log io.Writer) (*Cache, error) {
+	dir, err := DefaultDir()
+	if err != nil {
+		return nil, err
+	}
+	wd, err := os.Getwd()
+	if err != nil {
+		return nil, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	module, err := FindModule(wd, filepath.Dir(self))
+	if err != nil {
+		return nil, err
+	}
+	return &Cache{Dir: dir, Module: module, Log: log}, nil
+}
+
 // DefaultDir is the directory of the cache when nobody names one: tortie in the user's cache directory.
 func DefaultDir() (string, error) {
 	base, err := os.UserCacheDir()

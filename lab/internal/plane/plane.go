@@ -225,13 +225,16 @@ func (p *Plane) serverFlags() []string {
 func (p *Plane) controllerManagerFlags() []string {
 	return p.withKubeconfig("controller-manager",
 		"--leader-elect=false", "--use-service-account-credentials=true", "--root-ca-file=ca.crt",
-		"--service-account-private-key-file=sa.key", "--cluster-signing-cert-file=ca.crt", "--cluster-signing-key-file=ca.key")
+		"--service-account-private-key-file=sa.key", "--cluster-signing-cert-file=ca.crt", "--cluster-signing-key-file=ca.key",
+		// The default is made at start, below /usr of the machine.
+		"--flex-volume-plugin-dir="+filepath.Join(p.cfg.Dir, "flexvolume"))
 }
 
 func (p *Plane) withKubeconfig(user string, more ...string) []string {
 	path := p.Kubeconfig(user)
 	// Port 0 is no port: nobody reads these components' own endpoints, and two labs on loopback would collide.
-	return append([]string{"--kubeconfig=" + path, "--secure-port=0", "--profiling=false"}, more...)
+	// The rate limits spare busy API servers; here they are most of a start's time.
+	return append([]string{"--kubeconfig=" + path, "--secure-port=0", "--profiling=false", "--kube-api-qps=500", "--kube-api-burst=1000"}, more...)
 }
 
 func (p *Plane) writeCerts() error {

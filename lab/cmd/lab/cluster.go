@@ -1,0 +1,171 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/lab"
+	"github.com/tortie-net/tortie/lab/internal/netns"
+)
+
+// defaultName is the lab that is meant when none is named.
+const defaultName = "lab"
+
+// timeScale is the environment variable that slows all deadlines down, as inside the virtual machine.
+const timeScale = "TORTIE_LAB_TIMESCALE"
+
+type list []string
+
+func (l *list) String() string     { return strings.Join(*l, ",") }
+func (l *list) Set(s string) error { *l = append(*l, s); return nil }
+
+func nameFlag(f *flag.FlagSet) *string { return f.String("name", defaultName, "name of the lab") }
+
+func runUp(ctx context.Context, args []string) error {
+	f := flags("up")
+	cfg := lab.Config{Log: os.Stderr, Detach: true}
+	name := nameFlag(f)
+	nodes := f.Int("nodes", 3, "how many nodes: master, node1, node2, ...")
+	f.Var((*list)(&cfg.Images), "image", "image archive to import on every node (repeatable)")
+	f.StringVar(&cfg.Dir, "dir", "", "directory for the lab's files (default: below /var/lib)")
+	f.TextVar(&cfg.PodCIDR, "pod-cidr", lab.DefaultPodCIDR, "what pods have their addresses from")
+	if err := parse(f, args, false); err != nil {
+		return err
+	}
+	if *nodes < 1 {
+		return usageError{fmt.Sprintf("-nodes %d: a lab has at least one", *nodes)}
+	}
+	cfg.Name, cfg.Nodes = *name, lab.DefaultNodes(*nodes)
+	var err error
+	if cfg.TimeScale, err = scale(); err != nil {
+		return err
+	}
+	l, err := lab.Start(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(os.Stderr, "use it: lab kubectl%[1]s get nodes; lab exec%[1]s NODE CMD; lab down%[1]s\nkubeconfig, for programs in network namespace %[2]s: ",
+		nameArgs(*name), l.NetNS())
+	fmt.Println(l.Kubeconfig())
+	return nil
+}
+
+func nameArgs(name string) string {
+	if name == defaultName {
+		return ""
+	}
+	return " -name " + name
+}
+
+func scale() (float64, error) {
+	s := os.Getenv(timeScale)
+	if s == "" {
+		return 1, nil
+	}
+	var x float64
+	if _, err := fmt.Sscanf(s, "%g", &x); err != nil || x < 1 {
+		return 0, fmt.Errorf("%s=%q: a number of at least 1", timeScale, s)
+	}
+	return x, nil
+}
+
+func runDown(ctx context.Context, args []string) error {
+	f := flags("down")
+	name := nameFlag(f)
+	if err := parse(f, args, false); err != nil {
+		return err
+	}
+	return lab.Stop(ctx, *name)
+}
+
+func runStatus(ctx context.Context, args []string) error {
+	f := flags("status")
+	name := f.String("name", "", "name of the lab (default: all)")
+	if err := parse(f, args, false); err != nil {
+		return err
+	}
+	names := []string{*name}
+	if *name == "" {
+		var err error
+		if names, err = lab.List(); err != nil {
+			return err
+		}
+	}
+	if len(names) == 0 {
+		fmt.Println("no lab is running")
+	}
+	for _, n := range names {
+		s, err := lab.Describe(ctx, n)
+		if err != nil {
+			return err
+		}
+		fmt.Print(s)
+	}
+	return nil
+}
+
+func runKubectl(ctx context.Context, args []string) error { return runTool(ctx, "kubectl", args) }
+func runHelm(ctx context.Context, args []string) error    { return runTool(ctx, "helm", args) }
+
+// runTool becomes kubectl or helm, so that terminals, signals and exit codes are theirs.
+func runTool(ctx context.Context, tool string, args []string) error {
+	name, args, err := leadingName(args)
+	if err != nil {
+		return err
+	}
+	l, err := lab.Open(name)
+	if err != nil {
+		return err
+	}
+	cmd, err := l.Command(ctx, tool, args...)
+	if err != nil {
+		return err
+	}
+	// The namespace is this thread's; exec makes it the process'.
+	runtime.LockOSThread()
+	if err := netns.Enter(l.NetNS()); err != nil {
+		return err
+	}
+	return unix.Exec(cmd.Path, append([]string{tool}, args...), cmd.Env)
+}
+
+// leadingName takes -name N off the front: all other flags are the tool's.
+func leadingName(args []string) (string, []string, error) {
+	if len(args) == 0 || strings.TrimLeft(args[0], "-") != "name" {
+		return defaultName, args, nil
+	}
+	if len(args) == 1 {
+		return "", nil, usageError{"-name needs the name of a lab"}
+	}
+	return args[1], args[2:], nil
+}
+
+func runExec(ctx context.Context, args []string) error {
+	name, args, err := leadingName(args)
+	if err != nil {
+		return err
+	}
+	if len(args) < 2 {
+		return usageError{"lab exec [-name N] NODE CMD [ARGS]..."}
+	}
+	l, err := lab.Open(name)
+	if err != nil {
+		return err
+	}
+	err = l.Attach(ctx, args[0], args[1:], func(c *exec.Cmd) {
+		c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
+	})
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return exitError{exit.ExitCode()}
+	}
+	return err
+}

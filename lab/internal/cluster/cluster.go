@@ -1,0 +1,361 @@
+// Package cluster brings a Kubernetes cluster of several nodes up on this machine, and takes it down without a trace.
+//
+// It owns what carries the lab's name: network namespaces tortie-LAB-*, cgroups tortie-LAB, the lab's directory and its
+// entry in RunDir. It leaves the machine's own network, cgroups and files alone.
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/lab/internal/cgroup"
+	"github.com/tortie-net/tortie/lab/internal/kubeapi"
+	"github.com/tortie-net/tortie/lab/internal/netns"
+	"github.com/tortie-net/tortie/lab/internal/node"
+	"github.com/tortie-net/tortie/lab/internal/plane"
+	"github.com/tortie-net/tortie/lab/internal/proc"
+	"github.com/tortie-net/tortie/lab/internal/wire"
+)
+
+const (
+	maxNodes  = 40
+	firstNode = 11 // 172.30.0.11
+	portName  = "cp"
+	apiPort   = 6443
+
+	planeTimeout   = time.Minute
+	nodesTimeout   = 2 * time.Minute
+	cleanupTimeout = 20 * time.Second
+)
+
+// underlay is the network between the nodes; every lab has one of its own.
+var underlay = netip.MustParsePrefix("172.30.0.1/24")
+
+// NodeAddr is the underlay address of the i-th node.
+func NodeAddr(i int) netip.Addr {
+	a := underlay.Addr().As4()
+	a[3] = byte(firstNode + i)
+	return netip.AddrFrom4(a)
+}
+
+// ControlPlane is the name of the network namespace of a lab's control plane and underlay.
+func ControlPlane(lab string) string { return nsName(lab, portName) }
+
+func nsName(lab, node string) string { return "tortie-" + lab + "-" + node }
+
+// Progress is told of every stage that has been reached.
+type Progress func(format string, args ...any)
+
+// Cluster is a running cluster, owned by this process.
+type Cluster struct {
+	state    State
+	self     string
+	lock     *os.File
+	layout   cgroup.Layout
+	spawner  *proc.Spawner
+	plane    *plane.Plane
+	nodes    proc.Group
+	progress Progress
+}
+
+// Up brings a cluster up and returns when every node is Ready or lacks only the pod network. On error nothing is left. A
+// cluster of that name whose owner has died is removed first. self is the program that is run as node.EnterName.
+func Up(ctx context.Context, spec Spec, self string, progress Progress) (_ *Cluster, err error) {
+	if err := spec.Validate(); err != nil {
+		return nil, err
+	}
+	held, err := lock(spec.Name)
+	if errors.Is(err, errLocked) {
+		return nil, fmt.Errorf("lab %q runs already: lab down -name %s stops it", spec.Name, spec.Name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("take the lab %q: %w", spec.Name, err)
+	}
+	if err := sweep(ctx, spec.Name); err != nil {
+		return nil, errors.Join(fmt.Errorf("remove what was left of an earlier lab %q: %w", spec.Name, err), held.Close())
+	}
+	c := &Cluster{self: self, lock: held, spawner: proc.NewSpawner(), progress: progress,
+		state: State{Spec: spec, Supervisor: os.Getpid(), Started: time.Now()}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.Down(context.WithoutCancel(ctx)))
+		}
+	}()
+	return c, c.up(ctx)
+}
+
+func (c *Cluster) up(ctx context.Context) error {
+	if err := c.prepare(); err != nil {
+		return err
+	}
+	if err := c.startNodes(); err != nil {
+		return err
+	}
+	if err := c.startPlane(ctx); err != nil {
+		return err
+	}
+	c.progress("control plane ready at %s", c.server())
+	if err := c.joinNodes(); err != nil {
+		return err
+	}
+	if err := c.waitNodes(ctx); err != nil {
+		return err
+	}
+	c.state.Ready = true
+	return c.state.write()
+}
+
+func (c *Cluster) server() string {
+	return netip.AddrPortFrom(underlay.Addr(), apiPort).String()
+}
+
+func (c *Cluster) planeDir() string        { return filepath.Join(c.state.Dir, portName) }
+func (c *Cluster) nodeDir(n string) string { return filepath.Join(c.state.Dir, n) }
+
+// prepare makes directories, namespaces and cgroups. The state is written first: whatever happens then can be swept.
+func (c *Cluster) prepare() error {
+	s := &c.state
+	layout, err := cgroup.Detect()
+	if err != nil {
+		return err
+	}
+	c.layout = layout
+	s.Kubeconfig = filepath.Join(c.planeDir(), "admin.kubeconfig")
+	if err := s.write(); err != nil {
+		return err
+	}
+	if err := c.makeDir(); err != nil {
+		return fmt.Errorf("make the lab's directory: %w", err)
+	}
+	cp := ControlPlane(s.Name)
+	if err := netns.Create(cp); err != nil {
+		return err
+	}
+	if err := wire.Bridge(cp, underlay); err != nil {
+		return err
+	}
+	for _, n := range s.Nodes {
+		if err := c.prepareNode(n); err != nil {
+			return err
+		}
+	}
+	return s.write()
+}
+
+// makeDir makes the lab's directory, which must be new: it will be removed with all that is in it. Below DataDir, what
+// lies there under our name is of a lab that a reboot ended.
+func (c *Cluster) makeDir() error {
+	dir := c.state.Dir
+	if filepath.Dir(dir) == DataDir {
+		if err := os.RemoveAll(dir); err != nil {
+			return err
+		}
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	return os.Mkdir(c.planeDir(), 0o700)
+}
+
+func (c *Cluster) prepareNode(n Node) error {
+	ns := nsName(c.state.Name, n.Name)
+	if err := netns.Create(ns); err != nil {
+		return err
+	}
+	err := wire.Attach(wire.Node{
+		Hub: ControlPlane(c.state.Name), NetNS: ns, Port: n.Name,
+		Addr: netip.PrefixFrom(n.Addr, underlay.Bits()), Gateway: underlay.Addr(),
+	})
+	if err != nil {
+		return err
+	}
+	enabled, err := c.layout.Create(c.state.Name, n.Name)
+	c.state.Controllers = append(c.state.Controllers, enabled...)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(c.nodeDir(n.Name), 0o700); err != nil {
+		return fmt.Errorf("make the directory of node %s: %w", n.Name, err)
+	}
+	return c.nodeConfig(n).Write()
+}
+
+func (c *Cluster) nodeConfig(n Node) node.Config {
+	hosts := map[string]netip.Addr{}
+	for _, other := range c.state.Nodes {
+		hosts[other.Name] = other.Addr
+	}
+	return node.Config{
+		Lab: c.state.Name, Name: n.Name, Addr: n.Addr, Dir: c.nodeDir(n.Name), Hyperkube: c.state.Hyperkube,
+		Images: c.state.Images, PodCIDR: c.state.PodCIDR, Hosts: hosts, DataInMemory: onOverlay(c.state.Dir),
+	}
+}
+
+func onOverlay(dir string) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(dir, &st) == nil && st.Type == unix.OVERLAYFS_SUPER_MAGIC
+}
+
+// startNodes lets the nodes begin with containerd and their images while the control plane starts.
+func (c *Cluster) startNodes() error {
+	for i, n := range c.state.Nodes {
+		p, err := c.spawner.Start(proc.Spec{
+			Name: node.EnterName, Path: c.self, Args: []string{node.ConfigPath(c.nodeDir(n.Name))},
+			Log:   filepath.Join(c.nodeDir(n.Name), "node.log"),
+			NetNS: nsName(c.state.Name, n.Name),
+			Attr:  syscall.SysProcAttr{Cloneflags: node.CloneFlags},
+		})
+		if err != nil {
+			return fmt.Errorf("node %s: %w", n.Name, err)
+		}
+		c.nodes.Add(p)
+		c.state.Nodes[i].PID = p.PID
+	}
+	return c.state.write()
+}
+
+func (c *Cluster) startPlane(ctx context.Context) error {
+	var names []string
+	for _, n := range c.state.Nodes {
+		names = append(names, n.Name)
+	}
+	p, err := plane.Start(ctx, plane.Config{
+		Dir: c.planeDir(), Hyperkube: c.state.Hyperkube, Spawner: c.spawner, NetNS: ControlPlane(c.state.Name),
+		Address: underlay.Addr(), Port: apiPort, Nodes: names, ControllerManager: true, Scheduler: true,
+		Timeout: c.state.scaled(planeTimeout),
+	})
+	c.plane = p
+	return err
+}
+
+// joinNodes gives each node its certificate and its kubeconfigs, which its kubelet waits for.
+func (c *Cluster) joinNodes() error {
+	for _, n := range c.state.Nodes {
+		dir := c.nodeDir(n.Name)
+		cert := filepath.Join(c.planeDir(), "kubelet-"+n.Name)
+		if err := c.plane.Authority().Server("kubelet-"+n.Name, []string{n.Name}, []netip.Addr{n.Addr}); err != nil {
+			return err
+		}
+		proxy, kubelet := node.Kubeconfigs(dir)
+		files := [][2]string{
+			{c.plane.Authority().CAFile(), filepath.Join(dir, "ca.crt")},
+			{cert + ".crt", filepath.Join(dir, "kubelet.crt")},
+			{cert + ".key", filepath.Join(dir, "kubelet.key")},
+			{c.plane.Kubeconfig("proxy"), proxy},
+			{c.plane.Kubeconfig(plane.NodeUser(n.Name)), kubelet},
+		}
+		for _, f := range files {
+			if err := copyFile(f[0], f[1]); err != nil {
+				return fmt.Errorf("give node %s its files: %w", n.Name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// copyFile copies by renaming, so that a file that is waited for is complete when it appears.
+func copyFile(from, to string) error {
+	b, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(to+".new", b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(to+".new", to)
+}
+
+func (c *Cluster) waitNodes(ctx context.Context) error {
+	limit := c.state.scaled(nodesTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the nodes were not up within %s", limit))
+	defer cancel()
+	seen := map[string]bool{}
+	err := kubeapi.Poll(ctx, 100*time.Millisecond, func(ctx context.Context) error {
+		if err := c.Check(); err != nil {
+			return kubeapi.Fatal{Err: err}
+		}
+		return c.allUp(ctx, seen)
+	})
+	if err != nil {
+		return c.withNodeLogs(err)
+	}
+	return kubeapi.Poll(ctx, 100*time.Millisecond, func(ctx context.Context) error {
+		// Until the controller manager has made it, no Pod is admitted.
+		ok, err := c.plane.Client.Exists(ctx, "/api/v1/namespaces/default/serviceaccounts/default")
+		if err == nil && !ok {
+			err = errors.New("no ServiceAccount default/default yet")
+		}
+		return err
+	})
+}
+
+func (c *Cluster) allUp(ctx context.Context, seen map[string]bool) error {
+	nodes, err := c.plane.Client.Nodes(ctx)
+	if err != nil {
+		return err
+	}
+	for _, n := range nodes {
+		if ready, message := n.Ready(); !n.OnlyNetworkMissing() {
+			return fmt.Errorf("node %s is not ready: %s", n.Name, message)
+		} else if !seen[n.Name] {
+			seen[n.Name] = true
+			c.progress("node %s up at %s (%s, %s, ready=%v)", n.Name, n.Address, n.Kubelet, n.Runtime, ready)
+		}
+	}
+	if len(nodes) < len(c.state.Nodes) {
+		return fmt.Errorf("%d of %d nodes have registered", len(nodes), len(c.state.Nodes))
+	}
+	return nil
+}
+
+func (c *Cluster) withNodeLogs(err error) error {
+	for _, n := range c.state.Nodes {
+		for _, log := range []string{"node", "import", "kubelet"} {
+			path := filepath.Join(c.nodeDir(n.Name), log+".log")
+			if st, statErr := os.Stat(path); statErr == nil && st.Size() > 0 {
+				err = fmt.Errorf("%w\n%s of node %s ends:\n%s", err, filepath.Base(path), n.Name, proc.Tail(path))
+			}
+		}
+	}
+	return err
+}
+
+// Check returns an error when a part of the cluster has ended, with the tail of its log.
+func (c *Cluster) Check() error {
+	if dead := c.nodes.Dead(); dead != nil {
+		return c.withNodeLogs(errors.New("a node has ended"))
+	}
+	if c.plane == nil {
+		return nil
+	}
+	return c.plane.Check()
+}
+
+// Fail notes in the state that a part has ended.
+func (c *Cluster) Fail(cause error) error {
+	c.state.Failure = cause.Error()
+	return c.state.write()
+}
+
+// Down kills the cluster and removes everything of it.
+func (c *Cluster) Down(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, c.state.scaled(cleanupTimeout))
+	defer cancel()
+	err := c.nodes.Kill(ctx)
+	if c.plane != nil {
+		err = errors.Join(err, c.plane.Stop(ctx))
+	}
+	err = errors.Join(err, c.state.remove(ctx))
+	return errors.Join(err, c.lock.Close())
+}

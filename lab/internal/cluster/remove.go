@@ -1,0 +1,150 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/tortie-net/tortie/lab/internal/cgroup"
+	"github.com/tortie-net/tortie/lab/internal/netns"
+)
+
+// Stop stops a lab of another process, and removes what is left of one whose process was killed. ErrNotRunning when
+// there is no trace of it.
+func Stop(ctx context.Context, name string) error {
+	state, err := ReadState(name)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*state.scaled(cleanupTimeout))
+	defer cancel()
+	held, err := lock(name)
+	if errors.Is(err, errLocked) {
+		if err := terminate(state); err != nil {
+			return fmt.Errorf("stop lab %q: %w", name, err)
+		}
+		held, err = lockWhenFree(ctx, name)
+	}
+	if err != nil {
+		return fmt.Errorf("stop lab %q: %w", name, err)
+	}
+	return errors.Join(sweep(ctx, name), removeRunDir(name), held.Close())
+}
+
+// terminate asks the supervisor to end. The lock says that there is one, but another process may have held the lock to
+// look at it: the name of the process is checked too, before a signal goes to a number.
+func terminate(s State) error {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", s.Supervisor))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if name, _, _ := bytes.Cut(b, []byte{0}); string(name) != SupervisorName {
+		return nil
+	}
+	if err := syscall.Kill(s.Supervisor, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return err
+	}
+	return nil
+}
+
+func lockWhenFree(ctx context.Context, name string) (*os.File, error) {
+	t := time.NewTicker(20 * time.Millisecond)
+	defer t.Stop()
+	for {
+		held, err := lock(name)
+		if !errors.Is(err, errLocked) {
+			return held, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("its supervisor does not end: %w", ctx.Err())
+		case <-t.C:
+		}
+	}
+}
+
+// sweep removes what a lab has left that nobody owns any more. The caller holds the lock.
+func sweep(ctx context.Context, name string) error {
+	state, err := ReadState(name)
+	if errors.Is(err, ErrNotRunning) {
+		// It may have died before it wrote its state: then it has no directory, and its names tell the rest.
+		state = State{Spec: Spec{Name: name}}
+	} else if err != nil {
+		return err
+	}
+	return state.removeParts(ctx)
+}
+
+// remove removes everything, the trace in RunDir last.
+func (s State) remove(ctx context.Context) error {
+	if err := s.removeParts(ctx); err != nil {
+		return err
+	}
+	return removeRunDir(s.Name)
+}
+
+func (s State) removeParts(ctx context.Context) error {
+	var errs []error
+	// First what may still run: killing what is in the cgroups empties namespaces and directories.
+	layout, err := cgroup.Detect()
+	if err == nil {
+		err = layout.Remove(ctx, s.Name, s.Controllers)
+	}
+	errs = append(errs, err)
+	names, err := netns.List(nsName(s.Name, ""))
+	errs = append(errs, err)
+	for _, ns := range names {
+		errs = append(errs, netns.Delete(ns))
+	}
+	if s.Dir != "" {
+		errs = append(errs, removeDir(ctx, s.Dir))
+	}
+	return errors.Join(errs...)
+}
+
+// removeDir removes a lab's directory, and the one above it when that is the labs' common one and empty. A node's mounts
+// go with its last process; until then its directories are busy.
+func removeDir(ctx context.Context, dir string) error {
+	t := time.NewTicker(20 * time.Millisecond)
+	defer t.Stop()
+	for {
+		err := os.RemoveAll(dir)
+		if err == nil {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("remove the lab's directory: %w", err)
+		case <-t.C:
+		}
+	}
+	if filepath.Dir(dir) == DataDir {
+		return removeEmpty(DataDir)
+	}
+	return nil
+}
+
+func removeRunDir(name string) error {
+	if err := os.RemoveAll(stateDir(name)); err != nil {
+		return err
+	}
+	return removeEmpty(RunDir)
+}
+
+// removeEmpty removes a directory unless another lab is using it.
+func removeEmpty(dir string) error {
+	err := os.Remove(dir)
+	if errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,68 @@
+// Package enter runs programs inside the namespaces of a process, as nsenter(1) does.
+package enter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// namespaces are in the order in which they are entered: the mount namespace last, since it takes /proc away.
+var namespaces = []string{"cgroup", "ipc", "uts", "net", "pid", "mnt"}
+
+// Run runs a program in the namespaces of a process, with its root directory, and waits for it. The path of cmd is looked
+// up there when it holds no slash; its environment should name a PATH.
+func Run(ctx context.Context, pid int, name string, args []string, prepare func(*exec.Cmd)) error {
+	done := make(chan error, 1)
+	go func() {
+		// The thread is left in the other namespaces and ends with the goroutine.
+		runtime.LockOSThread()
+		done <- run(ctx, pid, name, args, prepare)
+	}()
+	return <-done
+}
+
+func run(ctx context.Context, pid int, name string, args []string, prepare func(*exec.Cmd)) error {
+	if err := enter(pid); err != nil {
+		return fmt.Errorf("enter the namespaces of process %d: %w", pid, err)
+	}
+	cmd := exec.CommandContext(ctx, name, args...)
+	prepare(cmd)
+	return cmd.Run()
+}
+
+func enter(pid int) error {
+	files := make([]*os.File, 0, len(namespaces))
+	defer func() {
+		for _, f := range files {
+			f.Close()
+		}
+	}()
+	for _, ns := range namespaces {
+		f, err := os.Open(filepath.Join("/proc", strconv.Itoa(pid), "ns", ns))
+		if errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("it has ended: %w", err)
+		}
+		if err != nil {
+			return err
+		}
+		files = append(files, f)
+	}
+	// A thread that shares its root directory with others may not change its mount namespace.
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return err
+	}
+	for i, f := range files {
+		if err := unix.Setns(int(f.Fd()), 0); err != nil {
+			return fmt.Errorf("%s namespace: %w", namespaces[i], err)
+		}
+	}
+	return os.Chdir("/")
+}

@@ -1,0 +1,189 @@
+// Package images writes container image archives without a container tool: `ctr images import` and `docker load` take
+// them. The same input gives the same bytes.
+package images
+
+import (
+	"archive/tar"
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"runtime"
+	"strings"
+)
+
+// DebugImage is an image with a shell, ping, wget and httpd, for pods that look at the network.
+const DebugImage = "docker.io/tortie-net/debug:dev"
+
+// File is an entry of an image: a file's content or the target of a symbolic link.
+type File struct {
+	Path    string
+	Content []byte
+	Link    string
+}
+
+// Image is what an archive holds: one layer and how to run it.
+type Image struct {
+	// Tag is the full name, registry and tag included: containerd does not complete short names.
+	Tag        string
+	Files      []File
+	Entrypoint []string
+	Cmd        []string
+}
+
+// Pause is the image of a pod's sandbox.
+func Pause(tag, program string) (Image, error) {
+	b, err := os.ReadFile(program)
+	if err != nil {
+		return Image{}, fmt.Errorf("read the pause program: %w", err)
+	}
+	return Image{Tag: tag, Files: []File{{Path: "pause", Content: b}}, Entrypoint: []string{"/pause"}}, nil
+}
+
+// Debug is DebugImage, made of the machine's static busybox.
+func Debug() (Image, error) {
+	program, err := exec.LookPath("busybox")
+	if err != nil {
+		return Image{}, fmt.Errorf("the debug image needs busybox: apt-get install busybox-static: %w", err)
+	}
+	b, err := os.ReadFile(program)
+	if err != nil {
+		return Image{}, fmt.Errorf("read busybox: %w", err)
+	}
+	list, err := exec.Command(program, "--list").Output()
+	if err != nil {
+		return Image{}, fmt.Errorf("list the applets of %s: %w", program, err)
+	}
+	files := []File{{Path: "bin/busybox", Content: b}}
+	for _, applet := range strings.Fields(string(list)) {
+		if applet != "busybox" {
+			files = append(files, File{Path: "bin/" + applet, Link: "/bin/busybox"})
+		}
+	}
+	return Image{Tag: DebugImage, Files: files, Cmd: []string{"/bin/sh"}}, nil
+}
+
+type imageConfig struct {
+	Architecture string    `json:"architecture"`
+	OS           string    `json:"os"`
+	Config       runConfig `json:"config"`
+	RootFS       rootFS    `json:"rootfs"`
+}
+
+type runConfig struct {
+	Env        []string
+	Entrypoint []string `json:",omitempty"`
+	Cmd        []string `json:",omitempty"`
+	WorkingDir string
+}
+
+type rootFS struct {
+	Type    string   `json:"type"`
+	DiffIDs []string `json:"diff_ids"`
+}
+
+type manifest struct {
+	Config   string
+	RepoTags []string
+	Layers   []string
+}
+
+// Write writes the archive to a file, which appears when it is complete.
+func (i Image) Write(file string) error {
+	layer, err := i.layer()
+	if err != nil {
+		return fmt.Errorf("write image %s: %w", i.Tag, err)
+	}
+	config, err := json.Marshal(imageConfig{
+		Architecture: runtime.GOARCH, OS: "linux",
+		Config: runConfig{Env: []string{"PATH=/bin:/sbin:/usr/bin:/usr/sbin"}, Entrypoint: i.Entrypoint, Cmd: i.Cmd, WorkingDir: "/"},
+		RootFS: rootFS{Type: "layers", DiffIDs: []string{fmt.Sprintf("sha256:%x", sha256.Sum256(layer))}},
+	})
+	if err != nil {
+		return err
+	}
+	configName := fmt.Sprintf("%x.json", sha256.Sum256(config))
+	index, err := json.Marshal([]manifest{{Config: configName, RepoTags: []string{i.Tag}, Layers: []string{"layer.tar"}}})
+	if err != nil {
+		return err
+	}
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	for _, part := range []File{{Path: configName, Content: config}, {Path: "layer.tar", Content: layer}, {Path: "manifest.json", Content: index}} {
+		if err := put(w, part); err != nil {
+			return fmt.Errorf("write image %s: %w", i.Tag, err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		return err
+	}
+	return replace(file, &archive)
+}
+
+func replace(file string, content io.Reader) error {
+	tmp, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name())
+	if _, err := io.Copy(tmp, content); err != nil {
+		tmp.Close()
+		return err
+	}
+	if err := tmp.Close(); err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), file)
+}
+
+func (i Image) layer() ([]byte, error) {
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	dirs := map[string]bool{".": true}
+	for _, f := range append([]File{{Path: "tmp/"}}, i.Files...) {
+		if err := parents(w, dirs, f.Path); err != nil {
+			return nil, err
+		}
+		if strings.HasSuffix(f.Path, "/") {
+			continue
+		}
+		if err := put(w, f); err != nil {
+			return nil, err
+		}
+	}
+	err := w.Close()
+	return b.Bytes(), err
+}
+
+// parents writes the directories above a path that are not there yet.
+func parents(w *tar.Writer, dirs map[string]bool, name string) error {
+	dir := path.Dir(name)
+	if dirs[dir] {
+		return nil
+	}
+	if err := parents(w, dirs, dir); err != nil {
+		return err
+	}
+	dirs[dir] = true
+	mode := int64(0o755)
+	if dir == "tmp" {
+		mode = 0o1777
+	}
+	return w.WriteHeader(&tar.Header{Name: dir + "/", Typeflag: tar.TypeDir, Mode: mode})
+}
+
+func put(w *tar.Writer, f File) error {
+	if f.Link != "" {
+		return w.WriteHeader(&tar.Header{Name: f.Path, Typeflag: tar.TypeSymlink, Linkname: f.Link, Mode: 0o777})
+	}
+	if err := w.WriteHeader(&tar.Header{Name: f.Path, Mode: 0o755, Size: int64(len(f.Content))}); err != nil {
+		return err
+	}
+	_, err := w.Write(f.Content)
+	return err
+}

@@ -1,0 +1,151 @@
+package node
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// PauseImage is the image of every pod's sandbox; the archive that holds it must be among a node's images.
+const PauseImage = "docker.io/tortie-net/pause:dev"
+
+// Config is what a node is told by the one who starts it.
+type Config struct {
+	Lab  string
+	Name string
+	Addr netip.Addr
+	// Dir is the node's directory on the machine: logs and settings, and the data of containerd and the kubelet.
+	Dir string
+	// Hyperkube is the binary of kubelet and kube-proxy.
+	Hyperkube string
+	// Images are archives that are imported before the kubelet starts.
+	Images []string
+	// PodCIDR tells kube-proxy what comes from pods.
+	PodCIDR netip.Prefix
+	// Hosts are the other nodes' addresses, for /etc/hosts.
+	Hosts map[string]netip.Addr
+	// DataInMemory keeps images and volumes in a tmpfs: an overlay file system cannot hold the layers of another one.
+	DataInMemory bool
+}
+
+// Places inside a node.
+const (
+	stateDir   = "/lab/state"
+	imageDir   = "/lab/images"
+	hyperkube  = "/lab/hyperkube"
+	containerd = "/run/containerd/containerd.sock"
+	// kubeconfigFile appears when the API server is ready; kubelet and kube-proxy wait for it.
+	kubeconfigFile      = "kubeconfig"
+	proxyKubeconfigFile = "proxy.kubeconfig"
+	configFile          = "node.json"
+)
+
+// ConfigPath is the file that a node's first process reads.
+func ConfigPath(dir string) string { return filepath.Join(dir, configFile) }
+
+// Kubeconfigs are the files that make kubelet and kube-proxy start, in this order of writing.
+func Kubeconfigs(dir string) (proxy, kubelet string) {
+	return filepath.Join(dir, proxyKubeconfigFile), filepath.Join(dir, kubeconfigFile)
+}
+
+// Write writes the node's settings into its directory.
+func (c Config) Write() error {
+	b, err := json.MarshalIndent(c, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode the settings of node %s: %w", c.Name, err)
+	}
+	files := map[string]string{
+		configFile:        string(b),
+		"containerd.toml": containerdConfig,
+		"kubelet.yaml":    kubeletConfig,
+		"proxy.yaml":      fmt.Sprintf(proxyConfig, c.Name, c.PodCIDR),
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(c.Dir, name), []byte(text), 0o644); err != nil {
+			return fmt.Errorf("write the settings of node %s: %w", c.Name, err)
+		}
+	}
+	return nil
+}
+
+func readConfig(path string) (Config, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return Config{}, fmt.Errorf("read the node's settings: %w", err)
+	}
+	var c Config
+	if err := json.Unmarshal(b, &c); err != nil {
+		return Config{}, fmt.Errorf("parse %s: %w", path, err)
+	}
+	return c, nil
+}
+
+func (c Config) hostsFile() string {
+	var b strings.Builder
+	b.WriteString("127.0.0.1 localhost\n")
+	for name, addr := range c.Hosts {
+		fmt.Fprintf(&b, "%s %s\n", addr, name)
+	}
+	return b.String()
+}
+
+// restrict_oom_score_adj: without CAP_SYS_RESOURCE (a container, a restricted machine) runc could not lower the score of a
+// sandbox and dies with "can't get final child's PID from pipe: EOF".
+const containerdConfig = `version = 2
+root = "/var/lib/containerd"
+state = "/run/containerd"
+disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.devmapper"]
+[grpc]
+  address = "` + containerd + `"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "` + PauseImage + `"
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "/opt/cni/bin"
+    conf_dir = "/etc/cni/net.d"
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "overlayfs"
+    default_runtime_name = "runc"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+        SystemdCgroup = false
+`
+
+// Images are never pulled, so none may be collected. Sysctls and eviction belong to the machine, which many nodes share.
+const kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+containerRuntimeEndpoint: unix://` + containerd + `
+failCgroupV1: false
+cgroupDriver: cgroupfs
+enforceNodeAllocatable: []
+authentication: {anonymous: {enabled: false}, webhook: {enabled: true}, x509: {clientCAFile: ` + stateDir + `/ca.crt}}
+authorization: {mode: Webhook}
+tlsCertFile: ` + stateDir + `/kubelet.crt
+tlsPrivateKeyFile: ` + stateDir + `/kubelet.key
+clusterDNS: [10.96.0.10]
+clusterDomain: cluster.local
+resolvConf: /etc/resolv.conf
+volumePluginDir: /var/lib/kubelet/volumeplugins
+imageGCHighThresholdPercent: 100
+imageMinimumGCAge: 24h
+evictionHard: {memory.available: 50Mi, nodefs.available: "1%", imagefs.available: "1%"}
+failSwapOn: false
+makeIPTablesUtilChains: false
+localStorageCapacityIsolation: false
+nodeStatusUpdateFrequency: 5s
+syncFrequency: 10s
+`
+
+// The conntrack sysctls are read-only outside the machine's own network namespace; 0 leaves them.
+const proxyConfig = `apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+mode: nftables
+hostnameOverride: %s
+clusterCIDR: %s
+clientConnection: {kubeconfig: ` + stateDir + `/` + proxyKubeconfigFile + `}
+conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
+`

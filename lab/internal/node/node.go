@@ -1,0 +1,119 @@
+// Package node is a node of a lab from the inside: the first process of its namespaces.
+//
+// It makes a root file system of its own, in which the machine's programs can be read and nothing of the machine can be
+// written, starts containerd, kubelet and kube-proxy there, and reaps what they leave behind. A node installs no pod
+// network: /etc/cni/net.d is empty until a chart fills it.
+package node
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/lab/internal/cgroup"
+)
+
+// CloneFlags are the namespaces that a node's first process must be started in, beside the network namespace. It makes
+// its cgroup namespace itself, once it is in the cgroup that shall be its root.
+const CloneFlags = syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC
+
+// Names of the two stages of the first process: argv[0].
+const (
+	EnterName = "tortie-lab-node"
+	InitName  = "tortie-lab-init"
+)
+
+// Enter is the first stage: it moves into the node's cgroup, makes the cgroup namespace and becomes the second stage. Only
+// returns on error.
+func Enter(configPath string) error {
+	c, err := readConfig(configPath)
+	if err != nil {
+		return err
+	}
+	layout, err := cgroup.Detect()
+	if err != nil {
+		return err
+	}
+	if err := layout.Join(c.Lab, c.Name); err != nil {
+		return err
+	}
+	// A namespace belongs to a thread; exec leaves only this one.
+	runtime.LockOSThread()
+	if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
+		return fmt.Errorf("make the cgroup namespace: %w", err)
+	}
+	return unix.Exec("/proc/self/exe", []string{InitName, configPath}, os.Environ())
+}
+
+// Init is the second stage. It returns when a daemon of the node has ended, and with it the node ends.
+func Init(ctx context.Context, configPath string) error {
+	c, err := readConfig(configPath)
+	if err != nil {
+		return err
+	}
+	if err := unix.Sethostname([]byte(c.Name)); err != nil {
+		return fmt.Errorf("set the hostname: %w", err)
+	}
+	if err := makeRoot(c); err != nil {
+		return fmt.Errorf("make the root file system: %w", err)
+	}
+	r := newReaper()
+	go r.run()
+	return run(ctx, c, r)
+}
+
+func run(ctx context.Context, c Config, r *reaper) error {
+	ended := make(chan string, 3)
+	start := func(name, path string, args ...string) error {
+		done, err := r.start(name, path, args)
+		if err != nil {
+			return err
+		}
+		go func() { ended <- fmt.Sprintf("%s ended: %s", name, <-done) }()
+		return nil
+	}
+	if err := start("containerd", "/usr/bin/containerd", "--config", stateDir+"/containerd.toml"); err != nil {
+		return err
+	}
+	if err := waitFor(ctx, containerd, ended); err != nil {
+		return err
+	}
+	if err := r.importImages(len(c.Images)); err != nil {
+		return err
+	}
+	if err := waitFor(ctx, filepath.Join(stateDir, kubeconfigFile), ended); err != nil {
+		return err
+	}
+	if err := start("kubelet", hyperkube, "--config="+stateDir+"/kubelet.yaml", "--kubeconfig="+stateDir+"/"+kubeconfigFile,
+		"--node-ip="+c.Addr.String(), "--hostname-override="+c.Name); err != nil {
+		return err
+	}
+	if err := start("kube-proxy", hyperkube, "--config="+stateDir+"/proxy.yaml"); err != nil {
+		return err
+	}
+	return fmt.Errorf("node %s: %s", c.Name, <-ended)
+}
+
+// waitFor returns when a file is there. Whoever started the node has the deadline: he kills it.
+func waitFor(ctx context.Context, path string, ended <-chan string) error {
+	t := time.NewTicker(20 * time.Millisecond)
+	defer t.Stop()
+	for {
+		if _, err := os.Stat(path); err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %s: %w", path, ctx.Err())
+		case what := <-ended:
+			return fmt.Errorf("wait for %s: %s", path, what)
+		case <-t.C:
+		}
+	}
+}

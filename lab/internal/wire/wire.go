@@ -1,0 +1,130 @@
+// Package wire connects the network namespaces of a lab: a bridge in the control plane's, a virtual Ethernet pair to each
+// node. It is the only package of the lab that speaks netlink, and it never touches the machine's own namespace.
+package wire
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/tortie-net/tortie/lab/internal/netns"
+)
+
+// BridgeName is the bridge in the control plane's namespace, the lab's underlay.
+const BridgeName = "underlay"
+
+// uplink is the node's interface on the underlay.
+const uplink = "eth0"
+
+// sysctls are those of a freshly installed Debian. A new network namespace would inherit them from the machine instead,
+// and a lab could pass because of what the machine happens to forward.
+var sysctls = map[string]string{
+	"net/ipv4/ip_forward":             "0",
+	"net/ipv4/conf/all/rp_filter":     "0",
+	"net/ipv4/conf/default/rp_filter": "2",
+}
+
+// Bridge makes the underlay in a namespace and gives it an address.
+func Bridge(ns string, addr netip.Prefix) error {
+	err := netns.Do(ns, func() error {
+		if err := loopbackUp(); err != nil {
+			return err
+		}
+		bridge := &netlink.Bridge{LinkAttrs: netlink.NewLinkAttrs()}
+		bridge.Name = BridgeName
+		if err := netlink.LinkAdd(bridge); err != nil {
+			return fmt.Errorf("add bridge %s: %w", BridgeName, err)
+		}
+		return address(bridge, addr)
+	})
+	if err != nil {
+		return fmt.Errorf("make the underlay in %s: %w", ns, err)
+	}
+	return nil
+}
+
+// Node says how to connect a node.
+type Node struct {
+	// Hub and NetNS are the namespaces of the bridge and of the node.
+	Hub, NetNS string
+	// Port is the name of the bridge's port.
+	Port    string
+	Addr    netip.Prefix
+	Gateway netip.Addr
+}
+
+// Attach connects a node to the underlay.
+func Attach(n Node) error {
+	if err := n.attach(); err != nil {
+		return fmt.Errorf("connect %s to the underlay: %w", n.NetNS, err)
+	}
+	return nil
+}
+
+func (n Node) attach() error {
+	target, err := os.Open(netns.Path(n.NetNS))
+	if err != nil {
+		return err
+	}
+	defer target.Close()
+	if err := netns.Do(n.Hub, func() error { return n.plug(target) }); err != nil {
+		return err
+	}
+	return netns.Do(n.NetNS, n.configure)
+}
+
+// plug makes the pair in the bridge's namespace, with the far end already in the node's.
+func (n Node) plug(target *os.File) error {
+	bridge, err := netlink.LinkByName(BridgeName)
+	if err != nil {
+		return fmt.Errorf("find bridge %s: %w", BridgeName, err)
+	}
+	veth := &netlink.Veth{LinkAttrs: netlink.NewLinkAttrs(), PeerName: uplink, PeerNamespace: netlink.NsFd(target.Fd())}
+	veth.Name = n.Port
+	veth.MasterIndex = bridge.Attrs().Index
+	if err := netlink.LinkAdd(veth); err != nil {
+		return fmt.Errorf("add pair %s: %w", n.Port, err)
+	}
+	return netlink.LinkSetUp(veth)
+}
+
+func (n Node) configure() error {
+	for name, value := range sysctls {
+		if err := os.WriteFile("/proc/sys/"+name, []byte(value), 0); err != nil {
+			return fmt.Errorf("set %s: %w", name, err)
+		}
+	}
+	if err := loopbackUp(); err != nil {
+		return err
+	}
+	link, err := netlink.LinkByName(uplink)
+	if err != nil {
+		return fmt.Errorf("find %s: %w", uplink, err)
+	}
+	if err := address(link, n.Addr); err != nil {
+		return err
+	}
+	if err := netlink.RouteAdd(&netlink.Route{Gw: net.IP(n.Gateway.AsSlice())}); err != nil {
+		return fmt.Errorf("add default route via %s: %w", n.Gateway, err)
+	}
+	return nil
+}
+
+func loopbackUp() error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("find lo: %w", err)
+	}
+	return netlink.LinkSetUp(lo)
+}
+
+func address(link netlink.Link, p netip.Prefix) error {
+	a := &netlink.Addr{IPNet: &net.IPNet{IP: net.IP(p.Addr().AsSlice()), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}}
+	if err := netlink.AddrAdd(link, a); err != nil {
+		return fmt.Errorf("add address %s to %s: %w", p, link.Attrs().Name, err)
+	}
+	return netlink.LinkSetUp(link)
+}

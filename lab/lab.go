@@ -1,0 +1,306 @@
+// Package lab runs real Kubernetes clusters of several nodes on one Linux machine, for tests and for the demo.
+//
+// The control plane (etcd, kube-apiserver, kube-controller-manager, kube-scheduler) runs in a network namespace of its
+// own, each node in namespaces of its own with containerd, kubelet and kube-proxy. Nodes have no pod network: that is what
+// a chart under test installs. The machine's own network, cgroups and files are left alone, and a lab leaves nothing
+// behind, also when the process that started it is killed.
+package lab
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/tortie-net/tortie/lab/internal/binaries"
+	"github.com/tortie-net/tortie/lab/internal/cluster"
+	"github.com/tortie-net/tortie/lab/internal/enter"
+	"github.com/tortie-net/tortie/lab/internal/images"
+	"github.com/tortie-net/tortie/lab/internal/netns"
+	"github.com/tortie-net/tortie/lab/internal/node"
+	"github.com/tortie-net/tortie/lab/internal/supervisor"
+)
+
+// DebugImage is imported on every node: a shell with ping, wget, httpd, ip and nc.
+const DebugImage = images.DebugImage
+
+// DefaultPodCIDR is what kube-proxy is told that pods have their addresses from.
+var DefaultPodCIDR = netip.MustParsePrefix("192.168.0.0/16")
+
+// ErrNotRunning is returned for a lab of which there is no trace.
+var ErrNotRunning = cluster.ErrNotRunning
+
+// Config says what to run. The zero value of every field but Name is good.
+type Config struct {
+	// Name tells labs on one machine apart: 1 to 20 of a-z and 0-9.
+	Name string
+	// Nodes are the nodes' names; by default master, node1 and node2.
+	Nodes []string
+	// Images are archives that are imported on every node.
+	Images []string
+	// PodCIDR is what pods have their addresses from; by default DefaultPodCIDR.
+	PodCIDR netip.Prefix
+	// Dir is where the lab makes its directory; by default below /var/lib.
+	Dir string
+	// Log takes a line for each stage.
+	Log io.Writer
+	// Detach lets the lab live on when this process ends.
+	Detach bool
+	// TimeScale multiplies all deadlines, for slow machines.
+	TimeScale float64
+}
+
+// DefaultNodes returns the names of n nodes: master, node1, node2 and so on.
+func DefaultNodes(n int) []string {
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprintf("node%d", i)
+	}
+	if n > 0 {
+		names[0] = "master"
+	}
+	return names
+}
+
+// Lab is a running lab.
+type Lab struct {
+	state  cluster.State
+	launch *supervisor.Launch // nil when another process started it, or it was detached
+	cache  *binaries.Cache
+}
+
+var initialised bool
+
+// Init must be the first call of main, or of TestMain, in every program that calls Start: a lab's processes are this very
+// program, started under another name. It does not return in these.
+func Init() {
+	initialised = true
+	var err error
+	switch os.Args[0] {
+	case supervisor.Name:
+		os.Exit(supervisor.Main())
+	case node.EnterName:
+		err = node.Enter(os.Args[1])
+	case node.InitName:
+		err = node.Init(context.Background(), os.Args[1])
+	default:
+		return
+	}
+	fmt.Fprintln(os.Stderr, err)
+	os.Exit(1)
+}
+
+// Start brings a lab up and returns when the API server answers and every node is Ready or lacks only the pod network.
+// The lab is stopped by Stop, and when this process ends unless it is detached. On error nothing is left.
+func Start(ctx context.Context, cfg Config) (*Lab, error) {
+	if !initialised {
+		return nil, errors.New("start a lab: lab.Init was not called first in main or TestMain")
+	}
+	if os.Geteuid() != 0 {
+		return nil, errors.New("start a lab: it makes namespaces and mounts, so it must be run as root")
+	}
+	cfg = cfg.withDefaults()
+	start := time.Now()
+	progress := func(text string) {
+		fmt.Fprintf(cfg.Log, "%6.1f s  %s\n", time.Since(start).Seconds(), text)
+	}
+	cache, err := binaries.Open(cfg.Log)
+	if err != nil {
+		return nil, fmt.Errorf("start a lab: %w", err)
+	}
+	spec, err := cfg.spec(ctx, cache)
+	if err != nil {
+		return nil, fmt.Errorf("start lab %q: %w", cfg.Name, err)
+	}
+	launch, err := supervisor.Start(spec)
+	if err != nil {
+		return nil, fmt.Errorf("start lab %q: %w", cfg.Name, err)
+	}
+	if err := launch.WaitReady(ctx, progress); err != nil {
+		return nil, fmt.Errorf("start lab %q: %w", cfg.Name, err)
+	}
+	l := &Lab{launch: launch, cache: cache}
+	l.state, err = cluster.ReadState(cfg.Name)
+	if err == nil && cfg.Detach {
+		err = launch.Detach()
+		l.launch = nil
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("start lab %q: %w", cfg.Name, err), l.Stop(context.WithoutCancel(ctx)))
+	}
+	progress("lab " + cfg.Name + " is up")
+	return l, nil
+}
+
+func (c Config) withDefaults() Config {
+	if len(c.Nodes) == 0 {
+		c.Nodes = DefaultNodes(3)
+	}
+	if !c.PodCIDR.IsValid() {
+		c.PodCIDR = DefaultPodCIDR
+	}
+	if c.Dir == "" {
+		c.Dir = cluster.DataDir
+	}
+	if c.Log == nil {
+		c.Log = io.Discard
+	}
+	return c
+}
+
+// spec resolves everything that a supervisor, which runs elsewhere, would not find: programs and absolute paths.
+func (c Config) spec(ctx context.Context, cache *binaries.Cache) (cluster.Spec, error) {
+	s := cluster.Spec{Name: c.Name, PodCIDR: c.PodCIDR, TimeScale: c.TimeScale}
+	for i, name := range c.Nodes {
+		s.Nodes = append(s.Nodes, cluster.Node{Name: name, Addr: cluster.NodeAddr(i)})
+	}
+	if err := s.Validate(); err != nil {
+		return s, err
+	}
+	dir, err := filepath.Abs(c.Dir)
+	if err != nil {
+		return s, err
+	}
+	s.Dir = filepath.Join(dir, c.Name)
+	if s.Hyperkube, err = cache.Path(ctx, "hyperkube"); err != nil {
+		return s, err
+	}
+	own, err := ownImages(ctx, cache)
+	if err != nil {
+		return s, err
+	}
+	s.Images = own
+	for _, image := range c.Images {
+		abs, err := filepath.Abs(image)
+		if err != nil {
+			return s, err
+		}
+		if _, err := os.Stat(abs); err != nil {
+			return s, fmt.Errorf("image archive: %w", err)
+		}
+		s.Images = append(s.Images, abs)
+	}
+	return s, nil
+}
+
+// ownImages writes the archives that every node needs next to the program that they are made of.
+func ownImages(ctx context.Context, cache *binaries.Cache) ([]string, error) {
+	program, err := cache.Path(ctx, "pause")
+	if err != nil {
+		return nil, err
+	}
+	pause, err := images.Pause(node.PauseImage, program)
+	if err != nil {
+		return nil, err
+	}
+	debug, err := images.Debug()
+	if err != nil {
+		return nil, err
+	}
+	files := []string{program + ".tar", filepath.Join(filepath.Dir(program), "debug.tar")}
+	return files, errors.Join(pause.Write(files[0]), debug.Write(files[1]))
+}
+
+// Open returns a lab that runs already.
+func Open(name string) (*Lab, error) {
+	state, err := cluster.ReadState(name)
+	if err != nil {
+		return nil, err
+	}
+	cache, err := binaries.Open(os.Stderr)
+	if err != nil {
+		return nil, err
+	}
+	return &Lab{state: state, cache: cache}, nil
+}
+
+// Stop takes the lab down and removes everything of it. It may be called twice.
+func (l *Lab) Stop(ctx context.Context) error {
+	if l.launch != nil {
+		err := l.launch.Stop()
+		l.launch = nil
+		return err
+	}
+	err := cluster.Stop(ctx, l.state.Name)
+	if errors.Is(err, ErrNotRunning) {
+		return nil
+	}
+	return err
+}
+
+// Kubeconfig is the administrator's; its server can be reached from the namespace that NetNS names.
+func (l *Lab) Kubeconfig() string { return l.state.Kubeconfig }
+
+// NetNS is the name of the network namespace that holds the control plane and the bridge between the nodes.
+func (l *Lab) NetNS() string { return cluster.ControlPlane(l.state.Name) }
+
+// Kubectl runs kubectl as the administrator and returns its standard output.
+func (l *Lab) Kubectl(ctx context.Context, args ...string) (string, error) {
+	return l.tool(ctx, "kubectl", args)
+}
+
+// Helm runs helm as the administrator and returns its standard output.
+func (l *Lab) Helm(ctx context.Context, args ...string) (string, error) {
+	return l.tool(ctx, "helm", args)
+}
+
+func (l *Lab) tool(ctx context.Context, name string, args []string) (string, error) {
+	cmd, err := l.Command(ctx, name, args...)
+	if err != nil {
+		return "", err
+	}
+	return output(name, args, cmd, func() error { return netns.Do(l.NetNS(), cmd.Run) })
+}
+
+// Command prepares kubectl or helm with the administrator's kubeconfig. It must be started inside the namespace NetNS.
+func (l *Lab) Command(ctx context.Context, name string, args ...string) (*exec.Cmd, error) {
+	path, err := l.cache.Path(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+l.state.Kubeconfig)
+	return cmd, nil
+}
+
+// Exec runs a program in a node's namespaces and returns its standard output.
+func (l *Lab) Exec(ctx context.Context, node string, args ...string) (string, error) {
+	var cmd exec.Cmd
+	return output(node+": "+args[0], args[1:], &cmd, func() error {
+		return l.Attach(ctx, node, args, func(c *exec.Cmd) { c.Stdout, c.Stderr = cmd.Stdout, cmd.Stderr })
+	})
+}
+
+// Attach runs a program in a node's namespaces; prepare may connect its input and output.
+func (l *Lab) Attach(ctx context.Context, node string, args []string, prepare func(*exec.Cmd)) error {
+	if len(args) == 0 {
+		return errors.New("no program to run")
+	}
+	for _, n := range l.state.Nodes {
+		if n.Name == node {
+			return enter.Run(ctx, n.PID, args[0], args[1:], func(c *exec.Cmd) {
+				c.Env = nodeEnvironment
+				prepare(c)
+			})
+		}
+	}
+	return fmt.Errorf("lab %q has no node %q", l.state.Name, node)
+}
+
+var nodeEnvironment = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "TERM=dumb"}
+
+// output runs what run starts and returns what it wrote; an error holds what it said on standard error.
+func output(name string, args []string, cmd *exec.Cmd, run func() error) (string, error) {
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := run(); err != nil {
+		return stdout.String(), fmt.Errorf("%s %q: %w: %s", name, args, err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	return stdout.String(), nil
+}
