@@ -424,7 +424,7 @@ func TestPeerAlive(t *testing.T) {
 func TestPeerOfDyingNamespace(t *testing.T) {
 	host := netnstest.New(t)
 	for attempt := range 10 {
-		dying := netnstest.Dying(t, host, fmt.Sprintf("cali%d", attempt))
+		dying := netnstest.Dying(t, host, fmt.Sprintf("cali%d", attempt), nil)
 		link, err := host.Conn.LinkByName(dying)
 		if netlinkx.IsNotExist(err) {
 			continue // cleaned up before it could be looked at

@@ -4,7 +4,9 @@ package netnstest
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os/exec"
 	"strings"
@@ -60,7 +62,7 @@ func (n *NS) Up(t testing.TB, name string) netlinkx.Link {
 // Addr puts an address, in CIDR form, on a link.
 func (n *NS) Addr(t testing.TB, link, cidr string) {
 	t.Helper()
-	if err := n.Conn.AddAddr(n.Link(t, link).Index, netip.MustParsePrefix(cidr)); err != nil {
+	if err := n.Conn.AddUniqueAddr(n.Link(t, link).Index, netip.MustParsePrefix(cidr)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -121,16 +123,22 @@ func Cable(t testing.TB, a *NS, aName string, b *NS, bName string) {
 }
 
 // Dying makes a namespace with a veth pair into host and ends the namespace while the kernel's cleanup is kept busy, so
-// the host's end of the pair stays for a moment; it returns that end's name. The kernel may still be faster.
-func Dying(t testing.TB, host *NS, name string) string {
+// the host's end of the pair stays for a moment; it returns that end's name. A prepare that is not nil makes the pair, and
+// more, instead. The kernel may still be faster.
+func Dying(t testing.TB, host *NS, name string, prepare func(*netlinkx.Namespace)) string {
 	t.Helper()
-	bulk := make([]*netlinkx.Namespace, 8)
+	bulk := make([]*netlinkx.Namespace, 16)
 	for i := range bulk {
 		bulk[i] = temporary(t)
 		cableOnce(t, host, fmt.Sprintf("bulk%d", i), bulk[i])
 	}
 	last := temporary(t)
-	cableOnce(t, host, name, last)
+	if prepare == nil {
+		prepare = func(ns *netlinkx.Namespace) { cableOnce(t, host, name, ns) }
+	}
+	prepare(last)
+	// A netlink socket keeps its namespace for one RCU grace period after it is closed.
+	time.Sleep(100 * time.Millisecond)
 	for _, ns := range append(bulk, last) {
 		if err := ns.Close(); err != nil {
 			t.Fatal(err)
@@ -154,5 +162,65 @@ func cableOnce(t testing.TB, host *NS, name string, ns *netlinkx.Namespace) {
 	t.Helper()
 	if err := host.Conn.AddVeth(netlinkx.Veth{Name: name, PeerName: "eth0", PeerNamespace: ns}); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// ListenUDP opens a UDP socket inside the namespace, bound to addr ("10.0.0.5:7000"). It is closed with the test.
+func (n *NS) ListenUDP(t testing.TB, addr string) *net.UDPConn {
+	t.Helper()
+	var conn *net.UDPConn
+	n.Within(t, func() (err error) {
+		conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.MustParseAddrPort(addr)))
+		return err
+	})
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// EchoUDP answers every datagram to addr inside the namespace with "<source address> <payload>", until the test ends. The
+// source is what the sender looked like from there.
+func (n *NS) EchoUDP(t testing.TB, addr string) {
+	t.Helper()
+	conn := n.ListenUDP(t, addr)
+	go func() {
+		buf := make([]byte, 65536)
+		for {
+			size, from, err := conn.ReadFromUDPAddrPort(buf)
+			if err != nil {
+				return
+			}
+			conn.WriteToUDPAddrPort(append([]byte(from.Addr().Unmap().String()+" "), buf[:size]...), from)
+		}
+	}()
+}
+
+// AskUDP sends payload from inside the namespace to addr, from the address local if it is not empty, and returns the
+// answer. It sends again every 200 ms, as the first packets on a path may be lost to address resolution, and returns an
+// error when the time is over.
+func (n *NS) AskUDP(t testing.TB, local, addr, payload string, wait time.Duration) (string, error) {
+	t.Helper()
+	if local == "" {
+		local = "[::]:0"
+		if netip.MustParseAddrPort(addr).Addr().Is4() {
+			local = "0.0.0.0:0"
+		}
+	}
+	conn := n.ListenUDP(t, local)
+	defer conn.Close()
+	deadline := time.Now().Add(wait)
+	buf := make([]byte, 65536)
+	for {
+		_, sendErr := conn.WriteToUDPAddrPort([]byte(payload), netip.MustParseAddrPort(addr))
+		conn.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
+		size, err := conn.Read(buf)
+		if err == nil {
+			return string(buf[:size]), nil
+		}
+		if time.Now().After(deadline) {
+			return "", errors.Join(fmt.Errorf("no answer from %s in %v", addr, wait), sendErr, err)
+		}
+		if sendErr != nil {
+			time.Sleep(50 * time.Millisecond)
+		}
 	}
 }
