@@ -312,6 +312,12 @@ func TestMultipathIsMarked(t *testing.T) {
 	if err := ns.Conn.ReplaceRoute(got[0]); err == nil || !strings.Contains(err.Error(), "several next hops") {
 		t.Errorf("replace with it: %v, want a refusal", err)
 	}
+	if err := ns.Conn.DeleteRoute(got[0]); err != nil {
+		t.Error(err)
+	}
+	if got, err := ns.Conn.Routes(netlinkx.RouteFilter{Protocol: 84}); err != nil || len(got) != 0 {
+		t.Errorf("routes after deletion: %v, %v", got, err)
+	}
 }
 
 // TestListsUnderChurn lists while another goroutine changes what is listed, which makes the kernel call dumps
@@ -360,6 +366,7 @@ func TestListsUnderChurn(t *testing.T) {
 
 func TestSubscribe(t *testing.T) {
 	ns, a := scratchRoutes(t)
+	ns.Quiet(t, netlinkx.RouteEvents)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	wake, err := ns.Conn.Subscribe(ctx, netlinkx.RouteEvents)

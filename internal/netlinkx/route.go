@@ -64,7 +64,8 @@ type Route struct {
 	Src      netip.Addr
 	Metric   uint32
 
-	// Multipath marks a listed route with several next hops, of which the fields above show none. It can't be added.
+	// Multipath marks a listed route with several next hops, of which the fields above show none. It can be deleted, and can't
+	// be added.
 	Multipath bool
 }
 
@@ -161,7 +162,12 @@ func routeFrom(r netlink.Route) Route {
 
 // AddRoute adds a route; IsExist holds for the error if the table has one with the same destination and metric, whatever
 // its owner.
-func (c *Conn) AddRoute(r Route) error { return c.changeRoute("add", r, c.requests.RouteAdd) }
+func (c *Conn) AddRoute(r Route) error {
+	if r.Multipath {
+		return fmt.Errorf("add route %s: not supported", r)
+	}
+	return c.changeRoute("add", r, c.requests.RouteAdd)
+}
 
 // ReplaceRoute adds a route, in place of the first one with the same destination and metric if there is one, whatever its
 // owner. No packet sees the table without either.
@@ -173,11 +179,7 @@ func (c *Conn) ReplaceRoute(r Route) error {
 func (c *Conn) DeleteRoute(r Route) error { return c.changeRoute("delete", r, c.requests.RouteDel) }
 
 func (c *Conn) changeRoute(verb string, r Route, fn func(*netlink.Route) error) error {
-	err := errors.New("several next hops are not supported")
-	if !r.Multipath {
-		err = fn(r.toLibrary())
-	}
-	if err != nil {
+	if err := fn(r.toLibrary()); err != nil {
 		return fmt.Errorf("%s route %s: %w", verb, r, err)
 	}
 	return nil

@@ -9,11 +9,13 @@ import (
 	"net"
 	"net/netip"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/netlinkx"
+	"github.com/tortie-net/tortie/internal/sysctl"
 )
 
 // NS is a scratch namespace with an open connection.
@@ -118,8 +120,44 @@ func Cable(t testing.TB, a *NS, aName string, b *NS, bName string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	a.withoutDAD(t, aName)
+	b.withoutDAD(t, bName)
 	a.Up(t, aName)
 	b.Up(t, bName)
+}
+
+// withoutDAD makes link-local addresses usable a second or two earlier.
+func (n *NS) withoutDAD(t testing.TB, link string) {
+	t.Helper()
+	n.Within(t, func() error {
+		return sysctl.DefaultRoot.Set(sysctl.Key{"net", "ipv6", "conf", link, "accept_dad"}, "0")
+	})
+}
+
+// Quiet subscribes to events once the kernel has done what follows from earlier changes on its own account: the next
+// wake-up is the caller's doing.
+func (n *NS) Quiet(t testing.TB, events netlinkx.Events) <-chan struct{} {
+	t.Helper()
+	wake, err := n.Conn.Subscribe(t.Context(), events)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
+		addrs, err := n.Conn.Addrs(0, netlinkx.IPv6)
+		if err != nil {
+			t.Fatal(err)
+		}
+		busy := slices.ContainsFunc(addrs, func(a netlinkx.Addr) bool { return a.Tentative })
+		select {
+		case <-wake:
+		case <-time.After(200 * time.Millisecond):
+			if !busy {
+				return wake
+			}
+		}
+	}
+	t.Fatal("the namespace does not come to rest")
+	return nil
 }
 
 // Dying makes a namespace with a veth pair into host and ends the namespace while the kernel's cleanup is kept busy, so

@@ -1,0 +1,376 @@
+package fib_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tortie-net/tortie/internal/fib"
+	"github.com/tortie-net/tortie/internal/netlinkx"
+	"github.com/tortie-net/tortie/internal/netlinkx/netnstest"
+)
+
+// node makes a namespace with eth0 (10.0.0.1/24, 2001:db8::1/64) and tun, a link without addresses that stands for a tunnel.
+func node(t testing.TB) *netnstest.NS {
+	ns := netnstest.New(t)
+	netnstest.Cable(t, ns, "eth0", ns, "far")
+	netnstest.Cable(t, ns, "tun", ns, "end")
+	ns.Addr(t, "eth0", "10.0.0.1/24")
+	ns.Addr(t, "eth0", "2001:db8::1/64")
+	return ns
+}
+
+// route reads a route in a few of ip-route's words.
+func route(t testing.TB, text string) fib.Route {
+	t.Helper()
+	var r fib.Route
+	words := strings.Fields(text)
+	switch words[0] {
+	case "unreachable":
+		r.Type, words = netlinkx.Unreachable, words[1:]
+	case "blackhole":
+		r.Type, words = netlinkx.Blackhole, words[1:]
+	}
+	r.Dst = netip.MustParsePrefix(words[0])
+	for words = words[1:]; len(words) > 0; {
+		switch words[0] {
+		case "onlink":
+			r.Onlink, words = true, words[1:]
+			continue
+		case "via":
+			r.Via = netip.MustParseAddr(words[1])
+		case "dev":
+			r.Dev = words[1]
+		case "src":
+			r.Src = netip.MustParseAddr(words[1])
+		case "metric":
+			if _, err := fmt.Sscan(words[1], &r.Metric); err != nil {
+				t.Fatal(err)
+			}
+		default:
+			t.Fatalf("route %q: unknown word %q", text, words[0])
+		}
+		words = words[2:]
+	}
+	return r
+}
+
+func routes(t testing.TB, texts ...string) []fib.Route {
+	t.Helper()
+	var rs []fib.Route
+	for _, text := range texts {
+		rs = append(rs, route(t, text))
+	}
+	return rs
+}
+
+// table is what ip shows of routes with a protocol, both families.
+func table(t testing.TB, ns *netnstest.NS, proto string) string {
+	t.Helper()
+	text := ns.Run(t, "ip", "route", "show", "proto", proto) + ns.Run(t, "ip", "-6", "route", "show", "proto", proto)
+	var lines []string
+	for line := range strings.Lines(text) {
+		lines = append(lines, strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(line), "pref medium")))
+	}
+	return strings.Join(lines, "\n")
+}
+
+func sync(t testing.TB, tb *fib.Table, want fib.Stats, desired ...string) {
+	t.Helper()
+	got, err := tb.Sync(t.Context(), routes(t, desired...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != want {
+		t.Errorf("Sync did %+v, want %+v", got, want)
+	}
+}
+
+func wantTable(t testing.TB, ns *netnstest.NS, proto string, lines ...string) {
+	t.Helper()
+	if diff := cmp.Diff(strings.Join(lines, "\n"), table(t, ns, proto)); diff != "" {
+		t.Errorf("routes of protocol %s (-want +got):\n%s", proto, diff)
+	}
+}
+
+// aNode is what a node with two peers has, in both families.
+var aNode = []string{
+	"10.244.1.0/26 via 10.0.0.2 dev tun onlink",
+	"10.244.2.0/26 via 10.0.0.3 dev eth0",
+	"unreachable 10.244.0.0/26",
+	"10.244.3.7/32 dev eth0 src 10.0.0.1 metric 9",
+	"fd00:1::/122 via 2001:db8::2 dev eth0",
+	"unreachable fd00::/122",
+}
+
+var aNodeTable = []string{
+	"unreachable 10.244.0.0/26",
+	"10.244.1.0/26 via 10.0.0.2 dev tun onlink",
+	"10.244.2.0/26 via 10.0.0.3 dev eth0",
+	"10.244.3.7 dev eth0 scope link src 10.0.0.1 metric 9",
+	"unreachable fd00::/122 dev lo metric 1024",
+	"fd00:1::/122 via 2001:db8::2 dev eth0 metric 1024",
+}
+
+func TestFromNothingAndBack(t *testing.T) {
+	ns := node(t)
+	tb := fib.New(ns.Conn, fib.Options{})
+	sync(t, tb, fib.Stats{})
+	sync(t, tb, fib.Stats{Added: 6}, aNode...)
+	wantTable(t, ns, "84", aNodeTable...)
+	sync(t, tb, fib.Stats{Deleted: 6})
+	wantTable(t, ns, "84")
+}
+
+func TestSteadyWritesNothing(t *testing.T) {
+	ns := node(t)
+	tb := fib.New(ns.Conn, fib.Options{})
+	sync(t, tb, fib.Stats{Added: 6}, aNode...)
+	wake := ns.Quiet(t, netlinkx.RouteEvents)
+	for range 3 {
+		sync(t, tb, fib.Stats{Kept: 6}, aNode...)
+	}
+	select {
+	case <-wake:
+		t.Error("the kernel reports a change")
+	case <-time.After(200 * time.Millisecond):
+	}
+	// The listener itself works.
+	sync(t, tb, fib.Stats{Kept: 5, Deleted: 1}, aNode[1:]...)
+	select {
+	case <-wake:
+	case <-time.After(5 * time.Second):
+		t.Error("the kernel reports no change after one")
+	}
+}
+
+func TestDriftIsRepaired(t *testing.T) {
+	for _, tt := range []struct {
+		name, command string
+		want          fib.Stats
+	}{
+		{"deleted", "route del 10.244.1.0/26", fib.Stats{Added: 1, Kept: 5}},
+		{"next hop changed", "route change 10.244.1.0/26 via 10.0.0.9 dev tun onlink proto 84", fib.Stats{Replaced: 1, Kept: 5}},
+		{"onlink lost", "route change 10.244.1.0/26 via 10.0.0.2 dev eth0 proto 84", fib.Stats{Replaced: 1, Kept: 5}},
+		{"kind changed", "route change blackhole 10.244.0.0/26 proto 84", fib.Stats{Replaced: 1, Kept: 5}},
+		{"IPv6 next hop changed", "-6 route change fd00:1::/122 via 2001:db8::9 dev eth0 proto 84", fib.Stats{Replaced: 1, Kept: 5}},
+		{"IPv6 kind changed", "-6 route replace unreachable fd00:1::/122 proto 84", fib.Stats{Replaced: 1, Kept: 5}},
+		{"spread over next hops", "route change 10.244.2.0/26 proto 84 nexthop via 10.0.0.3 nexthop via 10.0.0.4", fib.Stats{Replaced: 1, Kept: 5}},
+		{"one too many", "route add 10.244.9.0/26 via 10.0.0.2 dev tun onlink proto 84", fib.Stats{Deleted: 1, Kept: 6}},
+		{"another metric", "route add 10.244.1.0/26 via 10.0.0.2 dev tun onlink proto 84 metric 50", fib.Stats{Deleted: 1, Kept: 6}},
+		{"a second with the same key", "route append 10.244.2.0/26 via 10.0.0.9 dev eth0 proto 84", fib.Stats{Deleted: 1, Kept: 6}},
+		{"one too many with several next hops", "route add 10.244.9.0/26 proto 84 nexthop via 10.0.0.3 nexthop via 10.0.0.4", fib.Stats{Deleted: 1, Kept: 6}},
+		{"link taken down and up", "link set tun down", fib.Stats{Added: 1, Kept: 5}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			ns := node(t)
+			tb := fib.New(ns.Conn, fib.Options{})
+			sync(t, tb, fib.Stats{Added: 6}, aNode...)
+			ns.Run(t, "ip", strings.Fields(tt.command)...)
+			ns.Up(t, "tun")
+			sync(t, tb, tt.want, aNode...)
+			wantTable(t, ns, "84", aNodeTable...)
+			sync(t, tb, fib.Stats{Kept: 6}, aNode...)
+		})
+	}
+}
+
+func TestForeignRoutesAreKept(t *testing.T) {
+	ns := node(t)
+	tb := fib.New(ns.Conn, fib.Options{})
+	foreign := []string{
+		"10.99.0.0/26 via 10.0.0.2 dev eth0", "10.244.1.0/24 via 10.0.0.2 dev eth0", "10.244.1.0/26 via 10.0.0.5 dev eth0 metric 5",
+	}
+	for _, f := range foreign {
+		ns.Run(t, "ip", append(strings.Fields("route add proto bird"), strings.Fields(f)...)...)
+	}
+	ns.Run(t, "ip", strings.Fields("route add 10.244.1.0/26 via 10.0.0.2 dev eth0 proto 84 table 100")...)
+	before := table(t, ns, "bird")
+	sync(t, tb, fib.Stats{Added: 6}, aNode...)
+	sync(t, tb, fib.Stats{Deleted: 6})
+	wantTable(t, ns, "bird", before)
+	if got := ns.Run(t, "ip", "route", "show", "table", "100"); !strings.Contains(got, "10.244.1.0/26") {
+		t.Errorf("routes of another table:\n%s", got)
+	}
+}
+
+func TestForeignRouteInPlace(t *testing.T) {
+	ns := node(t)
+	tb := fib.New(ns.Conn, fib.Options{TakeOver: []netlinkx.Protocol{netlinkx.ProtocolFelix}})
+	ns.Run(t, "ip", strings.Fields("route add 10.244.1.0/26 via 10.0.0.9 dev eth0 proto bird")...)
+	stats, err := tb.Sync(t.Context(), routes(t, aNode...))
+	if err == nil || !strings.Contains(err.Error(), "10.244.1.0/26 via 10.0.0.9") || !strings.Contains(err.Error(), "proto bird") {
+		t.Errorf("Sync = %v, want an error that shows the foreign route", err)
+	}
+	if stats != (fib.Stats{Added: 5}) {
+		t.Errorf("Sync did %+v, want the five others added", stats)
+	}
+	wantTable(t, ns, "bird", "10.244.1.0/26 via 10.0.0.9 dev eth0")
+	wantTable(t, ns, "84", slices.Delete(slices.Clone(aNodeTable), 1, 2)...)
+}
+
+func TestForeignRouteBesideOurs(t *testing.T) {
+	ns := node(t)
+	tb := fib.New(ns.Conn, fib.Options{})
+	sync(t, tb, fib.Stats{Added: 1}, "10.244.2.0/26 via 10.0.0.3 dev eth0")
+	// A foreign route with the same key that the kernel consults first: a replacement would hit it.
+	ns.Run(t, "ip", strings.Fields("route prepend 10.244.2.0/26 via 10.0.0.9 dev eth0 proto bird")...)
+	sync(t, tb, fib.Stats{Kept: 1}, "10.244.2.0/26 via 10.0.0.3 dev eth0")
+	_, err := tb.Sync(t.Context(), routes(t, "10.244.2.0/26 via 10.0.0.4 dev eth0"))
+	if err == nil || !strings.Contains(err.Error(), "10.0.0.9") {
+		t.Errorf("Sync = %v, want an error that shows the foreign route", err)
+	}
+	wantTable(t, ns, "bird", "10.244.2.0/26 via 10.0.0.9 dev eth0")
+}
+
+func TestTakeOver(t *testing.T) {
+	ns := node(t)
+	tb := fib.New(ns.Conn, fib.Options{TakeOver: []netlinkx.Protocol{netlinkx.ProtocolBIRD, netlinkx.ProtocolFelix}})
+	for _, r := range []string{
+		"10.244.1.0/26 via 10.0.0.2 dev tun onlink proto bird", "blackhole 10.244.0.0/26 proto 80", "10.99.0.0/26 via 10.0.0.2 dev eth0 proto bird",
+	} {
+		ns.Run(t, "ip", append([]string{"route", "add"}, strings.Fields(r)...)...)
+	}
+	sync(t, tb, fib.Stats{Added: 4, Replaced: 2}, aNode...)
+	wantTable(t, ns, "84", aNodeTable...)
+	wantTable(t, ns, "bird", "10.99.0.0/26 via 10.0.0.2 dev eth0") // not in the place of one of ours
+	wantTable(t, ns, "80")
+	sync(t, tb, fib.Stats{Kept: 6}, aNode...)
+}
+
+func TestOwnProtocol(t *testing.T) {
+	ns := node(t)
+	other := fib.New(ns.Conn, fib.Options{Protocol: 85})
+	sync(t, other, fib.Stats{Added: 1}, "10.99.0.0/26 via 10.0.0.2 dev eth0")
+	sync(t, fib.New(ns.Conn, fib.Options{}), fib.Stats{})
+	wantTable(t, ns, "85", "10.99.0.0/26 via 10.0.0.2 dev eth0")
+}
+
+func TestOneBadRouteDoesNotBlockOthers(t *testing.T) {
+	for bad, want := range map[string]string{
+		"10.244.1.0/26 via 10.0.0.2 dev gone onlink":       "no device gone",
+		"10.244.1.0/26 via 192.0.2.9 dev eth0":             "10.244.1.0/26 via 192.0.2.9", // the kernel: no route to the next hop
+		"10.244.1.1/26 via 10.0.0.2 dev eth0":              "want 10.244.1.0/26",
+		"10.244.1.0/26 via fd00::1 dev eth0":               "other address family",
+		"10.244.1.0/26 via 10.0.0.2":                       "no device",
+		"unreachable 10.244.1.0/26 dev eth0":               "no next hop",
+		"10.244.1.0/26 dev tun onlink":                     "onlink without",
+		"10.244.1.0/26 via 10.0.0.2 dev tun src 192.0.2.1": "10.244.1.0/26", // the kernel: not an address of the node
+	} {
+		ns := node(t)
+		tb := fib.New(ns.Conn, fib.Options{})
+		good := slices.Clone(aNode)
+		good[0] = bad
+		stats, err := tb.Sync(t.Context(), routes(t, good...))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("with %s: error %v, want %q in it", bad, err, want)
+		}
+		if stats != (fib.Stats{Added: 5}) {
+			t.Errorf("with %s: %+v, want the five others added", bad, stats)
+		}
+	}
+}
+
+func TestRouteThatCannotBeResolvedKeepsWhatRuns(t *testing.T) {
+	ns := node(t)
+	tb := fib.New(ns.Conn, fib.Options{})
+	sync(t, tb, fib.Stats{Added: 2}, "10.244.2.0/26 via 10.0.0.3 dev eth0", "10.244.4.0/26 via 10.0.0.3 dev eth0")
+	stats, err := tb.Sync(t.Context(), routes(t, "10.244.2.0/26 via 10.0.0.3 dev tunl7 onlink"))
+	if err == nil || !strings.Contains(err.Error(), "no device tunl7") {
+		t.Errorf("Sync = %v, want an error about the device", err)
+	}
+	if want := (fib.Stats{Deleted: 1}); stats != want {
+		t.Errorf("Sync did %+v, want %+v", stats, want)
+	}
+	wantTable(t, ns, "84", "10.244.2.0/26 via 10.0.0.3 dev eth0")
+}
+
+func TestSameKeyTwice(t *testing.T) {
+	for _, second := range []string{"unreachable 10.244.1.0/26", "10.244.1.0/26 via 10.0.0.2 dev tun onlink"} {
+		ns := node(t)
+		tb := fib.New(ns.Conn, fib.Options{})
+		sync(t, tb, fib.Stats{Added: 1}, "10.244.7.0/26 via 10.0.0.2 dev eth0")
+		stats, err := tb.Sync(t.Context(), routes(t, "10.244.1.0/26 via 10.0.0.2 dev tun onlink", second))
+		if err == nil || !strings.Contains(err.Error(), "two routes") || stats.Changed() {
+			t.Errorf("Sync = %+v, %v; want an error and nothing done", stats, err)
+		}
+		wantTable(t, ns, "84", "10.244.7.0/26 via 10.0.0.2 dev eth0")
+	}
+	// In IPv6, no metric and 1024 are one.
+	ns := node(t)
+	_, err := fib.New(ns.Conn, fib.Options{}).Sync(t.Context(), routes(t, "fd00::/122 dev eth0", "fd00::/122 dev tun metric 1024"))
+	if err == nil {
+		t.Error("IPv6 routes with metrics 0 and 1024 were taken for two")
+	}
+}
+
+func TestContext(t *testing.T) {
+	ns := node(t)
+	tb := fib.New(ns.Conn, fib.Options{})
+	sync(t, tb, fib.Stats{Added: 6}, aNode...)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if stats, err := tb.Sync(ctx, nil); !errors.Is(err, context.Canceled) || stats.Changed() {
+		t.Errorf("Sync after the end of its context: %+v, %v", stats, err)
+	}
+	wantTable(t, ns, "84", aNodeTable...)
+}
+
+// TestMoveWithoutAGap moves a destination from a /26 to two /27 and back while a prober looks it up all the time.
+func TestMoveWithoutAGap(t *testing.T) {
+	ns := node(t)
+	tb := fib.New(ns.Conn, fib.Options{})
+	wide := []string{"10.244.1.0/26 via 10.0.0.2 dev eth0"}
+	narrow := []string{"10.244.1.0/27 via 10.0.0.3 dev eth0", "10.244.1.32/27 via 10.0.0.2 dev eth0"}
+	sync(t, tb, fib.Stats{Added: 1}, wide...)
+	conn := ns.ListenUDP(t, "0.0.0.0:0")
+	stop, done := make(chan struct{}), make(chan error, 1)
+	go func() {
+		for {
+			select {
+			case <-stop:
+				done <- nil
+				return
+			default:
+			}
+			if _, err := conn.WriteToUDPAddrPort([]byte("x"), netip.MustParseAddrPort("10.244.1.5:9")); err != nil {
+				done <- err
+				return
+			}
+		}
+	}()
+	for range 200 {
+		sync(t, tb, fib.Stats{Added: 2, Deleted: 1}, narrow...)
+		sync(t, tb, fib.Stats{Added: 1, Deleted: 2}, wide...)
+	}
+	close(stop)
+	if err := <-done; err != nil {
+		t.Errorf("a packet found no route: %v", err)
+	}
+}
+
+func TestMany(t *testing.T) {
+	ns := node(t)
+	tb := fib.New(ns.Conn, fib.Options{})
+	const n = 5000
+	desired := make([]fib.Route, n)
+	for i := range desired {
+		block := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 100, byte(i >> 8), byte(i)}), 32)
+		desired[i] = fib.Route{Dst: block, Via: netip.MustParseAddr("10.0.0.2"), Dev: "tun", Onlink: true}
+	}
+	begin := time.Now()
+	for _, want := range []fib.Stats{{Added: n}, {Kept: n}} {
+		got, err := tb.Sync(t.Context(), desired)
+		if err != nil || got != want {
+			t.Fatalf("Sync = %+v, %v; want %+v", got, err, want)
+		}
+		t.Logf("%+v after %v", got, time.Since(begin))
+	}
+}
