@@ -42,14 +42,17 @@ type ListOptions struct {
 
 // Store is one datastore. Its methods are safe for concurrent use.
 type Store interface {
-	// Get fills obj, which carries the name (and namespace), from the datastore.
+	// Get replaces obj, which carries the name (and namespace), by what the datastore has. It finishes the deletion of an
+	// object that is marked deleted, and takes it for absent.
 	Get(ctx context.Context, obj api.Resource) error
-	// List fills list.
+	// List appends to list what the datastore has, except objects that are marked deleted.
 	List(ctx context.Context, list api.ResourceList, opts ListOptions) error
 	// Create stores a new object and fills in its revision.
 	Create(ctx context.Context, obj api.Resource) error
-	// Update replaces the object if it still has the revision that obj carries, and fills in the new one.
+	// Update replaces the object if it still has the revision that obj carries, and fills in the new one. An object that
+	// went away is ErrConflict.
 	Update(ctx context.Context, obj api.Resource) error
-	// Delete removes the object if it still has the revision that obj carries.
+	// Delete removes the object if it still has the revision that obj carries. An object that went away before is ErrConflict
+	// if it is an api.Deletable, which is marked first, and else no error.
 	Delete(ctx context.Context, obj api.Resource) error
 }

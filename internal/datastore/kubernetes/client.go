@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -26,6 +27,8 @@ const (
 	requestTimeout = 10 * time.Second
 	// maxTries bounds the tries of one request that the server was too busy for or did not answer.
 	maxTries = 4
+	// maxRetryAfter bounds what a server can make one request wait between two tries.
+	maxRetryAfter = 5 * time.Second
 	// maxResponse bounds what is read of an answer: a list of 10,000 blocks is 40 MB.
 	maxResponse = 256 << 20
 )
@@ -105,11 +108,11 @@ type request struct {
 	body        any // encoded as JSON unless nil
 }
 
-// do sends a request and decodes the answer into out (unless nil).
+// do sends a request and replaces what out points to by the answer (unless out is nil); on an error out stays as it was.
 //
 // It tries again, with growing and jittered pauses, when the server said that it did not take the request (429, 503 with
-// Retry-After) and, for reads, when there was no answer. A write without an answer may have landed: the caller has to read
-// before it decides, so it is told ErrUnavailable.
+// Retry-After) and, for reads, when there was no answer or a 503. A write without an answer may have landed: the caller has
+// to read before it decides, so it is told ErrUnavailable.
 func (c *client) do(ctx context.Context, r request, out any) error {
 	var payload []byte
 	if r.body != nil {
@@ -142,7 +145,7 @@ func (c *client) try(ctx context.Context, r request, payload []byte, out any) (t
 	if err != nil {
 		return noRetry, err
 	}
-	resp, err := c.http.Do(req)
+	resp, body, err := c.exchange(req)
 	if err != nil {
 		retry := noRetry
 		if r.method == http.MethodGet && ctx.Err() == nil {
@@ -150,21 +153,39 @@ func (c *client) try(ctx context.Context, r request, payload []byte, out any) (t
 		}
 		return retry, c.unreachable(r, err)
 	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse))
-	if err != nil {
-		return noRetry, c.unreachable(r, err)
-	}
 	if resp.StatusCode >= 300 {
-		return retryAfter(resp), statusError(r, resp.StatusCode, body)
+		return retryAfter(r.method, resp), statusError(r, resp.StatusCode, body)
 	}
-	if out == nil {
-		return 0, nil
-	}
-	if err := json.Unmarshal(body, out); err != nil {
+	if err := replace(out, body); err != nil {
 		return noRetry, fmt.Errorf("%s %s: the API server's answer: %w", r.method, r.path, err)
 	}
 	return 0, nil
+}
+
+// exchange sends a request and reads the whole answer.
+func (c *client) exchange(req *http.Request) (*http.Response, []byte, error) {
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse))
+	return resp, body, err
+}
+
+// replace decodes JSON into a new value and puts it where out points to. Decoding over the old value would merge: what is
+// absent in the answer, such as the owner of a block or a label, would keep what was there.
+func replace(out any, data []byte) error {
+	if out == nil {
+		return nil
+	}
+	old := reflect.ValueOf(out).Elem()
+	fresh := reflect.New(old.Type())
+	if err := json.Unmarshal(data, fresh.Interface()); err != nil {
+		return err
+	}
+	old.Set(fresh.Elem())
+	return nil
 }
 
 func (c *client) newRequest(ctx context.Context, r request, payload []byte) (*http.Request, error) {
@@ -200,18 +221,16 @@ func (c *client) unreachable(r request, err error) error {
 	return fmt.Errorf("%s %s: %w: no answer from the API server at %s: %w", r.method, r.path, datastore.ErrUnavailable, c.base, err)
 }
 
-// retryAfter is negative unless the server said that it did not take the request.
-func retryAfter(resp *http.Response) time.Duration {
-	switch resp.StatusCode {
-	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
+// retryAfter is negative unless the server said that it did not take the request, or it was a read.
+func retryAfter(method string, resp *http.Response) time.Duration {
+	seconds, err := strconv.Atoi(resp.Header.Get("Retry-After"))
+	switch {
+	case resp.StatusCode == http.StatusTooManyRequests:
+	case resp.StatusCode == http.StatusServiceUnavailable && (err == nil || method == http.MethodGet):
 	default:
 		return noRetry
 	}
-	seconds, err := strconv.Atoi(resp.Header.Get("Retry-After"))
-	if err != nil || seconds < 0 {
-		seconds = 0
-	}
-	return min(time.Duration(seconds)*time.Second, 5*time.Second)
+	return min(time.Duration(max(seconds, 0))*time.Second, maxRetryAfter)
 }
 
 // statusError turns the API server's Status object into an error that wraps what callers branch on.

@@ -119,8 +119,8 @@ func (s *Store) Update(ctx context.Context, obj api.Resource) error {
 	return s.client.do(ctx, r, obj)
 }
 
-// Delete implements datastore.Store. A Deletable is marked first: readers of Calico rely on both steps. An object that is
-// already gone is no error.
+// Delete implements datastore.Store. A Deletable is marked first: readers of Calico rely on both steps. If one of them
+// finishes the deletion in between, that is no error.
 func (s *Store) Delete(ctx context.Context, obj api.Resource) error {
 	if d, ok := obj.(api.Deletable); ok && !d.MarkedDeleted() {
 		d.MarkDeleted()

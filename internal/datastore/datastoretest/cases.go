@@ -1,0 +1,445 @@
+package datastoretest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/names"
+)
+
+// Run runs the cases that every datastore passes. Each case asks for a store of its own; what the stores of one datastore
+// share does not disturb the cases, which use names of their own and leave nothing behind.
+func Run(t *testing.T, open func() datastore.Store) {
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			c.run(t, &env{store: open(), id: fmt.Sprintf("%08x", rand.Uint32())})
+		})
+	}
+}
+
+var cases = []struct {
+	name string
+	run  func(*testing.T, *env)
+}{
+	{"what is created is read back whole", testRoundTrip},
+	{"a name that is taken is ErrExists and keeps its object", testCreateTaken},
+	{"what does not exist is ErrNotFound", testGetAbsent},
+	{"a read leaves nothing of what was in the object before", testGetReplaces},
+	{"a failed read leaves the object as it was", testGetFailedKeeps},
+	{"an update lands on the revision that was read", testUpdate},
+	{"an update of an old revision is ErrConflict and changes nothing", testUpdateOld},
+	{"an update of what went away is ErrConflict", testUpdateGone},
+	{"an update of what was created anew is ErrConflict", testUpdateRecreated},
+	{"an update without a revision is refused", testUpdateBlind},
+	{"a deletion removes what was read", testDelete},
+	{"a deletion of an old revision is ErrConflict and removes nothing", testDeleteOld},
+	{"a deletion of what went away is ErrConflict", testDeleteGone},
+	{"a deletion that a reader finished is no error", testDeleteFinished},
+	{"a plain object is deleted in one step, twice without an error", testDeletePlain},
+	{"a reader finishes what is marked deleted", testMarked},
+	{"a list leaves out what is marked deleted", testListMarked},
+	{"a list has exactly what carries the labels", testListLabels},
+	{"a stale list shows what it once was", testListStale},
+	{"of many that create one name one wins", testCreateRace},
+	{"of many that update one revision one wins", testUpdateRace},
+	{"a context that has ended is ErrUnavailable", testContext},
+}
+
+// env is what one case has.
+type env struct {
+	store datastore.Store
+	id    string // makes the case's names its own
+}
+
+func (e *env) handle(suffix string) *api.IPAMHandle {
+	id := "Conformance." + e.id + suffix
+	return &api.IPAMHandle{
+		Meta: api.Meta{Name: names.Handle(id), Annotations: map[string]string{names.AnnotationMetadata: "{}"}},
+		Spec: api.IPAMHandleSpec{HandleID: id, Block: map[string]int{"10.0.0.0/30": 1}},
+	}
+}
+
+func (e *env) affinity(node string) *api.BlockAffinity {
+	cidr := netip.MustParsePrefix("10.0.0.0/30")
+	node = node + "-" + e.id
+	return &api.BlockAffinity{
+		Meta: api.Meta{Name: names.Affinity(node, cidr), Labels: names.AffinityLabels(node, api.AffinityHost, cidr)},
+		Spec: api.BlockAffinitySpec{State: api.AffinityPending, Node: node, Type: api.AffinityHost, CIDR: cidr.String(), Deleted: "false"},
+	}
+}
+
+// create stores an object and removes it, in whatever state it is, when the test ends.
+func (e *env) create(t *testing.T, obj api.Resource) {
+	t.Helper()
+	if err := e.store.Create(t.Context(), obj); err != nil {
+		t.Fatal(err)
+	}
+	e.cleanUp(t, obj)
+}
+
+func (e *env) cleanUp(t *testing.T, obj api.Resource) {
+	name := obj.GetMeta().Name
+	t.Cleanup(func() {
+		left := newLike(obj)
+		left.GetMeta().Name = name
+		err := e.store.Get(context.Background(), left)
+		if err == nil {
+			err = e.store.Delete(context.Background(), left)
+		}
+		if err != nil && !errors.Is(err, datastore.ErrNotFound) {
+			t.Errorf("clean up %s: %v", name, err)
+		}
+	})
+}
+
+// read returns what the datastore has under the object's name.
+func (e *env) read(t *testing.T, obj api.Resource) api.Resource {
+	t.Helper()
+	have := newLike(obj)
+	have.GetMeta().Name = obj.GetMeta().Name
+	if err := e.store.Get(t.Context(), have); err != nil {
+		t.Fatal(err)
+	}
+	return have
+}
+
+// mark does the first of the two steps of a deletion.
+func (e *env) mark(t *testing.T, obj api.Deletable) {
+	t.Helper()
+	obj.MarkDeleted()
+	if err := e.store.Update(t.Context(), obj); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wantError(t *testing.T, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s: error %v, want %v", what, err, want)
+	}
+}
+
+func diff(want, got any) string {
+	return cmp.Diff(want, got, cmpopts.EquateEmpty())
+}
+
+func testRoundTrip(t *testing.T, e *env) {
+	one, handle, affinity := 0, "k8s-pod-network.AbC", "host:node-a"
+	cidr := netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18, byte(rand.Uint32()), byte(rand.Uint32()) &^ 3}), 30)
+	block := &api.IPAMBlock{
+		Meta: api.Meta{Name: names.Block(cidr), Annotations: map[string]string{names.AnnotationMetadata: "{}"}},
+		Spec: api.IPAMBlockSpec{
+			CIDR: cidr.String(), Affinity: &affinity, AffinityClaimTime: "2026-11-20T16:03:57Z",
+			Allocations: []*int{nil, &one, nil, nil}, Unallocated: []int{2, 3, 0},
+			Attributes: []api.AllocationAttribute{{HandleID: &handle, Secondary: map[string]string{"pod": "web-1"}}},
+			// A number that a float64 does not hold: a decoder that goes through one loses the last digits.
+			SequenceNumber: 1795190637820903757, SequenceNumberForAllocation: map[string]uint64{"1": 1795190637820903756},
+		},
+	}
+	for _, obj := range []api.Resource{e.handle(""), e.affinity("node-a"), block} {
+		sent := newLike(obj)
+		assign(sent, obj)
+		e.create(t, obj)
+		if m := obj.GetMeta(); m.UID == "" || m.ResourceVersion == "" {
+			t.Errorf("%s: UID %q and revision %q are not filled in", m.Name, m.UID, m.ResourceVersion)
+		}
+		got := e.read(t, obj)
+		if d := diff(obj, got); d != "" {
+			t.Errorf("read (-created +got):\n%s", d)
+		}
+		volatile := cmpopts.IgnoreFields(api.Meta{}, "UID", "ResourceVersion", "CreationTimestamp")
+		if d := cmp.Diff(sent, got, volatile); d != "" {
+			t.Errorf("read (-sent +got):\n%s", d)
+		}
+	}
+}
+
+func testCreateTaken(t *testing.T, e *env) {
+	first, second := e.handle(""), e.handle("")
+	second.Spec.Block["10.0.0.4/30"] = 7
+	e.create(t, first)
+	wantError(t, "second create", e.store.Create(t.Context(), second), datastore.ErrExists)
+	if d := diff(api.Resource(first), e.read(t, first)); d != "" {
+		t.Errorf("object (-first +got):\n%s", d)
+	}
+}
+
+func testGetAbsent(t *testing.T, e *env) {
+	wantError(t, "get", e.store.Get(t.Context(), e.handle("")), datastore.ErrNotFound)
+}
+
+func testGetReplaces(t *testing.T, e *env) {
+	stored := e.handle("")
+	e.create(t, stored)
+	got := e.handle("")
+	got.Labels = map[string]string{"old": "label"}
+	got.Spec.Block["10.0.0.4/30"] = 7
+	if err := e.store.Get(t.Context(), got); err != nil {
+		t.Fatal(err)
+	}
+	if d := diff(stored, got); d != "" {
+		t.Errorf("object (-stored +got):\n%s", d)
+	}
+}
+
+func testGetFailedKeeps(t *testing.T, e *env) {
+	got := e.handle("")
+	wantError(t, "get", e.store.Get(t.Context(), got), datastore.ErrNotFound)
+	if d := diff(e.handle(""), got); d != "" {
+		t.Errorf("object (-before +after):\n%s", d)
+	}
+}
+
+func testUpdate(t *testing.T, e *env) {
+	h := e.handle("")
+	e.create(t, h)
+	before := h.Meta
+	h.Spec.Block = map[string]int{"10.0.0.4/30": 2}
+	h.Labels = map[string]string{"new": "label"}
+	if err := e.store.Update(t.Context(), h); err != nil {
+		t.Fatal(err)
+	}
+	if h.ResourceVersion == before.ResourceVersion || h.UID != before.UID {
+		t.Errorf("revision %s -> %s, UID %s -> %s: want a new revision of the same object",
+			before.ResourceVersion, h.ResourceVersion, before.UID, h.UID)
+	}
+	if d := diff(api.Resource(h), e.read(t, h)); d != "" {
+		t.Errorf("object (-updated +read):\n%s", d)
+	}
+}
+
+func testUpdateOld(t *testing.T, e *env) {
+	h := e.handle("")
+	e.create(t, h)
+	old := *h
+	h.Spec.Block = map[string]int{"10.0.0.4/30": 2}
+	if err := e.store.Update(t.Context(), h); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, "update", e.store.Update(t.Context(), &old), datastore.ErrConflict)
+	if d := diff(api.Resource(h), e.read(t, h)); d != "" {
+		t.Errorf("object (-want +got):\n%s", d)
+	}
+}
+
+func testUpdateGone(t *testing.T, e *env) {
+	h := e.handle("")
+	e.create(t, h)
+	old := *h
+	if err := e.store.Delete(t.Context(), h); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, "update", e.store.Update(t.Context(), &old), datastore.ErrConflict)
+}
+
+func testUpdateRecreated(t *testing.T, e *env) {
+	h := e.handle("")
+	e.create(t, h)
+	old := *h
+	if err := e.store.Delete(t.Context(), h); err != nil {
+		t.Fatal(err)
+	}
+	e.create(t, e.handle(""))
+	wantError(t, "update", e.store.Update(t.Context(), &old), datastore.ErrConflict)
+}
+
+func testUpdateBlind(t *testing.T, e *env) {
+	h := e.handle("")
+	e.create(t, h)
+	blind := e.handle("")
+	blind.Spec.Block = nil
+	err := e.store.Update(t.Context(), blind)
+	if err == nil || datastore.Contended(err) {
+		t.Errorf("error %v: want one that says to read first, and not to try again", err)
+	}
+	if d := diff(api.Resource(h), e.read(t, h)); d != "" {
+		t.Errorf("object (-want +got):\n%s", d)
+	}
+}
+
+func testDelete(t *testing.T, e *env) {
+	h := e.handle("")
+	e.create(t, h)
+	if err := e.store.Delete(t.Context(), h); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, "get", e.store.Get(t.Context(), e.handle("")), datastore.ErrNotFound)
+	e.create(t, e.handle("")) // the name is free again
+}
+
+func testDeleteOld(t *testing.T, e *env) {
+	h := e.handle("")
+	e.create(t, h)
+	old := *h
+	h.Spec.Block = map[string]int{"10.0.0.4/30": 2}
+	if err := e.store.Update(t.Context(), h); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, "delete", e.store.Delete(t.Context(), &old), datastore.ErrConflict)
+	if d := diff(api.Resource(h), e.read(t, h)); d != "" {
+		t.Errorf("object (-want +got):\n%s", d)
+	}
+}
+
+func testDeleteGone(t *testing.T, e *env) {
+	h := e.handle("")
+	e.create(t, h)
+	old := *h
+	if err := e.store.Delete(t.Context(), h); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, "second delete", e.store.Delete(t.Context(), &old), datastore.ErrConflict)
+}
+
+func testDeleteFinished(t *testing.T, e *env) {
+	h := e.handle("")
+	e.create(t, h)
+	e.mark(t, h)
+	wantError(t, "get", e.store.Get(t.Context(), e.handle("")), datastore.ErrNotFound)
+	if err := e.store.Delete(t.Context(), h); err != nil {
+		t.Errorf("second step of the deletion: %v", err)
+	}
+}
+
+func testDeletePlain(t *testing.T, e *env) {
+	p := &api.IPPool{
+		Meta: api.Meta{Name: "conformance-" + e.id},
+		Spec: api.IPPoolSpec{CIDR: "198.19.0.0/24", Disabled: true},
+	}
+	e.create(t, p)
+	for range 2 {
+		if err := e.store.Delete(t.Context(), p); err != nil {
+			t.Error(err)
+		}
+	}
+	wantError(t, "get", e.store.Get(t.Context(), p), datastore.ErrNotFound)
+}
+
+func testMarked(t *testing.T, e *env) {
+	for _, obj := range []api.Deletable{e.handle(""), e.affinity("node-a")} {
+		e.create(t, obj)
+		e.mark(t, obj)
+		fresh := newLike(obj)
+		fresh.GetMeta().Name = obj.GetMeta().Name
+		wantError(t, "get", e.store.Get(t.Context(), fresh), datastore.ErrNotFound)
+	}
+	e.create(t, e.handle("")) // the names are free again
+	e.create(t, e.affinity("node-a"))
+}
+
+func testListMarked(t *testing.T, e *env) {
+	kept, marked := e.handle("kept"), e.handle("marked")
+	e.create(t, kept)
+	e.create(t, marked)
+	e.mark(t, marked)
+	for _, opts := range []datastore.ListOptions{{}, {Stale: true}} {
+		var list api.IPAMHandleList
+		if err := e.store.List(t.Context(), &list, opts); err != nil {
+			t.Fatal(err)
+		}
+		for _, h := range list.Items {
+			if h.Spec.Deleted {
+				t.Errorf("stale=%v: the list has %s, which is marked deleted", opts.Stale, h.Name)
+			}
+		}
+	}
+}
+
+func testListLabels(t *testing.T, e *env) {
+	a, b := e.affinity("node-a"), e.affinity("node-b")
+	e.create(t, a)
+	e.create(t, b)
+	for _, want := range []*api.BlockAffinity{a, b} {
+		var list api.BlockAffinityList
+		opts := datastore.ListOptions{Labels: names.AffinitySelector(want.Spec.Node, api.AffinityHost)}
+		if err := e.store.List(t.Context(), &list, opts); err != nil {
+			t.Fatal(err)
+		}
+		if d := diff([]api.BlockAffinity{*want}, list.Items); d != "" {
+			t.Errorf("list (-want +got):\n%s", d)
+		}
+	}
+}
+
+func testListStale(t *testing.T, e *env) {
+	a := e.affinity("node-a")
+	e.create(t, a)
+	created := *a
+	a.Spec.State = api.AffinityConfirmed
+	if err := e.store.Update(t.Context(), a); err != nil {
+		t.Fatal(err)
+	}
+	var list api.BlockAffinityList
+	opts := datastore.ListOptions{Stale: true, Labels: names.AffinitySelector(a.Spec.Node, api.AffinityHost)}
+	if err := e.store.List(t.Context(), &list, opts); err != nil {
+		t.Fatal(err)
+	}
+	if len(list.Items) == 0 {
+		return // as it was before the creation
+	}
+	if diff(list.Items, []api.BlockAffinity{created}) != "" && diff(list.Items, []api.BlockAffinity{*a}) != "" {
+		t.Errorf("the list shows what never was: %+v", list.Items)
+	}
+}
+
+// racers is how many writers compete. They start together.
+const racers = 8
+
+func race(t *testing.T, write func(i int) error, lost error) {
+	t.Helper()
+	var wg sync.WaitGroup
+	errs := make([]error, racers)
+	start := make(chan struct{})
+	for i := range racers {
+		wg.Go(func() {
+			<-start
+			errs[i] = write(i)
+		})
+	}
+	close(start)
+	wg.Wait()
+	winners := 0
+	for _, err := range errs {
+		if err == nil {
+			winners++
+			continue
+		}
+		wantError(t, "a loser", err, lost)
+	}
+	if winners != 1 {
+		t.Errorf("%d writers won, want 1", winners)
+	}
+}
+
+func testCreateRace(t *testing.T, e *env) {
+	e.cleanUp(t, e.handle(""))
+	race(t, func(int) error { return e.store.Create(t.Context(), e.handle("")) }, datastore.ErrExists)
+}
+
+func testUpdateRace(t *testing.T, e *env) {
+	h := e.handle("")
+	e.create(t, h)
+	race(t, func(i int) error {
+		mine := *h
+		mine.Spec.Block = map[string]int{"10.0.0.0/30": i + 2}
+		return e.store.Update(t.Context(), &mine)
+	}, datastore.ErrConflict)
+}
+
+func testContext(t *testing.T, e *env) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	wantError(t, "get", e.store.Get(ctx, e.handle("")), datastore.ErrUnavailable)
+	wantError(t, "create", e.store.Create(ctx, e.handle("")), datastore.ErrUnavailable)
+	wantError(t, "get", e.store.Get(t.Context(), e.handle("")), datastore.ErrNotFound)
+}

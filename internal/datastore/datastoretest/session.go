@@ -1,0 +1,271 @@
+package datastoretest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"reflect"
+	"sync"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore"
+)
+
+// ErrCrashed is what a session answers after its Crash or CrashAfter: its process is dead.
+var ErrCrashed = errors.New("this client has crashed")
+
+// Request is one request as the API server sees it: a deletion in two steps is a PUT and a DELETE.
+type Request struct {
+	Verb string // GET, LIST, POST, PUT or DELETE
+	Kind string
+	Name string // empty for a LIST
+	// N counts the requests of the session, from 1; Writes counts its writes.
+	N, Writes int
+}
+
+// Write reports whether the request changes the datastore.
+func (r Request) Write() bool {
+	return r.Verb != http.MethodGet && r.Verb != verbList
+}
+
+func (r Request) String() string { return r.Verb + " " + r.Kind + " " + r.Name }
+
+const verbList = "LIST"
+
+// Fault is what happens to one request.
+type Fault int
+
+const (
+	// None: the request is served.
+	None Fault = iota
+	// Conflict: a write is refused as if somebody else had been faster.
+	Conflict
+	// Unavailable: the request is lost on its way.
+	Unavailable
+	// Lost: the request is served and its answer is lost.
+	Lost
+	// Late: a write without an answer that is still on its way; it lands at LandLate if it can by then.
+	Late
+	// Crash: the client dies before the request.
+	Crash
+	// CrashAfter: the client dies when the request has been served, before it sees the answer.
+	CrashAfter
+	// CrashLate: the client dies while its write is on its way, as with Late.
+	CrashLate
+)
+
+// Hook decides what happens to a request. It may block, to put the requests of several clients in an order of its own.
+type Hook func(ctx context.Context, r Request) Fault
+
+// Session is one client of a Fake. It implements datastore.Store.
+type Session struct {
+	fake *Fake
+	hook Hook
+
+	mu        sync.Mutex // guards all below
+	n, writes int
+	dead      bool
+}
+
+var _ datastore.Store = (*Session)(nil)
+
+// Session returns a client whose requests the hook decides on; without a hook all are served.
+func (f *Fake) Session(hook Hook) *Session { return &Session{fake: f, hook: hook} }
+
+// Crashed reports whether the client is dead.
+func (s *Session) Crashed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.dead
+}
+
+// Get implements datastore.Store.
+func (s *Session) Get(ctx context.Context, obj api.Resource) error {
+	key := keyOf(obj)
+	err := s.do(ctx, s.request(http.MethodGet, obj), func() error {
+		r, err := s.fake.get(key)
+		if err != nil {
+			return err
+		}
+		return r.into(obj)
+	})
+	if err != nil || !markedDeleted(obj) {
+		return err
+	}
+	if err := s.remove(ctx, obj); err != nil {
+		return fmt.Errorf("finish the deletion of %s: %w", key, err)
+	}
+	return fmt.Errorf("%s: %w: it was marked deleted", key, datastore.ErrNotFound)
+}
+
+// List implements datastore.Store.
+func (s *Session) List(ctx context.Context, list api.ResourceList, opts datastore.ListOptions) error {
+	into, ok := list.(interface{ Append(json.RawMessage) error })
+	if !ok {
+		return fmt.Errorf("list: %T is no api.List", list)
+	}
+	r := s.count(Request{Verb: verbList, Kind: list.ItemType().Kind})
+	return s.do(ctx, r, func() error {
+		for _, found := range s.fake.list(list.ItemType(), opts) {
+			if err := into.Append(found.data); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Create implements datastore.Store.
+func (s *Session) Create(ctx context.Context, obj api.Resource) error {
+	return s.write(ctx, http.MethodPost, obj, s.fake.create)
+}
+
+// Update implements datastore.Store.
+func (s *Session) Update(ctx context.Context, obj api.Resource) error {
+	return s.write(ctx, http.MethodPut, obj, s.fake.update)
+}
+
+// Delete implements datastore.Store.
+func (s *Session) Delete(ctx context.Context, obj api.Resource) error {
+	if d, ok := obj.(api.Deletable); ok && !d.MarkedDeleted() {
+		d.MarkDeleted()
+		if err := s.Update(ctx, obj); err != nil {
+			return err
+		}
+	}
+	return s.remove(ctx, obj)
+}
+
+// write sends a copy of obj, since a late write lands when its sender may be using obj for something else.
+func (s *Session) write(ctx context.Context, verb string, obj api.Resource, apply func(string, api.Resource) (record, error)) error {
+	sent := newLike(obj)
+	data, err := json.Marshal(obj)
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", keyOf(obj), err)
+	}
+	if err := json.Unmarshal(data, sent); err != nil {
+		return fmt.Errorf("decode %s: %w", keyOf(obj), err)
+	}
+	var stored record
+	err = s.do(ctx, s.request(verb, obj), func() (err error) {
+		stored, err = apply(keyOf(sent), sent)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return stored.into(obj)
+}
+
+func (s *Session) remove(ctx context.Context, obj api.Resource) error {
+	key, m := keyOf(obj), *obj.GetMeta()
+	err := s.do(ctx, s.request(http.MethodDelete, obj), func() error { return s.fake.remove(key, m) })
+	if errors.Is(err, datastore.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+func (s *Session) request(verb string, obj api.Resource) Request {
+	return s.count(Request{Verb: verb, Kind: obj.ResourceType().Kind, Name: obj.GetMeta().Name})
+}
+
+func (s *Session) count(r Request) Request {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.n++
+	if r.Write() {
+		s.writes++
+	}
+	r.N, r.Writes = s.n, s.writes
+	return r
+}
+
+// do sends one request through the hook.
+func (s *Session) do(ctx context.Context, r Request, apply func() error) error {
+	fault := None
+	if s.hook != nil && !s.Crashed() {
+		fault = s.hook(ctx, r)
+	}
+	if s.Crashed() { // perhaps by a request that ran beside this one
+		return fmt.Errorf("%s: %w", r, ErrCrashed)
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("%s: %w: %w", r, datastore.ErrUnavailable, err)
+	}
+	if !r.Write() {
+		fault = onRead(fault)
+	}
+	switch fault {
+	case Conflict:
+		if r.Verb == http.MethodPost {
+			return fmt.Errorf("%s: %w (injected)", r, datastore.ErrExists)
+		}
+		return fmt.Errorf("%s: %w (injected)", r, datastore.ErrConflict)
+	case Unavailable:
+		return fmt.Errorf("%s: %w (injected)", r, datastore.ErrUnavailable)
+	case Lost:
+		_ = apply() // nobody hears of its result
+		return fmt.Errorf("%s: %w (injected after it was served)", r, datastore.ErrUnavailable)
+	case Late, CrashLate:
+		s.fake.hold(apply)
+		return s.lost(r, fault == CrashLate)
+	case Crash:
+		return s.lost(r, true)
+	case CrashAfter:
+		_ = apply() // nobody hears of its result
+		return s.lost(r, true)
+	}
+	return apply()
+}
+
+// onRead turns the faults that only a write can have into those that are left of them for a read.
+func onRead(f Fault) Fault {
+	switch f {
+	case Conflict:
+		return None
+	case Late:
+		return Lost
+	case CrashLate:
+		return CrashAfter
+	}
+	return f
+}
+
+func (s *Session) lost(r Request, crash bool) error {
+	if !crash {
+		return fmt.Errorf("%s: %w (injected, still on its way)", r, datastore.ErrUnavailable)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dead = true
+	return fmt.Errorf("%s: %w", r, ErrCrashed)
+}
+
+// hold keeps a write for LandLate.
+func (f *Fake) hold(write func() error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.late = append(f.late, write)
+}
+
+func keyOf(obj api.Resource) string {
+	m := obj.GetMeta()
+	return obj.ResourceType().Plural + "/" + m.Namespace + "/" + m.Name
+}
+
+// newLike returns a new, empty object of obj's type.
+func newLike(obj api.Resource) api.Resource {
+	fresh, ok := reflect.New(reflect.TypeOf(obj).Elem()).Interface().(api.Resource)
+	if !ok {
+		panic(fmt.Sprintf("%T is a resource but a new one is not", obj))
+	}
+	return fresh
+}
+
+// assign replaces what to points to by what from points to.
+func assign(to, from api.Resource) {
+	reflect.ValueOf(to).Elem().Set(reflect.ValueOf(from).Elem())
+}
