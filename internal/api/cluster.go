@@ -73,8 +73,22 @@ type NodeSpec struct {
 
 // NodeStatus is the part of a Node's status that this project reads.
 type NodeStatus struct {
-	Addresses []NodeAddress `json:"addresses,omitempty"`
+	Addresses  []NodeAddress   `json:"addresses,omitempty"`
+	Conditions []NodeCondition `json:"conditions,omitempty"`
 }
+
+// NodeCondition is one condition of a Node.
+type NodeCondition struct {
+	Type               string `json:"type"`
+	Status             string `json:"status"`
+	Reason             string `json:"reason,omitempty"`
+	Message            string `json:"message,omitempty"`
+	LastHeartbeatTime  string `json:"lastHeartbeatTime,omitempty"`
+	LastTransitionTime string `json:"lastTransitionTime,omitempty"`
+}
+
+// NetworkUnavailable is the type of the Node condition that keeps pods off a node until its network is set up.
+const NetworkUnavailable = "NetworkUnavailable"
 
 // NodeAddress is one address of a Node; Type is InternalIP, ExternalIP, Hostname and so on.
 type NodeAddress struct {

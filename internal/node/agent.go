@@ -1,0 +1,233 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/config"
+	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/encap"
+	"github.com/tortie-net/tortie/internal/fib"
+	"github.com/tortie-net/tortie/internal/ipam"
+	"github.com/tortie-net/tortie/internal/kube"
+	"github.com/tortie-net/tortie/internal/nat"
+	"github.com/tortie-net/tortie/internal/netlinkx"
+	"github.com/tortie-net/tortie/internal/sysctl"
+)
+
+const (
+	// coalesce is how long the agent waits for more of what woke it, so that a burst of changes costs one pass.
+	coalesce = 20 * time.Millisecond
+	// fullPass is how often the agent compares everything although nothing woke it.
+	fullPass = 30 * time.Second
+	// passTime bounds one pass.
+	passTime = 30 * time.Second
+	// dutyTime bounds the set-up of the cluster's objects.
+	dutyTime = 30 * time.Second
+	// settleTime is how long after the last BGP session came up its table is taken to be complete.
+	settleTime = 5 * time.Second
+	// holdTime bounds how long a starting agent keeps routes that BGP has not told it of: the time for which peers keep
+	// theirs, by graceful restart.
+	holdTime = bgp.DefaultRestartTime
+	// maxRetry bounds the pause before a failed pass is repeated.
+	maxRetry = 30 * time.Second
+)
+
+// errRestart: BGP's own identity changed, which GoBGP takes only at its start.
+var errRestart = errors.New("this node's address, AS number or BGP port changed: the agent ends in order to start anew; routes stay")
+
+// Deps are the agent's doors to the outside.
+type Deps struct {
+	Config  config.Node
+	Log     *slog.Logger
+	Store   *kubernetes.Store
+	Watch   *kube.Watch
+	Speaker bgp.Speaker
+	Kernel  *netlinkx.Conn
+	FIB     *fib.Table
+	Encap   *encap.Syncer
+	NAT     *nat.Syncer
+	Status  *Status
+}
+
+// Agent keeps this node's kernel and BGP speaker as the cluster wants them. Its fields belong to the goroutine of Run.
+type Agent struct {
+	Deps
+	ipam    *ipam.Client
+	sysctls sysctl.Root
+
+	node       *api.Node // this node, read again when it was replaced
+	local      bgp.Local // what the speaker was started with
+	started    bool      // the speaker listens
+	begun      time.Time // when the loop started
+	settled    time.Time // since when all BGP sessions are established; zero if one is not
+	holding    bool      // routes of an earlier agent are kept for now
+	tunnel     tunnelState
+	available  bool   // NetworkUnavailable was cleared
+	complaints string // problems that were logged last
+
+	kernelEvents <-chan struct{} // nil: not subscribed
+}
+
+// tunnelState remembers for which inputs the tunnel address was assigned: only a change of them asks the datastore again.
+type tunnelState struct {
+	done   bool
+	ranges []netip.Prefix
+	uid    string
+	noted  string // the annotation that was seen then
+	addr   netip.Addr
+}
+
+// NewAgent returns an agent that has done nothing yet.
+func NewAgent(d Deps) *Agent {
+	return &Agent{Deps: d, ipam: ipam.NewClient(d.Store, time.Now), sysctls: sysctl.Root(d.Config.SysctlRoot)}
+}
+
+// Run works until ctx ends. Then it leaves everything as it is: routes, sessions' graceful restart and addresses carry the
+// traffic until the next agent takes over.
+func (a *Agent) Run(ctx context.Context) error {
+	if err := a.start(ctx); err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return a.Watch.Run(ctx) })
+	g.Go(func() error { return a.loop(ctx) })
+	err := g.Wait()
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	return errors.Join(err, a.Speaker.Stop(stop, bgp.Exit))
+}
+
+// start reads this node and sets up the cluster's objects. It waits for an API server that is away: a rebooted node often
+// comes up before its control plane.
+func (a *Agent) start(ctx context.Context) error {
+	return a.retry(ctx, "set up the cluster's objects", func(ctx context.Context) error {
+		n, err := a.readNode(ctx)
+		if err != nil {
+			return err
+		}
+		a.node = n
+		return setUpCluster(ctx, a.Store, a.Config.ClusterType, a.Config.DefaultPool)
+	})
+}
+
+func (a *Agent) readNode(ctx context.Context) (*api.Node, error) {
+	n := &api.Node{Meta: api.Meta{Name: a.Config.Nodename}}
+	if err := a.Store.Get(ctx, n); errors.Is(err, datastore.ErrNotFound) {
+		return nil, fmt.Errorf("%w: is environment variable NODENAME %q the name of a Node?", err, a.Config.Nodename)
+	} else if err != nil {
+		return nil, err
+	}
+	return n, nil
+}
+
+// retry repeats what until it succeeds or ctx ends, with growing and jittered pauses.
+func (a *Agent) retry(ctx context.Context, doing string, what func(context.Context) error) error {
+	for pause := time.Second; ; pause = min(2*pause, maxRetry) {
+		try, cancel := context.WithTimeout(ctx, dutyTime)
+		err := what(try)
+		cancel()
+		if err == nil {
+			return nil
+		}
+		a.Log.Warn("will try again", "doing", doing, "err", err, "pause", pause)
+		a.Status.SetProblems([]string{fmt.Sprintf("%s: %v", doing, err)})
+		select {
+		case <-time.After(pause/2 + rand.N(pause)):
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w", doing, errors.Join(err, context.Cause(ctx)))
+		}
+	}
+}
+
+// loop makes a pass whenever something may have changed, and now and then although nothing has.
+func (a *Agent) loop(ctx context.Context) error {
+	if err := a.Watch.WaitForSync(ctx, a.Log); err != nil {
+		return err
+	}
+	a.begun = time.Now()
+	pause := time.Second
+	for {
+		if err := a.subscribe(ctx); err != nil {
+			return err
+		}
+		begun := time.Now()
+		err := a.pass(ctx)
+		if errors.Is(err, errRestart) {
+			return err
+		}
+		a.report(err, time.Since(begun))
+		next := fullPass
+		switch {
+		case err != nil:
+			next, pause = pause/2+rand.N(pause), min(2*pause, maxRetry)
+		case a.holding:
+			next, pause = settleTime, time.Second
+		default:
+			pause = time.Second
+		}
+		if !a.wait(ctx, next) {
+			return nil
+		}
+	}
+}
+
+// subscribe listens to changes of the kernel's links, addresses and routes, again if the socket broke.
+func (a *Agent) subscribe(ctx context.Context) (err error) {
+	if a.kernelEvents != nil {
+		return nil
+	}
+	a.kernelEvents, err = a.Kernel.Subscribe(ctx, netlinkx.LinkEvents|netlinkx.AddrEvents|netlinkx.RouteEvents)
+	return err
+}
+
+// wait returns after the pause, or soon after something happened; false if ctx ended.
+func (a *Agent) wait(ctx context.Context, pause time.Duration) bool {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+	case <-a.Watch.Changed():
+	case <-a.Speaker.Dirty():
+	case _, ok := <-a.kernelEvents:
+		if !ok {
+			a.kernelEvents = nil
+		}
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(coalesce):
+		return true
+	}
+}
+
+// report tells people about a pass: once when a problem appears, changes or goes.
+func (a *Agent) report(err error, took time.Duration) {
+	a.Status.Passed(err, took)
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if text == a.complaints {
+		return
+	}
+	a.complaints = text
+	if err != nil {
+		a.Log.Error("this node is not as it should be; trying again", "err", err)
+		return
+	}
+	a.Log.Info("this node is as it should be", "took", took)
+}

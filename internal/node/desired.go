@@ -1,0 +1,138 @@
+package node
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/encap"
+	"github.com/tortie-net/tortie/internal/fib"
+	"github.com/tortie-net/tortie/internal/nat"
+	"github.com/tortie-net/tortie/internal/netlinkx"
+)
+
+// Peers returns the BGP sessions that this node should have: one with every other node, if the mesh is on.
+func (s *Snapshot) Peers() []bgp.Peer {
+	if !s.Mesh {
+		return nil
+	}
+	members := make([]bgp.Member, 0, len(s.Others))
+	for _, o := range s.Others {
+		members = append(members, bgp.Member{Addr: o.Addr, ASN: s.asn(o.ASN), Port: s.Port})
+	}
+	return bgp.Mesh(bgp.Member{Addr: s.Self.Addr.Addr(), ASN: s.asn(s.Self.ASN), Port: s.Port}, members)
+}
+
+func (s *Snapshot) asn(own uint32) uint32 {
+	if own != 0 {
+		return own
+	}
+	return s.ASN
+}
+
+// Originated returns what this node announces: its own confirmed blocks, but for those of pools that keep out of BGP.
+func (s *Snapshot) Originated() []bgp.Path {
+	var paths []bgp.Path
+	for _, b := range s.Blocks {
+		if pool, ok := s.poolOf(b); ok && !pool.NoExport {
+			paths = append(paths, bgp.Path{Prefix: b})
+		}
+	}
+	return paths
+}
+
+// Accept says which learned paths may become routes: those inside a pool. A peer must not be able to draw the node's other
+// traffic to itself.
+func (s *Snapshot) Accept() bgp.Accept {
+	cidrs := make([]netip.Prefix, 0, len(s.Pools))
+	for _, p := range s.Pools {
+		cidrs = append(cidrs, p.CIDR)
+	}
+	return bgp.Within(cidrs...)
+}
+
+// Tunnel returns the tunnel device that this node should have; ok is false if no pool needs one or if the device has no
+// address yet.
+func (s *Snapshot) Tunnel() (t encap.Tunnel, ok bool) {
+	if !s.needsTunnel() || !s.Self.TunnelAddr.IsValid() {
+		return encap.Tunnel{}, false
+	}
+	return encap.Tunnel{MTU: s.tunnelMTU(), Addr: s.Self.TunnelAddr}, true
+}
+
+func (s *Snapshot) needsTunnel() bool {
+	for _, p := range s.Pools {
+		if p.encapsulates() {
+			return true
+		}
+	}
+	return false
+}
+
+func (p Pool) encapsulates() bool { return p.IPIP == api.EncapAlways || p.IPIP == api.EncapCrossSubnet }
+
+// ipipOverhead is the size of the outer IPv4 header.
+const ipipOverhead = 20
+
+func (s *Snapshot) tunnelMTU() int {
+	if s.Self.TunnelMTU != 0 {
+		return s.Self.TunnelMTU
+	}
+	return s.Self.LinkMTU - ipipOverhead
+}
+
+// PodMTU returns the MTU of pods' interfaces: what fits through every way that a pod's packets can take.
+func (s *Snapshot) PodMTU() int {
+	if s.needsTunnel() {
+		return s.tunnelMTU()
+	}
+	return s.Self.LinkMTU
+}
+
+// Routes returns the routes that this node should have: the learned blocks by way of their next hops, and each own block as
+// unreachable, so that a packet to an address without a pod fails at once instead of leaving by the default route. The
+// pods' own routes are longer and win.
+func (s *Snapshot) Routes(learned []bgp.Path) []fib.Route {
+	routes := make([]fib.Route, 0, len(learned)+len(s.Blocks))
+	for _, b := range s.Blocks {
+		if b.IsSingleIP() {
+			continue // the pod's own route has the same destination
+		}
+		routes = append(routes, fib.Route{Dst: b, Type: netlinkx.Unreachable})
+	}
+	for _, p := range learned {
+		if slices.Contains(s.Blocks, p.Prefix) {
+			continue // whatever a peer says of it
+		}
+		if r, ok := s.route(p); ok {
+			routes = append(routes, r)
+		}
+	}
+	return routes
+}
+
+// route returns the way to a learned prefix. ok is false while the tunnel that it needs has no address.
+func (s *Snapshot) route(p bgp.Path) (r fib.Route, ok bool) {
+	pool, ok := s.poolOf(p.Prefix)
+	if !ok {
+		return fib.Route{}, false
+	}
+	sameSubnet := s.Self.Addr.Masked().Contains(p.NextHop)
+	if pool.IPIP == api.EncapAlways || pool.IPIP == api.EncapCrossSubnet && !sameSubnet {
+		// The next hop is the outer destination: nothing on the tunnel resolves it, which onlink tells the kernel.
+		_, ok := s.Tunnel()
+		return fib.Route{Dst: p.Prefix, Via: p.NextHop, Dev: encap.Device, Onlink: true}, ok
+	}
+	// Without encapsulation the fabric between the nodes has to know the blocks, unless they share a subnet.
+	return fib.Route{Dst: p.Prefix, Via: p.NextHop, Dev: s.Self.Link, Onlink: !sameSubnet}, sameSubnet
+}
+
+// NAT returns which pools' packets are masqueraded on their way out of the pools.
+func (s *Snapshot) NAT() nat.Config {
+	var c nat.Config
+	for _, p := range s.Pools {
+		c.Pools = append(c.Pools, nat.Pool{CIDR: p.CIDR, NATOutgoing: p.NATOutgoing})
+	}
+	return c
+}

@@ -1,0 +1,250 @@
+package node
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/encap"
+	"github.com/tortie-net/tortie/internal/fib"
+	"github.com/tortie-net/tortie/internal/kube"
+	"github.com/tortie-net/tortie/internal/nat"
+	"github.com/tortie-net/tortie/internal/netlinkx"
+)
+
+var compareAddrs = cmp.Options{
+	cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}),
+	cmpopts.EquateEmpty(),
+}
+
+func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+func addr(s string) netip.Addr     { return netip.MustParseAddr(s) }
+
+// cluster is a world of three nodes with one pool; node1 is the one that is looked at.
+func cluster(change func(*kube.World)) kube.World {
+	node := func(name, address string) api.Node {
+		n := api.Node{Meta: api.Meta{Name: name, Annotations: map[string]string{}}}
+		if address != "" {
+			n.Annotations[api.AnnotationIPv4Address] = address
+		}
+		return n
+	}
+	affinity := func(node, cidr string, state api.AffinityState) api.BlockAffinity {
+		return api.BlockAffinity{
+			Meta: api.Meta{Name: node + "-" + cidr},
+			Spec: api.BlockAffinitySpec{Node: node, CIDR: cidr, State: state, Type: "host", Deleted: "false"},
+		}
+	}
+	w := kube.World{
+		Nodes: []api.Node{node("node2", "10.0.0.2/24"), node("node1", "10.0.0.1/24"), node("far", "10.9.0.9/24"), node("new", "")},
+		Pools: []api.IPPool{{
+			Meta: api.Meta{Name: "default-ipv4-ippool"},
+			Spec: api.IPPoolSpec{CIDR: "192.168.0.0/16", IPIPMode: api.EncapAlways, NATOutgoing: true},
+		}},
+		Affinities: []api.BlockAffinity{
+			affinity("node1", "192.168.1.64/26", api.AffinityConfirmed),
+			affinity("node1", "192.168.1.0/26", ""), // old data: confirmed
+			affinity("node1", "192.168.9.0/26", api.AffinityPending),
+			affinity("node1", "192.168.9.64/26", api.AffinityPendingDeletion),
+			affinity("node2", "192.168.2.0/26", api.AffinityConfirmed),
+		},
+	}
+	if change != nil {
+		change(&w)
+	}
+	return w
+}
+
+func snapshot(t *testing.T, change func(*kube.World)) *Snapshot {
+	t.Helper()
+	self := Self{Name: "node1", Addr: prefix("10.0.0.1/24"), Link: "eth0", LinkMTU: 1500}
+	s, problems := BuildSnapshot(self, cluster(change))
+	if len(problems) > 0 {
+		t.Fatalf("problems: %v", problems)
+	}
+	s.Self.TunnelAddr = addr("192.168.1.1")
+	return &s
+}
+
+func pool(change func(*api.IPPoolSpec)) func(*kube.World) {
+	return func(w *kube.World) { change(&w.Pools[0].Spec) }
+}
+
+func TestOnlyConfirmedOwnBlocksAreOriginated(t *testing.T) {
+	s := snapshot(t, nil)
+	want := []bgp.Path{{Prefix: prefix("192.168.1.0/26")}, {Prefix: prefix("192.168.1.64/26")}}
+	if d := cmp.Diff(want, s.Originated(), compareAddrs); d != "" {
+		t.Errorf("originated (-want +got):\n%s", d)
+	}
+	s = snapshot(t, pool(func(p *api.IPPoolSpec) { p.DisableBGPExport = true }))
+	if got := s.Originated(); len(got) > 0 {
+		t.Errorf("a pool with disableBGPExport is announced: %v", got)
+	}
+	s = snapshot(t, func(w *kube.World) { w.Pools = nil })
+	if got := s.Originated(); len(got) > 0 {
+		t.Errorf("blocks outside of every pool are announced: %v", got)
+	}
+}
+
+func TestMeshHasEveryNodeThatAnnouncedItsAddress(t *testing.T) {
+	peers := snapshot(t, nil).Peers()
+	if len(peers) != 2 || peers[0].Addr != addr("10.0.0.2") || peers[1].Addr != addr("10.9.0.9") {
+		t.Fatalf("peers: %+v", peers)
+	}
+	for _, p := range peers {
+		if p.ASN != 64512 || p.Port != 179 || p.From != addr("10.0.0.1") {
+			t.Errorf("peer %+v: want AS 64512, port 179, from 10.0.0.1", p)
+		}
+	}
+	off := false
+	s := snapshot(t, func(w *kube.World) { w.BGP.NodeToNodeMeshEnabled = &off })
+	if got := s.Peers(); got != nil {
+		t.Errorf("the mesh is off, peers: %+v", got)
+	}
+}
+
+func TestASNumbers(t *testing.T) {
+	asn := uint32(65001)
+	s := snapshot(t, func(w *kube.World) {
+		w.BGP.ASNumber, w.BGP.ListenPort = &asn, 1790
+		w.Nodes[0].Annotations[api.AnnotationASNumber] = "65002"
+	})
+	peers := s.Peers()
+	if peers[0].ASN != 65002 || peers[1].ASN != 65001 || peers[0].Port != 1790 {
+		t.Errorf("peers %+v: want the node's own AS 65002, else the cluster's 65001, and port 1790", peers)
+	}
+}
+
+func TestRoutes(t *testing.T) {
+	own := []fib.Route{
+		{Dst: prefix("192.168.1.0/26"), Type: netlinkx.Unreachable},
+		{Dst: prefix("192.168.1.64/26"), Type: netlinkx.Unreachable},
+	}
+	near := bgp.Path{Prefix: prefix("192.168.2.0/26"), NextHop: addr("10.0.0.2")}
+	far := bgp.Path{Prefix: prefix("192.168.3.0/26"), NextHop: addr("10.9.0.9")}
+	tunnel := func(p bgp.Path) fib.Route {
+		return fib.Route{Dst: p.Prefix, Via: p.NextHop, Dev: "tunl0", Onlink: true}
+	}
+	direct := fib.Route{Dst: near.Prefix, Via: near.NextHop, Dev: "eth0"}
+	for name, tc := range map[string]struct {
+		change func(*kube.World)
+		want   []fib.Route
+	}{
+		"always encapsulated":              {nil, []fib.Route{tunnel(near), tunnel(far)}},
+		"encapsulated between subnets":     {pool(func(p *api.IPPoolSpec) { p.IPIPMode = api.EncapCrossSubnet }), []fib.Route{direct, tunnel(far)}},
+		"never encapsulated":               {pool(func(p *api.IPPoolSpec) { p.IPIPMode = api.EncapNever }), []fib.Route{direct}},
+		"mode not set means never":         {pool(func(p *api.IPPoolSpec) { p.IPIPMode = "" }), []fib.Route{direct}},
+		"a disabled pool keeps its routes": {pool(func(p *api.IPPoolSpec) { p.Disabled = true }), []fib.Route{tunnel(near), tunnel(far)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := snapshot(t, tc.change).Routes([]bgp.Path{near, far})
+			if d := cmp.Diff(append(own[:2:2], tc.want...), got, compareAddrs); d != "" {
+				t.Errorf("routes (-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+func TestNoPathReplacesAnOwnBlock(t *testing.T) {
+	got := snapshot(t, nil).Routes([]bgp.Path{{Prefix: prefix("192.168.1.0/26"), NextHop: addr("10.0.0.2")}})
+	if len(got) != 2 || got[0].Type != netlinkx.Unreachable {
+		t.Errorf("routes: %v", got)
+	}
+}
+
+func TestNoTunnelRouteBeforeTheTunnelHasAnAddress(t *testing.T) {
+	s := snapshot(t, nil)
+	s.Self.TunnelAddr = netip.Addr{}
+	if got := s.Routes([]bgp.Path{{Prefix: prefix("192.168.2.0/26"), NextHop: addr("10.0.0.2")}}); len(got) != 2 {
+		t.Errorf("routes: %v", got)
+	}
+}
+
+func TestOnlyPathsInsidePoolsAreAccepted(t *testing.T) {
+	accept := snapshot(t, nil).Accept()
+	for text, want := range map[string]bool{
+		"192.168.2.0/26": true, "192.168.2.7/32": true, "192.168.0.0/16": true,
+		"0.0.0.0/0": false, "192.0.0.0/8": false, "10.96.0.0/16": false, "10.0.0.2/32": false,
+	} {
+		if got := accept(bgp.Path{Prefix: prefix(text), NextHop: addr("10.0.0.2")}); got != want {
+			t.Errorf("accept %s = %v, want %v", text, got, want)
+		}
+	}
+}
+
+func TestTunnelAndMTU(t *testing.T) {
+	s := snapshot(t, nil)
+	got, ok := s.Tunnel()
+	if want := (encap.Tunnel{MTU: 1480, Addr: addr("192.168.1.1")}); !ok || got != want {
+		t.Errorf("tunnel %+v, %v; want %+v", got, ok, want)
+	}
+	if s.PodMTU() != 1480 {
+		t.Errorf("pod MTU %d, want 1480", s.PodMTU())
+	}
+	s.Self.TunnelMTU = 1400
+	if got, _ := s.Tunnel(); got.MTU != 1400 || s.PodMTU() != 1400 {
+		t.Errorf("configured MTU 1400, tunnel %d, pods %d", got.MTU, s.PodMTU())
+	}
+	plain := snapshot(t, pool(func(p *api.IPPoolSpec) { p.IPIPMode = api.EncapNever }))
+	if _, ok := plain.Tunnel(); ok || plain.PodMTU() != 1500 {
+		t.Errorf("no encapsulation: tunnel %v, pod MTU %d, want none and 1500", ok, plain.PodMTU())
+	}
+}
+
+func TestNATCoversEveryPool(t *testing.T) {
+	s := snapshot(t, func(w *kube.World) {
+		w.Pools = append(w.Pools, api.IPPool{Meta: api.Meta{Name: "b"}, Spec: api.IPPoolSpec{CIDR: "10.5.0.0/16"}})
+	})
+	want := nat.Config{Pools: []nat.Pool{{CIDR: prefix("10.5.0.0/16")}, {CIDR: prefix("192.168.0.0/16"), NATOutgoing: true}}}
+	if d := cmp.Diff(want, s.NAT(), compareAddrs); d != "" {
+		t.Errorf("NAT (-want +got):\n%s", d)
+	}
+}
+
+func TestTunnelPools(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*api.IPPoolSpec)
+		want   int
+	}{
+		"as usual":                     {func(*api.IPPoolSpec) {}, 1},
+		"between subnets":              {func(p *api.IPPoolSpec) { p.IPIPMode = api.EncapCrossSubnet }, 1},
+		"no encapsulation":             {func(p *api.IPPoolSpec) { p.IPIPMode = api.EncapNever }, 0},
+		"disabled":                     {func(p *api.IPPoolSpec) { p.Disabled = true }, 0},
+		"not for tunnels":              {func(p *api.IPPoolSpec) { p.AllowedUses = []api.AllowedUse{api.UseWorkload} }, 0},
+		"for other nodes":              {func(p *api.IPPoolSpec) { p.NodeSelector = "has(gpu)" }, 0},
+		"for namespaces, so pods only": {func(p *api.IPPoolSpec) { p.AssignmentMode = api.AssignManual }, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := snapshot(t, pool(tc.change)).tunnelPools()
+			if err != nil || len(got) != tc.want {
+				t.Errorf("got %v, %v; want %d", got, err, tc.want)
+			}
+		})
+	}
+}
+
+func TestBrokenObjectsAreNamedAndLeftOut(t *testing.T) {
+	w := cluster(func(w *kube.World) {
+		w.Pools = append(w.Pools, api.IPPool{Meta: api.Meta{Name: "crooked"}, Spec: api.IPPoolSpec{CIDR: "10.5.0.1/16"}})
+		w.Nodes[0].Annotations[api.AnnotationIPv4Address] = "10.0.0.2"
+		w.Nodes[2].Annotations[api.AnnotationASNumber] = "minus"
+		w.Affinities = append(w.Affinities, api.BlockAffinity{
+			Meta: api.Meta{Name: "broken"}, Spec: api.BlockAffinitySpec{Node: "node1", CIDR: "x", State: "confirmed"},
+		})
+	})
+	s, problems := BuildSnapshot(Self{Name: "node1", Addr: prefix("10.0.0.1/24")}, w)
+	text := strings.Join(texts(problems), "\n")
+	for _, want := range []string{"IPPool crooked", "Node node2", `"10.0.0.2"`, "Node far", `"minus"`, "BlockAffinity broken"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("problems do not name %s:\n%s", want, text)
+		}
+	}
+	if len(s.Pools) != 1 || len(s.Others) != 1 || len(s.Blocks) != 2 {
+		t.Errorf("the rest is not as before: %d pools, %d nodes, %d blocks", len(s.Pools), len(s.Others), len(s.Blocks))
+	}
+}

@@ -1,0 +1,251 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/netlinkx"
+	"github.com/tortie-net/tortie/internal/sysctl"
+)
+
+// The files that the CNI plugins read.
+const (
+	nodenameFile = "nodename"
+	mtuFile      = "mtu"
+)
+
+// bgpStart bounds how long one pass waits for BGP's port; the next pass tries again.
+const bgpStart = 3 * time.Second
+
+// pass makes this node as it should be. Each part is tried even if another failed; the error joins what went wrong.
+func (a *Agent) pass(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, passTime)
+	defer cancel()
+	s, err := a.look(ctx)
+	if err != nil {
+		return err // without an address nothing else can be right
+	}
+	if a.started && (a.local.ASN != s.asn(s.Self.ASN) || a.local.Port != s.Port || a.local.Listen[0] != s.Self.Addr.Addr()) {
+		return errRestart
+	}
+	problems := []error{
+		a.prepareHost(),
+		a.announceSelf(ctx, &s),
+		a.NAT.Sync(ctx, s.NAT()),
+		a.syncTunnel(ctx, &s),
+	}
+	learned, err := a.syncBGP(ctx, &s)
+	a.holding = err != nil || a.settling()
+	problems = append(problems, err, a.syncRoutes(ctx, &s, learned))
+	if err := errors.Join(problems...); err != nil {
+		return err
+	}
+	return a.openForPods(ctx, &s)
+}
+
+// look collects what is known into a snapshot.
+func (a *Agent) look(ctx context.Context) (Snapshot, error) {
+	world := a.Watch.World()
+	i := slices.IndexFunc(world.Nodes, func(n api.Node) bool { return n.Name == a.Config.Nodename })
+	if i < 0 {
+		return Snapshot{}, fmt.Errorf("Node %s does not exist in the API: keeping everything as it is until it comes back", a.Config.Nodename)
+	}
+	seen := world.Nodes[i]
+	if seen.UID != a.node.UID {
+		n, err := a.readNode(ctx)
+		if err != nil {
+			return Snapshot{}, err
+		}
+		a.node, a.available = n, false
+	}
+	a.node.Annotations = seen.Annotations
+	addr, err := a.findAddress()
+	if err != nil {
+		return Snapshot{}, err
+	}
+	self := Self{Name: a.node.Name, Addr: addr.Addr, Link: addr.Link, LinkMTU: addr.LinkMTU, TunnelMTU: a.Config.TunnelMTU}
+	s, problems := BuildSnapshot(self, world)
+	a.Status.SetProblems(texts(problems))
+	s.Self.TunnelAddr, err = a.tunnelAddress(ctx, &s)
+	return s, err
+}
+
+func texts(errs []error) []string {
+	out := make([]string, len(errs))
+	for i, err := range errs {
+		out[i] = err.Error()
+	}
+	return out
+}
+
+func (a *Agent) findAddress() (NodeAddress, error) {
+	links, err := a.Kernel.Links()
+	if err != nil {
+		return NodeAddress{}, err
+	}
+	addrs, err := a.Kernel.Addrs(0, netlinkx.IPv4)
+	if err != nil {
+		return NodeAddress{}, err
+	}
+	return chooseAddress(a.Config.IP, a.node, links, addrs)
+}
+
+// tunnelAddress returns the address of tunl0. It asks the datastore only if the pools, the Node or its annotation changed.
+func (a *Agent) tunnelAddress(ctx context.Context, s *Snapshot) (netip.Addr, error) {
+	ranges, err := s.tunnelPools()
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	noted := a.node.Annotations[api.AnnotationIPv4TunnelAddr]
+	t := &a.tunnel
+	if t.done && slices.Equal(t.ranges, ranges) && t.uid == a.node.UID && (noted == t.noted || noted == addrText(t.addr)) {
+		return t.addr, nil
+	}
+	addr, err := assignTunnelAddress(ctx, a.ipam, a.node.Name, ranges)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	*t = tunnelState{done: true, ranges: ranges, uid: a.node.UID, noted: noted, addr: addr}
+	return addr, nil
+}
+
+// addrText is empty for the invalid address.
+func addrText(a netip.Addr) string {
+	if !a.IsValid() {
+		return ""
+	}
+	return a.String()
+}
+
+// prepareHost sets what the host needs to forward packets between pods and nodes.
+func (a *Agent) prepareHost() error {
+	return a.sysctls.Set(sysctl.Key{"net", "ipv4", "ip_forward"}, "1")
+}
+
+// announceSelf tells other nodes, Calico's among them, how to reach this one.
+func (a *Agent) announceSelf(ctx context.Context, s *Snapshot) error {
+	err := announce(ctx, a.Store, a.node.Annotations, a.node.Name, map[string]string{
+		api.AnnotationIPv4Address:    s.Self.Addr.String(),
+		api.AnnotationIPv4TunnelAddr: addrText(s.Self.TunnelAddr),
+	})
+	if err != nil {
+		return fmt.Errorf("announce this node's address: %w", err)
+	}
+	return nil
+}
+
+func (a *Agent) syncTunnel(ctx context.Context, s *Snapshot) error {
+	if t, ok := s.Tunnel(); ok {
+		return a.Encap.Sync(ctx, t)
+	}
+	return a.Encap.Remove(ctx)
+}
+
+// syncBGP sets what is announced and the sessions, in this order, and returns what is learned.
+func (a *Agent) syncBGP(ctx context.Context, s *Snapshot) ([]bgp.Path, error) {
+	if err := a.startBGP(ctx, s); err != nil {
+		return nil, err
+	}
+	if err := a.Speaker.SetOriginated(ctx, s.Originated()); err != nil {
+		return nil, err
+	}
+	if err := a.Speaker.SetPeers(ctx, s.Peers()); err != nil {
+		return nil, err
+	}
+	peers, err := a.Speaker.Peers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	a.watchSessions(peers)
+	learned, err := a.Speaker.Snapshot(ctx, s.Accept())
+	a.Status.SetBGP(s, peers, learned)
+	return learned, err
+}
+
+// watchSessions notes since when all sessions are established.
+func (a *Agent) watchSessions(peers []bgp.PeerStatus) {
+	down := slices.ContainsFunc(peers, func(p bgp.PeerStatus) bool { return p.State != bgp.Established })
+	switch {
+	case down:
+		a.settled = time.Time{}
+	case a.settled.IsZero():
+		a.settled = time.Now()
+	}
+}
+
+// settling reports that this agent started so recently that BGP may not have told it everything yet: what an earlier agent
+// programmed has to stay. It ends when all sessions have been up for a while, or after the time of a graceful restart.
+func (a *Agent) settling() bool {
+	if a.begun.IsZero() {
+		return false
+	}
+	if time.Since(a.begun) > holdTime || !a.settled.IsZero() && time.Since(a.settled) > settleTime {
+		a.begun = time.Time{} // for good: later, a lost session is BGP's to judge
+		return false
+	}
+	return true
+}
+
+// startBGP begins to listen, once.
+func (a *Agent) startBGP(ctx context.Context, s *Snapshot) error {
+	if a.started {
+		return nil
+	}
+	own, err := a.Kernel.Routes(netlinkx.RouteFilter{Protocol: netlinkx.Protocol(a.Config.RouteProtocol)})
+	if err != nil {
+		return err
+	}
+	a.local = bgp.Local{
+		ASN:      s.asn(s.Self.ASN),
+		RouterID: s.Self.Addr.Addr(),
+		Listen:   []netip.Addr{s.Self.Addr.Addr()},
+		Port:     s.Port,
+		// Routes of an earlier agent are still in the kernel: peers may keep theirs to us.
+		Restarting: len(own) > 0,
+	}
+	ctx, cancel := context.WithTimeout(ctx, bgpStart)
+	defer cancel()
+	if err := a.Speaker.Start(ctx, a.local); err != nil {
+		return err
+	}
+	a.started = true
+	return nil
+}
+
+// syncRoutes programs the kernel. While BGP cannot be asked or has not learned yet what an earlier agent knew, nothing is
+// removed.
+func (a *Agent) syncRoutes(ctx context.Context, s *Snapshot, learned []bgp.Path) error {
+	desired := s.Routes(learned)
+	sync := a.FIB.Sync
+	if a.holding {
+		sync = a.FIB.Merge
+	}
+	stats, err := sync(ctx, desired)
+	a.Status.SetRoutes(len(desired), stats)
+	return err
+}
+
+// openForPods writes what the plugins wait for and lets pods be scheduled here.
+func (a *Agent) openForPods(ctx context.Context, s *Snapshot) error {
+	if err := writeState(a.Config.StateDir, mtuFile, strconv.Itoa(s.PodMTU())); err != nil {
+		return err
+	}
+	if err := writeState(a.Config.StateDir, nodenameFile, a.node.Name); err != nil {
+		return err
+	}
+	if a.available {
+		return nil
+	}
+	if err := declareNetworkAvailable(ctx, a.Store, a.node.Name, time.Now()); err != nil {
+		return fmt.Errorf("clear the condition %s of Node %s: %w", api.NetworkUnavailable, a.node.Name, err)
+	}
+	a.available = true
+	return nil
+}

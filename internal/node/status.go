@@ -1,0 +1,250 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/fib"
+)
+
+// stuckAfter is how long a pass may be overdue before the agent counts as stuck: several full passes and their time limits.
+const stuckAfter = 3 * (fullPass + passTime)
+
+// Report is what /status shows.
+type Report struct {
+	Node string `json:"node"`
+	// Ready says that one pass has succeeded: the dataplane stands. Later trouble, such as a dead peer, does not undo it.
+	Ready bool `json:"ready"`
+	// LastPass is when the agent last compared this node with what it should be; LastError is why that failed, if it did.
+	LastPass  time.Time `json:"lastPass"`
+	LastError string    `json:"lastError,omitempty"`
+	// Problems are objects in the API that the agent cannot use.
+	Problems []string `json:"problems,omitempty"`
+
+	Address       string       `json:"address,omitempty"`
+	Interface     string       `json:"interface,omitempty"`
+	TunnelAddress string       `json:"tunnelAddress,omitempty"`
+	PodMTU        int          `json:"podMTU,omitempty"`
+	ASN           uint32       `json:"asn,omitempty"`
+	Blocks        []string     `json:"blocks"`
+	Peers         []PeerReport `json:"peers"`
+	Learned       []PathReport `json:"learned"`
+	Routes        int          `json:"routes"`
+}
+
+// PeerReport is one BGP session.
+type PeerReport struct {
+	Address   string    `json:"address"`
+	ASN       uint32    `json:"asn"`
+	State     bgp.State `json:"state"`
+	Since     time.Time `json:"since"`
+	Received  int       `json:"received"`
+	Sent      int       `json:"sent"`
+	LastError string    `json:"lastError,omitempty"`
+}
+
+// PathReport is one learned prefix.
+type PathReport struct {
+	Prefix  string `json:"prefix"`
+	NextHop string `json:"nextHop"`
+}
+
+// Status is what the agent tells people and probes. It is safe for concurrent use.
+type Status struct {
+	registry *prometheus.Registry
+	healthy  func(context.Context) error
+
+	mu     sync.Mutex
+	report Report
+
+	passes      prometheus.Histogram
+	failures    prometheus.Counter
+	peers       *prometheus.GaugeVec
+	learned     prometheus.Gauge
+	originated  prometheus.Gauge
+	routes      prometheus.Gauge
+	routeWrites *prometheus.CounterVec
+	readyGauge  prometheus.Gauge
+}
+
+// NewStatus returns the status of a node whose agent has just started. healthy proves that the BGP speaker's loop turns.
+func NewStatus(node string, now time.Time, healthy func(context.Context) error) *Status {
+	s := &Status{
+		registry: prometheus.NewRegistry(),
+		healthy:  healthy,
+		report:   Report{Node: node, LastPass: now, Blocks: []string{}, Peers: []PeerReport{}, Learned: []PathReport{}},
+		passes: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "tortie_node_pass_seconds", Help: "Time of one comparison of this node with what it should be.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 4, 8),
+		}),
+		failures: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "tortie_node_pass_failures_total", Help: "Passes after which this node was not as it should be.",
+		}),
+		peers: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "tortie_bgp_peers", Help: "Configured BGP sessions by state.",
+		}, []string{"state"}),
+		learned: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "tortie_bgp_learned_prefixes", Help: "Prefixes learned and accepted from BGP peers.",
+		}),
+		originated: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "tortie_bgp_originated_prefixes", Help: "Prefixes that this node announces.",
+		}),
+		routes: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "tortie_routes_desired", Help: "Routes that this node should have in the kernel.",
+		}),
+		routeWrites: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "tortie_route_writes_total", Help: "Routes written to the kernel by what was done.",
+		}, []string{"op"}),
+		readyGauge: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "tortie_node_ready", Help: "1 once the dataplane of this node stands.",
+		}),
+	}
+	s.registry.MustRegister(s.passes, s.failures, s.peers, s.learned, s.originated, s.routes, s.routeWrites, s.readyGauge,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return s
+}
+
+// Passed notes the end of a pass.
+func (s *Status) Passed(err error, took time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.report.LastPass, s.report.LastError = time.Now(), ""
+	s.passes.Observe(took.Seconds())
+	if err != nil {
+		s.report.LastError = err.Error()
+		s.failures.Inc()
+		return
+	}
+	s.report.Ready = true
+	s.readyGauge.Set(1)
+}
+
+// SetProblems replaces the objects that cannot be used.
+func (s *Status) SetProblems(problems []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.report.Problems = problems
+}
+
+// SetBGP replaces what is known of sessions and learned paths.
+func (s *Status) SetBGP(snap *Snapshot, peers []bgp.PeerStatus, learned []bgp.Path) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := &s.report
+	r.Address, r.Interface, r.TunnelAddress = snap.Self.Addr.String(), snap.Self.Link, addrText(snap.Self.TunnelAddr)
+	r.PodMTU, r.ASN = snap.PodMTU(), snap.asn(snap.Self.ASN)
+	r.Blocks, r.Peers, r.Learned = []string{}, []PeerReport{}, []PathReport{}
+	for _, b := range snap.Blocks {
+		r.Blocks = append(r.Blocks, b.String())
+	}
+	s.peers.Reset()
+	s.peers.WithLabelValues(string(bgp.Established)) // shown even when it is 0, for alerts
+	for _, p := range peers {
+		s.peers.WithLabelValues(string(p.State)).Inc()
+		r.Peers = append(r.Peers, PeerReport{
+			Address: p.Addr.String(), ASN: p.ASN, State: p.State, Since: p.Since, Received: p.Received, Sent: p.Sent, LastError: p.LastError,
+		})
+	}
+	for _, p := range learned {
+		r.Learned = append(r.Learned, PathReport{Prefix: p.Prefix.String(), NextHop: p.NextHop.String()})
+	}
+	s.learned.Set(float64(len(learned)))
+	s.originated.Set(float64(len(snap.Originated())))
+}
+
+// SetRoutes notes what the kernel should have and what was written.
+func (s *Status) SetRoutes(desired int, stats fib.Stats) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.report.Routes = desired
+	s.routes.Set(float64(desired))
+	s.routeWrites.WithLabelValues("add").Add(float64(stats.Added))
+	s.routeWrites.WithLabelValues("replace").Add(float64(stats.Replaced))
+	s.routeWrites.WithLabelValues("delete").Add(float64(stats.Deleted))
+}
+
+// Report returns a copy of what is known now.
+func (s *Status) Report() Report {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.report // its slices are replaced, never changed
+}
+
+// Handler serves /livez, /readyz, /metrics and /status.
+func (s *Status) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /livez", probe(s.alive))
+	mux.HandleFunc("GET /readyz", probe(s.ready))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		enc := json.NewEncoder(w)
+		enc.SetIndent("", "  ")
+		_ = enc.Encode(s.Report()) // a reader that went away is its own loss
+	})
+	return mux
+}
+
+func probe(check func(context.Context) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if err := check(r.Context()); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	}
+}
+
+// alive proves that both loops turn: the agent's own and the BGP speaker's.
+func (s *Status) alive(ctx context.Context) error {
+	if since := time.Since(s.Report().LastPass); since > stuckAfter && s.Report().Ready {
+		return fmt.Errorf("the last pass ended %s ago", since.Round(time.Second))
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if err := s.healthy(ctx); err != nil {
+		return fmt.Errorf("BGP speaker: %w", err)
+	}
+	return nil
+}
+
+// ready is about this node's dataplane alone: neither a dead peer nor an API server that is away makes a node unready.
+func (s *Status) ready(context.Context) error {
+	r := s.Report()
+	switch {
+	case r.Ready:
+		return nil
+	case r.LastError != "":
+		return errors.New(r.LastError)
+	default:
+		return errors.New("the first pass has not ended yet")
+	}
+}
+
+// Serve serves the handler until ctx ends.
+func (s *Status) Serve(ctx context.Context, addr string, log *slog.Logger) error {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
+	if err != nil {
+		return fmt.Errorf("serve health and metrics (FELIX_HEALTHHOST, FELIX_HEALTHPORT): %w", err)
+	}
+	server := &http.Server{Handler: s.Handler(), ReadHeaderTimeout: 5 * time.Second}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	log.Info("serving /livez, /readyz, /metrics and /status", "address", l.Addr())
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
