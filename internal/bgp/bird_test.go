@@ -175,7 +175,8 @@ func TestBIRD(t *testing.T) {
 }
 
 // killAndRestart replaces the process of node and proves that no BIRD removes the route to 10.1.5.0/26 on the way and
-// that each sees a restart which has preserved its forwarding (R and F bits of RFC 4724).
+// that each sees a restart which has preserved its forwarding (R and F bits of RFC 4724). The last BIRD can't be reached
+// until all is said between the node and the others.
 func killAndRestart(t *testing.T, node *speaker, birds []*bird) *speaker {
 	t.Helper()
 	var logs []*lockedBuffer
@@ -193,6 +194,8 @@ func killAndRestart(t *testing.T, node *speaker, birds []*bird) *speaker {
 		logs = append(logs, log)
 	}
 	node.kill()
+	late := birds[len(birds)-1].v4.String()
+	run(t, "ip", "-n", node.ns, "neigh", "replace", late, "lladdr", "02:00:00:00:00:99", "nud", "permanent", "dev", "eth0")
 	again := node.host.speak()
 	again.start(64512, true)
 	again.originate("10.1.5.0/26")
@@ -202,6 +205,9 @@ func killAndRestart(t *testing.T, node *speaker, birds []*bird) *speaker {
 	}
 	again.setPeers(again.mesh(peers...)...)
 	for _, b := range birds {
+		if b.v4.String() == late {
+			run(t, "ip", "-n", node.ns, "neigh", "del", late, "dev", "eth0")
+		}
 		again.waitEstablished(b.v4)
 		eventually(t, func() error {
 			if p := again.peer(b.v4); p.Sent != 1 {

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -59,7 +60,8 @@ type reply struct {
 }
 
 func serve(in io.Reader, out io.Writer) error {
-	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	handler := &wedge{Handler: slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})}
+	log := slog.New(handler)
 	speaker, err := bgp.New(log, nil)
 	if err != nil {
 		return err
@@ -75,10 +77,26 @@ func serve(in io.Reader, out io.Writer) error {
 		} else if err != nil {
 			return err
 		}
+		if c.Method == "Wedge" {
+			handler.shut.Store(true)
+		}
 		if err := replies.Encode(answer(speaker, c)); err != nil {
 			return err
 		}
 	}
+}
+
+// wedge is a log handler that never returns from an entry of GoBGP's loop once it is shut.
+type wedge struct {
+	slog.Handler
+	shut atomic.Bool
+}
+
+func (w *wedge) Handle(ctx context.Context, record slog.Record) error {
+	if w.shut.Load() && record.Message == "Add a peer configuration" {
+		select {}
+	}
+	return w.Handler.Handle(ctx, record)
 }
 
 func answer(speaker bgp.Speaker, c call) reply {
@@ -111,6 +129,7 @@ func answer(speaker bgp.Speaker, c call) reply {
 		err = speaker.Healthy(ctx)
 	case "Stop":
 		err = speaker.Stop(ctx, c.Mode)
+	case "Wedge":
 	default:
 		err = fmt.Errorf("no method %q", c.Method)
 	}

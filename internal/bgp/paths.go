@@ -124,7 +124,7 @@ func (s *Server) Snapshot(ctx context.Context, accept Accept) ([]Path, error) {
 			return err
 		}
 		usable := func(p Path) bool {
-			return !slices.Contains(s.local.Listen, p.NextHop) && (accept == nil || accept(p))
+			return !slices.Contains(s.local.Listen, p.NextHop) && !p.From.IsLoopback() && (accept == nil || accept(p))
 		}
 		for _, family := range []*api.Family{familyV4, familyV6} {
 			// Attributes in wire form: GoBGP's other form is a protobuf Any for each, ten times as slow to make and to read.

@@ -12,9 +12,9 @@ import (
 	api "github.com/osrg/gobgp/v3/api"
 )
 
-// deferralTime is how long our own UPDATEs wait after a restart for the peers' end of table. GoBGP's default is 360 s,
-// in which a block that is claimed after the restart would be known to nobody.
-const deferralTime = 5 * time.Second
+// deferralTime is how long our own UPDATEs wait after a restart for the peers' end of table, in GoBGP's whole seconds.
+// Its default is 360 s, in which a block that is claimed after the restart would be known to nobody.
+const deferralTime = time.Second
 
 // multihopTTL lets eBGP sessions cross routers, as Calico's multihop option does. GoBGP never limits iBGP sessions.
 const multihopTTL = 255
@@ -37,6 +37,7 @@ func (s *Server) SetPeers(ctx context.Context, peers []Peer) error {
 			return err
 		}
 		c := diff(s.peers, want, netip.Addr.Compare)
+		s.prepareRestart(ctx, want)
 		var errs []error
 		for _, addr := range c.remove {
 			errs = append(errs, s.removePeer(ctx, addr))
@@ -118,6 +119,26 @@ func (s *Server) peerConfig(p Peer) *api.Peer {
 		conf.EbgpMultihop = &api.EbgpMultihop{Enabled: true, MultihopTtl: multihopTTL}
 	}
 	return conf
+}
+
+// prepareRestart raises the barrier before the first peers, if one of them may still keep paths. Without it sessions work,
+// at the price that is told in barrier.go.
+func (s *Server) prepareRestart(ctx context.Context, want map[netip.Addr]Peer) {
+	if len(s.known) > 0 {
+		return
+	}
+	var window time.Duration
+	for _, p := range want {
+		if s.restartingTowards(p) {
+			window = max(window, p.RestartTime)
+		}
+	}
+	if window == 0 {
+		return
+	}
+	if err := s.raiseBarrier(ctx, window); err != nil {
+		s.log.Warn("BGP restart barrier failed: peers may drop this node's paths for a moment", "error", err)
+	}
 }
 
 // restartingTowards reports whether a session is the first of this process with a peer that may still keep the paths of

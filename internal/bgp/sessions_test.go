@@ -195,9 +195,20 @@ func TestKilledSpeakerComesBack(t *testing.T) {
 	}
 
 	again := nine.host.speak()
-	again.start(64512, true)
+	// IPv6 first, so that the restart barrier is an IPv6 session here; TestBIRD has it on IPv4.
+	again.do(call{Method: "Start", Local: bgp.Local{
+		ASN: 64512, RouterID: nine.v4, Listen: []netip.Addr{nine.v6, nine.v4}, Restarting: true,
+	}})
 	again.originate("10.1.9.0/26") // the second block was released meanwhile
-	again.setPeers(again.mesh(ten.host)...)
+	peers := again.mesh(ten.host)
+	peers[0].RestartTime = 3 * time.Second
+	again.setPeers(peers...)
+	barrier := func() string {
+		return run(t, "ip", "netns", "exec", nine.ns, "ss", "-Htn", "state", "established", "src", "[::1]")
+	}
+	if barrier() == "" {
+		t.Error("no restart barrier")
+	}
 	eventually(t, func() error {
 		paths := ten.snapshot()
 		if len(paths) == 0 || paths[0].Prefix != netip.MustParsePrefix("10.1.9.0/26") {
@@ -208,6 +219,15 @@ func TestKilledSpeakerComesBack(t *testing.T) {
 		}
 		return nil
 	})
+	eventually(t, func() error {
+		if sessions := barrier(); sessions != "" {
+			return fmt.Errorf("restart barrier stays: %s", sessions)
+		}
+		return nil
+	})
+	if p := again.peer(ten.v4); p.State != bgp.Established || p.LastErrorAt.After(p.Since) {
+		t.Errorf("session after the barrier: %+v", p)
+	}
 }
 
 func TestExitKeepsPathsCeaseDropsThem(t *testing.T) {
@@ -268,8 +288,10 @@ func TestStartNamesWhatHinders(t *testing.T) {
 		return call{Method: "Start", Timeout: time.Second, Local: bgp.Local{ASN: 64512, RouterID: first.v4, Listen: addrs}}
 	}
 	second := first.host.speak()
-	// The first address is free. It must not be kept when the second one fails, or no later attempt could succeed.
-	r := second.try(start(netip.MustParseAddr("127.0.0.1"), first.v4))
+	other := lan.host(2)
+	run(t, "ip", "-n", first.ns, "addr", "add", other.v4.String()+"/32", "dev", "lo") // an address that is free
+	// It must not be kept when the second one fails, or no later attempt could succeed.
+	r := second.try(start(other.v4, first.v4))
 	if !strings.Contains(r.Err, "10.0.0.1:179") || !strings.Contains(r.Err, "another BGP speaker") {
 		t.Errorf("port is taken: %q", r.Err)
 	}
@@ -277,26 +299,49 @@ func TestStartNamesWhatHinders(t *testing.T) {
 	if !strings.Contains(r.Err, "10.0.0.77:179") || !strings.Contains(r.Err, "not yet, on an interface") {
 		t.Errorf("address is absent: %q", r.Err)
 	}
-	begin := time.Now()
 	weak := first.host.speak("setpriv", "--bounding-set", "-net_bind_service")
-	free := start(netip.MustParseAddr("127.0.0.1"))
-	free.Timeout = 30 * time.Second
-	if r = weak.try(free); !strings.Contains(r.Err, "NET_BIND_SERVICE") || time.Since(begin) > 20*time.Second {
+	patient := start(other.v4)
+	patient.Timeout = time.Minute
+	begin := time.Now()
+	if r = weak.try(patient); !strings.Contains(r.Err, "NET_BIND_SERVICE") || time.Since(begin) > patient.Timeout/2 {
 		t.Errorf("no capability, after %s: %q", time.Since(begin), r.Err)
 	}
 
 	// Start goes on trying: the port becomes free while it waits.
 	done := make(chan reply)
-	wait := start(netip.MustParseAddr("127.0.0.1"), first.v4)
-	wait.Timeout = 30 * time.Second
-	go func() { done <- second.try(wait) }()
+	patient.Local.Listen = []netip.Addr{other.v4, first.v4}
+	go func() { done <- second.try(patient) }()
 	time.Sleep(500 * time.Millisecond)
 	first.kill()
 	if r := <-done; r.Err != "" {
 		t.Errorf("Start when the port has become free: %s", r.Err)
 	}
-	if r := second.try(wait); !strings.Contains(r.Err, "already started") {
+	if r := second.try(patient); !strings.Contains(r.Err, "already started") {
 		t.Errorf("second Start: %q", r.Err)
+	}
+}
+
+// A loop that hangs makes calls fail at their deadlines, and the health check with them.
+func TestStuckLoop(t *testing.T) {
+	t.Parallel()
+	node := newLAN(t).host(1).speak()
+	node.start(64512, false)
+	node.do(call{Method: "Wedge"})
+	peer := bgp.Peer{Addr: netip.MustParseAddr("10.0.0.2"), ASN: 64512, From: node.v4}
+	for _, c := range []struct {
+		call
+		want string
+	}{
+		{call{Method: "SetPeers", Peers: []bgp.Peer{peer}}, "BGP speaker does not answer"},
+		{call{Method: "Snapshot"}, "BGP speaker is busy"},
+		{call{Method: "Healthy"}, "BGP loop does not turn"},
+		{call{Method: "Healthy"}, "BGP loop does not turn, an earlier check still waits"},
+		{call{Method: "Stop"}, "BGP speaker is busy"},
+	} {
+		c.Timeout = 200 * time.Millisecond
+		if r := node.try(c.call); !strings.Contains(r.Err, c.want) {
+			t.Errorf("%s: %q, want %q", c.Method, r.Err, c.want)
+		}
 	}
 }
 
@@ -306,7 +351,7 @@ func TestDiagnoseRealSessions(t *testing.T) {
 	lan := newLAN(t)
 	node := lan.host(1).speak()
 	node.start(64512, false)
-	silent, stranger, foreign := lan.host(2), lan.host(3).speak(), lan.host(4).speak()
+	silent, stranger, foreign, garbage := lan.host(2), lan.host(3).speak(), lan.host(4).speak(), lan.host(5)
 	stranger.start(64512, false) // does not know node
 	foreign.start(64999, false)
 	foreign.setPeers(bgp.Peer{Addr: node.v4, ASN: 64512, From: foreign.v4, Passive: true})
@@ -316,12 +361,17 @@ func TestDiagnoseRealSessions(t *testing.T) {
 	for _, addr := range []netip.Addr{silent.v4, stranger.v4, foreign.v4, absent} {
 		peers = append(peers, bgp.Peer{Addr: addr, ASN: 64512, From: node.v4})
 	}
-	node.setPeers(peers...)
+	node.setPeers(append(peers, bgp.Peer{Addr: garbage.v4, ASN: 64512, From: node.v4, Passive: true})...)
+	const badType = `\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00\x13\x09`
+	if out, err := garbage.command("bash", "-c", `exec 3<>/dev/tcp/10.0.0.1/179; printf '`+badType+`' >&3; cat <&3 >/dev/null`).CombinedOutput(); err != nil {
+		t.Fatalf("send garbage: %v: %s", err, out)
+	}
 	for addr, want := range map[netip.Addr]string{
 		silent.v4:   "TCP refused on port 179",
 		stranger.v4: "closed the connection during the handshake",
 		foreign.v4:  "we refused its OPEN: as number mismatch expected 64512, received 64999",
 		absent:      "host unreachable",
+		garbage.v4:  "it sent a malformed message: unknown message type",
 	} {
 		eventually(t, func() error {
 			p := node.peer(addr)

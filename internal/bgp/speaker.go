@@ -91,7 +91,7 @@ type Local struct {
 	Port uint16
 	// Restarting says that an earlier process of this node announced its prefixes within the last restart time and that
 	// the kernel still forwards for them (RFC 4724's forwarding state). Peers are then told so (R and F bits) and our own
-	// UPDATEs wait until the peers have sent theirs, at most some seconds. A lie here makes peers keep dead paths.
+	// UPDATEs wait a second. A lie here makes peers keep dead paths.
 	Restarting bool
 }
 
@@ -221,10 +221,10 @@ func (p Peer) validate() error {
 	return nil
 }
 
-// checkAddr refuses what can't be one end of a session: link-local addresses too, because a zone does not survive GoBGP's
-// lookup of peers by address.
+// checkAddr refuses what can't be one end of a session. Link-local addresses are not, because a zone does not survive
+// GoBGP's lookup of peers by address, and loopback is for the restart barrier.
 func checkAddr(addr netip.Addr) error {
-	if !addr.IsValid() || addr.Is4In6() || addr.Zone() != "" || addr.IsUnspecified() || addr.IsMulticast() || addr.IsLinkLocalUnicast() {
+	if !addr.IsGlobalUnicast() || addr.Is4In6() || addr.Zone() != "" {
 		return fmt.Errorf("%q is not a usable unicast address", addr)
 	}
 	return nil
