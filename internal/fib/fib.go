@@ -132,6 +132,15 @@ func New(conn *netlinkx.Conn, opts Options) *Table {
 // Sync from the others; an existing route of ours in its place stays. The error joins all such cases, and Stats tells what was
 // done. Two desired routes with one destination and metric are an error before anything is written.
 func (t *Table) Sync(ctx context.Context, desired []Route) (Stats, error) {
+	return t.sync(ctx, desired, true)
+}
+
+// Merge is Sync without the last step: routes of ours that are not desired stay. It is for while desired may be incomplete.
+func (t *Table) Merge(ctx context.Context, desired []Route) (Stats, error) {
+	return t.sync(ctx, desired, false)
+}
+
+func (t *Table) sync(ctx context.Context, desired []Route, prune bool) (Stats, error) {
 	if err := unique(desired); err != nil {
 		return Stats{}, err
 	}

@@ -95,15 +95,35 @@ func (n *Namespace) Same(other *Namespace) (bool, error) {
 	return a.Dev == b.Dev && a.Ino == b.Ino, nil
 }
 
-// Do runs fn inside the namespace, on a thread of its own, and returns fn's error. Goroutines that fn starts are not in the
-// namespace; processes and sockets that fn itself starts or opens are.
+// Do runs fn inside the namespace and returns fn's error. Goroutines that fn starts are not in the namespace; processes and
+// sockets that fn itself starts or opens are.
+//
+// A caller that is in the namespace already runs fn itself. Others need CAP_SYS_ADMIN, and have fn run on a thread of its
+// own.
 func (n *Namespace) Do(fn func() error) error {
+	here, err := n.isCurrent()
+	if err != nil {
+		return err
+	}
+	// The goroutine may go on on another thread, but all threads that it can move to are in the same namespace.
+	if here {
+		return fn()
+	}
 	return onThread(func() error {
 		if err := unix.Setns(n.Fd(), unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("enter network namespace: %w", err)
 		}
 		return fn()
 	})
+}
+
+func (n *Namespace) isCurrent() (bool, error) {
+	current, err := CurrentNamespace()
+	if err != nil {
+		return false, err
+	}
+	defer current.Close()
+	return n.Same(current)
 }
 
 // errGoexit is what Do returns when fn ended its goroutine instead of returning, as t.FailNow does.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"golang.org/x/sys/unix"
 
 	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/netlinkx/netnstest"
@@ -539,4 +540,51 @@ func TestConnOutlivesItsNamespaceReference(t *testing.T) {
 	if _, err := c.Subscribe(t.Context(), netlinkx.LinkEvents); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestNetAdminIsEnough works in the process's own namespace as the agent does, which has CAP_NET_ADMIN and may not enter
+// namespaces.
+func TestNetAdminIsEnough(t *testing.T) {
+	ns := netnstest.New(t)
+	netnstest.Cable(t, ns, "a", ns, "b")
+	ns.Within(t, func() error {
+		// Do has locked the thread. It can't leave the namespace any more, so it ends with the goroutine.
+		if err := dropToNetAdmin(); err != nil {
+			return err
+		}
+		c, err := netlinkx.Open()
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		if _, err := c.Subscribe(t.Context(), netlinkx.LinkEvents); err != nil {
+			return err
+		}
+		l, err := c.LinkByName("a")
+		if err != nil {
+			return err
+		}
+		if _, err := c.PeerAlive(l); err != nil {
+			return err
+		}
+		if err := c.SetMTU(l.Index, 1400); err != nil {
+			return err
+		}
+		if _, err := netlinkx.NewNamespace(); !errors.Is(err, unix.EPERM) {
+			return fmt.Errorf("NewNamespace: %v, want EPERM: the test has not given up its rights", err)
+		}
+		return nil
+	})
+	if l := ns.Link(t, "a"); l.MTU != 1400 {
+		t.Errorf("mtu %d, want 1400", l.MTU)
+	}
+}
+
+// dropToNetAdmin leaves the calling thread CAP_NET_ADMIN alone.
+func dropToNetAdmin() error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	data := [2]unix.CapUserData{{
+		Effective: 1 << unix.CAP_NET_ADMIN, Permitted: 1 << unix.CAP_NET_ADMIN, Inheritable: 0,
+	}}
+	return unix.Capset(&header, &data[0])
 }

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -68,11 +69,19 @@ func normalize(text string) string {
 	return text
 }
 
+// wantDump waits for the namespace to look as in the file: the kernel reports carrier and makes link-local addresses up to a
+// second after a link came up.
 func wantDump(t *testing.T, ns *netnstest.NS, file string) {
 	t.Helper()
-	if diff := cmp.Diff(normalize(golden(t, file)), normalize(dump(t, ns))); diff != "" {
-		t.Errorf("differs from what Calico left in %s (-Calico +here):\n%s", file, diff)
+	want := normalize(golden(t, file))
+	var diff string
+	for range 50 {
+		if diff = cmp.Diff(want, normalize(dump(t, ns))); diff == "" {
+			return
+		}
+		time.Sleep(100 * time.Millisecond)
 	}
+	t.Errorf("differs from what Calico left in %s (-Calico +here):\n%s", file, diff)
 }
 
 // parameters reads all of /proc/sys/net as the namespace sees it, keys in dots as in the golden files. Statistics and

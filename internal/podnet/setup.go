@@ -17,7 +17,9 @@ const (
 	macTries    = 50
 	macInterval = 100 * time.Millisecond
 
-	linkLocalTries    = 10
+	// The address appears with the link's carrier, which the kernel may take a second to notice (net/core/link_watch.c);
+	// Calico gives up after half of that.
+	linkLocalTries    = 60
 	linkLocalInterval = 50 * time.Millisecond
 
 	// The pod's end keeps Ethernet's usual length; the node's end has no queue, as Calico's has none.
