@@ -1,16 +1,9 @@
-// Command gencrd writes the CustomResourceDefinitions of Calico's resources, made from the Go types in internal/api.
-//
-//	gencrd -root .. -out ../charts/tortie/crds
-//
-// One source for the program's view and the API server's: descriptions are the fields' comments, rules are their markers.
 package main
 
 import (
 	"errors"
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
+	"path"
 	"strings"
 
 	"golang.org/x/tools/go/packages"
@@ -25,45 +18,22 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
+const crdDir = "charts/tortie/crds"
+
 // The kinds that become definitions. Node, Pod and Namespace are Kubernetes' own.
 var kinds = []api.Resource{
 	&api.IPPool{}, &api.IPReservation{}, &api.IPAMBlock{}, &api.BlockAffinity{}, &api.IPAMHandle{}, &api.IPAMConfig{},
 	&api.ClusterInformation{}, &api.BGPConfiguration{},
 }
 
-func main() {
-	root := flag.String("root", ".", "root of the repository")
-	out := flag.String("out", "charts/tortie/crds", "directory to write to")
-	flag.Parse()
-	if err := run(*root, *out); err != nil {
-		fmt.Fprintf(os.Stderr, "gencrd: %v\n", err)
-		os.Exit(1)
-	}
-}
-
-func run(root, out string) error {
-	files, err := generate(root)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(out, 0o755); err != nil {
-		return fmt.Errorf("creating the output directory: %w", err)
-	}
-	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(out, name), text, 0o644); err != nil {
-			return fmt.Errorf("writing definition: %w", err)
-		}
-	}
-	return nil
-}
-
-// generate returns the definitions by file name.
-func generate(root string) (map[string][]byte, error) {
+// crds returns the CustomResourceDefinitions of Calico's resources. They have one source with the program's own view:
+// descriptions are the comments of internal/api, rules are its markers.
+func crds(root string) (files, error) {
 	g, err := load(root)
 	if err != nil {
 		return nil, err
 	}
-	files := map[string][]byte{}
+	out := files{}
 	for _, kind := range kinds {
 		t := kind.ResourceType()
 		def, err := g.definition(t)
@@ -74,9 +44,9 @@ func generate(root string) (map[string][]byte, error) {
 		if err != nil {
 			return nil, fmt.Errorf("kind %s: %w", t.Kind, err)
 		}
-		files[t.Group+"_"+t.Plural+".yaml"] = text
+		out[path.Join(crdDir, t.Group+"_"+t.Plural+".yaml")] = text
 	}
-	return files, nil
+	return out, nil
 }
 
 type generator struct {
@@ -191,5 +161,5 @@ func marshal(def *apiext.CustomResourceDefinition) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encoding: %w", err)
 	}
-	return append([]byte("# Generated from internal/api by hack/gencrd (make generate).\n"), text...), nil
+	return append([]byte("# Generated from internal/api by hack/generate (make generate).\n"), text...), nil
 }

@@ -1,0 +1,73 @@
+# `make` without a target prints the targets.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+REVISION ?= $(shell git rev-parse HEAD 2>/dev/null)
+IMAGE    ?= docker.io/tortie-net/tortie:dev
+KEEP     ?=
+ONLY     ?=
+
+# Set where Git does not trust the directory (a checkout of another user): the version comes from the flags above.
+export GOFLAGS := $(GOFLAGS) -buildvcs=false
+
+OWN_PROGRAMS := node install calico calico-ipam
+CNI_PLUGINS  := \
+	github.com/containernetworking/plugins/plugins/main/loopback \
+	github.com/containernetworking/plugins/plugins/meta/bandwidth \
+	github.com/containernetworking/plugins/plugins/meta/portmap
+LDFLAGS := -s -w -X github.com/tortie-net/tortie/internal/version.Version=$(VERSION)
+GO_BUILD := CGO_ENABLED=0 go build -trimpath
+
+.PHONY: help
+help: ## print the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: deps image ## a cluster of three nodes, Tortie by Helm, step by step (KEEP=1 leaves it running)
+	bin/lab demo $(if $(KEEP),-keep)
+
+.PHONY: test
+test: deps ## everything: lint, units, namespaces, real API server, IPIP, the demo's promises (ONLY=lint,unit for some)
+	go -C hack run ./testsum -root .. -only '$(ONLY)'
+
+.PHONY: build
+build: bin/lab ## the programs, into bin/
+	@mkdir -p bin
+	$(GO_BUILD) -ldflags '$(LDFLAGS)' -o bin/ $(addprefix ./cmd/,$(OWN_PROGRAMS))
+	$(GO_BUILD) -ldflags '-s -w' -o bin/ $(CNI_PLUGINS)
+
+.PHONY: bin/lab
+bin/lab:
+	@mkdir -p bin
+	go -C lab build -o ../bin/lab ./cmd/lab
+
+.PHONY: image
+image: build ## the container image as an OCI archive, dist/tortie.tar, without Docker
+	go -C hack run ./image -bin ../bin -ref '$(IMAGE)' -version '$(VERSION)' -revision '$(REVISION)' -o ../dist/tortie.tar
+
+.PHONY: lint
+lint: ## format, vet, staticcheck, import layers, generated files
+	go -C hack run ./testsum -root .. -only lint,tools
+	@$(MAKE) --no-print-directory generate-check
+
+.PHONY: bench
+bench: build ## sizes of the programs and the time of one run of each plugin
+	go -C hack run ./bench -bin ../bin
+
+.PHONY: generate
+generate: bin/lab ## definitions, manifest and tables of docs/, from their sources
+	go -C hack run ./generate -root .. -lab ../bin/lab -helm "$$(bin/lab build helm)"
+
+.PHONY: generate-check
+generate-check: bin/lab ## fail if a generated file is not up to date
+	go -C hack run ./generate -root .. -lab ../bin/lab -helm "$$(bin/lab build helm)" -check
+
+.PHONY: deps
+deps: bin/lab ## the Debian packages that the lab needs: installed when root, else named
+	bin/lab deps $(if $(filter 0,$(shell id -u)),-install)
+
+.PHONY: clean
+clean: ## remove what was built here; the lab's cache outside the clone stays
+	rm -rf bin dist

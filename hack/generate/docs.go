@@ -1,0 +1,201 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/tortie-net/tortie/internal/config"
+	"github.com/tortie-net/tortie/internal/install"
+)
+
+// section finds a generated part of a page: <!-- generated: NAME --> ... <!-- end -->.
+var section = regexp.MustCompile(`(?s)(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)`)
+
+// docs returns the pages of docs/ with their generated parts made anew.
+func docs(o options) (files, error) {
+	parts, err := sections(o)
+	if err != nil {
+		return nil, err
+	}
+	pages, err := filepath.Glob(filepath.Join(o.root, "docs", "*.md"))
+	if err != nil {
+		return nil, fmt.Errorf("listing docs: %w", err)
+	}
+	out, used := files{}, map[string]bool{}
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			return nil, fmt.Errorf("reading page: %w", err)
+		}
+		if err := checkNames(page, string(text), parts, used); err != nil {
+			return nil, err
+		}
+		out["docs/"+filepath.Base(page)] = section.ReplaceAllFunc(text, func(match []byte) []byte {
+			groups := section.FindSubmatch(match)
+			return []byte(string(groups[1]) + parts[string(groups[2])] + string(groups[3]))
+		})
+	}
+	for name := range parts {
+		if !used[name] {
+			return nil, fmt.Errorf("no page in docs/ has the section <!-- generated: %s -->", name)
+		}
+	}
+	return out, nil
+}
+
+// checkNames marks the sections of a page as used and refuses unknown ones: a misspelt name would stay stale for ever.
+func checkNames(page, text string, parts map[string]string, used map[string]bool) error {
+	for _, groups := range section.FindAllStringSubmatch(text, -1) {
+		name := groups[2]
+		if _, ok := parts[name]; !ok {
+			return fmt.Errorf("%s has an unknown section %q", page, name)
+		}
+		used[name] = true
+	}
+	if opened, closed := strings.Count(text, "<!-- generated:"), len(section.FindAllString(text, -1)); opened != closed {
+		return fmt.Errorf("%s has %d sections that begin and %d that are whole", page, opened, closed)
+	}
+	return nil
+}
+
+// sections returns the generated parts by name.
+func sections(o options) (map[string]string, error) {
+	values, err := os.ReadFile(filepath.Join(o.root, "charts/tortie/values.yaml"))
+	if err != nil {
+		return nil, fmt.Errorf("reading the chart's values: %w", err)
+	}
+	valueTable, err := valueTable(values)
+	if err != nil {
+		return nil, err
+	}
+	help, err := exec.Command(o.lab, "help").Output()
+	if err != nil {
+		return nil, fmt.Errorf("asking the lab for its commands: %w (run `make bin/lab`)", err)
+	}
+	return map[string]string{
+		"install-env":          envTable(config.Describe(config.RawInstall{})),
+		"install-placeholders": placeholderTable(),
+		"node-env":             envTable(config.Describe(config.RawNode{})),
+		"chart-values":         valueTable,
+		"lab-commands":         "```\n" + string(help) + "```\n",
+	}, nil
+}
+
+func envTable(vars []config.Var) string {
+	rows := [][]string{{"Variable", "Default", "Meaning"}}
+	for _, v := range vars {
+		rows = append(rows, []string{code(v.Name), code(v.Default), v.Help})
+	}
+	return table(rows)
+}
+
+func placeholderTable() string {
+	rows := [][]string{{"Placeholder", "Stands for"}}
+	for _, p := range install.Placeholders() {
+		rows = append(rows, []string{code(p.Name), p.Help})
+	}
+	return table(rows)
+}
+
+// valueTable makes a row of each leaf of values.yaml; the comment above it is its meaning.
+func valueTable(text []byte) (string, error) {
+	var doc yaml.Node
+	if err := yaml.Unmarshal(text, &doc); err != nil {
+		return "", fmt.Errorf("reading the chart's values: %w", err)
+	}
+	rows := [][]string{{"Value", "Default", "Meaning"}}
+	leaves, err := valueRows("", doc.Content[0], "")
+	if err != nil {
+		return "", err
+	}
+	return table(append(rows, leaves...)), nil
+}
+
+func valueRows(prefix string, node *yaml.Node, inherited string) ([][]string, error) {
+	var rows [][]string
+	for i := 0; i+1 < len(node.Content); i += 2 {
+		key, value := node.Content[i], node.Content[i+1]
+		name, help := prefix+key.Value, comment(key.HeadComment)
+		if help == "" {
+			help = inherited
+		}
+		// A map in block style has settings of its own; one in flow style is a value.
+		if value.Kind == yaml.MappingNode && value.Style != yaml.FlowStyle && hasLeaves(value) {
+			below, err := valueRows(name+".", value, help)
+			if err != nil {
+				return nil, err
+			}
+			rows = append(rows, below...)
+			continue
+		}
+		if help == "" {
+			return nil, fmt.Errorf("value %s of the chart has no comment above it", name)
+		}
+		text, err := flow(value)
+		if err != nil {
+			return nil, fmt.Errorf("value %s of the chart: %w", name, err)
+		}
+		rows = append(rows, []string{code(name), code(text), help})
+	}
+	return rows, nil
+}
+
+// hasLeaves tells a group of settings from a value that is a Kubernetes object, such as resources of one container.
+func hasLeaves(node *yaml.Node) bool {
+	return node.Kind == yaml.MappingNode && len(node.Content) > 0 && !isObject(node)
+}
+
+func isObject(node *yaml.Node) bool {
+	return node.Content[0].Value == "requests" || node.Content[0].Value == "limits"
+}
+
+func flow(node *yaml.Node) (string, error) {
+	copied := *node
+	copied.Style = yaml.FlowStyle
+	copied.HeadComment, copied.FootComment = "", ""
+	if node.Kind == yaml.ScalarNode {
+		return node.Value, nil
+	}
+	text, err := yaml.Marshal(&copied)
+	return strings.TrimSpace(string(text)), err
+}
+
+// comment turns the comment above a key into a sentence. A comment of several paragraphs starts with the file's head.
+func comment(text string) string {
+	paragraphs := strings.Split(strings.TrimSpace(text), "\n\n")
+	last := paragraphs[len(paragraphs)-1]
+	var words []string
+	for line := range strings.Lines(last) {
+		words = append(words, strings.Fields(strings.TrimPrefix(strings.TrimSpace(line), "#"))...)
+	}
+	return strings.Join(words, " ")
+}
+
+func code(text string) string {
+	if text == "" {
+		return ""
+	}
+	return "`" + text + "`"
+}
+
+// table returns a Markdown table whose first row is the head.
+func table(rows [][]string) string {
+	var out strings.Builder
+	for i, row := range rows {
+		cells := make([]string, len(row))
+		for j, cell := range row {
+			cells[j] = strings.ReplaceAll(cell, "|", `\|`)
+		}
+		fmt.Fprintf(&out, "| %s |\n", strings.Join(cells, " | "))
+		if i == 0 {
+			fmt.Fprintf(&out, "|%s\n", strings.Repeat("---|", len(row)))
+		}
+	}
+	return out.String()
+}

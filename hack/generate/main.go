@@ -1,0 +1,135 @@
+// Command generate writes every file of the repository that is made from another one, or checks that it is up to date.
+//
+//	generate -root .. -helm /path/to/helm -lab ../bin/lab [-check]
+//
+// The files: CustomResourceDefinitions from internal/api, the chart's copy of the conflist, manifests/tortie.yaml from the
+// chart, and the tables of docs/ from the code that reads the settings.
+package main
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// files is generated content by path below the repository's root.
+type files map[string][]byte
+
+// options are the command's flags.
+type options struct {
+	root, helm, lab string
+	check           bool
+}
+
+func main() {
+	var o options
+	flag.StringVar(&o.root, "root", ".", "root of the repository")
+	flag.StringVar(&o.helm, "helm", "helm", "helm program")
+	flag.StringVar(&o.lab, "lab", "bin/lab", "lab program")
+	flag.BoolVar(&o.check, "check", false, "write nothing; fail if a file is not up to date")
+	flag.Parse()
+	if err := run(o); err != nil {
+		fmt.Fprintf(os.Stderr, "generate: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+// run works in two steps, because the manifest is rendered from a chart that has generated files itself.
+func run(o options) error {
+	first, err := crds(o.root)
+	if err != nil {
+		return err
+	}
+	conflist, err := os.ReadFile(filepath.Join(o.root, "internal/install/conflist.json"))
+	if err != nil {
+		return fmt.Errorf("reading the built-in conflist: %w", err)
+	}
+	first["charts/tortie/files/conflist.json"] = conflist
+	if err := settle(o, first); err != nil {
+		return err
+	}
+	second, err := docs(o)
+	if err != nil {
+		return err
+	}
+	second[manifestPath], err = manifest(o)
+	if err != nil {
+		return err
+	}
+	return settle(o, second)
+}
+
+// settle writes what differs, or reports it.
+func settle(o options, want files) error {
+	stale, err := outdated(o.root, want)
+	if err != nil {
+		return err
+	}
+	orphans, err := orphaned(o.root, want)
+	if err != nil {
+		return err
+	}
+	if o.check {
+		if all := append(stale, orphans...); len(all) > 0 {
+			return fmt.Errorf("not up to date: %s (run `make generate` and commit the result)", strings.Join(all, ", "))
+		}
+		return nil
+	}
+	for _, name := range stale {
+		path := filepath.Join(o.root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return fmt.Errorf("writing %s: %w", name, err)
+		}
+		if err := os.WriteFile(path, want[name], 0o644); err != nil {
+			return fmt.Errorf("writing %s: %w", name, err)
+		}
+		fmt.Println("wrote", name)
+	}
+	for _, name := range orphans {
+		if err := os.Remove(filepath.Join(o.root, name)); err != nil {
+			return fmt.Errorf("removing what nothing generates any more: %w", err)
+		}
+		fmt.Println("removed", name)
+	}
+	return nil
+}
+
+func outdated(root string, want files) ([]string, error) {
+	var stale []string
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		have, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("reading %s: %w", name, err)
+		}
+		if err != nil || !bytes.Equal(have, want[name]) {
+			stale = append(stale, name)
+		}
+	}
+	return stale, nil
+}
+
+// orphaned lists definitions of kinds that no longer exist: the only directory in which every file is generated.
+func orphaned(root string, want files) ([]string, error) {
+	var orphans []string
+	if !slices.ContainsFunc(slices.Collect(maps.Keys(want)), func(name string) bool { return strings.HasPrefix(name, crdDir) }) {
+		return nil, nil
+	}
+	present, err := filepath.Glob(filepath.Join(root, crdDir, "*"))
+	if err != nil {
+		return nil, fmt.Errorf("listing %s: %w", crdDir, err)
+	}
+	for _, path := range present {
+		name := crdDir + "/" + filepath.Base(path)
+		if _, ok := want[name]; !ok {
+			orphans = append(orphans, name)
+		}
+	}
+	return orphans, nil
+}

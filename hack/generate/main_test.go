@@ -1,0 +1,71 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestCheckFindsStaleMissingAndOrphanedFiles(t *testing.T) {
+	root := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(root, crdDir), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{crdDir + "/right.yaml": "1", crdDir + "/stale.yaml": "1", crdDir + "/orphan.yaml": "1"} {
+		if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := files{crdDir + "/right.yaml": []byte("1"), crdDir + "/stale.yaml": []byte("2"), crdDir + "/new.yaml": []byte("3")}
+	err := settle(options{root: root, check: true}, want)
+	if err == nil || strings.Contains(err.Error(), "right") {
+		t.Fatalf("check says %v", err)
+	}
+	for _, name := range []string{"stale.yaml", "new.yaml", "orphan.yaml", "make generate"} {
+		if !strings.Contains(err.Error(), name) {
+			t.Errorf("error does not name %s: %v", name, err)
+		}
+	}
+	if err := settle(options{root: root}, want); err != nil {
+		t.Fatal(err)
+	}
+	if err := settle(options{root: root, check: true}, want); err != nil {
+		t.Errorf("after writing: %v", err)
+	}
+}
+
+func TestSectionsMustBeKnownAndWhole(t *testing.T) {
+	parts := map[string]string{"env": "new\n"}
+	cases := []struct{ name, text, want string }{
+		{"unknown", "<!-- generated: evn -->\n<!-- end -->", `unknown section "evn"`},
+		{"not closed", "<!-- generated: env -->\n", "1 sections that begin and 0 that are whole"},
+		{"right", "<!-- generated: env -->\nold\n<!-- end -->", ""},
+	}
+	for _, c := range cases {
+		err := checkNames("page.md", c.text, parts, map[string]bool{})
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: error %v, want %q", c.name, err, c.want)
+		}
+	}
+}
+
+func TestValueTable(t *testing.T) {
+	if got, err := valueTable([]byte("logLevel: info\n")); err == nil {
+		t.Errorf("a value without a comment was accepted:\n%s", got)
+	}
+	got, err := valueTable([]byte("# Head.\n\n# Log level.\nlogLevel: info\npool:\n  # The range,\n  # or none | all.\n  cidr: 10.0.0.0/8\n# Resources.\nresources:\n  node:\n    requests: {cpu: 50m}\n# Extra.\nextra: []\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "| Value | Default | Meaning |\n|---|---|---|\n" +
+		"| `logLevel` | `info` | Log level. |\n" +
+		"| `pool.cidr` | `10.0.0.0/8` | The range, or none \\| all. |\n" +
+		"| `resources.node` | `{requests: {cpu: 50m}}` | Resources. |\n" +
+		"| `extra` | `[]` | Extra. |\n"
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("table (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+)
+
+// event is one line of `go test -json`; see `go doc test2json`.
+type event struct {
+	Action  string
+	Package string
+	Test    string
+	Elapsed float64
+	Output  string
+	// FailedBuild and ImportPath tie the output of the compiler to a package.
+	FailedBuild string
+	ImportPath  string
+}
+
+// counter reads the events of one run of go test.
+type counter struct {
+	log      io.Writer
+	recent   tail
+	outcome  map[string]map[string]string // package, test: pass, fail or skip
+	output   map[string]map[string]string // package, test: what it wrote
+	packages map[string]string            // pass, fail or skip
+	order    []string
+}
+
+func newCounter(log io.Writer) *counter {
+	return &counter{
+		log: log, outcome: map[string]map[string]string{}, output: map[string]map[string]string{}, packages: map[string]string{},
+	}
+}
+
+// last returns the last line that a test wrote.
+func (c *counter) last() string { return c.recent.last() }
+
+func (c *counter) read(r io.Reader) error {
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, 16<<20) // a test may write a long line
+	for lines.Scan() {
+		var e event
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			e = event{Action: "output", Output: lines.Text() + "\n"} // a wrapper of go test may say something
+		}
+		if err := c.take(e); err != nil {
+			return err
+		}
+	}
+	return lines.Err()
+}
+
+func (c *counter) take(e event) error {
+	switch e.Action {
+	case "output", "build-output":
+		if e.Package == "" {
+			e.Package = e.ImportPath
+		}
+		inner(c.output, e.Package)[e.Test] += e.Output
+		if strings.TrimSpace(e.Output) != "" {
+			_, _ = c.recent.Write([]byte(e.Output)) // never fails
+		}
+		_, err := io.WriteString(c.log, e.Output)
+		return err
+	case "pass", "fail", "skip":
+		if e.Test != "" {
+			inner(c.outcome, e.Package)[e.Test] = e.Action
+			return nil
+		}
+		c.packages[e.Package] = e.Action
+		c.order = append(c.order, e.Package)
+		c.report(e)
+	}
+	return nil
+}
+
+func inner(m map[string]map[string]string, key string) map[string]string {
+	if m[key] == nil {
+		m[key] = map[string]string{}
+	}
+	return m[key]
+}
+
+// report prints a line for a package that ended, with the output of what failed in it.
+func (c *counter) report(e event) {
+	var r result
+	c.countPackage(e.Package, &r)
+	name := e.Package[strings.Index(e.Package, "/tortie/")+1:]
+	switch {
+	case e.Action == "fail":
+		for _, test := range r.failures {
+			fmt.Print(c.failureOutput(e.Package, test))
+		}
+		if e.FailedBuild != "" {
+			fmt.Print(c.output[e.FailedBuild][""])
+		}
+		fmt.Printf("    FAIL %s: %d failed, %d passed (%.1fs)\n", name, r.failed, r.passed, e.Elapsed)
+	case r.passed+r.skipped > 0:
+		fmt.Printf("    ok   %s: %d passed (%.1fs)\n", name, r.passed, e.Elapsed)
+	}
+}
+
+// failureOutput returns what a failed test wrote; for a package that failed by itself, what the package wrote.
+func (c *counter) failureOutput(pkg, name string) string {
+	test := strings.TrimPrefix(strings.TrimPrefix(name, pkg), ".")
+	return c.output[pkg][test]
+}
+
+// into adds up all packages.
+func (c *counter) into(r *result) {
+	for _, pkg := range c.order {
+		c.countPackage(pkg, r)
+	}
+}
+
+// countPackage counts a package's leaves: a test with subtests counts only if it failed by itself. A package that failed with
+// no failed test (it did not build, panicked, or timed out) is one failure.
+func (c *counter) countPackage(pkg string, r *result) {
+	tests := c.outcome[pkg]
+	before := r.failed
+	names := make([]string, 0, len(tests))
+	for name := range tests {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		if tests[name] != "fail" && hasChild(names, name) || tests[name] == "fail" && hasFailedChild(tests, name) {
+			continue
+		}
+		switch tests[name] {
+		case "pass":
+			r.passed++
+		case "skip":
+			r.skipped++
+			r.skips = append(r.skips, pkg+"."+name)
+		case "fail":
+			r.fail(pkg + "." + name)
+		}
+	}
+	if c.packages[pkg] == "fail" && r.failed == before {
+		r.fail(pkg)
+	}
+}
+
+func hasChild(names []string, parent string) bool {
+	return slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, parent+"/") })
+}
+
+func hasFailedChild(tests map[string]string, parent string) bool {
+	for name, outcome := range tests {
+		if outcome == "fail" && strings.HasPrefix(name, parent+"/") {
+			return true
+		}
+	}
+	return false
+}

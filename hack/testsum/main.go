@@ -1,0 +1,119 @@
+// Command testsum runs every test suite of the repository, shows progress, and ends with one summary.
+//
+//	testsum -root .. [-only lint,unit]
+//
+// Suites run in an order that shows cheap failures first. Full logs go to dist/test/. The last line is
+// "N passed, N failed", and the exit code is 0 only if nothing failed.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func main() {
+	root := flag.String("root", ".", "root of the repository")
+	only := flag.String("only", "", "comma-separated names of the suites to run; empty runs all")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ok, err := run(ctx, *root, *only)
+	stop()
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "testsum: %v\n", err)
+	}
+	if err != nil || !ok {
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, root, only string) (ok bool, err error) {
+	root, err = filepath.Abs(root)
+	if err != nil {
+		return false, fmt.Errorf("finding the root: %w", err)
+	}
+	logs := filepath.Join(root, "dist", "test")
+	if err := os.MkdirAll(logs, 0o755); err != nil {
+		return false, fmt.Errorf("making the directory of logs: %w", err)
+	}
+	chosen, err := choose(suites(ctx, root), only)
+	if err != nil {
+		return false, err
+	}
+	var results []result
+	for i, s := range chosen {
+		fmt.Printf("=== %d/%d %s: %s\n", i+1, len(chosen), s.name, s.what)
+		r := s.run(ctx, filepath.Join(logs, s.name+".log"))
+		results = append(results, r)
+		if ctx.Err() != nil {
+			break
+		}
+		// Nothing works without the programs, and an hour of failures would hide the one reason.
+		if r.failed > 0 && s.vital {
+			fmt.Printf("=== %s failed: the remaining suites cannot run\n", s.name)
+			break
+		}
+	}
+	return summarize(os.Stdout, results, len(chosen), logs), nil
+}
+
+func choose(all []suite, only string) ([]suite, error) {
+	if only == "" {
+		return all, nil
+	}
+	var chosen []suite
+	var names []string
+	for _, s := range all {
+		names = append(names, s.name)
+		for name := range strings.SplitSeq(only, ",") {
+			if name == s.name {
+				chosen = append(chosen, s)
+			}
+		}
+	}
+	if len(chosen) != len(strings.Split(only, ",")) {
+		return nil, fmt.Errorf("-only %s: the suites are %s", only, strings.Join(names, ", "))
+	}
+	return chosen, nil
+}
+
+// result is what became of one suite.
+type result struct {
+	name                    string
+	passed, failed, skipped int
+	took                    time.Duration
+	failures                []string // names of what failed
+	skips                   []string
+}
+
+// summarize prints the table and reports whether all suites ran and nothing failed.
+func summarize(w *os.File, results []result, planned int, logs string) bool {
+	var passed, failed int
+	fmt.Fprintf(w, "\n%-14s %7s %7s %7s %8s\n", "suite", "passed", "failed", "skipped", "seconds")
+	for _, r := range results {
+		fmt.Fprintf(w, "%-14s %7d %7d %7d %8.1f\n", r.name, r.passed, r.failed, r.skipped, r.took.Seconds())
+		passed, failed = passed+r.passed, failed+r.failed
+	}
+	for _, r := range results {
+		for _, name := range r.skips {
+			fmt.Fprintf(w, "skipped in %s: %s\n", r.name, name)
+		}
+	}
+	for _, r := range results {
+		for _, name := range r.failures {
+			fmt.Fprintf(w, "FAILED in %s: %s (log: %s)\n", r.name, name, filepath.Join(logs, r.name+".log"))
+		}
+	}
+	if missing := planned - len(results); missing > 0 {
+		fmt.Fprintf(w, "not run: %d of %d suites\n", missing, planned)
+		failed += missing
+	}
+	fmt.Fprintf(w, "%d passed, %d failed\n", passed, failed)
+	return failed == 0
+}

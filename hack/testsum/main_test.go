@@ -1,0 +1,141 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// module writes a Go module with packages that end in every way that a package can.
+func module(t *testing.T) string {
+	t.Helper()
+	root := t.TempDir()
+	for name, text := range map[string]string{
+		"go.mod": "module example.net/tortie\n\ngo 1.26\n",
+		"good/good_test.go": `package good
+import "testing"
+func TestOne(t *testing.T) {}
+func TestTable(t *testing.T) { t.Run("a", func(t *testing.T) {}); t.Run("b", func(t *testing.T) {}) }
+func TestSkipped(t *testing.T) { t.Skip("no reason") }
+`,
+		"bad/bad_test.go": `package bad
+import "testing"
+func TestGood(t *testing.T) {}
+func TestTable(t *testing.T) { t.Run("good", func(t *testing.T) {}); t.Run("bad", func(t *testing.T) { t.Error("one is not two") }) }
+func TestAfterChildren(t *testing.T) { t.Run("good", func(t *testing.T) {}); t.Error("the parent itself") }
+`,
+		"broken/broken_test.go": "package broken\nfunc TestX(t *testing.T) {}\n",
+		"panics/panics_test.go": "package panics\nimport \"testing\"\nfunc TestMain(m *testing.M) { panic(\"at once\") }\nfunc TestX(t *testing.T) {}\n",
+		"empty/empty.go":        "package empty\n",
+	} {
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+func runSuite(t *testing.T, s suite) result {
+	t.Helper()
+	s.name = "suite"
+	return s.run(context.Background(), filepath.Join(t.TempDir(), "log"))
+}
+
+func TestCountsOfGoTest(t *testing.T) {
+	root := module(t)
+	cases := []struct {
+		pkg                     string
+		passed, failed, skipped int
+		failures                []string
+	}{
+		{"good", 3, 0, 1, nil},
+		{"bad", 3, 2, 0, []string{"example.net/tortie/bad.TestAfterChildren", "example.net/tortie/bad.TestTable/bad"}},
+		{"broken", 0, 1, 0, []string{"example.net/tortie/broken"}},
+		{"panics", 0, 1, 0, []string{"example.net/tortie/panics"}},
+		{"empty", 0, 0, 0, nil},
+	}
+	for _, c := range cases {
+		t.Run(c.pkg, func(t *testing.T) {
+			r := runSuite(t, suite{root: root, tests: &goTest{only: "./" + c.pkg}})
+			if r.passed != c.passed || r.failed != c.failed || r.skipped != c.skipped || !slices.Equal(r.failures, c.failures) {
+				t.Errorf("got %+v, want %+v", r, c)
+			}
+		})
+	}
+}
+
+func TestExceptAndMisspeltPackages(t *testing.T) {
+	root := module(t)
+	if r := runSuite(t, suite{root: root, tests: &goTest{except: []string{"bad", "broken", "panics"}}}); r.failed != 0 || r.passed != 3 {
+		t.Errorf("without the failing packages: %+v", r)
+	}
+	if r := runSuite(t, suite{root: root, tests: &goTest{only: "./godo"}}); r.failed != 1 {
+		t.Errorf("a package that does not exist: %+v, want a failure", r)
+	}
+}
+
+func TestSteps(t *testing.T) {
+	r := runSuite(t, suite{root: t.TempDir(), steps: []step{
+		{name: "good", args: []string{"true"}},
+		{name: "bad", args: []string{"false"}},
+		{name: "missing", args: []string{"no-such-program"}},
+	}})
+	if r.passed != 1 || !slices.Equal(r.failures, []string{"bad", "missing"}) {
+		t.Errorf("got %+v", r)
+	}
+}
+
+func TestSummary(t *testing.T) {
+	results := []result{{name: "a", passed: 2}, {name: "b", passed: 1, failed: 1, failures: []string{"pkg.TestX"}, skipped: 1, skips: []string{"pkg.TestS"}}}
+	cases := []struct {
+		name    string
+		results []result
+		planned int
+		last    string
+		ok      bool
+	}{
+		{"all good", results[:1], 1, "2 passed, 0 failed", true},
+		{"one failed", results, 2, "3 passed, 1 failed", false},
+		{"one not run", results[:1], 2, "2 passed, 1 failed", false},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			f, err := os.Create(filepath.Join(t.TempDir(), "out"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			if ok := summarize(f, c.results, c.planned, "logs"); ok != c.ok {
+				t.Errorf("ok is %v", ok)
+			}
+			text, err := os.ReadFile(f.Name())
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+			if got := lines[len(lines)-1]; got != c.last {
+				t.Errorf("last line %q, want %q", got, c.last)
+			}
+			if len(c.results) > 1 && (!strings.Contains(string(text), "pkg.TestX") || !strings.Contains(string(text), "pkg.TestS")) {
+				t.Errorf("failed and skipped tests are not named:\n%s", text)
+			}
+		})
+	}
+}
+
+func TestChoose(t *testing.T) {
+	all := []suite{{name: "a"}, {name: "b"}}
+	if got, err := choose(all, "b"); err != nil || len(got) != 1 || got[0].name != "b" {
+		t.Errorf("choose b: %v, %v", got, err)
+	}
+	if _, err := choose(all, "b,c"); err == nil || !strings.Contains(err.Error(), "a, b") {
+		t.Errorf("an unknown suite: %v", err)
+	}
+}

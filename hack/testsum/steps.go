@@ -1,0 +1,193 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// heartbeat is how long the screen may stand still.
+const heartbeat = 15 * time.Second
+
+func (s suite) run(ctx context.Context, logPath string) result {
+	start := time.Now()
+	r := result{name: s.name}
+	log, err := os.Create(logPath)
+	if err != nil {
+		r.fail(fmt.Sprintf("log: %v", err))
+		return r
+	}
+	if s.tests != nil {
+		s.runTests(ctx, log, &r)
+	}
+	for _, step := range s.steps {
+		s.runStep(ctx, step, log, &r)
+	}
+	if err := log.Close(); err != nil {
+		r.fail(fmt.Sprintf("log: %v", err))
+	}
+	r.took = time.Since(start)
+	return r
+}
+
+func (r *result) fail(name string) {
+	r.failed++
+	r.failures = append(r.failures, name)
+}
+
+// runStep runs one command; its output is on the screen only if it fails.
+func (s suite) runStep(ctx context.Context, step step, log io.Writer, r *result) {
+	start := time.Now()
+	var output tail
+	cmd := s.command(ctx, step.dir, nil, step.args...)
+	cmd.Stdout = io.MultiWriter(log, &output)
+	cmd.Stderr = cmd.Stdout
+	fmt.Fprintf(log, "$ %s\n", strings.Join(step.args, " "))
+	stop := beat(step.name, output.last)
+	err := cmd.Run()
+	stop()
+	took := time.Since(start).Round(100 * time.Millisecond)
+	if err != nil {
+		fmt.Printf("%s    FAIL %s (%v): %v\n", output.text(), step.name, took, err)
+		r.fail(step.name)
+		return
+	}
+	fmt.Printf("    ok   %s (%v)\n", step.name, took)
+	r.passed++
+}
+
+// command returns a command that gets SIGTERM, not SIGKILL, when ctx ends: tests and the lab clean up behind themselves.
+func (s suite) command(ctx context.Context, dir string, env []string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd.Dir = filepath.Join(s.root, dir)
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = time.Minute
+	return cmd
+}
+
+// beat prints a sign of life now and then until stop is called.
+func beat(name string, last func() string) (stop func()) {
+	start := time.Now()
+	done := make(chan struct{})
+	var finished sync.WaitGroup
+	finished.Go(func() {
+		tick := time.NewTicker(heartbeat)
+		defer tick.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-tick.C:
+				fmt.Printf("    ...  %s, %v: %s\n", name, time.Since(start).Round(time.Second), last())
+			}
+		}
+	})
+	return func() { close(done); finished.Wait() }
+}
+
+// tail keeps the end of an output.
+type tail struct {
+	mu  sync.Mutex // guards buf
+	buf []byte
+}
+
+const tailSize = 16 << 10
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.buf = append(t.buf, p...)
+	if extra := len(t.buf) - tailSize; extra > 0 {
+		t.buf = bytes.Clone(t.buf[extra:])
+	}
+	return len(p), nil
+}
+
+func (t *tail) text() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(t.buf)
+}
+
+// last returns the last line that says something, cut to fit on a line of the screen.
+func (t *tail) last() string {
+	lines := strings.Split(strings.TrimSpace(t.text()), "\n")
+	line := strings.TrimSpace(lines[len(lines)-1])
+	return line[:min(len(line), 100)]
+}
+
+func (s suite) runTests(ctx context.Context, log io.Writer, r *result) {
+	t := s.tests
+	packages, err := s.packages(ctx)
+	if err != nil {
+		fmt.Printf("    FAIL %v\n", err)
+		r.fail("go list")
+		return
+	}
+	args := append([]string{"go", "test", "-json", "-count=1"}, append(t.flags, packages...)...)
+	fmt.Fprintf(log, "$ %s\n", strings.Join(args, " "))
+	cmd := s.command(ctx, t.dir, t.env, args...)
+	var stderr tail
+	cmd.Stderr = io.MultiWriter(log, &stderr)
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		fmt.Printf("    FAIL go test: %v\n", err)
+		r.fail("go test")
+		return
+	}
+	count := newCounter(log)
+	stop := beat("go test", count.last)
+	readErr := count.read(out)
+	stop()
+	runErr := cmd.Wait()
+	count.into(r)
+	// A run that fails without a failed test did not build, or was killed.
+	if err := errors.Join(readErr, runErr); err != nil && r.failed == 0 {
+		fmt.Printf("%s    FAIL go test: %v\n", stderr.text(), err)
+		r.fail("go test")
+	}
+}
+
+// packages lists what to test; an explicit list shows a misspelt package as an error, where a pattern matches nothing.
+func (s suite) packages(ctx context.Context) ([]string, error) {
+	pattern := s.tests.only
+	if pattern == "" {
+		pattern = "./..."
+	}
+	out, err := s.command(ctx, s.tests.dir, nil, "go", "list", pattern).Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list %s: %w", pattern, err)
+	}
+	var packages []string
+	for _, name := range strings.Fields(string(out)) {
+		if !s.excludes(name) {
+			packages = append(packages, name)
+		}
+	}
+	if len(packages) == 0 {
+		return nil, fmt.Errorf("go list %s: no packages", pattern)
+	}
+	return packages, nil
+}
+
+func (s suite) excludes(name string) bool {
+	for _, dir := range s.tests.except {
+		if strings.HasSuffix(name, "/"+dir) {
+			return true
+		}
+	}
+	return false
+}

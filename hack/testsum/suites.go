@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"os/exec"
+	"path/filepath"
+)
+
+// suite is one group of tests: commands that pass or fail as a whole, or one run of go test.
+type suite struct {
+	name, what string
+	root       string
+	vital      bool // the rest cannot run without it
+	steps      []step
+	tests      *goTest
+}
+
+// step is one command; it counts as one test.
+type step struct {
+	name string
+	dir  string // below the root
+	args []string
+}
+
+// goTest is one run of `go test -json`.
+type goTest struct {
+	dir    string // below the root: the module
+	env    []string
+	flags  []string
+	only   string   // a pattern of packages; "" is ./...
+	except []string // packages, by their directory in the module
+}
+
+// ipipPackage needs a kernel with IPIP, or a virtual machine that has one.
+const ipipPackage = "internal/encap"
+
+// wrappers of Kubernetes in lab/ have no tests, and to vet them means to compile all of Kubernetes once more.
+var wrappers = []string{"cmd/hyperkube", "internal/etcd"}
+
+// suites lists all suites in the order in which they run: seconds first, then minutes.
+func suites(ctx context.Context, root string) []suite {
+	lab := filepath.Join(root, "bin", "lab")
+	env := []string{"TORTIE_LAB=" + lab}
+	// The lab answers: it probes in a namespace of its own, and loads the module if it may.
+	native := exec.CommandContext(ctx, lab, "probe").Run() == nil
+	ipip := suite{name: "ipip", what: "tunl0, on this machine's kernel",
+		tests: &goTest{flags: []string{"-timeout=10m"}, only: "./" + ipipPackage}}
+	if !native {
+		ipip.what = "tunl0, in a virtual machine: this machine's kernel has no IPIP"
+		ipip.tests.env = []string{"CGO_ENABLED=0"}
+		ipip.tests.flags = []string{"-timeout=30m", "-exec=" + lab + " vmtest"}
+	}
+	all := []suite{
+		{name: "lint", what: "format, vet, staticcheck", steps: lintSteps(root)},
+		{name: "tools", what: "the repository's own tools, and the layers of imports",
+			tests: &goTest{dir: "hack", flags: []string{"-timeout=10m"}}},
+		{name: "programs", what: "Kubernetes and helm, from Go modules (about 10 minutes, once)", vital: true,
+			steps: []step{{name: "lab build", args: []string{lab, "build"}}}},
+		{name: "generated", what: "files made from other files are up to date",
+			steps: []step{{name: "generate-check", args: []string{"make", "--no-print-directory", "generate-check"}}}},
+		{name: "unit", what: "units, network namespaces, real etcd and kube-apiserver",
+			tests: &goTest{env: env, flags: []string{"-timeout=20m"}, except: []string{ipipPackage}}},
+		ipip,
+		{name: "lab", what: "the lab itself: nodes come, work, and leave nothing",
+			tests: &goTest{dir: "lab", env: env, flags: []string{"-timeout=30m", "-p=1"}, except: append([]string{"e2e"}, wrappers...)}},
+		{name: "e2e", what: "what the demo shows, on a cluster of three nodes",
+			tests: &goTest{dir: "lab", env: env, flags: []string{"-timeout=40m", "-v"}, only: "./e2e"}},
+	}
+	for i := range all {
+		all[i].root = root
+	}
+	return all
+}
+
+func lintSteps(root string) []step {
+	staticcheck := filepath.Join(root, "bin", "staticcheck")
+	const unformatted = `bad=$(git ls-files -co --exclude-standard '*.go' | xargs gofmt -l); [ -z "$bad" ] || { echo "gofmt would change:"; echo "$bad"; exit 1; }`
+	steps := []step{
+		{name: "gofmt", args: []string{"sh", "-c", unformatted}},
+		{name: "build staticcheck", dir: "hack", args: []string{"go", "build", "-o", staticcheck, "honnef.co/go/tools/cmd/staticcheck"}},
+	}
+	for _, module := range []string{".", "hack", "lab"} {
+		packages := "$(go list ./... | grep -Ev '/(cmd/hyperkube|internal/etcd)$')"
+		steps = append(steps,
+			step{name: "go vet in " + module, dir: module, args: []string{"sh", "-c", "go vet " + packages}},
+			step{name: "staticcheck in " + module, dir: module, args: []string{"sh", "-c", staticcheck + " " + packages}})
+	}
+	return steps
+}
