@@ -1,9 +1,9 @@
+// Since Go 1.24 listeners are Multipath TCP, on which the kernel refuses what BGP needs: a TTL and MD5 keys.
+//go:debug multipathtcp=0
+
 // Command node is the agent that runs on every node: it announces the node's blocks by BGP, learns the others', and
 // programs tunnel, routes and NAT.
 package main
-
-// Since Go 1.24 listeners are Multipath TCP, on which the kernel refuses what BGP needs: a TTL and MD5 keys.
-//go:debug multipathtcp=0
 
 import (
 	"context"
