@@ -1,0 +1,216 @@
+package layers
+
+import (
+	"go/ast"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/tools/go/packages"
+)
+
+const module = "github.com/tortie-net/tortie/"
+
+// doors says which packages alone may import a library: elsewhere, values go in and values come out.
+var doors = map[string][]string{
+	"github.com/vishvananda/netlink": {"internal/netlinkx"},
+	"github.com/vishvananda/netns":   {"internal/netlinkx"},
+	"github.com/mdlayher/netlink":    {"internal/nat"},
+	"github.com/google/nftables":     {"internal/nat"},
+	"github.com/osrg/gobgp":          {"internal/bgp"},
+	"k8s.io/client-go":               {"internal/kube", "internal/install", "internal/labtest"},
+	"k8s.io/apimachinery":            {"internal/kube", "internal/install", "internal/labtest"},
+	"k8s.io/api":                     {"internal/install"},
+	"github.com/prometheus":          {"internal/node"},
+	"os/exec":                        {"internal/labtest", "internal/netlinkx/netnstest"}, // the agent and the plugins run no programs; libcni runs IPAM's
+}
+
+// levels orders the packages: each imports only packages of lower levels. A new package must be given its place here.
+var levels = []string{
+	"cmd/calico cmd/calico-ipam cmd/install cmd/node",
+	"internal/node internal/cni",
+	"internal/install internal/kube internal/labtest",
+	"internal/bgp internal/encap internal/fib internal/nat internal/podnet",
+	"internal/ipam internal/netlinkx/netnstest",
+	"internal/datastore/kubernetes internal/datastore/datastoretest internal/netlinkx",
+	"internal/datastore internal/sysctl internal/config",
+	"internal/names internal/selector",
+	"internal/api internal/version",
+}
+
+// plugins run for every pod: what they link is paid each time.
+var (
+	plugins         = []string{"cmd/calico", "cmd/calico-ipam"}
+	tooHeavyToLink  = []string{"k8s.io/", "sigs.k8s.io/", "github.com/prometheus/", "github.com/osrg/", "google.golang.org/"}
+	pureIPAM        = []string{"addr.go", "block.go", "affinity.go", "handle.go", "pool.go", "plan.go"}
+	notPure         = []string{"os", "net", "net/http", "syscall", "context", "io", "golang.org/x/sys", module + "internal/datastore"}
+	environment     = []string{"Getenv", "LookupEnv", "Environ", "ExpandEnv"}
+	endings         = map[string][]string{"os": {"Exit"}, "log": {"Fatal", "Fatalf", "Fatalln", "Panic", "Panicf", "Panicln"}}
+	testOnly        = []string{"internal/labtest", "internal/netlinkx/netnstest", "internal/datastore/datastoretest"}
+	mayReadSettings = "internal/config"
+)
+
+func load(t *testing.T) map[string]*packages.Package {
+	t.Helper()
+	cfg := &packages.Config{
+		Dir:  filepath.Join("..", ".."),
+		Mode: packages.NeedName | packages.NeedImports | packages.NeedDeps | packages.NeedFiles | packages.NeedSyntax | packages.NeedCompiledGoFiles,
+	}
+	all, err := packages.Load(cfg, "./...")
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := map[string]*packages.Package{}
+	for _, p := range all {
+		for _, e := range p.Errors {
+			t.Errorf("loading %s: %v", p.PkgPath, e)
+		}
+		if name, ok := strings.CutPrefix(p.PkgPath, module); ok {
+			own[name] = p
+		}
+	}
+	if len(own) < 10 {
+		t.Fatalf("found only %d packages: the rules would hold of nothing", len(own))
+	}
+	return own
+}
+
+func TestLayers(t *testing.T) {
+	own := load(t)
+	names := slices.Sorted(maps.Keys(own))
+	t.Run("doors", func(t *testing.T) {
+		for _, name := range names {
+			for path := range own[name].Imports {
+				checkDoor(t, name, path)
+			}
+		}
+	})
+	t.Run("levels", func(t *testing.T) { checkLevels(t, own) })
+	t.Run("plugins stay small", func(t *testing.T) {
+		for _, name := range plugins {
+			for _, path := range heavy(own[name]) {
+				t.Errorf("%s links %s", name, path)
+			}
+		}
+	})
+	t.Run("calls", func(t *testing.T) {
+		for _, name := range names {
+			for _, file := range own[name].Syntax {
+				checkCalls(t, name, file)
+			}
+		}
+	})
+	t.Run("ipam core is pure", func(t *testing.T) { checkPure(t, own["internal/ipam"]) })
+	t.Run("test helpers stay in tests", func(t *testing.T) {
+		for _, name := range names {
+			for path := range own[name].Imports {
+				if slices.Contains(testOnly, strings.TrimPrefix(path, module)) && !slices.Contains(testOnly, name) {
+					t.Errorf("%s imports %s, which is for tests", name, path)
+				}
+			}
+		}
+	})
+}
+
+func checkDoor(t *testing.T, name, path string) {
+	t.Helper()
+	for library, allowed := range doors {
+		if (path == library || strings.HasPrefix(path, library+"/")) && !slices.Contains(allowed, name) {
+			t.Errorf("%s imports %s: only %s may", name, path, strings.Join(allowed, ", "))
+		}
+	}
+}
+
+func checkLevels(t *testing.T, own map[string]*packages.Package) {
+	t.Helper()
+	level := map[string]int{}
+	for i, line := range levels {
+		for name := range strings.FieldsSeq(line) {
+			level[name] = len(levels) - i
+		}
+	}
+	for name, p := range own {
+		if level[name] == 0 {
+			t.Errorf("%s has no level: give it its place in this test", name)
+			continue
+		}
+		for path := range p.Imports {
+			lower, ok := strings.CutPrefix(path, module)
+			if ok && level[lower] >= level[name] {
+				t.Errorf("%s imports %s, which is not below it", name, lower)
+			}
+		}
+	}
+}
+
+// heavy lists what a program links, directly or not, that it should not.
+func heavy(p *packages.Package) []string {
+	seen := map[string]bool{}
+	var found []string
+	var visit func(p *packages.Package)
+	visit = func(p *packages.Package) {
+		if seen[p.PkgPath] {
+			return
+		}
+		seen[p.PkgPath] = true
+		if slices.ContainsFunc(tooHeavyToLink, func(prefix string) bool { return strings.HasPrefix(p.PkgPath, prefix) }) {
+			found = append(found, p.PkgPath)
+		}
+		for _, next := range p.Imports {
+			visit(next)
+		}
+	}
+	visit(p)
+	return found
+}
+
+// checkCalls finds reads of the environment outside of config, and exits outside of main functions' packages.
+func checkCalls(t *testing.T, name string, file *ast.File) {
+	t.Helper()
+	ast.Inspect(file, func(n ast.Node) bool {
+		sel, ok := n.(*ast.SelectorExpr)
+		if !ok {
+			return true
+		}
+		pkg, ok := sel.X.(*ast.Ident)
+		if !ok {
+			return true
+		}
+		if pkg.Name == "os" && slices.Contains(environment, sel.Sel.Name) && name != mayReadSettings {
+			t.Errorf("%s uses os.%s: settings come through %s", name, sel.Sel.Name, mayReadSettings)
+		}
+		if slices.Contains(endings[pkg.Name], sel.Sel.Name) && !strings.HasPrefix(name, "cmd/") {
+			t.Errorf("%s uses %s.%s: only commands may end the process", name, pkg.Name, sel.Sel.Name)
+		}
+		return true
+	})
+}
+
+func checkPure(t *testing.T, p *packages.Package) {
+	t.Helper()
+	checked := 0
+	for i, path := range p.CompiledGoFiles {
+		file := filepath.Base(path)
+		if !slices.Contains(pureIPAM, file) {
+			continue
+		}
+		checked++
+		for _, spec := range p.Syntax[i].Imports {
+			imported, err := strconv.Unquote(spec.Path.Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, bad := range notPure {
+				if imported == bad || strings.HasPrefix(imported, bad+"/") && bad != "net" {
+					t.Errorf("%s imports %s: it must decide without input or output", file, imported)
+				}
+			}
+		}
+	}
+	if checked < 4 {
+		t.Errorf("checked only %d files of the core: were they renamed?", checked)
+	}
+}
