@@ -16,5 +16,10 @@
 //   - It calls Logger.Fatal and Logger.Panic where it believes that it can't go on, and the default logger then ends the
 //     process. The adapter here logs and returns.
 //   - Its gRPC server is never created.
+//   - Since Go 1.24 its listeners are Multipath TCP unless the program says otherwise; New insists.
+//   - It ends a restart towards all peers when the first ones have sent their tables; see barrier.go.
+//   - A message of an unknown type, or an UPDATE with a truncated MP_REACH_NLRI, from a configured peer's address panics
+//     in a goroutine of GoBGP and so ends the process (fsm.handlingError, PathAttributeMpReachNLRI.DecodeFromBytes).
+//     Nothing here can catch that. The kernel's routes and the peers' paths survive it as they survive any restart.
 //   - While it reads and writes shared state of a session without locks in places, only values leave this package.
 package bgp

@@ -26,13 +26,13 @@ const (
 
 // lan is a bridge in a network namespace of its own; hosts hang off it.
 type lan struct {
-	t    *testing.T
+	t    testing.TB
 	name string
 }
 
 var lans atomic.Int32
 
-func newLAN(t *testing.T) *lan {
+func newLAN(t testing.TB) *lan {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("sessions need root: they run in network namespaces, on port 179")
@@ -53,7 +53,7 @@ func (l *lan) namespace(name string) {
 
 // host is a network namespace with the addresses 10.0.0.n and fd00::n.
 type host struct {
-	t      *testing.T
+	t      testing.TB
 	ns     string
 	v4, v6 netip.Addr
 }
@@ -240,7 +240,7 @@ func (s *speaker) waitLearned(want string) {
 }
 
 // eventually polls until check has no objection.
-func eventually(t *testing.T, check func() error) {
+func eventually(t testing.TB, check func() error) {
 	t.Helper()
 	deadline := time.Now().Add(sessionTimeout)
 	for {
@@ -255,7 +255,7 @@ func eventually(t *testing.T, check func() error) {
 	}
 }
 
-func run(t *testing.T, args ...string) string {
+func run(t testing.TB, args ...string) string {
 	t.Helper()
 	out, err := exec.Command(args[0], args[1:]...).CombinedOutput()
 	if err != nil {

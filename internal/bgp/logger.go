@@ -1,7 +1,6 @@
 package bgp
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -103,16 +102,12 @@ func diagnose(msg string, fields bgplog.Fields) string {
 	case "Peer Down":
 		return downReason(fmt.Sprint(fields["Reason"]))
 	case "sent notification":
-		// Of the two kinds of this entry, the one with an error comes from the checks of its OPEN.
+		// Of the two kinds of this entry, the one with an error is about a handshake.
 		if err, ok := fields["Data"].(error); ok {
-			return "we refused its OPEN: " + err.Error()
+			return "we ended the handshake: " + err.Error()
 		}
 	case "graceful restart timer expired":
 		return "it did not come back within its restart time, its paths are dropped"
-	case "Session will be reset due to malformed BGP Header",
-		"Session will be reset due to malformed BGP message",
-		"Session will be reset due to malformed BGP update message":
-		return fmt.Sprintf("it sent a malformed message: %v", cmp.Or(fields["Error"], fields["error"]))
 	}
 	return ""
 }

@@ -60,7 +60,9 @@ type reply struct {
 }
 
 func serve(in io.Reader, out io.Writer) error {
-	handler := &wedge{Handler: slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})}
+	var level slog.LevelVar
+	level.Set(slog.LevelDebug)
+	handler := &wedge{Handler: slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: &level})}
 	log := slog.New(handler)
 	speaker, err := bgp.New(log, nil)
 	if err != nil {
@@ -77,8 +79,11 @@ func serve(in io.Reader, out io.Writer) error {
 		} else if err != nil {
 			return err
 		}
-		if c.Method == "Wedge" {
+		switch c.Method {
+		case "Wedge":
 			handler.shut.Store(true)
+		case "Quiet":
+			level.Set(slog.LevelWarn)
 		}
 		if err := replies.Encode(answer(speaker, c)); err != nil {
 			return err
@@ -129,7 +134,7 @@ func answer(speaker bgp.Speaker, c call) reply {
 		err = speaker.Healthy(ctx)
 	case "Stop":
 		err = speaker.Stop(ctx, c.Mode)
-	case "Wedge":
+	case "Wedge", "Quiet":
 	default:
 		err = fmt.Errorf("no method %q", c.Method)
 	}

@@ -362,16 +362,16 @@ func TestDiagnoseRealSessions(t *testing.T) {
 		peers = append(peers, bgp.Peer{Addr: addr, ASN: 64512, From: node.v4})
 	}
 	node.setPeers(append(peers, bgp.Peer{Addr: garbage.v4, ASN: 64512, From: node.v4, Passive: true})...)
-	const badType = `\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00\x13\x09`
-	if out, err := garbage.command("bash", "-c", `exec 3<>/dev/tcp/10.0.0.1/179; printf '`+badType+`' >&3; cat <&3 >/dev/null`).CombinedOutput(); err != nil {
+	const badLength = `\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00\x00\x01`
+	if out, err := garbage.command("bash", "-c", `exec 3<>/dev/tcp/10.0.0.1/179; printf '`+badLength+`' >&3; cat <&3 >/dev/null`).CombinedOutput(); err != nil {
 		t.Fatalf("send garbage: %v: %s", err, out)
 	}
 	for addr, want := range map[netip.Addr]string{
 		silent.v4:   "TCP refused on port 179",
 		stranger.v4: "closed the connection during the handshake",
-		foreign.v4:  "we refused its OPEN: as number mismatch expected 64512, received 64999",
+		foreign.v4:  "we ended the handshake: as number mismatch expected 64512, received 64999",
 		absent:      "host unreachable",
-		garbage.v4:  "it sent a malformed message: unknown message type",
+		garbage.v4:  "we ended the handshake: unknown message type",
 	} {
 		eventually(t, func() error {
 			p := node.peer(addr)

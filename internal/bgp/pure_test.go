@@ -1,0 +1,381 @@
+package bgp
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	api "github.com/osrg/gobgp/v3/api"
+	bgplog "github.com/osrg/gobgp/v3/pkg/log"
+)
+
+var cmpNetip = cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})
+
+func addr(s string) netip.Addr     { return netip.MustParseAddr(s) }
+func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+
+func TestMesh(t *testing.T) {
+	defaults := Peer{ASN: 64512, Port: 179, HoldTime: 90 * time.Second, ConnectRetry: 5 * time.Second, RestartTime: 120 * time.Second}
+	want := func(self, peer string, passive bool) Peer {
+		p := defaults
+		p.From, p.Addr, p.Passive = addr(self), addr(peer), passive
+		return p
+	}
+	ofAS := func(p Peer, asn uint32, port uint16) Peer {
+		p.ASN, p.Port = asn, port
+		return p
+	}
+	for name, c := range map[string]struct {
+		self   Member
+		others []Member
+		want   []Peer
+	}{
+		"text decides, not number": {
+			self:   Member{Addr: addr("10.0.0.10"), ASN: 64512},
+			others: []Member{{Addr: addr("10.0.0.9"), ASN: 64512}, {Addr: addr("10.0.0.100"), ASN: 64512}, {Addr: addr("10.0.0.1"), ASN: 64512}},
+			want: []Peer{
+				want("10.0.0.10", "10.0.0.1", false),
+				want("10.0.0.10", "10.0.0.9", true),
+				want("10.0.0.10", "10.0.0.100", true),
+			},
+		},
+		"other AS and port": {
+			self:   Member{Addr: addr("10.0.0.1"), ASN: 64512},
+			others: []Member{{Addr: addr("10.0.0.2"), ASN: 65001, Port: 1790}},
+			want:   []Peer{ofAS(want("10.0.0.1", "10.0.0.2", true), 65001, 1790)},
+		},
+		"IPv6": {
+			self:   Member{Addr: addr("fd00::a"), ASN: 64512},
+			others: []Member{{Addr: addr("fd00::10"), ASN: 64512}, {Addr: addr("10.0.0.2"), ASN: 64512}},
+			want:   []Peer{want("fd00::a", "fd00::10", false)},
+		},
+		"self, twins, unusable": {
+			self: Member{Addr: addr("10.0.0.1"), ASN: 64512},
+			others: []Member{
+				{Addr: addr("10.0.0.1"), ASN: 64512}, {}, {Addr: addr("127.0.0.1")}, {Addr: addr("0.0.0.0")}, {Addr: addr("fe80::1%eth0")},
+				{Addr: addr("10.0.0.2"), ASN: 64512}, {Addr: addr("10.0.0.2"), ASN: 65001},
+			},
+			want: []Peer{want("10.0.0.1", "10.0.0.2", true)},
+		},
+		"alone": {self: Member{Addr: addr("10.0.0.1"), ASN: 64512}, want: []Peer{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if d := cmp.Diff(c.want, Mesh(c.self, c.others), cmpNetip); d != "" {
+				t.Errorf("(-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+// Every pair of a mesh has one side that waits and one that connects.
+func TestMeshPairs(t *testing.T) {
+	var members []Member
+	for _, a := range []string{"10.0.0.1", "10.0.0.2", "10.0.0.9", "10.0.0.10", "10.0.0.99", "10.0.0.100", "9.255.255.255", "192.168.0.1"} {
+		members = append(members, Member{Addr: addr(a), ASN: 64512})
+	}
+	passive := make(map[[2]netip.Addr]bool)
+	for _, self := range members {
+		for _, p := range Mesh(self, members) {
+			passive[[2]netip.Addr{self.Addr, p.Addr}] = p.Passive
+		}
+	}
+	if want := len(members) * (len(members) - 1); len(passive) != want {
+		t.Fatalf("%d sessions, want %d", len(passive), want)
+	}
+	for pair, waits := range passive {
+		if waits == passive[[2]netip.Addr{pair[1], pair[0]}] {
+			t.Errorf("%s and %s: both sides have passive %t", pair[0], pair[1], waits)
+		}
+	}
+}
+
+func TestDiff(t *testing.T) {
+	have := map[string]int{"same": 1, "new value": 1, "b gone": 1, "a gone": 1}
+	want := map[string]int{"same": 1, "new value": 2, "b new": 1, "a new": 1}
+	got := diff(have, want, strings.Compare)
+	if d := cmp.Diff(changes[string]{
+		add: []string{"a new", "b new"}, replace: []string{"new value"}, remove: []string{"a gone", "b gone"},
+	}, got, cmp.AllowUnexported(changes[string]{})); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	if got := diff(have, have, strings.Compare); got.add != nil || got.replace != nil || got.remove != nil {
+		t.Errorf("equal sets: %v", got)
+	}
+}
+
+func TestWithin(t *testing.T) {
+	accept := Within(prefix("10.0.0.0/16"), prefix("fd00::/64"))
+	for text, want := range map[string]bool{
+		"10.0.0.0/16": true, "10.0.1.0/26": true, "10.0.0.1/32": true, "fd00::/122": true,
+		"10.0.0.0/8": false, "10.1.0.0/26": false, "0.0.0.0/0": false, "::/0": false, "fd01::/122": false,
+	} {
+		if got := accept(Path{Prefix: prefix(text)}); got != want {
+			t.Errorf("%s: %t, want %t", text, got, want)
+		}
+	}
+	if Within()(Path{Prefix: prefix("10.0.0.0/26")}) {
+		t.Error("no prefixes accept something")
+	}
+}
+
+func TestValidation(t *testing.T) {
+	local := Local{ASN: 64512, RouterID: addr("10.0.0.1"), Listen: []netip.Addr{addr("10.0.0.1")}}
+	peer := Peer{Addr: addr("10.0.0.2"), ASN: 64512, From: addr("10.0.0.1")}.withDefaults()
+	locally := func(change func(*Local)) error {
+		l := local
+		change(&l)
+		return l.validate()
+	}
+	with := func(change func(*Peer)) error {
+		p := peer
+		change(&p)
+		return p.validate()
+	}
+	for want, err := range map[string]error{
+		"local AS number 0":                     locally(func(l *Local) { l.ASN = 0 }),
+		"router ID fd00::1":                     locally(func(l *Local) { l.RouterID = addr("fd00::1") }),
+		"router ID 0.0.0.0":                     locally(func(l *Local) { l.RouterID = addr("0.0.0.0") }),
+		"no address to listen on":               locally(func(l *Local) { l.Listen = nil }),
+		`listen address: "::"`:                  locally(func(l *Local) { l.Listen = []netip.Addr{addr("::")} }),
+		`peer address: "fe80::1%eth0"`:          with(func(p *Peer) { p.Addr = addr("fe80::1%eth0") }),
+		`peer address: "::ffff:10.0.0.2"`:       with(func(p *Peer) { p.Addr = addr("::ffff:10.0.0.2") }),
+		"peer 10.0.0.2: AS number 0":            with(func(p *Peer) { p.ASN = 0 }),
+		"peer 10.0.0.2: own address fd00::1":    with(func(p *Peer) { p.From = addr("fd00::1") }),
+		"peer 10.0.0.2: is this node's own":     with(func(p *Peer) { p.From = p.Addr }),
+		"peer 10.0.0.2: hold time 2s":           with(func(p *Peer) { p.HoldTime = 2 * time.Second }),
+		"peer 10.0.0.2: connect retry 10ms":     with(func(p *Peer) { p.ConnectRetry = 10 * time.Millisecond }),
+		"peer 10.0.0.2: restart time 1h8m16s":   with(func(p *Peer) { p.RestartTime = maxRestartTime + time.Second }),
+		`originated prefix "10.0.0.1/26"`:       checkOriginated(Path{Prefix: prefix("10.0.0.1/26")}),
+		`originated prefix "invalid Prefix"`:    checkOriginated(Path{}),
+		"next hop fd00::1 is of the other":      checkOriginated(Path{Prefix: prefix("10.0.0.0/26"), NextHop: addr("fd00::1")}),
+		"next hop 10.0.0.1 is of the other fam": checkOriginated(Path{Prefix: prefix("fd00::/122"), NextHop: addr("10.0.0.1")}),
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want an error with %q", err, want)
+		}
+	}
+	if err := errors.Join(local.validate(), peer.validate(), checkOriginated(Path{Prefix: prefix("10.0.0.0/26")})); err != nil {
+		t.Error(err)
+	}
+}
+
+// Attributes in wire form: flags, type, length, value.
+var (
+	origin     = []byte{0x40, 1, 1, 0}
+	emptyPath  = []byte{0x40, 2, 0}
+	asPath     = []byte{0x40, 2, 20, 2, 2, 0, 0, 0xfc, 1, 0, 1, 0, 0, 1, 2, 0, 0, 0, 1, 0, 0, 0, 2}
+	nextHop    = []byte{0x40, 3, 4, 10, 0, 0, 2}
+	longHop    = []byte{0x50, 3, 0, 4, 10, 0, 0, 2}
+	mpReach    = append([]byte{0x80, 14, 21, 0, 2, 1, 16}, append(addr("fd00::2").AsSlice(), 0)...)
+	mpReachTwo = append([]byte{0x80, 14, 37, 0, 2, 1, 32}, append(append(addr("fd00::2").AsSlice(), addr("fe80::2").AsSlice()...), 0)...)
+)
+
+func TestLearnedPath(t *testing.T) {
+	v4 := Path{Prefix: prefix("10.1.2.0/26"), NextHop: addr("10.0.0.2"), From: addr("10.0.0.2")}
+	v6 := Path{Prefix: prefix("fd01::/122"), NextHop: addr("fd00::2"), From: addr("10.0.0.2")}
+	far, stale := v4, v4
+	far.ASPath, stale.Stale = "64513 65536 {1 2}", true
+	for name, c := range map[string]struct {
+		prefix, from string
+		stale        bool
+		attrs        [][]byte
+		want         Path
+		err          string
+	}{
+		"IPv4":                     {prefix: "10.1.2.0/26", attrs: [][]byte{origin, emptyPath, nextHop}, want: v4},
+		"extended length":          {prefix: "10.1.2.0/26", attrs: [][]byte{longHop}, want: v4},
+		"host bits":                {prefix: "10.1.2.5/26", attrs: [][]byte{nextHop}, want: v4},
+		"stale":                    {prefix: "10.1.2.0/26", attrs: [][]byte{nextHop}, stale: true, want: stale},
+		"AS path":                  {prefix: "10.1.2.0/26", attrs: [][]byte{asPath, nextHop}, want: far},
+		"IPv6":                     {prefix: "fd01::/122", attrs: [][]byte{origin, mpReach}, want: v6},
+		"IPv6 with link-local hop": {prefix: "fd01::/122", attrs: [][]byte{mpReachTwo}, want: v6},
+		"no next hop":              {prefix: "10.1.2.0/26", attrs: [][]byte{origin}, err: "next hop"},
+		"multicast next hop":       {prefix: "10.1.2.0/26", attrs: [][]byte{{0x40, 3, 4, 224, 0, 0, 1}}, err: "no unicast"},
+		"loopback next hop":        {prefix: "10.1.2.0/26", attrs: [][]byte{{0x40, 3, 4, 127, 0, 0, 1}}, err: "no unicast"},
+		"next hop of five bytes":   {prefix: "10.1.2.0/26", attrs: [][]byte{{0x40, 3, 5, 1, 2, 3, 4, 5}}, err: "5 bytes"},
+		"attribute cut short":      {prefix: "10.1.2.0/26", attrs: [][]byte{nextHop[:6]}, err: "cut short"},
+		"segment cut short":        {prefix: "10.1.2.0/26", attrs: [][]byte{{0x40, 2, 3, 2, 1, 0}}, err: "cut short"},
+		"MP_REACH cut short":       {prefix: "fd01::/122", attrs: [][]byte{{0x80, 14, 4, 0, 2, 1, 16}}, err: "cut short"},
+		"no prefix":                {prefix: "10.1.2.0/33", attrs: [][]byte{nextHop}, err: "10.1.2.0/33"},
+		"no peer":                  {prefix: "10.1.2.0/26", from: "x", attrs: [][]byte{nextHop}, err: "x"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			raw := &api.Path{NeighborIp: "10.0.0.2", PattrsBinary: c.attrs, Stale: c.stale}
+			if c.from != "" {
+				raw.NeighborIp = c.from
+			}
+			got, err := learnedPath(c.prefix, raw)
+			if c.err != "" {
+				if err == nil || !strings.Contains(err.Error(), c.err) {
+					t.Fatalf("got %v, %v, want an error with %q", got, err, c.err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(c.want, got, cmpNetip); d != "" {
+				t.Errorf("(-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+func TestChoose(t *testing.T) {
+	from := func(peer string) *api.Path { return &api.Path{NeighborIp: peer, PattrsBinary: [][]byte{nextHop}} }
+	odd := &api.Path{NeighborIp: "10.0.0.9", PattrsBinary: [][]byte{{0}}}
+	own := &api.Path{NeighborIp: "<nil>", PattrsBinary: [][]byte{nextHop}}
+	not := func(peer string) Accept { return func(p Path) bool { return p.From != addr(peer) } }
+	for name, c := range map[string]struct {
+		paths  []*api.Path
+		accept Accept
+		want   string
+	}{
+		"the preferred one":                    {[]*api.Path{from("10.0.0.2"), from("10.0.0.3")}, not("10.0.0.4"), "10.0.0.2"},
+		"a refused one hides nothing":          {[]*api.Path{from("10.0.0.2"), from("10.0.0.3")}, not("10.0.0.2"), "10.0.0.3"},
+		"an odd one hides nothing":             {[]*api.Path{odd, from("10.0.0.3")}, not("10.0.0.2"), "10.0.0.3"},
+		"all refused":                          {[]*api.Path{from("10.0.0.2")}, not("10.0.0.2"), ""},
+		"own prefix":                           {[]*api.Path{own, from("10.0.0.2")}, not("10.0.0.3"), ""},
+		"own prefix that another one covets":   {[]*api.Path{from("10.0.0.2"), own}, not("10.0.0.3"), ""},
+		"a destination that is about to leave": {nil, not("10.0.0.2"), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, ok := choose(&api.Destination{Prefix: "10.1.2.0/26", Paths: c.paths}, c.accept)
+			if ok != (c.want != "") || (ok && got.From != addr(c.want)) {
+				t.Errorf("got %v, %t, want the path from %q", got, ok, c.want)
+			}
+		})
+	}
+}
+
+func FuzzReadAttribute(f *testing.F) {
+	for _, seed := range [][]byte{origin, emptyPath, asPath, nextHop, longHop, mpReach, mpReachTwo} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, attr []byte) {
+		raw := &api.Path{NeighborIp: "10.0.0.2", PattrsBinary: [][]byte{attr}}
+		if p, err := learnedPath("10.1.2.0/26", raw); err == nil && !p.NextHop.IsGlobalUnicast() {
+			t.Errorf("next hop %s", p.NextHop)
+		}
+	})
+}
+
+func TestDiagnose(t *testing.T) {
+	refused := &net.OpError{Op: "dial", Net: "tcp", Addr: &net.TCPAddr{IP: net.IPv4(10, 0, 0, 7), Port: 1790}, Err: syscall.ECONNREFUSED}
+	for _, c := range []struct {
+		msg    string
+		fields bgplog.Fields
+		want   string
+	}{
+		{"failed to connect", bgplog.Fields{"Error": error(refused)}, "TCP refused on port 1790: "},
+		{"failed to connect", bgplog.Fields{"Error": error(syscall.ETIMEDOUT)}, "no TCP answer on port 179: "},
+		{"failed to connect", bgplog.Fields{"Error": error(syscall.ENETUNREACH)}, "network unreachable: "},
+		{"failed to connect", bgplog.Fields{"Error": error(syscall.EADDRNOTAVAIL)}, "our own address is not on this node"},
+		{"failed to connect", bgplog.Fields{"Error": io.ErrUnexpectedEOF}, "connect failed: unexpected EOF"},
+		{"failed to connect", nil, "connect failed"},
+		{"Peer Down", bgplog.Fields{"Reason": "dying"}, ""},
+		{"Peer Down", bgplog.Fields{"Reason": "hold-timer-expired"}, "nothing heard from it for the hold time"},
+		{"Peer Down", bgplog.Fields{"Reason": "notification-received code 6(cease) subcode 2(x)"}, "it ended the session: code 6(cease) subcode 2(x)"},
+		{"Peer Down", bgplog.Fields{"Reason": "something new"}, "something new"},
+		{"Mismatched local address", bgplog.Fields{"Addr": "10.0.0.3", "Configured addr": "10.0.0.1"}, "it connected to our address 10.0.0.3 but we speak from 10.0.0.1"},
+		{"sent notification", bgplog.Fields{"Data": []byte{1}}, ""},
+		{"Add a peer configuration", nil, ""},
+	} {
+		if got := diagnose(c.msg, c.fields); !strings.HasPrefix(got, c.want) || (got != "" && c.want == "") {
+			t.Errorf("%s %v: %q, want %q", c.msg, c.fields, got, c.want)
+		}
+	}
+}
+
+func TestLoggerNeverEndsTheProcess(t *testing.T) {
+	var out strings.Builder
+	clock := time.Unix(1000, 0)
+	l := &logger{log: slog.New(slog.NewTextHandler(&out, nil)), hist: newHistories(func() time.Time { return clock })}
+	peer := addr("10.0.0.2")
+	l.hist.begin(peer, false)
+	if l.GetLevel() != bgplog.DebugLevel {
+		t.Error("refused connections are not heard of while a session that we open is down")
+	}
+	l.Panic("code logic bug", bgplog.Fields{"Key": "10.0.0.2", "Topic": "Peer"})
+	l.Fatal("unknown msg type", nil)
+	l.Info("Can't find configuration for a new passive connection", bgplog.Fields{"Key": "10.0.0.66"})
+	for _, want := range []string{`level=ERROR msg="GoBGP panic: code logic bug" key=10.0.0.2`, `level=ERROR msg="GoBGP fatal: unknown msg type"`} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("log lacks %q:\n%s", want, &out)
+		}
+	}
+	if strings.Contains(out.String(), "passive connection") {
+		t.Errorf("strangers fill the log:\n%s", &out)
+	}
+	l.hist.state(peer, true)
+	if l.GetLevel() != bgplog.InfoLevel {
+		t.Error("debug entries are made while all is well")
+	}
+
+	// What we said ourselves is the better reason; only a later failure replaces it.
+	down := bgplog.Fields{"Key": "10.0.0.2", "old": "BGP_FSM_OPENSENT", "new": "BGP_FSM_IDLE", "reason": "invalid-msg"}
+	l.Warn("sent notification", bgplog.Fields{"Key": "10.0.0.2", "Data": errors.New("as number mismatch")})
+	l.Debug("state changed", down)
+	if got := l.hist.get(peer); got.err != "we ended the handshake: as number mismatch" || !got.errAt.Equal(clock) {
+		t.Errorf("after our notification: %+v", got)
+	}
+	clock = clock.Add(5 * time.Second)
+	l.Debug("state changed", down)
+	if got := l.hist.get(peer); !strings.HasPrefix(got.err, "it refused our OPEN") || !got.errAt.Equal(clock) {
+		t.Errorf("after its notification: %+v", got)
+	}
+}
+
+func TestHistories(t *testing.T) {
+	clock := time.Unix(1000, 0)
+	h := newHistories(func() time.Time { return clock })
+	active, passive := addr("10.0.0.2"), addr("10.0.0.3")
+	h.begin(active, false)
+	h.begin(passive, true)
+	began := clock
+	clock = clock.Add(time.Second)
+	if h.state(active, false) {
+		t.Error("a session that was never up has gone down")
+	}
+	if got := h.get(active).since; !got.Equal(began) {
+		t.Errorf("down since %s, want %s", got, began)
+	}
+	if !h.state(active, true) || !h.get(active).since.Equal(clock) || h.anyDialing() {
+		t.Errorf("established: %+v, dialing %t", h.get(active), h.anyDialing())
+	}
+	if h.state(addr("10.0.0.9"), true) || h.get(addr("10.0.0.9")) != (history{}) {
+		t.Error("a stranger has a history")
+	}
+	h.state(active, false)
+	h.begin(active, false) // configured anew while down
+	if !h.anyDialing() {
+		t.Error("not dialing")
+	}
+	h.end(active)
+	h.end(active)
+	if h.anyDialing() {
+		t.Error("dialing with no active session")
+	}
+}
+
+func TestListenError(t *testing.T) {
+	for err, want := range map[error]string{
+		syscall.EADDRINUSE:    "listen for BGP on 10.0.0.1:179: address already in use: another BGP speaker has the port",
+		syscall.EACCES:        "listen for BGP on 10.0.0.1:179: permission denied: capability NET_BIND_SERVICE is missing",
+		syscall.EADDRNOTAVAIL: "listen for BGP on 10.0.0.1:179: cannot assign requested address: the address is not, or not yet,",
+		syscall.EMFILE:        "listen for BGP on 10.0.0.1:179: too many open files: check",
+	} {
+		e := &ListenError{Addr: "10.0.0.1:179", Err: err}
+		if !strings.HasPrefix(e.Error(), want) || !errors.Is(e, err) {
+			t.Errorf("%v: %q, want %q", err, e, want)
+		}
+	}
+}
