@@ -89,8 +89,9 @@ func (s *Syncer) Sync(ctx context.Context, t Tunnel) error {
 			return fmt.Errorf("%s: %w", Device, err)
 		}
 	}
-	// Without it the device's MTU is all that inner packets go by: a smaller one on the path between two nodes swallows
-	// what is larger, and no sender learns (calico #7146).
+	// Without it, kernels before 5.11 let inner packets with DF go by the device's MTU alone: a smaller one on the path
+	// between two nodes swallows them, and no sender learns (calico #7146). Later kernels turn inner packets without DF into
+	// outer fragments, which clouds drop; with it the pod's own packets are fragmented.
 	if !link.Tunnel.PMTUDisc {
 		if err := s.conn.SetTunnelPMTUDisc(link, true); err != nil {
 			return err
@@ -134,6 +135,9 @@ func (s *Syncer) ensure() (netlinkx.Link, error) {
 			return netlinkx.Link{}, err
 		}
 		link, err = s.conn.LinkByName(Device)
+		if netlinkx.IsNotExist(err) {
+			return netlinkx.Link{}, s.renamed()
+		}
 	}
 	if err != nil {
 		return netlinkx.Link{}, err
@@ -143,6 +147,21 @@ func (s *Syncer) ensure() (netlinkx.Link, error) {
 			Device, link.Kind, link.Tunnel.Local, link.Tunnel.Remote)
 	}
 	return link, nil
+}
+
+// renamed explains why the device neither is there nor can be made: a namespace has one any-to-any tunnel at most.
+func (s *Syncer) renamed() error {
+	links, err := s.conn.Links()
+	if err != nil {
+		return err
+	}
+	for _, l := range links {
+		if l.Kind == kind && !l.Tunnel.Local.IsValid() && !l.Tunnel.Remote.IsValid() {
+			return fmt.Errorf("interface %s is missing and can't be made, as %s takes its place: rename that (ip link set %s down name %s)",
+				Device, l.Name, l.Name, Device)
+		}
+	}
+	return fmt.Errorf("interface %s was removed while it was being made", Device)
 }
 
 // syncAddress adds before it removes: the address is what the node's own packets to pods carry as their source.

@@ -234,6 +234,14 @@ func (c *Conn) SetUp(index int) error { return c.set(index, "up", c.requests.Lin
 // SetDown takes a link down. The kernel drops the link's routes with it.
 func (c *Conn) SetDown(index int) error { return c.set(index, "down", c.requests.LinkSetDown) }
 
+// SetName renames a link, which must be down.
+func (c *Conn) SetName(index int, name string) error {
+	if err := checkLinkName(name); err != nil {
+		return err
+	}
+	return c.set(index, "name "+name, func(l netlink.Link) error { return c.requests.LinkSetName(l, name) })
+}
+
 // SetMTU changes a link's MTU.
 func (c *Conn) SetMTU(index, mtu int) error {
 	return c.set(index, fmt.Sprintf("mtu %d", mtu), func(l netlink.Link) error { return c.requests.LinkSetMTU(l, mtu) })
