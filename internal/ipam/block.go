@@ -68,14 +68,30 @@ func ParseBlock(obj *api.IPAMBlock) (*Block, error) {
 	if err := b.check(); err != nil {
 		return nil, fmt.Errorf("IPAMBlock %s is damaged: %w: repair it with calicoctl ipam check", obj.Name, err)
 	}
-	if obj.Spec.SequenceNumberForAllocation == nil {
-		obj.Spec.SequenceNumberForAllocation = map[string]uint64{}
-	}
+	b.fillAbsent()
 	return b, nil
+}
+
+// fillAbsent makes what is absent empty: the schema refuses null where it wants a list.
+func (b *Block) fillAbsent() {
+	s := &b.obj.Spec
+	if s.Unallocated == nil {
+		s.Unallocated = []int{}
+	}
+	if s.Attributes == nil {
+		s.Attributes = []api.AllocationAttribute{}
+	}
+	if s.SequenceNumberForAllocation == nil {
+		s.SequenceNumberForAllocation = map[string]uint64{}
+	}
 }
 
 func (b *Block) check() error {
 	s := &b.obj.Spec
+	// Two blocks of one range would give the same address twice, and only the name keeps them from both existing.
+	if b.cidr != b.cidr.Masked() || b.obj.Name != names.Block(b.cidr) {
+		return fmt.Errorf("spec.cidr %s is not the range that the name stands for", s.CIDR)
+	}
 	hostBits := b.cidr.Addr().BitLen() - b.cidr.Bits()
 	if hostBits > maxBlockBits {
 		return fmt.Errorf("spec.cidr %s holds more than %d addresses", s.CIDR, 1<<maxBlockBits)
