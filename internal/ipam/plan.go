@@ -101,6 +101,9 @@ type choice struct {
 // PlanAssign decides which addresses to assign and which writes that takes. It is pure: the same state and request give the
 // same plan. An address that the handle holds already is kept, so that a repeated request gets the same one.
 func PlanAssign(st *State, req *Request) (Plan, error) {
+	if !req.V4 && !req.V6 {
+		return Plan{}, fmt.Errorf("handle %s asks for no address: neither IPv4 nor IPv6 is wanted", req.Handle)
+	}
 	var choices []choice
 	var stale []*api.BlockAffinity
 	for _, v6 := range []bool{false, true} {
@@ -164,6 +167,9 @@ func exhausted(pools []Pool, cfg api.IPAMConfigSpec) error {
 	if cfg.StrictAffinity {
 		hint = "strictAffinity forbids to borrow from other nodes' blocks; " + hint
 	}
+	if !cfg.AutoAllocateBlocks {
+		hint = "autoAllocateBlocks=false forbids nodes to claim blocks; " + hint
+	}
 	return fmt.Errorf("%w in %s: %s", ErrExhausted, tried, hint)
 }
 
@@ -203,16 +209,15 @@ func ownAffinities(st *State, host string, pools []Pool) (own, stale []*api.Bloc
 }
 
 // chooseAffine takes an address from the first of the host's blocks that has one. A claim without its block, which a crash
-// between the two leaves, is completed.
+// between the two leaves, is completed once the cluster's blocks are known: one of another size may lie there by now.
 func chooseAffine(st *State, req *Request, own []*api.BlockAffinity) (choice, bool) {
 	for _, a := range own {
 		cidr := netip.MustParsePrefix(a.Spec.CIDR) // ownAffinities parsed it
-		c := choice{affinity: a}
-		if b := st.Blocks[cidr]; b != nil {
-			c.block = b.clone()
-		} else if overlaps(st.Cluster, cidr) {
-			continue
-		} else {
+		c := choice{affinity: a, block: st.Blocks[cidr]}
+		if c.block == nil {
+			if !st.HaveCluster || overlaps(st.Cluster, cidr) {
+				continue
+			}
 			c.block, c.isNew = NewBlock(cidr, req.Host, st.Now), true
 		}
 		if c.assign(st, req) {
@@ -222,7 +227,12 @@ func chooseAffine(st *State, req *Request, own []*api.BlockAffinity) (choice, bo
 	return choice{}, false
 }
 
+// assign takes an address from a copy of the chosen block, so that the state stays as it was read.
 func (c *choice) assign(st *State, req *Request) (ok bool) {
+	if c.block.Free(st.Reserved) == 0 {
+		return false
+	}
+	c.block = c.block.clone()
 	c.address, ok = c.block.Assign(req.Owner, st.Reserved)
 	return ok
 }
@@ -233,7 +243,7 @@ func chooseNew(st *State, req *Request, pools []Pool) (choice, bool) {
 	for _, p := range pools {
 		for _, b := range st.Cluster {
 			if b.OwnedBy(req.Host) && p.CIDR.Contains(b.cidr.Addr()) && affinityOf(st, b.cidr) == nil {
-				c := choice{block: b.clone(), affinity: newAffinity(req.Host, b.cidr), claim: true}
+				c := choice{block: b, affinity: newAffinity(req.Host, b.cidr), claim: true}
 				if c.assign(st, req) {
 					return c, true
 				}
@@ -250,9 +260,14 @@ func chooseFree(st *State, req *Request, p Pool) (choice, bool) {
 	n := p.blockCount()
 	taken := takenBlocks(st, p)
 	start := startBlock(req.Host) % n
-	for i := range n {
-		cidr := p.block((start + i) % n)
+	for i := uint64(0); i < n; i++ {
+		at := (start + i) % n
+		cidr := p.block(at)
 		if taken(cidr) {
+			continue
+		}
+		if r, ok := coveredBy(cidr, st.Reserved); ok {
+			i += p.blocksAfter(at, r)
 			continue
 		}
 		c := choice{block: NewBlock(cidr, req.Host, st.Now), isNew: true, affinity: newAffinity(req.Host, cidr), claim: true}
@@ -261,6 +276,16 @@ func chooseFree(st *State, req *Request, p Pool) (choice, bool) {
 		}
 	}
 	return choice{}, false
+}
+
+// coveredBy returns the first of the ranges in which the whole block lies.
+func coveredBy(cidr netip.Prefix, ranges []netip.Prefix) (netip.Prefix, bool) {
+	for _, r := range ranges {
+		if r.Bits() <= cidr.Bits() && r.Contains(cidr.Addr()) {
+			return r, true
+		}
+	}
+	return netip.Prefix{}, false
 }
 
 // takenBlocks returns a test whether a block of the pool overlaps one that exists. A blockSize that changed leaves blocks
@@ -296,7 +321,7 @@ func chooseBorrowed(st *State, req *Request, pools []Pool) (choice, bool) {
 		if b == nil || !inPools(b.cidr, pools) {
 			continue
 		}
-		c := choice{block: b.clone()}
+		c := choice{block: b}
 		if c.assign(st, req) {
 			return c, true
 		}
@@ -429,6 +454,9 @@ func sortedBlocks(cidrs []netip.Prefix) []netip.Prefix {
 
 // PlanRelease decides which writes free all addresses of a handle: the blocks first, the handle last. blocks holds what was
 // read of the blocks that the handle names; nil is a block that is gone. A block that nobody owns goes with its last address.
+//
+// A block that holds no address of the handle is written too: the write that would assign one may have been sent by a
+// process that died, and land after this; the new revision defeats it.
 func PlanRelease(h *api.IPAMHandle, blocks []*Block) (Plan, []netip.Addr) {
 	var p Plan
 	var freed []netip.Addr
@@ -437,11 +465,7 @@ func PlanRelease(h *api.IPAMHandle, blocks []*Block) (Plan, []netip.Addr) {
 			continue
 		}
 		next := b.clone()
-		released := next.ReleaseHandle(h.Spec.HandleID)
-		if len(released) == 0 {
-			continue
-		}
-		freed = append(freed, released...)
+		freed = append(freed, next.ReleaseHandle(h.Spec.HandleID)...)
 		next.bump()
 		if next.Orphan() && next.Empty() {
 			p.add(remove, next.obj)

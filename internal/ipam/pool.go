@@ -105,39 +105,67 @@ func (p Pool) block(i uint64) netip.Prefix {
 	return netip.PrefixFrom(first, p.BlockBits)
 }
 
-// usablePools returns the pools of a family that a request may use, in the order in which they are to be tried. Pools that
-// were asked for by name or CIDR are used whatever their selectors say. If there are none, the error says why not, pool by
-// pool.
+// blocksAfter returns how many of the pool's blocks after the i-th lie in the range that the i-th lies in. An IPv6 range has
+// too many to look at each.
+func (p Pool) blocksAfter(i uint64, r netip.Prefix) uint64 {
+	size := uint64(1) << min(p.BlockBits-r.Bits(), 32)
+	return size - 1 - i%size
+}
+
+// usablePools returns the pools of a family that a request may use, in the order in which they are to be tried: that of the
+// request if it asks for pools, whose selectors then do not matter. If there are none, the error says why not, pool by pool.
 func usablePools(st *State, req *Request, v6 bool) ([]Pool, error) {
 	wanted := req.PoolsV4
 	if v6 {
 		wanted = req.PoolsV6
 	}
+	candidates, err := candidatePools(st.Pools, wanted)
+	if err != nil {
+		return nil, err
+	}
 	var usable []Pool
 	var reasons []string
-	for _, p := range st.Pools {
+	for _, p := range candidates {
 		if p.CIDR.Addr().Is6() != v6 {
 			continue
 		}
-		if why := unusable(p, st, req, wanted); why != "" {
+		if why := unusable(p, st, req, len(wanted) > 0); why != "" {
 			reasons = append(reasons, p.Name+" ("+why+")")
 			continue
 		}
 		usable = append(usable, p)
 	}
+	family := map[bool]string{false: "IPv4", true: "IPv6"}[v6]
+	switch {
+	case len(usable) > 0:
+		return usable, nil
+	case len(reasons) > 0:
+		return nil, fmt.Errorf("%w: %s", ErrNoPool, strings.Join(reasons, ", "))
+	case len(wanted) > 0:
+		return nil, fmt.Errorf("%w: none of the IPPools that were asked for (%s) is an %s pool", ErrNoPool, strings.Join(wanted, ", "), family)
+	}
+	return nil, fmt.Errorf("%w: there is no %s IPPool: create one, or let tortie-node create the default one (CALICO_IPV4POOL_CIDR)",
+		ErrNoPool, family)
+}
+
+// candidatePools returns the pools that were asked for, in that order, or all if none were. Each that was asked for must
+// exist and be enabled, as in Calico: to fall back to the others would hide the mistake.
+func candidatePools(pools []Pool, wanted []string) ([]Pool, error) {
+	if len(wanted) == 0 {
+		return pools, nil
+	}
+	var asked []Pool
 	for _, w := range wanted {
-		if !slices.ContainsFunc(st.Pools, func(p Pool) bool { return p.is(w) }) {
+		i := slices.IndexFunc(pools, func(p Pool) bool { return p.is(w) })
+		if i < 0 {
 			return nil, fmt.Errorf("%w: the IPPool %q that was asked for does not exist", ErrNoPool, w)
 		}
+		if !pools[i].Enabled {
+			return nil, fmt.Errorf("%w: the IPPool %q that was asked for is disabled", ErrNoPool, w)
+		}
+		asked = append(asked, pools[i])
 	}
-	if len(usable) > 0 {
-		return usable, nil
-	}
-	if len(reasons) == 0 {
-		return nil, fmt.Errorf("%w: there is no IPv%s IPPool: create one, or let tortie-node create the default one (CALICO_IPV4POOL_CIDR)",
-			ErrNoPool, map[bool]string{false: "4", true: "6"}[v6])
-	}
-	return nil, fmt.Errorf("%w: %s", ErrNoPool, strings.Join(reasons, ", "))
+	return asked, nil
 }
 
 // is reports whether the pool is what a person means by a name or CIDR.
@@ -146,11 +174,8 @@ func (p Pool) is(nameOrCIDR string) bool {
 }
 
 // unusable says why a request may not use a pool; empty if it may.
-func unusable(p Pool, st *State, req *Request, wanted []string) string {
-	asked := slices.ContainsFunc(wanted, p.is)
+func unusable(p Pool, st *State, req *Request, asked bool) string {
 	switch {
-	case len(wanted) > 0 && !asked:
-		return "not among those asked for"
 	case !p.Enabled:
 		return "disabled"
 	case !slices.Contains(p.Uses, req.Use):
