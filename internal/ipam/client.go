@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -45,11 +46,15 @@ func (c *Client) Assign(ctx context.Context, req Request) ([]Assignment, error) 
 	var wrote bool
 	var plan Plan
 	err := c.retry(ctx, func(try int) error {
-		st, err := c.read(ctx, &req, try > 1)
+		again := try > 1
+		st, err := c.read(ctx, &req, again)
 		if err != nil {
 			return err
 		}
-		if plan, err = c.plan(ctx, st, &req, try > 1); err != nil {
+		if plan, err = c.plan(ctx, st, &req, again); err != nil {
+			if !again && refused(err) {
+				err = &unsure{err}
+			}
 			return err
 		}
 		n, err := c.commit(ctx, plan)
@@ -69,12 +74,27 @@ func (c *Client) Assign(ctx context.Context, req Request) ([]Assignment, error) 
 	return nil, err
 }
 
-// retry runs try until it succeeds or fails for a reason other than contention.
+// unsure is a refusal that rests on lists that may be old, and on not having looked for the handle, which may hold an address.
+type unsure struct{ error }
+
+func (u *unsure) Unwrap() error { return u.error }
+
+func refused(err error) bool {
+	return errors.Is(err, ErrNoPool) || errors.Is(err, ErrExhausted) || errors.Is(err, ErrBlockLimit)
+}
+
+// retriable reports whether reading again and deciding anew can help.
+func retriable(err error) bool {
+	var u *unsure
+	return datastore.Contended(err) || errors.As(err, &u)
+}
+
+// retry runs try until it succeeds or fails for a reason that another try cannot mend.
 func (c *Client) retry(ctx context.Context, try func(n int) error) error {
 	pause := 2 * time.Millisecond
 	for n := 1; ; n++ {
 		err := try(n)
-		if err == nil || !datastore.Contended(err) {
+		if err == nil || !retriable(err) {
 			return err
 		}
 		if n == maxTries {
@@ -297,13 +317,33 @@ func (c *Client) commit(ctx context.Context, p Plan) (int, error) {
 			m.UID, m.ResourceVersion = prev.UID, prev.ResourceVersion
 		}
 		if err := c.write(ctx, w); datastore.Contended(err) {
-			return i, err
+			return i, c.meet(ctx, w, err)
 		} else if err != nil {
 			return i + 1, err
 		}
 		written[key] = *m
 	}
 	return len(p.writes), nil
+}
+
+// meet looks at the affinity that a claim ran into. A list may not show it for ever: one that is marked deleted, by a process
+// that died before it removed it, or one without labels, as Calico before 3.31 wrote it. Reading mends the first, writing the
+// second. It returns the conflict, or why it could not look.
+func (c *Client) meet(ctx context.Context, w write, conflict error) error {
+	claim, ok := w.obj.(*api.BlockAffinity)
+	if !ok || w.verb != create {
+		return conflict
+	}
+	met := &api.BlockAffinity{Meta: api.Meta{Name: claim.Name}}
+	err := c.store.Get(ctx, met)
+	if err == nil && !maps.Equal(met.Labels, claim.Labels) {
+		met.Labels, met.Annotations = claim.Labels, claim.Annotations
+		err = c.store.Update(ctx, met)
+	}
+	if err == nil || errors.Is(err, datastore.ErrNotFound) {
+		return conflict
+	}
+	return err
 }
 
 func (c *Client) write(ctx context.Context, w write) error {
@@ -319,7 +359,7 @@ func (c *Client) write(ctx context.Context, w write) error {
 
 // Release frees all addresses of a handle and returns them. A handle that does not exist holds nothing: no error.
 func (c *Client) Release(ctx context.Context, handle string) ([]netip.Addr, error) {
-	var freed []netip.Addr
+	freed := map[netip.Addr]bool{} // by all tries: one may free a block and meet a conflict at the next
 	err := c.retry(ctx, func(int) error {
 		h, err := c.handle(ctx, handle)
 		if errors.Is(err, datastore.ErrNotFound) {
@@ -328,21 +368,21 @@ func (c *Client) Release(ctx context.Context, handle string) ([]netip.Addr, erro
 		if err != nil {
 			return err
 		}
-		blocks, err := c.blocks(ctx, handleBlocks(h))
+		blocks, err := c.blocks(ctx, sortedBlocks(handleBlocks(h)))
 		if err != nil {
 			return err
 		}
 		plan, addrs := PlanRelease(h, blocks)
-		if _, err := c.commit(ctx, plan); err != nil {
-			return err
+		for _, a := range addrs {
+			freed[a] = true
 		}
-		freed = addrs
-		return nil
+		_, err = c.commit(ctx, plan)
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("release handle %s: %w", handle, err)
 	}
-	return freed, nil
+	return slices.SortedFunc(maps.Keys(freed), netip.Addr.Compare), nil
 }
 
 // Addresses returns the addresses that a handle holds now, none if it does not exist.
