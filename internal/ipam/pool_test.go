@@ -1,0 +1,269 @@
+package ipam
+
+import (
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
+
+func TestParsePool(t *testing.T) {
+	for _, c := range []struct {
+		name               string
+		obj                *api.IPPool
+		bits               int
+		enabled, automatic bool
+		uses               []api.AllowedUse
+	}{
+		{"defaults of IPv4", &api.IPPool{Spec: api.IPPoolSpec{CIDR: "10.0.0.0/16"}},
+			26, true, true, []api.AllowedUse{api.UseWorkload, api.UseTunnel}},
+		{"defaults of IPv6", &api.IPPool{Spec: api.IPPoolSpec{CIDR: "fd00::/48"}},
+			122, true, true, []api.AllowedUse{api.UseWorkload, api.UseTunnel}},
+		{"one block", &api.IPPool{Spec: api.IPPoolSpec{CIDR: "10.0.0.0/26"}},
+			26, true, true, []api.AllowedUse{api.UseWorkload, api.UseTunnel}},
+		{"all told", &api.IPPool{Spec: api.IPPoolSpec{CIDR: "10.0.0.0/16", BlockSize: 28, AssignmentMode: api.AssignManual,
+			Disabled: true, AllowedUses: []api.AllowedUse{api.UseLoadBalancer}}},
+			28, false, false, []api.AllowedUse{api.UseLoadBalancer}},
+		{"being deleted", &api.IPPool{Meta: api.Meta{DeletionTimestamp: "2026-11-20T16:00:00Z"}, Spec: api.IPPoolSpec{CIDR: "10.0.0.0/16"}},
+			26, false, true, []api.AllowedUse{api.UseWorkload, api.UseTunnel}},
+		{"not allocatable", &api.IPPool{Spec: api.IPPoolSpec{CIDR: "10.0.0.0/16"}, Status: &api.IPPoolStatus{
+			Conditions: []api.Condition{{Type: "Allocatable", Status: "False"}}}},
+			26, false, true, []api.AllowedUse{api.UseWorkload, api.UseTunnel}},
+		{"allocatable", &api.IPPool{Spec: api.IPPoolSpec{CIDR: "10.0.0.0/16"}, Status: &api.IPPoolStatus{
+			Conditions: []api.Condition{{Type: "Other", Status: "False"}, {Type: "Allocatable", Status: "True"}}}},
+			26, true, true, []api.AllowedUse{api.UseWorkload, api.UseTunnel}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p, err := ParsePool(c.obj)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if p.BlockBits != c.bits || p.Enabled != c.enabled || p.Automatic != c.automatic || p.CIDR.String() != c.obj.Spec.CIDR {
+				t.Errorf("got %+v", p)
+			}
+			if d := cmp.Diff(c.uses, p.Uses); d != "" {
+				t.Errorf("uses (-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+func TestParsePoolRefusesMistakes(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		spec api.IPPoolSpec
+		want string
+	}{
+		{"no range", api.IPPoolSpec{}, `spec.cidr ""`},
+		{"no prefix", api.IPPoolSpec{CIDR: "10.0.0.0"}, `spec.cidr "10.0.0.0"`},
+		{"host bits", api.IPPoolSpec{CIDR: "10.0.0.1/16"}, `spec.cidr "10.0.0.1/16"`},
+		{"block too small", api.IPPoolSpec{CIDR: "10.0.0.0/16", BlockSize: 33}, "spec.blockSize 33: use 20 to 32"},
+		{"block too large", api.IPPoolSpec{CIDR: "10.0.0.0/8", BlockSize: 19}, "spec.blockSize 19: use 20 to 32"},
+		{"block negative", api.IPPoolSpec{CIDR: "10.0.0.0/8", BlockSize: -1}, "spec.blockSize -1"},
+		{"block larger than the pool", api.IPPoolSpec{CIDR: "10.0.0.0/28"}, "spec.blockSize 26: use 20 to 32, and not less than the pool's own /28"},
+		{"IPv4's size in IPv6", api.IPPoolSpec{CIDR: "fd00::/48", BlockSize: 26}, "spec.blockSize 26: use 116 to 128"},
+		{"nodes", api.IPPoolSpec{CIDR: "10.0.0.0/16", NodeSelector: "zone = 'a'"}, "spec.nodeSelector"},
+		{"namespaces", api.IPPoolSpec{CIDR: "10.0.0.0/16", NamespaceSelector: "zone = 'a'"}, "spec.namespaceSelector"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := ParsePool(&api.IPPool{Meta: api.Meta{Name: "pool-a"}, Spec: c.spec})
+			if err == nil {
+				t.Fatal("accepted")
+			}
+			for _, want := range []string{"IPPool pool-a", c.want} {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("error %q lacks %q", err, want)
+				}
+			}
+		})
+	}
+}
+
+func TestPoolBlocks(t *testing.T) {
+	for _, c := range []struct {
+		cidr  string
+		size  int
+		count uint64
+		i     uint64
+		want  string
+	}{
+		{"10.0.0.0/26", 26, 1, 0, "10.0.0.0/26"},
+		{"10.0.0.0/16", 26, 1024, 1023, "10.0.255.192/26"},
+		{"10.0.0.0/30", 32, 4, 3, "10.0.0.3/32"},
+		{"0.0.0.0/0", 20, 1 << 20, 1<<20 - 1, "255.255.240.0/20"},
+		{"fd00::/48", 122, 1 << 32, 1<<32 - 1, "fd00::3f:ffff:ffc0/122"},
+		{"fd00::/122", 122, 1, 0, "fd00::/122"},
+		{"fd00::/120", 122, 4, 3, "fd00::c0/122"},
+		{"fd00::/104", 128, 1 << 24, 1<<24 - 1, "fd00::ff:ffff/128"},
+	} {
+		p := pool(t, "p", c.cidr, func(o *api.IPPool) { o.Spec.BlockSize = c.size })
+		if got := p.blockCount(); got != c.count {
+			t.Errorf("%s by /%d has %d blocks, want %d", c.cidr, c.size, got, c.count)
+		}
+		if got := p.block(c.i); got != cidr(c.want) {
+			t.Errorf("block %d of %s is %s, want %s", c.i, c.cidr, got, c.want)
+		}
+	}
+}
+
+// What lies between a block and the end of a reserved range is jumped over at once, and never a block outside it.
+func TestBlocksAfterEndsWithTheRange(t *testing.T) {
+	p := pool(t, "p", "10.0.0.0/24", func(o *api.IPPool) { o.Spec.BlockSize = 28 })
+	for _, c := range []struct {
+		reserved string
+		i, want  uint64
+	}{
+		{"10.0.0.0/28", 0, 0},
+		{"10.0.0.0/26", 0, 3},
+		{"10.0.0.0/26", 2, 1},
+		{"10.0.0.64/26", 4, 3},
+		{"10.0.0.64/26", 7, 0},
+		{"10.0.0.0/24", 5, 10},
+		{"10.0.0.0/8", 5, 1<<20 - 1 - 5},
+		{"0.0.0.0/0", 15, 1<<28 - 1 - 15},
+	} {
+		if got := p.blocksAfter(c.i, cidr(c.reserved)); got != c.want {
+			t.Errorf("%d blocks follow block %d in %s, want %d", got, c.i, c.reserved, c.want)
+		}
+	}
+}
+
+func TestUsablePools(t *testing.T) {
+	disabled := func(p *api.IPPool) { p.Spec.Disabled = true }
+	manual := func(p *api.IPPool) { p.Spec.AssignmentMode = api.AssignManual }
+	zoneB := func(p *api.IPPool) { p.Spec.NodeSelector = "zone == 'b'" }
+	team := func(p *api.IPPool) { p.Spec.NamespaceSelector = "team == 'x'" }
+	tunnel := func(p *api.IPPool) { p.Spec.AllowedUses = []api.AllowedUse{api.UseTunnel} }
+	pools := []Pool{
+		pool(t, "a", "10.1.0.0/24"),
+		pool(t, "b", "10.2.0.0/24"),
+		pool(t, "disabled", "10.3.0.0/24", disabled),
+		pool(t, "manual", "10.4.0.0/24", manual),
+		pool(t, "nodes", "10.5.0.0/24", zoneB),
+		pool(t, "team", "10.6.0.0/24", team),
+		pool(t, "tunnel", "10.7.0.0/24", tunnel),
+		pool(t, "v6", "fd00::/112"),
+	}
+	for _, c := range []struct {
+		name      string
+		wanted    []string
+		zone      string
+		namespace map[string]string
+		use       api.AllowedUse
+		v6        bool
+		want      string
+		err       string
+	}{
+		{name: "by default what selects the node and the namespace", want: "a b"},
+		{name: "node selector", zone: "b", want: "a b nodes"},
+		{name: "namespace selector", namespace: map[string]string{"team": "x"}, want: "a b team"},
+		{name: "tunnel addresses have no namespace", use: api.UseTunnel, want: "a b tunnel"},
+		{name: "no pool for the use", use: api.UseLoadBalancer, err: "a (spec.allowedUses has no LoadBalancer)"},
+		{name: "IPv6", v6: true, want: "v6"},
+		{name: "asked by name, in that order", wanted: []string{"b", "a"}, want: "b a"},
+		{name: "asked by range", wanted: []string{"10.2.0.0/24"}, want: "b"},
+		{name: "asked for a manual one", wanted: []string{"manual"}, want: "manual"},
+		{name: "asked, selectors do not matter", wanted: []string{"nodes", "team"}, want: "nodes team"},
+		{name: "asked for a disabled one", wanted: []string{"a", "disabled"}, err: `IPPool "disabled" that was asked for is disabled`},
+		{name: "asked for an unknown one", wanted: []string{"a", "10.99.0.0/24"}, err: `IPPool "10.99.0.0/24" that was asked for does not exist`},
+		{name: "asked, uses do matter", wanted: []string{"tunnel"}, err: "tunnel (spec.allowedUses has no Workload)"},
+		{name: "asked for the other family", wanted: []string{"v6"}, err: "none of the IPPools that were asked for (v6) is an IPv4 pool"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			st := &State{Pools: pools, NodeLabels: map[string]string{"zone": c.zone}}
+			req := &Request{Host: "node-a", Use: c.use, NamespaceLabels: c.namespace}
+			if c.use == "" {
+				req.Use = api.UseWorkload
+			}
+			if c.v6 {
+				req.PoolsV6 = c.wanted
+			} else {
+				req.PoolsV4 = c.wanted
+			}
+			got, err := usablePools(st, req, c.v6)
+			checkRefusal(t, err, ErrNoPool, c.err)
+			var names []string
+			for _, p := range got {
+				names = append(names, p.Name)
+			}
+			if d := cmp.Diff(c.want, strings.Join(names, " ")); d != "" {
+				t.Errorf("pools (-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+// Why no pool may be used is told pool by pool.
+func TestUsablePoolsSaysWhyNot(t *testing.T) {
+	st := &State{NodeLabels: map[string]string{"zone": "a"}}
+	req := &Request{Host: "node-a", Use: api.UseWorkload}
+	_, err := usablePools(st, req, false)
+	checkRefusal(t, err, ErrNoPool, "there is no IPv4 IPPool: create one")
+	_, err = usablePools(st, req, true)
+	checkRefusal(t, err, ErrNoPool, "there is no IPv6 IPPool: create one")
+	st.Pools = []Pool{
+		pool(t, "one", "10.1.0.0/24", func(p *api.IPPool) { p.Spec.Disabled = true }),
+		pool(t, "two", "10.2.0.0/24", func(p *api.IPPool) { p.Spec.AssignmentMode = api.AssignManual }),
+		pool(t, "three", "10.3.0.0/24", func(p *api.IPPool) { p.Spec.NodeSelector = "zone == 'b'" }),
+		pool(t, "four", "10.4.0.0/24", func(p *api.IPPool) { p.Spec.NamespaceSelector = "has(team)" }),
+	}
+	_, err = usablePools(st, req, false)
+	checkRefusal(t, err, ErrNoPool, "one (disabled), two (spec.assignmentMode is Manual), "+
+		"three (spec.nodeSelector zone == 'b' does not select node node-a), "+
+		"four (spec.namespaceSelector has(team) does not select the pod's namespace)")
+}
+
+// checkRefusal wants an error of a kind whose text has want, or none if want is empty.
+func checkRefusal(t *testing.T, err, kind error, want string) {
+	t.Helper()
+	if want == "" {
+		if err != nil {
+			t.Errorf("error %v, want none", err)
+		}
+		return
+	}
+	if !errors.Is(err, kind) || !strings.Contains(err.Error(), want) {
+		t.Errorf("error %v, want one of %q with %q", err, kind, want)
+	}
+}
+
+// FuzzParsePool: no stored pool makes the parser panic, and one that it accepts is cut into blocks that lie in it.
+func FuzzParsePool(f *testing.F) {
+	for _, p := range []*api.IPPool{
+		poolObject("a", "10.0.0.0/16"), poolObject("b", "fd00::/48"), {Spec: api.IPPoolSpec{CIDR: "::ffff:10.0.0.0/112", BlockSize: 120}},
+	} {
+		data, err := json.Marshal(p)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data, uint64(3))
+	}
+	f.Fuzz(func(t *testing.T, data []byte, i uint64) {
+		var obj api.IPPool
+		if json.Unmarshal(data, &obj) != nil {
+			return
+		}
+		p, err := ParsePool(&obj)
+		if err != nil {
+			if !strings.Contains(err.Error(), "IPPool "+obj.Name) {
+				t.Errorf("error %q does not name pool %q", err, obj.Name)
+			}
+			return
+		}
+		b := p.block(i % p.blockCount())
+		if b != b.Masked() || !p.CIDR.Contains(b.Addr()) || b.Bits() < p.CIDR.Bits() || b.Addr().BitLen()-b.Bits() > maxBlockBits {
+			t.Errorf("block %d of %s is %s", i%p.blockCount(), p.CIDR, b)
+		}
+		st := &State{Pools: []Pool{p}, Config: DefaultConfig(), Blocks: map[netip.Prefix]*Block{}, HaveCluster: true, Now: clock}
+		req := &Request{Owner: owner("h"), Host: "node-a", V4: p.CIDR.Addr().Is4(), V6: p.CIDR.Addr().Is6(), Use: api.UseWorkload}
+		plan, err := PlanAssign(st, req)
+		if err == nil && !p.CIDR.Contains(plan.Assignments[0].Address) {
+			t.Errorf("assigned %s outside of %s", plan.Assignments[0].Address, p.CIDR)
+		}
+	})
+}
