@@ -23,9 +23,6 @@ type RawInstall struct {
 	ServiceAccount string `env:"CALICO_CNI_SERVICE_ACCOUNT" default:"tortie-cni" help:"ServiceAccount whose token the plugins use."`
 	LogLevel       string `env:"LOG_LEVEL" default:"info" help:"Log level of the plugins and of install: debug, info, warn or error."`
 	LogFile        string `env:"LOG_FILE_PATH" default:"/var/log/calico/cni/cni.log" help:"Log file of the plugins, as the host sees it."`
-	LogMaxSize     string `env:"LOG_FILE_MAX_SIZE" default:"100" help:"Size in MB at which the plugins' log file is rotated."`
-	LogMaxAge      string `env:"LOG_FILE_MAX_AGE" default:"30" help:"Days for which rotated log files are kept."`
-	LogMaxCount    string `env:"LOG_FILE_MAX_COUNT" default:"10" help:"Number of rotated log files that are kept."`
 	AccountDir     string `env:"SERVICE_ACCOUNT_DIR" default:"/var/run/secrets/kubernetes.io/serviceaccount" help:"Where Kubernetes mounts this pod's own token, namespace and the cluster's CA."`
 }
 
@@ -44,9 +41,6 @@ type Install struct {
 	ServiceAccount string
 	LogLevel       string
 	LogFile        string
-	LogMaxSizeMB   int
-	LogMaxAgeDays  int
-	LogMaxCount    int
 	AccountDir     string
 }
 
@@ -70,9 +64,6 @@ func (r RawInstall) validate() (Install, error) {
 		ServiceAccount: r.ServiceAccount,
 		LogLevel:       p.oneOf("LOG_LEVEL", r.LogLevel, "info", "debug", "warn", "error"),
 		LogFile:        p.absolute("LOG_FILE_PATH", r.LogFile),
-		LogMaxSizeMB:   p.integer("LOG_FILE_MAX_SIZE", r.LogMaxSize, 1, 1<<20),
-		LogMaxAgeDays:  p.integer("LOG_FILE_MAX_AGE", r.LogMaxAge, 0, 1<<16),
-		LogMaxCount:    p.integer("LOG_FILE_MAX_COUNT", r.LogMaxCount, 0, 1<<16),
 		AccountDir:     p.absolute("SERVICE_ACCOUNT_DIR", r.AccountDir),
 		ServiceHost:    p.required("KUBERNETES_SERVICE_HOST", r.ServiceHost, "must be the address of the API server; Kubernetes sets it in every pod"),
 		ServicePort:    p.integer("KUBERNETES_SERVICE_PORT", r.ServicePort, 1, 65535),

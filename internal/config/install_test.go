@@ -30,7 +30,6 @@ func TestLoadInstallDefaults(t *testing.T) {
 		NetDir: "/etc/cni/net.d", HostNetDir: "/host/etc/cni/net.d", HostBinDirs: []string{"/host/opt/cni/bin"},
 		SourceDir: "/opt/cni/bin", ConfName: "10-calico.conflist", NodeName: "node1", ServiceHost: "10.96.0.1", ServicePort: 443,
 		ServiceAccount: "tortie-cni", LogLevel: "info", LogFile: "/var/log/calico/cni/cni.log",
-		LogMaxSizeMB: 100, LogMaxAgeDays: 30, LogMaxCount: 10,
 		AccountDir: "/var/run/secrets/kubernetes.io/serviceaccount",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -35,9 +35,6 @@ func Placeholders() []Placeholder {
 	return []Placeholder{
 		{"__LOG_LEVEL__", "LOG_LEVEL", func(c config.Install) string { return c.LogLevel }},
 		{"__LOG_FILE_PATH__", "LOG_FILE_PATH", func(c config.Install) string { return c.LogFile }},
-		{"__LOG_FILE_MAX_SIZE__", "LOG_FILE_MAX_SIZE, a number", func(c config.Install) string { return number(c.LogMaxSizeMB) }},
-		{"__LOG_FILE_MAX_AGE__", "LOG_FILE_MAX_AGE, a number", func(c config.Install) string { return number(c.LogMaxAgeDays) }},
-		{"__LOG_FILE_MAX_COUNT__", "LOG_FILE_MAX_COUNT, a number", func(c config.Install) string { return number(c.LogMaxCount) }},
 		{"__DATASTORE_TYPE__", "kubernetes", func(config.Install) string { return "kubernetes" }},
 		{"__KUBERNETES_NODE_NAME__", "KUBERNETES_NODE_NAME", func(c config.Install) string { return c.NodeName }},
 		{"__KUBECONFIG_FILEPATH__", "path of the plugins' kubeconfig on the host", func(c config.Install) string {

@@ -35,7 +35,7 @@ func newHost(t *testing.T) *host {
 		NetDir: "/etc/cni/net.d", HostNetDir: filepath.Join(root, "net.d"), HostBinDirs: []string{filepath.Join(root, "bin")},
 		SourceDir: filepath.Join(root, "image"), ConfName: "10-calico.conflist", NodeName: "node1",
 		ServiceHost: "10.96.0.1", ServicePort: 443, LogLevel: "info", LogFile: "/var/log/calico/cni/cni.log",
-		LogMaxSizeMB: 100, LogMaxAgeDays: 30, LogMaxCount: 10, AccountDir: filepath.Join(root, "account"),
+		AccountDir: filepath.Join(root, "account"),
 	}}
 	for _, dir := range []string{h.cfg.HostNetDir, h.cfg.HostBinDirs[0], h.cfg.SourceDir, h.cfg.AccountDir} {
 		if err := os.Mkdir(dir, 0o755); err != nil {
@@ -147,7 +147,6 @@ func TestConflistIsCalicos(t *testing.T) {
 	}
 	if err := json.Unmarshal([]byte(`{"name": "k8s-pod-network", "cniVersion": "1.0.0", "plugins": [
 		{"type": "calico", "log_level": "info", "log_file_path": "/var/log/calico/cni/cni.log",
-		 "log_file_max_size": 100, "log_file_max_age": 30, "log_file_max_count": 10,
 		 "datastore_type": "kubernetes", "nodename": "no\"de", "mtu": 1440, "ipam": {"type": "calico-ipam"},
 		 "policy": {"type": "k8s"}, "kubernetes": {"kubeconfig": "/etc/cni/net.d/calico-kubeconfig"}},
 		{"type": "portmap", "snat": true, "capabilities": {"portMappings": true}},
