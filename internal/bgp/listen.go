@@ -55,16 +55,11 @@ func (s *Server) Start(ctx context.Context, local Local) error {
 	if err := local.validate(); err != nil {
 		return fmt.Errorf("start BGP speaker: %w", err)
 	}
-	said := ""
 	for wait := firstBindWait; ; wait = min(2*wait, maxBindWait) {
 		err := s.do(ctx, func(ctx context.Context) error { return s.start(ctx, local) })
 		var busy *ListenError
 		if !errors.As(err, &busy) || busy.permanent() {
 			return err
-		}
-		if err.Error() != said {
-			said = err.Error()
-			s.log.Warn("BGP speaker waits for its address", "error", said)
 		}
 		select {
 		case <-ctx.Done():
@@ -86,6 +81,10 @@ func (s *Server) start(ctx context.Context, local Local) error {
 	var op *net.OpError
 	if errors.As(err, &op) && op.Addr != nil {
 		err = &ListenError{Addr: op.Addr.String(), Err: op.Err}
+		if text := err.Error(); text != s.hindrance {
+			s.hindrance = text // said once, however often Start tries and is called
+			s.log.Warn("BGP speaker waits for its address", "error", text)
+		}
 	}
 	if err == nil {
 		err = s.exportOwn(ctx)

@@ -28,6 +28,7 @@ type Server struct {
 	phase      phase
 	local      Local
 	startedAt  time.Time
+	hindrance  string // why the last attempt to start failed
 	peers      map[netip.Addr]Peer
 	originated map[netip.Prefix]netip.Addr // to next hop
 	known      map[netip.Addr]bool         // peers that this process has ever configured
