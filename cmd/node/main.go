@@ -62,7 +62,7 @@ func run(ctx context.Context, args []string, env config.Env, stderr io.Writer) e
 		return err
 	}
 	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: cfg.LogLevel}))
-	log.Info(version.About("node"), "config", fmt.Sprintf("%+v", cfg))
+	log.Info(version.About("node"), "node", cfg.Nodename, "state", cfg.StateDir, "sysctls", cfg.SysctlRoot, "protocol", cfg.RouteProtocol)
 	deps, err := open(cfg, log)
 	if err != nil {
 		return err

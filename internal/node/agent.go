@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -73,8 +74,9 @@ type Agent struct {
 	settled    time.Time // since when all BGP sessions are established; zero if one is not
 	holding    bool      // routes of an earlier agent are kept for now
 	tunnel     tunnelState
-	available  bool   // NetworkUnavailable was cleared
-	complaints string // problems that were logged last
+	available  bool     // NetworkUnavailable was cleared
+	complaints string   // what was logged of the last pass
+	broken     []string // objects that were reported last as not usable
 
 	kernelEvents <-chan struct{} // nil: not subscribed
 }
@@ -217,7 +219,7 @@ func (a *Agent) wait(ctx context.Context, pause time.Duration) bool {
 // report tells people about a pass: once when a problem appears, changes or goes.
 func (a *Agent) report(err error, took time.Duration) {
 	a.Status.Passed(err, took)
-	text := ""
+	text := "ok"
 	if err != nil {
 		text = err.Error()
 	}
@@ -225,9 +227,24 @@ func (a *Agent) report(err error, took time.Duration) {
 		return
 	}
 	a.complaints = text
+	r := a.Status.Report()
 	if err != nil {
 		a.Log.Error("this node is not as it should be; trying again", "err", err)
 		return
 	}
-	a.Log.Info("this node is as it should be", "took", took)
+	a.Log.Info("this node is as it should be", "address", r.Address, "interface", r.Interface, "tunnel", r.TunnelAddress,
+		"blocks", r.Blocks, "peers", len(r.Peers), "took", took)
+}
+
+// complain logs objects that cannot be used, once for each set of them.
+func (a *Agent) complain(problems []error) {
+	found := texts(problems)
+	a.Status.SetProblems(found)
+	if slices.Equal(found, a.broken) {
+		return
+	}
+	a.broken = found
+	for _, text := range found {
+		a.Log.Warn("left out of this node's configuration", "problem", text)
+	}
 }

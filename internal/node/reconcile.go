@@ -72,7 +72,7 @@ func (a *Agent) look(ctx context.Context) (Snapshot, error) {
 	}
 	self := Self{Name: a.node.Name, Addr: addr.Addr, Link: addr.Link, LinkMTU: addr.LinkMTU, TunnelMTU: a.Config.TunnelMTU}
 	s, problems := BuildSnapshot(self, world)
-	a.Status.SetProblems(texts(problems))
+	a.complain(problems)
 	s.Self.TunnelAddr, err = a.tunnelAddress(ctx, &s)
 	return s, err
 }
