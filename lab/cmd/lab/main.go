@@ -31,6 +31,8 @@ func commands() []command {
 		{"helm", "helm [-name N] ARGS...", "run helm on a lab", runHelm},
 		{"exec", "exec [-name N] NODE CMD [ARGS]...", "run a program in a node's namespaces", runExec},
 		{"api", "api [-dir DIR] [-kcm]", "run etcd and kube-apiserver on loopback until stdin ends", runAPI},
+		{"vm", "vm [-mem MB] [-timeout D] [-out DIR] -- CMD [ARGS]...", "run a program in a virtual machine that has IPIP", runVM},
+		{"vmtest", "vmtest PROG [ARGS]...", "for go test -exec: run a static test binary in one", runVMTest},
 		{"build", "build [NAME]...", "build the lab's programs into the cache", runBuild},
 	}
 }
@@ -59,7 +61,7 @@ func dispatch(ctx context.Context, args []string) error {
 func usage() {
 	fmt.Println("usage: lab COMMAND [ARGS]")
 	for _, c := range commands() {
-		fmt.Printf("  %-52s %s\n", c.usage, c.short)
+		fmt.Printf("  %-58s %s\n", c.usage, c.short)
 	}
 }
 

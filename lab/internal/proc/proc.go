@@ -34,6 +34,8 @@ type Spec struct {
 	Env []string
 	// Log is the file that takes standard output and error; it is truncated.
 	Log string
+	// Stdout takes standard output instead of the log, when it is set.
+	Stdout *os.File
 	// NetNS is the name of the network namespace to start in, empty for the caller's.
 	NetNS string
 	// Attr adds namespaces; the parent-death signal is always set.
@@ -81,9 +83,13 @@ func (s *Spawner) Start(spec Spec) (*Process, error) {
 	defer log.Close()
 	attr := spec.Attr
 	attr.Pdeathsig = syscall.SIGKILL
+	stdout := spec.Stdout
+	if stdout == nil {
+		stdout = log
+	}
 	cmd := &exec.Cmd{
 		Path: spec.Path, Args: append([]string{spec.Name}, spec.Args...), Dir: spec.Dir, Env: spec.Env,
-		Stdout: log, Stderr: log, SysProcAttr: &attr, ExtraFiles: spec.Files,
+		Stdout: stdout, Stderr: log, SysProcAttr: &attr, ExtraFiles: spec.Files,
 	}
 	started := make(chan error)
 	s.requests <- func() { started <- startIn(spec.NetNS, cmd) }

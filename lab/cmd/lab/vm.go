@@ -1,0 +1,151 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/tortie-net/tortie/lab/internal/binaries"
+	"github.com/tortie-net/tortie/lab/internal/vm"
+	"github.com/tortie-net/tortie/lab/internal/vmproto"
+)
+
+// vmTimeScale is how much slower an emulated processor runs a lab.
+const vmTimeScale = "10"
+
+// passedOn are the environment variables that a program in the virtual machine gets.
+func passedOn() []string {
+	var env []string
+	for _, e := range os.Environ() {
+		name, _, _ := strings.Cut(e, "=")
+		switch {
+		case name == "PATH", name == "HOME", name == "XDG_CACHE_HOME", name == "TZ",
+			strings.HasPrefix(name, "TORTIE_"), strings.HasPrefix(name, "GO"):
+			env = append(env, e)
+		}
+	}
+	return append(env, timeScale+"="+vmTimeScale)
+}
+
+// newMachine fetches what every virtual machine needs.
+func newMachine(ctx context.Context) (vm.Machine, error) {
+	c, err := binaries.Open(os.Stderr)
+	if err != nil {
+		return vm.Machine{}, err
+	}
+	init, err := c.Path(ctx, "vminit")
+	if err != nil {
+		return vm.Machine{}, err
+	}
+	kernel, err := vm.FetchKernel(ctx, c.Dir, os.Stderr)
+	if err != nil {
+		return vm.Machine{}, err
+	}
+	return vm.Machine{Init: init, Kernel: kernel, Console: os.Stdout}, nil
+}
+
+func runVM(ctx context.Context, args []string) error {
+	f := flags("vm")
+	memory := f.Int("mem", 4096, "memory of the virtual machine in MB; what programs write there counts too")
+	timeout := f.Duration("timeout", 20*time.Minute, "end of the virtual machine")
+	out := f.String("out", "", "directory that the program can write to, at the same path; all else it writes is lost")
+	if err := parse(f, args, true); err != nil {
+		return err
+	}
+	if f.NArg() == 0 {
+		return usageError{"lab vm [-mem MB] [-timeout D] [-out DIR] -- CMD [ARGS]..."}
+	}
+	if os.Geteuid() != 0 {
+		return errors.New("lab vm: it shares the machine's files with the virtual machine, so it must be run as root")
+	}
+	program, err := exec.LookPath(f.Arg(0))
+	if err != nil {
+		return err
+	}
+	if program, err = filepath.Abs(program); err != nil {
+		return err
+	}
+	m, err := newMachine(ctx)
+	if err != nil {
+		return err
+	}
+	wd, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	m.Config = vmproto.Config{Program: program, Args: f.Args()[1:], Env: passedOn(), Dir: wd, SharedRoot: true}
+	m.MemoryMB, m.Timeout = *memory, *timeout
+	if *out != "" {
+		dir, err := filepath.Abs(*out)
+		if err != nil {
+			return err
+		}
+		m.Shares = map[string]string{"out": dir}
+	}
+	return exitCode(m.Run(ctx))
+}
+
+func exitCode(code int, err error) error {
+	if err == nil && code != 0 {
+		return exitError{code}
+	}
+	return err
+}
+
+// runVMTest is for go test -exec: it runs a static test binary with no other files than its testdata and busybox.
+func runVMTest(ctx context.Context, args []string) error {
+	f := flags("vmtest")
+	memory := f.Int("mem", 1024, "memory of the virtual machine in MB")
+	timeout := f.Duration("timeout", 10*time.Minute, "end of the virtual machine")
+	if err := parse(f, args, true); err != nil {
+		return err
+	}
+	if f.NArg() == 0 {
+		return usageError{`go test -exec "lab vmtest" ./PACKAGE (with CGO_ENABLED=0)`}
+	}
+	m, err := newMachine(ctx)
+	if err != nil {
+		return err
+	}
+	wd, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	const program = "/test/program"
+	m.Config = vmproto.Config{Program: program, Args: f.Args()[1:], Env: append(passedOn(), "PATH=/bin"), Dir: wd}
+	m.Files = map[string]string{program: f.Arg(0)}
+	m.MemoryMB, m.Timeout = *memory, *timeout
+	testdata := filepath.Join(wd, "testdata")
+	if _, err := os.Stat(testdata); err == nil {
+		m.Files[testdata] = testdata
+	}
+	if err := addBusybox(&m); err != nil {
+		return err
+	}
+	return exitCode(m.Run(ctx))
+}
+
+// addBusybox gives a test the usual small programs: ip, ping, nc, a shell.
+func addBusybox(m *vm.Machine) error {
+	path, err := exec.LookPath("busybox")
+	if err != nil {
+		return fmt.Errorf("%w: lab deps -install", err)
+	}
+	list, err := exec.Command(path, "--list").Output()
+	if err != nil {
+		return fmt.Errorf("list the applets of %s: %w", path, err)
+	}
+	m.Files["/bin/busybox"] = path
+	m.Links = map[string]string{}
+	for _, applet := range strings.Fields(string(list)) {
+		if applet != "busybox" {
+			m.Links["/bin/"+applet] = "/bin/busybox"
+		}
+	}
+	return nil
+}

@@ -1,0 +1,263 @@
+// Package vm runs one program in a virtual machine with Debian's kernel, for machines whose own kernel lacks IPIP.
+//
+// It starts qemu, without hardware help where there is none, and virtiofsd, and owns a temporary directory. It needs no
+// image, no network and, unless the machine's files are shared with it, no root.
+package vm
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tortie-net/tortie/lab/internal/kubeapi"
+	"github.com/tortie-net/tortie/lab/internal/proc"
+	"github.com/tortie-net/tortie/lab/internal/vmproto"
+)
+
+// Machine says what to run and where.
+type Machine struct {
+	vmproto.Config
+	Kernel *Kernel
+	// Init is the vminit program.
+	Init string
+	// Files are put into the initial file system: a path there, and the file or directory here.
+	Files map[string]string
+	// Links are symbolic links in the initial file system and their targets.
+	Links map[string]string
+	// MemoryMB is the machine's memory.
+	MemoryMB int
+	// Timeout ends the machine.
+	Timeout time.Duration
+	// Console takes all that the program prints.
+	Console io.Writer
+}
+
+// Run boots the machine and returns the program's exit code when it has ended.
+func (m Machine) Run(ctx context.Context) (code int, err error) {
+	dir, err := os.MkdirTemp("", "tortie-vm-")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	ctx, cancel := context.WithTimeoutCause(ctx, m.Timeout, fmt.Errorf("the virtual machine ran longer than %s", m.Timeout))
+	defer cancel()
+	r := &runner{Machine: m, dir: dir, spawner: proc.NewSpawner()}
+	defer func() { err = errors.Join(err, r.helpers.Kill(context.WithoutCancel(ctx))) }()
+	if err := r.writeInitrd(); err != nil {
+		return 0, fmt.Errorf("write the initial file system: %w", err)
+	}
+	if err := r.share(ctx); err != nil {
+		return 0, fmt.Errorf("share the machine's files: %w", err)
+	}
+	if err := r.boot(ctx); err != nil {
+		return 0, err
+	}
+	return r.result()
+}
+
+// runner is one run of a machine.
+type runner struct {
+	Machine
+	dir     string
+	spawner *proc.Spawner
+	helpers proc.Group
+}
+
+func (r *runner) path(name string) string { return filepath.Join(r.dir, name) }
+
+func (r *runner) writeInitrd() error {
+	f, err := os.Create(r.path("initrd"))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	a, err := newArchive(f)
+	if err != nil {
+		return err
+	}
+	if err := r.fill(a); err != nil {
+		return err
+	}
+	if err := a.close(); err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+func (r *runner) fill(a *archive) error {
+	config, err := json.Marshal(r.Config)
+	if err != nil {
+		return err
+	}
+	a.file(vmproto.ConfigFile, 0o644, config)
+	if err := a.copyFile(r.Init, "init"); err != nil {
+		return err
+	}
+	modules := NetworkModules
+	if r.SharedRoot {
+		modules = append(sharedRootModules, modules...)
+	}
+	if err := a.modules(vmproto.ModulesDir, modules, r.Kernel); err != nil {
+		return err
+	}
+	for dst, src := range r.Files {
+		if err := a.tree(src, dst); err != nil {
+			return err
+		}
+	}
+	for name, target := range r.Links {
+		a.link(name, target)
+	}
+	if r.Dir != "" && !r.SharedRoot {
+		a.mkdir(r.Dir)
+	}
+	return nil
+}
+
+// share starts a virtiofsd for the root and for every shared directory.
+func (r *runner) share(ctx context.Context) error {
+	if !r.SharedRoot {
+		return nil
+	}
+	if err := r.serve(ctx, vmproto.RootTag, "/", "always"); err != nil {
+		return err
+	}
+	for tag, dir := range r.Shares {
+		if err := r.serve(ctx, tag, dir, "auto"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *runner) serve(ctx context.Context, tag, dir, cache string) error {
+	program, args, err := virtiofsd(r.path(tag+".sock"), dir, cache)
+	if err != nil {
+		return err
+	}
+	p, err := r.spawner.Start(proc.Spec{Name: "virtiofsd", Path: program, Args: args, Log: r.path(tag + ".log")})
+	if err != nil {
+		return err
+	}
+	r.helpers.Add(p)
+	return kubeapi.Poll(ctx, 10*time.Millisecond, func(context.Context) error {
+		select {
+		case <-p.Done():
+			return kubeapi.Fatal{Err: p.Err()}
+		default:
+		}
+		_, err := os.Stat(r.path(tag + ".sock"))
+		return err
+	})
+}
+
+// virtiofsd returns the command that shares a directory. Debian 12 has it as a part of qemu; from Debian 13 on it is a
+// package of its own, another program with other flags.
+func virtiofsd(socket, dir, cache string) (string, []string, error) {
+	const part = "/usr/lib/qemu/virtiofsd"
+	if _, err := os.Stat(part); err == nil {
+		return part, []string{"--socket-path=" + socket, "-o", "source=" + dir, "-o", "cache=" + cache, "-o", "sandbox=chroot", "-o", "xattr"}, nil
+	}
+	for _, own := range []string{"/usr/libexec/virtiofsd", "/usr/bin/virtiofsd"} {
+		if _, err := os.Stat(own); err == nil {
+			return own, []string{"--socket-path=" + socket, "--shared-dir=" + dir, "--cache=" + cache, "--sandbox=chroot", "--xattr"}, nil
+		}
+	}
+	return "", nil, errors.New("no virtiofsd: lab deps -install")
+}
+
+func (r *runner) boot(ctx context.Context) error {
+	qemu, err := exec.LookPath("qemu-system-x86_64")
+	if err != nil {
+		return fmt.Errorf("%w: lab deps -install", err)
+	}
+	console, out, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer console.Close()
+	p, err := r.spawner.Start(proc.Spec{Name: "qemu-system-x86_64", Path: qemu, Args: r.qemuArgs(), Stdout: out, Log: r.path("qemu.log")})
+	out.Close()
+	if err != nil {
+		return err
+	}
+	r.helpers.Add(p)
+	copied := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(&lineEnds{w: r.Console}, console)
+		copied <- err
+	}()
+	select {
+	case <-p.Done():
+	case <-ctx.Done():
+		err = errors.Join(context.Cause(ctx), p.Kill(context.WithoutCancel(ctx)))
+	}
+	return errors.Join(err, <-copied)
+}
+
+func (r *runner) qemuArgs() []string {
+	memory := strconv.Itoa(r.MemoryMB) + "M"
+	args := []string{
+		"-M", "q35", "-accel", "tcg,thread=multi",
+		// The default processor lacks instructions that Go programs look for and are slow without.
+		"-cpu", "max", "-smp", "2", "-m", memory, "-nodefaults", "-display", "none", "-no-reboot",
+		"-serial", "stdio", "-serial", "file:" + r.path("result"),
+		"-kernel", r.Kernel.Image, "-initrd", r.path("initrd"),
+		"-append", "console=ttyS0 quiet loglevel=3 panic=-1 mitigations=off random.trust_cpu=on",
+	}
+	if !r.SharedRoot {
+		return args
+	}
+	// virtiofsd reads and writes the machine's memory, so that must be shared.
+	args = append(args, "-object", "memory-backend-memfd,id=mem,share=on,size="+memory, "-numa", "node,memdev=mem")
+	args = append(args, r.shareArgs(vmproto.RootTag)...)
+	for tag := range r.Shares {
+		args = append(args, r.shareArgs(tag)...)
+	}
+	return args
+}
+
+func (r *runner) shareArgs(tag string) []string {
+	return []string{"-chardev", "socket,id=" + tag + ",path=" + r.path(tag+".sock"), "-device", "vhost-user-fs-pci,chardev=" + tag + ",tag=" + tag}
+}
+
+// result reads what vminit has written to the second serial port.
+func (r *runner) result() (int, error) {
+	b, err := os.ReadFile(r.path("result"))
+	if err != nil {
+		return 0, err
+	}
+	var code int
+	if _, err := fmt.Sscanf(strings.TrimSpace(string(b)), strings.TrimSpace(vmproto.ResultFormat), &code); err != nil {
+		return 0, fmt.Errorf("the virtual machine ended without a result; qemu says:\n%s", proc.Tail(r.path("qemu.log")))
+	}
+	return code, nil
+}
+
+// lineEnds passes on what a serial line carries, without the carriage returns that the terminal layer adds.
+type lineEnds struct {
+	w  io.Writer
+	cr bool // the last byte was one that may belong to a line end
+}
+
+func (l *lineEnds) Write(b []byte) (int, error) {
+	out := make([]byte, 0, len(b)+1)
+	for _, c := range b {
+		if l.cr && c != '\n' {
+			out = append(out, '\r')
+		}
+		if l.cr = c == '\r'; !l.cr {
+			out = append(out, c)
+		}
+	}
+	_, err := l.w.Write(out)
+	return len(b), err
+}
