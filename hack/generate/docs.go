@@ -74,6 +74,10 @@ func sections(o options) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	metrics, err := metricTable(filepath.Join(o.root, "internal/node"))
+	if err != nil {
+		return nil, err
+	}
 	help, err := exec.Command(o.lab, "help").Output()
 	if err != nil {
 		return nil, fmt.Errorf("asking the lab for its commands: %w (run `make bin/lab`)", err)
@@ -82,6 +86,7 @@ func sections(o options) (map[string]string, error) {
 		"install-env":          envTable(config.Describe(config.RawInstall{})),
 		"install-placeholders": placeholderTable(),
 		"node-env":             envTable(config.Describe(config.RawNode{})),
+		"node-metrics":         metrics,
 		"chart-values":         valueTable,
 		"lab-commands":         "```\n" + string(help) + "```\n",
 	}, nil

@@ -68,7 +68,8 @@ func load(t *testing.T) map[string]*packages.Package {
 		for _, e := range p.Errors {
 			t.Errorf("loading %s: %v", p.PkgPath, e)
 		}
-		if name, ok := strings.CutPrefix(p.PkgPath, module); ok {
+		// A directory with tests only is no part of the product.
+		if name, ok := strings.CutPrefix(p.PkgPath, module); ok && len(p.CompiledGoFiles) > 0 {
 			own[name] = p
 		}
 	}

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// metricTable lists the metrics that the files of a directory declare: composite literals of prometheus.*Opts.
+func metricTable(dir string) (string, error) {
+	sources, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil {
+		return "", fmt.Errorf("looking for metrics: %w", err)
+	}
+	var rows [][]string
+	for _, path := range sources {
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return "", fmt.Errorf("looking for metrics: %w", err)
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			if row := metricRow(n); row != nil {
+				rows = append(rows, row)
+			}
+			return true
+		})
+	}
+	if len(rows) == 0 {
+		return "", fmt.Errorf("no metrics found in %s", dir)
+	}
+	slices.SortFunc(rows, func(a, b []string) int { return strings.Compare(a[0], b[0]) })
+	return table(append([][]string{{"Metric", "Type", "Labels", "Meaning"}}, rows...)), nil
+}
+
+// metricRow reads prometheus.NewXxx(prometheus.XxxOpts{Name: "...", Help: "..."}, []string{labels...}).
+func metricRow(n ast.Node) []string {
+	call, ok := n.(*ast.CallExpr)
+	if !ok || len(call.Args) == 0 {
+		return nil
+	}
+	constructor, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok || !strings.HasPrefix(constructor.Sel.Name, "New") {
+		return nil
+	}
+	opts, ok := call.Args[0].(*ast.CompositeLit)
+	if !ok {
+		return nil
+	}
+	fields := map[string]string{}
+	for _, element := range opts.Elts {
+		if kv, ok := element.(*ast.KeyValueExpr); ok {
+			if key, ok := kv.Key.(*ast.Ident); ok {
+				fields[key.Name] = literal(kv.Value)
+			}
+		}
+	}
+	if fields["Name"] == "" {
+		return nil
+	}
+	kind := strings.ToLower(strings.TrimSuffix(strings.TrimPrefix(constructor.Sel.Name, "New"), "Vec"))
+	var labels []string
+	if len(call.Args) > 1 {
+		if list, ok := call.Args[1].(*ast.CompositeLit); ok {
+			for _, label := range list.Elts {
+				labels = append(labels, code(literal(label)))
+			}
+		}
+	}
+	return []string{code(fields["Name"]), kind, strings.Join(labels, ", "), fields["Help"]}
+}
+
+func literal(e ast.Expr) string {
+	lit, ok := e.(*ast.BasicLit)
+	if !ok || lit.Kind != token.STRING {
+		return ""
+	}
+	text, err := strconv.Unquote(lit.Value)
+	if err != nil {
+		return ""
+	}
+	return text
+}

@@ -1,0 +1,201 @@
+// Package manifests checks tortie.yaml, and with it the chart that it is made from, on a real API server.
+package manifests
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	authv1 "k8s.io/api/authorization/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+
+	"github.com/tortie-net/tortie/internal/labtest"
+)
+
+// objects reads the manifest.
+func objects(t *testing.T) []*unstructured.Unstructured {
+	t.Helper()
+	text, err := os.ReadFile("tortie.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 4096)
+	var all []*unstructured.Unstructured
+	for {
+		obj := &unstructured.Unstructured{}
+		if err := decoder.Decode(&obj.Object); errors.Is(err, io.EOF) {
+			return all
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if len(obj.Object) > 0 {
+			all = append(all, obj)
+		}
+	}
+}
+
+// apply creates the manifest's objects as `kubectl apply --server-side` with strict validation does. The priority class
+// and the namespace exist in every cluster, and so here.
+func apply(t *testing.T, cfg *rest.Config) {
+	t.Helper()
+	client, err := dynamic.NewForConfig(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	clientset, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(clientset.Discovery()))
+	for _, obj := range objects(t) {
+		gvk := obj.GroupVersionKind()
+		mapping, err := mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+		if err != nil {
+			t.Fatalf("%s %s: %v", gvk.Kind, obj.GetName(), err)
+		}
+		kind := client.Resource(mapping.Resource)
+		var where dynamic.ResourceInterface = kind
+		if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
+			where = kind.Namespace(obj.GetNamespace())
+		}
+		text, err := obj.MarshalJSON()
+		if err != nil {
+			t.Fatal(err)
+		}
+		force := true
+		_, err = where.Patch(t.Context(), obj.GetName(), "application/apply-patch+yaml", text,
+			metav1.PatchOptions{FieldManager: "test", FieldValidation: "Strict", Force: &force})
+		if err != nil {
+			t.Errorf("%s %s: %v", gvk.Kind, obj.GetName(), err)
+		}
+	}
+}
+
+// The API server accepts every object, without a field that it does not know; and its authorizer gives the two service
+// accounts what they need, and no more where more would hurt.
+func TestManifestOnARealServer(t *testing.T) {
+	cfg := labtest.RESTConfig(t)
+	apply(t, cfg)
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const calico = "crd.projectcalico.org"
+	cases := []struct {
+		user, verb, group, resource, sub, name string
+		allowed                                bool
+	}{
+		{"tortie-node", "watch", "", "nodes", "", "", true},
+		{"tortie-node", "patch", "", "nodes", "status", "node1", true},
+		{"tortie-node", "create", calico, "ippools", "", "", true},
+		{"tortie-node", "watch", calico, "blockaffinities", "", "", true},
+		{"tortie-node", "create", "", "serviceaccounts", "token", "tortie-cni", true},
+		{"tortie-node", "create", "", "serviceaccounts", "token", "default", false},
+		{"tortie-node", "patch", "", "nodes", "", "node1", false},
+		{"tortie-node", "get", "", "secrets", "", "", false},
+		{"tortie-node", "delete", calico, "ippools", "", "", false},
+		{"tortie-node", "update", calico, "ippools", "", "", false},
+		{"tortie-cni", "get", "", "pods", "", "web", true},
+		{"tortie-cni", "patch", "", "pods", "status", "web", true},
+		{"tortie-cni", "update", calico, "ipamblocks", "", "", true},
+		{"tortie-cni", "delete", calico, "ipamhandles", "", "", true},
+		{"tortie-cni", "get", calico, "clusterinformations", "", "default", true},
+		{"tortie-cni", "list", "", "pods", "", "", false},
+		{"tortie-cni", "patch", "", "pods", "", "web", false},
+		{"tortie-cni", "get", "", "secrets", "", "", false},
+		{"tortie-cni", "create", calico, "ippools", "", "", false},
+		{"tortie-cni", "patch", "", "nodes", "status", "", false},
+		{"tortie-cni", "create", "", "serviceaccounts", "token", "tortie-cni", false},
+	}
+	for _, c := range cases {
+		name := strings.Join([]string{c.user, c.verb, c.resource, c.sub, c.name}, " ")
+		t.Run(name, func(t *testing.T) {
+			review := &authv1.SubjectAccessReview{Spec: authv1.SubjectAccessReviewSpec{
+				User: "system:serviceaccount:kube-system:" + c.user,
+				ResourceAttributes: &authv1.ResourceAttributes{
+					Namespace: "kube-system", Verb: c.verb, Group: c.group, Resource: c.resource, Subresource: c.sub, Name: c.name,
+				},
+			}}
+			if got := allowed(t, client, review, c.allowed); got != c.allowed {
+				t.Errorf("allowed is %v, want %v", got, c.allowed)
+			}
+		})
+	}
+}
+
+// allowed asks the authorizer. It learns of new roles a moment after they were created, so a missing right is waited for.
+func allowed(t *testing.T, client *kubernetes.Clientset, review *authv1.SubjectAccessReview, wait bool) bool {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; <-time.After(50 * time.Millisecond) {
+		answer, err := client.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), review, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if answer.Status.Allowed || !wait || time.Now().After(deadline) {
+			return answer.Status.Allowed
+		}
+	}
+}
+
+// What a manifest for `kubectl apply` must not carry: the labels by which Helm takes objects for its own.
+func TestManifestIsNotHelms(t *testing.T) {
+	for _, obj := range objects(t) {
+		for key, value := range obj.GetLabels() {
+			if strings.HasPrefix(key, "helm.sh/") || value == "Helm" {
+				t.Errorf("%s %s has the label %s=%s", obj.GetKind(), obj.GetName(), key, value)
+			}
+		}
+	}
+}
+
+// The agent must not be privileged, and its rights are those that the README states.
+func TestRightsOfThePods(t *testing.T) {
+	for _, obj := range objects(t) {
+		if obj.GetKind() != "DaemonSet" {
+			continue
+		}
+		spec, _, _ := unstructured.NestedMap(obj.Object, "spec", "template", "spec")
+		if _, found := spec["hostPID"]; found {
+			t.Error("the pod sees the host's processes")
+		}
+		want := map[string]string{"install": "[DAC_OVERRIDE]", "node": "[NET_ADMIN NET_RAW NET_BIND_SERVICE]"}
+		for _, list := range []string{"initContainers", "containers"} {
+			containers, _, _ := unstructured.NestedSlice(spec, list)
+			for _, item := range containers {
+				checkContainer(t, item.(map[string]any), want)
+			}
+		}
+		if len(want) > 0 {
+			t.Errorf("containers missing: %v", want)
+		}
+	}
+}
+
+func checkContainer(t *testing.T, c map[string]any, want map[string]string) {
+	t.Helper()
+	name, _ := c["name"].(string)
+	added, _, _ := unstructured.NestedStringSlice(c, "securityContext", "capabilities", "add")
+	if got := "[" + strings.Join(added, " ") + "]"; got != want[name] {
+		t.Errorf("container %s has the capabilities %s, want %s", name, got, want[name])
+	}
+	delete(want, name)
+	dropped, _, _ := unstructured.NestedStringSlice(c, "securityContext", "capabilities", "drop")
+	readOnly, _, _ := unstructured.NestedBool(c, "securityContext", "readOnlyRootFilesystem")
+	escalates, found, _ := unstructured.NestedBool(c, "securityContext", "allowPrivilegeEscalation")
+	privileged, _, _ := unstructured.NestedBool(c, "securityContext", "privileged")
+	if len(dropped) != 1 || dropped[0] != "ALL" || !readOnly || escalates || !found || privileged {
+		t.Errorf("container %s: %v", name, c["securityContext"])
+	}
+}
