@@ -74,9 +74,9 @@ type Agent struct {
 	settled    time.Time // since when all BGP sessions are established; zero if one is not
 	holding    bool      // routes of an earlier agent are kept for now
 	tunnel     tunnelState
-	available  bool     // NetworkUnavailable was cleared
-	complaints string   // what was logged of the last pass
-	broken     []string // objects that were reported last as not usable
+	available  bool                // NetworkUnavailable was cleared
+	complaints string              // what was logged of the last pass
+	broken     map[string][]string // what was reported last as not usable, by what it is about
 
 	kernelEvents <-chan struct{} // nil: not subscribed
 }
@@ -92,7 +92,7 @@ type tunnelState struct {
 
 // NewAgent returns an agent that has done nothing yet.
 func NewAgent(d Deps) *Agent {
-	return &Agent{Deps: d, ipam: ipam.NewClient(d.Store, time.Now), sysctls: sysctl.Root(d.Config.SysctlRoot)}
+	return &Agent{Deps: d, ipam: ipam.NewClient(d.Store, time.Now), sysctls: sysctl.Root(d.Config.SysctlRoot), broken: map[string][]string{}}
 }
 
 // Run works until ctx ends. Then it leaves everything as it is: routes, sessions' graceful restart and addresses carry the
@@ -140,10 +140,11 @@ func (a *Agent) retry(ctx context.Context, doing string, what func(context.Conte
 		err := what(try)
 		cancel()
 		if err == nil {
+			a.Status.SetProblems("start", nil)
 			return nil
 		}
 		a.Log.Warn("will try again", "doing", doing, "err", err, "pause", pause)
-		a.Status.SetProblems([]string{fmt.Sprintf("%s: %v", doing, err)})
+		a.Status.SetProblems("start", []string{fmt.Sprintf("%s: %v", doing, err)})
 		select {
 		case <-time.After(pause/2 + rand.N(pause)):
 		case <-ctx.Done():
@@ -236,15 +237,15 @@ func (a *Agent) report(err error, took time.Duration) {
 		"blocks", r.Blocks, "peers", len(r.Peers), "took", took)
 }
 
-// complain logs objects that cannot be used, once for each set of them.
-func (a *Agent) complain(problems []error) {
+// complain logs what cannot be used, once for each set of it.
+func (a *Agent) complain(about string, problems []error) {
 	found := texts(problems)
-	a.Status.SetProblems(found)
-	if slices.Equal(found, a.broken) {
+	if slices.Equal(found, a.broken[about]) {
 		return
 	}
-	a.broken = found
+	a.broken[about] = found
+	a.Status.SetProblems(about, found)
 	for _, text := range found {
-		a.Log.Warn("left out of this node's configuration", "problem", text)
+		a.Log.Warn("left out of this node's configuration", about, text)
 	}
 }

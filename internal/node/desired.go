@@ -31,12 +31,21 @@ func (s *Snapshot) asn(own uint32) uint32 {
 	return s.ASN
 }
 
-// Originated returns what this node announces: its own confirmed blocks, but for those of pools that keep out of BGP.
+// Originated returns what this node announces: its own confirmed blocks, and each pod whose address was borrowed from
+// another node's block; but nothing of pools that keep out of BGP.
 func (s *Snapshot) Originated() []bgp.Path {
 	var paths []bgp.Path
+	announce := func(p netip.Prefix) {
+		if pool, ok := s.poolOf(p); ok && !pool.NoExport {
+			paths = append(paths, bgp.Path{Prefix: p})
+		}
+	}
 	for _, b := range s.Blocks {
-		if pool, ok := s.poolOf(b); ok && !pool.NoExport {
-			paths = append(paths, bgp.Path{Prefix: b})
+		announce(b)
+	}
+	for _, pod := range s.Self.Pods {
+		if !slices.ContainsFunc(s.Blocks, func(b netip.Prefix) bool { return b.Contains(pod) }) {
+			announce(netip.PrefixFrom(pod, pod.BitLen()))
 		}
 	}
 	return paths
@@ -90,21 +99,18 @@ func (s *Snapshot) PodMTU() int {
 	return s.Self.LinkMTU
 }
 
-// Routes returns the routes that this node should have: the learned blocks by way of their next hops, and each own block as
+// Routes returns the routes that this node should have: the accepted paths by way of their next hops, and each own block as
 // unreachable, so that a packet to an address without a pod fails at once instead of leaving by the default route. The
 // pods' own routes are longer and win.
-func (s *Snapshot) Routes(learned []bgp.Path) []fib.Route {
-	routes := make([]fib.Route, 0, len(learned)+len(s.Blocks))
+func (s *Snapshot) Routes(accepted []bgp.Path) []fib.Route {
+	routes := make([]fib.Route, 0, len(accepted)+len(s.Blocks))
 	for _, b := range s.Blocks {
 		if b.IsSingleIP() {
 			continue // the pod's own route has the same destination
 		}
 		routes = append(routes, fib.Route{Dst: b, Type: netlinkx.Unreachable})
 	}
-	for _, p := range learned {
-		if slices.Contains(s.Blocks, p.Prefix) {
-			continue // whatever a peer says of it
-		}
+	for _, p := range accepted {
 		if r, ok := s.route(p); ok {
 			routes = append(routes, r)
 		}

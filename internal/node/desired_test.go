@@ -150,13 +150,6 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-func TestNoPathReplacesAnOwnBlock(t *testing.T) {
-	got := snapshot(t, nil).Routes([]bgp.Path{{Prefix: prefix("192.168.1.0/26"), NextHop: addr("10.0.0.2")}})
-	if len(got) != 2 || got[0].Type != netlinkx.Unreachable {
-		t.Errorf("routes: %v", got)
-	}
-}
-
 func TestNoTunnelRouteBeforeTheTunnelHasAnAddress(t *testing.T) {
 	s := snapshot(t, nil)
 	s.Self.TunnelAddr = netip.Addr{}
@@ -220,9 +213,8 @@ func TestTunnelPools(t *testing.T) {
 		"for namespaces, so pods only": {func(p *api.IPPoolSpec) { p.AssignmentMode = api.AssignManual }, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := snapshot(t, pool(tc.change)).tunnelPools()
-			if err != nil || len(got) != tc.want {
-				t.Errorf("got %v, %v; want %d", got, err, tc.want)
+			if got := snapshot(t, pool(tc.change)).tunnelPools(); len(got) != tc.want {
+				t.Errorf("got %v; want %d", got, tc.want)
 			}
 		})
 	}
@@ -246,5 +238,64 @@ func TestBrokenObjectsAreNamedAndLeftOut(t *testing.T) {
 	}
 	if len(s.Pools) != 1 || len(s.Others) != 1 || len(s.Blocks) != 2 {
 		t.Errorf("the rest is not as before: %d pools, %d nodes, %d blocks", len(s.Pools), len(s.Others), len(s.Blocks))
+	}
+}
+
+func TestPodsWithBorrowedAddressesAreOriginated(t *testing.T) {
+	s := snapshot(t, nil)
+	s.Self.Pods = []netip.Addr{addr("10.3.3.3"), addr("192.168.1.7"), addr("192.168.2.9")}
+	want := []bgp.Path{{Prefix: prefix("192.168.1.0/26")}, {Prefix: prefix("192.168.1.64/26")}, {Prefix: prefix("192.168.2.9/32")}}
+	if d := cmp.Diff(want, s.Originated(), compareAddrs); d != "" {
+		t.Errorf("originated (-want +got):\n%s", d)
+	}
+}
+
+// judged shows a judgement as lines: "+ prefix via hop" for a route, "- prefix via hop" for a refusal.
+func judged(s *Snapshot, learned ...bgp.Path) []string {
+	accepted, refused := s.Judge(learned)
+	var lines []string
+	for _, p := range accepted {
+		lines = append(lines, "+ "+p.Prefix.String()+" via "+p.NextHop.String())
+	}
+	for _, r := range refused {
+		lines = append(lines, "- "+r.path.Prefix.String()+" via "+r.path.NextHop.String())
+	}
+	return lines
+}
+
+func TestJudge(t *testing.T) {
+	path := func(p, hop string) bgp.Path { return bgp.Path{Prefix: prefix(p), NextHop: addr(hop)} }
+	// 192.168.2.0/26 belongs to node2 at 10.0.0.2; far is at 10.9.0.9.
+	owned := "+ 192.168.2.0/26 via 10.0.0.2"
+	never := pool(func(p *api.IPPoolSpec) { p.IPIPMode = api.EncapNever })
+	for name, tc := range map[string]struct {
+		change  func(*kube.World)
+		learned []bgp.Path
+		want    []string
+	}{
+		"BGP knows nothing: the owner's address":           {nil, nil, []string{owned}},
+		"BGP agrees":                                       {nil, []bgp.Path{path("192.168.2.0/26", "10.0.0.2")}, []string{owned}},
+		"another node announces the block":                 {nil, []bgp.Path{path("192.168.2.0/26", "10.9.0.9")}, []string{owned, "- 192.168.2.0/26 via 10.9.0.9"}},
+		"a stranger announces the block":                   {nil, []bgp.Path{path("192.168.2.0/26", "10.66.0.6")}, []string{owned, "- 192.168.2.0/26 via 10.66.0.6"}},
+		"a router on the way to the owner, no tunnel":      {never, []bgp.Path{path("192.168.2.0/26", "10.0.0.254")}, []string{"+ 192.168.2.0/26 via 10.0.0.254"}},
+		"a block whose affinity the API does not show yet": {nil, []bgp.Path{path("192.168.7.0/26", "10.9.0.9")}, []string{owned, "+ 192.168.7.0/26 via 10.9.0.9"}},
+		"a borrowed address":                               {nil, []bgp.Path{path("192.168.2.9/32", "10.9.0.9")}, []string{owned, "+ 192.168.2.9/32 via 10.9.0.9"}},
+		"an address borrowed from us":                      {nil, []bgp.Path{path("192.168.1.9/32", "10.9.0.9")}, []string{"+ 192.168.1.9/32 via 10.9.0.9", owned}},
+		"our own block":                                    {nil, []bgp.Path{path("192.168.1.0/26", "10.9.0.9")}, []string{owned}},
+		"the whole pool":                                   {nil, []bgp.Path{path("192.168.0.0/16", "10.9.0.9")}, []string{owned, "- 192.168.0.0/16 via 10.9.0.9"}},
+		"outside of every pool":                            {nil, []bgp.Path{path("10.96.0.0/26", "10.9.0.9")}, []string{owned, "- 10.96.0.0/26 via 10.9.0.9"}},
+		"the owner has not announced its address": {
+			func(w *kube.World) { delete(w.Nodes[0].Annotations, api.AnnotationIPv4Address) }, nil, nil,
+		},
+		"the owner's Node is gone": {func(w *kube.World) { w.Nodes = w.Nodes[1:] }, nil, nil},
+		"the claim is not confirmed": {
+			func(w *kube.World) { w.Affinities[4].Spec.State = api.AffinityPending }, nil, nil,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if d := cmp.Diff(tc.want, judged(snapshot(t, tc.change), tc.learned...), compareAddrs); d != "" {
+				t.Errorf("judgement (-want +got):\n%s", d)
+			}
+		})
 	}
 }

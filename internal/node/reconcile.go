@@ -7,11 +7,13 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/netlinkx"
+	"github.com/tortie-net/tortie/internal/podnet"
 	"github.com/tortie-net/tortie/internal/sysctl"
 )
 
@@ -71,8 +73,11 @@ func (a *Agent) look(ctx context.Context) (Snapshot, error) {
 		return Snapshot{}, err
 	}
 	self := Self{Name: a.node.Name, Addr: addr.Addr, Link: addr.Link, LinkMTU: addr.LinkMTU, TunnelMTU: a.Config.TunnelMTU}
+	if self.Pods, err = a.localPods(); err != nil {
+		return Snapshot{}, err
+	}
 	s, problems := BuildSnapshot(self, world)
-	a.complain(problems)
+	a.complain("object", problems)
 	s.Self.TunnelAddr, err = a.tunnelAddress(ctx, &s)
 	return s, err
 }
@@ -97,12 +102,34 @@ func (a *Agent) findAddress() (NodeAddress, error) {
 	return chooseAddress(a.Config.IP, a.node, links, addrs)
 }
 
+// localPods returns the addresses that the plugins have made routes for, in ascending order. The routes are the one record of
+// them that needs no API server.
+func (a *Agent) localPods() ([]netip.Addr, error) {
+	links, err := a.Kernel.Links()
+	if err != nil {
+		return nil, err
+	}
+	ours := map[int]bool{}
+	for _, l := range links {
+		ours[l.Index] = strings.HasPrefix(l.Name, podnet.DefaultVethPrefix)
+	}
+	routes, err := a.Kernel.Routes(netlinkx.RouteFilter{Family: netlinkx.IPv4, Protocol: netlinkx.ProtocolBoot})
+	if err != nil {
+		return nil, err
+	}
+	var pods []netip.Addr
+	for _, r := range routes {
+		if ours[r.Dev] && r.Dst.IsSingleIP() {
+			pods = append(pods, r.Dst.Addr())
+		}
+	}
+	slices.SortFunc(pods, netip.Addr.Compare)
+	return slices.Compact(pods), nil
+}
+
 // tunnelAddress returns the address of tunl0. It asks the datastore only if the pools, the Node or its annotation changed.
 func (a *Agent) tunnelAddress(ctx context.Context, s *Snapshot) (netip.Addr, error) {
-	ranges, err := s.tunnelPools()
-	if err != nil {
-		return netip.Addr{}, err
-	}
+	ranges := s.tunnelPools()
 	noted := a.node.Annotations[api.AnnotationIPv4TunnelAddr]
 	t := &a.tunnel
 	if t.done && slices.Equal(t.ranges, ranges) && t.uid == a.node.UID && (noted == t.noted || noted == addrText(t.addr)) {
@@ -222,13 +249,15 @@ func (a *Agent) startBGP(ctx context.Context, s *Snapshot) error {
 // syncRoutes programs the kernel. While BGP cannot be asked or has not learned yet what an earlier agent knew, nothing is
 // removed.
 func (a *Agent) syncRoutes(ctx context.Context, s *Snapshot, learned []bgp.Path) error {
-	desired := s.Routes(learned)
+	accepted, refused := s.Judge(learned)
+	a.complain("path", refusals(refused))
+	desired := s.Routes(accepted)
 	sync := a.FIB.Sync
 	if a.holding {
 		sync = a.FIB.Merge
 	}
 	stats, err := sync(ctx, desired)
-	a.Status.SetRoutes(len(desired), stats)
+	a.Status.SetRoutes(len(desired), len(refused), stats)
 	return err
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/kube"
 )
 
@@ -28,6 +29,8 @@ type Snapshot struct {
 	Pools []Pool
 	// Blocks are the confirmed blocks of this node, in ascending order.
 	Blocks []netip.Prefix
+	// Owners has the address of the node that owns each other confirmed block, if the node has announced its address.
+	Owners map[netip.Prefix]netip.Addr
 	// ASN, Port and Mesh are the cluster's BGP settings.
 	ASN  uint32
 	Port uint16
@@ -46,6 +49,8 @@ type Self struct {
 	ASN uint32
 	// Labels are matched by the pools' node selectors.
 	Labels map[string]string
+	// Pods are the addresses that the kernel has routes to pods for.
+	Pods []netip.Addr
 	// TunnelAddr is the address of tunl0; invalid if none is assigned.
 	TunnelAddr netip.Addr
 	// TunnelMTU is the configured MTU of tunl0; 0 means automatic.
@@ -61,12 +66,10 @@ type Member struct {
 
 // Pool is an IPPool as the agent sees it. A disabled pool still has pods.
 type Pool struct {
-	Name        string
-	CIDR        netip.Prefix
+	ipam.Pool
 	IPIP        api.Encapsulation
 	NATOutgoing bool
 	NoExport    bool
-	spec        api.IPPool
 }
 
 // BuildSnapshot turns the World into a Snapshot. What cannot be understood is left out and returned as problems, each of
@@ -133,9 +136,9 @@ func nodeASN(annotations map[string]string) (uint32, error) {
 
 func (s *Snapshot) pools(pools []api.IPPool, note func(error)) {
 	for _, p := range pools {
-		cidr, err := netip.ParsePrefix(p.Spec.CIDR)
-		if err != nil || cidr != cidr.Masked() {
-			note(fmt.Errorf("IPPool %s: spec.cidr %q is no CIDR with its host bits zero", p.Name, p.Spec.CIDR))
+		parsed, err := ipam.ParsePool(&p)
+		if err != nil {
+			note(err)
 			continue
 		}
 		mode := p.Spec.IPIPMode
@@ -146,15 +149,17 @@ func (s *Snapshot) pools(pools []api.IPPool, note func(error)) {
 			note(fmt.Errorf("IPPool %s: spec.vxlanMode %s is not supported: its packets travel without encapsulation", p.Name, p.Spec.VXLANMode))
 		}
 		s.Pools = append(s.Pools, Pool{
-			Name: p.Name, CIDR: cidr, IPIP: mode, NATOutgoing: p.Spec.NATOutgoing, NoExport: p.Spec.DisableBGPExport, spec: p,
+			Pool: parsed, IPIP: mode, NATOutgoing: p.Spec.NATOutgoing, NoExport: p.Spec.DisableBGPExport,
 		})
 	}
 	slices.SortFunc(s.Pools, func(a, b Pool) int { return a.CIDR.Compare(b.CIDR) })
 }
 
+// blocks needs the members.
 func (s *Snapshot) blocks(affinities []api.BlockAffinity, note func(error)) {
+	s.Owners = map[netip.Prefix]netip.Addr{}
 	for _, a := range affinities {
-		if a.Spec.Node != s.Self.Name || !a.Confirmed() || (a.Spec.Type != "" && a.Spec.Type != api.AffinityHost) {
+		if !a.Confirmed() || (a.Spec.Type != "" && a.Spec.Type != api.AffinityHost) {
 			continue
 		}
 		cidr, err := netip.ParsePrefix(a.Spec.CIDR)
@@ -162,7 +167,11 @@ func (s *Snapshot) blocks(affinities []api.BlockAffinity, note func(error)) {
 			note(fmt.Errorf("BlockAffinity %s: spec.cidr %q is no CIDR with its host bits zero", a.Name, a.Spec.CIDR))
 			continue
 		}
-		s.Blocks = append(s.Blocks, cidr)
+		if a.Spec.Node == s.Self.Name {
+			s.Blocks = append(s.Blocks, cidr)
+		} else if i := slices.IndexFunc(s.Others, func(m Member) bool { return m.Name == a.Spec.Node }); i >= 0 {
+			s.Owners[cidr] = s.Others[i].Addr
+		}
 	}
 	slices.SortFunc(s.Blocks, netip.Prefix.Compare)
 }

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -30,7 +32,7 @@ type Report struct {
 	// LastPass is when the agent last compared this node with what it should be; LastError is why that failed, if it did.
 	LastPass  time.Time `json:"lastPass"`
 	LastError string    `json:"lastError,omitempty"`
-	// Problems are objects in the API that the agent cannot use.
+	// Problems are objects in the API and paths from BGP that the agent cannot use.
 	Problems []string `json:"problems,omitempty"`
 
 	Address       string       `json:"address,omitempty"`
@@ -66,13 +68,15 @@ type Status struct {
 	registry *prometheus.Registry
 	healthy  func(context.Context) error
 
-	mu     sync.Mutex
-	report Report
+	mu       sync.Mutex
+	report   Report
+	problems map[string][]string // by what they are about
 
 	passes      prometheus.Histogram
 	failures    prometheus.Counter
 	peers       *prometheus.GaugeVec
 	learned     prometheus.Gauge
+	refused     prometheus.Gauge
 	originated  prometheus.Gauge
 	routes      prometheus.Gauge
 	routeWrites *prometheus.CounterVec
@@ -84,6 +88,7 @@ func NewStatus(node string, now time.Time, healthy func(context.Context) error) 
 	s := &Status{
 		registry: prometheus.NewRegistry(),
 		healthy:  healthy,
+		problems: map[string][]string{},
 		report:   Report{Node: node, LastPass: now, Blocks: []string{}, Peers: []PeerReport{}, Learned: []PathReport{}},
 		passes: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "tortie_node_pass_seconds", Help: "Time of one comparison of this node with what it should be.",
@@ -98,6 +103,9 @@ func NewStatus(node string, now time.Time, healthy func(context.Context) error) 
 		learned: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "tortie_bgp_learned_prefixes", Help: "Prefixes learned and accepted from BGP peers.",
 		}),
+		refused: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "tortie_bgp_refused_prefixes", Help: "Learned prefixes inside a pool that lead to a node that does not own them.",
+		}),
 		originated: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "tortie_bgp_originated_prefixes", Help: "Prefixes that this node announces.",
 		}),
@@ -111,7 +119,7 @@ func NewStatus(node string, now time.Time, healthy func(context.Context) error) 
 			Name: "tortie_node_ready", Help: "1 once the dataplane of this node stands.",
 		}),
 	}
-	s.registry.MustRegister(s.passes, s.failures, s.peers, s.learned, s.originated, s.routes, s.routeWrites, s.readyGauge,
+	s.registry.MustRegister(s.passes, s.failures, s.peers, s.learned, s.refused, s.originated, s.routes, s.routeWrites, s.readyGauge,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return s
 }
@@ -131,11 +139,15 @@ func (s *Status) Passed(err error, took time.Duration) {
 	s.readyGauge.Set(1)
 }
 
-// SetProblems replaces the objects that cannot be used.
-func (s *Status) SetProblems(problems []string) {
+// SetProblems replaces what is known to be wrong about something.
+func (s *Status) SetProblems(about string, problems []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.report.Problems = problems
+	s.problems[about] = problems
+	s.report.Problems = nil
+	for _, key := range slices.Sorted(maps.Keys(s.problems)) {
+		s.report.Problems = append(s.report.Problems, s.problems[key]...)
+	}
 }
 
 // SetBGP replaces what is known of sessions and learned paths.
@@ -165,11 +177,12 @@ func (s *Status) SetBGP(snap *Snapshot, peers []bgp.PeerStatus, learned []bgp.Pa
 }
 
 // SetRoutes notes what the kernel should have and what was written.
-func (s *Status) SetRoutes(desired int, stats fib.Stats) {
+func (s *Status) SetRoutes(desired, refused int, stats fib.Stats) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.report.Routes = desired
 	s.routes.Set(float64(desired))
+	s.refused.Set(float64(refused))
 	s.routeWrites.WithLabelValues("add").Add(float64(stats.Added))
 	s.routeWrites.WithLabelValues("replace").Add(float64(stats.Replaced))
 	s.routeWrites.WithLabelValues("delete").Add(float64(stats.Deleted))

@@ -16,21 +16,14 @@ const tunnelAddressType = "ipipTunnelAddress"
 
 // tunnelPools returns the ranges that this node's tunnel address may come from: those of the encapsulating pools that
 // select the node. None means that the node needs no tunnel address.
-func (s *Snapshot) tunnelPools() ([]netip.Prefix, error) {
+func (s *Snapshot) tunnelPools() []netip.Prefix {
 	var cidrs []netip.Prefix
 	for _, p := range s.Pools {
-		if !p.encapsulates() || !p.CIDR.Addr().Is4() {
-			continue
-		}
-		pool, err := ipam.ParsePool(&p.spec)
-		if err != nil {
-			return nil, err
-		}
-		if pool.Enabled && slices.Contains(pool.Uses, api.UseTunnel) && pool.Nodes.Matches(s.Self.Labels) {
+		if p.encapsulates() && p.CIDR.Addr().Is4() && p.Enabled && slices.Contains(p.Uses, api.UseTunnel) && p.Nodes.Matches(s.Self.Labels) {
 			cidrs = append(cidrs, p.CIDR)
 		}
 	}
-	return cidrs, nil
+	return cidrs
 }
 
 // assignTunnelAddress returns the address of tunl0: the one that the node's handle holds already, if it lies in one of the
