@@ -1,0 +1,265 @@
+package cni_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	authv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
+
+	"github.com/tortie-net/tortie/internal/labtest"
+)
+
+// cluster is the API server as an administrator sees it, with what an installed Tortie has put there.
+type cluster struct {
+	core   kubernetes.Interface
+	any    dynamic.Interface
+	token  string // of a ServiceAccount with the rights that the chart gives the plugins
+	barred string // of one without rights
+}
+
+var theCluster = struct {
+	once sync.Once
+	*cluster
+	err error
+}{}
+
+// theAPI returns the cluster of this test binary.
+func theAPI(t testing.TB) *cluster {
+	t.Helper()
+	cfg := labtest.RESTConfig(t)
+	theCluster.once.Do(func() { theCluster.cluster, theCluster.err = setUpCluster(cfg) })
+	if theCluster.err != nil {
+		t.Fatal(theCluster.err)
+	}
+	return theCluster.cluster
+}
+
+func setUpCluster(cfg *rest.Config) (*cluster, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	cfg = rest.CopyConfig(cfg)
+	cfg.QPS = -1 // the client's own limit would be most of what the tests take
+	cfg.Timeout = 30 * time.Second
+	core, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	dyn, err := dynamic.NewForConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	c := &cluster{core: core, any: dyn}
+	if err := c.createRole(ctx); err != nil {
+		return nil, fmt.Errorf("give the plugins the chart's role: %w", err)
+	}
+	if c.token, err = c.account(ctx, "tortie-cni"); err != nil {
+		return nil, err
+	}
+	if c.barred, err = c.account(ctx, "barred"); err != nil {
+		return nil, err
+	}
+	return c, c.awaitRights(ctx, cfg)
+}
+
+// createRole creates the ClusterRole tortie-cni and its binding as they are in the chart.
+func (c *cluster) createRole(ctx context.Context) error {
+	text, err := os.ReadFile(filepath.Join(labtest.Root(), "charts", "tortie", "templates", "rbac.yaml"))
+	if err != nil {
+		return err
+	}
+	// Helm's namespace is the plugins'; what else is templated, labels, has no meaning here.
+	plain := strings.ReplaceAll(string(text), "{{ .Release.Namespace }}", accountNamespace)
+	plain = regexp.MustCompile(`(?m)^.*\{\{.*\n`).ReplaceAllString(plain, "")
+	var role rbacv1.ClusterRole
+	var binding rbacv1.ClusterRoleBinding
+	for _, doc := range strings.Split(plain, "\n---\n") {
+		var head metav1.PartialObjectMetadata
+		if err := yaml.Unmarshal([]byte(doc), &head); err != nil {
+			return err
+		}
+		switch head.Kind + " " + head.Name {
+		case "ClusterRole tortie-cni":
+			err = yaml.UnmarshalStrict([]byte(doc), &role)
+		case "ClusterRoleBinding tortie-cni":
+			err = yaml.UnmarshalStrict([]byte(doc), &binding)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if _, err := c.core.RbacV1().ClusterRoles().Create(ctx, &role, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	_, err = c.core.RbacV1().ClusterRoleBindings().Create(ctx, &binding, metav1.CreateOptions{})
+	return err
+}
+
+const accountNamespace = "kube-system"
+
+// account creates a ServiceAccount and returns a token of it.
+func (c *cluster) account(ctx context.Context, name string) (string, error) {
+	accounts := c.core.CoreV1().ServiceAccounts(accountNamespace)
+	if _, err := accounts.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+		return "", err
+	}
+	request, err := accounts.CreateToken(ctx, name, &authv1.TokenRequest{}, metav1.CreateOptions{})
+	if err != nil {
+		return "", err
+	}
+	return request.Status.Token, nil
+}
+
+// awaitRights waits until the API server's authorizer has heard of the role.
+func (c *cluster) awaitRights(ctx context.Context, admin *rest.Config) error {
+	cfg := rest.AnonymousClientConfig(admin)
+	cfg.BearerToken = c.token
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return err
+	}
+	for {
+		_, err := client.CoreV1().Nodes().Get(ctx, "none", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("the plugins' token has no rights: %w", err)
+		}
+	}
+}
+
+var resources = map[string]schema.GroupVersionResource{
+	"Namespace":          {Version: "v1", Resource: "namespaces"},
+	"Node":               {Version: "v1", Resource: "nodes"},
+	"Pod":                {Version: "v1", Resource: "pods"},
+	"IPPool":             custom("ippools"),
+	"IPReservation":      custom("ipreservations"),
+	"IPAMBlock":          custom("ipamblocks"),
+	"IPAMHandle":         custom("ipamhandles"),
+	"BlockAffinity":      custom("blockaffinities"),
+	"ClusterInformation": custom("clusterinformations"),
+}
+
+func custom(plural string) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: "crd.projectcalico.org", Version: "v1", Resource: plural}
+}
+
+func (c *cluster) of(kind, namespace string) dynamic.ResourceInterface {
+	if namespace != "" {
+		return c.any.Resource(resources[kind]).Namespace(namespace)
+	}
+	return c.any.Resource(resources[kind])
+}
+
+// manifest decodes one object of YAML.
+func manifest(t testing.TB, text string) *unstructured.Unstructured {
+	t.Helper()
+	data, err := yaml.YAMLToJSON([]byte(text))
+	obj := &unstructured.Unstructured{}
+	if err == nil {
+		err = obj.UnmarshalJSON(data) // which, unlike YAML's, keeps integers what they are
+	}
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, text)
+	}
+	return obj
+}
+
+// create creates an object, which ends with the test.
+func (c *cluster) create(t testing.TB, obj *unstructured.Unstructured) {
+	t.Helper()
+	kind := c.of(obj.GetKind(), obj.GetNamespace())
+	if _, err := kind.Create(context.Background(), obj, metav1.CreateOptions{FieldValidation: "Strict"}); err != nil {
+		t.Fatalf("create %s %s: %v", obj.GetKind(), obj.GetName(), err)
+	}
+	t.Cleanup(func() { c.delete(t, obj.GetKind(), obj.GetNamespace(), obj.GetName()) })
+}
+
+// delete deletes an object at once, if it is there.
+func (c *cluster) delete(t testing.TB, kind, namespace, name string) {
+	t.Helper()
+	now := int64(0)
+	err := c.of(kind, namespace).Delete(context.Background(), name, metav1.DeleteOptions{GracePeriodSeconds: &now})
+	if err != nil && !apierrors.IsNotFound(err) {
+		t.Errorf("delete %s %s: %v", kind, name, err)
+	}
+}
+
+func (c *cluster) get(t testing.TB, kind, namespace, name string) *unstructured.Unstructured {
+	t.Helper()
+	obj, err := c.of(kind, namespace).Get(context.Background(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return obj
+}
+
+func (c *cluster) list(t testing.TB, kind, namespace string) []unstructured.Unstructured {
+	t.Helper()
+	list, err := c.of(kind, namespace).List(context.Background(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list.Items
+}
+
+// forgetNode deletes the blocks and affinities of a node and the handles that hold addresses of them.
+func (c *cluster) forgetNode(t testing.TB, node string) {
+	t.Helper()
+	cidrs := map[string]bool{}
+	for _, b := range c.list(t, "IPAMBlock", "") {
+		if affinity, _, _ := unstructured.NestedString(b.Object, "spec", "affinity"); affinity == "host:"+node {
+			cidr, _, _ := unstructured.NestedString(b.Object, "spec", "cidr")
+			cidrs[cidr] = true
+			c.delete(t, "IPAMBlock", "", b.GetName())
+		}
+	}
+	for _, a := range c.list(t, "BlockAffinity", "") {
+		if of, _, _ := unstructured.NestedString(a.Object, "spec", "node"); of == node {
+			c.delete(t, "BlockAffinity", "", a.GetName())
+		}
+	}
+	for _, h := range c.list(t, "IPAMHandle", "") {
+		blocks, _, _ := unstructured.NestedMap(h.Object, "spec", "block")
+		for cidr := range blocks {
+			if cidrs[cidr] {
+				c.delete(t, "IPAMHandle", "", h.GetName())
+			}
+		}
+	}
+}
+
+// settle waits until lists from the API server's cache, as the plugins' first ones are, show what is stored. Else a plugin
+// may have to try a second time, which is right and not what every test is about.
+func (c *cluster) settle(t testing.TB) {
+	t.Helper()
+	for _, kind := range []string{"IPPool", "IPReservation", "BlockAffinity", "IPAMBlock"} {
+		now, err := c.of(kind, "").List(context.Background(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		fresh := metav1.ListOptions{ResourceVersion: now.GetResourceVersion(), ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan}
+		if _, err := c.of(kind, "").List(context.Background(), fresh); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,50 @@
+package cni_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/tortie-net/tortie/internal/labtest"
+)
+
+// binDir is where the plugins of this test binary are built.
+var binDir string
+
+func TestMain(m *testing.M) {
+	os.Exit(runTests(m))
+}
+
+func runTests(m *testing.M) int {
+	var err error
+	if binDir, err = os.MkdirTemp("", "tortie-cni-test-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(binDir)
+	return m.Run()
+}
+
+// plugins returns the directory with the programs calico and calico-ipam, built as for a release, and the test's chained.
+func plugins(t testing.TB) string {
+	t.Helper()
+	if err := buildPlugins(); err != nil {
+		t.Fatal(err)
+	}
+	return binDir
+}
+
+var buildPlugins = sync.OnceValue(func() error {
+	for _, pkg := range []string{"./cmd/calico", "./cmd/calico-ipam", "./internal/cni/testdata/chained"} {
+		build := exec.Command("go", "build", "-o", filepath.Join(binDir, filepath.Base(pkg)), pkg)
+		build.Dir = labtest.Root()
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			return fmt.Errorf("build %s: %w\n%s", pkg, err, out)
+		}
+	}
+	return nil
+})

@@ -1,0 +1,142 @@
+package cni_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/tortie-net/tortie/internal/labtest"
+)
+
+// proxy stands between a node's plugins and the API server, which is in another network namespace. It passes on requests with
+// their credentials, keeps what was asked for, and fails what a test wants to fail.
+type proxy struct {
+	*httptest.Server
+	mu   sync.Mutex // guards seen and rule
+	seen []string
+	rule rule
+}
+
+// rule decides on one request, named as in the proxy's record. It may serve it by next, instead of it, or both.
+type rule func(request string, w http.ResponseWriter, r *http.Request, next http.Handler)
+
+func newProxy(t testing.TB, h *host) *proxy {
+	t.Helper()
+	cfg := rest.AnonymousClientConfig(labtest.RESTConfig(t))
+	upstream, err := url.Parse(cfg.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport, err := rest.TransportFor(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{}
+	pass := &httputil.ReverseProxy{Transport: transport, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(upstream) }}
+	p.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { p.serve(w, r, pass) }))
+	p.Listener.Close()
+	p.Listener = h.listen(t)
+	p.EnableHTTP2 = true
+	p.StartTLS()
+	t.Cleanup(p.Close)
+	return p
+}
+
+func (p *proxy) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	request := describe(r)
+	p.mu.Lock()
+	p.seen = append(p.seen, request)
+	rule := p.rule
+	p.mu.Unlock()
+	if rule == nil {
+		next.ServeHTTP(w, r)
+		return
+	}
+	rule(request, w, r, next)
+}
+
+// setRule makes the proxy follow the rule, or none, from the next request on.
+func (p *proxy) setRule(r rule) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rule = r
+}
+
+// take returns the requests since the last take, sorted: those of a process that run at the same time have no order.
+func (p *proxy) take() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	seen := p.seen
+	p.seen = nil
+	slices.Sort(seen)
+	return seen
+}
+
+// describe names a request by program, verb and resource, such as "calico-ipam LIST ippools".
+func describe(r *http.Request) string {
+	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	if parts[0] == "api" {
+		parts = parts[2:] // api, version
+	} else {
+		parts = parts[3:] // apis, group, version
+	}
+	if parts[0] == "namespaces" && len(parts) > 2 {
+		parts = parts[2:]
+	}
+	verb, resource := r.Method, parts[0]
+	if verb == http.MethodGet && len(parts) == 1 {
+		verb = "LIST"
+	}
+	if len(parts) > 2 {
+		resource += "/" + parts[2]
+	}
+	return strings.TrimPrefix(r.UserAgent(), "tortie-") + " " + verb + " " + resource
+}
+
+// refuse answers requests of one name with a status and an object of kind Status, and passes on all others.
+func refuse(name string, code int) rule {
+	return func(request string, w http.ResponseWriter, r *http.Request, next http.Handler) {
+		if request != name {
+			next.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(code)
+		_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Refused","message":"refused by the test"}`))
+	}
+}
+
+// loseAnswer lets requests of one name reach the API server and drops its answer.
+func loseAnswer(name string) rule {
+	return func(request string, w http.ResponseWriter, r *http.Request, next http.Handler) {
+		if request != name {
+			next.ServeHTTP(w, r)
+			return
+		}
+		next.ServeHTTP(httptest.NewRecorder(), r)
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// dieAt drops the first request of one name and everything after it, as an API server that stops.
+func dieAt(name string) rule {
+	var mu sync.Mutex
+	dead := false
+	return func(request string, w http.ResponseWriter, r *http.Request, next http.Handler) {
+		mu.Lock()
+		dead = dead || request == name
+		now := dead
+		mu.Unlock()
+		if now {
+			panic(http.ErrAbortHandler)
+		}
+		next.ServeHTTP(w, r)
+	}
+}
