@@ -53,7 +53,8 @@ func Describe(ctx context.Context, name string) (string, error) {
 		}
 		fmt.Fprintf(w, "  %s\t%s\tready=%v\tpid %d\t%s\t%s\t%s\n", n.Name, n.Address, ready, pids[n.Name], n.Kubelet, n.Runtime, message)
 	}
-	return b.String(), w.Flush()
+	err = w.Flush() // into b, so before it is read
+	return b.String(), err
 }
 
 func condition(s cluster.State, alive bool) string {

@@ -33,6 +33,8 @@ func commands() []command {
 		{"api", "api [-dir DIR] [-kcm]", "run etcd and kube-apiserver on loopback until stdin ends", runAPI},
 		{"vm", "vm [-mem MB] [-timeout D] [-out DIR] -- CMD [ARGS]...", "run a program in a virtual machine that has IPIP", runVM},
 		{"vmtest", "vmtest PROG [ARGS]...", "for go test -exec: run a static test binary in one", runVMTest},
+		{"probe", "probe", "say whether this kernel has IPIP tunnels (exit code 0) or not (1)", runProbe},
+		{"deps", "deps [-install]", "name or install the Debian packages that are missing", runDeps},
 		{"build", "build [NAME]...", "build the lab's programs into the cache", runBuild},
 	}
 }

@@ -28,13 +28,15 @@ import (
 const (
 	maxNodes  = 40
 	firstNode = 11 // 172.30.0.11
-	portName  = "cp"
 	apiPort   = 6443
 
 	planeTimeout   = time.Minute
 	nodesTimeout   = 2 * time.Minute
 	cleanupTimeout = 20 * time.Second
 )
+
+// ControlPlaneName stands where a node's name stands for a node; no node may have it.
+const ControlPlaneName = "cp"
 
 // underlay is the network between the nodes; every lab has one of its own.
 var underlay = netip.MustParsePrefix("172.30.0.1/24")
@@ -47,7 +49,7 @@ func NodeAddr(i int) netip.Addr {
 }
 
 // ControlPlane is the name of the network namespace of a lab's control plane and underlay.
-func ControlPlane(lab string) string { return nsName(lab, portName) }
+func ControlPlane(lab string) string { return nsName(lab, ControlPlaneName) }
 
 func nsName(lab, node string) string { return "tortie-" + lab + "-" + node }
 
@@ -117,7 +119,7 @@ func (c *Cluster) server() string {
 	return netip.AddrPortFrom(underlay.Addr(), apiPort).String()
 }
 
-func (c *Cluster) planeDir() string        { return filepath.Join(c.state.Dir, portName) }
+func (c *Cluster) planeDir() string        { return filepath.Join(c.state.Dir, ControlPlaneName) }
 func (c *Cluster) nodeDir(n string) string { return filepath.Join(c.state.Dir, n) }
 
 // prepare makes directories, namespaces and cgroups. The state is written first: whatever happens then can be swept.

@@ -60,7 +60,7 @@ func (s Spec) Validate() error {
 	if len(s.Nodes) == 0 || len(s.Nodes) > maxNodes {
 		return fmt.Errorf("%d nodes: a lab has 1 to %d", len(s.Nodes), maxNodes)
 	}
-	seen := map[string]bool{portName: true}
+	seen := map[string]bool{ControlPlaneName: true}
 	for _, n := range s.Nodes {
 		if !nodeName.MatchString(n.Name) {
 			return fmt.Errorf("node name %q: 1 to 15 of a-z, 0-9 and -, as an interface's name", n.Name)

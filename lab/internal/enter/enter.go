@@ -8,10 +8,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/lab/internal/thread"
 )
 
 // namespaces are in the order in which they are entered: the mount namespace last, since it takes /proc away.
@@ -20,22 +21,14 @@ var namespaces = []string{"cgroup", "ipc", "uts", "net", "pid", "mnt"}
 // Run runs a program in the namespaces of a process, with its root directory, and waits for it. The path of cmd is looked
 // up there when it holds no slash; its environment should name a PATH.
 func Run(ctx context.Context, pid int, name string, args []string, prepare func(*exec.Cmd)) error {
-	done := make(chan error, 1)
-	go func() {
-		// The thread is left in the other namespaces and ends with the goroutine.
-		runtime.LockOSThread()
-		done <- run(ctx, pid, name, args, prepare)
-	}()
-	return <-done
-}
-
-func run(ctx context.Context, pid int, name string, args []string, prepare func(*exec.Cmd)) error {
-	if err := enter(pid); err != nil {
-		return fmt.Errorf("enter the namespaces of process %d: %w", pid, err)
-	}
-	cmd := exec.CommandContext(ctx, name, args...)
-	prepare(cmd)
-	return cmd.Run()
+	return thread.Run(func() error {
+		if err := enter(pid); err != nil {
+			return fmt.Errorf("enter the namespaces of process %d: %w", pid, err)
+		}
+		cmd := exec.CommandContext(ctx, name, args...)
+		prepare(cmd)
+		return cmd.Run()
+	})
 }
 
 func enter(pid int) error {

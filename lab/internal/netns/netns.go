@@ -11,9 +11,10 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/lab/internal/thread"
 )
 
 // Dir is where the namespaces' names are, as iproute2 has them.
@@ -70,7 +71,7 @@ func List(prefix string) ([]string, error) {
 
 // Do runs f on a thread that is in the named namespace. f must not start goroutines that rely on it.
 func Do(name string, f func() error) error {
-	return onThread(func() error {
+	return thread.Run(func() error {
 		if err := Enter(name); err != nil {
 			return err
 		}
@@ -80,7 +81,7 @@ func Do(name string, f func() error) error {
 
 // Scratch runs f on a thread that is in a new namespace without a name; it ends with f, unless f gives it a name.
 func Scratch(f func() error) error {
-	return onThread(func() error {
+	return thread.Run(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("make a network namespace (root is needed): %w", err)
 		}
@@ -99,16 +100,6 @@ func Enter(name string) error {
 		return fmt.Errorf("enter network namespace %s: %w", name, err)
 	}
 	return nil
-}
-
-// onThread runs f on a thread that is thrown away: the goroutine ends locked to it.
-func onThread(f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		done <- f()
-	}()
-	return <-done
 }
 
 // DialFunc is the type of a function that opens connections.

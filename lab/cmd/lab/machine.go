@@ -1,0 +1,51 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/tortie-net/tortie/lab/internal/deps"
+	"github.com/tortie-net/tortie/lab/internal/probe"
+)
+
+func runProbe(ctx context.Context, args []string) error {
+	if err := parse(flags("probe"), args, false); err != nil {
+		return err
+	}
+	if err := probe.IPIP(ctx); err != nil {
+		return err
+	}
+	fmt.Println("this kernel has IPIP tunnels")
+	return nil
+}
+
+func runDeps(ctx context.Context, args []string) error {
+	f := flags("deps")
+	install := f.Bool("install", false, "install what is missing (as root), without starting services")
+	if err := parse(f, args, false); err != nil {
+		return err
+	}
+	needs := deps.Lab
+	err := probe.IPIP(ctx)
+	if errors.Is(err, probe.ErrNoIPIP) {
+		needs = append(needs, deps.VM...)
+	} else if err != nil && os.Geteuid() == 0 {
+		return err
+	}
+	missing := deps.Missing("", needs)
+	if len(missing) == 0 {
+		return nil
+	}
+	if !*install || os.Geteuid() != 0 {
+		return fmt.Errorf("missing Debian packages, type (as root): %s", deps.Command(missing))
+	}
+	if err := deps.Install(ctx, missing, os.Stderr); err != nil {
+		return err
+	}
+	if left := deps.Missing("", needs); len(left) > 0 {
+		return fmt.Errorf("still missing after installation, type: %s", deps.Command(left))
+	}
+	return nil
+}

@@ -1,0 +1,38 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/tortie-net/tortie/lab/internal/netns"
+)
+
+// A kernel that has IPIP makes tunl0 in every network namespace (unless net.core.fb_tunnels_only_for_init_net says not):
+// where it is, the probe must have found IPIP; a probe that says no must mean that there is none.
+func TestIPIPAgreesWithTunl0(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Fatal("a network namespace is needed: run as root")
+	}
+	err := IPIP(context.Background())
+	if err != nil && !errors.Is(err, ErrNoIPIP) {
+		t.Fatal(err)
+	}
+	var tunl0 bool
+	if err := netns.Scratch(func() error {
+		_, err := netlink.LinkByName("tunl0")
+		tunl0 = err == nil
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if tunl0 && err != nil {
+		t.Errorf("a new namespace has tunl0, and the probe says: %v", err)
+	}
+	if b, readErr := os.ReadFile("/proc/sys/net/core/fb_tunnels_only_for_init_net"); readErr == nil && b[0] == '0' && !tunl0 && err == nil {
+		t.Error("the probe says that there is IPIP, and a new namespace has no tunl0")
+	}
+}

@@ -1,0 +1,356 @@
+package lab
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tortie-net/tortie/lab/internal/cluster"
+)
+
+// launchVariable makes this test binary a launcher that starts the lab it names and waits to be killed.
+const launchVariable = "TORTIE_LAB_TEST_LAUNCH"
+
+func TestMain(m *testing.M) {
+	Init()
+	if name := os.Getenv(launchVariable); name != "" {
+		os.Exit(launch(name))
+	}
+	os.Exit(m.Run())
+}
+
+func launch(name string) int {
+	l, err := Start(context.Background(), Config{Name: name, Nodes: []string{"node1"}, Log: os.Stderr})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	fmt.Println("ready", l.Kubeconfig())
+	select {}
+}
+
+// testContext leaves time to clean up before the test binary's own deadline.
+func testContext(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// labNames are unlike those of any other lab on the machine, so that traces tell whose they are.
+func labNames(t *testing.T, n int) []string {
+	t.Helper()
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprintf("t%d%c", os.Getpid(), 'a'+i)
+		t.Cleanup(func() {
+			if err := Stop(context.Background(), names[i]); err != nil && !errors.Is(err, ErrNotRunning) {
+				t.Error(err)
+			}
+		})
+	}
+	return names
+}
+
+// traces are everything on the machine that carries a lab's name: files and directories, cgroups, mounts, network
+// namespaces, links, processes.
+func traces(t *testing.T, name string) []string {
+	t.Helper()
+	var found []string
+	for _, pattern := range []string{
+		"/run/netns/tortie-" + name + "-*", "/run/tortie-lab/" + name, "/var/lib/tortie-lab/" + name,
+		"/sys/fs/cgroup/tortie-" + name, "/sys/fs/cgroup/*/tortie-" + name, "/tmp/*" + name + "*",
+	} {
+		paths, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found = append(found, paths...)
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if strings.Contains(line, "tortie-"+name) || strings.Contains(line, "tortie-lab/"+name) {
+			found = append(found, "mount: "+line)
+		}
+	}
+	return append(found, processes(t, name)...)
+}
+
+// processes lists those that are named after the lab or live in one of its cgroups. A process that ends meanwhile has no
+// files any more, and a zombie has no arguments.
+func processes(t *testing.T, name string) []string {
+	t.Helper()
+	var found []string
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range dirs {
+		args, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
+		groups, _ := os.ReadFile(filepath.Join(dir, "cgroup"))
+		if filepath.Base(dir) != strconv.Itoa(os.Getpid()) &&
+			(bytes.Contains(args, []byte("tortie-lab/"+name+"/")) || bytes.Contains(groups, []byte("tortie-"+name+"/"))) {
+			found = append(found, fmt.Sprintf("process %s: %q", filepath.Base(dir), args))
+		}
+	}
+	return found
+}
+
+func wantNoTrace(t *testing.T, name string) {
+	t.Helper()
+	if left := traces(t, name); len(left) > 0 {
+		t.Errorf("lab %s left behind:\n%s", name, strings.Join(left, "\n"))
+	}
+}
+
+// eventuallyNoTrace is for a lab that somebody else takes down.
+func eventuallyNoTrace(t *testing.T, name string) {
+	t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	for len(traces(t, name)) > 0 && time.Now().Before(deadline) {
+		time.Sleep(50 * time.Millisecond)
+	}
+	wantNoTrace(t, name)
+}
+
+// machine is what a lab must not change: the machine's links, routes, nftables, sysctls that a kubelet likes to set, and
+// directories that Kubernetes' components make by themselves.
+func machine(t *testing.T) string {
+	t.Helper()
+	var b strings.Builder
+	for _, args := range [][]string{{"ip", "-brief", "link"}, {"ip", "route"}, {"ip", "-brief", "address"}, {"nft", "list", "ruleset"}} {
+		out, err := exec.Command(args[0], args[1:]...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%q: %v: %s", args, err, out)
+		}
+		fmt.Fprintf(&b, "%q:\n%s", args, out)
+	}
+	for _, file := range []string{"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys", "net/ipv4/ip_forward", "kernel/hostname"} {
+		value, err := os.ReadFile("/proc/sys/" + file)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&b, "%s = %s", file, value)
+	}
+	for _, dir := range []string{"/usr/libexec/kubernetes", "/etc/cni", "/opt/cni", "/var/lib/kubelet", "/var/lib/cni", "/var/lib/calico", "/etc/kubernetes", "/var/run/kubernetes"} {
+		_, err := os.Stat(dir)
+		fmt.Fprintf(&b, "%s exists: %v\n", dir, err == nil)
+	}
+	return b.String()
+}
+
+func TestTwoLabsAtOnce(t *testing.T) {
+	ctx := testContext(t)
+	names := labNames(t, 2)
+	before := machine(t)
+	labs := make([]*Lab, len(names))
+	errs := make([]error, len(names))
+	var wg sync.WaitGroup
+	for i, name := range names {
+		wg.Go(func() {
+			labs[i], errs[i] = Start(ctx, Config{Name: name, Nodes: []string{"node1"}, Log: t.Output()})
+		})
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("nodes are up but for the pod network", func(t *testing.T) { checkNode(ctx, t, labs[0]) })
+	t.Run("they are two clusters", func(t *testing.T) { checkApart(ctx, t, labs) })
+	t.Run("a node reads the machine and does not write it", func(t *testing.T) { checkRoot(ctx, t, labs[0]) })
+	t.Run("a name can be used once", func(t *testing.T) {
+		_, err := Start(ctx, Config{Name: names[0], Nodes: []string{"node1"}})
+		if err == nil || !strings.Contains(err.Error(), "runs already") {
+			t.Errorf("a second lab of the same name: %v", err)
+		}
+	})
+	if err := labs[0].Stop(ctx); err != nil {
+		t.Fatal(err)
+	}
+	wantNoTrace(t, names[0])
+	if out, err := labs[1].Kubectl(ctx, "get", "--raw", "/readyz"); err != nil || out != "ok" {
+		t.Errorf("the other lab after the first was stopped: %q, %v", out, err)
+	}
+	if err := labs[1].Stop(ctx); err != nil {
+		t.Fatal(err)
+	}
+	wantNoTrace(t, names[1])
+	if diff := cmp.Diff(before, machine(t)); diff != "" {
+		t.Errorf("the machine itself (-before +after):\n%s", diff)
+	}
+	if err := labs[1].Stop(ctx); err != nil {
+		t.Errorf("stop a second time: %v", err)
+	}
+}
+
+func checkNode(ctx context.Context, t *testing.T, l *Lab) {
+	out, err := l.Kubectl(ctx, "get", "node", "node1", "-o",
+		`jsonpath={range .status.conditions[*]}{.type}={.status} {end}{.status.addresses[?(@.type=="InternalIP")].address} {.status.conditions[?(@.type=="Ready")].message}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"MemoryPressure=False", "DiskPressure=False", "PIDPressure=False", "Ready=False", "172.30.0.11", "cni plugin not initialized"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("node1 lacks %q: %s", want, out)
+		}
+	}
+	images, err := l.Exec(ctx, "node1", "ctr", "-n", "k8s.io", "images", "ls", "-q")
+	if err != nil || !strings.Contains(images, DebugImage) {
+		t.Errorf("images of node1 lack %s: %q, %v", DebugImage, images, err)
+	}
+	if conf, err := l.Exec(ctx, "node1", "ls", "-A", "/etc/cni/net.d", "/opt/cni/bin"); err != nil || conf != "/etc/cni/net.d:\n\n/opt/cni/bin:\n" {
+		t.Errorf("a new node has CNI files: %q, %v", conf, err)
+	}
+}
+
+func checkApart(ctx context.Context, t *testing.T, labs []*Lab) {
+	uids := map[string]bool{}
+	for _, l := range labs {
+		uid, err := l.Kubectl(ctx, "get", "namespace", "kube-system", "-o", "jsonpath={.metadata.uid}")
+		if err != nil {
+			t.Fatal(err)
+		}
+		uids[uid] = true
+		if hostname, err := l.Exec(ctx, "node1", "hostname"); err != nil || hostname != "node1\n" {
+			t.Errorf("hostname %q, %v", hostname, err)
+		}
+		if text, err := Describe(ctx, l.state.Name); err != nil || !strings.Contains(text, "node1") || !strings.Contains(text, "running") {
+			t.Errorf("status: %q, %v", text, err)
+		}
+	}
+	if len(uids) != len(labs) {
+		t.Errorf("%d labs have %d different kube-system namespaces", len(labs), len(uids))
+	}
+}
+
+func checkRoot(ctx context.Context, t *testing.T, l *Lab) {
+	for _, path := range []string{"/usr/tortie-lab-test", "/lab/hyperkube"} {
+		if _, err := l.Exec(ctx, "node1", "touch", path); err == nil {
+			t.Errorf("a node can write %s", path)
+		}
+	}
+	if _, err := l.Exec(ctx, "node1", "sh", "-c", "echo 7 > /proc/sys/kernel/panic && touch /etc/tortie-lab-test /var/lib/tortie-lab-test"); err != nil {
+		t.Error(err)
+	}
+	for _, path := range []string{"/etc/tortie-lab-test", "/var/lib/tortie-lab-test"} {
+		if _, err := os.Stat(path); err == nil {
+			t.Errorf("a node's %s is on the machine", path)
+		}
+	}
+	if _, err := l.Exec(ctx, "nobody", "true"); err == nil {
+		t.Error("a program ran on a node that is not there")
+	}
+	if _, err := l.Exec(ctx, "node1", "false"); err == nil {
+		t.Error("exit code 1 of a program on a node was no error")
+	}
+}
+
+func TestLauncherKilled(t *testing.T) {
+	name := labNames(t, 1)[0]
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), launchVariable+"="+name)
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = t.Output()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil || !strings.HasPrefix(line, "ready ") {
+		t.Fatalf("the launcher said %q, %v", line, err)
+	}
+	if len(traces(t, name)) == 0 {
+		t.Fatal("a running lab has no trace: this test would find none of a dead one either")
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	eventuallyNoTrace(t, name)
+}
+
+func TestSupervisorKilled(t *testing.T) {
+	ctx := testContext(t)
+	name := labNames(t, 1)[0]
+	l, err := Start(ctx, Config{Name: name, Nodes: []string{"node1"}, Log: t.Output(), Detach: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := os.FindProcess(l.state.Supervisor)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = p.Wait() // it may not be our child any more
+	if text, err := Describe(ctx, name); err != nil || !strings.Contains(text, "was killed") {
+		t.Errorf("status of a lab without supervisor: %q, %v", text, err)
+	}
+	if err := Stop(ctx, name); err != nil {
+		t.Fatal(err)
+	}
+	wantNoTrace(t, name)
+	if err := Stop(ctx, name); !errors.Is(err, ErrNotRunning) {
+		t.Errorf("stop a lab that is not there: %v, want %v", err, ErrNotRunning)
+	}
+}
+
+func TestStartFails(t *testing.T) {
+	ctx := testContext(t)
+	name := labNames(t, 1)[0]
+	bad := filepath.Join(t.TempDir(), "bad.tar")
+	if err := os.WriteFile(bad, []byte("no archive"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Start(ctx, Config{Name: name, Nodes: []string{"node1"}, Images: []string{bad}})
+	if err == nil || !strings.Contains(err.Error(), "import image archive 2") {
+		t.Errorf("a broken image archive: %v", err)
+	}
+	wantNoTrace(t, name)
+	cancelled, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if _, err := Start(cancelled, Config{Name: name, Nodes: []string{"node1"}}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a start that is cancelled: %v", err)
+	}
+	wantNoTrace(t, name)
+}
+
+func TestConfigMistakes(t *testing.T) {
+	for what, c := range map[string]struct {
+		config Config
+		want   string
+	}{
+		"a dash in the name":   {Config{Name: "a-b"}, "lab name"},
+		"no name":              {Config{}, "lab name"},
+		"the same node twice":  {Config{Name: "x", Nodes: []string{"a", "a"}}, "taken"},
+		"the underlay's name":  {Config{Name: "x", Nodes: []string{cluster.ControlPlaneName}}, "taken"},
+		"a long node name":     {Config{Name: "x", Nodes: []string{"a234567890123456"}}, "node name"},
+		"no such image":        {Config{Name: "x", Images: []string{"/nowhere.tar"}}, "/nowhere.tar"},
+		"more nodes than /24":  {Config{Name: "x", Nodes: DefaultNodes(300)}, "a lab has 1 to"},
+		"a name like a path":   {Config{Name: "../x"}, "lab name"},
+		"a name of upper case": {Config{Name: "Lab"}, "lab name"},
+	} {
+		if _, err := Start(t.Context(), c.config); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q in it", what, err, c.want)
+		}
+	}
+}
