@@ -1,0 +1,238 @@
+package ipam
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"testing"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/datastore/datastoretest"
+)
+
+// scenario is one operation of node-a on handle h in a datastore that was prepared for it.
+type scenario struct {
+	name    string
+	prepare func(*testing.T, datastore.Store)
+	do      func(context.Context, *Client) error
+	release bool
+	held    bool // h holds an address before
+	orphan  bool // there is an owned block without a claim before, and there may be one after a failure
+}
+
+var scenarios = []scenario{
+	{name: "first pod", do: assignPod("h")},
+	{name: "first pod, dual stack", do: assignDual("h")},
+	{
+		name:    "n-th pod",
+		prepare: func(t *testing.T, s datastore.Store) { must(t, assignPod("x")(t.Context(), client(s))) },
+		do:      assignPod("h"),
+	},
+	{
+		name: "pending claim without its block",
+		prepare: func(t *testing.T, s datastore.Store) {
+			mustCreate(t, s, newAffinity("node-a", cidr("10.0.0.4/30")))
+		},
+		do: assignPod("h"),
+	},
+	{
+		name: "pending claim with its block",
+		prepare: func(t *testing.T, s datastore.Store) {
+			mustCreate(t, s, newAffinity("node-a", cidr("10.0.0.4/30")), stored("10.0.0.4/30", "node-a").obj)
+		},
+		do: assignPod("h"),
+	},
+	{
+		name: "stale claim of somebody else's block",
+		prepare: func(t *testing.T, s datastore.Store) {
+			mustCreate(t, s, claimed("node-a", "10.0.0.4/30", confirmed), stored("10.0.0.4/30", "node-b").obj,
+				claimed("node-b", "10.0.0.4/30", confirmed))
+		},
+		do: assignPod("h"),
+	},
+	{
+		name:   "lost claim",
+		orphan: true,
+		prepare: func(t *testing.T, s datastore.Store) {
+			mustCreate(t, s, stored("10.0.0.4/30", "node-a").obj)
+		},
+		do: assignPod("h"),
+	},
+	{
+		name: "borrowed",
+		prepare: func(t *testing.T, s datastore.Store) {
+			mustCreate(t, s, poolObject("tiny", "10.1.0.0/30"), claimed("node-b", "10.1.0.0/30", confirmed), stored("10.1.0.0/30", "node-b").obj)
+		},
+		do: func(ctx context.Context, c *Client) error {
+			req := podRequest("node-a", "h")
+			req.PoolsV4 = []string{"tiny"}
+			_, err := c.Assign(ctx, req)
+			return err
+		},
+	},
+	{
+		name:    "repeated request",
+		held:    true,
+		prepare: func(t *testing.T, s datastore.Store) { must(t, assignPod("h")(t.Context(), client(s))) },
+		do:      assignPod("h"),
+	},
+	{
+		name:    "release",
+		prepare: func(t *testing.T, s datastore.Store) { must(t, assignPod("h")(t.Context(), client(s))) },
+		do:      releasePod("h"), release: true,
+	},
+	{
+		name:    "release, dual stack",
+		prepare: func(t *testing.T, s datastore.Store) { must(t, assignDual("h")(t.Context(), client(s))) },
+		do:      releasePod("h"), release: true,
+	},
+	{
+		name: "release of an orphan block's last address",
+		prepare: func(t *testing.T, s datastore.Store) {
+			mustCreate(t, s, stored("10.0.0.4/30", "", "h").obj, storedHandle("h", "10.0.0.4/30=1"))
+		},
+		do: releasePod("h"), release: true,
+	},
+}
+
+func assignDual(handle string) func(context.Context, *Client) error {
+	return func(ctx context.Context, c *Client) error {
+		req := podRequest("node-a", handle)
+		req.V6 = true
+		_, err := c.Assign(ctx, req)
+		return err
+	}
+}
+
+var faults = map[datastoretest.Fault]string{
+	datastoretest.Conflict:    "conflict",
+	datastoretest.Unavailable: "unavailable",
+	datastoretest.Lost:        "answer lost",
+	datastoretest.Late:        "late",
+	datastoretest.Crash:       "crash before",
+	datastoretest.CrashAfter:  "crash after",
+	datastoretest.CrashLate:   "crash, late",
+}
+
+// Whatever happens to whichever request of an operation: it succeeds, or it fails and leaves nothing, or its process dies and
+// the next operation on the handle mends what it left. The node can work on in each case, and so can the others.
+func TestEveryFaultAtEveryRequest(t *testing.T) {
+	for _, sc := range scenarios {
+		t.Run(sc.name, func(t *testing.T) {
+			for fault, name := range faults {
+				for n := 1; ; n++ {
+					hit := faultAt(t, sc, fault, n, fmt.Sprintf("%s at request %d", name, n))
+					if !hit {
+						if n == 1 {
+							t.Errorf("%s: no request was made", name)
+						}
+						break
+					}
+				}
+			}
+		})
+	}
+}
+
+// faultAt runs a scenario with one fault and reports whether there was such a request.
+func faultAt(t *testing.T, sc scenario, fault datastoretest.Fault, n int, what string) bool {
+	t.Helper()
+	store := datastoretest.NewFake()
+	seed(t, store)
+	if sc.prepare != nil {
+		sc.prepare(t, store)
+	}
+	before := liveHandles(t, store)
+	delete(before, "h")
+	hit, tooLate := "", false
+	session := store.Session(func(_ context.Context, r datastoretest.Request) datastoretest.Fault {
+		if r.N != n {
+			return datastoretest.None
+		}
+		hit = r.String()
+		// A block or a handle whose creation lands after its release is the collector's: no write can be guarded against the
+		// creation of what does not exist.
+		tooLate = r.Verb == http.MethodPost && r.Kind != "BlockAffinity" && (fault == datastoretest.Late || fault == datastoretest.CrashLate)
+		if tooLate {
+			return datastoretest.None
+		}
+		return fault
+	})
+	err := sc.do(t.Context(), client(session))
+	if hit == "" {
+		return false
+	}
+	store.LandLate()
+	what += " (" + hit + ")"
+	switch {
+	case tooLate:
+		must(t, err)
+	case session.Crashed():
+		mend(t, store, sc, before, what)
+	case fault == datastoretest.Conflict && err != nil:
+		t.Errorf("%s: a conflict is not mended: %v", what, err)
+	case err != nil && !errors.Is(err, datastore.ErrUnavailable):
+		t.Errorf("%s: error %v", what, err)
+	case err != nil && sc.release:
+		mend(t, store, sc, before, what)
+	case err != nil && !sc.held:
+		if err := audit(store, before); err != nil && !sc.orphan {
+			t.Errorf("%s: the failed operation left:\n%v\n%s", what, err, dump(store))
+		}
+	}
+	workOn(t, store, before, what)
+	return true
+}
+
+// mend does what comes after a process died: kubelet releases the handle of an assignment; a release is repeated.
+func mend(t *testing.T, store datastore.Store, sc scenario, live map[string][]netip.Addr, what string) {
+	t.Helper()
+	if !sc.release {
+		// A repeated request is served as well; it may come before the release.
+		if err := sc.do(t.Context(), client(store)); err != nil {
+			t.Errorf("%s: the next request: %v", what, err)
+		}
+	}
+	if _, err := client(store).Release(t.Context(), "h"); err != nil {
+		t.Errorf("%s: the release: %v", what, err)
+	}
+	if err := audit(store, live); err != nil && !sc.orphan {
+		t.Errorf("%s: after the release:\n%v\n%s", what, err, dump(store))
+	}
+}
+
+// workOn assigns on all nodes and checks the whole datastore again.
+func workOn(t *testing.T, store datastore.Store, live map[string][]netip.Addr, what string) {
+	t.Helper()
+	if _, err := client(store).Release(t.Context(), "h"); err != nil {
+		t.Errorf("%s: the release: %v", what, err)
+	}
+	for _, host := range hosts {
+		got, err := client(store).Assign(t.Context(), podRequest(host, "next-on-"+host))
+		if err != nil {
+			t.Errorf("%s: the next pod of %s: %v", what, host, err)
+			continue
+		}
+		live["next-on-"+host] = addresses(got)
+	}
+	if err := audit(store, live); err != nil {
+		t.Errorf("%s: after the next pods:\n%v\n%s", what, err, dump(store))
+	}
+}
+
+// liveHandles returns what the handles in a datastore hold.
+func liveHandles(t *testing.T, store datastore.Store) map[string][]netip.Addr {
+	t.Helper()
+	var handles api.IPAMHandleList
+	must(t, store.List(t.Context(), &handles, datastore.ListOptions{}))
+	live := map[string][]netip.Addr{}
+	for _, h := range handles.Items {
+		held, err := client(store).Addresses(t.Context(), h.Spec.HandleID)
+		must(t, err)
+		live[h.Spec.HandleID] = held
+	}
+	return live
+}

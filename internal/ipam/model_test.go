@@ -1,0 +1,398 @@
+package ipam
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/datastore/datastoretest"
+)
+
+var modelRuns = flag.Int("model.runs", 60, "how many histories to run, half of them new ones")
+
+var modelSeed = flag.Uint64("model.seed", 0, "run the history of one seed only, to replay a failure")
+
+// TestHistories runs random histories: pods come and go on three nodes at once, requests of different processes interleave in
+// any order, fail, lose their answers or land late, processes die between any two writes, and lists are old. After each
+// request: no block contradicts itself or overlaps another, and whoever was given an address holds it. At the end, when those
+// who were left half-done have been released: handles, blocks and claims agree, and nothing is leaked.
+//
+// A history is a function of its seed: a failure names it, and -model.seed replays it.
+func TestHistories(t *testing.T) {
+	if *modelSeed != 0 {
+		synctest.Test(t, func(t *testing.T) { newHistory(t, *modelSeed).run() })
+		return
+	}
+	for n := range uint64(*modelRuns) {
+		seed := n + 1
+		if n >= uint64(*modelRuns)/2 {
+			seed = rand.Uint64() // new ones each time
+		}
+		synctest.Test(t, func(t *testing.T) { newHistory(t, seed).run() })
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// state is where a handle stands.
+type state int
+
+const (
+	unused state = iota
+	busy         // an operation on it runs
+	live         // assigned, and told so
+	dirty        // an operation failed or died: nobody knows what it holds
+)
+
+// history is one run of the model. The test's goroutine decides everything; the others wait for it with each request, so that
+// the order of requests is the seed's alone.
+type history struct {
+	t      *testing.T
+	seed   uint64
+	rng    *rand.Rand
+	store  *datastoretest.Fake
+	states map[string]state
+	held   map[string][]netip.Addr // of live handles
+	dual   map[string]bool         // the handles that ask for both families
+	wrote  bool                    // the last step may have changed the datastore
+	log    []string
+	rates  map[datastoretest.Fault]int // per thousand writes
+
+	mu      sync.Mutex // guards the rest, which the operations' goroutines change
+	waiting []*parked
+	done    []result
+	late    bool // a late write may be on its way
+}
+
+// parked is one request that waits for its turn.
+type parked struct {
+	who string
+	req datastoretest.Request
+	go_ chan datastoretest.Fault
+}
+
+func (p *parked) String() string { return p.who + ": " + p.req.String() }
+
+type result struct {
+	handle  string
+	release bool
+	got     []Assignment
+	err     error
+}
+
+const (
+	maxBusy    = 5
+	operations = 60
+)
+
+func newHistory(t *testing.T, seed uint64) *history {
+	h := &history{
+		t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 1)), store: datastoretest.NewFake(),
+		states: map[string]state{}, held: map[string][]netip.Addr{}, dual: map[string]bool{},
+		rates: map[datastoretest.Fault]int{},
+	}
+	for _, fault := range []datastoretest.Fault{datastoretest.Conflict, datastoretest.Unavailable, datastoretest.Lost, datastoretest.Late,
+		datastoretest.Crash, datastoretest.CrashAfter, datastoretest.CrashLate} {
+		if h.rng.IntN(2) == 0 { // some histories have few kinds of faults, some all
+			h.rates[fault] = h.rng.IntN(60)
+		}
+	}
+	seedStore(t, h)
+	if h.rng.IntN(2) == 0 {
+		h.store.SetLag(func(states int) int { return h.rng.IntN(states + 1) })
+	}
+	return h
+}
+
+func seedStore(t *testing.T, h *history) {
+	seed(t, h.store)
+	switch h.rng.IntN(4) {
+	case 0:
+		mustCreate(t, h.store, &api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName},
+			Spec: api.IPAMConfigSpec{StrictAffinity: true, AutoAllocateBlocks: true, MaxBlocksPerHost: 1}})
+	case 1: // blocks without owners, which go with their last address
+		mustCreate(t, h.store, stored("10.0.0.4/30", "", "old").obj, storedHandle("old", "10.0.0.4/30=1"))
+		h.states["old"], h.held["old"] = live, []netip.Addr{netip.MustParseAddr("10.0.0.4")}
+	}
+}
+
+func (h *history) run() {
+	for started := 0; started < operations || h.count(busy) > 0; {
+		synctest.Wait()
+		h.settle()
+		if h.wrote {
+			h.check()
+		}
+		h.wrote = false
+		if h.t.Failed() {
+			h.abandon()
+			return
+		}
+		switch {
+		case started < operations && h.count(busy) < maxBusy && h.rng.IntN(4) == 0:
+			h.start()
+			started++
+		case len(h.queue()) == 0 || h.rng.IntN(20) == 0:
+			time.Sleep(time.Second) // longer than any pause between tries: who waits for a second try goes on
+		case h.rng.IntN(30) == 0:
+			h.landLate()
+		default:
+			h.serve()
+		}
+	}
+	h.finish()
+}
+
+// settle takes note of the operations that ended.
+func (h *history) settle() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	slices.SortFunc(h.done, func(a, b result) int { return strings.Compare(a.handle, b.handle) })
+	for _, r := range h.done {
+		h.log = append(h.log, fmt.Sprintf("%s ends: %v %v", r.handle, r.got, r.err))
+		switch {
+		case r.err != nil:
+			h.states[r.handle] = dirty
+			h.expected(r)
+		case r.release:
+			delete(h.states, r.handle)
+		default:
+			h.states[r.handle], h.held[r.handle] = live, addresses(r.got)
+		}
+	}
+	h.done = nil
+}
+
+// expected fails the test at an error that no injected fault explains.
+func (h *history) expected(r result) {
+	for _, known := range []error{ErrExhausted, ErrBlockLimit, datastore.ErrUnavailable, datastoretest.ErrCrashed} {
+		if errors.Is(r.err, known) {
+			return
+		}
+	}
+	h.t.Errorf("seed %d: %s: unexpected error %v", h.seed, r.handle, r.err)
+}
+
+// check is what holds after every request.
+func (h *history) check() {
+	c, err := readContents(h.store)
+	if err == nil {
+		var holders map[netip.Addr]string
+		if holders, err = c.holders(); err == nil {
+			for handle, addrs := range h.held {
+				for _, a := range addrs {
+					if holders[a] != handle {
+						err = fmt.Errorf("%s was given to %s and is held by %q", a, handle, holders[a])
+					}
+				}
+			}
+		}
+	}
+	if err != nil {
+		h.t.Errorf("seed %d: %v\n%s\nhistory:\n%s", h.seed, err, dump(h.store), h.tail())
+	}
+}
+
+func (h *history) tail() string {
+	return strings.Join(h.log[max(0, len(h.log)-60):], "\n")
+}
+
+// start begins an operation on a handle that no other runs on: a sandbox is one process's at a time.
+func (h *history) start() {
+	handles := h.among(live, dirty)
+	if len(handles) == 0 || h.rng.IntN(2) == 0 {
+		h.assign(fmt.Sprintf("h%d", len(h.log)))
+		return
+	}
+	handle := handles[h.rng.IntN(len(handles))]
+	// A request may be repeated, but not while a write of its dead predecessor can still land: that one's address would be in
+	// no handle. Container runtimes never repeat one, they release and use a new handle.
+	if h.rng.IntN(5) == 0 && !h.late {
+		h.assign(handle)
+		return
+	}
+	h.release(handle)
+}
+
+func (h *history) assign(handle string) {
+	if h.states[handle] == unused {
+		h.dual[handle] = h.rng.IntN(4) == 0
+	}
+	req := podRequest(hosts[h.rng.IntN(len(hosts))], handle)
+	req.V6 = h.dual[handle]
+	h.spawn(handle, false, func(ctx context.Context, c *Client) ([]Assignment, error) { return c.Assign(ctx, req) })
+}
+
+func (h *history) release(handle string) {
+	h.spawn(handle, true, func(ctx context.Context, c *Client) ([]Assignment, error) {
+		_, err := c.Release(ctx, handle)
+		return nil, err
+	})
+}
+
+// spawn runs an operation as a process of its own.
+func (h *history) spawn(handle string, release bool, do func(context.Context, *Client) ([]Assignment, error)) {
+	h.log = append(h.log, fmt.Sprintf("%s begins, release %v", handle, release))
+	h.states[handle] = busy
+	delete(h.held, handle)
+	session := h.store.Session(func(ctx context.Context, r datastoretest.Request) datastoretest.Fault { return h.park(ctx, handle, r) })
+	go func() {
+		got, err := do(context.Background(), client(session))
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.done = append(h.done, result{handle, release, got, err})
+	}()
+}
+
+// park waits until the request is served, or its sender has given up.
+func (h *history) park(ctx context.Context, who string, r datastoretest.Request) datastoretest.Fault {
+	p := &parked{who: who, req: r, go_: make(chan datastoretest.Fault)}
+	h.mu.Lock()
+	h.waiting = append(h.waiting, p)
+	h.mu.Unlock()
+	select {
+	case fault := <-p.go_:
+		return fault
+	case <-ctx.Done():
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.waiting = slices.DeleteFunc(h.waiting, func(q *parked) bool { return q == p })
+		return datastoretest.None // the session sees that ctx has ended
+	}
+}
+
+// queue returns the waiting requests in an order that does not depend on the scheduler.
+func (h *history) queue() []*parked {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	slices.SortFunc(h.waiting, func(a, b *parked) int { return strings.Compare(a.String(), b.String()) })
+	return h.waiting
+}
+
+// serve lets one request go on, or fail.
+func (h *history) serve() {
+	queue := h.queue()
+	i := h.rng.IntN(len(queue))
+	p := queue[i]
+	fault := h.fault(p.req)
+	h.log = append(h.log, fmt.Sprintf("%s: fault %d", p, fault))
+	h.mu.Lock()
+	h.waiting = slices.Delete(h.waiting, i, i+1)
+	h.late = h.late || fault == datastoretest.Late || fault == datastoretest.CrashLate
+	h.wrote = p.req.Write()
+	h.mu.Unlock()
+	p.go_ <- fault
+}
+
+func (h *history) fault(r datastoretest.Request) datastoretest.Fault {
+	roll := h.rng.IntN(1000)
+	if !r.Write() {
+		roll *= 5
+	}
+	for _, f := range slices.Sorted(maps.Keys(h.rates)) {
+		if roll -= h.rates[f]; roll < 0 {
+			return landable(f, r)
+		}
+	}
+	return datastoretest.None
+}
+
+// landable: a block or handle whose creation lands after its release is the collector's business, since no write can be
+// guarded against the creation of what does not exist.
+func landable(f datastoretest.Fault, r datastoretest.Request) datastoretest.Fault {
+	if r.Verb != http.MethodPost || r.Kind == "BlockAffinity" {
+		return f
+	}
+	switch f {
+	case datastoretest.Late:
+		return datastoretest.Lost
+	case datastoretest.CrashLate:
+		return datastoretest.CrashAfter
+	}
+	return f
+}
+
+func (h *history) landLate() {
+	h.log = append(h.log, "late writes land")
+	h.store.LandLate()
+	h.late, h.wrote = false, true
+}
+
+// finish releases who was left half-done and checks that the books balance, then releases all.
+func (h *history) finish() {
+	if h.rng.IntN(2) == 0 { // else they land after the releases
+		h.landLate()
+	}
+	for _, handle := range h.among(dirty) {
+		if _, err := client(h.store).Release(context.Background(), handle); err != nil {
+			h.t.Errorf("seed %d: release of %s: %v", h.seed, handle, err)
+		}
+	}
+	h.landLate()
+	h.balance("at the end", h.held)
+	for _, handle := range h.among(live) {
+		if _, err := client(h.store).Release(context.Background(), handle); err != nil {
+			h.t.Errorf("seed %d: release of %s: %v", h.seed, handle, err)
+		}
+	}
+	h.balance("after all releases", nil)
+	next := map[string][]netip.Addr{}
+	for _, host := range hosts {
+		got, err := client(h.store).Assign(context.Background(), podRequest(host, "next-"+host))
+		if err != nil {
+			h.t.Errorf("seed %d: the next pod of %s: %v", h.seed, host, err)
+		}
+		next["next-"+host] = addresses(got)
+	}
+	h.balance("with new pods", next)
+}
+
+func (h *history) balance(when string, want map[string][]netip.Addr) {
+	if err := audit(h.store, want); err != nil {
+		h.t.Errorf("seed %d: %s:\n%v\n%s\nhistory:\n%s", h.seed, when, err, dump(h.store), h.tail())
+	}
+}
+
+// abandon ends the operations that still run, so that the bubble can end.
+func (h *history) abandon() {
+	for h.count(busy) > 0 {
+		synctest.Wait()
+		h.settle()
+		queue := h.queue()
+		if len(queue) == 0 {
+			time.Sleep(time.Second)
+			continue
+		}
+		h.mu.Lock()
+		h.waiting = h.waiting[1:]
+		h.mu.Unlock()
+		queue[0].go_ <- datastoretest.Crash
+	}
+}
+
+// among returns the handles in any of the states, sorted.
+func (h *history) among(states ...state) []string {
+	var out []string
+	for _, handle := range slices.Sorted(maps.Keys(h.states)) {
+		if slices.Contains(states, h.states[handle]) {
+			out = append(out, handle)
+		}
+	}
+	return out
+}
+
+func (h *history) count(s state) int { return len(h.among(s)) }
