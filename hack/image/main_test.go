@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -134,5 +135,45 @@ func TestMissingInput(t *testing.T) {
 	}
 	if err := run(o); err == nil || !strings.Contains(err.Error(), "make build") {
 		t.Errorf("error %v does not say `make build`", err)
+	}
+}
+
+// No Docker runs here, so what can be compared without it is compared: the files, the entry point and the labels.
+func TestDockerfileIsTheSameImage(t *testing.T) {
+	text := string(readFile(t, "../../Dockerfile"))
+	for _, name := range slices.Concat(programs, plugins) {
+		if !strings.Contains(text, "./cmd/"+name) && !strings.Contains(text, "/"+name+" ") && !strings.Contains(text, "/"+name+"\n") {
+			t.Errorf("Dockerfile does not build %s", name)
+		}
+	}
+	o := testOptions(t)
+	files, err := collect(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	image, err := build(files, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := image.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, value := range config.Config.Labels {
+		want := key + `="` + value + `"`
+		switch path.Base(strings.ReplaceAll(key, ".", "/")) {
+		case "version":
+			want = key + `="${VERSION}"`
+		case "revision":
+			want = key + `="${REVISION}"`
+		}
+		if !strings.Contains(text, want) {
+			t.Errorf("Dockerfile has not the label %s", want)
+		}
+	}
+	for _, want := range []string{"FROM scratch", `ENTRYPOINT ["` + config.Config.Entrypoint[0] + `"]`, "ENV " + config.Config.Env[0]} {
+		if !strings.Contains(text, want) {
+			t.Errorf("Dockerfile has not %s", want)
+		}
 	}
 }

@@ -57,7 +57,10 @@ func suites(ctx context.Context, root string) []suite {
 		{name: "programs", what: "Kubernetes and helm, from Go modules (about 10 minutes, once)", vital: true,
 			steps: []step{{name: "lab build", args: []string{lab, "build"}}}},
 		{name: "generated", what: "files made from other files are up to date",
-			steps: []step{{name: "generate-check", args: []string{"make", "--no-print-directory", "generate-check"}}}},
+			steps: []step{
+				{name: "generate-check", args: []string{"make", "--no-print-directory", "generate-check"}},
+				{name: "helm lint", args: []string{"sh", "-c", `"$(` + lab + ` build helm)" lint --strict charts/tortie`}},
+			}},
 		{name: "unit", what: "units, network namespaces, real etcd and kube-apiserver",
 			tests: &goTest{env: env, flags: []string{"-timeout=20m"}, except: []string{ipipPackage}}},
 		ipip,
