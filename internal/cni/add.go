@@ -11,13 +11,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/podnet"
 )
@@ -44,6 +44,9 @@ func add(ctx context.Context, log *slog.Logger, args *skel.CmdArgs) (err error) 
 	if err != nil {
 		return err
 	}
+	if err := checkNetns(r.netns); err != nil {
+		return err
+	}
 	if r.mtu, err = podMTU(&r.conf, defaultMTUFile); err != nil {
 		return err
 	}
@@ -62,9 +65,10 @@ func add(ctx context.Context, log *slog.Logger, args *skel.CmdArgs) (err error) 
 	if err != nil {
 		return err
 	}
+	wired := false
 	defer func() {
 		if err != nil {
-			err = undo(ctx, r, err)
+			err = undo(ctx, r, wired, err)
 		}
 	}()
 	addrs, err := resultAddrs(assigned)
@@ -75,6 +79,7 @@ func add(ctx context.Context, log *slog.Logger, args *skel.CmdArgs) (err error) 
 	if err != nil {
 		return fmt.Errorf("wire the pod: %w", err)
 	}
+	wired = true
 	if err := annotate(ctx, store, pod, r.containerID, addrs); err != nil {
 		return fmt.Errorf("note the address on the pod: %w", err)
 	}
@@ -88,9 +93,18 @@ func readPod(ctx context.Context, store *kubernetes.Store, r *request) (*api.Pod
 	ns := &api.Namespace{Meta: api.Meta{Name: r.namespace}}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return checkReady(ctx, store) })
-	g.Go(func() error { return store.Get(ctx, pod) })
-	g.Go(func() error { return store.Get(ctx, ns) })
+	g.Go(func() error { return getOfPod(ctx, store, pod) })
+	g.Go(func() error { return getOfPod(ctx, store, ns) })
 	return pod, ns, g.Wait()
+}
+
+func getOfPod(ctx context.Context, store *kubernetes.Store, obj api.Resource) error {
+	err := store.Get(ctx, obj)
+	if errors.Is(err, datastore.ErrNotFound) {
+		return failure(types.ErrUnknownContainer,
+			fmt.Errorf("read the pod: %w: it was deleted meanwhile, or the plugins' kubeconfig is of another cluster than the kubelet's", err))
+	}
+	return err
 }
 
 // ipamStdin is the configuration for the IPAM plugin: the pools that the pod or, if it names none, its namespace asks for
@@ -126,31 +140,23 @@ func annotatedPools(key string, pod *api.Pod, ns *api.Namespace) ([]string, erro
 	return pools, nil
 }
 
-// delegateAdd runs the IPAM plugin, which speaks the configuration's version, and reads its result as the newest.
-func delegateAdd(ctx context.Context, r *request) (*types100.Result, error) {
-	answer, err := invoke.DelegateAdd(ctx, r.conf.IPAM.Type, r.stdin, nil)
-	if err != nil {
-		return nil, fmt.Errorf("IPAM plugin %s: %w", r.conf.IPAM.Type, err)
-	}
-	res, err := types100.NewResultFromResult(answer)
-	if err != nil {
-		return nil, fmt.Errorf("IPAM plugin %s: its result: %w", r.conf.IPAM.Type, err)
-	}
-	return res, nil
-}
-
-// undo takes back what a failed ADD has done. The link goes first: an address must not be free while a pod has it.
-func undo(ctx context.Context, r *request, cause error) error {
+// undo takes back what a failed ADD has done, and returns why it failed. The link, if one was made, goes first: an address
+// must not be free while a pod has it.
+func undo(ctx context.Context, r *request, wired bool, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
-	err := podnet.Teardown(ctx, r.netns, r.ifName, r.hostVeth())
+	var err error
+	if wired {
+		err = podnet.Teardown(ctx, r.netns, r.ifName, r.hostVeth())
+	}
 	if err == nil {
-		err = invoke.DelegateDel(ctx, r.conf.IPAM.Type, r.stdin, nil)
+		err = delegateDel(ctx, r)
 	}
 	if err == nil {
 		return cause
 	}
-	return errors.Join(cause, fmt.Errorf("undo: %w", err))
+	// The code is the cause's, so the other error takes part as text only.
+	return fmt.Errorf("%w; what it had done is left for DEL, since undoing it failed: %v", cause, err)
 }
 
 func resultAddrs(res *types100.Result) ([]netip.Addr, error) {

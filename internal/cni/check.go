@@ -20,6 +20,9 @@ func check(_ context.Context, log *slog.Logger, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
+	if err := checkNetns(r.netns); err != nil {
+		return err
+	}
 	if err := version.ParsePrevResult(&r.conf.NetConf); err != nil {
 		return failure(types.ErrDecodingFailure, err)
 	}

@@ -67,6 +67,7 @@ type request struct {
 	containerID string
 	netns       string
 	ifName      string
+	path        string // CNI_PATH
 	namespace   string // of the pod
 	pod         string
 	node        string
@@ -80,7 +81,11 @@ type podArgs struct {
 	K8S_POD_NAME      types.UnmarshallableString
 }
 
-var networkName = regexp.MustCompile(`^[a-zA-Z0-9_.-]+$`)
+var (
+	networkName = regexp.MustCompile(`^[a-zA-Z0-9_.-]+$`)
+	// objectName is what Kubernetes accepts as the name of a pod. Nothing else may become part of a URL.
+	objectName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`)
+)
 
 // parseConf reads the network configuration. Errors carry CNI's codes for malformed and for invalid configuration.
 func parseConf(stdin []byte) (netConf, error) {
@@ -120,9 +125,8 @@ func parseRequest(args *skel.CmdArgs) (*request, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Arguments of other plugins' are none of our business.
-	var pod podArgs
-	if err := types.LoadArgs("IgnoreUnknown=1;"+args.Args, &pod); err != nil {
+	pod, err := parseArgs(args.Args)
+	if err != nil {
 		return nil, failure(types.ErrInvalidEnvironmentVariables, fmt.Errorf("CNI_ARGS: %w", err))
 	}
 	r := &request{
@@ -131,17 +135,31 @@ func parseRequest(args *skel.CmdArgs) (*request, error) {
 		containerID: args.ContainerID,
 		netns:       args.Netns,
 		ifName:      args.IfName,
+		path:        args.Path,
 		namespace:   string(pod.K8S_POD_NAMESPACE),
 		pod:         string(pod.K8S_POD_NAME),
-	}
-	if r.pod == "" || r.namespace == "" {
-		return nil, failure(types.ErrInvalidEnvironmentVariables,
-			errors.New("CNI_ARGS: K8S_POD_NAME and K8S_POD_NAMESPACE are needed: only pods of Kubernetes are supported"))
 	}
 	if r.node, err = nodeName(&conf); err != nil {
 		return nil, err
 	}
 	return r, nil
+}
+
+// parseArgs reads CNI_ARGS. What is there for other plugins is none of our business.
+func parseArgs(text string) (podArgs, error) {
+	var args podArgs
+	if err := types.LoadArgs(strings.TrimSuffix("IgnoreUnknown=1;"+text, ";"), &args); err != nil {
+		return args, err
+	}
+	for key, value := range map[string]types.UnmarshallableString{"K8S_POD_NAMESPACE": args.K8S_POD_NAMESPACE, "K8S_POD_NAME": args.K8S_POD_NAME} {
+		if value == "" {
+			return args, fmt.Errorf("%s is missing: only pods of Kubernetes are supported", key)
+		}
+		if !objectName.MatchString(string(value)) {
+			return args, fmt.Errorf("%s %q is no name of a Kubernetes object", key, value)
+		}
+	}
+	return args, nil
 }
 
 // nodeName returns the node's name. The file is also the sign that the agent has run on this node.
@@ -192,8 +210,9 @@ func withPools(stdin []byte, v4, v6 []string) ([]byte, error) {
 	if err := json.Unmarshal(stdin, &conf); err != nil {
 		return nil, err
 	}
-	if err := json.Unmarshal(conf["ipam"], &ipam); err != nil {
-		return nil, err
+	if err := json.Unmarshal(conf["ipam"], &ipam); err != nil || ipam == nil {
+		// The decoder of the typed form accepts "IPAM", and two "ipam" of which the second is null.
+		return nil, failure(types.ErrInvalidNetworkConfig, errors.New(`network configuration: "ipam" has to be there once, as an object in lower case`))
 	}
 	for key, pools := range map[string][]string{"ipv4_pools": v4, "ipv6_pools": v6} {
 		if pools == nil {

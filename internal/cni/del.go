@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 
-	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/skel"
 
 	"github.com/tortie-net/tortie/internal/api"
@@ -24,6 +23,9 @@ func del(ctx context.Context, log *slog.Logger, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
+	if err := spareNode(r.netns); err != nil {
+		return err
+	}
 	store, err := openStore(&r.conf, plugin)
 	if err != nil {
 		return err
@@ -37,10 +39,7 @@ func del(ctx context.Context, log *slog.Logger, args *skel.CmdArgs) error {
 	if err := podnet.Teardown(ctx, r.netns, r.ifName, r.hostVeth()); err != nil {
 		return fmt.Errorf("remove the pod's link: %w", err)
 	}
-	if err := invoke.DelegateDel(ctx, r.conf.IPAM.Type, r.stdin, nil); err != nil {
-		return fmt.Errorf("IPAM plugin %s: %w", r.conf.IPAM.Type, err)
-	}
-	return nil
+	return delegateDel(ctx, r)
 }
 
 // clearAnnotations empties the addresses on the pod, which tells Felix and garbage collection that they are released. A pod

@@ -22,26 +22,24 @@ const (
 // errDatastoreNotReady: an operator has locked the datastore.
 var errDatastoreNotReady = errors.New("the datastore is not ready")
 
-// codes maps errors to codes: the first that matches. A runtime tries again after any error; ErrTryAgainLater tells people
-// and tools that nothing needs to be done.
+// codes maps errors to codes, and to what a person can do where the error itself does not say: the first that matches. A
+// runtime tries again after any error; ErrTryAgainLater tells people and tools that this is likely to help.
 var codes = []struct {
-	is   error
-	code uint
+	is     error
+	code   uint
+	remedy string
 }{
-	{datastore.ErrUnauthorized, codeUnauthorized},
-	{ipam.ErrNoPool, codeNoPool},
-	{ipam.ErrExhausted, codeExhausted},
-	{ipam.ErrBlockLimit, codeExhausted},
-	{errDatastoreNotReady, types.ErrTryAgainLater},
-	{datastore.ErrUnavailable, types.ErrTryAgainLater},
-	{datastore.ErrConflict, types.ErrTryAgainLater},
-	{datastore.ErrExists, types.ErrTryAgainLater},
-	{context.DeadlineExceeded, types.ErrTryAgainLater},
-}
-
-// remedies say what a person can do about a code.
-var remedies = map[uint]string{
-	codeUnauthorized: "the token in the plugins' kubeconfig is expired or lacks permissions: see the log of container install of tortie-node on this node, and kubectl describe clusterrole tortie-cni",
+	{datastore.ErrUnauthorized, codeUnauthorized, "the token in the plugins' kubeconfig is expired or lacks permissions: " +
+		"see the log of container install of tortie-node on this node, and kubectl describe clusterrole tortie-cni"},
+	{ipam.ErrNoPool, codeNoPool, ""},
+	{ipam.ErrExhausted, codeExhausted, ""},
+	{ipam.ErrBlockLimit, codeExhausted, ""},
+	{errDatastoreNotReady, types.ErrTryAgainLater, ""},
+	{datastore.ErrUnavailable, types.ErrTryAgainLater,
+		"check that the API server runs and that this node reaches the address in the plugins' kubeconfig; the runtime tries again"},
+	{datastore.ErrConflict, types.ErrTryAgainLater, ""},
+	{datastore.ErrExists, types.ErrTryAgainLater, ""},
+	{context.DeadlineExceeded, types.ErrTryAgainLater, "the API server or this node is too slow; the runtime tries again"},
 }
 
 // failure gives err a code, unless it carries one already. nil stays nil.
@@ -60,16 +58,18 @@ func classify(verb string, err error) error {
 	}
 	var e *types.Error
 	if errors.As(err, &e) {
-		// Of ours, or of the IPAM plugin: what was being done when it happened goes before its message.
+		// Of ours, or of the IPAM plugin: what was being done when it happened stays around its message, without its details,
+		// which have a field of their own. A plugin that died has said no code.
 		out := *e
-		if around := strings.TrimSuffix(err.Error(), e.Error()); around != err.Error() {
-			out.Msg = around + e.Msg
+		out.Msg = strings.Replace(err.Error(), e.Error(), e.Msg, 1)
+		if out.Code == types.ErrUnknown {
+			out.Code = types.ErrInternal
 		}
 		return &out
 	}
 	for _, c := range codes {
 		if errors.Is(err, c.is) {
-			return types.NewError(c.code, fmt.Sprintf("%s: %v", verb, err), remedies[c.code])
+			return types.NewError(c.code, fmt.Sprintf("%s: %v", verb, err), c.remedy)
 		}
 	}
 	return types.NewError(types.ErrInternal, fmt.Sprintf("%s: %v", verb, err), "")

@@ -2,6 +2,7 @@ package cni
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"runtime/debug"
@@ -12,6 +13,7 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 )
 
@@ -58,17 +60,29 @@ func run(plugin, verb string, args *skel.CmdArgs, do func(context.Context, *slog
 func openStore(c *netConf, plugin string) (*kubernetes.Store, error) {
 	cfg, err := kubernetes.LoadKubeconfig(c.Kubernetes.Kubeconfig)
 	if err != nil {
-		return nil, failure(types.ErrInvalidNetworkConfig, err)
+		return nil, badKubeconfig(err)
 	}
 	cfg.UserAgent = "tortie-" + plugin
 	store, err := kubernetes.New(cfg)
-	return store, failure(types.ErrInvalidNetworkConfig, err)
+	if err != nil {
+		return nil, badKubeconfig(fmt.Errorf("kubeconfig %s: %w", c.Kubernetes.Kubeconfig, err))
+	}
+	return store, nil
+}
+
+func badKubeconfig(err error) error {
+	return types.NewError(types.ErrInvalidNetworkConfig, err.Error(),
+		"container install of tortie-node writes the file: its log on this node says why it did not, and its restart writes it anew")
 }
 
 // checkReady refuses to work on a datastore that is not set up yet or that an operator has locked for a migration.
 func checkReady(ctx context.Context, store *kubernetes.Store) error {
 	info := api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}
-	if err := store.Get(ctx, &info); err != nil {
+	err := store.Get(ctx, &info)
+	if errors.Is(err, datastore.ErrNotFound) {
+		return fmt.Errorf("%w: there is no ClusterInformation default: tortie-node creates it at its first start", errDatastoreNotReady)
+	}
+	if err != nil {
 		return fmt.Errorf("is the datastore ready? %w", err)
 	}
 	if ready := info.Spec.DatastoreReady; ready == nil || !*ready {
