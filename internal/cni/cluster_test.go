@@ -66,6 +66,9 @@ func setUpCluster(cfg *rest.Config) (*cluster, error) {
 		return nil, err
 	}
 	c := &cluster{core: core, any: dyn}
+	if err := c.setReady(ctx, true); err != nil {
+		return nil, fmt.Errorf("say that the datastore is ready: %w", err)
+	}
 	if err := c.createRole(ctx); err != nil {
 		return nil, fmt.Errorf("give the plugins the chart's role: %w", err)
 	}
@@ -76,6 +79,20 @@ func setUpCluster(cfg *rest.Config) (*cluster, error) {
 		return nil, err
 	}
 	return c, c.awaitRights(ctx, cfg)
+}
+
+// setReady creates the ClusterInformation or replaces it.
+func (c *cluster) setReady(ctx context.Context, ready bool) error {
+	kind := c.of("ClusterInformation", "")
+	err := kind.Delete(ctx, "default", metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	_, err = kind.Create(ctx, &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "crd.projectcalico.org/v1", "kind": "ClusterInformation", "metadata": map[string]any{"name": "default"},
+		"spec": map[string]any{"datastoreReady": ready},
+	}}, metav1.CreateOptions{})
+	return err
 }
 
 // createRole creates the ClusterRole tortie-cni and its binding as they are in the chart.

@@ -25,7 +25,7 @@ func TestSameAsCalico(t *testing.T) {
 	api, h := theAPI(t), newHost(t)
 	p := newProxy(t, h)
 	h.write(t, kubeconfigPath, kubeconfig(p, api.token))
-	for _, file := range []string{"clusterinformation.yaml", "ippool.yaml", "node.yaml"} {
+	for _, file := range []string{"ippool.yaml", "node.yaml"} {
 		api.create(t, before(t, file))
 	}
 	api.create(t, manifest(t, "{apiVersion: v1, kind: Namespace, metadata: {name: golden}}"))

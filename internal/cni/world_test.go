@@ -15,8 +15,10 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/netlinkx/netnstest"
 )
@@ -190,6 +192,16 @@ func (w *world) podAnnotations(t testing.TB, pod string) string {
 	return strings.Join(lines, " ")
 }
 
+// annotateNamespace puts an annotation on the world's namespace.
+func (w *world) annotateNamespace(t testing.TB, key, value string) {
+	t.Helper()
+	ns := w.api.get(t, "Namespace", "", w.name)
+	ns.SetAnnotations(map[string]string{key: value})
+	if _, err := w.api.of("Namespace", "").Update(t.Context(), ns, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // state describes everything that an ADD may leave behind, wherever it may.
 func (w *world) state(t testing.TB) string {
 	t.Helper()
@@ -208,7 +220,9 @@ func (w *world) state(t testing.TB) string {
 		}
 	}
 	for _, p := range w.api.list(t, "Pod", w.name) {
-		add("pod %s: %s", p.GetName(), w.podAnnotations(t, p.GetName()))
+		if a := p.GetAnnotations(); a[api.AnnotationPodIP] != "" || a[api.AnnotationPodIPs] != "" { // empty says released
+			add("pod %s: %s", p.GetName(), w.podAnnotations(t, p.GetName()))
+		}
 	}
 	slices.Sort(lines)
 	return strings.Join(lines, "\n")
@@ -267,4 +281,16 @@ func (w *world) unchanged(t testing.TB) func() {
 			t.Errorf("something is left behind (-before +after):\n%s", diff)
 		}
 	}
+}
+
+// affinities names the blocks that the world's node has claimed.
+func (w *world) affinities(t testing.TB) []string {
+	t.Helper()
+	var names []string
+	for _, a := range w.api.list(t, "BlockAffinity", "") {
+		if node, _, _ := unstructured.NestedString(a.Object, "spec", "node"); node == w.name {
+			names = append(names, a.GetName())
+		}
+	}
+	return names
 }

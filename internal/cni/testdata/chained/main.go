@@ -25,10 +25,12 @@ func previous(args *skel.CmdArgs) (*types.NetConf, error) {
 }
 
 func main() {
-	need := func(args *skel.CmdArgs) error {
+	check := func(args *skel.CmdArgs) error {
 		_, err := previous(args)
 		return err
 	}
+	// Before 0.4.0 of the specification DEL has no result.
+	del := func(*skel.CmdArgs) error { return nil }
 	add := func(args *skel.CmdArgs) error {
 		conf, err := previous(args)
 		if err != nil {
@@ -36,5 +38,5 @@ func main() {
 		}
 		return types.PrintResult(conf.PrevResult, conf.CNIVersion)
 	}
-	skel.PluginMainFuncs(skel.CNIFuncs{Add: add, Check: need, Del: need}, version.All, "CNI plugin chained for tests")
+	skel.PluginMainFuncs(skel.CNIFuncs{Add: add, Check: check, Del: del}, version.All, "CNI plugin chained for tests")
 }
