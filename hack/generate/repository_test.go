@@ -1,0 +1,90 @@
+package main
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+const repository = "../.."
+
+// pages returns the text of all Markdown pages by path.
+func pages(t *testing.T) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	err := filepath.WalkDir(repository, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() && (entry.Name() == ".git" || entry.Name() == "dist" || entry.Name() == "testdata") {
+			return filepath.SkipDir
+		}
+		if filepath.Ext(path) == ".md" {
+			text, err := os.ReadFile(path)
+			all[path] = string(text)
+			return err
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) < 8 {
+		t.Fatalf("found only %d pages", len(all))
+	}
+	return all
+}
+
+var link = regexp.MustCompile(`\]\(([^)#: ]+)(#[^)]*)?\)`)
+
+func TestLinksLeadSomewhere(t *testing.T) {
+	for page, text := range pages(t) {
+		for _, match := range link.FindAllStringSubmatch(text, -1) {
+			target := filepath.Join(filepath.Dir(page), match[1])
+			if _, err := os.Stat(target); err != nil {
+				t.Errorf("%s links to %s, which is not there", page, match[1])
+			}
+		}
+	}
+}
+
+var jsonKey = regexp.MustCompile("`json:\"([a-z_0-9]+)[\",]")
+
+// A key that the plugins read and no page names cannot be found by the people it is for.
+func TestPluginConfigurationIsDocumented(t *testing.T) {
+	source, err := os.ReadFile(filepath.Join(repository, "internal/cni/conf.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := pages(t)
+	documented := all[filepath.Join(repository, "docs/cni.md")] + all[filepath.Join(repository, "docs/ipam.md")]
+	keys := jsonKey.FindAllSubmatch(source, -1)
+	if len(keys) < 10 {
+		t.Fatalf("found only %d keys in internal/cni/conf.go", len(keys))
+	}
+	for _, key := range keys {
+		if name := string(key[1]); !regexp.MustCompile("[`.]"+name+"`").MatchString(documented) &&
+			!strings.Contains(documented, "`"+name+".") {
+			t.Errorf("key %s of the plugins' configuration is in neither docs/cni.md nor docs/ipam.md", name)
+		}
+	}
+}
+
+// The README's targets must exist.
+func TestMakeTargetsInPagesExist(t *testing.T) {
+	makefile, err := os.ReadFile(filepath.Join(repository, "Makefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	target := regexp.MustCompile("`make ([a-z][a-z/-]*)")
+	for page, text := range pages(t) {
+		for _, match := range target.FindAllStringSubmatch(text, -1) {
+			if !strings.Contains(string(makefile), "\n"+match[1]+":") {
+				t.Errorf("%s names `make %s`, which is not in the Makefile", page, match[1])
+			}
+		}
+	}
+}
