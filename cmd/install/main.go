@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -15,12 +16,14 @@ import (
 
 	"github.com/tortie-net/tortie/internal/config"
 	"github.com/tortie-net/tortie/internal/install"
+	"github.com/tortie-net/tortie/internal/version"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
-	if err := run(ctx, os.Args[1:], config.OS(), os.Stderr); err != nil {
+	err := run(ctx, os.Args[1:], config.OS(), os.Stderr)
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintf(os.Stderr, "install: %v\n", err)
 		os.Exit(1)
 	}
@@ -30,11 +33,16 @@ func run(ctx context.Context, args []string, env config.Env, stderr io.Writer) e
 	flags := flag.NewFlagSet("install", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	once := flags.Bool("once", false, "install and exit, instead of staying to renew the token")
+	showVersion := flags.Bool("v", false, "print the version and exit")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if flags.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q: settings come from the environment", flags.Arg(0))
+	}
+	if *showVersion {
+		fmt.Println(version.About("install"))
+		return nil
 	}
 	cfg, err := config.LoadInstall(env)
 	if err != nil {

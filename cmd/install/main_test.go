@@ -82,6 +82,12 @@ func command(binary string, env map[string]string, args ...string) (*exec.Cmd, *
 func TestBinary(t *testing.T) {
 	binary := build(t)
 	api := labtest.RESTConfig(t)
+	t.Run("version without any environment", func(t *testing.T) {
+		cmd, stderr := command(binary, nil, "-v")
+		if out, err := cmd.Output(); err != nil || !strings.HasPrefix(string(out), "Tortie install ") {
+			t.Errorf("said %q, %v\n%s", out, err, stderr)
+		}
+	})
 	t.Run("bad environment", func(t *testing.T) {
 		env := pod(t, api)
 		env["CNI_MTU"] = "huge"

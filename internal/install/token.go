@@ -87,6 +87,7 @@ func newAccountTokens(cfg *rest.Config, namespace, account string) (TokenSource,
 	return &accountTokens{api: client, namespace: namespace, account: account}, nil
 }
 
+// Token implements TokenSource.
 func (s *accountTokens) Token(ctx context.Context) (Token, error) {
 	life := int64(tokenLife / time.Second)
 	var answer authv1.TokenRequest
@@ -105,6 +106,7 @@ func (s *accountTokens) Token(ctx context.Context) (Token, error) {
 // podToken is the token that the kubelet mounts into this pod. It dies with the pod.
 type podToken struct{ path string }
 
+// Token implements TokenSource.
 func (s podToken) Token(context.Context) (Token, error) {
 	text, err := os.ReadFile(s.path)
 	if err != nil {
@@ -144,6 +146,7 @@ func WithPodToken(source TokenSource, cfg config.Install, log *slog.Logger) Toke
 	return withFallback{first: source, second: podToken{path: filepath.Join(cfg.AccountDir, "token")}, log: log}
 }
 
+// Token implements TokenSource.
 func (s withFallback) Token(ctx context.Context) (Token, error) {
 	token, err := s.first.Token(ctx)
 	if !errors.Is(err, ErrNotAllowed) {
