@@ -54,8 +54,11 @@ func suites(ctx context.Context, root string) []suite {
 		{name: "lint", what: "format, vet, staticcheck", steps: lintSteps(root)},
 		{name: "tools", what: "the repository's own tools, and the layers of imports",
 			tests: &goTest{dir: "hack", flags: []string{"-timeout=10m"}}},
-		{name: "programs", what: "Kubernetes and helm, from Go modules (about 10 minutes, once)", vital: true,
-			steps: []step{{name: "lab build", args: []string{lab, "build"}}}},
+		{name: "programs", what: "Tortie's image; Kubernetes and helm from Go modules (about 10 minutes, once)", vital: true,
+			steps: []step{
+				{name: "image", args: []string{"make", "--no-print-directory", "image"}},
+				{name: "lab build", args: []string{lab, "build"}},
+			}},
 		{name: "generated", what: "files made from other files are up to date",
 			steps: []step{
 				{name: "generate-check", args: []string{"make", "--no-print-directory", "generate-check"}},
