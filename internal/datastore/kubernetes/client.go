@@ -25,6 +25,10 @@ import (
 const (
 	// requestTimeout bounds one try of one request.
 	requestTimeout = 10 * time.Second
+	// A connection on which nothing came for pingAfter is asked for a sign of life, and closed after pingTimeout without one:
+	// together less than requestTimeout, so that what waits on the dead connection of a server that was cut off is told, and a
+	// read goes on over a new one.
+	pingAfter, pingTimeout = 4 * time.Second, 3 * time.Second
 	// maxTries bounds the tries of one request that the server was too busy for or did not answer.
 	maxTries = 4
 	// maxRetryAfter bounds what a server can make one request wait between two tries.
@@ -39,6 +43,7 @@ type client struct {
 	http      *http.Client
 	token     func() (string, error)
 	userAgent string
+	timeout   time.Duration // of one try
 }
 
 func newClient(cfg Config) (*client, error) {
@@ -51,21 +56,27 @@ func newClient(cfg Config) (*client, error) {
 		return nil, err
 	}
 	return &client{
-		base: base,
+		base:    base,
+		timeout: requestTimeout,
 		http: &http.Client{
-			Transport: &http.Transport{
-				DialContext:       (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
-				TLSClientConfig:   tlsConfig,
-				ForceAttemptHTTP2: true,
-				// The first requests of a process start at once: without this each would dial for itself.
-				MaxConnsPerHost: 1,
-			},
+			Transport: transport(tlsConfig),
 			// An API server has no business redirecting, and a redirect must not carry the token elsewhere.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 		token:     tokenSource(cfg),
 		userAgent: cfg.UserAgent,
 	}, nil
+}
+
+func transport(tlsConfig *tls.Config) *http.Transport {
+	return &http.Transport{
+		DialContext:       (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
+		TLSClientConfig:   tlsConfig,
+		ForceAttemptHTTP2: true,
+		HTTP2:             &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
+		// The first requests of a process start at once: without this each would dial for itself.
+		MaxConnsPerHost: 1,
+	}
 }
 
 func tlsFor(cfg Config) (*tls.Config, error) {
@@ -139,7 +150,7 @@ const noRetry = time.Duration(-1)
 
 // try sends a request once. A negative duration says that trying again is useless or unsafe.
 func (c *client) try(ctx context.Context, r request, payload []byte, out any) (time.Duration, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	req, err := c.newRequest(ctx, r, payload)
 	if err != nil {

@@ -1,8 +1,25 @@
 package kubernetes
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"sigs.k8s.io/yaml"
+
+	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/datastoretest"
 	"github.com/tortie-net/tortie/internal/labtest"
@@ -24,4 +41,276 @@ func realStore(t *testing.T) *Store {
 
 func TestStorePassesTheCases(t *testing.T) {
 	datastoretest.Run(t, func() datastore.Store { return realStore(t) })
+}
+
+// admin is client-go's view of the same API server: what the Store does is checked by somebody else.
+func admin(t *testing.T) dynamic.Interface {
+	t.Helper()
+	c, err := dynamic.NewForConfig(labtest.RESTConfig(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+var (
+	handles  = schema.GroupVersionResource{Group: api.Group, Version: "v1", Resource: "ipamhandles"}
+	pods     = schema.GroupVersionResource{Version: "v1", Resource: "pods"}
+	accounts = schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"}
+)
+
+// Objects that a real Calico wrote are accepted by our definitions as they are, and come back from the server whole: read by
+// the Store, written back by it, and read by somebody else.
+func TestCalicosObjectsSurviveTheServer(t *testing.T) {
+	s := realStore(t)
+	for file, obj := range map[string]api.Resource{
+		"ipamblock-192-168-154-0-26.yaml":               &api.IPAMBlock{},
+		"blockaffinity-gold-node-192-168-154-0-26.yaml": &api.BlockAffinity{},
+		"ipamhandle.yaml":                               &api.IPAMHandle{},
+		"ippool.yaml":                                   &api.IPPool{},
+	} {
+		t.Run(file, func(t *testing.T) {
+			golden := readGolden(t, file)
+			kind := admin(t).Resource(resourceOf(obj.ResourceType()))
+			want, err := kind.Create(t.Context(), golden, metav1.CreateOptions{FieldValidation: "Strict"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := kind.Delete(context.Background(), golden.GetName(), metav1.DeleteOptions{}); err != nil {
+					t.Error(err)
+				}
+			})
+			obj.GetMeta().Name = golden.GetName()
+			if err := s.Get(t.Context(), obj); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Update(t.Context(), obj); err != nil {
+				t.Fatal(err)
+			}
+			got, err := kind.Get(t.Context(), golden.GetName(), metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, o := range []*unstructured.Unstructured{want, got} {
+				o.SetManagedFields(nil)
+				o.SetResourceVersion("")
+				o.SetGeneration(0)
+			}
+			if d := cmp.Diff(want.Object, got.Object); d != "" {
+				t.Errorf("object (-calico's +written back):\n%s", d)
+			}
+		})
+	}
+}
+
+func readGolden(t *testing.T, file string) *unstructured.Unstructured {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "..", "ipam", "testdata", file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	obj := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal(text, &obj.Object); err != nil {
+		t.Fatal(err)
+	}
+	obj.SetResourceVersion("")
+	return obj
+}
+
+func resourceOf(t api.Type) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: t.Group, Version: t.Version, Resource: t.Plural}
+}
+
+// A consistent list comes in pages of 500 and is complete; a stale one comes at once and is complete too.
+func TestLongListsAreComplete(t *testing.T) {
+	proxy := labtest.NewProxy(t)
+	cfg, err := LoadKubeconfig(proxy.Kubeconfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, cfg)
+	const n = 520
+	g, ctx := errgroup.WithContext(t.Context())
+	g.SetLimit(50)
+	for i := range n {
+		g.Go(func() error {
+			name := fmt.Sprintf("long-list-%d", i)
+			return s.Create(ctx, &api.IPAMHandle{Meta: api.Meta{Name: name}, Spec: api.IPAMHandleSpec{HandleID: name, Block: map[string]int{}}})
+		})
+	}
+	t.Cleanup(func() {
+		err := admin(t).Resource(handles).DeleteCollection(context.Background(), metav1.DeleteOptions{}, metav1.ListOptions{})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		opts  datastore.ListOptions
+		pages int
+	}{{datastore.ListOptions{}, 2}, {datastore.ListOptions{Stale: true}, 1}} {
+		// The watch cache is not long behind: it is asked until it has what was written.
+		for deadline := time.Now().Add(10 * time.Second); ; {
+			proxy.Reset()
+			var list api.IPAMHandleList
+			if err := s.List(t.Context(), &list, c.opts); err != nil {
+				t.Fatal(err)
+			}
+			if pages := proxy.Requests()["list ipamhandles"]; pages != c.pages {
+				t.Errorf("stale=%v: %d requests, want %d", c.opts.Stale, pages, c.pages)
+			}
+			if distinct(list) == n {
+				break
+			}
+			if !c.opts.Stale || time.Now().After(deadline) {
+				t.Fatalf("stale=%v: %d handles, want %d", c.opts.Stale, distinct(list), n)
+			}
+		}
+	}
+}
+
+func distinct(list api.IPAMHandleList) int {
+	names := map[string]bool{}
+	for _, h := range list.Items {
+		if strings.HasPrefix(h.Name, "long-list-") {
+			names[h.Name] = true
+		}
+	}
+	return len(names)
+}
+
+// The plugin writes a pod's address through its status, which may change annotations too. Guarded, it does not touch a pod
+// that is not the one that was read.
+func TestPatchStatus(t *testing.T) {
+	s := realStore(t)
+	createPod(t, "patched")
+	read := &api.Pod{Meta: api.Meta{Name: "patched", Namespace: "default"}}
+	if err := s.Get(t.Context(), read); err != nil {
+		t.Fatal(err)
+	}
+	old := *read
+	patch := func(ip string) Patch {
+		return Patch{Metadata: PatchMeta{Annotations: map[string]*string{api.AnnotationPodIP: &ip}}}
+	}
+	if err := s.PatchStatus(t.Context(), read, patch("10.0.0.1/32"), true); err != nil {
+		t.Fatal(err)
+	}
+	if read.Annotations[api.AnnotationPodIP] != "10.0.0.1/32" || read.Annotations["kept"] != "yes" || read.ResourceVersion == old.ResourceVersion {
+		t.Errorf("after the patch: %+v", read.Meta)
+	}
+	if err := s.PatchStatus(t.Context(), &old, patch("10.0.0.2/32"), true); !errors.Is(err, datastore.ErrConflict) {
+		t.Errorf("guarded patch of an old revision: error %v, want %v", err, datastore.ErrConflict)
+	}
+	if err := s.PatchStatus(t.Context(), &old, patch(""), false); err != nil {
+		t.Errorf("unguarded patch of an old revision: %v", err)
+	}
+	if ip, there := old.Annotations[api.AnnotationPodIP]; !there || ip != "" {
+		t.Errorf("annotation %q, there %v, want an empty one: that is how a release is told", ip, there)
+	}
+	remove := Patch{Metadata: PatchMeta{Annotations: map[string]*string{api.AnnotationPodIP: nil}}}
+	if err := s.PatchStatus(t.Context(), &old, remove, false); err != nil {
+		t.Fatal(err)
+	}
+	if _, there := old.Annotations[api.AnnotationPodIP]; there {
+		t.Error("the removed annotation is there, or was merged into what was read before")
+	}
+	gone := &api.Pod{Meta: api.Meta{Name: "patched-never", Namespace: "default"}}
+	if err := s.PatchStatus(t.Context(), gone, patch("10.0.0.1/32"), false); !errors.Is(err, datastore.ErrNotFound) {
+		t.Errorf("patch of a pod that is gone: error %v, want %v", err, datastore.ErrNotFound)
+	}
+	// A pod of the same name that is another one, as a StatefulSet makes it.
+	if err := admin(t).Resource(pods).Namespace("default").Delete(t.Context(), "patched", metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {
+		t.Fatal(err)
+	}
+	createPod(t, "patched")
+	if err := s.PatchStatus(t.Context(), read, patch("10.0.0.1/32"), true); !errors.Is(err, datastore.ErrConflict) {
+		t.Errorf("guarded patch of a pod's successor: error %v, want %v", err, datastore.ErrConflict)
+	}
+}
+
+func createPod(t *testing.T, name string) {
+	t.Helper()
+	obj := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "Pod",
+		"metadata": map[string]any{"name": name, "annotations": map[string]any{"kept": "yes"}},
+		"spec":     map[string]any{"containers": []any{map[string]any{"name": "c", "image": "pause"}}},
+	}}
+	kind := admin(t).Resource(pods).Namespace("default")
+	if _, err := kind.Create(t.Context(), obj, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		err := kind.Delete(context.Background(), name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)})
+		if err != nil && !apierrors.IsNotFound(err) {
+			t.Error(err)
+		}
+	})
+}
+
+// The server's two refusals, of a token that it does not know and of an account that may not, are the same to callers.
+func TestRefusedCredentials(t *testing.T) {
+	cfg, err := LoadKubeconfig(labtest.API(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, token := range map[string]string{"unknown token": secret, "account without rights": accountToken(t)} {
+		cfg.Token = token
+		s := open(t, cfg)
+		for verb, err := range map[string]error{
+			"get": get(t.Context(), s), "create": create(t.Context(), s), "update": update(t.Context(), s),
+			"list": s.List(t.Context(), &api.IPPoolList{}, datastore.ListOptions{}), "delete": s.Delete(t.Context(), handle()),
+		} {
+			if !errors.Is(err, datastore.ErrUnauthorized) {
+				t.Errorf("%s, %s: error %v, want %v", name, verb, err, datastore.ErrUnauthorized)
+			} else if strings.Contains(err.Error(), token) {
+				t.Errorf("%s, %s: error %q repeats the token", name, verb, err)
+			}
+		}
+	}
+}
+
+// accountToken returns a token of a ServiceAccount that nobody gave rights to.
+func accountToken(t *testing.T) string {
+	t.Helper()
+	kind := admin(t).Resource(accounts).Namespace("default")
+	account := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "ServiceAccount", "metadata": map[string]any{"name": "without-rights"},
+	}}
+	if _, err := kind.Create(t.Context(), account, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := kind.Delete(context.Background(), "without-rights", metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	request := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "metadata": map[string]any{"name": "without-rights"},
+	}}
+	got, err := kind.Create(t.Context(), request, metav1.CreateOptions{}, "token")
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, _, err := unstructured.NestedString(got.Object, "status", "token")
+	if err != nil || token == "" {
+		t.Fatalf("no token in %v: %v", got.Object, err)
+	}
+	return token
+}
+
+// What the definitions refuse is an error that nobody takes for contention or for an absent server.
+func TestInvalidObjectIsItsOwnError(t *testing.T) {
+	s := realStore(t)
+	err := s.Create(t.Context(), &api.IPPool{Meta: api.Meta{Name: "invalid"}, Spec: api.IPPoolSpec{CIDR: "10.0.0.0/16", IPIPMode: "Sometimes"}})
+	if err == nil || !strings.Contains(err.Error(), "spec.ipipMode") {
+		t.Errorf("error %v, want one that names spec.ipipMode", err)
+	}
+	for _, kind := range []error{datastore.ErrConflict, datastore.ErrExists, datastore.ErrUnavailable, datastore.ErrUnauthorized, datastore.ErrNotFound} {
+		if errors.Is(err, kind) {
+			t.Errorf("error %v is %v", err, kind)
+		}
+	}
 }

@@ -1,0 +1,448 @@
+package kubernetes
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore"
+)
+
+// faulty is an API server that answers what a test tells it to: what a real one cannot be made to do at will.
+type faulty struct {
+	*httptest.Server
+	mu      sync.Mutex // guards the rest
+	answers []http.HandlerFunc
+	seen    []string
+}
+
+// newFaulty returns a server that gives the answers in order, the last one for ever.
+func newFaulty(t *testing.T, answers ...http.HandlerFunc) *faulty {
+	t.Helper()
+	f := &faulty{answers: answers}
+	f.Server = httptest.NewUnstartedServer(f)
+	f.EnableHTTP2 = true
+	f.Config.ErrorLog = log.New(io.Discard, "", 0) // clients hang up on purpose
+	f.StartTLS()
+	t.Cleanup(f.Close)
+	return f
+}
+
+func (f *faulty) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	f.mu.Lock()
+	f.seen = append(f.seen, r.Method)
+	answer := f.answers[0]
+	if len(f.answers) > 1 {
+		f.answers = f.answers[1:]
+	}
+	f.mu.Unlock()
+	answer(w, r)
+}
+
+func (f *faulty) requests() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.seen
+}
+
+func (f *faulty) config() Config {
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: f.Certificate().Raw})
+	return Config{Server: f.URL, CAData: ca, Token: secret}
+}
+
+func open(t *testing.T, cfg Config) *Store {
+	t.Helper()
+	s, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+const handleJSON = `{"metadata":{"name":"h","uid":"u","resourceVersion":"7"},"spec":{"handleID":"h","block":{"10.0.0.0/26":1}}}`
+
+func ok(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, handleJSON) }
+
+func status(code int, header ...string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		for i := 0; i+1 < len(header); i += 2 {
+			w.Header().Set(header[i], header[i+1])
+		}
+		w.WriteHeader(code)
+		fmt.Fprintf(w, `{"kind":"Status","message":"the server said %d"}`, code)
+	}
+}
+
+// drop ends the connection without an answer, or in the middle of one.
+func drop(body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		if body != "" {
+			w.Header().Set("Content-Length", "1000")
+			fmt.Fprint(w, body)
+			w.(http.Flusher).Flush()
+		}
+		panic(http.ErrAbortHandler)
+	}
+}
+
+func handle() *api.IPAMHandle {
+	return &api.IPAMHandle{Meta: api.Meta{Name: "h", UID: "u", ResourceVersion: "6"}, Spec: api.IPAMHandleSpec{HandleID: "h"}}
+}
+
+// Which requests are sent again, and how often: never a write that may have landed.
+func TestRetries(t *testing.T) {
+	const retryAfter = "Retry-After"
+	for _, c := range []struct {
+		name    string
+		answers []http.HandlerFunc
+		do      func(context.Context, *Store) error
+		want    error
+		sent    int
+	}{
+		{"a read that the server is too busy for", []http.HandlerFunc{status(429, retryAfter, "0"), ok}, get, nil, 2},
+		{"a write that the server is too busy for", []http.HandlerFunc{status(429, retryAfter, "0"), status(429), ok}, update, nil, 3},
+		{"a write that the server says it did not take", []http.HandlerFunc{status(503, retryAfter, "0"), ok}, update, nil, 2},
+		{"a write that something answered 503 to", []http.HandlerFunc{status(503), ok}, update, datastore.ErrUnavailable, 1},
+		{"a read that something answered 503 to", []http.HandlerFunc{status(503), ok}, get, nil, 2},
+		{"a server that stays busy", []http.HandlerFunc{status(429, retryAfter, "0")}, get, datastore.ErrUnavailable, maxTries},
+		{"a read without an answer", []http.HandlerFunc{drop(""), ok}, get, nil, 2},
+		{"a read with half an answer", []http.HandlerFunc{drop(`{"metadata":`), ok}, get, nil, 2},
+		{"a write without an answer", []http.HandlerFunc{drop(""), ok}, update, datastore.ErrUnavailable, 1},
+		{"a write with half an answer", []http.HandlerFunc{drop(`{"metadata":`), ok}, update, datastore.ErrUnavailable, 1},
+		{"a creation without an answer", []http.HandlerFunc{drop(""), ok}, create, datastore.ErrUnavailable, 1},
+		{"an internal error", []http.HandlerFunc{status(500), ok}, get, datastore.ErrUnavailable, 1},
+		{"a time-out of etcd", []http.HandlerFunc{status(504), ok}, update, datastore.ErrUnavailable, 1},
+		{"a refusal", []http.HandlerFunc{status(403), ok}, get, datastore.ErrUnauthorized, 1},
+		{"bad credentials", []http.HandlerFunc{status(401), ok}, update, datastore.ErrUnauthorized, 1},
+		{"what went away", []http.HandlerFunc{status(404), ok}, update, datastore.ErrConflict, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			f := newFaulty(t, c.answers...)
+			err := c.do(t.Context(), open(t, f.config()))
+			if !errors.Is(err, c.want) || err != nil && c.want == nil {
+				t.Errorf("error %v, want %v", err, c.want)
+			}
+			if got := len(f.requests()); got != c.sent {
+				t.Errorf("%d requests were sent, want %d", got, c.sent)
+			}
+			if err != nil && strings.Contains(err.Error(), secret) {
+				t.Errorf("error %q repeats the token", err)
+			}
+		})
+	}
+}
+
+func get(ctx context.Context, s *Store) error    { return s.Get(ctx, handle()) }
+func update(ctx context.Context, s *Store) error { return s.Update(ctx, handle()) }
+func create(ctx context.Context, s *Store) error { return s.Create(ctx, handle()) }
+
+func TestRetryAfterIsWaitedForAndBounded(t *testing.T) {
+	t.Parallel()
+	f := newFaulty(t, status(429, "Retry-After", "1"), ok)
+	began := time.Now()
+	if err := get(t.Context(), open(t, f.config())); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(began); took < 500*time.Millisecond {
+		t.Errorf("tried again after %v, want half a second at least", took)
+	}
+	resp := &http.Response{StatusCode: 429, Header: http.Header{"Retry-After": {"86400"}}}
+	if got := retryAfter(http.MethodGet, resp); got != maxRetryAfter {
+		t.Errorf("a day is waited for as %v, want %v", got, maxRetryAfter)
+	}
+}
+
+// An error says what was asked, what the server said, and wraps what callers branch on.
+func TestErrorsSayWhatHappened(t *testing.T) {
+	t.Parallel()
+	f := newFaulty(t, status(403))
+	err := get(t.Context(), open(t, f.config()))
+	const want = "GET /apis/crd.projectcalico.org/v1/ipamhandles/h: not authorized: the server said 403 (HTTP 403)"
+	if d := cmp.Diff(want, fmt.Sprint(err)); d != "" {
+		t.Errorf("error (-want +got):\n%s", d)
+	}
+	f = newFaulty(t, func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "<html>proxy "+strings.Repeat("x", 1<<16), 418)
+	})
+	err = get(t.Context(), open(t, f.config()))
+	if d := cmp.Diff("GET /apis/crd.projectcalico.org/v1/ipamhandles/h: I'm a teapot (HTTP 418)", fmt.Sprint(err)); d != "" {
+		t.Errorf("error (-want +got):\n%s", d)
+	}
+	f = newFaulty(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>") })
+	err = get(t.Context(), open(t, f.config()))
+	if err == nil || !strings.Contains(err.Error(), "the API server's answer: ") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// A deadline of the caller ends the tries; so does the client's own when the server accepts and says nothing.
+func TestSilentServerIsUnavailableInBoundedTime(t *testing.T) {
+	t.Parallel()
+	silent := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+	for name, do := range map[string]func(context.Context, *Store) error{"get": get, "update": update} {
+		f := newFaulty(t, silent)
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		began := time.Now()
+		err := do(ctx, open(t, f.config()))
+		cancel()
+		if !errors.Is(err, datastore.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 2*time.Second {
+			t.Errorf("%s with a deadline: error %v after %v", name, err, time.Since(began))
+		}
+		s := open(t, f.config())
+		s.client.timeout = 200 * time.Millisecond
+		began = time.Now()
+		if err := do(t.Context(), s); !errors.Is(err, datastore.ErrUnavailable) || time.Since(began) > 2*time.Second {
+			t.Errorf("%s without one: error %v after %v", name, err, time.Since(began))
+		}
+	}
+}
+
+func TestUnreachableServer(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := "https://" + l.Addr().String()
+	l.Close()
+	began := time.Now()
+	err = get(t.Context(), open(t, Config{Server: url, Token: secret}))
+	if !errors.Is(err, datastore.ErrUnavailable) || !strings.Contains(err.Error(), url) || strings.Contains(err.Error(), secret) {
+		t.Errorf("error %v, want %v that names %s", err, datastore.ErrUnavailable, url)
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("it took %v", took)
+	}
+}
+
+// The server must be who the kubeconfig says, and is told nothing otherwise.
+func TestWrongServer(t *testing.T) {
+	t.Parallel()
+	f := newFaulty(t, ok)
+	unknown := f.config()
+	unknown.CAData = otherCA(t)
+	name := f.config()
+	name.ServerName = "kubernetes.somewhere-else"
+	plain := f.config()
+	plain.CAData = nil // the system's authorities have not signed it either
+	for what, cfg := range map[string]Config{"unknown authority": unknown, "other name": name, "system's authorities": plain} {
+		err := get(t.Context(), open(t, cfg))
+		if !errors.Is(err, datastore.ErrUnavailable) || !strings.Contains(err.Error(), "certificate") {
+			t.Errorf("%s: error %v, want one about the certificate", what, err)
+		}
+	}
+	if got := f.requests(); len(got) > 0 {
+		t.Errorf("the server was asked %v", got)
+	}
+	insecure := plain
+	insecure.Insecure = true
+	if err := get(t.Context(), open(t, insecure)); err != nil {
+		t.Errorf("insecure-skip-tls-verify: %v", err)
+	}
+}
+
+// otherCA returns a certificate that has signed nothing here.
+func otherCA(t *testing.T) []byte {
+	t.Helper()
+	public, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true, NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(nil, template, template, public, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+// A redirect is an error: the token goes to the server of the kubeconfig and to nobody else.
+func TestRedirectsAreNotFollowed(t *testing.T) {
+	t.Parallel()
+	thief := newFaulty(t, ok)
+	f := newFaulty(t, func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, thief.URL+r.URL.Path, http.StatusTemporaryRedirect)
+	})
+	if err := get(t.Context(), open(t, f.config())); err == nil || !strings.Contains(err.Error(), "HTTP 307") {
+		t.Errorf("error %v, want one that tells the redirect", err)
+	}
+	if got := thief.requests(); len(got) > 0 {
+		t.Errorf("the other server was asked %v", got)
+	}
+}
+
+// Requests say who asks, and a token file is read again for each: kubelet rotates it.
+func TestRequestHeaders(t *testing.T) {
+	t.Parallel()
+	var got []string
+	f := newFaulty(t, func(w http.ResponseWriter, r *http.Request) {
+		got = append(got, strings.Join([]string{r.Header.Get("Authorization"), r.UserAgent(), r.Header.Get("Content-Type"), r.Header.Get("Accept")}, "|"))
+		ok(w, r)
+	})
+	token := filepath.Join(t.TempDir(), "token")
+	cfg := f.config()
+	cfg.TokenFile, cfg.UserAgent = token, "tortie-cni/v0"
+	s := open(t, cfg)
+	if err := get(t.Context(), s); err == nil || !strings.Contains(err.Error(), "bearer token: open "+token) {
+		t.Errorf("without the file: error %v", err)
+	}
+	for _, text := range []string{"one\n", "two"} {
+		if err := os.WriteFile(token, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := update(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := []string{
+		"Bearer one|tortie-cni/v0|application/json|application/json",
+		"Bearer two|tortie-cni/v0|application/json|application/json",
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("headers (-want +got):\n%s", d)
+	}
+	cfg = f.config()
+	cfg.Token = secret + "\nX-Injected: yes"
+	if err := get(t.Context(), open(t, cfg)); err == nil || strings.Contains(err.Error(), secret) {
+		t.Errorf("a token with a line break: error %v", err)
+	}
+}
+
+// Requests that run at once share one connection, from the first on.
+func TestOneConnection(t *testing.T) {
+	t.Parallel()
+	var connections atomic.Int32
+	f := &faulty{answers: []http.HandlerFunc{func(w http.ResponseWriter, r *http.Request) { time.Sleep(20 * time.Millisecond); ok(w, r) }}}
+	f.Server = httptest.NewUnstartedServer(f)
+	f.EnableHTTP2 = true
+	f.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+		if s == http.StateNew {
+			connections.Add(1)
+		}
+	}
+	f.StartTLS()
+	defer f.Close()
+	s := open(t, f.config())
+	together(t, 100, func() error { return get(t.Context(), s) }) // as many as an API server takes at once
+	if got := connections.Load(); got != 1 {
+		t.Errorf("%d connections, want 1", got)
+	}
+	f.CloseClientConnections() // as when the API server restarts
+	together(t, 20, func() error { return get(t.Context(), s) })
+}
+
+func together(t *testing.T, n int, do func() error) {
+	t.Helper()
+	var wg sync.WaitGroup
+	for range n {
+		wg.Go(func() {
+			if err := do(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// A connection that was cut off without a word is found dead and replaced; reads that wait on it go on over a new one.
+func TestDeadConnectionIsReplaced(t *testing.T) {
+	t.Parallel()
+	f := newFaulty(t, ok)
+	link := newLink(t, f.Listener.Addr().String())
+	cfg := f.config()
+	cfg.Server, cfg.ServerName = "https://"+link.Addr().String(), "example.com"
+	s := open(t, cfg)
+	tr := s.client.http.Transport.(*http.Transport)
+	if c := tr.HTTP2; c.SendPingTimeout+c.PingTimeout >= requestTimeout {
+		t.Errorf("a dead connection is found after %v + %v, a request waits %v", c.SendPingTimeout, c.PingTimeout, requestTimeout)
+	}
+	tr.HTTP2 = &http.HTTP2Config{SendPingTimeout: 200 * time.Millisecond, PingTimeout: 200 * time.Millisecond}
+	if err := get(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	link.cut()
+	began := time.Now()
+	if err := get(t.Context(), s); err != nil {
+		t.Errorf("after %v: %v", time.Since(began), err)
+	}
+}
+
+// link forwards connections to a server until they are cut: then they stay open and nothing passes.
+type link struct {
+	net.Listener
+	mu  sync.Mutex // guards all
+	all []*gate
+}
+
+type gate struct {
+	net.Conn
+	closed atomic.Bool
+}
+
+// Read drops what comes in once the gate is closed.
+func (g *gate) Read(p []byte) (int, error) {
+	for {
+		n, err := g.Conn.Read(p)
+		if err != nil || !g.closed.Load() {
+			return n, err
+		}
+	}
+}
+
+func newLink(t *testing.T, to string) *link {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &link{Listener: l}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", to)
+			if err != nil {
+				in.Close()
+				continue
+			}
+			g := &gate{Conn: in}
+			k.mu.Lock()
+			k.all = append(k.all, g)
+			k.mu.Unlock()
+			go func() { io.Copy(out, g); out.Close() }()
+			go func() { io.Copy(in, out); in.Close() }()
+		}
+	}()
+	return k
+}
+
+func (k *link) cut() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, g := range k.all {
+		g.closed.Store(true)
+	}
+}

@@ -1,0 +1,173 @@
+package kubernetes
+
+import (
+	"encoding/base64"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// secret stands for a token: no error may repeat it.
+const secret = "s3cr3t-token"
+
+// writeConfig writes a kubeconfig whose parts are lines of YAML below cluster and user.
+func writeConfig(t *testing.T, cluster, user string) string {
+	t.Helper()
+	indent := func(s string) string { return "    " + strings.ReplaceAll(s, "\n", "\n    ") }
+	return writeFile(t, "kubeconfig", "apiVersion: v1\nkind: Config\ncurrent-context: tortie\n"+
+		"contexts:\n- name: other\n  context: {cluster: nowhere, user: nobody}\n- name: tortie\n  context: {cluster: local, user: cni}\n"+
+		"clusters:\n- name: local\n  cluster:\n"+indent(cluster)+"\nusers:\n- name: cni\n  user:\n"+indent(user)+"\n")
+}
+
+func writeFile(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestLoadKubeconfig(t *testing.T) {
+	b64 := func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
+	for _, c := range []struct {
+		name          string
+		cluster, user string
+		want          Config
+	}{
+		{
+			name:    "token and inline authority",
+			cluster: "server: https://10.96.0.1:443\ncertificate-authority-data: " + b64("CA"), user: "token: " + secret,
+			want: Config{Server: "https://10.96.0.1:443", CAData: []byte("CA"), Token: secret},
+		},
+		{
+			name:    "client certificate and server name",
+			cluster: "server: https://[fd00::1]:6443\ntls-server-name: kubernetes",
+			user:    "client-certificate-data: " + b64("CERT") + "\nclient-key-data: " + b64("KEY"),
+			want:    Config{Server: "https://[fd00::1]:6443", ServerName: "kubernetes", CertData: []byte("CERT"), KeyData: []byte("KEY")},
+		},
+		{
+			name: "no verification", cluster: "server: https://a\ninsecure-skip-tls-verify: true", user: "{}",
+			want: Config{Server: "https://a", Insecure: true},
+		},
+		{
+			name: "token file with an absolute path", cluster: "server: https://a", user: "tokenFile: /run/token",
+			want: Config{Server: "https://a", TokenFile: "/run/token"},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := LoadKubeconfig(writeConfig(t, c.cluster, c.user))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(c.want, got); d != "" {
+				t.Errorf("config (-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+// Files that a kubeconfig names lie beside it, as for kubectl.
+func TestLoadKubeconfigReadsFilesBesideIt(t *testing.T) {
+	path := writeConfig(t, "server: https://a\ncertificate-authority: pki/ca.crt", "tokenFile: token")
+	dir := filepath.Dir(path)
+	if err := os.Mkdir(filepath.Join(dir, "pki"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "pki", "ca.crt"), []byte("CA"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := LoadKubeconfig(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Config{Server: "https://a", CAData: []byte("CA"), TokenFile: filepath.Join(dir, "token")}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("config (-want +got):\n%s", d)
+	}
+}
+
+// What is wrong is told with the file and the field, and never with the token.
+func TestLoadKubeconfigErrors(t *testing.T) {
+	const server = "server: https://a"
+	for _, c := range []struct{ name, text, want string }{
+		{"not YAML", "users: [{user: {token: " + secret + "}", "not valid YAML or JSON of a kubeconfig"},
+		{"a token where a list belongs", "users: " + secret, "not valid YAML or JSON of a kubeconfig"},
+		{"empty", "", `current-context "" is not among contexts`},
+		{"unknown context", "current-context: a", `current-context "a" is not among contexts`},
+		{"unknown cluster", "current-context: a\ncontexts: [{name: a, context: {cluster: c, user: u}}]\nusers: [{name: u, user: {token: " + secret + "}}]",
+			`cluster "c" of context "a" is not among clusters`},
+		{"unknown user", "current-context: a\ncontexts: [{name: a, context: {cluster: c, user: u}}]\nclusters: [{name: c, cluster: {" + server + "}}]",
+			`user "u" of context "a" is not among users`},
+	} {
+		t.Run(c.name, func(t *testing.T) { wantKubeconfigError(t, writeFile(t, "kubeconfig", c.text), c.want) })
+	}
+	for _, c := range []struct{ name, cluster, user, want string }{
+		{"no server", "tls-server-name: a", "token: " + secret, "clusters[].cluster.server is empty"},
+		{"authority not base64", server + "\ncertificate-authority-data: '%'", "token: " + secret, "certificate-authority: its -data form is not base64"},
+		{"authority missing", server + "\ncertificate-authority: ca.crt", "token: " + secret, "certificate-authority: open "},
+		{"certificate not base64", server, "token: " + secret + "\nclient-certificate-data: '%'", "client-certificate: its -data form is not base64"},
+		{"key not base64", server, "token: " + secret + "\nclient-key-data: '" + secret + "%'", "client-key: its -data form is not base64"},
+	} {
+		t.Run(c.name, func(t *testing.T) { wantKubeconfigError(t, writeConfig(t, c.cluster, c.user), c.want) })
+	}
+	t.Run("no file", func(t *testing.T) {
+		wantKubeconfigError(t, filepath.Join(t.TempDir(), "calico-kubeconfig"), "is the install container of tortie-node running on this node?")
+	})
+}
+
+func wantKubeconfigError(t *testing.T, path, want string) {
+	t.Helper()
+	_, err := LoadKubeconfig(path)
+	if err == nil {
+		t.Fatal("accepted")
+	}
+	for _, text := range []string{path, want} {
+		if !strings.Contains(err.Error(), text) {
+			t.Errorf("error %q lacks %q", err, text)
+		}
+	}
+	if strings.Contains(err.Error(), secret) {
+		t.Errorf("error %q repeats the token", err)
+	}
+}
+
+// A configuration that cannot work is refused before any request, and its secrets are not told.
+func TestNewErrors(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		cfg  Config
+		want string
+	}{
+		{"no server", Config{Token: secret}, `API server "": not a URL`},
+		{"no scheme", Config{Server: "10.96.0.1:443", Token: secret}, "not a URL such as https://10.96.0.1:443"},
+		{"other scheme", Config{Server: "unix:///run/api", Token: secret}, "not a URL such as"},
+		{"authority not PEM", Config{Server: "https://a", CAData: []byte("CA"), Token: secret}, "certificate-authority: no PEM certificate in it"},
+		{"key not PEM", Config{Server: "https://a", CertData: []byte("CERT"), KeyData: []byte(secret)}, "client-certificate and client-key: "},
+		{"key missing", Config{Server: "https://a", CertData: []byte("CERT")}, "client-certificate and client-key: "},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := New(c.cfg)
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Fatalf("error %v, want %q", err, c.want)
+			}
+			if strings.Contains(err.Error(), secret) {
+				t.Errorf("error %q repeats the secret", err)
+			}
+		})
+	}
+}
+
+func FuzzLoadKubeconfig(f *testing.F) {
+	f.Add("current-context: a\ncontexts: [{name: a, context: {cluster: c, user: u}}]\nclusters: [{name: c, cluster: {server: 'https://a'}}]\nusers: [{name: u, user: {token: x}}]")
+	f.Add(`{"current-context":"a","contexts":[{"name":"a","context":{}}]}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		path := writeFile(t, "kubeconfig", text)
+		if cfg, err := LoadKubeconfig(path); err == nil && cfg.Server == "" {
+			t.Errorf("accepted without a server")
+		}
+	})
+}

@@ -1,0 +1,155 @@
+package labtest
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// Proxy stands in front of the API server and counts what passes: requests by verb and resource, and connections.
+type Proxy struct {
+	kubeconfig string
+
+	mu          sync.Mutex // guards all below
+	requests    map[string]int
+	connections int
+}
+
+// NewProxy starts a proxy before the server of API. It ends with the test.
+func NewProxy(t testing.TB) *Proxy {
+	t.Helper()
+	upstream := RESTConfig(t)
+	target, err := url.Parse(upstream.Host)
+	if err != nil {
+		t.Fatalf("the lab's API server: %v", err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(upstream.CAData)
+	p := &Proxy{requests: map[string]int{}}
+	forward := &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) },
+		Transport: &http.Transport{
+			TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true,
+		},
+	}
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p.count(r)
+		forward.ServeHTTP(w, r)
+	}))
+	server.EnableHTTP2 = true
+	server.Config.ConnState = p.connState
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	p.kubeconfig = p.write(t, server, upstream)
+	return p
+}
+
+// write writes the kubeconfig of a client that comes through the proxy as the administrator.
+func (p *Proxy) write(t testing.TB, server *httptest.Server, upstream *rest.Config) string {
+	t.Helper()
+	cfg, err := clientcmd.LoadFromFile(API(t))
+	if err != nil {
+		t.Fatalf("read the lab's kubeconfig: %v", err)
+	}
+	for _, cluster := range cfg.Clusters {
+		cluster.Server = server.URL
+		cluster.CertificateAuthorityData = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+		cluster.TLSServerName = ""
+	}
+	for _, user := range cfg.AuthInfos {
+		user.Token, user.TokenFile = upstream.BearerToken, ""
+	}
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*cfg, path); err != nil {
+		t.Fatalf("write the proxy's kubeconfig: %v", err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func (p *Proxy) connState(_ net.Conn, s http.ConnState) {
+	if s == http.StateNew {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.connections++
+	}
+}
+
+func (p *Proxy) count(r *http.Request) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.requests[requestKey(r)]++
+}
+
+// requestKey names a request as RBAC does, such as "list ippools" or "patch pods/status".
+func requestKey(r *http.Request) string {
+	// /api/v1/RESOURCE… or /apis/GROUP/VERSION/RESOURCE…, the resource perhaps behind namespaces/NAME.
+	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	if len(parts) > 0 && parts[0] == "api" {
+		parts = parts[min(2, len(parts)):]
+	} else {
+		parts = parts[min(3, len(parts)):]
+	}
+	if len(parts) > 2 && parts[0] == "namespaces" {
+		parts = parts[2:]
+	}
+	if len(parts) == 0 {
+		return strings.ToLower(r.Method) + " " + r.URL.Path
+	}
+	resource := parts[0]
+	if len(parts) > 2 {
+		resource += "/" + parts[2]
+	}
+	verb := map[string]string{http.MethodPost: "create", http.MethodPut: "update"}[r.Method]
+	switch {
+	case verb != "":
+	case r.Method == http.MethodGet && len(parts) == 1:
+		verb = "list"
+	default:
+		verb = strings.ToLower(r.Method)
+	}
+	return verb + " " + resource
+}
+
+// Kubeconfig returns the path of an administrator's kubeconfig that leads through the proxy.
+func (p *Proxy) Kubeconfig() string { return p.kubeconfig }
+
+// Reset forgets what was counted.
+func (p *Proxy) Reset() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.requests, p.connections = map[string]int{}, 0
+}
+
+// Requests returns how many requests passed since the last Reset, by verb and resource, such as "get ipamblocks".
+func (p *Proxy) Requests() map[string]int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	out := map[string]int{}
+	for k, n := range p.requests {
+		out[k] = n
+	}
+	return out
+}
+
+// Connections returns how many connections were opened to the proxy since the last Reset.
+func (p *Proxy) Connections() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.connections
+}
