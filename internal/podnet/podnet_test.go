@@ -618,3 +618,25 @@ func TestStorm(t *testing.T) {
 		t.Errorf("routes left:\n%s", got)
 	}
 }
+
+// BenchmarkSetup wires one pod after the other; taking them down is not measured.
+func BenchmarkSetup(b *testing.B) {
+	host := netnstest.New(b)
+	for b.Loop() {
+		b.StopTimer()
+		p := netnstest.New(b)
+		b.StartTimer()
+		err := host.Do(func() error {
+			_, err := podnet.Setup(b.Context(), config(p, "web-1", "10.65.0.2"))
+			return err
+		})
+		b.StopTimer()
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := host.Conn.DeleteLink(host.Link(b, podnet.HostVethName("cali", "golden", "web-1")).Index); err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+	}
+}
