@@ -30,13 +30,7 @@ type host struct {
 
 func newHost(t *testing.T) *host {
 	t.Helper()
-	root := t.TempDir()
-	h := &host{cfg: config.Install{
-		NetDir: "/etc/cni/net.d", HostNetDir: filepath.Join(root, "net.d"), HostBinDirs: []string{filepath.Join(root, "bin")},
-		SourceDir: filepath.Join(root, "image"), ConfName: "10-calico.conflist", NodeName: "node1",
-		ServiceHost: "10.96.0.1", ServicePort: 443, LogLevel: "info", LogFile: "/var/log/calico/cni/cni.log",
-		AccountDir: filepath.Join(root, "account"),
-	}}
+	h := hostBelow(t.TempDir())
 	for _, dir := range []string{h.cfg.HostNetDir, h.cfg.HostBinDirs[0], h.cfg.SourceDir, h.cfg.AccountDir} {
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			t.Fatal(err)
@@ -47,6 +41,16 @@ func newHost(t *testing.T) *host {
 	}
 	put(t, filepath.Join(h.cfg.AccountDir, "ca.crt"), "a certificate")
 	return h
+}
+
+// hostBelow names the directories of a host; it makes none.
+func hostBelow(root string) *host {
+	return &host{cfg: config.Install{
+		NetDir: "/etc/cni/net.d", HostNetDir: filepath.Join(root, "net.d"), HostBinDirs: []string{filepath.Join(root, "bin")},
+		SourceDir: filepath.Join(root, "image"), ConfName: "10-calico.conflist", NodeName: "node1",
+		ServiceHost: "10.96.0.1", ServicePort: 443, LogLevel: "info", LogFile: "/var/log/calico/cni/cni.log",
+		AccountDir: filepath.Join(root, "account"),
+	}}
 }
 
 func (h *host) installer(tokens TokenSource) *Installer {

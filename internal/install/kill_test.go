@@ -85,14 +85,10 @@ func TestHelperInstalls(t *testing.T) {
 	if !ok {
 		return
 	}
-	h := &host{}
-	h.cfg = newHost(t).cfg
-	h.cfg.HostNetDir, h.cfg.HostBinDirs = filepath.Join(root, "net.d"), []string{filepath.Join(root, "bin")}
-	h.cfg.SourceDir, h.cfg.AccountDir = filepath.Join(root, "image"), filepath.Join(root, "account")
 	if _, err := os.Stdout.WriteString("x"); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.installer(fixedToken("secret")).Install(t.Context()); err != nil {
+	if err := hostBelow(root).installer(fixedToken("secret")).Install(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	select {} // the parent kills this process
