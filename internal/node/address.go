@@ -28,7 +28,7 @@ func chooseAddress(configured netip.Prefix, n *api.Node, links []netlinkx.Link, 
 		if want, err = internalIP(n); err != nil {
 			return NodeAddress{}, err
 		}
-		source = "InternalIP of Node " + n.Name
+		source = "InternalIP of node " + n.Name
 	}
 	for _, a := range addrs {
 		if a.Prefix.Addr() != want {
@@ -61,7 +61,7 @@ func internalIP(n *api.Node) (netip.Addr, error) {
 			return addr, nil
 		}
 	}
-	return netip.Addr{}, fmt.Errorf("Node %s has no IPv4 InternalIP in status.addresses: start its kubelet with --node-ip, or set the environment variable IP", n.Name)
+	return netip.Addr{}, fmt.Errorf("node %s has no IPv4 InternalIP in status.addresses: start its kubelet with --node-ip, or set the environment variable IP", n.Name)
 }
 
 func list(addrs []netlinkx.Addr) string {

@@ -231,7 +231,7 @@ func TestBrokenObjectsAreNamedAndLeftOut(t *testing.T) {
 	})
 	s, problems := BuildSnapshot(Self{Name: "node1", Addr: prefix("10.0.0.1/24")}, w)
 	text := strings.Join(texts(problems), "\n")
-	for _, want := range []string{"IPPool crooked", "Node node2", `"10.0.0.2"`, "Node far", `"minus"`, "BlockAffinity broken"} {
+	for _, want := range []string{"IPPool crooked", "node node2", `"10.0.0.2"`, "node far", `"minus"`, "BlockAffinity broken"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("problems do not name %s:\n%s", want, text)
 		}

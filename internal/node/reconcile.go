@@ -57,7 +57,7 @@ func (a *Agent) look(ctx context.Context) (Snapshot, error) {
 	world := a.Watch.World()
 	i := slices.IndexFunc(world.Nodes, func(n api.Node) bool { return n.Name == a.Config.Nodename })
 	if i < 0 {
-		return Snapshot{}, fmt.Errorf("Node %s does not exist in the API: keeping everything as it is until it comes back", a.Config.Nodename)
+		return Snapshot{}, fmt.Errorf("node %s does not exist in the API: keeping everything as it is until it comes back", a.Config.Nodename)
 	}
 	seen := world.Nodes[i]
 	if seen.UID != a.node.UID {

@@ -101,7 +101,7 @@ func (s *Snapshot) members(nodes []api.Node, note func(error)) {
 	for _, n := range nodes {
 		asn, err := nodeASN(n.Annotations)
 		if err != nil {
-			note(fmt.Errorf("Node %s: %w", n.Name, err))
+			note(fmt.Errorf("node %s: %w", n.Name, err))
 		}
 		if n.Name == s.Self.Name {
 			s.Self.ASN, s.Self.Labels = asn, n.Labels
@@ -113,7 +113,7 @@ func (s *Snapshot) members(nodes []api.Node, note func(error)) {
 		}
 		addr, err := netip.ParsePrefix(text)
 		if err != nil {
-			note(fmt.Errorf("Node %s: annotation %s %q is no address with its prefix length", n.Name, api.AnnotationIPv4Address, text))
+			note(fmt.Errorf("node %s: annotation %s %q is no address with its prefix length", n.Name, api.AnnotationIPv4Address, text))
 			continue
 		}
 		s.Others = append(s.Others, Member{Name: n.Name, Addr: addr.Addr(), ASN: asn})
