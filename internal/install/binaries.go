@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+
+	"github.com/tortie-net/tortie/internal/hostfile"
 )
 
 // required are the plugins without which the conflist cannot work; the image brings more.
@@ -23,7 +25,7 @@ func copyBinaries(source string, dirs []string) (written []string, err error) {
 		}
 		for _, dir := range dirs {
 			path := filepath.Join(dir, name)
-			changed, err := replace(path, content, 0o755)
+			changed, err := hostfile.Replace(path, content, 0o755)
 			if err != nil {
 				return written, err
 			}

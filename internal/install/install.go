@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/config"
+	"github.com/tortie-net/tortie/internal/hostfile"
 )
 
 const (
@@ -58,13 +59,13 @@ func (i *Installer) install(ctx context.Context) (_ Token, err error) {
 	if err != nil {
 		return Token{}, err
 	}
-	unlock, err := lock(ctx, i.cfg.HostNetDir)
+	unlock, err := hostfile.Lock(ctx, i.cfg.HostNetDir)
 	if err != nil {
 		return Token{}, err
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
 	for _, dir := range append(slices.Clone(i.cfg.HostBinDirs), i.cfg.HostNetDir) {
-		if err := sweep(dir); err != nil {
+		if err := hostfile.Sweep(dir); err != nil {
 			return Token{}, err
 		}
 	}
@@ -81,7 +82,7 @@ func (i *Installer) install(ctx context.Context) (_ Token, err error) {
 		return Token{}, err
 	}
 	path := filepath.Join(i.cfg.HostNetDir, i.cfg.ConfName)
-	changed, err := replace(path, conflist, 0o600)
+	changed, err := hostfile.Replace(path, conflist, 0o600)
 	if err != nil {
 		return Token{}, err
 	}
@@ -95,7 +96,7 @@ func (i *Installer) writeKubeconfig(token Token) error {
 		return err
 	}
 	path := filepath.Join(i.cfg.HostNetDir, KubeconfigName)
-	if _, err := replace(path, text, 0o600); err != nil {
+	if _, err := hostfile.Replace(path, text, 0o600); err != nil {
 		return err
 	}
 	i.log.Info("kubeconfig is in place", "path", path, "expires", token.Expires.UTC())

@@ -20,6 +20,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/tortie-net/tortie/internal/config"
+	"github.com/tortie-net/tortie/internal/hostfile"
 )
 
 // host is a node's directories, as an installer's container sees them, and the container's own.
@@ -441,7 +442,7 @@ func TestTwoInstallersTakeTurns(t *testing.T) {
 
 func TestWaitingForTheLockEnds(t *testing.T) {
 	h := newHost(t)
-	unlock, err := lock(t.Context(), h.cfg.HostNetDir)
+	unlock, err := hostfile.Lock(t.Context(), h.cfg.HostNetDir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/hostfile"
 	"github.com/tortie-net/tortie/internal/ipam"
 )
 
@@ -153,25 +154,11 @@ func declareNetworkAvailable(ctx context.Context, store *kubernetes.Store, node 
 	return store.PatchStatus(ctx, n, patch, false)
 }
 
-// writeState writes a file that the plugins read, atomically: they must never see half of it. A file that holds the text
-// already is not touched.
+// writeState writes a file that the plugins read. A file that holds the text already is not touched.
 func writeState(dir, name, text string) error {
-	path := filepath.Join(dir, name)
-	if have, err := os.ReadFile(path); err == nil && string(have) == text {
-		return nil
-	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	tmp, err := os.CreateTemp(dir, "."+name+".*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name())
-	_, err = tmp.WriteString(text)
-	err = errors.Join(err, tmp.Chmod(0o644), tmp.Sync(), tmp.Close())
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	return os.Rename(tmp.Name(), path)
+	_, err := hostfile.Replace(filepath.Join(dir, name), []byte(text), 0o644)
+	return err
 }

@@ -1,4 +1,6 @@
-package install
+// Package hostfile writes files that other processes of the host read while they are being written: the runtime's conflist,
+// the plugins that a kernel executes, the agent's state. It owns atomicity; what is written is the caller's business.
+package hostfile
 
 import (
 	"bytes"
@@ -19,9 +21,9 @@ const (
 	lockRetry   = 50 * time.Millisecond
 )
 
-// replace makes path a regular file with that content and mode, in one step for every reader: also for a kernel that runs
+// Replace makes path a regular file with that content and mode, in one step for every reader: also for a kernel that runs
 // the old file (ETXTBSY is for writing in place). It reports false, and leaves the inode alone, if the file was so already.
-func replace(path string, content []byte, mode fs.FileMode) (written bool, err error) {
+func Replace(path string, content []byte, mode fs.FileMode) (written bool, err error) {
 	if same(path, content, mode) {
 		return false, nil
 	}
@@ -75,8 +77,8 @@ func syncDir(dir string) error {
 	return nil
 }
 
-// sweep removes the temporary files of a run that was killed. The caller holds the lock: nobody else has one in use.
-func sweep(dir string) error {
+// Sweep removes the temporary files of a run that was killed. The caller holds the lock: nobody else has one in use.
+func Sweep(dir string) error {
 	left, err := filepath.Glob(filepath.Join(dir, tempPattern))
 	if err != nil {
 		return fmt.Errorf("looking for leftovers in %s: %w", dir, err)
@@ -90,10 +92,10 @@ func sweep(dir string) error {
 	return errors.Join(errs...)
 }
 
-// lock makes this process the only installer that works below dir until unlock. It locks the directory itself, so it leaves
+// Lock makes this process the only one that works below dir until unlock. It locks the directory itself, so it leaves
 // no file behind, and the kernel gives the lock back when the process dies. Two installers meet when a DaemonSet's pod is
 // replaced.
-func lock(ctx context.Context, dir string) (unlock func() error, err error) {
+func Lock(ctx context.Context, dir string) (unlock func() error, err error) {
 	d, err := os.Open(dir)
 	if err != nil {
 		return nil, fmt.Errorf("locking: %w%s", err, remedy(err))
