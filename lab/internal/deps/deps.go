@@ -28,6 +28,9 @@ var Lab = []Need{
 	{Package: "iproute2", Files: []string{"/sbin/ip", "/usr/sbin/ip", "/bin/ip"}},
 	{Package: "nftables", Files: []string{"/usr/sbin/nft", "/sbin/nft"}},
 	{Package: "tcpdump", Files: []string{"/usr/bin/tcpdump", "/usr/sbin/tcpdump"}},
+	{Package: "procps", Files: []string{"/usr/bin/ps", "/bin/ps"}},
+	// A BGP peer for the tests, configured as Calico configures its own. Its service is not started.
+	{Package: "bird2", Files: []string{"/usr/sbin/bird"}},
 }
 
 // VM is what a virtual machine needs besides.
