@@ -17,7 +17,7 @@ func TestMissing(t *testing.T) {
 		}
 	}
 	got := Command(Missing(root, append(Lab, VM...)))
-	want := "apt-get install --no-install-recommends busybox-static iproute2 nftables tcpdump qemu-system-x86"
+	want := "apt-get install --no-install-recommends busybox-static iproute2 nftables tcpdump procps bird2 qemu-system-x86"
 	if got != want {
 		t.Errorf("with containerd, runc and Debian 13's virtiofsd:\n got %s\nwant %s", got, want)
 	}
