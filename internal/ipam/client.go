@@ -21,8 +21,8 @@ import (
 const (
 	// maxTries bounds how often a request is planned anew because somebody else was faster. Calico's number.
 	maxTries = 100
-	// maxPause bounds the pause between tries.
-	maxPause = 200 * time.Millisecond
+	// minPause is what the winner of a race needs to be done; maxPause lets 100 processes that want the same block take turns.
+	minPause, maxPause = 5 * time.Millisecond, 500 * time.Millisecond
 	// undoTime is what cleaning up after a failure may take when the caller's own time is over.
 	undoTime = 15 * time.Second
 )
@@ -43,28 +43,12 @@ func NewClient(store datastore.Store, now func() time.Time) *Client {
 // It is idempotent by handle: an address that the handle holds already is returned again. Errors wrap ErrNoPool,
 // ErrExhausted, ErrBlockLimit or an error of the datastore.
 func (c *Client) Assign(ctx context.Context, req Request) ([]Assignment, error) {
-	var wrote bool
-	var plan Plan
-	err := c.retry(ctx, func(try int) error {
-		again := try > 1
-		st, err := c.read(ctx, &req, again)
-		if err != nil {
-			return err
-		}
-		if plan, err = c.plan(ctx, st, &req, again); err != nil {
-			if !again && refused(err) {
-				err = &unsure{err}
-			}
-			return err
-		}
-		n, err := c.commit(ctx, plan)
-		wrote = wrote || n > 0
-		return err
-	})
+	a := assignment{client: c, req: &req}
+	err := c.retry(ctx, func(n int) error { return a.try(ctx, n) })
 	if err == nil {
-		return plan.Assignments, nil
+		return a.plan.Assignments, nil
 	}
-	if wrote {
+	if a.wrote {
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 		defer cancel()
 		if _, undoErr := c.Release(undo, req.Handle); undoErr != nil {
@@ -72,15 +56,6 @@ func (c *Client) Assign(ctx context.Context, req Request) ([]Assignment, error) 
 		}
 	}
 	return nil, err
-}
-
-// unsure is a refusal that rests on lists that may be old, and on not having looked for the handle, which may hold an address.
-type unsure struct{ error }
-
-func (u *unsure) Unwrap() error { return u.error }
-
-func refused(err error) bool {
-	return errors.Is(err, ErrNoPool) || errors.Is(err, ErrExhausted) || errors.Is(err, ErrBlockLimit)
 }
 
 // retriable reports whether reading again and deciding anew can help.
@@ -91,7 +66,7 @@ func retriable(err error) bool {
 
 // retry runs try until it succeeds or fails for a reason that another try cannot mend.
 func (c *Client) retry(ctx context.Context, try func(n int) error) error {
-	pause := 2 * time.Millisecond
+	pause := minPause
 	for n := 1; ; n++ {
 		err := try(n)
 		if err == nil || !retriable(err) {
@@ -107,38 +82,6 @@ func (c *Client) retry(ctx context.Context, try func(n int) error) error {
 		}
 		pause = min(2*pause, maxPause)
 	}
-}
-
-// plan plans, and lists the cluster's blocks only if the host's own do not do.
-func (c *Client) plan(ctx context.Context, st *State, req *Request, again bool) (Plan, error) {
-	plan, err := PlanAssign(st, req)
-	if !errors.Is(err, errNeedCluster) {
-		return plan, err
-	}
-	if err := c.readCluster(ctx, st, again); err != nil {
-		return Plan{}, err
-	}
-	return PlanAssign(st, req)
-}
-
-// read collects what a plan depends on, in two rounds of parallel requests. The first try accepts lists that are a little
-// old, since every write is guarded, and takes it that the handle is new; later tries ask for certainty.
-func (c *Client) read(ctx context.Context, req *Request, again bool) (*State, error) {
-	st := &State{Now: c.now(), Blocks: map[netip.Prefix]*Block{}}
-	g, gctx := errgroup.WithContext(ctx)
-	opts := datastore.ListOptions{Stale: !again}
-	g.Go(func() error { return c.readConfig(gctx, st) })
-	g.Go(func() error { return c.readReservations(gctx, st, opts) })
-	g.Go(func() error { return c.readNode(gctx, st, req.Host) })
-	g.Go(func() error { return c.readPools(gctx, st, opts) })
-	g.Go(func() error { return c.readAffinities(gctx, st, req.Host, opts) })
-	if again {
-		g.Go(func() error { return c.readHandle(gctx, st, req.Handle) })
-	}
-	if err := g.Wait(); err != nil {
-		return nil, err
-	}
-	return st, c.readBlocks(ctx, st, req)
 }
 
 func (c *Client) readConfig(ctx context.Context, st *State) error {
@@ -289,9 +232,9 @@ func (c *Client) blocks(ctx context.Context, cidrs []netip.Prefix) ([]*Block, er
 	return out, g.Wait()
 }
 
-func (c *Client) readCluster(ctx context.Context, st *State, again bool) error {
+func (c *Client) readCluster(ctx context.Context, st *State, opts datastore.ListOptions) error {
 	var list api.IPAMBlockList
-	if err := c.store.List(ctx, &list, datastore.ListOptions{Stale: !again}); err != nil {
+	if err := c.store.List(ctx, &list, opts); err != nil {
 		return err
 	}
 	st.HaveCluster = true

@@ -349,6 +349,11 @@ func assemble(st *State, req *Request, choices []choice, stale []*api.BlockAffin
 	return p
 }
 
+// claims reports whether the plan writes affinities: it claims a block or gives one up.
+func (p *Plan) claims() bool {
+	return slices.ContainsFunc(p.writes, func(w write) bool { _, ok := w.obj.(*api.BlockAffinity); return ok })
+}
+
 func (p *Plan) add(v verb, obj api.Resource) { p.writes = append(p.writes, write{v, obj}) }
 
 // claim writes the affinity as pending. One that is pending already is written again: its new revision defeats whoever is

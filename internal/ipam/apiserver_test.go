@@ -1,0 +1,286 @@
+package ipam
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/labtest"
+)
+
+// realStore returns a store of the test binary's API server, as a process of its own would have it: with its own connection.
+func realStore(t testing.TB, kubeconfig string) *kubernetes.Store {
+	t.Helper()
+	cfg, err := kubernetes.LoadKubeconfig(kubeconfig)
+	must(t, err)
+	s, err := kubernetes.New(cfg)
+	must(t, err)
+	return s
+}
+
+// cluster creates nodes and one pool on the real API server, and removes them and all of IPAM's objects when the test ends.
+func cluster(t *testing.T, pool *api.IPPool, nodes ...string) {
+	t.Helper()
+	store := realStore(t, labtest.API(t))
+	objs := []api.Resource{pool}
+	for _, n := range nodes {
+		objs = append(objs, &api.Node{Meta: api.Meta{Name: n}})
+	}
+	mustCreate(t, store, objs...)
+	t.Cleanup(func() {
+		removeAll(t, store, &api.IPAMBlockList{}, func(l *api.IPAMBlockList) []api.Resource { return pointers(l.Items) })
+		removeAll(t, store, &api.BlockAffinityList{}, func(l *api.BlockAffinityList) []api.Resource { return pointers(l.Items) })
+		removeAll(t, store, &api.IPAMHandleList{}, func(l *api.IPAMHandleList) []api.Resource { return pointers(l.Items) })
+		for _, obj := range objs {
+			must(t, store.Get(context.Background(), obj))
+			must(t, store.Delete(context.Background(), obj))
+		}
+	})
+}
+
+func removeAll[L api.ResourceList](t *testing.T, store datastore.Store, list L, items func(L) []api.Resource) {
+	must(t, store.List(context.Background(), list, datastore.ListOptions{}))
+	for _, obj := range items(list) {
+		must(t, store.Delete(context.Background(), obj))
+	}
+}
+
+func pointers[T any, P interface {
+	*T
+	api.Resource
+}](items []T) []api.Resource {
+	var out []api.Resource
+	for i := range items {
+		out = append(out, P(&items[i]))
+	}
+	return out
+}
+
+// given collects what concurrent requests got.
+type given struct {
+	mu   sync.Mutex // guards live
+	live map[string][]netip.Addr
+}
+
+func (g *given) add(handle string, got []Assignment) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.live == nil {
+		g.live = map[string][]netip.Addr{}
+	}
+	g.live[handle] = addresses(got)
+}
+
+// distinct fails the test if two handles were given the same address, or one none.
+func (g *given) distinct(t *testing.T, want int) {
+	t.Helper()
+	holder := map[netip.Addr]string{}
+	for handle, addrs := range g.live {
+		if len(addrs) != 1 {
+			t.Errorf("%s was given %v", handle, addrs)
+		}
+		for _, a := range addrs {
+			if other, ok := holder[a]; ok {
+				t.Errorf("%s was given to %s and to %s", a, other, handle)
+			}
+			holder[a] = handle
+		}
+	}
+	if len(holder) != want {
+		t.Errorf("%d addresses were given, want %d", len(holder), want)
+	}
+}
+
+// 20 nodes claim their first block in one pool at once: each gets one of its own.
+func TestManyNodesClaimAtOnce(t *testing.T) {
+	var nodes []string
+	for i := range 20 {
+		nodes = append(nodes, fmt.Sprintf("claim-%d", i))
+	}
+	cluster(t, poolObject("claims", "10.20.0.0/25"), nodes...) // 32 blocks: many nodes want the same one
+	var g given
+	group, ctx := errgroup.WithContext(t.Context())
+	for _, n := range nodes {
+		store := realStore(t, labtest.API(t))
+		group.Go(func() error {
+			got, err := NewClient(store, time.Now).Assign(ctx, podRequest(n, "pod-on-"+n))
+			g.add("pod-on-"+n, got)
+			return err
+		})
+	}
+	must(t, group.Wait())
+	g.distinct(t, len(nodes))
+	store := realStore(t, labtest.API(t))
+	must(t, audit(store, g.live))
+	c, err := readContents(store)
+	must(t, err)
+	owners := map[string]int{}
+	for _, b := range c.blocks {
+		owners[strings.TrimPrefix(*b.obj.Spec.Affinity, "host:")]++
+	}
+	for _, n := range nodes {
+		if owners[n] != 1 {
+			t.Errorf("%s owns %d blocks, want 1", n, owners[n])
+		}
+	}
+	if len(c.blocks) != len(nodes) {
+		t.Errorf("%d blocks, want %d", len(c.blocks), len(nodes))
+	}
+}
+
+// 100 pods of one node at once, over two blocks of 64: all get an address, and all give it back.
+func TestManyPodsAtOnce(t *testing.T) {
+	cluster(t, poolObject("pods", "10.21.0.0/24", func(p *api.IPPool) { p.Spec.BlockSize = 26 }), "busy")
+	var g given
+	const pods = 100
+	group, ctx := errgroup.WithContext(t.Context())
+	for i := range pods {
+		store := realStore(t, labtest.API(t))
+		group.Go(func() error {
+			handle := fmt.Sprintf("pod-%d", i)
+			got, err := NewClient(store, time.Now).Assign(ctx, podRequest("busy", handle))
+			g.add(handle, got)
+			return err
+		})
+	}
+	must(t, group.Wait())
+	g.distinct(t, pods)
+	store := realStore(t, labtest.API(t))
+	must(t, audit(store, g.live))
+
+	group, ctx = errgroup.WithContext(t.Context())
+	group.SetLimit(20)
+	for handle, want := range g.live {
+		group.Go(func() error {
+			freed, err := NewClient(store, time.Now).Release(ctx, handle)
+			if d := cmp.Diff(want, freed, byValue); d != "" && err == nil {
+				err = fmt.Errorf("release of %s freed (-want +got):\n%s", handle, d)
+			}
+			return err
+		})
+	}
+	must(t, group.Wait())
+	must(t, audit(store, nil))
+	c, err := readContents(store)
+	must(t, err)
+	for _, b := range c.blocks {
+		if !b.Empty() || !b.OwnedBy("busy") || len(b.obj.Spec.Attributes) > 0 {
+			t.Errorf("after all releases: %s", describe(b.obj))
+		}
+	}
+}
+
+// A pool that runs out says so, serves who asks again, and serves the next as soon as an address is free.
+func TestExhaustedPool(t *testing.T) {
+	cluster(t, poolObject("small", "10.22.0.0/30"), "node-x", "node-y")
+	store := realStore(t, labtest.API(t))
+	c := NewClient(store, time.Now)
+	var g given
+	for i := range 4 { // node-y borrows
+		handle := fmt.Sprintf("pod-%d", i)
+		got, err := c.Assign(t.Context(), podRequest([]string{"node-x", "node-y"}[i%2], handle))
+		must(t, err)
+		g.add(handle, got)
+	}
+	g.distinct(t, 4)
+	_, err := c.Assign(t.Context(), podRequest("node-x", "one-too-many"))
+	checkRefusal(t, err, ErrExhausted, "no free address in [small 10.22.0.0/30]: add an IPPool or remove pods")
+	must(t, audit(store, g.live))
+	freed, err := c.Release(t.Context(), "pod-1")
+	must(t, err)
+	got, err := c.Assign(t.Context(), podRequest("node-x", "next"))
+	must(t, err)
+	if d := cmp.Diff(freed, addresses(got), byValue); d != "" {
+		t.Errorf("assigned (-freed +got):\n%s", d)
+	}
+	delete(g.live, "pod-1")
+	g.add("next", got)
+	must(t, audit(store, g.live))
+}
+
+// How many requests each operation sends to the API server, without contention and without the agent's snapshot. Calico's
+// AutoAssign takes 10 for the n-th pod, 15 for a node's first and 9 to 10 for a release.
+//
+//	             requests  rounds
+//	first pod    10        6: five reads; blocks of the cluster; affinity; handle; block; affinity
+//	n-th pod      8        4: five reads; own block; handle; block
+//	release       5        5: handle; block; block; handle marked; handle deleted
+//
+// All of a process's requests share one connection.
+func TestRequestsToTheServer(t *testing.T) {
+	cluster(t, poolObject("counted", "10.23.0.0/24"), "counted-node")
+	proxy := labtest.NewProxy(t)
+	reads := map[string]int{
+		"get ipamconfigs": 1, "list ipreservations": 1, "get nodes": 1, "list ippools": 1, "list blockaffinities": 1,
+	}
+	with := func(more map[string]int) map[string]int {
+		all := map[string]int{}
+		for _, m := range []map[string]int{reads, more} {
+			for k, n := range m {
+				all[k] += n
+			}
+		}
+		return all
+	}
+	for _, c := range []struct {
+		name  string
+		do    func(*Client) error
+		want  map[string]int
+		total int
+	}{
+		{"first pod", func(c *Client) error { _, err := c.Assign(t.Context(), podRequest("counted-node", "a")); return err },
+			with(map[string]int{"list ipamblocks": 1, "create blockaffinities": 1, "create ipamhandles": 1, "create ipamblocks": 1,
+				"update blockaffinities": 1}), 10},
+		{"n-th pod", func(c *Client) error { _, err := c.Assign(t.Context(), podRequest("counted-node", "b")); return err },
+			with(map[string]int{"get ipamblocks": 1, "create ipamhandles": 1, "update ipamblocks": 1}), 8},
+		{"release", func(c *Client) error { _, err := c.Release(t.Context(), "b"); return err },
+			map[string]int{"get ipamhandles": 1, "get ipamblocks": 1, "update ipamblocks": 1, "update ipamhandles": 1, "delete ipamhandles": 1}, 5},
+		{"release of what does not exist", func(c *Client) error { _, err := c.Release(t.Context(), "b"); return err },
+			map[string]int{"get ipamhandles": 1}, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			// The watch cache that answers stale lists must know what the last case wrote, or this one tries twice.
+			waitForCache(t)
+			proxy.Reset()
+			must(t, c.do(NewClient(realStore(t, proxy.Kubeconfig()), time.Now)))
+			got, total := proxy.Requests(), 0
+			for _, n := range got {
+				total += n
+			}
+			if d := cmp.Diff(c.want, got); d != "" || total != c.total {
+				t.Errorf("%d requests, want %d (-want +got):\n%s", total, c.total, d)
+			}
+			if n := proxy.Connections(); n != 1 {
+				t.Errorf("%d connections, want 1", n)
+			}
+		})
+	}
+}
+
+// waitForCache returns when a stale list shows what a consistent one does.
+func waitForCache(t *testing.T) {
+	t.Helper()
+	store := realStore(t, labtest.API(t))
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for {
+		var now, cached api.BlockAffinityList
+		must(t, store.List(ctx, &now, datastore.ListOptions{}))
+		must(t, store.List(ctx, &cached, datastore.ListOptions{Stale: true}))
+		var pools api.IPPoolList
+		must(t, store.List(ctx, &pools, datastore.ListOptions{Stale: true}))
+		if cmp.Equal(now.Items, cached.Items) && len(pools.Items) > 0 {
+			return
+		}
+	}
+}
