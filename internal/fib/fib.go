@@ -154,6 +154,9 @@ func (t *Table) sync(ctx context.Context, desired []Route, prune bool) (Stats, e
 	}
 	want, held, errs := resolve(desired, links, t.opts.Protocol)
 	p := diff(want, held, actual)
+	if !prune {
+		p.remove = nil
+	}
 	stats, applyErrs := t.apply(ctx, p)
 	return stats, errors.Join(append(errs, applyErrs...)...)
 }

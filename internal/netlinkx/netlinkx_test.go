@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -543,48 +544,63 @@ func TestConnOutlivesItsNamespaceReference(t *testing.T) {
 }
 
 // TestNetAdminIsEnough works in the process's own namespace as the agent does, which has CAP_NET_ADMIN and may not enter
-// namespaces.
+// namespaces: it runs itself again, in a scratch namespace and without CAP_SYS_ADMIN.
 func TestNetAdminIsEnough(t *testing.T) {
+	const inside = "TORTIE_TEST_NET_ADMIN"
+	if os.Getenv(inside) != "" {
+		workWithNetAdmin(t)
+		return
+	}
 	ns := netnstest.New(t)
 	netnstest.Cable(t, ns, "a", ns, "b")
-	ns.Within(t, func() error {
-		// Do has locked the thread. It can't leave the namespace any more, so it ends with the goroutine.
-		if err := dropToNetAdmin(); err != nil {
-			return err
-		}
-		c, err := netlinkx.Open()
+	type result struct {
+		out []byte
+		err error
+	}
+	done := make(chan result)
+	go func() {
+		// Never unlocked: a thread without the right is of no use to other tests, and ends with the goroutine.
+		runtime.LockOSThread()
+		err := errors.Join(
+			unix.Setns(ns.Fd(), unix.CLONE_NEWNET),
+			unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_SYS_ADMIN, 0, 0, 0))
 		if err != nil {
-			return err
+			done <- result{nil, err}
+			return
 		}
-		defer c.Close()
-		if _, err := c.Subscribe(t.Context(), netlinkx.LinkEvents); err != nil {
-			return err
-		}
-		l, err := c.LinkByName("a")
-		if err != nil {
-			return err
-		}
-		if _, err := c.PeerAlive(l); err != nil {
-			return err
-		}
-		if err := c.SetMTU(l.Index, 1400); err != nil {
-			return err
-		}
-		if _, err := netlinkx.NewNamespace(); !errors.Is(err, unix.EPERM) {
-			return fmt.Errorf("NewNamespace: %v, want EPERM: the test has not given up its rights", err)
-		}
-		return nil
-	})
+		cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
+		cmd.Env = append(os.Environ(), inside+"=1")
+		out, err := cmd.CombinedOutput()
+		done <- result{out, err}
+	}()
+	if r := <-done; r.err != nil || !strings.Contains(string(r.out), "--- PASS: "+t.Name()) {
+		t.Fatalf("%v\n%s", r.err, r.out)
+	}
 	if l := ns.Link(t, "a"); l.MTU != 1400 {
 		t.Errorf("mtu %d, want 1400", l.MTU)
 	}
 }
 
-// dropToNetAdmin leaves the calling thread CAP_NET_ADMIN alone.
-func dropToNetAdmin() error {
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	data := [2]unix.CapUserData{{
-		Effective: 1 << unix.CAP_NET_ADMIN, Permitted: 1 << unix.CAP_NET_ADMIN, Inheritable: 0,
-	}}
-	return unix.Capset(&header, &data[0])
+func workWithNetAdmin(t *testing.T) {
+	if _, err := netlinkx.NewNamespace(); !errors.Is(err, unix.EPERM) {
+		t.Fatalf("NewNamespace: %v, want EPERM: the test still has CAP_SYS_ADMIN", err)
+	}
+	c, err := netlinkx.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Subscribe(t.Context(), netlinkx.LinkEvents); err != nil {
+		t.Error(err)
+	}
+	l, err := c.LinkByName("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.PeerAlive(l); err != nil {
+		t.Error(err)
+	}
+	if err := c.SetMTU(l.Index, 1400); err != nil {
+		t.Error(err)
+	}
 }
