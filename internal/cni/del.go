@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
 
@@ -14,8 +16,11 @@ import (
 	"github.com/tortie-net/tortie/internal/podnet"
 )
 
-// delTries bounds how often DEL clears a pod's annotations that somebody else is changing.
-const delTries = 6
+// delTries at delPause bound how often DEL clears a pod's annotations that somebody else is changing.
+const (
+	delTries = 6
+	delPause = 20 * time.Millisecond
+)
 
 // del takes away a pod's link and address. It succeeds if they are gone already: a runtime repeats DEL until it does.
 func del(ctx context.Context, log *slog.Logger, args *skel.CmdArgs) error {
@@ -65,6 +70,11 @@ func clearAnnotations(ctx context.Context, log *slog.Logger, store *kubernetes.S
 			return nil
 		case !datastore.Contended(err) || try == delTries:
 			return err
+		}
+		select {
+		case <-time.After(delPause/2 + rand.N(delPause)):
+		case <-ctx.Done():
+			return fmt.Errorf("%w (%w)", context.Cause(ctx), err)
 		}
 	}
 }

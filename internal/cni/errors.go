@@ -39,6 +39,8 @@ var codes = []struct {
 		"check that the API server runs and that this node reaches the address in the plugins' kubeconfig; the runtime tries again"},
 	{datastore.ErrConflict, types.ErrTryAgainLater, ""},
 	{datastore.ErrExists, types.ErrTryAgainLater, ""},
+	{datastore.ErrNotFound, types.ErrInternal, "a Node that is not called as the plugin's nodename says, or a cluster without the " +
+		"definitions of crd.projectcalico.org, which the chart installs"},
 	{context.DeadlineExceeded, types.ErrTryAgainLater, "the API server or this node is too slow; the runtime tries again"},
 }
 
