@@ -1,6 +1,7 @@
 package cni_test
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -15,6 +16,10 @@ import (
 var binDir string
 
 func TestMain(m *testing.M) {
+	// Most of a test is waiting, for the API server or for a deadline. -parallel overrides this.
+	if err := flag.Set("test.parallel", "6"); err != nil {
+		panic(err)
+	}
 	os.Exit(runTests(m))
 }
 

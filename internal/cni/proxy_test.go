@@ -1,6 +1,7 @@
 package cni_test
 
 import (
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -39,7 +40,11 @@ func newProxy(t testing.TB, h *host) *proxy {
 		t.Fatal(err)
 	}
 	p := &proxy{}
-	pass := &httputil.ReverseProxy{Transport: transport, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(upstream) }}
+	pass := &httputil.ReverseProxy{
+		Transport: transport,
+		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(upstream) },
+		ErrorLog:  log.New(t.Output(), "proxy: ", 0),
+	}
 	p.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { p.serve(w, r, pass) }))
 	p.Listener.Close()
 	p.Listener = h.listen(t)

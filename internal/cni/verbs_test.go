@@ -60,8 +60,9 @@ func TestLife(t *testing.T) {
 	s := w.newPod(t, "web")
 	nothing := w.unchanged(t)
 
-	added := s.add(t)
+	added := w.host.call(t, s.call(t, "ADD", set("log_level", "debug")))
 	a := address(t, added.result(t))
+	w.noSecrets(t, added)
 	s.wantAnnotations(t, a.String(), s.container)
 	w.wantHeld(t, map[netip.Addr]*sandbox{a: s})
 	if mtu := w.host.Link(t, s.hostVeth()).MTU; mtu != 1440 {

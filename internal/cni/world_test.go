@@ -15,7 +15,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/tortie-net/tortie/internal/api"
@@ -195,11 +194,13 @@ func (w *world) podAnnotations(t testing.TB, pod string) string {
 // annotateNamespace puts an annotation on the world's namespace.
 func (w *world) annotateNamespace(t testing.TB, key, value string) {
 	t.Helper()
-	ns := w.api.get(t, "Namespace", "", w.name)
-	ns.SetAnnotations(map[string]string{key: value})
-	if _, err := w.api.of("Namespace", "").Update(t.Context(), ns, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	w.api.annotate(t, "Namespace", "", w.name, key, value)
+}
+
+// annotatePod puts an annotation on a pod of the world.
+func (w *world) annotatePod(t testing.TB, name, key, value string) {
+	t.Helper()
+	w.api.annotate(t, "Pod", w.name, name, key, value)
 }
 
 // state describes everything that an ADD may leave behind, wherever it may.

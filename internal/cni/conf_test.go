@@ -1,0 +1,353 @@
+package cni
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
+
+const minimalConf = `{"name":"net","cniVersion":"1.0.0","type":"calico","ipam":{"type":"calico-ipam"},"policy":{"type":"k8s"},
+	"kubernetes":{"kubeconfig":"/k"},"nodename":"n1","nodename_file_optional":true}`
+
+// edited returns minimalConf with keys set to JSON values; "" removes one.
+func edited(t testing.TB, edits map[string]string) []byte {
+	t.Helper()
+	var conf map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(minimalConf), &conf); err != nil {
+		t.Fatal(err)
+	}
+	for key, value := range edits {
+		conf[key] = json.RawMessage(value)
+		if value == "" {
+			delete(conf, key)
+		}
+	}
+	text, err := json.Marshal(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// code returns the CNI code that an error carries.
+func code(t testing.TB, err error) uint {
+	t.Helper()
+	var e *types.Error
+	if !errors.As(err, &e) {
+		t.Fatalf("error %v carries no code", err)
+	}
+	return e.Code
+}
+
+func TestConfDefaults(t *testing.T) {
+	c, err := parseConf([]byte(minimalConf))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !c.wantsV4() || c.wantsV6() {
+		t.Errorf("without assign_ipv4 and assign_ipv6: IPv4 %v, IPv6 %v; want IPv4 only", c.wantsV4(), c.wantsV6())
+	}
+	if c.MTU != 0 || c.NumQueues != 0 || c.NodenameFile != "" || c.IPAMLockFile != "" || c.ContainerSettings.AllowIPForwarding {
+		t.Errorf("what is absent is not zero: %+v", c)
+	}
+}
+
+func TestConfOfTheInstallContainer(t *testing.T) {
+	text, err := os.ReadFile("../install/conflist.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fill := strings.NewReplacer("__KUBERNETES_NODE_NAME__", "n1", "__KUBECONFIG_FILEPATH__", "/k", "__DATASTORE_TYPE__", "kubernetes",
+		"__LOG_LEVEL__", "debug", "__LOG_FILE_PATH__", "/l", "__CNI_MTU__", "1440",
+		"__LOG_FILE_MAX_SIZE__", "1", "__LOG_FILE_MAX_AGE__", "1", "__LOG_FILE_MAX_COUNT__", "1")
+	var list struct {
+		Name    string
+		Plugins []map[string]any
+	}
+	if err := json.Unmarshal([]byte(fill.Replace(string(text))), &list); err != nil {
+		t.Fatal(err)
+	}
+	list.Plugins[0]["name"] = list.Name // as the runtime does
+	own, err := json.Marshal(list.Plugins[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := parseConf(own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Nodename != "n1" || c.Kubernetes.Kubeconfig != "/k" || c.LogLevel != "debug" || c.LogFilePath != "/l" || c.MTU != 1440 || c.Name != "k8s-pod-network" {
+		t.Errorf("read as %+v", c)
+	}
+}
+
+// Calico takes strings, of which one each changes the default.
+func TestConfFamilies(t *testing.T) {
+	for _, tt := range []struct {
+		ipam   string
+		v4, v6 bool
+	}{
+		{`{"type":"x","assign_ipv4":"true","assign_ipv6":"true"}`, true, true},
+		{`{"type":"x","assign_ipv4":"false","assign_ipv6":"false"}`, false, false},
+		{`{"type":"x","assign_ipv4":"no","assign_ipv6":"yes"}`, true, false},
+		{`{"type":"x","assign_ipv4":"False","assign_ipv6":"True"}`, true, false},
+	} {
+		c, err := parseConf(edited(t, map[string]string{"ipam": tt.ipam}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.wantsV4() != tt.v4 || c.wantsV6() != tt.v6 {
+			t.Errorf("%s: IPv4 %v, IPv6 %v; want %v, %v", tt.ipam, c.wantsV4(), c.wantsV6(), tt.v4, tt.v6)
+		}
+	}
+}
+
+func TestConfBadValues(t *testing.T) {
+	for _, tt := range []struct {
+		key, value string
+		code       uint
+		want       []string // the field, the value and the remedy
+	}{
+		{"name", `""`, types.ErrInvalidNetworkConfig, []string{"name", "letters"}},
+		{"name", `"a b"`, types.ErrInvalidNetworkConfig, []string{"name", `"a b"`, "letters"}},
+		{"datastore_type", `"etcdv3"`, types.ErrInvalidNetworkConfig, []string{"datastore_type", `"etcdv3"`, "kubernetes"}},
+		{"policy", `{"type":"x"}`, types.ErrInvalidNetworkConfig, []string{"policy.type", `"x"`, "k8s"}},
+		{"policy", "", types.ErrInvalidNetworkConfig, []string{"policy.type", "k8s"}},
+		{"kubernetes", "", types.ErrInvalidNetworkConfig, []string{"kubernetes.kubeconfig", "install container"}},
+		{"ipam", "", types.ErrInvalidNetworkConfig, []string{"ipam.type", "calico-ipam"}},
+		{"mtu", "-1", types.ErrInvalidNetworkConfig, []string{"mtu", "-1", "0 for automatic"}},
+		{"mtu", "65536", types.ErrInvalidNetworkConfig, []string{"mtu", "65536"}},
+		{"num_queues", "-2", types.ErrInvalidNetworkConfig, []string{"num_queues", "-2", "1 or more"}},
+		{"mtu", `"1440"`, types.ErrDecodingFailure, []string{"mtu", "string"}},
+		{"ipam", `{"type":"x","assign_ipv4":true}`, types.ErrDecodingFailure, []string{"assign_ipv4", "bool"}},
+		{"ipam", `{"type":"x","ipv4_pools":"10.0.0.0/8"}`, types.ErrDecodingFailure, []string{"ipv4_pools"}},
+	} {
+		_, err := parseConf(edited(t, map[string]string{tt.key: tt.value}))
+		if err == nil || code(t, err) != tt.code {
+			t.Errorf("%s %s: %v, want code %d", tt.key, tt.value, err, tt.code)
+			continue
+		}
+		for _, want := range tt.want {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s %s: %q does not mention %q", tt.key, tt.value, err, want)
+			}
+		}
+	}
+	for _, text := range []string{"", "{", "[]", `"net"`, minimalConf + "x"} {
+		if _, err := parseConf([]byte(text)); err == nil || code(t, err) != types.ErrDecodingFailure {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+func TestConfIgnoresWhatItDoesNotKnow(t *testing.T) {
+	if _, err := parseConf(edited(t, map[string]string{"windows_use_single_network": "true", "log_file_max_size": "100"})); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestArgs(t *testing.T) {
+	args := &skel.CmdArgs{
+		StdinData: []byte(minimalConf), ContainerID: "c1", Netns: "/n", IfName: "eth0", Path: "/p",
+		Args: "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=web-0.x;OTHER_PLUGIN=1",
+	}
+	r, err := parseRequest(args)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.namespace != "ns" || r.pod != "web-0.x" || r.containerID != "c1" || r.netns != "/n" || r.ifName != "eth0" || r.path != "/p" || r.node != "n1" {
+		t.Errorf("read as %+v", r)
+	}
+	for _, tt := range []struct{ args, want string }{
+		{"", "K8S_POD_NAME"},
+		{"K8S_POD_NAME=web", "K8S_POD_NAMESPACE is missing"},
+		{"K8S_POD_NAMESPACE=ns", "K8S_POD_NAME is missing"},
+		{"K8S_POD_NAMESPACE=;K8S_POD_NAME=web", "K8S_POD_NAMESPACE is missing"},
+		{"K8S_POD_NAMESPACE=ns;K8S_POD_NAME", `"K8S_POD_NAME"`},
+		{"K8S_POD_NAMESPACE=ns;K8S_POD_NAME=a=b", `"K8S_POD_NAME=a=b"`},
+		{"K8S_POD_NAMESPACE=ns;K8S_POD_NAME=..", `K8S_POD_NAME ".."`},
+		{"K8S_POD_NAMESPACE=../x;K8S_POD_NAME=web", `K8S_POD_NAMESPACE "../x"`},
+		{"K8S_POD_NAMESPACE=ns;K8S_POD_NAME=Web", `K8S_POD_NAME "Web"`},
+		{"CommonArgs=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME=web", "CommonArgs"},
+	} {
+		args.Args = tt.args
+		_, err := parseRequest(args)
+		if err == nil || code(t, err) != types.ErrInvalidEnvironmentVariables || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("CNI_ARGS %q: %v, want code %d and %q", tt.args, err, types.ErrInvalidEnvironmentVariables, tt.want)
+		}
+	}
+}
+
+func TestNodeName(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "nodename")
+	put := func(text string) {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	missing := filepath.Join(t.TempDir(), "none")
+	put("of-file\n")
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		conf netConf
+		want string
+	}{
+		{netConf{Nodename: "of-conf", NodenameFile: file}, "of-conf"},
+		{netConf{NodenameFile: file}, "of-file"},
+		{netConf{Nodename: "of-conf", NodenameFile: missing, NodenameFileOptional: true}, "of-conf"},
+		{netConf{NodenameFile: missing, NodenameFileOptional: true}, strings.ToLower(host)},
+	} {
+		if got, err := nodeName(&tt.conf); err != nil || got != tt.want {
+			t.Errorf("%+v: %q, %v; want %q", tt.conf, got, err, tt.want)
+		}
+	}
+	// Its own name for the node does not help: the file is the sign that the agent has run.
+	_, err = nodeName(&netConf{Nodename: "of-conf", NodenameFile: missing})
+	if code(t, err) != types.ErrTryAgainLater || !strings.Contains(err.Error(), missing) || !strings.Contains(err.Error(), "tortie-node") {
+		t.Errorf("without the file: %v", err)
+	}
+}
+
+func TestPodMTU(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "mtu")
+	if mtu, err := podMTU(&netConf{}, file); err != nil || mtu != 0 {
+		t.Errorf("without a file: %d, %v; want the kernel's default", mtu, err)
+	}
+	for text, want := range map[string]int{"1480": 1480, " 1480 \n": 1480, "68": 68, "65535": 65535} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if mtu, err := podMTU(&netConf{}, file); err != nil || mtu != want {
+			t.Errorf("file %q: %d, %v", text, mtu, err)
+		}
+		if mtu, err := podMTU(&netConf{MTU: 1300}, file); err != nil || mtu != 1300 {
+			t.Errorf("configured: %d, %v", mtu, err)
+		}
+	}
+	for _, text := range []string{"", "\n", "big", "67", "65536", "-1", "1480x", "1480 1500", strings.Repeat("9", 100)} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := podMTU(&netConf{}, file)
+		if code(t, err) != types.ErrInvalidNetworkConfig || !strings.Contains(err.Error(), file) || !strings.Contains(err.Error(), "restart tortie-node") {
+			t.Errorf("file %q: %v", text, err)
+		}
+		if len(err.Error()) > len(file)+100 {
+			t.Errorf("the error repeats the whole file: %v", err)
+		}
+	}
+	if _, err := podMTU(&netConf{}, filepath.Dir(file)); code(t, err) != types.ErrIOFailure {
+		t.Errorf("a directory: %v", err)
+	}
+}
+
+func TestWithPoolsKeepsAllElse(t *testing.T) {
+	const before = `{"name":"net","prevResult":{"ips":[1,2]},"unknown":12345678901234567890,"mtu":0,
+		"ipam":{"type":"calico-ipam","assign_ipv6":"true","ipv4_pools":["old"],"ipv6_pools":["old6"],"mine":{"a":1.50}}}`
+	for _, tt := range []struct {
+		v4, v6 []string
+		want   string // of ipv4_pools and ipv6_pools
+	}{
+		{[]string{"a", "10.0.0.0/8"}, nil, `"ipv4_pools":["a","10.0.0.0/8"],"ipv6_pools":["old6"]`},
+		{nil, []string{"b"}, `"ipv4_pools":["old"],"ipv6_pools":["b"]`},
+		{[]string{"a"}, []string{"b"}, `"ipv4_pools":["a"],"ipv6_pools":["b"]`},
+	} {
+		got, err := withPools([]byte(before), tt.v4, tt.v6)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := strings.Replace(before, `"ipv4_pools":["old"],"ipv6_pools":["old6"]`, tt.want, 1)
+		if diff := cmp.Diff(exact(t, want), exact(t, string(got))); diff != "" {
+			t.Errorf("pools %v, %v (-want +got):\n%s", tt.v4, tt.v6, diff)
+		}
+	}
+}
+
+// exact decodes JSON with the digits of its numbers.
+func exact(t testing.TB, text string) (v any) {
+	t.Helper()
+	d := json.NewDecoder(strings.NewReader(text))
+	d.UseNumber()
+	if err := d.Decode(&v); err != nil {
+		t.Fatalf("%v in %s", err, text)
+	}
+	return v
+}
+
+func TestWithPoolsNeedsOneIPAM(t *testing.T) {
+	for _, text := range []string{
+		`{"IPAM":{"type":"calico-ipam"}}`,
+		`{"ipam":{"type":"calico-ipam"},"ipam":null}`,
+	} {
+		if _, err := withPools([]byte(text), []string{"a"}, nil); code(t, err) != types.ErrInvalidNetworkConfig || !strings.Contains(err.Error(), `"ipam"`) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+func TestAnnotatedPools(t *testing.T) {
+	const key4, key6 = api.AnnotationIPv4Pools, api.AnnotationIPv6Pools
+	for _, tt := range []struct {
+		name            string
+		pod, ns         map[string]string
+		v4, v6, problem string
+	}{
+		{"none", nil, nil, `null`, `null`, ""},
+		{"namespace", nil, map[string]string{key4: `["n"]`}, `["n"]`, `null`, ""},
+		{"pod before namespace", map[string]string{key4: `["p"]`}, map[string]string{key4: `["n"]`}, `["p"]`, `null`, ""},
+		{"families apart", map[string]string{key4: `["p"]`}, map[string]string{key6: `["n"]`}, `["p"]`, `["n"]`, ""},
+		{"several", map[string]string{key4: `["a", "10.0.0.0/8"]`}, nil, `["a","10.0.0.0/8"]`, `null`, ""},
+		{"empty text", map[string]string{key4: ``}, map[string]string{key4: `["n"]`}, `["n"]`, `null`, ""},
+		{"no list", map[string]string{key4: `default`}, nil, "", "", `annotation ` + key4 + ` of pod shop/web: "default"`},
+		{"empty list", map[string]string{key4: `[]`}, nil, "", "", `pod shop/web: "[]"`},
+		{"null", map[string]string{key4: `null`}, nil, "", "", `pod shop/web: "null"`},
+		{"numbers", nil, map[string]string{key6: `[1]`}, "", "", `annotation ` + key6 + ` of namespace shop: "[1]"`},
+		{"bad pod, good namespace", map[string]string{key4: `[`}, map[string]string{key4: `["n"]`}, "", "", "pod shop/web"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			pod := &api.Pod{Meta: api.Meta{Name: "web", Namespace: "shop", Annotations: tt.pod}}
+			ns := &api.Namespace{Meta: api.Meta{Name: "shop", Annotations: tt.ns}}
+			got, err := ipamStdin(&request{stdin: []byte(minimalConf)}, pod, ns)
+			if tt.problem != "" {
+				if code(t, err) != types.ErrInvalidNetworkConfig || !strings.Contains(err.Error(), tt.problem) || !strings.Contains(err.Error(), "must be a JSON list") {
+					t.Errorf("error %v, want %q in it", err, tt.problem)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			var conf struct {
+				IPAM struct {
+					IPv4Pools json.RawMessage `json:"ipv4_pools"`
+					IPv6Pools json.RawMessage `json:"ipv6_pools"`
+				} `json:"ipam"`
+			}
+			if err := json.Unmarshal(got, &conf); err != nil {
+				t.Fatal(err)
+			}
+			if v4, v6 := orNull(conf.IPAM.IPv4Pools), orNull(conf.IPAM.IPv6Pools); v4 != tt.v4 || v6 != tt.v6 {
+				t.Errorf("pools %s, %s; want %s, %s", v4, v6, tt.v4, tt.v6)
+			}
+		})
+	}
+}
+
+func orNull(text json.RawMessage) string {
+	if text == nil {
+		return "null"
+	}
+	return string(text)
+}

@@ -1,0 +1,112 @@
+package cni
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
+
+// wantCode fails the test if an error has no CNI code of its own: bad input is never an internal error.
+func wantCode(t *testing.T, err error) {
+	t.Helper()
+	var e *types.Error
+	if !errors.As(err, &e) || e.Code == types.ErrInternal || e.Code == types.ErrUnknown {
+		t.Errorf("error %v has no code of its own", err)
+	}
+}
+
+func FuzzConf(f *testing.F) {
+	golden, err := os.ReadFile("testdata/golden/stdin-conf.json")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, seed := range []string{
+		string(golden), minimalConf, "", "{}", "null", "[]", `{"name":1}`, `{"ipam":{"type":"x"},"ipam":null}`,
+		`{"name":"n","policy":{"type":"k8s"},"kubernetes":{"kubeconfig":"k"},"IPAM":{"type":"x"}}`,
+		`{"name":"n","policy":{"type":"k8s"},"kubernetes":{"kubeconfig":"k"},"ipam":{"type":"x"},"ipam":null}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, stdin []byte) {
+		conf, err := parseConf(stdin)
+		if err != nil {
+			wantCode(t, err)
+			return
+		}
+		pools := []string{"a", "10.0.0.0/8"}
+		changed, err := withPools(stdin, pools, nil)
+		if err != nil {
+			wantCode(t, err)
+			return
+		}
+		again, err := parseConf(changed)
+		if err != nil {
+			t.Fatalf("the IPAM plugin is given what it refuses: %v in %s", err, changed)
+		}
+		conf.IPAM.IPv4Pools = pools
+		if diff := cmp.Diff(conf, again, cmp.AllowUnexported(netConf{})); diff != "" {
+			t.Errorf("the IPAM plugin is given another configuration (-own +given):\n%s", diff)
+		}
+	})
+}
+
+func FuzzArgs(f *testing.F) {
+	for _, seed := range []string{
+		"K8S_POD_NAMESPACE=ns;K8S_POD_NAME=web", "IgnoreUnknown=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME=web;X=1", "", ";", "=", "a=b=c",
+		"CommonArgs=1", "IgnoreUnknown=maybe", "K8S_POD_NAMESPACE=..;K8S_POD_NAME=%2e",
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		r, err := parseRequest(&skel.CmdArgs{StdinData: []byte(minimalConf), Args: text})
+		if err != nil {
+			wantCode(t, err)
+			return
+		}
+		for _, name := range []string{r.namespace, r.pod} {
+			if !objectName.MatchString(name) {
+				t.Errorf("%q passes as a name", name)
+			}
+		}
+	})
+}
+
+func FuzzAnnotations(f *testing.F) {
+	for _, seed := range []string{`["default-ipv4-ippool"]`, `["10.0.0.0/8","b"]`, "", "[]", "null", "{}", `"a"`, `[null]`, "[\"\xff\"]", "["} {
+		f.Add(seed, `["n"]`)
+		f.Add("", seed)
+	}
+	f.Fuzz(func(t *testing.T, ofPod, ofNamespace string) {
+		pod := &api.Pod{Meta: api.Meta{Name: "web", Namespace: "shop", Annotations: map[string]string{api.AnnotationIPv4Pools: ofPod}}}
+		ns := &api.Namespace{Meta: api.Meta{Name: "shop", Annotations: map[string]string{
+			api.AnnotationIPv4Pools: ofNamespace, api.AnnotationIPv6Pools: ofPod,
+		}}}
+		stdin, err := ipamStdin(&request{stdin: []byte(minimalConf)}, pod, ns)
+		if err != nil {
+			wantCode(t, err)
+			return
+		}
+		conf, err := parseConf(stdin)
+		if err != nil {
+			t.Fatalf("the IPAM plugin is given what it refuses: %v in %s", err, stdin)
+		}
+		want := ofPod
+		if want == "" {
+			want = ofNamespace
+		}
+		var pools []string
+		if want != "" && json.Unmarshal([]byte(want), &pools) != nil {
+			t.Fatalf("annotation %q was accepted", want)
+		}
+		if diff := cmp.Diff(pools, conf.IPAM.IPv4Pools); diff != "" {
+			t.Errorf("pools (-asked for +given):\n%s", diff)
+		}
+	})
+}
