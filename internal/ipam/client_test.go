@@ -354,3 +354,29 @@ func TestUnavailableDatastore(t *testing.T) {
 		}
 	}
 }
+
+// A refusal is sure also when it comes at a later try, which reads only the blocks again: here somebody takes the own block's
+// last address, and the list that the first try accepted lacks the pool that was just made.
+func TestLateRefusalsAreSure(t *testing.T) {
+	store := datastoretest.NewFake()
+	mustCreate(t, store, poolObject("one", "10.0.0.0/30"), &api.Node{Meta: api.Meta{Name: "node-a"}},
+		claimed("node-a", "10.0.0.0/30", confirmed), stored("10.0.0.0/30", "node-a", "a", "b", "c").obj)
+	store.SetLag(func(states int) int { return min(states, 1) })
+	mustCreate(t, store, poolObject("two", "10.1.0.0/30"))
+	raced := false
+	s := store.Session(func(ctx context.Context, r datastoretest.Request) datastoretest.Fault {
+		if r.Verb != "PUT" || r.Kind != "IPAMBlock" || raced {
+			return datastoretest.None
+		}
+		raced = true
+		store.SetLag(func(int) int { return 0 })
+		if _, err := client(store).Assign(ctx, podRequest("node-a", "faster")); err != nil {
+			t.Error(err)
+		}
+		return datastoretest.None
+	})
+	got, err := client(s).Assign(t.Context(), podRequest("node-a", "h"))
+	if err != nil || addresses(got)[0].String() != "10.1.0.0" || !raced {
+		t.Errorf("assigned %v, %v, raced %v: want 10.1.0.0", got, err, raced)
+	}
+}
