@@ -83,7 +83,7 @@ func add(ctx context.Context, log *slog.Logger, args *skel.CmdArgs) (err error) 
 	if err := annotate(ctx, store, pod, r.containerID, addrs); err != nil {
 		return fmt.Errorf("note the address on the pod: %w", err)
 	}
-	log.Info("wired", "pod", r.namespace+"/"+r.pod, "link", link.HostVeth, "addresses", addrs, "mtu", link.MTU)
+	log.Info("wired", "link", link.HostVeth, "addresses", addrs, "mtu", link.MTU)
 	return types.PrintResult(result(r, link, addrs, assigned), r.conf.CNIVersion)
 }
 

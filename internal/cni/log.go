@@ -7,11 +7,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/containernetworking/cni/pkg/skel"
 )
 
 // openLog returns a logger to standard error, which the runtime keeps, and to the configured file. Standard output belongs
-// to the result. A file that cannot be opened is no reason to leave a pod without a network: it is said once.
-func openLog(c *netConf, plugin, containerID string) (*slog.Logger, func()) {
+// to the result. Every line names the plugin, the container and the pod. A file that cannot be opened is no reason to leave a pod without a network: it is said once.
+func openLog(c *netConf, plugin string, args *skel.CmdArgs) (*slog.Logger, func()) {
 	out, done := io.Writer(os.Stderr), func() {}
 	if c.LogFilePath != "" {
 		f, err := openLogFile(c.LogFilePath)
@@ -22,7 +24,11 @@ func openLog(c *netConf, plugin, containerID string) (*slog.Logger, func()) {
 		}
 	}
 	handler := slog.NewTextHandler(out, &slog.HandlerOptions{Level: logLevel(c.LogLevel)})
-	return slog.New(handler).With("plugin", plugin, "container", containerID), done
+	log := slog.New(handler).With("plugin", plugin, "container", args.ContainerID)
+	if pod, err := parseArgs(args.Args); err == nil {
+		log = log.With("pod", string(pod.K8S_POD_NAMESPACE+"/"+pod.K8S_POD_NAME))
+	}
+	return log, done
 }
 
 func openLogFile(path string) (*os.File, error) {

@@ -12,7 +12,7 @@ import (
 	"github.com/tortie-net/tortie/internal/labtest"
 )
 
-// binDir is where the plugins of this test binary are built.
+// binDir is where the plugins of this test binary are built; empty until a test needs them.
 var binDir string
 
 func TestMain(m *testing.M) {
@@ -20,17 +20,11 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "6"); err != nil {
 		panic(err)
 	}
-	os.Exit(runTests(m))
-}
-
-func runTests(m *testing.M) int {
-	var err error
-	if binDir, err = os.MkdirTemp("", "tortie-cni-test-"); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+	code := m.Run()
+	if binDir != "" {
+		os.RemoveAll(binDir)
 	}
-	defer os.RemoveAll(binDir)
-	return m.Run()
+	os.Exit(code)
 }
 
 // plugins returns the directory with the programs calico and calico-ipam, built as for a release, and the test's chained.
@@ -42,7 +36,10 @@ func plugins(t testing.TB) string {
 	return binDir
 }
 
-var buildPlugins = sync.OnceValue(func() error {
+var buildPlugins = sync.OnceValue(func() (err error) {
+	if binDir, err = os.MkdirTemp("", "tortie-cni-test-"); err != nil {
+		return err
+	}
 	for _, pkg := range []string{"./cmd/calico", "./cmd/calico-ipam", "./internal/cni/testdata/chained"} {
 		build := exec.Command("go", "build", "-o", filepath.Join(binDir, filepath.Base(pkg)), pkg)
 		build.Dir = labtest.Root()

@@ -35,7 +35,7 @@ func run(plugin, verb string, args *skel.CmdArgs, do func(context.Context, *slog
 	if err != nil {
 		return err
 	}
-	log, done := openLog(&conf, plugin, args.ContainerID)
+	log, done := openLog(&conf, plugin, args)
 	defer done()
 	ctx, cancel := context.WithTimeout(context.Background(), verbTime)
 	defer cancel()
@@ -51,7 +51,7 @@ func run(plugin, verb string, args *skel.CmdArgs, do func(context.Context, *slog
 			log.Error(verb, "err", err, "took", time.Since(start))
 			return
 		}
-		log.Info(verb, "netns", args.Netns, "ifname", args.IfName, "args", args.Args, "took", time.Since(start))
+		log.Info(verb, "netns", args.Netns, "ifname", args.IfName, "took", time.Since(start))
 	}()
 	return do(ctx, log)
 }
