@@ -63,6 +63,11 @@ func TestLife(t *testing.T) {
 	added := w.host.call(t, s.call(t, "ADD", set("log_level", "debug")))
 	a := address(t, added.result(t))
 	w.noSecrets(t, added)
+	for line := range strings.Lines(w.host.read(t, logPath)) { // many pods' lines are mixed in it
+		if !strings.Contains(line, "container="+s.container) || !strings.Contains(line, "pod="+s.name+"/web") {
+			t.Errorf("a line of the log does not say which pod it is about: %s", line)
+		}
+	}
 	s.wantAnnotations(t, a.String(), s.container)
 	w.wantHeld(t, map[netip.Addr]*sandbox{a: s})
 	if mtu := w.host.Link(t, s.hostVeth()).MTU; mtu != 1440 {
