@@ -28,11 +28,14 @@ type Installer struct {
 	cfg    config.Install
 	tokens TokenSource
 	log    *slog.Logger
+	// changes reports that this pod was given another token or CA.
+	changes func(context.Context) <-chan struct{}
 }
 
 // New returns the Installer of a configuration that LoadInstall accepted.
 func New(cfg config.Install, tokens TokenSource, log *slog.Logger) *Installer {
-	return &Installer{cfg: cfg, tokens: tokens, log: log}
+	changes := func(ctx context.Context) <-chan struct{} { return accountChanges(ctx, cfg.AccountDir, log) }
+	return &Installer{cfg: cfg, tokens: tokens, log: log, changes: changes}
 }
 
 // Run installs and then keeps the plugins' token fresh until ctx is done, which is no error.
@@ -126,11 +129,13 @@ func (i *Installer) token(ctx context.Context) (Token, error) {
 	return i.tokens.Token(ctx)
 }
 
-// keepFresh renews the token early and without end: as long as the plugins are on the host they need one.
+// keepFresh renews the token early and without end: as long as the plugins are on the host they need one. It also writes the
+// kubeconfig anew as soon as the kubelet has given this pod another CA.
 func (i *Installer) keepFresh(ctx context.Context, expires time.Time) {
+	changed := i.changes(ctx)
 	retry := firstRetry
 	wait := untilRenewal(expires)
-	for sleep(ctx, wait) {
+	for pause(ctx, wait, changed) {
 		token, err := i.token(ctx)
 		if err == nil {
 			err = i.writeKubeconfig(token)
@@ -161,14 +166,20 @@ func withJitter(d time.Duration) time.Duration {
 	return d + rand.N(d)
 }
 
-// sleep reports false when ctx was done first.
-func sleep(ctx context.Context, d time.Duration) bool {
+// pause is sleep that a change ends early.
+func pause(ctx context.Context, d time.Duration, changed <-chan struct{}) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return false
 	case <-timer.C:
-		return true
+	case <-changed:
 	}
+	return true
+}
+
+// sleep reports false when ctx was done first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	return pause(ctx, d, nil)
 }

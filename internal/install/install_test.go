@@ -58,6 +58,13 @@ func (h *host) installer(tokens TokenSource) *Installer {
 	return New(h.cfg, tokens, slog.New(slog.NewTextHandler(&h.log, nil)))
 }
 
+// unwatched is an installer for a bubble of synctest, in which a real file watch would keep the time from passing.
+func (h *host) unwatched(tokens TokenSource) *Installer {
+	i := h.installer(tokens)
+	i.changes = func(context.Context) <-chan struct{} { return nil }
+	return i
+}
+
 func (h *host) bin(name string) string { return filepath.Join(h.cfg.HostBinDirs[0], name) }
 func (h *host) net(name string) string { return filepath.Join(h.cfg.HostNetDir, name) }
 

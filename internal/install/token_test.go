@@ -53,7 +53,7 @@ func TestRunRenewsTheTokenOverDays(t *testing.T) {
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), 7*24*time.Hour)
 		defer cancel()
-		if err := h.installer(tokens).Run(ctx); err != nil {
+		if err := h.unwatched(tokens).Run(ctx); err != nil {
 			t.Fatal(err)
 		}
 		// A week has 14 to 28 intervals of 6 to 12 hours.
@@ -85,7 +85,7 @@ func TestRunOutlivesAnOutage(t *testing.T) {
 			time.AfterFunc(time.Second, cancel)
 			return Token{Value: "second", Expires: time.Now().Add(tokenLife)}, nil
 		})
-		if err := h.installer(tokens).Run(ctx); err != nil {
+		if err := h.unwatched(tokens).Run(ctx); err != nil {
 			t.Fatal(err)
 		}
 		if got := read(t, h.net(KubeconfigName)); !strings.Contains(got, "second") {

@@ -1,0 +1,76 @@
+package install
+
+import (
+	"context"
+	"encoding/base64"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// kubeletWrites puts files into the directory of a service account as the kubelet does: a new directory, and a link to it
+// that replaces the old one in one step.
+func kubeletWrites(t *testing.T, dir, version, ca string) {
+	t.Helper()
+	data := filepath.Join(dir, version)
+	if err := os.Mkdir(data, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	put(t, filepath.Join(data, "ca.crt"), ca)
+	link := filepath.Join(dir, "..data_tmp")
+	if err := os.Symlink(version, link); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(link, filepath.Join(dir, "..data")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestNewCAReachesThePluginsAtOnce(t *testing.T) {
+	h := newHost(t)
+	ca := filepath.Join(h.cfg.AccountDir, "ca.crt")
+	if err := os.Remove(ca); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("..data/ca.crt", ca); err != nil {
+		t.Fatal(err)
+	}
+	kubeletWrites(t, h.cfg.AccountDir, "..1", "the first CA")
+
+	// The first token is for the installation. The change comes when Run is watching.
+	asked := make(chan struct{}, 10)
+	tokens := tokenFunc(func(context.Context) (Token, error) {
+		asked <- struct{}{}
+		return Token{Value: "token", Expires: time.Now().Add(tokenLife)}, nil
+	})
+	i := h.installer(tokens)
+	watching := make(chan struct{})
+	watch := i.changes
+	i.changes = func(ctx context.Context) <-chan struct{} {
+		defer close(watching)
+		return watch(ctx)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- i.Run(ctx) }()
+	<-watching
+	<-asked
+	kubeletWrites(t, h.cfg.AccountDir, "..2", "the second CA")
+	select {
+	case <-asked:
+	case <-time.After(10 * time.Second):
+		t.Error("nothing was written after the CA had changed")
+	}
+	want := base64.StdEncoding.EncodeToString([]byte("the second CA"))
+	for limit := time.Now().Add(10 * time.Second); !strings.Contains(read(t, h.net(KubeconfigName)), want); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatalf("the kubeconfig has not the new CA:\n%s", read(t, h.net(KubeconfigName)))
+		}
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
