@@ -59,3 +59,35 @@ func TestHandle(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 }
+
+func TestHandleIDs(t *testing.T) {
+	for want, got := range map[string]string{
+		"k8s-pod-network.abc":     PodHandle("k8s-pod-network", "abc"),
+		"default.web-1":           LegacyPodHandle("default", "web-1"),
+		"ipip-tunnel-addr-node-a": TunnelHandle("node-a"),
+		"host:node-a":             HostAffinity("node-a"),
+	} {
+		if got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
+
+func TestIPVersion(t *testing.T) {
+	for addr, want := range map[string]string{"10.0.0.1": "4", "::ffff:10.0.0.1": "4", "fd00::1": "6"} {
+		if got := IPVersion(netip.MustParseAddr(addr)); got != want {
+			t.Errorf("IPVersion(%s) = %s, want %s", addr, got, want)
+		}
+	}
+}
+
+// Every name is one that Kubernetes accepts, however long the node's is: at most 253 characters, and the same each time.
+func TestAffinityNamesFit(t *testing.T) {
+	longest := netip.MustParsePrefix("1111:2222:3333:4444:5555:6666:7777:8880/122")
+	for n := range 253 {
+		name := Affinity(strings.Repeat("n", n+1), longest)
+		if len(name) > 252 || name != Affinity(strings.Repeat("n", n+1), longest) {
+			t.Errorf("node name of %d characters: %d characters, %s", n+1, len(name), name)
+		}
+	}
+}

@@ -182,7 +182,7 @@ func TestErrorsSayWhatHappened(t *testing.T) {
 		t.Errorf("error (-want +got):\n%s", d)
 	}
 	f = newFaulty(t, func(w http.ResponseWriter, _ *http.Request) {
-		http.Error(w, "<html>proxy "+strings.Repeat("x", 1<<16), 418)
+		http.Error(w, "<html>proxy "+strings.Repeat("x", 1<<16), http.StatusTeapot)
 	})
 	err = get(t.Context(), open(t, f.config()))
 	if d := cmp.Diff("GET /apis/crd.projectcalico.org/v1/ipamhandles/h: I'm a teapot (HTTP 418)", fmt.Sprint(err)); d != "" {

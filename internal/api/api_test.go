@@ -1,0 +1,102 @@
+package api
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestTypes(t *testing.T) {
+	for _, c := range []struct {
+		obj                Resource
+		apiVersion, plural string
+		namespaced         bool
+	}{
+		{(*IPPool)(nil), "crd.projectcalico.org/v1", "ippools", false},
+		{(*IPReservation)(nil), "crd.projectcalico.org/v1", "ipreservations", false},
+		{(*IPAMBlock)(nil), "crd.projectcalico.org/v1", "ipamblocks", false},
+		{(*BlockAffinity)(nil), "crd.projectcalico.org/v1", "blockaffinities", false},
+		{(*IPAMHandle)(nil), "crd.projectcalico.org/v1", "ipamhandles", false},
+		{(*IPAMConfig)(nil), "crd.projectcalico.org/v1", "ipamconfigs", false},
+		{(*ClusterInformation)(nil), "crd.projectcalico.org/v1", "clusterinformations", false},
+		{(*BGPConfiguration)(nil), "crd.projectcalico.org/v1", "bgpconfigurations", false},
+		{(*Node)(nil), "v1", "nodes", false},
+		{(*Namespace)(nil), "v1", "namespaces", false},
+		{(*Pod)(nil), "v1", "pods", true},
+	} {
+		got := c.obj.ResourceType()
+		if got.APIVersion() != c.apiVersion || got.Plural != c.plural || got.Namespaced != c.namespaced {
+			t.Errorf("%T: %+v, want %s %s, namespaced %v", c.obj, got, c.apiVersion, c.plural, c.namespaced)
+		}
+	}
+	if got := (&IPAMBlockList{}).ItemType().Kind; got != "IPAMBlock" {
+		t.Errorf("the items of an IPAMBlockList are %s", got)
+	}
+}
+
+// The two-phase marker of an affinity is a string, those of blocks and handles are booleans: Calico's schema refuses others.
+func TestDeletionMarkers(t *testing.T) {
+	for want, obj := range map[string]Deletable{
+		`{"metadata":{},"spec":{"state":"","node":"","cidr":"","deleted":"true"}}`: &BlockAffinity{},
+		`{"metadata":{},"spec":{"handleID":"","block":null,"deleted":true}}`:       &IPAMHandle{},
+		`{"metadata":{},"spec":{"cidr":"","allocations":null,"unallocated":null,"attributes":null,"sequenceNumber":0,` +
+			`"sequenceNumberForAllocation":null,"deleted":true,"strictAffinity":false}}`: &IPAMBlock{},
+	} {
+		if obj.MarkedDeleted() {
+			t.Errorf("a new %T is marked", obj)
+		}
+		obj.MarkDeleted()
+		got, err := json.Marshal(obj)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(want, string(got)); d != "" || !obj.MarkedDeleted() {
+			t.Errorf("%T marked %v (-want +got):\n%s", obj, obj.MarkedDeleted(), d)
+		}
+	}
+}
+
+// Only a confirmed claim counts as ownership; old data has no state, and some clients write other words for "not deleted".
+func TestAffinityConfirmed(t *testing.T) {
+	for _, c := range []struct {
+		state   AffinityState
+		deleted string
+		want    bool
+	}{
+		{AffinityConfirmed, "false", true},
+		{AffinityConfirmed, "", true},
+		{"", "false", true},
+		{AffinityPending, "false", false},
+		{AffinityPendingDeletion, "false", false},
+		{AffinityConfirmed, "true", false},
+	} {
+		a := &BlockAffinity{Spec: BlockAffinitySpec{State: c.state, Deleted: c.deleted}}
+		if got := a.Confirmed(); got != c.want {
+			t.Errorf("state %q, deleted %q: confirmed %v, want %v", c.state, c.deleted, got, c.want)
+		}
+	}
+}
+
+func TestListAppend(t *testing.T) {
+	var list IPAMHandleList
+	for _, item := range []string{
+		`{"metadata":{"name":"a"},"spec":{"handleID":"A","block":{}}}`,
+		`{"metadata":{"name":"marked"},"spec":{"handleID":"marked","block":{},"deleted":true}}`,
+		`{"metadata":{"name":"b"},"spec":{"handleID":"B","block":{}}}`,
+	} {
+		if err := list.Append(json.RawMessage(item)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var got []string
+	for _, h := range list.Items {
+		got = append(got, h.Name)
+	}
+	if d := cmp.Diff([]string{"a", "b"}, got); d != "" {
+		t.Errorf("items (-want +got):\n%s", d)
+	}
+	if err := list.Append(json.RawMessage(`{"spec":{"block":[]}}`)); err == nil {
+		t.Error("an item of another shape was accepted")
+	}
+}
