@@ -32,6 +32,9 @@ type netConf struct {
 	NumQueues            int            `json:"num_queues"`
 	LogLevel             string         `json:"log_level"`
 	LogFilePath          string         `json:"log_file_path"`
+	LogFileMaxSize       int            `json:"log_file_max_size"`  // MB
+	LogFileMaxAge        int            `json:"log_file_max_age"`   // days
+	LogFileMaxCount      int            `json:"log_file_max_count"` // of rotated files
 	IPAM                 ipamConf       `json:"ipam"`
 	IPAMLockFile         string         `json:"ipam_lock_file"`
 	Policy               policyConf     `json:"policy"`
@@ -110,6 +113,9 @@ func (c *netConf) validate() error {
 		return errors.New("network configuration: ipam.type is empty: use calico-ipam")
 	case c.MTU < 0 || c.MTU > 65535:
 		return fmt.Errorf("network configuration: mtu %d: use 0 for automatic, or a size in bytes", c.MTU)
+	case c.LogFileMaxSize < 0 || c.LogFileMaxAge < 0 || c.LogFileMaxCount < 0:
+		return fmt.Errorf("network configuration: log_file_max_size %d, log_file_max_age %d, log_file_max_count %d: use 0 for the default, or more",
+			c.LogFileMaxSize, c.LogFileMaxAge, c.LogFileMaxCount)
 	case c.NumQueues < 0:
 		return fmt.Errorf("network configuration: num_queues %d: use 1 or more", c.NumQueues)
 	}

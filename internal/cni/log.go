@@ -1,6 +1,7 @@
 package cni
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"log/slog"
@@ -9,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/skel"
+	"gopkg.in/natefinch/lumberjack.v2"
 )
 
 // openLog returns a logger to standard error, which the runtime keeps, and to the configured file. Standard output belongs
@@ -17,7 +19,7 @@ import (
 func openLog(c *netConf, plugin string, args *skel.CmdArgs) (*slog.Logger, func()) {
 	out, done := io.Writer(os.Stderr), func() {}
 	if c.LogFilePath != "" {
-		f, err := openLogFile(c.LogFilePath)
+		f, err := openLogFile(c)
 		if err != nil {
 			fmt.Fprintf(os.Stderr, "%s: log_file_path: %v\n", plugin, err)
 		} else {
@@ -32,11 +34,31 @@ func openLog(c *netConf, plugin string, args *skel.CmdArgs) (*slog.Logger, func(
 	return log, done
 }
 
-func openLogFile(path string) (*os.File, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+// Calico's limits of the log file: its size in MB, the age in days and the number of the files that are rotated away.
+const (
+	maxLogSize  = 100
+	maxLogAge   = 30
+	maxLogCount = 10
+)
+
+// openLogFile returns the log file, which rotates itself. Its mode is Calico's: log collectors may not run as root.
+func openLogFile(c *netConf) (io.WriteCloser, error) {
+	if err := os.MkdirAll(filepath.Dir(c.LogFilePath), 0o755); err != nil {
 		return nil, err
 	}
-	return os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	f, err := os.OpenFile(c.LogFilePath, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.Close(); err != nil {
+		return nil, err
+	}
+	return &lumberjack.Logger{
+		Filename:   c.LogFilePath,
+		MaxSize:    cmp.Or(c.LogFileMaxSize, maxLogSize),
+		MaxAge:     cmp.Or(c.LogFileMaxAge, maxLogAge),
+		MaxBackups: cmp.Or(c.LogFileMaxCount, maxLogCount),
+	}, nil
 }
 
 // logLevel reads a level; like Calico it takes what it does not know for info.
