@@ -240,7 +240,7 @@ func checkApart(ctx context.Context, t *testing.T, labs []*Lab) {
 }
 
 func checkRoot(ctx context.Context, t *testing.T, l *Lab) {
-	for _, path := range []string{"/usr/tortie-lab-test", "/lab/hyperkube"} {
+	for _, path := range []string{"/usr/tortie-lab-test", "/lab/bin/kubelet"} {
 		if _, err := l.Exec(ctx, "node1", "touch", path); err == nil {
 			t.Errorf("a node can write %s", path)
 		}

@@ -35,7 +35,7 @@ type Config struct {
 const (
 	stateDir   = "/lab/state"
 	imageDir   = "/lab/images"
-	hyperkube  = "/lab/hyperkube"
+	binDir     = "/lab/bin"
 	containerd = "/run/containerd/containerd.sock"
 	// kubeconfigFile appears when the API server is ready; kubelet and kube-proxy wait for it.
 	kubeconfigFile      = "kubeconfig"

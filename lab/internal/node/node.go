@@ -90,11 +90,11 @@ func run(ctx context.Context, c Config, r *reaper) error {
 	if err := waitFor(ctx, filepath.Join(stateDir, kubeconfigFile), ended); err != nil {
 		return err
 	}
-	if err := start("kubelet", hyperkube, "--config="+stateDir+"/kubelet.yaml", "--kubeconfig="+stateDir+"/"+kubeconfigFile,
+	if err := start("kubelet", binDir+"/kubelet", "--config="+stateDir+"/kubelet.yaml", "--kubeconfig="+stateDir+"/"+kubeconfigFile,
 		"--node-ip="+c.Addr.String(), "--hostname-override="+c.Name); err != nil {
 		return err
 	}
-	if err := start("kube-proxy", hyperkube, "--config="+stateDir+"/proxy.yaml"); err != nil {
+	if err := start("kube-proxy", binDir+"/kube-proxy", "--config="+stateDir+"/proxy.yaml"); err != nil {
 		return err
 	}
 	return fmt.Errorf("node %s: %s", c.Name, <-ended)

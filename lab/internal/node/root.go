@@ -269,7 +269,9 @@ func (r root) data() error {
 // lab brings in what the lab itself adds: its binary, the images, the directory with settings and logs.
 func (r root) lab() error {
 	err := errors.Join(
-		r.bind(r.cfg.Hyperkube, hyperkube, false, unix.MS_RDONLY),
+		// One program under each name that it acts under, so that process lists say who is who.
+		r.bind(r.cfg.Hyperkube, binDir+"/kubelet", false, unix.MS_RDONLY),
+		r.bind(r.cfg.Hyperkube, binDir+"/kube-proxy", false, unix.MS_RDONLY),
 		r.bind(r.cfg.Dir, stateDir, true, 0),
 		r.mkdir(imageDir))
 	for i, archive := range r.cfg.Images {

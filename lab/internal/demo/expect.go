@@ -1,0 +1,55 @@
+package demo
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// expect returns an error for each pattern that does not occur in what a command has said. ^ and $ match at lines.
+func expect(out string, patterns ...string) error {
+	var errs []error
+	for _, p := range patterns {
+		re, err := regexp.Compile("(?m)" + p)
+		if err != nil {
+			return err
+		}
+		if !re.MatchString(out) {
+			errs = append(errs, fmt.Errorf("the output has nothing like %q", p))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// expectLines returns an error unless exactly n lines match.
+func expectLines(out string, n int, pattern string) error {
+	re, err := regexp.Compile("(?m)" + pattern)
+	if err != nil {
+		return err
+	}
+	got := 0
+	for line := range strings.Lines(out) {
+		if re.MatchString(line) {
+			got++
+		}
+	}
+	if got != n {
+		return fmt.Errorf("%d lines are like %q, want %d", got, pattern, n)
+	}
+	return nil
+}
+
+// columns reads a table without heading: the second column by the first.
+func columns(out string) map[string]string {
+	m := map[string]string{}
+	for line := range strings.Lines(out) {
+		if f := strings.Fields(line); len(f) >= 2 {
+			m[f[0]] = f[1]
+		}
+	}
+	return m
+}
+
+// quote makes a literal of a pattern, for addresses with their dots.
+func quote(s string) string { return regexp.QuoteMeta(s) }

@@ -1,0 +1,374 @@
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+const intro = `What follows is real output. A cluster runs on this machine: etcd, kube-apiserver, kube-controller-manager and kube-scheduler,
+and three nodes with containerd, kubelet and kube-proxy, each in namespaces of its own. The nodes have no pod network yet.
+
+Lines after $ run next to the control plane (lab kubectl, lab helm), lines after node1# on that node (lab exec node1).`
+
+// Names that the steps agree on. The veth's name follows from namespace and pod, by a hash that Calico has fixed.
+const (
+	debugImage = "docker.io/tortie-net/debug:dev"
+	testVeth   = "cali7fba7a35b74"
+	status     = "busybox wget -qO- http://127.0.0.1:9099/status"
+	// web serves the pod's own name.
+	web = `sh -c 'mkdir /www && hostname > /www/index.html && exec httpd -f -p 80 -h /www'`
+)
+
+var installStep = step{
+	"Helm installs Tortie",
+	"One chart: the custom resources of crd.projectcalico.org, what the pods may do, and a DaemonSet.",
+	(*Demo).install,
+}
+
+var steps = []step{
+	{"The components run", `The nodes are Ready, since each has a pod network now. Next to containerd, kubelet and kube-proxy runs Tortie's agent, "node"; "install"
+has put the CNI plugins on the node and renews their token.`, (*Demo).components},
+	{"A pod on node1", "The scheduler is passed over, so that the pod is where we look. The pod serves its name by HTTP.", (*Demo).runPod},
+	{"The kubelet has the runtime make a sandbox", `containerd holds the pod's namespaces open with a container of its own, "pause", and calls CNI for the network namespace, cni-...`,
+		(*Demo).sandbox},
+	{"The runtime reads the conflist", `containerd takes the first file in /etc/cni/net.d. It was written last, after the plugins and their kubeconfig: a node is never
+Ready with half an installation.`, (*Demo).conflist},
+	{`The runtime executes "calico"`, "The plugin makes the interfaces and routes. It is a small static program; nothing of it stays running.", (*Demo).calico},
+	{`"calico" executes "calico-ipam"`, `For the address it executes the IPAM plugin, which asks the API server and nobody else: no agent is needed for a pod to
+start. The address is noted in a handle, so that DEL finds it again.`, (*Demo).calicoIPAM},
+	{"Pool, block, affinity", `The pool is cut into blocks of 64 addresses. A node claims a block by creating a BlockAffinity, and every address in it by updating the
+IPAMBlock, each write guarded by its resource version.`, (*Demo).blocks},
+	{"The pod's address", "The kubelet reports the address from the CNI result. The plugin has noted it on the pod too, where agents find it at once.", (*Demo).podAddress},
+	{"BlockAffinities of all nodes", `An affinity says which node a block is for: that is all that routing needs. The IPAMBlock says which of its addresses are taken
+and by which handle: only the plugins read it. The first address of each block is the node's own, for its tunnel.`, (*Demo).affinities},
+	{"The pod's route and interface", `On the host the pod is a /32 route to its veth, named by a hash of namespace and name. The pod's only neighbour is 169.254.1.1,
+which no interface has: the host's end of the veth answers for it by proxy ARP.`, (*Demo).podRoute},
+	{"What the agent watches", `Three agents, one on each node, hold these watches open at the API server, and one on Nodes each. What pods do, they need not see: a
+block that a node owns is enough to route.`, (*Demo).watches},
+	{"BGP sessions", "Every agent has one BGP session with every other node, on port 179. A node announces its blocks.", (*Demo).sessions},
+	{"Routes to the other nodes' blocks", "What the peers have announced is in the kernel: one route for each block, through the tunnel device, to the node that owns it.",
+		(*Demo).routes},
+	{"From node to node", `A second pod on node2, and a third on node1 that calls it. Time to live is 62 of 64: each node takes one, the tunnel takes none.`, (*Demo).traffic},
+	{"IPIP on the wire", "One tunnel device for all peers. On node2's interface the pod's packets arrive inside packets from node to node, of IP protocol 4.", (*Demo).tunnel},
+	{"The pool", "The IPPool says all of it: range, block size, IPIP always, masquerading for what leaves the pool.", (*Demo).pool},
+}
+
+func (d *Demo) install(ctx context.Context) error {
+	out, err := d.kubectl(ctx, "helm install tortie charts/tortie --namespace kube-system --wait --timeout "+d.timeout()+
+		" --set image.repository="+Image+",image.tag=dev")
+	if err != nil {
+		return err
+	}
+	return expect(out, "^STATUS: deployed$")
+}
+
+func (d *Demo) components(ctx context.Context) error {
+	if _, err := d.kubectl(ctx, "kubectl wait --for=condition=Ready node --all --timeout="+d.timeout()); err != nil {
+		return err
+	}
+	nodes, err := d.kubectl(ctx, `kubectl get nodes --no-headers -o custom-columns='NODE:.metadata.name,IP:.status.addresses[0].address,READY:.status.conditions[?(@.type=="Ready")].status,NETWORK UNAVAILABLE:.status.conditions[?(@.type=="NetworkUnavailable")].status'`)
+	if err != nil {
+		return err
+	}
+	d.facts.addresses = columns(nodes)
+	pods, err := d.kubectl(ctx, "kubectl get pods -n kube-system --no-headers --sort-by=.spec.nodeName -o custom-columns='POD:.metadata.name,NODE:.spec.nodeName,PHASE:.status.phase,READY:.status.containerStatuses[*].ready'")
+	if err != nil {
+		return err
+	}
+	procs, err := d.node(ctx, "node1", "ps -C containerd,kubelet,kube-proxy,node,install -o comm= | sort")
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		expectLines(nodes, len(Nodes), `True\s+False\s*$`),
+		expectLines(pods, len(Nodes), `^tortie-node-\S+\s+(master|node1|node2)\s+Running\s+true\s*$`),
+		expect(procs, `^containerd$`, `^kubelet$`, `^kube-proxy$`, `^node$`, `^install$`))
+}
+
+func (d *Demo) runOn(ctx context.Context, node, pod, command string) error {
+	overrides := fmt.Sprintf(`{"spec":{"nodeName":"%s","terminationGracePeriodSeconds":0}}`, node)
+	if _, err := d.kubectl(ctx, fmt.Sprintf("kubectl run %s --image=%s --overrides='%s' -- %s", pod, debugImage, overrides, command)); err != nil {
+		return err
+	}
+	_, err := d.kubectl(ctx, fmt.Sprintf("kubectl wait --for=condition=Ready pod/%s --timeout=%s", pod, d.timeout()))
+	return err
+}
+
+func (d *Demo) runPod(ctx context.Context) error { return d.runOn(ctx, "node1", "test-pod", web) }
+
+func (d *Demo) sandbox(ctx context.Context) error {
+	containers, err := d.node(ctx, "node1", "ctr -n k8s.io containers list")
+	if err != nil {
+		return err
+	}
+	namespaces, err := d.node(ctx, "node1", "ls /run/netns")
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		expectLines(containers, 2, `docker\.io/tortie-net/pause:`), // of test-pod and of tortie-node
+		expectLines(containers, 1, quote(debugImage)),
+		expectLines(namespaces, 1, `^cni-[0-9a-f-]{36}$`))
+}
+
+func (d *Demo) conflist(ctx context.Context) error {
+	files, err := d.node(ctx, "node1", "ls -l --time-style=+ /etc/cni/net.d")
+	if err != nil {
+		return err
+	}
+	text, err := d.node(ctx, "node1", "cat /etc/cni/net.d/10-calico.conflist")
+	if err != nil {
+		return err
+	}
+	var list struct {
+		Plugins []struct {
+			Type, Nodename string
+			IPAM           struct{ Type string }
+		}
+	}
+	if err := json.Unmarshal([]byte(text), &list); err != nil {
+		return fmt.Errorf("the conflist is no JSON: %w", err)
+	}
+	if len(list.Plugins) == 0 || list.Plugins[0].Type != "calico" || list.Plugins[0].IPAM.Type != "calico-ipam" || list.Plugins[0].Nodename != "node1" {
+		return errors.New("the conflist does not begin with calico and calico-ipam for node1")
+	}
+	return expectLines(files, 2, `^-rw------- 1 root root .*(10-calico\.conflist|calico-kubeconfig)$`)
+}
+
+func (d *Demo) calico(ctx context.Context) error {
+	plugins, err := d.node(ctx, "node1", "ls -l --time-style=+ /opt/cni/bin")
+	if err != nil {
+		return err
+	}
+	log, err := d.node(ctx, "node1", "grep 'msg=wired plugin=calico ' /var/log/calico/cni/cni.log")
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		expectLines(plugins, 5, `^-rwxr-xr-x 1 root root .*(bandwidth|calico|calico-ipam|loopback|portmap)$`),
+		expectLines(log, 1, `msg=wired plugin=calico .*pod=default/test-pod link=`+testVeth+` `))
+}
+
+func (d *Demo) calicoIPAM(ctx context.Context) error {
+	log, err := d.node(ctx, "node1", "grep 'msg=assigned plugin=calico-ipam ' /var/log/calico/cni/cni.log")
+	if err != nil {
+		return err
+	}
+	handles, err := d.kubectl(ctx, "kubectl get ipamhandles --no-headers -o custom-columns='HANDLE:.metadata.name,BLOCKS:.spec.block'")
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		expectLines(log, 1, `msg=assigned plugin=calico-ipam .*192\.168\.`),
+		expectLines(handles, len(Nodes), `^ipip-tunnel-addr-(master|node1|node2)\s`),
+		expectLines(handles, 1, `^k8s-pod-network\.[0-9a-f]{64}\s+map\[`))
+}
+
+func (d *Demo) blocks(ctx context.Context) error {
+	out, err := d.kubectl(ctx, "kubectl get ippools,blockaffinities,ipamblocks")
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		expectLines(out, 1, `^ippool\S+/default-ipv4-ippool\s+192\.168\.0\.0/16\s+26\s+Always`),
+		expectLines(out, len(Nodes), `^blockaffinity\S+/(master|node1|node2)-192-168-\S+-26\s+192\.168\.\S+/26\s`),
+		expectLines(out, len(Nodes), `^ipamblock\S+/192-168-\S+-26\s+192\.168\.\S+/26\s`))
+}
+
+func (d *Demo) podAddress(ctx context.Context) error {
+	out, err := d.kubectl(ctx, `kubectl get pod test-pod --no-headers -o custom-columns='POD:.metadata.name,IP:.status.podIP,NODE:.spec.nodeName,ANNOTATED:.metadata.annotations.cni\.projectcalico\.org/podIP'`)
+	if err != nil {
+		return err
+	}
+	d.facts.podIP = columns(out)["test-pod"]
+	if _, err := netip.ParseAddr(d.facts.podIP); err != nil {
+		return fmt.Errorf("the pod's address: %w", err)
+	}
+	return expect(out, `^test-pod\s+`+quote(d.facts.podIP)+`\s+node1\s+`+quote(d.facts.podIP)+`/32`)
+}
+
+func (d *Demo) affinities(ctx context.Context) error {
+	out, err := d.kubectl(ctx, "kubectl get blockaffinities --no-headers -o custom-columns='NODE:.spec.node,BLOCK:.spec.cidr,STATE:.spec.state,DELETED:.spec.deleted'")
+	if err != nil {
+		return err
+	}
+	d.facts.blocks = columns(out)
+	blocks, err := d.kubectl(ctx, "kubectl get ipamblocks --no-headers -o custom-columns='BLOCK:.spec.cidr,AFFINITY:.spec.affinity,HANDLES:.spec.attributes[*].handle_id'")
+	if err != nil {
+		return err
+	}
+	errs := []error{expectLines(out, len(Nodes), `/26\s+confirmed\s+false\s*$`)}
+	for _, n := range Nodes {
+		errs = append(errs, expect(blocks, `^`+quote(d.facts.blocks[n])+`\s+host:`+n+`\s+\S*ipip-tunnel-addr-`+n))
+	}
+	errs = append(errs, expect(blocks, `host:node1\s+\S*k8s-pod-network\.[0-9a-f]{64}`), inside(d.facts.podIP, d.facts.blocks["node1"]))
+	return errors.Join(errs...)
+}
+
+func inside(addr, block string) error {
+	a, err := netip.ParseAddr(addr)
+	if err != nil {
+		return err
+	}
+	p, err := netip.ParsePrefix(block)
+	if err != nil {
+		return err
+	}
+	if !p.Contains(a) {
+		return fmt.Errorf("%s is not in the node's block %s", addr, block)
+	}
+	return nil
+}
+
+func (d *Demo) podRoute(ctx context.Context) error {
+	route, err := d.node(ctx, "node1", "ip route show "+d.facts.podIP)
+	if err != nil {
+		return err
+	}
+	link, err := d.node(ctx, "node1", "ip link show "+testVeth)
+	if err != nil {
+		return err
+	}
+	proxy, err := d.node(ctx, "node1", "sysctl net.ipv4.conf."+testVeth+".proxy_arp")
+	if err != nil {
+		return err
+	}
+	addr, err := d.kubectl(ctx, "kubectl exec test-pod -- ip -4 addr show eth0")
+	if err != nil {
+		return err
+	}
+	routes, err := d.kubectl(ctx, "kubectl exec test-pod -- ip route")
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		expect(route, `^`+quote(d.facts.podIP)+` dev `+testVeth+` scope link`),
+		expect(link, testVeth+`@.*state UP`, `link/ether ee:ee:ee:ee:ee:ee`),
+		expect(proxy, `= 1$`),
+		expect(addr, `inet `+quote(d.facts.podIP)+`/32`),
+		expect(routes, `^default via 169\.254\.1\.1 dev eth0`, `^169\.254\.1\.1 dev eth0`))
+}
+
+// watched are the resources whose watches each agent holds.
+var watched = []string{"bgpconfigurations", "blockaffinities", "ippools"}
+
+func (d *Demo) watches(ctx context.Context) error {
+	out, err := d.kubectl(ctx, `kubectl get --raw /metrics | grep '^apiserver_longrunning_requests.*crd.projectcalico.org' | sed -E 's/.*resource="([a-z]+)".*verb="(WATCH)".* ([0-9]+)$/\1 \2 \3/' | sort`)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, resource := range watched {
+		errs = append(errs, expect(out, fmt.Sprintf("^%s WATCH %d$", resource, len(Nodes))))
+	}
+	return errors.Join(errs...)
+}
+
+func (d *Demo) sessions(ctx context.Context) error {
+	var errs []error
+	for _, n := range Nodes {
+		out, err := d.node(ctx, n, "ss -tnH state established '( sport = :179 or dport = :179 )'")
+		if err != nil {
+			return err
+		}
+		errs = append(errs, expectLines(out, len(Nodes)-1, `:179\s`))
+		for _, other := range Nodes {
+			if other != n {
+				errs = append(errs, expect(out, quote(d.facts.addresses[other])+`:\d+\s*$`))
+			}
+		}
+	}
+	out, err := d.node(ctx, "node1", status+` | grep '"state"'`)
+	if err != nil {
+		return err
+	}
+	errs = append(errs, expectLines(out, len(Nodes)-1, `"state": "Established"`))
+	return errors.Join(errs...)
+}
+
+func (d *Demo) routes(ctx context.Context) error {
+	var errs []error
+	for _, n := range Nodes {
+		out, err := d.node(ctx, n, "ip route | grep tunl0")
+		if err != nil {
+			return err
+		}
+		errs = append(errs, expectLines(out, len(Nodes)-1, `tunl0`))
+		for _, other := range Nodes {
+			if other != n {
+				errs = append(errs, expect(out, `^`+quote(d.facts.blocks[other])+` via `+quote(d.facts.addresses[other])+` dev tunl0 .*onlink`))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (d *Demo) traffic(ctx context.Context) error {
+	if err := d.runOn(ctx, "node2", "test-pod2", web); err != nil {
+		return err
+	}
+	if err := d.runOn(ctx, "node1", "debug", "sleep infinity"); err != nil {
+		return err
+	}
+	out, err := d.kubectl(ctx, "kubectl get pod test-pod2 --no-headers -o custom-columns='POD:.metadata.name,IP:.status.podIP,NODE:.spec.nodeName'")
+	if err != nil {
+		return err
+	}
+	d.facts.pod2IP = columns(out)["test-pod2"]
+	ping, err := d.kubectl(ctx, "kubectl exec debug -- ping -c 5 "+d.facts.pod2IP)
+	if err != nil {
+		return err
+	}
+	page, err := d.kubectl(ctx, "kubectl exec debug -- wget -qO- http://"+d.facts.pod2IP+"/")
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		inside(d.facts.pod2IP, d.facts.blocks["node2"]),
+		expect(ping, `5 packets received, 0% packet loss`),
+		expectLines(ping, 5, ` ttl=62 `),
+		expect(page, `^test-pod2$`))
+}
+
+// tunnel looks at the wire of node2 while the debug pod pings.
+func (d *Demo) tunnel(ctx context.Context) error {
+	link, err := d.node(ctx, "node1", "ip -d link show tunl0 | head -3")
+	if err != nil {
+		return err
+	}
+	pinged := make(chan error, 1)
+	ping := "kubectl exec debug -- ping -q -c 30 -i 0.5 " + d.facts.pod2IP
+	d.show("$ " + ping + " &")
+	quiet := *d
+	quiet.Out = new(strings.Builder)
+	go func() {
+		_, err := quiet.kubectl(ctx, ping)
+		pinged <- err
+	}()
+	wire, err := d.node(ctx, "node2", "tcpdump -nn -t -c 4 -i eth0 'ip proto 4' 2>/dev/null")
+	if err := errors.Join(err, <-pinged); err != nil {
+		return err
+	}
+	counters, err := d.node(ctx, "node2", "ip -s link show tunl0 | tail -4")
+	if err != nil {
+		return err
+	}
+	outer := quote(d.facts.addresses["node1"]) + " > " + quote(d.facts.addresses["node2"])
+	return errors.Join(
+		expect(link, `^\d+: tunl0@NONE: <NOARP,UP,LOWER_UP> mtu 1480 `, `ipip any remote any local any`),
+		expect(wire, `^IP `+outer+`: IP \S+ > `+quote(d.facts.pod2IP)+`: ICMP echo request`),
+		expectLines(wire, 4, `: IP \S+ > \S+: ICMP echo re(quest|ply)`),
+		expect(counters, `^\s+[1-9]\d+\s+[1-9]\d+`))
+}
+
+func (d *Demo) pool(ctx context.Context) error {
+	out, err := d.kubectl(ctx, "kubectl get ippool default-ipv4-ippool -o yaml")
+	if err != nil {
+		return err
+	}
+	return expect(out, `^  cidr: 192\.168\.0\.0/16$`, `^  blockSize: 26$`, `^  ipipMode: Always$`, `^  natOutgoing: true$`)
+}
