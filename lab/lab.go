@@ -118,11 +118,11 @@ func Start(ctx context.Context, cfg Config) (*Lab, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start lab %q: %w", cfg.Name, err)
 	}
-	launch, err := supervisor.Start(spec)
+	launch, err := supervisor.Start(supervisor.Job{Cluster: &spec})
 	if err != nil {
 		return nil, fmt.Errorf("start lab %q: %w", cfg.Name, err)
 	}
-	if err := launch.WaitReady(ctx, progress); err != nil {
+	if err := launch.WaitReady(ctx, supervisor.Watcher{Progress: progress}); err != nil {
 		return nil, fmt.Errorf("start lab %q: %w", cfg.Name, err)
 	}
 	l := &Lab{launch: launch, cache: cache}
@@ -207,11 +207,21 @@ func ownImages(ctx context.Context, cache *binaries.Cache) ([]string, error) {
 	return files, errors.Join(pause.Write(files[0]), debug.Write(files[1]))
 }
 
-// Open returns a lab that runs already.
+// InVMError says that a lab runs in a virtual machine: commands reach it through the socket.
+type InVMError struct{ Name, Socket string }
+
+func (e InVMError) Error() string {
+	return fmt.Sprintf("lab %q runs in a virtual machine", e.Name)
+}
+
+// Open returns a lab that runs already on this machine; InVMError for one in a virtual machine.
 func Open(name string) (*Lab, error) {
 	state, err := cluster.ReadState(name)
 	if err != nil {
 		return nil, err
+	}
+	if state.VM != "" {
+		return nil, InVMError{Name: name, Socket: state.VM}
 	}
 	cache, err := binaries.Open(os.Stderr)
 	if err != nil {

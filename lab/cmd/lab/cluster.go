@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tortie-net/tortie/lab"
+	"github.com/tortie-net/tortie/lab/internal/channel"
 	"github.com/tortie-net/tortie/lab/internal/netns"
 )
 
@@ -122,6 +123,10 @@ func runTool(ctx context.Context, tool string, args []string) error {
 		return err
 	}
 	l, err := lab.Open(name)
+	var inVM lab.InVMError
+	if errors.As(err, &inVM) {
+		return callVM(ctx, inVM, append([]string{tool, "-name", name}, args...))
+	}
 	if err != nil {
 		return err
 	}
@@ -157,6 +162,10 @@ func runExec(ctx context.Context, args []string) error {
 		return usageError{"lab exec [-name N] NODE CMD [ARGS]..."}
 	}
 	l, err := lab.Open(name)
+	var inVM lab.InVMError
+	if errors.As(err, &inVM) {
+		return callVM(ctx, inVM, append([]string{"exec", "-name", name}, args...))
+	}
 	if err != nil {
 		return err
 	}
@@ -168,4 +177,9 @@ func runExec(ctx context.Context, args []string) error {
 		return exitError{exit.ExitCode()}
 	}
 	return err
+}
+
+// callVM runs this program's command inside the virtual machine. Standard input stays outside.
+func callVM(ctx context.Context, in lab.InVMError, args []string) error {
+	return exitCode(channel.Call(ctx, in.Socket, args, os.Stdout, os.Stderr))
 }

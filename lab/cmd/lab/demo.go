@@ -6,13 +6,17 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"time"
 
 	"github.com/tortie-net/tortie/lab"
 	"github.com/tortie-net/tortie/lab/internal/binaries"
+	"github.com/tortie-net/tortie/lab/internal/channel"
 	"github.com/tortie-net/tortie/lab/internal/demo"
 	"github.com/tortie-net/tortie/lab/internal/probe"
+	"github.com/tortie-net/tortie/lab/internal/supervisor"
+	"github.com/tortie-net/tortie/lab/internal/vm"
 	"github.com/tortie-net/tortie/lab/internal/vmproto"
 )
 
@@ -20,6 +24,7 @@ import (
 const (
 	demoMemory  = 4096
 	demoTimeout = 30 * time.Minute
+	keepTimeout = 7 * 24 * time.Hour
 )
 
 func runDemo(ctx context.Context, args []string) error {
@@ -79,48 +84,104 @@ func demoHere(ctx context.Context, root string, keep bool, record string) (err e
 		transcript = io.MultiWriter(os.Stdout, file)
 	}
 	l, err := lab.Start(ctx, lab.Config{
-		Name: demo.Name, Nodes: demo.Nodes, Images: []string{filepath.Join(root, imageArchive)}, Log: os.Stderr, Detach: keep, TimeScale: slow,
+		Name: demo.Name, Nodes: demo.Nodes, Images: []string{filepath.Join(root, imageArchive)}, Log: os.Stderr,
+		Detach: keep && !insideVM(), TimeScale: slow,
 	})
 	if err != nil {
 		return err
 	}
-	if !keep {
-		defer func() { err = errors.Join(err, l.Stop(context.WithoutCancel(ctx))) }()
-	}
 	d := demo.Demo{Lab: l, Root: root, Out: transcript, TimeScale: slow}
-	if err := d.Run(ctx); err != nil {
-		return err
+	err = d.Run(ctx)
+	switch {
+	case err == nil && keep && insideVM():
+		return errors.Join(channel.Serve(ctx, runAgain), l.Stop(context.WithoutCancel(ctx)))
+	case err == nil && keep:
+		sayKept()
+		return nil
 	}
-	if keep {
-		fmt.Fprintf(os.Stderr, "\nThe cluster keeps running:\n  bin/lab kubectl -name %[1]s get pods -A\n  bin/lab exec -name %[1]s node1 ip route\n  bin/lab down -name %[1]s\n", demo.Name)
-	}
-	return nil
+	return errors.Join(err, l.Stop(context.WithoutCancel(ctx)))
 }
 
-// demoInVM runs this program again, inside a virtual machine.
+func sayKept() {
+	fmt.Fprintf(os.Stderr, `
+The cluster keeps running. Look around:
+  bin/lab kubectl -name %[1]s get pods -A -o wide
+  bin/lab kubectl -name %[1]s exec debug -- ip route
+  bin/lab exec -name %[1]s node1 ip route
+and end it:
+  bin/lab down -name %[1]s
+`, demo.Name)
+}
+
+// insideVM says whether this program was started by itself, in a virtual machine.
+func insideVM() bool { return os.Getenv(vmVariable) != "" }
+
+const vmVariable = "TORTIE_LAB_VM"
+
+// runAgain runs a command of this program for a caller outside of the virtual machine.
+func runAgain(ctx context.Context, args []string, stdout, stderr io.Writer) (int, error) {
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", args...)
+	cmd.Stdout, cmd.Stderr = stdout, stderr
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return exit.ExitCode(), nil
+	}
+	return 0, err
+}
+
+// demoInVM runs this program again, inside a virtual machine, under a supervisor.
 func demoInVM(ctx context.Context, keep bool, record string) error {
 	fmt.Fprintln(os.Stderr, "This kernel has no IPIP tunnels: the demo runs in a virtual machine with Debian's kernel (slower: some minutes).")
-	m, err := newMachine(ctx)
+	m, err := demoMachine(ctx, keep, record)
 	if err != nil {
 		return err
+	}
+	if !keep {
+		return exitCode(m.Run(ctx))
+	}
+	launch, err := supervisor.Start(supervisor.Job{VM: &supervisor.VM{Name: demo.Name, Machine: m}})
+	if err != nil {
+		return err
+	}
+	err = launch.WaitReady(ctx, supervisor.Watcher{Console: os.Stdout, Progress: func(string) {}})
+	var exit supervisor.ExitError
+	if errors.As(err, &exit) {
+		return exitError{exit.Code}
+	}
+	if err != nil {
+		return err
+	}
+	sayKept()
+	return launch.Detach()
+}
+
+func demoMachine(ctx context.Context, keep bool, record string) (vm.Machine, error) {
+	m, err := newMachine(ctx)
+	if err != nil {
+		return m, err
 	}
 	self, err := os.Executable()
 	if err != nil {
-		return err
+		return m, err
 	}
 	wd, err := os.Getwd()
 	if err != nil {
-		return err
+		return m, err
 	}
-	m.Config = vmproto.Config{Program: self, Args: []string{"demo"}, Env: passedOn(), Dir: wd, SharedRoot: true}
+	m.Config = vmproto.Config{Program: self, Args: []string{"demo"}, Env: append(passedOn(), vmVariable+"=1"), Dir: wd, SharedRoot: true}
 	m.MemoryMB, m.Timeout = demoMemory, demoTimeout
+	if keep {
+		m.Args = append(m.Args, "-keep")
+		m.Timeout = keepTimeout
+	}
 	if record != "" {
 		abs, err := filepath.Abs(record)
 		if err != nil {
-			return err
+			return m, err
 		}
 		m.Args = append(m.Args, "-record", abs)
 		m.Shares = map[string]string{"out": filepath.Dir(abs)}
 	}
-	return exitCode(m.Run(ctx))
+	return m, nil
 }

@@ -74,15 +74,9 @@ func Up(ctx context.Context, spec Spec, self string, progress Progress) (_ *Clus
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
-	held, err := lock(spec.Name)
-	if errors.Is(err, errLocked) {
-		return nil, fmt.Errorf("lab %q runs already: lab down -name %s stops it", spec.Name, spec.Name)
-	}
+	held, err := takeLock(ctx, spec.Name)
 	if err != nil {
-		return nil, fmt.Errorf("take the lab %q: %w", spec.Name, err)
-	}
-	if err := sweep(ctx, spec.Name); err != nil {
-		return nil, errors.Join(fmt.Errorf("remove what was left of an earlier lab %q: %w", spec.Name, err), held.Close())
+		return nil, err
 	}
 	c := &Cluster{self: self, lock: held, spawner: proc.NewSpawner(), progress: progress,
 		state: State{Spec: spec, Supervisor: os.Getpid(), Started: time.Now()}}

@@ -85,6 +85,8 @@ type State struct {
 	// Controllers are those that were enabled in the machine's root cgroup for this cluster.
 	Controllers []string
 	Kubeconfig  string
+	// VM is the socket of the virtual machine that the cluster runs in; empty for one on this machine.
+	VM string
 	// Ready is set when everything has come up, Failure when something has ended since.
 	Ready   bool
 	Failure string

@@ -35,6 +35,7 @@ var replacements = []replacement{
 	replace(`\b(id|seq|resourceVersion:|length|generation:) "?\d+"?`, "$1 N"),
 	replace(`(-rwxr-xr-x|-rw-------|total) .*?(\S+)$`, "$1 $2"), // sizes of files
 	replace(`v\d+\.\d+\.\d+\S*`, "VERSION"),
+	replace(`WATCH \d+$`, "WATCH N"),
 	replace(`map\[[^\]]*\]`, "map[...]"),
 	replace(`\s+`, " "),
 }

@@ -132,7 +132,7 @@ resolvConf: /etc/resolv.conf
 volumePluginDir: /var/lib/kubelet/volumeplugins
 imageGCHighThresholdPercent: 100
 imageMinimumGCAge: 24h
-evictionHard: {memory.available: 50Mi, nodefs.available: "1%", imagefs.available: "1%"}
+evictionHard: {}
 failSwapOn: false
 makeIPTablesUtilChains: false
 localStorageCapacityIsolation: false

@@ -1,8 +1,8 @@
-// Package supervisor keeps a cluster in a process of its own, so that the cluster does not outlive the one who wanted it,
-// however that one ends.
+// Package supervisor keeps a cluster, or a virtual machine with one, in a process of its own, so that it does not outlive
+// the one who wanted it, however that one ends.
 //
 // The launcher starts the supervisor in a session of its own and holds a pipe to it. The first line in the pipe says what
-// to run. When the pipe ends, the supervisor takes the cluster down, unless the launcher has let go of it with a word. The
+// to run. When the pipe ends, the supervisor takes everything down, unless the launcher has let go of it with a word. The
 // supervisor's children die with it, by the kernel's parent-death signal.
 package supervisor
 
@@ -17,10 +17,14 @@ import (
 	"os/exec"
 	"os/signal"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
+	"github.com/tortie-net/tortie/lab/internal/channel"
 	"github.com/tortie-net/tortie/lab/internal/cluster"
+	"github.com/tortie-net/tortie/lab/internal/kubeapi"
+	"github.com/tortie-net/tortie/lab/internal/vm"
 )
 
 // Name is argv[0] of a supervisor.
@@ -32,14 +36,38 @@ const letGo = "detach"
 // eventsFD is the descriptor on which the supervisor tells its launcher how things go.
 const eventsFD = 3
 
+// Job is what a supervisor keeps: one of the two.
+type Job struct {
+	Cluster *cluster.Spec
+	VM      *VM
+}
+
+// VM is a virtual machine whose program, when its cluster is up, serves the channel.
+type VM struct {
+	// Name is that of the lab inside.
+	Name    string
+	Machine vm.Machine
+}
+
 // event is one line from the supervisor.
 type event struct {
 	// Text is a stage that has been reached.
 	Text string `json:",omitempty"`
+	// Console is output of a virtual machine's program.
+	Console []byte `json:",omitempty"`
 	// Ready ends the start.
 	Ready bool `json:",omitempty"`
-	// Error is why the cluster did not come up, or what its removal left behind.
+	// Error is why it did not come up, or what its removal left behind.
 	Error string `json:",omitempty"`
+	// Exit is the exit code of a virtual machine's program that has ended.
+	Exit *int `json:",omitempty"`
+}
+
+// ExitError is a virtual machine's program that ended before it was ready; it has said why on the console.
+type ExitError struct{ Code int }
+
+func (e ExitError) Error() string {
+	return fmt.Sprintf("the program in the virtual machine ended with exit code %d", e.Code)
 }
 
 // Main is the supervisor's whole life; it returns the process' exit code.
@@ -47,8 +75,13 @@ func Main() int {
 	// The terminal's signals are for the launcher, whose end we see anyway.
 	signal.Ignore(syscall.SIGINT, syscall.SIGHUP)
 	events := json.NewEncoder(os.NewFile(eventsFD, "events"))
-	// The launcher may be gone: nobody reads then, and the lab shall come down all the same.
-	tell := func(e event) { _ = events.Encode(e) }
+	var mu sync.Mutex // a virtual machine's console and its end tell at once
+	tell := func(e event) {
+		mu.Lock()
+		defer mu.Unlock()
+		// The launcher may be gone: nobody reads then, and the lab shall come down all the same.
+		_ = events.Encode(e)
+	}
 	if err := supervise(tell); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		tell(event{Error: err.Error()})
@@ -63,8 +96,8 @@ func supervise(tell func(event)) error {
 	if err != nil {
 		return fmt.Errorf("read what to run: %w", err)
 	}
-	var spec cluster.Spec
-	if err := json.Unmarshal(line, &spec); err != nil {
+	var job Job
+	if err := json.Unmarshal(line, &job); err != nil {
 		return fmt.Errorf("read what to run: %w", err)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
@@ -76,6 +109,13 @@ func supervise(tell func(event)) error {
 			cancel()
 		}
 	}()
+	if job.VM != nil {
+		return superviseVM(ctx, *job.VM, tell)
+	}
+	return superviseCluster(ctx, *job.Cluster, tell)
+}
+
+func superviseCluster(ctx context.Context, spec cluster.Spec, tell func(event)) error {
 	c, err := cluster.Up(ctx, spec, "/proc/self/exe", func(format string, args ...any) {
 		tell(event{Text: fmt.Sprintf(format, args...)})
 	})
@@ -85,6 +125,56 @@ func supervise(tell func(event)) error {
 	tell(event{Ready: true})
 	watch(ctx, c)
 	return c.Down(context.WithoutCancel(ctx))
+}
+
+func superviseVM(ctx context.Context, v VM, tell func(event)) (err error) {
+	hold, err := cluster.Take(ctx, v.Name)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, hold.Release()) }()
+	v.Machine.Channel = hold.Socket()
+	v.Machine.Console = console(tell)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		if err := waitServed(ctx, hold); err != nil {
+			cancel(err)
+			return
+		}
+		tell(event{Ready: true})
+	}()
+	code, err := v.Machine.Run(ctx)
+	if err == nil {
+		tell(event{Exit: &code})
+	}
+	if errors.Is(err, context.Canceled) {
+		return nil // it was told to end
+	}
+	return err
+}
+
+// waitServed returns when the program in the virtual machine answers, which it does when its cluster is up.
+func waitServed(ctx context.Context, hold *cluster.Hold) error {
+	err := kubeapi.Poll(ctx, 100*time.Millisecond, func(context.Context) error {
+		_, err := os.Stat(hold.Socket())
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if _, err := channel.Call(ctx, hold.Socket(), nil, io.Discard, io.Discard); err != nil {
+		return err
+	}
+	return hold.Ready()
+}
+
+// console passes a virtual machine's output on to the launcher, as long as there is one.
+type console func(event)
+
+func (c console) Write(b []byte) (int, error) {
+	c(event{Console: b})
+	return len(b), nil
 }
 
 // released waits for the end of the pipe and says whether the launcher let go before.
@@ -119,8 +209,8 @@ type Launch struct {
 }
 
 // Start starts a supervisor; the program must call Main when it finds Name as its argv[0].
-func Start(spec cluster.Spec) (*Launch, error) {
-	line, err := json.Marshal(spec)
+func Start(job Job) (*Launch, error) {
+	line, err := json.Marshal(job)
 	if err != nil {
 		return nil, fmt.Errorf("encode what to run: %w", err)
 	}
@@ -148,9 +238,15 @@ func Start(spec cluster.Spec) (*Launch, error) {
 	return l, nil
 }
 
-// WaitReady tells of the stages until the cluster is up. On error the cluster is gone, and the supervisor too. When ctx
-// ends the supervisor is told to take everything down.
-func (l *Launch) WaitReady(ctx context.Context, progress func(string)) error {
+// Watcher is told what happens until the cluster is up: the stages, and what a virtual machine prints.
+type Watcher struct {
+	Progress func(string)
+	Console  io.Writer
+}
+
+// WaitReady returns when the cluster is up. On error the cluster is gone, and the supervisor too. When ctx ends the
+// supervisor is told to take everything down.
+func (l *Launch) WaitReady(ctx context.Context, w Watcher) error {
 	stop := context.AfterFunc(ctx, func() { l.pipe.Close() })
 	defer stop()
 	for {
@@ -163,10 +259,17 @@ func (l *Launch) WaitReady(ctx context.Context, progress func(string)) error {
 			l.pipe.Close()
 			_ = l.cmd.Wait() // it has said what is wrong; its exit code adds nothing
 			return errors.Join(context.Cause(ctx), errors.New(e.Error))
+		case e.Exit != nil:
+			l.pipe.Close()
+			return errors.Join(ExitError{*e.Exit}, l.cmd.Wait())
 		case e.Ready:
 			return context.Cause(ctx)
+		case e.Console != nil:
+			if _, err := w.Console.Write(e.Console); err != nil {
+				return errors.Join(err, l.Stop())
+			}
 		default:
-			progress(e.Text)
+			w.Progress(e.Text)
 		}
 	}
 }

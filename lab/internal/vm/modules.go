@@ -22,8 +22,8 @@ var NetworkModules = []string{
 	"sch_ingress", "sch_tbf", "act_mirred", "cls_u32", "cls_matchall",
 }
 
-// sharedRootModules make the launcher's file system the root.
-var sharedRootModules = []string{"virtio_pci", "virtiofs", "overlay"}
+// sharedRootModules make the launcher's file system the root, and serve the channel.
+var sharedRootModules = []string{"virtio_pci", "virtiofs", "overlay", "virtio_console"}
 
 // module is a kernel module's file; its name is the one that dependencies use, with underscores.
 type module struct {

@@ -36,8 +36,10 @@ type Machine struct {
 	MemoryMB int
 	// Timeout ends the machine.
 	Timeout time.Duration
+	// Channel is the path of a socket that is made, by which commands can be run inside; empty for none.
+	Channel string
 	// Console takes all that the program prints.
-	Console io.Writer
+	Console io.Writer `json:"-"`
 }
 
 // Run boots the machine and returns the program's exit code when it has ended.
@@ -219,6 +221,10 @@ func (r *runner) qemuArgs() []string {
 	// virtiofsd reads and writes the machine's memory, so that must be shared.
 	args = append(args, "-object", "memory-backend-memfd,id=mem,share=on,size="+memory, "-numa", "node,memdev=mem")
 	args = append(args, r.shareArgs(vmproto.RootTag)...)
+	if r.Channel != "" {
+		args = append(args, "-device", "virtio-serial-pci", "-chardev", "socket,id=channel,server=on,wait=off,path="+r.Channel,
+			"-device", "virtserialport,chardev=channel,name="+vmproto.ChannelName)
+	}
 	for tag := range r.Shares {
 		args = append(args, r.shareArgs(tag)...)
 	}

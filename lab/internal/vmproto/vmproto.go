@@ -12,6 +12,9 @@ const (
 // RootTag is the tag of the shared file system that becomes the root.
 const RootTag = "root"
 
+// ChannelName is the name of the serial port over which the launcher's side runs commands.
+const ChannelName = "tortie-lab"
+
 // ResultDevice is the serial port that takes the result, so that nothing a program prints can be mistaken for it.
 const ResultDevice = "/dev/ttyS1"
 

@@ -1,0 +1,146 @@
+// Package channel runs commands inside a virtual machine from outside of it: over a serial port of the virtual machine,
+// which the launcher's side sees as a Unix socket. It serves one caller at a time; others wait in the socket's queue.
+package channel
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/tortie-net/tortie/lab/internal/vmproto"
+)
+
+// request asks for one run of a command. One without arguments only asks whether somebody is there.
+type request struct {
+	// ID is in every reply: what is left of an earlier, interrupted call is told apart.
+	ID   string
+	Args []string
+}
+
+// reply is a piece of output, or the end.
+type reply struct {
+	ID             string
+	Stdout, Stderr []byte `json:",omitempty"`
+	Exit           *int   `json:",omitempty"`
+	Error          string `json:",omitempty"`
+}
+
+// Call runs a command in the virtual machine and returns its exit code.
+func Call(ctx context.Context, socket string, args []string, stdout, stderr io.Writer) (int, error) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", socket)
+	if err != nil {
+		return 0, fmt.Errorf("reach the virtual machine: %w", err)
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	id := fmt.Sprintf("%d.%d", os.Getpid(), time.Now().UnixNano())
+	if err := json.NewEncoder(conn).Encode(request{ID: id, Args: args}); err != nil {
+		return 0, fmt.Errorf("ask the virtual machine: %w", err)
+	}
+	for replies := json.NewDecoder(conn); ; {
+		var r reply
+		if err := replies.Decode(&r); err != nil {
+			return 0, errors.Join(context.Cause(ctx), fmt.Errorf("the virtual machine does not answer: %w", err))
+		}
+		switch {
+		case r.ID != id:
+		case r.Error != "":
+			return 0, errors.New(r.Error)
+		case r.Exit != nil:
+			return *r.Exit, nil
+		default:
+			_, outErr := stdout.Write(r.Stdout)
+			_, errErr := stderr.Write(r.Stderr)
+			if err := errors.Join(outErr, errErr); err != nil {
+				return 0, err
+			}
+		}
+	}
+}
+
+// Runner runs a command and returns its exit code; an error says why it could not.
+type Runner func(ctx context.Context, args []string, stdout, stderr io.Writer) (int, error)
+
+// Serve answers calls on the virtual machine's side until ctx ends.
+func Serve(ctx context.Context, run Runner) error {
+	path, err := port()
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return fmt.Errorf("open the channel: %w", err)
+	}
+	defer f.Close()
+	return serve(ctx, f, run)
+}
+
+// port finds the device of the serial port by its name.
+func port() (string, error) {
+	names, err := filepath.Glob("/sys/class/virtio-ports/*/name")
+	if err != nil {
+		return "", err
+	}
+	for _, file := range names {
+		b, err := os.ReadFile(file)
+		if err == nil && strings.TrimSpace(string(b)) == vmproto.ChannelName {
+			return filepath.Join("/dev", filepath.Base(filepath.Dir(file))), nil
+		}
+	}
+	return "", fmt.Errorf("this virtual machine has no port %s", vmproto.ChannelName)
+}
+
+// idle is how long to wait before reading again when no caller is connected: the port then says EOF at once.
+const idle = 50 * time.Millisecond
+
+func serve(ctx context.Context, rw io.ReadWriter, run Runner) error {
+	for ctx.Err() == nil {
+		// A new decoder for each caller: an interrupted one may have left half a line.
+		requests := json.NewDecoder(rw)
+		for {
+			var r request
+			if err := requests.Decode(&r); err != nil {
+				break
+			}
+			answer(ctx, rw, r, run)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(idle):
+		}
+	}
+	return ctx.Err()
+}
+
+func answer(ctx context.Context, w io.Writer, r request, run Runner) {
+	replies := json.NewEncoder(w)
+	// A caller that is gone reads nothing, which is its own business: the next one gets its answers.
+	send := func(p reply) { p.ID = r.ID; _ = replies.Encode(p) }
+	var code int
+	var err error
+	if len(r.Args) > 0 {
+		code, err = run(ctx, r.Args,
+			writer(func(b []byte) { send(reply{Stdout: b}) }), writer(func(b []byte) { send(reply{Stderr: b}) }))
+	}
+	if err != nil {
+		send(reply{Error: err.Error()})
+		return
+	}
+	send(reply{Exit: &code})
+}
+
+type writer func([]byte)
+
+func (w writer) Write(b []byte) (int, error) {
+	w(b)
+	return len(b), nil
+}
