@@ -92,6 +92,7 @@ func (c *Cluster) up(ctx context.Context) error {
 	if err := c.prepare(); err != nil {
 		return err
 	}
+	c.progress("namespaces, cgroups and links made; starting etcd, kube-apiserver and %d nodes", len(c.state.Nodes))
 	if err := c.startNodes(); err != nil {
 		return err
 	}
@@ -102,6 +103,7 @@ func (c *Cluster) up(ctx context.Context) error {
 	if err := c.joinNodes(); err != nil {
 		return err
 	}
+	c.progress("nodes import %d images, then start kubelet and kube-proxy", len(c.state.Images))
 	if err := c.waitNodes(ctx); err != nil {
 		return err
 	}

@@ -35,6 +35,9 @@ func Take(ctx context.Context, name string) (*Hold, error) {
 // Socket is where the virtual machine's channel shall be.
 func (h *Hold) Socket() string { return h.state.VM }
 
+// Dir is a directory that goes when the name is given back, or when what is left of it is removed.
+func (h *Hold) Dir() string { return stateDir(h.state.Name) }
+
 // Ready notes that the lab in the virtual machine can be used.
 func (h *Hold) Ready() error {
 	h.state.Ready = true

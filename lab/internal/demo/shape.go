@@ -33,7 +33,13 @@ var replacements = []replacement{
 	replace(`@if\d+`, "@LINK"),
 	replace(`^(\s*)\d+: `, "${1}N: "),
 	replace(`\b(id|seq|resourceVersion:|length|generation:) "?\d+"?`, "$1 N"),
-	replace(`(-rwxr-xr-x|-rw-------|total) .*?(\S+)$`, "$1 $2"), // sizes of files
+	replace(`(-rwxr-xr-x|-rw-------) .*?(\S+)$`, "$1 $2"), // sizes of files
+	replace(`^(\s*)total \d+$`, "${1}total N"),
+	replace(`^\s*(\d+ +){5}\d+ *$`, "COUNTERS"),
+	// What else ip(8) says about a tunnel depends on its version and the kernel's.
+	replace(`(link/ipip IP brd IP) .*`, "$1"),
+	replace(`(ipip any remote any local any) .*`, "$1"),
+	replace(`(tunl0@NONE: <NOARP,UP,LOWER_UP> mtu \d+) .*`, "$1"),
 	replace(`v\d+\.\d+\.\d+\S*`, "VERSION"),
 	replace(`WATCH \d+$`, "WATCH N"),
 	replace(`map\[[^\]]*\]`, "map[...]"),

@@ -21,6 +21,14 @@ Text.
     unreachable 192.168.161.192/26 proto 84
     64 bytes from 192.168.179.66: seq=0 ttl=62 time=0.267 ms
     3: cali7fba7a35b74@if2: <UP> mtu 1480 link-netns cni-e2fc77d8-06f2-4502-3bd0-adb4de1c5332
+    total 24852
+    -rwxr-xr-x 1 root root 7987362  calico
+        RX:  bytes packets errors dropped  missed   mcast
+               3389      42      0       0       0       0
+        link/ipip 0.0.0.0 brd 0.0.0.0 promiscuity 0  allmulti 0 minmtu 0 maxmtu 0
+    tortie-node-kmdcc   master   Running   true
+    ippools WATCH 3
+    0      0      172.30.0.12:49743 172.30.0.11:179
 
 All 16 steps showed what they should, in 74 s.
 `
@@ -40,6 +48,14 @@ Text.
     192.168.2.64/26 via 172.30.0.12 dev tunl0 proto 84 onlink
     64 bytes from 192.168.2.70: seq=0 ttl=62 time=12.1 ms
     12: cali7fba7a35b74@if3: <UP> mtu 1480 link-netns cni-11111111-06f2-4502-3bd0-adb4de1c5332
+    total 8
+    -rwxr-xr-x 1 root root 100  calico
+        RX:  bytes packets errors dropped  missed   mcast
+            1003389     142      1       0       0       0
+        link/ipip 0.0.0.0 brd 0.0.0.0 promiscuity 0
+    tortie-node-abcd2   master   Running   true
+    ippools WATCH 4
+    0      0      172.30.0.11:179   172.30.0.12:1024
 
 All 16 steps showed what they should, in 301 s.
 `

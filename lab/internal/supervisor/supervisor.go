@@ -42,7 +42,7 @@ type Job struct {
 	VM      *VM
 }
 
-// VM is a virtual machine whose program, when its cluster is up, serves the channel.
+// VM is a virtual machine. Its program either ends, or serves the channel when its cluster is up, to be kept.
 type VM struct {
 	// Name is that of the lab inside.
 	Name    string
@@ -133,16 +133,13 @@ func superviseVM(ctx context.Context, v VM, tell func(event)) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, hold.Release()) }()
-	v.Machine.Channel = hold.Socket()
+	v.Machine.Channel, v.Machine.TempDir = hold.Socket(), hold.Dir()
 	v.Machine.Console = console(tell)
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	go func() {
-		if err := waitServed(ctx, hold); err != nil {
-			cancel(err)
-			return
+		// An error is the end of the machine, which says more about it itself.
+		if waitServed(ctx, hold) == nil {
+			tell(event{Ready: true})
 		}
-		tell(event{Ready: true})
 	}()
 	code, err := v.Machine.Run(ctx)
 	if err == nil {

@@ -34,6 +34,8 @@ type Machine struct {
 	Links map[string]string
 	// MemoryMB is the machine's memory.
 	MemoryMB int
+	// TempDir is where the run's own directory is made; empty for the system's.
+	TempDir string
 	// Timeout ends the machine.
 	Timeout time.Duration
 	// Channel is the path of a socket that is made, by which commands can be run inside; empty for none.
@@ -44,11 +46,11 @@ type Machine struct {
 
 // Run boots the machine and returns the program's exit code when it has ended.
 func (m Machine) Run(ctx context.Context) (code int, err error) {
-	dir, err := os.MkdirTemp("", "tortie-vm-")
+	dir, remove, err := tempDir(m.TempDir)
 	if err != nil {
 		return 0, err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	defer func() { err = errors.Join(err, remove()) }()
 	ctx, cancel := context.WithTimeoutCause(ctx, m.Timeout, fmt.Errorf("the virtual machine ran longer than %s", m.Timeout))
 	defer cancel()
 	r := &runner{Machine: m, dir: dir, spawner: proc.NewSpawner()}
