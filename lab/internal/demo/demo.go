@@ -117,6 +117,26 @@ func (d *Demo) kubectl(ctx context.Context, line string) (string, error) {
 	})
 }
 
+// background runs a shell line next to the control plane without showing it, until stop is called; stop returns why it
+// ended if it did so before.
+func (d *Demo) background(ctx context.Context, line string) (stop func() error) {
+	quiet := *d
+	quiet.Out = io.Discard
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := quiet.kubectl(ctx, line)
+		if ctx.Err() != nil {
+			err = nil // stopped
+		}
+		ended <- err
+	}()
+	return func() error {
+		cancel()
+		return <-ended
+	}
+}
+
 // node runs a shell line in a node's namespaces and shows it and all its output.
 func (d *Demo) node(ctx context.Context, name, line string) (string, error) {
 	return d.shell(ctx, name+"#", line, func(out io.Writer) error {

@@ -341,18 +341,12 @@ func (d *Demo) tunnel(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	pinged := make(chan error, 1)
-	ping := "kubectl exec debug -- ping -q -c 30 -i 0.5 " + d.facts.pod2IP
+	ping := "kubectl exec debug -- ping -q -c 60 -i 0.5 " + d.facts.pod2IP
 	d.show("$ " + ping + " &")
-	quiet := *d
-	quiet.Out = new(strings.Builder)
-	go func() {
-		_, err := quiet.kubectl(ctx, ping)
-		pinged <- err
-	}()
+	stop := d.background(ctx, ping)
 	wire, err := d.node(ctx, "node2", "tcpdump -nn -t -c 4 -i eth0 'ip proto 4' 2>/dev/null")
-	if err := errors.Join(err, <-pinged); err != nil {
-		return err
+	if pingErr := stop(); err != nil {
+		return errors.Join(err, pingErr)
 	}
 	counters, err := d.node(ctx, "node2", "ip -s link show tunl0 | tail -4")
 	if err != nil {
