@@ -337,7 +337,7 @@ func (d *Demo) traffic(ctx context.Context) error {
 
 // tunnel looks at the wire of node2 while the debug pod pings.
 func (d *Demo) tunnel(ctx context.Context) error {
-	link, err := d.node(ctx, "node1", "ip -d link show tunl0 | head -3")
+	link, err := d.node(ctx, "node1", "ip -d link show tunl0 | head -3 | sed -E 's, (mode|addrgenmode) .*,,'")
 	if err != nil {
 		return err
 	}
