@@ -91,6 +91,10 @@ func DefaultDir() (string, error) {
 // be the module itself, a directory of it, or a directory of the repository that holds it as lab/.
 func FindModule(starts ...string) (string, error) {
 	for _, start := range starts {
+		start, err := filepath.Abs(start) // "." has no parent
+		if err != nil {
+			return "", fmt.Errorf("find module %s: %w", ModulePath, err)
+		}
 		for dir := start; ; dir = filepath.Dir(dir) {
 			for _, candidate := range []string{dir, filepath.Join(dir, "lab")} {
 				if isModule(candidate) {

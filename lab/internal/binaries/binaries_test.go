@@ -152,6 +152,9 @@ func TestFindModule(t *testing.T) {
 			t.Errorf("from %s: %q, %v", start, got, err)
 		}
 	}
+	if got, err := FindModule("."); err != nil || filepath.Base(got) != "lab" || !filepath.IsAbs(got) {
+		t.Errorf("from this package's own directory: %q, %v", got, err)
+	}
 	if got, err := FindModule(t.TempDir()); err == nil {
 		t.Errorf("outside of any clone: %q", got)
 	}
