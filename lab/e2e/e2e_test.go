@@ -3,6 +3,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,7 +27,8 @@ func TestDemo(t *testing.T) {
 	// The image, and the lab itself, are of these sources and not of an earlier commit's.
 	run(t, root, "make", "--no-print-directory", "image")
 	record := filepath.Join(t.TempDir(), "demo.md")
-	run(t, root, "bin/lab", "demo", "-record", record)
+	// A name of its own: somebody may be looking at the demo's lab.
+	run(t, root, "bin/lab", "demo", "-name", fmt.Sprintf("e2e%d", os.Getpid()), "-record", record)
 	got, err := os.ReadFile(record)
 	if err != nil {
 		t.Fatal(err)

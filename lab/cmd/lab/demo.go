@@ -29,8 +29,10 @@ const (
 
 func runDemo(ctx context.Context, args []string) error {
 	f := flags("demo")
-	keep := f.Bool("keep", false, "leave the cluster running")
-	record := f.String("record", "", "file that the transcript is written to as well")
+	var o demoOptions
+	f.StringVar(&o.name, "name", demo.Name, "name of the lab")
+	f.BoolVar(&o.keep, "keep", false, "leave the cluster running")
+	f.StringVar(&o.record, "record", "", "file that the transcript is written to as well")
 	if err := parse(f, args, false); err != nil {
 		return err
 	}
@@ -43,12 +45,18 @@ func runDemo(ctx context.Context, args []string) error {
 	}
 	err = probe.IPIP(ctx)
 	if errors.Is(err, probe.ErrNoIPIP) {
-		return demoInVM(ctx, *keep, *record)
+		return demoInVM(ctx, o)
 	}
 	if err != nil {
 		return err
 	}
-	return demoHere(ctx, root, *keep, *record)
+	return demoHere(ctx, root, o)
+}
+
+type demoOptions struct {
+	name   string
+	keep   bool
+	record string
 }
 
 // demoFiles returns the root of the clone and makes sure that what the demo needs of it is there.
@@ -69,14 +77,14 @@ func demoFiles() (string, error) {
 // imageArchive is what make image writes.
 const imageArchive = "dist/tortie.tar"
 
-func demoHere(ctx context.Context, root string, keep bool, record string) (err error) {
+func demoHere(ctx context.Context, root string, o demoOptions) (err error) {
 	slow, err := scale()
 	if err != nil {
 		return err
 	}
 	var transcript io.Writer = os.Stdout
-	if record != "" {
-		file, err := os.Create(record)
+	if o.record != "" {
+		file, err := os.Create(o.record)
 		if err != nil {
 			return err
 		}
@@ -87,8 +95,8 @@ func demoHere(ctx context.Context, root string, keep bool, record string) (err e
 		transcript = io.MultiWriter(os.Stdout, file)
 	}
 	l, err := lab.Start(ctx, lab.Config{
-		Name: demo.Name, Nodes: demo.Nodes, Images: []string{filepath.Join(root, imageArchive)}, Log: os.Stderr,
-		Detach: keep && !insideVM(), TimeScale: slow,
+		Name: o.name, Nodes: demo.Nodes, Images: []string{filepath.Join(root, imageArchive)}, Log: os.Stderr,
+		Detach: o.keep && !insideVM(), TimeScale: slow,
 	})
 	if err != nil {
 		return err
@@ -96,16 +104,16 @@ func demoHere(ctx context.Context, root string, keep bool, record string) (err e
 	d := demo.Demo{Lab: l, Root: root, Out: transcript, TimeScale: slow}
 	err = d.Run(ctx)
 	switch {
-	case err == nil && keep && insideVM():
+	case err == nil && o.keep && insideVM():
 		return errors.Join(channel.Serve(ctx, runAgain), l.Stop(context.WithoutCancel(ctx)))
-	case err == nil && keep:
-		sayKept()
+	case err == nil && o.keep:
+		sayKept(o.name)
 		return nil
 	}
 	return errors.Join(err, l.Stop(context.WithoutCancel(ctx)))
 }
 
-func sayKept() {
+func sayKept(name string) {
 	fmt.Fprintf(os.Stderr, `
 The cluster keeps running. Look around:
   bin/lab kubectl -name %[1]s get pods -A -o wide
@@ -113,7 +121,7 @@ The cluster keeps running. Look around:
   bin/lab exec -name %[1]s node1 ip route
 and end it:
   bin/lab down -name %[1]s
-`, demo.Name)
+`, name)
 }
 
 // insideVM says whether this program was started by itself, in a virtual machine.
@@ -134,13 +142,13 @@ func runAgain(ctx context.Context, args []string, stdout, stderr io.Writer) (int
 }
 
 // demoInVM runs this program again, inside a virtual machine, under a supervisor.
-func demoInVM(ctx context.Context, keep bool, record string) error {
+func demoInVM(ctx context.Context, o demoOptions) error {
 	fmt.Fprintln(os.Stderr, "This kernel has no IPIP tunnels: the demo runs in a virtual machine with Debian's kernel (slower: some minutes).")
-	m, err := demoMachine(ctx, keep, record)
+	m, err := demoMachine(ctx, o)
 	if err != nil {
 		return err
 	}
-	launch, err := supervisor.Start(supervisor.Job{VM: &supervisor.VM{Name: demo.Name, Machine: m}})
+	launch, err := supervisor.Start(supervisor.Job{VM: &supervisor.VM{Name: o.name, Machine: m}})
 	if err != nil {
 		return err
 	}
@@ -152,11 +160,11 @@ func demoInVM(ctx context.Context, keep bool, record string) error {
 	if err != nil {
 		return err
 	}
-	sayKept()
+	sayKept(o.name)
 	return launch.Detach()
 }
 
-func demoMachine(ctx context.Context, keep bool, record string) (vm.Machine, error) {
+func demoMachine(ctx context.Context, o demoOptions) (vm.Machine, error) {
 	m, err := newMachine(ctx)
 	if err != nil {
 		return m, err
@@ -169,14 +177,14 @@ func demoMachine(ctx context.Context, keep bool, record string) (vm.Machine, err
 	if err != nil {
 		return m, err
 	}
-	m.Config = vmproto.Config{Program: self, Args: []string{"demo"}, Env: append(passedOn(), vmVariable+"=1"), Dir: wd, SharedRoot: true}
+	m.Config = vmproto.Config{Program: self, Args: []string{"demo", "-name", o.name}, Env: append(passedOn(), vmVariable+"=1"), Dir: wd, SharedRoot: true}
 	m.MemoryMB, m.Timeout = demoMemory, demoTimeout
-	if keep {
+	if o.keep {
 		m.Args = append(m.Args, "-keep")
 		m.Timeout = keepTimeout
 	}
-	if record != "" {
-		abs, err := filepath.Abs(record)
+	if o.record != "" {
+		abs, err := filepath.Abs(o.record)
 		if err != nil {
 			return m, err
 		}

@@ -35,7 +35,7 @@ func commands() []command {
 		{"vmtest", "vmtest PROG [ARGS]...", "for go test -exec: run a static test binary in one", runVMTest},
 		{"probe", "probe", "say whether this kernel has IPIP tunnels (exit code 0) or not (1)", runProbe},
 		{"deps", "deps [-install]", "name or install the Debian packages that are missing", runDeps},
-		{"demo", "demo [-keep] [-record FILE]", "Tortie on three nodes, step by step", runDemo},
+		{"demo", "demo [-name N] [-keep] [-record FILE]", "Tortie on three nodes, step by step", runDemo},
 		{"build", "build [NAME]...", "build the lab's programs into the cache", runBuild},
 	}
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/netns"
 )
 
-// Name is the name of the demo's lab.
+// Name is the name of the demo's lab when none is given.
 const Name = "demo"
 
 // Image is the name of the product's image in the archive that `make image` writes.
