@@ -50,8 +50,8 @@ func live() (int, error) {
 	if err := mountKernel(""); err != nil {
 		return 0, err
 	}
-	// A shared root shows the launcher's /tmp: programs and test binaries lie there.
-	if err := mountAll("", []mount{{"tmpfs", "/tmp", "mode=1777"}}); err != nil {
+	// Nothing is mounted on /tmp: the launcher's directory, which the initramfs has a copy of, may be below it.
+	if err := errors.Join(os.MkdirAll("/tmp", 0o755), os.Chmod("/tmp", 0o777|os.ModeSticky)); err != nil {
 		return 0, err
 	}
 	if err := loadModules(); err != nil {
