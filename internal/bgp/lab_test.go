@@ -35,7 +35,7 @@ var lans atomic.Int32
 func newLAN(t testing.TB) *lan {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("sessions need root: they run in network namespaces, on port 179")
+		t.Fatal("sessions need root: they run in network namespaces, on port 179")
 	}
 	l := &lan{t: t, name: fmt.Sprintf("bgptest-%d-%d", os.Getpid(), lans.Add(1))}
 	l.namespace(l.name)
