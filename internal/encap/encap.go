@@ -28,7 +28,7 @@ var ErrNoIPIP = errors.New("the kernel has no IP-in-IP tunnels: load module ipip
 // Tunnel is the desired device.
 type Tunnel struct {
 	MTU  int
-	Addr netip.Addr // IPv4; becomes the device's only address, as a /32
+	Addr netip.Addr // IPv4; becomes the device's only address, as a /32. Invalid: the device has none, and carries pods' packets all the same
 }
 
 // Syncer keeps the device in one network namespace. It has no state: what is there is read from the kernel each time.
@@ -38,22 +38,6 @@ type Syncer struct {
 
 // New returns the syncer of the connection's namespace. It touches nothing yet.
 func New(conn *netlinkx.Conn) *Syncer { return &Syncer{conn: conn} }
-
-// HostMTU returns the MTU of the link that has the address: the node's link to other nodes, found by what it is and not by
-// how it is called.
-func HostMTU(conn *netlinkx.Conn, node netip.Addr) (int, error) {
-	addrs, err := conn.Addrs(0, netlinkx.FamilyOf(node))
-	if err != nil {
-		return 0, err
-	}
-	for _, a := range addrs {
-		if a.Prefix.Addr() == node {
-			link, err := conn.LinkByIndex(a.Link)
-			return link.MTU, err
-		}
-	}
-	return 0, fmt.Errorf("no interface has the node's address %s", node)
-}
 
 // MTU returns the largest MTU of a tunnel whose outer packets leave through a link with the MTU given.
 func MTU(host int) int { return host - Overhead }
@@ -74,7 +58,7 @@ func Available() error {
 	return err
 }
 
-// Sync makes the device as desired: its MTU, path MTU discovery on, up, and with the one address. What is right is not
+// Sync makes the device as desired: its MTU, path MTU discovery on, up, and with the one address, or none. What is right is not
 // written, and the right address stays throughout. The error wraps ErrNoIPIP if the kernel has no IPIP.
 func (s *Syncer) Sync(ctx context.Context, t Tunnel) error {
 	if err := t.validate(); err != nil {
@@ -100,7 +84,11 @@ func (s *Syncer) Sync(ctx context.Context, t Tunnel) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := s.syncAddress(link, netip.PrefixFrom(t.Addr, t.Addr.BitLen())); err != nil {
+	var want netip.Prefix
+	if t.Addr.IsValid() {
+		want = netip.PrefixFrom(t.Addr, t.Addr.BitLen())
+	}
+	if err := s.syncAddress(link, want); err != nil {
 		return fmt.Errorf("%s: %w", Device, err)
 	}
 	if link.Up {
@@ -113,7 +101,7 @@ func (s *Syncer) Sync(ctx context.Context, t Tunnel) error {
 }
 
 func (t Tunnel) validate() error {
-	if !t.Addr.Is4() {
+	if t.Addr.IsValid() && !t.Addr.Is4() {
 		return fmt.Errorf("tunnel address %q is not an IPv4 address", t.Addr)
 	}
 	if t.MTU < minMTU || t.MTU > 65535-Overhead {
@@ -164,7 +152,8 @@ func (s *Syncer) renamed() error {
 	return fmt.Errorf("interface %s was removed while it was being made", Device)
 }
 
-// syncAddress adds before it removes: the address is what the node's own packets to pods carry as their source.
+// syncAddress adds before it removes: the address is what the node's own packets to pods carry as their source. The invalid
+// prefix means none.
 func (s *Syncer) syncAddress(link netlinkx.Link, want netip.Prefix) error {
 	have, err := s.conn.Addrs(link.Index, netlinkx.IPv4)
 	if err != nil {
@@ -179,7 +168,7 @@ func (s *Syncer) syncAddress(link netlinkx.Link, want netip.Prefix) error {
 			others = append(others, a.Prefix)
 		}
 	}
-	if !present {
+	if want.IsValid() && !present {
 		if err := s.conn.AddAddr(link.Index, want); err != nil && !netlinkx.IsExist(err) {
 			return err
 		}

@@ -182,7 +182,6 @@ func TestRemove(t *testing.T) {
 func TestBadTunnel(t *testing.T) {
 	ns := netnstest.New(t)
 	for want, tunnel := range map[string]encap.Tunnel{
-		"tunnel address \"invalid IP\"":   {MTU: 1480},
 		"\"fd00::1\" is not an IPv4":      {MTU: 1480, Addr: addr("fd00::1")},
 		"tunnel mtu 0 is not between 68":  {Addr: addr("10.244.1.0")},
 		"tunnel mtu 65516 is not between": {MTU: 65516, Addr: addr("10.244.1.0")},
@@ -217,18 +216,30 @@ func TestNameTaken(t *testing.T) {
 	}
 }
 
-func TestHostMTU(t *testing.T) {
+func TestTunnelWithoutAddress(t *testing.T) {
 	ns := netnstest.New(t)
+	s := encap.New(ns.Conn)
+	for _, tunnel := range []encap.Tunnel{{MTU: 1480, Addr: addr("10.244.0.1")}, {MTU: 1480}} {
+		if err := s.Sync(t.Context(), tunnel); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link := ns.Link(t, encap.Device)
+	have, err := ns.Conn.Addrs(link.Index, netlinkx.IPv4)
+	if err != nil || len(have) != 0 || !link.Up {
+		t.Errorf("addresses %v, up %v, %v; want none, and up", have, link.Up, err)
+	}
+	// Routes through it are what it is for.
 	netnstest.Cable(t, ns, "eth0", ns, "far")
 	ns.Addr(t, "eth0", "10.0.0.1/24")
-	if err := ns.Conn.SetMTU(ns.Link(t, "eth0").Index, 1460); err != nil {
-		t.Fatal(err)
+	route := netlinkx.Route{Dst: netip.MustParsePrefix("10.244.1.0/26"), Via: addr("10.0.0.2"), Dev: link.Index, Onlink: true}
+	if err := ns.Conn.AddRoute(route); err != nil {
+		t.Error(err)
 	}
-	host, err := encap.HostMTU(ns.Conn, addr("10.0.0.1"))
-	if err != nil || host != 1460 || encap.MTU(host) != 1440 {
-		t.Errorf("host MTU %d, tunnel %d, %v; want 1460 and 1440", host, encap.MTU(host), err)
-	}
-	if _, err := encap.HostMTU(ns.Conn, addr("10.0.0.2")); err == nil || !strings.Contains(err.Error(), "10.0.0.2") {
-		t.Errorf("HostMTU of an address that nobody has: %v", err)
+}
+
+func TestMTU(t *testing.T) {
+	if got := encap.MTU(1460); got != 1440 {
+		t.Errorf("tunnel MTU %d over a link of 1460, want 1440", got)
 	}
 }

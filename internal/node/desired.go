@@ -61,10 +61,11 @@ func (s *Snapshot) Accept() bgp.Accept {
 	return bgp.Within(cidrs...)
 }
 
-// Tunnel returns the tunnel device that this node should have; ok is false if no pool needs one or if the device has no
-// address yet.
+// Tunnel returns the tunnel device that this node should have; ok is false if no pool encapsulates. A pool that is disabled, or
+// that other nodes use, counts: its pods are still to be reached. Then the device may have no address, which only this node's
+// own packets need.
 func (s *Snapshot) Tunnel() (t encap.Tunnel, ok bool) {
-	if !s.needsTunnel() || !s.Self.TunnelAddr.IsValid() {
+	if !s.needsTunnel() {
 		return encap.Tunnel{}, false
 	}
 	return encap.Tunnel{MTU: s.tunnelMTU(), Addr: s.Self.TunnelAddr}, true
@@ -81,14 +82,11 @@ func (s *Snapshot) needsTunnel() bool {
 
 func (p Pool) encapsulates() bool { return p.IPIP == api.EncapAlways || p.IPIP == api.EncapCrossSubnet }
 
-// ipipOverhead is the size of the outer IPv4 header.
-const ipipOverhead = 20
-
 func (s *Snapshot) tunnelMTU() int {
 	if s.Self.TunnelMTU != 0 {
 		return s.Self.TunnelMTU
 	}
-	return s.Self.LinkMTU - ipipOverhead
+	return encap.MTU(s.Self.LinkMTU)
 }
 
 // PodMTU returns the MTU of pods' interfaces: what fits through every way that a pod's packets can take.
@@ -118,7 +116,7 @@ func (s *Snapshot) Routes(accepted []bgp.Path) []fib.Route {
 	return routes
 }
 
-// route returns the way to a learned prefix. ok is false while the tunnel that it needs has no address.
+// route returns the way to a learned prefix. ok is false if there is none: no pool, or a next hop in another subnet and no tunnel.
 func (s *Snapshot) route(p bgp.Path) (r fib.Route, ok bool) {
 	pool, ok := s.poolOf(p.Prefix)
 	if !ok {
@@ -127,11 +125,10 @@ func (s *Snapshot) route(p bgp.Path) (r fib.Route, ok bool) {
 	sameSubnet := s.Self.Addr.Masked().Contains(p.NextHop)
 	if pool.IPIP == api.EncapAlways || pool.IPIP == api.EncapCrossSubnet && !sameSubnet {
 		// The next hop is the outer destination: nothing on the tunnel resolves it, which onlink tells the kernel.
-		_, ok := s.Tunnel()
-		return fib.Route{Dst: p.Prefix, Via: p.NextHop, Dev: encap.Device, Onlink: true}, ok
+		return fib.Route{Dst: p.Prefix, Via: p.NextHop, Dev: encap.Device, Onlink: true}, true
 	}
 	// Without encapsulation the fabric between the nodes has to know the blocks, unless they share a subnet.
-	return fib.Route{Dst: p.Prefix, Via: p.NextHop, Dev: s.Self.Link, Onlink: !sameSubnet}, sameSubnet
+	return fib.Route{Dst: p.Prefix, Via: p.NextHop, Dev: s.Self.Link}, sameSubnet
 }
 
 // NAT returns which pools' packets are masqueraded on their way out of the pools.

@@ -150,11 +150,23 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-func TestNoTunnelRouteBeforeTheTunnelHasAnAddress(t *testing.T) {
-	s := snapshot(t, nil)
-	s.Self.TunnelAddr = netip.Addr{}
-	if got := s.Routes([]bgp.Path{{Prefix: prefix("192.168.2.0/26"), NextHop: addr("10.0.0.2")}}); len(got) != 2 {
-		t.Errorf("routes: %v", got)
+// An operator disables a pool to drain it, or restricts it to other nodes: the pods that it has are still to be reached.
+func TestTunnelStaysWhileAPoolEncapsulates(t *testing.T) {
+	for name, change := range map[string]func(*api.IPPoolSpec){
+		"disabled":        func(p *api.IPPoolSpec) { p.Disabled = true },
+		"for other nodes": func(p *api.IPPoolSpec) { p.NodeSelector = "has(gpu)" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := snapshot(t, pool(change))
+			s.Self.TunnelAddr = netip.Addr{} // released: nothing may be assigned from the pool
+			if got, ok := s.Tunnel(); !ok || got.MTU != 1480 || got.Addr.IsValid() {
+				t.Errorf("tunnel %+v, %v; want one without an address", got, ok)
+			}
+			got := s.Routes([]bgp.Path{{Prefix: prefix("192.168.2.0/26"), NextHop: addr("10.0.0.2")}})
+			if len(got) != 3 || got[2].Dev != encap.Device {
+				t.Errorf("routes: %v", got)
+			}
+		})
 	}
 }
 

@@ -68,12 +68,16 @@ func (a *Agent) look(ctx context.Context) (Snapshot, error) {
 		a.node, a.available = n, false
 	}
 	a.node.Annotations = seen.Annotations
-	addr, err := a.findAddress()
+	links, err := a.Kernel.Links()
+	if err != nil {
+		return Snapshot{}, err
+	}
+	addr, err := a.findAddress(links)
 	if err != nil {
 		return Snapshot{}, err
 	}
 	self := Self{Name: a.node.Name, Addr: addr.Addr, Link: addr.Link, LinkMTU: addr.LinkMTU, TunnelMTU: a.Config.TunnelMTU}
-	if self.Pods, err = a.localPods(); err != nil {
+	if self.Pods, err = a.localPods(links); err != nil {
 		return Snapshot{}, err
 	}
 	s, problems := BuildSnapshot(self, world)
@@ -90,11 +94,7 @@ func texts(errs []error) []string {
 	return out
 }
 
-func (a *Agent) findAddress() (NodeAddress, error) {
-	links, err := a.Kernel.Links()
-	if err != nil {
-		return NodeAddress{}, err
-	}
+func (a *Agent) findAddress(links []netlinkx.Link) (NodeAddress, error) {
 	addrs, err := a.Kernel.Addrs(0, netlinkx.IPv4)
 	if err != nil {
 		return NodeAddress{}, err
@@ -104,11 +104,7 @@ func (a *Agent) findAddress() (NodeAddress, error) {
 
 // localPods returns the addresses that the plugins have made routes for, in ascending order. The routes are the one record of
 // them that needs no API server.
-func (a *Agent) localPods() ([]netip.Addr, error) {
-	links, err := a.Kernel.Links()
-	if err != nil {
-		return nil, err
-	}
+func (a *Agent) localPods(links []netlinkx.Link) ([]netip.Addr, error) {
 	ours := map[int]bool{}
 	for _, l := range links {
 		ours[l.Index] = strings.HasPrefix(l.Name, podnet.DefaultVethPrefix)
