@@ -102,8 +102,16 @@ func start(lab string) (kubeconfig string, err error) {
 	}
 	ready := make(chan string, 1)
 	go func() {
-		ready <- firstLine(out)
+		line := firstLine(out)
+		if strings.HasPrefix(line, "ready ") {
+			ready <- line
+		}
 		_ = cmd.Wait() // the server outlives this function; whoever needs it notices its end by its own requests
+		// Without being ready: only now is all that it said on standard error copied. Nobody may be waiting any more.
+		select {
+		case ready <- line:
+		default:
+		}
 	}()
 	select {
 	case line := <-ready:
