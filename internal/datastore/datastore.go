@@ -38,6 +38,9 @@ type ListOptions struct {
 	// Stale accepts an answer that may be a little old. A consistent list waits for the API server's 100 ms progress tick
 	// when others write, so every list whose use is guarded by a later compare-and-swap should accept it.
 	Stale bool
+	// NamesOnly leaves the contents of the objects where they are: each item has its name, namespace and revision, and
+	// nothing else that can be relied on. Objects that are marked deleted are among them, as the mark is in the content.
+	NamesOnly bool
 }
 
 // Store is one datastore. Its methods are safe for concurrent use.
@@ -45,14 +48,14 @@ type Store interface {
 	// Get replaces obj, which carries the name (and namespace), by what the datastore has. It finishes the deletion of an
 	// object that is marked deleted, and takes it for absent.
 	Get(ctx context.Context, obj api.Resource) error
-	// List appends to list what the datastore has, except objects that are marked deleted.
+	// List appends to list what the datastore has, except objects that are marked deleted (see ListOptions.NamesOnly).
 	List(ctx context.Context, list api.ResourceList, opts ListOptions) error
 	// Create stores a new object and fills in its revision.
 	Create(ctx context.Context, obj api.Resource) error
 	// Update replaces the object if it still has the revision that obj carries, and fills in the new one. An object that
 	// went away is ErrConflict.
 	Update(ctx context.Context, obj api.Resource) error
-	// Delete removes the object if it still has the revision that obj carries. An object that went away before is ErrConflict
-	// if it is an api.Deletable, which is marked first, and else no error.
+	// Delete removes the object, in one step, if it still has the revision that obj carries. An object that went away before
+	// is no error: it is gone, as was asked. One that was created anew under the same name is ErrConflict.
 	Delete(ctx context.Context, obj api.Resource) error
 }

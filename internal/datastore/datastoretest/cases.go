@@ -43,15 +43,20 @@ var cases = []struct {
 	{"an update without a revision is refused", testUpdateBlind},
 	{"a deletion removes what was read", testDelete},
 	{"a deletion of an old revision is ErrConflict and removes nothing", testDeleteOld},
-	{"a deletion of what went away is ErrConflict", testDeleteGone},
+	{"a deletion of what went away is no error", testDeleteGone},
+	{"a deletion of what was created anew is ErrConflict and removes nothing", testDeleteRecreated},
 	{"a deletion that a reader finished is no error", testDeleteFinished},
-	{"a plain object is deleted in one step, twice without an error", testDeletePlain},
+	{"a deletion leaves no mark", testDeleteUnmarked},
+	{"a plain object is deleted twice without an error", testDeletePlain},
 	{"a reader finishes what is marked deleted", testMarked},
 	{"a list leaves out what is marked deleted", testListMarked},
 	{"a list has exactly what carries the labels", testListLabels},
 	{"a stale list shows what it once was", testListStale},
+	{"a list of names has all names, with their revisions, and no contents", testListNames},
+	{"a list of names has exactly what carries the labels", testListNamesLabels},
 	{"of many that create one name one wins", testCreateRace},
 	{"of many that update one revision one wins", testUpdateRace},
+	{"of those that update and delete one revision one wins", testDeleteRace},
 	{"a context that has ended is ErrUnavailable", testContext},
 }
 
@@ -298,7 +303,24 @@ func testDeleteGone(t *testing.T, e *env) {
 	if err := e.store.Delete(t.Context(), h); err != nil {
 		t.Fatal(err)
 	}
-	wantError(t, "second delete", e.store.Delete(t.Context(), &old), datastore.ErrConflict)
+	if err := e.store.Delete(t.Context(), &old); err != nil {
+		t.Errorf("second deletion: %v", err)
+	}
+}
+
+func testDeleteRecreated(t *testing.T, e *env) {
+	h := e.handle("")
+	e.create(t, h)
+	old := *h
+	if err := e.store.Delete(t.Context(), h); err != nil {
+		t.Fatal(err)
+	}
+	again := e.handle("")
+	e.create(t, again)
+	wantError(t, "delete", e.store.Delete(t.Context(), &old), datastore.ErrConflict)
+	if d := diff(api.Resource(again), e.read(t, again)); d != "" {
+		t.Errorf("object (-want +got):\n%s", d)
+	}
 }
 
 func testDeleteFinished(t *testing.T, e *env) {
@@ -308,6 +330,23 @@ func testDeleteFinished(t *testing.T, e *env) {
 	wantError(t, "get", e.store.Get(t.Context(), e.handle("")), datastore.ErrNotFound)
 	if err := e.store.Delete(t.Context(), h); err != nil {
 		t.Errorf("second step of the deletion: %v", err)
+	}
+}
+
+// What a deletion that is refused leaves is not marked: the object stays whole, in the datastore and in the caller's hands.
+func testDeleteUnmarked(t *testing.T, e *env) {
+	for _, obj := range []api.Deletable{e.handle(""), e.affinity("node-a")} {
+		e.create(t, obj)
+		old := newLike(obj)
+		assign(old, obj)
+		obj.GetMeta().Annotations = map[string]string{"changed": "yes"}
+		if err := e.store.Update(t.Context(), obj); err != nil {
+			t.Fatal(err)
+		}
+		wantError(t, "delete", e.store.Delete(t.Context(), old), datastore.ErrConflict)
+		if markedDeleted(old) || markedDeleted(e.read(t, obj)) {
+			t.Errorf("%s is marked deleted", obj.GetMeta().Name)
+		}
 	}
 }
 
@@ -392,10 +431,56 @@ func testListStale(t *testing.T, e *env) {
 	}
 }
 
+func testListNames(t *testing.T, e *env) {
+	kept, marked := e.handle("kept"), e.handle("marked")
+	e.create(t, kept)
+	e.create(t, marked)
+	e.mark(t, marked)
+	var list api.IPAMHandleList
+	if err := e.store.List(t.Context(), &list, datastore.ListOptions{NamesOnly: true}); err != nil {
+		t.Fatal(err)
+	}
+	revisions := map[string]string{}
+	for _, h := range list.Items {
+		revisions[h.Name] = h.ResourceVersion
+		if diff(h.Spec, api.IPAMHandleSpec{}) != "" {
+			t.Errorf("%s has content: %+v", h.Name, h.Spec)
+		}
+	}
+	for _, h := range []*api.IPAMHandle{kept, marked} {
+		if revisions[h.Name] != h.ResourceVersion {
+			t.Errorf("%s has revision %q in the list, want %q", h.Name, revisions[h.Name], h.ResourceVersion)
+		}
+	}
+	var stale api.IPAMHandleList
+	if err := e.store.List(t.Context(), &stale, datastore.ListOptions{NamesOnly: true, Stale: true}); err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range stale.Items {
+		if h.Name == "" || diff(h.Spec, api.IPAMHandleSpec{}) != "" {
+			t.Errorf("%q has content or no name in a stale list: %+v", h.Name, h.Spec)
+		}
+	}
+}
+
+func testListNamesLabels(t *testing.T, e *env) {
+	a, b := e.affinity("node-a"), e.affinity("node-b")
+	e.create(t, a)
+	e.create(t, b)
+	opts := datastore.ListOptions{NamesOnly: true, Labels: names.AffinitySelector(a.Spec.Node, api.AffinityHost)}
+	var list api.BlockAffinityList
+	if err := e.store.List(t.Context(), &list, opts); err != nil {
+		t.Fatal(err)
+	}
+	if len(list.Items) != 1 || list.Items[0].Name != a.Name {
+		t.Errorf("names %+v, want %s alone", list.Items, a.Name)
+	}
+}
+
 // racers is how many writers compete. They start together.
 const racers = 8
 
-func race(t *testing.T, write func(i int) error, lost error) {
+func race(t *testing.T, racers int, write func(i int) error, lost error) {
 	t.Helper()
 	var wg sync.WaitGroup
 	errs := make([]error, racers)
@@ -423,16 +508,29 @@ func race(t *testing.T, write func(i int) error, lost error) {
 
 func testCreateRace(t *testing.T, e *env) {
 	e.cleanUp(t, e.handle(""))
-	race(t, func(int) error { return e.store.Create(t.Context(), e.handle("")) }, datastore.ErrExists)
+	race(t, racers, func(int) error { return e.store.Create(t.Context(), e.handle("")) }, datastore.ErrExists)
 }
 
 func testUpdateRace(t *testing.T, e *env) {
 	h := e.handle("")
 	e.create(t, h)
-	race(t, func(i int) error {
+	race(t, racers, func(i int) error {
 		mine := *h
 		mine.Spec.Block = map[string]int{"10.0.0.0/30": i + 2}
 		return e.store.Update(t.Context(), &mine)
+	}, datastore.ErrConflict)
+}
+
+func testDeleteRace(t *testing.T, e *env) {
+	h := e.handle("")
+	e.create(t, h)
+	update, remove := *h, *h
+	update.Spec.Block = map[string]int{"10.0.0.0/30": 9}
+	race(t, 2, func(i int) error {
+		if i == 0 {
+			return e.store.Update(t.Context(), &update)
+		}
+		return e.store.Delete(t.Context(), &remove)
 	}, datastore.ErrConflict)
 }
 

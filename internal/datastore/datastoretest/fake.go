@@ -15,8 +15,8 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
-// Fake is a datastore in memory that keeps objects as JSON, under the Kubernetes API's rules: revisions, UIDs, deletion in
-// two steps, lists that may be old. It implements datastore.Store; Session gives one client a view in which requests fail.
+// Fake is a datastore in memory that keeps objects as JSON, under the Kubernetes API's rules: revisions, UIDs, marks of
+// Calico's deletions in two steps, lists that may be old. It implements datastore.Store; Session gives one client a view in which requests fail.
 type Fake struct {
 	mu      sync.Mutex // guards all below
 	objects map[string]record
@@ -210,4 +210,14 @@ func (r record) into(obj api.Resource) error {
 	}
 	assign(obj, fresh)
 	return nil
+}
+
+// name returns the record as a list of names has it.
+func (r record) name() []byte {
+	m := api.Meta{Name: r.meta.Name, Namespace: r.meta.Namespace, ResourceVersion: r.meta.ResourceVersion}
+	data, err := json.Marshal(map[string]api.Meta{"metadata": m})
+	if err != nil {
+		panic(err) // strings always encode
+	}
+	return data
 }

@@ -16,7 +16,7 @@ import (
 // ErrCrashed is what a session answers after its Crash or CrashAfter: its process is dead.
 var ErrCrashed = errors.New("this client has crashed")
 
-// Request is one request as the API server sees it: a deletion in two steps is a PUT and a DELETE.
+// Request is one request as the API server sees it.
 type Request struct {
 	Verb string // GET, LIST, POST, PUT or DELETE
 	Kind string
@@ -94,7 +94,7 @@ func (s *Session) Get(ctx context.Context, obj api.Resource) error {
 	if err != nil || !markedDeleted(obj) {
 		return err
 	}
-	if err := s.remove(ctx, obj); err != nil {
+	if err := s.Delete(ctx, obj); err != nil {
 		return fmt.Errorf("finish the deletion of %s: %w", key, err)
 	}
 	return fmt.Errorf("%s: %w: it was marked deleted", key, datastore.ErrNotFound)
@@ -109,7 +109,11 @@ func (s *Session) List(ctx context.Context, list api.ResourceList, opts datastor
 	r := s.count(Request{Verb: verbList, Kind: list.ItemType().Kind})
 	return s.do(ctx, r, func() error {
 		for _, found := range s.fake.list(list.ItemType(), opts) {
-			if err := into.Append(found.data); err != nil {
+			item := found.data
+			if opts.NamesOnly {
+				item = found.name()
+			}
+			if err := into.Append(item); err != nil {
 				return err
 			}
 		}
@@ -129,13 +133,12 @@ func (s *Session) Update(ctx context.Context, obj api.Resource) error {
 
 // Delete implements datastore.Store.
 func (s *Session) Delete(ctx context.Context, obj api.Resource) error {
-	if d, ok := obj.(api.Deletable); ok && !d.MarkedDeleted() {
-		d.MarkDeleted()
-		if err := s.Update(ctx, obj); err != nil {
-			return err
-		}
+	key, m := keyOf(obj), *obj.GetMeta()
+	err := s.do(ctx, s.request(http.MethodDelete, obj), func() error { return s.fake.remove(key, m) })
+	if errors.Is(err, datastore.ErrNotFound) {
+		return nil
 	}
-	return s.remove(ctx, obj)
+	return err
 }
 
 // write sends a copy of obj, since a late write lands when its sender may be using obj for something else.
@@ -157,15 +160,6 @@ func (s *Session) write(ctx context.Context, verb string, obj api.Resource, appl
 		return err
 	}
 	return stored.into(obj)
-}
-
-func (s *Session) remove(ctx context.Context, obj api.Resource) error {
-	key, m := keyOf(obj), *obj.GetMeta()
-	err := s.do(ctx, s.request(http.MethodDelete, obj), func() error { return s.fake.remove(key, m) })
-	if errors.Is(err, datastore.ErrNotFound) {
-		return nil
-	}
-	return err
 }
 
 func (s *Session) request(verb string, obj api.Resource) Request {

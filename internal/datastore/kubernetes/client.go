@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -116,7 +117,8 @@ type request struct {
 	path        string
 	query       url.Values
 	contentType string
-	body        any // encoded as JSON unless nil
+	accept      string // empty means JSON as it is
+	body        any    // encoded as JSON unless nil
 }
 
 // do sends a request and replaces what out points to by the answer (unless out is nil); on an error out stays as it was.
@@ -213,7 +215,7 @@ func (c *client) newRequest(ctx context.Context, r request, payload []byte) (*ht
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
-	req.Header.Set("Accept", "application/json")
+	req.Header.Set("Accept", cmp.Or(r.accept, contentJSON))
 	if payload != nil {
 		req.Header.Set("Content-Type", r.contentType)
 	}
@@ -244,31 +246,40 @@ func retryAfter(method string, resp *http.Response) time.Duration {
 	return min(time.Duration(max(seconds, 0))*time.Second, maxRetryAfter)
 }
 
+// statusObject is the part of the API server's Status object that is looked at.
+type statusObject struct {
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+	Details struct {
+		Kind string `json:"kind"`
+	} `json:"details"`
+}
+
 // statusError turns the API server's Status object into an error that wraps what callers branch on.
 func statusError(r request, code int, body []byte) error {
-	var s struct {
-		Reason  string `json:"reason"`
-		Message string `json:"message"`
-	}
+	var s statusObject
 	if json.Unmarshal(body, &s) != nil || s.Message == "" {
 		s.Message = http.StatusText(code)
 	}
-	kind := sentinel(r.method, code, s.Reason)
+	kind := sentinel(r, code, s)
 	if kind == nil {
 		return fmt.Errorf("%s %s: %s (HTTP %d)", r.method, r.path, s.Message, code)
 	}
 	return fmt.Errorf("%s %s: %w: %s (HTTP %d)", r.method, r.path, kind, s.Message, code)
 }
 
-func sentinel(method string, code int, reason string) error {
+func sentinel(r request, code int, s statusObject) error {
 	switch {
-	case code == http.StatusNotFound && method == http.MethodPut:
+	case code == http.StatusNotFound && r.method == http.MethodPut:
 		return datastore.ErrConflict // it went away since it was read
 	case code == http.StatusNotFound:
 		return datastore.ErrNotFound
-	case code == http.StatusConflict && reason == "AlreadyExists":
+	case code == http.StatusConflict && s.Reason == "AlreadyExists":
 		return datastore.ErrExists
 	case code == http.StatusConflict:
+		return datastore.ErrConflict
+	// An operation of a JSON patch could not be applied. A result that the API server finds invalid has a kind.
+	case code == http.StatusUnprocessableEntity && r.contentType == contentJSONPatch && s.Details.Kind == "":
 		return datastore.ErrConflict
 	case code == http.StatusUnauthorized, code == http.StatusForbidden:
 		return datastore.ErrUnauthorized

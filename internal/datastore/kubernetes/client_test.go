@@ -125,6 +125,8 @@ func TestRetries(t *testing.T) {
 		{"a read that something answered 503 to", []http.HandlerFunc{status(503), ok}, get, nil, 2},
 		{"a server that stays busy", []http.HandlerFunc{status(429, retryAfter, "0")}, get, datastore.ErrUnavailable, maxTries},
 		{"a read without an answer", []http.HandlerFunc{drop(""), ok}, get, nil, 2},
+		{"a deletion without an answer", []http.HandlerFunc{drop(""), ok}, remove, datastore.ErrUnavailable, 1},
+		{"a deletion of what went away", []http.HandlerFunc{status(404), ok}, remove, nil, 1},
 		{"a read with half an answer", []http.HandlerFunc{drop(`{"metadata":`), ok}, get, nil, 2},
 		{"a write without an answer", []http.HandlerFunc{drop(""), ok}, update, datastore.ErrUnavailable, 1},
 		{"a write with half an answer", []http.HandlerFunc{drop(`{"metadata":`), ok}, update, datastore.ErrUnavailable, 1},
@@ -155,6 +157,7 @@ func TestRetries(t *testing.T) {
 func get(ctx context.Context, s *Store) error    { return s.Get(ctx, handle()) }
 func update(ctx context.Context, s *Store) error { return s.Update(ctx, handle()) }
 func create(ctx context.Context, s *Store) error { return s.Create(ctx, handle()) }
+func remove(ctx context.Context, s *Store) error { return s.Delete(ctx, handle()) }
 
 func TestRetryAfterIsWaitedForAndBounded(t *testing.T) {
 	t.Parallel()

@@ -16,7 +16,10 @@ import (
 
 const (
 	contentJSON           = "application/json"
+	contentJSONPatch      = "application/json-patch+json"
 	contentStrategicMerge = "application/strategic-merge-patch+json"
+	// acceptNames asks for a list without what is in the objects: the server does not send it, the client does not parse it.
+	acceptNames = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 	// pageSize bounds one answer of a consistent list. The watch cache, which answers stale ones, ignores it.
 	pageSize = "500"
 )
@@ -47,7 +50,7 @@ func (s *Store) Get(ctx context.Context, obj api.Resource) error {
 	if !ok || !d.MarkedDeleted() {
 		return nil
 	}
-	if err := s.remove(ctx, obj); err != nil {
+	if err := s.Delete(ctx, obj); err != nil {
 		return fmt.Errorf("finish the deletion of %s: %w", describe(obj), err)
 	}
 	return fmt.Errorf("%s: %w: it was marked deleted", describe(obj), datastore.ErrNotFound)
@@ -64,7 +67,11 @@ func (s *Store) List(ctx context.Context, list api.ResourceList, opts datastore.
 	if len(opts.Labels) > 0 {
 		q.Set("labelSelector", labelSelector(opts.Labels))
 	}
-	return s.listPages(ctx, request{method: http.MethodGet, path: collectionPath(list.ItemType(), ""), query: q}, list)
+	r := request{method: http.MethodGet, path: collectionPath(list.ItemType(), ""), query: q}
+	if opts.NamesOnly {
+		r.accept = acceptNames
+	}
+	return s.listPages(ctx, r, list)
 }
 
 // pager is what List needs of any api.List.
@@ -119,20 +126,10 @@ func (s *Store) Update(ctx context.Context, obj api.Resource) error {
 	return s.client.do(ctx, r, obj)
 }
 
-// Delete implements datastore.Store. A Deletable is marked first: readers of Calico rely on both steps. If one of them
-// finishes the deletion in between, that is no error.
+// Delete implements datastore.Store: one DELETE whose preconditions are the UID and the revision that obj carries, which the
+// API server checks in the transaction that removes the object. Calico marks the object first, as its clients could not
+// guard a DELETE by the revision once; nobody relies on seeing the mark.
 func (s *Store) Delete(ctx context.Context, obj api.Resource) error {
-	if d, ok := obj.(api.Deletable); ok && !d.MarkedDeleted() {
-		d.MarkDeleted()
-		if err := s.Update(ctx, obj); err != nil {
-			return err
-		}
-	}
-	return s.remove(ctx, obj)
-}
-
-// remove deletes exactly the revision that obj carries.
-func (s *Store) remove(ctx context.Context, obj api.Resource) error {
 	m := obj.GetMeta()
 	body := map[string]any{
 		"apiVersion":    "v1",
@@ -161,6 +158,31 @@ func (s *Store) PatchStatus(ctx context.Context, obj api.Resource, patch Patch, 
 		body:        patch,
 	}
 	return s.client.do(ctx, r, obj)
+}
+
+// PatchTested sends a JSON patch (RFC 6902) to the object's status subresource, which may change annotations too. If an
+// operation cannot be applied, such as a test of a value that is another one or absent, nothing changes and the error is
+// ErrConflict. Obj says which object; it is not read and not filled.
+func (s *Store) PatchTested(ctx context.Context, obj api.Resource, ops []Operation) error {
+	r := request{
+		method:      http.MethodPatch,
+		path:        objectPath(obj) + "/status",
+		contentType: contentJSONPatch,
+		body:        ops,
+	}
+	return s.client.do(ctx, r, nil)
+}
+
+// Operation is one operation of a JSON patch.
+type Operation struct {
+	Op    string `json:"op"` // test, add or remove
+	Path  string `json:"path"`
+	Value any    `json:"value,omitempty"`
+}
+
+// AnnotationPath returns the path of an annotation in a JSON patch: in a key, "~" is written ~0 and "/" is written ~1.
+func AnnotationPath(key string) string {
+	return "/metadata/annotations/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(key)
 }
 
 // Patch is a strategic merge patch of an object's annotations and status.

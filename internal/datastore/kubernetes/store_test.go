@@ -231,6 +231,62 @@ func TestPatchStatus(t *testing.T) {
 	}
 }
 
+// DEL takes its annotations back from a pod without reading it, if they are of the sandbox that is deleted.
+func TestPatchTested(t *testing.T) {
+	s := realStore(t)
+	createPod(t, "tested")
+	pod := &api.Pod{Meta: api.Meta{Name: "tested", Namespace: "default"}}
+	const key = api.AnnotationContainerID
+	clear := func(id string) []Operation {
+		return []Operation{
+			{Op: "test", Path: AnnotationPath(key), Value: id},
+			{Op: "add", Path: AnnotationPath(api.AnnotationPodIP), Value: ""},
+			{Op: "remove", Path: AnnotationPath(key)},
+		}
+	}
+	wantConflict := func(what string, ops []Operation) {
+		t.Helper()
+		if err := s.PatchTested(t.Context(), pod, ops); !errors.Is(err, datastore.ErrConflict) {
+			t.Errorf("%s: error %v, want %v", what, err, datastore.ErrConflict)
+		}
+	}
+	wantConflict("a pod that was never annotated", clear("one"))
+	id := "two"
+	err := s.PatchStatus(t.Context(), pod, Patch{Metadata: PatchMeta{Annotations: map[string]*string{key: &id}}}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := *pod
+	wantConflict("a pod with another sandbox", clear("one"))
+	if err := s.Get(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(before, *pod); d != "" {
+		t.Errorf("a refused patch changed the pod (-before +after):\n%s", d)
+	}
+	if err := s.PatchTested(t.Context(), pod, clear("two")); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(before, *pod); d != "" {
+		t.Errorf("the patch filled in the object (-before +after):\n%s", d)
+	}
+	if err := s.Get(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(map[string]string{"kept": "yes", api.AnnotationPodIP: ""}, pod.Annotations); d != "" {
+		t.Errorf("annotations (-want +got):\n%s", d)
+	}
+	gone := &api.Pod{Meta: api.Meta{Name: "tested-never", Namespace: "default"}}
+	if err := s.PatchTested(t.Context(), gone, clear("one")); !errors.Is(err, datastore.ErrNotFound) {
+		t.Errorf("a pod that is gone: error %v, want %v", err, datastore.ErrNotFound)
+	}
+	// What the API server refuses for another reason is not taken for another sandbox.
+	err = s.PatchTested(t.Context(), pod, []Operation{{Op: "add", Path: AnnotationPath("a/b/c"), Value: ""}})
+	if err == nil || datastore.Contended(err) {
+		t.Errorf("an invalid annotation: error %v, want one that is no conflict", err)
+	}
+}
+
 func createPod(t *testing.T, name string) {
 	t.Helper()
 	obj := &unstructured.Unstructured{Object: map[string]any{
