@@ -128,10 +128,14 @@ var harms = []harm{
 	{name: "netns is the node's", edit: func(c *call) { c.netns = "/proc/self/ns/net" },
 		code: types.ErrInvalidNetNS, words: []string{"the node's own"}},
 	{name: "no IPAM plugin", do: func(t *testing.T, s *sandbox) { s.host.write(t, "/opt/empty/README", "") },
-		edit: func(c *call) { c.path = "/opt/empty" },
-		code: types.ErrInvalidNetworkConfig, words: []string{"calico-ipam", "/opt/empty", "container install"}},
-	{name: "IPAM plugin dies after it assigned", do: dyingIPAM, edit: func(c *call) { c.path = "/opt/dying" },
-		code: types.ErrInternal, words: []string{"IPAM plugin calico-ipam", "netplugin failed"}},
+		edit: func(c *call) {
+			c.path, c.stdin = "/opt/empty", strings.Replace(c.stdin, `"type":"calico-ipam"`, `"type":"other-ipam"`, 1)
+		},
+		code: types.ErrInvalidNetworkConfig, words: []string{"other-ipam", "/opt/empty", "install it"}},
+	{name: "IPAM plugin dies after it assigned", do: dyingIPAM, edit: func(c *call) {
+		c.path, c.stdin = "/opt/dying", strings.Replace(c.stdin, `"type":"calico-ipam"`, `"type":"dying"`, 1)
+	},
+		code: types.ErrInternal, words: []string{"IPAM plugin dying", "netplugin failed"}},
 	{name: "interface of somebody else", do: func(t *testing.T, s *sandbox) {
 		netnstest.Cable(t, s.ns, "eth0", netnstest.New(t), "other")
 	}, code: types.ErrInternal, words: []string{"eth0 already", "plugin that ran before"}},
@@ -140,13 +144,13 @@ var harms = []harm{
 		words: []string{"note the address on the pod", "HTTP 403", installLog}},
 	{name: "pod patch fails", do: follow(refuse(patchPod, http.StatusInternalServerError)), code: types.ErrTryAgainLater,
 		words: []string{"note the address on the pod", "HTTP 500", "check that the API server runs"}},
-	{name: "answer to the block lost", do: follow(loseAnswer("calico-ipam POST ipamblocks")), code: types.ErrTryAgainLater,
-		words: []string{"IPAM plugin calico-ipam", "POST", "no answer"}},
+	{name: "answer to the block lost", do: follow(loseAnswer("calico POST ipamblocks")), code: types.ErrTryAgainLater,
+		words: []string{"POST", "ipamblocks", "no answer"}},
 }
 
 // dyingIPAM puts an IPAM plugin on the node that assigns an address and dies before it says so.
 func dyingIPAM(t *testing.T, s *sandbox) {
-	const path = "/opt/dying/calico-ipam"
+	const path = "/opt/dying/dying"
 	s.host.write(t, path, "#!/bin/sh\n[ $CNI_COMMAND = ADD ] || exec /opt/cni/bin/calico-ipam\n/opt/cni/bin/calico-ipam >/dev/null\nkill -9 $$\n")
 	s.host.on(t, func() error { return os.Chmod(path, 0o755) })
 }
@@ -251,7 +255,7 @@ func TestExhaustedPool(t *testing.T) {
 // The API server stops between two requests of ADD and comes back later. What ADD could not undo, DEL does.
 func TestAPIServerDiesDuringAdd(t *testing.T) {
 	t.Parallel()
-	for _, at := range []string{"calico-ipam PUT blockaffinities", "calico-ipam POST ipamblocks", "calico-ipam POST ipamhandles", patchPod} {
+	for _, at := range []string{"calico PUT blockaffinities", "calico POST ipamblocks", "calico POST ipamhandles", patchPod} {
 		t.Run(at, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)

@@ -209,30 +209,3 @@ func podMTU(c *netConf, file string) (int, error) {
 	}
 	return mtu, nil
 }
-
-// withPools returns the configuration with the IPAM plugin's pools replaced; nil leaves a family's as they are.
-func withPools(stdin []byte, v4, v6 []string) ([]byte, error) {
-	var conf, ipam map[string]json.RawMessage
-	if err := json.Unmarshal(stdin, &conf); err != nil {
-		return nil, err
-	}
-	if err := json.Unmarshal(conf["ipam"], &ipam); err != nil || ipam == nil {
-		// The decoder of the typed form accepts "IPAM", and two "ipam" of which the second is null.
-		return nil, failure(types.ErrInvalidNetworkConfig, errors.New(`network configuration: "ipam" has to be there once, as an object in lower case`))
-	}
-	for key, pools := range map[string][]string{"ipv4_pools": v4, "ipv6_pools": v6} {
-		if pools == nil {
-			continue
-		}
-		text, err := json.Marshal(pools)
-		if err != nil {
-			return nil, err
-		}
-		ipam[key] = text
-	}
-	var err error
-	if conf["ipam"], err = json.Marshal(ipam); err != nil {
-		return nil, err
-	}
-	return json.Marshal(conf)
-}

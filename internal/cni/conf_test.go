@@ -253,28 +253,6 @@ func TestPodMTU(t *testing.T) {
 	}
 }
 
-func TestWithPoolsKeepsAllElse(t *testing.T) {
-	const before = `{"name":"net","prevResult":{"ips":[1,2]},"unknown":12345678901234567890,"mtu":0,
-		"ipam":{"type":"calico-ipam","assign_ipv6":"true","ipv4_pools":["old"],"ipv6_pools":["old6"],"mine":{"a":1.50}}}`
-	for _, tt := range []struct {
-		v4, v6 []string
-		want   string // of ipv4_pools and ipv6_pools
-	}{
-		{[]string{"a", "10.0.0.0/8"}, nil, `"ipv4_pools":["a","10.0.0.0/8"],"ipv6_pools":["old6"]`},
-		{nil, []string{"b"}, `"ipv4_pools":["old"],"ipv6_pools":["b"]`},
-		{[]string{"a"}, []string{"b"}, `"ipv4_pools":["a"],"ipv6_pools":["b"]`},
-	} {
-		got, err := withPools([]byte(before), tt.v4, tt.v6)
-		if err != nil {
-			t.Fatal(err)
-		}
-		want := strings.Replace(before, `"ipv4_pools":["old"],"ipv6_pools":["old6"]`, tt.want, 1)
-		if diff := cmp.Diff(exact(t, want), exact(t, string(got))); diff != "" {
-			t.Errorf("pools %v, %v (-want +got):\n%s", tt.v4, tt.v6, diff)
-		}
-	}
-}
-
 // exact decodes JSON with the digits of its numbers.
 func exact(t testing.TB, text string) (v any) {
 	t.Helper()
@@ -286,40 +264,36 @@ func exact(t testing.TB, text string) (v any) {
 	return v
 }
 
-func TestWithPoolsNeedsOneIPAM(t *testing.T) {
-	for _, text := range []string{
-		`{"IPAM":{"type":"calico-ipam"}}`,
-		`{"ipam":{"type":"calico-ipam"},"ipam":null}`,
-	} {
-		if _, err := withPools([]byte(text), []string{"a"}, nil); code(t, err) != types.ErrInvalidNetworkConfig || !strings.Contains(err.Error(), `"ipam"`) {
-			t.Errorf("%s: %v", text, err)
-		}
+// shop is a workload whose pod and namespace carry these annotations.
+func shop(pod, namespace map[string]string) *workload {
+	return &workload{
+		pod:       api.Pod{Meta: api.Meta{Name: "web", Namespace: "shop", Annotations: pod}},
+		namespace: api.Namespace{Meta: api.Meta{Name: "shop", Annotations: namespace}},
 	}
 }
 
 func TestAnnotatedPools(t *testing.T) {
 	const key4, key6 = api.AnnotationIPv4Pools, api.AnnotationIPv6Pools
 	for _, tt := range []struct {
-		name            string
-		pod, ns         map[string]string
-		v4, v6, problem string
+		name    string
+		pod, ns map[string]string
+		v4, v6  []string
+		problem string
 	}{
-		{"none", nil, nil, `null`, `null`, ""},
-		{"namespace", nil, map[string]string{key4: `["n"]`}, `["n"]`, `null`, ""},
-		{"pod before namespace", map[string]string{key4: `["p"]`}, map[string]string{key4: `["n"]`}, `["p"]`, `null`, ""},
-		{"families apart", map[string]string{key4: `["p"]`}, map[string]string{key6: `["n"]`}, `["p"]`, `["n"]`, ""},
-		{"several", map[string]string{key4: `["a", "10.0.0.0/8"]`}, nil, `["a","10.0.0.0/8"]`, `null`, ""},
-		{"empty text", map[string]string{key4: ``}, map[string]string{key4: `["n"]`}, `["n"]`, `null`, ""},
-		{"no list", map[string]string{key4: `default`}, nil, "", "", `annotation ` + key4 + ` of pod shop/web: "default"`},
-		{"empty list", map[string]string{key4: `[]`}, nil, "", "", `pod shop/web: "[]"`},
-		{"null", map[string]string{key4: `null`}, nil, "", "", `pod shop/web: "null"`},
-		{"numbers", nil, map[string]string{key6: `[1]`}, "", "", `annotation ` + key6 + ` of namespace shop: "[1]"`},
-		{"bad pod, good namespace", map[string]string{key4: `[`}, map[string]string{key4: `["n"]`}, "", "", "pod shop/web"},
+		{"none", nil, nil, nil, nil, ""},
+		{"namespace", nil, map[string]string{key4: `["n"]`}, []string{"n"}, nil, ""},
+		{"pod before namespace", map[string]string{key4: `["p"]`}, map[string]string{key4: `["n"]`}, []string{"p"}, nil, ""},
+		{"families apart", map[string]string{key4: `["p"]`}, map[string]string{key6: `["n"]`}, []string{"p"}, []string{"n"}, ""},
+		{"several", map[string]string{key4: `["a", "10.0.0.0/8"]`}, nil, []string{"a", "10.0.0.0/8"}, nil, ""},
+		{"empty text", map[string]string{key4: ``}, map[string]string{key4: `["n"]`}, []string{"n"}, nil, ""},
+		{"no list", map[string]string{key4: `default`}, nil, nil, nil, `annotation ` + key4 + ` of pod shop/web: "default"`},
+		{"empty list", map[string]string{key4: `[]`}, nil, nil, nil, `pod shop/web: "[]"`},
+		{"null", map[string]string{key4: `null`}, nil, nil, nil, `pod shop/web: "null"`},
+		{"numbers", nil, map[string]string{key6: `[1]`}, nil, nil, `annotation ` + key6 + ` of namespace shop: "[1]"`},
+		{"bad pod, good namespace", map[string]string{key4: `[`}, map[string]string{key4: `["n"]`}, nil, nil, "pod shop/web"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			pod := &api.Pod{Meta: api.Meta{Name: "web", Namespace: "shop", Annotations: tt.pod}}
-			ns := &api.Namespace{Meta: api.Meta{Name: "shop", Annotations: tt.ns}}
-			got, err := ipamStdin(&request{stdin: []byte(minimalConf)}, pod, ns)
+			got, err := (&request{}).wish(shop(tt.pod, tt.ns))
 			if tt.problem != "" {
 				if code(t, err) != types.ErrInvalidNetworkConfig || !strings.Contains(err.Error(), tt.problem) || !strings.Contains(err.Error(), "must be a JSON list") {
 					t.Errorf("error %v, want %q in it", err, tt.problem)
@@ -329,25 +303,9 @@ func TestAnnotatedPools(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var conf struct {
-				IPAM struct {
-					IPv4Pools json.RawMessage `json:"ipv4_pools"`
-					IPv6Pools json.RawMessage `json:"ipv6_pools"`
-				} `json:"ipam"`
-			}
-			if err := json.Unmarshal(got, &conf); err != nil {
-				t.Fatal(err)
-			}
-			if v4, v6 := orNull(conf.IPAM.IPv4Pools), orNull(conf.IPAM.IPv6Pools); v4 != tt.v4 || v6 != tt.v6 {
-				t.Errorf("pools %s, %s; want %s, %s", v4, v6, tt.v4, tt.v6)
+			if diff := cmp.Diff([][]string{tt.v4, tt.v6}, [][]string{got.poolsV4, got.poolsV6}); diff != "" {
+				t.Errorf("pools (-want +got):\n%s", diff)
 			}
 		})
 	}
-}
-
-func orNull(text json.RawMessage) string {
-	if text == nil {
-		return "null"
-	}
-	return string(text)
 }

@@ -78,7 +78,7 @@ func TestAddressesOfAResult(t *testing.T) {
 }
 
 // ipamScript makes an IPAM plugin out of a shell script, and has it found. It appends the verb of each execution to a file.
-func ipamScript(t *testing.T, script string) (r *request, verbs func() string) {
+func ipamScript(t *testing.T, script string) (d *delegated, verbs func() string) {
 	t.Helper()
 	dir := t.TempDir()
 	log := filepath.Join(dir, "verbs")
@@ -87,9 +87,9 @@ func ipamScript(t *testing.T, script string) (r *request, verbs func() string) {
 		t.Fatal(err)
 	}
 	t.Setenv("CNI_PATH", dir)
-	r = &request{path: dir, stdin: []byte(minimalConf)}
+	r := &request{path: dir, stdin: []byte(minimalConf)}
 	r.conf.IPAM.Type = "ipam"
-	return r, func() string {
+	return &delegated{&session{request: r}}, func() string {
 		text, err := os.ReadFile(log)
 		if err != nil {
 			t.Fatal(err)
@@ -114,8 +114,8 @@ func TestIPAMPluginThatFails(t *testing.T) {
 			[]string{"exit status 1", "undo refused", "left for DEL"}, "ADD DEL"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r, verbs := ipamScript(t, tt.script)
-			_, err := delegateAdd(t.Context(), r)
+			d, verbs := ipamScript(t, tt.script)
+			_, err := d.add(t.Context(), anything)
 			if err == nil {
 				t.Fatal("no error")
 			}
@@ -137,10 +137,10 @@ func TestIPAMPluginThatFails(t *testing.T) {
 
 // The deadline of a verb ends an IPAM plugin, which then has no say in the code, and what it may have assigned is released.
 func TestIPAMPluginThatHangs(t *testing.T) {
-	r, verbs := ipamScript(t, `[ $CNI_COMMAND = DEL ] || exec sleep 60`)
+	d, verbs := ipamScript(t, `[ $CNI_COMMAND = DEL ] || exec sleep 60`)
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	_, err := delegateAdd(ctx, r)
+	_, err := d.add(ctx, anything)
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("error %v", err)
 	}
@@ -154,11 +154,29 @@ func TestIPAMPluginThatHangs(t *testing.T) {
 
 func TestMissingIPAMPlugin(t *testing.T) {
 	r := &request{path: "/none:/neither"}
-	r.conf.IPAM.Type = "calico-ipam"
-	_, addErr := delegateAdd(t.Context(), r)
-	for verb, err := range map[string]error{"ADD": addErr, "DEL": delegateDel(t.Context(), r)} {
-		if code(t, err) != types.ErrInvalidNetworkConfig || !strings.Contains(err.Error(), "calico-ipam") || !strings.Contains(err.Error(), "install") {
+	r.conf.IPAM.Type = "ipam"
+	d := &delegated{&session{request: r}}
+	_, addErr := d.add(t.Context(), anything)
+	for verb, err := range map[string]error{"ADD": addErr, "DEL": d.del(t.Context(), cleared)} {
+		if code(t, err) != types.ErrInvalidNetworkConfig || !strings.Contains(err.Error(), `"ipam"`) || !strings.Contains(err.Error(), "install") {
 			t.Errorf("%s: %v", verb, err)
 		}
 	}
 }
+
+// A pod that must not be served is not handed to the IPAM plugin.
+func TestIPAMPluginWaitsForThePod(t *testing.T) {
+	d, _ := ipamScript(t, `touch executed; exit 1`)
+	refused := errors.New("refused")
+	if _, err := d.add(t.Context(), func() (wish, error) { return wish{}, refused }); err != refused {
+		t.Errorf("ADD: %v", err)
+	}
+	if err := d.del(t.Context(), clearance{unwired: func() error { return refused }, noted: cleared.noted}); !errors.Is(err, refused) {
+		t.Errorf("DEL: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(d.path, "verbs")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the plugin was executed: %v", err)
+	}
+}
+
+func anything() (wish, error) { return wish{}, nil }
