@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"cmp"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -65,8 +66,34 @@ type user struct {
 	KeyData   string `yaml:"client-key-data"`
 }
 
+// Override is what takes the place of what a kubeconfig says. What is empty changes nothing.
+type Override struct {
+	Context                   string // instead of the current one
+	Server                    string
+	CAFile, CertFile, KeyFile string
+	Token                     string
+	Insecure                  bool
+}
+
 // LoadKubeconfig reads the current context of a kubeconfig file. Errors name the file and the field, never its secrets.
 func LoadKubeconfig(path string) (Config, error) {
+	return LoadKubeconfigOverridden(path, Override{})
+}
+
+// LoadKubeconfigOverridden reads a context of a kubeconfig file and puts in its place what the override says. Without a file
+// (path is empty) the override says all.
+func LoadKubeconfigOverridden(path string, o Override) (Config, error) {
+	var cfg Config
+	if path != "" {
+		var err error
+		if cfg, err = loadContext(path, o.Context); err != nil {
+			return Config{}, err
+		}
+	}
+	return o.apply(cfg)
+}
+
+func loadContext(path, name string) (Config, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return Config{}, fmt.Errorf("kubeconfig: %w (is the install container of tortie-node running on this node?)", err)
@@ -76,9 +103,37 @@ func LoadKubeconfig(path string) (Config, error) {
 		// The parser's message may quote the file, tokens included.
 		return Config{}, fmt.Errorf("kubeconfig %s: not valid YAML or JSON of a kubeconfig", path)
 	}
+	k.CurrentContext = cmp.Or(name, k.CurrentContext)
 	cfg, err := k.resolve(filepath.Dir(path))
 	if err != nil {
 		return Config{}, fmt.Errorf("kubeconfig %s: %w", path, err)
+	}
+	return cfg, nil
+}
+
+// apply changes a Config. A token of its own takes the place of a token file, as the latter would win.
+func (o Override) apply(cfg Config) (Config, error) {
+	cfg.Server = cmp.Or(o.Server, cfg.Server)
+	cfg.Insecure = cfg.Insecure || o.Insecure
+	if o.Token != "" {
+		cfg.Token, cfg.TokenFile = o.Token, ""
+	}
+	for _, f := range []struct {
+		what, path string
+		into       *[]byte
+	}{
+		{"certificate authority", o.CAFile, &cfg.CAData},
+		{"client certificate", o.CertFile, &cfg.CertData},
+		{"client key", o.KeyFile, &cfg.KeyData},
+	} {
+		if f.path == "" {
+			continue
+		}
+		data, err := os.ReadFile(f.path)
+		if err != nil {
+			return Config{}, fmt.Errorf("%s: %w", f.what, err)
+		}
+		*f.into = data
 	}
 	return cfg, nil
 }

@@ -171,3 +171,39 @@ func FuzzLoadKubeconfig(f *testing.F) {
 		}
 	})
 }
+
+func TestLoadKubeconfigOverridden(t *testing.T) {
+	b64 := func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
+	path := writeConfig(t, "server: https://a\ncertificate-authority-data: "+b64("CA"), "tokenFile: /run/token")
+	ca, cert, key := writeFile(t, "ca", "CA2"), writeFile(t, "cert", "CERT"), writeFile(t, "key", "KEY")
+	for _, c := range []struct {
+		name string
+		path string
+		o    Override
+		want Config
+	}{
+		{"nothing", path, Override{}, Config{Server: "https://a", CAData: []byte("CA"), TokenFile: "/run/token"}},
+		{"server", path, Override{Server: "https://b"}, Config{Server: "https://b", CAData: []byte("CA"), TokenFile: "/run/token"}},
+		{"token instead of its file", path, Override{Token: secret}, Config{Server: "https://a", CAData: []byte("CA"), Token: secret}},
+		{"files and no verification", path, Override{CAFile: ca, CertFile: cert, KeyFile: key, Insecure: true}, Config{
+			Server: "https://a", CAData: []byte("CA2"), CertData: []byte("CERT"), KeyData: []byte("KEY"), TokenFile: "/run/token", Insecure: true,
+		}},
+		{"no kubeconfig", "", Override{Server: "https://b", CAFile: ca, Token: secret}, Config{Server: "https://b", CAData: []byte("CA2"), Token: secret}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := LoadKubeconfigOverridden(c.path, c.o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Errorf("config (-want +got):\n%s", diff)
+			}
+		})
+	}
+	if _, err := LoadKubeconfigOverridden(path, Override{Context: "other"}); err == nil || !strings.Contains(err.Error(), `"nowhere"`) {
+		t.Errorf("the other context: %v", err)
+	}
+	if _, err := LoadKubeconfigOverridden(path, Override{CAFile: "/none/ca"}); err == nil || !strings.Contains(err.Error(), "certificate authority: open /none/ca") {
+		t.Errorf("no such file: %v", err)
+	}
+}

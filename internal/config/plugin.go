@@ -1,0 +1,126 @@
+package config
+
+import (
+	"strconv"
+	"strings"
+)
+
+// RawPlugin is the environment of the CNI plugins as it is written. The names are those of Calico. What the network
+// configuration says wins over it.
+type RawPlugin struct {
+	DatastoreType    string `env:"DATASTORE_TYPE" default:"" help:"As the key datastore_type."`
+	Kubeconfig       string `env:"KUBECONFIG" default:"" help:"As the key kubernetes.kubeconfig."`
+	K8sEndpoint      string `env:"K8S_API_ENDPOINT" default:"" help:"As the key kubernetes.k8s_api_root: it wins over the server in the kubeconfig, and can do without one."`
+	K8sCAFile        string `env:"K8S_CA_FILE" default:"" help:"PEM file of the authorities that may sign the API server's certificate; wins over the kubeconfig's."`
+	K8sCertFile      string `env:"K8S_CERT_FILE" default:"" help:"PEM file of the client certificate; wins over the kubeconfig's."`
+	K8sKeyFile       string `env:"K8S_KEY_FILE" default:"" help:"PEM file of its key."`
+	K8sInsecure      string `env:"K8S_INSECURE_SKIP_TLS_VERIFY" default:"" help:"true does not check the API server's certificate."`
+	K8sContext       string `env:"K8S_CURRENT_CONTEXT" default:"" help:"Context of the kubeconfig to use in place of its current one."`
+	K8sQPS           string `env:"K8S_CLIENT_QPS" default:"" help:"As the key qps."`
+	K8sBurst         string `env:"K8S_CLIENT_BURST" default:"" help:"As the key burst."`
+	K8sNoNodePoll    string `env:"K8S_DISABLE_NODE_POLL" default:"" help:"Accepted: the plugins poll no nodes."`
+	UsePodCIDR       string `env:"USE_POD_CIDR" default:"" help:"Accepted: it is for programs that list blocks. Plugins take pod CIDRs by ipam.subnet usePodCidr."`
+	APIGroup         string `env:"CALICO_API_GROUP" default:"" help:"As the key calico_api_group."`
+	EtcdEndpoints    string `env:"ETCD_ENDPOINTS" default:"" help:"As the key etcd_endpoints."`
+	EtcdDiscoverySRV string `env:"ETCD_DISCOVERY_SRV" default:"" help:"As the key etcd_discovery_srv."`
+	EtcdCACertFile   string `env:"ETCD_CA_CERT_FILE" default:"" help:"As the key etcd_ca_cert_file."`
+	EtcdCertFile     string `env:"ETCD_CERT_FILE" default:"" help:"As the key etcd_cert_file."`
+	EtcdKeyFile      string `env:"ETCD_KEY_FILE" default:"" help:"As the key etcd_key_file."`
+	EtcdUsername     string `env:"ETCD_USERNAME" default:"" help:"User of etcd."`
+	EtcdPassword     string `env:"ETCD_PASSWORD" default:"" help:"Its password."`
+	InterfacePrefix  string `env:"FELIX_INTERFACEPREFIX" default:"cali" help:"Start of the names of the pods' links on the node, at most 4 characters; of a comma-separated list the first."`
+}
+
+// Plugin is the validated environment of the CNI plugins. What is empty was not set.
+type Plugin struct {
+	DatastoreType    string
+	Kubeconfig       string
+	K8sEndpoint      string
+	K8sCAFile        string
+	K8sCertFile      string
+	K8sKeyFile       string
+	K8sInsecure      bool
+	K8sContext       string
+	APIGroup         string
+	EtcdEndpoints    string
+	EtcdDiscoverySRV string
+	EtcdCACertFile   string
+	EtcdCertFile     string
+	EtcdKeyFile      string
+	EtcdUsername     string
+	EtcdPassword     string
+	InterfacePrefix  string
+}
+
+// LoadPlugin reads and checks the environment of the CNI plugins. The error has one line for each variable that is wrong.
+func LoadPlugin(env Env) (Plugin, error) {
+	var raw RawPlugin
+	load(orCalico(env), &raw)
+	var p problems
+	p.atLeastZero("K8S_CLIENT_QPS", raw.K8sQPS)
+	p.atLeastZero("K8S_CLIENT_BURST", raw.K8sBurst)
+	p.flag("K8S_DISABLE_NODE_POLL", raw.K8sNoNodePoll)
+	p.flag("USE_POD_CIDR", raw.UsePodCIDR)
+	return Plugin{
+		DatastoreType:    raw.DatastoreType,
+		Kubeconfig:       raw.Kubeconfig,
+		K8sEndpoint:      raw.K8sEndpoint,
+		K8sCAFile:        raw.K8sCAFile,
+		K8sCertFile:      raw.K8sCertFile,
+		K8sKeyFile:       raw.K8sKeyFile,
+		K8sInsecure:      p.flag("K8S_INSECURE_SKIP_TLS_VERIFY", raw.K8sInsecure),
+		K8sContext:       raw.K8sContext,
+		APIGroup:         raw.APIGroup,
+		EtcdEndpoints:    raw.EtcdEndpoints,
+		EtcdDiscoverySRV: raw.EtcdDiscoverySRV,
+		EtcdCACertFile:   raw.EtcdCACertFile,
+		EtcdCertFile:     raw.EtcdCertFile,
+		EtcdKeyFile:      raw.EtcdKeyFile,
+		EtcdUsername:     raw.EtcdUsername,
+		EtcdPassword:     raw.EtcdPassword,
+		InterfacePrefix:  p.interfacePrefix("FELIX_INTERFACEPREFIX", raw.InterfacePrefix),
+	}, p.err()
+}
+
+// orCalico looks up a variable under Calico's prefix first, as Calico does for those that say how to reach the datastore.
+func orCalico(env Env) Env {
+	return func(name string) (string, bool) {
+		if !strings.HasPrefix(name, "CALICO_") && !strings.HasPrefix(name, "FELIX_") {
+			if value, ok := env("CALICO_" + name); ok && strings.TrimSpace(value) != "" {
+				return value, true
+			}
+		}
+		return env(name)
+	}
+}
+
+// flag reads a boolean; empty is false.
+func (p *problems) flag(name, value string) bool {
+	return value != "" && p.boolean(name, value)
+}
+
+// atLeastZero checks a number that has no further meaning here.
+func (p *problems) atLeastZero(name, value string) {
+	if value == "" {
+		return
+	}
+	if n, err := strconv.ParseFloat(value, 32); err != nil || !(n >= 0) {
+		p.add(name, value, "must be a number, 0 or more")
+	}
+}
+
+// interfacePrefix takes the first of a list. The kernel's names have 15 characters at most, of which a hash takes 11.
+func (p *problems) interfacePrefix(name, value string) string {
+	prefix := value
+	if first, _, ok := strings.Cut(value, ","); ok {
+		prefix = strings.TrimSpace(first)
+	}
+	if len(prefix) == 0 || len(prefix) > 4 || strings.ContainsFunc(prefix, func(r rune) bool { return !isNameRune(r) }) {
+		p.add(name, value, "must begin with 1 to 4 letters, digits, '_', '.' or '-', such as cali")
+	}
+	return prefix
+}
+
+func isNameRune(r rune) bool {
+	return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("_.-", r)
+}
