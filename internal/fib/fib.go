@@ -252,66 +252,84 @@ func diff(want []netlinkx.Route, held map[key]bool, actual []netlinkx.Route) pla
 	return p
 }
 
+// portion is how many routes are changed before the context is looked at again: a few milliseconds of the kernel's time.
+const portion = 1024
+
 // apply adds, replaces, then deletes, so a destination that moves from one prefix to a longer or shorter one is covered all
 // the time.
 func (t *Table) apply(ctx context.Context, p plan) (Stats, []error) {
-	stats := Stats{Kept: p.kept}
-	var errs []error
-	foreign := &foreignRoutes{table: t}
-	for _, r := range p.add {
-		if ctx.Err() != nil {
-			return stats, append(errs, ctx.Err())
-		}
-		replaced, err := t.add(r, foreign)
-		switch {
-		case err != nil:
-			errs = append(errs, err)
-		case replaced:
-			stats.Replaced++
-		default:
-			stats.Added++
-		}
+	a := application{table: t, stats: Stats{Kept: p.kept}, foreign: &foreignRoutes{table: t}}
+	for part := range slices.Chunk(p.add, portion) {
+		a.in(ctx, func() { a.add(part) })
 	}
 	for _, r := range p.replace {
-		if ctx.Err() != nil {
-			return stats, append(errs, ctx.Err())
-		}
-		if err := t.replace(r, foreign); err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		stats.Replaced++
+		a.in(ctx, func() { a.count(&a.stats.Replaced, t.replace(r, a.foreign)) })
 	}
-	for _, r := range p.remove {
-		if ctx.Err() != nil {
-			return stats, append(errs, ctx.Err())
-		}
-		switch err := t.conn.DeleteRoute(r); {
-		case err == nil:
-			stats.Deleted++
-		case !netlinkx.IsNotExist(err): // else its link went away, and the route with it
-			errs = append(errs, err)
-		}
+	for part := range slices.Chunk(p.remove, portion) {
+		a.in(ctx, func() { a.remove(part) })
 	}
-	return stats, errs
+	return a.stats, a.errs
 }
 
-// add adds a route, or replaces one that a predecessor left in its place.
-func (t *Table) add(r netlinkx.Route, foreign *foreignRoutes) (replaced bool, err error) {
-	err = t.conn.AddRoute(r)
-	if !netlinkx.IsExist(err) {
-		return false, err
+// application is one run of apply.
+type application struct {
+	table   *Table
+	stats   Stats
+	foreign *foreignRoutes
+	errs    []error
+	over    bool // the context has ended, which is said once
+}
+
+// in does a step unless the context has ended.
+func (a *application) in(ctx context.Context, step func()) {
+	switch {
+	case a.over:
+	case ctx.Err() != nil:
+		a.over = true
+		a.errs = append(a.errs, ctx.Err())
+	default:
+		step()
 	}
-	others, listErr := foreign.at(r)
+}
+
+func (a *application) count(what *int, err error) {
+	if err != nil {
+		a.errs = append(a.errs, err)
+		return
+	}
+	*what++
+}
+
+func (a *application) add(routes []netlinkx.Route) {
+	for i, err := range a.table.conn.AddRoutes(routes) {
+		if netlinkx.IsExist(err) {
+			a.count(&a.stats.Replaced, a.table.takeOver(routes[i], a.foreign, err))
+			continue
+		}
+		a.count(&a.stats.Added, err)
+	}
+}
+
+func (a *application) remove(routes []netlinkx.Route) {
+	for _, err := range a.table.conn.DeleteRoutes(routes) {
+		if !netlinkx.IsNotExist(err) { // else its link went away, and the route with it
+			a.count(&a.stats.Deleted, err)
+		}
+	}
+}
+
+// takeOver replaces a route that a predecessor left in r's place; exists is what the kernel said of it.
+func (t *Table) takeOver(r netlinkx.Route, foreign *foreignRoutes, exists error) error {
+	others, err := foreign.at(r)
 	switch i := slices.IndexFunc(others, t.untouchable); {
-	case listErr != nil:
-		return false, listErr
+	case err != nil:
+		return err
 	case i >= 0:
-		return false, fmt.Errorf("%w: in its place is %s, which is not ours", err, others[i])
+		return fmt.Errorf("%w: in its place is %s, which is not ours", exists, others[i])
 	case len(others) == 0: // it came and went meanwhile
-		return false, err
+		return exists
 	}
-	return true, t.conn.ReplaceRoute(r)
+	return t.conn.ReplaceRoute(r)
 }
 
 // replace replaces a route of ours. The kernel replaces the first route with the same destination and metric, whoever owns

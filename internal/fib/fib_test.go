@@ -385,3 +385,33 @@ func TestMany(t *testing.T) {
 		t.Logf("%+v after %v", got, time.Since(begin))
 	}
 }
+
+// BenchmarkTenThousand is what a node pays when it learns 10,000 routes at once, and when it looks at them again.
+func BenchmarkTenThousand(b *testing.B) {
+	ns := node(b)
+	tb := fib.New(ns.Conn, fib.Options{})
+	const n = 10_000
+	desired := make([]fib.Route, n)
+	for i := range desired {
+		block := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 100 + byte(i>>16), byte(i >> 8), byte(i)}), 32)
+		desired[i] = fib.Route{Dst: block, Via: netip.MustParseAddr("10.0.0.2"), Dev: "tun", Onlink: true}
+	}
+	measure := func(name string, before, after []fib.Route, changed int) {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				b.StopTimer()
+				if _, err := tb.Sync(b.Context(), before); err != nil {
+					b.Fatal(err)
+				}
+				b.StartTimer()
+				got, err := tb.Sync(b.Context(), after)
+				if err != nil || got.Added+got.Deleted != changed {
+					b.Fatalf("Sync = %+v, %v", got, err)
+				}
+			}
+		})
+	}
+	measure("add", nil, desired, n)
+	measure("keep", desired, desired, 0)
+	measure("delete", desired, nil, n)
+}
