@@ -22,8 +22,13 @@ func runAPI(ctx context.Context, args []string) (err error) {
 	f := flags("api")
 	dir := f.String("dir", "", "directory for the state and admin.kubeconfig (default: a temporary one)")
 	kcm := f.Bool("kcm", false, "run kube-controller-manager too")
+	address := f.String("address", "127.0.0.1", "address that the API server listens on; it must be this host's")
 	if err := parse(f, args, false); err != nil {
 		return err
+	}
+	listen, err := netip.ParseAddr(*address)
+	if err != nil {
+		return usageError{fmt.Sprintf("-address: %v", err)}
 	}
 	c, err := binaries.Open(os.Stderr)
 	if err != nil {
@@ -40,7 +45,7 @@ func runAPI(ctx context.Context, args []string) (err error) {
 	defer func() { err = errors.Join(err, clean()) }()
 	p, err := plane.Start(ctx, plane.Config{
 		Dir: state, Hyperkube: hyperkube, Spawner: proc.NewSpawner(),
-		Address: netip.MustParseAddr("127.0.0.1"), ControllerManager: *kcm, Timeout: apiTimeout,
+		Address: listen, ControllerManager: *kcm, Timeout: apiTimeout,
 	})
 	if err != nil {
 		return err

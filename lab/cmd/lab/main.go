@@ -30,7 +30,7 @@ func commands() []command {
 		{"kubectl", "kubectl [-name N] ARGS...", "run kubectl on a lab", runKubectl},
 		{"helm", "helm [-name N] ARGS...", "run helm on a lab", runHelm},
 		{"exec", "exec [-name N] NODE CMD [ARGS]...", "run a program in a node's namespaces", runExec},
-		{"api", "api [-dir DIR] [-kcm]", "run etcd and kube-apiserver on loopback until stdin ends", runAPI},
+		{"api", "api [-dir DIR] [-kcm] [-address A]", "run etcd and kube-apiserver, on loopback, until stdin ends", runAPI},
 		{"vm", "vm [-mem MB] [-timeout D] [-out DIR] -- CMD [ARGS]...", "run a program in a virtual machine that has IPIP", runVM},
 		{"vmtest", "vmtest PROG [ARGS]...", "for go test -exec: run a static test binary in one", runVMTest},
 		{"probe", "probe", "say whether this kernel has IPIP tunnels (exit code 0) or not (1)", runProbe},
