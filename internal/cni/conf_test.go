@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -56,8 +57,23 @@ func TestConfDefaults(t *testing.T) {
 	if !c.wantsV4() || c.wantsV6() {
 		t.Errorf("without assign_ipv4 and assign_ipv6: IPv4 %v, IPv6 %v; want IPv4 only", c.wantsV4(), c.wantsV6())
 	}
-	if c.MTU != 0 || c.NumQueues != 0 || c.NodenameFile != "" || c.IPAMLockFile != "" || c.ContainerSettings.AllowIPForwarding {
-		t.Errorf("what is absent is not zero: %+v", c)
+	got := map[string]any{}
+	walk("", reflect.ValueOf(&c).Elem(), func(o Option, v reflect.Value) {
+		if !v.IsZero() {
+			got[o.Key] = v.Interface()
+		}
+	})
+	want := map[string]any{
+		// of minimalConf
+		"nodename": "n1", "nodename_file_optional": true, "ipam.type": "calico-ipam", "policy.type": "k8s", "kubernetes.kubeconfig": "/k",
+		// the defaults
+		"datastore_type": "kubernetes", "nodename_file": "/var/lib/calico/nodename", "num_queues": 1, "device_type": "veth",
+		"log_level": "info", "log_file_max_size": 100, "log_file_max_age": 30, "log_file_max_count": 10,
+		"ipam.assign_ipv4": "true", "ipam.assign_ipv6": "false", "ipam_lock_file": "/var/run/calico/ipam.lock",
+		"endpoint_status_dir": "/var/run/calico/endpoint-status",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("configuration (-want +got):\n%s", diff)
 	}
 }
 
@@ -119,7 +135,20 @@ func TestConfBadValues(t *testing.T) {
 	}{
 		{"name", `""`, types.ErrInvalidNetworkConfig, []string{"name", "letters"}},
 		{"name", `"a b"`, types.ErrInvalidNetworkConfig, []string{"name", `"a b"`, "letters"}},
-		{"datastore_type", `"etcdv3"`, types.ErrInvalidNetworkConfig, []string{"datastore_type", `"etcdv3"`, "kubernetes"}},
+		{"datastore_type", `"etcd"`, types.ErrInvalidNetworkConfig, []string{"datastore_type", `"etcd"`, "kubernetes or etcdv3"}},
+		{"datastore_type", `"etcdv3"`, types.ErrInvalidNetworkConfig, []string{"etcd_endpoints", "is empty", "ETCD_ENDPOINTS"}},
+		{"calico_api_group", `"Projectcalico.org/v3"`, types.ErrInvalidNetworkConfig, []string{"calico_api_group", `"Projectcalico.org/v3"`, "crd.projectcalico.org/v1"}},
+		{"device_type", `"ipvlan"`, types.ErrInvalidNetworkConfig, []string{"device_type", `"ipvlan"`, "veth or netkit"}},
+		{"dataplane_options", `{"type":"grpc"}`, types.ErrInvalidNetworkConfig, []string{"dataplane_options.type", `"grpc"`, "remove the key"}},
+		{"readiness_gates", `["http://a/","10.0.0.1"]`, types.ErrInvalidNetworkConfig, []string{"readiness_gates", `"10.0.0.1"`, "http://127.0.0.1:9099"}},
+		{"policy_setup_timeout_seconds", "-1", types.ErrInvalidNetworkConfig, []string{"policy_setup_timeout_seconds", "-1", "or more"}},
+		{"log_file_max_size", "-1", types.ErrInvalidNetworkConfig, []string{"log_file_max_size", "-1", "or more"}},
+		{"log_file_max_age", "-1", types.ErrInvalidNetworkConfig, []string{"log_file_max_age", "-1"}},
+		{"log_file_max_count", "-1", types.ErrInvalidNetworkConfig, []string{"log_file_max_count", "-1"}},
+		{"qps", "-0.5", types.ErrInvalidNetworkConfig, []string{"qps", "-0.5", "or more"}},
+		{"burst", "-1", types.ErrInvalidNetworkConfig, []string{"burst", "-1", "or more"}},
+		{"kubernetes", `{"k8s_api_root":"10.0.0.1"}`, types.ErrInvalidNetworkConfig, []string{"kubernetes.k8s_api_root", `"10.0.0.1"`, "https://"}},
+		{"policy", `{"type":"k8s","k8s_client_key":"/k"}`, types.ErrInvalidNetworkConfig, []string{"policy.k8s_client_certificate", "both or neither"}},
 		{"policy", `{"type":"x"}`, types.ErrInvalidNetworkConfig, []string{"policy.type", `"x"`, "k8s"}},
 		{"policy", "", types.ErrInvalidNetworkConfig, []string{"policy.type", "k8s"}},
 		{"kubernetes", "", types.ErrInvalidNetworkConfig, []string{"kubernetes.kubeconfig", "install container"}},
@@ -149,8 +178,32 @@ func TestConfBadValues(t *testing.T) {
 	}
 }
 
+func TestConfOfEtcd(t *testing.T) {
+	for _, tt := range []struct {
+		edits   map[string]string
+		problem string
+	}{
+		{map[string]string{"etcd_endpoints": `"https://a:2379"`}, ""},
+		{map[string]string{"etcd_discovery_srv": `"example.org"`}, ""},
+		{map[string]string{"etcd_endpoints": `"https://a:2379"`, "policy": "", "kubernetes": ""}, ""}, // containers that are no pods
+		{map[string]string{"etcd_endpoints": `"https://a:2379"`, "kubernetes": ""}, "kubernetes.kubeconfig"},
+		{map[string]string{"etcd_endpoints": `"https://a:2379"`, "etcd_discovery_srv": `"example.org"`}, "remove one of them"},
+		{map[string]string{"etcd_endpoints": `"https://a:2379"`, "etcd_cert_file": `"/c"`}, "both or neither"},
+	} {
+		c, err := readConf(edited(t, tt.edits), noEnv)
+		if tt.problem == "" && (err != nil || c.DatastoreType != datastoreEtcd) {
+			t.Errorf("%v: datastore %s, %v", tt.edits, c.DatastoreType, err)
+		}
+		if tt.problem != "" && (err == nil || !strings.Contains(err.Error(), tt.problem)) {
+			t.Errorf("%v: %v, want %q", tt.edits, err, tt.problem)
+		}
+	}
+}
+
+func noEnv(string) (string, bool) { return "", false }
+
 func TestConfIgnoresWhatItDoesNotKnow(t *testing.T) {
-	if _, err := parseConf(edited(t, map[string]string{"windows_use_single_network": "true", "log_file_max_size": "100"})); err != nil {
+	if _, err := parseConf(edited(t, map[string]string{"windows_use_single_network": "true", "vxlan_vni": "4096"})); err != nil {
 		t.Error(err)
 	}
 }
@@ -169,6 +222,8 @@ func TestArgs(t *testing.T) {
 	}
 	for _, tt := range []struct{ args, want string }{
 		{"", "K8S_POD_NAME"},
+		{"K8S_POD_NAMESPACE=ns;K8S_POD_NAME=web;IP=10.0.0.5/26", `IP "10.0.0.5/26"`},
+		{"K8S_POD_NAMESPACE=ns;K8S_POD_NAME=web;IP=fe80::1%eth0", `IP "fe80::1%eth0"`},
 		{"K8S_POD_NAME=web", "K8S_POD_NAMESPACE is missing"},
 		{"K8S_POD_NAMESPACE=ns", "K8S_POD_NAME is missing"},
 		{"K8S_POD_NAMESPACE=;K8S_POD_NAME=web", "K8S_POD_NAMESPACE is missing"},
@@ -208,6 +263,8 @@ func TestNodeName(t *testing.T) {
 		{netConf{NodenameFile: file}, "of-file"},
 		{netConf{Nodename: "of-conf", NodenameFile: missing, NodenameFileOptional: true}, "of-conf"},
 		{netConf{NodenameFile: missing, NodenameFileOptional: true}, strings.ToLower(host)},
+		{netConf{NodenameFile: missing, NodenameFileOptional: true, Hostname: "deprecated"}, "deprecated"},
+		{netConf{NodenameFile: file, Hostname: "deprecated"}, "of-file"},
 	} {
 		if got, err := nodeName(&tt.conf); err != nil || got != tt.want {
 			t.Errorf("%+v: %q, %v; want %q", tt.conf, got, err, tt.want)
@@ -247,6 +304,13 @@ func TestPodMTU(t *testing.T) {
 		if len(err.Error()) > len(file)+100 {
 			t.Errorf("the error repeats the whole file: %v", err)
 		}
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	_, err := podMTU(&netConf{RequireMTUFile: true}, file)
+	if code(t, err) != types.ErrTryAgainLater || !strings.Contains(err.Error(), file) || !strings.Contains(err.Error(), "require_mtu_file") {
+		t.Errorf("no file, which is required: %v", err)
 	}
 	if _, err := podMTU(&netConf{}, filepath.Dir(file)); code(t, err) != types.ErrIOFailure {
 		t.Errorf("a directory: %v", err)
