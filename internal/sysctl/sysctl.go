@@ -4,9 +4,12 @@ package sysctl
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // DefaultRoot is where the kernel's parameters normally are. An agent with a read-only /proc/sys gets a writable one
@@ -39,27 +42,51 @@ func (r Root) Get(key Key) (string, error) {
 
 // Set gives a parameter a value unless it has it already. The error wraps fs.ErrNotExist if the kernel has no such
 // parameter.
+//
+// It is a matter of four system calls, without the runtime's poller, which would be asked in vain for each file: a pod needs
+// a dozen parameters.
 func (r Root) Set(key Key, value string) error {
-	have, err := r.Get(key)
-	if err != nil || have == value {
-		return err
-	}
 	path, err := r.path(key)
 	if err != nil {
 		return err
 	}
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("set sysctl to %q, is %q: %w", value, have, err)
+		return r.readOnly(key, value, &fs.PathError{Op: "open", Path: path, Err: err})
 	}
-	_, err = f.WriteString(value)
-	if closeErr := f.Close(); err == nil {
-		err = closeErr
+	defer unix.Close(fd)
+	have, err := pread(fd)
+	if err != nil || have == value {
+		return wrap("read", path, err)
 	}
-	if err != nil {
-		return fmt.Errorf("set sysctl to %q, is %q: %w", value, have, err)
+	// The kernel refuses a value at another place than the file's beginning (sysctl_writes_strict).
+	if _, err := unix.Pwrite(fd, []byte(value), 0); err != nil {
+		return fmt.Errorf("set sysctl to %q, is %q: %w", value, have, wrap("write", path, err))
 	}
 	return nil
+}
+
+// readOnly accepts a parameter that can't be written and has the value.
+func (r Root) readOnly(key Key, value string, cause error) error {
+	have, err := r.Get(key)
+	if err != nil || have == value {
+		return err
+	}
+	return fmt.Errorf("set sysctl to %q, is %q: %w", value, have, cause)
+}
+
+// pread reads a file that is smaller than a page, as parameters are.
+func pread(fd int) (string, error) {
+	var b [4096]byte
+	n, err := unix.Pread(fd, b[:], 0)
+	return strings.TrimSpace(string(b[:max(n, 0)])), err
+}
+
+func wrap(op, path string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &fs.PathError{Op: op, Path: path, Err: err}
 }
 
 // path refuses parts that would lead out of the tree.

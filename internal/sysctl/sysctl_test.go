@@ -2,12 +2,16 @@ package sysctl_test
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tortie-net/tortie/internal/sysctl"
 )
@@ -87,4 +91,45 @@ func TestKernelRefusal(t *testing.T) {
 	if got, err := sysctl.Root("").Get(sysctl.Key{"kernel", "ostype"}); err != nil || got != "Linux" {
 		t.Errorf("Get with the empty root = %q, %v; want Linux from /proc/sys", got, err)
 	}
+}
+
+func TestReadOnlyParameter(t *testing.T) {
+	// Also root can't open these for writing: a value that is there is as good as written.
+	key := sysctl.Key{"kernel", "ostype"}
+	if err := sysctl.DefaultRoot.Set(key, "Linux"); err != nil {
+		t.Errorf("Set of a read-only parameter to what it is: %v", err)
+	}
+}
+
+// TestKernelParameter writes a real parameter, which the kernel takes only from the file's beginning.
+func TestKernelParameter(t *testing.T) {
+	key := sysctl.Key{"net", "ipv4", "conf", "lo", "log_martians"}
+	err := inNamespace(func() error {
+		for _, value := range []string{"1", "0", "1"} {
+			if err := sysctl.DefaultRoot.Set(key, value); err != nil {
+				return err
+			}
+			if got, err := sysctl.DefaultRoot.Get(key); err != nil || got != value {
+				return fmt.Errorf("Get = %q, %v; want %q", got, err, value)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// inNamespace runs f in a network namespace of its own, which ends with the thread.
+func inNamespace(f func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			done <- fmt.Errorf("make a network namespace (tests of the kernel need root): %w", err)
+			return
+		}
+		done <- f()
+	}()
+	return <-done
 }
