@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -51,32 +52,64 @@ func runAPI(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, p.Stop(context.WithoutCancel(ctx))) }()
-	fmt.Printf("ready KUBECONFIG=%s\n", p.Kubeconfig("admin"))
-	return serveUntilEOF(ctx, p)
+	sayReady(p)
+	return serve(ctx, p, lines(os.Stdin))
 }
 
-// serveUntilEOF returns when standard input ends (whoever started this is gone), at a signal, or when a component ends.
-func serveUntilEOF(ctx context.Context, p *plane.Plane) error {
-	eof := make(chan struct{})
+func sayReady(p *plane.Plane) { fmt.Printf("ready KUBECONFIG=%s\n", p.Kubeconfig("admin")) }
+
+// lines returns what is read, line by line; the channel is closed at the end and at an error, which is an end as well.
+func lines(r io.Reader) <-chan string {
+	read := make(chan string)
 	go func() {
-		// What is typed or piped in means nothing; an error is an end like EOF.
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		close(eof)
+		defer close(read)
+		for s := bufio.NewScanner(r); s.Scan(); {
+			read <- s.Text()
+		}
 	}()
+	return read
+}
+
+// serve obeys the lines of standard input. It returns when they end (whoever started this is gone), at a signal, or when a
+// component ends that was not to.
+func serve(ctx context.Context, p *plane.Plane, input <-chan string) error {
 	t := time.NewTicker(200 * time.Millisecond)
 	defer t.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-eof:
-			return nil
+		case line, ok := <-input:
+			if !ok {
+				return nil
+			}
+			if err := obey(ctx, p, line); err != nil {
+				return err
+			}
 		case <-t.C:
 			if err := p.Check(); err != nil {
 				return err
 			}
 		}
 	}
+}
+
+// obey does what a test of failures asks for: "kill" ends kube-apiserver as a crash would, "start" starts it again on the same
+// port and data. Other lines mean nothing.
+func obey(ctx context.Context, p *plane.Plane, line string) error {
+	switch line {
+	case "kill":
+		if err := p.KillServer(ctx); err != nil {
+			return err
+		}
+		fmt.Println("killed")
+	case "start":
+		if err := p.StartServer(ctx); err != nil {
+			return err
+		}
+		sayReady(p)
+	}
+	return nil
 }
 
 // apiDir makes the directory and returns how to clean it: what was made goes, what was there before stays.

@@ -39,7 +39,8 @@ func program(t *testing.T, args ...string) *exec.Cmd {
 
 type api struct {
 	cmd        *exec.Cmd
-	stdin      io.Closer
+	stdin      io.WriteCloser
+	stdout     *bufio.Reader
 	kubeconfig string
 }
 
@@ -58,12 +59,32 @@ func startAPI(t *testing.T, args ...string) api {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill() }) // it has ended long ago, unless the test has failed
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	kubeconfig, ok := strings.CutPrefix(strings.TrimSpace(line), "ready KUBECONFIG=")
-	if err != nil || !ok {
+	a := api{cmd: cmd, stdin: stdin, stdout: bufio.NewReader(stdout)}
+	line := a.listen(t)
+	kubeconfig, ok := strings.CutPrefix(line, "ready KUBECONFIG=")
+	if !ok {
+		t.Fatalf("lab api said %q", line)
+	}
+	a.kubeconfig = kubeconfig
+	return a
+}
+
+// tell gives a command and returns the answer.
+func (a api) tell(t *testing.T, command string) string {
+	t.Helper()
+	if _, err := io.WriteString(a.stdin, command+"\n"); err != nil {
+		t.Fatal(err)
+	}
+	return a.listen(t)
+}
+
+func (a api) listen(t *testing.T) string {
+	t.Helper()
+	line, err := a.stdout.ReadString('\n')
+	if err != nil {
 		t.Fatalf("lab api said %q, %v", line, err)
 	}
-	return api{cmd: cmd, stdin: stdin, kubeconfig: kubeconfig}
+	return strings.TrimSpace(line)
 }
 
 func (a api) wait(t *testing.T) {
@@ -164,6 +185,33 @@ func TestAPITwice(t *testing.T) {
 	if left := inDirectory(t, two); len(left) > 0 {
 		t.Errorf("processes of a killed lab api: %q", left)
 	}
+}
+
+// A server that is killed and started again has its port, its data and its credentials.
+func TestAPIServerIsKilledAndStarted(t *testing.T) {
+	a := startAPI(t)
+	client, err := kubeapi.New(a.kubeconfig, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if said := a.tell(t, "kill"); said != "killed" {
+			t.Fatalf("after kill it says %q", said)
+		}
+		if err := client.Ready(t.Context()); err == nil {
+			t.Error("a killed API server answers")
+		}
+		if said := a.tell(t, "start"); said != "ready KUBECONFIG="+a.kubeconfig {
+			t.Fatalf("after start it says %q", said)
+		}
+		if ok, err := client.Exists(t.Context(), "/api/v1/namespaces/kube-system"); err != nil || !ok {
+			t.Errorf("namespace kube-system: %v, %v", ok, err)
+		}
+	}
+	if err := a.stdin.Close(); err != nil {
+		t.Fatal(err)
+	}
+	a.wait(t)
 }
 
 func TestAPIRefusesADirectoryInUse(t *testing.T) {

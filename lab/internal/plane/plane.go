@@ -55,6 +55,8 @@ type Plane struct {
 	ca    []byte
 	auth  *pki.Authority
 	procs proc.Group
+	// server is kube-apiserver, one of procs unless it was killed.
+	server *proc.Process
 	// Client speaks to the API server as the administrator.
 	Client *kubeapi.Client
 }
@@ -157,6 +159,12 @@ func (p *Plane) tryServer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	p.Client = client
+	return p.awaitServer(ctx)
+}
+
+// awaitServer starts kube-apiserver with the files that are there, and returns when it is ready.
+func (p *Plane) awaitServer(ctx context.Context) error {
 	server, err := p.start("kube-apiserver", p.serverFlags()...)
 	if err != nil {
 		return err
@@ -170,14 +178,36 @@ func (p *Plane) tryServer(ctx context.Context) error {
 		if err := p.Check(); err != nil {
 			return kubeapi.Fatal{Err: err}
 		}
-		return client.Ready(ctx)
+		return p.Client.Ready(ctx)
 	})
 	if err != nil {
 		return errors.Join(fmt.Errorf("start kube-apiserver: %w", err), server.Kill(context.WithoutCancel(ctx)))
 	}
 	p.procs.Add(server)
-	p.Client = client
+	p.server = server
 	return nil
+}
+
+// KillServer ends kube-apiserver without asking. etcd and its data stay. A server that was killed already is no error.
+func (p *Plane) KillServer(ctx context.Context) error {
+	if p.server == nil {
+		return nil
+	}
+	p.procs.Remove(p.server)
+	err := p.server.Kill(ctx)
+	p.server = nil
+	return err
+}
+
+// StartServer starts a kube-apiserver that was killed, on the same port, with the same credentials, and returns when it is
+// ready. One that runs is left alone.
+func (p *Plane) StartServer(ctx context.Context) error {
+	if p.server != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, p.cfg.Timeout, fmt.Errorf("the API server was not ready again within %s", p.cfg.Timeout))
+	defer cancel()
+	return p.awaitServer(ctx)
 }
 
 func portError(server *proc.Process) error {

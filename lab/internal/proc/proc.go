@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -177,6 +178,13 @@ func (g *Group) Add(p *Process) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.all = append(g.all, p)
+}
+
+// Remove takes a process out, which is to end while the others run.
+func (g *Group) Remove(p *Process) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.all = slices.DeleteFunc(g.all, func(q *Process) bool { return p == q })
 }
 
 // Dead returns the first process that has ended, nil when all run.
