@@ -36,7 +36,7 @@ var levels = []string{
 	"internal/bgp internal/encap internal/fib internal/nat internal/podnet",
 	"internal/ipam internal/netlinkx/netnstest internal/facts internal/journal",
 	"internal/datastore/kubernetes internal/datastore/datastoretest internal/netlinkx",
-	"internal/datastore internal/sysctl internal/config internal/hostfile",
+	"internal/datastore internal/datastore/dialer internal/sysctl internal/config internal/hostfile",
 	"internal/names internal/selector",
 	"internal/api internal/version",
 }

@@ -50,10 +50,10 @@ type Store interface {
 	Get(ctx context.Context, obj api.Resource) error
 	// List appends to list what the datastore has, except objects that are marked deleted (see ListOptions.NamesOnly).
 	List(ctx context.Context, list api.ResourceList, opts ListOptions) error
-	// Create stores a new object and fills in its revision.
+	// Create stores a new object and fills in its metadata, the revision among it.
 	Create(ctx context.Context, obj api.Resource) error
-	// Update replaces the object if it still has the revision that obj carries, and fills in the new one. An object that
-	// went away is ErrConflict.
+	// Update replaces the object if it still has the revision that obj carries, and fills in its new metadata. An object
+	// that went away is ErrConflict.
 	Update(ctx context.Context, obj api.Resource) error
 	// Delete removes the object, in one step, if it still has the revision that obj carries. An object that went away before
 	// is no error: it is gone, as was asked. One that was created anew under the same name is ErrConflict.

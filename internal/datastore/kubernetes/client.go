@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -21,15 +20,15 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/datastore/dialer"
 )
 
 const (
-	// requestTimeout bounds one try of one request.
+	// requestTimeout bounds one try of one request. It is longer than dialer.DeadAfter, so that what waits on the dead
+	// connection of a server that was cut off is told, and a read goes on over a new one.
 	requestTimeout = 10 * time.Second
-	// A connection on which nothing came for pingAfter is asked for a sign of life, and closed after pingTimeout without one:
-	// together less than requestTimeout, so that what waits on the dead connection of a server that was cut off is told, and a
-	// read goes on over a new one.
-	pingAfter, pingTimeout = 4 * time.Second, 3 * time.Second
+	// totalTimeout bounds all tries of one request together, and the pauses between them.
+	totalTimeout = 20 * time.Second
 	// maxTries bounds the tries of one request that the server was too busy for or did not answer.
 	maxTries = 4
 	// maxRetryAfter bounds what a server can make one request wait between two tries.
@@ -60,24 +59,13 @@ func newClient(cfg Config) (*client, error) {
 		base:    base,
 		timeout: requestTimeout,
 		http: &http.Client{
-			Transport: transport(tlsConfig),
+			Transport: dialer.Transport(tlsConfig),
 			// An API server has no business redirecting, and a redirect must not carry the token elsewhere.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 		token:     tokenSource(cfg),
 		userAgent: cfg.UserAgent,
 	}, nil
-}
-
-func transport(tlsConfig *tls.Config) *http.Transport {
-	return &http.Transport{
-		DialContext:       (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
-		TLSClientConfig:   tlsConfig,
-		ForceAttemptHTTP2: true,
-		HTTP2:             &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
-		// The first requests of a process start at once: without this each would dial for itself.
-		MaxConnsPerHost: 1,
-	}
 }
 
 func tlsFor(cfg Config) (*tls.Config, error) {
@@ -134,6 +122,8 @@ func (c *client) do(ctx context.Context, r request, out any) error {
 			return fmt.Errorf("%s %s: encode: %w", r.method, r.path, err)
 		}
 	}
+	ctx, cancel := context.WithTimeout(ctx, totalTimeout)
+	defer cancel()
 	for try := 1; ; try++ {
 		retryAfter, err := c.try(ctx, r, payload, out)
 		if err == nil || retryAfter < 0 || try == maxTries {

@@ -25,6 +25,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/datastore/dialer"
 )
 
 // faulty is an API server that answers what a test tells it to: what a real one cannot be made to do at will.
@@ -238,6 +239,30 @@ func TestUnreachableServer(t *testing.T) {
 	}
 }
 
+// A machine that is switched off costs one time-out, however many requests wait for it and however often they are tried.
+func TestDeadServerIsNoticedOnce(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0") // accepts and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	s := open(t, Config{Server: "https://" + l.Addr().String(), Token: secret})
+	began := time.Now()
+	var wg sync.WaitGroup
+	for _, do := range []func(context.Context, *Store) error{get, get, get, update, get, get, get} {
+		wg.Go(func() {
+			if err := do(t.Context(), s); !errors.Is(err, datastore.ErrUnavailable) {
+				t.Errorf("error %v, want %v", err, datastore.ErrUnavailable)
+			}
+		})
+	}
+	wg.Wait()
+	if took := time.Since(began); took > 8*time.Second {
+		t.Errorf("seven requests took %v, want about 5 s", took)
+	}
+}
+
 // The server must be who the kubeconfig says, and is told nothing otherwise.
 func TestWrongServer(t *testing.T) {
 	t.Parallel()
@@ -318,8 +343,8 @@ func TestRequestHeaders(t *testing.T) {
 		}
 	}
 	want := []string{
-		"Bearer one|tortie-cni/v0|application/json|application/json",
-		"Bearer two|tortie-cni/v0|application/json|application/json",
+		"Bearer one|tortie-cni/v0|application/json|" + acceptMeta,
+		"Bearer two|tortie-cni/v0|application/json|" + acceptMeta,
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("headers (-want +got):\n%s", d)
@@ -376,7 +401,7 @@ func TestDeadConnectionIsReplaced(t *testing.T) {
 	cfg.Server, cfg.ServerName = "https://"+link.Addr().String(), "example.com"
 	s := open(t, cfg)
 	tr := s.client.http.Transport.(*http.Transport)
-	if c := tr.HTTP2; c.SendPingTimeout+c.PingTimeout >= requestTimeout {
+	if c := tr.HTTP2; c.SendPingTimeout+c.PingTimeout != dialer.DeadAfter || dialer.DeadAfter >= requestTimeout {
 		t.Errorf("a dead connection is found after %v + %v, a request waits %v", c.SendPingTimeout, c.PingTimeout, requestTimeout)
 	}
 	tr.HTTP2 = &http.HTTP2Config{SendPingTimeout: 200 * time.Millisecond, PingTimeout: 200 * time.Millisecond}

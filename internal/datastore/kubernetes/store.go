@@ -18,6 +18,8 @@ const (
 	contentJSON           = "application/json"
 	contentJSONPatch      = "application/json-patch+json"
 	contentStrategicMerge = "application/strategic-merge-patch+json"
+	// acceptMeta asks for the metadata of an object that was written: its sender knows the rest.
+	acceptMeta = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 	// acceptNames asks for a list without what is in the objects: the server does not send it, the client does not parse it.
 	acceptNames = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 	// pageSize bounds one answer of a consistent list. The watch cache, which answers stale ones, ignores it.
@@ -113,7 +115,7 @@ func (s *Store) Create(ctx context.Context, obj api.Resource) error {
 		contentType: contentJSON,
 		body:        manifest{obj},
 	}
-	return s.client.do(ctx, r, obj)
+	return s.write(ctx, r, obj)
 }
 
 // Update implements datastore.Store. The UID that was read is a precondition too, so that an object that was deleted and
@@ -123,7 +125,20 @@ func (s *Store) Update(ctx context.Context, obj api.Resource) error {
 		return fmt.Errorf("update %s: it carries no resourceVersion: read it first", describe(obj))
 	}
 	r := request{method: http.MethodPut, path: objectPath(obj), contentType: contentJSON, body: manifest{obj}}
-	return s.client.do(ctx, r, obj)
+	return s.write(ctx, r, obj)
+}
+
+// write sends a request that leaves an object behind, and fills in the object's new metadata.
+func (s *Store) write(ctx context.Context, r request, obj api.Resource) error {
+	r.accept = acceptMeta
+	var answer struct {
+		Meta api.Meta `json:"metadata"`
+	}
+	if err := s.client.do(ctx, r, &answer); err != nil {
+		return err
+	}
+	*obj.GetMeta() = answer.Meta
+	return nil
 }
 
 // Delete implements datastore.Store: one DELETE whose preconditions are the UID and the revision that obj carries, which the
@@ -145,7 +160,7 @@ func (s *Store) Delete(ctx context.Context, obj api.Resource) error {
 }
 
 // PatchStatus sends a strategic merge patch to the object's status subresource, which may change annotations too, and
-// fills obj from the answer. If guarded, the patch is refused with ErrConflict unless obj is still what was read.
+// fills in its new metadata. If guarded, the patch is refused with ErrConflict unless obj is still what was read.
 func (s *Store) PatchStatus(ctx context.Context, obj api.Resource, patch Patch, guarded bool) error {
 	if guarded {
 		m := obj.GetMeta()
@@ -157,7 +172,7 @@ func (s *Store) PatchStatus(ctx context.Context, obj api.Resource, patch Patch, 
 		contentType: contentStrategicMerge,
 		body:        patch,
 	}
-	return s.client.do(ctx, r, obj)
+	return s.write(ctx, r, obj)
 }
 
 // PatchTested sends a JSON patch (RFC 6902) to the object's status subresource, which may change annotations too. If an

@@ -256,6 +256,9 @@ func TestPatchTested(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := s.Get(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
 	before := *pod
 	wantConflict("a pod with another sandbox", clear("one"))
 	if err := s.Get(t.Context(), pod); err != nil {

@@ -1,0 +1,116 @@
+// Package dialer opens connections to a datastore within bounded time. It owns no connection and knows no protocol above TLS.
+package dialer
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+const (
+	// timeout bounds a connection's set-up, TLS included. Linux repeats a SYN that got no answer after 1 and after 3 s: two
+	// may be lost before a server is taken for dead.
+	timeout = 5 * time.Second
+	// memory is how long a silent server is taken for dead without being asked. It covers the pauses between the tries of
+	// those that waited with the one that found out.
+	memory = 2 * time.Second
+	// A connection on which nothing came for pingAfter is asked for a sign of life, and closed after pingTimeout without one.
+	pingAfter, pingTimeout = 4 * time.Second, 3 * time.Second
+)
+
+// DeadAfter is how long a connection can be dead before the requests on it are told.
+const DeadAfter = pingAfter + pingTimeout
+
+// Transport returns an HTTP/2 transport that has one connection per server, over TLS as t says. Without t it speaks HTTP/2
+// from the first byte in the clear.
+//
+// Requests that run at the same time share that connection. Those that wait for it while it is set up share the failure
+// too, if the server says nothing at all: otherwise each would wait for a time-out of its own, one after the other.
+func Transport(t *tls.Config) *http.Transport {
+	d := newDialer(t)
+	tr := &http.Transport{
+		DialContext:       d.plain,
+		DialTLSContext:    d.secure,
+		ForceAttemptHTTP2: true,
+		HTTP2:             &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
+		// The first requests of a process start at once: without this each would dial for itself.
+		MaxConnsPerHost: 1,
+	}
+	if t == nil {
+		tr.Protocols = new(http.Protocols)
+		tr.Protocols.SetUnencryptedHTTP2(true)
+	}
+	return tr
+}
+
+// dialer remembers which servers were silent.
+type dialer struct {
+	tls     *tls.Config
+	timeout time.Duration
+
+	mu     sync.Mutex // guards silent
+	silent map[string]silence
+}
+
+type silence struct {
+	err   error
+	until time.Time
+}
+
+func newDialer(t *tls.Config) *dialer {
+	if t != nil {
+		t = t.Clone()
+		t.NextProtos = []string{"h2", "http/1.1"}
+	}
+	return &dialer{tls: t, timeout: timeout, silent: map[string]silence{}}
+}
+
+// plain opens a TCP connection.
+func (d *dialer) plain(ctx context.Context, network, addr string) (net.Conn, error) {
+	return d.dial(ctx, addr, func(ctx context.Context) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, addr)
+	})
+}
+
+// secure opens a TLS connection.
+func (d *dialer) secure(ctx context.Context, network, addr string) (net.Conn, error) {
+	return d.dial(ctx, addr, func(ctx context.Context) (net.Conn, error) {
+		return (&tls.Dialer{NetDialer: &net.Dialer{}, Config: d.tls}).DialContext(ctx, network, addr)
+	})
+}
+
+func (d *dialer) dial(ctx context.Context, addr string, open func(context.Context) (net.Conn, error)) (net.Conn, error) {
+	d.mu.Lock()
+	s := d.silent[addr]
+	d.mu.Unlock()
+	if time.Now().Before(s.until) {
+		return nil, s.err
+	}
+	began := time.Now()
+	limited, cancel := context.WithTimeout(ctx, d.timeout)
+	defer cancel()
+	conn, err := open(limited)
+	if isTimeout(err) && !endsBefore(ctx, began.Add(d.timeout)) {
+		err = fmt.Errorf("%s was silent for %v: %w", addr, d.timeout, err)
+		d.mu.Lock()
+		d.silent[addr] = silence{err: err, until: time.Now().Add(memory)}
+		d.mu.Unlock()
+	}
+	return conn, err
+}
+
+func isTimeout(err error) bool {
+	var t net.Error
+	return errors.As(err, &t) && t.Timeout()
+}
+
+// endsBefore reports whether the caller's patience ended first: then a time-out says nothing about the server.
+func endsBefore(ctx context.Context, limit time.Time) bool {
+	deadline, ok := ctx.Deadline()
+	return ctx.Err() != nil || ok && deadline.Before(limit)
+}

@@ -1,0 +1,169 @@
+package dialer
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// shortTimeout stands for the seconds that a real set-up may take.
+const shortTimeout = 300 * time.Millisecond
+
+// deaf returns the address of a server that takes SYNs for what they are worth: its queue is full, so the kernel drops them,
+// as a switched-off machine does.
+func deaf(t *testing.T) string {
+	t.Helper()
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { syscall.Close(fd) })
+	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Listen(fd, 0); err != nil {
+		t.Fatal(err)
+	}
+	sa, err := syscall.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := fmt.Sprintf("127.0.0.1:%d", sa.(*syscall.SockaddrInet4).Port)
+	for { // until the queue is full
+		c, err := net.DialTimeout("tcp", addr, 100*time.Millisecond)
+		if err != nil {
+			return addr
+		}
+		t.Cleanup(func() { c.Close() })
+	}
+}
+
+// mute returns the address of a server that accepts connections and says nothing.
+func mute(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l.Addr().String()
+}
+
+// Six requests to a server that says nothing fail together, after one time-out, and say what they waited for.
+func TestSilentServerFailsAllTogether(t *testing.T) {
+	for name, addr := range map[string]string{"no answer to SYN": deaf(t), "no answer to TLS": mute(t)} {
+		t.Run(name, func(t *testing.T) {
+			d := newDialer(&tls.Config{MinVersion: tls.VersionTLS12})
+			d.timeout = shortTimeout
+			client := &http.Client{Transport: &http.Transport{DialTLSContext: d.secure, ForceAttemptHTTP2: true, MaxConnsPerHost: 1}}
+			began := time.Now()
+			var wg sync.WaitGroup
+			for range 6 {
+				wg.Go(func() {
+					_, err := client.Get("https://" + addr)
+					if err == nil || !strings.Contains(err.Error(), addr+" was silent for") {
+						t.Errorf("error %v, want one that names %s", err, addr)
+					}
+				})
+			}
+			wg.Wait()
+			if took := time.Since(began); took < shortTimeout || took > 3*shortTimeout {
+				t.Errorf("six requests took %v, want about one time-out of %v", took, shortTimeout)
+			}
+		})
+	}
+}
+
+// A server that refuses is there, or will be in a moment: nothing is remembered of it.
+func TestRefusalIsNotRemembered(t *testing.T) {
+	addr := mute(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	refusing := l.Addr().String()
+	l.Close()
+	d := newDialer(nil)
+	if _, err := d.plain(t.Context(), "tcp", refusing); err == nil {
+		t.Fatal("connected to a closed port")
+	}
+	if len(d.silent) > 0 {
+		t.Errorf("remembered: %v", d.silent)
+	}
+	// Nor of a caller that lost patience.
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	d = newDialer(&tls.Config{MinVersion: tls.VersionTLS12})
+	if _, err := d.secure(ctx, "tcp", addr); err == nil || len(d.silent) > 0 {
+		t.Errorf("error %v, remembered: %v", err, d.silent)
+	}
+}
+
+// Without TLS, HTTP/2 is spoken from the first byte, and requests share one connection.
+func TestPlainHTTP2(t *testing.T) {
+	var connections atomic.Int32
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		time.Sleep(20 * time.Millisecond)
+		fmt.Fprint(w, r.Proto)
+	}))
+	server.Config.Protocols = new(http.Protocols)
+	server.Config.Protocols.SetUnencryptedHTTP2(true)
+	server.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+		if s == http.StateNew {
+			connections.Add(1)
+		}
+	}
+	server.Start()
+	t.Cleanup(server.Close)
+	client := &http.Client{Transport: Transport(nil)}
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			resp, err := client.Get(server.URL)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer resp.Body.Close()
+			if text, err := io.ReadAll(resp.Body); err != nil || string(text) != "HTTP/2.0" {
+				t.Errorf("answer %q, %v", text, err)
+			}
+		})
+	}
+	wg.Wait()
+	if n := connections.Load(); n != 1 {
+		t.Errorf("%d connections, want 1", n)
+	}
+}
+
+// Memory is short, as servers come back, and of one server only.
+func TestMemoryEnds(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	d := newDialer(nil)
+	addr := l.Addr().String()
+	d.silent["other"] = silence{err: net.ErrClosed, until: time.Now().Add(time.Hour)}
+	d.silent[addr] = silence{err: net.ErrClosed, until: time.Now().Add(100 * time.Millisecond)}
+	if _, err := d.plain(t.Context(), "tcp", addr); err == nil {
+		t.Error("a server that was silent just now is asked again")
+	}
+	time.Sleep(150 * time.Millisecond)
+	conn, err := d.plain(t.Context(), "tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Close()
+}
