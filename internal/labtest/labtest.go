@@ -84,57 +84,75 @@ func labBinary(env config.Env) (string, error) {
 	return path, nil
 }
 
-// start runs `lab api`. The server stops when its standard input ends: the write end of that pipe is open as long as this
-// process lives, however it dies.
+// child is a `lab api` that was started.
+type child struct {
+	process *os.Process
+	stdin   io.WriteCloser
+	said    chan string // the lines of its standard output; closed once it has ended
+	stderr  buffer
+}
+
+// start runs `lab api` and returns the kubeconfig of its administrator.
 func start(lab string) (kubeconfig string, err error) {
+	c, err := launch(lab)
+	if err != nil {
+		return "", err
+	}
+	return c.ready()
+}
+
+// launch runs `lab api`. It stops when its standard input ends: the write end of that pipe is open as long as this process
+// lives, however it dies.
+func launch(lab string) (*child, error) {
 	cmd := exec.Command(lab, "api")
-	if _, err := cmd.StdinPipe(); err != nil {
-		return "", fmt.Errorf("start %s: %w", lab, err)
+	c := &child{said: make(chan string)}
+	cmd.Stderr = &c.stderr
+	var err error
+	if c.stdin, err = cmd.StdinPipe(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", lab, err)
 	}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		return "", fmt.Errorf("start %s: %w", lab, err)
+		return nil, fmt.Errorf("start %s: %w", lab, err)
 	}
-	var stderr buffer
-	cmd.Stderr = &stderr
 	if err := cmd.Start(); err != nil {
-		return "", fmt.Errorf("start %s: %w", lab, err)
+		return nil, fmt.Errorf("start %s: %w", lab, err)
 	}
-	ready := make(chan string, 1)
+	c.process = cmd.Process
 	go func() {
-		line := firstLine(out)
-		if strings.HasPrefix(line, "ready ") {
-			ready <- line
+		for s := bufio.NewScanner(out); s.Scan(); {
+			c.said <- s.Text()
 		}
-		_ = cmd.Wait() // the server outlives this function; whoever needs it notices its end by its own requests
-		// Without being ready: only now is all that it said on standard error copied. Nobody may be waiting any more.
-		select {
-		case ready <- line:
-		default:
-		}
+		_ = cmd.Wait() // whoever needs the server notices its end by his own requests
+		// Only now is all that it said on standard error copied.
+		close(c.said)
 	}()
-	select {
-	case line := <-ready:
-		if path, ok := strings.CutPrefix(line, "ready KUBECONFIG="); ok {
-			return path, nil
-		}
-		return "", fmt.Errorf("`lab api` ended before it was ready: %s%s", line, stderr.tail())
-	case <-time.After(startTimeout):
-		_ = cmd.Process.Kill()
-		return "", fmt.Errorf("`lab api` was not ready within %v: %s", startTimeout, stderr.tail())
-	}
+	return c, nil
 }
 
-// firstLine returns the first line that says ready, or the last one if none does.
-func firstLine(r io.Reader) string {
-	line := ""
-	for s := bufio.NewScanner(r); s.Scan(); {
-		line = s.Text()
-		if strings.HasPrefix(line, "ready ") {
-			break
+// ready waits until the API server serves, and returns its kubeconfig.
+func (c *child) ready() (string, error) { return c.await("ready KUBECONFIG=") }
+
+// await returns what follows prefix on the first line that starts with it.
+func (c *child) await(prefix string) (string, error) {
+	timeout := time.NewTimer(startTimeout)
+	defer timeout.Stop()
+	last := ""
+	for {
+		select {
+		case line, ok := <-c.said:
+			if !ok {
+				return "", fmt.Errorf("`lab api` ended before it said %q: %s%s", prefix, last, c.stderr.tail())
+			}
+			if rest, ok := strings.CutPrefix(line, prefix); ok {
+				return rest, nil
+			}
+			last = line
+		case <-timeout.C:
+			_ = c.process.Kill()
+			return "", fmt.Errorf("`lab api` did not say %q within %v: %s", prefix, startTimeout, c.stderr.tail())
 		}
 	}
-	return line
 }
 
 // buffer keeps what a child writes while another goroutine reads it.

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 )
 
@@ -140,4 +141,27 @@ func object(t *testing.T, kind, name, spec string) *unstructured.Unstructured {
 
 func resource(plural string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "crd.projectcalico.org", Version: "v1", Resource: plural}
+}
+
+func TestServerSurvivesItsKill(t *testing.T) {
+	s := NewServer(t)
+	if s.Kubeconfig() == API(t) {
+		t.Fatal("the server of this test is that of all tests")
+	}
+	for _, do := range []func() error{s.Kill, s.Start} {
+		if err := do(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cfg, err := clientcmd.BuildConfigFromFlags("", s.Kubeconfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := dynamic.NewForConfig(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Resource(definitions).Get(t.Context(), "ippools.crd.projectcalico.org", metav1.GetOptions{}); err != nil {
+		t.Errorf("what was stored before: %v", err)
+	}
 }

@@ -1,0 +1,68 @@
+package labtest
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/config"
+)
+
+// Server is an API server of a test's own, with this project's definitions, which the test may kill.
+type Server struct {
+	child      *child
+	kubeconfig string
+}
+
+// NewServer starts a server. It ends with the test.
+func NewServer(t testing.TB) *Server {
+	t.Helper()
+	lab, err := labBinary(config.OS())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := launch(lab)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		c.stdin.Close()
+		for range c.said { // until it has ended, and removed its files
+		}
+	})
+	s := &Server{child: c}
+	if s.kubeconfig, err = c.ready(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := applyDefinitions(ctx, s.kubeconfig, filepath.Join(Root(), "charts", "tortie", "crds")); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// Kubeconfig returns the path of an administrator's kubeconfig.
+func (s *Server) Kubeconfig() string { return s.kubeconfig }
+
+// Kill ends kube-apiserver with SIGKILL, and returns when it has ended. Its data stay.
+func (s *Server) Kill() error {
+	_, err := s.tell("kill", "killed")
+	return err
+}
+
+// Start starts a killed kube-apiserver, with the same address, data and credentials, and returns when it is ready.
+func (s *Server) Start() error {
+	_, err := s.tell("start", "ready KUBECONFIG=")
+	return err
+}
+
+func (s *Server) tell(command, answer string) (string, error) {
+	if _, err := io.WriteString(s.child.stdin, command+"\n"); err != nil {
+		return "", fmt.Errorf("tell `lab api` to %s: %w", command, err)
+	}
+	return s.child.await(answer)
+}
