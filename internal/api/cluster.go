@@ -145,10 +145,24 @@ const (
 	AnnotationContainerID = "cni.projectcalico.org/containerID"
 )
 
+// AnnotationMirrorPod is on the Pods that the kubelet creates to show its static pods. Their UIDs are not those of the static
+// pods, which the runtime is given.
+const AnnotationMirrorPod = "kubernetes.io/config.mirror"
+
 // The annotations by which a Pod or its Namespace steers address assignment.
 const (
-	AnnotationIPv4Pools = "cni.projectcalico.org/ipv4pools"
-	AnnotationIPv6Pools = "cni.projectcalico.org/ipv6pools"
+	AnnotationIPv4Pools  = "cni.projectcalico.org/ipv4pools"
+	AnnotationIPv6Pools  = "cni.projectcalico.org/ipv6pools"
+	AnnotationIPFamilies = "cni.projectcalico.org/ipFamilies"
+)
+
+// The annotations by which a Pod steers how it is connected.
+const (
+	AnnotationIPAddrs        = "cni.projectcalico.org/ipAddrs"
+	AnnotationIPAddrsNoIPAM  = "cni.projectcalico.org/ipAddrsNoIpam"
+	AnnotationFloatingIPs    = "cni.projectcalico.org/floatingIPs"
+	AnnotationHwAddr         = "cni.projectcalico.org/hwAddr"
+	AnnotationAllowedSources = "cni.projectcalico.org/allowedSourcePrefixes"
 )
 
 // Namespace is the part of a Kubernetes Namespace that this project reads.

@@ -13,6 +13,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/tortie-net/tortie/internal/journal"
 	"github.com/tortie-net/tortie/internal/podnet"
 )
 
@@ -31,7 +32,10 @@ func add(ctx context.Context, log *slog.Logger, args *skel.CmdArgs) (err error) 
 	if s.mtu, err = podMTU(&s.conf, defaultMTUFile); err != nil {
 		return err
 	}
-	wanted := async(func() (wish, error) {
+	if err := journal.DefaultDir.Withdraw(ctx, s.handle()); err != nil {
+		return err
+	}
+	wanted := ask(func() (wish, error) {
 		w, err := s.endpoint().read(ctx)
 		if err != nil {
 			return wish{}, err

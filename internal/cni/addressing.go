@@ -30,13 +30,11 @@ type addressing interface {
 // clearance is what a release waits for.
 type clearance struct {
 	unwired func() error // the kernel has nothing of the container: an address must not be free while a pod has it
-	noted   func() error // Felix and garbage collection have been told: an address must not be free while a pod is said to have it
+	noted   func() error // Felix and garbage collection have been told: nor while a pod is said to have it
 }
 
 // cleared is the clearance of what nobody was told about.
 var cleared = clearance{unwired: func() error { return nil }, noted: func() error { return nil }}
-
-func (c clearance) wait() error { return errors.Join(c.unwired(), c.noted()) }
 
 // addressing returns who assigns this container's addresses.
 func (s *session) addressing() addressing {
@@ -74,7 +72,7 @@ const timestampFormat = "2006-01-02 15:04:05.999999999 -0700 MST"
 func (p *inProcess) assignRequest(want wish) ipam.Request {
 	return ipam.Request{
 		Owner: ipam.Owner{
-			Handle: names.PodHandle(p.conf.Name, p.containerID),
+			Handle: p.handle(),
 			Attrs: map[string]string{
 				"node":      p.node,
 				"pod":       p.pod,
@@ -93,7 +91,14 @@ func (p *inProcess) assignRequest(want wish) ipam.Request {
 }
 
 func (p *inProcess) del(ctx context.Context, may clearance) error {
-	if err := may.wait(); err != nil {
+	ctx, cancel := context.WithTimeout(ctx, releaseTime)
+	defer cancel()
+	return postponable(p.releaseHandles(ctx, may))
+}
+
+// releaseHandles frees what the container holds, and if that is nothing, what a Calico before version 3 has left of the pod.
+func (p *inProcess) releaseHandles(ctx context.Context, may clearance) error {
+	if err := errors.Join(may.unwired(), may.noted()); err != nil {
 		return err
 	}
 	unlock, err := p.lockHost(ctx)
@@ -102,12 +107,15 @@ func (p *inProcess) del(ctx context.Context, may clearance) error {
 	}
 	defer unlock()
 	client := ipam.NewClient(p.store, time.Now)
-	for _, handle := range []string{names.PodHandle(p.conf.Name, p.containerID), names.LegacyPodHandle(p.namespace, p.pod)} {
+	for _, handle := range []string{p.handle(), names.LegacyPodHandle(p.namespace, p.pod)} {
 		freed, err := client.Release(ctx, handle)
 		if err != nil {
 			return err
 		}
 		p.log.Info("released", "handle", handle, "addresses", freed)
+		if len(freed) > 0 {
+			break
+		}
 	}
 	return nil
 }

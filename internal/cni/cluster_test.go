@@ -202,14 +202,16 @@ func manifest(t testing.TB, text string) *unstructured.Unstructured {
 	return obj
 }
 
-// create creates an object, which ends with the test.
-func (c *cluster) create(t testing.TB, obj *unstructured.Unstructured) {
+// create creates an object, which ends with the test, and returns its UID.
+func (c *cluster) create(t testing.TB, obj *unstructured.Unstructured) string {
 	t.Helper()
 	kind := c.of(obj.GetKind(), obj.GetNamespace())
-	if _, err := kind.Create(context.Background(), obj, metav1.CreateOptions{FieldValidation: "Strict"}); err != nil {
+	created, err := kind.Create(context.Background(), obj, metav1.CreateOptions{FieldValidation: "Strict"})
+	if err != nil {
 		t.Fatalf("create %s %s: %v", obj.GetKind(), obj.GetName(), err)
 	}
 	t.Cleanup(func() { c.delete(t, obj.GetKind(), obj.GetNamespace(), obj.GetName()) })
+	return string(created.GetUID())
 }
 
 // delete deletes an object at once, if it is there.

@@ -2,15 +2,25 @@ package cni
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
 
+	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/journal"
+	"github.com/tortie-net/tortie/internal/names"
 	"github.com/tortie-net/tortie/internal/podnet"
 )
 
-// del takes away a pod's link and address. It succeeds if they are gone already: a runtime repeats DEL until it does.
+// releaseTime bounds what DEL does at the datastore. A node is drained, or a namespace deleted, while the API server is away:
+// no container has to wait for it longer than this.
+const releaseTime = 10 * time.Second
+
+// del takes away a pod's link and address. It succeeds if they are gone already: a runtime repeats DEL until it does. What
+// the datastore cannot be told now is put down for later, once the kernel has nothing of the pod any more.
 func del(ctx context.Context, log *slog.Logger, args *skel.CmdArgs) error {
 	s, err := open(log, args, calico)
 	if err != nil {
@@ -19,14 +29,105 @@ func del(ctx context.Context, log *slog.Logger, args *skel.CmdArgs) error {
 	if err := spareNode(s.netns); err != nil {
 		return err
 	}
-	if err := s.ready(ctx); err != nil {
-		return err
-	}
-	if err := s.endpoint().clear(ctx); err != nil {
-		return fmt.Errorf("note on the pod that its address is released: %w", err)
-	}
-	if err := podnet.Teardown(ctx, s.netns, s.ifName, s.hostVeth()); err != nil {
+	unwired := begin(func() error { return podnet.Teardown(ctx, s.netns, s.ifName, s.hostVeth()) })
+	released := s.release(ctx, unwired)
+	if err := unwired(); err != nil {
 		return fmt.Errorf("remove the pod's link: %w", err)
 	}
-	return s.addressing().del(ctx, cleared)
+	var later *postponed
+	if errors.As(released, &later) {
+		return s.postpone(ctx, later)
+	}
+	if released == nil && s.facts == nil {
+		s.catchUp(ctx)
+	}
+	return released
 }
+
+// release tells the datastore that the container has no address any more, and frees it once unwired has succeeded. An error
+// that wraps a postponed leaves nothing but work at the datastore.
+func (s *session) release(ctx context.Context, unwired func() error) error {
+	noted := begin(func() error {
+		ctx, cancel := context.WithTimeout(ctx, releaseTime)
+		defer cancel()
+		if err := s.ready(ctx); err != nil {
+			return err
+		}
+		if err := s.endpoint().clear(ctx); err != nil {
+			return fmt.Errorf("note on the pod that its address is released: %w", err)
+		}
+		return nil
+	})
+	return s.addressing().del(ctx, clearance{unwired: unwired, noted: noted})
+}
+
+// postponed is why the datastore cannot be told anything now.
+type postponed struct{ error }
+
+func (p *postponed) Unwrap() error { return p.error }
+
+// postponable marks an error after which all that a DEL has to do at the datastore can be done later.
+func postponable(err error) error {
+	for _, reason := range []error{datastore.ErrUnavailable, datastore.ErrUnauthorized, errDatastoreNotReady, context.DeadlineExceeded} {
+		if errors.Is(err, reason) {
+			return &postponed{err}
+		}
+	}
+	return err
+}
+
+// postpone writes down what is left to do, for the agent and later DELs and GCs.
+func (s *session) postpone(ctx context.Context, why error) error {
+	err := journal.DefaultDir.Add(ctx, journal.Entry{
+		Handle:      s.handle(),
+		Datastore:   s.datastore(),
+		Network:     s.conf.Name,
+		Namespace:   s.namespace,
+		Pod:         s.pod,
+		ContainerID: s.containerID,
+		IfName:      s.ifName,
+		Time:        time.Now(),
+		Reason:      why.Error(),
+	})
+	if err != nil {
+		return fmt.Errorf("%w; nor could it be put down for later: %v", why, err)
+	}
+	s.log.Warn("the address is released later, by the agent", "handle", s.handle(), "err", why)
+	return nil
+}
+
+// catchUpTime bounds what one DEL does for others.
+const catchUpTime = 5 * time.Second
+
+// catchUp finishes what earlier DELs have put down. The agent does that while it runs.
+func (s *session) catchUp(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, catchUpTime)
+	defer cancel()
+	if err := journal.DefaultDir.Each(ctx, func(e journal.Entry) error { return s.finish(ctx, e) }); err != nil {
+		s.log.Warn("what earlier DELs could not release stays for later", "err", err)
+	}
+}
+
+// finish does what is left of another container's DEL.
+func (s *session) finish(ctx context.Context, e journal.Entry) error {
+	if e.Datastore != s.datastore() {
+		return journal.ErrKeep
+	}
+	r := *s.request
+	r.conf.Name, r.conf.IPAM.Type = e.Network, calicoIPAM // another plugin's part was done at once
+	r.namespace, r.pod, r.containerID, r.ifName = e.Namespace, e.Pod, e.ContainerID, e.IfName
+	other := *s
+	other.request = &r
+	err := other.release(ctx, cleared.unwired)
+	var later *postponed
+	if errors.As(err, &later) {
+		return fmt.Errorf("%w: %w", journal.ErrStop, err)
+	}
+	return err
+}
+
+// handle is the name under which the container holds its addresses.
+func (r *request) handle() string { return names.PodHandle(r.conf.Name, r.containerID) }
+
+// datastore is the type of the session's datastore.
+func (s *session) datastore() string { return datastoreKubernetes }

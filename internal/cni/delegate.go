@@ -38,9 +38,15 @@ func (d *delegated) add(ctx context.Context, wanted func() (wish, error)) (*type
 	return res, nil
 }
 
+// del runs the IPAM plugin even if the datastore cannot be told now that the address is free: the plugin does not depend on it.
 func (d *delegated) del(ctx context.Context, may clearance) error {
-	if err := may.wait(); err != nil {
+	if err := may.unwired(); err != nil {
 		return err
+	}
+	noted := postponable(may.noted())
+	var later *postponed
+	if noted != nil && !errors.As(noted, &later) {
+		return noted
 	}
 	if err := d.find(); err != nil {
 		return err
@@ -48,7 +54,7 @@ func (d *delegated) del(ctx context.Context, may clearance) error {
 	if err := invoke.DelegateDel(ctx, d.conf.IPAM.Type, d.stdin, nil); err != nil {
 		return d.blame(ctx, err)
 	}
-	return nil
+	return noted
 }
 
 // find says what to do about an IPAM plugin that is not there.

@@ -29,11 +29,12 @@ func TestSameAsCalico(t *testing.T) {
 		api.create(t, before(t, file))
 	}
 	api.create(t, manifest(t, "{apiVersion: v1, kind: Namespace, metadata: {name: golden}}"))
-	api.create(t, before(t, "pod-after-add.yaml"))
+	uid := api.create(t, before(t, "pod-after-add.yaml"))
 	api.create(t, reservationOutside(t, "192.168.0.0/16", "192.168.154.0/26"))
 	api.settle(t)
 	t.Cleanup(func() { api.forgetNode(t, "gold-node") })
 	web1 := goldenCall(t)
+	web1.args = regexp.MustCompile("K8S_POD_UID=[^;]*").ReplaceAllString(web1.args, "K8S_POD_UID="+uid)
 	useFirstAddress(t, h, web1)
 
 	ns, _ := h.pod(t, "gold-pod")

@@ -9,6 +9,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/journal"
 )
 
 // IPAMFuncs returns the verbs of calico-ipam.
@@ -22,9 +23,12 @@ func ipamAdd(ctx context.Context, log *slog.Logger, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	wanted := async(func() (wish, error) {
+	if err := journal.DefaultDir.Withdraw(ctx, s.handle()); err != nil {
+		return err
+	}
+	wanted := ask(func() (wish, error) {
 		w := &workload{namespace: api.Namespace{Meta: api.Meta{Name: s.namespace}}}
-		if err := s.store.Get(ctx, &w.namespace); err != nil {
+		if err := s.getNamespace(ctx, &w.namespace); err != nil {
 			return wish{}, fmt.Errorf("read the pod's namespace: %w", err)
 		}
 		return s.wish(w)

@@ -2,6 +2,8 @@ package cni_test
 
 import (
 	"log"
+	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -10,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"k8s.io/client-go/rest"
 
@@ -20,9 +23,10 @@ import (
 // their credentials, keeps what was asked for, and fails what a test wants to fail.
 type proxy struct {
 	*httptest.Server
-	mu   sync.Mutex // guards seen and rule
-	seen []string
-	rule rule
+	mu          sync.Mutex // guards what follows
+	seen        []string
+	connections int
+	rule        rule
 }
 
 // rule decides on one request, named as in the proxy's record. It may serve it by next, instead of it, or both.
@@ -49,6 +53,13 @@ func newProxy(t testing.TB, h *host) *proxy {
 	p.Listener.Close()
 	p.Listener = h.listen(t)
 	p.EnableHTTP2 = true
+	p.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.connections++
+		}
+	}
 	p.StartTLS()
 	t.Cleanup(p.Close)
 	return p
@@ -82,6 +93,15 @@ func (p *proxy) take() []string {
 	p.seen = nil
 	slices.Sort(seen)
 	return seen
+}
+
+// takeConnections returns how many connections were made since the last call.
+func (p *proxy) takeConnections() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := p.connections
+	p.connections = 0
+	return n
 }
 
 // describe names a request by program, verb and resource, such as "calico-ipam LIST ippools".
@@ -144,4 +164,58 @@ func dieAt(name string) rule {
 		}
 		next.ServeHTTP(w, r)
 	}
+}
+
+// quiet is how long no request must come for a round to be over: longer than a plugin that runs beside other tests needs to
+// send what waits for no answer, also after it has removed a link.
+const quiet = 400 * time.Millisecond
+
+// rounds is a rule that holds all answers back until no further request comes, and so tells which requests wait for the
+// answers of which others.
+type rounds struct {
+	mu    sync.Mutex // guards what follows
+	now   []string   // the round under way
+	over  chan struct{}
+	timer *time.Timer
+	past  [][]string
+}
+
+func (r *rounds) rule(request string, w http.ResponseWriter, req *http.Request, next http.Handler) {
+	over := r.join(request)
+	answer := httptest.NewRecorder()
+	next.ServeHTTP(answer, req)
+	<-over
+	maps.Copy(w.Header(), answer.Header())
+	w.WriteHeader(answer.Code)
+	_, _ = answer.Body.WriteTo(w)
+}
+
+// join adds a request to the round under way, and returns what is closed at its end.
+func (r *rounds) join(request string) <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.now) == 0 {
+		r.over = make(chan struct{})
+		r.timer = time.AfterFunc(quiet, r.end)
+	}
+	r.timer.Reset(quiet)
+	r.now = append(r.now, request)
+	return r.over
+}
+
+func (r *rounds) end() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	slices.Sort(r.now)
+	r.past, r.now = append(r.past, r.now), nil
+	close(r.over)
+}
+
+// take returns the rounds since the last take.
+func (r *rounds) take() [][]string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	past := r.past
+	r.past = nil
+	return past
 }

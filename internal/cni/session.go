@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
@@ -13,6 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/facts"
 )
 
 // session is one execution of a verb: what it was asked for, and where it looks for answers.
@@ -21,6 +23,7 @@ type session struct {
 	log   *slog.Logger
 	store datastore.Store
 	kube  *kubernetes.Store // pods and namespaces
+	facts *facts.Facts      // nil: there are none that can be used
 }
 
 // open prepares a session. No request is made.
@@ -33,12 +36,16 @@ func open(log *slog.Logger, args *skel.CmdArgs, plugin string) (*session, error)
 	if err != nil {
 		return nil, err
 	}
-	return &session{request: r, log: log, store: store, kube: store}, nil
+	known, err := facts.Read(facts.DefaultFile, r.node, time.Now())
+	if err != nil {
+		log.Debug("the API server is asked for everything", "why", err)
+	}
+	return &session{request: r, log: log, store: store, kube: store, facts: known}, nil
 }
 
 // openStore connects to the datastore that the configuration names; no request is made.
 func openStore(c *netConf, plugin string) (*kubernetes.Store, error) {
-	cfg, err := kubernetes.LoadKubeconfig(c.Kubernetes.Kubeconfig)
+	cfg, err := kubernetes.LoadKubeconfigOverridden(c.Kubernetes.Kubeconfig, c.access())
 	if err != nil {
 		return nil, badKubeconfig(err)
 	}
@@ -57,6 +64,9 @@ func badKubeconfig(err error) error {
 
 // ready refuses to work on a datastore that is not set up yet or that an operator has locked for a migration.
 func (s *session) ready(ctx context.Context) error {
+	if s.facts != nil && s.facts.DatastoreReady {
+		return nil
+	}
 	info := api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}
 	err := s.store.Get(ctx, &info)
 	if errors.Is(err, datastore.ErrNotFound) {
@@ -72,12 +82,30 @@ func (s *session) ready(ctx context.Context) error {
 	return nil
 }
 
-// async starts f and returns what waits for its result. If f panics, who waits does.
-func async[T any](f func() (T, error)) func() (T, error) {
-	wait := sync.OnceValues(f)
+// getNamespace reads what matters of a namespace.
+func (s *session) getNamespace(ctx context.Context, ns *api.Namespace) error {
+	if s.facts != nil {
+		if known, ok := s.facts.Namespaces[ns.Name]; ok {
+			ns.Labels, ns.Annotations = known.Labels, known.Annotations
+			return nil
+		}
+	}
+	return s.kube.Get(ctx, ns)
+}
+
+// begin starts f and returns what waits for its result. If f panics, who waits does.
+func begin(f func() error) (wait func() error) {
+	wait = sync.OnceValue(f)
 	go func() {
 		defer func() { _ = recover() }() // wait panics again
-		_, _ = wait()
+		_ = wait()
 	}()
 	return wait
+}
+
+// ask is begin for what has an answer.
+func ask[T any](f func() (T, error)) (answer func() (T, error)) {
+	var v T
+	wait := begin(func() (err error) { v, err = f(); return err })
+	return func() (T, error) { err := wait(); return v, err }
 }

@@ -38,6 +38,7 @@ type world struct {
 	name  string
 	cidr  string
 	pods  []*sandbox
+	uids  map[string]string // of the pods, by name
 }
 
 var worlds atomic.Int32
@@ -55,7 +56,7 @@ func newEmptyWorld(t testing.TB) *world {
 	t.Helper()
 	n := worlds.Add(1)
 	name := regexp.MustCompile(`[^a-z0-9]+`).ReplaceAllString(strings.ToLower(t.Name()), "-")
-	w := &world{api: theAPI(t), host: newHost(t), name: fmt.Sprintf("%.40s-%d", name, n), cidr: fmt.Sprintf("10.%d.0.0/16", n)}
+	w := &world{api: theAPI(t), host: newHost(t), name: fmt.Sprintf("%.40s-%d", name, n), cidr: fmt.Sprintf("10.%d.0.0/16", n), uids: map[string]string{}}
 	w.proxy = newProxy(t, w.host)
 	w.api.create(t, manifest(t, fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s}}", w.name)))
 	w.api.create(t, manifest(t, fmt.Sprintf("{apiVersion: v1, kind: Node, metadata: {name: %[1]s, labels: {world: %[1]s}}}", w.name)))
@@ -121,6 +122,7 @@ func set(key string, value any) func(map[string]any) {
 type sandbox struct {
 	*world
 	pod       string
+	uid       string
 	container string
 	ns        *netnstest.NS
 	netns     string
@@ -129,7 +131,7 @@ type sandbox struct {
 // createPod creates a pod on the world's node; the annotations are YAML of a mapping, perhaps empty.
 func (w *world) createPod(t testing.TB, name, annotations string) {
 	t.Helper()
-	w.api.create(t, manifest(t, fmt.Sprintf(
+	w.uids[name] = w.api.create(t, manifest(t, fmt.Sprintf(
 		`{apiVersion: v1, kind: Pod, metadata: {name: %s, namespace: %[2]s, annotations: {%[3]s}}, spec: {nodeName: %[2]s, containers: [{name: c, image: none}]}}`,
 		name, w.name, annotations)))
 }
@@ -138,7 +140,7 @@ func (w *world) createPod(t testing.TB, name, annotations string) {
 func (w *world) sandbox(t testing.TB, pod string) *sandbox {
 	t.Helper()
 	id := sha256.Sum256(fmt.Appendf(nil, "%s %s %d", w.name, pod, len(w.pods)))
-	s := &sandbox{world: w, pod: pod, container: hex.EncodeToString(id[:])}
+	s := &sandbox{world: w, pod: pod, uid: w.uids[pod], container: hex.EncodeToString(id[:])}
 	s.ns, s.netns = w.host.pod(t, s.container[:12])
 	w.pods = append(w.pods, s)
 	return s
@@ -156,8 +158,8 @@ func (s *sandbox) call(t testing.TB, command string, edits ...func(map[string]an
 	t.Helper()
 	return call{
 		plugin: "calico", command: command, container: s.container, netns: s.netns, ifName: "eth0", path: "/opt/cni/bin",
-		args: fmt.Sprintf("IgnoreUnknown=1;K8S_POD_NAMESPACE=%s;K8S_POD_NAME=%s;K8S_POD_INFRA_CONTAINER_ID=%s;K8S_POD_UID=1",
-			s.name, s.pod, s.container),
+		args: fmt.Sprintf("IgnoreUnknown=1;K8S_POD_NAMESPACE=%s;K8S_POD_NAME=%s;K8S_POD_INFRA_CONTAINER_ID=%s;K8S_POD_UID=%s",
+			s.name, s.pod, s.container, s.uid),
 		stdin: s.conf(t, edits...),
 	}
 }
