@@ -12,8 +12,6 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/tortie-net/tortie/internal/api"
 )
 
 const minimalConf = `{"name":"net","cniVersion":"1.0.0","type":"calico","ipam":{"type":"calico-ipam"},"policy":{"type":"k8s"},
@@ -326,50 +324,4 @@ func exact(t testing.TB, text string) (v any) {
 		t.Fatalf("%v in %s", err, text)
 	}
 	return v
-}
-
-// shop is a workload whose pod and namespace carry these annotations.
-func shop(pod, namespace map[string]string) *workload {
-	return &workload{
-		pod:       api.Pod{Meta: api.Meta{Name: "web", Namespace: "shop", Annotations: pod}},
-		namespace: api.Namespace{Meta: api.Meta{Name: "shop", Annotations: namespace}},
-	}
-}
-
-func TestAnnotatedPools(t *testing.T) {
-	const key4, key6 = api.AnnotationIPv4Pools, api.AnnotationIPv6Pools
-	for _, tt := range []struct {
-		name    string
-		pod, ns map[string]string
-		v4, v6  []string
-		problem string
-	}{
-		{"none", nil, nil, nil, nil, ""},
-		{"namespace", nil, map[string]string{key4: `["n"]`}, []string{"n"}, nil, ""},
-		{"pod before namespace", map[string]string{key4: `["p"]`}, map[string]string{key4: `["n"]`}, []string{"p"}, nil, ""},
-		{"families apart", map[string]string{key4: `["p"]`}, map[string]string{key6: `["n"]`}, []string{"p"}, []string{"n"}, ""},
-		{"several", map[string]string{key4: `["a", "10.0.0.0/8"]`}, nil, []string{"a", "10.0.0.0/8"}, nil, ""},
-		{"empty text", map[string]string{key4: ``}, map[string]string{key4: `["n"]`}, []string{"n"}, nil, ""},
-		{"no list", map[string]string{key4: `default`}, nil, nil, nil, `annotation ` + key4 + ` of pod shop/web: "default"`},
-		{"empty list", map[string]string{key4: `[]`}, nil, nil, nil, `pod shop/web: "[]"`},
-		{"null", map[string]string{key4: `null`}, nil, nil, nil, `pod shop/web: "null"`},
-		{"numbers", nil, map[string]string{key6: `[1]`}, nil, nil, `annotation ` + key6 + ` of namespace shop: "[1]"`},
-		{"bad pod, good namespace", map[string]string{key4: `[`}, map[string]string{key4: `["n"]`}, nil, nil, "pod shop/web"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			got, err := (&request{}).wish(shop(tt.pod, tt.ns))
-			if tt.problem != "" {
-				if code(t, err) != types.ErrInvalidNetworkConfig || !strings.Contains(err.Error(), tt.problem) || !strings.Contains(err.Error(), "must be a JSON list") {
-					t.Errorf("error %v, want %q in it", err, tt.problem)
-				}
-				return
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff([][]string{tt.v4, tt.v6}, [][]string{got.poolsV4, got.poolsV6}); diff != "" {
-				t.Errorf("pools (-want +got):\n%s", diff)
-			}
-		})
-	}
 }

@@ -1,16 +1,13 @@
 package cni
 
 import (
-	"encoding/json"
 	"errors"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/google/go-cmp/cmp"
-
-	"github.com/tortie-net/tortie/internal/api"
 )
 
 // wantCode fails the test if an error has no CNI code of its own: bad input is never an internal error.
@@ -68,29 +65,29 @@ func FuzzArgs(f *testing.F) {
 }
 
 func FuzzAnnotations(f *testing.F) {
-	for _, seed := range []string{`["default-ipv4-ippool"]`, `["10.0.0.0/8","b"]`, "", "[]", "null", "{}", `"a"`, `[null]`, "[\"\xff\"]", "["} {
+	for _, seed := range []string{`["default-ipv4-ippool"]`, `["10.0.0.0/8","b"]`, "", "[]", "null", "{}", `"a"`, `[null]`, "[\"\xff\"]", "[",
+		`["IPv4","IPv6"]`, `["10.0.0.5","fd00::5"]`, `["10.0.0.5","10.0.0.6"]`, `["::ffff:10.0.0.5"]`, `["fe80::1%eth0"]`,
+		"02:00:5e:10:00:01", "01:00:5e:10:00:01", "02-00-5e-10-00-01", `["10.1.2.3/16"]`, `["::/0"]`} {
 		f.Add(seed, `["n"]`)
 		f.Add("", seed)
 	}
 	f.Fuzz(func(t *testing.T, ofPod, ofNamespace string) {
-		w := shop(map[string]string{api.AnnotationIPv4Pools: ofPod}, map[string]string{
-			api.AnnotationIPv4Pools: ofNamespace, api.AnnotationIPv6Pools: ofPod,
-		})
-		got, err := (&request{}).wish(w)
-		if err != nil {
-			wantCode(t, err)
-			return
-		}
-		want := ofPod
-		if want == "" {
-			want = ofNamespace
-		}
-		var pools []string
-		if want != "" && json.Unmarshal([]byte(want), &pools) != nil {
-			t.Fatalf("annotation %q was accepted", want)
-		}
-		if diff := cmp.Diff(pools, got.poolsV4); diff != "" {
-			t.Errorf("pools (-asked for +given):\n%s", diff)
+		for _, a := range annotations {
+			r := &request{conf: permissive(t)}
+			w := shop(map[string]string{a.Key: ofPod}, map[string]string{a.Key: ofNamespace})
+			got, err := r.wish(w)
+			if err != nil {
+				wantCode(t, err)
+				continue
+			}
+			if len(got.addresses) > 2 || len(got.unmanaged) > 2 || got.mac != nil && len(got.mac) != 6 {
+				t.Errorf("annotation %s %q, %q is accepted as %+v", a.Key, ofPod, ofNamespace, got)
+			}
+			for _, addr := range slices.Concat(got.addresses, got.unmanaged, got.floating) {
+				if !addr.IsValid() || addr.Is4In6() || addr.Zone() != "" {
+					t.Errorf("annotation %s %q: address %v", a.Key, ofPod, addr)
+				}
+			}
 		}
 	})
 }
