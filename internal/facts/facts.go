@@ -10,7 +10,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
@@ -26,6 +30,10 @@ const (
 	// MaxAge is how old facts may be to save requests.
 	MaxAge = 30 * time.Second
 )
+
+// maxNamespaces bounds, in bytes of JSON, each of the two ways in which the file has namespaces: reading 64 KiB costs a plugin
+// as much as asking for one namespace. Those beyond it are left out.
+const maxNamespaces = 64 << 10
 
 // format is the version of the file's content. Plugins and agent are rolled out one after the other: a file of another
 // format is no file.
@@ -44,13 +52,33 @@ type Facts struct {
 	// DatastoreReady is that of ClusterInformation default: false while an operator has locked the datastore.
 	DatastoreReady bool `json:"datastoreReady"`
 	// Node is the node's name.
-	Node         string               `json:"node"`
-	NodeLabels   map[string]string    `json:"nodeLabels"`
-	Config       api.IPAMConfigSpec   `json:"config"`
-	Pools        []api.IPPool         `json:"pools"`
-	Reservations []api.IPReservation  `json:"reservations"`
-	Affinities   []Affinity           `json:"affinities"`
-	Namespaces   map[string]Namespace `json:"namespaces"`
+	Node         string              `json:"node"`
+	NodeLabels   map[string]string   `json:"nodeLabels"`
+	Config       api.IPAMConfigSpec  `json:"config"`
+	Pools        []api.IPPool        `json:"pools"`
+	Reservations []api.IPReservation `json:"reservations"`
+	Affinities   []Affinity          `json:"affinities"`
+	// Namespaces are for Write. A reader asks the method Namespace: most have nothing that matters, and the file has only
+	// the names of these.
+	Namespaces map[string]Namespace `json:"namespaces"`
+
+	plain string // what was read: the names of those, each between blanks
+}
+
+// Namespace returns what the agent has seen of a namespace; ok is false if it has not seen it, which proves nothing: the
+// namespace may be a moment old.
+func (f *Facts) Namespace(name string) (ns Namespace, ok bool) {
+	if ns, ok = f.Namespaces[name]; ok {
+		return ns, true
+	}
+	return ns, name != "" && !strings.Contains(name, " ") && strings.Contains(f.plain, " "+name+" ")
+}
+
+// file is how Facts lie on the disk.
+type file struct {
+	*Facts
+	// Plain are the namespaces without anything that matters. One string is read five times as fast as a map.
+	Plain string `json:"plainNamespaces"`
 }
 
 // Affinity is one of the node's claims.
@@ -60,8 +88,7 @@ type Affinity struct {
 	Free *int `json:"free,omitempty"`
 }
 
-// Namespace is what matters of a namespace: the annotations of Calico, and the labels if a pool's namespaceSelector asks
-// for any.
+// Namespace is what matters of a namespace: the annotations of Calico, and the labels that a pool's namespaceSelector names.
 type Namespace struct {
 	Labels      map[string]string `json:"labels,omitempty"`
 	Annotations map[string]string `json:"annotations,omitempty"`
@@ -74,10 +101,12 @@ func Read(path, node string, now time.Time) (*Facts, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnusable, err)
 	}
-	var f Facts
-	if err := json.Unmarshal(data, &f); err != nil {
+	f := &Facts{}
+	stored := file{Facts: f}
+	if err := json.Unmarshal(data, &stored); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ErrUnusable, path, err)
 	}
+	f.plain = stored.Plain
 	age := now.Sub(f.Written)
 	switch {
 	case f.Format != format:
@@ -87,16 +116,60 @@ func Read(path, node string, now time.Time) (*Facts, error) {
 	case age > MaxAge || age < -MaxAge:
 		return nil, fmt.Errorf("%w: %s was written %s ago: the agent does not run, or has lost the API server", ErrUnusable, path, age.Round(time.Second))
 	}
-	return &f, nil
+	return f, nil
 }
 
 // Write replaces the file as a whole: a reader sees the old facts or the new ones.
 func Write(path string, f Facts) error {
-	f.Format = format
-	data, err := json.Marshal(f)
+	data, err := Encode(f)
 	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("facts: %w", err)
 	}
 	_, err = hostfile.Replace(path, data, 0o600)
 	return err
+}
+
+// Encode returns the content of the file: the same for the same facts.
+func Encode(f Facts) ([]byte, error) {
+	f.Format = format
+	stored := file{Facts: &f}
+	stored.Plain, f.Namespaces = compact(f.Namespaces)
+	data, err := json.Marshal(stored)
+	if err != nil {
+		return nil, fmt.Errorf("facts: %w", err)
+	}
+	return data, nil
+}
+
+// compact tells the namespaces of which there is nothing to say from the others, and leaves out what does not fit.
+func compact(all map[string]Namespace) (plain string, others map[string]Namespace) {
+	others = map[string]Namespace{}
+	names := []byte{' '}
+	size := 0
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		ns := all[name]
+		switch {
+		case len(ns.Labels) > 0 || len(ns.Annotations) > 0:
+			if size += jsonSize(name, ns); size <= maxNamespaces {
+				others[name] = ns
+			}
+		case len(names)+len(name) < maxNamespaces:
+			names = append(append(names, name...), ' ')
+		}
+	}
+	return string(names), others
+}
+
+// jsonSize is about what a namespace takes in the file.
+func jsonSize(name string, ns Namespace) int {
+	size := len(name) + len(`"":{"labels":{},"annotations":{}},`)
+	for _, m := range []map[string]string{ns.Labels, ns.Annotations} {
+		for k, v := range m {
+			size += len(k) + len(v) + len(`"":"",`)
+		}
+	}
+	return size
 }

@@ -16,10 +16,14 @@ import (
 type Selector struct {
 	text string
 	eval func(labels map[string]string) bool
+	keys []string
 }
 
 // String returns the text that the selector was parsed from.
 func (s Selector) String() string { return s.text }
+
+// Keys returns the labels that decide, in ascending order: others may be left out of what Matches is given.
+func (s Selector) Keys() []string { return s.keys }
 
 // Matches reports whether the labels satisfy the selector. The zero Selector matches everything.
 func (s Selector) Matches(labels map[string]string) bool {
@@ -43,7 +47,8 @@ func Parse(text string) (Selector, error) {
 	if err != nil {
 		return Selector{}, fmt.Errorf("selector %q: %w", text, err)
 	}
-	return Selector{text: text, eval: eval}, nil
+	slices.Sort(p.keys)
+	return Selector{text: text, eval: eval, keys: slices.Compact(p.keys)}, nil
 }
 
 type evaluator = func(map[string]string) bool
@@ -55,6 +60,7 @@ type parser struct {
 	tokens []token
 	pos    int
 	depth  int
+	keys   []string // labels that were named so far
 }
 
 func (p *parser) peek() token { return p.tokens[p.pos] }
@@ -158,6 +164,7 @@ func (p *parser) call(name string) (evaluator, error) {
 			return nil, p.unexpected("a label name")
 		}
 		key := p.next().text
+		p.keys = append(p.keys, key)
 		return func(l map[string]string) bool { _, ok := l[key]; return ok }, p.expect(")")
 	default:
 		return nil, fmt.Errorf("unknown function %s(): use has(LABEL) or all()", name)
@@ -165,6 +172,7 @@ func (p *parser) call(name string) (evaluator, error) {
 }
 
 func (p *parser) comparison(key string) (evaluator, error) {
+	p.keys = append(p.keys, key)
 	op, err := p.operator()
 	if err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package selector
 
 import (
+	"slices"
 	"strings"
 	"testing"
 )
@@ -47,6 +48,23 @@ func TestMatches(t *testing.T) {
 		}
 		if got := s.Matches(labels); got != tc.want {
 			t.Errorf("%q: got %v, want %v", tc.text, got, tc.want)
+		}
+	}
+}
+
+func TestKeys(t *testing.T) {
+	for text, want := range map[string][]string{
+		"":      nil,
+		"all()": nil,
+		"has(rack) && zone in {'a', \"b\"} && !(kind == 'edge') || zone not in {}": {"kind", "rack", "zone"},
+		"kubernetes.io/metadata.name starts with 'team-'":                          {"kubernetes.io/metadata.name"},
+	} {
+		s, err := Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := s.Keys(); !slices.Equal(got, want) {
+			t.Errorf("%q is decided by %q, want %q", text, got, want)
 		}
 	}
 }

@@ -1,0 +1,196 @@
+package facts
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
+
+var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+func sample() Facts {
+	free := 12
+	return Facts{
+		Written: noon, AgentReady: true, DatastoreReady: true, Node: "node-1", NodeLabels: map[string]string{"zone": "a"},
+		Config:       api.IPAMConfigSpec{AutoAllocateBlocks: true, MaxBlocksPerHost: 4},
+		Pools:        []api.IPPool{{Meta: api.Meta{Name: "pool"}, Spec: api.IPPoolSpec{CIDR: "10.0.0.0/16"}}},
+		Reservations: []api.IPReservation{{Meta: api.Meta{Name: "kept"}, Spec: api.IPReservationSpec{ReservedCIDRs: []string{"10.0.0.1"}}}},
+		Affinities: []Affinity{{
+			BlockAffinity: api.BlockAffinity{
+				Meta: api.Meta{Name: "node-1-10-0-0-0-26", UID: "u", ResourceVersion: "7", Labels: map[string]string{"l": "v"}},
+				Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: "node-1", CIDR: "10.0.0.0/26", Deleted: "false"},
+			},
+			Free: &free,
+		}},
+		Namespaces: map[string]Namespace{
+			"annotated": {Annotations: map[string]string{api.AnnotationIPv4Pools: `["pool"]`}},
+			"labelled":  {Labels: map[string]string{"team": "blue"}},
+			"default":   {}, "kube-system": {},
+		},
+	}
+}
+
+func TestWhatIsWrittenIsRead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "made/by/write/facts.json")
+	if err := Write(path, sample()); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Read(path, "node-1", noon.Add(time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(sample(), *got, cmpopts.IgnoreUnexported(Facts{}), cmpopts.IgnoreFields(Facts{}, "Format", "Namespaces")); d != "" {
+		t.Errorf("(-written +read):\n%s", d)
+	}
+	for name, want := range sample().Namespaces {
+		ns, ok := got.Namespace(name)
+		if d := cmp.Diff(want, ns); !ok || d != "" {
+			t.Errorf("namespace %s: known %v (-written +read):\n%s", name, ok, d)
+		}
+	}
+	for _, name := range []string{"", " ", "kube", "system", "default kube-system", "other"} {
+		if ns, ok := got.Namespace(name); ok {
+			t.Errorf("namespace %q is known, as %+v", name, ns)
+		}
+	}
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+}
+
+func TestUnusableFiles(t *testing.T) {
+	tests := map[string]struct {
+		node string
+		age  time.Duration
+		edit func(string) string
+		want string // empty: usable
+	}{
+		"fresh":                  {},
+		"as old as may be":       {age: MaxAge},
+		"too old":                {age: MaxAge + time.Millisecond, want: "lost the API server"},
+		"from a clock ahead":     {age: -time.Second},
+		"from the future":        {age: -MaxAge - time.Second, want: "lost the API server"},
+		"of another node":        {node: "node-2", want: `of node "node-1", not of "node-2"`},
+		"of a later format":      {edit: func(s string) string { return strings.Replace(s, `"format":1`, `"format":2`, 1) }, want: "format 2, not 1"},
+		"of no format":           {edit: func(string) string { return "{}" }, want: "format 0, not 1"},
+		"torn":                   {edit: func(s string) string { return s[:len(s)/2] }, want: "unexpected end"},
+		"empty":                  {edit: func(string) string { return "" }, want: "unexpected end"},
+		"of another shape":       {edit: func(string) string { return `{"format":1,"pools":7}` }, want: "cannot unmarshal"},
+		"with fields of its own": {edit: func(s string) string { return `{"new":{"x":1},` + s[1:] }},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "facts.json")
+			if err := Write(path, sample()); err != nil {
+				t.Fatal(err)
+			}
+			if tt.edit != nil {
+				content, err := os.ReadFile(path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(path, []byte(tt.edit(string(content))), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			node := "node-1"
+			if tt.node != "" {
+				node = tt.node
+			}
+			f, err := Read(path, node, noon.Add(tt.age))
+			switch {
+			case tt.want == "" && err != nil:
+				t.Error(err)
+			case tt.want != "" && (f != nil || !errors.Is(err, ErrUnusable) || !strings.Contains(err.Error(), tt.want)):
+				t.Errorf("facts %v, error %v, want ErrUnusable that says %q", f, err, tt.want)
+			}
+		})
+	}
+	if _, err := Read(filepath.Join(t.TempDir(), "absent"), "node-1", noon); !errors.Is(err, ErrUnusable) || !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("an absent file: %v", err)
+	}
+}
+
+// Every ADD of the node reads the file: it must not grow with the cluster without bound.
+func TestSizeIsBounded(t *testing.T) {
+	for name, ns := range map[string]Namespace{
+		"plain":     {},
+		"labelled":  {Labels: map[string]string{"kubernetes.io/metadata.name": strings.Repeat("n", 40)}},
+		"annotated": {Annotations: map[string]string{api.AnnotationIPv4Pools: strings.Repeat("p", 20000)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			few, many := sample(), sample()
+			few.Namespaces = nil
+			many.Namespaces = map[string]Namespace{}
+			for i := range 20000 {
+				many.Namespaces[fmt.Sprintf("namespace-%05d", i)] = ns
+			}
+			path := filepath.Join(t.TempDir(), "facts.json")
+			if err := Write(path, many); err != nil {
+				t.Fatal(err)
+			}
+			small, err := Encode(few)
+			if err != nil {
+				t.Fatal(err)
+			}
+			info, err := os.Stat(path)
+			if err != nil || info.Size() > int64(len(small))+maxNamespaces+1024 {
+				t.Errorf("%d bytes, %v", info.Size(), err)
+			}
+			got, err := Read(path, "node-1", noon)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, ok := got.Namespace("namespace-00000"); !ok {
+				t.Error("the first is not known")
+			}
+			if _, ok := got.Namespace("namespace-19999"); ok {
+				t.Error("the last is known: so nothing was left out")
+			}
+		})
+	}
+}
+
+// What does not change is told from what does by its bytes.
+func TestEncodeIsDeterministic(t *testing.T) {
+	first, err := Encode(sample())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		if again, err := Encode(sample()); err != nil || string(again) != string(first) {
+			t.Fatalf("%v\n%s\n%s", err, first, again)
+		}
+	}
+}
+
+func BenchmarkRead(b *testing.B) {
+	for _, n := range []int{50, 2000} {
+		b.Run(fmt.Sprint(n, " namespaces"), func(b *testing.B) {
+			f := sample()
+			for i := range n {
+				f.Namespaces[fmt.Sprintf("team-namespace-%d", i)] = Namespace{}
+			}
+			path := filepath.Join(b.TempDir(), "facts.json")
+			if err := Write(path, f); err != nil {
+				b.Fatal(err)
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := Read(path, "node-1", noon); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
