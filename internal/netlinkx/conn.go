@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -28,9 +29,15 @@ const (
 type Conn struct {
 	ns *Namespace
 
-	// requests carries everything but route dumps. strict carries those, with NETLINK_GET_STRICT_CHK set: only then does
-	// the kernel apply a dump's filter. The library's other dump requests do not pass the strict check.
-	requests, strict *netlink.Handle
+	// requests carries everything but route dumps.
+	requests *netlink.Handle
+
+	// strict carries route dumps, with NETLINK_GET_STRICT_CHK set: only then does the kernel apply a dump's filter. The
+	// library's other dump requests do not pass the strict check. It is opened when it is first needed, which for a plugin
+	// that wires a pod is never.
+	strict     *netlink.Handle
+	strictOnce sync.Once
+	strictErr  error
 }
 
 // Open connects to the network namespace of the calling thread.
@@ -44,32 +51,40 @@ func Open() (*Conn, error) {
 
 // OpenAt connects to ns. The connection keeps a reference of its own, so the caller may close ns.
 func OpenAt(ns *Namespace) (*Conn, error) {
-	own, err := OpenNamespace(fmt.Sprintf("/proc/self/fd/%d", ns.Fd()))
+	own, err := ns.duplicate()
 	if err != nil {
 		return nil, err
 	}
 	return open(own)
 }
 
-func open(ns *Namespace) (_ *Conn, err error) {
+func open(ns *Namespace) (*Conn, error) {
 	c := &Conn{ns: ns}
-	defer func() {
-		if err != nil {
-			c.Close()
-		}
-	}()
-	return c, ns.Do(func() error {
-		if c.requests, err = newHandle(); err != nil {
-			return err
-		}
-		if c.strict, err = newHandle(); err != nil {
-			return err
-		}
-		if err := c.strict.SetStrictCheck(true); err != nil {
-			return fmt.Errorf("set strict checking on netlink socket (needs Linux 4.20): %w", err)
-		}
-		return nil
+	err := ns.Do(func() (err error) {
+		c.requests, err = newHandle()
+		return err
 	})
+	if err != nil {
+		ns.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// dumps returns the handle for route dumps.
+func (c *Conn) dumps() (*netlink.Handle, error) {
+	c.strictOnce.Do(func() {
+		c.strictErr = c.ns.Do(func() (err error) {
+			if c.strict, err = newHandle(); err != nil {
+				return err
+			}
+			if err := c.strict.SetStrictCheck(true); err != nil {
+				return fmt.Errorf("set strict checking on netlink socket (needs Linux 4.20): %w", err)
+			}
+			return nil
+		})
+	})
+	return c.strict, c.strictErr
 }
 
 func newHandle() (*netlink.Handle, error) {
@@ -86,9 +101,7 @@ func newHandle() (*netlink.Handle, error) {
 
 // Close releases the sockets. The connection must not be in use.
 func (c *Conn) Close() {
-	if c.requests != nil {
-		c.requests.Close()
-	}
+	c.requests.Close()
 	if c.strict != nil {
 		c.strict.Close()
 	}

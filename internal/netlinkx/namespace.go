@@ -3,6 +3,7 @@ package netlinkx
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"runtime"
 
@@ -19,20 +20,43 @@ const (
 // It is safe for concurrent use.
 type Namespace struct {
 	file *os.File
+	fd   int // of file, whose own Fd method changes the file's mode with system calls each time
 }
 
 // OpenNamespace opens the namespace at path. The error wraps fs.ErrNotExist when nothing is there, and ErrNotNamespace
 // when the thing there is not a network namespace.
 func OpenNamespace(path string) (*Namespace, error) {
-	f, err := os.Open(path)
+	fd, err := openFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("open network namespace: %w", err)
 	}
-	if err := checkNetworkNamespace(f); err != nil {
-		f.Close()
+	if err := checkNetworkNamespace(fd); err != nil {
+		unix.Close(fd)
 		return nil, fmt.Errorf("open network namespace %s: %w", path, err)
 	}
-	return &Namespace{file: f}, nil
+	return newNamespace(fd, path), nil
+}
+
+func newNamespace(fd int, path string) *Namespace {
+	return &Namespace{file: os.NewFile(uintptr(fd), path), fd: fd}
+}
+
+// openFile does without the runtime's poller, which has no use for such files.
+func openFile(path string) (int, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return fd, nil
+}
+
+// duplicate makes another reference to the same namespace.
+func (n *Namespace) duplicate() (*Namespace, error) {
+	fd, err := unix.FcntlInt(uintptr(n.fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("duplicate reference to network namespace: %w", err)
+	}
+	return newNamespace(fd, n.file.Name()), nil
 }
 
 // CurrentNamespace opens the namespace of the calling thread.
@@ -54,15 +78,15 @@ func NewNamespace() (*Namespace, error) {
 }
 
 // checkNetworkNamespace refuses what setns would refuse, but with a name for it.
-func checkNetworkNamespace(f *os.File) error {
+func checkNetworkNamespace(fd int) error {
 	var st unix.Statfs_t
-	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
+	if err := unix.Fstatfs(fd, &st); err != nil {
 		return fmt.Errorf("statfs: %w", err)
 	}
 	if st.Type != nsfsMagic {
 		return ErrNotNamespace
 	}
-	kind, err := unix.IoctlRetInt(int(f.Fd()), unix.NS_GET_NSTYPE)
+	kind, err := unix.IoctlRetInt(fd, unix.NS_GET_NSTYPE)
 	if err != nil {
 		return fmt.Errorf("ask for the namespace's kind: %w", err)
 	}
@@ -77,11 +101,11 @@ func (n *Namespace) Close() error { return n.file.Close() }
 
 // Path names the namespace for as long as the reference is open, also to other processes of the same mount namespace.
 func (n *Namespace) Path() string {
-	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.file.Fd())
+	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.fd)
 }
 
 // Fd is the reference's file descriptor, valid until Close.
-func (n *Namespace) Fd() int { return int(n.file.Fd()) }
+func (n *Namespace) Fd() int { return n.fd }
 
 // Same reports whether both references are to one namespace.
 func (n *Namespace) Same(other *Namespace) (bool, error) {
@@ -118,12 +142,14 @@ func (n *Namespace) Do(fn func() error) error {
 }
 
 func (n *Namespace) isCurrent() (bool, error) {
-	current, err := CurrentNamespace()
-	if err != nil {
-		return false, err
+	var here, there unix.Stat_t
+	if err := unix.Stat(threadNamespace, &here); err != nil {
+		return false, fmt.Errorf("stat the thread's network namespace: %w", err)
 	}
-	defer current.Close()
-	return n.Same(current)
+	if err := unix.Fstat(n.fd, &there); err != nil {
+		return false, fmt.Errorf("stat network namespace: %w", err)
+	}
+	return here.Dev == there.Dev && here.Ino == there.Ino, nil
 }
 
 // errGoexit is what Do returns when fn ended its goroutine instead of returning, as t.FailNow does.
@@ -138,15 +164,15 @@ func onThread(fn func() error) error {
 		err := errGoexit
 		defer func() { done <- err }()
 		runtime.LockOSThread()
-		home, openErr := os.Open(threadNamespace)
+		home, openErr := openFile(threadNamespace)
 		if openErr != nil {
 			runtime.UnlockOSThread()
 			err = fmt.Errorf("open the thread's network namespace: %w", openErr)
 			return
 		}
-		defer home.Close()
+		defer unix.Close(home)
 		defer func() {
-			if unix.Setns(int(home.Fd()), unix.CLONE_NEWNET) == nil {
+			if unix.Setns(home, unix.CLONE_NEWNET) == nil {
 				runtime.UnlockOSThread()
 			}
 		}()

@@ -134,7 +134,11 @@ func (c *Conn) dumpRoutes(family Family, f RouteFilter) ([]netlink.Route, error)
 	if f.Dev != 0 {
 		mask |= netlink.RT_FILTER_OIF
 	}
-	found, err := c.strict.RouteListFiltered(int(family), &filter, mask)
+	strict, err := c.dumps()
+	if err != nil {
+		return nil, err
+	}
+	found, err := strict.RouteListFiltered(int(family), &filter, mask)
 	// The kernel makes a table with its first route: a filter on a table that never had one finds no table.
 	if errors.Is(err, unix.ENOENT) {
 		return nil, nil
