@@ -19,6 +19,8 @@ var (
 	ErrExhausted = errors.New("no free address")
 	// ErrBlockLimit: the node owns as many blocks as it may, and they are full.
 	ErrBlockLimit = errors.New("the node owns as many blocks as it may")
+	// ErrTaken: the address that was asked for belongs to somebody else.
+	ErrTaken = errors.New("address is taken")
 )
 
 // errNeedCluster asks the caller to list the blocks of the whole cluster and to plan again.
@@ -38,6 +40,9 @@ type Request struct {
 	PoolsV4, PoolsV6 []string
 	// Use says what the addresses are for.
 	Use api.AllowedUse
+	// Addresses are those that the owner must get, at most one of a family; a family without one gets any. Reservations and the
+	// pools' selectors do not matter to them.
+	Addresses []netip.Addr
 	// NamespaceLabels are matched by the pools' namespace selectors; nil where there is no namespace.
 	NamespaceLabels map[string]string
 }
