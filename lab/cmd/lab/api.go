@@ -52,11 +52,18 @@ func runAPI(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, p.Stop(context.WithoutCancel(ctx))) }()
-	sayReady(p)
-	return serve(ctx, p, lines(os.Stdin))
+	ready := "ready KUBECONFIG=" + p.Kubeconfig("admin")
+	fmt.Println(ready)
+	return serve(ctx, p, ready, lines(os.Stdin))
 }
 
-func sayReady(p *plane.Plane) { fmt.Printf("ready KUBECONFIG=%s\n", p.Kubeconfig("admin")) }
+// server is what a test may kill and start again.
+type server interface {
+	// Check returns an error when a component has ended that was not to.
+	Check() error
+	KillServer(ctx context.Context) error
+	StartServer(ctx context.Context) error
+}
 
 // lines returns what is read, line by line; the channel is closed at the end and at an error, which is an end as well.
 func lines(r io.Reader) <-chan string {
@@ -72,7 +79,7 @@ func lines(r io.Reader) <-chan string {
 
 // serve obeys the lines of standard input. It returns when they end (whoever started this is gone), at a signal, or when a
 // component ends that was not to.
-func serve(ctx context.Context, p *plane.Plane, input <-chan string) error {
+func serve(ctx context.Context, s server, ready string, input <-chan string) error {
 	t := time.NewTicker(200 * time.Millisecond)
 	defer t.Stop()
 	for {
@@ -83,31 +90,31 @@ func serve(ctx context.Context, p *plane.Plane, input <-chan string) error {
 			if !ok {
 				return nil
 			}
-			if err := obey(ctx, p, line); err != nil {
+			if err := obey(ctx, s, ready, line); err != nil {
 				return err
 			}
 		case <-t.C:
-			if err := p.Check(); err != nil {
+			if err := s.Check(); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-// obey does what a test of failures asks for: "kill" ends kube-apiserver as a crash would, "start" starts it again on the same
-// port and data. Other lines mean nothing.
-func obey(ctx context.Context, p *plane.Plane, line string) error {
+// obey does what a test of failures asks for: "kill" ends the server as a crash would, "start" starts it again on the same port
+// and data and answers with the ready line. Other lines mean nothing.
+func obey(ctx context.Context, s server, ready, line string) error {
 	switch line {
 	case "kill":
-		if err := p.KillServer(ctx); err != nil {
+		if err := s.KillServer(ctx); err != nil {
 			return err
 		}
 		fmt.Println("killed")
 	case "start":
-		if err := p.StartServer(ctx); err != nil {
+		if err := s.StartServer(ctx); err != nil {
 			return err
 		}
-		sayReady(p)
+		fmt.Println(ready)
 	}
 	return nil
 }

@@ -46,7 +46,20 @@ type api struct {
 
 func startAPI(t *testing.T, args ...string) api {
 	t.Helper()
-	cmd := program(t, append([]string{"api"}, args...)...)
+	a := start(t, append([]string{"api"}, args...)...)
+	line := a.listen(t)
+	kubeconfig, ok := strings.CutPrefix(line, "ready KUBECONFIG=")
+	if !ok {
+		t.Fatalf("lab api said %q", line)
+	}
+	a.kubeconfig = kubeconfig
+	return a
+}
+
+// start runs a command that serves until its standard input ends.
+func start(t *testing.T, args ...string) api {
+	t.Helper()
+	cmd := program(t, args...)
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -59,14 +72,7 @@ func startAPI(t *testing.T, args ...string) api {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill() }) // it has ended long ago, unless the test has failed
-	a := api{cmd: cmd, stdin: stdin, stdout: bufio.NewReader(stdout)}
-	line := a.listen(t)
-	kubeconfig, ok := strings.CutPrefix(line, "ready KUBECONFIG=")
-	if !ok {
-		t.Fatalf("lab api said %q", line)
-	}
-	a.kubeconfig = kubeconfig
-	return a
+	return api{cmd: cmd, stdin: stdin, stdout: bufio.NewReader(stdout)}
 }
 
 // tell gives a command and returns the answer.

@@ -10,11 +10,17 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 )
 
+// options are what the command line says. The names of the flags are etcd's own where it has them.
+type options struct {
+	dir, client, peer string
+	cert, key, ca     string
+}
+
 // NewCommand returns the command "etcd": it serves until its context ends (SIGTERM, SIGINT).
 //
 // Data is not fsynced: a lab lives as long as its processes, and a shared disk's fsync would rule every timing.
 func NewCommand() *cobra.Command {
-	var dir, client, peer string
+	var o options
 	c := &cobra.Command{
 		Use:           "etcd",
 		Short:         "a single-member etcd for a lab",
@@ -22,13 +28,13 @@ func NewCommand() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(c *cobra.Command, _ []string) error {
-			cfg, err := config(dir, client, peer)
+			cfg, err := config(o)
 			if err != nil {
 				return err
 			}
 			e, err := embed.StartEtcd(cfg)
 			if err != nil {
-				return fmt.Errorf("start etcd on %s: %w", client, err)
+				return fmt.Errorf("start etcd on %s: %w", o.client, err)
 			}
 			defer e.Close()
 			select {
@@ -39,27 +45,34 @@ func NewCommand() *cobra.Command {
 			}
 		},
 	}
-	c.Flags().StringVar(&dir, "data-dir", "etcd.data", "directory of the data")
-	c.Flags().StringVar(&client, "listen-client-url", "http://127.0.0.1:2379", "URL to serve clients on")
-	c.Flags().StringVar(&peer, "listen-peer-url", "http://127.0.0.1:2380", "URL to serve peers on")
+	c.Flags().StringVar(&o.dir, "data-dir", "etcd.data", "directory of the data")
+	c.Flags().StringVar(&o.client, "listen-client-url", "http://127.0.0.1:2379", "URL to serve clients on")
+	c.Flags().StringVar(&o.peer, "listen-peer-url", "http://127.0.0.1:2380", "URL to serve peers on")
+	c.Flags().StringVar(&o.cert, "cert-file", "", "certificate to serve clients with")
+	c.Flags().StringVar(&o.key, "key-file", "", "its key")
+	c.Flags().StringVar(&o.ca, "trusted-ca-file", "", "authority that must have signed the clients' certificates")
 	return c
 }
 
-func config(dir, client, peer string) (*embed.Config, error) {
-	clientURL, err := url.Parse(client)
+func config(o options) (*embed.Config, error) {
+	clientURL, err := url.Parse(o.client)
 	if err != nil {
-		return nil, fmt.Errorf("--listen-client-url %q: %w", client, err)
+		return nil, fmt.Errorf("--listen-client-url %q: %w", o.client, err)
 	}
-	peerURL, err := url.Parse(peer)
+	peerURL, err := url.Parse(o.peer)
 	if err != nil {
-		return nil, fmt.Errorf("--listen-peer-url %q: %w", peer, err)
+		return nil, fmt.Errorf("--listen-peer-url %q: %w", o.peer, err)
 	}
 	cfg := embed.NewConfig()
-	cfg.Dir = dir
+	cfg.Dir = o.dir
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{*clientURL}, []url.URL{*clientURL}
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{*peerURL}, []url.URL{*peerURL}
 	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
+	tls := &cfg.ClientTLSInfo
+	tls.CertFile, tls.KeyFile, tls.TrustedCAFile, tls.ClientCertAuth = o.cert, o.key, o.ca, o.ca != ""
 	cfg.UnsafeNoFsync = true
+	// A lab's passwords protect nothing: the cheapest hash that bcrypt has.
+	cfg.BcryptCost = 4
 	cfg.WarningUnaryRequestDuration = 2 * time.Second
 	cfg.LogLevel = "error"
 	return cfg, nil

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/tortie-net/tortie/lab/internal/binaries"
+	"github.com/tortie-net/tortie/lab/internal/plane"
+	"github.com/tortie-net/tortie/lab/internal/proc"
+)
+
+// etcdTimeout is generous, as apiTimeout is.
+const etcdTimeout = time.Minute
+
+// runEtcd serves an etcd that is nobody's yet, for tests of a datastore without an API server.
+func runEtcd(ctx context.Context, args []string) (err error) {
+	f := flags("etcd")
+	dir := f.String("dir", "", "directory for the state and the certificates (default: a temporary one)")
+	secure := f.Bool("tls", false, "serve over TLS to clients that have a certificate: ca.crt, client.crt and client.key in the directory")
+	if err := parse(f, args, false); err != nil {
+		return err
+	}
+	c, err := binaries.Open(os.Stderr)
+	if err != nil {
+		return err
+	}
+	hyperkube, err := c.Path(ctx, "hyperkube")
+	if err != nil {
+		return err
+	}
+	state, clean, err := apiDir(*dir)
+	if err != nil {
+		return fmt.Errorf("-dir %q: %w", *dir, err)
+	}
+	defer func() { err = errors.Join(err, clean()) }()
+	e, err := plane.StartEtcd(ctx, plane.EtcdConfig{
+		Dir: state, Hyperkube: hyperkube, Spawner: proc.NewSpawner(),
+		Address: netip.MustParseAddr("127.0.0.1"), TLS: *secure, Timeout: etcdTimeout,
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, e.Stop(context.WithoutCancel(ctx))) }()
+	ready := fmt.Sprintf("ready ENDPOINT=%s DIR=%s", e.Endpoint(), state)
+	fmt.Println(ready)
+	return serve(ctx, e, ready, lines(os.Stdin))
+}
