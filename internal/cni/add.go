@@ -29,7 +29,7 @@ func add(ctx context.Context, log *slog.Logger, args *skel.CmdArgs) (err error) 
 	if err := checkNetns(s.netns); err != nil {
 		return err
 	}
-	if s.mtu, err = podMTU(&s.conf, defaultMTUFile); err != nil {
+	if err := s.settle(); err != nil {
 		return err
 	}
 	if err := journal.DefaultDir.Withdraw(ctx, s.handle()); err != nil {
@@ -42,6 +42,9 @@ func add(ctx context.Context, log *slog.Logger, args *skel.CmdArgs) (err error) 
 		}
 		return s.wish(w)
 	})
+	if err := awaitGates(ctx, s.conf.ReadinessGates, gatePace); err != nil {
+		return err
+	}
 	assigned, err := s.addressing().add(ctx, wanted)
 	if err != nil {
 		return err
@@ -52,20 +55,45 @@ func add(ctx context.Context, log *slog.Logger, args *skel.CmdArgs) (err error) 
 			err = s.undo(ctx, wired, err)
 		}
 	}()
-	addrs, err := resultAddrs(assigned)
+	wiring, err := s.wiring(wanted, assigned)
 	if err != nil {
 		return err
 	}
-	link, err := podnet.Setup(ctx, s.podConfig(log, addrs))
+	link, err := podnet.Setup(ctx, wiring)
 	if err != nil {
 		return fmt.Errorf("wire the pod: %w", err)
 	}
 	wired = true
-	if err := s.endpoint().note(ctx, link, addrs); err != nil {
+	if err := s.endpoint().note(ctx, link, wiring.Addresses); err != nil {
 		return fmt.Errorf("note the address on the pod: %w", err)
 	}
-	log.Info("wired", "link", link.HostVeth, "addresses", addrs, "mtu", link.MTU)
-	return types.PrintResult(result(s.request, link, addrs, assigned), s.conf.CNIVersion)
+	s.awaitPolicy(ctx)
+	log.Info("wired", "link", link.HostVeth, "addresses", wiring.Addresses, "mtu", link.MTU)
+	return types.PrintResult(result(s.request, link, wiring.Addresses, assigned), s.conf.CNIVersion)
+}
+
+// settle reads what the configuration says of the link, and what it leaves to the agent.
+func (s *session) settle() (err error) {
+	if s.mtu, err = podMTU(&s.conf, defaultMTUFile); err != nil {
+		return err
+	}
+	s.routes, err = s.conf.podRoutes()
+	return err
+}
+
+// wiring says how the container is to be wired, with the addresses that it was assigned.
+func (s *session) wiring(wanted func() (wish, error), assigned *types100.Result) (podnet.Config, error) {
+	want, err := wanted()
+	if err != nil {
+		return podnet.Config{}, err
+	}
+	addrs, err := resultAddrs(assigned)
+	if err != nil {
+		return podnet.Config{}, err
+	}
+	c := s.podConfig(s.log, addrs)
+	c.MAC = want.mac
+	return c, s.checkFloating(&want, addrs)
 }
 
 // undo takes back what a failed ADD has done, and returns why it failed. The link, if one was made, goes first: an address
@@ -103,7 +131,7 @@ func resultAddrs(res *types100.Result) ([]netip.Addr, error) {
 }
 
 func (r *request) hostVeth() string {
-	return podnet.HostVethName(podnet.DefaultVethPrefix, r.namespace, r.pod)
+	return podnet.HostVethName(r.conf.vethPrefix(), r.namespace, r.pod)
 }
 
 func (r *request) podConfig(log *slog.Logger, addrs []netip.Addr) podnet.Config {
@@ -114,6 +142,7 @@ func (r *request) podConfig(log *slog.Logger, addrs []netip.Addr) podnet.Config 
 		Addresses:         addrs,
 		MTU:               r.mtu,
 		Queues:            r.conf.NumQueues,
+		Routes:            r.routes,
 		AllowIPForwarding: r.conf.ContainerSettings.AllowIPForwarding,
 		Log:               log,
 	}

@@ -57,12 +57,18 @@ func (p *inProcess) add(ctx context.Context, wanted func() (wish, error)) (*type
 	if err != nil {
 		return nil, err
 	}
+	if want.unmanaged != nil {
+		return explicitResult(want.unmanaged), nil
+	}
 	req := p.assignRequest(want)
 	assigned, err := ipam.NewClient(p.store, time.Now).Assign(ctx, req)
 	if err != nil {
 		return nil, err
 	}
 	p.log.Info("assigned", "handle", req.Handle, "addresses", assigned)
+	if want.addresses != nil {
+		return explicitResult(want.addresses), nil
+	}
 	return ipamResult(assigned), nil
 }
 
@@ -81,8 +87,9 @@ func (p *inProcess) assignRequest(want wish) ipam.Request {
 			},
 		},
 		Host:            p.node,
-		V4:              p.conf.wantsV4(),
-		V6:              p.conf.wantsV6(),
+		V4:              want.v4,
+		V6:              want.v6,
+		Addresses:       want.addresses,
 		PoolsV4:         want.poolsV4,
 		PoolsV6:         want.poolsV6,
 		Use:             api.UseWorkload,
@@ -127,6 +134,15 @@ func ipamResult(assigned []ipam.Assignment) *types100.Result {
 		n := ipNet(netip.PrefixFrom(a.Address, a.Block.Bits()))
 		result.IPs = append(result.IPs, &types100.IPConfig{Address: n})
 		result.Routes = append(result.Routes, &types.Route{Dst: n})
+	}
+	return result
+}
+
+// explicitResult has addresses that somebody chose. Calico prints them as /32 or /128 and without routes.
+func explicitResult(addrs []netip.Addr) *types100.Result {
+	result := &types100.Result{CNIVersion: types100.ImplementedSpecVersion}
+	for _, a := range addrs {
+		result.IPs = append(result.IPs, &types100.IPConfig{Address: ipNet(netip.PrefixFrom(a, a.BitLen()))})
 	}
 	return result
 }

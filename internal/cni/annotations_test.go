@@ -70,7 +70,7 @@ var annotationCases = map[string]struct {
 		`["IPv4"]`: "", `["IPv6"]`: "v4 no; v6 yes", `["IPv6","IPv4"]`: "v6 yes",
 	}, []string{"IPv4", `["ipv4"]`, `["IPv4","IPv5"]`, "[]", "null", "4"}},
 	api.AnnotationIPAddrs: {map[string]string{
-		`["10.0.0.5"]`: "addresses [10.0.0.5]", `["fd00::5","10.0.0.5"]`: "addresses [fd00::5 10.0.0.5]",
+		`["10.0.0.5"]`: "addresses [10.0.0.5]", `["fd00::5","10.0.0.5"]`: "v6 yes; addresses [fd00::5 10.0.0.5]", `["fd00::5"]`: "v4 no; v6 yes; addresses [fd00::5]",
 		`["::ffff:10.0.0.5"]`: "addresses [10.0.0.5]",
 	}, []string{"10.0.0.5", `["10.0.0.5/32"]`, `["10.0.0.5","10.0.0.6"]`, `["fd00::5","fd00::6"]`, `["fe80::1%eth0"]`, `["10.0.0"]`, "[]", "null",
 		`["10.0.0.5","fd00::5","fd00::6"]`}},
@@ -199,7 +199,7 @@ func TestWishOfArguments(t *testing.T) {
 	if err != nil || got.text() != "addresses [10.0.0.9]" || got.namespaceLabels["team"] != "red" {
 		t.Errorf("calico-ipam: %+v, %v", got, err)
 	}
-	r.conf.IPAM.AssignIPv4 = "false"
+	r.address, r.conf.IPAM.AssignIPv4 = netip.Addr{}, "false"
 	if _, err = r.bareWish(nil); err == nil || !strings.Contains(err.Error(), "assign_ipv6") {
 		t.Errorf("calico-ipam without a family: %v", err)
 	}

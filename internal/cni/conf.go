@@ -138,7 +138,8 @@ type request struct {
 	podUID      string     // empty if the runtime does not say
 	address     netip.Addr // that CNI_ARGS asks for; the zero Addr if none
 	node        string
-	mtu         int // 0 leaves the kernel's default
+	mtu         int            // 0 leaves the kernel's default
+	routes      []netip.Prefix // that the pod reaches through the node; nil for everything
 }
 
 var networkName = regexp.MustCompile(`^[a-zA-Z0-9_.-]+$`)

@@ -23,7 +23,11 @@ func (d *delegated) add(ctx context.Context, wanted func() (wish, error)) (*type
 	if err := d.find(); err != nil {
 		return nil, err
 	}
-	answer, err := invoke.DelegateAdd(ctx, d.conf.IPAM.Type, d.stdin, nil)
+	stdin, err := d.stdinForAdd(ctx)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := invoke.DelegateAdd(ctx, d.conf.IPAM.Type, stdin, nil)
 	var said *types.Error
 	if errors.As(err, &said) && said.Code != types.ErrUnknown {
 		return nil, d.blame(ctx, err)
@@ -51,7 +55,11 @@ func (d *delegated) del(ctx context.Context, may clearance) error {
 	if err := d.find(); err != nil {
 		return err
 	}
-	if err := invoke.DelegateDel(ctx, d.conf.IPAM.Type, d.stdin, nil); err != nil {
+	stdin, err := d.stdinForDel()
+	if err != nil {
+		return err
+	}
+	if err := invoke.DelegateDel(ctx, d.conf.IPAM.Type, stdin, nil); err != nil {
 		return d.blame(ctx, err)
 	}
 	return noted

@@ -27,11 +27,11 @@ func ipamAdd(ctx context.Context, log *slog.Logger, args *skel.CmdArgs) error {
 		return err
 	}
 	wanted := ask(func() (wish, error) {
-		w := &workload{namespace: api.Namespace{Meta: api.Meta{Name: s.namespace}}}
-		if err := s.getNamespace(ctx, &w.namespace); err != nil {
+		namespace := api.Namespace{Meta: api.Meta{Name: s.namespace}}
+		if err := s.getNamespace(ctx, &namespace); err != nil {
 			return wish{}, fmt.Errorf("read the pod's namespace: %w", err)
 		}
-		return s.wish(w)
+		return s.bareWish(namespace.Labels)
 	})
 	assigned, err := (&inProcess{s}).add(ctx, wanted)
 	if err != nil {

@@ -43,6 +43,9 @@ func run(plugin, verb string, args *skel.CmdArgs, do func(context.Context, *slog
 	}
 	log, done := openLog(&conf, plugin, args)
 	defer done()
+	for _, o := range conf.outdated {
+		log.Warn("a key of the network configuration is deprecated", "key", o.Key, "instead", o.Instead)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), verbTime)
 	defer cancel()
 	start := time.Now()

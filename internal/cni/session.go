@@ -85,7 +85,7 @@ func (s *session) ready(ctx context.Context) error {
 // getNamespace reads what matters of a namespace.
 func (s *session) getNamespace(ctx context.Context, ns *api.Namespace) error {
 	if s.facts != nil {
-		if known, ok := s.facts.Namespaces[ns.Name]; ok {
+		if known, ok := s.facts.Namespace(ns.Name); ok {
 			ns.Labels, ns.Annotations = known.Labels, known.Annotations
 			return nil
 		}

@@ -42,7 +42,7 @@ func (r *request) wish(w *workload) (wish, error) {
 	if err := r.possible(&want); err != nil {
 		return wish{}, failure(types.ErrInvalidNetworkConfig, err)
 	}
-	return *r.withAddress(&want), nil
+	return want, r.decide(&want)
 }
 
 // configured is what the configuration wants.
@@ -54,22 +54,24 @@ func (r *request) configured() wish {
 func (r *request) bareWish(namespaceLabels map[string]string) (wish, error) {
 	want := r.configured()
 	want.namespaceLabels = namespaceLabels
-	if !want.v4 && !want.v6 {
-		return wish{}, failure(types.ErrInvalidNetworkConfig, errNoFamily)
-	}
-	return *r.withAddress(&want), nil
+	return want, r.decide(&want)
 }
 
-// withAddress adds the address that CNI_ARGS asks for, unless annotations ask for others.
-func (r *request) withAddress(want *wish) *wish {
+// decide settles which families are wanted. The address that CNI_ARGS asks for counts unless annotations ask for others, and
+// with explicit addresses there are no others.
+func (r *request) decide(want *wish) error {
 	if r.address.IsValid() && want.addresses == nil && want.unmanaged == nil {
 		want.addresses = []netip.Addr{r.address}
 	}
-	return want
+	if want.addresses != nil {
+		want.v4, want.v6 = slices.ContainsFunc(want.addresses, netip.Addr.Is4), slices.ContainsFunc(want.addresses, netip.Addr.Is6)
+	}
+	if !want.v4 && !want.v6 && want.unmanaged == nil && r.conf.IPAM.Type == calicoIPAM {
+		return failure(types.ErrInvalidNetworkConfig,
+			errors.New(`network configuration: ipam.assign_ipv4 is "false" and ipam.assign_ipv6 is not "true": no address is wanted`))
+	}
+	return nil
 }
-
-var errNoFamily = errors.New(
-	`network configuration: ipam.assign_ipv4 is "false" and ipam.assign_ipv6 is not "true": no address is wanted`)
 
 // possible refuses annotations that the configuration does not allow, or that contradict each other.
 func (r *request) possible(want *wish) error {
@@ -91,9 +93,6 @@ func (r *request) possible(want *wish) error {
 		if rule.broken {
 			return fmt.Errorf("annotation %s of pod %s/%s: %v: %s", rule.key, r.namespace, r.pod, rule.value, rule.remedy)
 		}
-	}
-	if own && !want.v4 && !want.v6 {
-		return errNoFamily
 	}
 	return nil
 }
