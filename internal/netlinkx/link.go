@@ -185,26 +185,56 @@ type Veth struct {
 	Queues int // receive and transmit queues of both ends, each; 0: the kernel's default, one for each CPU
 }
 
-// AddVeth makes both ends in one message: the peer never shows up in this namespace, where its name could be taken and
-// where network managers would see it.
-func (c *Conn) AddVeth(v Veth) error {
+// attrs are those of the near end.
+func (v *Veth) attrs() (netlink.LinkAttrs, error) {
 	for _, name := range []string{v.Name, v.PeerName} {
 		if err := checkLinkName(name); err != nil {
-			return err
+			return netlink.LinkAttrs{}, err
 		}
 	}
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.HardwareAddr, attrs.MTU, attrs.TxQLen = v.Name, v.HardwareAddr, v.MTU, v.TxQueueLen
 	attrs.NumTxQueues, attrs.NumRxQueues = v.Queues, v.Queues
-	err := c.requests.LinkAdd(&netlink.Veth{
-		LinkAttrs:        attrs,
-		PeerName:         v.PeerName,
-		PeerHardwareAddr: v.PeerHardwareAddr,
-		PeerNamespace:    netlink.NsFd(v.PeerNamespace.Fd()),
-		PeerTxQLen:       v.PeerTxQueueLen,
-	})
+	return attrs, nil
+}
+
+// AddVeth makes both ends in one message: the peer never shows up in this namespace, where its name could be taken and
+// where network managers would see it. IsExist holds for the error if either name is taken.
+func (c *Conn) AddVeth(v Veth) error {
+	attrs, err := v.attrs()
+	if err == nil {
+		err = c.requests.LinkAdd(&netlink.Veth{
+			LinkAttrs:        attrs,
+			PeerName:         v.PeerName,
+			PeerHardwareAddr: v.PeerHardwareAddr,
+			PeerNamespace:    netlink.NsFd(v.PeerNamespace.Fd()),
+			PeerTxQLen:       v.PeerTxQueueLen,
+		})
+	}
 	if err != nil {
 		return fmt.Errorf("add veth %s with peer %s: %w", v.Name, v.PeerName, err)
+	}
+	return nil
+}
+
+// AddNetkit is AddVeth for links of kind netkit, which carry Ethernet as a veth does and let BPF programs run as part of
+// sending. This end is the primary one. IsUnsupported holds for the error if the kernel, before 6.7 or built without them,
+// has none.
+func (c *Conn) AddNetkit(v Veth) error {
+	attrs, err := v.attrs()
+	if err == nil {
+		peer := netlink.LinkAttrs{
+			Name: v.PeerName, HardwareAddr: v.PeerHardwareAddr, MTU: v.MTU, Namespace: netlink.NsFd(v.PeerNamespace.Fd()),
+		}
+		pair := &netlink.Netkit{
+			LinkAttrs: attrs, Mode: netlink.NETKIT_MODE_L2, Policy: netlink.NETKIT_POLICY_FORWARD, PeerPolicy: netlink.NETKIT_POLICY_FORWARD,
+			Scrub: netlink.NETKIT_SCRUB_DEFAULT, PeerScrub: netlink.NETKIT_SCRUB_DEFAULT,
+		}
+		pair.SetPeerAttrs(&peer)
+		err = c.requests.LinkAdd(pair)
+	}
+	if err != nil {
+		return fmt.Errorf("add netkit %s with peer %s: %w", v.Name, v.PeerName, err)
 	}
 	return nil
 }
@@ -230,6 +260,19 @@ func handle(index int) netlink.Link {
 
 // SetUp brings a link up.
 func (c *Conn) SetUp(index int) error { return c.set(index, "up", c.requests.LinkSetUp) }
+
+// MaxAlias is how many bytes an alias may have: IFALIASZ without the closing zero byte.
+const MaxAlias = 255
+
+// SetUpWithAlias gives a link an alias and brings it up, in one message. The kernel takes no alias for a link that is being
+// made.
+func (c *Conn) SetUpWithAlias(link Link, alias string) error {
+	attrs := netlink.LinkAttrs{Index: link.Index, Name: link.Name, Alias: alias, Flags: net.FlagUp, TxQLen: -1}
+	if err := c.requests.LinkModify(&netlink.Device{LinkAttrs: attrs}); err != nil {
+		return fmt.Errorf("set link %s up with alias %q: %w", link.Name, alias, err)
+	}
+	return nil
+}
 
 // SetDown takes a link down. The kernel drops the link's routes with it.
 func (c *Conn) SetDown(index int) error { return c.set(index, "down", c.requests.LinkSetDown) }

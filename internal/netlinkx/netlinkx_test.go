@@ -604,3 +604,64 @@ func workWithNetAdmin(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestPeerProcess(t *testing.T) {
+	host, pod, other := netnstest.New(t), netnstest.New(t), netnstest.New(t)
+	netnstest.Cable(t, host, "cali0", pod, "eth0")
+	netnstest.Cable(t, host, "cali1", other, "eth0")
+	if pid, err := host.Conn.PeerProcess(host.Link(t, "cali0")); pid != 0 || err != nil {
+		t.Errorf("a namespace that only this test holds open has process %d, %v", pid, err)
+	}
+	sleep := pod.Start(t, "sleep", "60")
+	for name, want := range map[string]int{"cali0": sleep, "cali1": 0, "lo": 0} {
+		if pid, err := host.Conn.PeerProcess(host.Link(t, name)); pid != want || err != nil {
+			t.Errorf("process at the other end of %s: %d, %v; want %d", name, pid, err, want)
+		}
+	}
+}
+
+func TestNetkit(t *testing.T) {
+	host, pod := netnstest.New(t), netnstest.New(t)
+	err := host.Conn.AddNetkit(netlinkx.Veth{
+		Name: "cali0", HardwareAddr: macA, MTU: 1480, PeerName: "eth0", PeerNamespace: pod.Namespace, PeerHardwareAddr: macB,
+	})
+	if netlinkx.IsUnsupported(err) {
+		// Kernels without netkit are many; what is asserted of them is that they say so.
+		if _, err := host.Conn.LinkByName("cali0"); !netlinkx.IsNotExist(err) {
+			t.Errorf("a link that the kernel does not support is there: %v", err)
+		}
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	near, far := host.Link(t, "cali0"), pod.Link(t, "eth0")
+	if near.Kind != "netkit" || far.Kind != "netkit" || near.PeerIndex != far.Index || far.MTU != 1480 {
+		t.Errorf("ends %+v and %+v", near, far)
+	}
+}
+
+func TestSetUpWithAlias(t *testing.T) {
+	host, pod := netnstest.New(t), netnstest.New(t)
+	err := host.Conn.AddVeth(netlinkx.Veth{
+		Name: "cali0", HardwareAddr: macA, TxQueueLen: 7, MTU: 1480, PeerName: "eth0", PeerNamespace: pod.Namespace,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := host.Link(t, "cali0")
+	alias := strings.Repeat("x", netlinkx.MaxAlias)
+	if err := host.Conn.SetUpWithAlias(want, alias); err != nil {
+		t.Fatal(err)
+	}
+	want.Up, want.Alias = true, alias
+	if diff := cmp.Diff(want, host.Link(t, "cali0"), cmpopts.IgnoreUnexported(netlinkx.Link{}), netipEqual); diff != "" {
+		t.Errorf("link (-want +got):\n%s", diff)
+	}
+	if out := host.Run(t, "ip", "link", "show", "cali0"); !strings.Contains(out, "qlen 7") {
+		t.Errorf("queue length changed: %s", out)
+	}
+	if err := host.Conn.SetUpWithAlias(want, alias+"x"); err == nil {
+		t.Error("an alias that is too long was accepted")
+	}
+}

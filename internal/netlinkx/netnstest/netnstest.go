@@ -111,6 +111,18 @@ func (n *NS) Run(t testing.TB, name string, args ...string) string {
 	return out.String()
 }
 
+// Start starts a program inside the namespace, which is ended with the test, and returns its process ID.
+func (n *NS) Start(t testing.TB, name string, args ...string) int {
+	t.Helper()
+	cmd := exec.Command(name, args...)
+	n.Within(t, cmd.Start)
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	return cmd.Process.Pid
+}
+
 // Cable joins two namespaces with a veth pair, both ends up.
 func Cable(t testing.TB, a *NS, aName string, b *NS, bName string) {
 	t.Helper()
