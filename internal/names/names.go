@@ -25,9 +25,25 @@ const AnnotationMetadata = "projectcalico.org/metadata"
 // Kubernetes rejects names that are longer than maxName-1 characters.
 const maxName = 253
 
+var dashes = strings.NewReplacer(".", "-", ":", "-", "/", "-")
+
 // Block returns the name of the IPAMBlock of a CIDR: its canonical text with dots, colons and the slash as dashes.
-func Block(cidr netip.Prefix) string {
-	return strings.NewReplacer(".", "-", ":", "-", "/", "-").Replace(cidr.Masked().String())
+func Block(cidr netip.Prefix) string { return dashes.Replace(cidr.Masked().String()) }
+
+// ParseBlock returns the CIDR that a name made by Block stands for; false for a name that Block makes of nothing. Five
+// numbers without an empty one are IPv4: no IPv6 CIDR is as short without "::".
+func ParseBlock(name string) (netip.Prefix, bool) {
+	slash := strings.LastIndexByte(name, '-')
+	if slash < 0 {
+		return netip.Prefix{}, false
+	}
+	addr, bits := name[:slash], name[slash+1:]
+	separator := ":"
+	if strings.Count(addr, "-") == 3 && !strings.Contains(addr, "--") {
+		separator = "."
+	}
+	cidr, err := netip.ParsePrefix(strings.ReplaceAll(addr, "-", separator) + "/" + bits)
+	return cidr, err == nil && Block(cidr) == name
 }
 
 // Affinity returns the name of the BlockAffinity of a node and a block.

@@ -23,6 +23,44 @@ func TestBlock(t *testing.T) {
 	}
 }
 
+func TestParseBlock(t *testing.T) {
+	for _, text := range []string{"10.244.1.64/26", "0.0.0.0/0", "255.255.255.255/32", "fd00:10:244::40/122", "fd80::/122", "::/0", "::1/128",
+		"1:2:3:4:5:6:7:8/128", "::7:8/128", "1:2:3::/122", "1::8/128"} {
+		want := netip.MustParsePrefix(text)
+		if got, ok := ParseBlock(Block(want)); !ok || got != want {
+			t.Errorf("ParseBlock(%s) = %s, %v, want %s", Block(want), got, ok, want)
+		}
+	}
+	for _, name := range []string{"", "-", "10-0-0-0", "10-0-0-1-26", "10-0-0-0-33", "10-0-0-0-026", "010-0-0-0-26", "10-0-0-0-26-1", "fd00---129",
+		"FD00---122", "fd00-0---122", "node-10-0-0-0-26", "10.0.0.0/26"} {
+		if got, ok := ParseBlock(name); ok {
+			t.Errorf("ParseBlock(%q) = %s, want none", name, got)
+		}
+	}
+}
+
+// FuzzParseBlock: a CIDR comes back from its name, and whatever name is accepted is that of its CIDR.
+func FuzzParseBlock(f *testing.F) {
+	f.Add([]byte{10, 244, 1, 64}, 26, "10-244-1-64-26")
+	f.Add([]byte{0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x40}, 122, "fd00--40-122")
+	f.Fuzz(func(t *testing.T, raw []byte, bits int, name string) {
+		if cidr, ok := ParseBlock(name); ok && (Block(cidr) != name || cidr != cidr.Masked()) {
+			t.Errorf("ParseBlock(%q) = %s, whose name is %s", name, cidr, Block(cidr))
+		}
+		a, ok := netip.AddrFromSlice(raw)
+		if !ok || a.Is4In6() { // no pool is IPv4-mapped: its text is another address's
+			return
+		}
+		want, err := a.Prefix(bits)
+		if err != nil {
+			return
+		}
+		if got, ok := ParseBlock(Block(want)); !ok || got != want {
+			t.Errorf("ParseBlock(%s) = %s, %v, want %s", Block(want), got, ok, want)
+		}
+	})
+}
+
 func TestAffinity(t *testing.T) {
 	cidr := netip.MustParsePrefix("192.168.154.0/26")
 	if got, want := Affinity("gold-node", cidr), "gold-node-192-168-154-0-26"; got != want {
