@@ -34,7 +34,7 @@ var levels = []string{
 	"internal/node internal/cni",
 	"internal/install internal/kube internal/labtest",
 	"internal/bgp internal/encap internal/fib internal/nat internal/podnet",
-	"internal/ipam internal/netlinkx/netnstest internal/facts internal/journal",
+	"internal/ipam internal/netlinkx/netnstest internal/facts internal/journal internal/podnote",
 	"internal/datastore/kubernetes internal/datastore/datastoretest internal/netlinkx",
 	"internal/datastore internal/datastore/dialer internal/sysctl internal/config internal/hostfile",
 	"internal/names internal/selector",

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"strings"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -16,6 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/podnet"
+	"github.com/tortie-net/tortie/internal/podnote"
 )
 
 // endpoint is where the datastore keeps what Felix, garbage collection and people know of a container.
@@ -81,21 +81,8 @@ func (e *podEndpoint) sameUID(pod *api.Pod) error {
 
 // note writes the addresses in the form that Calico uses.
 func (e *podEndpoint) note(ctx context.Context, _ podnet.Result, addrs []netip.Addr) error {
-	texts := make([]string, len(addrs))
-	for i, a := range addrs {
-		texts[i] = netip.PrefixFrom(a, a.BitLen()).String()
-	}
-	all := strings.Join(texts, ",")
-	patch := kubernetes.Patch{Metadata: kubernetes.PatchMeta{Annotations: map[string]*string{
-		api.AnnotationPodIP:       &texts[0],
-		api.AnnotationPodIPs:      &all,
-		api.AnnotationContainerID: &e.containerID,
-	}}}
-	return e.kube.PatchStatus(ctx, e.name(), patch, false)
+	return podnote.Write(ctx, e.kube, e.name(), e.containerID, addrs)
 }
-
-// primary is the one interface that Calico notes on a Pod.
-const primary = "eth0"
 
 // delTries at delPause bound how often DEL clears a pod's annotations that somebody else is changing.
 const (
@@ -103,21 +90,13 @@ const (
 	delPause = 20 * time.Millisecond
 )
 
-// clear empties the addresses on the pod if they are this container's, which the API server decides in the same step: the
-// pod itself, with everything in it that this is not about, need not be read.
+// clear empties the addresses on the pod if they are this container's.
 func (e *podEndpoint) clear(ctx context.Context) error {
-	if e.ifName != primary {
+	if e.ifName != podnote.Primary {
 		return nil
 	}
-	err := e.kube.PatchTested(ctx, e.name(), []kubernetes.Operation{
-		{Op: "test", Path: kubernetes.AnnotationPath(api.AnnotationContainerID), Value: e.containerID},
-		{Op: "add", Path: kubernetes.AnnotationPath(api.AnnotationPodIP), Value: ""},
-		{Op: "add", Path: kubernetes.AnnotationPath(api.AnnotationPodIPs), Value: ""},
-	})
-	switch {
-	case errors.Is(err, datastore.ErrNotFound):
-		return nil
-	case errors.Is(err, datastore.ErrConflict):
+	err := podnote.Clear(ctx, e.kube, e.name(), e.containerID)
+	if errors.Is(err, datastore.ErrConflict) {
 		return e.clearOther(ctx)
 	}
 	return err
