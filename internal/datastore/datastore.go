@@ -33,8 +33,8 @@ func Contended(err error) bool {
 
 // ListOptions narrows a List.
 type ListOptions struct {
-	// Labels must all be equal on the objects listed.
-	Labels map[string]string
+	// Host keeps of BlockAffinities those of this host alone. It means nothing for other kinds.
+	Host string
 	// Stale accepts an answer that may be a little old. A consistent list waits for the API server's 100 ms progress tick
 	// when others write, so every list whose use is guarded by a later compare-and-swap should accept it.
 	Stale bool
@@ -44,9 +44,13 @@ type ListOptions struct {
 }
 
 // Store is one datastore. Its methods are safe for concurrent use.
+//
+// Objects have a revision everywhere; a UID, labels and annotations only where the datastore keeps them for their kind. An
+// IPAMBlock, BlockAffinity, IPAMHandle or IPAMConfig has none on etcd, except the labels that follow from an affinity's name.
 type Store interface {
-	// Get replaces obj, which carries the name (and namespace), by what the datastore has. It finishes the deletion of an
-	// object that is marked deleted, and takes it for absent.
+	// Get replaces obj by what the datastore has. Obj says what is asked for: by name (and namespace), an IPAMHandle also by its
+	// spec.handleID and a BlockAffinity by its spec.node and spec.cidr, which their names do not always tell. Get finishes the
+	// deletion of an object that is marked deleted, and takes it for absent.
 	Get(ctx context.Context, obj api.Resource) error
 	// List appends to list what the datastore has, except objects that are marked deleted (see ListOptions.NamesOnly).
 	List(ctx context.Context, list api.ResourceList, opts ListOptions) error

@@ -152,7 +152,7 @@ func (c *Client) readPools(ctx context.Context, st *State, opts datastore.ListOp
 }
 
 func (c *Client) readAffinities(ctx context.Context, st *State, host string, opts datastore.ListOptions) error {
-	opts.Labels = names.AffinitySelector(host, api.AffinityHost)
+	opts.Host = host
 	var list api.BlockAffinityList
 	if err := c.store.List(ctx, &list, opts); err != nil {
 		return err
@@ -177,7 +177,7 @@ func (c *Client) readHandle(ctx context.Context, st *State, id string) error {
 }
 
 func (c *Client) handle(ctx context.Context, id string) (*api.IPAMHandle, error) {
-	h := &api.IPAMHandle{Meta: api.Meta{Name: names.Handle(id)}}
+	h := &api.IPAMHandle{Meta: api.Meta{Name: names.Handle(id)}, Spec: api.IPAMHandleSpec{HandleID: id}}
 	if err := c.store.Get(ctx, h); err != nil {
 		return nil, err
 	}
@@ -277,7 +277,7 @@ func (c *Client) meet(ctx context.Context, w write, conflict error) error {
 	if !ok || w.verb != create {
 		return conflict
 	}
-	met := &api.BlockAffinity{Meta: api.Meta{Name: claim.Name}}
+	met := &api.BlockAffinity{Meta: api.Meta{Name: claim.Name}, Spec: claim.Spec}
 	err := c.store.Get(ctx, met)
 	if err == nil && !maps.Equal(met.Labels, claim.Labels) {
 		met.Labels, met.Annotations = claim.Labels, claim.Annotations

@@ -50,10 +50,10 @@ var cases = []struct {
 	{"a plain object is deleted twice without an error", testDeletePlain},
 	{"a reader finishes what is marked deleted", testMarked},
 	{"a list leaves out what is marked deleted", testListMarked},
-	{"a list has exactly what carries the labels", testListLabels},
+	{"a list of affinities has exactly those of the host", testListHost},
 	{"a stale list shows what it once was", testListStale},
 	{"a list of names has all names, with their revisions, and no contents", testListNames},
-	{"a list of names has exactly what carries the labels", testListNamesLabels},
+	{"a list of names has exactly those of the host", testListNamesHost},
 	{"of many that create one name one wins", testCreateRace},
 	{"of many that update one revision one wins", testUpdateRace},
 	{"of those that update and delete one revision one wins", testDeleteRace},
@@ -69,7 +69,7 @@ type env struct {
 func (e *env) handle(suffix string) *api.IPAMHandle {
 	id := "Conformance." + e.id + suffix
 	return &api.IPAMHandle{
-		Meta: api.Meta{Name: names.Handle(id), Annotations: map[string]string{names.AnnotationMetadata: "{}"}},
+		Meta: api.Meta{Name: names.Handle(id)},
 		Spec: api.IPAMHandleSpec{HandleID: id, Block: map[string]int{"10.0.0.0/30": 1}},
 	}
 }
@@ -83,6 +83,14 @@ func (e *env) affinity(node string) *api.BlockAffinity {
 	}
 }
 
+// pool returns an object that users write, whose labels and annotations every datastore keeps.
+func (e *env) pool() *api.IPPool {
+	return &api.IPPool{
+		Meta: api.Meta{Name: "conformance-" + e.id, Labels: map[string]string{"a": "label"}, Annotations: map[string]string{"an": "annotation"}},
+		Spec: api.IPPoolSpec{CIDR: "198.19.0.0/24", Disabled: true, AssignmentMode: api.AssignManual},
+	}
+}
+
 // create stores an object and removes it, in whatever state it is, when the test ends.
 func (e *env) create(t *testing.T, obj api.Resource) {
 	t.Helper()
@@ -93,25 +101,36 @@ func (e *env) create(t *testing.T, obj api.Resource) {
 }
 
 func (e *env) cleanUp(t *testing.T, obj api.Resource) {
-	name := obj.GetMeta().Name
+	left := wanted(obj)
 	t.Cleanup(func() {
-		left := newLike(obj)
-		left.GetMeta().Name = name
 		err := e.store.Get(context.Background(), left)
 		if err == nil {
 			err = e.store.Delete(context.Background(), left)
 		}
 		if err != nil && !errors.Is(err, datastore.ErrNotFound) {
-			t.Errorf("clean up %s: %v", name, err)
+			t.Errorf("clean up %s: %v", left.GetMeta().Name, err)
 		}
 	})
+}
+
+// wanted returns an object that says no more than Get needs.
+func wanted(obj api.Resource) api.Resource {
+	meta := api.Meta{Name: obj.GetMeta().Name}
+	switch o := obj.(type) {
+	case *api.IPAMHandle:
+		return &api.IPAMHandle{Meta: meta, Spec: api.IPAMHandleSpec{HandleID: o.Spec.HandleID}}
+	case *api.BlockAffinity:
+		return &api.BlockAffinity{Meta: meta, Spec: api.BlockAffinitySpec{Node: o.Spec.Node, CIDR: o.Spec.CIDR}}
+	}
+	fresh := newLike(obj)
+	*fresh.GetMeta() = meta
+	return fresh
 }
 
 // read returns what the datastore has under the object's name.
 func (e *env) read(t *testing.T, obj api.Resource) api.Resource {
 	t.Helper()
-	have := newLike(obj)
-	have.GetMeta().Name = obj.GetMeta().Name
+	have := wanted(obj)
 	if err := e.store.Get(t.Context(), have); err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +161,7 @@ func testRoundTrip(t *testing.T, e *env) {
 	one, handle, affinity := 0, "k8s-pod-network.AbC", "host:node-a"
 	cidr := netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18, byte(rand.Uint32()), byte(rand.Uint32()) &^ 3}), 30)
 	block := &api.IPAMBlock{
-		Meta: api.Meta{Name: names.Block(cidr), Annotations: map[string]string{names.AnnotationMetadata: "{}"}},
+		Meta: api.Meta{Name: names.Block(cidr)},
 		Spec: api.IPAMBlockSpec{
 			CIDR: cidr.String(), Affinity: &affinity, AffinityClaimTime: "2026-11-20T16:03:57Z",
 			Allocations: []*int{nil, &one, nil, nil}, Unallocated: []int{2, 3, 0},
@@ -151,12 +170,12 @@ func testRoundTrip(t *testing.T, e *env) {
 			SequenceNumber: 1795190637820903757, SequenceNumberForAllocation: map[string]uint64{"1": 1795190637820903756},
 		},
 	}
-	for _, obj := range []api.Resource{e.handle(""), e.affinity("node-a"), block} {
+	for _, obj := range []api.Resource{e.handle(""), e.affinity("node-a"), block, e.pool()} {
 		sent := newLike(obj)
 		assign(sent, obj)
 		e.create(t, obj)
-		if m := obj.GetMeta(); m.UID == "" || m.ResourceVersion == "" {
-			t.Errorf("%s: UID %q and revision %q are not filled in", m.Name, m.UID, m.ResourceVersion)
+		if m := obj.GetMeta(); m.ResourceVersion == "" {
+			t.Errorf("%s: the revision is not filled in", m.Name)
 		}
 		got := e.read(t, obj)
 		if d := diff(obj, got); d != "" {
@@ -210,7 +229,6 @@ func testUpdate(t *testing.T, e *env) {
 	e.create(t, h)
 	before := h.Meta
 	h.Spec.Block = map[string]int{"10.0.0.4/30": 2}
-	h.Labels = map[string]string{"new": "label"}
 	if err := e.store.Update(t.Context(), h); err != nil {
 		t.Fatal(err)
 	}
@@ -339,7 +357,7 @@ func testDeleteUnmarked(t *testing.T, e *env) {
 		e.create(t, obj)
 		old := newLike(obj)
 		assign(old, obj)
-		obj.GetMeta().Annotations = map[string]string{"changed": "yes"}
+		change(obj)
 		if err := e.store.Update(t.Context(), obj); err != nil {
 			t.Fatal(err)
 		}
@@ -350,11 +368,17 @@ func testDeleteUnmarked(t *testing.T, e *env) {
 	}
 }
 
-func testDeletePlain(t *testing.T, e *env) {
-	p := &api.IPPool{
-		Meta: api.Meta{Name: "conformance-" + e.id},
-		Spec: api.IPPoolSpec{CIDR: "198.19.0.0/24", Disabled: true},
+func change(obj api.Resource) {
+	switch o := obj.(type) {
+	case *api.IPAMHandle:
+		o.Spec.Block = map[string]int{"10.0.0.4/30": 2}
+	case *api.BlockAffinity:
+		o.Spec.State = api.AffinityConfirmed
 	}
+}
+
+func testDeletePlain(t *testing.T, e *env) {
+	p := e.pool()
 	e.create(t, p)
 	for range 2 {
 		if err := e.store.Delete(t.Context(), p); err != nil {
@@ -368,9 +392,7 @@ func testMarked(t *testing.T, e *env) {
 	for _, obj := range []api.Deletable{e.handle(""), e.affinity("node-a")} {
 		e.create(t, obj)
 		e.mark(t, obj)
-		fresh := newLike(obj)
-		fresh.GetMeta().Name = obj.GetMeta().Name
-		wantError(t, "get", e.store.Get(t.Context(), fresh), datastore.ErrNotFound)
+		wantError(t, "get", e.store.Get(t.Context(), wanted(obj)), datastore.ErrNotFound)
 	}
 	e.create(t, e.handle("")) // the names are free again
 	e.create(t, e.affinity("node-a"))
@@ -394,13 +416,13 @@ func testListMarked(t *testing.T, e *env) {
 	}
 }
 
-func testListLabels(t *testing.T, e *env) {
+func testListHost(t *testing.T, e *env) {
 	a, b := e.affinity("node-a"), e.affinity("node-b")
 	e.create(t, a)
 	e.create(t, b)
 	for _, want := range []*api.BlockAffinity{a, b} {
 		var list api.BlockAffinityList
-		opts := datastore.ListOptions{Labels: names.AffinitySelector(want.Spec.Node, api.AffinityHost)}
+		opts := datastore.ListOptions{Host: want.Spec.Node}
 		if err := e.store.List(t.Context(), &list, opts); err != nil {
 			t.Fatal(err)
 		}
@@ -419,7 +441,7 @@ func testListStale(t *testing.T, e *env) {
 		t.Fatal(err)
 	}
 	var list api.BlockAffinityList
-	opts := datastore.ListOptions{Stale: true, Labels: names.AffinitySelector(a.Spec.Node, api.AffinityHost)}
+	opts := datastore.ListOptions{Stale: true, Host: a.Spec.Node}
 	if err := e.store.List(t.Context(), &list, opts); err != nil {
 		t.Fatal(err)
 	}
@@ -463,11 +485,11 @@ func testListNames(t *testing.T, e *env) {
 	}
 }
 
-func testListNamesLabels(t *testing.T, e *env) {
+func testListNamesHost(t *testing.T, e *env) {
 	a, b := e.affinity("node-a"), e.affinity("node-b")
 	e.create(t, a)
 	e.create(t, b)
-	opts := datastore.ListOptions{NamesOnly: true, Labels: names.AffinitySelector(a.Spec.Node, api.AffinityHost)}
+	opts := datastore.ListOptions{NamesOnly: true, Host: a.Spec.Node}
 	var list api.BlockAffinityList
 	if err := e.store.List(t.Context(), &list, opts); err != nil {
 		t.Fatal(err)

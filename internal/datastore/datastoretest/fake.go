@@ -13,6 +13,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/names"
 )
 
 // Fake is a datastore in memory that keeps objects as JSON, under the Kubernetes API's rules: revisions, UIDs, marks of
@@ -106,10 +107,14 @@ func (f *Fake) list(t api.Type, opts datastore.ListOptions) []record {
 		newest := len(f.past) - 1
 		objects = f.past[newest-min(max(f.lag(newest), 0), newest)]
 	}
+	var labels map[string]string
+	if opts.Host != "" && t == (*api.BlockAffinity)(nil).ResourceType() {
+		labels = names.AffinitySelector(opts.Host, api.AffinityHost)
+	}
 	var found []record
 	for _, key := range slices.Sorted(maps.Keys(objects)) {
 		r := objects[key]
-		if strings.HasPrefix(key, t.Plural+"/") && hasAll(r.meta.Labels, opts.Labels) {
+		if strings.HasPrefix(key, t.Plural+"/") && hasAll(r.meta.Labels, labels) {
 			found = append(found, r)
 		}
 	}

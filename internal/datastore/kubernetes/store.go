@@ -12,6 +12,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/names"
 )
 
 const (
@@ -66,8 +67,8 @@ func (s *Store) List(ctx context.Context, list api.ResourceList, opts datastore.
 	} else {
 		q.Set("limit", pageSize)
 	}
-	if len(opts.Labels) > 0 {
-		q.Set("labelSelector", labelSelector(opts.Labels))
+	if opts.Host != "" && list.ItemType() == (*api.BlockAffinity)(nil).ResourceType() {
+		q.Set("labelSelector", labelSelector(names.AffinitySelector(opts.Host, api.AffinityHost)))
 	}
 	r := request{method: http.MethodGet, path: collectionPath(list.ItemType(), ""), query: q}
 	if opts.NamesOnly {
