@@ -8,6 +8,7 @@ REVISION ?= $(shell git rev-parse HEAD 2>/dev/null)
 IMAGE    ?= docker.io/tortie-net/tortie:dev
 KEEP     ?=
 ONLY     ?=
+QUICK    ?=
 
 # Set where Git does not trust the directory (a checkout of another user): the version comes from the flags above.
 export GOFLAGS := $(GOFLAGS) -buildvcs=false
@@ -52,9 +53,10 @@ lint: ## format, vet, staticcheck, import layers, generated files
 	go -C hack run ./testsum -root .. -only lint,tools
 	@$(MAKE) --no-print-directory generate-check
 
+# A part of a run is for reading, not for docs/.
 .PHONY: bench
-bench: build ## sizes of the programs and the time of one run of each plugin
-	go -C hack run ./bench -bin ../bin
+bench: build ## what a pod costs: times, memory, requests, beside floors; writes docs/benchmarks.md (ONLY=add,burst or QUICK=1: only shows)
+	go -C hack run ./bench -root .. $(if $(QUICK),-quick) $(if $(ONLY),-only '$(ONLY)') $(if $(QUICK)$(ONLY),,-o ../docs/benchmarks.md)
 
 .PHONY: generate
 generate: bin/lab ## definitions, manifest and tables of docs/, from their sources

@@ -1,99 +1,211 @@
-// Command bench measures what a pod pays for the CNI plugins before they do any work: their size, and the time and memory of
-// one run that answers VERSION. The first row is the floor: a Go program that does nothing.
+// Command bench measures what a pod pays for its network: time, processor time, memory, and what the API server is asked,
+// by the real plugins on a real etcd and kube-apiserver, beside floors and a plugin that asks nobody, all in the same run.
 //
-//	bench -bin ../bin -runs 200
+//	bench -root .. [-only add,burst] [-quick] [-o FILE]
+//	bench -root .. -bin DIR -conf FILE      any other plugin instead of ours
+//
+// It needs root. Nodes are namespaces of its own; nothing of it is left.
 package main
 
 import (
-	"bytes"
+	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
+	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 )
 
-var plugins = []string{"calico", "calico-ipam", "portmap", "bandwidth", "loopback"}
+// parts of a run, in their order.
+var parts = []string{"start", "add", "burst", "nodes", "requests", "go"}
 
-const emptyProgram = "package main\n\nfunc main() {}\n"
+// sizes say how much is measured.
+type sizes struct {
+	rounds, perRound   int // of ADD and DEL one after another
+	bursts             []int
+	repeats            int // of each burst
+	nodes, podsPerNode int
+	starts             int
+	benchTime          string
+}
 
-// versionRequest is what every plugin answers without a configuration.
-const versionRequest = `{"cniVersion":"1.0.0"}`
+var (
+	full  = sizes{rounds: 5, perRound: 40, bursts: []int{10, 30, 100}, repeats: 3, nodes: 10, podsPerNode: 20, starts: 200, benchTime: "0.5s"}
+	quick = sizes{rounds: 3, perRound: 10, bursts: []int{10, 30}, repeats: 1, nodes: 4, podsPerNode: 5, starts: 40, benchTime: "10x"}
+)
+
+// options are the flags, checked.
+type options struct {
+	root, bin, conf, out string
+	only                 []string
+	size                 sizes
+}
 
 func main() {
-	bin := flag.String("bin", "bin", "directory of the programs")
-	runs := flag.Int("runs", 200, "runs of each program")
-	flag.Parse()
-	if err := run(*bin, *runs); err != nil {
+	debug.SetGCPercent(400) // the collector would run beside what is measured
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:])
+	stop()
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintf(os.Stderr, "bench: %v\n", err)
 		os.Exit(1)
 	}
 }
 
-func run(bin string, runs int) error {
-	dir, err := os.MkdirTemp("", "tortie-bench-")
-	if err != nil {
-		return fmt.Errorf("making a working directory: %w", err)
-	}
-	defer os.RemoveAll(dir)
-	floor, err := buildFloor(dir)
+func run(ctx context.Context, args []string) error {
+	o, err := parse(args)
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%-14s %9s %10s %10s %9s   (%d runs of VERSION each)\n", "program", "size MB", "median ms", "p99 ms", "RSS MB", runs)
-	programs := []string{floor}
-	for _, name := range plugins {
-		programs = append(programs, filepath.Join(bin, name))
-	}
-	for _, program := range programs {
-		if err := measure(program, runs); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func buildFloor(dir string) (string, error) {
-	source := filepath.Join(dir, "main.go")
-	if err := os.WriteFile(source, []byte(emptyProgram), 0o600); err != nil {
-		return "", fmt.Errorf("writing the empty program: %w", err)
-	}
-	floor := filepath.Join(dir, "(empty)")
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", floor, source)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building the empty program: %w\n%s", err, out)
-	}
-	return floor, nil
-}
-
-func measure(program string, runs int) error {
-	info, err := os.Stat(program)
+	r, err := measure(ctx, o)
 	if err != nil {
-		return fmt.Errorf("finding program: %w (run `make build`)", err)
+		return err
 	}
-	times := make([]time.Duration, 0, runs)
-	var rss int64
-	for range runs {
-		cmd := exec.Command(program)
-		cmd.Env = []string{"CNI_COMMAND=VERSION"}
-		cmd.Stdin = bytes.NewReader([]byte(versionRequest))
-		start := time.Now()
-		if err := cmd.Run(); err != nil {
-			return fmt.Errorf("running %s: %w", program, err)
-		}
-		times = append(times, time.Since(start))
-		if usage, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
-			rss = max(rss, usage.Maxrss)
-		}
+	text := r.markdown()
+	fmt.Print(text)
+	if o.out == "" {
+		return nil
 	}
-	slices.Sort(times)
-	fmt.Printf("%-14s %9.1f %10.2f %10.2f %9.1f\n", filepath.Base(program), float64(info.Size())/1e6,
-		milliseconds(times[len(times)/2]), milliseconds(times[len(times)*99/100]), float64(rss)/1024)
+	if err := os.WriteFile(o.out, []byte(text), 0o644); err != nil {
+		return fmt.Errorf("-o: %w", err)
+	}
 	return nil
 }
 
-func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+func parse(args []string) (options, error) {
+	f := flag.NewFlagSet("bench", flag.ContinueOnError)
+	root := f.String("root", ".", "root of the repository, with the programs that make build has made")
+	bin := f.String("bin", "", "directory of the plugins (default: bin below the root)")
+	conf := f.String("conf", "", "configuration of a plugin to measure instead of ours; __KUBECONFIG_FILEPATH__ and __KUBERNETES_NODE_NAME__ are replaced in it")
+	out := f.String("o", "", "file to write the report to, besides standard output")
+	only := f.String("only", "", "comma-separated parts to run: "+strings.Join(parts, ", "))
+	fast := f.Bool("quick", false, "less of everything: a minute, and figures to match")
+	if err := f.Parse(args); err != nil {
+		return options{}, err
+	}
+	o := options{conf: *conf, out: *out, only: parts, size: full}
+	if *fast {
+		o.size = quick
+	}
+	if *only != "" {
+		o.only = strings.Split(*only, ",")
+	}
+	for _, part := range o.only {
+		if !slices.Contains(parts, part) {
+			return o, fmt.Errorf("-only: no part %q: there are %s", part, strings.Join(parts, ", "))
+		}
+	}
+	var err error
+	if o.root, err = filepath.Abs(*root); err != nil {
+		return o, fmt.Errorf("-root: %w", err)
+	}
+	if *bin == "" {
+		*bin = filepath.Join(o.root, "bin")
+	}
+	o.bin, err = filepath.Abs(*bin)
+	return o, err
+}
+
+func measure(ctx context.Context, o options) (_ *results, err error) {
+	r := &results{about: newAbout(ctx, o.root)}
+	if r.elsewhere, err = loadElsewhere(); err != nil {
+		return nil, err
+	}
+	subjects := references()
+	if o.conf != "" {
+		s, err := foreign(o.conf)
+		if err != nil {
+			return nil, err
+		}
+		subjects = append(subjects, s)
+	} else {
+		subjects = append(subjects, own()...)
+	}
+	dir, err := os.MkdirTemp("", "tortie-bench-")
+	if err != nil {
+		return nil, fmt.Errorf("make a working directory: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	progress("building what to compare with")
+	if err := assemble(ctx, o.root, o.bin, dir); err != nil {
+		return nil, err
+	}
+	if err := r.onCluster(ctx, o, subjects, dir); err != nil {
+		return nil, err
+	}
+	if o.runs("go") {
+		progress("go: benchmarks of Go's own kind")
+		if r.goBench, err = runGoBenchmarks(ctx, o.root, o.size); err != nil {
+			return nil, err
+		}
+	}
+	r.about.took = time.Since(r.about.date)
+	return r, nil
+}
+
+func (o options) runs(part string) bool { return slices.Contains(o.only, part) }
+
+func progress(text string) { fmt.Fprintln(os.Stderr, "bench:", text) }
+
+// onCluster runs the parts that need nodes and an API server.
+func (r *results) onCluster(ctx context.Context, o options, subjects []subject, dir string) (err error) {
+	if !slices.ContainsFunc(o.only, func(part string) bool { return part != "go" }) {
+		return nil
+	}
+	progress("starting etcd and kube-apiserver")
+	c, err := newCluster(ctx, o.root)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.end()) }()
+	// The first node has room for every part that runs on one.
+	if err := c.addNodes(1, dir, max(o.size.perRound, slices.Max(o.size.bursts), o.size.podsPerNode)); err != nil {
+		return err
+	}
+	busy := slices.DeleteFunc(slices.Clone(subjects), func(s subject) bool { return !s.del })
+	steps := []struct {
+		part, what string
+		run        func() error
+	}{
+		{"start", "what a program costs before it does anything", func() (err error) {
+			r.files = runSizes(dir)
+			r.starts, err = runStarts(ctx, c.nodes[0], dir, o)
+			return err
+		}},
+		{"add", "ADD and DEL one after another", func() (err error) {
+			r.sequences, err = runSequences(ctx, c, subjects, o.size)
+			return err
+		}},
+		{"burst", "many at once on one node", func() (err error) {
+			r.bursts, err = runBursts(ctx, c, busy, o.size)
+			return err
+		}},
+		{"nodes", "many nodes", func() (err error) {
+			if err := c.addNodes(o.size.nodes, dir, o.size.podsPerNode); err != nil {
+				return err
+			}
+			r.nodes, err = runNodes(ctx, c, busy, o.size)
+			return err
+		}},
+		{"requests", "what the API server is asked", func() (err error) {
+			r.asked, err = runRequests(ctx, c, subjects, dir)
+			return err
+		}},
+	}
+	for _, s := range steps {
+		if !o.runs(s.part) {
+			continue
+		}
+		progress(s.part + ": " + s.what)
+		if err := s.run(); err != nil {
+			return fmt.Errorf("%s: %w", s.part, err)
+		}
+	}
+	return nil
+}

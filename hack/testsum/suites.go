@@ -53,7 +53,7 @@ func suites(ctx context.Context, root string) []suite {
 	all := []suite{
 		{name: "lint", what: "format, vet, staticcheck", steps: lintSteps(root)},
 		{name: "tools", what: "the repository's own tools, and the layers of imports",
-			tests: &goTest{dir: "hack", flags: []string{"-timeout=10m"}}},
+			tests: &goTest{dir: "hack", flags: []string{"-timeout=10m"}, except: []string{"bench"}}},
 		{name: "programs", what: "Tortie's image; Kubernetes and helm from Go modules (about 10 minutes, once)", vital: true,
 			steps: []step{
 				{name: "image", args: []string{"make", "--no-print-directory", "image"}},
@@ -67,6 +67,8 @@ func suites(ctx context.Context, root string) []suite {
 		{name: "unit", what: "units, network namespaces, real etcd and kube-apiserver",
 			tests: &goTest{env: env, flags: []string{"-timeout=20m"}, except: []string{ipipPackage}}},
 		ipip,
+		{name: "bench", what: "the benchmarks, as few runs as can be, on a real API server",
+			tests: &goTest{dir: "hack", flags: []string{"-timeout=10m"}, only: "./bench"}},
 		{name: "lab", what: "the lab itself: nodes come, work, and leave nothing",
 			tests: &goTest{dir: "lab", env: env, flags: []string{"-timeout=30m", "-p=1"}, except: append([]string{"e2e"}, wrappers...)}},
 		{name: "e2e", what: "what the demo shows, on a cluster of three nodes",

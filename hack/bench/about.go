@@ -1,0 +1,85 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// about says what was measured where and when: figures without that are worth nothing.
+type about struct {
+	date            time.Time
+	commit, machine string
+	loadBefore      string
+	took            time.Duration
+}
+
+func newAbout(ctx context.Context, root string) about {
+	return about{date: time.Now(), commit: commit(ctx, root), machine: machine(), loadBefore: load()}
+}
+
+// commit describes the sources that bench runs from.
+func commit(ctx context.Context, root string) string {
+	out, err := exec.CommandContext(ctx, "git", "-C", root, "describe", "--tags", "--always", "--dirty").Output()
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func machine() string {
+	var name unix.Utsname
+	_ = unix.Uname(&name) // fails only for a bad address
+	model := "unknown processor"
+	memory := ""
+	for line := range linesOf("/proc/cpuinfo") {
+		if text, ok := strings.CutPrefix(line, "model name"); ok {
+			model = strings.TrimLeft(text, "\t :")
+		}
+	}
+	for line := range linesOf("/proc/meminfo") {
+		var kB int
+		if n, _ := fmt.Sscanf(line, "MemTotal: %d kB", &kB); n == 1 {
+			memory = fmt.Sprintf(", %.0f GB", float64(kB)/1e6)
+		}
+	}
+	return fmt.Sprintf("%d × %s%s, Linux %s, %s", runtime.NumCPU(), model, memory, unix.ByteSliceToString(name.Release[:]), runtime.Version())
+}
+
+// linesOf returns a file's lines, and none of a file that is not there.
+func linesOf(path string) func(func(string) bool) {
+	text, _ := os.ReadFile(path)
+	return func(yield func(string) bool) {
+		for line := range strings.Lines(string(text)) {
+			if !yield(strings.TrimSpace(line)) {
+				return
+			}
+		}
+	}
+}
+
+// load is how many threads wanted to run in the last minute: above zero before a run, the machine was not quiet.
+func load() string {
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return "unknown"
+	}
+	first, _, _ := strings.Cut(string(text), " ")
+	return first
+}
+
+func (a about) write(w *bytes.Buffer) {
+	t := table{{"", ""}}
+	t.row("date", a.date.UTC().Format("2006-01-02 15:04 UTC")+", "+a.took.Round(time.Second).String())
+	t.row("commit", "`"+a.commit+"`")
+	t.row("machine", a.machine)
+	t.row("load before", a.loadBefore)
+	t.write(w)
+}

@@ -1,0 +1,298 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestQuantiles(t *testing.T) {
+	var hundred durations
+	for i := 100; i > 0; i-- {
+		hundred = append(hundred, time.Duration(i))
+	}
+	for _, c := range []struct {
+		of   durations
+		q    float64
+		want time.Duration
+	}{
+		{nil, 0.5, 0},
+		{durations{7}, 0, 7},
+		{durations{7}, 0.99, 7},
+		{durations{3, 1, 2}, 0.5, 2},
+		{durations{4, 1, 3, 2}, 0.5, 2}, // the lower of the two in the middle
+		{hundred, 0, 1},
+		{hundred, 0.5, 50},
+		{hundred, 0.99, 99},
+		{hundred, 1, 100},
+	} {
+		if got := c.of.quantile(c.q); got != c.want {
+			t.Errorf("quantile %g of %d values: %d, want %d", c.q, len(c.of), got, c.want)
+		}
+	}
+	if hundred[0] != 100 {
+		t.Error("quantile has sorted what it was given")
+	}
+}
+
+func TestSpreadIsThatOfTheRounds(t *testing.T) {
+	c := costs{{{wall: 1}, {wall: 100}, {wall: 2}}, {{wall: 5}, {wall: 4}, {wall: 6}}}
+	if low, high := c.spread(); low != 2 || high != 5 {
+		t.Errorf("medians of the rounds from %d to %d, want 2 to 5", low, high)
+	}
+	if got := c.all(wall).median(); got != 4 {
+		t.Errorf("median of all is %d, want 4", got)
+	}
+}
+
+func TestRounds(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		of   []interval
+		want int
+	}{
+		{"nothing", nil, 0},
+		{"all at once", []interval{{0, 40}, {1, 41}, {2, 45}}, 1},
+		{"one after another", []interval{{0, 40}, {41, 80}, {80, 120}}, 3},
+		{"two, and one that starts with the first and waits for none", []interval{{0, 40}, {1, 90}, {41, 80}}, 2},
+		{"in the order in which they ended", []interval{{41, 80}, {0, 40}, {42, 81}}, 2},
+	} {
+		if got := rounds(c.of); got != c.want {
+			t.Errorf("%s: %d rounds, want %d", c.name, got, c.want)
+		}
+	}
+}
+
+func TestRequestNames(t *testing.T) {
+	for path, want := range map[string]string{
+		"GET /api/v1/namespaces/bench":                                "GET namespaces",
+		"GET /api/v1/namespaces/bench/pods/web":                       "GET pods",
+		"PATCH /api/v1/namespaces/bench/pods/web/status":              "PATCH pods/status",
+		"GET /apis/crd.projectcalico.org/v1/ippools":                  "LIST ippools",
+		"DELETE /apis/crd.projectcalico.org/v1/ipamhandles/k8s-pod.1": "DELETE ipamhandles",
+		"GET /version": "GET /version",
+	} {
+		verb, path, _ := strings.Cut(path, " ")
+		if got := requestName(&http.Request{Method: verb, URL: &url.URL{Path: path}}); got != want {
+			t.Errorf("%s %s is %q, want %q", verb, path, got, want)
+		}
+	}
+	if got := summary([]string{"GET pods", "GET pods", "PUT ipamblocks"}); got != "GET pods ×2, PUT ipamblocks" {
+		t.Errorf("summary %q", got)
+	}
+}
+
+func TestConflictsAreThoseOfIPAM(t *testing.T) {
+	const text = `# TYPE apiserver_request_total counter
+apiserver_request_total{code="200",component="apiserver",dry_run="",group="crd.projectcalico.org",resource="ipamblocks",scope="resource",subresource="",verb="PUT",version="v1"} 17
+apiserver_request_total{code="409",component="apiserver",dry_run="",group="crd.projectcalico.org",resource="ipamblocks",scope="resource",subresource="",verb="PUT",version="v1"} 3
+apiserver_request_total{code="409",component="apiserver",dry_run="",group="crd.projectcalico.org",resource="blockaffinities",scope="cluster",subresource="",verb="POST",version="v1"} 1
+apiserver_request_total{code="409",component="apiserver",dry_run="",group="",resource="namespaces",scope="cluster",subresource="",verb="POST",version="v1"} 9
+`
+	if got, err := sumMetric(text, conflictMetric); got != 4 || err != nil {
+		t.Errorf("%d conflicts, %v; want 4", got, err)
+	}
+}
+
+func TestDistinct(t *testing.T) {
+	if err := distinct([]string{"10.0.0.1/32", "10.0.0.2/32"}); err != nil {
+		t.Error(err)
+	}
+	if err := distinct([]string{"10.0.0.1/32", "10.0.0.2/32", "10.0.0.1/32"}); err == nil || !strings.Contains(err.Error(), "10.0.0.1/32") {
+		t.Errorf("an address twice: %v", err)
+	}
+}
+
+func TestParseGoBenchmarks(t *testing.T) {
+	const text = `goos: linux
+pkg: github.com/tortie-net/tortie/internal/ipam
+BenchmarkPlan/1000_blocks-2         	    5000	      2345 ns/op	     128 B/op	       3 allocs/op
+PASS
+pkg: github.com/tortie-net/tortie/internal/podnet
+BenchmarkSetup 	 100	 1 ns/op
+`
+	want := []goBenchmark{
+		{"internal/ipam", "Plan/1000_blocks", "2345 ns/op 128 B/op 3 allocs/op"},
+		{"internal/podnet", "Setup", "1 ns/op"},
+	}
+	if got := parseGoBenchmarks(text); !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// What is required is judged by ratios within the run, and what is not met is said.
+func TestVerdicts(t *testing.T) {
+	there, err := loadElsewhere()
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := func(wall, cpu int) costs {
+		return costs{{{time.Duration(wall) * time.Millisecond, time.Duration(cpu) * time.Millisecond}}}
+	}
+	r := &results{elsewhere: there, sequences: []sequence{
+		{subject: subject{name: nameGet}, add: one(10, 4)},
+		{subject: subject{name: nameVeth}, add: one(3, 3), del: one(20, 4)},
+		{subject: subject{name: namePtp}, add: one(9, 8), del: one(23, 8)},
+		{subject: subject{name: nameCalico}, add: one(40, 13), del: one(46, 9), addSize: footprint{peak: 16001}, serverAdd: 15 * time.Millisecond},
+	}}
+	var got []string
+	for _, v := range r.judge() {
+		got = append(got, fmt.Sprintf("%s: %s, %s: %t", v.what, v.measured, v.limit, v.met))
+	}
+	want := []string{
+		"ADD, time: 4.00×, ≤ 4× one GET: true",
+		"ADD, CPU: 3.25×, ≤ 4× one GET: true",
+		"ADD, CPU: 1.62×, ≤ 1.5× `ptp` + `host-local`: false",
+		"ADD, largest process: 16.0 MB, ≤ 16 MB: false",
+		"ADD, the API server's CPU: 15.0 ms, ≤ 15.7 ms, a third of what Calico's cost elsewhere: true",
+		"DEL, time: 1.53×, ≤ 1.5× (veth floor + one GET): false",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if text := r.markdown(); strings.Count(text, "**not met**") != 3 || !strings.Contains(text, "Calico, combined") {
+		t.Errorf("the report does not say it:\n%s", text)
+	}
+}
+
+func TestElsewhereHasWhatTheLimitsNeed(t *testing.T) {
+	e, err := loadElsewhere()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range []float64{e.addRate(namePtp), e.addRate(nameCalicoThere), e.serverCPU(nameCalicoThere)} {
+		if f <= 0 || math.IsNaN(f) {
+			t.Errorf("a figure is missing: %g", f)
+		}
+	}
+	if e.Sequence[0].Name != nameGet {
+		t.Errorf("the first row is %q: the ratios are to %q", e.Sequence[0].Name, nameGet)
+	}
+}
+
+func TestFlags(t *testing.T) {
+	o, err := parse([]string{"-root", "..", "-only", "add,go", "-quick"})
+	if err != nil || !slices.Equal(o.only, []string{"add", "go"}) || o.size.rounds != quick.rounds || filepath.Base(o.bin) != "bin" {
+		t.Errorf("%+v, %v", o, err)
+	}
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"-only", "all"}, `no part "all"`},
+		{[]string{"-rounds", "5"}, "-rounds"},
+	} {
+		if _, err := parse(c.args); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v: error %v, want one with %s", c.args, err, c.want)
+		}
+	}
+}
+
+func TestForeignPlugin(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "conf")
+	write := func(text string) string {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	s, err := foreign(write(`{"type":"other","kubeconfig":"__KUBECONFIG_FILEPATH__","node":"__KUBERNETES_NODE_NAME__"}`))
+	if err != nil || s.program != "other" {
+		t.Fatalf("%+v, %v", s, err)
+	}
+	conf, err := s.conf(nil, &node{name: "bench-7"}, slot{})
+	if want := `{"type":"other","kubeconfig":"` + kubeconfigPath + `","node":"bench-7"}`; err != nil || string(conf) != want {
+		t.Errorf("configuration %s, %v; want %s", conf, err, want)
+	}
+	if _, err := foreign(write(`{"plugins":[]}`)); err == nil || !strings.Contains(err.Error(), file) {
+		t.Errorf("a list of plugins: %v", err)
+	}
+}
+
+// A process is weighed by itself, not by the one that has started it, which is this large test.
+func TestTrace(t *testing.T) {
+	ballast := make([]byte, 64<<20)
+	for i := range ballast {
+		ballast[i] = 1
+	}
+	here, err := newThread(func() error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer here.close()
+	n := &node{thread: here}
+	one, err := n.trace(execution{program: "/bin/sh", args: []string{"-c", "exit 0"}})
+	if err != nil || one.processes != 1 || one.peak < 500 || one.peak > 32<<10 {
+		t.Errorf("a shell: %+v, %v", one, err)
+	}
+	three, err := n.trace(execution{program: "/bin/sh", args: []string{"-c", "cat | cat >/dev/null; true"}, stdin: []byte("text")})
+	if err != nil || three.processes != 3 {
+		t.Errorf("a shell and two programs: %+v, %v", three, err)
+	}
+	if _, err := n.trace(execution{program: "/bin/sh", args: []string{"-c", "exit 3"}}); err == nil || !strings.Contains(err.Error(), "exit status 3") {
+		t.Errorf("a program that fails: %v", err)
+	}
+	ballast[0]++
+}
+
+// The whole of it, as small as it can be: every part runs, every plugin succeeds, and nothing is left.
+func TestSmallestRun(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Fatal("bench needs root")
+	}
+	o, err := parse([]string{"-root", filepath.Join("..", "..")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.size = sizes{rounds: 2, perRound: 2, bursts: []int{3}, repeats: 1, nodes: 2, podsPerNode: 2, starts: 3, benchTime: "1x"}
+	o.only = slices.DeleteFunc(slices.Clone(parts), func(part string) bool { return part == "go" }) // it would build all tests
+	t.Setenv("TMPDIR", t.TempDir())
+	before := leftovers(t)
+	r, err := measure(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := r.markdown()
+	for _, heading := range []string{"What is required", "One after another", "At once on one node", "2 nodes, 2 pods each", "Requests to the API server", "Start of a program"} {
+		if !strings.Contains(text, "\n## "+heading) {
+			t.Errorf("the report has no section %q", heading)
+		}
+	}
+	for _, a := range r.asked {
+		if len(a.requests) == 0 || a.rounds == 0 || a.connections == 0 {
+			t.Errorf("%s of %s: %d requests in %d rounds over %d connections", a.operation, a.subject, len(a.requests), a.rounds, a.connections)
+		}
+	}
+	if after := leftovers(t); !slices.Equal(before, after) {
+		t.Errorf("left behind: before %v, after %v", before, after)
+	}
+}
+
+// leftovers lists what a run could leave on the machine: children, mounts, temporary files.
+func leftovers(t *testing.T) []string {
+	t.Helper()
+	var all []string
+	for _, pid := range descendants(os.Getpid()) {
+		name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)) // empty if it has ended since
+		all = append(all, "process "+strings.TrimSpace(string(name)))
+	}
+	files, err := os.ReadDir(os.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		all = append(all, "file "+f.Name())
+	}
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(all, fmt.Sprintf("%d mounts", strings.Count(string(mounts), "\n")))
+}

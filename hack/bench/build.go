@@ -1,0 +1,70 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// What is built for the comparison, besides the floors: the plugins that other networks delegate to.
+var referencePlugins = []string{
+	"github.com/containernetworking/plugins/plugins/main/ptp",
+	"github.com/containernetworking/plugins/plugins/ipam/host-local",
+}
+
+var floors = []string{"empty", "get", "veth"}
+
+// assemble makes a directory of all programs that a node needs: the reference plugins and floors, built as the Makefile builds
+// ours, and what there is in bin.
+func assemble(ctx context.Context, root, bin, dir string) error {
+	for _, pkg := range referencePlugins {
+		if err := build(ctx, root, filepath.Join(dir, filepath.Base(pkg)), pkg); err != nil {
+			return err
+		}
+	}
+	for _, name := range floors {
+		if err := build(ctx, root, filepath.Join(dir, name), filepath.Join(root, "hack", "bench", "floor", name+".go")); err != nil {
+			return err
+		}
+	}
+	programs, err := os.ReadDir(bin)
+	if err != nil {
+		return fmt.Errorf("-bin: %w (run `make build`)", err)
+	}
+	for _, p := range programs {
+		if err := place(filepath.Join(bin, p.Name()), filepath.Join(dir, p.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// place copies a program, unless the directory has one of that name: the reference plugins are those of this repository. A
+// link would not do: the next `make build` may write into the file, or a node's mounts hide it.
+func place(from, to string) error {
+	info, err := os.Stat(from)
+	if err != nil || !info.Mode().IsRegular() {
+		return err
+	}
+	if _, err := os.Lstat(to); err == nil {
+		return nil
+	}
+	data, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, data, info.Mode().Perm())
+}
+
+// build builds in the root module, whose versions are those that the plugins are linked with.
+func build(ctx context.Context, root, to, what string) error {
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", to, what)
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w\n%s", what, err, out)
+	}
+	return nil
+}

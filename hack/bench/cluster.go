@@ -1,0 +1,327 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"sigs.k8s.io/yaml"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
+
+const (
+	namespace  = "bench"
+	poolCIDR   = "10.244.0.0/16"
+	crdPath    = "/apis/" + api.Group + "/v1/"
+	systemPath = "/api/v1/namespaces/kube-system/serviceaccounts"
+	// labTimeout leaves room for the first start, in which the lab builds kube-apiserver.
+	labTimeout = 30 * time.Minute
+)
+
+// cluster is a real etcd and kube-apiserver in the underlay, with what an installed Tortie has put there, and its nodes.
+type cluster struct {
+	*client
+	underlay *underlay
+	lab      *exec.Cmd
+	stop     io.Closer // the lab's standard input
+	server   int       // process id of kube-apiserver
+	token    string    // the plugins'
+	nodes    []*node
+}
+
+// newCluster starts the API server and returns when it serves the plugins' account.
+func newCluster(ctx context.Context, root string) (_ *cluster, err error) {
+	c := &cluster{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.end())
+		}
+	}()
+	if c.underlay, err = newUnderlay(); err != nil {
+		return nil, err
+	}
+	kubeconfig, err := c.startLab(ctx, filepath.Join(root, "bin", "lab"))
+	if err != nil {
+		return nil, err
+	}
+	if c.client, err = newClient(kubeconfig, c.underlay); err != nil {
+		return nil, err
+	}
+	if c.server, err = findServer(c.lab.Process.Pid); err != nil {
+		return nil, err
+	}
+	if err := c.install(ctx, filepath.Join(root, "manifests", "tortie.yaml")); err != nil {
+		return nil, fmt.Errorf("install what the plugins need: %w", err)
+	}
+	return c, nil
+}
+
+// startLab runs `lab api`, which ends with its standard input: also when this process is killed.
+func (c *cluster) startLab(ctx context.Context, lab string) (kubeconfig string, err error) {
+	c.lab = exec.Command(lab, "api", "-address", apiAddress)
+	c.lab.Stderr = os.Stderr
+	if c.stop, err = c.lab.StdinPipe(); err != nil {
+		return "", err
+	}
+	out, err := c.lab.StdoutPipe()
+	if err != nil {
+		return "", err
+	}
+	if err := c.underlay.do(c.lab.Start); err != nil {
+		return "", fmt.Errorf("start the API server: %w (run `make bin/lab`)", err)
+	}
+	line := make(chan string, 1)
+	go func() {
+		text, _ := bufio.NewReader(out).ReadString('\n') // what is no kubeconfig is told below
+		line <- strings.TrimSpace(text)
+	}()
+	select {
+	case text := <-line:
+		if path, ok := strings.CutPrefix(text, "ready KUBECONFIG="); ok {
+			return path, nil
+		}
+		return "", fmt.Errorf("`lab api` ended before it was ready: %s", text)
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	case <-time.After(labTimeout):
+		return "", fmt.Errorf("`lab api` was not ready within %v", labTimeout)
+	}
+}
+
+// end stops the API server and gives the nodes back.
+func (c *cluster) end() error {
+	for _, n := range c.nodes {
+		n.end()
+	}
+	var err error
+	if c.lab != nil && c.lab.Process != nil {
+		err = errors.Join(c.stop.Close(), c.lab.Wait())
+	}
+	if c.underlay != nil {
+		c.underlay.close()
+	}
+	return err
+}
+
+// findServer finds kube-apiserver among what the lab has started.
+func findServer(lab int) (int, error) {
+	for _, pid := range descendants(lab) {
+		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if err == nil && strings.Contains(string(line), "kube-apiserver\x00") {
+			return pid, nil
+		}
+	}
+	return 0, errors.New("no kube-apiserver among the lab's processes")
+}
+
+// install creates what the manifest has for the plugins: definitions, their account, its role.
+func (c *cluster) install(ctx context.Context, manifest string) error {
+	text, err := os.ReadFile(manifest)
+	if err != nil {
+		return err
+	}
+	var definitions []string
+	for _, doc := range strings.Split(string(text), "\n---\n") {
+		var obj object
+		if err := yaml.Unmarshal([]byte(doc), &obj); err != nil {
+			return fmt.Errorf("%s: %w", manifest, err)
+		}
+		path := map[any]string{
+			"CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+			"ClusterRole":              "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+			"ClusterRoleBinding":       "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+			"ServiceAccount":           systemPath,
+		}[obj["kind"]]
+		if path == "" {
+			continue
+		}
+		if err := c.do(http.MethodPost, path, obj, nil); err != nil {
+			return err
+		}
+		if obj["kind"] == "CustomResourceDefinition" {
+			name, _, _ := strings.Cut(obj["metadata"].(object)["name"].(string), ".")
+			definitions = append(definitions, name)
+		}
+	}
+	for _, name := range definitions {
+		if err := c.await(ctx, crdPath+name); err != nil {
+			return err
+		}
+	}
+	return c.populate(ctx)
+}
+
+// populate creates what Tortie's agent creates at its first start, and a namespace for pods.
+func (c *cluster) populate(ctx context.Context) error {
+	custom := func(kind, name string, spec object) object {
+		return object{"apiVersion": api.Group + "/v1", "kind": kind, "metadata": object{"name": name}, "spec": spec}
+	}
+	for path, obj := range map[string]object{
+		crdPath + "clusterinformations": custom("ClusterInformation", "default", object{"datastoreReady": true}),
+		crdPath + "ippools":             custom("IPPool", "default-ipv4-ippool", object{"cidr": poolCIDR, "blockSize": 26, "ipipMode": "Always", "natOutgoing": true}),
+		"/api/v1/namespaces":            {"metadata": object{"name": namespace}},
+	} {
+		if err := c.do(http.MethodPost, path, obj, nil); err != nil {
+			return err
+		}
+	}
+	var request struct{ Status struct{ Token string } }
+	if err := c.do(http.MethodPost, systemPath+"/tortie-cni/token", object{"spec": object{}}, &request); err != nil {
+		return err
+	}
+	c.token = request.Status.Token
+	asPlugin := *c.client
+	asPlugin.token = c.token
+	return asPlugin.await(ctx, "/api/v1/namespaces/"+namespace)
+}
+
+// await asks for a path until that works: what was created takes a moment to be served and to be allowed.
+func (c *client) await(ctx context.Context, path string) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for {
+		err := c.do(http.MethodGet, path, nil, nil)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("wait for the API server: %w", err)
+		}
+	}
+}
+
+// addNodes makes nodes until there are so many, the programs of a directory on them, and so many pods on each.
+func (c *cluster) addNodes(count int, bin string, pods int) error {
+	for len(c.nodes) < count {
+		n, err := newNode(c.underlay, len(c.nodes), bin, pods)
+		if err != nil {
+			return err
+		}
+		c.nodes = append(c.nodes, n)
+		if err := n.write(kubeconfigPath, kubeconfigFor(c.client.server, c.ca, c.token)); err != nil {
+			return err
+		}
+		if err := c.do(http.MethodPost, "/api/v1/nodes", object{"metadata": object{"name": n.name}}, nil); err != nil {
+			return err
+		}
+		if err := c.createPods(n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *cluster) createPods(n *node) error {
+	var g errgroup.Group
+	g.SetLimit(8)
+	for _, s := range n.slots {
+		pod := object{"metadata": object{"name": podName(n, s)}, "spec": object{
+			"nodeName": n.name, "containers": []object{{"name": "c", "image": "none"}},
+		}}
+		g.Go(func() error { return c.do(http.MethodPost, "/api/v1/namespaces/"+namespace+"/pods", pod, nil) })
+	}
+	return g.Wait()
+}
+
+func podName(n *node, s slot) string { return fmt.Sprintf("pod-%d-%d", n.index, s.index) }
+
+// conflicts counts the writes that the API server has refused because the object had changed.
+func (c *cluster) conflicts() (int, error) {
+	text, err := c.raw(http.MethodGet, "/metrics", nil)
+	if err != nil {
+		return 0, fmt.Errorf("read the API server's metrics: %w", err)
+	}
+	return sumMetric(string(text), conflictMetric)
+}
+
+var conflictMetric = regexp.MustCompile(`(?m)^apiserver_request_total\{[^}]*code="409"[^}]*resource="(?:ipam|blockaff)[^}]*\} ([0-9.e+]+)$`)
+
+// sumMetric adds up the values of all lines that match.
+func sumMetric(text string, line *regexp.Regexp) (int, error) {
+	sum := 0.0
+	for _, m := range line.FindAllStringSubmatch(text, -1) {
+		value, err := strconv.ParseFloat(m[1], 64)
+		if err != nil {
+			return 0, fmt.Errorf("the API server's metric %s: %w", m[0], err)
+		}
+		sum += value
+	}
+	return int(sum), nil
+}
+
+// clockTick is the unit of times in /proc/PID/stat (USER_HZ, which is 100 on every architecture that Go supports).
+const clockTick = 10 * time.Millisecond
+
+// serverCPU is the processor time that kube-apiserver has used.
+func (c *cluster) serverCPU() (time.Duration, error) {
+	fields, err := stat(c.server)
+	if err != nil {
+		return 0, fmt.Errorf("read the API server's processor time: %w", err)
+	}
+	return time.Duration(fields[10]+fields[11]) * clockTick, nil
+}
+
+// stat returns the numbers of /proc/PID/stat after the program's name and its state: the first is the parent.
+func stat(pid int) ([]int, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return nil, err
+	}
+	_, rest, _ := strings.Cut(string(text[strings.LastIndexByte(string(text), ')')+1:]), " ")
+	var numbers []int
+	for i, field := range strings.Fields(rest) {
+		if i == 0 {
+			continue // the state
+		}
+		n, _ := strconv.Atoi(field) // some are larger than any int, and of no interest
+		numbers = append(numbers, n)
+	}
+	if len(numbers) < 13 {
+		return nil, fmt.Errorf("/proc/%d/stat: %q", pid, text)
+	}
+	return numbers, nil
+}
+
+// descendants lists the processes that a process has started, and theirs.
+func descendants(root int) []int {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	parents := map[int]int{}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if fields, err := stat(pid); err == nil { // else it has ended
+			parents[pid] = fields[0]
+		}
+	}
+	var found []int
+	for pid := range parents {
+		for up := parents[pid]; up != 0; up = parents[up] {
+			if up == root {
+				found = append(found, pid)
+				break
+			}
+		}
+	}
+	slices.Sort(found)
+	return found
+}

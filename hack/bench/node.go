@@ -1,0 +1,187 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Where a node has its files, as Calico's plugins expect them.
+const (
+	cniBin         = "/opt/cni/bin"
+	kubeconfigPath = "/etc/cni/net.d/calico-kubeconfig"
+	nodenamePath   = "/var/lib/calico/nodename"
+	logPath        = "/var/log/calico/cni/cni.log"
+	netnsDir       = "/var/run/netns"
+)
+
+// apiAddress is the API server's, on the underlay to which every node has a link.
+const apiAddress = "10.250.0.1"
+
+// underlay is the network between the nodes and the API server.
+type underlay struct{ *thread }
+
+func newUnderlay() (*underlay, error) {
+	t, err := newThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("make a network namespace (bench needs root): %w", err)
+		}
+		return ip("link set lo up\naddr add " + apiAddress + "/32 dev lo\n")
+	})
+	return &underlay{t}, err
+}
+
+// ip runs commands of iproute2 in the namespace of the calling thread.
+func ip(commands string) error {
+	cmd := exec.Command("ip", "-batch", "-")
+	cmd.Stdin = strings.NewReader(commands)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("ip: %w\n%s%s", err, commands, out)
+	}
+	return nil
+}
+
+// node is a host as plugins see it: a network namespace, and a mount namespace with files of its own.
+type node struct {
+	*thread
+	name  string
+	index int
+	slots []slot
+}
+
+// slot is one pod's network namespace, which is used again after DEL: to make and to end one is the runtime's part, and
+// would disturb what is measured.
+type slot struct {
+	index int
+	ns    *os.File
+	path  string // on the node
+}
+
+// newNode makes a node with the programs of a directory and slots for so many pods.
+func newNode(u *underlay, index int, bin string, slots int) (*node, error) {
+	t, err := newThread(func() error { return enterNode(bin) })
+	if err != nil {
+		return nil, fmt.Errorf("make a node: %w", err)
+	}
+	n := &node{thread: t, name: fmt.Sprintf("bench-%d", index), index: index}
+	if err := n.connect(u); err != nil {
+		return nil, err
+	}
+	for i := range slots {
+		if err := n.addSlot(i); err != nil {
+			return nil, fmt.Errorf("make a pod's namespace: %w", err)
+		}
+	}
+	return n, n.write(nodenamePath, n.name+"\n")
+}
+
+func enterNode(bin string) error {
+	if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("make namespaces (bench needs root): %w", err)
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("detach from the machine's mounts: %w", err)
+	}
+	for _, dir := range []string{"/opt", "/etc", "/run", "/var"} {
+		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0755"); err != nil {
+			return fmt.Errorf("mount a tmpfs on %s: %w", dir, err)
+		}
+	}
+	if err := os.MkdirAll(cniBin, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount(bin, cniBin, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("bind %s to %s: %w", bin, cniBin, err)
+	}
+	return os.Symlink("/run", "/var/run")
+}
+
+// connect joins the node to the underlay by a link of its own.
+func (n *node) connect(u *underlay) error {
+	subnet := fmt.Sprintf("10.250.%d", n.index+1)
+	link := fmt.Sprintf("node%d", n.index)
+	err := u.do(func() error {
+		return ip(fmt.Sprintf("link add %[1]s type veth peer name eth0 netns %[2]s\naddr add %[3]s.1/24 dev %[1]s\nlink set %[1]s up\n", link, n.netns(), subnet))
+	})
+	if err != nil {
+		return err
+	}
+	return n.do(func() error {
+		return ip(fmt.Sprintf("link set lo up\nlink set eth0 up\naddr add %[1]s.2/24 dev eth0\nroute add default via %[1]s.1\n", subnet))
+	})
+}
+
+func (n *node) addSlot(i int) error {
+	ns, err := newNetns()
+	if err != nil {
+		return err
+	}
+	s := slot{index: i, ns: ns, path: fmt.Sprintf("%s/pod%d", netnsDir, i)}
+	n.slots = append(n.slots, s)
+	if err := n.write(s.path, ""); err != nil {
+		return err
+	}
+	return n.do(func() error {
+		return unix.Mount(fmt.Sprintf("/proc/self/fd/%d", ns.Fd()), s.path, "", unix.MS_BIND, "")
+	})
+}
+
+// write writes a file on the node.
+func (n *node) write(path, text string) error {
+	return n.do(func() error {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		return os.WriteFile(path, []byte(text), 0o600)
+	})
+}
+
+// end gives back what the node has; its namespaces go with it.
+func (n *node) end() {
+	n.close()
+	for _, s := range n.slots {
+		_ = s.ns.Close()
+	}
+}
+
+// execution is one start of a program, as libcni does it: variables, and the configuration on standard input.
+type execution struct {
+	program string // on the node
+	args    []string
+	env     []string
+	stdin   []byte
+}
+
+// run executes a program on the node, from the moment at which it is started until it has ended. A program that fails is an
+// error: what it did is not comparable.
+func (n *node) run(e execution) (cost, []byte, error) {
+	var stdout, stderr bytes.Buffer
+	cmd := exec.Command(e.program, e.args...)
+	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = e.env, bytes.NewReader(e.stdin), &stdout, &stderr
+	var start time.Time
+	err := n.do(func() error {
+		start = time.Now()
+		return cmd.Start()
+	})
+	if err != nil {
+		return cost{}, nil, fmt.Errorf("start %s: %w", e.program, err)
+	}
+	err = cmd.Wait()
+	took := time.Since(start)
+	if err != nil {
+		return cost{}, nil, fmt.Errorf("%s %v: %w\n%s%s", e.program, e.env, err, &stdout, &stderr)
+	}
+	usage, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage)
+	if !ok {
+		return cost{}, nil, errors.New("the kernel does not account processes")
+	}
+	return cost{wall: took, cpu: time.Duration(usage.Utime.Nano() + usage.Stime.Nano())}, stdout.Bytes(), nil
+}

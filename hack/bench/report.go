@@ -1,0 +1,271 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// results are everything that a run has measured; a part that did not run is empty.
+type results struct {
+	about     about
+	elsewhere elsewhere
+	sequences []sequence
+	bursts    []burst
+	nodes     []nodesRun
+	asked     []asked
+	starts    []start
+	files     []programSize
+	goBench   []goBenchmark
+}
+
+// table is one of Markdown.
+type table [][]string
+
+func (t *table) row(cells ...string) { *t = append(*t, cells) }
+
+// write aligns the columns, so that the table reads as well without a browser.
+func (t table) write(w *bytes.Buffer) {
+	widths := make([]int, len(t[0]))
+	for _, row := range t {
+		for i, cell := range row {
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	for i, row := range t {
+		for j, cell := range row {
+			fmt.Fprintf(w, "| %s%s ", cell, strings.Repeat(" ", widths[j]-utf8.RuneCountInString(cell)))
+		}
+		w.WriteString("|\n")
+		if i == 0 {
+			for _, width := range widths {
+				w.WriteString("|" + strings.Repeat("-", width+2))
+			}
+			w.WriteString("|\n")
+		}
+	}
+	w.WriteString("\n")
+}
+
+// markdown is the whole report.
+func (r *results) markdown() string {
+	var w bytes.Buffer
+	w.WriteString("# Benchmarks\n\nWritten by `make bench`; do not edit.\n\n")
+	r.about.write(&w)
+	for _, section := range []func(*bytes.Buffer){
+		r.writeVerdicts, r.writeSequences, r.writeBursts, r.writeNodes, r.writeRequests, r.writeStarts, r.writeGoBenchmarks,
+	} {
+		section(&w)
+	}
+	return w.String()
+}
+
+func (r *results) writeVerdicts(w *bytes.Buffer) {
+	verdicts := r.judge()
+	if len(verdicts) == 0 {
+		return
+	}
+	w.WriteString("## What is required\n\nTimes and CPU are medians, as ratios to what was measured in the same run.\n\n")
+	t := table{{"what", "measured", "required", ""}}
+	for _, v := range verdicts {
+		met := "met"
+		if !v.met {
+			met = "**not met**"
+		}
+		t.row(v.what, v.measured, v.limit, met)
+	}
+	t.write(w)
+}
+
+func ms(d time.Duration) string { return fmt.Sprintf("%.1f", milliseconds(d)) }
+
+// times prints a ratio, and nothing where there is none.
+func times(a, b float64) string {
+	if a == 0 || b == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.1f×", a/b)
+}
+
+// number prints a figure, and nothing where there is none.
+func number(f float64, format string) string {
+	if f == 0 {
+		return ""
+	}
+	return fmt.Sprintf(format, f)
+}
+
+func (r *results) writeSequences(w *bytes.Buffer) {
+	if len(r.sequences) == 0 {
+		return
+	}
+	first := r.sequences[0].add
+	fmt.Fprintf(w, "## One after another\n\n%d rounds of %d ADDs and then %d DELs, all subjects in each round. ", len(first), len(first[0]), len(first[0]))
+	w.WriteString("Median of all, in brackets the smallest and the largest median of a round; CPU of the process and its children; memory of the " +
+		"largest process, processes; CPU of kube-apiserver per operation. \"× GET\" is time and CPU by those of the floor of one GET.\n\n")
+	t := table{{"", "ADD ms", "p99", "CPU ms", "× GET", "DEL ms", "p99", "CPU ms", "MB, processes", "API server ms, ADD / DEL"}}
+	var get costs
+	if s := r.sequence(nameGet); s != nil {
+		get = s.add
+	}
+	for _, s := range r.sequences {
+		row := append([]string{s.subject.name}, timing(s.add)...)
+		row = append(row, times(milliseconds(s.add.all(wall).median()), milliseconds(get.all(wall).median()))+" "+
+			times(milliseconds(s.add.all(cpu).median()), milliseconds(get.all(cpu).median())))
+		row = append(row, timing(s.del)...)
+		row = append(row, fmt.Sprintf("%.1f, %d", float64(s.addSize.peak)/1e3, s.addSize.processes), s.serverTimes())
+		t.row(row...)
+	}
+	t.write(w)
+	r.writeSequencesElsewhere(w)
+}
+
+// serverTimes is empty for who asks no API server: what is left is noise.
+func (s *sequence) serverTimes() string {
+	switch {
+	case !s.subject.asksAPI:
+		return ""
+	case !s.subject.del:
+		return ms(s.serverAdd)
+	}
+	return ms(s.serverAdd) + " / " + ms(s.serverDel)
+}
+
+func timing(c costs) []string {
+	if len(c) == 0 {
+		return []string{"", "", ""}
+	}
+	low, high := c.spread()
+	return []string{fmt.Sprintf("%s (%s–%s)", ms(c.all(wall).median()), ms(low), ms(high)), ms(c.all(wall).quantile(0.99)), ms(c.all(cpu).median())}
+}
+
+func (r *results) writeSequencesElsewhere(w *bytes.Buffer) {
+	fmt.Fprintf(w, "Measured elsewhere, not in this run: %s.\n\n", strings.TrimSpace(r.elsewhere.About))
+	t := table{{"elsewhere", "ADD ms", "p99", "CPU ms", "× GET", "DEL ms", "CPU ms", "MB, processes", "API server ms", "requests ADD / DEL"}}
+	get := r.elsewhere.Sequence[0]
+	for _, s := range r.elsewhere.Sequence {
+		t.row(s.Name, number(s.Add, "%.1f"), number(s.AddP99, "%.1f"), number(s.AddCPU, "%.1f"), times(s.Add, get.Add)+" "+times(s.AddCPU, get.AddCPU),
+			number(s.Del, "%.1f"), number(s.DelCPU, "%.1f"), fmt.Sprintf("%.3g, %d", s.RSS, s.Processes), number(s.ServerCPU, "%.1f"), s.Requests)
+	}
+	t.write(w)
+}
+
+// rate is the median of the storms' rates.
+func rate(storms []storm) float64 {
+	var spans durations
+	for _, s := range storms {
+		spans = append(spans, s.makespan)
+	}
+	if len(spans) == 0 || spans.median() == 0 {
+		return 0
+	}
+	return float64(len(storms[0].took)) / spans.median().Seconds()
+}
+
+func together(storms []storm) durations {
+	var all durations
+	for _, s := range storms {
+		all = append(all, s.took...)
+	}
+	return all
+}
+
+func (r *results) writeBursts(w *bytes.Buffer) {
+	if len(r.bursts) == 0 {
+		return
+	}
+	fmt.Fprintf(w, "## At once on one node\n\nMedian of %d bursts; all ADDs succeed, and no address is assigned twice, or the run fails. ", len(r.bursts[0].add))
+	w.WriteString("Conflicts are answers 409 to writes of IPAM's objects. Memory is the largest sum of anonymous memory, looked at every few " +
+		"milliseconds in a burst of its own.\n\n")
+	t := table{{"", "at once", "ADD ms until the last", "per s", "ADD ms, median", "worst", "conflicts per ADD", "DEL per s", "anonymous MB, processes"}}
+	for _, b := range r.bursts {
+		var spans durations
+		for _, s := range b.add {
+			spans = append(spans, s.makespan)
+		}
+		conflicts := ""
+		if b.subject.asksAPI {
+			conflicts = fmt.Sprintf("%.2f", b.conflicts)
+		}
+		t.row(b.subject.name, fmt.Sprint(b.size), ms(spans.median()), fmt.Sprintf("%.0f", rate(b.add)), ms(together(b.add).median()),
+			ms(together(b.add).quantile(1)), conflicts, fmt.Sprintf("%.0f", rate(b.del)), fmt.Sprintf("%.0f, %d", float64(b.anonymous)/1e3, b.processes))
+	}
+	t.write(w)
+	t = table{{"elsewhere", "at once", "ADD per s", "DEL per s", "anonymous MB"}}
+	for _, b := range r.elsewhere.Bursts {
+		t.row(b.Name, fmt.Sprint(b.Size), number(b.Add, "%.3g"), number(b.Del, "%.3g"), number(b.Anonymous, "%.0f"))
+	}
+	t.write(w)
+}
+
+func (r *results) writeNodes(w *bytes.Buffer) {
+	if len(r.nodes) == 0 {
+		return
+	}
+	fmt.Fprintf(w, "## %d nodes, %d pods each\n\nNodes are network and mount namespaces that share this machine's processors with the API server.\n\n",
+		r.nodes[0].nodes, r.nodes[0].pods)
+	t := table{{"", "one by one on each: ADD ms", "p99", "per s", "all at once: ADD ms, median", "worst", "per s"}}
+	for _, n := range r.nodes {
+		t.row(n.subject.name, ms(n.oneByOne.took.median()), ms(n.oneByOne.took.quantile(0.99)), fmt.Sprintf("%.0f", n.oneByOne.rate()),
+			ms(n.storm.took.median()), ms(n.storm.took.quantile(1)), fmt.Sprintf("%.0f", n.storm.rate()))
+	}
+	t.write(w)
+	t = table{{"elsewhere, 10 nodes, 20 pods each", "one by one, per s", "all at once, per s"}}
+	for _, n := range r.elsewhere.Nodes {
+		t.row(n.Name, number(n.OneByOne, "%.3g"), number(n.AtOnce, "%.3g"))
+	}
+	t.write(w)
+}
+
+func (r *results) writeRequests(w *bytes.Buffer) {
+	if len(r.asked) == 0 {
+		return
+	}
+	w.WriteString("## Requests to the API server\n\nCounted by a proxy that holds each request, so that a round is what runs at the same time.\n\n")
+	t := table{{"", "operation", "requests", "rounds", "connections", "which"}}
+	for _, a := range r.asked {
+		t.row(a.subject, a.operation, fmt.Sprint(len(a.requests)), fmt.Sprint(a.rounds), fmt.Sprint(a.connections), summary(a.requests))
+	}
+	t.write(w)
+}
+
+func (r *results) writeStarts(w *bytes.Buffer) {
+	if len(r.starts) > 0 {
+		fmt.Fprintf(w, "## Start of a program\n\n%d runs each, in turn.\n\n", len(r.starts[0].costs[0]))
+		t := table{{"", "ms", "p99", "CPU ms", "× empty", "MB", "file MB"}}
+		empty := milliseconds(r.starts[0].costs.all(wall).median())
+		for _, s := range r.starts {
+			all := s.costs.all(wall)
+			t.row(s.name, fmt.Sprintf("%.2f", milliseconds(all.median())), fmt.Sprintf("%.2f", milliseconds(all.quantile(0.99))),
+				fmt.Sprintf("%.2f", milliseconds(s.costs.all(cpu).median())), times(milliseconds(all.median()), empty),
+				fmt.Sprintf("%.1f", float64(s.size.peak)/1e3), fmt.Sprintf("%.1f", float64(s.bytes)/1e6))
+		}
+		t.write(w)
+		t = table{{"elsewhere", "ms", "MB", "file MB"}}
+		for _, s := range r.elsewhere.Starts {
+			t.row(s.Name, number(s.Wall, "%.1f"), number(s.RSS, "%.1f"), number(s.File, "%.0f"))
+		}
+		t.write(w)
+	}
+	if len(r.files) > 0 {
+		t := table{{"file", "MB"}}
+		for _, f := range r.files {
+			t.row("`"+f.name+"`", fmt.Sprintf("%.1f", float64(f.bytes)/1e6))
+		}
+		t.write(w)
+	}
+}
+
+func (r *results) writeGoBenchmarks(w *bytes.Buffer) {
+	if len(r.goBench) == 0 {
+		return
+	}
+	w.WriteString("## Go benchmarks\n\n`go test -bench` of the paths that need no cluster.\n\n")
+	t := table{{"package", "benchmark", "figures"}}
+	for _, b := range r.goBench {
+		t.row("`"+b.pkg+"`", b.name, b.figures)
+	}
+	t.write(w)
+}

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+)
+
+// asked is what one operation asks of the API server.
+type asked struct {
+	subject     string
+	operation   string
+	requests    []string
+	rounds      int
+	connections int
+}
+
+// Operations whose requests are counted.
+const (
+	firstAdd = "ADD of a node's first pod"
+	nthAdd   = "ADD"
+	oneDel   = "DEL"
+)
+
+// runRequests counts the requests of each operation through a proxy, on a node of its own that has no block yet.
+func runRequests(ctx context.Context, c *cluster, subjects []subject, bin string) ([]asked, error) {
+	p, err := newProxy(c)
+	if err != nil {
+		return nil, err
+	}
+	defer p.Close()
+	var all []asked
+	for _, s := range subjects {
+		if !s.asksAPI || !s.del {
+			continue
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		// A new node for each: it must not own a block.
+		if err := c.addNodes(len(c.nodes)+1, bin, 3); err != nil {
+			return nil, err
+		}
+		n := c.nodes[len(c.nodes)-1]
+		if err := n.write(kubeconfigPath, p.kubeconfig(c.token)); err != nil {
+			return nil, err
+		}
+		of, err := p.count(c, s, n)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", s.name, err)
+		}
+		all = append(all, of...)
+	}
+	return all, nil
+}
+
+func (p *proxy) count(c *cluster, s subject, n *node) ([]asked, error) {
+	boxes := sandboxes(s, n, 3)
+	var all []asked
+	for _, step := range []struct {
+		name, verb string
+		box        sandbox
+	}{{firstAdd, "ADD", boxes[0]}, {nthAdd, "ADD", boxes[1]}, {oneDel, "DEL", boxes[1]}, {"", "DEL", boxes[0]}} {
+		if err := s.prepare(c, n); err != nil {
+			return nil, err
+		}
+		if err := c.settle(); err != nil {
+			return nil, err
+		}
+		p.take()
+		if _, _, err := step.box.do(c, step.verb); err != nil {
+			return nil, err
+		}
+		requests, inRounds, connections := p.take()
+		if step.name != "" {
+			slices.Sort(requests)
+			all = append(all, asked{s.name, step.name, requests, inRounds, connections})
+		}
+	}
+	return all, nil
+}
+
+// settle waits until lists from the API server's cache show what is stored: else a plugin may have to try twice.
+func (c *cluster) settle() error {
+	for _, kind := range []string{"ippools", "ipreservations", "blockaffinities", "ipamblocks"} {
+		var list struct {
+			Metadata struct{ ResourceVersion string }
+		}
+		if err := c.do(http.MethodGet, crdPath+kind, nil, &list); err != nil {
+			return err
+		}
+		fresh := "?resourceVersionMatch=NotOlderThan&resourceVersion=" + list.Metadata.ResourceVersion
+		if err := c.do(http.MethodGet, crdPath+kind+fresh, nil, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// summary lists requests with how often they were made.
+func summary(requests []string) string {
+	var parts []string
+	for i := 0; i < len(requests); {
+		n := 1
+		for i+n < len(requests) && requests[i+n] == requests[i] {
+			n++
+		}
+		text := requests[i]
+		if n > 1 {
+			text = fmt.Sprintf("%s ×%d", text, n)
+		}
+		parts = append(parts, text)
+		i += n
+	}
+	return strings.Join(parts, ", ")
+}

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// sequence is a subject's ADDs and DELs one after another on one node.
+type sequence struct {
+	subject              subject
+	add, del             costs
+	serverAdd, serverDel time.Duration // the API server's processor time for one
+	addSize, delSize     footprint
+}
+
+// runSequences lets the subjects take turns: a round of each, as many rounds as there are.
+func runSequences(ctx context.Context, c *cluster, subjects []subject, size sizes) ([]sequence, error) {
+	n := c.nodes[0]
+	all := make([]sequence, len(subjects))
+	for i, s := range subjects {
+		all[i].subject = s
+	}
+	idle, err := c.idle()
+	if err != nil {
+		return nil, err
+	}
+	for round := range size.rounds {
+		for i := range all {
+			if round%2 == 1 { // there and back: nobody is always the first after somebody
+				i = len(all) - 1 - i
+			}
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+			if err := all[i].round(c, n, size.perRound, idle); err != nil {
+				return nil, fmt.Errorf("%s, round %d: %w", all[i].subject.name, round+1, err)
+			}
+		}
+	}
+	for i := range all {
+		if err := all[i].weigh(c, n); err != nil {
+			return nil, fmt.Errorf("%s: %w", all[i].subject.name, err)
+		}
+		all[i].serverAdd /= time.Duration(size.rounds)
+		all[i].serverDel /= time.Duration(size.rounds)
+	}
+	return all, nil
+}
+
+// idle is the share of a processor that the API server uses while nobody asks it.
+func (c *cluster) idle() (float64, error) {
+	const pause = time.Second
+	before, err := c.serverCPU()
+	if err != nil {
+		return 0, err
+	}
+	time.Sleep(pause)
+	after, err := c.serverCPU()
+	return float64(after-before) / float64(pause), err
+}
+
+// round makes a number of ADDs and then their DELs.
+func (s *sequence) round(c *cluster, n *node, count int, idle float64) error {
+	if err := s.subject.prepare(c, n); err != nil {
+		return err
+	}
+	var boxes []sandbox
+	for _, slot := range n.slots[:count] {
+		boxes = append(boxes, newSandbox(s.subject, n, slot))
+	}
+	added, server, err := series(c, boxes, "ADD", idle)
+	if err != nil {
+		return err
+	}
+	s.add = append(s.add, added)
+	s.serverAdd += server
+	if !s.subject.del {
+		return nil
+	}
+	// The agent learns of the round's writes meanwhile.
+	if err := s.subject.prepare(c, n); err != nil {
+		return err
+	}
+	deleted, server, err := series(c, boxes, "DEL", idle)
+	if err != nil {
+		return err
+	}
+	s.del = append(s.del, deleted)
+	s.serverDel += server
+	return nil
+}
+
+// series executes a verb for each sandbox, and returns also the API server's processor time for one.
+func series(c *cluster, boxes []sandbox, verb string, idle float64) ([]cost, time.Duration, error) {
+	before, err := c.serverCPU()
+	if err != nil {
+		return nil, 0, err
+	}
+	start := time.Now()
+	var all []cost
+	var addresses []string
+	for _, box := range boxes {
+		took, address, err := box.do(c, verb)
+		if err != nil {
+			return nil, 0, err
+		}
+		all = append(all, took)
+		if address != "" {
+			addresses = append(addresses, address)
+		}
+	}
+	after, err := c.serverCPU()
+	if err != nil {
+		return nil, 0, err
+	}
+	used := after - before - time.Duration(idle*float64(time.Since(start)))
+	return all, max(used, 0) / time.Duration(len(boxes)), distinct(addresses)
+}
+
+// weigh executes each verb once more under the tracer.
+func (s *sequence) weigh(c *cluster, n *node) error {
+	if err := s.subject.prepare(c, n); err != nil {
+		return err
+	}
+	box := newSandbox(s.subject, n, n.slots[0])
+	var err error
+	if s.addSize, err = box.trace(c, "ADD"); err != nil || !s.subject.del {
+		return err
+	}
+	s.delSize, err = box.trace(c, "DEL")
+	return err
+}
+
+func (s sandbox) trace(c *cluster, verb string) (footprint, error) {
+	e, err := s.execution(c, verb)
+	if err != nil {
+		return footprint{}, err
+	}
+	return s.node.trace(e)
+}

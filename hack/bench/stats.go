@@ -1,0 +1,77 @@
+package main
+
+import (
+	"math"
+	"slices"
+	"time"
+)
+
+// cost is what one execution of a program took: the time until its end, and the processor time of it and its children.
+type cost struct{ wall, cpu time.Duration }
+
+// durations are times of the same thing.
+type durations []time.Duration
+
+// quantile returns the smallest time that is not exceeded by a share q of all (nearest rank), and 0 of nothing.
+func (d durations) quantile(q float64) time.Duration {
+	if len(d) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(d))
+	rank := int(math.Ceil(q * float64(len(sorted))))
+	return sorted[min(max(rank, 1), len(sorted))-1]
+}
+
+func (d durations) median() time.Duration { return d.quantile(0.5) }
+
+// costs are those of the same operation, round by round: a round of every subject runs before the next begins, so that what
+// else the machine does meets all of them.
+type costs [][]cost
+
+func (c costs) all(of func(cost) time.Duration) durations {
+	var all durations
+	for _, round := range c {
+		for _, one := range round {
+			all = append(all, of(one))
+		}
+	}
+	return all
+}
+
+func wall(c cost) time.Duration { return c.wall }
+func cpu(c cost) time.Duration  { return c.cpu }
+
+// spread returns the smallest and the largest median of a round's wall times: how far the table can be trusted.
+func (c costs) spread() (low, high time.Duration) {
+	var medians durations
+	for _, round := range c {
+		medians = append(medians, costs{round}.all(wall).median())
+	}
+	return medians.quantile(0), medians.quantile(1)
+}
+
+// interval is when something ran, measured from any one moment.
+type interval struct{ start, end time.Duration }
+
+// rounds is the length of the longest chain in which each begins after the one before has ended: of requests, how often a
+// process waited for an answer before it asked again.
+func rounds(all []interval) int {
+	byEnd := slices.SortedFunc(slices.Values(all), func(a, b interval) int { return int(a.end - b.end) })
+	n, last := 0, time.Duration(math.MinInt64)
+	for _, i := range byEnd {
+		if i.start >= last {
+			n, last = n+1, i.end
+		}
+	}
+	return n
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// ratio is 0 where there is nothing to compare with.
+func ratio(a, b float64) float64 {
+	if b == 0 {
+		return 0
+	}
+	return a / b
+}

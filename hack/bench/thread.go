@@ -1,0 +1,67 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// thread is an operating system's thread in namespaces of its own. What it starts and opens is in them; they end with it.
+type thread struct {
+	jobs chan func()
+	id   atomic.Int64 // of the thread, for /proc
+}
+
+// newThread starts a thread that does enter first.
+func newThread(enter func() error) (*thread, error) {
+	t := &thread{jobs: make(chan func())}
+	entered := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		t.id.Store(int64(unix.Gettid()))
+		err := enter()
+		entered <- err
+		if err != nil {
+			return
+		}
+		for job := range t.jobs {
+			job()
+		}
+	}()
+	return t, <-entered
+}
+
+// do runs fn on the thread.
+func (t *thread) do(fn func() error) error {
+	done := make(chan error)
+	t.jobs <- func() { done <- fn() }
+	return <-done
+}
+
+func (t *thread) close() { close(t.jobs) }
+
+// netns names the thread's network namespace for `ip`.
+func (t *thread) netns() string {
+	return fmt.Sprintf("/proc/%d/task/%d/ns/net", os.Getpid(), t.id.Load())
+}
+
+// newNetns makes an empty network namespace, which lives as long as the file.
+func newNetns() (*os.File, error) {
+	var ns *os.File
+	t, err := newThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("make a network namespace (bench needs root): %w", err)
+		}
+		var err error
+		ns, err = os.Open("/proc/thread-self/ns/net")
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	t.close()
+	return ns, nil
+}
