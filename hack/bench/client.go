@@ -73,21 +73,6 @@ func (c *client) tls() (*tls.Config, error) {
 	return &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, nil
 }
 
-// statusError is an answer of the API server that is no success.
-type statusError struct {
-	code int
-	text string
-}
-
-func (e statusError) Error() string { return fmt.Sprintf("HTTP %d: %s", e.code, e.text) }
-
-// code returns the HTTP status of an answer that is no success, else 0.
-func code(err error) int {
-	var s statusError
-	errors.As(err, &s)
-	return s.code
-}
-
 // do sends a body, unless that is nil, and decodes the answer, unless out is nil.
 func (c *client) do(method, path string, body, out any) error {
 	data, err := c.raw(method, path, body)
@@ -121,7 +106,7 @@ func (c *client) raw(method, path string, body any) ([]byte, error) {
 	defer resp.Body.Close()
 	data, err := io.ReadAll(resp.Body)
 	if err == nil && resp.StatusCode >= 300 {
-		err = statusError{resp.StatusCode, string(data)}
+		err = fmt.Errorf("HTTP %d: %s", resp.StatusCode, data)
 	}
 	return data, err
 }
