@@ -81,7 +81,7 @@ func open(cfg config.Node, log *slog.Logger) (node.Deps, error) {
 	if err != nil {
 		return node.Deps{}, err
 	}
-	watch, err := kube.NewWatch(rest, log)
+	watch, err := kube.NewWatch(rest, cfg.Nodename, log)
 	if err != nil {
 		return node.Deps{}, err
 	}

@@ -1,13 +1,17 @@
 package kube
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
@@ -30,7 +34,10 @@ func (o *object[T]) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, &meta); err != nil {
 		return err
 	}
-	o.TypeMeta, o.ObjectMeta = meta.TypeMeta, meta.ObjectMeta
+	// What client-go goes by. The rest, such as who wrote which field, is half of what an affinity takes.
+	o.TypeMeta, o.ObjectMeta = meta.TypeMeta, metav1.ObjectMeta{
+		Name: meta.Name, Namespace: meta.Namespace, UID: meta.UID, ResourceVersion: meta.ResourceVersion, Annotations: meta.Annotations,
+	}
 	return json.Unmarshal(data, &o.value)
 }
 
@@ -69,8 +76,29 @@ func newScheme() *runtime.Scheme {
 	register[api.IPPool](scheme, (*api.IPPool)(nil).ResourceType())
 	register[api.BlockAffinity](scheme, (*api.BlockAffinity)(nil).ResourceType())
 	register[api.BGPConfiguration](scheme, (*api.BGPConfiguration)(nil).ResourceType())
+	register[api.IPAMConfig](scheme, (*api.IPAMConfig)(nil).ResourceType())
+	register[api.IPReservation](scheme, (*api.IPReservation)(nil).ResourceType())
+	register[api.ClusterInformation](scheme, (*api.ClusterInformation)(nil).ResourceType())
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Group: api.Group, Version: "v1"})
 	return scheme
+}
+
+// clients speak to the API server: one connection, which client-go shares among clients of one configuration.
+type clients struct {
+	custom rest.Interface
+	meta   metadata.Interface
+}
+
+func newClients(cfg *rest.Config) (clients, error) {
+	custom, err := customClient(cfg)
+	if err != nil {
+		return clients{}, err
+	}
+	meta, err := metadata.NewForConfig(cfg)
+	if err != nil {
+		return clients{}, fmt.Errorf("client of metadata: %w", err)
+	}
+	return clients{custom: custom, meta: meta}, nil
 }
 
 // customClient is a REST client for the custom resources.
@@ -86,14 +114,35 @@ func customClient(cfg *rest.Config) (rest.Interface, error) {
 	return client, nil
 }
 
-// values returns what an informer has seen, as the project's own type.
-func values[T any](store cache.Store) []T {
-	items := store.List()
-	out := make([]T, 0, len(items))
-	for _, item := range items {
-		if o, ok := item.(*object[T]); ok {
-			out = append(out, o.value)
-		}
+// customSource has the objects of a custom resource.
+func customSource[T any](c clients, t api.Type) source {
+	parameters := metav1.ParameterCodec
+	return source{
+		kind:    t.Kind,
+		example: &object[T]{},
+		list: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+			return c.custom.Get().Resource(t.Plural).VersionedParams(&opts, parameters).Do(ctx).Get()
+		},
+		watch: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+			opts.Watch = true
+			return c.custom.Get().Resource(t.Plural).VersionedParams(&opts, parameters).Watch(ctx)
+		},
 	}
-	return out
 }
+
+// metadata has the metadata of a resource of Kubernetes' core.
+func (c clients) metadata(t api.Type, trim cache.TransformFunc) source {
+	client := c.meta.Resource(schema.GroupVersionResource{Version: t.Version, Resource: t.Plural})
+	return source{
+		kind:    t.Kind,
+		example: &metav1.PartialObjectMetadata{},
+		list: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+			return client.List(ctx, opts)
+		},
+		watch: client.Watch,
+		trim:  trim,
+	}
+}
+
+// missing reports that an object does not exist.
+func missing(err error) bool { return apierrors.IsNotFound(err) }

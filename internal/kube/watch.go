@@ -5,113 +5,130 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// World is what the cluster looks like now: every node, pool and affinity, in no particular order.
-type World struct {
-	// Nodes have their metadata only.
-	Nodes      []api.Node
-	Pools      []api.IPPool
-	Affinities []api.BlockAffinity
-	// BGP is the cluster's default BGPConfiguration; zero if there is none.
-	BGP api.BGPConfigurationSpec
-}
-
-// Watch keeps a World up to date.
+// Watch keeps a World and an Assignment up to date.
 type Watch struct {
-	informers []cache.SharedIndexInformer
-	nodes     cache.SharedIndexInformer
-	pools     cache.SharedIndexInformer
-	affinity  cache.SharedIndexInformer
-	bgp       cache.SharedIndexInformer
-	changed   chan struct{}
+	self    string
+	streams *streams
+	custom  rest.Interface
+
+	nodes, namespaces                  cache.SharedIndexInformer // metadata only
+	pools, affinities, bgp             cache.SharedIndexInformer
+	configs, reservations, information cache.SharedIndexInformer
+
+	changed, assignment chan struct{}
 }
 
-// NewWatch prepares the watches; Run starts them.
-func NewWatch(cfg *rest.Config, log *slog.Logger) (*Watch, error) {
-	custom, err := customClient(cfg)
+// NewWatch prepares the watches of the node self; Run starts them.
+func NewWatch(cfg *rest.Config, self string, log *slog.Logger) (*Watch, error) {
+	c, err := newClients(cfg)
 	if err != nil {
 		return nil, err
 	}
-	meta, err := metadata.NewForConfig(cfg)
-	if err != nil {
-		return nil, fmt.Errorf("client of Node metadata: %w", err)
+	w := &Watch{
+		self:       self,
+		custom:     c.custom,
+		streams:    &streams{now: time.Now, open: map[string]*stream{}},
+		changed:    make(chan struct{}, 1),
+		assignment: make(chan struct{}, 1),
 	}
-	w := &Watch{changed: make(chan struct{}, 1)}
-	w.nodes = cache.NewSharedIndexInformer(nodeMetadata(meta), &metav1.PartialObjectMetadata{}, 0, cache.Indexers{})
-	w.pools = customInformer[api.IPPool](custom, (*api.IPPool)(nil).ResourceType())
-	w.affinity = customInformer[api.BlockAffinity](custom, (*api.BlockAffinity)(nil).ResourceType())
-	w.bgp = customInformer[api.BGPConfiguration](custom, (*api.BGPConfiguration)(nil).ResourceType())
-	w.informers = []cache.SharedIndexInformer{w.nodes, w.pools, w.affinity, w.bgp}
-	if err := w.nodes.SetTransform(trimNode); err != nil {
-		return nil, err
-	}
-	for _, informer := range w.informers {
-		if err := w.observe(informer, log); err != nil {
+	world, assignment := wake(w.changed), wake(w.assignment)
+	both := func() { world(); assignment() }
+	w.nodes = w.informer(c.metadata((*api.Node)(nil).ResourceType(), trimNode))
+	w.namespaces = w.informer(c.metadata((*api.Namespace)(nil).ResourceType(), trimNamespace))
+	w.pools = w.informer(customSource[api.IPPool](c, (*api.IPPool)(nil).ResourceType()))
+	w.affinities = w.informer(customSource[api.BlockAffinity](c, (*api.BlockAffinity)(nil).ResourceType()))
+	w.bgp = w.informer(customSource[api.BGPConfiguration](c, (*api.BGPConfiguration)(nil).ResourceType()))
+	w.configs = w.informer(customSource[api.IPAMConfig](c, (*api.IPAMConfig)(nil).ResourceType()))
+	w.reservations = w.informer(customSource[api.IPReservation](c, (*api.IPReservation)(nil).ResourceType()))
+	w.information = w.informer(customSource[api.ClusterInformation](c, (*api.ClusterInformation)(nil).ResourceType()))
+	for informer, changed := range map[cache.SharedIndexInformer]func(obj any){
+		w.nodes:        w.either(world, both),
+		w.affinities:   w.either(world, both),
+		w.pools:        func(any) { both() },
+		w.bgp:          func(any) { world() },
+		w.namespaces:   func(any) { assignment() },
+		w.configs:      func(any) { assignment() },
+		w.reservations: func(any) { assignment() },
+		w.information:  func(any) { assignment() },
+	} {
+		if err := observe(informer, changed, log); err != nil {
 			return nil, err
 		}
 	}
 	return w, nil
 }
 
-func customInformer[T any](client rest.Interface, t api.Type) cache.SharedIndexInformer {
-	lw := cache.NewListWatchFromClient(client, t.Plural, metav1.NamespaceAll, fields.Everything())
-	return cache.NewSharedIndexInformer(lw, &object[T]{}, 0, cache.Indexers{})
+// source is how objects of one kind come from the API server.
+type source struct {
+	kind    string
+	example runtime.Object
+	list    func(context.Context, metav1.ListOptions) (runtime.Object, error)
+	watch   func(context.Context, metav1.ListOptions) (watch.Interface, error)
+	trim    cache.TransformFunc // may be nil
 }
 
-func nodeMetadata(client metadata.Interface) cache.ListerWatcher {
-	nodes := client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "nodes"})
-	return &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
-			return nodes.List(ctx, opts)
-		},
+// informer follows a source.
+func (w *Watch) informer(s source) cache.SharedIndexInformer {
+	w.streams.wanted++
+	lw := &cache.ListWatch{
+		ListWithContextFunc: s.list,
 		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
-			return nodes.Watch(ctx, opts)
+			events, err := s.watch(ctx, opts)
+			if err != nil {
+				return nil, err
+			}
+			return w.streams.follow(s.kind, events, opts.SendInitialEvents != nil && *opts.SendInitialEvents), nil
 		},
 	}
+	informer := cache.NewSharedIndexInformer(lw, s.example, 0, cache.Indexers{})
+	if s.trim != nil {
+		_ = informer.SetTransform(s.trim) // fails only of an informer that runs
+	}
+	return informer
 }
 
-// trimNode keeps what World shows of a Node.
-func trimNode(obj any) (any, error) {
-	n, ok := obj.(*metav1.PartialObjectMetadata)
-	if !ok {
-		return obj, nil
-	}
-	annotations := map[string]string{}
-	for _, key := range []string{api.AnnotationIPv4Address, api.AnnotationASNumber, api.AnnotationIPv4TunnelAddr} {
-		if v, ok := n.Annotations[key]; ok {
-			annotations[key] = v
+// either calls one function for changes of other nodes, and another for those of this one.
+func (w *Watch) either(others, own func()) func(obj any) {
+	return func(obj any) {
+		if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+			obj = gone.Obj
 		}
+		switch o := obj.(type) {
+		case *metav1.PartialObjectMetadata:
+			if o.Name != w.self {
+				others()
+				return
+			}
+		case *object[api.BlockAffinity]:
+			if o.value.Spec.Node != w.self {
+				others()
+				return
+			}
+		}
+		own()
 	}
-	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-		Name:            n.Name,
-		UID:             n.UID,
-		ResourceVersion: n.ResourceVersion,
-		Labels:          n.Labels,
-		Annotations:     annotations,
-	}}, nil
 }
 
-// observe wakes the reader on changes that it can see, and reports a watch that fails: client-go would go on silently.
-func (w *Watch) observe(informer cache.SharedIndexInformer, log *slog.Logger) error {
+// observe reports changes that a reader can see, and a watch that fails: client-go would go on silently.
+func observe(informer cache.SharedIndexInformer, changed func(obj any), log *slog.Logger) error {
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { w.wake() },
-		DeleteFunc: func(any) { w.wake() },
+		AddFunc:    changed,
+		DeleteFunc: changed,
 		UpdateFunc: func(before, after any) {
-			if !sameNode(before, after) {
-				w.wake()
+			if !sameMetadata(before, after) {
+				changed(after)
 			}
 		},
 	})
@@ -125,44 +142,93 @@ func (w *Watch) observe(informer cache.SharedIndexInformer, log *slog.Logger) er
 	})
 }
 
-// sameNode reports that both are Nodes and differ in nothing that World shows: kubelets write their Node all the time.
-func sameNode(before, after any) bool {
+// trimNode keeps what World shows of a Node.
+func trimNode(obj any) (any, error) {
+	return trim(obj, func(key string) bool {
+		return key == api.AnnotationIPv4Address || key == api.AnnotationASNumber || key == api.AnnotationIPv4TunnelAddr
+	})
+}
+
+// annotationPrefix is that of the annotations by which namespaces steer the plugins.
+const annotationPrefix = "cni.projectcalico.org/"
+
+// trimNamespace keeps what Assignment shows of a Namespace.
+func trimNamespace(obj any) (any, error) {
+	return trim(obj, func(key string) bool { return strings.HasPrefix(key, annotationPrefix) })
+}
+
+func trim(obj any, keep func(annotation string) bool) (any, error) {
+	n, ok := obj.(*metav1.PartialObjectMetadata)
+	if !ok {
+		return obj, nil
+	}
+	annotations := map[string]string{}
+	for key, value := range n.Annotations {
+		if keep(key) {
+			annotations[key] = value
+		}
+	}
+	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Name:            n.Name,
+		UID:             n.UID,
+		ResourceVersion: n.ResourceVersion,
+		Labels:          n.Labels,
+		Annotations:     annotations,
+	}}, nil
+}
+
+// sameMetadata reports that both are Nodes or Namespaces and differ in nothing that is kept of them: kubelets write their Node
+// all the time.
+func sameMetadata(before, after any) bool {
 	a, ok := before.(*metav1.PartialObjectMetadata)
 	b, ok2 := after.(*metav1.PartialObjectMetadata)
 	return ok && ok2 && a.UID == b.UID && maps.Equal(a.Annotations, b.Annotations) && maps.Equal(a.Labels, b.Labels)
 }
 
-func (w *Watch) wake() {
-	select {
-	case w.changed <- struct{}{}:
-	default:
+func wake(c chan struct{}) func() {
+	return func() {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
 	}
 }
 
 // Changed wakes its one reader after the World changed. Wake-ups are coalesced and carry nothing.
 func (w *Watch) Changed() <-chan struct{} { return w.changed }
 
+// AssignmentChanged wakes its one reader after the Assignment changed.
+func (w *Watch) AssignmentChanged() <-chan struct{} { return w.assignment }
+
+func (w *Watch) informers() []cache.SharedIndexInformer {
+	return []cache.SharedIndexInformer{w.nodes, w.namespaces, w.pools, w.affinities, w.bgp, w.configs, w.reservations, w.information}
+}
+
 // Run watches until ctx ends.
 func (w *Watch) Run(ctx context.Context) error {
 	done := make(chan struct{})
-	for _, informer := range w.informers {
+	for _, informer := range w.informers() {
 		go func() {
 			informer.RunWithContext(ctx)
 			done <- struct{}{}
 		}()
 	}
-	for range w.informers {
+	for range w.informers() {
 		<-done
 	}
 	return nil
 }
 
-// WaitForSync blocks until the World is complete for the first time.
+// WaitForSync blocks until World and Assignment are complete for the first time.
 func (w *Watch) WaitForSync(ctx context.Context, log *slog.Logger) error {
+	var synced []cache.InformerSynced
+	for _, informer := range w.informers() {
+		synced = append(synced, informer.HasSynced)
+	}
 	start := time.Now()
 	for {
 		wait, cancel := context.WithTimeout(ctx, 10*time.Second)
-		ok := cache.WaitForCacheSync(wait.Done(), w.nodes.HasSynced, w.pools.HasSynced, w.affinity.HasSynced, w.bgp.HasSynced)
+		ok := cache.WaitForCacheSync(wait.Done(), synced...)
 		cancel()
 		if ok {
 			return nil
@@ -174,23 +240,39 @@ func (w *Watch) WaitForSync(ctx context.Context, log *slog.Logger) error {
 	}
 }
 
-// World returns what is known now. Before WaitForSync has returned it is incomplete.
-func (w *Watch) World() World {
-	world := World{
-		Pools:      values[api.IPPool](w.pools.GetStore()),
-		Affinities: values[api.BlockAffinity](w.affinity.GetStore()),
+// Confirmed returns when World and Assignment were last known to miss nothing but what was under way: all watches were open,
+// and the API server said something on one of them, or answered a Probe. Zero: not yet.
+func (w *Watch) Confirmed() time.Time { return w.streams.Confirmed() }
+
+// Probe asks the API server for one object, past all caches, and compares it with what the watches say. If it is the same and
+// all watches are open, this confirms the time at which it asked.
+func (w *Watch) Probe(ctx context.Context) error {
+	if !w.streams.allOpen() {
+		return fmt.Errorf("not all watches of the API server are open")
 	}
-	for _, item := range w.nodes.GetStore().List() {
-		if n, ok := item.(*metav1.PartialObjectMetadata); ok {
-			world.Nodes = append(world.Nodes, api.Node{Meta: api.Meta{
-				Name: n.Name, UID: string(n.UID), Labels: n.Labels, Annotations: n.Annotations,
-			}})
-		}
+	sent := time.Now()
+	t := (*api.ClusterInformation)(nil).ResourceType()
+	answer, err := w.custom.Get().Resource(t.Plural).Name(api.DefaultName).Do(ctx).Get()
+	revision := ""
+	switch {
+	case missing(err):
+	case err != nil:
+		return fmt.Errorf("probe of the API server: %w", err)
+	default:
+		revision = answer.(*object[api.ClusterInformation]).ResourceVersion
 	}
-	for _, c := range values[api.BGPConfiguration](w.bgp.GetStore()) {
-		if c.Name == api.DefaultName {
-			world.BGP = c.Spec
-		}
+	if seen := w.seenInformation(); seen != revision {
+		return fmt.Errorf("%s %s has revision %q, and its watch says %q: the watch lags", t.Kind, api.DefaultName, revision, seen)
 	}
-	return world
+	w.streams.confirm(sent)
+	return nil
+}
+
+// seenInformation returns the revision of ClusterInformation default that the watch has, empty if there is none.
+func (w *Watch) seenInformation() string {
+	item, ok, err := w.information.GetStore().GetByKey(api.DefaultName)
+	if err != nil || !ok {
+		return ""
+	}
+	return item.(*object[api.ClusterInformation]).ResourceVersion
 }

@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"log/slog"
 	"slices"
 	"testing"
 	"time"
@@ -19,28 +18,7 @@ func watchReal(t *testing.T) (*Watch, *kubernetes.Store) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store, err := OpenStore(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	w, err := NewWatch(cfg, log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = w.Run(ctx)
-	}()
-	t.Cleanup(func() { stop(); <-done })
-	limit, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	if err := w.WaitForSync(limit, log); err != nil {
-		t.Fatal(err)
-	}
-	return w, store
+	return watchAt(t, cfg), storeAt(t, cfg)
 }
 
 func create(t *testing.T, store *kubernetes.Store, obj api.Resource) {
