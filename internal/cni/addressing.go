@@ -1,16 +1,19 @@
 package cni
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/names"
 )
@@ -33,6 +36,8 @@ type clearance struct {
 	noted   func() error // Felix and garbage collection have been told: nor while a pod is said to have it
 }
 
+func (c clearance) wait() error { return errors.Join(c.unwired(), c.noted()) }
+
 // cleared is the clearance of what nobody was told about.
 var cleared = clearance{unwired: func() error { return nil }, noted: func() error { return nil }}
 
@@ -48,51 +53,82 @@ func (s *session) addressing() addressing {
 type inProcess struct{ *session }
 
 func (p *inProcess) add(ctx context.Context, wanted func() (wish, error)) (*types100.Result, error) {
-	unlock, err := p.lockHost(ctx)
+	attempt, unlock, err := p.begin(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
 	want, err := wanted()
+	if err != nil || want.unmanaged != nil {
+		return explicitResult(want.unmanaged), errors.Join(err, attempt.Abandon(ctx))
+	}
+	assigned, err := attempt.Finish(ctx, p.assignRequest(want))
 	if err != nil {
 		return nil, err
 	}
-	if want.unmanaged != nil {
-		return explicitResult(want.unmanaged), nil
-	}
-	req := p.assignRequest(want)
-	assigned, err := ipam.NewClient(p.store, time.Now).Assign(ctx, req)
-	if err != nil {
-		return nil, err
-	}
-	p.log.Info("assigned", "handle", req.Handle, "addresses", assigned)
+	p.log.Info("assigned", "handle", p.handle(), "addresses", assigned)
 	if want.addresses != nil {
 		return explicitResult(want.addresses), nil
 	}
 	return ipamResult(assigned), nil
 }
 
+// begin starts to assign while the pod is still being read. What changes seldom is read beside waiting for the host's lock;
+// blocks are read, and with the agent's facts the first write is made, with the lock held.
+func (p *inProcess) begin(ctx context.Context) (attempt *ipam.Attempt, unlock func(), err error) {
+	client := ipam.NewClient(p.store, time.Now)
+	start := ipam.Start{Owner: p.owner(), Host: p.node, V4: p.conf.wantsV4(), V6: p.conf.wantsV6(), Known: p.known()}
+	if start.Known == nil {
+		attempt = client.Begin(ctx, start)
+	}
+	if unlock, err = p.lockHost(ctx); err != nil {
+		return nil, nil, err
+	}
+	if attempt == nil {
+		attempt = client.Begin(ctx, start)
+	}
+	return attempt, unlock, nil
+}
+
+// known is what the agent's facts say of IPAM; nil if there are none to go by.
+func (s *session) known() *ipam.Known {
+	f := s.facts
+	if f == nil || !f.DatastoreReady {
+		return nil
+	}
+	k := &ipam.Known{Config: f.Config, Pools: f.Pools, Reservations: f.Reservations, NodeLabels: f.NodeLabels}
+	for _, a := range f.Affinities {
+		k.Claims = append(k.Claims, ipam.Claim(a))
+	}
+	return k
+}
+
 // timestampFormat is that of the attribute "timestamp": Go's own for a time, as Calico writes it.
 const timestampFormat = "2006-01-02 15:04:05.999999999 -0700 MST"
 
+// owner is to whom the addresses are assigned.
+func (p *inProcess) owner() ipam.Owner {
+	return ipam.Owner{
+		Handle: p.handle(),
+		Attrs: map[string]string{
+			"node":      p.node,
+			"pod":       p.pod,
+			"namespace": p.namespace,
+			"timestamp": p.began.UTC().Format(timestampFormat),
+		},
+	}
+}
+
 func (p *inProcess) assignRequest(want wish) ipam.Request {
 	return ipam.Request{
-		Owner: ipam.Owner{
-			Handle: p.handle(),
-			Attrs: map[string]string{
-				"node":      p.node,
-				"pod":       p.pod,
-				"namespace": p.namespace,
-				"timestamp": time.Now().UTC().Format(timestampFormat),
-			},
-		},
+		Owner:           p.owner(),
 		Host:            p.node,
 		V4:              want.v4,
 		V6:              want.v6,
-		Addresses:       want.addresses,
 		PoolsV4:         want.poolsV4,
 		PoolsV6:         want.poolsV6,
 		Use:             api.UseWorkload,
+		Addresses:       want.addresses,
 		NamespaceLabels: want.namespaceLabels,
 	}
 }
@@ -105,26 +141,75 @@ func (p *inProcess) del(ctx context.Context, may clearance) error {
 
 // releaseHandles frees what the container holds, and if that is nothing, what a Calico before version 3 has left of the pod.
 func (p *inProcess) releaseHandles(ctx context.Context, may clearance) error {
-	if err := errors.Join(may.unwired(), may.noted()); err != nil {
-		return err
-	}
-	unlock, err := p.lockHost(ctx)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	client := ipam.NewClient(p.store, time.Now)
+	gate := &gatedStore{Store: p.store, may: may, lock: func() (func(), error) { return p.lockHost(ctx) }}
+	defer gate.close()
+	client := ipam.NewClient(gate, time.Now)
 	for _, handle := range []string{p.handle(), names.LegacyPodHandle(p.namespace, p.pod)} {
 		freed, err := client.Release(ctx, handle)
 		if err != nil {
-			return err
+			return cmp.Or(may.wait(), err)
 		}
 		p.log.Info("released", "handle", handle, "addresses", freed)
 		if len(freed) > 0 {
 			break
 		}
 	}
-	return nil
+	return may.wait()
+}
+
+// errNotCleared stops a release for a reason that who gave no clearance knows, and that trying again does not mend.
+var errNotCleared = errors.New("the release has no clearance")
+
+// gatedStore lets a release read which blocks it is about at once, and makes it wait for its clearance where it must: blocks
+// are read with the host's lock held, which nobody is to wait for while the kernel takes 20 ms to remove a link; nothing is
+// written before the pod says that its address is released.
+type gatedStore struct {
+	datastore.Store
+	may    clearance
+	lock   func() (unlock func(), err error)
+	once   sync.Once
+	unlock func()
+	err    error
+}
+
+// Get implements datastore.Store.
+func (g *gatedStore) Get(ctx context.Context, obj api.Resource) error {
+	if _, isBlock := obj.(*api.IPAMBlock); isBlock {
+		if err := g.enter(); err != nil {
+			return err
+		}
+	}
+	return g.Store.Get(ctx, obj)
+}
+
+// Update implements datastore.Store.
+func (g *gatedStore) Update(ctx context.Context, obj api.Resource) error {
+	if g.may.noted() != nil {
+		return errNotCleared
+	}
+	return g.Store.Update(ctx, obj)
+}
+
+// Delete implements datastore.Store.
+func (g *gatedStore) Delete(ctx context.Context, obj api.Resource) error {
+	if g.may.wait() != nil {
+		return errNotCleared
+	}
+	return g.Store.Delete(ctx, obj)
+}
+
+func (g *gatedStore) enter() error {
+	if g.may.unwired() != nil {
+		return errNotCleared
+	}
+	g.once.Do(func() { g.unlock, g.err = g.lock() })
+	return g.err
+}
+
+func (g *gatedStore) close() {
+	if g.unlock != nil {
+		g.unlock()
+	}
 }
 
 // ipamResult has, for each address, the address under its block's mask, and a route of the same form, as Calico prints it.

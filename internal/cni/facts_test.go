@@ -2,8 +2,6 @@ package cni_test
 
 import (
 	"encoding/json"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -31,12 +29,7 @@ func (w *world) tellFacts(t testing.TB, edit func(*facts.Facts)) {
 	if edit != nil {
 		edit(&f)
 	}
-	w.host.on(t, func() error {
-		if err := os.MkdirAll(filepath.Dir(facts.DefaultFile), 0o755); err != nil {
-			return err
-		}
-		return facts.Write(facts.DefaultFile, f)
-	})
+	w.host.on(t, func() error { return facts.Write(facts.DefaultFile, f) })
 }
 
 // listed decodes all objects of a kind.

@@ -24,6 +24,7 @@ type session struct {
 	store datastore.Store
 	kube  *kubernetes.Store // pods and namespaces
 	facts *facts.Facts      // nil: there are none that can be used
+	began time.Time
 }
 
 // open prepares a session. No request is made.
@@ -36,11 +37,12 @@ func open(log *slog.Logger, args *skel.CmdArgs, plugin string) (*session, error)
 	if err != nil {
 		return nil, err
 	}
-	known, err := facts.Read(facts.DefaultFile, r.node, time.Now())
+	now := time.Now()
+	known, err := facts.Read(facts.DefaultFile, r.node, now)
 	if err != nil {
 		log.Debug("the API server is asked for everything", "why", err)
 	}
-	return &session{request: r, log: log, store: store, kube: store, facts: known}, nil
+	return &session{request: r, log: log, store: store, kube: store, facts: known, began: now}, nil
 }
 
 // openStore connects to the datastore that the configuration names; no request is made.
