@@ -78,6 +78,10 @@ func sections(o options) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	plugins, err := readPluginInputs(o.root)
+	if err != nil {
+		return nil, err
+	}
 	help, err := exec.Command(o.lab, "help").Output()
 	if err != nil {
 		return nil, fmt.Errorf("asking the lab for its commands: %w (run `make bin/lab`)", err)
@@ -87,6 +91,11 @@ func sections(o options) (map[string]string, error) {
 		"install-placeholders": placeholderTable(),
 		"node-env":             envTable(config.Describe(config.RawNode{})),
 		"node-metrics":         metrics,
+		"cni-options":          plugins.optionTable(ofCNI),
+		"ipam-options":         plugins.optionTable(ofIPAM),
+		"cni-env":              envTable(config.Describe(config.RawPlugin{})),
+		"cni-args":             plugins.argumentTable(),
+		"cni-annotations":      plugins.annotationTable(),
 		"chart-values":         valueTable,
 		"lab-commands":         "```\n" + string(help) + "```\n",
 	}, nil

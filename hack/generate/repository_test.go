@@ -5,8 +5,11 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/tortie-net/tortie/internal/config"
 )
 
 const repository = "../.."
@@ -51,24 +54,27 @@ func TestLinksLeadSomewhere(t *testing.T) {
 	}
 }
 
-var jsonKey = regexp.MustCompile("`json:\"([a-z_0-9]+)[\",]")
-
-// A key that the plugins read and no page names cannot be found by the people it is for.
-func TestPluginConfigurationIsDocumented(t *testing.T) {
-	source, err := os.ReadFile(filepath.Join(repository, "internal/cni/conf.go"))
+// A key, argument or annotation that the plugins read and no page names cannot be found by the people it is for.
+func TestPluginInputsAreDocumented(t *testing.T) {
+	all := pages(t)
+	documented := all[filepath.Join(repository, "docs/cni.md")] + all[filepath.Join(repository, "docs/ipam.md")]
+	in, err := readPluginInputs(repository)
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := pages(t)
-	documented := all[filepath.Join(repository, "docs/cni.md")] + all[filepath.Join(repository, "docs/ipam.md")]
-	keys := jsonKey.FindAllSubmatch(source, -1)
-	if len(keys) < 10 {
-		t.Fatalf("found only %d keys in internal/cni/conf.go", len(keys))
+	var names []string
+	for _, i := range slices.Concat(in.options, in.arguments, in.annotations) {
+		names = append(names, i.name)
 	}
-	for _, key := range keys {
-		if name := string(key[1]); !regexp.MustCompile("[`.]"+name+"`").MatchString(documented) &&
-			!strings.Contains(documented, "`"+name+".") {
-			t.Errorf("key %s of the plugins' configuration is in neither docs/cni.md nor docs/ipam.md", name)
+	for _, v := range config.Describe(config.RawPlugin{}) {
+		names = append(names, v.Name)
+	}
+	if len(names) < 80 {
+		t.Fatalf("found only %d names", len(names))
+	}
+	for _, name := range names {
+		if !strings.Contains(documented, "\n| `"+name+"` |") {
+			t.Errorf("%s is in no table of docs/cni.md or docs/ipam.md", name)
 		}
 	}
 }

@@ -20,25 +20,46 @@ type Annotation struct {
 
 // annotations is the table from which they are read and docs/ is made.
 var annotations = []Annotation{
-	{api.AnnotationIPv4Pools, true, `a JSON list of names or CIDRs of IPPools, such as ["default-ipv4-ippool"]`,
-		"Takes the place of ipam.ipv4_pools.", func(text string, w *wish) bool { return readPools(text, &w.poolsV4) }},
-	{api.AnnotationIPv6Pools, true, `a JSON list of names or CIDRs of IPPools, such as ["default-ipv6-ippool"]`,
-		"Takes the place of ipam.ipv6_pools.", func(text string, w *wish) bool { return readPools(text, &w.poolsV6) }},
-	{api.AnnotationIPFamilies, true, `a JSON list of IPv4, IPv6 or both, such as ["IPv4","IPv6"]`,
-		"Takes the place of ipam.assign_ipv4 and ipam.assign_ipv6.", readFamilies},
-	{api.AnnotationIPAddrs, false, `a JSON list of at most one IPv4 and one IPv6 address, such as ["10.0.0.5"]`,
-		"calico-ipam assigns these addresses. An earlier sandbox of the same pod gives them up.",
-		func(text string, w *wish) bool { return readPair(text, &w.addresses) }},
-	{api.AnnotationIPAddrsNoIPAM, false, `a JSON list of at most one IPv4 and one IPv6 address, such as ["10.0.0.5"]`,
-		"The pod gets these addresses, and IPAM does not hear of them. Allowed by feature_control.ip_addrs_no_ipam.",
-		func(text string, w *wish) bool { return readPair(text, &w.unmanaged) }},
-	{api.AnnotationFloatingIPs, false, `a JSON list of addresses, such as ["192.0.2.7"]`,
-		"Felix translates these addresses to the pod's. Allowed by feature_control.floating_ips.",
-		func(text string, w *wish) bool { return readAddrs(text, &w.floating) }},
-	{api.AnnotationHwAddr, false, `a unicast MAC address of six bytes, such as 02:00:5e:10:00:01`,
-		"The MAC address of the pod's interface.", readMAC},
-	{api.AnnotationAllowedSources, false, `a JSON list of CIDRs, such as ["10.1.0.0/16"]`,
-		"Felix lets the pod send from these addresses too.", readSources},
+	{
+		Key: api.AnnotationIPv4Pools, OfNamespace: true, Form: `a JSON list of names or CIDRs of IPPools, such as ["default-ipv4-ippool"]`,
+		Help: "Takes the place of ipam.ipv4_pools.",
+		read: func(text string, w *wish) bool { return readPools(text, &w.poolsV4) },
+	},
+	{
+		Key: api.AnnotationIPv6Pools, OfNamespace: true, Form: `a JSON list of names or CIDRs of IPPools, such as ["default-ipv6-ippool"]`,
+		Help: "Takes the place of ipam.ipv6_pools.",
+		read: func(text string, w *wish) bool { return readPools(text, &w.poolsV6) },
+	},
+	{
+		Key: api.AnnotationIPFamilies, OfNamespace: true, Form: `a JSON list of IPv4, IPv6 or both, such as ["IPv4","IPv6"]`,
+		Help: "Takes the place of ipam.assign_ipv4 and ipam.assign_ipv6.",
+		read: readFamilies,
+	},
+	{
+		Key: api.AnnotationIPAddrs, Form: `a JSON list of at most one IPv4 and one IPv6 address, such as ["10.0.0.5"]`,
+		Help: "calico-ipam assigns these addresses. An earlier sandbox of the same pod gives them up.",
+		read: func(text string, w *wish) bool { return readPair(text, &w.addresses) },
+	},
+	{
+		Key: api.AnnotationIPAddrsNoIPAM, Form: `a JSON list of at most one IPv4 and one IPv6 address, such as ["10.0.0.5"]`,
+		Help: "The pod gets these addresses, and IPAM does not hear of them. Allowed by feature_control.ip_addrs_no_ipam.",
+		read: func(text string, w *wish) bool { return readPair(text, &w.unmanaged) },
+	},
+	{
+		Key: api.AnnotationFloatingIPs, Form: `a JSON list of addresses, such as ["192.0.2.7"]`,
+		Help: "Felix translates these addresses to the pod's. Allowed by feature_control.floating_ips.",
+		read: func(text string, w *wish) bool { return readAddrs(text, &w.floating) },
+	},
+	{
+		Key: api.AnnotationHwAddr, Form: `a unicast MAC address of six bytes, such as 02:00:5e:10:00:01`,
+		Help: "The MAC address of the pod's interface.",
+		read: readMAC,
+	},
+	{
+		Key: api.AnnotationAllowedSources, Form: `a JSON list of CIDRs, such as ["10.1.0.0/16"]`,
+		Help: "Felix lets the pod send from these addresses too.",
+		read: readSources,
+	},
 }
 
 // Annotations lists the annotations that the plugin reads.

@@ -1,6 +1,7 @@
 package cni
 
 import (
+	"cmp"
 	"reflect"
 	"strconv"
 )
@@ -42,7 +43,7 @@ func walk(prefix string, v reflect.Value, visit func(Option, reflect.Value)) {
 		}
 		visit(Option{
 			Key:     prefix + key,
-			Type:    typeName(value.Kind()),
+			Type:    cmp.Or(field.Tag.Get("type"), typeName(value.Kind())),
 			Default: field.Tag.Get("default"),
 			Help:    field.Tag.Get("help"),
 			Instead: field.Tag.Get("instead"),

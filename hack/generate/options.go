@@ -1,0 +1,244 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"reflect"
+	"strconv"
+	"strings"
+)
+
+// input is something that people write for the plugins: a key, an argument or an annotation.
+type input struct {
+	name    string
+	kind    string // its type, or where it stands
+	deflt   string
+	help    string
+	instead string // of a deprecated one
+}
+
+// pluginInputs reads the declarations from which the plugins read their inputs. It parses them, as the packages that they are
+// in need much that this module does not.
+type pluginInputs struct {
+	options, arguments, annotations []input
+}
+
+func readPluginInputs(root string) (*pluginInputs, error) {
+	src, err := parseDir(filepath.Join(root, "internal/cni"))
+	if err != nil {
+		return nil, err
+	}
+	constants, err := parseDir(filepath.Join(root, "internal/api"))
+	if err != nil {
+		return nil, err
+	}
+	in := &pluginInputs{options: src.literals("ofSpecification", nil)}
+	in.options = append(in.options, src.keys("netConf", "")...)
+	in.arguments = src.fields("podArgs")
+	in.annotations = src.literals("annotations", constants)
+	if len(in.options) < 50 || len(in.arguments) < 3 || len(in.annotations) < 5 {
+		return nil, fmt.Errorf("found only %d keys, %d arguments and %d annotations in internal/cni: were the declarations renamed?",
+			len(in.options), len(in.arguments), len(in.annotations))
+	}
+	return in, errors.Join(described(in.options), described(in.arguments), described(in.annotations))
+}
+
+func described(inputs []input) error {
+	for _, i := range inputs {
+		if i.name == "" || i.help == "" {
+			return fmt.Errorf("%q of the plugins has no name or no help: %+v", i.name, i)
+		}
+	}
+	return nil
+}
+
+// source is the declarations of a package by name.
+type source struct {
+	structs map[string]*ast.StructType
+	values  map[string]ast.Expr
+}
+
+func parseDir(dir string) (*source, error) {
+	paths, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil {
+		return nil, fmt.Errorf("reading declarations: %w", err)
+	}
+	s := &source{structs: map[string]*ast.StructType{}, values: map[string]ast.Expr{}}
+	for _, path := range paths {
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return nil, fmt.Errorf("reading declarations: %w", err)
+		}
+		ast.Inspect(file, s.note)
+	}
+	return s, nil
+}
+
+func (s *source) note(n ast.Node) bool {
+	switch n := n.(type) {
+	case *ast.FuncDecl:
+		return false
+	case *ast.TypeSpec:
+		if t, ok := n.Type.(*ast.StructType); ok {
+			s.structs[n.Name.Name] = t
+		}
+	case *ast.ValueSpec:
+		for i, name := range n.Names {
+			if i < len(n.Values) {
+				s.values[name.Name] = n.Values[i]
+			}
+		}
+	}
+	return true
+}
+
+// keys lists the keys of a struct that is read from JSON, those of nested structs with a dot for each level.
+func (s *source) keys(name, prefix string) []input {
+	var keys []input
+	for _, field := range s.structs[name].Fields.List {
+		tag := tagOf(field)
+		key := tag.Get("json")
+		if key == "" {
+			continue
+		}
+		if of, ok := field.Type.(*ast.Ident); ok && s.structs[of.Name] != nil {
+			keys = append(keys, s.keys(of.Name, prefix+key+".")...)
+			continue
+		}
+		kind := tag.Get("type")
+		if kind == "" {
+			kind = kindOf(field.Type)
+		}
+		deflt := tag.Get("default")
+		if deflt == "" && kind == "boolean" {
+			deflt = "false"
+		}
+		keys = append(keys, input{prefix + key, kind, deflt, tag.Get("help"), tag.Get("instead")})
+	}
+	return keys
+}
+
+// fields lists the fields of a struct by their own names.
+func (s *source) fields(name string) []input {
+	var all []input
+	for _, field := range s.structs[name].Fields.List {
+		for _, n := range field.Names {
+			all = append(all, input{name: n.Name, help: tagOf(field).Get("help")})
+		}
+	}
+	return all
+}
+
+func tagOf(field *ast.Field) reflect.StructTag {
+	if field.Tag == nil {
+		return ""
+	}
+	text, err := strconv.Unquote(field.Tag.Value)
+	if err != nil {
+		return ""
+	}
+	return reflect.StructTag(text)
+}
+
+func kindOf(t ast.Expr) string {
+	switch t := t.(type) {
+	case *ast.ArrayType:
+		return "list"
+	case *ast.Ident:
+		switch t.Name {
+		case "bool":
+			return "boolean"
+		case "int", "float64":
+			return "number"
+		}
+	}
+	return "string"
+}
+
+// literals lists the items of a list of composite literals. A name may be a constant of another package.
+func (s *source) literals(name string, constants *source) []input {
+	list, ok := s.values[name].(*ast.CompositeLit)
+	if !ok {
+		return nil
+	}
+	var all []input
+	for _, element := range list.Elts {
+		item, ok := element.(*ast.CompositeLit)
+		if !ok {
+			continue
+		}
+		fields := map[string]string{}
+		for _, e := range item.Elts {
+			if kv, ok := e.(*ast.KeyValueExpr); ok {
+				fields[fmt.Sprint(kv.Key)] = constants.text(kv.Value)
+			}
+		}
+		of := fields["Type"]
+		if of == "" {
+			of = "pod"
+			if fields["OfNamespace"] == "true" {
+				of = "pod, else namespace"
+			}
+		}
+		all = append(all, input{fields["Key"], of, fields["Default"] + fields["Form"], fields["Help"], ""})
+	}
+	return all
+}
+
+// text returns what a literal, or a constant of the package, stands for.
+func (s *source) text(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.Ident: // true and false
+		return e.Name
+	case *ast.SelectorExpr:
+		if s == nil {
+			return ""
+		}
+		return literal(s.values[e.Sel.Name])
+	}
+	return literal(e)
+}
+
+// optionTable lists the keys of the plugins' configuration that wanted chooses. Deprecated ones come last.
+func (in *pluginInputs) optionTable(wanted func(key string) bool) string {
+	rows := [][]string{{"Key", "Type", "Default", "Meaning"}}
+	var old [][]string
+	for _, o := range in.options {
+		if !wanted(o.name) {
+			continue
+		}
+		row := []string{code(o.name), o.kind, code(o.deflt), o.help}
+		if o.instead == "" {
+			rows = append(rows, row)
+			continue
+		}
+		row[3] += " Deprecated: use " + code(o.instead) + "."
+		old = append(old, row)
+	}
+	return table(append(rows, old...))
+}
+
+// ofIPAM chooses the keys that docs/ipam.md has; docs/cni.md has the others.
+func ofIPAM(key string) bool { return strings.HasPrefix(key, "ipam") }
+
+func ofCNI(key string) bool { return !ofIPAM(key) }
+
+func (in *pluginInputs) argumentTable() string {
+	rows := [][]string{{"CNI_ARGS", "Meaning"}}
+	for _, a := range in.arguments {
+		rows = append(rows, []string{code(a.name), a.help})
+	}
+	return table(rows)
+}
+
+func (in *pluginInputs) annotationTable() string {
+	rows := [][]string{{"Annotation", "On", "Value", "Meaning"}}
+	for _, a := range in.annotations {
+		rows = append(rows, []string{code(a.name), a.kind, a.deflt, a.help})
+	}
+	return table(rows)
+}
