@@ -1,9 +1,10 @@
-// Command calico is the CNI plugin that wires a pod: it has the address assigned, makes the link and annotates the pod.
+// Command calico is the CNI plugin that wires a pod: it assigns the address, makes the link and annotates the pod.
 package main
 
 import (
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/containernetworking/cni/pkg/skel"
 
@@ -13,9 +14,15 @@ import (
 
 func main() {
 	about := version.About("calico")
-	if len(os.Args) == 2 && os.Args[1] == "-v" {
+	switch {
+	case slices.Equal(os.Args[1:], []string{"-v"}):
 		fmt.Println(about)
-		return
+	case slices.Equal(os.Args[1:], []string{"-t"}):
+		if failure := cni.Probe(os.Stdin); failure != nil {
+			_ = failure.Print()
+			os.Exit(1)
+		}
+	default:
+		skel.PluginMainFuncs(cni.Funcs(), cni.Versions(), about)
 	}
-	skel.PluginMainFuncs(cni.Funcs(), cni.Versions(), about)
 }

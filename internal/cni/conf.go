@@ -26,6 +26,9 @@ const (
 	defaultLockFile = "/var/run/calico/ipam.lock"
 )
 
+// unversioned is the version of a configuration that has none, as Calico takes it.
+const unversioned = "0.2.0"
+
 // The values of datastore_type.
 const (
 	datastoreKubernetes = "kubernetes"
@@ -164,6 +167,7 @@ func readConf(stdin []byte, env config.Env) (netConf, error) {
 
 // complete fills in what the configuration does not say: from deprecated keys, from the environment, and the defaults.
 func (c *netConf) complete() {
+	c.CNIVersion = cmp.Or(c.CNIVersion, unversioned)
 	env := &c.env
 	for into, value := range map[*string]string{
 		&c.CalicoAPIGroup:        env.APIGroup,

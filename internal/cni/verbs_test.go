@@ -247,7 +247,7 @@ func TestCheckNeedsAResultToCompareWith(t *testing.T) {
 	}
 }
 
-// A runtime reads the result in the version of its configuration; an absent version is the specification's first.
+// A runtime reads the result in the version of its configuration; an absent version is 0.2.0, as for Calico.
 func TestEveryVersionOfTheSpecification(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -258,7 +258,7 @@ func TestEveryVersionOfTheSpecification(t *testing.T) {
 			out := w.host.call(t, c).ok(t).stdout
 			want := v
 			if v == "" {
-				want = "0.1.0"
+				want = "0.2.0"
 			}
 			if got, err := create.DecodeVersion([]byte(out)); err != nil || got != want {
 				t.Errorf("the result is of version %q (%v), want %q: %s", got, err, want, out)
@@ -292,6 +292,38 @@ func TestVersionCommand(t *testing.T) {
 		}
 		if out := h.exec(t, "/opt/cni/bin/"+plugin, nil, "", "-v").ok(t).stdout; !strings.Contains(out, plugin) {
 			t.Errorf("-v says %q", out)
+		}
+	}
+}
+
+// calico -t asks whether the datastore may be used, and nothing else.
+func TestDatastoreProbe(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	probe := func(stdin string) answer { return w.host.exec(t, "/opt/cni/bin/calico", nil, stdin, "-t") }
+	if out := probe(w.conf(t)).ok(t).stdout; out != "" {
+		t.Errorf("success prints %q", out)
+	}
+	if diff := cmp.Diff([]string{"calico GET clusterinformations"}, w.proxy.take()); diff != "" {
+		t.Errorf("requests (-want +got):\n%s", diff)
+	}
+	silent := w.host.listen(t)
+	defer silent.Close()
+	for _, tt := range []struct {
+		name, kubeconfig, stdin string
+		words                   []string
+	}{
+		{"not allowed", kubeconfig(w.proxy, w.api.barred), w.conf(t), []string{"HTTP 403", "clusterrole tortie-cni"}},
+		{"refused", kubeconfigFor("https://127.0.0.1:1", "", ""), w.conf(t), []string{"connection refused"}},
+		{"silent", kubeconfigFor("https://"+silent.Addr().String(), "", ""), w.conf(t), []string{"no answer", "deadline"}},
+		{"no kubeconfig", "", w.conf(t, set("kubernetes", map[string]any{"kubeconfig": "/none"})), []string{"/none"}},
+		{"no configuration", "", "", []string{"network configuration"}},
+	} {
+		w.host.write(t, kubeconfigPath, tt.kubeconfig)
+		a := probe(tt.stdin)
+		w.wantFailure(t, a, 100, tt.words...)
+		if a.took > 4*time.Second {
+			t.Errorf("%s: it took %v", tt.name, a.took)
 		}
 	}
 }
