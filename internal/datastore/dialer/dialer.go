@@ -26,13 +26,27 @@ const (
 // DeadAfter is how long a connection can be dead before the requests on it are told.
 const DeadAfter = pingAfter + pingTimeout
 
+// stagger is how long the next of several servers waits for the one before it to answer: RFC 8305's.
+const stagger = 250 * time.Millisecond
+
+// Error says that no connection came about: what was to be sent was not.
+type Error struct{ Err error }
+
+func (e *Error) Error() string { return e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
 // Transport returns an HTTP/2 transport that has one connection per server, over TLS as t says. Without t it speaks HTTP/2
-// from the first byte in the clear.
+// from the first byte in the clear. If servers are given, each a host:port, it connects to one of them whatever a URL says:
+// to the first, or if that does not answer at once, to the one that is the fastest.
 //
 // Requests that run at the same time share that connection. Those that wait for it while it is set up share the failure
-// too, if the server says nothing at all: otherwise each would wait for a time-out of its own, one after the other.
-func Transport(t *tls.Config) *http.Transport {
+// too, if the server says nothing at all: otherwise each would wait for a time-out of its own, one after the other. A request
+// that was not sent fails with an Error.
+func Transport(t *tls.Config, servers ...string) *http.Transport {
 	d := newDialer(t)
+	d.servers = servers
 	tr := &http.Transport{
 		DialContext:       d.plain,
 		DialTLSContext:    d.secure,
@@ -48,9 +62,10 @@ func Transport(t *tls.Config) *http.Transport {
 	return tr
 }
 
-// dialer remembers which servers were silent.
+// dialer opens connections, and remembers which servers were silent.
 type dialer struct {
 	tls     *tls.Config
+	servers []string
 	timeout time.Duration
 
 	mu     sync.Mutex // guards silent
@@ -70,21 +85,86 @@ func newDialer(t *tls.Config) *dialer {
 	return &dialer{tls: t, timeout: timeout, silent: map[string]silence{}}
 }
 
+// opener opens a connection to a server.
+type opener func(ctx context.Context, addr string) (net.Conn, error)
+
 // plain opens a TCP connection.
 func (d *dialer) plain(ctx context.Context, network, addr string) (net.Conn, error) {
-	return d.dial(ctx, addr, func(ctx context.Context) (net.Conn, error) {
+	return d.connect(ctx, addr, func(ctx context.Context, addr string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, network, addr)
 	})
 }
 
 // secure opens a TLS connection.
 func (d *dialer) secure(ctx context.Context, network, addr string) (net.Conn, error) {
-	return d.dial(ctx, addr, func(ctx context.Context) (net.Conn, error) {
+	return d.connect(ctx, addr, func(ctx context.Context, addr string) (net.Conn, error) {
 		return (&tls.Dialer{NetDialer: &net.Dialer{}, Config: d.tls}).DialContext(ctx, network, addr)
 	})
 }
 
-func (d *dialer) dial(ctx context.Context, addr string, open func(context.Context) (net.Conn, error)) (net.Conn, error) {
+func (d *dialer) connect(ctx context.Context, addr string, open opener) (net.Conn, error) {
+	servers := d.servers
+	if len(servers) == 0 {
+		servers = []string{addr}
+	}
+	conn, err := d.race(ctx, servers, open)
+	if err != nil {
+		return nil, &Error{err}
+	}
+	return conn, nil
+}
+
+// attempt is how one server's part in a race ended.
+type attempt struct {
+	conn net.Conn
+	err  error
+}
+
+// race returns the first connection that is ready. The servers start in their order, each a little after the one before it,
+// or as soon as one has failed.
+func (d *dialer) race(ctx context.Context, servers []string, open opener) (net.Conn, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // the others give up
+	ended := make(chan attempt)
+	turn := time.NewTimer(0)
+	defer turn.Stop()
+	var errs []error
+	for started := 0; ; {
+		select {
+		case <-turn.C:
+			if started == len(servers) {
+				continue
+			}
+			addr := servers[started]
+			started++
+			go func() {
+				conn, err := d.dial(ctx, addr, open)
+				ended <- attempt{conn, err}
+			}()
+			turn.Reset(stagger)
+		case a := <-ended:
+			if a.err == nil {
+				go closeLosers(ended, started-len(errs)-1)
+				return a.conn, nil
+			}
+			if errs = append(errs, a.err); len(errs) == len(servers) {
+				return nil, errors.Join(errs...)
+			}
+			turn.Reset(0)
+		}
+	}
+}
+
+func closeLosers(ended <-chan attempt, n int) {
+	for range n {
+		if a := <-ended; a.err == nil {
+			a.conn.Close()
+		}
+	}
+}
+
+// dial opens a connection within the time that it may take.
+func (d *dialer) dial(ctx context.Context, addr string, open opener) (net.Conn, error) {
 	d.mu.Lock()
 	s := d.silent[addr]
 	d.mu.Unlock()
@@ -94,7 +174,7 @@ func (d *dialer) dial(ctx context.Context, addr string, open func(context.Contex
 	began := time.Now()
 	limited, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
-	conn, err := open(limited)
+	conn, err := open(limited, addr)
 	if isTimeout(err) && !endsBefore(ctx, began.Add(d.timeout)) {
 		err = fmt.Errorf("%s was silent for %v: %w", addr, d.timeout, err)
 		d.mu.Lock()

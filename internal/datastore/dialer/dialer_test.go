@@ -3,6 +3,7 @@ package dialer
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -143,6 +144,51 @@ func TestPlainHTTP2(t *testing.T) {
 	wg.Wait()
 	if n := connections.Load(); n != 1 {
 		t.Errorf("%d connections, want 1", n)
+	}
+}
+
+// Of several servers the first that answers is taken: a refusal is passed over at once, silence after a moment.
+func TestRace(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	gone, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone.Close()
+	good, refusing, silent := l.Addr().String(), gone.Addr().String(), deaf(t)
+	for _, c := range []struct {
+		name    string
+		servers []string
+		within  time.Duration
+	}{
+		{"the first", []string{good, silent}, stagger},
+		{"after a refusal", []string{refusing, refusing, good}, stagger},
+		{"after silence", []string{silent, good}, 2 * stagger},
+		{"after both", []string{silent, refusing, good}, 2 * stagger},
+	} {
+		d := newDialer(nil)
+		d.servers = c.servers
+		began := time.Now()
+		conn, err := d.plain(t.Context(), "tcp", "nowhere:1")
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		if conn.RemoteAddr().String() != good || time.Since(began) > c.within {
+			t.Errorf("%s: connected to %s after %v, want %s within %v", c.name, conn.RemoteAddr(), time.Since(began), good, c.within)
+		}
+		conn.Close()
+	}
+	d := newDialer(nil)
+	d.timeout, d.servers = shortTimeout, []string{silent, refusing}
+	_, err = d.plain(t.Context(), "tcp", "nowhere:1")
+	var failed *Error
+	if !errors.As(err, &failed) || !strings.Contains(err.Error(), silent) || !strings.Contains(err.Error(), refusing) {
+		t.Errorf("error %v, want an Error that names both servers", err)
 	}
 }
 

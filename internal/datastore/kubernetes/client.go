@@ -112,8 +112,8 @@ type request struct {
 // do sends a request and replaces what out points to by the answer (unless out is nil); on an error out stays as it was.
 //
 // It tries again, with growing and jittered pauses, when the server said that it did not take the request (429, 503 with
-// Retry-After) and, for reads, when there was no answer or a 503. A write without an answer may have landed: the caller has
-// to read before it decides, so it is told ErrUnavailable.
+// Retry-After), when there was no connection to send it over and, for reads, when there was no answer or a 503. A write that
+// was sent may have landed: the caller has to read before it decides, so it is told ErrUnavailable.
 func (c *client) do(ctx context.Context, r request, out any) error {
 	var payload []byte
 	if r.body != nil {
@@ -151,7 +151,8 @@ func (c *client) try(ctx context.Context, r request, payload []byte, out any) (t
 	resp, body, err := c.exchange(req)
 	if err != nil {
 		retry := noRetry
-		if r.method == http.MethodGet && ctx.Err() == nil {
+		var unsent *dialer.Error
+		if (r.method == http.MethodGet || errors.As(err, &unsent)) && ctx.Err() == nil {
 			retry = 0
 		}
 		return retry, c.unreachable(r, err)

@@ -239,6 +239,37 @@ func TestUnreachableServer(t *testing.T) {
 	}
 }
 
+// A write that could not be sent is tried again: an API server that restarts is back in a moment.
+func TestWriteIsSentOnceTheServerIsBack(t *testing.T) {
+	t.Parallel()
+	f := newFaulty(t, ok)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	l.Close()
+	cfg := f.config()
+	cfg.Server, cfg.ServerName = "https://"+addr, "example.com"
+	back := make(chan error, 1)
+	go func() {
+		time.Sleep(100 * time.Millisecond)
+		l, err := net.Listen("tcp", addr)
+		back <- err
+		if err == nil {
+			defer l.Close()
+			forward(l, f.Listener.Addr().String(), func(c net.Conn) net.Conn { return c })
+		}
+	}()
+	err = update(t.Context(), open(t, cfg))
+	if err := <-back; err != nil {
+		t.Fatal(err)
+	}
+	if err != nil || len(f.requests()) != 1 {
+		t.Errorf("error %v, %d requests, want one", err, len(f.requests()))
+	}
+}
+
 // A machine that is switched off costs one time-out, however many requests wait for it and however often they are tried.
 func TestDeadServerIsNoticedOnce(t *testing.T) {
 	t.Parallel()
@@ -445,26 +476,32 @@ func newLink(t *testing.T, to string) *link {
 	}
 	k := &link{Listener: l}
 	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			in, err := l.Accept()
-			if err != nil {
-				return
-			}
-			out, err := net.Dial("tcp", to)
-			if err != nil {
-				in.Close()
-				continue
-			}
-			g := &gate{Conn: in}
-			k.mu.Lock()
-			k.all = append(k.all, g)
-			k.mu.Unlock()
-			go func() { io.Copy(out, g); out.Close() }()
-			go func() { io.Copy(in, out); in.Close() }()
-		}
-	}()
+	go forward(l, to, func(in net.Conn) net.Conn {
+		g := &gate{Conn: in}
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.all = append(k.all, g)
+		return g
+	})
 	return k
+}
+
+// forward passes what comes in on the connections of l on to a server, as wrap lets it.
+func forward(l net.Listener, to string, wrap func(net.Conn) net.Conn) {
+	for {
+		in, err := l.Accept()
+		if err != nil {
+			return
+		}
+		out, err := net.Dial("tcp", to)
+		if err != nil {
+			in.Close()
+			continue
+		}
+		from := wrap(in)
+		go func() { io.Copy(out, from); out.Close() }()
+		go func() { io.Copy(in, out); in.Close() }()
+	}
 }
 
 func (k *link) cut() {
