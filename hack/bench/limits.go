@@ -113,9 +113,9 @@ func (r *results) burst(name string, size int) *burst {
 func judgeRequests(a asked, b budget) verdict {
 	v := verdict{
 		what:     a.operation + " of " + a.subject + ", requests",
-		measured: fmt.Sprintf("%d in %d rounds", len(a.requests), a.rounds),
+		measured: fmt.Sprintf("%d in %d rounds", a.count(), len(a.requests)),
 		limit:    fmt.Sprintf("≤ %d in ≤ %d", b.requests, b.rounds),
-		met:      len(a.requests) <= b.requests && (b.rounds == 0 || a.rounds <= b.rounds),
+		met:      a.count() <= b.requests && (b.rounds == 0 || len(a.requests) <= b.rounds),
 	}
 	if b.rounds == 0 {
 		v.limit = fmt.Sprintf("≤ %d", b.requests)

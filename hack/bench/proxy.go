@@ -77,13 +77,19 @@ func (p *proxy) kubeconfig(token string) string {
 	return strings.Replace(text, "cluster: {server", "cluster: {tls-server-name: example.com, server", 1)
 }
 
-// take returns what was asked since the last take, and in how many rounds and connections.
-func (p *proxy) take() (requests []string, inRounds, connections int) {
+// take returns what was asked since the last take, round by round, and over how many connections.
+func (p *proxy) take() (requests [][]string, connections int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	requests, inRounds, connections = p.requests, rounds(p.times), p.connections
+	for i, round := range rounds(p.times) {
+		for len(requests) < round {
+			requests = append(requests, nil)
+		}
+		requests[round-1] = append(requests[round-1], p.requests[i])
+	}
+	connections = p.connections
 	p.requests, p.times, p.connections = nil, nil, 0
-	return requests, inRounds, connections
+	return requests, connections
 }
 
 // requestName names a request by verb and resource, such as "PATCH pods/status".

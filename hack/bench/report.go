@@ -224,9 +224,9 @@ func (r *results) writeRequests(w *bytes.Buffer) {
 		return
 	}
 	w.WriteString("## Requests to the API server\n\nCounted by a proxy that holds each request, so that a round is what runs at the same time.\n\n")
-	t := table{{"", "operation", "requests", "rounds", "connections", "which"}}
+	t := table{{"", "operation", "requests", "rounds", "connections", "round by round"}}
 	for _, a := range r.asked {
-		t.row(a.subject, a.operation, fmt.Sprint(len(a.requests)), fmt.Sprint(a.rounds), fmt.Sprint(a.connections), summary(a.requests))
+		t.row(a.subject, a.operation, fmt.Sprint(a.count()), fmt.Sprint(len(a.requests)), fmt.Sprint(a.connections), summary(a.requests))
 	}
 	t.write(w)
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -12,9 +13,16 @@ import (
 type asked struct {
 	subject     string
 	operation   string
-	requests    []string
-	rounds      int
+	requests    [][]string // by round
 	connections int
+}
+
+func (a asked) count() int {
+	n := 0
+	for _, round := range a.requests {
+		n += len(round)
+	}
+	return n
 }
 
 // Operations whose requests are counted.
@@ -73,10 +81,9 @@ func (p *proxy) count(c *cluster, s subject, n *node) ([]asked, error) {
 		if _, _, err := step.box.do(c, step.verb); err != nil {
 			return nil, err
 		}
-		requests, inRounds, connections := p.take()
+		requests, connections := p.take()
 		if step.name != "" {
-			slices.Sort(requests)
-			all = append(all, asked{s.name, step.name, requests, inRounds, connections})
+			all = append(all, asked{s.name, step.name, requests, connections})
 		}
 	}
 	return all, nil
@@ -99,20 +106,22 @@ func (c *cluster) settle() error {
 	return nil
 }
 
-// summary lists requests with how often they were made.
-func summary(requests []string) string {
-	var parts []string
-	for i := 0; i < len(requests); {
-		n := 1
-		for i+n < len(requests) && requests[i+n] == requests[i] {
-			n++
+// summary lists requests with how often they were made, round by round.
+func summary(requests [][]string) string {
+	var texts []string
+	for i, round := range requests {
+		times := map[string]int{}
+		for _, r := range round {
+			times[r]++
 		}
-		text := requests[i]
-		if n > 1 {
-			text = fmt.Sprintf("%s ×%d", text, n)
+		var parts []string
+		for _, r := range slices.Sorted(maps.Keys(times)) {
+			if times[r] > 1 {
+				r = fmt.Sprintf("%s ×%d", r, times[r])
+			}
+			parts = append(parts, r)
 		}
-		parts = append(parts, text)
-		i += n
+		texts = append(texts, fmt.Sprintf("%d: %s", i+1, strings.Join(parts, ", ")))
 	}
-	return strings.Join(parts, ", ")
+	return strings.Join(texts, "; ")
 }

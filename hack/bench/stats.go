@@ -53,17 +53,24 @@ func (c costs) spread() (low, high time.Duration) {
 // interval is when something ran, measured from any one moment.
 type interval struct{ start, end time.Duration }
 
-// rounds is the length of the longest chain in which each begins after the one before has ended: of requests, how often a
-// process waited for an answer before it asked again.
-func rounds(all []interval) int {
-	byEnd := slices.SortedFunc(slices.Values(all), func(a, b interval) int { return int(a.end - b.end) })
-	n, last := 0, time.Duration(math.MinInt64)
-	for _, i := range byEnd {
-		if i.start >= last {
-			n, last = n+1, i.end
+// rounds numbers what ran by the round in which it did: one more than the last of those that had ended when it started. Of
+// requests, a round is an answer for which the process has waited.
+func rounds(all []interval) []int {
+	order := make([]int, len(all))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return int(all[a].end - all[b].end) })
+	round := make([]int, len(all))
+	for n, i := range order {
+		round[i] = 1
+		for _, before := range order[:n] {
+			if all[before].end <= all[i].start {
+				round[i] = max(round[i], round[before]+1)
+			}
 		}
 	}
-	return n
+	return round
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
