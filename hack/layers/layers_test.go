@@ -21,17 +21,17 @@ var doors = map[string][]string{
 	"github.com/mdlayher/netlink":    {"internal/nat"},
 	"github.com/google/nftables":     {"internal/nat"},
 	"github.com/osrg/gobgp":          {"internal/bgp"},
-	"k8s.io/client-go":               {"internal/kube", "internal/install", "internal/labtest"},
-	"k8s.io/apimachinery":            {"internal/kube", "internal/install", "internal/labtest"},
-	"k8s.io/api":                     {"internal/install"},
+	"k8s.io/client-go":               {"internal/kube", "internal/install", "internal/labtest", "internal/cnitest"},
+	"k8s.io/apimachinery":            {"internal/kube", "internal/install", "internal/labtest", "internal/cnitest"},
+	"k8s.io/api":                     {"internal/install", "internal/cnitest"},
 	"github.com/prometheus":          {"internal/node"},
-	"os/exec":                        {"internal/labtest", "internal/netlinkx/netnstest"}, // the agent and the plugins run no programs; libcni runs IPAM's
+	"os/exec":                        {"internal/labtest", "internal/netlinkx/netnstest", "internal/cnitest"}, // the agent and the plugins run no programs; libcni runs IPAM's
 }
 
 // levels orders the packages: each imports only packages of lower levels. A new package must be given its place here.
 var levels = []string{
 	"cmd/calico cmd/calico-ipam cmd/install cmd/node",
-	"internal/node internal/cni",
+	"internal/node internal/cni internal/cnitest",
 	"internal/install internal/kube internal/labtest",
 	"internal/bgp internal/encap internal/fib internal/nat internal/podnet",
 	"internal/ipam internal/netlinkx/netnstest internal/facts internal/journal internal/podnote",
@@ -49,7 +49,7 @@ var (
 	notPure         = []string{"os", "net", "net/http", "syscall", "context", "io", "golang.org/x/sys", module + "internal/datastore"}
 	environment     = []string{"Getenv", "LookupEnv", "Environ", "ExpandEnv"}
 	endings         = map[string][]string{"os": {"Exit"}, "log": {"Fatal", "Fatalf", "Fatalln", "Panic", "Panicf", "Panicln"}}
-	testOnly        = []string{"internal/labtest", "internal/netlinkx/netnstest", "internal/datastore/datastoretest"}
+	testOnly        = []string{"internal/labtest", "internal/cnitest", "internal/netlinkx/netnstest", "internal/datastore/datastoretest"}
 	mayReadSettings = "internal/config"
 )
 

@@ -1,0 +1,275 @@
+package chaos
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"golang.org/x/sys/unix"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/cnitest"
+	"github.com/tortie-net/tortie/internal/names"
+	"github.com/tortie-net/tortie/internal/netlinkx"
+)
+
+const (
+	network        = "chaos-net"
+	kubeconfigPath = "/etc/cni/net.d/calico-kubeconfig"
+	nodenamePath   = "/var/lib/calico/nodename"
+	logPath        = "/var/log/calico/cni/cni.log"
+	journalPath    = "/var/lib/calico/tortie/journal"
+	netnsPath      = "/var/run/netns"
+)
+
+// node is one machine of the cluster.
+type node struct {
+	*cnitest.Host
+	*cluster
+	name string
+	conf map[string]any
+	pods []*pod
+}
+
+// shape is what nodes differ in.
+type shape struct {
+	pods int
+	dual bool   // both families
+	ipam string // ipam.type
+}
+
+func (c *cluster) newNode(t testing.TB, name string, s shape) *node {
+	t.Helper()
+	n := &node{Host: cnitest.NewHost(t, programs), cluster: c, name: name}
+	c.create(t, &api.Node{Meta: api.Meta{Name: name}})
+	l := n.Listen(t)
+	c.forward(t, l)
+	n.Write(t, kubeconfigPath, c.kubeconfig(l.Addr().String()))
+	n.Write(t, nodenamePath, name+"\n")
+	ipam := map[string]any{"type": s.ipam}
+	if s.dual {
+		ipam["assign_ipv4"], ipam["assign_ipv6"] = "true", "true"
+	}
+	n.conf = map[string]any{
+		"name": network, "cniVersion": "1.0.0", "type": "calico", "log_level": "info", "log_file_path": logPath,
+		"datastore_type": "kubernetes", "nodename": name, "mtu": 1440,
+		"ipam": ipam, "policy": map[string]any{"type": "k8s"}, "kubernetes": map[string]any{"kubeconfig": kubeconfigPath},
+	}
+	for i := range s.pods {
+		p := &pod{node: n, name: fmt.Sprintf("%s-pod-%d", name, i)}
+		p.uid = c.createPod(t, name, p.name)
+		n.pods = append(n.pods, p)
+	}
+	return n
+}
+
+// pod is a pod of a node. It has one sandbox after the other.
+type pod struct {
+	*node
+	name, uid string
+	made      int
+	sandbox   *sandbox // nil: none, or one that is being made or ended
+}
+
+// annotatedIP returns the address that the pod is said to have.
+func (p *pod) annotatedIP(t testing.TB) string {
+	t.Helper()
+	obj, err := p.core.CoreV1().Pods(namespace).Get(t.Context(), p.name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return obj.Annotations[api.AnnotationPodIP]
+}
+
+// sandbox is one attempt of the runtime at a pod: a container ID and a network namespace.
+type sandbox struct {
+	*pod
+	container string
+	ns        *netlinkx.Namespace
+	path      string
+	addrs     []netip.Addr // once an ADD has succeeded
+}
+
+func (p *pod) newSandbox() (*sandbox, error) {
+	p.made++
+	s := &sandbox{pod: p, container: fmt.Sprintf("%s-%d", p.name, p.made)}
+	s.path = filepath.Join(netnsPath, s.container)
+	var err error
+	if s.ns, err = netlinkx.NewNamespace(); err != nil {
+		return nil, err
+	}
+	return s, p.Try(func() error {
+		if err := os.MkdirAll(netnsPath, 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(s.path, nil, 0o600); err != nil {
+			return err
+		}
+		return unix.Mount(s.ns.Path(), s.path, "", unix.MS_BIND, "")
+	})
+}
+
+// end takes the namespace away, after DEL has succeeded.
+func (s *sandbox) end() error {
+	if err := s.ns.Close(); err != nil {
+		return err
+	}
+	return s.Try(func() error {
+		if err := unix.Unmount(s.path, unix.MNT_DETACH); err != nil {
+			return err
+		}
+		return os.Remove(s.path)
+	})
+}
+
+func (s *sandbox) handle() string { return names.PodHandle(network, s.container) }
+
+// answer is what a runtime sees of a process that has ended.
+type answer struct {
+	stdout, stderr    string
+	exit              int
+	killed            bool
+	called, completed time.Duration
+}
+
+func (a answer) String() string {
+	if a.killed {
+		return "killed"
+	}
+	return fmt.Sprintf("exit %d after %v: %s%s", a.exit, (a.completed - a.called).Round(time.Millisecond), a.stdout, a.stderr)
+}
+
+// execTimeout is longer than the plugins' own deadline: to reach it is a bug.
+const execTimeout = 3 * time.Minute
+
+// call executes the plugin for a sandbox as containerd does. With a kill time above zero, the plugin and all processes that it
+// has started are killed when they run for so long.
+func (s *sandbox) call(command string, h *history, kill time.Duration) (answer, error) {
+	conf, err := json.Marshal(s.conf)
+	if err != nil {
+		return answer{}, err
+	}
+	var stdout, stderr bytes.Buffer
+	cmd := exec.Command(filepath.Join(cnitest.BinDir, "calico"))
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(conf), &stdout, &stderr
+	cmd.Env = []string{
+		"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + s.container, "CNI_NETNS=" + s.path, "CNI_IFNAME=eth0", "CNI_PATH=" + cnitest.BinDir,
+		fmt.Sprintf("CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=%s;K8S_POD_NAME=%s;K8S_POD_INFRA_CONTAINER_ID=%s;K8S_POD_UID=%s",
+			namespace, s.pod.name, s.container, s.uid),
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a group of its own: a kill reaches the IPAM plugin that it executes
+	a := answer{called: h.now()}
+	if err := s.Try(cmd.Start); err != nil { // a process is in the namespaces of the thread that starts it
+		return a, err
+	}
+	if kill <= 0 {
+		kill = execTimeout
+	}
+	killer := time.AfterFunc(kill, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
+	err = cmd.Wait()
+	killer.Stop()
+	a.completed, a.stdout, a.stderr = h.now(), stdout.String(), stderr.String()
+	if cmd.ProcessState == nil {
+		return a, err
+	}
+	a.exit = cmd.ProcessState.ExitCode()
+	a.killed = cmd.ProcessState.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL
+	if a.killed && kill == execTimeout {
+		return a, fmt.Errorf("%s of %s did not end within %v", command, s.container, execTimeout)
+	}
+	return a, nil
+}
+
+// addresses decodes what ADD printed.
+func (a answer) addresses() ([]netip.Addr, error) {
+	var res types100.Result
+	if err := json.Unmarshal([]byte(a.stdout), &res); err != nil {
+		return nil, fmt.Errorf("result of ADD %q: %w", a.stdout, err)
+	}
+	var addrs []netip.Addr
+	for _, ip := range res.IPs {
+		addr, _ := netip.AddrFromSlice(ip.Address.IP)
+		addrs = append(addrs, addr.Unmap())
+	}
+	return addrs, nil
+}
+
+// journalled says whether the node still has to release the sandbox's addresses.
+func (s *sandbox) journalled() (found bool, err error) {
+	err = s.Try(func() error {
+		_, err := os.Stat(filepath.Join(journalPath, s.handle()+".json"))
+		if os.IsNotExist(err) {
+			return nil
+		}
+		found = err == nil
+		return err
+	})
+	return found, err
+}
+
+// leftovers lists what a node without sandboxes should not have: links, routes and files.
+func (n *node) leftovers(t testing.TB) []string {
+	t.Helper()
+	var found []string
+	links, err := n.Conn.Links()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range links {
+		if l.Kind == "veth" && l.Name != "eth0" {
+			found = append(found, fmt.Sprintf("%s: link %s", n.name, l.Name))
+		}
+	}
+	for _, family := range []netlinkx.Family{netlinkx.IPv4, netlinkx.IPv6} {
+		routes, err := n.Conn.Routes(netlinkx.RouteFilter{Family: family})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range routes {
+			if inPools(r.Dst.Addr()) {
+				found = append(found, fmt.Sprintf("%s: route %s", n.name, r))
+			}
+		}
+	}
+	n.On(t, func() error {
+		files, err := strangeFiles()
+		for _, f := range files {
+			found = append(found, fmt.Sprintf("%s: file %s", n.name, f))
+		}
+		return err
+	})
+	return found
+}
+
+// ownFiles are what a node may have in the directories of Calico and Tortie. The journal's directory stays, empty.
+var ownFiles = []string{kubeconfigPath, nodenamePath, logPath, "/run/calico/ipam.lock"}
+
+func strangeFiles() ([]string, error) {
+	var found []string
+	for _, dir := range []string{"/etc", "/run", "/var"} {
+		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			if d.Type().IsRegular() && !slices.Contains(ownFiles, path) {
+				found = append(found, path)
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return found, nil
+}

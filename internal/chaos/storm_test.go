@@ -1,0 +1,313 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/labtest"
+)
+
+const (
+	// processes is how many ADD and DEL the storm has at least.
+	processes = 2000
+	// processesInOutages is how many it has while the API server dies now and then.
+	processesInOutages = 500
+	outages            = 4
+	// generations is how many pools follow each other: in each, nodes race for their first blocks.
+	generations = 5
+	// watchInterval is how often an observer reads all blocks.
+	watchInterval = 250 * time.Millisecond
+)
+
+// fleet is the nodes of a storm. Half of them have more pods than their share of the pool's blocks has addresses, so that
+// they borrow from others. Two assign both families, two execute calico-ipam under another name, as calico executes any IPAM
+// plugin that it does not know.
+func (c *cluster) fleet(t testing.TB) []*node {
+	var nodes []*node
+	for i := range 8 {
+		s := shape{pods: 4, ipam: "calico-ipam"}
+		if i%2 == 0 {
+			s.pods = 9
+		}
+		s.dual = i == 0 || i == 1
+		if i == 2 || i == 3 {
+			s.ipam = delegate
+		}
+		nodes = append(nodes, c.newNode(t, fmt.Sprintf("node-%d", i), s))
+	}
+	return nodes
+}
+
+// pool returns the pool of a generation: 64 addresses in 8 blocks.
+func pool(generation int, v6 bool) *api.IPPool {
+	p := &api.IPPool{Meta: api.Meta{Name: fmt.Sprintf("pool-v4-%d", generation)}}
+	p.Spec.CIDR, p.Spec.BlockSize = fmt.Sprintf("10.64.%d.0/26", generation), 29
+	if v6 {
+		p.Name = fmt.Sprintf("pool-v6-%d", generation)
+		p.Spec.CIDR, p.Spec.BlockSize = fmt.Sprintf("fd64::%d:0/122", generation), 125
+	}
+	p.Spec.NodeSelector = "all()"
+	return p
+}
+
+// setDisabled changes whether addresses are assigned from a pool.
+func (c *cluster) setDisabled(ctx context.Context, p *api.IPPool, disabled bool) error {
+	if err := c.store.Get(ctx, p); err != nil {
+		return err
+	}
+	p.Spec.Disabled = disabled
+	return c.store.Update(ctx, p)
+}
+
+// rotate lets one pool follow the other as the storm goes on.
+func (st *storm) rotate(ctx context.Context, pools [][]*api.IPPool) error {
+	for i := 1; i < len(pools); i++ {
+		for st.done() < st.target*i/len(pools) {
+			select {
+			case <-time.After(20 * time.Millisecond):
+			case <-ctx.Done():
+				return nil
+			}
+		}
+		for family := range pools[i] {
+			if err := st.setDisabled(ctx, pools[i][family], false); err != nil {
+				return err
+			}
+			if err := st.setDisabled(ctx, pools[i-1][family], true); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// watch reads all blocks again and again, until ctx ends. Each list shows one moment between its call and its return.
+func (st *storm) watch(ctx context.Context) error {
+	for {
+		if err := st.look(ctx); err != nil && ctx.Err() == nil && !st.outages {
+			return err
+		}
+		select {
+		case <-time.After(watchInterval):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (st *storm) look(ctx context.Context) error {
+	var blocks api.IPAMBlockList
+	op := operation{kind: read, called: st.now()}
+	if err := st.store.List(ctx, &blocks, datastore.ListOptions{}); err != nil {
+		return err
+	}
+	op.completed = st.now()
+	held, err := holders(blocks.Items)
+	if err != nil {
+		return err
+	}
+	op.held = held
+	st.add(op)
+	type family struct {
+		handle string
+		v6     bool
+	}
+	first := map[family]netip.Addr{}
+	for a, handle := range held {
+		f := family{handle, a.Is6()}
+		if other, ok := first[f]; ok {
+			st.blameOnce(handle, "at %v, %s holds %s and %s", op.completed.Round(time.Millisecond), handle, a, other)
+		}
+		first[f] = a
+	}
+	for i := range blocks.Items {
+		for _, fault := range blockFaults(&blocks.Items[i]) {
+			st.blameOnce(blocks.Items[i].Name, "at %v, block %s: %s", op.completed.Round(time.Millisecond), blocks.Items[i].Name, fault)
+		}
+	}
+	return nil
+}
+
+// live returns what the sandboxes that run were given.
+func (st *storm) live() map[string][]netip.Addr {
+	all := map[string][]netip.Addr{}
+	for _, n := range st.nodes {
+		for _, p := range n.pods {
+			if p.sandbox != nil {
+				all[p.sandbox.handle()] = p.sandbox.addrs
+			}
+		}
+	}
+	return all
+}
+
+// audit notes what is wrong in the datastore now that nobody works on it.
+func (st *storm) audit(ctx context.Context, when string) (*contents, error) {
+	all, err := st.contents(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range all.audit(st.live()) {
+		st.blame("%s: %s", when, w)
+	}
+	return all, nil
+}
+
+// mend lets every node assign and release once, nobody being killed, from each pool.
+func (st *storm) mend(ctx context.Context) error {
+	for _, n := range st.nodes {
+		k := &kubelet{storm: st, peaceful: true}
+		s, err := n.pods[0].newSandbox()
+		if err != nil {
+			return err
+		}
+		for _, verb := range []string{"ADD", "DEL"} {
+			if a, err := k.call(s, verb); err != nil || a.exit != 0 {
+				return fmt.Errorf("%s on %s after the storm: %v, %w", verb, n.name, a, err)
+			}
+		}
+		if err := s.end(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkNodes notes what nodes and pods have kept of sandboxes that are gone.
+func (st *storm) checkNodes(t testing.TB) {
+	t.Helper()
+	for _, n := range st.nodes {
+		for _, l := range n.leftovers(t) {
+			st.blame("left over: %s", l)
+		}
+		for _, p := range n.pods {
+			if ip := p.annotatedIP(t); ip != "" {
+				st.blame("left over: pod %s is said to have %s", p.name, ip)
+			}
+		}
+	}
+}
+
+// TestKilledPlugins: whenever plugins are killed, no address is given to two containers, and what the killed have left is
+// gone once their containers have seen a DEL.
+func TestKilledPlugins(t *testing.T) {
+	c := newCluster(t, labtest.API(t))
+	st := newStorm(c, c.fleet(t), processes)
+	before := c.conflicts(t)
+	st.rage(t, nil)
+	t.Logf("%d conflicts", c.conflicts(t)-before)
+	if st.count["killed ADD"]+st.count["killed DEL"] < processes/4 {
+		t.Errorf("only %d processes were killed", st.count["killed ADD"]+st.count["killed DEL"])
+	}
+}
+
+// TestKilledServer: the same while the API server dies and comes back again and again.
+func TestKilledServer(t *testing.T) {
+	server := labtest.NewServer(t)
+	c := newCluster(t, server.Kubeconfig())
+	st := newStorm(c, c.fleet(t), processesInOutages)
+	st.outages, st.kills = true, 0.2
+	st.rage(t, func(ctx context.Context) error {
+		for i := range outages {
+			for st.done() < st.target*(i+1)/(outages+1) {
+				select {
+				case <-time.After(20 * time.Millisecond):
+				case <-ctx.Done():
+					return nil
+				}
+			}
+			if err := errors.Join(server.Kill(), server.Start()); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// rage runs a storm, beside whatever else is to happen meanwhile, and checks everything during and after it.
+func (st *storm) rage(t *testing.T, meanwhile func(context.Context) error) {
+	pools := make([][]*api.IPPool, generations)
+	for i := range pools {
+		pools[i] = []*api.IPPool{pool(i, false), pool(i, true)}
+		for _, p := range pools[i] {
+			p.Spec.Disabled = i > 0
+			st.create(t, p)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	defer st.report(t)
+	g, storming := errgroup.WithContext(ctx)
+	watching, stop := context.WithCancel(storming)
+	var watcher sync.WaitGroup
+	watcher.Go(func() {
+		if err := st.watch(watching); err != nil {
+			st.blame("watch the blocks: %v", err)
+		}
+	})
+	g.Go(func() error { return st.blow(storming) })
+	g.Go(func() error { return st.rotate(storming, pools) })
+	if meanwhile != nil {
+		g.Go(func() error { return meanwhile(storming) })
+	}
+	err := g.Wait()
+	stop()
+	watcher.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%v: %v", st.now().Round(time.Second), st.summary())
+	if err := st.aftermath(ctx, t); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	for _, w := range st.check() {
+		st.blame("no order of these operations makes sense:\n%s", w)
+	}
+	t.Logf("checked %d operations in %v", len(st.ops), time.Since(start).Round(time.Millisecond))
+}
+
+func (st *storm) aftermath(ctx context.Context, t *testing.T) error {
+	if !st.outages {
+		if _, err := st.audit(ctx, "with sandboxes"); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(st.look(ctx), st.drain(ctx), st.look(ctx)); err != nil {
+		return err
+	}
+	if _, err := st.audit(ctx, "without sandboxes"); err != nil {
+		return err
+	}
+	st.checkNodes(t)
+	if err := st.mend(ctx); err != nil {
+		return err
+	}
+	all, err := st.audit(ctx, "after one more assignment on each node")
+	if err != nil {
+		return err
+	}
+	t.Logf("%d blocks, %d claims; %q", len(all.blocks.Items), len(all.affinities.Items), all.unconfirmed())
+	return nil
+}
+
+func (st *storm) summary() string {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	text := ""
+	for _, what := range slices.Sorted(maps.Keys(st.count)) {
+		text += fmt.Sprintf("%d %s, ", st.count[what], what)
+	}
+	return text + fmt.Sprintf("usual times %v", st.usual)
+}

@@ -1,0 +1,69 @@
+package cnitest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/tortie-net/tortie/internal/labtest"
+)
+
+// Programs is a directory of programs, built for a test binary as for a release.
+type Programs struct {
+	packages []string
+	links    map[string]string // by the further name
+	once     sync.Once
+	dir      string
+	err      error
+}
+
+// NewPrograms returns programs that are built when a test first asks for them. Packages are directories of the repository.
+func NewPrograms(packages ...string) *Programs {
+	return &Programs{packages: packages, links: map[string]string{}}
+}
+
+// Link gives a program a further name.
+func (p *Programs) Link(program, name string) *Programs {
+	p.links[name] = program
+	return p
+}
+
+// Dir returns the directory, in which each program has the name of its package.
+func (p *Programs) Dir(t testing.TB) string {
+	t.Helper()
+	p.once.Do(func() { p.err = p.build() })
+	if p.err != nil {
+		t.Fatal(p.err)
+	}
+	return p.dir
+}
+
+// Remove removes the directory, if there is one, at the end of the test binary.
+func (p *Programs) Remove() {
+	if p.dir != "" {
+		os.RemoveAll(p.dir)
+	}
+}
+
+func (p *Programs) build() (err error) {
+	if p.dir, err = os.MkdirTemp("", "tortie-plugins-"); err != nil {
+		return err
+	}
+	for _, pkg := range p.packages {
+		build := exec.Command("go", "build", "-o", filepath.Join(p.dir, filepath.Base(pkg)), "./"+pkg)
+		build.Dir = labtest.Root()
+		build.Env = append(build.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			return fmt.Errorf("build %s: %w\n%s", pkg, err, out)
+		}
+	}
+	for name, program := range p.links {
+		if err := os.Symlink(program, filepath.Join(p.dir, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
