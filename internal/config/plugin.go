@@ -1,6 +1,9 @@
 package config
 
 import (
+	"log/slog"
+	"net"
+	"path/filepath"
 	"strconv"
 	"strings"
 )
@@ -123,4 +126,54 @@ func (p *problems) interfacePrefix(name, value string) string {
 
 func isNameRune(r rune) bool {
 	return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("_.-", r)
+}
+
+// RawUpgrade is the environment of calico-ipam -upgrade as it is written, beside that of the plugins. It runs in a pod.
+type RawUpgrade struct {
+	NodeName    string `env:"KUBERNETES_NODE_NAME" default:"" help:"Name of this node in Kubernetes. Required; set it from spec.nodeName."`
+	BinDir      string `env:"HOST_CNI_BIN_DIR" default:"/host/opt/cni/bin" help:"Where the host's directory of CNI plugins is mounted."`
+	ServiceHost string `env:"KUBERNETES_SERVICE_HOST" default:"" help:"Address of the API server; Kubernetes sets it in every pod. Not used with KUBECONFIG or K8S_API_ENDPOINT."`
+	ServicePort string `env:"KUBERNETES_SERVICE_PORT" default:"443" help:"Port of the API server."`
+	AccountDir  string `env:"SERVICE_ACCOUNT_DIR" default:"/var/run/secrets/kubernetes.io/serviceaccount" help:"Where Kubernetes mounts this pod's own token and the cluster's CA."`
+	LogLevel    string `env:"LOG_LEVEL" default:"info" help:"Log level: debug, info, warn or error."`
+}
+
+// Upgrade is the validated configuration of calico-ipam -upgrade.
+type Upgrade struct {
+	Plugin
+	NodeName string
+	BinDir   string
+	// APIServer is the URL of the API server, and TokenFile and CAFile how to speak to it, if the Plugin does not say.
+	APIServer, TokenFile, CAFile string
+	LogLevel                     slog.Level
+}
+
+// LoadUpgrade reads and checks the environment of calico-ipam -upgrade. The error has one line for each variable that is
+// wrong.
+func LoadUpgrade(env Env) (Upgrade, error) {
+	var raw RawUpgrade
+	load(env, &raw)
+	plugin, err := LoadPlugin(env)
+	var p problems
+	if err != nil {
+		p = append(p, err)
+	}
+	u := Upgrade{
+		Plugin:   plugin,
+		NodeName: p.required("KUBERNETES_NODE_NAME", raw.NodeName, "must be this node's name in Kubernetes: set it from spec.nodeName"),
+		BinDir:   p.absolute("HOST_CNI_BIN_DIR", raw.BinDir),
+	}
+	if plugin.Kubeconfig == "" && plugin.K8sEndpoint == "" {
+		host := p.required("KUBERNETES_SERVICE_HOST", raw.ServiceHost, "must be the address of the API server, unless KUBECONFIG is set; Kubernetes sets it in every pod")
+		port := p.integer("KUBERNETES_SERVICE_PORT", raw.ServicePort, 1, 65535)
+		u.APIServer = "https://" + net.JoinHostPort(host, strconv.Itoa(port))
+		u.TokenFile, u.CAFile = filepath.Join(raw.AccountDir, "token"), filepath.Join(raw.AccountDir, "ca.crt")
+	}
+	if plugin.DatastoreType != "" {
+		p.oneOf("DATASTORE_TYPE", plugin.DatastoreType, "kubernetes")
+	}
+	if err := u.LogLevel.UnmarshalText([]byte(raw.LogLevel)); err != nil {
+		p.add("LOG_LEVEL", raw.LogLevel, "must be debug, info, warn or error")
+	}
+	return u, p.err()
 }

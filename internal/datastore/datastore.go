@@ -33,7 +33,7 @@ func Contended(err error) bool {
 
 // ListOptions narrows a List.
 type ListOptions struct {
-	// Host keeps of BlockAffinities those of this host alone. It means nothing for other kinds.
+	// Host keeps of BlockAffinities, and of Pods, those of this host alone. It means nothing for other kinds.
 	Host string
 	// Stale accepts an answer that may be a little old. A consistent list waits for the API server's 100 ms progress tick
 	// when others write, so every list whose use is guarded by a later compare-and-swap should accept it.

@@ -67,14 +67,24 @@ func (s *Store) List(ctx context.Context, list api.ResourceList, opts datastore.
 	} else {
 		q.Set("limit", pageSize)
 	}
-	if opts.Host != "" && list.ItemType() == (*api.BlockAffinity)(nil).ResourceType() {
-		q.Set("labelSelector", labelSelector(names.AffinitySelector(opts.Host, api.AffinityHost)))
+	if opts.Host != "" {
+		selectHost(q, list.ItemType(), opts.Host)
 	}
 	r := request{method: http.MethodGet, path: collectionPath(list.ItemType(), ""), query: q}
 	if opts.NamesOnly {
 		r.accept = acceptNames
 	}
 	return s.listPages(ctx, r, list)
+}
+
+// selectHost has the API server leave out what is of other hosts.
+func selectHost(q url.Values, of api.Type, host string) {
+	switch of {
+	case (*api.BlockAffinity)(nil).ResourceType():
+		q.Set("labelSelector", labelSelector(names.AffinitySelector(host, api.AffinityHost)))
+	case (*api.Pod)(nil).ResourceType():
+		q.Set("fieldSelector", "spec.nodeName="+host)
+	}
 }
 
 // pager is what List needs of any api.List.

@@ -231,6 +231,26 @@ func TestPatchStatus(t *testing.T) {
 	}
 }
 
+func TestListPodsOfHost(t *testing.T) {
+	s := realStore(t)
+	for name, node := range map[string]string{"hosted-a": "host-a", "hosted-b": "host-b", "hosted-none": ""} {
+		pod := &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": name, "namespace": "default"},
+			"spec": map[string]any{"nodeName": node, "containers": []any{map[string]any{"name": "c", "image": "none"}}},
+		}}
+		if _, err := admin(t).Resource(pods).Namespace("default").Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var list api.List[api.Pod, *api.Pod]
+	if err := s.List(t.Context(), &list, datastore.ListOptions{Host: "host-a"}); err != nil {
+		t.Fatal(err)
+	}
+	if len(list.Items) != 1 || list.Items[0].Name != "hosted-a" {
+		t.Errorf("pods of host-a: %+v", list.Items)
+	}
+}
+
 // DEL takes its annotations back from a pod without reading it, if they are of the sandbox that is deleted.
 func TestPatchTested(t *testing.T) {
 	s := realStore(t)
