@@ -144,6 +144,51 @@ func TestNewSandboxOfAPod(t *testing.T) {
 	}
 }
 
+// A StatefulSet's pod comes back under its name. What the runtime still tries for the old one would be noted on the new one.
+func TestSandboxOfAnEarlierPod(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	old := w.newPod(t, "web-0")
+	w.api.delete(t, "Pod", w.name, "web-0")
+	s := w.newPod(t, "web-0")
+	a := address(t, s.add(t).result(t))
+	nothing := w.unchanged(t)
+	w.wantFailure(t, old.add(t), types.ErrTryAgainLater, old.uid, s.uid, "web-0", "K8S_POD_UID")
+	old.del(t).ok(t)
+	nothing()
+	s.wantAnnotations(t, a.String(), s.container)
+
+	unsaid := s.call(t, "ADD")
+	unsaid.args = strings.Replace(unsaid.args, ";K8S_POD_UID="+s.uid, "", 1)
+	w.host.call(t, unsaid).ok(t)
+}
+
+// The kubelet knows a static pod by another UID than the API server.
+func TestStaticPod(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.createPod(t, "etcd", "kubernetes.io/config.mirror: 0123456789abcdef")
+	s := w.sandbox(t, "etcd")
+	s.uid = "0123456789abcdef"
+	s.check(t, s.add(t).ok(t)).ok(t)
+}
+
+// The annotations are of eth0. A DEL of another interface, which another plugin may have made, does not speak for it.
+func TestDelOfAnotherInterface(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s := w.newPod(t, "web")
+	a := address(t, s.add(t).result(t))
+	c := s.call(t, "DEL")
+	c.ifName = "net1"
+	w.host.call(t, c).ok(t)
+	s.wantAnnotations(t, a.String(), s.container)
+	s.ns.Link(t, "eth0")
+	w.wantHeld(t, nil) // as with Calico, all that the container holds is one handle's
+	s.del(t).ok(t)
+	s.wantAnnotations(t, "", s.container)
+}
+
 func TestDelOfWhatIsGone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
