@@ -103,7 +103,7 @@ func (s *session) undo(ctx context.Context, wired bool, cause error) error {
 	defer cancel()
 	var err error
 	if wired {
-		err = podnet.Teardown(ctx, s.netns, s.ifName, s.hostVeth())
+		_, err = podnet.Teardown(ctx, s.podConfig(s.log, nil))
 	}
 	if err == nil {
 		err = s.addressing().del(ctx, cleared)
@@ -139,6 +139,8 @@ func (r *request) podConfig(log *slog.Logger, addrs []netip.Addr) podnet.Config 
 		Netns:             r.netns,
 		IfName:            r.ifName,
 		HostVeth:          r.hostVeth(),
+		Alias:             podnet.Alias(r.handle(), r.ifName),
+		Netkit:            r.conf.DeviceType == deviceNetkit,
 		Addresses:         addrs,
 		MTU:               r.mtu,
 		Queues:            r.conf.NumQueues,

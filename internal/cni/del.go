@@ -29,7 +29,10 @@ func del(ctx context.Context, log *slog.Logger, args *skel.CmdArgs) error {
 	if err := spareNode(s.netns); err != nil {
 		return err
 	}
-	unwired := begin(func() error { return podnet.Teardown(ctx, s.netns, s.ifName, s.hostVeth()) })
+	unwired := begin(func() error {
+		_, err := podnet.Teardown(ctx, s.podConfig(log, nil))
+		return err
+	})
 	released := s.release(ctx, unwired)
 	if err := unwired(); err != nil {
 		return fmt.Errorf("remove the pod's link: %w", err)

@@ -92,3 +92,13 @@ func (c *Conn) DeleteAddr(index int, p netip.Prefix) error {
 	}
 	return nil
 }
+
+// Delivers reports whether the kernel delivers packets to an address that come in by a link, as it does some time after it was
+// given an IPv6 address.
+func (c *Conn) Delivers(index int, a netip.Addr) (bool, error) {
+	routes, err := c.requests.RouteGetWithOptions(a.AsSlice(), &netlink.RouteGetOptions{OifIndex: index})
+	if err != nil {
+		return false, fmt.Errorf("ask for the route to %s: %w", a, err)
+	}
+	return len(routes) == 1 && routes[0].Type == unix.RTN_LOCAL, nil
+}

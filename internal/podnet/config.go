@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/sysctl"
@@ -30,6 +31,12 @@ type Config struct {
 	HostVeth  string       // the node's end
 	Addresses []netip.Addr // of the pod, at least one, of either family
 
+	// Alias is written on the node's end and says whose it is: see Alias. Empty, or too long for the kernel: none.
+	Alias string
+
+	// Netkit asks for a pair of netkit links, as Calico calls them; a kernel without them gets a veth pair.
+	Netkit bool
+
 	MTU    int              // of both ends; 0: the kernel's default
 	MAC    net.HardwareAddr // of the pod's interface; nil: random
 	Queues int              // receive and transmit queues of both ends; 0: 1
@@ -43,6 +50,23 @@ type Config struct {
 
 	Sysctl sysctl.Root  // empty: /proc/sys
 	Log    *slog.Logger // nil: none
+}
+
+// aliasPrefix marks links of this plugin.
+const aliasPrefix = "tortie:"
+
+// Alias is what the node's end of a container's link has for an alias: the IPAM handle, which names the network and the
+// container, and the interface.
+func Alias(handle, ifName string) string { return aliasPrefix + handle + ":" + ifName }
+
+// ParseAlias takes an alias apart. One that Alias did not make is not ok.
+func ParseAlias(alias string) (handle, ifName string, ok bool) {
+	rest, ok := strings.CutPrefix(alias, aliasPrefix)
+	at := strings.LastIndexByte(rest, ':') // which no interface's name holds
+	if !ok || at <= 0 || at == len(rest)-1 {
+		return "", "", false
+	}
+	return rest[:at], rest[at+1:], true
 }
 
 // Result says what Setup made.
@@ -67,6 +91,9 @@ func (c *Config) normalize() error {
 	}
 	if c.Queues == 0 {
 		c.Queues = 1
+	}
+	if len(c.Alias) > netlinkx.MaxAlias {
+		c.Alias = ""
 	}
 	if len(c.Addresses) == 0 {
 		return fmt.Errorf("addresses: empty, want at least one")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/tortie-net/tortie/internal/netlinkx"
 )
@@ -18,8 +19,11 @@ func hostRoute(a netip.Addr, index int) netlinkx.Route {
 	return r
 }
 
-// conflictTries bounds how often a route is looked at again that went away between its refusal and the look.
-const conflictTries = 5
+// conflictTries at conflictInterval bound how often a route is looked at again that went away between its refusal and the look.
+const (
+	conflictTries    = 5
+	conflictInterval = 50 * time.Millisecond
+)
 
 func (w *wiring) hostRoutes(ctx context.Context) error {
 	for _, a := range w.Addresses {
@@ -44,7 +48,7 @@ func (w *wiring) addHostRoute(ctx context.Context, want netlinkx.Route) error {
 		if found {
 			return w.settleConflict(want, other)
 		}
-		if pauseErr := pause(ctx, linkLocalInterval); pauseErr != nil {
+		if pauseErr := pause(ctx, conflictInterval); pauseErr != nil {
 			break
 		}
 	}
@@ -74,7 +78,8 @@ func defaultMetric(a netip.Addr) uint32 {
 }
 
 // settleConflict accepts a route that is the wanted one, made by somebody else; takes over one to a pod whose namespace is
-// gone and whose link the kernel has yet to remove; and refuses to take one from anybody else.
+// gone and whose link the kernel has yet to remove; and refuses to take one from anybody else, also from a sandbox without
+// processes: it may be one that is about to start, and this pod gets another address at its next try.
 func (w *wiring) settleConflict(want, other netlinkx.Route) error {
 	if other.Dev == want.Dev && other.Scope == want.Scope && !other.Via.IsValid() && !other.Multipath {
 		return nil
@@ -89,16 +94,16 @@ func (w *wiring) settleConflict(want, other netlinkx.Route) error {
 	if err != nil {
 		return err
 	}
-	if link.Kind == "veth" {
+	if isPair(link) {
 		alive, err := w.host.PeerAlive(link)
 		if err != nil {
 			return err
 		}
 		if !alive {
-			w.Log.Info("taking over the route of a pod that is gone", "address", want.Dst.Addr(), "link", link.Name)
+			w.Log.Info("taking over the route of a pod that is gone", "address", want.Dst.Addr(), "link", describe(link))
 			return w.host.ReplaceRoute(want)
 		}
 	}
-	return fmt.Errorf("%s is in use by interface %s (%s, index %d): %s; if no pod on this node has that address, remove the link",
-		want.Dst.Addr(), link.Name, link.Kind, link.Index, other)
+	return fmt.Errorf("%s is in use by interface %s: route %s; if no pod on this node has that address, remove the link (ip link delete %s)",
+		want.Dst.Addr(), describe(link), other, link.Name)
 }

@@ -94,7 +94,17 @@ func setupErr(t *testing.T, host *netnstest.NS, c podnet.Config) error {
 
 func teardown(t *testing.T, host *netnstest.NS, c podnet.Config) {
 	t.Helper()
-	host.Within(t, func() error { return podnet.Teardown(t.Context(), c.Netns, c.IfName, c.HostVeth) })
+	host.Within(t, func() error {
+		_, err := podnet.Teardown(t.Context(), c)
+		return err
+	})
+}
+
+func teardownErr(ctx context.Context, host *netnstest.NS, c podnet.Config) error {
+	return host.Do(func() error {
+		_, err := podnet.Teardown(ctx, c)
+		return err
+	})
 }
 
 func TestHostVethName(t *testing.T) {
@@ -419,7 +429,7 @@ func TestRouteOfADeadPod(t *testing.T) {
 		if got := host.Run(t, "ip", "route", "show", "root", "10.65.0.0/24"); got != want {
 			t.Errorf("node's routes to pods:\n%swant:\n%s", got, want)
 		}
-		if strings.Contains(logged.String(), "taking over the route") && strings.Contains(logged.String(), "link="+veth) {
+		if strings.Contains(logged.String(), "taking over the route") && strings.Contains(logged.String(), veth+" (veth") {
 			return // the kernel still had the old route: the case this test is about
 		}
 	}
@@ -457,7 +467,7 @@ func TestTeardownOfADeadPod(t *testing.T) {
 		if _, err := host.Conn.LinkByName(veth); err != nil {
 			continue // the kernel was faster
 		}
-		host.Within(t, func() error { return podnet.Teardown(t.Context(), "", "eth0", veth) })
+		teardown(t, host, podnet.Config{IfName: "eth0", HostVeth: veth})
 		if _, err := host.Conn.LinkByName(veth); !netlinkx.IsNotExist(err) {
 			t.Errorf("node's end after Teardown: %v, want none", err)
 		}
@@ -472,7 +482,7 @@ func TestTeardownHasADeadline(t *testing.T) {
 	host, p := node(t), pod(t)
 	c := config(p, "web-1", "10.65.0.2")
 	setup(t, host, c)
-	err := host.Do(func() error { return podnet.Teardown(ctx, c.Netns, c.IfName, c.HostVeth) })
+	err := teardownErr(ctx, host, c)
 	if err != nil && !errors.Is(err, context.Canceled) {
 		t.Errorf("Teardown with a context that has ended: %v", err)
 	}
@@ -608,7 +618,7 @@ func TestStorm(t *testing.T) {
 	}
 	for _, c := range configs {
 		wg.Go(func() {
-			if err := host.Do(func() error { return podnet.Teardown(t.Context(), c.Netns, c.IfName, c.HostVeth) }); err != nil {
+			if err := teardownErr(t.Context(), host, c); err != nil {
 				t.Error(err)
 			}
 		})

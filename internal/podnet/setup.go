@@ -17,10 +17,9 @@ const (
 	macTries    = 50
 	macInterval = 100 * time.Millisecond
 
-	// The address appears with the link's carrier, which the kernel may take a second to notice (net/core/link_watch.c);
-	// Calico gives up after half of that.
-	linkLocalTries    = 60
-	linkLocalInterval = 50 * time.Millisecond
+	// settleTries at settleInterval are much more than the kernel takes to get round to a new address.
+	settleTries    = 200
+	settleInterval = 500 * time.Microsecond
 
 	// The pod's end keeps Ethernet's usual length; the node's end has no queue, as Calico's has none.
 	podTxQueueLen  = 1000
@@ -32,7 +31,7 @@ var (
 	// node's end is made anew.
 	hostMAC = net.HardwareAddr{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
 
-	// hostLinkLocal is what SLAAC derives from hostMAC (RFC 4291, appendix A).
+	// hostLinkLocal is what SLAAC derives from hostMAC (RFC 4291, appendix A): the pod's IPv6 next hop.
 	hostLinkLocal = netip.MustParseAddr("fe80::ecee:eeff:feee:eeee")
 
 	// gateway is the pod's IPv4 next hop. No interface has the address.
@@ -46,11 +45,14 @@ type wiring struct {
 	host, pod *netlinkx.Conn
 
 	hostIndex, podIndex int
+	podLink             netlinkx.Link // once both ends are up
 }
 
 // Setup wires the pod to the node in whose namespace the calling process is. A link that has the host-side name already is
-// removed first, together with its other end: it is what an earlier sandbox of the same pod left. On an error nothing that
-// Setup made remains.
+// taken over if it is of the same container or of a sandbox that is dead: it is removed together with its other end. One of a
+// live sandbox is an error that names it. On an error nothing that Setup made remains.
+//
+// When Setup returns, the pod can be reached at all its addresses.
 func Setup(ctx context.Context, c Config) (_ Result, err error) {
 	if err := c.normalize(); err != nil {
 		return Result{}, err
@@ -60,10 +62,7 @@ func Setup(ctx context.Context, c Config) (_ Result, err error) {
 	if err := w.open(); err != nil {
 		return Result{}, err
 	}
-	if err := w.removeLeftover(); err != nil {
-		return Result{}, err
-	}
-	if err := w.makeVeth(); err != nil {
+	if err := w.makePair(); err != nil {
 		return Result{}, err
 	}
 	defer func() {
@@ -71,13 +70,13 @@ func Setup(ctx context.Context, c Config) (_ Result, err error) {
 			err = errors.Join(err, w.undo())
 		}
 	}()
-	steps := []func(context.Context) error{w.settleHostMAC, w.hostUp, w.podUp, w.podIPv4, w.podIPv6, w.podParameters, w.hostRoutes}
+	steps := []func(context.Context) error{w.settleHostMAC, w.podUp, w.hostUp, w.lookAtPod, w.podIPv4, w.podIPv6, w.hostRoutes, w.settle}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return Result{}, err
 		}
 	}
-	return w.result()
+	return Result{HostVeth: w.HostVeth, MAC: w.podLink.HardwareAddr, MTU: w.podLink.MTU}, nil
 }
 
 func (w *wiring) open() (err error) {
@@ -87,14 +86,15 @@ func (w *wiring) open() (err error) {
 	if w.host, err = netlinkx.Open(); err != nil {
 		return err
 	}
-	same, err := w.ns.Same(w.host.Namespace())
-	if err != nil {
-		return err
+	return notTheNodes(w.ns, w.host.Namespace(), w.Netns)
+}
+
+// notTheNodes refuses to take the node's own namespace for a pod's.
+func notTheNodes(ns, node *netlinkx.Namespace, path string) error {
+	same, err := ns.Same(node)
+	if err == nil && same {
+		err = fmt.Errorf("netns: %s is the node's own network namespace, which a pod on the host network uses: such a pod is not to be wired", path)
 	}
-	if same {
-		return fmt.Errorf("netns: %s is the node's own network namespace, which a pod on the host network uses: such a pod is not to be wired", w.Netns)
-	}
-	w.pod, err = netlinkx.OpenAt(w.ns)
 	return err
 }
 
@@ -109,44 +109,40 @@ func (w *wiring) close() {
 	}
 }
 
-func (w *wiring) removeLeftover() error {
-	old, err := w.host.LinkByName(w.HostVeth)
-	if err == nil {
-		w.Log.Info("removing a link left by an earlier sandbox of this pod", "link", old.Name, "index", old.Index)
-		err = w.host.DeleteLink(old.Index)
+// makePair makes the link, for which a dead sandbox's has to make room.
+func (w *wiring) makePair() error {
+	err := w.addPair()
+	if netlinkx.IsExist(err) {
+		old, findErr := w.host.LinkByName(w.HostVeth)
+		if findErr == nil {
+			if err := w.takeOver(old); err != nil {
+				return err
+			}
+			err = w.addPair()
+		}
 	}
-	if err != nil && !netlinkx.IsNotExist(err) {
-		return fmt.Errorf("remove leftover host-side link: %w", err)
-	}
-	return nil
-}
-
-func (w *wiring) makeVeth() error {
-	err := w.host.AddVeth(netlinkx.Veth{
-		Name: w.HostVeth, HardwareAddr: hostMAC, TxQueueLen: hostTxQueueLen,
-		PeerName: w.IfName, PeerNamespace: w.ns, PeerHardwareAddr: w.MAC, PeerTxQueueLen: podTxQueueLen,
-		MTU: w.MTU, Queues: w.Queues,
-	})
 	if netlinkx.IsExist(err) {
 		return fmt.Errorf("%w: %s may have an interface %s already; a plugin that ran before this one made it, or an earlier ADD was not followed by DEL",
 			err, w.Netns, w.IfName)
 	}
-	if err != nil {
-		return err
-	}
-	if err := w.findEnds(); err != nil {
-		return errors.Join(err, w.undo())
-	}
-	return nil
+	return err
 }
 
-func (w *wiring) findEnds() error {
-	host, err := w.host.LinkByName(w.HostVeth)
-	if err != nil {
-		return err
+func (w *wiring) addPair() error {
+	pair := netlinkx.Veth{
+		Name: w.HostVeth, HardwareAddr: hostMAC, TxQueueLen: hostTxQueueLen,
+		PeerName: w.IfName, PeerNamespace: w.ns, PeerHardwareAddr: w.MAC, PeerTxQueueLen: podTxQueueLen,
+		MTU: w.MTU, Queues: w.Queues,
 	}
-	w.hostIndex, w.podIndex = host.Index, host.PeerIndex
-	return nil
+	if !w.Netkit {
+		return w.host.AddVeth(pair)
+	}
+	err := w.host.AddNetkit(pair)
+	if netlinkx.IsUnsupported(err) {
+		w.Log.Info("this kernel has no netkit links (Linux 6.7, CONFIG_NETKIT): the pod gets a veth", "link", w.HostVeth)
+		err = w.host.AddVeth(pair)
+	}
+	return err
 }
 
 // undo removes both ends; their addresses and routes go with them.
@@ -161,15 +157,16 @@ func (w *wiring) undo() error {
 	return nil
 }
 
-// settleHostMAC makes sure that the address given to the new link is still there: udev's link policy may set another. A
-// link that won't take the address works for IPv4 with the one it has.
+// settleHostMAC finds the new link, and makes sure that the address given to it is still there: udev's link policy may set
+// another. A link that won't take the address works with the one it has.
 func (w *wiring) settleHostMAC(ctx context.Context) error {
 	var last error
 	for range macTries {
-		link, err := w.host.LinkByIndex(w.hostIndex)
+		link, err := w.host.LinkByName(w.HostVeth)
 		if err != nil {
 			return err
 		}
+		w.hostIndex, w.podIndex = link.Index, link.PeerIndex
 		if slices.Equal(link.HardwareAddr, hostMAC) {
 			return nil
 		}
@@ -182,28 +179,37 @@ func (w *wiring) settleHostMAC(ctx context.Context) error {
 	return nil
 }
 
-func (w *wiring) hostUp(context.Context) error {
-	if err := apply(w.Sysctl, w.Log, hostSettings(&w.Config)); err != nil {
-		return fmt.Errorf("prepare %s: %w", w.HostVeth, err)
-	}
-	return w.host.SetUp(w.hostIndex)
-}
-
+// podUp enters the pod's namespace once, for its parameters and for a socket.
 func (w *wiring) podUp(context.Context) error {
-	if err := w.podApply(podSettingsBeforeUp(&w.Config)); err != nil {
+	err := w.ns.Do(func() (err error) {
+		if err := apply(w.Sysctl, w.Log, podSettings(&w.Config)); err != nil {
+			return err
+		}
+		w.pod, err = netlinkx.Open()
 		return err
+	})
+	if err != nil {
+		return fmt.Errorf("prepare pod's namespace: %w", err)
 	}
 	return w.pod.SetUp(w.podIndex)
 }
 
-func (w *wiring) podParameters(context.Context) error { return w.podApply(podSettings(&w.Config)) }
-
-func (w *wiring) podApply(s []setting) error {
-	if len(s) == 0 {
-		return nil
+// hostUp brings the node's end up after the pod's: the kernel lets an end send at once only if the other is up by then.
+func (w *wiring) hostUp(context.Context) error {
+	if err := apply(w.Sysctl, w.Log, hostSettings(&w.Config)); err != nil {
+		return fmt.Errorf("prepare %s: %w", w.HostVeth, err)
 	}
-	if err := w.ns.Do(func() error { return apply(w.Sysctl, w.Log, s) }); err != nil {
-		return fmt.Errorf("prepare pod's namespace: %w", err)
+	if w.Alias == "" {
+		return w.host.SetUp(w.hostIndex)
+	}
+	return w.host.SetUpWithAlias(netlinkx.Link{Index: w.hostIndex, Name: w.HostVeth}, w.Alias)
+}
+
+// lookAtPod finds out the pod's MAC address for the result. It also makes the pod's end send at once (rtnl_getlink, Linux 6.8), which the
+// kernel else sees to some microseconds later.
+func (w *wiring) lookAtPod(context.Context) (err error) {
+	if w.podLink, err = w.pod.LinkByIndex(w.podIndex); err != nil {
+		return fmt.Errorf("in pod's namespace: %w", err)
 	}
 	return nil
 }
@@ -219,15 +225,47 @@ func (w *wiring) podIPv4(context.Context) error {
 	return w.podFamily(netlinkx.IPv4, gateway)
 }
 
-func (w *wiring) podIPv6(ctx context.Context) error {
+func (w *wiring) podIPv6(context.Context) error {
 	if !w.has(netlinkx.IPv6) {
 		return nil
 	}
-	via, err := w.hostLinkLocalAddr(ctx)
-	if err != nil {
-		return err
+	// The kernel makes this address too, but some time later, and another one if addr_gen_mode says so.
+	err := w.host.AddUniqueAddr(w.hostIndex, netip.PrefixFrom(hostLinkLocal, 64))
+	if err != nil && !netlinkx.IsExist(err) {
+		return fmt.Errorf("the pod's IPv6 gateway: %w", err)
 	}
-	return w.podFamily(netlinkx.IPv6, via)
+	return w.podFamily(netlinkx.IPv6, hostLinkLocal)
+}
+
+// settle waits until both ends answer to their new IPv6 addresses. The kernel joins their groups and adds their local routes
+// some microseconds after it has said that the address is there (addrconf_dad_work), and a question for its owner that is
+// lost until then is repeated after a second only. No answer in time is no error: the address will work later.
+func (w *wiring) settle(ctx context.Context) error {
+	if !w.has(netlinkx.IPv6) {
+		return nil
+	}
+	waiting := func() (bool, error) {
+		for _, a := range w.Addresses {
+			if a.Is4() {
+				continue // at once
+			}
+			if ready, err := w.pod.Delivers(w.podIndex, a); err != nil || !ready {
+				return true, err
+			}
+		}
+		ready, err := w.host.Delivers(w.hostIndex, hostLinkLocal)
+		return !ready, err
+	}
+	for range settleTries {
+		if more, err := waiting(); err == nil && !more {
+			return nil
+		}
+		if err := pause(ctx, settleInterval); err != nil {
+			return fmt.Errorf("wait for addresses of %s: %w", w.HostVeth, err)
+		}
+	}
+	w.Log.Warn("the kernel is slow to use the pod's IPv6 address", "link", w.HostVeth, "waited", settleTries*settleInterval)
+	return nil
 }
 
 // podFamily adds the routes and addresses of one family, in that order: what the pod sends from its first moment with an
@@ -242,56 +280,12 @@ func (w *wiring) podFamily(f netlinkx.Family, via netip.Addr) error {
 		if netlinkx.FamilyOf(a) != f {
 			continue
 		}
-		// Calico leaves it to accept_dad to make an IPv6 address usable, which the kernel then does some time later.
+		// Calico leaves it to accept_dad to make an IPv6 address usable, which the kernel then does once the link has settled.
 		if err := w.pod.AddUniqueAddr(w.podIndex, hostPrefix(a)); err != nil {
 			return fmt.Errorf("in pod's namespace: %w", err)
 		}
 	}
 	return nil
-}
-
-// hostLinkLocalAddr returns the link-local address of the node's end. An address that was derived from another MAC than
-// the link now has goes away when the link is taken down and up; a kernel that makes addresses by another rule (RFC 7217)
-// keeps its own, which serves as well.
-func (w *wiring) hostLinkLocalAddr(ctx context.Context) (netip.Addr, error) {
-	addr, err := w.waitLinkLocal(ctx)
-	if err != nil || addr == hostLinkLocal {
-		return addr, err
-	}
-	if err := errors.Join(w.host.SetDown(w.hostIndex), w.host.SetUp(w.hostIndex)); err != nil {
-		return netip.Addr{}, err
-	}
-	if addr, err = w.waitLinkLocal(ctx); err == nil && addr != hostLinkLocal {
-		w.Log.Warn("host-side link has another link-local address than Calico's", "link", w.HostVeth, "address", addr, "want", hostLinkLocal)
-	}
-	return addr, err
-}
-
-func (w *wiring) waitLinkLocal(ctx context.Context) (netip.Addr, error) {
-	for range linkLocalTries {
-		addrs, err := w.host.Addrs(w.hostIndex, netlinkx.IPv6)
-		if err != nil {
-			return netip.Addr{}, err
-		}
-		for _, a := range addrs {
-			if a.Prefix.Addr().IsLinkLocalUnicast() {
-				return a.Prefix.Addr(), nil
-			}
-		}
-		if err := pause(ctx, linkLocalInterval); err != nil {
-			return netip.Addr{}, fmt.Errorf("wait for link-local address of %s: %w", w.HostVeth, err)
-		}
-	}
-	return netip.Addr{}, fmt.Errorf("link %s got no IPv6 link-local address in %v, which is the pod's IPv6 gateway: check net.ipv6.conf.%s.addr_gen_mode and disable_ipv6",
-		w.HostVeth, linkLocalTries*linkLocalInterval, w.HostVeth)
-}
-
-func (w *wiring) result() (Result, error) {
-	link, err := w.pod.LinkByIndex(w.podIndex)
-	if err != nil {
-		return Result{}, fmt.Errorf("in pod's namespace: %w", err)
-	}
-	return Result{HostVeth: w.HostVeth, MAC: link.HardwareAddr, MTU: link.MTU}, nil
 }
 
 // pause waits, or returns the context's error.

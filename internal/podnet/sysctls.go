@@ -48,21 +48,8 @@ func hostSettings(c *Config) []setting {
 	return append(s, setting{key: conf("ipv6", veth, "accept_ra"), value: "0", optional: true})
 }
 
-// podSettingsBeforeUp are what the pod's side needs before its link comes up: a link that is up has started duplicate
-// address detection, which keeps the address unusable for a second.
-func podSettingsBeforeUp(c *Config) []setting {
-	if !c.has(netlinkx.IPv6) {
-		return nil
-	}
-	s := []setting{{key: conf("ipv6", c.IfName, "accept_dad"), value: "0"}}
-	// Writing "all" reaches the links that exist, but only a value that differs is written: the pod's link is named too.
-	for _, link := range []string{"all", "default", "lo", c.IfName} {
-		s = append(s, setting{key: conf("ipv6", link, "disable_ipv6"), value: "0"})
-	}
-	return s
-}
-
-// podSettings are the parameters of the pod's namespace as a whole.
+// podSettings are the parameters of the pod's namespace. They are set before its link comes up: one that is up has started
+// duplicate address detection, which keeps an address unusable for a second.
 func podSettings(c *Config) []setting {
 	forward := "0"
 	if c.AllowIPForwarding {
@@ -72,10 +59,15 @@ func podSettings(c *Config) []setting {
 	if c.has(netlinkx.IPv4) {
 		s = append(s, setting{key: sysctl.Key{"net", "ipv4", "ip_forward"}, value: forward})
 	}
-	if c.has(netlinkx.IPv6) {
-		s = append(s, setting{key: conf("ipv6", "all", "forwarding"), value: forward})
+	if !c.has(netlinkx.IPv6) {
+		return s
 	}
-	return s
+	s = append(s, setting{key: conf("ipv6", c.IfName, "accept_dad"), value: "0"})
+	// Writing "all" reaches the links that exist, but only a value that differs is written: the pod's link is named too.
+	for _, link := range []string{"all", "default", "lo", c.IfName} {
+		s = append(s, setting{key: conf("ipv6", link, "disable_ipv6"), value: "0"})
+	}
+	return append(s, setting{key: conf("ipv6", "all", "forwarding"), value: forward})
 }
 
 // apply writes settings in the namespace of the calling thread.
