@@ -94,3 +94,15 @@ func (l *List[T, P]) Append(item json.RawMessage) error {
 	l.Items = append(l.Items, v)
 	return nil
 }
+
+// NewItem returns a new, empty item.
+func (l *List[T, P]) NewItem() Resource { return P(new(T)) }
+
+// Add appends an item that NewItem returned. One that is marked deleted counts as absent and is left out.
+func (l *List[T, P]) Add(item Resource) {
+	p, ok := item.(P)
+	if d, deletable := item.(Deletable); !ok || deletable && d.MarkedDeleted() {
+		return
+	}
+	l.Items = append(l.Items, *p)
+}

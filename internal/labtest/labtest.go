@@ -1,4 +1,4 @@
-// Package labtest gives tests a real etcd and kube-apiserver with this project's CustomResourceDefinitions.
+// Package labtest gives tests a real etcd and kube-apiserver with this project's CustomResourceDefinitions, or an etcd alone.
 //
 // It owns the one API server of a test binary and never touches a cluster that it did not start.
 package labtest
@@ -84,8 +84,9 @@ func labBinary(env config.Env) (string, error) {
 	return path, nil
 }
 
-// child is a `lab api` that was started.
+// child is a command of the lab that was started.
 type child struct {
+	command string
 	process *os.Process
 	stdin   io.WriteCloser
 	said    chan string // the lines of its standard output; closed once it has ended
@@ -94,18 +95,18 @@ type child struct {
 
 // start runs `lab api` and returns the kubeconfig of its administrator.
 func start(lab string) (kubeconfig string, err error) {
-	c, err := launch(lab)
+	c, err := launch(lab, "api")
 	if err != nil {
 		return "", err
 	}
 	return c.ready()
 }
 
-// launch runs `lab api`. It stops when its standard input ends: the write end of that pipe is open as long as this process
+// launch runs a command of the lab that serves. It stops when its standard input ends: the write end of that pipe is open as long as this process
 // lives, however it dies.
-func launch(lab string) (*child, error) {
-	cmd := exec.Command(lab, "api")
-	c := &child{said: make(chan string)}
+func launch(lab string, args ...string) (*child, error) {
+	cmd := exec.Command(lab, args...)
+	c := &child{said: make(chan string), command: args[0]}
 	cmd.Stderr = &c.stderr
 	var err error
 	if c.stdin, err = cmd.StdinPipe(); err != nil {
@@ -142,7 +143,7 @@ func (c *child) await(prefix string) (string, error) {
 		select {
 		case line, ok := <-c.said:
 			if !ok {
-				return "", fmt.Errorf("`lab api` ended before it said %q: %s%s", prefix, last, c.stderr.tail())
+				return "", fmt.Errorf("`lab %s` ended before it said %q: %s%s", c.command, prefix, last, c.stderr.tail())
 			}
 			if rest, ok := strings.CutPrefix(line, prefix); ok {
 				return rest, nil
@@ -150,7 +151,7 @@ func (c *child) await(prefix string) (string, error) {
 			last = line
 		case <-timeout.C:
 			_ = c.process.Kill()
-			return "", fmt.Errorf("`lab api` did not say %q within %v: %s", prefix, startTimeout, c.stderr.tail())
+			return "", fmt.Errorf("`lab %s` did not say %q within %v: %s", c.command, prefix, startTimeout, c.stderr.tail())
 		}
 	}
 }

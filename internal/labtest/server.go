@@ -20,20 +20,9 @@ type Server struct {
 // NewServer starts a server. It ends with the test.
 func NewServer(t testing.TB) *Server {
 	t.Helper()
-	lab, err := labBinary(config.OS())
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := launch(lab)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		c.stdin.Close()
-		for range c.said { // until it has ended, and removed its files
-		}
-	})
+	c := launchFor(t, "api")
 	s := &Server{child: c}
+	var err error
 	if s.kubeconfig, err = c.ready(); err != nil {
 		t.Fatal(err)
 	}
@@ -50,19 +39,39 @@ func (s *Server) Kubeconfig() string { return s.kubeconfig }
 
 // Kill ends kube-apiserver with SIGKILL, and returns when it has ended. Its data stay.
 func (s *Server) Kill() error {
-	_, err := s.tell("kill", "killed")
+	_, err := s.child.tell("kill", "killed")
 	return err
 }
 
 // Start starts a killed kube-apiserver, with the same address, data and credentials, and returns when it is ready.
 func (s *Server) Start() error {
-	_, err := s.tell("start", "ready KUBECONFIG=")
+	_, err := s.child.tell("start", "ready KUBECONFIG=")
 	return err
 }
 
-func (s *Server) tell(command, answer string) (string, error) {
-	if _, err := io.WriteString(s.child.stdin, command+"\n"); err != nil {
-		return "", fmt.Errorf("tell `lab api` to %s: %w", command, err)
+// launchFor runs a command of the lab that ends with the test.
+func launchFor(t testing.TB, args ...string) *child {
+	t.Helper()
+	lab, err := labBinary(config.OS())
+	if err != nil {
+		t.Fatal(err)
 	}
-	return s.child.await(answer)
+	c, err := launch(lab, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		c.stdin.Close()
+		for range c.said { // until it has ended, and removed its files
+		}
+	})
+	return c
+}
+
+// tell gives a command and returns what follows the answer's beginning.
+func (c *child) tell(command, answer string) (string, error) {
+	if _, err := io.WriteString(c.stdin, command+"\n"); err != nil {
+		return "", fmt.Errorf("tell `lab %s` to %s: %w", c.command, command, err)
+	}
+	return c.await(answer)
 }

@@ -1,0 +1,247 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/datastore/dialer"
+)
+
+const (
+	// requestTimeout bounds one try of one request. It is longer than dialer.DeadAfter, so that what waits on the dead
+	// connection of a member that was cut off is told, and a read goes on over another.
+	requestTimeout = 10 * time.Second
+	// totalTimeout bounds all tries of one request together, and the pauses between them.
+	totalTimeout = 20 * time.Second
+	// maxTries bounds the tries of one request.
+	maxTries = 4
+	// maxResponse bounds what is read of an answer: a list of 10,000 blocks is 40 MB.
+	maxResponse = 256 << 20
+)
+
+// client sends requests to one member at a time. Requests that run at once share one connection.
+type client struct {
+	scheme         string
+	tls            func(servers []string) http.RoundTripper
+	user, password string
+	timeout        time.Duration // of one try
+
+	mu      sync.Mutex // guards http and servers
+	http    *http.Client
+	servers []string // the one to try first comes first
+
+	authMu sync.Mutex // guards all below; held while a token is fetched, so that one is enough
+	token  string
+	noAuth bool // the cluster has no authentication
+}
+
+func newClient(cfg Config) (*client, error) {
+	scheme, servers, err := cfg.servers()
+	if err != nil {
+		return nil, err
+	}
+	t, err := cfg.tls(scheme)
+	if err != nil {
+		return nil, err
+	}
+	c := &client{
+		scheme:  scheme,
+		tls:     func(servers []string) http.RoundTripper { return dialer.Transport(t, servers...) },
+		timeout: requestTimeout,
+		servers: servers,
+		noAuth:  cfg.Username == "" || cfg.Password == "",
+		user:    cfg.Username, password: cfg.Password,
+	}
+	c.http = &http.Client{Transport: c.tls(servers)}
+	return c, nil
+}
+
+// rpc is one call.
+type rpc struct {
+	method string
+	msg    message
+	what   string // for errors: what is done to which key
+	read   bool   // it changes nothing, so that it may be sent again
+}
+
+// call sends a request and returns the answer's message.
+//
+// It tries again, with growing and jittered pauses and the next member, when the request was not sent or the member says that
+// it did not take it and, for reads, when there was no answer. A write that was sent may have landed: its caller has to read
+// before it decides, so it is told ErrUnavailable.
+func (c *client) call(ctx context.Context, r rpc) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, totalTimeout)
+	defer cancel()
+	for try := 1; ; try++ {
+		data, again, err := c.try(ctx, r)
+		if err == nil {
+			return data, nil
+		}
+		err = c.explain(r, err)
+		if !again || try == maxTries || ctx.Err() != nil {
+			return nil, err
+		}
+		pause := 25 * time.Millisecond << try
+		select {
+		case <-time.After(pause/2 + rand.N(pause)):
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w (%w)", err, context.Cause(ctx))
+		}
+	}
+}
+
+// try sends a request once and says whether it may be sent again.
+func (c *client) try(ctx context.Context, r rpc) (data []byte, again bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	token, err := c.authenticate(ctx)
+	if err != nil {
+		return nil, c.passing(ctx, err), err
+	}
+	member, target := c.member()
+	data, err = unary(ctx, member, target+r.method, token, r.msg)
+	switch {
+	case err == nil:
+		return data, false, nil
+	case staleToken(err):
+		c.forget(token)
+		return nil, true, err
+	case !c.passing(ctx, err):
+		return nil, false, err
+	}
+	c.next(member)
+	return nil, r.read || untaken(err), err
+}
+
+// member returns the way to the member in use.
+func (c *client) member() (*http.Client, string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.http, c.scheme + "://" + c.servers[0]
+}
+
+// next puts the first member last, unless somebody else did already.
+func (c *client) next(failed *http.Client) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.http != failed || len(c.servers) == 1 {
+		return
+	}
+	c.servers = append(slices.Clone(c.servers[1:]), c.servers[0])
+	c.http = &http.Client{Transport: c.tls(c.servers)}
+	failed.CloseIdleConnections()
+}
+
+// authenticate returns a token, or none if the cluster wants none.
+func (c *client) authenticate(ctx context.Context) (string, error) {
+	c.authMu.Lock()
+	defer c.authMu.Unlock()
+	if c.noAuth || c.token != "" {
+		return c.token, nil
+	}
+	member, target := c.member()
+	data, err := unary(ctx, member, target+methodAuthenticate, "", authenticateRequest(c.user, c.password))
+	var s *statusError
+	if errors.As(err, &s) && s.code == codeFailedPrecondition && strings.Contains(s.message, "authentication is not enabled") {
+		c.noAuth = true
+		return "", nil
+	}
+	if err == nil {
+		c.token, err = decodeToken(data)
+	}
+	if err != nil {
+		return "", &authError{user: c.user, err: err}
+	}
+	return c.token, nil
+}
+
+// forget drops a token that etcd does not take any more, unless there is another by now.
+func (c *client) forget(token string) {
+	c.authMu.Lock()
+	defer c.authMu.Unlock()
+	if c.token == token {
+		c.token = ""
+	}
+}
+
+// authError says that there was no token.
+type authError struct {
+	user string
+	err  error
+}
+
+func (e *authError) Error() string { return fmt.Sprintf("log in as %q: %v", e.user, e.err) }
+func (e *authError) Unwrap() error { return e.err }
+
+// staleToken reports whether etcd wants another token: a simple one ends after five minutes, at a restart of the member, and
+// when users or roles change. What was asked for was not done.
+func staleToken(err error) bool {
+	var s *statusError
+	return errors.As(err, &s) &&
+		(strings.Contains(s.message, "invalid auth token") || strings.Contains(s.message, "revision of auth store is old"))
+}
+
+// passing reports whether the failure is the member's or the network's, and not the request's.
+func (c *client) passing(ctx context.Context, err error) bool {
+	var s *statusError
+	if !errors.As(err, &s) {
+		return ctx.Err() == nil
+	}
+	return s.code == codeUnavailable || untaken(err)
+}
+
+// untaken reports whether the request had no effect for sure.
+func untaken(err error) bool {
+	var unsent *dialer.Error
+	var s *statusError
+	switch {
+	case errors.As(err, &unsent):
+		return true
+	case errors.As(err, &s):
+		return s.message == "etcdserver: no leader" || s.message == "etcdserver: too many requests"
+	}
+	return false
+}
+
+// explain says what failed where, and wraps what callers branch on.
+func (c *client) explain(r rpc, err error) error {
+	var s *statusError
+	if !errors.As(err, &s) {
+		return fmt.Errorf("%s: %w: no answer from etcd at %s: %w", r.what, datastore.ErrUnavailable, c.endpoints(), err)
+	}
+	if kind := sentinel(s); kind != nil {
+		return fmt.Errorf("%s: %w: %w", r.what, kind, err)
+	}
+	return fmt.Errorf("%s: %w", r.what, err)
+}
+
+func (c *client) endpoints() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.scheme + "://" + strings.Join(c.servers, ","+c.scheme+"://")
+}
+
+func sentinel(s *statusError) error {
+	switch s.code {
+	case codePermissionDenied, codeUnauthenticated:
+		return datastore.ErrUnauthorized
+	case codeCanceled, codeDeadlineExceeded, codeResourceExhausted, codeAborted, codeInternal, codeUnavailable, codeDataLoss:
+		return datastore.ErrUnavailable
+	case codeInvalidArgument:
+		// etcd has no code of its own for these.
+		for _, text := range []string{"authentication failed", "user name is empty", "invalid auth token", "revision of auth store is old"} {
+			if strings.Contains(s.message, text) {
+				return datastore.ErrUnauthorized
+			}
+		}
+	}
+	return nil
+}

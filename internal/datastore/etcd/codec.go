@@ -1,0 +1,179 @@
+package etcd
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strconv"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
+
+// blockValue is the value of a block: the fields of an IPAMBlock under older names.
+type blockValue struct {
+	CIDR                        string                    `json:"cidr"`
+	Affinity                    *string                   `json:"affinity"`
+	AffinityClaimTime           string                    `json:"affinity_claim_time,omitempty"`
+	Allocations                 []*int                    `json:"allocations"`
+	Unallocated                 []int                     `json:"unallocated"`
+	Attributes                  []api.AllocationAttribute `json:"attributes"`
+	SequenceNumber              uint64                    `json:"sequenceNumber"`
+	SequenceNumberForAllocation map[string]uint64         `json:"sequenceNumberForAllocation"`
+	Deleted                     bool                      `json:"deleted"`
+	// HostAffinity is what Calico 2 wrote instead of Affinity: a host's name.
+	HostAffinity *string `json:"hostAffinity,omitempty"`
+}
+
+func blockValueOf(s api.IPAMBlockSpec) blockValue {
+	return blockValue{
+		CIDR: s.CIDR, Affinity: s.Affinity, AffinityClaimTime: s.AffinityClaimTime, Allocations: s.Allocations,
+		Unallocated: s.Unallocated, Attributes: s.Attributes, SequenceNumber: s.SequenceNumber,
+		SequenceNumberForAllocation: s.SequenceNumberForAllocation, Deleted: s.Deleted,
+	}
+}
+
+func (v *blockValue) spec() api.IPAMBlockSpec {
+	affinity := v.Affinity
+	if affinity == nil && v.HostAffinity != nil {
+		host := api.AffinityHost + ":" + *v.HostAffinity
+		affinity = &host
+	}
+	return api.IPAMBlockSpec{
+		CIDR: v.CIDR, Affinity: affinity, AffinityClaimTime: v.AffinityClaimTime, Allocations: v.Allocations,
+		Unallocated: v.Unallocated, Attributes: v.Attributes, SequenceNumber: v.SequenceNumber,
+		SequenceNumberForAllocation: v.SequenceNumberForAllocation, Deleted: v.Deleted,
+	}
+}
+
+// affinityValue is the value of an affinity; the rest is in its key. An empty object is a confirmed one.
+type affinityValue struct {
+	State   api.AffinityState `json:"state"`
+	Deleted bool              `json:"deleted"`
+}
+
+// handleValue is the value of a handle; its ID is in the key.
+type handleValue struct {
+	Block   map[string]int `json:"block"`
+	Deleted bool           `json:"deleted"`
+}
+
+// configValue is the value of the IPAM configuration. What is absent is false or 0, also autoAllocateBlocks.
+type configValue struct {
+	StrictAffinity               bool   `json:"strict_affinity,omitempty"`
+	AutoAllocateBlocks           bool   `json:"auto_allocate_blocks,omitempty"`
+	MaxBlocksPerHost             int    `json:"maxBlocksPerHost,omitempty"`
+	KubeVirtVMAddressPersistence string `json:"kubeVirtVMAddressPersistence,omitempty"`
+	IPCooldownSeconds            int    `json:"ipCooldownSeconds,omitempty"`
+}
+
+// nodeValue is what is looked at of Calico's own Node.
+type nodeValue struct {
+	api.Meta `json:"metadata"`
+	Status   struct {
+		PodCIDRs []string `json:"podCIDRs"`
+	} `json:"status"`
+}
+
+// encode returns the value of an object.
+func encode(obj api.Resource) ([]byte, error) {
+	switch o := obj.(type) {
+	case *api.IPAMBlock:
+		return json.Marshal(blockValueOf(o.Spec))
+	case *api.BlockAffinity:
+		return json.Marshal(affinityValue{o.Spec.State, o.MarkedDeleted()})
+	case *api.IPAMHandle:
+		return json.Marshal(handleValue{o.Spec.Block, o.Spec.Deleted})
+	case *api.IPAMConfig:
+		return json.Marshal(configValue(o.Spec))
+	case *api.Node:
+		return nil, fmt.Errorf("encode Node %s: Calico's nodes are read here, not written", o.Name)
+	}
+	return encodeResource(obj)
+}
+
+// encodeResource returns an object as Calico's v3 API has it. The revision is etcd's and not part of the value.
+func encodeResource(obj api.Resource) ([]byte, error) {
+	stored := newLike(obj)
+	assign(stored, obj)
+	stored.GetMeta().ResourceVersion = ""
+	body, err := json.Marshal(stored)
+	if err != nil {
+		return nil, err
+	}
+	head := fmt.Sprintf(`{"kind":%q,"apiVersion":"projectcalico.org/v3",`, obj.ResourceType().Kind)
+	return append([]byte(head), body[1:]...), nil
+}
+
+// decode replaces obj by what a key and its value say. The key must be one of obj's kind.
+func decode(obj api.Resource, kv keyValue) error {
+	fresh := newLike(obj)
+	if err := decodeValue(fresh, kv); err != nil {
+		return fmt.Errorf("%s: value of %s: %w", obj.ResourceType().Kind, kv.key, err)
+	}
+	fresh.GetMeta().ResourceVersion = strconv.FormatInt(kv.revision, 10)
+	assign(obj, fresh)
+	return nil
+}
+
+func decodeValue(obj api.Resource, kv keyValue) (err error) {
+	switch o := obj.(type) {
+	case *api.IPAMBlock:
+		var v blockValue
+		err = json.Unmarshal(kv.value, &v)
+		o.Spec = v.spec()
+	case *api.BlockAffinity:
+		var v affinityValue
+		err = json.Unmarshal(kv.value, &v)
+		o.Spec.State, o.Spec.Deleted = v.State, strconv.FormatBool(v.Deleted)
+	case *api.IPAMHandle:
+		var v handleValue
+		err = json.Unmarshal(kv.value, &v)
+		o.Spec.Block, o.Spec.Deleted = v.Block, v.Deleted
+	case *api.IPAMConfig:
+		var v configValue
+		err = json.Unmarshal(kv.value, &v)
+		o.Spec = api.IPAMConfigSpec(v)
+	case *api.Node:
+		var v nodeValue
+		err = json.Unmarshal(kv.value, &v)
+		o.Meta, o.Spec.PodCIDRs = v.Meta, v.Status.PodCIDRs
+	default:
+		err = json.Unmarshal(kv.value, obj)
+	}
+	identify(obj, kv.key) // the key has the last word on what an object is called
+	return err
+}
+
+// carry returns next with what raw has and nobody here knows of: known is raw after it was decoded and encoded again. So a
+// write does not take away the fields that another program wrote. It looks into objects, not into arrays.
+func carry(raw, known, next json.RawMessage) (json.RawMessage, error) {
+	var r, k, n map[string]json.RawMessage
+	if json.Unmarshal(raw, &r) != nil || json.Unmarshal(known, &k) != nil || json.Unmarshal(next, &n) != nil || n == nil {
+		return next, nil // not three objects: next has the last word
+	}
+	for name, value := range r {
+		was, isKnown := k[name]
+		will, stays := n[name]
+		switch {
+		case !isKnown && !stays:
+			n[name] = value
+		case isKnown && stays:
+			merged, err := carry(value, was, will)
+			if err != nil {
+				return nil, err
+			}
+			n[name] = merged
+		}
+	}
+	return json.Marshal(n)
+}
+
+// newLike returns a new, empty object of obj's type.
+func newLike(obj api.Resource) api.Resource {
+	return reflect.New(reflect.TypeOf(obj).Elem()).Interface().(api.Resource)
+}
+
+// assign replaces what to points to by what from points to.
+func assign(to, from api.Resource) {
+	reflect.ValueOf(to).Elem().Set(reflect.ValueOf(from).Elem())
+}

@@ -1,0 +1,217 @@
+package etcd
+
+import (
+	"errors"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// message is an encoded protocol buffer. Its methods append a field; fields of value zero are left out, as proto3 has it.
+type message []byte
+
+func (m message) text(field protowire.Number, v string) message {
+	if v == "" {
+		return m
+	}
+	return protowire.AppendString(protowire.AppendTag(m, field, protowire.BytesType), v)
+}
+
+func (m message) number(field protowire.Number, v int64) message {
+	if v == 0 {
+		return m
+	}
+	return protowire.AppendVarint(protowire.AppendTag(m, field, protowire.VarintType), uint64(v))
+}
+
+func (m message) flag(field protowire.Number, v bool) message {
+	if !v {
+		return m
+	}
+	return m.number(field, 1)
+}
+
+// sub appends a message, also an empty one: that it is there says which of several it is.
+func (m message) sub(field protowire.Number, v message) message {
+	return protowire.AppendBytes(protowire.AppendTag(m, field, protowire.BytesType), v)
+}
+
+// The field numbers below are those of etcd's rpc.proto and kv.proto.
+
+// rangeRequest asks for the keys from key to before end, or for key alone if there is no end.
+type rangeRequest struct {
+	key, end     string
+	serializable bool // any member may answer, from what it knows
+	keysOnly     bool
+	countOnly    bool
+}
+
+func (r rangeRequest) encode() message {
+	return message{}.text(1, r.key).text(2, r.end).flag(7, r.serializable).flag(8, r.keysOnly).flag(9, r.countOnly)
+}
+
+// guard compares the revision in which a key was last changed; 0 stands for a key that does not exist.
+type guard struct {
+	key      string
+	revision int64
+}
+
+// txnRequest does one thing to a key if the guard holds, and else counts how often the key exists.
+type txnRequest struct {
+	guard guard
+	put   bool // else the key is deleted
+	value []byte
+}
+
+const (
+	compareVersion     = 0
+	compareModRevision = 2
+)
+
+func (t txnRequest) encode() message {
+	// The comparison is "equal", which is 0.
+	cmp := message{}.number(2, compareModRevision).text(3, t.guard.key)
+	if t.guard.revision == 0 {
+		// An explicit 0: the union's field must be there.
+		cmp = message{}.number(2, compareVersion).text(3, t.guard.key)
+		cmp = protowire.AppendVarint(protowire.AppendTag(cmp, 4, protowire.VarintType), 0)
+	} else {
+		cmp = cmp.number(6, t.guard.revision)
+	}
+	var op message
+	if t.put {
+		op = op.sub(2, message{}.text(1, t.guard.key).text(2, string(t.value)))
+	} else {
+		op = op.sub(3, message{}.text(1, t.guard.key))
+	}
+	otherwise := message{}.sub(1, rangeRequest{key: t.guard.key, countOnly: true}.encode())
+	return message{}.sub(1, cmp).sub(2, op).sub(3, otherwise)
+}
+
+// keyValue is one key that was read.
+type keyValue struct {
+	key      string
+	revision int64 // in which it was last changed
+	value    []byte
+}
+
+// rangeResponse is the answer to a rangeRequest.
+type rangeResponse struct {
+	kvs   []keyValue
+	count int64
+}
+
+// txnResponse is the answer to a txnRequest.
+type txnResponse struct {
+	revision  int64 // of the datastore, after the transaction
+	succeeded bool
+	existed   bool // if it did not succeed
+}
+
+func decodeRange(data []byte) (rangeResponse, error) {
+	var r rangeResponse
+	err := fields(data, func(field protowire.Number, v uint64, sub []byte) error {
+		switch field {
+		case 2:
+			kv, err := decodeKeyValue(sub)
+			r.kvs = append(r.kvs, kv)
+			return err
+		case 4:
+			r.count = int64(v)
+		}
+		return nil
+	})
+	return r, err
+}
+
+func decodeKeyValue(data []byte) (keyValue, error) {
+	var kv keyValue
+	err := fields(data, func(field protowire.Number, v uint64, sub []byte) error {
+		switch field {
+		case 1:
+			kv.key = string(sub)
+		case 3:
+			kv.revision = int64(v)
+		case 5:
+			kv.value = sub
+		}
+		return nil
+	})
+	return kv, err
+}
+
+func decodeTxn(data []byte) (txnResponse, error) {
+	var t txnResponse
+	err := fields(data, func(field protowire.Number, v uint64, sub []byte) error {
+		switch field {
+		case 1:
+			return fields(sub, func(field protowire.Number, v uint64, _ []byte) error {
+				if field == 3 {
+					t.revision = int64(v)
+				}
+				return nil
+			})
+		case 2:
+			t.succeeded = v != 0
+		case 3:
+			return fields(sub, func(field protowire.Number, _ uint64, sub []byte) error {
+				if field != 1 {
+					return nil
+				}
+				r, err := decodeRange(sub)
+				t.existed = r.count > 0
+				return err
+			})
+		}
+		return nil
+	})
+	return t, err
+}
+
+// authenticateRequest asks for a token.
+func authenticateRequest(user, password string) message {
+	return message{}.text(1, user).text(2, password)
+}
+
+func decodeToken(data []byte) (token string, err error) {
+	err = fields(data, func(field protowire.Number, _ uint64, sub []byte) error {
+		if field == 2 {
+			token = string(sub)
+		}
+		return nil
+	})
+	return token, err
+}
+
+var errMalformed = errors.New("malformed protocol buffer")
+
+// fields visits the numbers and the strings, bytes and messages of a message; fields of other types are passed over.
+func fields(data []byte, visit func(field protowire.Number, v uint64, sub []byte) error) error {
+	for len(data) > 0 {
+		field, kind, n := protowire.ConsumeTag(data)
+		if n < 0 {
+			return errMalformed
+		}
+		data = data[n:]
+		var v uint64
+		var sub []byte
+		switch kind {
+		case protowire.VarintType:
+			v, n = protowire.ConsumeVarint(data)
+		case protowire.BytesType:
+			sub, n = protowire.ConsumeBytes(data)
+		default:
+			n = protowire.ConsumeFieldValue(field, kind, data)
+		}
+		if n < 0 {
+			return errMalformed
+		}
+		data = data[n:]
+		if kind != protowire.VarintType && kind != protowire.BytesType {
+			continue
+		}
+		if err := visit(field, v, sub); err != nil {
+			return err
+		}
+	}
+	return nil
+}
