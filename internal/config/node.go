@@ -29,7 +29,8 @@ type RawNode struct {
 	HealthPort      string `env:"FELIX_HEALTHPORT" default:"9099" help:"Port that they are served on."`
 	RouteProtocol   string `env:"TORTIE_ROUTE_PROTOCOL" default:"84" help:"Protocol number that marks the agent's routes in the kernel; 12, 80 and 186 belong to BIRD, Felix and FRR."`
 	SysctlRoot      string `env:"TORTIE_SYSCTL_ROOT" default:"/proc/sys" help:"Where sysctls are written: a container's own /proc/sys is read-only."`
-	StateDir        string `env:"TORTIE_STATE_DIR" default:"/var/lib/calico" help:"Directory of the files nodename and mtu that the plugins read."`
+	StateDir        string `env:"TORTIE_STATE_DIR" default:"/var/lib/calico" help:"Directory of the files nodename and mtu that the plugins read, and of their journal, tortie/journal."`
+	RunDir          string `env:"TORTIE_RUN_DIR" default:"/var/run/calico" help:"Directory of tortie/facts.json, by which the agent saves the plugins requests."`
 	LogLevel        string `env:"LOG_LEVEL" default:"info" help:"Log level: debug, info, warn or error."`
 }
 
@@ -45,6 +46,7 @@ type Node struct {
 	RouteProtocol int
 	SysctlRoot    string
 	StateDir      string
+	RunDir        string
 	LogLevel      slog.Level
 }
 
@@ -64,6 +66,7 @@ func LoadNode(env Env) (Node, error) {
 		RouteProtocol: p.routeProtocol("TORTIE_ROUTE_PROTOCOL", raw.RouteProtocol),
 		SysctlRoot:    raw.SysctlRoot,
 		StateDir:      raw.StateDir,
+		RunDir:        raw.RunDir,
 	}
 	p.oneOf("CALICO_NETWORKING_BACKEND", raw.Backend, "bird")
 	if err := n.LogLevel.UnmarshalText([]byte(raw.LogLevel)); err != nil {

@@ -2,12 +2,8 @@ package kube
 
 import (
 	"context"
-	"io"
 	"log/slog"
-	"net"
-	"net/url"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -110,88 +106,6 @@ func TestOthersChangesWakeNoAssignment(t *testing.T) {
 	awaitAssignment(t, w, "an affinity of this node", func(a Assignment) bool { return len(a.Affinities) == 1 })
 }
 
-// wire is the network between an agent and the API server. A test may cut it without either end being told.
-type wire struct {
-	listener net.Listener
-	upstream string
-
-	mu    sync.Mutex
-	cond  *sync.Cond
-	cut   bool
-	conns []net.Conn
-}
-
-func newWire(t *testing.T, cfg *rest.Config) (*wire, *rest.Config) {
-	t.Helper()
-	u, err := url.Parse(cfg.Host)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &wire{listener: l, upstream: u.Host}
-	w.cond = sync.NewCond(&w.mu)
-	go w.serve()
-	t.Cleanup(func() { l.Close(); w.mend(); w.reset() })
-	wired := rest.CopyConfig(cfg)
-	u.Host = l.Addr().String()
-	wired.Host = u.String()
-	return w, wired
-}
-
-func (w *wire) serve() {
-	for {
-		down, err := w.listener.Accept()
-		if err != nil {
-			return
-		}
-		up, err := net.Dial("tcp", w.upstream)
-		if err != nil {
-			down.Close()
-			continue
-		}
-		w.mu.Lock()
-		w.conns = append(w.conns, down, up)
-		w.mu.Unlock()
-		go w.copy(up, down)
-		go w.copy(down, up)
-	}
-}
-
-func (w *wire) copy(to, from net.Conn) {
-	defer to.Close()
-	buf := make([]byte, 32<<10)
-	for {
-		n, err := from.Read(buf)
-		w.mu.Lock()
-		for w.cut {
-			w.cond.Wait()
-		}
-		w.mu.Unlock()
-		if _, werr := to.Write(buf[:n]); werr != nil || err != nil && err != io.EOF {
-			return
-		} else if err == io.EOF {
-			return
-		}
-	}
-}
-
-func (w *wire) silence() { w.mu.Lock(); w.cut = true; w.mu.Unlock() }
-
-func (w *wire) mend() { w.mu.Lock(); w.cut = false; w.cond.Broadcast(); w.mu.Unlock() }
-
-// reset ends all connections.
-func (w *wire) reset() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, c := range w.conns {
-		c.Close()
-	}
-	w.conns = nil
-}
-
 func probe(t *testing.T, w *Watch) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -205,7 +119,7 @@ func TestConfirmedIsHonest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wire, wired := newWire(t, cfg)
+	wire, wired := labtest.NewWire(t, cfg)
 	w := watchAt(t, wired)
 	store := storeAt(t, cfg)
 
@@ -223,7 +137,7 @@ func TestConfirmedIsHonest(t *testing.T) {
 		t.Error("an event confirmed nothing")
 	}
 
-	wire.silence()
+	wire.Silence()
 	silenced := time.Now()
 	if err := probe(t, w); err == nil {
 		t.Error("a probe went through a silent connection")
@@ -241,7 +155,7 @@ func TestConfirmedIsHonest(t *testing.T) {
 	}
 
 	// The connections end and nobody can make new ones: all that is seen is old.
-	wire.reset()
+	wire.Reset()
 	time.Sleep(200 * time.Millisecond)
 	if err := probe(t, w); err == nil {
 		t.Error("a probe succeeded without open watches")
@@ -249,7 +163,7 @@ func TestConfirmedIsHonest(t *testing.T) {
 	if w.Confirmed().After(silenced) {
 		t.Error("confirmed although all watches are lost")
 	}
-	wire.mend()
+	wire.Mend()
 	mended := time.Now()
 	awaitAssignment(t, w, "what changed meanwhile", func(a Assignment) bool { return a.Information.Spec.ClusterType == "changed unseen" })
 	limit := time.Now().Add(40 * time.Second) // client-go waits longer after each failure

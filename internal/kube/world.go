@@ -65,6 +65,16 @@ func (w *Watch) Assignment() Assignment {
 	return a
 }
 
+// DatastoreReady reports that nobody has locked the datastore for a migration, and that it has been set up.
+func (w *Watch) DatastoreReady() bool {
+	return Ready(byName[api.ClusterInformation](w.information, api.DefaultName))
+}
+
+// Ready reports that a ClusterInformation, nil if there is none, lets the datastore be used.
+func Ready(info *api.ClusterInformation) bool {
+	return info != nil && info.Spec.DatastoreReady != nil && *info.Spec.DatastoreReady
+}
+
 // metaOf returns what is kept of an object that is watched as metadata only.
 func metaOf(item any) api.Meta {
 	n, ok := item.(*metav1.PartialObjectMetadata)

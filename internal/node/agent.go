@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"github.com/tortie-net/tortie/internal/encap"
 	"github.com/tortie-net/tortie/internal/fib"
 	"github.com/tortie-net/tortie/internal/ipam"
+	"github.com/tortie-net/tortie/internal/journal"
 	"github.com/tortie-net/tortie/internal/kube"
 	"github.com/tortie-net/tortie/internal/nat"
 	"github.com/tortie-net/tortie/internal/netlinkx"
@@ -66,6 +68,7 @@ type Agent struct {
 	Deps
 	ipam    *ipam.Client
 	sysctls sysctl.Root
+	herald  *herald
 
 	node       *api.Node // this node, read again when it was replaced
 	local      bgp.Local // what the speaker was started with
@@ -74,6 +77,7 @@ type Agent struct {
 	settled    time.Time // since when all BGP sessions are established; zero if one is not
 	holding    bool      // routes of an earlier agent are kept for now
 	tunnel     tunnelState
+	pods       []netip.Addr        // local addresses that the last pass saw
 	available  bool                // NetworkUnavailable was cleared
 	complaints string              // what was logged of the last pass
 	broken     map[string][]string // what was reported last as not usable, by what it is about
@@ -92,7 +96,13 @@ type tunnelState struct {
 
 // NewAgent returns an agent that has done nothing yet.
 func NewAgent(d Deps) *Agent {
-	return &Agent{Deps: d, ipam: ipam.NewClient(d.Store, time.Now), sysctls: sysctl.Root(d.Config.SysctlRoot), broken: map[string][]string{}}
+	return &Agent{
+		Deps:    d,
+		ipam:    ipam.NewClient(d.Store, time.Now),
+		sysctls: sysctl.Root(d.Config.SysctlRoot),
+		herald:  newHerald(filepath.Join(d.Config.RunDir, factsFile), d.Watch, d.Status, d.Log),
+		broken:  map[string][]string{},
+	}
 }
 
 // Run works until ctx ends. Then it leaves everything as it is: routes, sessions' graceful restart and addresses carry the
@@ -104,6 +114,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return a.Watch.Run(ctx) })
 	g.Go(func() error { return a.loop(ctx) })
+	g.Go(func() error { return a.herald.run(ctx) })
+	g.Go(func() error { return a.finisher().run(ctx) })
 	err := g.Wait()
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
@@ -121,6 +133,11 @@ func (a *Agent) start(ctx context.Context) error {
 		a.node = n
 		return setUpCluster(ctx, a.Store, a.Config.ClusterType, a.Config.DefaultPool)
 	})
+}
+
+func (a *Agent) finisher() *finisher {
+	dir := journal.Dir(filepath.Join(a.Config.StateDir, journalDir))
+	return &finisher{dir: dir, store: a.Store, ipam: a.ipam, watch: a.Watch, status: a.Status, log: a.Log}
 }
 
 func (a *Agent) readNode(ctx context.Context) (*api.Node, error) {
@@ -220,6 +237,7 @@ func (a *Agent) wait(ctx context.Context, pause time.Duration) bool {
 // report tells people about a pass: once when a problem appears, changes or goes.
 func (a *Agent) report(err error, took time.Duration) {
 	a.Status.Passed(err, took)
+	a.herald.tell(local{ready: a.Status.Report().Ready, pods: a.pods})
 	text := "ok"
 	if err != nil {
 		text = err.Error()

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/client-go/rest"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
@@ -114,7 +115,10 @@ type rig struct {
 	store    *kubernetes.Store
 	ns       *netnstest.NS
 	stateDir string
+	runDir   string
 	sysctls  string
+	// api is how the agent reaches the API server: as the chart lets it.
+	api *rest.Config
 }
 
 const (
@@ -123,7 +127,9 @@ const (
 )
 
 func newRig(t *testing.T) *rig {
-	r := &rig{store: connect(t), ns: netnstest.New(t), stateDir: t.TempDir(), sysctls: t.TempDir()}
+	r := &rig{
+		store: connect(t), ns: netnstest.New(t), stateDir: t.TempDir(), runDir: t.TempDir(), sysctls: t.TempDir(), api: labtest.As(t, "tortie-node"),
+	}
 	far := netnstest.New(t)
 	netnstest.Cable(t, r.ns, "eth0", far, "eth0")
 	r.ns.Addr(t, "eth0", "172.31.0.1/24")
@@ -138,6 +144,7 @@ func newRig(t *testing.T) *rig {
 	r.node(t, rigOther, "172.31.0.2", map[string]string{api.AnnotationIPv4Address: "172.31.0.2/24"})
 	r.make(t, &api.IPPool{Meta: api.Meta{Name: "rig"}, Spec: api.IPPoolSpec{CIDR: "10.90.0.0/16", NATOutgoing: true}})
 	forget(t, r.store, &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}})
+	forget(t, r.store, &api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}})
 	return r
 }
 
@@ -163,6 +170,8 @@ func (r *rig) make(t *testing.T, obj api.Resource) {
 		forget(t, r.store, &api.IPPool{Meta: gone})
 	case *api.BlockAffinity:
 		forget(t, r.store, &api.BlockAffinity{Meta: gone})
+	case *api.IPReservation:
+		forget(t, r.store, &api.IPReservation{Meta: gone})
 	default:
 		t.Fatalf("no test makes a %T", o)
 	}
@@ -185,21 +194,21 @@ func (r *rig) affinity(t *testing.T, node, cidr, name string) *api.BlockAffinity
 // agent runs an agent until the returned function is called.
 func (r *rig) agent(t *testing.T, speaker bgp.Speaker) (status *Status, stop func()) {
 	t.Helper()
-	rest, err := kube.Connect(labtest.API(t), "rig")
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	watch, err := kube.NewWatch(r.api, rigNode, log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	watch, err := kube.NewWatch(rest, log)
+	store, err := kube.OpenStore(r.api)
 	if err != nil {
 		t.Fatal(err)
 	}
 	status = NewStatus(rigNode, time.Now(), speaker.Healthy)
 	a := NewAgent(Deps{
 		Config: config.Node{
-			Nodename: rigNode, ClusterType: []string{"k8s"}, SysctlRoot: r.sysctls, StateDir: r.stateDir, RouteProtocol: int(fib.DefaultProtocol),
+			Nodename: rigNode, ClusterType: []string{"k8s"}, SysctlRoot: r.sysctls, StateDir: r.stateDir, RunDir: r.runDir, RouteProtocol: int(fib.DefaultProtocol),
 		},
-		Log: log, Store: r.store, Watch: watch, Speaker: speaker, Status: status,
+		Log: log, Store: store, Watch: watch, Speaker: speaker, Status: status,
 		Kernel: r.ns.Conn, FIB: fib.New(r.ns.Conn, fib.Options{}), Encap: encap.New(r.ns.Conn), NAT: nat.NewAt(r.ns.Conn.Namespace()),
 	})
 	ctx, cancel := context.WithCancel(t.Context())

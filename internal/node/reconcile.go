@@ -17,10 +17,13 @@ import (
 	"github.com/tortie-net/tortie/internal/sysctl"
 )
 
-// The files that the CNI plugins read.
+// What the CNI plugins read and write: in the state directory, and facts.json in the run directory. The plugins know them as
+// facts.DefaultFile and journal.DefaultDir.
 const (
 	nodenameFile = "nodename"
 	mtuFile      = "mtu"
+	journalDir   = "tortie/journal"
+	factsFile    = "tortie/facts.json"
 )
 
 // bgpStart bounds how long one pass waits for BGP's port; the next pass tries again.
@@ -83,6 +86,7 @@ func (a *Agent) look(ctx context.Context) (Snapshot, error) {
 	s, problems := BuildSnapshot(self, world)
 	a.complain("object", problems)
 	s.Self.TunnelAddr, err = a.tunnelAddress(ctx, &s)
+	a.pods = occupied(self.Pods, s.Self.TunnelAddr)
 	return s, err
 }
 
@@ -121,6 +125,15 @@ func (a *Agent) localPods(links []netlinkx.Link) ([]netip.Addr, error) {
 	}
 	slices.SortFunc(pods, netip.Addr.Compare)
 	return slices.Compact(pods), nil
+}
+
+// occupied returns the addresses that the kernel has something at, in ascending order.
+func occupied(pods []netip.Addr, tunnel netip.Addr) []netip.Addr {
+	i, found := slices.BinarySearchFunc(pods, tunnel, netip.Addr.Compare)
+	if !tunnel.IsValid() || found {
+		return pods
+	}
+	return slices.Insert(slices.Clone(pods), i, tunnel)
 }
 
 // tunnelAddress returns the address of tunl0. It asks the datastore only if the pools, the Node or its annotation changed.

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/facts"
 	"github.com/tortie-net/tortie/internal/fib"
 )
 
@@ -44,6 +45,31 @@ type Report struct {
 	Peers         []PeerReport `json:"peers"`
 	Learned       []PathReport `json:"learned"`
 	Routes        int          `json:"routes"`
+
+	// Facts is what the plugins were told last, nil if nothing yet; Journal is what they have left to the agent.
+	Facts   *FactsReport  `json:"facts,omitempty"`
+	Journal JournalReport `json:"journal"`
+}
+
+// FactsReport is what the file of facts holds.
+type FactsReport struct {
+	// Written is until when the facts were known to hold.
+	Written        time.Time `json:"written"`
+	AgentReady     bool      `json:"agentReady"`
+	DatastoreReady bool      `json:"datastoreReady"`
+	Bytes          int       `json:"bytes"`
+	Pools          int       `json:"pools"`
+	Reservations   int       `json:"reservations"`
+	Affinities     int       `json:"affinities"`
+	Namespaces     int       `json:"namespaces"`
+}
+
+// JournalReport is the state of the journal.
+type JournalReport struct {
+	// Entries are containers whose addresses are still to be released.
+	Entries int `json:"entries"`
+	// LastError is why the last try left some.
+	LastError string `json:"lastError,omitempty"`
 }
 
 // PeerReport is one BGP session.
@@ -81,6 +107,10 @@ type Status struct {
 	routes      prometheus.Gauge
 	routeWrites *prometheus.CounterVec
 	readyGauge  prometheus.Gauge
+	factsBytes  prometheus.Gauge
+	factsWrites prometheus.Counter
+	entries     prometheus.Gauge
+	finished    prometheus.Counter
 }
 
 // NewStatus returns the status of a node whose agent has just started. healthy proves that the BGP speaker's loop turns.
@@ -119,9 +149,59 @@ func NewStatus(node string, now time.Time, healthy func(context.Context) error) 
 			Name: "tortie_node_ready", Help: "1 once the dataplane of this node stands.",
 		}),
 	}
+	s.addPluginMetrics(now)
 	s.registry.MustRegister(s.passes, s.failures, s.peers, s.learned, s.refused, s.originated, s.routes, s.routeWrites, s.readyGauge,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return s
+}
+
+// addPluginMetrics makes the metrics of what the agent does for the plugins.
+func (s *Status) addPluginMetrics(begun time.Time) {
+	s.factsBytes = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "tortie_facts_bytes", Help: "Size of the file of facts that saves the plugins requests.",
+	})
+	s.factsWrites = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "tortie_facts_writes_total", Help: "How often the file of facts was written.",
+	})
+	age := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "tortie_facts_age_seconds", Help: "Time since the facts were last known to hold; over 30 the plugins ask the API server instead.",
+	}, func() float64 {
+		if f := s.Report().Facts; f != nil {
+			begun = f.Written
+		}
+		return time.Since(begun).Seconds()
+	})
+	s.entries = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "tortie_journal_entries", Help: "Containers whose addresses are still to be released because the API server was away.",
+	})
+	s.finished = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "tortie_journal_finished_total", Help: "Containers whose addresses the agent has released for the plugins.",
+	})
+	s.registry.MustRegister(s.factsBytes, s.factsWrites, age, s.entries, s.finished)
+}
+
+// SetFacts notes what the plugins were told.
+func (s *Status) SetFacts(f facts.Facts, bytes int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.report.Facts = &FactsReport{
+		Written: f.Written, AgentReady: f.AgentReady, DatastoreReady: f.DatastoreReady, Bytes: bytes,
+		Pools: len(f.Pools), Reservations: len(f.Reservations), Affinities: len(f.Affinities), Namespaces: len(f.Namespaces),
+	}
+	s.factsBytes.Set(float64(bytes))
+	s.factsWrites.Inc()
+}
+
+// SetJournal notes what the plugins have left to do, how much of that was just done, and why not all.
+func (s *Status) SetJournal(left, finished int, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.report.Journal = JournalReport{Entries: left}
+	if err != nil {
+		s.report.Journal.LastError = err.Error()
+	}
+	s.entries.Set(float64(left))
+	s.finished.Add(float64(finished))
 }
 
 // Passed notes the end of a pass.

@@ -1,0 +1,107 @@
+package labtest
+
+import (
+	"net"
+	"net/url"
+	"sync"
+	"testing"
+
+	"k8s.io/client-go/rest"
+)
+
+// Wire is the network between one client and the API server. A test may cut it in the two ways in which networks fail: in
+// silence, or with all connections reset.
+type Wire struct {
+	upstream string
+
+	mu    sync.Mutex
+	cond  *sync.Cond
+	cut   bool
+	conns []net.Conn
+}
+
+// NewWire returns a Wire and how to reach the API server through it. It goes with the test.
+func NewWire(t testing.TB, cfg *rest.Config) (*Wire, *rest.Config) {
+	t.Helper()
+	u, err := url.Parse(cfg.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &Wire{upstream: u.Host}
+	w.cond = sync.NewCond(&w.mu)
+	go w.serve(l)
+	t.Cleanup(func() { l.Close(); w.Mend(); w.Reset() })
+	wired := rest.CopyConfig(cfg)
+	u.Host = l.Addr().String()
+	wired.Host = u.String()
+	return w, wired
+}
+
+// Silence lets nothing through any more, and tells neither end.
+func (w *Wire) Silence() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.cut = true
+}
+
+// Mend lets through what was held back, and what follows.
+func (w *Wire) Mend() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.cut = false
+	w.cond.Broadcast()
+}
+
+// Reset ends all connections.
+func (w *Wire) Reset() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range w.conns {
+		c.Close()
+	}
+	w.conns = nil
+}
+
+func (w *Wire) serve(l net.Listener) {
+	for {
+		down, err := l.Accept()
+		if err != nil {
+			return
+		}
+		up, err := net.Dial("tcp", w.upstream)
+		if err != nil {
+			down.Close()
+			continue
+		}
+		w.mu.Lock()
+		w.conns = append(w.conns, down, up)
+		w.mu.Unlock()
+		go w.copy(up, down)
+		go w.copy(down, up)
+	}
+}
+
+func (w *Wire) copy(to, from net.Conn) {
+	defer to.Close()
+	buf := make([]byte, 32<<10)
+	for {
+		n, readErr := from.Read(buf)
+		w.await()
+		if _, err := to.Write(buf[:n]); err != nil || readErr != nil {
+			return
+		}
+	}
+}
+
+// await blocks while the wire is silent.
+func (w *Wire) await() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for w.cut {
+		w.cond.Wait()
+	}
+}
