@@ -186,3 +186,27 @@ func TestOccupied(t *testing.T) {
 		}
 	}
 }
+
+// What one change costs the agent in a big cluster.
+func BenchmarkFacts(b *testing.B) {
+	in := kube.Assignment{Node: &api.Node{Meta: api.Meta{Name: "node-1"}}, Affinities: []api.BlockAffinity{ownAffinity("a", "10.1.0.0/26")}}
+	for i := range 2000 {
+		labels := map[string]string{"kubernetes.io/metadata.name": fmt.Sprintf("team-namespace-%d", i), "team": "blue"}
+		in.Namespaces = append(in.Namespaces, api.Namespace{Meta: api.Meta{Name: fmt.Sprintf("team-namespace-%d", i), Labels: labels}})
+	}
+	for _, selector := range []string{"", "team == 'blue'"} {
+		b.Run("2000 namespaces, selector "+selector, func(b *testing.B) {
+			in.Pools = []api.IPPool{{Meta: api.Meta{Name: "p"}, Spec: api.IPPoolSpec{CIDR: "10.1.0.0/16", NamespaceSelector: selector}}}
+			size := 0
+			for b.Loop() {
+				f, _ := buildFacts(in, local{})
+				data, err := facts.Encode(f)
+				if err != nil {
+					b.Fatal(err)
+				}
+				size = len(data)
+			}
+			b.ReportMetric(float64(size), "bytes")
+		})
+	}
+}
