@@ -103,7 +103,7 @@ func (c *Config) tls(scheme string) (*tls.Config, error) {
 	if c.CertFile != "" || c.KeyFile != "" {
 		pair, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
 		if err != nil {
-			return nil, fmt.Errorf("client certificate for etcd %s and its key %q: %w", c.CertFile, c.KeyFile, err)
+			return nil, fmt.Errorf("client certificate %q and key %q for etcd: %w", c.CertFile, c.KeyFile, err)
 		}
 		t.Certificates = []tls.Certificate{pair}
 	}
