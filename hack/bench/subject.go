@@ -174,12 +174,7 @@ func (s subject) prepare(c *cluster, n *node) error {
 	if err != nil {
 		return fmt.Errorf("facts for %s: %w", n.name, err)
 	}
-	return n.do(func() error {
-		if err := os.MkdirAll("/var/run/calico/tortie", 0o755); err != nil {
-			return err
-		}
-		return facts.Write(facts.DefaultFile, f)
-	})
+	return n.do(func() error { return facts.Write(facts.DefaultFile, f) })
 }
 
 // factsOf is what the node's agent would write now.
@@ -200,7 +195,10 @@ func (c *cluster) factsOf(n *node) (facts.Facts, error) {
 	for _, b := range blocks.Items {
 		free[b.Spec.CIDR] = len(b.Spec.Unallocated)
 	}
-	f.Pools = pools.Items
+	for _, p := range pools.Items {
+		p.Meta = api.Meta{Name: p.Name}
+		f.Pools = append(f.Pools, p)
+	}
 	for _, a := range affinities.Items {
 		if a.Spec.Node != n.name || !a.Confirmed() {
 			continue
@@ -209,8 +207,8 @@ func (c *cluster) factsOf(n *node) (facts.Facts, error) {
 			return f, err
 		}
 		claim := facts.Affinity{BlockAffinity: a}
-		if room, ok := free[a.Spec.CIDR]; ok {
-			claim.Free = &room
+		if room, ok := free[a.Spec.CIDR]; ok && room == 0 {
+			claim.Free = &room // all that the agent learns of a block's room from its own kernel
 		}
 		f.Affinities = append(f.Affinities, claim)
 	}
