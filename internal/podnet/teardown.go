@@ -186,10 +186,11 @@ func reapHostEnd(host *netlinkx.Conn, c Config) ([]netip.Addr, error) {
 
 // removeHostEnd removes a link from the node's side, with its routes first. It returns the addresses that they led to.
 func removeHostEnd(host *netlinkx.Conn, link netlinkx.Link, warn func(error)) ([]netip.Addr, error) {
-	addrs, err := addrsBehind(host, link)
+	behind, err := addrsByLink(host)
 	if err != nil {
 		return nil, err
 	}
+	addrs := behind[link.Index]
 	for _, a := range addrs {
 		if err := host.DeleteRoute(hostRoute(a, link.Index)); err != nil && !netlinkx.IsNotExist(err) {
 			return nil, err
@@ -200,21 +201,6 @@ func removeHostEnd(host *netlinkx.Conn, link netlinkx.Link, warn func(error)) ([
 		return addrs, errors.Join(err, forgotten())
 	}
 	warn(forgotten())
-	return addrs, nil
-}
-
-// addrsBehind lists the addresses that the node has a route to by a pod's link.
-func addrsBehind(host *netlinkx.Conn, link netlinkx.Link) ([]netip.Addr, error) {
-	routes, err := host.Routes(netlinkx.RouteFilter{Dev: link.Index})
-	if err != nil {
-		return nil, err
-	}
-	var addrs []netip.Addr
-	for _, r := range routes {
-		if a := r.Dst.Addr(); r.Dst.IsSingleIP() && !r.Via.IsValid() && !slices.Contains(addrs, a) {
-			addrs = append(addrs, a)
-		}
-	}
 	return addrs, nil
 }
 
