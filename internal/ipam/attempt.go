@@ -2,6 +2,11 @@ package ipam
 
 import (
 	"context"
+	"errors"
+	"fmt"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore"
 )
 
 // Start is what an assignment can begin with, before all of the request is known.
@@ -11,21 +16,49 @@ type Start struct {
 	Host string
 	// V4, V6 say which families are likely to be wanted.
 	V4, V6 bool
+	// Use says what the addresses are for.
+	Use api.AllowedUse
 	// Known saves requests; nil if nobody follows the cluster.
 	Known *Known
 }
 
 // Attempt is an assignment that has begun. Finish or Abandon must be called, once.
+//
+// It takes it that the handle is new: one that exists shows when it is written. It names in the handle the block from which
+// the address will probably come, while that block is being read, so that nothing but the block is left to be written.
 type Attempt struct {
-	client *Client
-	start  Start
+	view
+	opened chan struct{} // closed when what Begin started has ended
+	err    error         // of what Begin started
+
+	wrote bool // more than the handle was written, or may have been
 }
 
 // Begin starts what an assignment needs, in the background, and returns at once. With Known this writes already: the handle,
 // naming the block from which the address will probably come. The host's lock must be held, if there is one, so that
 // neighbours do not want the same address.
-func (c *Client) Begin(_ context.Context, start Start) *Attempt {
-	return &Attempt{client: c, start: start}
+func (c *Client) Begin(ctx context.Context, start Start) *Attempt {
+	a := &Attempt{view: newView(c, start.Host, start.Known), opened: make(chan struct{})}
+	a.handleID = start.Handle
+	go func() {
+		defer close(a.opened)
+		a.err = a.open(ctx, start)
+	}()
+	return a
+}
+
+// open reads what changes seldom, or if that is known, does what comes next.
+func (a *Attempt) open(ctx context.Context, start Start) error {
+	if err := a.read(ctx); err != nil || a.certainty != told {
+		return err
+	}
+	probable := Request{Owner: start.Owner, Host: start.Host, V4: start.V4, V6: start.V6, Use: start.Use}
+	_, err := PlanAssign(a.st, &probable)
+	var n *need
+	if !errors.As(err, &n) { // a refusal, of which the request itself may know better
+		return nil
+	}
+	return a.meet(ctx, n)
 }
 
 // Finish gives the request's owner one address of each family that it wants: all of them, or an error and nothing. The
@@ -34,8 +67,110 @@ func (c *Client) Begin(_ context.Context, start Start) *Attempt {
 // It is idempotent by handle: an address that the handle holds already is returned again. Errors wrap ErrNoPool,
 // ErrExhausted, ErrBlockLimit, ErrTaken or an error of the datastore.
 func (a *Attempt) Finish(ctx context.Context, req Request) ([]Assignment, error) {
-	return a.client.Assign(ctx, req)
+	<-a.opened
+	err := a.err
+	var plan Plan
+	if err == nil {
+		err = a.client.retry(ctx, func() (err error) {
+			plan, err = a.try(ctx, &req)
+			return err
+		})
+	}
+	if err != nil {
+		return nil, errors.Join(err, a.undo(ctx))
+	}
+	return plan.Assignments, nil
 }
 
 // Abandon takes back what Begin has written.
-func (a *Attempt) Abandon(context.Context) error { return nil }
+func (a *Attempt) Abandon(ctx context.Context) error {
+	<-a.opened
+	return a.undo(ctx)
+}
+
+// try decides and commits once. After a conflict it is clear what the next try must read again: if nothing but a block or the
+// handle was in the way, what is known of all else is as good as before.
+func (a *Attempt) try(ctx context.Context, req *Request) (Plan, error) {
+	plan, err := a.decide(ctx, req, a.meet)
+	if err != nil {
+		return Plan{}, err
+	}
+	named := a.named
+	a.named = false
+	wrote, err := a.client.commit(ctx, plan)
+	a.wrote = a.wrote || wrote || named
+	if err == nil || !datastore.Contended(err) {
+		return plan, err
+	}
+	a.remember(&plan)
+	return plan, err
+}
+
+// remember keeps what a plan that met a conflict tells of the next one.
+func (a *Attempt) remember(plan *Plan) {
+	if h, planned := plan.landedHandle(); planned {
+		a.handle, a.look = h, h == nil
+	}
+	if plan.claims() {
+		a.certainty, a.st = sure, nil
+	} else {
+		a.st.forgetBlocks()
+	}
+}
+
+// meet provides what a plan needs.
+func (a *Attempt) meet(ctx context.Context, n *need) error {
+	if n.reclaim != nil {
+		return a.reclaim(ctx, n.reclaim)
+	}
+	h, likely := n.handle(a.handleID)
+	if !likely || a.handle != nil || a.wrote || a.look {
+		return a.fetch(ctx, n, nil)
+	}
+	// Not in the context of the group: the write's answer tells whether it landed.
+	return a.fetch(ctx, n, func() error { return a.name(ctx, h) })
+}
+
+// name creates the handle before it is sure which block it must name.
+func (a *Attempt) name(ctx context.Context, h *api.IPAMHandle) error {
+	err := a.client.store.Create(ctx, h)
+	switch {
+	case err == nil:
+		a.handle, a.named = h, true
+	case datastore.Contended(err):
+		a.look = true
+		return nil
+	default:
+		a.wrote = true
+	}
+	return err
+}
+
+// reclaim takes a block from an owner that does not use it, or takes note that it cannot.
+func (a *Attempt) reclaim(ctx context.Context, b *Block) error {
+	err := a.client.giveUp(ctx, b)
+	switch {
+	case err == nil:
+		a.st.drop(b.cidr)
+	case datastore.Contended(err):
+		a.st.Needed[b.cidr] = true
+		return nil
+	}
+	return err
+}
+
+// undo takes back what was written for a request that failed.
+func (a *Attempt) undo(ctx context.Context) error {
+	if !a.named && !a.wrote {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+	defer cancel()
+	if a.named && !a.wrote && a.client.store.Delete(ctx, a.handle) == nil {
+		return nil
+	}
+	if _, err := a.client.Release(ctx, a.handleID); err != nil {
+		return fmt.Errorf("undo: %w", err)
+	}
+	return nil
+}

@@ -75,6 +75,17 @@ func audit(store datastore.Store, live map[string][]netip.Addr) error {
 	if err != nil {
 		return err
 	}
+	if err := c.auditHandles(live); err != nil {
+		return err
+	}
+	if wrong := c.unclaimed(); len(wrong) > 0 {
+		return fmt.Errorf("%s", strings.Join(wrong, "\n"))
+	}
+	return nil
+}
+
+// auditHandles is audit without a look at the claims.
+func (c contents) auditHandles(live map[string][]netip.Addr) error {
 	held, err := c.holders()
 	if err != nil {
 		return err
@@ -106,7 +117,6 @@ func audit(store datastore.Store, live map[string][]netip.Addr) error {
 			wrong = append(wrong, fmt.Sprintf("handle %s says %v, the blocks say %v", id, h.Spec.Block, count[id]))
 		}
 	}
-	wrong = append(wrong, c.unclaimed()...)
 	if len(wrong) == 0 {
 		return nil
 	}

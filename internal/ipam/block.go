@@ -1,12 +1,12 @@
 package ipam
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
@@ -24,7 +24,8 @@ type Owner struct {
 	Attrs map[string]string
 }
 
-// Block is an IPAMBlock whose content has been checked. Its methods change it in memory only.
+// Block is an IPAMBlock whose content has been checked. Its methods change it in memory only. What its object's pointers and
+// maps lead to is never changed in place, except SequenceNumberForAllocation, so that copies may share it.
 type Block struct {
 	obj  *api.IPAMBlock
 	cidr netip.Prefix
@@ -99,39 +100,54 @@ func (b *Block) check() error {
 	if want := 1 << hostBits; len(s.Allocations) != want {
 		return fmt.Errorf("spec.allocations has %d entries where %s has %d addresses", len(s.Allocations), s.CIDR, want)
 	}
-	taken := 0
+	if err := b.checkOrdinals(); err != nil {
+		return err
+	}
+	for i, a := range s.Attributes {
+		if a.ReleasedAt == "" {
+			continue
+		}
+		if _, err := time.Parse(time.RFC3339, a.ReleasedAt); err != nil {
+			return fmt.Errorf("spec.attributes[%d].releasedAt %q is no time such as 2026-01-02T03:04:05Z", i, a.ReleasedAt)
+		}
+	}
+	return nil
+}
+
+// checkOrdinals checks that each address is either allocated or free, once.
+func (b *Block) checkOrdinals() error {
+	s := &b.obj.Spec
+	seen := 0
 	for ordinal, at := range s.Allocations {
 		if at == nil {
 			continue
 		}
-		taken++
+		seen++
 		if *at < 0 || *at >= len(s.Attributes) {
 			return fmt.Errorf("spec.allocations[%d] points to attribute %d of %d", ordinal, *at, len(s.Attributes))
 		}
 	}
-	free := make(map[int]bool, len(s.Unallocated))
+	free := make([]bool, len(s.Allocations))
 	for _, ordinal := range s.Unallocated {
-		if ordinal < 0 || ordinal >= len(s.Allocations) || free[ordinal] || s.Allocations[ordinal] != nil {
+		if ordinal < 0 || ordinal >= len(free) || free[ordinal] || s.Allocations[ordinal] != nil {
 			return fmt.Errorf("spec.unallocated lists ordinal %d, which is out of range, listed twice or allocated", ordinal)
 		}
 		free[ordinal] = true
+		seen++
 	}
-	if taken+len(free) != len(s.Allocations) {
-		return fmt.Errorf("%d addresses are neither allocated nor free", len(s.Allocations)-taken-len(free))
+	if seen != len(free) {
+		return fmt.Errorf("%d addresses are neither allocated nor free", len(free)-seen)
 	}
 	return nil
 }
 
 // clone returns a copy that can be changed without changing b.
 func (b *Block) clone() *Block {
-	data, err := json.Marshal(b.obj)
-	if err != nil {
-		panic(fmt.Sprintf("a block that was decoded from JSON does not encode: %v", err))
-	}
-	var obj api.IPAMBlock
-	if err := json.Unmarshal(data, &obj); err != nil {
-		panic(fmt.Sprintf("a block that was encoded to JSON does not decode: %v", err))
-	}
+	obj := *b.obj
+	obj.Spec.Allocations = slices.Clone(obj.Spec.Allocations)
+	obj.Spec.Unallocated = slices.Clone(obj.Spec.Unallocated)
+	obj.Spec.Attributes = slices.Clone(obj.Spec.Attributes)
+	obj.Spec.SequenceNumberForAllocation = maps.Clone(obj.Spec.SequenceNumberForAllocation)
 	return &Block{obj: &obj, cidr: b.cidr}
 }
 
@@ -146,8 +162,35 @@ func (b *Block) OwnedBy(host string) bool {
 // Orphan reports whether the block belongs to nobody.
 func (b *Block) Orphan() bool { return b.obj.Spec.Affinity == nil || *b.obj.Spec.Affinity == "" }
 
-// Empty reports whether every address is free.
-func (b *Block) Empty() bool { return len(b.obj.Spec.Unallocated) == len(b.obj.Spec.Allocations) }
+// host returns the node that the block belongs to; false if it belongs to nobody, or to something that is no node.
+func (b *Block) host() (string, bool) {
+	if b.Orphan() {
+		return "", false
+	}
+	return strings.CutPrefix(*b.obj.Spec.Affinity, api.AffinityHost+":")
+}
+
+// windowsReserved is the handle, in any case, of the addresses that Windows keeps for itself in each of its blocks.
+const windowsReserved = "windows-reserved-ipam-handle"
+
+// Empty reports whether nobody uses an address: none is allocated but those that Windows reserves. An address that cools
+// down counts as used, as in Calico.
+func (b *Block) Empty() bool {
+	s := &b.obj.Spec
+	return !slices.ContainsFunc(s.Allocations, func(at *int) bool {
+		if at == nil {
+			return false
+		}
+		handle := s.Attributes[*at].HandleID
+		return handle == nil || !strings.EqualFold(*handle, windowsReserved)
+	})
+}
+
+// claimedBefore reports whether the block's owner claimed it by then. Blocks of Calico before 3.32 do not say when.
+func (b *Block) claimedBefore(then time.Time) bool {
+	at, err := time.Parse(time.RFC3339, b.obj.Spec.AffinityClaimTime)
+	return err != nil || !at.After(then)
+}
 
 // Free returns the number of addresses that can be assigned: those that are neither taken nor reserved.
 func (b *Block) Free(reserved []netip.Prefix) int {
@@ -169,20 +212,37 @@ func (b *Block) Assign(owner Owner, reserved []netip.Prefix) (netip.Addr, bool) 
 		if within(a, reserved) {
 			continue
 		}
-		s.Unallocated = slices.Delete(s.Unallocated, i, i+1)
-		at := b.attribute(owner)
-		s.Allocations[ordinal] = &at
-		s.SequenceNumberForAllocation[strconv.Itoa(ordinal)] = s.SequenceNumber
+		b.take(i, owner)
 		return a, true
 	}
 	return netip.Addr{}, false
+}
+
+// AssignAddress gives the owner one address, reserved or not. It returns false if that is not free.
+func (b *Block) AssignAddress(a netip.Addr, owner Owner) bool {
+	i := slices.Index(b.obj.Spec.Unallocated, b.ordinal(a))
+	if i < 0 {
+		return false
+	}
+	b.take(i, owner)
+	return true
+}
+
+// take gives the owner the i-th of the free addresses.
+func (b *Block) take(i int, owner Owner) {
+	s := &b.obj.Spec
+	ordinal := s.Unallocated[i]
+	s.Unallocated = slices.Delete(s.Unallocated, i, i+1)
+	at := b.attribute(owner)
+	s.Allocations[ordinal] = &at
+	s.SequenceNumberForAllocation[strconv.Itoa(ordinal)] = s.SequenceNumber
 }
 
 // attribute returns the index of the owner's attributes, which addresses of one owner share.
 func (b *Block) attribute(owner Owner) int {
 	s := &b.obj.Spec
 	for i, a := range s.Attributes {
-		if holds(a, owner.Handle) && maps.Equal(a.Secondary, owner.Attrs) && a.AlternateOwnerAttrs == nil && a.ReleasedAt == "" {
+		if holds(a, owner.Handle) && maps.Equal(a.Secondary, owner.Attrs) && a.AlternateOwnerAttrs == nil {
 			return i
 		}
 	}
@@ -202,20 +262,26 @@ func (b *Block) Held(handle string) []netip.Addr {
 	return held
 }
 
-// ReleaseHandle frees the addresses of a handle and returns them. They go to the end of the order of assignment, so that
-// an address is used again as late as the block allows.
-func (b *Block) ReleaseHandle(handle string) []netip.Addr {
+// ReleaseHandle takes the addresses of a handle from it and returns them. They go to the end of the order of assignment, so
+// that an address is used again as late as the block allows: at once, or when they have cooled down.
+func (b *Block) ReleaseHandle(handle string, cool Cooldown) []netip.Addr {
 	released := b.Held(handle)
+	if len(released) == 0 {
+		return nil
+	}
 	s := &b.obj.Spec
 	for _, a := range released {
 		ordinal := b.ordinal(a)
 		s.Allocations[ordinal] = nil
-		s.Unallocated = append(s.Unallocated, ordinal)
 		delete(s.SequenceNumberForAllocation, strconv.Itoa(ordinal))
+		if cool.Period <= 0 {
+			s.Unallocated = append(s.Unallocated, ordinal)
+		}
 	}
-	if len(released) > 0 {
-		b.dropUnusedAttributes()
+	if cool.Period > 0 {
+		b.cool(released, cool.Now)
 	}
+	b.dropUnusedAttributes()
 	return released
 }
 
@@ -248,9 +314,9 @@ func (b *Block) dropUnusedAttributes() {
 // bump counts a write, as every writer of a block must: releases by garbage collection are guarded by the number.
 func (b *Block) bump() { b.obj.Spec.SequenceNumber++ }
 
-// holds reports whether the attributes belong to a handle. A cooling-down address has no handle any more.
+// holds reports whether the attributes belong to a handle. An address that cools down is nobody's.
 func holds(a api.AllocationAttribute, handle string) bool {
-	return a.HandleID != nil && *a.HandleID == handle
+	return a.HandleID != nil && *a.HandleID == handle && a.ReleasedAt == ""
 }
 
 func (b *Block) addr(ordinal int) netip.Addr { return offset(b.cidr.Addr(), uint64(ordinal), 0) }

@@ -7,11 +7,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/names"
 )
 
 func TestNewBlockIsFree(t *testing.T) {
@@ -47,7 +47,7 @@ func TestAssignTakesWhatHasBeenFreeForLongest(t *testing.T) {
 	}
 	assign("a")
 	assign("b")
-	b.ReleaseHandle("a") // goes behind .2 and .3
+	b.ReleaseHandle("a", Cooldown{}) // goes behind .2 and .3
 	for _, h := range []string{"c", "d", "e", "f"} {
 		assign(h)
 	}
@@ -82,7 +82,7 @@ func TestReleaseKeepsTheOrderOfAttributes(t *testing.T) {
 	if d := cmp.Diff([]*int{ptr(0), ptr(1), ptr(0), ptr(2), nil, nil, nil, nil}, b.obj.Spec.Allocations); d != "" {
 		t.Errorf("allocations, of which one owner's share an attribute (-want +got):\n%s", d)
 	}
-	freed := b.ReleaseHandle("a")
+	freed := b.ReleaseHandle("a", Cooldown{})
 	if d := cmp.Diff([]netip.Addr{netip.MustParseAddr("10.0.0.0"), netip.MustParseAddr("10.0.0.2")}, freed, byValue); d != "" {
 		t.Errorf("freed (-want +got):\n%s", d)
 	}
@@ -95,7 +95,7 @@ func TestReleaseKeepsTheOrderOfAttributes(t *testing.T) {
 	if d := cmp.Diff([]int{4, 5, 6, 7, 0, 2}, b.obj.Spec.Unallocated); d != "" {
 		t.Errorf("order (-want +got):\n%s", d)
 	}
-	if freed := b.ReleaseHandle("nobody"); freed != nil {
+	if freed := b.ReleaseHandle("nobody", Cooldown{}); freed != nil {
 		t.Errorf("a handle that holds nothing freed %v", freed)
 	}
 }
@@ -186,16 +186,17 @@ func TestParsedBlocksEncodeNoNullLists(t *testing.T) {
 	}
 }
 
-func TestCloneSharesNothing(t *testing.T) {
-	b := stored("10.0.0.0/29", "node-a", "a", "b")
+func TestCloneIsIndependent(t *testing.T) {
+	b := stored("10.0.0.0/29", "node-a", "a", "b", "c")
+	b.ReleaseHandle("b", Cooldown{Now: clock, Period: time.Minute})
 	before := asMap(t, b.obj)
 	c := b.clone()
-	c.Assign(owner("c"), nil)
-	c.ReleaseHandle("a")
+	c.Thaw(Cooldown{Now: clock.Add(time.Minute), Period: time.Minute})
+	c.Assign(owner("d"), nil)
+	c.AssignAddress(netip.MustParseAddr("10.0.0.7"), owner("e"))
+	c.ReleaseHandle("a", Cooldown{})
+	c.ReleaseHandle("c", Cooldown{Now: clock, Period: time.Minute})
 	c.bump()
-	*c.obj.Spec.Affinity = "host:node-b"
-	c.obj.Spec.Attributes[0].Secondary["pod"] = "changed"
-	c.obj.Annotations[names.AnnotationMetadata] = "changed"
 	if d := cmp.Diff(before, asMap(t, b.obj)); d != "" {
 		t.Errorf("the original changed (-before +after):\n%s", d)
 	}
@@ -307,7 +308,7 @@ func checkAgainstModel(t *testing.T, b *Block, r *rand.Rand) {
 			}
 			slices.SortFunc(want, netip.Addr.Compare)
 			queue = append(queue, want...)
-			if d := cmp.Diff(want, b.ReleaseHandle(handle), byValue); d != "" {
+			if d := cmp.Diff(want, b.ReleaseHandle(handle, Cooldown{}), byValue); d != "" {
 				t.Fatalf("released by %s (-want +got):\n%s", handle, d)
 			}
 		}

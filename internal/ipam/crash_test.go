@@ -20,7 +20,7 @@ type scenario struct {
 	do      func(context.Context, *Client) error
 	release bool
 	held    bool // h holds an address before
-	orphan  bool // there is an owned block without a claim before, and there may be one after a failure
+	orphan  bool // there is an owned block without a claim before, and there may be one after a failure: nothing else is free to make up for it
 }
 
 var scenarios = []scenario{
@@ -57,21 +57,16 @@ var scenarios = []scenario{
 		name:   "lost claim",
 		orphan: true,
 		prepare: func(t *testing.T, s datastore.Store) {
-			mustCreate(t, s, stored("10.0.0.4/30", "node-a").obj)
+			mustCreate(t, s, poolObject("tiny", "10.1.0.0/30"), stored("10.1.0.0/30", "node-a").obj)
 		},
-		do: assignPod("h"),
+		do: assignFrom("tiny"),
 	},
 	{
 		name: "borrowed",
 		prepare: func(t *testing.T, s datastore.Store) {
 			mustCreate(t, s, poolObject("tiny", "10.1.0.0/30"), claimed("node-b", "10.1.0.0/30", confirmed), stored("10.1.0.0/30", "node-b").obj)
 		},
-		do: func(ctx context.Context, c *Client) error {
-			req := podRequest("node-a", "h")
-			req.PoolsV4 = []string{"tiny"}
-			_, err := c.Assign(ctx, req)
-			return err
-		},
+		do: assignFrom("tiny"),
 	},
 	{
 		name:    "repeated request",
@@ -96,6 +91,15 @@ var scenarios = []scenario{
 		},
 		do: releasePod("h"), release: true,
 	},
+}
+
+func assignFrom(pool string) func(context.Context, *Client) error {
+	return func(ctx context.Context, c *Client) error {
+		req := podRequest("node-a", "h")
+		req.PoolsV4 = []string{pool}
+		_, err := c.Assign(ctx, req)
+		return err
+	}
 }
 
 func assignDual(handle string) func(context.Context, *Client) error {
@@ -179,12 +183,23 @@ func faultAt(t *testing.T, sc scenario, fault datastoretest.Fault, n int, what s
 	case err != nil && sc.release:
 		mend(t, store, sc, before, what)
 	case err != nil && !sc.held:
-		if err := audit(store, before); err != nil && !sc.orphan {
+		if err := sc.audit(store, before); err != nil {
 			t.Errorf("%s: the failed operation left:\n%v\n%s", what, err, dump(store))
 		}
 	}
-	workOn(t, store, before, what)
+	workOn(t, store, sc, before, what)
 	return true
+}
+
+func (sc scenario) audit(store datastore.Store, live map[string][]netip.Addr) error {
+	if !sc.orphan {
+		return audit(store, live)
+	}
+	c, err := readContents(store)
+	if err != nil {
+		return err
+	}
+	return c.auditHandles(live)
 }
 
 // mend does what comes after a process died: kubelet releases the handle of an assignment; a release is repeated.
@@ -199,13 +214,13 @@ func mend(t *testing.T, store datastore.Store, sc scenario, live map[string][]ne
 	if _, err := client(store).Release(t.Context(), "h"); err != nil {
 		t.Errorf("%s: the release: %v", what, err)
 	}
-	if err := audit(store, live); err != nil && !sc.orphan {
+	if err := sc.audit(store, live); err != nil {
 		t.Errorf("%s: after the release:\n%v\n%s", what, err, dump(store))
 	}
 }
 
 // workOn assigns on all nodes and checks the whole datastore again.
-func workOn(t *testing.T, store datastore.Store, live map[string][]netip.Addr, what string) {
+func workOn(t *testing.T, store datastore.Store, sc scenario, live map[string][]netip.Addr, what string) {
 	t.Helper()
 	if _, err := client(store).Release(t.Context(), "h"); err != nil {
 		t.Errorf("%s: the release: %v", what, err)
@@ -218,7 +233,7 @@ func workOn(t *testing.T, store datastore.Store, live map[string][]netip.Addr, w
 		}
 		live["next-on-"+host] = addresses(got)
 	}
-	if err := audit(store, live); err != nil {
+	if err := sc.audit(store, live); err != nil {
 		t.Errorf("%s: after the next pods:\n%v\n%s", what, err, dump(store))
 	}
 }

@@ -69,7 +69,7 @@ func stored(text, host string, handles ...string) *Block {
 	for _, h := range handles {
 		b.Assign(owner(h), nil)
 	}
-	b.ReleaseHandle("-")
+	b.ReleaseHandle("-", Cooldown{})
 	return b
 }
 

@@ -4,9 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
 )
@@ -22,9 +22,6 @@ var (
 	// ErrTaken: the address that was asked for belongs to somebody else.
 	ErrTaken = errors.New("address is taken")
 )
-
-// errNeedCluster asks the caller to list the blocks of the whole cluster and to plan again.
-var errNeedCluster = errors.New("the blocks of the cluster are needed")
 
 // defaultMaxBlocks is how many blocks of a family a node may own when IPAMConfig does not say.
 const defaultMaxBlocks = 20
@@ -47,23 +44,33 @@ type Request struct {
 	NamespaceLabels map[string]string
 }
 
-// State is what was read of the datastore, and all that a plan depends on.
-type State struct {
-	Now        time.Time
-	Config     api.IPAMConfigSpec
-	Reserved   []netip.Prefix
-	NodeLabels map[string]string
-	Pools      []Pool
-	// Affinities are the host's claims, in the order of their names.
-	Affinities []*api.BlockAffinity
-	// Blocks are those that were read one by one; nil means that there is none of that CIDR.
-	Blocks map[netip.Prefix]*Block
-	// Cluster holds the blocks of the whole cluster, perhaps a little old, if they were listed.
-	Cluster []*Block
-	// HaveCluster says that they were.
-	HaveCluster bool
-	// Handle is the request's handle, if it exists and was read.
-	Handle *api.IPAMHandle
+// wants reports whether the request asks for an address of a family.
+func (r *Request) wants(v6 bool) bool {
+	_, explicit := r.address(v6)
+	return explicit || v6 && r.V6 || !v6 && r.V4
+}
+
+// address returns the address of a family that the owner must get; false if any will do.
+func (r *Request) address(v6 bool) (netip.Addr, bool) {
+	i := slices.IndexFunc(r.Addresses, func(a netip.Addr) bool { return a.Is6() == v6 })
+	if i < 0 {
+		return netip.Addr{}, false
+	}
+	return r.Addresses[i], true
+}
+
+// check refuses a request that asks for nothing, or for too much.
+func (r *Request) check() error {
+	if !r.wants(false) && !r.wants(true) {
+		return fmt.Errorf("handle %s asks for no address: neither IPv4 nor IPv6 is wanted", r.Handle)
+	}
+	for _, v6 := range []bool{false, true} {
+		same := slices.DeleteFunc(slices.Clone(r.Addresses), func(a netip.Addr) bool { return a.Is6() != v6 })
+		if len(same) > 1 {
+			return fmt.Errorf("handle %s asks for the addresses %s: give one of a family", r.Handle, same)
+		}
+	}
+	return nil
 }
 
 // Assignment is an address and the block that it was taken from.
@@ -81,10 +88,25 @@ const (
 	remove
 )
 
+// stage orders writes: those of a stage do not depend on each other and go out at once, when all of the stage before have
+// landed.
+type stage int
+
+const (
+	toClaim   stage = iota // claims that are stale go, new ones become pending, the handle is told where its addresses will be
+	toAssign               // the blocks
+	toConfirm              // the claims
+
+	toFree   = toAssign  // the blocks
+	toForget = toConfirm // the handle
+)
+
 // write is one compare-and-swap write.
 type write struct {
-	verb verb
-	obj  api.Resource
+	stage  stage
+	verb   verb
+	obj    api.Resource
+	landed bool // it was sent, and the datastore said that it took it
 }
 
 // Plan is what to write, in order, and what is assigned once all of it is written.
@@ -105,29 +127,49 @@ type choice struct {
 
 // PlanAssign decides which addresses to assign and which writes that takes. It is pure: the same state and request give the
 // same plan. An address that the handle holds already is kept, so that a repeated request gets the same one.
+//
+// Where the state lacks what the decision depends on, the error is a need, and the caller asks again when it is met.
 func PlanAssign(st *State, req *Request) (Plan, error) {
-	if !req.V4 && !req.V6 {
-		return Plan{}, fmt.Errorf("handle %s asks for no address: neither IPv4 nor IPv6 is wanted", req.Handle)
+	if err := req.check(); err != nil {
+		return Plan{}, err
+	}
+	if err := st.handleReadable(); err != nil {
+		return Plan{}, err
 	}
 	var choices []choice
 	var stale []*api.BlockAffinity
+	var missing need
 	for _, v6 := range []bool{false, true} {
-		if v6 && !req.V6 || !v6 && !req.V4 {
+		if !req.wants(v6) {
 			continue
 		}
 		c, dead, err := choose(st, req, v6)
+		var n *need
+		if errors.As(err, &n) {
+			missing.add(n)
+			continue
+		}
 		if err != nil {
 			return Plan{}, err
 		}
+		missing.guess(c.block.cidr)
 		choices = append(choices, c)
 		stale = append(stale, dead...)
+	}
+	if missing.any() {
+		return Plan{}, &missing
 	}
 	return assemble(st, req, choices, stale), nil
 }
 
-// choose picks the address of one family: one that the handle holds, else from a block of the host, else from a new block,
-// else from somebody else's. It also returns the host's affinities whose block belongs to somebody else.
+// choose picks the address of one family: the one asked for, else one that the handle holds, else from a block of the host,
+// else from a new block, else from one that somebody else does not use, else from somebody else's. It also returns the
+// host's affinities whose block belongs to somebody else.
 func choose(st *State, req *Request, v6 bool) (choice, []*api.BlockAffinity, error) {
+	if a, ok := req.address(v6); ok {
+		c, err := chooseExplicit(st, req, a)
+		return c, nil, err
+	}
 	if c, ok := chooseHeld(st, req, v6); ok {
 		return c, nil, nil
 	}
@@ -139,43 +181,72 @@ func choose(st *State, req *Request, v6 bool) (choice, []*api.BlockAffinity, err
 	if c, ok := chooseAffine(st, req, own); ok {
 		return c, stale, nil
 	}
-	if !st.HaveCluster {
-		return choice{}, nil, errNeedCluster
+	if n := unread(st, own); n != nil {
+		return choice{}, nil, n
+	}
+	c, err := chooseElsewhere(st, req, pools, own)
+	return c, stale, err
+}
+
+// chooseElsewhere is for a host whose own blocks have no address left.
+func chooseElsewhere(st *State, req *Request, pools []Pool, own []*api.BlockAffinity) (choice, error) {
+	if !st.HaveTaken {
+		return choice{}, &need{names: true}
+	}
+	if c, ok := chooseClaimed(st, req, own); ok {
+		return c, nil
 	}
 	limit := st.Config.MaxBlocksPerHost
 	if limit == 0 {
 		limit = defaultMaxBlocks
 	}
 	if len(own) >= limit {
-		return choice{}, nil, fmt.Errorf("%w (%d of %d) and they are full: raise maxBlocksPerHost in IPAMConfig default, or remove pods",
+		return choice{}, fmt.Errorf("%w (%d of %d) and they are full: raise maxBlocksPerHost in IPAMConfig default, or remove pods",
 			ErrBlockLimit, len(own), limit)
 	}
 	if st.Config.AutoAllocateBlocks {
-		if c, ok := chooseNew(st, req, pools); ok {
-			return c, stale, nil
+		if c, ok := chooseFree(st, req, pools); ok {
+			return c, nil
+		}
+	}
+	if !st.HaveCluster && (st.Config.AutoAllocateBlocks || !st.Config.StrictAffinity) {
+		return choice{}, &need{cluster: true}
+	}
+	return chooseUsed(st, req, pools)
+}
+
+// chooseUsed takes from a block that exists: the host's own whose claim was lost, one whose owner does not need it, somebody
+// else's.
+func chooseUsed(st *State, req *Request, pools []Pool) (choice, error) {
+	if st.Config.AutoAllocateBlocks {
+		if c, ok := chooseLost(st, req, pools); ok {
+			return c, nil
+		}
+		if b := reclaimable(st, req, pools); b != nil {
+			return choice{}, &need{reclaim: b}
 		}
 	}
 	if !st.Config.StrictAffinity {
 		if c, ok := chooseBorrowed(st, req, pools); ok {
-			return c, stale, nil
+			return c, nil
 		}
 	}
-	return choice{}, nil, exhausted(pools, st.Config)
+	return choice{}, exhausted(st, pools)
 }
 
-func exhausted(pools []Pool, cfg api.IPAMConfigSpec) error {
+func exhausted(st *State, pools []Pool) error {
 	var tried []string
 	for _, p := range pools {
 		tried = append(tried, fmt.Sprintf("%s %s", p.Name, p.CIDR))
 	}
 	hint := "add an IPPool or remove pods; calicoctl ipam show tells who holds the addresses"
-	if cfg.StrictAffinity {
+	if st.Config.StrictAffinity {
 		hint = "strictAffinity forbids to borrow from other nodes' blocks; " + hint
 	}
-	if !cfg.AutoAllocateBlocks {
+	if !st.Config.AutoAllocateBlocks {
 		hint = "autoAllocateBlocks=false forbids nodes to claim blocks; " + hint
 	}
-	return fmt.Errorf("%w in %s: %s", ErrExhausted, tried, hint)
+	return fmt.Errorf("%w in %s: %s%s", ErrExhausted, tried, hint, st.flaws())
 }
 
 // chooseHeld finds an address of a family that the handle holds already. Its pool may be disabled by now: a container has one
@@ -187,45 +258,45 @@ func chooseHeld(st *State, req *Request, v6 bool) (choice, bool) {
 			continue
 		}
 		if held := b.Held(req.Handle); len(held) > 0 {
-			c := choice{block: b, held: true, address: held[0]}
-			if b.OwnedBy(req.Host) {
-				c.affinity = affinityOf(st, cidr)
-			}
+			return keep(st, req, b, held[0]), true
+		}
+	}
+	return choice{}, false
+}
+
+// keep chooses an address that the handle holds.
+func keep(st *State, req *Request, b *Block, a netip.Addr) choice {
+	c := choice{block: b, held: true, address: a}
+	if b.OwnedBy(req.Host) {
+		c.affinity = affinityOf(st, b.cidr)
+	}
+	return c
+}
+
+// chooseAffine takes an address from the first of the host's blocks that has one, of those that were read.
+func chooseAffine(st *State, req *Request, own []*api.BlockAffinity) (choice, bool) {
+	for _, a := range own {
+		b := st.Blocks[claimedBlock(a)]
+		if b == nil {
+			continue
+		}
+		c := choice{affinity: a, block: b}
+		if c.assign(st, req) {
 			return c, true
 		}
 	}
 	return choice{}, false
 }
 
-// ownAffinities splits the host's claims of blocks in the pools: those that stand or can be completed, and those whose
-// block belongs to somebody else.
-func ownAffinities(st *State, host string, pools []Pool) (own, stale []*api.BlockAffinity) {
-	for _, a := range st.Affinities {
-		cidr, err := netip.ParsePrefix(a.Spec.CIDR)
-		if err != nil || !inPools(cidr, pools) {
-			continue
-		}
-		if b := st.Blocks[cidr]; b != nil && !b.OwnedBy(host) {
-			stale = append(stale, a)
-			continue
-		}
-		own = append(own, a)
-	}
-	return own, stale
-}
-
-// chooseAffine takes an address from the first of the host's blocks that has one. A claim without its block, which a crash
-// between the two leaves, is completed once the cluster's blocks are known: one of another size may lie there by now.
-func chooseAffine(st *State, req *Request, own []*api.BlockAffinity) (choice, bool) {
+// chooseClaimed completes a claim without its block, which a crash between the two leaves, unless a block of another size
+// lies there by now.
+func chooseClaimed(st *State, req *Request, own []*api.BlockAffinity) (choice, bool) {
 	for _, a := range own {
-		cidr := netip.MustParsePrefix(a.Spec.CIDR) // ownAffinities parsed it
-		c := choice{affinity: a, block: st.Blocks[cidr]}
-		if c.block == nil {
-			if !st.HaveCluster || overlaps(st.Cluster, cidr) {
-				continue
-			}
-			c.block, c.isNew = NewBlock(cidr, req.Host, st.Now), true
+		cidr := claimedBlock(a)
+		if b, read := st.Blocks[cidr]; !read || b != nil || st.Damaged[cidr] != nil || overlaps(st.Taken, cidr) {
+			continue
 		}
+		c := choice{affinity: a, block: NewBlock(cidr, req.Host, st.Now), isNew: true}
 		if c.assign(st, req) {
 			return c, true
 		}
@@ -243,26 +314,18 @@ func (c *choice) assign(st *State, req *Request) (ok bool) {
 	return ok
 }
 
-// chooseNew finds a block to claim: one of the host whose claim was lost, or a range that no block overlaps. Each node
-// starts to look at a place of its own, so that nodes seldom want the same block.
-func chooseNew(st *State, req *Request, pools []Pool) (choice, bool) {
+// chooseFree claims a range that no block overlaps. Each node starts to look at a place of its own, so that nodes seldom want
+// the same block.
+func chooseFree(st *State, req *Request, pools []Pool) (choice, bool) {
 	for _, p := range pools {
-		for _, b := range st.Cluster {
-			if b.OwnedBy(req.Host) && p.CIDR.Contains(b.cidr.Addr()) && affinityOf(st, b.cidr) == nil {
-				c := choice{block: b, affinity: newAffinity(req.Host, b.cidr), claim: true}
-				if c.assign(st, req) {
-					return c, true
-				}
-			}
-		}
-		if c, ok := chooseFree(st, req, p); ok {
+		if c, ok := chooseFreeIn(st, req, p); ok {
 			return c, true
 		}
 	}
 	return choice{}, false
 }
 
-func chooseFree(st *State, req *Request, p Pool) (choice, bool) {
+func chooseFreeIn(st *State, req *Request, p Pool) (choice, bool) {
 	n := p.blockCount()
 	taken := takenBlocks(st, p)
 	start := startBlock(req.Host) % n
@@ -298,23 +361,37 @@ func coveredBy(cidr netip.Prefix, ranges []netip.Prefix) (netip.Prefix, bool) {
 // of another size, so that names do not tell.
 func takenBlocks(st *State, p Pool) func(netip.Prefix) bool {
 	sameSize := map[netip.Prefix]bool{}
-	var others []*Block
-	for _, b := range st.Cluster {
+	var others []netip.Prefix
+	for _, cidr := range st.Taken {
 		switch {
-		case b.cidr.Bits() == p.BlockBits:
-			sameSize[b.cidr] = true
-		case b.cidr.Overlaps(p.CIDR):
-			others = append(others, b)
+		case cidr.Bits() == p.BlockBits:
+			sameSize[cidr] = true
+		case cidr.Overlaps(p.CIDR):
+			others = append(others, cidr)
 		}
 	}
 	return func(cidr netip.Prefix) bool {
-		return sameSize[cidr] || st.Blocks[cidr] != nil || affinityOf(st, cidr) != nil || overlaps(others, cidr)
+		return sameSize[cidr] || st.Blocks[cidr] != nil || st.Damaged[cidr] != nil || affinityOf(st, cidr) != nil || overlaps(others, cidr)
 	}
+}
+
+// chooseLost takes from a block of the host whose claim was lost, and claims it anew.
+func chooseLost(st *State, req *Request, pools []Pool) (choice, bool) {
+	for _, b := range st.Cluster {
+		if !b.OwnedBy(req.Host) || !inPools(b.cidr, pools) || affinityOf(st, b.cidr) != nil {
+			continue
+		}
+		c := choice{block: b, affinity: newAffinity(req.Host, b.cidr), claim: true}
+		if c.assign(st, req) {
+			return c, true
+		}
+	}
+	return choice{}, false
 }
 
 // chooseBorrowed takes an address from a block of somebody else.
 func chooseBorrowed(st *State, req *Request, pools []Pool) (choice, bool) {
-	candidates := slices.Clone(st.Cluster)
+	candidates := st.Cluster
 	if len(candidates) == 0 {
 		return choice{}, false
 	}
@@ -335,12 +412,11 @@ func chooseBorrowed(st *State, req *Request, pools []Pool) (choice, bool) {
 	return choice{}, false
 }
 
-// assemble orders the writes: stale claims go first, then claims become pending, then the handle, then the blocks, and at
-// last the claims are confirmed.
+// assemble orders the writes.
 func assemble(st *State, req *Request, choices []choice, stale []*api.BlockAffinity) Plan {
 	var p Plan
 	for _, a := range stale {
-		p.add(remove, a)
+		p.add(toClaim, remove, a)
 	}
 	for _, c := range choices {
 		p.claim(c)
@@ -360,7 +436,22 @@ func (p *Plan) claims() bool {
 	return slices.ContainsFunc(p.writes, func(w write) bool { _, ok := w.obj.(*api.BlockAffinity); return ok })
 }
 
-func (p *Plan) add(v verb, obj api.Resource) { p.writes = append(p.writes, write{v, obj}) }
+// landedHandle returns the handle as it was written, nil if it was not, and whether the plan would have written it.
+func (p *Plan) landedHandle() (h *api.IPAMHandle, planned bool) {
+	for _, w := range p.writes {
+		if h, ok := w.obj.(*api.IPAMHandle); ok {
+			if w.landed {
+				return h, true
+			}
+			return nil, true
+		}
+	}
+	return nil, false
+}
+
+func (p *Plan) add(s stage, v verb, obj api.Resource) {
+	p.writes = append(p.writes, write{stage: s, verb: v, obj: obj})
+}
 
 // claim writes the affinity as pending. One that is pending already is written again: its new revision defeats whoever is
 // about to act on the old one.
@@ -368,9 +459,9 @@ func (p *Plan) claim(c choice) {
 	switch {
 	case c.affinity == nil || c.held:
 	case c.claim:
-		p.add(create, c.affinity)
+		p.add(toClaim, create, c.affinity)
 	case !c.affinity.Confirmed() || c.isNew:
-		p.add(update, withState(c.affinity, c.block.cidr, api.AffinityPending))
+		p.add(toClaim, update, withState(c.affinity, c.block.cidr, api.AffinityPending))
 	}
 }
 
@@ -389,28 +480,14 @@ func (p *Plan) handle(st *State, req *Request, choices []choice) {
 		}
 	}
 	for _, c := range choices {
-		if !c.held {
-			h.Spec.Block[c.block.cidr.String()]++
-		}
+		h.Spec.Block[c.block.cidr.String()] = len(c.block.Held(req.Handle))
 	}
 	switch {
 	case st.Handle == nil:
-		p.add(create, h)
-	case !equalCounts(known, h.Spec.Block):
-		p.add(update, h)
+		p.add(toClaim, create, h)
+	case !maps.Equal(known, h.Spec.Block):
+		p.add(toClaim, update, h)
 	}
-}
-
-func equalCounts(a, b map[string]int) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for k, n := range a {
-		if m, ok := b[k]; !ok || m != n {
-			return false
-		}
-	}
-	return true
 }
 
 func (p *Plan) assign(c choice) {
@@ -420,17 +497,17 @@ func (p *Plan) assign(c choice) {
 	}
 	c.block.bump()
 	if c.isNew {
-		p.add(create, c.block.obj)
+		p.add(toAssign, create, c.block.obj)
 		return
 	}
-	p.add(update, c.block.obj)
+	p.add(toAssign, update, c.block.obj)
 }
 
 func (p *Plan) confirm(c choice) {
 	if c.affinity == nil || c.affinity.Confirmed() && !c.isNew {
 		return
 	}
-	p.add(update, withState(c.affinity, c.block.cidr, api.AffinityConfirmed))
+	p.add(toConfirm, update, withState(c.affinity, c.block.cidr, api.AffinityConfirmed))
 }
 
 // startBlock spreads nodes over a pool.
@@ -440,22 +517,12 @@ func startBlock(host string) uint64 {
 	return uint64(h.Sum32())
 }
 
-func affinityOf(st *State, cidr netip.Prefix) *api.BlockAffinity {
-	text := cidr.String()
-	for _, a := range st.Affinities {
-		if a.Spec.CIDR == text {
-			return a
-		}
-	}
-	return nil
-}
-
 func inPools(cidr netip.Prefix, pools []Pool) bool {
 	return slices.ContainsFunc(pools, func(p Pool) bool { return p.CIDR.Contains(cidr.Addr()) && cidr.Bits() >= p.CIDR.Bits() })
 }
 
-func overlaps(blocks []*Block, cidr netip.Prefix) bool {
-	return slices.ContainsFunc(blocks, func(b *Block) bool { return b.cidr.Overlaps(cidr) })
+func overlaps(ranges []netip.Prefix, cidr netip.Prefix) bool {
+	return slices.ContainsFunc(ranges, cidr.Overlaps)
 }
 
 func sortedBlocks(cidrs []netip.Prefix) []netip.Prefix {
@@ -468,7 +535,7 @@ func sortedBlocks(cidrs []netip.Prefix) []netip.Prefix {
 //
 // A block that holds no address of the handle is written too: the write that would assign one may have been sent by a
 // process that died, and land after this; the new revision defeats it.
-func PlanRelease(h *api.IPAMHandle, blocks []*Block) (Plan, []netip.Addr) {
+func PlanRelease(h *api.IPAMHandle, blocks []*Block, cool Cooldown) (Plan, []netip.Addr) {
 	var p Plan
 	var freed []netip.Addr
 	for _, b := range blocks {
@@ -476,14 +543,30 @@ func PlanRelease(h *api.IPAMHandle, blocks []*Block) (Plan, []netip.Addr) {
 			continue
 		}
 		next := b.clone()
-		freed = append(freed, next.ReleaseHandle(h.Spec.HandleID)...)
-		next.bump()
-		if next.Orphan() && next.Empty() {
-			p.add(remove, next.obj)
-		} else {
-			p.add(update, next.obj)
+		freed = append(freed, next.ReleaseHandle(h.Spec.HandleID, cool)...)
+		p.free(next)
+	}
+	p.add(toForget, remove, h)
+	return p, freed
+}
+
+// blocks returns the blocks as the plan writes them.
+func (p *Plan) blocks() []*Block {
+	var out []*Block
+	for _, w := range p.writes {
+		if obj, ok := w.obj.(*api.IPAMBlock); ok && w.verb == update {
+			out = append(out, &Block{obj: obj, cidr: netip.MustParsePrefix(obj.Spec.CIDR)}) // ParseBlock checked it
 		}
 	}
-	p.add(remove, h)
-	return p, freed
+	return out
+}
+
+// free writes a block from which addresses were released.
+func (p *Plan) free(b *Block) {
+	b.bump()
+	if b.Orphan() && b.Empty() {
+		p.add(toFree, remove, b.obj)
+	} else {
+		p.add(toFree, update, b.obj)
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ type planCase struct {
 	name     string
 	affine   []*api.BlockAffinity
 	blocks   []*Block // those of the cluster; those that node-a claims and the handle names are read one by one too
+	names    bool     // whether the names of the cluster's blocks were listed
 	cluster  bool     // whether the cluster's blocks were listed
 	handle   *api.IPAMHandle
 	reserved []netip.Prefix
@@ -28,6 +30,7 @@ type planCase struct {
 
 	want   string
 	writes []string
+	needs  string // what must be read before there is an answer
 	err    error
 	text   string // what the error says
 }
@@ -40,6 +43,7 @@ func (c planCase) state(t testing.TB) *State {
 		Reserved:   c.reserved,
 		Pools:      []Pool{pool(t, "pool-a", "10.0.0.0/28"), pool(t, "pool-v6", "fd00::/124")},
 		Affinities: c.affine,
+		HaveLabels: true,
 		Blocks:     map[netip.Prefix]*Block{},
 		Handle:     c.handle,
 	}
@@ -61,8 +65,14 @@ func (c planCase) state(t testing.TB) *State {
 			st.Blocks[b.cidr] = b
 		}
 	}
-	if c.cluster {
-		st.Cluster, st.HaveCluster = c.blocks, true
+	st.HaveTaken, st.HaveCluster = c.names || c.cluster, c.cluster
+	for _, b := range c.blocks {
+		if st.HaveTaken {
+			st.Taken = append(st.Taken, b.cidr)
+		}
+		if st.HaveCluster {
+			st.Cluster = append(st.Cluster, b)
+		}
 	}
 	return st
 }
@@ -82,6 +92,12 @@ func run(t *testing.T, cases []planCase) {
 			st := c.state(t)
 			before := encode(t, st)
 			plan, err := PlanAssign(st, c.req())
+			if needs, ok := needsOf(err); ok || c.needs != "" {
+				if needs != c.needs {
+					t.Errorf("needs %q, want %q (error %v)", needs, c.needs, err)
+				}
+				return
+			}
 			if !errors.Is(err, c.err) || c.err != nil && !strings.Contains(err.Error(), c.text) {
 				t.Fatalf("error %v, want %v with %q", err, c.err, c.text)
 			}
@@ -100,6 +116,31 @@ func run(t *testing.T, cases []planCase) {
 			}
 		})
 	}
+}
+
+// needsOf writes what a need asks for, and the handle that can be guessed.
+func needsOf(err error) (string, bool) {
+	var n *need
+	if !errors.As(err, &n) {
+		return "", false
+	}
+	var out []string
+	for _, b := range n.blocks {
+		out = append(out, b.String())
+	}
+	for word, wanted := range map[string]bool{"labels": n.labels, "names": n.names, "cluster": n.cluster} {
+		if wanted {
+			out = append(out, word)
+		}
+	}
+	if n.reclaim != nil {
+		out = append(out, "to reclaim "+n.reclaim.cidr.String())
+	}
+	slices.Sort(out)
+	if h, ok := n.handle("h"); ok {
+		out = append(out, "beside "+describe(h))
+	}
+	return strings.Join(out, ", "), true
 }
 
 // encode writes what a plan might change in a state.
@@ -181,7 +222,7 @@ func TestPlanFromOwnBlocks(t *testing.T) {
 		{
 			name:   "a claim without its block waits for the list of the cluster's blocks",
 			affine: []*api.BlockAffinity{claimed("node-a", "10.0.0.4/30", pending)},
-			err:    errNeedCluster,
+			needs:  "names",
 		},
 		{
 			name:    "a claim without its block is completed",
@@ -248,7 +289,7 @@ func TestPlanNewBlock(t *testing.T) {
 		"create block 10.0.0.12/30 host:node-a [0:h . . .]", "update affinity node-a 10.0.0.12/30 confirmed",
 	}
 	run(t, []planCase{
-		{name: "the cluster's blocks are listed only when own ones do not do", err: errNeedCluster},
+		{name: "the cluster's blocks are listed only when own ones do not do", needs: "names"},
 		{
 			name: "the first pod claims a block: pending, handle, block, confirmed", cluster: true,
 			want: "10.0.0.12 from 10.0.0.12/30", writes: firstPod,
@@ -269,8 +310,8 @@ func TestPlanNewBlock(t *testing.T) {
 			want:   "10.0.0.12 from 10.0.0.12/30", writes: firstPod,
 		},
 		{
-			name: "a claim that was lost is made again", cluster: true,
-			blocks: []*Block{stored("10.0.0.4/30", "node-a", "x")},
+			name: "a claim that was lost is made again when no range is free", cluster: true,
+			blocks: []*Block{stored("10.0.0.0/30", "node-b"), stored("10.0.0.4/30", "node-a", "x"), stored("10.0.0.8/29", "node-b")},
 			want:   "10.0.0.5 from 10.0.0.4/30",
 			writes: []string{
 				"create affinity node-a 10.0.0.4/30 pending", "create handle h 10.0.0.4/30=1",
@@ -645,7 +686,7 @@ func TestPlanRelease(t *testing.T) {
 					before = append(before, describe(b.obj))
 				}
 			}
-			plan, freed := PlanRelease(c.handle, c.blocks)
+			plan, freed := PlanRelease(c.handle, c.blocks, Cooldown{})
 			if d := cmp.Diff(c.writes, plan.lines()); d != "" {
 				t.Errorf("writes (-want +got):\n%s", d)
 			}
@@ -685,7 +726,7 @@ func TestPlansCountWrites(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plan, _ = PlanRelease(storedHandle("h", "10.0.0.0/30=1"), []*Block{parsed})
+	plan, _ = PlanRelease(storedHandle("h", "10.0.0.0/30=1"), []*Block{parsed}, Cooldown{})
 	b = plan.writes[0].obj.(*api.IPAMBlock)
 	if _, ok := b.Spec.SequenceNumberForAllocation["1"]; ok || b.Spec.SequenceNumber != was+2 {
 		t.Errorf("release: %d, %v, want %d and no entry", b.Spec.SequenceNumber, b.Spec.SequenceNumberForAllocation, was+2)

@@ -40,7 +40,7 @@ func ParsePool(obj *api.IPPool) (Pool, error) {
 func parsePool(obj *api.IPPool) (Pool, error) {
 	s := &obj.Spec
 	cidr, err := netip.ParsePrefix(s.CIDR)
-	if err != nil || cidr != cidr.Masked() {
+	if err != nil || cidr != cidr.Masked() || cidr.Addr().Is4In6() {
 		return Pool{}, fmt.Errorf("spec.cidr %q is no CIDR with its host bits zero, such as 192.168.0.0/16", s.CIDR)
 	}
 	blockBits, err := blockBits(cidr, s.BlockSize)
@@ -119,7 +119,7 @@ func usablePools(st *State, req *Request, v6 bool) ([]Pool, error) {
 	if v6 {
 		wanted = req.PoolsV6
 	}
-	candidates, err := candidatePools(st.Pools, wanted)
+	candidates, err := candidatePools(st, wanted)
 	if err != nil {
 		return nil, err
 	}
@@ -133,6 +133,9 @@ func usablePools(st *State, req *Request, v6 bool) ([]Pool, error) {
 			reasons = append(reasons, p.Name+" ("+why+")")
 			continue
 		}
+		if len(wanted) == 0 && !st.HaveLabels && len(p.Nodes.Keys()) > 0 { // its selector was not asked yet
+			return nil, &need{labels: true}
+		}
 		usable = append(usable, p)
 	}
 	family := map[bool]string{false: "IPv4", true: "IPv6"}[v6]
@@ -140,17 +143,18 @@ func usablePools(st *State, req *Request, v6 bool) ([]Pool, error) {
 	case len(usable) > 0:
 		return usable, nil
 	case len(reasons) > 0:
-		return nil, fmt.Errorf("%w: %s", ErrNoPool, strings.Join(reasons, ", "))
+		return nil, fmt.Errorf("%w: %s%s", ErrNoPool, strings.Join(reasons, ", "), st.flaws())
 	case len(wanted) > 0:
 		return nil, fmt.Errorf("%w: none of the IPPools that were asked for (%s) is an %s pool", ErrNoPool, strings.Join(wanted, ", "), family)
 	}
-	return nil, fmt.Errorf("%w: there is no %s IPPool: create one, or let tortie-node create the default one (CALICO_IPV4POOL_CIDR)",
-		ErrNoPool, family)
+	return nil, fmt.Errorf("%w: there is no %s IPPool: create one, or let tortie-node create the default one (CALICO_IPV4POOL_CIDR)%s",
+		ErrNoPool, family, st.flaws())
 }
 
 // candidatePools returns the pools that were asked for, in that order, or all if none were. Each that was asked for must
 // exist and be enabled, as in Calico: to fall back to the others would hide the mistake.
-func candidatePools(pools []Pool, wanted []string) ([]Pool, error) {
+func candidatePools(st *State, wanted []string) ([]Pool, error) {
+	pools := st.Pools
 	if len(wanted) == 0 {
 		return pools, nil
 	}
@@ -158,7 +162,7 @@ func candidatePools(pools []Pool, wanted []string) ([]Pool, error) {
 	for _, w := range wanted {
 		i := slices.IndexFunc(pools, func(p Pool) bool { return p.is(w) })
 		if i < 0 {
-			return nil, fmt.Errorf("%w: the IPPool %q that was asked for does not exist", ErrNoPool, w)
+			return nil, fmt.Errorf("%w: the IPPool %q that was asked for does not exist%s", ErrNoPool, w, st.flaws())
 		}
 		if !pools[i].Enabled {
 			return nil, fmt.Errorf("%w: the IPPool %q that was asked for is disabled", ErrNoPool, w)
@@ -184,7 +188,7 @@ func unusable(p Pool, st *State, req *Request, asked bool) string {
 		return ""
 	case !p.Automatic:
 		return "spec.assignmentMode is Manual"
-	case !p.Nodes.Matches(st.NodeLabels):
+	case (st.HaveLabels || len(p.Nodes.Keys()) == 0) && !p.Nodes.Matches(st.NodeLabels):
 		return fmt.Sprintf("spec.nodeSelector %s does not select node %s", p.Nodes, req.Host)
 	case !p.Namespaces.Matches(req.NamespaceLabels):
 		return fmt.Sprintf("spec.namespaceSelector %s does not select the pod's namespace", p.Namespaces)

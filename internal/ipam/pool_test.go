@@ -175,7 +175,7 @@ func TestUsablePools(t *testing.T) {
 		{name: "asked for the other family", wanted: []string{"v6"}, err: "none of the IPPools that were asked for (v6) is an IPv4 pool"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			st := &State{Pools: pools, NodeLabels: map[string]string{"zone": c.zone}}
+			st := &State{Pools: pools, NodeLabels: map[string]string{"zone": c.zone}, HaveLabels: true}
 			req := &Request{Host: "node-a", Use: c.use, NamespaceLabels: c.namespace}
 			if c.use == "" {
 				req.Use = api.UseWorkload
@@ -200,7 +200,7 @@ func TestUsablePools(t *testing.T) {
 
 // Why no pool may be used is told pool by pool.
 func TestUsablePoolsSaysWhyNot(t *testing.T) {
-	st := &State{NodeLabels: map[string]string{"zone": "a"}}
+	st := &State{HaveLabels: true, NodeLabels: map[string]string{"zone": "a"}}
 	req := &Request{Host: "node-a", Use: api.UseWorkload}
 	_, err := usablePools(st, req, false)
 	checkRefusal(t, err, ErrNoPool, "there is no IPv4 IPPool: create one")

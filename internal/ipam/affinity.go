@@ -1,0 +1,154 @@
+package ipam
+
+import (
+	"cmp"
+	"encoding/json"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/names"
+)
+
+// newAffinity returns a node's pending claim of a block.
+func newAffinity(host string, cidr netip.Prefix) *api.BlockAffinity {
+	return &api.BlockAffinity{
+		Meta: affinityMeta(host, cidr),
+		Spec: api.BlockAffinitySpec{
+			State:   api.AffinityPending,
+			Node:    host,
+			Type:    api.AffinityHost,
+			CIDR:    cidr.String(),
+			Deleted: "false",
+		},
+	}
+}
+
+// withState returns the affinity as it is to be written next, with the labels that Calico rewrites on each write too.
+func withState(a *api.BlockAffinity, cidr netip.Prefix, state api.AffinityState) *api.BlockAffinity {
+	next := newAffinity(a.Spec.Node, cidr)
+	next.UID, next.ResourceVersion = a.UID, a.ResourceVersion
+	next.Spec.State = state
+	return next
+}
+
+func affinityMeta(host string, cidr netip.Prefix) api.Meta {
+	labels := names.AffinityLabels(host, api.AffinityHost, cidr)
+	return api.Meta{
+		Name:        names.Affinity(host, cidr),
+		Labels:      labels,
+		Annotations: map[string]string{names.AnnotationMetadata: metadataOf(labels)},
+	}
+}
+
+// metadataOf returns what Calico keeps in AnnotationMetadata for an object with these labels. encoding/json sorts the keys,
+// as Calico's encoder does.
+func metadataOf(labels map[string]string) string {
+	data, err := json.Marshal(map[string]any{"labels": labels})
+	if err != nil {
+		panic("a map of strings does not encode: " + err.Error())
+	}
+	return string(data)
+}
+
+// claimedBlock returns the range that an affinity of a State claims.
+func claimedBlock(a *api.BlockAffinity) netip.Prefix {
+	cidr, err := netip.ParsePrefix(a.Spec.CIDR)
+	if err != nil {
+		panic("storeAffinity accepts no affinity without a CIDR: " + err.Error())
+	}
+	return cidr
+}
+
+func affinityOf(st *State, cidr netip.Prefix) *api.BlockAffinity {
+	text := cidr.String()
+	for _, a := range st.Affinities {
+		if a.Spec.CIDR == text {
+			return a
+		}
+	}
+	return nil
+}
+
+// ownAffinities splits the host's claims of blocks in the pools: those that stand or can be completed, and those whose
+// block belongs to somebody else. The first come in the order in which their blocks are to be tried.
+func ownAffinities(st *State, host string, pools []Pool) (own, stale []*api.BlockAffinity) {
+	for _, a := range st.Affinities {
+		cidr := claimedBlock(a)
+		if !inPools(cidr, pools) {
+			continue
+		}
+		if b := st.Blocks[cidr]; b != nil && !b.OwnedBy(host) {
+			stale = append(stale, a)
+			continue
+		}
+		own = append(own, a)
+	}
+	slices.SortStableFunc(own, func(a, b *api.BlockAffinity) int {
+		return cmp.Or(
+			st.room(b)-st.room(a),
+			// The youngest block is the one that is being filled.
+			cmp.Compare(b.CreationTimestamp, a.CreationTimestamp),
+			cmp.Compare(a.Name, b.Name),
+		)
+	})
+	return own, stale
+}
+
+// room is how much room an affinity's block is thought to have. One that nobody knows anything of may have some.
+func (st *State) room(a *api.BlockAffinity) int {
+	if n, ok := st.Room[claimedBlock(a)]; ok {
+		return max(n, 0)
+	}
+	return 1
+}
+
+// unread returns a need for those of the host's blocks that were not read and may have an address: the most promising one
+// first, and if that has none, all. What everybody thinks is full is looked at together with the rest of the cluster.
+func unread(st *State, own []*api.BlockAffinity) *need {
+	var missing []netip.Prefix
+	hope := false
+	for _, a := range own {
+		cidr := claimedBlock(a)
+		if _, read := st.Blocks[cidr]; read || st.Damaged[cidr] != nil {
+			continue
+		}
+		missing = append(missing, cidr)
+		hope = hope || st.room(a) > 0
+	}
+	switch {
+	case len(missing) == 0:
+		return nil
+	case !hope:
+		return &need{blocks: missing, names: !st.HaveTaken}
+	case len(missing) == len(own):
+		return &need{blocks: missing[:1], likely: missing[:1]}
+	}
+	return &need{blocks: missing}
+}
+
+// reclaimAge is how long a block must have had its owner before another node may take it: the owner may be about to use it.
+// Calico's number.
+const reclaimAge = 60 * time.Second
+
+// reclaimable returns a block in the pools that nobody uses though another node or nobody owns it; nil if there is none.
+func reclaimable(st *State, req *Request, pools []Pool) *Block {
+	for _, b := range st.Cluster {
+		owner, isHost := b.host()
+		if owner == req.Host || !isHost && !b.Orphan() || st.Needed[b.cidr] {
+			continue
+		}
+		if !b.Empty() || !b.claimedBefore(st.Now.Add(-reclaimAge)) {
+			continue
+		}
+		if _, ok := coveredBy(b.cidr, st.Reserved); ok {
+			continue
+		}
+		// A smaller block than the pool's would leave no room for one.
+		if slices.ContainsFunc(pools, func(p Pool) bool { return inPools(b.cidr, []Pool{p}) && b.cidr.Bits() <= p.BlockBits }) {
+			return b
+		}
+	}
+	return nil
+}

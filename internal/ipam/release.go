@@ -1,0 +1,207 @@
+package ipam
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore"
+)
+
+// Release frees all addresses of a handle and returns them. A handle that does not exist holds nothing: no error.
+func (c *Client) Release(ctx context.Context, handle string) ([]netip.Addr, error) {
+	return c.ReleaseKnowing(ctx, handle, "", nil)
+}
+
+// ReleaseKnowing is Release for a caller who knows the IPAMConfig, which then is not read. If host's pools and labels are
+// known too, a block of host's that became empty, and whose pool does not select the host any more, is given up.
+func (c *Client) ReleaseKnowing(ctx context.Context, handle, host string, known *Known) ([]netip.Addr, error) {
+	r := release{client: c, handle: handle, freed: map[netip.Addr]bool{}}
+	if known != nil {
+		r.cool = &known.Config
+	}
+	if err := c.retry(ctx, func() error { return r.try(ctx) }); err != nil {
+		return nil, fmt.Errorf("release handle %s: %w", handle, err)
+	}
+	if known != nil {
+		if err := c.leaveUnselected(ctx, r.blocks, host, known); err != nil {
+			return nil, fmt.Errorf("release handle %s: %w", handle, err)
+		}
+	}
+	return slices.SortedFunc(maps.Keys(r.freed), netip.Addr.Compare), nil
+}
+
+// release is one Release over all its tries.
+type release struct {
+	client *Client
+	handle string
+	cool   *api.IPAMConfigSpec // nil: to be read
+	freed  map[netip.Addr]bool // by all tries: one may free a block and meet a conflict at the next
+	blocks []*Block            // as the last try wrote them
+}
+
+func (r *release) try(ctx context.Context) error {
+	h, err := r.read(ctx)
+	if err != nil || h == nil {
+		return err
+	}
+	blocks, err := r.readBlocks(ctx, h)
+	if err != nil {
+		return err
+	}
+	plan, addrs := PlanRelease(h, blocks, cooldown(*r.cool, r.client.now()))
+	for _, a := range addrs {
+		r.freed[a] = true
+	}
+	r.blocks = plan.blocks()
+	_, err = r.client.commit(ctx, plan)
+	return err
+}
+
+// read reads the handle and, beside it, the configuration if that is not known.
+func (r *release) read(ctx context.Context) (h *api.IPAMHandle, err error) {
+	if r.cool != nil {
+		return r.client.readHandle(ctx, r.handle)
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() (err error) { h, err = r.client.readHandle(ctx, r.handle); return err })
+	g.Go(func() error {
+		cfg, err := r.client.readConfig(ctx)
+		r.cool = &cfg
+		return err
+	})
+	if err := g.Wait(); err != nil {
+		r.cool = nil
+		return nil, err
+	}
+	return h, nil
+}
+
+// readBlocks reads the blocks that a handle names. A damaged one is an error: nobody can tell what the handle holds there.
+func (r *release) readBlocks(ctx context.Context, h *api.IPAMHandle) ([]*Block, error) {
+	read, err := r.client.readBlocks(ctx, handleBlocks(h))
+	if err != nil {
+		return nil, err
+	}
+	var blocks []*Block
+	for _, b := range read {
+		if b.damage != nil {
+			return nil, b.damage
+		}
+		if b.block != nil {
+			b.block.Thaw(cooldown(*r.cool, r.client.now()))
+		}
+		blocks = append(blocks, b.block)
+	}
+	return blocks, nil
+}
+
+// leaveUnselected gives up the blocks of a host that nobody uses and whose pool is not for the host any more. That somebody
+// was faster is no error: whoever reads next finds what there is to do.
+func (c *Client) leaveUnselected(ctx context.Context, blocks []*Block, host string, known *Known) error {
+	for _, b := range blocks {
+		if !b.OwnedBy(host) || !b.Empty() || selected(b, known) {
+			continue
+		}
+		if err := c.giveUp(ctx, b); err != nil && !datastore.Contended(err) {
+			return fmt.Errorf("give up block %s: %w", b.cidr, err)
+		}
+	}
+	return nil
+}
+
+// selected reports whether the pool of a block selects the node, as far as is known.
+func selected(b *Block, known *Known) bool {
+	st := State{}
+	st.storePools(known.Pools)
+	return !slices.ContainsFunc(st.Pools, func(p Pool) bool {
+		return inPools(b.cidr, []Pool{p}) && !p.Nodes.Matches(known.NodeLabels)
+	})
+}
+
+// giveUp ends a block's affinity and deletes the block, if nobody uses it and nobody has written it since it was read. Its
+// owner's claim goes through the state pendingDeletion, so that the owner, if it is about to use the block, takes the claim
+// back: whichever of the two writes the block first wins.
+func (c *Client) giveUp(ctx context.Context, b *Block) error {
+	if !b.Empty() {
+		return fmt.Errorf("block %s is in use: %w", b.cidr, datastore.ErrConflict)
+	}
+	owner, isHost := b.host()
+	if !isHost {
+		return c.store.Delete(ctx, b.obj)
+	}
+	claim, unchanged, err := c.readClaim(ctx, owner, b)
+	switch {
+	case err != nil:
+		return err
+	case !unchanged:
+		return fmt.Errorf("block %s: %w", b.cidr, datastore.ErrConflict)
+	case claim == nil:
+		return c.store.Delete(ctx, b.obj)
+	}
+	leaving := withState(claim, b.cidr, api.AffinityPendingDeletion)
+	if err := c.store.Update(ctx, leaving); err != nil {
+		return err
+	}
+	if err := c.store.Delete(ctx, b.obj); err != nil {
+		// The owner was faster. Nothing is routed to a block whose claim is not confirmed, so that the claim is restored at once.
+		back := withState(leaving, b.cidr, claim.Spec.State)
+		if restore := c.store.Update(ctx, back); restore != nil && !datastore.Contended(restore) {
+			err = errors.Join(err, restore)
+		}
+		return err
+	}
+	return c.store.Delete(ctx, leaving)
+}
+
+// readClaim returns the owner's claim of a block, nil if there is none, and whether the block is as it was read.
+func (c *Client) readClaim(ctx context.Context, owner string, b *Block) (claim *api.BlockAffinity, unchanged bool, err error) {
+	claim = newAffinity(owner, b.cidr)
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		err := c.store.Get(gctx, claim)
+		if errors.Is(err, datastore.ErrNotFound) {
+			claim = nil
+			return nil
+		}
+		return err
+	})
+	g.Go(func() error {
+		now := &api.IPAMBlock{Meta: api.Meta{Name: b.obj.Name}}
+		err := c.store.Get(gctx, now)
+		if errors.Is(err, datastore.ErrNotFound) {
+			return nil
+		}
+		unchanged = now.UID == b.obj.UID && now.ResourceVersion == b.obj.ResourceVersion
+		return err
+	})
+	return claim, unchanged, g.Wait()
+}
+
+// Addresses returns the addresses that a handle holds now, none if it does not exist.
+func (c *Client) Addresses(ctx context.Context, handle string) ([]netip.Addr, error) {
+	h, err := c.readHandle(ctx, handle)
+	if err != nil || h == nil {
+		return nil, err
+	}
+	blocks, err := c.readBlocks(ctx, handleBlocks(h))
+	if err != nil {
+		return nil, err
+	}
+	var held []netip.Addr
+	for _, b := range blocks {
+		if b.damage != nil {
+			return nil, b.damage
+		}
+		if b.block != nil {
+			held = append(held, b.block.Held(handle)...)
+		}
+	}
+	return held, nil
+}

@@ -1,0 +1,268 @@
+package ipam
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/names"
+)
+
+// State is what was read of the datastore, and all that a plan depends on.
+type State struct {
+	Now      time.Time
+	Config   api.IPAMConfigSpec
+	Reserved []netip.Prefix
+	Pools    []Pool
+	// NodeLabels are those of the request's host, if they were read.
+	NodeLabels map[string]string
+	// HaveLabels says that they were.
+	HaveLabels bool
+	// Affinities are the host's claims.
+	Affinities []*api.BlockAffinity
+	// Room is how many addresses a block of the host is thought to have left, for those of which anybody thinks something.
+	Room map[netip.Prefix]int
+	// Blocks are those that were read one by one; nil means that there is none of that CIDR.
+	Blocks map[netip.Prefix]*Block
+	// Taken has the CIDRs of all blocks of the cluster, perhaps a little old, if they were listed.
+	Taken []netip.Prefix
+	// HaveTaken says that they were.
+	HaveTaken bool
+	// Cluster holds the blocks of the whole cluster, perhaps a little old, if they were listed.
+	Cluster []*Block
+	// HaveCluster says that they were; Taken is complete then too.
+	HaveCluster bool
+	// Damaged has the blocks that contradict themselves, with what is wrong. Nothing is assigned from them.
+	Damaged map[netip.Prefix]error
+	// Flaws has what is wrong with other objects. They are passed over.
+	Flaws []error
+	// Needed are blocks that could not be taken from their owners.
+	Needed map[netip.Prefix]bool
+	// Handle is the request's handle, if it exists and was read.
+	Handle *api.IPAMHandle
+	// HandleNew says that the handle was just created, and that no address can have been assigned to it yet.
+	HandleNew bool
+}
+
+// newState returns a State in which nothing was read.
+func newState(now time.Time) *State {
+	return &State{
+		Now: now, Room: map[netip.Prefix]int{}, Blocks: map[netip.Prefix]*Block{},
+		Damaged: map[netip.Prefix]error{}, Needed: map[netip.Prefix]bool{},
+	}
+}
+
+// need says what a plan depends on and the state lacks. It asks for the least that may do.
+type need struct {
+	blocks  []netip.Prefix // to be read one by one
+	labels  bool           // the node's
+	names   bool           // of the cluster's blocks
+	cluster bool           // the cluster's blocks themselves
+	reclaim *Block         // to be taken from its owner
+
+	// likely are the blocks from which the addresses will come if they have as much room as is thought; unlikely says that
+	// nobody can tell for one of the families.
+	likely   []netip.Prefix
+	unlikely bool
+}
+
+func (n *need) Error() string { return fmt.Sprintf("more must be read: %+v", *n) }
+
+func (n *need) any() bool {
+	return len(n.blocks) > 0 || n.labels || n.names || n.cluster || n.reclaim != nil
+}
+
+// add joins what another family needs.
+func (n *need) add(m *need) {
+	n.blocks = append(n.blocks, m.blocks...)
+	n.likely = append(n.likely, m.likely...)
+	n.labels, n.names, n.cluster = n.labels || m.labels, n.names || m.names, n.cluster || m.cluster
+	n.unlikely = n.unlikely || len(m.likely) == 0
+	if n.reclaim == nil {
+		n.reclaim = m.reclaim
+	}
+}
+
+// guess says from which block the next family's address will come.
+func (n *need) guess(block netip.Prefix) { n.likely = append(n.likely, block) }
+
+// handle returns the handle that the addresses will need, if they can be guessed.
+func (n *need) handle(id string) (*api.IPAMHandle, bool) {
+	if n.unlikely {
+		return nil, false
+	}
+	h := newHandle(id)
+	for _, cidr := range n.likely {
+		h.Spec.Block[cidr.String()]++
+	}
+	return h, true
+}
+
+// handleReadable returns a need for the blocks that the handle names, or an error if one of them is damaged: nobody can tell
+// what the handle holds.
+func (st *State) handleReadable() error {
+	if st.HandleNew {
+		return nil
+	}
+	var n need
+	for _, cidr := range sortedBlocks(handleBlocks(st.Handle)) {
+		if err := st.Damaged[cidr]; err != nil {
+			return err
+		}
+		if _, read := st.Blocks[cidr]; !read {
+			n.blocks = append(n.blocks, cidr)
+		}
+	}
+	if n.any() {
+		n.unlikely = true
+		return &n
+	}
+	return nil
+}
+
+// store takes note of a block that was read; nil for one that does not exist.
+func (st *State) store(cidr netip.Prefix, b *Block, err error) {
+	if err != nil {
+		st.Damaged[cidr] = err
+		return
+	}
+	if b != nil {
+		b.Thaw(cooldown(st.Config, st.Now))
+	}
+	st.Blocks[cidr] = b
+	delete(st.Damaged, cidr)
+}
+
+// storeCluster takes note of a list of all blocks. A damaged one keeps its range.
+func (st *State) storeCluster(items []api.IPAMBlock) {
+	st.Cluster, st.Taken = nil, nil
+	st.HaveCluster, st.HaveTaken = true, true
+	for i := range items {
+		b, err := ParseBlock(&items[i])
+		if err == nil {
+			b.Thaw(cooldown(st.Config, st.Now))
+			st.Cluster = append(st.Cluster, b)
+			st.Taken = append(st.Taken, b.cidr)
+			continue
+		}
+		if cidr, ok := names.ParseBlock(items[i].Name); ok {
+			st.Taken = append(st.Taken, cidr)
+			st.Damaged[cidr] = err
+			continue
+		}
+		st.Flaws = append(st.Flaws, err)
+	}
+	slices.SortFunc(st.Cluster, func(a, b *Block) int { return a.cidr.Compare(b.cidr) })
+}
+
+// storeNames takes note of a list of all blocks' names. Whatever has another name than a block's is none: nobody finds a
+// block but by its name.
+func (st *State) storeNames(items []api.IPAMBlock) {
+	st.Taken, st.HaveTaken = nil, true
+	for i := range items {
+		if cidr, ok := names.ParseBlock(items[i].Name); ok {
+			st.Taken = append(st.Taken, cidr)
+		}
+	}
+}
+
+// storePools takes note of a list of pools. One that contradicts itself is passed over: others may serve.
+func (st *State) storePools(items []api.IPPool) {
+	for i := range items {
+		p, err := ParsePool(&items[i])
+		if err != nil {
+			st.Flaws = append(st.Flaws, err)
+			continue
+		}
+		st.Pools = append(st.Pools, p)
+	}
+}
+
+// storeReservations takes note of a list of reservations. One that cannot be read is an error: what it reserves must not be
+// assigned, and nobody knows what that is.
+func (st *State) storeReservations(items []api.IPReservation) error {
+	for _, r := range items {
+		for _, text := range r.Spec.ReservedCIDRs {
+			p, err := parseRange(text)
+			if err != nil {
+				return fmt.Errorf("IPReservation %s: spec.reservedCIDRs: %w", r.Name, err)
+			}
+			st.Reserved = append(st.Reserved, p)
+		}
+	}
+	return nil
+}
+
+// parseRange reads a CIDR or a single address.
+func parseRange(text string) (netip.Prefix, error) {
+	if p, err := netip.ParsePrefix(text); err == nil {
+		return p.Masked(), nil
+	}
+	a, err := netip.ParseAddr(text)
+	if err != nil {
+		return netip.Prefix{}, fmt.Errorf("%q is neither a CIDR nor an address", text)
+	}
+	return netip.PrefixFrom(a, a.BitLen()), nil
+}
+
+// storeAffinity takes note of a claim of the host.
+func (st *State) storeAffinity(a *api.BlockAffinity) {
+	if cidr, err := netip.ParsePrefix(a.Spec.CIDR); err != nil || cidr != cidr.Masked() {
+		st.Flaws = append(st.Flaws, fmt.Errorf("BlockAffinity %s: spec.cidr %q is no CIDR", a.Name, a.Spec.CIDR))
+		return
+	}
+	st.Affinities = append(st.Affinities, a)
+}
+
+// storeKnown takes note of what somebody knows already.
+func (st *State) storeKnown(k *Known, host string) error {
+	st.Config = k.Config
+	st.NodeLabels, st.HaveLabels = k.NodeLabels, true
+	st.storePools(k.Pools)
+	for i := range k.Claims {
+		c := &k.Claims[i]
+		if c.Spec.Node != host {
+			continue
+		}
+		st.storeAffinity(&c.BlockAffinity)
+		if cidr, err := netip.ParsePrefix(c.Spec.CIDR); err == nil && c.Free != nil {
+			st.Room[cidr] = *c.Free
+		}
+	}
+	return st.storeReservations(k.Reservations)
+}
+
+// forgetBlocks drops what was read of blocks, since somebody has changed one.
+func (st *State) forgetBlocks() {
+	clear(st.Blocks)
+	st.Taken, st.HaveTaken, st.Cluster, st.HaveCluster = nil, false, nil, false
+}
+
+// drop forgets a block that was deleted.
+func (st *State) drop(cidr netip.Prefix) {
+	st.Blocks[cidr] = nil
+	st.Taken = slices.DeleteFunc(st.Taken, func(p netip.Prefix) bool { return p == cidr })
+	st.Cluster = slices.DeleteFunc(st.Cluster, func(b *Block) bool { return b.cidr == cidr })
+}
+
+// flaws returns what is wrong with objects that were passed over, for the end of an error.
+func (st *State) flaws() string {
+	errs := slices.Clone(st.Flaws)
+	for _, err := range st.Damaged {
+		errs = append(errs, err)
+	}
+	if len(errs) == 0 {
+		return ""
+	}
+	text := strings.Split(errors.Join(errs...).Error(), "\n")
+	slices.Sort(text)
+	const most = 5
+	if len(text) > most {
+		text = append(text[:most], fmt.Sprintf("and %d more", len(text)-most))
+	}
+	return "; passed over: " + strings.Join(text, "; ")
+}

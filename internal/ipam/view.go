@@ -1,0 +1,159 @@
+package ipam
+
+import (
+	"context"
+	"errors"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore"
+)
+
+// certainty is how old what a view shows may be. No refusal rests on less than the last.
+type certainty int
+
+const (
+	told  certainty = iota // what changes seldom is what somebody else knew
+	stale                  // lists may be a little old
+	sure
+)
+
+// view is what one operation has read, and reads while it decides.
+type view struct {
+	client    *Client
+	host      string
+	known     *Known
+	certainty certainty
+	st        *State // nil: to be read
+
+	handleID string          // empty if none matters
+	handle   *api.IPAMHandle // as it was last seen or written
+	look     bool            // it must be read
+	named    bool            // it was created by this operation, which has not tried to assign anything yet
+}
+
+func newView(c *Client, host string, known *Known) view {
+	v := view{client: c, host: host, known: known}
+	if known == nil {
+		v.certainty = stale
+	}
+	return v
+}
+
+func (v *view) listOptions() datastore.ListOptions {
+	return datastore.ListOptions{Stale: v.certainty < sure}
+}
+
+// read reads what changes seldom, unless that was read.
+func (v *view) read(ctx context.Context) error {
+	if v.st != nil {
+		return nil
+	}
+	st := newState(v.client.now())
+	err := error(nil)
+	if v.certainty == told {
+		err = st.storeKnown(v.known, v.host)
+	} else {
+		err = v.client.readSlow(ctx, st, v.host, v.listOptions())
+	}
+	if err == nil {
+		v.st = st
+	}
+	return err
+}
+
+// refused reports an error that reading again, for certain, can mend.
+func refused(err error) bool {
+	for _, r := range []error{ErrNoPool, ErrExhausted, ErrBlockLimit, ErrTaken} {
+		if errors.Is(err, r) {
+			return true
+		}
+	}
+	return false
+}
+
+// decide plans. A refusal is repeated with more certainty before it stands: the lists may be old, and the handle, which was
+// taken for new, may hold an address. meet is called with what a plan needs.
+func (v *view) decide(ctx context.Context, req *Request, meet func(context.Context, *need) error) (Plan, error) {
+	for {
+		plan, err := v.plan(ctx, req, meet)
+		if v.certainty == sure || !refused(err) {
+			return plan, err
+		}
+		v.doubt()
+	}
+}
+
+// doubt forgets all that was read, to read it with more certainty.
+func (v *view) doubt() {
+	v.certainty = min(v.certainty+1, sure)
+	v.st = nil
+	v.look = v.handleID != "" && v.handle == nil && v.certainty == sure
+}
+
+func (v *view) plan(ctx context.Context, req *Request, meet func(context.Context, *need) error) (Plan, error) {
+	if err := v.read(ctx); err != nil {
+		return Plan{}, err
+	}
+	for {
+		if err := v.lookAtHandle(ctx); err != nil {
+			return Plan{}, err
+		}
+		plan, err := PlanAssign(v.st, req)
+		var n *need
+		if !errors.As(err, &n) {
+			return plan, err
+		}
+		if err := meet(ctx, n); err != nil {
+			return Plan{}, err
+		}
+	}
+}
+
+func (v *view) lookAtHandle(ctx context.Context) (err error) {
+	if v.look {
+		if v.handle, err = v.client.readHandle(ctx, v.handleID); err != nil {
+			return err
+		}
+		v.look, v.named = false, false
+	}
+	v.st.Handle, v.st.HandleNew = v.handle, v.named
+	return nil
+}
+
+// fetch reads what a plan needs, all at once, while beside runs.
+func (v *view) fetch(ctx context.Context, n *need, beside func() error) error {
+	g, gctx := errgroup.WithContext(ctx)
+	c := v.client
+	var blocks []blockRead
+	var cluster, nameList []api.IPAMBlock
+	if beside != nil {
+		g.Go(beside)
+	}
+	g.Go(func() (err error) { blocks, err = c.readBlocks(gctx, n.blocks); return err })
+	opts := v.listOptions()
+	if n.cluster {
+		g.Go(func() (err error) { cluster, err = c.readCluster(gctx, opts); return err })
+	} else if n.names {
+		opts := opts
+		opts.NamesOnly = true
+		g.Go(func() (err error) { nameList, err = c.readCluster(gctx, opts); return err })
+	}
+	if n.labels {
+		g.Go(func() (err error) { v.st.NodeLabels, err = c.readLabels(gctx, v.host); return err })
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	v.st.HaveLabels = v.st.HaveLabels || n.labels
+	for _, b := range blocks {
+		v.st.store(b.cidr, b.block, b.damage)
+	}
+	if n.cluster {
+		v.st.storeCluster(cluster)
+	} else if n.names {
+		v.st.storeNames(nameList)
+	}
+	return nil
+}
