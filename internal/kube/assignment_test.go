@@ -126,6 +126,11 @@ func TestConfirmedIsHonest(t *testing.T) {
 	if err := probe(t, w); err != nil {
 		t.Fatalf("no ClusterInformation, and none seen: %v", err)
 	}
+	for end := time.Now().Add(5 * time.Second); wire.Connections() != 1; time.Sleep(10 * time.Millisecond) { // spare ones are closed
+		if time.Now().After(end) {
+			t.Fatalf("%d connections: an event on one says nothing about the others", wire.Connections())
+		}
+	}
 	before := w.Confirmed()
 	if age := time.Since(before); age > 2*time.Second {
 		t.Errorf("after a probe: confirmed %s ago", age)

@@ -3,6 +3,7 @@ package labtest
 import (
 	"net"
 	"net/url"
+	"slices"
 	"sync"
 	"testing"
 
@@ -56,6 +57,19 @@ func (w *Wire) Mend() {
 	w.cond.Broadcast()
 }
 
+// Connections returns how many connections there are.
+func (w *Wire) Connections() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.conns) / 2
+}
+
+func (w *Wire) forget(a, b net.Conn) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.conns = slices.DeleteFunc(w.conns, func(c net.Conn) bool { return c == a || c == b })
+}
+
 // Reset ends all connections.
 func (w *Wire) Reset() {
 	w.mu.Lock()
@@ -86,6 +100,7 @@ func (w *Wire) serve(l net.Listener) {
 }
 
 func (w *Wire) copy(to, from net.Conn) {
+	defer w.forget(to, from)
 	defer to.Close()
 	buf := make([]byte, 32<<10)
 	for {
