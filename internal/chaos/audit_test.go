@@ -205,13 +205,7 @@ func (all *contents) affinityFaults() []string {
 	return wrong
 }
 
-// unconfirmed lists claims that are neither confirmed nor gone.
-func (all *contents) unconfirmed() []string {
-	var found []string
-	for _, a := range all.affinities.Items {
-		if a.Spec.State != api.AffinityConfirmed {
-			found = append(found, fmt.Sprintf("claim of %s by %s is %s", a.Spec.CIDR, a.Spec.Node, a.Spec.State))
-		}
-	}
-	return found
+// unconfirmed returns the claims that are not confirmed.
+func (all *contents) unconfirmed() []api.BlockAffinity {
+	return slices.DeleteFunc(slices.Clone(all.affinities.Items), func(a api.BlockAffinity) bool { return a.Spec.State == api.AffinityConfirmed })
 }

@@ -3,17 +3,18 @@ package chaos
 import (
 	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/url"
 	"regexp"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clientset "k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -23,6 +24,7 @@ import (
 	"github.com/tortie-net/tortie/internal/cnitest"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/labtest"
 )
 
 // cluster is what the plugins of all nodes share: an API server, and what an installed Tortie has put there.
@@ -36,16 +38,43 @@ type cluster struct {
 // namespace is that of all pods.
 const namespace = "chaos"
 
-// newCluster prepares the server of a kubeconfig, which nobody has prepared yet.
-func newCluster(t testing.TB, kubeconfig string) *cluster {
+var theCluster struct {
+	once sync.Once
+	*cluster
+	err error
+}
+
+// shared returns the cluster of the test binary, without any of IPAM's objects, now and when the test has ended.
+func shared(t *testing.T) *cluster {
 	t.Helper()
-	c, err := prepare(t.Context(), kubeconfig)
+	theCluster.once.Do(func() { theCluster.cluster, theCluster.err = prepare(t.Context(), labtest.API(t)) })
+	if theCluster.err != nil {
+		t.Fatal(theCluster.err)
+	}
+	theCluster.wipe(t)
+	t.Cleanup(func() { theCluster.wipe(t) })
+	return theCluster.cluster
+}
+
+// wipe removes what plugins have made.
+func (c *cluster) wipe(t testing.TB) {
+	t.Helper()
+	all, err := c.contents(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return c
+	for i := range all.blocks.Items {
+		c.remove(t, &all.blocks.Items[i])
+	}
+	for i := range all.handles.Items {
+		c.remove(t, &all.handles.Items[i])
+	}
+	for i := range all.affinities.Items {
+		c.remove(t, &all.affinities.Items[i])
+	}
 }
 
+// prepare puts into a fresh API server what the plugins need.
 func prepare(ctx context.Context, kubeconfig string) (*cluster, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -95,7 +124,7 @@ func (c *cluster) remove(t testing.TB, obj api.Resource) {
 	if err == nil {
 		err = c.store.Delete(ctx, obj)
 	}
-	if err != nil && !apierrors.IsNotFound(err) {
+	if err != nil && !errors.Is(err, datastore.ErrNotFound) {
 		t.Errorf("clean up: %v", err)
 	}
 }
@@ -120,15 +149,15 @@ func (c *cluster) createPod(t testing.TB, node, name string) string {
 	return string(created.UID)
 }
 
-// kubeconfig is one as the install container writes it, for a server at an address.
-func (c *cluster) kubeconfig(address string) string {
+// kubeconfig is one as the install container writes it, for a server at an address with a certificate of ca.
+func (c *cluster) kubeconfig(address string, ca []byte) string {
 	return fmt.Sprintf(`apiVersion: v1
 kind: Config
 clusters: [{name: local, cluster: {server: "https://%s", certificate-authority-data: %q}}]
 users: [{name: calico, user: {token: %q}}]
 contexts: [{name: calico-context, context: {cluster: local, user: calico}}]
 current-context: calico-context
-`, address, base64.StdEncoding.EncodeToString(c.admin.CAData), c.token)
+`, address, base64.StdEncoding.EncodeToString(ca), c.token)
 }
 
 // forward lets a node, which has a network of its own, reach the API server through a socket on the node's loopback. Bytes

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/tortie-net/tortie/internal/api"
 )
 
 // storm is many nodes that start and end sandboxes until enough has happened.
@@ -18,6 +20,7 @@ type storm struct {
 	*cluster
 	*history
 	nodes   []*node
+	pools   []*api.IPPool
 	kills   float64 // share of processes that are to be killed
 	outages bool    // the datastore may be away: what is not killed may fail
 
@@ -98,13 +101,13 @@ func (st *storm) blow(ctx context.Context) error {
 // drain ends all sandboxes, without killing anybody any more.
 func (st *storm) drain(ctx context.Context) error {
 	var g errgroup.Group
-	g.SetLimit(2 * len(st.nodes))
+	g.SetLimit(16)
 	for _, n := range st.nodes {
 		for _, p := range n.pods {
 			if p.sandbox == nil {
 				continue
 			}
-			k := &kubelet{storm: st, random: rand.New(rand.NewPCG(*seed, 0)), peaceful: true}
+			k := st.calm()
 			g.Go(func() error { return k.finish(ctx, p.sandbox) })
 		}
 	}
@@ -116,6 +119,11 @@ type kubelet struct {
 	*storm
 	random   *rand.Rand
 	peaceful bool // it kills nobody
+}
+
+// calm returns a kubelet that kills nobody.
+func (st *storm) calm() *kubelet {
+	return &kubelet{storm: st, random: rand.New(rand.NewPCG(*seed, 0)), peaceful: true}
 }
 
 func (k *kubelet) chance(p float64) bool { return k.random.Float64() < p }
@@ -261,9 +269,9 @@ func (k *kubelet) call(s *sandbox, verb string) (answer, error) {
 	k.count[verb]++
 	usual := k.usual[verb]
 	k.mu.Unlock()
-	var kill time.Duration
+	var kill <-chan time.Time
 	if !k.peaceful && usual > 0 && k.chance(k.kills) {
-		kill = time.Duration(1 + k.random.Int64N(int64(usual)))
+		kill = time.After(time.Duration(k.random.Int64N(int64(usual))))
 	}
 	a, err := s.call(verb, k.history, kill)
 	if err != nil {

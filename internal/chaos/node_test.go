@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -55,7 +56,7 @@ func (c *cluster) newNode(t testing.TB, name string, s shape) *node {
 	c.create(t, &api.Node{Meta: api.Meta{Name: name}})
 	l := n.Listen(t)
 	c.forward(t, l)
-	n.Write(t, kubeconfigPath, c.kubeconfig(l.Addr().String()))
+	n.Write(t, kubeconfigPath, c.kubeconfig(l.Addr().String(), c.admin.CAData))
 	n.Write(t, nodenamePath, name+"\n")
 	ipam := map[string]any{"type": s.ipam}
 	if s.dual {
@@ -153,9 +154,9 @@ func (a answer) String() string {
 // execTimeout is longer than the plugins' own deadline: to reach it is a bug.
 const execTimeout = 3 * time.Minute
 
-// call executes the plugin for a sandbox as containerd does. With a kill time above zero, the plugin and all processes that it
-// has started are killed when they run for so long.
-func (s *sandbox) call(command string, h *history, kill time.Duration) (answer, error) {
+// call executes the plugin for a sandbox as containerd does. When kill delivers, which may be never (nil), the plugin and all
+// processes that it has started are killed.
+func (s *sandbox) call(command string, h *history, kill <-chan time.Time) (answer, error) {
 	conf, err := json.Marshal(s.conf)
 	if err != nil {
 		return answer{}, err
@@ -173,19 +174,31 @@ func (s *sandbox) call(command string, h *history, kill time.Duration) (answer, 
 	if err := s.Try(cmd.Start); err != nil { // a process is in the namespaces of the thread that starts it
 		return a, err
 	}
-	if kill <= 0 {
-		kill = execTimeout
-	}
-	killer := time.AfterFunc(kill, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
+	stop := make(chan struct{})
+	expired := make(chan bool, 1)
+	go func() {
+		timeout := time.NewTimer(execTimeout)
+		defer timeout.Stop()
+		select {
+		case <-kill:
+			expired <- false
+		case <-timeout.C:
+			expired <- true
+		case <-stop:
+			expired <- false
+			return
+		}
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+	}()
 	err = cmd.Wait()
-	killer.Stop()
+	close(stop)
 	a.completed, a.stdout, a.stderr = h.now(), stdout.String(), stderr.String()
 	if cmd.ProcessState == nil {
 		return a, err
 	}
 	a.exit = cmd.ProcessState.ExitCode()
 	a.killed = cmd.ProcessState.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL
-	if a.killed && kill == execTimeout {
+	if <-expired {
 		return a, fmt.Errorf("%s of %s did not end within %v", command, s.container, execTimeout)
 	}
 	return a, nil
@@ -203,6 +216,34 @@ func (a answer) addresses() ([]netip.Addr, error) {
 		addrs = append(addrs, addr.Unmap())
 	}
 	return addrs, nil
+}
+
+// collect has the plugin collect what belongs to no sandbox of the node.
+func (n *node) collect(t testing.TB) (collected bool) {
+	t.Helper()
+	conf := maps.Clone(n.conf)
+	conf["cniVersion"] = "1.1.0"
+	attachments := []map[string]string{}
+	for _, p := range n.pods {
+		if p.sandbox != nil {
+			attachments = append(attachments, map[string]string{"containerID": p.sandbox.container, "ifname": "eth0"})
+		}
+	}
+	conf["cni.dev/valid-attachments"] = attachments
+	text, err := json.Marshal(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(filepath.Join(cnitest.BinDir, "calico"))
+	cmd.Stdin, cmd.Env = bytes.NewReader(text), []string{"CNI_COMMAND=GC", "CNI_PATH=" + cnitest.BinDir}
+	n.On(t, func() error {
+		out, err := cmd.CombinedOutput()
+		if collected = err == nil; !collected && !bytes.Contains(out, []byte("plugin version does not allow GC")) {
+			return fmt.Errorf("GC: %w: %s", err, out)
+		}
+		return nil
+	})
+	return collected
 }
 
 // journalled says whether the node still has to release the sandbox's addresses.
@@ -253,7 +294,7 @@ func (n *node) leftovers(t testing.TB) []string {
 }
 
 // ownFiles are what a node may have in the directories of Calico and Tortie. The journal's directory stays, empty.
-var ownFiles = []string{kubeconfigPath, nodenamePath, logPath, "/run/calico/ipam.lock"}
+var ownFiles = []string{kubeconfigPath, nodenamePath, logPath, "/run/calico/ipam.lock", "/run/calico/tortie/facts.json"}
 
 func strangeFiles() ([]string, error) {
 	var found []string

@@ -1,0 +1,126 @@
+package chaos
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
+
+// TestBurst: many pods start on one node at the same moment, over the boundary of a block.
+func TestBurst(t *testing.T) {
+	for i, tt := range []struct {
+		name       string
+		pods, bits int
+		facts      bool
+	}{
+		{"30 pods", 30, 28, false},
+		{"30 pods, with facts", 30, 28, true},
+		{"100 pods", 100, 26, false},
+		{"100 pods, with facts", 100, 26, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := shared(t)
+			p := &api.IPPool{Meta: api.Meta{Name: fmt.Sprintf("burst-%d", i)}}
+			p.Spec.CIDR, p.Spec.BlockSize = fmt.Sprintf("10.65.%d.0/24", i), tt.bits
+			c.create(t, p)
+			n := c.newNode(t, fmt.Sprintf("burst-%d", i), shape{pods: tt.pods, ipam: "calico-ipam"})
+			if tt.facts {
+				if err := n.tell(n.facts(time.Now(), []api.IPPool{*p}, nil)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			st := newStorm(c, []*node{n}, 0)
+			before := c.conflicts(t)
+			st.all(t)
+			conflicts := float64(c.conflicts(t)-before) / float64(tt.pods)
+			t.Logf("%d ADDs in %v, %.2f conflicts each", tt.pods, st.now().Round(time.Millisecond), conflicts)
+			if conflicts > 1.5 {
+				t.Errorf("%.2f conflicts for each ADD, want at most 1.5", conflicts)
+			}
+			st.settle(t, (tt.pods+1<<(32-tt.bits)-1)>>(32-tt.bits))
+		})
+	}
+}
+
+// TestFirstBlocks: many nodes start their first pod at the same moment, and want their first block of one pool.
+func TestFirstBlocks(t *testing.T) {
+	const count = 20
+	c := shared(t)
+	p := &api.IPPool{Meta: api.Meta{Name: "first"}}
+	p.Spec.CIDR, p.Spec.BlockSize = "10.66.0.0/25", 30 // 32 blocks: many nodes want the same one
+	c.create(t, p)
+	var nodes []*node
+	for i := range count {
+		nodes = append(nodes, c.newNode(t, fmt.Sprintf("first-%d", i), shape{pods: 1, ipam: "calico-ipam"}))
+	}
+	st := newStorm(c, nodes, 0)
+	before := c.conflicts(t)
+	st.all(t)
+	t.Logf("%d first ADDs in %v, %d conflicts", count, st.now().Round(time.Millisecond), c.conflicts(t)-before)
+	st.settle(t, count)
+}
+
+// all starts all pods of all nodes at once.
+func (st *storm) all(t *testing.T) {
+	t.Helper()
+	defer st.report(t)
+	var sandboxes []*sandbox
+	for _, n := range st.nodes {
+		for _, p := range n.pods {
+			s, err := p.newSandbox()
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.sandbox = s
+			sandboxes = append(sandboxes, s)
+		}
+	}
+	st.history = newHistory()
+	var g errgroup.Group
+	for _, s := range sandboxes {
+		k := st.calm()
+		g.Go(func() error {
+			_, err := k.add(s)
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// settle checks what the pods were given, that so many blocks have one owner each, and that nothing is left when they are gone.
+func (st *storm) settle(t *testing.T, blocks int) {
+	t.Helper()
+	defer st.report(t)
+	all, err := st.audit(t.Context(), "with sandboxes")
+	if err != nil {
+		t.Fatal(err)
+	}
+	owners := map[string]int{}
+	for _, b := range all.blocks.Items {
+		if b.Spec.Affinity != nil {
+			owners[*b.Spec.Affinity]++
+		}
+	}
+	if len(all.blocks.Items) != blocks || len(owners) != len(st.nodes) {
+		t.Errorf("%d blocks, of %v; want %d, of %d nodes", len(all.blocks.Items), owners, blocks, len(st.nodes))
+	}
+	if left := all.unconfirmed(); len(left) > 0 {
+		t.Errorf("not confirmed: %v", left)
+	}
+	if err := st.drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := st.audit(t.Context(), "without sandboxes"); err != nil {
+		t.Fatal(err)
+	}
+	st.checkNodes(t)
+	for _, w := range st.check() {
+		t.Errorf("no order of these operations makes sense:\n%s", w)
+	}
+}

@@ -1,0 +1,260 @@
+package chaos
+
+import (
+	"bytes"
+	"context"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
+
+// lateWrite is a write that is on its way when its process is killed, and lands when everybody believes that the process is
+// over and done with. No storm hits that moment often enough.
+type lateWrite struct {
+	verb  string // of the process that is killed
+	write string
+	first bool // the node has no block yet
+	// orphan says that the write makes an object, against which nothing that a DEL can write is a guard: GC takes it away.
+	orphan bool
+}
+
+func TestLateWrites(t *testing.T) {
+	n := 0
+	for _, l := range []lateWrite{
+		{verb: "ADD", first: true, write: "POST blockaffinities"},
+		{verb: "ADD", first: true, write: "POST ipamhandles", orphan: true},
+		{verb: "ADD", first: true, write: "POST ipamblocks", orphan: true},
+		{verb: "ADD", first: true, write: "PUT blockaffinities"},
+		{verb: "ADD", write: "POST ipamhandles", orphan: true},
+		{verb: "ADD", write: "PUT ipamblocks"},
+		{verb: "ADD", write: "PATCH pods"},
+		{verb: "DEL", write: "PATCH pods"},
+		{verb: "DEL", write: "PUT ipamblocks"},
+		{verb: "DEL", write: "DELETE ipamhandles"},
+	} {
+		for _, then := range []string{"DEL", "DEL and other pods", "ADD"} {
+			if then == "ADD" && l.verb == "DEL" {
+				continue // no runtime does that
+			}
+			name := fmt.Sprintf("%s of %s, after a %s", l.write, l.verb, then)
+			if l.first {
+				name = "first " + name
+			}
+			n++
+			t.Run(name, func(t *testing.T) { l.test(t, n, then) })
+		}
+	}
+}
+
+// test does to a pod what a runtime does after its process was killed, and then lets the write land.
+func (l lateWrite) test(t *testing.T, number int, then string) {
+	c := shared(t)
+	p := &api.IPPool{Meta: api.Meta{Name: fmt.Sprintf("late-%d", number)}}
+	p.Spec.CIDR, p.Spec.BlockSize = fmt.Sprintf("10.67.%d.0/28", number), 30
+	c.create(t, p)
+	n := c.newNode(t, fmt.Sprintf("late-%d", number), shape{pods: 6, ipam: "calico-ipam"})
+	m := newMail(t, n)
+	st := newStorm(c, []*node{n}, 0)
+	defer st.report(t)
+	if !l.first {
+		st.start(t, n.pods[1])
+	}
+	victim := st.killAt(t, n.pods[0], l, m)
+	switch then {
+	case "ADD":
+		st.startIn(t, victim)
+	case "DEL":
+		st.stop(t, victim)
+	default:
+		st.stop(t, victim)
+		for _, p := range n.pods[2:] { // they fill a block: one of them gets what the victim was to have
+			st.start(t, p)
+		}
+	}
+	t.Logf("the answer to the late %s: %s", l.write, m.deliver(t))
+	for _, wrong := range st.faults(t) {
+		if !l.orphan || !strings.Contains(wrong, victim.handle()) {
+			t.Errorf("after the late write: %s", wrong)
+		}
+	}
+	if err := st.drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	collected := n.collect(t)
+	for _, wrong := range st.faults(t) {
+		if collected || !l.orphan {
+			t.Errorf("in the end: %s", wrong)
+		}
+	}
+	for _, w := range st.check() {
+		t.Errorf("no order of these operations makes sense:\n%s", w)
+	}
+}
+
+// start gives a pod a sandbox that runs.
+func (st *storm) start(t *testing.T, p *pod) {
+	t.Helper()
+	s, err := p.newSandbox()
+	if err != nil {
+		t.Fatal(err)
+	}
+	st.startIn(t, s)
+}
+
+func (st *storm) startIn(t *testing.T, s *sandbox) {
+	t.Helper()
+	if ok, err := st.calm().add(s); err != nil || !ok {
+		t.Fatalf("ADD: %v, %v", ok, err)
+	}
+	s.pod.sandbox = s
+}
+
+func (st *storm) stop(t *testing.T, s *sandbox) {
+	t.Helper()
+	if err := st.calm().finish(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// faults returns what is wrong in the datastore.
+func (st *storm) faults(t *testing.T) []string {
+	t.Helper()
+	if err := st.look(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	all, err := st.contents(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all.audit(st.live())
+}
+
+// killAt kills a process of the pod while the write is on its way.
+func (st *storm) killAt(t *testing.T, p *pod, l lateWrite, m *mail) *sandbox {
+	t.Helper()
+	s, err := p.newSandbox()
+	if err != nil {
+		t.Fatal(err)
+	}
+	op := operation{kind: assign, handle: s.handle(), unknown: true}
+	if l.verb == "DEL" {
+		st.startIn(t, s)
+		op.kind = release
+	}
+	a, err := s.call(l.verb, st.history, m.hold(l.write))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !a.killed {
+		t.Fatalf("%s did not send %s: %v", l.verb, l.write, a)
+	}
+	op.called, op.completed = a.called, a.completed
+	st.history.add(op)
+	return s
+}
+
+// mail is what lies between a node's plugins and the API server: it holds one write back.
+type mail struct {
+	upstream  http.RoundTripper
+	target    *url.URL
+	mu        sync.Mutex // guards wanted
+	wanted    string     // "VERB resource"; empty: nothing is held back
+	held      chan time.Time
+	letGo     chan struct{}
+	delivered chan string
+}
+
+// newMail leads the node's plugins through mail.
+func newMail(t *testing.T, n *node) *mail {
+	t.Helper()
+	cfg := rest.AnonymousClientConfig(n.admin)
+	target, err := url.Parse(cfg.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &mail{target: target, held: make(chan time.Time, 1), letGo: make(chan struct{}), delivered: make(chan string, 1)}
+	if m.upstream, err = rest.TransportFor(cfg); err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewUnstartedServer(m)
+	server.Listener.Close()
+	server.Listener = n.Listen(t)
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	n.Write(t, kubeconfigPath, n.kubeconfig(server.Listener.Addr().String(), ca))
+	return m
+}
+
+// hold keeps the next write of a name back; what it returns delivers when that has come.
+func (m *mail) hold(write string) <-chan time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.wanted = write
+	return m.held
+}
+
+// deliver lets the write that is held back go on, and returns the API server's answer.
+func (m *mail) deliver(t *testing.T) string {
+	t.Helper()
+	close(m.letGo)
+	select {
+	case answer := <-m.delivered:
+		return answer
+	case <-time.After(30 * time.Second):
+		t.Fatal("the API server does not answer")
+		return ""
+	}
+}
+
+// take says whether a request is the one to hold back, which is one only.
+func (m *mail) take(r *http.Request) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	verb, resource, _ := strings.Cut(m.wanted, " ")
+	if verb != r.Method || !strings.Contains(r.URL.Path, "/"+resource) {
+		return false
+	}
+	m.wanted = ""
+	return true
+}
+
+func (m *mail) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	out := r.Clone(context.WithoutCancel(r.Context())) // it lives longer than who sent it
+	out.URL.Scheme, out.URL.Host, out.Host, out.RequestURI = m.target.Scheme, m.target.Host, "", ""
+	out.Body = io.NopCloser(bytes.NewReader(body))
+	late := m.take(r)
+	if late {
+		m.held <- time.Now()
+		<-m.letGo
+	}
+	resp, err := m.upstream.RoundTrip(out)
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	defer resp.Body.Close()
+	if late {
+		m.delivered <- resp.Status
+	}
+	for key, values := range resp.Header {
+		w.Header()[key] = values
+	}
+	w.WriteHeader(resp.StatusCode)
+	_, _ = io.Copy(w, resp.Body)
+}
