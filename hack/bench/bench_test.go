@@ -111,6 +111,13 @@ func TestDistinct(t *testing.T) {
 	}
 }
 
+func TestFindsGoBenchmarks(t *testing.T) {
+	found, err := benchmarked(filepath.Join("..", ".."))
+	if err != nil || !slices.Contains(found, "./internal/podnet") || slices.Contains(found, "./internal/names") {
+		t.Errorf("packages with benchmarks: %v, %v", found, err)
+	}
+}
+
 func TestParseGoBenchmarks(t *testing.T) {
 	const text = `goos: linux
 pkg: github.com/tortie-net/tortie/internal/ipam

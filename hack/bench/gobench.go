@@ -1,22 +1,48 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io/fs"
+	"maps"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 )
 
-// benchmarked are the packages with benchmarks of what a plugin or the agent does often, without a cluster.
-var benchmarked = []string{"./internal/ipam", "./internal/podnet", "./internal/facts", "./internal/selector", "./internal/fib"}
+// benchmarked lists the packages that have benchmarks of Go's own kind: of what a plugin or the agent does often, without a
+// cluster.
+func benchmarked(root string) ([]string, error) {
+	found := map[string]bool{}
+	err := filepath.WalkDir(filepath.Join(root, "internal"), func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err == nil && bytes.Contains(text, []byte("\nfunc Benchmark")) {
+			dir, err := filepath.Rel(root, filepath.Dir(path))
+			found["./"+dir] = true
+			return err
+		}
+		return err
+	})
+	return slices.Sorted(maps.Keys(found)), err
+}
 
 // goBenchmark is one line of `go test -bench`.
 type goBenchmark struct{ pkg, name, figures string }
 
 // runGoBenchmarks runs the benchmarks of Go's own kind that the packages have.
 func runGoBenchmarks(ctx context.Context, root string, size sizes) ([]goBenchmark, error) {
-	args := append([]string{"test", "-run=^$", "-bench=.", "-benchmem", "-benchtime=" + size.benchTime, "-count=1"}, benchmarked...)
+	packages, err := benchmarked(root)
+	if err != nil {
+		return nil, fmt.Errorf("find benchmarks: %w", err)
+	}
+	args := append([]string{"test", "-run=^$", "-bench=.", "-benchmem", "-benchtime=" + size.benchTime}, packages...)
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = root
 	out, err := cmd.CombinedOutput()
