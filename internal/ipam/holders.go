@@ -19,10 +19,10 @@ type Holder struct {
 	Addresses []netip.Addr
 }
 
-// Holders lists who holds addresses for a host, by the attribute "node", in blocks of whatever owner. It may be a little old:
-// whoever acts on it must look again. Blocks that contradict themselves are an error beside the list of the others.
+// Holders lists who holds addresses for a host, by the attribute "node", in blocks of whatever owner. It is as of now:
+// who acts on it looks again. Blocks that contradict themselves are an error beside the list of the others.
 func (c *Client) Holders(ctx context.Context, host string) ([]Holder, error) {
-	blocks, err := c.readCluster(ctx, datastore.ListOptions{ResourceVersion: "0"})
+	blocks, err := c.readCluster(ctx, datastore.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("list who holds addresses on %s: %w", host, err)
 	}
@@ -51,7 +51,7 @@ func (b *Block) holders(host string, found map[string]*Holder) {
 			continue
 		}
 		owner := b.obj.Spec.Attributes[*at]
-		if owner.HandleID == nil || owner.Secondary["node"] != host {
+		if owner.HandleID == nil || owner.ReleasedAt != "" || owner.Secondary["node"] != host {
 			continue
 		}
 		h := found[*owner.HandleID]
