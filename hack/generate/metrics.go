@@ -62,7 +62,7 @@ func metricRow(n ast.Node) []string {
 	if fields["Name"] == "" {
 		return nil
 	}
-	kind := strings.ToLower(strings.TrimSuffix(strings.TrimPrefix(constructor.Sel.Name, "New"), "Vec"))
+	kind := strings.TrimSuffix(strings.TrimSuffix(strings.TrimPrefix(constructor.Sel.Name, "New"), "Vec"), "Func")
 	var labels []string
 	if len(call.Args) > 1 {
 		if list, ok := call.Args[1].(*ast.CompositeLit); ok {
@@ -71,7 +71,7 @@ func metricRow(n ast.Node) []string {
 			}
 		}
 	}
-	return []string{code(fields["Name"]), kind, strings.Join(labels, ", "), fields["Help"]}
+	return []string{code(fields["Name"]), strings.ToLower(kind), strings.Join(labels, ", "), fields["Help"]}
 }
 
 func literal(e ast.Expr) string {

@@ -43,8 +43,6 @@ func NewWatch(cfg *rest.Config, self string, log *slog.Logger) (*Watch, error) {
 		changed:    make(chan struct{}, 1),
 		assignment: make(chan struct{}, 1),
 	}
-	world, assignment := wake(w.changed), wake(w.assignment)
-	both := func() { world(); assignment() }
 	w.nodes = w.informer(c.metadata((*api.Node)(nil).ResourceType(), trimNode))
 	w.namespaces = w.informer(c.metadata((*api.Namespace)(nil).ResourceType(), trimNamespace))
 	w.pools = w.informer(customSource[api.IPPool](c, (*api.IPPool)(nil).ResourceType()))
@@ -53,6 +51,13 @@ func NewWatch(cfg *rest.Config, self string, log *slog.Logger) (*Watch, error) {
 	w.configs = w.informer(customSource[api.IPAMConfig](c, (*api.IPAMConfig)(nil).ResourceType()))
 	w.reservations = w.informer(customSource[api.IPReservation](c, (*api.IPReservation)(nil).ResourceType()))
 	w.information = w.informer(customSource[api.ClusterInformation](c, (*api.ClusterInformation)(nil).ResourceType()))
+	return w, w.observeAll(log)
+}
+
+// observeAll wakes the two readers on changes that they can see.
+func (w *Watch) observeAll(log *slog.Logger) error {
+	world, assignment := wake(w.changed), wake(w.assignment)
+	both := func() { world(); assignment() }
 	for informer, changed := range map[cache.SharedIndexInformer]func(obj any){
 		w.nodes:        w.either(world, both),
 		w.affinities:   w.either(world, both),
@@ -64,10 +69,10 @@ func NewWatch(cfg *rest.Config, self string, log *slog.Logger) (*Watch, error) {
 		w.information:  func(any) { assignment() },
 	} {
 		if err := observe(informer, changed, log); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return w, nil
+	return nil
 }
 
 // source is how objects of one kind come from the API server.

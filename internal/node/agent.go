@@ -88,7 +88,7 @@ type Agent struct {
 // tunnelState remembers for which inputs the tunnel address was assigned: only a change of them asks the datastore again.
 type tunnelState struct {
 	done   bool
-	ranges []netip.Prefix
+	ranges tunnelRanges
 	uid    string
 	noted  string // the annotation that was seen then
 	addr   netip.Addr

@@ -213,20 +213,20 @@ func TestNATCoversEveryPool(t *testing.T) {
 
 func TestTunnelPools(t *testing.T) {
 	for name, tc := range map[string]struct {
-		change func(*api.IPPoolSpec)
-		want   int
+		change       func(*api.IPPoolSpec)
+		assign, keep int
 	}{
-		"as usual":                     {func(*api.IPPoolSpec) {}, 1},
-		"between subnets":              {func(p *api.IPPoolSpec) { p.IPIPMode = api.EncapCrossSubnet }, 1},
-		"no encapsulation":             {func(p *api.IPPoolSpec) { p.IPIPMode = api.EncapNever }, 0},
-		"disabled":                     {func(p *api.IPPoolSpec) { p.Disabled = true }, 0},
-		"not for tunnels":              {func(p *api.IPPoolSpec) { p.AllowedUses = []api.AllowedUse{api.UseWorkload} }, 0},
-		"for other nodes":              {func(p *api.IPPoolSpec) { p.NodeSelector = "has(gpu)" }, 0},
-		"for namespaces, so pods only": {func(p *api.IPPoolSpec) { p.AssignmentMode = api.AssignManual }, 1},
+		"as usual":                     {func(*api.IPPoolSpec) {}, 1, 1},
+		"between subnets":              {func(p *api.IPPoolSpec) { p.IPIPMode = api.EncapCrossSubnet }, 1, 1},
+		"no encapsulation":             {func(p *api.IPPoolSpec) { p.IPIPMode = api.EncapNever }, 0, 0},
+		"disabled":                     {func(p *api.IPPoolSpec) { p.Disabled = true }, 0, 1},
+		"not for tunnels":              {func(p *api.IPPoolSpec) { p.AllowedUses = []api.AllowedUse{api.UseWorkload} }, 0, 1},
+		"for other nodes":              {func(p *api.IPPoolSpec) { p.NodeSelector = "has(gpu)" }, 0, 1},
+		"for namespaces, so pods only": {func(p *api.IPPoolSpec) { p.AssignmentMode = api.AssignManual }, 1, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := snapshot(t, pool(tc.change)).tunnelPools(); len(got) != tc.want {
-				t.Errorf("got %v; want %d", got, tc.want)
+			if got := snapshot(t, pool(tc.change)).tunnelRanges(); len(got.assign) != tc.assign || len(got.keep) != tc.keep {
+				t.Errorf("got %v; want %d to assign from, %d to keep", got, tc.assign, tc.keep)
 			}
 		})
 	}

@@ -132,9 +132,10 @@ func TestTunnelAddressSurvivesAndFollowsThePools(t *testing.T) {
 		}
 	}
 	client := ipam.NewClient(store, time.Now)
+	keep := []netip.Prefix{prefix("10.79.0.0/24"), prefix("10.80.0.0/24")}
 	assign := func(ranges ...netip.Prefix) netip.Addr {
 		t.Helper()
-		a, err := assignTunnelAddress(t.Context(), client, "tunnel-node", ranges)
+		a, err := assignTunnelAddress(t.Context(), client, "tunnel-node", tunnelRanges{assign: ranges, keep: keep})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -155,6 +156,10 @@ func TestTunnelAddressSurvivesAndFollowsThePools(t *testing.T) {
 	if err != nil || len(held) != 1 || held[0] != moved {
 		t.Errorf("the handle holds %v, %v; want %s alone", held, err, moved)
 	}
+	if kept := assign(); kept != moved {
+		t.Errorf("with all pools disabled the address is %s, want %s to stay", kept, moved)
+	}
+	keep = keep[:1] // its pool is gone
 	if none := assign(); none.IsValid() {
 		t.Errorf("without a pool the address is %s", none)
 	}

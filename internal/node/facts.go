@@ -54,7 +54,7 @@ func buildFacts(a kube.Assignment, l local) (f facts.Facts, ok bool) {
 		Pools:          []api.IPPool{},
 		Reservations:   []api.IPReservation{},
 		Affinities:     []facts.Affinity{},
-		Namespaces:     map[string]facts.Namespace{},
+		Namespaces:     namespaces(a),
 	}
 	if a.Config != nil {
 		f.Config = a.Config.Spec
@@ -71,10 +71,6 @@ func buildFacts(a kube.Assignment, l local) (f facts.Facts, ok bool) {
 		if !b.MarkedDeleted() {
 			f.Affinities = append(f.Affinities, facts.Affinity{BlockAffinity: b, Free: noneFree(b, l.pods)})
 		}
-	}
-	keys := namespaceKeys(a.Pools)
-	for _, n := range a.Namespaces {
-		f.Namespaces[n.Name] = facts.Namespace{Labels: only(n.Labels, keys), Annotations: n.Annotations}
 	}
 	slices.SortFunc(f.Pools, func(x, y api.IPPool) int { return strings.Compare(x.Name, y.Name) })
 	slices.SortFunc(f.Reservations, func(x, y api.IPReservation) int { return strings.Compare(x.Name, y.Name) })
@@ -101,16 +97,20 @@ func noneFree(b api.BlockAffinity, pods []netip.Addr) *int {
 	return new(int)
 }
 
-// namespaceKeys returns the labels by which pools select namespaces. A pool whose selector cannot be read is the plugins' to
-// refuse.
-func namespaceKeys(pools []api.IPPool) []string {
+// namespaces returns of each namespace what can choose a pool: its annotations, and the labels by which pools select. A pool
+// whose selector cannot be read is the plugins' to refuse.
+func namespaces(a kube.Assignment) map[string]facts.Namespace {
 	var keys []string
-	for i := range pools {
-		if p, err := ipam.ParsePool(&pools[i]); err == nil {
+	for i := range a.Pools {
+		if p, err := ipam.ParsePool(&a.Pools[i]); err == nil {
 			keys = append(keys, p.Namespaces.Keys()...)
 		}
 	}
-	return keys
+	all := make(map[string]facts.Namespace, len(a.Namespaces))
+	for _, n := range a.Namespaces {
+		all[n.Name] = facts.Namespace{Labels: only(n.Labels, keys), Annotations: n.Annotations}
+	}
+	return all
 }
 
 func only(labels map[string]string, keys []string) map[string]string {

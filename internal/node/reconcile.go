@@ -138,10 +138,10 @@ func occupied(pods []netip.Addr, tunnel netip.Addr) []netip.Addr {
 
 // tunnelAddress returns the address of tunl0. It asks the datastore only if the pools, the Node or its annotation changed.
 func (a *Agent) tunnelAddress(ctx context.Context, s *Snapshot) (netip.Addr, error) {
-	ranges := s.tunnelPools()
+	ranges := s.tunnelRanges()
 	noted := a.node.Annotations[api.AnnotationIPv4TunnelAddr]
 	t := &a.tunnel
-	if t.done && slices.Equal(t.ranges, ranges) && t.uid == a.node.UID && (noted == t.noted || noted == addrText(t.addr)) {
+	if t.done && t.ranges.equal(ranges) && t.uid == a.node.UID && (noted == t.noted || noted == addrText(t.addr)) {
 		return t.addr, nil
 	}
 	addr, err := assignTunnelAddress(ctx, a.ipam, a.node.Name, ranges)

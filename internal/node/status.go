@@ -166,10 +166,11 @@ func (s *Status) addPluginMetrics(begun time.Time) {
 	age := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "tortie_facts_age_seconds", Help: "Time since the facts were last known to hold; over 30 the plugins ask the API server instead.",
 	}, func() float64 {
+		since := begun
 		if f := s.Report().Facts; f != nil {
-			begun = f.Written
+			since = f.Written
 		}
-		return time.Since(begun).Seconds()
+		return time.Since(since).Seconds()
 	})
 	s.entries = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "tortie_journal_entries", Help: "Containers whose addresses are still to be released because the API server was away.",

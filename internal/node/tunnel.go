@@ -14,42 +14,64 @@ import (
 // tunnelAddressType marks a tunnel address in IPAM; garbage collection knows it by it.
 const tunnelAddressType = "ipipTunnelAddress"
 
-// tunnelPools returns the ranges that this node's tunnel address may come from: those of the encapsulating pools that
-// select the node. None means that the node needs no tunnel address.
-func (s *Snapshot) tunnelPools() []netip.Prefix {
-	var cidrs []netip.Prefix
-	for _, p := range s.Pools {
-		if p.encapsulates() && p.CIDR.Addr().Is4() && p.Enabled && slices.Contains(p.Uses, api.UseTunnel) && p.Nodes.Matches(s.Self.Labels) {
-			cidrs = append(cidrs, p.CIDR)
-		}
-	}
-	return cidrs
+// tunnelRanges say where this node's tunnel address may lie.
+type tunnelRanges struct {
+	// assign: a new one comes from here. These are the encapsulating pools that select the node.
+	assign []netip.Prefix
+	// keep: the one there is may stay here as long as there is nothing to assign from. These are all encapsulating pools: while
+	// one is disabled its pods are still to be reached, also by this node's own packets, which need the address.
+	keep []netip.Prefix
 }
 
-// assignTunnelAddress returns the address of tunl0: the one that the node's handle holds already, if it lies in one of the
-// ranges, else a new one. Without ranges it releases what the handle holds and returns the invalid address.
+func (r tunnelRanges) equal(o tunnelRanges) bool {
+	return slices.Equal(r.assign, o.assign) && slices.Equal(r.keep, o.keep)
+}
+
+// allows reports whether an address that is held already may stay.
+func (r tunnelRanges) allows(a netip.Addr) bool {
+	ranges := r.assign
+	if len(ranges) == 0 {
+		ranges = r.keep
+	}
+	return slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+func (s *Snapshot) tunnelRanges() tunnelRanges {
+	var r tunnelRanges
+	for _, p := range s.Pools {
+		if !p.encapsulates() || !p.CIDR.Addr().Is4() {
+			continue
+		}
+		r.keep = append(r.keep, p.CIDR)
+		if p.Enabled && slices.Contains(p.Uses, api.UseTunnel) && p.Nodes.Matches(s.Self.Labels) {
+			r.assign = append(r.assign, p.CIDR)
+		}
+	}
+	return r
+}
+
+// assignTunnelAddress returns the address of tunl0: the one that the node's handle holds already, if it may stay, else a new
+// one. If there is nothing to assign from it releases what the handle holds and returns the invalid address.
 //
 // IPAM is the authority and the annotation on the Node a copy, so that an agent that dies between the two loses nothing.
-func assignTunnelAddress(ctx context.Context, client *ipam.Client, node string, ranges []netip.Prefix) (netip.Addr, error) {
+func assignTunnelAddress(ctx context.Context, client *ipam.Client, node string, ranges tunnelRanges) (netip.Addr, error) {
 	handle := names.TunnelHandle(node)
 	held, err := client.Addresses(ctx, handle)
 	if err != nil {
 		return netip.Addr{}, fmt.Errorf("tunnel address: %w", err)
 	}
-	for _, a := range held {
-		if slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(a) }) {
-			return a, nil
-		}
+	if i := slices.IndexFunc(held, ranges.allows); i >= 0 {
+		return held[i], nil
 	}
 	if len(held) > 0 {
 		if _, err := client.Release(ctx, handle); err != nil {
 			return netip.Addr{}, fmt.Errorf("tunnel address: %w", err)
 		}
 	}
-	if len(ranges) == 0 {
+	if len(ranges.assign) == 0 {
 		return netip.Addr{}, nil
 	}
-	assigned, err := client.Assign(ctx, tunnelRequest(node, handle, ranges))
+	assigned, err := client.Assign(ctx, tunnelRequest(node, handle, ranges.assign))
 	if err != nil {
 		return netip.Addr{}, fmt.Errorf("tunnel address: %w", err)
 	}
