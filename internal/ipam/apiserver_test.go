@@ -227,7 +227,10 @@ func TestRequestsToTheServer(t *testing.T) {
 		return func(c *Client) error { return begin(known, podRequest("counted-node", handle))(t.Context(), c) }
 	}
 	release := func(handle string) func(*Client) error {
-		return func(c *Client) error { _, err := c.ReleaseKnowing(t.Context(), handle, "counted-node", known); return err }
+		return func(c *Client) error {
+			_, err := c.ReleaseKnowing(t.Context(), handle, "counted-node", known)
+			return err
+		}
 	}
 	nth := map[string]int{"get ipamblocks": 1, "create ipamhandles": 1, "update ipamblocks": 1}
 	for _, c := range []struct {

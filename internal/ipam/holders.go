@@ -17,6 +17,8 @@ type Holder struct {
 	// Attrs are the attributes of one of its addresses.
 	Attrs     map[string]string
 	Addresses []netip.Addr
+
+	blocks map[netip.Prefix]bool // in which they lie
 }
 
 // Holders lists who holds addresses for a host, by the attribute "node", in blocks of whatever owner. It is as of now:
@@ -56,9 +58,9 @@ func (b *Block) holders(host string, found map[string]*Holder) {
 		}
 		h := found[*owner.HandleID]
 		if h == nil {
-			h = &Holder{Handle: *owner.HandleID, Attrs: owner.Secondary}
+			h = &Holder{Handle: *owner.HandleID, Attrs: owner.Secondary, blocks: map[netip.Prefix]bool{}}
 			found[h.Handle] = h
 		}
-		h.Addresses = append(h.Addresses, b.addr(ordinal))
+		h.Addresses, h.blocks[b.cidr] = append(h.Addresses, b.addr(ordinal)), true
 	}
 }

@@ -21,6 +21,8 @@ var (
 	ErrBlockLimit = errors.New("the node owns as many blocks as it may")
 	// ErrTaken: the address that was asked for belongs to somebody else.
 	ErrTaken = errors.New("address is taken")
+	// ErrNotHeld: a handle does not hold what it should.
+	ErrNotHeld = errors.New("address is not held")
 )
 
 // defaultMaxBlocks is how many blocks of a family a node may own when IPAMConfig does not say.

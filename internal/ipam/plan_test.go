@@ -19,9 +19,11 @@ import (
 type planCase struct {
 	name     string
 	affine   []*api.BlockAffinity
-	blocks   []*Block // those of the cluster; those that node-a claims and the handle names are read one by one too
-	names    bool     // whether the names of the cluster's blocks were listed
-	cluster  bool     // whether the cluster's blocks were listed
+	blocks   []*Block       // those of the cluster; those that node-a claims and the handle names are read one by one too
+	names    bool           // whether the names of the cluster's blocks were listed
+	cluster  bool           // whether the cluster's blocks were listed
+	reads    []netip.Prefix // what else was read one by one
+	needed   []netip.Prefix // what could not be reclaimed
 	handle   *api.IPAMHandle
 	reserved []netip.Prefix
 	config   func(*api.IPAMConfigSpec)
@@ -45,6 +47,7 @@ func (c planCase) state(t testing.TB) *State {
 		Affinities: c.affine,
 		HaveLabels: true,
 		Blocks:     map[netip.Prefix]*Block{},
+		Needed:     map[netip.Prefix]bool{},
 		Handle:     c.handle,
 	}
 	if c.pools != nil {
@@ -53,7 +56,7 @@ func (c planCase) state(t testing.TB) *State {
 	if c.config != nil {
 		c.config(&st.Config)
 	}
-	read := handleBlocks(c.handle)
+	read := append(handleBlocks(c.handle), c.reads...)
 	for _, a := range c.affine {
 		read = append(read, cidr(a.Spec.CIDR))
 	}
@@ -64,6 +67,9 @@ func (c planCase) state(t testing.TB) *State {
 		if _, ok := st.Blocks[b.cidr]; ok {
 			st.Blocks[b.cidr] = b
 		}
+	}
+	for _, p := range c.needed {
+		st.Needed[p] = true
 	}
 	st.HaveTaken, st.HaveCluster = c.names || c.cluster, c.cluster
 	for _, b := range c.blocks {

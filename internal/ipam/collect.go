@@ -1,0 +1,202 @@
+package ipam
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/names"
+)
+
+// Collection says which containers of a host live, so that what others hold can be freed.
+type Collection struct {
+	Host string
+	// Network is the name of the CNI network: only handles of its containers are looked at.
+	Network string
+	// Live are the IDs of the containers that keep their addresses.
+	Live []string
+	// Before is when the list of the living was made: what was assigned later is left alone.
+	Before time.Time
+	// Known saves requests; nil if nobody follows the cluster.
+	Known *Known
+}
+
+// Collect frees the addresses that containers of the network hold on the host though they do not live, and returns who held
+// them. Addresses count as the host's by their attribute "node", in blocks of whatever owner; those without are left alone.
+//
+// What is freed is decided once. A container that starts meanwhile has a handle of its own, and loses nothing. A block that
+// contradicts itself is an error, after the others were served.
+func (c *Client) Collect(ctx context.Context, what Collection) ([]Holder, error) {
+	cfg, err := c.collectConfig(ctx, what.Known)
+	if err != nil {
+		return nil, fmt.Errorf("collect the addresses of dead containers: %w", err)
+	}
+	holders, damage := c.Holders(ctx, what.Host)
+	dead := slices.DeleteFunc(holders, what.spares)
+	if len(dead) == 0 {
+		return nil, damage
+	}
+	handles := make([]string, len(dead))
+	blocks := map[netip.Prefix]bool{}
+	for i, h := range dead {
+		handles[i] = h.Handle
+		maps.Copy(blocks, h.blocks)
+	}
+	r := reaper{client: c, cfg: cfg, handles: handles, reaped: map[string]bool{}}
+	err = r.reap(ctx, slices.SortedFunc(maps.Keys(blocks), netip.Prefix.Compare))
+	freed := slices.DeleteFunc(dead, func(h Holder) bool { return !r.reaped[h.Handle] })
+	return freed, errors.Join(damage, err)
+}
+
+func (c *Client) collectConfig(ctx context.Context, known *Known) (api.IPAMConfigSpec, error) {
+	if known != nil {
+		return known.Config, nil
+	}
+	return c.readConfig(ctx)
+}
+
+// spares reports whether a holder keeps its addresses.
+func (what *Collection) spares(h Holder) bool {
+	id, ok := strings.CutPrefix(h.Handle, what.Network+".")
+	if !ok || slices.Contains(what.Live, id) {
+		return true
+	}
+	// A container that has no time stamp is older than this program.
+	at, err := time.Parse(timestampFormat, h.Attrs["timestamp"])
+	return err == nil && !what.Before.IsZero() && at.After(what.Before)
+}
+
+// timestampFormat is that of the attribute "timestamp": Go's own for a time, as Calico writes it.
+const timestampFormat = "2006-01-02 15:04:05.999999999 -0700 MST"
+
+// reaper frees the addresses of dead handles: each block is written once, however many hold addresses in it.
+type reaper struct {
+	client  *Client
+	cfg     api.IPAMConfigSpec
+	handles []string
+
+	mu     sync.Mutex // guards reaped
+	reaped map[string]bool
+}
+
+// reap goes on after an error: each block stands for itself. A handle goes when all of its addresses have gone.
+func (r *reaper) reap(ctx context.Context, blocks []netip.Prefix) error {
+	failed := make([]error, len(blocks))
+	var g errgroup.Group
+	g.SetLimit(maxParallel)
+	for i, cidr := range blocks {
+		g.Go(func() error {
+			failed[i] = r.client.retry(ctx, func() error { return r.reapBlock(ctx, cidr) })
+			return nil
+		})
+	}
+	_ = g.Wait() // failed has the errors
+	var done []netip.Prefix
+	for i, cidr := range blocks {
+		if failed[i] == nil {
+			done = append(done, cidr)
+		}
+	}
+	forgotten := make([]error, len(r.handles))
+	for i, handle := range r.handles {
+		g.Go(func() error { forgotten[i] = r.forget(ctx, handle, done); return nil })
+	}
+	_ = g.Wait()
+	return errors.Join(append(failed, forgotten...)...)
+}
+
+// reapBlock takes the addresses in one block from all of the handles.
+func (r *reaper) reapBlock(ctx context.Context, cidr netip.Prefix) error {
+	read, err := r.client.readBlocks(ctx, []netip.Prefix{cidr})
+	if err != nil {
+		return err
+	}
+	b := read[0].block
+	if b == nil {
+		return read[0].damage
+	}
+	now := r.client.now()
+	b.Thaw(cooldown(r.cfg, now))
+	var freed []string
+	for _, handle := range r.handles {
+		if len(b.ReleaseHandle(handle, cooldown(r.cfg, now))) > 0 {
+			freed = append(freed, handle)
+		}
+	}
+	if len(freed) == 0 {
+		return nil
+	}
+	var p Plan
+	p.free(b)
+	if _, err := r.client.commit(ctx, p); err != nil {
+		return fmt.Errorf("free addresses of block %s: %w", cidr, err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, handle := range freed {
+		r.reaped[handle] = true
+	}
+	return nil
+}
+
+// forget removes a handle whose addresses were freed. One that names other blocks too is released as usual, in all of them.
+func (r *reaper) forget(ctx context.Context, handle string, done []netip.Prefix) error {
+	h, err := r.client.readHandle(ctx, handle)
+	if err != nil || h == nil {
+		return err
+	}
+	if slices.ContainsFunc(handleBlocks(h), func(b netip.Prefix) bool { return !slices.Contains(done, b) }) {
+		_, err := r.client.Release(ctx, handle)
+		return err
+	}
+	if err := r.client.store.Delete(ctx, h); datastore.Contended(err) {
+		_, err := r.client.Release(ctx, handle)
+		return err
+	} else if err != nil {
+		return fmt.Errorf("remove handle %s: %w", handle, err)
+	}
+	return nil
+}
+
+// Holds returns nil if a handle holds all of the addresses, and else an error that wraps ErrNotHeld and names those that it
+// does not.
+func (c *Client) Holds(ctx context.Context, handle string, addrs []netip.Addr) error {
+	held, err := c.Addresses(ctx, handle)
+	if err != nil {
+		return err
+	}
+	missing := slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return slices.Contains(held, a) })
+	if len(missing) > 0 {
+		return fmt.Errorf("%w: handle %s holds %s, and not %s", ErrNotHeld, names.Handle(handle), held, missing)
+	}
+	return nil
+}
+
+// Room returns nil if a request could be served now, and else why not: an error that wraps ErrNoPool, ErrExhausted,
+// ErrBlockLimit or an error of the datastore. It writes nothing, and so promises nothing.
+func (c *Client) Room(ctx context.Context, req Request, known *Known) error {
+	v := newView(c, req.Host, known)
+	_, err := v.decide(ctx, &req, func(ctx context.Context, n *need) error {
+		if n.reclaim != nil {
+			return errReclaimable
+		}
+		return v.fetch(ctx, n, nil)
+	})
+	if errors.Is(err, errReclaimable) {
+		return nil
+	}
+	return err
+}
+
+// errReclaimable: there is room in a block that its owner does not use.
+var errReclaimable = errors.New("a block can be reclaimed")

@@ -1,0 +1,191 @@
+package ipam
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/datastore/datastoretest"
+)
+
+// containerRequest is what calico-ipam asks for a container of network net.
+func containerRequest(host, id string, at time.Time) Request {
+	req := podRequest(host, "net."+id)
+	req.Attrs = map[string]string{"node": host, "pod": "pod-" + id, "namespace": "default", "timestamp": at.UTC().Format(timestampFormat)}
+	return req
+}
+
+func mustAssign(t *testing.T, store datastore.Store, req Request) []netip.Addr {
+	t.Helper()
+	got, err := client(store).Assign(t.Context(), req)
+	must(t, err)
+	return addresses(got)
+}
+
+func TestCollect(t *testing.T) {
+	store := datastoretest.NewFake()
+	seed(t, store)
+	began := clock.Add(time.Minute)
+	live := map[string][]netip.Addr{}
+	for _, c := range []struct {
+		req  Request
+		dead bool
+	}{
+		{req: containerRequest("node-a", "dead-1", clock), dead: true},
+		{req: containerRequest("node-a", "live", clock)},
+		{req: containerRequest("node-a", "dead-2", clock), dead: true},
+		{req: containerRequest("node-a", "young", began.Add(time.Second))},
+		{req: containerRequest("node-b", "dead-on-b", clock)},
+		{req: podRequest("node-a", "net.no-node")},
+		{req: func() Request { r := containerRequest("node-a", "x", clock); r.Handle = "other.dead"; return r }()},
+		{req: func() Request { r := containerRequest("node-a", "x", clock); r.Handle = "netting.dead"; return r }()},
+		{req: func() Request { r := containerRequest("node-a", "dual", clock); r.V6 = true; return r }(), dead: true},
+		{req: func() Request {
+			r := containerRequest("node-a", "no-time", clock)
+			delete(r.Attrs, "timestamp")
+			return r
+		}(), dead: true},
+	} {
+		if got := mustAssign(t, store, c.req); !c.dead {
+			live[c.req.Handle] = got
+		}
+	}
+	freed, err := client(store).Collect(t.Context(), Collection{Host: "node-a", Network: "net", Live: []string{"live"}, Before: began})
+	must(t, err)
+	var got []string
+	for _, h := range freed {
+		got = append(got, h.Handle+" "+h.Attrs["namespace"]+"/"+h.Attrs["pod"])
+	}
+	want := []string{"net.dead-1 default/pod-dead-1", "net.dead-2 default/pod-dead-2", "net.dual default/pod-dual", "net.no-time default/pod-no-time"}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("freed (-want +got):\n%s", d)
+	}
+	if i := slices.IndexFunc(freed, func(h Holder) bool { return h.Handle == "net.dual" }); i >= 0 && len(freed[i].Addresses) != 2 {
+		t.Errorf("of net.dual: %v, want both addresses", freed[i].Addresses)
+	}
+	must(t, audit(store, live))
+	freed, err = client(store).Collect(t.Context(), Collection{Host: "node-a", Network: "net", Live: []string{"live"}, Before: began})
+	if err != nil || len(freed) > 0 {
+		t.Errorf("collected again: %v, %v", freed, err)
+	}
+}
+
+// Each block is written once, however many of its addresses are freed.
+func TestCollectWritesABlockOnce(t *testing.T) {
+	store := datastoretest.NewFake()
+	seed(t, store)
+	for _, id := range []string{"a", "b", "c"} {
+		mustAssign(t, store, containerRequest("node-a", id, clock))
+	}
+	var r recorder
+	_, err := client(store.Session(r.hook)).Collect(t.Context(), Collection{Host: "node-a", Network: "net"})
+	must(t, err)
+	slices.Sort(r.writes)
+	want := []string{"DELETE IPAMHandle net.a", "DELETE IPAMHandle net.b", "DELETE IPAMHandle net.c", "PUT IPAMBlock 10-0-0-12-30"}
+	if d := cmp.Diff(want, r.writes); d != "" {
+		t.Errorf("writes (-want +got):\n%s", d)
+	}
+}
+
+// A container that starts while others are collected keeps its address, in the same block.
+func TestCollectSparesWhoStarts(t *testing.T) {
+	store := datastoretest.NewFake()
+	seed(t, store)
+	mustAssign(t, store, containerRequest("node-a", "dead", clock))
+	live := map[string][]netip.Addr{}
+	s := store.Session(func(_ context.Context, r datastoretest.Request) datastoretest.Fault {
+		if r.Verb == "PUT" && live["net.new"] == nil {
+			live["net.new"] = mustAssign(t, store, containerRequest("node-a", "new", clock))
+		}
+		return datastoretest.None
+	})
+	_, err := client(s).Collect(t.Context(), Collection{Host: "node-a", Network: "net"})
+	must(t, err)
+	if live["net.new"] == nil {
+		t.Fatal("nobody started")
+	}
+	must(t, audit(store, live))
+}
+
+// A damaged block is an error, and the others are served.
+func TestCollectPassesDamageOver(t *testing.T) {
+	store := datastoretest.NewFake()
+	seed(t, store, damagedBlock("10.0.0.0/30", "node-b"))
+	mustAssign(t, store, containerRequest("node-a", "dead", clock))
+	freed, err := client(store).Collect(t.Context(), Collection{Host: "node-a", Network: "net"})
+	if err == nil || !strings.Contains(err.Error(), "IPAMBlock 10-0-0-0-30 is damaged") || len(freed) != 1 {
+		t.Errorf("freed %v, error %v", freed, err)
+	}
+}
+
+func TestHolds(t *testing.T) {
+	store := datastoretest.NewFake()
+	seed(t, store)
+	got := mustAssign(t, store, podRequest("node-a", "h"))
+	must(t, client(store).Holds(t.Context(), "h", got))
+	for handle, addrs := range map[string][]netip.Addr{
+		"h":     append(got, netip.MustParseAddr("10.0.0.13")),
+		"other": got,
+	} {
+		if err := client(store).Holds(t.Context(), handle, addrs); !errors.Is(err, ErrNotHeld) {
+			t.Errorf("%s holds %v: error %v, want %v", handle, addrs, err, ErrNotHeld)
+		}
+	}
+}
+
+// Room answers as Assign would, and writes nothing.
+func TestRoom(t *testing.T) {
+	tiny := poolObject("tiny", "10.5.0.0/30")
+	full := stored("10.5.0.0/30", "node-b", "a", "b", "c", "d").obj
+	for _, c := range []struct {
+		name   string
+		objs   []api.Resource
+		change func(*Request)
+		config api.IPAMConfigSpec
+		err    error
+	}{
+		{name: "in a new block"},
+		{name: "in an own block", objs: []api.Resource{stored("10.0.0.0/30", "node-a").obj, claimed("node-a", "10.0.0.0/30", confirmed)}},
+		{name: "in both families", change: func(r *Request) { r.V6 = true }},
+		{name: "borrowed", objs: []api.Resource{tiny, stored("10.5.0.0/30", "node-b", "a").obj}, change: func(r *Request) { r.PoolsV4 = []string{"tiny"} }},
+		{name: "reclaimed", objs: []api.Resource{tiny, aged(stored("10.5.0.0/30", "node-b"), time.Hour).obj},
+			config: api.IPAMConfigSpec{AutoAllocateBlocks: true, StrictAffinity: true}, change: func(r *Request) { r.PoolsV4 = []string{"tiny"} }},
+		{name: "none", objs: []api.Resource{tiny, full}, change: func(r *Request) { r.PoolsV4 = []string{"tiny"} }, err: ErrExhausted},
+		{name: "no pool", change: func(r *Request) { r.PoolsV4 = []string{"nowhere"} }, err: ErrNoPool},
+		{name: "at the limit", objs: []api.Resource{stored("10.0.0.0/30", "node-a", "a", "b", "c", "d").obj, claimed("node-a", "10.0.0.0/30", confirmed)},
+			config: api.IPAMConfigSpec{AutoAllocateBlocks: true, StrictAffinity: true, MaxBlocksPerHost: 1}, err: ErrBlockLimit},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			store := datastoretest.NewFake()
+			seed(t, store, c.objs...)
+			if c.config != (api.IPAMConfigSpec{}) {
+				mustCreate(t, store, &api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}, Spec: c.config})
+			}
+			req := podRequest("node-a", "")
+			if c.change != nil {
+				c.change(&req)
+			}
+			for _, known := range []*Known{nil, knownTo(t, store, "node-a")} {
+				var r recorder
+				err := client(store.Session(r.hook)).Room(t.Context(), req, known)
+				if !errorIs(err, c.err) || len(r.writes) > 0 {
+					t.Errorf("known %v: error %v, want %v; written %v", known != nil, err, c.err, r.writes)
+				}
+			}
+		})
+	}
+	store := datastoretest.NewFake()
+	seed(t, store)
+	s := store.Session(func(context.Context, datastoretest.Request) datastoretest.Fault { return datastoretest.Unavailable })
+	if err := client(s).Room(t.Context(), podRequest("node-a", ""), nil); !errors.Is(err, datastore.ErrUnavailable) {
+		t.Errorf("error %v, want %v", err, datastore.ErrUnavailable)
+	}
+}
