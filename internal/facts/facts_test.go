@@ -194,3 +194,31 @@ func BenchmarkRead(b *testing.B) {
 		})
 	}
 }
+
+// Whatever is in the file, a plugin gets facts of its node and of now, or none.
+func FuzzRead(f *testing.F) {
+	good, err := Encode(sample())
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, seed := range []string{string(good), "null", "[]", `{"format":1,"node":"node-1","written":"2026-11-21T12:00:00Z","affinities":[null]}`, `{"format":1e0,"Namespaces":null}`} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, content []byte) {
+		path := filepath.Join(t.TempDir(), "facts.json")
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got, err := Read(path, "node-1", noon)
+		if (got == nil) != errors.Is(err, ErrUnusable) || (got == nil) == (err == nil) {
+			t.Fatalf("facts %v, error %v", got, err)
+		}
+		if got == nil {
+			return
+		}
+		if age := noon.Sub(got.Written); got.Node != "node-1" || age > MaxAge || age < -MaxAge {
+			t.Errorf("of node %q, written %s", got.Node, got.Written)
+		}
+		got.Namespace("default")
+	})
+}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/config"
 	"github.com/tortie-net/tortie/internal/facts"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/journal"
@@ -372,4 +373,18 @@ func TestJournalWaitsForTheDatastore(t *testing.T) {
 	}
 	wire.Mend()
 	within(t, 2*journalRetry, "finished after the API server's return", func() bool { return r.entries(t) == 0 && !r.holds(t, e) })
+}
+
+// Agent and plugins meet in the same files.
+func TestDefaultPathsAreThePlugins(t *testing.T) {
+	c, err := config.LoadNode(func(name string) (string, bool) { return "node-1", name == "NODENAME" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := filepath.Join(c.RunDir, factsFile); got != facts.DefaultFile {
+		t.Errorf("facts are written to %s and read from %s", got, facts.DefaultFile)
+	}
+	if got := journal.Dir(filepath.Join(c.StateDir, journalDir)); got != journal.DefaultDir {
+		t.Errorf("the journal is read in %s and written in %s", got, journal.DefaultDir)
+	}
 }
