@@ -148,7 +148,7 @@ func TestVerdicts(t *testing.T) {
 		{subject: subject{name: nameGet}, add: one(10, 4)},
 		{subject: subject{name: nameVeth}, add: one(3, 3), del: one(20, 4)},
 		{subject: subject{name: namePtp}, add: one(9, 8), del: one(23, 8)},
-		{subject: subject{name: nameCalico}, add: one(40, 13), del: one(46, 9), addSize: footprint{peak: 16001}, serverAdd: 15 * time.Millisecond},
+		{subject: subject{name: nameCalico}, add: one(40, 13), del: one(46, 9), addSize: footprint{peak: 16<<10 + 1}, serverAdd: 15 * time.Millisecond},
 	}}
 	var got []string
 	for _, v := range r.judge() {
@@ -158,7 +158,7 @@ func TestVerdicts(t *testing.T) {
 		"ADD, time: 4.00×, ≤ 4× one GET: true",
 		"ADD, CPU: 3.25×, ≤ 4× one GET: true",
 		"ADD, CPU: 1.62×, ≤ 1.5× `ptp` + `host-local`: false",
-		"ADD, largest process: 16.0 MB, ≤ 16 MB: false",
+		"ADD, largest process: 16.0 MiB, ≤ 16 MiB: false",
 		"ADD, the API server's CPU: 15.0 ms, ≤ 15.7 ms, a third of what Calico's cost elsewhere: true",
 		"DEL, time: 1.53×, ≤ 1.5× (veth floor + one GET): false",
 	}

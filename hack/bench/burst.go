@@ -1,12 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
 	"sync"
 	"time"
 )
@@ -289,11 +287,6 @@ func anonymous(pid int) (int64, bool) {
 	if err != nil {
 		return 0, false
 	}
-	_, rest, ok := bytes.Cut(text, []byte("RssAnon:"))
-	fields := bytes.Fields(rest)
-	if !ok || len(fields) == 0 {
-		return 0, false
-	}
-	kB, err := strconv.ParseInt(string(fields[0]), 10, 64)
+	kB, err := statusField(text, "RssAnon:")
 	return kB, err == nil
 }

@@ -13,15 +13,15 @@ type verdict struct {
 
 // Required limits: times and memory of other programs in the same run, not milliseconds, which do not travel.
 const (
-	maxAddOfGet    = 4    // times the floor of one GET, wall and CPU
-	maxAddOfPtp    = 1.5  // times the CPU of ptp + host-local
-	maxDelOfFloors = 1.5  // times veth floor + GET floor, wall
-	maxRSS         = 16e3 // kB
-	minBurst       = 5    // times Calico's rate
-	maxConflicts   = 1.5  // per ADD, at 100 at once
+	maxAddOfGet    = 4        // times the floor of one GET, wall and CPU
+	maxAddOfPtp    = 1.5      // times the CPU of ptp + host-local
+	maxDelOfFloors = 1.5      // times veth floor + GET floor, wall
+	maxRSS         = 16 << 10 // kB
+	minBurst       = 5        // times Calico's rate
+	maxConflicts   = 1.5      // per ADD, at 100 at once
 	maxServerShare = 1.0 / 3
-	maxVersion     = 1.5 // times an empty program
-	maxVersionRSS  = 8e3 // kB
+	maxVersion     = 1.5     // times an empty program
+	maxVersionRSS  = 8 << 10 // kB
 	maxFile        = 10e6
 )
 
@@ -74,7 +74,7 @@ func (r *results) judgeSequences() []verdict {
 		atMost("ADD, time", ratio(median(calico.add, wall), median(get.add, wall)), maxAddOfGet, "one GET"),
 		atMost("ADD, CPU", ratio(median(calico.add, cpu), median(get.add, cpu)), maxAddOfGet, "one GET"),
 		atMost("ADD, CPU", ratio(median(calico.add, cpu), median(ptp.add, cpu)), maxAddOfPtp, "`ptp` + `host-local`"),
-		{"ADD, largest process", fmt.Sprintf("%.1f MB", float64(calico.addSize.peak)/1e3), "≤ 16 MB", calico.addSize.peak <= maxRSS},
+		{"ADD, largest process", mebibytes(calico.addSize.peak) + " MiB", "≤ 16 MiB", calico.addSize.peak <= maxRSS},
 		{"ADD, the API server's CPU", ms(calico.serverAdd) + " ms", fmt.Sprintf("≤ %.1f ms, a third of what Calico's cost elsewhere", server),
 			milliseconds(calico.serverAdd) <= server},
 		atMost("DEL, time", ratio(median(calico.del, wall), median(veth.del, wall)+median(get.add, wall)), maxDelOfFloors, "(veth floor + one GET)"),
@@ -132,7 +132,7 @@ func (r *results) judgeStarts() []verdict {
 		times := ratio(float64(s.costs.all(wall).median()), float64(r.starts[0].costs.all(wall).median()))
 		all = append(all,
 			atMost(s.name+", time", times, maxVersion, "an empty program"),
-			verdict{s.name + ", memory", fmt.Sprintf("%.1f MB", float64(s.size.peak)/1e3), "≤ 8 MB", s.size.peak <= maxVersionRSS},
+			verdict{s.name + ", memory", mebibytes(s.size.peak) + " MiB", "≤ 8 MiB", s.size.peak <= maxVersionRSS},
 			verdict{s.name + ", its file", fmt.Sprintf("%.1f MB", float64(s.bytes)/1e6), "≤ 10 MB", s.bytes <= maxFile})
 	}
 	return all

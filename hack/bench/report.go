@@ -79,6 +79,9 @@ func (r *results) writeVerdicts(w *bytes.Buffer) {
 	t.write(w)
 }
 
+// mebibytes prints the kernel's kB.
+func mebibytes(kB int64) string { return fmt.Sprintf("%.1f", float64(kB)/1024) }
+
 func ms(d time.Duration) string { return fmt.Sprintf("%.1f", milliseconds(d)) }
 
 // times prints a ratio, and nothing where there is none.
@@ -105,7 +108,7 @@ func (r *results) writeSequences(w *bytes.Buffer) {
 	fmt.Fprintf(w, "## One after another\n\n%d rounds of %d ADDs and then %d DELs, all subjects in each round. ", len(first), len(first[0]), len(first[0]))
 	w.WriteString("Median of all, in brackets the smallest and the largest median of a round; CPU of the process and its children; memory of the " +
 		"largest process, processes; CPU of kube-apiserver per operation. \"× GET\" is time and CPU by those of the floor of one GET.\n\n")
-	t := table{{"", "ADD ms", "p99", "CPU ms", "× GET", "DEL ms", "p99", "CPU ms", "MB, processes", "API server ms, ADD / DEL"}}
+	t := table{{"", "ADD ms", "p99", "CPU ms", "× GET", "DEL ms", "p99", "CPU ms", "MiB, processes", "API server ms, ADD / DEL"}}
 	var get costs
 	if s := r.sequence(nameGet); s != nil {
 		get = s.add
@@ -115,7 +118,7 @@ func (r *results) writeSequences(w *bytes.Buffer) {
 		row = append(row, times(milliseconds(s.add.all(wall).median()), milliseconds(get.all(wall).median()))+" "+
 			times(milliseconds(s.add.all(cpu).median()), milliseconds(get.all(cpu).median())))
 		row = append(row, timing(s.del)...)
-		row = append(row, fmt.Sprintf("%.1f, %d", float64(s.addSize.peak)/1e3, s.addSize.processes), s.serverTimes())
+		row = append(row, fmt.Sprintf("%s, %d", mebibytes(s.addSize.peak), s.addSize.processes), s.serverTimes())
 		t.row(row...)
 	}
 	t.write(w)
@@ -179,7 +182,7 @@ func (r *results) writeBursts(w *bytes.Buffer) {
 	fmt.Fprintf(w, "## At once on one node\n\nMedian of %d bursts; all ADDs succeed, and no address is assigned twice, or the run fails. ", len(r.bursts[0].add))
 	w.WriteString("Conflicts are answers 409 to writes of IPAM's objects. Memory is the largest sum of anonymous memory, looked at every few " +
 		"milliseconds in a burst of its own.\n\n")
-	t := table{{"", "at once", "ADD ms until the last", "per s", "ADD ms, median", "worst", "conflicts per ADD", "DEL per s", "anonymous MB, processes"}}
+	t := table{{"", "at once", "ADD ms until the last", "per s", "ADD ms, median", "worst", "conflicts per ADD", "DEL per s", "anonymous MiB, processes"}}
 	for _, b := range r.bursts {
 		var spans durations
 		for _, s := range b.add {
@@ -190,7 +193,7 @@ func (r *results) writeBursts(w *bytes.Buffer) {
 			conflicts = fmt.Sprintf("%.2f", b.conflicts)
 		}
 		t.row(b.subject.name, fmt.Sprint(b.size), ms(spans.median()), fmt.Sprintf("%.0f", rate(b.add)), ms(together(b.add).median()),
-			ms(together(b.add).quantile(1)), conflicts, fmt.Sprintf("%.0f", rate(b.del)), fmt.Sprintf("%.0f, %d", float64(b.anonymous)/1e3, b.processes))
+			ms(together(b.add).quantile(1)), conflicts, fmt.Sprintf("%.0f", rate(b.del)), fmt.Sprintf("%s, %d", mebibytes(b.anonymous), b.processes))
 	}
 	t.write(w)
 	t = table{{"elsewhere", "at once", "ADD per s", "DEL per s", "anonymous MB"}}
@@ -234,13 +237,13 @@ func (r *results) writeRequests(w *bytes.Buffer) {
 func (r *results) writeStarts(w *bytes.Buffer) {
 	if len(r.starts) > 0 {
 		fmt.Fprintf(w, "## Start of a program\n\n%d runs each, in turn.\n\n", len(r.starts[0].costs[0]))
-		t := table{{"", "ms", "p99", "CPU ms", "× empty", "MB", "file MB"}}
+		t := table{{"", "ms", "p99", "CPU ms", "× empty", "MiB", "file MB"}}
 		empty := milliseconds(r.starts[0].costs.all(wall).median())
 		for _, s := range r.starts {
 			all := s.costs.all(wall)
 			t.row(s.name, fmt.Sprintf("%.2f", milliseconds(all.median())), fmt.Sprintf("%.2f", milliseconds(all.quantile(0.99))),
 				fmt.Sprintf("%.2f", milliseconds(s.costs.all(cpu).median())), times(milliseconds(all.median()), empty),
-				fmt.Sprintf("%.1f", float64(s.size.peak)/1e3), fmt.Sprintf("%.1f", float64(s.bytes)/1e6))
+				mebibytes(s.size.peak), fmt.Sprintf("%.1f", float64(s.bytes)/1e6))
 		}
 		t.write(w)
 		t = table{{"elsewhere", "ms", "MB", "file MB"}}

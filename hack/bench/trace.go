@@ -66,7 +66,7 @@ const traceOptions = unix.PTRACE_O_TRACEEXIT | unix.PTRACE_O_TRACECLONE | unix.P
 // follow lets the program and all that it starts run to their end.
 func follow(leader int) (footprint, error) {
 	var f footprint
-	processes := map[string]bool{}
+	f.processes = 1
 	exit := -1
 	for first := true; ; first = false {
 		var status unix.WaitStatus
@@ -85,13 +85,12 @@ func follow(leader int) (footprint, error) {
 			exit = status.ExitStatus()
 		case first:
 			err = unix.PtraceSetOptions(pid, traceOptions)
-		case status.Stopped() && status.StopSignal() == unix.SIGTRAP && status.TrapCause() == unix.PTRACE_EVENT_EXIT:
-			var group string
+		case status.TrapCause() == unix.PTRACE_EVENT_EXEC:
+			f.processes++ // only programs count: Go's runtime forks once just to see whether that works
+		case status.TrapCause() == unix.PTRACE_EVENT_EXIT:
 			var peak int64
-			if group, peak, err = atEnd(pid); err == nil {
-				processes[group] = true
-				f.peak = max(f.peak, peak)
-			}
+			peak, err = largest(pid)
+			f.peak = max(f.peak, peak)
 		}
 		if err != nil {
 			return f, err
@@ -100,7 +99,6 @@ func follow(leader int) (footprint, error) {
 			resume(pid, status)
 		}
 	}
-	f.processes = len(processes)
 	if exit != 0 {
 		return f, fmt.Errorf("exit status %d", exit)
 	}
@@ -116,25 +114,21 @@ func resume(pid int, status unix.WaitStatus) {
 	_ = unix.PtraceCont(pid, int(signal)) // it may have been killed meanwhile, which the next wait tells
 }
 
-// atEnd reads of a thread that is about to end which process it belongs to, and how large that has been.
-func atEnd(pid int) (group string, peak int64, err error) {
+// largest reads how large the process of a thread has been, in kB.
+func largest(pid int) (int64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
-		return "", 0, err
+		return 0, err
 	}
-	for line := range bytes.Lines(text) {
-		fields := bytes.Fields(line)
-		if len(fields) < 2 {
-			continue
-		}
-		switch string(fields[0]) {
-		case "Tgid:":
-			group = string(fields[1])
-		case "VmHWM:":
-			if peak, err = strconv.ParseInt(string(fields[1]), 10, 64); err != nil {
-				return "", 0, err
-			}
-		}
+	return statusField(text, "VmHWM:")
+}
+
+// statusField reads a number of /proc/PID/status; a process that is ending may have lost it, and then it is 0.
+func statusField(status []byte, name string) (int64, error) {
+	_, rest, _ := bytes.Cut(status, []byte("\n"+name))
+	fields := bytes.Fields(rest)
+	if len(fields) == 0 {
+		return 0, nil
 	}
-	return group, peak, nil
+	return strconv.ParseInt(string(fields[0]), 10, 64)
 }
