@@ -2,20 +2,38 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
+	"os/signal"
+	"slices"
+	"syscall"
 
 	"github.com/containernetworking/cni/pkg/skel"
 
 	"github.com/tortie-net/tortie/internal/cni"
+	"github.com/tortie-net/tortie/internal/config"
 	"github.com/tortie-net/tortie/internal/version"
 )
 
 func main() {
 	about := version.About("calico-ipam")
-	if len(os.Args) == 2 && os.Args[1] == "-v" {
+	switch {
+	case slices.Equal(os.Args[1:], []string{"-v"}):
 		fmt.Println(about)
-		return
+	case slices.Equal(os.Args[1:], []string{"-upgrade"}):
+		upgrade()
+	default:
+		skel.PluginMainFuncs(cni.IPAMFuncs(), cni.Versions(), about)
 	}
-	skel.PluginMainFuncs(cni.IPAMFuncs(), cni.Versions(), about)
+}
+
+// upgrade moves this node from host-local to calico-ipam. Kubernetes runs it as an init container and tries again.
+func upgrade() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := cni.Upgrade(ctx, config.OS(), os.Stderr); err != nil {
+		fmt.Fprintf(os.Stderr, "calico-ipam -upgrade: %v\n", err)
+		os.Exit(1)
+	}
 }

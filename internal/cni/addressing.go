@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -62,7 +63,7 @@ func (p *inProcess) add(ctx context.Context, wanted func() (wish, error)) (*type
 	if err != nil || want.unmanaged != nil {
 		return explicitResult(want.unmanaged), errors.Join(err, attempt.Abandon(ctx))
 	}
-	assigned, err := attempt.Finish(ctx, p.assignRequest(want))
+	assigned, err := p.finish(ctx, attempt, want)
 	if err != nil {
 		return nil, err
 	}
@@ -71,6 +72,44 @@ func (p *inProcess) add(ctx context.Context, wanted func() (wish, error)) (*type
 		return explicitResult(want.addresses), nil
 	}
 	return ipamResult(assigned), nil
+}
+
+// finish decides the assignment. Addresses that were asked for, and that an earlier sandbox of the same pod holds, are taken
+// from that one first, as Calico does: the runtime is about to end it.
+func (p *inProcess) finish(ctx context.Context, attempt *ipam.Attempt, want wish) ([]ipam.Assignment, error) {
+	client := ipam.NewClient(p.store, time.Now)
+	taken, err := p.takesOver(ctx, client, want)
+	if err != nil {
+		return nil, errors.Join(err, attempt.Abandon(ctx))
+	}
+	if !taken {
+		return attempt.Finish(ctx, p.assignRequest(want))
+	}
+	if err := attempt.Abandon(ctx); err != nil {
+		return nil, err
+	}
+	freed, err := client.Release(ctx, want.earlier)
+	if err != nil {
+		return nil, err
+	}
+	p.log.Info("taken from an earlier sandbox of the pod", "handle", want.earlier, "addresses", freed)
+	return client.Assign(ctx, p.assignRequest(want))
+}
+
+// takesOver says whether an earlier sandbox holds what is asked for, and nothing else that would be free while that sandbox
+// may still use it. Everybody who may change a pod can write any container ID on it, so what counts is to whom the addresses
+// were assigned.
+func (p *inProcess) takesOver(ctx context.Context, client *ipam.Client, want wish) (bool, error) {
+	if want.earlier == "" {
+		return false, nil
+	}
+	held, err := client.Holdings(ctx, want.earlier)
+	for a, owner := range held {
+		if owner["namespace"] != p.namespace || owner["pod"] != p.pod || !slices.Contains(want.addresses, a) {
+			return false, nil
+		}
+	}
+	return len(held) > 0, err
 }
 
 // begin starts to assign while the pod is still being read. What changes seldom is read beside waiting for the host's lock;

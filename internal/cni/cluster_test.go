@@ -32,6 +32,7 @@ type cluster struct {
 	core   kubernetes.Interface
 	any    dynamic.Interface
 	token  string // of a ServiceAccount with the rights that the chart gives the plugins
+	agent  string // of one with those of the agent, which runs the migration too
 	barred string // of one without rights
 }
 
@@ -70,11 +71,13 @@ func setUpCluster(cfg *rest.Config) (*cluster, error) {
 	if err := c.setReady(ctx, true); err != nil {
 		return nil, fmt.Errorf("say that the datastore is ready: %w", err)
 	}
-	if err := c.createRole(ctx); err != nil {
-		return nil, fmt.Errorf("give the plugins the chart's role: %w", err)
-	}
-	if c.token, err = c.account(ctx, "tortie-cni"); err != nil {
-		return nil, err
+	for name, token := range map[string]*string{"tortie-cni": &c.token, "tortie-node": &c.agent} {
+		if err := c.createRole(ctx, name); err != nil {
+			return nil, fmt.Errorf("create the chart's role %s: %w", name, err)
+		}
+		if *token, err = c.account(ctx, name); err != nil {
+			return nil, err
+		}
 	}
 	if c.barred, err = c.account(ctx, "barred"); err != nil {
 		return nil, err
@@ -96,13 +99,13 @@ func (c *cluster) setReady(ctx context.Context, ready bool) error {
 	return err
 }
 
-// createRole creates the ClusterRole tortie-cni and its binding as they are in the chart.
-func (c *cluster) createRole(ctx context.Context) error {
+// createRole creates a ClusterRole and its binding as they are in the chart.
+func (c *cluster) createRole(ctx context.Context, name string) error {
 	text, err := os.ReadFile(filepath.Join(labtest.Root(), "charts", "tortie", "templates", "rbac.yaml"))
 	if err != nil {
 		return err
 	}
-	// Helm's namespace is the plugins'; what else is templated, labels, has no meaning here.
+	// Helm's namespace is the plugins'; what else is templated, labels and conditions, has no meaning here.
 	plain := strings.ReplaceAll(string(text), "{{ .Release.Namespace }}", accountNamespace)
 	plain = regexp.MustCompile(`(?m)^.*\{\{.*\n`).ReplaceAllString(plain, "")
 	var role rbacv1.ClusterRole
@@ -113,9 +116,9 @@ func (c *cluster) createRole(ctx context.Context) error {
 			return err
 		}
 		switch head.Kind + " " + head.Name {
-		case "ClusterRole tortie-cni":
+		case "ClusterRole " + name:
 			err = yaml.UnmarshalStrict([]byte(doc), &role)
-		case "ClusterRoleBinding tortie-cni":
+		case "ClusterRoleBinding " + name:
 			err = yaml.UnmarshalStrict([]byte(doc), &binding)
 		}
 		if err != nil {
@@ -249,9 +252,14 @@ func (c *cluster) list(t testing.TB, kind, namespace string) []unstructured.Unst
 
 func (c *cluster) annotate(t testing.TB, kind, namespace, name, key, value string) {
 	t.Helper()
-	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, key, value)
-	if _, err := c.of(kind, namespace).Patch(context.Background(), name, apitypes.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-		t.Errorf("annotate %s %s: %v", kind, name, err)
+	c.patch(t, kind, namespace, name, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, key, value))
+}
+
+// patch changes an object by a JSON merge patch.
+func (c *cluster) patch(t testing.TB, kind, namespace, name, patch string) {
+	t.Helper()
+	if _, err := c.of(kind, namespace).Patch(context.Background(), name, apitypes.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		t.Errorf("patch %s %s: %v", kind, name, err)
 	}
 }
 

@@ -234,6 +234,8 @@ func (c *netConf) validate() error {
 func (c *netConf) linkRules() []rule {
 	return []rule{
 		{!networkName.MatchString(c.Name), "name", c.Name, "use letters, digits, '_', '.' and '-'"},
+		{c.DatastoreType == datastoreKubernetes && c.IPAM.Type == calicoIPAM && !objectName.MatchString(strings.ToLower(c.Name)), "name", c.Name,
+			"Kubernetes refuses it as a part of the names of IPAMHandles: use letters, digits, '-' and '.' only"},
 		{c.IPAM.Type == "", "ipam.type", c.IPAM.Type, "is empty: use calico-ipam"},
 		{c.MTU < 0 || c.MTU > 65535, "mtu", c.MTU, "use 0 for automatic, or a size in bytes"},
 		{c.NumQueues < 0, "num_queues", c.NumQueues, "use 1 or more"},

@@ -27,7 +27,11 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// plugins returns the directory with the programs calico and calico-ipam, built as for a release, and the test's chained.
+// hostLocalPackage is the CNI project's own host-local.
+const hostLocalPackage = "github.com/containernetworking/plugins/plugins/ipam/host-local"
+
+// plugins returns the directory with the programs calico and calico-ipam, built as for a release, the test's chained, and
+// host-local.
 func plugins(t testing.TB) string {
 	t.Helper()
 	if err := buildPlugins(); err != nil {
@@ -40,7 +44,7 @@ var buildPlugins = sync.OnceValue(func() (err error) {
 	if binDir, err = os.MkdirTemp("", "tortie-cni-test-"); err != nil {
 		return err
 	}
-	for _, pkg := range []string{"./cmd/calico", "./cmd/calico-ipam", "./internal/cni/testdata/chained"} {
+	for _, pkg := range []string{"./cmd/calico", "./cmd/calico-ipam", "./internal/cni/testdata/chained", hostLocalPackage} {
 		build := exec.Command("go", "build", "-o", filepath.Join(binDir, filepath.Base(pkg)), pkg)
 		build.Dir = labtest.Root()
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")

@@ -10,6 +10,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/names"
 )
 
 // wish is what a container is to have: what the configuration says, or what arguments and annotations put in its place.
@@ -18,6 +19,8 @@ type wish struct {
 	poolsV4, poolsV6 []string
 	// addresses are those that IPAM is to assign, and no others; none lets it choose.
 	addresses []netip.Addr
+	// earlier is the handle of the sandbox that the pod had before, as the pod says; empty unless there are such addresses.
+	earlier string
 	// unmanaged are addresses that IPAM never hears of.
 	unmanaged []netip.Addr
 	// floating are addresses by which others reach the container too. Felix makes them so.
@@ -42,7 +45,20 @@ func (r *request) wish(w *workload) (wish, error) {
 	if err := r.possible(&want); err != nil {
 		return wish{}, failure(types.ErrInvalidNetworkConfig, err)
 	}
-	return want, r.decide(&want)
+	err := r.decide(&want)
+	if want.addresses != nil {
+		want.earlier = r.earlierHandle(w)
+	}
+	return want, err
+}
+
+// earlierHandle names what the pod's sandbox of before may hold.
+func (r *request) earlierHandle(w *workload) string {
+	id := w.pod.Annotations[api.AnnotationContainerID]
+	if id == r.containerID || !networkName.MatchString(id) {
+		return ""
+	}
+	return names.PodHandle(r.conf.Name, id)
 }
 
 // configured is what the configuration wants.
