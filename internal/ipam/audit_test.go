@@ -60,7 +60,7 @@ func (c contents) holders() (map[netip.Addr]string, error) {
 			}
 		}
 		for ordinal, at := range b.obj.Spec.Allocations {
-			if at != nil {
+			if at != nil && b.obj.Spec.Attributes[*at].ReleasedAt == "" {
 				held[b.addr(ordinal)] = *b.obj.Spec.Attributes[*at].HandleID
 			}
 		}

@@ -25,7 +25,7 @@ type Collection struct {
 	Network string
 	// Live are the IDs of the containers that keep their addresses.
 	Live []string
-	// Before is when the list of the living was made: what was assigned later is left alone.
+	// Before is when the list of the living was made: what was assigned since then is left alone.
 	Before time.Time
 	// Known saves requests; nil if nobody follows the cluster.
 	Known *Known
@@ -73,7 +73,7 @@ func (what *Collection) spares(h Holder) bool {
 	}
 	// A container that has no time stamp is older than this program.
 	at, err := time.Parse(timestampFormat, h.Attrs["timestamp"])
-	return err == nil && !what.Before.IsZero() && at.After(what.Before)
+	return err == nil && !what.Before.IsZero() && !at.Before(what.Before)
 }
 
 // timestampFormat is that of the attribute "timestamp": Go's own for a time, as Calico writes it.

@@ -25,10 +25,13 @@ var modelRuns = flag.Int("model.runs", 60, "how many histories to run, half of t
 
 var modelSeed = flag.Uint64("model.seed", 0, "run the history of one seed only, to replay a failure")
 
-// TestHistories runs random histories: pods come and go on three nodes at once, requests of different processes interleave in
-// any order, fail, lose their answers or land late, processes die between any two writes, and lists are old. After each
-// request: no block contradicts itself or overlaps another, and whoever was given an address holds it. At the end, when those
-// who were left half-done have been released: handles, blocks and claims agree, and nothing is leaked.
+// TestHistories runs random histories: pods come and go on three nodes at once, with and without an agent that knows what
+// was true a while ago; some ask for an address of their own, some give up after they have begun; nodes collect what dead
+// containers hold, and take blocks that others do not use. Requests of different processes interleave in any order, fail, lose
+// their answers or land late, processes die between any two writes, and lists are old. After each request: no block
+// contradicts itself or overlaps another, and whoever was given an address holds it. No address is given before it has cooled
+// down. At the end, when those who were left half-done have been released or collected: handles, blocks and claims agree, and
+// nothing is leaked.
 //
 // A history is a function of its seed: a failure names it, and -model.seed replays it.
 func TestHistories(t *testing.T) {
@@ -65,10 +68,14 @@ type history struct {
 	seed   uint64
 	rng    *rand.Rand
 	store  *datastoretest.Fake
+	began  time.Time
 	states map[string]state
-	held   map[string][]netip.Addr // of live handles
-	dual   map[string]bool         // the handles that ask for both families
-	wrote  bool                    // the last step may have changed the datastore
+	held   map[string][]netip.Addr  // of live handles
+	dual   map[string]bool          // the handles that ask for both families
+	facts  map[string]*Known        // what the agents of the hosts knew when they looked last
+	cool   time.Duration            // how long addresses cool down
+	until  map[netip.Addr]time.Time // before which an address was not to be given again
+	wrote  bool                     // the last step may have changed the datastore
 	log    []string
 	rates  map[datastoretest.Fault]int // per thousand writes
 
@@ -77,6 +84,11 @@ type history struct {
 	done    []result
 	late    bool // a late write may be on its way
 }
+
+// now is the time of all clients.
+func (h *history) now() time.Time { return clock.Add(time.Since(h.began)) }
+
+func (h *history) client(store datastore.Store) *Client { return NewClient(store, h.now) }
 
 // parked is one request that waits for its turn.
 type parked struct {
@@ -87,11 +99,30 @@ type parked struct {
 
 func (p *parked) String() string { return p.who + ": " + p.req.String() }
 
+// operation is what a process does.
+type operation struct {
+	who     string
+	kind    kind
+	handles []string                // on which no other operation runs meanwhile
+	before  map[string][]netip.Addr // what they held
+	started time.Time
+	do      func(context.Context, *Client) ([]Assignment, error)
+}
+
+type kind string
+
+const (
+	assigns  kind = "assign"
+	abandons kind = "abandon"
+	releases kind = "release"
+	collects kind = "collect"
+)
+
+// result is how an operation ended.
 type result struct {
-	handle  string
-	release bool
-	got     []Assignment
-	err     error
+	operation
+	got []Assignment
+	err error
 }
 
 const (
@@ -103,7 +134,7 @@ func newHistory(t *testing.T, seed uint64) *history {
 	h := &history{
 		t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 1)), store: datastoretest.NewFake(),
 		states: map[string]state{}, held: map[string][]netip.Addr{}, dual: map[string]bool{},
-		rates: map[datastoretest.Fault]int{},
+		facts: map[string]*Known{}, until: map[netip.Addr]time.Time{}, rates: map[datastoretest.Fault]int{}, began: time.Now(),
 	}
 	for _, fault := range []datastoretest.Fault{datastoretest.Conflict, datastoretest.Unavailable, datastoretest.Lost, datastoretest.Late,
 		datastoretest.Crash, datastoretest.CrashAfter, datastoretest.CrashLate} {
@@ -120,15 +151,28 @@ func newHistory(t *testing.T, seed uint64) *history {
 
 func seedStore(t *testing.T, h *history) {
 	seed(t, h.store)
+	cfg := DefaultConfig()
 	switch h.rng.IntN(4) {
 	case 0:
-		mustCreate(t, h.store, &api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName},
-			Spec: api.IPAMConfigSpec{StrictAffinity: true, AutoAllocateBlocks: true, MaxBlocksPerHost: 1}})
+		cfg.StrictAffinity, cfg.MaxBlocksPerHost = true, 1
 	case 1: // blocks without owners, which go with their last address
 		mustCreate(t, h.store, stored("10.0.0.4/30", "", "old").obj, storedHandle("old", "10.0.0.4/30=1"))
 		h.states["old"], h.held["old"] = live, []netip.Addr{netip.MustParseAddr("10.0.0.4")}
 	}
+	if h.rng.IntN(2) == 0 {
+		cfg.IPCooldownSeconds = 1 + h.rng.IntN(100)
+		h.cool = time.Duration(cfg.IPCooldownSeconds) * time.Second
+	}
+	if cfg != DefaultConfig() {
+		mustCreate(t, h.store, &api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}, Spec: cfg})
+	}
+	for _, host := range hosts {
+		h.look(host)
+	}
 }
+
+// look lets the agent of a host learn what is true now.
+func (h *history) look(host string) { h.facts[host] = knownTo(h.t, h.store, host) }
 
 func (h *history) run() {
 	for started := 0; started < operations || h.count(busy) > 0; {
@@ -150,6 +194,10 @@ func (h *history) run() {
 			time.Sleep(time.Second) // longer than any pause between tries: who waits for a second try goes on
 		case h.rng.IntN(30) == 0:
 			h.landLate()
+		case h.rng.IntN(20) == 0:
+			h.look(hosts[h.rng.IntN(len(hosts))])
+		case h.rng.IntN(100) == 0: // blocks grow old enough to be reclaimed, addresses cool down
+			time.Sleep(time.Duration(h.rng.IntN(90)) * time.Second)
 		default:
 			h.serve()
 		}
@@ -161,30 +209,71 @@ func (h *history) run() {
 func (h *history) settle() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	slices.SortFunc(h.done, func(a, b result) int { return strings.Compare(a.handle, b.handle) })
+	slices.SortFunc(h.done, func(a, b result) int { return strings.Compare(a.who, b.who) })
 	for _, r := range h.done {
-		h.log = append(h.log, fmt.Sprintf("%s ends: %v %v", r.handle, r.got, r.err))
-		switch {
-		case r.err != nil:
-			h.states[r.handle] = dirty
+		h.log = append(h.log, fmt.Sprintf("%s ends: %v %v", r.who, r.got, r.err))
+		if r.err != nil {
 			h.expected(r)
-		case r.release:
-			delete(h.states, r.handle)
-		default:
-			h.states[r.handle], h.held[r.handle] = live, addresses(r.got)
+		}
+		for _, handle := range r.handles {
+			h.settleHandle(r, handle)
 		}
 	}
 	h.done = nil
 }
 
+func (h *history) settleHandle(r result, handle string) {
+	switch {
+	case handle == r.who && r.kind == collects: // it stood for no handle
+		delete(h.states, handle)
+	case r.err != nil:
+		h.states[handle] = dirty
+	case r.kind == assigns:
+		h.states[handle], h.held[handle] = live, addresses(r.got)
+		h.cooled(r, handle)
+	case r.kind == collects: // a handle that holds nothing is left to its release
+		h.states[handle] = dirty
+		h.collected(r, handle)
+	default:
+		delete(h.states, handle)
+		for _, a := range r.before[handle] {
+			h.until[a] = r.started.Truncate(time.Second).Add(h.cool) // releasedAt has whole seconds
+		}
+	}
+}
+
+// cooled fails the test if an address was given before it had cooled down.
+func (h *history) cooled(r result, handle string) {
+	for _, a := range addresses(r.got) {
+		if !slices.Contains(r.before[handle], a) && h.now().Before(h.until[a]) {
+			h.t.Errorf("seed %d: %s was given to %s at %v, and cools down until %v\nhistory:\n%s", h.seed, a, handle, h.now(), h.until[a], h.tail())
+		}
+		delete(h.until, a)
+	}
+}
+
+// collected fails the test if a dead container still holds an address that no late write can have assigned.
+func (h *history) collected(r result, handle string) {
+	if h.late {
+		return
+	}
+	c, err := readContents(h.store)
+	must(h.t, err)
+	for _, b := range c.blocks {
+		if held := b.Held(handle); len(held) > 0 {
+			h.t.Errorf("seed %d: %s left %v to %s\nhistory:\n%s", h.seed, r.who, held, handle, h.tail())
+		}
+	}
+}
+
 // expected fails the test at an error that no injected fault explains.
 func (h *history) expected(r result) {
-	for _, known := range []error{ErrExhausted, ErrBlockLimit, datastore.ErrUnavailable, datastoretest.ErrCrashed} {
+	for _, known := range []error{ErrExhausted, ErrBlockLimit, ErrTaken, datastore.ErrUnavailable, datastoretest.ErrCrashed} {
 		if errors.Is(r.err, known) {
 			return
 		}
 	}
-	h.t.Errorf("seed %d: %s: unexpected error %v", h.seed, r.handle, r.err)
+	h.t.Errorf("seed %d: %s: unexpected error %v", h.seed, r.who, r.err)
 }
 
 // check is what holds after every request.
@@ -215,7 +304,11 @@ func (h *history) tail() string {
 func (h *history) start() {
 	handles := h.among(live, dirty)
 	if len(handles) == 0 || h.rng.IntN(2) == 0 {
-		h.assign(fmt.Sprintf("h%d", len(h.log)))
+		h.assign(fmt.Sprintf("net.h%d", len(h.log)))
+		return
+	}
+	if h.rng.IntN(10) == 0 {
+		h.collect(hosts[h.rng.IntN(len(hosts))])
 		return
 	}
 	handle := handles[h.rng.IntN(len(handles))]
@@ -229,32 +322,111 @@ func (h *history) start() {
 }
 
 func (h *history) assign(handle string) {
-	if h.states[handle] == unused {
+	again := h.states[handle] != unused
+	if !again {
 		h.dual[handle] = h.rng.IntN(4) == 0
 	}
-	req := podRequest(hosts[h.rng.IntN(len(hosts))], handle)
+	host := hosts[h.rng.IntN(len(hosts))]
+	req := podRequest(host, handle)
 	req.V6 = h.dual[handle]
-	h.spawn(handle, false, func(ctx context.Context, c *Client) ([]Assignment, error) { return c.Assign(ctx, req) })
+	req.Attrs = map[string]string{"node": host, "timestamp": h.now().Format(timestampFormat)}
+	if !again && h.rng.IntN(6) == 0 {
+		req.Addresses = []netip.Addr{offset(netip.MustParseAddr("10.0.0.0"), uint64(h.rng.IntN(16)), 0)}
+	}
+	start := Start{Owner: req.Owner, Host: host, V4: true, V6: req.V6 == (h.rng.IntN(8) > 0), Use: req.Use, Known: h.known(host)}
+	abandon := !again && h.rng.IntN(10) == 0
+	op := operation{who: handle, kind: assigns, handles: []string{handle}}
+	if abandon {
+		op.kind = abandons
+	}
+	op.do = func(ctx context.Context, c *Client) ([]Assignment, error) {
+		attempt := c.Begin(ctx, start)
+		if abandon {
+			return nil, attempt.Abandon(ctx)
+		}
+		return attempt.Finish(ctx, req)
+	}
+	h.spawn(op)
+}
+
+// known returns what the agent of a host knows, if one runs.
+func (h *history) known(host string) *Known {
+	if h.rng.IntN(2) == 0 {
+		return nil
+	}
+	return h.facts[host]
 }
 
 func (h *history) release(handle string) {
-	h.spawn(handle, true, func(ctx context.Context, c *Client) ([]Assignment, error) {
-		_, err := c.Release(ctx, handle)
+	host := hosts[h.rng.IntN(len(hosts))]
+	known := h.known(host)
+	h.spawn(operation{who: handle, kind: releases, handles: []string{handle}, do: func(ctx context.Context, c *Client) ([]Assignment, error) {
+		_, err := c.ReleaseKnowing(ctx, handle, host, known)
 		return nil, err
-	})
+	}})
+}
+
+// collect frees what containers hold of which nobody knows whether they live, but the runtime.
+func (h *history) collect(host string) {
+	time.Sleep(time.Second) // what was assigned before has an older time stamp
+	what := Collection{Host: host, Network: "net", Before: h.now(), Known: h.known(host)}
+	for _, handle := range h.among(live, busy) {
+		what.Live = append(what.Live, strings.TrimPrefix(handle, "net."))
+	}
+	op := operation{who: "gc-" + host + fmt.Sprint(len(h.log)), kind: collects}
+	for _, handle := range h.among(dirty) {
+		if h.host(handle) == host {
+			op.handles = append(op.handles, handle)
+		} else { // another node's container: to this one it does not exist
+			what.Live = append(what.Live, strings.TrimPrefix(handle, "net."))
+		}
+	}
+	op.do = func(ctx context.Context, c *Client) ([]Assignment, error) {
+		_, err := c.Collect(ctx, what)
+		return nil, err
+	}
+	h.spawn(op)
+}
+
+// host returns the node that a handle holds all of its addresses on; empty if there is none.
+func (h *history) host(handle string) string {
+	c, err := readContents(h.store)
+	must(h.t, err)
+	host := ""
+	for _, b := range c.blocks {
+		for _, at := range b.obj.Spec.Allocations {
+			if at == nil || !holds(b.obj.Spec.Attributes[*at], handle) {
+				continue
+			}
+			node := b.obj.Spec.Attributes[*at].Secondary["node"]
+			if host != "" && host != node {
+				return ""
+			}
+			host = node
+		}
+	}
+	return host
 }
 
 // spawn runs an operation as a process of its own.
-func (h *history) spawn(handle string, release bool, do func(context.Context, *Client) ([]Assignment, error)) {
-	h.log = append(h.log, fmt.Sprintf("%s begins, release %v", handle, release))
-	h.states[handle] = busy
-	delete(h.held, handle)
-	session := h.store.Session(func(ctx context.Context, r datastoretest.Request) datastoretest.Fault { return h.park(ctx, handle, r) })
+func (h *history) spawn(op operation) {
+	h.log = append(h.log, fmt.Sprintf("%s begins to %s", op.who, op.kind))
+	op.started, op.before = h.now(), map[string][]netip.Addr{}
+	for _, handle := range op.handles {
+		op.before[handle] = h.held[handle]
+		h.states[handle] = busy
+		delete(h.held, handle)
+	}
+	if len(op.handles) == 0 {
+		op.handles = []string{op.who} // so that its end is waited for
+		h.states[op.who] = busy
+	}
+	session := h.store.Session(func(ctx context.Context, r datastoretest.Request) datastoretest.Fault { return h.park(ctx, op.who, r) })
 	go func() {
-		got, err := do(context.Background(), client(session))
+		got, err := op.do(context.Background(), h.client(session))
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		h.done = append(h.done, result{handle, release, got, err})
+		h.done = append(h.done, result{op, got, err})
 	}()
 }
 
@@ -338,20 +510,19 @@ func (h *history) finish() {
 		h.landLate()
 	}
 	for _, handle := range h.among(dirty) {
-		if _, err := client(h.store).Release(context.Background(), handle); err != nil {
-			h.t.Errorf("seed %d: release of %s: %v", h.seed, handle, err)
-		}
+		h.free(handle)
 	}
 	h.landLate()
 	h.balance("at the end", h.held)
+	if h.rng.IntN(2) == 0 {
+		h.collectAll()
+	}
 	for _, handle := range h.among(live) {
-		if _, err := client(h.store).Release(context.Background(), handle); err != nil {
-			h.t.Errorf("seed %d: release of %s: %v", h.seed, handle, err)
-		}
+		h.free(handle)
 	}
 	h.balance("after all releases", nil)
 	next := map[string][]netip.Addr{}
-	later := NewClient(h.store, func() time.Time { return clock.Add(time.Hour) })
+	later := NewClient(h.store, func() time.Time { return h.now().Add(time.Hour) })
 	for _, host := range hosts { // one that has no block takes one that is not used
 		got, err := later.Assign(context.Background(), podRequest(host, "next-"+host))
 		if err != nil {
@@ -360,6 +531,27 @@ func (h *history) finish() {
 		next["next-"+host] = addresses(got)
 	}
 	h.balance("with new pods", next)
+}
+
+func (h *history) free(handle string) {
+	if _, err := h.client(h.store).Release(context.Background(), handle); err != nil {
+		h.t.Errorf("seed %d: release of %s: %v", h.seed, handle, err)
+	}
+}
+
+// collectAll lets each node collect as if none of its containers lived. That alone balances the books, but for containers
+// of other networks.
+func (h *history) collectAll() {
+	for _, host := range hosts {
+		if _, err := h.client(h.store).Collect(context.Background(), Collection{Host: host, Network: "net"}); err != nil {
+			h.t.Errorf("seed %d: collection on %s: %v", h.seed, host, err)
+		}
+	}
+	left := map[string][]netip.Addr{}
+	if h.states["old"] == live {
+		left["old"] = h.held["old"]
+	}
+	h.balance("after the collections", left)
 }
 
 func (h *history) balance(when string, want map[string][]netip.Addr) {

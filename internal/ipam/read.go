@@ -27,9 +27,7 @@ func (c *Client) readSlow(ctx context.Context, st *State, host string, opts data
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	for _, a := range affinities {
-		st.storeAffinity(a)
-	}
+	st.storeClaims(affinities)
 	st.storePools(pools.Items)
 	return st.storeReservations(reservations.Items)
 }

@@ -218,6 +218,14 @@ func (st *State) storeAffinity(a *api.BlockAffinity) {
 	st.Affinities = append(st.Affinities, a)
 }
 
+// storeClaims takes note of all claims of the host, in place of those that were known.
+func (st *State) storeClaims(affinities []*api.BlockAffinity) {
+	st.Affinities = nil
+	for _, a := range affinities {
+		st.storeAffinity(a)
+	}
+}
+
 // storeKnown takes note of what somebody knows already.
 func (st *State) storeKnown(k *Known, host string) error {
 	st.Config = k.Config

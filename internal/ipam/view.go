@@ -122,12 +122,15 @@ func (v *view) lookAtHandle(ctx context.Context) (err error) {
 	return nil
 }
 
-// fetch reads what a plan needs, all at once, while beside runs.
+// fetch reads what a plan needs, all at once, while beside runs. Whoever looks at the cluster is about to claim a block: the
+// host's claims are read again too, as they are from before the wait for the host's lock, or from the agent. A neighbour may
+// have claimed a block with room for all meanwhile, and a burst on a new node would else claim one for each pod.
 func (v *view) fetch(ctx context.Context, n *need, beside func() error) error {
 	g, gctx := errgroup.WithContext(ctx)
 	c := v.client
 	var blocks []blockRead
 	var cluster, nameList []api.IPAMBlock
+	var affinities []*api.BlockAffinity
 	if beside != nil {
 		g.Go(beside)
 	}
@@ -140,6 +143,10 @@ func (v *view) fetch(ctx context.Context, n *need, beside func() error) error {
 		opts.NamesOnly = true
 		g.Go(func() (err error) { nameList, err = c.readCluster(gctx, opts); return err })
 	}
+	renew := (n.names || n.cluster) && v.certainty < sure
+	if renew {
+		g.Go(func() (err error) { affinities, err = c.readAffinities(gctx, v.host, opts); return err })
+	}
 	if n.labels {
 		g.Go(func() (err error) { v.st.NodeLabels, err = c.readLabels(gctx, v.host); return err })
 	}
@@ -147,6 +154,9 @@ func (v *view) fetch(ctx context.Context, n *need, beside func() error) error {
 		return err
 	}
 	v.st.HaveLabels = v.st.HaveLabels || n.labels
+	if renew {
+		v.st.storeClaims(affinities)
+	}
 	for _, b := range blocks {
 		v.st.store(b.cidr, b.block, b.damage)
 	}
