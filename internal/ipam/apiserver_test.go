@@ -239,7 +239,7 @@ func TestRequestsToTheServer(t *testing.T) {
 		do    func(*Client) error
 		want  map[string]int
 	}{
-		{"first pod", false, assign("a"), with(map[string]int{"list ipamblocks": 1, "create blockaffinities": 1, "create ipamhandles": 1,
+		{"first pod", false, assign("a"), with(map[string]int{"list blockaffinities": 2, "list ipamblocks": 1, "create blockaffinities": 1, "create ipamhandles": 1,
 			"create ipamblocks": 1, "update blockaffinities": 1})},
 		{"n-th pod", false, assign("b"), with(nth)},
 		{"n-th pod, with facts", true, assign("c"), nth},

@@ -115,6 +115,45 @@ func TestOldListsRefuseNothing(t *testing.T) {
 	must(t, audit(store, map[string][]netip.Addr{"h": addresses(got)}))
 }
 
+// Pods that start together on a new node have all seen that it has no block before the first of them gets the host's lock. One
+// block serves them, in turn, whether they have read that themselves or heard it from the agent.
+func TestBurstOnNewNodeSharesItsBlock(t *testing.T) {
+	for _, known := range []bool{false, true} {
+		store := datastoretest.NewFake()
+		seed(t, store)
+		var k *Known
+		if known {
+			k = knownTo(t, store, "node-a")
+		}
+		begin := func(req Request) *Attempt {
+			return client(store).Begin(t.Context(), Start{Owner: req.Owner, Host: req.Host, V4: true, Use: req.Use, Known: k})
+		}
+		burst := map[string]*Attempt{}
+		for _, handle := range []string{"a", "b", "c", "d"} {
+			if !known { // with facts, an attempt begins when it has the lock
+				burst[handle] = begin(podRequest("node-a", handle))
+				<-burst[handle].opened
+			}
+		}
+		live := map[string][]netip.Addr{}
+		for _, handle := range []string{"a", "b", "c", "d"} {
+			req := podRequest("node-a", handle)
+			if known {
+				burst[handle] = begin(req)
+			}
+			got, err := burst[handle].Finish(t.Context(), req)
+			must(t, err)
+			live[handle] = addresses(got)
+		}
+		must(t, audit(store, live))
+		c, err := readContents(store)
+		must(t, err)
+		if len(c.blocks) != 1 {
+			t.Errorf("known %v: %d pods of one node have %d blocks of 4", known, len(live), len(c.blocks))
+		}
+	}
+}
+
 func TestReleaseReturnsWhatItFreed(t *testing.T) {
 	store := datastoretest.NewFake()
 	seed(t, store)

@@ -100,7 +100,7 @@ func TestRequestsAndRounds(t *testing.T) {
 		},
 		{
 			name: "first pod, nothing known", blind: true,
-			want: []string{slow, "LIST IPAMBlock", "POST BlockAffinity node-a-10-0-0-12-30, POST IPAMHandle h", "POST IPAMBlock 10-0-0-12-30",
+			want: []string{slow, "LIST BlockAffinity, LIST IPAMBlock", "POST BlockAffinity node-a-10-0-0-12-30, POST IPAMHandle h", "POST IPAMBlock 10-0-0-12-30",
 				"PUT BlockAffinity node-a-10-0-0-12-30"},
 		},
 		{
@@ -124,13 +124,13 @@ func TestRequestsAndRounds(t *testing.T) {
 		},
 		{
 			name: "first pod",
-			want: []string{"LIST IPAMBlock", "POST BlockAffinity node-a-10-0-0-12-30, POST IPAMHandle h", "POST IPAMBlock 10-0-0-12-30",
+			want: []string{"LIST BlockAffinity, LIST IPAMBlock", "POST BlockAffinity node-a-10-0-0-12-30, POST IPAMHandle h", "POST IPAMBlock 10-0-0-12-30",
 				"PUT BlockAffinity node-a-10-0-0-12-30"},
 		},
 		{
 			name: "first pod, dual stack", request: dual,
 			want: []string{
-				"LIST IPAMBlock",
+				"LIST BlockAffinity, LIST IPAMBlock",
 				"POST BlockAffinity node-a-10-0-0-12-30, POST BlockAffinity node-a-fd00--c-126, POST IPAMHandle h",
 				"POST IPAMBlock 10-0-0-12-30, POST IPAMBlock fd00--c-126",
 				"PUT BlockAffinity node-a-10-0-0-12-30, PUT BlockAffinity node-a-fd00--c-126",
@@ -138,18 +138,18 @@ func TestRequestsAndRounds(t *testing.T) {
 		},
 		{
 			name: "the first pod over a full block, which is looked at beside the names", before: full,
-			want: []string{"GET IPAMBlock 10-0-0-12-30, LIST IPAMBlock", "POST BlockAffinity node-a-10-0-0-0-30, POST IPAMHandle h",
+			want: []string{"GET IPAMBlock 10-0-0-12-30, LIST BlockAffinity, LIST IPAMBlock", "POST BlockAffinity node-a-10-0-0-0-30, POST IPAMHandle h",
 				"POST IPAMBlock 10-0-0-0-30", "PUT BlockAffinity node-a-10-0-0-0-30"},
 		},
 		{
 			name: "a block that is thought to be full and is not", before: []string{"x"},
 			known: func(k *Known) { k.Claims[0].Free = ptr(0) },
-			want:  []string{"GET IPAMBlock 10-0-0-12-30, LIST IPAMBlock", "POST IPAMHandle h", "PUT IPAMBlock 10-0-0-12-30"},
+			want:  []string{"GET IPAMBlock 10-0-0-12-30, LIST BlockAffinity, LIST IPAMBlock", "POST IPAMHandle h", "PUT IPAMBlock 10-0-0-12-30"},
 		},
 		{
 			name: "a block that is thought to have room and has none", before: full,
 			known: func(k *Known) { k.Claims[0].Free = ptr(2) },
-			want: []string{"GET IPAMBlock 10-0-0-12-30, POST IPAMHandle h", "LIST IPAMBlock",
+			want: []string{"GET IPAMBlock 10-0-0-12-30, POST IPAMHandle h", "LIST BlockAffinity, LIST IPAMBlock",
 				"POST BlockAffinity node-a-10-0-0-0-30, PUT IPAMHandle h", "POST IPAMBlock 10-0-0-0-30", "PUT BlockAffinity node-a-10-0-0-0-30"},
 		},
 		{
