@@ -94,6 +94,7 @@ func sections(o options) (map[string]string, error) {
 		"cni-options":          plugins.optionTable(ofCNI),
 		"ipam-options":         plugins.optionTable(ofIPAM),
 		"cni-env":              envTable(config.Describe(config.RawPlugin{})),
+		"upgrade-env":          envTable(config.Describe(config.RawUpgrade{})),
 		"cni-args":             plugins.argumentTable(),
 		"cni-annotations":      plugins.annotationTable(),
 		"chart-values":         valueTable,

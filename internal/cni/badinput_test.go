@@ -25,6 +25,7 @@ const (
 	codeUnauthorized uint = 100
 	codeNoPool       uint = 101
 	codeExhausted    uint = 102
+	codeTaken        uint = 103
 )
 
 // wantFailure fails the test unless the execution failed with that code and with words that name the cause and the remedy.

@@ -96,8 +96,8 @@ type ipamConf struct {
 	IPv6Pools  []string `json:"ipv6_pools" help:"calico-ipam: the same for IPv6."`
 	// What follows is host-local's. Other IPAM plugins may use the keys for values of other types.
 	Subnet json.RawMessage `json:"subnet" type:"string" help:"host-local: usePodCidr or usePodCidrIPv6 stand for the node's pod CIDR of that family."`
-	Ranges json.RawMessage `json:"ranges" help:"host-local: the same for subnet in ranges."`
-	Routes json.RawMessage `json:"routes" help:"host-local: dst of each is a route of the pod, in place of its default route; the gateway is always the node."`
+	Ranges json.RawMessage `json:"ranges" type:"list" help:"host-local: the same for subnet in ranges."`
+	Routes json.RawMessage `json:"routes" type:"list" help:"host-local: dst of each is a route of the pod, in place of its default route; the gateway is always the node."`
 }
 
 type policyConf struct {

@@ -17,6 +17,7 @@ const (
 	codeUnauthorized uint = 100 // the API server refuses the plugins' token or its permissions
 	codeNoPool       uint = 101 // no IPPool may serve the pod
 	codeExhausted    uint = 102 // the pools have no free address, or the node no more blocks
+	codeTaken        uint = 103 // the address that was asked for belongs to somebody else
 )
 
 // errDatastoreNotReady: an operator has locked the datastore.
@@ -34,6 +35,7 @@ var codes = []struct {
 	{ipam.ErrNoPool, codeNoPool, ""},
 	{ipam.ErrExhausted, codeExhausted, ""},
 	{ipam.ErrBlockLimit, codeExhausted, ""},
+	{ipam.ErrTaken, codeTaken, "the address was asked for by an annotation ipAddrs or by IP in CNI_ARGS"},
 	{errDatastoreNotReady, types.ErrTryAgainLater, ""},
 	{datastore.ErrUnavailable, types.ErrTryAgainLater,
 		"check that the API server runs and that this node reaches the address in the plugins' kubeconfig; the runtime tries again"},

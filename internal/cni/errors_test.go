@@ -35,6 +35,7 @@ func TestEverySentinelHasACode(t *testing.T) {
 		{ipam.ErrNoPool, 101, ""},
 		{ipam.ErrExhausted, 102, ""},
 		{ipam.ErrBlockLimit, 102, ""},
+		{ipam.ErrTaken, 103, "ipAddrs"},
 		{errDatastoreNotReady, 11, ""},
 		{datastore.ErrUnavailable, 11, "API server"},
 		{datastore.ErrConflict, 11, ""},

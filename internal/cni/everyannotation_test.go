@@ -109,10 +109,7 @@ func explicitAddresses(t *testing.T, w *world) {
 	}
 	// Another pod must not get it, and is told who has it.
 	w.createPod(t, "thief", fmt.Sprintf(`cni.projectcalico.org/ipAddrs: '["%s"]'`, v4))
-	a := w.sandbox(t, "thief").add(t)
-	if e := a.failure(t); !strings.Contains(e.Error(), v4) || !strings.Contains(e.Error(), w.name+"/web") {
-		t.Errorf("the holder is not named: %s", e.Error())
-	}
+	w.wantFailure(t, w.sandbox(t, "thief").add(t), codeTaken, v4, w.name+"/web", "ipAddrs")
 	// A new sandbox of the same pod takes it over; the old one's DEL comes late and changes nothing.
 	w.host.forget(t, s.netns)
 	next := w.sandbox(t, "web")
