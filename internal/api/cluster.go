@@ -117,8 +117,25 @@ type Pod struct {
 
 // PodSpec is the part of a Pod's spec that this project reads.
 type PodSpec struct {
-	NodeName    string `json:"nodeName,omitempty"`
-	HostNetwork bool   `json:"hostNetwork,omitempty"`
+	NodeName           string      `json:"nodeName,omitempty"`
+	HostNetwork        bool        `json:"hostNetwork,omitempty"`
+	ServiceAccountName string      `json:"serviceAccountName,omitempty"`
+	Containers         []Container `json:"containers,omitempty"`
+	InitContainers     []Container `json:"initContainers,omitempty"`
+}
+
+// Container is the part of a Pod's container that this project reads.
+type Container struct {
+	Ports []ContainerPort `json:"ports,omitempty"`
+}
+
+// ContainerPort is a port that a container listens on.
+type ContainerPort struct {
+	Name          string `json:"name,omitempty"`
+	Protocol      string `json:"protocol,omitempty"`
+	ContainerPort uint16 `json:"containerPort,omitempty"`
+	HostPort      uint16 `json:"hostPort,omitempty"`
+	HostIP        string `json:"hostIP,omitempty"`
 }
 
 // PodStatus is the part of a Pod's status that this project reads.

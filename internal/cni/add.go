@@ -20,8 +20,8 @@ import (
 // undoTime bounds the clean-up after a failed ADD, whatever is left of the verb's own time.
 const undoTime = 20 * time.Second
 
-// add gives a pod its address and its link. After a failure nothing is left of it.
-func add(ctx context.Context, log *slog.Logger, args *skel.CmdArgs) (err error) {
+// add gives a container its address and its link, or lets one that has them join a further network.
+func add(ctx context.Context, log *slog.Logger, args *skel.CmdArgs) error {
 	s, err := open(log, args, calico)
 	if err != nil {
 		return err
@@ -35,6 +35,18 @@ func add(ctx context.Context, log *slog.Logger, args *skel.CmdArgs) (err error) 
 	if err := journal.DefaultDir.Withdraw(ctx, s.handle()); err != nil {
 		return err
 	}
+	res, err := s.join(ctx)
+	if res == nil && err == nil {
+		res, err = s.attach(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	return types.PrintResult(res, s.conf.CNIVersion)
+}
+
+// attach gives the container its address and its link. After a failure nothing is left of it.
+func (s *session) attach(ctx context.Context) (_ *types100.Result, err error) {
 	wanted := ask(func() (wish, error) {
 		w, err := s.endpoint().read(ctx)
 		if err != nil {
@@ -43,11 +55,11 @@ func add(ctx context.Context, log *slog.Logger, args *skel.CmdArgs) (err error) 
 		return s.wish(w)
 	})
 	if err := awaitGates(ctx, s.conf.ReadinessGates, gatePace); err != nil {
-		return err
+		return nil, err
 	}
 	assigned, err := s.addressing().add(ctx, wanted)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	wired := false
 	defer func() {
@@ -57,19 +69,19 @@ func add(ctx context.Context, log *slog.Logger, args *skel.CmdArgs) (err error) 
 	}()
 	wiring, err := s.wiring(wanted, assigned)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	link, err := podnet.Setup(ctx, wiring)
 	if err != nil {
-		return fmt.Errorf("wire the pod: %w", err)
+		return nil, fmt.Errorf("wire the pod: %w", err)
 	}
 	wired = true
 	if err := s.endpoint().note(ctx, link, wiring.Addresses); err != nil {
-		return fmt.Errorf("note the address on the pod: %w", err)
+		return nil, fmt.Errorf("note the address on the pod: %w", err)
 	}
 	s.awaitPolicy(ctx)
-	log.Info("wired", "link", link.HostVeth, "addresses", wiring.Addresses, "mtu", link.MTU)
-	return types.PrintResult(result(s.request, link, wiring.Addresses, assigned), s.conf.CNIVersion)
+	s.log.Info("wired", "link", link.HostVeth, "addresses", wiring.Addresses, "mtu", link.MTU)
+	return result(s.request, link, wiring.Addresses, assigned), nil
 }
 
 // settle reads what the configuration says of the link, and what it leaves to the agent.
@@ -130,7 +142,11 @@ func resultAddrs(res *types100.Result) ([]netip.Addr, error) {
 	return addrs, nil
 }
 
+// hostVeth is the name of the node's end. That of a container that is no pod's begins like the container's ID.
 func (r *request) hostVeth() string {
+	if r.plain() {
+		return podnet.DefaultVethPrefix + r.containerID[:min(len(r.containerID), 11)]
+	}
 	return podnet.HostVethName(r.conf.vethPrefix(), r.namespace, r.pod)
 }
 

@@ -16,7 +16,6 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/ipam"
-	"github.com/tortie-net/tortie/internal/names"
 )
 
 // calicoIPAM is the ipam.type that calico serves itself: a second process and a second TLS connection would be most of what an
@@ -149,12 +148,7 @@ const timestampFormat = "2006-01-02 15:04:05.999999999 -0700 MST"
 func (p *inProcess) owner() ipam.Owner {
 	return ipam.Owner{
 		Handle: p.handle(),
-		Attrs: map[string]string{
-			"node":      p.node,
-			"pod":       p.pod,
-			"namespace": p.namespace,
-			"timestamp": p.began.UTC().Format(timestampFormat),
-		},
+		Attrs:  p.attributes(),
 	}
 }
 
@@ -183,7 +177,7 @@ func (p *inProcess) releaseHandles(ctx context.Context, may clearance) error {
 	gate := &gatedStore{Store: p.store, may: may, lock: func() (func(), error) { return p.lockHost(ctx) }}
 	defer gate.close()
 	client := ipam.NewClient(gate, time.Now)
-	for _, handle := range []string{p.handle(), names.LegacyPodHandle(p.namespace, p.pod)} {
+	for _, handle := range []string{p.handle(), p.legacyHandle()} {
 		freed, err := client.Release(ctx, handle)
 		if err != nil {
 			return cmp.Or(may.wait(), err)

@@ -116,12 +116,7 @@ func (s *session) finish(ctx context.Context, e journal.Entry) error {
 	if e.Datastore != s.datastore() {
 		return journal.ErrKeep
 	}
-	r := *s.request
-	r.conf.Name, r.conf.IPAM.Type = e.Network, calicoIPAM // another plugin's part was done at once
-	r.namespace, r.pod, r.containerID, r.ifName = e.Namespace, e.Pod, e.ContainerID, e.IfName
-	other := *s
-	other.request = &r
-	err := other.release(ctx, cleared.unwired)
+	err := s.of(e).release(ctx, cleared.unwired)
 	var later *postponed
 	if errors.As(err, &later) {
 		return fmt.Errorf("%w: %w", journal.ErrStop, err)
@@ -129,8 +124,18 @@ func (s *session) finish(ctx context.Context, e journal.Entry) error {
 	return err
 }
 
+// of returns a session for another container.
+func (s *session) of(e journal.Entry) *session {
+	r := *s.request
+	r.conf.Name, r.conf.IPAM.Type = e.Network, calicoIPAM // another plugin's part was done at once
+	r.namespace, r.pod, r.containerID, r.ifName = e.Namespace, e.Pod, e.ContainerID, e.IfName
+	other := *s
+	other.request, other.work = &r, nil
+	return &other
+}
+
 // handle is the name under which the container holds its addresses.
 func (r *request) handle() string { return names.PodHandle(r.conf.Name, r.containerID) }
 
 // datastore is the type of the session's datastore.
-func (s *session) datastore() string { return datastoreKubernetes }
+func (s *session) datastore() string { return s.conf.DatastoreType }

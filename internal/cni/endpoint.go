@@ -35,7 +35,12 @@ type workload struct {
 }
 
 // endpoint returns where this container is noted.
-func (s *session) endpoint() endpoint { return &podEndpoint{s} }
+func (s *session) endpoint() endpoint {
+	if s.conf.DatastoreType == datastoreEtcd {
+		return &objectEndpoint{s}
+	}
+	return &podEndpoint{s}
+}
 
 // podEndpoint is the annotations of a Pod.
 type podEndpoint struct{ *session }

@@ -37,9 +37,9 @@ func probe(ctx context.Context, stdin io.Reader) error {
 	if err != nil {
 		return err
 	}
-	store, err := openStore(&conf, calico)
-	if err != nil {
+	s := &session{request: &request{conf: conf}}
+	if err := s.connect(calico); err != nil {
 		return err
 	}
-	return (&session{request: &request{conf: conf}, store: store}).ready(ctx)
+	return s.ready(ctx)
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
-	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
@@ -22,46 +21,46 @@ type session struct {
 	*request
 	log   *slog.Logger
 	store datastore.Store
-	kube  *kubernetes.Store // pods and namespaces
+	kube  *kubernetes.Store // pods and namespaces; nil if they are not read
 	facts *facts.Facts      // nil: there are none that can be used
 	began time.Time
+	work  *workload // whom the container belongs to, once that was read; only for what is noted in etcd
 }
 
-// open prepares a session. No request is made.
+// open prepares a session for a container. No request is made.
 func open(log *slog.Logger, args *skel.CmdArgs, plugin string) (*session, error) {
 	r, err := parseRequest(args)
 	if err != nil {
 		return nil, err
 	}
-	store, err := openStore(&r.conf, plugin)
+	return r.open(log, plugin)
+}
+
+// openNode prepares a session for a verb that is about the node and no container.
+func openNode(log *slog.Logger, args *skel.CmdArgs, plugin string) (*session, error) {
+	conf, err := parseConf(args.StdinData)
 	if err != nil {
 		return nil, err
 	}
-	now := time.Now()
-	known, err := facts.Read(facts.DefaultFile, r.node, now)
-	if err != nil {
+	r := &request{conf: conf, stdin: args.StdinData, path: args.Path}
+	if r.node, err = nodeName(&conf); err != nil {
+		return nil, err
+	}
+	return r.open(log, plugin)
+}
+
+func (r *request) open(log *slog.Logger, plugin string) (_ *session, err error) {
+	s := &session{request: r, log: log, began: time.Now()}
+	if err := s.connect(plugin); err != nil {
+		return nil, err
+	}
+	if r.conf.DatastoreType != datastoreKubernetes {
+		return s, nil // the agent's facts are of that one
+	}
+	if s.facts, err = facts.Read(facts.DefaultFile, r.node, s.began); err != nil {
 		log.Debug("the API server is asked for everything", "why", err)
 	}
-	return &session{request: r, log: log, store: store, kube: store, facts: known, began: now}, nil
-}
-
-// openStore connects to the datastore that the configuration names; no request is made.
-func openStore(c *netConf, plugin string) (*kubernetes.Store, error) {
-	cfg, err := kubernetes.LoadKubeconfigOverridden(c.Kubernetes.Kubeconfig, c.access())
-	if err != nil {
-		return nil, badKubeconfig(err)
-	}
-	cfg.UserAgent = "tortie-" + plugin
-	store, err := kubernetes.New(cfg)
-	if err != nil {
-		return nil, badKubeconfig(fmt.Errorf("kubeconfig %s: %w", c.Kubernetes.Kubeconfig, err))
-	}
-	return store, nil
-}
-
-func badKubeconfig(err error) error {
-	return types.NewError(types.ErrInvalidNetworkConfig, err.Error(),
-		"container install of tortie-node writes the file: its log on this node says why it did not, and its restart writes it anew")
+	return s, nil
 }
 
 // ready refuses to work on a datastore that is not set up yet or that an operator has locked for a migration.
@@ -84,8 +83,11 @@ func (s *session) ready(ctx context.Context) error {
 	return nil
 }
 
-// getNamespace reads what matters of a namespace.
+// getNamespace reads what matters of a namespace; nothing does if pods are not read.
 func (s *session) getNamespace(ctx context.Context, ns *api.Namespace) error {
+	if s.kube == nil || s.plain() {
+		return nil
+	}
 	if s.facts != nil {
 		if known, ok := s.facts.Namespace(ns.Name); ok {
 			ns.Labels, ns.Annotations = known.Labels, known.Annotations

@@ -103,3 +103,13 @@ func TunnelHandle(node string) string { return "ipip-tunnel-addr-" + node }
 
 // HostAffinity returns the value of a block's affinity field for a node.
 func HostAffinity(node string) string { return api.AffinityHost + ":" + node }
+
+// WorkloadEndpoint returns the name of a WorkloadEndpoint on etcd: its parts with dashes between them, and theirs doubled. With
+// an empty interface it is what the names of all endpoints of the workload begin with.
+func WorkloadEndpoint(node, orchestrator, workload, ifName string) string {
+	parts := []string{node, orchestrator, workload, ifName}
+	for i, p := range parts {
+		parts[i] = strings.ReplaceAll(p, "-", "--")
+	}
+	return strings.Join(parts, "-")
+}

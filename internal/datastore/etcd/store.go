@@ -87,6 +87,23 @@ func (s *Store) List(ctx context.Context, list api.ResourceList, opts datastore.
 	if err != nil {
 		return err
 	}
+	return s.listPrefix(ctx, into, prefix, opts)
+}
+
+// ListNamed appends to list the objects of a namespace whose names start with a prefix. The kind must be a namespaced one.
+func (s *Store) ListNamed(ctx context.Context, list api.ResourceList, namespace, prefix string) error {
+	into, ok := list.(collector)
+	if !ok {
+		return fmt.Errorf("list: %T is no api.List", list)
+	}
+	kind, err := resourcePrefix(list.ItemType())
+	if err != nil {
+		return err
+	}
+	return s.listPrefix(ctx, into, kind+namespace+"/"+prefix, datastore.ListOptions{})
+}
+
+func (s *Store) listPrefix(ctx context.Context, into collector, prefix string, opts datastore.ListOptions) error {
 	req := rangeRequest{key: prefix, end: prefixEnd(prefix), serializable: opts.Stale, keysOnly: opts.NamesOnly}
 	r := rpc{method: methodRange, msg: req.encode(), what: "list " + prefix, read: true}
 	data, err := s.client.call(ctx, r)

@@ -1,0 +1,400 @@
+package cni_test
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore"
+	etcdstore "github.com/tortie-net/tortie/internal/datastore/etcd"
+	"github.com/tortie-net/tortie/internal/labtest"
+	"github.com/tortie-net/tortie/internal/netlinkx/netnstest"
+)
+
+// site is a node whose datastore is an etcd of its own, with TLS and a pool.
+type site struct {
+	host     *host
+	etcd     *labtest.Etcd
+	store    *etcdstore.Store // as an administrator has it
+	endpoint string           // as the node reaches etcd
+	node     string
+}
+
+const siteCIDR = "10.77.0.0/24"
+
+func newSite(t *testing.T, h *host, node string) *site {
+	t.Helper()
+	e := labtest.NewEtcd(t, true)
+	store, err := etcdstore.New(etcdstore.Config{Endpoints: []string{e.Endpoint}, CAFile: e.CAFile, CertFile: e.CertFile, KeyFile: e.KeyFile})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := h.listen(t)
+	t.Cleanup(func() { l.Close() })
+	go forward(l, strings.TrimPrefix(e.Endpoint, "https://"))
+	for path, file := range map[string]string{"/etc/etcd/ca": e.CAFile, "/etc/etcd/cert": e.CertFile, "/etc/etcd/key": e.KeyFile} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.write(t, path, string(text))
+	}
+	h.write(t, nodenamePath, node)
+	s := &site{host: h, etcd: e, store: store, endpoint: "https://" + l.Addr().String(), node: node}
+	ready := true
+	s.create(t, &api.ClusterInformation{Meta: api.Meta{Name: "default"}, Spec: api.ClusterInformationSpec{DatastoreReady: &ready}})
+	s.create(t, &api.IPPool{Meta: api.Meta{Name: "pool"}, Spec: api.IPPoolSpec{CIDR: siteCIDR, BlockSize: 26, NodeSelector: "all()"}})
+	return s
+}
+
+// forward passes what comes in on l on to an address of this process's network.
+func forward(l net.Listener, to string) {
+	for {
+		in, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer in.Close()
+			out, err := net.Dial("tcp", to)
+			if err != nil {
+				return
+			}
+			defer out.Close()
+			go func() { io.Copy(out, in); out.Close() }()
+			io.Copy(in, out)
+		}()
+	}
+}
+
+func (s *site) create(t *testing.T, obj api.Resource) {
+	t.Helper()
+	if err := s.store.Create(t.Context(), obj); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// exists reads an object into obj, if it is there.
+func (s *site) exists(t *testing.T, obj api.Resource) bool {
+	t.Helper()
+	err := s.store.Get(t.Context(), obj)
+	if err != nil && !strings.Contains(err.Error(), datastore.ErrNotFound.Error()) {
+		t.Fatal(err)
+	}
+	return err == nil
+}
+
+// holders lists who holds addresses: handles, and in the blocks.
+func (s *site) holders(t *testing.T) (handles []string, held []map[string]string) {
+	t.Helper()
+	var hs api.IPAMHandleList
+	var bs api.IPAMBlockList
+	for _, list := range []api.ResourceList{&hs, &bs} {
+		if err := s.store.List(t.Context(), list, datastore.ListOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, h := range hs.Items {
+		handles = append(handles, h.Spec.HandleID)
+	}
+	for _, b := range bs.Items {
+		for _, a := range b.Spec.Attributes {
+			delete(a.Secondary, "timestamp")
+			held = append(held, a.Secondary)
+		}
+	}
+	return handles, held
+}
+
+// plain is a container that is no pod's.
+type plain struct {
+	*site
+	id    string
+	ns    *netnstest.NS
+	netns string
+}
+
+func (s *site) container(t *testing.T, name string) *plain {
+	t.Helper()
+	sum := sha256.Sum256([]byte(t.Name() + name))
+	p := &plain{site: s, id: hex.EncodeToString(sum[:])}
+	p.ns, p.netns = s.host.pod(t, name)
+	return p
+}
+
+func (s *site) conf(network string, more map[string]any) map[string]any {
+	conf := map[string]any{
+		"name": network, "cniVersion": "1.0.0", "type": "calico", "datastore_type": "etcdv3", "etcd_endpoints": s.endpoint,
+		"etcd_ca_cert_file": "/etc/etcd/ca", "etcd_cert_file": "/etc/etcd/cert", "etcd_key_file": "/etc/etcd/key",
+		"mtu": 1440, "ipam": map[string]any{"type": "calico-ipam"},
+	}
+	for k, v := range more {
+		conf[k] = v
+	}
+	return conf
+}
+
+func (p *plain) call(t *testing.T, plugin, command, network, ifName string) answer {
+	t.Helper()
+	conf, err := json.Marshal(p.conf(network, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p.host.call(t, call{plugin: plugin, command: command, container: p.id, netns: p.netns, ifName: ifName, path: "/opt/cni/bin", stdin: string(conf)})
+}
+
+func (p *plain) link() string { return "cali" + p.id[:11] }
+
+func (p *plain) endpointObject(ifName string) *api.WorkloadEndpoint {
+	return &api.WorkloadEndpoint{Meta: api.Meta{Name: "plain--node-cni-" + p.id + "-" + ifName, Namespace: "default"}}
+}
+
+var ofThisWrite = cmpopts.IgnoreFields(api.Meta{}, "UID", "ResourceVersion", "CreationTimestamp")
+
+// A container that is no pod's: its life on etcd from ADD to DEL, in Calico's names.
+func TestPlainContainerOnEtcd(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, newHost(t), "plain-node")
+	c := s.container(t, "one")
+	added := c.call(t, "calico", "ADD", "net1", "eth0")
+	res := added.result(t)
+	addr := address(t, res)
+	if !netip.MustParsePrefix(siteCIDR).Contains(addr) || res.IPs[0].Address.String() != addr.String()+"/32" {
+		t.Errorf("address %s", res.IPs[0].Address.String())
+	}
+	if res.Interfaces[0].Name != c.link() || res.Interfaces[1].Name != "eth0" || res.Interfaces[1].Sandbox != c.netns {
+		t.Errorf("interfaces %+v", res.Interfaces)
+	}
+	w := c.endpointObject("eth0")
+	if !s.exists(t, w) {
+		t.Fatalf("there is no WorkloadEndpoint %s", w.Name)
+	}
+	want := c.endpointObject("eth0")
+	want.Spec = api.WorkloadEndpointSpec{
+		Orchestrator: "cni", Node: s.node, ContainerID: c.id, Endpoint: "eth0", IPNetworks: []string{addr.String() + "/32"},
+		Profiles: []string{"net1"}, InterfaceName: c.link(), MAC: res.Interfaces[1].Mac,
+	}
+	if d := cmp.Diff(want, w, ofThisWrite); d != "" {
+		t.Errorf("endpoint (-want +got):\n%s", d)
+	}
+	p := &api.Profile{Meta: api.Meta{Name: "net1"}}
+	if !s.exists(t, p) || len(p.Spec.Ingress) != 1 || p.Spec.Ingress[0].Source.Selector != "has(net1)" || p.Spec.LabelsToApply["net1"] != "" {
+		t.Errorf("profile %+v", p.Spec)
+	}
+	handles, held := s.holders(t)
+	if d := cmp.Diff([]string{"net1." + c.id}, handles); d != "" {
+		t.Errorf("handles (-want +got):\n%s", d)
+	}
+	if d := cmp.Diff([]map[string]string{{"node": s.node}}, held); d != "" {
+		t.Errorf("attributes (-want +got):\n%s", d)
+	}
+	if again := address(t, c.call(t, "calico", "ADD", "net1", "eth0").result(t)); again != addr {
+		t.Errorf("ADD again: %s, want %s", again, addr)
+	}
+	for range 2 {
+		c.call(t, "calico", "DEL", "net1", "eth0").ok(t)
+		c.gone(t)
+	}
+}
+
+// gone fails the test unless nothing is left of the container.
+func (p *plain) gone(t *testing.T) {
+	t.Helper()
+	handles, held := p.holders(t)
+	if len(handles)+len(held) > 0 || p.exists(t, p.endpointObject("eth0")) {
+		t.Errorf("left: handles %v, addresses %v", handles, held)
+	}
+	links, err := p.host.Conn.Links()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range links {
+		if l.Name == p.link() {
+			t.Errorf("the node has link %s still", l.Name)
+		}
+	}
+}
+
+// A further network gives a container a profile and no further address; to leave it takes nothing from the first.
+func TestFurtherNetworkOnEtcd(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, newHost(t), "plain-node")
+	c := s.container(t, "one")
+	first := c.call(t, "calico", "ADD", "net1", "eth0").result(t)
+	for _, ifName := range []string{"eth0", "eth1", "eth1"} {
+		second := c.call(t, "calico", "ADD", "net2", ifName).result(t)
+		if address(t, second) != address(t, first) || second.Interfaces[0].Name != first.Interfaces[0].Name {
+			t.Errorf("net2, %s: %+v, want what net1 gave: %+v", ifName, second, first)
+		}
+	}
+	w := c.endpointObject("eth0")
+	if !s.exists(t, w) || cmp.Diff([]string{"net1", "net2"}, w.Spec.Profiles) != "" {
+		t.Errorf("profiles %v", w.Spec.Profiles)
+	}
+	if !s.exists(t, &api.Profile{Meta: api.Meta{Name: "net2"}}) {
+		t.Error("there is no profile net2")
+	}
+	for _, ifName := range []string{"eth0", "eth1"} {
+		c.call(t, "calico", "DEL", "net2", ifName).ok(t)
+	}
+	if _, held := s.holders(t); len(held) != 1 || !s.exists(t, w) {
+		t.Errorf("net2 was left: addresses %v", held)
+	}
+	if _, err := s.host.Conn.LinkByName(c.link()); err != nil {
+		t.Error(err)
+	}
+	c.call(t, "calico", "DEL", "net1", "eth0").ok(t)
+	c.gone(t)
+}
+
+// calico-ipam alone, as another plugin executes it.
+func TestIPAMPluginOnEtcd(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, newHost(t), "plain-node")
+	c := s.container(t, "one")
+	addr := address(t, c.call(t, "calico-ipam", "ADD", "net1", "eth0").result(t))
+	if again := address(t, c.call(t, "calico-ipam", "ADD", "net1", "eth0").result(t)); again != addr {
+		t.Errorf("ADD again: %s, want %s", again, addr)
+	}
+	c.call(t, "calico-ipam", "DEL", "net1", "eth0").ok(t)
+	c.gone(t)
+}
+
+// While etcd is away, ADD says so soon and DEL succeeds; what it could not release the next DEL does.
+func TestEtcdAway(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, newHost(t), "plain-node")
+	one, two := s.container(t, "one"), s.container(t, "two")
+	one.call(t, "calico", "ADD", "net1", "eth0").ok(t)
+	if err := s.etcd.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	refused := two.call(t, "calico", "ADD", "net1", "eth0")
+	if e := refused.failure(t); e.Code != types.ErrTryAgainLater || !strings.Contains(e.Msg, s.endpoint) || refused.took > 15*time.Second {
+		t.Errorf("after %v: %+v", refused.took, e)
+	}
+	if a := one.call(t, "calico", "DEL", "net1", "eth0").ok(t); a.took > 20*time.Second {
+		t.Errorf("DEL took %v", a.took)
+	}
+	if err := s.etcd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if handles, _ := s.holders(t); len(handles) != 1 {
+		t.Fatalf("handles %v, want the one that could not be released", handles)
+	}
+	two.call(t, "calico", "DEL", "net1", "eth0").ok(t)
+	one.gone(t)
+}
+
+// An etcd that is not set up, or that an operator has locked, is not written to.
+func TestEtcdNotReady(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, newHost(t), "plain-node")
+	info := &api.ClusterInformation{Meta: api.Meta{Name: "default"}}
+	if !s.exists(t, info) {
+		t.Fatal("no ClusterInformation")
+	}
+	*info.Spec.DatastoreReady = false
+	if err := s.store.Update(t.Context(), info); err != nil {
+		t.Fatal(err)
+	}
+	c := s.container(t, "one")
+	if e := c.call(t, "calico", "ADD", "net1", "eth0").failure(t); e.Code != types.ErrTryAgainLater || !strings.Contains(e.Msg, "not ready") {
+		t.Errorf("ADD: %+v", e)
+	}
+	if handles, held := s.holders(t); len(handles)+len(held) > 0 {
+		t.Errorf("it wrote: %v, %v", handles, held)
+	}
+}
+
+// A pod whose endpoint is noted in etcd: the pod is read from the API server and not written there.
+func TestPodOnEtcd(t *testing.T) {
+	t.Parallel()
+	w := newEmptyWorld(t)
+	s := newSite(t, w.host, w.name)
+	w.uids["web-0"] = w.api.create(t, manifest(t, fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: web-0, namespace: %[1]s, labels: {app: web},
+		annotations: {cni.projectcalico.org/allowedSourcePrefixes: '["192.0.2.7/24"]', cni.projectcalico.org/floatingIPs: '["192.0.2.9"]'}},
+		spec: {nodeName: %[1]s, serviceAccountName: sa, containers: [{name: c, image: none, ports: [
+			{name: http, containerPort: 80}, {containerPort: 81}, {containerPort: 82, protocol: UDP, hostPort: 8082}]}]}}`, w.name)))
+	first := w.sandbox(t, "web-0")
+	onEtcd := func(conf map[string]any) {
+		for k, v := range s.conf(w.network(), map[string]any{
+			"policy": map[string]any{"type": "k8s"}, "feature_control": map[string]any{"floating_ips": true},
+		}) {
+			conf[k] = v
+		}
+	}
+	res := w.host.call(t, first.call(t, "ADD", onEtcd)).result(t)
+	addr := address(t, res)
+	dashed := strings.ReplaceAll(w.name, "-", "--")
+	endpoint := &api.WorkloadEndpoint{Meta: api.Meta{Name: dashed + "-k8s-web--0-eth0", Namespace: w.name}}
+	want := &api.WorkloadEndpoint{
+		Meta: api.Meta{Name: endpoint.Name, Namespace: w.name, Labels: map[string]string{
+			"app": "web", "projectcalico.org/namespace": w.name, "projectcalico.org/orchestrator": "k8s", "projectcalico.org/serviceaccount": "sa",
+		}},
+		Spec: api.WorkloadEndpointSpec{
+			Orchestrator: "k8s", Node: w.name, ContainerID: first.container, Pod: "web-0", Endpoint: "eth0", IPNetworks: []string{addr.String() + "/32"},
+			ServiceAccountName: "sa", Profiles: []string{"kns." + w.name, "ksa." + w.name + ".sa"},
+			InterfaceName: res.Interfaces[0].Name, MAC: res.Interfaces[1].Mac,
+			Ports:                      []api.EndpointPort{{Name: "http", Protocol: "TCP", Port: 80}, {Protocol: "UDP", Port: 82, HostPort: 8082}},
+			IPNATs:                     []api.EndpointNAT{{InternalIP: addr.String(), ExternalIP: "192.0.2.9"}},
+			AllowSpoofedSourcePrefixes: []string{"192.0.2.0/24"},
+		},
+	}
+	if !s.exists(t, endpoint) {
+		t.Fatalf("there is no WorkloadEndpoint %s", endpoint.Name)
+	}
+	if d := cmp.Diff(want, endpoint, ofThisWrite); d != "" {
+		t.Errorf("endpoint (-want +got):\n%s", d)
+	}
+	if text := w.podAnnotations(t, "web-0"); strings.Contains(text, "podIP") {
+		t.Errorf("the pod was written to: %s", text)
+	}
+	if _, held := s.holders(t); cmp.Diff([]map[string]string{{"node": w.name, "pod": "web-0", "namespace": w.name}}, held) != "" {
+		t.Errorf("attributes %v", held)
+	}
+	// A newer sandbox takes the endpoint over; the DEL of the older one leaves it alone.
+	second := w.sandbox(t, "web-0")
+	w.host.call(t, second.call(t, "ADD", onEtcd)).ok(t)
+	w.host.call(t, first.call(t, "DEL", onEtcd)).ok(t)
+	if !s.exists(t, endpoint) || endpoint.Spec.ContainerID != second.container {
+		t.Errorf("endpoint of %s, want that of %s", endpoint.Spec.ContainerID, second.container)
+	}
+	w.host.call(t, second.call(t, "DEL", onEtcd)).ok(t)
+	if handles, held := s.holders(t); len(handles)+len(held) > 0 || s.exists(t, endpoint) {
+		t.Errorf("left: handles %v, addresses %v", handles, held)
+	}
+}
+
+// calico -t says whether etcd can be reached.
+func TestProbeOfEtcd(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, newHost(t), "plain-node")
+	conf, err := json.Marshal(s.conf("net1", nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := s.host.exec(t, "/opt/cni/bin/calico", nil, string(conf), "-t"); a.exit != 0 {
+		t.Errorf("exit %d: %s", a.exit, a.stdout)
+	}
+	if err := s.etcd.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if a := s.host.exec(t, "/opt/cni/bin/calico", nil, string(conf), "-t"); a.exit != 1 || !strings.Contains(a.stdout, fmt.Sprintf("%q", "code")) {
+		t.Errorf("exit %d: %s", a.exit, a.stdout)
+	}
+}
