@@ -14,7 +14,10 @@ import (
 
 // IPAMFuncs returns the verbs of calico-ipam.
 func IPAMFuncs() skel.CNIFuncs {
-	return skel.CNIFuncs{Add: verb(calicoIPAM, "ADD", ipamAdd), Del: verb(calicoIPAM, "DEL", ipamDel)}
+	return skel.CNIFuncs{
+		Add: verb(calicoIPAM, "ADD", ipamAdd), Del: verb(calicoIPAM, "DEL", ipamDel), Check: verb(calicoIPAM, "CHECK", ipamCheck),
+		GC: verb(calicoIPAM, "GC", ipamGC), Status: verb(calicoIPAM, "STATUS", ipamStatus),
+	}
 }
 
 // ipamAdd assigns the addresses that the configuration asks for. The namespace's labels decide which pools may serve it.

@@ -16,14 +16,18 @@ import (
 // calico is the name under which the main plugin logs and identifies itself.
 const calico = "calico"
 
-// Versions are the versions of the CNI specification that both plugins speak: those that Calico announces.
+// Versions are the versions of the CNI specification that both plugins speak: those that Calico announces, and 1.1.0, which
+// has GC and STATUS.
 func Versions() version.PluginInfo {
-	return version.PluginSupports("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0")
+	return version.PluginSupports("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 }
 
 // Funcs returns the verbs of calico.
 func Funcs() skel.CNIFuncs {
-	return skel.CNIFuncs{Add: verb(calico, "ADD", add), Del: verb(calico, "DEL", del), Check: verb(calico, "CHECK", check)}
+	return skel.CNIFuncs{
+		Add: verb(calico, "ADD", add), Del: verb(calico, "DEL", del), Check: verb(calico, "CHECK", check),
+		GC: verb(calico, "GC", gc), Status: verb(calico, "STATUS", status),
+	}
 }
 
 // verbTime bounds a whole verb: the kubelet gives up after two minutes.
@@ -68,7 +72,15 @@ func run(plugin, verb string, args *skel.CmdArgs, do func(context.Context, *slog
 			log.Error(verb, "err", err, "took", time.Since(start))
 			return
 		}
-		log.Info(verb, "netns", args.Netns, "ifname", args.IfName, "took", time.Since(start))
+		log.Log(ctx, levelOf(verb), verb, "netns", args.Netns, "ifname", args.IfName, "took", time.Since(start))
 	}()
 	return do(ctx, log)
+}
+
+// levelOf keeps a STATUS that went well out of the log: runtimes execute one every 5 s.
+func levelOf(verb string) slog.Level {
+	if verb == "STATUS" {
+		return slog.LevelDebug
+	}
+	return slog.LevelInfo
 }

@@ -296,7 +296,7 @@ func TestCheckNeedsAResultToCompareWith(t *testing.T) {
 func TestEveryVersionOfTheSpecification(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	for _, v := range []string{"", "0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0"} {
+	for _, v := range []string{"", "0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
 		t.Run("version "+v, func(t *testing.T) {
 			s := w.newPod(t, "v"+strings.ReplaceAll(v, ".", "-")+"x")
 			c := s.call(t, "ADD", set("cniVersion", v))
@@ -330,10 +330,12 @@ func TestEveryVersionOfTheSpecification(t *testing.T) {
 func TestVersionCommand(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
+	want := decode(t, golden(t, "cni-version.json")).(map[string]any)
+	want["supportedVersions"] = append(want["supportedVersions"].([]any), "1.1.0") // which Calico does not speak
 	for _, plugin := range []string{"calico", "calico-ipam"} {
 		a := h.call(t, call{plugin: plugin, command: "VERSION"}).ok(t)
-		if diff := cmp.Diff(decode(t, golden(t, "cni-version.json")), decode(t, a.stdout)); diff != "" {
-			t.Errorf("VERSION of %s (-Calico +here):\n%s", plugin, diff)
+		if diff := cmp.Diff(any(want), decode(t, a.stdout)); diff != "" {
+			t.Errorf("VERSION of %s (-want +got):\n%s", plugin, diff)
 		}
 		if out := h.exec(t, "/opt/cni/bin/"+plugin, nil, "", "-v").ok(t).stdout; !strings.Contains(out, plugin) {
 			t.Errorf("-v says %q", out)
@@ -397,7 +399,7 @@ func (r *containerRuntime) ExecPlugin(_ context.Context, path string, stdin []by
 // what it makes of it comes back for CHECK and DEL.
 func TestChain(t *testing.T) {
 	t.Parallel()
-	for _, v := range []string{"0.3.1", "0.4.0", "1.0.0"} {
+	for _, v := range []string{"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
 		t.Run(v, func(t *testing.T) {
 			w := newWorld(t)
 			s := w.newPod(t, "web")
