@@ -64,13 +64,23 @@ func pool(generation int, v6 bool) *api.IPPool {
 	return p
 }
 
-// setDisabled changes whether addresses are assigned from a pool.
+// setDisabled changes whether addresses are assigned from a pool. It tries again while the API server is away.
 func (c *cluster) setDisabled(ctx context.Context, p *api.IPPool, disabled bool) error {
-	if err := c.store.Get(ctx, p); err != nil {
-		return err
+	for {
+		err := c.store.Get(ctx, p)
+		if err == nil {
+			p.Spec.Disabled = disabled
+			err = c.store.Update(ctx, p)
+		}
+		if err == nil || !errors.Is(err, datastore.ErrUnavailable) {
+			return err
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return err
+		}
 	}
-	p.Spec.Disabled = disabled
-	return c.store.Update(ctx, p)
 }
 
 // rotate lets one pool follow the other as the storm goes on.
