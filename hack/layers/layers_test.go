@@ -49,7 +49,7 @@ var (
 		"google.golang.org/protobuf/encoding/protowire", "google.golang.org/protobuf/internal/errors", "google.golang.org/protobuf/internal/detrand",
 	}
 	tooHeavyToLink  = []string{"k8s.io/", "sigs.k8s.io/", "github.com/prometheus/", "github.com/osrg/", "google.golang.org/"}
-	pureIPAM        = []string{"addr.go", "block.go", "cooldown.go", "affinity.go", "explicit.go", "handle.go", "pool.go", "state.go", "plan.go"}
+	pureIPAM        = []string{"addr.go", "block.go", "cooldown.go", "affinity.go", "explicit.go", "handle.go", "pool.go", "state.go", "choose.go", "plan.go"}
 	notPure         = []string{"os", "net", "net/http", "syscall", "context", "io", "golang.org/x/sys", module + "internal/datastore"}
 	environment     = []string{"Getenv", "LookupEnv", "Environ", "ExpandEnv"}
 	endings         = map[string][]string{"os": {"Exit"}, "log": {"Fatal", "Fatalf", "Fatalln", "Panic", "Panicf", "Panicln"}}

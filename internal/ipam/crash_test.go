@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
@@ -18,6 +19,8 @@ type scenario struct {
 	name    string
 	prepare func(*testing.T, datastore.Store)
 	do      func(context.Context, *Client) error
+	facts   func(*Known) func(context.Context, *Client) error // in place of do: with what an agent of node-a knows
+	handle  string                                            // in place of h
 	release bool
 	held    bool // h holds an address before
 	orphan  bool // there is an owned block without a claim before, and there may be one after a failure: nothing else is free to make up for it
@@ -74,6 +77,99 @@ var scenarios = []scenario{
 		prepare: func(t *testing.T, s datastore.Store) { must(t, assignPod("h")(t.Context(), client(s))) },
 		do:      assignPod("h"),
 	},
+	{name: "first pod, with facts", facts: withFacts(nil)},
+	{name: "first pod, dual stack, with facts", facts: withFacts(func(r *Request) { r.V6 = true })},
+	{
+		name:    "n-th pod, with facts",
+		prepare: func(t *testing.T, s datastore.Store) { must(t, assignPod("x")(t.Context(), client(s))) },
+		facts:   withFacts(nil),
+	},
+	{
+		name:    "n-th pod, dual stack, with facts",
+		prepare: func(t *testing.T, s datastore.Store) { must(t, assignDual("x")(t.Context(), client(s))) },
+		facts:   withFacts(func(r *Request) { r.V6 = true }),
+	},
+	{
+		name: "facts that are out of date",
+		prepare: func(t *testing.T, s datastore.Store) {
+			mustCreate(t, s, stored("10.0.0.12/30", "node-a", "a", "b", "c", "d").obj, claimed("node-a", "10.0.0.12/30", confirmed))
+			for _, h := range []string{"a", "b", "c", "d"} {
+				mustCreate(t, s, storedHandle(h, "10.0.0.12/30=1"))
+			}
+		},
+		facts: func(k *Known) func(context.Context, *Client) error {
+			k.Claims[0].Free = ptr(3)
+			return begin(k, podRequest("node-a", "h"))
+		},
+	},
+	{
+		name:    "repeated request, with facts",
+		held:    true,
+		prepare: func(t *testing.T, s datastore.Store) { must(t, assignPod("h")(t.Context(), client(s))) },
+		facts:   withFacts(nil),
+	},
+	{
+		name:    "abandoned",
+		prepare: func(t *testing.T, s datastore.Store) { must(t, assignPod("x")(t.Context(), client(s))) },
+		facts: func(k *Known) func(context.Context, *Client) error {
+			return func(ctx context.Context, c *Client) error {
+				return c.Begin(ctx, Start{Owner: owner("h"), Host: "node-a", V4: true, Use: api.UseWorkload, Known: k}).Abandon(ctx)
+			}
+		},
+		release: true,
+	},
+	{name: "an address that is asked for, in a new block", do: assignExplicit("10.0.0.6")},
+	{name: "addresses that are asked for, in new blocks", do: assignExplicit("10.0.0.6", "fd00::6")},
+	{
+		name:    "an address that is asked for, with facts",
+		prepare: func(t *testing.T, s datastore.Store) { must(t, assignPod("x")(t.Context(), client(s))) },
+		facts:   withFacts(asks("10.0.0.15")),
+	},
+	{
+		name: "a block that somebody else does not use",
+		prepare: func(t *testing.T, s datastore.Store) {
+			mustCreate(t, s, poolObject("tiny", "10.1.0.0/30"), claimed("node-b", "10.1.0.0/30", confirmed),
+				aged(stored("10.1.0.0/30", "node-b"), time.Hour).obj)
+		},
+		do: assignFrom("tiny"),
+	},
+	{
+		name: "collection",
+		prepare: func(t *testing.T, s datastore.Store) {
+			for _, id := range []string{"dead", "live"} {
+				req := containerRequest("node-a", id, clock)
+				req.V6 = true
+				must(t, begin(nil, req)(t.Context(), client(s)))
+			}
+		},
+		do: func(ctx context.Context, c *Client) error {
+			_, err := c.Collect(ctx, Collection{Host: "node-a", Network: "net", Live: []string{"live"}})
+			return err
+		},
+		release: true, handle: "net.dead",
+	},
+	{
+		name: "release that lets addresses cool down",
+		prepare: func(t *testing.T, s datastore.Store) {
+			mustCreate(t, s, &api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}, Spec: api.IPAMConfigSpec{AutoAllocateBlocks: true, IPCooldownSeconds: 60}})
+			must(t, assignDual("h")(t.Context(), client(s)))
+		},
+		do: releasePod("h"), release: true,
+	},
+	{
+		name: "release of a pool that does not select the node any more",
+		prepare: func(t *testing.T, s datastore.Store) {
+			mustCreate(t, s, poolObject("racked", "10.5.0.0/30", func(p *api.IPPool) { p.Spec.NodeSelector = "has(rack)" }),
+				claimed("node-a", "10.5.0.0/30", confirmed), stored("10.5.0.0/30", "node-a", "h").obj, storedHandle("h", "10.5.0.0/30=1"))
+		},
+		facts: func(k *Known) func(context.Context, *Client) error {
+			return func(ctx context.Context, c *Client) error {
+				_, err := c.ReleaseKnowing(ctx, "h", "node-a", k)
+				return err
+			}
+		},
+		release: true,
+	},
 	{
 		name:    "release",
 		prepare: func(t *testing.T, s datastore.Store) { must(t, assignPod("h")(t.Context(), client(s))) },
@@ -91,6 +187,21 @@ var scenarios = []scenario{
 		},
 		do: releasePod("h"), release: true,
 	},
+}
+
+// withFacts is a request of node-a whose agent knows all.
+func withFacts(change func(*Request)) func(*Known) func(context.Context, *Client) error {
+	req := podRequest("node-a", "h")
+	if change != nil {
+		change(&req)
+	}
+	return func(k *Known) func(context.Context, *Client) error { return begin(k, req) }
+}
+
+func assignExplicit(addrs ...string) func(context.Context, *Client) error {
+	req := podRequest("node-a", "h")
+	asks(addrs...)(&req)
+	return begin(nil, req)
 }
 
 func assignFrom(pool string) func(context.Context, *Client) error {
@@ -149,8 +260,14 @@ func faultAt(t *testing.T, sc scenario, fault datastoretest.Fault, n int, what s
 	if sc.prepare != nil {
 		sc.prepare(t, store)
 	}
+	if sc.handle == "" {
+		sc.handle = "h"
+	}
+	if sc.facts != nil {
+		sc.do = sc.facts(knownTo(t, store, "node-a"))
+	}
 	before := liveHandles(t, store)
-	delete(before, "h")
+	delete(before, sc.handle)
 	hit, tooLate := "", false
 	session := store.Session(func(_ context.Context, r datastoretest.Request) datastoretest.Fault {
 		if r.N != n {
@@ -211,7 +328,7 @@ func mend(t *testing.T, store datastore.Store, sc scenario, live map[string][]ne
 			t.Errorf("%s: the next request: %v", what, err)
 		}
 	}
-	if _, err := client(store).Release(t.Context(), "h"); err != nil {
+	if _, err := client(store).Release(t.Context(), sc.handle); err != nil {
 		t.Errorf("%s: the release: %v", what, err)
 	}
 	if err := sc.audit(store, live); err != nil {
@@ -222,7 +339,7 @@ func mend(t *testing.T, store datastore.Store, sc scenario, live map[string][]ne
 // workOn assigns on all nodes and checks the whole datastore again.
 func workOn(t *testing.T, store datastore.Store, sc scenario, live map[string][]netip.Addr, what string) {
 	t.Helper()
-	if _, err := client(store).Release(t.Context(), "h"); err != nil {
+	if _, err := client(store).Release(t.Context(), sc.handle); err != nil {
 		t.Errorf("%s: the release: %v", what, err)
 	}
 	for _, host := range hosts {

@@ -2,6 +2,7 @@ package ipam
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/names"
@@ -15,7 +16,7 @@ func newHandle(id string) *api.IPAMHandle {
 	}
 }
 
-// handleBlocks returns the blocks in which a handle says it holds addresses.
+// handleBlocks returns the blocks in which a handle says it holds addresses, in order.
 func handleBlocks(h *api.IPAMHandle) []netip.Prefix {
 	if h == nil {
 		return nil
@@ -23,8 +24,9 @@ func handleBlocks(h *api.IPAMHandle) []netip.Prefix {
 	var blocks []netip.Prefix
 	for text := range h.Spec.Block {
 		if cidr, err := netip.ParsePrefix(text); err == nil {
-			blocks = append(blocks, cidr)
+			blocks = append(blocks, cidr.Masked())
 		}
 	}
-	return blocks
+	slices.SortFunc(blocks, netip.Prefix.Compare)
+	return slices.Compact(blocks)
 }

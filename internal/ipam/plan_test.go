@@ -173,7 +173,8 @@ func sortedKeys(m map[netip.Prefix]*Block) []netip.Prefix {
 	for p := range m {
 		keys = append(keys, p)
 	}
-	return sortedBlocks(keys)
+	slices.SortFunc(keys, netip.Prefix.Compare)
+	return keys
 }
 
 const (

@@ -109,7 +109,7 @@ func (st *State) handleReadable() error {
 		return nil
 	}
 	var n need
-	for _, cidr := range sortedBlocks(handleBlocks(st.Handle)) {
+	for _, cidr := range handleBlocks(st.Handle) {
 		if err := st.Damaged[cidr]; err != nil {
 			return err
 		}
@@ -211,8 +211,9 @@ func parseRange(text string) (netip.Prefix, error) {
 
 // storeAffinity takes note of a claim of the host.
 func (st *State) storeAffinity(a *api.BlockAffinity) {
-	if cidr, err := netip.ParsePrefix(a.Spec.CIDR); err != nil || cidr != cidr.Masked() {
-		st.Flaws = append(st.Flaws, fmt.Errorf("BlockAffinity %s: spec.cidr %q is no CIDR", a.Name, a.Spec.CIDR))
+	cidr, err := netip.ParsePrefix(a.Spec.CIDR)
+	if err != nil || cidr != cidr.Masked() || a.Name != names.Affinity(a.Spec.Node, cidr) {
+		st.Flaws = append(st.Flaws, fmt.Errorf("BlockAffinity %s: spec.cidr %q is not the range that the name stands for", a.Name, a.Spec.CIDR))
 		return
 	}
 	st.Affinities = append(st.Affinities, a)
