@@ -129,7 +129,7 @@ func (r *results) judgeStarts() []verdict {
 		if i == 0 {
 			continue
 		}
-		times := ratio(float64(s.costs.all(wall).median()), float64(r.starts[0].costs.all(wall).median()))
+		times := ratio(float64(s.all(wall).median()), float64(r.starts[0].all(wall).median()))
 		all = append(all,
 			atMost(s.name+", time", times, maxVersion, "an empty program"),
 			verdict{s.name + ", memory", mebibytes(s.size.peak) + " MiB", "≤ 8 MiB", s.size.peak <= maxVersionRSS},

@@ -117,15 +117,9 @@ func measure(ctx context.Context, o options) (_ *results, err error) {
 	if r.elsewhere, err = loadElsewhere(); err != nil {
 		return nil, err
 	}
-	subjects := references()
-	if o.conf != "" {
-		s, err := foreign(o.conf)
-		if err != nil {
-			return nil, err
-		}
-		subjects = append(subjects, s)
-	} else {
-		subjects = append(subjects, own()...)
+	subjects, err := o.subjects()
+	if err != nil {
+		return nil, err
 	}
 	dir, err := os.MkdirTemp("", "tortie-bench-")
 	if err != nil {
@@ -149,9 +143,34 @@ func measure(ctx context.Context, o options) (_ *results, err error) {
 	return r, nil
 }
 
+// subjects are what is measured, the references first.
+func (o options) subjects() ([]subject, error) {
+	measured := own()
+	if o.conf != "" {
+		other, err := foreign(o.conf)
+		if err != nil {
+			return nil, err
+		}
+		measured = []subject{other}
+	}
+	if _, err := os.Stat(filepath.Join(o.bin, measured[0].program)); err != nil {
+		return nil, fmt.Errorf("-bin: %w (run `make build`)", err)
+	}
+	return append(references(), measured...), nil
+}
+
 func (o options) runs(part string) bool { return slices.Contains(o.only, part) }
 
 func progress(text string) { fmt.Fprintln(os.Stderr, "bench:", text) }
+
+// bench is a run on a cluster.
+type bench struct {
+	options
+	*results
+	cluster  *cluster
+	subjects []subject
+	dir      string // of all programs
+}
 
 // onCluster runs the parts that need nodes and an API server.
 func (r *results) onCluster(ctx context.Context, o options, subjects []subject, dir string) (err error) {
@@ -168,44 +187,58 @@ func (r *results) onCluster(ctx context.Context, o options, subjects []subject, 
 	if err := c.addNodes(1, dir, max(o.size.perRound, slices.Max(o.size.bursts), o.size.podsPerNode)); err != nil {
 		return err
 	}
-	busy := slices.DeleteFunc(slices.Clone(subjects), func(s subject) bool { return !s.del })
-	steps := []struct {
-		part, what string
-		run        func() error
+	b := &bench{options: o, results: r, cluster: c, subjects: subjects, dir: dir}
+	for _, p := range []struct {
+		name, what string
+		run        func(context.Context) error
 	}{
-		{"start", "what a program costs before it does anything", func() (err error) {
-			r.files = runSizes(dir)
-			r.starts, err = runStarts(ctx, c.nodes[0], dir, o)
-			return err
-		}},
-		{"add", "ADD and DEL one after another", func() (err error) {
-			r.sequences, err = runSequences(ctx, c, subjects, o.size)
-			return err
-		}},
-		{"burst", "many at once on one node", func() (err error) {
-			r.bursts, err = runBursts(ctx, c, busy, o.size)
-			return err
-		}},
-		{"nodes", "many nodes", func() (err error) {
-			if err := c.addNodes(o.size.nodes, dir, o.size.podsPerNode); err != nil {
-				return err
-			}
-			r.nodes, err = runNodes(ctx, c, busy, o.size)
-			return err
-		}},
-		{"requests", "what the API server is asked", func() (err error) {
-			r.asked, err = runRequests(ctx, c, subjects, dir)
-			return err
-		}},
-	}
-	for _, s := range steps {
-		if !o.runs(s.part) {
+		{"start", "what a program costs before it does anything", b.starts},
+		{"add", "ADD and DEL one after another", b.sequences},
+		{"burst", "many at once on one node", b.bursts},
+		{"nodes", "many nodes", b.nodes},
+		{"requests", "what the API server is asked", b.requests},
+	} {
+		if !o.runs(p.name) {
 			continue
 		}
-		progress(s.part + ": " + s.what)
-		if err := s.run(); err != nil {
-			return fmt.Errorf("%s: %w", s.part, err)
+		progress(p.name + ": " + p.what)
+		if err := p.run(ctx); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
 		}
 	}
 	return nil
+}
+
+func (b *bench) starts(ctx context.Context) (err error) {
+	b.results.files = runSizes(b.dir)
+	b.results.starts, err = runStarts(ctx, b.cluster.nodes[0], b.dir, b.options)
+	return err
+}
+
+func (b *bench) sequences(ctx context.Context) (err error) {
+	b.results.sequences, err = runSequences(ctx, b.cluster, b.subjects, b.size)
+	return err
+}
+
+func (b *bench) bursts(ctx context.Context) (err error) {
+	b.results.bursts, err = runBursts(ctx, b.cluster, b.busy(), b.size)
+	return err
+}
+
+func (b *bench) nodes(ctx context.Context) (err error) {
+	if err := b.cluster.addNodes(b.size.nodes, b.dir, b.size.podsPerNode); err != nil {
+		return err
+	}
+	b.results.nodes, err = runNodes(ctx, b.cluster, b.busy(), b.size)
+	return err
+}
+
+func (b *bench) requests(ctx context.Context) (err error) {
+	b.results.asked, err = runRequests(ctx, b.cluster, b.subjects, b.dir)
+	return err
+}
+
+// busy are the subjects that leave something behind.
+func (b *bench) busy() []subject {
+	return slices.DeleteFunc(slices.Clone(b.subjects), func(s subject) bool { return !s.del })
 }

@@ -2,11 +2,15 @@ package main
 
 import (
 	"bytes"
+	_ "embed"
 	"fmt"
 	"strings"
 	"time"
 	"unicode/utf8"
 )
+
+//go:embed intro.md
+var intro string
 
 // results are everything that a run has measured; a part that did not run is empty.
 type results struct {
@@ -52,7 +56,7 @@ func (t table) write(w *bytes.Buffer) {
 // markdown is the whole report.
 func (r *results) markdown() string {
 	var w bytes.Buffer
-	w.WriteString("# Benchmarks\n\nWritten by `make bench`; do not edit.\n\n")
+	w.WriteString(intro)
 	r.about.write(&w)
 	for _, section := range []func(*bytes.Buffer){
 		r.writeVerdicts, r.writeSequences, r.writeBursts, r.writeNodes, r.writeRequests, r.writeStarts, r.writeGoBenchmarks,
@@ -236,13 +240,13 @@ func (r *results) writeRequests(w *bytes.Buffer) {
 
 func (r *results) writeStarts(w *bytes.Buffer) {
 	if len(r.starts) > 0 {
-		fmt.Fprintf(w, "## Start of a program\n\n%d runs each, in turn.\n\n", len(r.starts[0].costs[0]))
+		fmt.Fprintf(w, "## Start of a program\n\n%d runs each, in turn.\n\n", len(r.starts[0].took))
 		t := table{{"", "ms", "p99", "CPU ms", "× empty", "MiB", "file MB"}}
-		empty := milliseconds(r.starts[0].costs.all(wall).median())
+		empty := milliseconds(r.starts[0].all(wall).median())
 		for _, s := range r.starts {
-			all := s.costs.all(wall)
+			all := s.all(wall)
 			t.row(s.name, fmt.Sprintf("%.2f", milliseconds(all.median())), fmt.Sprintf("%.2f", milliseconds(all.quantile(0.99))),
-				fmt.Sprintf("%.2f", milliseconds(s.costs.all(cpu).median())), times(milliseconds(all.median()), empty),
+				fmt.Sprintf("%.2f", milliseconds(s.all(cpu).median())), times(milliseconds(all.median()), empty),
 				mebibytes(s.size.peak), fmt.Sprintf("%.1f", float64(s.bytes)/1e6))
 		}
 		t.write(w)

@@ -5,15 +5,23 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 )
 
 // start is what a program costs before it does anything.
 type start struct {
-	name  string
-	bytes int64
-	costs costs // of printing its version
-	size  footprint
+	name, program string
+	args          []string
+	bytes         int64
+	took          []cost
+	size          footprint
 }
+
+func (s start) execution() execution {
+	return execution{program: cniBin + "/" + s.program, args: s.args}
+}
+
+func (s start) all(of func(cost) time.Duration) durations { return costs{s.took}.all(of) }
 
 // versioned are our programs that answer -v; a runtime starts them for every pod.
 var versioned = []string{"calico", "calico-ipam"}
@@ -21,40 +29,33 @@ var versioned = []string{"calico", "calico-ipam"}
 // shipped are all programs that the image puts on a host.
 var shipped = []string{"calico", "calico-ipam", "portmap", "bandwidth", "loopback", "install", "node"}
 
-// runStarts lets an empty program and ours print their version in turn.
+// runStarts lets an empty program and ours print their version in turn. What another plugin answers to -v is its own affair.
 func runStarts(ctx context.Context, n *node, dir string, o options) ([]start, error) {
-	all := []start{{name: nameEmpty}}
-	programs := []execution{{program: cniBin + "/empty"}}
+	all := []start{{name: nameEmpty, program: "empty"}}
 	for _, name := range versioned {
-		if o.conf != "" {
-			break // another plugin's answer to -v, if it has one, is its own
+		if o.conf == "" {
+			all = append(all, start{name: "`" + name + " -v`", program: name, args: []string{"-v"}})
 		}
-		all = append(all, start{name: "`" + name + " -v`"})
-		programs = append(programs, execution{program: cniBin + "/" + name, args: []string{"-v"}})
-	}
-	for i, e := range programs {
-		info, err := os.Stat(filepath.Join(dir, filepath.Base(e.program)))
-		if err != nil {
-			return nil, fmt.Errorf("find program: %w (run `make build`)", err)
-		}
-		all[i].bytes = info.Size()
-		all[i].costs = costs{nil}
 	}
 	for range o.size.starts {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		for i, e := range programs {
-			took, _, err := n.run(e)
+		for i := range all {
+			took, _, err := n.run(all[i].execution())
 			if err != nil {
 				return nil, err
 			}
-			all[i].costs[0] = append(all[i].costs[0], took)
+			all[i].took = append(all[i].took, took)
 		}
 	}
-	for i, e := range programs {
-		var err error
-		if all[i].size, err = n.trace(e); err != nil {
+	for i := range all {
+		info, err := os.Stat(filepath.Join(dir, all[i].program))
+		if err != nil {
+			return nil, fmt.Errorf("find program: %w (run `make build`)", err)
+		}
+		all[i].bytes = info.Size()
+		if all[i].size, err = n.trace(all[i].execution()); err != nil {
 			return nil, err
 		}
 	}
