@@ -24,6 +24,8 @@ func TestTypes(t *testing.T) {
 		{(*Node)(nil), "v1", "nodes", false},
 		{(*Namespace)(nil), "v1", "namespaces", false},
 		{(*Pod)(nil), "v1", "pods", true},
+		{(*WorkloadEndpoint)(nil), "projectcalico.org/v3", "workloadendpoints", true},
+		{(*Profile)(nil), "projectcalico.org/v3", "profiles", false},
 	} {
 		got := c.obj.ResourceType()
 		if got.APIVersion() != c.apiVersion || got.Plural != c.plural || got.Namespaced != c.namespaced {
@@ -98,5 +100,22 @@ func TestListAppend(t *testing.T) {
 	}
 	if err := list.Append(json.RawMessage(`{"spec":{"block":[]}}`)); err == nil {
 		t.Error("an item of another shape was accepted")
+	}
+}
+
+// A list is filled by objects as by their JSON: what is marked deleted, or of another kind, does not get in.
+func TestListAdd(t *testing.T) {
+	var list IPAMHandleList
+	for _, name := range []string{"a", "marked", "b"} {
+		item, ok := list.NewItem().(*IPAMHandle)
+		if !ok {
+			t.Fatalf("an item of an IPAMHandleList is a %T", list.NewItem())
+		}
+		item.Name, item.Spec.Deleted = name, name == "marked"
+		list.Add(item)
+	}
+	list.Add(&IPPool{})
+	if len(list.Items) != 2 || list.Items[0].Name != "a" || list.Items[1].Name != "b" {
+		t.Errorf("items %+v, want a and b", list.Items)
 	}
 }

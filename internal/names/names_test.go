@@ -61,6 +61,18 @@ func FuzzParseBlock(f *testing.F) {
 	})
 }
 
+func TestWorkloadEndpoint(t *testing.T) {
+	for _, c := range []struct{ node, orchestrator, workload, ifName, want string }{
+		{"n-1", "k8s", "web-0", "eth0", "n--1-k8s-web--0-eth0"},
+		{"node.example", "cni", "3f2c9a", "net-1", "node.example-cni-3f2c9a-net--1"},
+		{"n1", "cni", "3f2c9a", "", "n1-cni-3f2c9a-"}, // what those of all interfaces begin with
+	} {
+		if got := WorkloadEndpoint(c.node, c.orchestrator, c.workload, c.ifName); got != c.want {
+			t.Errorf("name %q, want %q", got, c.want)
+		}
+	}
+}
+
 func TestAffinity(t *testing.T) {
 	cidr := netip.MustParsePrefix("192.168.154.0/26")
 	if got, want := Affinity("gold-node", cidr), "gold-node-192-168-154-0-26"; got != want {
