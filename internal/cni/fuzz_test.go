@@ -1,9 +1,13 @@
 package cni
 
 import (
+	"encoding/json"
 	"errors"
+	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -87,6 +91,78 @@ func FuzzAnnotations(f *testing.F) {
 				if !addr.IsValid() || addr.Is4In6() || addr.Zone() != "" {
 					t.Errorf("annotation %s %q: address %v", a.Key, ofPod, addr)
 				}
+			}
+		}
+	})
+}
+
+// FuzzHostLocal reads IPAM sections of host-local.
+func FuzzHostLocal(f *testing.F) {
+	for _, seed := range []string{
+		`{"type":"host-local","subnet":"usePodCidr"}`, `{"type":"host-local","ranges":[[{"subnet":"usePodCidrIPv6"}],[]]}`,
+		`{"type":"host-local","ranges":[null,[null]],"routes":[null]}`, `{"type":"host-local","subnet":null,"routes":[{"dst":"10.0.0.0/8"}]}`,
+		`{"type":"host-local","ranges":{}}`, `{"type":"host-local","Subnet":"usePodCidr"}`, `{"type":"host-local","routes":[{"dst":"::/0"}]}`,
+	} {
+		f.Add(seed)
+	}
+	cidrs := &podCIDRs{v4: "10.244.3.0/24", v6: "fd00:3::/64"}
+	f.Fuzz(func(t *testing.T, ipam string) {
+		if !json.Valid([]byte(ipam)) {
+			return
+		}
+		stdin := edited(t, map[string]string{"ipam": ipam})
+		conf, err := readConf(stdin, noEnv)
+		if err != nil {
+			wantCode(t, err)
+			return
+		}
+		if routes, err := conf.podRoutes(); err != nil {
+			wantCode(t, err)
+		} else if slices.ContainsFunc(routes, func(p netip.Prefix) bool { return !p.IsValid() || p != p.Masked() }) {
+			t.Errorf("%s: routes %v", ipam, routes)
+		}
+		words, err := conf.IPAM.words()
+		if err != nil {
+			wantCode(t, err)
+			return
+		}
+		filled, err := editIPAM(stdin, cidrs.fillIn)
+		if err != nil {
+			return // in a form that only words accepts
+		}
+		again, err := readConf(filled, noEnv)
+		if err != nil {
+			t.Fatalf("host-local is given what is refused: %v in %s", err, filled)
+		}
+		if left, err := again.IPAM.words(); err != nil || len(left) > 0 {
+			t.Errorf("%s with words %v: %v are left in %s (%v)", ipam, words, left, filled, err)
+		}
+	})
+}
+
+// FuzzLease reads a directory of host-local with files of any name and content.
+func FuzzLease(f *testing.F) {
+	for _, seed := range [][2]string{
+		{"10.0.0.5", "c1\r\neth0"}, {"10.0.0.5", "c1"}, {"fd00::5", ""}, {"lock", ""}, {"last_reserved_ip.0", "10.0.0.5"},
+		{"10.0.0.5", "../../etc\n"}, {"10.0.0.5", "a b"}, {"::ffff:10.0.0.5", "c1\n"},
+	} {
+		f.Add(seed[0], seed[1])
+	}
+	f.Fuzz(func(t *testing.T, name, content string) {
+		dir := t.TempDir()
+		if filepath.Base(name) != name || os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600) != nil {
+			return
+		}
+		leases, err := readLeases(dir)
+		if err != nil {
+			if !strings.Contains(err.Error(), name) {
+				t.Errorf("error %v does not name the file %q", err, name)
+			}
+			return
+		}
+		for _, l := range leases {
+			if !l.address.IsValid() || l.address.Is4In6() || strings.ContainsAny(l.container, "/ \r\n") || filepath.Dir(l.path) != dir {
+				t.Errorf("file %q with %q is read as %+v", name, content, l)
 			}
 		}
 	})

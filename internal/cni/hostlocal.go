@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -60,8 +61,10 @@ func (d *delegated) stdinForDel() ([]byte, error) {
 	}
 	return editIPAM(d.stdin, func(ipam map[string]json.RawMessage) error {
 		// All other ranges would overlap with these.
-		for _, key := range []string{"subnet", "rangeStart", "rangeEnd", "gateway"} {
-			delete(ipam, key)
+		for key := range ipam {
+			if slices.ContainsFunc([]string{"subnet", "rangeStart", "rangeEnd", "gateway", "ranges"}, func(k string) bool { return strings.EqualFold(k, key) }) {
+				delete(ipam, key)
+			}
 		}
 		ipam["ranges"] = json.RawMessage(`[[{"subnet":"0.0.0.0/0"}],[{"subnet":"::/0"}]]`)
 		return nil
@@ -129,12 +132,25 @@ func (c *ipamConf) words() ([]string, error) {
 	}
 	for _, set := range sets {
 		for _, r := range set {
-			if err := note(r["subnet"]); err != nil {
-				return nil, badIPAM("ranges", err)
+			for _, key := range keysLike(r, "subnet") {
+				if err := note(r[key]); err != nil {
+					return nil, badIPAM("ranges", err)
+				}
 			}
 		}
 	}
 	return words, nil
+}
+
+// keysLike returns the keys that are a name but for their case: host-local's decoder, Go's, takes each of them for it.
+func keysLike(of map[string]json.RawMessage, name string) []string {
+	var keys []string
+	for key := range of {
+		if strings.EqualFold(key, name) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
 }
 
 // fillIn puts the CIDRs in the place of the words.
@@ -142,27 +158,43 @@ func (p *podCIDRs) fillIn(ipam map[string]json.RawMessage) error {
 	if err := p.fillInSubnet(ipam); err != nil {
 		return err
 	}
-	sets, err := optional[[][]ipamRange](ipam["ranges"])
+	for _, key := range keysLike(ipam, "ranges") {
+		var err error
+		if ipam[key], err = p.fillInRanges(ipam[key]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *podCIDRs) fillInRanges(text json.RawMessage) (json.RawMessage, error) {
+	sets, err := optional[[][]ipamRange](text)
 	if err != nil || sets == nil {
-		return err
+		return text, err
 	}
 	for _, set := range sets {
 		for _, r := range set {
 			if err := p.fillInSubnet(r); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return json.Marshal(sets)
+}
+
+func (p *podCIDRs) fillInSubnet(of ipamRange) error {
+	for _, key := range keysLike(of, "subnet") {
+		subnet, err := optional[string](of[key])
+		if err != nil {
+			return err
+		}
+		if cidr, ok := p.word(subnet); ok {
+			if of[key], err = json.Marshal(cidr); err != nil {
 				return err
 			}
 		}
 	}
-	ipam["ranges"], err = json.Marshal(sets)
-	return err
-}
-
-func (p *podCIDRs) fillInSubnet(of ipamRange) error {
-	subnet, err := optional[string](of["subnet"])
-	if cidr, ok := p.word(subnet); ok && err == nil {
-		of["subnet"], err = json.Marshal(cidr)
-	}
-	return err
+	return nil
 }
 
 // editIPAM changes the IPAM section of a configuration and leaves all else as it is.
