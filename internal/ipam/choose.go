@@ -220,7 +220,7 @@ func coveredBy(cidr netip.Prefix, ranges []netip.Prefix) (netip.Prefix, bool) {
 // takenBlocks returns a test whether a block of the pool overlaps one that exists. A blockSize that changed leaves blocks
 // of another size, so that names do not tell.
 func takenBlocks(st *State, p Pool) func(netip.Prefix) bool {
-	sameSize := map[netip.Prefix]bool{}
+	sameSize := make(map[netip.Prefix]bool, len(st.Taken))
 	var others []netip.Prefix
 	for _, cidr := range st.Taken {
 		switch {

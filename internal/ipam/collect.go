@@ -15,7 +15,6 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
-	"github.com/tortie-net/tortie/internal/names"
 )
 
 // Collection says which containers of a host live, so that what others hold can be freed.
@@ -167,36 +166,3 @@ func (r *reaper) forget(ctx context.Context, handle string, done []netip.Prefix)
 	}
 	return nil
 }
-
-// Holds returns nil if a handle holds all of the addresses, and else an error that wraps ErrNotHeld and names those that it
-// does not.
-func (c *Client) Holds(ctx context.Context, handle string, addrs []netip.Addr) error {
-	held, err := c.Addresses(ctx, handle)
-	if err != nil {
-		return err
-	}
-	missing := slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return slices.Contains(held, a) })
-	if len(missing) > 0 {
-		return fmt.Errorf("%w: handle %s holds %s, and not %s", ErrNotHeld, names.Handle(handle), held, missing)
-	}
-	return nil
-}
-
-// Room returns nil if a request could be served now, and else why not: an error that wraps ErrNoPool, ErrExhausted,
-// ErrBlockLimit or an error of the datastore. It writes nothing, and so promises nothing.
-func (c *Client) Room(ctx context.Context, req Request, known *Known) error {
-	v := newView(c, req.Host, known)
-	_, err := v.decide(ctx, &req, func(ctx context.Context, n *need) error {
-		if n.reclaim != nil {
-			return errReclaimable
-		}
-		return v.fetch(ctx, n, nil)
-	})
-	if errors.Is(err, errReclaimable) {
-		return nil
-	}
-	return err
-}
-
-// errReclaimable: there is room in a block that its owner does not use.
-var errReclaimable = errors.New("a block can be reclaimed")

@@ -1,7 +1,8 @@
 // Package ipam assigns and releases addresses in blocks that Calico's IPAM shares.
 //
-// Its core is pure: block.go, handle.go, pool.go and plan.go turn what was read into an ordered list of writes. client.go
-// reads, plans, commits and, when somebody else was faster, reads and plans again: the only loop.
+// Its core is pure: block.go, affinity.go, handle.go and pool.go check and change objects in memory; choose.go and explicit.go
+// find an address; plan.go turns what was read (state.go) into an ordered list of writes, or says what else must be read.
+// view.go reads that, attempt.go, release.go and collect.go commit and, when somebody else was faster, plan again.
 //
 // The order of writes makes every crash repairable. To claim a block: affinity pending, block, affinity confirmed. To assign
 // an address: handle, then block. To release one: block, then handle. So a crash leaves at worst a pending affinity or a

@@ -72,7 +72,9 @@ func use(t *testing.T, store datastore.Store) {
 	for _, do := range []func() error{
 		func() error { return c.Room(t.Context(), podRequest("node-a", ""), nil) },
 		func() error { return assignPod("net.h")(t.Context(), c) },
-		func() error { return begin(knownTo(t, store, "node-a"), podRequest("node-a", "net.new"))(t.Context(), c) },
+		func() error {
+			return begin(knownTo(t, store, "node-a"), podRequest("node-a", "net.new"))(t.Context(), c)
+		},
 		func() error { return assignExplicitly(t, c, "net.wish", "10.0.0.14") },
 		func() error { return releasePod("net.h")(t.Context(), c) },
 		func() error { return releasePod("net.new")(t.Context(), c) },

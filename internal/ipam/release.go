@@ -183,25 +183,3 @@ func (c *Client) readClaim(ctx context.Context, owner string, b *Block) (claim *
 	})
 	return claim, unchanged, g.Wait()
 }
-
-// Addresses returns the addresses that a handle holds now, none if it does not exist.
-func (c *Client) Addresses(ctx context.Context, handle string) ([]netip.Addr, error) {
-	h, err := c.readHandle(ctx, handle)
-	if err != nil || h == nil {
-		return nil, err
-	}
-	blocks, err := c.readBlocks(ctx, handleBlocks(h))
-	if err != nil {
-		return nil, err
-	}
-	var held []netip.Addr
-	for _, b := range blocks {
-		if b.damage != nil {
-			return nil, b.damage
-		}
-		if b.block != nil {
-			held = append(held, b.block.Held(handle)...)
-		}
-	}
-	return held, nil
-}

@@ -1,0 +1,25 @@
+package ipam
+
+import (
+	"context"
+	"errors"
+)
+
+// Room returns nil if a request could be served now, and else why not: an error that wraps ErrNoPool, ErrExhausted,
+// ErrBlockLimit or an error of the datastore. It writes nothing, and so promises nothing.
+func (c *Client) Room(ctx context.Context, req Request, known *Known) error {
+	v := newView(c, req.Host, known)
+	_, err := v.decide(ctx, &req, func(ctx context.Context, n *need) error {
+		if n.reclaim != nil {
+			return errReclaimable
+		}
+		return v.fetch(ctx, n, nil)
+	})
+	if errors.Is(err, errReclaimable) {
+		return nil
+	}
+	return err
+}
+
+// errReclaimable: there is room in a block that its owner does not use.
+var errReclaimable = errors.New("a block can be reclaimed")
