@@ -31,19 +31,21 @@ var codes = []struct {
 	remedy string
 }{
 	{datastore.ErrUnauthorized, codeUnauthorized, "the token in the plugins' kubeconfig is expired or lacks permissions: " +
-		"see the log of container install of tortie-node on this node, and kubectl describe clusterrole tortie-cni"},
+		"see the log of container install of tortie-node on this node, and kubectl describe clusterrole tortie-cni; " +
+		"or, if etcd is the datastore, its user's password or role is wrong"},
 	{ipam.ErrNoPool, codeNoPool, ""},
 	{ipam.ErrExhausted, codeExhausted, ""},
 	{ipam.ErrBlockLimit, codeExhausted, ""},
 	{ipam.ErrTaken, codeTaken, "the address was asked for by an annotation ipAddrs or by IP in CNI_ARGS"},
 	{errDatastoreNotReady, types.ErrTryAgainLater, ""},
 	{datastore.ErrUnavailable, types.ErrTryAgainLater,
-		"check that the API server runs and that this node reaches the address in the plugins' kubeconfig; the runtime tries again"},
+		"check that the API server runs, or etcd if that is the datastore, and that this node reaches its address in the plugins' kubeconfig " +
+			"or configuration; the runtime tries again"},
 	{datastore.ErrConflict, types.ErrTryAgainLater, ""},
 	{datastore.ErrExists, types.ErrTryAgainLater, ""},
 	{datastore.ErrNotFound, types.ErrInternal, "a Node that is not called as the plugin's nodename says, or a cluster without the " +
 		"definitions of crd.projectcalico.org, which the chart installs"},
-	{context.DeadlineExceeded, types.ErrTryAgainLater, "the API server or this node is too slow; the runtime tries again"},
+	{context.DeadlineExceeded, types.ErrTryAgainLater, "the datastore, the API server or this node is too slow; the runtime tries again"},
 }
 
 // failure gives err a code, unless it carries one already. nil stays nil.

@@ -321,6 +321,45 @@ func TestEtcdNotReady(t *testing.T) {
 	}
 }
 
+// The verbs about the node: STATUS says what an ADD would meet, CHECK what has changed, GC takes what is not listed.
+func TestNodeVerbsOnEtcd(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, newHost(t), "plain-node")
+	verb := func(command string, more map[string]any, c *plain) answer {
+		more["cniVersion"] = "1.1.0"
+		conf, err := json.Marshal(s.conf("net1", more))
+		if err != nil {
+			t.Fatal(err)
+		}
+		call := call{plugin: "calico", command: command, path: "/opt/cni/bin", stdin: string(conf)}
+		if c != nil {
+			call.container, call.netns, call.ifName = c.id, c.netns, "eth0"
+		}
+		return s.host.call(t, call)
+	}
+	kept, leaked := s.container(t, "kept"), s.container(t, "leaked")
+	added := kept.call(t, "calico", "ADD", "net1", "eth0").ok(t)
+	leaked.call(t, "calico", "ADD", "net1", "eth0").ok(t)
+	verb("STATUS", map[string]any{}, nil).ok(t)
+	verb("CHECK", map[string]any{"prevResult": json.RawMessage(added.stdout)}, kept).ok(t)
+	listed := []map[string]string{{"containerID": kept.id, "ifname": "eth0"}}
+	for range 2 {
+		verb("GC", map[string]any{"cni.dev/valid-attachments": listed}, nil).ok(t)
+		if handles, _ := s.holders(t); cmp.Diff([]string{"net1." + kept.id}, handles) != "" || s.exists(t, leaked.endpointObject("eth0")) {
+			t.Errorf("after GC: handles %v", handles)
+		}
+	}
+	if !s.exists(t, kept.endpointObject("eth0")) {
+		t.Error("GC took the endpoint of a container that is listed")
+	}
+	if err := s.etcd.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if e := verb("STATUS", map[string]any{}, nil).failure(t); e.Code != 50 || !strings.Contains(e.Msg, s.endpoint) {
+		t.Errorf("STATUS without etcd: %+v", e)
+	}
+}
+
 // A pod whose endpoint is noted in etcd: the pod is read from the API server and not written there.
 func TestPodOnEtcd(t *testing.T) {
 	t.Parallel()

@@ -228,20 +228,22 @@ func (w *sweep) free(ctx context.Context) error {
 	errs = append(errs, err)
 	for _, h := range freed {
 		w.log.Info("freed the addresses of a container that the runtime does not list", "handle", h.Handle, "addresses", h.Addresses)
-		if err := podnet.Forget(h.Addresses); err != nil {
-			w.log.Warn("connections of addresses may be remembered until they time out", "addresses", h.Addresses, "err", err)
-		}
+		w.freed = append(w.freed, h.Addresses...)
 	}
+	w.forget(nil)
 	return errors.Join(errs...)
 }
 
 // clear takes the addresses off the holder's pod, if it says that it has them from that container.
 func (w *sweep) clear(ctx context.Context, h ipam.Holder, id string) error {
-	if h.Attrs["namespace"] == "" || h.Attrs["pod"] == "" {
-		return nil
-	}
 	entry := journal.Entry{
 		Network: w.conf.Name, Namespace: h.Attrs["namespace"], Pod: h.Attrs["pod"], ContainerID: id, IfName: podnote.Primary,
+	}
+	if w.conf.DatastoreType == datastoreEtcd {
+		return (&objectEndpoint{w.of(entry)}).clearAll(ctx)
+	}
+	if entry.Namespace == "" || entry.Pod == "" {
+		return nil
 	}
 	return w.of(entry).endpoint().clear(ctx)
 }

@@ -10,36 +10,24 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/names"
 )
 
 // A container that is no pod's has one interface of Calico's, whatever number of networks it is added to: each further one
 // gives it a profile, by which policy knows it, and no other address.
 
-// lister lists endpoints by the beginnings of their names, as only etcd can.
-type lister interface {
-	ListNamed(ctx context.Context, list api.ResourceList, namespace, prefix string) error
-}
-
 // join adds a container to a further network: it returns what the container has, or nil if this is the first network.
 func (s *session) join(ctx context.Context) (*types100.Result, error) {
-	store, ok := s.store.(lister)
-	if !ok || !s.plain() {
+	if !s.plain() {
 		return nil, nil
 	}
 	e := &objectEndpoint{s}
 	var first *api.WorkloadEndpoint
 	err := again(ctx, func() error {
-		var list api.WorkloadEndpointList
-		prefix := names.WorkloadEndpoint(s.node, orchestratorPlain, s.containerID, "")
-		if err := store.ListNamed(ctx, &list, plainNamespace, prefix); err != nil {
+		own, err := e.list(ctx)
+		if first = nil; err != nil || len(own) == 0 || !e.joined(&own[0]) {
 			return err
 		}
-		i := slices.IndexFunc(list.Items, func(w api.WorkloadEndpoint) bool { return w.Spec.ContainerID == s.containerID })
-		if first = nil; i < 0 || !e.joined(&list.Items[i]) {
-			return nil
-		}
-		first = &list.Items[i]
+		first = &own[0]
 		if slices.Contains(first.Spec.Profiles, s.conf.Name) {
 			return nil
 		}
@@ -57,8 +45,7 @@ func (s *session) join(ctx context.Context) (*types100.Result, error) {
 
 // joined says that an endpoint of this container was made by another network or for another interface.
 func (e *objectEndpoint) joined(w *api.WorkloadEndpoint) bool {
-	own := len(w.Spec.Profiles) == 0 || w.Spec.Profiles[0] == e.conf.Name
-	return e.plain() && (!own || w.Spec.Endpoint != e.ifName)
+	return e.plain() && (!e.ofNetwork(w) || w.Spec.Endpoint != e.ifName)
 }
 
 // joinedResult is what the container was given by its first network.

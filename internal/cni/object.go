@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
@@ -242,4 +243,44 @@ func (e *objectEndpoint) clear(ctx context.Context) error {
 		}
 		return e.store.Delete(ctx, w)
 	})
+}
+
+// clearAll removes the container's endpoints of this network, whatever their interfaces are called.
+func (e *objectEndpoint) clearAll(ctx context.Context) error {
+	return again(ctx, func() error {
+		own, err := e.list(ctx)
+		for i := range own {
+			if w := &own[i]; e.ofNetwork(w) {
+				err = errors.Join(err, e.store.Delete(ctx, w))
+			}
+		}
+		return err
+	})
+}
+
+// lister lists endpoints by the beginnings of their names, as only etcd can.
+type lister interface {
+	ListNamed(ctx context.Context, list api.ResourceList, namespace, prefix string) error
+}
+
+// list returns the container's endpoints.
+func (e *objectEndpoint) list(ctx context.Context) ([]api.WorkloadEndpoint, error) {
+	store, ok := e.store.(lister)
+	if !ok {
+		return nil, fmt.Errorf("%T lists no endpoints", e.store)
+	}
+	r := *e.request
+	r.ifName = ""
+	prefix := (&objectEndpoint{&session{request: &r}}).name()
+	var list api.WorkloadEndpointList
+	if err := store.ListNamed(ctx, &list, prefix.Namespace, prefix.Name); err != nil {
+		return nil, err
+	}
+	// With its dashes doubled, the name of an endpoint of pod web-0 begins like those of pod web.
+	return slices.DeleteFunc(list.Items, func(w api.WorkloadEndpoint) bool { return w.Spec.ContainerID != e.containerID }), nil
+}
+
+// ofNetwork says that an endpoint was made by this network, not by one that the container was in before.
+func (e *objectEndpoint) ofNetwork(w *api.WorkloadEndpoint) bool {
+	return !e.plain() || len(w.Spec.Profiles) == 0 || w.Spec.Profiles[0] == e.conf.Name
 }
