@@ -183,6 +183,7 @@ func (p *inProcess) releaseHandles(ctx context.Context, may clearance) error {
 			return cmp.Or(may.wait(), err)
 		}
 		p.log.Info("released", "handle", handle, "addresses", freed)
+		p.freed = append(p.freed, freed...)
 		if len(freed) > 0 {
 			break
 		}

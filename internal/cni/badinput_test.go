@@ -478,7 +478,7 @@ func TestProtocol(t *testing.T) {
 		{"no input", with(func(c *call) { c.stdin = "" }), types.ErrDecodingFailure, []string{"config"}},
 		{"wrong type", with(func(c *call) { c.stdin = s.conf(t, set("mtu", "1440")) }), types.ErrDecodingFailure, []string{"mtu"}},
 		{"no name", with(func(c *call) { c.stdin = s.conf(t, set("name", "")) }), types.ErrInvalidNetworkConfig, []string{"name"}},
-		{"newer version", version("1.1.0"), types.ErrIncompatibleCNIVersion, []string{"1.1.0", "1.0.0"}},
+		{"newer version", version("1.2.0"), types.ErrIncompatibleCNIVersion, []string{"1.2.0", "1.1.0"}},
 		{"no version", version("one"), types.ErrIncompatibleCNIVersion, []string{"one"}},
 	} {
 		for _, plugin := range []string{"calico", "calico-ipam"} {

@@ -88,11 +88,11 @@ func (p printed) addrs(ifName string) ([]netip.Addr, error) {
 			own.IPs = append(own.IPs, ip)
 		}
 	}
-	addrs, err := resultAddrs(&own)
-	if err != nil {
-		return nil, failure(types.ErrInvalidNetworkConfig, fmt.Errorf("prevResult: interface %s: %w", ifName, err))
+	if len(own.IPs) == 0 {
+		return nil, failure(types.ErrInvalidNetworkConfig, fmt.Errorf("prevResult has no address of interface %s", ifName))
 	}
-	return addrs, nil
+	addrs, err := resultAddrs(&own)
+	return addrs, failure(types.ErrInvalidNetworkConfig, err)
 }
 
 // expect puts the MTU and the MAC address of the result into what the link is compared with: the configured MTU may have

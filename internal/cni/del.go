@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -29,14 +31,16 @@ func del(ctx context.Context, log *slog.Logger, args *skel.CmdArgs) error {
 	if err := spareNode(s.netns); err != nil {
 		return err
 	}
-	unwired := begin(func() error {
-		_, err := podnet.Teardown(ctx, s.podConfig(log, nil))
+	var had []netip.Addr
+	unwired := begin(func() (err error) {
+		had, err = podnet.Teardown(ctx, s.podConfig(log, nil))
 		return err
 	})
 	released := s.release(ctx, unwired)
 	if err := unwired(); err != nil {
 		return fmt.Errorf("remove the pod's link: %w", err)
 	}
+	s.forget(had)
 	var later *postponed
 	if errors.As(released, &later) {
 		return s.postpone(ctx, later)
@@ -62,6 +66,17 @@ func (s *session) release(ctx context.Context, unwired func() error) error {
 		return nil
 	})
 	return s.addressing().del(ctx, clearance{unwired: unwired, noted: noted})
+}
+
+// forget ends the connections of addresses that were released though the kernel had no link with them any more.
+func (s *session) forget(known []netip.Addr) {
+	left := slices.DeleteFunc(slices.Clone(s.freed), func(a netip.Addr) bool { return slices.Contains(known, a) })
+	if len(left) == 0 {
+		return
+	}
+	if err := podnet.Forget(left); err != nil {
+		s.log.Warn("connections of addresses may be remembered until they time out", "addresses", left, "err", err)
+	}
 }
 
 // postponed is why the datastore cannot be told anything now.

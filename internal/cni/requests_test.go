@@ -70,7 +70,7 @@ func TestRequests(t *testing.T) {
 	}
 	asked("the first ADD on a node", first.add(t), slices.Concat(requestsOfCalico, requestsOfFirstAdd))
 	added := asked("ADD", s.add(t), slices.Concat(requestsOfCalico, requestsOfAdd))
-	asked("CHECK", s.check(t, added), nil) // the kernel has all that CHECK looks at
+	asked("CHECK", s.check(t, added), []string{"calico GET ipamhandles", "calico GET ipamblocks"}) // the kernel knows all else
 	asked("DEL", s.del(t), requestsOfDel)
 	asked("DEL again", s.del(t), requestsOfDelAgain)
 	w.api.delete(t, "Pod", w.name, "web")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -24,7 +25,8 @@ type session struct {
 	kube  *kubernetes.Store // pods and namespaces; nil if they are not read
 	facts *facts.Facts      // nil: there are none that can be used
 	began time.Time
-	work  *workload // whom the container belongs to, once that was read; only for what is noted in etcd
+	freed []netip.Addr // by a release
+	work  *workload    // whom the container belongs to, once that was read; only for what is noted in etcd
 }
 
 // open prepares a session for a container. No request is made.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -23,6 +24,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/podnet"
+	"github.com/tortie-net/tortie/internal/sysctl"
 )
 
 // hostVeth is the node's end of the sandbox's link.
@@ -256,6 +258,39 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 		{"link removed", func(t *testing.T, s *sandbox, _ netip.Prefix) {
 			must(t, s.ns.Conn.DeleteLink(s.ns.Link(t, "eth0").Index))
 		}, func(s *sandbox, _ netip.Prefix) string { return s.hostVeth() }},
+		{"another MAC", func(t *testing.T, s *sandbox, _ netip.Prefix) {
+			must(t, s.ns.Conn.SetHardwareAddr(s.ns.Link(t, "eth0").Index, net.HardwareAddr{2, 0, 0, 0, 0, 9}))
+		}, func(*sandbox, netip.Prefix) string { return "address of the pod's eth0 is 02:00:00:00:00:09, want " }},
+		{"pod's gateway removed", func(t *testing.T, s *sandbox, _ netip.Prefix) {
+			s.ns.Run(t, "ip", "route", "del", "169.254.1.1")
+		}, func(*sandbox, netip.Prefix) string { return "the pod lacks the route to 169.254.1.1/32 through eth0" }},
+		{"node's route elsewhere", func(t *testing.T, s *sandbox, a netip.Prefix) {
+			w.host.Run(t, "ip", "route", "replace", a.String(), "dev", "eth0")
+		}, func(s *sandbox, a netip.Prefix) string {
+			return "the node's route to " + a.String() + " does not lead through " + s.hostVeth()
+		}},
+		{"parameter of the node's end", func(t *testing.T, s *sandbox, _ netip.Prefix) {
+			w.host.Within(t, func() error {
+				return sysctl.DefaultRoot.Set(sysctl.Key{"net", "ipv4", "conf", s.hostVeth(), "proxy_arp"}, "0")
+			})
+		}, func(s *sandbox, _ netip.Prefix) string {
+			return "sysctl net/ipv4/conf/" + s.hostVeth() + `/proxy_arp is "0", want "1"`
+		}},
+		{"parameter of the pod", func(t *testing.T, s *sandbox, _ netip.Prefix) {
+			s.ns.Within(t, func() error { return sysctl.DefaultRoot.Set(sysctl.Key{"net", "ipv4", "ip_forward"}, "1") })
+		}, func(*sandbox, netip.Prefix) string { return `sysctl net/ipv4/ip_forward is "1", want "0"` }},
+		{"link of another container", func(t *testing.T, s *sandbox, _ netip.Prefix) {
+			w.host.Run(t, "ip", "link", "set", s.hostVeth(), "alias", podnet.Alias("net.other", "eth0"))
+		}, func(*sandbox, netip.Prefix) string {
+			return "eth0 of container other in network net) is another container's"
+		}},
+		{"address released", func(t *testing.T, s *sandbox, _ netip.Prefix) {
+			c := s.call(t, "DEL")
+			c.plugin = "calico-ipam"
+			w.host.call(t, c).ok(t)
+		}, func(s *sandbox, a netip.Prefix) string {
+			return "handle " + s.network() + "." + s.container + " holds [], and not [" + a.Addr().String() + "]"
+		}},
 	}
 	for i, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -269,6 +304,60 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 				t.Errorf("CHECK says %q, want %q in it", e.Msg, c.want(s, host))
 			}
 		})
+	}
+}
+
+// CHECK goes by the result of the whole list: what later plugins have added to it is not looked for, and what is another
+// pod's is refused.
+func TestCheckReadsTheResult(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s := w.newPod(t, "web")
+	added := s.add(t)
+	edited := func(edit func(res *types100.Result)) answer {
+		res := added.result(t)
+		edit(res)
+		text, err := json.Marshal(res)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.check(t, answer{stdout: string(text)})
+	}
+	edited(func(res *types100.Result) {
+		res.Interfaces = append(res.Interfaces, &types100.Interface{Name: "net1", Sandbox: s.netns})
+		res.IPs = append(res.IPs, &types100.IPConfig{Interface: types100.Int(2), Address: net.IPNet{IP: net.IP{192, 0, 2, 1}, Mask: net.CIDRMask(24, 32)}})
+	}).ok(t)
+	for want, edit := range map[string]func(*types100.Result){
+		"no interface " + s.hostVeth():  func(res *types100.Result) { res.Interfaces[0].Name = "cali00000000000" },
+		"mac of interface eth0":         func(res *types100.Result) { res.Interfaces[1].Mac = "mac" },
+		"lacks address 10.255.255.1/32": func(res *types100.Result) { res.IPs[0].Address.IP = net.IP{10, 255, 255, 1} },
+		"and not [10.255.255.1]":        func(res *types100.Result) { res.IPs[0].Address.IP = net.IP{10, 255, 255, 1} },
+		"no address of interface eth0":  func(res *types100.Result) { res.IPs[0].Interface = types100.Int(0) },
+	} {
+		if e := edited(edit).failure(t); !strings.Contains(e.Msg, want) {
+			t.Errorf("CHECK says %q, want %q in it", e.Msg, want)
+		}
+	}
+}
+
+// calico-ipam has a CHECK for the plugins that execute it.
+func TestCheckOfIPAM(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s := w.newPod(t, "web")
+	ipam := func(command string, edits ...func(map[string]any)) answer {
+		c := s.call(t, command, edits...)
+		c.plugin = "calico-ipam"
+		return w.host.call(t, c)
+	}
+	added := ipam("ADD").ok(t)
+	prev := set("prevResult", json.RawMessage(added.stdout))
+	if out := ipam("CHECK", prev).ok(t).stdout; out != "" {
+		t.Errorf("CHECK printed %q", out)
+	}
+	ipam("DEL").ok(t)
+	if e := ipam("CHECK", prev).failure(t); !strings.Contains(e.Msg, "holds []") {
+		t.Errorf("%+v", e)
 	}
 }
 
