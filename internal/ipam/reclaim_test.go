@@ -180,7 +180,13 @@ func TestGiveUpRefusesWhatIsUsed(t *testing.T) {
 	if err := client(store).giveUp(t.Context(), old); !datastore.Contended(err) {
 		t.Errorf("of a block as it was once: error %v, want a conflict", err)
 	}
-	if err := client(store).giveUp(t.Context(), stored("10.5.0.0/30", "node-b", "x")); !datastore.Contended(err) {
+	req := fromTiny("x")
+	req.Host = "node-b"
+	got := mustAssign(t, store, req)
+	read, err := client(store).readBlocks(t.Context(), cidrs("10.5.0.0/30"))
+	must(t, err)
+	if err := client(store).giveUp(t.Context(), read[0].block); !datastore.Contended(err) {
 		t.Errorf("of a block in use: error %v, want a conflict", err)
 	}
+	must(t, audit(store, map[string][]netip.Addr{"x": got}))
 }
