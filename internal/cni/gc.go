@@ -36,9 +36,9 @@ func gc(ctx context.Context, log *slog.Logger, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	sweep := sweep{session: s, valid: valid}
+	sweep := sweep{session: s, valid: valid, own: s.conf.IPAM.Type == calicoIPAM}
 	errs := []error{sweep.links(), sweep.holders(ctx), sweep.remove(ctx)}
-	if s.conf.IPAM.Type == calicoIPAM {
+	if sweep.own {
 		errs = append(errs, sweep.free(ctx))
 	} else {
 		errs = append(errs, (&delegated{s}).gc(ctx))
@@ -57,7 +57,7 @@ func ipamGC(ctx context.Context, log *slog.Logger, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	sweep := sweep{session: s, valid: valid}
+	sweep := sweep{session: s, valid: valid, own: true}
 	return errors.Join(sweep.holders(ctx), sweep.free(ctx))
 }
 
@@ -78,6 +78,7 @@ func (s *session) attachments() ([]types.GCAttachment, error) {
 type sweep struct {
 	*session
 	valid []types.GCAttachment
+	own   bool // this process assigns the addresses
 
 	all    []podnet.Link // of the node
 	stale  []podnet.Link // of containers, or of their interfaces, that are not listed
@@ -112,7 +113,7 @@ func (w *sweep) links() (err error) {
 
 // holders looks for addresses of containers that are not listed, and for the links of those that have no alias.
 func (w *sweep) holders(ctx context.Context) error {
-	if w.conf.IPAM.Type != calicoIPAM {
+	if !w.own {
 		return nil
 	}
 	if err := w.ready(ctx); err != nil {
