@@ -33,7 +33,7 @@ const (
 
 	// agentAway is how long the agent may be silent before STATUS takes it for gone. The node is then not ready, and after five
 	// more minutes Kubernetes deletes its pods, which still work: so no restart or upgrade of the agent may take as long, not
-	// even with an image to be pulled again after the kubelet's longest pause of five minutes (docs/design/agent.md).
+	// even with an image to be pulled again after the kubelet's longest pause of five minutes (docs/design/wiring.md).
 	agentAway = 10 * time.Minute
 
 	// accessTime is for how long STATUS believes that the API server accepts the plugins' token.
