@@ -30,7 +30,7 @@ const (
 // client sends requests to one member at a time. Requests that run at once share one connection.
 type client struct {
 	scheme         string
-	tls            func(servers []string) http.RoundTripper
+	connect        func(servers []string) http.RoundTripper
 	user, password string
 	timeout        time.Duration // of one try
 
@@ -54,13 +54,13 @@ func newClient(cfg Config) (*client, error) {
 	}
 	c := &client{
 		scheme:  scheme,
-		tls:     func(servers []string) http.RoundTripper { return dialer.Transport(t, servers...) },
+		connect: func(servers []string) http.RoundTripper { return dialer.Transport(t, servers...) },
 		timeout: requestTimeout,
 		servers: servers,
 		noAuth:  cfg.Username == "" || cfg.Password == "",
 		user:    cfg.Username, password: cfg.Password,
 	}
-	c.http = &http.Client{Transport: c.tls(servers)}
+	c.http = &http.Client{Transport: c.connect(servers)}
 	return c, nil
 }
 
@@ -100,14 +100,14 @@ func (c *client) call(ctx context.Context, r rpc) ([]byte, error) {
 
 // try sends a request once and says whether it may be sent again.
 func (c *client) try(ctx context.Context, r rpc) (data []byte, again bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	limited, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	token, err := c.authenticate(ctx)
+	token, err := c.authenticate(limited)
 	if err != nil {
-		return nil, c.passing(ctx, err), err
+		return nil, c.passing(limited, err), err
 	}
 	member, target := c.member()
-	data, err = unary(ctx, member, target+r.method, token, r.msg)
+	data, err = unary(limited, member, target+r.method, token, r.msg)
 	switch {
 	case err == nil:
 		return data, false, nil
@@ -117,8 +117,9 @@ func (c *client) try(ctx context.Context, r rpc) (data []byte, again bool, err e
 	case !c.passing(ctx, err):
 		return nil, false, err
 	}
-	c.next(member)
-	return nil, r.read || untaken(err), err
+	// A read that has waited for one member's answer in vain does not wait for the same one's again.
+	elsewhere := c.next(member) || limited.Err() == nil
+	return nil, r.read && elsewhere || untaken(err), err
 }
 
 // member returns the way to the member in use.
@@ -128,16 +129,17 @@ func (c *client) member() (*http.Client, string) {
 	return c.http, c.scheme + "://" + c.servers[0]
 }
 
-// next puts the first member last, unless somebody else did already.
-func (c *client) next(failed *http.Client) {
+// next puts the first member last, unless somebody else did already. It returns false if there is no other.
+func (c *client) next(failed *http.Client) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.http != failed || len(c.servers) == 1 {
-		return
+		return len(c.servers) > 1
 	}
 	c.servers = append(slices.Clone(c.servers[1:]), c.servers[0])
-	c.http = &http.Client{Transport: c.tls(c.servers)}
+	c.http = &http.Client{Transport: c.connect(c.servers)}
 	failed.CloseIdleConnections()
+	return true
 }
 
 // authenticate returns a token, or none if the cluster wants none.

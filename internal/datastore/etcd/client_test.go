@@ -145,6 +145,21 @@ func TestNextMember(t *testing.T) {
 	}
 }
 
+// A member that accepts and says nothing costs one request its time; that one, if it is a read, and the others go on elsewhere.
+func TestSilentMemberIsLeft(t *testing.T) {
+	t.Parallel()
+	silent := newFaulty(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	good := newFaulty(t, one)
+	s := open(t, Config{Endpoints: []string{silent.URL, good.URL}})
+	s.client.timeout = 200 * time.Millisecond
+	for range 3 {
+		must(t, get(t.Context(), s))
+	}
+	if len(silent.requests()) != 1 || len(good.requests()) != 3 {
+		t.Errorf("%d requests to the silent member, want 1; %d to the good one, want 3", len(silent.requests()), len(good.requests()))
+	}
+}
+
 // A token is fetched once for all, and anew when etcd does not take it any more; a write may be sent again then.
 func TestTokens(t *testing.T) {
 	t.Parallel()
