@@ -87,7 +87,7 @@ func (p *inProcess) finish(ctx context.Context, attempt *ipam.Attempt, want wish
 	if err := attempt.Abandon(ctx); err != nil {
 		return nil, err
 	}
-	freed, err := client.Release(ctx, want.earlier)
+	freed, err := client.HandOver(ctx, want.earlier)
 	if err != nil {
 		return nil, err
 	}
@@ -123,9 +123,18 @@ func (p *inProcess) begin(ctx context.Context) (attempt *ipam.Attempt, unlock fu
 		return nil, nil, err
 	}
 	if attempt == nil {
+		start.Known = p.renewed()
 		attempt = client.Begin(ctx, start)
 	}
 	return attempt, unlock, nil
+}
+
+// renewed is known after a wait for the host's lock, during which neighbours have filled a block, or claimed one.
+func (s *session) renewed() *ipam.Known {
+	if f, err := facts.Read(facts.DefaultFile, s.node, time.Now()); err == nil && f.DatastoreReady {
+		s.facts = f
+	}
+	return s.known()
 }
 
 // known is what the agent's facts say of IPAM; nil if there are none to go by.

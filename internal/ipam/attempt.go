@@ -1,6 +1,7 @@
 package ipam
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,7 +17,7 @@ type Start struct {
 	Host string
 	// V4, V6 say which families are likely to be wanted.
 	V4, V6 bool
-	// Use says what the addresses are for.
+	// Use says what the addresses are for; empty stands for Workload.
 	Use api.AllowedUse
 	// Known saves requests; nil if nobody follows the cluster.
 	Known *Known
@@ -52,7 +53,7 @@ func (a *Attempt) open(ctx context.Context, start Start) error {
 	if err := a.read(ctx); err != nil || a.certainty != told {
 		return err
 	}
-	probable := Request{Owner: start.Owner, Host: start.Host, V4: start.V4, V6: start.V6, Use: start.Use}
+	probable := Request{Owner: start.Owner, Host: start.Host, V4: start.V4, V6: start.V6, Use: cmp.Or(start.Use, api.UseWorkload)}
 	_, err := PlanAssign(a.st, &probable)
 	var n *need
 	if !errors.As(err, &n) { // a refusal, of which the request itself may know better

@@ -146,6 +146,21 @@ func TestCoolDownHoldsBackAddresses(t *testing.T) {
 	must(t, audit(store, map[string][]netip.Addr{"b": {netip.MustParseAddr("10.5.0.1")}, "c": addresses(got)}))
 }
 
+// Addresses that are handed over do not cool down.
+func TestHandOver(t *testing.T) {
+	store := datastoretest.NewFake()
+	seed(t, store, &api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}, Spec: api.IPAMConfigSpec{AutoAllocateBlocks: true, IPCooldownSeconds: 600}})
+	want := mustAssign(t, store, podRequest("node-a", "old"))
+	freed, err := client(store).HandOver(t.Context(), "old")
+	must(t, err)
+	req := podRequest("node-a", "new")
+	req.Addresses = freed
+	if d := cmp.Diff(want, mustAssign(t, store, req), byValue); d != "" {
+		t.Errorf("assigned (-want +got):\n%s", d)
+	}
+	must(t, audit(store, map[string][]netip.Addr{"new": want}))
+}
+
 // A block without an owner stays while an address cools down, and is taken when its range is needed.
 func TestOrphanOutlivesItsLastAddressWhileThatCoolsDown(t *testing.T) {
 	store := datastoretest.NewFake()

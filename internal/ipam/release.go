@@ -37,6 +37,11 @@ func (c *Client) ReleaseKnowing(ctx context.Context, handle, host string, known 
 	return slices.SortedFunc(maps.Keys(r.freed), netip.Addr.Compare), nil
 }
 
+// HandOver is Release for a caller who assigns the same addresses to the same pod at once: they need not cool down.
+func (c *Client) HandOver(ctx context.Context, handle string) ([]netip.Addr, error) {
+	return c.ReleaseKnowing(ctx, handle, "", &Known{})
+}
+
 // release is one Release over all its tries.
 type release struct {
 	client *Client

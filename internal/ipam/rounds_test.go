@@ -72,7 +72,7 @@ func knownTo(t testing.TB, store datastore.Store, host string) *Known {
 // begin is Begin and Finish of a request, with what an agent knows.
 func begin(known *Known, req Request) func(context.Context, *Client) error {
 	return func(ctx context.Context, c *Client) error {
-		start := Start{Owner: req.Owner, Host: req.Host, V4: req.V4, V6: req.V6, Use: req.Use, Known: known}
+		start := Start{Owner: req.Owner, Host: req.Host, V4: req.V4, V6: req.V6, Known: known}
 		_, err := c.Begin(ctx, start).Finish(ctx, req)
 		return err
 	}
