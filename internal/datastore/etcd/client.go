@@ -106,8 +106,8 @@ func (c *client) try(ctx context.Context, r rpc) (data []byte, again bool, err e
 	if err != nil {
 		return nil, c.passing(limited, err), err
 	}
-	member, target := c.member()
-	data, err = unary(limited, member, target+r.method, token, r.msg)
+	used := c.member()
+	data, err = used.unary(limited, r.method, token, r.msg)
 	switch {
 	case err == nil:
 		return data, false, nil
@@ -118,27 +118,27 @@ func (c *client) try(ctx context.Context, r rpc) (data []byte, again bool, err e
 		return nil, false, err
 	}
 	// A read that has waited for one member's answer in vain does not wait for the same one's again.
-	elsewhere := c.next(member) || limited.Err() == nil
+	elsewhere := c.next(used) || limited.Err() == nil
 	return nil, r.read && elsewhere || untaken(err), err
 }
 
 // member returns the way to the member in use.
-func (c *client) member() (*http.Client, string) {
+func (c *client) member() member {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.http, c.scheme + "://" + c.servers[0]
+	return member{c.http, c.scheme + "://" + c.servers[0]}
 }
 
 // next puts the first member last, unless somebody else did already. It returns false if there is no other.
-func (c *client) next(failed *http.Client) bool {
+func (c *client) next(failed member) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.http != failed || len(c.servers) == 1 {
+	if c.http != failed.http || len(c.servers) == 1 {
 		return len(c.servers) > 1
 	}
 	c.servers = append(slices.Clone(c.servers[1:]), c.servers[0])
 	c.http = &http.Client{Transport: c.connect(c.servers)}
-	failed.CloseIdleConnections()
+	failed.http.CloseIdleConnections()
 	return true
 }
 
@@ -149,8 +149,7 @@ func (c *client) authenticate(ctx context.Context) (string, error) {
 	if c.noAuth || c.token != "" {
 		return c.token, nil
 	}
-	member, target := c.member()
-	data, err := unary(ctx, member, target+methodAuthenticate, "", authenticateRequest(c.user, c.password))
+	data, err := c.member().unary(ctx, methodAuthenticate, "", authenticateRequest(c.user, c.password))
 	var s *statusError
 	if errors.As(err, &s) && s.code == codeFailedPrecondition && strings.Contains(s.message, "authentication is not enabled") {
 		c.noAuth = true

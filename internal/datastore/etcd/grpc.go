@@ -46,24 +46,19 @@ func (e *statusError) Error() string { return fmt.Sprintf("%s (gRPC status %d)",
 // prefixSize is what comes before each message: whether it is compressed, and its length.
 const prefixSize = 5
 
+// member is the way to one member of the cluster.
+type member struct {
+	http *http.Client
+	url  string
+}
+
 // unary calls a method that takes one message and gives one: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
-func unary(ctx context.Context, client *http.Client, target, token string, msg message) ([]byte, error) {
-	body := make([]byte, prefixSize, prefixSize+len(msg))
-	binary.BigEndian.PutUint32(body[1:], uint32(len(msg)))
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target, bytes.NewReader(append(body, msg...)))
+func (m member) unary(ctx context.Context, method, token string, msg message) ([]byte, error) {
+	req, err := m.request(ctx, method, token, msg)
 	if err != nil {
 		return nil, err
 	}
-	req.Header.Set("Content-Type", "application/grpc")
-	req.Header.Set("Te", "trailers")
-	req.Header.Set("User-Agent", "tortie")
-	if deadline, ok := ctx.Deadline(); ok { // etcd gives up then as well
-		req.Header.Set("Grpc-Timeout", strconv.FormatInt(max(time.Until(deadline).Milliseconds(), 1), 10)+"m")
-	}
-	if token != "" {
-		req.Header.Set("Token", token)
-	}
-	resp, err := client.Do(req)
+	resp, err := m.http.Do(req)
 	if err != nil {
 		var u *url.Error // which would repeat method and URL
 		if errors.As(err, &u) {
@@ -80,6 +75,25 @@ func unary(ctx context.Context, client *http.Client, target, token string, msg m
 		return nil, err
 	}
 	return unframe(data)
+}
+
+func (m member) request(ctx context.Context, method, token string, msg message) (*http.Request, error) {
+	body := make([]byte, prefixSize, prefixSize+len(msg))
+	binary.BigEndian.PutUint32(body[1:], uint32(len(msg)))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, m.url+method, bytes.NewReader(append(body, msg...)))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/grpc")
+	req.Header.Set("Te", "trailers")
+	req.Header.Set("User-Agent", "tortie")
+	if deadline, ok := ctx.Deadline(); ok { // etcd gives up then as well
+		req.Header.Set("Grpc-Timeout", strconv.FormatInt(max(time.Until(deadline).Milliseconds(), 1), 10)+"m")
+	}
+	if token != "" {
+		req.Header.Set("Token", token)
+	}
+	return req, nil
 }
 
 // status reads how a call went. A call that failed early has its status in the headers.
