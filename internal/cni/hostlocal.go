@@ -52,7 +52,7 @@ func (d *delegated) stdinForAdd(ctx context.Context) ([]byte, error) {
 	return editIPAM(d.stdin, cidrs.fillIn)
 }
 
-// stdinForDel is the configuration for a release, for which host-local wants to see valid ranges and then goes by the
+// stdinForDel is the configuration for what assigns nothing: host-local wants to see valid ranges, and then goes by the
 // container ID alone. So the Node is not read, and need not exist any more.
 func (d *delegated) stdinForDel() ([]byte, error) {
 	used, err := d.conf.IPAM.words()
