@@ -115,16 +115,26 @@ func (s *session) undo(ctx context.Context, wired bool, cause error) error {
 	defer cancel()
 	var err error
 	if wired {
-		_, err = podnet.Teardown(ctx, s.podConfig(s.log, nil))
+		_, err = s.unwire(ctx)
+	} else {
+		err = s.checkUnwired()
 	}
 	if err == nil {
+		s.tryClear(ctx)
 		err = s.addressing().del(ctx, cleared)
 	}
-	if err == nil {
+	if err == nil || errors.Is(err, errStillWired) {
 		return cause
 	}
 	// The code is the cause's, so the other error takes part as text only.
 	return fmt.Errorf("%w; what it had done is left for DEL, since undoing it failed: %v", cause, err)
+}
+
+// tryClear takes back what this ADD, whatever the answer to it was, or an earlier one has noted. If it cannot, DEL does.
+func (s *session) tryClear(ctx context.Context) {
+	if err := s.endpoint().clear(ctx); err != nil {
+		s.log.Warn("the pod may keep the note of an address that it does not have until DEL", "err", err)
+	}
 }
 
 func resultAddrs(res *types100.Result) ([]netip.Addr, error) {

@@ -7,14 +7,12 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/facts"
 	"github.com/tortie-net/tortie/internal/ipam"
 )
@@ -30,17 +28,6 @@ type addressing interface {
 	// del releases all that the container holds, as far as that may be done. To hold nothing is no error.
 	del(ctx context.Context, may clearance) error
 }
-
-// clearance is what a release waits for.
-type clearance struct {
-	unwired func() error // the kernel has nothing of the container: an address must not be free while a pod has it
-	noted   func() error // Felix and garbage collection have been told: nor while a pod is said to have it
-}
-
-func (c clearance) wait() error { return errors.Join(c.unwired(), c.noted()) }
-
-// cleared is the clearance of what nobody was told about.
-var cleared = clearance{unwired: func() error { return nil }, noted: func() error { return nil }}
 
 // addressing returns who assigns this container's addresses.
 func (s *session) addressing() addressing {
@@ -116,7 +103,14 @@ func (p *inProcess) takesOver(ctx context.Context, client *ipam.Client, want wis
 // blocks are read, and with the agent's facts the first write is made, with the lock held.
 func (p *inProcess) begin(ctx context.Context) (attempt *ipam.Attempt, unlock func(), err error) {
 	client := ipam.NewClient(p.store, time.Now)
-	start := ipam.Start{Owner: p.owner(), Host: p.node, V4: p.conf.wantsV4(), V6: p.conf.wantsV6(), Known: p.known()}
+	start := ipam.Start{
+		Owner: p.owner(),
+		Host:  p.node,
+		V4:    p.conf.wantsV4(),
+		V6:    p.conf.wantsV6(),
+		Use:   api.UseWorkload,
+		Known: p.known(),
+	}
 	if start.Known == nil {
 		attempt = client.Begin(ctx, start)
 	}
@@ -185,10 +179,10 @@ func (p *inProcess) del(ctx context.Context, may clearance) error {
 // releaseHandles frees what the container holds, and if that is nothing, what a Calico before version 3 has left of the pod.
 func (p *inProcess) releaseHandles(ctx context.Context, may clearance) error {
 	gate := &gatedStore{Store: p.store, may: may, lock: func() (func(), error) { return p.lockHost(ctx) }}
-	defer gate.close()
+	defer gate.leave()
 	client := ipam.NewClient(gate, time.Now)
 	for _, handle := range []string{p.handle(), p.legacyHandle()} {
-		freed, err := client.Release(ctx, handle)
+		freed, err := client.ReleaseKnowing(ctx, handle, p.node, p.known())
 		if err != nil {
 			return cmp.Or(may.wait(), err)
 		}
@@ -199,61 +193,6 @@ func (p *inProcess) releaseHandles(ctx context.Context, may clearance) error {
 		}
 	}
 	return may.wait()
-}
-
-// errNotCleared stops a release for a reason that who gave no clearance knows, and that trying again does not mend.
-var errNotCleared = errors.New("the release has no clearance")
-
-// gatedStore lets a release read which blocks it is about at once, and makes it wait for its clearance where it must: blocks
-// are read with the host's lock held, which nobody is to wait for while the kernel takes 20 ms to remove a link; nothing is
-// written before the pod says that its address is released.
-type gatedStore struct {
-	datastore.Store
-	may    clearance
-	lock   func() (unlock func(), err error)
-	once   sync.Once
-	unlock func()
-	err    error
-}
-
-// Get implements datastore.Store.
-func (g *gatedStore) Get(ctx context.Context, obj api.Resource) error {
-	if _, isBlock := obj.(*api.IPAMBlock); isBlock {
-		if err := g.enter(); err != nil {
-			return err
-		}
-	}
-	return g.Store.Get(ctx, obj)
-}
-
-// Update implements datastore.Store.
-func (g *gatedStore) Update(ctx context.Context, obj api.Resource) error {
-	if g.may.noted() != nil {
-		return errNotCleared
-	}
-	return g.Store.Update(ctx, obj)
-}
-
-// Delete implements datastore.Store.
-func (g *gatedStore) Delete(ctx context.Context, obj api.Resource) error {
-	if g.may.wait() != nil {
-		return errNotCleared
-	}
-	return g.Store.Delete(ctx, obj)
-}
-
-func (g *gatedStore) enter() error {
-	if g.may.unwired() != nil {
-		return errNotCleared
-	}
-	g.once.Do(func() { g.unlock, g.err = g.lock() })
-	return g.err
-}
-
-func (g *gatedStore) close() {
-	if g.unlock != nil {
-		g.unlock()
-	}
 }
 
 // ipamResult has, for each address, the address under its block's mask, and a route of the same form, as Calico prints it.

@@ -14,6 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/journal"
 	"github.com/tortie-net/tortie/internal/names"
+	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/podnet"
 )
 
@@ -33,12 +34,17 @@ func del(ctx context.Context, log *slog.Logger, args *skel.CmdArgs) error {
 	}
 	var had []netip.Addr
 	unwired := begin(func() (err error) {
-		had, err = podnet.Teardown(ctx, s.podConfig(log, nil))
+		had, err = s.unwire(ctx)
 		return err
 	})
 	released := s.release(ctx, unwired)
-	if err := unwired(); err != nil {
-		return fmt.Errorf("remove the pod's link: %w", err)
+	err = unwired()
+	if errors.Is(err, errStillWired) {
+		log.Info("the address stays", "why", err)
+		return nil
+	}
+	if err != nil {
+		return err
 	}
 	s.forget(had)
 	var later *postponed
@@ -49,6 +55,38 @@ func del(ctx context.Context, log *slog.Logger, args *skel.CmdArgs) error {
 		s.catchUp(ctx)
 	}
 	return released
+}
+
+// unwire removes the container's link, and makes sure that it has no other. It returns the addresses that the link had.
+func (s *session) unwire(ctx context.Context) ([]netip.Addr, error) {
+	had, err := podnet.Teardown(ctx, s.podConfig(s.log, nil))
+	if err != nil {
+		return had, fmt.Errorf("remove the pod's link: %w", err)
+	}
+	return had, s.checkUnwired()
+}
+
+// errStillWired: the container has a link that this verb is not about, and with it its address.
+var errStillWired = errors.New("the container is still wired")
+
+// checkUnwired looks whether the node has a link of the container.
+func (s *session) checkUnwired() error {
+	host, err := netlinkx.Open()
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	link, err := host.LinkByName(s.hostVeth())
+	if netlinkx.IsNotExist(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if handle, ifName, ok := podnet.ParseAlias(link.Alias); ok && handle == s.handle() {
+		return fmt.Errorf("%w: %s of the node leads to its %s", errStillWired, link.Name, ifName)
+	}
+	return nil
 }
 
 // release tells the datastore that the container has no address any more, and frees it once unwired has succeeded. An error

@@ -175,20 +175,58 @@ func TestStaticPod(t *testing.T) {
 	s.check(t, s.add(t).ok(t)).ok(t)
 }
 
-// The annotations are of eth0. A DEL of another interface, which another plugin may have made, does not speak for it.
-func TestDelOfAnotherInterface(t *testing.T) {
+// A container has one link of a network. Whatever else is asked for by its ID fails, and what that undoes, or a DEL says, is
+// not about the link that it has: neither its address nor its note on the pod.
+func TestAnotherInterface(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	s := w.newPod(t, "web")
-	a := address(t, s.add(t).result(t))
-	c := s.call(t, "DEL")
-	c.ifName = "net1"
-	w.host.call(t, c).ok(t)
+	added := s.add(t)
+	a := address(t, added.result(t))
+	other := func(verb string) answer {
+		c := s.call(t, verb)
+		c.ifName = "net1"
+		return w.host.call(t, c)
+	}
+	w.wantFailure(t, other("ADD"), types.ErrInternal, s.hostVeth(), "another interface of the same container")
+	other("DEL").ok(t)
 	s.wantAnnotations(t, a.String(), s.container)
-	s.ns.Link(t, "eth0")
-	w.wantHeld(t, nil) // as with Calico, all that the container holds is one handle's
+	w.wantHeld(t, map[netip.Addr]*sandbox{a: s})
+	s.check(t, added).ok(t)
 	s.del(t).ok(t)
 	s.wantAnnotations(t, "", s.container)
+	w.wantHeld(t, nil)
+}
+
+// An ADD that is repeated and fails takes nothing from the container that the first one gave it.
+func TestAddAgainThatFails(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s := w.newPod(t, "web")
+	added := s.add(t)
+	a := address(t, added.result(t))
+	for _, tt := range []struct {
+		edit func(map[string]any)
+		word string
+	}{
+		{set("mtu", 60), "wire the pod"},
+		{func(conf map[string]any) { // an error before the kernel is asked for anything
+			w.annotatePod(t, s.pod, "cni.projectcalico.org/floatingIPs", `["2001:db8::1"]`)
+			conf["feature_control"] = map[string]any{"floating_ips": true}
+		}, "floatingIPs"},
+	} {
+		e := w.host.call(t, s.call(t, "ADD", tt.edit)).failure(t)
+		if !strings.Contains(e.Msg, tt.word) {
+			t.Errorf("%q does not mention %q", e.Msg, tt.word)
+		}
+		w.wantHeld(t, map[netip.Addr]*sandbox{a: s})
+		s.check(t, added).ok(t)
+		if got := w.podAnnotations(t, s.pod); !strings.Contains(got, "podIP="+a.String()) {
+			t.Errorf("annotations %q", got)
+		}
+	}
+	s.del(t).ok(t)
+	w.wantHeld(t, nil)
 }
 
 func TestDelOfWhatIsGone(t *testing.T) {
@@ -619,11 +657,20 @@ func TestNoLogFile(t *testing.T) {
 	}
 }
 
-// TestParallelPods: a node that boots gets all its pods at once.
+// TestParallelPods: a node that boots gets all its pods at once. What its agent knows is from before.
 func TestParallelPods(t *testing.T) {
 	t.Parallel()
+	for _, facts := range []bool{false, true} {
+		t.Run(fmt.Sprintf("facts %v", facts), func(t *testing.T) { testParallelPods(t, facts) })
+	}
+}
+
+func testParallelPods(t *testing.T, facts bool) {
 	const n = 30
 	w := newWorld(t)
+	if facts {
+		w.tellFacts(t, nil)
+	}
 	pods := make([]*sandbox, n)
 	for i := range pods {
 		pods[i] = w.newPod(t, fmt.Sprintf("web-%d", i))
