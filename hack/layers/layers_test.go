@@ -43,11 +43,7 @@ var levels = []string{
 
 // plugins run for every pod: what they link is paid each time.
 var (
-	plugins = []string{"cmd/calico", "cmd/calico-ipam"}
-	// Encoding of protocol buffers by hand, for etcd: a package of 600 lines that imports two small ones of its module.
-	lightEnough = []string{
-		"google.golang.org/protobuf/encoding/protowire", "google.golang.org/protobuf/internal/errors", "google.golang.org/protobuf/internal/detrand",
-	}
+	plugins         = []string{"cmd/calico", "cmd/calico-ipam"}
 	tooHeavyToLink  = []string{"k8s.io/", "sigs.k8s.io/", "github.com/prometheus/", "github.com/osrg/", "google.golang.org/"}
 	pureIPAM        = []string{"addr.go", "block.go", "cooldown.go", "affinity.go", "explicit.go", "handle.go", "pool.go", "state.go", "choose.go", "plan.go"}
 	notPure         = []string{"os", "net", "net/http", "syscall", "context", "io", "golang.org/x/sys", module + "internal/datastore"}
@@ -161,8 +157,7 @@ func heavy(p *packages.Package) []string {
 			return
 		}
 		seen[p.PkgPath] = true
-		heavy := slices.ContainsFunc(tooHeavyToLink, func(prefix string) bool { return strings.HasPrefix(p.PkgPath, prefix) })
-		if heavy && !slices.Contains(lightEnough, p.PkgPath) {
+		if slices.ContainsFunc(tooHeavyToLink, func(prefix string) bool { return strings.HasPrefix(p.PkgPath, prefix) }) {
 			found = append(found, p.PkgPath)
 		}
 		for _, next := range p.Imports {
