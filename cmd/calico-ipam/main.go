@@ -11,21 +11,18 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 
+	_ "github.com/tortie-net/tortie/cmd/internal/early" // answers -v
 	"github.com/tortie-net/tortie/internal/cni"
 	"github.com/tortie-net/tortie/internal/config"
 	"github.com/tortie-net/tortie/internal/version"
 )
 
 func main() {
-	about := version.About("calico-ipam")
-	switch {
-	case slices.Equal(os.Args[1:], []string{"-v"}):
-		fmt.Println(about)
-	case slices.Equal(os.Args[1:], []string{"-upgrade"}):
+	if slices.Equal(os.Args[1:], []string{"-upgrade"}) {
 		upgrade()
-	default:
-		skel.PluginMainFuncs(cni.IPAMFuncs(), cni.Versions(), about)
+		return
 	}
+	skel.PluginMainFuncs(cni.IPAMFuncs(), cni.Versions(), version.About("calico-ipam"))
 }
 
 // upgrade moves this node from host-local to calico-ipam. Kubernetes runs it as an init container and tries again.

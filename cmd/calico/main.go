@@ -2,27 +2,23 @@
 package main
 
 import (
-	"fmt"
 	"os"
 	"slices"
 
 	"github.com/containernetworking/cni/pkg/skel"
 
+	_ "github.com/tortie-net/tortie/cmd/internal/early" // answers -v
 	"github.com/tortie-net/tortie/internal/cni"
 	"github.com/tortie-net/tortie/internal/version"
 )
 
 func main() {
-	about := version.About("calico")
-	switch {
-	case slices.Equal(os.Args[1:], []string{"-v"}):
-		fmt.Println(about)
-	case slices.Equal(os.Args[1:], []string{"-t"}):
+	if slices.Equal(os.Args[1:], []string{"-t"}) {
 		if failure := cni.Probe(os.Stdin); failure != nil {
 			_ = failure.Print()
 			os.Exit(1)
 		}
-	default:
-		skel.PluginMainFuncs(cni.Funcs(), cni.Versions(), about)
+		return
 	}
+	skel.PluginMainFuncs(cni.Funcs(), cni.Versions(), version.About("calico"))
 }

@@ -21,9 +21,9 @@ var doors = map[string][]string{
 	"github.com/mdlayher/netlink":    {"internal/nat"},
 	"github.com/google/nftables":     {"internal/nat"},
 	"github.com/osrg/gobgp":          {"internal/bgp"},
-	"k8s.io/client-go":               {"internal/kube", "internal/install", "internal/labtest", "internal/cnitest"},
-	"k8s.io/apimachinery":            {"internal/kube", "internal/install", "internal/labtest", "internal/cnitest"},
-	"k8s.io/api":                     {"internal/install", "internal/labtest", "internal/cnitest"},
+	"k8s.io/client-go":               {"internal/kube", "internal/install", "internal/labtest"},
+	"k8s.io/apimachinery":            {"internal/kube", "internal/install", "internal/labtest"},
+	"k8s.io/api":                     {"internal/install", "internal/labtest"},
 	"github.com/prometheus":          {"internal/node"},
 	"os/exec":                        {"internal/labtest", "internal/netlinkx/netnstest", "internal/cnitest"}, // the agent and the plugins run no programs; libcni runs IPAM's
 }
@@ -31,7 +31,7 @@ var doors = map[string][]string{
 // levels orders the packages: each imports only packages of lower levels. A new package must be given its place here.
 var levels = []string{
 	"cmd/calico cmd/calico-ipam cmd/install cmd/node",
-	"internal/node internal/cni internal/cnitest",
+	"cmd/internal/early internal/node internal/cni internal/cnitest",
 	"internal/install internal/kube internal/labtest",
 	"internal/bgp internal/encap internal/fib internal/nat internal/podnet",
 	"internal/ipam internal/netlinkx/netnstest internal/facts internal/journal internal/podnote",

@@ -1,0 +1,31 @@
+// Package early answers -v before the rest of a plugin is initialised, which is most of what that answer costs. Go initialises
+// packages in the order of their import paths as far as their imports allow (go.dev/ref/spec#Package_initialization): this one
+// imports next to nothing, and is for its side effect only.
+package early
+
+import (
+	"os"
+
+	"github.com/tortie-net/tortie/internal/version"
+)
+
+func init() {
+	if len(os.Args) != 2 || os.Args[1] != "-v" {
+		return
+	}
+	if _, err := os.Stdout.WriteString(version.About(base(os.Args[0])) + "\n"); err != nil {
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// base is the last element of a path. Packages path/filepath and strings would do, and wait for half of the program.
+func base(path string) string {
+	name := path
+	for i := range path {
+		if path[i] == '/' {
+			name = path[i+1:]
+		}
+	}
+	return name
+}
