@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/datastore"
+	store "github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/facts"
 )
 
@@ -37,7 +37,7 @@ func (st *storm) inform(ctx context.Context, random *rand.Rand) error {
 	var affinities api.BlockAffinityList
 	written := time.Now()
 	for _, list := range []api.ResourceList{&pools, &affinities} {
-		if err := st.store.List(ctx, list, datastore.ListOptions{}); err != nil {
+		if err := st.store.List(ctx, list, store.ListOptions{}); err != nil {
 			return err
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/datastore"
+	store "github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/names"
 )
 
@@ -32,9 +32,9 @@ type contents struct {
 func (c *cluster) contents(ctx context.Context) (*contents, error) {
 	var all contents
 	return &all, errors.Join(
-		c.store.List(ctx, &all.blocks, datastore.ListOptions{}),
-		c.store.List(ctx, &all.handles, datastore.ListOptions{}),
-		c.store.List(ctx, &all.affinities, datastore.ListOptions{}))
+		c.store.List(ctx, &all.blocks, store.ListOptions{}),
+		c.store.List(ctx, &all.handles, store.ListOptions{}),
+		c.store.List(ctx, &all.affinities, store.ListOptions{}))
 }
 
 // holders says who holds each address of some blocks. Addresses that cool down are held by nobody.

@@ -2,58 +2,51 @@ package chaos
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/url"
-	"regexp"
-	"strconv"
-	"sync"
 	"testing"
-	"time"
-
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	clientset "k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/cnitest"
-	"github.com/tortie-net/tortie/internal/datastore"
-	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	store "github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/labtest"
 )
 
-// cluster is what the plugins of all nodes share: an API server, and what an installed Tortie has put there.
+// cluster is where the state of some nodes is.
 type cluster struct {
-	admin *rest.Config
-	core  clientset.Interface
-	store datastore.Store // the administrator's
-	token string          // the plugins'
+	datastore
+	store store.Store // the administrator's
 }
 
-// namespace is that of all pods.
-const namespace = "chaos"
-
-var theCluster struct {
-	once sync.Once
-	*cluster
-	err error
+// datastore is what is particular to one.
+type datastore interface {
+	// equip gives a node its credentials, and returns what its network configuration says of the datastore.
+	equip(t testing.TB, n *node) map[string]any
+	// newPod creates what the datastore has of a pod before it starts, and returns the plugin's arguments for it.
+	newPod(t testing.TB, p *pod) (args string)
+	// noted returns the address that the pod is said to have.
+	noted(t testing.TB, p *pod) string
 }
 
-// shared returns the cluster of the test binary, without any of IPAM's objects, now and when the test has ended.
+// setUp creates what an installed Tortie has in a datastore.
+func setUp(t testing.TB, d datastore, s store.Store) *cluster {
+	t.Helper()
+	ready := true
+	info := &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}, Spec: api.ClusterInformationSpec{DatastoreReady: &ready}}
+	if err := s.Create(t.Context(), info); err != nil && !errors.Is(err, store.ErrExists) {
+		t.Fatal(err)
+	}
+	return &cluster{datastore: d, store: s}
+}
+
+// shared returns a cluster on the API server of the test binary, without any of IPAM's objects, now and when the test has ended.
 func shared(t *testing.T) *cluster {
 	t.Helper()
-	theCluster.once.Do(func() { theCluster.cluster, theCluster.err = prepare(t.Context(), labtest.API(t)) })
-	if theCluster.err != nil {
-		t.Fatal(theCluster.err)
-	}
-	theCluster.wipe(t)
-	t.Cleanup(func() { theCluster.wipe(t) })
-	return theCluster.cluster
+	c := onKubernetes(t, labtest.API(t))
+	c.wipe(t)
+	t.Cleanup(func() { c.wipe(t) })
+	return c
 }
 
 // wipe removes what plugins have made.
@@ -74,38 +67,6 @@ func (c *cluster) wipe(t testing.TB) {
 	}
 }
 
-// prepare puts into a fresh API server what the plugins need.
-func prepare(ctx context.Context, kubeconfig string) (*cluster, error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	c := &cluster{}
-	var err error
-	if c.admin, err = clientcmd.BuildConfigFromFlags("", kubeconfig); err != nil {
-		return nil, err
-	}
-	c.admin.QPS = -1 // the client's own limit would be most of what the tests take
-	if c.core, err = clientset.NewForConfig(c.admin); err != nil {
-		return nil, err
-	}
-	cfg, err := kubernetes.LoadKubeconfig(kubeconfig)
-	if err != nil {
-		return nil, err
-	}
-	if c.store, err = kubernetes.New(cfg); err != nil {
-		return nil, err
-	}
-	if c.token, err = cnitest.Authorize(ctx, c.admin); err != nil {
-		return nil, err
-	}
-	ready := true
-	info := &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}, Spec: api.ClusterInformationSpec{DatastoreReady: &ready}}
-	if err := c.store.Create(ctx, info); err != nil {
-		return nil, err
-	}
-	_, err = c.core.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
-	return c, err
-}
-
 // create creates objects, which end with the test.
 func (c *cluster) create(t testing.TB, objs ...api.Resource) {
 	t.Helper()
@@ -124,50 +85,20 @@ func (c *cluster) remove(t testing.TB, obj api.Resource) {
 	if err == nil {
 		err = c.store.Delete(ctx, obj)
 	}
-	if err != nil && !errors.Is(err, datastore.ErrNotFound) {
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("clean up: %v", err)
 	}
 }
 
-// createPod creates a pod and returns its UID.
-func (c *cluster) createPod(t testing.TB, node, name string) string {
+// reach lets a node, which has a network of its own, reach a server through a socket on the node's loopback, and returns the
+// address. Bytes and ends of connections pass as they are: what a killed server does to its clients, it does to the plugins.
+func (n *node) reach(t testing.TB, server string) string {
 	t.Helper()
-	pods := c.core.CoreV1().Pods(namespace)
-	created, err := pods.Create(t.Context(), &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "none"}}},
-	}, metav1.CreateOptions{})
+	upstream, err := url.Parse(server)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		now := int64(0)
-		if err := pods.Delete(context.Background(), name, metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
-			t.Errorf("clean up: %v", err)
-		}
-	})
-	return string(created.UID)
-}
-
-// kubeconfig is one as the install container writes it, for a server at an address with a certificate of ca.
-func (c *cluster) kubeconfig(address string, ca []byte) string {
-	return fmt.Sprintf(`apiVersion: v1
-kind: Config
-clusters: [{name: local, cluster: {server: "https://%s", certificate-authority-data: %q}}]
-users: [{name: calico, user: {token: %q}}]
-contexts: [{name: calico-context, context: {cluster: local, user: calico}}]
-current-context: calico-context
-`, address, base64.StdEncoding.EncodeToString(ca), c.token)
-}
-
-// forward lets a node, which has a network of its own, reach the API server through a socket on the node's loopback. Bytes
-// and ends of connections pass as they are: what a killed server does to its clients, it does to the plugins.
-func (c *cluster) forward(t testing.TB, l net.Listener) {
-	t.Helper()
-	upstream, err := url.Parse(c.admin.Host)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := n.Listen(t)
 	t.Cleanup(func() { l.Close() })
 	go func() {
 		for {
@@ -178,6 +109,7 @@ func (c *cluster) forward(t testing.TB, l net.Listener) {
 			go splice(conn.(*net.TCPConn), upstream.Host)
 		}
 	}()
+	return l.Addr().String()
 }
 
 func splice(down *net.TCPConn, address string) {
@@ -198,25 +130,4 @@ func splice(down *net.TCPConn, address string) {
 	_, _ = io.Copy(down, up)
 	_ = down.CloseWrite()
 	<-done
-}
-
-var conflictMetric = regexp.MustCompile(`(?m)^apiserver_request_total\{code="409",.*resource="(?:ipamblocks|ipamhandles|blockaffinities)".*\} (\d+)$`)
-
-// conflicts returns how many writes of IPAM's objects the API server has refused since it started, because somebody else was
-// faster.
-func (c *cluster) conflicts(t testing.TB) int {
-	t.Helper()
-	text, err := c.core.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	sum := 0
-	for _, m := range conflictMetric.FindAllSubmatch(text, -1) {
-		n, err := strconv.Atoi(string(m[1]))
-		if err != nil {
-			t.Fatal(err)
-		}
-		sum += n
-	}
-	return sum
 }

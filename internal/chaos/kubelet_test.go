@@ -114,6 +114,28 @@ func (st *storm) drain(ctx context.Context) error {
 	return g.Wait()
 }
 
+// reboot takes all sandboxes of a node away without a DEL, as when a runtime has lost its memory, and has GC collect what they
+// had.
+func (st *storm) reboot(n *node) error {
+	var ended []operation
+	for _, p := range n.pods {
+		if p.sandbox == nil {
+			continue
+		}
+		if err := p.sandbox.end(); err != nil {
+			return err
+		}
+		ended = append(ended, operation{kind: release, handle: p.sandbox.handle(), called: st.now()})
+		p.sandbox = nil
+	}
+	err := n.collect()
+	for _, op := range ended {
+		op.completed = st.now()
+		st.history.add(op)
+	}
+	return err
+}
+
 // kubelet does to the pods of a node what a kubelet does through its runtime.
 type kubelet struct {
 	*storm

@@ -25,18 +25,20 @@ type lateWrite struct {
 	verb  string // of the process that is killed
 	write string
 	first bool // the node has no block yet
-	// orphan says that the write makes an object, against which nothing that a DEL can write is a guard: GC takes it away.
+	// orphan says that the write makes an object, against which nothing that a DEL can write is a guard: GC frees what it holds.
 	orphan bool
+	// idle says that it makes a handle that holds nothing, and that stays. It does no harm: see docs/design/ipam.md.
+	idle bool
 }
 
 func TestLateWrites(t *testing.T) {
 	n := 0
 	for _, l := range []lateWrite{
 		{verb: "ADD", first: true, write: "POST blockaffinities"},
-		{verb: "ADD", first: true, write: "POST ipamhandles", orphan: true},
+		{verb: "ADD", first: true, write: "POST ipamhandles", idle: true},
 		{verb: "ADD", first: true, write: "POST ipamblocks", orphan: true},
 		{verb: "ADD", first: true, write: "PUT blockaffinities"},
-		{verb: "ADD", write: "POST ipamhandles", orphan: true},
+		{verb: "ADD", write: "POST ipamhandles", idle: true},
 		{verb: "ADD", write: "PUT ipamblocks"},
 		{verb: "ADD", write: "PATCH pods"},
 		{verb: "DEL", write: "PATCH pods"},
@@ -84,22 +86,34 @@ func (l lateWrite) test(t *testing.T, number int, then string) {
 	}
 	t.Logf("the answer to the late %s: %s", l.write, m.deliver(t))
 	for _, wrong := range st.faults(t) {
-		if !l.orphan || !strings.Contains(wrong, victim.handle()) {
+		if !l.excuses(wrong, victim) {
 			t.Errorf("after the late write: %s", wrong)
 		}
 	}
 	if err := st.drain(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	collected := n.collect(t)
+	collected := operation{kind: release, handle: victim.handle(), called: st.now()}
+	if err := n.collect(); err != nil {
+		t.Fatal(err)
+	}
+	collected.completed = st.now()
+	st.history.add(collected)
+	l.orphan = false
 	for _, wrong := range st.faults(t) {
-		if collected || !l.orphan {
+		if !l.excuses(wrong, victim) {
 			t.Errorf("in the end: %s", wrong)
 		}
 	}
 	for _, w := range st.check() {
 		t.Errorf("no order of these operations makes sense:\n%s", w)
 	}
+}
+
+// excuses says of a fault in the datastore that it is what the late write is known to leave.
+func (l lateWrite) excuses(fault string, victim *sandbox) bool {
+	idle := strings.HasPrefix(fault, "handle "+victim.handle()+" says ") && strings.HasSuffix(fault, "the blocks say map[]")
+	return l.idle && idle || l.orphan && strings.Contains(fault, victim.handle())
 }
 
 // start gives a pod a sandbox that runs.
@@ -178,7 +192,8 @@ type mail struct {
 // newMail leads the node's plugins through mail.
 func newMail(t *testing.T, n *node) *mail {
 	t.Helper()
-	cfg := rest.AnonymousClientConfig(n.admin)
+	k := n.datastore.(*kube)
+	cfg := rest.AnonymousClientConfig(k.admin)
 	target, err := url.Parse(cfg.Host)
 	if err != nil {
 		t.Fatal(err)
@@ -194,7 +209,7 @@ func newMail(t *testing.T, n *node) *mail {
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-	n.Write(t, kubeconfigPath, n.kubeconfig(server.Listener.Addr().String(), ca))
+	n.Write(t, kubeconfigPath, k.kubeconfig(server.Listener.Addr().String(), ca))
 	return m
 }
 

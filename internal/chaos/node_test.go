@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"io/fs"
@@ -11,15 +12,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"golang.org/x/sys/unix"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/cnitest"
 	"github.com/tortie-net/tortie/internal/names"
 	"github.com/tortie-net/tortie/internal/netlinkx"
@@ -53,10 +53,6 @@ type shape struct {
 func (c *cluster) newNode(t testing.TB, name string, s shape) *node {
 	t.Helper()
 	n := &node{Host: cnitest.NewHost(t, programs), cluster: c, name: name}
-	c.create(t, &api.Node{Meta: api.Meta{Name: name}})
-	l := n.Listen(t)
-	c.forward(t, l)
-	n.Write(t, kubeconfigPath, c.kubeconfig(l.Addr().String(), c.admin.CAData))
 	n.Write(t, nodenamePath, name+"\n")
 	ipam := map[string]any{"type": s.ipam}
 	if s.dual {
@@ -64,12 +60,12 @@ func (c *cluster) newNode(t testing.TB, name string, s shape) *node {
 	}
 	n.conf = map[string]any{
 		"name": network, "cniVersion": "1.0.0", "type": "calico", "log_level": "info", "log_file_path": logPath,
-		"datastore_type": "kubernetes", "nodename": name, "mtu": 1440,
-		"ipam": ipam, "policy": map[string]any{"type": "k8s"}, "kubernetes": map[string]any{"kubeconfig": kubeconfigPath},
+		"nodename": name, "mtu": 1440, "ipam": ipam,
 	}
+	maps.Copy(n.conf, c.equip(t, n))
 	for i := range s.pods {
 		p := &pod{node: n, name: fmt.Sprintf("%s-pod-%d", name, i)}
-		p.uid = c.createPod(t, name, p.name)
+		p.args = c.newPod(t, p)
 		n.pods = append(n.pods, p)
 	}
 	return n
@@ -78,19 +74,21 @@ func (c *cluster) newNode(t testing.TB, name string, s shape) *node {
 // pod is a pod of a node. It has one sandbox after the other.
 type pod struct {
 	*node
-	name, uid string
-	made      int
-	sandbox   *sandbox // nil: none, or one that is being made or ended
+	name    string
+	args    string // CNI_ARGS of its containers
+	made    int
+	sandbox *sandbox // nil: none, or one that is being made or ended
 }
 
-// annotatedIP returns the address that the pod is said to have.
-func (p *pod) annotatedIP(t testing.TB) string {
-	t.Helper()
-	obj, err := p.core.CoreV1().Pods(namespace).Get(t.Context(), p.name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return obj.Annotations[api.AnnotationPodIP]
+// containerID names a container of the pod. It begins with a hash, as plugins name links by the first characters.
+func (p *pod) containerID(number int) string {
+	name := fmt.Sprintf("%s-%d", p.name, number)
+	return fmt.Sprintf("%.6x-%s", sha256.Sum256([]byte(name)), name)
+}
+
+// had says whether a container is one of the pod's.
+func (p *pod) had(containerID string) bool {
+	return strings.HasPrefix(containerID[min(len(containerID), 13):], p.name+"-")
 }
 
 // sandbox is one attempt of the runtime at a pod: a container ID and a network namespace.
@@ -104,7 +102,7 @@ type sandbox struct {
 
 func (p *pod) newSandbox() (*sandbox, error) {
 	p.made++
-	s := &sandbox{pod: p, container: fmt.Sprintf("%s-%d", p.name, p.made)}
+	s := &sandbox{pod: p, container: p.containerID(p.made)}
 	s.path = filepath.Join(netnsPath, s.container)
 	var err error
 	if s.ns, err = netlinkx.NewNamespace(); err != nil {
@@ -166,8 +164,7 @@ func (s *sandbox) call(command string, h *history, kill <-chan time.Time) (answe
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(conf), &stdout, &stderr
 	cmd.Env = []string{
 		"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + s.container, "CNI_NETNS=" + s.path, "CNI_IFNAME=eth0", "CNI_PATH=" + cnitest.BinDir,
-		fmt.Sprintf("CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=%s;K8S_POD_NAME=%s;K8S_POD_INFRA_CONTAINER_ID=%s;K8S_POD_UID=%s",
-			namespace, s.pod.name, s.container, s.uid),
+		"CNI_ARGS=IgnoreUnknown=1;" + s.args,
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a group of its own: a kill reaches the IPAM plugin that it executes
 	a := answer{called: h.now()}
@@ -219,8 +216,7 @@ func (a answer) addresses() ([]netip.Addr, error) {
 }
 
 // collect has the plugin collect what belongs to no sandbox of the node.
-func (n *node) collect(t testing.TB) (collected bool) {
-	t.Helper()
+func (n *node) collect() error {
 	conf := maps.Clone(n.conf)
 	conf["cniVersion"] = "1.1.0"
 	attachments := []map[string]string{}
@@ -232,18 +228,19 @@ func (n *node) collect(t testing.TB) (collected bool) {
 	conf["cni.dev/valid-attachments"] = attachments
 	text, err := json.Marshal(conf)
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
+	var out bytes.Buffer
 	cmd := exec.Command(filepath.Join(cnitest.BinDir, "calico"))
-	cmd.Stdin, cmd.Env = bytes.NewReader(text), []string{"CNI_COMMAND=GC", "CNI_PATH=" + cnitest.BinDir}
-	n.On(t, func() error {
-		out, err := cmd.CombinedOutput()
-		if collected = err == nil; !collected && !bytes.Contains(out, []byte("plugin version does not allow GC")) {
-			return fmt.Errorf("GC: %w: %s", err, out)
-		}
-		return nil
-	})
-	return collected
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(text), &out, &out
+	cmd.Env = []string{"CNI_COMMAND=GC", "CNI_PATH=" + cnitest.BinDir}
+	if err := n.Try(cmd.Start); err != nil {
+		return err
+	}
+	if err := cmd.Wait(); err != nil {
+		return fmt.Errorf("GC on %s: %w: %s", n.name, err, &out)
+	}
+	return nil
 }
 
 // journalled says whether the node still has to release the sandbox's addresses.
@@ -294,7 +291,7 @@ func (n *node) leftovers(t testing.TB) []string {
 }
 
 // ownFiles are what a node may have in the directories of Calico and Tortie. The journal's directory stays, empty.
-var ownFiles = []string{kubeconfigPath, nodenamePath, logPath, "/run/calico/ipam.lock", "/run/calico/tortie/facts.json"}
+var ownFiles = []string{kubeconfigPath, etcdCAPath, etcdCertPath, etcdKeyPath, nodenamePath, logPath, "/run/calico/ipam.lock", "/run/calico/tortie/facts.json"}
 
 func strangeFiles() ([]string, error) {
 	var found []string

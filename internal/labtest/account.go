@@ -31,11 +31,16 @@ var accounts sync.Mutex // one test at a time makes them
 // it: a test that runs the product so fails if a right is missing.
 func As(t testing.TB, account string) *rest.Config {
 	t.Helper()
+	return AsOn(t, RESTConfig(t), account)
+}
+
+// AsOn is As for another server than that of API.
+func AsOn(t testing.TB, admin *rest.Config, account string) *rest.Config {
+	t.Helper()
 	accounts.Lock()
 	defer accounts.Unlock()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	admin := RESTConfig(t)
 	core, err := kubernetes.NewForConfig(admin)
 	if err != nil {
 		t.Fatal(err)
