@@ -346,23 +346,56 @@ func checkInvariants(t *testing.T, b *Block, holders map[netip.Addr]string, fore
 func FuzzDamagedBlock(f *testing.F) {
 	f.Add([]byte{0, 1, 2}, uint64(1))
 	f.Add([]byte{1, 0, 3, 2, 7, 7, 5, 0, 0}, uint64(2))
+	f.Add([]byte{7, 0, 1, 7, 1, 2}, uint64(3))
 	f.Fuzz(func(t *testing.T, damage []byte, seed uint64) {
 		obj := stored("10.0.0.0/29", "node-a", "a", "b", "-", "a").obj
 		for ; len(damage) >= 3; damage = damage[3:] {
 			overwrite(obj, damage[0], int(int8(damage[1])), int(int8(damage[2])))
 		}
 		b, err := ParseBlock(obj)
-		if err == nil {
-			checkAgainstModel(t, b, rand.New(rand.NewPCG(seed, 0)))
+		if err != nil {
+			return
 		}
+		checkCooling(t, b, rand.New(rand.NewPCG(seed, 0)))
+		checkAgainstModel(t, b, rand.New(rand.NewPCG(seed, 0)))
 	})
+}
+
+// checkCooling lets addresses cool down and thaw: the block stays valid, and each address comes back, once its time has come.
+func checkCooling(t *testing.T, b *Block, r *rand.Rand) {
+	t.Helper()
+	b.Thaw(Cooldown{Now: clock}) // what cooled down before, whenever that was
+	free, now := b.Free(nil), clock
+	period := time.Duration(1+r.IntN(60)) * time.Second
+	for range 20 {
+		handle := "cool-" + string(rune('a'+r.IntN(3)))
+		switch r.IntN(3) {
+		case 0:
+			b.Assign(owner(handle), nil)
+		case 1:
+			b.ReleaseHandle(handle, Cooldown{now, period})
+		default:
+			now = now.Add(time.Duration(r.IntN(30)) * time.Second)
+			b.Thaw(Cooldown{now, period})
+		}
+		if err := b.check(); err != nil {
+			t.Fatalf("the block is not valid any more: %v", err)
+		}
+	}
+	for _, handle := range []string{"cool-a", "cool-b", "cool-c"} {
+		b.ReleaseHandle(handle, Cooldown{now, period})
+	}
+	b.Thaw(Cooldown{now.Add(period), period})
+	if got := b.Free(nil); got != free {
+		t.Fatalf("%d addresses are free when all have cooled down, want %d", got, free)
+	}
 }
 
 // overwrite sets one field, chosen by what, to a value; a negative index stands for the end.
 func overwrite(obj *api.IPAMBlock, what byte, i, value int) {
 	s := &obj.Spec
 	at := func(n int) int { return ((i % n) + n) % n }
-	switch what % 7 {
+	switch what % 8 {
 	case 0:
 		s.Allocations[at(len(s.Allocations))] = &value
 	case 1:
@@ -382,6 +415,10 @@ func overwrite(obj *api.IPAMBlock, what byte, i, value int) {
 	case 6:
 		if len(s.Attributes) > 0 {
 			s.Attributes = s.Attributes[:at(len(s.Attributes))]
+		}
+	case 7:
+		if len(s.Attributes) > 0 {
+			s.Attributes[at(len(s.Attributes))].ReleasedAt = []string{"soon", "2026-01-02T03:04:05Z", "2999-01-01T00:00:00+01:00", ""}[value&3]
 		}
 	}
 }

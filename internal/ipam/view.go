@@ -122,48 +122,60 @@ func (v *view) lookAtHandle(ctx context.Context) (err error) {
 	return nil
 }
 
+// answers are what came of reading what a plan needs.
+type answers struct {
+	blocks         []blockRead
+	affinities     []*api.BlockAffinity
+	cluster, names []api.IPAMBlock
+	labels         map[string]string
+}
+
 // fetch reads what a plan needs, all at once, while beside runs. Whoever looks at the cluster is about to claim a block: the
 // host's claims are read again too, as they are from before the wait for the host's lock, or from the agent. A neighbour may
 // have claimed a block with room for all meanwhile, and a burst on a new node would else claim one for each pod.
 func (v *view) fetch(ctx context.Context, n *need, beside func() error) error {
 	g, gctx := errgroup.WithContext(ctx)
-	c := v.client
-	var blocks []blockRead
-	var cluster, nameList []api.IPAMBlock
-	var affinities []*api.BlockAffinity
-	if beside != nil {
-		g.Go(beside)
-	}
-	g.Go(func() (err error) { blocks, err = c.readBlocks(gctx, n.blocks); return err })
-	opts := v.listOptions()
-	if n.cluster {
-		g.Go(func() (err error) { cluster, err = c.readCluster(gctx, opts); return err })
-	} else if n.names {
-		opts := opts
-		opts.NamesOnly = true
-		g.Go(func() (err error) { nameList, err = c.readCluster(gctx, opts); return err })
-	}
+	c, opts, a := v.client, v.listOptions(), answers{}
+	namesOnly := opts
+	namesOnly.NamesOnly = true
 	renew := (n.names || n.cluster) && v.certainty < sure
-	if renew {
-		g.Go(func() (err error) { affinities, err = c.readAffinities(gctx, v.host, opts); return err })
-	}
-	if n.labels {
-		g.Go(func() (err error) { v.st.NodeLabels, err = c.readLabels(gctx, v.host); return err })
+	for _, r := range []struct {
+		wanted bool
+		read   func() error
+	}{
+		{beside != nil, beside},
+		{len(n.blocks) > 0, func() (err error) { a.blocks, err = c.readBlocks(gctx, n.blocks); return err }},
+		{n.cluster, func() (err error) { a.cluster, err = c.readCluster(gctx, opts); return err }},
+		{n.names && !n.cluster, func() (err error) { a.names, err = c.readCluster(gctx, namesOnly); return err }},
+		{renew, func() (err error) { a.affinities, err = c.readAffinities(gctx, v.host, opts); return err }},
+		{n.labels, func() (err error) { a.labels, err = c.readLabels(gctx, v.host); return err }},
+	} {
+		if r.wanted {
+			g.Go(r.read)
+		}
 	}
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	v.st.HaveLabels = v.st.HaveLabels || n.labels
 	if renew {
-		v.st.storeClaims(affinities)
+		v.st.storeClaims(a.affinities)
 	}
-	for _, b := range blocks {
-		v.st.store(b.cidr, b.block, b.damage)
-	}
-	if n.cluster {
-		v.st.storeCluster(cluster)
-	} else if n.names {
-		v.st.storeNames(nameList)
-	}
+	v.st.storeAnswers(n, &a)
 	return nil
+}
+
+// storeAnswers takes note of what a plan needed.
+func (st *State) storeAnswers(n *need, a *answers) {
+	for _, b := range a.blocks {
+		st.store(b.cidr, b.block, b.damage)
+	}
+	switch {
+	case n.cluster:
+		st.storeCluster(a.cluster)
+	case n.names:
+		st.storeNames(a.names)
+	}
+	if n.labels {
+		st.NodeLabels, st.HaveLabels = a.labels, true
+	}
 }
