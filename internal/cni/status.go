@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -33,14 +34,15 @@ const (
 
 	// agentAway is how long the agent may be silent before STATUS takes it for gone. The node is then not ready, and after five
 	// more minutes Kubernetes deletes its pods, which still work: so no restart or upgrade of the agent may take as long, not
-	// even with an image to be pulled again after the kubelet's longest pause of five minutes (docs/design/wiring.md).
+	// even with an image to be pulled again after the kubelet's longest pause of five minutes (docs/design/wiring.md). Nor does an
+	// agent that starts again, and needs a while to be ready, make a difference before that time.
 	agentAway = 10 * time.Minute
 
 	// accessTime is for how long STATUS believes that the API server accepts the plugins' token.
 	accessTime = time.Minute
 )
 
-// accessFile is as old as STATUS's last answer from the API server.
+// accessFile is as old as STATUS's last answer from the API server while the agent was ready.
 var accessFile = filepath.Join(filepath.Dir(facts.DefaultFile), "status")
 
 // status reports whether an ADD could succeed now, and changes nothing. While the agent follows the cluster, that costs the
@@ -83,8 +85,8 @@ func inTime(ctx context.Context, plugin string, do func(context.Context) error) 
 
 // available says why no pod can be added, if so: the first of the reasons, in the order in which they follow from each other.
 func (s *session) available(ctx context.Context) error {
-	if s.facts != nil && !s.facts.AgentReady {
-		return fmt.Errorf("tortie-node on this node is not ready: it has not programmed the kernel since it started; see its log and /status")
+	if s.facts != nil && !s.facts.AgentReady && s.sinceAccess() > agentAway {
+		return errors.New("tortie-node on this node is not ready: it has not programmed the kernel since it started; see its log and /status")
 	}
 	if err := s.access(ctx); err != nil {
 		return err
@@ -102,22 +104,37 @@ func (s *session) available(ctx context.Context) error {
 // access asks the datastore whether it is ready, with the plugins' own rights. The agent's facts do not tell about those, but
 // as long as there are facts, and no new kubeconfig, an answer is good for a while.
 func (s *session) access(ctx context.Context) error {
-	kubeconfig, err := os.Stat(s.conf.Kubernetes.Kubeconfig)
-	if s.facts != nil && s.facts.DatastoreReady && err == nil {
-		last, err := os.Stat(accessFile)
-		if err == nil && s.began.Sub(last.ModTime()).Abs() < accessTime && kubeconfig.ModTime().Before(last.ModTime()) {
-			return nil
-		}
+	if s.facts != nil && s.facts.DatastoreReady && s.sinceAccess() < accessTime && !s.kubeconfigIsNew() {
+		return nil
 	}
 	direct := *s
 	direct.facts = nil
 	if err := direct.ready(ctx); err != nil {
 		return err
 	}
+	if s.facts == nil || !s.facts.AgentReady {
+		return nil
+	}
 	if err := touch(accessFile); err != nil {
 		s.log.Debug("the API server is asked at every STATUS", "why", err)
 	}
 	return nil
+}
+
+// sinceAccess is how long ago the API server accepted the plugins' token while the agent was ready; very long if never.
+func (s *session) sinceAccess() time.Duration {
+	last, err := os.Stat(accessFile)
+	if err != nil {
+		return math.MaxInt64
+	}
+	return s.began.Sub(last.ModTime()).Abs()
+}
+
+// kubeconfigIsNew reports whether the API server has not seen what the kubeconfig says now.
+func (s *session) kubeconfigIsNew() bool {
+	last, lastErr := os.Stat(accessFile)
+	kubeconfig, err := os.Stat(s.conf.Kubernetes.Kubeconfig)
+	return lastErr != nil || err != nil || !kubeconfig.ModTime().Before(last.ModTime())
 }
 
 // touch makes a file as old as now.

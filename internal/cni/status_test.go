@@ -1,6 +1,7 @@
 package cni_test
 
 import (
+	"errors"
 	"net/http"
 	"os"
 	"strings"
@@ -81,6 +82,18 @@ func TestStatus(t *testing.T) {
 		{"the agent is not ready", func(t *testing.T, w *world) {
 			w.tellFacts(t, func(f *facts.Facts) { f.AgentReady = false })
 		}, 50, []string{"tortie-node", "not ready"}},
+		{"the agent starts again and is not ready yet", func(t *testing.T, w *world) {
+			w.tellFacts(t, nil)
+			w.wantStatus(t, 0)
+			w.tellFacts(t, func(f *facts.Facts) { f.AgentReady = false })
+		}, 0, nil},
+		{"the agent started again long ago and is not ready", func(t *testing.T, w *world) {
+			w.tellFacts(t, nil)
+			w.wantStatus(t, 0)
+			w.tellFacts(t, func(f *facts.Facts) { f.AgentReady = false })
+			w.wantStatus(t, 0)
+			w.lastAccess(t, 11*time.Minute)
+		}, 50, []string{"tortie-node", "not ready"}},
 		{"the agent restarts", func(t *testing.T, w *world) {
 			w.tellFacts(t, func(f *facts.Facts) { f.Written = time.Now().Add(-5 * time.Minute) })
 		}, 0, nil},
@@ -147,10 +160,7 @@ func TestStatusIsCheap(t *testing.T) {
 	if got := w.proxy.take(); len(got) != 0 {
 		t.Errorf("the next ones asked for %q, want nothing", got)
 	}
-	w.host.on(t, func() error {
-		old := time.Now().Add(-2 * time.Minute)
-		return os.Chtimes("/var/run/calico/tortie/status", old, old)
-	})
+	w.lastAccess(t, 2*time.Minute)
 	w.wantStatus(t, 0)
 	if got := w.proxy.take(); len(got) != 1 {
 		t.Errorf("after two minutes STATUS asked for %q, want one request", got)
@@ -158,6 +168,15 @@ func TestStatusIsCheap(t *testing.T) {
 	if log := w.host.read(t, logPath); strings.Contains(log, "STATUS") {
 		t.Errorf("the log is filled by STATUS: %s", log)
 	}
+}
+
+// lastAccess makes it long ago that STATUS last asked the API server.
+func (w *world) lastAccess(t testing.TB, ago time.Duration) {
+	t.Helper()
+	w.host.on(t, func() error {
+		then := time.Now().Add(-ago)
+		return errors.Join(os.Chtimes("/var/run/calico/tortie/status", then, then), os.Chtimes(kubeconfigPath, then.Add(-time.Hour), then.Add(-time.Hour)))
+	})
 }
 
 func TestStatusOfIPAM(t *testing.T) {
