@@ -16,6 +16,9 @@ const (
 	// timeout bounds a connection's set-up, TLS included. Linux repeats a SYN that got no answer after 1 and after 3 s: two
 	// may be lost before a server is taken for dead.
 	timeout = 5 * time.Second
+	// slow is what tells a server that is not there, of which the kernel hears by ARP's silence after some seconds, from one
+	// that refuses because it is being restarted.
+	slow = 500 * time.Millisecond
 	// memory is how long a silent server is taken for dead without being asked. It covers the pauses between the tries of
 	// those that waited with the one that found out.
 	memory = 2 * time.Second
@@ -175,8 +178,9 @@ func (d *dialer) dial(ctx context.Context, addr string, open opener) (net.Conn, 
 	limited, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
 	conn, err := open(limited, addr)
-	if isTimeout(err) && !endsBefore(ctx, began.Add(d.timeout)) {
-		err = fmt.Errorf("%s was silent for %v: %w", addr, d.timeout, err)
+	took := time.Since(began)
+	if err != nil && (isTimeout(err) || took >= slow) && !endsBefore(ctx, began.Add(d.timeout)) {
+		err = fmt.Errorf("%s was silent for %v: %w", addr, took.Round(100*time.Millisecond), err)
 		d.mu.Lock()
 		d.silent[addr] = silence{err: err, until: time.Now().Add(memory)}
 		d.mu.Unlock()
