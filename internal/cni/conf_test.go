@@ -56,9 +56,9 @@ func TestConfDefaults(t *testing.T) {
 		t.Errorf("without assign_ipv4 and assign_ipv6: IPv4 %v, IPv6 %v; want IPv4 only", c.wantsV4(), c.wantsV6())
 	}
 	got := map[string]any{}
-	walk("", reflect.ValueOf(&c).Elem(), func(o Option, v reflect.Value) {
+	walk("", reflect.ValueOf(&c).Elem(), func(key string, _ reflect.StructTag, v reflect.Value) {
 		if !v.IsZero() {
-			got[o.Key] = v.Interface()
+			got[key] = v.Interface()
 		}
 	})
 	want := map[string]any{

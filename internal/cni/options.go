@@ -25,29 +25,32 @@ var ofSpecification = []Option{
 // Options lists the keys of the network configuration, those of the CNI specification first.
 func Options() []Option {
 	options := append([]Option(nil), ofSpecification...)
-	walk("", reflect.ValueOf(&netConf{}).Elem(), func(o Option, _ reflect.Value) { options = append(options, o) })
+	walk("", reflect.ValueOf(&netConf{}).Elem(), func(key string, tag reflect.StructTag, v reflect.Value) {
+		options = append(options, Option{
+			Key:     key,
+			Type:    cmp.Or(tag.Get("type"), typeName(v.Kind())),
+			Default: tag.Get("default"),
+			Help:    tag.Get("help"),
+			Instead: tag.Get("instead"),
+		})
+	})
 	return options
 }
 
-// walk visits the keys below a struct with their values.
-func walk(prefix string, v reflect.Value, visit func(Option, reflect.Value)) {
-	for i := range v.NumField() {
-		field, value := v.Type().Field(i), v.Field(i)
+// walk visits the keys below a struct with their tags and values. Every call of a plugin does so: who visits looks at a tag
+// only if it has to.
+func walk(prefix string, v reflect.Value, visit func(key string, tag reflect.StructTag, v reflect.Value)) {
+	t := v.Type()
+	for i := range t.NumField() {
+		field := t.Field(i)
 		key := field.Tag.Get("json")
-		if field.Anonymous || key == "" {
-			continue
+		switch {
+		case field.Anonymous || key == "":
+		case field.Type.Kind() == reflect.Struct:
+			walk(prefix+key+".", v.Field(i), visit)
+		default:
+			visit(prefix+key, field.Tag, v.Field(i))
 		}
-		if value.Kind() == reflect.Struct {
-			walk(prefix+key+".", value, visit)
-			continue
-		}
-		visit(Option{
-			Key:     prefix + key,
-			Type:    cmp.Or(field.Tag.Get("type"), typeName(value.Kind())),
-			Default: field.Tag.Get("default"),
-			Help:    field.Tag.Get("help"),
-			Instead: field.Tag.Get("instead"),
-		}, value)
 	}
 }
 
@@ -65,15 +68,19 @@ func typeName(kind reflect.Kind) string {
 
 // setDefaults fills in the defaults of what is not set.
 func setDefaults(c *netConf) {
-	walk("", reflect.ValueOf(c).Elem(), func(o Option, v reflect.Value) {
-		if !v.IsZero() || o.Default == "" {
+	walk("", reflect.ValueOf(c).Elem(), func(_ string, tag reflect.StructTag, v reflect.Value) {
+		if !v.IsZero() {
+			return
+		}
+		text, ok := tag.Lookup("default")
+		if !ok {
 			return
 		}
 		switch v.Kind() {
 		case reflect.String:
-			v.SetString(o.Default)
+			v.SetString(text)
 		case reflect.Int:
-			if n, err := strconv.Atoi(o.Default); err == nil {
+			if n, err := strconv.Atoi(text); err == nil {
 				v.SetInt(int64(n))
 			}
 		}
@@ -83,9 +90,12 @@ func setDefaults(c *netConf) {
 // deprecated lists the deprecated keys that are set.
 func deprecated(c *netConf) []Option {
 	var used []Option
-	walk("", reflect.ValueOf(c).Elem(), func(o Option, v reflect.Value) {
-		if o.Instead != "" && !v.IsZero() {
-			used = append(used, o)
+	walk("", reflect.ValueOf(c).Elem(), func(key string, tag reflect.StructTag, v reflect.Value) {
+		if v.IsZero() {
+			return
+		}
+		if instead, ok := tag.Lookup("instead"); ok {
+			used = append(used, Option{Key: key, Instead: instead})
 		}
 	})
 	return used
