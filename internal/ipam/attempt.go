@@ -107,11 +107,13 @@ func (a *Attempt) try(ctx context.Context, req *Request) (Plan, error) {
 	return plan, err
 }
 
-// remember keeps what a plan that met a conflict tells of the next one.
+// remember keeps what a plan that met a conflict tells of the next one. The handle is looked at each time: a DEL that runs
+// while this does, as it should not, may have removed it, and an address without a handle is found by nobody.
 func (a *Attempt) remember(plan *Plan) {
-	if h, planned := plan.landedHandle(); planned {
-		a.handle, a.look = h, h == nil
+	if h := plan.landedHandle(); h != nil {
+		a.handle = h
 	}
+	a.look = true
 	if plan.claims() {
 		a.certainty, a.st = sure, nil
 	} else {

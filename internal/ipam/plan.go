@@ -174,17 +174,14 @@ func (p *Plan) claims() bool {
 	return slices.ContainsFunc(p.writes, func(w write) bool { _, ok := w.obj.(*api.BlockAffinity); return ok })
 }
 
-// landedHandle returns the handle as it was written, nil if it was not, and whether the plan would have written it.
-func (p *Plan) landedHandle() (h *api.IPAMHandle, planned bool) {
+// landedHandle returns the handle as it was written; nil if it was not.
+func (p *Plan) landedHandle() *api.IPAMHandle {
 	for _, w := range p.writes {
-		if h, ok := w.obj.(*api.IPAMHandle); ok {
-			if w.landed {
-				return h, true
-			}
-			return nil, true
+		if h, ok := w.obj.(*api.IPAMHandle); ok && w.landed {
+			return h
 		}
 	}
-	return nil, false
+	return nil
 }
 
 func (p *Plan) add(s stage, v verb, obj api.Resource) {

@@ -182,6 +182,61 @@ func TestRequestsAndRounds(t *testing.T) {
 	}
 }
 
+// A conflict costs the handle, the block and a second write of the block, in two rounds.
+func TestRoundsOfAConflict(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := datastoretest.NewFake()
+		seed(t, store)
+		live := map[string][]netip.Addr{"x": mustAssign(t, store, podRequest("node-a", "x"))}
+		known := knownTo(t, store, "node-a")
+		m := &metronome{began: time.Now()}
+		s := store.Session(func(ctx context.Context, r datastoretest.Request) datastoretest.Fault {
+			if r.String() == "PUT IPAMBlock 10-0-0-12-30" && live["faster"] == nil {
+				live["faster"] = mustAssign(t, store, podRequest("node-a", "faster"))
+			}
+			return m.hook(ctx, r)
+		})
+		must(t, begin(known, podRequest("node-a", "h"))(t.Context(), client(s)))
+		want := []string{
+			"GET IPAMBlock 10-0-0-12-30, POST IPAMHandle h", "PUT IPAMBlock 10-0-0-12-30",
+			"GET IPAMBlock 10-0-0-12-30, GET IPAMHandle h", "PUT IPAMBlock 10-0-0-12-30",
+		}
+		var got []string
+		for _, r := range m.rounds {
+			got = append(got, strings.Join(r, ", "))
+		}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("rounds (-want +got):\n%s", d)
+		}
+		held, err := client(store).Addresses(t.Context(), "h")
+		must(t, err)
+		live["h"] = held
+		must(t, audit(store, live))
+	})
+}
+
+// A DEL that comes while an ADD meets a conflict removes the handle. The ADD writes it again before it assigns.
+func TestHandleRemovedBetweenTries(t *testing.T) {
+	store := datastoretest.NewFake()
+	seed(t, store)
+	mustAssign(t, store, podRequest("node-a", "x"))
+	met := false
+	s := store.Session(func(ctx context.Context, r datastoretest.Request) datastoretest.Fault {
+		if r.String() == "PUT IPAMBlock 10-0-0-12-30" && !met {
+			met = true
+			_, err := client(store).Release(ctx, "h")
+			must(t, err)
+		}
+		return datastoretest.None
+	})
+	got, err := client(s).Assign(t.Context(), podRequest("node-a", "h"))
+	must(t, err)
+	if !met {
+		t.Fatal("no conflict")
+	}
+	must(t, audit(store, map[string][]netip.Addr{"x": {netip.MustParseAddr("10.0.0.12")}, "h": addresses(got)}))
+}
+
 func (c roundsCase) run(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := datastoretest.NewFake()

@@ -111,10 +111,19 @@ func (v *view) plan(ctx context.Context, req *Request, meet func(context.Context
 	}
 }
 
-func (v *view) lookAtHandle(ctx context.Context) (err error) {
+// lookAtHandle reads the handle if it must be read, and beside it the blocks that it named before: it probably does still.
+func (v *view) lookAtHandle(ctx context.Context) error {
 	if v.look {
-		if v.handle, err = v.client.readHandle(ctx, v.handleID); err != nil {
+		var blocks []blockRead
+		g, gctx := errgroup.WithContext(ctx)
+		before := handleBlocks(v.handle)
+		g.Go(func() (err error) { v.handle, err = v.client.readHandle(gctx, v.handleID); return err })
+		g.Go(func() (err error) { blocks, err = v.client.readBlocks(gctx, before); return err })
+		if err := g.Wait(); err != nil {
 			return err
+		}
+		for _, b := range blocks {
+			v.st.store(b.cidr, b.block, b.damage)
 		}
 		v.look, v.named = false, false
 	}
