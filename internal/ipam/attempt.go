@@ -83,6 +83,14 @@ func (a *Attempt) Finish(ctx context.Context, req Request) ([]Assignment, error)
 	return plan.Assignments, nil
 }
 
+// Config is the IPAMConfig by which the addresses were assigned, for the caller of a Finish that succeeded.
+func (a *Attempt) Config() api.IPAMConfigSpec {
+	if a.st == nil {
+		return DefaultConfig()
+	}
+	return a.st.Config
+}
+
 // Abandon takes back what Begin has written.
 func (a *Attempt) Abandon(ctx context.Context) error {
 	<-a.opened

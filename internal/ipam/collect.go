@@ -15,6 +15,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/names"
 )
 
 // Collection says which containers of a host live, so that what others hold can be freed.
@@ -32,6 +33,7 @@ type Collection struct {
 
 // Collect frees the addresses that containers of the network hold on the host though they do not live, and returns who held
 // them. Addresses count as the host's by their attribute "node", in blocks of whatever owner; those without are left alone.
+// It also removes handles of the network, of whatever host, that have held nothing for longer than any ADD takes.
 //
 // What is freed is decided once. A container that starts meanwhile has a handle of its own, and loses nothing. A block that
 // contradicts itself is an error, after the others were served.
@@ -40,11 +42,19 @@ func (c *Client) Collect(ctx context.Context, what Collection) ([]Holder, error)
 	if err != nil {
 		return nil, fmt.Errorf("collect the addresses of dead containers: %w", err)
 	}
-	holders, damage := c.Holders(ctx, what.Host)
-	dead := slices.DeleteFunc(holders, what.spares)
-	if len(dead) == 0 {
-		return nil, damage
+	now, err := c.takeCensus(ctx, what.Host)
+	if err != nil {
+		return nil, fmt.Errorf("collect the addresses of dead containers: %w", err)
 	}
+	freed, err := c.collectAddresses(ctx, slices.DeleteFunc(now.list(), what.spares), cfg)
+	if now.damage != nil {
+		return freed, errors.Join(err, now.damage) // nobody can tell which handles hold nothing
+	}
+	return freed, errors.Join(err, c.collectHandles(ctx, what, now.handles))
+}
+
+// collectAddresses frees what the dead hold.
+func (c *Client) collectAddresses(ctx context.Context, dead []Holder, cfg api.IPAMConfigSpec) ([]Holder, error) {
 	handles := make([]string, len(dead))
 	blocks := map[netip.Prefix]bool{}
 	for i, h := range dead {
@@ -52,9 +62,59 @@ func (c *Client) Collect(ctx context.Context, what Collection) ([]Holder, error)
 		maps.Copy(blocks, h.blocks)
 	}
 	r := reaper{client: c, cfg: cfg, handles: handles, reaped: map[string]bool{}}
-	err = r.reap(ctx, slices.SortedFunc(maps.Keys(blocks), netip.Prefix.Compare))
-	freed := slices.DeleteFunc(dead, func(h Holder) bool { return !r.reaped[h.Handle] })
-	return freed, errors.Join(damage, err)
+	err := r.reap(ctx, slices.SortedFunc(maps.Keys(blocks), netip.Prefix.Compare))
+	return slices.DeleteFunc(dead, func(h Holder) bool { return !r.reaped[h.Handle] }), err
+}
+
+// emptyHandleAge is how old a handle must be that goes because it holds nothing. No ADD takes as long, and no write is under
+// way as long.
+const emptyHandleAge = 10 * time.Minute
+
+// collectHandles removes the handles that hold nothing, as a process leaves them that is killed while it creates one, or a
+// creation that lands after the DEL of its container. A handle does not say on which host it was made: whoever comes first
+// removes it.
+func (c *Client) collectHandles(ctx context.Context, what Collection, holding map[string]bool) error {
+	var list api.IPAMHandleList
+	if err := c.store.List(ctx, &list, datastore.ListOptions{Stale: true, NamesOnly: true}); err != nil {
+		return fmt.Errorf("list handles: %w", err)
+	}
+	live := map[string]bool{}
+	for _, id := range what.Live {
+		live[names.Handle(id)] = true
+	}
+	var errs []error
+	for i := range list.Items {
+		name := list.Items[i].Name
+		id, ok := strings.CutPrefix(name, names.Handle(what.Network+"."))
+		if !ok || holding[name] || live[id] {
+			continue
+		}
+		if err := c.removeEmptyHandle(ctx, name); err != nil && !datastore.Contended(err) {
+			errs = append(errs, fmt.Errorf("remove handle %s: %w", name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// removeEmptyHandle removes a handle that is old and holds nothing. In etcd nothing tells how old one is: there it stays.
+func (c *Client) removeEmptyHandle(ctx context.Context, name string) error {
+	h := &api.IPAMHandle{Meta: api.Meta{Name: name}}
+	err := c.store.Get(ctx, h)
+	if errors.Is(err, datastore.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	created, err := time.Parse(time.RFC3339, h.CreationTimestamp)
+	if err != nil || c.now().Sub(created) < emptyHandleAge {
+		return nil
+	}
+	held, err := c.Holdings(ctx, h.Spec.HandleID)
+	if err != nil || len(held) > 0 {
+		return err
+	}
+	return c.store.Delete(ctx, h)
 }
 
 func (c *Client) collectConfig(ctx context.Context, known *Known) (api.IPAMConfigSpec, error) {

@@ -3,6 +3,7 @@ package ipam
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -125,6 +126,57 @@ func TestCollectPassesDamageOver(t *testing.T) {
 		t.Errorf("freed %v, error %v", freed, err)
 	}
 }
+
+// A handle that holds nothing goes when it is older than any ADD takes, whoever created it; not if it may hold something.
+func TestCollectRemovesEmptyHandles(t *testing.T) {
+	scene := func() *datastoretest.Fake {
+		store := datastoretest.NewFake()
+		seed(t, store)
+		held := mustAssign(t, store, containerRequest("node-b", "Held", clock))
+		old := &api.IPAMHandle{Meta: api.Meta{Name: "net.held"}, Spec: api.IPAMHandleSpec{HandleID: "net.Held"}}
+		must(t, store.Get(t.Context(), old))
+		old.CreationTimestamp = clock.Add(-time.Hour).Format(time.RFC3339)
+		must(t, store.Update(t.Context(), old))
+		for id, age := range map[string]time.Duration{
+			"net.Gone": emptyHandleAge, "net.young": emptyHandleAge - time.Second, "other.gone": time.Hour, "net.Live": time.Hour, "net.untimed": 0,
+		} {
+			h := storedHandle(id, blockText(held)+"=1")
+			if age > 0 {
+				h.CreationTimestamp = clock.Add(-age).Format(time.RFC3339)
+			}
+			mustCreate(t, store, h)
+		}
+		return store
+	}
+	what := Collection{Host: "node-a", Network: "net", Live: []string{"Live"}}
+	left := func(store datastore.Store) []string {
+		c, err := readContents(store)
+		must(t, err)
+		return slices.Sorted(maps.Keys(c.handles))
+	}
+	store := scene()
+	freed, err := client(store).Collect(t.Context(), what)
+	if err != nil || len(freed) > 0 {
+		t.Errorf("freed %v, error %v", freed, err)
+	}
+	want := []string{"net.Held", "net.Live", "net.untimed", "net.young", "other.gone"}
+	if d := cmp.Diff(want, left(store)); d != "" {
+		t.Errorf("handles (-want +got):\n%s", d)
+	}
+	store = scene()
+	damaged := damagedBlock("10.0.0.12/30", "node-c")
+	mustCreate(t, store, damaged)
+	if _, err := client(store).Collect(t.Context(), what); err == nil {
+		t.Error("damage is no error")
+	}
+	must(t, store.Delete(t.Context(), damaged))
+	if got := left(store); !slices.Contains(got, "net.Gone") {
+		t.Errorf("handles %v: one went though a block cannot be told", got)
+	}
+}
+
+// blockText returns the block of the first address.
+func blockText(held []netip.Addr) string { return netip.PrefixFrom(held[0], 30).Masked().String() }
 
 func TestHolds(t *testing.T) {
 	store := datastoretest.NewFake()

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/names"
 )
 
 // Holder is who holds addresses.
@@ -25,45 +26,69 @@ type Holder struct {
 // Holders lists who holds addresses for a host, by the attribute "node", in blocks of whatever owner. It is as of now:
 // who acts on it looks again. Blocks that contradict themselves are an error beside the list of the others.
 func (c *Client) Holders(ctx context.Context, host string) ([]Holder, error) {
-	blocks, err := c.readCluster(ctx, datastore.ListOptions{})
+	now, err := c.takeCensus(ctx, host)
 	if err != nil {
 		return nil, fmt.Errorf("list who holds addresses on %s: %w", host, err)
 	}
-	var errs []error
-	found := map[string]*Holder{}
+	return now.list(), now.damage
+}
+
+// census is who holds addresses.
+type census struct {
+	holders map[string]*Holder // for one host, by their handles
+	handles map[string]bool    // the names of all handles of the cluster that hold an address
+	damage  error              // of blocks that cannot be told
+}
+
+// takeCensus reads all blocks of the cluster.
+func (c *Client) takeCensus(ctx context.Context, host string) (*census, error) {
+	blocks, err := c.readCluster(ctx, datastore.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	all := &census{holders: map[string]*Holder{}, handles: map[string]bool{}}
 	for i := range blocks {
 		b, err := ParseBlock(&blocks[i])
 		if err != nil {
-			errs = append(errs, err)
+			all.damage = errors.Join(all.damage, err)
 			continue
 		}
-		b.holders(host, found)
+		all.add(b, host)
 	}
-	list := make([]Holder, 0, len(found))
-	for _, h := range found {
-		list = append(list, *h)
-	}
-	slices.SortFunc(list, func(a, b Holder) int { return strings.Compare(a.Handle, b.Handle) })
-	return list, errors.Join(errs...)
+	return all, nil
 }
 
-// holders adds the block's addresses that are held for a host.
-func (b *Block) holders(host string, found map[string]*Holder) {
+// add counts the block's addresses.
+func (all *census) add(b *Block, host string) {
 	for ordinal, at := range b.obj.Spec.Allocations {
 		if at == nil {
 			continue
 		}
 		owner := b.obj.Spec.Attributes[*at]
-		if owner.HandleID == nil || owner.ReleasedAt != "" || owner.Secondary["node"] != host {
+		if owner.HandleID == nil || owner.ReleasedAt != "" {
 			continue
 		}
-		h := found[*owner.HandleID]
+		all.handles[names.Handle(*owner.HandleID)] = true
+		if owner.Secondary["node"] != host {
+			continue
+		}
+		h := all.holders[*owner.HandleID]
 		if h == nil {
 			h = &Holder{Handle: *owner.HandleID, Attrs: owner.Secondary, blocks: map[netip.Prefix]bool{}}
-			found[h.Handle] = h
+			all.holders[h.Handle] = h
 		}
 		h.Addresses, h.blocks[b.cidr] = append(h.Addresses, b.addr(ordinal)), true
 	}
+}
+
+// list returns the holders in the order of their handles.
+func (all *census) list() []Holder {
+	list := make([]Holder, 0, len(all.holders))
+	for _, h := range all.holders {
+		list = append(list, *h)
+	}
+	slices.SortFunc(list, func(a, b Holder) int { return strings.Compare(a.Handle, b.Handle) })
+	return list
 }
 
 // Holdings returns the addresses that a handle holds now, each with the attributes of its owner. None if the handle does not
