@@ -13,7 +13,7 @@ import (
 // seed decides which processes are killed, and when. What the processes do meanwhile is the kernel's choice.
 var seed = flag.Uint64("seed", 1, "seed of the random choices of the tests")
 
-var programs = cnitest.NewPrograms("cmd/calico", "cmd/calico-ipam").Link("calico-ipam", delegate)
+var programs = cnitest.NewPrograms("./cmd/calico", "./cmd/calico-ipam").Link("calico-ipam", delegate)
 
 func TestMain(m *testing.M) {
 	code := m.Run()

@@ -48,7 +48,7 @@ const wrongToken = "wrong-token-0123456789"
 
 func (w *world) noSecrets(t testing.TB, a answer) {
 	t.Helper()
-	seen := a.stdout + a.stderr + w.host.read(t, logPath)
+	seen := a.stdout + a.stderr + w.host.Read(t, logPath)
 	for _, token := range []string{w.api.token, w.api.barred, wrongToken} {
 		if strings.Contains(seen, token) {
 			t.Errorf("a token is in the output or in the log: %s", seen)
@@ -67,7 +67,7 @@ type harm struct {
 }
 
 func putKubeconfig(text func(w *world) string) func(*testing.T, *sandbox) {
-	return func(t *testing.T, s *sandbox) { s.host.write(t, kubeconfigPath, text(s.world)) }
+	return func(t *testing.T, s *sandbox) { s.host.Write(t, kubeconfigPath, text(s.world)) }
 }
 
 func follow(r rule) func(*testing.T, *sandbox) {
@@ -113,7 +113,7 @@ var harms = []harm{
 
 	{name: "no nodename file", do: func(t *testing.T, s *sandbox) { s.host.remove(t, nodenamePath) },
 		code: types.ErrTryAgainLater, words: []string{nodenamePath, "tortie-node has not run"}},
-	{name: "MTU file of the agent damaged", do: func(t *testing.T, s *sandbox) { s.host.write(t, mtuPath, "big") },
+	{name: "MTU file of the agent damaged", do: func(t *testing.T, s *sandbox) { s.host.Write(t, mtuPath, "big") },
 		edit: func(c *call) { c.stdin = strings.Replace(c.stdin, `"mtu":1440`, `"mtu":0`, 1) },
 		code: types.ErrInvalidNetworkConfig, words: []string{mtuPath, `"big"`, "restart tortie-node"}},
 	{name: "pod not in the API", do: func(t *testing.T, s *sandbox) { s.api.delete(t, "Pod", s.name, s.pod) },
@@ -129,7 +129,7 @@ var harms = []harm{
 	{name: "netns is gone", edit: func(c *call) { c.netns += "x" }, code: types.ErrInvalidNetNS, words: []string{"no such file", "sandbox"}},
 	{name: "netns is the node's", edit: func(c *call) { c.netns = "/proc/self/ns/net" },
 		code: types.ErrInvalidNetNS, words: []string{"the node's own"}},
-	{name: "no IPAM plugin", do: func(t *testing.T, s *sandbox) { s.host.write(t, "/opt/empty/README", "") },
+	{name: "no IPAM plugin", do: func(t *testing.T, s *sandbox) { s.host.Write(t, "/opt/empty/README", "") },
 		edit: func(c *call) {
 			c.path, c.stdin = "/opt/empty", strings.Replace(c.stdin, `"type":"calico-ipam"`, `"type":"other-ipam"`, 1)
 		},
@@ -153,8 +153,8 @@ var harms = []harm{
 // dyingIPAM puts an IPAM plugin on the node that assigns an address and dies before it says so.
 func dyingIPAM(t *testing.T, s *sandbox) {
 	const path = "/opt/dying/dying"
-	s.host.write(t, path, "#!/bin/sh\n[ $CNI_COMMAND = ADD ] || exec /opt/cni/bin/calico-ipam\n/opt/cni/bin/calico-ipam >/dev/null\nkill -9 $$\n")
-	s.host.on(t, func() error { return os.Chmod(path, 0o755) })
+	s.host.Write(t, path, "#!/bin/sh\n[ $CNI_COMMAND = ADD ] || exec /opt/cni/bin/calico-ipam\n/opt/cni/bin/calico-ipam >/dev/null\nkill -9 $$\n")
+	s.host.On(t, func() error { return os.Chmod(path, 0o755) })
 }
 
 // TestBadInput: whatever is wrong, ADD says what and what to do, and leaves nothing behind.
@@ -317,7 +317,7 @@ func TestKilledDuringAdd(t *testing.T) {
 	c := s.call(t, "ADD")
 	cmd := exec.Command("/opt/cni/bin/calico")
 	cmd.Env, cmd.Stdin = c.env(), strings.NewReader(c.stdin)
-	w.host.on(t, cmd.Start)
+	w.host.On(t, cmd.Start)
 	select {
 	case <-reached:
 	case <-time.After(time.Minute):
@@ -359,8 +359,8 @@ func TestDelThatFails(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.prepare()
 			w.wantFailure(t, w.host.call(t, tt.call), tt.code, tt.words...)
-			w.host.write(t, kubeconfigPath, kubeconfig(w.proxy, w.api.token))
-			w.host.write(t, nodenamePath, w.name)
+			w.host.Write(t, kubeconfigPath, kubeconfig(w.proxy, w.api.token))
+			w.host.Write(t, nodenamePath, w.name)
 			wired()
 			s.check(t, added).ok(t)
 		})
@@ -415,13 +415,13 @@ func TestDelOfAPodThatOthersWrite(t *testing.T) {
 func TestSilentAPIServer(t *testing.T) {
 	t.Parallel()
 	listener := func(t *testing.T, w *world) string {
-		silent := w.host.listen(t)
+		silent := w.host.Listen(t)
 		t.Cleanup(func() { silent.Close() })
 		return silent.Addr().String()
 	}
 	gone := func(t *testing.T, w *world) string {
 		// Nobody has the address; the kernel asks once, not three times, and so has its answer in a second.
-		w.host.on(t, func() error {
+		w.host.On(t, func() error {
 			return sysctl.DefaultRoot.Set(sysctl.Key{"net", "ipv4", "neigh", "eth0", "mcast_solicit"}, "1")
 		})
 		return "10.250.0.1:6443"
@@ -436,7 +436,7 @@ func TestSilentAPIServer(t *testing.T) {
 			s := w.newPod(t, "web")
 			nothing := w.unchanged(t)
 			server := "https://" + address(t, w)
-			w.host.write(t, kubeconfigPath, kubeconfigFor(server, "", w.api.token))
+			w.host.Write(t, kubeconfigPath, kubeconfigFor(server, "", w.api.token))
 			a := s.add(t)
 			w.wantFailure(t, a, types.ErrTryAgainLater, "no answer from the API server at "+server)
 			if a.took > 15*time.Second {

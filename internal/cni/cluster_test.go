@@ -2,18 +2,14 @@ package cni_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"regexp"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	authv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -46,7 +42,13 @@ var theCluster = struct {
 func theAPI(t testing.TB) *cluster {
 	t.Helper()
 	cfg := labtest.RESTConfig(t)
-	theCluster.once.Do(func() { theCluster.cluster, theCluster.err = setUpCluster(cfg) })
+	theCluster.once.Do(func() {
+		theCluster.err = errors.New("the test that was to set up the cluster has failed")
+		token, agent := labtest.As(t, "tortie-cni").BearerToken, labtest.As(t, "tortie-node").BearerToken
+		if theCluster.cluster, theCluster.err = setUpCluster(cfg); theCluster.err == nil {
+			theCluster.token, theCluster.agent = token, agent
+		}
+	})
 	if theCluster.err != nil {
 		t.Fatal(theCluster.err)
 	}
@@ -71,18 +73,8 @@ func setUpCluster(cfg *rest.Config) (*cluster, error) {
 	if err := c.setReady(ctx, true); err != nil {
 		return nil, fmt.Errorf("say that the datastore is ready: %w", err)
 	}
-	for name, token := range map[string]*string{"tortie-cni": &c.token, "tortie-node": &c.agent} {
-		if err := c.createRole(ctx, name); err != nil {
-			return nil, fmt.Errorf("create the chart's role %s: %w", name, err)
-		}
-		if *token, err = c.account(ctx, name); err != nil {
-			return nil, err
-		}
-	}
-	if c.barred, err = c.account(ctx, "barred"); err != nil {
-		return nil, err
-	}
-	return c, c.awaitRights(ctx, cfg)
+	c.barred, err = c.account(ctx, "barred")
+	return c, err
 }
 
 // setReady creates the ClusterInformation or replaces it.
@@ -99,39 +91,6 @@ func (c *cluster) setReady(ctx context.Context, ready bool) error {
 	return err
 }
 
-// createRole creates a ClusterRole and its binding as they are in the chart.
-func (c *cluster) createRole(ctx context.Context, name string) error {
-	text, err := os.ReadFile(filepath.Join(labtest.Root(), "charts", "tortie", "templates", "rbac.yaml"))
-	if err != nil {
-		return err
-	}
-	// Helm's namespace is the plugins'; what else is templated, labels and conditions, has no meaning here.
-	plain := strings.ReplaceAll(string(text), "{{ .Release.Namespace }}", accountNamespace)
-	plain = regexp.MustCompile(`(?m)^.*\{\{.*\n`).ReplaceAllString(plain, "")
-	var role rbacv1.ClusterRole
-	var binding rbacv1.ClusterRoleBinding
-	for _, doc := range strings.Split(plain, "\n---\n") {
-		var head metav1.PartialObjectMetadata
-		if err := yaml.Unmarshal([]byte(doc), &head); err != nil {
-			return err
-		}
-		switch head.Kind + " " + head.Name {
-		case "ClusterRole " + name:
-			err = yaml.UnmarshalStrict([]byte(doc), &role)
-		case "ClusterRoleBinding " + name:
-			err = yaml.UnmarshalStrict([]byte(doc), &binding)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	if _, err := c.core.RbacV1().ClusterRoles().Create(ctx, &role, metav1.CreateOptions{}); err != nil {
-		return err
-	}
-	_, err = c.core.RbacV1().ClusterRoleBindings().Create(ctx, &binding, metav1.CreateOptions{})
-	return err
-}
-
 const accountNamespace = "kube-system"
 
 // account creates a ServiceAccount and returns a token of it.
@@ -145,27 +104,6 @@ func (c *cluster) account(ctx context.Context, name string) (string, error) {
 		return "", err
 	}
 	return request.Status.Token, nil
-}
-
-// awaitRights waits until the API server's authorizer has heard of the role.
-func (c *cluster) awaitRights(ctx context.Context, admin *rest.Config) error {
-	cfg := rest.AnonymousClientConfig(admin)
-	cfg.BearerToken = c.token
-	client, err := kubernetes.NewForConfig(cfg)
-	if err != nil {
-		return err
-	}
-	for {
-		_, err := client.CoreV1().Nodes().Get(ctx, "none", metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		select {
-		case <-time.After(50 * time.Millisecond):
-		case <-ctx.Done():
-			return fmt.Errorf("the plugins' token has no rights: %w", err)
-		}
-	}
 }
 
 var resources = map[string]schema.GroupVersionResource{

@@ -43,7 +43,7 @@ func newSite(t *testing.T, h *host, node string) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := h.listen(t)
+	l := h.Listen(t)
 	t.Cleanup(func() { l.Close() })
 	go forward(l, strings.TrimPrefix(e.Endpoint, "https://"))
 	for path, file := range map[string]string{"/etc/etcd/ca": e.CAFile, "/etc/etcd/cert": e.CertFile, "/etc/etcd/key": e.KeyFile} {
@@ -51,9 +51,9 @@ func newSite(t *testing.T, h *host, node string) *site {
 		if err != nil {
 			t.Fatal(err)
 		}
-		h.write(t, path, string(text))
+		h.Write(t, path, string(text))
 	}
-	h.write(t, nodenamePath, node)
+	h.Write(t, nodenamePath, node)
 	s := &site{host: h, etcd: e, store: store, endpoint: "https://" + l.Addr().String(), node: node}
 	ready := true
 	s.create(t, &api.ClusterInformation{Meta: api.Meta{Name: "default"}, Spec: api.ClusterInformationSpec{DatastoreReady: &ready}})

@@ -44,12 +44,12 @@ var optionCases = map[string]func(*testing.T, *world){
 		w.newPod(t, "web").addWith(t, "calico_api_group", "crd.projectcalico.org/v1").ok(t)
 	},
 	"nodename": func(t *testing.T, w *world) {
-		w.host.write(t, nodenamePath, "of-the-file")
+		w.host.Write(t, nodenamePath, "of-the-file")
 		w.ofThisNode(t, set("nodename", w.name))
 	},
 	"nodename_file": func(t *testing.T, w *world) {
 		w.host.remove(t, nodenamePath)
-		w.host.write(t, "/etc/name-of-node", w.name+"\n")
+		w.host.Write(t, "/etc/name-of-node", w.name+"\n")
 		w.ofThisNode(t, set("nodename_file", "/etc/name-of-node"), set("nodename", ""))
 	},
 	"nodename_file_optional": func(t *testing.T, w *world) {
@@ -73,7 +73,7 @@ var optionCases = map[string]func(*testing.T, *world){
 		s := w.newPod(t, "web")
 		a := w.host.call(t, s.call(t, "ADD", set("mtu", 0), set("require_mtu_file", true)))
 		w.wantFailure(t, a, types.ErrTryAgainLater, "require_mtu_file", mtuPath, "tortie-node")
-		w.host.write(t, mtuPath, "1377")
+		w.host.Write(t, mtuPath, "1377")
 		w.host.call(t, s.call(t, "ADD", set("mtu", 0), set("require_mtu_file", true))).ok(t)
 		if l := w.host.Link(t, s.hostVeth()); l.MTU != 1377 {
 			t.Errorf("MTU %d", l.MTU)
@@ -109,7 +109,7 @@ var optionCases = map[string]func(*testing.T, *world){
 	},
 	"log_file_path": func(t *testing.T, w *world) {
 		w.newPod(t, "web").addWith(t, "log_file_path", "/var/log/new/dir/x.log").ok(t)
-		if text := w.host.read(t, "/var/log/new/dir/x.log"); !strings.Contains(text, "pod="+w.name+"/web") {
+		if text := w.host.Read(t, "/var/log/new/dir/x.log"); !strings.Contains(text, "pod="+w.name+"/web") {
 			t.Errorf("log file: %s", text)
 		}
 	},
@@ -155,7 +155,7 @@ var optionCases = map[string]func(*testing.T, *world){
 	"kubernetes.node_name":   podCIDROfAnotherName,
 	"ipam_lock_file": func(t *testing.T, w *world) {
 		w.newPod(t, "web").addWith(t, "ipam_lock_file", "/run/elsewhere/lock").ok(t)
-		w.host.on(t, func() error { _, err := os.Stat("/run/elsewhere/lock"); return err })
+		w.host.On(t, func() error { _, err := os.Stat("/run/elsewhere/lock"); return err })
 	},
 	"qps":   func(t *testing.T, w *world) { w.newPod(t, "web").addWith(t, "qps", 0.5).ok(t) },
 	"burst": func(t *testing.T, w *world) { w.newPod(t, "web").addWith(t, "burst", 1).ok(t) },
@@ -164,11 +164,11 @@ var optionCases = map[string]func(*testing.T, *world){
 		w.newPod(t, "web").addWith(t, "policy.type", "k8s").ok(t)
 	},
 	"policy.k8s_api_root": func(t *testing.T, w *world) {
-		w.host.write(t, kubeconfigPath, w.kubeconfigWith(t, "https://127.0.0.1:1", w.api.token))
+		w.host.Write(t, kubeconfigPath, w.kubeconfigWith(t, "https://127.0.0.1:1", w.api.token))
 		wantWarned(t, w.newPod(t, "web").addWith(t, "policy.k8s_api_root", w.proxy.URL+"/api/v1/").ok(t), "policy.k8s_api_root", "kubernetes.k8s_api_root")
 	},
 	"policy.k8s_auth_token": func(t *testing.T, w *world) {
-		w.host.write(t, kubeconfigPath, kubeconfig(w.proxy, wrongToken))
+		w.host.Write(t, kubeconfigPath, kubeconfig(w.proxy, wrongToken))
 		a := w.newPod(t, "web").addWith(t, "policy.k8s_auth_token", w.api.token).ok(t)
 		wantWarned(t, a, "policy.k8s_auth_token", "kubernetes.kubeconfig")
 		w.noSecrets(t, a)
@@ -176,20 +176,20 @@ var optionCases = map[string]func(*testing.T, *world){
 	"policy.k8s_client_certificate": clientCertificate,
 	"policy.k8s_client_key":         clientCertificate,
 	"policy.k8s_certificate_authority": func(t *testing.T, w *world) {
-		w.host.write(t, kubeconfigPath, kubeconfigFor(w.proxy.URL, "", w.api.token))
-		w.host.write(t, "/etc/ca.pem", w.proxyCA())
+		w.host.Write(t, kubeconfigPath, kubeconfigFor(w.proxy.URL, "", w.api.token))
+		w.host.Write(t, "/etc/ca.pem", w.proxyCA())
 		wantWarned(t, w.newPod(t, "web").addWith(t, "policy.k8s_certificate_authority", "/etc/ca.pem").ok(t),
 			"policy.k8s_certificate_authority", "kubernetes.kubeconfig")
 	},
 	"kubernetes.kubeconfig": func(t *testing.T, w *world) {
-		w.host.write(t, "/etc/other-kubeconfig", w.host.read(t, kubeconfigPath))
+		w.host.Write(t, "/etc/other-kubeconfig", w.host.Read(t, kubeconfigPath))
 		w.host.remove(t, kubeconfigPath)
 		w.newPod(t, "web").addWith(t, "kubernetes.kubeconfig", "/etc/other-kubeconfig").ok(t)
 	},
 	"kubernetes.k8s_api_root": func(t *testing.T, w *world) {
-		w.host.write(t, kubeconfigPath, w.kubeconfigWith(t, "https://127.0.0.1:1", w.api.token))
+		w.host.Write(t, kubeconfigPath, w.kubeconfigWith(t, "https://127.0.0.1:1", w.api.token))
 		w.newPod(t, "web").addWith(t, "kubernetes.k8s_api_root", w.proxy.URL, "policy.k8s_api_root", "https://127.0.0.1:2").ok(t)
-		w.host.write(t, "/etc/ca.pem", w.proxyCA())
+		w.host.Write(t, "/etc/ca.pem", w.proxyCA())
 		w.newPod(t, "bare").addWith(t, "kubernetes", map[string]any{"k8s_api_root": w.proxy.URL},
 			"policy.k8s_auth_token", w.api.token, "policy.k8s_certificate_authority", "/etc/ca.pem").ok(t)
 	},
@@ -221,7 +221,7 @@ var optionCases = map[string]func(*testing.T, *world){
 				rw.WriteHeader(http.StatusServiceUnavailable)
 			}
 		})}
-		l := w.host.listen(t)
+		l := w.host.Listen(t)
 		go func() { _ = server.Serve(l) }()
 		t.Cleanup(func() { server.Close() })
 		w.newPod(t, "web").addWith(t, "readiness_gates", []string{"http://" + l.Addr().String() + "/ready"}).ok(t)
@@ -236,7 +236,7 @@ var optionCases = map[string]func(*testing.T, *world){
 		}
 	},
 	"endpoint_status_dir": func(t *testing.T, w *world) {
-		w.host.write(t, "/run/felix/k8s "+w.name+"%2Fweb eth0", "{}")
+		w.host.Write(t, "/run/felix/k8s "+w.name+"%2Fweb eth0", "{}")
 		a := w.newPod(t, "web").addWith(t, "policy_setup_timeout_seconds", 60, "endpoint_status_dir", "/run/felix").ok(t)
 		if a.took > 30*time.Second || strings.Contains(a.stderr, "WARN") {
 			t.Errorf("after %v: %s", a.took, a.stderr)
@@ -400,7 +400,7 @@ const megabyte = 1 << 20
 // rotated has ADD write to a log file of a megabyte, and counts the files then.
 func (w *world) rotated(t *testing.T, pairs ...any) int {
 	t.Helper()
-	w.host.write(t, "/var/log/big/cni.log", strings.Repeat("x", megabyte-1)+"\n")
+	w.host.Write(t, "/var/log/big/cni.log", strings.Repeat("x", megabyte-1)+"\n")
 	w.newPod(t, fmt.Sprintf("web-%d", len(w.pods))).addWith(t, append(pairs, "log_file_path", "/var/log/big/cni.log")...).ok(t)
 	return len(w.host.list(t, "/var/log/big"))
 }
@@ -410,8 +410,8 @@ func (w *world) rotated(t *testing.T, pairs ...any) int {
 func (w *world) cleared(t *testing.T, key string) {
 	t.Helper()
 	const old, older = "/var/log/big/cni-2001-01-01T00-00-00.000.log", "/var/log/big/cni-2000-01-01T00-00-00.000.log"
-	w.host.write(t, old, "old\n")
-	w.host.write(t, older, "older\n")
+	w.host.Write(t, old, "old\n")
+	w.host.Write(t, older, "older\n")
 	for range 20 {
 		w.rotated(t, key, 1, "log_file_max_size", 1)
 		if files := w.host.list(t, "/var/log/big"); !strings.Contains(strings.Join(files, " "), filepath.Base(older)) {
@@ -425,7 +425,7 @@ func (w *world) cleared(t *testing.T, key string) {
 func (h *host) list(t testing.TB, dir string) []string {
 	t.Helper()
 	var names []string
-	h.on(t, func() error {
+	h.On(t, func() error {
 		entries, err := os.ReadDir(dir)
 		for _, e := range entries {
 			names = append(names, e.Name())
@@ -446,12 +446,12 @@ func (w *world) proxyCA() string { return certPEM(w.proxy.Certificate().Raw) }
 // clientCertificate: both files are read, and a pair that is none is refused before anything is done.
 func clientCertificate(t *testing.T, w *world) {
 	cert, key := selfSigned(t)
-	w.host.write(t, "/etc/client.pem", cert)
-	w.host.write(t, "/etc/client.key", key)
+	w.host.Write(t, "/etc/client.pem", cert)
+	w.host.Write(t, "/etc/client.key", key)
 	a := w.newPod(t, "web").addWith(t, "policy.k8s_client_certificate", "/etc/client.pem", "policy.k8s_client_key", "/etc/client.key").ok(t)
 	wantWarned(t, a, "policy.k8s_client_certificate", "kubernetes.kubeconfig")
 	wantWarned(t, a, "policy.k8s_client_key", "kubernetes.kubeconfig")
-	if bytes.Contains([]byte(a.stderr+w.host.read(t, logPath)), []byte("PRIVATE KEY")) {
+	if bytes.Contains([]byte(a.stderr+w.host.Read(t, logPath)), []byte("PRIVATE KEY")) {
 		t.Error("the key is in the log")
 	}
 	s := w.newPod(t, "refused")
@@ -484,7 +484,7 @@ func routesOf(t *testing.T, s *sandbox) []string {
 func TestEnvironment(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.host.write(t, "/etc/env-kubeconfig", w.host.read(t, kubeconfigPath))
+	w.host.Write(t, "/etc/env-kubeconfig", w.host.Read(t, kubeconfigPath))
 	w.host.remove(t, kubeconfigPath)
 	s := w.newPod(t, "web")
 	c := s.callWith(t, "kubernetes", map[string]any{})

@@ -32,7 +32,7 @@ func (w *world) tellFacts(t testing.TB, edit func(*facts.Facts)) {
 	if edit != nil {
 		edit(&f)
 	}
-	w.host.on(t, func() error { return facts.Write(facts.DefaultFile, f) })
+	w.host.On(t, func() error { return facts.Write(facts.DefaultFile, f) })
 }
 
 // listed decodes all objects of a kind.
@@ -127,7 +127,7 @@ func TestFactsThatAreDamaged(t *testing.T) {
 	w := newWorld(t)
 	for i, text := range []string{"", "{", "null", "[]", `{"format":1}`, `{"format":99}`, "\x00"} {
 		s := w.newPod(t, fmt.Sprintf("web-%d", i))
-		w.host.write(t, facts.DefaultFile, text)
+		w.host.Write(t, facts.DefaultFile, text)
 		s.check(t, s.add(t).ok(t)).ok(t)
 		s.del(t).ok(t)
 	}

@@ -136,7 +136,7 @@ func (w *world) foreignPods(t testing.TB) (names []string) {
 // postpone writes down that a container's address is still to be released, as a DEL does while the API server is away.
 func (w *world) postpone(t testing.TB, s *sandbox) {
 	t.Helper()
-	w.host.on(t, func() error {
+	w.host.On(t, func() error {
 		return journal.DefaultDir.Add(t.Context(), journal.Entry{
 			Handle: w.network() + "." + s.container, Datastore: "kubernetes", Network: w.network(), Namespace: w.name, Pod: s.pod,
 			ContainerID: s.container, IfName: "eth0", Time: time.Now(), Reason: "a test",

@@ -24,7 +24,7 @@ import (
 func TestSameAsCalico(t *testing.T) {
 	api, h := theAPI(t), newHost(t)
 	p := newProxy(t, h)
-	h.write(t, kubeconfigPath, kubeconfig(p, api.token))
+	h.Write(t, kubeconfigPath, kubeconfig(p, api.token))
 	for _, file := range []string{"ippool.yaml", "node.yaml"} {
 		api.create(t, before(t, file))
 	}

@@ -3,14 +3,10 @@ package cni_test
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
-	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"testing"
 	"time"
 
@@ -18,147 +14,36 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"golang.org/x/sys/unix"
 
+	"github.com/tortie-net/tortie/internal/cnitest"
 	"github.com/tortie-net/tortie/internal/netlinkx/netnstest"
 )
 
-// host is a node as plugins see it: a network namespace with a default route, and a mount namespace in which Calico's paths
-// hold what the test puts there and the machine's own are out of reach.
-type host struct {
-	*netnstest.NS
-	jobs chan func() // run by the thread that is in both namespaces
-}
+// host is a node as plugins see it.
+type host struct{ *cnitest.Host }
 
 func newHost(t testing.TB) *host {
 	t.Helper()
-	h := &host{NS: netnstest.New(t), jobs: make(chan func())}
-	underlay := netnstest.New(t)
-	netnstest.Cable(t, h.NS, "eth0", underlay, "node")
-	h.Addr(t, "eth0", "10.250.9.9/16")
-	h.Route(t, "0.0.0.0/0", "10.250.0.1", "eth0")
-	entered := make(chan error)
-	go h.live(plugins(t), entered)
-	if err := <-entered; err != nil {
-		t.Fatalf("make a node (tests of the plugins need root): %v", err)
-	}
-	t.Cleanup(func() { close(h.jobs) })
-	return h
-}
-
-func (h *host) live(bin string, entered chan<- error) {
-	// Never unlocked: the thread ends with the goroutine, and the mount namespace with the thread.
-	runtime.LockOSThread()
-	err := h.enter(bin)
-	entered <- err
-	if err != nil {
-		return
-	}
-	for job := range h.jobs {
-		job()
-	}
-}
-
-func (h *host) enter(bin string) error {
-	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
-		return fmt.Errorf("make a mount namespace: %w", err)
-	}
-	if err := unix.Setns(h.Fd(), unix.CLONE_NEWNET); err != nil {
-		return fmt.Errorf("enter the network namespace: %w", err)
-	}
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("detach from the machine's mounts: %w", err)
-	}
-	// The directory of the programs may lie below one that is about to be hidden.
-	if err := mountTmpfs("/opt"); err != nil {
-		return err
-	}
-	const cniBin = "/opt/cni/bin"
-	if err := os.MkdirAll(cniBin, 0o755); err != nil {
-		return err
-	}
-	if err := unix.Mount(bin, cniBin, "", unix.MS_BIND, ""); err != nil {
-		return fmt.Errorf("bind %s: %w", cniBin, err)
-	}
-	for _, dir := range []string{"/etc", "/run", "/var"} {
-		if err := mountTmpfs(dir); err != nil {
-			return err
-		}
-	}
-	return os.Symlink("/run", "/var/run")
-}
-
-func mountTmpfs(dir string) error {
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0755"); err != nil {
-		return fmt.Errorf("mount a tmpfs on %s: %w", dir, err)
-	}
-	return nil
-}
-
-// on runs fn on the node.
-func (h *host) on(t testing.TB, fn func() error) {
-	t.Helper()
-	if err := h.try(fn); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func (h *host) try(fn func() error) error {
-	done := make(chan error)
-	h.jobs <- func() { done <- fn() }
-	return <-done
-}
-
-func (h *host) write(t testing.TB, path, text string) {
-	t.Helper()
-	h.on(t, func() error {
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			return err
-		}
-		return os.WriteFile(path, []byte(text), 0o600)
-	})
+	return &host{cnitest.NewHost(t, programs)}
 }
 
 func (h *host) remove(t testing.TB, path string) {
 	t.Helper()
-	h.on(t, func() error { return os.Remove(path) })
-}
-
-// read returns a file's content, and nothing if there is none.
-func (h *host) read(t testing.TB, path string) string {
-	t.Helper()
-	var text []byte
-	h.on(t, func() (err error) {
-		if text, err = os.ReadFile(path); errors.Is(err, os.ErrNotExist) {
-			return nil
-		}
-		return err
-	})
-	return string(text)
-}
-
-// listen opens a TCP socket on the node's loopback; who holds it may be anywhere.
-func (h *host) listen(t testing.TB) net.Listener {
-	t.Helper()
-	var l net.Listener
-	h.on(t, func() (err error) {
-		l, err = net.Listen("tcp", "127.0.0.1:0")
-		return err
-	})
-	return l
+	h.On(t, func() error { return os.Remove(path) })
 }
 
 // pod makes a pod's network namespace and mounts it at /var/run/netns/name on the node, as container runtimes do.
 func (h *host) pod(t testing.TB, name string) (ns *netnstest.NS, path string) {
 	t.Helper()
 	ns, path = netnstest.New(t), "/var/run/netns/"+name
-	h.write(t, path, "")
-	h.on(t, func() error { return unix.Mount(ns.Path(), path, "", unix.MS_BIND, "") })
+	h.Write(t, path, "")
+	h.On(t, func() error { return unix.Mount(ns.Path(), path, "", unix.MS_BIND, "") })
 	return ns, path
 }
 
 // forget takes a pod's namespace away as runtimes do before they call DEL a last time. The file may stay behind.
 func (h *host) forget(t testing.TB, path string) {
 	t.Helper()
-	h.on(t, func() error { return unix.Unmount(path, unix.MNT_DETACH) })
+	h.On(t, func() error { return unix.Unmount(path, unix.MNT_DETACH) })
 }
 
 // call is one execution of a plugin, in the terms of the CNI specification. Empty variables are left out.
@@ -211,7 +96,7 @@ func (h *host) exec(t testing.TB, program string, env []string, stdin string, ar
 		cmd.Env = []string{} // nil would pass on the environment of the test
 	}
 	start := time.Now()
-	if err := h.try(cmd.Start); err != nil { // a process is in the namespaces of the thread that starts it
+	if err := h.Try(cmd.Start); err != nil { // a process is in the namespaces of the thread that starts it
 		t.Errorf("start %s: %v", program, err)
 		return answer{exit: -1}
 	}

@@ -16,7 +16,7 @@ import (
 // journal returns what is written down for later on the world's node.
 func (w *world) journal(t testing.TB) (entries []journal.Entry) {
 	t.Helper()
-	w.host.on(t, func() error {
+	w.host.On(t, func() error {
 		return journal.DefaultDir.Each(t.Context(), func(e journal.Entry) error {
 			entries = append(entries, e)
 			return journal.ErrKeep
@@ -72,7 +72,7 @@ func (s *sandbox) wantUnwired(t testing.TB) {
 func TestDelWithoutTheAPIServer(t *testing.T) {
 	t.Parallel()
 	refused := func(t *testing.T, w *world) {
-		w.host.write(t, kubeconfigPath, kubeconfigFor("https://127.0.0.1:1", "", w.api.token))
+		w.host.Write(t, kubeconfigPath, kubeconfigFor("https://127.0.0.1:1", "", w.api.token))
 	}
 	for name, tt := range map[string]struct {
 		away   func(t *testing.T, w *world)
@@ -81,12 +81,12 @@ func TestDelWithoutTheAPIServer(t *testing.T) {
 	}{
 		"refuses connections": {refused, "connection refused", 5 * time.Second},
 		"accepts and is silent": {func(t *testing.T, w *world) {
-			silent := w.host.listen(t)
+			silent := w.host.Listen(t)
 			t.Cleanup(func() { silent.Close() })
-			w.host.write(t, kubeconfigPath, kubeconfigFor("https://"+silent.Addr().String(), "", w.api.token))
+			w.host.Write(t, kubeconfigPath, kubeconfigFor("https://"+silent.Addr().String(), "", w.api.token))
 		}, "no answer", 12 * time.Second},
 		"does not know the token": {func(t *testing.T, w *world) {
-			w.host.write(t, kubeconfigPath, kubeconfig(w.proxy, wrongToken))
+			w.host.Write(t, kubeconfigPath, kubeconfig(w.proxy, wrongToken))
 		}, "HTTP 401", 5 * time.Second},
 		"forbids to clear the annotations": {func(_ *testing.T, w *world) {
 			w.proxy.setRule(refuse(patchPod, http.StatusForbidden))
@@ -118,7 +118,7 @@ func TestDelWithoutTheAPIServer(t *testing.T) {
 				s.wantJournal(t, tt.reason)
 			}
 			w.proxy.setRule(nil)
-			w.host.write(t, kubeconfigPath, kubeconfig(w.proxy, w.api.token))
+			w.host.Write(t, kubeconfigPath, kubeconfig(w.proxy, w.api.token))
 			other.del(t).ok(t) // of a container that never was
 			w.wantEmptyJournal(t)
 			nothing()
@@ -170,7 +170,7 @@ func TestDelWithNeitherAPIServerNorJournal(t *testing.T) {
 	w := newWorld(t)
 	s := w.newPod(t, "web")
 	s.add(t).ok(t)
-	w.host.write(t, "/var/lib/calico/tortie", "a file where the directory should be")
+	w.host.Write(t, "/var/lib/calico/tortie", "a file where the directory should be")
 	w.proxy.setRule(refuse(patchPod, http.StatusForbidden))
 	w.wantFailure(t, s.del(t), codeUnauthorized, "HTTP 403", "/var/lib/calico/tortie")
 	s.wantUnwired(t)

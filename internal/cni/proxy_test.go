@@ -51,7 +51,7 @@ func newProxy(t testing.TB, h *host) *proxy {
 	}
 	p.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { p.serve(w, r, pass) }))
 	p.Listener.Close()
-	p.Listener = h.listen(t)
+	p.Listener = h.Listen(t)
 	p.EnableHTTP2 = true
 	p.Config.ConnState = func(_ net.Conn, state http.ConnState) {
 		if state == http.StateNew {

@@ -36,8 +36,8 @@ var (
 		{"calico PUT ipamblocks"},
 		{"calico PATCH pods/status"},
 	}
-	roundsOfDel = [][]string{ // 7: among them how long addresses cool down, which Calico asks too since 3.33
-		{"calico GET clusterinformations", "calico GET ipamconfigs", "calico GET ipamhandles"},
+	roundsOfDel = [][]string{ // 6: how long addresses cool down, which Calico asks too since 3.33, the ADD has noted
+		{"calico GET clusterinformations", "calico GET ipamhandles"},
 		{"calico GET ipamblocks", "calico PATCH pods/status"},
 		{"calico PUT ipamblocks"},
 		{"calico DELETE ipamhandles"},
@@ -48,9 +48,9 @@ var (
 		{"calico PUT ipamblocks"},
 		{"calico DELETE ipamhandles"},
 	}
-	roundsOfDelAgain = [][]string{ // 6: among them the look for a handle of Calico 2
-		{"calico GET clusterinformations", "calico GET ipamconfigs", "calico GET ipamhandles"},
-		{"calico GET ipamconfigs", "calico GET ipamhandles", "calico PATCH pods/status"},
+	roundsOfDelAgain = [][]string{ // 4: among them the look for a handle of Calico 2
+		{"calico GET clusterinformations", "calico GET ipamhandles"},
+		{"calico GET ipamhandles", "calico PATCH pods/status"},
 	}
 )
 

@@ -39,10 +39,10 @@ func upgradeWorld(t *testing.T) *world {
 	w := newEmptyWorld(t)
 	w.createPool(t, w.cidr, ", ipipMode: Always")
 	w.setPodCIDRs(t, w.name, w.podCIDR())
-	w.host.write(t, agentKubeconfig, kubeconfig(w.proxy, w.api.agent))
-	w.host.write(t, oldBin+"/calico", "old")
-	w.host.write(t, oldBin+"/host-local", "old")
-	w.host.write(t, oldBin+"/loopback", "stays")
+	w.host.Write(t, agentKubeconfig, kubeconfig(w.proxy, w.api.agent))
+	w.host.Write(t, oldBin+"/calico", "old")
+	w.host.Write(t, oldBin+"/host-local", "old")
+	w.host.Write(t, oldBin+"/loopback", "stays")
 	return w
 }
 
@@ -87,7 +87,7 @@ func (w *world) wantMigrated(t *testing.T, want map[netip.Addr]*sandbox) {
 	if diff := cmp.Diff(handles, w.allocations(t), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Errorf("addresses held (-want +got):\n%s", diff)
 	}
-	w.host.on(t, func() error {
+	w.host.On(t, func() error {
 		if _, err := os.Stat(oldDir); !os.IsNotExist(err) {
 			return fmt.Errorf("%s is still there (%v)", oldDir, err)
 		}
@@ -143,7 +143,7 @@ func TestUpgrade(t *testing.T) {
 // age makes a file older than an ADD can be.
 func (w *world) age(t *testing.T, path string) {
 	t.Helper()
-	w.host.on(t, func() error { return os.Chtimes(path, time.Time{}, time.Now().Add(-time.Hour)) })
+	w.host.On(t, func() error { return os.Chtimes(path, time.Time{}, time.Now().Add(-time.Hour)) })
 }
 
 // TestUpgradeKilled kills the migration at each of its writes, before and after it lands. Nothing is forgotten then, and the
@@ -168,7 +168,7 @@ func TestUpgradeKilled(t *testing.T) {
 // upgradeKilled returns false if a migration has not so many writes.
 func upgradeKilled(t *testing.T, n int, landed bool) bool {
 	w := upgradeWorld(t)
-	w.host.on(t, func() error { return os.RemoveAll(oldBin) }) // without programs to retire it does not wait for any
+	w.host.On(t, func() error { return os.RemoveAll(oldBin) }) // without programs to retire it does not wait for any
 	a, addr := w.withHostLocal(t, "a")
 	started := make(chan *process, 1)
 	w.proxy.setRule(killAt(started, n, landed))
@@ -180,7 +180,7 @@ func upgradeKilled(t *testing.T, n int, landed bool) bool {
 		t.Errorf("it was not killed, but failed: %s", p.output())
 	}
 	holder := w.allocations(t)[addr]
-	if file := w.host.read(t, oldDir+"/"+addr.String()); file == "" && holder != oldNetwork+"."+a.container {
+	if file := w.host.Read(t, oldDir+"/"+addr.String()); file == "" && holder != oldNetwork+"."+a.container {
 		t.Errorf("nobody knows any more who has %s; IPAM says %q", addr, holder)
 	}
 	w.upgrade(t).ok(t)
@@ -218,7 +218,7 @@ func (h *host) start(t *testing.T, program string, env []string, args ...string)
 	t.Helper()
 	p := &process{cmd: exec.Command(program, args...), done: make(chan struct{})}
 	p.cmd.Env, p.cmd.Stderr = env, p
-	if err := h.try(p.cmd.Start); err != nil {
+	if err := h.Try(p.cmd.Start); err != nil {
 		t.Fatal(err)
 	}
 	go func() {
@@ -319,13 +319,13 @@ func TestUpgradeWaitsForTheOperator(t *testing.T) {
 func TestUpgradeOfDoubtfulAddresses(t *testing.T) {
 	w := upgradeWorld(t)
 	a, addrA := w.withHostLocal(t, "a")
-	w.host.write(t, oldDir+"/"+w.fixed("3.77"), "0123456789abcdef\r\neth0")
+	w.host.Write(t, oldDir+"/"+w.fixed("3.77"), "0123456789abcdef\r\neth0")
 	p := w.host.start(t, "/opt/cni/bin/calico-ipam", w.upgradeEnv(), "-upgrade")
 	eventually(t, 60*time.Second, func() bool { return strings.Contains(p.output(), "an ADD may be under way") })
 	if held := w.allocations(t)[addrA]; held != oldNetwork+"."+a.container {
 		t.Errorf("the address beside it is of %q", held)
 	}
-	if w.host.read(t, oldDir+"/"+w.fixed("3.77")) == "" {
+	if w.host.Read(t, oldDir+"/"+w.fixed("3.77")) == "" {
 		t.Error("the file of an ADD under way is gone")
 	}
 	w.age(t, oldDir+"/"+w.fixed("3.77"))
@@ -339,7 +339,7 @@ func TestUpgradeNeedsAPool(t *testing.T) {
 	w := upgradeWorld(t)
 	w.newPod(t, "stray")
 	w.patchPodStatus(t, "stray", `{"status":{"phase":"Running","podIP":"192.0.2.8","podIPs":[{"ip":"192.0.2.8"}]}}`)
-	w.host.write(t, oldDir+"/192.0.2.8", "0123456789abcdef\r\neth0")
+	w.host.Write(t, oldDir+"/192.0.2.8", "0123456789abcdef\r\neth0")
 	p := w.host.start(t, "/opt/cni/bin/calico-ipam", w.upgradeEnv(), "-upgrade")
 	eventually(t, 60*time.Second, func() bool {
 		ready, _ := w.ready(t)

@@ -65,7 +65,7 @@ func TestLife(t *testing.T) {
 	added := w.host.call(t, s.call(t, "ADD", set("log_level", "debug")))
 	a := address(t, added.result(t))
 	w.noSecrets(t, added)
-	for line := range strings.Lines(w.host.read(t, logPath)) { // many pods' lines are mixed in it
+	for line := range strings.Lines(w.host.Read(t, logPath)) { // many pods' lines are mixed in it
 		if !strings.Contains(line, "container="+s.container) || !strings.Contains(line, "pod="+s.name+"/web") {
 			t.Errorf("a line of the log does not say which pod it is about: %s", line)
 		}
@@ -481,7 +481,7 @@ func TestDatastoreProbe(t *testing.T) {
 	if diff := cmp.Diff([]string{"calico GET clusterinformations"}, w.proxy.take()); diff != "" {
 		t.Errorf("requests (-want +got):\n%s", diff)
 	}
-	silent := w.host.listen(t)
+	silent := w.host.Listen(t)
 	defer silent.Close()
 	for _, tt := range []struct {
 		name, kubeconfig, stdin string
@@ -493,7 +493,7 @@ func TestDatastoreProbe(t *testing.T) {
 		{"no kubeconfig", "", w.conf(t, set("kubernetes", map[string]any{"kubeconfig": "/none"})), []string{"/none"}},
 		{"no configuration", "", "", []string{"network configuration"}},
 	} {
-		w.host.write(t, kubeconfigPath, tt.kubeconfig)
+		w.host.Write(t, kubeconfigPath, tt.kubeconfig)
 		a := probe(tt.stdin)
 		w.wantFailure(t, a, 100, tt.words...)
 		if a.took > 4*time.Second {
@@ -612,7 +612,7 @@ func TestPoolsOfAnnotations(t *testing.T) {
 func TestSettings(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.host.write(t, mtuPath, "1350\n")
+	w.host.Write(t, mtuPath, "1350\n")
 	s := w.newPod(t, "web")
 	edits := []func(map[string]any){
 		set("mtu", 0), set("num_queues", 2), set("container_settings", map[string]any{"allow_ip_forwarding": true}),
@@ -626,20 +626,20 @@ func TestSettings(t *testing.T) {
 	if out := s.ns.Run(t, "cat", "/proc/sys/net/ipv4/ip_forward"); strings.TrimSpace(out) != "1" {
 		t.Errorf("ip_forward in the pod is %s", out)
 	}
-	if log := w.host.read(t, "/var/log/other.log"); !strings.Contains(log, s.container) {
+	if log := w.host.Read(t, "/var/log/other.log"); !strings.Contains(log, s.container) {
 		t.Errorf("log file: %q", log)
 	}
-	if w.host.read(t, logPath) != "" {
+	if w.host.Read(t, logPath) != "" {
 		t.Errorf("the default log file was written to")
 	}
-	w.host.on(t, func() error {
+	w.host.On(t, func() error {
 		_, err := os.Stat("/run/other/lock")
 		return err
 	})
 	check := append(edits, set("prevResult", json.RawMessage(added.stdout)))
 	w.host.call(t, s.call(t, "CHECK", check...)).ok(t)
 	// What the agent finds out later is for later pods.
-	w.host.write(t, mtuPath, "1400\n")
+	w.host.Write(t, mtuPath, "1400\n")
 	w.host.call(t, s.call(t, "CHECK", check...)).ok(t)
 }
 

@@ -61,8 +61,8 @@ func newEmptyWorld(t testing.TB) *world {
 	w.api.create(t, manifest(t, fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s}}", w.name)))
 	w.api.create(t, manifest(t, fmt.Sprintf("{apiVersion: v1, kind: Node, metadata: {name: %[1]s, labels: {world: %[1]s}}}", w.name)))
 	t.Cleanup(func() { w.api.forgetNode(t, w.name) })
-	w.host.write(t, kubeconfigPath, kubeconfig(w.proxy, w.api.token))
-	w.host.write(t, nodenamePath, w.name+"\n")
+	w.host.Write(t, kubeconfigPath, kubeconfig(w.proxy, w.api.token))
+	w.host.Write(t, nodenamePath, w.name+"\n")
 	return w
 }
 

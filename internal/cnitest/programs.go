@@ -20,7 +20,8 @@ type Programs struct {
 	err      error
 }
 
-// NewPrograms returns programs that are built when a test first asks for them. Packages are directories of the repository.
+// NewPrograms returns programs that are built when a test first asks for them. Packages are as for go build at the root of the
+// repository.
 func NewPrograms(packages ...string) *Programs {
 	return &Programs{packages: packages, links: map[string]string{}}
 }
@@ -53,7 +54,7 @@ func (p *Programs) build() (err error) {
 		return err
 	}
 	for _, pkg := range p.packages {
-		build := exec.Command("go", "build", "-o", filepath.Join(p.dir, filepath.Base(pkg)), "./"+pkg)
+		build := exec.Command("go", "build", "-o", filepath.Join(p.dir, filepath.Base(pkg)), pkg)
 		build.Dir = labtest.Root()
 		build.Env = append(build.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {
