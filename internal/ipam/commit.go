@@ -70,8 +70,8 @@ func (c *Client) commitStage(ctx context.Context, writes []write, revisions map[
 func keyOf(obj api.Resource) string { return obj.ResourceType().Kind + "/" + obj.GetMeta().Name }
 
 // meet looks at the affinity that a claim ran into. A list may not show it for ever: one that is marked deleted, by a process
-// that died before it removed it, or one without labels, as Calico before 3.31 wrote it. Reading mends the first, writing the
-// second. It returns the conflict, or why it could not look.
+// that died before it removed it; one without labels, as Calico before 3.31 wrote it; one whose content is not what its name
+// stands for. Reading mends the first, writing the others. It returns the conflict, or why it could not look.
 func (c *Client) meet(ctx context.Context, w write, conflict error) error {
 	claim, ok := w.obj.(*api.BlockAffinity)
 	if !ok || w.verb != create {
@@ -79,8 +79,12 @@ func (c *Client) meet(ctx context.Context, w write, conflict error) error {
 	}
 	met := &api.BlockAffinity{Meta: api.Meta{Name: claim.Name}, Spec: claim.Spec}
 	err := c.store.Get(ctx, met)
-	if err == nil && !maps.Equal(met.Labels, claim.Labels) {
+	right := met.Spec.Node == claim.Spec.Node && met.Spec.CIDR == claim.Spec.CIDR
+	if err == nil && (!right || !maps.Equal(met.Labels, claim.Labels)) {
 		met.Labels, met.Annotations = claim.Labels, claim.Annotations
+		if !right {
+			met.Spec = claim.Spec
+		}
 		err = c.store.Update(ctx, met)
 	}
 	if err == nil || errors.Is(err, datastore.ErrNotFound) {
