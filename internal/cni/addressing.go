@@ -54,6 +54,7 @@ func (p *inProcess) add(ctx context.Context, wanted func() (wish, error)) (*type
 	if err != nil {
 		return nil, err
 	}
+	p.keepCooldown(attempt.Config())
 	p.log.Info("assigned", "handle", p.handle(), "addresses", assigned)
 	if want.addresses != nil {
 		return explicitResult(want.addresses), nil
@@ -180,9 +181,12 @@ func (p *inProcess) del(ctx context.Context, may clearance) error {
 func (p *inProcess) releaseHandles(ctx context.Context, may clearance) error {
 	gate := &gatedStore{Store: p.store, may: may, lock: func() (func(), error) { return p.lockHost(ctx) }}
 	defer gate.leave()
-	client := ipam.NewClient(gate, time.Now)
+	client, known := ipam.NewClient(gate, time.Now), p.known()
+	if known == nil {
+		known = p.keptCooldown()
+	}
 	for _, handle := range []string{p.handle(), p.legacyHandle()} {
-		freed, err := client.ReleaseKnowing(ctx, handle, p.node, p.known())
+		freed, err := client.ReleaseKnowing(ctx, handle, p.node, known)
 		if err != nil {
 			return cmp.Or(may.wait(), err)
 		}

@@ -1,0 +1,54 @@
+package cni
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/facts"
+	"github.com/tortie-net/tortie/internal/hostfile"
+	"github.com/tortie-net/tortie/internal/ipam"
+)
+
+// cooldownFile has for how many seconds released addresses cool down, as the datastore told the last ADD on this node that
+// had to ask. A DEL that has no facts of the agent goes by it: to ask again would be one request in seven.
+var cooldownFile = filepath.Join(filepath.Dir(facts.DefaultFile), "cooldown")
+
+// cooldownAge is for how long a DEL goes by it. A node without an agent that has no ADD in that time asks.
+const cooldownAge = 10 * time.Minute
+
+// keepCooldown notes what an ADD was told. That it cannot costs later DELs a request.
+func (s *session) keepCooldown(cfg api.IPAMConfigSpec) {
+	if s.known() != nil {
+		return
+	}
+	err := os.MkdirAll(filepath.Dir(cooldownFile), 0o755)
+	if err == nil {
+		_, err = hostfile.Replace(cooldownFile, []byte(strconv.Itoa(cfg.IPCooldownSeconds)), 0o600)
+	}
+	if err == nil {
+		err = os.Chtimes(cooldownFile, s.began, s.began)
+	}
+	if err != nil {
+		s.log.Debug("the next DEL asks for how long addresses cool down", "why", err)
+	}
+}
+
+// keptCooldown is known as far as a release needs it, or nil if no ADD has lately noted it.
+func (s *session) keptCooldown() *ipam.Known {
+	info, err := os.Stat(cooldownFile)
+	if err != nil || s.began.Sub(info.ModTime()).Abs() > cooldownAge {
+		return nil
+	}
+	text, err := os.ReadFile(cooldownFile)
+	if err != nil {
+		return nil
+	}
+	seconds, err := strconv.Atoi(string(text))
+	if err != nil || seconds < 0 {
+		return nil
+	}
+	return &ipam.Known{Config: api.IPAMConfigSpec{IPCooldownSeconds: seconds}}
+}
