@@ -158,7 +158,7 @@ func TestVerdicts(t *testing.T) {
 		"ADD, time: 4.00×, ≤ 4× one GET: true",
 		"ADD, CPU: 3.25×, ≤ 4× one GET: true",
 		"ADD, CPU: 1.62×, ≤ 1.5× `ptp` + `host-local`: false",
-		"ADD, largest process: 16.0 MiB, ≤ 16 MiB: false",
+		"ADD and DEL, largest process: 16.0 MiB, ≤ 16 MiB: false",
 		"ADD, the API server's CPU: 15.0 ms, ≤ 15.7 ms, a third of what Calico's cost elsewhere: true",
 		"DEL, time: 1.53×, ≤ 1.5× (veth floor + one GET): false",
 	}

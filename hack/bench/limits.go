@@ -74,7 +74,7 @@ func (r *results) judgeSequences() []verdict {
 		atMost("ADD, time", ratio(median(calico.add, wall), median(get.add, wall)), maxAddOfGet, "one GET"),
 		atMost("ADD, CPU", ratio(median(calico.add, cpu), median(get.add, cpu)), maxAddOfGet, "one GET"),
 		atMost("ADD, CPU", ratio(median(calico.add, cpu), median(ptp.add, cpu)), maxAddOfPtp, "`ptp` + `host-local`"),
-		{"ADD, largest process", mebibytes(calico.addSize.peak) + " MiB", "≤ 16 MiB", calico.addSize.peak <= maxRSS},
+		{"ADD and DEL, largest process", mebibytes(calico.size().peak) + " MiB", "≤ 16 MiB", calico.size().peak <= maxRSS},
 		{"ADD, the API server's CPU", ms(calico.serverAdd) + " ms", fmt.Sprintf("≤ %.1f ms, a third of what Calico's cost elsewhere", server),
 			milliseconds(calico.serverAdd) <= server},
 		atMost("DEL, time", ratio(median(calico.del, wall), median(veth.del, wall)+median(get.add, wall)), maxDelOfFloors, "(veth floor + one GET)"),

@@ -122,7 +122,7 @@ func (r *results) writeSequences(w *bytes.Buffer) {
 		row = append(row, times(milliseconds(s.add.all(wall).median()), milliseconds(get.all(wall).median()))+" "+
 			times(milliseconds(s.add.all(cpu).median()), milliseconds(get.all(cpu).median())))
 		row = append(row, timing(s.del)...)
-		row = append(row, fmt.Sprintf("%s, %d", mebibytes(s.addSize.peak), s.addSize.processes), s.serverTimes())
+		row = append(row, fmt.Sprintf("%s, %d", mebibytes(s.size().peak), s.size().processes), s.serverTimes())
 		t.row(row...)
 	}
 	t.write(w)

@@ -14,6 +14,11 @@ type sequence struct {
 	addSize, delSize     footprint
 }
 
+// size is that of the larger of the two verbs.
+func (s *sequence) size() footprint {
+	return footprint{max(s.addSize.peak, s.delSize.peak), max(s.addSize.processes, s.delSize.processes)}
+}
+
 // runSequences lets the subjects take turns: a round of each, as many rounds as there are.
 func runSequences(ctx context.Context, c *cluster, subjects []subject, size sizes) ([]sequence, error) {
 	n := c.nodes[0]
