@@ -78,6 +78,10 @@ func TestFactsThatAreWrong(t *testing.T) {
 		"a block that is gone": func(_ *testing.T, w *world, f *facts.Facts) {
 			f.Affinities = []facts.Affinity{block(w, strings.Replace(w.cidr, "0.0/16", "77.64/26", 1))}
 		},
+		"a pool that is gone": func(_ *testing.T, w *world, f *facts.Facts) {
+			f.Pools = []api.IPPool{{Meta: api.Meta{Name: "gone"}, Spec: api.IPPoolSpec{CIDR: "10.255.0.0/16"}}}
+			f.Affinities = []facts.Affinity{block(w, "10.255.3.64/26")}
+		},
 		"pools disabled": func(_ *testing.T, _ *world, f *facts.Facts) {
 			for i := range f.Pools {
 				f.Pools[i].Spec.Disabled = true

@@ -93,6 +93,8 @@ func TestRequestsAndRounds(t *testing.T) {
 	full := []string{"a", "b", "c", "d"}
 	dual := func(r *Request) { r.V6 = true }
 	const slow = "GET IPAMConfig default, LIST BlockAffinity, LIST IPPool, LIST IPReservation"
+	// What the agent told is asked for again before a block is claimed.
+	const again = "GET IPAMConfig default, LIST BlockAffinity, LIST IPAMBlock, LIST IPPool, LIST IPReservation"
 	for _, c := range []roundsCase{
 		{
 			name: "n-th pod, nothing known", blind: true, before: []string{"x"},
@@ -124,13 +126,13 @@ func TestRequestsAndRounds(t *testing.T) {
 		},
 		{
 			name: "first pod",
-			want: []string{"LIST BlockAffinity, LIST IPAMBlock", "POST BlockAffinity node-a-10-0-0-12-30, POST IPAMHandle h", "POST IPAMBlock 10-0-0-12-30",
+			want: []string{again, "POST BlockAffinity node-a-10-0-0-12-30, POST IPAMHandle h", "POST IPAMBlock 10-0-0-12-30",
 				"PUT BlockAffinity node-a-10-0-0-12-30"},
 		},
 		{
 			name: "first pod, dual stack", request: dual,
 			want: []string{
-				"LIST BlockAffinity, LIST IPAMBlock",
+				again,
 				"POST BlockAffinity node-a-10-0-0-12-30, POST BlockAffinity node-a-fd00--c-126, POST IPAMHandle h",
 				"POST IPAMBlock 10-0-0-12-30, POST IPAMBlock fd00--c-126",
 				"PUT BlockAffinity node-a-10-0-0-12-30, PUT BlockAffinity node-a-fd00--c-126",
@@ -138,18 +140,18 @@ func TestRequestsAndRounds(t *testing.T) {
 		},
 		{
 			name: "the first pod over a full block, which is looked at beside the names", before: full,
-			want: []string{"GET IPAMBlock 10-0-0-12-30, LIST BlockAffinity, LIST IPAMBlock", "POST BlockAffinity node-a-10-0-0-0-30, POST IPAMHandle h",
+			want: []string{"GET IPAMBlock 10-0-0-12-30, " + again, "POST BlockAffinity node-a-10-0-0-0-30, POST IPAMHandle h",
 				"POST IPAMBlock 10-0-0-0-30", "PUT BlockAffinity node-a-10-0-0-0-30"},
 		},
 		{
 			name: "a block that is thought to be full and is not", before: []string{"x"},
 			known: func(k *Known) { k.Claims[0].Free = ptr(0) },
-			want:  []string{"GET IPAMBlock 10-0-0-12-30, LIST BlockAffinity, LIST IPAMBlock", "POST IPAMHandle h", "PUT IPAMBlock 10-0-0-12-30"},
+			want:  []string{"GET IPAMBlock 10-0-0-12-30, " + again, "POST IPAMHandle h", "PUT IPAMBlock 10-0-0-12-30"},
 		},
 		{
 			name: "a block that is thought to have room and has none", before: full,
 			known: func(k *Known) { k.Claims[0].Free = ptr(2) },
-			want: []string{"GET IPAMBlock 10-0-0-12-30, POST IPAMHandle h", "LIST BlockAffinity, LIST IPAMBlock",
+			want: []string{"GET IPAMBlock 10-0-0-12-30, POST IPAMHandle h", again,
 				"POST BlockAffinity node-a-10-0-0-0-30, PUT IPAMHandle h", "POST IPAMBlock 10-0-0-0-30", "PUT BlockAffinity node-a-10-0-0-0-30"},
 		},
 		{

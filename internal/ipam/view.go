@@ -141,10 +141,11 @@ type answers struct {
 
 // fetch reads what a plan needs, all at once, while beside runs. Whoever looks at the cluster is about to claim a block: the
 // host's claims are read again too, as they are from before the wait for the host's lock, or from the agent. A neighbour may
-// have claimed a block with room for all meanwhile, and a burst on a new node would else claim one for each pod.
+// have claimed a block with room for all meanwhile, and a burst on a new node would else claim one for each pod. What is known
+// from the agent is then read altogether: nothing guards a claim against a pool that is gone.
 func (v *view) fetch(ctx context.Context, n *need, beside func() error) error {
 	g, gctx := errgroup.WithContext(ctx)
-	c, opts, a := v.client, v.listOptions(), answers{}
+	c, opts, a, slow := v.client, v.listOptions(), answers{}, &State{}
 	namesOnly := opts
 	namesOnly.NamesOnly = true
 	renew := (n.names || n.cluster) && v.certainty < sure
@@ -156,7 +157,8 @@ func (v *view) fetch(ctx context.Context, n *need, beside func() error) error {
 		{len(n.blocks) > 0, func() (err error) { a.blocks, err = c.readBlocks(gctx, n.blocks); return err }},
 		{n.cluster, func() (err error) { a.cluster, err = c.readCluster(gctx, opts); return err }},
 		{n.names && !n.cluster, func() (err error) { a.names, err = c.readCluster(gctx, namesOnly); return err }},
-		{renew, func() (err error) { a.affinities, err = c.readAffinities(gctx, v.host, opts); return err }},
+		{renew && v.certainty == told, func() error { return c.readSlow(gctx, slow, v.host, opts) }},
+		{renew && v.certainty > told, func() (err error) { a.affinities, err = c.readAffinities(gctx, v.host, opts); return err }},
 		{n.labels, func() (err error) { a.labels, err = c.readLabels(gctx, v.host); return err }},
 	} {
 		if r.wanted {
@@ -166,7 +168,11 @@ func (v *view) fetch(ctx context.Context, n *need, beside func() error) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	if renew {
+	switch {
+	case renew && v.certainty == told:
+		v.st.Config, v.st.Pools, v.st.Reserved, v.st.Affinities, v.st.Flaws = slow.Config, slow.Pools, slow.Reserved, slow.Affinities, slow.Flaws
+		v.certainty = stale
+	case renew:
 		v.st.storeClaims(a.affinities)
 	}
 	v.st.storeAnswers(n, &a)
