@@ -14,6 +14,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/facts"
+	"github.com/tortie-net/tortie/internal/ipam"
 )
 
 // subject is something that is measured as a CNI plugin.
@@ -181,7 +182,7 @@ func (s subject) prepare(c *cluster, n *node) error {
 func (c *cluster) factsOf(n *node) (facts.Facts, error) {
 	f := facts.Facts{
 		Written: time.Now(), AgentReady: true, DatastoreReady: true, Node: n.name,
-		Config: api.IPAMConfigSpec{AutoAllocateBlocks: true}, Namespaces: map[string]facts.Namespace{namespace: {}},
+		Config: ipam.DefaultConfig(), Namespaces: map[string]facts.Namespace{namespace: {}},
 	}
 	var pools api.List[api.IPPool, *api.IPPool]
 	var affinities api.BlockAffinityList
