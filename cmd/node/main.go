@@ -2,7 +2,7 @@
 //go:debug multipathtcp=0
 
 // Command node is the agent that runs on every node: it announces the node's blocks by BGP, learns the others', and
-// programs tunnel, routes and NAT.
+// programs tunnel, routes and NAT. With the argument status, peers or routes it asks the agent that runs and prints the answer.
 package main
 
 import (
@@ -14,6 +14,8 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -27,6 +29,7 @@ import (
 	"github.com/tortie-net/tortie/internal/nat"
 	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/node"
+	"github.com/tortie-net/tortie/internal/nodestatus"
 	"github.com/tortie-net/tortie/internal/version"
 )
 
@@ -36,27 +39,50 @@ var takeOver = []netlinkx.Protocol{12, 80}
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
-	err := run(ctx, os.Args[1:], config.OS(), os.Stderr)
+	err := run(ctx, os.Args[1:], config.OS(), nodestatus.Output{Out: os.Stdout, Err: os.Stderr})
 	if err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintf(os.Stderr, "node: %v\n", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, args []string, env config.Env, stderr io.Writer) error {
+func run(ctx context.Context, args []string, env config.Env, out nodestatus.Output) error {
 	flags := flag.NewFlagSet("node", flag.ContinueOnError)
-	flags.SetOutput(stderr)
+	flags.SetOutput(out.Err)
+	flags.Usage = func() { usage(flags) }
 	showVersion := flags.Bool("v", false, "print the version and exit")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	if flags.NArg() > 0 {
-		return fmt.Errorf("unexpected argument %q: settings come from the environment", flags.Arg(0))
+	switch {
+	case *showVersion:
+		_, err := fmt.Fprintln(out.Out, version.About("node"))
+		return err
+	case flags.NArg() == 0:
+		return runAgent(ctx, env, out.Err)
+	case !slices.Contains(nodestatus.Commands(), flags.Arg(0)):
+		return fmt.Errorf("unknown command %q: there are %s; without a command node is the agent, whose settings come from the environment",
+			flags.Arg(0), strings.Join(nodestatus.Commands(), ", "))
 	}
-	if *showVersion {
-		fmt.Println(version.About("node"))
-		return nil
+	address, err := config.LoadHealthAddr(env)
+	if err != nil {
+		return err
 	}
+	return nodestatus.Run(ctx, flags.Args(), address, out)
+}
+
+func usage(flags *flag.FlagSet) {
+	w := flags.Output()
+	fmt.Fprint(w, "usage: node [-v]\n       node COMMAND [-o text|json|yaml] [-address HOST:PORT]\n\nWithout a command node is the agent. The commands ask the agent of this node:\n")
+	for _, name := range nodestatus.Commands() {
+		fmt.Fprintf(w, "  %-8s %s\n", name, nodestatus.Help(name))
+	}
+	fmt.Fprintln(w)
+	flags.PrintDefaults()
+}
+
+// runAgent is the agent, until ctx ends.
+func runAgent(ctx context.Context, env config.Env, stderr io.Writer) error {
 	cfg, err := config.LoadNode(env)
 	if err != nil {
 		return err

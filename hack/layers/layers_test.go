@@ -32,7 +32,7 @@ var doors = map[string][]string{
 var levels = []string{
 	"cmd/calico cmd/calico-ipam cmd/install cmd/node",
 	"cmd/internal/early internal/node internal/cni internal/cnitest",
-	"internal/install internal/kube internal/labtest",
+	"internal/install internal/kube internal/labtest internal/nodestatus",
 	"internal/bgp internal/encap internal/fib internal/nat internal/podnet",
 	"internal/ipam internal/netlinkx/netnstest internal/facts internal/journal internal/podnote",
 	"internal/datastore/kubernetes internal/datastore/etcd internal/datastore/datastoretest internal/netlinkx",

@@ -22,7 +22,8 @@ type history struct {
 	up      bool
 	passive bool
 	err     string
-	errAt   time.Time
+	// errSince is when err was first noted, without another error or a session in between; errAt is when it was last.
+	errSince, errAt time.Time
 }
 
 func newHistories(now func() time.Time) *histories {
@@ -79,8 +80,16 @@ func (h *histories) failed(addr netip.Addr, reason string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if p := h.peers[addr]; p != nil {
-		p.err, p.errAt = reason, h.now()
+		p.note(reason, h.now())
 	}
+}
+
+// note remembers a failure.
+func (p *history) note(reason string, now time.Time) {
+	if p.err != reason || p.errSince.Before(p.since) {
+		p.err, p.errSince = reason, now
+	}
+	p.errAt = now
 }
 
 // guessed notes why a handshake seems to have failed, unless the cause itself has just been noted.
@@ -88,7 +97,7 @@ func (h *histories) guessed(addr netip.Addr, reason string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if p := h.peers[addr]; p != nil && h.now().Sub(p.errAt) > time.Second {
-		p.err, p.errAt = reason, h.now()
+		p.note(reason, h.now())
 	}
 }
 

@@ -188,7 +188,7 @@ func (s *Server) status(p Peer, seen *api.Peer) PeerStatus {
 	past := s.hist.get(p.Addr)
 	status := PeerStatus{
 		Addr: p.Addr, ASN: p.ASN, Passive: p.Passive,
-		State: Idle, Since: past.since, LastError: past.err, LastErrorAt: past.errAt,
+		State: Idle, Since: past.since, LastError: past.err, ErrorSince: past.errSince, LastErrorAt: past.errAt,
 		Restarting: seen.GetGracefulRestart().GetPeerRestarting(),
 	}
 	if state, ok := states[seen.GetState().GetSessionState()]; ok {

@@ -334,6 +334,32 @@ func TestLoggerNeverEndsTheProcess(t *testing.T) {
 	}
 }
 
+// A refused connection is tried every few seconds: people want to know since when.
+func TestHistoriesTellSinceWhen(t *testing.T) {
+	clock := time.Unix(1000, 0)
+	h := newHistories(func() time.Time { return clock })
+	peer := addr("10.0.0.2")
+	h.begin(peer, false)
+	for _, step := range []struct {
+		failure   string // empty: the session comes up and is lost
+		since, at int64
+	}{
+		{"refused", 1001, 1001}, {"refused", 1001, 1002}, {"timeout", 1003, 1003}, {"refused", 1004, 1004}, {"refused", 1004, 1005},
+		{"", 1004, 1005}, {"refused", 1007, 1007}, {"refused", 1007, 1008},
+	} {
+		clock = clock.Add(time.Second)
+		if step.failure == "" {
+			h.state(peer, true)
+			h.state(peer, false)
+		} else {
+			h.failed(peer, step.failure)
+		}
+		if got := h.get(peer); got.errSince.Unix() != step.since || got.errAt.Unix() != step.at {
+			t.Errorf("at %d, %q: since %d, at %d; want %d, %d", clock.Unix(), step.failure, got.errSince.Unix(), got.errAt.Unix(), step.since, step.at)
+		}
+	}
+}
+
 func TestHistories(t *testing.T) {
 	clock := time.Unix(1000, 0)
 	h := newHistories(func() time.Time { return clock })

@@ -158,8 +158,9 @@ type PeerStatus struct {
 	// Restarting: the session is lost and the peer's paths are kept, as it asked for.
 	Restarting bool
 	// LastError says in words why the session is not, or last was not, established; empty if it never failed.
-	LastError   string
-	LastErrorAt time.Time
+	LastError string
+	// ErrorSince is when that was first so, without a different error or a session in between; LastErrorAt when it was last.
+	ErrorSince, LastErrorAt time.Time
 }
 
 func (l Local) validate() error {

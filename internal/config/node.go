@@ -62,7 +62,7 @@ func LoadNode(env Env) (Node, error) {
 		DefaultPool:   p.defaultPool(raw),
 		TunnelMTU:     p.integer("FELIX_IPINIPMTU", raw.TunnelMTU, 0, 65535),
 		ClusterType:   splitList(raw.ClusterType),
-		HealthAddr:    net.JoinHostPort(raw.HealthHost, strconv.Itoa(p.integer("FELIX_HEALTHPORT", raw.HealthPort, 1, 65535))),
+		HealthAddr:    p.healthAddr(raw),
 		RouteProtocol: p.routeProtocol("TORTIE_ROUTE_PROTOCOL", raw.RouteProtocol),
 		SysctlRoot:    raw.SysctlRoot,
 		StateDir:      raw.StateDir,
@@ -73,6 +73,19 @@ func LoadNode(env Env) (Node, error) {
 		p.add("LOG_LEVEL", raw.LogLevel, "must be debug, info, warn or error")
 	}
 	return n, p.err()
+}
+
+// LoadHealthAddr reads where the agent serves HTTP, host:port, and nothing else: who asks the agent need not know the rest.
+func LoadHealthAddr(env Env) (string, error) {
+	var raw RawNode
+	load(env, &raw)
+	var p problems
+	addr := p.healthAddr(raw)
+	return addr, p.err()
+}
+
+func (p *problems) healthAddr(raw RawNode) string {
+	return net.JoinHostPort(raw.HealthHost, strconv.Itoa(p.integer("FELIX_HEALTHPORT", raw.HealthPort, 1, 65535)))
 }
 
 // address reads an address or CIDR; "autodetect" is the zero prefix.

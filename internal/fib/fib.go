@@ -108,6 +108,7 @@ type Stats struct {
 	Replaced int // own routes that differed, and routes taken over
 	Deleted  int
 	Kept     int // right already
+	Held     int // not desired and left in place by Merge
 }
 
 // Changed reports whether anything was written.
@@ -154,10 +155,12 @@ func (t *Table) sync(ctx context.Context, desired []Route, prune bool) (Stats, e
 	}
 	want, held, errs := resolve(desired, links, t.opts.Protocol)
 	p := diff(want, held, actual)
+	spared := 0
 	if !prune {
-		p.remove = nil
+		spared, p.remove = len(p.remove), nil
 	}
 	stats, applyErrs := t.apply(ctx, p)
+	stats.Held = spared
 	return stats, errors.Join(append(errs, applyErrs...)...)
 }
 

@@ -134,7 +134,7 @@ func TestMergeDeletesNothing(t *testing.T) {
 	tb := fib.New(ns.Conn, fib.Options{})
 	sync(t, tb, fib.Stats{Added: 2}, "10.244.2.0/26 via 10.0.0.3 dev eth0", "10.244.4.0/26 via 10.0.0.3 dev eth0")
 	got, err := tb.Merge(t.Context(), routes(t, "10.244.2.0/26 via 10.0.0.4 dev eth0", "10.244.1.0/26 via 10.0.0.2 dev tun onlink"))
-	if want := (fib.Stats{Added: 1, Replaced: 1}); err != nil || got != want {
+	if want := (fib.Stats{Added: 1, Replaced: 1, Held: 1}); err != nil || got != want {
 		t.Errorf("Merge = %+v, %v; want %+v", got, err, want)
 	}
 	wantTable(t, ns, "84", "10.244.1.0/26 via 10.0.0.2 dev tun onlink", "10.244.2.0/26 via 10.0.0.4 dev eth0", "10.244.4.0/26 via 10.0.0.3 dev eth0")

@@ -13,6 +13,8 @@ import (
 type NodeAddress struct {
 	// Addr has the prefix length of the subnet.
 	Addr netip.Prefix
+	// Source says in words where the address comes from.
+	Source string
 	// Link is the interface's name, LinkMTU its MTU.
 	Link    string
 	LinkMTU int
@@ -36,7 +38,7 @@ func chooseAddress(configured netip.Prefix, n *api.Node, links []netlinkx.Link, 
 		}
 		for _, l := range links {
 			if l.Index == a.Link {
-				return NodeAddress{Addr: subnet(configured, a.Prefix), Link: l.Name, LinkMTU: l.MTU}, nil
+				return NodeAddress{Addr: subnet(configured, a.Prefix), Source: source, Link: l.Name, LinkMTU: l.MTU}, nil
 			}
 		}
 	}

@@ -29,9 +29,9 @@ func TestChooseAddress(t *testing.T) {
 		want       NodeAddress
 		err        string
 	}{
-		"the first IPv4 InternalIP":       {node: internal, want: NodeAddress{prefix("10.0.0.5/24"), "eth0", 1500}},
-		"a configured address":            {prefix("172.16.0.5/32"), internal, NodeAddress{prefix("172.16.0.5/20"), "bond0", 9000}, ""},
-		"a configured address and subnet": {prefix("172.16.0.5/24"), internal, NodeAddress{prefix("172.16.0.5/24"), "bond0", 9000}, ""},
+		"the first IPv4 InternalIP":       {node: internal, want: NodeAddress{prefix("10.0.0.5/24"), "InternalIP of node n", "eth0", 1500}},
+		"a configured address":            {prefix("172.16.0.5/32"), internal, NodeAddress{prefix("172.16.0.5/20"), "environment variable IP", "bond0", 9000}, ""},
+		"a configured address and subnet": {prefix("172.16.0.5/24"), internal, NodeAddress{prefix("172.16.0.5/24"), "environment variable IP", "bond0", 9000}, ""},
 		"an address of another host":      {prefix("10.0.0.6/32"), internal, NodeAddress{}, "10.0.0.6 (environment variable IP) is on no interface of this host, which has 127.0.0.1/8, 10.0.0.5/24"},
 		"no InternalIP":                   {node: node(api.NodeAddress{Type: "ExternalIP", Address: "10.0.0.5"}), err: "no IPv4 InternalIP"},
 	} {

@@ -237,7 +237,7 @@ func (a *Agent) wait(ctx context.Context, pause time.Duration) bool {
 // report tells people about a pass: once when a problem appears, changes or goes.
 func (a *Agent) report(err error, took time.Duration) {
 	a.Status.Passed(err, took)
-	a.herald.tell(local{ready: a.Status.Report().Ready, pods: a.pods})
+	a.herald.tell(local{ready: a.Status.now().ready, pods: a.pods})
 	text := "ok"
 	if err != nil {
 		text = err.Error()
@@ -246,13 +246,14 @@ func (a *Agent) report(err error, took time.Duration) {
 		return
 	}
 	a.complaints = text
-	r := a.Status.Report()
 	if err != nil {
 		a.Log.Error("this node is not as it should be; trying again", "err", err)
 		return
 	}
-	a.Log.Info("this node is as it should be", "address", r.Address, "interface", r.Interface, "tunnel", r.TunnelAddress,
-		"blocks", r.Blocks, "peers", len(r.Peers), "took", took)
+	known := a.Status.now()
+	self := known.snapshot.Self
+	a.Log.Info("this node is as it should be", "address", self.Addr, "interface", self.Link, "tunnel", addrText(self.TunnelAddr),
+		"blocks", known.snapshot.Blocks, "peers", len(known.peers), "took", took)
 }
 
 // complain logs what cannot be used, once for each set of it.

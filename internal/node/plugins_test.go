@@ -17,6 +17,7 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/journal"
 	"github.com/tortie-net/tortie/internal/labtest"
+	"github.com/tortie-net/tortie/internal/nodestatus"
 	"github.com/tortie-net/tortie/internal/podnote"
 )
 
@@ -331,7 +332,7 @@ func TestAgentFinishesTheJournal(t *testing.T) {
 	if !r.holds(t, newer) || r.noted(t, "rig-again") == "" {
 		t.Errorf("the new sandbox lost its address: held %v, noted %q", r.holds(t, newer), r.noted(t, "rig-again"))
 	}
-	within(t, time.Second, "status", func() bool { return status.Report().Journal == JournalReport{Entries: 1} })
+	within(t, time.Second, "status", func() bool { return status.Report().Journal == nodestatus.Journal{Entries: 1} })
 	if metrics := scrape(status); !strings.Contains(metrics, "tortie_journal_entries 1") || !strings.Contains(metrics, "tortie_journal_finished_total 3") {
 		t.Errorf("metrics:\n%s", metrics)
 	}

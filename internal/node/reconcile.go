@@ -37,6 +37,7 @@ func (a *Agent) pass(ctx context.Context) error {
 	if err != nil {
 		return err // without an address nothing else can be right
 	}
+	a.Status.SetNode(&s)
 	if a.started && (a.local.ASN != s.asn(s.Self.ASN) || a.local.Port != s.Port || a.local.Listen[0] != s.Self.Addr.Addr()) {
 		return errRestart
 	}
@@ -79,7 +80,9 @@ func (a *Agent) look(ctx context.Context) (Snapshot, error) {
 	if err != nil {
 		return Snapshot{}, err
 	}
-	self := Self{Name: a.node.Name, Addr: addr.Addr, Link: addr.Link, LinkMTU: addr.LinkMTU, TunnelMTU: a.Config.TunnelMTU}
+	self := Self{
+		Name: a.node.Name, Addr: addr.Addr, AddrSource: addr.Source, Link: addr.Link, LinkMTU: addr.LinkMTU, TunnelMTU: a.Config.TunnelMTU,
+	}
 	if self.Pods, err = a.localPods(links); err != nil {
 		return Snapshot{}, err
 	}
@@ -201,7 +204,7 @@ func (a *Agent) syncBGP(ctx context.Context, s *Snapshot) ([]bgp.Path, error) {
 	}
 	a.watchSessions(peers)
 	learned, err := a.Speaker.Snapshot(ctx, s.Accept())
-	a.Status.SetBGP(s, peers, learned)
+	a.Status.SetBGP(peers, learned)
 	return learned, err
 }
 
@@ -266,7 +269,7 @@ func (a *Agent) syncRoutes(ctx context.Context, s *Snapshot, learned []bgp.Path)
 		sync = a.FIB.Merge
 	}
 	stats, err := sync(ctx, desired)
-	a.Status.SetRoutes(len(desired), len(refused), stats)
+	a.Status.SetRoutes(routesSeen{accepted: accepted, refused: refused, desired: len(desired), stats: stats, starting: a.holding})
 	return err
 }
 

@@ -42,6 +42,8 @@ type Self struct {
 	Name string
 	// Addr is the node's address with the prefix length of its subnet.
 	Addr netip.Prefix
+	// AddrSource says in words where that comes from.
+	AddrSource string
 	// Link is the name of the interface that has the address, LinkMTU its MTU.
 	Link    string
 	LinkMTU int

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 
@@ -19,84 +18,19 @@ import (
 
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/facts"
-	"github.com/tortie-net/tortie/internal/fib"
+	"github.com/tortie-net/tortie/internal/nodestatus"
 )
 
 // stuckAfter is how long a pass may be overdue before the agent counts as stuck: several full passes and their time limits.
 const stuckAfter = 3 * (fullPass + passTime)
-
-// Report is what /status shows.
-type Report struct {
-	Node string `json:"node"`
-	// Ready says that one pass has succeeded: the dataplane stands. Later trouble, such as a dead peer, does not undo it.
-	Ready bool `json:"ready"`
-	// LastPass is when the agent last compared this node with what it should be; LastError is why that failed, if it did.
-	LastPass  time.Time `json:"lastPass"`
-	LastError string    `json:"lastError,omitempty"`
-	// Problems are objects in the API and paths from BGP that the agent cannot use.
-	Problems []string `json:"problems,omitempty"`
-
-	Address       string       `json:"address,omitempty"`
-	Interface     string       `json:"interface,omitempty"`
-	TunnelAddress string       `json:"tunnelAddress,omitempty"`
-	PodMTU        int          `json:"podMTU,omitempty"`
-	ASN           uint32       `json:"asn,omitempty"`
-	Blocks        []string     `json:"blocks"`
-	Peers         []PeerReport `json:"peers"`
-	Learned       []PathReport `json:"learned"`
-	Routes        int          `json:"routes"`
-
-	// Facts is what the plugins were told last, nil if nothing yet; Journal is what they have left to the agent.
-	Facts   *FactsReport  `json:"facts,omitempty"`
-	Journal JournalReport `json:"journal"`
-}
-
-// FactsReport is what the file of facts holds.
-type FactsReport struct {
-	// Written is until when the facts were known to hold.
-	Written        time.Time `json:"written"`
-	AgentReady     bool      `json:"agentReady"`
-	DatastoreReady bool      `json:"datastoreReady"`
-	Bytes          int       `json:"bytes"`
-	Pools          int       `json:"pools"`
-	Reservations   int       `json:"reservations"`
-	Affinities     int       `json:"affinities"`
-	Namespaces     int       `json:"namespaces"`
-}
-
-// JournalReport is the state of the journal.
-type JournalReport struct {
-	// Entries are containers whose addresses are still to be released.
-	Entries int `json:"entries"`
-	// LastError is why the last try left some.
-	LastError string `json:"lastError,omitempty"`
-}
-
-// PeerReport is one BGP session.
-type PeerReport struct {
-	Address   string    `json:"address"`
-	ASN       uint32    `json:"asn"`
-	State     bgp.State `json:"state"`
-	Since     time.Time `json:"since"`
-	Received  int       `json:"received"`
-	Sent      int       `json:"sent"`
-	LastError string    `json:"lastError,omitempty"`
-}
-
-// PathReport is one learned prefix.
-type PathReport struct {
-	Prefix  string `json:"prefix"`
-	NextHop string `json:"nextHop"`
-}
 
 // Status is what the agent tells people and probes. It is safe for concurrent use.
 type Status struct {
 	registry *prometheus.Registry
 	healthy  func(context.Context) error
 
-	mu       sync.Mutex
-	report   Report
-	problems map[string][]string // by what they are about
+	mu   sync.Mutex
+	seen seen
 
 	passes      prometheus.Histogram
 	failures    prometheus.Counter
@@ -118,8 +52,7 @@ func NewStatus(node string, now time.Time, healthy func(context.Context) error) 
 	s := &Status{
 		registry: prometheus.NewRegistry(),
 		healthy:  healthy,
-		problems: map[string][]string{},
-		report:   Report{Node: node, LastPass: now, Blocks: []string{}, Peers: []PeerReport{}, Learned: []PathReport{}},
+		seen:     seen{node: node, started: now, lastPass: now, problems: map[string][]string{}},
 		passes: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "tortie_node_pass_seconds", Help: "Time of one comparison of this node with what it should be.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 4, 8),
@@ -167,7 +100,7 @@ func (s *Status) addPluginMetrics(begun time.Time) {
 		Name: "tortie_facts_age_seconds", Help: "Time since the facts were last known to hold; over 30 the plugins ask the API server instead.",
 	}, func() float64 {
 		since := begun
-		if f := s.Report().Facts; f != nil {
+		if f := s.now().facts; f != nil {
 			since = f.Written
 		}
 		return time.Since(since).Seconds()
@@ -185,7 +118,7 @@ func (s *Status) addPluginMetrics(begun time.Time) {
 func (s *Status) SetFacts(f facts.Facts, bytes int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.report.Facts = &FactsReport{
+	s.seen.facts = &nodestatus.Facts{
 		Written: f.Written, AgentReady: f.AgentReady, DatastoreReady: f.DatastoreReady, Bytes: bytes,
 		Pools: len(f.Pools), Reservations: len(f.Reservations), Affinities: len(f.Affinities), Namespaces: len(f.Namespaces),
 	}
@@ -197,9 +130,9 @@ func (s *Status) SetFacts(f facts.Facts, bytes int) {
 func (s *Status) SetJournal(left, finished int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.report.Journal = JournalReport{Entries: left}
+	s.seen.journal = nodestatus.Journal{Entries: left}
 	if err != nil {
-		s.report.Journal.LastError = err.Error()
+		s.seen.journal.LastError = err.Error()
 	}
 	s.entries.Set(float64(left))
 	s.finished.Add(float64(finished))
@@ -209,14 +142,13 @@ func (s *Status) SetJournal(left, finished int, err error) {
 func (s *Status) Passed(err error, took time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.report.LastPass, s.report.LastError = time.Now(), ""
+	s.seen.lastPass, s.seen.lastTook, s.seen.lastErr = time.Now(), took, err
 	s.passes.Observe(took.Seconds())
 	if err != nil {
-		s.report.LastError = err.Error()
 		s.failures.Inc()
 		return
 	}
-	s.report.Ready = true
+	s.seen.ready = true
 	s.readyGauge.Set(1)
 }
 
@@ -224,56 +156,55 @@ func (s *Status) Passed(err error, took time.Duration) {
 func (s *Status) SetProblems(about string, problems []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.problems[about] = problems
-	s.report.Problems = nil
-	for _, key := range slices.Sorted(maps.Keys(s.problems)) {
-		s.report.Problems = append(s.report.Problems, s.problems[key]...)
-	}
+	all := maps.Clone(s.seen.problems) // a copy is out there for a report that is being made
+	all[about] = problems
+	s.seen.problems = all
 }
 
-// SetBGP replaces what is known of sessions and learned paths.
-func (s *Status) SetBGP(snap *Snapshot, peers []bgp.PeerStatus, learned []bgp.Path) {
+// SetNode notes what a pass has found. The snapshot is not changed any more.
+func (s *Status) SetNode(snap *Snapshot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := &s.report
-	r.Address, r.Interface, r.TunnelAddress = snap.Self.Addr.String(), snap.Self.Link, addrText(snap.Self.TunnelAddr)
-	r.PodMTU, r.ASN = snap.PodMTU(), snap.asn(snap.Self.ASN)
-	r.Blocks, r.Peers, r.Learned = []string{}, []PeerReport{}, []PathReport{}
-	for _, b := range snap.Blocks {
-		r.Blocks = append(r.Blocks, b.String())
-	}
+	s.seen.snapshot = snap
+}
+
+// SetBGP replaces what is known of sessions and learned paths, after SetNode.
+func (s *Status) SetBGP(peers []bgp.PeerStatus, learned []bgp.Path) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen.peers, s.seen.learned = peers, learned
 	s.peers.Reset()
 	s.peers.WithLabelValues(string(bgp.Established)) // shown even when it is 0, for alerts
 	for _, p := range peers {
 		s.peers.WithLabelValues(string(p.State)).Inc()
-		r.Peers = append(r.Peers, PeerReport{
-			Address: p.Addr.String(), ASN: p.ASN, State: p.State, Since: p.Since, Received: p.Received, Sent: p.Sent, LastError: p.LastError,
-		})
-	}
-	for _, p := range learned {
-		r.Learned = append(r.Learned, PathReport{Prefix: p.Prefix.String(), NextHop: p.NextHop.String()})
 	}
 	s.learned.Set(float64(len(learned)))
-	s.originated.Set(float64(len(snap.Originated())))
+	s.originated.Set(float64(len(s.seen.snapshot.Originated())))
 }
 
 // SetRoutes notes what the kernel should have and what was written.
-func (s *Status) SetRoutes(desired, refused int, stats fib.Stats) {
+func (s *Status) SetRoutes(r routesSeen) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.report.Routes = desired
-	s.routes.Set(float64(desired))
-	s.refused.Set(float64(refused))
-	s.routeWrites.WithLabelValues("add").Add(float64(stats.Added))
-	s.routeWrites.WithLabelValues("replace").Add(float64(stats.Replaced))
-	s.routeWrites.WithLabelValues("delete").Add(float64(stats.Deleted))
+	s.seen.routes = r
+	s.routes.Set(float64(r.desired))
+	s.refused.Set(float64(len(r.refused)))
+	s.routeWrites.WithLabelValues("add").Add(float64(r.stats.Added))
+	s.routeWrites.WithLabelValues("replace").Add(float64(r.stats.Replaced))
+	s.routeWrites.WithLabelValues("delete").Add(float64(r.stats.Deleted))
 }
 
-// Report returns a copy of what is known now.
-func (s *Status) Report() Report {
+// now returns what is known now.
+func (s *Status) now() seen {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.report // its slices are replaced, never changed
+	return s.seen // what it refers to is replaced, never changed
+}
+
+// Report says what is known now. It costs time for each route: who needs less asks for less.
+func (s *Status) Report() nodestatus.Report {
+	known := s.now()
+	return known.report(time.Now())
 }
 
 // Handler serves /livez, /readyz, /metrics and /status.
@@ -303,7 +234,8 @@ func probe(check func(context.Context) error) http.HandlerFunc {
 
 // alive proves that both loops turn: the agent's own and the BGP speaker's.
 func (s *Status) alive(ctx context.Context) error {
-	if since := time.Since(s.Report().LastPass); since > stuckAfter && s.Report().Ready {
+	known := s.now()
+	if since := time.Since(known.lastPass); since > stuckAfter && known.ready {
 		return fmt.Errorf("the last pass ended %s ago", since.Round(time.Second))
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -316,12 +248,12 @@ func (s *Status) alive(ctx context.Context) error {
 
 // ready is about this node's dataplane alone: neither a dead peer nor an API server that is away makes a node unready.
 func (s *Status) ready(context.Context) error {
-	r := s.Report()
+	known := s.now()
 	switch {
-	case r.Ready:
+	case known.ready:
 		return nil
-	case r.LastError != "":
-		return errors.New(r.LastError)
+	case known.lastErr != nil:
+		return known.lastErr
 	default:
 		return errors.New("the first pass has not ended yet")
 	}

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"net"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/node"
+	"github.com/tortie-net/tortie/internal/nodestatus"
+)
+
+func execute(t *testing.T, env map[string]string, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	lookup := func(name string) (string, bool) {
+		value, ok := env[name]
+		return value, ok
+	}
+	var out, errs bytes.Buffer
+	err = run(t.Context(), args, lookup, nodestatus.Output{Out: &out, Err: &errs})
+	return out.String(), errs.String(), err
+}
+
+// The commands find the agent by the variables that tell the agent where to serve, and need none of the others.
+func TestCommandsFindTheAgent(t *testing.T) {
+	server := httptest.NewServer(node.NewStatus("node1", time.Now(), nil).Handler())
+	defer server.Close()
+	host, port, err := net.SplitHostPort(server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{"FELIX_HEALTHHOST": host, "FELIX_HEALTHPORT": port}
+	for _, command := range []string{"status", "peers", "routes"} {
+		if out, _, err := execute(t, env, command); err != nil || out == "" {
+			t.Errorf("node %s: %v, %q", command, err, out)
+		}
+	}
+	if out, _, err := execute(t, nil, "status", "-address", host+":"+port, "-o", "json"); err != nil || !strings.Contains(out, `"node": "node1"`) {
+		t.Errorf("node status -address: %v\n%s", err, out)
+	}
+}
+
+func TestErrorsNameTheRemedy(t *testing.T) {
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	free.Close()
+	_, port, _ := net.SplitHostPort(free.Addr().String())
+	for _, c := range []struct {
+		env  map[string]string
+		args []string
+		want []string
+	}{
+		{map[string]string{"FELIX_HEALTHPORT": port}, []string{"status"}, []string{"no agent answers on 127.0.0.1:" + port, "kubectl get pods"}},
+		{map[string]string{"FELIX_HEALTHPORT": "x"}, []string{"status"}, []string{"FELIX_HEALTHPORT", `"x"`, "1 to 65535"}},
+		{nil, []string{"stats"}, []string{`"stats"`, "peers, routes, status"}},
+		{nil, nil, []string{"NODENAME"}}, // the agent itself
+	} {
+		out, _, err := execute(t, c.env, c.args...)
+		if err == nil || out != "" {
+			t.Errorf("node %v: error %v, wrote %q", c.args, err, out)
+			continue
+		}
+		for _, want := range c.want {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("node %v: %v; want %q in it", c.args, err, want)
+			}
+		}
+	}
+}
+
+func TestHelpAndVersion(t *testing.T) {
+	_, help, err := execute(t, nil, "-h")
+	if !errors.Is(err, flag.ErrHelp) {
+		t.Fatal(err)
+	}
+	for _, want := range append(nodestatus.Commands(), "-o text|json|yaml", "-v") {
+		if !strings.Contains(help, want) {
+			t.Errorf("help lacks %q:\n%s", want, help)
+		}
+	}
+	if out, _, err := execute(t, nil, "-v"); err != nil || !strings.HasPrefix(out, "Tortie node") {
+		t.Errorf("-v: %v, %q", err, out)
+	}
+}

@@ -1,0 +1,167 @@
+package node
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/encap"
+	"github.com/tortie-net/tortie/internal/facts"
+	"github.com/tortie-net/tortie/internal/fib"
+	"github.com/tortie-net/tortie/internal/netlinkx"
+	"github.com/tortie-net/tortie/internal/nodestatus"
+	"github.com/tortie-net/tortie/internal/version"
+)
+
+// seen is what the agent's loops have handed over for people to see. A pass stores only references; words are made of them when
+// somebody asks, which is seldom.
+type seen struct {
+	node    string
+	started time.Time
+	ready   bool
+
+	lastPass time.Time
+	lastTook time.Duration
+	lastErr  error
+
+	problems map[string][]string // by what they are about
+	snapshot *Snapshot           // nil before the first pass that found the node's address
+	peers    []bgp.PeerStatus
+	learned  []bgp.Path
+	routes   routesSeen
+	facts    *nodestatus.Facts
+	journal  nodestatus.Journal
+}
+
+// routesSeen is what a pass made of the paths.
+type routesSeen struct {
+	accepted []bgp.Path
+	refused  []refusal
+	desired  int
+	stats    fib.Stats
+	starting bool // nothing is removed yet
+}
+
+// meshSource is in calicoctl's words.
+const meshSource = "node-to-node mesh"
+
+// report puts what was seen into words. It is pure: the time comes from its argument.
+func (k *seen) report(now time.Time) nodestatus.Report {
+	r := nodestatus.Report{
+		Node: k.node, Version: version.Version, Time: now, Started: k.started, Ready: k.ready,
+		LastPass: k.lastPass, LastPassSeconds: k.lastTook.Seconds(),
+		Pools: []nodestatus.Pool{}, Blocks: []string{}, Peers: []nodestatus.Peer{}, Learned: []nodestatus.Path{},
+		Routes:  k.routes.counts(),
+		Facts:   k.factsAt(now),
+		Journal: k.journal,
+	}
+	if k.lastErr != nil {
+		r.LastError = k.lastErr.Error()
+	}
+	for _, about := range slices.Sorted(maps.Keys(k.problems)) {
+		r.Problems = append(r.Problems, k.problems[about]...)
+	}
+	if k.snapshot == nil {
+		return r
+	}
+	k.snapshot.describe(&r)
+	names := k.snapshot.names()
+	for _, p := range k.peers {
+		r.Peers = append(r.Peers, peerReport(p, names))
+	}
+	for _, p := range k.learned {
+		r.Learned = append(r.Learned, nodestatus.Path{
+			Prefix: p.Prefix.String(), NextHop: p.NextHop.String(), Peer: p.From.String(), Stale: p.Stale,
+		})
+	}
+	k.routes.list(k.snapshot, names, &r.Routes)
+	return r
+}
+
+func (k *seen) factsAt(now time.Time) *nodestatus.Facts {
+	if k.facts == nil {
+		return nil
+	}
+	f := *k.facts
+	f.Usable = now.Sub(f.Written) <= facts.MaxAge
+	return &f
+}
+
+// names tells which node has an address.
+func (s *Snapshot) names() map[netip.Addr]string {
+	names := make(map[netip.Addr]string, len(s.Others))
+	for _, m := range s.Others {
+		names[m.Addr] = m.Name
+	}
+	return names
+}
+
+// describe fills in what a snapshot says.
+func (s *Snapshot) describe(r *nodestatus.Report) {
+	r.Address, r.AddressSource, r.Interface = s.Self.Addr.String(), s.Self.AddrSource, s.Self.Link
+	r.ASN, r.PodMTU = s.asn(s.Self.ASN), s.PodMTU()
+	if t, ok := s.Tunnel(); ok {
+		r.Tunnel = &nodestatus.Tunnel{Device: encap.Device, Address: addrText(t.Addr), MTU: t.MTU}
+	}
+	for _, p := range s.Pools {
+		r.Pools = append(r.Pools, nodestatus.Pool{
+			Name: p.Name, CIDR: p.CIDR.String(), BlockSize: p.BlockBits, IPIPMode: string(p.IPIP), NATOutgoing: p.NATOutgoing,
+			Disabled: !p.Enabled, DisableBGPExport: p.NoExport, SelectsNode: p.Nodes.Matches(s.Self.Labels),
+		})
+	}
+	for _, b := range s.Blocks {
+		r.Blocks = append(r.Blocks, b.String())
+	}
+}
+
+func peerReport(p bgp.PeerStatus, names map[netip.Addr]string) nodestatus.Peer {
+	return nodestatus.Peer{
+		Address: p.Addr.String(), Node: names[p.Addr], ASN: p.ASN, Source: meshSource, Passive: p.Passive,
+		State: string(p.State), Since: p.Since, Restarting: p.Restarting, Received: p.Received, Sent: p.Sent,
+		LastError: p.LastError, ErrorSince: p.ErrorSince, ErrorAt: p.LastErrorAt,
+	}
+}
+
+func (k *routesSeen) counts() nodestatus.Routes {
+	return nodestatus.Routes{
+		Desired: k.desired, Programmed: k.stats.Added + k.stats.Replaced + k.stats.Kept, Held: k.stats.Held,
+		Starting: k.starting, Refused: len(k.refused),
+		List: []nodestatus.Route{}, Refusals: []nodestatus.Refusal{}, LeftToNetwork: []nodestatus.Refusal{},
+	}
+}
+
+// list fills in the routes, and the paths that became none.
+func (k *routesSeen) list(s *Snapshot, names map[netip.Addr]string, r *nodestatus.Routes) {
+	for _, own := range s.Routes(nil) {
+		r.List = append(r.List, routeReport(own, "own block"))
+	}
+	for _, p := range k.accepted {
+		route, ok := s.route(p)
+		if !ok {
+			r.LeftToNetwork = append(r.LeftToNetwork, refusalReport(refusal{p, "the next hop is in another subnet and the pool does not encapsulate"}))
+			continue
+		}
+		line := routeReport(route, "affinity")
+		line.Node = names[p.NextHop]
+		if p.From.IsValid() {
+			line.Source, line.Peer = "BGP", p.From.String()
+		}
+		r.List = append(r.List, line)
+	}
+	for _, refused := range k.refused {
+		r.Refusals = append(r.Refusals, refusalReport(refused))
+	}
+}
+
+func routeReport(r fib.Route, source string) nodestatus.Route {
+	return nodestatus.Route{
+		Destination: r.Dst.String(), Type: cmp.Or(r.Type, netlinkx.Unicast).String(), Via: addrText(r.Via), Device: r.Dev, Source: source,
+	}
+}
+
+func refusalReport(r refusal) nodestatus.Refusal {
+	return nodestatus.Refusal{Prefix: r.path.Prefix.String(), Via: r.path.NextHop.String(), Peer: addrText(r.path.From), Reason: r.why}
+}

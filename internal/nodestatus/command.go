@@ -1,0 +1,94 @@
+package nodestatus
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// view is one way to look at a Report: for people, and the part of it that programs get.
+type view struct {
+	help string
+	text func(*Report, io.Writer) error
+	data func(*Report) any
+}
+
+var views = map[string]view{
+	"status": {"address, tunnel, pools, blocks, peers and what is wrong", (*Report).WriteStatus, func(r *Report) any { return r }},
+	"peers":  {"the BGP sessions, and why one is down", (*Report).WritePeers, func(r *Report) any { return r.Peers }},
+	"routes": {"the routes to pods of other nodes, and what was refused", (*Report).WriteRoutes, func(r *Report) any { return r.Routes }},
+}
+
+// Commands are the names of the commands, in alphabetical order.
+func Commands() []string { return slices.Sorted(maps.Keys(views)) }
+
+// Help describes a command in a few words.
+func Help(command string) string { return views[command].help }
+
+// Output is where a command writes: what was asked for, and its usage.
+type Output struct{ Out, Err io.Writer }
+
+// Run executes a command, the first of args, which must be one of Commands, against the agent at address unless a flag names
+// another. It writes either the whole answer or nothing.
+func Run(ctx context.Context, args []string, address string, out Output) error {
+	flags := flag.NewFlagSet("node "+args[0], flag.ContinueOnError)
+	flags.SetOutput(out.Err)
+	format := flags.String("o", "text", "`format`: text, json or yaml")
+	flags.StringVar(&address, "address", address, "`host:port` on which the agent serves /status; from FELIX_HEALTHHOST and FELIX_HEALTHPORT")
+	if err := flags.Parse(args[1:]); err != nil {
+		return err
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q: node %s takes only flags, -o and -address", flags.Arg(0), args[0])
+	}
+	v, ok := views[args[0]]
+	if !ok {
+		return fmt.Errorf("unknown command %q: there are %s", args[0], strings.Join(Commands(), ", "))
+	}
+	write, err := v.writer(*format)
+	if err != nil {
+		return err
+	}
+	report, err := Fetch(ctx, address)
+	if err != nil {
+		return err
+	}
+	if err := write(report, out.Out); err != nil {
+		return fmt.Errorf("write the answer: %w", err)
+	}
+	return nil
+}
+
+// writer returns what writes a Report in a format.
+func (v view) writer(format string) (func(*Report, io.Writer) error, error) {
+	switch format {
+	case "text":
+		return v.text, nil
+	case "json":
+		return v.encoded(func(data any) ([]byte, error) {
+			text, err := json.MarshalIndent(data, "", "  ")
+			return append(text, '\n'), err
+		}), nil
+	case "yaml":
+		return v.encoded(yaml.Marshal), nil
+	}
+	return nil, fmt.Errorf("-o %q: must be text, json or yaml", format)
+}
+
+func (v view) encoded(encode func(any) ([]byte, error)) func(*Report, io.Writer) error {
+	return func(r *Report, w io.Writer) error {
+		text, err := encode(v.data(r))
+		if err != nil {
+			return err
+		}
+		_, err = w.Write(text)
+		return err
+	}
+}

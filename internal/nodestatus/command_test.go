@@ -1,0 +1,173 @@
+package nodestatus
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+)
+
+// served is an HTTP server with one answer on every path; its address is host:port.
+func served(t *testing.T, answer http.HandlerFunc) string {
+	t.Helper()
+	server := httptest.NewServer(answer)
+	t.Cleanup(server.Close)
+	return server.Listener.Addr().String()
+}
+
+func agent(t *testing.T, r *Report) string {
+	t.Helper()
+	return served(t, func(w http.ResponseWriter, q *http.Request) {
+		if q.Method != http.MethodGet || q.URL.Path != "/status" {
+			http.NotFound(w, q)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(r)
+	})
+}
+
+// execute runs a command as a shell would see it.
+func execute(t *testing.T, address string, args ...string) (string, error) {
+	t.Helper()
+	var out, usage bytes.Buffer
+	err := Run(t.Context(), args, address, Output{&out, &usage})
+	if err != nil && out.Len() > 0 {
+		t.Errorf("%v failed with %v and wrote %q", args, err, &out)
+	}
+	return out.String(), err
+}
+
+func TestFormatsHoldTheWholeAnswer(t *testing.T) {
+	for name, want := range map[string]*Report{"starting": starting(), "healthy": healthy(), "troubled": troubled()} {
+		address := agent(t, want)
+		for format, decode := range map[string]func([]byte, any) error{
+			"json": func(text []byte, v any) error {
+				strict := json.NewDecoder(bytes.NewReader(text))
+				strict.DisallowUnknownFields()
+				return strict.Decode(v)
+			},
+			"yaml": func(text []byte, v any) error { return yaml.UnmarshalStrict(text, v) },
+		} {
+			t.Run(name+" "+format, func(t *testing.T) {
+				got := &Report{}
+				decodeOutput(t, address, decode, "status", format, got)
+				if d := cmp.Diff(want, got); d != "" {
+					t.Errorf("status (-want +got):\n%s", d)
+				}
+				var peers []Peer
+				decodeOutput(t, address, decode, "peers", format, &peers)
+				if d := cmp.Diff(want.Peers, peers); d != "" {
+					t.Errorf("peers (-want +got):\n%s", d)
+				}
+				var routes Routes
+				decodeOutput(t, address, decode, "routes", format, &routes)
+				if d := cmp.Diff(want.Routes, routes); d != "" {
+					t.Errorf("routes (-want +got):\n%s", d)
+				}
+			})
+		}
+	}
+}
+
+func decodeOutput(t *testing.T, address string, decode func([]byte, any) error, command, format string, into any) {
+	t.Helper()
+	text, err := execute(t, address, command, "-o", format)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := decode([]byte(text), into); err != nil {
+		t.Fatalf("%s -o %s: %v in\n%s", command, format, err, text)
+	}
+}
+
+func TestTextIsTheDefaultAndTheFlagWins(t *testing.T) {
+	want, err := execute(t, agent(t, healthy()), "status")
+	if err != nil || !strings.HasPrefix(want, "Node ") {
+		t.Fatalf("%v:\n%s", err, want)
+	}
+	got, err := execute(t, "127.0.0.1:1", "status", "-o", "text", "-address", agent(t, healthy()))
+	if err != nil || got != want {
+		t.Errorf("%v:\n%s", err, got)
+	}
+}
+
+func TestErrorsSayWhatToDo(t *testing.T) {
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	free.Close()
+	nobody := free.Addr().String()
+	text := served(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
+	object := served(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("{}")) })
+	felix := served(t, http.NotFound)
+	for _, c := range []struct {
+		args    []string
+		address string
+		want    []string
+	}{
+		{[]string{"status"}, nobody, []string{"no agent answers on " + nobody, "refused", "kubectl get pods", "FELIX_HEALTHPORT", "-address"}},
+		{[]string{"peers"}, felix, []string{felix, "404", "another program", "-address"}},
+		{[]string{"routes"}, text, []string{text, "no status of an agent", "another program"}},
+		{[]string{"routes"}, object, []string{object, "names no node", "another program"}},
+		{[]string{"status"}, "local host:9099", []string{`"local host:9099"`, "host:port"}},
+		{[]string{"status", "-o", "xml"}, nobody, []string{`-o "xml"`, "text, json or yaml"}},
+		{[]string{"status", "node2"}, nobody, []string{`"node2"`, "only flags"}},
+		{[]string{"restart"}, nobody, []string{`"restart"`, "peers, routes, status"}},
+		{[]string{"status", "-x"}, nobody, []string{"-x"}},
+	} {
+		_, err := execute(t, c.address, c.args...)
+		if err == nil {
+			t.Errorf("%v at %s: no error", c.args, c.address)
+			continue
+		}
+		for _, want := range c.want {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%v at %s: %v; want %q in it", c.args, c.address, err, want)
+			}
+		}
+	}
+	if _, err := execute(t, nobody, "status", "-h"); !errors.Is(err, flag.ErrHelp) {
+		t.Errorf("-h: %v", err)
+	}
+}
+
+// A stuck agent accepts connections and says nothing, or begins to answer and stops.
+func TestAStuckAgentIsNotWaitedFor(t *testing.T) {
+	for name, begin := range map[string]string{"silent": "", "half an answer": `{"node": "n`} {
+		address := served(t, func(w http.ResponseWriter, q *http.Request) {
+			if begin != "" {
+				_, _ = w.Write([]byte(begin))
+				_ = http.NewResponseController(w).Flush()
+			}
+			<-q.Context().Done()
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		_, err := Fetch(ctx, address)
+		if err == nil || !strings.Contains(err.Error(), "does not answer within") || !strings.Contains(err.Error(), address) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestDialable(t *testing.T) {
+	for served, want := range map[string]string{
+		"0.0.0.0:9099": "127.0.0.1:9099", ":9099": "127.0.0.1:9099", "[::]:9099": "[::1]:9099",
+		"10.0.0.5:9099": "10.0.0.5:9099", "localhost:1": "localhost:1", "nonsense": "nonsense",
+	} {
+		if got := dialable(served); got != want {
+			t.Errorf("%s: %s, want %s", served, got, want)
+		}
+	}
+}

@@ -1,0 +1,82 @@
+package nodestatus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"time"
+)
+
+const (
+	// askTime bounds one question to the agent; its answer is made in milliseconds.
+	askTime = 5 * time.Second
+	// maxAnswer bounds what is read of an answer: 10,000 routes are 5 MB.
+	maxAnswer = 256 << 20
+)
+
+// local has no proxy: the environment of a pod may name one, and the agent is on this node.
+var local = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+
+// Fetch asks the agent that serves on address, host:port. The error says what to do if no agent answers there.
+func Fetch(ctx context.Context, address string) (*Report, error) {
+	address = dialable(address)
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/status", nil)
+	if err != nil {
+		return nil, fmt.Errorf("address %q: %w: it must be host:port, such as 127.0.0.1:9099", address, err)
+	}
+	response, err := local.Do(request)
+	if err != nil {
+		return nil, silent(address, err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s answers GET /status with %q: %s", address, response.Status, stranger)
+	}
+	r := &Report{}
+	err = json.NewDecoder(io.LimitReader(response.Body, maxAnswer)).Decode(r)
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return nil, silent(address, err)
+	case err != nil:
+		return nil, fmt.Errorf("%s answers GET /status with what is no status of an agent: %w: %s", address, err, stranger)
+	case r.Node == "":
+		return nil, fmt.Errorf("%s answers GET /status with JSON that names no node: %s", address, stranger)
+	}
+	return r, nil
+}
+
+// Felix of a calico-node serves its health on the same port by default.
+const stranger = "another program has the port, such as Felix of a calico-node; name the agent's by FELIX_HEALTHHOST and FELIX_HEALTHPORT, or by -address"
+
+// silent explains an error of the connection.
+func silent(address string, err error) error {
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("the agent on %s does not answer within %s: its log says why, and its liveness probe restarts it if it is stuck", address, askTime)
+	}
+	return fmt.Errorf("no agent answers on %s: %w: is its pod running on this node (kubectl get pods -A -o wide -l app.kubernetes.io/name=tortie), "+
+		"and does it serve on another address (FELIX_HEALTHHOST, FELIX_HEALTHPORT)? Name that by -address", address, err)
+}
+
+// dialable turns the address of a server on all of a host's addresses into one that can be dialled.
+func dialable(address string) string {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return address
+	}
+	ip, err := netip.ParseAddr(host)
+	switch {
+	case host == "" || err == nil && ip == netip.IPv4Unspecified():
+		host = "127.0.0.1"
+	case err == nil && ip == netip.IPv6Unspecified():
+		host = "::1"
+	}
+	return net.JoinHostPort(host, port)
+}

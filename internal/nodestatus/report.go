@@ -1,0 +1,129 @@
+package nodestatus
+
+import "time"
+
+// Report is the answer of /status. Its names are stable: a version adds to them and takes none away. The tag help is the
+// documentation of a field.
+type Report struct {
+	Node    string    `json:"node" help:"Name of the node."`
+	Version string    `json:"version" help:"Version of the agent."`
+	Time    time.Time `json:"time" help:"When this was said: ages are counted from here."`
+	Started time.Time `json:"started" help:"When the agent started."`
+	Ready   bool      `json:"ready" help:"Whether one pass has succeeded: the dataplane stands. Later trouble, such as a dead peer, does not undo it."`
+
+	LastPass        time.Time `json:"lastPass" help:"When the agent last compared this node with what it should be; before the first time, when it started."`
+	LastPassSeconds float64   `json:"lastPassSeconds" help:"How long that took."`
+	LastError       string    `json:"lastError,omitempty" help:"Why the last pass failed, a line for each cause."`
+	Problems        []string  `json:"problems,omitempty" help:"Objects in the API and paths from BGP that the agent cannot use, and why."`
+
+	Address       string  `json:"address,omitempty" help:"The node's address with the prefix length of its subnet."`
+	AddressSource string  `json:"addressSource,omitempty" help:"Why this address."`
+	Interface     string  `json:"interface,omitempty" help:"Interface that has the address."`
+	ASN           uint32  `json:"asn,omitempty" help:"AS number of this node."`
+	Tunnel        *Tunnel `json:"tunnel,omitempty" help:"The tunnel, if a pool encapsulates."`
+	PodMTU        int     `json:"podMTU,omitempty" help:"MTU of pods' interfaces."`
+
+	Pools   []Pool   `json:"pools" help:"The IPPools."`
+	Blocks  []string `json:"blocks" help:"The node's own confirmed blocks."`
+	Peers   []Peer   `json:"peers" help:"BGP sessions that this node should have."`
+	Learned []Path   `json:"learned" help:"Prefixes inside the pools that BGP has learned, usable or not."`
+	Routes  Routes   `json:"routes" help:"Routes to other nodes' blocks, and of the own blocks."`
+
+	Facts   *Facts  `json:"facts,omitempty" help:"What the plugins were told last."`
+	Journal Journal `json:"journal" help:"What the plugins have left to the agent."`
+}
+
+// Tunnel is the IPIP device.
+type Tunnel struct {
+	Device  string `json:"device" help:"Its name."`
+	Address string `json:"address,omitempty" help:"Its address; none if no pool to assign from selects this node."`
+	MTU     int    `json:"mtu" help:"Its MTU."`
+}
+
+// Pool is an IPPool, mostly in the words of its spec.
+type Pool struct {
+	Name             string `json:"name" help:"Name."`
+	CIDR             string `json:"cidr" help:"Range."`
+	BlockSize        int    `json:"blockSize" help:"Prefix length of its blocks."`
+	IPIPMode         string `json:"ipipMode" help:"Always, CrossSubnet or Never."`
+	NATOutgoing      bool   `json:"natOutgoing" help:"Whether packets that leave the pools are masqueraded."`
+	Disabled         bool   `json:"disabled" help:"Whether nothing new is assigned from it."`
+	DisableBGPExport bool   `json:"disableBGPExport" help:"Whether its blocks are kept out of BGP."`
+	SelectsNode      bool   `json:"selectsNode" help:"Whether its nodeSelector selects this node."`
+}
+
+// Peer is one BGP session.
+type Peer struct {
+	Address    string    `json:"address" help:"The other end."`
+	Node       string    `json:"node,omitempty" help:"Name of the node that has this address."`
+	ASN        uint32    `json:"asn" help:"Its AS number."`
+	Source     string    `json:"source" help:"Why the session is configured."`
+	Passive    bool      `json:"passive" help:"Whether the other end is the one to connect."`
+	State      string    `json:"state" help:"Idle, Active, OpenSent, OpenConfirm or Established."`
+	Since      time.Time `json:"since" help:"When the session was established or, if it is not, when it was lost or first configured."`
+	Restarting bool      `json:"restarting,omitempty" help:"Whether the session is lost and the peer's paths are kept, as it asked for."`
+	Received   int       `json:"received" help:"Prefixes that it has announced."`
+	Sent       int       `json:"sent" help:"Prefixes that were announced to it."`
+	LastError  string    `json:"lastError,omitempty" help:"Why the session is not, or last was not, established."`
+	ErrorSince time.Time `json:"errorSince,omitzero" help:"When that was first so, without a different error or a session in between."`
+	ErrorAt    time.Time `json:"errorAt,omitzero" help:"When that was last so."`
+}
+
+// Path is one learned prefix.
+type Path struct {
+	Prefix  string `json:"prefix" help:"The prefix."`
+	NextHop string `json:"nextHop" help:"Where it leads."`
+	Peer    string `json:"peer" help:"The peer that announced it."`
+	Stale   bool   `json:"stale,omitempty" help:"Whether that peer is restarting and has not confirmed it yet."`
+}
+
+// Routes are the agent's routes in the kernel, as the last pass left them.
+type Routes struct {
+	Desired    int  `json:"desired" help:"How many this node should have."`
+	Programmed int  `json:"programmed" help:"How many of these the last pass found or made right in the kernel; if less, lastError says why."`
+	Held       int  `json:"held" help:"How many of an earlier agent are kept although nobody has confirmed them yet."`
+	Starting   bool `json:"starting" help:"Whether nothing is removed yet, as BGP may not have told everything."`
+	Refused    int  `json:"refused" help:"How many learned prefixes must not become routes."`
+
+	List          []Route   `json:"list" help:"The desired routes."`
+	Refusals      []Refusal `json:"refusals" help:"The refused prefixes."`
+	LeftToNetwork []Refusal `json:"leftToNetwork" help:"Prefixes that need a route in the network between the nodes, not here."`
+}
+
+// Route is one desired route.
+type Route struct {
+	Destination string `json:"destination" help:"Destination."`
+	Type        string `json:"type" help:"unicast, or unreachable for an own block: the pods' routes are longer and win."`
+	Via         string `json:"via,omitempty" help:"Next hop: the address of the node that it leads to."`
+	Device      string `json:"device,omitempty" help:"Output interface."`
+	Node        string `json:"node,omitempty" help:"Name of the node that has the next hop's address."`
+	Source      string `json:"source" help:"own block, BGP, or affinity: of a block whose owner BGP has no path to."`
+	Peer        string `json:"peer,omitempty" help:"The BGP peer that announced it."`
+}
+
+// Refusal is a prefix without a route here, and why.
+type Refusal struct {
+	Prefix string `json:"prefix" help:"The prefix."`
+	Via    string `json:"via" help:"Its next hop."`
+	Peer   string `json:"peer,omitempty" help:"The BGP peer that announced it."`
+	Reason string `json:"reason" help:"Why."`
+}
+
+// Facts is what the file of facts holds.
+type Facts struct {
+	Written        time.Time `json:"written" help:"Until when they were known to hold."`
+	Usable         bool      `json:"usable" help:"Whether that is recent enough for the plugins; if not, they ask the API server."`
+	AgentReady     bool      `json:"agentReady" help:"What they say of ready."`
+	DatastoreReady bool      `json:"datastoreReady" help:"Whether the datastore is not locked."`
+	Bytes          int       `json:"bytes" help:"Size of the file."`
+	Pools          int       `json:"pools" help:"How many IPPools they hold."`
+	Reservations   int       `json:"reservations" help:"How many IPReservations."`
+	Affinities     int       `json:"affinities" help:"How many BlockAffinities of this node."`
+	Namespaces     int       `json:"namespaces" help:"How many Namespaces."`
+}
+
+// Journal is the state of the journal.
+type Journal struct {
+	Entries   int    `json:"entries" help:"Containers whose addresses are still to be released."`
+	LastError string `json:"lastError,omitempty" help:"Why the last try left some."`
+}

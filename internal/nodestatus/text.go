@@ -1,0 +1,363 @@
+package nodestatus
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// maxListed bounds a list inside of the overview; the commands for peers and routes, and the other formats, have all of it.
+const maxListed = 20
+
+// WriteStatus writes the overview for people.
+func (r *Report) WriteStatus(w io.Writer) error {
+	p := &page{}
+	p.table(r.summary())
+	p.section("Pools", r.poolTable())
+	p.section("Peers", r.peerTable())
+	p.lines("Sessions that are down", r.down())
+	p.lines("Problems", r.Problems)
+	return p.writeTo(w)
+}
+
+// WritePeers writes the BGP sessions for people, and below what was last wrong with each.
+func (r *Report) WritePeers(w io.Writer) error {
+	p := &page{}
+	if len(r.Peers) == 0 {
+		p.line("no BGP sessions: this node has no peers yet, or the mesh is off (BGPConfiguration default, spec.nodeToNodeMeshEnabled)")
+		return p.writeTo(w)
+	}
+	p.table(r.peerTable())
+	var words []string
+	for _, peer := range r.Peers {
+		if text := r.words(peer); text != "" {
+			words = append(words, text)
+		}
+	}
+	p.all("", words)
+	return p.writeTo(w)
+}
+
+// WriteRoutes writes the routes for people, and below what became no route.
+func (r *Report) WriteRoutes(w io.Writer) error {
+	p := &page{}
+	p.line(r.Routes.count())
+	rows := [][]string{{"DESTINATION", "VIA", "DEVICE", "NODE", "SOURCE"}}
+	for _, route := range r.Routes.List {
+		rows = append(rows, []string{route.Destination, cmp.Or(route.Via, route.Type), dash(route.Device), dash(route.Node), route.origin()})
+	}
+	p.section("", rows)
+	p.all("Refused", refusalTexts(r.Routes.Refusals))
+	p.all("Left to the network between the nodes", refusalTexts(r.Routes.LeftToNetwork))
+	if r.Routes.Programmed < r.Routes.Desired {
+		p.all("Last error", strings.Split(cmp.Or(r.LastError, "none: the agent has not come to its routes yet"), "\n"))
+	}
+	return p.writeTo(w)
+}
+
+func (r *Report) summary() [][]string {
+	rows := [][]string{
+		{"Node", fmt.Sprintf("%s, %s", r.Node, r.readiness())},
+		{"Agent", fmt.Sprintf("%s, started %s ago", r.Version, r.ago(r.Started))},
+		{"Address", r.addressText()},
+		{"Tunnel", r.tunnelText()},
+		{"Pod MTU", orUnknown(r.PodMTU)},
+		{"AS number", orUnknown(int(r.ASN))},
+		{"Blocks", cmp.Or(strings.Join(r.Blocks, ", "), "none yet: the first pod claims one")},
+		{"Routes", r.Routes.count()},
+		{"Facts", r.factsText()},
+		{"Journal", r.journalText()},
+	}
+	for i, line := range strings.Split(r.passText(), "\n") {
+		label := ""
+		if i == 0 {
+			label = "Last pass"
+		}
+		rows = append(rows, []string{label, line})
+	}
+	return rows
+}
+
+func (r *Report) readiness() string {
+	switch {
+	case !r.Ready:
+		return "not ready: no pass has succeeded yet"
+	case r.LastError != "":
+		return "ready, but not as it should be"
+	}
+	return "ready"
+}
+
+func (r *Report) addressText() string {
+	if r.Address == "" {
+		return "not known yet"
+	}
+	return fmt.Sprintf("%s on %s (%s)", r.Address, r.Interface, r.AddressSource)
+}
+
+func (r *Report) tunnelText() string {
+	switch {
+	case r.Address == "":
+		return "not known yet"
+	case r.Tunnel == nil:
+		return "none: no pool encapsulates"
+	}
+	address := cmp.Or(r.Tunnel.Address, "no address, as no pool to assign from selects this node")
+	return fmt.Sprintf("%s, %s, MTU %d", r.Tunnel.Device, address, r.Tunnel.MTU)
+}
+
+func (r *Report) factsText() string {
+	f := r.Facts
+	if f == nil {
+		return "none yet: the plugins ask the API server"
+	}
+	text := fmt.Sprintf("%s old", r.ago(f.Written))
+	if !f.Usable {
+		text += ", too old: the plugins ask the API server"
+	}
+	text = fmt.Sprintf("%s; %s, %s, %s, %s", text, count(f.Pools, "pool"), count(f.Reservations, "reservation"),
+		count(f.Affinities, "own block"), count(f.Namespaces, "namespace"))
+	if !f.DatastoreReady {
+		text += "; the datastore is locked: no pod gets an address (ClusterInformation default, spec.datastoreReady)"
+	}
+	return text
+}
+
+func (r *Report) journalText() string {
+	if r.Journal.Entries == 0 {
+		return "empty"
+	}
+	text := count(r.Journal.Entries, "container") + " with addresses to release"
+	if r.Journal.LastError != "" {
+		text += ": " + strings.ReplaceAll(r.Journal.LastError, "\n", "; ")
+	}
+	return text
+}
+
+func (r *Report) passText() string {
+	text := fmt.Sprintf("%s ago, took %s", r.ago(r.LastPass), time.Duration(r.LastPassSeconds*float64(time.Second)).Round(100*time.Microsecond))
+	switch {
+	case r.LastError != "":
+		return text + ", failed:\n" + r.LastError
+	case !r.Ready:
+		return "none yet"
+	}
+	return text + ", without error"
+}
+
+func (r *Report) poolTable() [][]string {
+	if len(r.Pools) == 0 {
+		return nil
+	}
+	rows := [][]string{{"NAME", "RANGE", "BLOCKS", "IPIP", "NAT OUTGOING", "THIS NODE"}}
+	for _, p := range r.Pools {
+		rows = append(rows, []string{p.Name, p.CIDR, fmt.Sprintf("/%d", p.BlockSize), p.IPIPMode, yes(p.NATOutgoing), p.use()})
+	}
+	return rows
+}
+
+// use says what a pool is to this node.
+func (p Pool) use() string {
+	text := "assigns"
+	switch {
+	case p.Disabled:
+		text = "disabled"
+	case !p.SelectsNode:
+		text = "not selected"
+	}
+	if p.DisableBGPExport {
+		text += ", not announced"
+	}
+	return text
+}
+
+func (r *Report) peerTable() [][]string {
+	if len(r.Peers) == 0 {
+		return nil
+	}
+	rows := [][]string{{"ADDRESS", "NODE", "AS", "STATE", "SINCE", "IN", "OUT", "SOURCE"}}
+	for _, p := range r.Peers {
+		rows = append(rows, []string{
+			p.Address, dash(p.Node), fmt.Sprint(p.ASN), p.stateText(), r.clock(p.Since), fmt.Sprint(p.Received), fmt.Sprint(p.Sent), p.Source,
+		})
+	}
+	return rows
+}
+
+// established is a state of RFC 4271.
+const established = "Established"
+
+func (p Peer) stateText() string {
+	if p.Restarting {
+		return p.State + ", restarting"
+	}
+	return p.State
+}
+
+// down explains the sessions that are not established.
+func (r *Report) down() []string {
+	var words []string
+	for _, p := range r.Peers {
+		if p.State != established {
+			words = append(words, r.words(p))
+		}
+	}
+	return words
+}
+
+// words say what is wrong with a session, or was; empty if it is up and never failed.
+func (r *Report) words(p Peer) string {
+	switch {
+	case p.State == established && p.LastError == "":
+		return ""
+	case p.State == established:
+		return fmt.Sprintf("%s: up; before, at %s: %s", p.Address, r.clock(p.ErrorAt), p.LastError)
+	case p.LastError == "" && p.Passive:
+		return fmt.Sprintf("%s: waiting since %s for it to connect, as its address is the greater one", p.Address, r.clock(p.Since))
+	case p.LastError == "":
+		return fmt.Sprintf("%s: connecting since %s", p.Address, r.clock(p.Since))
+	case !p.ErrorSince.Before(p.ErrorAt):
+		return fmt.Sprintf("%s: at %s: %s", p.Address, r.clock(p.ErrorAt), p.LastError)
+	}
+	// "TCP refused on port 179: no BGP speaker listens there": the cause, then where to look.
+	cause, remedy, ok := strings.Cut(p.LastError, ": ")
+	text := fmt.Sprintf("%s: %s since %s", p.Address, cause, r.clock(p.ErrorSince))
+	if ok {
+		text += ": " + remedy
+	}
+	return text
+}
+
+func (r *Routes) count() string {
+	text := fmt.Sprintf("%d desired, %d programmed, %d held, %d refused", r.Desired, r.Programmed, r.Held, r.Refused)
+	if r.Starting {
+		text += "; starting: nothing is removed until BGP has told everything"
+	}
+	return text
+}
+
+func (r Route) origin() string {
+	if r.Peer != "" {
+		return r.Source + " " + r.Peer
+	}
+	return r.Source
+}
+
+func refusalTexts(refusals []Refusal) []string {
+	texts := make([]string, len(refusals))
+	for i, r := range refusals {
+		texts[i] = fmt.Sprintf("%s via %s: %s", r.Prefix, r.Via, r.Reason)
+		if r.Peer != "" {
+			texts[i] = "from " + r.Peer + ": " + texts[i]
+		}
+	}
+	return texts
+}
+
+// ago is how long before the report something was.
+func (r *Report) ago(t time.Time) string {
+	d := r.Time.Sub(t)
+	switch {
+	case t.IsZero():
+		return "an unknown time"
+	case d < time.Minute:
+		return d.Round(time.Second).String()
+	case d < 48*time.Hour:
+		return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
+	}
+	return fmt.Sprintf("%d days", int(d.Hours()/24))
+}
+
+// clock is a time of day in the agent's zone, with the date if that is another day.
+func (r *Report) clock(t time.Time) string {
+	t = t.In(r.Time.Location())
+	switch {
+	case t.IsZero():
+		return "-"
+	case t.Format(time.DateOnly) == r.Time.Format(time.DateOnly):
+		return t.Format(time.TimeOnly)
+	}
+	return t.Format(time.DateTime)
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+func yes(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+func dash(text string) string { return cmp.Or(text, "-") }
+
+func orUnknown(n int) string {
+	if n == 0 {
+		return "not known yet"
+	}
+	return fmt.Sprint(n)
+}
+
+// page collects text, so that there is one write that can fail.
+type page struct{ text strings.Builder }
+
+func (p *page) line(text string) { p.text.WriteString(text + "\n") }
+
+// table aligns rows.
+func (p *page) table(rows [][]string) {
+	var aligned strings.Builder
+	w := tabwriter.NewWriter(&aligned, 0, 0, 2, ' ', 0)
+	for _, row := range rows {
+		fmt.Fprintln(w, strings.Join(row, "\t"))
+	}
+	_ = w.Flush() // a strings.Builder takes everything
+	p.text.WriteString(aligned.String())
+}
+
+// section is a table with a title, after an empty line; nothing if there is nothing below the head.
+func (p *page) section(title string, rows [][]string) {
+	if len(rows) < 2 {
+		return
+	}
+	p.begin(title)
+	p.table(rows)
+}
+
+func (p *page) begin(title string) {
+	p.line("")
+	if title != "" {
+		p.line(title + ":")
+	}
+}
+
+// all lists texts below a title; nothing if there are none.
+func (p *page) all(title string, texts []string) {
+	if len(texts) == 0 {
+		return
+	}
+	p.begin(title)
+	for _, text := range texts {
+		p.line(text)
+	}
+}
+
+// lines is all, cut to what a screen takes.
+func (p *page) lines(title string, texts []string) {
+	if more := len(texts) - maxListed; more > 0 {
+		texts = append(texts[:maxListed:maxListed], fmt.Sprintf("and %d more: -o json has them", more))
+	}
+	p.all(title, texts)
+}
+
+func (p *page) writeTo(w io.Writer) error {
+	_, err := io.WriteString(w, p.text.String())
+	return err
+}

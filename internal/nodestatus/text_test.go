@@ -1,0 +1,173 @@
+package nodestatus
+
+import (
+	"bytes"
+	"flag"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write testdata anew from what the code says now")
+
+var (
+	now     = time.Date(2026, 11, 20, 14, 30, 0, 0, time.UTC)
+	earlier = now.Add(-28 * time.Minute) // 14:02
+)
+
+func starting() *Report {
+	return &Report{
+		Node: "node1", Version: "v0.1.0", Time: now, Started: now.Add(-3 * time.Second), LastPass: now.Add(-3 * time.Second),
+		Pools: []Pool{}, Blocks: []string{}, Peers: []Peer{}, Learned: []Path{},
+		Routes: Routes{List: []Route{}, Refusals: []Refusal{}, LeftToNetwork: []Refusal{}},
+	}
+}
+
+func healthy() *Report {
+	return &Report{
+		Node: "node1", Version: "v0.1.0", Time: now, Started: now.Add(-26 * time.Hour), Ready: true,
+		LastPass: now.Add(-12 * time.Second), LastPassSeconds: 0.0042,
+		Address: "10.0.0.5/24", AddressSource: "InternalIP of node node1", Interface: "eth0", ASN: 64512, PodMTU: 1480,
+		Tunnel: &Tunnel{Device: "tunl0", Address: "192.168.1.0", MTU: 1480},
+		Pools:  []Pool{{Name: "default-ipv4-ippool", CIDR: "192.168.0.0/16", BlockSize: 26, IPIPMode: "Always", NATOutgoing: true, SelectsNode: true}},
+		Blocks: []string{"192.168.1.0/26"},
+		Peers: []Peer{{
+			Address: "10.0.0.7", Node: "node2", ASN: 64512, Source: "node-to-node mesh", State: "Established", Since: now.Add(-26 * time.Hour),
+			Received: 1, Sent: 1,
+		}},
+		Learned: []Path{{Prefix: "192.168.2.0/26", NextHop: "10.0.0.7", Peer: "10.0.0.7"}},
+		Routes: Routes{
+			Desired: 2, Programmed: 2, Refusals: []Refusal{}, LeftToNetwork: []Refusal{},
+			List: []Route{
+				{Destination: "192.168.1.0/26", Type: "unreachable", Source: "own block"},
+				{Destination: "192.168.2.0/26", Type: "unicast", Via: "10.0.0.7", Device: "tunl0", Node: "node2", Source: "BGP", Peer: "10.0.0.7"},
+			},
+		},
+		Facts: &Facts{Written: now.Add(-4 * time.Second), Usable: true, AgentReady: true, DatastoreReady: true, Bytes: 900, Pools: 1, Affinities: 1, Namespaces: 5},
+	}
+}
+
+// troubled has one of each trouble.
+func troubled() *Report {
+	r := healthy()
+	down := r.Peers[0]
+	down.State, down.Since, down.Received, down.Sent = "Active", earlier, 0, 0
+	down.LastError, down.ErrorSince, down.ErrorAt = "TCP refused on port 179: no BGP speaker listens there, or a firewall rejects", earlier, now.Add(-2*time.Second)
+	r.Peers = []Peer{
+		down,
+		{Address: "10.0.0.8", Node: "node3", ASN: 64513, Source: "node-to-node mesh", State: "Active", Since: earlier, Restarting: true,
+			Received: 2, LastError: "connection lost; its paths are kept for its restart time", ErrorSince: earlier, ErrorAt: earlier},
+		{Address: "10.0.0.9", Node: "node4", ASN: 64512, Source: "node-to-node mesh", Passive: true, State: "Active", Since: earlier},
+		{Address: "10.0.0.4", ASN: 64512, Source: "node-to-node mesh", State: "Idle", Since: now},
+		{Address: "10.0.0.10", Node: "node5", ASN: 64512, Source: "node-to-node mesh", State: "Established", Since: now.Add(-time.Minute), Received: 1, Sent: 1,
+			LastError: "connection lost", ErrorSince: now.Add(-24 * time.Hour), ErrorAt: now.Add(-24 * time.Hour)},
+	}
+	r.Pools = append(r.Pools,
+		Pool{Name: "old", CIDR: "10.9.0.0/16", BlockSize: 24, IPIPMode: "Never", Disabled: true, DisableBGPExport: true, SelectsNode: true},
+		Pool{Name: "racks", CIDR: "10.10.0.0/16", BlockSize: 26, IPIPMode: "CrossSubnet"})
+	r.Tunnel.Address = ""
+	r.LastError = "route 192.168.2.0/26 via 10.0.0.7 dev tunl0 onlink: there is no device tunl0\nannounce this node's address: Node node1: datastore is not available"
+	r.Problems = []string{
+		"IPPool broken: spec.cidr \"10.91.0.1/16\" is no CIDR with its host bits zero, such as 192.168.0.0/16",
+		"BGP peer 10.0.0.8: 192.168.1.64/26 via 10.0.0.8: the block belongs to the node at 10.0.0.7, not to node3",
+	}
+	r.Routes.Programmed, r.Routes.Held, r.Routes.Starting, r.Routes.Refused = 1, 2, true, 1
+	r.Routes.Refusals = []Refusal{{Prefix: "192.168.1.64/26", Via: "10.0.0.8", Peer: "10.0.0.8", Reason: "the block belongs to the node at 10.0.0.7, not to node3"}}
+	r.Routes.LeftToNetwork = []Refusal{{Prefix: "10.9.1.0/24", Via: "10.1.0.8", Reason: "the next hop is in another subnet and the pool does not encapsulate"}}
+	r.Facts.Written, r.Facts.Usable, r.Facts.DatastoreReady = now.Add(-90*time.Second), false, false
+	r.Journal = Journal{Entries: 1, LastError: "release k8s-pod-network.1: datastore is not available"}
+	return r
+}
+
+func TestText(t *testing.T) {
+	reports := map[string]*Report{"starting": starting(), "healthy": healthy(), "troubled": troubled()}
+	for name, r := range reports {
+		for _, command := range Commands() {
+			t.Run(command+" "+name, func(t *testing.T) {
+				var got bytes.Buffer
+				if err := views[command].text(r, &got); err != nil {
+					t.Fatal(err)
+				}
+				equalsGolden(t, command+"-"+name+".txt", got.Bytes())
+			})
+		}
+	}
+}
+
+func equalsGolden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *rewrite {
+		if err := os.WriteFile(path, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), string(got)); d != "" {
+		t.Errorf("%s (-want +got), -rewrite writes it anew:\n%s", path, d)
+	}
+}
+
+// A flood of bad paths must not push the rest of the overview off the screen.
+func TestLongListsAreCut(t *testing.T) {
+	r := healthy()
+	for range 1000 {
+		r.Problems = append(r.Problems, "bad path")
+	}
+	var got strings.Builder
+	if err := r.WriteStatus(&got); err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(got.String(), "bad path"); n != maxListed || !strings.Contains(got.String(), "and 980 more: -o json has them") {
+		t.Errorf("%d lines:\n%s", n, &got)
+	}
+	if len(r.Problems) != 1000 {
+		t.Errorf("the report was changed: %d problems", len(r.Problems))
+	}
+}
+
+func TestTimes(t *testing.T) {
+	r := &Report{Time: time.Date(2026, 11, 20, 0, 30, 0, 0, time.FixedZone("", 3600))}
+	for _, c := range []struct {
+		at         time.Time
+		ago, clock string
+	}{
+		{time.Time{}, "an unknown time", "-"},
+		{r.Time.Add(-1400 * time.Millisecond), "1s", "00:29:58"},
+		{r.Time.Add(-90 * time.Second), "2m", "00:28:30"},
+		{r.Time.Add(-31 * time.Minute), "31m", "2026-11-19 23:59:00"},
+		{r.Time.Add(-31 * time.Minute).UTC(), "31m", "2026-11-19 23:59:00"},
+		{r.Time.Add(-25 * time.Hour), "25h0m", "2026-11-18 23:30:00"},
+		{r.Time.Add(-50 * time.Hour), "2 days", "2026-11-17 22:30:00"},
+	} {
+		if ago, clock := r.ago(c.at), r.clock(c.at); ago != c.ago || clock != c.clock {
+			t.Errorf("%s: %q and %q, want %q and %q", c.at, ago, clock, c.ago, c.clock)
+		}
+	}
+}
+
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, io.ErrShortWrite }
+
+func TestWriteErrorsAreReported(t *testing.T) {
+	for _, command := range Commands() {
+		for _, format := range []string{"text", "json", "yaml"} {
+			write, err := views[command].writer(format)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := write(healthy(), full{}); err == nil {
+				t.Errorf("%s -o %s to a full disk: no error", command, format)
+			}
+		}
+	}
+}
