@@ -93,6 +93,9 @@ var harms = []harm{
 	}), code: types.ErrInvalidNetworkConfig, words: []string{kubeconfigPath, "certificate-authority", "container install"}},
 	{name: "wrong token", do: putKubeconfig(func(w *world) string { return kubeconfig(w.proxy, wrongToken) }),
 		code: codeUnauthorized, words: []string{"HTTP 401", "token", "install"}},
+	{name: "wrong token in the configuration", edit: func(c *call) {
+		c.stdin = strings.Replace(c.stdin, `"policy":{"type":"k8s"}`, `"policy":{"type":"k8s","k8s_auth_token":"`+wrongToken+`"}`, 1)
+	}, code: codeUnauthorized, words: []string{"HTTP 401"}},
 	{name: "token without rights", do: putKubeconfig(func(w *world) string { return kubeconfig(w.proxy, w.api.barred) }),
 		code: codeUnauthorized, words: []string{"HTTP 403", "system:serviceaccount:kube-system:barred", "clusterrole tortie-cni"}},
 	{name: "unreachable API server", do: putKubeconfig(func(w *world) string { return kubeconfigFor("https://127.0.0.1:1", "", w.api.token) }),
