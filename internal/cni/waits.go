@@ -30,20 +30,24 @@ var (
 	policyPace = pace{first: 2 * time.Millisecond, most: 100 * time.Millisecond}
 )
 
-// until looks until there is no error, or else returns the last one. Pauses vary by half, so that the pods of a node that
-// wait for the same thing do not look at the same moment.
+// until looks until there is no error, or else returns the last one; a look that the limit cuts short says less than the one
+// before. Pauses vary by half, so that the pods of a node that wait for the same thing do not look at the same moment.
 func (p pace) until(ctx context.Context, look func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, p.limit)
 	defer cancel()
+	var last error
 	for pause := p.first; ; pause = min(2*pause, p.most) {
 		err := look(ctx)
 		if err == nil {
 			return nil
 		}
+		if last == nil || ctx.Err() == nil {
+			last = err
+		}
 		select {
 		case <-time.After(pause/2 + rand.N(pause/2)):
 		case <-ctx.Done():
-			return err
+			return last
 		}
 	}
 }
