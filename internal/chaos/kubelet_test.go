@@ -166,7 +166,7 @@ func (k *kubelet) attend(ctx context.Context, p *pod) error {
 	switch {
 	case p.sandbox == nil:
 		return k.begin(ctx, p)
-	case k.chance(0.3):
+	case k.chance(0.2):
 		return k.finish(ctx, p.sandbox)
 	case k.chance(0.05):
 		return k.addAgain(ctx, p.sandbox)
@@ -277,11 +277,12 @@ func (k *kubelet) del(s *sandbox) (ok bool, err error) {
 	return a.exit == 0, nil
 }
 
-func (k *kubelet) tally(what string, happened bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+// tally counts what happened.
+func (st *storm) tally(what string, happened bool) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
 	if happened {
-		k.count[what]++
+		st.count[what]++
 	}
 }
 

@@ -27,7 +27,7 @@ type lateWrite struct {
 	first bool // the node has no block yet
 	// orphan says that the write makes an object, against which nothing that a DEL can write is a guard: GC frees what it holds.
 	orphan bool
-	// idle says that it makes a handle that holds nothing, and that stays. It does no harm: see docs/design/ipam.md.
+	// idle says that it makes a handle that holds nothing. It does no harm, and GC lets it grow old before it takes it away.
 	idle bool
 }
 

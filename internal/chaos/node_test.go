@@ -291,7 +291,8 @@ func (n *node) leftovers(t testing.TB) []string {
 }
 
 // ownFiles are what a node may have in the directories of Calico and Tortie. The journal's directory stays, empty.
-var ownFiles = []string{kubeconfigPath, etcdCAPath, etcdCertPath, etcdKeyPath, nodenamePath, logPath, "/run/calico/ipam.lock", "/run/calico/tortie/facts.json"}
+var ownFiles = []string{kubeconfigPath, etcdCAPath, etcdCertPath, etcdKeyPath, nodenamePath, logPath, "/run/calico/ipam.lock", "/run/calico/tortie/facts.json",
+	"/run/calico/tortie/cooldown"}
 
 func strangeFiles() ([]string, error) {
 	var found []string

@@ -16,6 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	store "github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/labtest"
+	"github.com/tortie-net/tortie/internal/names"
 )
 
 const (
@@ -24,12 +25,12 @@ const (
 	// processesOnEtcd is how many it has on etcd, where claims, handles and blocks are the same code's.
 	processesOnEtcd = 600
 	// processesInOutages is how many it has while the datastore dies now and then.
-	processesInOutages = 500
+	processesInOutages = 600
 	outages            = 4
 	// absence is how long the datastore is away at least: some plugins give up before.
 	absence = 500 * time.Millisecond
-	// generations is how many pools follow each other: in each, nodes race for their first blocks.
-	generations = 5
+	// generation is how many processes share a pool before the next takes its place, in which nodes race for their first blocks.
+	generation = 300
 	// watchInterval is how often an observer reads all blocks.
 	watchInterval = 250 * time.Millisecond
 )
@@ -40,9 +41,9 @@ const (
 func (c *cluster) fleet(t testing.TB) []*node {
 	var nodes []*node
 	for i := range 8 {
-		s := shape{pods: 4, ipam: "calico-ipam"}
+		s := shape{pods: 3, ipam: "calico-ipam"}
 		if i%2 == 0 {
-			s.pods = 9
+			s.pods = 11
 		}
 		s.dual = i == 0 || i == 1
 		if i == 2 || i == 3 {
@@ -140,6 +141,7 @@ func (st *storm) look(ctx context.Context) error {
 		handle string
 		v6     bool
 	}
+	st.tally("looks at borrowed addresses", borrowed(blocks.Items))
 	first := map[family]netip.Addr{}
 	for a, handle := range held {
 		f := family{handle, a.Is6()}
@@ -154,6 +156,18 @@ func (st *storm) look(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// borrowed says whether any address is held on another node than its block's.
+func borrowed(blocks []api.IPAMBlock) bool {
+	for _, b := range blocks {
+		for _, attr := range b.Spec.Attributes {
+			if node := attr.Secondary["node"]; node != "" && b.Spec.Affinity != nil && *b.Spec.Affinity != names.HostAffinity(node) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // live returns what the sandboxes that run were given.
@@ -275,7 +289,7 @@ func (st *storm) strike(ctx context.Context, server mortal) error {
 // rage runs a storm, in which the server, if one is given, dies now and then, and checks everything during and after it.
 func (st *storm) rage(t *testing.T, server mortal) {
 	t.Helper()
-	pools := make([][]*api.IPPool, generations)
+	pools := make([][]*api.IPPool, st.target/generation)
 	for i := range pools {
 		pools[i] = []*api.IPPool{pool(i, false), pool(i, true)}
 		for _, p := range pools[i] {
@@ -314,8 +328,11 @@ func (st *storm) rage(t *testing.T, server mortal) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if st.count["looks at borrowed addresses"] == 0 && !st.outages {
+		t.Error("no node has borrowed an address: the storm is too weak")
+	}
 	t.Logf("%v: %v", st.now().Round(time.Second), st.summary())
-	if killed := st.count["killed ADD"] + st.count["killed DEL"]; float64(killed) < float64(st.target)*st.kills/2 {
+	if killed := st.count["killed ADD"] + st.count["killed DEL"]; float64(killed) < float64(st.target)*st.kills/3 {
 		t.Errorf("only %d processes were killed", killed)
 	}
 	if err := st.aftermath(ctx, t); err != nil {
