@@ -1,0 +1,202 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/labtest"
+	"github.com/tortie-net/tortie/internal/netlinkx/netnstest"
+)
+
+// asProgram in the environment makes the test binary the program itself.
+const asProgram = "TORTIE_TEST_AS_PROGRAM=1"
+
+func TestMain(m *testing.M) {
+	if name, value, _ := strings.Cut(asProgram, "="); os.Getenv(name) == value {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// machine is a namespace that the program runs in, as the agent and as the command.
+type machine struct {
+	*netnstest.NS
+	env []string
+}
+
+// newMachine makes a machine that reaches the API server at its own loopback address.
+func newMachine(t *testing.T, name, address string) *machine {
+	t.Helper()
+	m := &machine{NS: netnstest.New(t)}
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "net/ipv4"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "net/ipv4/ip_forward"), []byte("0\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	m.env = []string{
+		asProgram, "NODENAME=" + name, "IP=" + address, "KUBECONFIG=" + m.kubeconfig(t, dir), "NO_DEFAULT_POOLS=true",
+		"TORTIE_SYSCTL_ROOT=" + dir, "TORTIE_STATE_DIR=" + dir, "TORTIE_RUN_DIR=" + dir, os.Args[0],
+	}
+	return m
+}
+
+// kubeconfig is that of the chart's service account.
+func (m *machine) kubeconfig(t *testing.T, dir string) string {
+	t.Helper()
+	cfg := labtest.As(t, "tortie-node")
+	var l net.Listener
+	m.Within(t, func() (err error) {
+		l, err = new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
+		return err
+	})
+	t.Cleanup(func() { l.Close() })
+	go forward(l, strings.TrimPrefix(cfg.Host, "https://"))
+	named := func(key string, value map[string]any) []any { return []any{map[string]any{"name": "lab", key: value}} }
+	text, err := json.Marshal(map[string]any{
+		"apiVersion": "v1", "kind": "Config", "current-context": "lab",
+		"contexts": named("context", map[string]any{"cluster": "lab", "user": "lab"}),
+		"users":    named("user", map[string]any{"token": cfg.BearerToken}),
+		"clusters": named("cluster", map[string]any{
+			"server": "https://" + l.Addr().String(), "certificate-authority-data": cfg.CAData, "certificate-authority": cfg.CAFile,
+		}),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "kubeconfig")
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// forward carries connections from a namespace to the machine's own.
+func forward(l net.Listener, to string) {
+	for {
+		in, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer in.Close()
+			out, err := net.Dial("tcp", to)
+			if err != nil {
+				return
+			}
+			defer out.Close()
+			go func() { _, _ = io.Copy(out, in) }()
+			_, _ = io.Copy(in, out)
+		}()
+	}
+}
+
+func (m *machine) node(t *testing.T, args ...string) string {
+	t.Helper()
+	return m.Run(t, "env", append(m.env[:len(m.env):len(m.env)], args...)...)
+}
+
+// create makes objects that go with the test; the API server is this test binary's own.
+func create(t *testing.T, store *kubernetes.Store, objects ...api.Resource) {
+	t.Helper()
+	for _, obj := range objects {
+		if err := store.Create(t.Context(), obj); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func block(node, cidr, name string) *api.BlockAffinity {
+	return &api.BlockAffinity{
+		Meta: api.Meta{Name: node + "-" + name},
+		Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: node, CIDR: cidr, Type: api.AffinityHost, Deleted: "false"},
+	}
+}
+
+func aNode(name, address string) *api.Node {
+	return &api.Node{Meta: api.Meta{Name: name, Annotations: map[string]string{api.AnnotationIPv4Address: address}}}
+}
+
+// Two agents and a node without one: what the commands say is what the sessions, the kernel and the API say.
+func TestCommandsOnARealNode(t *testing.T) {
+	cfg, err := kubernetes.LoadKubeconfig(labtest.API(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := kubernetes.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Of two nodes the one with the lesser address, as text, waits: "172.31.0.10" < "172.31.0.2".
+	create(t, store,
+		aNode("node1", "172.31.0.1/24"), aNode("node2", "172.31.0.2/24"), aNode("gone", "172.31.0.10/24"),
+		&api.IPPool{Meta: api.Meta{Name: "pods"}, Spec: api.IPPoolSpec{CIDR: "10.90.0.0/16", NATOutgoing: true}},
+		block("node1", "10.90.1.0/26", "10-90-1-0-26"), block("node2", "10.90.2.0/26", "10-90-2-0-26"), block("gone", "10.90.3.0/26", "10-90-3-0-26"))
+	one, two := newMachine(t, "node1", "172.31.0.1"), newMachine(t, "node2", "172.31.0.2")
+	netnstest.Cable(t, one.NS, "eth0", two.NS, "eth0")
+	one.Addr(t, "eth0", "172.31.0.1/24")
+	one.Addr(t, "eth0", "172.31.0.10/24") // a machine that is up, with nothing on port 179
+	two.Addr(t, "eth0", "172.31.0.2/24")
+	for _, m := range []*machine{one, two} {
+		m.Start(t, "env", m.env...)
+	}
+
+	refused := regexp.MustCompile(`(?m)^172\.31\.0\.10: TCP refused on port 179 since \d\d:\d\d:\d\d: no BGP speaker listens there`)
+	learned := regexp.MustCompile(`(?m)^10\.90\.1\.0/26 +172\.31\.0\.1 +eth0 +node1 +BGP 172\.31\.0\.1$`)
+	eventually(t, func() error {
+		if peers := two.try("peers"); !refused.MatchString(peers) || !strings.Contains(peers, "Established") {
+			return fmt.Errorf("peers:\n%s", peers)
+		}
+		if routes := two.try("routes"); !learned.MatchString(routes) || !strings.HasPrefix(routes, "3 desired, 3 programmed") {
+			return fmt.Errorf("routes:\n%s", routes)
+		}
+		return nil
+	})
+	for _, command := range []string{"status", "peers", "routes"} {
+		t.Logf("node %s\n%s", command, two.node(t, command))
+	}
+	status := two.node(t, "status")
+	for _, want := range []string{"172.31.0.2/24 on eth0 (environment variable IP)", "10.90.2.0/26", "none: no pool encapsulates", "Sessions that are down:"} {
+		if !strings.Contains(status, want) {
+			t.Errorf("%q is missing in\n%s", want, status)
+		}
+	}
+}
+
+// try is node for while the agent may not answer yet.
+func (m *machine) try(command string) string {
+	var out strings.Builder
+	_ = m.Do(func() error {
+		cmd := exec.Command("env", append(m.env[:len(m.env):len(m.env)], command)...)
+		cmd.Stdout, cmd.Stderr = &out, &out
+		return cmd.Run()
+	})
+	return out.String()
+}
+
+func eventually(t *testing.T, check func() error) {
+	t.Helper()
+	for end := time.Now().Add(60 * time.Second); ; time.Sleep(200 * time.Millisecond) {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+}
