@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strings"
 
@@ -12,6 +13,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/config"
 	"github.com/tortie-net/tortie/internal/install"
+	"github.com/tortie-net/tortie/internal/nodestatus"
 )
 
 // section finds a generated part of a page: <!-- generated: NAME --> ... <!-- end -->.
@@ -78,6 +80,10 @@ func sections(o options) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	status, err := fieldTable(reflect.TypeFor[nodestatus.Report]())
+	if err != nil {
+		return nil, err
+	}
 	plugins, err := readPluginInputs(o.root)
 	if err != nil {
 		return nil, err
@@ -91,6 +97,7 @@ func sections(o options) (map[string]string, error) {
 		"install-placeholders": placeholderTable(),
 		"node-env":             envTable(config.Describe(config.RawNode{})),
 		"node-metrics":         metrics,
+		"node-status":          status,
 		"cni-options":          plugins.optionTable(ofCNI),
 		"ipam-options":         plugins.optionTable(ofIPAM),
 		"cni-env":              envTable(config.Describe(config.RawPlugin{})),

@@ -3,8 +3,10 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -67,5 +69,37 @@ func TestValueTable(t *testing.T) {
 		"| `extra` | `[]` | Extra. |\n"
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("table (-want +got):\n%s", diff)
+	}
+}
+
+func TestFieldTable(t *testing.T) {
+	type inner struct {
+		Name string    `json:"name,omitempty" help:"Its name."`
+		At   time.Time `json:"at,omitzero" help:"When."`
+	}
+	got, err := fieldTable(reflect.TypeFor[struct {
+		Ready bool     `json:"ready" help:"Whether."`
+		Count uint32   `json:"count" help:"How many."`
+		Lines []string `json:"lines" help:"Lines."`
+		One   *inner   `json:"one" help:"One."`
+		All   []inner  `json:"all" help:"All."`
+	}]())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "| Field | Type | Meaning |\n|---|---|---|\n" +
+		"| `ready` | boolean | Whether. |\n| `count` | number | How many. |\n| `lines` | list | Lines. |\n" +
+		"| `one` | object | One. |\n| `one.name` | string | Its name. |\n| `one.at` | time | When. |\n" +
+		"| `all` | list | All. |\n| `all[].name` | string | Its name. |\n| `all[].at` | time | When. |\n"
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("table (-want +got):\n%s", diff)
+	}
+	type silent struct {
+		Mute int `json:"mute"`
+	}
+	if got, err := fieldTable(reflect.TypeFor[struct {
+		All []silent `json:"all" help:"All."`
+	}]()); err == nil || !strings.Contains(err.Error(), "Mute") {
+		t.Errorf("a field without a meaning: %v\n%s", err, got)
 	}
 }

@@ -74,7 +74,7 @@ func (k *seen) report(now time.Time) nodestatus.Report {
 	}
 	for _, p := range k.learned {
 		r.Learned = append(r.Learned, nodestatus.Path{
-			Prefix: p.Prefix.String(), NextHop: p.NextHop.String(), Peer: p.From.String(), Stale: p.Stale,
+			Prefix: p.Prefix.String(), NextHop: p.NextHop.String(), Peer: addrText(p.From), Stale: p.Stale,
 		})
 	}
 	k.routes.list(k.snapshot, names, &r.Routes)
