@@ -111,6 +111,8 @@ func (p *inProcess) begin(ctx context.Context) (attempt *ipam.Attempt, unlock fu
 		V6:    p.conf.wantsV6(),
 		Use:   api.UseWorkload,
 		Known: p.known(),
+		// An ADD that is repeated. Whatever comes of it, an address must not be free while a pod has it.
+		InUse: errors.Is(p.checkUnwired(), errStillWired),
 	}
 	if start.Known == nil {
 		attempt = client.Begin(ctx, start)

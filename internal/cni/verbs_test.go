@@ -210,7 +210,12 @@ func TestAddAgainThatFails(t *testing.T) {
 		word string
 	}{
 		{set("mtu", 60), "wire the pod"},
+		{func(map[string]any) { // nobody can tell whether the handle was there before
+			w.tellFacts(t, nil)
+			w.proxy.setRule(loseAnswer("calico POST ipamhandles"))
+		}, "POST"},
 		{func(conf map[string]any) { // an error before the kernel is asked for anything
+			w.proxy.setRule(nil)
 			w.annotatePod(t, s.pod, "cni.projectcalico.org/floatingIPs", `["2001:db8::1"]`)
 			conf["feature_control"] = map[string]any{"floating_ips": true}
 		}, "floatingIPs"},

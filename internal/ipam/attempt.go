@@ -21,6 +21,8 @@ type Start struct {
 	Use api.AllowedUse
 	// Known saves requests; nil if nobody follows the cluster.
 	Known *Known
+	// InUse says that the owner uses addresses already: a failure leaves what the handle holds, for the owner's release.
+	InUse bool
 }
 
 // Attempt is an assignment that has begun. Finish or Abandon must be called, once.
@@ -33,13 +35,14 @@ type Attempt struct {
 	err    error         // of what Begin started
 
 	wrote bool // more than the handle was written, or may have been
+	inUse bool // what was written stays after a failure
 }
 
 // Begin starts what an assignment needs, in the background, and returns at once. With Known this writes already: the handle,
 // naming the block from which the address will probably come. The host's lock must be held, if there is one, so that
 // neighbours do not want the same address.
 func (c *Client) Begin(ctx context.Context, start Start) *Attempt {
-	a := &Attempt{view: newView(c, start.Host, start.Known), opened: make(chan struct{})}
+	a := &Attempt{view: newView(c, start.Host, start.Known), opened: make(chan struct{}), inUse: start.InUse}
 	a.handleID = start.Handle
 	go func() {
 		defer close(a.opened)
@@ -177,7 +180,7 @@ func (a *Attempt) undo(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
-	if a.named && !a.wrote && a.client.store.Delete(ctx, a.handle) == nil {
+	if a.named && !a.wrote && a.client.store.Delete(ctx, a.handle) == nil || a.inUse {
 		return nil
 	}
 	if _, err := a.client.Release(ctx, a.handleID); err != nil {
