@@ -128,14 +128,7 @@ func blockFaults(b *api.IPAMBlock) []string {
 	if len(seen) != size {
 		add("%d ordinals are free or held, of %d", len(seen), size)
 	}
-	for i, attr := range s.Attributes {
-		if !used[i] {
-			add("nobody uses attribute %d", i)
-		}
-		if released, err := time.Parse(time.RFC3339, attr.ReleasedAt); attr.ReleasedAt != "" && (err != nil || time.Until(released) > time.Second) {
-			add("attribute %d was released at %s", i, attr.ReleasedAt)
-		}
-	}
+	wrong = append(wrong, attributeFaults(s.Attributes, used)...)
 	for ordinal := range s.SequenceNumberForAllocation {
 		if !numbered[ordinal] {
 			add("ordinal %s is free and has a sequence number", ordinal)
@@ -143,6 +136,20 @@ func blockFaults(b *api.IPAMBlock) []string {
 	}
 	if len(s.SequenceNumberForAllocation) != len(numbered) {
 		add("%d sequence numbers for %d addresses", len(s.SequenceNumberForAllocation), len(numbered))
+	}
+	return wrong
+}
+
+// attributeFaults checks that somebody uses each attribute, and that none was released in the future.
+func attributeFaults(attributes []api.AllocationAttribute, used map[int]bool) []string {
+	var wrong []string
+	for i, attr := range attributes {
+		if !used[i] {
+			wrong = append(wrong, fmt.Sprintf("nobody uses attribute %d", i))
+		}
+		if released, err := time.Parse(time.RFC3339, attr.ReleasedAt); attr.ReleasedAt != "" && (err != nil || time.Until(released) > time.Second) {
+			wrong = append(wrong, fmt.Sprintf("attribute %d was released at %s", i, attr.ReleasedAt))
+		}
 	}
 	return wrong
 }

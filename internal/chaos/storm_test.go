@@ -141,7 +141,7 @@ func (st *storm) look(ctx context.Context) error {
 		handle string
 		v6     bool
 	}
-	st.tally("looks at borrowed addresses", borrowed(blocks.Items))
+	st.tally(looksAtBorrowed, borrowed(blocks.Items))
 	first := map[family]netip.Addr{}
 	for a, handle := range held {
 		f := family{handle, a.Is6()}
@@ -289,52 +289,27 @@ func (st *storm) strike(ctx context.Context, server mortal) error {
 // rage runs a storm, in which the server, if one is given, dies now and then, and checks everything during and after it.
 func (st *storm) rage(t *testing.T, server mortal) {
 	t.Helper()
-	pools := make([][]*api.IPPool, st.target/generation)
-	for i := range pools {
-		pools[i] = []*api.IPPool{pool(i, false), pool(i, true)}
-		for _, p := range pools[i] {
-			p.Spec.Disabled = i > 0
-			st.create(t, p)
-		}
-		st.pools = append(st.pools, pools[i]...)
+	pools := st.createPools(t)
+	if server != nil {
+		st.outages, st.kills = true, st.kills/2
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	defer st.report(t)
 	g, storming := errgroup.WithContext(ctx)
-	watching, stop := context.WithCancel(storming)
-	var beside sync.WaitGroup
-	beside.Go(func() {
-		if err := st.watch(watching); err != nil {
-			st.blame("watch the blocks: %v", err)
-		}
-	})
+	calm := st.accompany(storming)
 	g.Go(func() error { return st.blow(storming) })
 	g.Go(func() error { return st.rotate(storming, pools) })
-	if _, ok := st.datastore.(*kube); ok { // there are no agents elsewhere
-		beside.Go(func() {
-			if err := st.agents(watching); err != nil {
-				st.blame("write facts: %v", err)
-			}
-		})
-	}
 	if server != nil {
-		st.outages, st.kills = true, st.kills/2
 		g.Go(func() error { return st.strike(storming, server) })
 	}
 	err := g.Wait()
-	stop()
-	beside.Wait()
+	calm()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if st.count["looks at borrowed addresses"] == 0 && !st.outages {
-		t.Error("no node has borrowed an address: the storm is too weak")
-	}
 	t.Logf("%v: %v", st.now().Round(time.Second), st.summary())
-	if killed := st.count["killed ADD"] + st.count["killed DEL"]; float64(killed) < float64(st.target)*st.kills/3 {
-		t.Errorf("only %d processes were killed", killed)
-	}
+	st.checkStrength(t)
 	if err := st.aftermath(ctx, t); err != nil {
 		t.Fatal(err)
 	}
@@ -344,6 +319,53 @@ func (st *storm) rage(t *testing.T, server mortal) {
 	}
 	t.Logf("checked %d operations in %v", len(st.ops), time.Since(start).Round(time.Millisecond))
 }
+
+// createPools creates the pools of all generations, of which the first is open.
+func (st *storm) createPools(t testing.TB) [][]*api.IPPool {
+	t.Helper()
+	pools := make([][]*api.IPPool, st.target/generation)
+	for i := range pools {
+		pools[i] = []*api.IPPool{pool(i, false), pool(i, true)}
+		for _, p := range pools[i] {
+			p.Spec.Disabled = i > 0
+			st.create(t, p)
+		}
+		st.pools = append(st.pools, pools[i]...)
+	}
+	return pools
+}
+
+// accompany runs the observer and the agents until stop is called, which returns when they have ended.
+func (st *storm) accompany(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var beside sync.WaitGroup
+	beside.Go(func() {
+		if err := st.watch(ctx); err != nil {
+			st.blame("watch the blocks: %v", err)
+		}
+	})
+	if _, ok := st.datastore.(*kube); ok { // there are no agents elsewhere
+		beside.Go(func() {
+			if err := st.agents(ctx); err != nil {
+				st.blame("write facts: %v", err)
+			}
+		})
+	}
+	return func() { cancel(); beside.Wait() }
+}
+
+// checkStrength fails the test if the storm was too weak to prove anything.
+func (st *storm) checkStrength(t testing.TB) {
+	t.Helper()
+	if killed := st.count["killed ADD"] + st.count["killed DEL"]; float64(killed) < float64(st.target)*st.kills/3 {
+		t.Errorf("only %d processes were killed", killed)
+	}
+	if st.count[looksAtBorrowed] == 0 && !st.outages {
+		t.Error("no node has borrowed an address")
+	}
+}
+
+const looksAtBorrowed = "looks at borrowed addresses"
 
 func (st *storm) aftermath(ctx context.Context, t *testing.T) error {
 	if !st.outages {
