@@ -97,7 +97,9 @@ func TestHeldRoutesAreShown(t *testing.T) {
 func TestReport(t *testing.T) {
 	now := time.Date(2026, 11, 20, 14, 30, 0, 0, time.UTC)
 	other, far := addr("10.0.0.7"), addr("10.1.0.8")
-	path := func(p string, hop, from netip.Addr) bgp.Path { return bgp.Path{Prefix: prefix(p), NextHop: hop, From: from} }
+	path := func(p string, hop, from netip.Addr) bgp.Path {
+		return bgp.Path{Prefix: prefix(p), NextHop: hop, From: from}
+	}
 	k := seen{
 		node: "n1", started: now.Add(-time.Hour), ready: true, lastPass: now.Add(-time.Second), lastTook: 5 * time.Millisecond, lastErr: errors.New("one\ntwo"),
 		problems: map[string][]string{"path": {"p1"}, "object": {"o1", "o2"}},

@@ -38,8 +38,9 @@ has put the CNI plugins on the node and renews their token.`, (*Demo).components
 	{"The runtime reads the conflist", `containerd takes the first file in /etc/cni/net.d. It was written last, after the plugins and their kubeconfig: a node is never
 Ready with half an installation.`, (*Demo).conflist},
 	{`The runtime executes "calico"`, "The plugin makes the interfaces and routes. It is a small static program; nothing of it stays running.", (*Demo).calico},
-	{`"calico" executes "calico-ipam"`, `For the address it executes the IPAM plugin, which asks the API server and nobody else: no agent is needed for a pod to
-start. The address is noted in a handle, so that DEL finds it again.`, (*Demo).calicoIPAM},
+	{`"calico" assigns an address`, `The address is its own work too, as ipam.type is calico-ipam: a second process would double the time. It is taken by updating
+the API's objects and by asking no agent, and is noted in a handle, so that DEL finds it again. What the agent has written
+down of pools and claims only saves requests.`, (*Demo).calicoIPAM},
 	{"Pool, block, affinity", `The pool is cut into blocks of 64 addresses. A node claims a block by creating a BlockAffinity, and every address in it by updating the
 IPAMBlock, each write guarded by its resource version.`, (*Demo).blocks},
 	{"The pod's address", "The kubelet reports the address from the CNI result. The plugin has noted it on the pod too, where agents find it at once.", (*Demo).podAddress},
@@ -47,8 +48,9 @@ IPAMBlock, each write guarded by its resource version.`, (*Demo).blocks},
 and by which handle: only the plugins read it. The first address of each block is the node's own, for its tunnel.`, (*Demo).affinities},
 	{"The pod's route and interface", `On the host the pod is a /32 route to its veth, named by a hash of namespace and name. The pod's only neighbour is 169.254.1.1,
 which no interface has: the host's end of the veth answers for it by proxy ARP.`, (*Demo).podRoute},
-	{"What the agent watches", `Besides Nodes, every agent watches three of Calico's resources: these are the watches that the API server counts. (A fourth of each
-is the garbage collector's of kube-controller-manager, which watches everything.) An agent need not see pods: blocks are enough to route.`, (*Demo).watches},
+	{"What the agent watches", `Besides Nodes and Namespaces, every agent watches six of Calico's resources, three of them only for the plugins of its node: these
+are the watches that the API server counts. (A fourth of each is the garbage collector's of kube-controller-manager, which
+watches everything.) An agent need not see pods: blocks are enough to route.`, (*Demo).watches},
 	{"BGP sessions", "Every agent has one BGP session with every other node, on port 179. A node announces its blocks.", (*Demo).sessions},
 	{"Routes to the other nodes' blocks", "What the peers have announced is in the kernel: one route for each block, through the tunnel device, to the node that owns it.",
 		(*Demo).routes},
@@ -154,7 +156,11 @@ func (d *Demo) calico(ctx context.Context) error {
 }
 
 func (d *Demo) calicoIPAM(ctx context.Context) error {
-	log, err := d.node(ctx, "node1", "grep 'msg=assigned plugin=calico-ipam ' /var/log/calico/cni/cni.log")
+	log, err := d.node(ctx, "node1", "grep 'msg=assigned plugin=calico ' /var/log/calico/cni/cni.log")
+	if err != nil {
+		return err
+	}
+	facts, err := d.node(ctx, "node1", `grep -o '"pools":.*"reservations"' /var/run/calico/tortie/facts.json`)
 	if err != nil {
 		return err
 	}
@@ -163,7 +169,8 @@ func (d *Demo) calicoIPAM(ctx context.Context) error {
 		return err
 	}
 	return errors.Join(
-		expectLines(log, 1, `msg=assigned plugin=calico-ipam .*192\.168\.`),
+		expectLines(log, 1, `msg=assigned plugin=calico .*192\.168\.`),
+		expectLines(facts, 1, `"cidr":"192\.168\.0\.0/16"`),
 		expectLines(handles, len(Nodes), `^ipip-tunnel-addr-(master|node1|node2)\s`),
 		expectLines(handles, 1, `^k8s-pod-network\.[0-9a-f]{64}\s+map\[`))
 }
@@ -254,7 +261,7 @@ func (d *Demo) podRoute(ctx context.Context) error {
 }
 
 // watched are the resources whose watches each agent holds.
-var watched = []string{"bgpconfigurations", "blockaffinities", "ippools"}
+var watched = []string{"bgpconfigurations", "blockaffinities", "clusterinformations", "ipamconfigs", "ippools", "ipreservations"}
 
 func (d *Demo) watches(ctx context.Context) error {
 	out, err := d.kubectl(ctx, `kubectl get --raw /metrics | sed -nE 's/^apiserver_longrunning_requests.*resource="(`+strings.Join(watched, "|")+`)".*verb="(WATCH)".* ([0-9]+)$/\1 \2 \3/p' | sort`)
