@@ -56,7 +56,7 @@ func newEmptyWorld(t testing.TB) *world {
 	t.Helper()
 	n := worlds.Add(1)
 	name := regexp.MustCompile(`[^a-z0-9]+`).ReplaceAllString(strings.ToLower(t.Name()), "-")
-	w := &world{api: theAPI(t), host: newHost(t), name: fmt.Sprintf("%.40s-%d", name, n), cidr: fmt.Sprintf("10.%d.0.0/16", n), uids: map[string]string{}}
+	w := &world{api: theAPI(t), host: newHost(t), name: fmt.Sprintf("%.40s-%d", name, n), cidr: fmt.Sprintf("%d.%d.0.0/16", 10+n/256, n%256), uids: map[string]string{}}
 	w.proxy = newProxy(t, w.host)
 	w.api.create(t, manifest(t, fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s}}", w.name)))
 	w.api.create(t, manifest(t, fmt.Sprintf("{apiVersion: v1, kind: Node, metadata: {name: %[1]s, labels: {world: %[1]s}}}", w.name)))
