@@ -238,9 +238,15 @@ func TestListPodsOfHost(t *testing.T) {
 			"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": name, "namespace": "default"},
 			"spec": map[string]any{"nodeName": node, "containers": []any{map[string]any{"name": "c", "image": "none"}}},
 		}}
-		if _, err := admin(t).Resource(pods).Namespace("default").Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+		all := admin(t).Resource(pods).Namespace("default")
+		if _, err := all.Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
+		t.Cleanup(func() {
+			if err := all.Delete(context.Background(), name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 	var list api.List[api.Pod, *api.Pod]
 	if err := s.List(t.Context(), &list, datastore.ListOptions{Host: "host-a"}); err != nil {
