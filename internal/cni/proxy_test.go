@@ -1,6 +1,8 @@
 package cni_test
 
 import (
+	"bytes"
+	"io"
 	"log"
 	"maps"
 	"net"
@@ -46,8 +48,11 @@ func newProxy(t testing.TB, h *host) *proxy {
 	p := &proxy{}
 	pass := &httputil.ReverseProxy{
 		Transport: transport,
-		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(upstream) },
-		ErrorLog:  log.New(t.Output(), "proxy: ", 0),
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(upstream)
+			repeatable(t, r.Out)
+		},
+		ErrorLog: log.New(t.Output(), "proxy: ", 0),
 	}
 	p.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { p.serve(w, r, pass) }))
 	p.Listener.Close()
@@ -63,6 +68,21 @@ func newProxy(t testing.TB, h *host) *proxy {
 	p.StartTLS()
 	t.Cleanup(p.Close)
 	return p
+}
+
+// repeatable lets the transport send a request again over a new connection, as a client of its own would be let: now and then the
+// API server ends one (GOAWAY) before it has taken the request.
+func repeatable(t testing.TB, r *http.Request) {
+	if r.Body == nil {
+		return
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Logf("proxy: the body of %s %s: %v", r.Method, r.URL.Path, err) // its sender was killed
+		return
+	}
+	r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+	r.Body, _ = r.GetBody()
 }
 
 func (p *proxy) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
