@@ -54,7 +54,7 @@ func (p *inProcess) add(ctx context.Context, wanted func() (wish, error)) (*type
 	if err != nil {
 		return nil, err
 	}
-	p.keepCooldown(attempt.Config())
+	p.keepCooldown(attempt)
 	p.log.Info("assigned", "handle", p.handle(), "addresses", assigned)
 	if want.addresses != nil {
 		return explicitResult(want.addresses), nil

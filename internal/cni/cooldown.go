@@ -20,8 +20,9 @@ var cooldownFile = filepath.Join(filepath.Dir(facts.DefaultFile), "cooldown")
 const cooldownAge = 10 * time.Minute
 
 // keepCooldown notes what an ADD was told. That it cannot costs later DELs a request.
-func (s *session) keepCooldown(cfg api.IPAMConfigSpec) {
-	if s.known() != nil {
+func (s *session) keepCooldown(told *ipam.Attempt) {
+	cfg, ok := told.Config()
+	if !ok || s.known() != nil {
 		return
 	}
 	err := os.MkdirAll(filepath.Dir(cooldownFile), 0o755)

@@ -86,12 +86,12 @@ func (a *Attempt) Finish(ctx context.Context, req Request) ([]Assignment, error)
 	return plan.Assignments, nil
 }
 
-// Config is the IPAMConfig by which the addresses were assigned, for the caller of a Finish that succeeded.
-func (a *Attempt) Config() api.IPAMConfigSpec {
+// Config is the IPAMConfig that was read for the assignment, after Finish or Abandon; ok is false if none was.
+func (a *Attempt) Config() (cfg api.IPAMConfigSpec, ok bool) {
 	if a.st == nil {
-		return DefaultConfig()
+		return api.IPAMConfigSpec{}, false
 	}
-	return a.st.Config
+	return a.st.Config, true
 }
 
 // Abandon takes back what Begin has written.
