@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -65,7 +64,7 @@ func (m *machine) kubeconfig(t *testing.T, dir string) string {
 		return err
 	})
 	t.Cleanup(func() { l.Close() })
-	go forward(l, strings.TrimPrefix(cfg.Host, "https://"))
+	go labtest.Forward(l, strings.TrimPrefix(cfg.Host, "https://"))
 	named := func(key string, value map[string]any) []any { return []any{map[string]any{"name": "lab", key: value}} }
 	text, err := json.Marshal(map[string]any{
 		"apiVersion": "v1", "kind": "Config", "current-context": "lab",
@@ -83,26 +82,6 @@ func (m *machine) kubeconfig(t *testing.T, dir string) string {
 		t.Fatal(err)
 	}
 	return path
-}
-
-// forward carries connections from a namespace to the machine's own.
-func forward(l net.Listener, to string) {
-	for {
-		in, err := l.Accept()
-		if err != nil {
-			return
-		}
-		go func() {
-			defer in.Close()
-			out, err := net.Dial("tcp", to)
-			if err != nil {
-				return
-			}
-			defer out.Close()
-			go func() { _, _ = io.Copy(out, in) }()
-			_, _ = io.Copy(in, out)
-		}()
-	}
 }
 
 func (m *machine) node(t *testing.T, args ...string) string {

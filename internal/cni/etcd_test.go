@@ -5,8 +5,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"io"
-	"net"
 	"net/netip"
 	"os"
 	"strings"
@@ -45,7 +43,7 @@ func newSite(t *testing.T, h *host, node string) *site {
 	}
 	l := h.Listen(t)
 	t.Cleanup(func() { l.Close() })
-	go forward(l, strings.TrimPrefix(e.Endpoint, "https://"))
+	go labtest.Forward(l, strings.TrimPrefix(e.Endpoint, "https://"))
 	for path, file := range map[string]string{"/etc/etcd/ca": e.CAFile, "/etc/etcd/cert": e.CertFile, "/etc/etcd/key": e.KeyFile} {
 		text, err := os.ReadFile(file)
 		if err != nil {
@@ -59,26 +57,6 @@ func newSite(t *testing.T, h *host, node string) *site {
 	s.create(t, &api.ClusterInformation{Meta: api.Meta{Name: "default"}, Spec: api.ClusterInformationSpec{DatastoreReady: &ready}})
 	s.create(t, &api.IPPool{Meta: api.Meta{Name: "pool"}, Spec: api.IPPoolSpec{CIDR: siteCIDR, BlockSize: 26, NodeSelector: "all()"}})
 	return s
-}
-
-// forward passes what comes in on l on to an address of this process's network.
-func forward(l net.Listener, to string) {
-	for {
-		in, err := l.Accept()
-		if err != nil {
-			return
-		}
-		go func() {
-			defer in.Close()
-			out, err := net.Dial("tcp", to)
-			if err != nil {
-				return
-			}
-			defer out.Close()
-			go func() { io.Copy(out, in); out.Close() }()
-			io.Copy(in, out)
-		}()
-	}
 }
 
 func (s *site) create(t *testing.T, obj api.Resource) {

@@ -1,8 +1,6 @@
 package cni_test
 
 import (
-	"bytes"
-	"io"
 	"log"
 	"maps"
 	"net"
@@ -50,7 +48,7 @@ func newProxy(t testing.TB, h *host) *proxy {
 		Transport: transport,
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(upstream)
-			repeatable(t, r.Out)
+			labtest.Repeatable(r.Out)
 		},
 		ErrorLog: log.New(t.Output(), "proxy: ", 0),
 	}
@@ -68,21 +66,6 @@ func newProxy(t testing.TB, h *host) *proxy {
 	p.StartTLS()
 	t.Cleanup(p.Close)
 	return p
-}
-
-// repeatable lets the transport send a request again over a new connection, as a client of its own would be let: now and then the
-// API server ends one (GOAWAY) before it has taken the request.
-func repeatable(t testing.TB, r *http.Request) {
-	if r.Body == nil {
-		return
-	}
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		t.Logf("proxy: the body of %s %s: %v", r.Method, r.URL.Path, err) // its sender was killed
-		return
-	}
-	r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
-	r.Body, _ = r.GetBody()
 }
 
 func (p *proxy) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {

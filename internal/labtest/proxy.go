@@ -1,9 +1,11 @@
 package labtest
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -40,7 +42,10 @@ func NewProxy(t testing.TB) *Proxy {
 	roots.AppendCertsFromPEM(upstream.CAData)
 	p := &Proxy{requests: map[string]int{}}
 	forward := &httputil.ReverseProxy{
-		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) },
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(target)
+			Repeatable(r.Out)
+		},
 		Transport: &http.Transport{
 			TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true,
 		},
@@ -55,6 +60,19 @@ func NewProxy(t testing.TB) *Proxy {
 	t.Cleanup(server.Close)
 	p.kubeconfig = p.write(t, server, upstream)
 	return p
+}
+
+// Repeatable lets a proxy's transport send a request again over a new connection, as a client's own would be let: now and then
+// the API server ends one (GOAWAY) before it has taken the request. A body whose sender was killed stays as short as it is.
+func Repeatable(r *http.Request) {
+	if r.Body == nil {
+		return
+	}
+	body, err := io.ReadAll(r.Body)
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	if err == nil {
+		r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+	}
 }
 
 // write writes the kubeconfig of a client that comes through the proxy as the administrator.

@@ -1,6 +1,7 @@
 package labtest
 
 import (
+	"io"
 	"net"
 	"net/url"
 	"slices"
@@ -9,6 +10,27 @@ import (
 
 	"k8s.io/client-go/rest"
 )
+
+// Forward carries connections that come in on l, which may be in another network namespace, to an address of this process's
+// own. It returns when l is closed.
+func Forward(l net.Listener, to string) {
+	for {
+		in, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer in.Close()
+			out, err := net.Dial("tcp", to)
+			if err != nil {
+				return
+			}
+			defer out.Close()
+			go func() { _, _ = io.Copy(out, in); out.Close() }()
+			_, _ = io.Copy(in, out)
+		}()
+	}
+}
 
 // Wire is the network between one client and the API server. A test may cut it in the two ways in which networks fail: in
 // silence, or with all connections reset.
