@@ -23,7 +23,7 @@ func addr(s string) netip.Addr     { return netip.MustParseAddr(s) }
 func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 
 func TestMesh(t *testing.T) {
-	defaults := Peer{ASN: 64512, Port: 179, HoldTime: 90 * time.Second, ConnectRetry: 5 * time.Second, RestartTime: 120 * time.Second}
+	defaults := Peer{ASN: 64512, Port: 179, HoldTime: 90 * time.Second, ConnectRetry: 5 * time.Second, RestartTime: 120 * time.Second, MaxPrefixes: 20000}
 	want := func(self, peer string, passive bool) Peer {
 		p := defaults
 		p.From, p.Addr, p.Passive = addr(self), addr(peer), passive
@@ -153,6 +153,8 @@ func TestValidation(t *testing.T) {
 		"peer 10.0.0.2: hold time 2s":           with(func(p *Peer) { p.HoldTime = 2 * time.Second }),
 		"peer 10.0.0.2: connect retry 10ms":     with(func(p *Peer) { p.ConnectRetry = 10 * time.Millisecond }),
 		"peer 10.0.0.2: restart time 1h8m16s":   with(func(p *Peer) { p.RestartTime = maxRestartTime + time.Second }),
+		"peer 10.0.0.2: password of 81 bytes":   with(func(p *Peer) { p.Password = strings.Repeat("x", 81) }),
+		"peer 10.0.0.2: maximum of -1 prefixes": with(func(p *Peer) { p.MaxPrefixes = -1 }),
 		`originated prefix "10.0.0.1/26"`:       checkOriginated(Path{Prefix: prefix("10.0.0.1/26")}),
 		`originated prefix "invalid Prefix"`:    checkOriginated(Path{}),
 		"next hop fd00::1 is of the other":      checkOriginated(Path{Prefix: prefix("10.0.0.0/26"), NextHop: addr("fd00::1")}),

@@ -18,6 +18,18 @@ const (
 	DefaultRestartTime         = 120 * time.Second
 )
 
+// Bounds on what a peer may cost. A node of the largest cluster of one mesh announces some hundreds of prefixes, a route
+// reflector for such a cluster some thousands.
+const (
+	DefaultMaxPrefixes = 20000
+	// DefaultHoldDown is how long a peer that went beyond its MaxPrefixes is left alone; it doubles with each time.
+	DefaultHoldDown = 60 * time.Second
+	MaxHoldDown     = 10 * time.Minute
+)
+
+// maxPassword is how many bytes the kernel takes as a key of TCP MD5 signatures.
+const maxPassword = 80
+
 // Errors that a caller can act on.
 var (
 	// ErrNotStarted: the operation needs a Start that has returned nil.
@@ -106,7 +118,18 @@ type Peer struct {
 	HoldTime     time.Duration // keepalives are sent three times in it
 	ConnectRetry time.Duration
 	RestartTime  time.Duration // for how long the peer is asked to keep our paths after the session is lost
+	// Password signs the session's TCP segments (RFC 2385); empty: they are not signed. It is never logged or shown.
+	Password string
+	// MaxPrefixes is how many prefixes the peer may announce, DefaultMaxPrefixes if 0. A session on which more come is
+	// ended by Cease, maximum number of prefixes reached, and the peer is held down: see PeerStatus.HeldUntil.
+	MaxPrefixes int
 }
+
+// String is for errors and logs: it leaves the password out.
+func (p Peer) String() string { return fmt.Sprintf("peer %s in AS %d", p.Addr, p.ASN) }
+
+// GoString is String for %#v.
+func (p Peer) GoString() string { return p.String() }
 
 // Path is a prefix and where it leads. Paths are compared by ==.
 type Path struct {
@@ -161,6 +184,9 @@ type PeerStatus struct {
 	LastError string
 	// ErrorSince is when that was first so, without a different error or a session in between; LastErrorAt when it was last.
 	ErrorSince, LastErrorAt time.Time
+	// HeldUntil is until when the peer is held down for what it did, as LastError says; zero if it is not. Nothing is
+	// sent to it and nothing accepted from it until then.
+	HeldUntil time.Time
 }
 
 func (l Local) validate() error {
@@ -195,6 +221,9 @@ func (p Peer) withDefaults() Peer {
 	if p.RestartTime == 0 {
 		p.RestartTime = DefaultRestartTime
 	}
+	if p.MaxPrefixes == 0 {
+		p.MaxPrefixes = DefaultMaxPrefixes
+	}
 	return p
 }
 
@@ -218,6 +247,10 @@ func (p Peer) validate() error {
 		return fmt.Errorf("peer %s: connect retry %s: must be at least 1s", p.Addr, p.ConnectRetry)
 	case p.RestartTime < time.Second || p.RestartTime > maxRestartTime:
 		return fmt.Errorf("peer %s: restart time %s: must be between 1s and %s", p.Addr, p.RestartTime, maxRestartTime)
+	case len(p.Password) > maxPassword:
+		return fmt.Errorf("peer %s: password of %d bytes: TCP MD5 signatures allow %d at most", p.Addr, len(p.Password), maxPassword)
+	case p.MaxPrefixes < 0:
+		return fmt.Errorf("peer %s: maximum of %d prefixes: must be positive, or 0 for the default of %d", p.Addr, p.MaxPrefixes, DefaultMaxPrefixes)
 	}
 	return nil
 }
