@@ -54,6 +54,27 @@ type BGPConfigurationSpec struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	ListenPort uint16 `json:"listenPort,omitempty"`
+	// BindMode NodeIP makes BGP listen on the node's addresses only. Tortie does that always; it is kept for Calico nodes.
+	// +kubebuilder:validation:Enum=None;NodeIP
+	BindMode string `json:"bindMode,omitempty"`
+	// NodeMeshPassword is the TCP MD5 password of the sessions between nodes; absent means none.
+	NodeMeshPassword *BGPPassword `json:"nodeMeshPassword,omitempty"`
+	// NodeMeshMaxRestartTime is how long nodes keep each other's routes over a restart, such as 120s.
+	NodeMeshMaxRestartTime string `json:"nodeMeshMaxRestartTime,omitempty"`
+}
+
+// BGPPassword says where a password is.
+type BGPPassword struct {
+	// SecretKeyRef names a Secret in the agent's namespace, and the key in it.
+	SecretKeyRef *SecretKeyRef `json:"secretKeyRef,omitempty"`
+}
+
+// SecretKeyRef names one key of a Secret.
+type SecretKeyRef struct {
+	Name string `json:"name,omitempty"`
+	Key  string `json:"key"`
+	// Optional makes an absent Secret or key mean no password, instead of an error.
+	Optional *bool `json:"optional,omitempty"`
 }
 
 // ResourceType implements Resource.
@@ -106,6 +127,8 @@ const (
 	AnnotationASNumber       = "projectcalico.org/ASNumber"
 	AnnotationIPv4TunnelAddr = "projectcalico.org/IPv4IPIPTunnelAddr"
 	AnnotationInterfaces     = "projectcalico.org/Interfaces"
+	// AnnotationReflector marks a route reflector by its cluster ID: it takes no part in the mesh.
+	AnnotationReflector = "projectcalico.org/RouteReflectorClusterID"
 )
 
 // Pod is the part of a Kubernetes Pod that this project reads.

@@ -13,8 +13,23 @@ type World struct {
 	Nodes      []api.Node
 	Pools      []api.IPPool
 	Affinities []api.BlockAffinity
-	// BGP is the cluster's default BGPConfiguration; zero if there is none.
-	BGP api.BGPConfigurationSpec
+	// BGP is the cluster's default BGPConfiguration, OwnBGP that of this node (node.NAME); zero if there is none.
+	BGP, OwnBGP api.BGPConfigurationSpec
+	// Felix is this node's FelixConfiguration over the cluster's default.
+	Felix api.FelixConfigurationSpec
+	// MeshPassword is what BGP's nodeMeshPassword refers to.
+	MeshPassword Password
+	// Revision grows with every change of the rest.
+	Revision uint64
+}
+
+// Password is one that lies in a Secret. It is never to be logged or shown.
+type Password struct {
+	// Set: the cluster's configuration asks for a password.
+	Set bool
+	// Text is the password, empty as long as Err says why it is not known.
+	Text string
+	Err  error
 }
 
 // Assignment is what the assignment of an address on this node depends on, in no particular order, but for the blocks.

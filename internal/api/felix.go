@@ -1,0 +1,105 @@
+package api
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// FelixConfiguration holds settings of the nodes' dataplane. The one named "default" is for all nodes, "node.NAME" for one.
+type FelixConfiguration struct {
+	Meta `json:"metadata"`
+	Spec FelixConfigurationSpec `json:"spec"`
+}
+
+// FelixConfigurationSpec is the part of a FelixConfiguration that this project reads or writes. What is absent is left to
+// the next source: node.NAME, then default, then the program's own value.
+//
+// All other fields are kept, not pruned: Calico nodes may share the cluster.
+//
+// +kubebuilder:pruning:PreserveUnknownFields
+type FelixConfigurationSpec struct {
+	// IPIPMTU is the MTU of tunl0; 0 derives it from the link with the node's address.
+	IPIPMTU *int `json:"ipipMTU,omitempty"`
+	// NATOutgoingAddress is the address that packets to outside of all pools are sent from, instead of the interface's.
+	NATOutgoingAddress string `json:"natOutgoingAddress,omitempty"`
+	// NATPortRange limits the ports that they are sent from: one port, or two with a colon between them.
+	NATPortRange *PortRange `json:"natPortRange,omitempty"`
+	// NATOutgoingExclusions says what counts as inside: IPPoolsOnly, the default, or IPPoolsAndHostIPs.
+	NATOutgoingExclusions string `json:"natOutgoingExclusions,omitempty"`
+	// IPForwarding Disabled leaves the host's forwarding sysctls alone; the default is Enabled.
+	IPForwarding string `json:"ipForwarding,omitempty"`
+	// VXLANPort is the UDP port of VXLAN; the default is 4789.
+	VXLANPort *int `json:"vxlanPort,omitempty"`
+	// AllowIPIPPacketsFromWorkloads lets pods send IPIP to nodes; the default is false.
+	AllowIPIPPacketsFromWorkloads *bool `json:"allowIPIPPacketsFromWorkloads,omitempty"`
+	// AllowVXLANPacketsFromWorkloads lets pods send VXLAN to nodes; the default is false.
+	AllowVXLANPacketsFromWorkloads *bool `json:"allowVXLANPacketsFromWorkloads,omitempty"`
+	// LogSeverityScreen is kept for Calico nodes that share the cluster.
+	LogSeverityScreen string `json:"logSeverityScreen,omitempty"`
+	// ReportingInterval is kept for Calico nodes that share the cluster.
+	ReportingInterval string `json:"reportingInterval,omitempty"`
+}
+
+// ResourceType implements Resource.
+func (*FelixConfiguration) ResourceType() Type {
+	return custom("FelixConfiguration", "felixconfigurations")
+}
+
+// Over returns s with what it leaves open taken from base.
+func (s FelixConfigurationSpec) Over(base FelixConfigurationSpec) FelixConfigurationSpec {
+	return FelixConfigurationSpec{
+		IPIPMTU:                        cmp.Or(s.IPIPMTU, base.IPIPMTU),
+		NATOutgoingAddress:             cmp.Or(s.NATOutgoingAddress, base.NATOutgoingAddress),
+		NATPortRange:                   cmp.Or(s.NATPortRange, base.NATPortRange),
+		NATOutgoingExclusions:          cmp.Or(s.NATOutgoingExclusions, base.NATOutgoingExclusions),
+		IPForwarding:                   cmp.Or(s.IPForwarding, base.IPForwarding),
+		VXLANPort:                      cmp.Or(s.VXLANPort, base.VXLANPort),
+		AllowIPIPPacketsFromWorkloads:  cmp.Or(s.AllowIPIPPacketsFromWorkloads, base.AllowIPIPPacketsFromWorkloads),
+		AllowVXLANPacketsFromWorkloads: cmp.Or(s.AllowVXLANPacketsFromWorkloads, base.AllowVXLANPacketsFromWorkloads),
+		LogSeverityScreen:              cmp.Or(s.LogSeverityScreen, base.LogSeverityScreen),
+		ReportingInterval:              cmp.Or(s.ReportingInterval, base.ReportingInterval),
+	}
+}
+
+// PortRange is a port, or two with a colon between them. In JSON one port may be a number, as Calico's schema allows.
+//
+// +kubebuilder:validation:XIntOrString
+type PortRange string
+
+// UnmarshalJSON takes a number for its text.
+func (r *PortRange) UnmarshalJSON(data []byte) error {
+	if len(data) > 0 && data[0] != '"' {
+		var n json.Number
+		if err := json.Unmarshal(data, &n); err != nil {
+			return err
+		}
+		*r = PortRange(n)
+		return nil
+	}
+	return json.Unmarshal(data, (*string)(r))
+}
+
+// Ports returns the first and the last port.
+func (r PortRange) Ports() (first, last uint16, err error) {
+	low, high, two := strings.Cut(string(r), ":")
+	if !two {
+		high = low
+	}
+	first, err1 := port(low)
+	last, err2 := port(high)
+	if err1 != nil || err2 != nil || first > last {
+		return 0, 0, fmt.Errorf("port range %q is neither a port nor two such as 32768:65535, the lower one first", string(r))
+	}
+	return first, last, nil
+}
+
+func port(text string) (uint16, error) {
+	n, err := strconv.ParseUint(text, 10, 16)
+	if err == nil && n == 0 {
+		err = strconv.ErrRange
+	}
+	return uint16(n), err
+}
