@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/tortie-net/tortie/lab/internal/binaries"
 	"github.com/tortie-net/tortie/lab/internal/deps"
 	"github.com/tortie-net/tortie/lab/internal/probe"
 )
@@ -34,17 +35,22 @@ func runDeps(ctx context.Context, args []string) error {
 	} else if err != nil && os.Geteuid() == 0 {
 		return err
 	}
-	missing := deps.Missing("", needs)
+	cache, err := binaries.DefaultDir()
+	if err != nil {
+		return err
+	}
+	places := deps.Places{Cache: cache}
+	missing := places.Missing(needs)
 	if len(missing) == 0 {
 		return nil
 	}
 	if !*install || os.Geteuid() != 0 {
 		return fmt.Errorf("missing Debian packages, type (as root): %s", deps.Command(missing))
 	}
-	if err := deps.Install(ctx, missing, os.Stderr); err != nil {
+	if err := places.Bring(ctx, missing, os.Stderr); err != nil {
 		return err
 	}
-	if left := deps.Missing("", needs); len(left) > 0 {
+	if left := places.Missing(needs); len(left) > 0 {
 		return fmt.Errorf("still missing after installation, type: %s", deps.Command(left))
 	}
 	return nil

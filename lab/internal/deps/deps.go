@@ -1,4 +1,5 @@
-// Package deps knows which Debian packages a lab needs, and installs the missing ones without starting a service.
+// Package deps knows which Debian packages a lab needs, and brings the missing ones without starting a service: it installs
+// them, or unpacks into the lab's cache what would conflict with an installed one.
 package deps
 
 import (
@@ -9,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 )
 
@@ -18,6 +20,13 @@ type Need struct {
 	Files   []string
 	// Or is another name of the package: the one that has the files on another release of Debian.
 	Or string
+	// Service is what the package would start at the next boot of a machine with systemd; installed for a lab, it shall not.
+	Service string
+	// Unpack is a directory below the lab's cache that the package is unpacked into, instead of being installed, and that its
+	// files are looked for in.
+	Unpack string
+	// Version, with wildcards, is the one to unpack.
+	Version string
 }
 
 // Lab is what every lab needs.
@@ -29,8 +38,13 @@ var Lab = []Need{
 	{Package: "nftables", Files: []string{"/usr/sbin/nft", "/sbin/nft"}},
 	{Package: "tcpdump", Files: []string{"/usr/bin/tcpdump", "/usr/sbin/tcpdump"}},
 	{Package: "procps", Files: []string{"/usr/bin/ps", "/bin/ps"}},
-	// A BGP peer for the tests, configured as Calico configures its own. Its service is not started.
-	{Package: "bird2", Files: []string{"/usr/sbin/bird"}},
+	{Package: "iperf3", Files: []string{"/usr/bin/iperf3"}},
+	// kube-proxy's other mode.
+	{Package: "iptables", Files: []string{"/usr/sbin/iptables", "/sbin/iptables"}},
+	// Other people's BGP speakers, which the tests put into a mesh with Tortie's. BIRD 1.6 is what Calico forked.
+	{Package: "bird2", Files: []string{"/usr/sbin/bird"}, Service: "bird"},
+	{Package: "frr", Files: []string{"/usr/lib/frr/bgpd"}, Service: "frr"},
+	{Package: "bird", Files: []string{"/usr/sbin/bird", "/usr/sbin/bird6"}, Unpack: "bird-1.6", Version: "1.6.*"},
 }
 
 // VM is what a virtual machine needs besides.
@@ -39,18 +53,28 @@ var VM = []Need{
 	{Package: "virtiofsd", Files: []string{"/usr/lib/qemu/virtiofsd", "/usr/libexec/virtiofsd", "/usr/bin/virtiofsd"}, Or: "qemu-system-common"},
 }
 
-// Missing returns the needs of which no file is below root ("/" but in tests).
-func Missing(root string, needs []Need) []Need {
+// Places are where needs are looked for.
+type Places struct {
+	Root  string // "" but in tests
+	Cache string // the lab's cache, in which packages are unpacked
+}
+
+// Missing returns the needs of which no file is there.
+func (p Places) Missing(needs []Need) []Need {
 	var missing []Need
 	for _, n := range needs {
-		if !n.present(root) {
+		if !p.have(n) {
 			missing = append(missing, n)
 		}
 	}
 	return missing
 }
 
-func (n Need) present(root string) bool {
+func (p Places) have(n Need) bool {
+	root := p.Root
+	if n.Unpack != "" {
+		root = filepath.Join(p.Cache, n.Unpack)
+	}
 	for _, f := range n.Files {
 		if _, err := os.Stat(root + f); err == nil {
 			return true
@@ -59,20 +83,51 @@ func (n Need) present(root string) bool {
 	return false
 }
 
-// Command is what to type to install packages.
+// split parts needs by the way in which they come.
+func split(needs []Need) (install, unpack []Need) {
+	for _, n := range needs {
+		if n.Unpack != "" {
+			unpack = append(unpack, n)
+		} else {
+			install = append(install, n)
+		}
+	}
+	return install, unpack
+}
+
+// Command is what to type to get packages.
 func Command(missing []Need) string {
-	names := make([]string, len(missing))
-	for i, n := range missing {
+	install, unpack := split(missing)
+	if len(unpack) > 0 {
+		return "make deps" // no one command of Debian's does it
+	}
+	names := make([]string, len(install))
+	for i, n := range install {
 		names[i] = n.Package
 	}
 	return "apt-get install --no-install-recommends " + strings.Join(names, " ")
 }
 
-// Install installs packages as root.
-func Install(ctx context.Context, missing []Need, log io.Writer) (err error) {
+// Bring installs or unpacks packages, as root.
+func (p Places) Bring(ctx context.Context, missing []Need, log io.Writer) error {
 	if err := apt(ctx, log, "update", "-qq"); err != nil {
 		return err
 	}
+	install, unpack := split(missing)
+	if len(install) > 0 {
+		if err := installAll(ctx, install, log); err != nil {
+			return err
+		}
+	}
+	for _, n := range unpack {
+		if err := n.unpack(ctx, p.Cache, log); err != nil {
+			return fmt.Errorf("unpack %s %s: %w", n.Package, n.Version, err)
+		}
+	}
+	return nil
+}
+
+func installAll(ctx context.Context, missing []Need, log io.Writer) (err error) {
 	restore, err := forbidServices("/usr/sbin/policy-rc.d")
 	if err != nil {
 		return fmt.Errorf("keep services from starting: %w", err)
@@ -82,7 +137,26 @@ func Install(ctx context.Context, missing []Need, log io.Writer) (err error) {
 	for _, n := range missing {
 		args = append(args, n.available(ctx))
 	}
-	return apt(ctx, log, args...)
+	if err := apt(ctx, log, args...); err != nil {
+		return err
+	}
+	return disableServices(ctx, missing)
+}
+
+// disableServices keeps the next boot from starting what has just been installed. A machine without systemd has nothing to disable.
+func disableServices(ctx context.Context, installed []Need) error {
+	if _, err := exec.LookPath("systemctl"); err != nil {
+		return nil
+	}
+	for _, n := range installed {
+		if n.Service == "" {
+			continue
+		}
+		if out, err := exec.CommandContext(ctx, "systemctl", "disable", "--quiet", n.Service).CombinedOutput(); err != nil {
+			return fmt.Errorf("systemctl disable %s: %w: %s", n.Service, err, out)
+		}
+	}
+	return nil
 }
 
 // available is the name under which this release of Debian has the package.
@@ -98,7 +172,8 @@ func (n Need) available(ctx context.Context) string {
 }
 
 func apt(ctx context.Context, log io.Writer, args ...string) error {
-	cmd := exec.CommandContext(ctx, "apt-get", args...)
+	// Another apt at work is waited for.
+	cmd := exec.CommandContext(ctx, "apt-get", append([]string{"-o", "DPkg::Lock::Timeout=300"}, args...)...)
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Run(); err != nil {

@@ -6,20 +6,39 @@ import (
 	"testing"
 )
 
-func TestMissing(t *testing.T) {
-	root := t.TempDir()
-	for _, f := range []string{"/usr/bin/containerd", "/usr/sbin/runc", "/usr/libexec/virtiofsd"} {
-		if err := os.MkdirAll(filepath.Dir(root+f), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(root+f, nil, 0o755); err != nil {
-			t.Fatal(err)
-		}
+func touch(t *testing.T, path string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
 	}
-	got := Command(Missing(root, append(Lab, VM...)))
-	want := "apt-get install --no-install-recommends busybox-static iproute2 nftables tcpdump procps bird2 qemu-system-x86"
+	if err := os.WriteFile(path, nil, 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestMissing(t *testing.T) {
+	places := Places{Root: t.TempDir(), Cache: t.TempDir()}
+	needs := append(Lab[:len(Lab):len(Lab)], VM...)
+	for _, f := range []string{"/usr/bin/containerd", "/usr/sbin/runc", "/usr/libexec/virtiofsd", "/usr/sbin/iptables"} {
+		touch(t, places.Root+f)
+	}
+	// BIRD 2 has files of the same names, where it is installed.
+	touch(t, places.Root+"/usr/sbin/bird")
+	missing := places.Missing(needs)
+	if got, want := Command(missing), "make deps"; got != want {
+		t.Errorf("without BIRD 1.6:\n got %s\nwant %s", got, want)
+	}
+	touch(t, places.Cache+"/bird-1.6/usr/sbin/bird")
+	got := Command(places.Missing(needs))
+	want := "apt-get install --no-install-recommends busybox-static iproute2 nftables tcpdump procps iperf3 frr qemu-system-x86"
 	if got != want {
-		t.Errorf("with containerd, runc and Debian 13's virtiofsd:\n got %s\nwant %s", got, want)
+		t.Errorf("with containerd, runc, iptables, both BIRDs and Debian 13's virtiofsd:\n got %s\nwant %s", got, want)
+	}
+	for _, n := range places.Missing(needs) {
+		touch(t, places.Root+n.Files[len(n.Files)-1])
+	}
+	if left := places.Missing(needs); len(left) > 0 {
+		t.Errorf("with all: %v", left)
 	}
 }
 
