@@ -1,0 +1,95 @@
+package events
+
+import (
+	"fmt"
+	"hash/fnv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// Object is what an event is about.
+type Object struct {
+	APIVersion string `json:"apiVersion,omitempty"`
+	Kind       string `json:"kind,omitempty"`
+	Namespace  string `json:"namespace,omitempty"`
+	Name       string `json:"name,omitempty"`
+	UID        string `json:"uid,omitempty"` // if known: kubectl describe looks for it
+}
+
+func (o Object) String() string { return o.Kind + " " + o.Name }
+
+// Event is an Event of the API group "", version v1, as far as it is used here.
+type Event struct {
+	APIVersion         string    `json:"apiVersion"`
+	Kind               string    `json:"kind"`
+	Metadata           Metadata  `json:"metadata"`
+	InvolvedObject     Object    `json:"involvedObject"`
+	Type               string    `json:"type"`
+	Reason             string    `json:"reason"`
+	Message            string    `json:"message"`
+	Source             Source    `json:"source"`
+	ReportingComponent string    `json:"reportingComponent"`
+	ReportingInstance  string    `json:"reportingInstance"`
+	FirstTimestamp     time.Time `json:"firstTimestamp"`
+	LastTimestamp      time.Time `json:"lastTimestamp"`
+	Count              int       `json:"count"`
+}
+
+// Metadata names an Event.
+type Metadata struct {
+	Name      string `json:"name"`
+	Namespace string `json:"namespace"`
+}
+
+// Source is who says it.
+type Source struct {
+	Component string `json:"component"`
+	Host      string `json:"host"`
+}
+
+// Change is what a later write changes in an Event.
+type Change struct {
+	Count         int       `json:"count,omitempty"`
+	LastTimestamp time.Time `json:"lastTimestamp"`
+}
+
+const (
+	// clusterNamespace has the events about objects that are in no namespace.
+	clusterNamespace = "default"
+	// maxMessage is the API server's bound of a message, in bytes.
+	maxMessage = 1024
+	// maxName leaves room for the hash in an Event's name, which may have 253 characters.
+	maxName = 200
+)
+
+// build returns the Event for something seen. Its name is a function of what it says: an agent that starts again and again
+// goes on with the Event that it began with, and no list of Events grows by it.
+func build(s Source, k key, message string, first, last time.Time, count int) Event {
+	o := k.about
+	namespace := o.Namespace
+	if namespace == "" {
+		namespace = clusterNamespace
+	}
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%s\x00%s\x00%s\x00%s\x00%s", o.Kind, k.reason, message, s.Host, s.Component)
+	return Event{
+		APIVersion: "v1", Kind: "Event",
+		Metadata:       Metadata{Name: fmt.Sprintf("%s.%016x", cut(strings.ToLower(o.Name), maxName), h.Sum64()), Namespace: namespace},
+		InvolvedObject: o, Type: "Warning", Reason: k.reason, Message: cut(message, maxMessage),
+		Source: s, ReportingComponent: s.Component, ReportingInstance: s.Host,
+		FirstTimestamp: first.UTC().Truncate(time.Second), LastTimestamp: last.UTC().Truncate(time.Second), Count: count,
+	}
+}
+
+// cut shortens a text to so many bytes, between two characters.
+func cut(text string, limit int) string {
+	if len(text) <= limit {
+		return text
+	}
+	text = text[:limit]
+	for len(text) > 0 && !utf8.ValidString(text[max(0, len(text)-utf8.UTFMax):]) {
+		text = text[:len(text)-1]
+	}
+	return text
+}

@@ -1,0 +1,249 @@
+package events
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+const (
+	// repeat is how often the same text about the same object is written at most.
+	repeat = 10 * time.Minute
+	// retry is how long after a write that failed the same is tried again, if it is still said.
+	retry = 30 * time.Second
+	// writeTime bounds one write.
+	writeTime = 5 * time.Second
+	// maxWaiting bounds what waits to be written, maxKnown what is remembered of earlier writes.
+	maxWaiting = 64
+	maxKnown   = 512
+	// burst is how many writes may follow one another, each being worth spare later: a text that changes all the time must
+	// not become a load on the API server.
+	burst = 20
+	spare = 10 * time.Second
+)
+
+// Errors of a Poster that a Recorder can act on.
+var (
+	ErrExists  = errors.New("the event exists")
+	ErrMissing = errors.New("the event does not exist any more")
+)
+
+// Poster writes Events.
+type Poster interface {
+	// Create makes an Event; ErrExists if there is one with its name.
+	Create(ctx context.Context, e Event) error
+	// Patch changes an Event and returns its count; ErrMissing if there is none, as Events live an hour.
+	Patch(ctx context.Context, name Metadata, c Change) (count int, err error)
+}
+
+// Recorder writes what it is told as Events, each text at most every 10 minutes, with a count that grows. It is safe for
+// concurrent use, and nil is a Recorder that drops everything.
+type Recorder struct {
+	poster Poster
+	source Source
+	log    *slog.Logger
+	now    func() time.Time
+
+	mu      sync.Mutex // guards the rest
+	known   map[key]*entry
+	waiting []key
+	tokens  int
+	filled  time.Time // when tokens was last counted
+	written uint64
+	dropped uint64
+
+	wake chan struct{}
+}
+
+// key is what events are the same by; a new text replaces the old one.
+type key struct {
+	about  Object
+	reason string
+}
+
+// entry is what is known of one key.
+type entry struct {
+	message     string
+	first, last time.Time
+	name        Metadata // of the Event; zero before the first write of message
+	total       int      // the Event's count
+	unsaid      int      // how often it was said since the last write
+	next        time.Time
+	queued      bool
+}
+
+// New returns a Recorder that writes nothing until Run.
+func New(poster Poster, source Source, log *slog.Logger) *Recorder {
+	return newRecorder(poster, source, log, time.Now)
+}
+
+func newRecorder(poster Poster, source Source, log *slog.Logger, now func() time.Time) *Recorder {
+	return &Recorder{
+		poster: poster, source: source, log: log, now: now,
+		known: map[key]*entry{}, tokens: burst, filled: now(), wake: make(chan struct{}, 1),
+	}
+}
+
+// Warn says that something about an object needs an operator. It returns at once: what cannot be written now is dropped and
+// counted, and has its turn when it is said again, as it should be for as long as it is so.
+func (r *Recorder) Warn(about Object, reason, message string) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.now()
+	k := key{about, reason}
+	e := r.known[k]
+	if e == nil || e.message != message {
+		queued := e != nil && e.queued
+		e = &entry{message: message, first: now, queued: queued}
+		r.remember(k, e)
+	}
+	e.last = now
+	e.unsaid++
+	if e.queued || now.Before(e.next) {
+		return
+	}
+	if len(r.waiting) >= maxWaiting || !r.take(now) {
+		e.next = now.Add(retry)
+		r.dropped++
+		return
+	}
+	e.queued = true
+	r.waiting = append(r.waiting, k)
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// remember keeps an entry, if need be in the place of the one that was said longest ago.
+func (r *Recorder) remember(k key, e *entry) {
+	if _, ok := r.known[k]; !ok && len(r.known) >= maxKnown {
+		var oldest key
+		var at time.Time
+		for k, e := range r.known {
+			if !e.queued && (at.IsZero() || e.last.Before(at)) {
+				oldest, at = k, e.last
+			}
+		}
+		delete(r.known, oldest)
+	}
+	r.known[k] = e
+}
+
+// take takes a token, if there is one.
+func (r *Recorder) take(now time.Time) bool {
+	if gained := int(now.Sub(r.filled) / spare); gained > 0 {
+		r.tokens = min(burst, r.tokens+gained)
+		r.filled = r.filled.Add(time.Duration(gained) * spare)
+	}
+	if r.tokens == 0 {
+		return false
+	}
+	r.tokens--
+	return true
+}
+
+// Counts returns how many writes have succeeded, and how many texts were dropped: by a limit, or because the API server did
+// not take them.
+func (r *Recorder) Counts() (written, dropped uint64) {
+	if r == nil {
+		return 0, 0
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.written, r.dropped
+}
+
+// Run writes until ctx ends.
+func (r *Recorder) Run(ctx context.Context) error {
+	if r == nil {
+		return nil
+	}
+	complained := ""
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-r.wake:
+		}
+		for k, ok := r.next(); ok && ctx.Err() == nil; k, ok = r.next() {
+			err := r.write(ctx, k)
+			text := ""
+			if err != nil {
+				text = err.Error()
+			}
+			if text != "" && text != complained && ctx.Err() == nil {
+				r.log.Warn("an event could not be written; it is said in the log and in status too", "about", k.about, "reason", k.reason, "err", err)
+			}
+			complained = text
+		}
+	}
+}
+
+// next takes the first that waits.
+func (r *Recorder) next() (key, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.waiting) == 0 {
+		return key{}, false
+	}
+	k := r.waiting[0]
+	r.waiting = r.waiting[1:]
+	return k, true
+}
+
+// write writes one entry as it is now: what was said since it began to wait counts too.
+func (r *Recorder) write(ctx context.Context, k key) error {
+	r.mu.Lock()
+	e := r.known[k]
+	if e == nil {
+		r.mu.Unlock()
+		return nil
+	}
+	e.queued = false
+	had := *e
+	e.unsaid = 0
+	r.mu.Unlock()
+
+	ctx, cancel := context.WithTimeout(ctx, writeTime)
+	defer cancel()
+	event := build(r.source, k, had.message, had.first, had.last, had.total+had.unsaid)
+	total, err := r.put(ctx, event, had)
+
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err != nil {
+		r.dropped++
+		e.unsaid += had.unsaid
+		e.next = r.now().Add(retry)
+		return err
+	}
+	r.written++
+	e.name, e.total, e.next = event.Metadata, total, r.now().Add(repeat)
+	return nil
+}
+
+// put creates the Event, or counts on in the one that there is.
+func (r *Recorder) put(ctx context.Context, event Event, had entry) (total int, err error) {
+	if had.name != (Metadata{}) {
+		total, err = r.poster.Patch(ctx, had.name, Change{Count: event.Count, LastTimestamp: event.LastTimestamp})
+		if !errors.Is(err, ErrMissing) {
+			return total, err
+		}
+		event.Count, event.FirstTimestamp = had.unsaid, event.LastTimestamp
+	}
+	if err = r.poster.Create(ctx, event); !errors.Is(err, ErrExists) {
+		return event.Count, err
+	}
+	// An earlier agent of this node has said the same: its count goes on. The first change tells what it is.
+	was, err := r.poster.Patch(ctx, event.Metadata, Change{LastTimestamp: event.LastTimestamp})
+	if err != nil {
+		return 0, err
+	}
+	return r.poster.Patch(ctx, event.Metadata, Change{Count: was + event.Count, LastTimestamp: event.LastTimestamp})
+}
