@@ -43,6 +43,7 @@ type Addr struct {
 	Link      int          // index
 	Scope     Scope
 	Tentative bool // IPv6: not usable yet, or a duplicate
+	Passing   bool // IPv6: made for privacy and soon replaced, or deprecated
 }
 
 // Addrs lists the addresses of the link with the index given, or of all links for index 0.
@@ -59,6 +60,7 @@ func (c *Conn) Addrs(index int, family Family) ([]Addr, error) {
 		addrs = append(addrs, Addr{
 			Prefix: prefixFromIPNet(a.IPNet), Link: a.LinkIndex, Scope: Scope(a.Scope),
 			Tentative: a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0,
+			Passing:   prefixFromIPNet(a.IPNet).Addr().Is6() && a.Flags&(unix.IFA_F_TEMPORARY|unix.IFA_F_DEPRECATED) != 0,
 		})
 	}
 	return addrs, nil
@@ -101,4 +103,16 @@ func (c *Conn) Delivers(index int, a netip.Addr) (bool, error) {
 		return false, fmt.Errorf("ask for the route to %s: %w", a, err)
 	}
 	return len(routes) == 1 && routes[0].Type == unix.RTN_LOCAL, nil
+}
+
+// Source returns the address that the kernel would send packets to dst from.
+func (c *Conn) Source(dst netip.Addr) (netip.Addr, error) {
+	routes, err := c.requests.RouteGet(dst.AsSlice())
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("ask for the route to %s: %w", dst, err)
+	}
+	if len(routes) == 0 || !addrFromIP(routes[0].Src).IsValid() {
+		return netip.Addr{}, fmt.Errorf("the route to %s has no source address", dst)
+	}
+	return addrFromIP(routes[0].Src), nil
 }

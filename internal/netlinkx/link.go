@@ -43,6 +43,9 @@ type Link struct {
 	Kind         string // the kernel's word: veth, ipip, bridge; "device" for hardware and loopback
 	MTU          int
 	Up           bool // administratively
+	Down         bool // the kernel knows that nothing passes: it is not up, or has no carrier
+	Loopback     bool
+	Master       int // index of the bond, bridge or VRF that it is part of; 0: of none
 	HardwareAddr net.HardwareAddr
 	Alias        string
 	TxQueues     int
@@ -112,6 +115,8 @@ func linkFrom(l netlink.Link) Link {
 		HardwareAddr: a.HardwareAddr, Alias: a.Alias, TxQueues: a.NumTxQueues, RxQueues: a.NumRxQueues,
 		PeerIndex: a.ParentIndex, peerNSID: a.NetNsID,
 	}
+	link.Down = !link.Up || a.OperState == netlink.OperDown || a.OperState == netlink.OperLowerLayerDown || a.OperState == netlink.OperNotPresent
+	link.Loopback, link.Master = a.Flags&net.FlagLoopback != 0, a.MasterIndex
 	link.Peer = peerPlace(a)
 	if t, ok := l.(*netlink.Iptun); ok {
 		link.Tunnel = Tunnel{Local: unspecifiedToZero(t.Local), Remote: unspecifiedToZero(t.Remote), TTL: t.Ttl, PMTUDisc: t.PMtuDisc != 0}
