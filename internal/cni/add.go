@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
@@ -21,8 +20,8 @@ import (
 const undoTime = 20 * time.Second
 
 // add gives a container its address and its link, or lets one that has them join a further network.
-func add(ctx context.Context, log *slog.Logger, args *skel.CmdArgs) error {
-	s, err := open(log, args, calico)
+func add(ctx context.Context, c *call) error {
+	s, err := c.open()
 	if err != nil {
 		return err
 	}

@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/netip"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/invoke"
-	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
@@ -21,8 +19,8 @@ import (
 
 // check compares what ADD has printed with the kernel, link, addresses, routes and parameters, and with what the container
 // holds. It names everything that differs. What a plugin that ran later has added is none of its business.
-func check(ctx context.Context, log *slog.Logger, args *skel.CmdArgs) error {
-	s, err := open(log, args, calico)
+func check(ctx context.Context, c *call) error {
+	s, err := c.open()
 	if err != nil {
 		return err
 	}
@@ -45,8 +43,8 @@ func check(ctx context.Context, log *slog.Logger, args *skel.CmdArgs) error {
 }
 
 // ipamCheck compares what the container holds with what an ADD has printed.
-func ipamCheck(ctx context.Context, log *slog.Logger, args *skel.CmdArgs) error {
-	s, err := open(log, args, calicoIPAM)
+func ipamCheck(ctx context.Context, c *call) error {
+	s, err := c.open()
 	if err != nil {
 		return err
 	}

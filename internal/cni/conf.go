@@ -13,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/tortie-net/tortie/internal/config"
@@ -301,24 +300,20 @@ func (c *netConf) wantsV6() bool { return c.IPAM.AssignIPv6 == "true" }
 // vethPrefix begins the names of the pods' links on the node.
 func (c *netConf) vethPrefix() string { return c.env.InterfacePrefix }
 
-// parseRequest checks everything that a verb needs before it touches anything.
-func parseRequest(args *skel.CmdArgs) (*request, error) {
-	conf, err := parseConf(args.StdinData)
-	if err != nil {
-		return nil, err
+// request checks everything that a verb of a container needs before it touches anything.
+func (c *call) request() (r *request, err error) {
+	r = &request{
+		conf:        c.conf,
+		stdin:       c.StdinData,
+		containerID: c.ContainerID,
+		netns:       c.Netns,
+		ifName:      c.IfName,
+		path:        c.Path,
 	}
-	r := &request{
-		conf:        conf,
-		stdin:       args.StdinData,
-		containerID: args.ContainerID,
-		netns:       args.Netns,
-		ifName:      args.IfName,
-		path:        args.Path,
-	}
-	if err := r.readArgs(args.Args); err != nil {
+	if err := r.readArgs(c.Args); err != nil {
 		return nil, failure(types.ErrInvalidEnvironmentVariables, fmt.Errorf("CNI_ARGS: %w", err))
 	}
-	if r.node, err = nodeName(&conf); err != nil {
+	if r.node, err = nodeName(&c.conf); err != nil {
 		return nil, err
 	}
 	return r, nil

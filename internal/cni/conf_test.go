@@ -206,12 +206,21 @@ func TestConfIgnoresWhatItDoesNotKnow(t *testing.T) {
 	}
 }
 
+func readRequest(t *testing.T, args *skel.CmdArgs) (*request, error) {
+	t.Helper()
+	conf, err := parseConf(args.StdinData)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return (&call{CmdArgs: args, conf: conf}).request()
+}
+
 func TestArgs(t *testing.T) {
 	args := &skel.CmdArgs{
 		StdinData: []byte(minimalConf), ContainerID: "c1", Netns: "/n", IfName: "eth0", Path: "/p",
 		Args: "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=web-0.x;OTHER_PLUGIN=1",
 	}
-	r, err := parseRequest(args)
+	r, err := readRequest(t, args)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -233,7 +242,7 @@ func TestArgs(t *testing.T) {
 		{"CommonArgs=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME=web", "CommonArgs"},
 	} {
 		args.Args = tt.args
-		_, err := parseRequest(args)
+		_, err := readRequest(t, args)
 		if err == nil || code(t, err) != types.ErrInvalidEnvironmentVariables || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("CNI_ARGS %q: %v, want code %d and %q", tt.args, err, types.ErrInvalidEnvironmentVariables, tt.want)
 		}

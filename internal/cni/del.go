@@ -4,12 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"slices"
 	"time"
-
-	"github.com/containernetworking/cni/pkg/skel"
 
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/journal"
@@ -24,8 +21,8 @@ const releaseTime = 10 * time.Second
 
 // del takes away a pod's link and address. It succeeds if they are gone already: a runtime repeats DEL until it does. What
 // the datastore cannot be told now is put down for later, once the kernel has nothing of the pod any more.
-func del(ctx context.Context, log *slog.Logger, args *skel.CmdArgs) error {
-	s, err := open(log, args, calico)
+func del(ctx context.Context, c *call) error {
+	s, err := c.open()
 	if err != nil {
 		return err
 	}
@@ -40,7 +37,7 @@ func del(ctx context.Context, log *slog.Logger, args *skel.CmdArgs) error {
 	released := s.release(ctx, unwired)
 	err = unwired()
 	if errors.Is(err, errStillWired) {
-		log.Info("the address stays", "why", err)
+		c.log.Info("the address stays", "why", err)
 		return nil
 	}
 	if err != nil {

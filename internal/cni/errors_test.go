@@ -95,7 +95,7 @@ func TestFailureKeepsACode(t *testing.T) {
 
 func TestPanicsDoNotReachTheUser(t *testing.T) {
 	args := &skel.CmdArgs{StdinData: []byte(minimalConf), ContainerID: "c1"}
-	err := run("calico", "ADD", args, func(context.Context, *slog.Logger) error { panic("index out of range") })
+	err := verb(calico, "ADD", func(context.Context, *call) error { panic("index out of range") })(args)
 	if code(t, err) != types.ErrInternal || !strings.Contains(err.Error(), "index out of range") || strings.Contains(err.Error(), "goroutine") {
 		t.Errorf("a panic became %v", err)
 	}

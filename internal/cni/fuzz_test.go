@@ -55,7 +55,7 @@ func FuzzArgs(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		r, err := parseRequest(&skel.CmdArgs{StdinData: []byte(minimalConf), Args: text})
+		r, err := readRequest(t, &skel.CmdArgs{StdinData: []byte(minimalConf), Args: text})
 		if err != nil {
 			wantCode(t, err)
 			return

@@ -5,14 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/invoke"
-	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/tortie-net/tortie/internal/ipam"
@@ -27,8 +25,8 @@ const attachmentsKey = "cni.dev/valid-attachments"
 
 // gc removes the links of containers that the runtime does not list, and frees their addresses: of this network and this node
 // only. It goes on after an error, and a second GC does what the first could not.
-func gc(ctx context.Context, log *slog.Logger, args *skel.CmdArgs) error {
-	s, err := openNode(log, args, calico)
+func gc(ctx context.Context, c *call) error {
+	s, err := c.openNode()
 	if err != nil {
 		return err
 	}
@@ -48,8 +46,8 @@ func gc(ctx context.Context, log *slog.Logger, args *skel.CmdArgs) error {
 }
 
 // ipamGC frees the addresses of containers that the runtime does not list, for a plugin that makes its own links.
-func ipamGC(ctx context.Context, log *slog.Logger, args *skel.CmdArgs) error {
-	s, err := openNode(log, args, calicoIPAM)
+func ipamGC(ctx context.Context, c *call) error {
+	s, err := c.openNode()
 	if err != nil {
 		return err
 	}

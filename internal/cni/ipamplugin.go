@@ -3,7 +3,6 @@ package cni
 import (
 	"context"
 	"fmt"
-	"log/slog"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
@@ -21,8 +20,8 @@ func IPAMFuncs() skel.CNIFuncs {
 }
 
 // ipamAdd assigns the addresses that the configuration asks for. The namespace's labels decide which pools may serve it.
-func ipamAdd(ctx context.Context, log *slog.Logger, args *skel.CmdArgs) error {
-	s, err := open(log, args, calicoIPAM)
+func ipamAdd(ctx context.Context, c *call) error {
+	s, err := c.open()
 	if err != nil {
 		return err
 	}
@@ -43,8 +42,8 @@ func ipamAdd(ctx context.Context, log *slog.Logger, args *skel.CmdArgs) error {
 	return types.PrintResult(assigned, s.conf.CNIVersion)
 }
 
-func ipamDel(ctx context.Context, log *slog.Logger, args *skel.CmdArgs) error {
-	s, err := open(log, args, calicoIPAM)
+func ipamDel(ctx context.Context, c *call) error {
+	s, err := c.open()
 	if err != nil {
 		return err
 	}

@@ -37,44 +37,52 @@ const verbTime = 110 * time.Second
 // and go to look for work were a tenth of its processor time.
 const parallel = 2
 
+// call is one execution of a verb, as it was asked for.
+type call struct {
+	*skel.CmdArgs
+	plugin string
+	conf   netConf
+	log    *slog.Logger
+}
+
 // verb makes what skel calls of what a verb does.
-func verb(plugin, name string, do func(context.Context, *slog.Logger, *skel.CmdArgs) error) func(*skel.CmdArgs) error {
+func verb(plugin, name string, do func(context.Context, *call) error) func(*skel.CmdArgs) error {
 	return func(args *skel.CmdArgs) error {
 		if runtime.GOMAXPROCS(0) > parallel {
 			runtime.GOMAXPROCS(parallel)
 		}
-		return run(plugin, name, args, func(ctx context.Context, log *slog.Logger) error { return do(ctx, log, args) })
+		conf, err := parseConf(args.StdinData)
+		if err != nil {
+			return err
+		}
+		log, done := openLog(&conf, plugin, args)
+		defer done()
+		return (&call{CmdArgs: args, plugin: plugin, conf: conf, log: log}).run(name, do)
 	}
 }
 
 // run does what all verbs share: a deadline, a log line, an error with a code, and no panic that reaches the user.
-func run(plugin, verb string, args *skel.CmdArgs, do func(context.Context, *slog.Logger) error) (err error) {
-	conf, err := parseConf(args.StdinData)
-	if err != nil {
-		return err
-	}
-	log, done := openLog(&conf, plugin, args)
-	defer done()
-	for _, o := range conf.outdated {
-		log.Warn("a key of the network configuration is deprecated", "key", o.Key, "instead", o.Instead)
+func (c *call) run(verb string, do func(context.Context, *call) error) (err error) {
+	for _, o := range c.conf.outdated {
+		c.log.Warn("a key of the network configuration is deprecated", "key", o.Key, "instead", o.Instead)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), verbTime)
 	defer cancel()
 	start := time.Now()
 	defer func() {
 		if p := recover(); p != nil {
-			log.Error("panic", "verb", verb, "panic", p, "stack", string(debug.Stack()))
-			err = types.NewError(types.ErrInternal, fmt.Sprintf("%s %s: internal error: %v", plugin, verb, p), "please report it with the plugin's log")
+			c.log.Error("panic", "verb", verb, "panic", p, "stack", string(debug.Stack()))
+			err = types.NewError(types.ErrInternal, fmt.Sprintf("%s %s: internal error: %v", c.plugin, verb, p), "please report it with the plugin's log")
 			return
 		}
-		err = classify(plugin+" "+verb, err)
+		err = classify(c.plugin+" "+verb, err)
 		if err != nil {
-			log.Error(verb, "err", err, "took", time.Since(start))
+			c.log.Error(verb, "err", err, "took", time.Since(start))
 			return
 		}
-		log.Log(ctx, levelOf(verb), verb, "netns", args.Netns, "ifname", args.IfName, "took", time.Since(start))
+		c.log.Log(ctx, levelOf(verb), verb, "netns", c.Netns, "ifname", c.IfName, "took", time.Since(start))
 	}()
-	return do(ctx, log)
+	return do(ctx, c)
 }
 
 // levelOf keeps a STATUS that went well out of the log: runtimes execute one every 5 s.

@@ -9,8 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/skel"
-
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
@@ -30,25 +28,22 @@ type session struct {
 }
 
 // open prepares a session for a container. No request is made.
-func open(log *slog.Logger, args *skel.CmdArgs, plugin string) (*session, error) {
-	r, err := parseRequest(args)
+func (c *call) open() (*session, error) {
+	r, err := c.request()
 	if err != nil {
 		return nil, err
 	}
-	return r.open(log, plugin)
+	return r.open(c.log, c.plugin)
 }
 
 // openNode prepares a session for a verb that is about the node and no container.
-func openNode(log *slog.Logger, args *skel.CmdArgs, plugin string) (*session, error) {
-	conf, err := parseConf(args.StdinData)
+func (c *call) openNode() (*session, error) {
+	node, err := nodeName(&c.conf)
 	if err != nil {
 		return nil, err
 	}
-	r := &request{conf: conf, stdin: args.StdinData, path: args.Path}
-	if r.node, err = nodeName(&conf); err != nil {
-		return nil, err
-	}
-	return r.open(log, plugin)
+	r := &request{conf: c.conf, stdin: c.StdinData, path: c.Path, node: node}
+	return r.open(c.log, c.plugin)
 }
 
 func (r *request) open(log *slog.Logger, plugin string) (_ *session, err error) {

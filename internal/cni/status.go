@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math"
 	"net/netip"
 	"os"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/invoke"
-	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/tortie-net/tortie/internal/api"
@@ -47,9 +45,9 @@ var accessFile = filepath.Join(filepath.Dir(facts.DefaultFile), "status")
 
 // status reports whether an ADD could succeed now, and changes nothing. While the agent follows the cluster, that costs the
 // API server one request in a minute.
-func status(ctx context.Context, log *slog.Logger, args *skel.CmdArgs) error {
+func status(ctx context.Context, c *call) error {
 	return inTime(ctx, calico, func(ctx context.Context) error {
-		s, err := openNode(log, args, calico)
+		s, err := c.openNode()
 		if err != nil {
 			return err
 		}
@@ -58,9 +56,9 @@ func status(ctx context.Context, log *slog.Logger, args *skel.CmdArgs) error {
 }
 
 // ipamStatus reports whether an address could be assigned now.
-func ipamStatus(ctx context.Context, log *slog.Logger, args *skel.CmdArgs) error {
+func ipamStatus(ctx context.Context, c *call) error {
 	return inTime(ctx, calicoIPAM, func(ctx context.Context) error {
-		s, err := openNode(log, args, calicoIPAM)
+		s, err := c.openNode()
 		if err != nil {
 			return err
 		}
