@@ -24,6 +24,7 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/config"
 	"github.com/tortie-net/tortie/internal/encap"
+	"github.com/tortie-net/tortie/internal/events"
 	"github.com/tortie-net/tortie/internal/fib"
 	"github.com/tortie-net/tortie/internal/kube"
 	"github.com/tortie-net/tortie/internal/nat"
@@ -111,6 +112,10 @@ func open(cfg config.Node, log *slog.Logger) (node.Deps, error) {
 	if err != nil {
 		return node.Deps{}, err
 	}
+	poster, err := kube.OpenEvents(rest)
+	if err != nil {
+		return node.Deps{}, err
+	}
 	speaker, err := bgp.New(log.With("part", "bgp"), time.Now)
 	if err != nil {
 		return node.Deps{}, err
@@ -130,6 +135,7 @@ func open(cfg config.Node, log *slog.Logger) (node.Deps, error) {
 		Encap:   encap.New(kernel),
 		NAT:     nat.New(),
 		Status:  node.NewStatus(cfg.Nodename, time.Now(), speaker.Healthy),
+		Events:  events.New(poster, events.Source{Component: "tortie-node", Host: cfg.Nodename}, log),
 	}, nil
 }
 

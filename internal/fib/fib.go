@@ -15,6 +15,9 @@ import (
 // every route of protocol 80 that is not its own.
 const DefaultProtocol netlinkx.Protocol = 84
 
+// ErrForeign: a route that is not ours is in the place of a desired one, or beside it where the kernel cannot tell them apart.
+var ErrForeign = errors.New("a foreign route is in the way")
+
 // Route is a desired route. It is comparable, and equal values mean the same route.
 type Route struct {
 	Dst  netip.Prefix
@@ -328,7 +331,7 @@ func (t *Table) takeOver(r netlinkx.Route, foreign *foreignRoutes, exists error)
 	case err != nil:
 		return err
 	case i >= 0:
-		return fmt.Errorf("%w: in its place is %s, which is not ours", exists, others[i])
+		return fmt.Errorf("%w: %w: in its place is %s, which is not ours", ErrForeign, exists, others[i])
 	case len(others) == 0: // it came and went meanwhile
 		return exists
 	}
@@ -343,7 +346,7 @@ func (t *Table) replace(r netlinkx.Route, foreign *foreignRoutes) error {
 		return err
 	}
 	if i := slices.IndexFunc(others, t.untouchable); i >= 0 {
-		return fmt.Errorf("replace route %s: beside it is %s, which is not ours", r, others[i])
+		return fmt.Errorf("%w: replace route %s: beside it is %s, which is not ours", ErrForeign, r, others[i])
 	}
 	return t.conn.ReplaceRoute(r)
 }

@@ -1,0 +1,198 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/encap"
+	"github.com/tortie-net/tortie/internal/events"
+	"github.com/tortie-net/tortie/internal/facts"
+	"github.com/tortie-net/tortie/internal/fib"
+	"github.com/tortie-net/tortie/internal/ipam"
+)
+
+const (
+	// patience is how long something may be wrong that often cures itself, before an operator is told.
+	patience = time.Minute
+	// staleFacts is how old the facts may be before that is an operator's matter: an API server that restarts is not.
+	staleFacts = 4 * facts.MaxAge
+)
+
+// Recorder tells operators, through the API, what they must act on; internal/events has the real one. It is told the same for
+// as long as it is so, and writes it seldom. It never waits.
+type Recorder interface {
+	Warn(about events.Object, reason, message string)
+	// Run writes until ctx ends.
+	Run(ctx context.Context) error
+}
+
+// problem is an error about one object of the API. Its text names the object.
+type problem struct {
+	about  events.Object
+	reason string
+	err    error
+}
+
+func (p *problem) Error() string {
+	return fmt.Sprintf("%s %s: %v", p.about.Kind, p.about.Name, p.err)
+}
+
+func (p *problem) Unwrap() error { return p.err }
+
+// reasons are those of events about objects that cannot be used.
+var reasons = map[string]string{
+	"IPPool": "InvalidPool", "BlockAffinity": "InvalidAffinity", "Node": "InvalidNode",
+	"BGPConfiguration": "InvalidConfiguration", "FelixConfiguration": "InvalidConfiguration", "Secret": "InvalidPassword",
+}
+
+// inObject names the object that an error is about.
+func inObject(t api.Type, m api.Meta, err error) error {
+	about := events.Object{APIVersion: t.APIVersion(), Kind: t.Kind, Namespace: m.Namespace, Name: m.Name, UID: m.UID}
+	if t.Kind == "Node" {
+		about = nodeObject(m.Name)
+	}
+	return &problem{about, reasons[t.Kind], err}
+}
+
+// teller turns what the agent finds wrong into events. It belongs to the goroutine of Run.
+type teller struct {
+	to      Recorder
+	failing time.Time // since when passes fail
+	stuck   time.Time // since when the journal is
+}
+
+// tell says what is wrong after a pass.
+func (t *teller) tell(now time.Time, k *seen, err error) {
+	if t.to == nil {
+		return
+	}
+	self := k.self()
+	for _, leaf := range leaves(err) {
+		if about, reason, ok := classify(self, leaf); ok {
+			t.to.Warn(about, reason, leaf.Error())
+		} else if lasts(&t.failing, now, true) {
+			t.to.Warn(self, "NotAsItShouldBe", leaf.Error())
+		}
+	}
+	if err == nil {
+		t.failing = time.Time{}
+	}
+	for _, p := range k.peers {
+		if p.HeldUntil.After(now) {
+			t.to.Warn(k.peerNode(p), "PeerHeldDown", fmt.Sprintf("%s keeps its BGP session with %s closed: %s", k.node, p.Addr, p.LastError))
+		}
+	}
+	t.tellRefused(k)
+	t.tellPlugins(now, k, self)
+}
+
+// tellRefused says once for each peer that it announces what is not its own.
+func (t *teller) tellRefused(k *seen) {
+	var told []string
+	for _, r := range k.routes.refused {
+		peer := addrText(r.path.From)
+		if slices.Contains(told, peer) {
+			continue
+		}
+		told = append(told, peer)
+		about := k.peerNode(bgp.PeerStatus{Addr: r.path.From})
+		t.to.Warn(about, "PathRefused", fmt.Sprintf("%s does not use what BGP peer %s announces, %s via %s among it: %s", k.node, peer, r.path.Prefix, r.path.NextHop, r.why))
+	}
+}
+
+// tellPlugins says what the plugins suffer from.
+func (t *teller) tellPlugins(now time.Time, k *seen, self events.Object) {
+	if f := k.facts; f != nil && now.Sub(f.Written) > staleFacts {
+		t.to.Warn(self, "FactsStale", fmt.Sprintf("what the CNI plugins are told of the cluster is of %s: they ask the API server for each pod, which takes longer", f.Written.UTC().Format(time.RFC3339)))
+	}
+	if lasts(&t.stuck, now, k.journal.Entries > 0 && k.journal.LastError != "") {
+		t.to.Warn(self, "JournalStuck", "addresses of deleted pods cannot be released: "+firstLine(k.journal.LastError))
+	}
+}
+
+// lasts notes since when something is so, and reports whether that is too long.
+func lasts(since *time.Time, now time.Time, so bool) bool {
+	switch {
+	case !so:
+		*since = time.Time{}
+	case since.IsZero():
+		*since = now
+	}
+	return so && now.Sub(*since) >= patience
+}
+
+// classify says which object an error is about and in one word what it is; ok is false of what may cure itself.
+func classify(self events.Object, err error) (about events.Object, reason string, ok bool) {
+	var p *problem
+	var taken *bgp.ListenError
+	switch {
+	case errors.As(err, &p):
+		return p.about, p.reason, p.reason != ""
+	case errors.As(err, &taken):
+		return self, "BGPPortTaken", true
+	case errors.Is(err, fib.ErrForeign):
+		return self, "ForeignRoute", true
+	case errors.Is(err, encap.ErrNoIPIP):
+		return self, "NoIPIP", true
+	case errors.Is(err, ipam.ErrExhausted), errors.Is(err, ipam.ErrBlockLimit), errors.Is(err, ipam.ErrNoPool):
+		return self, "NoTunnelAddress", true
+	}
+	return self, "", false
+}
+
+// leaves takes joined errors apart.
+func leaves(err error) []error {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		if err == nil {
+			return nil
+		}
+		return []error{err}
+	}
+	var all []error
+	for _, e := range joined.Unwrap() {
+		all = append(all, leaves(e)...)
+	}
+	return all
+}
+
+// nodeObject is a Node. Its UID is the name, as in the kubelet's events: kubectl describe looks for that too.
+func nodeObject(name string) events.Object {
+	return events.Object{APIVersion: "v1", Kind: "Node", Name: name, UID: name}
+}
+
+func (k *seen) self() events.Object { return nodeObject(k.node) }
+
+// peerNode is the Node that a peer is, or this one if it is none that is known.
+func (k *seen) peerNode(p bgp.PeerStatus) events.Object {
+	if k.snapshot != nil {
+		if name := k.snapshot.names()[p.Addr]; name != "" {
+			return nodeObject(name)
+		}
+	}
+	return k.self()
+}
+
+func firstLine(text string) string {
+	line, _, _ := strings.Cut(text, "\n")
+	return line
+}
+
+// tellProblems says what is wrong with objects, each by its own name.
+func (t *teller) tellProblems(problems []error) {
+	if t.to == nil {
+		return
+	}
+	for _, err := range problems {
+		var p *problem
+		if errors.As(err, &p) && p.reason != "" {
+			t.to.Warn(p.about, p.reason, err.Error())
+		}
+	}
+}

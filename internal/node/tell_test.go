@@ -1,0 +1,100 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/encap"
+	"github.com/tortie-net/tortie/internal/events"
+	"github.com/tortie-net/tortie/internal/fib"
+	"github.com/tortie-net/tortie/internal/ipam"
+	"github.com/tortie-net/tortie/internal/nodestatus"
+)
+
+// told notes what is said.
+type told struct{ lines []string }
+
+func (t *told) Warn(about events.Object, reason, message string) {
+	t.lines = append(t.lines, fmt.Sprintf("%s: %s: %s", about, reason, message))
+}
+
+func (t *told) Run(context.Context) error { return nil }
+
+// Each thing that an operator must act on has its event, about the object that is to blame.
+func TestWhatOperatorsAreTold(t *testing.T) {
+	now := time.Date(2026, 11, 20, 14, 30, 0, 0, time.UTC)
+	other := addr("10.0.0.7")
+	base := seen{node: "n1", snapshot: &Snapshot{Others: []Member{{Name: "n2", Addr: other}}}}
+	with := func(change func(*seen)) *seen {
+		k := base
+		change(&k)
+		return &k
+	}
+	unknown := errors.New("netlink: no buffer space")
+	for _, c := range []struct {
+		name string
+		seen *seen
+		err  error
+		want []string
+	}{
+		{"all is well", &base, nil, nil},
+		{"no IPIP", &base, fmt.Errorf("tunl0: %w", encap.ErrNoIPIP), []string{"Node n1: NoIPIP: tunl0: " + encap.ErrNoIPIP.Error()}},
+		{"port taken", &base, &bgp.ListenError{Addr: "10.0.0.5:179", Err: errors.New("in use")}, []string{"Node n1: BGPPortTaken: listen for BGP on 10.0.0.5:179: in use: check the node address and BGP port"}},
+		{"two at once", &base, errors.Join(errors.Join(fmt.Errorf("a: %w", fib.ErrForeign)), fmt.Errorf("b: %w", ipam.ErrExhausted)),
+			[]string{"Node n1: ForeignRoute: a: a foreign route is in the way", "Node n1: NoTunnelAddress: b: no free address"}},
+		{"an object", &base, inObject((*api.IPPool)(nil).ResourceType(), api.Meta{Name: "p"}, errors.New("spec.cidr is odd")), []string{"IPPool p: InvalidPool: IPPool p: spec.cidr is odd"}},
+		{"what may cure itself", &base, unknown, nil},
+		{"held down", with(func(k *seen) {
+			k.peers = []bgp.PeerStatus{{Addr: other, HeldUntil: now.Add(time.Second), LastError: "too many prefixes"}, {Addr: other, HeldUntil: now.Add(-time.Second)}}
+		}), nil, []string{"Node n2: PeerHeldDown: n1 keeps its BGP session with 10.0.0.7 closed: too many prefixes"}},
+		{"refused, once for a peer", with(func(k *seen) {
+			p := bgp.Path{Prefix: prefix("192.168.2.0/26"), NextHop: other, From: other}
+			stranger := p
+			stranger.From = netip.MustParseAddr("10.9.9.9")
+			k.routes.refused = []refusal{{p, "the block belongs to n3"}, {p, "again"}, {stranger, "it too"}}
+		}), nil, []string{
+			"Node n2: PathRefused: n1 does not use what BGP peer 10.0.0.7 announces, 192.168.2.0/26 via 10.0.0.7 among it: the block belongs to n3",
+			"Node n1: PathRefused: n1 does not use what BGP peer 10.9.9.9 announces, 192.168.2.0/26 via 10.0.0.7 among it: it too",
+		}},
+		{"stale facts", with(func(k *seen) { k.facts = &nodestatus.Facts{Written: now.Add(-3 * time.Minute)} }), nil,
+			[]string{"Node n1: FactsStale: what the CNI plugins are told of the cluster is of 2026-11-20T14:27:00Z: they ask the API server for each pod, which takes longer"}},
+		{"a journal that waits", with(func(k *seen) { k.journal = nodestatus.Journal{Entries: 2, LastError: "one\ntwo"} }), nil, nil},
+	} {
+		var got told
+		teller := teller{to: &got}
+		teller.tell(now, c.seen, c.err)
+		if d := cmp.Diff(c.want, got.lines); d != "" {
+			t.Errorf("%s (-want +got):\n%s", c.name, d)
+		}
+	}
+}
+
+// What often cures itself is told when it has lasted.
+func TestPatience(t *testing.T) {
+	var got told
+	k := seen{node: "n1", journal: nodestatus.Journal{Entries: 2, LastError: "one\ntwo"}}
+	begin := time.Now()
+	teller := teller{to: &got}
+	for _, at := range []time.Duration{0, patience / 2, patience} {
+		teller.tell(begin.Add(at), &k, errors.New("odd"))
+	}
+	want := []string{"Node n1: NotAsItShouldBe: odd", "Node n1: JournalStuck: addresses of deleted pods cannot be released: one"}
+	if d := cmp.Diff(want, got.lines); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	k.journal.LastError = ""
+	teller.tell(begin.Add(2*patience), &k, nil)
+	k.journal.LastError = "again"
+	teller.tell(begin.Add(3*patience), &k, errors.New("odd"))
+	if len(got.lines) != 2 {
+		t.Errorf("told without patience: %q", got.lines)
+	}
+}
