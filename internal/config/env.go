@@ -22,24 +22,34 @@ type Var struct {
 	Help    string
 }
 
-// Describe lists the variables of a raw struct in the order of its fields.
-func Describe(raw any) []Var {
-	t := reflect.TypeOf(raw)
+// Describe lists the variables of a raw struct, and of those embedded in it, in the order of its fields.
+func Describe(raw any) []Var { return describe(reflect.TypeOf(raw)) }
+
+func describe(t reflect.Type) []Var {
 	vars := make([]Var, 0, t.NumField())
 	for f := range t.Fields() {
+		if f.Anonymous {
+			vars = append(vars, describe(f.Type)...)
+			continue
+		}
 		vars = append(vars, Var{Name: f.Tag.Get("env"), Default: f.Tag.Get("default"), Help: f.Tag.Get("help")})
 	}
 	return vars
 }
 
-// load fills raw, a pointer to a struct of strings with tags env, default and help. A variable that is set but empty counts
-// as not set: manifests write `value: ""` for "the default".
-func load(env Env, raw any) {
-	v := reflect.ValueOf(raw).Elem()
+// load fills raw, a pointer to a struct of strings with tags env, default and help, and what is embedded in it. A variable
+// that is set but empty counts as not set: manifests write `value: ""` for "the default".
+func load(env Env, raw any) { fill(env, reflect.ValueOf(raw).Elem()) }
+
+func fill(env Env, v reflect.Value) {
 	for i := range v.NumField() {
-		tag := v.Type().Field(i).Tag
-		value := tag.Get("default")
-		if set, ok := env(tag.Get("env")); ok && strings.TrimSpace(set) != "" {
+		f := v.Type().Field(i)
+		if f.Anonymous {
+			fill(env, v.Field(i))
+			continue
+		}
+		value := f.Tag.Get("default")
+		if set, ok := env(f.Tag.Get("env")); ok && strings.TrimSpace(set) != "" {
 			value = strings.TrimSpace(set)
 		}
 		v.Field(i).SetString(value)

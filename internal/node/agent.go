@@ -18,6 +18,7 @@ import (
 	"github.com/tortie-net/tortie/internal/config"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/duties"
 	"github.com/tortie-net/tortie/internal/encap"
 	"github.com/tortie-net/tortie/internal/fib"
 	"github.com/tortie-net/tortie/internal/ipam"
@@ -61,6 +62,7 @@ type Deps struct {
 	Encap   *encap.Syncer
 	NAT     *nat.Syncer
 	Status  *Status
+	Events  Recorder // nil: operators look at status and log
 }
 
 // Agent keeps this node's kernel and BGP speaker as the cluster wants them. Its fields belong to the goroutine of Run.
@@ -76,7 +78,8 @@ type Agent struct {
 	begun      time.Time // when the loop started
 	settled    time.Time // since when all BGP sessions are established; zero if one is not
 	holding    bool      // routes of an earlier agent are kept for now
-	tunnel     tunnelState
+	tunnel     *duties.Tunnel
+	teller     teller
 	pods       []netip.Addr        // local addresses that the last pass saw
 	available  bool                // NetworkUnavailable was cleared
 	complaints string              // what was logged of the last pass
@@ -85,23 +88,17 @@ type Agent struct {
 	kernelEvents <-chan struct{} // nil: not subscribed
 }
 
-// tunnelState remembers for which inputs the tunnel address was assigned: only a change of them asks the datastore again.
-type tunnelState struct {
-	done   bool
-	ranges tunnelRanges
-	uid    string
-	noted  string // the annotation that was seen then
-	addr   netip.Addr
-}
-
 // NewAgent returns an agent that has done nothing yet.
 func NewAgent(d Deps) *Agent {
+	client := ipam.NewClient(d.Store, time.Now)
 	return &Agent{
 		Deps:    d,
-		ipam:    ipam.NewClient(d.Store, time.Now),
+		ipam:    client,
+		tunnel:  duties.NewTunnel(client, d.Config.Nodename),
 		sysctls: sysctl.Root(d.Config.SysctlRoot),
 		herald:  newHerald(filepath.Join(d.Config.RunDir, factsFile), d.Watch, d.Status, d.Log),
 		broken:  map[string][]string{},
+		teller:  teller{to: d.Events},
 	}
 }
 
@@ -115,6 +112,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.Go(func() error { return a.Watch.Run(ctx) })
 	g.Go(func() error { return a.loop(ctx) })
 	g.Go(func() error { return a.herald.run(ctx) })
+	if a.Events != nil {
+		g.Go(func() error { return a.Events.Run(ctx) })
+	}
 	g.Go(func() error { return a.finisher().run(ctx) })
 	err := g.Wait()
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
@@ -131,7 +131,7 @@ func (a *Agent) start(ctx context.Context) error {
 			return err
 		}
 		a.node = n
-		return setUpCluster(ctx, a.Store, a.Config.ClusterType, a.Config.DefaultPool)
+		return duties.SetUp(ctx, a.Store, a.Config.ClusterType, a.Config.DefaultPool)
 	})
 }
 
@@ -237,7 +237,9 @@ func (a *Agent) wait(ctx context.Context, pause time.Duration) bool {
 // report tells people about a pass: once when a problem appears, changes or goes.
 func (a *Agent) report(err error, took time.Duration) {
 	a.Status.Passed(err, took)
-	a.herald.tell(local{ready: a.Status.now().ready, pods: a.pods})
+	known := a.Status.now()
+	a.teller.tell(time.Now(), &known, err)
+	a.herald.tell(local{ready: known.ready, pods: a.pods})
 	text := "ok"
 	if err != nil {
 		text = err.Error()
@@ -250,7 +252,6 @@ func (a *Agent) report(err error, took time.Duration) {
 		a.Log.Error("this node is not as it should be; trying again", "err", err)
 		return
 	}
-	known := a.Status.now()
 	self := known.snapshot.Self
 	a.Log.Info("this node is as it should be", "address", self.Addr, "interface", self.Link, "tunnel", addrText(self.TunnelAddr),
 		"blocks", known.snapshot.Blocks, "peers", len(known.peers), "took", took)
@@ -258,6 +259,7 @@ func (a *Agent) report(err error, took time.Duration) {
 
 // complain logs what cannot be used, once for each set of it.
 func (a *Agent) complain(about string, problems []error) {
+	a.teller.tellProblems(problems)
 	found := texts(problems)
 	if slices.Equal(found, a.broken[about]) {
 		return

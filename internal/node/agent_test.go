@@ -369,3 +369,31 @@ func TestAgentRestartChangesNothing(t *testing.T) {
 		t.Errorf("routes: %s", r.routes(t))
 	}
 }
+
+// connect returns a store at the real API server, as its administrator.
+func connect(t *testing.T) *kubernetes.Store {
+	t.Helper()
+	cfg, err := kubernetes.LoadKubeconfig(labtest.API(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := kubernetes.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
+// forget removes an object now and at the end of the test: the API server is shared.
+func forget(t *testing.T, store *kubernetes.Store, obj api.Resource) {
+	t.Helper()
+	clean := func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := store.Get(ctx, obj); err == nil {
+			_ = store.Delete(ctx, obj)
+		}
+	}
+	clean()
+	t.Cleanup(clean)
+}

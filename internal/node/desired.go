@@ -6,6 +6,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/duties"
 	"github.com/tortie-net/tortie/internal/encap"
 	"github.com/tortie-net/tortie/internal/fib"
 	"github.com/tortie-net/tortie/internal/nat"
@@ -138,4 +139,19 @@ func (s *Snapshot) NAT() nat.Config {
 		c.Pools = append(c.Pools, nat.Pool{CIDR: p.CIDR, NATOutgoing: p.NATOutgoing})
 	}
 	return c
+}
+
+// tunnelRanges say where the address of tunl0 may lie.
+func (s *Snapshot) tunnelRanges() duties.Ranges {
+	var r duties.Ranges
+	for _, p := range s.Pools {
+		if !p.encapsulates() || !p.CIDR.Addr().Is4() {
+			continue
+		}
+		r.Keep = append(r.Keep, p.CIDR)
+		if p.Enabled && slices.Contains(p.Uses, api.UseTunnel) && p.Nodes.Matches(s.Self.Labels) {
+			r.Assign = append(r.Assign, p.CIDR)
+		}
+	}
+	return r
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/duties"
 	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/podnet"
 	"github.com/tortie-net/tortie/internal/sysctl"
@@ -139,20 +140,11 @@ func occupied(pods []netip.Addr, tunnel netip.Addr) []netip.Addr {
 	return slices.Insert(slices.Clone(pods), i, tunnel)
 }
 
-// tunnelAddress returns the address of tunl0. It asks the datastore only if the pools, the Node or its annotation changed.
+// tunnelAddress returns the address of tunl0.
 func (a *Agent) tunnelAddress(ctx context.Context, s *Snapshot) (netip.Addr, error) {
-	ranges := s.tunnelRanges()
-	noted := a.node.Annotations[api.AnnotationIPv4TunnelAddr]
-	t := &a.tunnel
-	if t.done && t.ranges.equal(ranges) && t.uid == a.node.UID && (noted == t.noted || noted == addrText(t.addr)) {
-		return t.addr, nil
-	}
-	addr, err := assignTunnelAddress(ctx, a.ipam, a.node.Name, ranges)
-	if err != nil {
-		return netip.Addr{}, err
-	}
-	*t = tunnelState{done: true, ranges: ranges, uid: a.node.UID, noted: noted, addr: addr}
-	return addr, nil
+	return a.tunnel.Address(ctx, duties.TunnelInput{
+		Ranges: s.tunnelRanges(), UID: a.node.UID, Noted: a.node.Annotations[api.AnnotationIPv4TunnelAddr],
+	})
 }
 
 // addrText is empty for the invalid address.
@@ -170,7 +162,7 @@ func (a *Agent) prepareHost() error {
 
 // announceSelf tells other nodes, Calico's among them, how to reach this one.
 func (a *Agent) announceSelf(ctx context.Context, s *Snapshot) error {
-	err := announce(ctx, a.Store, a.node.Annotations, a.node.Name, map[string]string{
+	err := duties.Announce(ctx, a.Store, a.node.Annotations, a.node.Name, map[string]string{
 		api.AnnotationIPv4Address:    s.Self.Addr.String(),
 		api.AnnotationIPv4TunnelAddr: addrText(s.Self.TunnelAddr),
 	})
@@ -284,7 +276,7 @@ func (a *Agent) openForPods(ctx context.Context, s *Snapshot) error {
 	if a.available {
 		return nil
 	}
-	if err := declareNetworkAvailable(ctx, a.Store, a.node.Name, time.Now()); err != nil {
+	if err := duties.DeclareAvailable(ctx, a.Store, a.node.Name, time.Now()); err != nil {
 		return fmt.Errorf("clear the condition %s of Node %s: %w", api.NetworkUnavailable, a.node.Name, err)
 	}
 	a.available = true

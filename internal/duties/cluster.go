@@ -1,4 +1,4 @@
-package node
+package duties
 
 import (
 	"context"
@@ -7,16 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
-	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
-	"github.com/tortie-net/tortie/internal/hostfile"
 	"github.com/tortie-net/tortie/internal/ipam"
 )
 
@@ -26,9 +21,9 @@ const defaultPoolName = "default-ipv4-ippool"
 // dutyTries bounds how often an object that several agents set up at once is read and written again.
 const dutyTries = 10
 
-// setUpCluster makes the objects that plugins and other agents expect, if nobody has made them yet. It is idempotent, and
+// SetUp makes the objects that plugins and other agents expect, if nobody has made them yet. It is idempotent, and
 // any number of agents may do it at the same time.
-func setUpCluster(ctx context.Context, store datastore.Store, clusterType []string, pool *api.IPPoolSpec) error {
+func SetUp(ctx context.Context, store datastore.Store, clusterType []string, pool *api.IPPoolSpec) error {
 	if err := ensureClusterInformation(ctx, store, clusterType); err != nil {
 		return fmt.Errorf("set up ClusterInformation: %w", err)
 	}
@@ -110,55 +105,4 @@ func ensureDefaultPool(ctx context.Context, store datastore.Store, spec *api.IPP
 		}
 	}
 	return createIfMissing(ctx, store, &api.IPPool{Meta: api.Meta{Name: defaultPoolName}, Spec: *spec})
-}
-
-// announce writes annotations on this node's Node, if it does not have them already. An empty value removes one.
-func announce(ctx context.Context, store *kubernetes.Store, have map[string]string, node string, want map[string]string) error {
-	patch := kubernetes.Patch{Metadata: kubernetes.PatchMeta{Annotations: map[string]*string{}}}
-	for key, value := range want {
-		switch {
-		case have[key] == value:
-		case value == "":
-			patch.Metadata.Annotations[key] = nil
-		default:
-			patch.Metadata.Annotations[key] = &value
-		}
-	}
-	if len(patch.Metadata.Annotations) == 0 {
-		return nil
-	}
-	return store.PatchStatus(ctx, &api.Node{Meta: api.Meta{Name: node}}, patch, false)
-}
-
-// declareNetworkAvailable clears the condition that keeps pods off the node, unless it is clear already.
-func declareNetworkAvailable(ctx context.Context, store *kubernetes.Store, node string, now time.Time) error {
-	n := &api.Node{Meta: api.Meta{Name: node}}
-	if err := store.Get(ctx, n); err != nil {
-		return err
-	}
-	for _, c := range n.Status.Conditions {
-		if c.Type == api.NetworkUnavailable && c.Status == "False" {
-			return nil
-		}
-	}
-	stamp := now.UTC().Format(time.RFC3339)
-	patch := kubernetes.Patch{Status: map[string]any{"conditions": []api.NodeCondition{{
-		Type:   api.NetworkUnavailable,
-		Status: "False",
-		// The reason is Calico's: its tools look for it.
-		Reason:             "CalicoIsUp",
-		Message:            "Tortie is running on this node",
-		LastHeartbeatTime:  stamp,
-		LastTransitionTime: stamp,
-	}}}}
-	return store.PatchStatus(ctx, n, patch, false)
-}
-
-// writeState writes a file that the plugins read. A file that holds the text already is not touched.
-func writeState(dir, name, text string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	_, err := hostfile.Replace(filepath.Join(dir, name), []byte(text), 0o644)
-	return err
 }

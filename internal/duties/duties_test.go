@@ -1,11 +1,9 @@
-package node
+package duties
 
 import (
 	"context"
 	"errors"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -61,7 +59,7 @@ func TestManyAgentsSetUpOneCluster(t *testing.T) {
 	var agents sync.WaitGroup
 	for range 8 {
 		agents.Go(func() {
-			if err := setUpCluster(t.Context(), store, []string{"k8s", "bgp"}, &testPool); err != nil {
+			if err := SetUp(t.Context(), store, []string{"k8s", "bgp"}, &testPool); err != nil {
 				t.Error(err)
 			}
 		})
@@ -98,7 +96,7 @@ func TestSetUpLeavesWhatAnOperatorWrote(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := setUpCluster(t.Context(), store, []string{"k8s"}, &testPool); err != nil {
+	if err := SetUp(t.Context(), store, []string{"k8s"}, &testPool); err != nil {
 		t.Fatal(err)
 	}
 	if err := store.Get(t.Context(), info); err != nil {
@@ -132,24 +130,24 @@ func TestTunnelAddressSurvivesAndFollowsThePools(t *testing.T) {
 		}
 	}
 	client := ipam.NewClient(store, time.Now)
-	keep := []netip.Prefix{prefix("10.79.0.0/24"), prefix("10.80.0.0/24")}
+	keep := []netip.Prefix{netip.MustParsePrefix("10.79.0.0/24"), netip.MustParsePrefix("10.80.0.0/24")}
 	assign := func(ranges ...netip.Prefix) netip.Addr {
 		t.Helper()
-		a, err := assignTunnelAddress(t.Context(), client, "tunnel-node", tunnelRanges{assign: ranges, keep: keep})
+		a, err := assignTunnelAddress(t.Context(), client, "tunnel-node", Ranges{Assign: ranges, Keep: keep})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return a
 	}
-	first := assign(prefix("10.79.0.0/24"))
-	if !prefix("10.79.0.0/24").Contains(first) {
+	first := assign(netip.MustParsePrefix("10.79.0.0/24"))
+	if !netip.MustParsePrefix("10.79.0.0/24").Contains(first) {
 		t.Fatalf("address %s is not in the pool", first)
 	}
-	if again := assign(prefix("10.80.0.0/24"), prefix("10.79.0.0/24")); again != first {
+	if again := assign(netip.MustParsePrefix("10.80.0.0/24"), netip.MustParsePrefix("10.79.0.0/24")); again != first {
 		t.Errorf("the next agent got %s instead of %s", again, first)
 	}
-	moved := assign(prefix("10.80.0.0/24"))
-	if !prefix("10.80.0.0/24").Contains(moved) {
+	moved := assign(netip.MustParsePrefix("10.80.0.0/24"))
+	if !netip.MustParsePrefix("10.80.0.0/24").Contains(moved) {
 		t.Errorf("after the pool was replaced the address is %s", moved)
 	}
 	held, err := client.Addresses(t.Context(), names.TunnelHandle("tunnel-node"))
@@ -177,10 +175,10 @@ func TestAnnounceAndNetworkAvailable(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string]string{api.AnnotationIPv4Address: "10.0.0.1/24", api.AnnotationIPv4TunnelAddr: ""}
-	if err := announce(t.Context(), store, node.Annotations, node.Name, want); err != nil {
+	if err := Announce(t.Context(), store, node.Annotations, node.Name, want); err != nil {
 		t.Fatal(err)
 	}
-	if err := declareNetworkAvailable(t.Context(), store, node.Name, time.Now()); err != nil {
+	if err := DeclareAvailable(t.Context(), store, node.Name, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	got := &api.Node{Meta: api.Meta{Name: "announced"}}
@@ -195,41 +193,13 @@ func TestAnnounceAndNetworkAvailable(t *testing.T) {
 	}
 	// What is right already is not written again.
 	before := got.ResourceVersion
-	if err := announce(t.Context(), store, got.Annotations, got.Name, want); err != nil {
+	if err := Announce(t.Context(), store, got.Annotations, got.Name, want); err != nil {
 		t.Fatal(err)
 	}
-	if err := declareNetworkAvailable(t.Context(), store, got.Name, time.Now()); err != nil {
+	if err := DeclareAvailable(t.Context(), store, got.Name, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	if err := store.Get(t.Context(), got); err != nil || got.ResourceVersion != before {
 		t.Errorf("a Node that was right was written: revision %s, then %s (%v)", before, got.ResourceVersion, err)
-	}
-}
-
-func TestWriteState(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "calico")
-	path := filepath.Join(dir, "mtu")
-	for _, text := range []string{"1480", "1400"} {
-		if err := writeState(dir, "mtu", text); err != nil {
-			t.Fatal(err)
-		}
-		got, err := os.ReadFile(path)
-		if err != nil || string(got) != text {
-			t.Fatalf("file holds %q, %v; want %q", got, err, text)
-		}
-	}
-	before, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := writeState(dir, "mtu", "1400"); err != nil {
-		t.Fatal(err)
-	}
-	after, err := os.Stat(path)
-	if err != nil || !os.SameFile(before, after) {
-		t.Errorf("an unchanged file was written again (%v)", err)
-	}
-	if files, _ := os.ReadDir(dir); len(files) != 1 {
-		t.Errorf("temporary files are left: %v", files)
 	}
 }
