@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
-	"sync"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -29,15 +28,11 @@ const (
 type Conn struct {
 	ns *Namespace
 
-	// requests carries everything but route dumps.
+	// requests carries everything else.
 	requests *netlink.Handle
 
-	// strict carries route dumps, with NETLINK_GET_STRICT_CHK set: only then does the kernel apply a dump's filter. The
-	// library's other dump requests do not pass the strict check. It is opened when it is first needed, which for a plugin
-	// that wires a pod is never.
-	strict     *netlink.Handle
-	strictOnce sync.Once
-	strictErr  error
+	// routes carries route dumps and batches.
+	routes routeDoor
 }
 
 // Open connects to the network namespace of the calling thread.
@@ -71,22 +66,6 @@ func open(ns *Namespace) (*Conn, error) {
 	return c, nil
 }
 
-// dumps returns the handle for route dumps.
-func (c *Conn) dumps() (*netlink.Handle, error) {
-	c.strictOnce.Do(func() {
-		c.strictErr = c.ns.Do(func() (err error) {
-			if c.strict, err = newHandle(); err != nil {
-				return err
-			}
-			if err := c.strict.SetStrictCheck(true); err != nil {
-				return fmt.Errorf("set strict checking on netlink socket (needs Linux 4.20): %w", err)
-			}
-			return nil
-		})
-	})
-	return c.strict, c.strictErr
-}
-
 func newHandle() (*netlink.Handle, error) {
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -102,9 +81,7 @@ func newHandle() (*netlink.Handle, error) {
 // Close releases the sockets. The connection must not be in use.
 func (c *Conn) Close() {
 	c.requests.Close()
-	if c.strict != nil {
-		c.strict.Close()
-	}
+	c.routes.close()
 	c.ns.Close()
 }
 

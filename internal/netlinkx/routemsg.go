@@ -1,0 +1,189 @@
+package netlinkx
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+)
+
+// rtaNHID names an object of the kernel's own table of next hops: linux/rtnetlink.h.
+const rtaNHID = 30
+
+// parseRoute reads the body of an RTM_NEWROUTE: rtnetlink(7). ok is false for what is no route by the fields of Route: an
+// entry of the kernel's cache, another family, and an IPv6 route for some sources only.
+func parseRoute(body []byte) (r Route, ok bool, err error) {
+	if len(body) < unix.SizeofRtMsg {
+		return r, false, fmt.Errorf("%w: route of %d bytes", errMalformed, len(body))
+	}
+	family, bits, sourceBits := body[0], int(body[1]), body[2]
+	flags := binary.NativeEndian.Uint32(body[8:])
+	addr := zeroAddr(family)
+	if !addr.IsValid() || flags&unix.RTM_F_CLONED != 0 || sourceBits != 0 {
+		return r, false, nil
+	}
+	r = Route{
+		TOS: body[3], Table: int(body[4]), Protocol: Protocol(body[5]), Scope: Scope(body[6]), Type: RouteType(body[7]),
+		Onlink: flags&unix.RTNH_F_ONLINK != 0,
+	}
+	for rest := body[unix.SizeofRtMsg:]; len(rest) > 0; {
+		var kind uint16
+		var value []byte
+		if kind, value, rest, err = nextAttribute(rest); err != nil {
+			return Route{}, false, err
+		}
+		if kind == unix.RTA_DST {
+			addr, err = addrFromBytes(value, addr)
+		} else {
+			err = r.readAttribute(kind, value)
+		}
+		if err != nil {
+			return Route{}, false, err
+		}
+	}
+	if r.Dst, err = addr.Prefix(bits); err != nil {
+		return Route{}, false, fmt.Errorf("%w: route: %w", errMalformed, err)
+	}
+	return r.tidy(), true, nil
+}
+
+// zeroAddr is the address of a default route, and invalid for a family that is not IP.
+func zeroAddr(family uint8) netip.Addr {
+	switch Family(family) {
+	case IPv4:
+		return netip.IPv4Unspecified()
+	case IPv6:
+		return netip.IPv6Unspecified()
+	}
+	return netip.Addr{}
+}
+
+// addrFromBytes reads an address of the other's family.
+func addrFromBytes(b []byte, like netip.Addr) (netip.Addr, error) {
+	a, ok := netip.AddrFromSlice(b)
+	if !ok || a.Is4() != like.Is4() {
+		return like, fmt.Errorf("%w: address of %d bytes", errMalformed, len(b))
+	}
+	return a, nil
+}
+
+func (r *Route) readAttribute(kind uint16, value []byte) error {
+	switch kind {
+	case unix.RTA_GATEWAY, unix.RTA_PREFSRC:
+		a, ok := netip.AddrFromSlice(value)
+		if !ok {
+			return fmt.Errorf("%w: route with an address of %d bytes", errMalformed, len(value))
+		}
+		if kind == unix.RTA_GATEWAY {
+			r.Via = a
+		} else {
+			r.Src = a
+		}
+	case unix.RTA_VIA: // an IPv6 next hop of an IPv4 route (RFC 5549), after two bytes of family
+		if len(value) < 2 {
+			return fmt.Errorf("%w: next hop of %d bytes", errMalformed, len(value))
+		}
+		r.Via, _ = netip.AddrFromSlice(value[2:])
+	case unix.RTA_OIF, unix.RTA_TABLE, unix.RTA_PRIORITY:
+		if len(value) != 4 {
+			return fmt.Errorf("%w: attribute %d of %d bytes", errMalformed, kind, len(value))
+		}
+		r.readNumber(kind, binary.NativeEndian.Uint32(value))
+	case unix.RTA_MULTIPATH, rtaNHID:
+		r.Multipath = true
+	case unix.RTA_METRICS, unix.RTA_FLOW, unix.RTA_ENCAP:
+		r.More = true
+	}
+	return nil
+}
+
+func (r *Route) readNumber(kind uint16, value uint32) {
+	switch kind {
+	case unix.RTA_OIF:
+		r.Dev = int(value)
+	case unix.RTA_TABLE:
+		r.Table = int(value)
+	case unix.RTA_PRIORITY:
+		r.Metric = value
+	}
+}
+
+// tidy leaves out what says nothing.
+func (r Route) tidy() Route {
+	if r.Type != Unicast { // IPv6 shows routes that discard as going through lo
+		r.Dev = 0
+	}
+	if r.Multipath { // a single next hop that is an object is shown, but can't be asked for by its fields
+		r.Dev, r.Via, r.Onlink = 0, netip.Addr{}, false
+	}
+	return r
+}
+
+// appendRequest encodes a request to add, replace or delete the route.
+func (r Route) appendRequest(b []byte, kind, flags uint16, seq uint32) []byte {
+	from := len(b)
+	b = appendHeader(b, kind, flags, seq)
+	b = append(b, uint8(FamilyOf(r.Dst.Addr())), uint8(r.Dst.Bits()), 0, r.TOS,
+		unix.RT_TABLE_UNSPEC, // the attribute has room for all of them
+		uint8(cmp.Or(r.Protocol, ProtocolBoot)), uint8(r.Scope), uint8(cmp.Or(r.Type, Unicast)))
+	var bits uint32
+	if r.Onlink {
+		bits = unix.RTNH_F_ONLINK
+	}
+	b = binary.NativeEndian.AppendUint32(b, bits)
+	b = appendUint32(b, unix.RTA_TABLE, uint32(cmp.Or(r.Table, TableMain)))
+	b = appendAddr(b, unix.RTA_DST, r.Dst.Addr())
+	if r.Via.IsValid() {
+		b = appendNextHop(b, r.Via, r.Dst.Addr())
+	}
+	if r.Src.IsValid() {
+		b = appendAddr(b, unix.RTA_PREFSRC, r.Src)
+	}
+	if r.Dev != 0 {
+		b = appendUint32(b, unix.RTA_OIF, uint32(r.Dev))
+	}
+	if r.Metric != 0 {
+		b = appendUint32(b, unix.RTA_PRIORITY, r.Metric)
+	}
+	return finish(b, from)
+}
+
+func appendAddr(b []byte, kind uint16, a netip.Addr) []byte {
+	if a.Is4() {
+		bytes := a.As4()
+		return appendAttribute(b, kind, bytes[:])
+	}
+	bytes := a.As16()
+	return appendAttribute(b, kind, bytes[:])
+}
+
+func appendNextHop(b []byte, via, dst netip.Addr) []byte {
+	if via.Is4() == dst.Is4() {
+		return appendAddr(b, unix.RTA_GATEWAY, via)
+	}
+	value := binary.NativeEndian.AppendUint16(nil, uint16(FamilyOf(via)))
+	return appendAttribute(b, unix.RTA_VIA, append(value, via.AsSlice()...))
+}
+
+// appendDumpRequest encodes a request to list routes of one family. Each field of it is a filter to a socket with strict
+// checking, and nothing to another.
+func (f RouteFilter) appendDumpRequest(b []byte, family Family, seq uint32) []byte {
+	from := len(b)
+	b = appendHeader(b, unix.RTM_GETROUTE, unix.NLM_F_DUMP, seq)
+	b = append(b, uint8(family), 0, 0, 0, unix.RT_TABLE_UNSPEC, uint8(f.Protocol), 0, 0)
+	b = binary.NativeEndian.AppendUint32(b, 0)
+	b = appendUint32(b, unix.RTA_TABLE, uint32(cmp.Or(f.Table, TableMain)))
+	if f.Dev != 0 {
+		b = appendUint32(b, unix.RTA_OIF, uint32(f.Dev))
+	}
+	return finish(b, from)
+}
+
+// selects reports whether a route is one to be listed, whatever the kernel made of the request. Which links a route with several
+// next hops leaves by only the kernel knows.
+func (f RouteFilter) selects(r Route) bool {
+	return r.Table == cmp.Or(f.Table, TableMain) && (f.Protocol == 0 || f.Protocol == r.Protocol) &&
+		(f.Dev == 0 || f.Dev == r.Dev || r.Multipath)
+}
