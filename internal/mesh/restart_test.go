@@ -1,0 +1,99 @@
+package mesh
+
+import (
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
+
+// pair is two nodes with a pod each.
+type pair struct {
+	a, b       *node
+	podA, podB *pod
+}
+
+// newPair makes two nodes of a subnet, the number-th pair of the cluster: nodes, blocks and pods have numbers made of it.
+func (c *cluster) newPair(t testing.TB, number int) *pair {
+	t.Helper()
+	p := &pair{}
+	for i, at := range []struct {
+		n *(*node)
+		p *(*pod)
+	}{{&p.a, &p.podA}, {&p.b, &p.podB}} {
+		*at.n, *at.p = c.newNodeWithPod(t, 10+2*number+i)
+	}
+	return p
+}
+
+// newNodeWithPod makes a node in the first subnet whose address, name and block say its number.
+func (c *cluster) newNodeWithPod(t testing.TB, number int) (*node, *pod) {
+	t.Helper()
+	n := c.newNode(t, fmt.Sprintf("node-%d", number), 0, number)
+	n.claim(t, fmt.Sprintf("10.90.%d.0/26", number))
+	return n, n.newPod(t, fmt.Sprintf("10.90.%d.5", number))
+}
+
+func (p *pair) nodes() []*node { return []*node{p.a, p.b} }
+
+// An agent may end in any way, at any time, and come back: the pods' packets do not notice. Each way has a pair of nodes of
+// its own in one full mesh.
+func TestRestarts(t *testing.T) {
+	c := newCluster(t)
+	c.create(t, newPool("pods", "10.90.0.0/16", api.EncapNever))
+	ways := []struct {
+		name string
+		do   func(t *testing.T, p *pair)
+	}{
+		{"SIGTERM", func(t *testing.T, p *pair) {
+			p.a.signal(t, syscall.SIGTERM)
+			time.Sleep(500 * time.Millisecond)
+			p.a.start(t, build)
+		}},
+		{"SIGKILL", func(t *testing.T, p *pair) {
+			p.a.signal(t, syscall.SIGKILL)
+			p.a.start(t, build)
+		}},
+		{"twice within two seconds", func(t *testing.T, p *pair) {
+			p.a.signal(t, syscall.SIGTERM)
+			p.a.start(t, build)
+			time.Sleep(1500 * time.Millisecond)
+			p.a.signal(t, syscall.SIGKILL)
+			p.a.start(t, build)
+		}},
+		{"upgrade", func(t *testing.T, p *pair) {
+			p.a.signal(t, syscall.SIGTERM)
+			p.a.start(t, anotherBuild)
+		}},
+		{"both", func(t *testing.T, p *pair) {
+			p.a.signal(t, syscall.SIGTERM)
+			p.b.signal(t, syscall.SIGKILL)
+			p.a.start(t, build)
+			p.b.start(t, build)
+		}},
+	}
+	pairs := make([]*pair, len(ways))
+	var all []*node
+	for i := range ways {
+		pairs[i] = c.newPair(t, i)
+		all = append(all, pairs[i].nodes()...)
+	}
+	start(t, all...)
+	settle(t, all...)
+	t.Run("ways", func(t *testing.T) {
+		for i, way := range ways {
+			t.Run(way.name, func(t *testing.T) {
+				t.Parallel()
+				p := pairs[i]
+				packets := startTraffic(t, p.podA, p.podB)
+				way.do(t, p)
+				// Long enough for the agent to remove what it thinks is not needed.
+				settle(t, all...)
+				time.Sleep(time.Second)
+				packets.intact(t)
+			})
+		}
+	})
+}

@@ -1,0 +1,339 @@
+package mesh
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/netlinkx/netnstest"
+)
+
+const (
+	// rate is a stream's packets per second. An emulated processor does not carry more: what is lost is counted all the same.
+	fullRate     = 1000
+	emulatedRate = 100
+	// perFlow is how many packets a stream sends from one port before it takes another: a new connection in the eyes of
+	// conntrack, so that a gap in the NAT rules shows too, which old connections do not notice.
+	perFlow = 10
+	// burst bounds how much a sender that was not scheduled in time sends at once: the kernel queues 1,000 packets per processor.
+	burst = 32
+	// receiveBuffer takes minutes of a stream: a receiver that is not scheduled loses nothing.
+	receiveBuffer = 64 << 20
+	streamPort    = 7000
+)
+
+// stream is packets with numbers from one pod to another, sent at a fixed rate until it is ended.
+type stream struct {
+	name     string
+	from, to *pod
+	conn     *net.UDPConn
+	stop     atomic.Bool
+	began    time.Time
+
+	sent     chan sendCount // what the sender has done, once it has ended
+	received chan arrivals
+	last     atomic.Int64 // when a packet arrived last, since began
+}
+
+// sendCount is the sender's own account.
+type sendCount struct {
+	packets int
+	errors  map[string]int // sends that the kernel refused: these count as lost
+	at      []time.Duration
+}
+
+// arrivals is the receiver's.
+type arrivals struct {
+	seen       []bool // by number
+	count      int
+	duplicated int
+	reordered  int
+	translated int // from another address than the pod's: masqueraded on the way
+	overrun    uint32
+}
+
+// count is what became of a stream. Lost are packets that never arrived.
+type count struct {
+	name                                          string
+	sent, lost, duplicated, reordered, translated int
+	overrun                                       uint32 // dropped at the receiver's socket: no fault of the network
+	took                                          time.Duration
+	refused                                       map[string]int
+	when                                          []time.Duration // when the lost ones were sent
+}
+
+func (c count) String() string {
+	s := fmt.Sprintf("%s: %d sent in %v (%.0f per s), %d lost, %d duplicated, %d reordered, %d translated, %d dropped at the receiver's socket",
+		c.name, c.sent, c.took.Round(time.Millisecond), float64(c.sent)/c.took.Seconds(), c.lost, c.duplicated, c.reordered, c.translated, c.overrun)
+	if len(c.when) > 0 {
+		s += fmt.Sprintf(", the first lost after %v, the last after %v; refused by the sender's kernel: %v", c.when[0], c.when[len(c.when)-1], c.refused)
+	}
+	return s
+}
+
+// startStream begins to send, once a packet has come through.
+func startStream(t testing.TB, name string, from, to *pod) *stream {
+	t.Helper()
+	s := &stream{name: name, from: from, to: to, sent: make(chan sendCount, 1), received: make(chan arrivals, 1)}
+	address := netip.AddrPortFrom(to.addr, streamPort)
+	s.conn = to.ListenUDP(t, address.String())
+	raw, err := s.conn.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var optErr error
+	err = raw.Control(func(fd uintptr) {
+		optErr = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer)
+	})
+	if err := errors.Join(err, optErr); err != nil {
+		t.Fatal(err)
+	}
+	s.warmUp(t, address)
+	s.began = time.Now()
+	rate := fullRate
+	if timeScale > 1 {
+		rate = emulatedRate
+	}
+	go s.receive()
+	go s.send(time.Second / time.Duration(rate))
+	t.Cleanup(func() { s.stop.Store(true) })
+	return s
+}
+
+// warmUp sends packets without a number until one arrives: the first ones of a path may be lost to address resolution.
+func (s *stream) warmUp(t testing.TB, to netip.AddrPort) {
+	t.Helper()
+	conn := s.from.ListenUDP(t, "0.0.0.0:0")
+	defer conn.Close()
+	buf := make([]byte, 100)
+	eventually(t, func() error {
+		_, err := conn.WriteToUDPAddrPort([]byte("warm up"), to)
+		if err != nil {
+			return err
+		}
+		s.conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+		_, err = s.conn.Read(buf)
+		return err
+	})
+	// What else was sent arrives now, or has no number.
+	time.Sleep(100 * time.Millisecond)
+	s.conn.SetReadDeadline(time.Time{})
+}
+
+// send is run by a thread of its own, inside the sender's namespace.
+func (s *stream) send(interval time.Duration) {
+	c := sendCount{errors: map[string]int{}}
+	err := s.from.Do(func() error {
+		to := &unix.SockaddrInet4{Port: streamPort, Addr: s.to.addr.As4()}
+		packet := make([]byte, 8)
+		fd := -1
+		defer func() { _ = unix.Close(fd) }()
+		for !s.stop.Load() {
+			due := int(time.Since(s.began)/interval) + 1
+			for range min(burst, due-c.packets) {
+				if c.packets%perFlow == 0 {
+					_ = unix.Close(fd)
+					var err error
+					// Unconnected: an ICMP error in answer to one packet must not keep the next from being sent.
+					if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
+						return err
+					}
+				}
+				binary.BigEndian.PutUint64(packet, uint64(c.packets))
+				c.at = append(c.at, time.Since(s.began))
+				if err := unix.Sendto(fd, packet, 0, to); err != nil {
+					c.errors[err.Error()]++
+				}
+				c.packets++
+			}
+			time.Sleep(time.Duration(c.packets)*interval - time.Since(s.began))
+		}
+		return nil
+	})
+	if err != nil {
+		c.errors[err.Error()]++
+	}
+	s.sent <- c
+}
+
+// receive ends when the socket is closed or has a deadline.
+func (s *stream) receive() {
+	var a arrivals
+	buf := make([]byte, 100)
+	top := -1
+	for {
+		size, from, err := s.conn.ReadFromUDPAddrPort(buf)
+		if err != nil {
+			break
+		}
+		if size != 8 {
+			continue // of the warm-up
+		}
+		s.last.Store(int64(time.Since(s.began)))
+		number := int(binary.BigEndian.Uint64(buf))
+		for len(a.seen) <= number {
+			a.seen = append(a.seen, false)
+		}
+		if a.seen[number] {
+			a.duplicated++
+			continue
+		}
+		a.seen[number] = true
+		a.count++
+		if number < top {
+			a.reordered++
+		}
+		top = max(top, number)
+		if from.Addr().Unmap() != s.from.addr {
+			a.translated++
+		}
+	}
+	a.overrun = dropped(s.conn)
+	s.received <- a
+}
+
+// dropped is the kernel's own count of what found no room in the socket's buffer.
+func dropped(conn *net.UDPConn) (drops uint32) {
+	const indexOfDrops = 8 // SK_MEMINFO_DROPS
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	_ = raw.Control(func(fd uintptr) {
+		var info [9]uint32
+		size := uint32(unsafe.Sizeof(info))
+		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, fd, unix.SOL_SOCKET, unix.SO_MEMINFO,
+			uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&size)), 0)
+		if errno == 0 {
+			drops = info[indexOfDrops]
+		}
+	})
+	return drops
+}
+
+// end stops the sender, gives what is on its way time to arrive, and counts.
+func (s *stream) end() count {
+	s.stop.Store(true)
+	sent := <-s.sent
+	c := count{name: s.name, sent: sent.packets, took: time.Since(s.began), refused: sent.errors}
+	const quiet = time.Second
+	for time.Since(s.began)-time.Duration(s.last.Load()) < quiet*timeScale {
+		time.Sleep(50 * time.Millisecond)
+	}
+	s.conn.SetReadDeadline(time.Now())
+	a := <-s.received
+	s.conn.Close()
+	for number, at := range sent.at {
+		if number >= len(a.seen) || !a.seen[number] {
+			c.lost++
+			c.when = append(c.when, at)
+		}
+	}
+	c.duplicated, c.reordered, c.translated, c.overrun = a.duplicated, a.reordered, a.translated, a.overrun
+	return c
+}
+
+// traffic is a stream in each direction.
+type traffic []*stream
+
+func startTraffic(t testing.TB, a, b *pod) traffic {
+	t.Helper()
+	return traffic{
+		startStream(t, fmt.Sprintf("%s to %s", a.addr, b.addr), a, b),
+		startStream(t, fmt.Sprintf("%s to %s", b.addr, a.addr), b, a),
+	}
+}
+
+// intact ends the streams; the test fails unless every packet has arrived once, from the address that it was sent from.
+func (tr traffic) intact(t testing.TB) {
+	t.Helper()
+	backlog := backlogDrops()
+	for _, s := range tr {
+		c := s.end()
+		t.Log(c)
+		switch {
+		case c.overrun > 0:
+			t.Errorf("%s: this machine is too busy to count: the receiver's socket dropped %d", c.name, c.overrun)
+		case c.lost+c.duplicated+c.translated > 0:
+			t.Errorf("%s: not every packet has arrived once and as it was sent (the kernel's queues have dropped %d on all processors since it runs)", c, backlog)
+		case c.sent < int(c.took.Seconds()*emulatedRate/4):
+			t.Errorf("%s: that is no stream", c)
+		}
+	}
+}
+
+// backlogDrops is how many packets found no room in the processors' queues: an overloaded machine, and no route's fault.
+func backlogDrops() (drops int) {
+	text, _ := os.ReadFile("/proc/net/softnet_stat") // not there: nothing to say
+	for line := range strings.Lines(string(text)) {
+		var n int
+		if fields := strings.Fields(line); len(fields) > 1 {
+			fmt.Sscanf(fields[1], "%x", &n)
+			drops += n
+		}
+	}
+	return drops
+}
+
+// The counter is worth something only if it counts: what a rule drops, what the sender's kernel refuses, what is translated.
+func TestStreamCounts(t *testing.T) {
+	a, b := pairOfPods(t)
+	hole := func() int {
+		b.Run(t, "nft", "add table ip hole; add chain ip hole in { type filter hook input priority 0; }; add rule ip hole in udp dport 7000 counter drop")
+		time.Sleep(300 * time.Millisecond)
+		b.Run(t, "nft", "add rule ip hole in udp dport 7001 drop; insert rule ip hole in udp dport 7000 accept")
+		time.Sleep(100 * time.Millisecond)
+		text := b.Run(t, "nft", "list", "table", "ip", "hole")
+		b.Run(t, "nft", "delete", "table", "ip", "hole")
+		found := regexp.MustCompile(`counter packets (\d+)`).FindStringSubmatch(text)
+		dropped, err := strconv.Atoi(found[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return dropped
+	}
+	s := startStream(t, "dropped", a, b)
+	dropped := hole()
+	if c := s.end(); c.lost != dropped || c.lost == 0 || c.lost == c.sent || c.overrun+uint32(c.duplicated) != 0 {
+		t.Errorf("%s, but the rule dropped %d", c, dropped)
+	}
+	s = startStream(t, "refused", a, b)
+	a.Run(t, "ip", "route", "add", "unreachable", b.addr.String(), "table", "9")
+	a.Run(t, "ip", "rule", "add", "pref", "0", "to", b.addr.String(), "table", "9")
+	time.Sleep(200 * time.Millisecond)
+	a.Run(t, "ip", "rule", "del", "pref", "0", "table", "9")
+	if c := s.end(); c.lost == 0 || len(c.refused) == 0 {
+		t.Errorf("%s", c)
+	}
+	s = startStream(t, "translated", a, b)
+	a.Run(t, "nft", "add table ip n; add chain ip n p { type nat hook postrouting priority 100; }; add rule ip n p snat to 10.0.0.3")
+	a.Addr(t, "eth0", "10.0.0.3/24")
+	time.Sleep(300 * time.Millisecond)
+	a.Run(t, "nft", "delete", "table", "ip", "n")
+	if c := s.end(); c.translated == 0 || c.lost != 0 {
+		t.Errorf("%s", c)
+	}
+}
+
+// pairOfPods are two pods on one cable.
+func pairOfPods(t *testing.T) (a, b *pod) {
+	t.Helper()
+	a = &pod{NS: netnstest.New(t), addr: netip.MustParseAddr("10.0.0.1")}
+	b = &pod{NS: netnstest.New(t), addr: netip.MustParseAddr("10.0.0.2")}
+	netnstest.Cable(t, a.NS, "eth0", b.NS, "eth0")
+	a.Addr(t, "eth0", "10.0.0.1/24")
+	b.Addr(t, "eth0", "10.0.0.2/24")
+	return a, b
+}
