@@ -37,7 +37,7 @@ var levels = []string{
 	"internal/ipam internal/netlinkx/netnstest internal/facts internal/journal internal/podnote",
 	"internal/datastore/kubernetes internal/datastore/etcd internal/datastore/datastoretest internal/netlinkx",
 	"internal/datastore internal/datastore/dialer internal/sysctl internal/config internal/hostfile",
-	"internal/names internal/selector internal/events",
+	"internal/names internal/nodeaddr internal/selector internal/events",
 	"internal/api internal/version",
 }
 

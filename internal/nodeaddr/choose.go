@@ -1,0 +1,251 @@
+package nodeaddr
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Link is a network interface with what is on it.
+type Link struct {
+	Name string
+	// Kind is the kernel's word: bridge, veth, ipip; device for hardware.
+	Kind string
+	MTU  int
+	// Down: nothing passes.
+	Down     bool
+	Loopback bool
+	// Master is the kind of the link that this one is a part of; empty: of none.
+	Master string
+	Addrs  []Addr
+}
+
+// Addr is an address on a link.
+type Addr struct {
+	// Prefix has the address with the length of its subnet.
+	Prefix netip.Prefix
+	// Tentative: not usable yet, or a duplicate.
+	Tentative bool
+	// Passing: made for privacy and soon replaced, or deprecated.
+	Passing bool
+}
+
+// Request is what an address is chosen by.
+type Request struct {
+	Family  Family
+	Setting Setting
+	Method  Method
+	// Node is the node's name, for words.
+	Node string
+	// Internal are the Node's InternalIPs of both families, in Kubernetes' order.
+	Internal []netip.Addr
+	// Stored is what the Node's annotation says; invalid if it has none. It is believed only while a link has it.
+	Stored netip.Prefix
+	// Links are all of the host's, in the order of preference.
+	Links []Link
+	// Source returns the address from which packets to a host leave, for can-reach.
+	Source func(host string) (netip.Addr, error)
+}
+
+// Candidate is an address of the host, and what was made of it.
+type Candidate struct {
+	Addr   netip.Prefix
+	Link   string
+	MTU    int
+	Chosen bool
+	// Why is the reason for or against it, in words.
+	Why string
+}
+
+// Choice is the answer.
+type Choice struct {
+	// Addr has the prefix length of the subnet. It is invalid if this family is not used.
+	Addr netip.Prefix
+	// Link is the name of the interface that has the address, MTU its MTU.
+	Link string
+	MTU  int
+	// Source says in words where the address comes from.
+	Source string
+	// Note is what an operator should know although there is an address: that it was a choice among several, that its link is down.
+	Note string
+	// Candidates are all addresses of the family that the host has.
+	Candidates []Candidate
+}
+
+// Choose picks the address. An error says why there is none, and what to do; the Choice then has the candidates.
+//
+// Of several addresses that would do, the one that the Node has already is kept, so that an address that comes and goes does
+// not make the node move to and fro; else the first counts.
+func Choose(r Request) (Choice, error) {
+	f := &finder{r: r, found: r.candidates()}
+	switch r.Setting.Mode {
+	case Fixed:
+		return f.fixed()
+	case None:
+		return f.stored("kept, as nothing is to be detected"), nil
+	case Keep:
+		kept := f.stored("kept from the Node")
+		if kept.Addr.IsValid() || r.Family == IPv6 {
+			return kept, nil
+		}
+	}
+	choice, err := f.detect()
+	if err == nil {
+		return choice, nil
+	}
+	if kept := f.stored("kept from the Node, as nothing was found"); kept.Addr.IsValid() {
+		kept.Note = err.Error()
+		return kept, nil
+	}
+	return choice, err
+}
+
+// candidate is one with what is known of its link.
+type candidate struct {
+	Candidate
+	link Link
+	addr Addr
+	bad  string // why no node can have it
+}
+
+// finder is one choice being made.
+type finder struct {
+	r     Request
+	found []candidate
+}
+
+// candidates lists the family's addresses.
+func (r *Request) candidates() []candidate {
+	var all []candidate
+	for _, l := range r.Links {
+		for _, a := range l.Addrs {
+			if !r.Family.has(a.Prefix.Addr()) {
+				continue
+			}
+			all = append(all, candidate{
+				Candidate: Candidate{Addr: a.Prefix, Link: l.Name, MTU: l.MTU},
+				link:      l, addr: a, bad: unusable(a.Prefix.Addr()),
+			})
+		}
+	}
+	return all
+}
+
+// unusable says why an address cannot be a node's wherever it is; empty if it can.
+func unusable(a netip.Addr) string {
+	switch {
+	case a.IsLoopback():
+		return "a loopback address"
+	case a.IsLinkLocalUnicast():
+		return "a link-local address"
+	case !a.IsGlobalUnicast():
+		return "no unicast address"
+	}
+	return ""
+}
+
+// choose makes the i-th candidate the answer.
+func (f *finder) choose(i int, source, note string) Choice {
+	c := &f.found[i]
+	c.Chosen, c.Why = true, "chosen: "+source
+	if c.link.Down {
+		note = join(note, fmt.Sprintf("link %s, which has the node's address %s, is down", c.Link, c.Addr.Addr()))
+	}
+	choice := Choice{Addr: c.Addr, Link: c.Link, MTU: c.MTU, Source: source, Note: note}
+	choice.Candidates = f.candidates()
+	return choice
+}
+
+// nothing is the answer without an address.
+func (f *finder) nothing() Choice { return Choice{Candidates: f.candidates()} }
+
+func (f *finder) candidates() []Candidate {
+	out := make([]Candidate, len(f.found))
+	for i, c := range f.found {
+		if c.Why == "" {
+			c.Why = c.bad
+		}
+		if c.Why == "" {
+			c.Why = "not asked for"
+		}
+		out[i] = c.Candidate
+	}
+	return out
+}
+
+func join(a, b string) string {
+	if a == "" || b == "" {
+		return a + b
+	}
+	return a + "; " + b
+}
+
+// at returns the candidate with the address, one on a link that works if there are several; -1 if there is none.
+func (f *finder) at(a netip.Addr) int {
+	is := func(c candidate) bool { return c.Addr.Addr() == a && c.bad == "" && !c.addr.Tentative }
+	if i := slices.IndexFunc(f.found, func(c candidate) bool { return is(c) && !c.link.Down }); i >= 0 {
+		return i
+	}
+	return slices.IndexFunc(f.found, is)
+}
+
+// stored is the address that the Node has already, if a link has it.
+func (f *finder) stored(source string) Choice {
+	if !f.r.Stored.IsValid() {
+		return f.nothing()
+	}
+	i := f.at(f.r.Stored.Addr())
+	if i < 0 {
+		choice := f.nothing()
+		choice.Note = fmt.Sprintf("the Node's annotation says %s, which is on no link of this host any more", f.r.Stored)
+		return choice
+	}
+	return f.choose(i, source, "")
+}
+
+// fixed is the address that the operator has given.
+func (f *finder) fixed() (Choice, error) {
+	want := f.r.Setting.Addr
+	source := "environment variable " + f.r.Family.setting()
+	i := f.at(want.Addr())
+	if i < 0 {
+		return f.nothing(), fmt.Errorf("node address %s (%s) %s: set the environment variable %s to the right one",
+			want.Addr(), source, f.missing(want.Addr()), f.r.Family.setting())
+	}
+	choice := f.choose(i, source, "")
+	if !want.IsSingleIP() {
+		choice.Addr = want
+	}
+	return choice, nil
+}
+
+// missing says why none of the addresses can be used.
+func (f *finder) missing(addrs ...netip.Addr) string {
+	for _, c := range f.found {
+		if slices.Contains(addrs, c.Addr.Addr()) && c.addr.Tentative {
+			return fmt.Sprintf("on %s is not usable yet, or another host has it too (duplicate address detection)", c.Link)
+		}
+	}
+	return "is on no interface of this host, which has " + f.list()
+}
+
+// list shows what there is, for errors.
+func (f *finder) list() string {
+	const most = 10
+	texts := make([]string, 0, most+1)
+	for _, c := range f.found {
+		if c.Addr.Addr().IsLoopback() {
+			continue
+		}
+		if len(texts) == most {
+			texts = append(texts, fmt.Sprintf("and %d more", len(f.found)-most))
+			break
+		}
+		texts = append(texts, fmt.Sprintf("%s on %s", c.Addr, c.Link))
+	}
+	if len(texts) == 0 {
+		return "no " + f.r.Family.String() + " address"
+	}
+	return strings.Join(texts, ", ")
+}

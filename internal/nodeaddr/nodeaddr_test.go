@@ -1,0 +1,292 @@
+package nodeaddr
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+func on(link Link, addrs ...string) Link {
+	for _, text := range addrs {
+		a := Addr{}
+		text, a.Tentative = strings.CutSuffix(text, " tentative")
+		text, a.Passing = strings.CutSuffix(text, " temporary")
+		a.Prefix = netip.MustParsePrefix(text)
+		link.Addrs = append(link.Addrs, a)
+	}
+	return link
+}
+
+func dev(name string) Link { return Link{Name: name, Kind: "device", MTU: 1500} }
+
+// host has everything that was ever taken for a node's address by mistake.
+func host() []Link {
+	down := dev("eth9")
+	down.Down = true
+	slave := dev("eth7")
+	slave.Master = "bond"
+	return []Link{
+		on(Link{Name: "lo", Kind: "device", MTU: 65536, Loopback: true}, "127.0.0.1/8", "::1/128", "10.255.0.1/32"),
+		on(Link{Name: "docker0", Kind: "bridge", MTU: 1500}, "172.17.0.1/16", "fd17::1/64"),
+		on(Link{Name: "cali123", Kind: "veth", MTU: 1480}, "169.254.1.1/32", "fe80::1/64"),
+		on(Link{Name: "tunl0", Kind: "ipip", MTU: 1480}, "192.168.1.1/32"),
+		on(Link{Name: "flannel.1", Kind: "vxlan", MTU: 1450}, "10.244.0.0/32"),
+		on(Link{Name: "kube-ipvs0", Kind: "dummy", MTU: 1500}, "10.96.0.1/32"),
+		on(slave, "10.7.0.5/24"),
+		on(down, "10.9.0.5/24"),
+		on(dev("eth0"), "169.254.7.7/16", "10.0.0.5/24", "10.0.0.100/32", "fe80::5/64", "fd00::7/64 temporary", "fd00::5/64", "fd00::6/64 tentative"),
+	}
+}
+
+// second is a host with two networks.
+func second() []Link {
+	storage := dev("eth1")
+	storage.MTU = 9000
+	return append(host(), on(storage, "172.16.0.5/20", "fd16::5/64"))
+}
+
+func method(t *testing.T, text string, f Family) Method {
+	t.Helper()
+	m, err := ParseMethod(text, f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func addrs(texts ...string) []netip.Addr {
+	var out []netip.Addr
+	for _, t := range texts {
+		out = append(out, netip.MustParseAddr(t))
+	}
+	return out
+}
+
+func TestChoose(t *testing.T) {
+	source := func(host string) (netip.Addr, error) {
+		if host == "nowhere.example" {
+			return netip.Addr{}, errors.New("no such host")
+		}
+		return netip.MustParseAddr("10.0.0.5"), nil
+	}
+	for name, tc := range map[string]struct {
+		family           Family
+		setting, method  string
+		internal, stored string
+		links            []Link
+		want             string // address, link
+		source           string // part of
+		note             string // part of
+		err              string // part of
+	}{
+		"the InternalIP":                           {setting: "autodetect", internal: "fd00::5 10.0.0.5 172.16.0.5", want: "10.0.0.5/24 eth0", source: "InternalIP of node n1"},
+		"the InternalIP of IPv6":                   {family: IPv6, setting: "autodetect", internal: "10.0.0.5 fd00::5", want: "fd00::5/64 eth0", source: "InternalIP"},
+		"the InternalIP on a bridge":               {setting: "autodetect", internal: "172.17.0.1", want: "172.17.0.1/16 docker0"},
+		"the first InternalIP that is here":        {setting: "autodetect", internal: "10.1.1.1 10.0.0.5", want: "10.0.0.5/24 eth0"},
+		"the InternalIP on a link that is down":    {setting: "autodetect", internal: "10.9.0.5", want: "10.9.0.5/24 eth9", note: "eth9, which has the node's address 10.9.0.5, is down"},
+		"an InternalIP of another host":            {setting: "autodetect", internal: "10.0.0.6", err: "node address 10.0.0.6 (InternalIP of node n1) is on no interface of this host, which has 10.255.0.1/32 on lo, 172.17.0.1/16 on docker0"},
+		"no InternalIP":                            {setting: "autodetect", err: "has no IPv4 InternalIP in status.addresses: start its kubelet with --node-ip, or set the environment variable IP or IP_AUTODETECTION_METHOD, or IP=none"},
+		"no InternalIP of IPv6":                    {family: IPv6, setting: "autodetect", internal: "10.0.0.5", err: "IP6=none"},
+		"an InternalIP that is not usable yet":     {family: IPv6, setting: "autodetect", internal: "fd00::6", err: "node address fd00::6 (InternalIP of node n1) on eth0 is not usable yet"},
+		"a stale annotation is not trusted":        {setting: "autodetect", stored: "10.0.0.77/24", err: "no IPv4 InternalIP"},
+		"a failed detection keeps what is here":    {setting: "autodetect", stored: "10.0.0.5/24", want: "10.0.0.5/24 eth0", source: "kept from the Node", note: "no IPv4 InternalIP"},
+		"the annotation's length does not count":   {setting: "", stored: "10.0.0.5/16", want: "10.0.0.5/24 eth0", source: "kept from the Node"},
+		"nothing asked, a stale annotation":        {setting: "", stored: "10.0.0.77/24", internal: "10.0.0.5", want: "10.0.0.5/24 eth0", source: "InternalIP"},
+		"nothing asked of IPv6":                    {family: IPv6, internal: "fd00::5"},
+		"nothing asked of IPv6, the Node has it":   {family: IPv6, stored: "fd00::5/64", want: "fd00::5/64 eth0"},
+		"nothing asked of IPv6, the Node is wrong": {family: IPv6, stored: "fd00::99/64", note: "fd00::99/64, which is on no link"},
+		"none":                                      {setting: "none", internal: "10.0.0.5"},
+		"none, and the Node has one":                {setting: "none", stored: "10.0.0.5/24", want: "10.0.0.5/24 eth0"},
+		"an address":                                {setting: "10.0.0.5", want: "10.0.0.5/24 eth0", source: "environment variable IP"},
+		"an address with its own length":            {setting: "10.0.0.5/20", want: "10.0.0.5/20 eth0"},
+		"an address of IPv6":                        {family: IPv6, setting: "fd00::5", want: "fd00::5/64 eth0", source: "environment variable IP6"},
+		"an address that is nowhere":                {setting: "10.0.0.6", err: "10.0.0.6 (environment variable IP) is on no interface of this host"},
+		"first found":                               {setting: "autodetect", method: "first-found", want: "10.0.0.5/24 eth0", source: "first-found"},
+		"first found of IPv6":                       {family: IPv6, setting: "autodetect", method: "first-found", want: "fd00::5/64 eth0"},
+		"first of several":                          {setting: "autodetect", method: "first-found", links: second(), want: "10.0.0.5/24 eth0", note: "fits 2 addresses: 10.0.0.5 on eth0 is used, and 172.16.0.5 on eth1 would do as well"},
+		"of several the one that the Node has":      {setting: "autodetect", method: "first-found", links: second(), stored: "172.16.0.5/20", want: "172.16.0.5/20 eth1", note: "fits 2"},
+		"first found where nothing is":              {setting: "autodetect", method: "first-found", links: host()[:5], err: "172.17.0.1/16 on docker0 (on a bridge)"},
+		"an interface":                              {setting: "autodetect", method: "interface=ens.*,eth1", links: second(), want: "172.16.0.5/20 eth1", source: "interface=ens.*,eth1"},
+		"an interface named in part, as Calico":     {setting: "autodetect", method: "interface=th1", links: second(), want: "172.16.0.5/20 eth1"},
+		"a bridge that is named":                    {setting: "autodetect", method: "interface=docker.*", want: "172.17.0.1/16 docker0"},
+		"a bridge that is named in part":            {setting: "autodetect", method: "interface=ocker", err: "172.17.0.1/16 on docker0 (on a bridge)"},
+		"a bond's part that is named":               {setting: "autodetect", method: "interface=eth7", want: "10.7.0.5/24 eth7"},
+		"an interface that is down":                 {setting: "autodetect", method: "interface=eth9", err: "the link is down"},
+		"skipped":                                   {setting: "autodetect", method: "skip-interface=eth0", links: second(), want: "172.16.0.5/20 eth1"},
+		"a range":                                   {setting: "autodetect", method: "cidr=172.16.0.0/20, 192.0.2.0/24", links: second(), want: "172.16.0.5/20 eth1"},
+		"a range on loopback":                       {setting: "autodetect", method: "cidr=10.255.0.0/16", want: "10.255.0.1/32 lo"},
+		"a range that is elsewhere":                 {setting: "autodetect", method: "cidr=192.0.2.0/24", err: "10.0.0.5/24 on eth0 (outside of the ranges)"},
+		"towards a host":                            {setting: "autodetect", method: "can-reach=8.8.8.8", want: "10.0.0.5/24 eth0", source: "packets to 8.8.8.8 leave from it"},
+		"towards a host that has no address":        {setting: "autodetect", method: "can-reach=nowhere.example", err: "IP_AUTODETECTION_METHOD=can-reach=nowhere.example: no such host"},
+		"towards a host, from elsewhere":            {setting: "autodetect", method: "can-reach=8.8.8.8", links: host()[:5], err: "leave from 10.0.0.5, which is on no link"},
+		"a virtual address is the only one":         {setting: "autodetect", method: "first-found", links: []Link{on(dev("eth0"), "10.128.0.3/32")}, want: "10.128.0.3/32 eth0"},
+		"a host without IPv6":                       {family: IPv6, setting: "autodetect", method: "first-found", links: []Link{on(dev("eth0"), "10.0.0.5/24")}, err: "the host has no IPv6 address"},
+		"a bond itself":                             {setting: "autodetect", method: "first-found", links: []Link{on(Link{Name: "bond0", Kind: "bond"}, "10.0.0.5/24")}, want: "10.0.0.5/24 bond0"},
+		"a VLAN":                                    {setting: "autodetect", method: "first-found", links: []Link{on(Link{Name: "eth0.5", Kind: "vlan"}, "10.0.0.5/24")}, want: "10.0.0.5/24 eth0.5"},
+		"part of a VRF":                             {setting: "autodetect", method: "first-found", links: []Link{on(Link{Name: "eth0", Kind: "device", Master: "vrf"}, "10.0.0.5/24")}, want: "10.0.0.5/24 eth0"},
+		"the same address on a dead and a live one": {setting: "10.9.0.5", links: append(host(), on(dev("eth8"), "10.9.0.5/24")), want: "10.9.0.5/24 eth8"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := tc.family
+			if f == 0 {
+				f = IPv4
+			}
+			setting, err := ParseSetting(tc.setting, f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := Request{
+				Family: f, Setting: setting, Method: method(t, tc.method, f), Node: "n1", Links: tc.links,
+				Internal: addrs(strings.Fields(tc.internal)...), Source: source,
+			}
+			if tc.links == nil {
+				r.Links = host()
+			}
+			if tc.stored != "" {
+				r.Stored = netip.MustParsePrefix(tc.stored)
+			}
+			got, err := Choose(r)
+			check(t, r, got, err)
+			if tc.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.err) {
+					t.Fatalf("got %+v, error %v; want one with %q", got, err, tc.err)
+				}
+				return
+			}
+			text := ""
+			if got.Addr.IsValid() {
+				text = got.Addr.String() + " " + got.Link
+			}
+			if err != nil || text != tc.want || !strings.Contains(got.Source, tc.source) || !strings.Contains(got.Note, tc.note) || (tc.note == "" && got.Note != "") {
+				t.Errorf("got %q from %q, note %q, error %v; want %q, source %q, note %q", text, got.Source, got.Note, err, tc.want, tc.source, tc.note)
+			}
+		})
+	}
+}
+
+// check is what holds of every choice.
+func check(t *testing.T, r Request, got Choice, err error) {
+	t.Helper()
+	chosen := 0
+	for _, c := range got.Candidates {
+		if c.Why == "" {
+			t.Errorf("candidate %s on %s has no reason", c.Addr, c.Link)
+		}
+		if !c.Chosen {
+			continue
+		}
+		chosen++
+		if c.Addr.Addr() != got.Addr.Addr() || c.Link != got.Link || unusable(c.Addr.Addr()) != "" || !r.Family.has(c.Addr.Addr()) {
+			t.Errorf("chosen %+v, answer %s on %s", c, got.Addr, got.Link)
+		}
+	}
+	if want := 0; got.Addr.IsValid() && chosen != 1 || !got.Addr.IsValid() && chosen != want || err != nil && got.Addr.IsValid() {
+		t.Errorf("%d candidates are chosen, the answer is %s, error %v", chosen, got.Addr, err)
+	}
+}
+
+func TestEveryCandidateHasItsReason(t *testing.T) {
+	got, err := Choose(Request{Family: IPv4, Setting: Setting{Mode: Detect}, Method: method(t, "first-found", IPv4), Links: second()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{
+		"127.0.0.1/8": "a loopback address", "10.255.0.1/32": "on loopback", "172.17.0.1/16": "on a bridge", "169.254.1.1/32": "a link-local address",
+		"192.168.1.1/32": "on a tunnel (ipip)", "10.244.0.0/32": "on a tunnel (vxlan)", "10.96.0.1/32": "on a link that leads nowhere (dummy)",
+		"10.7.0.5/24": "its link is part of a bond", "10.9.0.5/24": "the link is down", "169.254.7.7/16": "a link-local address",
+		"10.0.0.5/24": "chosen: first-found", "10.0.0.100/32": "a single address beside the link's own: a virtual one, which moves",
+		"172.16.0.5/20": "would do as well",
+	}
+	for _, c := range got.Candidates {
+		if c.Why != want[c.Addr.String()] {
+			t.Errorf("%s on %s: %q, want %q", c.Addr, c.Link, c.Why, want[c.Addr.String()])
+		}
+		delete(want, c.Addr.String())
+	}
+	if len(want) > 0 {
+		t.Errorf("not among the candidates: %v", want)
+	}
+}
+
+func TestParseRefuses(t *testing.T) {
+	for _, tc := range []struct {
+		text   string
+		family Family
+		want   string
+	}{
+		{"10.0.0", IPv4, "must be autodetect, none, an IPv4 address"},
+		{"fd00::5", IPv4, "must be an IPv4 address"},
+		{"10.0.0.5/24", IPv6, "must be an IPv6 address"},
+		{"127.0.0.1", IPv4, "a loopback address"},
+		{"fe80::1", IPv6, "a link-local address"},
+		{"fe80::1%eth0", IPv6, "must be"},
+		{"224.0.0.1", IPv4, "no unicast address"},
+		{"::ffff:10.0.0.5", IPv6, "must be an IPv6 address"},
+	} {
+		if got, err := ParseSetting(tc.text, tc.family); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("setting %q: %+v, %v; want an error with %q", tc.text, got, err, tc.want)
+		}
+	}
+	for text, want := range map[string]string{
+		"kubernetes": "must be kubernetes-internal-ip", "interface=": "nothing stands after", "interface=(": "no regular expression", "interface=,": "names no interface",
+		"can-reach=a b": "an address or a name", "can-reach=fd00::1": "needs an IPv4 address", "cidr=10.0.0.0": "no IPv4 range", "cidr=fd00::/8": "no IPv4 range",
+		"guess=x": "must be kubernetes-internal-ip",
+	} {
+		if _, err := ParseMethod(text, IPv4); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("method %q: %v; want an error with %q", text, err, want)
+		}
+	}
+}
+
+func TestRouterID(t *testing.T) {
+	v4 := netip.MustParseAddr("10.0.0.5")
+	for _, tc := range []struct {
+		set  string
+		v4   netip.Addr
+		want string
+	}{
+		{"", v4, "10.0.0.5"},
+		{"1.2.3.4", v4, "1.2.3.4"},
+		{"hash", netip.Addr{}, "202.18.243.27"},
+	} {
+		if got, err := RouterID(tc.set, "node1", tc.v4); err != nil || got.String() != tc.want {
+			t.Errorf("set %q: %s, %v; want %s", tc.set, got, err, tc.want)
+		}
+	}
+	if _, err := RouterID("", "node1", netip.Addr{}); err == nil || !strings.Contains(err.Error(), "CALICO_ROUTER_ID=hash") {
+		t.Errorf("without an IPv4 address: %v", err)
+	}
+	for _, text := range []string{"0.0.0.0", "fd00::1", "name"} {
+		if ParseRouterID(text) == nil {
+			t.Errorf("router ID %q was accepted", text)
+		}
+	}
+}
+
+func FuzzChoose(f *testing.F) {
+	for _, m := range []string{"", "first-found", "interface=eth.*", "skip-interface=eth0", "cidr=10.0.0.0/8", "can-reach=10.0.0.1", "kubernetes-internal-ip", "interface=("} {
+		for _, s := range []string{"", "autodetect", "none", "10.0.0.5", "fd00::5/64"} {
+			f.Add(s, m, "10.0.0.5", "eth0", "device", false)
+		}
+	}
+	f.Fuzz(func(t *testing.T, setting, method, stored, name, kind string, v6 bool) {
+		r := Request{Family: IPv4, Node: "n1", Links: append(host(), on(Link{Name: name, Kind: kind}, "10.1.1.1/24", "fd01::1/64"))}
+		if v6 {
+			r.Family = IPv6
+		}
+		var err error
+		if r.Setting, err = ParseSetting(setting, r.Family); err != nil {
+			return
+		}
+		if r.Method, err = ParseMethod(method, r.Family); err != nil {
+			return
+		}
+		if a, err := netip.ParseAddr(stored); err == nil {
+			r.Stored, r.Internal = netip.PrefixFrom(a, a.BitLen()), []netip.Addr{a}
+		}
+		r.Source = func(string) (netip.Addr, error) { return r.Stored.Addr(), nil }
+		got, err := Choose(r)
+		check(t, r, got, err)
+	})
+}
