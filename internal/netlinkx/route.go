@@ -47,6 +47,9 @@ const (
 	ProtocolFelix  Protocol = 80
 )
 
+// HostProtocols are those under which people, and what configures a host, make routes; routing daemons have others.
+var HostProtocols = []Protocol{ProtocolBoot, unix.RTPROT_STATIC, unix.RTPROT_RA, unix.RTPROT_DHCP}
+
 func (p Protocol) String() string { return netlink.RouteProtocol(p).String() }
 
 // Route is one entry of a routing table. Two routes with equal fields forward alike, unless they have More.

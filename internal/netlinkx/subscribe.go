@@ -2,10 +2,13 @@ package netlinkx
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
+	"slices"
+	"time"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -17,18 +20,23 @@ const (
 	LinkEvents Events = 1 << iota
 	AddrEvents
 	RouteEvents
+	RuleEvents
 )
 
-func (e Events) groups() []uint {
-	var groups []uint
-	if e&LinkEvents != 0 {
-		groups = append(groups, unix.RTNLGRP_LINK)
-	}
-	if e&AddrEvents != 0 {
-		groups = append(groups, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
-	}
-	if e&RouteEvents != 0 {
-		groups = append(groups, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
+func (e Events) groups() []int {
+	var groups []int
+	for _, g := range []struct {
+		events Events
+		groups []int
+	}{
+		{LinkEvents, []int{unix.RTNLGRP_LINK}},
+		{AddrEvents, []int{unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR}},
+		{RouteEvents, []int{unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE}},
+		{RuleEvents, []int{unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE}},
+	} {
+		if e&g.events != 0 {
+			groups = append(groups, g.groups...)
+		}
 	}
 	return groups
 }
@@ -38,25 +46,44 @@ func (e Events) groups() []uint {
 // needs and never learns from the event itself. The channel is closed when ctx ends, or when the socket breaks: then
 // subscribe again.
 func (c *Conn) Subscribe(ctx context.Context, events Events) (<-chan struct{}, error) {
-	var socket *nl.NetlinkSocket
-	err := c.ns.Do(func() (err error) {
-		socket, err = nl.Subscribe(unix.NETLINK_ROUTE, events.groups()...)
-		return err
+	return c.subscribe(ctx, events, nil, nil)
+}
+
+// Wake-ups of SubscribeToOthers: the first ones come at once, and if it goes on, one follows the other in this time.
+const (
+	promptWakes  = 10
+	wakeInterval = 200 * time.Millisecond
+)
+
+// SubscribeToOthers is Subscribe for who keeps routes of the main table as they should be, on a machine where others may
+// change theirs all the time. Of routes it wakes for those of the protocols given, and for each that is put in another's
+// place; but not for what this connection changes by batches. The kernel sorts this out: a routing daemon's other changes
+// cost nothing. What comes without end wakes five times a second.
+func (c *Conn) SubscribeToOthers(ctx context.Context, events Events, protocols ...Protocol) (<-chan struct{}, error) {
+	var filter []unix.SockFilter
+	err := c.routes.with(c.ns, func(s *routeSocket) error {
+		filter = othersFilter(s.port, protocols)
+		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("subscribe to netlink events: %w", err)
 	}
+	return c.subscribe(ctx, events, filter, &pace{interval: wakeInterval, burst: promptWakes})
+}
+
+func (c *Conn) subscribe(ctx context.Context, events Events, filter []unix.SockFilter, p *pace) (<-chan struct{}, error) {
+	socket, err := openEvents(c.ns, events.groups(), filter)
+	if err != nil {
+		return nil, fmt.Errorf("subscribe to netlink events: %w", err)
+	}
 	wake := make(chan struct{}, 1)
-	stop := context.AfterFunc(ctx, socket.Close)
+	stop := context.AfterFunc(ctx, func() { _ = socket.Close() })
 	go func() {
 		defer close(wake)
-		defer socket.Close()
+		defer func() { _ = socket.Close() }()
 		defer stop()
-		for {
-			_, _, err := socket.Receive()
-			if ctx.Err() != nil || (err != nil && !passing(err)) {
-				return
-			}
+		for awaitEvent(socket) && p.wait(ctx) {
+			discardEvents(socket)
 			select {
 			case wake <- struct{}{}:
 			default:
@@ -66,8 +93,151 @@ func (c *Conn) Subscribe(ctx context.Context, events Events) (<-chan struct{}, e
 	return wake, nil
 }
 
-// passing reports whether a receive error leaves the socket usable. ENOBUFS says that events were lost, which is a reason
-// to wake the reader like any other.
-func passing(err error) bool {
-	return errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN)
+// openEvents opens a socket that gets what is said to the groups and passes the filter.
+func openEvents(ns *Namespace, groups []int, filter []unix.SockFilter) (*os.File, error) {
+	fd := -1
+	err := ns.Do(func() (err error) {
+		fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	socket := os.NewFile(uintptr(fd), "netlink events")
+	if len(filter) > 0 {
+		prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+		err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &prog)
+	}
+	err = errors.Join(err, unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}))
+	for _, group := range groups {
+		err = errors.Join(err, unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group))
+	}
+	if err != nil {
+		return nil, errors.Join(err, socket.Close())
+	}
+	return socket, nil
+}
+
+// awaitEvent returns when there is an event, or when the kernel says that it had no room for one (ENOBUFS); false if the socket
+// was closed or is broken.
+func awaitEvent(socket *os.File) bool {
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		return false
+	}
+	var received error
+	err = raw.Read(func(fd uintptr) bool {
+		received = receiveEvent(int(fd))
+		return received != unix.EAGAIN
+	})
+	return err == nil && (received == nil || received == unix.ENOBUFS)
+}
+
+// maxDiscard bounds how many events are read at once. While they come faster the next wake-up will not be long.
+const maxDiscard = 1024
+
+// discardEvents reads what came in the meantime: all of it is told by one wake-up.
+func discardEvents(socket *os.File) {
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) {
+		for n := 0; n < maxDiscard; n++ {
+			if err := receiveEvent(int(fd)); err != nil && err != unix.ENOBUFS {
+				return
+			}
+		}
+	})
+}
+
+// receiveEvent takes one event off the socket. One byte of it is enough: the kernel throws the rest away.
+func receiveEvent(fd int) error {
+	var b [1]byte
+	for {
+		if _, _, err := unix.Recvfrom(fd, b[:], unix.MSG_DONTWAIT); err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+// pace lets some through at once and then one in each interval. The nil pace lets all through.
+type pace struct {
+	interval time.Duration
+	burst    int
+	free     time.Time // when all of the burst will be there again
+}
+
+// wait returns when the next may pass; false if ctx has ended.
+func (p *pace) wait(ctx context.Context) bool {
+	if p == nil {
+		return true
+	}
+	pause := p.next(time.Now())
+	if pause <= 0 {
+		return true
+	}
+	select {
+	case <-time.After(pause):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// next books a passage and returns how long it has to wait.
+func (p *pace) next(now time.Time) time.Duration {
+	if p.free.Before(now) {
+		p.free = now
+	}
+	p.free = p.free.Add(p.interval)
+	return p.free.Sub(now) - time.Duration(p.burst)*p.interval
+}
+
+// Offsets in an event about a route: nlmsghdr, then rtmsg.
+const (
+	offsetKind     = 4
+	offsetFlags    = 6
+	offsetPort     = 12
+	offsetTable    = unix.SizeofNlMsghdr + 4
+	offsetProtocol = unix.SizeofNlMsghdr + 5
+)
+
+// othersFilter is a program for the kernel that accepts what is not about routes, and of routes those that SubscribeToOthers
+// tells of: https://docs.kernel.org/networking/filter.html. Jumps are counted from the next instruction.
+func othersFilter(own uint32, protocols []Protocol) []unix.SockFilter {
+	n := len(protocols)
+	if n > 200 { // a jump goes no further
+		return nil
+	}
+	drop := uint8(n) // from the first of the comparisons of protocols
+	accept := drop + 1
+	f := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: offsetKind},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: onWire16(unix.RTM_NEWROUTE), Jt: 1},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: onWire16(unix.RTM_DELROUTE), Jf: 7 + accept},
+		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: offsetTable},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: TableMain, Jf: 5 + drop},
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offsetPort},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: onWire32(own), Jt: 3 + drop},
+		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: offsetFlags},
+		{Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, K: onWire16(unix.NLM_F_REPLACE), Jt: 1 + accept},
+		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: offsetProtocol},
+	}
+	for i, p := range protocols {
+		f = append(f, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(p), Jt: accept - uint8(i) - 1})
+	}
+	return slices.Concat(f, []unix.SockFilter{
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 1<<32 - 1},
+	})
+}
+
+// onWire16 is what a filter, which takes all for network order, sees of a number in the host's order.
+func onWire16(v uint16) uint32 {
+	return uint32(binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, v)))
+}
+
+func onWire32(v uint32) uint32 {
+	return binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, v))
 }

@@ -207,7 +207,8 @@ func (a *Agent) subscribe(ctx context.Context) (err error) {
 	if a.kernelEvents != nil {
 		return nil
 	}
-	a.kernelEvents, err = a.Kernel.Subscribe(ctx, netlinkx.LinkEvents|netlinkx.AddrEvents|netlinkx.RouteEvents)
+	protocols := append([]netlinkx.Protocol{netlinkx.Protocol(a.Config.RouteProtocol)}, netlinkx.HostProtocols...)
+	a.kernelEvents, err = a.Kernel.SubscribeToOthers(ctx, netlinkx.LinkEvents|netlinkx.AddrEvents|netlinkx.RouteEvents, protocols...)
 	return err
 }
 
