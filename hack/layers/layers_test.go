@@ -18,8 +18,8 @@ const module = "github.com/tortie-net/tortie/"
 var doors = map[string][]string{
 	"github.com/vishvananda/netlink": {"internal/netlinkx"},
 	"github.com/vishvananda/netns":   {"internal/netlinkx"},
-	"github.com/mdlayher/netlink":    {"internal/nat"},
-	"github.com/google/nftables":     {"internal/nat"},
+	"github.com/mdlayher/netlink":    {"internal/nft"},
+	"github.com/google/nftables":     {"internal/nft"},
 	"github.com/osrg/gobgp":          {"internal/bgp"},
 	"k8s.io/client-go":               {"internal/kube", "internal/install", "internal/labtest"},
 	"k8s.io/apimachinery":            {"internal/kube", "internal/install", "internal/labtest"},
@@ -34,10 +34,10 @@ var levels = []string{
 	"cmd/internal/early internal/node internal/cni internal/cnitest",
 	"internal/install internal/kube internal/labtest internal/nodestatus",
 	"internal/bgp internal/duties internal/encap internal/fib internal/nat internal/podnet",
-	"internal/ipam internal/netlinkx/netnstest internal/facts internal/journal internal/podnote",
+	"internal/bgp/relay internal/ipam internal/netlinkx/netnstest internal/nft internal/facts internal/journal internal/podnote",
 	"internal/datastore/kubernetes internal/datastore/etcd internal/datastore/datastoretest internal/netlinkx",
 	"internal/datastore internal/datastore/dialer internal/sysctl internal/config internal/hostfile",
-	"internal/names internal/nodeaddr internal/selector internal/events",
+	"internal/bgp/wire internal/names internal/nodeaddr internal/selector internal/events",
 	"internal/api internal/version",
 }
 

@@ -1,0 +1,271 @@
+package wire
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+)
+
+// attribute is the type of a path attribute.
+type attribute uint8
+
+// Path attributes that are passed on, and those that are replaced by others.
+const (
+	attrOrigin          attribute = 1
+	attrASPath          attribute = 2
+	attrNextHop         attribute = 3
+	attrMED             attribute = 4
+	attrLocalPref       attribute = 5
+	attrAtomicAggregate attribute = 6
+	attrAggregator      attribute = 7
+	attrCommunities     attribute = 8
+	attrOriginatorID    attribute = 9
+	attrClusterList     attribute = 10
+	attrMPReach         attribute = 14
+	attrMPUnreach       attribute = 15
+	attrLargeCommunity  attribute = 32
+)
+
+var attributeNames = map[attribute]string{
+	attrOrigin: "ORIGIN", attrASPath: "AS_PATH", attrNextHop: "NEXT_HOP", attrMED: "MULTI_EXIT_DISC", attrLocalPref: "LOCAL_PREF",
+	attrAtomicAggregate: "ATOMIC_AGGREGATE", attrAggregator: "AGGREGATOR", attrCommunities: "COMMUNITIES",
+	attrOriginatorID: "ORIGINATOR_ID", attrClusterList: "CLUSTER_LIST", attrMPReach: "MP_REACH_NLRI",
+	attrMPUnreach: "MP_UNREACH_NLRI", attrLargeCommunity: "LARGE_COMMUNITY",
+}
+
+func (a attribute) String() string {
+	if name, ok := attributeNames[a]; ok {
+		return name
+	}
+	return fmt.Sprintf("attribute %d", uint8(a))
+}
+
+// Attribute flags.
+const (
+	flagOptional   = 0x80
+	flagTransitive = 0x40
+	flagExtended   = 0x10
+)
+
+// flags are what an attribute's Optional and Transitive bits must be.
+var flags = map[attribute]byte{
+	attrOrigin: flagTransitive, attrASPath: flagTransitive, attrNextHop: flagTransitive, attrMED: flagOptional,
+	attrLocalPref: flagTransitive, attrAtomicAggregate: flagTransitive, attrAggregator: flagOptional | flagTransitive,
+	attrCommunities: flagOptional | flagTransitive, attrOriginatorID: flagOptional, attrClusterList: flagOptional,
+	attrMPReach: flagOptional, attrMPUnreach: flagOptional, attrLargeCommunity: flagOptional | flagTransitive,
+}
+
+func appendAttribute(b []byte, kind attribute, value []byte) []byte {
+	if len(value) > 255 {
+		b = append(b, flags[kind]|flagExtended, byte(kind), byte(len(value)>>8), byte(len(value)))
+	} else {
+		b = append(b, flags[kind], byte(kind), byte(len(value)))
+	}
+	return append(b, value...)
+}
+
+// readAttributes reads all path attributes into n.
+func (s *Session) readAttributes(n *news, b []byte) *Notification {
+	for len(b) > 0 {
+		flag, kind, value, rest, ok := cutAttribute(b)
+		if !ok {
+			// RFC 7606 section 4: what is announced outside of attributes is known, and withdrawn. On a session of IPv6 it is
+			// in an attribute, which may be the one that can't be found.
+			if s.rules.Family != IPv4 && !n.seen[attrMPReach] {
+				return updateFault(1, nil, "path attributes do not fit their length")
+			}
+			n.flawed(true, "path attributes do not fit their length")
+			return nil
+		}
+		b = rest
+		if n.seen[kind] {
+			if kind == attrMPReach || kind == attrMPUnreach {
+				return updateFault(1, nil, "%s is there twice", kind)
+			}
+			n.flawed(false, "%s is there twice", kind)
+			continue
+		}
+		n.seen[kind] = true
+		if fault := s.readAttribute(n, flag, kind, value); fault != nil {
+			return fault
+		}
+	}
+	return nil
+}
+
+// cutAttribute splits the first attribute off.
+func cutAttribute(b []byte) (flag byte, kind attribute, value, rest []byte, ok bool) {
+	if len(b) < 3 {
+		return 0, 0, nil, nil, false
+	}
+	flag, kind = b[0], attribute(b[1])
+	length, rest := int(b[2]), b[3:]
+	if flag&flagExtended != 0 {
+		if len(rest) < 1 {
+			return 0, 0, nil, nil, false
+		}
+		length, rest = int(binary.BigEndian.Uint16(b[2:])), rest[1:]
+	}
+	if len(rest) < length {
+		return 0, 0, nil, nil, false
+	}
+	return flag, kind, rest[:length], rest[length:], true
+}
+
+// readAttribute judges one attribute: by RFC 7606 most faults make the message a withdrawal.
+func (s *Session) readAttribute(n *news, flag byte, kind attribute, value []byte) *Notification {
+	want, known := flags[kind]
+	switch {
+	case !known && flag&flagOptional == 0:
+		return updateFault(2, appendAttribute(nil, kind, value), "well-known %s is not known", kind)
+	case !known:
+		return nil // nothing here reads it
+	case kind == attrMPReach:
+		return n.readReachable(value)
+	case kind == attrMPUnreach:
+		return n.readUnreachable(value)
+	case s.external() && (kind == attrLocalPref || kind == attrOriginatorID || kind == attrClusterList):
+		return nil // RFC 7606 sections 7.5, 7.9 and 7.10: not from outside
+	case flag&(flagOptional|flagTransitive) != want:
+		n.flawed(true, "flags %#02x of %s", flag, kind)
+	case kind == attrNextHop:
+		n.readNextHop(value)
+	case kind == attrASPath:
+		n.readASPath(value, s.offer.FourOctets)
+	case kind == attrAtomicAggregate, kind == attrAggregator:
+		// They are about paths that are passed on.
+	case !fits(kind, value):
+		n.flawed(true, "%s of %d bytes or with an impossible value", kind, len(value))
+	default:
+		n.attributes = appendAttribute(n.attributes, kind, value)
+	}
+	return nil
+}
+
+func (s *Session) external() bool { return s.rules.ASN != s.rules.LocalASN }
+
+// fits reports whether value can be one of an attribute of fixed form.
+func fits(kind attribute, value []byte) bool {
+	several := func(size int) bool { return len(value) > 0 && len(value)%size == 0 }
+	switch kind {
+	case attrOrigin:
+		return len(value) == 1 && value[0] <= 2
+	case attrMED, attrLocalPref, attrOriginatorID:
+		return len(value) == 4
+	case attrCommunities, attrClusterList:
+		return several(4)
+	case attrLargeCommunity:
+		return several(12)
+	}
+	return false
+}
+
+// readNextHop reads NEXT_HOP. It is of no meaning where nothing is announced outside of attributes.
+func (n *news) readNextHop(value []byte) {
+	if n.family != IPv4 || (n.nextHop != nil && n.seen[attrMPReach]) {
+		return
+	}
+	if len(value) != 4 || !usable(value) {
+		n.flawed(true, "%s % x is not the address of a host", attrNextHop, value)
+		return
+	}
+	n.nextHop = value
+}
+
+// usable reports whether raw can be the address of a host other than this.
+func usable(raw []byte) bool {
+	addr, ok := netip.AddrFromSlice(raw)
+	if !ok || addr.IsUnspecified() || addr.IsLoopback() || addr.IsMulticast() {
+		return false
+	}
+	return !addr.Is4() || (raw[0] != 0 && raw[0] < 224)
+}
+
+// AS_PATH segments.
+const (
+	segmentSet      = 1
+	segmentSequence = 2
+)
+
+// readASPath reads AS_PATH and writes it with AS numbers of four octets, whatever the peer has. Its AS4_PATH is not looked
+// at: a number above 65535 from a peer of two octets stays AS_TRANS. Segments of confederations are for members only.
+func (n *news) readASPath(value []byte, fourOctets bool) {
+	size := 2
+	if fourOctets {
+		size = 4
+	}
+	var path []byte
+	for rest := value; len(rest) > 0; {
+		if len(rest) < 2 || rest[1] == 0 || (rest[0] != segmentSet && rest[0] != segmentSequence) || len(rest)-2 < size*int(rest[1]) {
+			n.flawed(true, "%s is malformed", attrASPath)
+			return
+		}
+		path = append(path, rest[:2]...)
+		numbers := rest[2 : 2+size*int(rest[1])]
+		rest = rest[2+len(numbers):]
+		for ; len(numbers) > 0; numbers = numbers[size:] {
+			number := uint32(binary.BigEndian.Uint16(numbers))
+			if fourOctets {
+				number = binary.BigEndian.Uint32(numbers)
+			}
+			if number == 0 { // RFC 7607
+				n.flawed(true, "%s has AS number 0", attrASPath)
+				return
+			}
+			path = binary.BigEndian.AppendUint32(path, number)
+		}
+	}
+	n.attributes = appendAttribute(n.attributes, attrASPath, path)
+}
+
+// multi reads the head of MP_REACH_NLRI and MP_UNREACH_NLRI and reports whether it is about the session's family.
+func (n *news) multi(value []byte) bool {
+	return Family(binary.BigEndian.Uint16(value)) == n.family && value[2] == unicast
+}
+
+// readReachable reads MP_REACH_NLRI. Other families were not agreed on and are ignored.
+func (n *news) readReachable(value []byte) *Notification {
+	if len(value) < 5 || len(value) < 5+int(value[3]) {
+		return updateFault(9, nil, "%s is cut short", attrMPReach)
+	}
+	if !n.multi(value) {
+		return nil
+	}
+	hop, list := value[4:4+int(value[3])], value[5+int(value[3]):]
+	prefixes, err := readPrefixes(list, n.family)
+	if err != nil {
+		return updateFault(9, nil, "%s: %v", attrMPReach, err)
+	}
+	n.announced = append(n.announced, prefixes...)
+	if len(hop) == 2*n.family.bytes() && n.family == IPv6 {
+		hop = hop[:16] // RFC 2545: the second one is link-local
+	}
+	switch {
+	case n.family == IPv4 && (len(hop) == 16 || len(hop) == 32):
+		n.flawed(true, "an IPv6 next hop of IPv4 routes is of no use here")
+	case len(hop) != n.family.bytes():
+		return updateFault(9, nil, "%s has a next hop of %d bytes", attrMPReach, len(hop))
+	case !usable(hop):
+		n.flawed(true, "next hop % x is not the address of a host", hop)
+	default:
+		n.nextHop = hop
+	}
+	return nil
+}
+
+// readUnreachable reads MP_UNREACH_NLRI. Without prefixes it is the end of the table.
+func (n *news) readUnreachable(value []byte) *Notification {
+	if len(value) < 3 {
+		return updateFault(9, nil, "%s is cut short", attrMPUnreach)
+	}
+	if !n.multi(value) {
+		return nil
+	}
+	prefixes, err := readPrefixes(value[3:], n.family)
+	if err != nil {
+		return updateFault(9, nil, "%s: %v", attrMPUnreach, err)
+	}
+	n.withdrawn = append(n.withdrawn, prefixes...)
+	n.end = n.end || len(prefixes) == 0 // settled when all is read
+	return nil
+}

@@ -1,0 +1,196 @@
+package wire
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+)
+
+// Capability codes.
+const (
+	capMultiProtocol   = 1
+	capRouteRefresh    = 2
+	capGracefulRestart = 64
+	capFourOctetAS     = 65
+
+	optCapabilities = 2
+	optExtended     = 255 // RFC 9072
+
+	asTrans = 23456
+)
+
+// Restart flags of RFC 4724 and RFC 8538, in the upper four bits of the capability.
+const (
+	flagRestarted    = 0x80
+	flagNotification = 0x40
+	flagForwarding   = 0x80 // of a family
+)
+
+// Offer is what is understood of a peer's OPEN.
+type Offer struct {
+	ASN      uint32
+	ID       netip.Addr
+	HoldTime uint16
+	// FourOctets: its AS_PATHs have AS numbers of four octets.
+	FourOctets bool
+	// Restarted is the R bit: its last session ended because it restarted.
+	Restarted bool
+
+	refresh       bool
+	multiProtocol bool // families are offered at all
+	ours          bool // the session's family is
+	graceful      bool // graceful restart is
+	keeps         bool // for the session's family, too: it restarts that way itself
+	preserved     bool // and has kept its forwarding in the last one
+	restartFlags  byte
+	restartTime   uint16
+}
+
+func openFault(subcode uint8, data []byte, format string, args ...any) *Notification {
+	return &Notification{Code: OpenError, Subcode: subcode, Data: data, Reason: fmt.Sprintf(format, args...)}
+}
+
+// ParseOpen reads a whole OPEN message and checks it against rules.
+func ParseOpen(message []byte, rules Rules) (Offer, *Notification) {
+	b := body(message)
+	o := Offer{
+		ASN:      uint32(binary.BigEndian.Uint16(b[1:])),
+		HoldTime: binary.BigEndian.Uint16(b[3:]),
+		ID:       netip.AddrFrom4([4]byte(b[5:9])),
+	}
+	if b[0] != 4 {
+		return o, openFault(1, []byte{0, 4}, "it speaks BGP version %d", b[0])
+	}
+	if fault := o.readParameters(b[9:], rules.Family); fault != nil {
+		return o, fault
+	}
+	return o, o.check(rules)
+}
+
+// check is the part of RFC 4271 section 6.2 that depends on who we are. A hold time of 0 is refused, as section 4.2
+// allows: a session without keepalives never finds out that its peer is gone.
+func (o *Offer) check(rules Rules) *Notification {
+	switch {
+	case o.ASN != rules.ASN:
+		return openFault(2, nil, "peer is AS %d, configured %d", o.ASN, rules.ASN)
+	case o.ID.IsUnspecified():
+		return openFault(3, nil, "its router ID is 0.0.0.0")
+	case o.ID == rules.LocalID && o.ASN == rules.LocalASN:
+		return openFault(3, nil, "its router ID %s is our own: is it this node, or a twin with the same address or the same hash of its name?", o.ID)
+	case o.HoldTime < 3:
+		return openFault(6, nil, "its hold time is %d s: it must be 3 s or more", o.HoldTime)
+	case !o.ours && (o.multiProtocol || rules.Family != IPv4):
+		return openFault(7, multiProtocol(rules.Family), "it does not offer %s unicast routes on this session", rules.Family)
+	}
+	return nil
+}
+
+// readParameters reads the optional parameters, which are capabilities or nothing that we know.
+func (o *Offer) readParameters(b []byte, family Family) *Notification {
+	malformed := openFault(0, nil, "its OPEN is malformed: optional parameters do not fit their length")
+	length, rest, wide := int(b[0]), b[1:], 1
+	if length == optExtended && len(rest) >= 3 && rest[0] == optExtended {
+		length, rest, wide = int(binary.BigEndian.Uint16(rest[1:])), rest[3:], 2
+	}
+	if length != len(rest) {
+		return malformed
+	}
+	for len(rest) > 0 {
+		if len(rest) < 1+wide {
+			return malformed
+		}
+		kind, n := rest[0], int(rest[1])
+		if wide == 2 {
+			n = int(binary.BigEndian.Uint16(rest[1:]))
+		}
+		rest = rest[1+wide:]
+		if len(rest) < n {
+			return malformed
+		}
+		if kind != optCapabilities {
+			return openFault(4, nil, "its OPEN has the optional parameter %d", kind)
+		}
+		if !o.readCapabilities(rest[:n], family) {
+			return malformed
+		}
+		rest = rest[n:]
+	}
+	return nil
+}
+
+func (o *Offer) readCapabilities(b []byte, family Family) bool {
+	for len(b) > 0 {
+		if len(b) < 2 || len(b)-2 < int(b[1]) {
+			return false
+		}
+		o.readCapability(b[0], b[2:2+int(b[1])], family)
+		b = b[2+int(b[1]):]
+	}
+	return true
+}
+
+// readCapability takes what is of use here. A capability of a wrong length is not offered, RFC 5492 section 5.
+func (o *Offer) readCapability(code byte, value []byte, family Family) {
+	switch {
+	case code == capMultiProtocol && len(value) == 4:
+		o.multiProtocol = true
+		o.ours = o.ours || (binary.BigEndian.Uint16(value) == uint16(family) && value[3] == unicast)
+	case code == capRouteRefresh && len(value) == 0:
+		o.refresh = true
+	case code == capFourOctetAS && len(value) == 4:
+		o.FourOctets, o.ASN = true, binary.BigEndian.Uint32(value)
+	case code == capGracefulRestart && len(value) >= 2 && len(value)%4 == 2:
+		o.readRestart(value, family)
+	}
+}
+
+// readRestart takes the last capability of several, as RFC 4724 section 3 says.
+func (o *Offer) readRestart(value []byte, family Family) {
+	o.graceful, o.keeps, o.preserved = true, false, false
+	o.restartFlags = value[0] & (flagRestarted | flagNotification)
+	o.Restarted = o.restartFlags&flagRestarted != 0
+	o.restartTime = binary.BigEndian.Uint16(value) & 0x0fff
+	for tuple := value[2:]; len(tuple) > 0; tuple = tuple[4:] {
+		if binary.BigEndian.Uint16(tuple) == uint16(family) && tuple[2] == unicast {
+			o.keeps, o.preserved = true, tuple[3]&flagForwarding != 0
+		}
+	}
+}
+
+func multiProtocol(family Family) []byte {
+	return []byte{capMultiProtocol, 4, 0, byte(family), 0, unicast}
+}
+
+// bytes is the OPEN that the speaker behind gets. A peer that offers no capability at all speaks IPv4 only, by RFC 4760.
+func (o *Offer) bytes(family Family) []byte {
+	caps := multiProtocol(family)
+	if o.refresh {
+		caps = append(caps, capRouteRefresh, 0)
+	}
+	if o.FourOctets {
+		caps = binary.BigEndian.AppendUint32(append(caps, capFourOctetAS, 4), o.ASN)
+	}
+	if o.graceful {
+		caps = append(caps, o.restart(family)...)
+	}
+	as := uint16(asTrans)
+	if o.ASN <= 0xffff {
+		as = uint16(o.ASN)
+	}
+	id := o.ID.As4()
+	message := append(begin(Open), 4, byte(as>>8), byte(as), byte(o.HoldTime>>8), byte(o.HoldTime), id[0], id[1], id[2], id[3])
+	message = append(message, byte(len(caps)+2), optCapabilities, byte(len(caps)))
+	return end(append(message, caps...))
+}
+
+func (o *Offer) restart(family Family) []byte {
+	value := []byte{o.restartFlags | byte(o.restartTime>>8), byte(o.restartTime)}
+	if o.keeps {
+		forwarding := byte(0)
+		if o.preserved {
+			forwarding = flagForwarding
+		}
+		value = append(value, 0, byte(family), unicast, forwarding)
+	}
+	return append([]byte{capGracefulRestart, byte(len(value))}, value...)
+}

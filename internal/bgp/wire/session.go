@@ -1,0 +1,178 @@
+package wire
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+)
+
+// Family is the one address family of a session, of unicast routes.
+type Family uint16
+
+// Families, by the numbers of RFC 4760.
+const (
+	IPv4 Family = 1
+	IPv6 Family = 2
+
+	unicast = 1
+)
+
+func (f Family) String() string {
+	if f == IPv4 {
+		return "IPv4"
+	}
+	return "IPv6"
+}
+
+// FamilyOf returns the family of an address.
+func FamilyOf(addr netip.Addr) Family {
+	if addr.Is4() {
+		return IPv4
+	}
+	return IPv6
+}
+
+// bytes is the length of an address.
+func (f Family) bytes() int {
+	if f == IPv4 {
+		return 4
+	}
+	return 16
+}
+
+// Rules are what a peer's messages are held against.
+type Rules struct {
+	ASN         uint32     // that the peer must be in
+	LocalASN    uint32     // our own
+	LocalID     netip.Addr // our router ID
+	Family      Family
+	MaxPrefixes int
+}
+
+// Verdict is what becomes of a message.
+type Verdict struct {
+	// Pass is the message for the speaker behind; nil: there is none. It is valid until the next one is checked.
+	Pass []byte
+	// Reset ends the session: it is for the peer, and its Error says why in words.
+	Reset *Notification
+	// Flaw says what was wrong with a message that did not end the session; empty if nothing was.
+	Flaw string
+}
+
+// Session checks the messages of one connection, in their order.
+type Session struct {
+	rules Rules
+	state state
+	offer Offer
+	// announced are the prefixes that the peer has announced and not withdrawn.
+	announced map[netip.Prefix]struct{}
+}
+
+type state int
+
+const (
+	fresh state = iota // nothing has been heard
+	opened
+	established // it has accepted our OPEN
+)
+
+// NewSession is for a connection on which nothing was read yet.
+func NewSession(rules Rules) *Session {
+	return &Session{rules: rules, announced: make(map[netip.Prefix]struct{})}
+}
+
+// Offer is what the peer's OPEN says, zero before it.
+func (s *Session) Offer() Offer { return s.offer }
+
+// Established reports whether the peer has accepted our OPEN.
+func (s *Session) Established() bool { return s.state == established }
+
+// Prefixes is how many prefixes the peer announces.
+func (s *Session) Prefixes() int { return len(s.announced) }
+
+// Check judges a whole message, as Read returns it.
+func (s *Session) Check(message []byte) Verdict {
+	kind := TypeOf(message)
+	if kind == Notify {
+		// Its data is of no use to the speaker behind, which would only log it.
+		n := ParseNotification(message)
+		return Verdict{Pass: (&Notification{Code: n.Code, Subcode: n.Subcode}).Bytes()}
+	}
+	switch s.state {
+	case fresh:
+		if kind != Open {
+			return outOfOrder(1, kind)
+		}
+		return s.open(message)
+	case opened:
+		if kind != Keepalive {
+			return outOfOrder(2, kind)
+		}
+		s.state = established
+	case established:
+		switch kind {
+		case Open:
+			return outOfOrder(3, kind)
+		case Update:
+			return s.update(body(message))
+		case RouteRefresh:
+			return s.refresh(body(message))
+		}
+	}
+	return Verdict{Pass: end(begin(Keepalive))}
+}
+
+func outOfOrder(subcode uint8, kind Type) Verdict {
+	return Verdict{Reset: &Notification{
+		Code: StateError, Subcode: subcode, Data: []byte{byte(kind)},
+		Reason: fmt.Sprintf("it sent a message of type %d out of order", kind),
+	}}
+}
+
+func (s *Session) open(message []byte) Verdict {
+	offer, fault := ParseOpen(message, s.rules)
+	if fault != nil {
+		return Verdict{Reset: fault}
+	}
+	s.state, s.offer = opened, offer
+	return Verdict{Pass: offer.bytes(s.rules.Family)}
+}
+
+// refresh passes a plain request for the session's family. Others are ignored, as RFC 2918 section 4 says: we offer
+// neither outbound filters (RFC 5291) nor the markers of RFC 7313.
+func (s *Session) refresh(b []byte) Verdict {
+	if len(b) != 4 {
+		return Verdict{Flaw: fmt.Sprintf("ROUTE-REFRESH of %d bytes is ignored", headerLen+len(b))}
+	}
+	if Family(binary.BigEndian.Uint16(b)) != s.rules.Family || b[2] != 0 || b[3] != unicast {
+		return Verdict{}
+	}
+	return Verdict{Pass: end(append(begin(RouteRefresh), 0, byte(s.rules.Family), 0, unicast))}
+}
+
+// announce counts prefixes and reports whether there are not too many.
+func (s *Session) announce(prefixes []netip.Prefix) bool {
+	for _, p := range prefixes {
+		if len(s.announced) < s.rules.MaxPrefixes {
+			s.announced[p] = struct{}{}
+		} else if _, known := s.announced[p]; !known {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *Session) withdraw(prefixes []netip.Prefix) {
+	for _, p := range prefixes {
+		delete(s.announced, p)
+	}
+}
+
+// tooMany is RFC 4486's Cease with the bound.
+func (s *Session) tooMany() *Notification {
+	data := binary.BigEndian.AppendUint32([]byte{0, byte(s.rules.Family), unicast}, uint32(s.rules.MaxPrefixes))
+	return &Notification{
+		Code: Cease, Subcode: MaxPrefixesReached, Data: data,
+		Reason: fmt.Sprintf("maximum number of prefixes reached: it announces more than %d", s.rules.MaxPrefixes),
+	}
+}

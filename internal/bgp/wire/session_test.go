@@ -1,0 +1,439 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var (
+	inside  = Rules{ASN: 64512, LocalASN: 64512, LocalID: netip.MustParseAddr("10.0.0.1"), Family: IPv4, MaxPrefixes: 4}
+	outside = Rules{ASN: 64513, LocalASN: 64512, LocalID: netip.MustParseAddr("10.0.0.1"), Family: IPv4, MaxPrefixes: 4}
+	inside6 = Rules{ASN: 64512, LocalASN: 64512, LocalID: netip.MustParseAddr("10.0.0.1"), Family: IPv6, MaxPrefixes: 4}
+)
+
+// raw builds a message of any type around a body.
+func raw(kind Type, body ...byte) []byte { return end(append(begin(kind), body...)) }
+
+// capabilities of a usual peer.
+func usual(family Family, asn uint32) []byte {
+	caps := append(multiProtocol(family), capRouteRefresh, 0, capFourOctetAS, 4)
+	return binary.BigEndian.AppendUint32(caps, asn)
+}
+
+// openOf builds an OPEN with one parameter that holds caps.
+func openOf(version byte, as, hold uint16, id string, caps []byte) []byte {
+	addr := netip.MustParseAddr(id).As4()
+	body := append([]byte{version, byte(as >> 8), byte(as), byte(hold >> 8), byte(hold)}, addr[:]...)
+	if caps == nil {
+		return raw(Open, append(body, 0)...)
+	}
+	return raw(Open, append(append(body, byte(len(caps)+2), optCapabilities, byte(len(caps))), caps...)...)
+}
+
+func updateOf(withdrawn, attributes, reachable []byte) []byte {
+	body := binary.BigEndian.AppendUint16(nil, uint16(len(withdrawn)))
+	body = append(body, withdrawn...)
+	body = binary.BigEndian.AppendUint16(body, uint16(len(attributes)))
+	return raw(Update, append(append(body, attributes...), reachable...)...)
+}
+
+// up returns a session that is established.
+func up(t testing.TB, rules Rules) *Session {
+	t.Helper()
+	s := NewSession(rules)
+	for _, m := range [][]byte{openOf(4, asTrans, 90, "10.0.0.2", usual(rules.Family, rules.ASN)), raw(Keepalive)} {
+		if v := s.Check(m); v.Reset != nil || v.Pass == nil {
+			t.Fatalf("handshake: %+v", v)
+		}
+	}
+	return s
+}
+
+func join(parts ...[]byte) []byte { return slices.Concat(parts...) }
+
+var (
+	origin  = []byte{0x40, 1, 1, 0}
+	noPath  = []byte{0x40, 2, 0}
+	path    = []byte{0x40, 2, 6, 2, 1, 0, 0, 0xfc, 1}
+	hop     = []byte{0x40, 3, 4, 10, 0, 0, 2}
+	pref    = []byte{0x40, 5, 4, 0, 0, 0, 100}
+	block   = []byte{26, 10, 1, 2, 0}
+	block6  = []byte{64, 0xfd, 1, 0, 0, 0, 0, 0, 0}
+	hop6    = netip.MustParseAddr("fd00::2").AsSlice()
+	hopLL   = netip.MustParseAddr("fe80::2").AsSlice()
+	minimal = join(origin, noPath, hop)
+)
+
+func reach(family byte, hop, prefixes []byte) []byte {
+	value := join([]byte{0, family, 1, byte(len(hop))}, hop, []byte{0}, prefixes)
+	return append([]byte{0x80, 14, byte(len(value))}, value...)
+}
+
+func unreach(family byte, prefixes []byte) []byte {
+	return append([]byte{0x80, 15, byte(3 + len(prefixes)), 0, family, 1}, prefixes...)
+}
+
+func TestRead(t *testing.T) {
+	bad := func(change func([]byte)) []byte {
+		m := raw(Keepalive)
+		change(m)
+		return m
+	}
+	for name, c := range map[string]struct {
+		in      []byte
+		want    string
+		subcode uint8
+		data    []byte
+	}{
+		"marker":            {in: bad(func(m []byte) { m[3] = 0 }), want: "Connection Not Synchronized", subcode: 1},
+		"unknown type":      {in: bad(func(m []byte) { m[18] = 9 }), want: "Bad Message Type", subcode: 3, data: []byte{9}},
+		"type 0":            {in: bad(func(m []byte) { m[18] = 0 }), want: "Bad Message Type", subcode: 3, data: []byte{0}},
+		"shorter than any":  {in: bad(func(m []byte) { m[17] = 18 }), want: "Bad Message Length", subcode: 2, data: []byte{0, 18}},
+		"long keepalive":    {in: bad(func(m []byte) { m[17] = 20 }), want: "Bad Message Length", subcode: 2, data: []byte{0, 20}},
+		"short open":        {in: bad(func(m []byte) { m[18] = 1 }), want: "Bad Message Length", subcode: 2, data: []byte{0, 19}},
+		"short update":      {in: bad(func(m []byte) { m[18] = 2 }), want: "Bad Message Length", subcode: 2, data: []byte{0, 19}},
+		"short notify":      {in: bad(func(m []byte) { m[18] = 3 }), want: "Bad Message Length", subcode: 2, data: []byte{0, 19}},
+		"longer than any":   {in: bad(func(m []byte) { m[16], m[18] = 0x20, 2 }), want: "Bad Message Length", subcode: 2, data: []byte{0x20, 19}},
+		"HTTP on this port": {in: []byte("GET / HTTP/1.1\r\nHost: x\r\n"), want: "Connection Not Synchronized", subcode: 1},
+	} {
+		_, err := Read(bytes.NewReader(c.in), make([]byte, MaxLen))
+		var n *Notification
+		if !errors.As(err, &n) || n.Code != HeaderError || n.Subcode != c.subcode || !bytes.Equal(n.Data, c.data) || !strings.Contains(n.Error(), c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	stream := join(raw(Keepalive), updateOf(nil, minimal, block))
+	r, buf := bytes.NewReader(stream), make([]byte, MaxLen)
+	for _, want := range []Type{Keepalive, Update} {
+		if m, err := Read(r, buf); err != nil || TypeOf(m) != want {
+			t.Errorf("%v, %v, want type %d", m, err, want)
+		}
+	}
+	if _, err := Read(r, buf); !errors.Is(err, io.EOF) {
+		t.Errorf("at the end: %v", err)
+	}
+	if _, err := Read(bytes.NewReader(stream[:40]), buf); err != nil {
+		t.Error(err)
+	}
+	if _, err := Read(bytes.NewReader(stream[19:40]), buf); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("cut off: %v", err)
+	}
+}
+
+func TestOpen(t *testing.T) {
+	restart := func(flags byte, tuple ...byte) []byte {
+		return join(usual(IPv4, 64512), []byte{capGracefulRestart, byte(2 + len(tuple)), flags, 120}, tuple)
+	}
+	both := join(multiProtocol(IPv6), usual(IPv4, 64512))
+	for name, c := range map[string]struct {
+		message []byte
+		rules   Rules
+		pass    []byte
+		subcode uint8
+		reason  string
+	}{
+		"usual": {message: openOf(4, asTrans, 90, "10.0.0.2", usual(IPv4, 64512)), rules: inside,
+			pass: openOf(4, 64512, 90, "10.0.0.2", usual(IPv4, 64512))},
+		"what is not ours is left out": {message: openOf(4, 64512, 90, "10.0.0.2", join(both, []byte{69, 4, 0, 1, 1, 3, 73, 1, 'x', 5, 3, 0, 1, 0})), rules: inside,
+			pass: openOf(4, 64512, 90, "10.0.0.2", usual(IPv4, 64512))},
+		"restarted": {message: openOf(4, 64512, 90, "10.0.0.2", restart(0xc0, 0, 2, 1, 0x80, 0, 1, 1, 0x80)), rules: inside,
+			pass: openOf(4, 64512, 90, "10.0.0.2", restart(0xc0, 0, 1, 1, 0x80))},
+		"helper only": {message: openOf(4, 64512, 90, "10.0.0.2", restart(0)), rules: inside,
+			pass: openOf(4, 64512, 90, "10.0.0.2", restart(0))},
+		"two octets": {message: openOf(4, 64512, 90, "10.0.0.2", multiProtocol(IPv4)), rules: inside,
+			pass: openOf(4, 64512, 90, "10.0.0.2", multiProtocol(IPv4))},
+		"no capabilities": {message: openOf(4, 64512, 90, "10.0.0.2", nil), rules: inside,
+			pass: openOf(4, 64512, 90, "10.0.0.2", multiProtocol(IPv4))},
+		"IPv6": {message: openOf(4, 64512, 90, "10.0.0.2", both), rules: inside6,
+			pass: openOf(4, 64512, 90, "10.0.0.2", usual(IPv6, 64512))},
+		"extended parameters": {message: raw(Open, join([]byte{4, 0xfc, 0, 0, 90, 10, 0, 0, 2, 255, 255, 0, 9, 2, 0, 6}, multiProtocol(IPv4))...), rules: inside,
+			pass: openOf(4, 64512, 90, "10.0.0.2", multiProtocol(IPv4))},
+		"version":              {message: openOf(3, 64512, 90, "10.0.0.2", nil), rules: inside, subcode: 1, reason: "BGP version 3"},
+		"AS":                   {message: openOf(4, 64512, 90, "10.0.0.2", usual(IPv4, 64513)), rules: inside, subcode: 2, reason: "peer is AS 64513, configured 64512"},
+		"no ID":                {message: openOf(4, 64512, 90, "0.0.0.0", usual(IPv4, 64512)), rules: inside, subcode: 3, reason: "router ID is 0.0.0.0"},
+		"our ID":               {message: openOf(4, 64512, 90, "10.0.0.1", usual(IPv4, 64512)), rules: inside, subcode: 3, reason: "10.0.0.1 is our own"},
+		"no keepalives":        {message: openOf(4, 64512, 0, "10.0.0.2", usual(IPv4, 64512)), rules: inside, subcode: 6, reason: "hold time is 0 s"},
+		"other family":         {message: openOf(4, 64512, 90, "10.0.0.2", usual(IPv4, 64512)), rules: inside6, subcode: 7, reason: "does not offer IPv6"},
+		"only the other":       {message: openOf(4, 64512, 90, "10.0.0.2", usual(IPv6, 64512)), rules: inside, subcode: 7, reason: "does not offer IPv4"},
+		"parameter":            {message: raw(Open, 4, 0xfc, 0, 0, 90, 10, 0, 0, 2, 2, 1, 0), rules: inside, subcode: 4, reason: "parameter 1"},
+		"parameters too short": {message: raw(Open, 4, 0xfc, 0, 0, 90, 10, 0, 0, 2, 9, 2, 0), rules: inside, reason: "malformed"},
+		"parameter too long":   {message: raw(Open, 4, 0xfc, 0, 0, 90, 10, 0, 0, 2, 2, 2, 9), rules: inside, reason: "malformed"},
+		"capability too long":  {message: openOf(4, 64512, 90, "10.0.0.2", []byte{1, 9, 0}), rules: inside, reason: "malformed"},
+		"half a parameter":     {message: raw(Open, 4, 0xfc, 0, 0, 90, 10, 0, 0, 2, 1, 2), rules: inside, reason: "malformed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := NewSession(c.rules).Check(c.message)
+			if c.reason == "" {
+				if v.Reset != nil {
+					t.Fatal(v.Reset)
+				}
+				if d := cmp.Diff(c.pass, v.Pass); d != "" {
+					t.Errorf("(-want +got):\n%s", d)
+				}
+				return
+			}
+			if v.Reset == nil || v.Reset.Code != OpenError || v.Reset.Subcode != c.subcode || !strings.Contains(v.Reset.Error(), c.reason) {
+				t.Errorf("%+v, want %q", v.Reset, c.reason)
+			}
+		})
+	}
+	// A router ID that is ours is allowed from another AS, RFC 6286.
+	if v := NewSession(outside).Check(openOf(4, 64513, 90, "10.0.0.1", usual(IPv4, 64513))); v.Reset != nil {
+		t.Error(v.Reset)
+	}
+}
+
+func TestOrder(t *testing.T) {
+	hello := openOf(4, 64512, 90, "10.0.0.2", usual(IPv4, 64512))
+	for want, messages := range map[uint8][][]byte{
+		1: {updateOf(nil, minimal, block)},
+		2: {hello, updateOf(nil, minimal, block)},
+		3: {hello, raw(Keepalive), hello},
+	} {
+		s := NewSession(inside)
+		var v Verdict
+		for _, m := range messages {
+			v = s.Check(m)
+		}
+		if v.Reset == nil || v.Reset.Code != StateError || v.Reset.Subcode != want {
+			t.Errorf("%+v, want subcode %d", v, want)
+		}
+	}
+	s := NewSession(inside)
+	if v := s.Check(raw(Notify, Cease, ConnectionRejected, 'x')); v.Reset != nil || !bytes.Equal(v.Pass, raw(Notify, Cease, ConnectionRejected)) {
+		t.Errorf("NOTIFICATION in place of an OPEN: %+v", v)
+	}
+}
+
+func TestUpdate(t *testing.T) {
+	anno := updateOf(nil, join(origin, noPath, pref, hop), block)
+	gone := updateOf(block, nil, nil)
+	anno6 := updateOf(nil, join(origin, noPath, reach(2, hop6, block6)), nil)
+	gone6 := updateOf(nil, unreach(2, block6), nil)
+	for name, c := range map[string]struct {
+		rules   Rules
+		message []byte
+		pass    []byte
+		flaw    string
+		reset   string
+		subcode uint8
+	}{
+		"announcement":            {message: updateOf(nil, join(origin, noPath, hop, pref), block), pass: anno},
+		"withdrawal":              {message: gone, pass: gone},
+		"end of the table":        {message: updateOf(nil, nil, nil), pass: updateOf(nil, nil, nil)},
+		"end, in the new form":    {message: updateOf(nil, unreach(1, nil), nil), pass: updateOf(nil, nil, nil)},
+		"host bits":               {message: updateOf(nil, join(origin, noPath, pref, hop), []byte{26, 10, 1, 2, 63}), pass: anno},
+		"default route":           {message: updateOf([]byte{0}, nil, nil), pass: updateOf([]byte{0}, nil, nil)},
+		"withdrawn and announced": {message: updateOf(block, join(origin, noPath, pref, hop), block), pass: anno},
+		"IPv4 in the new form":    {message: updateOf(nil, join(origin, noPath, pref, reach(1, []byte{10, 0, 0, 2}, block)), nil), pass: anno},
+		"IPv6 next hop":           {message: updateOf(nil, join(origin, noPath, reach(1, hop6, block)), nil), pass: gone, flaw: "IPv6 next hop"},
+		"communities stay":        {message: updateOf(nil, join(minimal, []byte{0xc0, 8, 4, 0, 1, 0, 2}), block), pass: updateOf(nil, join(origin, noPath, []byte{0xc0, 8, 4, 0, 1, 0, 2}, hop), block)},
+		"unknown ones go":         {message: updateOf(nil, join(minimal, []byte{0xc0, 99, 1, 0}), block), pass: updateOf(nil, minimal, block)},
+		"aggregator goes":         {message: updateOf(nil, join(minimal, []byte{0xc0, 7, 1, 0}, []byte{0x40, 6, 0}), block), pass: updateOf(nil, minimal, block)},
+		"twice":                   {message: updateOf(nil, join(minimal, []byte{0x40, 1, 1, 2}), block), pass: updateOf(nil, minimal, block), flaw: "ORIGIN is there twice"},
+		"nothing is left":         {message: updateOf(nil, unreach(2, block6), nil), pass: nil},
+		"attributes only":         {message: updateOf(nil, minimal, nil), pass: nil},
+
+		"no origin":          {message: updateOf(nil, join(noPath, hop), block), pass: gone, flaw: "ORIGIN is missing"},
+		"no path":            {message: updateOf(nil, join(origin, hop), block), pass: gone, flaw: "AS_PATH is missing"},
+		"no next hop":        {message: updateOf(nil, join(origin, noPath), block), pass: gone, flaw: "NEXT_HOP is missing"},
+		"origin 3":           {message: updateOf(nil, join([]byte{0x40, 1, 1, 3}, noPath, hop), block), pass: gone, flaw: "ORIGIN of 1 bytes"},
+		"flags":              {message: updateOf(nil, join([]byte{0xc0, 1, 1, 0}, noPath, hop), block), pass: gone, flaw: "flags 0xc0 of ORIGIN"},
+		"loopback next hop":  {message: updateOf(nil, join(origin, noPath, []byte{0x40, 3, 4, 127, 0, 0, 1}), block), pass: gone, flaw: "NEXT_HOP 7f 00 00 01"},
+		"class E next hop":   {message: updateOf(nil, join(origin, noPath, []byte{0x40, 3, 4, 240, 0, 0, 1}), block), pass: gone, flaw: "NEXT_HOP"},
+		"long next hop":      {message: updateOf(nil, join(origin, noPath, []byte{0x40, 3, 5, 10, 0, 0, 1, 1}), block), pass: gone, flaw: "NEXT_HOP"},
+		"confederation":      {message: updateOf(nil, join(origin, []byte{0x40, 2, 6, 3, 1, 0, 0, 0, 1}, hop), block), pass: gone, flaw: "AS_PATH is malformed"},
+		"empty segment":      {message: updateOf(nil, join(origin, []byte{0x40, 2, 2, 2, 0}, hop), block), pass: gone, flaw: "AS_PATH is malformed"},
+		"AS 0":               {message: updateOf(nil, join(origin, []byte{0x40, 2, 6, 2, 1, 0, 0, 0, 0}, hop), block), pass: gone, flaw: "AS number 0"},
+		"MED of 3 bytes":     {message: updateOf(nil, join(minimal, []byte{0x80, 4, 3, 0, 0, 0}), block), pass: gone, flaw: "MULTI_EXIT_DISC of 3"},
+		"attribute too long": {message: updateOf(nil, join(minimal, []byte{0x80, 4, 9, 0}), block), pass: gone, flaw: "do not fit"},
+
+		"LOCAL_PREF from outside": {rules: outside, message: updateOf(nil, join(origin, path, hop, pref), block), pass: updateOf(nil, join(origin, path, hop), block)},
+
+		"IPv6":                 {rules: inside6, message: anno6, pass: anno6},
+		"IPv6, two next hops":  {rules: inside6, message: updateOf(nil, join(origin, noPath, reach(2, join(hop6, hopLL), block6)), nil), pass: anno6},
+		"IPv6 withdrawal":      {rules: inside6, message: gone6, pass: gone6},
+		"IPv6 end":             {rules: inside6, message: updateOf(nil, unreach(2, nil), nil), pass: updateOf(nil, unreach(2, nil), nil)},
+		"no end of IPv4's":     {rules: inside6, message: updateOf(nil, nil, nil), pass: nil},
+		"IPv4 on IPv6":         {rules: inside6, message: anno, pass: nil},
+		"IPv6, no origin":      {rules: inside6, message: updateOf(nil, join(noPath, reach(2, hop6, block6)), nil), pass: gone6, flaw: "ORIGIN is missing"},
+		"IPv6 loopback":        {rules: inside6, message: updateOf(nil, join(origin, noPath, reach(2, netip.IPv6Loopback().AsSlice(), block6)), nil), pass: gone6, flaw: "not the address of a host"},
+		"IPv6, rest too short": {rules: inside6, message: updateOf(nil, join(origin, noPath, reach(2, hop6, block6), []byte{0x40}), nil), pass: gone6, flaw: "do not fit"},
+
+		"withdrawn too long":   {message: raw(Update, 0, 9, 0, 0), reset: "withdrawn routes are longer", subcode: 1},
+		"attributes too long":  {message: raw(Update, 0, 0, 0, 9), reset: "path attributes are longer", subcode: 1},
+		"prefix of 33 bits":    {message: updateOf(nil, minimal, []byte{33, 10, 0, 0, 0, 0}), reset: "a prefix is longer", subcode: 10},
+		"prefix cut short":     {message: updateOf([]byte{24, 10}, nil, nil), reset: "a prefix is longer", subcode: 10},
+		"well-known, unknown":  {message: updateOf(nil, join(minimal, []byte{0x40, 99, 1, 0}), block), reset: "attribute 99 is not known", subcode: 2},
+		"MP_REACH cut short":   {message: updateOf(nil, join(origin, noPath, []byte{0x80, 14, 4, 0, 1, 1, 4}), nil), reset: "MP_REACH_NLRI is cut short", subcode: 9},
+		"MP_REACH of 1 byte":   {rules: inside6, message: updateOf(nil, join(origin, noPath, []byte{0x80, 14, 1, 0}), nil), reset: "MP_REACH_NLRI is cut short", subcode: 9},
+		"MP_REACH hop of 5":    {rules: inside6, message: updateOf(nil, join(origin, noPath, reach(2, []byte{1, 2, 3, 4, 5}, block6)), nil), reset: "next hop of 5", subcode: 9},
+		"MP_REACH prefix":      {rules: inside6, message: updateOf(nil, join(origin, noPath, reach(2, hop6, []byte{129})), nil), reset: "a prefix is longer", subcode: 9},
+		"MP_UNREACH cut short": {message: updateOf(nil, []byte{0x80, 15, 2, 0, 1}, nil), reset: "MP_UNREACH_NLRI is cut short", subcode: 9},
+		"MP_REACH twice":       {rules: inside6, message: updateOf(nil, join(reach(2, hop6, block6), reach(2, hop6, block6)), nil), reset: "there twice", subcode: 1},
+		"IPv6 can't be found":  {rules: inside6, message: updateOf(nil, []byte{0x40, 1, 9}, nil), reset: "do not fit", subcode: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rules := c.rules
+			if rules.ASN == 0 {
+				rules = inside
+			}
+			v := up(t, rules).Check(c.message)
+			if c.reset != "" {
+				if v.Reset == nil || v.Reset.Code != UpdateError || v.Reset.Subcode != c.subcode || !strings.Contains(v.Reset.Error(), c.reset) {
+					t.Errorf("%+v, want a reset with %q", v, c.reset)
+				}
+				return
+			}
+			if v.Reset != nil {
+				t.Fatal(v.Reset)
+			}
+			if d := cmp.Diff(c.pass, v.Pass); d != "" {
+				t.Errorf("(-want +got):\n%s", d)
+			}
+			if (c.flaw == "") != (v.Flaw == "") || !strings.Contains(v.Flaw, c.flaw) {
+				t.Errorf("flaw %q, want %q", v.Flaw, c.flaw)
+			}
+		})
+	}
+}
+
+// A peer without the capability has AS numbers of two octets.
+func TestTwoOctets(t *testing.T) {
+	s := NewSession(outside)
+	s.Check(openOf(4, 64513, 90, "10.0.0.2", multiProtocol(IPv4)))
+	s.Check(raw(Keepalive))
+	short := []byte{0x40, 2, 8, 2, 1, 0xfc, 1, 1, 1, 0, 7}
+	long := []byte{0x40, 2, 12, 2, 1, 0, 0, 0xfc, 1, 1, 1, 0, 0, 0, 7}
+	v := s.Check(updateOf(nil, join(origin, short, hop), block))
+	if d := cmp.Diff(updateOf(nil, join(origin, long, hop), block), v.Pass); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	// A full message with a long path becomes longer than a message can be.
+	wide := append([]byte{0x50, 2, 2, 0, 2, 255}, bytes.Repeat([]byte{0, 9}, 255)...)
+	room := MaxLen - headerLen - 4 - len(origin) - len(hop) - len(wide)
+	v = s.Check(updateOf(nil, join(origin, wide, hop), bytes.Repeat([]byte{8, 10}, room/2)))
+	if v.Reset != nil || !strings.Contains(v.Flaw, "does not fit") || len(v.Pass) > MaxLen || s.Prefixes() != 1 {
+		t.Errorf("%d bytes, %q, %v, %d prefixes", len(v.Pass), v.Flaw, v.Reset, s.Prefixes())
+	}
+}
+
+func TestMaxPrefixes(t *testing.T) {
+	s := up(t, inside) // 4 are allowed
+	one := func(i byte) []byte { return []byte{24, 10, 1, i} }
+	for _, list := range [][]byte{join(one(1), one(2), one(1)), one(2), one(3), one(4), one(4)} {
+		if v := s.Check(updateOf(nil, minimal, list)); v.Reset != nil {
+			t.Fatalf("after %d prefixes: %v", s.Prefixes(), v.Reset)
+		}
+	}
+	if v := s.Check(updateOf(one(1), minimal, one(5))); v.Reset != nil || s.Prefixes() != 4 {
+		t.Fatalf("one has gone, one came: %d prefixes, %v", s.Prefixes(), v.Reset)
+	}
+	v := s.Check(updateOf(nil, minimal, one(6)))
+	want := &Notification{Code: Cease, Subcode: MaxPrefixesReached, Data: []byte{0, 1, 1, 0, 0, 0, 4}, Reason: "maximum number of prefixes reached: it announces more than 4"}
+	if d := cmp.Diff(want, v.Reset); d != "" || s.Prefixes() != 4 {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+func TestRefresh(t *testing.T) {
+	s := up(t, inside)
+	plain := raw(RouteRefresh, 0, 1, 0, 1)
+	for name, c := range map[string]struct{ in, want []byte }{
+		"plain":        {plain, plain},
+		"other family": {raw(RouteRefresh, 0, 2, 0, 1), nil},
+		"marker":       {raw(RouteRefresh, 0, 1, 1, 1), nil},
+		"with filters": {raw(RouteRefresh, 0, 1, 0, 1, 1, 64, 0, 0), nil},
+	} {
+		if v := s.Check(c.in); v.Reset != nil || !bytes.Equal(v.Pass, c.want) {
+			t.Errorf("%s: %+v", name, v)
+		}
+	}
+}
+
+func TestWords(t *testing.T) {
+	for want, n := range map[string]Notification{
+		"Cease/Administrative Shutdown: rack 4 moves":                   {Code: Cease, Subcode: AdminShutdown, Data: []byte("\x0crack 4 moves")},
+		"Cease/Administrative Reset: abc":                               {Code: Cease, Subcode: AdminReset, Data: []byte("\x50a\x1bb\nc")},
+		"Cease/Administrative Shutdown":                                 {Code: Cease, Subcode: AdminShutdown, Data: []byte("\x02\xff\xfe")},
+		"Cease/Hard Reset for Cease/Maximum Number of Prefixes Reached": {Code: Cease, Subcode: HardReset, Data: []byte{6, 1, 0}},
+		"Cease/Hard Reset":                                              {Code: Cease, Subcode: HardReset, Data: []byte{6, 9, 6, 9}},
+		"Hold Timer Expired":                                            {Code: HoldTimerExpired},
+		"OPEN Message Error/Bad Peer AS":                                {Code: OpenError, Subcode: 2},
+		"Cease/77":                                                      {Code: Cease, Subcode: 77},
+		"Error 99/1":                                                    {Code: 99, Subcode: 1},
+	} {
+		if got := n.Words(); got != want {
+			t.Errorf("%+v: %q, want %q", n, got, want)
+		}
+		if back := ParseNotification(n.Bytes()); back.Code != n.Code || back.Subcode != n.Subcode || !bytes.Equal(back.Data, n.Data) {
+			t.Errorf("%+v came back as %+v", n, back)
+		}
+	}
+	long := Notification{Code: Cease, Data: make([]byte, 2*MaxLen)}
+	if len(long.Bytes()) != MaxLen {
+		t.Errorf("%d bytes", len(long.Bytes()))
+	}
+}
+
+// FuzzSession feeds a session with a stream of bytes. Whatever passes is a message, and passes a second time unchanged.
+func FuzzSession(f *testing.F) {
+	for _, rules := range []Rules{inside, inside6} {
+		hello := join(openOf(4, asTrans, 90, "10.0.0.2", usual(rules.Family, rules.ASN)), raw(Keepalive))
+		f.Add(rules.Family == IPv6, hello)
+		f.Add(rules.Family == IPv6, join(hello, updateOf(nil, join(minimal, pref, path), block), updateOf(block, nil, nil), updateOf(nil, nil, nil)))
+		f.Add(rules.Family == IPv6, join(hello, updateOf(nil, join(origin, noPath, reach(2, hop6, block6), unreach(2, block6)), nil), raw(RouteRefresh, 0, 2, 0, 1)))
+		f.Add(rules.Family == IPv6, join(hello, raw(Notify, Cease, HardReset, 6, 9)))
+	}
+	f.Fuzz(func(t *testing.T, six bool, stream []byte) {
+		rules := inside
+		if six {
+			rules = inside6
+		}
+		first, second := NewSession(rules), NewSession(rules)
+		r, buf := bytes.NewReader(stream), make([]byte, MaxLen)
+		for {
+			m, err := Read(r, buf)
+			if err != nil {
+				return
+			}
+			v := first.Check(m)
+			if v.Reset != nil {
+				if v.Reset.Error() == "" || len(v.Reset.Bytes()) > MaxLen {
+					t.Fatalf("%+v", v.Reset)
+				}
+				return
+			}
+			if v.Pass == nil {
+				continue
+			}
+			if err := passesUnchanged(second, v.Pass); err != nil {
+				t.Fatal(err)
+			}
+			if first.Prefixes() > rules.MaxPrefixes || first.Prefixes() != second.Prefixes() {
+				t.Fatalf("%d prefixes, then %d", first.Prefixes(), second.Prefixes())
+			}
+		}
+	})
+}
+
+func passesUnchanged(s *Session, message []byte) error {
+	again, err := Read(bytes.NewReader(message), make([]byte, MaxLen))
+	if err != nil || len(again) != len(message) {
+		return fmt.Errorf("% x is no message: %v", message, err)
+	}
+	v := s.Check(again)
+	if v.Reset != nil || v.Flaw != "" || !bytes.Equal(v.Pass, message) {
+		return fmt.Errorf("% x came back as % x, %q, %v", message, v.Pass, v.Flaw, v.Reset)
+	}
+	return nil
+}

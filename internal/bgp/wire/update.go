@@ -1,0 +1,197 @@
+package wire
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// news is what is understood of an UPDATE: the prefixes of the session's family, and attributes as they will be passed on.
+type news struct {
+	family     Family
+	withdrawn  []netip.Prefix
+	announced  []netip.Prefix
+	nextHop    []byte // as in MP_REACH_NLRI, or the four bytes of NEXT_HOP
+	attributes []byte // all but next hop and prefixes
+	seen       [256]bool
+	// end: it is the marker of the end of the table, RFC 4724 section 2.
+	end bool
+	// flaw is the first reason to take what is announced for withdrawn, or to leave an attribute out; withdraw tells which.
+	flaw     string
+	withdraw bool
+}
+
+// errNetwork is the one error of a list of prefixes: what follows can't be found, so that RFC 7606 section 5.3 has the
+// session reset.
+var errNetwork = errors.New("a prefix is longer than an address or is cut short")
+
+func updateFault(subcode uint8, data []byte, format string, args ...any) *Notification {
+	return &Notification{Code: UpdateError, Subcode: subcode, Data: data, Reason: "malformed UPDATE: " + fmt.Sprintf(format, args...)}
+}
+
+// update judges the body of an UPDATE.
+func (s *Session) update(b []byte) Verdict {
+	n, fault := s.readUpdate(b)
+	if fault != nil {
+		return Verdict{Reset: fault}
+	}
+	n.settle()
+	message := n.bytes()
+	if len(message) > MaxLen {
+		// AS numbers of two octets became four; withdrawals alone are shorter than what they came in.
+		n.flawed(true, "its AS_PATH does not fit into four octets per AS number")
+		n.settle()
+		message = n.bytes()
+	}
+	s.withdraw(n.withdrawn)
+	if !s.announce(n.announced) {
+		return Verdict{Reset: s.tooMany()}
+	}
+	return Verdict{Pass: message, Flaw: n.flaw}
+}
+
+// readUpdate takes an UPDATE apart.
+func (s *Session) readUpdate(b []byte) (*news, *Notification) {
+	n := &news{family: s.rules.Family}
+	length := int(binary.BigEndian.Uint16(b))
+	if len(b) < 4+length {
+		return nil, updateFault(1, nil, "withdrawn routes are longer than the message")
+	}
+	withdrawn, b := b[2:2+length], b[2+length:]
+	length = int(binary.BigEndian.Uint16(b))
+	if len(b) < 2+length {
+		return nil, updateFault(1, nil, "path attributes are longer than the message")
+	}
+	attributes, reachable := b[2:2+length], b[2+length:]
+	n.end = n.family == IPv4 && len(withdrawn)+len(attributes)+len(reachable) == 0
+	// Outside of attributes are IPv4 prefixes. Those on a session of IPv6 were not agreed on and are ignored.
+	if n.family == IPv4 {
+		var errs [2]error
+		n.withdrawn, errs[0] = readPrefixes(withdrawn, IPv4)
+		n.announced, errs[1] = readPrefixes(reachable, IPv4)
+		if err := errors.Join(errs[:]...); err != nil {
+			return nil, updateFault(10, nil, "%v", errNetwork)
+		}
+	}
+	if fault := s.readAttributes(n, attributes); fault != nil {
+		return nil, fault
+	}
+	n.checkMandatory()
+	return n, nil
+}
+
+// flawed notes a flaw, and that the message is to withdraw what it announces.
+func (n *news) flawed(withdraw bool, format string, args ...any) {
+	if n.flaw == "" || (withdraw && !n.withdraw) {
+		n.flaw = fmt.Sprintf(format, args...)
+	}
+	n.withdraw = n.withdraw || withdraw
+}
+
+// settle makes what is flawed a withdrawal. Of a prefix that is withdrawn and announced only the announcement counts, RFC
+// 4271 section 4.3.
+func (n *news) settle() {
+	if n.withdraw {
+		n.withdrawn, n.announced = append(n.withdrawn, n.announced...), nil
+	}
+	if len(n.withdrawn) > 0 && len(n.announced) > 0 {
+		announced := make(map[netip.Prefix]bool, len(n.announced))
+		for _, p := range n.announced {
+			announced[p] = true
+		}
+		n.withdrawn = slices.DeleteFunc(n.withdrawn, func(p netip.Prefix) bool { return announced[p] })
+	}
+	n.end = n.end && len(n.withdrawn)+len(n.announced) == 0
+}
+
+// checkMandatory is RFC 7606 section 3, d: an announcement without a well-known mandatory attribute is a withdrawal.
+func (n *news) checkMandatory() {
+	if len(n.announced) == 0 {
+		return
+	}
+	for _, kind := range []attribute{attrOrigin, attrASPath} {
+		if !n.seen[kind] {
+			n.flawed(true, "%s is missing", kind)
+		}
+	}
+	if n.nextHop == nil && !n.withdraw {
+		n.flawed(true, "%s is missing", attrNextHop)
+	}
+}
+
+// bytes writes the UPDATE anew. It is nil if nothing is left that the speaker behind needs to know, which must not become
+// an empty message: that would be the end of the table.
+func (n *news) bytes() []byte {
+	switch {
+	case len(n.withdrawn)+len(n.announced) == 0 && !n.end:
+		return nil
+	case n.family == IPv4:
+		return n.bytes4()
+	}
+	return n.bytes6()
+}
+
+func (n *news) bytes4() []byte {
+	withdrawn := appendPrefixes(nil, n.withdrawn)
+	var attributes []byte
+	if len(n.announced) > 0 {
+		attributes = appendAttribute(n.attributes, attrNextHop, n.nextHop)
+	}
+	message := binary.BigEndian.AppendUint16(begin(Update), uint16(len(withdrawn)))
+	message = append(message, withdrawn...)
+	message = binary.BigEndian.AppendUint16(message, uint16(len(attributes)))
+	message = append(message, attributes...)
+	return end(appendPrefixes(message, n.announced))
+}
+
+func (n *news) bytes6() []byte {
+	family := []byte{0, byte(IPv6), unicast}
+	var attributes []byte
+	if len(n.announced) > 0 {
+		value := append(append([]byte{}, family...), byte(len(n.nextHop)))
+		value = append(append(value, n.nextHop...), 0)
+		attributes = appendAttribute(n.attributes, attrMPReach, appendPrefixes(value, n.announced))
+	}
+	if len(n.withdrawn) > 0 || n.end {
+		attributes = appendAttribute(attributes, attrMPUnreach, appendPrefixes(family, n.withdrawn))
+	}
+	message := binary.BigEndian.AppendUint16(append(begin(Update), 0, 0), uint16(len(attributes)))
+	return end(append(message, attributes...))
+}
+
+// readPrefixes reads a list of prefixes and clears their host bits, which are without a meaning.
+func readPrefixes(b []byte, family Family) ([]netip.Prefix, error) {
+	var prefixes []netip.Prefix
+	for len(b) > 0 {
+		bits := int(b[0])
+		length := (bits + 7) / 8
+		if length > family.bytes() || bits > 8*family.bytes() || len(b) < 1+length {
+			return nil, errNetwork
+		}
+		var raw [16]byte
+		copy(raw[:], b[1:1+length])
+		addr := netip.AddrFrom16(raw)
+		if family == IPv4 {
+			addr = netip.AddrFrom4([4]byte(raw[:4]))
+		}
+		prefixes = append(prefixes, netip.PrefixFrom(addr, bits).Masked())
+		b = b[1+length:]
+	}
+	return prefixes, nil
+}
+
+func appendPrefixes(b []byte, prefixes []netip.Prefix) []byte {
+	for _, p := range prefixes {
+		b = append(b, byte(p.Bits()))
+		if p.Addr().Is4() {
+			raw := p.Addr().As4()
+			b = append(b, raw[:(p.Bits()+7)/8]...)
+			continue
+		}
+		raw := p.Addr().As16()
+		b = append(b, raw[:(p.Bits()+7)/8]...)
+	}
+	return b
+}
