@@ -29,6 +29,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kube"
 	"github.com/tortie-net/tortie/internal/nat"
 	"github.com/tortie-net/tortie/internal/netlinkx"
+	"github.com/tortie-net/tortie/internal/nft"
 	"github.com/tortie-net/tortie/internal/node"
 	"github.com/tortie-net/tortie/internal/nodestatus"
 	"github.com/tortie-net/tortie/internal/version"
@@ -108,7 +109,7 @@ func open(cfg config.Node, log *slog.Logger) (node.Deps, error) {
 	if err != nil {
 		return node.Deps{}, err
 	}
-	watch, err := kube.NewWatch(rest, cfg.Nodename, log)
+	watch, err := kube.NewWatch(rest, cfg.Nodename, cfg.Namespace, log)
 	if err != nil {
 		return node.Deps{}, err
 	}
@@ -124,6 +125,7 @@ func open(cfg config.Node, log *slog.Logger) (node.Deps, error) {
 	if err != nil {
 		return node.Deps{}, fmt.Errorf("open rtnetlink: %w: the agent needs CAP_NET_ADMIN", err)
 	}
+	table := nft.New()
 	return node.Deps{
 		Config:  cfg,
 		Log:     log,
@@ -133,7 +135,8 @@ func open(cfg config.Node, log *slog.Logger) (node.Deps, error) {
 		Kernel:  kernel,
 		FIB:     fib.New(kernel, fib.Options{Protocol: netlinkx.Protocol(cfg.RouteProtocol), TakeOver: takeOver}),
 		Encap:   encap.New(kernel),
-		NAT:     nat.New(),
+		NAT:     nat.New(table),
+		NFT:     table,
 		Status:  node.NewStatus(cfg.Nodename, time.Now(), speaker.Healthy),
 		Events:  events.New(poster, events.Source{Component: "tortie-node", Host: cfg.Nodename}, log),
 	}, nil

@@ -19,6 +19,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/nat"
 	"github.com/tortie-net/tortie/internal/netlinkx/netnstest"
+	"github.com/tortie-net/tortie/internal/nft"
 	"github.com/tortie-net/tortie/internal/podnet"
 	"github.com/tortie-net/tortie/internal/sysctl"
 )
@@ -35,9 +36,11 @@ func config(pools ...string) nat.Config {
 	return c
 }
 
+func syncer(ns *netnstest.NS) *nat.Syncer { return nat.New(nft.NewAt(ns.Namespace)) }
+
 func sync(t testing.TB, ns *netnstest.NS, pools ...string) {
 	t.Helper()
-	if err := nat.NewAt(ns.Namespace).Sync(t.Context(), config(pools...)); err != nil {
+	if err := syncer(ns).Sync(t.Context(), config(pools...)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -264,13 +267,13 @@ func TestBadConfig(t *testing.T) {
 		{Pools: []nat.Pool{{NATOutgoing: true}}},
 		{Pools: []nat.Pool{{CIDR: netip.MustParsePrefix("10.244.0.1/16"), NATOutgoing: true}}},
 	} {
-		if err := nat.NewAt(ns.Namespace).Sync(t.Context(), bad); err == nil || !strings.Contains(err.Error(), "CIDR") {
+		if err := syncer(ns).Sync(t.Context(), bad); err == nil || !strings.Contains(err.Error(), "CIDR") {
 			t.Errorf("Sync(%v) = %v, want an error about the CIDR", bad, err)
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := nat.NewAt(ns.Namespace).Sync(ctx, nat.Config{}); !errors.Is(err, context.Canceled) {
+	if err := syncer(ns).Sync(ctx, nat.Config{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("Sync after the end of its context: %v", err)
 	}
 	if after := ruleset(t, ns); after != before {

@@ -26,6 +26,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kube"
 	"github.com/tortie-net/tortie/internal/nat"
 	"github.com/tortie-net/tortie/internal/netlinkx"
+	"github.com/tortie-net/tortie/internal/nft"
 	"github.com/tortie-net/tortie/internal/sysctl"
 )
 
@@ -60,6 +61,7 @@ type Deps struct {
 	Kernel  *netlinkx.Conn
 	FIB     *fib.Table
 	Encap   *encap.Syncer
+	NFT     *nft.Table
 	NAT     *nat.Syncer
 	Status  *Status
 	Events  Recorder // nil: operators look at status and log
@@ -86,6 +88,7 @@ type Agent struct {
 	broken     map[string][]string // what was reported last as not usable, by what it is about
 
 	kernelEvents <-chan struct{} // nil: not subscribed
+	tableEvents  <-chan struct{} // of nftables; nil: not subscribed
 }
 
 // NewAgent returns an agent that has done nothing yet.
@@ -202,14 +205,22 @@ func (a *Agent) loop(ctx context.Context) error {
 	}
 }
 
-// subscribe listens to changes of the kernel's links, addresses and routes, again if the socket broke.
+// subscribe listens to changes of the kernel's links, addresses, routes and of our nftables, again if a socket broke.
 func (a *Agent) subscribe(ctx context.Context) (err error) {
-	if a.kernelEvents != nil {
-		return nil
+	if a.kernelEvents == nil {
+		if a.kernelEvents, err = a.Kernel.Subscribe(ctx, netlinkx.LinkEvents|netlinkx.AddrEvents|netlinkx.RouteEvents); err != nil {
+			return err
+		}
 	}
-	protocols := append([]netlinkx.Protocol{netlinkx.Protocol(a.Config.RouteProtocol)}, netlinkx.HostProtocols...)
-	a.kernelEvents, err = a.Kernel.SubscribeToOthers(ctx, netlinkx.LinkEvents|netlinkx.AddrEvents|netlinkx.RouteEvents, protocols...)
-	return err
+	if a.tableEvents == nil {
+		// Without these, only full passes find what somebody changed: a reason to complain and none to end.
+		var problems []error
+		if a.tableEvents, err = a.NFT.Events(ctx); err != nil {
+			problems = append(problems, err)
+		}
+		a.complain("nftables", problems)
+	}
+	return nil
 }
 
 // wait returns after the pause, or soon after something happened; false if ctx ended.
@@ -225,6 +236,10 @@ func (a *Agent) wait(ctx context.Context, pause time.Duration) bool {
 	case _, ok := <-a.kernelEvents:
 		if !ok {
 			a.kernelEvents = nil
+		}
+	case _, ok := <-a.tableEvents:
+		if !ok {
+			a.tableEvents = nil
 		}
 	}
 	select {

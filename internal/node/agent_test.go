@@ -26,6 +26,7 @@ import (
 	"github.com/tortie-net/tortie/internal/nat"
 	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/netlinkx/netnstest"
+	"github.com/tortie-net/tortie/internal/nft"
 )
 
 // peers stands for the other end of BGP: it notes what the agent wants and says what the test tells it to. The speaker
@@ -195,7 +196,7 @@ func (r *rig) affinity(t *testing.T, node, cidr, name string) *api.BlockAffinity
 func (r *rig) agent(t *testing.T, speaker bgp.Speaker) (status *Status, stop func()) {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	watch, err := kube.NewWatch(r.api, rigNode, log)
+	watch, err := kube.NewWatch(r.api, rigNode, "kube-system", log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,12 +205,13 @@ func (r *rig) agent(t *testing.T, speaker bgp.Speaker) (status *Status, stop fun
 		t.Fatal(err)
 	}
 	status = NewStatus(rigNode, time.Now(), speaker.Healthy)
+	table := nft.NewAt(r.ns.Conn.Namespace())
 	a := NewAgent(Deps{
 		Config: config.Node{
 			Nodename: rigNode, ClusterType: []string{"k8s"}, SysctlRoot: r.sysctls, StateDir: r.stateDir, RunDir: r.runDir, RouteProtocol: int(fib.DefaultProtocol),
 		},
 		Log: log, Store: store, Watch: watch, Speaker: speaker, Status: status,
-		Kernel: r.ns.Conn, FIB: fib.New(r.ns.Conn, fib.Options{}), Encap: encap.New(r.ns.Conn), NAT: nat.NewAt(r.ns.Conn.Namespace()),
+		Kernel: r.ns.Conn, FIB: fib.New(r.ns.Conn, fib.Options{}), Encap: encap.New(r.ns.Conn), NFT: table, NAT: nat.New(table),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

@@ -1,0 +1,311 @@
+package nft
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// batch collects the requests of one transaction.
+type batch struct {
+	requests []netlink.Message
+	sets     uint32 // that were made
+}
+
+// plan returns what makes the content as p wants it; nothing if it is so already. To rebuild is to remove first all that is
+// there.
+func plan(have *content, p Part, rebuild bool) []netlink.Message {
+	var b batch
+	if p.empty() {
+		b.leave(have)
+		return b.requests
+	}
+	if !have.exists || have.dormant {
+		b.table(unix.NFT_MSG_NEWTABLE, netlink.Create)
+	}
+	if rebuild || !have.sound(p) {
+		b.remove(have)
+		have = &content{}
+	}
+	// Chains before the elements that lead to them, sets before the rules that use them; what leads away from a chain goes
+	// before the chain does.
+	for _, c := range p.Chains {
+		if have.chains[c.Name] == nil {
+			b.newChain(c)
+		}
+	}
+	for _, s := range p.Sets {
+		b.syncSet(have.sets[s.Name], s)
+	}
+	for _, c := range p.Chains {
+		b.syncRules(have.chains[c.Name], c)
+	}
+	b.remove(have.not(p))
+	return b.requests
+}
+
+// sound reports that what is there is of the kinds wanted: chains' places and sets' types can't be changed.
+func (have *content) sound(p Part) bool {
+	for _, c := range p.Chains {
+		if is := have.chains[c.Name]; is != nil && !is.kindOf(c) {
+			return false
+		}
+	}
+	for _, s := range p.Sets {
+		if is := have.sets[s.Name]; is != nil && is.kind != s.kind() {
+			return false
+		}
+	}
+	return true
+}
+
+func (have *chainContent) kindOf(c Chain) bool {
+	if c.Hook == nil {
+		return !have.base
+	}
+	return have.base && have.hook == *c.Hook && !have.drops
+}
+
+func (s Set) kind() setKind {
+	k := setKind{keySize: uint32(s.keySize()), valueType: s.Value.number}
+	for _, t := range s.Key {
+		// nft has six bits for each type of a concatenation.
+		k.keyType = k.keyType<<6 | t.number
+	}
+	if s.Interval {
+		k.flags |= unix.NFT_SET_INTERVAL
+		if len(s.Key) > 1 {
+			k.flags |= setConcat
+		}
+	}
+	if s.Value != (Type{}) {
+		k.flags |= unix.NFT_SET_MAP
+	}
+	return k
+}
+
+// not is what is there and not wanted.
+func (have *content) not(p Part) *content {
+	rest := &content{chains: map[string]*chainContent{}, sets: map[string]*setContent{}}
+	for name, c := range have.chains {
+		if !slices.ContainsFunc(p.Chains, func(c Chain) bool { return c.Name == name }) {
+			rest.chains[name] = c
+		}
+	}
+	for name, s := range have.sets {
+		if !slices.ContainsFunc(p.Sets, func(s Set) bool { return s.Name == name }) {
+			rest.sets[name] = s
+		}
+	}
+	return rest
+}
+
+// leave removes what is there, and the table if that was all.
+func (b *batch) leave(have *content) {
+	switch {
+	case !have.exists:
+	case have.uses == uint32(len(have.chains)+len(have.sets)):
+		b.table(unix.NFT_MSG_DELTABLE, 0)
+	default:
+		b.remove(have)
+	}
+}
+
+func (b *batch) request(kind int, flags netlink.HeaderFlags, attrs attributes) {
+	b.requests = append(b.requests, message(kind, flags, attrs))
+}
+
+func (b *batch) table(kind int, flags netlink.HeaderFlags) {
+	var a attributes
+	a.text(unix.NFTA_TABLE_NAME, TableName)
+	a.number(unix.NFTA_TABLE_FLAGS, 0)
+	b.request(kind, flags, a)
+}
+
+// What linux/netfilter/nf_tables.h adds to the library's constants.
+const (
+	setConcat      = 0x80 // NFT_SET_CONCAT
+	setDescConcat  = 2    // NFTA_SET_DESC_CONCAT
+	setFieldLen    = 1    // NFTA_SET_FIELD_LEN
+	setElemKeyEnd  = 10   // NFTA_SET_ELEM_KEY_END
+	setElemForRest = 2    // NFT_SET_ELEM_CATCHALL
+)
+
+// in names a thing of the table. The table's attribute has one number with all kinds of things.
+func in(nameType uint16, name string) (a attributes) {
+	a.text(unix.NFTA_TABLE_NAME, TableName)
+	a.text(nameType, name)
+	return a
+}
+
+// remove deletes chains and sets: rules first, as they use sets, then sets, as their elements may lead to chains.
+func (b *batch) remove(have *content) {
+	for name, c := range have.chains {
+		if len(c.rules) > 0 {
+			b.request(unix.NFT_MSG_DELRULE, 0, in(unix.NFTA_RULE_CHAIN, name))
+		}
+	}
+	for name := range have.sets {
+		b.request(unix.NFT_MSG_DELSET, 0, in(unix.NFTA_SET_NAME, name))
+	}
+	for name := range have.chains {
+		b.request(unix.NFT_MSG_DELCHAIN, 0, in(unix.NFTA_CHAIN_NAME, name))
+	}
+}
+
+func (b *batch) newChain(c Chain) {
+	a := in(unix.NFTA_CHAIN_NAME, c.Name)
+	if c.Hook != nil {
+		var hook attributes
+		hook.number(unix.NFTA_HOOK_HOOKNUM, uint32(c.Hook.Number))
+		hook.number(unix.NFTA_HOOK_PRIORITY, uint32(c.Hook.Priority))
+		a.nest(unix.NFTA_CHAIN_HOOK, hook)
+		a.number(unix.NFTA_CHAIN_POLICY, uint32(verdictCodes[string(Accept)]))
+		a.text(unix.NFTA_CHAIN_TYPE, string(c.Hook.Type))
+	}
+	b.request(unix.NFT_MSG_NEWCHAIN, netlink.Create, a)
+}
+
+// syncSet makes the set if have is nil, and brings the elements up to date. Deletions go first: the kernel refuses a range that
+// overlaps one that the same transaction does not delete until later.
+func (b *batch) syncSet(have *setContent, want Set) {
+	if have == nil {
+		b.newSet(want)
+		have = &setContent{}
+	}
+	gone, added := compare(have.elements, want.Elements)
+	b.elements(unix.NFT_MSG_DELSETELEM, 0, want, gone)
+	b.elements(unix.NFT_MSG_NEWSETELEM, netlink.Create, want, added)
+}
+
+// bigEndian is user data by which nft knows that keys are in network order.
+var bigEndian = binary.NativeEndian.AppendUint32([]byte{0, 4}, 2)
+
+func (b *batch) newSet(s Set) {
+	b.sets++
+	kind := s.kind()
+	a := in(unix.NFTA_SET_NAME, s.Name)
+	a.number(unix.NFTA_SET_FLAGS, kind.flags)
+	a.number(unix.NFTA_SET_KEY_TYPE, kind.keyType)
+	a.number(unix.NFTA_SET_KEY_LEN, kind.keySize)
+	if s.Value != (Type{}) {
+		a.number(unix.NFTA_SET_DATA_TYPE, s.Value.number)
+		a.number(unix.NFTA_SET_DATA_LEN, uint32(s.Value.size))
+	}
+	a.number(unix.NFTA_SET_ID, b.sets)
+	if kind.flags&setConcat != 0 {
+		a.nest(unix.NFTA_SET_DESC, s.description())
+	}
+	a.add(unix.NFTA_SET_USERDATA, bigEndian)
+	b.request(unix.NFT_MSG_NEWSET, netlink.Create|netlink.Excl, a)
+}
+
+// description tells the sizes of a concatenation's parts.
+func (s Set) description() (a attributes) {
+	var parts attributes
+	for _, t := range s.Key {
+		var field attributes
+		field.number(setFieldLen, uint32(t.size))
+		parts.nest(unix.NFTA_LIST_ELEM, field)
+	}
+	a.nest(setDescConcat, parts)
+	return a
+}
+
+// portion is how many bytes of elements go into one request: a netlink attribute holds 64 KiB.
+const portion = 60 << 10
+
+func (b *batch) elements(kind int, flags netlink.HeaderFlags, s Set, all []Element) {
+	var list attributes
+	send := func() {
+		if len(list) > 0 {
+			a := in(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
+			a.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, list)
+			b.request(kind, flags, a)
+			list = nil
+		}
+	}
+	for _, e := range all {
+		list = append(list, s.encode(e)...)
+		if len(list) > portion {
+			send()
+		}
+	}
+	send()
+}
+
+// encode is an element in the kernel's form, which for a range of single keys is two.
+func (s Set) encode(e Element) (list attributes) {
+	kind := s.kind()
+	pair := kind.flags&unix.NFT_SET_INTERVAL != 0 && kind.flags&setConcat == 0
+	var a attributes
+	if e.First == "" {
+		a.number(unix.NFTA_SET_ELEM_FLAGS, setElemForRest)
+	} else {
+		a.nest(unix.NFTA_SET_ELEM_KEY, data(e.First))
+	}
+	if e.Last != "" && !pair {
+		a.nest(setElemKeyEnd, data(e.Last))
+	}
+	switch {
+	case e.Verdict != "":
+		a.nest(unix.NFTA_SET_ELEM_DATA, e.Verdict.data())
+	case e.Value != "":
+		a.nest(unix.NFTA_SET_ELEM_DATA, data(e.Value))
+	}
+	list.nest(unix.NFTA_LIST_ELEM, a)
+	if end, ok := next(e.Last); pair && ok {
+		var a attributes
+		a.number(unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END)
+		a.nest(unix.NFTA_SET_ELEM_KEY, data(end))
+		list.nest(unix.NFTA_LIST_ELEM, a)
+	}
+	return list
+}
+
+// syncRules replaces what is between the first and the last rules that are right: the others keep their counters.
+func (b *batch) syncRules(have *chainContent, want Chain) {
+	if have == nil {
+		have = &chainContent{}
+	}
+	is, wanted := have.rules, want.Rules
+	for len(is) > 0 && len(wanted) > 0 && is[0].normal() == wanted[0].normal() {
+		is, wanted = is[1:], wanted[1:]
+	}
+	var behind uint64 // the handle of the first rule that stays behind the new ones
+	for len(is) > 0 && len(wanted) > 0 && is[len(is)-1].normal() == wanted[len(wanted)-1].normal() {
+		behind = is[len(is)-1].handle
+		is, wanted = is[:len(is)-1], wanted[:len(wanted)-1]
+	}
+	for _, r := range wanted {
+		b.newRule(want.Name, r, behind)
+	}
+	for _, r := range is {
+		a := in(unix.NFTA_RULE_CHAIN, want.Name)
+		a.add(unix.NFTA_RULE_HANDLE, binary.BigEndian.AppendUint64(nil, r.handle))
+		b.request(unix.NFT_MSG_DELRULE, 0, a)
+	}
+}
+
+// newRule puts a rule in front of the one with the handle, or at the chain's end if that is 0.
+func (b *batch) newRule(chain string, r Rule, behind uint64) {
+	a := in(unix.NFTA_RULE_CHAIN, chain)
+	a.nest(unix.NFTA_RULE_EXPRESSIONS, r.encode())
+	flags := netlink.Create | netlink.Append
+	if behind != 0 {
+		flags = netlink.Create
+		a.add(unix.NFTA_RULE_POSITION, binary.BigEndian.AppendUint64(nil, behind))
+	}
+	if r.Comment != "" {
+		a.add(unix.NFTA_RULE_USERDATA, encodeComment(r.Comment))
+	}
+	b.request(unix.NFT_MSG_NEWRULE, flags, a)
+}
+
+// String is for messages in tests and logs.
+func (e Element) String() string {
+	return fmt.Sprintf("%x-%x %s%x", e.First, e.Last, e.Verdict, e.Value)
+}

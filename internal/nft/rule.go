@@ -1,0 +1,358 @@
+package nft
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// Rule is a list of expressions, which work on a packet one after the other until one of them does not match.
+type Rule struct {
+	// Comment shows in nft's list. Counters are told apart by it.
+	Comment string
+	exprs   []expression
+}
+
+// expression is one of the kernel's: a name and attributes.
+type expression struct {
+	name  string
+	attrs attributes
+	// set and chain are those that the attributes name, if any.
+	set, chain string
+}
+
+// Term is a part of a rule: a condition, or something done with the packet.
+type Term []expression
+
+// NewRule makes a rule of terms.
+func NewRule(comment string, terms ...Term) Rule {
+	return Rule{Comment: comment, exprs: slices.Concat(terms...)}
+}
+
+// Registers hold what is compared. Register 0 holds the verdict.
+const (
+	verdictRegister = unix.NFT_REG_VERDICT
+	register        = unix.NFT_REG_1 // 16 bytes, and the same as the first four of the 4-byte ones
+	portRegister    = unix.NFT_REG_2
+	portEndRegister = unix.NFT_REG_3
+	wordRegister    = unix.NFT_REG32_00
+)
+
+func expr(name string, fill func(*attributes)) expression {
+	e := expression{name: name}
+	fill(&e.attrs)
+	return e
+}
+
+// Field is something of a packet that a rule compares.
+type Field struct {
+	size int
+	load func(register uint32) expression
+}
+
+func meta(key uint32, size int) Field {
+	return Field{size, func(register uint32) expression {
+		return expr("meta", func(a *attributes) {
+			a.number(unix.NFTA_META_KEY, key)
+			a.number(unix.NFTA_META_DREG, register)
+		})
+	}}
+}
+
+func payload(base, offset uint32, size int) Field {
+	return Field{size, func(register uint32) expression {
+		return expr("payload", func(a *attributes) {
+			a.number(unix.NFTA_PAYLOAD_DREG, register)
+			a.number(unix.NFTA_PAYLOAD_BASE, base)
+			a.number(unix.NFTA_PAYLOAD_OFFSET, offset)
+			a.number(unix.NFTA_PAYLOAD_LEN, uint32(size))
+		})
+	}}
+}
+
+// Fields that every packet has.
+var (
+	InLink   = meta(unix.NFT_META_IIFNAME, 16)
+	OutLink  = meta(unix.NFT_META_OIFNAME, 16)
+	L4Proto  = meta(unix.NFT_META_L4PROTO, 1)
+	nfproto  = meta(unix.NFT_META_NFPROTO, 1)
+	SrcPort  = payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 2) // of TCP, UDP and SCTP: compare L4Proto first
+	DestPort = payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2)
+)
+
+// Family is what differs between IPv4 and IPv6.
+type Family struct {
+	// Addr is the type of its addresses.
+	Addr Type
+	// Src and Dest are the fields of its header. A rule must have the family's Is before it compares them.
+	Src, Dest Field
+
+	nfproto byte
+}
+
+// The families.
+var (
+	IPv4 = Family{IPv4Addr, payload(unix.NFT_PAYLOAD_NETWORK_HEADER, 12, 4), payload(unix.NFT_PAYLOAD_NETWORK_HEADER, 16, 4), unix.NFPROTO_IPV4}
+	IPv6 = Family{IPv6Addr, payload(unix.NFT_PAYLOAD_NETWORK_HEADER, 8, 16), payload(unix.NFT_PAYLOAD_NETWORK_HEADER, 24, 16), unix.NFPROTO_IPV6}
+)
+
+// FamilyOf returns the family of an address.
+func FamilyOf(a netip.Addr) Family {
+	if a.Is4() {
+		return IPv4
+	}
+	return IPv6
+}
+
+// Is matches packets of the family.
+func (f Family) Is() Term { return nfproto.Is(string(f.nfproto)) }
+
+// Is matches if the field has the value, which is in network order.
+func (f Field) Is(value string) Term { return f.compare(unix.NFT_CMP_EQ, value) }
+
+// IsNot matches if the field has another value.
+func (f Field) IsNot(value string) Term { return f.compare(unix.NFT_CMP_NEQ, value) }
+
+// HasPrefix matches if the field begins with the value, as in nft's iifname "cali*".
+func (f Field) HasPrefix(value string) Term { return f.compare(unix.NFT_CMP_EQ, value) }
+
+// IsName matches a link's name as a whole.
+func (f Field) IsName(name string) Term {
+	return f.compare(unix.NFT_CMP_EQ, string(append([]byte(name), make([]byte, max(0, f.size-len(name)))...)))
+}
+
+func (f Field) compare(op uint32, value string) Term {
+	return Term{f.load(register), expr("cmp", func(a *attributes) {
+		a.number(unix.NFTA_CMP_SREG, register)
+		a.number(unix.NFTA_CMP_OP, op)
+		a.nest(unix.NFTA_CMP_DATA, data(value))
+	})}
+}
+
+func data(value string) (a attributes) {
+	a.add(unix.NFTA_DATA_VALUE, []byte(value))
+	return a
+}
+
+// PortKey is a port as keys and fields have it.
+func PortKey(port uint16) string { return string(binary.BigEndian.AppendUint16(nil, port)) }
+
+// AddrKey is an address as keys and fields have it.
+func AddrKey(a netip.Addr) string { return string(a.AsSlice()) }
+
+// In matches if the fields are in the set, which has as many types.
+func In(set string, fields ...Field) Term { return lookup(set, 0, false, fields) }
+
+// NotIn matches if they are not.
+func NotIn(set string, fields ...Field) Term {
+	return lookup(set, unix.NFT_LOOKUP_F_INV, false, fields)
+}
+
+// Map does what the verdict map says; packets that it does not have go on with the next rule.
+func Map(set string, fields ...Field) Term { return lookup(set, 0, true, fields) }
+
+func lookup(set string, flags uint32, verdict bool, fields []Field) Term {
+	var t Term
+	word := uint32(0)
+	for i, f := range fields {
+		// nft calls the first register by its name for 16 bytes, and so does the kernel.
+		r := uint32(register)
+		if i > 0 {
+			r = wordRegister + word
+		}
+		t = append(t, f.load(r))
+		word += uint32((f.size + 3) / 4)
+	}
+	e := expr("lookup", func(a *attributes) {
+		a.text(unix.NFTA_LOOKUP_SET, set)
+		a.number(unix.NFTA_LOOKUP_SREG, register)
+		if verdict {
+			a.number(unix.NFTA_LOOKUP_DREG, verdictRegister)
+		}
+		a.number(unix.NFTA_LOOKUP_FLAGS, flags)
+	})
+	e.set = set
+	return append(t, e)
+}
+
+// Count counts the packets that come so far in the rule.
+func Count() Term {
+	return Term{expr("counter", func(a *attributes) {
+		a.add(unix.NFTA_COUNTER_BYTES, make([]byte, 8))
+		a.add(unix.NFTA_COUNTER_PACKETS, make([]byte, 8))
+	})}
+}
+
+// Do ends the rule with a verdict.
+func Do(v Verdict) Term {
+	e := expr("immediate", func(a *attributes) {
+		a.number(unix.NFTA_IMMEDIATE_DREG, verdictRegister)
+		a.nest(unix.NFTA_IMMEDIATE_DATA, v.data())
+	})
+	e.chain = v.chain()
+	return Term{e}
+}
+
+func (v Verdict) data() (a attributes) {
+	code, chain := v.split()
+	var inner attributes
+	inner.number(unix.NFTA_VERDICT_CODE, uint32(code))
+	if chain != "" {
+		inner.text(unix.NFTA_VERDICT_CHAIN, chain)
+	}
+	a.nest(unix.NFTA_DATA_VERDICT, inner)
+	return a
+}
+
+// Ports is a range of ports, both inclusive; zero means any.
+type Ports struct{ First, Last uint16 }
+
+// The kernel's NF_NAT_RANGE_ flags. It sets those for addresses and ports itself, and tells them when asked.
+const (
+	natAddresses   = unix.NF_NAT_RANGE_MAP_IPS
+	natPorts       = unix.NF_NAT_RANGE_PROTO_SPECIFIED
+	natFullyRandom = unix.NF_NAT_RANGE_PROTO_RANDOM_FULLY
+)
+
+// Masquerade sends the packet from an address of the link that it leaves by. Ports need a match of L4Proto before them.
+//
+// Ports are chosen at random: in order, they collide when two CPUs translate at once, and the kernel then drops a packet. DNS
+// queries that two threads of one pod send together are the usual victims.
+func Masquerade(ports Ports) Term {
+	return append(ports.load(), expr("masq", func(a *attributes) {
+		flags := uint32(natFullyRandom)
+		if ports != (Ports{}) {
+			flags |= natPorts
+			a.number(unix.NFTA_MASQ_REG_PROTO_MIN, portRegister)
+			a.number(unix.NFTA_MASQ_REG_PROTO_MAX, portEndRegister)
+		}
+		a.number(unix.NFTA_MASQ_FLAGS, flags)
+	}))
+}
+
+// SourceNAT sends the packet, which must be of the address's family, from an address. Ports are as with Masquerade.
+func SourceNAT(from netip.Addr, ports Ports) Term {
+	t := append(Term{load(register, AddrKey(from))}, ports.load()...)
+	return append(t, expr("nat", func(a *attributes) {
+		a.number(unix.NFTA_NAT_TYPE, unix.NFT_NAT_SNAT)
+		a.number(unix.NFTA_NAT_FAMILY, uint32(FamilyOf(from).nfproto))
+		a.number(unix.NFTA_NAT_REG_ADDR_MIN, register)
+		a.number(unix.NFTA_NAT_REG_ADDR_MAX, register)
+		flags := uint32(natAddresses | natFullyRandom)
+		if ports != (Ports{}) {
+			flags |= natPorts
+			a.number(unix.NFTA_NAT_REG_PROTO_MIN, portRegister)
+			a.number(unix.NFTA_NAT_REG_PROTO_MAX, portEndRegister)
+		}
+		a.number(unix.NFTA_NAT_FLAGS, flags)
+	}))
+}
+
+func (p Ports) load() Term {
+	if p == (Ports{}) {
+		return nil
+	}
+	return Term{load(portRegister, PortKey(p.First)), load(portEndRegister, PortKey(p.Last))}
+}
+
+func load(register uint32, value string) expression {
+	return expr("immediate", func(a *attributes) {
+		a.number(unix.NFTA_IMMEDIATE_DREG, register)
+		a.nest(unix.NFTA_IMMEDIATE_DATA, data(value))
+	})
+}
+
+// encode is the list of expressions as a message has it.
+func (r Rule) encode() (list attributes) {
+	for _, e := range r.exprs {
+		var inner attributes
+		inner.text(unix.NFTA_EXPR_NAME, e.name)
+		inner.nest(unix.NFTA_EXPR_DATA, e.attrs)
+		list.nest(unix.NFTA_LIST_ELEM, inner)
+	}
+	return list
+}
+
+// normal is a rule in a form in which what we write equals what the kernel says it has.
+func (r Rule) normal() string {
+	var b bytes.Buffer
+	for _, e := range r.exprs {
+		e.normalize(&b)
+	}
+	return b.String() + "#" + r.Comment
+}
+
+// known are the attributes that count, of the expressions that the terms above are made of. The kernel tells others too, such as
+// a set's number within a transaction, or what a later version has a default for.
+var known = map[string][]uint16{
+	"meta":      {unix.NFTA_META_KEY, unix.NFTA_META_DREG, unix.NFTA_META_SREG},
+	"payload":   {unix.NFTA_PAYLOAD_DREG, unix.NFTA_PAYLOAD_BASE, unix.NFTA_PAYLOAD_OFFSET, unix.NFTA_PAYLOAD_LEN, unix.NFTA_PAYLOAD_SREG},
+	"cmp":       {unix.NFTA_CMP_SREG, unix.NFTA_CMP_OP, unix.NFTA_CMP_DATA},
+	"lookup":    {unix.NFTA_LOOKUP_SET, unix.NFTA_LOOKUP_SREG, unix.NFTA_LOOKUP_DREG, unix.NFTA_LOOKUP_FLAGS},
+	"immediate": {unix.NFTA_IMMEDIATE_DREG, unix.NFTA_IMMEDIATE_DATA},
+	"counter":   {},
+	"masq":      {unix.NFTA_MASQ_FLAGS, unix.NFTA_MASQ_REG_PROTO_MIN, unix.NFTA_MASQ_REG_PROTO_MAX},
+	"nat": {unix.NFTA_NAT_TYPE, unix.NFTA_NAT_FAMILY, unix.NFTA_NAT_REG_ADDR_MIN, unix.NFTA_NAT_REG_ADDR_MAX,
+		unix.NFTA_NAT_REG_PROTO_MIN, unix.NFTA_NAT_REG_PROTO_MAX, unix.NFTA_NAT_FLAGS},
+}
+
+// normalize writes an expression: its attributes in a fixed order, without those that are zero, which the kernel may leave out.
+func (e expression) normalize(b *bytes.Buffer) {
+	b.WriteString(e.name)
+	types, ok := known[e.name]
+	if !ok {
+		b.WriteString(" is not ours")
+		return
+	}
+	for _, typ := range types {
+		value := find(e.attrs, typ)
+		if e.holdsData(typ) {
+			value = normalData(value)
+		}
+		if len(bytes.Trim(value, "\x00")) > 0 {
+			b.WriteByte(byte(typ))
+			b.WriteByte(byte(len(value)))
+			b.Write(value)
+		}
+	}
+	b.WriteByte(';')
+}
+
+func (e expression) holdsData(typ uint16) bool {
+	return e.name == "cmp" && typ == unix.NFTA_CMP_DATA || e.name == "immediate" && typ == unix.NFTA_IMMEDIATE_DATA
+}
+
+// normalData is a value, or a verdict, with a mark that tells them apart.
+func normalData(b []byte) []byte {
+	if v := find(b, unix.NFTA_DATA_VERDICT); v != nil {
+		return append([]byte("verdict "), decodeVerdict(v)...)
+	}
+	return append([]byte("value "), find(b, unix.NFTA_DATA_VALUE)...)
+}
+
+// decodeVerdict reads the inner part of what Verdict.data makes.
+func decodeVerdict(b []byte) Verdict {
+	code := int32(number(find(b, unix.NFTA_VERDICT_CODE)))
+	for word, c := range verdictCodes {
+		if c != code {
+			continue
+		}
+		if chain := text(find(b, unix.NFTA_VERDICT_CHAIN)); chain != "" {
+			return Verdict(word + " " + chain)
+		}
+		return Verdict(word)
+	}
+	return "another"
+}
+
+// decodeRule reads a rule's expressions.
+func decodeRule(list []byte) (r Rule) {
+	// What is cut off does not compare equal to what is wanted.
+	_ = each(list, func(_ uint16, e []byte) {
+		r.exprs = append(r.exprs, expression{name: text(find(e, unix.NFTA_EXPR_NAME)), attrs: find(e, unix.NFTA_EXPR_DATA)})
+	})
+	return r
+}
