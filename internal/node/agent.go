@@ -208,7 +208,9 @@ func (a *Agent) loop(ctx context.Context) error {
 // subscribe listens to changes of the kernel's links, addresses, routes and of our nftables, again if a socket broke.
 func (a *Agent) subscribe(ctx context.Context) (err error) {
 	if a.kernelEvents == nil {
-		if a.kernelEvents, err = a.Kernel.Subscribe(ctx, netlinkx.LinkEvents|netlinkx.AddrEvents|netlinkx.RouteEvents); err != nil {
+		protocols := append([]netlinkx.Protocol{netlinkx.Protocol(a.Config.RouteProtocol)}, netlinkx.HostProtocols...)
+		a.kernelEvents, err = a.Kernel.SubscribeToOthers(ctx, netlinkx.LinkEvents|netlinkx.AddrEvents|netlinkx.RouteEvents, protocols...)
+		if err != nil {
 			return err
 		}
 	}
