@@ -133,12 +133,14 @@ func open(cfg config.Node, log *slog.Logger) (node.Deps, error) {
 		Watch:   watch,
 		Speaker: speaker,
 		Kernel:  kernel,
-		FIB:     fib.New(kernel, fib.Options{Protocol: netlinkx.Protocol(cfg.RouteProtocol), TakeOver: takeOver}),
-		Encap:   encap.New(kernel),
-		NAT:     nat.New(table),
-		NFT:     table,
-		Status:  node.NewStatus(cfg.Nodename, time.Now(), speaker.Healthy),
-		Events:  events.New(poster, events.Source{Component: "tortie-node", Host: cfg.Nodename}, log),
+		FIB: fib.New(kernel, fib.Options{
+			Protocol: netlinkx.Protocol(cfg.RouteProtocol), TakeOver: takeOver, Devices: []string{encap.Device},
+		}),
+		Encap:  encap.New(kernel),
+		NAT:    nat.New(table),
+		NFT:    table,
+		Status: node.NewStatus(cfg.Nodename, time.Now(), speaker.Healthy),
+		Events: events.New(poster, events.Source{Component: "tortie-node", Host: cfg.Nodename}, log),
 	}, nil
 }
 

@@ -100,16 +100,20 @@ type Options struct {
 	// Protocol is the mark of our routes; 0: DefaultProtocol.
 	Protocol netlinkx.Protocol
 
-	// TakeOver names protocols whose routes we replace where they stand in the place of a desired one: what a predecessor
-	// left (BIRD's 12, Felix's 80). Their other routes are not touched.
+	// TakeOver names protocols of a predecessor (BIRD's 12, Felix's 80). Its routes are replaced where they stand in the place of
+	// desired ones. A complete Sync also removes those to desired destinations with other metrics, which would be used again
+	// once ours are withdrawn, and those through Devices. Its other routes are not touched.
 	TakeOver []netlinkx.Protocol
+
+	// Devices are links that nobody but us and a predecessor has routes through.
+	Devices []string
 }
 
 // Stats counts what a Sync did.
 type Stats struct {
 	Added    int
 	Replaced int // own routes that differed, and routes taken over
-	Deleted  int
+	Deleted  int // own ones that are not desired, and what a predecessor left
 	Kept     int // right already
 	Held     int // not desired and left in place by Merge
 }
@@ -145,7 +149,8 @@ func (t *Table) Merge(ctx context.Context, desired []Route) (Stats, error) {
 }
 
 func (t *Table) sync(ctx context.Context, desired []Route, prune bool) (Stats, error) {
-	if err := unique(desired); err != nil {
+	w, err := newWanted(desired, t.opts.Protocol)
+	if err != nil {
 		return Stats{}, err
 	}
 	links, err := t.conn.Links()
@@ -156,55 +161,122 @@ func (t *Table) sync(ctx context.Context, desired []Route, prune bool) (Stats, e
 	if err != nil {
 		return Stats{}, err
 	}
-	want, held, errs := resolve(desired, links, t.opts.Protocol)
-	p := diff(want, held, actual)
-	spared := 0
-	if !prune {
-		spared, p.remove = len(p.remove), nil
-	}
-	stats, applyErrs := t.apply(ctx, p)
-	stats.Held = spared
-	return stats, errors.Join(append(errs, applyErrs...)...)
-}
-
-func unique(desired []Route) error {
-	seen := make(map[key]Route, len(desired))
-	for _, r := range desired {
-		if other, ok := seen[r.key()]; ok {
-			return fmt.Errorf("two routes with one destination and metric: %s, and %s", other, r)
+	w.resolve(links)
+	p := w.diff(actual)
+	spared := len(p.remove)
+	if prune {
+		left, err := t.leftBehind(w)
+		if err != nil {
+			return Stats{}, err
 		}
-		seen[r.key()] = r
+		p.remove, spared = append(p.remove, left...), 0
+	} else {
+		p.remove = nil
 	}
-	return nil
+	stats, errs := t.apply(ctx, p)
+	stats.Held = spared
+	return stats, summary(append(w.errs, errs...))
 }
 
-// resolve turns desired routes into the kernel's form. Those that can't be had now are held: an error tells why, and what
-// runs in their place is left alone.
-func resolve(desired []Route, links []netlinkx.Link, own netlinkx.Protocol) (want []netlinkx.Route, held map[key]bool, errs []error) {
-	index := make(map[string]int, len(links))
-	for _, l := range links {
-		index[l.Name] = l.Index
+// leftBehind lists a predecessor's routes that are to go: see Options.TakeOver. Those that are in the place of a desired route are
+// not among them.
+func (t *Table) leftBehind(w *wanted) (left []netlinkx.Route, err error) {
+	for _, protocol := range t.opts.TakeOver {
+		theirs, err := t.conn.Routes(netlinkx.RouteFilter{Protocol: protocol})
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range theirs {
+			if _, taken := w.at[keyOf(r.Dst, r.Metric)]; !taken {
+				left = append(left, r)
+			}
+		}
 	}
-	held = map[key]bool{}
-	for _, r := range desired {
+	if len(left) == 0 {
+		return nil, nil
+	}
+	reached := w.destinations()
+	return slices.DeleteFunc(left, func(r netlinkx.Route) bool {
+		ours := r.Dev != 0 && slices.ContainsFunc(t.opts.Devices, func(dev string) bool { return r.Dev == w.index[dev] })
+		return !ours && !reached[r.Dst]
+	}), nil
+}
+
+// maxErrors bounds how many errors are told one by one: if a device is missing, ten thousand routes may be.
+const maxErrors = 10
+
+// summary joins errors, the first ones of many.
+func summary(errs []error) error {
+	if more := len(errs) - maxErrors; more > 0 {
+		return fmt.Errorf("%w\nand %d more routes", errors.Join(errs[:maxErrors]...), more)
+	}
+	return errors.Join(errs...)
+}
+
+// wanted are the desired routes by key, and what the kernel makes of them.
+type wanted struct {
+	own    netlinkx.Protocol
+	routes []Route
+	at     map[key]int // in routes
+	index  map[string]int
+	held   map[int]bool // those that can't be had now
+	errs   []error      // why
+}
+
+func newWanted(desired []Route, own netlinkx.Protocol) (*wanted, error) {
+	w := &wanted{own: own, routes: desired, at: make(map[key]int, len(desired)), held: map[int]bool{}}
+	for i, r := range desired {
+		if other, ok := w.at[r.key()]; ok {
+			return nil, fmt.Errorf("two routes with one destination and metric: %s, and %s", desired[other], r)
+		}
+		w.at[r.key()] = i
+	}
+	return w, nil
+}
+
+// resolve finds the routes that can't be had now: what runs in their place is left alone.
+func (w *wanted) resolve(links []netlinkx.Link) {
+	w.index = make(map[string]int, len(links))
+	for _, l := range links {
+		w.index[l.Name] = l.Index
+	}
+	missing := map[string]int{}
+	for i, r := range w.routes {
 		err := r.validate()
-		if _, ok := index[r.Dev]; err == nil && r.Dev != "" && !ok {
-			err = fmt.Errorf("route %s: there is no device %s", r, r.Dev)
+		if _, ok := w.index[r.Dev]; err == nil && r.Dev != "" && !ok {
+			if missing[r.Dev]++; missing[r.Dev] == 1 {
+				err = fmt.Errorf("route %s: there is no device %s", r, r.Dev)
+			}
+			w.held[i] = true
 		}
 		if err != nil {
-			errs = append(errs, err)
-			held[r.key()] = true
-			continue
+			w.held[i] = true
+			w.errs = append(w.errs, err)
 		}
-		want = append(want, r.kernel(index[r.Dev], own))
 	}
-	return want, held, errs
+	for dev, n := range missing {
+		if n > 1 {
+			w.errs = append(w.errs, fmt.Errorf("%d more routes need the device %s", n-1, dev))
+		}
+	}
+}
+
+// destinations are those of the routes that can be had.
+func (w *wanted) destinations() map[netip.Prefix]bool {
+	reached := make(map[netip.Prefix]bool, len(w.routes))
+	for i, r := range w.routes {
+		if !w.held[i] {
+			reached[r.Dst] = true
+		}
+	}
+	return reached
 }
 
 // kernel is the route as the kernel will list it, so that a listed one can be compared.
-func (r Route) kernel(index int, own netlinkx.Protocol) netlinkx.Route {
+func (w *wanted) kernel(i int) netlinkx.Route {
+	r := w.routes[i]
 	k := netlinkx.Route{
-		Dst: r.Dst, Via: r.Via, Dev: index, Table: netlinkx.TableMain, Protocol: own,
+		Dst: r.Dst, Via: r.Via, Dev: w.index[r.Dev], Table: netlinkx.TableMain, Protocol: w.own,
 		Type: cmp.Or(r.Type, netlinkx.Unicast), Onlink: r.Onlink, Src: r.Src, Metric: r.key().metric,
 	}
 	// IPv4 only: a destination on the link itself has link scope, and IPv6 routes have no scope.
@@ -220,38 +292,50 @@ type plan struct {
 	kept                 int
 }
 
+// What is known of a desired route's place in the kernel.
+const (
+	absent = iota
+	differs
+	right
+)
+
 // diff compares by key. Of several actual routes with one key (which only somebody who uses our protocol number can make)
 // one is kept or replaced, the others are removed.
-func diff(want []netlinkx.Route, held map[key]bool, actual []netlinkx.Route) plan {
-	have := make(map[key][]netlinkx.Route, len(actual))
+func (w *wanted) diff(actual []netlinkx.Route) plan {
+	place := make([]uint8, len(w.routes))
 	for _, r := range actual {
-		k := keyOf(r.Dst, r.Metric)
-		have[k] = append(have[k], r)
+		if i, ok := w.at[keyOf(r.Dst, r.Metric)]; ok && place[i] != right {
+			place[i] = differs
+			if r == w.kernel(i) {
+				place[i] = right
+			}
+		}
 	}
 	var p plan
-	for _, w := range want {
-		k := keyOf(w.Dst, w.Metric)
-		rest := have[k]
-		delete(have, k)
-		switch i := slices.Index(rest, w); {
-		case i >= 0:
-			p.kept++
-			rest = slices.Delete(rest, i, i+1)
-		case len(rest) > 0:
-			p.replace = append(p.replace, w)
-			rest = rest[1:]
+	stays := make([]bool, len(w.routes)) // one of its actual routes has been passed over
+	for _, r := range actual {
+		i, ok := w.at[keyOf(r.Dst, r.Metric)]
+		switch {
+		case ok && w.held[i]:
+		case ok && !stays[i] && (place[i] == differs || r == w.kernel(i)):
+			stays[i] = true
 		default:
-			p.add = append(p.add, w)
+			p.remove = append(p.remove, r)
 		}
-		p.remove = append(p.remove, rest...)
 	}
-	for k, rest := range have {
-		if !held[k] {
-			p.remove = append(p.remove, rest...)
+	for i := range w.routes {
+		switch {
+		case w.held[i]:
+		case place[i] == absent:
+			p.add = append(p.add, w.kernel(i))
+		case place[i] == differs:
+			p.replace = append(p.replace, w.kernel(i))
+		default:
+			p.kept++
 		}
 	}
 	for _, list := range [][]netlinkx.Route{p.add, p.replace, p.remove} {
-		slices.SortStableFunc(list, func(a, b netlinkx.Route) int {
+		slices.SortFunc(list, func(a, b netlinkx.Route) int {
 			return cmp.Or(a.Dst.Addr().Compare(b.Dst.Addr()), cmp.Compare(a.Dst.Bits(), b.Dst.Bits()), cmp.Compare(a.Metric, b.Metric))
 		})
 	}
@@ -268,8 +352,8 @@ func (t *Table) apply(ctx context.Context, p plan) (Stats, []error) {
 	for part := range slices.Chunk(p.add, portion) {
 		a.in(ctx, func() { a.add(part) })
 	}
-	for _, r := range p.replace {
-		a.in(ctx, func() { a.count(&a.stats.Replaced, t.replace(r, a.foreign)) })
+	for part := range slices.Chunk(p.replace, portion) {
+		a.in(ctx, func() { a.replace(part, nil) })
 	}
 	for part := range slices.Chunk(p.remove, portion) {
 		a.in(ctx, func() { a.remove(part) })
@@ -306,13 +390,44 @@ func (a *application) count(what *int, err error) {
 	*what++
 }
 
+// add adds routes. What is in the place of some is looked at, and replaced if it is a predecessor's.
 func (a *application) add(routes []netlinkx.Route) {
+	var taken []netlinkx.Route
+	var exists []error
 	for i, err := range a.table.conn.AddRoutes(routes) {
 		if netlinkx.IsExist(err) {
-			a.count(&a.stats.Replaced, a.table.takeOver(routes[i], a.foreign, err))
+			taken, exists = append(taken, routes[i]), append(exists, err)
 			continue
 		}
 		a.count(&a.stats.Added, err)
+	}
+	a.replace(taken, exists)
+}
+
+// replace replaces routes of ours, or a predecessor's. The kernel replaces the first route with the same destination and
+// metric, whoever owns it, so a foreign one must be looked for. exists is what the kernel said when these were to be added; nil if
+// they were listed as ours.
+func (a *application) replace(routes []netlinkx.Route, exists []error) {
+	var ready []netlinkx.Route
+	for i, r := range routes {
+		others, err := a.foreign.at(r)
+		switch alien := slices.IndexFunc(others, a.table.untouchable); {
+		case err != nil:
+		case alien >= 0 && exists == nil:
+			err = fmt.Errorf("replace route %s: beside it is %s, which is not ours", r, others[alien])
+		case alien >= 0:
+			err = fmt.Errorf("%w: in its place is %s, which is not ours", exists[i], others[alien])
+		case len(others) == 0 && exists != nil: // it came and went meanwhile
+			err = exists[i]
+		}
+		if err != nil {
+			a.errs = append(a.errs, err)
+			continue
+		}
+		ready = append(ready, r)
+	}
+	for _, err := range a.table.conn.ReplaceRoutes(ready) {
+		a.count(&a.stats.Replaced, err)
 	}
 }
 
@@ -322,33 +437,6 @@ func (a *application) remove(routes []netlinkx.Route) {
 			a.count(&a.stats.Deleted, err)
 		}
 	}
-}
-
-// takeOver replaces a route that a predecessor left in r's place; exists is what the kernel said of it.
-func (t *Table) takeOver(r netlinkx.Route, foreign *foreignRoutes, exists error) error {
-	others, err := foreign.at(r)
-	switch i := slices.IndexFunc(others, t.untouchable); {
-	case err != nil:
-		return err
-	case i >= 0:
-		return fmt.Errorf("%w: %w: in its place is %s, which is not ours", ErrForeign, exists, others[i])
-	case len(others) == 0: // it came and went meanwhile
-		return exists
-	}
-	return t.conn.ReplaceRoute(r)
-}
-
-// replace replaces a route of ours. The kernel replaces the first route with the same destination and metric, whoever owns
-// it, so a foreign one must be looked for.
-func (t *Table) replace(r netlinkx.Route, foreign *foreignRoutes) error {
-	others, err := foreign.at(r)
-	if err != nil {
-		return err
-	}
-	if i := slices.IndexFunc(others, t.untouchable); i >= 0 {
-		return fmt.Errorf("%w: replace route %s: beside it is %s, which is not ours", ErrForeign, r, others[i])
-	}
-	return t.conn.ReplaceRoute(r)
 }
 
 func (t *Table) untouchable(r netlinkx.Route) bool {
@@ -371,7 +459,7 @@ func (f *foreignRoutes) at(r netlinkx.Route) ([]netlinkx.Route, error) {
 		}
 		f.byKey = map[key][]netlinkx.Route{}
 		for _, other := range all {
-			if k := keyOf(other.Dst, other.Metric); other.Protocol != f.table.opts.Protocol {
+			if k := keyOf(other.Dst, other.Metric); other.Protocol != f.table.opts.Protocol && other.TOS == 0 {
 				f.byKey[k] = append(f.byKey[k], other)
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -140,13 +141,19 @@ func TestMergeDeletesNothing(t *testing.T) {
 	wantTable(t, ns, "84", "10.244.1.0/26 via 10.0.0.2 dev tun onlink", "10.244.2.0/26 via 10.0.0.4 dev eth0", "10.244.4.0/26 via 10.0.0.3 dev eth0")
 }
 
+// TestSteadyWritesNothing listens to all that the kernel tells of links, addresses, routes and rules.
 func TestSteadyWritesNothing(t *testing.T) {
 	ns := node(t)
-	tb := fib.New(ns.Conn, fib.Options{})
-	sync(t, tb, fib.Stats{Added: 6}, aNode...)
-	wake := ns.Quiet(t, netlinkx.RouteEvents)
-	for range 3 {
-		sync(t, tb, fib.Stats{Kept: 6}, aNode...)
+	tb := fib.New(ns.Conn, fib.Options{TakeOver: []netlinkx.Protocol{netlinkx.ProtocolBIRD, netlinkx.ProtocolFelix}, Devices: []string{"tun"}})
+	many := append(tenThousand(), routes(t, aNode...)...)
+	if _, err := tb.Sync(t.Context(), many); err != nil {
+		t.Fatal(err)
+	}
+	wake := ns.Quiet(t, netlinkx.LinkEvents|netlinkx.AddrEvents|netlinkx.RouteEvents|netlinkx.RuleEvents)
+	for begin := time.Now(); time.Since(begin) < 3*time.Second; {
+		if got, err := tb.Sync(t.Context(), many); err != nil || got != (fib.Stats{Kept: len(many)}) {
+			t.Fatalf("Sync = %+v, %v", got, err)
+		}
 	}
 	select {
 	case <-wake:
@@ -154,7 +161,9 @@ func TestSteadyWritesNothing(t *testing.T) {
 	case <-time.After(200 * time.Millisecond):
 	}
 	// The listener itself works.
-	sync(t, tb, fib.Stats{Kept: 5, Deleted: 1}, aNode[1:]...)
+	if _, err := tb.Sync(t.Context(), many[1:]); err != nil {
+		t.Fatal(err)
+	}
 	select {
 	case <-wake:
 	case <-time.After(5 * time.Second):
@@ -178,6 +187,12 @@ func TestDriftIsRepaired(t *testing.T) {
 		{"another metric", "route add 10.244.1.0/26 via 10.0.0.2 dev tun onlink proto 84 metric 50", fib.Stats{Deleted: 1, Kept: 6}},
 		{"a second with the same key", "route append 10.244.2.0/26 via 10.0.0.9 dev eth0 proto 84", fib.Stats{Deleted: 1, Kept: 6}},
 		{"one too many with several next hops", "route add 10.244.9.0/26 proto 84 nexthop via 10.0.0.3 nexthop via 10.0.0.4", fib.Stats{Deleted: 1, Kept: 6}},
+		{"a locked MTU", "route change 10.244.2.0/26 via 10.0.0.3 dev eth0 proto 84 mtu lock 1200", fib.Stats{Replaced: 1, Kept: 5}},
+		{"another with a type of service", "route add 10.244.2.0/26 via 10.0.0.3 dev eth0 proto 84 tos 0x10", fib.Stats{Deleted: 1, Kept: 6}},
+		{"IPv6 spread over next hops", "-6 route replace fd00:1::/122 proto 84 nexthop via 2001:db8::2 dev eth0 nexthop via 2001:db8::3 dev eth0", fib.Stats{Replaced: 1, Kept: 5}},
+		{"IPv6 one too many with several next hops", "-6 route add fd00:9::/122 proto 84 nexthop via 2001:db8::2 dev eth0 nexthop via 2001:db8::3 dev eth0", fib.Stats{Deleted: 1, Kept: 6}},
+		{"IPv6 deleted", "-6 route del fd00:1::/122", fib.Stats{Added: 1, Kept: 5}},
+		{"IPv6 unreachable deleted", "-6 route del unreachable fd00::/122", fib.Stats{Added: 1, Kept: 5}},
 		{"link taken down and up", "link set tun down", fib.Stats{Added: 1, Kept: 5}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -243,16 +258,32 @@ func TestForeignRouteBesideOurs(t *testing.T) {
 
 func TestTakeOver(t *testing.T) {
 	ns := node(t)
-	tb := fib.New(ns.Conn, fib.Options{TakeOver: []netlinkx.Protocol{netlinkx.ProtocolBIRD, netlinkx.ProtocolFelix}})
+	tb := fib.New(ns.Conn, fib.Options{TakeOver: []netlinkx.Protocol{netlinkx.ProtocolBIRD, netlinkx.ProtocolFelix}, Devices: []string{"tun"}})
 	for _, r := range []string{
 		"10.244.1.0/26 via 10.0.0.2 dev tun onlink proto bird", "blackhole 10.244.0.0/26 proto 80", "10.99.0.0/26 via 10.0.0.2 dev eth0 proto bird",
+		"10.244.2.0/26 via 10.0.0.9 dev eth0 proto bird metric 1024",  // would come up again once ours is withdrawn
+		"10.98.0.0/26 via 10.0.0.9 dev tun onlink proto 80",           // the predecessor's, of a block that nobody has
+		"10.97.0.0/26 via 10.0.0.9 dev tun onlink proto static",       // anybody's
+		"10.244.2.0/26 via 10.0.0.9 dev eth0 proto static metric 500", // anybody's
 	} {
 		ns.Run(t, "ip", append([]string{"route", "add"}, strings.Fields(r)...)...)
 	}
-	sync(t, tb, fib.Stats{Added: 4, Replaced: 2}, aNode...)
+	for _, r := range []string{
+		"fd00:1::/122 proto bird nexthop via 2001:db8::7 dev eth0 nexthop via 2001:db8::8 dev eth0", "blackhole fd00::/122 proto 80",
+		"fd00:99::/122 via 2001:db8::7 dev eth0 proto bird", "fd00:1::/122 via 2001:db8::7 dev eth0 proto bird metric 2000",
+	} {
+		ns.Run(t, "ip", append([]string{"-6", "route", "add"}, strings.Fields(r)...)...)
+	}
+	got, err := tb.Merge(t.Context(), routes(t, aNode...))
+	if want := (fib.Stats{Added: 2, Replaced: 4}); err != nil || got != want {
+		t.Fatalf("Merge = %+v, %v; want %+v", got, err, want)
+	}
+	sync(t, tb, fib.Stats{Kept: 6, Deleted: 3}, aNode...)
 	wantTable(t, ns, "84", aNodeTable...)
-	wantTable(t, ns, "bird", "10.99.0.0/26 via 10.0.0.2 dev eth0") // not in the place of one of ours
+	// Not in the place of one of ours, nor to its destination.
+	wantTable(t, ns, "bird", "10.99.0.0/26 via 10.0.0.2 dev eth0", "fd00:99::/122 via 2001:db8::7 dev eth0 metric 1024")
 	wantTable(t, ns, "80")
+	wantTable(t, ns, "static", "10.97.0.0/26 via 10.0.0.9 dev tun onlink", "10.244.2.0/26 via 10.0.0.9 dev eth0 metric 500")
 	sync(t, tb, fib.Stats{Kept: 6}, aNode...)
 }
 
@@ -367,35 +398,217 @@ func TestMoveWithoutAGap(t *testing.T) {
 	}
 }
 
-func TestMany(t *testing.T) {
-	ns := node(t)
-	tb := fib.New(ns.Conn, fib.Options{})
-	const n = 5000
-	desired := make([]fib.Route, n)
+func tenThousand() []fib.Route {
+	desired := make([]fib.Route, 10_000)
 	for i := range desired {
 		block := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 100, byte(i >> 8), byte(i)}), 32)
 		desired[i] = fib.Route{Dst: block, Via: netip.MustParseAddr("10.0.0.2"), Dev: "tun", Onlink: true}
 	}
-	begin := time.Now()
-	for _, want := range []fib.Stats{{Added: n}, {Kept: n}} {
-		got, err := tb.Sync(t.Context(), desired)
-		if err != nil || got != want {
-			t.Fatalf("Sync = %+v, %v; want %+v", got, err, want)
-		}
-		t.Logf("%+v after %v", got, time.Since(begin))
+	return desired
+}
+
+func TestTenThousand(t *testing.T) {
+	ns := node(t)
+	tb := fib.New(ns.Conn, fib.Options{})
+	desired := tenThousand()
+	moved := slices.Clone(desired)
+	for i := range moved {
+		moved[i].Via = netip.MustParseAddr("10.0.0.3")
 	}
+	n := len(desired)
+	for _, step := range []struct {
+		desired []fib.Route
+		want    fib.Stats
+	}{
+		{desired, fib.Stats{Added: n}}, {desired, fib.Stats{Kept: n}}, {moved, fib.Stats{Replaced: n}}, {moved[:n/2], fib.Stats{Kept: n / 2, Deleted: n / 2}},
+		{nil, fib.Stats{Deleted: n / 2}}, {nil, fib.Stats{}},
+	} {
+		begin := time.Now()
+		got, err := tb.Sync(t.Context(), step.desired)
+		if err != nil || got != step.want {
+			t.Fatalf("Sync = %+v, %v; want %+v", got, err, step.want)
+		}
+		t.Logf("%+v in %v", got, time.Since(begin))
+	}
+}
+
+// countdown is a context that ends when it has been looked at a number of times.
+type countdown struct {
+	context.Context
+	left int
+}
+
+func (c *countdown) Err() error {
+	if c.left--; c.left < 0 {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
+// TestUnfinished ends Sync's context at each point where it is looked at. What is done by then is right, Stats says how much it was,
+// and the next Sync does the rest.
+func TestUnfinished(t *testing.T) {
+	ns := node(t)
+	tb := fib.New(ns.Conn, fib.Options{})
+	all := tenThousand()
+	before, after := slices.Clone(all[:6000]), slices.Clone(all[2000:8000])
+	for i := range after {
+		after[i].Via = netip.MustParseAddr("10.0.0.3")
+	}
+	for looks := 0; ; looks++ {
+		if _, err := tb.Sync(t.Context(), before); err != nil {
+			t.Fatal(err)
+		}
+		part, err := tb.Sync(&countdown{t.Context(), looks}, after)
+		if err == nil {
+			if looks < 8 {
+				t.Errorf("the context was looked at %d times only", looks)
+			}
+			return
+		}
+		if !errors.Is(err, context.DeadlineExceeded) || strings.Count(err.Error(), "\n") > 0 {
+			t.Fatalf("Sync = %v, want the context's error once", err)
+		}
+		rest, err := tb.Sync(t.Context(), after)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if sum := (fib.Stats{
+			Added: part.Added + rest.Added, Replaced: part.Replaced + rest.Replaced, Deleted: part.Deleted + rest.Deleted,
+		}); sum != (fib.Stats{Added: 2000, Replaced: 4000, Deleted: 2000}) {
+			t.Errorf("after %d looks: %+v and %+v", looks, part, rest)
+		}
+	}
+}
+
+// TestManyErrors: thousands of routes that can't be had for one reason make a few lines.
+func TestManyErrors(t *testing.T) {
+	ns := node(t)
+	tb := fib.New(ns.Conn, fib.Options{})
+	desired := tenThousand()
+	for i := range desired {
+		desired[i].Dev = "tunl0"
+	}
+	stats, err := tb.Sync(t.Context(), desired)
+	if err == nil || stats.Changed() || !strings.Contains(err.Error(), "no device tunl0") || !strings.Contains(err.Error(), "9999 more routes") || len(err.Error()) > 300 {
+		t.Errorf("Sync = %+v, %v", stats, err)
+	}
+	for i := range desired {
+		desired[i].Dev, desired[i].Onlink = "tun", false // no route to the next hop there
+	}
+	stats, err = tb.Sync(t.Context(), desired)
+	if err == nil || stats.Changed() || strings.Count(err.Error(), "\n") != 10 || !strings.Contains(err.Error(), "and 9990 more") {
+		t.Errorf("Sync = %+v, %v", stats, err)
+	}
+}
+
+// keeper makes a Sync whenever the kernel tells of a change that matters, as the agent does; it counts them.
+func keeper(t *testing.T, ns *netnstest.NS, desired []fib.Route) (passes func() int) {
+	t.Helper()
+	wake, err := ns.Conn.SubscribeToOthers(t.Context(), netlinkx.LinkEvents|netlinkx.AddrEvents|netlinkx.RouteEvents, fib.DefaultProtocol, netlinkx.ProtocolBoot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tb := fib.New(ns.Conn, fib.Options{})
+	if _, err := tb.Sync(t.Context(), desired); err != nil {
+		t.Fatal(err)
+	}
+	var count atomic.Int64
+	done := make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-wake:
+				count.Add(1)
+				tb.Sync(ctx, desired) // while a link is away it says so
+			}
+		}
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return func() int { return int(count.Load()) }
+}
+
+// TestLinkComesBack: a link is made anew, by the same name, with another index. The kernel says nothing of the routes that went with
+// the old one.
+func TestLinkComesBack(t *testing.T) {
+	ns := node(t)
+	keeper(t, ns, routes(t, aNode...))
+	old := ns.Link(t, "tun").Index
+	for name, again := range map[string]func(){
+		"made anew": func() {
+			ns.Run(t, "ip", "link", "del", "tun")
+			netnstest.Cable(t, ns, "tun", ns, "end")
+			if ns.Link(t, "tun").Index == old {
+				t.Error("the same index")
+			}
+		},
+		"down and up": func() {
+			ns.Run(t, "ip", "link", "set", "tun", "down")
+			ns.Run(t, "ip", "link", "set", "tun", "up")
+		},
+		"address taken away": func() {
+			ns.Run(t, "ip", "addr", "del", "10.0.0.1/24", "dev", "eth0")
+			ns.Run(t, "ip", "addr", "add", "10.0.0.1/24", "dev", "eth0")
+		},
+		"all deleted": func() {
+			ns.Run(t, "ip", "route", "flush", "proto", "84")
+			ns.Run(t, "ip", "-6", "route", "flush", "proto", "84")
+		},
+	} {
+		again()
+		eventually(t, name, func() bool { return table(t, ns, "84") == strings.Join(aNodeTable, "\n") })
+	}
+}
+
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !is(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not in 20 s", what)
+		}
+	}
+}
+
+// TestNoPassForNothing: the loop that keeps routes is woken by none of its own changes, and by nothing that a foreign daemon
+// does to routes of its own.
+func TestNoPassForNothing(t *testing.T) {
+	ns := node(t)
+	ns.Quiet(t, netlinkx.LinkEvents|netlinkx.AddrEvents|netlinkx.RouteEvents)
+	passes := keeper(t, ns, append(tenThousand(), routes(t, aNode...)...))
+	daemon, err := netlinkx.OpenAt(ns.Namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer daemon.Close()
+	foreign := make([]netlinkx.Route, 2000)
+	for i := range foreign {
+		foreign[i] = netlinkx.Route{
+			Dst: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 50, byte(i >> 8), byte(i)}), 32), Via: netip.MustParseAddr("10.0.0.2"),
+			Dev: ns.Link(t, "eth0").Index, Protocol: netlinkx.ProtocolBIRD,
+		}
+	}
+	for range 5 {
+		daemon.AddRoutes(foreign)
+		daemon.DeleteRoutes(foreign)
+	}
+	time.Sleep(300 * time.Millisecond)
+	if n := passes(); n != 0 {
+		t.Errorf("%d passes after 10000 own and 20000 foreign changes, want none", n)
+	}
+	ns.Run(t, "ip", "route", "del", "10.244.1.0/26")
+	eventually(t, "a route deleted by hand", func() bool { return strings.Contains(table(t, ns, "84"), aNodeTable[1]) })
 }
 
 // BenchmarkTenThousand is what a node pays when it learns 10,000 routes at once, and when it looks at them again.
 func BenchmarkTenThousand(b *testing.B) {
 	ns := node(b)
 	tb := fib.New(ns.Conn, fib.Options{})
-	const n = 10_000
-	desired := make([]fib.Route, n)
-	for i := range desired {
-		block := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 100 + byte(i>>16), byte(i >> 8), byte(i)}), 32)
-		desired[i] = fib.Route{Dst: block, Via: netip.MustParseAddr("10.0.0.2"), Dev: "tun", Onlink: true}
-	}
+	desired := tenThousand()
+	n := len(desired)
 	measure := func(name string, before, after []fib.Route, changed int) {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
