@@ -102,7 +102,7 @@ func (s *Snapshot) names() map[netip.Addr]string {
 // describe fills in what a snapshot says.
 func (s *Snapshot) describe(r *nodestatus.Report) {
 	r.Address, r.AddressSource, r.Interface = s.Self.Addr.String(), s.Self.AddrSource, s.Self.Link
-	r.ASN, r.PodMTU = s.asn(s.Self.ASN), s.PodMTU()
+	r.ASN, r.BGPPort, r.PodMTU = s.asn(s.Self.ASN), s.Port, s.PodMTU()
 	if t, ok := s.Tunnel(); ok {
 		r.Tunnel = &nodestatus.Tunnel{Device: encap.Device, Address: addrText(t.Addr), MTU: t.MTU}
 	}
@@ -121,7 +121,7 @@ func peerReport(p bgp.PeerStatus, names map[netip.Addr]string) nodestatus.Peer {
 	return nodestatus.Peer{
 		Address: p.Addr.String(), Node: names[p.Addr], ASN: p.ASN, Source: meshSource, Passive: p.Passive,
 		State: string(p.State), Since: p.Since, Restarting: p.Restarting, Received: p.Received, Sent: p.Sent,
-		LastError: p.LastError, ErrorSince: p.ErrorSince, ErrorAt: p.LastErrorAt,
+		LastError: p.LastError, ErrorSince: p.ErrorSince, ErrorAt: p.LastErrorAt, HeldUntil: p.HeldUntil,
 	}
 }
 

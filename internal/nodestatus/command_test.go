@@ -48,7 +48,7 @@ func execute(t *testing.T, address string, args ...string) (string, error) {
 }
 
 func TestFormatsHoldTheWholeAnswer(t *testing.T) {
-	for name, want := range map[string]*Report{"starting": starting(), "healthy": healthy(), "troubled": troubled()} {
+	for name, want := range map[string]*Report{"starting": starting(), "healthy": healthy(), "troubled": troubled(), "dual": dual()} {
 		address := agent(t, want)
 		for format, decode := range map[string]func([]byte, any) error{
 			"json": func(text []byte, v any) error {

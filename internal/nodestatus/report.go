@@ -16,12 +16,18 @@ type Report struct {
 	LastError       string    `json:"lastError,omitempty" help:"Why the last pass failed, a line for each cause."`
 	Problems        []string  `json:"problems,omitempty" help:"Objects in the API and paths from BGP that the agent cannot use, and why."`
 
-	Address       string  `json:"address,omitempty" help:"The node's address with the prefix length of its subnet."`
-	AddressSource string  `json:"addressSource,omitempty" help:"Why this address."`
-	Interface     string  `json:"interface,omitempty" help:"Interface that has the address."`
-	ASN           uint32  `json:"asn,omitempty" help:"AS number of this node."`
-	Tunnel        *Tunnel `json:"tunnel,omitempty" help:"The tunnel, if a pool encapsulates."`
-	PodMTU        int     `json:"podMTU,omitempty" help:"MTU of pods' interfaces."`
+	Address        string      `json:"address,omitempty" help:"The node's IPv4 address with the prefix length of its subnet."`
+	AddressSource  string      `json:"addressSource,omitempty" help:"Why this address."`
+	Interface      string      `json:"interface,omitempty" help:"Interface that has the address."`
+	Address6       string      `json:"address6,omitempty" help:"The node's IPv6 address with the prefix length of its subnet."`
+	Address6Source string      `json:"address6Source,omitempty" help:"Why this address."`
+	Interface6     string      `json:"interface6,omitempty" help:"Interface that has the address."`
+	Candidates     []Candidate `json:"candidates,omitempty" help:"All addresses that the host has, and what was made of them."`
+
+	ASN     uint32  `json:"asn,omitempty" help:"AS number of this node."`
+	BGPPort uint16  `json:"bgpPort,omitempty" help:"TCP port of BGP on every node."`
+	Tunnel  *Tunnel `json:"tunnel,omitempty" help:"The tunnel, if a pool encapsulates."`
+	PodMTU  int     `json:"podMTU,omitempty" help:"MTU of pods' interfaces."`
 
 	Pools   []Pool   `json:"pools" help:"The IPPools."`
 	Blocks  []string `json:"blocks" help:"The node's own confirmed blocks."`
@@ -31,6 +37,14 @@ type Report struct {
 
 	Facts   *Facts  `json:"facts,omitempty" help:"What the plugins were told last."`
 	Journal Journal `json:"journal" help:"What the plugins have left to the agent."`
+}
+
+// Candidate is an address of the host.
+type Candidate struct {
+	Address   string `json:"address" help:"The address with the prefix length of its subnet."`
+	Interface string `json:"interface" help:"Interface that has it."`
+	Chosen    bool   `json:"chosen" help:"Whether it is the node's."`
+	Reason    string `json:"reason" help:"Why, or why not."`
 }
 
 // Tunnel is the IPIP device.
@@ -54,19 +68,22 @@ type Pool struct {
 
 // Peer is one BGP session.
 type Peer struct {
-	Address    string    `json:"address" help:"The other end."`
-	Node       string    `json:"node,omitempty" help:"Name of the node that has this address."`
-	ASN        uint32    `json:"asn" help:"Its AS number."`
-	Source     string    `json:"source" help:"Why the session is configured."`
-	Passive    bool      `json:"passive" help:"Whether the other end is the one to connect."`
-	State      string    `json:"state" help:"Idle, Active, OpenSent, OpenConfirm or Established."`
-	Since      time.Time `json:"since" help:"When the session was established or, if it is not, when it was lost or first configured."`
-	Restarting bool      `json:"restarting,omitempty" help:"Whether the session is lost and the peer's paths are kept, as it asked for."`
-	Received   int       `json:"received" help:"Prefixes that it has announced."`
-	Sent       int       `json:"sent" help:"Prefixes that were announced to it."`
-	LastError  string    `json:"lastError,omitempty" help:"Why the session is not, or last was not, established."`
-	ErrorSince time.Time `json:"errorSince,omitzero" help:"When that was first so, without a different error or a session in between."`
-	ErrorAt    time.Time `json:"errorAt,omitzero" help:"When that was last so."`
+	Address       string    `json:"address" help:"The other end."`
+	Node          string    `json:"node,omitempty" help:"Name of the node that has this address."`
+	ASN           uint32    `json:"asn" help:"Its AS number."`
+	TunnelAddress string    `json:"tunnelAddress,omitempty" help:"Address of that node's tunnel, if it has announced one."`
+	From          string    `json:"from,omitempty" help:"This end's address."`
+	Source        string    `json:"source" help:"Why the session is configured."`
+	Passive       bool      `json:"passive" help:"Whether the other end is the one to connect."`
+	State         string    `json:"state" help:"Idle, Active, OpenSent, OpenConfirm or Established."`
+	Since         time.Time `json:"since" help:"When the session was established or, if it is not, when it was lost or first configured."`
+	Restarting    bool      `json:"restarting,omitempty" help:"Whether the session is lost and the peer's paths are kept, as it asked for."`
+	Received      int       `json:"received" help:"Prefixes that it has announced."`
+	Sent          int       `json:"sent" help:"Prefixes that were announced to it."`
+	LastError     string    `json:"lastError,omitempty" help:"Why the session is not, or last was not, established."`
+	ErrorSince    time.Time `json:"errorSince,omitzero" help:"When that was first so, without a different error or a session in between."`
+	ErrorAt       time.Time `json:"errorAt,omitzero" help:"When that was last so."`
+	HeldUntil     time.Time `json:"heldUntil,omitzero" help:"Until when the session is kept closed for what the peer did, as lastError says."`
 }
 
 // Path is one learned prefix.

@@ -12,12 +12,16 @@ import (
 // maxListed bounds a list inside of the overview; the commands for peers and routes, and the other formats, have all of it.
 const maxListed = 20
 
+// maxRows bounds a table there.
+const maxRows = 50
+
 // WriteStatus writes the overview for people.
 func (r *Report) WriteStatus(w io.Writer) error {
 	p := &page{}
 	p.table(r.summary())
-	p.section("Pools", r.poolTable())
-	p.section("Peers", r.peerTable())
+	p.section("Addresses of this host", cutRows(r.candidateTable()))
+	p.section("Pools", cutRows(r.poolTable()))
+	p.section("Peers", cutRows(r.peerTable()))
 	p.lines("Sessions that are down", r.down())
 	p.lines("Problems", r.Problems)
 	return p.writeTo(w)
@@ -63,6 +67,11 @@ func (r *Report) summary() [][]string {
 		{"Node", fmt.Sprintf("%s, %s", r.Node, r.readiness())},
 		{"Agent", fmt.Sprintf("%s, started %s ago", r.Version, r.ago(r.Started))},
 		{"Address", r.addressText()},
+	}
+	if r.Address6 != "" && r.Address != "" {
+		rows = append(rows, []string{"", onLink(r.Address6, r.Interface6, r.Address6Source)})
+	}
+	rows = append(rows, [][]string{
 		{"Tunnel", r.tunnelText()},
 		{"Pod MTU", orUnknown(r.PodMTU)},
 		{"AS number", orUnknown(int(r.ASN))},
@@ -70,7 +79,7 @@ func (r *Report) summary() [][]string {
 		{"Routes", r.Routes.count()},
 		{"Facts", r.factsText()},
 		{"Journal", r.journalText()},
-	}
+	}...)
 	for i, line := range strings.Split(r.passText(), "\n") {
 		label := ""
 		if i == 0 {
@@ -92,15 +101,31 @@ func (r *Report) readiness() string {
 }
 
 func (r *Report) addressText() string {
-	if r.Address == "" {
-		return "not known yet"
+	switch {
+	case r.Address != "":
+		return onLink(r.Address, r.Interface, r.AddressSource)
+	case r.Address6 != "":
+		return onLink(r.Address6, r.Interface6, r.Address6Source)
 	}
-	return fmt.Sprintf("%s on %s (%s)", r.Address, r.Interface, r.AddressSource)
+	return "not known yet"
+}
+
+func onLink(address, link, source string) string {
+	return fmt.Sprintf("%s on %s (%s)", address, link, source)
+}
+
+// candidateTable has the host's addresses, if there was anything to choose.
+func (r *Report) candidateTable() [][]string {
+	rows := [][]string{{"ADDRESS", "INTERFACE", "USED", "WHY"}}
+	for _, c := range r.Candidates {
+		rows = append(rows, []string{c.Address, dash(c.Interface), yes(c.Chosen), c.Reason})
+	}
+	return rows
 }
 
 func (r *Report) tunnelText() string {
 	switch {
-	case r.Address == "":
+	case r.Address == "" && r.Address6 == "":
 		return "not known yet"
 	case r.Tunnel == nil:
 		return "none: no pool encapsulates"
@@ -191,8 +216,11 @@ func (r *Report) peerTable() [][]string {
 const established = "Established"
 
 func (p Peer) stateText() string {
-	if p.Restarting {
+	switch {
+	case p.Restarting:
 		return p.State + ", restarting"
+	case !p.HeldUntil.IsZero():
+		return p.State + ", held down"
 	}
 	return p.State
 }
@@ -213,6 +241,8 @@ func (r *Report) words(p Peer) string {
 	switch {
 	case p.State == established && p.LastError == "":
 		return ""
+	case !p.HeldUntil.IsZero():
+		return fmt.Sprintf("%s: kept closed until %s: %s", p.Address, r.clock(p.HeldUntil), p.LastError)
 	case p.State == established:
 		return fmt.Sprintf("%s: up; before, at %s: %s", p.Address, r.clock(p.ErrorAt), p.LastError)
 	case p.LastError == "" && p.Passive:
@@ -329,6 +359,15 @@ func (p *page) section(title string, rows [][]string) {
 	}
 	p.begin(title)
 	p.table(rows)
+}
+
+// cutRows cuts a table to what a screen takes.
+func cutRows(rows [][]string) [][]string {
+	more := len(rows) - 1 - maxRows
+	if more <= 0 {
+		return rows
+	}
+	return append(rows[:1+maxRows:1+maxRows], []string{fmt.Sprintf("and %d more: -o json has them", more)})
 }
 
 func (p *page) begin(title string) {

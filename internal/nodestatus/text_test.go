@@ -84,8 +84,32 @@ func troubled() *Report {
 	return r
 }
 
+// dual has both families, addresses to choose among and a peer that is held down.
+func dual() *Report {
+	r := healthy()
+	r.Address6, r.Address6Source, r.Interface6 = "fd00::5/64", "first-found", "eth0"
+	r.Candidates = []Candidate{
+		{Address: "10.0.0.5/24", Interface: "eth0", Chosen: true, Reason: "InternalIP of node node1"},
+		{Address: "172.17.0.1/16", Interface: "docker0", Reason: "on a bridge"},
+		{Address: "fd00::5/64", Interface: "eth0", Chosen: true, Reason: "first-found"},
+	}
+	r.Blocks = append(r.Blocks, "fd00:10:244::40/122")
+	v6 := r.Peers[0]
+	v6.Address, v6.State, v6.Since = "fd00::7", "Active", earlier
+	v6.LastError, v6.ErrorSince, v6.ErrorAt = "TCP refused on port 179 of [fd00::7]: no BGP speaker listens there, or a firewall rejects", earlier, now
+	held := r.Peers[0]
+	held.Address, held.Node, held.State, held.Since, held.HeldUntil = "10.0.0.9", "node4", "Idle", earlier, now.Add(time.Minute)
+	held.LastError, held.ErrorSince, held.ErrorAt = "it announced more than 20000 prefixes", earlier, earlier
+	r.Peers = append(r.Peers, held, v6)
+	r.Routes.Desired, r.Routes.Programmed = 4, 4
+	r.Routes.List = append(r.Routes.List,
+		Route{Destination: "fd00:10:244::40/122", Type: "unreachable", Source: "own block"},
+		Route{Destination: "fd00:10:244::80/122", Type: "unicast", Via: "fd00::7", Device: "eth0", Node: "node2", Source: "affinity"})
+	return r
+}
+
 func TestText(t *testing.T) {
-	reports := map[string]*Report{"starting": starting(), "healthy": healthy(), "troubled": troubled()}
+	reports := map[string]*Report{"starting": starting(), "healthy": healthy(), "troubled": troubled(), "dual": dual()}
 	for name, r := range reports {
 		for _, command := range Commands() {
 			t.Run(command+" "+name, func(t *testing.T) {
