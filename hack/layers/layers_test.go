@@ -25,14 +25,14 @@ var doors = map[string][]string{
 	"k8s.io/apimachinery":            {"internal/kube", "internal/install", "internal/labtest"},
 	"k8s.io/api":                     {"internal/install", "internal/labtest"},
 	"github.com/prometheus":          {"internal/node"},
-	"os/exec":                        {"internal/labtest", "internal/netlinkx/netnstest", "internal/cnitest"}, // the agent and the plugins run no programs; libcni runs IPAM's
+	"os/exec":                        {"internal/bgp/bgptest", "internal/labtest", "internal/netlinkx/netnstest", "internal/cnitest"}, // the agent and the plugins run no programs; libcni runs IPAM's
 }
 
 // levels orders the packages: each imports only packages of lower levels. A new package must be given its place here.
 var levels = []string{
 	"cmd/calico cmd/calico-ipam cmd/install cmd/node",
 	"cmd/internal/early internal/node internal/cni internal/cnitest",
-	"internal/install internal/kube internal/labtest internal/nodestatus",
+	"internal/bgp/bgptest internal/install internal/kube internal/labtest internal/nodestatus",
 	"internal/bgp internal/duties internal/encap internal/fib internal/nat internal/podnet",
 	"internal/bgp/relay internal/ipam internal/netlinkx/netnstest internal/nft internal/facts internal/journal internal/podnote",
 	"internal/datastore/kubernetes internal/datastore/etcd internal/datastore/datastoretest internal/netlinkx",
@@ -49,7 +49,7 @@ var (
 	notPure         = []string{"os", "net", "net/http", "syscall", "context", "io", "golang.org/x/sys", module + "internal/datastore"}
 	environment     = []string{"Getenv", "LookupEnv", "Environ", "ExpandEnv"}
 	endings         = map[string][]string{"os": {"Exit"}, "log": {"Fatal", "Fatalf", "Fatalln", "Panic", "Panicf", "Panicln"}}
-	testOnly        = []string{"internal/labtest", "internal/cnitest", "internal/netlinkx/netnstest", "internal/datastore/datastoretest"}
+	testOnly        = []string{"internal/bgp/bgptest", "internal/labtest", "internal/cnitest", "internal/netlinkx/netnstest", "internal/datastore/datastoretest"}
 	mayReadSettings = "internal/config"
 )
 

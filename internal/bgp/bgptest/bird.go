@@ -1,0 +1,319 @@
+package bgptest
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"text/template"
+	"time"
+)
+
+// bird is BIRD: a process for both families of version 2, one for each of version 1.6.
+type bird struct {
+	*Host
+	kind   Kind
+	config Config
+	dir    string
+	log    *Buffer
+	parts  []*birdProcess
+}
+
+type birdProcess struct {
+	*process
+	b      *bird
+	family string // ipv4, ipv6 or both
+	names  birdNames
+}
+
+// birdNames are a process's programs and files.
+type birdNames struct{ daemon, client, config, socket, pid string }
+
+// birdTemplate is what calico-node's templates make for a mesh without encapsulation: own blocks as blackholes, all else learned,
+// one multihop session to each node with its next hops resolved by the kernel's routes, add-paths offered, and Calico's timers. The
+// words of BIRD 2 differ in that routes have a family.
+var birdTemplate = template.Must(template.New("bird.conf").Parse(`
+router id {{.RouterID}};
+log stderr all;
+{{define "filter"}}filter { if source = RTS_STATIC then accept; reject; }{{end -}}
+{{if .V1}}listen bgp address {{.Listen}} port 179;
+{{end -}}
+protocol device { scan time 2; }
+protocol direct { {{range .Families}}{{.}}; {{end}}interface "*"; }
+{{range $f := .Channels}}
+protocol static {
+  {{$f.Open}}{{$f.Close}}
+  {{range $f.Announce}}route {{.}} blackhole;
+  {{end -}}
+}
+protocol kernel {
+  learn;
+  persist;
+  scan time 2;
+  graceful restart;
+  merge paths on;
+  {{$f.Open}} import all; export all; {{$f.Close}}
+}
+template bgp mesh_{{$f.Name}} {
+  debug { states };
+  local as {{$.ASN}};
+  multihop;
+  {{if $.RestartTime}}graceful restart time {{$.RestartTime}};{{end}}
+  graceful restart;
+  connect delay time 2;
+  connect retry time 5;
+  error wait time 5,30;
+  {{$f.Open}} gateway recursive; import all; export {{template "filter"}}; add paths on; {{$f.Close}}
+}
+{{range $f.Sessions}}protocol bgp {{.Name}} from mesh_{{$f.Name}} {
+  neighbor {{.Peer}}{{if .Port}} port {{.Port}}{{end}} as {{.ASN}};
+  source address {{.From}};
+  {{if .Passive}}passive on;{{end}}
+  {{if .Password}}password "{{.Password}}";{{end}}
+  {{if .HoldTime}}hold time {{.HoldTime.Seconds}};{{end}}
+}
+{{end}}{{end}}`))
+
+// birdValues are a template's values.
+type birdValues struct {
+	V1               bool
+	RouterID, Listen netip.Addr
+	ASN              uint32
+	RestartTime      int
+	Families         []string // of a protocol that has channels without options
+	Channels         []birdChannel
+}
+
+type birdChannel struct {
+	Name, Open, Close string
+	Announce          []netip.Prefix
+	Sessions          []birdSession
+}
+
+type birdSession struct {
+	Session
+	Name string
+	From netip.Addr
+}
+
+// birdSessionName is as in Calico.
+func birdSessionName(peer netip.Addr) string {
+	return "Mesh_" + strings.NewReplacer(".", "_", ":", "_").Replace(peer.String())
+}
+
+func (h *Host) bird(kind Kind, config Config) *bird {
+	h.T.Helper()
+	b := &bird{Host: h, kind: kind, config: config, dir: h.T.TempDir(), log: &Buffer{}}
+	h.T.Cleanup(func() {
+		if h.T.Failed() {
+			h.T.Logf("log of %s on %s:\n%s", kind, h.V4, b.log.Tail())
+		}
+	})
+	families := []string{"both"}
+	if kind == BIRD1 {
+		families = []string{"ipv4", "ipv6"}
+	}
+	for _, family := range families {
+		b.parts = append(b.parts, &birdProcess{b: b, family: family, names: b.names(family)})
+	}
+	for _, p := range b.parts {
+		p.configure()
+		p.launch()
+	}
+	b.ready()
+	return b
+}
+
+func (b *bird) names(family string) birdNames {
+	b.T.Helper()
+	file := func(name string) string { return filepath.Join(b.dir, family+"."+name) }
+	n := birdNames{config: file("conf"), socket: file("ctl"), pid: file("pid"), daemon: "/usr/sbin/bird", client: "/usr/sbin/birdc"}
+	if b.kind == BIRD1 {
+		cache, err := os.UserCacheDir()
+		if err != nil {
+			b.T.Fatal(err)
+		}
+		suffix := strings.TrimPrefix(strings.TrimPrefix(family, "ipv4"), "ipv")
+		n.daemon = filepath.Join(cache, "tortie/bird-1.6/usr/sbin/bird"+suffix)
+		n.client = filepath.Join(cache, "tortie/bird-1.6/usr/sbin/birdc"+suffix)
+	}
+	if _, err := os.Stat(n.daemon); err != nil {
+		b.T.Fatalf("%s is missing: %v: make deps", b.kind, err)
+	}
+	return n
+}
+
+// configure writes the configuration.
+func (p *birdProcess) configure() {
+	b := p.b
+	b.T.Helper()
+	v := birdValues{V1: b.kind == BIRD1, RouterID: b.V4, Listen: b.V4, ASN: b.config.ASN, RestartTime: int(b.config.RestartTime / time.Second)}
+	if p.family == "ipv6" {
+		v.Listen = b.V6
+	}
+	for _, name := range []string{"ipv4", "ipv6"} {
+		if p.family != name && p.family != "both" {
+			continue
+		}
+		c := birdChannel{Name: name}
+		if p.family == "both" {
+			c.Open, c.Close = name+" {", "};"
+			v.Families = append(v.Families, name)
+		}
+		for _, prefix := range b.config.Announce {
+			if prefix.Addr().Is4() == (name == "ipv4") {
+				c.Announce = append(c.Announce, prefix)
+			}
+		}
+		for _, s := range b.config.Sessions {
+			if s.Peer.Is4() == (name == "ipv4") {
+				c.Sessions = append(c.Sessions, birdSession{Session: s, Name: birdSessionName(s.Peer), From: b.from(s.Peer)})
+			}
+		}
+		v.Channels = append(v.Channels, c)
+	}
+	var text strings.Builder
+	if err := birdTemplate.Execute(&text, v); err != nil {
+		b.T.Fatal(err)
+	}
+	if err := os.WriteFile(p.names.config, []byte(text.String()), 0o600); err != nil {
+		b.T.Fatal(err)
+	}
+}
+
+// launch starts the process, with more flags if there are any.
+func (p *birdProcess) launch(extra ...string) {
+	args := append([]string{p.names.daemon, "-f", "-c", p.names.config, "-s", p.names.socket, "-P", p.names.pid}, extra...)
+	if p.b.kind == BIRD1 {
+		args[1] = "-d" // 1.6 has no -f: in the foreground it also says what it does
+	}
+	p.process = p.b.Host.launch(p.b.log, args...)
+}
+
+// ready waits until all processes answer.
+func (b *bird) ready() {
+	b.T.Helper()
+	for _, p := range b.parts {
+		Eventually(b.T, func() error {
+			if err := p.gone(); err == nil {
+				b.T.Fatalf("%s on %s has ended:\n%s", b.kind, b.V4, b.log.Tail())
+			}
+			_, err := p.ask("show", "status")
+			return err
+		})
+	}
+}
+
+// ask runs a command of the client.
+func (p *birdProcess) ask(args ...string) (string, error) {
+	out, err := exec.Command(p.names.client, append([]string{"-s", p.names.socket}, args...)...).CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%s %s: %w: %s", p.names.client, strings.Join(args, " "), err, out)
+	}
+	return string(out), nil
+}
+
+// ask runs a command of the client of the process that has the session to peer.
+func (b *bird) ask(peer netip.Addr, args ...string) string {
+	b.T.Helper()
+	out, err := b.part(peer).ask(args...)
+	if err != nil {
+		b.T.Fatal(err)
+	}
+	return out
+}
+
+func (b *bird) part(peer netip.Addr) *birdProcess {
+	if peer.Is6() {
+		return b.parts[len(b.parts)-1]
+	}
+	return b.parts[0]
+}
+
+func (b *bird) On() *Host { return b.Host }
+
+func (b *bird) Session(peer netip.Addr) string {
+	b.T.Helper()
+	return b.ask(peer, "show", "protocols", "all", birdSessionName(peer))
+}
+
+func (b *bird) State(peer netip.Addr) string {
+	b.T.Helper()
+	_, rest, _ := strings.Cut(b.Session(peer), "BGP state:")
+	state, _, _ := strings.Cut(rest, "\n")
+	return strings.TrimSpace(state)
+}
+
+func (b *bird) Learned(peer netip.Addr) []Route {
+	b.T.Helper()
+	return sortRoutes(birdRoutes(b.ask(peer, "show", "route", "all", "protocol", birdSessionName(peer))))
+}
+
+// birdRoutes reads the answer to "show route all": a line that starts with the prefix, and indented lines about the path.
+func birdRoutes(text string) []Route {
+	var routes []Route
+	for line := range strings.Lines(text) {
+		first, _, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if prefix, err := netip.ParsePrefix(first); err == nil {
+			routes = append(routes, Route{Prefix: prefix})
+			continue
+		}
+		name, value, ok := strings.Cut(strings.TrimSpace(line), ":")
+		if !ok || len(routes) == 0 {
+			continue
+		}
+		r := &routes[len(routes)-1]
+		switch value = strings.TrimSpace(value); name {
+		case "BGP.next_hop":
+			first, _, _ := strings.Cut(value, " ") // a link-local one may follow
+			r.NextHop, _ = netip.ParseAddr(first)
+		case "BGP.origin":
+			r.Origin = value
+		case "BGP.as_path":
+			r.ASPath = value
+		case "BGP.local_pref":
+			r.LocalPref = value
+		}
+	}
+	return routes
+}
+
+func (b *bird) SetPassword(peer netip.Addr, password string) {
+	b.T.Helper()
+	b.config.Sessions = slices.Clone(b.config.Sessions)
+	for i := range b.config.Sessions {
+		if b.config.Sessions[i].Peer == peer {
+			b.config.Sessions[i].Password = password
+		}
+	}
+	p := b.part(peer)
+	p.configure()
+	if out := b.ask(peer, "configure"); !strings.Contains(out, "Reconfigur") {
+		b.T.Fatalf("%s refuses its new configuration: %s", b.kind, out)
+	}
+}
+
+func (b *bird) Shutdown(peer netip.Addr, message string) {
+	b.T.Helper()
+	b.ask(peer, "disable", birdSessionName(peer), `"`+message+`"`)
+}
+
+func (b *bird) Signal(s syscall.Signal) {
+	b.T.Helper()
+	for _, p := range b.parts {
+		p.signalled(s)
+	}
+}
+
+// Restart has the flag with which calico-node starts BIRD: an earlier process has left its routes in the kernel.
+func (b *bird) Restart() {
+	b.T.Helper()
+	for _, p := range b.parts {
+		p.launch("-R")
+	}
+	b.ready()
+}

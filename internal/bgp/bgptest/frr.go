@@ -1,0 +1,280 @@
+package bgptest
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"text/template"
+	"time"
+)
+
+// frr is FRR's bgpd, and its zebra, which writes to the kernel.
+type frr struct {
+	*Host
+	config Config
+	dir    string
+	log    *Buffer
+	zebra  *process
+	bgpd   *process
+}
+
+const frrPrograms = "/usr/lib/frr"
+
+// frrTemplate has the timers of the other kinds. FRR asks for policies on eBGP sessions, and for routes to what it announces, unless
+// told not to.
+var frrTemplate = template.Must(template.New("frr.conf").Parse(`
+log stdout informational
+router bgp {{.ASN}}
+ bgp router-id {{.V4}}
+ no bgp ebgp-requires-policy
+ no bgp network import-check
+ no bgp default ipv4-unicast
+ bgp graceful-restart
+ bgp graceful-restart preserve-fw-state
+ {{- if .Seconds}}
+ bgp graceful-restart restart-time {{.Seconds}}
+ {{- end}}
+{{- range .Sessions}}
+ neighbor {{.Peer}} remote-as {{.ASN}}
+ {{- if ne .ASN $.ASN}}
+ neighbor {{.Peer}} ebgp-multihop
+ {{- end}}
+ neighbor {{.Peer}} update-source {{$.From .Peer}}
+ neighbor {{.Peer}} timers connect 5
+ {{- if .HoldTime}}
+ neighbor {{.Peer}} timers 1 {{.HoldTime.Seconds}}
+ {{- end}}
+ {{- if .Port}}
+ neighbor {{.Peer}} port {{.Port}}
+ {{- end}}
+ {{- if .Passive}}
+ neighbor {{.Peer}} passive
+ {{- end}}
+ {{- if .Password}}
+ neighbor {{.Peer}} password {{.Password}}
+ {{- end}}
+{{- end}}
+{{- range $family, $v4 := .Families}}
+ address-family {{$family}} unicast
+ {{- range $.Announce}}{{if eq .Addr.Is4 $v4}}
+  network {{.}}
+ {{- end}}{{end}}
+ {{- range $.Sessions}}{{if eq .Peer.Is4 $v4}}
+  neighbor {{.Peer}} activate
+  neighbor {{.Peer}} addpath-tx-all-paths
+ {{- end}}{{end}}
+ exit-address-family
+{{- end}}
+`))
+
+type frrValues struct {
+	Config
+	*Host
+	Seconds  int
+	Families map[string]bool // is it IPv4?
+}
+
+// From is this end of a session.
+func (v frrValues) From(peer netip.Addr) netip.Addr { return v.from(peer) }
+
+func (h *Host) frr(config Config) *frr {
+	h.T.Helper()
+	f := &frr{Host: h, config: config, log: &Buffer{}}
+	h.T.Cleanup(func() {
+		if h.T.Failed() {
+			h.T.Logf("log of FRR on %s:\n%s", h.V4, f.log.Tail())
+		}
+	})
+	f.makeDir()
+	f.configure()
+	f.zebra = f.start("zebra")
+	Eventually(h.T, func() error { _, err := os.Stat(f.file("zserv.api")); return err })
+	f.bgpd = f.start("bgpd")
+	f.ready()
+	return f
+}
+
+// makeDir makes a directory of the user that FRR's programs turn into; what they share is in it.
+func (f *frr) makeDir() {
+	f.T.Helper()
+	if _, err := os.Stat(frrPrograms + "/bgpd"); err != nil {
+		f.T.Fatalf("FRR is missing: %v: make deps", err)
+	}
+	account, err := user.Lookup("frr")
+	if err != nil {
+		f.T.Fatalf("FRR is not installed as Debian does it: %v: make deps", err)
+	}
+	uid, _ := strconv.Atoi(account.Uid)
+	gid, _ := strconv.Atoi(account.Gid)
+	// Not below the test's own directory, which is not theirs to read.
+	if f.dir, err = os.MkdirTemp("", "bgptest-frr-"); err != nil {
+		f.T.Fatal(err)
+	}
+	f.T.Cleanup(func() { _ = os.RemoveAll(f.dir) })
+	if err := os.Chown(f.dir, uid, gid); err != nil {
+		f.T.Fatal(err)
+	}
+}
+
+func (f *frr) file(name string) string { return filepath.Join(f.dir, name) }
+
+func (f *frr) configure() {
+	f.T.Helper()
+	var text strings.Builder
+	err := frrTemplate.Execute(&text, frrValues{
+		Config: f.config, Host: f.Host, Seconds: int(f.config.RestartTime / time.Second),
+		Families: map[string]bool{"ipv4": true, "ipv6": false},
+	})
+	if err != nil {
+		f.T.Fatal(err)
+	}
+	if err := os.WriteFile(f.file("bgpd.conf"), []byte(text.String()), 0o644); err != nil {
+		f.T.Fatal(err)
+	}
+	if err := os.WriteFile(f.file("zebra.conf"), []byte("log stdout informational\n"), 0o644); err != nil {
+		f.T.Fatal(err)
+	}
+}
+
+func (f *frr) start(program string) *process {
+	f.T.Helper()
+	args := []string{
+		filepath.Join(frrPrograms, program), "-f", f.file(program + ".conf"), "-i", f.file(program + ".pid"),
+		"-z", f.file("zserv.api"), "--vty_socket", f.dir, "-P", "0", "--log", "stdout",
+	}
+	return f.launch(f.log, args...)
+}
+
+func (f *frr) ready() {
+	f.T.Helper()
+	Eventually(f.T, func() error {
+		if err := f.bgpd.gone(); err == nil {
+			f.T.Fatalf("FRR on %s has ended:\n%s", f.V4, f.log.Tail())
+		}
+		_, err := f.try("show version")
+		return err
+	})
+}
+
+// try runs commands of bgpd, in order.
+func (f *frr) try(commands ...string) (string, error) {
+	args := []string{"--vty_socket", f.dir, "-d", "bgpd"}
+	for _, c := range commands {
+		args = append(args, "-c", c)
+	}
+	out, err := exec.Command("vtysh", args...).Output()
+	if err != nil {
+		return "", fmt.Errorf("vtysh %q: %w: %s", commands, err, out)
+	}
+	return string(out), nil
+}
+
+func (f *frr) ask(commands ...string) string {
+	f.T.Helper()
+	out, err := f.try(commands...)
+	if err != nil {
+		f.T.Fatal(err)
+	}
+	return out
+}
+
+// change runs commands of the configuration of BGP.
+func (f *frr) change(commands ...string) {
+	f.T.Helper()
+	f.ask(append([]string{"configure terminal", fmt.Sprintf("router bgp %d", f.config.ASN)}, commands...)...)
+}
+
+func (f *frr) On() *Host { return f.Host }
+
+func (f *frr) Session(peer netip.Addr) string {
+	f.T.Helper()
+	return f.ask("show bgp neighbors " + peer.String())
+}
+
+func (f *frr) State(peer netip.Addr) string {
+	f.T.Helper()
+	var neighbors map[string]struct{ BGPState string }
+	f.decode(&neighbors, "show bgp neighbors "+peer.String()+" json")
+	return neighbors[peer.String()].BGPState
+}
+
+// decode runs a command that answers in JSON.
+func (f *frr) decode(into any, command string) {
+	f.T.Helper()
+	out := f.ask(command)
+	if err := json.Unmarshal([]byte(out), into); err != nil {
+		f.T.Fatalf("%s on %s: %v:\n%s", command, f.V4, err, out)
+	}
+}
+
+func (f *frr) Learned(peer netip.Addr) []Route {
+	f.T.Helper()
+	family := "ipv4"
+	if peer.Is6() {
+		family = "ipv6"
+	}
+	type path struct {
+		PeerID, Path, Origin string
+		LocPrf               *int
+		Nexthops             []struct {
+			IP    string
+			Scope string
+		}
+	}
+	var table struct{ Routes map[netip.Prefix][]path }
+	f.decode(&table, "show bgp "+family+" unicast json")
+	var routes []Route
+	for prefix, paths := range table.Routes {
+		for _, p := range paths {
+			if p.PeerID != peer.String() {
+				continue
+			}
+			r := Route{Prefix: prefix, Origin: p.Origin, ASPath: p.Path}
+			if p.LocPrf != nil {
+				r.LocalPref = strconv.Itoa(*p.LocPrf)
+			}
+			for _, hop := range p.Nexthops {
+				if hop.Scope != "link-local" {
+					r.NextHop, _ = netip.ParseAddr(hop.IP)
+				}
+			}
+			routes = append(routes, r)
+		}
+	}
+	return sortRoutes(routes)
+}
+
+func (f *frr) SetPassword(peer netip.Addr, password string) {
+	f.T.Helper()
+	for i := range f.config.Sessions {
+		if f.config.Sessions[i].Peer == peer {
+			f.config.Sessions[i].Password = password
+		}
+	}
+	f.configure()
+	f.change(fmt.Sprintf("neighbor %s password %s", peer, password))
+}
+
+func (f *frr) Shutdown(peer netip.Addr, message string) {
+	f.T.Helper()
+	f.change(fmt.Sprintf("neighbor %s shutdown message %s", peer, message))
+}
+
+// Signal is for bgpd: zebra, and with it the kernel's routes, outlives it.
+func (f *frr) Signal(s syscall.Signal) {
+	f.T.Helper()
+	f.bgpd.signalled(s)
+}
+
+func (f *frr) Restart() {
+	f.T.Helper()
+	f.bgpd = f.start("bgpd")
+	f.ready()
+}

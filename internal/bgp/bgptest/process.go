@@ -1,0 +1,90 @@
+package bgptest
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// process is somebody else's daemon on a host. It ends when its guard's standard input does, and that is a pipe of this process's.
+type process struct {
+	t     testing.TB
+	name  string
+	guard *exec.Cmd
+	input io.Closer
+	pid   int
+	log   *Buffer
+}
+
+// guardScript runs a command, says its process ID and ends it when standard input ends.
+const guardScript = `"$@" </dev/null >&2 & echo $!; read never; kill -9 $!; wait`
+
+// launch starts a program on the host, whose output goes to log.
+func (h *Host) launch(log *Buffer, args ...string) *process {
+	h.T.Helper()
+	p := &process{t: h.T, name: args[0], log: log}
+	p.guard = exec.Command("sh", append([]string{"-c", guardScript, "guard"}, args...)...)
+	p.guard.Stderr = log
+	in, err := p.guard.StdinPipe()
+	if err != nil {
+		h.T.Fatal(err)
+	}
+	p.input = in
+	out, err := p.guard.StdoutPipe()
+	if err != nil {
+		h.T.Fatal(err)
+	}
+	h.Within(h.T, p.guard.Start)
+	h.T.Cleanup(p.end)
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		h.T.Fatalf("start %s: %v", args[0], err)
+	}
+	if p.pid, err = strconv.Atoi(strings.TrimSpace(line)); err != nil {
+		h.T.Fatalf("start %s: %v", args[0], err)
+	}
+	return p
+}
+
+// signal sends a signal to the program itself.
+func (p *process) signal(s syscall.Signal) {
+	p.t.Helper()
+	if err := syscall.Kill(p.pid, s); err != nil {
+		p.t.Fatalf("send %s to %s: %v", s, p.name, err)
+	}
+}
+
+// end kills the program, if it still runs, and returns when it is gone.
+func (p *process) end() {
+	if p.input == nil {
+		return
+	}
+	_ = p.input.Close()
+	_ = p.guard.Wait()
+	p.input = nil
+}
+
+// gone reports an error while the program runs.
+func (p *process) gone() error {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.pid))
+	if err != nil || strings.Contains(string(stat), ") Z ") {
+		return nil
+	}
+	return fmt.Errorf("%s still runs", p.name)
+}
+
+// signalled sends a signal and, if it is one that ends the program, waits for that.
+func (p *process) signalled(s syscall.Signal) {
+	p.t.Helper()
+	p.signal(s)
+	if s == syscall.SIGKILL || s == syscall.SIGTERM {
+		Eventually(p.t, p.gone)
+		p.end()
+	}
+}

@@ -1,0 +1,282 @@
+package bgptest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/bgp"
+)
+
+// childArg as the only argument makes a test binary a speaker that is driven over its standard input. GoBGP can only be had once
+// in a process, so each speaker of a test is a process.
+const childArg = "bgptest-speaker"
+
+// Child is for the beginning of TestMain: it reports whether this process is a speaker of another test process, which it then
+// has been until its end. The test's main package must be built with //go:debug multipathtcp=0.
+func Child() (was bool, err error) {
+	if len(os.Args) != 2 || os.Args[1] != childArg {
+		return false, nil
+	}
+	return true, serve(os.Stdin, os.Stdout)
+}
+
+// call is a method of bgp.Speaker and its arguments, reply its results.
+type call struct {
+	Method  string
+	Timeout time.Duration
+	Local   bgp.Local
+	Peers   []bgp.Peer
+	Paths   []bgp.Path
+	Within  []netip.Prefix // nil accepts all
+	Mode    bgp.Mode
+}
+
+type reply struct {
+	Err   string
+	Paths []bgp.Path
+	Peers []bgp.PeerStatus
+}
+
+func serve(in io.Reader, out io.Writer) error {
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	speaker, err := bgp.New(log, nil)
+	if err != nil {
+		return err
+	}
+	calls, replies := json.NewDecoder(in), json.NewEncoder(out)
+	for {
+		var c call
+		if err := calls.Decode(&c); errors.Is(err, io.EOF) {
+			return nil // exit without a word to anybody
+		} else if err != nil {
+			return err
+		}
+		if err := replies.Encode(answer(speaker, c)); err != nil {
+			return err
+		}
+	}
+}
+
+func answer(speaker bgp.Speaker, c call) reply {
+	ctx, cancel := context.WithTimeout(context.Background(), c.Timeout)
+	defer cancel()
+	var r reply
+	var err error
+	switch c.Method {
+	case "Start":
+		err = speaker.Start(ctx, c.Local)
+	case "SetPeers":
+		err = speaker.SetPeers(ctx, c.Peers)
+	case "SetOriginated":
+		err = speaker.SetOriginated(ctx, c.Paths)
+	case "Snapshot":
+		var accept bgp.Accept
+		if c.Within != nil {
+			accept = bgp.Within(c.Within...)
+		}
+		r.Paths, err = speaker.Snapshot(ctx, accept)
+	case "Peers":
+		r.Peers, err = speaker.Peers(ctx)
+	case "Healthy":
+		err = speaker.Healthy(ctx)
+	case "Stop":
+		err = speaker.Stop(ctx, c.Mode)
+	default:
+		err = fmt.Errorf("no method %q", c.Method)
+	}
+	if err != nil {
+		r.Err = err.Error()
+	}
+	return r
+}
+
+// Speaker is a process with a bgp.Server on a host.
+type Speaker struct {
+	*Host
+	cmd     *exec.Cmd
+	in      io.WriteCloser
+	calls   *json.Encoder
+	replies *json.Decoder
+	log     *Buffer
+	over    bool
+}
+
+// callTimeout is far above what a call takes on a busy machine.
+const callTimeout = 20 * time.Second
+
+// Speak starts a process without calling Start in it.
+func (h *Host) Speak() *Speaker {
+	h.T.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		h.T.Fatal(err)
+	}
+	s := &Speaker{Host: h, cmd: exec.Command(self, childArg), log: &Buffer{}}
+	s.cmd.Stderr = s.log
+	if s.in, err = s.cmd.StdinPipe(); err != nil {
+		h.T.Fatal(err)
+	}
+	out, err := s.cmd.StdoutPipe()
+	if err != nil {
+		h.T.Fatal(err)
+	}
+	h.Within(h.T, s.cmd.Start)
+	s.calls, s.replies = json.NewEncoder(s.in), json.NewDecoder(out)
+	h.T.Cleanup(func() {
+		s.End(syscall.SIGKILL)
+		if h.T.Failed() {
+			h.T.Logf("log of the speaker on %s:\n%s", h.V4, s.log.Tail())
+		}
+	})
+	return s
+}
+
+// End ends the process by a signal; an agent that is told to end by SIGTERM says no more to its peers than one that is killed.
+func (s *Speaker) End(signal syscall.Signal) {
+	if !s.over {
+		s.over = true
+		_ = s.cmd.Process.Signal(signal)
+		_ = s.cmd.Wait()
+	}
+}
+
+// try makes a call, do one that must not fail.
+func (s *Speaker) try(c call) (reply, error) {
+	s.T.Helper()
+	c.Timeout = callTimeout
+	var r reply
+	if err := errors.Join(s.calls.Encode(c), s.replies.Decode(&r)); err != nil {
+		s.T.Fatalf("%s on %s: %v: the process has ended:\n%s", c.Method, s.V4, err, s.log.Tail())
+	}
+	if r.Err != "" {
+		return r, errors.New(r.Err)
+	}
+	return r, nil
+}
+
+func (s *Speaker) do(c call) reply {
+	s.T.Helper()
+	r, err := s.try(c)
+	if err != nil {
+		s.T.Fatalf("%s on %s: %v", c.Method, s.V4, err)
+	}
+	return r
+}
+
+// Start starts the speaker on the host's two addresses.
+func (s *Speaker) Start(asn uint32, restarting bool) {
+	s.T.Helper()
+	s.do(call{Method: "Start", Local: bgp.Local{ASN: asn, RouterID: s.V4, Listen: s.Addrs(), Restarting: restarting}})
+}
+
+// Originate sets what the speaker announces.
+func (s *Speaker) Originate(prefixes ...string) {
+	s.T.Helper()
+	var paths []bgp.Path
+	for _, p := range prefixes {
+		paths = append(paths, bgp.Path{Prefix: netip.MustParsePrefix(p)})
+	}
+	s.do(call{Method: "SetOriginated", Paths: paths})
+}
+
+// SetPeers sets the speaker's sessions.
+func (s *Speaker) SetPeers(peers ...bgp.Peer) {
+	s.T.Helper()
+	s.do(call{Method: "SetPeers", Peers: peers})
+}
+
+// Healthy fails the test if the speaker's loop does not turn.
+func (s *Speaker) Healthy() {
+	s.T.Helper()
+	s.do(call{Method: "Healthy"})
+}
+
+// Snapshot returns the learned paths.
+func (s *Speaker) Snapshot() []bgp.Path {
+	s.T.Helper()
+	return s.do(call{Method: "Snapshot"}).Paths
+}
+
+// LearnedFrom returns what was learned from one peer.
+func (s *Speaker) LearnedFrom(peer netip.Addr) []bgp.Path {
+	s.T.Helper()
+	var paths []bgp.Path
+	for _, p := range s.Snapshot() {
+		if p.From == peer {
+			paths = append(paths, p)
+		}
+	}
+	return paths
+}
+
+// Peer returns the state of one session.
+func (s *Speaker) Peer(addr netip.Addr) bgp.PeerStatus {
+	s.T.Helper()
+	for _, p := range s.do(call{Method: "Peers"}).Peers {
+		if p.Addr == addr {
+			return p
+		}
+	}
+	s.T.Fatalf("speaker on %s has no peer %s", s.V4, addr)
+	return bgp.PeerStatus{}
+}
+
+// WaitEstablished waits until the sessions to peers are up.
+func (s *Speaker) WaitEstablished(peers ...netip.Addr) {
+	s.T.Helper()
+	for _, addr := range peers {
+		Eventually(s.T, func() error {
+			if p := s.Peer(addr); p.State != bgp.Established {
+				return fmt.Errorf("session of %s to %s is %s: %s", s.V4, addr, p.State, p.LastError)
+			}
+			return nil
+		})
+	}
+}
+
+// WaitError waits until the session to a peer is down for a reason that contains each of the words.
+func (s *Speaker) WaitError(peer netip.Addr, words ...string) {
+	s.T.Helper()
+	Eventually(s.T, func() error {
+		p := s.Peer(peer)
+		for _, w := range words {
+			if p.State == bgp.Established || !strings.Contains(p.LastError, w) {
+				return fmt.Errorf("session of %s to %s is %s, the last error is %q; want it down with %q", s.V4, peer, p.State, p.LastError, w)
+			}
+		}
+		return nil
+	})
+}
+
+// RSS returns the process's memory in bytes.
+func (s *Speaker) RSS() int {
+	s.T.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "VmRSS:")
+	fields := strings.Fields(rest)
+	if len(fields) == 0 {
+		s.T.Fatalf("no VmRSS in the status of the speaker on %s", s.V4)
+	}
+	kib, err := strconv.Atoi(fields[0])
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	return kib << 10
+}
+
+// Log returns what the process has logged.
+func (s *Speaker) Log() string { return s.log.String() }

@@ -1,0 +1,109 @@
+//go:debug multipathtcp=0
+
+// Package interop_test has this project's BGP speaker in a mesh with Debian's BIRD 1.6, BIRD 2 and FRR, over real TCP between real
+// kernels, and with peers that do not keep to the protocol. It drives the speaker by its interface, bgp.Speaker, alone. What
+// the speakers of others are configured to do is in bgptest; docs/lab.md tells how to run one by hand.
+package interop_test
+
+import (
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"testing"
+
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/bgp/bgptest"
+)
+
+func TestMain(m *testing.M) {
+	if child, err := bgptest.Child(); child {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	flag.Parse()
+	// These tests wait for timers most of the time.
+	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
+		if err := f.Value.Set("16"); err != nil {
+			panic(err)
+		}
+	}
+	os.Exit(m.Run())
+}
+
+var cmpNetip = cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})
+
+// ourASN is the node's; every node in Calico has it unless told otherwise.
+const ourASN = 64512
+
+// ownBlocks are what the node announces in all tests that do not say otherwise: two blocks and a borrowed address.
+var ownBlocks = []string{"10.1.5.0/26", "10.200.0.5/32", "fd01:5::/122"}
+
+// forEachKind runs a test beside the others of its kind.
+func forEachKind(t *testing.T, test func(t *testing.T, kind bgptest.Kind)) {
+	t.Parallel()
+	for _, kind := range bgptest.Kinds() {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			test(t, kind)
+		})
+	}
+}
+
+// node starts our speaker on host 5 of a new network.
+func node(t *testing.T) (*bgptest.LAN, *bgptest.Speaker) {
+	t.Helper()
+	lan := bgptest.NewLAN(t)
+	s := lan.Host(5).Speak()
+	s.Start(ourASN, false)
+	s.Originate(ownBlocks...)
+	return lan, s
+}
+
+// peers are our ends of the sessions to another host in both families, changed by each of edits.
+func peers(s *bgptest.Host, other *bgptest.Host, edits ...func(*bgp.Peer)) []bgp.Peer {
+	list := []bgp.Peer{{Addr: other.V4, From: s.V4, ASN: ourASN}, {Addr: other.V6, From: s.V6, ASN: ourASN}}
+	for i := range list {
+		for _, edit := range edits {
+			edit(&list[i])
+		}
+	}
+	return list
+}
+
+// blocksOf are what the daemon on host n announces.
+func blocksOf(n int) []netip.Prefix {
+	return []netip.Prefix{
+		netip.MustParsePrefix(fmt.Sprintf("10.1.%d.0/26", n)),
+		netip.MustParsePrefix(fmt.Sprintf("fd01:%d::/122", n)),
+	}
+}
+
+// partner configures a daemon in the node's AS that announces the blocks of host n, with sessions in both families, changed by edits.
+func partner(n int, s *bgptest.Host, edits ...func(*bgptest.Session)) bgptest.Config {
+	c := bgptest.Config{ASN: ourASN, Announce: blocksOf(n)}
+	for _, addr := range s.Addrs() {
+		session := bgptest.Session{Peer: addr, ASN: ourASN}
+		for _, edit := range edits {
+			edit(&session)
+		}
+		c.Sessions = append(c.Sessions, session)
+	}
+	return c
+}
+
+// family returns the prefixes of an address's family.
+func family(addr netip.Addr, prefixes ...string) []netip.Prefix {
+	var list []netip.Prefix
+	for _, text := range prefixes {
+		if p := netip.MustParsePrefix(text); p.Addr().Is4() == addr.Is4() {
+			list = append(list, p)
+		}
+	}
+	return list
+}

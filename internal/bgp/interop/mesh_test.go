@@ -1,0 +1,143 @@
+package interop_test
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/bgp/bgptest"
+)
+
+// side is one way to open a session between the node and a daemon.
+type side struct {
+	name                    string
+	weWait, itWaits, inAS   bool
+	host                    int
+	incoming                func(n int) bool // of the node's connections with it
+	asn                     uint32
+	nodeASPath, theirASPath string
+	localPref               string
+}
+
+// sides are all ways, in iBGP and eBGP.
+func sides() []side {
+	var list []side
+	for i, as := range []side{
+		{name: "iBGP", asn: ourASN, localPref: "100"},
+		{name: "eBGP", asn: 64999, nodeASPath: "64512", theirASPath: "64999"},
+	} {
+		for j, way := range []side{
+			{name: "node connects", itWaits: true, incoming: func(n int) bool { return n == 0 }},
+			{name: "node waits", weWait: true, incoming: func(n int) bool { return n == 1 }},
+			{name: "both connect", incoming: func(n int) bool { return n <= 1 }},
+		} {
+			as := as
+			as.name += ", " + way.name
+			as.weWait, as.itWaits, as.incoming = way.weWait, way.itWaits, way.incoming
+			as.host = 10*(i+1) + j
+			list = append(list, as)
+		}
+	}
+	return list
+}
+
+// Sessions come up whoever opens them, in one AS and between two, for both families; what is announced arrives with the right
+// attributes and gets into the other's kernel; and nothing that is learned is passed on.
+func TestMesh(t *testing.T) {
+	forEachKind(t, func(t *testing.T, kind bgptest.Kind) {
+		lan, node := node(t)
+		var all []bgp.Peer
+		daemons := map[string]bgptest.Daemon{}
+		for _, s := range sides() {
+			host := lan.Host(s.host)
+			config := partner(s.host, node.Host, func(p *bgptest.Session) { p.Passive = s.itWaits })
+			config.ASN = s.asn
+			daemons[s.name] = host.Daemon(kind, config)
+			all = append(all, peers(node.Host, host, func(p *bgp.Peer) { p.ASN, p.Passive = s.asn, s.weWait })...)
+		}
+		node.SetPeers(all...)
+		for _, s := range sides() {
+			for i, addr := range daemons[s.name].On().Addrs() {
+				t.Logf("%s: %s", s.name, addr)
+				checkSession(t, node, daemons[s.name], s, addr, node.Addrs()[i])
+			}
+		}
+		checkSteady(t, node, all)
+	})
+}
+
+// checkSession looks at one session from both ends.
+func checkSession(t *testing.T, node *bgptest.Speaker, d bgptest.Daemon, s side, addr, ours netip.Addr) {
+	t.Helper()
+	node.WaitEstablished(addr)
+	bgptest.WaitState(t, d, ours, "Established")
+	bgptest.Eventually(t, func() error {
+		if n := connections(node.Host, addr, "sport"); !s.incoming(n) || n+connections(node.Host, addr, "dport") != 1 {
+			return fmt.Errorf("%d connections from %s on port 179, %d to it", n, addr, connections(node.Host, addr, "dport"))
+		}
+		return nil
+	})
+
+	var want []bgp.Path
+	for _, prefix := range blocksOf(s.host) {
+		if prefix.Addr().Is4() == addr.Is4() {
+			want = append(want, bgp.Path{Prefix: prefix, NextHop: addr, From: addr, ASPath: s.theirASPath})
+		}
+	}
+	bgptest.Eventually(t, func() error {
+		if d := cmp.Diff(want, node.LearnedFrom(addr), cmpNetip); d != "" {
+			return fmt.Errorf("learned from %s (-want +got):\n%s", addr, d)
+		}
+		return nil
+	})
+
+	var announced []bgptest.Route
+	for _, prefix := range family(addr, ownBlocks...) {
+		announced = append(announced, bgptest.Route{Prefix: prefix, NextHop: ours, Origin: "IGP", ASPath: s.nodeASPath, LocalPref: s.localPref})
+	}
+	bgptest.Eventually(t, func() error {
+		learned := d.Learned(ours)
+		if s.asn != ourASN {
+			for i := range learned {
+				learned[i].LocalPref = "" // not sent between ASes: what some kinds show is their own
+			}
+		}
+		if d := cmp.Diff(announced, learned, cmpNetip); d != "" {
+			return fmt.Errorf("learned by %s (-want +got):\n%s", addr, d)
+		}
+		return nil
+	})
+	for _, route := range announced {
+		bgptest.WaitKernel(t, d.On(), route.Prefix.String(), ours)
+	}
+	// In eBGP FRR also sends back what it has from us; we see our own AS in it.
+	if p := node.Peer(addr); p.Sent != len(announced) || p.Received < len(want) {
+		t.Errorf("session to %s: %d sent, %d received, want %d and at least %d", addr, p.Sent, p.Received, len(announced), len(want))
+	}
+}
+
+// connections counts the host's connections with other whose given port is BGP's.
+func connections(h *bgptest.Host, other netip.Addr, port string) int {
+	h.T.Helper()
+	return strings.Count(h.Run(h.T, "ss", "-Htn", "state", "established", "dst", netip.PrefixFrom(other, other.BitLen()).String(), fmt.Sprintf("( %s = :179 )", port)), "\n")
+}
+
+// checkSteady proves that no session is lost while nothing happens: two connections that meet may not end each other for ever.
+func checkSteady(t *testing.T, node *bgptest.Speaker, all []bgp.Peer) {
+	t.Helper()
+	since := map[netip.Addr]time.Time{}
+	for _, p := range all {
+		since[p.Addr] = node.Peer(p.Addr).Since
+	}
+	time.Sleep(8 * time.Second) // more than the others' time between two attempts
+	for _, p := range all {
+		if now := node.Peer(p.Addr); now.State != bgp.Established || !now.Since.Equal(since[p.Addr]) {
+			t.Errorf("session to %s: %+v, was established since %s", p.Addr, now, since[p.Addr])
+		}
+	}
+}
