@@ -86,6 +86,8 @@ type Agent struct {
 	available  bool                // NetworkUnavailable was cleared
 	complaints string              // what was logged of the last pass
 	broken     map[string][]string // what was reported last as not usable, by what it is about
+	known      announcements       // how other nodes were reached so far
+	doubt      time.Duration       // until a change of that is believed; 0: there is none
 
 	kernelEvents <-chan struct{} // nil: not subscribed
 	tableEvents  <-chan struct{} // of nftables; nil: not subscribed
@@ -101,6 +103,7 @@ func NewAgent(d Deps) *Agent {
 		sysctls: sysctl.Root(d.Config.SysctlRoot),
 		herald:  newHerald(filepath.Join(d.Config.RunDir, factsFile), d.Watch, d.Status, d.Log),
 		broken:  map[string][]string{},
+		known:   announcements{},
 		teller:  teller{to: d.Events},
 	}
 }
@@ -198,6 +201,9 @@ func (a *Agent) loop(ctx context.Context) error {
 			next, pause = settleTime, time.Second
 		default:
 			pause = time.Second
+		}
+		if a.doubt > 0 {
+			next = min(next, a.doubt)
 		}
 		if !a.wait(ctx, next) {
 			return nil

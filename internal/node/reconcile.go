@@ -73,6 +73,7 @@ func (a *Agent) look(ctx context.Context) (Snapshot, error) {
 		a.node, a.available = n, false
 	}
 	a.node.Annotations = seen.Annotations
+	world.Nodes, a.doubt = a.known.believe(world.Nodes, a.node.Name, time.Now())
 	links, err := a.Kernel.Links()
 	if err != nil {
 		return Snapshot{}, err

@@ -1,0 +1,82 @@
+package node
+
+import (
+	"maps"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
+
+// changeGrace is how long another node's address must have changed before that is believed. An annotation that somebody has edited
+// or removed by mistake is put right by that node's own agent in a fraction of this, and nobody's packets have gone astray
+// meanwhile. A node that really has got another address has to start its agent anew, which takes as long.
+const changeGrace = 3 * time.Second
+
+// addressKeys are the annotations by which a node is reached.
+var addressKeys = [...]string{api.AnnotationIPv4Address, api.AnnotationIPv6Address}
+
+// announcements remember, by the Node's name, which addresses the other nodes are reached by.
+type announcements map[string]announcement
+
+type announcement struct {
+	uid    string
+	texts  [len(addressKeys)]string
+	doubts [len(addressKeys)]time.Time // since when the Node says otherwise; zero: it does not
+}
+
+// believe returns the nodes with the addresses to go by. again is when a change that is not believed yet will be, 0 if there is
+// none. What a node announces first is believed at once, as are this node's own annotations and those of a Node made anew.
+func (known announcements) believe(nodes []api.Node, self string, now time.Time) (believed []api.Node, again time.Duration) {
+	believed = make([]api.Node, 0, len(nodes))
+	seen := make(map[string]bool, len(nodes))
+	for _, n := range nodes {
+		seen[n.Name] = true
+		if n.Name != self {
+			a := known[n.Name]
+			if a.uid != n.UID {
+				a = announcement{uid: n.UID}
+			}
+			wait := a.update(n.Annotations, now)
+			if wait > 0 && (again == 0 || wait < again) {
+				again = wait
+			}
+			known[n.Name] = a
+			n.Annotations = a.apply(n.Annotations)
+		}
+		believed = append(believed, n)
+	}
+	maps.DeleteFunc(known, func(name string, _ announcement) bool { return !seen[name] })
+	return believed, again
+}
+
+// update takes up what the Node says, and returns for how long it still doubts something of it.
+func (a *announcement) update(annotations map[string]string, now time.Time) (wait time.Duration) {
+	for i, key := range addressKeys {
+		text := annotations[key]
+		switch {
+		case a.texts[i] != "" && text != a.texts[i] && a.doubts[i].IsZero():
+			a.doubts[i] = now
+			wait = changeGrace
+		case a.texts[i] != "" && text != a.texts[i] && now.Sub(a.doubts[i]) < changeGrace:
+			wait = max(wait, changeGrace-now.Sub(a.doubts[i]))
+		default:
+			a.texts[i], a.doubts[i] = text, time.Time{}
+		}
+	}
+	return wait
+}
+
+// apply returns the annotations with the addresses that are believed. It changes none: they belong to the watch.
+func (a *announcement) apply(annotations map[string]string) map[string]string {
+	for i, key := range addressKeys {
+		if a.doubts[i].IsZero() {
+			continue
+		}
+		annotations = maps.Clone(annotations)
+		if annotations == nil {
+			annotations = map[string]string{}
+		}
+		annotations[key] = a.texts[i]
+	}
+	return annotations
+}
