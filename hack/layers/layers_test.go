@@ -31,7 +31,7 @@ var doors = map[string][]string{
 // levels orders the packages: each imports only packages of lower levels. A new package must be given its place here.
 var levels = []string{
 	"cmd/calico cmd/calico-ipam cmd/install cmd/node",
-	"cmd/internal/early internal/node internal/cni internal/cnitest",
+	"cmd/internal/early internal/node internal/cni internal/cnitest internal/diagnose",
 	"internal/bgp/bgptest internal/install internal/kube internal/labtest internal/nodestatus",
 	"internal/bgp internal/duties internal/encap internal/fib internal/nat internal/podnet",
 	"internal/bgp/relay internal/ipam internal/netlinkx/netnstest internal/nft internal/facts internal/journal internal/podnote",
