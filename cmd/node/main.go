@@ -2,7 +2,8 @@
 //go:debug multipathtcp=0
 
 // Command node is the agent that runs on every node: it announces the node's blocks by BGP, learns the others', and
-// programs tunnel, routes and NAT. With the argument status, peers or routes it asks the agent that runs and prints the answer.
+// programs tunnel, routes and NAT. With the argument status, peers or routes it asks the agent that runs and prints the answer;
+// with diagnose it looks for what is wrong.
 package main
 
 import (
@@ -23,6 +24,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/config"
+	"github.com/tortie-net/tortie/internal/diagnose"
 	"github.com/tortie-net/tortie/internal/encap"
 	"github.com/tortie-net/tortie/internal/events"
 	"github.com/tortie-net/tortie/internal/fib"
@@ -62,9 +64,15 @@ func run(ctx context.Context, args []string, env config.Env, out nodestatus.Outp
 		return err
 	case flags.NArg() == 0:
 		return runAgent(ctx, env, out.Err)
+	case flags.Arg(0) == diagnose.Command:
+		settings, err := config.LoadDiagnose(env)
+		if err != nil {
+			return err
+		}
+		return diagnose.Main(ctx, flags.Args()[1:], settings, out)
 	case !slices.Contains(nodestatus.Commands(), flags.Arg(0)):
 		return fmt.Errorf("unknown command %q: there are %s; without a command node is the agent, whose settings come from the environment",
-			flags.Arg(0), strings.Join(nodestatus.Commands(), ", "))
+			flags.Arg(0), strings.Join(append(nodestatus.Commands(), diagnose.Command), ", "))
 	}
 	address, err := config.LoadHealthAddr(env)
 	if err != nil {
@@ -79,6 +87,7 @@ func usage(flags *flag.FlagSet) {
 	for _, name := range nodestatus.Commands() {
 		fmt.Fprintf(w, "  %-8s %s\n", name, nodestatus.Help(name))
 	}
+	fmt.Fprintf(w, "  %-8s %s\n", diagnose.Command, diagnose.Help)
 	fmt.Fprintln(w)
 	flags.PrintDefaults()
 }
