@@ -146,7 +146,7 @@ func (c Config) rules(f family) []nft.Rule {
 	var rules []nft.Rule
 	if c.Ports != (nft.Ports{}) {
 		for _, proto := range []byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
-			rules = append(rules, nft.NewRule("", f.Is(), nft.L4Proto.Is(string(proto)), outgoing, leaves, translate(c.Ports)))
+			rules = append(rules, nft.NewRule("", f.Is(), nft.L4Proto.Is(nft.ByteKey(proto)), outgoing, leaves, translate(c.Ports)))
 		}
 	}
 	return append(rules, nft.NewRule("", f.Is(), outgoing, leaves, translate(nft.Ports{})))

@@ -108,7 +108,7 @@ func FamilyOf(a netip.Addr) Family {
 }
 
 // Is matches packets of the family.
-func (f Family) Is() Term { return nfproto.Is(string(f.nfproto)) }
+func (f Family) Is() Term { return nfproto.Is(ByteKey(f.nfproto)) }
 
 // Is matches if the field has the value, which is in network order.
 func (f Field) Is(value string) Term { return f.compare(unix.NFT_CMP_EQ, value) }
@@ -139,6 +139,9 @@ func data(value string) (a attributes) {
 
 // PortKey is a port as keys and fields have it.
 func PortKey(port uint16) string { return string(binary.BigEndian.AppendUint16(nil, port)) }
+
+// ByteKey is a number of one byte, such as a protocol's, as keys and fields have it.
+func ByteKey(b byte) string { return string([]byte{b}) }
 
 // AddrKey is an address as keys and fields have it.
 func AddrKey(a netip.Addr) string { return string(a.AsSlice()) }
