@@ -25,6 +25,8 @@ func TestTypes(t *testing.T) {
 		{(*Node)(nil), "v1", "nodes", false},
 		{(*Namespace)(nil), "v1", "namespaces", false},
 		{(*Pod)(nil), "v1", "pods", true},
+		{(*Secret)(nil), "v1", "secrets", true},
+		{(*ConfigMap)(nil), "v1", "configmaps", true},
 		{(*WorkloadEndpoint)(nil), "projectcalico.org/v3", "workloadendpoints", true},
 		{(*Profile)(nil), "projectcalico.org/v3", "profiles", false},
 	} {

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -13,34 +12,34 @@ import (
 
 // RawNode is the environment of cmd/node as it is written. Where Calico has a name for something, it is that name.
 type RawNode struct {
-	Nodename        string `env:"NODENAME" default:"" help:"Name of this node in Kubernetes. Required; set it from spec.nodeName."`
-	IP              string `env:"IP" default:"autodetect" help:"IPv4 address of this node, with or without prefix length; autodetect takes the Node's InternalIP."`
-	Kubeconfig      string `env:"KUBECONFIG" default:"" help:"Kubeconfig file. Empty means the pod's own service account."`
-	PoolCIDR        string `env:"CALICO_IPV4POOL_CIDR" default:"192.168.0.0/16" help:"Range of the default IPPool, made if the cluster has no IPv4 pool; none makes no pool."`
-	PoolBlockSize   string `env:"CALICO_IPV4POOL_BLOCK_SIZE" default:"26" help:"Prefix length of the default pool's blocks, 20 to 32."`
-	PoolIPIP        string `env:"CALICO_IPV4POOL_IPIP" default:"Always" help:"Encapsulation of the default pool: Always, CrossSubnet or Never."`
-	PoolNATOutgoing string `env:"CALICO_IPV4POOL_NAT_OUTGOING" default:"true" help:"Masquerade packets from the default pool to outside of all pools."`
-	PoolSelector    string `env:"CALICO_IPV4POOL_NODE_SELECTOR" default:"all()" help:"Nodes that use the default pool."`
-	NoDefaultPools  string `env:"NO_DEFAULT_POOLS" default:"false" help:"Never make a default pool."`
-	TunnelMTU       string `env:"FELIX_IPINIPMTU" default:"0" help:"MTU of tunl0. 0 means that of the interface with the node's address, less 20."`
-	ClusterType     string `env:"CLUSTER_TYPE" default:"k8s,bgp" help:"Added to ClusterInformation spec.clusterType."`
-	Backend         string `env:"CALICO_NETWORKING_BACKEND" default:"bird" help:"Routing backend. Only bird (BGP) is supported; it names the protocol, the speaker is GoBGP."`
-	HealthHost      string `env:"FELIX_HEALTHHOST" default:"127.0.0.1" help:"Address that /livez, /readyz, /metrics and /status are served on."`
-	HealthPort      string `env:"FELIX_HEALTHPORT" default:"9099" help:"Port that they are served on."`
-	RouteProtocol   string `env:"TORTIE_ROUTE_PROTOCOL" default:"84" help:"Protocol number that marks the agent's routes in the kernel; 12, 80 and 186 belong to BIRD, Felix and FRR."`
-	SysctlRoot      string `env:"TORTIE_SYSCTL_ROOT" default:"/proc/sys" help:"Where sysctls are written: a container's own /proc/sys is read-only."`
-	StateDir        string `env:"TORTIE_STATE_DIR" default:"/var/lib/calico" help:"Directory of the files nodename and mtu that the plugins read, and of their journal, tortie/journal."`
-	RunDir          string `env:"TORTIE_RUN_DIR" default:"/var/run/calico" help:"Directory of tortie/facts.json, by which the agent saves the plugins requests."`
-	LogLevel        string `env:"LOG_LEVEL" default:"info" help:"Log level: debug, info, warn or error."`
+	Nodename   string `env:"NODENAME" default:"" help:"Name of this node in Kubernetes. Required; set it from spec.nodeName."`
+	IP         string `env:"IP" default:"autodetect" help:"IPv4 address of this node, with or without prefix length; autodetect takes the Node's InternalIP."`
+	Kubeconfig string `env:"KUBECONFIG" default:"" help:"Kubeconfig file. Empty means the pod's own service account."`
+	TunnelMTU  string `env:"FELIX_IPINIPMTU" default:"0" help:"MTU of tunl0. 0 means that of the interface with the node's address, less 20."`
+	RawPools
+	RawFelix
+	Namespace     string `env:"NAMESPACE" default:"kube-system" help:"Namespace of the agent's pod, in which the Secrets with BGP passwords are."`
+	ClusterType   string `env:"CLUSTER_TYPE" default:"k8s,bgp" help:"Added to ClusterInformation spec.clusterType."`
+	Backend       string `env:"CALICO_NETWORKING_BACKEND" default:"bird" help:"Routing backend. Only bird (BGP) is supported; it names the protocol, the speaker is GoBGP."`
+	HealthHost    string `env:"FELIX_HEALTHHOST" default:"127.0.0.1" help:"Address that /livez, /readyz, /metrics and /status are served on."`
+	HealthPort    string `env:"FELIX_HEALTHPORT" default:"9099" help:"Port that they are served on."`
+	RouteProtocol string `env:"TORTIE_ROUTE_PROTOCOL" default:"84" help:"Protocol number that marks the agent's routes in the kernel; 12, 80 and 186 belong to BIRD, Felix and FRR."`
+	SysctlRoot    string `env:"TORTIE_SYSCTL_ROOT" default:"/proc/sys" help:"Where sysctls are written: a container's own /proc/sys is read-only."`
+	StateDir      string `env:"TORTIE_STATE_DIR" default:"/var/lib/calico" help:"Directory of the files nodename and mtu that the plugins read, and of their journal, tortie/journal."`
+	RunDir        string `env:"TORTIE_RUN_DIR" default:"/var/run/calico" help:"Directory of tortie/facts.json, by which the agent saves the plugins requests."`
+	LogLevel      string `env:"LOG_LEVEL" default:"info" help:"Log level: debug, info, warn or error."`
 }
 
 // Node is the validated configuration of cmd/node.
 type Node struct {
-	Nodename      string
-	IP            netip.Prefix // zero means the Node's InternalIP; a full-length prefix means that the interface tells the length
-	Kubeconfig    string
-	DefaultPool   *api.IPPoolSpec // nil makes no pool
-	TunnelMTU     int             // 0 means automatic
+	Nodename   string
+	IP         netip.Prefix // zero means the Node's InternalIP; a full-length prefix means that the interface tells the length
+	Kubeconfig string
+	Namespace  string
+	Pools      Pools
+	// Felix overrides FelixConfigurations.
+	Felix         api.FelixConfigurationSpec
+	TunnelMTU     int // 0 means automatic
 	ClusterType   []string
 	HealthAddr    string // host:port
 	RouteProtocol int
@@ -59,7 +58,9 @@ func LoadNode(env Env) (Node, error) {
 		Nodename:      p.required("NODENAME", raw.Nodename, "must be this node's name in Kubernetes: set it from spec.nodeName"),
 		IP:            p.address("IP", raw.IP),
 		Kubeconfig:    raw.Kubeconfig,
-		DefaultPool:   p.defaultPool(raw),
+		Namespace:     raw.Namespace,
+		Pools:         p.pools(raw.RawPools),
+		Felix:         p.felix(raw.RawFelix),
 		TunnelMTU:     p.integer("FELIX_IPINIPMTU", raw.TunnelMTU, 0, 65535),
 		ClusterType:   splitList(raw.ClusterType),
 		HealthAddr:    p.healthAddr(raw),
@@ -112,29 +113,6 @@ func (p *problems) routeProtocol(name, value string) int {
 		p.add(name, value, "belongs to another routing daemon, which would delete the agent's routes: choose a number of its own")
 	}
 	return n
-}
-
-func (p *problems) defaultPool(raw RawNode) *api.IPPoolSpec {
-	if p.boolean("NO_DEFAULT_POOLS", raw.NoDefaultPools) || raw.PoolCIDR == "none" {
-		return nil
-	}
-	cidr, err := netip.ParsePrefix(raw.PoolCIDR)
-	if err != nil || !cidr.Addr().Is4() || cidr != cidr.Masked() {
-		p.add("CALICO_IPV4POOL_CIDR", raw.PoolCIDR, "must be none or an IPv4 range with its host bits zero, such as 192.168.0.0/16")
-	}
-	size := p.integer("CALICO_IPV4POOL_BLOCK_SIZE", raw.PoolBlockSize, 20, 32)
-	if err == nil && size < cidr.Bits() {
-		p.add("CALICO_IPV4POOL_BLOCK_SIZE", raw.PoolBlockSize, fmt.Sprintf("must not be less than the /%d of CALICO_IPV4POOL_CIDR", cidr.Bits()))
-	}
-	return &api.IPPoolSpec{
-		CIDR:         raw.PoolCIDR,
-		BlockSize:    size,
-		IPIPMode:     api.Encapsulation(p.oneOf("CALICO_IPV4POOL_IPIP", raw.PoolIPIP, string(api.EncapAlways), string(api.EncapCrossSubnet), string(api.EncapNever))),
-		VXLANMode:    api.EncapNever,
-		NATOutgoing:  p.boolean("CALICO_IPV4POOL_NAT_OUTGOING", raw.PoolNATOutgoing),
-		NodeSelector: raw.PoolSelector,
-		AllowedUses:  []api.AllowedUse{api.UseWorkload, api.UseTunnel},
-	}
 }
 
 // splitList reads a comma-separated list and leaves out empty items.

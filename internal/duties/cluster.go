@@ -6,35 +6,87 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	mathrand "math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/config"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/ipam"
 )
 
-// defaultPoolName is the name that Calico gives to the default IPv4 pool.
-const defaultPoolName = "default-ipv4-ippool"
+const (
+	// writeTries bounds how often an object that several agents set up at once is read and written again.
+	writeTries = 10
+	// writePause lets another agent finish meanwhile.
+	writePause = 50 * time.Millisecond
+)
 
-// dutyTries bounds how often an object that several agents set up at once is read and written again.
-const dutyTries = 10
+// Items of ClusterInformation's clusterType that nobody configures.
+const (
+	typeKubeadm = "kubeadm" // there is kubeadm's ConfigMap
+	typeKDD     = "kdd"     // the datastore is Kubernetes' own
+)
 
-// SetUp makes the objects that plugins and other agents expect, if nobody has made them yet. It is idempotent, and
-// any number of agents may do it at the same time.
-func SetUp(ctx context.Context, store datastore.Store, clusterType []string, pool *api.IPPoolSpec) error {
-	if err := ensureClusterInformation(ctx, store, clusterType); err != nil {
+// Cluster is what an agent wants to find in the datastore.
+type Cluster struct {
+	// Type are items of ClusterInformation's clusterType.
+	Type []string
+	// Pools are made in a cluster that has none of their family.
+	Pools config.Pools
+	// Own are the networks of this node's addresses: the range of a default pool is chosen to be none of theirs.
+	Own []netip.Prefix
+	// IPv6 is false where the kernel has none: then there is no use for a default IPv6 pool.
+	IPv6 bool
+}
+
+// Found is what there is already, as the watches of the datastore show it.
+type Found struct {
+	Information *api.ClusterInformation // nil if there is none
+	IPAMConfig  bool
+	Felix       bool // FelixConfiguration default
+	Pools       []api.IPPool
+}
+
+// SetUp makes the objects that plugins, agents and Calico's tools expect, if nobody has made them yet. In a cluster that is
+// set up it makes no request.
+//
+// Two kinds that Calico makes it does not. BGPConfiguration default: its absence means the same as the empty one, and the
+// chart, which owns the object where its values ask for one, could not take over an agent's. Tiers: they belong to network
+// policy, and without it there is not even their definition.
+func SetUp(ctx context.Context, store datastore.Store, want Cluster, found Found) error {
+	kubeadm, err := askKubeadm(ctx, store, want, found)
+	if err != nil {
+		return fmt.Errorf("read what kubeadm knows: %w", err)
+	}
+	if err := ensureClusterInformation(ctx, store, found.Information, clusterType(want.Type, kubeadm)); err != nil {
 		return fmt.Errorf("set up ClusterInformation: %w", err)
 	}
-	config := &api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}, Spec: ipam.DefaultConfig()}
-	if err := createIfMissing(ctx, store, config); err != nil {
-		return fmt.Errorf("set up IPAMConfig: %w", err)
+	if !found.IPAMConfig {
+		if err := createIfMissing(ctx, store, &api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}, Spec: ipam.DefaultConfig()}); err != nil {
+			return fmt.Errorf("set up IPAMConfig: %w", err)
+		}
 	}
-	if err := ensureDefaultPool(ctx, store, pool); err != nil {
-		return fmt.Errorf("set up the default IPPool: %w", err)
+	if !found.Felix {
+		if err := createIfMissing(ctx, store, defaultFelix()); err != nil && !errors.Is(err, datastore.ErrNotFound) { // its definition is not installed
+			return fmt.Errorf("set up FelixConfiguration: %w", err)
+		}
+	}
+	if err := ensurePools(ctx, store, want, found.Pools, kubeadm); err != nil {
+		return fmt.Errorf("set up the default IPPools: %w", err)
 	}
 	return nil
+}
+
+// defaultFelix is what Calico's own agent writes first.
+func defaultFelix() *api.FelixConfiguration {
+	return &api.FelixConfiguration{
+		Meta: api.Meta{Name: api.DefaultName},
+		Spec: api.FelixConfigurationSpec{LogSeverityScreen: "Info", ReportingInterval: "0s"},
+	}
 }
 
 func createIfMissing(ctx context.Context, store datastore.Store, obj api.Resource) error {
@@ -45,25 +97,40 @@ func createIfMissing(ctx context.Context, store datastore.Store, obj api.Resourc
 	return err
 }
 
+// clusterType returns the items that clusterType should have, in Calico's order.
+func clusterType(configured []string, k *kubeadm) []string {
+	items := slices.Clone(configured)
+	if k != nil && k.found {
+		items = append(items, typeKubeadm)
+	}
+	return append(items, typeKDD)
+}
+
 // ensureClusterInformation makes the object that says that the datastore may be used. It never writes calicoVersion:
 // calicoctl refuses to work with a version that is not its own. A datastoreReady that is false belongs to an operator.
-func ensureClusterInformation(ctx context.Context, store datastore.Store, clusterType []string) error {
+func ensureClusterInformation(ctx context.Context, store datastore.Store, info *api.ClusterInformation, clusterType []string) error {
 	for try := 1; ; try++ {
-		info := &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}
-		err := store.Get(ctx, info)
-		missing := errors.Is(err, datastore.ErrNotFound)
-		if err != nil && !missing {
-			return err
+		missing := info == nil
+		if missing {
+			info = &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}
 		}
 		if !completeClusterInformation(&info.Spec, clusterType) {
 			return nil
 		}
+		write := store.Update
 		if missing {
-			err = store.Create(ctx, info)
-		} else {
-			err = store.Update(ctx, info)
+			write = store.Create
 		}
-		if !datastore.Contended(err) || try == dutyTries {
+		err := write(ctx, info)
+		if !datastore.Contended(err) || try == writeTries {
+			return err
+		}
+		time.Sleep(mathrand.N(writePause))
+		info = &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}
+		switch err := store.Get(ctx, info); {
+		case errors.Is(err, datastore.ErrNotFound):
+			info = nil
+		case err != nil:
 			return err
 		}
 	}
@@ -88,21 +155,4 @@ func completeClusterInformation(s *api.ClusterInformationSpec, clusterType []str
 	}
 	s.ClusterType = strings.Join(have, ",")
 	return changed
-}
-
-// ensureDefaultPool makes the default pool if the cluster has no IPv4 pool at all.
-func ensureDefaultPool(ctx context.Context, store datastore.Store, spec *api.IPPoolSpec) error {
-	if spec == nil {
-		return nil
-	}
-	var pools api.IPPoolList
-	if err := store.List(ctx, &pools, datastore.ListOptions{}); err != nil {
-		return err
-	}
-	for _, p := range pools.Items {
-		if cidr, err := netip.ParsePrefix(p.Spec.CIDR); err == nil && cidr.Addr().Is4() {
-			return nil
-		}
-	}
-	return createIfMissing(ctx, store, &api.IPPool{Meta: api.Meta{Name: defaultPoolName}, Spec: *spec})
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/config"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/ipam"
@@ -47,66 +48,138 @@ func forget(t *testing.T, store *kubernetes.Store, obj api.Resource) {
 	t.Cleanup(clean)
 }
 
-var testPool = api.IPPoolSpec{CIDR: "10.77.0.0/16", BlockSize: 26, IPIPMode: api.EncapAlways, NATOutgoing: true}
+// found is what a Watch would tell.
+func found(t *testing.T, store *kubernetes.Store) Found {
+	t.Helper()
+	var f Found
+	var pools api.IPPoolList
+	if err := store.List(t.Context(), &pools, datastore.ListOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	f.Pools = pools.Items
+	has := func(obj api.Resource) bool {
+		err := store.Get(t.Context(), obj)
+		if err != nil && !isNotFound(err) {
+			t.Fatal(err)
+		}
+		return err == nil
+	}
+	if info := (&api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}); has(info) {
+		f.Information = info
+	}
+	f.IPAMConfig = has(&api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}})
+	f.Felix = has(&api.FelixConfiguration{Meta: api.Meta{Name: api.DefaultName}})
+	return f
+}
+
+// nothingThere removes what SetUp makes, now and at the end of the test.
+func nothingThere(t *testing.T, store *kubernetes.Store) {
+	t.Helper()
+	for _, name := range []string{"default-ipv4-ippool", "default-ipv6-ippool"} {
+		forget(t, store, &api.IPPool{Meta: api.Meta{Name: name}})
+	}
+	forget(t, store, &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}})
+	forget(t, store, &api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}})
+	forget(t, store, &api.FelixConfiguration{Meta: api.Meta{Name: api.DefaultName}})
+}
+
+func testPools() config.Pools {
+	return config.Pools{
+		V4: &config.Pool{CIDR: netip.MustParsePrefix("10.77.0.0/16"), Spec: api.IPPoolSpec{BlockSize: 26, IPIPMode: api.EncapAlways, NATOutgoing: true}},
+		V6: &config.Pool{Spec: api.IPPoolSpec{BlockSize: 122}},
+	}
+}
 
 func TestManyAgentsSetUpOneCluster(t *testing.T) {
 	store := connect(t)
-	info := &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}
-	pool := &api.IPPool{Meta: api.Meta{Name: defaultPoolName}}
-	for _, obj := range []api.Resource{info, pool, &api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}}} {
-		forget(t, store, obj)
-	}
+	nothingThere(t, store)
 	var agents sync.WaitGroup
-	for range 8 {
+	for range 100 {
 		agents.Go(func() {
-			if err := SetUp(t.Context(), store, []string{"k8s", "bgp"}, &testPool); err != nil {
+			if err := SetUp(t.Context(), store, Cluster{Type: []string{"k8s", "bgp"}, Pools: testPools(), IPv6: true}, Found{}); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	agents.Wait()
-	for _, obj := range []api.Resource{info, pool} {
-		if err := store.Get(t.Context(), obj); err != nil {
-			t.Fatal(err)
-		}
-	}
-	s := info.Spec
-	if s.DatastoreReady == nil || !*s.DatastoreReady || len(s.ClusterGUID) != 32 || s.ClusterType != "k8s,bgp" || s.CalicoVersion != "" {
+	f := found(t, store)
+	s := f.Information.Spec
+	if s.DatastoreReady == nil || !*s.DatastoreReady || len(s.ClusterGUID) != 32 || s.ClusterType != "k8s,bgp,kdd" || s.CalicoVersion != "" {
 		t.Errorf("ClusterInformation: %+v", s)
 	}
-	if pool.Spec.CIDR != testPool.CIDR || pool.Spec.IPIPMode != api.EncapAlways {
-		t.Errorf("default pool: %+v", pool.Spec)
+	if !f.IPAMConfig || !f.Felix {
+		t.Errorf("IPAMConfig %v, FelixConfiguration %v", f.IPAMConfig, f.Felix)
+	}
+	specs := map[string]api.IPPoolSpec{}
+	for _, p := range f.Pools {
+		specs[p.Name] = p.Spec
+	}
+	v4, v6 := specs["default-ipv4-ippool"], specs["default-ipv6-ippool"]
+	if v4.CIDR != "10.77.0.0/16" || v4.IPIPMode != api.EncapAlways || !strings.HasPrefix(v6.CIDR, "fd") || !strings.HasSuffix(v6.CIDR, "/48") {
+		t.Errorf("default pools: %+v", specs)
+	}
+}
+
+// A cluster that is set up costs a starting agent nothing: all that it has to know its watches have told.
+func TestASteadyStartAsksNothing(t *testing.T) {
+	proxy := labtest.NewProxy(t)
+	cfg, err := kubernetes.LoadKubeconfig(proxy.Kubeconfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := kubernetes.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nothingThere(t, store)
+	want := Cluster{Type: []string{"k8s", "bgp"}, Pools: testPools(), IPv6: true}
+	for _, requests := range []map[string]int{
+		{
+			"get configmaps": 1, "create clusterinformations": 1, "create ipamconfigs": 1, "create felixconfigurations": 1, "create ippools": 2,
+		},
+		{},
+	} {
+		now := found(t, store)
+		proxy.Reset()
+		if err := SetUp(t.Context(), store, want, now); err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(requests, proxy.Requests()); d != "" {
+			t.Errorf("requests (-want +got):\n%s", d)
+		}
 	}
 }
 
 func TestSetUpLeavesWhatAnOperatorWrote(t *testing.T) {
 	store := connect(t)
+	nothingThere(t, store)
 	no := false
 	info := &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}
-	forget(t, store, info)
-	info.Meta = api.Meta{Name: api.DefaultName}
-	info.Spec = api.ClusterInformationSpec{CalicoVersion: "v3.30.0", ClusterGUID: strings.Repeat("a", 32), ClusterType: "typha", DatastoreReady: &no}
+	info.Spec = api.ClusterInformationSpec{CalicoVersion: "v3.30.0", ClusterGUID: strings.Repeat("a", 32), ClusterType: "typha,kdd", DatastoreReady: &no}
 	own := &api.IPPool{Meta: api.Meta{Name: "own"}}
-	def := &api.IPPool{Meta: api.Meta{Name: defaultPoolName}}
 	forget(t, store, own)
-	forget(t, store, def)
 	own.Meta, own.Spec = api.Meta{Name: "own"}, api.IPPoolSpec{CIDR: "10.78.0.0/16"}
 	for _, obj := range []api.Resource{info, own} {
 		if err := store.Create(t.Context(), obj); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := SetUp(t.Context(), store, []string{"k8s"}, &testPool); err != nil {
+	stale := found(t, store) // and somebody writes before SetUp does
+	info.Spec.ClusterType = "typha,kdd,more"
+	if err := store.Update(t.Context(), info); err != nil {
+		t.Fatal(err)
+	}
+	if err := SetUp(t.Context(), store, Cluster{Type: []string{"k8s"}, Pools: config.Pools{V4: testPools().V4}}, stale); err != nil {
 		t.Fatal(err)
 	}
 	if err := store.Get(t.Context(), info); err != nil {
 		t.Fatal(err)
 	}
-	want := api.ClusterInformationSpec{CalicoVersion: "v3.30.0", ClusterGUID: strings.Repeat("a", 32), ClusterType: "typha,k8s", DatastoreReady: &no}
+	want := api.ClusterInformationSpec{CalicoVersion: "v3.30.0", ClusterGUID: strings.Repeat("a", 32), ClusterType: "typha,kdd,more,k8s", DatastoreReady: &no}
 	if d := cmp.Diff(want, info.Spec); d != "" {
 		t.Errorf("ClusterInformation (-want +got):\n%s", d)
 	}
-	if err := store.Get(t.Context(), &api.IPPool{Meta: api.Meta{Name: defaultPoolName}}); !isNotFound(err) {
+	if err := store.Get(t.Context(), &api.IPPool{Meta: api.Meta{Name: "default-ipv4-ippool"}}); !isNotFound(err) {
 		t.Errorf("a default pool beside an operator's: %v", err)
 	}
 }

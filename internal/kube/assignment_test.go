@@ -194,7 +194,7 @@ func storeAt(t *testing.T, cfg *rest.Config) *kubernetes.Store {
 func watchAt(t *testing.T, cfg *rest.Config) *Watch {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	w, err := NewWatch(cfg, "watched", log)
+	w, err := NewWatch(cfg, "watched", "kube-system", log)
 	if err != nil {
 		t.Fatal(err)
 	}

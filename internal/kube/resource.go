@@ -1,148 +1,117 @@
 package kube
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// object carries one of the project's own resource types through client-go, which wants metadata of its own kind.
+// object carries one of the project's own resource types through client-go. It is what is kept of the object, too: client-go's
+// metadata would be most of its size.
 type object[T any] struct {
-	metav1.TypeMeta   `json:",inline"`
-	metav1.ObjectMeta `json:"metadata"`
-	value             T
+	value T
+	// ended marks a bookmark: the list that a watch begins with has come to its end.
+	ended bool
+	// broken says why the object cannot be read. Its value is what it was before, or its name alone if it could never be read.
+	broken error
+	never  bool
 }
 
-// UnmarshalJSON decodes the object twice: for client-go its metadata, for the project the whole.
+func (o *object[T]) meta() *api.Meta { return any(&o.value).(api.Resource).GetMeta() }
+
+// UnmarshalJSON never fails for what is in an object's spec or status: one broken object must not hide all others of its kind.
 func (o *object[T]) UnmarshalJSON(data []byte) error {
-	var meta struct {
-		metav1.TypeMeta   `json:",inline"`
-		metav1.ObjectMeta `json:"metadata"`
+	if err := json.Unmarshal(data, &o.value); err != nil {
+		return o.readName(data, err)
 	}
-	if err := json.Unmarshal(data, &meta); err != nil {
+	o.ended = o.meta().Annotations[metav1.InitialEventsAnnotationKey] == "true"
+	return nil
+}
+
+func (o *object[T]) readName(data []byte, cause error) error {
+	var only struct {
+		Meta api.Meta `json:"metadata"`
+	}
+	if err := json.Unmarshal(data, &only); err != nil {
 		return err
 	}
-	// What client-go goes by. The rest, such as who wrote which field, is half of what an affinity takes.
-	o.TypeMeta, o.ObjectMeta = meta.TypeMeta, metav1.ObjectMeta{
-		Name: meta.Name, Namespace: meta.Namespace, UID: meta.UID, ResourceVersion: meta.ResourceVersion, Annotations: meta.Annotations,
-	}
-	return json.Unmarshal(data, &o.value)
+	*o = object[T]{broken: cause, never: true}
+	m := only.Meta
+	*o.meta() = api.Meta{Name: m.Name, Namespace: m.Namespace, UID: m.UID, ResourceVersion: m.ResourceVersion}
+	return nil
 }
 
-// DeepCopyObject implements runtime.Object. Objects are never changed once they are decoded, so that sharing the value is
-// safe; the metadata, which reflectors may trim, is copied.
-func (o *object[T]) DeepCopyObject() runtime.Object {
-	c := *o
-	o.ObjectMeta.DeepCopyInto(&c.ObjectMeta)
-	return &c
+// GetObjectMeta implements metav1.ObjectMetaAccessor, by which reflectors go.
+func (o *object[T]) GetObjectMeta() metav1.Object {
+	m := o.meta()
+	meta := &metav1.ObjectMeta{Name: m.Name, Namespace: m.Namespace, ResourceVersion: m.ResourceVersion}
+	if o.ended {
+		meta.Annotations = map[string]string{metav1.InitialEventsAnnotationKey: "true"}
+	}
+	return meta
 }
+
+// GetObjectKind implements runtime.Object. The Go type says it.
+func (o *object[T]) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
+
+// DeepCopyObject implements runtime.Object. Objects are never changed once they are on a shelf, so that sharing them is safe.
+func (o *object[T]) DeepCopyObject() runtime.Object { return o }
 
 // objectList is a list of objects.
 type objectList[T any] struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata"`
-	Items           []object[T] `json:"items"`
+	Items           []*object[T] `json:"items"`
 }
 
 // DeepCopyObject implements runtime.Object.
 func (l *objectList[T]) DeepCopyObject() runtime.Object {
 	c := *l
-	c.Items = append([]object[T](nil), l.Items...)
 	return &c
 }
 
-// register makes the kind of T known to a scheme.
-func register[T any](scheme *runtime.Scheme, t api.Type) {
-	gv := schema.GroupVersion{Group: t.Group, Version: t.Version}
-	scheme.AddKnownTypeWithName(gv.WithKind(t.Kind), &object[T]{})
-	scheme.AddKnownTypeWithName(gv.WithKind(t.Kind+"List"), &objectList[T]{})
-}
+// partial is what the API server calls an object that was asked for as metadata only.
+var partial = api.Type{Group: "meta.k8s.io", Version: "v1", Kind: "PartialObjectMetadata"}
 
-// newScheme knows the custom resources that the agent watches.
-func newScheme() *runtime.Scheme {
+// asPartial asks for it.
+const asPartial = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+
+// asPartialList asks for a list of it.
+const asPartialList = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
+// newClient returns a client of one kind. Clients that share an http.Client share its connection to the API server.
+func newClient[T any](cfg *rest.Config, shared *http.Client, t api.Type) (rest.Interface, error) {
 	scheme := runtime.NewScheme()
-	register[api.IPPool](scheme, (*api.IPPool)(nil).ResourceType())
-	register[api.BlockAffinity](scheme, (*api.BlockAffinity)(nil).ResourceType())
-	register[api.BGPConfiguration](scheme, (*api.BGPConfiguration)(nil).ResourceType())
-	register[api.IPAMConfig](scheme, (*api.IPAMConfig)(nil).ResourceType())
-	register[api.IPReservation](scheme, (*api.IPReservation)(nil).ResourceType())
-	register[api.ClusterInformation](scheme, (*api.ClusterInformation)(nil).ResourceType())
-	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Group: api.Group, Version: "v1"})
-	return scheme
-}
-
-// clients speak to the API server: one connection, which client-go shares among clients of one configuration.
-type clients struct {
-	custom rest.Interface
-	meta   metadata.Interface
-}
-
-func newClients(cfg *rest.Config) (clients, error) {
-	custom, err := customClient(cfg)
-	if err != nil {
-		return clients{}, err
+	for _, known := range []api.Type{t, partial} {
+		gv := schema.GroupVersion{Group: known.Group, Version: known.Version}
+		scheme.AddKnownTypeWithName(gv.WithKind(known.Kind), &object[T]{})
+		scheme.AddKnownTypeWithName(gv.WithKind(known.Kind+"List"), &objectList[T]{})
 	}
-	meta, err := metadata.NewForConfig(cfg)
-	if err != nil {
-		return clients{}, fmt.Errorf("client of metadata: %w", err)
-	}
-	return clients{custom: custom, meta: meta}, nil
-}
-
-// customClient is a REST client for the custom resources.
-func customClient(cfg *rest.Config) (rest.Interface, error) {
+	gv := schema.GroupVersion{Group: t.Group, Version: t.Version}
+	metav1.AddToGroupVersion(scheme, gv)
 	c := rest.CopyConfig(cfg)
-	c.GroupVersion = &schema.GroupVersion{Group: api.Group, Version: "v1"}
+	c.GroupVersion = &gv
 	c.APIPath = "/apis"
-	c.NegotiatedSerializer = serializer.NewCodecFactory(newScheme()).WithoutConversion()
-	client, err := rest.RESTClientFor(c)
+	if t.Group == "" {
+		c.APIPath = "/api"
+	}
+	c.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	c.QPS = -1 // reflectors pause by themselves
+	client, err := rest.RESTClientForConfigAndClient(c, shared)
 	if err != nil {
-		return nil, fmt.Errorf("client of %s: %w", api.Group, err)
+		return nil, fmt.Errorf("client of %s: %w", t.Plural, err)
 	}
 	return client, nil
 }
 
-// customSource has the objects of a custom resource.
-func customSource[T any](c clients, t api.Type) source {
-	parameters := metav1.ParameterCodec
-	return source{
-		kind:    t.Kind,
-		example: &object[T]{},
-		list: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
-			return c.custom.Get().Resource(t.Plural).VersionedParams(&opts, parameters).Do(ctx).Get()
-		},
-		watch: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
-			opts.Watch = true
-			return c.custom.Get().Resource(t.Plural).VersionedParams(&opts, parameters).Watch(ctx)
-		},
-	}
-}
-
-// metadata has the metadata of a resource of Kubernetes' core.
-func (c clients) metadata(t api.Type, trim cache.TransformFunc) source {
-	client := c.meta.Resource(schema.GroupVersionResource{Version: t.Version, Resource: t.Plural})
-	return source{
-		kind:    t.Kind,
-		example: &metav1.PartialObjectMetadata{},
-		list: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
-			return client.List(ctx, opts)
-		},
-		watch: client.Watch,
-		trim:  trim,
-	}
-}
-
-// missing reports that an object does not exist.
+// missing reports that an object, or the definition of its kind, does not exist.
 func missing(err error) bool { return apierrors.IsNotFound(err) }

@@ -1,11 +1,13 @@
 package kube
 
 import (
+	"slices"
 	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 )
 
@@ -15,15 +17,27 @@ type streams struct {
 	now func() time.Time
 
 	mu        sync.Mutex
-	wanted    int                // how many kinds are watched
+	wanted    []string           // the kinds that must be watched for anything to be proved
 	open      map[string]*stream // by kind: the watch that delivers, once what it begins with has arrived
 	confirmed time.Time
+}
+
+// want names a kind that must be watched.
+func (s *streams) want(kind string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.wanted = append(s.wanted, kind)
+}
+
+// complete reports that all kinds that must be are watched. The caller holds the lock.
+func (s *streams) complete() bool {
+	return !slices.ContainsFunc(s.wanted, func(kind string) bool { return s.open[kind] == nil })
 }
 
 // heard notes that the API server said something at that time. One stream's word is good for all that are open: they share a
 // connection. The caller holds the lock.
 func (s *streams) heard(at time.Time) {
-	if len(s.open) == s.wanted && at.After(s.confirmed) {
+	if s.complete() && at.After(s.confirmed) {
 		s.confirmed = at
 	}
 }
@@ -46,15 +60,15 @@ func (s *streams) confirm(sent time.Time) {
 func (s *streams) allOpen() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.open) == s.wanted
+	return s.complete()
 }
 
-// follow passes a watch's events on and listens in. A watch that begins with the list of what there is (WatchList) counts
-// once the bookmark at the list's end has come.
-func (s *streams) follow(kind string, w watch.Interface, beginsWithList bool) watch.Interface {
-	f := &stream{Interface: w, of: s, kind: kind, events: make(chan watch.Event), stopped: make(chan struct{})}
+// follow passes a watch's events on and listens in; prepare may drop what nobody needs of an object. A watch that begins with
+// the list of what there is (WatchList) counts once the bookmark at the list's end has come.
+func (s *streams) follow(kind string, w watch.Interface, beginsWithList bool, prepare func(runtime.Object)) watch.Interface {
+	f := &stream{Interface: w, of: s, kind: kind, prepare: prepare, events: make(chan watch.Event), stopped: make(chan struct{})}
 	if !beginsWithList {
-		f.complete()
+		f.delivers()
 	}
 	go f.pass()
 	return f
@@ -65,6 +79,7 @@ type stream struct {
 	watch.Interface
 	of      *streams
 	kind    string
+	prepare func(runtime.Object)
 	events  chan watch.Event
 	once    sync.Once
 	stopped chan struct{}
@@ -96,6 +111,7 @@ func (f *stream) pass() {
 
 // deliver notes an event after the reader has taken it: only then is what it says known.
 func (f *stream) deliver(e watch.Event) bool {
+	f.prepare(e.Object)
 	select {
 	case f.events <- e:
 	case <-f.stopped:
@@ -105,7 +121,7 @@ func (f *stream) deliver(e watch.Event) bool {
 	case e.Type == watch.Error:
 		return true // the watch is about to end
 	case e.Type == watch.Bookmark && endsList(e):
-		f.complete()
+		f.delivers()
 	default:
 		f.of.confirm(f.of.now())
 	}
@@ -117,7 +133,7 @@ func endsList(bookmark watch.Event) bool {
 	return err == nil && m.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true"
 }
 
-func (f *stream) complete() {
+func (f *stream) delivers() {
 	f.of.mu.Lock()
 	defer f.of.mu.Unlock()
 	f.of.open[f.kind] = f

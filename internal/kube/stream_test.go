@@ -5,6 +5,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 )
 
@@ -36,6 +37,8 @@ func taken(t *testing.T, s *streams, from *watch.FakeWatcher, to watch.Interface
 	<-to.ResultChan()
 }
 
+func keep(runtime.Object) {}
+
 func ended(t *testing.T, w watch.Interface) {
 	t.Helper()
 	for range w.ResultChan() {
@@ -44,7 +47,7 @@ func ended(t *testing.T, w watch.Interface) {
 
 func TestStreams(t *testing.T) {
 	c := &clock{at: time.Unix(1000, 0)}
-	s := &streams{now: c.now, wanted: 2, open: map[string]*stream{}}
+	s := &streams{now: c.now, wanted: []string{"Node", "IPPool"}, open: map[string]*stream{}}
 	confirmed := func(what string, want time.Time) {
 		t.Helper()
 		if got := s.Confirmed(); !got.Equal(want) {
@@ -54,12 +57,12 @@ func TestStreams(t *testing.T) {
 	event := watch.Event{Type: watch.Modified, Object: thing(nil)}
 
 	nodes := watch.NewFake()
-	nodesOut := s.follow("Node", nodes, false)
+	nodesOut := s.follow("Node", nodes, false, keep)
 	taken(t, s, nodes, nodesOut, event)
 	confirmed("one of two is open", time.Time{})
 
 	pools := watch.NewFake()
-	poolsOut := s.follow("IPPool", pools, true)
+	poolsOut := s.follow("IPPool", pools, true, keep)
 	c.pass()
 	taken(t, s, pools, poolsOut, event)
 	confirmed("the second is still in the list that it begins with", time.Time{})
@@ -92,11 +95,11 @@ func TestStreams(t *testing.T) {
 		t.Error("all open, although one has ended")
 	}
 	pools = watch.NewFake()
-	next := s.follow("IPPool", pools, false)
+	next := s.follow("IPPool", pools, false, keep)
 	confirmed("it is open again", c.at)
 
 	// client-go stops a watch and opens the next: the end of the old one does not count against the new one.
-	newest := s.follow("IPPool", watch.NewFake(), false)
+	newest := s.follow("IPPool", watch.NewFake(), false, keep)
 	next.Stop()
 	ended(t, next)
 	if !s.allOpen() {

@@ -1,8 +1,7 @@
 package kube
 
 import (
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/cache"
+	"slices"
 
 	"github.com/tortie-net/tortie/internal/api"
 )
@@ -10,7 +9,9 @@ import (
 // World is what the cluster looks like now: every node, pool and affinity, in no particular order.
 type World struct {
 	// Nodes have their metadata only.
-	Nodes      []api.Node
+	Nodes []api.Node
+	// Self is this node with its addresses and its condition NetworkUnavailable, nil if it does not exist.
+	Self       *api.Node
 	Pools      []api.IPPool
 	Affinities []api.BlockAffinity
 	// BGP is the cluster's default BGPConfiguration, OwnBGP that of this node (node.NAME); zero if there is none.
@@ -19,8 +20,18 @@ type World struct {
 	Felix api.FelixConfigurationSpec
 	// MeshPassword is what BGP's nodeMeshPassword refers to.
 	MeshPassword Password
+	// Problems are objects that cannot be read.
+	Problems []Problem
 	// Revision grows with every change of the rest.
 	Revision uint64
+}
+
+// Problem is an object that cannot be read. What it was before, if that is known, stays in force.
+type Problem struct {
+	Kind api.Type
+	Name string
+	// Err names the object, too.
+	Err error
 }
 
 // Password is one that lies in a Secret. It is never to be logged or shown.
@@ -49,74 +60,84 @@ type Assignment struct {
 
 // World returns what is known now. Before WaitForSync has returned it is incomplete.
 func (w *Watch) World() World {
-	world := World{
-		Pools:      values[api.IPPool](w.pools, nil),
-		Affinities: values[api.BlockAffinity](w.affinities, nil),
-	}
-	for _, item := range w.nodes.GetStore().List() {
-		world.Nodes = append(world.Nodes, api.Node{Meta: metaOf(item)})
-	}
-	if c := byName[api.BGPConfiguration](w.bgp, api.DefaultName); c != nil {
-		world.BGP = c.Spec
-	}
+	world := World{Revision: w.revision.Load()} // first: the rest may be newer, never older
+	world.Nodes = w.nodes.all(nil)
+	world.Self = copied(w.own.get(w.self))
+	world.Pools = w.pools.all(nil)
+	world.Affinities = w.affinities.all(nil)
+	world.BGP, world.OwnBGP = w.bgpSpec(api.DefaultName), w.bgpSpec(w.ownName())
+	world.Felix = w.felixSpec(w.ownName()).Over(w.felixSpec(api.DefaultName))
+	world.MeshPassword = w.meshPassword()
+	world.Problems = slices.Concat(w.pools.problems(), w.affinities.problems(), w.bgp.problems(), w.felix.problems())
 	return world
+}
+
+// ownName is the name of the configurations that are for this node.
+func (w *Watch) ownName() string { return "node." + w.self }
+
+func (w *Watch) bgpSpec(name string) api.BGPConfigurationSpec {
+	if c := w.bgp.get(name); c != nil {
+		return c.Spec
+	}
+	return api.BGPConfigurationSpec{}
+}
+
+func (w *Watch) felixSpec(name string) api.FelixConfigurationSpec {
+	if c := w.felix.get(name); c != nil {
+		return c.Spec
+	}
+	return api.FelixConfigurationSpec{}
 }
 
 // Assignment returns what is known now. Before WaitForSync has returned it is incomplete.
 func (w *Watch) Assignment() Assignment {
-	a := Assignment{
-		Pools:        values[api.IPPool](w.pools, nil),
-		Reservations: values[api.IPReservation](w.reservations, nil),
-		Affinities:   values(w.affinities, func(a *api.BlockAffinity) bool { return a.Spec.Node == w.self }),
-		Config:       byName[api.IPAMConfig](w.configs, api.DefaultName),
-		Information:  byName[api.ClusterInformation](w.information, api.DefaultName),
+	return Assignment{
+		Node:         copied(w.nodes.get(w.self)),
+		Pools:        w.pools.all(nil),
+		Reservations: w.reservations.all(nil),
+		Affinities:   w.OwnAffinities(),
+		Namespaces:   w.namespaces.all(nil),
+		Config:       copied(w.configs.get(api.DefaultName)),
+		Information:  copied(w.information.get(api.DefaultName)),
 	}
-	if item, ok, err := w.nodes.GetStore().GetByKey(w.self); ok && err == nil {
-		a.Node = &api.Node{Meta: metaOf(item)}
+}
+
+// OwnAffinities returns this node's affinities, whole: they can be written again.
+func (w *Watch) OwnAffinities() []api.BlockAffinity {
+	return w.affinities.all(func(a *api.BlockAffinity) bool { return a.Spec.Node == w.self })
+}
+
+// Basics are the objects that every cluster has.
+type Basics struct {
+	Information *api.ClusterInformation // nil if there is none
+	IPAMConfig  bool
+	Felix       bool
+	Pools       []api.IPPool
+}
+
+// Basics returns what there is of them.
+func (w *Watch) Basics() Basics {
+	return Basics{
+		Information: copied(w.information.get(api.DefaultName)),
+		IPAMConfig:  w.configs.get(api.DefaultName) != nil,
+		Felix:       w.felix.get(api.DefaultName) != nil,
+		Pools:       w.pools.all(nil),
 	}
-	for _, item := range w.namespaces.GetStore().List() {
-		a.Namespaces = append(a.Namespaces, api.Namespace{Meta: metaOf(item)})
-	}
-	return a
 }
 
 // DatastoreReady reports that nobody has locked the datastore for a migration, and that it has been set up.
-func (w *Watch) DatastoreReady() bool {
-	return Ready(byName[api.ClusterInformation](w.information, api.DefaultName))
-}
+func (w *Watch) DatastoreReady() bool { return Ready(w.information.get(api.DefaultName)) }
 
 // Ready reports that a ClusterInformation, nil if there is none, lets the datastore be used.
 func Ready(info *api.ClusterInformation) bool {
 	return info != nil && info.Spec.DatastoreReady != nil && *info.Spec.DatastoreReady
 }
 
-// metaOf returns what is kept of an object that is watched as metadata only.
-func metaOf(item any) api.Meta {
-	n, ok := item.(*metav1.PartialObjectMetadata)
-	if !ok {
-		return api.Meta{}
-	}
-	return api.Meta{Name: n.Name, UID: string(n.UID), Labels: n.Labels, Annotations: n.Annotations}
-}
-
-// values returns what an informer has seen, as the project's own type; all if keep is nil.
-func values[T any](informer cache.SharedIndexInformer, keep func(*T) bool) []T {
-	items := informer.GetStore().List()
-	var out []T
-	for _, item := range items {
-		if o, ok := item.(*object[T]); ok && (keep == nil || keep(&o.value)) {
-			out = append(out, o.value)
-		}
-	}
-	return out
-}
-
-// byName returns a copy of the object with that name, nil if there is none.
-func byName[T any](informer cache.SharedIndexInformer, name string) *T {
-	item, ok, err := informer.GetStore().GetByKey(name)
-	if err != nil || !ok {
+// copied lets a reader have an object of his own, as far as its fields go.
+func copied[T any](of *T) *T {
+	if of == nil {
 		return nil
 	}
-	value := item.(*object[T]).value
-	return &value
+	c := *of
+	return &c
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -111,9 +112,6 @@ func NewAgent(d Deps) *Agent {
 // Run works until ctx ends. Then it leaves everything as it is: routes, sessions' graceful restart and addresses carry the
 // traffic until the next agent takes over.
 func (a *Agent) Run(ctx context.Context) error {
-	if err := a.start(ctx); err != nil {
-		return err
-	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return a.Watch.Run(ctx) })
 	g.Go(func() error { return a.loop(ctx) })
@@ -128,17 +126,32 @@ func (a *Agent) Run(ctx context.Context) error {
 	return errors.Join(err, a.Speaker.Stop(stop, bgp.Exit))
 }
 
-// start reads this node and sets up the cluster's objects. It waits for an API server that is away: a rebooted node often
-// comes up before its control plane.
-func (a *Agent) start(ctx context.Context) error {
-	return a.retry(ctx, "set up the cluster's objects", func(ctx context.Context) error {
-		n, err := a.readNode(ctx)
-		if err != nil {
+// setUp sees to it that this node exists, and sets up the cluster's objects. It waits for an API server that is away: a
+// rebooted node often comes up before its control plane.
+func (a *Agent) setUp(ctx context.Context) error {
+	return a.retry(ctx, "set up the cluster's objects", func(ctx context.Context) (err error) {
+		if a.node, err = a.readNode(ctx); err != nil {
 			return err
 		}
-		a.node = n
-		return duties.SetUp(ctx, a.Store, a.Config.ClusterType, a.Config.DefaultPool)
+		_, noIPv6 := os.Stat(filepath.Join(a.Config.SysctlRoot, "net", "ipv6"))
+		want := duties.Cluster{Type: a.Config.ClusterType, Pools: a.Config.Pools, Own: a.ownNetworks(), IPv6: noIPv6 == nil}
+		return duties.SetUp(ctx, a.Store, want, duties.Found(a.Watch.Basics()))
 	})
+}
+
+// ownNetworks returns the networks that this node's addresses are in.
+func (a *Agent) ownNetworks() []netip.Prefix {
+	addrs, err := a.Kernel.Addrs(0, netlinkx.IPv4)
+	if err != nil {
+		a.Log.Warn("this host's networks are not known", "err", err)
+	}
+	var own []netip.Prefix
+	for _, addr := range addrs {
+		if slices.ContainsFunc(a.node.Status.Addresses, func(n api.NodeAddress) bool { return n.Address == addr.Prefix.Addr().String() }) {
+			own = append(own, addr.Prefix.Masked())
+		}
+	}
+	return own
 }
 
 func (a *Agent) finisher() *finisher {
@@ -179,6 +192,9 @@ func (a *Agent) retry(ctx context.Context, doing string, what func(context.Conte
 // loop makes a pass whenever something may have changed, and now and then although nothing has.
 func (a *Agent) loop(ctx context.Context) error {
 	if err := a.Watch.WaitForSync(ctx, a.Log); err != nil {
+		return err
+	}
+	if err := a.setUp(ctx); err != nil {
 		return err
 	}
 	a.begun = time.Now()

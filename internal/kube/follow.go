@@ -1,0 +1,180 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
+
+const (
+	// minPause and maxPause bound the wait before a watch that ended is opened again: it doubles while that fails, and is
+	// jittered by half. A thousand agents with ten watches each that lost their API server make 1,000 requests per second.
+	minPause, maxPause = 100 * time.Millisecond, 10 * time.Second
+	// steady is how long a watch must have delivered for the next wait to be short again.
+	steady = 10 * time.Second
+	// absentPause is how long a kind whose definition is not installed is left alone.
+	absentPause = 2 * time.Minute
+)
+
+// source is where the objects of one kind come from, and what of them is kept.
+type source[T any] struct {
+	name string // in logs, and among the streams
+	of   api.Type
+	// partial: metadata only.
+	partial bool
+	// namespace and object, if not empty, narrow the source to one object.
+	namespace, object string
+	// optional: the kind's definition may not be installed. Then there are no objects.
+	optional bool
+	// proof: without this stream nothing is known to be up to date.
+	proof bool
+	trim  func(*T) // may be nil
+}
+
+// follower keeps a shelf up to date.
+type follower struct {
+	name         string
+	log          *slog.Logger
+	full         func() bool
+	await        <-chan struct{}
+	listAndWatch func(context.Context) error
+	absent       func() error // nil: the kind's definition must be installed
+	failed       func()       // told when err comes or goes; may be nil
+
+	mu    sync.Mutex
+	err   error     // why the API server's word cannot be had; nil while it can
+	since time.Time // since when
+}
+
+// follow prepares to fill a shelf from a source.
+func follow[T any](w *Watch, src source[T], into *shelf[T]) (*follower, error) {
+	client, err := newClient[T](w.config, w.http, src.of)
+	if err != nil {
+		return nil, err
+	}
+	if src.proof {
+		w.streams.want(src.name)
+	}
+	f := &follower{name: src.name, log: w.log, full: into.isFull, await: into.full}
+	lw := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+			list, err := src.request(client, opts, asPartialList).Do(ctx).Get()
+			f.note(ctx, err)
+			if l, ok := list.(*objectList[T]); ok {
+				for _, o := range l.Items {
+					src.prepare(o)
+				}
+			}
+			return list, err
+		},
+		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+			opts.Watch = true
+			events, err := src.request(client, opts, asPartial).Watch(ctx)
+			f.note(ctx, err)
+			if err != nil {
+				return nil, err
+			}
+			beginsWithList := opts.SendInitialEvents != nil && *opts.SendInitialEvents
+			return w.streams.follow(src.name, events, beginsWithList, func(obj runtime.Object) {
+				if o, ok := obj.(*object[T]); ok {
+					src.prepare(o)
+				}
+			}), nil
+		},
+	}
+	// The reflector's own waits, while connections are refused.
+	backoff := &wait.Backoff{Duration: minPause, Cap: maxPause, Factor: 2, Jitter: 0.5, Steps: int(math.Ceil(math.Log2(float64(maxPause / minPause))))}
+	r := cache.NewReflectorWithOptions(lw, nil, into, cache.ReflectorOptions{Name: src.name, TypeDescription: src.name, Backoff: backoff})
+	f.listAndWatch = r.ListAndWatchWithContext
+	if src.optional {
+		f.absent = func() error { return into.Replace(nil, "") }
+	}
+	return f, nil
+}
+
+func (src *source[T]) request(client rest.Interface, opts metav1.ListOptions, accept string) *rest.Request {
+	if src.object != "" {
+		opts.FieldSelector = fields.OneTermEqualSelector("metadata.name", src.object).String()
+	}
+	r := client.Get().NamespaceIfScoped(src.namespace, src.of.Namespaced).Resource(src.of.Plural).VersionedParams(&opts, metav1.ParameterCodec)
+	if src.partial {
+		r.SetHeader("Accept", accept)
+	}
+	return r
+}
+
+// prepare drops what nobody asks for, before the object is kept.
+func (src *source[T]) prepare(o *object[T]) {
+	if src.trim != nil && o.broken == nil && !o.ended {
+		src.trim(&o.value)
+	}
+}
+
+// run follows until ctx ends.
+func (f *follower) run(ctx context.Context) {
+	pause := minPause
+	for ctx.Err() == nil {
+		begun := time.Now()
+		err := f.listAndWatch(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case f.absent != nil && missing(err):
+			if err := f.absent(); err == nil {
+				f.note(ctx, nil)
+			}
+			pause = absentPause
+		case time.Since(begun) > steady:
+			pause = minPause
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause/2 + rand.N(pause)):
+		}
+		pause = min(2*pause, maxPause)
+	}
+}
+
+// note tells people when the API server's word cannot be had any more, and when it can again.
+func (f *follower) note(ctx context.Context, err error) {
+	if ctx.Err() != nil || f.absent != nil && missing(err) {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if (err == nil) != (f.err == nil) && f.failed != nil {
+		defer f.failed()
+	}
+	switch {
+	case err != nil && f.err == nil:
+		f.since = time.Now()
+		f.log.Warn("watch of the API server interrupted; going on with what is known", "kind", f.name, "err", err)
+	case err == nil && f.err != nil:
+		f.log.Info("watch of the API server is back", "kind", f.name, "after", time.Since(f.since).Round(time.Second))
+	}
+	f.err = err
+}
+
+// failure returns why the API server's word cannot be had, nil while it can.
+func (f *follower) failure() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", f.name, f.err)
+}
