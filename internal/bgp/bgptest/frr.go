@@ -149,6 +149,10 @@ func (f *frr) start(program string) *process {
 		filepath.Join(frrPrograms, program), "-f", f.file(program + ".conf"), "-i", f.file(program + ".pid"),
 		"-z", f.file("zserv.api"), "--vty_socket", f.dir, "-P", "0", "--log", "stdout",
 	}
+	if program == "zebra" {
+		// Without it zebra deletes an IPv6 route before it adds the route again, for kernels that knew no better.
+		args = append(args, "--v6-rr-semantics")
+	}
 	return f.launch(f.log, args...)
 }
 

@@ -1,0 +1,162 @@
+package interop_test
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/bgp/bgptest"
+)
+
+// A node whose process is killed, told to end or killed again before it has spoken to anybody loses no route in its peers' kernels.
+func TestNodeRestarts(t *testing.T) {
+	forEachKind(t, func(t *testing.T, kind bgptest.Kind) {
+		lan, node := node(t)
+		host := lan.Host(10)
+		daemon := host.Daemon(kind, partner(10, node.Host))
+		node.SetPeers(peers(node.Host, host)...)
+		waitKernels(t, host, node.Host, ownBlocks...)
+		record := host.Monitor()
+
+		node = again(node, host, syscall.SIGKILL)
+		waitConfirmed(t, node, daemon, 1)
+		node = again(node, host, syscall.SIGTERM)
+		node = again(node, host, syscall.SIGKILL) // within the first one's restart time, and most likely before its sessions
+		waitConfirmed(t, node, daemon, 2)
+
+		for _, prefix := range ownBlocks {
+			if lost := record.Lost(strings.TrimSuffix(prefix, "/32")); len(lost) > 0 {
+				t.Errorf("%s on the kernel of %s: %q", prefix, kind, lost)
+			}
+		}
+
+		// What is not announced again is dropped.
+		node.End(syscall.SIGKILL)
+		last := node.Host.Speak()
+		last.Start(ourASN, true)
+		last.Originate(ownBlocks[0], ownBlocks[2])
+		last.SetPeers(peers(node.Host, host)...)
+		bgptest.Eventually(t, func() error {
+			if route := host.KernelRoute(ownBlocks[1]); route != "" {
+				return fmt.Errorf("%s still has %s", kind, route)
+			}
+			return nil
+		})
+	})
+}
+
+// again replaces the node's process.
+func again(node *bgptest.Speaker, host *bgptest.Host, signal syscall.Signal) *bgptest.Speaker {
+	node.End(signal)
+	next := node.Host.Speak()
+	next.Start(ourASN, true)
+	next.Originate(ownBlocks...)
+	next.SetPeers(peers(node.Host, host)...)
+	return next
+}
+
+// waitConfirmed waits until the daemon has all that the node announces: it has worked in a prefix that came after all else. Round
+// makes that prefix a new one.
+func waitConfirmed(t *testing.T, node *bgptest.Speaker, d bgptest.Daemon, round int) {
+	t.Helper()
+	node.WaitEstablished(d.On().Addrs()...)
+	bgptest.Eventually(t, func() error {
+		for _, addr := range d.On().Addrs() {
+			if p := node.Peer(addr); p.Sent == 0 {
+				return fmt.Errorf("nothing is sent to %s yet", addr)
+			}
+		}
+		return nil
+	})
+	markers := []string{fmt.Sprintf("10.99.%d.0/26", round), fmt.Sprintf("fd99:%d::/122", round)}
+	node.Originate(slices.Concat(ownBlocks, markers)...)
+	waitKernels(t, d.On(), node.Host, markers...)
+}
+
+// waitKernels waits until the kernel of a host has routes via another one.
+func waitKernels(t *testing.T, h, via *bgptest.Host, prefixes ...string) {
+	t.Helper()
+	for _, prefix := range prefixes {
+		next := via.V4
+		if strings.Contains(prefix, ":") {
+			next = via.V6
+		}
+		bgptest.WaitKernel(t, h, prefix, next)
+	}
+}
+
+// A peer whose process is killed keeps its place: what it announced stays, stale, until it has announced it again.
+func TestPeerRestarts(t *testing.T) {
+	forEachKind(t, func(t *testing.T, kind bgptest.Kind) {
+		lan, node := node(t)
+		host := lan.Host(10)
+		daemon := host.Daemon(kind, partner(10, node.Host))
+		node.SetPeers(peers(node.Host, host)...)
+		waitPaths(t, node, blocksOf(10), false)
+
+		daemon.Signal(syscall.SIGKILL)
+		waitPaths(t, node, blocksOf(10), true)
+		for _, addr := range host.Addrs() {
+			if p := node.Peer(addr); !p.Restarting || !strings.Contains(p.LastError, "connection lost") {
+				t.Errorf("session to the killed %s: %+v", kind, p)
+			}
+		}
+		daemon.Restart()
+		waitPaths(t, node, blocksOf(10), false)
+		node.WaitEstablished(host.Addrs()...)
+	})
+}
+
+// waitPaths waits until the paths to prefixes are, or are not, stale, and fails if one is missing meanwhile.
+func waitPaths(t *testing.T, node *bgptest.Speaker, prefixes []netip.Prefix, stale bool) {
+	t.Helper()
+	var seen bool
+	bgptest.Eventually(t, func() error {
+		var wrong error
+		paths := node.Snapshot()
+		for _, prefix := range prefixes {
+			i := slices.IndexFunc(paths, func(p bgp.Path) bool { return p.Prefix == prefix })
+			switch {
+			case i < 0 && seen:
+				t.Fatalf("the path to %s was lost: %v", prefix, paths)
+			case i < 0:
+				return fmt.Errorf("no path to %s yet", prefix)
+			case paths[i].Stale != stale:
+				wrong = fmt.Errorf("path to %s: stale is %t, want %t", prefix, paths[i].Stale, stale)
+			}
+		}
+		seen = true
+		return wrong
+	})
+}
+
+// A peer that does not come back is forgotten when the time is over that it has asked for.
+func TestPeerIsGone(t *testing.T) {
+	forEachKind(t, func(t *testing.T, kind bgptest.Kind) {
+		lan, node := node(t)
+		host := lan.Host(10)
+		config := partner(10, node.Host)
+		config.RestartTime = 4 * time.Second
+		daemon := host.Daemon(kind, config)
+		node.SetPeers(peers(node.Host, host)...)
+		waitPaths(t, node, blocksOf(10), false)
+		daemon.Signal(syscall.SIGKILL)
+		waitPaths(t, node, blocksOf(10), true)
+		bgptest.Eventually(t, func() error {
+			if paths := node.Snapshot(); len(paths) > 0 {
+				return fmt.Errorf("paths of a peer that is gone: %v", paths)
+			}
+			return nil
+		})
+		for _, addr := range host.Addrs() {
+			if p := node.Peer(addr); p.Restarting {
+				t.Errorf("session to a peer that is gone: %+v", p)
+			}
+		}
+	})
+}
