@@ -29,6 +29,7 @@ import (
 	"github.com/tortie-net/tortie/internal/events"
 	"github.com/tortie-net/tortie/internal/fib"
 	"github.com/tortie-net/tortie/internal/kube"
+	"github.com/tortie-net/tortie/internal/memlimit"
 	"github.com/tortie-net/tortie/internal/nat"
 	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/nft"
@@ -100,6 +101,7 @@ func runAgent(ctx context.Context, env config.Env, stderr io.Writer) error {
 	}
 	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: cfg.LogLevel}))
 	log.Info(version.About("node"), "node", cfg.Nodename, "state", cfg.StateDir, "sysctls", cfg.SysctlRoot, "protocol", cfg.RouteProtocol)
+	memlimit.Follow(ctx, env, log)
 	deps, err := open(cfg, log)
 	if err != nil {
 		return err

@@ -35,7 +35,7 @@ var levels = []string{
 	"internal/bgp/bgptest internal/install internal/kube internal/labtest internal/nodestatus",
 	"internal/bgp internal/duties internal/encap internal/encapguard internal/fib internal/nat internal/podnet",
 	"internal/bgp/relay internal/ipam internal/netlinkx/netnstest internal/nft internal/facts internal/journal internal/podnote",
-	"internal/datastore/kubernetes internal/datastore/etcd internal/datastore/datastoretest internal/netlinkx",
+	"internal/memlimit internal/datastore/kubernetes internal/datastore/etcd internal/datastore/datastoretest internal/netlinkx",
 	"internal/datastore internal/datastore/dialer internal/sysctl internal/config internal/hostfile",
 	"internal/bgp/wire internal/names internal/nodeaddr internal/selector internal/events",
 	"internal/api internal/version",

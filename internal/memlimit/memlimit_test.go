@@ -1,0 +1,94 @@
+package memlimit
+
+import (
+	"context"
+	"log/slog"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"testing"
+)
+
+func write(t *testing.T, root, name, text string) {
+	t.Helper()
+	path := filepath.Join(root, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestLimit(t *testing.T) {
+	for name, c := range map[string]struct {
+		files map[string]string
+		want  int64
+		err   string
+	}{
+		"no control groups": {nil, math.MaxInt64, ""},
+		"a container": {map[string]string{
+			"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "67108864\n",
+		}, 64 << 20, ""},
+		"a container without a limit": {map[string]string{
+			"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "max\n",
+		}, math.MaxInt64, ""},
+		"a service: the least above it": {map[string]string{
+			"proc/self/cgroup": "0::/a.slice/b.service\n", "sys/fs/cgroup/a.slice/b.service/memory.max": "max\n", "sys/fs/cgroup/a.slice/memory.max": "1000\n",
+		}, 1000, ""},
+		"a group that is not seen from here": {map[string]string{
+			"proc/self/cgroup": "0::/../../kubepods/pod1/c1\n", "sys/fs/cgroup/memory.max": "5000\n",
+		}, 5000, ""},
+		"version 1": {map[string]string{
+			"proc/self/cgroup": "5:cpu,cpuacct:/x\n4:memory:/x/y\n0::/x\n", "sys/fs/cgroup/memory/x/y/memory.limit_in_bytes": "9223372036854771712\n",
+			"sys/fs/cgroup/memory/x/memory.limit_in_bytes": "7000\n",
+		}, 7000, ""},
+		"nonsense": {map[string]string{
+			"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "a lot\n",
+		}, 0, `"a lot" is no number`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := t.TempDir()
+			for file, text := range c.files {
+				write(t, root, file, text)
+			}
+			got, err := Limit(root)
+			if got != c.want || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+				t.Errorf("limit %d, %v; want %d, %q", got, err, c.want, c.err)
+			}
+		})
+	}
+}
+
+func TestFollow(t *testing.T) {
+	root := t.TempDir()
+	write(t, root, "proc/self/cgroup", "0::/\n")
+	var got []int64
+	f := follower{root: root, set: func(n int64) { got = append(got, n) }, log: slog.New(slog.NewTextHandler(t.Output(), nil)), was: math.MaxInt64}
+	for _, text := range []string{"max", "1000", "1000", "?", "2000", "max"} {
+		write(t, root, "sys/fs/cgroup/memory.max", text)
+		f.look()
+	}
+	want := []int64{900, 1800, math.MaxInt64}
+	if len(got) != len(want) || got[0] != want[0] || got[1] != want[1] || got[2] != want[2] {
+		t.Errorf("set %v, want %v: each change once", got, want)
+	}
+}
+
+// What people set themselves stays, and the real file system can be read.
+func TestExplicitLimitStays(t *testing.T) {
+	before := debug.SetMemoryLimit(-1)
+	defer debug.SetMemoryLimit(before)
+	debug.SetMemoryLimit(12345678)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	Follow(ctx, func(string) (string, bool) { return "1GiB", true }, slog.New(slog.DiscardHandler))
+	if now := debug.SetMemoryLimit(-1); now != 12345678 {
+		t.Errorf("the limit became %d", now)
+	}
+	if _, err := Limit("/"); err != nil {
+		t.Error(err)
+	}
+}
