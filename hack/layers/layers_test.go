@@ -34,7 +34,7 @@ var levels = []string{
 	"cmd/internal/early internal/node internal/cni internal/cnitest internal/diagnose",
 	"internal/bgp/bgptest internal/install internal/kube internal/labtest internal/nodestatus",
 	"internal/bgp internal/duties internal/encap internal/encapguard internal/fib internal/nat internal/podnet",
-	"internal/bgp/relay internal/ipam internal/netlinkx/netnstest internal/nft internal/facts internal/journal internal/podnote",
+	"internal/bgp/relay internal/hostsysctl internal/ipam internal/netlinkx/netnstest internal/nft internal/facts internal/journal internal/podnote",
 	"internal/memlimit internal/datastore/kubernetes internal/datastore/etcd internal/datastore/datastoretest internal/netlinkx",
 	"internal/datastore internal/datastore/dialer internal/sysctl internal/config internal/hostfile",
 	"internal/bgp/wire internal/names internal/nodeaddr internal/selector internal/events",
