@@ -259,7 +259,7 @@ func TestSmallestRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.size = sizes{rounds: 2, perRound: 2, bursts: []int{3}, repeats: 1, nodes: 2, podsPerNode: 2, starts: 3, benchTime: "1x"}
+	o.size = sizes{rounds: 2, perRound: 2, bursts: []int{3}, repeats: 1, nodes: 2, podsPerNode: 2, starts: 3, routes: 100, routeRounds: 2, benchTime: "1x"}
 	o.only = slices.DeleteFunc(slices.Clone(parts), func(part string) bool { return part == "go" }) // it would build all tests
 	t.Setenv("TMPDIR", t.TempDir())
 	before := leftovers(t)
@@ -268,7 +268,7 @@ func TestSmallestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := r.markdown()
-	for _, heading := range []string{"What is required", "One after another", "At once on one node", "2 nodes, 2 pods each", "Requests to the API server", "Start of a program"} {
+	for _, heading := range []string{"What is required", "One after another", "At once on one node", "2 nodes, 2 pods each", "Requests to the API server", "100 learned routes", "Start of a program"} {
 		if !strings.Contains(text, "\n## "+heading) {
 			t.Errorf("the report has no section %q", heading)
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -46,7 +47,7 @@ func (r *results) judge() []verdict {
 			all = append(all, judgeRequests(a, b))
 		}
 	}
-	return append(all, r.judgeStarts()...)
+	return slices.Concat(all, r.judgeRoutes(), r.judgeStarts())
 }
 
 func (r *results) sequence(name string) *sequence {

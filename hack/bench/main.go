@@ -23,7 +23,7 @@ import (
 )
 
 // parts of a run, in their order.
-var parts = []string{"start", "add", "burst", "nodes", "requests", "go"}
+var parts = []string{"start", "add", "burst", "nodes", "requests", "routes", "throughput", "go"}
 
 // sizes say how much is measured.
 type sizes struct {
@@ -32,12 +32,14 @@ type sizes struct {
 	repeats            int // of each burst
 	nodes, podsPerNode int
 	starts             int
+	routes             int // learned from one peer
+	routeRounds        int
 	benchTime          string
 }
 
 var (
-	full  = sizes{rounds: 5, perRound: 40, bursts: []int{10, 30, 100}, repeats: 3, nodes: 10, podsPerNode: 20, starts: 200, benchTime: "0.5s"}
-	quick = sizes{rounds: 3, perRound: 10, bursts: []int{10, 30}, repeats: 1, nodes: 4, podsPerNode: 5, starts: 40, benchTime: "10x"}
+	full  = sizes{rounds: 5, perRound: 40, bursts: []int{10, 30, 100}, repeats: 3, nodes: 10, podsPerNode: 20, starts: 200, routes: 10_000, routeRounds: 9, benchTime: "0.5s"}
+	quick = sizes{rounds: 3, perRound: 10, bursts: []int{10, 30}, repeats: 1, nodes: 4, podsPerNode: 5, starts: 40, routes: 10_000, routeRounds: 3, benchTime: "10x"}
 )
 
 // options are the flags, checked.
@@ -174,7 +176,7 @@ type bench struct {
 
 // onCluster runs the parts that need nodes and an API server.
 func (r *results) onCluster(ctx context.Context, o options, subjects []subject, dir string) (err error) {
-	if !slices.ContainsFunc(o.only, func(part string) bool { return part != "go" }) {
+	if !slices.ContainsFunc(o.only, func(part string) bool { return part != "go" && part != "throughput" }) {
 		return nil
 	}
 	progress("starting etcd and kube-apiserver")
@@ -197,6 +199,7 @@ func (r *results) onCluster(ctx context.Context, o options, subjects []subject, 
 		{"burst", "many at once on one node", b.bursts},
 		{"nodes", "many nodes", b.nodes},
 		{"requests", "what the API server is asked", b.requests},
+		{"routes", "learned routes on their way into the kernel", b.routes},
 	} {
 		if !o.runs(p.name) {
 			continue
@@ -235,6 +238,12 @@ func (b *bench) nodes(ctx context.Context) (err error) {
 
 func (b *bench) requests(ctx context.Context) (err error) {
 	b.results.asked, err = runRequests(ctx, b.cluster, b.subjects, b.dir)
+	return err
+}
+
+func (b *bench) routes(ctx context.Context) (err error) {
+	b.results.routeCount = b.size.routes
+	b.results.routes, err = runRoutes(ctx, b.cluster, b.dir, b.size)
 	return err
 }
 

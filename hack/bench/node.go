@@ -31,8 +31,8 @@ type underlay struct{ *thread }
 
 func newUnderlay() (*underlay, error) {
 	t, err := newThread(func() error {
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			return fmt.Errorf("make a network namespace (bench needs root): %w", err)
+		if err := unshareNet(); err != nil {
+			return err
 		}
 		return ip("link set lo up\naddr add " + apiAddress + "/32 dev lo\n")
 	})

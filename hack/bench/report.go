@@ -23,6 +23,9 @@ type results struct {
 	starts    []start
 	files     []programSize
 	goBench   []goBenchmark
+
+	routes     []*learner
+	routeCount int
 }
 
 // table is one of Markdown.
@@ -59,7 +62,7 @@ func (r *results) markdown() string {
 	w.WriteString(intro)
 	r.about.write(&w)
 	for _, section := range []func(*bytes.Buffer){
-		r.writeVerdicts, r.writeSequences, r.writeBursts, r.writeNodes, r.writeRequests, r.writeStarts, r.writeGoBenchmarks,
+		r.writeVerdicts, r.writeSequences, r.writeBursts, r.writeNodes, r.writeRequests, r.writeRoutes, r.writeStarts, r.writeGoBenchmarks,
 	} {
 		section(&w)
 	}

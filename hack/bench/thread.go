@@ -52,10 +52,10 @@ func (t *thread) netns() string {
 func newNetns() (*os.File, error) {
 	var ns *os.File
 	t, err := newThread(func() error {
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			return fmt.Errorf("make a network namespace (bench needs root): %w", err)
+		err := unshareNet()
+		if err != nil {
+			return err
 		}
-		var err error
 		ns, err = os.Open("/proc/thread-self/ns/net")
 		return err
 	})
@@ -64,4 +64,12 @@ func newNetns() (*os.File, error) {
 	}
 	t.close()
 	return ns, nil
+}
+
+// unshareNet gives the calling thread a network namespace of its own.
+func unshareNet() error {
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("make a network namespace (bench needs root): %w", err)
+	}
+	return nil
 }

@@ -1,0 +1,260 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/names"
+)
+
+// maxAgentRSS is what the agent may hold of such a cluster, in kB.
+const maxAgentRSS = 64 << 10
+
+const (
+	// readyTime bounds the agent's start, with all objects to be read on a busy machine.
+	readyTime = 2 * time.Minute
+	// settleTime is after what time the collector has given back what the start needed.
+	settleTime = 30 * time.Second
+	agentNode  = "bench-memory"
+)
+
+// footprint is what one agent holds in a cluster.
+type footprint struct {
+	what           string
+	nodes, blocks  int
+	ready, settled memory
+	took           time.Duration // until it was ready
+}
+
+// memory is the kernel's account of a process, in kB.
+type memory struct{ rss, anonymous, peak int64 }
+
+// runMemory starts the real agent in a big cluster, whose nodes are as large as real ones are, and looks at its memory.
+func runMemory(ctx context.Context, c *cluster, root, bin string, size sizes) (all []footprint, err error) {
+	if err := c.crowd(size.crowd); err != nil {
+		return nil, err
+	}
+	var request struct{ Status struct{ Token string } }
+	if err := c.do(http.MethodPost, systemPath+"/tortie-node/token", object{"spec": object{}}, &request); err != nil {
+		return nil, err
+	}
+	n, err := newNode(c.underlay, 250, bin, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer n.end()
+	if err := n.write(kubeconfigPath, kubeconfigFor(c.client.server, c.ca, request.Status.Token)); err != nil {
+		return nil, err
+	}
+	if err := c.do(http.MethodPost, "/api/v1/nodes", object{"metadata": object{"name": agentNode}}, nil); err != nil {
+		return nil, err
+	}
+	for _, mesh := range []bool{false, true} {
+		f := footprint{what: "route reflectors, so no mesh", nodes: size.crowd, blocks: 3 * size.crowd}
+		if mesh {
+			f.what = "full mesh, no peer answers"
+		}
+		if err := c.setMesh(mesh); err != nil {
+			return nil, err
+		}
+		if err := f.measure(ctx, n, filepath.Join(root, "bin", "node")); err != nil {
+			return nil, fmt.Errorf("%s: %w", f.what, err)
+		}
+		progress(fmt.Sprintf("memory: %s: ready after %v with %s MiB, settled at %s MiB, peak %s MiB", f.what, f.took.Round(time.Millisecond),
+			mebibytes(f.ready.rss), mebibytes(f.settled.rss), mebibytes(f.settled.peak)))
+		all = append(all, f)
+	}
+	return all, nil
+}
+
+func (c *cluster) setMesh(on bool) error {
+	obj := object{"apiVersion": api.Group + "/v1", "kind": "BGPConfiguration", "metadata": object{"name": "default"}, "spec": object{"nodeToNodeMeshEnabled": on}}
+	path := crdPath + "bgpconfigurations"
+	if err := c.do(http.MethodDelete, path+"/default", nil, nil); err != nil && !strings.Contains(err.Error(), "HTTP 404") {
+		return err
+	}
+	return c.do(http.MethodPost, path, obj, nil)
+}
+
+// measure runs the agent on a node until it has settled.
+func (f *footprint) measure(ctx context.Context, n *node, agent string) (err error) {
+	var log bytes.Buffer
+	cmd := exec.Command(agent)
+	cmd.Env = []string{"NODENAME=" + agentNode, "IP=autodetect", "IP_AUTODETECTION_METHOD=first-found", "KUBECONFIG=" + kubeconfigPath, "NO_DEFAULT_POOLS=true", "LOG_LEVEL=warn"}
+	cmd.Stderr = &log
+	start := time.Now()
+	if err := n.do(cmd.Start); err != nil {
+		return fmt.Errorf("start the agent: %w", err)
+	}
+	defer func() {
+		err = errors.Join(err, cmd.Process.Signal(syscall.SIGTERM))
+		_ = cmd.Wait() // how it ends is not what is measured
+		if err != nil {
+			err = fmt.Errorf("%w\n%s", err, tail(log.String()))
+		}
+	}()
+	if err := n.awaitReady(ctx, start.Add(readyTime)); err != nil {
+		return err
+	}
+	f.took = time.Since(start)
+	if f.ready, err = memoryOf(cmd.Process.Pid); err != nil {
+		return err
+	}
+	select {
+	case <-time.After(settleTime):
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	f.settled, err = memoryOf(cmd.Process.Pid)
+	return err
+}
+
+// awaitReady asks the agent until it says that its node is served.
+func (n *node) awaitReady(ctx context.Context, limit time.Time) error {
+	for {
+		err := n.do(func() error {
+			out, err := exec.CommandContext(ctx, "curl", "-sf", "--max-time", "2", "http://127.0.0.1:9099/readyz").CombinedOutput()
+			if err != nil {
+				return fmt.Errorf("the agent is not ready: %w %s", err, out)
+			}
+			return nil
+		})
+		if err == nil || time.Now().After(limit) || ctx.Err() != nil {
+			return err
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+func memoryOf(pid int) (m memory, err error) {
+	found := 0
+	for line := range linesOf(fmt.Sprintf("/proc/%d/status", pid)) {
+		for name, into := range map[string]*int64{"VmRSS": &m.rss, "RssAnon": &m.anonymous, "VmHWM": &m.peak} {
+			if n, _ := fmt.Sscanf(line, name+": %d kB", into); n == 1 {
+				found++
+			}
+		}
+	}
+	if found != 3 {
+		return m, errors.New("the agent has ended")
+	}
+	return m, nil
+}
+
+func tail(text string) string { return text[max(0, len(text)-2000):] }
+
+// crowd fills the cluster with nodes, and three blocks for each.
+func (c *cluster) crowd(count int) error {
+	progress(fmt.Sprintf("memory: making %d nodes and %d affinities", count, 3*count))
+	var g errgroup.Group
+	g.SetLimit(16)
+	for i := range count {
+		g.Go(func() error {
+			name := fmt.Sprintf("ip-10-251-%d-%d.eu-central-1.compute.internal", i/250, i%250+1)
+			if err := c.do(http.MethodPost, "/api/v1/nodes", bigNode(name, i), nil); err != nil {
+				return err
+			}
+			for b := range 3 {
+				if err := c.do(http.MethodPost, crdPath+"blockaffinities", bigAffinity(name, 3*i+b), nil); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// bigNode is a node as a cloud makes them: 20 labels, ten annotations, and the images that its kubelet reports.
+func bigNode(name string, i int) object {
+	labels := object{
+		"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64", "beta.kubernetes.io/os": "linux",
+		"beta.kubernetes.io/arch": "amd64", "node.kubernetes.io/instance-type": "m6i.2xlarge", "beta.kubernetes.io/instance-type": "m6i.2xlarge",
+		"topology.kubernetes.io/region": "eu-central-1", "failure-domain.beta.kubernetes.io/region": "eu-central-1",
+		"topology.kubernetes.io/zone": fmt.Sprintf("eu-central-1%c", 'a'+i%3), "failure-domain.beta.kubernetes.io/zone": fmt.Sprintf("eu-central-1%c", 'a'+i%3),
+		"topology.ebs.csi.aws.com/zone": fmt.Sprintf("eu-central-1%c", 'a'+i%3), "k8s.io/cloud-provider-aws": "3f2b7c5e0a6d4b1f9a8c7e6d5b4a3f2e",
+		"kops.k8s.io/instancegroup": "workers", "node-role.kubernetes.io/node": "", "team.example.com/owner": "platform",
+		"node.example.com/pool": fmt.Sprintf("pool-%d", i%10), "example.com/rack": fmt.Sprintf("rack-%d", i%40), "example.com/generation": "7", "example.com/lifecycle": "spot",
+	}
+	address := netip.AddrFrom4([4]byte{10, 251, byte(i / 250), byte(i%250 + 1)})
+	annotations := object{
+		"projectcalico.org/IPv4Address": address.String() + "/16", "projectcalico.org/IPv4IPIPTunnelAddr": fmt.Sprintf("10.244.%d.%d", i/64, i%64*4),
+		"node.alpha.kubernetes.io/ttl": "15", "volumes.kubernetes.io/controller-managed-attach-detach": "true",
+		"csi.volume.kubernetes.io/nodeid":                   fmt.Sprintf(`{"ebs.csi.aws.com":"i-%017x","efs.csi.aws.com":"i-%017x"}`, i, i),
+		"alpha.kubernetes.io/provided-node-ip":              address.String(),
+		"kubeadm.alpha.kubernetes.io/cri-socket":            "unix:///run/containerd/containerd.sock",
+		"cluster.x-k8s.io/machine":                          fmt.Sprintf("workers-%05x", i),
+		"kubectl.kubernetes.io/last-applied-configuration":  strings.Repeat("x", 500),
+		"machineconfiguration.example.com/currentConfig":    "rendered-worker-5f4dcc3b5aa765d61d8327deb882cf99",
+	}
+	var images []object
+	for k := range 50 {
+		images = append(images, object{"names": []string{
+			fmt.Sprintf("registry.example.com/platform/service-%d@sha256:%064x", k, k), fmt.Sprintf("registry.example.com/platform/service-%d:v1.%d.0", k, i%7),
+		}, "sizeBytes": 100_000_000 + k})
+	}
+	return object{
+		"metadata": object{"name": name, "labels": labels, "annotations": annotations},
+		"spec":     object{"podCIDR": fmt.Sprintf("10.%d.%d.0/24", 100+i/250, i%250), "providerID": fmt.Sprintf("aws:///eu-central-1a/i-%017x", i)},
+		"status":   object{"images": images, "addresses": []object{{"type": "InternalIP", "address": address.String()}, {"type": "Hostname", "address": name}}},
+	}
+}
+
+// bigAffinity is the claim of a block as Calico writes it.
+func bigAffinity(node string, i int) object {
+	cidr := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(128 + i>>10), byte(i >> 2), byte(i << 6)}), 26)
+	labels := names.AffinityLabels(node, api.AffinityHost, cidr)
+	return object{
+		"apiVersion": api.Group + "/v1", "kind": "BlockAffinity",
+		"metadata": object{"name": names.Affinity(node, cidr), "labels": labels, "annotations": object{
+			names.AnnotationMetadata: fmt.Sprintf(`{"labels":{"projectcalico.org/hostname-hash":%q}}`, strings.Repeat("A", 180)),
+		}},
+		"spec": object{"state": "confirmed", "node": node, "type": "host", "cidr": cidr.String(), "deleted": "false"},
+	}
+}
+
+func (r *results) judgeMemory() []verdict {
+	var all []verdict
+	for _, f := range r.memory {
+		all = append(all, verdict{
+			fmt.Sprintf("agent, %d nodes, %d affinities, %s", f.nodes, f.blocks, f.what), mebibytes(f.settled.rss) + " MiB", "≤ 64 MiB", f.settled.rss <= maxAgentRSS,
+		})
+	}
+	return all
+}
+
+func (r *results) writeMemory(w *bytes.Buffer) {
+	if len(r.memory) == 0 {
+		return
+	}
+	fmt.Fprintf(w, "## What the agent holds\n\nThe real agent in a cluster of %d nodes, each with 20 labels, 10 annotations and 50 images, and %d affinities. Resident memory "+
+		"when it is ready, and %v later.\n\n", r.memory[0].nodes, r.memory[0].blocks, settleTime)
+	t := table{{"", "ready after s", "MiB then", "MiB later", "of that anonymous", "peak"}}
+	for _, f := range r.memory {
+		t.row(f.what, fmt.Sprintf("%.1f", f.took.Seconds()), mebibytes(f.ready.rss), mebibytes(f.settled.rss), mebibytes(f.settled.anonymous), mebibytes(f.settled.peak))
+	}
+	t.write(w)
+}
+
+// curlThere says what is missing where the agent cannot be asked.
+func curlThere() error {
+	if _, err := exec.LookPath("curl"); err != nil {
+		return fmt.Errorf("%w: the part memory asks the agent by it (run `make deps`)", err)
+	}
+	return nil
+}
+
+var _ = os.Stdout
