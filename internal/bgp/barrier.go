@@ -7,7 +7,6 @@ import (
 	"io"
 	"math"
 	"net"
-	"net/netip"
 	"time"
 
 	api "github.com/osrg/gobgp/v3/api"
@@ -30,61 +29,50 @@ import (
 // barrierTimeout is for a handshake within this host; it takes milliseconds.
 const barrierTimeout = 2 * time.Second
 
-// barrierAddr is the barrier's address, which no other peer can have while it stands.
-func barrierAddr(local netip.Addr) netip.Addr {
-	if local.Is4() {
-		return netip.AddrFrom4([4]byte{127, 0, 179, 1})
-	}
-	return netip.IPv6Loopback()
-}
-
 // raiseBarrier must come before the first peer. It lasts for window, after which no peer keeps paths of the process before.
 func (s *Server) raiseBarrier(ctx context.Context, window time.Duration) error {
-	local := s.local.Listen[0]
-	addr := barrierAddr(local)
 	config := s.peerConfig(Peer{
-		Addr: addr, ASN: s.local.ASN, From: local, Passive: true,
+		Addr: barrierAddr, ASN: s.local.ASN, From: gobgpAddr,
 		// GoBGP sets no deadline that can be met on a session whose hold time is 0.
 		HoldTime: math.MaxUint16 * time.Second,
-	}.withDefaults())
+	}.withDefaults(), barrierAddr)
 	config.GracefulRestart.LocalRestarting = false
 	if err := s.bgp.AddPeer(ctx, &api.AddPeerRequest{Peer: config}); err != nil {
 		return fmt.Errorf("add ourselves as a peer: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, barrierTimeout)
 	defer cancel()
-	conn, err := s.shakeHands(ctx, addr, netip.AddrPortFrom(local, s.local.Port))
+	conn, err := s.shakeHands(ctx)
 	if err != nil {
-		return errors.Join(fmt.Errorf("session with ourselves: %w", err), s.deleteBarrier(ctx, addr))
+		return errors.Join(fmt.Errorf("session with ourselves: %w", err), s.deleteBarrier(ctx))
 	}
 	go func() { _, _ = io.Copy(io.Discard, conn) }() // ends when the connection does
-	time.AfterFunc(window, func() { s.lowerBarrier(addr, conn) })
+	time.AfterFunc(window, func() { s.lowerBarrier(conn) })
 	return nil
 }
 
-func (s *Server) lowerBarrier(addr netip.Addr, conn net.Conn) {
+func (s *Server) lowerBarrier(conn net.Conn) {
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), barrierTimeout)
 	defer cancel()
-	err := s.do(ctx, func(ctx context.Context) error { return s.deleteBarrier(ctx, addr) })
+	err := s.do(ctx, func(ctx context.Context) error { return s.deleteBarrier(ctx) })
 	if err != nil && !errors.Is(err, ErrStopped) {
 		s.log.Warn("BGP restart barrier stays", "error", err)
 	}
 }
 
-func (s *Server) deleteBarrier(ctx context.Context, addr netip.Addr) error {
+func (s *Server) deleteBarrier(ctx context.Context) error {
 	if err := s.started(); err != nil {
 		return err
 	}
-	return s.bgp.DeletePeer(ctx, &api.DeletePeerRequest{Address: addr.String()})
+	return s.bgp.DeletePeer(ctx, &api.DeletePeerRequest{Address: barrierAddr.String()})
 }
 
 // shakeHands opens the barrier's session. A connection that comes before GoBGP's side has left Idle is closed by it, so
 // that this goes on until ctx ends.
-func (s *Server) shakeHands(ctx context.Context, from netip.Addr, to netip.AddrPort) (net.Conn, error) {
-	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: from.AsSlice()}}
+func (s *Server) shakeHands(ctx context.Context) (net.Conn, error) {
 	for {
-		conn, err := dialer.DialContext(ctx, "tcp", to.String())
+		conn, err := s.inside.dial(ctx, barrierAddr)
 		if err == nil {
 			if err = s.open(ctx, conn); err == nil {
 				return conn, nil
@@ -107,9 +95,6 @@ func (s *Server) open(ctx context.Context, conn net.Conn) error {
 		}
 	}
 	family := bgp.RF_IPv4_UC
-	if s.local.Listen[0].Is6() {
-		family = bgp.RF_IPv6_UC
-	}
 	capabilities := bgp.NewOptionParameterCapability([]bgp.ParameterCapabilityInterface{
 		bgp.NewCapMultiProtocol(family),
 		bgp.NewCapFourOctetASNumber(s.local.ASN),

@@ -6,22 +6,18 @@ import (
 	"time"
 )
 
-// histories remembers what GoBGP does not keep: since when a session is up or down (its own Downtime restarts with each
-// attempt to connect) and what went wrong last (it goes to the log only).
+// histories remembers what GoBGP does not keep: since when a session is up or down and what went wrong last.
 type histories struct {
 	now func() time.Time
 
 	mu    sync.Mutex // guards the rest
 	peers map[netip.Addr]*history
-	// dialing counts the sessions that we should open and that are not up.
-	dialing int
 }
 
 type history struct {
-	since   time.Time
-	up      bool
-	passive bool
-	err     string
+	since time.Time
+	up    bool
+	err   string
 	// errSince is when err was first noted, without another error or a session in between; errAt is when it was last.
 	errSince, errAt time.Time
 }
@@ -31,27 +27,16 @@ func newHistories(now func() time.Time) *histories {
 }
 
 // begin starts the history of a session that is being configured.
-func (h *histories) begin(addr netip.Addr, passive bool) {
+func (h *histories) begin(addr netip.Addr) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.forget(addr)
-	h.peers[addr] = &history{since: h.now(), passive: passive}
-	if !passive {
-		h.dialing++
-	}
+	h.peers[addr] = &history{since: h.now()}
 }
 
 // end drops the history of a session that is configured no longer.
 func (h *histories) end(addr netip.Addr) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.forget(addr)
-}
-
-func (h *histories) forget(addr netip.Addr) {
-	if old := h.peers[addr]; old != nil && !old.passive && !old.up {
-		h.dialing--
-	}
 	delete(h.peers, addr)
 }
 
@@ -65,40 +50,24 @@ func (h *histories) state(addr netip.Addr, up bool) bool {
 		return false
 	}
 	p.up, p.since = up, h.now()
-	if !p.passive {
-		if up {
-			h.dialing--
-		} else {
-			h.dialing++
-		}
-	}
 	return true
 }
 
-// failed notes why a session is not established.
-func (h *histories) failed(addr netip.Addr, reason string) {
+// failed notes why a session is not established and reports whether that is news.
+func (h *histories) failed(addr netip.Addr, reason string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if p := h.peers[addr]; p != nil {
-		p.note(reason, h.now())
+	p := h.peers[addr]
+	if p == nil {
+		return false
 	}
-}
-
-// note remembers a failure.
-func (p *history) note(reason string, now time.Time) {
-	if p.err != reason || p.errSince.Before(p.since) {
-		p.err, p.errSince = reason, now
-	}
+	now := h.now()
 	p.errAt = now
-}
-
-// guessed notes why a handshake seems to have failed, unless the cause itself has just been noted.
-func (h *histories) guessed(addr netip.Addr, reason string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if p := h.peers[addr]; p != nil && h.now().Sub(p.errAt) > time.Second {
-		p.note(reason, h.now())
+	if p.err == reason && !p.errSince.Before(p.since) {
+		return false
 	}
+	p.err, p.errSince = reason, now
+	return true
 }
 
 // get returns a copy; the zero history if there is none.
@@ -109,11 +78,4 @@ func (h *histories) get(addr netip.Addr) history {
 		return *p
 	}
 	return history{}
-}
-
-// anyDialing reports whether a session that we should open is not up.
-func (h *histories) anyDialing() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.dialing > 0
 }

@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"syscall"
 	"time"
 
 	api "github.com/osrg/gobgp/v3/api"
+
+	"github.com/tortie-net/tortie/internal/bgp/relay"
 )
 
 // ListenError says that the speaker can't accept sessions on one of its addresses.
@@ -77,37 +80,65 @@ func (s *Server) start(ctx context.Context, local Local) error {
 	case stopped:
 		return ErrStopped
 	}
-	err := s.bgp.StartBgp(ctx, &api.StartBgpRequest{Global: globalConfig(local)})
-	var op *net.OpError
-	if errors.As(err, &op) && op.Addr != nil {
-		err = &ListenError{Addr: op.Addr.String(), Err: op.Err}
-		if text := err.Error(); text != s.hindrance {
-			s.hindrance = text // said once, however often Start tries and is called
-			s.log.Warn("BGP speaker waits for its address", "error", text)
-		}
+	front := relay.New(s.log, s.now, relay.Config{ASN: local.ASN, RouterID: local.RouterID, HoldDown: DefaultHoldDown, MaxHoldDown: MaxHoldDown})
+	if err := s.listen(ctx, front, local); err != nil {
+		return err
 	}
-	if err == nil {
-		err = s.exportOwn(ctx)
-	}
-	if err != nil {
-		// A failed StartBgp keeps the listeners that it already has. There are no peers yet to tell.
+	if err := s.startInside(ctx, local); err != nil {
+		front.Close()
+		// A failed StartBgp keeps the listener that it already has. There are no peers yet to tell.
 		return errors.Join(err, s.bgp.StopBgp(ctx, &api.StopBgpRequest{}))
 	}
-	s.phase, s.local, s.startedAt = running, local, s.now()
+	s.relay, s.phase, s.local, s.startedAt = front, running, local, s.now()
 	return nil
 }
 
+// listen binds the node's addresses.
+func (s *Server) listen(ctx context.Context, front *relay.Relay, local Local) error {
+	var addrs []netip.AddrPort
+	for _, addr := range local.Listen {
+		addrs = append(addrs, netip.AddrPortFrom(addr, local.Port))
+	}
+	err := front.Listen(ctx, addrs)
+	var op *net.OpError
+	if !errors.As(err, &op) || op.Addr == nil {
+		return err
+	}
+	err = &ListenError{Addr: op.Addr.String(), Err: op.Err}
+	if text := err.Error(); text != s.hindrance {
+		s.hindrance = text // said once, however often Start tries and is called
+		s.log.Warn("BGP speaker waits for its address", "error", text)
+	}
+	return err
+}
+
+// startInside starts GoBGP, which listens for the relay only.
+func (s *Server) startInside(ctx context.Context, local Local) error {
+	if s.noMD5 = relay.CheckMD5(); s.noMD5 != nil {
+		s.log.Warn("BGP sessions with a password will not be opened, and any process on this host that may send from 127.0.0.0/8 can pose as a peer", "error", s.noMD5)
+	}
+	way, err := newInside(s.noMD5)
+	if err != nil {
+		return err
+	}
+	if err := s.bgp.StartBgp(ctx, &api.StartBgpRequest{Global: globalConfig(local, way.to)}); err != nil {
+		return fmt.Errorf("listen inside: %w", err)
+	}
+	if err := way.lock(); err != nil {
+		return fmt.Errorf("sign connections inside: %w", err)
+	}
+	s.inside = way
+	return s.exportOwn(ctx)
+}
+
 // globalConfig is this end in GoBGP's words.
-func globalConfig(local Local) *api.Global {
-	global := &api.Global{
-		Asn:        local.ASN,
-		RouterId:   local.RouterID.String(),
-		ListenPort: int32(local.Port),
+func globalConfig(local Local, inside netip.AddrPort) *api.Global {
+	return &api.Global{
+		Asn:             local.ASN,
+		RouterId:        local.RouterID.String(),
+		ListenPort:      int32(inside.Port()),
+		ListenAddresses: []string{inside.Addr().String()},
 		// Indices of GoBGP's table of families: IPv4 and IPv6 unicast. Without, it makes a table for each it knows.
 		Families: []uint32{0, 1},
 	}
-	for _, addr := range local.Listen {
-		global.ListenAddresses = append(global.ListenAddresses, addr.String())
-	}
-	return global
 }

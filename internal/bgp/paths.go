@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -56,6 +57,9 @@ func (s *Server) SetOriginated(ctx context.Context, paths []Path) error {
 	})
 }
 
+// localPref is the preference that iBGP peers see, RFC 4271's and everybody's default.
+const localPref = 100
+
 func (s *Server) announce(ctx context.Context, prefix netip.Prefix, nextHop netip.Addr) error {
 	path, err := originatedPath(prefix, nextHop)
 	if err == nil {
@@ -87,7 +91,9 @@ func (s *Server) withdraw(ctx context.Context, prefix netip.Prefix) error {
 }
 
 // originatedPath builds the path as GoBGP's API wants it. It has the attributes that BIRD gives a static route in
-// Calico: ORIGIN IGP, and from GoBGP an empty AS_PATH and LOCAL_PREF 100 towards iBGP peers.
+// Calico: ORIGIN IGP, from GoBGP an empty AS_PATH, and from the export policy LOCAL_PREF 100 towards iBGP peers. In our own
+// table it has the highest preference that there is, of which GoBGP prefers what is local: a peer that announces our block
+// with a preference of its own, by mistake or not, would else have GoBGP withdraw ours from everybody.
 func originatedPath(prefix netip.Prefix, nextHop netip.Addr) (*api.Path, error) {
 	if !nextHop.IsValid() {
 		// GoBGP puts the session's own address in place of an unspecified one.
@@ -106,7 +112,7 @@ func originatedPath(prefix netip.Prefix, nextHop netip.Addr) (*api.Path, error) 
 		hop = &api.MpReachNLRIAttribute{Family: family, NextHops: []string{nextHop.String()}, Nlris: []*anypb.Any{nlri}}
 	}
 	path := &api.Path{Family: family, Nlri: nlri}
-	for _, attr := range []proto.Message{&api.OriginAttribute{Origin: 0}, hop} {
+	for _, attr := range []proto.Message{&api.OriginAttribute{Origin: 0}, hop, &api.LocalPrefAttribute{LocalPref: math.MaxUint32}} {
 		packed, err := anypb.New(attr)
 		if err != nil {
 			return nil, err
@@ -124,13 +130,14 @@ func (s *Server) Snapshot(ctx context.Context, accept Accept) ([]Path, error) {
 			return err
 		}
 		usable := func(p Path) bool {
-			return !slices.Contains(s.local.Listen, p.NextHop) && !p.From.IsLoopback() && (accept == nil || accept(p))
+			return !slices.Contains(s.local.Listen, p.NextHop) && (accept == nil || accept(p))
 		}
+		peers := s.neighbours.peers()
 		for _, family := range []*api.Family{familyV4, familyV6} {
 			// Attributes in wire form: GoBGP's other form is a protobuf Any for each, ten times as slow to make and to read.
 			request := &api.ListPathRequest{TableType: api.TableType_GLOBAL, Family: family, EnableOnlyBinary: true}
 			err := s.bgp.ListPath(ctx, request, func(d *api.Destination) {
-				if p, ok := choose(d, usable); ok {
+				if p, ok := choose(d, peers, usable); ok {
 					paths = append(paths, p)
 				}
 			})
@@ -150,7 +157,7 @@ func (s *Server) Snapshot(ctx context.Context, accept Accept) ([]Path, error) {
 
 // choose returns the first usable path of a destination, whose paths come in the order of preference. A destination that
 // this node originates has none, even if somebody else's path for it is preferred.
-func choose(d *api.Destination, usable Accept) (Path, bool) {
+func choose(d *api.Destination, peers map[netip.Addr]netip.Addr, usable Accept) (Path, bool) {
 	var best Path
 	for _, raw := range d.Paths {
 		if raw.GetNeighborIp() == "<nil>" { // net.IP(nil).String(): no peer, our own
@@ -159,22 +166,27 @@ func choose(d *api.Destination, usable Accept) (Path, bool) {
 		if best.Prefix.IsValid() {
 			continue
 		}
-		if p, err := learnedPath(d.Prefix, raw); err == nil && usable(p) {
+		if p, err := learnedPath(d.Prefix, raw, peers); err == nil && usable(p) {
 			best = p
 		}
 	}
 	return best, best.Prefix.IsValid()
 }
 
-// learnedPath reads one path of GoBGP's table. A peer can send anything: what is odd is an error.
-func learnedPath(prefix string, raw *api.Path) (Path, error) {
+// learnedPath reads one path of GoBGP's table. A peer can send anything: what is odd is an error. peers has the peers by
+// the addresses that GoBGP knows them by.
+func learnedPath(prefix string, raw *api.Path, peers map[netip.Addr]netip.Addr) (Path, error) {
 	parsed, err := netip.ParsePrefix(prefix)
 	if err != nil {
 		return Path{}, err
 	}
-	from, err := netip.ParseAddr(raw.GetNeighborIp())
+	alias, err := netip.ParseAddr(raw.GetNeighborIp())
 	if err != nil {
 		return Path{}, err
+	}
+	from, ok := peers[alias]
+	if !ok {
+		return Path{}, fmt.Errorf("path %s from %s, which is no peer", parsed, alias)
 	}
 	p := Path{Prefix: parsed.Masked(), From: from, Stale: raw.GetStale()}
 	for _, attr := range raw.GetPattrsBinary() {

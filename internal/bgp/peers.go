@@ -5,19 +5,24 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"net/netip"
 	"slices"
 	"time"
 
 	api "github.com/osrg/gobgp/v3/api"
+
+	"github.com/tortie-net/tortie/internal/bgp/relay"
 )
 
 // deferralTime is how long our own UPDATEs wait after a restart for the peers' end of table, in GoBGP's whole seconds.
 // Its default is 360 s, in which a block that is claimed after the restart would be known to nobody.
 const deferralTime = time.Second
 
-// multihopTTL lets eBGP sessions cross routers, as Calico's multihop option does. GoBGP never limits iBGP sessions.
-const multihopTTL = 255
+// idleHoldTime is how many seconds GoBGP stays in Idle, where it closes what connects, after a reset. 0 would mean its
+// default of 30, and it multiplies without a look: this many seconds are a negative number of nanoseconds, which have
+// passed. TestFastReconnect fails when an upgrade takes the number at its word.
+const idleHoldTime = uint64(math.MaxInt64/int64(time.Second)) + 1
 
 // SetPeers implements Speaker.
 func (s *Server) SetPeers(ctx context.Context, peers []Peer) error {
@@ -38,7 +43,7 @@ func (s *Server) SetPeers(ctx context.Context, peers []Peer) error {
 		}
 		c := diff(s.peers, want, netip.Addr.Compare)
 		s.prepareRestart(ctx, want)
-		var errs []error
+		errs := []error{s.setPasswords(want)}
 		for _, addr := range c.remove {
 			errs = append(errs, s.removePeer(ctx, addr))
 		}
@@ -60,46 +65,109 @@ func (s *Server) SetPeers(ctx context.Context, peers []Peer) error {
 	})
 }
 
+// setPasswords has the relay expect the passwords of all peers, before the first one can connect.
+func (s *Server) setPasswords(peers map[netip.Addr]Peer) error {
+	if s.noMD5 != nil {
+		return nil // told for each peer that has one
+	}
+	passwords := make(map[netip.Addr]string, len(peers))
+	for addr, p := range peers {
+		passwords[addr] = p.Password
+	}
+	return s.relay.SetPasswords(passwords)
+}
+
+// session is a peer in GoBGP and its link to the outside.
+type session struct {
+	*neighbour
+	link *relay.Link // nil: there is none, as the history tells
+}
+
+func (s session) retire() {
+	if s.link != nil {
+		s.link.Retire()
+	}
+}
+
+func (s session) release() {
+	if s.link != nil {
+		s.link.Release()
+	}
+}
+
+func (s session) wait(ctx context.Context) {
+	if s.link != nil {
+		s.link.Wait(ctx)
+	}
+}
+
+func (s session) heldUntil() time.Time {
+	if s.link == nil {
+		return time.Time{}
+	}
+	return s.link.HeldUntil()
+}
+
 func (s *Server) addPeer(ctx context.Context, p Peer) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("add peer %s: %w", p.Addr, err)
 	}
-	s.hist.begin(p.Addr, p.Passive)
-	if err := s.bgp.AddPeer(ctx, &api.AddPeerRequest{Peer: s.peerConfig(p)}); err != nil {
+	s.hist.begin(p.Addr)
+	added := session{neighbour: s.neighbours.add(p.Addr)}
+	if err := s.bgp.AddPeer(ctx, &api.AddPeerRequest{Peer: s.peerConfig(p, added.alias)}); err != nil {
+		s.neighbours.remove(added.neighbour)
 		s.hist.end(p.Addr)
 		return fmt.Errorf("add peer %s: %w", p.Addr, err)
 	}
-	s.peers[p.Addr] = p
+	if p.Password != "" && s.noMD5 != nil {
+		s.hist.failed(p.Addr, "no session: it has a password, and "+s.noMD5.Error())
+	} else {
+		added.link = s.relay.Add(relayPeer(p), behind{Server: s, neighbour: added.neighbour})
+	}
+	s.peers[p.Addr], s.sessions[p.Addr] = p, added
 	s.known[p.Addr] = true
 	return nil
 }
 
+// removePeer has GoBGP say Cease, which the link gets a moment to deliver.
 func (s *Server) removePeer(ctx context.Context, addr netip.Addr) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("remove peer %s: %w", addr, err)
 	}
-	if err := s.bgp.DeletePeer(ctx, &api.DeletePeerRequest{Address: addr.String()}); err != nil {
+	gone := s.sessions[addr]
+	gone.retire()
+	if err := s.bgp.DeletePeer(ctx, &api.DeletePeerRequest{Address: gone.alias.String()}); err != nil {
 		return fmt.Errorf("remove peer %s: %w", addr, err)
 	}
+	gone.release()
+	s.neighbours.remove(gone.neighbour)
 	s.hist.end(addr)
 	delete(s.peers, addr)
+	delete(s.sessions, addr)
 	return nil
 }
 
+// relayPeer is a peer in the relay's words.
+func relayPeer(p Peer) relay.Peer {
+	return relay.Peer{
+		Addr: p.Addr, From: p.From, Port: p.Port, ASN: p.ASN, Passive: p.Passive,
+		ConnectRetry: p.ConnectRetry, HoldTime: p.HoldTime, Password: p.Password, MaxPrefixes: p.MaxPrefixes,
+	}
+}
+
 // peerConfig is a peer in GoBGP's words.
-func (s *Server) peerConfig(p Peer) *api.Peer {
+func (s *Server) peerConfig(p Peer, alias netip.Addr) *api.Peer {
 	seconds := func(d time.Duration) uint64 { return uint64(d / time.Second) }
-	conf := &api.Peer{
-		Conf: &api.PeerConf{NeighborAddress: p.Addr.String(), PeerAsn: p.ASN, LocalAsn: s.local.ASN},
+	return &api.Peer{
+		Conf: &api.PeerConf{NeighborAddress: alias.String(), PeerAsn: p.ASN, LocalAsn: s.local.ASN},
 		Timers: &api.Timers{Config: &api.TimersConfig{
-			HoldTime:          seconds(p.HoldTime),
-			KeepaliveInterval: max(1, seconds(p.HoldTime/3)),
-			ConnectRetry:      seconds(p.ConnectRetry),
-			// In Idle GoBGP closes what the peer opens. At its default of 30 s two ends can miss each other for minutes.
-			IdleHoldTimeAfterReset: seconds(p.ConnectRetry),
+			HoldTime:               seconds(p.HoldTime),
+			KeepaliveInterval:      max(1, seconds(p.HoldTime/3)),
+			IdleHoldTimeAfterReset: idleHoldTime,
 		}},
-		// GoBGP compares LocalAddress with where a connection came in: a session belongs to one node address.
-		Transport: &api.Transport{LocalAddress: p.From.String(), RemotePort: uint32(p.Port), PassiveMode: p.Passive},
+		// LocalAddress is the next hop of what this node announces on the session. GoBGP would also compare it with where a
+		// connection came in, unless the session is bound to an interface, which it does for connections that it opens: none.
+		Transport: &api.Transport{LocalAddress: p.From.String(), BindInterface: "lo", PassiveMode: true},
 		GracefulRestart: &api.GracefulRestart{
 			Enabled:      true,
 			RestartTime:  uint32(seconds(p.RestartTime)),
@@ -115,10 +183,6 @@ func (s *Server) peerConfig(p Peer) *api.Peer {
 			MpGracefulRestart: &api.MpGracefulRestart{Config: &api.MpGracefulRestartConfig{Enabled: true}},
 		}},
 	}
-	if p.ASN != s.local.ASN {
-		conf.EbgpMultihop = &api.EbgpMultihop{Enabled: true, MultihopTtl: multihopTTL}
-	}
-	return conf
 }
 
 // prepareRestart raises the barrier before the first peers, if one of them may still keep paths. Without it sessions work,
@@ -154,7 +218,7 @@ func (s *Server) Peers(ctx context.Context) ([]PeerStatus, error) {
 		if err := s.started(); err != nil {
 			return err
 		}
-		found := make(map[netip.Addr]*api.Peer, len(s.peers))
+		found := make(map[netip.Addr]*api.Peer, len(s.peers)) // by alias
 		err := s.bgp.ListPeer(ctx, &api.ListPeerRequest{}, func(p *api.Peer) {
 			if addr, err := netip.ParseAddr(p.GetConf().GetNeighborAddress()); err == nil {
 				found[addr] = p
@@ -165,7 +229,7 @@ func (s *Server) Peers(ctx context.Context) ([]PeerStatus, error) {
 			return fmt.Errorf("list peers: %w", err)
 		}
 		for _, addr := range slices.SortedFunc(maps.Keys(s.peers), netip.Addr.Compare) {
-			list = append(list, s.status(s.peers[addr], found[addr]))
+			list = append(list, s.status(s.peers[addr], found[s.sessions[addr].alias]))
 		}
 		return nil
 	})
@@ -190,8 +254,9 @@ func (s *Server) status(p Peer, seen *api.Peer) PeerStatus {
 		Addr: p.Addr, ASN: p.ASN, Passive: p.Passive,
 		State: Idle, Since: past.since, LastError: past.err, ErrorSince: past.errSince, LastErrorAt: past.errAt,
 		Restarting: seen.GetGracefulRestart().GetPeerRestarting(),
+		HeldUntil:  s.sessions[p.Addr].heldUntil(),
 	}
-	if state, ok := states[seen.GetState().GetSessionState()]; ok {
+	if state, ok := states[seen.GetState().GetSessionState()]; ok && status.HeldUntil.IsZero() {
 		status.State = state
 	}
 	for _, family := range seen.GetAfiSafis() {

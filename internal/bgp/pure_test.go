@@ -1,10 +1,9 @@
 package bgp
 
 import (
+	"context"
 	"errors"
-	"io"
 	"log/slog"
-	"net"
 	"net/netip"
 	"strings"
 	"syscall"
@@ -180,6 +179,11 @@ var (
 	mpReachTwo = append([]byte{0x80, 14, 37, 0, 2, 1, 32}, append(append(addr("fd00::2").AsSlice(), addr("fe80::2").AsSlice()...), 0)...)
 )
 
+// aliases are peers by what GoBGP calls them.
+var aliases = map[netip.Addr]netip.Addr{
+	addr("127.179.1.2"): addr("10.0.0.2"), addr("127.179.1.3"): addr("10.0.0.3"), addr("127.179.1.9"): addr("10.0.0.9"),
+}
+
 func TestLearnedPath(t *testing.T) {
 	v4 := Path{Prefix: prefix("10.1.2.0/26"), NextHop: addr("10.0.0.2"), From: addr("10.0.0.2")}
 	v6 := Path{Prefix: prefix("fd01::/122"), NextHop: addr("fd00::2"), From: addr("10.0.0.2")}
@@ -208,13 +212,14 @@ func TestLearnedPath(t *testing.T) {
 		"MP_REACH cut short":       {prefix: "fd01::/122", attrs: [][]byte{{0x80, 14, 4, 0, 2, 1, 16}}, err: "cut short"},
 		"no prefix":                {prefix: "10.1.2.0/33", attrs: [][]byte{nextHop}, err: "10.1.2.0/33"},
 		"no peer":                  {prefix: "10.1.2.0/26", from: "x", attrs: [][]byte{nextHop}, err: "x"},
+		"the barrier":              {prefix: "10.1.2.0/26", from: "127.179.0.2", attrs: [][]byte{nextHop}, err: "no peer"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			raw := &api.Path{NeighborIp: "10.0.0.2", PattrsBinary: c.attrs, Stale: c.stale}
+			raw := &api.Path{NeighborIp: "127.179.1.2", PattrsBinary: c.attrs, Stale: c.stale}
 			if c.from != "" {
 				raw.NeighborIp = c.from
 			}
-			got, err := learnedPath(c.prefix, raw)
+			got, err := learnedPath(c.prefix, raw, aliases)
 			if c.err != "" {
 				if err == nil || !strings.Contains(err.Error(), c.err) {
 					t.Fatalf("got %v, %v, want an error with %q", got, err, c.err)
@@ -232,8 +237,10 @@ func TestLearnedPath(t *testing.T) {
 }
 
 func TestChoose(t *testing.T) {
-	from := func(peer string) *api.Path { return &api.Path{NeighborIp: peer, PattrsBinary: [][]byte{nextHop}} }
-	odd := &api.Path{NeighborIp: "10.0.0.9", PattrsBinary: [][]byte{{0}}}
+	from := func(peer string) *api.Path {
+		return &api.Path{NeighborIp: strings.Replace(peer, "10.0.0.", "127.179.1.", 1), PattrsBinary: [][]byte{nextHop}}
+	}
+	odd := &api.Path{NeighborIp: "127.179.1.9", PattrsBinary: [][]byte{{0}}}
 	own := &api.Path{NeighborIp: "<nil>", PattrsBinary: [][]byte{nextHop}}
 	not := func(peer string) Accept { return func(p Path) bool { return p.From != addr(peer) } }
 	for name, c := range map[string]struct {
@@ -250,7 +257,7 @@ func TestChoose(t *testing.T) {
 		"a destination that is about to leave": {nil, not("10.0.0.2"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, ok := choose(&api.Destination{Prefix: "10.1.2.0/26", Paths: c.paths}, c.accept)
+			got, ok := choose(&api.Destination{Prefix: "10.1.2.0/26", Paths: c.paths}, aliases, c.accept)
 			if ok != (c.want != "") || (ok && got.From != addr(c.want)) {
 				t.Errorf("got %v, %t, want the path from %q", got, ok, c.want)
 			}
@@ -263,76 +270,95 @@ func FuzzReadAttribute(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, attr []byte) {
-		raw := &api.Path{NeighborIp: "10.0.0.2", PattrsBinary: [][]byte{attr}}
-		if p, err := learnedPath("10.1.2.0/26", raw); err == nil && !p.NextHop.IsGlobalUnicast() {
+		raw := &api.Path{NeighborIp: "127.179.1.2", PattrsBinary: [][]byte{attr}}
+		if p, err := learnedPath("10.1.2.0/26", raw, aliases); err == nil && !p.NextHop.IsGlobalUnicast() {
 			t.Errorf("next hop %s", p.NextHop)
 		}
 	})
 }
 
-func TestDiagnose(t *testing.T) {
-	refused := &net.OpError{Op: "dial", Net: "tcp", Addr: &net.TCPAddr{IP: net.IPv4(10, 0, 0, 7), Port: 1790}, Err: syscall.ECONNREFUSED}
-	for _, c := range []struct {
-		msg    string
-		fields bgplog.Fields
-		want   string
-	}{
-		{"failed to connect", bgplog.Fields{"Error": error(refused)}, "TCP refused on port 1790: "},
-		{"failed to connect", bgplog.Fields{"Error": error(syscall.ETIMEDOUT)}, "no TCP answer on port 179: "},
-		{"failed to connect", bgplog.Fields{"Error": error(syscall.ENETUNREACH)}, "network unreachable: "},
-		{"failed to connect", bgplog.Fields{"Error": error(syscall.EADDRNOTAVAIL)}, "our own address is not on this node"},
-		{"failed to connect", bgplog.Fields{"Error": io.ErrUnexpectedEOF}, "connect failed: unexpected EOF"},
-		{"failed to connect", nil, "connect failed"},
-		{"Peer Down", bgplog.Fields{"Reason": "dying"}, ""},
-		{"Peer Down", bgplog.Fields{"Reason": "hold-timer-expired"}, "nothing heard from it for the hold time"},
-		{"Peer Down", bgplog.Fields{"Reason": "notification-received code 6(cease) subcode 2(x)"}, "it ended the session: code 6(cease) subcode 2(x)"},
-		{"Peer Down", bgplog.Fields{"Reason": "something new"}, "something new"},
-		{"Mismatched local address", bgplog.Fields{"Addr": "10.0.0.3", "Configured addr": "10.0.0.1"}, "it connected to our address 10.0.0.3 but we speak from 10.0.0.1"},
-		{"sent notification", bgplog.Fields{"Data": []byte{1}}, ""},
-		{"Add a peer configuration", nil, ""},
-	} {
-		if got := diagnose(c.msg, c.fields); !strings.HasPrefix(got, c.want) || (got != "" && c.want == "") {
-			t.Errorf("%s %v: %q, want %q", c.msg, c.fields, got, c.want)
-		}
-	}
-}
-
 func TestLoggerNeverEndsTheProcess(t *testing.T) {
 	var out strings.Builder
-	clock := time.Unix(1000, 0)
-	l := &logger{log: slog.New(slog.NewTextHandler(&out, nil)), hist: newHistories(func() time.Time { return clock })}
-	peer := addr("10.0.0.2")
-	l.hist.begin(peer, false)
-	if l.GetLevel() != bgplog.DebugLevel {
-		t.Error("refused connections are not heard of while a session that we open is down")
-	}
-	l.Panic("code logic bug", bgplog.Fields{"Key": "10.0.0.2", "Topic": "Peer"})
+	l := &logger{log: slog.New(slog.NewTextHandler(&out, nil)), hist: newHistories(time.Now), neighbours: newNeighbours()}
+	known := l.neighbours.add(addr("10.0.0.2"))
+	l.hist.begin(known.peer)
+	l.Panic("code logic bug", bgplog.Fields{"Key": known.alias, "Topic": "Peer"})
 	l.Fatal("unknown msg type", nil)
-	l.Info("Can't find configuration for a new passive connection", bgplog.Fields{"Key": "10.0.0.66"})
-	for _, want := range []string{`level=ERROR msg="GoBGP panic: code logic bug" key=10.0.0.2`, `level=ERROR msg="GoBGP fatal: unknown msg type"`} {
+	l.Info("Can't find configuration for a new passive connection", bgplog.Fields{"Key": "127.0.0.66"})
+	l.Debug("IdleHoldTimer expired", nil)
+	for _, want := range []string{`level=ERROR msg="GoBGP panic: code logic bug" peer=10.0.0.2`, `level=ERROR msg="GoBGP fatal: unknown msg type"`} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("log lacks %q:\n%s", want, &out)
 		}
 	}
-	if strings.Contains(out.String(), "passive connection") {
-		t.Errorf("strangers fill the log:\n%s", &out)
+	if strings.Contains(out.String(), "passive connection") || strings.Contains(out.String(), "Idle") {
+		t.Errorf("strangers or GoBGP's inner life fill the log:\n%s", &out)
 	}
-	l.hist.state(peer, true)
 	if l.GetLevel() != bgplog.InfoLevel {
-		t.Error("debug entries are made while all is well")
+		t.Error("entries are made that nobody reads")
 	}
+	l.Warn(timerExpired, bgplog.Fields{"Key": known.alias.String()})
+	if got := l.hist.get(known.peer).err; !strings.Contains(got, "its paths are dropped") {
+		t.Errorf("after the restart timer: %q", got)
+	}
+}
 
-	// What we said ourselves is the better reason; only a later failure replaces it.
-	down := bgplog.Fields{"Key": "10.0.0.2", "old": "BGP_FSM_OPENSENT", "new": "BGP_FSM_IDLE", "reason": "invalid-msg"}
-	l.Warn("sent notification", bgplog.Fields{"Key": "10.0.0.2", "Data": errors.New("as number mismatch")})
-	l.Debug("state changed", down)
-	if got := l.hist.get(peer); got.err != "we ended the handshake: as number mismatch" || !got.errAt.Equal(clock) {
-		t.Errorf("after our notification: %+v", got)
+func TestNeighbours(t *testing.T) {
+	n := newNeighbours()
+	a := n.add(addr("10.0.0.2"))
+	b := n.add(addr("10.0.0.3"))
+	if a.alias != addr("127.179.1.0") || b.alias != addr("127.179.1.1") || n.get(b.alias) != b || len(n.peers()) != 2 {
+		t.Errorf("%v, %v, %v", a.alias, b.alias, n.peers())
 	}
-	clock = clock.Add(5 * time.Second)
-	l.Debug("state changed", down)
-	if got := l.hist.get(peer); !strings.HasPrefix(got.err, "it refused our OPEN") || !got.errAt.Equal(clock) {
-		t.Errorf("after its notification: %+v", got)
+	n.remove(a)
+	if n.get(a.alias) != nil {
+		t.Error("it stays")
+	}
+	n.last = addr("127.255.255.255")
+	if c := n.add(addr("10.0.0.2")); c.alias != a.alias {
+		t.Errorf("after the last address comes %s", c.alias)
+	}
+	if d := n.add(addr("10.0.0.4")); d.alias != addr("127.179.1.2") {
+		t.Errorf("%s, which is taken or skipped", d.alias)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		b.setActive(false)
+		b.setActive(true)
+	}()
+	if err := b.awaitActive(ctx); err != nil {
+		t.Error(err)
+	}
+	b.setActive(false)
+	cancel()
+	if err := b.awaitActive(ctx); err == nil {
+		t.Error("not active, and no error")
+	}
+}
+
+func TestWindow(t *testing.T) {
+	var w window
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for range windowSize {
+		w.take(ctx)
+	}
+	room := w.try()
+	if room == nil {
+		t.Fatal("no bound")
+	}
+	go w.done()
+	<-room
+	w.take(ctx)
+	w.take(ctx) // nobody says done: it goes on after windowStall
+	cancel()
+	for range 2 * windowSize {
+		w.take(ctx) // ends with ctx
+	}
+	w.clear()
+	w.clear()
+	if w.open != 0 {
+		t.Errorf("%d open", w.open)
 	}
 }
 
@@ -341,7 +367,7 @@ func TestHistoriesTellSinceWhen(t *testing.T) {
 	clock := time.Unix(1000, 0)
 	h := newHistories(func() time.Time { return clock })
 	peer := addr("10.0.0.2")
-	h.begin(peer, false)
+	h.begin(peer)
 	for _, step := range []struct {
 		failure   string // empty: the session comes up and is lost
 		since, at int64
@@ -365,32 +391,29 @@ func TestHistoriesTellSinceWhen(t *testing.T) {
 func TestHistories(t *testing.T) {
 	clock := time.Unix(1000, 0)
 	h := newHistories(func() time.Time { return clock })
-	active, passive := addr("10.0.0.2"), addr("10.0.0.3")
-	h.begin(active, false)
-	h.begin(passive, true)
+	peer, stranger := addr("10.0.0.2"), addr("10.0.0.9")
+	h.begin(peer)
 	began := clock
 	clock = clock.Add(time.Second)
-	if h.state(active, false) {
+	if h.state(peer, false) {
 		t.Error("a session that was never up has gone down")
 	}
-	if got := h.get(active).since; !got.Equal(began) {
+	if got := h.get(peer).since; !got.Equal(began) {
 		t.Errorf("down since %s, want %s", got, began)
 	}
-	if !h.state(active, true) || !h.get(active).since.Equal(clock) || h.anyDialing() {
-		t.Errorf("established: %+v, dialing %t", h.get(active), h.anyDialing())
+	if !h.state(peer, true) || !h.get(peer).since.Equal(clock) {
+		t.Errorf("established: %+v", h.get(peer))
 	}
-	if h.state(addr("10.0.0.9"), true) || h.get(addr("10.0.0.9")) != (history{}) {
+	if h.state(stranger, true) || h.failed(stranger, "x") || h.get(stranger) != (history{}) {
 		t.Error("a stranger has a history")
 	}
-	h.state(active, false)
-	h.begin(active, false) // configured anew while down
-	if !h.anyDialing() {
-		t.Error("not dialing")
+	if !h.failed(peer, "x") || h.failed(peer, "x") {
+		t.Error("a failure is news once")
 	}
-	h.end(active)
-	h.end(active)
-	if h.anyDialing() {
-		t.Error("dialing with no active session")
+	h.end(peer)
+	h.end(peer)
+	if h.get(peer) != (history{}) {
+		t.Error("a removed peer has a history")
 	}
 }
 

@@ -12,6 +12,8 @@ import (
 
 	api "github.com/osrg/gobgp/v3/api"
 	"github.com/osrg/gobgp/v3/pkg/server"
+
+	"github.com/tortie-net/tortie/internal/bgp/relay"
 )
 
 // Server is a Speaker with GoBGP inside.
@@ -21,6 +23,9 @@ type Server struct {
 	bgp   *server.BgpServer
 	hist  *histories
 	dirty chan struct{}
+	// neighbours are the peers that GoBGP has, window the UPDATEs that it has to work in.
+	neighbours *neighbours
+	window     window
 	// turn is held by the one operation that talks to GoBGP, probe by the one health check.
 	turn, probe chan struct{}
 
@@ -28,8 +33,12 @@ type Server struct {
 	phase      phase
 	local      Local
 	startedAt  time.Time
-	hindrance  string // why the last attempt to start failed
+	hindrance  string       // why the last attempt to start failed
+	relay      *relay.Relay // since Start
+	inside     inside       // since Start, not changed by any later operation
+	noMD5      error        // why passwords can't be had here
 	peers      map[netip.Addr]Peer
+	sessions   map[netip.Addr]session      // one for each of peers
 	originated map[netip.Prefix]netip.Addr // to next hop
 	known      map[netip.Addr]bool         // peers that this process has ever configured
 }
@@ -66,16 +75,18 @@ func New(log *slog.Logger, now func() time.Time) (*Server, error) {
 		log:        log,
 		now:        now,
 		hist:       newHistories(now),
+		neighbours: newNeighbours(),
 		dirty:      make(chan struct{}, 1),
 		turn:       make(chan struct{}, 1),
 		probe:      make(chan struct{}, 1),
 		peers:      make(map[netip.Addr]Peer),
+		sessions:   make(map[netip.Addr]session),
 		originated: make(map[netip.Prefix]netip.Addr),
 		known:      make(map[netip.Addr]bool),
 	}
 	s.bgp = server.NewBgpServer(
-		server.LoggerOption(&logger{log: log, hist: s.hist}),
-		server.TimingHookOption(loopHook(s.wake)),
+		server.LoggerOption(&logger{log: log, hist: s.hist, neighbours: s.neighbours}),
+		server.TimingHookOption(loopHook(s.worked)),
 	)
 	go s.bgp.Serve() // for the life of the process
 	if err := s.watchSessions(); err != nil {
@@ -89,10 +100,15 @@ func New(log *slog.Logger, now func() time.Time) (*Server, error) {
 type loopHook func()
 
 // Observe implements server.FSMTimingHook.
-func (wake loopHook) Observe(op server.FSMOperation, _, _ time.Duration) {
+func (worked loopHook) Observe(op server.FSMOperation, _, _ time.Duration) {
 	if op == server.FSMMessage { // an UPDATE was worked in, or a session changed its state
-		wake()
+		worked()
 	}
+}
+
+func (s *Server) worked() {
+	s.window.done()
+	s.wake()
 }
 
 func (s *Server) wake() {
@@ -142,11 +158,16 @@ func (s *Server) watchSessions() error {
 	request := &api.WatchEventRequest{Peer: &api.WatchEventRequest_Peer{}}
 	return s.bgp.WatchEvent(context.Background(), request, func(event *api.WatchEventResponse) {
 		state := event.GetPeer().GetPeer().GetState()
-		addr, err := netip.ParseAddr(state.GetNeighborAddress())
+		alias, err := netip.ParseAddr(state.GetNeighborAddress())
 		if err != nil {
 			return // the end of its list of initial states has no address
 		}
-		if s.hist.state(addr, state.GetSessionState() == api.PeerState_ESTABLISHED) {
+		known := s.neighbours.get(alias)
+		if known == nil {
+			return
+		}
+		known.setActive(state.GetSessionState() == api.PeerState_ACTIVE)
+		if s.hist.state(known.peer, state.GetSessionState() == api.PeerState_ESTABLISHED) {
 			s.wake()
 		}
 	})
@@ -159,7 +180,8 @@ func (s *Server) exportOwn(ctx context.Context) error {
 	policy := &api.Policy{Name: name, Statements: []*api.Statement{{
 		Name:       name,
 		Conditions: &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL},
-		Actions:    &api.Actions{RouteAction: api.RouteAction_ACCEPT},
+		// Inside, our own paths have a preference that nobody can exceed; see originatedPath.
+		Actions: &api.Actions{RouteAction: api.RouteAction_ACCEPT, LocalPref: &api.LocalPrefAction{Value: localPref}},
 	}}}
 	if err := s.bgp.AddPolicy(ctx, &api.AddPolicyRequest{Policy: policy}); err != nil {
 		return err
@@ -201,9 +223,24 @@ func (s *Server) Stop(ctx context.Context, mode Mode) error {
 		if mode == Exit || was != running {
 			return nil
 		}
-		if err := s.bgp.StopBgp(ctx, &api.StopBgpRequest{}); err != nil {
-			return fmt.Errorf("send Cease to all peers: %w", err)
-		}
-		return nil
+		return s.cease(ctx)
 	})
+}
+
+// cease ends all sessions, and returns when the peers know or can't be told.
+func (s *Server) cease(ctx context.Context) error {
+	s.relay.Close()
+	for _, gone := range s.sessions {
+		gone.retire()
+	}
+	if err := s.bgp.StopBgp(ctx, &api.StopBgpRequest{}); err != nil {
+		return fmt.Errorf("send Cease to all peers: %w", err)
+	}
+	for _, gone := range s.sessions {
+		gone.release()
+	}
+	for _, gone := range s.sessions {
+		gone.wait(ctx)
+	}
+	return nil
 }

@@ -194,3 +194,6 @@ func (o *Offer) restart(family Family) []byte {
 	}
 	return append([]byte{capGracefulRestart, byte(len(value))}, value...)
 }
+
+// Graceful reports whether the peer restarts gracefully: its paths are kept when its connection is lost.
+func (o *Offer) Graceful() bool { return o.graceful && o.keeps }

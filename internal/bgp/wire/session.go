@@ -82,7 +82,7 @@ func NewSession(rules Rules) *Session {
 }
 
 // Offer is what the peer's OPEN says, zero before it.
-func (s *Session) Offer() Offer { return s.offer }
+func (s *Session) Offer() *Offer { return &s.offer }
 
 // Established reports whether the peer has accepted our OPEN.
 func (s *Session) Established() bool { return s.state == established }

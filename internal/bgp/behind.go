@@ -1,0 +1,170 @@
+package bgp
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	api "github.com/osrg/gobgp/v3/api"
+	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/bgp/relay"
+	"github.com/tortie-net/tortie/internal/bgp/wire"
+)
+
+// behind is GoBGP as the relay sees it, for one peer.
+type behind struct {
+	*Server
+	*neighbour
+}
+
+// attachPause is between attempts to connect to GoBGP, which closes what comes a moment too early.
+const attachPause = 10 * time.Millisecond
+
+// Attach implements relay.Behind.
+func (b behind) Attach(ctx context.Context) (net.Conn, error) {
+	for {
+		conn, err := b.attach(ctx)
+		if err == nil {
+			return conn, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(attachPause):
+		}
+	}
+}
+
+func (b behind) attach(ctx context.Context) (net.Conn, error) {
+	if err := b.awaitActive(ctx); err != nil {
+		return nil, fmt.Errorf("it is not ready: %w", err)
+	}
+	// GoBGP stays in Idle for five seconds after a session unless there was a reset, and then for as long as is configured;
+	// see idleHoldTime. In Active a reset does nothing else, and only the connection that follows ends Active.
+	if err := b.bgp.ResetPeer(ctx, &api.ResetPeerRequest{Address: b.alias.String()}); err != nil {
+		return nil, err
+	}
+	conn, err := b.inside.dial(ctx, b.alias)
+	if err != nil {
+		return nil, err
+	}
+	open, err := readOpen(ctx, conn)
+	if err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return &attached{Conn: conn, rest: io.MultiReader(bytes.NewReader(open), conn)}, nil
+}
+
+// attached is a connection of which something was read already.
+type attached struct {
+	net.Conn
+	rest io.Reader
+}
+
+// Read implements net.Conn.
+func (a *attached) Read(p []byte) (int, error) { return a.rest.Read(p) }
+
+// readOpen reads GoBGP's OPEN.
+func readOpen(ctx context.Context, conn net.Conn) ([]byte, error) {
+	deadline, _ := ctx.Deadline() // none: the zero time, which is none for a connection, too
+	if err := conn.SetReadDeadline(deadline); err != nil {
+		return nil, err
+	}
+	message, err := wire.Read(conn, make([]byte, wire.MaxLen))
+	if err != nil {
+		return nil, fmt.Errorf("read its OPEN: %w", err)
+	}
+	if kind := wire.TypeOf(message); kind != wire.Open {
+		return nil, fmt.Errorf("message of type %d in place of its OPEN", kind)
+	}
+	return message, conn.SetReadDeadline(time.Time{})
+}
+
+// Throttle implements relay.Behind.
+func (b behind) Throttle(ctx context.Context) { b.window.take(ctx) }
+
+// Failed implements relay.Behind.
+func (b behind) Failed(reason string) {
+	if b.hist.failed(b.peer, reason) {
+		b.log.Info("BGP session is not established", "peer", b.peer, "reason", reason)
+		b.wake()
+	}
+}
+
+// inside is the way to GoBGP's listener. Every process on this host can connect to it from any of the addresses that
+// peers have there, so that both ends sign what they send with a secret that nobody else knows.
+type inside struct {
+	to     netip.AddrPort
+	secret string // empty: the kernel can't sign
+}
+
+func (i inside) dial(ctx context.Context, from netip.Addr) (net.Conn, error) {
+	dialer := net.Dialer{
+		LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0)),
+		Control: func(_, _ string, raw syscall.RawConn) error {
+			if i.secret == "" {
+				return nil
+			}
+			return relay.SetKey(raw, netip.PrefixFrom(i.to.Addr(), i.to.Addr().BitLen()), i.secret)
+		},
+	}
+	return dialer.DialContext(ctx, "tcp4", i.to.String())
+}
+
+// newInside chooses a port that is free now, and a secret.
+func newInside(noMD5 error) (inside, error) {
+	l, err := net.Listen("tcp4", netip.AddrPortFrom(gobgpAddr, 0).String())
+	if err != nil {
+		return inside{}, fmt.Errorf("find a port on the loopback interface: %w", err)
+	}
+	defer l.Close()
+	i := inside{to: l.Addr().(*net.TCPAddr).AddrPort()}
+	if noMD5 == nil {
+		i.secret = rand.Text()
+	}
+	return i, nil
+}
+
+// lock sets the secret on GoBGP's listener. GoBGP sets a key for each peer, of which a socket can have some hundred only
+// (net.core.optmem_max), and has no way to set one for all; so its socket is looked for among this process's own.
+func (i inside) lock() error {
+	if i.secret == "" {
+		return nil
+	}
+	files, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		if fd, err := strconv.Atoi(filepath.Base(file.Name())); err == nil && i.listens(fd) {
+			return relay.SetKeyOf(fd, loopback, i.secret)
+		}
+	}
+	return errors.New("GoBGP's listener is not among this process's files")
+}
+
+// listens reports whether a file is the listener.
+func (i inside) listens(fd int) bool {
+	listening, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
+	if err != nil || listening == 0 {
+		return false
+	}
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		return false
+	}
+	four, ok := name.(*unix.SockaddrInet4)
+	return ok && netip.AddrPortFrom(netip.AddrFrom4(four.Addr), uint16(four.Port)) == i.to
+}

@@ -1,0 +1,12 @@
+// Package relay owns the TCP connections of BGP sessions. Peers talk to it; it talks to a speaker behind, one connection
+// for one session, and passes on what package wire finds good. It listens on the node's addresses only, dials from them,
+// sets TCP MD5 keys and the TTL, refuses who is no peer, retries, resolves collisions (RFC 4271 section 6.8), and ends and
+// holds down the session of a peer that announces too much.
+//
+// How a session ends is told truly to both sides. A peer whose connection breaks is a broken connection for the speaker
+// behind, which then keeps the peer's paths as graceful restart has it; what the speaker says before it closes reaches the
+// peer; a peer that sent what it must not gets the NOTIFICATION from here, and the speaker is told to drop its paths.
+//
+// All is bounded: at most one session of a peer and one connection in its handshake, one message in each direction, deadlines
+// on all writes. It knows nothing of the speaker behind but the connections that it hands out, and never touches routes.
+package relay

@@ -1,0 +1,315 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/bgp/wire"
+)
+
+// Timing of connections.
+const (
+	dialTimeout = 4 * time.Second
+	// A peer that restarts is back within seconds: so many attempts are made a second apart before ConnectRetry counts.
+	firstRetry   = time.Second
+	eagerRetries = 30
+	// afterLoss is the wait after a session that was up. The peer's process may be starting again already.
+	afterLoss = 200 * time.Millisecond
+	// openWait is for the first message on a connection, handshakeWait for all until the session is up.
+	openWait      = 10 * time.Second
+	handshakeWait = 20 * time.Second
+	// youngHandshake is how long one connection in its handshake keeps the next one of its peer away.
+	youngHandshake = time.Second
+	// crossing is for how long after a session is up a connection can come that its peer opened before.
+	crossing = 3 * time.Second
+	// passiveCheck is how often a passive session that is not up looks for refused segments.
+	passiveCheck = 5 * time.Second
+	// releaseWait is how long a retired session has to say its last word.
+	releaseWait = 2 * time.Second
+)
+
+// Link keeps up the session of one peer.
+type Link struct {
+	relay  *Relay
+	peer   Peer
+	behind Behind
+	ctx    context.Context // ends when the link is released
+	cancel context.CancelFunc
+
+	mu      sync.Mutex // guards the rest
+	retired bool
+	current *session // which the speaker behind has, or is about to have
+	// pending is an accepted connection whose peer has not sent its OPEN yet.
+	pending      net.Conn
+	pendingSince time.Time
+	hold         hold
+}
+
+// hold is a peer's punishment.
+type hold struct {
+	until time.Time
+	last  time.Duration
+}
+
+// strike returns the hold that follows on h. It doubles unless the peer has behaved for as long as the longest one.
+func (h hold) strike(now time.Time, first, longest time.Duration) hold {
+	next := first
+	if h.last > 0 && now.Sub(h.until) < longest {
+		next = min(2*h.last, longest)
+	}
+	return hold{until: now.Add(next), last: next}
+}
+
+// HeldUntil is until when the peer is held down, zero if it is not.
+func (l *Link) HeldUntil() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.relay.now().Before(l.hold.until) {
+		return l.hold.until
+	}
+	return time.Time{}
+}
+
+// Retire begins no session any more. The one that is stays, for the speaker behind to end.
+func (l *Link) Retire() {
+	l.relay.forget(l)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.retired = true
+	if l.pending != nil {
+		_ = l.pending.Close()
+	}
+	if l.current == nil {
+		l.cancel()
+	}
+}
+
+// Release ends a retired link in a moment, in which the session's last words reach the peer.
+func (l *Link) Release() {
+	time.AfterFunc(releaseWait, l.cancel)
+	context.AfterFunc(l.ctx, func() {
+		l.mu.Lock()
+		s := l.current
+		l.mu.Unlock()
+		if s != nil {
+			s.abort(nil)
+		}
+	})
+}
+
+// free returns when no session is up and the peer is not held down, or the link has ended.
+func (l *Link) free() bool {
+	for l.ctx.Err() == nil {
+		l.mu.Lock()
+		s, wait := l.current, l.hold.until.Sub(l.relay.now())
+		l.mu.Unlock()
+		if s == nil && wait <= 0 {
+			return true
+		}
+		var over <-chan struct{}
+		if s != nil {
+			over, wait = s.done, time.Hour
+		}
+		l.sleep(wait, over)
+	}
+	return false
+}
+
+// sleep waits, until over at most.
+func (l *Link) sleep(wait time.Duration, over <-chan struct{}) {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-over:
+	case <-l.ctx.Done():
+	}
+}
+
+// dial keeps connecting while no session is up.
+func (l *Link) dial() {
+	baseline := l.relay.md5.read()
+	for tries := 0; l.free(); tries++ {
+		ctx, cancel := context.WithTimeout(l.ctx, dialTimeout)
+		conn, err := connect(ctx, l.peer)
+		cancel()
+		wait := retryWait(tries, l.peer.ConnectRetry)
+		switch {
+		case l.ctx.Err() != nil:
+			if conn != nil {
+				_ = conn.Close()
+			}
+			return
+		case err != nil:
+			l.failed(dialFailure(l.peer, err, l.relay.md5.read()-baseline))
+		case l.serve(newSession(l, conn, true)):
+			tries, wait, baseline = 0, afterLoss, l.relay.md5.read()
+		}
+		l.sleep(wait/2+rand.N(wait), nil)
+	}
+}
+
+// retryWait is the mean wait after a number of attempts.
+func retryWait(tries int, most time.Duration) time.Duration {
+	if tries < eagerRetries {
+		return min(firstRetry, most)
+	}
+	return most
+}
+
+// wait looks now and then why a passive session does not come up. That nobody connects is no fault by itself.
+func (l *Link) wait() {
+	seen := l.relay.md5.read()
+	for l.free() {
+		l.sleep(passiveCheck, nil)
+		l.mu.Lock()
+		idle := l.current == nil && l.pending == nil
+		l.mu.Unlock()
+		if now := l.relay.md5.read(); idle && now > seen {
+			l.failed(unsigned(l.peer, now-seen))
+		}
+	}
+}
+
+// failed reports, unless the link has ended and nobody wants to know.
+func (l *Link) failed(reason string) {
+	l.mu.Lock()
+	retired := l.retired
+	l.mu.Unlock()
+	if !retired {
+		l.behind.Failed(reason)
+	}
+}
+
+// incoming serves an accepted connection. The speaker behind hears of it when the peer's OPEN is found good.
+func (l *Link) incoming(conn *net.TCPConn) {
+	if !l.reserve(conn) {
+		reset(conn)
+		return
+	}
+	s := newSession(l, conn, false)
+	if l.HeldUntil().IsZero() {
+		s.hear()
+	} else {
+		s.refuse(&wire.Notification{Code: wire.Cease, Subcode: wire.ConnectionRejected})
+	}
+	l.unreserve(conn)
+	if s.first != nil {
+		l.serve(s)
+	}
+}
+
+// reserve makes conn the one connection in its handshake. A peer that opens another one has given up on the first.
+func (l *Link) reserve(conn net.Conn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.relay.now()
+	if l.retired || (l.pending != nil && now.Sub(l.pendingSince) < youngHandshake) {
+		return false
+	}
+	if l.pending != nil {
+		_ = l.pending.Close()
+	}
+	l.pending, l.pendingSince = conn, now
+	return true
+}
+
+func (l *Link) unreserve(conn net.Conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.pending == conn {
+		l.pending = nil
+	}
+}
+
+// serve runs a session to its end, if it may be the peer's one, and reports whether it was established.
+func (l *Link) serve(s *session) bool {
+	for {
+		rival, ok := l.admit(s)
+		switch {
+		case ok:
+			s.run(l.ctx)
+			l.leave(s)
+			return s.established()
+		case rival == nil, s.outgoing: // not a word was said yet
+			_ = s.conn.Close()
+			return false
+		case !s.beats(rival):
+			s.refuse(&wire.Notification{Code: wire.Cease, Subcode: wire.Collision})
+			return false
+		}
+		rival.abort(&wire.Notification{Code: wire.Cease, Subcode: wire.Collision})
+		<-rival.done
+	}
+}
+
+// admit makes s the current session or returns the one that is. Neither: the link begins none.
+func (l *Link) admit(s *session) (rival *session, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.retired:
+		return nil, false
+	case l.current != nil:
+		return l.current, false
+	}
+	l.current = s
+	return nil, true
+}
+
+func (l *Link) leave(s *session) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.current = nil
+	if s.overflow {
+		l.hold = l.hold.strike(l.relay.now(), l.relay.config.HoldDown, l.relay.config.MaxHoldDown)
+	}
+	if l.retired {
+		l.cancel()
+	}
+	close(s.done)
+}
+
+// lost says in words how a connection broke.
+func lost(s *session, err error) string {
+	switch {
+	case errors.Is(err, errDeaf):
+		return err.Error()
+	case errors.Is(err, os.ErrDeadlineExceeded) && s.wire.Offer().ASN == 0:
+		return "it took the connection but sent no OPEN"
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return "it sent its OPEN but did not accept ours in time"
+	case s.wire.Established() && s.wire.Offer().Graceful():
+		return "connection lost; its paths are kept for its restart time"
+	case s.wire.Established():
+		return "connection lost"
+	case errors.Is(err, syscall.ETIMEDOUT):
+		return "it fell silent during the handshake"
+	}
+	return "it closed the connection during the handshake: is this node a peer there, with this address?"
+}
+
+// Wait returns when a released link has ended and its session with it, or at the end of ctx.
+func (l *Link) Wait(ctx context.Context) {
+	select {
+	case <-l.ctx.Done():
+	case <-ctx.Done():
+		return
+	}
+	l.mu.Lock()
+	s := l.current
+	l.mu.Unlock()
+	if s == nil {
+		return
+	}
+	select {
+	case <-s.done:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,199 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// Behind is the speaker behind the relay, for one peer.
+type Behind interface {
+	// Attach opens a connection on which the speaker has begun a session for the peer: its OPEN is what is read first.
+	// It ends with ctx.
+	Attach(ctx context.Context) (net.Conn, error)
+	// Throttle waits until the speaker can take another UPDATE. It ends with ctx.
+	Throttle(ctx context.Context)
+	// Failed is told in words why the session is not, or no longer, established.
+	Failed(reason string)
+}
+
+// Config is what all sessions have in common.
+type Config struct {
+	ASN      uint32
+	RouterID netip.Addr
+	// HoldDown is how long a peer that announces too many prefixes is left alone, doubling up to MaxHoldDown.
+	HoldDown, MaxHoldDown time.Duration
+}
+
+// Peer is one session.
+type Peer struct {
+	Addr, From   netip.Addr // the other end and ours
+	Port         uint16     // of the peer
+	ASN          uint32
+	Passive      bool
+	ConnectRetry time.Duration
+	HoldTime     time.Duration
+	Password     string
+	MaxPrefixes  int
+}
+
+// Relay carries the sessions of one speaker. Its methods may be called from any goroutine.
+type Relay struct {
+	log    *slog.Logger
+	now    func() time.Time
+	config Config
+	md5    *md5Counter
+
+	mu        sync.Mutex // guards the rest
+	listeners []*listener
+	links     map[netip.Addr]*Link
+	strangers strangers
+}
+
+// New makes a relay that listens nowhere yet.
+func New(log *slog.Logger, now func() time.Time, config Config) *Relay {
+	return &Relay{log: log, now: now, config: config, md5: &md5Counter{now: now}, links: make(map[netip.Addr]*Link)}
+}
+
+// Listen accepts connections of peers on addrs. It is all or nothing; an error is a *net.OpError with the address.
+func (r *Relay) Listen(ctx context.Context, addrs []netip.AddrPort) error {
+	var opened []*listener
+	for _, addr := range addrs {
+		l, err := listen(ctx, addr)
+		if err != nil {
+			for _, l := range opened {
+				_ = l.Close()
+			}
+			return err
+		}
+		opened = append(opened, l)
+	}
+	r.mu.Lock()
+	r.listeners = append(r.listeners, opened...)
+	r.mu.Unlock()
+	for _, l := range opened {
+		go r.accept(l)
+	}
+	return nil
+}
+
+// Close ends listening. Links go on.
+func (r *Relay) Close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, l := range r.listeners {
+		_ = l.Close()
+	}
+	r.listeners = nil
+}
+
+// SetPasswords makes passwords, by peer, the keys that are expected on the addresses listened on. Connections that exist
+// keep theirs. Peers with a password must be in here before Add.
+func (r *Relay) SetPasswords(passwords map[netip.Addr]string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var errs []error
+	for _, l := range r.listeners {
+		errs = append(errs, l.setKeys(keysOf(l.family(), passwords)))
+	}
+	return errors.Join(errs...)
+}
+
+// Add begins to keep up the session of a peer. An earlier one of the same address must be retired.
+func (r *Relay) Add(p Peer, behind Behind) *Link {
+	ctx, cancel := context.WithCancel(context.Background())
+	l := &Link{relay: r, peer: p, behind: behind, ctx: ctx, cancel: cancel}
+	r.mu.Lock()
+	r.links[p.Addr] = l
+	r.mu.Unlock()
+	if p.Passive {
+		go l.wait()
+	} else {
+		go l.dial()
+	}
+	return l
+}
+
+func (r *Relay) forget(l *Link) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.links[l.peer.Addr] == l {
+		delete(r.links, l.peer.Addr)
+	}
+}
+
+// accept takes connections until the listener is closed.
+func (r *Relay) accept(l *listener) {
+	for {
+		conn, err := l.AcceptTCP()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // out of file descriptors, mostly
+			r.log.Warn("accept BGP connection", "address", l.Addr().String(), "error", err)
+			time.Sleep(acceptPause)
+			continue
+		}
+		r.welcome(conn)
+	}
+}
+
+// acceptPause keeps a lack of file descriptors from becoming a lack of CPU.
+const acceptPause = 100 * time.Millisecond
+
+// welcome hands a connection to its peer's link or refuses it. A stranger costs a lookup: it is not told a word, and its
+// connection is reset so that no state of it stays in the kernel.
+func (r *Relay) welcome(conn *net.TCPConn) {
+	from := addrOf(conn.RemoteAddr())
+	r.mu.Lock()
+	l := r.links[from]
+	if l == nil {
+		r.strangers.seen(r.log, from, r.now())
+	}
+	r.mu.Unlock()
+	if l == nil {
+		reset(conn)
+		return
+	}
+	if to := addrOf(conn.LocalAddr()); to != l.peer.From {
+		l.behind.Failed("it connected to our address " + to.String() + " but we speak from " + l.peer.From.String())
+		reset(conn)
+		return
+	}
+	go l.incoming(conn)
+}
+
+func reset(conn *net.TCPConn) {
+	_ = conn.SetLinger(0)
+	_ = conn.Close()
+}
+
+func addrOf(addr net.Addr) netip.Addr {
+	tcp, ok := addr.(*net.TCPAddr)
+	if !ok {
+		return netip.Addr{}
+	}
+	return tcp.AddrPort().Addr().Unmap()
+}
+
+// strangers counts connections from addresses that are no peers, for a line of log now and then.
+type strangers struct {
+	count int
+	said  time.Time
+}
+
+// strangersPause is how often they are spoken of.
+const strangersPause = time.Minute
+
+func (s *strangers) seen(log *slog.Logger, from netip.Addr, now time.Time) {
+	s.count++
+	if now.Sub(s.said) < strangersPause {
+		return
+	}
+	log.Info("BGP connections from addresses that are no peers are refused", "last", from, "since-last-report", s.count)
+	s.count, s.said = 0, now
+}

@@ -1,0 +1,345 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/bgp/wire"
+)
+
+// Deadlines of last words and of the speaker behind, which is in this process.
+const (
+	attachTimeout = 5 * time.Second
+	behindTimeout = 30 * time.Second
+	farewell      = time.Second
+	// refreshPause is the least time between two requests for our whole table.
+	refreshPause = time.Second
+)
+
+// session is one TCP connection with a peer and, once it runs, its counterpart with the speaker behind.
+type session struct {
+	link     *Link
+	conn     *net.TCPConn
+	outgoing bool
+	began    time.Time
+	wire     *wire.Session
+	buf      []byte
+	first    []byte // the peer's OPEN, if it was read before the session ran
+	done     chan struct{}
+	upSince  atomic.Int64 // of the relay's clock, in nanoseconds; 0: never
+	overflow bool         // it has announced too many prefixes
+	refresh  time.Time    // when it last asked for our table
+
+	mu      sync.Mutex // guards the rest
+	stopped bool
+	verdict *wire.Notification // for the peer, of the one who stopped it
+	broken  error              // it was stopped because the peer took nothing more
+}
+
+func newSession(l *Link, conn *net.TCPConn, outgoing bool) *session {
+	return &session{
+		link: l, conn: conn, outgoing: outgoing, began: l.relay.now(), done: make(chan struct{}), buf: make([]byte, wire.MaxLen),
+		wire: wire.NewSession(wire.Rules{
+			ASN: l.peer.ASN, LocalASN: l.relay.config.ASN, LocalID: l.relay.config.RouterID,
+			Family: wire.FamilyOf(l.peer.Addr), MaxPrefixes: l.peer.MaxPrefixes,
+		}),
+	}
+}
+
+func (s *session) established() bool { return s.upSince.Load() != 0 }
+
+// beats decides a collision: s came in and has the peer's OPEN, rival is the session that the speaker behind has. While
+// that one is in its handshake, RFC 4271 section 6.8 keeps the connection that the higher router ID opened. When it is up,
+// a connection that the peer opened afterwards tells that the peer knows nothing of it: it has restarted (RFC 4724
+// section 5), and waiting for the hold timer would only take time.
+func (s *session) beats(rival *session) bool {
+	offer := s.wire.Offer()
+	if up := rival.upSince.Load(); up != 0 {
+		return offer.Restarted || s.began.Sub(time.Unix(0, up)) > crossing
+	}
+	if !rival.outgoing {
+		return true // the peer has given up on the first one
+	}
+	config := s.link.relay.config
+	if order := config.RouterID.Compare(offer.ID); order != 0 {
+		return order < 0
+	}
+	return config.ASN < offer.ASN // RFC 6286
+}
+
+// hear reads the peer's OPEN into first. Whatever else comes ends the connection here.
+func (s *session) hear() {
+	s.setReadDeadline(openWait)
+	message, err := wire.Read(s.conn, s.buf)
+	if fault := (*wire.Notification)(nil); errors.As(err, &fault) {
+		s.blame(fault)
+		s.refuse(fault)
+		return
+	}
+	if err != nil {
+		if !errors.Is(err, net.ErrClosed) { // which is this end's doing
+			s.link.failed(lost(s, err))
+		}
+		_ = s.conn.Close()
+		return
+	}
+	kind := wire.TypeOf(message)
+	if kind == wire.Notify {
+		s.closedBy(wire.ParseNotification(message))
+		_ = s.conn.Close()
+		return
+	}
+	v := s.wire.Check(message)
+	if v.Reset != nil {
+		s.blame(v.Reset)
+		s.refuse(v.Reset)
+		return
+	}
+	s.first = append([]byte(nil), v.Pass...)
+}
+
+// refuse sends a last word and closes.
+func (s *session) refuse(n *wire.Notification) {
+	_ = s.conn.SetWriteDeadline(time.Now().Add(farewell))
+	_, _ = s.conn.Write(n.Bytes())
+	s.linger()
+}
+
+// linger closes so that what was sent arrives: a connection with unread data would be reset, and the peer's kernel then
+// drops what its speaker has not read.
+func (s *session) linger() {
+	_ = s.conn.CloseWrite()
+	_ = s.conn.SetReadDeadline(time.Now().Add(farewell))
+	_, _ = io.Copy(io.Discard, s.conn)
+	_ = s.conn.Close()
+}
+
+// abort stops the session; the speaker behind sees a broken connection. n is for the peer, nil: it gets none.
+func (s *session) abort(n *wire.Notification) { s.stop(n, nil) }
+
+func (s *session) stop(n *wire.Notification, broken error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.stopped {
+		s.stopped, s.verdict, s.broken = true, n, broken
+	}
+	_ = s.conn.SetReadDeadline(time.Unix(1, 0))
+}
+
+// whyStopped tells whether the session was stopped and, if so, the error of a connection that broke.
+func (s *session) whyStopped() (stopped bool, broken error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stopped, s.broken
+}
+
+// setReadDeadline sets when the peer must have sent something, 0: never. It does not undo an abort.
+func (s *session) setReadDeadline(after time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped {
+		return
+	}
+	var at time.Time
+	if after > 0 {
+		at = time.Now().Add(after)
+	}
+	_ = s.conn.SetReadDeadline(at)
+}
+
+// run carries the session until it ends.
+func (s *session) run(ctx context.Context) {
+	attach, cancel := context.WithTimeout(ctx, attachTimeout)
+	back, err := s.link.behind.Attach(attach)
+	cancel()
+	if err != nil {
+		if ctx.Err() == nil {
+			s.link.failed("our own speaker does not take the session: " + err.Error())
+		}
+		s.refuse(&wire.Notification{Code: wire.Cease, Subcode: wire.ConnectionRejected})
+		return
+	}
+	outDone := make(chan struct{})
+	go func() {
+		defer close(outDone)
+		s.stop(nil, s.toPeer(back))
+	}()
+	s.setReadDeadline(handshakeWait)
+	how := s.toSpeaker(ctx, back)
+	s.finish(how, back, outDone)
+}
+
+// ending is how a session ends.
+type ending struct {
+	by     enders
+	reason *wire.Notification // of byPeer and byUs
+	err    error              // of byLoss
+}
+
+type enders int
+
+const (
+	byLoss   enders = iota // the connection with the peer broke
+	byPeer                 // it has sent a NOTIFICATION, which the speaker behind has
+	byUs                   // it has sent what it must not
+	byOthers               // abort was called, or the speaker behind has closed
+)
+
+// toSpeaker passes the peer's messages on until the session ends.
+func (s *session) toSpeaker(ctx context.Context, back net.Conn) ending {
+	if s.first != nil && !pass(back, s.first) {
+		return ending{by: byOthers}
+	}
+	for {
+		message, err := wire.Read(s.conn, s.buf)
+		if fault := (*wire.Notification)(nil); errors.As(err, &fault) {
+			return ending{by: byUs, reason: fault}
+		}
+		if err != nil {
+			return s.unread(err)
+		}
+		v := s.wire.Check(message)
+		if v.Reset != nil {
+			return ending{by: byUs, reason: v.Reset}
+		}
+		if v.Flaw != "" {
+			s.link.relay.log.Warn("BGP message of a peer is flawed", "peer", s.link.peer.Addr, "flaw", v.Flaw)
+		}
+		s.pace(ctx, wire.TypeOf(message))
+		if v.Pass != nil && !pass(back, v.Pass) {
+			return ending{by: byOthers}
+		}
+		if wire.TypeOf(message) == wire.Notify {
+			return ending{by: byPeer, reason: wire.ParseNotification(message)}
+		}
+	}
+}
+
+// unread is the ending when nothing can be read from the peer.
+func (s *session) unread(err error) ending {
+	switch stopped, broken := s.whyStopped(); {
+	case broken != nil:
+		return ending{by: byLoss, err: broken}
+	case stopped:
+		return ending{by: byOthers}
+	}
+	return ending{by: byLoss, err: err}
+}
+
+// pace holds back what would cost the speaker behind more memory than it gives back, and notes when the session is up.
+func (s *session) pace(ctx context.Context, kind wire.Type) {
+	switch kind {
+	case wire.Update:
+		s.link.behind.Throttle(ctx)
+	case wire.RouteRefresh:
+		if wait := refreshPause - time.Since(s.refresh); wait > 0 {
+			s.link.sleep(wait, nil)
+		}
+		s.refresh = time.Now()
+	case wire.Keepalive:
+		if s.upSince.Load() == 0 {
+			s.upSince.Store(s.link.relay.now().UnixNano())
+			s.setReadDeadline(0) // from here on the hold timer of the speaker behind counts
+		}
+	}
+}
+
+func pass(back net.Conn, message []byte) bool {
+	_ = back.SetWriteDeadline(time.Now().Add(behindTimeout))
+	_, err := back.Write(message)
+	return err == nil
+}
+
+// errDeaf: the peer takes nothing.
+var errDeaf = errors.New("could not send to it within the hold time")
+
+// toPeer passes on what the speaker behind says until it closes: nil, or the connection with the peer breaks.
+func (s *session) toPeer(back net.Conn) error {
+	buf := make([]byte, wire.MaxLen)
+	for {
+		message, err := wire.Read(back, buf)
+		if err != nil {
+			return nil
+		}
+		_ = s.conn.SetWriteDeadline(time.Now().Add(s.link.peer.HoldTime))
+		if _, err := s.conn.Write(message); errors.Is(err, os.ErrDeadlineExceeded) {
+			return errDeaf
+		} else if err != nil {
+			return err
+		}
+		if wire.TypeOf(message) == wire.Notify {
+			s.closedByUs(wire.ParseNotification(message))
+		}
+	}
+}
+
+// finish closes both connections as the ending asks for.
+func (s *session) finish(how ending, back net.Conn, outDone <-chan struct{}) {
+	switch how.by {
+	case byLoss:
+		s.link.failed(lost(s, how.err))
+	case byPeer:
+		s.closedBy(how.reason)
+		s.await(outDone) // the speaker closes when it has read it
+	case byUs:
+		s.blame(how.reason)
+		// A hard reset has it drop the peer's paths, graceful restart or not (RFC 8538).
+		pass(back, (&wire.Notification{Code: wire.Cease, Subcode: wire.HardReset}).Bytes())
+		s.await(outDone)
+	}
+	_ = back.Close()
+	s.await(outDone)
+	s.mu.Lock()
+	last := s.verdict
+	s.mu.Unlock()
+	if how.by == byUs {
+		last = how.reason
+	}
+	switch {
+	case how.by == byLoss:
+		_ = s.conn.Close()
+	case last != nil:
+		s.refuse(last)
+	default:
+		s.linger()
+	}
+}
+
+// await gives the other direction a moment to end. It may be stuck in a write to a peer that takes nothing.
+func (s *session) await(done <-chan struct{}) {
+	timer := time.NewTimer(farewell)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+		_ = s.conn.SetWriteDeadline(time.Unix(1, 0))
+	}
+}
+
+// blame reports what the peer must not have sent.
+func (s *session) blame(n *wire.Notification) {
+	s.overflow = n.Code == wire.Cease && n.Subcode == wire.MaxPrefixesReached
+	s.link.failed(n.Error())
+}
+
+// closedBy reports the peer's last word. The end of a collision is no failure.
+func (s *session) closedBy(n *wire.Notification) {
+	if n.Code != wire.Cease || n.Subcode != wire.Collision {
+		s.link.failed("closed by the peer: " + n.Words())
+	}
+}
+
+// closedByUs reports the last word of the speaker behind.
+func (s *session) closedByUs(n *wire.Notification) {
+	if n.Code == wire.HoldTimerExpired {
+		s.link.failed("nothing heard from it for the hold time")
+		return
+	}
+	s.link.failed("closed by this node: " + n.Words())
+}

@@ -1,0 +1,186 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// ttl is what BGP packets are sent with: it serves peers with TTL security (RFC 5082) and those behind routers.
+const ttl = 255
+
+// listener is a TCP listener with MD5 keys.
+type listener struct {
+	*net.TCPListener
+	keys map[netip.Prefix]string
+}
+
+func (l *listener) family() netip.Addr { return addrOf(l.Addr()) }
+
+// listen opens a listener on one address. It is not Multipath TCP, as Go's are by default, which has no MD5 keys.
+func listen(ctx context.Context, addr netip.AddrPort) (*listener, error) {
+	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error { return setTTL(raw, addr.Addr()) }}
+	config.SetMultipathTCP(false)
+	l, err := config.Listen(ctx, network(addr.Addr()), addr.String())
+	if err != nil {
+		return nil, err
+	}
+	return &listener{TCPListener: l.(*net.TCPListener), keys: make(map[netip.Prefix]string)}, nil
+}
+
+// connect dials a peer from our own address.
+func connect(ctx context.Context, p Peer) (*net.TCPConn, error) {
+	dialer := net.Dialer{
+		LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(p.From, 0)),
+		Control: func(_, _ string, raw syscall.RawConn) error {
+			err := setTTL(raw, p.Addr)
+			if err == nil && p.Password != "" {
+				err = SetKey(raw, netip.PrefixFrom(p.Addr, p.Addr.BitLen()), p.Password)
+			}
+			return err
+		},
+	}
+	dialer.SetMultipathTCP(false)
+	conn, err := dialer.DialContext(ctx, network(p.Addr), netip.AddrPortFrom(p.Addr, p.Port).String())
+	if err != nil {
+		return nil, err
+	}
+	return conn.(*net.TCPConn), nil
+}
+
+func network(addr netip.Addr) string {
+	if addr.Is4() {
+		return "tcp4"
+	}
+	return "tcp6"
+}
+
+func setTTL(raw syscall.RawConn, addr netip.Addr) error {
+	return control(raw, "set TTL", func(fd int) error {
+		if addr.Is4() {
+			return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_TTL, ttl)
+		}
+		return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, ttl)
+	})
+}
+
+func control(raw syscall.RawConn, what string, set func(fd int) error) error {
+	var err error
+	if failed := raw.Control(func(fd uintptr) { err = set(int(fd)) }); failed != nil {
+		err = failed
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+// SetKey makes a socket sign what it sends to peers, and refuse what is not so signed (RFC 2385). An empty password
+// removes the key of exactly these peers. A key of a longer prefix goes before that of a shorter one.
+func SetKey(raw syscall.RawConn, peers netip.Prefix, password string) error {
+	return control(raw, "set TCP MD5 key", func(fd int) error { return SetKeyOf(fd, peers, password) })
+}
+
+// SetKeyOf is SetKey for a file descriptor.
+func SetKeyOf(fd int, peers netip.Prefix, password string) error {
+	sig := unix.TCPMD5Sig{Flags: unix.TCP_MD5SIG_FLAG_PREFIX, Prefixlen: uint8(peers.Bits()), Keylen: uint16(min(len(password), unix.TCP_MD5SIG_MAXKEYLEN))}
+	copy(sig.Key[:], password)
+	// The address as in sockaddr_in and sockaddr_in6, behind the family.
+	if peers.Addr().Is4() {
+		sig.Addr.Family = unix.AF_INET
+		copy(sig.Addr.Data[2:], peers.Addr().AsSlice())
+	} else {
+		sig.Addr.Family = unix.AF_INET6
+		copy(sig.Addr.Data[6:], peers.Addr().AsSlice())
+	}
+	err := unix.SetsockoptTCPMD5Sig(fd, unix.IPPROTO_TCP, unix.TCP_MD5SIG_EXT, &sig)
+	switch {
+	case errors.Is(err, unix.ENOENT) && password == "":
+		return nil
+	case errors.Is(err, unix.ENOMEM):
+		return fmt.Errorf("%w: too many keys for one socket, raise the sysctl net.core.optmem_max", err)
+	case errors.Is(err, unix.ENOPROTOOPT), errors.Is(err, unix.EOPNOTSUPP):
+		return fmt.Errorf("%w: %w", ErrNoMD5, err)
+	}
+	return err
+}
+
+// ErrNoMD5 says that this kernel can't sign TCP segments.
+var ErrNoMD5 = errors.New("the kernel has no TCP MD5 signatures (CONFIG_TCP_MD5SIG, or it runs in FIPS mode)")
+
+// CheckMD5 reports whether the kernel can sign TCP segments: nil if it can.
+func CheckMD5() error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open a socket to try TCP MD5 signatures: %w", err)
+	}
+	defer unix.Close(fd)
+	return SetKeyOf(fd, netip.MustParsePrefix("127.0.0.1/32"), "x")
+}
+
+// keysOf decides which keys a listener of a family has. Peers that all have one password share one key: the kernel
+// allows some hundred on a socket only (net.core.optmem_max), and strangers then get no answer at all.
+func keysOf(listener netip.Addr, passwords map[netip.Addr]string) map[netip.Prefix]string {
+	keys := make(map[netip.Prefix]string)
+	distinct := make(map[string]bool)
+	for addr, password := range passwords {
+		if addr.Is4() != listener.Is4() {
+			continue
+		}
+		distinct[password] = true
+		if password != "" {
+			keys[netip.PrefixFrom(addr, addr.BitLen())] = password
+		}
+	}
+	if len(distinct) != 1 || len(keys) == 0 {
+		return keys
+	}
+	for password := range distinct {
+		return map[netip.Prefix]string{netip.PrefixFrom(anyOf(listener), 0): password}
+	}
+	return keys
+}
+
+func anyOf(addr netip.Addr) netip.Addr {
+	if addr.Is4() {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
+}
+
+// setKeys makes want the listener's keys. New ones are there before old ones go, so that nobody connects without.
+func (l *listener) setKeys(want map[netip.Prefix]string) error {
+	raw, err := l.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for prefix, password := range want {
+		if l.keys[prefix] == password {
+			continue
+		}
+		if err := SetKey(raw, prefix, password); err != nil {
+			errs = append(errs, fmt.Errorf("peers %s on %s: %w", prefix, l.Addr(), err))
+			continue
+		}
+		l.keys[prefix] = password
+	}
+	for _, prefix := range slices.Collect(maps.Keys(l.keys)) {
+		if _, ok := want[prefix]; ok {
+			continue
+		}
+		if err := SetKey(raw, prefix, ""); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		delete(l.keys, prefix)
+	}
+	return errors.Join(errs...)
+}

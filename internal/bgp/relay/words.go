@@ -1,0 +1,97 @@
+package relay
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// dialFailure names the cause of a failed connect and where to look. refused is how many segments the kernel has refused
+// for their MD5 signature since the session is configured.
+func dialFailure(p Peer, err error, refused uint64) string {
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Sprintf("TCP refused on port %d: no BGP speaker listens there, or a firewall rejects", p.Port)
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, syscall.ETIMEDOUT), errors.Is(err, context.DeadlineExceeded):
+		return noAnswer(p, refused)
+	case errors.Is(err, syscall.EHOSTUNREACH):
+		return "host unreachable: the node is down or not on this network"
+	case errors.Is(err, syscall.ENETUNREACH):
+		return "network unreachable: this node has no route to it"
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return fmt.Sprintf("our own address %s is not on this node any more: check the node address", p.From)
+	case errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EACCES):
+		return "this node's own firewall does not let the connection out"
+	}
+	return "connect failed: " + err.Error()
+}
+
+// noAnswer says what it can mean that nobody answers. A wrong password is seen by neither end but as silence.
+func noAnswer(p Peer, refused uint64) string {
+	if p.Password == "" {
+		return fmt.Sprintf("no TCP answer on port %d: the node is down, a firewall drops, or it expects an MD5 password", p.Port)
+	}
+	text := fmt.Sprintf("no TCP answer on port %d: MD5 password wrong or missing on one side, the node is down, or a firewall drops", p.Port)
+	if refused > 0 {
+		text += fmt.Sprintf(" (this kernel has refused %d segments for their MD5 signature meanwhile)", refused)
+	}
+	return text
+}
+
+// unsigned says what a passive session sees of a wrong password.
+func unsigned(p Peer, refused uint64) string {
+	side := "MD5 password wrong or missing on one side"
+	if p.Password == "" {
+		side = "a peer uses an MD5 password where none is configured here, or the other way round"
+	}
+	return fmt.Sprintf("no connection from it, and this kernel has refused %d TCP segments for their MD5 signature meanwhile: %s", refused, side)
+}
+
+// md5Counter reads how many segments the kernel has refused for their MD5 signatures. Many sessions ask, one reads.
+type md5Counter struct {
+	now func() time.Time
+
+	mu    sync.Mutex // guards the rest
+	at    time.Time
+	count uint64
+}
+
+const md5CounterAge = time.Second
+
+func (c *md5Counter) read() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now := c.now(); now.Sub(c.at) >= md5CounterAge || now.Before(c.at) {
+		if text, err := os.ReadFile("/proc/thread-self/net/netstat"); err == nil {
+			c.at, c.count = now, sumCounters(string(text), "TCPMD5NotFound", "TCPMD5Unexpected", "TCPMD5Failure")
+		}
+	}
+	return c.count
+}
+
+// sumCounters adds counters of /proc/net/netstat up, in which a line of names is followed by a line of values.
+func sumCounters(text string, names ...string) (sum uint64) {
+	lines := bufio.NewScanner(strings.NewReader(text))
+	for lines.Scan() {
+		keys := strings.Fields(lines.Text())
+		if !lines.Scan() {
+			return sum
+		}
+		values := strings.Fields(lines.Text())
+		for i := 1; i < min(len(keys), len(values)); i++ {
+			if slices.Contains(names, keys[i]) {
+				n, _ := strconv.ParseUint(values[i], 10, 64) // what is no number counts nothing
+				sum += n
+			}
+		}
+	}
+	return sum
+}

@@ -1,0 +1,71 @@
+package bgp
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// window bounds how many UPDATEs GoBGP has taken and not worked in. It reads and queues them without a bound, so that a
+// peer that sends faster than they are worked in could fill the memory.
+type window struct {
+	mu   sync.Mutex // guards the rest
+	open int
+	room chan struct{} // closed when there is room again; nil: nobody waits
+}
+
+const (
+	windowSize = 64
+	// windowStall is when those that are waited for are given up: they were dropped with their session.
+	windowStall = time.Second
+)
+
+// take waits for room and takes it.
+func (w *window) take(ctx context.Context) {
+	for {
+		room := w.try()
+		if room == nil {
+			return
+		}
+		timer := time.NewTimer(windowStall)
+		select {
+		case <-room:
+		case <-timer.C:
+			w.clear()
+		case <-ctx.Done():
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// try takes room, or returns what to wait for.
+func (w *window) try() <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.open < windowSize {
+		w.open++
+		return nil
+	}
+	if w.room == nil {
+		w.room = make(chan struct{})
+	}
+	return w.room
+}
+
+// done says that a message was worked in. Not every one is an UPDATE: with those the window is a little wider.
+func (w *window) done() { w.free(1) }
+
+func (w *window) clear() { w.free(windowSize) }
+
+func (w *window) free(n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.open = max(0, w.open-n)
+	if w.room != nil {
+		close(w.room)
+		w.room = nil
+	}
+}
