@@ -137,6 +137,12 @@ func open(cfg config.Node, log *slog.Logger) (node.Deps, error) {
 		return node.Deps{}, fmt.Errorf("open rtnetlink: %w: the agent needs CAP_NET_ADMIN", err)
 	}
 	table := nft.New()
+	recorder := events.New(poster, events.Source{Component: "tortie-node", Host: cfg.Nodename}, log)
+	status := node.NewStatus(cfg.Nodename, time.Now(), speaker.Healthy)
+	status.ShowEvents(recorder.Counts)
+	if cfg.Metrics.PerPeer {
+		status.ShowPeers()
+	}
 	return node.Deps{
 		Config:  cfg,
 		Log:     log,
@@ -159,6 +165,9 @@ func open(cfg config.Node, log *slog.Logger) (node.Deps, error) {
 func serve(ctx context.Context, deps node.Deps) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return deps.Status.Serve(ctx, deps.Config.HealthAddr, deps.Log) })
+	if addr := deps.Config.Metrics.Addr; addr != "" {
+		g.Go(func() error { return deps.Status.ServeMetrics(ctx, addr, deps.Log) })
+	}
 	g.Go(func() error { return node.NewAgent(deps).Run(ctx) })
 	err := g.Wait()
 	if err == nil {

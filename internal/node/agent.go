@@ -21,6 +21,7 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/duties"
 	"github.com/tortie-net/tortie/internal/encap"
+	"github.com/tortie-net/tortie/internal/encapguard"
 	"github.com/tortie-net/tortie/internal/fib"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/journal"
@@ -64,6 +65,7 @@ type Deps struct {
 	Encap   *encap.Syncer
 	NFT     *nft.Table
 	NAT     *nat.Syncer
+	Guard   *encapguard.Syncer
 	Status  *Status
 	Events  Recorder // nil: operators look at status and log
 }
@@ -92,6 +94,7 @@ type Agent struct {
 
 	kernelEvents <-chan struct{} // nil: not subscribed
 	tableEvents  <-chan struct{} // of nftables; nil: not subscribed
+	felix        Felix           // that the last pass went by
 }
 
 // NewAgent returns an agent that has done nothing yet.
@@ -204,6 +207,7 @@ func (a *Agent) loop(ctx context.Context) error {
 			return err
 		}
 		begun := time.Now()
+		a.Status.Begin()
 		err := a.pass(ctx)
 		if errors.Is(err, errRestart) {
 			return err

@@ -20,6 +20,7 @@ import (
 	"github.com/tortie-net/tortie/internal/config"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/encap"
+	"github.com/tortie-net/tortie/internal/encapguard"
 	"github.com/tortie-net/tortie/internal/fib"
 	"github.com/tortie-net/tortie/internal/kube"
 	"github.com/tortie-net/tortie/internal/labtest"
@@ -211,7 +212,7 @@ func (r *rig) agent(t *testing.T, speaker bgp.Speaker) (status *Status, stop fun
 			Nodename: rigNode, ClusterType: []string{"k8s"}, SysctlRoot: r.sysctls, StateDir: r.stateDir, RunDir: r.runDir, RouteProtocol: int(fib.DefaultProtocol),
 		},
 		Log: log, Store: store, Watch: watch, Speaker: speaker, Status: status,
-		Kernel: r.ns.Conn, FIB: fib.New(r.ns.Conn, fib.Options{}), Encap: encap.New(r.ns.Conn), NFT: table, NAT: nat.New(table),
+		Kernel: r.ns.Conn, FIB: fib.New(r.ns.Conn, fib.Options{}), Encap: encap.New(r.ns.Conn), NFT: table, NAT: nat.New(table), Guard: encapguard.New(table),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

@@ -9,7 +9,6 @@ import (
 	"github.com/tortie-net/tortie/internal/duties"
 	"github.com/tortie-net/tortie/internal/encap"
 	"github.com/tortie-net/tortie/internal/fib"
-	"github.com/tortie-net/tortie/internal/nat"
 	"github.com/tortie-net/tortie/internal/netlinkx"
 )
 
@@ -130,15 +129,6 @@ func (s *Snapshot) route(p bgp.Path) (r fib.Route, ok bool) {
 	}
 	// Without encapsulation the fabric between the nodes has to know the blocks, unless they share a subnet.
 	return fib.Route{Dst: p.Prefix, Via: p.NextHop, Dev: s.Self.Link}, sameSubnet
-}
-
-// NAT returns which pools' packets are masqueraded on their way out of the pools.
-func (s *Snapshot) NAT() nat.Config {
-	var c nat.Config
-	for _, p := range s.Pools {
-		c.Pools = append(c.Pools, nat.Pool{CIDR: p.CIDR, NATOutgoing: p.NATOutgoing})
-	}
-	return c
 }
 
 // tunnelRanges say where the address of tunl0 may lie.

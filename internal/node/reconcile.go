@@ -15,7 +15,6 @@ import (
 	"github.com/tortie-net/tortie/internal/duties"
 	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/podnet"
-	"github.com/tortie-net/tortie/internal/sysctl"
 )
 
 // What the CNI plugins read and write: in the state directory, and facts.json in the run directory. The plugins know them as
@@ -43,10 +42,11 @@ func (a *Agent) pass(ctx context.Context) error {
 		return errRestart
 	}
 	problems := []error{
-		a.prepareHost(),
 		a.announceSelf(ctx, &s),
 		a.NAT.Sync(ctx, s.NAT()),
+		a.Guard.Sync(ctx, s.Guard()),
 		a.syncTunnel(ctx, &s),
+		a.prepareHost(&s),
 	}
 	learned, err := a.syncBGP(ctx, &s)
 	a.holding = err != nil || a.settling()
@@ -89,7 +89,9 @@ func (a *Agent) look(ctx context.Context) (Snapshot, error) {
 		return Snapshot{}, err
 	}
 	s, problems := BuildSnapshot(self, world)
-	a.complain("object", problems)
+	felix, unclear := ParseFelix(a.Config.Felix.Over(world.Felix), a.felix)
+	s.Felix, a.felix = felix, felix
+	a.complain("object", append(problems, unclear...))
 	s.Self.TunnelAddr, err = a.tunnelAddress(ctx, &s)
 	a.pods = occupied(self.Pods, s.Self.TunnelAddr)
 	return s, err
@@ -154,11 +156,6 @@ func addrText(a netip.Addr) string {
 		return ""
 	}
 	return a.String()
-}
-
-// prepareHost sets what the host needs to forward packets between pods and nodes.
-func (a *Agent) prepareHost() error {
-	return a.sysctls.Set(sysctl.Key{"net", "ipv4", "ip_forward"}, "1")
 }
 
 // announceSelf tells other nodes, Calico's among them, how to reach this one.

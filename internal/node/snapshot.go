@@ -35,6 +35,8 @@ type Snapshot struct {
 	ASN  uint32
 	Port uint16
 	Mesh bool
+	// Felix are the settings for packets.
+	Felix Felix
 }
 
 // Self is this node as it finds itself.

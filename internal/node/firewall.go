@@ -1,0 +1,139 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/encap"
+	"github.com/tortie-net/tortie/internal/encapguard"
+	"github.com/tortie-net/tortie/internal/hostsysctl"
+	"github.com/tortie-net/tortie/internal/nat"
+	"github.com/tortie-net/tortie/internal/nft"
+	"github.com/tortie-net/tortie/internal/podnet"
+)
+
+// Felix is what a FelixConfiguration says about packets. The zero value is Calico's default.
+type Felix struct {
+	NATSource             netip.Addr
+	NATPorts              nft.Ports
+	ExcludeNodes          bool // from natOutgoing
+	NoForwarding          bool // the host's forwarding sysctls are somebody else's
+	VXLANPort             uint16
+	AllowIPIP, AllowVXLAN bool // from pods
+}
+
+// ParseFelix reads a spec. A field that can't be understood is named in the problems, and stays as it was before.
+func ParseFelix(spec api.FelixConfigurationSpec, before Felix) (Felix, []error) {
+	var problems []error
+	f := Felix{NATSource: before.NATSource, NATPorts: before.NATPorts, ExcludeNodes: before.ExcludeNodes, NoForwarding: before.NoForwarding, VXLANPort: before.VXLANPort}
+	note := func(field, value, remedy string) {
+		err := fmt.Errorf("spec.%s %q: must be %s; what was there before stays in force", field, value, remedy)
+		problems = append(problems, inObject((&api.FelixConfiguration{}).ResourceType(), api.Meta{Name: api.DefaultName}, err))
+	}
+	if addr, err := optional(spec.NATOutgoingAddress, netip.ParseAddr); err == nil && addr.Zone() == "" {
+		f.NATSource = addr.Unmap()
+	} else {
+		note("natOutgoingAddress", spec.NATOutgoingAddress, "an IP address of the nodes")
+	}
+	if spec.NATPortRange == nil {
+		f.NATPorts = nft.Ports{}
+	} else if first, last, err := spec.NATPortRange.Ports(); err == nil {
+		f.NATPorts = nft.Ports{First: first, Last: last}
+	} else {
+		note("natPortRange", string(*spec.NATPortRange), "a port, or two such as 32768:65535 with the lower one first")
+	}
+	if !choice(spec.NATOutgoingExclusions, "IPPoolsOnly", "IPPoolsAndHostIPs", &f.ExcludeNodes) {
+		note("natOutgoingExclusions", spec.NATOutgoingExclusions, "IPPoolsOnly or IPPoolsAndHostIPs")
+	}
+	if !choice(spec.IPForwarding, "Enabled", "Disabled", &f.NoForwarding) {
+		note("ipForwarding", spec.IPForwarding, "Enabled or Disabled")
+	}
+	if spec.VXLANPort == nil {
+		f.VXLANPort = 0
+	} else if port := *spec.VXLANPort; port > 0 && port < 1<<16 {
+		f.VXLANPort = uint16(port)
+	} else {
+		note("vxlanPort", fmt.Sprint(port), "a UDP port from 1 to 65535")
+	}
+	f.AllowIPIP = spec.AllowIPIPPacketsFromWorkloads != nil && *spec.AllowIPIPPacketsFromWorkloads
+	f.AllowVXLAN = spec.AllowVXLANPacketsFromWorkloads != nil && *spec.AllowVXLANPacketsFromWorkloads
+	return f, problems
+}
+
+// optional parses text unless it is empty.
+func optional[T any](text string, parse func(string) (T, error)) (value T, err error) {
+	if text == "" {
+		return value, nil
+	}
+	return parse(text)
+}
+
+// choice sets yes by one of two words, of which empty stands for the first, and reports whether it was one.
+func choice(word, no, other string, yes *bool) (ok bool) {
+	switch word {
+	case "", no:
+		*yes = false
+	case other:
+		*yes = true
+	default:
+		return false
+	}
+	return true
+}
+
+// NAT returns which pools' packets are masqueraded on their way out of the pools.
+func (s *Snapshot) NAT() nat.Config {
+	c := nat.Config{Source: s.Felix.NATSource, Ports: s.Felix.NATPorts}
+	for _, p := range s.Pools {
+		// Addresses of services only are outside: what pods send to them is not for pods until kube-proxy says so.
+		if !slices.Equal(p.Uses, []api.AllowedUse{api.UseLoadBalancer}) {
+			c.Pools = append(c.Pools, nat.Pool{CIDR: p.CIDR, NATOutgoing: p.NATOutgoing})
+		}
+	}
+	if s.Felix.ExcludeNodes {
+		c.Nodes = s.nodeAddrs()
+	}
+	return c
+}
+
+// nodeAddrs returns the addresses of all nodes that have announced theirs, and this node's.
+func (s *Snapshot) nodeAddrs() []netip.Addr {
+	addrs := []netip.Addr{s.Self.Addr.Addr()}
+	for _, o := range s.Others {
+		addrs = append(addrs, o.Addr)
+	}
+	return slices.DeleteFunc(addrs, func(a netip.Addr) bool { return !a.IsValid() })
+}
+
+// Guard returns from whom tunnel packets are taken.
+func (s *Snapshot) Guard() encapguard.Config {
+	return encapguard.Config{
+		Nodes: s.nodeAddrs(), PodLinks: podnet.DefaultVethPrefix, IPIP: s.needsTunnel(), VXLANPort: s.Felix.VXLANPort,
+		AllowIPIPFromPods: s.Felix.AllowIPIP, AllowVXLANFromPods: s.Felix.AllowVXLAN,
+	}
+}
+
+// Host returns what the host's kernel parameters are to be like.
+func (s *Snapshot) Host() hostsysctl.Config {
+	c := hostsysctl.Config{Forward: !s.Felix.NoForwarding, Link: s.Self.Link}
+	if _, ok := s.Tunnel(); ok {
+		c.Tunnel = encap.Device
+	}
+	c.IPv6 = slices.ContainsFunc(s.Pools, func(p Pool) bool { return p.CIDR.Addr().Is6() })
+	return c
+}
+
+// prepareHost sets what the host needs to forward packets between pods and nodes.
+func (a *Agent) prepareHost(s *Snapshot) error {
+	host := s.Host()
+	err := hostsysctl.Sync(a.sysctls, host)
+	var notes []error
+	for _, text := range host.Notes(a.sysctls.Get) {
+		notes = append(notes, errors.New(text))
+	}
+	a.complain("host", notes)
+	return err
+}
