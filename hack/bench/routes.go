@@ -158,13 +158,13 @@ protocol bgp session {
 	return nil
 }
 
-// agentNode is the index of the node with the agent, far from those that other parts make.
-const agentNode = 240
+// routesNode is the index of the node with the agent, far from those that other parts make.
+const routesNode = 240
 
 // addAgent runs the real agent on a node of its own, with the peer as the only other node of the mesh.
 func addAgent(ctx context.Context, c *cluster, l *learner, dir string) error {
 	l.name = nameAgent
-	n, err := newNode(c.underlay, agentNode, dir, 0)
+	n, err := newNode(c.underlay, routesNode, dir, 0)
 	if err != nil {
 		return err
 	}
