@@ -26,6 +26,7 @@ import (
 	"github.com/tortie-net/tortie/internal/config"
 	"github.com/tortie-net/tortie/internal/diagnose"
 	"github.com/tortie-net/tortie/internal/encap"
+	"github.com/tortie-net/tortie/internal/encapguard"
 	"github.com/tortie-net/tortie/internal/events"
 	"github.com/tortie-net/tortie/internal/fib"
 	"github.com/tortie-net/tortie/internal/kube"
@@ -155,6 +156,7 @@ func open(cfg config.Node, log *slog.Logger) (node.Deps, error) {
 		}),
 		Encap:  encap.New(kernel),
 		NAT:    nat.New(table),
+		Guard:  encapguard.New(table),
 		NFT:    table,
 		Status: node.NewStatus(cfg.Nodename, time.Now(), speaker.Healthy),
 		Events: events.New(poster, events.Source{Component: "tortie-node", Host: cfg.Nodename}, log),
