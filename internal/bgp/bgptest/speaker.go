@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -245,18 +246,28 @@ func (s *Speaker) WaitEstablished(peers ...netip.Addr) {
 	}
 }
 
-// WaitError waits until the session to a peer is down for a reason that contains each of the words.
-func (s *Speaker) WaitError(peer netip.Addr, words ...string) {
+// WaitErrors waits until each of some sessions is down and has had a last error that contains all of the words. Reasons come and
+// go: after "administrative shutdown" a peer refuses connections.
+func (s *Speaker) WaitErrors(want map[netip.Addr][]string) {
 	s.T.Helper()
+	said := map[netip.Addr][]string{}
 	Eventually(s.T, func() error {
-		p := s.Peer(peer)
-		for _, w := range words {
-			if p.State == bgp.Established || !strings.Contains(p.LastError, w) {
-				return fmt.Errorf("session of %s to %s is %s, the last error is %q; want it down with %q", s.V4, peer, p.State, p.LastError, w)
+		for _, p := range s.do(call{Method: "Peers"}).Peers {
+			if p.State != bgp.Established && p.LastError != "" && !slices.Contains(said[p.Addr], p.LastError) {
+				said[p.Addr] = append(said[p.Addr], p.LastError)
+			}
+		}
+		for addr, words := range want {
+			if !slices.ContainsFunc(said[addr], func(text string) bool { return containsAll(text, words) }) {
+				return fmt.Errorf("session of %s to %s: want an error with %q, it had %q", s.V4, addr, words, said[addr])
 			}
 		}
 		return nil
 	})
+}
+
+func containsAll(text string, words []string) bool {
+	return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(text, w) })
 }
 
 // RSS returns the process's memory in bytes.
