@@ -41,6 +41,7 @@ func (p *pair) nodes() []*node { return []*node{p.a, p.b} }
 // An agent may end in any way, at any time, and come back: the pods' packets do not notice. Each way has a pair of nodes of
 // its own in one full mesh.
 func TestRestarts(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.create(t, newPool("pods", "10.90.0.0/16", api.EncapNever))
 	ways := []struct {

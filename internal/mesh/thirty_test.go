@@ -1,0 +1,162 @@
+package mesh
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
+
+// thirty is how many agents there are in the large mesh, the late one included.
+const thirty = 30
+
+// large is a full mesh of agents that have all learned everything, each with an ear at its node.
+type large struct {
+	*cluster
+	nodes []*node
+	ears  []*ear
+}
+
+// newLarge makes nodes with a block each, but for the last, whose agent does not run yet.
+func newLarge(t testing.TB, size int) *large {
+	t.Helper()
+	l := &large{cluster: newCluster(t)}
+	l.create(t, newPool("pods", "10.90.0.0/16", api.EncapNever))
+	for i := range size {
+		n := l.newNode(t, fmt.Sprintf("node-%d", 10+i), 0, 10+i)
+		l.nodes = append(l.nodes, n)
+		if i < size-1 {
+			n.claim(t, blockOf(n))
+		}
+		l.ears = append(l.ears, listen(t, n))
+	}
+	begun := time.Now()
+	start(t, l.nodes[:size-1]...)
+	t.Logf("%d agents are ready after %v", size-1, time.Since(begun).Round(time.Millisecond))
+	l.complete(t, l.nodes[:size-1])
+	t.Logf("all their sessions are up and all routes in every kernel after %v", time.Since(begun).Round(time.Millisecond))
+	return l
+}
+
+func blockOf(n *node) string { return fmt.Sprintf("10.90.%d.0/26", n.addr.Addr().As4()[3]) }
+
+// complete waits until every node has a session with every other, and a route to its block.
+func (l *large) complete(t testing.TB, nodes []*node) {
+	t.Helper()
+	settle(t, nodes...)
+	for _, n := range nodes {
+		eventually(t, func() error {
+			for _, other := range nodes {
+				if other == n {
+					continue
+				}
+				if err := n.has(t, fmt.Sprintf("%s via %s dev eth0", blockOf(other), other.addr.Addr())); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+}
+
+// spread is how long after something each of the other nodes had a route.
+func (l *large) spread(t testing.TB, since time.Time, owner *node, dst string, limit time.Duration) (all []time.Duration) {
+	t.Helper()
+	for i, e := range l.ears {
+		if l.nodes[i] == owner {
+			continue
+		}
+		within(t, limit, func() error {
+			at, err := e.made(dst)
+			if err == nil {
+				all = append(all, at.Sub(since))
+			}
+			return err
+		})
+	}
+	slices.Sort(all)
+	return all
+}
+
+func describe(all []time.Duration) string {
+	at := func(q float64) time.Duration { return all[int(q*float64(len(all)-1))].Round(100 * time.Microsecond) }
+	return fmt.Sprintf("p50 %v, p95 %v, max %v of %d", at(0.5), at(0.95), at(1), len(all))
+}
+
+// noFullPass is less than the time between two passes that nothing has caused: what comes within it was told by an event.
+const noFullPass = 20 * time.Second
+
+// join has the last node's agent start, and its first block be confirmed once the node is ready; it returns how long after that
+// each other kernel had the route.
+func (l *large) join(t testing.TB) []time.Duration {
+	t.Helper()
+	late := l.nodes[len(l.nodes)-1]
+	begun := time.Now()
+	start(t, late)
+	t.Logf("the late agent is ready after %v", time.Since(begun).Round(time.Millisecond))
+	confirmed := time.Now()
+	late.claim(t, blockOf(late))
+	return l.spread(t, confirmed, late, blockOf(late), noFullPass)
+}
+
+// Thirty agents, each a peer of all others: all know everything, a node that comes late is known at once, and then nobody
+// writes anything.
+func TestThirty(t *testing.T) {
+	t.Parallel()
+	l := newLarge(t, thirty)
+	t.Logf("a new node's first block is in the other kernels after: %s", describe(l.join(t)))
+	l.complete(t, l.nodes)
+
+	for i := range 5 {
+		owner, dst := l.nodes[i*7%thirty], fmt.Sprintf("10.90.100.%d/26", 64*(i%4))
+		if i == 4 {
+			dst = "10.90.101.0/26"
+		}
+		confirmed := time.Now()
+		owner.claim(t, dst)
+		t.Logf("a block of %s is in the other kernels after: %s", owner.name, describe(l.spread(t, confirmed, owner, dst, noFullPass)))
+	}
+	for _, n := range l.nodes {
+		n.running(t)
+	}
+	l.quiet(t, time.Minute)
+}
+
+// quiet watches for that long: nobody writes to a kernel or to the API server.
+func (l *large) quiet(t testing.TB, span time.Duration) {
+	t.Helper()
+	for _, e := range l.ears {
+		e.forget()
+	}
+	asked, used := l.requests(t), make([]usage, len(l.nodes))
+	for i, n := range l.nodes {
+		used[i] = n.usage(t)
+	}
+	if asked["POST blockaffinities"] == 0 {
+		t.Errorf("the API server has counted no writes so far, of which there were some: %s", counts(asked))
+	}
+	time.Sleep(span)
+	after := l.requests(t)
+	for i, e := range l.ears {
+		if heard, err := e.all(); err != nil || len(heard) > 0 {
+			t.Errorf("%s in %v: %s, %v; want nothing", l.nodes[i].name, span, counts(heard), err)
+		}
+	}
+	if w := writes(asked, after); len(w) > 0 {
+		t.Errorf("the API server was asked in %v: %s; want nothing", span, counts(w))
+	}
+	var cpu []time.Duration
+	var rss, anonymous []int
+	for i, n := range l.nodes {
+		now := n.usage(t)
+		cpu, rss, anonymous = append(cpu, now.cpu-used[i].cpu), append(rss, now.rss), append(anonymous, now.anonymous)
+	}
+	slices.Sort(cpu)
+	slices.Sort(rss)
+	slices.Sort(anonymous)
+	half := len(cpu) / 2
+	t.Logf("%d agents in %v: CPU per agent median %v, largest %v; RSS median %d KiB, largest %d, of which anonymous %d and %d",
+		len(cpu), span, cpu[half], cpu[len(cpu)-1], rss[half], rss[len(rss)-1], anonymous[half], anonymous[len(anonymous)-1])
+}

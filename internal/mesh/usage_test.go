@@ -1,0 +1,106 @@
+package mesh
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+)
+
+// usage is what an agent's process has used so far.
+type usage struct {
+	cpu            time.Duration
+	rss, anonymous int // KiB
+	threads        int
+}
+
+func (n *node) usage(t testing.TB) (u usage) {
+	t.Helper()
+	pid := n.cmd.Process.Pid
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Behind the name, which may hold anything: state is field 3, the times of user and system are 14 and 15.
+	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+	const ticks = 100 // per second, in everything that the kernel tells programs
+	for _, f := range fields[11:13] {
+		n, err := strconv.Atoi(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.cpu += time.Duration(n) * time.Second / ticks
+	}
+	if text, err = os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)); err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		fmt.Sscanf(line, "VmRSS: %d kB", &u.rss)
+		fmt.Sscanf(line, "RssAnon: %d kB", &u.anonymous)
+		fmt.Sscanf(line, "Threads: %d", &u.threads)
+	}
+	return u
+}
+
+var requestTotal = regexp.MustCompile(`(?m)^apiserver_request_total\{(.*)\} ([0-9.e+]+)$`)
+
+var label = regexp.MustCompile(`(\w+)="([^"]*)"`)
+
+// requests are what the API server has been asked so far, by verb and resource.
+func (c *cluster) requests(t testing.TB) map[string]int {
+	t.Helper()
+	client, err := rest.HTTPClientFor(c.admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := client.Get(c.admin.Host + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("metrics of the API server: %s, %v", resp.Status, err)
+	}
+	found := map[string]int{}
+	for _, m := range requestTotal.FindAllStringSubmatch(string(text), -1) {
+		labels := map[string]string{}
+		for _, l := range label.FindAllStringSubmatch(m[1], -1) {
+			labels[l[1]] = l[2]
+		}
+		count, err := strconv.ParseFloat(m[2], 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found[strings.TrimSuffix(labels["verb"]+" "+labels["resource"]+"/"+labels["subresource"], "/")] += int(count)
+	}
+	if len(found) == 0 {
+		t.Fatal("the API server counts no requests")
+	}
+	return found
+}
+
+// writes leaves of what was asked between two moments what changes something, but for what the API server writes on its own
+// account: its leases, and the Service and EndpointSlice of its own address.
+func writes(before, after map[string]int) map[string]int {
+	found := map[string]int{}
+	for what, n := range after {
+		verb, resource, _ := strings.Cut(what, " ")
+		switch verb {
+		case "POST", "PUT", "PATCH", "DELETE", "APPLY", "DELETECOLLECTION":
+		default:
+			continue
+		}
+		if n -= before[what]; n > 0 && resource != "leases" {
+			found[what] = n
+		}
+	}
+	return found
+}
