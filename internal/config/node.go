@@ -23,6 +23,7 @@ type RawNode struct {
 	Backend       string `env:"CALICO_NETWORKING_BACKEND" default:"bird" help:"Routing backend. Only bird (BGP) is supported; it names the protocol, the speaker is GoBGP."`
 	HealthHost    string `env:"FELIX_HEALTHHOST" default:"127.0.0.1" help:"Address that /livez, /readyz, /metrics and /status are served on."`
 	HealthPort    string `env:"FELIX_HEALTHPORT" default:"9099" help:"Port that they are served on."`
+	RawMetrics
 	RouteProtocol string `env:"TORTIE_ROUTE_PROTOCOL" default:"84" help:"Protocol number that marks the agent's routes in the kernel; 12, 80 and 186 belong to BIRD, Felix and FRR."`
 	SysctlRoot    string `env:"TORTIE_SYSCTL_ROOT" default:"/proc/sys" help:"Where sysctls are written: a container's own /proc/sys is read-only."`
 	StateDir      string `env:"TORTIE_STATE_DIR" default:"/var/lib/calico" help:"Directory of the files nodename and mtu that the plugins read, and of their journal, tortie/journal."`
@@ -42,6 +43,7 @@ type Node struct {
 	TunnelMTU     int // 0 means automatic
 	ClusterType   []string
 	HealthAddr    string // host:port
+	Metrics       Metrics
 	RouteProtocol int
 	SysctlRoot    string
 	StateDir      string
@@ -64,6 +66,7 @@ func LoadNode(env Env) (Node, error) {
 		TunnelMTU:     p.integer("FELIX_IPINIPMTU", raw.TunnelMTU, 0, 65535),
 		ClusterType:   splitList(raw.ClusterType),
 		HealthAddr:    p.healthAddr(raw),
+		Metrics:       p.metrics(raw.RawMetrics),
 		RouteProtocol: p.routeProtocol("TORTIE_ROUTE_PROTOCOL", raw.RouteProtocol),
 		SysctlRoot:    raw.SysctlRoot,
 		StateDir:      raw.StateDir,

@@ -9,11 +9,10 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/netip"
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/tortie-net/tortie/internal/bgp"
@@ -26,93 +25,36 @@ const stuckAfter = 3 * (fullPass + passTime)
 
 // Status is what the agent tells people and probes. It is safe for concurrent use.
 type Status struct {
-	registry *prometheus.Registry
-	healthy  func(context.Context) error
+	metrics *metrics
+	healthy func(context.Context) error
 
-	mu   sync.Mutex
-	seen seen
-
-	passes      prometheus.Histogram
-	failures    prometheus.Counter
-	peers       *prometheus.GaugeVec
-	learned     prometheus.Gauge
-	refused     prometheus.Gauge
-	originated  prometheus.Gauge
-	routes      prometheus.Gauge
-	routeWrites *prometheus.CounterVec
-	readyGauge  prometheus.Gauge
-	factsBytes  prometheus.Gauge
-	factsWrites prometheus.Counter
-	entries     prometheus.Gauge
-	finished    prometheus.Counter
+	mu         sync.Mutex // guards the rest
+	stuckAfter time.Duration
+	seen       seen
+	begun      time.Time // of the pass that has not ended; zero between passes
 }
 
 // NewStatus returns the status of a node whose agent has just started. healthy proves that the BGP speaker's loop turns.
 func NewStatus(node string, now time.Time, healthy func(context.Context) error) *Status {
 	s := &Status{
-		registry: prometheus.NewRegistry(),
-		healthy:  healthy,
-		seen:     seen{node: node, started: now, lastPass: now, problems: map[string][]string{}},
-		passes: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "tortie_node_pass_seconds", Help: "Time of one comparison of this node with what it should be.",
-			Buckets: prometheus.ExponentialBuckets(0.001, 4, 8),
-		}),
-		failures: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "tortie_node_pass_failures_total", Help: "Passes after which this node was not as it should be.",
-		}),
-		peers: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "tortie_bgp_peers", Help: "Configured BGP sessions by state.",
-		}, []string{"state"}),
-		learned: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "tortie_bgp_learned_prefixes", Help: "Prefixes learned and accepted from BGP peers.",
-		}),
-		refused: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "tortie_bgp_refused_prefixes", Help: "Learned prefixes inside a pool that lead to a node that does not own them.",
-		}),
-		originated: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "tortie_bgp_originated_prefixes", Help: "Prefixes that this node announces.",
-		}),
-		routes: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "tortie_routes_desired", Help: "Routes that this node should have in the kernel.",
-		}),
-		routeWrites: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "tortie_route_writes_total", Help: "Routes written to the kernel by what was done.",
-		}, []string{"op"}),
-		readyGauge: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "tortie_node_ready", Help: "1 once the dataplane of this node stands.",
-		}),
+		metrics: newMetrics(node),
+		healthy: healthy, stuckAfter: stuckAfter,
+		seen: seen{node: node, started: now, lastPass: now, problems: map[string][]string{}},
 	}
-	s.addPluginMetrics(now)
-	s.registry.MustRegister(s.passes, s.failures, s.peers, s.learned, s.refused, s.originated, s.routes, s.routeWrites, s.readyGauge,
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	s.metrics.addLive(now, healthy, func() time.Time {
+		if f := s.now().facts; f != nil {
+			return f.Written
+		}
+		return time.Time{}
+	})
 	return s
 }
 
-// addPluginMetrics makes the metrics of what the agent does for the plugins.
-func (s *Status) addPluginMetrics(begun time.Time) {
-	s.factsBytes = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "tortie_facts_bytes", Help: "Size of the file of facts that saves the plugins requests.",
-	})
-	s.factsWrites = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "tortie_facts_writes_total", Help: "How often the file of facts was written.",
-	})
-	age := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "tortie_facts_age_seconds", Help: "Time since the facts were last known to hold; over 30 the plugins ask the API server instead.",
-	}, func() float64 {
-		since := begun
-		if f := s.now().facts; f != nil {
-			since = f.Written
-		}
-		return time.Since(since).Seconds()
-	})
-	s.entries = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "tortie_journal_entries", Help: "Containers whose addresses are still to be released because the API server was away.",
-	})
-	s.finished = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "tortie_journal_finished_total", Help: "Containers whose addresses the agent has released for the plugins.",
-	})
-	s.registry.MustRegister(s.factsBytes, s.factsWrites, age, s.entries, s.finished)
-}
+// ShowPeers makes metrics for each peer. It is to be called before the agent runs.
+func (s *Status) ShowPeers() { s.metrics.addPerPeer() }
+
+// ShowEvents makes metrics of the events that were written and dropped. It is to be called before the agent runs.
+func (s *Status) ShowEvents(counts func() (written, dropped uint64)) { s.metrics.addEvents(counts) }
 
 // SetFacts notes what the plugins were told.
 func (s *Status) SetFacts(f facts.Facts, bytes int) {
@@ -122,8 +64,8 @@ func (s *Status) SetFacts(f facts.Facts, bytes int) {
 		Written: f.Written, AgentReady: f.AgentReady, DatastoreReady: f.DatastoreReady, Bytes: bytes,
 		Pools: len(f.Pools), Reservations: len(f.Reservations), Affinities: len(f.Affinities), Namespaces: len(f.Namespaces),
 	}
-	s.factsBytes.Set(float64(bytes))
-	s.factsWrites.Inc()
+	s.metrics.factsBytes.Set(float64(bytes))
+	s.metrics.factsWrites.Inc()
 }
 
 // SetJournal notes what the plugins have left to do, how much of that was just done, and why not all.
@@ -134,22 +76,33 @@ func (s *Status) SetJournal(left, finished int, err error) {
 	if err != nil {
 		s.seen.journal.LastError = err.Error()
 	}
-	s.entries.Set(float64(left))
-	s.finished.Add(float64(finished))
+	s.metrics.entries.Set(float64(left))
+	s.metrics.finished.Add(float64(finished))
+}
+
+// Begin notes the beginning of a pass.
+func (s *Status) Begin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.begun = time.Now()
 }
 
 // Passed notes the end of a pass.
 func (s *Status) Passed(err error, took time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.begun = time.Time{}
 	s.seen.lastPass, s.seen.lastTook, s.seen.lastErr = time.Now(), took, err
-	s.passes.Observe(took.Seconds())
+	s.metrics.passes.Observe(took.Seconds())
+	s.metrics.felixApply.Observe(took.Seconds())
+	s.metrics.lastPass.Set(seconds(s.seen.lastPass))
 	if err != nil {
-		s.failures.Inc()
+		s.metrics.failures.Inc()
+		s.metrics.felixFailures.Inc()
 		return
 	}
 	s.seen.ready = true
-	s.readyGauge.Set(1)
+	s.metrics.ready.Set(1)
 }
 
 // SetProblems replaces what is known to be wrong about something.
@@ -159,6 +112,7 @@ func (s *Status) SetProblems(about string, problems []string) {
 	all := maps.Clone(s.seen.problems) // a copy is out there for a report that is being made
 	all[about] = problems
 	s.seen.problems = all
+	s.metrics.problems.WithLabelValues(about).Set(float64(len(problems)))
 }
 
 // SetNode notes what a pass has found. The snapshot is not changed any more.
@@ -166,20 +120,32 @@ func (s *Status) SetNode(snap *Snapshot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.seen.snapshot = snap
+	s.metrics.blocks.Set(float64(len(snap.Blocks)))
+	s.metrics.hosts.Set(float64(len(snap.Others) + 1))
+	s.metrics.endpoints.Set(float64(pods(snap.Self.Pods)))
+}
+
+// pods returns how many pods have these addresses: each has at most one of a family.
+func pods(addrs []netip.Addr) int {
+	v4 := 0
+	for _, a := range addrs {
+		if a.Is4() {
+			v4++
+		}
+	}
+	return max(v4, len(addrs)-v4)
 }
 
 // SetBGP replaces what is known of sessions and learned paths, after SetNode.
 func (s *Status) SetBGP(peers []bgp.PeerStatus, learned []bgp.Path) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	before := s.seen.peers
 	s.seen.peers, s.seen.learned = peers, learned
-	s.peers.Reset()
-	s.peers.WithLabelValues(string(bgp.Established)) // shown even when it is 0, for alerts
-	for _, p := range peers {
-		s.peers.WithLabelValues(string(p.State)).Inc()
-	}
-	s.learned.Set(float64(len(learned)))
-	s.originated.Set(float64(len(s.seen.snapshot.Originated())))
+	s.metrics.setPeers(before, peers, time.Now())
+	s.metrics.perPeer.set(peers, s.seen.peerName)
+	s.metrics.learned.Set(float64(len(learned)))
+	s.metrics.originated.Set(float64(len(s.seen.snapshot.Originated())))
 }
 
 // SetRoutes notes what the kernel should have and what was written.
@@ -187,11 +153,15 @@ func (s *Status) SetRoutes(r routesSeen) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.seen.routes = r
-	s.routes.Set(float64(r.desired))
-	s.refused.Set(float64(len(r.refused)))
-	s.routeWrites.WithLabelValues("add").Add(float64(r.stats.Added))
-	s.routeWrites.WithLabelValues("replace").Add(float64(r.stats.Replaced))
-	s.routeWrites.WithLabelValues("delete").Add(float64(r.stats.Deleted))
+	m, programmed := s.metrics, r.stats.Added+r.stats.Replaced+r.stats.Kept
+	m.routes.Set(float64(r.desired))
+	m.programmed.Set(float64(programmed))
+	m.heldRoutes.Set(float64(r.stats.Held))
+	m.felixRoutes.WithLabelValues("main").Set(float64(programmed + r.stats.Held))
+	m.refused.Set(float64(len(r.refused)))
+	m.routeWrites.WithLabelValues("add").Add(float64(r.stats.Added))
+	m.routeWrites.WithLabelValues("replace").Add(float64(r.stats.Replaced))
+	m.routeWrites.WithLabelValues("delete").Add(float64(r.stats.Deleted))
 }
 
 // now returns what is known now.
@@ -212,7 +182,7 @@ func (s *Status) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", probe(s.alive))
 	mux.HandleFunc("GET /readyz", probe(s.ready))
-	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{}))
+	mux.Handle("GET /metrics", s.metricsHandler())
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		enc := json.NewEncoder(w)
@@ -220,6 +190,10 @@ func (s *Status) Handler() http.Handler {
 		_ = enc.Encode(s.Report()) // a reader that went away is its own loss
 	})
 	return mux
+}
+
+func (s *Status) metricsHandler() http.Handler {
+	return promhttp.HandlerFor(s.metrics.registry, promhttp.HandlerOpts{})
 }
 
 func probe(check func(context.Context) error) http.HandlerFunc {
@@ -232,13 +206,22 @@ func probe(check func(context.Context) error) http.HandlerFunc {
 	}
 }
 
-// alive proves that both loops turn: the agent's own and the BGP speaker's.
+// speakerTime bounds how long the BGP speaker may take to answer; the liveness probe itself waits a second longer.
+const speakerTime = 4 * time.Second
+
+// alive proves that both loops turn: the agent's own and the BGP speaker's. An agent that waits for its API server before its
+// first pass is alive.
 func (s *Status) alive(ctx context.Context) error {
-	known := s.now()
-	if since := time.Since(known.lastPass); since > stuckAfter && known.ready {
-		return fmt.Errorf("the last pass ended %s ago", since.Round(time.Second))
+	s.mu.Lock()
+	begun, last, passed, limit := s.begun, s.seen.lastPass, s.seen.ready || s.seen.lastErr != nil, s.stuckAfter
+	s.mu.Unlock()
+	if !begun.IsZero() && time.Since(begun) > limit {
+		return fmt.Errorf("a pass began %s ago and has not ended", time.Since(begun).Round(time.Second))
 	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	if passed && time.Since(last) > limit {
+		return fmt.Errorf("the last pass ended %s ago", time.Since(last).Round(time.Second))
+	}
+	ctx, cancel := context.WithTimeout(ctx, speakerTime)
 	defer cancel()
 	if err := s.healthy(ctx); err != nil {
 		return fmt.Errorf("BGP speaker: %w", err)
@@ -261,14 +244,25 @@ func (s *Status) ready(context.Context) error {
 
 // Serve serves the handler until ctx ends.
 func (s *Status) Serve(ctx context.Context, addr string, log *slog.Logger) error {
+	return serve(ctx, addr, s.Handler(), log.With("paths", "/livez /readyz /metrics /status"), "FELIX_HEALTHHOST, FELIX_HEALTHPORT")
+}
+
+// ServeMetrics serves /metrics alone until ctx ends: what scrapes them need not see the rest.
+func (s *Status) ServeMetrics(ctx context.Context, addr string, log *slog.Logger) error {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", s.metricsHandler())
+	return serve(ctx, addr, mux, log.With("paths", "/metrics"), "FELIX_PROMETHEUSMETRICSHOST, FELIX_PROMETHEUSMETRICSPORT")
+}
+
+func serve(ctx context.Context, addr string, handler http.Handler, log *slog.Logger, settings string) error {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
 	if err != nil {
-		return fmt.Errorf("serve health and metrics (FELIX_HEALTHHOST, FELIX_HEALTHPORT): %w", err)
+		return fmt.Errorf("serve HTTP (%s): %w", settings, err)
 	}
-	server := &http.Server{Handler: s.Handler(), ReadHeaderTimeout: 5 * time.Second}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
-	log.Info("serving /livez, /readyz, /metrics and /status", "address", l.Addr())
+	log.Info("serving HTTP", "address", l.Addr())
 	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}

@@ -171,12 +171,22 @@ func (k *seen) self() events.Object { return nodeObject(k.node) }
 
 // peerNode is the Node that a peer is, or this one if it is none that is known.
 func (k *seen) peerNode(p bgp.PeerStatus) events.Object {
-	if k.snapshot != nil {
-		if name := k.snapshot.names()[p.Addr]; name != "" {
-			return nodeObject(name)
-		}
+	if name := k.peerName(p); name != "" {
+		return nodeObject(name)
 	}
 	return k.self()
+}
+
+// peerName is the name of the node that a peer is; empty if it is none that is known.
+func (k *seen) peerName(p bgp.PeerStatus) string {
+	if k.snapshot == nil {
+		return ""
+	}
+	i := slices.IndexFunc(k.snapshot.Others, func(m Member) bool { return m.Addr == p.Addr })
+	if i < 0 {
+		return ""
+	}
+	return k.snapshot.Others[i].Name
 }
 
 func firstLine(text string) string {

@@ -1,0 +1,325 @@
+package node
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/version"
+)
+
+// metrics are what the agent counts. Those of Felix are here where they are true of this agent too, so that dashboards and
+// alerts of a cluster that ran Calico go on; a name that would mean something else is left out.
+type metrics struct {
+	registry *prometheus.Registry
+
+	passes    prometheus.Histogram
+	failures  prometheus.Counter
+	ready     prometheus.Gauge
+	lastPass  prometheus.Gauge
+	problems  *prometheus.GaugeVec
+	blocks    prometheus.Gauge
+	endpoints prometheus.Gauge
+	hosts     prometheus.Gauge
+
+	peers      *prometheus.GaugeVec
+	held       prometheus.Gauge
+	changes    prometheus.Counter
+	lastChange prometheus.Gauge
+	received   prometheus.Gauge
+	sent       prometheus.Gauge
+	learned    prometheus.Gauge
+	refused    prometheus.Gauge
+	originated prometheus.Gauge
+
+	routes      prometheus.Gauge
+	programmed  prometheus.Gauge
+	heldRoutes  prometheus.Gauge
+	routeWrites *prometheus.CounterVec
+
+	factsBytes  prometheus.Gauge
+	factsWrites prometheus.Counter
+	entries     prometheus.Gauge
+	finished    prometheus.Counter
+
+	felixApply    prometheus.Summary
+	felixFailures prometheus.Counter
+	felixRoutes   *prometheus.GaugeVec
+
+	perPeer *perPeer // nil: not wanted
+}
+
+// perPeer are series for each peer. In a full mesh they grow with the square of the nodes: only on request.
+type perPeer struct {
+	up       *prometheus.GaugeVec
+	received *prometheus.GaugeVec
+	sent     *prometheus.GaugeVec
+	since    *prometheus.GaugeVec
+}
+
+func newMetrics(node string) *metrics {
+	m := &metrics{registry: prometheus.NewRegistry()}
+	m.addOwn()
+	m.addBGP()
+	m.addRoutes()
+	m.addPlugins()
+	m.addFelix(node)
+	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// addOwn makes the metrics of the agent's loop.
+func (m *metrics) addOwn() {
+	m.passes = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "tortie_node_pass_seconds", Help: "Time of one comparison of this node with what it should be.",
+		Buckets: prometheus.ExponentialBuckets(0.001, 4, 8),
+	})
+	m.failures = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "tortie_node_pass_failures_total", Help: "Passes after which this node was not as it should be.",
+	})
+	m.ready = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "tortie_node_ready", Help: "1 once the dataplane of this node stands.",
+	})
+	m.lastPass = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "tortie_node_last_pass_timestamp_seconds", Help: "When the last pass ended; it is seldom more than 30 seconds ago.",
+	})
+	m.problems = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "tortie_node_problems", Help: "What the agent cannot use, by what it is: object (of the API), path (of BGP) and others; status has the names.",
+	}, []string{"about"})
+	m.blocks = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "tortie_node_blocks", Help: "Confirmed blocks of this node.",
+	})
+	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "tortie_build_info", Help: "Always 1; the label has the agent's version.",
+	}, []string{"version"})
+	build.WithLabelValues(version.Version).Set(1)
+	m.registry.MustRegister(m.passes, m.failures, m.ready, m.lastPass, m.problems, m.blocks, build)
+}
+
+// addBGP makes the metrics of sessions and paths.
+func (m *metrics) addBGP() {
+	m.peers = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "tortie_bgp_peers", Help: "Configured BGP sessions by state.",
+	}, []string{"state"})
+	m.held = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "tortie_bgp_held_down_peers", Help: "Peers whose sessions are kept closed for what they did, such as announcing too many prefixes.",
+	})
+	m.changes = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "tortie_bgp_session_changes_total", Help: "How often a session was established or lost.",
+	})
+	m.lastChange = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "tortie_bgp_last_change_timestamp_seconds", Help: "When a session was last established, lost or configured; 0 without sessions.",
+	})
+	m.received = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "tortie_bgp_received_prefixes", Help: "Prefixes that all peers together have announced, usable or not.",
+	})
+	m.sent = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "tortie_bgp_sent_prefixes", Help: "Prefixes that were announced to all peers together.",
+	})
+	m.learned = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "tortie_bgp_learned_prefixes", Help: "Prefixes inside the pools that BGP has learned.",
+	})
+	m.refused = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "tortie_bgp_refused_prefixes", Help: "Of these, those that must not become routes, as the next hop does not own them or they fit no pool's blocks.",
+	})
+	m.originated = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "tortie_bgp_originated_prefixes", Help: "Prefixes that this node announces.",
+	})
+	m.registry.MustRegister(m.peers, m.held, m.changes, m.lastChange, m.received, m.sent, m.learned, m.refused, m.originated)
+}
+
+// addRoutes makes the metrics of the kernel's routes.
+func (m *metrics) addRoutes() {
+	m.routes = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "tortie_routes_desired", Help: "Routes that this node should have in the kernel.",
+	})
+	m.programmed = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "tortie_routes_programmed", Help: "Of these, those that the last pass found or made right.",
+	})
+	m.heldRoutes = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "tortie_routes_held", Help: "Routes of an earlier agent that are kept although nobody has confirmed them yet.",
+	})
+	m.routeWrites = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "tortie_route_writes_total", Help: "Routes written to the kernel by what was done.",
+	}, []string{"op"})
+	m.registry.MustRegister(m.routes, m.programmed, m.heldRoutes, m.routeWrites)
+}
+
+// addPlugins makes the metrics of what the agent does for the plugins.
+func (m *metrics) addPlugins() {
+	m.factsBytes = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "tortie_facts_bytes", Help: "Size of the file of facts that saves the plugins requests.",
+	})
+	m.factsWrites = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "tortie_facts_writes_total", Help: "How often the file of facts was written.",
+	})
+	m.entries = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "tortie_journal_entries", Help: "Containers whose addresses are still to be released because the API server was away.",
+	})
+	m.finished = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "tortie_journal_finished_total", Help: "Containers whose addresses the agent has released for the plugins.",
+	})
+	m.registry.MustRegister(m.factsBytes, m.factsWrites, m.entries, m.finished)
+}
+
+// addFelix makes those of Felix's metrics that are true here.
+func (m *metrics) addFelix(node string) {
+	host := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "felix_host", Help: "Always 1; the label has the node's name.",
+	}, []string{"host"})
+	host.WithLabelValues(node).Set(1)
+	m.felixApply = prometheus.NewSummary(prometheus.SummaryOpts{
+		Name: "felix_int_dataplane_apply_time_seconds", Help: "As tortie_node_pass_seconds, under Felix's name.",
+		Objectives: map[float64]float64{0.5: 0.05, 0.9: 0.01, 0.99: 0.001},
+	})
+	m.felixFailures = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "felix_int_dataplane_failures", Help: "As tortie_node_pass_failures_total, under Felix's name.",
+	})
+	m.felixRoutes = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "felix_route_table_num_routes", Help: "Routes of the agent in the kernel, held ones among them; the table is always main.",
+	}, []string{"table"})
+	m.hosts = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "felix_cluster_num_hosts", Help: "Nodes of the cluster that have announced an address, this one among them.",
+	})
+	m.endpoints = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "felix_active_local_endpoints", Help: "Pods of this node, by the kernel's routes to them.",
+	})
+	m.registry.MustRegister(host, m.felixApply, m.felixFailures, m.felixRoutes, m.hosts, m.endpoints)
+}
+
+// addPerPeer makes the series for each peer.
+func (m *metrics) addPerPeer() {
+	labels := &perPeer{
+		up: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "tortie_bgp_peer_up", Help: "1 if the session is established; only with TORTIE_METRICS_PER_PEER=true, as all of tortie_bgp_peer_*.",
+		}, []string{"peer", "node"}),
+		received: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "tortie_bgp_peer_received_prefixes", Help: "Prefixes that the peer has announced.",
+		}, []string{"peer", "node"}),
+		sent: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "tortie_bgp_peer_sent_prefixes", Help: "Prefixes that were announced to the peer.",
+		}, []string{"peer", "node"}),
+		since: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "tortie_bgp_peer_since_timestamp_seconds", Help: "When the session was established or, if it is not, when it was lost or first configured.",
+		}, []string{"peer", "node"}),
+	}
+	m.perPeer = labels
+	m.registry.MustRegister(labels.up, labels.received, labels.sent, labels.since)
+}
+
+// setPeers counts the sessions. before is what they were at the last look.
+func (m *metrics) setPeers(before, peers []bgp.PeerStatus, now time.Time) {
+	m.peers.Reset()
+	for _, state := range []bgp.State{bgp.Idle, bgp.Active, bgp.OpenSent, bgp.OpenConfirm, bgp.Established} {
+		m.peers.WithLabelValues(string(state)) // shown even when it is 0, for alerts
+	}
+	held, received, sent, last := 0, 0, 0, time.Time{}
+	for _, p := range peers {
+		m.peers.WithLabelValues(string(p.State)).Inc()
+		if p.HeldUntil.After(now) {
+			held++
+		}
+		received += p.Received
+		sent += p.Sent
+		if p.Since.After(last) {
+			last = p.Since
+		}
+	}
+	m.held.Set(float64(held))
+	m.received.Set(float64(received))
+	m.sent.Set(float64(sent))
+	m.lastChange.Set(seconds(last))
+	m.changes.Add(float64(changesOf(before, peers)))
+}
+
+// seconds is a time as Prometheus has it.
+func seconds(t time.Time) float64 {
+	if t.IsZero() {
+		return 0
+	}
+	return float64(t.UnixMilli()) / 1000
+}
+
+// changesOf counts the sessions that were established or lost between two looks, both in the order of their addresses. One that
+// was lost and is back counts twice: it has another time.
+func changesOf(before, now []bgp.PeerStatus) int {
+	changes := 0
+	for _, p := range now {
+		for len(before) > 0 && before[0].Addr.Less(p.Addr) {
+			before = before[1:]
+		}
+		known := len(before) > 0 && before[0].Addr == p.Addr
+		up := p.State == bgp.Established
+		switch {
+		case known && (before[0].State == bgp.Established) != up, !known && up:
+			changes++
+		case known && up && !before[0].Since.Equal(p.Since):
+			changes += 2
+		}
+	}
+	return changes
+}
+
+// setPerPeer sets the series for each peer.
+func (p *perPeer) set(peers []bgp.PeerStatus, names func(bgp.PeerStatus) string) {
+	if p == nil {
+		return
+	}
+	for _, vec := range []*prometheus.GaugeVec{p.up, p.received, p.sent, p.since} {
+		vec.Reset()
+	}
+	for _, peer := range peers {
+		labels := prometheus.Labels{"peer": peer.Addr.String(), "node": names(peer)}
+		up := 0.0
+		if peer.State == bgp.Established {
+			up = 1
+		}
+		p.up.With(labels).Set(up)
+		p.received.With(labels).Set(float64(peer.Received))
+		p.sent.With(labels).Set(float64(peer.Sent))
+		p.since.With(labels).Set(seconds(peer.Since))
+	}
+}
+
+// loopTime bounds how long a scrape waits for BGP's loop.
+const loopTime = time.Second
+
+// addLive makes the metrics that are found out when they are asked for.
+func (m *metrics) addLive(begun time.Time, healthy func(context.Context) error, factsWritten func() time.Time) {
+	age := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "tortie_facts_age_seconds", Help: "Time since the facts were last known to hold; over 30 the plugins ask the API server instead.",
+	}, func() float64 {
+		since := factsWritten()
+		if since.IsZero() {
+			since = begun
+		}
+		return time.Since(since).Seconds()
+	})
+	loop := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "tortie_bgp_loop_seconds", Help: "How long BGP's loop took to answer when this was asked for; infinite if it was more than a second.",
+	}, func() float64 {
+		ctx, cancel := context.WithTimeout(context.Background(), loopTime)
+		defer cancel()
+		asked := time.Now()
+		if healthy(ctx) != nil {
+			return math.Inf(1)
+		}
+		return time.Since(asked).Seconds()
+	})
+	m.registry.MustRegister(age, loop)
+}
+
+// addEvents makes the metrics of what operators are told.
+func (m *metrics) addEvents(counts func() (written, dropped uint64)) {
+	written := prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "tortie_events_written_total", Help: "Kubernetes Events that were written, or counted on.",
+	}, func() float64 { n, _ := counts(); return float64(n) })
+	dropped := prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "tortie_events_dropped_total", Help: "Kubernetes Events that were not written: the API server was away, or they were too many.",
+	}, func() float64 { _, n := counts(); return float64(n) })
+	m.registry.MustRegister(written, dropped)
+}
