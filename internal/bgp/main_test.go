@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"sync/atomic"
@@ -22,9 +23,37 @@ import (
 // had once in a process, so each speaker of a test is a process, in a network namespace of its own.
 const childArg = "bgp-speaker"
 
+// pipeArg makes the test binary a TCP connection from one address to another that is its standard input and output.
+const pipeArg = "bgp-pipe"
+
+func pipe(from, to string) error {
+	local, err := net.ResolveTCPAddr("tcp", from)
+	if err != nil {
+		return err
+	}
+	dialer := net.Dialer{LocalAddr: local, Timeout: callTimeout}
+	conn, err := dialer.Dial("tcp", to)
+	if err != nil {
+		return err
+	}
+	go func() {
+		_, _ = io.Copy(conn, os.Stdin)
+		_ = conn.(*net.TCPConn).CloseWrite()
+	}()
+	_, err = io.Copy(os.Stdout, conn)
+	return err
+}
+
 func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == childArg {
 		if err := serve(os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	if len(os.Args) == 4 && os.Args[1] == pipeArg {
+		if err := pipe(os.Args[2], os.Args[3]); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

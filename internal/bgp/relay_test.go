@@ -1,0 +1,217 @@
+package bgp_test
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/bgp"
+)
+
+// withPassword gives all peers a password.
+func withPassword(password string, peers []bgp.Peer) []bgp.Peer {
+	for i := range peers {
+		peers[i].Password = password
+	}
+	return peers
+}
+
+func TestPasswords(t *testing.T) {
+	t.Parallel()
+	nine, ten := pair(t)
+	nine.originate("10.1.9.0/26", "fd01:9::/122")
+	nine.setPeers(withPassword("sesame", dualStackMesh(nine.host, ten.host))...)
+	ten.setPeers(withPassword("simsim", dualStackMesh(ten.host, nine.host))...)
+	for _, addr := range []netip.Addr{ten.v4, ten.v6} {
+		nine.waitError(addr, "MD5 password wrong or missing on one side")
+	}
+	for _, addr := range []netip.Addr{nine.v4, nine.v6} {
+		ten.waitError(addr, "for their MD5 signature meanwhile: MD5 password wrong or missing on one side")
+	}
+
+	ten.setPeers(withPassword("sesame", dualStackMesh(ten.host, nine.host))...)
+	nine.waitEstablished(ten.v4, ten.v6)
+	ten.waitLearned("10.1.9.0/26 fd01:9::/122")
+
+	// One side takes it away, for IPv4: that session ends, and can't come back; the other one stays.
+	since := ten.peer(nine.v6).Since
+	peers := withPassword("sesame", dualStackMesh(nine.host, ten.host))
+	peers[0].Password = ""
+	nine.setPeers(peers...)
+	nine.waitError(ten.v4, "it expects an MD5 password")
+	if p := ten.peer(nine.v4); p.State == bgp.Established {
+		t.Errorf("the session without a password: %+v", p)
+	}
+	if p := ten.peer(nine.v6); p.State != bgp.Established || !p.Since.Equal(since) {
+		t.Errorf("the other session: %+v", p)
+	}
+	// The other side follows.
+	peers = withPassword("sesame", dualStackMesh(ten.host, nine.host))
+	peers[0].Password = ""
+	ten.setPeers(peers...)
+	ten.waitEstablished(nine.v4, nine.v6)
+	for _, s := range []*speaker{nine, ten} {
+		if log := s.log.String(); strings.Contains(log, "sesame") || strings.Contains(log, "simsim") {
+			t.Errorf("the log of %s has the password", s.v4)
+		}
+	}
+}
+
+// Peers with passwords of their own, and one without, on one listener.
+func TestPasswordsOfSeveralPeers(t *testing.T) {
+	t.Parallel()
+	lan := newLAN(t)
+	node := lan.host(1).speak()
+	node.start(64512, false)
+	var peers []bgp.Peer
+	var others []netip.Addr
+	for i, password := range []string{"two", "three", ""} {
+		other := lan.host(i + 2).speak()
+		other.start(64512, false)
+		other.setPeers(bgp.Peer{Addr: node.v4, ASN: 64512, From: other.v4, Password: password})
+		peers = append(peers, bgp.Peer{Addr: other.v4, ASN: 64512, From: node.v4, Passive: true, Password: password})
+		others = append(others, other.v4)
+	}
+	node.setPeers(peers[0]) // one key for all
+	node.waitEstablished(others[0])
+	node.setPeers(peers...) // one for each
+	node.waitEstablished(others...)
+}
+
+// Both ends connect, as ends of a BGPPeer do that says nothing else.
+func TestBothEndsConnect(t *testing.T) {
+	t.Parallel()
+	nine, ten := pair(t)
+	nine.originate("10.1.9.0/26")
+	for _, s := range [][2]*speaker{{nine, ten}, {ten, nine}} {
+		s[0].setPeers(bgp.Peer{Addr: s[1].v4, ASN: 64512, From: s[0].v4})
+	}
+	for range 3 {
+		nine.waitEstablished(ten.v4)
+		ten.waitLearned("10.1.9.0/26")
+		ten.waitEstablished(nine.v4)
+		before := nine.peer(ten.v4).Since
+		// Both begin anew at once.
+		for _, s := range [][2]*speaker{{nine, ten}, {ten, nine}} {
+			s[0].setPeers()
+		}
+		for _, s := range [][2]*speaker{{nine, ten}, {ten, nine}} {
+			s[0].setPeers(bgp.Peer{Addr: s[1].v4, ASN: 64512, From: s[0].v4})
+		}
+		eventually(t, func() error {
+			if p := nine.peer(ten.v4); p.State != bgp.Established || !p.Since.After(before) {
+				return fmt.Errorf("session is %s since %s: %s", p.State, p.Since, p.LastError)
+			}
+			return nil
+		})
+	}
+	// One session, and it stays.
+	since := ten.peer(nine.v4).Since
+	time.Sleep(time.Second)
+	if p := ten.peer(nine.v4); p.State != bgp.Established || !p.Since.Equal(since) {
+		t.Errorf("session flaps: %+v", p)
+	}
+	if n := strings.Count(run(t, "ip", "netns", "exec", nine.ns, "ss", "-Htn", "state", "established", "dst", ten.v4.String()), "\n"); n != 1 {
+		t.Errorf("%d connections", n)
+	}
+}
+
+// GoBGP alone needs five seconds in Idle and one or two more to connect. The bound is for a busy machine; what it takes on a
+// quiet one is BenchmarkReconnect's.
+func TestFastReconnect(t *testing.T) {
+	t.Parallel()
+	nine, ten := pair(t)
+	ten.originate("10.1.10.0/26")
+	nine.setPeers(nine.mesh(ten.host)...)
+	ten.setPeers(ten.mesh(nine.host)...)
+	nine.waitEstablished(ten.v4)
+	for range 3 {
+		ten.setPeers()
+		eventually(t, func() error {
+			if p := nine.peer(ten.v4); p.State == bgp.Established {
+				return fmt.Errorf("session is %s", p.State)
+			}
+			return nil
+		})
+		begin := time.Now()
+		ten.setPeers(ten.mesh(nine.host)...)
+		nine.waitEstablished(ten.v4)
+		if took := time.Since(begin); took > 4*time.Second {
+			t.Errorf("the session came back after %s", took)
+		}
+	}
+}
+
+// A peer that vanishes without a word and comes back is served at once: the dead connection does not keep it out for the
+// hold time, and its paths stay meanwhile.
+func TestPeerThatVanished(t *testing.T) {
+	t.Parallel()
+	node, peer, to := target(t, nil)
+	first := peer.connect(peer.v4, to)
+	first.establish(2)
+	first.send(announce(peer.v4, 26, 10, 1, 2, 0), message(2, 0, 0, 0, 0))
+	node.waitLearned("10.1.2.0/26")
+	since := node.peer(peer.v4).Since
+	// The first connection hears nothing any more and says nothing.
+	restarted := hello(2)
+	restarted[bytes.Index(restarted, []byte{64, 10})+2] |= 0x80 // the R bit of graceful restart
+	second := peer.connect(peer.v4, to)
+	second.send(restarted, keepalive)
+	eventually(t, func() error {
+		if p := node.peer(peer.v4); p.State != bgp.Established || !p.Since.After(since) {
+			return fmt.Errorf("session is %s since %s", p.State, p.Since)
+		}
+		return nil
+	})
+	if paths := node.snapshot(); len(paths) != 1 || !paths[0].Stale {
+		t.Errorf("paths %v, want the one of before, stale", paths)
+	}
+	if got := first.last(); got != "Cease/Connection Collision Resolution" {
+		t.Errorf("the first connection is told %q", got)
+	}
+	second.send(announce(peer.v4, 26, 10, 1, 3, 0), message(2, 0, 0, 0, 0))
+	node.waitLearned("10.1.3.0/26")
+}
+
+// eBGP and IPv6: each session has its own end's address as the next hop.
+func TestNextHops(t *testing.T) {
+	t.Parallel()
+	nine, ten := pair(t)
+	nine.do(call{Method: "Stop"}) // it stays in AS 64512; another process takes its place
+	nine.kill()
+	outside := nine.host.speak()
+	outside.start(64513, false)
+	outside.originate("10.1.9.0/26", "fd01:9::/122")
+	peers := func(self, other *host, asn uint32) []bgp.Peer {
+		return []bgp.Peer{{Addr: other.v4, ASN: asn, From: self.v4}, {Addr: other.v6, ASN: asn, From: self.v6}}
+	}
+	outside.setPeers(peers(outside.host, ten.host, 64512)...)
+	ten.setPeers(peers(ten.host, outside.host, 64513)...)
+	ten.waitLearned("10.1.9.0/26 fd01:9::/122")
+	for i, want := range []netip.Addr{outside.v4, outside.v6} {
+		if p := ten.snapshot()[i]; p.NextHop != want || p.From != want || p.ASPath != "64513" {
+			t.Errorf("%+v, want %s", p, want)
+		}
+	}
+}
+
+func TestHostIsGone(t *testing.T) {
+	t.Parallel()
+	lan := newLAN(t)
+	node, peer := lan.host(1).speak(), lan.host(2)
+	node.start(64512, false)
+	// A firewall that drops, and an address of ours that is not there.
+	run(t, "ip", "-n", peer.ns, "link", "set", "eth0", "down")
+	run(t, "ip", "-n", node.ns, "neigh", "replace", peer.v4.String(), "lladdr", "02:00:00:00:00:99", "nud", "permanent", "dev", "eth0")
+	gone := netip.MustParseAddr("10.0.0.77")
+	node.setPeers(
+		bgp.Peer{Addr: peer.v4, ASN: 64512, From: node.v4},
+		bgp.Peer{Addr: netip.MustParseAddr("10.0.0.3"), ASN: 64512, From: gone},
+		bgp.Peer{Addr: netip.MustParseAddr("192.0.2.1"), ASN: 64512, From: node.v4})
+	node.waitError(peer.v4, "no TCP answer on port 179: the node is down, a firewall drops")
+	node.waitError(netip.MustParseAddr("10.0.0.3"), "our own address 10.0.0.77 is not on this node any more")
+	node.waitError(netip.MustParseAddr("192.0.2.1"), "network unreachable")
+}
