@@ -91,8 +91,8 @@ var (
 	IPv6Addr    = Type{8, 16}
 	Protocol    = Type{12, 1}
 	Port        = Type{13, 2}
-	Mark        = Type{19, 4}
-	LinkName    = Type{41, 16}
+	Mark        = Type{19, 4}  // in the order of the machine's bytes, as the packet has it
+	LinkName    = Type{41, 16} // filled up with zero bytes
 	VerdictType = Type{0xffffff00, 0}
 )
 

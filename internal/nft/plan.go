@@ -181,8 +181,14 @@ func (b *batch) syncSet(have *setContent, want Set) {
 	b.elements(unix.NFT_MSG_NEWSETELEM, netlink.Create, want, added)
 }
 
-// bigEndian is user data by which nft knows that keys are in network order.
-var bigEndian = binary.NativeEndian.AppendUint32([]byte{0, 4}, 2)
+// byteOrder is user data by which nft knows in what order a key's bytes are: 2 is the network's, 1 the machine's.
+func (s Set) byteOrder() []byte {
+	order := uint32(2)
+	if len(s.Key) == 1 && (s.Key[0] == LinkName || s.Key[0] == Mark) {
+		order = 1
+	}
+	return binary.NativeEndian.AppendUint32([]byte{udataKeyOrder, 4}, order)
+}
 
 func (b *batch) newSet(s Set) {
 	b.sets++
@@ -199,7 +205,7 @@ func (b *batch) newSet(s Set) {
 	if kind.flags&setConcat != 0 {
 		a.nest(unix.NFTA_SET_DESC, s.description())
 	}
-	a.add(unix.NFTA_SET_USERDATA, bigEndian)
+	a.add(unix.NFTA_SET_USERDATA, s.byteOrder())
 	b.request(unix.NFT_MSG_NEWSET, netlink.Create|netlink.Excl, a)
 }
 

@@ -216,7 +216,10 @@ func (s socket) readChain(name string) (*chainContent, error) {
 }
 
 // Rules' and sets' user data is nft's own: a byte for what it is, a byte for its size, and the data.
-const udataComment = 0
+const (
+	udataComment  = 0 // of a rule
+	udataKeyOrder = 0 // of a set
+)
 
 func encodeComment(comment string) []byte {
 	b := []byte{udataComment, byte(len(comment) + 1)}
