@@ -23,7 +23,7 @@ import (
 )
 
 // parts of a run, in their order.
-var parts = []string{"start", "add", "burst", "nodes", "requests", "routes", "throughput", "go"}
+var parts = []string{"start", "add", "burst", "nodes", "requests", "routes", "memory", "throughput", "go"}
 
 // sizes say how much is measured.
 type sizes struct {
@@ -33,13 +33,16 @@ type sizes struct {
 	nodes, podsPerNode int
 	starts             int
 	routes             int // learned from one peer
+	crowd              int // nodes of the cluster in which the agent's memory is looked at
 	routeRounds        int
+	streamSeconds      int // of each stream of bytes
+	streamRounds       int
 	benchTime          string
 }
 
 var (
-	full  = sizes{rounds: 5, perRound: 40, bursts: []int{10, 30, 100}, repeats: 3, nodes: 10, podsPerNode: 20, starts: 200, routes: 10_000, routeRounds: 9, benchTime: "0.5s"}
-	quick = sizes{rounds: 3, perRound: 10, bursts: []int{10, 30}, repeats: 1, nodes: 4, podsPerNode: 5, starts: 40, routes: 10_000, routeRounds: 3, benchTime: "10x"}
+	full  = sizes{rounds: 5, perRound: 40, bursts: []int{10, 30, 100}, repeats: 3, nodes: 10, podsPerNode: 20, starts: 200, routes: 10_000, routeRounds: 9, streamSeconds: 1, streamRounds: 5, crowd: 1000, benchTime: "0.5s"}
+	quick = sizes{rounds: 3, perRound: 10, bursts: []int{10, 30}, repeats: 1, nodes: 4, podsPerNode: 5, starts: 40, routes: 10_000, routeRounds: 3, streamSeconds: 1, streamRounds: 1, crowd: 1000, benchTime: "10x"}
 )
 
 // options are the flags, checked.
@@ -135,6 +138,12 @@ func measure(ctx context.Context, o options) (_ *results, err error) {
 	if err := r.onCluster(ctx, o, subjects, dir); err != nil {
 		return nil, err
 	}
+	if o.runs("throughput") {
+		progress("throughput: between nodes, and between their pods")
+		if r.throughput, err = runThroughput(ctx, o.root, dir, o.size); err != nil {
+			return nil, err
+		}
+	}
 	if o.runs("go") {
 		progress("go: benchmarks of Go's own kind")
 		if r.goBench, err = runGoBenchmarks(ctx, o.root, o.size); err != nil {
@@ -200,6 +209,7 @@ func (r *results) onCluster(ctx context.Context, o options, subjects []subject, 
 		{"nodes", "many nodes", b.nodes},
 		{"requests", "what the API server is asked", b.requests},
 		{"routes", "learned routes on their way into the kernel", b.routes},
+		{"memory", "the agent in a big cluster", b.memory},
 	} {
 		if !o.runs(p.name) {
 			continue
@@ -244,6 +254,11 @@ func (b *bench) requests(ctx context.Context) (err error) {
 func (b *bench) routes(ctx context.Context) (err error) {
 	b.results.routeCount = b.size.routes
 	b.results.routes, err = runRoutes(ctx, b.cluster, b.dir, b.size)
+	return err
+}
+
+func (b *bench) memory(ctx context.Context) (err error) {
+	b.results.memory, err = runMemory(ctx, b.cluster, b.dir, b.size)
 	return err
 }
 

@@ -5,9 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/netip"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -29,10 +29,12 @@ const (
 	// settleTime is after what time the collector has given back what the start needed.
 	settleTime = 30 * time.Second
 	agentNode  = "bench-memory"
+	// memoryIndex is that of its node: none of the others has it.
+	memoryIndex = 250
 )
 
-// footprint is what one agent holds in a cluster.
-type footprint struct {
+// agentSize is what one agent holds in a cluster.
+type agentSize struct {
 	what           string
 	nodes, blocks  int
 	ready, settled memory
@@ -43,15 +45,19 @@ type footprint struct {
 type memory struct{ rss, anonymous, peak int64 }
 
 // runMemory starts the real agent in a big cluster, whose nodes are as large as real ones are, and looks at its memory.
-func runMemory(ctx context.Context, c *cluster, root, bin string, size sizes) (all []footprint, err error) {
+func runMemory(ctx context.Context, c *cluster, bin string, size sizes) (all []agentSize, err error) {
 	if err := c.crowd(size.crowd); err != nil {
+		return nil, err
+	}
+	// Without a tunnel: the kernel may have none, and it would change nothing here.
+	if err := c.replace("ippools", "IPPool", "default-ipv4-ippool", object{"cidr": "10.128.0.0/9", "blockSize": 26, "natOutgoing": true}); err != nil {
 		return nil, err
 	}
 	var request struct{ Status struct{ Token string } }
 	if err := c.do(http.MethodPost, systemPath+"/tortie-node/token", object{"spec": object{}}, &request); err != nil {
 		return nil, err
 	}
-	n, err := newNode(c.underlay, 250, bin, 0)
+	n, err := newNode(c.underlay, memoryIndex, bin, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -63,14 +69,14 @@ func runMemory(ctx context.Context, c *cluster, root, bin string, size sizes) (a
 		return nil, err
 	}
 	for _, mesh := range []bool{false, true} {
-		f := footprint{what: "route reflectors, so no mesh", nodes: size.crowd, blocks: 3 * size.crowd}
+		f := agentSize{what: "route reflectors, so no mesh", nodes: size.crowd, blocks: 3 * size.crowd}
 		if mesh {
 			f.what = "full mesh, no peer answers"
 		}
 		if err := c.setMesh(mesh); err != nil {
 			return nil, err
 		}
-		if err := f.measure(ctx, n, filepath.Join(root, "bin", "node")); err != nil {
+		if err := f.measure(ctx, n, filepath.Join(bin, "node")); err != nil {
 			return nil, fmt.Errorf("%s: %w", f.what, err)
 		}
 		progress(fmt.Sprintf("memory: %s: ready after %v with %s MiB, settled at %s MiB, peak %s MiB", f.what, f.took.Round(time.Millisecond),
@@ -81,19 +87,22 @@ func runMemory(ctx context.Context, c *cluster, root, bin string, size sizes) (a
 }
 
 func (c *cluster) setMesh(on bool) error {
-	obj := object{"apiVersion": api.Group + "/v1", "kind": "BGPConfiguration", "metadata": object{"name": "default"}, "spec": object{"nodeToNodeMeshEnabled": on}}
-	path := crdPath + "bgpconfigurations"
-	if err := c.do(http.MethodDelete, path+"/default", nil, nil); err != nil && !strings.Contains(err.Error(), "HTTP 404") {
+	return c.replace("bgpconfigurations", "BGPConfiguration", "default", object{"nodeToNodeMeshEnabled": on})
+}
+
+// replace makes a custom resource anew.
+func (c *cluster) replace(plural, kind, name string, spec object) error {
+	if err := c.do(http.MethodDelete, crdPath+plural+"/"+name, nil, nil); err != nil && !strings.Contains(err.Error(), "HTTP 404") {
 		return err
 	}
-	return c.do(http.MethodPost, path, obj, nil)
+	return c.do(http.MethodPost, crdPath+plural, object{"apiVersion": api.Group + "/v1", "kind": kind, "metadata": object{"name": name}, "spec": spec}, nil)
 }
 
 // measure runs the agent on a node until it has settled.
-func (f *footprint) measure(ctx context.Context, n *node, agent string) (err error) {
+func (f *agentSize) measure(ctx context.Context, n *node, agent string) (err error) {
 	var log bytes.Buffer
 	cmd := exec.Command(agent)
-	cmd.Env = []string{"NODENAME=" + agentNode, "IP=autodetect", "IP_AUTODETECTION_METHOD=first-found", "KUBECONFIG=" + kubeconfigPath, "NO_DEFAULT_POOLS=true", "LOG_LEVEL=warn"}
+	cmd.Env = []string{"NODENAME=" + agentNode, "IP=" + n.address(), "KUBECONFIG=" + kubeconfigPath, "NO_DEFAULT_POOLS=true", "LOG_LEVEL=warn"}
 	cmd.Stderr = &log
 	start := time.Now()
 	if err := n.do(cmd.Start); err != nil {
@@ -122,17 +131,25 @@ func (f *footprint) measure(ctx context.Context, n *node, agent string) (err err
 	return err
 }
 
+// address is the node's on its link.
+func (n *node) address() string { return fmt.Sprintf("10.250.%d.2", n.index+1) }
+
 // awaitReady asks the agent until it says that its node is served.
 func (n *node) awaitReady(ctx context.Context, limit time.Time) error {
+	agent := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DialContext: func(_ context.Context, network, address string) (conn net.Conn, err error) {
+		err = n.do(func() error { conn, err = net.Dial(network, address); return err })
+		return conn, err
+	}}}
 	for {
-		err := n.do(func() error {
-			out, err := exec.CommandContext(ctx, "curl", "-sf", "--max-time", "2", "http://127.0.0.1:9099/readyz").CombinedOutput()
-			if err != nil {
-				return fmt.Errorf("the agent is not ready: %w %s", err, out)
+		resp, err := agent.Get("http://127.0.0.1:9099/readyz")
+		if err == nil {
+			resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				return nil
 			}
-			return nil
-		})
-		if err == nil || time.Now().After(limit) || ctx.Err() != nil {
+			err = fmt.Errorf("the agent is not ready: %s", resp.Status)
+		}
+		if time.Now().After(limit) || ctx.Err() != nil {
 			return err
 		}
 		time.Sleep(20 * time.Millisecond)
@@ -193,12 +210,12 @@ func bigNode(name string, i int) object {
 	annotations := object{
 		"projectcalico.org/IPv4Address": address.String() + "/16", "projectcalico.org/IPv4IPIPTunnelAddr": fmt.Sprintf("10.244.%d.%d", i/64, i%64*4),
 		"node.alpha.kubernetes.io/ttl": "15", "volumes.kubernetes.io/controller-managed-attach-detach": "true",
-		"csi.volume.kubernetes.io/nodeid":                   fmt.Sprintf(`{"ebs.csi.aws.com":"i-%017x","efs.csi.aws.com":"i-%017x"}`, i, i),
-		"alpha.kubernetes.io/provided-node-ip":              address.String(),
-		"kubeadm.alpha.kubernetes.io/cri-socket":            "unix:///run/containerd/containerd.sock",
-		"cluster.x-k8s.io/machine":                          fmt.Sprintf("workers-%05x", i),
-		"kubectl.kubernetes.io/last-applied-configuration":  strings.Repeat("x", 500),
-		"machineconfiguration.example.com/currentConfig":    "rendered-worker-5f4dcc3b5aa765d61d8327deb882cf99",
+		"csi.volume.kubernetes.io/nodeid":                  fmt.Sprintf(`{"ebs.csi.aws.com":"i-%017x","efs.csi.aws.com":"i-%017x"}`, i, i),
+		"alpha.kubernetes.io/provided-node-ip":             address.String(),
+		"kubeadm.alpha.kubernetes.io/cri-socket":           "unix:///run/containerd/containerd.sock",
+		"cluster.x-k8s.io/machine":                         fmt.Sprintf("workers-%05x", i),
+		"kubectl.kubernetes.io/last-applied-configuration": strings.Repeat("x", 500),
+		"machineconfiguration.example.com/currentConfig":   "rendered-worker-5f4dcc3b5aa765d61d8327deb882cf99",
 	}
 	var images []object
 	for k := range 50 {
@@ -248,13 +265,3 @@ func (r *results) writeMemory(w *bytes.Buffer) {
 	}
 	t.write(w)
 }
-
-// curlThere says what is missing where the agent cannot be asked.
-func curlThere() error {
-	if _, err := exec.LookPath("curl"); err != nil {
-		return fmt.Errorf("%w: the part memory asks the agent by it (run `make deps`)", err)
-	}
-	return nil
-}
-
-var _ = os.Stdout

@@ -26,6 +26,8 @@ type results struct {
 
 	routes     []*learner
 	routeCount int
+	throughput []throughput
+	memory     []agentSize
 }
 
 // table is one of Markdown.
@@ -62,7 +64,7 @@ func (r *results) markdown() string {
 	w.WriteString(intro)
 	r.about.write(&w)
 	for _, section := range []func(*bytes.Buffer){
-		r.writeVerdicts, r.writeSequences, r.writeBursts, r.writeNodes, r.writeRequests, r.writeRoutes, r.writeStarts, r.writeGoBenchmarks,
+		r.writeVerdicts, r.writeSequences, r.writeBursts, r.writeNodes, r.writeRequests, r.writeRoutes, r.writeThroughput, r.writeMemory, r.writeStarts, r.writeGoBenchmarks,
 	} {
 		section(&w)
 	}
