@@ -259,7 +259,7 @@ func TestSmallestRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.size = sizes{rounds: 2, perRound: 2, bursts: []int{3}, repeats: 1, nodes: 2, podsPerNode: 2, starts: 3, routes: 100, routeRounds: 2, benchTime: "1x"}
+	o.size = sizes{rounds: 2, perRound: 2, bursts: []int{3}, repeats: 1, nodes: 2, podsPerNode: 2, starts: 3, routes: 100, routeRounds: 2, streamSeconds: 1, streamRounds: 1, benchTime: "1x"}
 	o.only = slices.DeleteFunc(slices.Clone(parts), func(part string) bool { return part == "go" }) // it would build all tests
 	t.Setenv("TMPDIR", t.TempDir())
 	before := leftovers(t)

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// pathsDriver is the program that makes the paths and measures them; see paths/main.go.
+const pathsDriver = "paths"
+
+// Names of paths, as the driver has them.
+const (
+	pathHosts  = "hosts"
+	pathRoutes = "routes"
+	pathTunnel = "tunl0"
+	pathByHand = "by hand"
+)
+
+// carried is what a path has carried, round by round.
+type carried struct {
+	Name              string
+	Single, Many, RTT []float64 // bits per second, bits per second, seconds
+}
+
+// throughput is one run of the driver.
+type throughput struct {
+	where string
+	paths []carried
+}
+
+// runThroughput measures on this machine's kernel, and the tunnels in a virtual machine if this kernel has none.
+func runThroughput(ctx context.Context, root, dir string, size sizes) ([]throughput, error) {
+	driver := filepath.Join(dir, pathsDriver)
+	if err := build(ctx, root, driver, filepath.Join(root, "hack", "bench", pathsDriver, "main.go")); err != nil {
+		return nil, err
+	}
+	lab := filepath.Join(root, "bin", "lab")
+	args := []string{fmt.Sprintf("-seconds=%d", size.streamSeconds), fmt.Sprintf("-rounds=%d", size.streamRounds)}
+	native := exec.CommandContext(ctx, lab, "probe").Run() == nil
+	here, err := runPaths(ctx, "this machine", append([]string{driver, fmt.Sprintf("-tunnels=%t", native)}, args...))
+	if err != nil || native {
+		return []throughput{here}, err
+	}
+	there, err := runPaths(ctx, "a virtual machine, emulated", append([]string{lab, "vm", "-mem", "1024", "--", driver}, args...))
+	return []throughput{here, there}, err
+}
+
+// runPaths runs the driver, of whose output one line counts: a virtual machine's console may have more.
+func runPaths(ctx context.Context, where string, command []string) (throughput, error) {
+	var out, diag bytes.Buffer
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+	cmd.Stdout, cmd.Stderr = &out, &diag
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // the lab ends its virtual machine
+	if err := cmd.Run(); err != nil {
+		return throughput{}, fmt.Errorf("throughput on %s: %w\n%s%s", where, err, &out, &diag)
+	}
+	t := throughput{where: where}
+	for line := range strings.Lines(out.String()) {
+		if text, ok := strings.CutPrefix(line, pathsDriver+" "); ok {
+			if err := json.Unmarshal([]byte(text), &t.paths); err != nil {
+				return t, fmt.Errorf("throughput on %s: %w in %q", where, err, text)
+			}
+			return t, nil
+		}
+	}
+	return t, fmt.Errorf("throughput on %s: no figures in\n%s", where, &out)
+}
+
+// middle is the median, the upper of two.
+func middle(all []float64) float64 {
+	if len(all) == 0 {
+		return 0
+	}
+	return slices.Sorted(slices.Values(all))[len(all)/2]
+}
+
+func (t throughput) path(name string) *carried {
+	for i := range t.paths {
+		if t.paths[i].Name == name {
+			return &t.paths[i]
+		}
+	}
+	return nil
+}
+
+// What is required of paths that Tortie makes, by what they are made of.
+const (
+	minRoutesOfHosts = 0.9
+	minTunnelOfHand  = 0.97
+)
+
+func (r *results) judgeThroughput() []verdict {
+	var all []verdict
+	for i, t := range r.throughput {
+		if i == 0 { // where both can be had, the machine itself counts
+			all = append(all, t.judge(pathRoutes, pathHosts, "pods by routes", "between the nodes", minRoutesOfHosts)...)
+		}
+		all = append(all, t.judge(pathTunnel, pathByHand, "pods through `tunl0`", "through a tunnel by hand", minTunnelOfHand)...)
+	}
+	return all
+}
+
+func (t throughput) judge(name, of, what, than string, limit float64) []verdict {
+	a, b := t.path(name), t.path(of)
+	if a == nil || b == nil {
+		return nil
+	}
+	atLeast := func(streams string, measured float64) verdict {
+		return verdict{what + ", " + streams, fmt.Sprintf("%.2f×", measured), fmt.Sprintf("≥ %.3g× %s", limit, than), measured >= limit}
+	}
+	return []verdict{
+		atLeast("one stream", ratio(middle(a.Single), middle(b.Single))),
+		atLeast("8 streams", ratio(middle(a.Many), middle(b.Many))),
+	}
+}
+
+func (r *results) writeThroughput(w *bytes.Buffer) {
+	if len(r.throughput) == 0 {
+		return
+	}
+	fmt.Fprintf(w, "## Throughput\n\niperf3 between two nodes, which are namespaces joined by a veth pair, or their pods; and one byte there and back over TCP. "+
+		"Medians of %d rounds, in brackets the smallest and the largest. Ratios are to the first row of the same kernel, and to the tunnel by hand.\n\n",
+		len(r.throughput[0].paths[0].Single))
+	t := table{{"kernel", "path", "one stream, Gbit/s", "×", "8 streams, Gbit/s", "×", "there and back, µs"}}
+	for _, run := range r.throughput {
+		for _, p := range run.paths {
+			t.row(run.row(p)...)
+		}
+	}
+	t.write(w)
+}
+
+var pathNames = map[string]string{
+	pathHosts: "node to node", pathRoutes: "pod to pod by routes", pathTunnel: "pod to pod through `tunl0`", pathByHand: "pod to pod through a tunnel by hand",
+}
+
+func (t throughput) row(p carried) []string {
+	base := t.path(pathHosts)
+	if hand := t.path(pathByHand); p.Name == pathTunnel && hand != nil {
+		base = hand
+	}
+	gigabits := func(all []float64) string {
+		return fmt.Sprintf("%.2f (%.2f–%.2f)", middle(all)/1e9, slices.Min(all)/1e9, slices.Max(all)/1e9)
+	}
+	return []string{
+		t.where, pathNames[p.Name],
+		gigabits(p.Single), fmt.Sprintf("%.2f", ratio(middle(p.Single), middle(base.Single))),
+		gigabits(p.Many), fmt.Sprintf("%.2f", ratio(middle(p.Many), middle(base.Many))),
+		fmt.Sprintf("%.1f", middle(p.RTT)*1e6),
+	}
+}
