@@ -84,6 +84,10 @@ func sections(o options) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	diagnosis, err := fieldTable(reflect.TypeFor[nodestatus.Diagnosis]())
+	if err != nil {
+		return nil, err
+	}
 	plugins, err := readPluginInputs(o.root)
 	if err != nil {
 		return nil, err
@@ -98,6 +102,7 @@ func sections(o options) (map[string]string, error) {
 		"node-env":             envTable(config.Describe(config.RawNode{})),
 		"node-metrics":         metrics,
 		"node-status":          status,
+		"node-diagnose":        diagnosis,
 		"cni-options":          plugins.optionTable(ofCNI),
 		"ipam-options":         plugins.optionTable(ofIPAM),
 		"cni-env":              envTable(config.Describe(config.RawPlugin{})),

@@ -34,6 +34,10 @@ type goTest struct {
 // ipipPackage needs a kernel with IPIP, or a virtual machine that has one.
 const ipipPackage = "internal/encap"
 
+// everything is the chart's values that turn on what is off by default.
+const everything = "--set migrateFromHostLocal=true,monitoring.metrics.enabled=true,monitoring.metrics.perPeer=true,monitoring.metrics.annotations=true," +
+	"monitoring.dashboard.enabled=true,monitoring.alerts.enabled=true,monitoring.podMonitor.enabled=true"
+
 // wrappers of Kubernetes in lab/ have no tests, and to vet them means to compile all of Kubernetes once more.
 var wrappers = []string{"cmd/hyperkube", "internal/etcd"}
 
@@ -63,6 +67,7 @@ func suites(ctx context.Context, root string) []suite {
 			steps: []step{
 				{name: "generate-check", args: []string{"make", "--no-print-directory", "generate-check"}},
 				{name: "helm lint", args: []string{"sh", "-c", `"$(` + lab + ` build helm)" lint --strict charts/tortie`}},
+				{name: "helm lint, all of it", args: []string{"sh", "-c", `"$(` + lab + ` build helm)" lint --strict charts/tortie ` + everything}},
 			}},
 		{name: "unit", what: "units, network namespaces, real etcd and kube-apiserver",
 			tests: &goTest{env: env, flags: []string{"-timeout=20m"}, except: []string{ipipPackage}}},

@@ -167,7 +167,7 @@ func TestTextAndOrder(t *testing.T) {
 	r := &Result{Node: "n1", Seconds: 1.26, Findings: []Finding{
 		{Check: "b", Level: OK, Seen: "fine"}, {Check: "z", Level: Problem, About: "eth0", Seen: "one\ntwo", Why: "because", Do: "this"}, {Check: "c", Level: Unknown, Seen: "dark"},
 	}}
-	r.order()
+	r.Order()
 	var b strings.Builder
 	if err := r.WriteText(&b); err != nil {
 		t.Fatal(err)

@@ -46,11 +46,11 @@ func Run(ctx context.Context, opts Options) (*Result, error) {
 	opts.Progress("looking at this host")
 	host{opts.Root, kernel}.look(o, bgpPort(o.report()))
 	if len(o.Peers) > 0 {
-		opts.Progress(fmt.Sprintf("probing %s", plural(len(o.Peers), "peer")))
+		opts.Progress(fmt.Sprintf("probing peers: %d", len(o.Peers)))
 		newProber(o.report()).probeAll(ctx, o.Peers)
 	}
 	r := &Result{Node: o.report().Node, Time: begun, Seconds: time.Since(begun).Seconds(), Findings: Check(o)}
-	r.order()
+	r.Order()
 	return r, nil
 }
 
