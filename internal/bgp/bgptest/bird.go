@@ -39,7 +39,7 @@ type birdNames struct{ daemon, client, config, socket, pid string }
 var birdTemplate = template.Must(template.New("bird.conf").Parse(`
 router id {{.RouterID}};
 log stderr all;
-{{define "filter"}}filter { if source = RTS_STATIC then accept; reject; }{{end -}}
+{{define "filter"}}filter { if source = RTS_STATIC then { {{if .LocalPref}}bgp_local_pref = {{.LocalPref}}; {{end}}accept; } reject; }{{end -}}
 {{if .V1}}listen bgp address {{.Listen}} port 179;
 {{end -}}
 protocol device { scan time 2; }
@@ -67,7 +67,7 @@ template bgp mesh_{{$f.Name}} {
   connect delay time 2;
   connect retry time 5;
   error wait time 5,30;
-  {{$f.Open}} gateway recursive; import all; export {{template "filter"}}; add paths on; {{$f.Close}}
+  {{$f.Open}} gateway recursive; import all; export {{template "filter" $}}; add paths on; {{$f.Close}}
 }
 {{range $f.Sessions}}protocol bgp {{.Name}} from mesh_{{$f.Name}} {
   neighbor {{.Peer}}{{if .Port}} port {{.Port}}{{end}} as {{.ASN}};
@@ -84,6 +84,7 @@ type birdValues struct {
 	RouterID, Listen netip.Addr
 	ASN              uint32
 	RestartTime      int
+	LocalPref        uint32
 	Families         []string // of a protocol that has channels without options
 	Channels         []birdChannel
 }
@@ -114,8 +115,11 @@ func (h *Host) bird(kind Kind, config Config) *bird {
 		}
 	})
 	families := []string{"both"}
-	if kind == BIRD1 {
+	switch {
+	case kind == BIRD1 && h.V6.IsValid():
 		families = []string{"ipv4", "ipv6"}
+	case kind == BIRD1:
+		families = []string{"ipv4"}
 	}
 	for _, family := range families {
 		b.parts = append(b.parts, &birdProcess{b: b, family: family, names: b.names(family)})
@@ -152,6 +156,7 @@ func (p *birdProcess) configure() {
 	b := p.b
 	b.T.Helper()
 	v := birdValues{V1: b.kind == BIRD1, RouterID: b.V4, Listen: b.V4, ASN: b.config.ASN, RestartTime: int(b.config.RestartTime / time.Second)}
+	v.LocalPref = b.config.LocalPref
 	if p.family == "ipv6" {
 		v.Listen = b.V6
 	}

@@ -30,6 +30,8 @@ type Config struct {
 	Sessions []Session
 	// RestartTime is for how long peers are asked to keep this daemon's paths; 0: its default, 120 s for all kinds.
 	RestartTime time.Duration
+	// LocalPref is what is announced, by BIRD only; 0: the default of 100.
+	LocalPref uint32
 }
 
 // Session is one session as the daemon sees it.

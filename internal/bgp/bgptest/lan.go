@@ -27,7 +27,7 @@ func NewLAN(t testing.TB) *LAN {
 	return l
 }
 
-// Host is a namespace with one link, eth0.
+// Host is a namespace with the addresses that its speaker has. Without V6 it has no sessions in IPv6.
 type Host struct {
 	*netnstest.NS
 	T      testing.TB

@@ -23,7 +23,7 @@ type process struct {
 }
 
 // guardScript runs a command, says its process ID and ends it when standard input ends.
-const guardScript = `"$@" </dev/null >&2 & echo $!; read never; kill -9 $!; wait`
+const guardScript = `"$@" </dev/null >&2 & echo $!; read never; kill -9 $! 2>/dev/null; wait`
 
 // launch starts a program on the host, whose output goes to log.
 func (h *Host) launch(log *Buffer, args ...string) *process {

@@ -49,10 +49,10 @@ func TestReasonsInWords(t *testing.T) {
 			host  *bgptest.Host
 			words []string
 		}{
-			{shuts, []string{"it ended the session", "moving to rack 7"}},
+			{shuts, []string{"Shutdown", "moving to rack 7"}},
 			{stops, []string{"hold time"}},
 			{other, []string{"64512", "64999"}},
-			{theirs, []string{"it", "AS"}},
+			{theirs, []string{"by the peer", "AS"}},
 			{port, []string{"TCP refused on port 1790"}},
 		} {
 			for _, addr := range c.host.Addrs() {
