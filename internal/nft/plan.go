@@ -3,6 +3,7 @@ package nft
 import (
 	"encoding/binary"
 	"fmt"
+	"reflect"
 	"slices"
 
 	"github.com/mdlayher/netlink"
@@ -101,6 +102,37 @@ func (have *content) not(p Part) *content {
 		}
 	}
 	return rest
+}
+
+// sameRules reports that the chains that both parts have are the same.
+func sameRules(a, b Part) bool {
+	chains := make(map[string]Chain, len(a.Chains))
+	for _, c := range a.Chains {
+		chains[c.Name] = c
+	}
+	return !slices.ContainsFunc(b.Chains, func(c Chain) bool {
+		other, ok := chains[c.Name]
+		return ok && !reflect.DeepEqual(c, other)
+	})
+}
+
+// contentOf is what the kernel has of a part that was written, but for the handles of rules and the uses of the table.
+func contentOf(p Part) *content {
+	have := &content{exists: true, chains: map[string]*chainContent{}, sets: map[string]*setContent{}}
+	for _, c := range p.Chains {
+		chain := &chainContent{base: c.Hook != nil}
+		if c.Hook != nil {
+			chain.hook = *c.Hook
+		}
+		for _, r := range c.Rules {
+			chain.rules = append(chain.rules, ruleContent{Rule: r})
+		}
+		have.chains[c.Name] = chain
+	}
+	for _, s := range p.Sets {
+		have.sets[s.Name] = &setContent{kind: s.kind(), elements: s.Elements}
+	}
+	return have
 }
 
 // leave removes what is there, and the table if that was all.

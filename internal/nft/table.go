@@ -96,11 +96,7 @@ func (t *Table) attempt(s socket, p Part, rebuild bool) (written bool, err error
 	if known := t.settled[p.owner()]; known.generation == generation && !rebuild && reflect.DeepEqual(known.part, p) {
 		return false, nil
 	}
-	have, err := s.read(p)
-	// Half of what was read may be of another generation; an error may be of a thing that went while it was read.
-	if now, genErr := s.generation(); genErr != nil || now != generation {
-		return false, fmt.Errorf("read: %w", cmp.Or(genErr, error(unix.ERESTART)))
-	}
+	have, err := t.look(s, p, generation, rebuild)
 	if err != nil {
 		return false, err
 	}
@@ -113,6 +109,20 @@ func (t *Table) attempt(s socket, p Part, rebuild bool) (written bool, err error
 	}
 	t.settle(p, generation)
 	return len(requests) > 0, nil
+}
+
+// look returns what p's owner has in a generation. If that is the last one of which it is known, and nothing has to be said of
+// single rules, whose handles only the kernel knows, there is no need to ask.
+func (t *Table) look(s socket, p Part, generation uint32, rebuild bool) (*content, error) {
+	if known := t.settled[p.owner()]; known.generation == generation && !rebuild && !p.empty() && sameRules(known.part, p) {
+		return contentOf(known.part), nil
+	}
+	have, err := s.read(p)
+	// Half of what was read may be of another generation; an error may be of a thing that went while it was read.
+	if now, genErr := s.generation(); genErr != nil || now != generation {
+		return nil, fmt.Errorf("read: %w", cmp.Or(genErr, error(unix.ERESTART)))
+	}
+	return have, err
 }
 
 // made notes that this Table made the generation after g, and returns it. What was known of other parts in g is so in the next.
