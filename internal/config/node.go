@@ -3,7 +3,6 @@ package config
 import (
 	"log/slog"
 	"net"
-	"net/netip"
 	"strconv"
 	"strings"
 
@@ -13,30 +12,31 @@ import (
 // RawNode is the environment of cmd/node as it is written. Where Calico has a name for something, it is that name.
 type RawNode struct {
 	Nodename   string `env:"NODENAME" default:"" help:"Name of this node in Kubernetes. Required; set it from spec.nodeName."`
-	IP         string `env:"IP" default:"autodetect" help:"IPv4 address of this node, with or without prefix length; autodetect takes the Node's InternalIP."`
 	Kubeconfig string `env:"KUBECONFIG" default:"" help:"Kubeconfig file. Empty means the pod's own service account."`
 	TunnelMTU  string `env:"FELIX_IPINIPMTU" default:"0" help:"MTU of tunl0. 0 means that of the interface with the node's address, less 20."`
+	RawAddress
 	RawPools
 	RawFelix
-	Namespace     string `env:"NAMESPACE" default:"kube-system" help:"Namespace of the agent's pod, in which the Secrets with BGP passwords are."`
-	ClusterType   string `env:"CLUSTER_TYPE" default:"k8s,bgp" help:"Added to ClusterInformation spec.clusterType."`
-	Backend       string `env:"CALICO_NETWORKING_BACKEND" default:"bird" help:"Routing backend. Only bird (BGP) is supported; it names the protocol, the speaker is GoBGP."`
-	HealthHost    string `env:"FELIX_HEALTHHOST" default:"127.0.0.1" help:"Address that /livez, /readyz, /metrics and /status are served on."`
-	HealthPort    string `env:"FELIX_HEALTHPORT" default:"9099" help:"Port that they are served on."`
+	Namespace   string `env:"NAMESPACE" default:"kube-system" help:"Namespace of the agent's pod, in which the Secrets with BGP passwords are."`
+	ClusterType string `env:"CLUSTER_TYPE" default:"k8s,bgp" help:"Added to ClusterInformation spec.clusterType."`
+	Backend     string `env:"CALICO_NETWORKING_BACKEND" default:"bird" help:"Routing backend. Only bird (BGP) is supported; it names the protocol, the speaker is GoBGP."`
+	HealthHost  string `env:"FELIX_HEALTHHOST" default:"127.0.0.1" help:"Address that /livez, /readyz, /metrics and /status are served on."`
+	HealthPort  string `env:"FELIX_HEALTHPORT" default:"9099" help:"Port that they are served on."`
 	RawMetrics
 	RouteProtocol string `env:"TORTIE_ROUTE_PROTOCOL" default:"84" help:"Protocol number that marks the agent's routes in the kernel; 12, 80 and 186 belong to BIRD, Felix and FRR."`
 	SysctlRoot    string `env:"TORTIE_SYSCTL_ROOT" default:"/proc/sys" help:"Where sysctls are written: a container's own /proc/sys is read-only."`
 	StateDir      string `env:"TORTIE_STATE_DIR" default:"/var/lib/calico" help:"Directory of the files nodename and mtu that the plugins read, and of their journal, tortie/journal."`
 	RunDir        string `env:"TORTIE_RUN_DIR" default:"/var/run/calico" help:"Directory of tortie/facts.json, by which the agent saves the plugins requests."`
 	LogLevel      string `env:"LOG_LEVEL" default:"info" help:"Log level: debug, info, warn or error."`
+	RawAccepted
 }
 
 // Node is the validated configuration of cmd/node.
 type Node struct {
 	Nodename   string
-	IP         netip.Prefix // zero means the Node's InternalIP; a full-length prefix means that the interface tells the length
 	Kubeconfig string
 	Namespace  string
+	Addresses  Addresses
 	Pools      Pools
 	// Felix overrides FelixConfigurations.
 	Felix         api.FelixConfigurationSpec
@@ -58,9 +58,9 @@ func LoadNode(env Env) (Node, error) {
 	var p problems
 	n := Node{
 		Nodename:      p.required("NODENAME", raw.Nodename, "must be this node's name in Kubernetes: set it from spec.nodeName"),
-		IP:            p.address("IP", raw.IP),
 		Kubeconfig:    raw.Kubeconfig,
 		Namespace:     raw.Namespace,
+		Addresses:     p.addresses(raw.RawAddress),
 		Pools:         p.pools(raw.RawPools),
 		Felix:         p.felix(raw.RawFelix),
 		TunnelMTU:     p.integer("FELIX_IPINIPMTU", raw.TunnelMTU, 0, 65535),
@@ -90,22 +90,6 @@ func LoadHealthAddr(env Env) (string, error) {
 
 func (p *problems) healthAddr(raw RawNode) string {
 	return net.JoinHostPort(raw.HealthHost, strconv.Itoa(p.integer("FELIX_HEALTHPORT", raw.HealthPort, 1, 65535)))
-}
-
-// address reads an address or CIDR; "autodetect" is the zero prefix.
-func (p *problems) address(name, value string) netip.Prefix {
-	if value == "autodetect" {
-		return netip.Prefix{}
-	}
-	if prefix, err := netip.ParsePrefix(value); err == nil && prefix.Addr().Is4() {
-		return prefix
-	}
-	addr, err := netip.ParseAddr(value)
-	if err != nil || !addr.Is4() {
-		p.add(name, value, "must be autodetect, an IPv4 address, or one with its prefix length such as 10.0.0.5/24")
-		return netip.Prefix{}
-	}
-	return netip.PrefixFrom(addr, 32)
 }
 
 // routeProtocol refuses the numbers that others delete routes by.

@@ -58,6 +58,9 @@ type Assignment struct {
 	Information *api.ClusterInformation
 }
 
+// Revision is that of World, for a reader who wants to know whether it has changed: that costs nothing.
+func (w *Watch) Revision() uint64 { return w.revision.Load() }
+
 // World returns what is known now. Before WaitForSync has returned it is incomplete.
 func (w *Watch) World() World {
 	world := World{Revision: w.revision.Load()} // first: the rest may be newer, never older

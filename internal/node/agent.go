@@ -29,6 +29,7 @@ import (
 	"github.com/tortie-net/tortie/internal/nat"
 	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/nft"
+	"github.com/tortie-net/tortie/internal/nodeaddr"
 	"github.com/tortie-net/tortie/internal/sysctl"
 )
 
@@ -77,24 +78,27 @@ type Agent struct {
 	sysctls sysctl.Root
 	herald  *herald
 
-	node       *api.Node // this node, read again when it was replaced
-	local      bgp.Local // what the speaker was started with
-	started    bool      // the speaker listens
-	begun      time.Time // when the loop started
-	settled    time.Time // since when all BGP sessions are established; zero if one is not
-	holding    bool      // routes of an earlier agent are kept for now
+	node   *api.Node // this node as it was last seen
+	view   view      // the cluster
+	anchor anchor    // this node's place in it
+	bgp    speaking  // what BGP is told and says
+
 	tunnel     *duties.Tunnel
+	records    *records
 	teller     teller
-	pods       []netip.Addr        // local addresses that the last pass saw
-	available  bool                // NetworkUnavailable was cleared
-	complaints string              // what was logged of the last pass
-	broken     map[string][]string // what was reported last as not usable, by what it is about
-	known      announcements       // how other nodes were reached so far
-	doubt      time.Duration       // until a change of that is believed; 0: there is none
+	pods       []netip.Addr          // local addresses that the last pass saw
+	available  bool                  // NetworkUnavailable was cleared
+	complaints string                // what was logged of the last pass
+	broken     map[string][]string   // what was reported last as not usable, by what it is about
+	known      announcements         // how other nodes were reached so far
+	doubt      time.Duration         // until a change of that is believed; 0: there is none
+	hosts      map[string]netip.Addr // of which addresses were looked up
+	candidates []nodeaddr.Candidate  // as they were logged last
+	news       news                  // what the next pass has to look at
+	full       time.Time             // when a pass last looked at everything
 
 	kernelEvents <-chan struct{} // nil: not subscribed
 	tableEvents  <-chan struct{} // of nftables; nil: not subscribed
-	felix        Felix           // that the last pass went by
 }
 
 // NewAgent returns an agent that has done nothing yet.
@@ -108,7 +112,10 @@ func NewAgent(d Deps) *Agent {
 		herald:  newHerald(filepath.Join(d.Config.RunDir, factsFile), d.Watch, d.Status, d.Log),
 		broken:  map[string][]string{},
 		known:   announcements{},
+		hosts:   map[string]netip.Addr{},
+		records: newRecords(d.Store, d.Log),
 		teller:  teller{to: d.Events},
+		news:    allNews,
 	}
 }
 
@@ -119,6 +126,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.Go(func() error { return a.Watch.Run(ctx) })
 	g.Go(func() error { return a.loop(ctx) })
 	g.Go(func() error { return a.herald.run(ctx) })
+	g.Go(func() error { return a.records.run(ctx) })
 	if a.Events != nil {
 		g.Go(func() error { return a.Events.Run(ctx) })
 	}
@@ -200,7 +208,7 @@ func (a *Agent) loop(ctx context.Context) error {
 	if err := a.setUp(ctx); err != nil {
 		return err
 	}
-	a.begun = time.Now()
+	a.bgp.begun = time.Now()
 	pause := time.Second
 	for {
 		if err := a.subscribe(ctx); err != nil {
@@ -217,7 +225,7 @@ func (a *Agent) loop(ctx context.Context) error {
 		switch {
 		case err != nil:
 			next, pause = pause/2+rand.N(pause), min(2*pause, maxRetry)
-		case a.holding:
+		case a.bgp.holding:
 			next, pause = settleTime, time.Second
 		default:
 			pause = time.Second
@@ -225,8 +233,14 @@ func (a *Agent) loop(ctx context.Context) error {
 		if a.doubt > 0 {
 			next = min(next, a.doubt)
 		}
+		if a.anchor.moving() {
+			next = min(next, time.Second)
+		}
 		if !a.wait(ctx, next) {
 			return nil
+		}
+		if err != nil {
+			a.news = allNews
 		}
 	}
 }
@@ -251,30 +265,75 @@ func (a *Agent) subscribe(ctx context.Context) (err error) {
 	return nil
 }
 
+// news says what may have changed since the last pass. What it does not name is taken as an earlier pass found it, where that
+// spares much; the kernel is always looked at, and the World says by itself whether it changed.
+type news struct {
+	bgp bool // sessions, learned paths, or what blocks' records say of them
+	all bool // anything
+}
+
+var allNews = news{bgp: true, all: true}
+
 // wait returns after the pause, or soon after something happened; false if ctx ended.
 func (a *Agent) wait(ctx context.Context, pause time.Duration) bool {
+	a.news = news{}
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return false
 	case <-timer.C:
+		a.news = allNews
 	case <-a.Watch.Changed():
 	case <-a.Speaker.Dirty():
+		a.news.bgp = true
+	case <-a.records.changed:
+		a.news.bgp = true
 	case _, ok := <-a.kernelEvents:
-		if !ok {
-			a.kernelEvents = nil
-		}
+		a.heardKernel(ok)
 	case _, ok := <-a.tableEvents:
-		if !ok {
-			a.tableEvents = nil
-		}
+		a.heardTable(ok)
 	}
 	select {
 	case <-ctx.Done():
 		return false
 	case <-time.After(coalesce):
-		return true
+	}
+	a.hearMore()
+	if time.Since(a.full) > fullPass { // events that never end must not keep it off
+		a.news = allNews
+	}
+	return true
+}
+
+// hearMore takes what has come meanwhile.
+func (a *Agent) hearMore() {
+	for {
+		select {
+		case <-a.Watch.Changed():
+		case <-a.Speaker.Dirty():
+			a.news.bgp = true
+		case <-a.records.changed:
+			a.news.bgp = true
+		case _, ok := <-a.kernelEvents:
+			a.heardKernel(ok)
+		case _, ok := <-a.tableEvents:
+			a.heardTable(ok)
+		default:
+			return
+		}
+	}
+}
+
+func (a *Agent) heardKernel(ok bool) {
+	if !ok {
+		a.kernelEvents = nil
+	}
+}
+
+func (a *Agent) heardTable(ok bool) {
+	if !ok {
+		a.tableEvents = nil
 	}
 }
 

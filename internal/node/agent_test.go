@@ -28,6 +28,7 @@ import (
 	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/netlinkx/netnstest"
 	"github.com/tortie-net/tortie/internal/nft"
+	"github.com/tortie-net/tortie/internal/nodeaddr"
 )
 
 // peers stands for the other end of BGP: it notes what the agent wants and says what the test tells it to. The speaker
@@ -172,6 +173,8 @@ func (r *rig) make(t *testing.T, obj api.Resource) {
 		forget(t, r.store, &api.IPPool{Meta: gone})
 	case *api.BlockAffinity:
 		forget(t, r.store, &api.BlockAffinity{Meta: gone})
+	case *api.IPAMBlock:
+		forget(t, r.store, &api.IPAMBlock{Meta: gone})
 	case *api.IPReservation:
 		forget(t, r.store, &api.IPReservation{Meta: gone})
 	default:
@@ -193,6 +196,18 @@ func (r *rig) affinity(t *testing.T, node, cidr, name string) *api.BlockAffinity
 	return a
 }
 
+// lent makes the record of block 10.90.7.0/26, which says that a node has its address 10.90.7.7.
+func (r *rig) lent(t *testing.T, node string) {
+	t.Helper()
+	first := 0
+	spec := api.IPAMBlockSpec{
+		CIDR: "10.90.7.0/26", Allocations: make([]*int, 64), Unallocated: []int{},
+		Attributes: []api.AllocationAttribute{{Secondary: map[string]string{"node": node}}},
+	}
+	spec.Allocations[7] = &first
+	r.make(t, &api.IPAMBlock{Meta: api.Meta{Name: "10-90-7-0-26"}, Spec: spec})
+}
+
 // agent runs an agent until the returned function is called.
 func (r *rig) agent(t *testing.T, speaker bgp.Speaker) (status *Status, stop func()) {
 	t.Helper()
@@ -209,7 +224,7 @@ func (r *rig) agent(t *testing.T, speaker bgp.Speaker) (status *Status, stop fun
 	table := nft.NewAt(r.ns.Conn.Namespace())
 	a := NewAgent(Deps{
 		Config: config.Node{
-			Nodename: rigNode, ClusterType: []string{"k8s"}, SysctlRoot: r.sysctls, StateDir: r.stateDir, RunDir: r.runDir, RouteProtocol: int(fib.DefaultProtocol),
+			Nodename: rigNode, Addresses: config.Addresses{V4: config.Address{Setting: nodeaddr.Setting{Mode: nodeaddr.Detect}}}, ClusterType: []string{"k8s"}, SysctlRoot: r.sysctls, StateDir: r.stateDir, RunDir: r.runDir, RouteProtocol: int(fib.DefaultProtocol),
 		},
 		Log: log, Store: store, Watch: watch, Speaker: speaker, Status: status,
 		Kernel: r.ns.Conn, FIB: fib.New(r.ns.Conn, fib.Options{}), Encap: encap.New(r.ns.Conn), NFT: table, NAT: nat.New(table), Guard: encapguard.New(table),
@@ -308,9 +323,10 @@ func TestAgentRepairsFollowsAndKeeps(t *testing.T) {
 	within(t, time.Second, "a route that was removed by hand is back", r.has(t, toOther))
 
 	// An address that the other node borrowed comes by BGP alone, and goes with it.
+	r.lent(t, rigOther)
 	borrowed := bgp.Path{Prefix: prefix("10.90.7.7/32"), NextHop: addr("172.31.0.2")}
 	speaker.tell(false, borrowed)
-	within(t, time.Second, "the borrowed address", r.has(t, "10.90.7.7 via 172.31.0.2"))
+	within(t, 5*time.Second, "the borrowed address", r.has(t, "10.90.7.7 via 172.31.0.2"))
 
 	// What BGP no longer knows goes, once a starting agent has given it the time to tell.
 	speaker.tell(false)
@@ -345,11 +361,12 @@ func TestAgentRepairsFollowsAndKeeps(t *testing.T) {
 func TestAgentRestartChangesNothing(t *testing.T) {
 	r := newRig(t)
 	r.affinity(t, rigOther, "10.90.2.0/26", "rig-other-10-90-2-0-26")
+	r.lent(t, rigOther)
 	first := newPeers()
 	first.tell(false, bgp.Path{Prefix: prefix("10.90.7.7/32"), NextHop: addr("172.31.0.2")})
 	status, stop := r.agent(t, first)
 	within(t, 20*time.Second, "ready", func() bool { return status.Report().Ready })
-	within(t, time.Second, "both routes", func() bool { return r.has(t, toOther)() && r.has(t, "10.90.7.7")() })
+	within(t, 5*time.Second, "both routes", func() bool { return r.has(t, toOther)() && r.has(t, "10.90.7.7")() })
 	stop()
 
 	events := r.ns.Quiet(t, netlinkx.RouteEvents|netlinkx.AddrEvents)

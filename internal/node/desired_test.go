@@ -170,18 +170,6 @@ func TestTunnelStaysWhileAPoolEncapsulates(t *testing.T) {
 	}
 }
 
-func TestOnlyPathsInsidePoolsAreAccepted(t *testing.T) {
-	accept := snapshot(t, nil).Accept()
-	for text, want := range map[string]bool{
-		"192.168.2.0/26": true, "192.168.2.7/32": true, "192.168.0.0/16": true,
-		"0.0.0.0/0": false, "192.0.0.0/8": false, "10.96.0.0/16": false, "10.0.0.2/32": false,
-	} {
-		if got := accept(bgp.Path{Prefix: prefix(text), NextHop: addr("10.0.0.2")}); got != want {
-			t.Errorf("accept %s = %v, want %v", text, got, want)
-		}
-	}
-}
-
 func TestTunnelAndMTU(t *testing.T) {
 	s := snapshot(t, nil)
 	got, ok := s.Tunnel()
@@ -243,7 +231,7 @@ func TestBrokenObjectsAreNamedAndLeftOut(t *testing.T) {
 	})
 	s, problems := BuildSnapshot(Self{Name: "node1", Addr: prefix("10.0.0.1/24")}, w)
 	text := strings.Join(texts(problems), "\n")
-	for _, want := range []string{"IPPool crooked", "node node2", `"10.0.0.2"`, "node far", `"minus"`, "BlockAffinity broken"} {
+	for _, want := range []string{"IPPool crooked", "Node node2", `"10.0.0.2"`, "Node far", `"minus"`, "BlockAffinity broken"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("problems do not name %s:\n%s", want, text)
 		}
@@ -291,8 +279,18 @@ func TestJudge(t *testing.T) {
 		"a stranger announces the block":                   {nil, []bgp.Path{path("192.168.2.0/26", "10.66.0.6")}, []string{owned, "- 192.168.2.0/26 via 10.66.0.6"}},
 		"a router on the way to the owner, no tunnel":      {never, []bgp.Path{path("192.168.2.0/26", "10.0.0.254")}, []string{"+ 192.168.2.0/26 via 10.0.0.254"}},
 		"a block whose affinity the API does not show yet": {nil, []bgp.Path{path("192.168.7.0/26", "10.9.0.9")}, []string{owned, "+ 192.168.7.0/26 via 10.9.0.9"}},
+		"a part of another's block":                        {nil, []bgp.Path{path("192.168.2.32/27", "10.9.0.9")}, []string{owned, "- 192.168.2.32/27 via 10.9.0.9"}},
+		"a part of its own block":                          {nil, []bgp.Path{path("192.168.2.32/27", "10.0.0.2")}, []string{owned, "+ 192.168.2.32/27 via 10.0.0.2"}},
+		"a part of our block":                              {nil, []bgp.Path{path("192.168.1.32/27", "10.9.0.9")}, []string{owned, "- 192.168.1.32/27 via 10.9.0.9"}},
+		"an address of its own block":                      {nil, []bgp.Path{path("192.168.2.9/32", "10.0.0.2")}, []string{owned, "+ 192.168.2.9/32 via 10.0.0.2"}},
 		"a borrowed address":                               {nil, []bgp.Path{path("192.168.2.9/32", "10.9.0.9")}, []string{owned, "+ 192.168.2.9/32 via 10.9.0.9"}},
 		"an address borrowed from us":                      {nil, []bgp.Path{path("192.168.1.9/32", "10.9.0.9")}, []string{"+ 192.168.1.9/32 via 10.9.0.9", owned}},
+		"an address of a block that nobody owns":           {nil, []bgp.Path{path("192.168.7.9/32", "10.9.0.9")}, []string{owned, "+ 192.168.7.9/32 via 10.9.0.9"}},
+		"an address that the record gives to another":      {nil, []bgp.Path{path("192.168.2.10/32", "10.9.0.9")}, []string{owned, "- 192.168.2.10/32 via 10.9.0.9"}},
+		"an address whose record was not read":             {nil, []bgp.Path{path("192.168.2.11/32", "10.9.0.9")}, []string{owned, "- 192.168.2.11/32 via 10.9.0.9"}},
+		"an address of a pod here":                         {nil, []bgp.Path{path("192.168.2.12/32", "10.9.0.9")}, []string{owned, "- 192.168.2.12/32 via 10.9.0.9"}},
+		"a node that names a router":                       {never, []bgp.Path{{Prefix: prefix("192.168.2.0/26"), NextHop: addr("10.0.0.254"), From: addr("10.9.0.9")}}, []string{owned, "- 192.168.2.0/26 via 10.0.0.254"}},
+		"a borrowed address, no session":                   {nil, nil, []string{owned, "+ 192.168.2.13/32 via 10.9.0.9"}},
 		"our own block":                                    {nil, []bgp.Path{path("192.168.1.0/26", "10.9.0.9")}, []string{owned}},
 		"the whole pool":                                   {nil, []bgp.Path{path("192.168.0.0/16", "10.9.0.9")}, []string{owned, "- 192.168.0.0/16 via 10.9.0.9"}},
 		"outside of every pool":                            {nil, []bgp.Path{path("10.96.0.0/26", "10.9.0.9")}, []string{owned, "- 10.96.0.0/26 via 10.9.0.9"}},
@@ -305,7 +303,17 @@ func TestJudge(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if d := cmp.Diff(tc.want, judged(snapshot(t, tc.change), tc.learned...), compareAddrs); d != "" {
+			s := snapshot(t, tc.change)
+			s.Self.Pods = []netip.Addr{addr("192.168.2.12")}
+			confirmed := verdict{confirmed: true}
+			s.borrowed = map[claim]verdict{
+				{addr("192.168.2.9"), "far"}: confirmed, {addr("192.168.1.9"), "far"}: confirmed, {addr("192.168.7.9"), "far"}: confirmed,
+				{addr("192.168.2.13"), "far"}: confirmed, {addr("192.168.2.10"), "far"}: {why: "no"},
+			}
+			if strings.Contains(name, "no session") {
+				s.held = []claim{{addr("192.168.2.13"), "far"}}
+			}
+			if d := cmp.Diff(tc.want, judged(s, tc.learned...), compareAddrs); d != "" {
 				t.Errorf("judgement (-want +got):\n%s", d)
 			}
 		})

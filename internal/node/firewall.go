@@ -99,13 +99,17 @@ func (s *Snapshot) NAT() nat.Config {
 	return c
 }
 
-// nodeAddrs returns the addresses of all nodes that have announced theirs, and this node's.
+// nodeAddrs returns the addresses of all nodes that have announced theirs, after this node's.
 func (s *Snapshot) nodeAddrs() []netip.Addr {
-	addrs := []netip.Addr{s.Self.Addr.Addr()}
-	for _, o := range s.Others {
-		addrs = append(addrs, o.Addr)
+	addrs := s.Self.addrs()
+	for _, m := range s.Others {
+		for _, a := range []netip.Addr{m.Addr, m.Addr6} {
+			if a.IsValid() {
+				addrs = append(addrs, a)
+			}
+		}
 	}
-	return slices.DeleteFunc(addrs, func(a netip.Addr) bool { return !a.IsValid() })
+	return addrs
 }
 
 // Guard returns from whom tunnel packets are taken.

@@ -12,63 +12,162 @@ import (
 type refusal struct {
 	path bgp.Path
 	why  string
+	// pending: it is being found out whether the path may be used.
+	pending bool
 }
 
+// mostRefusals is how many refused paths are named: a peer can announce thousands.
+const mostRefusals = 20
+
+// refusals are for people.
 func refusals(refused []refusal) []error {
-	errs := make([]error, len(refused))
-	for i, r := range refused {
-		errs[i] = fmt.Errorf("BGP peer %s: %s via %s: %s", r.path.From, r.path.Prefix, r.path.NextHop, r.why)
+	var errs []error
+	more := 0
+	for _, r := range refused {
+		switch {
+		case r.pending:
+		case len(errs) == mostRefusals:
+			more++
+		default:
+			errs = append(errs, fmt.Errorf("BGP peer %s: %s via %s: %s", r.path.From, r.path.Prefix, r.path.NextHop, r.why))
+		}
+	}
+	if more > 0 {
+		errs = append(errs, fmt.Errorf("%d more paths are refused", more))
 	}
 	return errs
 }
 
+// claim is a single address that a node announces although its block is another's: what a pod has that borrowed its address.
+type claim struct {
+	addr netip.Addr
+	node string
+}
+
+// verdict is what the block's record says of a claim. The zero value is that it has not been read yet.
+type verdict struct {
+	confirmed bool
+	why       string // not, or not yet
+	pending   bool   // it could not be read
+}
+
 // Judge decides which paths become routes. Affinities say who owns a block, BGP says the way to it:
 //
-//   - A learned path is refused if its next hop is not the node that owns the block. A mistaken or hostile peer cannot take
-//     a block that way.
+//   - A learned path is refused if its next hop is not the node that owns the block that it is, or lies in. A mistaken or
+//     hostile peer cannot take a block, or a part of one, that way.
 //   - A block whose owner BGP knows no path to is reached by the owner's address: when a session drops, or before the first
 //     one is up, the pods behind it stay reachable. The route goes when the affinity or the Node goes.
+//   - A single address may lead elsewhere than its block, if the block's record says that that node has borrowed it. While BGP
+//     has no session with the node, the route stays.
 //
-// A block without an affinity is taken as announced, since the API may lag behind BGP; so is a single address, which a node
-// has borrowed from another's block.
+// A block without an affinity is taken as a node announces it, since the API may lag behind BGP.
 func (s *Snapshot) Judge(learned []bgp.Path) (accepted []bgp.Path, refused []refusal) {
 	known := make(map[netip.Prefix]bool, len(learned))
+	accepted = make([]bgp.Path, 0, len(learned)+len(s.Owners))
 	for _, p := range learned {
-		if slices.Contains(s.Blocks, p.Prefix) {
+		if s.owns(p.Prefix) {
 			continue // our own, whatever a peer says of it
 		}
-		if why := s.objection(p); why != "" {
-			refused = append(refused, refusal{p, why})
+		if r := s.objection(p); r.why != "" {
+			refused = append(refused, r)
 			continue
 		}
 		known[p.Prefix] = true
 		accepted = append(accepted, p)
 	}
-	for block, owner := range s.Owners {
-		if !known[block] {
-			accepted = append(accepted, bgp.Path{Prefix: block, NextHop: owner})
+	for _, p := range s.known() {
+		if !known[p.Prefix] {
+			accepted = append(accepted, p)
 		}
 	}
 	slices.SortFunc(accepted, func(a, b bgp.Path) int { return a.Prefix.Compare(b.Prefix) })
 	return accepted, refused
 }
 
-// objection says why a path must not become a route; empty if it may.
-func (s *Snapshot) objection(p bgp.Path) string {
+// known returns the paths that need no BGP: to the blocks of others, and to borrowed addresses that have been confirmed.
+func (s *Snapshot) known() []bgp.Path {
+	paths := make([]bgp.Path, 0, len(s.Owners)+len(s.held))
+	for block, owner := range s.Owners {
+		if _, ok := s.poolOf(block); ok && owner.Addr.IsValid() {
+			paths = append(paths, bgp.Path{Prefix: block, NextHop: owner.Addr})
+		}
+	}
+	for _, c := range s.held {
+		m, ok := s.member(c.node)
+		if !ok || !m.in(c.addr).IsValid() {
+			continue
+		}
+		p := bgp.Path{Prefix: netip.PrefixFrom(c.addr, c.addr.BitLen()), NextHop: m.in(c.addr)}
+		if s.objection(p).why == "" {
+			paths = append(paths, p)
+		}
+	}
+	return paths
+}
+
+// objection says why a path must not become a route; its why is empty if it may.
+func (s *Snapshot) objection(p bgp.Path) refusal {
+	no := func(format string, args ...any) refusal { return refusal{path: p, why: fmt.Sprintf(format, args...)} }
 	pool, ok := s.poolOf(p.Prefix)
 	if !ok {
-		return "it lies in no IPPool"
+		return no("it lies in no IPPool")
 	}
 	if p.Prefix.Bits() < pool.BlockBits {
-		return fmt.Sprintf("it is larger than a block of IPPool %s (/%d)", pool.Name, pool.BlockBits)
+		return no("it is larger than a block of IPPool %s (/%d)", pool.Name, pool.BlockBits)
 	}
-	hop := slices.IndexFunc(s.Others, func(m Member) bool { return m.Addr == p.NextHop })
-	owner, owned := s.Owners[p.Prefix]
+	if p.Prefix.IsSingleIP() && s.hasPod(p.Prefix.Addr()) {
+		return no("a pod on this node has the address")
+	}
+	hop, isNode := s.memberAt(p.NextHop)
+	_, fromNode := s.memberAt(p.From)
 	switch {
-	case hop < 0 && pool.encapsulates():
-		return "the next hop is no node of the cluster, so it cannot be the end of a tunnel"
-	case hop >= 0 && owned && owner != p.NextHop:
-		return fmt.Sprintf("the block belongs to the node at %s, not to %s", owner, s.Others[hop].Name)
+	case !isNode && pool.encapsulates():
+		return no("the next hop is no node of the cluster, so it cannot be the end of a tunnel")
+	case !isNode && fromNode:
+		return no("the next hop is no node of the cluster, and nodes announce themselves")
+	case !isNode:
+		return refusal{path: p} // a router that the operator has made a peer: its way is its own
 	}
-	return ""
+	return s.ownership(p, pool, hop)
+}
+
+// ownership compares a path by way of a node with who owns the block.
+func (s *Snapshot) ownership(p bgp.Path, pool *Pool, hop *Member) refusal {
+	block, owner, owned := s.blockOf(p.Prefix)
+	single := p.Prefix.IsSingleIP() && (owned || p.Prefix.Bits() != pool.BlockBits)
+	switch {
+	case owned && owner.Node == hop.Name, !owned && !single:
+		return refusal{path: p}
+	case single:
+		return s.borrowing(p, hop)
+	case block == p.Prefix:
+		return refusal{path: p, why: fmt.Sprintf("the block belongs to node %s, not to %s", owner, hop.Name)}
+	}
+	return refusal{path: p, why: fmt.Sprintf("it is part of block %s, which belongs to node %s, not to %s", block, owner, hop.Name)}
+}
+
+// borrowing judges a single address by its block's record.
+func (s *Snapshot) borrowing(p bgp.Path, hop *Member) refusal {
+	v, ok := s.borrowed[claim{p.Prefix.Addr(), hop.Name}]
+	switch {
+	case !ok:
+		return refusal{path: p, why: "its block's record is being read", pending: true}
+	case v.confirmed:
+		return refusal{path: p}
+	}
+	return refusal{path: p, why: v.why, pending: v.pending}
+}
+
+// hasPod reports that the kernel has a route to a pod with the address.
+func (s *Snapshot) hasPod(a netip.Addr) bool {
+	_, found := slices.BinarySearchFunc(s.Self.Pods, a, netip.Addr.Compare)
+	return found
+}
+
+// String is the owner in words.
+func (o Owner) String() string {
+	if !o.Addr.IsValid() {
+		return o.Node
+	}
+	return fmt.Sprintf("%s at %s", o.Node, o.Addr)
 }

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/duties"
 	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/podnet"
@@ -33,68 +32,109 @@ const bgpStart = 3 * time.Second
 func (a *Agent) pass(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, passTime)
 	defer cancel()
-	s, err := a.look(ctx)
+	if a.news.all {
+		a.full = time.Now()
+	}
+	s, trouble, err := a.look(ctx)
 	if err != nil {
 		return err // without an address nothing else can be right
 	}
-	a.Status.SetNode(&s)
-	if a.started && (a.local.ASN != s.asn(s.Self.ASN) || a.local.Port != s.Port || a.local.Listen[0] != s.Self.Addr.Addr()) {
+	if a.bgp.started && !a.bgp.is(&s) {
 		return errRestart
 	}
+	shown := s
+	a.Status.SetNode(&shown)
 	problems := []error{
+		trouble,
 		a.announceSelf(ctx, &s),
 		a.NAT.Sync(ctx, s.NAT()),
 		a.Guard.Sync(ctx, s.Guard()),
 		a.syncTunnel(ctx, &s),
 		a.prepareHost(&s),
 	}
-	learned, err := a.syncBGP(ctx, &s)
-	a.holding = err != nil || a.settling()
-	problems = append(problems, err, a.syncRoutes(ctx, &s, learned))
+	heard, err := a.syncBGP(ctx, &s)
+	a.bgp.holding = err != nil || a.bgp.settling(time.Now())
+	problems = append(problems, err, a.syncRoutes(ctx, &s, heard))
 	if err := errors.Join(problems...); err != nil {
 		return err
 	}
 	return a.openForPods(ctx, &s)
 }
 
-// look collects what is known into a snapshot.
-func (a *Agent) look(ctx context.Context) (Snapshot, error) {
-	world := a.Watch.World()
-	i := slices.IndexFunc(world.Nodes, func(n api.Node) bool { return n.Name == a.Config.Nodename })
-	if i < 0 {
-		return Snapshot{}, fmt.Errorf("node %s does not exist in the API: keeping everything as it is until it comes back", a.Config.Nodename)
+// look collects what is known into a snapshot. The trouble is an error that leaves the rest to be done.
+func (a *Agent) look(ctx context.Context) (s Snapshot, trouble, err error) {
+	if err := a.lookAtCluster(); err != nil {
+		return s, nil, err
 	}
-	seen := world.Nodes[i]
-	if seen.UID != a.node.UID {
-		n, err := a.readNode(ctx)
-		if err != nil {
-			return Snapshot{}, err
-		}
-		a.node, a.available = n, false
-	}
-	a.node.Annotations = seen.Annotations
-	world.Nodes, a.doubt = a.known.believe(world.Nodes, a.node.Name, time.Now())
 	links, err := a.Kernel.Links()
 	if err != nil {
-		return Snapshot{}, err
+		return s, nil, err
 	}
-	addr, err := a.findAddress(links)
+	self, trouble, err := a.lookAtSelf(ctx, links)
 	if err != nil {
-		return Snapshot{}, err
+		return s, nil, err
 	}
-	self := Self{
-		Name: a.node.Name, Addr: addr.Addr, AddrSource: addr.Source, Link: addr.Link, LinkMTU: addr.LinkMTU, TunnelMTU: a.Config.TunnelMTU,
+	s = a.view.base.as(self)
+	said, refusal := a.checkDuplicate(&s)
+	if refusal != nil {
+		return s, nil, refusal
 	}
-	if self.Pods, err = a.localPods(links); err != nil {
-		return Snapshot{}, err
+	a.complain("object", append(slices.Clip(a.view.problems), problemsOf(said)...))
+	if s.Self.TunnelAddr, err = a.tunnelAddress(ctx, &s); err != nil {
+		return s, nil, err
 	}
-	s, problems := BuildSnapshot(self, world)
-	felix, unclear := ParseFelix(a.Config.Felix.Over(world.Felix), a.felix)
-	s.Felix, a.felix = felix, felix
-	a.complain("object", append(problems, unclear...))
-	s.Self.TunnelAddr, err = a.tunnelAddress(ctx, &s)
 	a.pods = occupied(self.Pods, s.Self.TunnelAddr)
-	return s, err
+	return s, trouble, nil
+}
+
+// lookAtCluster takes up what the watches say, if that has changed or is to be believed by now.
+func (a *Agent) lookAtCluster() error {
+	if a.view.built && a.view.world.Revision == a.Watch.Revision() && a.doubt == 0 && a.view.since.IsZero() {
+		return nil
+	}
+	world := a.Watch.World()
+	if world.Self == nil {
+		return fmt.Errorf("node %s does not exist in the API: keeping everything as it is until it comes back", a.Config.Nodename)
+	}
+	if a.node == nil || a.node.UID != world.Self.UID {
+		a.available = false
+	}
+	a.node = world.Self
+	world.Nodes, a.doubt = a.known.believe(world.Nodes, a.node.Name, time.Now())
+	world.Felix = a.Config.Felix.Over(world.Felix)
+	a.view.update(time.Now(), Self{Name: a.node.Name}, world)
+	a.news.bgp = true
+	return nil
+}
+
+// lookAtSelf finds this node's addresses and pods.
+func (a *Agent) lookAtSelf(ctx context.Context, links []netlinkx.Link) (self Self, trouble, err error) {
+	found, failed := a.find(ctx, links)
+	at, trouble := a.anchor.hold(time.Now(), found, failed)
+	a.logCandidates(slices.Concat(found.v4.Candidates, found.v6.Candidates))
+	switch {
+	case errors.Is(trouble, errRestart):
+		return self, nil, trouble
+	case trouble != nil && at.same(place{}):
+		return self, nil, trouble
+	}
+	a.complain("address", at.notes())
+	self = Self{
+		Name: a.node.Name, ASN: a.Config.Addresses.ASN, TunnelMTU: a.Config.TunnelMTU,
+		RouterID: a.Config.Addresses.RouterID, MaxPrefixes: a.Config.Addresses.MaxPrefixes,
+	}
+	self.describe(at)
+	self.Found = slices.Concat(found.v4.Candidates, found.v6.Candidates)
+	self.Pods, err = a.localPods(links)
+	return self, trouble, err
+}
+
+// problemsOf is err as a list.
+func problemsOf(err error) []error {
+	if err == nil {
+		return nil
+	}
+	return []error{err}
 }
 
 func texts(errs []error) []string {
@@ -105,14 +145,6 @@ func texts(errs []error) []string {
 	return out
 }
 
-func (a *Agent) findAddress(links []netlinkx.Link) (NodeAddress, error) {
-	addrs, err := a.Kernel.Addrs(0, netlinkx.IPv4)
-	if err != nil {
-		return NodeAddress{}, err
-	}
-	return chooseAddress(a.Config.IP, a.node, links, addrs)
-}
-
 // localPods returns the addresses that the plugins have made routes for, in ascending order. The routes are the one record of
 // them that needs no API server.
 func (a *Agent) localPods(links []netlinkx.Link) ([]netip.Addr, error) {
@@ -120,7 +152,7 @@ func (a *Agent) localPods(links []netlinkx.Link) ([]netip.Addr, error) {
 	for _, l := range links {
 		ours[l.Index] = strings.HasPrefix(l.Name, podnet.DefaultVethPrefix)
 	}
-	routes, err := a.Kernel.Routes(netlinkx.RouteFilter{Family: netlinkx.IPv4, Protocol: netlinkx.ProtocolBoot})
+	routes, err := a.Kernel.Routes(netlinkx.RouteFilter{Protocol: netlinkx.ProtocolBoot})
 	if err != nil {
 		return nil, err
 	}
@@ -160,14 +192,26 @@ func addrText(a netip.Addr) string {
 
 // announceSelf tells other nodes, Calico's among them, how to reach this one.
 func (a *Agent) announceSelf(ctx context.Context, s *Snapshot) error {
-	err := duties.Announce(ctx, a.Store, a.node.Annotations, a.node.Name, map[string]string{
-		api.AnnotationIPv4Address:    s.Self.Addr.String(),
+	want := map[string]string{
+		api.AnnotationIPv4Address:    prefixText(s.Self.Addr),
+		api.AnnotationIPv6Address:    prefixText(s.Self.Addr6),
 		api.AnnotationIPv4TunnelAddr: addrText(s.Self.TunnelAddr),
-	})
-	if err != nil {
+	}
+	if asn := a.Config.Addresses.ASN; asn != 0 {
+		want[api.AnnotationASNumber] = strconv.FormatUint(uint64(asn), 10)
+	}
+	if err := duties.Announce(ctx, a.Store, a.node.Annotations, a.node.Name, want); err != nil {
 		return fmt.Errorf("announce this node's address: %w", err)
 	}
 	return nil
+}
+
+// prefixText is empty for the invalid prefix.
+func prefixText(p netip.Prefix) string {
+	if !p.IsValid() {
+		return ""
+	}
+	return p.String()
 }
 
 func (a *Agent) syncTunnel(ctx context.Context, s *Snapshot) error {
@@ -177,89 +221,19 @@ func (a *Agent) syncTunnel(ctx context.Context, s *Snapshot) error {
 	return a.Encap.Remove(ctx)
 }
 
-// syncBGP sets what is announced and the sessions, in this order, and returns what is learned.
-func (a *Agent) syncBGP(ctx context.Context, s *Snapshot) ([]bgp.Path, error) {
-	if err := a.startBGP(ctx, s); err != nil {
-		return nil, err
-	}
-	if err := a.Speaker.SetOriginated(ctx, s.Originated()); err != nil {
-		return nil, err
-	}
-	if err := a.Speaker.SetPeers(ctx, s.Peers()); err != nil {
-		return nil, err
-	}
-	peers, err := a.Speaker.Peers(ctx)
-	if err != nil {
-		return nil, err
-	}
-	a.watchSessions(peers)
-	learned, err := a.Speaker.Snapshot(ctx, s.Accept())
-	a.Status.SetBGP(peers, learned)
-	return learned, err
-}
-
-// watchSessions notes since when all sessions are established.
-func (a *Agent) watchSessions(peers []bgp.PeerStatus) {
-	down := slices.ContainsFunc(peers, func(p bgp.PeerStatus) bool { return p.State != bgp.Established })
-	switch {
-	case down:
-		a.settled = time.Time{}
-	case a.settled.IsZero():
-		a.settled = time.Now()
-	}
-}
-
-// settling reports that this agent started so recently that BGP may not have told it everything yet: what an earlier agent
-// programmed has to stay. It ends when all sessions have been up for a while, or after the time of a graceful restart.
-func (a *Agent) settling() bool {
-	if a.begun.IsZero() {
-		return false
-	}
-	if time.Since(a.begun) > holdTime || !a.settled.IsZero() && time.Since(a.settled) > settleTime {
-		a.begun = time.Time{} // for good: later, a lost session is BGP's to judge
-		return false
-	}
-	return true
-}
-
-// startBGP begins to listen, once.
-func (a *Agent) startBGP(ctx context.Context, s *Snapshot) error {
-	if a.started {
-		return nil
-	}
-	own, err := a.Kernel.Routes(netlinkx.RouteFilter{Protocol: netlinkx.Protocol(a.Config.RouteProtocol)})
-	if err != nil {
-		return err
-	}
-	a.local = bgp.Local{
-		ASN:      s.asn(s.Self.ASN),
-		RouterID: s.Self.Addr.Addr(),
-		Listen:   []netip.Addr{s.Self.Addr.Addr()},
-		Port:     s.Port,
-		// Routes of an earlier agent are still in the kernel: peers may keep theirs to us.
-		Restarting: len(own) > 0,
-	}
-	ctx, cancel := context.WithTimeout(ctx, bgpStart)
-	defer cancel()
-	if err := a.Speaker.Start(ctx, a.local); err != nil {
-		return err
-	}
-	a.started = true
-	return nil
-}
-
 // syncRoutes programs the kernel. While BGP cannot be asked or has not learned yet what an earlier agent knew, nothing is
 // removed.
-func (a *Agent) syncRoutes(ctx context.Context, s *Snapshot, learned []bgp.Path) error {
-	accepted, refused := s.Judge(learned)
+func (a *Agent) syncRoutes(ctx context.Context, s *Snapshot, h heard) error {
+	accepted, refused := s.Judge(h.learned)
+	refused = append(refused, h.refused...)
 	a.complain("path", refusals(refused))
 	desired := s.Routes(accepted)
 	sync := a.FIB.Sync
-	if a.holding {
+	if a.bgp.holding {
 		sync = a.FIB.Merge
 	}
 	stats, err := sync(ctx, desired)
-	a.Status.SetRoutes(routesSeen{accepted: accepted, refused: refused, desired: len(desired), stats: stats, starting: a.holding})
+	a.Status.SetRoutes(routesSeen{accepted: accepted, refused: refused, desired: len(desired), stats: stats, starting: a.bgp.holding})
 	return err
 }
 

@@ -141,7 +141,7 @@ func (k *routesSeen) list(s *Snapshot, names map[netip.Addr]string, r *nodestatu
 	for _, p := range k.accepted {
 		route, ok := s.route(p)
 		if !ok {
-			r.LeftToNetwork = append(r.LeftToNetwork, refusalReport(refusal{p, "the next hop is in another subnet and the pool does not encapsulate"}))
+			r.LeftToNetwork = append(r.LeftToNetwork, refusalReport(refusal{path: p, why: "the next hop is in another subnet and the pool does not encapsulate"}))
 			continue
 		}
 		line := routeReport(route, "affinity")

@@ -1,21 +1,24 @@
 package node
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/config"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/kube"
+	"github.com/tortie-net/tortie/internal/nodeaddr"
 )
 
-// Defaults of BGPConfiguration.
+// Calico's defaults.
 const (
-	defaultASN  = 64512
-	defaultPort = 179
+	defaultASN  uint32 = 64512
+	defaultPort uint16 = 179
 )
 
 // Snapshot is what is known about this node and the cluster at one moment. The desired state is a function of it and of
@@ -23,49 +26,101 @@ const (
 type Snapshot struct {
 	// Self is this node.
 	Self Self
-	// Others are the nodes that have announced their address, ordered by name.
+	// Others are the nodes that have announced an address, ordered by name.
 	Others []Member
 	// Pools are ordered by CIDR.
 	Pools []Pool
 	// Blocks are the confirmed blocks of this node, in ascending order.
 	Blocks []netip.Prefix
-	// Owners has the address of the node that owns each other confirmed block, if the node has announced its address.
-	Owners map[netip.Prefix]netip.Addr
-	// ASN, Port and Mesh are the cluster's BGP settings.
+	// Owners has the node that owns each other confirmed block.
+	Owners map[netip.Prefix]Owner
+	// ASN, Port and Mesh are the cluster's BGP settings; Port is this node's own if it has one.
 	ASN  uint32
 	Port uint16
 	Mesh bool
 	// Felix are the settings for packets.
 	Felix Felix
+
+	meshPort uint16 // of nodes that have no port of their own
+	settings settings
+	borrowed map[claim]verdict
+	held     []claim // confirmed claims of nodes that BGP has no session with
+	index    index
 }
 
 // Self is this node as it finds itself.
 type Self struct {
 	Name string
-	// Addr is the node's address with the prefix length of its subnet.
+	// Addr is the node's IPv4 address with the prefix length of its subnet; invalid on a node with IPv6 alone.
 	Addr netip.Prefix
 	// AddrSource says in words where that comes from.
 	AddrSource string
 	// Link is the name of the interface that has the address, LinkMTU its MTU.
 	Link    string
 	LinkMTU int
+	// Addr6 and what follows are the same for IPv6; invalid on a node with IPv4 alone.
+	Addr6       netip.Prefix
+	AddrSource6 string
+	Link6       string
+	LinkMTU6    int
+	// Found are all addresses that the host has, with the reasons for and against each.
+	Found []nodeaddr.Candidate
 	// ASN overrides the cluster's AS number if not 0.
 	ASN uint32
 	// Labels are matched by the pools' node selectors.
 	Labels map[string]string
-	// Pods are the addresses that the kernel has routes to pods for.
+	// Pods are the addresses that the kernel has routes to pods for, in ascending order.
 	Pods []netip.Addr
 	// TunnelAddr is the address of tunl0; invalid if none is assigned.
 	TunnelAddr netip.Addr
-	// TunnelMTU is the configured MTU of tunl0; 0 means automatic.
+	// TunnelMTU is the MTU of tunl0 that the environment sets; 0 means that FelixConfiguration or the link decide.
 	TunnelMTU int
+	// RouterID and MaxPrefixes are BGP settings of the environment.
+	RouterID    string
+	MaxPrefixes int
+}
+
+// addrs returns the node's addresses, of one family or of both.
+func (s *Self) addrs() []netip.Addr {
+	var all []netip.Addr
+	for _, p := range []netip.Prefix{s.Addr, s.Addr6} {
+		if p.IsValid() {
+			all = append(all, p.Addr())
+		}
+	}
+	return all
+}
+
+// towards returns the node's address, with its subnet, and its link, in the family of a.
+func (s *Self) towards(a netip.Addr) (addr netip.Prefix, link string) {
+	if a.Is4() {
+		return s.Addr, s.Link
+	}
+	return s.Addr6, s.Link6
 }
 
 // Member is another node.
 type Member struct {
 	Name string
+	// Addr and Addr6 are its addresses; one of them may be invalid.
+	Addr, Addr6 netip.Addr
+	ASN         uint32 // 0 means the cluster's
+	Port        uint16 // 0 means the cluster's
+}
+
+// in returns the member's address in the family of a, which may be invalid.
+func (m Member) in(a netip.Addr) netip.Addr {
+	if a.Is4() {
+		return m.Addr
+	}
+	return m.Addr6
+}
+
+// Owner is the node that owns a block.
+type Owner struct {
+	Node string
+	// Addr is its address in the block's family; invalid if the node does not exist, or has not announced one.
 	Addr netip.Addr
-	ASN  uint32 // 0 means the cluster's
 }
 
 // Pool is an IPPool as the agent sees it. A disabled pool still has pods.
@@ -76,117 +131,272 @@ type Pool struct {
 	NoExport    bool
 }
 
+// index is how a Snapshot finds things among thousands.
+type index struct {
+	byAddr   map[netip.Addr]int // place in Others
+	byName   map[string]int     // place in Others
+	nested   bool               // one pool lies in another
+	lengths4 []int              // of blocks
+	lengths6 []int
+}
+
 // BuildSnapshot turns the World into a Snapshot. What cannot be understood is left out and returned as problems, each of
 // which names the object: one broken object must not stop a node.
 func BuildSnapshot(self Self, w kube.World) (Snapshot, []error) {
-	s := Snapshot{Self: self, ASN: defaultASN, Port: defaultPort, Mesh: true}
+	s := Snapshot{Self: self, ASN: defaultASN, Mesh: true}
 	var problems []error
 	note := func(err error) { problems = append(problems, err) }
-	s.bgp(w.BGP)
+	s.bgp(w)
+	if w.Self != nil {
+		s.self(*w.Self, note)
+	}
 	s.members(w.Nodes, note)
 	s.pools(w.Pools, note)
 	s.blocks(w.Affinities, note)
 	return s, problems
 }
 
-func (s *Snapshot) bgp(c api.BGPConfigurationSpec) {
-	if c.ASNumber != nil {
-		s.ASN = *c.ASNumber
+// as returns the snapshot with another view of this node; what the cluster says of it stays.
+func (s Snapshot) as(self Self) Snapshot {
+	self.Labels = s.Self.Labels
+	if self.ASN == 0 {
+		self.ASN = s.Self.ASN
 	}
-	if c.ListenPort != 0 {
-		s.Port = c.ListenPort
+	s.Self = self
+	return s
+}
+
+func (s *Snapshot) bgp(w kube.World) {
+	if w.BGP.ASNumber != nil {
+		s.ASN = *w.BGP.ASNumber
 	}
-	if c.NodeToNodeMeshEnabled != nil {
-		s.Mesh = *c.NodeToNodeMeshEnabled
+	s.meshPort = cmp.Or(w.BGP.ListenPort, defaultPort)
+	s.Port = cmp.Or(w.OwnBGP.ListenPort, s.meshPort)
+	if w.BGP.NodeToNodeMeshEnabled != nil {
+		s.Mesh = *w.BGP.NodeToNodeMeshEnabled
 	}
+}
+
+// self takes what the Node says of this node.
+func (s *Snapshot) self(n api.Node, note func(error)) {
+	s.Self.Labels = n.Labels
+	if s.Self.ASN != 0 {
+		return
+	}
+	asn, err := nodeASN(n.Annotations)
+	if err != nil {
+		note(inNode(n.Name, err))
+	}
+	s.Self.ASN = asn
 }
 
 func (s *Snapshot) members(nodes []api.Node, note func(error)) {
 	for _, n := range nodes {
+		if n.Name == s.Self.Name {
+			s.self(n, note)
+			continue
+		}
 		asn, err := nodeASN(n.Annotations)
 		if err != nil {
-			note(fmt.Errorf("node %s: %w", n.Name, err))
+			note(inNode(n.Name, err))
 		}
-		if n.Name == s.Self.Name {
-			s.Self.ASN, s.Self.Labels = asn, n.Labels
-			continue
+		m := Member{
+			Name: n.Name, ASN: asn,
+			Addr:  announced(n, api.AnnotationIPv4Address, nodeaddr.IPv4, note),
+			Addr6: announced(n, api.AnnotationIPv6Address, nodeaddr.IPv6, note),
 		}
-		text, ok := n.Annotations[api.AnnotationIPv4Address]
-		if !ok {
-			continue // its agent has not come up yet
+		if m.Addr.IsValid() || m.Addr6.IsValid() { // else its agent has not come up yet
+			s.Others = append(s.Others, m)
 		}
-		addr, err := netip.ParsePrefix(text)
-		if err != nil {
-			note(fmt.Errorf("node %s: annotation %s %q is no address with its prefix length", n.Name, api.AnnotationIPv4Address, text))
-			continue
-		}
-		s.Others = append(s.Others, Member{Name: n.Name, Addr: addr.Addr(), ASN: asn})
 	}
 	slices.SortFunc(s.Others, func(a, b Member) int { return strings.Compare(a.Name, b.Name) })
+	s.indexMembers(note)
 }
 
-// nodeASN reads a node's own AS number, 0 if it has none. calicoctl writes it in decimal.
+// indexMembers finds members by name and by address. Of two with one address the first counts, and it is said.
+func (s *Snapshot) indexMembers(note func(error)) {
+	s.index.byName = make(map[string]int, len(s.Others))
+	s.index.byAddr = make(map[netip.Addr]int, len(s.Others))
+	for i, m := range s.Others {
+		s.index.byName[m.Name] = i
+		for _, a := range []netip.Addr{m.Addr, m.Addr6} {
+			if !a.IsValid() {
+				continue
+			}
+			if first, ok := s.index.byAddr[a]; ok {
+				note(inNode(m.Name, fmt.Errorf("its address %s is that of node %s too: give each its own", a, s.Others[first].Name)))
+				continue
+			}
+			s.index.byAddr[a] = i
+		}
+	}
+}
+
+// inNode names the Node that an error is about.
+func inNode(name string, err error) error {
+	return inObject((*api.Node)(nil).ResourceType(), api.Meta{Name: name}, err)
+}
+
+// announced reads an address that a node has announced; invalid if there is none.
+func announced(n api.Node, annotation string, f nodeaddr.Family, note func(error)) netip.Addr {
+	text, ok := n.Annotations[annotation]
+	if !ok || text == "" {
+		return netip.Addr{}
+	}
+	addr, err := netip.ParsePrefix(text)
+	if err != nil || addr.Addr().Is4() != (f == nodeaddr.IPv4) || addr.Addr().Is4In6() {
+		note(inNode(n.Name, fmt.Errorf("annotation %s %q is no %s address with its prefix length", annotation, text, f)))
+		return netip.Addr{}
+	}
+	return addr.Addr()
+}
+
+// nodeASN reads a node's own AS number, 0 if it has none.
 func nodeASN(annotations map[string]string) (uint32, error) {
 	text, ok := annotations[api.AnnotationASNumber]
 	if !ok || text == "" {
 		return 0, nil
 	}
-	n, err := strconv.ParseUint(text, 10, 32)
-	if err != nil || n == 0 {
-		return 0, fmt.Errorf("annotation %s %q is no AS number from 1 to 4294967295", api.AnnotationASNumber, text)
+	n, err := config.ParseASN(text)
+	if err != nil {
+		return 0, fmt.Errorf("annotation %s %q %w", api.AnnotationASNumber, text, err)
 	}
-	return uint32(n), nil
+	return n, nil
 }
 
 func (s *Snapshot) pools(pools []api.IPPool, note func(error)) {
 	for _, p := range pools {
 		parsed, err := ipam.ParsePool(&p)
 		if err != nil {
-			note(err)
+			note(inObject(p.ResourceType(), p.Meta, errors.Unwrap(err))) // which names it too
 			continue
 		}
 		mode := p.Spec.IPIPMode
 		if mode == "" {
 			mode = api.EncapNever
 		}
+		if mode != api.EncapNever && parsed.CIDR.Addr().Is6() {
+			note(inObject(p.ResourceType(), p.Meta, fmt.Errorf("spec.ipipMode %s: IPIP carries IPv4 alone: set it to Never", mode)))
+			mode = api.EncapNever
+		}
 		if p.Spec.VXLANMode != "" && p.Spec.VXLANMode != api.EncapNever {
-			note(fmt.Errorf("IPPool %s: spec.vxlanMode %s is not supported: its packets travel without encapsulation", p.Name, p.Spec.VXLANMode))
+			note(inObject(p.ResourceType(), p.Meta, fmt.Errorf("spec.vxlanMode %s is not supported: its packets travel without encapsulation", p.Spec.VXLANMode)))
 		}
 		s.Pools = append(s.Pools, Pool{
 			Pool: parsed, IPIP: mode, NATOutgoing: p.Spec.NATOutgoing, NoExport: p.Spec.DisableBGPExport,
 		})
 	}
 	slices.SortFunc(s.Pools, func(a, b Pool) int { return a.CIDR.Compare(b.CIDR) })
+	for i := 1; i < len(s.Pools); i++ {
+		s.index.nested = s.index.nested || s.Pools[i-1].CIDR.Overlaps(s.Pools[i].CIDR)
+	}
 }
 
 // blocks needs the members.
 func (s *Snapshot) blocks(affinities []api.BlockAffinity, note func(error)) {
-	s.Owners = map[netip.Prefix]netip.Addr{}
+	s.Owners = make(map[netip.Prefix]Owner, len(affinities))
 	for _, a := range affinities {
 		if !a.Confirmed() || (a.Spec.Type != "" && a.Spec.Type != api.AffinityHost) {
 			continue
 		}
 		cidr, err := netip.ParsePrefix(a.Spec.CIDR)
 		if err != nil || cidr != cidr.Masked() {
-			note(fmt.Errorf("BlockAffinity %s: spec.cidr %q is no CIDR with its host bits zero", a.Name, a.Spec.CIDR))
+			note(inObject(a.ResourceType(), a.Meta, fmt.Errorf("spec.cidr %q is no CIDR with its host bits zero", a.Spec.CIDR)))
 			continue
 		}
+		s.indexLength(cidr)
 		if a.Spec.Node == s.Self.Name {
 			s.Blocks = append(s.Blocks, cidr)
-		} else if i := slices.IndexFunc(s.Others, func(m Member) bool { return m.Name == a.Spec.Node }); i >= 0 {
-			s.Owners[cidr] = s.Others[i].Addr
+			continue
 		}
+		owner := Owner{Node: a.Spec.Node}
+		if i, ok := s.index.byName[a.Spec.Node]; ok {
+			owner.Addr = s.Others[i].in(cidr.Addr())
+		}
+		if other, twice := s.Owners[cidr]; twice && other.Node != owner.Node {
+			note(inObject(a.ResourceType(), a.Meta, fmt.Errorf("block %s is confirmed for node %s and node %s: remove the wrong one", cidr, other.Node, owner.Node)))
+			if other.Node < owner.Node { // the same one, whatever the order
+				continue
+			}
+		}
+		s.Owners[cidr] = owner
 	}
 	slices.SortFunc(s.Blocks, netip.Prefix.Compare)
 }
 
-// poolOf returns the pool that a prefix lies in.
-func (s *Snapshot) poolOf(p netip.Prefix) (Pool, bool) {
-	i := slices.IndexFunc(s.Pools, func(pool Pool) bool {
-		return pool.CIDR.Bits() <= p.Bits() && pool.CIDR.Contains(p.Addr())
-	})
-	if i < 0 {
-		return Pool{}, false
+// indexLength notes that there are blocks of a length.
+func (s *Snapshot) indexLength(block netip.Prefix) {
+	lengths := &s.index.lengths4
+	if block.Addr().Is6() {
+		lengths = &s.index.lengths6
 	}
-	return s.Pools[i], true
+	if !slices.Contains(*lengths, block.Bits()) {
+		*lengths = append(*lengths, block.Bits())
+	}
+}
+
+// owns reports that a confirmed block is this node's.
+func (s *Snapshot) owns(block netip.Prefix) bool {
+	_, found := slices.BinarySearchFunc(s.Blocks, block, netip.Prefix.Compare)
+	return found
+}
+
+// blockOf returns the confirmed block that a prefix lies in, or is, and its owner, which may be this node.
+func (s *Snapshot) blockOf(p netip.Prefix) (block netip.Prefix, owner Owner, ok bool) {
+	lengths := s.index.lengths4
+	if p.Addr().Is6() {
+		lengths = s.index.lengths6
+	}
+	for _, bits := range lengths {
+		if bits > p.Bits() {
+			continue
+		}
+		block := netip.PrefixFrom(p.Addr(), bits).Masked()
+		if owner, ok := s.Owners[block]; ok {
+			return block, owner, true
+		}
+		if s.owns(block) {
+			self, _ := s.Self.towards(p.Addr())
+			return block, Owner{Node: s.Self.Name, Addr: self.Addr()}, true
+		}
+	}
+	return netip.Prefix{}, Owner{}, false
+}
+
+// poolOf returns the pool that a prefix lies in.
+func (s *Snapshot) poolOf(p netip.Prefix) (*Pool, bool) {
+	// The last pool that does not begin after the prefix, unless pools are nested.
+	i, _ := slices.BinarySearchFunc(s.Pools, p.Addr(), func(pool Pool, a netip.Addr) int {
+		if pool.CIDR.Addr().Compare(a) <= 0 {
+			return -1
+		}
+		return 1
+	})
+	for i--; i >= 0; i-- {
+		if pool := &s.Pools[i]; pool.CIDR.Bits() <= p.Bits() && pool.CIDR.Contains(p.Addr()) {
+			return pool, true
+		}
+		if !s.index.nested {
+			break
+		}
+	}
+	return nil, false
+}
+
+// memberAt returns the node with an address.
+func (s *Snapshot) memberAt(a netip.Addr) (*Member, bool) {
+	i, ok := s.index.byAddr[a]
+	if !ok {
+		return nil, false
+	}
+	return &s.Others[i], true
+}
+
+// member returns the node with a name, if it has announced an address.
+func (s *Snapshot) member(name string) (*Member, bool) {
+	i, ok := s.index.byName[name]
+	if !ok {
+		return nil, false
+	}
+	return &s.Others[i], true
 }

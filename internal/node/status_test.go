@@ -48,6 +48,7 @@ func TestCommandsAskTheAgent(t *testing.T) {
 	r := newRig(t)
 	r.affinity(t, rigNode, "10.90.1.0/26", "rig-node-10-90-1-0-26")
 	r.affinity(t, rigOther, "10.90.2.0/26", "rig-other-10-90-2-0-26")
+	r.lent(t, rigOther)
 	speaker := newPeers()
 	other := addr("172.31.0.2")
 	speaker.tell(false,
@@ -55,9 +56,9 @@ func TestCommandsAskTheAgent(t *testing.T) {
 		bgp.Path{Prefix: prefix("10.90.0.0/20"), NextHop: other, From: other})
 	status, _ := r.agent(t, speaker)
 	contains(t, ask(t, status, "status"), "Node rig-node")
-	within(t, 20*time.Second, "ready, and the plugins are told", func() bool {
+	within(t, 20*time.Second, "ready, the plugins are told, and the borrowed address is believed", func() bool {
 		report := status.Report()
-		return report.Ready && report.Facts != nil
+		return report.Ready && report.Facts != nil && report.Routes.Programmed == 3
 	})
 
 	refused := "from 172.31.0.2: 10.90.0.0/20 via 172.31.0.2: it is larger than a block of IPPool rig (/26)"
@@ -84,7 +85,7 @@ func TestCommandsAskTheAgent(t *testing.T) {
 // An earlier agent's routes are counted as long as nobody has confirmed them.
 func TestHeldRoutesAreShown(t *testing.T) {
 	r := newRig(t)
-	r.ns.Run(t, "ip", "route", "add", "10.90.7.7", "via", "172.31.0.2", "dev", "eth0", "proto", "84")
+	r.ns.Run(t, "ip", "route", "add", "10.90.7.0/26", "via", "172.31.0.2", "dev", "eth0", "proto", "84")
 	speaker := newPeers()
 	speaker.tell(true)
 	status, _ := r.agent(t, speaker)
@@ -118,7 +119,7 @@ func TestReport(t *testing.T) {
 		learned: []bgp.Path{path("192.168.2.0/26", other, other)},
 		routes: routesSeen{
 			accepted: []bgp.Path{path("10.9.1.0/24", far, other), path("192.168.2.0/26", other, other), path("192.168.3.0/26", other, netip.Addr{})},
-			refused:  []refusal{{path("192.168.0.0/20", other, other), "it is larger"}},
+			refused:  []refusal{{path: path("192.168.0.0/20", other, other), why: "it is larger"}},
 			desired:  3, stats: fib.Stats{Added: 1, Replaced: 1, Kept: 1, Deleted: 9, Held: 2}, starting: true,
 		},
 		facts:   &nodestatus.Facts{Written: now.Add(-time.Minute)},

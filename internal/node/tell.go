@@ -97,7 +97,7 @@ func (t *teller) tellRefused(k *seen) {
 	var told []string
 	for _, r := range k.routes.refused {
 		peer := addrText(r.path.From)
-		if slices.Contains(told, peer) {
+		if r.pending || slices.Contains(told, peer) {
 			continue
 		}
 		told = append(told, peer)
@@ -182,11 +182,11 @@ func (k *seen) peerName(p bgp.PeerStatus) string {
 	if k.snapshot == nil {
 		return ""
 	}
-	i := slices.IndexFunc(k.snapshot.Others, func(m Member) bool { return m.Addr == p.Addr })
-	if i < 0 {
+	m, ok := k.snapshot.memberAt(p.Addr)
+	if !ok {
 		return ""
 	}
-	return k.snapshot.Others[i].Name
+	return m.Name
 }
 
 func firstLine(text string) string {

@@ -33,6 +33,7 @@ func TestWhatOperatorsAreTold(t *testing.T) {
 	now := time.Date(2026, 11, 20, 14, 30, 0, 0, time.UTC)
 	other := addr("10.0.0.7")
 	base := seen{node: "n1", snapshot: &Snapshot{Others: []Member{{Name: "n2", Addr: other}}}}
+	base.snapshot.indexMembers(func(error) {})
 	with := func(change func(*seen)) *seen {
 		k := base
 		change(&k)
@@ -59,7 +60,7 @@ func TestWhatOperatorsAreTold(t *testing.T) {
 			p := bgp.Path{Prefix: prefix("192.168.2.0/26"), NextHop: other, From: other}
 			stranger := p
 			stranger.From = netip.MustParseAddr("10.9.9.9")
-			k.routes.refused = []refusal{{p, "the block belongs to n3"}, {p, "again"}, {stranger, "it too"}}
+			k.routes.refused = []refusal{{path: p, why: "the block belongs to n3"}, {path: p, why: "again"}, {path: stranger, why: "it too"}}
 		}), nil, []string{
 			"Node n2: PathRefused: n1 does not use what BGP peer 10.0.0.7 announces, 192.168.2.0/26 via 10.0.0.7 among it: the block belongs to n3",
 			"Node n1: PathRefused: n1 does not use what BGP peer 10.9.9.9 announces, 192.168.2.0/26 via 10.0.0.7 among it: it too",

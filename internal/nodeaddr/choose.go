@@ -54,6 +54,8 @@ type Candidate struct {
 	Link   string
 	MTU    int
 	Chosen bool
+	// Tentative: whether it can be used is being found out, or it is a duplicate.
+	Tentative bool
 	// Why is the reason for or against it, in words.
 	Why string
 }
@@ -124,7 +126,7 @@ func (r *Request) candidates() []candidate {
 				continue
 			}
 			all = append(all, candidate{
-				Candidate: Candidate{Addr: a.Prefix, Link: l.Name, MTU: l.MTU},
+				Candidate: Candidate{Addr: a.Prefix, Link: l.Name, MTU: l.MTU, Tentative: a.Tentative},
 				link:      l, addr: a, bad: unusable(a.Prefix.Addr()),
 			})
 		}

@@ -1,0 +1,178 @@
+package node
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/netlinkx"
+)
+
+// speaking is what BGP has been told and has said.
+type speaking struct {
+	started bool      // the speaker listens
+	local   bgp.Local // what it was started with
+	asked   []bgp.Peer
+	heard   heard
+	fresh   bool // heard is what BGP said last
+
+	begun   time.Time // when the agent began; zero once it knows what an earlier agent knew
+	settled time.Time // since when all sessions are established; zero if one is not
+	heir    bool      // an earlier agent has left ways to other nodes
+	holding bool      // what an earlier agent has left is kept for now
+}
+
+// heard is what BGP said: the paths that may become routes, and those that may not.
+type heard struct {
+	learned []bgp.Path
+	refused []refusal
+}
+
+// is reports that BGP speaks as the snapshot wants. Another identity needs another process.
+func (b *speaking) is(s *Snapshot) bool {
+	want, err := s.Local()
+	return err == nil && want.ASN == b.local.ASN && want.Port == b.local.Port && want.RouterID == b.local.RouterID && slices.Equal(want.Listen, b.local.Listen)
+}
+
+// settling reports that this agent started so recently that BGP may not have told it everything yet: what an earlier agent
+// programmed has to stay. It ends when all sessions have been up for a while, or after the time of a graceful restart.
+func (b *speaking) settling(now time.Time) bool {
+	if b.begun.IsZero() {
+		return false
+	}
+	if now.Sub(b.begun) > holdTime || !b.settled.IsZero() && now.Sub(b.settled) > settleTime {
+		b.begun = time.Time{} // for good: later, a lost session is BGP's to judge
+		return false
+	}
+	return true
+}
+
+// watch notes since when all sessions are established. That there are none to be had is no proof of anything if there were some
+// for an earlier agent: the cluster may not be all there yet.
+func (b *speaking) watch(now time.Time, peers []bgp.PeerStatus) {
+	down := slices.ContainsFunc(peers, func(p bgp.PeerStatus) bool { return p.State != bgp.Established })
+	switch {
+	case down || len(peers) == 0 && b.heir:
+		b.settled = time.Time{}
+	case b.settled.IsZero():
+		b.settled = now
+	}
+}
+
+// syncBGP sets what is announced and the sessions, in this order, and returns what BGP says.
+func (a *Agent) syncBGP(ctx context.Context, s *Snapshot) (heard, error) {
+	if err := a.startBGP(ctx, s); err != nil {
+		return heard{}, err
+	}
+	if err := a.Speaker.SetOriginated(ctx, s.Originated()); err != nil {
+		return heard{}, err
+	}
+	if err := a.setPeers(ctx, s); err != nil {
+		return heard{}, err
+	}
+	if a.bgp.fresh && !a.news.bgp {
+		return a.bgp.heard, nil
+	}
+	a.bgp.fresh = false
+	peers, err := a.Speaker.Peers(ctx)
+	if err != nil {
+		return heard{}, err
+	}
+	a.bgp.watch(time.Now(), peers)
+	h, err := a.listen(ctx, s, peers)
+	a.Status.SetBGP(peers, h.learned)
+	a.bgp.heard, a.bgp.fresh = h, err == nil
+	return h, err
+}
+
+// setPeers tells BGP of its sessions, if they are not what it was told before.
+func (a *Agent) setPeers(ctx context.Context, s *Snapshot) error {
+	if !a.news.bgp && a.bgp.asked != nil {
+		return nil // they follow from the World alone
+	}
+	peers := s.Peers()
+	if a.bgp.asked != nil && !a.news.all && slices.Equal(peers, a.bgp.asked) {
+		return nil
+	}
+	a.bgp.asked = nil
+	if err := a.Speaker.SetPeers(ctx, peers); err != nil {
+		return err
+	}
+	a.bgp.asked = slices.Clip(append([]bgp.Peer{}, peers...))
+	return nil
+}
+
+// listen returns what BGP has learned, after what the records of blocks say of it. Each path is judged where BGP still knows the
+// alternatives: a refused one must not hide one that may be used.
+func (a *Agent) listen(ctx context.Context, s *Snapshot, peers []bgp.PeerStatus) (heard, error) {
+	down := sessionsDown(s, peers, time.Now())
+	s.borrowed = a.records.verdicts()
+	s.held = sessionless(s.borrowed, down)
+	var h heard
+	learned, err := a.Speaker.Snapshot(ctx, func(p bgp.Path) bool {
+		r := s.objection(p)
+		if _, inPool := s.poolOf(p.Prefix); r.why != "" && inPool {
+			h.refused = append(h.refused, r)
+		}
+		return r.why == ""
+	})
+	if err != nil {
+		return heard{}, err // h may still be written to
+	}
+	h.learned = learned
+	claims := s.claims(learned)
+	for _, r := range h.refused {
+		if c, block, ok := s.claimOf(r.path.Prefix, r.path.NextHop); ok {
+			claims[c] = block
+		}
+	}
+	a.records.want(time.Now(), claims, down)
+	return h, nil
+}
+
+// sessionsDown tells for a node whose address was borrowed whether BGP's silence about it means nothing: there should be a session
+// with the node, and it is down, or came up just now.
+func sessionsDown(s *Snapshot, peers []bgp.PeerStatus, now time.Time) func(claim) bool {
+	silent := map[netip.Addr]bool{}
+	for _, p := range peers {
+		silent[p.Addr] = p.State != bgp.Established || now.Sub(p.Since) < settleTime
+	}
+	return func(c claim) bool {
+		m, ok := s.member(c.node)
+		return ok && silent[m.in(c.addr)]
+	}
+}
+
+// startBGP begins to listen, once.
+func (a *Agent) startBGP(ctx context.Context, s *Snapshot) error {
+	if a.bgp.started {
+		return nil
+	}
+	local, err := s.Local()
+	if err != nil {
+		return err
+	}
+	own, err := a.Kernel.Routes(netlinkx.RouteFilter{Protocol: netlinkx.Protocol(a.Config.RouteProtocol)})
+	if err != nil {
+		return err
+	}
+	// Routes of an earlier agent are still in the kernel: peers may keep theirs to us.
+	local.Restarting = len(own) > 0
+	var ways []bgp.Path
+	for _, r := range own {
+		if r.Via.IsValid() {
+			ways = append(ways, bgp.Path{Prefix: r.Dst, NextHop: r.Via})
+		}
+	}
+	a.bgp.heir = len(ways) > 0
+	a.records.trust(s.claims(ways))
+	ctx, cancel := context.WithTimeout(ctx, bgpStart)
+	defer cancel()
+	if err := a.Speaker.Start(ctx, local); err != nil {
+		return err
+	}
+	a.bgp.started, a.bgp.local = true, local
+	return nil
+}
