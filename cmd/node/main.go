@@ -141,6 +141,8 @@ func open(cfg config.Node, log *slog.Logger) (node.Deps, error) {
 	recorder := events.New(poster, events.Source{Component: "tortie-node", Host: cfg.Nodename}, log)
 	status := node.NewStatus(cfg.Nodename, time.Now(), speaker.Healthy)
 	status.ShowEvents(recorder.Counts)
+	guard := encapguard.New(table)
+	status.ShowGuard(guard.Counters)
 	if cfg.Metrics.PerPeer {
 		status.ShowPeers()
 	}
@@ -156,10 +158,10 @@ func open(cfg config.Node, log *slog.Logger) (node.Deps, error) {
 		}),
 		Encap:  encap.New(kernel),
 		NAT:    nat.New(table),
-		Guard:  encapguard.New(table),
+		Guard:  guard,
 		NFT:    table,
-		Status: node.NewStatus(cfg.Nodename, time.Now(), speaker.Healthy),
-		Events: events.New(poster, events.Source{Component: "tortie-node", Host: cfg.Nodename}, log),
+		Status: status,
+		Events: recorder,
 	}, nil
 }
 

@@ -3,12 +3,14 @@ package node
 import (
 	"context"
 	"math"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/nft"
 	"github.com/tortie-net/tortie/internal/version"
 )
 
@@ -322,4 +324,52 @@ func (m *metrics) addEvents(counts func() (written, dropped uint64)) {
 		Name: "tortie_events_dropped_total", Help: "Kubernetes Events that were not written: the API server was away, or they were too many.",
 	}, func() float64 { _, n := counts(); return float64(n) })
 	m.registry.MustRegister(written, dropped)
+}
+
+// guardTime bounds how long a scrape waits for the kernel's counters.
+const guardTime = 2 * time.Second
+
+// guardCounters are the guard's, read from the kernel when they are asked for. Its rules begin anew when they change; the metric
+// goes on.
+type guardCounters struct {
+	read    func(context.Context) (map[string]nft.Counter, error)
+	dropped *prometheus.CounterVec
+
+	mu   sync.Mutex
+	last map[string]uint64
+}
+
+// addGuard makes the metrics of what the encapsulation guard has dropped.
+func (m *metrics) addGuard(read func(context.Context) (map[string]nft.Counter, error)) {
+	g := &guardCounters{read: read, last: map[string]uint64{}}
+	g.dropped = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "tortie_guard_dropped_packets_total", Help: "Tunnel packets that were dropped, by reason: their sender is no node of the cluster, or a pod.",
+	}, []string{"reason"})
+	m.registry.MustRegister(g)
+}
+
+// Describe implements prometheus.Collector.
+func (g *guardCounters) Describe(ch chan<- *prometheus.Desc) { g.dropped.Describe(ch) }
+
+// Collect implements prometheus.Collector. What cannot be read now is what it was.
+func (g *guardCounters) Collect(ch chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), guardTime)
+	defer cancel()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if counters, err := g.read(ctx); err == nil {
+		for reason, c := range counters {
+			g.dropped.WithLabelValues(reason).Add(float64(grown(g.last[reason], c.Packets)))
+			g.last[reason] = c.Packets
+		}
+	}
+	g.dropped.Collect(ch)
+}
+
+// grown is by how much a counter has grown that may have begun at zero again.
+func grown(before, now uint64) uint64 {
+	if now < before {
+		return now
+	}
+	return now - before
 }

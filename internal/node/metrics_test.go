@@ -19,9 +19,11 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/encapguard"
 	"github.com/tortie-net/tortie/internal/facts"
 	"github.com/tortie-net/tortie/internal/fib"
 	"github.com/tortie-net/tortie/internal/labtest"
+	"github.com/tortie-net/tortie/internal/nft"
 )
 
 // metric is what is known of one by its name.
@@ -36,6 +38,9 @@ func everything(t *testing.T) *Status {
 	s := NewStatus("n1", time.Now(), func(context.Context) error { return nil })
 	s.ShowPeers()
 	s.ShowEvents(func() (uint64, uint64) { return 3, 1 })
+	s.ShowGuard(func(context.Context) (map[string]nft.Counter, error) {
+		return map[string]nft.Counter{encapguard.IPIPFromStranger: {Packets: 7}}, nil
+	})
 	s.SetNode(&Snapshot{})
 	s.SetBGP([]bgp.PeerStatus{{Addr: addr("10.0.0.7"), State: bgp.Established, Since: time.Now()}}, nil)
 	s.SetRoutes(routesSeen{desired: 1, stats: fib.Stats{Added: 1}})
@@ -184,7 +189,7 @@ func TestValues(t *testing.T) {
 		"tortie_bgp_received_prefixes 4", "tortie_bgp_sent_prefixes 2", "tortie_bgp_held_down_peers 1", "tortie_bgp_last_change_timestamp_seconds 70",
 		`tortie_bgp_peer_up{node="",peer="10.0.0.7"} 1`, `tortie_node_problems{about="object"} 1`, "tortie_node_blocks 1",
 		"felix_active_local_endpoints 2", "felix_cluster_num_hosts 3", `felix_host{host="n1"} 1`, "felix_int_dataplane_failures 1",
-		`felix_route_table_num_routes{table="main"} 1`, "tortie_events_written_total 3", "tortie_events_dropped_total 1", "go_goroutines ", "process_resident_memory_bytes ",
+		`felix_route_table_num_routes{table="main"} 1`, `tortie_guard_dropped_packets_total{reason="ipip-from-stranger"} 7`, "tortie_events_written_total 3", "tortie_events_dropped_total 1", "go_goroutines ", "process_resident_memory_bytes ",
 	} {
 		if !strings.Contains(text, "\n"+want) {
 			t.Errorf("%q is missing in\n%s", want, text)
@@ -350,4 +355,23 @@ func addrsOf(texts ...string) (all []netip.Addr) {
 		all = append(all, addr(t))
 	}
 	return all
+}
+
+// The kernel's counters begin anew with a rule; what was counted is not lost, and an error changes nothing.
+func TestGuardCountsOn(t *testing.T) {
+	values := []uint64{5, 8, 2, 0, 4}
+	s := NewStatus("n1", time.Now(), func(context.Context) error { return nil })
+	next := 0
+	s.ShowGuard(func(context.Context) (map[string]nft.Counter, error) {
+		defer func() { next++ }()
+		if next == 3 {
+			return nil, errors.New("odd")
+		}
+		return map[string]nft.Counter{"x": {Packets: values[next]}}, nil
+	})
+	for _, want := range []int{5, 8, 10, 10, 12} {
+		if text := scraped(t, s); !strings.Contains(text, fmt.Sprintf("tortie_guard_dropped_packets_total{reason=\"x\"} %d\n", want)) {
+			t.Errorf("%d is missing after %d scrapes", want, next)
+		}
+	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/facts"
+	"github.com/tortie-net/tortie/internal/nft"
 	"github.com/tortie-net/tortie/internal/nodestatus"
 )
 
@@ -55,6 +56,11 @@ func (s *Status) ShowPeers() { s.metrics.addPerPeer() }
 
 // ShowEvents makes metrics of the events that were written and dropped. It is to be called before the agent runs.
 func (s *Status) ShowEvents(counts func() (written, dropped uint64)) { s.metrics.addEvents(counts) }
+
+// ShowGuard makes metrics of what the encapsulation guard drops. It is to be called before the agent runs.
+func (s *Status) ShowGuard(read func(context.Context) (map[string]nft.Counter, error)) {
+	s.metrics.addGuard(read)
+}
 
 // SetFacts notes what the plugins were told.
 func (s *Status) SetFacts(f facts.Facts, bytes int) {
