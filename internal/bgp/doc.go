@@ -1,8 +1,9 @@
 // Package bgp owns the node's BGP speaker: its sessions, the prefixes that this node originates and the paths that it
 // learns. It never touches the kernel's routes, the datastore or Kubernetes: learned paths leave it as values.
 //
-// GoBGP v3 is behind the Speaker interface and this package is the only one that imports it. What GoBGP does that the
-// code here is built around:
+// It has three parts. Package relay has the TCP connections with peers, package wire judges what comes on them, and GoBGP
+// v3 behind both has the state machine, the tables and the choice of paths. GoBGP is behind the Speaker interface and this
+// package is the only one that imports it. What GoBGP does that the code here is built around:
 //
 //   - Serve never returns and nothing can end it, and the rules of best path selection (table.SelectionOptions,
 //     table.UseMultiplePaths) are variables of GoBGP's package that StartBgp overwrites. So there is one Server in a
@@ -16,10 +17,27 @@
 //   - It calls Logger.Fatal and Logger.Panic where it believes that it can't go on, and the default logger then ends the
 //     process. The adapter here logs and returns.
 //   - Its gRPC server is never created.
-//   - Since Go 1.24 its listeners are Multipath TCP unless the program says otherwise; New insists.
 //   - It ends a restart towards all peers when the first ones have sent their tables; see barrier.go.
-//   - A message of an unknown type, or an UPDATE with a truncated MP_REACH_NLRI, from a configured peer's address panics
-//     in a goroutine of GoBGP and so ends the process (fsm.handlingError, PathAttributeMpReachNLRI.DecodeFromBytes).
-//     Nothing here can catch that. The kernel's routes and the peers' paths survive it as they survive any restart.
 //   - While it reads and writes shared state of a session without locks in places, only values leave this package.
+//
+// And what it does that the relay is for:
+//
+//   - A message of an unknown type, or an UPDATE with a truncated MP_REACH_NLRI, panics in a goroutine of GoBGP and so ends
+//     the process (fsm.handlingError, PathAttributeMpReachNLRI.DecodeFromBytes). Nothing can catch that. Now it reads only
+//     what wire has written, which FuzzGoBGP holds against its own decoder and validator.
+//   - It waits five seconds in Idle after a session and one to two before it connects. Here it never connects, and is
+//     told not to wait in Idle; see idleHoldTime.
+//   - It reads and queues UPDATEs without a bound, faster than it works them in; see window.
+//   - It tells only its log why a session fails. The relay knows better.
+//   - It withdraws our own prefix from everybody when a peer announces it with a higher LOCAL_PREF; see originatedPath.
+//   - It sets an MD5 key for each peer on its listeners, of which a socket can have some hundred only, and does not say so.
+//
+// To GoBGP a peer is an address of 127.0.0.0/8, a new one whenever the peer is configured, from which the relay connects.
+// All families run over these connections; the session's family is the one of the peer's real address. What GoBGP says is
+// translated back in one place, neighbours. Other processes of this host can connect there, too, so that all is signed
+// with a secret of the process (TCP MD5). A kernel without TCP MD5 gets no session with a password, and a warning that
+// every process that may send from 127.0.0.0/8 could pose as a peer: it would need to run on the host or in its network
+// namespace, where it could as well announce itself as another node.
+//
+// Since Go 1.24 listeners are Multipath TCP unless the program says otherwise, which knows no MD5 keys; New insists.
 package bgp

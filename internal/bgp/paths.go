@@ -72,6 +72,7 @@ func (s *Server) announce(ctx context.Context, prefix netip.Prefix, nextHop neti
 		return fmt.Errorf("announce %s: %w", prefix, err)
 	}
 	s.originated[prefix] = nextHop
+	s.version.Add(1)
 	return nil
 }
 
@@ -87,6 +88,7 @@ func (s *Server) withdraw(ctx context.Context, prefix netip.Prefix) error {
 		return fmt.Errorf("withdraw %s: %w", prefix, err)
 	}
 	delete(s.originated, prefix)
+	s.version.Add(1)
 	return nil
 }
 
@@ -129,48 +131,84 @@ func (s *Server) Snapshot(ctx context.Context, accept Accept) ([]Path, error) {
 		if err := s.started(); err != nil {
 			return err
 		}
-		usable := func(p Path) bool {
+		if err := s.readTable(ctx); err != nil {
+			return err
+		}
+		paths = s.table.choose(func(p Path) bool {
 			return !slices.Contains(s.local.Listen, p.NextHop) && (accept == nil || accept(p))
-		}
-		peers := s.neighbours.peers()
-		for _, family := range []*api.Family{familyV4, familyV6} {
-			// Attributes in wire form: GoBGP's other form is a protobuf Any for each, ten times as slow to make and to read.
-			request := &api.ListPathRequest{TableType: api.TableType_GLOBAL, Family: family, EnableOnlyBinary: true}
-			err := s.bgp.ListPath(ctx, request, func(d *api.Destination) {
-				if p, ok := choose(d, peers, usable); ok {
-					paths = append(paths, p)
-				}
-			})
-			if err != nil {
-				return fmt.Errorf("list learned paths: %w", err)
-			}
-		}
-		// ListPath ends early, and without an error, when ctx does.
-		return ctx.Err()
+		})
+		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	slices.SortFunc(paths, func(a, b Path) int { return a.Prefix.Compare(b.Prefix) })
-	return paths, nil
+	return paths, err
 }
 
-// choose returns the first usable path of a destination, whose paths come in the order of preference. A destination that
-// this node originates has none, even if somebody else's path for it is preferred.
-func choose(d *api.Destination, peers map[netip.Addr]netip.Addr, usable Accept) (Path, bool) {
-	var best Path
-	for _, raw := range d.Paths {
-		if raw.GetNeighborIp() == "<nil>" { // net.IP(nil).String(): no peer, our own
-			return Path{}, false
-		}
-		if best.Prefix.IsValid() {
-			continue
-		}
-		if p, err := learnedPath(d.Prefix, raw, peers); err == nil && usable(p) {
-			best = p
+// table is all that GoBGP has learned, as it was last read.
+type table struct {
+	// version is the Server's, from before it was read.
+	version      uint64
+	valid        bool
+	destinations []destination // in the order of the prefix, without those that this node originates
+	paths        []Path        // those of one destination together
+}
+
+// destination is a prefix and where in a table its paths are, in the order of preference.
+type destination struct {
+	prefix   netip.Prefix
+	from, to int
+}
+
+// readTable makes s.table what GoBGP has now. It is a whole read, or none: GoBGP's table is changed by what its loop works
+// in, each of which is counted, and by operations of this Server.
+func (s *Server) readTable(ctx context.Context) error {
+	version := s.version.Load()
+	if s.table.valid && s.table.version == version {
+		return nil
+	}
+	peers := s.neighbours.peers()
+	fresh := table{version: version, valid: true, paths: make([]Path, 0, len(s.table.paths)), destinations: make([]destination, 0, len(s.table.destinations))}
+	for _, family := range []*api.Family{familyV4, familyV6} {
+		// Attributes in wire form: GoBGP's other form is a protobuf Any for each, ten times as slow to make and to read.
+		request := &api.ListPathRequest{TableType: api.TableType_GLOBAL, Family: family, EnableOnlyBinary: true}
+		if err := s.bgp.ListPath(ctx, request, func(d *api.Destination) { fresh.add(d, peers) }); err != nil {
+			return fmt.Errorf("list learned paths: %w", err)
 		}
 	}
-	return best, best.Prefix.IsValid()
+	// ListPath ends early, and without an error, when ctx does.
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	slices.SortFunc(fresh.destinations, func(a, b destination) int { return a.prefix.Compare(b.prefix) })
+	s.table = fresh
+	return nil
+}
+
+// add takes a destination, whose paths come in the order of preference, unless this node originates it.
+func (t *table) add(d *api.Destination, peers map[netip.Addr]netip.Addr) {
+	for _, raw := range d.Paths {
+		if raw.GetNeighborIp() == "<nil>" { // net.IP(nil).String(): no peer, our own
+			return
+		}
+	}
+	from := len(t.paths)
+	for _, raw := range d.Paths {
+		if p, err := learnedPath(d.Prefix, raw, peers); err == nil {
+			t.paths = append(t.paths, p)
+		}
+	}
+	if to := len(t.paths); to > from {
+		t.destinations = append(t.destinations, destination{prefix: t.paths[from].Prefix, from: from, to: to})
+	}
+}
+
+// choose returns the first usable path of each destination.
+func (t *table) choose(usable Accept) []Path {
+	chosen := make([]Path, 0, len(t.destinations))
+	for _, d := range t.destinations {
+		if i := slices.IndexFunc(t.paths[d.from:d.to], usable); i >= 0 {
+			chosen = append(chosen, t.paths[d.from+i])
+		}
+	}
+	return chosen
 }
 
 // learnedPath reads one path of GoBGP's table. A peer can send anything: what is odd is an error. peers has the peers by

@@ -140,6 +140,7 @@ func (s *Server) removePeer(ctx context.Context, addr netip.Addr) error {
 		return fmt.Errorf("remove peer %s: %w", addr, err)
 	}
 	gone.release()
+	s.version.Add(1)
 	s.neighbours.remove(gone.neighbour)
 	s.hist.end(addr)
 	delete(s.peers, addr)

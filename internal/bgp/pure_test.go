@@ -257,9 +257,12 @@ func TestChoose(t *testing.T) {
 		"a destination that is about to leave": {nil, not("10.0.0.2"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, ok := choose(&api.Destination{Prefix: "10.1.2.0/26", Paths: c.paths}, aliases, c.accept)
-			if ok != (c.want != "") || (ok && got.From != addr(c.want)) {
-				t.Errorf("got %v, %t, want the path from %q", got, ok, c.want)
+			var learned table
+			learned.add(&api.Destination{Prefix: "10.9.0.0/26", Paths: []*api.Path{from("10.0.0.9")}}, aliases)
+			learned.add(&api.Destination{Prefix: "10.1.2.0/26", Paths: c.paths}, aliases)
+			got := learned.choose(func(p Path) bool { return p.Prefix == prefix("10.1.2.0/26") && c.accept(p) })
+			if (len(got) == 1) != (c.want != "") || (len(got) > 0 && got[0].From != addr(c.want)) {
+				t.Errorf("got %v, want the path from %q", got, c.want)
 			}
 		})
 	}

@@ -26,6 +26,8 @@ type Server struct {
 	// neighbours are the peers that GoBGP has, window the UPDATEs that it has to work in.
 	neighbours *neighbours
 	window     window
+	// version grows with all that may change GoBGP's table.
+	version atomic.Uint64
 	// turn is held by the one operation that talks to GoBGP, probe by the one health check.
 	turn, probe chan struct{}
 
@@ -41,6 +43,7 @@ type Server struct {
 	sessions   map[netip.Addr]session      // one for each of peers
 	originated map[netip.Prefix]netip.Addr // to next hop
 	known      map[netip.Addr]bool         // peers that this process has ever configured
+	table      table
 }
 
 var _ Speaker = (*Server)(nil)
@@ -107,6 +110,7 @@ func (worked loopHook) Observe(op server.FSMOperation, _, _ time.Duration) {
 }
 
 func (s *Server) worked() {
+	s.version.Add(1)
 	s.window.done()
 	s.wake()
 }

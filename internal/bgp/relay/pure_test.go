@@ -1,0 +1,216 @@
+package relay
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+var cmpNetip = cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})
+
+func addr(s string) netip.Addr     { return netip.MustParseAddr(s) }
+func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+
+func TestKeysOf(t *testing.T) {
+	a, b, six := addr("10.0.0.2"), addr("10.0.0.3"), addr("fd00::2")
+	for name, c := range map[string]struct {
+		listener  string
+		passwords map[netip.Addr]string
+		want      map[netip.Prefix]string
+	}{
+		"no peers":         {"10.0.0.1", nil, map[netip.Prefix]string{}},
+		"no passwords":     {"10.0.0.1", map[netip.Addr]string{a: "", b: ""}, map[netip.Prefix]string{}},
+		"one for all":      {"10.0.0.1", map[netip.Addr]string{a: "x", b: "x", six: "y"}, map[netip.Prefix]string{prefix("0.0.0.0/0"): "x"}},
+		"one for all, six": {"fd00::1", map[netip.Addr]string{a: "x", six: "y"}, map[netip.Prefix]string{prefix("::/0"): "y"}},
+		"two":              {"10.0.0.1", map[netip.Addr]string{a: "x", b: "y"}, map[netip.Prefix]string{prefix("10.0.0.2/32"): "x", prefix("10.0.0.3/32"): "y"}},
+		"one without":      {"10.0.0.1", map[netip.Addr]string{a: "x", b: ""}, map[netip.Prefix]string{prefix("10.0.0.2/32"): "x"}},
+	} {
+		if d := cmp.Diff(c.want, keysOf(addr(c.listener), c.passwords), cmpNetip); d != "" {
+			t.Errorf("%s (-want +got):\n%s", name, d)
+		}
+	}
+}
+
+// A socket really takes the keys, and gives them up.
+func TestSetKeys(t *testing.T) {
+	for _, local := range []string{"127.0.0.1:0", "[::1]:0"} {
+		l, err := listen(t.Context(), netip.MustParseAddrPort(local))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		any := netip.PrefixFrom(anyOf(l.family()), 0)
+		host := netip.PrefixFrom(l.family(), l.family().BitLen())
+		for _, want := range []map[netip.Prefix]string{{any: "one"}, {host: "two"}, {host: "three", any: "one"}, {}} {
+			if err := l.setKeys(want); err != nil {
+				t.Fatalf("%s, %v: %v", local, want, err)
+			}
+			if d := cmp.Diff(want, l.keys, cmpNetip); d != "" {
+				t.Errorf("%s (-want +got):\n%s", local, d)
+			}
+		}
+	}
+	if err := CheckMD5(); err != nil {
+		t.Errorf("this kernel: %v", err)
+	}
+}
+
+func TestHold(t *testing.T) {
+	now := time.Unix(1000, 0)
+	var h hold
+	for i, want := range []time.Duration{1, 2, 4, 8, 10, 10} {
+		h = h.strike(now, time.Minute, 10*time.Minute)
+		if h.last != want*time.Minute || !h.until.Equal(now.Add(h.last)) {
+			t.Errorf("strike %d: %+v, want %d min", i, h, want)
+		}
+		now = h.until.Add(9 * time.Minute)
+	}
+	if h = h.strike(h.until.Add(10*time.Minute), time.Minute, 10*time.Minute); h.last != time.Minute {
+		t.Errorf("after a good time: %s", h.last)
+	}
+}
+
+func TestRetryWait(t *testing.T) {
+	for tries, want := range map[int]time.Duration{0: time.Second, eagerRetries - 1: time.Second, eagerRetries: 5 * time.Second, 1000: 5 * time.Second} {
+		if got := retryWait(tries, 5*time.Second); got != want {
+			t.Errorf("after %d: %s, want %s", tries, got, want)
+		}
+	}
+}
+
+// heard is a session that came in, after the peer's OPEN.
+func heard(t *testing.T, l *Link, id string, restarted bool) *session {
+	t.Helper()
+	s := newSession(l, nil, false)
+	flags := byte(0)
+	if restarted {
+		flags = 0x80
+	}
+	router := addr(id).As4()
+	open := []byte{4, 0xfc, 0, 0, 90, router[0], router[1], router[2], router[3], 18, 2, 16, 1, 4, 0, 1, 0, 1, 64, 2, flags, 120, 65, 4, 0, 0, 0xfc, 0}
+	open[9], open[11] = byte(len(open)-10), byte(len(open)-12)
+	message := append([]byte(strings.Repeat("\xff", 16)), 0, byte(19+len(open)), 1)
+	if v := s.wire.Check(append(message, open...)); v.Reset != nil {
+		t.Fatal(v.Reset)
+	}
+	return s
+}
+
+func TestBeats(t *testing.T) {
+	clock := time.Unix(1000, 0)
+	r := New(slog.New(slog.DiscardHandler), func() time.Time { return clock }, Config{ASN: 64512, RouterID: addr("10.0.0.5")})
+	l := &Link{relay: r, peer: Peer{Addr: addr("10.0.0.2"), ASN: 64512, MaxPrefixes: 10}}
+	for name, c := range map[string]struct {
+		id        string
+		outgoing  bool          // the rival
+		up        time.Duration // for so long; 0: in its handshake
+		restarted bool
+		want      bool
+	}{
+		"ours, and our ID is higher":          {id: "10.0.0.2", outgoing: true, want: false},
+		"ours, and its ID is higher":          {id: "10.0.0.9", outgoing: true, want: true},
+		"its own, given up":                   {id: "10.0.0.2", want: true},
+		"just up, so it crossed":              {id: "10.0.0.9", outgoing: true, up: time.Second, want: false},
+		"up for a while: it lost its end":     {id: "10.0.0.2", outgoing: true, up: crossing + 1, want: true},
+		"just up, but it says that it is new": {id: "10.0.0.2", up: time.Second, restarted: true, want: true},
+	} {
+		rival := newSession(l, nil, c.outgoing)
+		if c.up > 0 {
+			rival.upSince.Store(clock.Add(-c.up).UnixNano())
+		}
+		if got := heard(t, l, c.id, c.restarted).beats(rival); got != c.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}
+
+func TestWords(t *testing.T) {
+	p := Peer{Addr: addr("10.0.0.7"), From: addr("10.0.0.1"), Port: 1790}
+	secret := p
+	secret.Password = "sesame"
+	op := func(err error) error { return &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", err)} }
+	for _, c := range []struct {
+		peer    Peer
+		err     error
+		refused uint64
+		want    string
+	}{
+		{p, op(syscall.ECONNREFUSED), 0, "TCP refused on port 1790: "},
+		{p, op(syscall.ETIMEDOUT), 0, "no TCP answer on port 1790: the node is down, a firewall drops, or it expects an MD5 password"},
+		{p, context.DeadlineExceeded, 0, "no TCP answer on port 1790: "},
+		{secret, op(syscall.ETIMEDOUT), 0, "no TCP answer on port 1790: MD5 password wrong or missing on one side, the node is down, or a firewall drops"},
+		{secret, op(syscall.ETIMEDOUT), 4, "no TCP answer on port 1790: MD5 password wrong or missing on one side, the node is down, or a firewall drops (this kernel has refused 4 segments"},
+		{p, op(syscall.EHOSTUNREACH), 0, "host unreachable: "},
+		{p, op(syscall.ENETUNREACH), 0, "network unreachable: "},
+		{p, op(syscall.EADDRNOTAVAIL), 0, "our own address 10.0.0.1 is not on this node"},
+		{p, op(syscall.EPERM), 0, "this node's own firewall"},
+		{p, io.ErrUnexpectedEOF, 0, "connect failed: unexpected EOF"},
+	} {
+		if got := dialFailure(c.peer, c.err, c.refused); !strings.HasPrefix(got, c.want) || strings.Contains(got, "sesame") {
+			t.Errorf("%v: %q, want %q", c.err, got, c.want)
+		}
+	}
+	if got := unsigned(p, 3); !strings.Contains(got, "refused 3 TCP segments") || !strings.Contains(got, "where none is configured") {
+		t.Error(got)
+	}
+	if got := unsigned(secret, 3); !strings.Contains(got, "wrong or missing") {
+		t.Error(got)
+	}
+}
+
+func TestSumCounters(t *testing.T) {
+	const text = "TcpExt: SyncookiesSent TCPMD5NotFound TCPMD5Unexpected TCPMD5Failure\nTcpExt: 9 1 2 4\nIpExt: InNoRoutes\nIpExt: 7\n"
+	names := []string{"TCPMD5NotFound", "TCPMD5Failure"}
+	for in, want := range map[string]uint64{text: 5, "": 0, "TcpExt: TCPMD5Failure": 0, "TcpExt: TCPMD5Failure\nTcpExt:": 0, "TcpExt: TCPMD5Failure\nTcpExt: x": 0} {
+		if got := sumCounters(in, names...); got != want {
+			t.Errorf("%q: %d, want %d", in, got, want)
+		}
+	}
+	c := md5Counter{now: time.Now}
+	if c.read(); c.at.IsZero() {
+		t.Error("this kernel's counters can't be read")
+	}
+}
+
+func TestLost(t *testing.T) {
+	r := New(slog.New(slog.DiscardHandler), time.Now, Config{ASN: 64512, RouterID: addr("10.0.0.5")})
+	l := &Link{relay: r, peer: Peer{Addr: addr("10.0.0.2"), ASN: 64512, MaxPrefixes: 10}}
+	silent, opened, up := newSession(l, nil, true), heard(t, l, "10.0.0.2", false), heard(t, l, "10.0.0.2", false)
+	up.wire.Check(append([]byte(strings.Repeat("\xff", 16)), 0, 19, 4))
+	for want, got := range map[string]string{
+		"sent no OPEN":        lost(silent, os.ErrDeadlineExceeded),
+		"did not accept ours": lost(opened, os.ErrDeadlineExceeded),
+		"during the handshake: is this node a peer there": lost(silent, io.EOF),
+		"fell silent":     lost(opened, syscall.ETIMEDOUT),
+		"connection lost": lost(up, syscall.ECONNRESET),
+		"could not send":  lost(up, errDeaf),
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+func TestStrangers(t *testing.T) {
+	var out strings.Builder
+	log := slog.New(slog.NewTextHandler(&out, nil))
+	var s strangers
+	now := time.Unix(1000, 0)
+	for range 1000 {
+		s.seen(log, addr("10.0.0.66"), now)
+	}
+	s.seen(log, addr("10.0.0.66"), now.Add(time.Hour))
+	if n := strings.Count(out.String(), "\n"); n != 2 || !strings.Contains(out.String(), "since-last-report=1000") {
+		t.Errorf("%d lines:\n%s", n, &out)
+	}
+}
