@@ -1,9 +1,11 @@
 package main
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -170,6 +172,76 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
+// Paths are compared round by round, and on the first kernel that has both.
+func TestThroughputVerdicts(t *testing.T) {
+	path := func(name string, bits ...float64) carried {
+		return carried{Name: name, Single: bits, Many: bits, RTT: bits}
+	}
+	r := &results{throughput: []throughput{
+		{where: "here", paths: []carried{path(pathHosts, 100, 50, 200), path(pathRoutes, 95, 45, 100)}},
+		{where: "there", paths: []carried{path(pathHosts, 10, 10, 10), path(pathRoutes, 1, 1, 1), path(pathTunnel, 9, 8, 7), path(pathByHand, 10, 8, 8)}},
+	}}
+	var got []string
+	for _, v := range r.judge() {
+		got = append(got, fmt.Sprintf("%s: %s, %s: %t", v.what, v.measured, v.limit, v.met))
+	}
+	want := []string{
+		"pods by routes, one stream: 0.90×, ≥ 0.9× between the nodes: true",
+		"pods by routes, 8 streams: 0.90×, ≥ 0.9× between the nodes: true",
+		"pods through `tunl0`, one stream: 0.90×, ≥ 0.97× through a tunnel by hand: false",
+		"pods through `tunl0`, 8 streams: 0.90×, ≥ 0.97× through a tunnel by hand: false",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if text := r.markdown(); strings.Count(text, "\n| here") != 2 || strings.Count(text, "\n| there") != 4 {
+		t.Errorf("the report has not all paths:\n%s", text)
+	}
+}
+
+// An UPDATE and a KEEPALIVE, as they come by the link, and the kernel's word of a route.
+func TestObserver(t *testing.T) {
+	packet := func(data int, port uint16) []byte {
+		b := make([]byte, 40)
+		b[0], b[9], b[32] = 0x45, 6, 5<<4
+		binary.BigEndian.PutUint16(b[2:], uint16(40+data))
+		binary.BigEndian.PutUint16(b[20:], port)
+		return b
+	}
+	o := &observer{}
+	for _, b := range [][]byte{packet(19, bgpPort), packet(0, bgpPort), packet(100, 80), nil, packet(100, bgpPort)[:30]} {
+		if o.packet(b); !o.update.IsZero() {
+			t.Errorf("%v was taken for an UPDATE", b)
+		}
+	}
+	if o.packet(packet(23, bgpPort)); o.update.IsZero() {
+		t.Error("an UPDATE was not seen")
+	}
+	event := func(kind uint16, protocol byte) []byte {
+		b := make([]byte, 28)
+		binary.NativeEndian.PutUint16(b[4:], kind)
+		b[21] = protocol
+		return b
+	}
+	o.protocols[84] = true
+	for _, b := range [][]byte{event(24, 84), event(25, 84), event(24, 12), event(24, 84), event(26, 84), nil} {
+		o.route(b)
+	}
+	if o.added != 2 || o.deleted != 1 || o.last.IsZero() {
+		t.Errorf("added %d, deleted %d", o.added, o.deleted)
+	}
+}
+
+func TestBlocks(t *testing.T) {
+	var got []string
+	for b := range blocksOf(netip.MustParsePrefix("10.160.0.0/12"), 26, 5) {
+		got = append(got, b.String())
+	}
+	if want := "10.160.0.0/26 10.160.0.64/26 10.160.0.128/26 10.160.0.192/26 10.160.1.0/26"; strings.Join(got, " ") != want {
+		t.Errorf("got %v", got)
+	}
+}
+
 func TestElsewhereHasWhatTheLimitsNeed(t *testing.T) {
 	e, err := loadElsewhere()
 	if err != nil {
@@ -268,7 +340,7 @@ func TestSmallestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := r.markdown()
-	for _, heading := range []string{"What is required", "One after another", "At once on one node", "2 nodes, 2 pods each", "Requests to the API server", "100 learned routes", "Start of a program"} {
+	for _, heading := range []string{"What is required", "One after another", "At once on one node", "2 nodes, 2 pods each", "Requests to the API server", "100 learned routes", "Throughput", "Start of a program"} {
 		if !strings.Contains(text, "\n## "+heading) {
 			t.Errorf("the report has no section %q", heading)
 		}

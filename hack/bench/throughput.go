@@ -81,6 +81,15 @@ func middle(all []float64) float64 {
 	return slices.Sorted(slices.Values(all))[len(all)/2]
 }
 
+// compared is the median of the rounds' ratios: what else the machine does meets two that have their turn together.
+func compared(a, b []float64) float64 {
+	ratios := make([]float64, min(len(a), len(b)))
+	for i := range ratios {
+		ratios[i] = ratio(a[i], b[i])
+	}
+	return middle(ratios)
+}
+
 func (t throughput) path(name string) *carried {
 	for i := range t.paths {
 		if t.paths[i].Name == name {
@@ -116,8 +125,8 @@ func (t throughput) judge(name, of, what, than string, limit float64) []verdict 
 		return verdict{what + ", " + streams, fmt.Sprintf("%.2f×", measured), fmt.Sprintf("≥ %.3g× %s", limit, than), measured >= limit}
 	}
 	return []verdict{
-		atLeast("one stream", ratio(middle(a.Single), middle(b.Single))),
-		atLeast("8 streams", ratio(middle(a.Many), middle(b.Many))),
+		atLeast("one stream", compared(a.Single, b.Single)),
+		atLeast("8 streams", compared(a.Many, b.Many)),
 	}
 }
 
@@ -126,7 +135,8 @@ func (r *results) writeThroughput(w *bytes.Buffer) {
 		return
 	}
 	fmt.Fprintf(w, "## Throughput\n\niperf3 between two nodes, which are namespaces joined by a veth pair, or their pods; and one byte there and back over TCP. "+
-		"Medians of %d rounds, in brackets the smallest and the largest. Ratios are to the first row of the same kernel, and to the tunnel by hand.\n\n",
+		"Medians of %d rounds, in brackets the smallest and the largest. × is the median of the rounds' ratios to the first row of the same kernel, of `tunl0` to "+
+		"the tunnel by hand.\n\n",
 		len(r.throughput[0].paths[0].Single))
 	t := table{{"kernel", "path", "one stream, Gbit/s", "×", "8 streams, Gbit/s", "×", "there and back, µs"}}
 	for _, run := range r.throughput {
@@ -151,8 +161,8 @@ func (t throughput) row(p carried) []string {
 	}
 	return []string{
 		t.where, pathNames[p.Name],
-		gigabits(p.Single), fmt.Sprintf("%.2f", ratio(middle(p.Single), middle(base.Single))),
-		gigabits(p.Many), fmt.Sprintf("%.2f", ratio(middle(p.Many), middle(base.Many))),
+		gigabits(p.Single), fmt.Sprintf("%.2f", compared(p.Single, base.Single)),
+		gigabits(p.Many), fmt.Sprintf("%.2f", compared(p.Many, base.Many)),
 		fmt.Sprintf("%.1f", middle(p.RTT)*1e6),
 	}
 }
