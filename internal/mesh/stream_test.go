@@ -223,13 +223,15 @@ func dropped(conn *net.UDPConn) (drops uint32) {
 	return drops
 }
 
+// quiet is how long nothing has arrived when all that was on its way has.
+const quiet = time.Second
+
 // end stops the sender, gives what is on its way time to arrive, and counts.
 func (s *stream) end() count {
 	s.stop.Store(true)
 	sent := <-s.sent
 	c := count{name: s.name, sent: sent.packets, took: time.Since(s.began), refused: sent.errors}
-	const quiet = time.Second
-	for time.Since(s.began)-time.Duration(s.last.Load()) < quiet*timeScale {
+	for ended := time.Now(); time.Since(ended) < quiet || time.Since(s.began)-time.Duration(s.last.Load()) < quiet; {
 		time.Sleep(50 * time.Millisecond)
 	}
 	s.conn.SetReadDeadline(time.Now())
@@ -259,7 +261,9 @@ func startTraffic(t testing.TB, a, b *pod) traffic {
 // intact ends the streams; the test fails unless every packet has arrived once, from the address that it was sent from.
 func (tr traffic) intact(t testing.TB) {
 	t.Helper()
-	backlog := backlogDrops()
+	for _, s := range tr {
+		s.stop.Store(true)
+	}
 	for _, s := range tr {
 		c := s.end()
 		t.Log(c)
@@ -267,7 +271,7 @@ func (tr traffic) intact(t testing.TB) {
 		case c.overrun > 0:
 			t.Errorf("%s: this machine is too busy to count: the receiver's socket dropped %d", c.name, c.overrun)
 		case c.lost+c.duplicated+c.translated > 0:
-			t.Errorf("%s: not every packet has arrived once and as it was sent (the kernel's queues have dropped %d on all processors since it runs)", c, backlog)
+			t.Errorf("%s: not every packet has arrived once and as it was sent (the kernel's queues have dropped %d on all processors since it runs)", c, backlogDrops())
 		case c.sent < int(c.took.Seconds()*emulatedRate/4):
 			t.Errorf("%s: that is no stream", c)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/encap"
 	"github.com/tortie-net/tortie/internal/labtest"
+	"github.com/tortie-net/tortie/internal/sysctl"
 )
 
 // TestTunnel is the same over the kernel's IPIP, here or, if this kernel has none, in a virtual machine, which runs this very
@@ -41,6 +42,12 @@ func TestTunnel(t *testing.T) {
 // overTunnel has two nodes in one subnet and one in another, and pods of a pool that always encapsulates and of one that does so
 // between the subnets.
 func overTunnel(t *testing.T) {
+	if timeScale > 1 {
+		// The kernel's queue is too short for a processor that an emulator may stop for seconds. This one is the test's own.
+		if err := sysctl.DefaultRoot.Set(sysctl.Key{"net", "core", "netdev_max_backlog"}, "100000"); err != nil {
+			t.Fatal(err)
+		}
+	}
 	c := newCluster(t)
 	c.create(t, newPool("always", "10.90.0.0/16", api.EncapAlways), newPool("cross", "10.91.0.0/16", api.EncapCrossSubnet))
 	var nodes []*node
@@ -82,15 +89,12 @@ func overTunnel(t *testing.T) {
 	time.Sleep(time.Second)
 	nodes[0].signal(t, syscall.SIGKILL)
 	nodes[0].start(t, anotherBuild)
-	if err := c.server.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	nodes[1].wire.Silence()
+	nodes[1].wire.Reset()
 	nodes[1].signal(t, syscall.SIGTERM)
 	nodes[1].start(t, build)
 	time.Sleep(5 * time.Second)
-	if err := c.server.Start(); err != nil {
-		t.Fatal(err)
-	}
+	nodes[1].wire.Mend()
 	settle(t, nodes...)
 	packets.intact(t)
 	done("an upgrade, twice, and a restart without an API server")
