@@ -9,14 +9,19 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"k8s.io/client-go/rest"
+
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/events"
 	"github.com/tortie-net/tortie/internal/labtest"
 	"github.com/tortie-net/tortie/internal/netlinkx/netnstest"
+	"github.com/tortie-net/tortie/internal/nodestatus"
 )
 
 // asProgram in the environment makes the test binary the program itself.
@@ -148,6 +153,8 @@ func TestCommandsOnARealNode(t *testing.T) {
 	for _, command := range []string{"status", "peers", "routes"} {
 		t.Logf("node %s\n%s", command, two.node(t, command))
 	}
+	diagnosed(t, two)
+	toldOfBrokenPool(t, store)
 	status := two.node(t, "status")
 	for _, want := range []string{"172.31.0.2/24 on eth0 (environment variable IP)", "10.90.2.0/26", "none: no pool encapsulates", "Sessions that are down:"} {
 		if !strings.Contains(status, want) {
@@ -156,11 +163,83 @@ func TestCommandsOnARealNode(t *testing.T) {
 	}
 }
 
+// diagnosed checks what `node diagnose` finds on a node with one peer that is well and one that nobody answers for.
+func diagnosed(t *testing.T, m *machine) {
+	t.Helper()
+	began := time.Now()
+	out := m.try("diagnose", "-o", "json")
+	if took := time.Since(began); took > 40*time.Second {
+		t.Errorf("diagnose took %s", took)
+	}
+	var d nodestatus.Diagnosis
+	_, text, ok := strings.Cut(out, "...\n{")
+	if err := json.NewDecoder(strings.NewReader("{" + text)).Decode(&d); err != nil || !ok {
+		t.Fatalf("%v in\n%s", err, out)
+	}
+	for _, want := range []struct {
+		check, about, seen string
+		level              nodestatus.Level
+	}{
+		{"agent", "", "ready", nodestatus.OK},
+		{"peer-bgp", "172.31.0.1 (node1)", "established", nodestatus.OK},
+		{"peer-bgp", "172.31.0.10 (gone)", "TCP port 179 from 172.31.0.2: refused", nodestatus.Problem},
+		{"peer-mtu", "172.31.0.1 (node1)", "1500 bytes arrive whole", nodestatus.OK},
+		{"bgp-port", "", "no other", nodestatus.OK},
+		{"foreign-routes", "", "no routes into the pools", nodestatus.OK},
+		{"kernel", "nf_tables", "there", nodestatus.OK},
+	} {
+		if !slices.ContainsFunc(d.Findings, func(f nodestatus.Finding) bool {
+			return f.Check == want.check && f.About == want.about && f.Level == want.level && strings.Contains(f.Seen, want.seen)
+		}) {
+			t.Errorf("no finding %+v in\n%s", want, out)
+		}
+	}
+	t.Logf("node diagnose\n%s", m.try("diagnose"))
+}
+
+// toldOfBrokenPool checks that a pool that cannot be used has an Event by its name, from the agents' own rights.
+func toldOfBrokenPool(t *testing.T, store *kubernetes.Store) {
+	t.Helper()
+	broken := &api.IPPool{Meta: api.Meta{Name: "broken"}, Spec: api.IPPoolSpec{CIDR: "10.91.0.1/16"}}
+	create(t, store, broken)
+	defer func() {
+		if err := store.Delete(t.Context(), broken); err != nil {
+			t.Error(err)
+		}
+	}()
+	admin := labtest.RESTConfig(t)
+	client, err := rest.HTTPClientFor(admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		response, err := client.Get(admin.Host + "/api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3Dbroken")
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		var list struct{ Items []events.Event }
+		if err := json.NewDecoder(response.Body).Decode(&list); err != nil {
+			return err
+		}
+		hosts := map[string]bool{}
+		for _, e := range list.Items {
+			if e.Reason == "InvalidPool" && e.InvolvedObject.Kind == "IPPool" && strings.Contains(e.Message, "spec.cidr") {
+				hosts[e.Source.Host] = true
+			}
+		}
+		if !hosts["node1"] || !hosts["node2"] {
+			return fmt.Errorf("events about the broken pool: %+v", list.Items)
+		}
+		return nil
+	})
+}
+
 // try is node for while the agent may not answer yet.
-func (m *machine) try(command string) string {
+func (m *machine) try(args ...string) string {
 	var out strings.Builder
 	_ = m.Do(func() error {
-		cmd := exec.Command("env", append(m.env[:len(m.env):len(m.env)], command)...)
+		cmd := exec.Command("env", append(m.env[:len(m.env):len(m.env)], args...)...)
 		cmd.Stdout, cmd.Stderr = &out, &out
 		return cmd.Run()
 	})
