@@ -21,6 +21,8 @@ const (
 	AddrEvents
 	RouteEvents
 	RuleEvents
+	// SettingEvents are the kernel's parameters of forwarding, of the filter of sources and of proxies for neighbours.
+	SettingEvents
 )
 
 func (e Events) groups() []int {
@@ -33,6 +35,7 @@ func (e Events) groups() []int {
 		{AddrEvents, []int{unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR}},
 		{RouteEvents, []int{unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE}},
 		{RuleEvents, []int{unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE}},
+		{SettingEvents, []int{unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF}},
 	} {
 		if e&g.events != 0 {
 			groups = append(groups, g.groups...)

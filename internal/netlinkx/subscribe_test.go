@@ -181,3 +181,19 @@ func TestSubscriptionEnds(t *testing.T) {
 		t.Error("the channel is not closed")
 	}
 }
+
+// Parameters that the agent sets are told of, whatever changes them.
+func TestSubscribeToSettings(t *testing.T) {
+	ns := netnstest.New(t)
+	netnstest.Cable(t, ns, "a", netnstest.New(t), "b")
+	wake := ns.Quiet(t, netlinkx.SettingEvents)
+	for _, key := range []string{"net.ipv4.ip_forward", "net.ipv4.conf.a.rp_filter", "net.ipv4.conf.all.rp_filter", "net.ipv6.conf.all.forwarding"} {
+		was := strings.TrimSpace(ns.Run(t, "sysctl", "-n", key))
+		to := map[string]string{"0": "1", "1": "0", "2": "0"}[was]
+		ns.Run(t, "sysctl", "-qw", key+"="+to)
+		if !within(wake, 10*time.Second) {
+			t.Errorf("%s from %s to %s: not told", key, was, to)
+		}
+		settle(wake)
+	}
+}

@@ -249,7 +249,8 @@ func (a *Agent) loop(ctx context.Context) error {
 func (a *Agent) subscribe(ctx context.Context) (err error) {
 	if a.kernelEvents == nil {
 		protocols := append([]netlinkx.Protocol{netlinkx.Protocol(a.Config.RouteProtocol)}, netlinkx.HostProtocols...)
-		a.kernelEvents, err = a.Kernel.SubscribeToOthers(ctx, netlinkx.LinkEvents|netlinkx.AddrEvents|netlinkx.RouteEvents, protocols...)
+		events := netlinkx.LinkEvents | netlinkx.AddrEvents | netlinkx.RouteEvents | netlinkx.SettingEvents
+		a.kernelEvents, err = a.Kernel.SubscribeToOthers(ctx, events, protocols...)
 		if err != nil {
 			return err
 		}
