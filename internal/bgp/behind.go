@@ -82,7 +82,7 @@ func readOpen(ctx context.Context, conn net.Conn) ([]byte, error) {
 	if err := conn.SetReadDeadline(deadline); err != nil {
 		return nil, err
 	}
-	message, err := wire.Read(conn, make([]byte, wire.MaxLen))
+	message, err := wire.Read(conn, make([]byte, wire.Room))
 	if err != nil {
 		return nil, fmt.Errorf("read its OPEN: %w", err)
 	}

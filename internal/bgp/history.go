@@ -20,7 +20,13 @@ type history struct {
 	err   string
 	// errSince is when err was first noted, without another error or a session in between; errAt is when it was last.
 	errSince, errAt time.Time
+	// toldAt is when a failure was last worth telling.
+	toldAt time.Time
 }
+
+// tellPause is between two failures of one peer that are told. A peer can fail in ever new ways as often as it likes; what
+// happened last is in its status anyway.
+const tellPause = 5 * time.Second
 
 func newHistories(now func() time.Time) *histories {
 	return &histories{now: now, peers: make(map[netip.Addr]*history)}
@@ -53,7 +59,7 @@ func (h *histories) state(addr netip.Addr, up bool) bool {
 	return true
 }
 
-// failed notes why a session is not established and reports whether that is news.
+// failed notes why a session is not established and reports whether that is news, and not the next one within moments.
 func (h *histories) failed(addr netip.Addr, reason string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -67,6 +73,10 @@ func (h *histories) failed(addr netip.Addr, reason string) bool {
 		return false
 	}
 	p.err, p.errSince = reason, now
+	if now.Sub(p.toldAt) < tellPause {
+		return false
+	}
+	p.toldAt = now
 	return true
 }
 

@@ -101,6 +101,9 @@ func (s session) wait(ctx context.Context) {
 	}
 }
 
+// mute reports whether nothing is said to the peer for now.
+func (s session) mute() bool { return s.link == nil || !s.heldUntil().IsZero() }
+
 func (s session) heldUntil() time.Time {
 	if s.link == nil {
 		return time.Time{}
@@ -257,7 +260,7 @@ func (s *Server) status(p Peer, seen *api.Peer) PeerStatus {
 		Restarting: seen.GetGracefulRestart().GetPeerRestarting(),
 		HeldUntil:  s.sessions[p.Addr].heldUntil(),
 	}
-	if state, ok := states[seen.GetState().GetSessionState()]; ok && status.HeldUntil.IsZero() {
+	if state, ok := states[seen.GetState().GetSessionState()]; ok && !s.sessions[p.Addr].mute() {
 		status.State = state
 	}
 	for _, family := range seen.GetAfiSafis() {

@@ -413,6 +413,13 @@ func TestHistories(t *testing.T) {
 	if !h.failed(peer, "x") || h.failed(peer, "x") {
 		t.Error("a failure is news once")
 	}
+	if h.failed(peer, "y") {
+		t.Error("a peer that fails in ever new ways fills the log")
+	}
+	clock = clock.Add(tellPause)
+	if !h.failed(peer, "z") || h.get(peer).err != "z" {
+		t.Error("a later failure is no news")
+	}
 	h.end(peer)
 	h.end(peer)
 	if h.get(peer) != (history{}) {

@@ -85,7 +85,7 @@ func (l *Link) Retire() {
 	if l.pending != nil {
 		_ = l.pending.Close()
 	}
-	if l.current == nil {
+	if l.current == nil || !l.current.attached.Load() {
 		l.cancel()
 	}
 }

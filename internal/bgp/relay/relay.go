@@ -186,12 +186,12 @@ type strangers struct {
 	said  time.Time
 }
 
-// strangersPause is how often they are spoken of.
-const strangersPause = time.Minute
+// reportPause is how often what others do at will is spoken of.
+const reportPause = time.Minute
 
 func (s *strangers) seen(log *slog.Logger, from netip.Addr, now time.Time) {
 	s.count++
-	if now.Sub(s.said) < strangersPause {
+	if now.Sub(s.said) < reportPause {
 		return
 	}
 	log.Info("BGP connections from addresses that are no peers are refused", "last", from, "since-last-report", s.count)

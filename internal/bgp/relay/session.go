@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -35,6 +37,8 @@ type session struct {
 	upSince  atomic.Int64 // of the relay's clock, in nanoseconds; 0: never
 	overflow bool         // it has announced too many prefixes
 	refresh  time.Time    // when it last asked for our table
+	attached atomic.Bool  // the speaker behind has it
+	flaws    flaws
 
 	mu      sync.Mutex // guards the rest
 	stopped bool
@@ -44,7 +48,7 @@ type session struct {
 
 func newSession(l *Link, conn *net.TCPConn, outgoing bool) *session {
 	return &session{
-		link: l, conn: conn, outgoing: outgoing, began: l.relay.now(), done: make(chan struct{}), buf: make([]byte, wire.MaxLen),
+		link: l, conn: conn, outgoing: outgoing, began: l.relay.now(), done: make(chan struct{}), buf: make([]byte, wire.Room),
 		wire: wire.NewSession(wire.Rules{
 			ASN: l.peer.ASN, LocalASN: l.relay.config.ASN, LocalID: l.relay.config.RouterID,
 			Family: wire.FamilyOf(l.peer.Addr), MaxPrefixes: l.peer.MaxPrefixes,
@@ -165,6 +169,7 @@ func (s *session) run(ctx context.Context) {
 		s.refuse(&wire.Notification{Code: wire.Cease, Subcode: wire.ConnectionRejected})
 		return
 	}
+	s.attached.Store(true)
 	outDone := make(chan struct{})
 	go func() {
 		defer close(outDone)
@@ -209,7 +214,7 @@ func (s *session) toSpeaker(ctx context.Context, back net.Conn) ending {
 			return ending{by: byUs, reason: v.Reset}
 		}
 		if v.Flaw != "" {
-			s.link.relay.log.Warn("BGP message of a peer is flawed", "peer", s.link.peer.Addr, "flaw", v.Flaw)
+			s.flaws.seen(s.link.relay.log, s.link.peer.Addr, v.Flaw)
 		}
 		s.pace(ctx, wire.TypeOf(message))
 		if v.Pass != nil && !pass(back, v.Pass) {
@@ -218,6 +223,21 @@ func (s *session) toSpeaker(ctx context.Context, back net.Conn) ending {
 		if wire.TypeOf(message) == wire.Notify {
 			return ending{by: byPeer, reason: wire.ParseNotification(message)}
 		}
+	}
+}
+
+// flaws counts messages that were flawed, for a line of log now and then.
+type flaws struct {
+	count int
+	said  time.Time
+}
+
+func (f *flaws) seen(log *slog.Logger, peer netip.Addr, flaw string) {
+	f.count++
+	if now := time.Now(); now.Sub(f.said) >= reportPause {
+		log.Warn("BGP messages of a peer are flawed: what they announce is taken for withdrawn, or attributes are left out",
+			"peer", peer, "last", flaw, "since-last-report", f.count)
+		f.count, f.said = 0, now
 	}
 }
 
@@ -261,7 +281,7 @@ var errDeaf = errors.New("could not send to it within the hold time")
 
 // toPeer passes on what the speaker behind says until it closes: nil, or the connection with the peer breaks.
 func (s *session) toPeer(back net.Conn) error {
-	buf := make([]byte, wire.MaxLen)
+	buf := make([]byte, wire.Room)
 	for {
 		message, err := wire.Read(back, buf)
 		if err != nil {

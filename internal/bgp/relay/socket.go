@@ -13,8 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ttl is what BGP packets are sent with: it serves peers with TTL security (RFC 5082) and those behind routers.
-const ttl = 255
+// ttl is what BGP packets are sent with: it serves peers with TTL security (RFC 5082) and those behind routers. tos is
+// the class of network control (CS6), in which keepalives pass a congested link; BIRD and FRR use it, too.
+const (
+	ttl = 255
+	tos = 0xc0
+)
 
 // listener is a TCP listener with MD5 keys.
 type listener struct {
@@ -26,7 +30,7 @@ func (l *listener) family() netip.Addr { return addrOf(l.Addr()) }
 
 // listen opens a listener on one address. It is not Multipath TCP, as Go's are by default, which has no MD5 keys.
 func listen(ctx context.Context, addr netip.AddrPort) (*listener, error) {
-	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error { return setTTL(raw, addr.Addr()) }}
+	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error { return setHeader(raw, addr.Addr()) }}
 	config.SetMultipathTCP(false)
 	l, err := config.Listen(ctx, network(addr.Addr()), addr.String())
 	if err != nil {
@@ -40,7 +44,7 @@ func connect(ctx context.Context, p Peer) (*net.TCPConn, error) {
 	dialer := net.Dialer{
 		LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(p.From, 0)),
 		Control: func(_, _ string, raw syscall.RawConn) error {
-			err := setTTL(raw, p.Addr)
+			err := setHeader(raw, p.Addr)
 			if err == nil && p.Password != "" {
 				err = SetKey(raw, netip.PrefixFrom(p.Addr, p.Addr.BitLen()), p.Password)
 			}
@@ -62,12 +66,12 @@ func network(addr netip.Addr) string {
 	return "tcp6"
 }
 
-func setTTL(raw syscall.RawConn, addr netip.Addr) error {
-	return control(raw, "set TTL", func(fd int) error {
+func setHeader(raw syscall.RawConn, addr netip.Addr) error {
+	return control(raw, "set TTL and traffic class", func(fd int) error {
 		if addr.Is4() {
-			return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_TTL, ttl)
+			return errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_TTL, ttl), unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_TOS, tos))
 		}
-		return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, ttl)
+		return errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, ttl), unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_TCLASS, tos))
 	})
 }
 

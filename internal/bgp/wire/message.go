@@ -33,8 +33,11 @@ func TypeOf(message []byte) Type { return Type(message[18]) }
 // body returns what follows the header.
 func body(message []byte) []byte { return message[headerLen:] }
 
-// Read reads one message into buf, which must hold MaxLen bytes, and returns its part of buf. A header that is not one of
-// BGP is a *Notification; all other errors are the reader's.
+// Room is how large a buffer should be that is kept for reading. Most messages fit: keepalives, and what a node announces.
+const Room = 256
+
+// Read reads one message, into buf if it fits there. buf must have room for a header. A header that is not one of BGP is a
+// *Notification; all other errors are the reader's.
 func Read(r io.Reader, buf []byte) ([]byte, error) {
 	if _, err := io.ReadFull(r, buf[:headerLen]); err != nil {
 		return nil, err
@@ -42,6 +45,9 @@ func Read(r io.Reader, buf []byte) ([]byte, error) {
 	length, fault := checkHeader(buf[:headerLen])
 	if fault != nil {
 		return nil, fault
+	}
+	if length > len(buf) {
+		buf = append(make([]byte, 0, length), buf[:headerLen]...)[:length]
 	}
 	if _, err := io.ReadFull(r, buf[headerLen:length]); err != nil {
 		if errors.Is(err, io.EOF) {
