@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -332,7 +333,8 @@ func TestSmallestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	o.size = sizes{rounds: 2, perRound: 2, bursts: []int{3}, repeats: 1, nodes: 2, podsPerNode: 2, starts: 3, routes: 100, routeRounds: 2, streamSeconds: 1, streamRounds: 1, benchTime: "1x"}
-	o.only = slices.DeleteFunc(slices.Clone(parts), func(part string) bool { return part == "go" }) // it would build all tests
+	// They are runs of go test, which the suite of units has had already.
+	o.only = slices.DeleteFunc(slices.Clone(parts), func(part string) bool { return part == "go" || part == "mesh" })
 	t.Setenv("TMPDIR", t.TempDir())
 	before := leftovers(t)
 	r, err := measure(t.Context(), o)
@@ -375,4 +377,26 @@ func leftovers(t *testing.T) []string {
 		t.Fatal(err)
 	}
 	return append(all, fmt.Sprintf("%d mounts", strings.Count(string(mounts), "\n")))
+}
+
+func TestMeshReport(t *testing.T) {
+	r := &results{mesh: []meshFigure{
+		{"a new node's first block, until it is a route in another kernel", "ms", []float64{80, 70, 2500}},
+		{"a block in steady state, until it is a route in another kernel", "ms", []float64{60, 90, 300}},
+		{"packets lost of these", "", []float64{0, 0}},
+	}}
+	var w bytes.Buffer
+	r.writeMesh(&w)
+	for _, want := range []string{"| 3     | 80.0 | 80.0 | 2500.0 | ms", "| 0      | in all |"} {
+		if !strings.Contains(w.String(), want) {
+			t.Errorf("no %q in\n%s", want, w.String())
+		}
+	}
+	var met []bool
+	for _, v := range r.judgeMesh() {
+		met = append(met, v.met)
+	}
+	if !slices.Equal(met, []bool{false, true, true}) {
+		t.Errorf("verdicts: %v", met)
+	}
 }

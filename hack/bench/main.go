@@ -23,7 +23,7 @@ import (
 )
 
 // parts of a run, in their order.
-var parts = []string{"start", "add", "burst", "nodes", "requests", "routes", "memory", "throughput", "go"}
+var parts = []string{"start", "add", "burst", "nodes", "requests", "routes", "memory", "mesh", "throughput", "go"}
 
 // sizes say how much is measured.
 type sizes struct {
@@ -138,6 +138,12 @@ func measure(ctx context.Context, o options) (_ *results, err error) {
 	if err := r.onCluster(ctx, o, subjects, dir); err != nil {
 		return nil, err
 	}
+	if o.runs("mesh") {
+		progress("mesh: thirty agents, and what they do about trouble")
+		if r.mesh, err = runMesh(ctx, o.root, dir); err != nil {
+			return nil, err
+		}
+	}
 	if o.runs("throughput") {
 		progress("throughput: between nodes, and between their pods")
 		if r.throughput, err = runThroughput(ctx, o.root, dir, o.size); err != nil {
@@ -185,7 +191,7 @@ type bench struct {
 
 // onCluster runs the parts that need nodes and an API server.
 func (r *results) onCluster(ctx context.Context, o options, subjects []subject, dir string) (err error) {
-	if !slices.ContainsFunc(o.only, func(part string) bool { return part != "go" && part != "throughput" }) {
+	if !slices.ContainsFunc(o.only, func(part string) bool { return !slices.Contains([]string{"go", "throughput", "mesh"}, part) }) {
 		return nil
 	}
 	progress("starting etcd and kube-apiserver")

@@ -27,6 +27,7 @@ type results struct {
 	routes     []*learner
 	routeCount int
 	throughput []throughput
+	mesh       []meshFigure
 	memory     []agentSize
 }
 
@@ -64,7 +65,7 @@ func (r *results) markdown() string {
 	w.WriteString(intro)
 	r.about.write(&w)
 	for _, section := range []func(*bytes.Buffer){
-		r.writeVerdicts, r.writeSequences, r.writeBursts, r.writeNodes, r.writeRequests, r.writeRoutes, r.writeThroughput, r.writeMemory, r.writeStarts, r.writeGoBenchmarks,
+		r.writeVerdicts, r.writeSequences, r.writeBursts, r.writeNodes, r.writeRequests, r.writeRoutes, r.writeThroughput, r.writeMemory, r.writeMesh, r.writeStarts, r.writeGoBenchmarks,
 	} {
 		section(&w)
 	}

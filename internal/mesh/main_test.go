@@ -55,6 +55,10 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	code := m.Run()
+	if err := writeFigures(); err != nil {
+		fmt.Fprintln(os.Stderr, "-figures:", err)
+		code = 1
+	}
 	if builtHere != "" {
 		os.RemoveAll(builtHere)
 	}

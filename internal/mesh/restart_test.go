@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"errors"
 	"fmt"
 	"syscall"
 	"testing"
@@ -90,6 +91,9 @@ func TestRestarts(t *testing.T) {
 				p := pairs[i]
 				packets := startTraffic(t, p.podA, p.podB)
 				way.do(t, p)
+				begun := time.Now()
+				eventually(t, func() error { return errors.Join(p.a.probe("/readyz"), p.b.probe("/readyz")) })
+				timed(t, "an agent comes back, five pairs at once: ready", begun)
 				// Long enough for the agent to remove what it thinks is not needed.
 				settle(t, all...)
 				time.Sleep(time.Second)

@@ -52,6 +52,7 @@ type sendCount struct {
 	packets int
 	errors  map[string]int // sends that the kernel refused: these count as lost
 	at      []time.Duration
+	took    time.Duration
 }
 
 // arrivals is the receiver's.
@@ -165,6 +166,7 @@ func (s *stream) send(interval time.Duration) {
 	if err != nil {
 		c.errors[err.Error()]++
 	}
+	c.took = time.Since(s.began)
 	s.sent <- c
 }
 
@@ -230,7 +232,7 @@ const quiet = time.Second
 func (s *stream) end() count {
 	s.stop.Store(true)
 	sent := <-s.sent
-	c := count{name: s.name, sent: sent.packets, took: time.Since(s.began), refused: sent.errors}
+	c := count{name: s.name, sent: sent.packets, took: sent.took, refused: sent.errors}
 	for ended := time.Now(); time.Since(ended) < quiet || time.Since(s.began)-time.Duration(s.last.Load()) < quiet; {
 		time.Sleep(50 * time.Millisecond)
 	}
@@ -267,6 +269,8 @@ func (tr traffic) intact(t testing.TB) {
 	for _, s := range tr {
 		c := s.end()
 		t.Log(c)
+		record("packets sent between pods while agents end and come back", "", float64(c.sent))
+		record("packets lost of these", "", float64(c.lost))
 		switch {
 		case c.overrun > 0:
 			t.Errorf("%s: this machine is too busy to count: the receiver's socket dropped %d", c.name, c.overrun)

@@ -34,9 +34,9 @@ func newLarge(t testing.TB, size int) *large {
 	}
 	begun := time.Now()
 	start(t, l.nodes[:size-1]...)
-	t.Logf("%d agents are ready after %v", size-1, time.Since(begun).Round(time.Millisecond))
+	timed(t, fmt.Sprintf("%d agents start at once: all are ready", size-1), begun)
 	l.complete(t, l.nodes[:size-1])
-	t.Logf("all their sessions are up and all routes in every kernel after %v", time.Since(begun).Round(time.Millisecond))
+	timed(t, fmt.Sprintf("%d agents start at once: all have sessions with all, know all, and hold nothing of before", size-1), begun)
 	return l
 }
 
@@ -95,7 +95,7 @@ func (l *large) join(t testing.TB) []time.Duration {
 	late := l.nodes[len(l.nodes)-1]
 	begun := time.Now()
 	start(t, late)
-	t.Logf("the late agent is ready after %v", time.Since(begun).Round(time.Millisecond))
+	timed(t, "a new node's agent starts: ready", begun)
 	confirmed := time.Now()
 	late.claim(t, blockOf(late))
 	return l.spread(t, confirmed, late, blockOf(late), noFullPass)
@@ -106,17 +106,18 @@ func (l *large) join(t testing.TB) []time.Duration {
 func TestThirty(t *testing.T) {
 	t.Parallel()
 	l := newLarge(t, thirty)
-	t.Logf("a new node's first block is in the other kernels after: %s", describe(l.join(t)))
+	joined := l.join(t)
+	t.Logf("a new node's first block is in the other kernels after: %s", describe(joined))
+	recordTimes("a new node's first block, until it is a route in another kernel", joined...)
 	l.complete(t, l.nodes)
 
-	for i := range 5 {
-		owner, dst := l.nodes[i*7%thirty], fmt.Sprintf("10.90.100.%d/26", 64*(i%4))
-		if i == 4 {
-			dst = "10.90.101.0/26"
-		}
+	for i := range repeat(5, 50) {
+		owner, dst := l.nodes[i*7%thirty], fmt.Sprintf("10.90.%d.%d/26", 100+i/4, 64*(i%4))
 		confirmed := time.Now()
 		owner.claim(t, dst)
-		t.Logf("a block of %s is in the other kernels after: %s", owner.name, describe(l.spread(t, confirmed, owner, dst, noFullPass)))
+		known := l.spread(t, confirmed, owner, dst, noFullPass)
+		t.Logf("a block of %s is in the other kernels after: %s", owner.name, describe(known))
+		recordTimes("a block in steady state, until it is a route in another kernel", known...)
 	}
 	for _, n := range l.nodes {
 		n.running(t)
@@ -156,6 +157,11 @@ func (l *large) quiet(t testing.TB, span time.Duration) {
 	slices.Sort(cpu)
 	slices.Sort(rss)
 	slices.Sort(anonymous)
+	for i := range cpu {
+		record("an agent at rest: processor time per second", "ms", float64(cpu[i].Milliseconds())/span.Seconds())
+		record("an agent at rest: memory (RSS)", "MiB", float64(rss[i])/1024)
+		record("an agent at rest: memory of its own (anonymous)", "MiB", float64(anonymous[i])/1024)
+	}
 	half := len(cpu) / 2
 	t.Logf("%d agents in %v: CPU per agent median %v, largest %v; RSS median %d KiB, largest %d, of which anonymous %d and %d",
 		len(cpu), span, cpu[half], cpu[len(cpu)-1], rss[half], rss[len(rss)-1], anonymous[half], anonymous[len(anonymous)-1])

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// meshTests are the tests of internal/mesh that measure: real agents on a cluster of their own.
+const meshTests = "^(TestThirty|TestDrift|TestRestarts)$"
+
+// meshFigure is one thing that the tests have measured, one or several times.
+type meshFigure struct {
+	Name   string
+	Unit   string
+	Values []float64
+}
+
+// at returns a quantile.
+func (f meshFigure) at(q float64) float64 {
+	sorted := slices.Sorted(slices.Values(f.Values))
+	return sorted[int(q*float64(len(sorted)-1))]
+}
+
+func (f meshFigure) sum() (total float64) {
+	for _, v := range f.Values {
+		total += v
+	}
+	return total
+}
+
+// runMesh has the tests measure, one after another, so that none disturbs another's figures. A test that fails is no measurement.
+func runMesh(ctx context.Context, root, dir string) (all []meshFigure, err error) {
+	for _, name := range strings.Split(strings.Trim(meshTests, "^()$"), "|") {
+		file := filepath.Join(dir, name+".json")
+		cmd := exec.CommandContext(ctx, "go", "test", "-count=1", "-timeout=15m", "-run=^"+name+"$", "./internal/mesh", "-figures="+file)
+		cmd.Dir = root
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("%s: %w\n%s", name, err, out)
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("figures of %s: %w", name, err)
+		}
+		var figures []meshFigure
+		if err := json.Unmarshal(text, &figures); err != nil {
+			return nil, fmt.Errorf("figures of %s: %w", name, err)
+		}
+		all = append(all, figures...)
+	}
+	return all, nil
+}
+
+func (r *results) writeMesh(w *bytes.Buffer) {
+	if len(r.mesh) == 0 {
+		return
+	}
+	w.WriteString("## Agents in a mesh\n\nReal agents in namespaces of this one machine, a real API server beside them: thirty in full mesh, two whose kernels are " +
+		"changed by hand, and five pairs with a stream of 1,000 packets per second each way while agents are killed, replaced and started again. " +
+		"From a block's confirmation to a route is counted until the kernel of each of the 29 other nodes tells of it.\n\n")
+	t := table{{"what", "times", "p50", "p95", "max", ""}}
+	for _, f := range r.mesh {
+		if f.Unit == "" {
+			t.row(f.Name, "", "", "", fmt.Sprintf("%.0f", f.sum()), "in all")
+			continue
+		}
+		t.row(f.Name, fmt.Sprint(len(f.Values)), fmt.Sprintf("%.1f", f.at(0.5)), fmt.Sprintf("%.1f", f.at(0.95)), fmt.Sprintf("%.1f", f.at(1)), f.Unit)
+	}
+	t.write(w)
+}
+
+// Required of agents, on a machine that is not overloaded.
+const (
+	maxNewNode = 2000 // ms, worst of all nodes
+	maxSteady  = 100  // ms, median
+	maxDrift   = 1000 // ms, worst
+)
+
+func (r *results) judgeMesh() []verdict {
+	var all []verdict
+	limit := func(f meshFigure, q float64, most float64) {
+		measured := f.at(q)
+		all = append(all, verdict{f.Name, fmt.Sprintf("%.0f ms", measured), fmt.Sprintf("≤ %.0f ms", most), measured <= most})
+	}
+	for _, f := range r.mesh {
+		switch {
+		case strings.HasPrefix(f.Name, "a new node's first block"):
+			limit(f, 1, maxNewNode)
+		case strings.HasPrefix(f.Name, "a block in steady state"):
+			limit(f, 0.5, maxSteady)
+		case strings.HasSuffix(f.Name, ": put right"):
+			limit(f, 1, maxDrift)
+		case strings.HasPrefix(f.Name, "packets lost"):
+			all = append(all, verdict{f.Name, fmt.Sprintf("%.0f", f.sum()), "0", f.sum() == 0})
+		}
+	}
+	return all
+}
