@@ -34,6 +34,9 @@ type goTest struct {
 // ipipPackage needs a kernel with IPIP, or a virtual machine that has one.
 const ipipPackage = "internal/encap"
 
+// tunnelTest, of internal/mesh, has agents, an API server and pods in one kernel with IPIP; it finds the virtual machine by itself.
+const tunnelTest = "^TestTunnel$"
+
 // everything is the chart's values that turn on what is off by default.
 const everything = "--set migrateFromHostLocal=true,monitoring.metrics.enabled=true,monitoring.metrics.perPeer=true,monitoring.metrics.annotations=true," +
 	"monitoring.dashboard.enabled=true,monitoring.alerts.enabled=true,monitoring.podMonitor.enabled=true"
@@ -47,10 +50,12 @@ func suites(ctx context.Context, root string) []suite {
 	env := []string{"TORTIE_LAB=" + lab}
 	// The lab answers: it probes in a namespace of its own, and loads the module if it may.
 	native := exec.CommandContext(ctx, lab, "probe").Run() == nil
-	ipip := suite{name: "ipip", what: "tunl0, on this machine's kernel",
+	where := "on this machine's kernel"
+	ipip := suite{name: "ipip", what: "tunl0, " + where,
 		tests: &goTest{flags: []string{"-timeout=10m"}, only: "./" + ipipPackage}}
 	if !native {
-		ipip.what = "tunl0, in a virtual machine: this machine's kernel has no IPIP"
+		where = "in a virtual machine: this machine's kernel has no IPIP"
+		ipip.what = "tunl0, " + where
 		ipip.tests.env = []string{"CGO_ENABLED=0"}
 		ipip.tests.flags = []string{"-timeout=30m", "-exec=" + lab + " vmtest"}
 	}
@@ -70,8 +75,10 @@ func suites(ctx context.Context, root string) []suite {
 				{name: "helm lint, all of it", args: []string{"sh", "-c", `"$(` + lab + ` build helm)" lint --strict charts/tortie ` + everything}},
 			}},
 		{name: "unit", what: "units, network namespaces, real etcd and kube-apiserver",
-			tests: &goTest{env: env, flags: []string{"-timeout=20m"}, except: []string{ipipPackage}}},
+			tests: &goTest{env: env, flags: []string{"-timeout=20m", "-skip=" + tunnelTest}, except: []string{ipipPackage}}},
 		ipip,
+		{name: "tunnel", what: "agents that restart, over tunl0: " + where,
+			tests: &goTest{env: env, flags: []string{"-timeout=20m", "-run=" + tunnelTest}, only: "./internal/mesh"}},
 		{name: "bench", what: "the benchmarks, as few runs as can be, on a real API server",
 			tests: &goTest{dir: "hack", flags: []string{"-timeout=10m"}, only: "./bench"}},
 		{name: "lab", what: "the lab itself: nodes come, work, and leave nothing",
