@@ -106,14 +106,16 @@ func (o *Observations) pathLinks() []string {
 }
 
 func (o *Observations) kernel() []Finding {
-	return []Finding{
-		feature("ipip", o.Kernel.IPIP, o.encapsulates(), "pools with IPIP need it: their packets cannot leave this node",
-			"modprobe ipip, and a line \"ipip\" in /etc/modules-load.d/ipip.conf", "use a kernel built with CONFIG_NET_IPIP, or pools without IPIP"),
+	var findings []Finding
+	if o.encapsulates() {
+		findings = append(findings, feature("ipip", o.Kernel.IPIP, true, "pools with IPIP need it: their packets cannot leave this node",
+			"modprobe ipip, and a line \"ipip\" in /etc/modules-load.d/ipip.conf", "use a kernel built with CONFIG_NET_IPIP, or pools without IPIP"))
+	}
+	return append(findings,
 		feature("nf_tables", o.Kernel.NFTables, true, "masquerading and the guard of the tunnels need it",
 			"modprobe nf_tables", "use a kernel built with CONFIG_NF_TABLES and CONFIG_NF_TABLES_INET"),
 		feature("tcp-md5", o.Kernel.MD5, false, "BGP passwords (BGPConfiguration default, spec.nodeMeshPassword) need it",
-			"", "use a kernel built with CONFIG_TCP_MD5SIG if sessions are to have passwords"),
-	}
+			"", "use a kernel built with CONFIG_TCP_MD5SIG if sessions are to have passwords"))
 }
 
 func feature(name string, has Feature, needed bool, why, load, build string) Finding {

@@ -119,7 +119,7 @@ func packetSize(r *nodestatus.Report) int {
 
 // newProber takes the addresses from what the agent says.
 func newProber(r *nodestatus.Report) *prober {
-	p := &prober{from: map[bool]netip.Addr{}, inner: map[netip.Addr]netip.Addr{}}
+	p := &prober{from: map[bool]netip.Addr{}}
 	for _, text := range []string{r.Address, r.Address6} {
 		if prefix, err := netip.ParsePrefix(text); err == nil {
 			p.from[prefix.Addr().Is4()] = prefix.Addr()
@@ -127,13 +127,6 @@ func newProber(r *nodestatus.Report) *prober {
 	}
 	if r.Tunnel != nil {
 		p.tunnel, _ = netip.ParseAddr(r.Tunnel.Address)
-	}
-	for _, peer := range r.Peers {
-		addr, err := netip.ParseAddr(peer.Address)
-		inner, innerErr := netip.ParseAddr(peer.TunnelAddress)
-		if err == nil && innerErr == nil {
-			p.inner[addr] = inner
-		}
 	}
 	return p
 }

@@ -31,8 +31,6 @@ var sizes = []int{9000, 8950, 8500, 4000, 1500, 1492, 1480, 1476, 1460, 1450, 14
 type prober struct {
 	from   map[bool]netip.Addr // by "is IPv4"
 	tunnel netip.Addr          // the tunnel's own address
-	// inner is where a probe inside of IPIP is sent to, by peer: its tunnel's address, if known.
-	inner map[netip.Addr]netip.Addr
 }
 
 // probeAll probes the peers, many at a time. Those that there was no time for stay as they are.
@@ -232,25 +230,23 @@ func (p *prober) largest(ctx context.Context, to netip.Addr, want int) int {
 	return got
 }
 
-// askInside asks for an ICMP echo inside of IPIP, as pods' packets travel. The answer comes back so, or without a tunnel if the
-// peer reaches this node's tunnel address without one.
+// askInside asks for an ICMP echo inside of IPIP, as pods' packets travel, from the tunnel's address to the node's own: the peer's
+// kernel takes it out of the tunnel. The answer comes back so, or without a tunnel if the peer reaches this node's tunnel address
+// without one.
 func (p *prober) askInside(ctx context.Context, to netip.Addr) Probe {
 	outer, err := p.raw(ctx, "ip4:4", to)
 	if err != nil {
 		return outcome(err)
 	}
 	defer outer.Close()
-	src, dst := p.tunnel, p.inner[to]
+	src := p.tunnel
 	if !src.IsValid() {
 		src, _ = netip.AddrFromSlice(outer.LocalAddr().(*net.IPAddr).IP.To4())
-	}
-	if !dst.IsValid() {
-		dst = to
 	}
 	id := newID()
 	heard := listenPlain(ctx, src, id)
 	result := ask(ctx, outer, func(try int) []byte {
-		return ipv4Packet(src, dst, protocolICMP, echoRequest(true, id, uint16(try), 64))
+		return ipv4Packet(src, to, protocolICMP, echoRequest(true, id, uint16(try), 64))
 	}, func(b []byte) bool {
 		_, inner, _ := inside(b)
 		protocol, message, _ := inside(inner)

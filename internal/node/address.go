@@ -64,7 +64,7 @@ func (p place) notes() []error {
 	var notes []error
 	for _, c := range []nodeaddr.Choice{p.v4, p.v6} {
 		if c.Note != "" {
-			notes = append(notes, fmt.Errorf("node address: %s", c.Note))
+			notes = append(notes, inSelf("AmbiguousAddress", fmt.Errorf("node address: %s", c.Note)))
 		}
 	}
 	return notes
@@ -217,6 +217,7 @@ func (a *Agent) logCandidates(found []nodeaddr.Candidate) {
 		return
 	}
 	a.candidates = found
+	a.Status.SetFound(found)
 	for _, c := range found {
 		a.Log.Info("address of this host", "address", c.Addr, "interface", c.Link, "chosen", c.Chosen, "why", c.Why)
 	}
@@ -239,7 +240,7 @@ func (a *Agent) checkDuplicate(s *Snapshot) (problem, refusal error) {
 	if other == "" || a.Config.Addresses.Shared {
 		return nil, nil
 	}
-	err := fmt.Errorf("node address %s of node %s is also that of node %s: give one of them another, or delete the Node that is gone; DISABLE_NODE_IP_CHECK=true takes it all the same", addr, a.node.Name, other)
+	err := inSelf("DuplicateAddress", fmt.Errorf("node address %s of node %s is also that of node %s: give one of them another, or delete the Node that is gone; DISABLE_NODE_IP_CHECK=true takes it all the same", addr, a.node.Name, other))
 	for _, key := range []string{api.AnnotationIPv4Address, api.AnnotationIPv6Address} {
 		if stored, _ := netip.ParsePrefix(a.node.Annotations[key]); stored.Addr() == addr {
 			return err, nil

@@ -114,7 +114,7 @@ func NewAgent(d Deps) *Agent {
 		known:   announcements{},
 		hosts:   map[string]netip.Addr{},
 		records: newRecords(d.Store, d.Log),
-		teller:  teller{to: d.Events},
+		teller:  teller{to: d.Events, node: d.Config.Nodename},
 		news:    allNews,
 	}
 }

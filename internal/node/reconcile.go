@@ -110,6 +110,7 @@ func (a *Agent) lookAtCluster() error {
 // lookAtSelf finds this node's addresses and pods.
 func (a *Agent) lookAtSelf(ctx context.Context, links []netlinkx.Link) (self Self, trouble, err error) {
 	found, failed := a.find(ctx, links)
+	failed = inSelf("NoNodeAddress", failed)
 	at, trouble := a.anchor.hold(time.Now(), found, failed)
 	a.logCandidates(slices.Concat(found.v4.Candidates, found.v6.Candidates))
 	switch {

@@ -12,6 +12,7 @@ import (
 	"github.com/tortie-net/tortie/internal/facts"
 	"github.com/tortie-net/tortie/internal/fib"
 	"github.com/tortie-net/tortie/internal/netlinkx"
+	"github.com/tortie-net/tortie/internal/nodeaddr"
 	"github.com/tortie-net/tortie/internal/nodestatus"
 	"github.com/tortie-net/tortie/internal/version"
 )
@@ -27,8 +28,9 @@ type seen struct {
 	lastTook time.Duration
 	lastErr  error
 
-	problems map[string][]string // by what they are about
-	snapshot *Snapshot           // nil before the first pass that found the node's address
+	problems map[string][]string  // by what they are about
+	found    []nodeaddr.Candidate // addresses of the host
+	snapshot *Snapshot            // nil before the first pass that found the node's address
 	peers    []bgp.PeerStatus
 	learned  []bgp.Path
 	routes   routesSeen
@@ -64,13 +66,16 @@ func (k *seen) report(now time.Time) nodestatus.Report {
 	for _, about := range slices.Sorted(maps.Keys(k.problems)) {
 		r.Problems = append(r.Problems, k.problems[about]...)
 	}
+	for _, c := range k.found {
+		r.Candidates = append(r.Candidates, nodestatus.Candidate{Address: c.Addr.String(), Interface: c.Link, Chosen: c.Chosen, Reason: c.Why})
+	}
 	if k.snapshot == nil {
 		return r
 	}
 	k.snapshot.describe(&r)
 	names := k.snapshot.names()
 	for _, p := range k.peers {
-		r.Peers = append(r.Peers, peerReport(p, names))
+		r.Peers = append(r.Peers, k.snapshot.peerReport(p, names))
 	}
 	for _, p := range k.learned {
 		r.Learned = append(r.Learned, nodestatus.Path{
@@ -94,14 +99,20 @@ func (k *seen) factsAt(now time.Time) *nodestatus.Facts {
 func (s *Snapshot) names() map[netip.Addr]string {
 	names := make(map[netip.Addr]string, len(s.Others))
 	for _, m := range s.Others {
-		names[m.Addr] = m.Name
+		names[m.Addr], names[m.Addr6] = m.Name, m.Name
 	}
+	delete(names, netip.Addr{})
 	return names
 }
 
 // describe fills in what a snapshot says.
 func (s *Snapshot) describe(r *nodestatus.Report) {
-	r.Address, r.AddressSource, r.Interface = s.Self.Addr.String(), s.Self.AddrSource, s.Self.Link
+	if s.Self.Addr.IsValid() {
+		r.Address, r.AddressSource, r.Interface = s.Self.Addr.String(), s.Self.AddrSource, s.Self.Link
+	}
+	if s.Self.Addr6.IsValid() {
+		r.Address6, r.Address6Source, r.Interface6 = s.Self.Addr6.String(), s.Self.AddrSource6, s.Self.Link6
+	}
 	r.ASN, r.BGPPort, r.PodMTU = s.asn(s.Self.ASN), s.Port, s.PodMTU()
 	if t, ok := s.Tunnel(); ok {
 		r.Tunnel = &nodestatus.Tunnel{Device: encap.Device, Address: addrText(t.Addr), MTU: t.MTU}
@@ -117,9 +128,10 @@ func (s *Snapshot) describe(r *nodestatus.Report) {
 	}
 }
 
-func peerReport(p bgp.PeerStatus, names map[netip.Addr]string) nodestatus.Peer {
+func (s *Snapshot) peerReport(p bgp.PeerStatus, names map[netip.Addr]string) nodestatus.Peer {
+	from, _ := s.Self.towards(p.Addr)
 	return nodestatus.Peer{
-		Address: p.Addr.String(), Node: names[p.Addr], ASN: p.ASN, Source: meshSource, Passive: p.Passive,
+		Address: p.Addr.String(), Node: names[p.Addr], From: addrText(from.Addr()), ASN: p.ASN, Source: meshSource, Passive: p.Passive,
 		State: string(p.State), Since: p.Since, Restarting: p.Restarting, Received: p.Received, Sent: p.Sent,
 		LastError: p.LastError, ErrorSince: p.ErrorSince, ErrorAt: p.LastErrorAt, HeldUntil: p.HeldUntil,
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/facts"
 	"github.com/tortie-net/tortie/internal/nft"
+	"github.com/tortie-net/tortie/internal/nodeaddr"
 	"github.com/tortie-net/tortie/internal/nodestatus"
 )
 
@@ -119,6 +120,13 @@ func (s *Status) SetProblems(about string, problems []string) {
 	all[about] = problems
 	s.seen.problems = all
 	s.metrics.problems.WithLabelValues(about).Set(float64(len(problems)))
+}
+
+// SetFound notes all addresses that the host has, also while none of them will do.
+func (s *Status) SetFound(found []nodeaddr.Candidate) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen.found = found
 }
 
 // SetNode notes what a pass has found. The snapshot is not changed any more.

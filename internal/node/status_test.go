@@ -16,6 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/fib"
 	"github.com/tortie-net/tortie/internal/ipam"
+	"github.com/tortie-net/tortie/internal/nodeaddr"
 	"github.com/tortie-net/tortie/internal/nodestatus"
 )
 
@@ -103,9 +104,10 @@ func TestReport(t *testing.T) {
 	}
 	k := seen{
 		node: "n1", started: now.Add(-time.Hour), ready: true, lastPass: now.Add(-time.Second), lastTook: 5 * time.Millisecond, lastErr: errors.New("one\ntwo"),
+		found:    []nodeaddr.Candidate{{Addr: prefix("10.0.0.5/24"), Link: "eth0", Chosen: true, Why: "asked for"}, {Addr: prefix("172.17.0.1/16"), Link: "docker0", Why: "on a bridge"}},
 		problems: map[string][]string{"path": {"p1"}, "object": {"o1", "o2"}},
 		snapshot: &Snapshot{
-			Self: Self{Name: "n1", Addr: prefix("10.0.0.5/24"), AddrSource: "environment variable IP", Link: "eth0", LinkMTU: 1500, ASN: 65001, TunnelAddr: addr("192.168.1.0")},
+			Self: Self{Name: "n1", Addr: prefix("10.0.0.5/24"), AddrSource: "environment variable IP", Link: "eth0", LinkMTU: 1500, Addr6: prefix("fd00::5/64"), AddrSource6: "first-found", Link6: "eth1", ASN: 65001, TunnelAddr: addr("192.168.1.0")},
 			ASN:  64512, Blocks: []netip.Prefix{prefix("192.168.1.0/26")}, Others: []Member{{Name: "n2", Addr: other}},
 			Pools: []Pool{
 				{Pool: ipam.Pool{Name: "plain", CIDR: prefix("10.9.0.0/16"), BlockBits: 24}, IPIP: api.EncapNever, NoExport: true},
@@ -128,7 +130,10 @@ func TestReport(t *testing.T) {
 	want := nodestatus.Report{
 		Node: "n1", Version: "dev", Time: now, Started: now.Add(-time.Hour), Ready: true,
 		LastPass: now.Add(-time.Second), LastPassSeconds: 0.005, LastError: "one\ntwo", Problems: []string{"o1", "o2", "p1"},
-		Address: "10.0.0.5/24", AddressSource: "environment variable IP", Interface: "eth0", ASN: 65001, PodMTU: 1480,
+		Address: "10.0.0.5/24", AddressSource: "environment variable IP", Interface: "eth0",
+		Address6: "fd00::5/64", Address6Source: "first-found", Interface6: "eth1",
+		Candidates: []nodestatus.Candidate{{Address: "10.0.0.5/24", Interface: "eth0", Chosen: true, Reason: "asked for"}, {Address: "172.17.0.1/16", Interface: "docker0", Reason: "on a bridge"}},
+		ASN:        65001, PodMTU: 1480,
 		Tunnel: &nodestatus.Tunnel{Device: "tunl0", Address: "192.168.1.0", MTU: 1480},
 		Pools: []nodestatus.Pool{
 			{Name: "plain", CIDR: "10.9.0.0/16", BlockSize: 24, IPIPMode: "Never", Disabled: true, DisableBGPExport: true, SelectsNode: true},
@@ -136,7 +141,7 @@ func TestReport(t *testing.T) {
 		},
 		Blocks: []string{"192.168.1.0/26"},
 		Peers: []nodestatus.Peer{{
-			Address: "10.0.0.7", Node: "n2", ASN: 64512, Source: "node-to-node mesh", Passive: true, State: "Active", Since: now, Restarting: true,
+			Address: "10.0.0.7", Node: "n2", From: "10.0.0.5", ASN: 64512, Source: "node-to-node mesh", Passive: true, State: "Active", Since: now, Restarting: true,
 			Received: 3, Sent: 1, LastError: "connection lost", ErrorSince: now, ErrorAt: now,
 		}},
 		Learned: []nodestatus.Path{{Prefix: "192.168.2.0/26", NextHop: "10.0.0.7", Peer: "10.0.0.7"}},

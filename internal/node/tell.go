@@ -48,7 +48,7 @@ func (p *problem) Unwrap() error { return p.err }
 // reasons are those of events about objects that cannot be used.
 var reasons = map[string]string{
 	"IPPool": "InvalidPool", "BlockAffinity": "InvalidAffinity", "Node": "InvalidNode",
-	"BGPConfiguration": "InvalidConfiguration", "FelixConfiguration": "InvalidConfiguration", "Secret": "InvalidPassword",
+	"BGPConfiguration": "InvalidConfiguration", "FelixConfiguration": "InvalidConfiguration",
 }
 
 // inObject names the object that an error is about.
@@ -60,9 +60,28 @@ func inObject(t api.Type, m api.Meta, err error) error {
 	return &problem{about, reasons[t.Kind], err}
 }
 
+// concern is an error about this node itself, with the reason by which an operator is told at once.
+type concern struct {
+	reason string
+	err    error
+}
+
+func (c *concern) Error() string { return c.err.Error() }
+
+func (c *concern) Unwrap() error { return c.err }
+
+// inSelf marks an error as one about this node that an operator must act on; nil stays nil.
+func inSelf(reason string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &concern{reason, err}
+}
+
 // teller turns what the agent finds wrong into events. It belongs to the goroutine of Run.
 type teller struct {
 	to      Recorder
+	node    string
 	failing time.Time // since when passes fail
 	stuck   time.Time // since when the journal is
 }
@@ -130,10 +149,13 @@ func lasts(since *time.Time, now time.Time, so bool) bool {
 // classify says which object an error is about and in one word what it is; ok is false of what may cure itself.
 func classify(self events.Object, err error) (about events.Object, reason string, ok bool) {
 	var p *problem
+	var c *concern
 	var taken *bgp.ListenError
 	switch {
 	case errors.As(err, &p):
 		return p.about, p.reason, p.reason != ""
+	case errors.As(err, &c):
+		return self, c.reason, true
 	case errors.As(err, &taken):
 		return self, "BGPPortTaken", true
 	case errors.Is(err, fib.ErrForeign):
@@ -182,11 +204,10 @@ func (k *seen) peerName(p bgp.PeerStatus) string {
 	if k.snapshot == nil {
 		return ""
 	}
-	m, ok := k.snapshot.memberAt(p.Addr)
-	if !ok {
-		return ""
+	if m, ok := k.snapshot.memberAt(p.Addr); ok {
+		return m.Name
 	}
-	return m.Name
+	return ""
 }
 
 func firstLine(text string) string {
@@ -194,15 +215,14 @@ func firstLine(text string) string {
 	return line
 }
 
-// tellProblems says what is wrong with objects, each by its own name.
+// tellProblems says what is wrong with objects, each by its own name, and with this node.
 func (t *teller) tellProblems(problems []error) {
 	if t.to == nil {
 		return
 	}
 	for _, err := range problems {
-		var p *problem
-		if errors.As(err, &p) && p.reason != "" {
-			t.to.Warn(p.about, p.reason, err.Error())
+		if about, reason, ok := classify(nodeObject(t.node), err); ok {
+			t.to.Warn(about, reason, err.Error())
 		}
 	}
 }

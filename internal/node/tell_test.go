@@ -52,6 +52,7 @@ func TestWhatOperatorsAreTold(t *testing.T) {
 		{"two at once", &base, errors.Join(errors.Join(fmt.Errorf("a: %w", fib.ErrForeign)), fmt.Errorf("b: %w", ipam.ErrExhausted)),
 			[]string{"Node n1: ForeignRoute: a: a foreign route is in the way", "Node n1: NoTunnelAddress: b: no free address"}},
 		{"an object", &base, inObject((*api.IPPool)(nil).ResourceType(), api.Meta{Name: "p"}, errors.New("spec.cidr is odd")), []string{"IPPool p: InvalidPool: IPPool p: spec.cidr is odd"}},
+		{"this node", &base, fmt.Errorf("a pass: %w", inSelf("NoNodeAddress", errors.New("no InternalIP"))), []string{"Node n1: NoNodeAddress: a pass: no InternalIP"}},
 		{"what may cure itself", &base, unknown, nil},
 		{"held down", with(func(k *seen) {
 			k.peers = []bgp.PeerStatus{{Addr: other, HeldUntil: now.Add(time.Second), LastError: "too many prefixes"}, {Addr: other, HeldUntil: now.Add(-time.Second)}}
@@ -75,6 +76,22 @@ func TestWhatOperatorsAreTold(t *testing.T) {
 		if d := cmp.Diff(c.want, got.lines); d != "" {
 			t.Errorf("%s (-want +got):\n%s", c.name, d)
 		}
+	}
+}
+
+// Problems that a pass goes on with are told too.
+func TestProblemsAreTold(t *testing.T) {
+	var got told
+	teller := teller{to: &got, node: "n1"}
+	teller.tellProblems([]error{
+		inObject((*api.IPPool)(nil).ResourceType(), api.Meta{Name: "p"}, errors.New("odd")), errors.New("a path"), inSelf("AmbiguousAddress", errors.New("two would do")),
+	})
+	want := []string{"IPPool p: InvalidPool: IPPool p: odd", "Node n1: AmbiguousAddress: two would do"}
+	if d := cmp.Diff(want, got.lines); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	if inSelf("x", nil) != nil {
+		t.Error("nothing became an error")
 	}
 }
 

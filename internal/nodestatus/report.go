@@ -68,22 +68,21 @@ type Pool struct {
 
 // Peer is one BGP session.
 type Peer struct {
-	Address       string    `json:"address" help:"The other end."`
-	Node          string    `json:"node,omitempty" help:"Name of the node that has this address."`
-	ASN           uint32    `json:"asn" help:"Its AS number."`
-	TunnelAddress string    `json:"tunnelAddress,omitempty" help:"Address of that node's tunnel, if it has announced one."`
-	From          string    `json:"from,omitempty" help:"This end's address."`
-	Source        string    `json:"source" help:"Why the session is configured."`
-	Passive       bool      `json:"passive" help:"Whether the other end is the one to connect."`
-	State         string    `json:"state" help:"Idle, Active, OpenSent, OpenConfirm or Established."`
-	Since         time.Time `json:"since" help:"When the session was established or, if it is not, when it was lost or first configured."`
-	Restarting    bool      `json:"restarting,omitempty" help:"Whether the session is lost and the peer's paths are kept, as it asked for."`
-	Received      int       `json:"received" help:"Prefixes that it has announced."`
-	Sent          int       `json:"sent" help:"Prefixes that were announced to it."`
-	LastError     string    `json:"lastError,omitempty" help:"Why the session is not, or last was not, established."`
-	ErrorSince    time.Time `json:"errorSince,omitzero" help:"When that was first so, without a different error or a session in between."`
-	ErrorAt       time.Time `json:"errorAt,omitzero" help:"When that was last so."`
-	HeldUntil     time.Time `json:"heldUntil,omitzero" help:"Until when the session is kept closed for what the peer did, as lastError says."`
+	Address    string    `json:"address" help:"The other end."`
+	Node       string    `json:"node,omitempty" help:"Name of the node that has this address."`
+	ASN        uint32    `json:"asn" help:"Its AS number."`
+	From       string    `json:"from,omitempty" help:"This end's address."`
+	Source     string    `json:"source" help:"Why the session is configured."`
+	Passive    bool      `json:"passive" help:"Whether the other end is the one to connect."`
+	State      string    `json:"state" help:"Idle, Active, OpenSent, OpenConfirm or Established."`
+	Since      time.Time `json:"since" help:"When the session was established or, if it is not, when it was lost or first configured."`
+	Restarting bool      `json:"restarting,omitempty" help:"Whether the session is lost and the peer's paths are kept, as it asked for."`
+	Received   int       `json:"received" help:"Prefixes that it has announced."`
+	Sent       int       `json:"sent" help:"Prefixes that were announced to it."`
+	LastError  string    `json:"lastError,omitempty" help:"Why the session is not, or last was not, established."`
+	ErrorSince time.Time `json:"errorSince,omitzero" help:"When that was first so, without a different error or a session in between."`
+	ErrorAt    time.Time `json:"errorAt,omitzero" help:"When that was last so."`
+	HeldUntil  time.Time `json:"heldUntil,omitzero" help:"Until when the session is kept closed for what the peer did, as lastError says."`
 }
 
 // Path is one learned prefix.
