@@ -17,7 +17,6 @@
 //   - It calls Logger.Fatal and Logger.Panic where it believes that it can't go on, and the default logger then ends the
 //     process. The adapter here logs and returns.
 //   - Its gRPC server is never created.
-//   - It ends a restart towards all peers when the first ones have sent their tables; see barrier.go.
 //   - While it reads and writes shared state of a session without locks in places, only values leave this package.
 //
 // And what it does that the relay is for:
@@ -29,6 +28,8 @@
 //     told not to wait in Idle; see idleHoldTime.
 //   - It reads and queues UPDATEs without a bound, faster than it works them in; see window.
 //   - It tells only its log why a session fails. The relay knows better.
+//   - It ends a restart towards all peers when the first ones have sent their tables, and until then keeps its own back, for
+//     a second at least. So it is told of none: the relay sets the restart bits in its OPENs.
 //   - It withdraws our own prefix from everybody when a peer announces it with a higher LOCAL_PREF; see originatedPath.
 //   - It sets an MD5 key for each peer on its listeners, of which a socket can have some hundred only, and does not say so.
 //

@@ -2,8 +2,11 @@ package bgp
 
 import (
 	"net/netip"
+	"strings"
 	"sync"
 	"time"
+
+	"github.com/tortie-net/tortie/internal/bgp/relay"
 )
 
 // histories remembers what GoBGP does not keep: since when a session is up or down and what went wrong last.
@@ -22,6 +25,8 @@ type history struct {
 	errSince, errAt time.Time
 	// toldAt is when a failure was last worth telling.
 	toldAt time.Time
+	// lastWord is why the peer ended the last session. What is found afterwards, that it refuses connections, explains less.
+	lastWord string
 }
 
 // tellPause is between two failures of one peer that are told. A peer can fail in ever new ways as often as it likes; what
@@ -56,6 +61,9 @@ func (h *histories) state(addr netip.Addr, up bool) bool {
 		return false
 	}
 	p.up, p.since = up, h.now()
+	if up {
+		p.lastWord = ""
+	}
 	return true
 }
 
@@ -66,6 +74,11 @@ func (h *histories) failed(addr netip.Addr, reason string) bool {
 	p := h.peers[addr]
 	if p == nil {
 		return false
+	}
+	if strings.HasPrefix(reason, relay.ClosedByPeer) {
+		p.lastWord = reason
+	} else if p.lastWord != "" {
+		reason += "; before that, " + p.lastWord
 	}
 	now := h.now()
 	p.errAt = now

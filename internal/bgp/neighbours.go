@@ -10,10 +10,9 @@ import (
 // the relay connects on the peer's behalf. A peer that comes again gets a new one, so that what GoBGP still says about the
 // one before is nobody's.
 var (
-	loopback    = netip.MustParsePrefix("127.0.0.0/8")
-	gobgpAddr   = netip.MustParseAddr("127.179.0.1")
-	barrierAddr = netip.MustParseAddr("127.179.0.2")
-	firstAlias  = netip.MustParseAddr("127.179.1.0")
+	loopback   = netip.MustParsePrefix("127.0.0.0/8")
+	gobgpAddr  = netip.MustParseAddr("127.179.0.1")
+	firstAlias = netip.MustParseAddr("127.179.1.0")
 )
 
 // neighbours translates between peers and what GoBGP calls them.

@@ -15,10 +15,6 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/relay"
 )
 
-// deferralTime is how long our own UPDATEs wait after a restart for the peers' end of table, in GoBGP's whole seconds.
-// Its default is 360 s, in which a block that is claimed after the restart would be known to nobody.
-const deferralTime = time.Second
-
 // idleHoldTime is how many seconds GoBGP stays in Idle, where it closes what connects, after a reset. 0 would mean its
 // default of 30, and it multiplies without a look: this many seconds are a negative number of nanoseconds, which have
 // passed. TestFastReconnect fails when an upgrade takes the number at its word.
@@ -42,7 +38,6 @@ func (s *Server) SetPeers(ctx context.Context, peers []Peer) error {
 			return err
 		}
 		c := diff(s.peers, want, netip.Addr.Compare)
-		s.prepareRestart(ctx, want)
 		errs := []error{s.setPasswords(want)}
 		for _, addr := range c.remove {
 			errs = append(errs, s.removePeer(ctx, addr))
@@ -125,7 +120,7 @@ func (s *Server) addPeer(ctx context.Context, p Peer) error {
 	if p.Password != "" && s.noMD5 != nil {
 		s.hist.failed(p.Addr, "no session: it has a password, and "+s.noMD5.Error())
 	} else {
-		added.link = s.relay.Add(relayPeer(p), behind{Server: s, neighbour: added.neighbour})
+		added.link = s.relay.Add(s.relayPeer(p), behind{Server: s, neighbour: added.neighbour})
 	}
 	s.peers[p.Addr], s.sessions[p.Addr] = p, added
 	s.known[p.Addr] = true
@@ -152,11 +147,16 @@ func (s *Server) removePeer(ctx context.Context, addr netip.Addr) error {
 }
 
 // relayPeer is a peer in the relay's words.
-func relayPeer(p Peer) relay.Peer {
-	return relay.Peer{
+func (s *Server) relayPeer(p Peer) relay.Peer {
+	peer := relay.Peer{
 		Addr: p.Addr, From: p.From, Port: p.Port, ASN: p.ASN, Passive: p.Passive,
 		ConnectRetry: p.ConnectRetry, HoldTime: p.HoldTime, Password: p.Password, MaxPrefixes: p.MaxPrefixes,
 	}
+	// A peer that was removed, or has changed, got a Cease, and has dropped all that it had kept.
+	if s.local.Restarting && !s.known[p.Addr] {
+		peer.KeptUntil = s.startedAt.Add(p.RestartTime)
+	}
+	return peer
 }
 
 // peerConfig is a peer in GoBGP's words.
@@ -173,12 +173,12 @@ func (s *Server) peerConfig(p Peer, alias netip.Addr) *api.Peer {
 		// connection came in, unless the session is bound to an interface, which it does for connections that it opens: none.
 		Transport: &api.Transport{LocalAddress: p.From.String(), BindInterface: "lo", PassiveMode: true},
 		GracefulRestart: &api.GracefulRestart{
-			Enabled:      true,
-			RestartTime:  uint32(seconds(p.RestartTime)),
-			DeferralTime: uint32(seconds(deferralTime)),
+			// GoBGP does not know of a restart of ours: it would keep its UPDATEs back for a second at least, and call the restart over
+			// for all peers when the first one has sent its table. The relay tells the peers.
+			Enabled:     true,
+			RestartTime: uint32(seconds(p.RestartTime)),
 			// RFC 8538: a hold timer that runs out on a busy node does not flush its paths.
 			NotificationEnabled: true,
-			LocalRestarting:     s.restartingTowards(p),
 		},
 		// One family, the session's: a family that is configured and not negotiated makes GoBGP wait for an end of table
 		// that never comes.
@@ -187,32 +187,6 @@ func (s *Server) peerConfig(p Peer, alias netip.Addr) *api.Peer {
 			MpGracefulRestart: &api.MpGracefulRestart{Config: &api.MpGracefulRestartConfig{Enabled: true}},
 		}},
 	}
-}
-
-// prepareRestart raises the barrier before the first peers, if one of them may still keep paths. Without it sessions work,
-// at the price that is told in barrier.go.
-func (s *Server) prepareRestart(ctx context.Context, want map[netip.Addr]Peer) {
-	if len(s.known) > 0 {
-		return
-	}
-	var window time.Duration
-	for _, p := range want {
-		if s.restartingTowards(p) {
-			window = max(window, p.RestartTime)
-		}
-	}
-	if window == 0 {
-		return
-	}
-	if err := s.raiseBarrier(ctx, window); err != nil {
-		s.log.Warn("BGP restart barrier failed: peers may drop this node's paths for a moment", "error", err)
-	}
-}
-
-// restartingTowards reports whether a session is the first of this process with a peer that may still keep the paths of
-// the process before.
-func (s *Server) restartingTowards(p Peer) bool {
-	return s.local.Restarting && !s.known[p.Addr] && s.now().Sub(s.startedAt) < p.RestartTime
 }
 
 // Peers implements Speaker.
@@ -267,7 +241,7 @@ func (s *Server) status(p Peer, seen *api.Peer) PeerStatus {
 		status.Received += int(family.GetState().GetReceived())
 	}
 	// GoBGP's own count of what it sends has one too many, the end-of-table marker. All that is ever sent is originated.
-	if status.State == Established && !seen.GetGracefulRestart().GetLocalRestarting() {
+	if status.State == Established {
 		for prefix := range s.originated {
 			if prefix.Addr().Is4() == p.Addr.Is4() {
 				status.Sent++

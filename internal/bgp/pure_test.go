@@ -212,7 +212,7 @@ func TestLearnedPath(t *testing.T) {
 		"MP_REACH cut short":       {prefix: "fd01::/122", attrs: [][]byte{{0x80, 14, 4, 0, 2, 1, 16}}, err: "cut short"},
 		"no prefix":                {prefix: "10.1.2.0/33", attrs: [][]byte{nextHop}, err: "10.1.2.0/33"},
 		"no peer":                  {prefix: "10.1.2.0/26", from: "x", attrs: [][]byte{nextHop}, err: "x"},
-		"the barrier":              {prefix: "10.1.2.0/26", from: "127.179.0.2", attrs: [][]byte{nextHop}, err: "no peer"},
+		"nobody's alias":           {prefix: "10.1.2.0/26", from: "127.179.0.2", attrs: [][]byte{nextHop}, err: "no peer"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			raw := &api.Path{NeighborIp: "127.179.1.2", PattrsBinary: c.attrs, Stale: c.stale}

@@ -102,8 +102,8 @@ type Local struct {
 	// Port to listen on, DefaultPort if 0.
 	Port uint16
 	// Restarting says that an earlier process of this node announced its prefixes within the last restart time and that
-	// the kernel still forwards for them (RFC 4724's forwarding state). Peers are then told so (R and F bits) and our own
-	// UPDATEs wait a second. A lie here makes peers keep dead paths.
+	// the kernel still forwards for them (RFC 4724's forwarding state). Peers are then told so (R and F bits).
+	// A lie here makes peers keep dead paths.
 	Restarting bool
 }
 
@@ -256,7 +256,7 @@ func (p Peer) validate() error {
 }
 
 // checkAddr refuses what can't be one end of a session. Link-local addresses are not, because a zone does not survive
-// GoBGP's lookup of peers by address, and loopback is for the restart barrier.
+// GoBGP's lookup of peers by address, and loopback is GoBGP's own.
 func checkAddr(addr netip.Addr) error {
 	if !addr.IsGlobalUnicast() || addr.Is4In6() || addr.Zone() != "" {
 		return fmt.Errorf("%q is not a usable unicast address", addr)

@@ -50,6 +50,36 @@ func TestNodeRestarts(t *testing.T) {
 	})
 }
 
+// A connection that is lost while both ends live costs no route either: the node has gone on forwarding, and says so.
+func TestConnectionIsLost(t *testing.T) {
+	forEachKind(t, func(t *testing.T, kind bgptest.Kind) {
+		lan, node := node(t)
+		host := lan.Host(10)
+		daemon := host.Daemon(kind, partner(10, node.Host))
+		node.SetPeers(peers(node.Host, host)...)
+		waitKernels(t, host, node.Host, ownBlocks...)
+		waitPaths(t, node, blocksOf(10), false)
+		record := host.Monitor()
+		for round := range 2 {
+			before := node.Peer(host.V4).Since
+			node.Run(t, "ss", "-K", "state", "established", "( sport = :179 or dport = :179 )")
+			bgptest.Eventually(t, func() error {
+				if p := node.Peer(host.V4); p.State != bgp.Established || !p.Since.After(before) {
+					return fmt.Errorf("session to %s: %+v, want a new one", host.V4, p)
+				}
+				return nil
+			})
+			waitPaths(t, node, blocksOf(10), false)
+			waitConfirmed(t, node, daemon, round)
+		}
+		for _, prefix := range ownBlocks {
+			if lost := record.Lost(strings.TrimSuffix(prefix, "/32")); len(lost) > 0 {
+				t.Errorf("%s on the kernel of %s: %q", prefix, kind, lost)
+			}
+		}
+	})
+}
+
 // again replaces the node's process.
 func again(node *bgptest.Speaker, host *bgptest.Host, signal syscall.Signal) *bgptest.Speaker {
 	node.End(signal)

@@ -135,8 +135,12 @@ func TestRestartBitsOnTheWire(t *testing.T) {
 	}
 	set(node)
 	for i, addr := range node.Addrs() {
-		_, open := first.Establish(addr, ourASN, 120)
-		checkRestart(t, open, byte(i+1), false)
+		session, open := first.Establish(addr, ourASN, 120)
+		checkRestart(t, open, byte(i+1), false, false)
+		// The connection is lost, and nothing else: the node has forwarded all the time.
+		_ = session.Close()
+		_, open = first.Establish(addr, ourASN, 120)
+		checkRestart(t, open, byte(i+1), false, true)
 	}
 	node.End(syscall.SIGKILL)
 	next := node.Host.Speak()
@@ -147,7 +151,7 @@ func TestRestartBitsOnTheWire(t *testing.T) {
 	for _, h := range []*bgptest.Host{first, second} {
 		for i, addr := range next.Addrs() {
 			session, open := h.Establish(addr, ourASN, 120)
-			checkRestart(t, open, byte(i+1), true)
+			checkRestart(t, open, byte(i+1), true, true)
 			session.Send(endOfRIB(addr))
 			bgptest.Eventually(t, func() error {
 				if p := next.Peer(h.Addrs()[i]); p.Sent == 0 {
@@ -160,7 +164,7 @@ func TestRestartBitsOnTheWire(t *testing.T) {
 }
 
 // checkRestart looks at the graceful restart capability of an OPEN: flags and time, and one family with its flags.
-func checkRestart(t *testing.T, open []byte, afi byte, restarting bool) {
+func checkRestart(t *testing.T, open []byte, afi byte, restarted, preserved bool) {
 	t.Helper()
 	caps, err := bgptest.Capabilities(open)
 	if err != nil {
@@ -172,8 +176,8 @@ func checkRestart(t *testing.T, open []byte, afi byte, restarting bool) {
 		t.Fatalf("graceful restart capability %x, want one family", value)
 	}
 	head := binary.BigEndian.Uint16(value)
-	if got := head&restartBit != 0; got != restarting {
-		t.Errorf("restart bit of %x is %t, want %t", value, got, restarting)
+	if got := head&restartBit != 0; got != restarted {
+		t.Errorf("restart bit of %x is %t, want %t", value, got, restarted)
 	}
 	if head&timeMask != 100 {
 		t.Errorf("restart time of %x is %d, want 100", value, head&timeMask)
@@ -181,8 +185,8 @@ func checkRestart(t *testing.T, open []byte, afi byte, restarting bool) {
 	if value[2] != 0 || value[3] != afi || value[4] != 1 {
 		t.Errorf("family of %x: want %d/1", value, afi)
 	}
-	if got := value[5]&forwardingBit != 0; got != restarting {
-		t.Errorf("forwarding bit of %x is %t, want %t", value, got, restarting)
+	if got := value[5]&forwardingBit != 0; got != preserved {
+		t.Errorf("forwarding bit of %x is %t, want %t", value, got, preserved)
 	}
 }
 

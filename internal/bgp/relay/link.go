@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -41,6 +42,8 @@ type Link struct {
 	behind Behind
 	ctx    context.Context // ends when the link is released
 	cancel context.CancelFunc
+	// spoken: a session with this peer was up, so that it may keep what it has learned on that one.
+	spoken atomic.Bool
 
 	mu      sync.Mutex // guards the rest
 	retired bool
@@ -64,6 +67,14 @@ func (h hold) strike(now time.Time, first, longest time.Duration) hold {
 		next = min(2*h.last, longest)
 	}
 	return hold{until: now.Add(next), last: next}
+}
+
+// restart is what the next OPEN says of the session before. That one was lost by a restart of this process, or of the connection alone;
+// this node has gone on forwarding in both cases.
+func (l *Link) restart() wire.Restart {
+	kept := l.relay.now().Before(l.peer.KeptUntil)
+	spoken := l.spoken.Load()
+	return wire.Restart{Restarted: kept && !spoken, Preserved: kept || spoken}
 }
 
 // HeldUntil is until when the peer is held down, zero if it is not.

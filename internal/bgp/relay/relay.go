@@ -39,6 +39,9 @@ type Peer struct {
 	HoldTime     time.Duration
 	Password     string
 	MaxPrefixes  int
+	// KeptUntil is until when the peer may keep what an earlier process of this node has announced, and the node still forwards for
+	// that; zero: it keeps nothing.
+	KeptUntil time.Time
 }
 
 // Relay carries the sessions of one speaker. Its methods may be called from any goroutine.

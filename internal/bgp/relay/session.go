@@ -265,6 +265,7 @@ func (s *session) pace(ctx context.Context, kind wire.Type) {
 	case wire.Keepalive:
 		if s.upSince.Load() == 0 {
 			s.upSince.Store(s.link.relay.now().UnixNano())
+			s.link.spoken.Store(true)
 			s.setReadDeadline(0) // from here on the hold timer of the speaker behind counts
 		}
 	}
@@ -286,6 +287,9 @@ func (s *session) toPeer(back net.Conn) error {
 		message, err := wire.Read(back, buf)
 		if err != nil {
 			return nil
+		}
+		if wire.TypeOf(message) == wire.Open {
+			wire.SetRestart(message, s.link.restart())
 		}
 		_ = s.conn.SetWriteDeadline(time.Now().Add(s.link.peer.HoldTime))
 		if _, err := s.conn.Write(message); errors.Is(err, os.ErrDeadlineExceeded) {
@@ -348,10 +352,13 @@ func (s *session) blame(n *wire.Notification) {
 	s.link.failed(n.Error())
 }
 
+// ClosedByPeer is how a reason for Failed begins that the peer has given.
+const ClosedByPeer = "closed by the peer: "
+
 // closedBy reports the peer's last word. The end of a collision is no failure.
 func (s *session) closedBy(n *wire.Notification) {
 	if n.Code != wire.Cease || n.Subcode != wire.Collision {
-		s.link.failed("closed by the peer: " + n.Words())
+		s.link.failed(ClosedByPeer + n.Words())
 	}
 }
 

@@ -197,3 +197,38 @@ func (o *Offer) restart(family Family) []byte {
 
 // Graceful reports whether the peer restarts gracefully: its paths are kept when its connection is lost.
 func (o *Offer) Graceful() bool { return o.graceful && o.keeps }
+
+// Restart is what an OPEN says of the session before, RFC 4724.
+type Restart struct {
+	Restarted bool // it was lost because the speaker restarted
+	Preserved bool // the speaker has gone on forwarding: what it announced then may stay until it is announced again
+}
+
+// SetRestart makes a whole OPEN of our own speaker say so, if it has the capability. Its families are all those of the session.
+func SetRestart(open []byte, r Restart) {
+	for params := body(open)[10:]; len(params) >= 2 && len(params)-2 >= int(params[1]); params = params[2+int(params[1]):] {
+		if params[0] != optCapabilities {
+			continue
+		}
+		for caps := params[2 : 2+int(params[1])]; len(caps) >= 2 && len(caps)-2 >= int(caps[1]); caps = caps[2+int(caps[1]):] {
+			if caps[0] == capGracefulRestart && caps[1] >= 2 {
+				r.set(caps[2 : 2+int(caps[1])])
+			}
+		}
+	}
+}
+
+// set writes into the value of the capability.
+func (r Restart) set(value []byte) {
+	setBit(&value[0], flagRestarted, r.Restarted)
+	for tuple := value[2:]; len(tuple) >= 4; tuple = tuple[4:] {
+		setBit(&tuple[3], flagForwarding, r.Preserved)
+	}
+}
+
+func setBit(b *byte, bit byte, on bool) {
+	*b &^= bit
+	if on {
+		*b |= bit
+	}
+}
