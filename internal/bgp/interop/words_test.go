@@ -1,5 +1,3 @@
-//go:build bgprelay
-
 package interop_test
 
 import (
