@@ -36,6 +36,9 @@ import (
 const (
 	// coalesce is how long the agent waits for more of what woke it, so that a burst of changes costs one pass.
 	coalesce = 20 * time.Millisecond
+	// tableGap is how long nothing is heard of BGP before its table is taken to be whole, tableTime how long that is waited for.
+	tableGap  = 5 * time.Millisecond
+	tableTime = 150 * time.Millisecond
 	// fullPass is how often the agent compares everything although nothing woke it.
 	fullPass = 30 * time.Second
 	// passTime bounds one pass.
@@ -295,25 +298,30 @@ func (a *Agent) wait(ctx context.Context, pause time.Duration) bool {
 	case _, ok := <-a.tableEvents:
 		a.heardTable(ok)
 	}
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(coalesce):
+	// A peer's table comes in many messages: to read what is there of it, and the whole soon after, takes longer than to wait.
+	for pause, last := coalesce, time.Now().Add(tableTime); ; pause = tableGap {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(pause):
+		}
+		if !a.hearMore() || time.Now().After(last) {
+			break
+		}
 	}
-	a.hearMore()
 	if time.Since(a.full) > fullPass { // events that never end must not keep it off
 		a.news = allNews
 	}
 	return true
 }
 
-// hearMore takes what has come meanwhile.
-func (a *Agent) hearMore() {
+// hearMore takes what has come meanwhile, and reports whether BGP was among it.
+func (a *Agent) hearMore() (learning bool) {
 	for {
 		select {
 		case <-a.Watch.Changed():
 		case <-a.Speaker.Dirty():
-			a.news.bgp = true
+			a.news.bgp, learning = true, true
 		case <-a.records.changed:
 			a.news.bgp = true
 		case _, ok := <-a.kernelEvents:
@@ -321,7 +329,7 @@ func (a *Agent) hearMore() {
 		case _, ok := <-a.tableEvents:
 			a.heardTable(ok)
 		default:
-			return
+			return learning
 		}
 	}
 }
