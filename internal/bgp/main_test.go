@@ -12,6 +12,8 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
+	"runtime/debug"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -59,6 +61,13 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if len(os.Args) == 4 && os.Args[1] == crowdArg {
+		if err := crowd(os.Args[2], os.Args[3]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	flag.Parse()
 	// The tests of sessions wait for timers most of the time.
 	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
@@ -86,6 +95,7 @@ type reply struct {
 	Stopped    bool
 	Paths      []bgp.Path
 	Peers      []bgp.PeerStatus
+	Memory     runtime.MemStats
 }
 
 func serve(in io.Reader, out io.Writer) error {
@@ -164,6 +174,9 @@ func answer(speaker bgp.Speaker, c call) reply {
 	case "Stop":
 		err = speaker.Stop(ctx, c.Mode)
 	case "Wedge", "Quiet":
+	case "Memory":
+		debug.FreeOSMemory()
+		runtime.ReadMemStats(&r.Memory)
 	default:
 		err = fmt.Errorf("no method %q", c.Method)
 	}

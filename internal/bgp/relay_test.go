@@ -29,7 +29,7 @@ func TestPasswords(t *testing.T) {
 		nine.waitError(addr, "MD5 password wrong or missing on one side")
 	}
 	for _, addr := range []netip.Addr{nine.v4, nine.v6} {
-		ten.waitError(addr, "for their MD5 signature meanwhile: MD5 password wrong or missing on one side")
+		ten.waitError(addr, "for their MD5 signature: MD5 password wrong or missing on one side")
 	}
 
 	ten.setPeers(withPassword("sesame", dualStackMesh(ten.host, nine.host))...)

@@ -17,9 +17,9 @@ import (
 // Timing of connections.
 const (
 	dialTimeout = 4 * time.Second
-	// A peer that restarts is back within seconds: so many attempts are made a second apart before ConnectRetry counts.
-	firstRetry   = time.Second
-	eagerRetries = 30
+	// A peer that restarts is back within seconds, so that the first attempts come in quick succession: each wait is a tenth
+	// longer than the one before, up to ConnectRetry, which at its default of 5 s is reached after 45 s.
+	firstRetry = 400 * time.Millisecond
 	// afterLoss is the wait after a session that was up. The peer's process may be starting again already.
 	afterLoss = 200 * time.Millisecond
 	// openWait is for the first message on a connection, handshakeWait for all until the session is up.
@@ -29,7 +29,7 @@ const (
 	youngHandshake = time.Second
 	// crossing is for how long after a session is up a connection can come that its peer opened before.
 	crossing = 3 * time.Second
-	// passiveCheck is how often a passive session that is not up looks for refused segments.
+	// passiveCheck is how often it is looked why passive sessions are not up.
 	passiveCheck = 5 * time.Second
 	// releaseWait is how long a retired session has to say its last word.
 	releaseWait = 2 * time.Second
@@ -158,7 +158,7 @@ func (l *Link) dial() {
 			}
 			return
 		case err != nil:
-			l.failed(dialFailure(l.peer, err, l.relay.md5.read()-baseline))
+			l.failed(dialFailure(l.peer, err, l.relay.md5.read() > baseline))
 		case l.serve(newSession(l, conn, true)):
 			tries, wait, baseline = 0, afterLoss, l.relay.md5.read()
 		}
@@ -168,24 +168,18 @@ func (l *Link) dial() {
 
 // retryWait is the mean wait after a number of attempts.
 func retryWait(tries int, most time.Duration) time.Duration {
-	if tries < eagerRetries {
-		return min(firstRetry, most)
+	wait := firstRetry
+	for ; tries > 0 && wait < most; tries-- {
+		wait += wait / 10
 	}
-	return most
+	return min(wait, most)
 }
 
-// wait looks now and then why a passive session does not come up. That nobody connects is no fault by itself.
-func (l *Link) wait() {
-	seen := l.relay.md5.read()
-	for l.free() {
-		l.sleep(passiveCheck, nil)
-		l.mu.Lock()
-		idle := l.current == nil && l.pending == nil
-		l.mu.Unlock()
-		if now := l.relay.md5.read(); idle && now > seen {
-			l.failed(unsigned(l.peer, now-seen))
-		}
-	}
+// silent reports whether nobody connects on a passive link that waits for it.
+func (l *Link) silent() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.peer.Passive && l.current == nil && l.pending == nil && !l.retired
 }
 
 // failed reports, unless the link has ended and nobody wants to know.

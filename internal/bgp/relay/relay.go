@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 )
@@ -55,14 +57,15 @@ type Relay struct {
 	listeners []*listener
 	links     map[netip.Addr]*Link
 	strangers strangers
+	closed    chan struct{}
 }
 
 // New makes a relay that listens nowhere yet.
 func New(log *slog.Logger, now func() time.Time, config Config) *Relay {
-	return &Relay{log: log, now: now, config: config, md5: &md5Counter{now: now}, links: make(map[netip.Addr]*Link)}
+	return &Relay{log: log, now: now, config: config, md5: &md5Counter{now: now}, links: make(map[netip.Addr]*Link), closed: make(chan struct{})}
 }
 
-// Listen accepts connections of peers on addrs. It is all or nothing; an error is a *net.OpError with the address.
+// Listen accepts connections of peers on addrs, once. It is all or nothing; an error is a *net.OpError with the address.
 func (r *Relay) Listen(ctx context.Context, addrs []netip.AddrPort) error {
 	var opened []*listener
 	for _, addr := range addrs {
@@ -81,13 +84,43 @@ func (r *Relay) Listen(ctx context.Context, addrs []netip.AddrPort) error {
 	for _, l := range opened {
 		go r.accept(l)
 	}
+	go r.watch()
 	return nil
 }
 
-// Close ends listening. Links go on.
+// watch looks now and then why passive sessions do not come up. That nobody connects is no fault by itself, but a wrong
+// password is seen in the kernel's counters only.
+func (r *Relay) watch() {
+	ticker := time.NewTicker(passiveCheck)
+	defer ticker.Stop()
+	for seen := r.md5.read(); ; {
+		select {
+		case <-r.closed:
+			return
+		case <-ticker.C:
+		}
+		refused := r.md5.read()
+		if refused > seen {
+			for _, l := range r.silent() {
+				l.failed(unsigned(l.peer))
+			}
+		}
+		seen = refused
+	}
+}
+
+// silent returns the passive links on which nobody connects.
+func (r *Relay) silent() []*Link {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.DeleteFunc(slices.Collect(maps.Values(r.links)), func(l *Link) bool { return !l.silent() })
+}
+
+// Close ends listening, for good. Links go on.
 func (r *Relay) Close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	close(r.closed)
 	for _, l := range r.listeners {
 		_ = l.Close()
 	}
@@ -113,9 +146,7 @@ func (r *Relay) Add(p Peer, behind Behind) *Link {
 	r.mu.Lock()
 	r.links[p.Addr] = l
 	r.mu.Unlock()
-	if p.Passive {
-		go l.wait()
-	} else {
+	if !p.Passive {
 		go l.dial()
 	}
 	return l

@@ -14,9 +14,10 @@ import (
 	"time"
 )
 
-// dialFailure names the cause of a failed connect and where to look. refused is how many segments the kernel has refused
-// for their MD5 signature since the session is configured.
-func dialFailure(p Peer, err error, refused uint64) string {
+// dialFailure names the cause of a failed connect and where to look. refused says that the kernel has refused segments for
+// their MD5 signature since the session was up or configured. No number is in the words: what is still the same failure
+// must be told in the same words, or nobody knows since when.
+func dialFailure(p Peer, err error, refused bool) string {
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Sprintf("TCP refused on port %d: no BGP speaker listens there, or a firewall rejects", p.Port)
@@ -35,27 +36,27 @@ func dialFailure(p Peer, err error, refused uint64) string {
 }
 
 // noAnswer says what it can mean that nobody answers. A wrong password is seen by neither end but as silence.
-func noAnswer(p Peer, refused uint64) string {
-	if p.Password == "" {
+func noAnswer(p Peer, refused bool) string {
+	switch {
+	case p.Password == "":
 		return fmt.Sprintf("no TCP answer on port %d: the node is down, a firewall drops, or it expects an MD5 password", p.Port)
+	case refused:
+		return fmt.Sprintf("no TCP answer on port %d, and this kernel refuses segments for their MD5 signature: MD5 password wrong or missing on one side", p.Port)
 	}
-	text := fmt.Sprintf("no TCP answer on port %d: MD5 password wrong or missing on one side, the node is down, or a firewall drops", p.Port)
-	if refused > 0 {
-		text += fmt.Sprintf(" (this kernel has refused %d segments for their MD5 signature meanwhile)", refused)
-	}
-	return text
+	return fmt.Sprintf("no TCP answer on port %d: MD5 password wrong or missing on one side, the node is down, or a firewall drops", p.Port)
 }
 
 // unsigned says what a passive session sees of a wrong password.
-func unsigned(p Peer, refused uint64) string {
-	side := "MD5 password wrong or missing on one side"
+func unsigned(p Peer) string {
+	const fact = "no connection from it, and this kernel refuses TCP segments for their MD5 signature: "
 	if p.Password == "" {
-		side = "a peer uses an MD5 password where none is configured here, or the other way round"
+		return fact + "a peer uses an MD5 password where none is configured here, or the other way round"
 	}
-	return fmt.Sprintf("no connection from it, and this kernel has refused %d TCP segments for their MD5 signature meanwhile: %s", refused, side)
+	return fact + "MD5 password wrong or missing on one side"
 }
 
-// md5Counter reads how many segments the kernel has refused for their MD5 signatures. Many sessions ask, one reads.
+// md5Counter reads how many segments the kernel has refused for their MD5 signatures, from whomever. Many sessions ask, one
+// reads.
 type md5Counter struct {
 	now func() time.Time
 
