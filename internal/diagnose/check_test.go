@@ -178,6 +178,22 @@ func TestTextAndOrder(t *testing.T) {
 	}
 }
 
+// A cluster of which nobody answers does not fill the screen.
+func TestTextOfMany(t *testing.T) {
+	r := &Result{}
+	for range 100 {
+		r.Findings = append(r.Findings, Finding{Check: "peer-bgp", Level: Problem, Seen: "refused"}, Finding{Check: "peer-bgp", Level: OK, Seen: "fine"})
+	}
+	r.Order()
+	var b strings.Builder
+	if err := r.WriteText(&b); err != nil {
+		t.Fatal(err)
+	}
+	if text := b.String(); strings.Count(text, "refused") != 5 || !strings.Contains(text, "\nPROBLEM  peer-bgp: 95 more: -o json has them\n") || strings.Count(text, "fine") != 100 {
+		t.Errorf("got\n%s", text)
+	}
+}
+
 func TestManagersFiles(t *testing.T) {
 	root := t.TempDir()
 	h := host{root: root}

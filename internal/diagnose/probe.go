@@ -21,7 +21,7 @@ const (
 	answerTime  = 700 * time.Millisecond
 	tries       = 3
 	// workers is how many peers are probed at once.
-	workers = 64
+	workers = 192
 )
 
 // sizes are what MTUs of the networks of this world make of packets: those between which a path's is looked for.

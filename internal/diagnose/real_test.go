@@ -268,6 +268,32 @@ func TestWithoutAnAgent(t *testing.T) {
 	}
 }
 
+// A cluster of which nobody answers does not take for ever, and each peer has its finding.
+func TestManyPeersThatAreAway(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t)
+	n.router.Run(t, "nft", "table inet t { chain c { type filter hook forward priority 0; policy drop; }; }")
+	n.report.Peers = nil
+	for i := range 400 {
+		n.report.Peers = append(n.report.Peers, nodestatus.Peer{Address: fmt.Sprintf("10.2.%d.%d", i/200+1, i%200+1), State: "Active"})
+	}
+	n.agent(t)
+	began := time.Now()
+	findings, code := n.diagnose(t)
+	if took := time.Since(began); took > 35*time.Second || code != 1 {
+		t.Errorf("%s, exit code %d", took, code)
+	}
+	silent := 0
+	for _, f := range findings {
+		if f.Check == "peer-bgp" && strings.Contains(f.Seen, "no answer: filtered") {
+			silent++
+		}
+	}
+	if silent != 400 {
+		t.Errorf("%d peers are said to be silent", silent)
+	}
+}
+
 func TestArguments(t *testing.T) {
 	var out, errs bytes.Buffer
 	for want, args := range map[string][]string{"node2": {"node2"}, "text or json": {"-o", "yaml"}} {

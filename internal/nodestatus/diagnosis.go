@@ -74,11 +74,29 @@ func (r *Diagnosis) WriteText(w io.Writer) error {
 	}
 	fmt.Fprintf(&b, "%d checks in %.1f s: %s, %s, %d could not be made, %d ok\n", len(r.Findings), r.Seconds,
 		count(r.Count(Problem), "problem"), count(r.Count(Warning), "warning"), r.Count(Unknown), r.Count(OK))
-	for _, f := range r.Findings {
-		f.write(&b)
+	for i, f := range r.Findings {
+		if f.Level == OK || r.alike(i) < maxAlike {
+			f.write(&b)
+		} else if last := i+1 == len(r.Findings) || !r.Findings[i+1].alike(f); last {
+			fmt.Fprintf(&b, "\n%-8s %s: %d more: -o json has them\n", strings.ToUpper(string(f.Level)), f.Check, r.alike(i)+1-maxAlike)
+		}
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// maxAlike is how many findings of one check and level are shown in full, but for those that are ok.
+const maxAlike = 5
+
+func (f Finding) alike(o Finding) bool { return f.Check == o.Check && f.Level == o.Level }
+
+// alike counts the findings just before the one at i that are of its check and level.
+func (r *Diagnosis) alike(i int) int {
+	n := 0
+	for n < i && r.Findings[i-1-n].alike(r.Findings[i]) {
+		n++
+	}
+	return n
 }
 
 func (f Finding) write(b *strings.Builder) {

@@ -1,0 +1,75 @@
+package diagnose
+
+import (
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/tortie-net/tortie/internal/encap"
+	"github.com/tortie-net/tortie/internal/fib"
+	"github.com/tortie-net/tortie/internal/labtest"
+	"github.com/tortie-net/tortie/internal/netlinkx"
+)
+
+// inVM in the environment says that this is the virtual machine.
+const inVM = "TORTIE_TEST_IN_VM"
+
+// TestTunnel probes real tunnels: of this kernel or, if it has none, of one in a virtual machine, which runs this very binary.
+func TestTunnel(t *testing.T) {
+	t.Parallel()
+	err := encap.Available()
+	if err == nil {
+		throughTunnel(t)
+		return
+	}
+	if os.Getenv(inVM) != "" {
+		t.Fatalf("in the virtual machine: %v", err)
+	}
+	lab := os.Getenv("TORTIE_LAB")
+	if lab == "" {
+		lab = filepath.Join(labtest.Root(), "bin", "lab")
+	}
+	cmd := exec.Command(lab, "vm", "-timeout", "10m", "--", os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=9m")
+	cmd.Env = append(cmd.Environ(), inVM+"=1")
+	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("in the virtual machine: %v", err)
+	}
+}
+
+func throughTunnel(t *testing.T) {
+	n := newNetwork(t)
+	ends := []struct {
+		block, other, via string
+	}{{"192.168.1.0/26", "192.168.2.0/26", "10.2.0.5"}, {"192.168.2.0/26", "192.168.1.0/26", "10.1.0.5"}}
+	for i, conn := range []*netlinkx.Conn{n.here.Conn, n.there.Conn} {
+		block := netip.MustParsePrefix(ends[i].block)
+		if err := encap.New(conn).Sync(t.Context(), encap.Tunnel{MTU: 1480, Addr: block.Addr()}); err != nil {
+			t.Fatal(err)
+		}
+		_, err := fib.New(conn, fib.Options{}).Sync(t.Context(), []fib.Route{
+			{Dst: netip.MustParsePrefix(ends[i].other), Via: netip.MustParseAddr(ends[i].via), Dev: encap.Device, Onlink: true},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.report.Tunnel.Address = "192.168.1.0"
+	n.report.Peers = n.report.Peers[:1]
+	n.agent(t)
+	look := func(level Level, seen string) {
+		t.Helper()
+		findings, _ := n.diagnose(t)
+		expect(t, findings, "peer-ipip", "10.2.0.5", level, seen)
+		expect(t, findings, "kernel", "ipip", OK, "there")
+		expect(t, findings, "foreign-routes", "", OK, "")
+	}
+	look(OK, "an echo inside of IPIP was answered")
+	n.report.Tunnel.Address = "" // a node without an address for its tunnel asks from its own
+	look(OK, "an echo inside of IPIP was answered")
+	n.report.Tunnel.Address = "192.168.1.0"
+	n.router.Run(t, "nft", "table inet t { chain c { type filter hook forward priority 0; ip protocol 4 drop; }; }")
+	look(Problem, "protocol 4 is dropped")
+}
