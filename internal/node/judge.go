@@ -88,7 +88,8 @@ func (s *Snapshot) Judge(learned []bgp.Path) (accepted []bgp.Path, refused []ref
 func (s *Snapshot) known() []bgp.Path {
 	paths := make([]bgp.Path, 0, len(s.Owners)+len(s.held))
 	for block, owner := range s.Owners {
-		if _, ok := s.poolOf(block); ok && owner.Addr.IsValid() {
+		self, _ := s.Self.towards(block.Addr())
+		if _, ok := s.poolOf(block); ok && owner.Addr.IsValid() && owner.Addr != self.Addr() {
 			paths = append(paths, bgp.Path{Prefix: block, NextHop: owner.Addr})
 		}
 	}
