@@ -172,7 +172,7 @@ func TestTextAndOrder(t *testing.T) {
 	if err := r.WriteText(&b); err != nil {
 		t.Fatal(err)
 	}
-	want := "Node n1: 3 checks in 1.3 s: 1 problem, 0 warnings, 1 could not be made, 1 ok\n\nPROBLEM  z, eth0: one\n              two\n         why: because\n         do:  this\n\nUNKNOWN  c: dark\nok       b: fine\n"
+	want := "Node n1: 3 checks in 1.3 s: 1 problem, 0 warnings, 1 could not be made, 1 ok\n\nPROBLEM  z, eth0: one\n              two\n         why: because\n         do:  this\n\nUNKNOWN  c: dark\n\nok       b: fine\n"
 	if b.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
 	}

@@ -90,7 +90,7 @@ func (m *metrics) addOwn() {
 		Name: "tortie_node_last_pass_timestamp_seconds", Help: "When the last pass ended; it is seldom more than 30 seconds ago.",
 	})
 	m.problems = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "tortie_node_problems", Help: "What the agent cannot use, by what it is: object (of the API), path (of BGP) and others; status has the names.",
+		Name: "tortie_node_problems", Help: "Problems that status lists, by what they are about: object (of the API), path (of BGP), address, host, nftables, facts or start.",
 	}, []string{"about"})
 	m.blocks = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "tortie_node_blocks", Help: "Confirmed blocks of this node.",

@@ -297,8 +297,10 @@ func TestLivenessProvesTheLoops(t *testing.T) {
 	status.stuckAfter = 2 * time.Second
 	status.mu.Unlock()
 	live := func() (int, string) {
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond) // less than speakerTime: a test does not wait for it
+		defer cancel()
 		w := httptest.NewRecorder()
-		status.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/livez", nil).WithContext(t.Context()))
+		status.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/livez", nil).WithContext(ctx))
 		return w.Code, w.Body.String()
 	}
 	// While nothing wakes the loop its passes are further apart than this test's patience.

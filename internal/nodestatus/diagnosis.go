@@ -75,6 +75,9 @@ func (r *Diagnosis) WriteText(w io.Writer) error {
 	fmt.Fprintf(&b, "%d checks in %.1f s: %s, %s, %d could not be made, %d ok\n", len(r.Findings), r.Seconds,
 		count(r.Count(Problem), "problem"), count(r.Count(Warning), "warning"), r.Count(Unknown), r.Count(OK))
 	for i, f := range r.Findings {
+		if f.Level == OK && i > 0 && r.Findings[i-1].Level != OK {
+			b.WriteString("\n")
+		}
 		if f.Level == OK || r.alike(i) < maxAlike {
 			f.write(&b)
 		} else if last := i+1 == len(r.Findings) || !r.Findings[i+1].alike(f); last {

@@ -203,10 +203,10 @@ func (r *Report) peerTable() [][]string {
 	if len(r.Peers) == 0 {
 		return nil
 	}
-	rows := [][]string{{"ADDRESS", "NODE", "AS", "STATE", "SINCE", "IN", "OUT", "SOURCE"}}
+	rows := [][]string{{"ADDRESS", "NODE", "AS", "STATE", "SINCE", "IN", "OUT", "FROM", "SOURCE"}}
 	for _, p := range r.Peers {
 		rows = append(rows, []string{
-			p.Address, dash(p.Node), fmt.Sprint(p.ASN), p.stateText(), r.clock(p.Since), fmt.Sprint(p.Received), fmt.Sprint(p.Sent), p.Source,
+			p.Address, dash(p.Node), fmt.Sprint(p.ASN), p.stateText(), r.clock(p.Since), fmt.Sprint(p.Received), fmt.Sprint(p.Sent), dash(p.From), p.Source,
 		})
 	}
 	return rows

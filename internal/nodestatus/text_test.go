@@ -37,7 +37,7 @@ func healthy() *Report {
 		Pools:  []Pool{{Name: "default-ipv4-ippool", CIDR: "192.168.0.0/16", BlockSize: 26, IPIPMode: "Always", NATOutgoing: true, SelectsNode: true}},
 		Blocks: []string{"192.168.1.0/26"},
 		Peers: []Peer{{
-			Address: "10.0.0.7", Node: "node2", ASN: 64512, Source: "node-to-node mesh", State: "Established", Since: now.Add(-26 * time.Hour),
+			Address: "10.0.0.7", Node: "node2", ASN: 64512, From: "10.0.0.5", Source: "node-to-node mesh", State: "Established", Since: now.Add(-26 * time.Hour),
 			Received: 1, Sent: 1,
 		}},
 		Learned: []Path{{Prefix: "192.168.2.0/26", NextHop: "10.0.0.7", Peer: "10.0.0.7"}},
@@ -95,7 +95,7 @@ func dual() *Report {
 	}
 	r.Blocks = append(r.Blocks, "fd00:10:244::40/122")
 	v6 := r.Peers[0]
-	v6.Address, v6.State, v6.Since = "fd00::7", "Active", earlier
+	v6.Address, v6.From, v6.State, v6.Since = "fd00::7", "fd00::5", "Active", earlier
 	v6.LastError, v6.ErrorSince, v6.ErrorAt = "TCP refused on port 179 of [fd00::7]: no BGP speaker listens there, or a firewall rejects", earlier, now
 	held := r.Peers[0]
 	held.Address, held.Node, held.State, held.Since, held.HeldUntil = "10.0.0.9", "node4", "Idle", earlier, now.Add(time.Minute)
