@@ -153,15 +153,14 @@ func (t *Table) sync(ctx context.Context, desired []Route, prune bool) (Stats, e
 	if err != nil {
 		return Stats{}, err
 	}
-	links, err := t.conn.Links()
-	if err != nil {
+	if w.index, err = t.devices(desired); err != nil {
 		return Stats{}, err
 	}
 	actual, err := t.conn.Routes(netlinkx.RouteFilter{Protocol: t.opts.Protocol})
 	if err != nil {
 		return Stats{}, err
 	}
-	w.resolve(links)
+	w.resolve()
 	p := w.diff(actual)
 	spared := len(p.remove)
 	if prune {
@@ -176,6 +175,36 @@ func (t *Table) sync(ctx context.Context, desired []Route, prune bool) (Stats, e
 	stats, errs := t.apply(ctx, p)
 	stats.Held = spared
 	return stats, summary(append(w.errs, errs...))
+}
+
+// devices looks up the links that routes go through: a few, on a node that may have a thousand.
+func (t *Table) devices(desired []Route) (map[string]int, error) {
+	index, asked := map[string]int{}, map[string]bool{"": true}
+	ask := func(name string) error {
+		if asked[name] {
+			return nil
+		}
+		asked[name] = true
+		link, err := t.conn.LinkByName(name)
+		if err == nil {
+			index[name] = link.Index
+		}
+		if netlinkx.IsNotExist(err) || errors.Is(err, netlinkx.ErrLinkName) {
+			return nil
+		}
+		return err
+	}
+	for _, name := range t.opts.Devices {
+		if err := ask(name); err != nil {
+			return nil, err
+		}
+	}
+	for _, r := range desired {
+		if err := ask(r.Dev); err != nil {
+			return nil, err
+		}
+	}
+	return index, nil
 }
 
 // leftBehind lists a predecessor's routes that are to go: see Options.TakeOver. Those that are in the place of a desired route are
@@ -235,11 +264,7 @@ func newWanted(desired []Route, own netlinkx.Protocol) (*wanted, error) {
 }
 
 // resolve finds the routes that can't be had now: what runs in their place is left alone.
-func (w *wanted) resolve(links []netlinkx.Link) {
-	w.index = make(map[string]int, len(links))
-	for _, l := range links {
-		w.index[l.Name] = l.Index
-	}
+func (w *wanted) resolve() {
 	missing := map[string]int{}
 	for i, r := range w.routes {
 		err := r.validate()

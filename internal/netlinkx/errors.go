@@ -13,6 +13,9 @@ import (
 // behind when a namespace's bind mount is undone without removing its mount point.
 var ErrNotNamespace = errors.New("not a network namespace")
 
+// ErrLinkName is returned for what can't be the name of a link.
+var ErrLinkName = errors.New("not a link name")
+
 // IsNotExist reports whether err says that the link, address, route or namespace asked for is not there.
 func IsNotExist(err error) bool {
 	var notFound netlink.LinkNotFoundError

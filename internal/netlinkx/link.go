@@ -96,13 +96,13 @@ func (c *Conn) LinkByIndex(index int) (Link, error) {
 func checkLinkName(name string) error {
 	switch {
 	case name == "" || name == "." || name == "..":
-		return fmt.Errorf("%q is not a link name", name)
+		return fmt.Errorf("%q is %w", name, ErrLinkName)
 	case len(name) > maxLinkName:
-		return fmt.Errorf("link name %q is longer than %d characters", name, maxLinkName)
+		return fmt.Errorf("%q is %w: longer than %d characters", name, ErrLinkName, maxLinkName)
 	}
 	for _, r := range name {
 		if r == '/' || r == ':' || r <= ' ' {
-			return fmt.Errorf("link name %q holds %q, which the kernel does not allow", name, r)
+			return fmt.Errorf("%q is %w: it holds %q", name, ErrLinkName, r)
 		}
 	}
 	return nil

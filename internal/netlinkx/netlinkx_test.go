@@ -42,7 +42,7 @@ func TestVethInOneMessage(t *testing.T) {
 	}
 	near, far := host.Link(t, "cali.0"), pod.Link(t, "eth0")
 	want := netlinkx.Link{
-		Index: near.Index, Name: "cali.0", Kind: "veth", MTU: 1480, HardwareAddr: macA, TxQueues: 2, RxQueues: 2,
+		Index: near.Index, Name: "cali.0", Kind: "veth", MTU: 1480, Down: true, HardwareAddr: macA, TxQueues: 2, RxQueues: 2,
 		PeerIndex: far.Index, Peer: netlinkx.PeerElsewhere,
 	}
 	if diff := cmp.Diff(want, near, cmpopts.IgnoreUnexported(netlinkx.Link{}), netipEqual); diff != "" {
