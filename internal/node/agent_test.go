@@ -122,6 +122,8 @@ type rig struct {
 	sysctls  string
 	// api is how the agent reaches the API server: as the chart lets it.
 	api *rest.Config
+	// configure changes the agent's configuration; nil leaves it.
+	configure func(*config.Node)
 }
 
 const (
@@ -175,6 +177,10 @@ func (r *rig) make(t *testing.T, obj api.Resource) {
 		forget(t, r.store, &api.BlockAffinity{Meta: gone})
 	case *api.IPAMBlock:
 		forget(t, r.store, &api.IPAMBlock{Meta: gone})
+	case *api.BGPConfiguration:
+		forget(t, r.store, &api.BGPConfiguration{Meta: gone})
+	case *api.FelixConfiguration:
+		forget(t, r.store, &api.FelixConfiguration{Meta: gone})
 	case *api.IPReservation:
 		forget(t, r.store, &api.IPReservation{Meta: gone})
 	default:
@@ -222,11 +228,15 @@ func (r *rig) agent(t *testing.T, speaker bgp.Speaker) (status *Status, stop fun
 	}
 	status = NewStatus(rigNode, time.Now(), speaker.Healthy)
 	table := nft.NewAt(r.ns.Conn.Namespace())
+	cfg := config.Node{
+		Nodename: rigNode, Addresses: config.Addresses{V4: config.Address{Setting: nodeaddr.Setting{Mode: nodeaddr.Detect}}}, ClusterType: []string{"k8s"}, SysctlRoot: r.sysctls, StateDir: r.stateDir, RunDir: r.runDir, RouteProtocol: int(fib.DefaultProtocol),
+	}
+	if r.configure != nil {
+		r.configure(&cfg)
+	}
 	a := NewAgent(Deps{
-		Config: config.Node{
-			Nodename: rigNode, Addresses: config.Addresses{V4: config.Address{Setting: nodeaddr.Setting{Mode: nodeaddr.Detect}}}, ClusterType: []string{"k8s"}, SysctlRoot: r.sysctls, StateDir: r.stateDir, RunDir: r.runDir, RouteProtocol: int(fib.DefaultProtocol),
-		},
-		Log: log, Store: store, Watch: watch, Speaker: speaker, Status: status,
+		Config: cfg,
+		Log:    log, Store: store, Watch: watch, Speaker: speaker, Status: status,
 		Kernel: r.ns.Conn, FIB: fib.New(r.ns.Conn, fib.Options{}), Encap: encap.New(r.ns.Conn), NFT: table, NAT: nat.New(table), Guard: encapguard.New(table),
 	})
 	ctx, cancel := context.WithCancel(t.Context())

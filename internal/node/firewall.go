@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -122,7 +123,7 @@ func (s *Snapshot) Guard() encapguard.Config {
 
 // Host returns what the host's kernel parameters are to be like.
 func (s *Snapshot) Host() hostsysctl.Config {
-	c := hostsysctl.Config{Forward: !s.Felix.NoForwarding, Link: s.Self.Link}
+	c := hostsysctl.Config{Forward: !s.Felix.NoForwarding, Link: cmp.Or(s.Self.Link6, s.Self.Link)}
 	if _, ok := s.Tunnel(); ok {
 		c.Tunnel = encap.Device
 	}
