@@ -98,11 +98,11 @@ func checkLinkName(name string) error {
 	case name == "" || name == "." || name == "..":
 		return fmt.Errorf("%q is %w", name, ErrLinkName)
 	case len(name) > maxLinkName:
-		return fmt.Errorf("%q is longer than %d characters: it is %w", name, maxLinkName, ErrLinkName)
+		return fmt.Errorf("link name %q is longer than %d characters: %w", name, maxLinkName, ErrLinkName)
 	}
 	for _, r := range name {
 		if r == '/' || r == ':' || r <= ' ' {
-			return fmt.Errorf("%q holds %q: it is %w", name, r, ErrLinkName)
+			return fmt.Errorf("link name %q holds %q: %w", name, r, ErrLinkName)
 		}
 	}
 	return nil
