@@ -256,7 +256,8 @@ func (n *node) has(t testing.TB, route string) error {
 // pod is a namespace that is wired to a node as the plugin wires a pod.
 type pod struct {
 	*netnstest.NS
-	addr netip.Addr
+	addr    netip.Addr
+	streams int // that it has received
 }
 
 // newPod makes a pod with an address of the block, by the plugin's own code.

@@ -26,7 +26,7 @@ func TestOutages(t *testing.T) {
 	whole := t
 
 	t.Run("API server", func(t *testing.T) {
-		packets := append(startTraffic(t, p.podA, p.podB), startTraffic(t, others.podA, others.podB)...)
+		packets := append(p.traffic(t), others.traffic(t)...)
 		if err := c.server.Kill(); err != nil {
 			t.Fatal(err)
 		}
@@ -48,7 +48,7 @@ func TestOutages(t *testing.T) {
 	})
 
 	t.Run("another world", func(t *testing.T) {
-		packets := startTraffic(t, p.podA, p.podB)
+		packets := p.traffic(t)
 		for _, n := range p.nodes() {
 			n.wire.Silence()
 			n.wire.Reset()
@@ -84,7 +84,7 @@ func TestOutages(t *testing.T) {
 	})
 
 	t.Run("annotation", func(t *testing.T) {
-		packets := startTraffic(t, p.podA, p.podB)
+		packets := p.traffic(t)
 		for _, text := range []*string{ptr("172.31.1.99/24"), ptr("nonsense"), nil} {
 			p.b.annotate(t, api.AnnotationIPv4Address, text)
 			eventually(t, func() error { return p.b.annotated(t, api.AnnotationIPv4Address, p.b.addr.String()) })
@@ -94,7 +94,7 @@ func TestOutages(t *testing.T) {
 	})
 
 	t.Run("port", func(t *testing.T) {
-		packets := startTraffic(t, p.podA, p.podB)
+		packets := p.traffic(t)
 		p.a.Run(t, "nft", "add table inet closed; add chain inet closed in { type filter hook input priority 0; }; "+
 			"add chain inet closed out { type filter hook output priority 0; }; "+
 			"add rule inet closed in tcp dport 179 drop; add rule inet closed out tcp dport 179 drop")
@@ -111,7 +111,7 @@ func TestOutages(t *testing.T) {
 	})
 
 	t.Run("peers", func(t *testing.T) {
-		packets := startTraffic(t, p.podA, p.podB)
+		packets := p.traffic(t)
 		// First one that has no part in it, then all that the first node has.
 		for _, n := range all[2:] {
 			n.signal(t, syscall.SIGKILL)

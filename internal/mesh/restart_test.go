@@ -3,17 +3,20 @@ package mesh
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/names"
 )
 
-// pair is two nodes with a pod each.
+// pair is two nodes with a pod each, and a second one on the first whose address is borrowed from the second's block: only BGP
+// tells where that is.
 type pair struct {
-	a, b       *node
-	podA, podB *pod
+	a, b                 *node
+	podA, podB, borrower *pod
 }
 
 // newPair makes two nodes of a subnet, the number-th pair of the cluster: nodes, blocks and pods have numbers made of it.
@@ -26,7 +29,27 @@ func (c *cluster) newPair(t testing.TB, number int) *pair {
 	}{{&p.a, &p.podA}, {&p.b, &p.podB}} {
 		*at.n, *at.p = c.newNodeWithPod(t, 10+2*number+i)
 	}
+	c.lend(t, fmt.Sprintf("10.90.%d.0/26", 11+2*number), p.b, 9, p.a)
+	p.borrower = p.a.newPod(t, fmt.Sprintf("10.90.%d.9", 11+2*number))
 	return p
+}
+
+// lend writes the record of a block of one node's, of which another one's pod has an address.
+func (c *cluster) lend(t testing.TB, cidr string, owner *node, ordinal int, borrower *node) {
+	t.Helper()
+	first, handle, affinity := 0, "mesh", "host:"+owner.name
+	b := &api.IPAMBlock{Meta: api.Meta{Name: names.Block(netip.MustParsePrefix(cidr))}, Spec: api.IPAMBlockSpec{
+		CIDR: cidr, Affinity: &affinity, Allocations: make([]*int, 64), Unallocated: []int{}, SequenceNumberForAllocation: map[string]uint64{},
+		Attributes: []api.AllocationAttribute{{HandleID: &handle, Secondary: map[string]string{"node": borrower.name}}},
+	}}
+	b.Spec.Allocations[ordinal] = &first
+	c.create(t, b)
+}
+
+// traffic is streams between the nodes' own pods, and between the second's and the borrower.
+func (p *pair) traffic(t testing.TB) traffic {
+	t.Helper()
+	return append(startTraffic(t, p.podA, p.podB), startTraffic(t, p.podB, p.borrower)...)
 }
 
 // newNodeWithPod makes a node in the first subnet whose address, name and block say its number.
@@ -89,7 +112,7 @@ func TestRestarts(t *testing.T) {
 			t.Run(way.name, func(t *testing.T) {
 				t.Parallel()
 				p := pairs[i]
-				packets := startTraffic(t, p.podA, p.podB)
+				packets := p.traffic(t)
 				way.do(t, p)
 				begun := time.Now()
 				eventually(t, func() error { return errors.Join(p.a.probe("/readyz"), p.b.probe("/readyz")) })

@@ -31,13 +31,15 @@ const (
 	burst = 32
 	// receiveBuffer takes minutes of a stream: a receiver that is not scheduled loses nothing.
 	receiveBuffer = 64 << 20
-	streamPort    = 7000
+	// Receivers take ports above this one.
+	streamPort = 7000
 )
 
 // stream is packets with numbers from one pod to another, sent at a fixed rate until it is ended.
 type stream struct {
 	name     string
 	from, to *pod
+	port     int // of the receiver
 	conn     *net.UDPConn
 	stop     atomic.Bool
 	began    time.Time
@@ -87,8 +89,9 @@ func (c count) String() string {
 // startStream begins to send, once a packet has come through.
 func startStream(t testing.TB, name string, from, to *pod) *stream {
 	t.Helper()
-	s := &stream{name: name, from: from, to: to, sent: make(chan sendCount, 1), received: make(chan arrivals, 1)}
-	address := netip.AddrPortFrom(to.addr, streamPort)
+	to.streams++
+	s := &stream{name: name, from: from, to: to, port: streamPort + to.streams, sent: make(chan sendCount, 1), received: make(chan arrivals, 1)}
+	address := netip.AddrPortFrom(to.addr, uint16(s.port))
 	s.conn = to.ListenUDP(t, address.String())
 	raw, err := s.conn.SyscallConn()
 	if err != nil {
@@ -137,7 +140,7 @@ func (s *stream) warmUp(t testing.TB, to netip.AddrPort) {
 func (s *stream) send(interval time.Duration) {
 	c := sendCount{errors: map[string]int{}}
 	err := s.from.Do(func() error {
-		to := &unix.SockaddrInet4{Port: streamPort, Addr: s.to.addr.As4()}
+		to := &unix.SockaddrInet4{Port: s.port, Addr: s.to.addr.As4()}
 		packet := make([]byte, 8)
 		fd := -1
 		defer func() { _ = unix.Close(fd) }()
@@ -299,9 +302,9 @@ func backlogDrops() (drops int) {
 func TestStreamCounts(t *testing.T) {
 	a, b := pairOfPods(t)
 	hole := func() int {
-		b.Run(t, "nft", "add table ip hole; add chain ip hole in { type filter hook input priority 0; }; add rule ip hole in udp dport 7000 counter drop")
+		b.Run(t, "nft", "add table ip hole; add chain ip hole in { type filter hook input priority 0; }; add rule ip hole in udp dport 7001 counter drop")
 		time.Sleep(300 * time.Millisecond)
-		b.Run(t, "nft", "add rule ip hole in udp dport 7001 drop; insert rule ip hole in udp dport 7000 accept")
+		b.Run(t, "nft", "insert rule ip hole in udp dport 7001 accept")
 		time.Sleep(100 * time.Millisecond)
 		text := b.Run(t, "nft", "list", "table", "ip", "hole")
 		b.Run(t, "nft", "delete", "table", "ip", "hole")
