@@ -38,6 +38,9 @@ type session struct {
 	overflow bool         // it has announced too many prefixes
 	refresh  time.Time    // when it last asked for our table
 	attached atomic.Bool  // the speaker behind has it
+	graceful atomic.Bool  // the peer has offered graceful restart
+	before   wire.Restart // what our OPEN says of the session before; toPeer's
+	greeting greeting
 	flaws    flaws
 
 	mu      sync.Mutex // guards the rest
@@ -106,6 +109,7 @@ func (s *session) hear() {
 		return
 	}
 	s.first = append([]byte(nil), v.Pass...)
+	s.graceful.Store(s.wire.Offer().Helps())
 }
 
 // refuse sends a last word and closes.
@@ -216,6 +220,7 @@ func (s *session) toSpeaker(ctx context.Context, back net.Conn) ending {
 		if v.Flaw != "" {
 			s.flaws.seen(s.link.relay.log, s.link.peer.Addr, v.Flaw)
 		}
+		s.graceful.Store(s.wire.Offer().Helps())
 		s.pace(ctx, wire.TypeOf(message))
 		if v.Pass != nil && !pass(back, v.Pass) {
 			return ending{by: byOthers}
@@ -277,9 +282,6 @@ func pass(back net.Conn, message []byte) bool {
 	return err == nil
 }
 
-// errDeaf: the peer takes nothing.
-var errDeaf = errors.New("could not send to it within the hold time")
-
 // toPeer passes on what the speaker behind says until it closes: nil, or the connection with the peer breaks.
 func (s *session) toPeer(back net.Conn) error {
 	buf := make([]byte, wire.Room)
@@ -289,18 +291,86 @@ func (s *session) toPeer(back net.Conn) error {
 			return nil
 		}
 		if wire.TypeOf(message) == wire.Open {
-			wire.SetRestart(message, s.link.restart())
+			s.before = s.link.restart()
+			wire.SetRestart(message, s.before)
 		}
-		_ = s.conn.SetWriteDeadline(time.Now().Add(s.link.peer.HoldTime))
-		if _, err := s.conn.Write(message); errors.Is(err, os.ErrDeadlineExceeded) {
-			return errDeaf
-		} else if err != nil {
+		if err := s.tell(message); err != nil {
 			return err
 		}
 		if wire.TypeOf(message) == wire.Notify {
 			s.closedByUs(wire.ParseNotification(message))
 		}
 	}
+}
+
+// greeting is what the speaker behind has said from its first KEEPALIVE on, which makes the session up for the peer. After a
+// restart it is held back until our table is complete and then told at once: a peer whose session comes up and is lost
+// again before we have announced anything drops what it has kept of us (RFC 4724 section 4.2), and a process that starts
+// is one that may be killed again.
+type greeting struct {
+	mu      sync.Mutex // guards the rest, and the order of what is told
+	holding bool
+	over    bool // it was told, or nothing is to be held
+	text    []byte
+}
+
+const (
+	// greetingWait is for how long it is held, greetingRoom how much of it. The speaker behind takes milliseconds, once the peer
+	// has sent its KEEPALIVE. A peer that has restarted as well, and holds that back, too, must not be waited for.
+	greetingWait = 250 * time.Millisecond
+	greetingRoom = 1 << 16
+)
+
+// tell sends a message of the speaker behind to the peer, now or with the greeting.
+func (s *session) tell(message []byte) error {
+	g := &s.greeting
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.over && !g.holding && wire.TypeOf(message) == wire.Keepalive {
+		if g.holding = s.graceful.Load() && s.before.Restarted; g.holding {
+			time.AfterFunc(greetingWait, s.endGreeting)
+		} else {
+			g.over = true
+		}
+	}
+	if !g.holding {
+		return s.send(message)
+	}
+	g.text = append(g.text, message...)
+	if wire.EndsTable(message) || wire.TypeOf(message) == wire.Notify || len(g.text) > greetingRoom {
+		return s.greet()
+	}
+	return nil
+}
+
+// endGreeting tells what is held although it is not complete.
+func (s *session) endGreeting() {
+	s.greeting.mu.Lock()
+	defer s.greeting.mu.Unlock()
+	_ = s.greet() // who writes or reads next finds out
+}
+
+// greet tells what is held. The greeting's mutex is held by the caller.
+func (s *session) greet() error {
+	g := &s.greeting
+	text := g.text
+	g.holding, g.over, g.text = false, true, nil
+	if len(text) == 0 {
+		return nil
+	}
+	return s.send(text)
+}
+
+// errDeaf: the peer takes nothing.
+var errDeaf = errors.New("could not send to it within the hold time")
+
+func (s *session) send(text []byte) error {
+	_ = s.conn.SetWriteDeadline(time.Now().Add(s.link.peer.HoldTime))
+	_, err := s.conn.Write(text)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return errDeaf
+	}
+	return err
 }
 
 // finish closes both connections as the ending asks for.

@@ -198,6 +198,9 @@ func (o *Offer) restart(family Family) []byte {
 // Graceful reports whether the peer restarts gracefully: its paths are kept when its connection is lost.
 func (o *Offer) Graceful() bool { return o.graceful && o.keeps }
 
+// Helps reports whether the peer has the capability at all: it keeps our paths when we restart.
+func (o *Offer) Helps() bool { return o.graceful }
+
 // Restart is what an OPEN says of the session before, RFC 4724.
 type Restart struct {
 	Restarted bool // it was lost because the speaker restarted

@@ -360,6 +360,25 @@ func TestRefresh(t *testing.T) {
 	}
 }
 
+func TestEndsTable(t *testing.T) {
+	for name, c := range map[string]struct {
+		message []byte
+		want    bool
+	}{
+		"IPv4":            {updateOf(nil, nil, nil), true},
+		"IPv6":            {updateOf(nil, unreach(2, nil), nil), true},
+		"IPv6 withdrawal": {updateOf(nil, unreach(2, block6), nil), false},
+		"withdrawal":      {updateOf(block, nil, nil), false},
+		"announcement":    {updateOf(nil, minimal, block), false},
+		"cut short":       {updateOf(nil, []byte{0x80, 15, 9}, nil), false},
+		"keepalive":       {raw(Keepalive), false},
+	} {
+		if got := EndsTable(c.message); got != c.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}
+
 func TestWords(t *testing.T) {
 	for want, n := range map[string]Notification{
 		"Cease/Administrative Shutdown: rack 4 moves":                   {Code: Cease, Subcode: AdminShutdown, Data: []byte("\x0crack 4 moves")},

@@ -195,3 +195,20 @@ func appendPrefixes(b []byte, prefixes []netip.Prefix) []byte {
 	}
 	return b
 }
+
+// EndsTable reports whether a whole message of our own speaker is the end of its table, RFC 4724 section 2.
+func EndsTable(message []byte) bool {
+	if TypeOf(message) != Update || len(message) < headerLen+4 {
+		return false
+	}
+	b := body(message)
+	if binary.BigEndian.Uint16(b) != 0 {
+		return false
+	}
+	attributes := b[4:]
+	if len(attributes) == 0 {
+		return true
+	}
+	_, kind, value, rest, ok := cutAttribute(attributes)
+	return ok && kind == attrMPUnreach && len(value) == 3 && len(rest) == 0
+}
