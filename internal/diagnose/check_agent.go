@@ -89,11 +89,11 @@ func (o *Observations) portOwners() []Finding {
 		return []Finding{{Check: check, Level: Unknown, Seen: o.ListenersErr.Error()}}
 	}
 	own := o.ownAddrs()
+	silent := slices.Clone(own)
 	var others []string
-	listens := false
 	for _, l := range o.Listeners {
-		if slices.Contains(own, l.Addr.Addr().Unmap()) {
-			listens = true
+		if i := slices.Index(silent, l.Addr.Addr().Unmap()); i >= 0 {
+			silent = slices.Delete(silent, i, i+1)
 			continue
 		}
 		if !l.Addr.Addr().IsLoopback() {
@@ -107,8 +107,8 @@ func (o *Observations) portOwners() []Finding {
 		f.Why, f.Do = "the agent listens on the node's addresses alone: this is another BGP speaker, which takes sessions or the port", "stop it (BIRD of a calico-node, FRR), or give the cluster another port (BGPConfiguration default, spec.listenPort)"
 	case len(own) == 0:
 		f.Level, f.Seen = Unknown, "the node's address is not known"
-	case !listens:
-		f.Level, f.Seen = Problem, "nothing listens on the node's address "+o.from()
+	case len(silent) > 0:
+		f.Level, f.Seen = Problem, fmt.Sprintf("nothing listens on the node's address %s", silent[0])
 		f.Why, f.Do = "no peer can open a session to this node", "the agent's last error says why"
 	}
 	return []Finding{f}

@@ -218,13 +218,21 @@ func (o *Observations) otherNetworks() []Finding {
 		}
 	}
 	if len(findings) == 0 && o.LinksErr == nil && o.RoutesErr == nil {
-		seen := "no links, chains or routes of other networks that are known here"
-		if o.ChainsErr != nil {
-			seen = "no links or routes of other networks that are known here; chains could not be looked at: " + o.ChainsErr.Error()
-		}
-		findings = append(findings, Finding{Check: "other-network", Level: OK, Seen: seen})
+		findings = append(findings, Finding{Check: "other-network", Level: OK, Seen: "no links, chains or routes of other networks that are known here" + o.unseenChains()})
 	}
 	return findings
+}
+
+// unseenChains says which chains were not looked at.
+func (o *Observations) unseenChains() string {
+	text := ""
+	if o.ChainsErr != nil {
+		text += "; those of nf_tables could not be looked at: " + o.ChainsErr.Error()
+	}
+	if len(o.LegacyTables) > 0 {
+		text += "; what iptables-legacy has in its tables " + strings.Join(o.LegacyTables, ", ") + " is not looked at (iptables-legacy-save shows it)"
+	}
+	return text
 }
 
 func begins(name string, prefixes []string) bool {

@@ -154,6 +154,27 @@ func TestChecks(t *testing.T) {
 	}
 }
 
+func TestWhatIsNotLookedAtIsSaid(t *testing.T) {
+	o := sound()
+	o.LegacyTables, o.ChainsErr = []string{"filter", "nat"}, errors.New("no rights")
+	got := o.otherNetworks()
+	if len(got) != 1 || got[0].Level != OK || !strings.Contains(got[0].Seen, "tables filter, nat") || !strings.Contains(got[0].Seen, "no rights") {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestBothFamiliesAreListenedOn(t *testing.T) {
+	o := sound()
+	o.Agent.Address6 = "fd00::5/64"
+	if got := o.portOwners(); got[0].Level != Problem || got[0].Seen != "nothing listens on the node's address fd00::5" {
+		t.Errorf("%+v", got)
+	}
+	o.Listeners = append(o.Listeners, Listener{Addr: netip.MustParseAddrPort("[fd00::5]:179")})
+	if got := o.portOwners(); got[0].Level != OK {
+		t.Errorf("%+v", got)
+	}
+}
+
 func TestAnotherNetworkBeforeOurs(t *testing.T) {
 	o := sound()
 	o.Configs.Files = []CNIConfig{{Name: "05-cilium.conflist", Types: []string{"cilium-cni"}}, o.Configs.Files[0]}

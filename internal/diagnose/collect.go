@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -54,12 +55,7 @@ func Run(ctx context.Context, opts Options) (*Result, error) {
 	return r, nil
 }
 
-func bgpPort(r *nodestatus.Report) uint16 {
-	if r.BGPPort != 0 {
-		return r.BGPPort
-	}
-	return defaultPort
-}
+func bgpPort(r *nodestatus.Report) uint16 { return cmp.Or(r.BGPPort, defaultPort) }
 
 // wayTo notes by which link a peer is reached.
 func (o *Observations) wayTo(kernel *netlinkx.Conn, p *Peer) {
@@ -81,7 +77,7 @@ func peers(r *nodestatus.Report, only []netip.Addr) []Peer {
 			continue
 		}
 		all = append(all, Peer{
-			Addr: addr, Node: p.Node, Session: p.State, Words: p.LastError, Port: bgpPort(r), Tunnelled: tunnelled(r, p), WantSize: packetSize(r),
+			Addr: addr, Node: p.Node, Session: p.State, Words: p.LastError, Port: cmp.Or(p.Port, bgpPort(r)), Tunnelled: tunnelled(r, p), WantSize: packetSize(r),
 		})
 	}
 	for _, addr := range only {

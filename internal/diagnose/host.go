@@ -34,6 +34,7 @@ func (h host) look(o *Observations, port uint16) {
 	o.Links, o.LinksErr = h.kernel.Links()
 	o.Routes, o.RoutesErr = h.routes()
 	o.Chains, o.ChainsErr = h.kernel.NFChains()
+	o.LegacyTables = legacyTables()
 	o.Sysctls = readSysctls(o.Links)
 	o.Kernel = h.features(o)
 	o.Listeners, o.ListenersErr = listeners(port)
@@ -44,6 +45,12 @@ func (h host) look(o *Observations, port uint16) {
 func (h host) routes() ([]netlinkx.Route, error) {
 	all, err := h.kernel.Routes(netlinkx.RouteFilter{})
 	return slices.DeleteFunc(all, func(r netlinkx.Route) bool { return r.Protocol == netlinkx.ProtocolKernel }), err
+}
+
+// legacyTables lists the tables that iptables-legacy has used; a kernel without it has no such file.
+func legacyTables() []string {
+	text, _ := os.ReadFile("/proc/thread-self/net/ip_tables_names")
+	return strings.Fields(string(text))
 }
 
 // readSysctls reads what the checks look at.

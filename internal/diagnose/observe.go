@@ -27,6 +27,8 @@ type Observations struct {
 	// Chains are all of nf_tables.
 	Chains    []netlinkx.NFChain
 	ChainsErr error
+	// LegacyTables are those of iptables-legacy, which are not in nf_tables.
+	LegacyTables []string
 
 	// Sysctls are by their names with slashes; one that is missing does not exist, or could not be read.
 	Sysctls map[string]string

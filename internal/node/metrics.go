@@ -266,7 +266,7 @@ func changesOf(before, now []bgp.PeerStatus) int {
 	return changes
 }
 
-// setPerPeer sets the series for each peer.
+// set replaces the series; nil has none.
 func (p *perPeer) set(peers []bgp.PeerStatus, names func(bgp.PeerStatus) string) {
 	if p == nil {
 		return

@@ -130,8 +130,12 @@ func (s *Snapshot) describe(r *nodestatus.Report) {
 
 func (s *Snapshot) peerReport(p bgp.PeerStatus, names map[netip.Addr]string) nodestatus.Peer {
 	from, _ := s.Self.towards(p.Addr)
+	port := s.meshPort
+	if m, ok := s.memberAt(p.Addr); ok && m.Port != 0 {
+		port = m.Port
+	}
 	return nodestatus.Peer{
-		Address: p.Addr.String(), Node: names[p.Addr], From: addrText(from.Addr()), ASN: p.ASN, Source: meshSource, Passive: p.Passive,
+		Address: p.Addr.String(), Node: names[p.Addr], From: addrText(from.Addr()), Port: port, ASN: p.ASN, Source: meshSource, Passive: p.Passive,
 		State: string(p.State), Since: p.Since, Restarting: p.Restarting, Received: p.Received, Sent: p.Sent,
 		LastError: p.LastError, ErrorSince: p.ErrorSince, ErrorAt: p.LastErrorAt, HeldUntil: p.HeldUntil,
 	}

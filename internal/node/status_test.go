@@ -108,7 +108,7 @@ func TestReport(t *testing.T) {
 		problems: map[string][]string{"path": {"p1"}, "object": {"o1", "o2"}},
 		snapshot: &Snapshot{
 			Self: Self{Name: "n1", Addr: prefix("10.0.0.5/24"), AddrSource: "environment variable IP", Link: "eth0", LinkMTU: 1500, Addr6: prefix("fd00::5/64"), AddrSource6: "first-found", Link6: "eth1", ASN: 65001, TunnelAddr: addr("192.168.1.0")},
-			ASN:  64512, Blocks: []netip.Prefix{prefix("192.168.1.0/26")}, Others: []Member{{Name: "n2", Addr: other}},
+			ASN:  64512, meshPort: 1179, Blocks: []netip.Prefix{prefix("192.168.1.0/26")}, Others: []Member{{Name: "n2", Addr: other}},
 			Pools: []Pool{
 				{Pool: ipam.Pool{Name: "plain", CIDR: prefix("10.9.0.0/16"), BlockBits: 24}, IPIP: api.EncapNever, NoExport: true},
 				{Pool: ipam.Pool{Name: "pods", CIDR: prefix("192.168.0.0/16"), BlockBits: 26, Enabled: true}, IPIP: api.EncapAlways, NATOutgoing: true},
@@ -141,7 +141,7 @@ func TestReport(t *testing.T) {
 		},
 		Blocks: []string{"192.168.1.0/26"},
 		Peers: []nodestatus.Peer{{
-			Address: "10.0.0.7", Node: "n2", From: "10.0.0.5", ASN: 64512, Source: "node-to-node mesh", Passive: true, State: "Active", Since: now, Restarting: true,
+			Address: "10.0.0.7", Node: "n2", From: "10.0.0.5", Port: 1179, ASN: 64512, Source: "node-to-node mesh", Passive: true, State: "Active", Since: now, Restarting: true,
 			Received: 3, Sent: 1, LastError: "connection lost", ErrorSince: now, ErrorAt: now,
 		}},
 		Learned: []nodestatus.Path{{Prefix: "192.168.2.0/26", NextHop: "10.0.0.7", Peer: "10.0.0.7"}},

@@ -25,7 +25,7 @@ type Report struct {
 	Candidates     []Candidate `json:"candidates,omitempty" help:"All addresses that the host has, and what was made of them."`
 
 	ASN     uint32  `json:"asn,omitempty" help:"AS number of this node."`
-	BGPPort uint16  `json:"bgpPort,omitempty" help:"TCP port of BGP on every node."`
+	BGPPort uint16  `json:"bgpPort,omitempty" help:"TCP port of BGP on this node."`
 	Tunnel  *Tunnel `json:"tunnel,omitempty" help:"The tunnel, if a pool encapsulates."`
 	PodMTU  int     `json:"podMTU,omitempty" help:"MTU of pods' interfaces."`
 
@@ -72,6 +72,7 @@ type Peer struct {
 	Node       string    `json:"node,omitempty" help:"Name of the node that has this address."`
 	ASN        uint32    `json:"asn" help:"Its AS number."`
 	From       string    `json:"from,omitempty" help:"This end's address."`
+	Port       uint16    `json:"port,omitempty" help:"Its TCP port."`
 	Source     string    `json:"source" help:"Why the session is configured."`
 	Passive    bool      `json:"passive" help:"Whether the other end is the one to connect."`
 	State      string    `json:"state" help:"Idle, Active, OpenSent, OpenConfirm or Established."`
