@@ -15,9 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/config"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
-	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/labtest"
-	"github.com/tortie-net/tortie/internal/names"
 )
 
 // connect returns a store at the real API server, as its administrator.
@@ -185,94 +183,3 @@ func TestSetUpLeavesWhatAnOperatorWrote(t *testing.T) {
 }
 
 func isNotFound(err error) bool { return errors.Is(err, datastore.ErrNotFound) }
-
-func TestTunnelAddressSurvivesAndFollowsThePools(t *testing.T) {
-	store := connect(t)
-	node := &api.Node{Meta: api.Meta{Name: "tunnel-node"}}
-	forget(t, store, node)
-	node.Meta = api.Meta{Name: "tunnel-node"}
-	if err := store.Create(t.Context(), node); err != nil {
-		t.Fatal(err)
-	}
-	for name, cidr := range map[string]string{"tunnel-a": "10.79.0.0/24", "tunnel-b": "10.80.0.0/24"} {
-		p := &api.IPPool{Meta: api.Meta{Name: name}}
-		forget(t, store, p)
-		p.Meta, p.Spec = api.Meta{Name: name}, api.IPPoolSpec{CIDR: cidr, IPIPMode: api.EncapAlways}
-		if err := store.Create(t.Context(), p); err != nil {
-			t.Fatal(err)
-		}
-	}
-	client := ipam.NewClient(store, time.Now)
-	keep := []netip.Prefix{netip.MustParsePrefix("10.79.0.0/24"), netip.MustParsePrefix("10.80.0.0/24")}
-	assign := func(ranges ...netip.Prefix) netip.Addr {
-		t.Helper()
-		a, err := assignTunnelAddress(t.Context(), client, "tunnel-node", Ranges{Assign: ranges, Keep: keep})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return a
-	}
-	first := assign(netip.MustParsePrefix("10.79.0.0/24"))
-	if !netip.MustParsePrefix("10.79.0.0/24").Contains(first) {
-		t.Fatalf("address %s is not in the pool", first)
-	}
-	if again := assign(netip.MustParsePrefix("10.80.0.0/24"), netip.MustParsePrefix("10.79.0.0/24")); again != first {
-		t.Errorf("the next agent got %s instead of %s", again, first)
-	}
-	moved := assign(netip.MustParsePrefix("10.80.0.0/24"))
-	if !netip.MustParsePrefix("10.80.0.0/24").Contains(moved) {
-		t.Errorf("after the pool was replaced the address is %s", moved)
-	}
-	held, err := client.Addresses(t.Context(), names.TunnelHandle("tunnel-node"))
-	if err != nil || len(held) != 1 || held[0] != moved {
-		t.Errorf("the handle holds %v, %v; want %s alone", held, err, moved)
-	}
-	if kept := assign(); kept != moved {
-		t.Errorf("with all pools disabled the address is %s, want %s to stay", kept, moved)
-	}
-	keep = keep[:1] // its pool is gone
-	if none := assign(); none.IsValid() {
-		t.Errorf("without a pool the address is %s", none)
-	}
-	if held, err := client.Addresses(t.Context(), names.TunnelHandle("tunnel-node")); err != nil || len(held) > 0 {
-		t.Errorf("the handle still holds %v, %v", held, err)
-	}
-}
-
-func TestAnnounceAndNetworkAvailable(t *testing.T) {
-	store := connect(t)
-	node := &api.Node{Meta: api.Meta{Name: "announced"}}
-	forget(t, store, node)
-	node.Meta = api.Meta{Name: "announced", Annotations: map[string]string{"other": "stays", api.AnnotationIPv4TunnelAddr: "10.1.1.1"}}
-	if err := store.Create(t.Context(), node); err != nil {
-		t.Fatal(err)
-	}
-	want := map[string]string{api.AnnotationIPv4Address: "10.0.0.1/24", api.AnnotationIPv4TunnelAddr: ""}
-	if err := Announce(t.Context(), store, node.Annotations, node.Name, want); err != nil {
-		t.Fatal(err)
-	}
-	if err := DeclareAvailable(t.Context(), store, node.Name, time.Now()); err != nil {
-		t.Fatal(err)
-	}
-	got := &api.Node{Meta: api.Meta{Name: "announced"}}
-	if err := store.Get(t.Context(), got); err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(map[string]string{"other": "stays", api.AnnotationIPv4Address: "10.0.0.1/24"}, got.Annotations); d != "" {
-		t.Errorf("annotations (-want +got):\n%s", d)
-	}
-	if c := got.Status.Conditions; len(c) != 1 || c[0].Type != "NetworkUnavailable" || c[0].Status != "False" || c[0].Reason != "CalicoIsUp" {
-		t.Errorf("conditions: %+v", c)
-	}
-	// What is right already is not written again.
-	before := got.ResourceVersion
-	if err := Announce(t.Context(), store, got.Annotations, got.Name, want); err != nil {
-		t.Fatal(err)
-	}
-	if err := DeclareAvailable(t.Context(), store, got.Name, time.Now()); err != nil {
-		t.Fatal(err)
-	}
-	if err := store.Get(t.Context(), got); err != nil || got.ResourceVersion != before {
-		t.Errorf("a Node that was right was written: revision %s, then %s (%v)", before, got.ResourceVersion, err)
-	}
-}

@@ -2,9 +2,14 @@ package duties
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 )
 
@@ -26,26 +31,90 @@ func Announce(ctx context.Context, store *kubernetes.Store, have map[string]stri
 	return store.PatchStatus(ctx, &api.Node{Meta: api.Meta{Name: node}}, patch, false)
 }
 
-// DeclareAvailable clears the condition that keeps pods off the node, unless it is clear already.
-func DeclareAvailable(ctx context.Context, store *kubernetes.Store, node string, now time.Time) error {
-	n := &api.Node{Meta: api.Meta{Name: node}}
-	if err := store.Get(ctx, n); err != nil {
-		return err
+const (
+	// downAfter is how long a node must have failed to serve pods before it says so: a restart, a lost API server or a link that
+	// goes down and up are over by then.
+	downAfter = 5 * time.Minute
+	// sayAgain is the least time between two writes of the condition, so that two who disagree do not write all the time.
+	sayAgain = 10 * time.Second
+)
+
+// The reasons are Calico's: its tools look for them.
+const (
+	reasonUp   = "CalicoIsUp"
+	reasonDown = "CalicoIsDown"
+)
+
+// Availability keeps the Node's condition NetworkUnavailable true: new pods are kept off a node as long as it is True.
+//
+// It becomes False when the node serves pods. It becomes True only when the node has not been able to for downAfter, while
+// its agent runs and sees why. The end of an agent is no reason: routes carry on, and on a cluster of one node pods that the
+// network itself needs could then start nowhere (rancher/rke2#10494). So a restart never touches it, and a condition that
+// was False stays so for the first minutes of an agent that does not succeed at once.
+//
+// Others write the condition too: Calico's agent when it ends, clouds' controllers of routes. Whoever is wrong is corrected.
+type Availability struct {
+	store *kubernetes.Store
+	node  string
+	now   func() time.Time
+
+	failing time.Time // since when; zero: not
+	wrote   time.Time // when it was written last
+}
+
+// NewAvailability returns the keeper of a node's condition.
+func NewAvailability(store *kubernetes.Store, node string, now func() time.Time) *Availability {
+	return &Availability{store: store, node: node, now: now}
+}
+
+// Sync writes the condition if it is not as it should be. Seen are the Node's conditions; broken is what keeps pods from being
+// served, nil if nothing does.
+func (a *Availability) Sync(ctx context.Context, seen []api.NodeCondition, broken error) error {
+	now := a.now()
+	switch {
+	case errors.Is(broken, datastore.ErrUnavailable): // nobody would hear it, and the node may serve well
+		return nil
+	case broken == nil:
+		a.failing = time.Time{}
+	case a.failing.IsZero():
+		a.failing = now
 	}
-	for _, c := range n.Status.Conditions {
-		if c.Type == api.NetworkUnavailable && c.Status == "False" {
-			return nil
+	want, ok := a.judge(now, broken)
+	if !ok || says(seen, want.Status) || now.Sub(a.wrote) < sayAgain {
+		return nil
+	}
+	patch := kubernetes.Patch{Status: map[string]any{"conditions": []api.NodeCondition{want}}}
+	if err := a.store.PatchStatus(ctx, &api.Node{Meta: api.Meta{Name: a.node}}, patch, false); err != nil {
+		if errors.Is(err, datastore.ErrNotFound) {
+			return nil // a Node that is gone has no conditions
 		}
+		return fmt.Errorf("set the condition %s of Node %s to %s: %w", api.NetworkUnavailable, a.node, want.Status, err)
 	}
+	a.wrote = now
+	return nil
+}
+
+// judge returns the condition as it should be; false if it is not the time to say anything.
+func (a *Availability) judge(now time.Time, broken error) (api.NodeCondition, bool) {
 	stamp := now.UTC().Format(time.RFC3339)
-	patch := kubernetes.Patch{Status: map[string]any{"conditions": []api.NodeCondition{{
-		Type:   api.NetworkUnavailable,
-		Status: "False",
-		// The reason is Calico's: its tools look for it.
-		Reason:             "CalicoIsUp",
-		Message:            "Tortie is running on this node",
-		LastHeartbeatTime:  stamp,
-		LastTransitionTime: stamp,
-	}}}}
-	return store.PatchStatus(ctx, n, patch, false)
+	c := api.NodeCondition{
+		Type: api.NetworkUnavailable, Status: "False", Reason: reasonUp, Message: "Tortie is running on this node",
+		LastHeartbeatTime: stamp, LastTransitionTime: stamp,
+	}
+	if broken == nil {
+		return c, true
+	}
+	c.Status, c.Reason = "True", reasonDown
+	c.Message = fmt.Sprintf("Tortie cannot serve pods since %s: %s", a.failing.UTC().Format(time.RFC3339), firstLine(broken.Error()))
+	return c, now.Sub(a.failing) >= downAfter
+}
+
+func says(conditions []api.NodeCondition, status string) bool {
+	return slices.ContainsFunc(conditions, func(c api.NodeCondition) bool { return c.Type == api.NetworkUnavailable && c.Status == status })
+}
+
+// firstLine is short enough for a condition.
+func firstLine(text string) string {
+	line, _, _ := strings.Cut(text, "\n")
+	return line[:min(len(line), 300)]
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/ipam"
@@ -13,6 +14,14 @@ import (
 
 // tunnelAddressType marks a tunnel address in IPAM; garbage collection knows it by it.
 const tunnelAddressType = "ipipTunnelAddress"
+
+const (
+	// doubtTime is for how long after its Node was replaced the address is looked at again: who collects garbage may have begun
+	// to when there was no Node, and free the address at any moment.
+	doubtTime = 5 * time.Minute
+	// doubtPause is how long a look is good for meanwhile.
+	doubtPause = 20 * time.Second
+)
 
 // Ranges say where this node's tunnel address may lie.
 type Ranges struct {
@@ -37,40 +46,78 @@ func (r Ranges) allows(a netip.Addr) bool {
 }
 
 // Tunnel keeps the address of this node's tunnel.
+//
+// IPAM is the authority, by the handle ipip-tunnel-addr-NODE, and the Node's annotation a copy. So an agent that dies between
+// any two writes leaves nothing that the next one does not find, and no two nodes can have one address.
 type Tunnel struct {
 	ipam *ipam.Client
 	node string
+	now  func() time.Time
 
-	// For which inputs the address was assigned: only a change of them asks the datastore again.
-	done bool
-	in   TunnelInput
-	addr netip.Addr
+	// For which inputs the address was looked up, and when: only a change of them, or doubt, asks the datastore again.
+	done   bool
+	in     TunnelInput
+	looked time.Time
+	addr   netip.Addr
+	// doubt is until when others may take the address away unseen.
+	doubt time.Time
+	// fresh: it was assigned by this agent, and the Node does not say it yet.
+	fresh bool
 }
 
-// TunnelInput is what the tunnel's address depends on.
+// TunnelInput is what the tunnel's address depends on. A change of any of it may mean that the address is another's now.
 type TunnelInput struct {
 	Ranges Ranges
-	// UID is the Node's: one that was deleted and created again may have lost its address.
+	// UID is the Node's: what belonged to one that was deleted may have been collected.
 	UID string
-	// Noted is the Node's annotation.
+	// Noted is the Node's annotation. Somebody may have changed or removed it.
 	Noted string
+	// Blocks are this node's: a block that is gone takes its addresses with it.
+	Blocks []netip.Prefix
 }
 
 // NewTunnel returns the keeper of a node's tunnel address.
-func NewTunnel(client *ipam.Client, node string) *Tunnel { return &Tunnel{ipam: client, node: node} }
+func NewTunnel(client *ipam.Client, node string, now func() time.Time) *Tunnel {
+	return &Tunnel{ipam: client, node: node, now: now}
+}
 
-// Address returns the address of tunl0, the invalid one if there is nothing to assign from. It asks the datastore only if
-// the input changed.
+// Address returns the address of tunl0, the invalid one if there is nothing to assign from.
 func (t *Tunnel) Address(ctx context.Context, in TunnelInput) (netip.Addr, error) {
-	if t.done && t.in.Ranges.equal(in.Ranges) && t.in.UID == in.UID && (in.Noted == t.in.Noted || in.Noted == text(t.addr)) {
+	if t.done && in.UID != t.in.UID {
+		t.doubt = t.now().Add(doubtTime)
+	}
+	if in.Noted == text(t.addr) {
+		t.fresh = false
+	}
+	if t.holds(in) {
 		return t.addr, nil
 	}
-	addr, err := assignTunnelAddress(ctx, t.ipam, t.node, in.Ranges)
+	addr, err := t.find(ctx, in)
 	if err != nil {
-		return netip.Addr{}, err
+		return netip.Addr{}, fmt.Errorf("tunnel address: %w", err)
 	}
-	t.done, t.in, t.addr = true, in, addr
+	t.done, t.in, t.looked, t.addr = true, in, t.now(), addr
 	return addr, nil
+}
+
+// holds reports that nothing has happened since the last look that could have changed its result.
+func (t *Tunnel) holds(in TunnelInput) bool {
+	doubtful := t.now().Before(t.doubt) && t.now().Sub(t.looked) >= doubtPause
+	return t.done && !doubtful && t.in.UID == in.UID && t.in.Ranges.equal(in.Ranges) && slices.Equal(t.in.Blocks, in.Blocks) &&
+		(in.Noted == t.in.Noted || in.Noted == text(t.addr))
+}
+
+// Abandon releases an address that this agent has assigned and could not write on its Node, because that is gone: nobody
+// would ever release it.
+func (t *Tunnel) Abandon(ctx context.Context) error {
+	if !t.fresh {
+		return nil
+	}
+	if _, err := t.ipam.Release(ctx, names.TunnelHandle(t.node)); err != nil {
+		return fmt.Errorf("tunnel address of a node that is gone: %w", err)
+	}
+	t.done, t.fresh, t.addr = false, false, netip.Addr{}
+	return nil
 }
 
 // text is an address as an annotation has it: empty for the invalid one.
@@ -81,44 +128,70 @@ func text(a netip.Addr) string {
 	return a.String()
 }
 
-// assignTunnelAddress returns the address of tunl0: the one that the node's handle holds already, if it may stay, else a new
-// one. If there is nothing to assign from it releases what the handle holds and returns the invalid address.
-//
-// IPAM is the authority and the annotation on the Node a copy, so that an agent that dies between the two loses nothing.
-func assignTunnelAddress(ctx context.Context, client *ipam.Client, node string, ranges Ranges) (netip.Addr, error) {
-	handle := names.TunnelHandle(node)
-	held, err := client.Addresses(ctx, handle)
+// find returns the address that IPAM has for this node, if it may stay, else a new one. If there is nothing to assign from it
+// releases what there is and returns the invalid address.
+func (t *Tunnel) find(ctx context.Context, in TunnelInput) (netip.Addr, error) {
+	owner := t.owner()
+	held, err := t.ipam.Addresses(ctx, owner.Handle)
 	if err != nil {
-		return netip.Addr{}, fmt.Errorf("tunnel address: %w", err)
+		return netip.Addr{}, err
 	}
-	if i := slices.IndexFunc(held, ranges.allows); i >= 0 {
+	noted, _ := netip.ParseAddr(in.Noted) // the invalid address if somebody wrote nonsense
+	if slices.Contains(held, noted) && in.Ranges.allows(noted) {
+		return noted, nil
+	}
+	if i := slices.IndexFunc(held, in.Ranges.allows); i >= 0 {
 		return held[i], nil
 	}
-	if len(held) > 0 {
-		if _, err := client.Release(ctx, handle); err != nil {
-			return netip.Addr{}, fmt.Errorf("tunnel address: %w", err)
-		}
+	if err := t.release(ctx, held); err != nil {
+		return netip.Addr{}, err
 	}
-	if len(ranges.Assign) == 0 {
+	if adopted, err := t.adopt(ctx, noted, in.Ranges); err != nil || adopted.IsValid() {
+		return adopted, err
+	}
+	if len(in.Ranges.Assign) == 0 {
 		return netip.Addr{}, nil
 	}
-	assigned, err := client.Assign(ctx, tunnelRequest(node, handle, ranges.Assign))
+	assigned, err := t.ipam.Assign(ctx, tunnelRequest(t.node, owner, in.Ranges.Assign))
 	if err != nil {
-		return netip.Addr{}, fmt.Errorf("tunnel address: %w", err)
+		return netip.Addr{}, err
 	}
+	t.fresh = true
 	return assigned[0].Address, nil
 }
 
-func tunnelRequest(node, handle string, ranges []netip.Prefix) ipam.Request {
+// adopt takes the address that the Node says under the node's handle, if it was assigned in a way that leaves no handle, or
+// the handle was lost. What must not stay is released with it, since nobody else could.
+func (t *Tunnel) adopt(ctx context.Context, noted netip.Addr, ranges Ranges) (netip.Addr, error) {
+	if !noted.IsValid() {
+		return netip.Addr{}, nil
+	}
+	held, err := t.ipam.Adopt(ctx, t.owner(), noted)
+	if err != nil || !held {
+		return netip.Addr{}, err
+	}
+	if ranges.allows(noted) {
+		return noted, nil
+	}
+	return netip.Addr{}, t.release(ctx, []netip.Addr{noted})
+}
+
+func (t *Tunnel) release(ctx context.Context, held []netip.Addr) error {
+	if len(held) == 0 {
+		return nil
+	}
+	_, err := t.ipam.Release(ctx, names.TunnelHandle(t.node))
+	return err
+}
+
+func (t *Tunnel) owner() ipam.Owner {
+	return ipam.Owner{Handle: names.TunnelHandle(t.node), Attrs: map[string]string{"node": t.node, "type": tunnelAddressType}}
+}
+
+func tunnelRequest(node string, owner ipam.Owner, ranges []netip.Prefix) ipam.Request {
 	pools := make([]string, len(ranges))
 	for i, p := range ranges {
 		pools[i] = p.String()
 	}
-	return ipam.Request{
-		Owner:   ipam.Owner{Handle: handle, Attrs: map[string]string{"node": node, "type": tunnelAddressType}},
-		Host:    node,
-		V4:      true,
-		PoolsV4: pools,
-		Use:     api.UseTunnel,
-	}
+	return ipam.Request{Owner: owner, Host: node, V4: true, PoolsV4: pools, Use: api.UseTunnel}
 }

@@ -3,6 +3,7 @@ package ipam
 import (
 	"cmp"
 	"encoding/json"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -31,6 +32,21 @@ func withState(a *api.BlockAffinity, cidr netip.Prefix, state api.AffinityState)
 	next.UID, next.ResourceVersion = a.UID, a.ResourceVersion
 	next.Spec.State = state
 	return next
+}
+
+// Labelled returns a host's affinity with the labels by which Calico, since 3.31, finds it, and whether they were missing: Calico
+// before wrote none.
+func Labelled(a *api.BlockAffinity) (next *api.BlockAffinity, missing bool) {
+	cidr, err := netip.ParsePrefix(a.Spec.CIDR)
+	if err != nil || a.MarkedDeleted() || a.Spec.Type != "" && a.Spec.Type != api.AffinityHost {
+		return a, false
+	}
+	next = withState(a, cidr, a.Spec.State)
+	if maps.Equal(a.Labels, next.Labels) {
+		return a, false
+	}
+	next.Name = a.Name // whatever it is: it is this object that others are to find
+	return next, true
 }
 
 func affinityMeta(host string, cidr netip.Prefix) api.Meta {

@@ -86,19 +86,19 @@ type Agent struct {
 	anchor anchor    // this node's place in it
 	bgp    speaking  // what BGP is told and says
 
-	tunnel     *duties.Tunnel
-	records    *records
-	teller     teller
-	pods       []netip.Addr          // local addresses that the last pass saw
-	available  bool                  // NetworkUnavailable was cleared
-	complaints string                // what was logged of the last pass
-	broken     map[string][]string   // what was reported last as not usable, by what it is about
-	known      announcements         // how other nodes were reached so far
-	doubt      time.Duration         // until a change of that is believed; 0: there is none
-	hosts      map[string]netip.Addr // of which addresses were looked up
-	candidates []nodeaddr.Candidate  // as they were logged last
-	news       news                  // what the next pass has to look at
-	full       time.Time             // when a pass last looked at everything
+	tunnel       *duties.Tunnel
+	records      *records
+	teller       teller
+	pods         []netip.Addr // local addresses that the last pass saw
+	availability *duties.Availability
+	complaints   string                // what was logged of the last pass
+	broken       map[string][]string   // what was reported last as not usable, by what it is about
+	known        announcements         // how other nodes were reached so far
+	doubt        time.Duration         // until a change of that is believed; 0: there is none
+	hosts        map[string]netip.Addr // of which addresses were looked up
+	candidates   []nodeaddr.Candidate  // as they were logged last
+	news         news                  // what the next pass has to look at
+	full         time.Time             // when a pass last looked at everything
 
 	kernelEvents <-chan struct{} // nil: not subscribed
 	tableEvents  <-chan struct{} // of nftables; nil: not subscribed
@@ -108,17 +108,18 @@ type Agent struct {
 func NewAgent(d Deps) *Agent {
 	client := ipam.NewClient(d.Store, time.Now)
 	return &Agent{
-		Deps:    d,
-		ipam:    client,
-		tunnel:  duties.NewTunnel(client, d.Config.Nodename),
-		sysctls: sysctl.Root(d.Config.SysctlRoot),
-		herald:  newHerald(filepath.Join(d.Config.RunDir, factsFile), d.Watch, d.Status, d.Log),
-		broken:  map[string][]string{},
-		known:   announcements{},
-		hosts:   map[string]netip.Addr{},
-		records: newRecords(d.Store, d.Log),
-		teller:  teller{to: d.Events, node: d.Config.Nodename},
-		news:    allNews,
+		Deps:         d,
+		ipam:         client,
+		tunnel:       duties.NewTunnel(client, d.Config.Nodename, time.Now),
+		availability: duties.NewAvailability(d.Store, d.Config.Nodename, time.Now),
+		sysctls:      sysctl.Root(d.Config.SysctlRoot),
+		herald:       newHerald(filepath.Join(d.Config.RunDir, factsFile), d.Watch, d.Status, d.Log),
+		broken:       map[string][]string{},
+		known:        announcements{},
+		hosts:        map[string]netip.Addr{},
+		records:      newRecords(d.Store, d.Log),
+		teller:       teller{to: d.Events, node: d.Config.Nodename},
+		news:         allNews,
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/duties"
 	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/podnet"
@@ -37,26 +38,23 @@ func (a *Agent) pass(ctx context.Context) error {
 	}
 	s, trouble, err := a.look(ctx)
 	if err != nil {
-		return err // without an address nothing else can be right
+		return a.cannotServe(ctx, err) // without an address nothing else can be right
 	}
 	if a.bgp.started && !a.bgp.is(&s) {
 		return errRestart
 	}
 	shown := s
 	a.Status.SetNode(&shown)
-	problems := []error{
-		trouble,
-		a.announceSelf(ctx, &s),
-		a.NAT.Sync(ctx, s.NAT()),
-		a.Guard.Sync(ctx, s.Guard()),
-		a.syncTunnel(ctx, &s),
-		a.prepareHost(&s),
-	}
+	told := errors.Join(trouble, a.announceSelf(ctx, &s), duties.LabelAffinities(ctx, a.Store, a.Watch.OwnAffinities()))
+	broken := errors.Join(a.NAT.Sync(ctx, s.NAT()), a.Guard.Sync(ctx, s.Guard()), a.syncTunnel(ctx, &s), a.prepareHost(&s))
 	heard, err := a.syncBGP(ctx, &s)
 	a.bgp.holding = err != nil || a.bgp.settling(time.Now())
-	problems = append(problems, err, a.syncRoutes(ctx, &s, heard))
-	if err := errors.Join(problems...); err != nil {
-		return err
+	broken = errors.Join(broken, a.syncRoutes(ctx, &s, heard))
+	switch {
+	case broken != nil:
+		return a.cannotServe(ctx, errors.Join(told, broken, err))
+	case told != nil || err != nil:
+		return errors.Join(told, err)
 	}
 	return a.openForPods(ctx, &s)
 }
@@ -95,9 +93,6 @@ func (a *Agent) lookAtCluster() error {
 	world := a.Watch.World()
 	if world.Self == nil {
 		return fmt.Errorf("node %s does not exist in the API: keeping everything as it is until it comes back", a.Config.Nodename)
-	}
-	if a.node == nil || a.node.UID != world.Self.UID {
-		a.available = false
 	}
 	a.node = world.Self
 	world.Nodes, a.doubt = a.known.believe(world.Nodes, a.node.Name, time.Now())
@@ -179,7 +174,7 @@ func occupied(pods []netip.Addr, tunnel netip.Addr) []netip.Addr {
 // tunnelAddress returns the address of tunl0.
 func (a *Agent) tunnelAddress(ctx context.Context, s *Snapshot) (netip.Addr, error) {
 	return a.tunnel.Address(ctx, duties.TunnelInput{
-		Ranges: s.tunnelRanges(), UID: a.node.UID, Noted: a.node.Annotations[api.AnnotationIPv4TunnelAddr],
+		Ranges: s.tunnelRanges(), UID: a.node.UID, Noted: a.node.Annotations[api.AnnotationIPv4TunnelAddr], Blocks: s.Blocks,
 	})
 }
 
@@ -202,6 +197,9 @@ func (a *Agent) announceSelf(ctx context.Context, s *Snapshot) error {
 		want[api.AnnotationASNumber] = strconv.FormatUint(uint64(asn), 10)
 	}
 	if err := duties.Announce(ctx, a.Store, a.node.Annotations, a.node.Name, want); err != nil {
+		if errors.Is(err, datastore.ErrNotFound) { // the Node is gone
+			err = errors.Join(err, a.tunnel.Abandon(ctx))
+		}
 		return fmt.Errorf("announce this node's address: %w", err)
 	}
 	return nil
@@ -246,12 +244,13 @@ func (a *Agent) openForPods(ctx context.Context, s *Snapshot) error {
 	if err := writeState(a.Config.StateDir, nodenameFile, a.node.Name); err != nil {
 		return err
 	}
-	if a.available {
-		return nil
+	return a.availability.Sync(ctx, a.node.Status.Conditions, nil)
+}
+
+// cannotServe keeps new pods off this node when what is broken has been so for long. It returns what is wrong.
+func (a *Agent) cannotServe(ctx context.Context, broken error) error {
+	if a.node == nil {
+		return broken
 	}
-	if err := duties.DeclareAvailable(ctx, a.Store, a.node.Name, time.Now()); err != nil {
-		return fmt.Errorf("clear the condition %s of Node %s: %w", api.NetworkUnavailable, a.node.Name, err)
-	}
-	a.available = true
-	return nil
+	return errors.Join(broken, a.availability.Sync(ctx, a.node.Status.Conditions, broken))
 }

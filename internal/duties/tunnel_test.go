@@ -1,0 +1,479 @@
+package duties
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/ipam"
+	"github.com/tortie-net/tortie/internal/names"
+)
+
+func prefixes(texts ...string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, text := range texts {
+		out = append(out, netip.MustParsePrefix(text))
+	}
+	return out
+}
+
+// pool makes an IPPool that goes with the test, with all that was made in it.
+func pool(t *testing.T, store *kubernetes.Store, name, cidr string, blockSize int) {
+	t.Helper()
+	p := &api.IPPool{Meta: api.Meta{Name: name}}
+	forget(t, store, p)
+	emptied(t, store)
+	p.Meta, p.Spec = api.Meta{Name: name}, api.IPPoolSpec{CIDR: cidr, BlockSize: blockSize, IPIPMode: api.EncapAlways}
+	if err := store.Create(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// emptied removes all of IPAM at the end of the test.
+func emptied(t *testing.T, store *kubernetes.Store) {
+	t.Helper()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		var blocks api.IPAMBlockList
+		var handles api.IPAMHandleList
+		var affinities api.BlockAffinityList
+		for _, list := range []api.ResourceList{&blocks, &handles, &affinities} {
+			if err := store.List(ctx, list, datastore.ListOptions{}); err != nil {
+				t.Error(err)
+			}
+		}
+		for i := range blocks.Items {
+			_ = store.Delete(ctx, &blocks.Items[i])
+		}
+		for i := range handles.Items {
+			_ = store.Delete(ctx, &handles.Items[i])
+		}
+		for i := range affinities.Items {
+			_ = store.Delete(ctx, &affinities.Items[i])
+		}
+	})
+}
+
+func held(t *testing.T, store datastore.Store, node string) []netip.Addr {
+	t.Helper()
+	addrs, err := ipam.NewClient(store, time.Now).Addresses(t.Context(), names.TunnelHandle(node))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return addrs
+}
+
+func TestTunnelAddressSurvivesAndFollowsThePools(t *testing.T) {
+	store := connect(t)
+	aNode(t, store, "tunnel-node", nil)
+	pool(t, store, "tunnel-a", "10.79.0.0/24", 26)
+	pool(t, store, "tunnel-b", "10.80.0.0/24", 26)
+	keep := prefixes("10.79.0.0/24", "10.80.0.0/24")
+	assign := func(ranges ...netip.Prefix) netip.Addr {
+		t.Helper()
+		agent := NewTunnel(ipam.NewClient(store, time.Now), "tunnel-node", time.Now) // a new one each time
+		a, err := agent.Address(t.Context(), TunnelInput{Ranges: Ranges{Assign: ranges, Keep: keep}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	first := assign(keep[0])
+	if !keep[0].Contains(first) {
+		t.Fatalf("address %s is not in the pool", first)
+	}
+	if again := assign(keep[1], keep[0]); again != first {
+		t.Errorf("the next agent got %s instead of %s", again, first)
+	}
+	moved := assign(keep[1])
+	if !keep[1].Contains(moved) {
+		t.Errorf("after the pool was replaced the address is %s", moved)
+	}
+	if held := held(t, store, "tunnel-node"); len(held) != 1 || held[0] != moved {
+		t.Errorf("the handle holds %v; want %s alone", held, moved)
+	}
+	if kept := assign(); kept != moved {
+		t.Errorf("with all pools disabled the address is %s, want %s to stay", kept, moved)
+	}
+	keep = keep[:1] // its pool is gone
+	if none := assign(); none.IsValid() {
+		t.Errorf("without a pool the address is %s", none)
+	}
+	if held := held(t, store, "tunnel-node"); len(held) > 0 {
+		t.Errorf("the handle still holds %v", held)
+	}
+}
+
+// allocation is what a block has for the address that a Node says.
+type allocation struct {
+	handle string
+	attrs  map[string]string
+	cools  bool
+}
+
+func ptr[T any](v T) *T { return &v }
+
+// Each row is one of what Calico's agent tells apart, see docs/design/agent.md: what IPAM has for the address that the
+// Node's annotation says, and what becomes of it.
+func TestTunnelAddressAgainstIPAM(t *testing.T) {
+	const node, noted = "table-node", "10.85.0.5"
+	ours := names.TunnelHandle(node)
+	attrs := map[string]string{"node": node, "type": tunnelAddressType}
+	inPool, elsewhere, none := prefixes("10.85.0.0/24"), prefixes("10.86.0.0/24"), []netip.Prefix(nil)
+	for name, c := range map[string]struct {
+		at     *allocation // nil: free
+		handle bool        // the IPAMHandle is there
+		from   []netip.Prefix
+		want   string // the address; empty: none; *: another
+		holder string // who holds the noted address afterwards; "nobody", or "" for: it is free
+	}{
+		"held":                                  {at: &allocation{handle: ours, attrs: attrs}, handle: true, from: inPool, want: noted, holder: ours},
+		"held, and its handle object is lost":   {at: &allocation{handle: ours, attrs: attrs}, from: inPool, want: noted, holder: ours},
+		"ours by its attributes":                {at: &allocation{attrs: attrs}, from: inPool, want: noted, holder: ours},
+		"ours, by another handle":               {at: &allocation{handle: "other", attrs: attrs}, from: inPool, want: noted, holder: ours},
+		"before there were handles":             {at: &allocation{}, from: inPool, want: noted, holder: ours},
+		"not allocated":                         {from: inPool, want: "*"},
+		"cooling down":                          {at: &allocation{cools: true}, from: inPool, want: "*", holder: "nobody"},
+		"a pod's":                               {at: &allocation{handle: "pod", attrs: map[string]string{"pod": "p", "node": node}}, from: inPool, want: "*", holder: "pod"},
+		"a handle without attributes":           {at: &allocation{handle: "pod"}, from: inPool, want: "*", holder: "pod"},
+		"another node's tunnel":                 {at: &allocation{handle: names.TunnelHandle("n2"), attrs: map[string]string{"node": "n2", "type": tunnelAddressType}}, from: inPool, want: "*", holder: names.TunnelHandle("n2")},
+		"in the wrong pool":                     {at: &allocation{handle: ours, attrs: attrs}, handle: true, from: elsewhere, want: "*"},
+		"before handles, in the wrong pool":     {at: &allocation{}, from: elsewhere, want: "*"},
+		"not needed any more":                   {at: &allocation{handle: ours, attrs: attrs}, handle: true, from: none},
+		"not needed, its handle object is lost": {at: &allocation{handle: ours, attrs: attrs}, from: none},
+		"not needed, before handles":            {at: &allocation{}, from: none},
+		"not needed, a pod's":                   {at: &allocation{handle: "pod", attrs: map[string]string{"pod": "p"}}, from: none, holder: "pod"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := connect(t)
+			aNode(t, store, node, nil)
+			pool(t, store, "table-a", "10.85.0.0/24", 29)
+			pool(t, store, "table-b", "10.86.0.0/24", 29)
+			prepare(t, store, node, c.at, c.handle)
+			if c.at != nil && c.at.cools {
+				config := &api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}}
+				forget(t, store, config)
+				config = &api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}, Spec: api.IPAMConfigSpec{AutoAllocateBlocks: true, IPCooldownSeconds: 600}}
+				if err := store.Create(t.Context(), config); err != nil {
+					t.Fatal(err)
+				}
+			}
+			agent := NewTunnel(ipam.NewClient(store, time.Now), node, time.Now)
+			in := TunnelInput{Ranges: Ranges{Assign: c.from, Keep: c.from}, Noted: noted}
+			got, err := agent.Address(t.Context(), in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			switch {
+			case c.want == "*" && (!got.IsValid() || got.String() == noted || !c.from[0].Contains(got)):
+				t.Errorf("address %s, want another of %s", got, c.from)
+			case c.want != "*" && text(got) != c.want:
+				t.Errorf("address %q, want %q", text(got), c.want)
+			}
+			if holder := holderOf(t, store, noted); holder != c.holder {
+				t.Errorf("the noted address is held by %q, want %q", holder, c.holder)
+			}
+			var want []netip.Addr
+			if got.IsValid() {
+				want = []netip.Addr{got}
+			}
+			if d := cmp.Diff(want, held(t, store, node), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); d != "" {
+				t.Errorf("the handle holds (-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+// prepare makes the block 10.85.0.0/29 with an allocation of 10.85.0.5.
+func prepare(t *testing.T, store *kubernetes.Store, node string, at *allocation, handle bool) {
+	t.Helper()
+	cidr := netip.MustParsePrefix("10.85.0.0/29")
+	spec := api.IPAMBlockSpec{
+		CIDR: cidr.String(), Affinity: ptr("host:" + node), Allocations: make([]*int, 8), Unallocated: []int{0, 1, 2, 3, 4, 5, 6, 7},
+		Attributes: []api.AllocationAttribute{}, SequenceNumberForAllocation: map[string]uint64{},
+	}
+	if at != nil {
+		a := api.AllocationAttribute{Secondary: at.attrs}
+		if at.handle != "" {
+			a.HandleID = &at.handle
+		}
+		if at.cools {
+			a.ReleasedAt = time.Now().UTC().Format(time.RFC3339)
+		}
+		spec.Attributes, spec.Allocations[5] = []api.AllocationAttribute{a}, ptr(0)
+		spec.Unallocated = []int{0, 1, 2, 3, 4, 6, 7}
+	} else {
+		spec.Unallocated = []int{0, 1, 2, 3, 4, 6, 7, 5}
+	}
+	objects := []api.Resource{
+		&api.IPAMBlock{Meta: api.Meta{Name: names.Block(cidr)}, Spec: spec},
+		&api.BlockAffinity{
+			Meta: api.Meta{Name: names.Affinity(node, cidr), Labels: names.AffinityLabels(node, api.AffinityHost, cidr)},
+			Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: node, Type: api.AffinityHost, CIDR: cidr.String(), Deleted: "false"},
+		},
+	}
+	if handle {
+		objects = append(objects, &api.IPAMHandle{Meta: api.Meta{Name: names.Handle(at.handle)}, Spec: api.IPAMHandleSpec{HandleID: at.handle, Block: map[string]int{cidr.String(): 1}}})
+	}
+	for _, obj := range objects {
+		if err := store.Create(t.Context(), obj); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// holderOf returns the handle that an address of 10.85.0.0/29 is held by.
+func holderOf(t *testing.T, store *kubernetes.Store, addr string) string {
+	t.Helper()
+	b := &api.IPAMBlock{Meta: api.Meta{Name: "10-85-0-0-29"}}
+	if err := store.Get(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	at := b.Spec.Allocations[netip.MustParseAddr(addr).As4()[3]]
+	switch {
+	case at == nil:
+		return ""
+	case b.Spec.Attributes[*at].HandleID == nil:
+		return "nobody"
+	}
+	return *b.Spec.Attributes[*at].HandleID
+}
+
+// counting counts what is asked of a store.
+type counting struct {
+	datastore.Store
+	gets atomic.Int32
+}
+
+func (c *counting) Get(ctx context.Context, obj api.Resource) error {
+	c.gets.Add(1)
+	return c.Store.Get(ctx, obj)
+}
+
+// The datastore is asked when something has happened, and only then.
+func TestTunnelAddressIsLookedUpAgain(t *testing.T) {
+	plain := connect(t)
+	aNode(t, plain, "again-node", nil)
+	pool(t, plain, "again", "10.87.0.0/24", 29)
+	store := &counting{Store: plain}
+	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	client := ipam.NewClient(store, time.Now)
+	agent := NewTunnel(client, "again-node", func() time.Time { return now })
+	in := TunnelInput{Ranges: Ranges{Assign: prefixes("10.87.0.0/24"), Keep: prefixes("10.87.0.0/24")}, UID: "1"}
+	first := netip.Addr{}
+	step := func(what string, asks bool) netip.Addr {
+		t.Helper()
+		store.gets.Store(0)
+		a, err := agent.Address(t.Context(), in)
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if n := store.gets.Load(); (n > 0) != asks {
+			t.Errorf("%s: %d GETs, want some: %v", what, n, asks)
+		}
+		return a
+	}
+	first = step("the first pass", true)
+	step("the next", false)
+	in.Noted = first.String()
+	step("the Node says it", false)
+	in.Noted = "10.87.0.200"
+	if a := step("somebody changed the annotation", true); a != first {
+		t.Errorf("address %s, want %s still", a, first)
+	}
+	in.Noted = ""
+	if a := step("somebody removed it", true); a != first {
+		t.Errorf("address %s, want %s still", a, first)
+	}
+	in.Noted = first.String()
+	in.Blocks = prefixes("10.87.0.0/29")
+	step("a block came", true)
+	now = now.Add(time.Hour)
+	step("an hour later", false)
+
+	// The Node is deleted, its address is collected and given to a pod, and the Node is there again.
+	if _, err := client.Release(t.Context(), names.TunnelHandle("again-node")); err != nil {
+		t.Fatal(err)
+	}
+	pod := ipam.Request{Owner: ipam.Owner{Handle: "again-pod"}, Host: "again-node", Use: api.UseWorkload, Addresses: []netip.Addr{first}}
+	if _, err := client.Assign(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	in.UID, in.Noted = "2", ""
+	second := step("another Node of that name", true)
+	if second == first || !second.IsValid() {
+		t.Fatalf("address %s, and a pod has %s", second, first)
+	}
+	in.Noted = second.String()
+	step("at once", false)
+	// Who collects had begun before the Node came back.
+	if _, err := client.Release(t.Context(), names.TunnelHandle("again-node")); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(doubtPause)
+	third := step("in doubt", true)
+	if got := held(t, plain, "again-node"); len(got) != 1 || got[0] != third {
+		t.Errorf("the handle holds %v, the agent says %s", got, third)
+	}
+	now = now.Add(doubtTime)
+	in.Noted = third.String()
+	step("the doubt is over", false)
+}
+
+// A Node that goes away before its address is written on it leaves nothing behind.
+func TestTunnelAddressOfANodeThatIsGone(t *testing.T) {
+	store := connect(t)
+	n := aNode(t, store, "gone-node", nil)
+	pool(t, store, "gone", "10.88.0.0/24", 29)
+	agent := NewTunnel(ipam.NewClient(store, time.Now), n.Name, time.Now)
+	in := TunnelInput{Ranges: Ranges{Assign: prefixes("10.88.0.0/24")}}
+	addr, err := agent.Address(t.Context(), in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Delete(t.Context(), read(t, store, n.Name)); err != nil {
+		t.Fatal(err)
+	}
+	err = Announce(t.Context(), store, nil, n.Name, map[string]string{api.AnnotationIPv4TunnelAddr: addr.String()})
+	if !isNotFound(err) {
+		t.Fatalf("announced on a Node that is gone: %v", err)
+	}
+	if err := agent.Abandon(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if held := held(t, store, n.Name); len(held) > 0 {
+		t.Errorf("the handle still holds %v", held)
+	}
+	aNode(t, store, n.Name, nil)
+	if addr, err = agent.Address(t.Context(), in); err != nil || !addr.IsValid() {
+		t.Fatalf("the Node is back: %s, %v", addr, err)
+	}
+	in.Noted = addr.String()
+	if _, err := agent.Address(t.Context(), in); err != nil {
+		t.Fatal(err)
+	}
+	if err := agent.Abandon(t.Context()); err != nil { // said on the Node: the collector's to free
+		t.Fatal(err)
+	}
+	if held := held(t, store, n.Name); len(held) != 1 {
+		t.Errorf("an address that the Node says was released: %v", held)
+	}
+}
+
+// errKilled is what an agent gets that is killed between two writes.
+var errKilled = errors.New("killed")
+
+// mortal is a store whose user dies after some writes.
+type mortal struct {
+	datastore.Store
+	left atomic.Int32
+}
+
+func (m *mortal) write(do func() error) error {
+	if m.left.Add(-1) < 0 {
+		return errKilled
+	}
+	return do()
+}
+
+func (m *mortal) Create(ctx context.Context, obj api.Resource) error {
+	return m.write(func() error { return m.Store.Create(ctx, obj) })
+}
+
+func (m *mortal) Update(ctx context.Context, obj api.Resource) error {
+	return m.write(func() error { return m.Store.Update(ctx, obj) })
+}
+
+func (m *mortal) Delete(ctx context.Context, obj api.Resource) error {
+	return m.write(func() error { return m.Store.Delete(ctx, obj) })
+}
+
+// Twenty agents that are killed at any write, whose pools change and whose Nodes are replaced: no two ever have one address,
+// and in the end each handle holds one, and nobody holds anything else.
+func TestTunnelAddressesOfManyNodes(t *testing.T) {
+	store := connect(t)
+	pool(t, store, "many-a", "10.89.0.0/24", 28)
+	pool(t, store, "many-b", "10.90.0.0/24", 28)
+	a, b := prefixes("10.89.0.0/24"), prefixes("10.90.0.0/24")
+	both := slices.Concat(a, b)
+	seed := time.Now().UnixNano()
+	t.Logf("seed %d", seed)
+	final := make([]netip.Addr, 20)
+	var nodes sync.WaitGroup
+	for i := range final {
+		name := fmt.Sprintf("many-%d", i)
+		aNode(t, store, name, nil)
+		nodes.Go(func() {
+			random := rand.New(rand.NewPCG(uint64(seed), uint64(i)))
+			noted := ""
+			for range 8 {
+				m := &mortal{Store: store}
+				m.left.Store(random.Int32N(8))
+				agent := NewTunnel(ipam.NewClient(m, time.Now), name, time.Now)
+				ranges := [][]netip.Prefix{a, b, both, nil}[random.IntN(4)]
+				addr, err := agent.Address(t.Context(), TunnelInput{Ranges: Ranges{Assign: ranges, Keep: both}, Noted: noted})
+				if err == nil && random.IntN(3) > 0 { // else it is killed before it writes the annotation
+					noted = text(addr)
+				} else if err != nil && !errors.Is(err, errKilled) {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+			agent := NewTunnel(ipam.NewClient(store, time.Now), name, time.Now)
+			var err error
+			if final[i], err = agent.Address(t.Context(), TunnelInput{Ranges: Ranges{Assign: both, Keep: both}, Noted: noted}); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		})
+	}
+	nodes.Wait()
+	checkAddresses(t, store, final)
+}
+
+func checkAddresses(t *testing.T, store *kubernetes.Store, final []netip.Addr) {
+	t.Helper()
+	want := map[string]netip.Addr{}
+	for i, addr := range final {
+		name := fmt.Sprintf("many-%d", i)
+		if got := held(t, store, name); len(got) != 1 || got[0] != addr {
+			t.Errorf("%s has %s, and its handle holds %v", name, addr, got)
+		}
+		want[names.TunnelHandle(name)] = addr
+	}
+	var blocks api.IPAMBlockList
+	if err := store.List(t.Context(), &blocks, datastore.ListOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]netip.Addr{}
+	for _, b := range blocks.Items {
+		first := netip.MustParsePrefix(b.Spec.CIDR).Addr().As4()
+		for ordinal, at := range b.Spec.Allocations {
+			if at == nil {
+				continue
+			}
+			addr := first
+			addr[3] += byte(ordinal)
+			handle := b.Spec.Attributes[*at].HandleID
+			if handle == nil || got[*handle].IsValid() {
+				t.Errorf("%s is held once too often, or by nobody: %+v", netip.AddrFrom4(addr), b.Spec.Attributes[*at])
+				continue
+			}
+			got[*handle] = netip.AddrFrom4(addr)
+		}
+	}
+	if d := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); d != "" {
+		t.Errorf("who holds what (-want +got):\n%s", d)
+	}
+}

@@ -1,0 +1,104 @@
+package ipam
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore"
+)
+
+// Adopt puts an address that its block has for nobody in particular under the owner's handle, and reports whether the handle
+// holds it now. Such are addresses from before there were handles, with neither handle nor attributes, and those that have
+// the owner's attributes with another handle, or with one whose IPAMHandle is lost. All others stay whose they are.
+//
+// It never frees the address on the way: of two who adopt one, one gets it.
+func (c *Client) Adopt(ctx context.Context, owner Owner, a netip.Addr) (held bool, err error) {
+	err = c.retry(ctx, func() error {
+		held = false
+		b, err := c.blockWith(ctx, a)
+		if err != nil || b == nil {
+			return err
+		}
+		h, err := c.readHandle(ctx, owner.Handle)
+		if err != nil {
+			return err
+		}
+		plan, ok := planAdopt(b, h, owner, a)
+		if !ok {
+			return nil
+		}
+		held = true
+		_, err = c.commit(ctx, plan)
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("adopt address %s: %w", a, err)
+	}
+	return held, nil
+}
+
+// blockWith returns the block that an address lies in, nil if there is none.
+func (c *Client) blockWith(ctx context.Context, a netip.Addr) (*Block, error) {
+	var pools api.IPPoolList
+	if err := c.store.List(ctx, &pools, datastore.ListOptions{Stale: true}); err != nil {
+		return nil, err
+	}
+	for i := range pools.Items {
+		p, err := ParsePool(&pools.Items[i])
+		if err != nil || !p.CIDR.Contains(a) {
+			continue
+		}
+		read, err := c.readBlocks(ctx, []netip.Prefix{netip.PrefixFrom(a, p.BlockBits).Masked()})
+		if err != nil {
+			return nil, err
+		}
+		return read[0].block, read[0].damage
+	}
+	return nil, nil
+}
+
+// planAdopt decides the writes: the handle first, as for each assignment. It returns false if the address is not to be had.
+func planAdopt(b *Block, h *api.IPAMHandle, owner Owner, a netip.Addr) (Plan, bool) {
+	at := b.obj.Spec.Allocations[b.ordinal(a)]
+	if at == nil || !adoptable(b.obj.Spec.Attributes[*at], owner) {
+		return Plan{}, false
+	}
+	next := b.clone()
+	if now := b.obj.Spec.Attributes[*at]; !holds(now, owner.Handle) {
+		to := next.attribute(owner)
+		next.obj.Spec.Allocations[b.ordinal(a)] = &to
+		next.dropUnusedAttributes()
+	}
+	var p Plan
+	count := len(next.Held(owner.Handle))
+	switch {
+	case h == nil:
+		h = newHandle(owner.Handle)
+		h.Spec.Block[b.cidr.String()] = count
+		p.add(toClaim, create, h)
+	case h.Spec.Block[b.cidr.String()] != count:
+		changed := *h
+		changed.Spec.Block = maps.Clone(h.Spec.Block)
+		changed.Spec.Block[b.cidr.String()] = count
+		p.add(toClaim, update, &changed)
+	}
+	next.bump()
+	p.add(toAssign, update, next.obj)
+	return p, true
+}
+
+// adoptable reports that an allocation is the owner's, or nobody's that could be told.
+func adoptable(at api.AllocationAttribute, owner Owner) bool {
+	switch {
+	case at.ReleasedAt != "":
+		return false
+	case holds(at, owner.Handle):
+		return true
+	case at.HandleID == nil && len(at.Secondary) == 0:
+		return true
+	}
+	return len(owner.Attrs) > 0 && maps.Equal(at.Secondary, owner.Attrs)
+}
