@@ -2,6 +2,7 @@ package interop_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
@@ -26,7 +27,11 @@ func TestNodeRestarts(t *testing.T) {
 		node = again(node, host, syscall.SIGKILL)
 		waitConfirmed(t, node, daemon, 1)
 		node = again(node, host, syscall.SIGTERM)
-		node = again(node, host, syscall.SIGKILL) // within the first one's restart time, and most likely before its sessions
+		// Again and again, within the first one's restart time and at any moment of a session's beginning.
+		for range 20 {
+			node = again(node, host, syscall.SIGKILL)
+			time.Sleep(rand.N(20 * time.Millisecond))
+		}
 		waitConfirmed(t, node, daemon, 2)
 
 		for _, prefix := range ownBlocks {
