@@ -48,6 +48,7 @@ type Link struct {
 	mu      sync.Mutex // guards the rest
 	retired bool
 	current *session // which the speaker behind has, or is about to have
+	parting int      // sessions that it has no longer and that still say a last word to the peer
 	// pending is an accepted connection whose peer has not sent its OPEN yet.
 	pending      net.Conn
 	pendingSince time.Time
@@ -96,7 +97,7 @@ func (l *Link) Retire() {
 	if l.pending != nil {
 		_ = l.pending.Close()
 	}
-	if l.current == nil || !l.current.attached.Load() {
+	if l.current == nil && l.parting == 0 || l.current != nil && !l.current.attached.Load() {
 		l.cancel()
 	}
 }
@@ -239,8 +240,10 @@ func (l *Link) serve(s *session) bool {
 		rival, ok := l.admit(s)
 		switch {
 		case ok:
-			s.run(l.ctx)
+			p := s.run(l.ctx)
 			l.leave(s)
+			s.part(p)
+			l.parted()
 			return s.established()
 		case rival == nil, s.outgoing: // not a word was said yet
 			_ = s.conn.Close()
@@ -272,13 +275,21 @@ func (l *Link) leave(s *session) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.current = nil
+	l.parting++
 	if s.overflow {
 		l.hold = l.hold.strike(l.relay.now(), l.relay.config.HoldDown, l.relay.config.MaxHoldDown)
 	}
-	if l.retired {
+	close(s.done)
+}
+
+// parted ends a retired link with its last session.
+func (l *Link) parted() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.parting--
+	if l.retired && l.current == nil && l.parting == 0 {
 		l.cancel()
 	}
-	close(s.done)
 }
 
 // lost says in words how a connection broke.
@@ -300,21 +311,10 @@ func lost(s *session, err error) string {
 	return "it closed the connection during the handshake: is this node a peer there, with this address?"
 }
 
-// Wait returns when a released link has ended and its session with it, or at the end of ctx.
+// Wait returns when a released link has ended, with its last word said, or at the end of ctx.
 func (l *Link) Wait(ctx context.Context) {
 	select {
 	case <-l.ctx.Done():
-	case <-ctx.Done():
-		return
-	}
-	l.mu.Lock()
-	s := l.current
-	l.mu.Unlock()
-	if s == nil {
-		return
-	}
-	select {
-	case <-s.done:
 	case <-ctx.Done():
 	}
 }

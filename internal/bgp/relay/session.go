@@ -32,14 +32,14 @@ type session struct {
 	began    time.Time
 	wire     *wire.Session
 	buf      []byte
-	first    []byte // the peer's OPEN, if it was read before the session ran
-	done     chan struct{}
-	upSince  atomic.Int64 // of the relay's clock, in nanoseconds; 0: never
-	overflow bool         // it has announced too many prefixes
-	refresh  time.Time    // when it last asked for our table
-	attached atomic.Bool  // the speaker behind has it
-	graceful atomic.Bool  // the peer has offered graceful restart
-	before   wire.Restart // what our OPEN says of the session before; toPeer's
+	first    []byte        // the peer's OPEN, if it was read before the session ran
+	done     chan struct{} // closed when the speaker behind has it no longer
+	upSince  atomic.Int64  // of the relay's clock, in nanoseconds; 0: never
+	overflow bool          // it has announced too many prefixes
+	refresh  time.Time     // when it last asked for our table
+	attached atomic.Bool   // the speaker behind has it
+	graceful atomic.Bool   // the peer has offered graceful restart
+	before   wire.Restart  // what our OPEN says of the session before; toPeer's
 	greeting greeting
 	flaws    flaws
 
@@ -161,8 +161,8 @@ func (s *session) setReadDeadline(after time.Duration) {
 	_ = s.conn.SetReadDeadline(at)
 }
 
-// run carries the session until it ends.
-func (s *session) run(ctx context.Context) {
+// run carries the session until it ends for the speaker behind, and returns what remains to be done towards the peer.
+func (s *session) run(ctx context.Context) parting {
 	attach, cancel := context.WithTimeout(ctx, attachTimeout)
 	back, err := s.link.behind.Attach(attach)
 	cancel()
@@ -170,8 +170,7 @@ func (s *session) run(ctx context.Context) {
 		if ctx.Err() == nil {
 			s.link.failed("our own speaker does not take the session: " + err.Error())
 		}
-		s.refuse(&wire.Notification{Code: wire.Cease, Subcode: wire.ConnectionRejected})
-		return
+		return parting{word: &wire.Notification{Code: wire.Cease, Subcode: wire.ConnectionRejected}}
 	}
 	s.attached.Store(true)
 	outDone := make(chan struct{})
@@ -181,7 +180,24 @@ func (s *session) run(ctx context.Context) {
 	}()
 	s.setReadDeadline(handshakeWait)
 	how := s.toSpeaker(ctx, back)
-	s.finish(how, back, outDone)
+	return s.finish(how, back, outDone)
+}
+
+// parting is how a connection with a peer is closed.
+type parting struct {
+	broken bool               // there is nobody to talk to
+	word   *wire.Notification // the last one; nil: what is said is said
+}
+
+func (s *session) part(p parting) {
+	switch {
+	case p.broken:
+		_ = s.conn.Close()
+	case p.word != nil:
+		s.refuse(p.word)
+	default:
+		s.linger()
+	}
 }
 
 // ending is how a session ends.
@@ -373,8 +389,8 @@ func (s *session) send(text []byte) error {
 	return err
 }
 
-// finish closes both connections as the ending asks for.
-func (s *session) finish(how ending, back net.Conn, outDone <-chan struct{}) {
+// finish ends the session for the speaker behind.
+func (s *session) finish(how ending, back net.Conn, outDone <-chan struct{}) parting {
 	switch how.by {
 	case byLoss:
 		s.link.failed(lost(s, how.err))
@@ -389,20 +405,12 @@ func (s *session) finish(how ending, back net.Conn, outDone <-chan struct{}) {
 	}
 	_ = back.Close()
 	s.await(outDone)
-	s.mu.Lock()
-	last := s.verdict
-	s.mu.Unlock()
 	if how.by == byUs {
-		last = how.reason
+		return parting{word: how.reason}
 	}
-	switch {
-	case how.by == byLoss:
-		_ = s.conn.Close()
-	case last != nil:
-		s.refuse(last)
-	default:
-		s.linger()
-	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return parting{broken: how.by == byLoss, word: s.verdict}
 }
 
 // await gives the other direction a moment to end. It may be stuck in a write to a peer that takes nothing.
