@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -174,7 +175,7 @@ func (t *Table) sync(ctx context.Context, desired []Route, prune bool) (Stats, e
 	}
 	stats, errs := t.apply(ctx, p)
 	stats.Held = spared
-	return stats, summary(append(w.errs, errs...))
+	return stats, summary(append(errs, w.errs...))
 }
 
 // devices looks up the links that routes go through: a few, on a node that may have a thousand.
@@ -279,8 +280,8 @@ func (w *wanted) resolve() {
 			w.errs = append(w.errs, err)
 		}
 	}
-	for dev, n := range missing {
-		if n > 1 {
+	for _, dev := range slices.Sorted(maps.Keys(missing)) {
+		if n := missing[dev]; n > 1 {
 			w.errs = append(w.errs, fmt.Errorf("%d more routes need the device %s", n-1, dev))
 		}
 	}
@@ -401,7 +402,7 @@ func (a *application) in(ctx context.Context, step func()) {
 	case a.over:
 	case ctx.Err() != nil:
 		a.over = true
-		a.errs = append(a.errs, ctx.Err())
+		a.errs = slices.Insert(a.errs, 0, ctx.Err()) // among the first, so that it is told
 	default:
 		step()
 	}
@@ -439,9 +440,9 @@ func (a *application) replace(routes []netlinkx.Route, exists []error) {
 		switch alien := slices.IndexFunc(others, a.table.untouchable); {
 		case err != nil:
 		case alien >= 0 && exists == nil:
-			err = fmt.Errorf("replace route %s: beside it is %s, which is not ours", r, others[alien])
+			err = fmt.Errorf("%w: replace route %s: beside it is %s, which is not ours", ErrForeign, r, others[alien])
 		case alien >= 0:
-			err = fmt.Errorf("%w: in its place is %s, which is not ours", exists[i], others[alien])
+			err = fmt.Errorf("%w: %w: in its place is %s, which is not ours", ErrForeign, exists[i], others[alien])
 		case len(others) == 0 && exists != nil: // it came and went meanwhile
 			err = exists[i]
 		}
