@@ -2,6 +2,7 @@ package kube
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/tortie-net/tortie/internal/api"
 )
@@ -16,6 +17,8 @@ type World struct {
 	Affinities []api.BlockAffinity
 	// BGP is the cluster's default BGPConfiguration, OwnBGP that of this node (node.NAME); zero if there is none.
 	BGP, OwnBGP api.BGPConfigurationSpec
+	// Ports are the BGP ports of the nodes that have their own, by the Node's name.
+	Ports map[string]uint16
 	// Felix is this node's FelixConfiguration over the cluster's default.
 	Felix api.FelixConfigurationSpec
 	// MeshPassword is what BGP's nodeMeshPassword refers to.
@@ -69,6 +72,7 @@ func (w *Watch) World() World {
 	world.Pools = w.pools.all(nil)
 	world.Affinities = w.affinities.all(nil)
 	world.BGP, world.OwnBGP = w.bgpSpec(api.DefaultName), w.bgpSpec(w.ownName())
+	world.Ports = w.ports()
 	world.Felix = w.felixSpec(w.ownName()).Over(w.felixSpec(api.DefaultName))
 	world.MeshPassword = w.meshPassword()
 	world.Problems = slices.Concat(w.pools.problems(), w.affinities.problems(), w.bgp.problems(), w.felix.problems())
@@ -83,6 +87,17 @@ func (w *Watch) bgpSpec(name string) api.BGPConfigurationSpec {
 		return c.Spec
 	}
 	return api.BGPConfigurationSpec{}
+}
+
+// ports returns what the objects node.NAME say.
+func (w *Watch) ports() map[string]uint16 {
+	ports := map[string]uint16{}
+	for _, c := range w.bgp.all(nil) {
+		if name, ok := strings.CutPrefix(c.Name, "node."); ok && c.Spec.ListenPort != 0 {
+			ports[name] = c.Spec.ListenPort
+		}
+	}
+	return ports
 }
 
 func (w *Watch) felixSpec(name string) api.FelixConfigurationSpec {

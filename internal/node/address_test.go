@@ -2,6 +2,7 @@ package node
 
 import (
 	"errors"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -145,15 +146,28 @@ func TestSettingsThatCannotBeUsedLeaveTheLastOnes(t *testing.T) {
 func TestMeshSettingsReachEverySession(t *testing.T) {
 	s := snapshot(t, func(w *kube.World) {
 		w.BGP.ListenPort, w.OwnBGP.ListenPort = 1790, 1791
+		w.Ports = map[string]uint16{"far": 1792}
+		w.Nodes = append(w.Nodes, api.Node{Meta: api.Meta{Name: "rr", Annotations: map[string]string{
+			api.AnnotationIPv4Address: "10.0.0.9/24", api.AnnotationReflector: "1.0.0.1",
+		}}})
 	})
 	s.settings = settings{password: passwordSetting{text: "secret"}, restart: 90 * time.Second}
 	s.Self.MaxPrefixes = 7
-	for _, p := range s.Peers() {
-		if p.Password != "secret" || p.RestartTime != 90*time.Second || p.MaxPrefixes != 7 || p.Port != 1790 {
+	peers := s.Peers()
+	if len(peers) != 2 {
+		t.Errorf("peers %v: want node2 and far, and no route reflector", peers)
+	}
+	for _, p := range peers {
+		port := map[netip.Addr]uint16{addr("10.0.0.2"): 1790, addr("10.9.0.9"): 1792}[p.Addr]
+		if p.Password != "secret" || p.RestartTime != 90*time.Second || p.MaxPrefixes != 7 || p.Port != port {
 			t.Errorf("peer %+v, port %d, restart %s", p, p.Port, p.RestartTime)
 		}
 	}
 	if local, err := s.Local(); err != nil || local.Port != 1791 {
 		t.Errorf("local %+v, %v: want this node's own port", local, err)
+	}
+	s.Self.Reflector = true
+	if peers := s.Peers(); len(peers) > 0 {
+		t.Errorf("a route reflector is in the mesh: %v", peers)
 	}
 }

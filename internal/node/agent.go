@@ -39,6 +39,8 @@ const (
 	// tableGap is how long nothing is heard of BGP before its table is taken to be whole, tableTime how long that is waited for.
 	tableGap  = 5 * time.Millisecond
 	tableTime = 150 * time.Millisecond
+	// mostCoalesce bounds how much longer that is after a pass that took long, so that passes take no more than half of the time.
+	mostCoalesce = 100 * time.Millisecond
 	// fullPass is how often the agent compares everything although nothing woke it.
 	fullPass = 30 * time.Second
 	// passTime bounds one pass.
@@ -98,6 +100,7 @@ type Agent struct {
 	hosts        map[string]netip.Addr // of which addresses were looked up
 	candidates   []nodeaddr.Candidate  // as they were logged last
 	news         news                  // what the next pass has to look at
+	took         time.Duration         // the last pass
 	full         time.Time             // when a pass last looked at everything
 
 	kernelEvents <-chan struct{} // nil: not subscribed
@@ -224,7 +227,9 @@ func (a *Agent) loop(ctx context.Context) error {
 		if errors.Is(err, errRestart) {
 			return err
 		}
-		a.report(err, time.Since(begun))
+		took := time.Since(begun)
+		a.took = min(took, mostCoalesce)
+		a.report(err, took)
 		next := fullPass
 		switch {
 		case err != nil:
@@ -300,7 +305,7 @@ func (a *Agent) wait(ctx context.Context, pause time.Duration) bool {
 		a.heardTable(ok)
 	}
 	// A peer's table comes in many messages: to read what is there of it, and the whole soon after, takes longer than to wait.
-	for pause, last := coalesce, time.Now().Add(tableTime); ; pause = tableGap {
+	for pause, last := max(coalesce, a.took), time.Now().Add(tableTime); ; pause = tableGap {
 		select {
 		case <-ctx.Done():
 			return false
@@ -318,7 +323,7 @@ func (a *Agent) wait(ctx context.Context, pause time.Duration) bool {
 
 // hearMore takes what has come meanwhile, and reports whether BGP was among it.
 func (a *Agent) hearMore() (learning bool) {
-	for {
+	for range 1000 { // events that never end must not keep the pass off
 		select {
 		case <-a.Watch.Changed():
 		case <-a.Speaker.Dirty():
@@ -333,6 +338,7 @@ func (a *Agent) hearMore() (learning bool) {
 			return learning
 		}
 	}
+	return learning
 }
 
 func (a *Agent) heardKernel(ok bool) {

@@ -15,15 +15,18 @@ import (
 )
 
 // Peers returns the BGP sessions that this node should have: in each family that it has an address in, one with every other node
-// that has, if the mesh is on. IPv4 sessions carry IPv4 prefixes, IPv6 sessions IPv6 prefixes.
+// that has, if the mesh is on. Route reflectors are no part of it, as Calico has it. IPv4 sessions carry IPv4 prefixes, IPv6 sessions IPv6 prefixes.
 func (s *Snapshot) Peers() []bgp.Peer {
-	if !s.Mesh || s.settings.password.unknown {
+	if !s.Mesh || s.Self.Reflector || s.settings.password.unknown {
 		return nil
 	}
 	var peers []bgp.Peer
 	for _, self := range s.Self.addrs() {
 		members := make([]bgp.Member, 0, len(s.Others))
 		for _, o := range s.Others {
+			if o.Reflector {
+				continue
+			}
 			members = append(members, bgp.Member{Addr: o.in(self), ASN: s.asn(o.ASN), Port: cmp.Or(o.Port, s.meshPort)})
 		}
 		peers = append(peers, bgp.Mesh(bgp.Member{Addr: self, ASN: s.asn(s.Self.ASN), Port: s.Port}, members)...)

@@ -69,6 +69,8 @@ type Self struct {
 	ASN uint32
 	// Labels are matched by the pools' node selectors.
 	Labels map[string]string
+	// Reflector: this node is a route reflector, which is no part of the mesh.
+	Reflector bool
 	// Pods are the addresses that the kernel has routes to pods for, in ascending order.
 	Pods []netip.Addr
 	// TunnelAddr is the address of tunl0; invalid if none is assigned.
@@ -106,6 +108,8 @@ type Member struct {
 	Addr, Addr6 netip.Addr
 	ASN         uint32 // 0 means the cluster's
 	Port        uint16 // 0 means the cluster's
+	// Reflector: it is a route reflector, which is no part of the mesh.
+	Reflector bool
 }
 
 // in returns the member's address in the family of a, which may be invalid.
@@ -150,7 +154,7 @@ func BuildSnapshot(self Self, w kube.World) (Snapshot, []error) {
 	if w.Self != nil {
 		s.self(*w.Self, note)
 	}
-	s.members(w.Nodes, note)
+	s.members(w, note)
 	s.pools(w.Pools, note)
 	s.blocks(w.Affinities, note)
 	return s, problems
@@ -158,7 +162,7 @@ func BuildSnapshot(self Self, w kube.World) (Snapshot, []error) {
 
 // as returns the snapshot with another view of this node; what the cluster says of it stays.
 func (s Snapshot) as(self Self) Snapshot {
-	self.Labels = s.Self.Labels
+	self.Labels, self.Reflector = s.Self.Labels, s.Self.Reflector
 	if self.ASN == 0 {
 		self.ASN = s.Self.ASN
 	}
@@ -179,7 +183,7 @@ func (s *Snapshot) bgp(w kube.World) {
 
 // self takes what the Node says of this node.
 func (s *Snapshot) self(n api.Node, note func(error)) {
-	s.Self.Labels = n.Labels
+	s.Self.Labels, s.Self.Reflector = n.Labels, n.Annotations[api.AnnotationReflector] != ""
 	if s.Self.ASN != 0 {
 		return
 	}
@@ -190,8 +194,8 @@ func (s *Snapshot) self(n api.Node, note func(error)) {
 	s.Self.ASN = asn
 }
 
-func (s *Snapshot) members(nodes []api.Node, note func(error)) {
-	for _, n := range nodes {
+func (s *Snapshot) members(w kube.World, note func(error)) {
+	for _, n := range w.Nodes {
 		if n.Name == s.Self.Name {
 			s.self(n, note)
 			continue
@@ -201,7 +205,7 @@ func (s *Snapshot) members(nodes []api.Node, note func(error)) {
 			note(inNode(n.Name, err))
 		}
 		m := Member{
-			Name: n.Name, ASN: asn,
+			Name: n.Name, ASN: asn, Port: w.Ports[n.Name], Reflector: n.Annotations[api.AnnotationReflector] != "",
 			Addr:  announced(n, api.AnnotationIPv4Address, nodeaddr.IPv4, note),
 			Addr6: announced(n, api.AnnotationIPv6Address, nodeaddr.IPv6, note),
 		}
