@@ -23,7 +23,7 @@ import (
 const (
 	// rate is a stream's packets per second. An emulated processor does not carry more: what is lost is counted all the same.
 	fullRate     = 1000
-	emulatedRate = 100
+	emulatedRate = 250
 	// perFlow is how many packets a stream sends from one port before it takes another: a new connection in the eyes of
 	// conntrack, so that a gap in the NAT rules shows too, which old connections do not notice.
 	perFlow = 10
