@@ -90,6 +90,7 @@ func (s *Server) start(ctx context.Context, local Local) error {
 		return errors.Join(err, s.bgp.StopBgp(ctx, &api.StopBgpRequest{}))
 	}
 	s.relay, s.phase, s.local, s.startedAt = front, running, local, s.now()
+	s.front.Store(front)
 	return nil
 }
 
@@ -112,9 +113,12 @@ func (s *Server) listen(ctx context.Context, front *relay.Relay, local Local) er
 	return err
 }
 
+// checkMD5 is a variable for tests: there is no kernel without at hand.
+var checkMD5 = relay.CheckMD5
+
 // startInside starts GoBGP, which listens for the relay only.
 func (s *Server) startInside(ctx context.Context, local Local) error {
-	if s.noMD5 = relay.CheckMD5(); s.noMD5 != nil {
+	if s.noMD5 = checkMD5(); s.noMD5 != nil {
 		s.log.Warn("BGP sessions with a password will not be opened, and any process on this host that may send from 127.0.0.0/8 can pose as a peer", "error", s.noMD5)
 	}
 	way, err := newInside(s.noMD5)

@@ -25,6 +25,9 @@ import (
 // had once in a process, so each speaker of a test is a process, in a network namespace of its own.
 const childArg = "bgp-speaker"
 
+// noMD5Env is set for a speaker that is to believe that its kernel has no TCP MD5 signatures.
+const noMD5Env = "BGP_TEST_NO_MD5"
+
 // pipeArg makes the test binary a TCP connection from one address to another that is its standard input and output.
 const pipeArg = "bgp-pipe"
 
@@ -99,6 +102,9 @@ type reply struct {
 }
 
 func serve(in io.Reader, out io.Writer) error {
+	if os.Getenv(noMD5Env) != "" {
+		bgp.ForgetMD5()
+	}
 	var level slog.LevelVar
 	level.Set(slog.LevelDebug)
 	handler := &wedge{Handler: slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: &level})}

@@ -215,3 +215,29 @@ func TestHostIsGone(t *testing.T) {
 	node.waitError(netip.MustParseAddr("10.0.0.3"), "our own address 10.0.0.77 is not on this node any more")
 	node.waitError(netip.MustParseAddr("192.0.2.1"), "network unreachable")
 }
+
+// Without TCP MD5 in the kernel a session with a password is not opened without one, and all others are.
+func TestKernelWithoutMD5(t *testing.T) {
+	t.Parallel()
+	lan := newLAN(t)
+	node, friend, secret := lan.host(1).speak("env", noMD5Env+"=1"), lan.host(2).speak(), lan.host(3).speak()
+	for _, s := range []*speaker{node, friend, secret} {
+		s.start(64512, false)
+	}
+	node.setPeers(
+		bgp.Peer{Addr: friend.v4, ASN: 64512, From: node.v4},
+		bgp.Peer{Addr: secret.v4, ASN: 64512, From: node.v4, Password: "sesame"})
+	for _, s := range []*speaker{friend, secret} {
+		s.setPeers(bgp.Peer{Addr: node.v4, ASN: 64512, From: s.v4})
+	}
+	node.waitEstablished(friend.v4)
+	if p := node.waitError(secret.v4, "no session: it has a password, and the kernel has no TCP MD5 signatures"); p.State != bgp.Idle {
+		t.Errorf("session with a password: %+v", p)
+	}
+	secret.waitError(node.v4, "closed the connection during the handshake")
+	if !strings.Contains(node.log.String(), "can pose as a peer") {
+		t.Error("no warning")
+	}
+	node.do(call{Method: "Healthy"})
+	node.setPeers()
+}

@@ -28,6 +28,8 @@ type Server struct {
 	window     window
 	// version grows with all that may change GoBGP's table.
 	version atomic.Uint64
+	// front is relay, for those who do not hold turn.
+	front atomic.Pointer[relay.Relay]
 	// turn is held by the one operation that talks to GoBGP, probe by the one health check.
 	turn, probe chan struct{}
 
@@ -209,6 +211,9 @@ func (s *Server) Healthy(ctx context.Context) error {
 	go func() {
 		defer func() { <-s.probe }()
 		_, err := s.bgp.GetBgp(ctx, &api.GetBgpRequest{})
+		if front := s.front.Load(); front != nil {
+			front.Ping()
+		}
 		answered <- err
 	}()
 	select {

@@ -75,7 +75,8 @@ type Speaker interface {
 	// carry nothing: read Snapshot and Peers.
 	Dirty() <-chan struct{}
 
-	// Healthy proves that the speaker's loop turns, whatever the state of its sessions and even before Start.
+	// Healthy proves that the speaker's loop turns and that connections are taken, whatever the state of its sessions and even
+	// before Start.
 	Healthy(ctx context.Context) error
 
 	// Stop ends the speaker as mode says; all later calls but Healthy return ErrStopped.

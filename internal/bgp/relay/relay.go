@@ -127,6 +127,15 @@ func (r *Relay) Close() {
 	r.listeners = nil
 }
 
+// Ping returns when the relay is not stuck.
+func (r *Relay) Ping() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, l := range r.links {
+		l.HeldUntil()
+	}
+}
+
 // SetPasswords makes passwords, by peer, the keys that are expected on the addresses listened on. Connections that exist
 // keep theirs. Peers with a password must be in here before Add.
 func (r *Relay) SetPasswords(passwords map[netip.Addr]string) error {
