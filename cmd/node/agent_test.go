@@ -155,6 +155,7 @@ func TestCommandsOnARealNode(t *testing.T) {
 	}
 	diagnosed(t, two)
 	toldOfBrokenPool(t, store)
+	toldOfForeignRoute(t, two)
 	status := two.node(t, "status")
 	for _, want := range []string{"172.31.0.2/24 on eth0 (environment variable IP)", "10.90.2.0/26", "none: no pool encapsulates", "Sessions that are down:"} {
 		if !strings.Contains(status, want) {
@@ -207,13 +208,32 @@ func toldOfBrokenPool(t *testing.T, store *kubernetes.Store) {
 			t.Error(err)
 		}
 	}()
+	waitForEvents(t, "InvalidPool", "IPPool", "broken", "spec.cidr", "node1", "node2")
+}
+
+// toldOfForeignRoute puts another route in the place of one of the agent's.
+func toldOfForeignRoute(t *testing.T, m *machine) {
+	t.Helper()
+	m.Run(t, "ip", "route", "replace", "10.90.3.0/26", "via", "172.31.0.1", "proto", "static")
+	replaced := time.Now()
+	waitForEvents(t, "ForeignRoute", "Node", "node2", "10.90.3.0/26", "node2")
+	t.Logf("told of a foreign route after %s", time.Since(replaced).Round(time.Millisecond))
+	if out := m.try("diagnose"); !strings.Contains(out, "PROBLEM  foreign-routes: 10.90.3.0/26 via 172.31.0.1 dev eth0") {
+		t.Errorf("diagnose does not see it:\n%s", out)
+	}
+	m.Run(t, "ip", "route", "delete", "10.90.3.0/26", "proto", "static")
+}
+
+// waitForEvents waits until agents have written an event about an object, with a text in its message.
+func waitForEvents(t *testing.T, reason, kind, name, text string, from ...string) {
+	t.Helper()
 	admin := labtest.RESTConfig(t)
 	client, err := rest.HTTPClientFor(admin)
 	if err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, func() error {
-		response, err := client.Get(admin.Host + "/api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3Dbroken")
+		response, err := client.Get(admin.Host + "/api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3D" + name)
 		if err != nil {
 			return err
 		}
@@ -224,12 +244,14 @@ func toldOfBrokenPool(t *testing.T, store *kubernetes.Store) {
 		}
 		hosts := map[string]bool{}
 		for _, e := range list.Items {
-			if e.Reason == "InvalidPool" && e.InvolvedObject.Kind == "IPPool" && strings.Contains(e.Message, "spec.cidr") {
+			if e.Reason == reason && e.InvolvedObject.Kind == kind && strings.Contains(e.Message, text) {
 				hosts[e.Source.Host] = true
 			}
 		}
-		if !hosts["node1"] || !hosts["node2"] {
-			return fmt.Errorf("events about the broken pool: %+v", list.Items)
+		for _, host := range from {
+			if !hosts[host] {
+				return fmt.Errorf("%s has written no event %s about %s %s: %+v", host, reason, kind, name, list.Items)
+			}
 		}
 		return nil
 	})

@@ -168,13 +168,13 @@ func classify(self events.Object, err error) (about events.Object, reason string
 	return self, "", false
 }
 
-// leaves takes joined errors apart.
+// leaves takes joined errors apart. An error that wraps several and has words of its own is left whole.
 func leaves(err error) []error {
+	if err == nil {
+		return nil
+	}
 	joined, ok := err.(interface{ Unwrap() []error })
-	if !ok {
-		if err == nil {
-			return nil
-		}
+	if !ok || err.Error() != strings.Join(texts(joined.Unwrap()), "\n") {
 		return []error{err}
 	}
 	var all []error
