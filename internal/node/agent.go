@@ -234,10 +234,11 @@ func (a *Agent) loop(ctx context.Context) error {
 		switch {
 		case err != nil:
 			next, pause = pause/2+rand.N(pause), min(2*pause, maxRetry)
-		case a.bgp.holding:
-			next, pause = settleTime, time.Second
 		default:
 			pause = time.Second
+		}
+		if a.bgp.holding { // also while something else is wrong
+			next = min(next, settleTime)
 		}
 		if a.doubt > 0 {
 			next = min(next, a.doubt)
