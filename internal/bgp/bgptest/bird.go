@@ -315,9 +315,13 @@ func (b *bird) Signal(s syscall.Signal) {
 }
 
 // Restart has the flag with which calico-node starts BIRD: an earlier process has left its routes in the kernel.
-func (b *bird) Restart() {
+func (b *bird) Restart(announce ...netip.Prefix) {
 	b.T.Helper()
+	if len(announce) > 0 {
+		b.config.Announce = announce
+	}
 	for _, p := range b.parts {
+		p.configure()
 		p.launch("-R")
 	}
 	b.ready()

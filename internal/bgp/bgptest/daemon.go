@@ -69,8 +69,8 @@ type Daemon interface {
 	Shutdown(peer netip.Addr, message string)
 	// Signal sends a signal to what speaks BGP; after one that ends it, it is gone when this returns.
 	Signal(syscall.Signal)
-	// Restart starts it again, as its init system would.
-	Restart()
+	// Restart starts it again, as its init system would, with these prefixes to announce, if there are any, instead of those before.
+	Restart(announce ...netip.Prefix)
 }
 
 // Daemon starts a daemon on the host, with sessions from the host's address of the peer's family.

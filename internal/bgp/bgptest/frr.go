@@ -277,8 +277,12 @@ func (f *frr) Signal(s syscall.Signal) {
 	f.bgpd.signalled(s)
 }
 
-func (f *frr) Restart() {
+func (f *frr) Restart(announce ...netip.Prefix) {
 	f.T.Helper()
+	if len(announce) > 0 {
+		f.config.Announce = announce
+	}
+	f.configure()
 	f.bgpd = f.start("bgpd")
 	f.ready()
 }

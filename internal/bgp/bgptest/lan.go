@@ -115,7 +115,7 @@ func (m *Monitor) Lost(prefix string) []string {
 
 // Patience is for how long Eventually polls: handshakes take milliseconds, but speakers wait before they connect again and machines
 // are busy.
-const Patience = 15 * time.Second
+const Patience = 60 * time.Second
 
 // Eventually polls until check has no objection.
 func Eventually(t testing.TB, check func() error) {

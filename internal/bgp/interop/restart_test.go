@@ -141,9 +141,12 @@ func TestPeerRestarts(t *testing.T) {
 	forEachKind(t, func(t *testing.T, kind bgptest.Kind) {
 		lan, node := node(t)
 		host := lan.Host(10)
-		daemon := host.Daemon(kind, partner(10, node.Host))
+		config := partner(10, node.Host)
+		released := netip.MustParsePrefix("10.1.10.64/26")
+		config.Announce = append(config.Announce, released)
+		daemon := host.Daemon(kind, config)
 		node.SetPeers(peers(node.Host, host)...)
-		waitPaths(t, node, blocksOf(10), false)
+		waitPaths(t, node, config.Announce, false)
 
 		daemon.Signal(syscall.SIGKILL)
 		waitPaths(t, node, blocksOf(10), true)
@@ -152,8 +155,18 @@ func TestPeerRestarts(t *testing.T) {
 				t.Errorf("session to the killed %s: %+v", kind, p)
 			}
 		}
-		daemon.Restart()
+		waitPaths(t, node, []netip.Prefix{released}, true)
+		daemon.Restart(blocksOf(10)...)
 		waitPaths(t, node, blocksOf(10), false)
+		// By the end of its table it is known what it does not announce any more.
+		bgptest.Eventually(t, func() error {
+			for _, p := range node.Snapshot() {
+				if p.Prefix == released {
+					return fmt.Errorf("it was not announced again: %+v", p)
+				}
+			}
+			return nil
+		})
 		node.WaitEstablished(host.Addrs()...)
 	})
 }
