@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"math"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -16,16 +15,19 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 
 	"github.com/tortie-net/tortie/internal/api"
 )
 
 const (
-	// minPause and maxPause bound the wait before a watch that ended is opened again: it doubles while that fails, and is
+	// minPause and maxPause bound the wait before a request that follows others without a result: it doubles with each, and is
 	// jittered by half. A thousand agents with ten watches each that lost their API server make 1,000 requests per second.
 	minPause, maxPause = 100 * time.Millisecond, 10 * time.Second
-	// steady is how long a watch must have delivered for the next wait to be short again.
-	steady = 10 * time.Second
+	// atOnce is how many requests are made without a wait: to stream a list, to list where that is not known, and to watch.
+	atOnce = 3
+	// quiet is how long after a request the next one is no repetition: watches of what never changes end without a result.
+	quiet = time.Minute
 	// absentPause is how long a kind whose definition is not installed is left alone.
 	absentPause = 2 * time.Minute
 )
@@ -58,6 +60,8 @@ type follower struct {
 	mu    sync.Mutex
 	err   error     // why the API server's word cannot be had; nil while it can
 	since time.Time // since when
+	tries int       // requests since the last that had a result
+	asked time.Time // the last request
 }
 
 // follow prepares to fill a shelf from a source.
@@ -72,9 +76,11 @@ func follow[T any](w *Watch, src source[T], into *shelf[T]) (*follower, error) {
 	f := &follower{name: src.name, log: w.log, full: into.isFull, await: into.full}
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+			f.pace(ctx)
 			list, err := src.request(client, opts, asPartialList).Do(ctx).Get()
 			f.note(ctx, err)
 			if l, ok := list.(*objectList[T]); ok {
+				f.delivered()
 				for _, o := range l.Items {
 					src.prepare(o)
 				}
@@ -83,6 +89,7 @@ func follow[T any](w *Watch, src source[T], into *shelf[T]) (*follower, error) {
 		},
 		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 			opts.Watch = true
+			f.pace(ctx)
 			events, err := src.request(client, opts, asPartial).Watch(ctx)
 			f.note(ctx, err)
 			if err != nil {
@@ -91,13 +98,14 @@ func follow[T any](w *Watch, src source[T], into *shelf[T]) (*follower, error) {
 			beginsWithList := opts.SendInitialEvents != nil && *opts.SendInitialEvents
 			return w.streams.follow(src.name, events, beginsWithList, func(obj runtime.Object) {
 				if o, ok := obj.(*object[T]); ok {
+					f.delivered()
 					src.prepare(o)
 				}
 			}), nil
 		},
 	}
-	// The reflector's own waits, while connections are refused.
-	backoff := &wait.Backoff{Duration: minPause, Cap: maxPause, Factor: 2, Jitter: 0.5, Steps: int(math.Ceil(math.Log2(float64(maxPause / minPause))))}
+	// The reflector waits in some cases and not in others: see pace, which does in all.
+	backoff := &wait.Backoff{Duration: minPause, Cap: minPause, Factor: 1, Jitter: 0.5, Steps: 1}
 	r := cache.NewReflectorWithOptions(lw, nil, into, cache.ReflectorOptions{Name: src.name, TypeDescription: src.name, Backoff: backoff})
 	f.listAndWatch = r.ListAndWatchWithContext
 	if src.optional {
@@ -126,27 +134,50 @@ func (src *source[T]) prepare(o *object[T]) {
 
 // run follows until ctx ends.
 func (f *follower) run(ctx context.Context) {
-	pause := minPause
+	ctx = klog.NewContext(ctx, klog.Logger{}) // client-go's own log: note says what there is to say
 	for ctx.Err() == nil {
-		begun := time.Now()
-		err := f.listAndWatch(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return
-		case f.absent != nil && missing(err):
+		pause := minPause
+		if err := f.listAndWatch(ctx); ctx.Err() == nil && f.absent != nil && missing(err) {
 			if err := f.absent(); err == nil {
 				f.note(ctx, nil)
 			}
 			pause = absentPause
-		case time.Since(begun) > steady:
-			pause = minPause
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause/2 + rand.N(pause)):
-		}
-		pause = min(2*pause, maxPause)
+		sleep(ctx, pause)
 	}
+}
+
+// sleep waits, jittered by half, or less if ctx ends.
+func sleep(ctx context.Context, pause time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(pause/2 + rand.N(pause)):
+	}
+}
+
+// pace waits before a request that follows others without a result. Reflectors repeat some failures at once and for ever, such
+// as a revision that is too old.
+func (f *follower) pace(ctx context.Context) {
+	f.mu.Lock()
+	if time.Since(f.asked) > quiet {
+		f.tries = 0
+	}
+	f.tries++
+	over := f.tries - atOnce
+	f.mu.Unlock()
+	if over > 0 {
+		sleep(ctx, min(minPause<<min(over, 10), maxPause))
+	}
+	f.mu.Lock()
+	f.asked = time.Now()
+	f.mu.Unlock()
+}
+
+// delivered notes that the API server has sent an object or a list.
+func (f *follower) delivered() {
+	f.mu.Lock()
+	f.tries = 0
+	f.mu.Unlock()
 }
 
 // note tells people when the API server's word cannot be had any more, and when it can again.

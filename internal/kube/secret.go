@@ -73,6 +73,13 @@ func (w *Watch) followSecret(ctx context.Context, name string) *secretWatch {
 	s.by.failed = w.worldChanged
 	ctx, s.stop = context.WithCancel(ctx)
 	go s.by.run(ctx)
+	go func() {
+		select {
+		case <-ctx.Done():
+		case <-s.of.full: // that there is no Secret is news, too
+			w.worldChanged()
+		}
+	}()
 	return s
 }
 
