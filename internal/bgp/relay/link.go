@@ -20,8 +20,10 @@ const (
 	// A peer that restarts is back within seconds, so that the first attempts come in quick succession: each wait is a tenth
 	// longer than the one before, up to ConnectRetry, which at its default of 5 s is reached after 45 s.
 	firstRetry = 400 * time.Millisecond
-	// afterLoss is the wait after a session that was up. The peer's process may be starting again already.
+	// afterLoss is the wait after a session that was stable, which it is when it was up for so long. The peer's process may be
+	// starting again already. One that ends in moments, again and again, is tried less and less often.
 	afterLoss = 200 * time.Millisecond
+	stable    = 10 * time.Second
 	// openWait is for the first message on a connection, handshakeWait for all until the session is up.
 	openWait      = 10 * time.Second
 	handshakeWait = 20 * time.Second
@@ -33,6 +35,8 @@ const (
 	passiveCheck = 5 * time.Second
 	// releaseWait is how long a retired session has to say its last word.
 	releaseWait = 2 * time.Second
+	// mostParting is how many sessions of a peer can be saying their last word.
+	mostParting = 2
 )
 
 // Link keeps up the session of one peer.
@@ -160,7 +164,7 @@ func (l *Link) dial() {
 			return
 		case err != nil:
 			l.failed(dialFailure(l.peer, err, l.relay.md5.read() > baseline))
-		case l.serve(newSession(l, conn, true)):
+		case l.serve(newSession(l, conn, true)) >= stable:
 			tries, wait, baseline = 0, afterLoss, l.relay.md5.read()
 		}
 		l.sleep(wait/2+rand.N(wait), nil)
@@ -199,14 +203,13 @@ func (l *Link) incoming(conn *net.TCPConn) {
 		reset(conn)
 		return
 	}
+	defer l.unreserve(conn)
 	s := newSession(l, conn, false)
-	if l.HeldUntil().IsZero() {
-		s.hear()
-	} else {
+	if !l.HeldUntil().IsZero() {
 		s.refuse(&wire.Notification{Code: wire.Cease, Subcode: wire.ConnectionRejected})
+		return
 	}
-	l.unreserve(conn)
-	if s.first != nil {
+	if s.hear() {
 		l.serve(s)
 	}
 }
@@ -234,27 +237,36 @@ func (l *Link) unreserve(conn net.Conn) {
 	}
 }
 
-// serve runs a session to its end, if it may be the peer's one, and reports whether it was established.
-func (l *Link) serve(s *session) bool {
+// serve runs a session to its end, if it may be the peer's one, and returns for how long it was up.
+func (l *Link) serve(s *session) time.Duration {
 	for {
 		rival, ok := l.admit(s)
 		switch {
 		case ok:
-			p := s.run(l.ctx)
-			l.leave(s)
-			s.part(p)
-			l.parted()
-			return s.established()
+			l.unreserve(s.conn)
+			return l.carry(s)
 		case rival == nil, s.outgoing: // not a word was said yet
 			_ = s.conn.Close()
-			return false
+			return 0
 		case !s.beats(rival):
 			s.refuse(&wire.Notification{Code: wire.Cease, Subcode: wire.Collision})
-			return false
+			return 0
 		}
 		rival.abort(&wire.Notification{Code: wire.Cease, Subcode: wire.Collision})
 		<-rival.done
 	}
+}
+
+// carry runs the current session to its end.
+func (l *Link) carry(s *session) time.Duration {
+	p := s.run(l.ctx)
+	lasted := s.lasted()
+	if l.leave(s) > mostParting {
+		p = parting{broken: true} // a peer that opens one session after the other is owed no courtesy
+	}
+	s.part(p)
+	l.parted()
+	return lasted
 }
 
 // admit makes s the current session or returns the one that is. Neither: the link begins none.
@@ -271,7 +283,8 @@ func (l *Link) admit(s *session) (rival *session, ok bool) {
 	return nil, true
 }
 
-func (l *Link) leave(s *session) {
+// leave makes room for the next session and returns how many are parting.
+func (l *Link) leave(s *session) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.current = nil
@@ -280,6 +293,7 @@ func (l *Link) leave(s *session) {
 		l.hold = l.hold.strike(l.relay.now(), l.relay.config.HoldDown, l.relay.config.MaxHoldDown)
 	}
 	close(s.done)
+	return l.parting
 }
 
 // parted ends a retired link with its last session.
@@ -298,7 +312,7 @@ func lost(s *session, err error) string {
 	case errors.Is(err, errDeaf):
 		return err.Error()
 	case errors.Is(err, os.ErrDeadlineExceeded) && s.wire.Offer().ASN == 0:
-		return "it took the connection but sent no OPEN"
+		return "it sent no OPEN on the connection"
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return "it sent its OPEN but did not accept ours in time"
 	case s.wire.Established() && s.wire.Offer().Graceful():

@@ -188,7 +188,7 @@ func TestLost(t *testing.T) {
 	silent, opened, up := newSession(l, nil, true), heard(t, l, "10.0.0.2", false), heard(t, l, "10.0.0.2", false)
 	up.wire.Check(append([]byte(strings.Repeat("\xff", 16)), 0, 19, 4))
 	for want, got := range map[string]string{
-		"sent no OPEN":        lost(silent, os.ErrDeadlineExceeded),
+		"sent no OPEN on":     lost(silent, os.ErrDeadlineExceeded),
 		"did not accept ours": lost(opened, os.ErrDeadlineExceeded),
 		"during the handshake: is this node a peer there": lost(silent, io.EOF),
 		"fell silent":     lost(opened, syscall.ETIMEDOUT),

@@ -59,7 +59,14 @@ func newSession(l *Link, conn *net.TCPConn, outgoing bool) *session {
 	}
 }
 
-func (s *session) established() bool { return s.upSince.Load() != 0 }
+// lasted is for how long the session has been up.
+func (s *session) lasted() time.Duration {
+	up := s.upSince.Load()
+	if up == 0 {
+		return 0
+	}
+	return s.link.relay.now().Sub(time.Unix(0, up))
+}
 
 // beats decides a collision: s came in and has the peer's OPEN, rival is the session that the speaker behind has. While
 // that one is in its handshake, RFC 4271 section 6.8 keeps the connection that the higher router ID opened. When it is up,
@@ -81,35 +88,36 @@ func (s *session) beats(rival *session) bool {
 }
 
 // hear reads the peer's OPEN into first. Whatever else comes ends the connection here.
-func (s *session) hear() {
+func (s *session) hear() bool {
 	s.setReadDeadline(openWait)
 	message, err := wire.Read(s.conn, s.buf)
 	if fault := (*wire.Notification)(nil); errors.As(err, &fault) {
 		s.blame(fault)
 		s.refuse(fault)
-		return
+		return false
 	}
 	if err != nil {
 		if !errors.Is(err, net.ErrClosed) { // which is this end's doing
 			s.link.failed(lost(s, err))
 		}
 		_ = s.conn.Close()
-		return
+		return false
 	}
 	kind := wire.TypeOf(message)
 	if kind == wire.Notify {
 		s.closedBy(wire.ParseNotification(message))
 		_ = s.conn.Close()
-		return
+		return false
 	}
 	v := s.wire.Check(message)
 	if v.Reset != nil {
 		s.blame(v.Reset)
 		s.refuse(v.Reset)
-		return
+		return false
 	}
 	s.first = append([]byte(nil), v.Pass...)
 	s.graceful.Store(s.wire.Offer().Helps())
+	return true
 }
 
 // refuse sends a last word and closes.
