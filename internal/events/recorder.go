@@ -18,10 +18,10 @@ const (
 	// maxWaiting bounds what waits to be written, maxKnown what is remembered of earlier writes.
 	maxWaiting = 64
 	maxKnown   = 512
-	// burst is how many writes may follow one another, each being worth spare later: a text that changes all the time must
-	// not become a load on the API server.
+	// burst is how many writes may follow one another; later there is one for each spare: texts that change all the time on all
+	// nodes of a large cluster must not become a load on the API server.
 	burst = 20
-	spare = 10 * time.Second
+	spare = time.Minute
 )
 
 // Errors of a Poster that a Recorder can act on.

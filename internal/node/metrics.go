@@ -61,6 +61,8 @@ type perPeer struct {
 	received *prometheus.GaugeVec
 	sent     *prometheus.GaugeVec
 	since    *prometheus.GaugeVec
+
+	shown map[[2]string]bool // the labels' values
 }
 
 func newMetrics(node string) *metrics {
@@ -213,15 +215,15 @@ func (m *metrics) addPerPeer() {
 	m.registry.MustRegister(labels.up, labels.received, labels.sent, labels.since)
 }
 
-// setPeers counts the sessions. before is what they were at the last look.
+var allStates = []bgp.State{bgp.Idle, bgp.Active, bgp.OpenSent, bgp.OpenConfirm, bgp.Established}
+
+// setPeers counts the sessions. before is what they were at the last look. A scrape may come at any moment: no number is ever one
+// that was not so.
 func (m *metrics) setPeers(before, peers []bgp.PeerStatus, now time.Time) {
-	m.peers.Reset()
-	for _, state := range []bgp.State{bgp.Idle, bgp.Active, bgp.OpenSent, bgp.OpenConfirm, bgp.Established} {
-		m.peers.WithLabelValues(string(state)) // shown even when it is 0, for alerts
-	}
 	held, received, sent, last := 0, 0, 0, time.Time{}
+	states := make(map[bgp.State]int, len(allStates))
 	for _, p := range peers {
-		m.peers.WithLabelValues(string(p.State)).Inc()
+		states[p.State]++
 		if p.HeldUntil.After(now) {
 			held++
 		}
@@ -230,6 +232,9 @@ func (m *metrics) setPeers(before, peers []bgp.PeerStatus, now time.Time) {
 		if p.Since.After(last) {
 			last = p.Since
 		}
+	}
+	for _, state := range allStates { // also those that none is in, for alerts
+		m.peers.WithLabelValues(string(state)).Set(float64(states[state]))
 	}
 	m.held.Set(float64(held))
 	m.received.Set(float64(received))
@@ -271,20 +276,27 @@ func (p *perPeer) set(peers []bgp.PeerStatus, names func(bgp.PeerStatus) string)
 	if p == nil {
 		return
 	}
-	for _, vec := range []*prometheus.GaugeVec{p.up, p.received, p.sent, p.since} {
-		vec.Reset()
-	}
+	now := make(map[[2]string]bool, len(peers))
 	for _, peer := range peers {
-		labels := prometheus.Labels{"peer": peer.Addr.String(), "node": names(peer)}
+		labels := [2]string{peer.Addr.String(), names(peer)}
+		now[labels] = true
 		up := 0.0
 		if peer.State == bgp.Established {
 			up = 1
 		}
-		p.up.With(labels).Set(up)
-		p.received.With(labels).Set(float64(peer.Received))
-		p.sent.With(labels).Set(float64(peer.Sent))
-		p.since.With(labels).Set(seconds(peer.Since))
+		p.up.WithLabelValues(labels[:]...).Set(up)
+		p.received.WithLabelValues(labels[:]...).Set(float64(peer.Received))
+		p.sent.WithLabelValues(labels[:]...).Set(float64(peer.Sent))
+		p.since.WithLabelValues(labels[:]...).Set(seconds(peer.Since))
 	}
+	for labels := range p.shown {
+		if !now[labels] {
+			for _, vec := range []*prometheus.GaugeVec{p.up, p.received, p.sent, p.since} {
+				vec.DeleteLabelValues(labels[:]...)
+			}
+		}
+	}
+	p.shown = now
 }
 
 // loopTime bounds how long a scrape waits for BGP's loop.

@@ -184,6 +184,10 @@ func TestValues(t *testing.T) {
 	}, nil)
 	s.Passed(errors.New("odd"), time.Second)
 	text := scraped(t, s)
+	s.SetBGP(nil, nil)
+	if gone := scraped(t, s); strings.Contains(gone, "tortie_bgp_peer_up{") || !strings.Contains(gone, `tortie_bgp_peers{state="Established"} 0`) {
+		t.Errorf("peers that are gone are still there:\n%s", gone)
+	}
 	for _, want := range []string{
 		`tortie_bgp_peers{state="Established"} 1`, `tortie_bgp_peers{state="Active"} 1`, `tortie_bgp_peers{state="Idle"} 0`,
 		"tortie_bgp_received_prefixes 4", "tortie_bgp_sent_prefixes 2", "tortie_bgp_held_down_peers 1", "tortie_bgp_last_change_timestamp_seconds 70",

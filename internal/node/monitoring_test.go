@@ -72,8 +72,7 @@ func faults(query string, served map[string]metric) (all []string) {
 				fault("%s has no label for %q", s[1], part)
 				continue
 			}
-			known := []bgp.State{bgp.Idle, bgp.Active, bgp.OpenSent, bgp.OpenConfirm, bgp.Established}
-			if m[1] == "state" && !slices.Contains(known, bgp.State(m[3])) {
+			if m[1] == "state" && !slices.Contains(allStates, bgp.State(m[3])) {
 				fault("no session is ever %q", m[3])
 			}
 		}

@@ -83,6 +83,7 @@ type teller struct {
 	to      Recorder
 	node    string
 	failing time.Time // since when passes fail
+	refused time.Time // since when paths are refused
 	stuck   time.Time // since when the journal is
 }
 
@@ -107,7 +108,9 @@ func (t *teller) tell(now time.Time, k *seen, err error) {
 			t.to.Warn(k.peerNode(p), "PeerHeldDown", fmt.Sprintf("%s keeps its BGP session with %s closed: %s", k.node, p.Addr, p.LastError))
 		}
 	}
-	t.tellRefused(k)
+	if lasts(&t.refused, now, len(k.routes.refused) > 0) { // a block that moves is refused for a moment
+		t.tellRefused(k)
+	}
 	t.tellPlugins(now, k, self)
 }
 

@@ -71,7 +71,7 @@ func TestWhatOperatorsAreTold(t *testing.T) {
 		{"a journal that waits", with(func(k *seen) { k.journal = nodestatus.Journal{Entries: 2, LastError: "one\ntwo"} }), nil, nil},
 	} {
 		var got told
-		teller := teller{to: &got}
+		teller := teller{to: &got, refused: now.Add(-patience)}
 		teller.tell(now, c.seen, c.err)
 		if d := cmp.Diff(c.want, got.lines); d != "" {
 			t.Errorf("%s (-want +got):\n%s", c.name, d)
@@ -99,20 +99,26 @@ func TestProblemsAreTold(t *testing.T) {
 func TestPatience(t *testing.T) {
 	var got told
 	k := seen{node: "n1", journal: nodestatus.Journal{Entries: 2, LastError: "one\ntwo"}}
+	k.routes.refused = []refusal{{path: bgp.Path{Prefix: prefix("192.168.2.0/26"), NextHop: addr("10.0.0.7"), From: addr("10.0.0.7")}, why: "it is another's"}}
 	begin := time.Now()
 	teller := teller{to: &got}
 	for _, at := range []time.Duration{0, patience / 2, patience} {
 		teller.tell(begin.Add(at), &k, errors.New("odd"))
 	}
-	want := []string{"Node n1: NotAsItShouldBe: odd", "Node n1: JournalStuck: addresses of deleted pods cannot be released: one"}
+	want := []string{
+		"Node n1: NotAsItShouldBe: odd",
+		"Node n1: PathRefused: n1 does not use what BGP peer 10.0.0.7 announces, 192.168.2.0/26 via 10.0.0.7 among it: it is another's",
+		"Node n1: JournalStuck: addresses of deleted pods cannot be released: one",
+	}
 	if d := cmp.Diff(want, got.lines); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
-	k.journal.LastError = ""
+	refused := k.routes.refused
+	k.journal.LastError, k.routes.refused = "", nil
 	teller.tell(begin.Add(2*patience), &k, nil)
-	k.journal.LastError = "again"
+	k.journal.LastError, k.routes.refused = "again", refused
 	teller.tell(begin.Add(3*patience), &k, errors.New("odd"))
-	if len(got.lines) != 2 {
+	if len(got.lines) != 3 {
 		t.Errorf("told without patience: %q", got.lines)
 	}
 }
