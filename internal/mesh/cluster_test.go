@@ -36,6 +36,7 @@ type cluster struct {
 	agents *rest.Config // what the agents may
 	store  *kubernetes.Store
 	fabric *netnstest.NS // bridges and the router between them
+	dual   bool          // nodes and pods of pairs have an IPv6 address beside the other
 
 	mu    sync.Mutex // guards nodes
 	nodes []*node
@@ -98,8 +99,12 @@ func (c *cluster) remove(t testing.TB, obj api.Resource) {
 }
 
 func newPool(name, cidr string, mode api.Encapsulation) *api.IPPool {
+	size := 26
+	if strings.Contains(cidr, ":") {
+		size = 122
+	}
 	return &api.IPPool{Meta: api.Meta{Name: name}, Spec: api.IPPoolSpec{
-		CIDR: cidr, BlockSize: 26, IPIPMode: mode, VXLANMode: api.EncapNever, NATOutgoing: true, NodeSelector: "all()",
+		CIDR: cidr, BlockSize: size, IPIPMode: mode, VXLANMode: api.EncapNever, NATOutgoing: true, NodeSelector: "all()",
 		AllowedUses: []api.AllowedUse{api.UseWorkload, api.UseTunnel},
 	}}
 }

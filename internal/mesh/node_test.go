@@ -34,12 +34,14 @@ type node struct {
 	*cluster
 	name string
 	addr netip.Prefix
-	wire *labtest.Wire // between the agent and the API server
-	dir  string
-	http *http.Client // from inside the namespace
-	cmd  *exec.Cmd    // nil: no agent runs
-	done chan error   // what became of cmd
-	pods int
+	// addr6 is the IPv6 address, if the cluster has two families.
+	addr6 netip.Addr
+	wire  *labtest.Wire // between the agent and the API server
+	dir   string
+	http  *http.Client // from inside the namespace
+	cmd   *exec.Cmd    // nil: no agent runs
+	done  chan error   // what became of cmd
+	pods  int
 }
 
 // newNode makes a node in a subnet, and its Node. Its address ends with host.
@@ -53,6 +55,10 @@ func (c *cluster) newNode(t testing.TB, name string, subnet, host int) *node {
 	c.fabric.Run(t, "ip", "link", "set", port, "master", bridgeName(subnet))
 	n.Addr(t, "eth0", n.addr.String())
 	n.Route(t, "0.0.0.0/0", subnets[subnet].Addr().Next().String(), "eth0")
+	if c.dual {
+		n.addr6 = netip.MustParseAddr(fmt.Sprintf("fd31:%d::%x", subnet+1, host))
+		n.Addr(t, "eth0", n.addr6.String()+"/64")
+	}
 	n.http = &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: n.dial}}
 	n.connect(t)
 	n.declare(t)
@@ -68,7 +74,11 @@ func (n *node) declare(t testing.TB) {
 	t.Helper()
 	obj := &api.Node{Meta: api.Meta{Name: n.name}}
 	n.create(t, obj)
-	patch := kubernetes.Patch{Status: map[string]any{"addresses": []api.NodeAddress{{Type: "InternalIP", Address: n.addr.Addr().String()}}}}
+	addresses := []api.NodeAddress{{Type: "InternalIP", Address: n.addr.Addr().String()}}
+	if n.addr6.IsValid() {
+		addresses = append(addresses, api.NodeAddress{Type: "InternalIP", Address: n.addr6.String()})
+	}
+	patch := kubernetes.Patch{Status: map[string]any{"addresses": addresses}}
 	if err := n.store.PatchStatus(t.Context(), obj, patch, false); err != nil {
 		t.Fatal(err)
 	}
@@ -110,8 +120,12 @@ func (n *node) claim(t testing.TB, cidr string) {
 }
 
 func (n *node) env() []string {
+	v6 := "none"
+	if n.addr6.IsValid() {
+		v6 = "autodetect"
+	}
 	return []string{
-		"NODENAME=" + n.name, "KUBECONFIG=" + filepath.Join(n.dir, "kubeconfig"), "NAMESPACE=kube-system", "NO_DEFAULT_POOLS=true",
+		"IP6=" + v6, "NODENAME=" + n.name, "KUBECONFIG=" + filepath.Join(n.dir, "kubeconfig"), "NAMESPACE=kube-system", "NO_DEFAULT_POOLS=true",
 		"TORTIE_STATE_DIR=" + filepath.Join(n.dir, "state"), "TORTIE_RUN_DIR=" + filepath.Join(n.dir, "run"),
 	}
 }
@@ -226,9 +240,13 @@ func (n *node) settled(peers int) error {
 // settle waits until all nodes have sessions with each other.
 func settle(t testing.TB, nodes ...*node) {
 	t.Helper()
+	sessions := len(nodes) - 1
+	if nodes[0].dual {
+		sessions *= 2
+	}
 	eventually(t, func() error {
 		for _, n := range nodes {
-			if err := n.settled(len(nodes) - 1); err != nil {
+			if err := n.settled(sessions); err != nil {
 				return err
 			}
 		}
@@ -257,18 +275,24 @@ func (n *node) has(t testing.TB, route string) error {
 type pod struct {
 	*netnstest.NS
 	addr    netip.Addr
-	streams int // that it has received
+	addr6   netip.Addr // invalid: none
+	streams int        // that it has received
 }
 
-// newPod makes a pod with an address of the block, by the plugin's own code.
-func (n *node) newPod(t testing.TB, addr string) *pod {
+// newPod makes a pod with an address of the block, or one of each family, by the plugin's own code.
+func (n *node) newPod(t testing.TB, addrs ...string) *pod {
 	t.Helper()
-	p := &pod{NS: netnstest.New(t), addr: netip.MustParseAddr(addr)}
+	p := &pod{NS: netnstest.New(t), addr: netip.MustParseAddr(addrs[0])}
+	all := []netip.Addr{p.addr}
+	if len(addrs) > 1 {
+		p.addr6 = netip.MustParseAddr(addrs[1])
+		all = append(all, p.addr6)
+	}
 	n.pods++
 	n.Within(t, func() error {
 		_, err := podnet.Setup(t.Context(), podnet.Config{
 			Netns: p.Path(), IfName: "eth0", HostVeth: podnet.HostVethName(podnet.DefaultVethPrefix, "mesh", fmt.Sprint(n.name, n.pods)),
-			Addresses: []netip.Addr{p.addr}, MTU: 1400,
+			Addresses: all, MTU: 1400,
 		})
 		return err
 	})

@@ -57,7 +57,12 @@ func (c *cluster) newNodeWithPod(t testing.TB, number int) (*node, *pod) {
 	t.Helper()
 	n := c.newNode(t, fmt.Sprintf("node-%d", number), 0, number)
 	n.claim(t, fmt.Sprintf("10.90.%d.0/26", number))
-	return n, n.newPod(t, fmt.Sprintf("10.90.%d.5", number))
+	addrs := []string{fmt.Sprintf("10.90.%d.5", number)}
+	if c.dual {
+		n.claim(t, fmt.Sprintf("fd90::%x:0/122", number))
+		addrs = append(addrs, fmt.Sprintf("fd90::%x:5", number))
+	}
+	return n, n.newPod(t, addrs...)
 }
 
 func (p *pair) nodes() []*node { return []*node{p.a, p.b} }
@@ -67,7 +72,8 @@ func (p *pair) nodes() []*node { return []*node{p.a, p.b} }
 func TestRestarts(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
-	c.create(t, newPool("pods", "10.90.0.0/16", api.EncapNever))
+	c.dual = true
+	c.create(t, newPool("pods", "10.90.0.0/16", api.EncapNever), newPool("pods6", "fd90::/64", api.EncapNever))
 	ways := []struct {
 		name string
 		do   func(t *testing.T, p *pair)

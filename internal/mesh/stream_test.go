@@ -38,7 +38,8 @@ const (
 // stream is packets with numbers from one pod to another, sent at a fixed rate until it is ended.
 type stream struct {
 	name     string
-	from, to *pod
+	from     *pod
+	src, dst netip.Addr
 	port     int // of the receiver
 	conn     *net.UDPConn
 	stop     atomic.Bool
@@ -86,12 +87,17 @@ func (c count) String() string {
 	return s
 }
 
-// startStream begins to send, once a packet has come through.
+// startStream begins to send in IPv4, once a packet has come through.
 func startStream(t testing.TB, name string, from, to *pod) *stream {
 	t.Helper()
+	return startStreamBetween(t, name, from, to, from.addr, to.addr)
+}
+
+func startStreamBetween(t testing.TB, name string, from, to *pod, src, dst netip.Addr) *stream {
+	t.Helper()
 	to.streams++
-	s := &stream{name: name, from: from, to: to, port: streamPort + to.streams, sent: make(chan sendCount, 1), received: make(chan arrivals, 1)}
-	address := netip.AddrPortFrom(to.addr, uint16(s.port))
+	s := &stream{name: name, from: from, src: src, dst: dst, port: streamPort + to.streams, sent: make(chan sendCount, 1), received: make(chan arrivals, 1)}
+	address := netip.AddrPortFrom(dst, uint16(s.port))
 	s.conn = to.ListenUDP(t, address.String())
 	raw, err := s.conn.SyscallConn()
 	if err != nil {
@@ -119,7 +125,7 @@ func startStream(t testing.TB, name string, from, to *pod) *stream {
 // warmUp sends packets without a number until one arrives: the first ones of a path may be lost to address resolution.
 func (s *stream) warmUp(t testing.TB, to netip.AddrPort) {
 	t.Helper()
-	conn := s.from.ListenUDP(t, "0.0.0.0:0")
+	conn := s.from.ListenUDP(t, netip.AddrPortFrom(s.src, 0).String())
 	defer conn.Close()
 	buf := make([]byte, 100)
 	eventually(t, func() error {
@@ -140,7 +146,7 @@ func (s *stream) warmUp(t testing.TB, to netip.AddrPort) {
 func (s *stream) send(interval time.Duration) {
 	c := sendCount{errors: map[string]int{}}
 	err := s.from.Do(func() error {
-		to := &unix.SockaddrInet4{Port: s.port, Addr: s.to.addr.As4()}
+		family, to := s.destination()
 		packet := make([]byte, 8)
 		fd := -1
 		defer func() { _ = unix.Close(fd) }()
@@ -151,7 +157,7 @@ func (s *stream) send(interval time.Duration) {
 					_ = unix.Close(fd)
 					var err error
 					// Unconnected: an ICMP error in answer to one packet must not keep the next from being sent.
-					if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
+					if fd, err = unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
 						return err
 					}
 				}
@@ -171,6 +177,14 @@ func (s *stream) send(interval time.Duration) {
 	}
 	c.took = time.Since(s.began)
 	s.sent <- c
+}
+
+// destination is what the kernel is told to send to.
+func (s *stream) destination() (family int, to unix.Sockaddr) {
+	if s.dst.Is4() {
+		return unix.AF_INET, &unix.SockaddrInet4{Port: s.port, Addr: s.dst.As4()}
+	}
+	return unix.AF_INET6, &unix.SockaddrInet6{Port: s.port, Addr: s.dst.As16()}
 }
 
 // receive ends when the socket is closed or has a deadline.
@@ -201,7 +215,7 @@ func (s *stream) receive() {
 			a.reordered++
 		}
 		top = max(top, number)
-		if from.Addr().Unmap() != s.from.addr {
+		if from.Addr().Unmap() != s.src {
 			a.translated++
 		}
 	}
@@ -255,12 +269,19 @@ func (s *stream) end() count {
 // traffic is a stream in each direction.
 type traffic []*stream
 
-func startTraffic(t testing.TB, a, b *pod) traffic {
+// startTraffic begins to send both ways, in each family that the pods have.
+func startTraffic(t testing.TB, a, b *pod) (tr traffic) {
 	t.Helper()
-	return traffic{
-		startStream(t, fmt.Sprintf("%s to %s", a.addr, b.addr), a, b),
-		startStream(t, fmt.Sprintf("%s to %s", b.addr, a.addr), b, a),
+	both := func(ofA, ofB netip.Addr) {
+		tr = append(tr,
+			startStreamBetween(t, fmt.Sprintf("%s to %s", ofA, ofB), a, b, ofA, ofB),
+			startStreamBetween(t, fmt.Sprintf("%s to %s", ofB, ofA), b, a, ofB, ofA))
 	}
+	both(a.addr, b.addr)
+	if a.addr6.IsValid() && b.addr6.IsValid() {
+		both(a.addr6, b.addr6)
+	}
+	return tr
 }
 
 // intact ends the streams; the test fails unless every packet has arrived once, from the address that it was sent from.
