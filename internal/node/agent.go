@@ -88,7 +88,9 @@ type Agent struct {
 	anchor anchor    // this node's place in it
 	bgp    speaking  // what BGP is told and says
 
+	gone         bool // this node was deleted
 	tunnel       *duties.Tunnel
+	tunnelAddr   netip.Addr // of tunl0, as far as is known
 	records      *records
 	teller       teller
 	pods         []netip.Addr // local addresses that the last pass saw
@@ -377,16 +379,19 @@ func (a *Agent) report(err error, took time.Duration) {
 		"blocks", known.snapshot.Blocks, "peers", len(known.peers), "took", took)
 }
 
-// complain logs what cannot be used, once for each set of it.
+// complain shows what cannot be used, and logs what is new of it.
 func (a *Agent) complain(about string, problems []error) {
 	a.teller.tellProblems(problems)
 	found := texts(problems)
 	if slices.Equal(found, a.broken[about]) {
 		return
 	}
+	before := a.broken[about]
 	a.broken[about] = found
 	a.Status.SetProblems(about, found)
 	for _, text := range found {
-		a.Log.Warn("left out of this node's configuration", about, text)
+		if !slices.Contains(before, text) {
+			a.Log.Warn("left out of this node's configuration", about, text)
+		}
 	}
 }

@@ -272,3 +272,31 @@ func TestAgentWithAnAddressOfAnother(t *testing.T) {
 	r.update(t, twin, func() { twin.Annotations[api.AnnotationIPv4Address] = "172.31.0.2/24" })
 	within(t, 2*soon, "ready once the other has its own", func() bool { return status.Report().Ready })
 }
+
+// A Node that somebody deleted, or that an API server with an old datastore does not know, takes nothing with it.
+func TestAgentGoesOnWithoutItsNode(t *testing.T) {
+	r := newRig(t)
+	r.affinity(t, rigOther, "10.90.2.0/26", "rig-other-10-90-2-0-26")
+	speaker := newPeers()
+	status, _ := r.agent(t, speaker)
+	within(t, 2*soon, "ready", func() bool { return status.Report().Ready })
+	within(t, soon, "the route", r.has(t, toOther))
+	self := &api.Node{Meta: api.Meta{Name: rigNode}}
+	if err := r.store.Get(t.Context(), self); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.store.Delete(t.Context(), self); err != nil {
+		t.Fatal(err)
+	}
+	named(t, status, "node rig-node does not exist in the API")
+	r.ns.Run(t, "ip", "route", "delete", "10.90.2.0/26")
+	within(t, soon, "a route that was removed by hand is back", r.has(t, toOther))
+	if sessions, _ := speaker.told(); len(sessions) != 1 || !status.Report().Ready {
+		t.Errorf("sessions %v, ready %v", sessions, status.Report().Ready)
+	}
+	r.node(t, rigNode, "172.31.0.1", nil)
+	within(t, soon, "it comes back and is announced", func() bool {
+		again := &api.Node{Meta: api.Meta{Name: rigNode}}
+		return r.store.Get(t.Context(), again) == nil && again.Annotations[api.AnnotationIPv4Address] == "172.31.0.1/24" && status.Report().LastError == ""
+	})
+}

@@ -45,7 +45,7 @@ func (a *Agent) pass(ctx context.Context) error {
 	}
 	shown := s
 	a.Status.SetNode(&shown)
-	told := errors.Join(trouble, a.announceSelf(ctx, &s), duties.LabelAffinities(ctx, a.Store, a.Watch.OwnAffinities()))
+	told := errors.Join(trouble, a.tellCluster(ctx, &s))
 	broken := errors.Join(a.NAT.Sync(ctx, s.NAT()), a.Guard.Sync(ctx, s.Guard()), a.syncTunnel(ctx, &s), a.prepareHost(&s))
 	heard, err := a.syncBGP(ctx, &s)
 	a.bgp.holding = err != nil || a.bgp.settling(time.Now())
@@ -61,7 +61,8 @@ func (a *Agent) pass(ctx context.Context) error {
 
 // look collects what is known into a snapshot. The trouble is an error that leaves the rest to be done.
 func (a *Agent) look(ctx context.Context) (s Snapshot, trouble, err error) {
-	if err := a.lookAtCluster(); err != nil {
+	gone, err := a.lookAtCluster()
+	if err != nil {
 		return s, nil, err
 	}
 	links, err := a.Kernel.Links()
@@ -78,28 +79,32 @@ func (a *Agent) look(ctx context.Context) (s Snapshot, trouble, err error) {
 		return s, nil, refusal
 	}
 	a.complain("object", append(slices.Clip(a.view.problems), problemsOf(said)...))
-	if s.Self.TunnelAddr, err = a.tunnelAddress(ctx, &s); err != nil {
-		return s, nil, err
-	}
+	none := a.tunnelAddress(ctx, &s)
+	s.Self.TunnelAddr = a.tunnelAddr
 	a.pods = occupied(self.Pods, s.Self.TunnelAddr)
-	return s, trouble, nil
+	return s, errors.Join(gone, trouble, none), nil
 }
 
-// lookAtCluster takes up what the watches say, if that has changed or is to be believed by now.
-func (a *Agent) lookAtCluster() error {
-	if a.view.built && a.view.world.Revision == a.Watch.Revision() && a.doubt == 0 && a.view.since.IsZero() {
-		return nil
+// lookAtCluster takes up what the watches say, if that has changed or is to be believed by now. Without its Node an agent that
+// knows the cluster goes on: the Node may come back, and until then its pods run on.
+func (a *Agent) lookAtCluster() (gone, err error) {
+	if a.view.built && !a.gone && a.view.world.Revision == a.Watch.Revision() && a.doubt == 0 && a.view.since.IsZero() {
+		return nil, nil
 	}
 	world := a.Watch.World()
-	if world.Self == nil {
-		return fmt.Errorf("node %s does not exist in the API: keeping everything as it is until it comes back", a.Config.Nodename)
+	if a.gone = world.Self == nil; a.gone {
+		err := fmt.Errorf("node %s does not exist in the API: keeping everything as it is until it comes back", a.Config.Nodename)
+		if !a.view.built {
+			return nil, err
+		}
+		return err, nil
 	}
 	a.node = world.Self
 	world.Nodes, a.doubt = a.known.believe(world.Nodes, a.node.Name, time.Now())
 	world.Felix = a.Config.Felix.Over(world.Felix)
 	a.view.update(time.Now(), Self{Name: a.node.Name}, world)
 	a.news.bgp = true
-	return nil
+	return nil, nil
 }
 
 // lookAtSelf finds this node's addresses and pods.
@@ -171,11 +176,21 @@ func occupied(pods []netip.Addr, tunnel netip.Addr) []netip.Addr {
 	return slices.Insert(slices.Clone(pods), i, tunnel)
 }
 
-// tunnelAddress returns the address of tunl0.
-func (a *Agent) tunnelAddress(ctx context.Context, s *Snapshot) (netip.Addr, error) {
-	return a.tunnel.Address(ctx, duties.TunnelInput{
-		Ranges: s.tunnelRanges(), UID: a.node.UID, Noted: a.node.Annotations[api.AnnotationIPv4TunnelAddr], Blocks: s.Blocks,
-	})
+// tunnelAddress finds the address of tunl0. While the datastore does not say, the last one stays, or what the Node says.
+func (a *Agent) tunnelAddress(ctx context.Context, s *Snapshot) error {
+	noted := a.node.Annotations[api.AnnotationIPv4TunnelAddr]
+	if !a.tunnelAddr.IsValid() {
+		a.tunnelAddr, _ = netip.ParseAddr(noted)
+	}
+	if a.gone {
+		return nil // an address for no Node is a leak
+	}
+	addr, err := a.tunnel.Address(ctx, duties.TunnelInput{Ranges: s.tunnelRanges(), UID: a.node.UID, Noted: noted, Blocks: s.Blocks})
+	if err != nil {
+		return err
+	}
+	a.tunnelAddr = addr
+	return nil
 }
 
 // addrText is empty for the invalid address.
@@ -184,6 +199,14 @@ func addrText(a netip.Addr) string {
 		return ""
 	}
 	return a.String()
+}
+
+// tellCluster writes what others go by, if it is not there already.
+func (a *Agent) tellCluster(ctx context.Context, s *Snapshot) error {
+	if a.gone {
+		return nil
+	}
+	return errors.Join(a.announceSelf(ctx, s), duties.LabelAffinities(ctx, a.Store, a.Watch.OwnAffinities()))
 }
 
 // announceSelf tells other nodes, Calico's among them, how to reach this one.

@@ -45,7 +45,7 @@ func (v *view) update(now time.Time, self Self, w kube.World) {
 		v.problems = append(v.problems, inObject(p.Kind, api.Meta{Name: p.Name}, cmp.Or(errors.Unwrap(p.Err), p.Err))) // which names it too
 	}
 	if doubt != nil {
-		v.problems = append(v.problems, doubt)
+		v.problems = append(v.problems, inSelf("ClusterShrank", doubt))
 	}
 }
 
