@@ -16,7 +16,8 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/proc"
 )
 
-// apiTimeout is generous: a loaded machine takes 10 s, a virtual one without hardware help 60 s.
+// apiTimeout is generous: a loaded machine takes 10 s. A virtual one without hardware help takes 60 s, and much longer if the
+// machine around it is loaded: there the environment scales it.
 const apiTimeout = 3 * time.Minute
 
 func runAPI(ctx context.Context, args []string) (err error) {
@@ -30,6 +31,10 @@ func runAPI(ctx context.Context, args []string) (err error) {
 	listen, err := netip.ParseAddr(*address)
 	if err != nil {
 		return usageError{fmt.Sprintf("-address: %v", err)}
+	}
+	slower, err := scale()
+	if err != nil {
+		return err
 	}
 	c, err := binaries.Open(os.Stderr)
 	if err != nil {
@@ -46,7 +51,7 @@ func runAPI(ctx context.Context, args []string) (err error) {
 	defer func() { err = errors.Join(err, clean()) }()
 	p, err := plane.Start(ctx, plane.Config{
 		Dir: state, Hyperkube: hyperkube, Spawner: proc.NewSpawner(),
-		Address: listen, ControllerManager: *kcm, Timeout: apiTimeout,
+		Address: listen, ControllerManager: *kcm, Timeout: time.Duration(slower * float64(apiTimeout)),
 	})
 	if err != nil {
 		return err
