@@ -43,12 +43,7 @@ func (s *Server) SetPeers(ctx context.Context, peers []Peer) error {
 			errs = append(errs, s.removePeer(ctx, addr))
 		}
 		for _, addr := range c.replace {
-			// GoBGP's UpdatePeer applies some changes at once, some at the next OPEN and some never.
-			err := s.removePeer(ctx, addr)
-			if err == nil {
-				err = s.addPeer(ctx, want[addr])
-			}
-			errs = append(errs, err)
+			errs = append(errs, s.replacePeer(ctx, want[addr]))
 		}
 		for _, addr := range c.add {
 			errs = append(errs, s.addPeer(ctx, want[addr]))
@@ -117,14 +112,44 @@ func (s *Server) addPeer(ctx context.Context, p Peer) error {
 		s.hist.end(p.Addr)
 		return fmt.Errorf("add peer %s: %w", p.Addr, err)
 	}
-	if p.Password != "" && s.noMD5 != nil {
-		s.hist.failed(p.Addr, "no session: it has a password, and "+s.noMD5.Error())
-	} else {
-		added.link = s.relay.Add(s.relayPeer(p), behind{Server: s, neighbour: added.neighbour})
-	}
-	s.peers[p.Addr], s.sessions[p.Addr] = p, added
+	s.link(p, added)
 	s.known[p.Addr] = true
 	return nil
+}
+
+// link connects a session that GoBGP has with the outside. It may have been connected before.
+func (s *Server) link(p Peer, known session) {
+	switch {
+	case p.Password != "" && s.noMD5 != nil:
+		s.hist.failed(p.Addr, "no session: it has a password, and "+s.noMD5.Error())
+		known.retire()
+		known.release()
+		known.link = nil
+	case known.link != nil:
+		known.link = s.relay.Replace(known.link, s.relayPeer(p))
+	default:
+		known.link = s.relay.Add(s.relayPeer(p), behind{Server: s, neighbour: known.neighbour})
+	}
+	s.peers[p.Addr], s.sessions[p.Addr] = p, known
+}
+
+// replacePeer makes a change. Of most changes GoBGP need not know, and keeps the peer's paths. Of the others its UpdatePeer
+// would apply some at once, some at the next OPEN and some never.
+func (s *Server) replacePeer(ctx context.Context, p Peer) error {
+	if old := s.peers[p.Addr]; old.inside() == p.inside() {
+		s.link(p, s.sessions[p.Addr])
+		return nil
+	}
+	if err := s.removePeer(ctx, p.Addr); err != nil {
+		return err
+	}
+	return s.addPeer(ctx, p)
+}
+
+// inside is what GoBGP knows of a peer.
+func (p Peer) inside() Peer {
+	p.Port, p.Passive, p.ConnectRetry, p.Password, p.MaxPrefixes = 0, false, 0, "", 0
+	return p
 }
 
 // removePeer has GoBGP say Cease, which the link gets a moment to deliver.

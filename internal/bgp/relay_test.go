@@ -60,6 +60,51 @@ func TestPasswords(t *testing.T) {
 	}
 }
 
+// A password is changed on one side first and on the other some time later; nobody loses a path over it.
+func TestPasswordIsChanged(t *testing.T) {
+	t.Parallel()
+	nine, ten := pair(t)
+	nine.originate("10.1.9.0/26")
+	ten.originate("10.1.10.0/26")
+	set := func(password string, s, other *speaker) { s.setPeers(withPassword(password, s.mesh(other.host))...) }
+	set("sesame", nine, ten)
+	set("sesame", ten, nine)
+	nine.waitLearned("10.1.10.0/26")
+	ten.waitLearned("10.1.9.0/26")
+	for _, password := range []string{"simsim", "simsala", ""} {
+		since := ten.peer(nine.v4).Since
+		set(password, nine, ten)
+		for s, want := range map[*speaker]string{nine: "10.1.10.0/26", ten: "10.1.9.0/26"} {
+			eventually(t, func() error {
+				paths := s.snapshot()
+				if len(paths) != 1 || paths[0].Prefix.String() != want {
+					t.Fatalf("%s has %v, and has lost %s", s.v4, paths, want)
+				}
+				if !paths[0].Stale {
+					return fmt.Errorf("the session of %s is not broken", s.v4)
+				}
+				return nil
+			})
+		}
+		set(password, ten, nine)
+		for s, want := range map[*speaker]string{nine: "10.1.10.0/26", ten: "10.1.9.0/26"} {
+			eventually(t, func() error {
+				paths := s.snapshot()
+				if len(paths) != 1 || paths[0].Prefix.String() != want {
+					t.Fatalf("%s has %v, and has lost %s", s.v4, paths, want)
+				}
+				if paths[0].Stale {
+					return fmt.Errorf("%s has not heard its path again", s.v4)
+				}
+				return nil
+			})
+		}
+		if p := ten.peer(nine.v4); !p.Since.After(since) {
+			t.Errorf("no new session: %+v", p)
+		}
+	}
+}
+
 // Peers with passwords of their own, and one without, on one listener.
 func TestPasswordsOfSeveralPeers(t *testing.T) {
 	t.Parallel()

@@ -48,7 +48,9 @@ type Speaker interface {
 	Start(ctx context.Context, local Local) error
 
 	// SetPeers makes peers the whole set of sessions; nil closes all. A peer is known by its address. Sessions of peers
-	// that did not change are not touched. Peers that left, and those that changed in any field, get a Cease.
+	// that did not change are not touched. Peers that left, and those that changed in AS number, own address, hold or restart
+	// time, get a Cease. Another change breaks the connection and makes a new one, over which both sides keep the other's
+	// paths as graceful restart has it: a password is changed without losing a route.
 	// An invalid peer is an error and nothing changes. Whatever fails is tried again by the next call.
 	SetPeers(ctx context.Context, peers []Peer) error
 

@@ -109,14 +109,17 @@ func (l *Link) Retire() {
 // Release ends a retired link in a moment, in which the session's last words reach the peer.
 func (l *Link) Release() {
 	time.AfterFunc(releaseWait, l.cancel)
-	context.AfterFunc(l.ctx, func() {
-		l.mu.Lock()
-		s := l.current
-		l.mu.Unlock()
-		if s != nil {
-			s.abort(nil)
-		}
-	})
+	context.AfterFunc(l.ctx, l.hangUp)
+}
+
+// hangUp breaks the session that is.
+func (l *Link) hangUp() {
+	l.mu.Lock()
+	s := l.current
+	l.mu.Unlock()
+	if s != nil {
+		s.abort(nil)
+	}
 }
 
 // free returns when no session is up and the peer is not held down, or the link has ended.

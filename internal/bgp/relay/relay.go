@@ -149,9 +149,22 @@ func (r *Relay) SetPasswords(passwords map[netip.Addr]string) error {
 }
 
 // Add begins to keep up the session of a peer. An earlier one of the same address must be retired.
-func (r *Relay) Add(p Peer, behind Behind) *Link {
+func (r *Relay) Add(p Peer, behind Behind) *Link { return r.add(p, behind, false) }
+
+// Replace goes on with a peer of which the speaker behind knows nothing new. The connection is broken without a word, so
+// that both sides keep the other's paths as graceful restart has it.
+func (r *Relay) Replace(old *Link, p Peer) *Link {
+	old.Retire()
+	old.hangUp()
+	old.Release()
+	p.KeptUntil = old.peer.KeptUntil
+	return r.add(p, old.behind, old.spoken.Load())
+}
+
+func (r *Relay) add(p Peer, behind Behind, spoken bool) *Link {
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &Link{relay: r, peer: p, behind: behind, ctx: ctx, cancel: cancel}
+	l.spoken.Store(spoken)
 	r.mu.Lock()
 	r.links[p.Addr] = l
 	r.mu.Unlock()
