@@ -110,7 +110,7 @@ func (w *Watch) meshPassword() Password {
 }
 
 func (w *Watch) about(ref *api.SecretKeyRef, err error) error {
-	return fmt.Errorf("BGPConfiguration %s: spec.nodeMeshPassword: key %q of Secret %s/%s: %w", api.DefaultName, ref.Key, w.namespace, ref.Name, err)
+	return fmt.Errorf("key %q of Secret %s/%s: %w", ref.Key, w.namespace, ref.Name, err)
 }
 
 // password reads one key of a Secret, nil if that does not exist. No text and no error means that there is to be none.

@@ -41,7 +41,8 @@ type Problem struct {
 type Password struct {
 	// Set: the cluster's configuration asks for a password.
 	Set bool
-	// Text is the password, empty as long as Err says why it is not known.
+	// Text is the password, empty as long as Err says why it is not known. Err names the Secret and the key, not the object
+	// that refers to them.
 	Text string
 	Err  error
 }
