@@ -113,6 +113,10 @@ func TestRestarts(t *testing.T) {
 	}
 	start(t, all...)
 	settle(t, all...)
+	var ears []*ear
+	for _, n := range all {
+		ears = append(ears, listen(t, n))
+	}
 	t.Run("ways", func(t *testing.T) {
 		for i, way := range ways {
 			t.Run(way.name, func(t *testing.T) {
@@ -130,4 +134,10 @@ func TestRestarts(t *testing.T) {
 			})
 		}
 	})
+	// The new agents have found everything as they would have it.
+	for _, e := range ears {
+		if heard, err := e.all(); err != nil || len(heard) > 0 {
+			t.Errorf("%s: restarts have changed %s, %v; want nothing", e.node.name, counts(heard), err)
+		}
+	}
 }
