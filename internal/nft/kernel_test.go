@@ -260,6 +260,26 @@ func TestOwners(t *testing.T) {
 	}
 }
 
+// TestSomebodyHoldsOn: a rule in somebody's own chain of our table keeps one of ours in use. The error says what to look for, and
+// nothing is changed by halves.
+func TestSomebodyHoldsOn(t *testing.T) {
+	ns := netnstest.New(t)
+	table := nft.NewAt(ns.Namespace)
+	syncPart(t, table, policy())
+	ns.Run(t, "nft", "add chain inet tortie handmade; add rule inet tortie handmade jump policy-pod1")
+	before := ruleset(t, ns)
+	_, err := table.Sync(t.Context(), nft.Part{Prefixes: policy().Prefixes})
+	if err == nil || !strings.Contains(err.Error(), "nft -a list table inet tortie") {
+		t.Errorf("Sync = %v, want an error with a remedy", err)
+	}
+	if diff := cmp.Diff(before, ruleset(t, ns)); diff != "" {
+		t.Errorf("(-before +after):\n%s", diff)
+	}
+	if syncPart(t, table, policy()) {
+		t.Error("written although all is right")
+	}
+}
+
 // TestLeavingAfterDrift: an owner that leaves finds a base chain by its name although its rules are gone.
 func TestLeavingAfterDrift(t *testing.T) {
 	ns := netnstest.New(t)

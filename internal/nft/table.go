@@ -61,17 +61,12 @@ func (t *Table) Sync(ctx context.Context, p Part) (written bool, err error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s, err := dial(ctx, t.netns)
-	if err != nil {
-		return false, err
-	}
-	defer s.Close()
 	rebuild := false
 	for range attempts {
 		if err := ctx.Err(); err != nil {
 			return false, err
 		}
-		done, err := t.attempt(s, p, rebuild)
+		done, err := t.attempt(ctx, p, rebuild)
 		switch {
 		case err == nil:
 			return done, nil
@@ -87,8 +82,14 @@ func (t *Table) Sync(ctx context.Context, p Part) (written bool, err error) {
 	return false, fmt.Errorf("write nftables table inet %s: others changed nftables %d times meanwhile", TableName, attempts)
 }
 
-// attempt reads, compares and writes. The error is stale if somebody else was faster.
-func (t *Table) attempt(s socket, p Part, rebuild bool) (written bool, err error) {
+// attempt reads, compares and writes. The error is stale if somebody else was faster. It has a socket of its own: the kernel
+// may have more to say of a transaction that it refuses.
+func (t *Table) attempt(ctx context.Context, p Part, rebuild bool) (written bool, err error) {
+	s, err := dial(ctx, t.netns)
+	if err != nil {
+		return false, err
+	}
+	defer s.Close()
 	generation, err := s.generation()
 	if err != nil {
 		return false, err
