@@ -255,6 +255,7 @@ func TestUpdate(t *testing.T) {
 		"empty segment":      {message: updateOf(nil, join(origin, []byte{0x40, 2, 2, 2, 0}, hop), block), pass: gone, flaw: "AS_PATH is malformed"},
 		"AS 0":               {message: updateOf(nil, join(origin, []byte{0x40, 2, 6, 2, 1, 0, 0, 0, 0}, hop), block), pass: gone, flaw: "AS number 0"},
 		"MED of 3 bytes":     {message: updateOf(nil, join(minimal, []byte{0x80, 4, 3, 0, 0, 0}), block), pass: gone, flaw: "MULTI_EXIT_DISC of 3"},
+		"too much":           {message: updateOf(nil, join(minimal, []byte{0xd0, 8, 8, 0}, make([]byte, 2048)), block), pass: gone, flaw: "path attributes of 2059 bytes"},
 		"attribute too long": {message: updateOf(nil, join(minimal, []byte{0x80, 4, 9, 0}), block), pass: gone, flaw: "do not fit"},
 
 		"LOCAL_PREF from outside": {rules: outside, message: updateOf(nil, join(origin, path, hop, pref), block), pass: updateOf(nil, join(origin, path, hop), block)},

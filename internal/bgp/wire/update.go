@@ -23,6 +23,10 @@ type news struct {
 	withdraw bool
 }
 
+// maxAttributes bounds what a path costs: each prefix of a peer can have attributes of its own, and MaxPrefixes would else
+// bound nothing. It is room for some 400 AS numbers.
+const maxAttributes = 2048
+
 // errNetwork is the one error of a list of prefixes: what follows can't be found, so that RFC 7606 section 5.3 has the
 // session reset.
 var errNetwork = errors.New("a prefix is longer than an address or is cut short")
@@ -118,6 +122,9 @@ func (n *news) checkMandatory() {
 	}
 	if n.nextHop == nil && !n.withdraw {
 		n.flawed(true, "%s is missing", attrNextHop)
+	}
+	if len(n.attributes) > maxAttributes {
+		n.flawed(true, "path attributes of %d bytes: more than %d are not kept", len(n.attributes), maxAttributes)
 	}
 }
 
