@@ -122,3 +122,29 @@ func TestListAdd(t *testing.T) {
 		t.Errorf("items %+v, want a and b", list.Items)
 	}
 }
+
+// Calico's schema takes one port as a number, too.
+func TestPortRange(t *testing.T) {
+	for text, want := range map[string][2]uint16{`"32768:65535"`: {32768, 65535}, `"80"`: {80, 80}, `80`: {80, 80}} {
+		var r PortRange
+		if err := json.Unmarshal([]byte(text), &r); err != nil {
+			t.Fatal(err)
+		}
+		if first, last, err := r.Ports(); err != nil || first != want[0] || last != want[1] {
+			t.Errorf("%s: %d to %d, %v", text, first, last, err)
+		}
+	}
+	for _, text := range []string{`"2:1"`, `"0"`, `"1:70000"`, `"x"`, `""`, `-1`, `1.5`} {
+		var r PortRange
+		if err := json.Unmarshal([]byte(text), &r); err != nil {
+			t.Fatal(err)
+		}
+		if first, last, err := r.Ports(); err == nil {
+			t.Errorf("%s: %d to %d", text, first, last)
+		}
+	}
+	var r PortRange
+	if err := json.Unmarshal([]byte(`{}`), &r); err == nil {
+		t.Error("an object was taken")
+	}
+}

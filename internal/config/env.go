@@ -74,7 +74,14 @@ func (p *problems) integer(name, value string, low, high int) int {
 	return n
 }
 
+// boolean takes what Calico takes.
 func (p *problems) boolean(name, value string) bool {
+	switch strings.ToLower(value) {
+	case "yes", "y":
+		return true
+	case "no", "n":
+		return false
+	}
 	b, err := strconv.ParseBool(strings.ToLower(value))
 	if err != nil {
 		p.add(name, value, "must be true or false")

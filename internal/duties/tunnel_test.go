@@ -18,6 +18,7 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/ipam"
+	"github.com/tortie-net/tortie/internal/labtest"
 	"github.com/tortie-net/tortie/internal/names"
 )
 
@@ -475,5 +476,48 @@ func checkAddresses(t *testing.T, store *kubernetes.Store, final []netip.Addr) {
 	}
 	if d := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); d != "" {
 		t.Errorf("who holds what (-want +got):\n%s", d)
+	}
+}
+
+// All that a restarted agent asks for its duties, when everything is as it should be: its handle and the block that it names.
+func TestRequestsOfASteadyStart(t *testing.T) {
+	proxy := labtest.NewProxy(t)
+	cfg, err := kubernetes.LoadKubeconfig(proxy.Kubeconfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := kubernetes.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nothingThere(t, store)
+	aNode(t, store, "steady-node", nil)
+	pool(t, store, "steady", "10.91.0.0/24", 29)
+	want := Cluster{Type: []string{"k8s", "bgp"}, Pools: testPools(), IPv6: true}
+	start := func() {
+		t.Helper()
+		seen := read(t, store, "steady-node") // what watches tell comes from here
+		there := found(t, store)
+		var own api.BlockAffinityList
+		if err := store.List(t.Context(), &own, datastore.ListOptions{Host: seen.Name}); err != nil {
+			t.Fatal(err)
+		}
+		proxy.Reset()
+		agent := NewTunnel(ipam.NewClient(store, time.Now), seen.Name, time.Now)
+		ranges := Ranges{Assign: prefixes("10.91.0.0/24"), Keep: prefixes("10.91.0.0/24")}
+		addr, err := agent.Address(t.Context(), TunnelInput{Ranges: ranges, UID: seen.UID, Noted: seen.Annotations[api.AnnotationIPv4TunnelAddr]})
+		if err := errors.Join(err,
+			SetUp(t.Context(), store, want, there),
+			LabelAffinities(t.Context(), store, own.Items),
+			Announce(t.Context(), store, seen.Annotations, seen.Name, map[string]string{api.AnnotationIPv4TunnelAddr: text(addr)}),
+			NewAvailability(store, seen.Name, time.Now).Sync(t.Context(), seen.Status.Conditions, nil),
+		); err != nil {
+			t.Fatal(err)
+		}
+	}
+	start()
+	start()
+	if d := cmp.Diff(map[string]int{"get ipamhandles": 1, "get ipamblocks": 1}, proxy.Requests()); d != "" {
+		t.Errorf("requests (-want +got):\n%s", d)
 	}
 }

@@ -1,0 +1,120 @@
+package config
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
+
+// of returns an environment of NAME=VALUE texts.
+func of(vars ...string) Env {
+	return func(name string) (string, bool) {
+		for _, v := range vars {
+			if value, ok := strings.CutPrefix(v, name+"="); ok {
+				return value, true
+			}
+		}
+		return "", false
+	}
+}
+
+func TestPools(t *testing.T) {
+	uses := []api.AllowedUse{api.UseWorkload, api.UseTunnel}
+	for name, c := range map[string]struct {
+		env    []string
+		v4, v6 *api.IPPoolSpec
+		cidrs  [2]string
+	}{
+		"nothing is said": {
+			v4: &api.IPPoolSpec{BlockSize: 26, IPIPMode: "Never", VXLANMode: "Never", NATOutgoing: true, NodeSelector: "all()", AllowedUses: uses},
+			v6: &api.IPPoolSpec{BlockSize: 122, IPIPMode: "Never", VXLANMode: "Never", NodeSelector: "all()", AllowedUses: uses},
+		},
+		"all is said, in any case": {
+			env: []string{
+				"CALICO_IPV4POOL_CIDR=10.0.0.0/16", "CALICO_IPV4POOL_BLOCK_SIZE=24", "CALICO_IPV4POOL_IPIP=cross-subnet", "CALICO_IPV4POOL_VXLAN=OFF",
+				"CALICO_IPV4POOL_NAT_OUTGOING=False", "CALICO_IPV4POOL_NODE_SELECTOR=has(x)", "CALICO_IPV4POOL_DISABLE_BGP_EXPORT=TRUE",
+				"CALICO_IPV6POOL_CIDR=fd00::/64", "CALICO_IPV6POOL_BLOCK_SIZE=120", "CALICO_IPV6POOL_VXLAN=CrossSubnet", "CALICO_IPV6POOL_NAT_OUTGOING=yes",
+				"CALICO_IPV6POOL_NODE_SELECTOR=has(y)", "CALICO_IPV6POOL_DISABLE_BGP_EXPORT=1",
+			},
+			v4:    &api.IPPoolSpec{BlockSize: 24, IPIPMode: "CrossSubnet", VXLANMode: "Never", NodeSelector: "has(x)", DisableBGPExport: true, AllowedUses: uses},
+			v6:    &api.IPPoolSpec{BlockSize: 120, IPIPMode: "Never", VXLANMode: "CrossSubnet", NATOutgoing: true, NodeSelector: "has(y)", DisableBGPExport: true, AllowedUses: uses},
+			cidrs: [2]string{"10.0.0.0/16", "fd00::/64"},
+		},
+		"none of either":      {env: []string{"CALICO_IPV4POOL_CIDR=none", "CALICO_IPV6POOL_CIDR=none"}},
+		"none at all":         {env: []string{"NO_DEFAULT_POOLS=true"}},
+		"none at all, and so": {env: []string{"NO_DEFAULT_POOLS=true", "CALICO_IPV4POOL_CIDR=none"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, err := LoadNode(of(append(c.env, "NODENAME=n")...))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, family := range []struct {
+				want *api.IPPoolSpec
+				got  *Pool
+			}{{c.v4, n.Pools.V4}, {c.v6, n.Pools.V6}} {
+				if family.got == nil || family.want == nil {
+					if (family.got == nil) != (family.want == nil) {
+						t.Errorf("pool %d: %+v, want %+v", i, family.got, family.want)
+					}
+					continue
+				}
+				if d := cmp.Diff(*family.want, family.got.Spec); d != "" {
+					t.Errorf("pool %d (-want +got):\n%s", i, d)
+				}
+				cidr := ""
+				if family.got.CIDR.IsValid() {
+					cidr = family.got.CIDR.String()
+				}
+				if cidr != c.cidrs[i] {
+					t.Errorf("pool %d has the range %q, want %q", i, cidr, c.cidrs[i])
+				}
+			}
+		})
+	}
+}
+
+func TestWrongPools(t *testing.T) {
+	for env, want := range map[string]string{
+		"CALICO_IPV4POOL_CIDR=10.0.0.1/16":                              `CALICO_IPV4POOL_CIDR="10.0.0.1/16": must be none or an IPv4 range`,
+		"CALICO_IPV4POOL_CIDR=fd00::/64":                                "must be none or an IPv4 range",
+		"CALICO_IPV6POOL_CIDR=10.0.0.0/16":                              "must be none or an IPv6 range",
+		"CALICO_IPV4POOL_CIDR=10.0.0.0/27":                              "must not be less than the /27",
+		"CALICO_IPV4POOL_BLOCK_SIZE=19":                                 "from 20 to 32",
+		"CALICO_IPV6POOL_BLOCK_SIZE=64":                                 "from 116 to 128",
+		"CALICO_IPV4POOL_IPIP=sometimes":                                "must be Always, CrossSubnet or Never",
+		"CALICO_IPV4POOL_IPIP=Always CALICO_IPV4POOL_VXLAN=CrossSubnet": "a pool has one encapsulation",
+		"NO_DEFAULT_POOLS=true CALICO_IPV4POOL_CIDR=10.0.0.0/16":        "contradicts NO_DEFAULT_POOLS=true",
+		"NO_DEFAULT_POOLS=true CALICO_IPV6POOL_CIDR=fd00::/64":          "contradicts NO_DEFAULT_POOLS=true",
+		"CALICO_IPV4POOL_NAT_OUTGOING=perhaps":                          "must be true or false",
+		"FELIX_NATPORTRANGE=9:1":                                        "must be a port or two",
+		"FELIX_NATOUTGOINGADDRESS=host":                                 "must be an IP address",
+		"FELIX_NATOUTGOINGEXCLUSIONS=All":                               "IPPoolsAndHostIPs",
+		"FELIX_IPFORWARDING=maybe":                                      "Enabled, Disabled",
+		"FELIX_VXLANPORT=70000":                                         "from 1 to 65535",
+		"FELIX_ALLOWIPIPPACKETSFROMWORKLOADS=maybe":                     "must be true or false",
+	} {
+		_, err := LoadNode(of(append(strings.Fields(env), "NODENAME=n")...))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", env, err, want)
+		}
+	}
+}
+
+// What the environment says of Felix's settings goes over what objects say, and leaves the rest to them.
+func TestFelix(t *testing.T) {
+	n, err := LoadNode(of("NODENAME=n", "FELIX_NATPORTRANGE=1000:2000", "FELIX_IPFORWARDING=disabled", "FELIX_ALLOWVXLANPACKETSFROMWORKLOADS=true"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ports, port, mtu, yes := api.PortRange("1:2"), 4790, 1400, true
+	got := n.Felix.Over(api.FelixConfigurationSpec{NATPortRange: &ports, VXLANPort: &port, IPIPMTU: &mtu, IPForwarding: "Enabled"})
+	ours := api.PortRange("1000:2000")
+	want := api.FelixConfigurationSpec{NATPortRange: &ours, VXLANPort: &port, IPIPMTU: &mtu, IPForwarding: "Disabled", AllowVXLANPacketsFromWorkloads: &yes}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
