@@ -16,6 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/config"
 	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/nodeaddr"
+	"github.com/tortie-net/tortie/internal/nodestatus"
 )
 
 const soon = 10 * time.Second // a change is seen in some 50 ms, on a machine that is not busy
@@ -298,5 +299,26 @@ func TestAgentGoesOnWithoutItsNode(t *testing.T) {
 	within(t, soon, "it comes back and is announced", func() bool {
 		again := &api.Node{Meta: api.Meta{Name: rigNode}}
 		return r.store.Get(t.Context(), again) == nil && again.Annotations[api.AnnotationIPv4Address] == "172.31.0.1/24" && status.Report().LastError == ""
+	})
+}
+
+// Where no address will do, all are shown with what is against them, and the right one is taken when it comes.
+func TestAgentWithoutAnAddress(t *testing.T) {
+	r := newRig(t)
+	r.configure = func(c *config.Node) {
+		c.Addresses.V4.Method, _ = nodeaddr.ParseMethod("cidr=172.29.0.0/16", nodeaddr.IPv4)
+	}
+	status, _ := r.agent(t, newPeers())
+	named(t, status, "172.31.0.1/24 on eth0 (outside of the ranges)")
+	report := status.Report()
+	if report.Ready || !slices.ContainsFunc(report.Candidates, func(c nodestatus.Candidate) bool {
+		return c.Address == "172.31.0.1/24" && !c.Chosen && c.Reason == "outside of the ranges"
+	}) {
+		t.Errorf("ready %v, candidates %+v", report.Ready, report.Candidates)
+	}
+	r.ns.Run(t, "ip", "address", "add", "172.29.0.1/24", "dev", "eth0")
+	within(t, 2*soon, "ready with the address that came", func() bool {
+		r := status.Report()
+		return r.Ready && r.Address == "172.29.0.1/24" && r.AddressSource == "cidr=172.29.0.0/16"
 	})
 }

@@ -112,20 +112,17 @@ func (a *Agent) lookAtSelf(ctx context.Context, links []netlinkx.Link) (self Sel
 	found, failed := a.find(ctx, links)
 	failed = inSelf("NoNodeAddress", failed)
 	at, trouble := a.anchor.hold(time.Now(), found, failed)
-	a.logCandidates(slices.Concat(found.v4.Candidates, found.v6.Candidates))
-	switch {
-	case errors.Is(trouble, errRestart):
-		return self, nil, trouble
-	case trouble != nil && at.same(place{}):
-		return self, nil, trouble
-	}
-	a.complain("address", at.notes())
 	self = Self{
 		Name: a.node.Name, ASN: a.Config.Addresses.ASN, TunnelMTU: a.Config.TunnelMTU,
 		RouterID: a.Config.Addresses.RouterID, MaxPrefixes: a.Config.Addresses.MaxPrefixes,
+		Found: slices.Concat(found.v4.Candidates, found.v6.Candidates),
 	}
+	a.logCandidates(self.Found)
+	if errors.Is(trouble, errRestart) || trouble != nil && at.same(place{}) {
+		return self, nil, trouble
+	}
+	a.complain("address", at.notes())
 	self.describe(at)
-	self.Found = slices.Concat(found.v4.Candidates, found.v6.Candidates)
 	self.Pods, err = a.localPods(links)
 	return self, trouble, err
 }
