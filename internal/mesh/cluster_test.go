@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -37,9 +36,6 @@ type cluster struct {
 	store  *kubernetes.Store
 	fabric *netnstest.NS // bridges and the router between them
 	dual   bool          // nodes and pods of pairs have an IPv6 address beside the other
-
-	mu    sync.Mutex // guards nodes
-	nodes []*node
 }
 
 // newCluster makes a cluster without nodes. It ends with the test.

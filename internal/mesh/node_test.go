@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -63,9 +62,6 @@ func (c *cluster) newNode(t testing.TB, name string, subnet, host int) *node {
 	n.connect(t)
 	n.declare(t)
 	t.Cleanup(func() { n.end(t) })
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.nodes = append(c.nodes, n)
 	return n
 }
 
@@ -305,7 +301,7 @@ func (n *node) running(t testing.TB) {
 	select {
 	case err := <-n.done:
 		n.cmd = nil
-		t.Errorf("%s: the agent has ended: %v", n.name, errors.Join(err))
+		t.Errorf("%s: the agent has ended: %v", n.name, err)
 	default:
 	}
 }
