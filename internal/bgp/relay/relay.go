@@ -207,10 +207,14 @@ func (r *Relay) welcome(conn *net.TCPConn) {
 	from := addrOf(conn.RemoteAddr())
 	r.mu.Lock()
 	l := r.links[from]
+	since := 0
 	if l == nil {
-		r.strangers.seen(r.log, from, r.now())
+		since = r.strangers.seen(r.now())
 	}
 	r.mu.Unlock()
+	if since > 0 {
+		r.log.Info("BGP connections from addresses that are no peers are refused", "last", from, "since-last-report", since)
+	}
 	if l == nil {
 		reset(conn)
 		return
@@ -245,11 +249,13 @@ type strangers struct {
 // reportPause is how often what others do at will is spoken of.
 const reportPause = time.Minute
 
-func (s *strangers) seen(log *slog.Logger, from netip.Addr, now time.Time) {
+// seen counts one and returns how many are to be spoken of now.
+func (s *strangers) seen(now time.Time) int {
 	s.count++
 	if now.Sub(s.said) < reportPause {
-		return
+		return 0
 	}
-	log.Info("BGP connections from addresses that are no peers are refused", "last", from, "since-last-report", s.count)
+	count := s.count
 	s.count, s.said = 0, now
+	return count
 }
