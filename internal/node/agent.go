@@ -103,6 +103,7 @@ type Agent struct {
 	candidates   []nodeaddr.Candidate  // as they were logged last
 	news         news                  // what the next pass has to look at
 	took         time.Duration         // the last pass
+	ended        time.Time             // and when it was over
 	full         time.Time             // when a pass last looked at everything
 
 	kernelEvents <-chan struct{} // nil: not subscribed
@@ -230,7 +231,7 @@ func (a *Agent) loop(ctx context.Context) error {
 			return err
 		}
 		took := time.Since(begun)
-		a.took = min(took, mostCoalesce)
+		a.took, a.ended = min(took, mostCoalesce), time.Now()
 		a.report(err, took)
 		next := fullPass
 		switch {
@@ -308,7 +309,7 @@ func (a *Agent) wait(ctx context.Context, pause time.Duration) bool {
 		a.heardTable(ok)
 	}
 	// A peer's table comes in many messages: to read what is there of it, and the whole soon after, takes longer than to wait.
-	for pause, last := max(coalesce, a.took), time.Now().Add(tableTime); ; pause = tableGap {
+	for pause, last := max(coalesce, a.took-time.Since(a.ended)), time.Now().Add(tableTime); ; pause = tableGap {
 		select {
 		case <-ctx.Done():
 			return false
