@@ -150,7 +150,8 @@ func (t *Tunnel) find(ctx context.Context, in TunnelInput) (netip.Addr, error) {
 		return adopted, err
 	}
 	if len(in.Ranges.Assign) == 0 {
-		return netip.Addr{}, nil
+		_, err := t.ipam.Release(ctx, owner.Handle) // one that was written, and no address for it
+		return netip.Addr{}, err
 	}
 	assigned, err := t.ipam.Assign(ctx, tunnelRequest(t.node, owner, in.Ranges.Assign))
 	if err != nil {
