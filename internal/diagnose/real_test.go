@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -39,7 +40,9 @@ func TestMain(m *testing.M) {
 // network is two nodes with a router between them; here is where the command runs.
 type network struct {
 	here, router, there *netnstest.NS
-	report              *nodestatus.Report
+
+	mu     sync.Mutex // guards report once the agent serves it
+	report *nodestatus.Report
 }
 
 func newNetwork(t *testing.T) *network {
@@ -93,6 +96,8 @@ func (n *network) listen(t *testing.T, ns *netnstest.NS, addr string) {
 func (n *network) agent(t *testing.T) {
 	t.Helper()
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		n.mu.Lock()
+		defer n.mu.Unlock()
 		n.report.Time = time.Now()
 		n.report.LastPass, n.report.Started = n.report.Time, n.report.Time
 		_ = json.NewEncoder(w).Encode(n.report)

@@ -56,20 +56,21 @@ func throughTunnel(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	n.report.Tunnel.Address = "192.168.1.0"
 	n.report.Peers = n.report.Peers[:1]
 	n.agent(t)
-	look := func(level Level, seen string) {
+	look := func(tunnel string, level Level, seen string) {
 		t.Helper()
+		n.mu.Lock()
+		n.report.Tunnel.Address = tunnel
+		n.mu.Unlock()
 		findings, _ := n.diagnose(t)
 		expect(t, findings, "peer-ipip", "10.2.0.5", level, seen)
 		expect(t, findings, "kernel", "ipip", OK, "there")
 		expect(t, findings, "foreign-routes", "", OK, "")
 	}
-	look(OK, "an echo inside of IPIP was answered")
-	n.report.Tunnel.Address = "" // a node without an address for its tunnel asks from its own
-	look(OK, "an echo inside of IPIP was answered")
-	n.report.Tunnel.Address = "192.168.1.0"
+	const own = "192.168.1.0"
+	look(own, OK, "an echo inside of IPIP was answered")
+	look("", OK, "an echo inside of IPIP was answered") // a node without an address for its tunnel asks from its own
 	n.router.Run(t, "nft", "table inet t { chain c { type filter hook forward priority 0; ip protocol 4 drop; }; }")
-	look(Problem, "protocol 4 is dropped")
+	look(own, Problem, "protocol 4 is dropped")
 }
