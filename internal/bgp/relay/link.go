@@ -20,8 +20,8 @@ const (
 	// A peer that restarts is back within seconds, so that the first attempts come in quick succession: each wait is a tenth
 	// longer than the one before, up to ConnectRetry, which at its default of 5 s is reached after 45 s.
 	firstRetry = 400 * time.Millisecond
-	// afterLoss is the wait after a session that was stable, which it is when it was up for so long. The peer's process may be
-	// starting again already. One that ends in moments, again and again, is tried less and less often.
+	// afterLoss is the wait after a connection that broke, or a session that was up for as long as stable: the peer's process
+	// may be starting again already. One that is ended with a word, in moments, again and again, is tried less and less often.
 	afterLoss = 200 * time.Millisecond
 	stable    = 10 * time.Second
 	// openWait is for the first message on a connection, handshakeWait for all until the session is up.
@@ -167,7 +167,7 @@ func (l *Link) dial() {
 			return
 		case err != nil:
 			l.failed(dialFailure(l.peer, err, l.relay.md5.read() > baseline))
-		case l.serve(newSession(l, conn, true)) >= stable:
+		case l.serve(newSession(l, conn, true)):
 			tries, wait, baseline = 0, afterLoss, l.relay.md5.read()
 		}
 		l.sleep(wait/2+rand.N(wait), nil)
@@ -240,8 +240,8 @@ func (l *Link) unreserve(conn net.Conn) {
 	}
 }
 
-// serve runs a session to its end, if it may be the peer's one, and returns for how long it was up.
-func (l *Link) serve(s *session) time.Duration {
+// serve runs a session to its end, if it may be the peer's one, and reports whether the next one should be tried soon.
+func (l *Link) serve(s *session) (soon bool) {
 	for {
 		rival, ok := l.admit(s)
 		switch {
@@ -250,26 +250,27 @@ func (l *Link) serve(s *session) time.Duration {
 			return l.carry(s)
 		case rival == nil, s.outgoing: // not a word was said yet
 			_ = s.conn.Close()
-			return 0
+			return false
 		case !s.beats(rival):
 			s.refuse(&wire.Notification{Code: wire.Cease, Subcode: wire.Collision})
-			return 0
+			return false
 		}
 		rival.abort(&wire.Notification{Code: wire.Cease, Subcode: wire.Collision})
 		<-rival.done
 	}
 }
 
-// carry runs the current session to its end.
-func (l *Link) carry(s *session) time.Duration {
+// carry is serve for the current session.
+func (l *Link) carry(s *session) (soon bool) {
 	p := s.run(l.ctx)
 	lasted := s.lasted()
+	soon = lasted >= stable || (p.broken && lasted > 0)
 	if l.leave(s) > mostParting {
 		p = parting{broken: true} // a peer that opens one session after the other is owed no courtesy
 	}
 	s.part(p)
 	l.parted()
-	return lasted
+	return soon
 }
 
 // admit makes s the current session or returns the one that is. Neither: the link begins none.
