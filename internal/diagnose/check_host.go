@@ -114,7 +114,7 @@ func (o *Observations) kernel() []Finding {
 	return append(findings,
 		feature("nf_tables", o.Kernel.NFTables, true, "masquerading and the guard of the tunnels need it",
 			"modprobe nf_tables", "use a kernel built with CONFIG_NF_TABLES and CONFIG_NF_TABLES_INET"),
-		feature("tcp-md5", o.Kernel.MD5, false, "BGP passwords (BGPConfiguration default, spec.nodeMeshPassword) need it",
+		feature("tcp-md5", o.Kernel.MD5, false, "BGP passwords (BGPConfiguration default, spec.nodeMeshPassword) need it, and the agent guards with it what its parts say to each other",
 			"", "use a kernel built with CONFIG_TCP_MD5SIG if sessions are to have passwords"))
 }
 
