@@ -21,6 +21,7 @@ const (
 	pathRoutes = "routes"
 	pathTunnel = "tunl0"
 	pathByHand = "by hand"
+	pathWhole  = "nftables"
 )
 
 // carried is what a path has carried, round by round.
@@ -153,11 +154,12 @@ func (r *results) writeThroughput(w *bytes.Buffer) {
 
 var pathNames = map[string]string{
 	pathHosts: "node to node", pathRoutes: "pod to pod by routes", pathTunnel: "pod to pod through `tunl0`", pathByHand: "pod to pod through a tunnel by hand",
+	pathWhole: "pod to pod through `tunl0`, with the agent's nftables",
 }
 
 func (t throughput) row(p carried) []string {
 	base := t.path(pathHosts)
-	if hand := t.path(pathByHand); p.Name == pathTunnel && hand != nil {
+	if hand := t.path(pathByHand); (p.Name == pathTunnel || p.Name == pathWhole) && hand != nil {
 		base = hand
 	}
 	gigabits := func(all []float64) string {

@@ -1,7 +1,8 @@
 //go:build ignore
 
 // Command paths measures what a path between two pods carries: between the nodes themselves, between pods by routes as package fib
-// makes them, through tunl0 as package encap makes it, and through tunl0 as ip makes it. It prints one line, "paths " and JSON.
+// makes them, through tunl0 as package encap makes it, alone and with the agent's part of nftables, and through tunl0 as ip makes it.
+// It prints one line, "paths " and JSON.
 //
 // It needs root, iperf3, ip and a kernel with IPIP. Nodes are network namespaces, joined in pairs by a veth pair.
 package main
@@ -9,6 +10,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"net"
@@ -20,8 +22,11 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/encap"
+	"github.com/tortie-net/tortie/internal/encapguard"
 	"github.com/tortie-net/tortie/internal/fib"
+	"github.com/tortie-net/tortie/internal/nat"
 	"github.com/tortie-net/tortie/internal/netlinkx"
+	"github.com/tortie-net/tortie/internal/nft"
 	"github.com/tortie-net/tortie/internal/podnet"
 	"github.com/tortie-net/tortie/internal/sysctl"
 )
@@ -97,14 +102,19 @@ func withoutTunnel(ctx context.Context) ([]*path, error) {
 
 // throughTunnels makes a pair of nodes as the agent does, and one by hand.
 func throughTunnels(ctx context.Context) ([]*path, error) {
-	tunnel, err := newPair(ctx, tunnelMTU, func(n, other *node) error {
+	byAgent := func(n, other *node) error {
 		if err := encap.New(n.conn).Sync(ctx, encap.Tunnel{MTU: tunnelMTU, Addr: n.block.Addr()}); err != nil {
 			return err
 		}
 		return n.program(ctx, fib.Route{Dst: other.block, Via: other.addr, Dev: encap.Device, Onlink: true})
-	})
+	}
+	tunnel, err := newPair(ctx, tunnelMTU, byAgent)
 	if err != nil {
 		return nil, fmt.Errorf("nodes with tunl0: %w", err)
+	}
+	whole, err := newPair(ctx, tunnelMTU, func(n, other *node) error { return errors.Join(byAgent(n, other), n.filter(ctx, other)) })
+	if err != nil {
+		return nil, fmt.Errorf("nodes with tunl0 and nftables: %w", err)
 	}
 	hand, err := newPair(ctx, tunnelMTU, func(n, other *node) error {
 		return n.ip(
@@ -115,7 +125,7 @@ func throughTunnels(ctx context.Context) ([]*path, error) {
 	if err != nil {
 		return nil, fmt.Errorf("nodes with a tunnel by hand: %w", err)
 	}
-	return []*path{between("tunl0", tunnel), between("by hand", hand)}, nil
+	return []*path{between("tunl0", tunnel), between("by hand", hand), between("nftables", whole)}, nil
 }
 
 // between is the way from one node's pod to the other's.
@@ -185,6 +195,17 @@ func (n *node) start(ctx context.Context, podMTU int) error {
 func (n *node) program(ctx context.Context, way fib.Route) error {
 	_, err := fib.New(n.conn, fib.Options{}).Sync(ctx, []fib.Route{{Dst: n.block, Type: netlinkx.Unreachable}, way})
 	return err
+}
+
+// filter makes the agent's part of nftables: translation of what leaves the pools, and the guard of tunnels.
+func (n *node) filter(ctx context.Context, other *node) error {
+	table := nft.New()
+	return n.ns.Do(func() error {
+		pool := nat.Pool{CIDR: netip.MustParsePrefix("10.244.0.0/16"), NATOutgoing: true}
+		return errors.Join(
+			nat.New(table).Sync(ctx, nat.Config{Pools: []nat.Pool{pool}}),
+			encapguard.New(table).Sync(ctx, encapguard.Config{Nodes: []netip.Addr{n.addr, other.addr}, PodLinks: "cali", IPIP: true}))
+	})
 }
 
 // ip runs commands of iproute2 on the node.
