@@ -16,7 +16,7 @@ import (
 // side is one way to open a session between the node and a daemon.
 type side struct {
 	name                    string
-	weWait, itWaits, inAS   bool
+	weWait, itWaits         bool
 	host                    int
 	incoming                func(n int) bool // of the node's connections with it
 	asn                     uint32

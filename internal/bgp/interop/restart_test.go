@@ -19,8 +19,8 @@ func TestNodeRestarts(t *testing.T) {
 	forEachKind(t, func(t *testing.T, kind bgptest.Kind) {
 		lan, node := node(t)
 		host := lan.Host(10)
-		daemon := host.Daemon(kind, partner(10, node.Host))
-		node.SetPeers(peers(node.Host, host)...)
+		daemon := host.Daemon(kind, partner(10, node.Host, func(p *bgptest.Session) { p.Password = secret }))
+		node.SetPeers(signed(node.Host, host)...)
 		waitKernels(t, host, node.Host, ownBlocks...)
 		record := host.Monitor()
 
@@ -47,7 +47,7 @@ func TestNodeRestarts(t *testing.T) {
 		last := node.Host.Speak()
 		last.Start(ourASN, true)
 		last.Originate(ownBlocks[0], ownBlocks[2])
-		last.SetPeers(peers(node.Host, host)...)
+		last.SetPeers(signed(node.Host, host)...)
 		bgptest.Eventually(t, func() error {
 			if route := host.KernelRoute(ownBlocks[1]); route != "" {
 				return fmt.Errorf("%s still has %s", kind, route)
@@ -55,6 +55,13 @@ func TestNodeRestarts(t *testing.T) {
 			return nil
 		})
 	})
+}
+
+// secret is the password of these sessions: connections that a killed process leaves behind, and their ends, are signed as well.
+const secret = "between-restarts"
+
+func signed(s, other *bgptest.Host) []bgp.Peer {
+	return peers(s, other, func(p *bgp.Peer) { p.Password = secret })
 }
 
 // hurry kills the node's process again and again, within the first one's restart time and at any moment of a session's beginning.
@@ -102,7 +109,7 @@ func again(node *bgptest.Speaker, host *bgptest.Host, signal syscall.Signal) *bg
 	next := node.Host.Speak()
 	next.Start(ourASN, true)
 	next.Originate(ownBlocks...)
-	next.SetPeers(peers(node.Host, host)...)
+	next.SetPeers(signed(node.Host, host)...)
 	return next
 }
 
