@@ -52,7 +52,7 @@ func (c Config) Wanted(get Get) []Setting {
 	var settings []Setting
 	if c.Forward {
 		settings = append(settings, Setting{forward4, "1", "pods reach nobody unless the host forwards their packets"})
-		if c.IPv6 {
+		if c.IPv6 && !lacksIPv6(get) {
 			settings = append(settings, Setting{forward6, "1", "pods reach nobody by IPv6 unless the host forwards their packets"})
 		}
 	}
@@ -61,6 +61,12 @@ func (c Config) Wanted(get Get) []Setting {
 			"a node sends also from addresses that the way back to is not by the tunnel, and pods before the way to them is known"})
 	}
 	return settings
+}
+
+// lacksIPv6 reports that the kernel has no IPv6. A node without it is as good as any for IPv4.
+func lacksIPv6(get Get) bool {
+	_, err := get(forward6)
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 // filters returns the mode that counts for a link: the greater number of its own and that for all.
@@ -88,6 +94,9 @@ func (c Config) Notes(get Get) []string {
 	if value, err := get(routerKey(c.Link)); c.Forward && c.IPv6 && err == nil && value == "1" {
 		note("%s is 1: a host that forwards ignores router advertisements then, and loses an IPv6 default route that came by one: run: sysctl -w %s=2",
 			dotted(routerKey(c.Link)), dotted(routerKey(c.Link)))
+	}
+	if c.IPv6 && lacksIPv6(get) {
+		note("%s is missing: this kernel has no IPv6, and pods have none here although there is a pool for it: boot without ipv6.disable=1", dotted(forward6))
 	}
 	if _, err := get(conntrack); errors.Is(err, fs.ErrNotExist) {
 		note("%s is missing: the kernel does not track connections, without which there is neither NAT nor a Service: run: modprobe nf_conntrack", dotted(conntrack))
@@ -118,7 +127,7 @@ func Sync(root sysctl.Root, c Config) error {
 
 func remedy(s Setting, err error) string {
 	if errors.Is(err, fs.ErrNotExist) {
-		return "the kernel has no such parameter: was it built without, or is IPv6 disabled?"
+		return "the kernel has no such parameter: is this a mount of /proc/sys?"
 	}
 	return fmt.Sprintf("run sysctl -w %s=%s on the host, or let the agent do so: TORTIE_SYSCTL_ROOT must be a writable mount of /proc/sys", dotted(s.Key), s.Value)
 }

@@ -27,7 +27,7 @@ func (v values) get(key sysctl.Key) (string, error) {
 	return value, nil
 }
 
-const conntrack, acceptRA = "net/netfilter/nf_conntrack_max", "net/ipv6/conf/eth0.5/accept_ra"
+const conntrack, acceptRA, forwarding6 = "net/netfilter/nf_conntrack_max", "net/ipv6/conf/eth0.5/accept_ra", "net/ipv6/conf/all/forwarding"
 
 func TestWanted(t *testing.T) {
 	filter := func(all, tunnel string) values {
@@ -40,8 +40,10 @@ func TestWanted(t *testing.T) {
 		have   values
 		want   []string
 	}{
-		"forwarding":               {hostsysctl.Config{Forward: true}, nil, []string{"net/ipv4/ip_forward=1"}},
-		"of both families":         {hostsysctl.Config{Forward: true, IPv6: true}, nil, []string{"net/ipv4/ip_forward=1", "net/ipv6/conf/all/forwarding=1"}},
+		"forwarding": {hostsysctl.Config{Forward: true}, nil, []string{"net/ipv4/ip_forward=1"}},
+		"of both families": {hostsysctl.Config{Forward: true, IPv6: true}, values{"net/ipv6/conf/all/forwarding": "0"},
+			[]string{"net/ipv4/ip_forward=1", "net/ipv6/conf/all/forwarding=1"}},
+		"a kernel without IPv6":    {hostsysctl.Config{Forward: true, IPv6: true}, nil, []string{"net/ipv4/ip_forward=1"}},
 		"somebody else's":          {hostsysctl.Config{IPv6: true}, nil, nil},
 		"tunnel is strict":         {tunnel, filter("0", "1"), []string{loosened}},
 		"all are strict":           {tunnel, filter("1", "0"), []string{loosened}},
@@ -69,13 +71,14 @@ func TestNotes(t *testing.T) {
 		have   values
 		want   []string // part of each note
 	}{
-		"all is well": {hostsysctl.Config{Forward: true, IPv6: true, Link: "eth0.5"}, values{conntrack: "1", acceptRA: "2"}, nil},
-		"advertisements": {hostsysctl.Config{Forward: true, IPv6: true, Link: "eth0.5"}, values{conntrack: "1", acceptRA: "1"},
+		"all is well": {hostsysctl.Config{Forward: true, IPv6: true, Link: "eth0.5"}, values{conntrack: "1", acceptRA: "2", forwarding6: "1"}, nil},
+		"advertisements": {hostsysctl.Config{Forward: true, IPv6: true, Link: "eth0.5"}, values{conntrack: "1", acceptRA: "1", forwarding6: "1"},
 			[]string{"sysctl -w net.ipv6.conf.eth0/5.accept_ra=2"}},
 		"advertisements, without IPv6": {hostsysctl.Config{Forward: true, Link: "eth0.5"}, values{conntrack: "1", acceptRA: "1"}, nil},
 		"not forwarding": {hostsysctl.Config{IPv6: true}, values{conntrack: "1", "net/ipv4/ip_forward": "0", "net/ipv6/conf/all/forwarding": "0"},
 			[]string{"sysctl -w net.ipv4.ip_forward=1", "sysctl -w net.ipv6.conf.all.forwarding=1"}},
 		"forwarding by others":        {hostsysctl.Config{}, values{conntrack: "1", "net/ipv4/ip_forward": "1", "net/ipv6/conf/all/forwarding": "0"}, nil},
+		"no IPv6":                     {hostsysctl.Config{Forward: true, IPv6: true}, values{conntrack: "1"}, []string{"ipv6.disable=1"}},
 		"connections are not tracked": {hostsysctl.Config{Forward: true}, nil, []string{"modprobe nf_conntrack"}},
 	} {
 		got := tt.config.Notes(tt.have.get)
@@ -95,7 +98,7 @@ func TestNotes(t *testing.T) {
 func TestUnwritable(t *testing.T) {
 	c := hostsysctl.Config{Forward: true, IPv6: true}
 	err := hostsysctl.Sync(sysctl.Root(t.TempDir()), c)
-	for _, want := range []string{"net.ipv4.ip_forward must be 1", "net.ipv6.conf.all.forwarding must be 1", "is IPv6 disabled"} {
+	for _, want := range []string{"net.ipv4.ip_forward must be 1", "a mount of /proc/sys"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("without the files: %v, want %q", err, want)
 		}
