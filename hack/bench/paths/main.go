@@ -45,6 +45,7 @@ type path struct {
 
 	from, to *netlinkx.Namespace
 	addr     netip.Addr // of to
+	nodes    [2]*node   // a namespace that nobody refers to ends
 }
 
 func main() {
@@ -96,7 +97,7 @@ func withoutTunnel(ctx context.Context) ([]*path, error) {
 	if err != nil {
 		return nil, fmt.Errorf("nodes without encapsulation: %w", err)
 	}
-	hosts := &path{Name: "hosts", from: pair[0].ns, to: pair[1].ns, addr: pair[1].addr}
+	hosts := &path{Name: "hosts", from: pair[0].ns, to: pair[1].ns, addr: pair[1].addr, nodes: pair}
 	return []*path{hosts, between("routes", pair)}, nil
 }
 
@@ -130,7 +131,7 @@ func throughTunnels(ctx context.Context) ([]*path, error) {
 
 // between is the way from one node's pod to the other's.
 func between(name string, pair [2]*node) *path {
-	return &path{Name: name, from: pair[0].pod, to: pair[1].pod, addr: pair[1].podAddr()}
+	return &path{Name: name, from: pair[0].pod, to: pair[1].pod, addr: pair[1].podAddr(), nodes: pair}
 }
 
 // node is a namespace that stands for a node, with one pod.
