@@ -88,7 +88,9 @@ type Agent struct {
 	anchor anchor    // this node's place in it
 	bgp    speaking  // what BGP is told and says
 
-	gone         bool // this node was deleted
+	gone         bool  // this node was deleted
+	alone        error // the API server was not heard of yet, and what passes go by instead; nil: it was
+	memory       memory
 	tunnel       *duties.Tunnel
 	tunnelAddr   netip.Addr // of tunl0, as far as is known
 	records      *records
@@ -125,6 +127,7 @@ func NewAgent(d Deps) *Agent {
 		hosts:        map[string]netip.Addr{},
 		records:      newRecords(d.Store, d.Log),
 		teller:       teller{to: d.Events, node: d.Config.Nodename},
+		memory:       memory{path: filepath.Join(d.Config.RunDir, worldFile)},
 		news:         allNews,
 	}
 }
@@ -210,15 +213,21 @@ func (a *Agent) retry(ctx context.Context, doing string, what func(context.Conte
 	}
 }
 
-// loop makes a pass whenever something may have changed, and now and then although nothing has.
+// loop makes passes, after the cluster's objects were set up.
 func (a *Agent) loop(ctx context.Context) error {
-	if err := a.Watch.WaitForSync(ctx, a.Log); err != nil {
+	if err := a.awaitCluster(ctx); err != nil {
 		return err
 	}
 	if err := a.setUp(ctx); err != nil {
 		return err
 	}
-	a.bgp.begun = time.Now()
+	a.bgp.begun, a.news = time.Now(), allNews
+	return a.rounds(ctx, nil)
+}
+
+// rounds makes a pass whenever something may have changed, and now and then although nothing has; until ctx ends, or until says
+// so, of which it returns the error.
+func (a *Agent) rounds(ctx context.Context, until <-chan error) error {
 	pause := time.Second
 	for {
 		if err := a.subscribe(ctx); err != nil {
@@ -234,28 +243,37 @@ func (a *Agent) loop(ctx context.Context) error {
 		a.took, a.ended = min(took, mostCoalesce), time.Now()
 		a.report(err, took)
 		next := fullPass
-		switch {
-		case err != nil:
+		if err != nil {
 			next, pause = pause/2+rand.N(pause), min(2*pause, maxRetry)
-		default:
+		} else {
 			pause = time.Second
 		}
-		if a.bgp.holding { // also while something else is wrong
-			next = min(next, settleTime)
-		}
-		if a.doubt > 0 {
-			next = min(next, a.doubt)
-		}
-		if a.anchor.moving() {
-			next = min(next, time.Second)
-		}
-		if !a.wait(ctx, next) {
+		if !a.wait(ctx, a.sooner(next)) {
 			return nil
 		}
 		if err != nil {
 			a.news = allNews
 		}
+		select {
+		case err := <-until:
+			return err
+		default:
+		}
 	}
+}
+
+// sooner shortens the pause before the next pass if something is to be looked at again before.
+func (a *Agent) sooner(next time.Duration) time.Duration {
+	if a.bgp.holding { // also while something else is wrong
+		next = min(next, settleTime)
+	}
+	if a.doubt > 0 {
+		next = min(next, a.doubt)
+	}
+	if a.anchor.moving() || a.alone != nil {
+		next = min(next, time.Second)
+	}
+	return next
 }
 
 // subscribe listens to changes of the kernel's links, addresses, routes and of our nftables, again if a socket broke.

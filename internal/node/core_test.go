@@ -1,6 +1,7 @@
 package node
 
 import (
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -10,10 +11,13 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/client-go/rest"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/config"
+	"github.com/tortie-net/tortie/internal/kube"
+	"github.com/tortie-net/tortie/internal/labtest"
 	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/nodeaddr"
 	"github.com/tortie-net/tortie/internal/nodestatus"
@@ -321,4 +325,86 @@ func TestAgentWithoutAnAddress(t *testing.T) {
 		r := status.Report()
 		return r.Ready && r.Address == "172.29.0.1/24" && r.AddressSource == "cidr=172.29.0.0/16"
 	})
+}
+
+// An agent that starts while the API server is away goes by what the one before knew: BGP and the kernel's repair do not wait. It
+// removes nothing, and goes on as usual when the API server is there.
+func TestAgentStartsWithoutTheAPIServer(t *testing.T) {
+	r := newRig(t)
+	r.affinity(t, rigNode, "10.90.1.0/26", "rig-node-10-90-1-0-26")
+	other := r.affinity(t, rigOther, "10.90.2.0/26", "rig-other-10-90-2-0-26")
+	status, stop := r.agent(t, newPeers())
+	within(t, 2*soon, "ready", func() bool { return status.Report().Ready })
+	within(t, soon, "the route", r.has(t, toOther))
+	stop()
+
+	// Its port is known, and nobody is there.
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	server := strings.TrimPrefix(r.api.Host, "https://")
+	r.api = rest.CopyConfig(r.api)
+	r.api.Host = "https://" + l.Addr().String()
+	r.ns.Run(t, "ip", "route", "add", "10.90.9.0/26", "via", "172.31.0.2", "dev", "eth0", "proto", "84")
+	r.ns.Run(t, "ip", "route", "delete", "10.90.2.0/26")
+	if err := r.store.Delete(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	speaker := newPeers()
+	status, _ = r.agent(t, speaker)
+	within(t, 2*soon, "the route is repaired", r.has(t, toOther))
+	named(t, status, "the API server has not answered since this agent started")
+	within(t, soon, "BGP is told", func() bool {
+		sessions, originated := speaker.told()
+		return len(sessions) == 1 && len(originated) == 1 && speaker.local.Restarting
+	})
+	if !r.has(t, "10.90.9.0/26")() {
+		t.Errorf("something was removed: %s", r.routes(t))
+	}
+
+	if l, err = new(net.ListenConfig).Listen(t.Context(), "tcp", l.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go labtest.Forward(l, server)
+	within(t, 6*soon, "ready once it answers", func() bool { return status.Report().Ready && status.Report().LastError == "" })
+	within(t, 6*soon, "what has changed meanwhile is so", func() bool { return !r.has(t, toOther)() && !r.has(t, "10.90.9.0/26")() })
+}
+
+func TestMemory(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "tortie/world.json")
+	m := memory{path: path}
+	now := time.Now()
+	w := cluster(nil)
+	w.Self, w.Revision, w.MeshPassword = &w.Nodes[1], 7, kube.Password{Set: true, Text: "secret word"}
+	if err := m.save(now, w); err != nil {
+		t.Fatal(err)
+	}
+	got, _, err := m.load(now, "node1")
+	if err != nil || len(got.Nodes) != 4 || len(got.Affinities) != 5 || got.Self.Name != "node1" || got.MeshPassword.Err == nil {
+		t.Errorf("%+v, %v", got, err)
+	}
+	data, err := os.ReadFile(path)
+	if info, err2 := os.Stat(path); err != nil || err2 != nil || strings.Contains(string(data), "secret") || info.Mode() != 0o600 {
+		t.Errorf("%v, %v, %v; or the password is in it", err, err2, info)
+	}
+	for name, change := range map[string]func(){
+		"not JSON":      func() { _ = os.WriteFile(path, []byte("{"), 0o600) },
+		"empty":         func() { _ = os.WriteFile(path, nil, 0o600) },
+		"another node":  func() { _ = os.WriteFile(path, data, 0o600) },
+		"from long ago": func() { _ = os.Chtimes(path, now.Add(-25*time.Hour), now.Add(-25*time.Hour)) },
+		"missing":       func() { _ = os.Remove(path) },
+	} {
+		_ = os.WriteFile(path, data, 0o600)
+		change()
+		node := "node1"
+		if name == "another node" {
+			node = "node2"
+		}
+		if _, _, err := m.load(now, node); err == nil {
+			t.Errorf("%s: was believed", name)
+		}
+	}
 }

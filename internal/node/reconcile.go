@@ -48,7 +48,7 @@ func (a *Agent) pass(ctx context.Context) error {
 	told := errors.Join(trouble, a.tellCluster(ctx, &s))
 	broken := errors.Join(a.NAT.Sync(ctx, s.NAT()), a.Guard.Sync(ctx, s.Guard()), a.syncTunnel(ctx, &s), a.prepareHost(&s))
 	heard, err := a.syncBGP(ctx, &s)
-	a.bgp.holding = err != nil || a.bgp.settling(time.Now())
+	a.bgp.holding = err != nil || a.bgp.settling(time.Now()) || a.alone != nil
 	broken = errors.Join(broken, a.syncRoutes(ctx, &s, heard))
 	switch {
 	case broken != nil:
@@ -88,6 +88,9 @@ func (a *Agent) look(ctx context.Context) (s Snapshot, trouble, err error) {
 // lookAtCluster takes up what the watches say, if that has changed or is to be believed by now. Without its Node an agent that
 // knows the cluster goes on: the Node may come back, and until then its pods run on.
 func (a *Agent) lookAtCluster() (gone, err error) {
+	if a.alone != nil {
+		return a.alone, nil
+	}
 	if a.view.built && !a.gone && a.view.world.Revision == a.Watch.Revision() && a.doubt == 0 && a.view.since.IsZero() {
 		return nil, nil
 	}
@@ -179,7 +182,7 @@ func (a *Agent) tunnelAddress(ctx context.Context, s *Snapshot) error {
 	if !a.tunnelAddr.IsValid() {
 		a.tunnelAddr, _ = netip.ParseAddr(noted)
 	}
-	if a.gone {
+	if a.gone || a.alone != nil {
 		return nil // an address for no Node is a leak
 	}
 	addr, err := a.tunnel.Address(ctx, duties.TunnelInput{Ranges: s.tunnelRanges(), UID: a.node.UID, Noted: noted, Blocks: s.Blocks})
@@ -200,7 +203,7 @@ func addrText(a netip.Addr) string {
 
 // tellCluster writes what others go by, if it is not there already.
 func (a *Agent) tellCluster(ctx context.Context, s *Snapshot) error {
-	if a.gone {
+	if a.gone || a.alone != nil {
 		return nil
 	}
 	return errors.Join(a.announceSelf(ctx, s), duties.LabelAffinities(ctx, a.Store, a.Watch.OwnAffinities()))
@@ -264,12 +267,15 @@ func (a *Agent) openForPods(ctx context.Context, s *Snapshot) error {
 	if err := writeState(a.Config.StateDir, nodenameFile, a.node.Name); err != nil {
 		return err
 	}
+	if !a.view.doubted() {
+		a.complain("memory", problemsOf(a.memory.save(time.Now(), a.view.world)))
+	}
 	return a.availability.Sync(ctx, a.node.Status.Conditions, nil)
 }
 
 // cannotServe keeps new pods off this node when what is broken has been so for long. It returns what is wrong.
 func (a *Agent) cannotServe(ctx context.Context, broken error) error {
-	if a.node == nil {
+	if a.node == nil || a.alone != nil {
 		return broken
 	}
 	return errors.Join(broken, a.availability.Sync(ctx, a.node.Status.Conditions, broken))

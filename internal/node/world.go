@@ -49,6 +49,9 @@ func (v *view) update(now time.Time, self Self, w kube.World) {
 	}
 }
 
+// doubted reports that there is a newer World that is not believed.
+func (v *view) doubted() bool { return !v.since.IsZero() }
+
 // doubt says why a World is not believed yet; nil if it is.
 func (v *view) doubt(now time.Time, w kube.World) error {
 	doubt := lost(v.world, w)

@@ -1,0 +1,130 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/hostfile"
+	"github.com/tortie-net/tortie/internal/kube"
+)
+
+const (
+	// worldFile is in the run directory, which does not outlive the machine: after its start nothing in the kernel is an earlier
+	// agent's either.
+	worldFile = "tortie/world.json"
+	// worldPause is the least time between two writings of it, worldTouch how old it may get while nothing changes.
+	worldPause = 10 * time.Second
+	worldTouch = time.Hour
+	// worldAge is how old it may be to be of use.
+	worldAge = 24 * time.Hour
+	// syncTime is how long a starting agent waits for the API server before it goes by what an earlier one knew.
+	syncTime = 3 * time.Second
+)
+
+// memory keeps what the agent knows of the cluster over its own end: an agent that starts while the API server is away can speak
+// BGP, so that others need not give its blocks up, and repair the kernel. It is a file that only root can read. The mesh's
+// password is not in it.
+type memory struct {
+	path     string
+	revision uint64
+	written  time.Time
+}
+
+// remembered is the file's content.
+type remembered struct {
+	Nodes       []api.Node                 `json:"nodes"`
+	Self        *api.Node                  `json:"self"`
+	Pools       []api.IPPool               `json:"pools"`
+	Affinities  []api.BlockAffinity        `json:"affinities"`
+	BGP         api.BGPConfigurationSpec   `json:"bgp"`
+	OwnBGP      api.BGPConfigurationSpec   `json:"ownBGP"`
+	Ports       map[string]uint16          `json:"ports"`
+	Felix       api.FelixConfigurationSpec `json:"felix"`
+	PasswordSet bool                       `json:"passwordSet"`
+}
+
+// errNoPassword is why a remembered mesh with a password has no sessions.
+var errNoPassword = errors.New("its Secret is not known while the API server is away")
+
+// save writes a World down, unless that was done just now or nothing has changed.
+func (m *memory) save(now time.Time, w kube.World) error {
+	if now.Sub(m.written) < worldPause || w.Revision == m.revision && now.Sub(m.written) < worldTouch {
+		return nil
+	}
+	data, err := json.Marshal(remembered{
+		w.Nodes, w.Self, w.Pools, w.Affinities, w.BGP, w.OwnBGP, w.Ports, w.Felix, w.MeshPassword.Set,
+	})
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(m.path), 0o755)
+	}
+	written := false
+	if err == nil {
+		written, err = hostfile.Replace(m.path, data, 0o600)
+	}
+	if err == nil && !written {
+		err = os.Chtimes(m.path, now, now)
+	}
+	if err != nil {
+		return fmt.Errorf("what is known of the cluster cannot be kept for the next agent: %w", err)
+	}
+	m.revision, m.written = w.Revision, now
+	return nil
+}
+
+// load reads what an earlier agent of this node knew, and when.
+func (m *memory) load(now time.Time, node string) (w kube.World, at time.Time, err error) {
+	info, err := os.Stat(m.path)
+	if err != nil {
+		return w, at, err
+	}
+	data, err := os.ReadFile(m.path)
+	if err != nil {
+		return w, at, err
+	}
+	var r remembered
+	switch err := json.Unmarshal(data, &r); {
+	case err != nil:
+		return w, at, fmt.Errorf("%s: %w", m.path, err)
+	case r.Self == nil || r.Self.Name != node:
+		return w, at, fmt.Errorf("%s is about another node", m.path)
+	case now.Sub(info.ModTime()) > worldAge:
+		return w, at, fmt.Errorf("%s is of %s, which is too long ago", m.path, info.ModTime().UTC().Format(time.RFC3339))
+	}
+	w = kube.World{
+		Nodes: r.Nodes, Self: r.Self, Pools: r.Pools, Affinities: r.Affinities, BGP: r.BGP, OwnBGP: r.OwnBGP, Ports: r.Ports, Felix: r.Felix,
+	}
+	if r.PasswordSet {
+		w.MeshPassword = kube.Password{Set: true, Err: errNoPassword}
+	}
+	return w, info.ModTime(), nil
+}
+
+// awaitCluster returns when the watches have shown the whole cluster. If that takes long, passes go by what an earlier agent knew
+// meanwhile; they remove nothing.
+func (a *Agent) awaitCluster(ctx context.Context) error {
+	synced := make(chan error, 1)
+	go func() { synced <- a.Watch.WaitForSync(ctx, a.Log) }()
+	select {
+	case err := <-synced:
+		return err
+	case <-time.After(syncTime):
+	}
+	w, at, err := a.memory.load(time.Now(), a.Config.Nodename)
+	if err != nil {
+		a.Log.Info("the API server does not answer, and there is nothing to go by", "err", err)
+		return <-synced // it ends with ctx
+	}
+	a.alone = fmt.Errorf("the API server has not answered since this agent started: going by what an earlier one knew at %s", at.UTC().Format(time.RFC3339))
+	a.node = w.Self
+	a.view.update(time.Now(), Self{Name: a.node.Name}, w)
+	a.bgp.begun = time.Now()
+	err = a.rounds(ctx, synced)
+	a.alone = nil
+	return err
+}
