@@ -2,6 +2,7 @@ package nat_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"strings"
@@ -90,6 +91,53 @@ func TestOptionsChange(t *testing.T) {
 		syncConfig(t, ns, options()["source-v4"])
 		if got := ruleset(t, ns); got != texts["source-v4"] {
 			t.Errorf("left instead of ours: %q:\n%s", rule, got)
+		}
+	}
+}
+
+// randomConfig has pools that overlap, touch and reach to the ends of the address space.
+func randomConfig(r *rand.Rand) nat.Config {
+	var c nat.Config
+	anywhere := func() netip.Addr {
+		if r.IntN(2) == 0 {
+			return netip.AddrFrom4([4]byte{[]byte{0, 10, 255}[r.IntN(3)], byte(r.IntN(3)), byte(r.IntN(256)), byte(r.IntN(256))})
+		}
+		a := netip.MustParseAddr([]string{"::1:0", "fd00::", "ff00::"}[r.IntN(3)]).As16()
+		a[3], a[7], a[15] = byte(r.IntN(3)), byte(r.IntN(256)), byte(r.IntN(256))
+		return netip.AddrFrom16(a)
+	}
+	for range 1 + r.IntN(30) {
+		a := anywhere()
+		c.Pools = append(c.Pools, nat.Pool{CIDR: netip.PrefixFrom(a, r.IntN(a.BitLen()+1)).Masked(), NATOutgoing: r.IntN(2) == 0})
+	}
+	for range r.IntN(10) {
+		c.Nodes = append(c.Nodes, anywhere())
+	}
+	if r.IntN(2) == 0 {
+		c.Source = addr([]string{"192.0.2.7", "2001:db8::7"}[r.IntN(2)])
+	}
+	if first := uint16(r.IntN(3)); first > 0 {
+		c.Ports = nft.Ports{First: first, Last: first + uint16(r.IntN(2))}
+	}
+	return c
+}
+
+// TestRandomConfigs leads from one to the next, each of which is read back as it was written.
+func TestRandomConfigs(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 1))
+	ns := netnstest.New(t)
+	table := nft.NewAt(ns.Namespace)
+	for range 100 {
+		c := randomConfig(r)
+		if err := nat.New(table).Sync(t.Context(), c); err != nil {
+			t.Fatalf("%+v: %v", c, err)
+		}
+		before := generation(t, ns)
+		syncConfig(t, ns, c)
+		if n := generation(t, ns) - before; n != 0 {
+			t.Fatalf("%+v: not read back as it was written:\n%s", c, ruleset(t, ns))
 		}
 	}
 }
