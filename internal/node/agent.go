@@ -17,7 +17,6 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/config"
-	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/duties"
 	"github.com/tortie-net/tortie/internal/encap"
@@ -153,9 +152,9 @@ func (a *Agent) Run(ctx context.Context) error {
 // setUp sees to it that this node exists, and sets up the cluster's objects. It waits for an API server that is away: a
 // rebooted node often comes up before its control plane.
 func (a *Agent) setUp(ctx context.Context) error {
-	return a.retry(ctx, "set up the cluster's objects", func(ctx context.Context) (err error) {
-		if a.node, err = a.readNode(ctx); err != nil {
-			return err
+	return a.retry(ctx, "set up the cluster's objects", func(ctx context.Context) error {
+		if a.node = a.Watch.World().Self; a.node == nil {
+			return fmt.Errorf("node %s does not exist: is environment variable NODENAME %q the name of a Node?", a.Config.Nodename, a.Config.Nodename)
 		}
 		_, noIPv6 := os.Stat(filepath.Join(a.Config.SysctlRoot, "net", "ipv6"))
 		want := duties.Cluster{Type: a.Config.ClusterType, Pools: a.Config.Pools, Own: a.ownNetworks(), IPv6: noIPv6 == nil}
@@ -181,16 +180,6 @@ func (a *Agent) ownNetworks() []netip.Prefix {
 func (a *Agent) finisher() *finisher {
 	dir := journal.Dir(filepath.Join(a.Config.StateDir, journalDir))
 	return &finisher{dir: dir, store: a.Store, ipam: a.ipam, watch: a.Watch, status: a.Status, log: a.Log}
-}
-
-func (a *Agent) readNode(ctx context.Context) (*api.Node, error) {
-	n := &api.Node{Meta: api.Meta{Name: a.Config.Nodename}}
-	if err := a.Store.Get(ctx, n); errors.Is(err, datastore.ErrNotFound) {
-		return nil, fmt.Errorf("%w: is environment variable NODENAME %q the name of a Node?", err, a.Config.Nodename)
-	} else if err != nil {
-		return nil, err
-	}
-	return n, nil
 }
 
 // retry repeats what until it succeeds or ctx ends, with growing and jittered pauses.

@@ -24,6 +24,7 @@ import (
 	"github.com/tortie-net/tortie/internal/fib"
 	"github.com/tortie-net/tortie/internal/kube"
 	"github.com/tortie-net/tortie/internal/labtest"
+	"github.com/tortie-net/tortie/internal/names"
 	"github.com/tortie-net/tortie/internal/nat"
 	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/netlinkx/netnstest"
@@ -195,7 +196,8 @@ func (r *rig) make(t *testing.T, obj api.Resource) {
 func (r *rig) affinity(t *testing.T, node, cidr, name string) *api.BlockAffinity {
 	t.Helper()
 	a := &api.BlockAffinity{
-		Meta: api.Meta{Name: name},
+		// With its labels, or the agent writes them.
+		Meta: api.Meta{Name: name, Labels: names.AffinityLabels(node, api.AffinityHost, netip.MustParsePrefix(cidr))},
 		Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: node, CIDR: cidr, Type: api.AffinityHost, Deleted: "false"},
 	}
 	r.make(t, a)
