@@ -83,6 +83,11 @@ type object = map[string]any
 // newProxied makes the namespaces and the API's objects; kube-proxy does not run yet.
 func newProxied(t *testing.T, mode string) *proxied {
 	t.Helper()
+	for _, program := range []string{"nft", "iptables-save", "ip6tables-save"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Fatalf("%s is missing: %v: make deps", program, err)
+		}
+	}
 	p := &proxied{node: netnstest.New(t), client: netnstest.New(t), outside: netnstest.New(t)}
 	server := netnstest.New(t)
 	netnstest.Cable(t, p.node, "eth0", p.outside, "eth0")
