@@ -295,10 +295,24 @@ func (b *bird) SetPassword(peer netip.Addr, password string) {
 			b.config.Sessions[i].Password = password
 		}
 	}
-	p := b.part(peer)
+	b.part(peer).reconfigure()
+}
+
+// reconfigure has the process read its configuration again.
+func (p *birdProcess) reconfigure() {
+	p.b.T.Helper()
 	p.configure()
-	if out := b.ask(peer, "configure"); !strings.Contains(out, "Reconfigur") {
-		b.T.Fatalf("%s refuses its new configuration: %s", b.kind, out)
+	out, err := p.ask("configure")
+	if err != nil || !strings.Contains(out, "Reconfigur") {
+		p.b.T.Fatalf("%s refuses its new configuration: %s, %v", p.b.kind, out, err)
+	}
+}
+
+func (b *bird) Announce(prefixes ...netip.Prefix) {
+	b.T.Helper()
+	b.config.Announce = prefixes
+	for _, p := range b.parts {
+		p.reconfigure()
 	}
 }
 

@@ -65,6 +65,8 @@ type Daemon interface {
 	Session(peer netip.Addr) string
 	// SetPassword changes the password of the session to peer while the daemon runs.
 	SetPassword(peer netip.Addr, password string)
+	// Announce sets what is announced, in all sessions, while the daemon runs.
+	Announce(prefixes ...netip.Prefix)
 	// Shutdown ends the session to peer, administratively, and tells the peer why.
 	Shutdown(peer netip.Addr, message string)
 	// Signal sends a signal to what speaks BGP; after one that ends it, it is gone when this returns.

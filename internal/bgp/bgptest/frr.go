@@ -266,6 +266,22 @@ func (f *frr) SetPassword(peer netip.Addr, password string) {
 	f.change(fmt.Sprintf("neighbor %s password %s", peer, password))
 }
 
+func (f *frr) Announce(prefixes ...netip.Prefix) {
+	f.T.Helper()
+	set := func(word string, prefixes []netip.Prefix) {
+		for _, p := range prefixes {
+			family := "ipv4"
+			if p.Addr().Is6() {
+				family = "ipv6"
+			}
+			f.change("address-family "+family+" unicast", word+" "+p.String())
+		}
+	}
+	set("no network", f.config.Announce)
+	set("network", prefixes)
+	f.config.Announce = prefixes
+}
+
 func (f *frr) Shutdown(peer netip.Addr, message string) {
 	f.T.Helper()
 	f.change(fmt.Sprintf("neighbor %s shutdown message %s", peer, message))

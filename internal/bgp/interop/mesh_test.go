@@ -68,6 +68,7 @@ func TestMesh(t *testing.T) {
 			}
 		}
 		checkSteady(t, node, all)
+		checkChange(t, node, daemons[sides()[0].name])
 	})
 }
 
@@ -118,6 +119,31 @@ func checkSession(t *testing.T, node *bgptest.Speaker, d bgptest.Daemon, s side,
 	// In eBGP FRR also sends back what it has from us; we see our own AS in it.
 	if p := node.Peer(addr); p.Sent != len(announced) || p.Received < len(want) {
 		t.Errorf("session to %s: %d sent, %d received, want %d and at least %d", addr, p.Sent, p.Received, len(announced), len(want))
+	}
+}
+
+// checkChange has both ends withdraw a prefix and announce another one.
+func checkChange(t *testing.T, node *bgptest.Speaker, d bgptest.Daemon) {
+	t.Helper()
+	next := []netip.Prefix{netip.MustParsePrefix("10.1.99.0/26"), netip.MustParsePrefix("fd01:99::/122")}
+	d.Announce(next...)
+	for i, addr := range d.On().Addrs() {
+		bgptest.Eventually(t, func() error {
+			if paths := node.LearnedFrom(addr); len(paths) != 1 || paths[0].Prefix != next[i] {
+				return fmt.Errorf("learned from %s: %v, want %s alone", addr, paths, next[i])
+			}
+			return nil
+		})
+	}
+	node.Originate(ownBlocks[0], "10.1.98.0/26", "fd01:98::/122")
+	waitKernels(t, d.On(), node.Host, ownBlocks[0], "10.1.98.0/26", "fd01:98::/122")
+	for _, prefix := range ownBlocks[1:] {
+		bgptest.Eventually(t, func() error {
+			if route := d.On().KernelRoute(prefix); route != "" {
+				return fmt.Errorf("withdrawn, and still there: %s", route)
+			}
+			return nil
+		})
 	}
 }
 
