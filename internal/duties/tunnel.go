@@ -74,6 +74,8 @@ type TunnelInput struct {
 	Noted string
 	// Blocks are this node's: a block that is gone takes its addresses with it.
 	Blocks []netip.Prefix
+	// Unsure: there are pools that cannot be read. What is held stays, as it may be one of theirs.
+	Unsure bool
 }
 
 // NewTunnel returns the keeper of a node's tunnel address.
@@ -103,7 +105,7 @@ func (t *Tunnel) Address(ctx context.Context, in TunnelInput) (netip.Addr, error
 // holds reports that nothing has happened since the last look that could have changed its result.
 func (t *Tunnel) holds(in TunnelInput) bool {
 	doubtful := t.now().Before(t.doubt) && t.now().Sub(t.looked) >= doubtPause
-	return t.done && !doubtful && t.in.UID == in.UID && t.in.Ranges.equal(in.Ranges) && slices.Equal(t.in.Blocks, in.Blocks) &&
+	return t.done && !doubtful && t.in.UID == in.UID && t.in.Unsure == in.Unsure && t.in.Ranges.equal(in.Ranges) && slices.Equal(t.in.Blocks, in.Blocks) &&
 		(in.Noted == t.in.Noted || in.Noted == text(t.addr))
 }
 
@@ -142,6 +144,9 @@ func (t *Tunnel) find(ctx context.Context, in TunnelInput) (netip.Addr, error) {
 	}
 	if i := slices.IndexFunc(held, in.Ranges.allows); i >= 0 {
 		return held[i], nil
+	}
+	if len(held) > 0 && in.Unsure {
+		return held[0], nil
 	}
 	if err := t.release(ctx, held); err != nil {
 		return netip.Addr{}, err

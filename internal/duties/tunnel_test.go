@@ -139,6 +139,7 @@ func TestTunnelAddressAgainstIPAM(t *testing.T) {
 		handle bool        // the IPAMHandle is there
 		from   []netip.Prefix
 		want   string // the address; empty: none; *: another
+		unsure bool   // a pool cannot be read
 		holder string // who holds the noted address afterwards; "nobody", or "" for: it is free
 	}{
 		"held":                                  {at: &allocation{handle: ours, attrs: attrs}, handle: true, from: inPool, want: noted, holder: ours},
@@ -153,6 +154,7 @@ func TestTunnelAddressAgainstIPAM(t *testing.T) {
 		"another node's tunnel":                 {at: &allocation{handle: names.TunnelHandle("n2"), attrs: map[string]string{"node": "n2", "type": tunnelAddressType}}, from: inPool, want: "*", holder: names.TunnelHandle("n2")},
 		"in the wrong pool":                     {at: &allocation{handle: ours, attrs: attrs}, handle: true, from: elsewhere, want: "*"},
 		"before handles, in the wrong pool":     {at: &allocation{}, from: elsewhere, want: "*"},
+		"of a pool that cannot be read":         {at: &allocation{handle: ours, attrs: attrs}, handle: true, from: none, unsure: true, want: noted, holder: ours},
 		"not needed any more":                   {at: &allocation{handle: ours, attrs: attrs}, handle: true, from: none},
 		"not needed, its handle object is lost": {at: &allocation{handle: ours, attrs: attrs}, from: none},
 		"not needed, before handles":            {at: &allocation{}, from: none},
@@ -173,7 +175,7 @@ func TestTunnelAddressAgainstIPAM(t *testing.T) {
 				}
 			}
 			agent := NewTunnel(ipam.NewClient(store, time.Now), node, time.Now)
-			in := TunnelInput{Ranges: Ranges{Assign: c.from, Keep: c.from}, Noted: noted}
+			in := TunnelInput{Ranges: Ranges{Assign: c.from, Keep: c.from}, Noted: noted, Unsure: c.unsure}
 			got, err := agent.Address(t.Context(), in)
 			if err != nil {
 				t.Fatal(err)

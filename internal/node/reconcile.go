@@ -13,6 +13,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/duties"
+	"github.com/tortie-net/tortie/internal/kube"
 	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/podnet"
 )
@@ -185,7 +186,10 @@ func (a *Agent) tunnelAddress(ctx context.Context, s *Snapshot) error {
 	if a.gone || a.alone != nil {
 		return nil // an address for no Node is a leak
 	}
-	addr, err := a.tunnel.Address(ctx, duties.TunnelInput{Ranges: s.tunnelRanges(), UID: a.node.UID, Noted: noted, Blocks: s.Blocks})
+	unread := len(s.Pools) < len(a.view.world.Pools) || slices.ContainsFunc(a.view.world.Problems, func(p kube.Problem) bool {
+		return p.Kind == (*api.IPPool)(nil).ResourceType()
+	})
+	addr, err := a.tunnel.Address(ctx, duties.TunnelInput{Ranges: s.tunnelRanges(), UID: a.node.UID, Noted: noted, Blocks: s.Blocks, Unsure: unread})
 	if err != nil {
 		return err
 	}
