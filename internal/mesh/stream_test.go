@@ -23,7 +23,7 @@ import (
 const (
 	// rate is a stream's packets per second. An emulated processor does not carry more: what is lost is counted all the same.
 	fullRate     = 1000
-	emulatedRate = 250
+	emulatedRate = 100
 	// perFlow is how many packets a stream sends from one port before it takes another: a new connection in the eyes of
 	// conntrack, so that a gap in the NAT rules shows too, which old connections do not notice.
 	perFlow = 10
@@ -48,6 +48,7 @@ type stream struct {
 	sent     chan sendCount // what the sender has done, once it has ended
 	received chan arrivals
 	last     atomic.Int64 // when a packet arrived last, since began
+	arrived  atomic.Int64 // how many have
 }
 
 // sendCount is the sender's own account.
@@ -56,12 +57,12 @@ type sendCount struct {
 	errors  map[string]int // sends that the kernel refused: these count as lost
 	at      []time.Duration
 	took    time.Duration
+	givenUp int // sent, and no longer waited for
 }
 
 // arrivals is the receiver's.
 type arrivals struct {
 	seen       []bool // by number
-	count      int
 	duplicated int
 	reordered  int
 	translated int // from another address than the pod's: masqueraded on the way
@@ -76,13 +77,14 @@ type count struct {
 	took                                          time.Duration
 	refused                                       map[string]int
 	when                                          []time.Duration // when the lost ones were sent
+	gaps                                          int             // how often the ones before a lost one arrived
 }
 
 func (c count) String() string {
 	s := fmt.Sprintf("%s: %d sent in %v (%.0f per s), %d lost, %d duplicated, %d reordered, %d translated, %d dropped at the receiver's socket",
 		c.name, c.sent, c.took.Round(time.Millisecond), float64(c.sent)/c.took.Seconds(), c.lost, c.duplicated, c.reordered, c.translated, c.overrun)
 	if len(c.when) > 0 {
-		s += fmt.Sprintf(", the first lost after %v, the last after %v; refused by the sender's kernel: %v", c.when[0], c.when[len(c.when)-1], c.refused)
+		s += fmt.Sprintf(", in %d gaps, the first after %v, the last after %v; refused by the sender's kernel: %v", c.gaps, c.when[0], c.when[len(c.when)-1], c.refused)
 	}
 	return s
 }
@@ -146,29 +148,18 @@ func (s *stream) warmUp(t testing.TB, to netip.AddrPort) {
 func (s *stream) send(interval time.Duration) {
 	c := sendCount{errors: map[string]int{}}
 	err := s.from.Do(func() error {
-		family, to := s.destination()
-		packet := make([]byte, 8)
-		fd := -1
-		defer func() { _ = unix.Close(fd) }()
+		f := flow{fd: -1}
+		defer f.close()
+		var waited time.Duration
 		for !s.stop.Load() {
-			due := int(time.Since(s.began)/interval) + 1
+			waited += s.wait(&c)
+			due := int((time.Since(s.began)-waited)/interval) + 1
 			for range min(burst, due-c.packets) {
-				if c.packets%perFlow == 0 {
-					_ = unix.Close(fd)
-					var err error
-					// Unconnected: an ICMP error in answer to one packet must not keep the next from being sent.
-					if fd, err = unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
-						return err
-					}
+				if err := s.sendOne(&c, &f); err != nil {
+					return err
 				}
-				binary.BigEndian.PutUint64(packet, uint64(c.packets))
-				c.at = append(c.at, time.Since(s.began))
-				if err := unix.Sendto(fd, packet, 0, to); err != nil {
-					c.errors[err.Error()]++
-				}
-				c.packets++
 			}
-			time.Sleep(time.Duration(c.packets)*interval - time.Since(s.began))
+			time.Sleep(time.Duration(c.packets)*interval - time.Since(s.began) + waited)
 		}
 		return nil
 	})
@@ -177,6 +168,51 @@ func (s *stream) send(interval time.Duration) {
 	}
 	c.took = time.Since(s.began)
 	s.sent <- c
+}
+
+// An emulated processor, on a machine that has other things to do, may fall behind at any rate; then packets queue until the
+// kernel gives up looking for their next hop. There a sender waits while this many of its packets are on their way, unless none
+// arrives any more.
+const (
+	window   = 64
+	hopeless = time.Second
+)
+
+// wait returns how long it has waited.
+func (s *stream) wait(c *sendCount) time.Duration {
+	begun := time.Now()
+	for timeScale > 1 && !s.stop.Load() && c.packets-c.givenUp-int(s.arrived.Load()) >= window {
+		if time.Since(begun) > hopeless {
+			c.givenUp = c.packets - int(s.arrived.Load())
+			break
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	return time.Since(begun)
+}
+
+// flow is a socket, with a port of its own, and how much it has sent.
+type flow struct{ fd, packets int }
+
+func (f *flow) close() { _ = unix.Close(f.fd) }
+
+// sendOne sends the next packet. Only an error of the sender's own is one: what the kernel refuses to send counts as lost.
+func (s *stream) sendOne(c *sendCount, f *flow) (err error) {
+	family, to := s.destination()
+	if f.packets%perFlow == 0 {
+		f.close()
+		// Unconnected: an ICMP error in answer to one packet must not keep the next from being sent.
+		if f.fd, err = unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
+			return err
+		}
+	}
+	c.at = append(c.at, time.Since(s.began))
+	if err := unix.Sendto(f.fd, binary.BigEndian.AppendUint64(nil, uint64(c.packets)), 0, to); err != nil {
+		c.errors[err.Error()]++
+	}
+	f.packets++
+	c.packets++
+	return nil
 }
 
 // destination is what the kernel is told to send to.
@@ -210,7 +246,7 @@ func (s *stream) receive() {
 			continue
 		}
 		a.seen[number] = true
-		a.count++
+		s.arrived.Add(1)
 		if number < top {
 			a.reordered++
 		}
@@ -256,10 +292,16 @@ func (s *stream) end() count {
 	s.conn.SetReadDeadline(time.Now())
 	a := <-s.received
 	s.conn.Close()
+	arrived := true
 	for number, at := range sent.at {
-		if number >= len(a.seen) || !a.seen[number] {
-			c.lost++
-			c.when = append(c.when, at)
+		before := arrived
+		if arrived = number < len(a.seen) && a.seen[number]; arrived {
+			continue
+		}
+		c.lost++
+		c.when = append(c.when, at)
+		if before {
+			c.gaps++
 		}
 	}
 	c.duplicated, c.reordered, c.translated, c.overrun = a.duplicated, a.reordered, a.translated, a.overrun

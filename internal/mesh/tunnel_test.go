@@ -60,6 +60,13 @@ func overTunnel(t *testing.T) {
 		cross = append(cross, n.newPod(t, fmt.Sprintf("10.91.%d.5", 100+i)))
 		nodes = append(nodes, n)
 	}
+	defer func() {
+		for _, n := range nodes {
+			if t.Failed() {
+				t.Logf("%s has counted:\n%s", n.name, n.counters())
+			}
+		}
+	}()
 	begun := time.Now()
 	done := func(what string) { t.Logf("%v: %s", time.Since(begun).Round(100*time.Millisecond), what) }
 	start(t, nodes...)
@@ -135,4 +142,17 @@ func tunnelHands(n *node) []hand {
 			return nil
 		}},
 	}
+}
+
+// counters are where a node's kernel says that it has dropped something.
+func (n *node) counters() string {
+	var all strings.Builder
+	for _, args := range [][]string{
+		{"cat", "/proc/self/net/snmp"}, {"cat", "/proc/self/net/stat/nf_conntrack"}, {"ip", "-s", "link"}, {"ip", "-s", "neigh"}, {"ip", "route"},
+		{"nft", "list", "table", "inet", "tortie"},
+	} {
+		text, err := n.try(args[0], args[1:]...)
+		fmt.Fprintf(&all, "%s (%v)\n%s", strings.Join(args, " "), err, text)
+	}
+	return all.String()
 }
