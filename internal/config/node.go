@@ -11,9 +11,10 @@ import (
 
 // RawNode is the environment of cmd/node as it is written. Where Calico has a name for something, it is that name.
 type RawNode struct {
-	Nodename   string `env:"NODENAME" default:"" help:"Name of this node in Kubernetes. Required; set it from spec.nodeName."`
-	Kubeconfig string `env:"KUBECONFIG" default:"" help:"Kubeconfig file. Empty means the pod's own service account."`
-	TunnelMTU  string `env:"FELIX_IPINIPMTU" default:"0" help:"MTU of tunl0. 0 means that of the interface with the node's address, less 20."`
+	Nodename      string `env:"NODENAME" default:"" help:"Name of this node in Kubernetes. Required; set it from spec.nodeName."`
+	Kubeconfig    string `env:"KUBECONFIG" default:"" help:"Kubeconfig file. Empty means the pod's own service account."`
+	DatastoreType string `env:"DATASTORE_TYPE" default:"kubernetes" help:"Where the cluster's objects are. The agent knows kubernetes only; the plugins know etcdv3 too."`
+	TunnelMTU     string `env:"FELIX_IPINIPMTU" default:"0" help:"MTU of tunl0. 0 means that of the interface with the node's address, less 20."`
 	RawAddress
 	RawPools
 	RawFelix
@@ -73,6 +74,7 @@ func LoadNode(env Env) (Node, error) {
 		RunDir:        raw.RunDir,
 	}
 	p.oneOf("CALICO_NETWORKING_BACKEND", raw.Backend, "bird")
+	p.oneOf("DATASTORE_TYPE", raw.DatastoreType, "kubernetes")
 	if err := n.LogLevel.UnmarshalText([]byte(raw.LogLevel)); err != nil {
 		p.add("LOG_LEVEL", raw.LogLevel, "must be debug, info, warn or error")
 	}
