@@ -14,7 +14,7 @@ type RawNode struct {
 	Nodename      string `env:"NODENAME" default:"" help:"Name of this node in Kubernetes. Required; set it from spec.nodeName."`
 	Kubeconfig    string `env:"KUBECONFIG" default:"" help:"Kubeconfig file. Empty means the pod's own service account."`
 	DatastoreType string `env:"DATASTORE_TYPE" default:"kubernetes" help:"Where the cluster's objects are. The agent knows kubernetes only; the plugins know etcdv3 too."`
-	TunnelMTU     string `env:"FELIX_IPINIPMTU" default:"0" help:"MTU of tunl0. 0 means that of the interface with the node's address, less 20."`
+	TunnelMTU     string `env:"FELIX_IPINIPMTU" default:"0" help:"MTU of tunl0. 0 leaves it to the FelixConfiguration's ipipMTU, else it is that of the interface with the node's address, less 20."`
 	RawAddress
 	RawPools
 	RawFelix
