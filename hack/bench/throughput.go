@@ -43,16 +43,15 @@ func runThroughput(ctx context.Context, root, dir string, size sizes) ([]through
 		return nil, err
 	}
 	lab := filepath.Join(root, "bin", "lab")
-	args := func(tunnels bool, rounds int) []string {
-		return []string{fmt.Sprintf("-tunnels=%t", tunnels), fmt.Sprintf("-seconds=%d", size.streamSeconds), fmt.Sprintf("-rounds=%d", rounds)}
+	args := func(tunnels bool) []string {
+		return []string{fmt.Sprintf("-tunnels=%t", tunnels), fmt.Sprintf("-seconds=%d", size.streamSeconds), fmt.Sprintf("-rounds=%d", size.streamRounds)}
 	}
 	native := exec.CommandContext(ctx, lab, "probe").Run() == nil
-	here, err := runPaths(ctx, "this machine", append([]string{driver}, args(native, size.streamRounds)...))
+	here, err := runPaths(ctx, "this machine", append([]string{driver}, args(native)...))
 	if err != nil || native {
 		return []throughput{here}, err
 	}
-	// Twice as many paths, so half as often.
-	command := append([]string{lab, "vm", "-mem", "1024", "--", driver}, args(true, (size.streamRounds+1)/2)...)
+	command := append([]string{lab, "vm", "-mem", "1024", "--", driver}, args(true)...)
 	there, err := runPaths(ctx, "a virtual machine, emulated", command)
 	return []throughput{here, there}, err
 }
@@ -140,7 +139,7 @@ func (r *results) writeThroughput(w *bytes.Buffer) {
 		return
 	}
 	fmt.Fprintf(w, "## Throughput\n\niperf3 between two nodes, which are namespaces joined by a veth pair, or their pods; and one byte there and back over TCP. "+
-		"Medians of %d rounds (in the virtual machine half as many), in brackets the smallest and the largest. × is the median of the rounds' ratios to the first row of the same kernel, of `tunl0` to "+
+		"Medians of %d rounds, in brackets the smallest and the largest. × is the median of the rounds' ratios to the first row of the same kernel, of `tunl0` to "+
 		"the tunnel by hand.\n\n",
 		len(r.throughput[0].paths[0].Single))
 	t := table{{"kernel", "path", "one stream, Gbit/s", "×", "8 streams, Gbit/s", "×", "there and back, µs"}}

@@ -28,6 +28,7 @@ Text.
         link/ipip 0.0.0.0 brd 0.0.0.0 promiscuity 0  allmulti 0 minmtu 0 maxmtu 0
     tortie-node-kmdcc   master   Running   true
     ippools WATCH 3
+    default-ipv6-ippool   fd31:4502:20b5::/48   122
     0      0      172.30.0.12:49743 172.30.0.11:179
 
 All 16 steps showed what they should, in 74 s.
@@ -55,6 +56,7 @@ Text.
         link/ipip 0.0.0.0 brd 0.0.0.0 promiscuity 0
     tortie-node-abcd2   master   Running   true
     ippools WATCH 4
+    default-ipv6-ippool   fd00:2:3::/48   122
     0      0      172.30.0.11:179   172.30.0.12:1024
 
 All 16 steps showed what they should, in 301 s.

@@ -41,8 +41,8 @@ Ready with half an installation.`, (*Demo).conflist},
 	{`"calico" assigns an address`, `The address is its own work too, as ipam.type is calico-ipam: a second process would double the time. It is taken by updating
 the API's objects and by asking no agent, and is noted in a handle, so that DEL finds it again. What the agent has written
 down of pools and claims only saves requests.`, (*Demo).calicoIPAM},
-	{"Pool, block, affinity", `The pool is cut into blocks of 64 addresses. A node claims a block by creating a BlockAffinity, and every address in it by updating the
-IPAMBlock, each write guarded by its resource version.`, (*Demo).blocks},
+	{"Pool, block, affinity", `The pool is cut into blocks of 64 addresses (the one of IPv6 waits for a plugin that is told to assign from it). A node claims a block by
+creating a BlockAffinity, and every address in it by updating the IPAMBlock, each write guarded by its resource version.`, (*Demo).blocks},
 	{"The pod's address", "The kubelet reports the address from the CNI result. The plugin has noted it on the pod too, where agents find it at once.", (*Demo).podAddress},
 	{"BlockAffinities of all nodes", `An affinity says which node a block is for: that is all that routing needs. The IPAMBlock says which of its addresses are taken
 and by which handle: only the plugins read it. The first address of each block is the node's own, for its tunnel.`, (*Demo).affinities},
