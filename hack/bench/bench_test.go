@@ -400,3 +400,17 @@ func TestMeshReport(t *testing.T) {
 		t.Errorf("verdicts: %v", met)
 	}
 }
+
+// A thread in namespaces of its own is never the process' first, which stays and is what /proc/self shows.
+func TestThreadIsNotTheFirst(t *testing.T) {
+	for range 50 {
+		th, err := newThread(func() error { return nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer th.close()
+		if th.id.Load() == int64(os.Getpid()) {
+			t.Error("a thread of a node is the process' first")
+		}
+	}
+}

@@ -19,8 +19,7 @@ type thread struct {
 func newThread(enter func() error) (*thread, error) {
 	t := &thread{jobs: make(chan func())}
 	entered := make(chan error)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+	go lockThread(func() {
 		t.id.Store(int64(unix.Gettid()))
 		err := enter()
 		entered <- err
@@ -30,8 +29,25 @@ func newThread(enter func() error) (*thread, error) {
 		for job := range t.jobs {
 			job()
 		}
-	}()
+	})
 	return t, <-entered
+}
+
+// lockThread runs f on a thread that ends with it. That is not the process' first one, which the runtime cannot end: it would
+// keep its namespaces for ever, and be what /proc/self shows. While this goroutine waits on it, no other can be there.
+func lockThread(f func()) {
+	runtime.LockOSThread() // not unlocked, so that the thread ends with the goroutine
+	if unix.Gettid() != os.Getpid() {
+		f()
+		return
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		lockThread(f)
+	}()
+	<-done
+	runtime.UnlockOSThread()
 }
 
 // do runs fn on the thread.
