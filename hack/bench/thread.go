@@ -3,10 +3,11 @@ package main
 import (
 	"fmt"
 	"os"
-	"runtime"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	ownthread "github.com/tortie-net/tortie/internal/thread"
 )
 
 // thread is an operating system's thread in namespaces of its own. What it starts and opens is in them; they end with it.
@@ -19,7 +20,7 @@ type thread struct {
 func newThread(enter func() error) (*thread, error) {
 	t := &thread{jobs: make(chan func())}
 	entered := make(chan error)
-	go lockThread(func() {
+	go ownthread.Run(func() {
 		t.id.Store(int64(unix.Gettid()))
 		err := enter()
 		entered <- err
@@ -31,23 +32,6 @@ func newThread(enter func() error) (*thread, error) {
 		}
 	})
 	return t, <-entered
-}
-
-// lockThread runs f on a thread that ends with it. That is not the process' first one, which the runtime cannot end: it would
-// keep its namespaces for ever, and be what /proc/self shows. While this goroutine waits on it, no other can be there.
-func lockThread(f func()) {
-	runtime.LockOSThread() // not unlocked, so that the thread ends with the goroutine
-	if unix.Gettid() != os.Getpid() {
-		f()
-		return
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		lockThread(f)
-	}()
-	<-done
-	runtime.UnlockOSThread()
 }
 
 // do runs fn on the thread.

@@ -6,12 +6,12 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/tortie-net/tortie/internal/netlinkx/netnstest"
+	"github.com/tortie-net/tortie/internal/thread"
 )
 
 // BinDir is where a host has the programs.
@@ -33,7 +33,7 @@ func NewHost(t testing.TB, programs *Programs) *Host {
 	h.Addr(t, "eth0", "10.250.9.9/16")
 	h.Route(t, "0.0.0.0/0", "10.250.0.1", "eth0")
 	entered := make(chan error)
-	go lockThread(func() { h.live(programs.Dir(t), entered) })
+	go thread.Run(func() { h.live(programs.Dir(t), entered) }) // and the mount namespace with it
 	if err := <-entered; err != nil {
 		t.Fatalf("make a node (tests of the plugins need root): %v", err)
 	}
@@ -50,23 +50,6 @@ func (h *Host) live(bin string, entered chan<- error) {
 	for job := range h.jobs {
 		job()
 	}
-}
-
-// lockThread runs f on a thread that ends with it, and the mount namespace with the thread. That is not the process' first one,
-// which the runtime cannot end, and which is what /proc/self shows. While this goroutine waits on it, no other can be there.
-func lockThread(f func()) {
-	runtime.LockOSThread() // not unlocked, so that the thread ends with the goroutine
-	if unix.Gettid() != os.Getpid() {
-		f()
-		return
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		lockThread(f)
-	}()
-	<-done
-	runtime.UnlockOSThread()
 }
 
 func (h *Host) enter(bin string) error {
