@@ -1,13 +1,11 @@
 package duties
 
 import (
-	"context"
 	"errors"
 	"net/netip"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -17,34 +15,6 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/labtest"
 )
-
-// connect returns a store at the real API server, as its administrator.
-func connect(t *testing.T) *kubernetes.Store {
-	t.Helper()
-	cfg, err := kubernetes.LoadKubeconfig(labtest.API(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	store, err := kubernetes.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return store
-}
-
-// forget removes an object now and at the end of the test: the API server is shared.
-func forget(t *testing.T, store *kubernetes.Store, obj api.Resource) {
-	t.Helper()
-	clean := func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		if err := store.Get(ctx, obj); err == nil {
-			_ = store.Delete(ctx, obj)
-		}
-	}
-	clean()
-	t.Cleanup(clean)
-}
 
 // found is what a Watch would tell.
 func found(t *testing.T, store *kubernetes.Store) Found {
@@ -74,11 +44,11 @@ func found(t *testing.T, store *kubernetes.Store) Found {
 func nothingThere(t *testing.T, store *kubernetes.Store) {
 	t.Helper()
 	for _, name := range []string{"default-ipv4-ippool", "default-ipv6-ippool"} {
-		forget(t, store, &api.IPPool{Meta: api.Meta{Name: name}})
+		labtest.Forget(t, store, &api.IPPool{Meta: api.Meta{Name: name}})
 	}
-	forget(t, store, &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}})
-	forget(t, store, &api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}})
-	forget(t, store, &api.FelixConfiguration{Meta: api.Meta{Name: api.DefaultName}})
+	labtest.Forget(t, store, &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}})
+	labtest.Forget(t, store, &api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}})
+	labtest.Forget(t, store, &api.FelixConfiguration{Meta: api.Meta{Name: api.DefaultName}})
 }
 
 func testPools() config.Pools {
@@ -89,7 +59,7 @@ func testPools() config.Pools {
 }
 
 func TestManyAgentsSetUpOneCluster(t *testing.T) {
-	store := connect(t)
+	store := labtest.Store(t)
 	nothingThere(t, store)
 	var agents sync.WaitGroup
 	for range 100 {
@@ -149,13 +119,13 @@ func TestASteadyStartAsksNothing(t *testing.T) {
 }
 
 func TestSetUpLeavesWhatAnOperatorWrote(t *testing.T) {
-	store := connect(t)
+	store := labtest.Store(t)
 	nothingThere(t, store)
 	no := false
 	info := &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}
 	info.Spec = api.ClusterInformationSpec{CalicoVersion: "v3.30.0", ClusterGUID: strings.Repeat("a", 32), ClusterType: "typha,kdd", DatastoreReady: &no}
 	own := &api.IPPool{Meta: api.Meta{Name: "own"}}
-	forget(t, store, own)
+	labtest.Forget(t, store, own)
 	own.Meta, own.Spec = api.Meta{Name: "own"}, api.IPPoolSpec{CIDR: "10.78.0.0/16"}
 	for _, obj := range []api.Resource{info, own} {
 		if err := store.Create(t.Context(), obj); err != nil {

@@ -134,7 +134,7 @@ const (
 
 func newRig(t *testing.T) *rig {
 	r := &rig{
-		store: connect(t), ns: netnstest.New(t), stateDir: t.TempDir(), runDir: t.TempDir(), sysctls: t.TempDir(), api: labtest.As(t, "tortie-node"),
+		store: labtest.Store(t), ns: netnstest.New(t), stateDir: t.TempDir(), runDir: t.TempDir(), sysctls: t.TempDir(), api: labtest.As(t, "tortie-node"),
 	}
 	far := netnstest.New(t)
 	netnstest.Cable(t, r.ns, "eth0", far, "eth0")
@@ -149,8 +149,8 @@ func newRig(t *testing.T) *rig {
 	r.node(t, rigNode, "172.31.0.1", nil)
 	r.node(t, rigOther, "172.31.0.2", map[string]string{api.AnnotationIPv4Address: "172.31.0.2/24"})
 	r.make(t, &api.IPPool{Meta: api.Meta{Name: "rig"}, Spec: api.IPPoolSpec{CIDR: "10.90.0.0/16", NATOutgoing: true}})
-	forget(t, r.store, &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}})
-	forget(t, r.store, &api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}})
+	labtest.Forget(t, r.store, &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}})
+	labtest.Forget(t, r.store, &api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}})
 	return r
 }
 
@@ -171,19 +171,19 @@ func (r *rig) make(t *testing.T, obj api.Resource) {
 	gone := *obj.GetMeta()
 	switch o := obj.(type) {
 	case *api.Node:
-		forget(t, r.store, &api.Node{Meta: gone})
+		labtest.Forget(t, r.store, &api.Node{Meta: gone})
 	case *api.IPPool:
-		forget(t, r.store, &api.IPPool{Meta: gone})
+		labtest.Forget(t, r.store, &api.IPPool{Meta: gone})
 	case *api.BlockAffinity:
-		forget(t, r.store, &api.BlockAffinity{Meta: gone})
+		labtest.Forget(t, r.store, &api.BlockAffinity{Meta: gone})
 	case *api.IPAMBlock:
-		forget(t, r.store, &api.IPAMBlock{Meta: gone})
+		labtest.Forget(t, r.store, &api.IPAMBlock{Meta: gone})
 	case *api.BGPConfiguration:
-		forget(t, r.store, &api.BGPConfiguration{Meta: gone})
+		labtest.Forget(t, r.store, &api.BGPConfiguration{Meta: gone})
 	case *api.FelixConfiguration:
-		forget(t, r.store, &api.FelixConfiguration{Meta: gone})
+		labtest.Forget(t, r.store, &api.FelixConfiguration{Meta: gone})
 	case *api.IPReservation:
-		forget(t, r.store, &api.IPReservation{Meta: gone})
+		labtest.Forget(t, r.store, &api.IPReservation{Meta: gone})
 	default:
 		t.Fatalf("no test makes a %T", o)
 	}
@@ -400,32 +400,4 @@ func TestAgentRestartChangesNothing(t *testing.T) {
 	if !r.has(t, toOther)() {
 		t.Errorf("routes: %s", r.routes(t))
 	}
-}
-
-// connect returns a store at the real API server, as its administrator.
-func connect(t *testing.T) *kubernetes.Store {
-	t.Helper()
-	cfg, err := kubernetes.LoadKubeconfig(labtest.API(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	store, err := kubernetes.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return store
-}
-
-// forget removes an object now and at the end of the test: the API server is shared.
-func forget(t *testing.T, store *kubernetes.Store, obj api.Resource) {
-	t.Helper()
-	clean := func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		if err := store.Get(ctx, obj); err == nil {
-			_ = store.Delete(ctx, obj)
-		}
-	}
-	clean()
-	t.Cleanup(clean)
 }

@@ -1,0 +1,38 @@
+package labtest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+)
+
+// Store returns a store at the real API server, as its administrator.
+func Store(t testing.TB) *kubernetes.Store {
+	t.Helper()
+	cfg, err := kubernetes.LoadKubeconfig(API(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := kubernetes.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
+// Forget removes an object now and at the end of the test: the API server is shared.
+func Forget(t testing.TB, store *kubernetes.Store, obj api.Resource) {
+	t.Helper()
+	clean := func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := store.Get(ctx, obj); err == nil {
+			_ = store.Delete(ctx, obj)
+		}
+	}
+	clean()
+	t.Cleanup(clean)
+}
