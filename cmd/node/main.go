@@ -111,6 +111,17 @@ func runAgent(ctx context.Context, env config.Env, stderr io.Writer) error {
 	return serve(ctx, deps)
 }
 
+// newStatus shows what the agent's parts count.
+func newStatus(cfg config.Node, speaker bgp.Speaker, recorder *events.Recorder, guard *encapguard.Syncer) *node.Status {
+	status := node.NewStatus(cfg.Nodename, time.Now(), speaker.Healthy)
+	status.ShowEvents(recorder.Counts)
+	status.ShowGuard(guard.Counters)
+	if cfg.Metrics.PerPeer {
+		status.ShowPeers()
+	}
+	return status
+}
+
 // open makes the agent's doors to the API server, the kernel and BGP. No request is made yet.
 func open(cfg config.Node, log *slog.Logger) (node.Deps, error) {
 	rest, err := kube.Connect(cfg.Kubeconfig, "tortie-node")
@@ -139,13 +150,7 @@ func open(cfg config.Node, log *slog.Logger) (node.Deps, error) {
 	}
 	table := nft.New()
 	recorder := events.New(poster, events.Source{Component: "tortie-node", Host: cfg.Nodename}, log)
-	status := node.NewStatus(cfg.Nodename, time.Now(), speaker.Healthy)
-	status.ShowEvents(recorder.Counts)
 	guard := encapguard.New(table)
-	status.ShowGuard(guard.Counters)
-	if cfg.Metrics.PerPeer {
-		status.ShowPeers()
-	}
 	return node.Deps{
 		Config:  cfg,
 		Log:     log,
@@ -160,7 +165,7 @@ func open(cfg config.Node, log *slog.Logger) (node.Deps, error) {
 		NAT:    nat.New(table),
 		Guard:  guard,
 		NFT:    table,
-		Status: status,
+		Status: newStatus(cfg, speaker, recorder, guard),
 		Events: recorder,
 	}, nil
 }
