@@ -5,13 +5,10 @@ import (
 	"flag"
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/tortie-net/tortie/internal/encapguard"
@@ -61,20 +58,7 @@ func TestText(t *testing.T) {
 			c := config(all...)
 			change(&c)
 			sync(t, guard(ns), c)
-			got := ns.Run(t, "nft", "list", "ruleset")
-			file := filepath.Join("testdata", name+".txt")
-			if *rewrite {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), got); diff != "" {
-				t.Errorf("nft list ruleset (-%s +here):\n%s", file, diff)
-			}
+			netnstest.WantText(t, name, ns.Run(t, "nft", "list", "ruleset"), *rewrite)
 			if err := guard(ns).Remove(t.Context()); err != nil {
 				t.Fatal(err)
 			}

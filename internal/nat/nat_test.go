@@ -50,20 +50,7 @@ func ruleset(t testing.TB, ns *netnstest.NS) string { return ns.Run(t, "nft", "l
 // wantText compares all of the namespace's nftables with a file.
 func wantText(t *testing.T, ns *netnstest.NS, name string) {
 	t.Helper()
-	file := filepath.Join("testdata", name+".txt")
-	got := ruleset(t, ns)
-	if *rewrite {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("nft list ruleset (-%s +here):\n%s", file, diff)
-	}
+	netnstest.WantText(t, name, ruleset(t, ns), *rewrite)
 }
 
 // generation counts the transactions that the namespace's nftables have seen.

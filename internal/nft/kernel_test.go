@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -110,19 +108,7 @@ func policy() nft.Part {
 func TestText(t *testing.T) {
 	ns := netnstest.New(t)
 	syncPart(t, nft.NewAt(ns.Namespace), policy())
-	got, file := ns.Run(t, "nft", "list", "table", "inet", "tortie"), filepath.Join("testdata", "policy.txt")
-	if *rewrite {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("nft list table inet tortie (-%s +here):\n%s", file, diff)
-	}
+	netnstest.WantText(t, "policy", ns.Run(t, "nft", "list", "table", "inet", "tortie"), *rewrite)
 }
 
 // TestSteady: neither the same table nor another one, which knows nothing, writes what is right.
