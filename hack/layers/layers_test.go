@@ -25,6 +25,7 @@ var doors = map[string][]string{
 	"k8s.io/apimachinery":            {"internal/kube", "internal/install", "internal/labtest"},
 	"k8s.io/api":                     {"internal/install", "internal/labtest"},
 	"github.com/prometheus":          {"internal/node"},
+	"internal/labtest/labstore",
 	"os/exec":                        {"internal/bgp/bgptest", "internal/labtest", "internal/netlinkx/netnstest", "internal/cnitest"}, // the agent and the plugins run no programs; libcni runs IPAM's
 }
 
@@ -49,7 +50,7 @@ var (
 	notPure         = []string{"os", "net", "net/http", "syscall", "context", "io", "golang.org/x/sys", module + "internal/datastore"}
 	environment     = []string{"Getenv", "LookupEnv", "Environ", "ExpandEnv"}
 	endings         = map[string][]string{"os": {"Exit"}, "log": {"Fatal", "Fatalf", "Fatalln", "Panic", "Panicf", "Panicln"}}
-	testOnly        = []string{"internal/bgp/bgptest", "internal/labtest", "internal/cnitest", "internal/netlinkx/netnstest", "internal/datastore/datastoretest"}
+	testOnly        = []string{"internal/bgp/bgptest", "internal/labtest", "internal/labtest/labstore", "internal/cnitest", "internal/netlinkx/netnstest", "internal/datastore/datastoretest"}
 	mayReadSettings = "internal/config"
 )
 

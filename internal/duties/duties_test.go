@@ -14,6 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/labtest"
+	"github.com/tortie-net/tortie/internal/labtest/labstore"
 )
 
 // found is what a Watch would tell.
@@ -44,11 +45,11 @@ func found(t *testing.T, store *kubernetes.Store) Found {
 func nothingThere(t *testing.T, store *kubernetes.Store) {
 	t.Helper()
 	for _, name := range []string{"default-ipv4-ippool", "default-ipv6-ippool"} {
-		labtest.Forget(t, store, &api.IPPool{Meta: api.Meta{Name: name}})
+		labstore.Forget(t, store, &api.IPPool{Meta: api.Meta{Name: name}})
 	}
-	labtest.Forget(t, store, &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}})
-	labtest.Forget(t, store, &api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}})
-	labtest.Forget(t, store, &api.FelixConfiguration{Meta: api.Meta{Name: api.DefaultName}})
+	labstore.Forget(t, store, &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}})
+	labstore.Forget(t, store, &api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}})
+	labstore.Forget(t, store, &api.FelixConfiguration{Meta: api.Meta{Name: api.DefaultName}})
 }
 
 func testPools() config.Pools {
@@ -59,7 +60,7 @@ func testPools() config.Pools {
 }
 
 func TestManyAgentsSetUpOneCluster(t *testing.T) {
-	store := labtest.Store(t)
+	store := labstore.Store(t)
 	nothingThere(t, store)
 	var agents sync.WaitGroup
 	for range 100 {
@@ -119,13 +120,13 @@ func TestASteadyStartAsksNothing(t *testing.T) {
 }
 
 func TestSetUpLeavesWhatAnOperatorWrote(t *testing.T) {
-	store := labtest.Store(t)
+	store := labstore.Store(t)
 	nothingThere(t, store)
 	no := false
 	info := &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}
 	info.Spec = api.ClusterInformationSpec{CalicoVersion: "v3.30.0", ClusterGUID: strings.Repeat("a", 32), ClusterType: "typha,kdd", DatastoreReady: &no}
 	own := &api.IPPool{Meta: api.Meta{Name: "own"}}
-	labtest.Forget(t, store, own)
+	labstore.Forget(t, store, own)
 	own.Meta, own.Spec = api.Meta{Name: "own"}, api.IPPoolSpec{CIDR: "10.78.0.0/16"}
 	for _, obj := range []api.Resource{info, own} {
 		if err := store.Create(t.Context(), obj); err != nil {

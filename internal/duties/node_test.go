@@ -12,14 +12,14 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
-	"github.com/tortie-net/tortie/internal/labtest"
+	"github.com/tortie-net/tortie/internal/labtest/labstore"
 )
 
 // aNode makes a Node that goes with the test.
 func aNode(t *testing.T, store *kubernetes.Store, name string, annotations map[string]string) *api.Node {
 	t.Helper()
 	n := &api.Node{Meta: api.Meta{Name: name}}
-	labtest.Forget(t, store, n)
+	labstore.Forget(t, store, n)
 	n = &api.Node{Meta: api.Meta{Name: name, Annotations: annotations}}
 	if err := store.Create(t.Context(), n); err != nil {
 		t.Fatal(err)
@@ -37,7 +37,7 @@ func read(t *testing.T, store *kubernetes.Store, name string) *api.Node {
 }
 
 func TestAnnounce(t *testing.T) {
-	store := labtest.Store(t)
+	store := labstore.Store(t)
 	node := aNode(t, store, "announced", map[string]string{"other": "stays", api.AnnotationIPv4TunnelAddr: "10.1.1.1"})
 	want := map[string]string{api.AnnotationIPv4Address: "10.0.0.1/24", api.AnnotationIPv4TunnelAddr: ""}
 	if err := Announce(t.Context(), store, node.Annotations, node.Name, want); err != nil {
@@ -58,7 +58,7 @@ func TestAnnounce(t *testing.T) {
 
 // The condition over the life of a node: each step is one pass of an agent.
 func TestAvailability(t *testing.T) {
-	store := labtest.Store(t)
+	store := labstore.Store(t)
 	node := aNode(t, store, "condition", nil)
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	clock := func() time.Time { return now }
@@ -125,7 +125,7 @@ func TestAvailability(t *testing.T) {
 }
 
 func TestLabelAffinities(t *testing.T) {
-	store := labtest.Store(t)
+	store := labstore.Store(t)
 	old := &api.BlockAffinity{
 		Meta: api.Meta{Name: "label-node-10-84-0-0-26"},
 		Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: "label-node", CIDR: "10.84.0.0/26", Deleted: "false"},
@@ -135,7 +135,7 @@ func TestLabelAffinities(t *testing.T) {
 		Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: "label-node", CIDR: "10.84.0.64/26", Type: api.AffinityVirtual, Deleted: "false"},
 	}
 	for _, a := range []*api.BlockAffinity{old, virtual} {
-		labtest.Forget(t, store, &api.BlockAffinity{Meta: api.Meta{Name: a.Name}, Spec: a.Spec})
+		labstore.Forget(t, store, &api.BlockAffinity{Meta: api.Meta{Name: a.Name}, Spec: a.Spec})
 		if err := store.Create(t.Context(), a); err != nil {
 			t.Fatal(err)
 		}

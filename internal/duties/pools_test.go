@@ -10,7 +10,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/config"
-	"github.com/tortie-net/tortie/internal/labtest"
+	"github.com/tortie-net/tortie/internal/labtest/labstore"
 )
 
 func TestChoiceOfARange(t *testing.T) {
@@ -110,10 +110,10 @@ func TestPodSubnets(t *testing.T) {
 
 // The range, and the item of clusterType, come from kubeadm's ConfigMap on a real API server.
 func TestSetUpAfterKubeadm(t *testing.T) {
-	store := labtest.Store(t)
+	store := labstore.Store(t)
 	nothingThere(t, store)
 	m := &api.ConfigMap{Meta: api.Meta{Namespace: "kube-system", Name: "kubeadm-config"}}
-	labtest.Forget(t, store, m)
+	labstore.Forget(t, store, m)
 	m = &api.ConfigMap{Meta: api.Meta{Namespace: "kube-system", Name: "kubeadm-config"}, Data: map[string]string{
 		"ClusterConfiguration": "apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\nnetworking:\n  podSubnet: 10.99.0.0/16,fd00:99::/56\n",
 	}}

@@ -19,6 +19,7 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/labtest"
+	"github.com/tortie-net/tortie/internal/labtest/labstore"
 	"github.com/tortie-net/tortie/internal/names"
 )
 
@@ -34,7 +35,7 @@ func prefixes(texts ...string) []netip.Prefix {
 func pool(t *testing.T, store *kubernetes.Store, name, cidr string, blockSize int) {
 	t.Helper()
 	p := &api.IPPool{Meta: api.Meta{Name: name}}
-	labtest.Forget(t, store, p)
+	labstore.Forget(t, store, p)
 	emptied(t, store)
 	p.Meta, p.Spec = api.Meta{Name: name}, api.IPPoolSpec{CIDR: cidr, BlockSize: blockSize, IPIPMode: api.EncapAlways}
 	if err := store.Create(t.Context(), p); err != nil {
@@ -78,7 +79,7 @@ func held(t *testing.T, store datastore.Store, node string) []netip.Addr {
 }
 
 func TestTunnelAddressSurvivesAndFollowsThePools(t *testing.T) {
-	store := labtest.Store(t)
+	store := labstore.Store(t)
 	aNode(t, store, "tunnel-node", nil)
 	pool(t, store, "tunnel-a", "10.79.0.0/24", 26)
 	pool(t, store, "tunnel-b", "10.80.0.0/24", 26)
@@ -161,14 +162,14 @@ func TestTunnelAddressAgainstIPAM(t *testing.T) {
 		"not needed, a pod's":                   {at: &allocation{handle: "pod", attrs: map[string]string{"pod": "p"}}, from: none, holder: "pod"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			store := labtest.Store(t)
+			store := labstore.Store(t)
 			aNode(t, store, node, nil)
 			pool(t, store, "table-a", "10.85.0.0/24", 29)
 			pool(t, store, "table-b", "10.86.0.0/24", 29)
 			prepare(t, store, node, c.at, c.handle)
 			if c.at != nil && c.at.cools {
 				config := &api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}}
-				labtest.Forget(t, store, config)
+				labstore.Forget(t, store, config)
 				config = &api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}, Spec: api.IPAMConfigSpec{AutoAllocateBlocks: true, IPCooldownSeconds: 600}}
 				if err := store.Create(t.Context(), config); err != nil {
 					t.Fatal(err)
@@ -268,7 +269,7 @@ func (c *counting) Get(ctx context.Context, obj api.Resource) error {
 
 // The datastore is asked when something has happened, and only then.
 func TestTunnelAddressIsLookedUpAgain(t *testing.T) {
-	plain := labtest.Store(t)
+	plain := labstore.Store(t)
 	aNode(t, plain, "again-node", nil)
 	pool(t, plain, "again", "10.87.0.0/24", 29)
 	store := &counting{Store: plain}
@@ -338,7 +339,7 @@ func TestTunnelAddressIsLookedUpAgain(t *testing.T) {
 
 // A Node that goes away before its address is written on it leaves nothing behind.
 func TestTunnelAddressOfANodeThatIsGone(t *testing.T) {
-	store := labtest.Store(t)
+	store := labstore.Store(t)
 	n := aNode(t, store, "gone-node", nil)
 	pool(t, store, "gone", "10.88.0.0/24", 29)
 	agent := NewTunnel(ipam.NewClient(store, time.Now), n.Name, time.Now)
@@ -407,7 +408,7 @@ func (m *mortal) Delete(ctx context.Context, obj api.Resource) error {
 // Twenty agents that are killed at any write, whose pools change and whose Nodes are replaced: no two ever have one address,
 // and in the end each handle holds one, and nobody holds anything else.
 func TestTunnelAddressesOfManyNodes(t *testing.T) {
-	store := labtest.Store(t)
+	store := labstore.Store(t)
 	pool(t, store, "many-a", "10.89.0.0/24", 28)
 	pool(t, store, "many-b", "10.90.0.0/24", 28)
 	a, b := prefixes("10.89.0.0/24"), prefixes("10.90.0.0/24")

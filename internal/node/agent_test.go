@@ -24,6 +24,7 @@ import (
 	"github.com/tortie-net/tortie/internal/fib"
 	"github.com/tortie-net/tortie/internal/kube"
 	"github.com/tortie-net/tortie/internal/labtest"
+	"github.com/tortie-net/tortie/internal/labtest/labstore"
 	"github.com/tortie-net/tortie/internal/names"
 	"github.com/tortie-net/tortie/internal/nat"
 	"github.com/tortie-net/tortie/internal/netlinkx"
@@ -134,7 +135,7 @@ const (
 
 func newRig(t *testing.T) *rig {
 	r := &rig{
-		store: labtest.Store(t), ns: netnstest.New(t), stateDir: t.TempDir(), runDir: t.TempDir(), sysctls: t.TempDir(), api: labtest.As(t, "tortie-node"),
+		store: labstore.Store(t), ns: netnstest.New(t), stateDir: t.TempDir(), runDir: t.TempDir(), sysctls: t.TempDir(), api: labtest.As(t, "tortie-node"),
 	}
 	far := netnstest.New(t)
 	netnstest.Cable(t, r.ns, "eth0", far, "eth0")
@@ -149,8 +150,8 @@ func newRig(t *testing.T) *rig {
 	r.node(t, rigNode, "172.31.0.1", nil)
 	r.node(t, rigOther, "172.31.0.2", map[string]string{api.AnnotationIPv4Address: "172.31.0.2/24"})
 	r.make(t, &api.IPPool{Meta: api.Meta{Name: "rig"}, Spec: api.IPPoolSpec{CIDR: "10.90.0.0/16", NATOutgoing: true}})
-	labtest.Forget(t, r.store, &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}})
-	labtest.Forget(t, r.store, &api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}})
+	labstore.Forget(t, r.store, &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}})
+	labstore.Forget(t, r.store, &api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}})
 	return r
 }
 
@@ -171,19 +172,19 @@ func (r *rig) make(t *testing.T, obj api.Resource) {
 	gone := *obj.GetMeta()
 	switch o := obj.(type) {
 	case *api.Node:
-		labtest.Forget(t, r.store, &api.Node{Meta: gone})
+		labstore.Forget(t, r.store, &api.Node{Meta: gone})
 	case *api.IPPool:
-		labtest.Forget(t, r.store, &api.IPPool{Meta: gone})
+		labstore.Forget(t, r.store, &api.IPPool{Meta: gone})
 	case *api.BlockAffinity:
-		labtest.Forget(t, r.store, &api.BlockAffinity{Meta: gone})
+		labstore.Forget(t, r.store, &api.BlockAffinity{Meta: gone})
 	case *api.IPAMBlock:
-		labtest.Forget(t, r.store, &api.IPAMBlock{Meta: gone})
+		labstore.Forget(t, r.store, &api.IPAMBlock{Meta: gone})
 	case *api.BGPConfiguration:
-		labtest.Forget(t, r.store, &api.BGPConfiguration{Meta: gone})
+		labstore.Forget(t, r.store, &api.BGPConfiguration{Meta: gone})
 	case *api.FelixConfiguration:
-		labtest.Forget(t, r.store, &api.FelixConfiguration{Meta: gone})
+		labstore.Forget(t, r.store, &api.FelixConfiguration{Meta: gone})
 	case *api.IPReservation:
-		labtest.Forget(t, r.store, &api.IPReservation{Meta: gone})
+		labstore.Forget(t, r.store, &api.IPReservation{Meta: gone})
 	default:
 		t.Fatalf("no test makes a %T", o)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/tortie-net/tortie/internal/encapguard"
 	"github.com/tortie-net/tortie/internal/hostsysctl"
 	"github.com/tortie-net/tortie/internal/ipam"
-	"github.com/tortie-net/tortie/internal/labtest"
+	"github.com/tortie-net/tortie/internal/labtest/labstore"
 	"github.com/tortie-net/tortie/internal/nat"
 	"github.com/tortie-net/tortie/internal/nft"
 )
@@ -107,7 +107,7 @@ func TestPacketsOfASnapshot(t *testing.T) {
 func TestAgentKeepsTheTable(t *testing.T) {
 	r := newRig(t)
 	felix := &api.FelixConfiguration{Meta: api.Meta{Name: "node." + rigNode}}
-	labtest.Forget(t, r.store, &api.FelixConfiguration{Meta: felix.Meta})
+	labstore.Forget(t, r.store, &api.FelixConfiguration{Meta: felix.Meta})
 	r.agent(t, newPeers())
 	table := func() string {
 		if !strings.Contains(r.ns.Run(t, "nft", "list", "tables"), "table inet tortie") {

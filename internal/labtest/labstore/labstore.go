@@ -1,4 +1,5 @@
-package labtest
+// Package labstore gives tests a store at the real API server.
+package labstore
 
 import (
 	"context"
@@ -7,12 +8,13 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/labtest"
 )
 
 // Store returns a store at the real API server, as its administrator.
 func Store(t testing.TB) *kubernetes.Store {
 	t.Helper()
-	cfg, err := kubernetes.LoadKubeconfig(API(t))
+	cfg, err := kubernetes.LoadKubeconfig(labtest.API(t))
 	if err != nil {
 		t.Fatal(err)
 	}
