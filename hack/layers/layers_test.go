@@ -25,14 +25,13 @@ var doors = map[string][]string{
 	"k8s.io/apimachinery":            {"internal/kube", "internal/install", "internal/labtest"},
 	"k8s.io/api":                     {"internal/install", "internal/labtest"},
 	"github.com/prometheus":          {"internal/node"},
-	"internal/labtest/labstore",
 	"os/exec":                        {"internal/bgp/bgptest", "internal/labtest", "internal/netlinkx/netnstest", "internal/cnitest"}, // the agent and the plugins run no programs; libcni runs IPAM's
 }
 
 // levels orders the packages: each imports only packages of lower levels. A new package must be given its place here.
 var levels = []string{
 	"cmd/calico cmd/calico-ipam cmd/install cmd/node",
-	"cmd/internal/early internal/node internal/cni internal/cnitest internal/diagnose",
+	"cmd/internal/early internal/node internal/cni internal/cnitest internal/diagnose internal/labtest/labstore",
 	"internal/bgp/bgptest internal/install internal/kube internal/labtest internal/nodestatus",
 	"internal/bgp internal/duties internal/encap internal/encapguard internal/fib internal/nat internal/podnet",
 	"internal/bgp/relay internal/hostsysctl internal/ipam internal/netlinkx/netnstest internal/nft internal/facts internal/journal internal/podnote",
