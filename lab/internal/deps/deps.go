@@ -44,6 +44,7 @@ var Lab = []Need{
 	// Other people's BGP speakers, which the tests put into a mesh with Tortie's. BIRD 1.6 is what Calico forked.
 	{Package: "bird2", Files: []string{"/usr/sbin/bird"}, Service: "bird"},
 	{Package: "frr", Files: []string{"/usr/lib/frr/bgpd"}, Service: "frr"},
+	{Package: "gobgpd", Files: []string{"/usr/bin/gobgpd", "/usr/sbin/gobgpd"}, Service: "gobgpd"},
 	{Package: "bird", Files: []string{"/usr/sbin/bird", "/usr/sbin/bird6"}, Unpack: "bird-1.6", Version: "1.6.*"},
 }
 
