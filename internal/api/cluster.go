@@ -29,57 +29,6 @@ func (*ClusterInformation) ResourceType() Type {
 	return custom("ClusterInformation", "clusterinformations")
 }
 
-// BGPConfiguration, named "default", holds the cluster's BGP settings.
-type BGPConfiguration struct {
-	Meta `json:"metadata"`
-	Spec BGPConfigurationSpec `json:"spec"`
-}
-
-// BGPConfigurationSpec is the content of a BGPConfiguration.
-//
-// Fields that a newer Calico adds are kept, not pruned: Calico nodes may share the cluster.
-//
-// +kubebuilder:pruning:PreserveUnknownFields
-type BGPConfigurationSpec struct {
-	// LogSeverityScreen is kept for Calico nodes that share the cluster.
-	LogSeverityScreen string `json:"logSeverityScreen,omitempty"`
-	// NodeToNodeMeshEnabled makes every node a peer of every other; absent means true.
-	NodeToNodeMeshEnabled *bool `json:"nodeToNodeMeshEnabled,omitempty"`
-	// ASNumber is the nodes' autonomous system; absent means 64512.
-	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=4294967295
-	// +kubebuilder:validation:Format=int64
-	ASNumber *uint32 `json:"asNumber,omitempty"`
-	// ListenPort is the TCP port of BGP; absent means 179.
-	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=65535
-	ListenPort uint16 `json:"listenPort,omitempty"`
-	// BindMode NodeIP makes BGP listen on the node's addresses only. Tortie does that always; it is kept for Calico nodes.
-	// +kubebuilder:validation:Enum=None;NodeIP
-	BindMode string `json:"bindMode,omitempty"`
-	// NodeMeshPassword is the TCP MD5 password of the sessions between nodes; absent means none.
-	NodeMeshPassword *BGPPassword `json:"nodeMeshPassword,omitempty"`
-	// NodeMeshMaxRestartTime is how long nodes keep each other's routes over a restart, such as 120s.
-	NodeMeshMaxRestartTime string `json:"nodeMeshMaxRestartTime,omitempty"`
-}
-
-// BGPPassword says where a password is.
-type BGPPassword struct {
-	// SecretKeyRef names a Secret in the agent's namespace, and the key in it.
-	SecretKeyRef *SecretKeyRef `json:"secretKeyRef,omitempty"`
-}
-
-// SecretKeyRef names one key of a Secret.
-type SecretKeyRef struct {
-	Name string `json:"name,omitempty"`
-	Key  string `json:"key"`
-	// Optional makes an absent Secret or key mean no password, instead of an error.
-	Optional *bool `json:"optional,omitempty"`
-}
-
-// ResourceType implements Resource.
-func (*BGPConfiguration) ResourceType() Type { return custom("BGPConfiguration", "bgpconfigurations") }
-
 // Node is the part of a Kubernetes Node that this project reads.
 type Node struct {
 	Meta   `json:"metadata"`

@@ -1,0 +1,188 @@
+package api
+
+// BGPConfiguration holds BGP settings: the one named "default" those of the cluster, "node.NAME" those of one node.
+type BGPConfiguration struct {
+	Meta `json:"metadata"`
+	Spec BGPConfigurationSpec `json:"spec"`
+}
+
+// BGPConfigurationSpec is the content of a BGPConfiguration. Of node.NAME only listenPort, logSeverityScreen and
+// prefixAdvertisements are read.
+//
+// Fields that a newer Calico adds are kept, not pruned: Calico nodes may share the cluster.
+//
+// +kubebuilder:pruning:PreserveUnknownFields
+type BGPConfigurationSpec struct {
+	// LogSeverityScreen is kept for Calico nodes that share the cluster.
+	LogSeverityScreen string `json:"logSeverityScreen,omitempty"`
+	// NodeToNodeMeshEnabled makes every node a peer of every other; absent means true.
+	NodeToNodeMeshEnabled *bool `json:"nodeToNodeMeshEnabled,omitempty"`
+	// ASNumber is the nodes' autonomous system; absent means 64512.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=4294967295
+	// +kubebuilder:validation:Format=int64
+	ASNumber *uint32 `json:"asNumber,omitempty"`
+	// ListenPort is the TCP port of BGP; absent means 179.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	ListenPort uint16 `json:"listenPort,omitempty"`
+	// BindMode None makes BGP listen on all addresses, NodeIP, which Tortie takes for the default, on the node's alone.
+	// +kubebuilder:validation:Enum=None;NodeIP
+	BindMode string `json:"bindMode,omitempty"`
+	// IgnoredInterfaces are interfaces whose networks Calico nodes do not announce, with * for any text; Tortie announces none.
+	IgnoredInterfaces []string `json:"ignoredInterfaces,omitempty"`
+	// NodeMeshPassword is the TCP MD5 password of the sessions between nodes; absent means none.
+	NodeMeshPassword *BGPPassword `json:"nodeMeshPassword,omitempty"`
+	// NodeMeshMaxRestartTime is how long nodes keep each other's routes over a restart, such as 120s.
+	NodeMeshMaxRestartTime string `json:"nodeMeshMaxRestartTime,omitempty"`
+	// Communities give names to communities.
+	Communities []Community `json:"communities,omitempty"`
+	// PrefixAdvertisements add communities to what is announced.
+	PrefixAdvertisements []PrefixAdvertisement `json:"prefixAdvertisements,omitempty"`
+	// ServiceClusterIPs are the ranges of Services' cluster IPs that are announced.
+	ServiceClusterIPs []ServiceRange `json:"serviceClusterIPs,omitempty"`
+	// ServiceExternalIPs are the ranges of Services' external IPs that are announced.
+	ServiceExternalIPs []ServiceRange `json:"serviceExternalIPs,omitempty"`
+	// ServiceLoadBalancerIPs are the ranges of Services' load balancer IPs that are announced.
+	ServiceLoadBalancerIPs []ServiceRange `json:"serviceLoadBalancerIPs,omitempty"`
+	// ServiceLoadBalancerAggregation Disabled announces the load balancer IPs that are in use one by one; the default,
+	// Enabled, announces their whole ranges.
+	// +kubebuilder:validation:Enum=Enabled;Disabled
+	ServiceLoadBalancerAggregation string `json:"serviceLoadBalancerAggregation,omitempty"`
+	// LocalWorkloadPeeringIPV4 is kept for Calico nodes that share the cluster: Tortie has no sessions with pods.
+	LocalWorkloadPeeringIPV4 string `json:"localWorkloadPeeringIPV4,omitempty"`
+	// LocalWorkloadPeeringIPV6 is the same for IPv6.
+	LocalWorkloadPeeringIPV6 string `json:"localWorkloadPeeringIPV6,omitempty"`
+	// IPv4NormalRoutePriority is the metric of IPv4 routes that BGP has learned; absent means 1024.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=2147483646
+	IPv4NormalRoutePriority *int `json:"ipv4NormalRoutePriority,omitempty"`
+	// IPv6NormalRoutePriority is the same for IPv6.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=2147483646
+	IPv6NormalRoutePriority *int `json:"ipv6NormalRoutePriority,omitempty"`
+	// ProgramClusterRoutes is kept for Calico nodes that share the cluster: it says which of their programs makes routes.
+	ProgramClusterRoutes string `json:"programClusterRoutes,omitempty"`
+}
+
+// Community gives a name to a BGP community.
+type Community struct {
+	// Name is what prefixAdvertisements use.
+	Name string `json:"name,omitempty"`
+	// Value is the community: two numbers up to 65535, or three up to 4294967295 (a large one), with colons between them.
+	Value string `json:"value,omitempty"`
+}
+
+// PrefixAdvertisement adds communities to the prefixes in a range.
+type PrefixAdvertisement struct {
+	// CIDR is the range.
+	CIDR string `json:"cidr,omitempty"`
+	// Communities are values, or names that communities gives.
+	Communities []string `json:"communities,omitempty"`
+}
+
+// ServiceRange is a range of Services' addresses.
+type ServiceRange struct {
+	CIDR string `json:"cidr,omitempty"`
+}
+
+// BGPPassword says where a password is.
+type BGPPassword struct {
+	// SecretKeyRef names a Secret in the agent's namespace, and the key in it.
+	SecretKeyRef *SecretKeyRef `json:"secretKeyRef,omitempty"`
+}
+
+// SecretKeyRef names one key of a Secret.
+type SecretKeyRef struct {
+	Name string `json:"name,omitempty"`
+	Key  string `json:"key"`
+	// Optional makes an absent Secret or key mean no password, instead of an error.
+	Optional *bool `json:"optional,omitempty"`
+}
+
+// Place is a SecretKeyRef that can be compared: where a password is, and whether it may be absent.
+type Place struct {
+	Name, Key string
+	Optional  bool
+}
+
+// Place returns where the password is; ok is false if there is to be none.
+func (p *BGPPassword) Place() (place Place, ok bool) {
+	if p == nil || p.SecretKeyRef == nil {
+		return Place{}, false
+	}
+	ref := p.SecretKeyRef
+	return Place{Name: ref.Name, Key: ref.Key, Optional: ref.Optional != nil && *ref.Optional}, true
+}
+
+// ResourceType implements Resource.
+func (*BGPConfiguration) ResourceType() Type { return custom("BGPConfiguration", "bgpconfigurations") }
+
+// BGPPeer is a peer that nodes have a BGP session with, or several: other nodes.
+//
+// +kubebuilder:printcolumn:name="Peer",type=string,JSONPath=`.spec.peerIP`
+// +kubebuilder:printcolumn:name="AS",type=integer,JSONPath=`.spec.asNumber`
+// +kubebuilder:printcolumn:name="Selector",type=string,JSONPath=`.spec.peerSelector`
+// +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.spec.node`
+// +kubebuilder:printcolumn:name="Nodes",type=string,JSONPath=`.spec.nodeSelector`
+type BGPPeer struct {
+	Meta `json:"metadata"`
+	Spec BGPPeerSpec `json:"spec"`
+}
+
+// BGPPeerSpec is the content of a BGPPeer.
+//
+// Fields that a newer Calico adds are kept, not pruned: Calico nodes may share the cluster.
+//
+// +kubebuilder:pruning:PreserveUnknownFields
+type BGPPeerSpec struct {
+	// Node is the node that has the session; neither node nor nodeSelector means all.
+	Node string `json:"node,omitempty"`
+	// NodeSelector selects the nodes that have the session, in Calico's selector language.
+	NodeSelector string `json:"nodeSelector,omitempty"`
+	// PeerIP is the peer's address, with its port if that is not the cluster's: 10.0.0.1, 10.0.0.1:1179 or [fd00::1]:1179.
+	PeerIP string `json:"peerIP,omitempty"`
+	// PeerSelector selects nodes to be the peers, instead of peerIP.
+	PeerSelector string `json:"peerSelector,omitempty"`
+	// LocalWorkloadSelector is kept for Calico nodes that share the cluster: Tortie has no sessions with pods.
+	LocalWorkloadSelector string `json:"localWorkloadSelector,omitempty"`
+	// ASNumber is the peer's autonomous system, which peerIP needs.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=4294967295
+	// +kubebuilder:validation:Format=int64
+	ASNumber uint32 `json:"asNumber,omitempty"`
+	// LocalASNumber is the autonomous system that the nodes show this peer instead of their own.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=4294967295
+	// +kubebuilder:validation:Format=int64
+	LocalASNumber *uint32 `json:"localASNumber,omitempty"`
+	// Filters are the names of BGPFilters, in the order in which they are asked.
+	Filters []string `json:"filters,omitempty"`
+	// NextHopMode says which next hop the peer is told: Auto, the default, is this node on sessions with another AS and what was
+	// learned otherwise; Self is always this node, Keep always what was learned.
+	// +kubebuilder:validation:Enum=Auto;Self;Keep
+	NextHopMode string `json:"nextHopMode,omitempty"`
+	// KeepOriginalNextHop is the older form of nextHopMode Keep, and has an effect on sessions with another AS only.
+	KeepOriginalNextHop bool `json:"keepOriginalNextHop,omitempty"`
+	// Password is the TCP MD5 password of the session; absent means none.
+	Password *BGPPassword `json:"password,omitempty"`
+	// SourceAddress None leaves the session's own address to the kernel; the default is UseNodeIP.
+	// +kubebuilder:validation:Enum=UseNodeIP;None
+	SourceAddress string `json:"sourceAddress,omitempty"`
+	// MaxRestartTime is how long the peer is asked to keep this node's routes over a restart, such as 120s.
+	MaxRestartTime string `json:"maxRestartTime,omitempty"`
+	// KeepaliveTime is how often keepalives are sent; absent means a third of the hold time.
+	KeepaliveTime string `json:"keepaliveTime,omitempty"`
+	// NumAllowedLocalASNumbers is how often this node's own AS number may be in the AS path of what the peer announces.
+	NumAllowedLocalASNumbers *int `json:"numAllowedLocalASNumbers,omitempty"`
+	// TTLSecurity is how many hops the peer may be away at most (RFC 5082); absent and 0 mean that this is not checked.
+	TTLSecurity *int `json:"ttlSecurity,omitempty"`
+	// ReachableBy is the gateway by which the peer is reached, for which a route is made.
+	ReachableBy string `json:"reachableBy,omitempty"`
+	// ReversePeering Manual leaves the sessions of the peers, if they are nodes, to objects of their own; the default is Auto.
+	// +kubebuilder:validation:Enum=Auto;Manual
+	ReversePeering string `json:"reversePeering,omitempty"`
+}
+
+// ResourceType implements Resource.
+func (*BGPPeer) ResourceType() Type { return custom("BGPPeer", "bgppeers") }
