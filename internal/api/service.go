@@ -1,0 +1,87 @@
+package api
+
+// Service is the part of a Kubernetes Service that this project reads.
+type Service struct {
+	Meta   `json:"metadata"`
+	Spec   ServiceSpec   `json:"spec"`
+	Status ServiceStatus `json:"status"`
+}
+
+// ServiceSpec is the part of a Service's spec that this project reads.
+type ServiceSpec struct {
+	// Type is ClusterIP, NodePort, LoadBalancer or ExternalName.
+	Type string `json:"type,omitempty"`
+	// ClusterIP is the first of ClusterIPs: None if the service has none, as has one that is headless.
+	ClusterIP   string   `json:"clusterIP,omitempty"`
+	ClusterIPs  []string `json:"clusterIPs,omitempty"`
+	ExternalIPs []string `json:"externalIPs,omitempty"`
+	// LoadBalancerIP is the address that a LoadBalancer was asked for; deprecated by Kubernetes, and still in use.
+	LoadBalancerIP string `json:"loadBalancerIP,omitempty"`
+	// ExternalTrafficPolicy is Cluster or Local; empty of a service without addresses for the outside.
+	ExternalTrafficPolicy string `json:"externalTrafficPolicy,omitempty"`
+}
+
+// ServiceStatus is the part of a Service's status that this project reads.
+type ServiceStatus struct {
+	LoadBalancer LoadBalancerStatus `json:"loadBalancer"`
+}
+
+// LoadBalancerStatus has the addresses that a Service was given.
+type LoadBalancerStatus struct {
+	Ingress []LoadBalancerIngress `json:"ingress,omitempty"`
+}
+
+// LoadBalancerIngress is one of them. Some load balancers have a name instead of an address.
+type LoadBalancerIngress struct {
+	IP string `json:"ip,omitempty"`
+}
+
+// ResourceType implements Resource.
+func (*Service) ResourceType() Type {
+	return Type{Version: "v1", Kind: "Service", Plural: "services", Namespaced: true}
+}
+
+// The values of a Service's type and externalTrafficPolicy that addresses are announced by.
+const (
+	ServiceClusterIP    = "ClusterIP"
+	ServiceNodePort     = "NodePort"
+	ServiceLoadBalancer = "LoadBalancer"
+
+	TrafficCluster = "Cluster"
+	TrafficLocal   = "Local"
+)
+
+// LabelServiceName is on an EndpointSlice the name of the Service that it belongs to.
+const LabelServiceName = "kubernetes.io/service-name"
+
+// LabelExcludeNode on a Node keeps it out of load balancing: Calico does not announce addresses of services from it.
+const LabelExcludeNode = "node.kubernetes.io/exclude-from-external-load-balancers"
+
+// EndpointSlice is the part of a Kubernetes EndpointSlice that this project reads.
+type EndpointSlice struct {
+	Meta        `json:"metadata"`
+	AddressType string     `json:"addressType,omitempty"`
+	Endpoints   []Endpoint `json:"endpoints,omitempty"`
+}
+
+// The address types of an EndpointSlice; others, such as FQDN, are of no use here.
+const (
+	AddressIPv4 = "IPv4"
+	AddressIPv6 = "IPv6"
+)
+
+// Endpoint is one backend of a Service.
+type Endpoint struct {
+	NodeName   *string            `json:"nodeName,omitempty"`
+	Conditions EndpointConditions `json:"conditions"`
+}
+
+// EndpointConditions say whether an endpoint takes requests. Ready that is absent means that it does.
+type EndpointConditions struct {
+	Ready *bool `json:"ready,omitempty"`
+}
+
+// ResourceType implements Resource.
+func (*EndpointSlice) ResourceType() Type {
+	return Type{Group: "discovery.k8s.io", Version: "v1", Kind: "EndpointSlice", Plural: "endpointslices", Namespaced: true}
+}

@@ -1,0 +1,186 @@
+package services
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
+
+// Input is all that the decision depends on.
+type Input struct {
+	Config
+	// Excluded: the node's label keeps it out of load balancing (api.LabelExcludeNode). It announces nothing.
+	Excluded bool
+	Services []api.Service
+	// Endpoints are those of all services, in any order.
+	Endpoints []Endpoints
+}
+
+// Endpoints are what an EndpointSlice says, as far as it matters to one node.
+type Endpoints struct {
+	Namespace, Service string
+	// IPv6 is the family of the slice's addresses, which are else IPv4.
+	IPv6 bool
+	// Here: one of the endpoints is ready on this node. Anywhere: one is on whatever node.
+	Here, Anywhere bool
+}
+
+// Reduce takes from a slice what matters to a node; ok is false of one that is of no use, such as one of names.
+func Reduce(s *api.EndpointSlice, node string) (e Endpoints, ok bool) {
+	e = Endpoints{Namespace: s.Namespace, Service: s.Labels[api.LabelServiceName], IPv6: s.AddressType == api.AddressIPv6}
+	if e.Service == "" || !e.IPv6 && s.AddressType != api.AddressIPv4 {
+		return Endpoints{}, false
+	}
+	for _, p := range s.Endpoints {
+		if p.Conditions.Ready != nil && !*p.Conditions.Ready {
+			continue
+		}
+		e.Anywhere = true
+		e.Here = e.Here || p.NodeName != nil && *p.NodeName == node
+	}
+	return e, true
+}
+
+// Announce returns the prefixes that the node announces for services, in ascending order: the ranges, from every node; and single
+// addresses, which routers prefer to their range.
+//
+// A service's addresses are announced by themselves if its traffic must go to the nodes that have an endpoint (policy Local), or
+// if its range is not announced: as that is a single address, or aggregation is off. Then all its addresses are, the cluster's
+// too if those are announced at all. Where it takes an endpoint, it takes one of the address' own family: a node that has none
+// would drop what it attracts.
+func Announce(in Input) []netip.Prefix {
+	if in.Excluded || !in.On() {
+		return nil
+	}
+	out := slices.Concat(in.ClusterIPs, in.ExternalIPs)
+	for _, r := range in.LoadBalancerIPs {
+		if !in.Apart && !r.IsSingleIP() {
+			out = append(out, r)
+		}
+	}
+	ready := collect(in.Endpoints)
+	for i := range in.Services {
+		out = append(out, in.addresses(&in.Services[i], ready)...)
+	}
+	slices.SortFunc(out, netip.Prefix.Compare)
+	return slices.Compact(out) // two services may share an address: it goes with the last of them
+}
+
+// name is a service's.
+type name struct{ namespace, service string }
+
+// readiness is where a service has ready endpoints, by family: IPv4 first.
+type readiness struct{ here, anywhere [2]bool }
+
+func family(is6 bool) int {
+	if is6 {
+		return 1
+	}
+	return 0
+}
+
+// collect joins the slices of each service.
+func collect(all []Endpoints) map[name]readiness {
+	ready := make(map[name]readiness, len(all))
+	for _, e := range all {
+		if !e.Anywhere {
+			continue
+		}
+		n, f := name{e.Namespace, e.Service}, family(e.IPv6)
+		r := ready[n]
+		r.anywhere[f] = true
+		r.here[f] = r.here[f] || e.Here
+		ready[n] = r
+	}
+	return ready
+}
+
+// need is what it takes to announce a service's addresses by themselves.
+type need int
+
+const (
+	never need = iota
+	always
+	anEndpoint
+	anEndpointHere
+)
+
+// need decides for a service.
+func (c Config) need(s *api.Service) need {
+	switch {
+	case s.Spec.Type != api.ServiceClusterIP && s.Spec.Type != api.ServiceNodePort && s.Spec.Type != api.ServiceLoadBalancer:
+		return never
+	case s.Spec.ClusterIP == "" || s.Spec.ClusterIP == "None":
+		return never
+	case s.Spec.ExternalTrafficPolicy == api.TrafficLocal:
+		return anEndpointHere
+	case s.Spec.ExternalTrafficPolicy != api.TrafficCluster:
+		return never
+	case c.hasSingle(s):
+		return always
+	case c.Apart && s.Spec.Type == api.ServiceLoadBalancer:
+		return anEndpoint
+	}
+	return never
+}
+
+// hasSingle reports that the configuration names one of the service's addresses by itself.
+func (c Config) hasSingle(s *api.Service) bool {
+	single := func(ranges []netip.Prefix, text string) bool {
+		a, err := netip.ParseAddr(text)
+		return err == nil && slices.Contains(ranges, netip.PrefixFrom(a, a.BitLen()))
+	}
+	if slices.ContainsFunc(s.Spec.ExternalIPs, func(ip string) bool { return single(c.ExternalIPs, ip) }) {
+		return true
+	}
+	return s.Spec.Type == api.ServiceLoadBalancer && (single(c.LoadBalancerIPs, s.Spec.LoadBalancerIP) ||
+		slices.ContainsFunc(s.Status.LoadBalancer.Ingress, func(i api.LoadBalancerIngress) bool { return single(c.LoadBalancerIPs, i.IP) }))
+}
+
+// addresses returns those of a service that are announced by themselves.
+func (c Config) addresses(s *api.Service, ready map[name]readiness) []netip.Prefix {
+	need := c.need(s)
+	if need == never {
+		return nil
+	}
+	r := ready[name{s.Namespace, s.Name}]
+	var out []netip.Prefix
+	add := func(text string, ranges []netip.Prefix) {
+		a, err := netip.ParseAddr(text)
+		if err != nil || a.Zone() != "" || a.Is4In6() || ranges != nil && !within(a, ranges) {
+			return
+		}
+		if f := family(a.Is6()); need == always || need == anEndpoint && r.anywhere[f] || need == anEndpointHere && r.here[f] {
+			out = append(out, netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+	if len(c.ClusterIPs) > 0 {
+		for _, ip := range clusterIPs(s) {
+			add(ip, nil)
+		}
+	}
+	if len(c.ExternalIPs) > 0 {
+		for _, ip := range s.Spec.ExternalIPs {
+			add(ip, c.ExternalIPs)
+		}
+	}
+	if len(c.LoadBalancerIPs) > 0 {
+		for _, i := range s.Status.LoadBalancer.Ingress {
+			add(i.IP, c.LoadBalancerIPs)
+		}
+	}
+	return out
+}
+
+func within(a netip.Addr, ranges []netip.Prefix) bool {
+	return slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(a) })
+}
+
+// clusterIPs are a service's. The list may be missing in objects of an old API server.
+func clusterIPs(s *api.Service) []string {
+	if len(s.Spec.ClusterIPs) == 0 {
+		return []string{s.Spec.ClusterIP}
+	}
+	return s.Spec.ClusterIPs
+}

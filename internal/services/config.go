@@ -1,0 +1,89 @@
+package services
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// Texts are the settings as they are written in BGPConfiguration default.
+type Texts struct {
+	ClusterIPs, ExternalIPs, LoadBalancerIPs []string // CIDRs
+	// Aggregation is that of LoadBalancerIPs: Enabled, Disabled, or empty for Enabled.
+	Aggregation string
+	// Legacy is the environment's CALICO_ADVERTISE_CLUSTER_IPS: CIDRs of ClusterIPs if the object has none.
+	Legacy []string
+}
+
+// Config says which ranges are announced. The zero value: none.
+type Config struct {
+	ClusterIPs, ExternalIPs, LoadBalancerIPs []netip.Prefix
+	// Apart: of LoadBalancerIPs no range is announced, but each service's address by itself.
+	Apart bool
+}
+
+// Parse reads the settings. A CIDR that cannot be used is left out, and named with its field by an error; the others count.
+func Parse(t Texts) (Config, []error) {
+	cluster, field := t.ClusterIPs, "spec.serviceClusterIPs"
+	if len(cluster) == 0 && len(t.Legacy) > 0 {
+		cluster, field = t.Legacy, "environment variable CALICO_ADVERTISE_CLUSTER_IPS"
+	}
+	var problems []error
+	note := func(err error) { problems = append(problems, err) }
+	c := Config{
+		ClusterIPs:      ranges(field, cluster, note),
+		ExternalIPs:     ranges("spec.serviceExternalIPs", t.ExternalIPs, note),
+		LoadBalancerIPs: ranges("spec.serviceLoadBalancerIPs", t.LoadBalancerIPs, note),
+	}
+	switch t.Aggregation {
+	case "", "Enabled":
+	case "Disabled":
+		c.Apart = true
+	default:
+		note(fmt.Errorf("spec.serviceLoadBalancerAggregation %q: use Enabled or Disabled; Enabled counts", t.Aggregation))
+	}
+	return c, problems
+}
+
+// ranges reads CIDRs, in ascending order and each once.
+func ranges(field string, texts []string, note func(error)) []netip.Prefix {
+	var all []netip.Prefix
+	for _, text := range texts {
+		cidr, err := netip.ParsePrefix(text)
+		switch {
+		case err != nil || cidr.Addr().Is4In6():
+			note(fmt.Errorf("%s %q is no CIDR, such as 10.96.0.0/12: its addresses are not announced", field, text))
+		case cidr.Bits() == 0:
+			note(fmt.Errorf("%s %q is all there is: name the range that services have", field, text))
+		default:
+			all = append(all, cidr.Masked()) // Calico takes host bits for a slip, too
+		}
+	}
+	slices.SortFunc(all, netip.Prefix.Compare)
+	return slices.Compact(all)
+}
+
+// On reports that something may be announced, so that Services and their endpoints are to be known.
+func (c Config) On() bool { return len(c.ClusterIPs)+len(c.ExternalIPs)+len(c.LoadBalancerIPs) > 0 }
+
+// Equal reports that two say the same.
+func (c Config) Equal(o Config) bool {
+	return c.Apart == o.Apart && slices.Equal(c.ClusterIPs, o.ClusterIPs) && slices.Equal(c.ExternalIPs, o.ExternalIPs) &&
+		slices.Equal(c.LoadBalancerIPs, o.LoadBalancerIPs)
+}
+
+// Ranges are all ranges of services, in ascending order. What is learned inside of them must never be programmed into this node's
+// kernel: every node serves these addresses itself, and who announces them is nearer to nothing.
+func (c Config) Ranges() []netip.Prefix {
+	all := slices.Concat(c.ClusterIPs, c.ExternalIPs, c.LoadBalancerIPs)
+	slices.SortFunc(all, netip.Prefix.Compare)
+	return slices.Compact(all)
+}
+
+// Passed are the ranges that a route reflector passes on when it learns them, which is more than its own: a service that only
+// other nodes announce, as its endpoints are there.
+func (c Config) Passed() []netip.Prefix {
+	all := slices.Concat(c.ExternalIPs, c.LoadBalancerIPs)
+	slices.SortFunc(all, netip.Prefix.Compare)
+	return slices.Compact(all)
+}
