@@ -1,0 +1,154 @@
+package peering
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/bgp"
+)
+
+// Input is all that decides on a node's sessions.
+type Input struct {
+	Self Node
+	// Others are the other nodes that have announced an address, in any order.
+	Others []Node
+	// ASN and Port are those of nodes that have none of their own; not 0.
+	ASN  uint32
+	Port uint16
+	Mesh Mesh
+	// Automatic says what follows from the nodes' agreement on reflectors; nil while there is none.
+	Automatic *Automatic
+	// Peers are the BGPPeers, in any order.
+	Peers   []api.BGPPeer
+	Secrets map[api.Place]Secret
+	// MaxPrefixes is how many prefixes each peer may announce; 0 is the speaker's default.
+	MaxPrefixes int
+}
+
+// Node is one node of the cluster.
+type Node struct {
+	Name string
+	// Addr and Addr6 are its addresses; one of them may be invalid.
+	Addr, Addr6 netip.Addr
+	ASN         uint32 // 0 means the cluster's
+	Port        uint16 // 0 means the cluster's
+	// Reflector: an operator made it a route reflector, which is no part of the mesh. ClusterID is whose; it is invalid if what
+	// the operator wrote is none.
+	Reflector bool
+	ClusterID netip.Addr
+	Labels    map[string]string
+}
+
+// in returns the node's address in the family of a, which may be invalid.
+func (n *Node) in(a netip.Addr) netip.Addr {
+	if a.Is4() {
+		return n.Addr
+	}
+	return n.Addr6
+}
+
+// addrs returns the node's addresses.
+func (n *Node) addrs() []netip.Addr {
+	var all []netip.Addr
+	for _, a := range []netip.Addr{n.Addr, n.Addr6} {
+		if a.IsValid() {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+// Mesh is what BGPConfiguration says of the sessions that all nodes have with all others.
+type Mesh struct {
+	On       bool
+	Password string
+	// Restart is for how long peers are asked to keep paths; 0 is the speaker's default.
+	Restart time.Duration
+	// Unknown: there is to be a password, and it is not known yet. Then there can be no mesh.
+	Unknown bool
+}
+
+// Role is what a node is to automatic reflection.
+type Role string
+
+// Roles.
+const (
+	NoRole    Role = ""
+	Client    Role = "client"
+	Reflector Role = "reflector"
+)
+
+// Automatic is what the nodes have agreed on who reflects. Where the mesh is off, or this node was made a reflector by an
+// operator, it means nothing.
+type Automatic struct {
+	// Role is this node's, ClusterID its own while that is Reflector.
+	Role      Role
+	ClusterID netip.Addr
+	// Reflectors and Clients are the other nodes that take part, by name.
+	Reflectors, Clients map[string]bool
+	// KeepMesh reports whether the mesh's session with a node stays although reflectors could stand in for it; nil: all stay. A
+	// session between a reflector and any other that takes part stays without it.
+	KeepMesh func(node string) bool
+}
+
+// Secret is a password, or why it is not known. It is never to be logged or shown.
+type Secret struct {
+	Text string
+	Err  error
+}
+
+// Decision is what follows from an Input.
+type Decision struct {
+	// Peers are ordered by address.
+	Peers []bgp.Peer
+	// Sources says of each of them why it is there.
+	Sources map[netip.Addr]Source
+	// Static are the routes by which peers are reached, ordered by peer.
+	Static []Static
+	// ClusterID is this node's own as a route reflector; invalid if it is none.
+	ClusterID netip.Addr
+	// Problems are what is wrong with objects, each a *Problem.
+	Problems []error
+}
+
+// Source says where a session comes from.
+type Source struct {
+	// Peer is the name of the BGPPeer; empty: it is the mesh's.
+	Peer string
+	// Node is the name of the node at the other end; empty: it is none.
+	Node string
+	// Reverse: the BGPPeer is about the other node, and this session is its other end.
+	Reverse bool
+}
+
+// String is for people.
+func (s Source) String() string {
+	switch {
+	case s.Peer == "":
+		return "mesh"
+	case s.Reverse:
+		return fmt.Sprintf("BGPPeer %s, from the other end", s.Peer)
+	}
+	return "BGPPeer " + s.Peer
+}
+
+// Static is a route to one address.
+type Static struct {
+	Peer, Via netip.Addr
+}
+
+// Problem is what is wrong with an object. What it does not keep from being used is in force.
+type Problem struct {
+	Kind api.Type
+	Name string
+	// Err names field, value and remedy, not the object.
+	Err error
+}
+
+// Error implements error.
+func (p *Problem) Error() string { return fmt.Sprintf("%s %s: %v", p.Kind.Kind, p.Name, p.Err) }
+
+// Unwrap returns the error without the object's name.
+func (p *Problem) Unwrap() error { return p.Err }
