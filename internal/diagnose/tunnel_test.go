@@ -50,7 +50,7 @@ func throughTunnel(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err := fib.New(conn, fib.Options{}).Sync(t.Context(), []fib.Route{
-			{Dst: netip.MustParsePrefix(ends[i].other), Via: netip.MustParseAddr(ends[i].via), Dev: encap.Device, Onlink: true},
+			fib.To(netip.MustParsePrefix(ends[i].other), fib.Hop{Via: netip.MustParseAddr(ends[i].via), Dev: encap.Device, Onlink: true}),
 		})
 		if err != nil {
 			t.Fatal(err)

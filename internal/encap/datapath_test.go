@@ -68,7 +68,7 @@ func (n *node) program(t *testing.T, other *node) {
 	sync(t, n.NS, encap.Tunnel{MTU: tunnelMTU, Addr: n.tunnelAddr()})
 	_, err := fib.New(n.Conn, fib.Options{}).Sync(t.Context(), []fib.Route{
 		{Dst: netip.MustParsePrefix(n.block), Type: netlinkx.Unreachable},
-		{Dst: netip.MustParsePrefix(other.block), Via: addr(other.addr), Dev: encap.Device, Onlink: true},
+		fib.To(netip.MustParsePrefix(other.block), fib.Hop{Via: addr(other.addr), Dev: encap.Device, Onlink: true}),
 	})
 	if err != nil {
 		t.Fatal(err)

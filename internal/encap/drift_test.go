@@ -29,9 +29,9 @@ func keep(t *testing.T) *kept {
 	t.Helper()
 	k := &kept{NS: netnstest.New(t), t: t, routes: []fib.Route{
 		{Dst: netip.MustParsePrefix("10.244.1.0/26"), Type: netlinkx.Unreachable},
-		{Dst: netip.MustParsePrefix("10.244.2.0/26"), Via: addr("172.30.0.2"), Dev: encap.Device, Onlink: true},
-		{Dst: netip.MustParsePrefix("10.244.3.0/26"), Via: addr("172.30.9.3"), Dev: encap.Device, Onlink: true},
-		{Dst: netip.MustParsePrefix("10.244.4.0/26"), Via: addr("172.30.0.4"), Dev: "eth0"}, // CrossSubnet, or without encapsulation
+		fib.To(netip.MustParsePrefix("10.244.2.0/26"), fib.Hop{Via: addr("172.30.0.2"), Dev: encap.Device, Onlink: true}),
+		fib.To(netip.MustParsePrefix("10.244.3.0/26"), fib.Hop{Via: addr("172.30.9.3"), Dev: encap.Device, Onlink: true}),
+		fib.To(netip.MustParsePrefix("10.244.4.0/26"), fib.Hop{Via: addr("172.30.0.4"), Dev: "eth0"}), // CrossSubnet, or without encapsulation
 	}}
 	netnstest.Cable(t, k.NS, "eth0", k.NS, "far")
 	k.Addr(t, "eth0", "172.30.0.1/24")

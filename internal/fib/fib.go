@@ -19,19 +19,52 @@ const DefaultProtocol netlinkx.Protocol = 84
 // ErrForeign: a route that is not ours is in the place of a desired one, or beside it where the kernel cannot tell them apart.
 var ErrForeign = errors.New("a foreign route is in the way")
 
-// Route is a desired route. It is comparable, and equal values mean the same route.
+// MaxHops is how many next hops a route can have. More are of no use, and each packet's choice is made among all.
+const MaxHops = 16
+
+// Route is a desired route.
 type Route struct {
 	Dst  netip.Prefix
 	Type netlinkx.RouteType // 0: unicast
-	Via  netip.Addr         // unicast only; invalid: Dst is on Dev's link
 
-	// Dev is the output link's name, for unicast only. Names are looked up at each Sync: a link that was made anew has
-	// another index.
+	// Hops are the next hops that the traffic is spread over, in any order: at least one and at most MaxHops for a unicast route,
+	// none for another.
+	Hops   []Hop
+	Src    netip.Addr
+	Metric uint32
+}
+
+// Hop is a next hop.
+type Hop struct {
+	Via netip.Addr // invalid: the destination is on Dev's link
+
+	// Dev is the output link's name. Names are looked up at each Sync: a link that was made anew has another index.
 	Dev string
 
 	Onlink bool // don't require a route to Via; tunnels need it, as Via is the outer destination
-	Src    netip.Addr
-	Metric uint32
+	// Weight is the hop's share among several, from 1 to 256; 0 means 1.
+	Weight int
+}
+
+// To returns the route to a destination by one next hop.
+func To(dst netip.Prefix, hop Hop) Route { return Route{Dst: dst, Hops: []Hop{hop}} }
+
+// Equal reports whether two values mean the same route.
+func (r Route) Equal(other Route) bool {
+	return r.Dst == other.Dst && cmp.Or(r.Type, netlinkx.Unicast) == cmp.Or(other.Type, netlinkx.Unicast) && r.Src == other.Src &&
+		r.key() == other.key() && slices.Equal(sortedHops(r.Hops), sortedHops(other.Hops))
+}
+
+// sortedHops returns the hops in an order of their own.
+func sortedHops(hops []Hop) []Hop {
+	hops = slices.Clone(hops)
+	for i := range hops {
+		hops[i].Weight = cmp.Or(hops[i].Weight, 1)
+	}
+	slices.SortFunc(hops, func(a, b Hop) int {
+		return cmp.Or(a.Via.Compare(b.Via), cmp.Compare(a.Dev, b.Dev), cmp.Compare(a.Weight, b.Weight))
+	})
+	return hops
 }
 
 // String is the route in ip-route's words.
@@ -40,17 +73,34 @@ func (r Route) String() string {
 	if t := cmp.Or(r.Type, netlinkx.Unicast); t != netlinkx.Unicast {
 		s = t.String() + " " + s
 	}
-	if r.Via.IsValid() {
-		s += " via " + r.Via.String()
-	}
-	if r.Dev != "" {
-		s += " dev " + r.Dev
+	if len(r.Hops) == 1 {
+		s += r.Hops[0].String()
 	}
 	if r.Metric != 0 {
 		s += fmt.Sprint(" metric ", r.Metric)
 	}
-	if r.Onlink {
+	if len(r.Hops) == 1 && r.Hops[0].Onlink {
 		s += " onlink"
+	}
+	if len(r.Hops) > 1 {
+		for _, h := range r.Hops {
+			s += fmt.Sprint(" nexthop", h, " weight ", cmp.Or(h.Weight, 1))
+			if h.Onlink {
+				s += " onlink"
+			}
+		}
+	}
+	return s
+}
+
+// String is the hop in ip-route's words, with a space before, and without what belongs at a line's end.
+func (h Hop) String() string {
+	s := ""
+	if h.Via.IsValid() {
+		s += " via " + h.Via.String()
+	}
+	if h.Dev != "" {
+		s += " dev " + h.Dev
 	}
 	return s
 }
@@ -63,17 +113,36 @@ func (r Route) validate() error {
 		return errors.New("route without a destination")
 	case r.Dst != r.Dst.Masked():
 		return fmt.Errorf("route %s: destination has bits beyond its length, want %s", r, r.Dst.Masked())
-	case unicast && r.Dev == "":
-		return fmt.Errorf("route %s: no device", r)
-	case !unicast && (r.Dev != "" || r.Via.IsValid() || r.Onlink):
+	case unicast && len(r.Hops) == 0:
+		return fmt.Errorf("route %s: no next hop and no device", r)
+	case !unicast && len(r.Hops) > 0:
 		return fmt.Errorf("route %s: a route that drops has no next hop", r)
-	case r.Onlink && !r.Via.IsValid():
-		return fmt.Errorf("route %s: onlink without a next hop", r)
+	case len(r.Hops) > MaxHops:
+		return fmt.Errorf("route %s: %d next hops, want %d at most", r.Dst, len(r.Hops), MaxHops)
+	case r.Src.IsValid() && r.Src.Is4() != r.Dst.Addr().Is4():
+		return fmt.Errorf("route %s: %s is of the other address family", r, r.Src)
 	}
-	for _, a := range []netip.Addr{r.Via, r.Src} {
-		if a.IsValid() && a.Is4() != r.Dst.Addr().Is4() {
-			return fmt.Errorf("route %s: %s is of the other address family", r, a)
+	for i, h := range r.Hops {
+		if err := r.validateHop(h); err != nil {
+			return err
 		}
+		if slices.ContainsFunc(r.Hops[:i], func(o Hop) bool { return o.Via == h.Via && o.Dev == h.Dev }) {
+			return fmt.Errorf("route %s: a next hop is named twice:%s", r, h)
+		}
+	}
+	return nil
+}
+
+func (r Route) validateHop(h Hop) error {
+	switch {
+	case h.Dev == "":
+		return fmt.Errorf("route %s: no device", r)
+	case h.Onlink && !h.Via.IsValid():
+		return fmt.Errorf("route %s: onlink without a next hop", r)
+	case h.Via.IsValid() && h.Via.Is4() != r.Dst.Addr().Is4():
+		return fmt.Errorf("route %s: %s is of the other address family", r, h.Via)
+	case h.Weight < 0 || h.Weight > 256:
+		return fmt.Errorf("route %s: weight %d, want 1 to 256", r, h.Weight)
 	}
 	return nil
 }
@@ -88,6 +157,12 @@ type key struct {
 const ipv6DefaultMetric = 1024
 
 func (r Route) key() key { return keyOf(r.Dst, r.Metric) }
+
+// Key is the destination and metric, of which the kernel lets each pair exist once.
+func (r Route) Key() (netip.Prefix, uint32) {
+	k := r.key()
+	return k.dst, k.metric
+}
 
 func keyOf(dst netip.Prefix, metric uint32) key {
 	if metric == 0 && dst.Addr().Is6() {
@@ -154,7 +229,7 @@ func (t *Table) sync(ctx context.Context, desired []Route, prune bool) (Stats, e
 	if err != nil {
 		return Stats{}, err
 	}
-	if w.index, err = t.devices(desired); err != nil {
+	if w.links, err = t.devices(desired); err != nil {
 		return Stats{}, err
 	}
 	actual, err := t.conn.Routes(netlinkx.RouteFilter{Protocol: t.opts.Protocol})
@@ -178,17 +253,23 @@ func (t *Table) sync(ctx context.Context, desired []Route, prune bool) (Stats, e
 	return stats, summary(append(errs, w.errs...))
 }
 
+// link is what a Sync has to know of one.
+type link struct {
+	index int
+	down  bool
+}
+
 // devices looks up the links that routes go through: a few, on a node that may have a thousand.
-func (t *Table) devices(desired []Route) (map[string]int, error) {
-	index, asked := map[string]int{}, map[string]bool{"": true}
+func (t *Table) devices(desired []Route) (map[string]link, error) {
+	links, asked := map[string]link{}, map[string]bool{"": true}
 	ask := func(name string) error {
 		if asked[name] {
 			return nil
 		}
 		asked[name] = true
-		link, err := t.conn.LinkByName(name)
+		l, err := t.conn.LinkByName(name)
 		if err == nil {
-			index[name] = link.Index
+			links[name] = link{l.Index, l.Down}
 		}
 		if netlinkx.IsNotExist(err) || errors.Is(err, netlinkx.ErrLinkName) {
 			return nil
@@ -201,11 +282,13 @@ func (t *Table) devices(desired []Route) (map[string]int, error) {
 		}
 	}
 	for _, r := range desired {
-		if err := ask(r.Dev); err != nil {
-			return nil, err
+		for _, h := range r.Hops {
+			if err := ask(h.Dev); err != nil {
+				return nil, err
+			}
 		}
 	}
-	return index, nil
+	return links, nil
 }
 
 // leftBehind lists a predecessor's routes that are to go: see Options.TakeOver. Those that are in the place of a desired route are
@@ -227,7 +310,7 @@ func (t *Table) leftBehind(w *wanted) (left []netlinkx.Route, err error) {
 	}
 	reached := w.destinations()
 	return slices.DeleteFunc(left, func(r netlinkx.Route) bool {
-		ours := r.Dev != 0 && slices.ContainsFunc(t.opts.Devices, func(dev string) bool { return r.Dev == w.index[dev] })
+		ours := slices.ContainsFunc(t.opts.Devices, func(dev string) bool { return r.Leaves(w.links[dev].index) })
 		return !ours && !reached[r.Dst]
 	}), nil
 }
@@ -248,7 +331,7 @@ type wanted struct {
 	own    netlinkx.Protocol
 	routes []Route
 	at     map[key]int // in routes
-	index  map[string]int
+	links  map[string]link
 	held   map[int]bool // those that can't be had now
 	errs   []error      // why
 }
@@ -269,9 +352,9 @@ func (w *wanted) resolve() {
 	missing := map[string]int{}
 	for i, r := range w.routes {
 		err := r.validate()
-		if _, ok := w.index[r.Dev]; err == nil && r.Dev != "" && !ok {
-			if missing[r.Dev]++; missing[r.Dev] == 1 {
-				err = fmt.Errorf("route %s: there is no device %s", r, r.Dev)
+		if dev, ok := w.absent(r); err == nil && ok {
+			if missing[dev]++; missing[dev] == 1 {
+				err = fmt.Errorf("route %s: there is no device %s", r, dev)
 			}
 			w.held[i] = true
 		}
@@ -287,6 +370,44 @@ func (w *wanted) resolve() {
 	}
 }
 
+// absent names a device that is not there, if the route has no other.
+func (w *wanted) absent(r Route) (dev string, ok bool) {
+	for _, h := range r.Hops {
+		if _, ok := w.links[h.Dev]; ok {
+			return "", false
+		}
+		dev = h.Dev
+	}
+	return dev, len(r.Hops) > 0
+}
+
+// hops are those that the kernel is to use, in the order of sortHops. Of several, one whose link is away, or passes nothing, is left
+// out: the kernel would refuse the whole route, or go on to use a link that has lost its carrier.
+func (w *wanted) hops(r Route) []netlinkx.Hop {
+	var hops, doubtful []netlinkx.Hop
+	for _, h := range r.Hops {
+		l, ok := w.links[h.Dev]
+		k := netlinkx.Hop{Via: h.Via, Dev: l.index, Onlink: h.Onlink, Weight: cmp.Or(h.Weight, 1)}
+		switch {
+		case !ok:
+		case l.down:
+			doubtful = append(doubtful, k)
+		default:
+			hops = append(hops, k)
+		}
+	}
+	if len(hops) == 0 {
+		hops = doubtful
+	}
+	sortHops(hops)
+	return hops
+}
+
+// sortHops brings hops into one order: IPv6 lists them in another than they were given.
+func sortHops(hops []netlinkx.Hop) {
+	slices.SortFunc(hops, func(a, b netlinkx.Hop) int { return cmp.Or(a.Via.Compare(b.Via), cmp.Compare(a.Dev, b.Dev)) })
+}
+
 // destinations are those of the routes that can be had.
 func (w *wanted) destinations() map[netip.Prefix]bool {
 	reached := make(map[netip.Prefix]bool, len(w.routes))
@@ -298,15 +419,23 @@ func (w *wanted) destinations() map[netip.Prefix]bool {
 	return reached
 }
 
-// kernel is the route as the kernel will list it, so that a listed one can be compared.
+// kernel is the route as the kernel will list it, but for the order of its hops, so that a listed one can be compared.
 func (w *wanted) kernel(i int) netlinkx.Route {
 	r := w.routes[i]
 	k := netlinkx.Route{
-		Dst: r.Dst, Via: r.Via, Dev: w.index[r.Dev], Table: netlinkx.TableMain, Protocol: w.own,
-		Type: cmp.Or(r.Type, netlinkx.Unicast), Onlink: r.Onlink, Src: r.Src, Metric: r.key().metric,
+		Dst: r.Dst, Table: netlinkx.TableMain, Protocol: w.own, Type: cmp.Or(r.Type, netlinkx.Unicast), Src: r.Src, Metric: r.key().metric,
+	}
+	if len(r.Hops) == 1 { // as nearly all of ten thousand have
+		h := r.Hops[0]
+		k.Via, k.Dev, k.Onlink = h.Via, w.links[h.Dev].index, h.Onlink
+	} else if hops := w.hops(r); len(hops) == 1 {
+		k.Via, k.Dev, k.Onlink = hops[0].Via, hops[0].Dev, hops[0].Onlink
+	} else {
+		k.Hops = hops
 	}
 	// IPv4 only: a destination on the link itself has link scope, and IPv6 routes have no scope.
-	if k.Type == netlinkx.Unicast && r.Dst.Addr().Is4() && !r.Via.IsValid() {
+	onLink := k.Type == netlinkx.Unicast && !k.Via.IsValid() && !slices.ContainsFunc(k.Hops, func(h netlinkx.Hop) bool { return h.Via.IsValid() })
+	if onLink && r.Dst.Addr().Is4() {
 		k.Scope = netlinkx.ScopeLink
 	}
 	return k
@@ -328,11 +457,14 @@ const (
 // diff compares by key. Of several actual routes with one key (which only somebody who uses our protocol number can make)
 // one is kept or replaced, the others are removed.
 func (w *wanted) diff(actual []netlinkx.Route) plan {
+	for _, r := range actual {
+		sortHops(r.Hops)
+	}
 	place := make([]uint8, len(w.routes))
 	for _, r := range actual {
 		if i, ok := w.at[keyOf(r.Dst, r.Metric)]; ok && place[i] != right {
 			place[i] = differs
-			if r == w.kernel(i) {
+			if r.Equal(w.kernel(i)) {
 				place[i] = right
 			}
 		}
@@ -343,7 +475,7 @@ func (w *wanted) diff(actual []netlinkx.Route) plan {
 		i, ok := w.at[keyOf(r.Dst, r.Metric)]
 		switch {
 		case ok && w.held[i]:
-		case ok && !stays[i] && (place[i] == differs || r == w.kernel(i)):
+		case ok && !stays[i] && (place[i] == differs || r.Equal(w.kernel(i))):
 			stays[i] = true
 		default:
 			p.remove = append(p.remove, r)

@@ -40,27 +40,44 @@ func route(t testing.TB, text string) fib.Route {
 		r.Type, words = netlinkx.Blackhole, words[1:]
 	}
 	r.Dst = netip.MustParsePrefix(words[0])
+	var h fib.Hop
 	for words = words[1:]; len(words) > 0; {
 		switch words[0] {
 		case "onlink":
-			r.Onlink, words = true, words[1:]
+			h.Onlink, words = true, words[1:]
+			continue
+		case "nexthop":
+			if h != (fib.Hop{}) {
+				r.Hops = append(r.Hops, h)
+			}
+			h, words = fib.Hop{}, words[1:]
 			continue
 		case "via":
-			r.Via = netip.MustParseAddr(words[1])
+			h.Via = netip.MustParseAddr(words[1])
 		case "dev":
-			r.Dev = words[1]
+			h.Dev = words[1]
 		case "src":
 			r.Src = netip.MustParseAddr(words[1])
 		case "metric":
-			if _, err := fmt.Sscan(words[1], &r.Metric); err != nil {
-				t.Fatal(err)
-			}
+			number(t, words[1], &r.Metric)
+		case "weight":
+			number(t, words[1], &h.Weight)
 		default:
 			t.Fatalf("route %q: unknown word %q", text, words[0])
 		}
 		words = words[2:]
 	}
+	if h != (fib.Hop{}) {
+		r.Hops = append(r.Hops, h)
+	}
 	return r
+}
+
+func number(t testing.TB, text string, into any) {
+	t.Helper()
+	if _, err := fmt.Sscan(text, into); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func routes(t testing.TB, texts ...string) []fib.Route {
@@ -402,19 +419,25 @@ func tenThousand() []fib.Route {
 	desired := make([]fib.Route, 10_000)
 	for i := range desired {
 		block := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 100, byte(i >> 8), byte(i)}), 32)
-		desired[i] = fib.Route{Dst: block, Via: netip.MustParseAddr("10.0.0.2"), Dev: "tun", Onlink: true}
+		desired[i] = fib.To(block, fib.Hop{Via: netip.MustParseAddr("10.0.0.2"), Dev: "tun", Onlink: true})
 	}
 	return desired
+}
+
+// elsewhere returns the routes by way of another next hop.
+func elsewhere(routes []fib.Route) []fib.Route {
+	moved := slices.Clone(routes)
+	for i := range moved {
+		moved[i].Hops = []fib.Hop{{Via: netip.MustParseAddr("10.0.0.3"), Dev: "tun", Onlink: true}}
+	}
+	return moved
 }
 
 func TestTenThousand(t *testing.T) {
 	ns := node(t)
 	tb := fib.New(ns.Conn, fib.Options{})
 	desired := tenThousand()
-	moved := slices.Clone(desired)
-	for i := range moved {
-		moved[i].Via = netip.MustParseAddr("10.0.0.3")
-	}
+	moved := elsewhere(desired)
 	n := len(desired)
 	for _, step := range []struct {
 		desired []fib.Route
@@ -451,10 +474,7 @@ func TestUnfinished(t *testing.T) {
 	ns := node(t)
 	tb := fib.New(ns.Conn, fib.Options{})
 	all := tenThousand()
-	before, after := slices.Clone(all[:6000]), slices.Clone(all[2000:8000])
-	for i := range after {
-		after[i].Via = netip.MustParseAddr("10.0.0.3")
-	}
+	before, after := all[:6000], elsewhere(all[2000:8000])
 	for looks := 0; ; looks++ {
 		if _, err := tb.Sync(t.Context(), before); err != nil {
 			t.Fatal(err)
@@ -487,14 +507,14 @@ func TestManyErrors(t *testing.T) {
 	tb := fib.New(ns.Conn, fib.Options{})
 	desired := tenThousand()
 	for i := range desired {
-		desired[i].Dev = "tunl0"
+		desired[i].Hops[0].Dev = "tunl0"
 	}
 	stats, err := tb.Sync(t.Context(), desired)
 	if err == nil || stats.Changed() || !strings.Contains(err.Error(), "no device tunl0") || !strings.Contains(err.Error(), "9999 more routes") || len(err.Error()) > 300 {
 		t.Errorf("Sync = %+v, %v", stats, err)
 	}
 	for i := range desired {
-		desired[i].Dev, desired[i].Onlink = "tun", false // no route to the next hop there
+		desired[i].Hops[0].Dev, desired[i].Hops[0].Onlink = "tun", false // no route to the next hop there
 	}
 	stats, err = tb.Sync(t.Context(), desired)
 	if err == nil || stats.Changed() || strings.Count(err.Error(), "\n") != 10 || !strings.Contains(err.Error(), "and 9990 more") {

@@ -40,15 +40,20 @@ func fromLibrary(r netlink.Route) netlinkx.Route {
 	out := netlinkx.Route{
 		Dst: netip.PrefixFrom(dst, ones), Dev: r.LinkIndex, Table: r.Table, Protocol: netlinkx.Protocol(r.Protocol),
 		Scope: netlinkx.Scope(r.Scope), Type: netlinkx.RouteType(r.Type), Onlink: r.Flags&unix.RTNH_F_ONLINK != 0,
-		Metric: uint32(r.Priority), TOS: uint8(r.Tos), Multipath: len(r.MultiPath) > 0, More: r.MTU > 0 || r.Realm > 0,
+		Metric: uint32(r.Priority), TOS: uint8(r.Tos), More: r.MTU > 0 || r.Realm > 0,
 	}
 	out.Via, _ = netip.AddrFromSlice(r.Gw)
 	out.Src, _ = netip.AddrFromSlice(r.Src)
 	if via, ok := r.Via.(*netlink.Via); ok {
 		out.Via, _ = netip.AddrFromSlice(via.Addr)
 	}
-	if out.Type != netlinkx.Unicast {
-		out.Dev = 0
+	for _, h := range r.MultiPath {
+		hop := netlinkx.Hop{Dev: h.LinkIndex, Weight: h.Hops + 1, Onlink: h.Flags&unix.RTNH_F_ONLINK != 0}
+		hop.Via, _ = netip.AddrFromSlice(h.Gw)
+		out.Hops = append(out.Hops, hop)
+	}
+	if out.Type != netlinkx.Unicast || len(out.Hops) > 0 {
+		out.Dev, out.Onlink = 0, false
 	}
 	return out
 }
@@ -108,7 +113,7 @@ func TestNextHopObjects(t *testing.T) {
 		t.Fatalf("%v, %v", got, err)
 	}
 	for _, r := range got {
-		if !r.Multipath || r.Via.IsValid() || r.Dev != 0 {
+		if !r.Object || r.Via.IsValid() || r.Dev != 0 || len(r.Hops) > 0 {
 			t.Errorf("%+v", r)
 		}
 	}

@@ -304,21 +304,56 @@ func TestReplaceRoute(t *testing.T) {
 	}
 }
 
-func TestMultipathIsMarked(t *testing.T) {
-	ns, _ := scratchRoutes(t)
-	ns.Run(t, "ip", "route", "add", "10.7.0.0/24", "proto", "84", "nexthop", "via", "10.0.0.2", "nexthop", "via", "10.0.0.3")
-	got, err := ns.Conn.Routes(netlinkx.RouteFilter{Protocol: 84})
-	if err != nil || len(got) != 1 || !got[0].Multipath {
-		t.Fatalf("routes = %v, %v; want one with several next hops", got, err)
+// TestSeveralNextHops: in both families, one at a time and in batches.
+func TestSeveralNextHops(t *testing.T) {
+	ns, a := scratchRoutes(t)
+	addr := netip.MustParseAddr
+	want := []netlinkx.Route{
+		{Dst: netip.MustParsePrefix("10.7.0.0/24"), Metric: 9, Hops: []netlinkx.Hop{
+			{Via: addr("10.0.0.3"), Dev: a.Index, Weight: 1}, {Via: addr("10.0.0.2"), Dev: a.Index, Weight: 3}, {Via: addr("192.0.2.9"), Dev: a.Index, Onlink: true, Weight: 1},
+		}},
+		{Dst: netip.MustParsePrefix("fd00:7::/64"), Metric: 1024, Hops: []netlinkx.Hop{
+			{Via: addr("2001:db8::2"), Dev: a.Index, Weight: 1}, {Via: addr("fe80::3"), Dev: a.Index, Weight: 2},
+		}},
 	}
-	if err := ns.Conn.ReplaceRoute(got[0]); err == nil || !strings.Contains(err.Error(), "several next hops") {
-		t.Errorf("replace with it: %v, want a refusal", err)
+	for i := range want {
+		want[i].Protocol, want[i].Table, want[i].Type = 84, netlinkx.TableMain, netlinkx.Unicast
+		if err := ns.Conn.AddRoute(want[i]); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err := ns.Conn.DeleteRoute(got[0]); err != nil {
+	listed := func(want ...netlinkx.Route) {
+		t.Helper()
+		got, err := ns.Conn.Routes(netlinkx.RouteFilter{Protocol: 84})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got, netipEqual, cmpopts.SortSlices(func(x, y netlinkx.Hop) bool { return x.Via.Less(y.Via) })); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	}
+	listed(want...)
+	fewer := slices.Clone(want)
+	for i := range fewer {
+		fewer[i].Hops = fewer[i].Hops[1:]
+	}
+	single := fewer[1] // a route with one next hop is listed as one without Hops
+	single.Via, single.Dev, single.Hops = fewer[1].Hops[0].Via, a.Index, nil
+	if err := ns.Conn.ReplaceRoute(fewer[0]); err != nil {
 		t.Error(err)
 	}
-	if got, err := ns.Conn.Routes(netlinkx.RouteFilter{Protocol: 84}); err != nil || len(got) != 0 {
-		t.Errorf("routes after deletion: %v, %v", got, err)
+	if err := ns.Conn.ReplaceRoutes(fewer[1:])[0]; err != nil {
+		t.Error(err)
+	}
+	listed(fewer[0], single)
+	if err := errors.Join(append(ns.Conn.ReplaceRoutes(want), ns.Conn.DeleteRoute(want[0]), ns.Conn.DeleteRoute(want[1]))...); err != nil {
+		t.Error(err)
+	}
+	listed()
+	bad := want[0]
+	bad.Object = true
+	if err := ns.Conn.AddRoute(bad); err == nil || !strings.Contains(err.Error(), "not supported") {
+		t.Errorf("a next hop object: %v, want a refusal", err)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -52,7 +53,16 @@ var HostProtocols = []Protocol{ProtocolBoot, unix.RTPROT_STATIC, unix.RTPROT_RA,
 
 func (p Protocol) String() string { return netlink.RouteProtocol(p).String() }
 
-// Route is one entry of a routing table. Two routes with equal fields forward alike, unless they have More.
+// Hop is one of several next hops of a route.
+type Hop struct {
+	Via    netip.Addr // invalid: the destination is on Dev's link
+	Dev    int
+	Onlink bool
+	// Weight is its share of the traffic, as a number from 1 to 256; 0 means 1. A listed hop has its weight always.
+	Weight int
+}
+
+// Route is one entry of a routing table. Two routes that are Equal forward alike, unless they have More.
 type Route struct {
 	Dst      netip.Prefix // masked; a default route is 0.0.0.0/0 or ::/0
 	Via      netip.Addr   // next hop, if any
@@ -66,12 +76,28 @@ type Route struct {
 	Metric   uint32
 	TOS      uint8 // IPv4: for packets of this type of service only, which makes it another route
 
-	// Multipath marks a listed route with several next hops, or with a next hop that is an object of its own, of which the
-	// fields above show none. It can be deleted, and can't be added.
-	Multipath bool
+	// Hops are the next hops of a route that has several; then Via, Dev and Onlink are zero. They are listed in the kernel's
+	// order, which for IPv6 is not that in which they were given.
+	Hops []Hop
+
+	// Object marks a listed route whose next hops are an object of its own (ip nexthop), of which the fields show none. It can be
+	// deleted, and can't be added.
+	Object bool
 	// More marks a listed route with attributes that the fields do not show: metrics (a locked MTU), a realm, an encapsulation.
 	// It can be deleted by its fields.
 	More bool
+}
+
+// Equal reports whether all fields are equal.
+func (r Route) Equal(o Route) bool {
+	return r.Dst == o.Dst && r.Via == o.Via && r.Dev == o.Dev && r.Onlink == o.Onlink && r.Src == o.Src &&
+		r.Table == o.Table && r.Protocol == o.Protocol && r.Scope == o.Scope && r.Type == o.Type && r.Metric == o.Metric && r.TOS == o.TOS &&
+		r.Object == o.Object && r.More == o.More && slices.Equal(r.Hops, o.Hops)
+}
+
+// Leaves reports whether the route, or a part of its traffic, leaves by the link with this index.
+func (r Route) Leaves(dev int) bool {
+	return dev != 0 && (r.Dev == dev || slices.ContainsFunc(r.Hops, func(h Hop) bool { return h.Dev == dev }))
 }
 
 // String is the route in ip-route's words; the link appears by index.
@@ -97,8 +123,15 @@ func (r Route) String() string {
 		fmt.Fprintf(&b, " tos %#x", r.TOS)
 	}
 	fmt.Fprintf(&b, " proto %s", cmp.Or(r.Protocol, ProtocolBoot))
-	if r.Multipath {
-		b.WriteString(" (several next hops)")
+	for _, h := range r.Hops {
+		b.WriteString(" nexthop")
+		if h.Via.IsValid() {
+			fmt.Fprintf(&b, " via %s", h.Via)
+		}
+		fmt.Fprintf(&b, " dev #%d weight %d", h.Dev, cmp.Or(h.Weight, 1))
+	}
+	if r.Object {
+		b.WriteString(" (a next hop object)")
 	}
 	if r.More {
 		b.WriteString(" (and more)")
@@ -138,20 +171,31 @@ func (c *Conn) Routes(f RouteFilter) ([]Route, error) {
 // AddRoute adds a route; IsExist holds for the error if the table has one with the same destination and metric, whatever
 // its owner.
 func (c *Conn) AddRoute(r Route) error {
-	if r.Multipath {
-		return fmt.Errorf("add route %s: not supported", r)
+	if !r.plain() {
+		return c.AddRoutes([]Route{r})[0]
 	}
 	return c.changeRoute("add", r, c.requests.RouteAdd)
 }
 
+// plain: the connection's first socket can do it, which for a plugin is the only one.
+func (r Route) plain() bool { return len(r.Hops) == 0 && !r.Object }
+
 // ReplaceRoute adds a route, in place of the first one with the same destination and metric if there is one, whatever its
 // owner. No packet sees the table without either.
 func (c *Conn) ReplaceRoute(r Route) error {
+	if !r.plain() {
+		return c.ReplaceRoutes([]Route{r})[0]
+	}
 	return c.changeRoute("replace", r, c.requests.RouteReplace)
 }
 
 // DeleteRoute deletes the route that agrees with r in every field; IsNotExist holds for the error if there is none.
-func (c *Conn) DeleteRoute(r Route) error { return c.changeRoute("delete", r, c.requests.RouteDel) }
+func (c *Conn) DeleteRoute(r Route) error {
+	if !r.plain() {
+		return c.DeleteRoutes([]Route{r})[0]
+	}
+	return c.changeRoute("delete", r, c.requests.RouteDel)
+}
 
 func (c *Conn) changeRoute(verb string, r Route, fn func(*netlink.Route) error) error {
 	if err := fn(r.toLibrary()); err != nil {

@@ -69,34 +69,82 @@ func addrFromBytes(b []byte, like netip.Addr) (netip.Addr, error) {
 	return a, nil
 }
 
-func (r *Route) readAttribute(kind uint16, value []byte) error {
+func (r *Route) readAttribute(kind uint16, value []byte) (err error) {
 	switch kind {
-	case unix.RTA_GATEWAY, unix.RTA_PREFSRC:
-		a, ok := netip.AddrFromSlice(value)
-		if !ok {
+	case unix.RTA_GATEWAY, unix.RTA_VIA:
+		r.Via, err = readNextHop(kind, value)
+		return err
+	case unix.RTA_PREFSRC:
+		var ok bool
+		if r.Src, ok = netip.AddrFromSlice(value); !ok {
 			return fmt.Errorf("%w: route with an address of %d bytes", errMalformed, len(value))
 		}
-		if kind == unix.RTA_GATEWAY {
-			r.Via = a
-		} else {
-			r.Src = a
-		}
-	case unix.RTA_VIA: // an IPv6 next hop of an IPv4 route (RFC 5549), after two bytes of family
-		if len(value) < 2 {
-			return fmt.Errorf("%w: next hop of %d bytes", errMalformed, len(value))
-		}
-		r.Via, _ = netip.AddrFromSlice(value[2:])
 	case unix.RTA_OIF, unix.RTA_TABLE, unix.RTA_PRIORITY:
 		if len(value) != 4 {
 			return fmt.Errorf("%w: attribute %d of %d bytes", errMalformed, kind, len(value))
 		}
 		r.readNumber(kind, binary.NativeEndian.Uint32(value))
-	case unix.RTA_MULTIPATH, rtaNHID:
-		r.Multipath = true
+	case unix.RTA_MULTIPATH:
+		return r.readHops(value)
+	case rtaNHID:
+		r.Object = true
 	case unix.RTA_METRICS, unix.RTA_FLOW, unix.RTA_ENCAP:
 		r.More = true
 	}
 	return nil
+}
+
+// readNextHop reads an address, which in an RTA_VIA, the IPv6 next hop of an IPv4 route (RFC 5549), comes after two bytes of family.
+func readNextHop(kind uint16, value []byte) (netip.Addr, error) {
+	if kind == unix.RTA_VIA {
+		if len(value) < 2 {
+			return netip.Addr{}, fmt.Errorf("%w: next hop of %d bytes", errMalformed, len(value))
+		}
+		via, _ := netip.AddrFromSlice(value[2:])
+		return via, nil
+	}
+	via, ok := netip.AddrFromSlice(value)
+	if !ok {
+		return netip.Addr{}, fmt.Errorf("%w: route with a next hop of %d bytes", errMalformed, len(value))
+	}
+	return via, nil
+}
+
+// readHops reads an RTA_MULTIPATH: for each next hop a struct rtnexthop, with attributes of its own.
+func (r *Route) readHops(b []byte) error {
+	for len(b) > 0 {
+		if len(b) < unix.SizeofRtNexthop {
+			return fmt.Errorf("%w: next hop of %d bytes", errMalformed, len(b))
+		}
+		size := int(binary.NativeEndian.Uint16(b))
+		if size < unix.SizeofRtNexthop || size > len(b) {
+			return fmt.Errorf("%w: next hop length %d of %d bytes", errMalformed, size, len(b))
+		}
+		// What the kernel says of the link's state beside Onlink is no part of the route.
+		h := Hop{Onlink: b[2]&unix.RTNH_F_ONLINK != 0, Weight: int(b[3]) + 1, Dev: int(int32(binary.NativeEndian.Uint32(b[4:])))}
+		for rest := b[unix.SizeofRtNexthop:size]; len(rest) > 0; {
+			kind, value, after, err := nextAttribute(rest)
+			if err == nil {
+				err = r.readHopAttribute(&h, kind, value)
+			}
+			if err != nil {
+				return err
+			}
+			rest = after
+		}
+		r.Hops, b = append(r.Hops, h), b[min(aligned(size), len(b)):]
+	}
+	return nil
+}
+
+func (r *Route) readHopAttribute(h *Hop, kind uint16, value []byte) (err error) {
+	switch kind {
+	case unix.RTA_GATEWAY, unix.RTA_VIA:
+		h.Via, err = readNextHop(kind, value)
+	case unix.RTA_FLOW, unix.RTA_ENCAP:
+		r.More = true
+	}
+	return err
 }
 
 func (r *Route) readNumber(kind uint16, value uint32) {
@@ -115,7 +163,10 @@ func (r Route) tidy() Route {
 	if r.Type != Unicast { // IPv6 shows routes that discard as going through lo
 		r.Dev = 0
 	}
-	if r.Multipath { // a single next hop that is an object is shown, but can't be asked for by its fields
+	if r.Object { // what it consists of is shown, but can't be asked for by the fields
+		r.Hops = nil
+	}
+	if r.Object || len(r.Hops) > 0 { // IPv6 shows the first next hop's flags as the route's, too
 		r.Dev, r.Via, r.Onlink = 0, netip.Addr{}, false
 	}
 	return r
@@ -147,7 +198,32 @@ func (r Route) appendRequest(b []byte, kind, flags uint16, seq uint32) []byte {
 	if r.Metric != 0 {
 		b = appendUint32(b, unix.RTA_PRIORITY, r.Metric)
 	}
+	if len(r.Hops) > 0 {
+		b = appendHops(b, r.Hops, r.Dst.Addr())
+	}
 	return finish(b, from)
+}
+
+// appendHops appends an RTA_MULTIPATH.
+func appendHops(b []byte, hops []Hop, dst netip.Addr) []byte {
+	attribute := len(b)
+	b = append(b, 0, 0, 0, 0)
+	binary.NativeEndian.PutUint16(b[attribute+2:], unix.RTA_MULTIPATH)
+	for _, h := range hops {
+		from := len(b)
+		flags := byte(0)
+		if h.Onlink {
+			flags = unix.RTNH_F_ONLINK
+		}
+		b = append(b, 0, 0, flags, byte(cmp.Or(h.Weight, 1)-1))
+		b = binary.NativeEndian.AppendUint32(b, uint32(h.Dev))
+		if h.Via.IsValid() {
+			b = appendNextHop(b, h.Via, dst)
+		}
+		binary.NativeEndian.PutUint16(b[from:], uint16(len(b)-from))
+	}
+	binary.NativeEndian.PutUint16(b[attribute:], uint16(len(b)-attribute))
+	return b
 }
 
 func appendAddr(b []byte, kind uint16, a netip.Addr) []byte {
@@ -181,9 +257,9 @@ func (f RouteFilter) appendDumpRequest(b []byte, family Family, seq uint32) []by
 	return finish(b, from)
 }
 
-// selects reports whether a route is one to be listed, whatever the kernel made of the request. Which links a route with several
-// next hops leaves by only the kernel knows.
+// selects reports whether a route is one to be listed, whatever the kernel made of the request. Which links a route by way of a next
+// hop object leaves by only the kernel knows.
 func (f RouteFilter) selects(r Route) bool {
 	return r.Table == cmp.Or(f.Table, TableMain) && (f.Protocol == 0 || f.Protocol == r.Protocol) &&
-		(f.Dev == 0 || f.Dev == r.Dev || r.Multipath)
+		(f.Dev == 0 || r.Leaves(f.Dev) || r.Object)
 }

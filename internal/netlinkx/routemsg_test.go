@@ -18,6 +18,12 @@ var everyField = []Route{
 	{Dst: netip.MustParsePrefix("10.1.2.64/26"), Type: Unreachable, Protocol: 84, Table: 7, TOS: 4},
 	{Dst: netip.MustParsePrefix("10.1.2.0/25"), Via: netip.MustParseAddr("fe80::1"), Dev: 3, Type: Unicast, Protocol: 84, Table: TableMain},
 	{Dst: netip.MustParsePrefix("fd00::/122"), Via: netip.MustParseAddr("fd01::2"), Dev: 2, Src: netip.MustParseAddr("fd01::1"), Type: Unicast, Protocol: 84, Table: TableMain},
+	{Dst: netip.MustParsePrefix("10.1.3.0/26"), Type: Unicast, Protocol: 84, Table: TableMain, Metric: 1024, Hops: []Hop{
+		{Via: netip.MustParseAddr("10.0.0.2"), Dev: 2, Weight: 1}, {Via: netip.MustParseAddr("10.0.0.3"), Dev: 3, Onlink: true, Weight: 256}, {Dev: 9, Weight: 7},
+	}},
+	{Dst: netip.MustParsePrefix("fd00:1::/122"), Type: Unicast, Protocol: 84, Table: TableMain, Metric: 1024, Hops: []Hop{
+		{Via: netip.MustParseAddr("fe80::2"), Dev: 2, Weight: 1}, {Via: netip.MustParseAddr("fd01::2"), Dev: 2, Weight: 2},
+	}},
 	{Dst: netip.MustParsePrefix("::/0"), Type: Blackhole, Protocol: 12, Table: TableMain, Metric: 1<<32 - 1},
 }
 
@@ -67,7 +73,7 @@ func FuzzParseRoute(f *testing.F) {
 				}
 				continue
 			}
-			if !r.Dst.IsValid() || r.Dst != r.Dst.Masked() || r.Multipath && (r.Via.IsValid() || r.Dev != 0) {
+			if !r.Dst.IsValid() || r.Dst != r.Dst.Masked() || (r.Object || len(r.Hops) > 0) && (r.Via.IsValid() || r.Dev != 0) {
 				t.Fatalf("%+v", r)
 			}
 			_ = r.String()
@@ -95,7 +101,13 @@ func TestMalformedMessages(t *testing.T) {
 		"destination of other family": func(b []byte) []byte { return appendAddr(b, unix.RTA_DST, netip.MustParseAddr("fd00::1")) },
 		"link of two bytes":           func(b []byte) []byte { return appendAttribute(b, unix.RTA_OIF, []byte{1, 2}) },
 		"gateway of two bytes":        func(b []byte) []byte { return appendAttribute(b, unix.RTA_GATEWAY, []byte{1, 2}) },
-		"via of one byte":             func(b []byte) []byte { return appendAttribute(b, unix.RTA_VIA, []byte{1}) },
+		"next hops of three bytes":    func(b []byte) []byte { return appendAttribute(b, unix.RTA_MULTIPATH, []byte{1, 2, 3}) },
+		"next hop of no length":       func(b []byte) []byte { return appendAttribute(b, unix.RTA_MULTIPATH, make([]byte, 8)) },
+		"next hop beyond the end":     func(b []byte) []byte { return appendAttribute(b, unix.RTA_MULTIPATH, []byte{9, 0, 0, 0, 1, 0, 0, 0}) },
+		"next hop's cut attribute": func(b []byte) []byte {
+			return appendAttribute(b, unix.RTA_MULTIPATH, []byte{10, 0, 0, 0, 1, 0, 0, 0, 4, 0})
+		},
+		"via of one byte": func(b []byte) []byte { return appendAttribute(b, unix.RTA_VIA, []byte{1}) },
 	} {
 		if r, ok, err := parseRoute(spoil(append([]byte(nil), body...))); err == nil || ok {
 			t.Errorf("%s: %+v, %v, %v", name, r, ok, err)

@@ -128,9 +128,9 @@ func TestRoutes(t *testing.T) {
 	near := bgp.Path{Prefix: prefix("192.168.2.0/26"), NextHop: addr("10.0.0.2")}
 	far := bgp.Path{Prefix: prefix("192.168.3.0/26"), NextHop: addr("10.9.0.9")}
 	tunnel := func(p bgp.Path) fib.Route {
-		return fib.Route{Dst: p.Prefix, Via: p.NextHop, Dev: "tunl0", Onlink: true}
+		return fib.To(p.Prefix, fib.Hop{Via: p.NextHop, Dev: "tunl0", Onlink: true})
 	}
-	direct := fib.Route{Dst: near.Prefix, Via: near.NextHop, Dev: "eth0"}
+	direct := fib.To(near.Prefix, fib.Hop{Via: near.NextHop, Dev: "eth0"})
 	for name, tc := range map[string]struct {
 		change func(*kube.World)
 		want   []fib.Route
@@ -163,7 +163,7 @@ func TestTunnelStaysWhileAPoolEncapsulates(t *testing.T) {
 				t.Errorf("tunnel %+v, %v; want one without an address", got, ok)
 			}
 			got := s.Routes([]bgp.Path{{Prefix: prefix("192.168.2.0/26"), NextHop: addr("10.0.0.2")}})
-			if len(got) != 3 || got[2].Dev != encap.Device {
+			if len(got) != 3 || got[2].Hops[0].Dev != encap.Device {
 				t.Errorf("routes: %v", got)
 			}
 		})

@@ -41,9 +41,8 @@ func (s *Snapshot) route(p bgp.Path) (r fib.Route, ok bool) {
 	sameSubnet := self.Masked().Contains(p.NextHop)
 	if pool.IPIP == api.EncapAlways || pool.IPIP == api.EncapCrossSubnet && !sameSubnet {
 		// The next hop is the outer destination: nothing on the tunnel resolves it, which onlink tells the kernel.
-		return fib.Route{Dst: p.Prefix, Via: p.NextHop, Dev: encap.Device, Onlink: true}, true
+		return fib.To(p.Prefix, fib.Hop{Via: p.NextHop, Dev: encap.Device, Onlink: true}), true
 	}
 	// Without encapsulation the fabric between the nodes has to know the blocks, unless they share a subnet.
-	return fib.Route{Dst: p.Prefix, Via: p.NextHop, Dev: link}, sameSubnet
+	return fib.To(p.Prefix, fib.Hop{Via: p.NextHop, Dev: link}), sameSubnet
 }
-

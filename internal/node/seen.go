@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/bgp"
@@ -172,9 +173,14 @@ func (k *routesSeen) list(s *Snapshot, names map[netip.Addr]string, r *nodestatu
 	}
 }
 
+// routeReport shows a route; of one with several next hops Via and Device have them all, in one order.
 func routeReport(r fib.Route, source string) nodestatus.Route {
+	var via, dev []string
+	for _, h := range r.Hops {
+		via, dev = append(via, addrText(h.Via)), append(dev, h.Dev)
+	}
 	return nodestatus.Route{
-		Destination: r.Dst.String(), Type: cmp.Or(r.Type, netlinkx.Unicast).String(), Via: addrText(r.Via), Device: r.Dev, Source: source,
+		Destination: r.Dst.String(), Type: cmp.Or(r.Type, netlinkx.Unicast).String(), Via: strings.Join(via, ","), Device: strings.Join(slices.Compact(dev), ","), Source: source,
 	}
 }
 

@@ -81,10 +81,10 @@ func defaultMetric(a netip.Addr) uint32 {
 // gone and whose link the kernel has yet to remove; and refuses to take one from anybody else, also from a sandbox without
 // processes: it may be one that is about to start, and this pod gets another address at its next try.
 func (w *wiring) settleConflict(want, other netlinkx.Route) error {
-	if other.Dev == want.Dev && other.Scope == want.Scope && !other.Via.IsValid() && !other.Multipath {
+	if other.Dev == want.Dev && other.Scope == want.Scope && !other.Via.IsValid() && len(other.Hops) == 0 && !other.Object {
 		return nil
 	}
-	if other.Dev == 0 || other.Multipath {
+	if other.Dev == 0 {
 		return fmt.Errorf("%s has another route on this node already: %s", want.Dst, other)
 	}
 	link, err := w.host.LinkByIndex(other.Dev)

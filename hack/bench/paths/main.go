@@ -92,7 +92,7 @@ func measure(ctx context.Context, tunnels bool, seconds float64, rounds, streams
 // withoutTunnel makes a pair of nodes: the ways between themselves, and between their pods.
 func withoutTunnel(ctx context.Context) ([]*path, error) {
 	pair, err := newPair(ctx, nodeMTU, func(n, other *node) error {
-		return n.program(ctx, fib.Route{Dst: other.block, Via: other.addr, Dev: "eth0"})
+		return n.program(ctx, fib.To(other.block, fib.Hop{Via: other.addr, Dev: "eth0"}))
 	})
 	if err != nil {
 		return nil, fmt.Errorf("nodes without encapsulation: %w", err)
@@ -107,7 +107,7 @@ func throughTunnels(ctx context.Context) ([]*path, error) {
 		if err := encap.New(n.conn).Sync(ctx, encap.Tunnel{MTU: tunnelMTU, Addr: n.block.Addr()}); err != nil {
 			return err
 		}
-		return n.program(ctx, fib.Route{Dst: other.block, Via: other.addr, Dev: encap.Device, Onlink: true})
+		return n.program(ctx, fib.To(other.block, fib.Hop{Via: other.addr, Dev: encap.Device, Onlink: true}))
 	}
 	tunnel, err := newPair(ctx, tunnelMTU, byAgent)
 	if err != nil {
