@@ -21,19 +21,19 @@ var doors = map[string][]string{
 	"github.com/mdlayher/netlink":    {"internal/nft"},
 	"github.com/google/nftables":     {"internal/nft"},
 	"github.com/osrg/gobgp":          {"internal/bgp"},
-	"k8s.io/client-go":               {"internal/kube", "internal/install", "internal/labtest"},
-	"k8s.io/apimachinery":            {"internal/kube", "internal/install", "internal/labtest"},
-	"k8s.io/api":                     {"internal/install", "internal/labtest"},
+	"k8s.io/client-go":               {"internal/kube", "internal/install", "internal/labtest", "internal/mesh/meshtest"},
+	"k8s.io/apimachinery":            {"internal/kube", "internal/install", "internal/labtest", "internal/mesh/meshtest"},
+	"k8s.io/api":                     {"internal/install", "internal/labtest", "internal/mesh/meshtest"},
 	"github.com/prometheus":          {"internal/node"},
-	"os/exec":                        {"internal/bgp/bgptest", "internal/labtest", "internal/netlinkx/netnstest", "internal/cnitest"}, // the agent and the plugins run no programs; libcni runs IPAM's
+	"os/exec":                        {"internal/bgp/bgptest", "internal/labtest", "internal/netlinkx/netnstest", "internal/cnitest", "internal/mesh/meshtest"}, // the agent and the plugins run no programs; libcni runs IPAM's
 }
 
 // levels orders the packages: each imports only packages of lower levels. A new package must be given its place here.
 var levels = []string{
 	"cmd/calico cmd/calico-ipam cmd/install cmd/node",
-	"cmd/internal/early internal/node internal/cni internal/cnitest internal/diagnose internal/labtest/labstore",
+	"cmd/internal/early internal/node internal/cni internal/cnitest internal/diagnose internal/labtest/labstore internal/mesh/meshtest",
 	"internal/bgp/bgptest internal/install internal/kube internal/labtest internal/nodestatus internal/peering",
-	"internal/bgp internal/duties internal/encap internal/encapguard internal/fib internal/nat internal/podnet",
+	"internal/bgp internal/duties internal/encap internal/encapguard internal/fib internal/nat internal/podnet internal/vxlan",
 	"internal/bgp/relay internal/hostsysctl internal/ipam internal/netlinkx/netnstest internal/nft internal/facts internal/journal internal/podnote",
 	"internal/memlimit internal/datastore/kubernetes internal/datastore/etcd internal/datastore/datastoretest internal/netlinkx",
 	"internal/datastore internal/datastore/dialer internal/sysctl internal/config internal/hostfile",
@@ -49,7 +49,7 @@ var (
 	notPure         = []string{"os", "net", "net/http", "syscall", "context", "io", "golang.org/x/sys", module + "internal/datastore"}
 	environment     = []string{"Getenv", "LookupEnv", "Environ", "ExpandEnv"}
 	endings         = map[string][]string{"os": {"Exit"}, "log": {"Fatal", "Fatalf", "Fatalln", "Panic", "Panicf", "Panicln"}}
-	testOnly        = []string{"internal/bgp/bgptest", "internal/labtest", "internal/labtest/labstore", "internal/cnitest", "internal/netlinkx/netnstest", "internal/datastore/datastoretest"}
+	testOnly        = []string{"internal/bgp/bgptest", "internal/labtest", "internal/labtest/labstore", "internal/cnitest", "internal/mesh/meshtest", "internal/netlinkx/netnstest", "internal/datastore/datastoretest"}
 	mayReadSettings = "internal/config"
 )
 

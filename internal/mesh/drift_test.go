@@ -2,12 +2,12 @@ package mesh
 
 import (
 	"fmt"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/mesh/meshtest"
 )
 
 // hand is something that is undone by hand on a node whose agent runs, and how to see that it is back.
@@ -18,7 +18,7 @@ type hand struct {
 }
 
 // hands are what can be undone without a tunnel. The first block is the node's own, the second the other node's.
-func hands(t testing.TB, n *node, own, others, via string) []hand {
+func hands(t testing.TB, n *meshtest.Node, own, others, via string) []hand {
 	sysctl := func(key, want string) func() error {
 		return func() error {
 			if have := strings.TrimSpace(n.Run(t, "sysctl", "-n", key)); have != want {
@@ -27,10 +27,10 @@ func hands(t testing.TB, n *node, own, others, via string) []hand {
 			return nil
 		}
 	}
-	route := func(text string) func() error { return func() error { return n.has(t, text) } }
+	route := func(text string) func() error { return func() error { return n.Has(t, text) } }
 	ruleset := n.Run(t, "nft", "-s", "list", "table", "inet", "tortie")
 	table := func() error {
-		if have, err := n.try("nft", "-s", "list", "table", "inet", "tortie"); err != nil || have != ruleset {
+		if have, err := n.Try("nft", "-s", "list", "table", "inet", "tortie"); err != nil || have != ruleset {
 			return fmt.Errorf("table inet tortie is now (%v)\n%s\nand was\n%s", err, have, ruleset)
 		}
 		return nil
@@ -66,34 +66,24 @@ func setWith(ruleset, element string) string {
 	return ""
 }
 
-// try is Run for what may fail.
-func (n *node) try(name string, args ...string) (text string, err error) {
-	err = n.Do(func() error {
-		out, err := exec.Command(name, args...).CombinedOutput()
-		text = string(out)
-		return err
-	})
-	return text, err
-}
-
 // repair undoes by hand and returns how long it took until that was put right.
-func (h hand) repair(t testing.TB, n *node) time.Duration {
+func (h hand) repair(t testing.TB, n *meshtest.Node) time.Duration {
 	t.Helper()
 	begun := time.Now()
 	n.Run(t, h.undo[0], h.undo[1:]...)
-	for end := begun.Add(patience * timeScale); ; time.Sleep(2 * time.Millisecond) {
+	for end := begun.Add(meshtest.Patience * meshtest.TimeScale); ; time.Sleep(2 * time.Millisecond) {
 		err := h.back()
 		if err == nil {
 			return time.Since(begun)
 		}
 		if time.Now().After(end) {
-			t.Fatalf("%s: not put right in %v: %v", h.what, patience*timeScale, err)
+			t.Fatalf("%s: not put right in %v: %v", h.what, meshtest.Patience*meshtest.TimeScale, err)
 		}
 	}
 }
 
 // foreigners are things of others that look as much like the agent's as can be.
-func foreigners(t testing.TB, n *node) (look func() string) {
+func foreigners(t testing.TB, n *meshtest.Node) (look func() string) {
 	t.Helper()
 	for _, args := range [][]string{
 		{"ip", "route", "add", "10.77.0.0/16", "via", "172.31.1.1", "proto", "12"},
@@ -123,22 +113,22 @@ func foreigners(t testing.TB, n *node) (look func() string) {
 // What hands undo, the running agent does again, and it leaves what is not its own. How fast is for the benchmark to say.
 func TestDrift(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t)
-	c.create(t, newPool("pods", "10.90.0.0/16", api.EncapNever))
-	p := c.newPair(t, 0)
-	start(t, p.nodes()...)
-	settle(t, p.nodes()...)
+	c := meshtest.NewCluster(t)
+	c.Create(t, meshtest.NewPool("pods", "10.90.0.0/16", api.EncapNever))
+	p := newPair(t, c, 0)
+	meshtest.Start(t, p.nodes()...)
+	meshtest.Settle(t, p.nodes()...)
 	foreign := foreigners(t, p.a)
 	before := foreign()
 	for _, h := range hands(t, p.a, "10.90.10.0/26", "10.90.11.0/26", "172.31.1.11") {
-		for range repeat(1, 5) {
+		for range meshtest.Repeat(1, 5) {
 			took := h.repair(t, p.a)
 			t.Logf("%s: back after %v", h.what, took.Round(time.Millisecond))
-			recordTimes(h.what+": put right", took)
+			meshtest.RecordTimes(h.what+": put right", took)
 		}
 		if after := foreign(); after != before {
 			t.Errorf("%s: others' things were\n%s\nand are\n%s", h.what, before, after)
 		}
 	}
-	p.a.running(t)
+	p.a.Running(t)
 }

@@ -13,12 +13,14 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/mesh/meshtest"
 )
 
 // ear hears every change of a node's links, addresses, routes, rules and nftables, whoever makes it, when it is made. What the
 // kernel does by itself to its neighbours' entries is none.
 type ear struct {
-	node *node
+	node *meshtest.Node
 
 	mu     sync.Mutex // guards all below
 	heard  map[string]int
@@ -33,7 +35,7 @@ const groups = unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV4_ROU
 // nftGroup is NFNLGRP_NFTABLES, as a bit.
 const nftGroup = 1 << (unix.NFNLGRP_NFTABLES - 1)
 
-func listen(t testing.TB, n *node) *ear {
+func listen(t testing.TB, n *meshtest.Node) *ear {
 	t.Helper()
 	e := &ear{node: n}
 	e.forget()
@@ -127,7 +129,7 @@ func (e *ear) made(dst string) (time.Time, error) {
 	defer e.mu.Unlock()
 	at, ok := e.routes[dst]
 	if !ok {
-		return at, fmt.Errorf("%s has no route to %s: it had, since it was listened to, %s", e.node.name, dst, counts(e.heard))
+		return at, fmt.Errorf("%s has no route to %s: it had, since it was listened to, %s", e.node.Name, dst, counts(e.heard))
 	}
 	return at, e.missed
 }
@@ -161,14 +163,14 @@ func counts(m map[string]int) string {
 // An ear that hears nothing would find every node quiet.
 func TestEarHears(t *testing.T) {
 	p, _ := pairOfPods(t)
-	e := listen(t, &node{NS: p.NS, name: "p"})
+	e := listen(t, &meshtest.Node{NS: p.NS, Name: "p"})
 	p.Run(t, "ip", "addr", "add", "10.0.9.1/32", "dev", "lo")
 	p.Run(t, "ip", "route", "add", "10.1.0.0/16", "via", "10.0.0.2")
 	p.Run(t, "ip", "route", "del", "10.1.0.0/16")
 	p.Run(t, "ip", "rule", "add", "pref", "7", "table", "7")
 	p.Run(t, "ip", "link", "set", "eth0", "mtu", "1400")
 	p.Run(t, "nft", "add table inet t; add set inet t s { type ipv4_addr; }; add element inet t s { 10.0.0.1 }")
-	eventually(t, func() error {
+	meshtest.Eventually(t, func() error {
 		heard, err := e.all()
 		if err != nil {
 			t.Fatal(err)

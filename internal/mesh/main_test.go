@@ -3,77 +3,10 @@
 package mesh
 
 import (
-	"errors"
-	"flag"
-	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"sync"
 	"testing"
 
-	"github.com/tortie-net/tortie/internal/labtest"
+	"github.com/tortie-net/tortie/internal/mesh/meshtest"
 )
 
-// Names of the agent's builds: the second stands for an upgrade, and differs in its version alone.
-const (
-	build        = "node"
-	anotherBuild = "node-upgraded"
-)
-
-// builtElsewhere names a directory that has the programs already: an emulated processor would take minutes to build them.
-const builtElsewhere = "TORTIE_MESH_PROGRAMS"
-
-// programs returns the directory of the agent's builds.
-var programs = sync.OnceValues(func() (string, error) {
-	if dir := os.Getenv(builtElsewhere); dir != "" {
-		return dir, nil
-	}
-	dir, err := os.MkdirTemp("", "tortie-mesh-")
-	if err != nil {
-		return "", err
-	}
-	builtHere = dir
-	for name, version := range map[string]string{build: "mesh", anotherBuild: "mesh-upgraded"} {
-		flags := "-X github.com/tortie-net/tortie/internal/version.Version=" + version
-		cmd := exec.Command("go", "build", "-ldflags", flags, "-o", filepath.Join(dir, name), "./cmd/node")
-		cmd.Dir = labtest.Root()
-		cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return "", fmt.Errorf("build the agent: %w\n%s", err, out)
-		}
-	}
-	return dir, nil
-})
-
-// builtHere is the directory to remove at the end.
-var builtHere string
-
-func TestMain(m *testing.M) {
-	// Tests that run at the same time mostly wait: as many as there are processors would be too few.
-	if err := flag.Set("test.parallel", "16"); err != nil {
-		panic(err)
-	}
-	code := m.Run()
-	if err := writeFigures(); err != nil {
-		fmt.Fprintln(os.Stderr, "-figures:", err)
-		code = 1
-	}
-	if builtHere != "" {
-		os.RemoveAll(builtHere)
-	}
-	os.Exit(code)
-}
-
-func program(t testing.TB, name string) string {
-	t.Helper()
-	dir, err := programs()
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(dir, name)
-	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
-		t.Fatalf("%v: %s must hold the programs %s and %s", err, builtElsewhere, build, anotherBuild)
-	}
-	return path
-}
+func TestMain(m *testing.M) { os.Exit(meshtest.Main(m)) }

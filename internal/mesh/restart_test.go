@@ -3,116 +3,90 @@ package mesh
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/names"
+	"github.com/tortie-net/tortie/internal/mesh/meshtest"
 )
 
 // pair is two nodes with a pod each, and a second one on the first whose address is borrowed from the second's block: only BGP
 // tells where that is.
 type pair struct {
-	a, b                 *node
-	podA, podB, borrower *pod
+	a, b                 *meshtest.Node
+	podA, podB, borrower *meshtest.Pod
 }
 
 // newPair makes two nodes of a subnet, the number-th pair of the cluster: nodes, blocks and pods have numbers made of it.
-func (c *cluster) newPair(t testing.TB, number int) *pair {
+func newPair(t testing.TB, c *meshtest.Cluster, number int) *pair {
 	t.Helper()
 	p := &pair{}
 	for i, at := range []struct {
-		n *(*node)
-		p *(*pod)
+		n *(*meshtest.Node)
+		p *(*meshtest.Pod)
 	}{{&p.a, &p.podA}, {&p.b, &p.podB}} {
-		*at.n, *at.p = c.newNodeWithPod(t, 10+2*number+i)
+		*at.n, *at.p = c.NewNodeWithPod(t, 10+2*number+i)
 	}
-	c.lend(t, fmt.Sprintf("10.90.%d.0/26", 11+2*number), p.b, 9, p.a)
-	p.borrower = p.a.newPod(t, fmt.Sprintf("10.90.%d.9", 11+2*number))
+	c.Lend(t, fmt.Sprintf("10.90.%d.0/26", 11+2*number), p.b, 9, p.a)
+	p.borrower = p.a.NewPod(t, fmt.Sprintf("10.90.%d.9", 11+2*number))
 	return p
 }
 
-// lend writes the record of a block of one node's, of which another one's pod has an address.
-func (c *cluster) lend(t testing.TB, cidr string, owner *node, ordinal int, borrower *node) {
-	t.Helper()
-	first, handle, affinity := 0, "mesh", "host:"+owner.name
-	b := &api.IPAMBlock{Meta: api.Meta{Name: names.Block(netip.MustParsePrefix(cidr))}, Spec: api.IPAMBlockSpec{
-		CIDR: cidr, Affinity: &affinity, Allocations: make([]*int, 64), Unallocated: []int{}, SequenceNumberForAllocation: map[string]uint64{},
-		Attributes: []api.AllocationAttribute{{HandleID: &handle, Secondary: map[string]string{"node": borrower.name}}},
-	}}
-	b.Spec.Allocations[ordinal] = &first
-	c.create(t, b)
-}
-
 // traffic is streams between the nodes' own pods, and between the second's and the borrower.
-func (p *pair) traffic(t testing.TB) traffic {
+func (p *pair) traffic(t testing.TB) meshtest.Traffic {
 	t.Helper()
-	return append(startTraffic(t, p.podA, p.podB), startTraffic(t, p.podB, p.borrower)...)
+	return append(meshtest.StartTraffic(t, p.podA, p.podB), meshtest.StartTraffic(t, p.podB, p.borrower)...)
 }
 
-// newNodeWithPod makes a node in the first subnet whose address, name and block say its number.
-func (c *cluster) newNodeWithPod(t testing.TB, number int) (*node, *pod) {
-	t.Helper()
-	n := c.newNode(t, fmt.Sprintf("node-%d", number), 0, number)
-	n.claim(t, fmt.Sprintf("10.90.%d.0/26", number))
-	addrs := []string{fmt.Sprintf("10.90.%d.5", number)}
-	if c.dual {
-		n.claim(t, fmt.Sprintf("fd90::%x:0/122", number))
-		addrs = append(addrs, fmt.Sprintf("fd90::%x:5", number))
-	}
-	return n, n.newPod(t, addrs...)
-}
-
-func (p *pair) nodes() []*node { return []*node{p.a, p.b} }
+func (p *pair) nodes() []*meshtest.Node { return []*meshtest.Node{p.a, p.b} }
 
 // An agent may end in any way, at any time, and come back: the pods' packets do not notice. Each way has a pair of nodes of
 // its own in one full mesh.
 func TestRestarts(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t)
-	c.dual = true
-	c.create(t, newPool("pods", "10.90.0.0/16", api.EncapNever), newPool("pods6", "fd90::/64", api.EncapNever))
+	c := meshtest.NewCluster(t)
+	c.Dual = true
+	c.Create(t, meshtest.NewPool("pods", "10.90.0.0/16", api.EncapNever), meshtest.NewPool("pods6", "fd90::/64", api.EncapNever))
 	ways := []struct {
 		name string
 		do   func(t *testing.T, p *pair)
 	}{
 		{"SIGTERM", func(t *testing.T, p *pair) {
-			p.a.signal(t, syscall.SIGTERM)
+			p.a.Signal(t, syscall.SIGTERM)
 			time.Sleep(500 * time.Millisecond)
-			p.a.start(t, build)
+			p.a.Start(t, meshtest.Build)
 		}},
 		{"SIGKILL", func(t *testing.T, p *pair) {
-			p.a.signal(t, syscall.SIGKILL)
-			p.a.start(t, build)
+			p.a.Signal(t, syscall.SIGKILL)
+			p.a.Start(t, meshtest.Build)
 		}},
 		{"twice within two seconds", func(t *testing.T, p *pair) {
-			p.a.signal(t, syscall.SIGTERM)
-			p.a.start(t, build)
+			p.a.Signal(t, syscall.SIGTERM)
+			p.a.Start(t, meshtest.Build)
 			time.Sleep(1500 * time.Millisecond)
-			p.a.signal(t, syscall.SIGKILL)
-			p.a.start(t, build)
+			p.a.Signal(t, syscall.SIGKILL)
+			p.a.Start(t, meshtest.Build)
 		}},
 		{"upgrade", func(t *testing.T, p *pair) {
-			p.a.signal(t, syscall.SIGTERM)
-			p.a.start(t, anotherBuild)
+			p.a.Signal(t, syscall.SIGTERM)
+			p.a.Start(t, meshtest.AnotherBuild)
 		}},
 		{"both", func(t *testing.T, p *pair) {
-			p.a.signal(t, syscall.SIGTERM)
-			p.b.signal(t, syscall.SIGKILL)
-			p.a.start(t, build)
-			p.b.start(t, build)
+			p.a.Signal(t, syscall.SIGTERM)
+			p.b.Signal(t, syscall.SIGKILL)
+			p.a.Start(t, meshtest.Build)
+			p.b.Start(t, meshtest.Build)
 		}},
 	}
 	pairs := make([]*pair, len(ways))
-	var all []*node
+	var all []*meshtest.Node
 	for i := range ways {
-		pairs[i] = c.newPair(t, i)
+		pairs[i] = newPair(t, c, i)
 		all = append(all, pairs[i].nodes()...)
 	}
-	start(t, all...)
-	settle(t, all...)
+	meshtest.Start(t, all...)
+	meshtest.Settle(t, all...)
 	var ears []*ear
 	for _, n := range all {
 		ears = append(ears, listen(t, n))
@@ -125,19 +99,19 @@ func TestRestarts(t *testing.T) {
 				packets := p.traffic(t)
 				way.do(t, p)
 				begun := time.Now()
-				eventually(t, func() error { return errors.Join(p.a.probe("/readyz"), p.b.probe("/readyz")) })
-				timed(t, "an agent comes back, five pairs at once: ready", begun)
+				meshtest.Eventually(t, func() error { return errors.Join(p.a.Probe("/readyz"), p.b.Probe("/readyz")) })
+				meshtest.Timed(t, "an agent comes back, five pairs at once: ready", begun)
 				// Long enough for the agent to remove what it thinks is not needed.
-				settle(t, all...)
+				meshtest.Settle(t, all...)
 				time.Sleep(time.Second)
-				packets.intact(t)
+				packets.Intact(t)
 			})
 		}
 	})
 	// The new agents have found everything as they would have it.
 	for _, e := range ears {
 		if heard, err := e.all(); err != nil || len(heard) > 0 {
-			t.Errorf("%s: restarts have changed %s, %v; want nothing", e.node.name, counts(heard), err)
+			t.Errorf("%s: restarts have changed %s, %v; want nothing", e.node.Name, counts(heard), err)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/mesh/meshtest"
 )
 
 // thirty is how many agents there are in the large mesh, the late one included.
@@ -14,45 +15,45 @@ const thirty = 30
 
 // large is a full mesh of agents that have all learned everything, each with an ear at its node.
 type large struct {
-	*cluster
-	nodes []*node
+	*meshtest.Cluster
+	nodes []*meshtest.Node
 	ears  []*ear
 }
 
 // newLarge makes nodes with a block each, but for the last, whose agent does not run yet.
 func newLarge(t testing.TB, size int) *large {
 	t.Helper()
-	l := &large{cluster: newCluster(t)}
-	l.create(t, newPool("pods", "10.90.0.0/16", api.EncapNever))
+	l := &large{Cluster: meshtest.NewCluster(t)}
+	l.Create(t, meshtest.NewPool("pods", "10.90.0.0/16", api.EncapNever))
 	for i := range size {
-		n := l.newNode(t, fmt.Sprintf("node-%d", 10+i), 0, 10+i)
+		n := l.NewNode(t, fmt.Sprintf("node-%d", 10+i), 0, 10+i)
 		l.nodes = append(l.nodes, n)
 		if i < size-1 {
-			n.claim(t, blockOf(n))
+			n.Claim(t, blockOf(n))
 		}
 		l.ears = append(l.ears, listen(t, n))
 	}
 	begun := time.Now()
-	start(t, l.nodes[:size-1]...)
-	timed(t, fmt.Sprintf("%d agents start at once: all are ready", size-1), begun)
+	meshtest.Start(t, l.nodes[:size-1]...)
+	meshtest.Timed(t, fmt.Sprintf("%d agents start at once: all are ready", size-1), begun)
 	l.complete(t, l.nodes[:size-1])
-	timed(t, fmt.Sprintf("%d agents start at once: all have sessions with all, know all, and hold nothing of before", size-1), begun)
+	meshtest.Timed(t, fmt.Sprintf("%d agents start at once: all have sessions with all, know all, and hold nothing of before", size-1), begun)
 	return l
 }
 
-func blockOf(n *node) string { return fmt.Sprintf("10.90.%d.0/26", n.addr.Addr().As4()[3]) }
+func blockOf(n *meshtest.Node) string { return fmt.Sprintf("10.90.%d.0/26", n.Prefix.Addr().As4()[3]) }
 
 // complete waits until every node has a session with every other, and a route to its block.
-func (l *large) complete(t testing.TB, nodes []*node) {
+func (l *large) complete(t testing.TB, nodes []*meshtest.Node) {
 	t.Helper()
-	settle(t, nodes...)
+	meshtest.Settle(t, nodes...)
 	for _, n := range nodes {
-		eventually(t, func() error {
+		meshtest.Eventually(t, func() error {
 			for _, other := range nodes {
 				if other == n {
 					continue
 				}
-				if err := n.has(t, fmt.Sprintf("%s via %s dev eth0", blockOf(other), other.addr.Addr())); err != nil {
+				if err := n.Has(t, fmt.Sprintf("%s via %s dev eth0", blockOf(other), other.Prefix.Addr())); err != nil {
 					return err
 				}
 			}
@@ -62,13 +63,13 @@ func (l *large) complete(t testing.TB, nodes []*node) {
 }
 
 // spread is how long after something each of the other nodes had a route.
-func (l *large) spread(t testing.TB, since time.Time, owner *node, dst string, limit time.Duration) (all []time.Duration) {
+func (l *large) spread(t testing.TB, since time.Time, owner *meshtest.Node, dst string, limit time.Duration) (all []time.Duration) {
 	t.Helper()
 	for i, e := range l.ears {
 		if l.nodes[i] == owner {
 			continue
 		}
-		within(t, limit, func() error {
+		meshtest.Within(t, limit, func() error {
 			at, err := e.made(dst)
 			if err == nil {
 				all = append(all, at.Sub(since))
@@ -94,10 +95,10 @@ func (l *large) join(t testing.TB) []time.Duration {
 	t.Helper()
 	late := l.nodes[len(l.nodes)-1]
 	begun := time.Now()
-	start(t, late)
-	timed(t, "a new node's agent starts: ready", begun)
+	meshtest.Start(t, late)
+	meshtest.Timed(t, "a new node's agent starts: ready", begun)
 	confirmed := time.Now()
-	late.claim(t, blockOf(late))
+	late.Claim(t, blockOf(late))
 	return l.spread(t, confirmed, late, blockOf(late), noFullPass)
 }
 
@@ -108,23 +109,23 @@ func TestThirty(t *testing.T) {
 	l := newLarge(t, thirty)
 	joined := l.join(t)
 	t.Logf("a new node's first block is in the other kernels after: %s", describe(joined))
-	recordTimes("a new node's first block, until it is a route in another kernel", joined...)
+	meshtest.RecordTimes("a new node's first block, until it is a route in another kernel", joined...)
 	l.complete(t, l.nodes)
 
-	for i := range repeat(5, 50) {
+	for i := range meshtest.Repeat(5, 50) {
 		owner, dst := l.nodes[i*7%thirty], fmt.Sprintf("10.90.%d.%d/26", 100+i/4, 64*(i%4))
 		confirmed := time.Now()
-		owner.claim(t, dst)
+		owner.Claim(t, dst)
 		known := l.spread(t, confirmed, owner, dst, noFullPass)
-		within(t, noFullPass, func() error { // unreachable, in the owner's kernel: it may come last
+		meshtest.Within(t, noFullPass, func() error { // unreachable, in the owner's kernel: it may come last
 			_, err := l.ears[i*7%thirty].made(dst)
 			return err
 		})
-		t.Logf("a block of %s is in the other kernels after: %s", owner.name, describe(known))
-		recordTimes("a block in steady state, until it is a route in another kernel", known...)
+		t.Logf("a block of %s is in the other kernels after: %s", owner.Name, describe(known))
+		meshtest.RecordTimes("a block in steady state, until it is a route in another kernel", known...)
 	}
 	for _, n := range l.nodes {
-		n.running(t)
+		n.Running(t)
 	}
 	l.quiet(t, time.Minute)
 }
@@ -135,36 +136,36 @@ func (l *large) quiet(t testing.TB, span time.Duration) {
 	for _, e := range l.ears {
 		e.forget()
 	}
-	asked, used := l.requests(t), make([]usage, len(l.nodes))
+	asked, used := l.Requests(t), make([]meshtest.Usage, len(l.nodes))
 	for i, n := range l.nodes {
-		used[i] = n.usage(t)
+		used[i] = n.Usage(t)
 	}
 	if asked["POST blockaffinities"] == 0 {
 		t.Errorf("the API server has counted no writes so far, of which there were some: %s", counts(asked))
 	}
 	time.Sleep(span)
-	after := l.requests(t)
+	after := l.Requests(t)
 	for i, e := range l.ears {
 		if heard, err := e.all(); err != nil || len(heard) > 0 {
-			t.Errorf("%s in %v: %s, %v; want nothing", l.nodes[i].name, span, counts(heard), err)
+			t.Errorf("%s in %v: %s, %v; want nothing", l.nodes[i].Name, span, counts(heard), err)
 		}
 	}
-	if w := writes(asked, after); len(w) > 0 {
+	if w := meshtest.Writes(asked, after); len(w) > 0 {
 		t.Errorf("the API server was asked in %v: %s; want nothing", span, counts(w))
 	}
 	var cpu []time.Duration
 	var rss, anonymous []int
 	for i, n := range l.nodes {
-		now := n.usage(t)
-		cpu, rss, anonymous = append(cpu, now.cpu-used[i].cpu), append(rss, now.rss), append(anonymous, now.anonymous)
+		now := n.Usage(t)
+		cpu, rss, anonymous = append(cpu, now.CPU-used[i].CPU), append(rss, now.RSS), append(anonymous, now.Anonymous)
 	}
 	slices.Sort(cpu)
 	slices.Sort(rss)
 	slices.Sort(anonymous)
 	for i := range cpu {
-		record("an agent at rest: processor time per second", "ms", float64(cpu[i].Milliseconds())/span.Seconds())
-		record("an agent at rest: memory (RSS)", "MiB", float64(rss[i])/1024)
-		record("an agent at rest: memory of its own (anonymous)", "MiB", float64(anonymous[i])/1024)
+		meshtest.Record("an agent at rest: processor time per second", "ms", float64(cpu[i].Milliseconds())/span.Seconds())
+		meshtest.Record("an agent at rest: memory (RSS)", "MiB", float64(rss[i])/1024)
+		meshtest.Record("an agent at rest: memory of its own (anonymous)", "MiB", float64(anonymous[i])/1024)
 	}
 	half := len(cpu) / 2
 	t.Logf("%d agents in %v: CPU per agent median %v, largest %v; RSS median %d KiB, largest %d, of which anonymous %d and %d",

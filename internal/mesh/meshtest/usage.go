@@ -1,4 +1,4 @@
-package mesh
+package meshtest
 
 import (
 	"fmt"
@@ -14,16 +14,17 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// usage is what an agent's process has used so far.
-type usage struct {
-	cpu            time.Duration
-	rss, anonymous int // KiB
-	threads        int
+// Usage is what an agent's process has used so far.
+type Usage struct {
+	CPU            time.Duration
+	RSS, Anonymous int // KiB
+	Threads        int
 }
 
-func (n *node) usage(t testing.TB) (u usage) {
+// Usage is what the agent's process has used since it began.
+func (n *Node) Usage(t testing.TB) (u Usage) {
 	t.Helper()
-	pid := n.cmd.Process.Pid
+	pid := n.Cmd.Process.Pid
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		t.Fatal(err)
@@ -36,15 +37,15 @@ func (n *node) usage(t testing.TB) (u usage) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		u.cpu += time.Duration(n) * time.Second / ticks
+		u.CPU += time.Duration(n) * time.Second / ticks
 	}
 	if text, err = os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)); err != nil {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(string(text)) {
-		fmt.Sscanf(line, "VmRSS: %d kB", &u.rss)
-		fmt.Sscanf(line, "RssAnon: %d kB", &u.anonymous)
-		fmt.Sscanf(line, "Threads: %d", &u.threads)
+		fmt.Sscanf(line, "VmRSS: %d kB", &u.RSS)
+		fmt.Sscanf(line, "RssAnon: %d kB", &u.Anonymous)
+		fmt.Sscanf(line, "Threads: %d", &u.Threads)
 	}
 	return u
 }
@@ -53,14 +54,14 @@ var requestTotal = regexp.MustCompile(`(?m)^apiserver_request_total\{(.*)\} ([0-
 
 var label = regexp.MustCompile(`(\w+)="([^"]*)"`)
 
-// requests are what the API server has been asked so far, by verb and resource.
-func (c *cluster) requests(t testing.TB) map[string]int {
+// Requests are what the API server has been asked so far, by verb and resource.
+func (c *Cluster) Requests(t testing.TB) map[string]int {
 	t.Helper()
-	client, err := rest.HTTPClientFor(c.admin)
+	client, err := rest.HTTPClientFor(c.Admin)
 	if err != nil {
 		t.Fatal(err)
 	}
-	resp, err := client.Get(c.admin.Host + "/metrics")
+	resp, err := client.Get(c.Admin.Host + "/metrics")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,9 +88,9 @@ func (c *cluster) requests(t testing.TB) map[string]int {
 	return found
 }
 
-// writes leaves of what was asked between two moments what changes something, but for what the API server writes on its own
+// Writes leaves of what was asked between two moments what changes something, but for what the API server writes on its own
 // account: its leases, and the Service and EndpointSlice of its own address.
-func writes(before, after map[string]int) map[string]int {
+func Writes(before, after map[string]int) map[string]int {
 	found := map[string]int{}
 	for what, n := range after {
 		verb, resource, _ := strings.Cut(what, " ")

@@ -1,11 +1,10 @@
-package mesh
+package meshtest
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/config"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/labtest"
@@ -21,37 +21,37 @@ import (
 	"github.com/tortie-net/tortie/internal/sysctl"
 )
 
-// patience is how long a test waits for what must happen. It says nothing of how long that should take: see the benchmarks.
+// Patience is how long a test waits for what must happen. It says nothing of how long that should take: see the benchmarks.
 // An emulated processor is ten times slower.
-const patience = 90 * time.Second
+const Patience = 90 * time.Second
 
 // subnets are the nodes', each on a bridge of its own behind one router.
 var subnets = []netip.Prefix{netip.MustParsePrefix("172.31.1.0/24"), netip.MustParsePrefix("172.31.2.0/24")}
 
-// cluster is some nodes, what joins them, and the API server of their own.
-type cluster struct {
-	server *labtest.Server
-	admin  *rest.Config
+// Cluster is some nodes, what joins them, and the API server of their own.
+type Cluster struct {
+	Server *labtest.Server
+	Admin  *rest.Config
 	agents *rest.Config // what the agents may
-	store  *kubernetes.Store
-	fabric *netnstest.NS // bridges and the router between them
-	dual   bool          // nodes and pods of pairs have an IPv6 address beside the other
+	Store  *kubernetes.Store
+	Fabric *netnstest.NS // bridges and the router between them
+	Dual   bool          // nodes and pods of pairs have an IPv6 address beside the other
 }
 
-// newCluster makes a cluster without nodes. It ends with the test.
-func newCluster(t testing.TB) *cluster {
+// NewCluster makes a cluster without nodes. It ends with the test.
+func NewCluster(t testing.TB) *Cluster {
 	t.Helper()
-	c := &cluster{server: labtest.NewServer(t), fabric: newFabric(t)}
+	c := &Cluster{Server: labtest.NewServer(t), Fabric: newFabric(t)}
 	var err error
-	if c.admin, err = clientcmd.BuildConfigFromFlags("", c.server.Kubeconfig()); err != nil {
+	if c.Admin, err = clientcmd.BuildConfigFromFlags("", c.Server.Kubeconfig()); err != nil {
 		t.Fatal(err)
 	}
-	c.agents = labtest.AsOn(t, c.admin, "tortie-node")
-	cfg, err := kubernetes.LoadKubeconfig(c.server.Kubeconfig())
+	c.agents = labtest.AsOn(t, c.Admin, "tortie-node")
+	cfg, err := kubernetes.LoadKubeconfig(c.Server.Kubeconfig())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.store, err = kubernetes.New(cfg); err != nil {
+	if c.Store, err = kubernetes.New(cfg); err != nil {
 		t.Fatal(err)
 	}
 	return c
@@ -73,28 +73,30 @@ func newFabric(t testing.TB) *netnstest.NS {
 
 func bridgeName(subnet int) string { return fmt.Sprint("br", subnet) }
 
-// create makes objects of the cluster.
-func (c *cluster) create(t testing.TB, objects ...api.Resource) {
+// Create makes objects of the cluster.
+func (c *Cluster) Create(t testing.TB, objects ...api.Resource) {
 	t.Helper()
 	for _, obj := range objects {
-		if err := c.store.Create(t.Context(), obj); err != nil {
+		if err := c.Store.Create(t.Context(), obj); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-func (c *cluster) remove(t testing.TB, obj api.Resource) {
+// Remove deletes an object, if it is there.
+func (c *Cluster) Remove(t testing.TB, obj api.Resource) {
 	t.Helper()
-	err := c.store.Get(t.Context(), obj)
+	err := c.Store.Get(t.Context(), obj)
 	if err == nil {
-		err = c.store.Delete(t.Context(), obj)
+		err = c.Store.Delete(t.Context(), obj)
 	}
 	if err != nil && !errors.Is(err, datastore.ErrNotFound) {
 		t.Fatal(err)
 	}
 }
 
-func newPool(name, cidr string, mode api.Encapsulation) *api.IPPool {
+// NewPool is a pool whose packets are masqueraded outside of pools.
+func NewPool(name, cidr string, mode api.Encapsulation) *api.IPPool {
 	size := 26
 	if strings.Contains(cidr, ":") {
 		size = 122
@@ -105,39 +107,40 @@ func newPool(name, cidr string, mode api.Encapsulation) *api.IPPool {
 	}}
 }
 
-// newAffinity is a confirmed claim of a node.
-func newAffinity(node, cidr string) *api.BlockAffinity {
+// NewAffinity is a confirmed claim of a node.
+func NewAffinity(node, cidr string) *api.BlockAffinity {
 	return &api.BlockAffinity{
 		Meta: api.Meta{Name: node + "-" + strings.NewReplacer(".", "-", "/", "-", ":", "-").Replace(cidr)},
 		Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: node, CIDR: cidr, Type: api.AffinityHost, Deleted: "false"},
 	}
 }
 
-// start starts nodes at the same time, and returns when all of them are ready.
-func start(t testing.TB, nodes ...*node) {
+// Start starts nodes at the same time, and returns when all of them are ready.
+func Start(t testing.TB, nodes ...*Node) {
 	t.Helper()
 	for _, n := range nodes {
-		n.start(t, build)
+		n.Start(t, Build)
 	}
-	eventually(t, func() error {
+	Eventually(t, func() error {
 		for _, n := range nodes {
-			if err := n.probe("/readyz"); err != nil {
-				return fmt.Errorf("%s: %w", n.name, err)
+			if err := n.Probe("/readyz"); err != nil {
+				return fmt.Errorf("%s: %w", n.Name, err)
 			}
 		}
 		return nil
 	})
 }
 
-// eventually waits until check returns nil.
-func eventually(t testing.TB, check func() error) {
+// Eventually waits until check returns nil.
+func Eventually(t testing.TB, check func() error) {
 	t.Helper()
-	within(t, patience, check)
+	Within(t, Patience, check)
 }
 
-func within(t testing.TB, limit time.Duration, check func() error) {
+// Within is Eventually with another limit.
+func Within(t testing.TB, limit time.Duration, check func() error) {
 	t.Helper()
-	limit *= timeScale
+	limit *= TimeScale
 	for end := time.Now().Add(limit); ; time.Sleep(50 * time.Millisecond) {
 		err := check()
 		if err == nil {
@@ -152,9 +155,9 @@ func within(t testing.TB, limit time.Duration, check func() error) {
 	}
 }
 
-// timeScale is how much slower than usual this machine is.
-var timeScale = func() time.Duration {
-	if os.Getenv("TORTIE_LAB_TIMESCALE") != "" {
+// TimeScale is how much slower than usual this machine is.
+var TimeScale = func() time.Duration {
+	if scale, _ := config.OS()("TORTIE_LAB_TIMESCALE"); scale != "" {
 		return 10
 	}
 	return 1

@@ -1,4 +1,4 @@
-package mesh
+package meshtest
 
 import (
 	"encoding/json"
@@ -24,17 +24,19 @@ var figures struct {
 	all []figure
 }
 
-func measuring() bool { return *figuresFile != "" }
+// Measuring reports whether a benchmark runs the tests.
+func Measuring() bool { return *figuresFile != "" }
 
-// repeat is how often something is done that once is enough to prove.
-func repeat(proof, measured int) int {
-	if measuring() {
+// Repeat is how often something is done that once is enough to prove.
+func Repeat(proof, measured int) int {
+	if Measuring() {
 		return measured
 	}
 	return proof
 }
 
-func record(name, unit string, values ...float64) {
+// Record adds what was measured to a figure.
+func Record(name, unit string, values ...float64) {
 	figures.mu.Lock()
 	defer figures.mu.Unlock()
 	for i := range figures.all {
@@ -46,14 +48,15 @@ func record(name, unit string, values ...float64) {
 	figures.all = append(figures.all, figure{name, unit, values})
 }
 
-func recordTimes(name string, times ...time.Duration) {
+// RecordTimes is Record for spans.
+func RecordTimes(name string, times ...time.Duration) {
 	for _, d := range times {
-		record(name, "ms", float64(d)/float64(time.Millisecond))
+		Record(name, "ms", float64(d)/float64(time.Millisecond))
 	}
 }
 
 func writeFigures() error {
-	if !measuring() {
+	if !Measuring() {
 		return nil
 	}
 	text, err := json.Marshal(figures.all)
@@ -63,10 +66,10 @@ func writeFigures() error {
 	return os.WriteFile(*figuresFile, text, 0o644)
 }
 
-// timed is a span that a benchmark shows, and that a test only writes down.
-func timed(t testing.TB, name string, since time.Time) {
+// Timed is a span that a benchmark shows, and that a test only writes down.
+func Timed(t testing.TB, name string, since time.Time) {
 	t.Helper()
 	took := time.Since(since)
 	t.Logf("%s: %v", name, took.Round(time.Millisecond))
-	recordTimes(name, took)
+	RecordTimes(name, took)
 }

@@ -1,0 +1,48 @@
+package meshtest
+
+import (
+	"errors"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
+
+// Protect gives the mesh a password, or another one: the Secret, the right to read it, and what refers to it.
+func (c *Cluster) Protect(t testing.TB, password string) {
+	t.Helper()
+	const namespace, name = "kube-system", "bgp-password"
+	core, err := kubernetes.NewForConfig(c.Admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: map[string]string{"mesh": "pass-" + password}}
+	_, err = core.CoreV1().Secrets(namespace).Create(t.Context(), secret, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		_, err = core.CoreV1().Secrets(namespace).Update(t.Context(), secret, metav1.UpdateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	// What the chart makes of bgp.passwordSecret.
+	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{name}, Verbs: []string{"get", "list", "watch"}},
+	}}
+	binding := &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
+		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Name: "tortie-node", Namespace: namespace}},
+	}
+	_, errRole := core.RbacV1().Roles(namespace).Create(t.Context(), role, metav1.CreateOptions{})
+	_, errBinding := core.RbacV1().RoleBindings(namespace).Create(t.Context(), binding, metav1.CreateOptions{})
+	if err := errors.Join(err, errRole, errBinding); err != nil {
+		t.Fatal(err)
+	}
+	ref := &api.BGPPassword{SecretKeyRef: &api.SecretKeyRef{Name: name, Key: "mesh"}}
+	c.Create(t, &api.BGPConfiguration{Meta: api.Meta{Name: api.DefaultName}, Spec: api.BGPConfigurationSpec{NodeMeshPassword: ref}})
+}
