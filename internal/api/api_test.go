@@ -21,6 +21,7 @@ func TestTypes(t *testing.T) {
 		{(*IPAMConfig)(nil), "crd.projectcalico.org/v1", "ipamconfigs", false},
 		{(*ClusterInformation)(nil), "crd.projectcalico.org/v1", "clusterinformations", false},
 		{(*BGPConfiguration)(nil), "crd.projectcalico.org/v1", "bgpconfigurations", false},
+		{(*BGPPeer)(nil), "crd.projectcalico.org/v1", "bgppeers", false},
 		{(*FelixConfiguration)(nil), "crd.projectcalico.org/v1", "felixconfigurations", false},
 		{(*Node)(nil), "v1", "nodes", false},
 		{(*Namespace)(nil), "v1", "namespaces", false},

@@ -76,8 +76,16 @@ const (
 	AnnotationASNumber       = "projectcalico.org/ASNumber"
 	AnnotationIPv4TunnelAddr = "projectcalico.org/IPv4IPIPTunnelAddr"
 	AnnotationInterfaces     = "projectcalico.org/Interfaces"
+	// The ends of VXLAN tunnels: addresses of vxlan.calico and vxlan-v6.calico, and their MACs, which are derived from the Node's
+	// name if these say nothing.
+	AnnotationIPv4VXLANAddr = "projectcalico.org/IPv4VXLANTunnelAddr"
+	AnnotationIPv6VXLANAddr = "projectcalico.org/IPv6VXLANTunnelAddr"
+	AnnotationVXLANMAC      = "projectcalico.org/VXLANTunnelMACAddr"
+	AnnotationVXLANMACv6    = "projectcalico.org/VXLANTunnelMACAddrV6"
 	// AnnotationReflector marks a route reflector by its cluster ID: it takes no part in the mesh.
 	AnnotationReflector = "projectcalico.org/RouteReflectorClusterID"
+	// AnnotationLabels has labels that only Calico's selectors see, as a JSON object.
+	AnnotationLabels = "projectcalico.org/labels"
 )
 
 // Pod is the part of a Kubernetes Pod that this project reads.

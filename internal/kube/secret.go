@@ -12,23 +12,30 @@ import (
 // maxPassword is what TCP MD5 takes.
 const maxPassword = 80
 
-// secretWatch follows the one Secret that the mesh's password is in, for as long as the configuration names it.
+// secretWatch follows one Secret that passwords are in, for as long as an object names it.
 type secretWatch struct {
-	name string
 	of   *shelf[api.Secret]
 	by   *follower
 	stop context.CancelFunc
 }
 
-// meshKey returns where the password of the mesh is; nil if there is none.
-func meshKey(c api.BGPConfigurationSpec) *api.SecretKeyRef {
-	if c.NodeMeshPassword == nil {
-		return nil
-	}
-	return c.NodeMeshPassword.SecretKeyRef
+// meshPlace returns where the password of the mesh is; ok is false if there is to be none.
+func (w *Watch) meshPlace() (place api.Place, ok bool) {
+	return w.bgpSpec(api.DefaultName).NodeMeshPassword.Place()
 }
 
-// mindSecrets follows the Secrets that the configuration refers to, and no others.
+// peerPlaces returns where the passwords of BGPPeers are.
+func (w *Watch) peerPlaces() []api.Place {
+	var places []api.Place
+	for _, p := range w.peers.all(nil) {
+		if place, ok := p.Spec.Password.Place(); ok {
+			places = append(places, place)
+		}
+	}
+	return places
+}
+
+// mindSecrets follows the Secrets that objects refer to, and no others.
 func (w *Watch) mindSecrets(ctx context.Context) {
 	for ctx.Err() == nil {
 		w.mindSecret(ctx)
@@ -40,27 +47,36 @@ func (w *Watch) mindSecrets(ctx context.Context) {
 }
 
 func (w *Watch) mindSecret(ctx context.Context) {
-	name := ""
-	if ref := meshKey(w.bgpSpec(api.DefaultName)); ref != nil {
-		name = ref.Name
+	wanted := map[string]bool{}
+	if place, ok := w.meshPlace(); ok {
+		wanted[place.Name] = true
+	}
+	for _, place := range w.peerPlaces() {
+		wanted[place.Name] = true
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.secret != nil && w.secret.name == name || w.secret == nil && name == "" {
-		return
+	changed := false
+	for name, s := range w.secrets {
+		if !wanted[name] {
+			s.stop()
+			delete(w.secrets, name)
+			changed = true
+		}
 	}
-	if w.secret != nil {
-		w.secret.stop()
-		w.secret = nil
+	for name := range wanted {
+		if name != "" && w.secrets[name] == nil {
+			w.secrets[name] = w.followSecret(ctx, name)
+			changed = true
+		}
 	}
-	if name != "" {
-		w.secret = w.followSecret(ctx, name)
+	if changed {
+		w.worldChanged()
 	}
-	w.worldChanged()
 }
 
 func (w *Watch) followSecret(ctx context.Context, name string) *secretWatch {
-	s := &secretWatch{name: name, of: newShelf(sameRevision[api.Secret], func(*api.Secret) { w.worldChanged() })}
+	s := &secretWatch{of: newShelf(sameRevision[api.Secret], func(*api.Secret) { w.worldChanged() })}
 	var err error
 	s.by, err = follow(w, source[api.Secret]{
 		name: "Secret " + w.namespace + "/" + name, of: (*api.Secret)(nil).ResourceType(), namespace: w.namespace, object: name,
@@ -83,48 +99,68 @@ func (w *Watch) followSecret(ctx context.Context, name string) *secretWatch {
 	return s
 }
 
-// meshPassword returns the password as far as it is known.
+// meshPassword returns the mesh's password as far as it is known.
 func (w *Watch) meshPassword() Password {
-	ref := meshKey(w.bgpSpec(api.DefaultName))
-	if ref == nil {
+	place, ok := w.meshPlace()
+	if !ok {
 		return Password{}
 	}
+	return w.passwordAt(place)
+}
+
+// passwords returns those of BGPPeers as far as they are known.
+func (w *Watch) passwords() map[api.Place]Password {
+	places := w.peerPlaces()
+	if len(places) == 0 {
+		return nil
+	}
+	known := make(map[api.Place]Password, len(places))
+	for _, place := range places {
+		known[place] = w.passwordAt(place)
+	}
+	return known
+}
+
+// passwordAt returns the password that is there, as far as it is known.
+func (w *Watch) passwordAt(place api.Place) Password {
 	w.mu.Lock()
-	s := w.secret
+	s := w.secrets[place.Name]
 	w.mu.Unlock()
-	if s == nil || s.name != ref.Name || !s.of.isFull() {
+	if s == nil || !s.of.isFull() {
 		err := errors.New("not read yet")
-		if s != nil && s.name == ref.Name && s.by.failure() != nil {
+		if place.Name == "" {
+			err = errors.New("the Secret has no name: set it, or remove the reference")
+		}
+		if s != nil && s.by.failure() != nil {
 			err = s.by.failure()
 		}
-		return Password{Set: true, Err: w.about(ref, err)}
+		return Password{Set: true, Err: w.about(place, err)}
 	}
-	text, err := password(ref, s.of.get(w.namespace+"/"+ref.Name))
+	text, err := password(place, s.of.get(w.namespace+"/"+place.Name))
 	switch {
 	case err != nil:
-		return Password{Set: true, Err: w.about(ref, err)}
+		return Password{Set: true, Err: w.about(place, err)}
 	case text == "":
 		return Password{}
 	}
 	return Password{Set: true, Text: text}
 }
 
-func (w *Watch) about(ref *api.SecretKeyRef, err error) error {
-	return fmt.Errorf("key %q of Secret %s/%s: %w", ref.Key, w.namespace, ref.Name, err)
+func (w *Watch) about(place api.Place, err error) error {
+	return fmt.Errorf("key %q of Secret %s/%s: %w", place.Key, w.namespace, place.Name, err)
 }
 
 // password reads one key of a Secret, nil if that does not exist. No text and no error means that there is to be none.
-func password(ref *api.SecretKeyRef, secret *api.Secret) (string, error) {
-	optional := ref.Optional != nil && *ref.Optional
+func password(place api.Place, secret *api.Secret) (string, error) {
 	if secret == nil {
-		if optional {
+		if place.Optional {
 			return "", nil
 		}
 		return "", errors.New("the Secret does not exist: create it, or remove the reference")
 	}
-	data, ok := secret.Data[ref.Key]
+	data, ok := secret.Data[place.Key]
 	if !ok {
-		if optional {
+		if place.Optional {
 			return "", nil
 		}
 		return "", errors.New("the Secret has no such key: add it, or correct the reference")

@@ -185,17 +185,55 @@ func TestMeshPassword(t *testing.T) {
 	await(t, w, func(world World) bool { return world.MeshPassword == Password{} })
 	patch(bgpPath+"/default", `{"spec":{"nodeMeshPassword":null}}`)
 	await(t, w, func(world World) bool { return world.MeshPassword == Password{} })
+	followsSecrets(t, w, 0)
+}
+
+// followsSecrets waits until so many Secrets are followed.
+func followsSecrets(t *testing.T, w *Watch, want int) {
+	t.Helper()
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		w.mu.Lock()
-		none := w.secret == nil
+		n := len(w.secrets)
 		w.mu.Unlock()
-		if none {
-			break
+		if n == want {
+			return
 		}
 		if time.Now().After(end) {
-			t.Fatal("a Secret that nobody names is still followed")
+			t.Fatalf("%d Secrets are followed, want %d", n, want)
 		}
 	}
+}
+
+func peer(name, password string) string {
+	return fmt.Sprintf(`{"apiVersion":"crd.projectcalico.org/v1","kind":"BGPPeer","metadata":{"name":%q},"spec":{"peerIP":"10.9.9.9","asNumber":64999,"password":%s}}`, name, password)
+}
+
+// BGPPeers are followed, and the Secrets that they name, each once.
+func TestPeersAndTheirPasswords(t *testing.T) {
+	w, _ := watchReal(t)
+	cfg := labtest.RESTConfig(t)
+	const peerPath = "/apis/crd.projectcalico.org/v1/bgppeers"
+	put(t, cfg, peerPath, "tor-a", peer("tor-a", `{"secretKeyRef":{"name":"tor","key":"a"}}`))
+	put(t, cfg, peerPath, "tor-b", peer("tor-b", `{"secretKeyRef":{"name":"tor","key":"b"}}`))
+	put(t, cfg, peerPath, "tor-c", peer("tor-c", `{"secretKeyRef":{"name":"none","key":"c","optional":true}}`))
+	a, b := api.Place{Name: "tor", Key: "a"}, api.Place{Name: "tor", Key: "b"}
+	c := api.Place{Name: "none", Key: "c", Optional: true}
+	await(t, w, func(world World) bool {
+		p := world.Passwords
+		return len(world.Peers) == 3 && p[a].Err != nil && strings.Contains(p[a].Err.Error(), "does not exist") && p[c] == Password{}
+	})
+	followsSecrets(t, w, 2)
+	put(t, cfg, secretPath, "tor", secret("tor", `{"a":"first","b":"second"}`))
+	await(t, w, func(world World) bool {
+		return world.Passwords[a] == Password{Set: true, Text: "first"} && world.Passwords[b] == Password{Set: true, Text: "second"}
+	})
+	for _, name := range []string{"tor-a", "tor-b", "tor-c"} {
+		if err := raw(t, cfg, http.MethodDelete, peerPath+"/"+name, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	await(t, w, func(world World) bool { return len(world.Peers) == 0 && len(world.Passwords) == 0 })
+	followsSecrets(t, w, 0)
 }
 
 // An agent that may not read the Secret says so; all else goes on, also the proof that nothing is missing.

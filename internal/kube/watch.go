@@ -30,6 +30,7 @@ type Watch struct {
 	pools        *shelf[api.IPPool]
 	affinities   *shelf[api.BlockAffinity]
 	bgp          *shelf[api.BGPConfiguration]
+	peers        *shelf[api.BGPPeer]
 	felix        *shelf[api.FelixConfiguration]
 	configs      *shelf[api.IPAMConfig]
 	reservations *shelf[api.IPReservation]
@@ -38,10 +39,10 @@ type Watch struct {
 
 	revision            atomic.Uint64
 	changed, assignment chan struct{}
-	configured          chan struct{} // BGPConfiguration changed
+	configured          chan struct{} // what may name a Secret changed
 
-	mu     sync.Mutex // guards secret
-	secret *secretWatch
+	mu      sync.Mutex // guards secrets
+	secrets map[string]*secretWatch
 }
 
 // NewWatch prepares the watches of the node self, whose agent runs in a namespace; Run starts them.
@@ -60,6 +61,7 @@ func NewWatch(cfg *rest.Config, self, namespace string, log *slog.Logger) (*Watc
 		changed:    make(chan struct{}, 1),
 		assignment: make(chan struct{}, 1),
 		configured: make(chan struct{}, 1),
+		secrets:    map[string]*secretWatch{},
 	}
 	if w.probe, err = newClient[api.ClusterInformation](cfg, shared, (*api.ClusterInformation)(nil).ResourceType()); err != nil {
 		return nil, err
@@ -76,6 +78,7 @@ func (w *Watch) makeShelves() {
 	w.affinities = newShelf(sameRevision, func(a *api.BlockAffinity) { w.either(a.Spec.Node, both) })
 	w.pools = newShelf(sameRevision, func(*api.IPPool) { both() })
 	w.bgp = newShelf(sameRevision, func(*api.BGPConfiguration) { w.worldChanged(); wake(w.configured) })
+	w.peers = newShelf(sameRevision, func(*api.BGPPeer) { w.worldChanged(); wake(w.configured) })
 	w.felix = newShelf(sameRevision, func(*api.FelixConfiguration) { w.worldChanged() })
 	w.namespaces = newShelf(sameNamespace, func(*api.Namespace) { w.assignmentChanged() })
 	w.configs = newShelf(sameRevision, func(*api.IPAMConfig) { w.assignmentChanged() })
@@ -92,6 +95,7 @@ func (w *Watch) followAll() error {
 		add(w, source[api.IPPool]{proof: true}, w.pools),
 		add(w, source[api.BlockAffinity]{proof: true, trim: w.trimAffinity}, w.affinities),
 		add(w, source[api.BGPConfiguration]{proof: true}, w.bgp),
+		add(w, source[api.BGPPeer]{optional: true}, w.peers),
 		add(w, source[api.FelixConfiguration]{optional: true}, w.felix),
 		add(w, source[api.IPAMConfig]{proof: true}, w.configs),
 		add(w, source[api.IPReservation]{proof: true}, w.reservations),
@@ -179,7 +183,7 @@ func (w *Watch) WaitForSync(ctx context.Context, log *slog.Logger) error {
 
 // Confirmed returns when World and Assignment were last known to miss nothing but what was under way: all watches were open,
 // and the API server said something on one of them, or answered a Probe. Zero: not yet. What only the agent's own settings
-// depend on is not part of it: FelixConfiguration, the Secret, and this node's status.
+// depend on is not part of it: FelixConfiguration, BGPPeers, Secrets, and this node's status.
 func (w *Watch) Confirmed() time.Time { return w.streams.Confirmed() }
 
 // Probe asks the API server for one object, past all caches, and compares it with what the watches say. If it is the same and

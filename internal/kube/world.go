@@ -23,6 +23,9 @@ type World struct {
 	Felix api.FelixConfigurationSpec
 	// MeshPassword is what BGP's nodeMeshPassword refers to.
 	MeshPassword Password
+	// Peers are the BGPPeers, Passwords what they refer to.
+	Peers     []api.BGPPeer
+	Passwords map[api.Place]Password
 	// Problems are objects that cannot be read.
 	Problems []Problem
 	// Revision grows with every change of the rest.
@@ -76,7 +79,8 @@ func (w *Watch) World() World {
 	world.Ports = w.ports()
 	world.Felix = w.felixSpec(w.ownName()).Over(w.felixSpec(api.DefaultName))
 	world.MeshPassword = w.meshPassword()
-	world.Problems = slices.Concat(w.pools.problems(), w.affinities.problems(), w.bgp.problems(), w.felix.problems())
+	world.Peers, world.Passwords = w.peers.all(nil), w.passwords()
+	world.Problems = slices.Concat(w.pools.problems(), w.affinities.problems(), w.bgp.problems(), w.felix.problems(), w.peers.problems())
 	return world
 }
 
