@@ -13,6 +13,7 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/kube"
 	"github.com/tortie-net/tortie/internal/nodeaddr"
+	"github.com/tortie-net/tortie/internal/vxlan"
 )
 
 // Calico's defaults.
@@ -75,6 +76,10 @@ type Self struct {
 	Pods []netip.Addr
 	// TunnelAddr is the address of tunl0; invalid if none is assigned.
 	TunnelAddr netip.Addr
+	// VTEP and VTEP6 are the addresses of vxlan.calico and vxlan-v6.calico, invalid as TunnelAddr; MAC and MAC6 are what the Node says
+	// of their MACs, zero if it leaves them to its name.
+	VTEP, VTEP6 netip.Addr
+	MAC, MAC6   vxlan.MAC
 	// TunnelMTU is the MTU of tunl0 that the environment sets; 0 means that FelixConfiguration or the link decide.
 	TunnelMTU int
 	// RouterID and MaxPrefixes are BGP settings of the environment.
@@ -110,6 +115,8 @@ type Member struct {
 	Port        uint16 // 0 means the cluster's
 	// Reflector: it is a route reflector, which is no part of the mesh.
 	Reflector bool
+	// VTEP and VTEP6 are its ends of VXLAN tunnels.
+	VTEP, VTEP6 VTEP
 }
 
 // in returns the member's address in the family of a, which may be invalid.
@@ -130,7 +137,7 @@ type Owner struct {
 // Pool is an IPPool as the agent sees it. A disabled pool still has pods.
 type Pool struct {
 	ipam.Pool
-	IPIP        api.Encapsulation
+	IPIP, VXLAN api.Encapsulation // one of them at most is not Never
 	NATOutgoing bool
 	NoExport    bool
 }
@@ -162,7 +169,7 @@ func BuildSnapshot(self Self, w kube.World) (Snapshot, []error) {
 
 // as returns the snapshot with another view of this node; what the cluster says of it stays.
 func (s Snapshot) as(self Self) Snapshot {
-	self.Labels, self.Reflector = s.Self.Labels, s.Self.Reflector
+	self.Labels, self.Reflector, self.MAC, self.MAC6 = s.Self.Labels, s.Self.Reflector, s.Self.MAC, s.Self.MAC6
 	if self.ASN == 0 {
 		self.ASN = s.Self.ASN
 	}
@@ -184,6 +191,7 @@ func (s *Snapshot) bgp(w kube.World) {
 // self takes what the Node says of this node.
 func (s *Snapshot) self(n api.Node, note func(error)) {
 	s.Self.Labels, s.Self.Reflector = n.Labels, n.Annotations[api.AnnotationReflector] != ""
+	s.Self.MAC, s.Self.MAC6 = ownMAC(n, api.AnnotationVXLANMAC, note), ownMAC(n, api.AnnotationVXLANMACv6, note)
 	if s.Self.ASN != 0 {
 		return
 	}
@@ -208,6 +216,7 @@ func (s *Snapshot) members(w kube.World, note func(error)) {
 			Name: n.Name, ASN: asn, Port: w.Ports[n.Name], Reflector: n.Annotations[api.AnnotationReflector] != "",
 			Addr:  announced(n, api.AnnotationIPv4Address, nodeaddr.IPv4, note),
 			Addr6: announced(n, api.AnnotationIPv6Address, nodeaddr.IPv6, note),
+			VTEP:  vtep(n, false, note), VTEP6: vtep(n, true, note),
 		}
 		if m.Addr.IsValid() || m.Addr6.IsValid() { // else its agent has not come up yet
 			s.Others = append(s.Others, m)
@@ -215,6 +224,7 @@ func (s *Snapshot) members(w kube.World, note func(error)) {
 	}
 	slices.SortFunc(s.Others, func(a, b Member) int { return strings.Compare(a.Name, b.Name) })
 	s.indexMembers(note)
+	s.checkVTEPs(note)
 }
 
 // indexMembers finds members by name and by address. Of two with one address the first counts, and it is said.
@@ -275,19 +285,9 @@ func (s *Snapshot) pools(pools []api.IPPool, note func(error)) {
 			note(inObject(p.ResourceType(), p.Meta, errors.Unwrap(err))) // which names it too
 			continue
 		}
-		mode := p.Spec.IPIPMode
-		if mode == "" {
-			mode = api.EncapNever
-		}
-		if mode != api.EncapNever && parsed.CIDR.Addr().Is6() {
-			note(inObject(p.ResourceType(), p.Meta, fmt.Errorf("spec.ipipMode %s: IPIP carries IPv4 alone: set it to Never", mode)))
-			mode = api.EncapNever
-		}
-		if p.Spec.VXLANMode != "" && p.Spec.VXLANMode != api.EncapNever {
-			note(inObject(p.ResourceType(), p.Meta, fmt.Errorf("spec.vxlanMode %s is not supported: its packets travel without encapsulation", p.Spec.VXLANMode)))
-		}
+		ipip, vxlan := encapsulation(p, parsed.CIDR.Addr().Is6(), note)
 		s.Pools = append(s.Pools, Pool{
-			Pool: parsed, IPIP: mode, NATOutgoing: p.Spec.NATOutgoing, NoExport: p.Spec.DisableBGPExport,
+			Pool: parsed, IPIP: ipip, VXLAN: vxlan, NATOutgoing: p.Spec.NATOutgoing, NoExport: p.Spec.DisableBGPExport,
 		})
 	}
 	slices.SortFunc(s.Pools, func(a, b Pool) int { return a.CIDR.Compare(b.CIDR) })

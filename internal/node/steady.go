@@ -13,7 +13,10 @@ import (
 const changeGrace = 3 * time.Second
 
 // addressKeys are the annotations by which a node is reached.
-var addressKeys = [...]string{api.AnnotationIPv4Address, api.AnnotationIPv6Address}
+var addressKeys = [...]string{
+	api.AnnotationIPv4Address, api.AnnotationIPv6Address, api.AnnotationIPv4VXLANAddr, api.AnnotationIPv6VXLANAddr,
+	api.AnnotationVXLANMAC, api.AnnotationVXLANMACv6,
+}
 
 // announcements remember, by the Node's name, which addresses the other nodes are reached by.
 type announcements map[string]announcement
