@@ -1,6 +1,7 @@
 package bgp
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -148,13 +149,26 @@ type table struct {
 	version      uint64
 	valid        bool
 	destinations []destination // in the order of the prefix, without those that this node originates
-	paths        []Path        // those of one destination together
+	paths        []learned     // those of one destination together
 }
 
 // destination is a prefix and where in a table its paths are, in the order of preference.
 type destination struct {
 	prefix   netip.Prefix
 	from, to int
+}
+
+// learned is a path with what decides on its rank and is not for the agent.
+type learned struct {
+	Path
+	length   int // of the AS path, in which a set counts as one
+	external bool
+}
+
+// equals reports whether traffic may be shared between two paths of a prefix (RFC 4271 section 9.1.2.2, up to the point where
+// only one can be left).
+func (l *learned) equals(other *learned) bool {
+	return l.LocalPref == other.LocalPref && l.length == other.length && l.Origin == other.Origin && l.MED == other.MED && l.external == other.external
 }
 
 // readTable makes s.table what GoBGP has now. It is a whole read, or none: GoBGP's table is changed by what its loop works
@@ -164,8 +178,8 @@ func (s *Server) readTable(ctx context.Context) error {
 	if s.table.valid && s.table.version == version {
 		return nil
 	}
-	peers := s.neighbours.peers()
-	fresh := table{version: version, valid: true, paths: make([]Path, 0, len(s.table.paths)), destinations: make([]destination, 0, len(s.table.destinations))}
+	peers := s.learnedFrom()
+	fresh := table{version: version, valid: true, paths: make([]learned, 0, len(s.table.paths)), destinations: make([]destination, 0, len(s.table.destinations))}
 	for _, family := range []*api.Family{familyV4, familyV6} {
 		// Attributes in wire form: GoBGP's other form is a protobuf Any for each, ten times as slow to make and to read.
 		request := &api.ListPathRequest{TableType: api.TableType_GLOBAL, Family: family, EnableOnlyBinary: true}
@@ -183,7 +197,7 @@ func (s *Server) readTable(ctx context.Context) error {
 }
 
 // add takes a destination, whose paths come in the order of preference, unless this node originates it.
-func (t *table) add(d *api.Destination, peers map[netip.Addr]netip.Addr) {
+func (t *table) add(d *api.Destination, peers map[netip.Addr]source) {
 	for _, raw := range d.Paths {
 		if raw.GetNeighborIp() == "<nil>" { // net.IP(nil).String(): no peer, our own
 			return
@@ -200,49 +214,112 @@ func (t *table) add(d *api.Destination, peers map[netip.Addr]netip.Addr) {
 	}
 }
 
-// choose returns the first usable path of each destination.
+// maxEqual is how many paths share the traffic of one prefix: what the kernel is asked to spread it over.
+const maxEqual = 16
+
+// choose returns of each destination the first usable path and, behind it, those that are its equals and lead elsewhere.
 func (t *table) choose(usable Accept) []Path {
 	chosen := make([]Path, 0, len(t.destinations))
 	for _, d := range t.destinations {
-		if i := slices.IndexFunc(t.paths[d.from:d.to], usable); i >= 0 {
-			chosen = append(chosen, t.paths[d.from+i])
+		first, best := len(chosen), (*learned)(nil)
+		for i := d.from; i < d.to && len(chosen)-first < maxEqual; i++ {
+			p := &t.paths[i]
+			switch {
+			case best != nil && (!best.equals(p) || leadsTo(chosen[first:], p.NextHop)), !usable(p.Path):
+				continue
+			case best == nil:
+				best = p
+			}
+			chosen = append(chosen, p.Path)
 		}
 	}
 	return chosen
 }
 
+func leadsTo(paths []Path, hop netip.Addr) bool {
+	return slices.ContainsFunc(paths, func(p Path) bool { return p.NextHop == hop })
+}
+
+// NextHops implements Speaker.
+func (s *Server) NextHops(ctx context.Context, from []netip.Addr) (map[netip.Addr]bool, error) {
+	hops := make(map[netip.Addr]bool)
+	err := s.do(ctx, func(ctx context.Context) error {
+		if err := s.started(); err != nil {
+			return err
+		}
+		if err := s.readTable(ctx); err != nil {
+			return err
+		}
+		for i := range s.table.paths {
+			if p := &s.table.paths[i]; slices.Contains(from, p.From) {
+				hops[p.NextHop] = true
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err // hops may still be written to
+	}
+	return hops, nil
+}
+
+// source is the peer that a path comes from.
+type source struct {
+	addr     netip.Addr
+	external bool
+}
+
+// learnedFrom returns all peers by the addresses that GoBGP knows them by.
+func (s *Server) learnedFrom() map[netip.Addr]source {
+	sources := make(map[netip.Addr]source, len(s.peers))
+	for alias, addr := range s.neighbours.peers() {
+		sources[alias] = source{addr: addr, external: s.external(s.peers[addr])}
+	}
+	return sources
+}
+
+// external reports whether a peer is in another AS than we are for it.
+func (s *Server) external(p Peer) bool { return p.ASN != s.localASN(p) }
+
+func (s *Server) localASN(p Peer) uint32 { return cmp.Or(p.LocalASN, s.local.ASN) }
+
 // learnedPath reads one path of GoBGP's table. A peer can send anything: what is odd is an error. peers has the peers by
 // the addresses that GoBGP knows them by.
-func learnedPath(prefix string, raw *api.Path, peers map[netip.Addr]netip.Addr) (Path, error) {
+func learnedPath(prefix string, raw *api.Path, peers map[netip.Addr]source) (learned, error) {
 	parsed, err := netip.ParsePrefix(prefix)
 	if err != nil {
-		return Path{}, err
+		return learned{}, err
 	}
 	alias, err := netip.ParseAddr(raw.GetNeighborIp())
 	if err != nil {
-		return Path{}, err
+		return learned{}, err
 	}
 	from, ok := peers[alias]
 	if !ok {
-		return Path{}, fmt.Errorf("path %s from %s, which is no peer", parsed, alias)
+		return learned{}, fmt.Errorf("path %s from %s, which is no peer", parsed, alias)
 	}
-	p := Path{Prefix: parsed.Masked(), From: from, Stale: raw.GetStale()}
+	p := learned{Path: Path{Prefix: parsed.Masked(), From: from.addr, Stale: raw.GetStale(), LocalPref: localPref}, external: from.external}
 	for _, attr := range raw.GetPattrsBinary() {
 		if err := p.readAttribute(attr); err != nil {
-			return Path{}, fmt.Errorf("path %s from %s: %w", parsed, from, err)
+			return learned{}, fmt.Errorf("path %s from %s: %w", parsed, from.addr, err)
 		}
 	}
 	if !p.NextHop.IsGlobalUnicast() {
-		return Path{}, fmt.Errorf("path %s from %s: next hop %s is no unicast address", parsed, from, p.NextHop)
+		return learned{}, fmt.Errorf("path %s from %s: next hop %s is no unicast address", parsed, from.addr, p.NextHop)
 	}
 	return p, nil
 }
 
 // Path attributes, RFC 4271 section 4.3 and RFC 4760 section 3.
 const (
-	attrASPath  = 2
-	attrNextHop = 3
-	attrMPReach = 14
+	attrOrigin         = 1
+	attrASPath         = 2
+	attrNextHop        = 3
+	attrMED            = 4
+	attrLocalPref      = 5
+	attrCommunities    = 8
+	attrMPReach        = 14
+	attrLargeCommunity = 32
 
 	flagExtendedLength = 0x10
 
@@ -252,7 +329,7 @@ const (
 var errShort = errors.New("path attribute is cut short")
 
 // readAttribute takes what a Path keeps from one attribute in wire form and ignores all others.
-func (p *Path) readAttribute(attr []byte) error {
+func (p *learned) readAttribute(attr []byte) error {
 	if len(attr) < 3 {
 		return errShort
 	}
@@ -278,11 +355,54 @@ func (p *Path) readAttribute(attr []byte) error {
 		return p.readNextHop(value[4 : 4+int(value[3])])
 	case attrASPath:
 		return p.readASPath(value)
+	case attrOrigin:
+		if len(value) != 1 {
+			return errShort
+		}
+		p.Origin = Origin(value[0])
+	case attrMED:
+		return readNumber(&p.MED, value)
+	case attrLocalPref:
+		return readNumber(&p.LocalPref, value)
+	case attrCommunities: // GoBGP keeps attributes in the order of their types
+		p.addCommunities(value, 2, 2)
+	case attrLargeCommunity:
+		p.addCommunities(value, 4, 3)
 	}
 	return nil
 }
 
-func (p *Path) readNextHop(value []byte) error {
+func readNumber(to *uint32, value []byte) error {
+	if len(value) != 4 {
+		return errShort
+	}
+	*to = binary.BigEndian.Uint32(value)
+	return nil
+}
+
+// addCommunities adds communities of some parts of some bytes each, in their order and each once.
+func (p *learned) addCommunities(value []byte, size, parts int) {
+	var list []string // as bytes, which sort like their numbers
+	for ; len(value) >= size*parts; value = value[size*parts:] {
+		list = append(list, string(value[:size*parts]))
+	}
+	slices.Sort(list)
+	words := strings.Fields(p.Communities)
+	for _, raw := range slices.Compact(list) {
+		numbers := make([]string, parts)
+		for i := range numbers {
+			n := uint64(0)
+			for _, b := range []byte(raw[i*size : (i+1)*size]) {
+				n = n<<8 | uint64(b)
+			}
+			numbers[i] = strconv.FormatUint(n, 10)
+		}
+		words = append(words, strings.Join(numbers, ":"))
+	}
+	p.Communities = strings.Join(words, " ")
+}
+
+func (p *learned) readNextHop(value []byte) error {
 	if len(value) == 32 {
 		value = value[:16] // a global and a link-local address, RFC 2545
 	}
@@ -295,7 +415,7 @@ func (p *Path) readNextHop(value []byte) error {
 }
 
 // readASPath reads segments of four-byte AS numbers; GoBGP keeps no others in its table.
-func (p *Path) readASPath(value []byte) error {
+func (p *learned) readASPath(value []byte) error {
 	var words []string
 	for len(value) > 0 {
 		if len(value) < 2 || len(value) < 2+4*int(value[1]) {
@@ -309,8 +429,10 @@ func (p *Path) readASPath(value []byte) error {
 		word := strings.Join(numbers, " ")
 		if kind == asSet {
 			word = "{" + word + "}"
+			count = 1
 		}
-		words, value = append(words, word), value[2+4*count:]
+		p.length += count
+		words, value = append(words, word), value[2+4*len(numbers):]
 	}
 	p.ASPath = strings.Join(words, " ")
 	return nil

@@ -254,7 +254,7 @@ var states = map[api.PeerState_SessionState]State{
 func (s *Server) status(p Peer, seen *api.Peer) PeerStatus {
 	past := s.hist.get(p.Addr)
 	status := PeerStatus{
-		Addr: p.Addr, ASN: p.ASN, Passive: p.Passive,
+		Addr: p.Addr, ASN: p.ASN, LocalASN: s.localASN(p), Client: p.Client, Passive: p.Passive,
 		State: Idle, Since: past.since, LastError: past.err, ErrorSince: past.errSince, LastErrorAt: past.errAt,
 		Restarting: seen.GetGracefulRestart().GetPeerRestarting(),
 		HeldUntil:  s.sessions[p.Addr].heldUntil(),

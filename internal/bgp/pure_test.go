@@ -143,7 +143,13 @@ func TestValidation(t *testing.T) {
 		"router ID fd00::1":                     locally(func(l *Local) { l.RouterID = addr("fd00::1") }),
 		"router ID 0.0.0.0":                     locally(func(l *Local) { l.RouterID = addr("0.0.0.0") }),
 		"no address to listen on":               locally(func(l *Local) { l.Listen = nil }),
-		`listen address: "::"`:                  locally(func(l *Local) { l.Listen = []netip.Addr{addr("::")} }),
+		`listen address: "ff02::1"`:             locally(func(l *Local) { l.Listen = []netip.Addr{addr("ff02::1")} }),
+		"cluster ID fd00::1":                    locally(func(l *Local) { l.ClusterID = addr("fd00::1") }),
+		"own AS number 11 times":                with(func(p *Peer) { p.AllowOwnASN = 11 }),
+		"next hop mode NextHopMode(9)":          with(func(p *Peer) { p.NextHop = 9 }),
+		"TTL security of 256 hops":              with(func(p *Peer) { p.TTLSecurity = 256 }),
+		"keepalive time 500ms":                  with(func(p *Peer) { p.Keepalive = 500 * time.Millisecond }),
+		"keepalive time 1m30s":                  with(func(p *Peer) { p.Keepalive = 90 * time.Second }),
 		`peer address: "fe80::1%eth0"`:          with(func(p *Peer) { p.Addr = addr("fe80::1%eth0") }),
 		`peer address: "::ffff:10.0.0.2"`:       with(func(p *Peer) { p.Addr = addr("::ffff:10.0.0.2") }),
 		"peer 10.0.0.2: AS number 0":            with(func(p *Peer) { p.ASN = 0 }),
@@ -180,15 +186,18 @@ var (
 )
 
 // aliases are peers by what GoBGP calls them.
-var aliases = map[netip.Addr]netip.Addr{
-	addr("127.179.1.2"): addr("10.0.0.2"), addr("127.179.1.3"): addr("10.0.0.3"), addr("127.179.1.9"): addr("10.0.0.9"),
+var aliases = map[netip.Addr]source{
+	addr("127.179.1.2"): {addr: addr("10.0.0.2")}, addr("127.179.1.3"): {addr: addr("10.0.0.3")},
+	addr("127.179.1.8"): {addr: addr("10.0.0.8"), external: true}, addr("127.179.1.9"): {addr: addr("10.0.0.9")},
 }
 
 func TestLearnedPath(t *testing.T) {
-	v4 := Path{Prefix: prefix("10.1.2.0/26"), NextHop: addr("10.0.0.2"), From: addr("10.0.0.2")}
-	v6 := Path{Prefix: prefix("fd01::/122"), NextHop: addr("fd00::2"), From: addr("10.0.0.2")}
-	far, stale := v4, v4
+	v4 := Path{Prefix: prefix("10.1.2.0/26"), NextHop: addr("10.0.0.2"), From: addr("10.0.0.2"), LocalPref: 100}
+	v6 := Path{Prefix: prefix("fd01::/122"), NextHop: addr("fd00::2"), From: addr("10.0.0.2"), LocalPref: 100}
+	far, stale, rich := v4, v4, v4
 	far.ASPath, stale.Stale = "64513 65536 {1 2}", true
+	rich.LocalPref, rich.MED, rich.Origin = 200, 7, OriginIncomplete
+	rich.Communities = "9:65535 64512:100 1:2:3 64512:1:65536"
 	for name, c := range map[string]struct {
 		prefix, from string
 		stale        bool
@@ -203,16 +212,22 @@ func TestLearnedPath(t *testing.T) {
 		"AS path":                  {prefix: "10.1.2.0/26", attrs: [][]byte{asPath, nextHop}, want: far},
 		"IPv6":                     {prefix: "fd01::/122", attrs: [][]byte{origin, mpReach}, want: v6},
 		"IPv6 with link-local hop": {prefix: "fd01::/122", attrs: [][]byte{mpReachTwo}, want: v6},
-		"no next hop":              {prefix: "10.1.2.0/26", attrs: [][]byte{origin}, err: "next hop"},
-		"multicast next hop":       {prefix: "10.1.2.0/26", attrs: [][]byte{{0x40, 3, 4, 224, 0, 0, 1}}, err: "no unicast"},
-		"loopback next hop":        {prefix: "10.1.2.0/26", attrs: [][]byte{{0x40, 3, 4, 127, 0, 0, 1}}, err: "no unicast"},
-		"next hop of five bytes":   {prefix: "10.1.2.0/26", attrs: [][]byte{{0x40, 3, 5, 1, 2, 3, 4, 5}}, err: "5 bytes"},
-		"attribute cut short":      {prefix: "10.1.2.0/26", attrs: [][]byte{nextHop[:6]}, err: "cut short"},
-		"segment cut short":        {prefix: "10.1.2.0/26", attrs: [][]byte{{0x40, 2, 3, 2, 1, 0}}, err: "cut short"},
-		"MP_REACH cut short":       {prefix: "fd01::/122", attrs: [][]byte{{0x80, 14, 4, 0, 2, 1, 16}}, err: "cut short"},
-		"no prefix":                {prefix: "10.1.2.0/33", attrs: [][]byte{nextHop}, err: "10.1.2.0/33"},
-		"no peer":                  {prefix: "10.1.2.0/26", from: "x", attrs: [][]byte{nextHop}, err: "x"},
-		"nobody's alias":           {prefix: "10.1.2.0/26", from: "127.179.0.2", attrs: [][]byte{nextHop}, err: "no peer"},
+		"all that is kept": {prefix: "10.1.2.0/26", attrs: [][]byte{
+			{0x40, 1, 1, 2}, nextHop, {0x80, 4, 4, 0, 0, 0, 7}, {0x40, 5, 4, 0, 0, 0, 200},
+			{0xc0, 8, 12, 0xfc, 0, 0, 100, 0, 9, 0xff, 0xff, 0xfc, 0, 0, 100},
+			{0xc0, 32, 24, 0, 0, 0xfc, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3},
+		}, want: rich},
+		"MED of three bytes":     {prefix: "10.1.2.0/26", attrs: [][]byte{nextHop, {0x80, 4, 3, 0, 0, 0}}, err: "cut short"},
+		"no next hop":            {prefix: "10.1.2.0/26", attrs: [][]byte{origin}, err: "next hop"},
+		"multicast next hop":     {prefix: "10.1.2.0/26", attrs: [][]byte{{0x40, 3, 4, 224, 0, 0, 1}}, err: "no unicast"},
+		"loopback next hop":      {prefix: "10.1.2.0/26", attrs: [][]byte{{0x40, 3, 4, 127, 0, 0, 1}}, err: "no unicast"},
+		"next hop of five bytes": {prefix: "10.1.2.0/26", attrs: [][]byte{{0x40, 3, 5, 1, 2, 3, 4, 5}}, err: "5 bytes"},
+		"attribute cut short":    {prefix: "10.1.2.0/26", attrs: [][]byte{nextHop[:6]}, err: "cut short"},
+		"segment cut short":      {prefix: "10.1.2.0/26", attrs: [][]byte{{0x40, 2, 3, 2, 1, 0}}, err: "cut short"},
+		"MP_REACH cut short":     {prefix: "fd01::/122", attrs: [][]byte{{0x80, 14, 4, 0, 2, 1, 16}}, err: "cut short"},
+		"no prefix":              {prefix: "10.1.2.0/33", attrs: [][]byte{nextHop}, err: "10.1.2.0/33"},
+		"no peer":                {prefix: "10.1.2.0/26", from: "x", attrs: [][]byte{nextHop}, err: "x"},
+		"nobody's alias":         {prefix: "10.1.2.0/26", from: "127.179.0.2", attrs: [][]byte{nextHop}, err: "no peer"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			raw := &api.Path{NeighborIp: "127.179.1.2", PattrsBinary: c.attrs, Stale: c.stale}
@@ -229,7 +244,7 @@ func TestLearnedPath(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if d := cmp.Diff(c.want, got, cmpNetip); d != "" {
+			if d := cmp.Diff(c.want, got.Path, cmpNetip); d != "" {
 				t.Errorf("(-want +got):\n%s", d)
 			}
 		})
@@ -265,6 +280,53 @@ func TestChoose(t *testing.T) {
 				t.Errorf("got %v, want the path from %q", got, c.want)
 			}
 		})
+	}
+}
+
+func TestChooseEquals(t *testing.T) {
+	attrs := func(hop byte, more ...[]byte) [][]byte {
+		return append([][]byte{origin, emptyPath, {0x40, 3, 4, 10, 0, 0, hop}}, more...)
+	}
+	path := func(alias string, attrs [][]byte) *api.Path { return &api.Path{NeighborIp: alias, PattrsBinary: attrs} }
+	first := path("127.179.1.2", attrs(2))
+	for name, c := range map[string]struct {
+		other *api.Path
+		want  string
+	}{
+		"equals":                  {path("127.179.1.3", attrs(3)), "10.0.0.2 10.0.0.3"},
+		"the same next hop":       {path("127.179.1.3", attrs(2)), "10.0.0.2"},
+		"less LOCAL_PREF":         {path("127.179.1.3", attrs(3, []byte{0x40, 5, 4, 0, 0, 0, 99})), "10.0.0.2"},
+		"what LOCAL_PREF is":      {path("127.179.1.3", attrs(3, []byte{0x40, 5, 4, 0, 0, 0, 100})), "10.0.0.2 10.0.0.3"},
+		"MED":                     {path("127.179.1.3", attrs(3, []byte{0x80, 4, 4, 0, 0, 0, 1})), "10.0.0.2"},
+		"another origin":          {path("127.179.1.3", [][]byte{{0x40, 1, 1, 1}, emptyPath, {0x40, 3, 4, 10, 0, 0, 3}}), "10.0.0.2"},
+		"a longer AS path":        {path("127.179.1.3", [][]byte{origin, asPath, {0x40, 3, 4, 10, 0, 0, 3}}), "10.0.0.2"},
+		"from outside":            {path("127.179.1.8", attrs(8)), "10.0.0.2"},
+		"refused":                 {path("127.179.1.9", attrs(9)), "10.0.0.2"},
+		"communities do not rank": {path("127.179.1.3", attrs(3, []byte{0xc0, 8, 4, 0, 1, 0, 1})), "10.0.0.2 10.0.0.3"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var all table
+			all.add(&api.Destination{Prefix: "10.1.2.0/26", Paths: []*api.Path{first, c.other}}, aliases)
+			var hops []string
+			for _, p := range all.choose(func(p Path) bool { return p.From != addr("10.0.0.9") }) {
+				hops = append(hops, p.NextHop.String())
+			}
+			if got := strings.Join(hops, " "); got != c.want {
+				t.Errorf("next hops %s, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+func TestChooseAtMost16(t *testing.T) {
+	var all table
+	var paths []*api.Path
+	for i := range byte(40) {
+		paths = append(paths, &api.Path{NeighborIp: "127.179.1.2", PattrsBinary: [][]byte{{0x40, 3, 4, 10, 0, 1, i}}})
+	}
+	all.add(&api.Destination{Prefix: "10.1.2.0/26", Paths: paths}, aliases)
+	if got := all.choose(func(Path) bool { return true }); len(got) != 16 || got[15].NextHop != addr("10.0.1.15") {
+		t.Errorf("%d paths, the last to %s", len(got), got[len(got)-1].NextHop)
 	}
 }
 

@@ -58,9 +58,9 @@ func TestSessionsOfTwoNodes(t *testing.T) {
 	t.Run("learned paths", func(t *testing.T) {
 		ten.waitLearned("10.1.9.0/26 10.200.0.9/32 fd01:9::/122")
 		want := []bgp.Path{
-			{Prefix: netip.MustParsePrefix("10.1.9.0/26"), NextHop: nine.v4, From: nine.v4},
-			{Prefix: netip.MustParsePrefix("10.200.0.9/32"), NextHop: nine.v4, From: nine.v4},
-			{Prefix: netip.MustParsePrefix("fd01:9::/122"), NextHop: nine.v6, From: nine.v6},
+			{Prefix: netip.MustParsePrefix("10.1.9.0/26"), NextHop: nine.v4, From: nine.v4, LocalPref: 100},
+			{Prefix: netip.MustParsePrefix("10.200.0.9/32"), NextHop: nine.v4, From: nine.v4, LocalPref: 100},
+			{Prefix: netip.MustParsePrefix("fd01:9::/122"), NextHop: nine.v6, From: nine.v6, LocalPref: 100},
 		}
 		if d := cmp.Diff(want, ten.snapshot(), cmpNetip); d != "" {
 			t.Errorf("snapshot (-want +got):\n%s", d)
@@ -162,7 +162,7 @@ func TestLearnedPathsAreNotPassedOn(t *testing.T) {
 
 	middle.waitLearned("10.1.1.0/26 10.1.3.0/26")
 	left.waitLearned("10.1.2.0/26")
-	want := []bgp.Path{{Prefix: netip.MustParsePrefix("10.1.2.0/26"), NextHop: middle.v4, From: middle.v4, ASPath: "64514"}}
+	want := []bgp.Path{{Prefix: netip.MustParsePrefix("10.1.2.0/26"), NextHop: middle.v4, From: middle.v4, ASPath: "64514", LocalPref: 100}}
 	// What middle sends after 10.1.5.0/26 comes after all that it could have passed on before.
 	left.originate("10.1.1.0/26", "10.1.4.0/26")
 	middle.waitLearned("10.1.1.0/26 10.1.3.0/26 10.1.4.0/26")

@@ -61,7 +61,8 @@ type Speaker interface {
 	SetOriginated(ctx context.Context, paths []Path) error
 
 	// Snapshot returns what is learned now, ordered by prefix: of each prefix the most preferred path that accept takes
-	// (nil takes all). A prefix that this node originates is never among them, nor a path whose next hop is no unicast
+	// (nil takes all), and behind it those of the same rank that lead to other next hops and are taken, too, 16 at most: traffic may
+	// be shared between them. A prefix that this node originates is never among them, nor a path whose next hop is no unicast
 	// address or is our own. Paths of a peer that restarts gracefully stay, marked Stale, until it has sent them
 	// again or its restart time is over.
 	//
@@ -69,6 +70,10 @@ type Speaker interface {
 	// applied once, when an UPDATE arrives, and a rule that changes later (a pool is added, a block gets an owner)
 	// would need every peer's table again; and a refused path could still hide an acceptable one of lower preference.
 	Snapshot(ctx context.Context, accept Accept) ([]Path, error)
+
+	// NextHops returns the next hops of all paths that the peers named have announced and that were not refused, be they the
+	// preferred ones or not.
+	NextHops(ctx context.Context, from []netip.Addr) (map[netip.Addr]bool, error)
 
 	// Peers returns the state of each configured session, ordered by address.
 	Peers(ctx context.Context) ([]PeerStatus, error)
@@ -104,6 +109,9 @@ type Local struct {
 	Listen []netip.Addr
 	// Port to listen on, DefaultPort if 0.
 	Port uint16
+	// ClusterID is under which this node reflects routes of its clients (RFC 4456): an IPv4 address by its form, which no other
+	// reflector uses that does not serve exactly the same clients. The zero Addr: this node is no reflector, whatever Peer.Client says.
+	ClusterID netip.Addr
 	// Restarting says that an earlier process of this node announced its prefixes within the last restart time and that
 	// the kernel still forwards for them (RFC 4724's forwarding state). Peers are then told so (R and F bits).
 	// A lie here makes peers keep dead paths.
@@ -114,11 +122,15 @@ type Local struct {
 type Peer struct {
 	Addr netip.Addr // key
 	ASN  uint32
-	Port uint16     // of the peer, DefaultPort if 0
-	From netip.Addr // our end's address, of Addr's family
+	// LocalASN is the AS number that we are in for this peer, Local.ASN if 0.
+	LocalASN uint32
+	Port     uint16 // of the peer, DefaultPort if 0
+	// From is our end's address, of Addr's family. The zero Addr leaves it to the kernel, and a peer may connect to any address of ours.
+	From netip.Addr
 	// Passive leaves it to the peer to connect.
 	Passive      bool
-	HoldTime     time.Duration // keepalives are sent three times in it
+	HoldTime     time.Duration
+	Keepalive    time.Duration // between keepalives that we send, a third of the hold time if 0
 	ConnectRetry time.Duration
 	RestartTime  time.Duration // for how long the peer is asked to keep our paths after the session is lost
 	// Password signs the session's TCP segments (RFC 2385); empty: they are not signed. It is never logged or shown.
@@ -126,6 +138,42 @@ type Peer struct {
 	// MaxPrefixes is how many prefixes the peer may announce, DefaultMaxPrefixes if 0. A session on which more come is
 	// ended by Cease, maximum number of prefixes reached, and the peer is held down: see PeerStatus.HeldUntil.
 	MaxPrefixes int
+	// Client: the peer, in our own AS, is a client of ours: what it announces goes to all others, and what others announce to it.
+	Client bool
+	// AllowOwnASN is how often our own AS number may be in the AS paths of the peer, at most MaxOwnASN.
+	AllowOwnASN int
+	// NextHop is what learned paths get for a next hop when they are passed on to the peer.
+	NextHop NextHopMode
+	// TTLSecurity is how many hops away the peer may be (RFC 5082): packets that have come further are not taken. 0: from anywhere.
+	TTLSecurity int
+}
+
+// MaxOwnASN is Peer.AllowOwnASN's bound, that of other speakers.
+const MaxOwnASN = 10
+
+// NextHopMode is what becomes of the next hop of a learned path that is passed on. What this node originates always leads to us.
+type NextHopMode uint8
+
+const (
+	// NextHopAuto is BGP's own rule: our address towards another AS, unchanged inside of our own.
+	NextHopAuto NextHopMode = iota
+	// NextHopSelf is our end of the session.
+	NextHopSelf
+	// NextHopKeep leaves it as it was learned.
+	NextHopKeep
+)
+
+// String implements fmt.Stringer, in the words of Calico's nextHopMode.
+func (m NextHopMode) String() string {
+	switch m {
+	case NextHopAuto:
+		return "Auto"
+	case NextHopSelf:
+		return "Self"
+	case NextHopKeep:
+		return "Keep"
+	}
+	return fmt.Sprintf("NextHopMode(%d)", uint8(m))
 }
 
 // String is for errors and logs: it leaves the password out.
@@ -142,6 +190,33 @@ type Path struct {
 	From   netip.Addr // the peer that sent it
 	ASPath string     // AS numbers from the peer to the origin, a set in braces; empty inside one AS
 	Stale  bool       // From is restarting and has not confirmed it yet
+	// LocalPref is 100 where none was sent, MED 0.
+	LocalPref, MED uint32
+	// Communities are the standard ones ("64512:100") and after them the large ones ("1:2:3"), each kind in its order, with spaces
+	// between; empty: none.
+	Communities string
+	Origin      Origin
+}
+
+// Origin is a path's ORIGIN attribute.
+type Origin uint8
+
+// Origins, by RFC 4271's numbers.
+const (
+	OriginIGP Origin = iota
+	OriginEGP
+	OriginIncomplete
+)
+
+// String implements fmt.Stringer.
+func (o Origin) String() string {
+	switch o {
+	case OriginIGP:
+		return "IGP"
+	case OriginEGP:
+		return "EGP"
+	}
+	return "incomplete"
 }
 
 // Accept says whether a learned path may be used.
@@ -173,14 +248,22 @@ const (
 
 // PeerStatus is what is known about one configured session.
 type PeerStatus struct {
-	Addr    netip.Addr
-	ASN     uint32
-	Passive bool
-	State   State
+	Addr     netip.Addr
+	ASN      uint32
+	LocalASN uint32 // ours, for this peer
+	Client   bool   // it is a client of ours: we reflect its paths
+	Passive  bool
+	State    State
 	// Since is when the session was established or, if it is not, when it was lost or first configured.
 	Since time.Time
 	// Received counts the prefixes that the peer has announced, Sent those announced to it.
 	Received, Sent int
+	// Refused are the announced prefixes that are not taken, by reason, ordered by it.
+	Refused []Refusal
+	// EndOfTable: the peer has sent the whole of its table in the present session, and said so.
+	EndOfTable bool
+	// Supports says in words what the peer has offered in the present or last session, empty if there was none.
+	Supports string
 	// Restarting: the session is lost and the peer's paths are kept, as it asked for.
 	Restarting bool
 	// LastError says in words why the session is not, or last was not, established; empty if it never failed.
@@ -190,6 +273,13 @@ type PeerStatus struct {
 	// HeldUntil is until when the peer is held down for what it did, as LastError says; zero if it is not. Nothing is
 	// sent to it and nothing accepted from it until then.
 	HeldUntil time.Time
+}
+
+// Refusal is a reason for which prefixes that a peer announces are not taken.
+type Refusal struct {
+	Reason   string
+	Prefixes int
+	Example  netip.Prefix // one of them
 }
 
 func (l Local) validate() error {
@@ -203,7 +293,13 @@ func (l Local) validate() error {
 		// GoBGP takes an empty list for 0.0.0.0 and ::.
 		return errors.New("no address to listen on: name at least one node address")
 	}
+	if l.ClusterID.IsValid() && !l.ClusterID.Is4() {
+		return fmt.Errorf("cluster ID %s: must have the form of an IPv4 address, or be left out", l.ClusterID)
+	}
 	for _, addr := range l.Listen {
+		if addr.IsUnspecified() {
+			continue
+		}
 		if err := checkAddr(addr); err != nil {
 			return fmt.Errorf("listen address: %w", err)
 		}
@@ -240,7 +336,7 @@ func (p Peer) validate() error {
 	switch {
 	case p.ASN == 0:
 		return fmt.Errorf("peer %s: AS number 0", p.Addr)
-	case checkAddr(p.From) != nil || p.From.Is4() != p.Addr.Is4():
+	case p.From.IsValid() && (checkAddr(p.From) != nil || p.From.Is4() != p.Addr.Is4()):
 		return fmt.Errorf("peer %s: own address %s: must be an address of the same family", p.Addr, p.From)
 	case p.From == p.Addr:
 		return fmt.Errorf("peer %s: is this node's own address", p.Addr)
@@ -250,10 +346,24 @@ func (p Peer) validate() error {
 		return fmt.Errorf("peer %s: connect retry %s: must be at least 1s", p.Addr, p.ConnectRetry)
 	case p.RestartTime < time.Second || p.RestartTime > maxRestartTime:
 		return fmt.Errorf("peer %s: restart time %s: must be between 1s and %s", p.Addr, p.RestartTime, maxRestartTime)
+	case p.Keepalive != 0 && (p.Keepalive < time.Second || p.Keepalive >= p.HoldTime):
+		return fmt.Errorf("peer %s: keepalive time %s: must be between 1s and less than the hold time of %s", p.Addr, p.Keepalive, p.HoldTime)
 	case len(p.Password) > maxPassword:
 		return fmt.Errorf("peer %s: password of %d bytes: TCP MD5 signatures allow %d at most", p.Addr, len(p.Password), maxPassword)
 	case p.MaxPrefixes < 0:
 		return fmt.Errorf("peer %s: maximum of %d prefixes: must be positive, or 0 for the default of %d", p.Addr, p.MaxPrefixes, DefaultMaxPrefixes)
+	}
+	return p.validateOptions()
+}
+
+func (p Peer) validateOptions() error {
+	switch {
+	case p.AllowOwnASN < 0 || p.AllowOwnASN > MaxOwnASN:
+		return fmt.Errorf("peer %s: own AS number %d times in an AS path: must be between 0 and %d", p.Addr, p.AllowOwnASN, MaxOwnASN)
+	case p.NextHop > NextHopKeep:
+		return fmt.Errorf("peer %s: next hop mode %s: must be Auto, Self or Keep", p.Addr, p.NextHop)
+	case p.TTLSecurity < 0 || p.TTLSecurity > 255:
+		return fmt.Errorf("peer %s: TTL security of %d hops: must be between 1 and 255, or 0 for none", p.Addr, p.TTLSecurity)
 	}
 	return nil
 }

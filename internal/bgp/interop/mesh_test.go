@@ -87,7 +87,7 @@ func checkSession(t *testing.T, node *bgptest.Speaker, d bgptest.Daemon, s side,
 	var want []bgp.Path
 	for _, prefix := range blocksOf(s.host) {
 		if prefix.Addr().Is4() == addr.Is4() {
-			want = append(want, bgp.Path{Prefix: prefix, NextHop: addr, From: addr, ASPath: s.theirASPath})
+			want = append(want, bgp.Path{Prefix: prefix, NextHop: addr, From: addr, ASPath: s.theirASPath, LocalPref: 100})
 		}
 	}
 	bgptest.Eventually(t, func() error {
