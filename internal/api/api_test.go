@@ -22,6 +22,7 @@ func TestTypes(t *testing.T) {
 		{(*ClusterInformation)(nil), "crd.projectcalico.org/v1", "clusterinformations", false},
 		{(*BGPConfiguration)(nil), "crd.projectcalico.org/v1", "bgpconfigurations", false},
 		{(*BGPPeer)(nil), "crd.projectcalico.org/v1", "bgppeers", false},
+		{(*BGPFilter)(nil), "crd.projectcalico.org/v1", "bgpfilters", false},
 		{(*FelixConfiguration)(nil), "crd.projectcalico.org/v1", "felixconfigurations", false},
 		{(*Node)(nil), "v1", "nodes", false},
 		{(*Namespace)(nil), "v1", "namespaces", false},
