@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -40,6 +41,8 @@ type source[T any] struct {
 	partial bool
 	// namespace and object, if not empty, narrow the source to one object.
 	namespace, object string
+	// labels and fields, if not empty, are selectors that narrow it.
+	labels, fields string
 	// optional: the kind's definition may not be installed. Then there are no objects.
 	optional bool
 	// proof: without this stream nothing is known to be up to date.
@@ -118,6 +121,7 @@ func (src *source[T]) request(client rest.Interface, opts metav1.ListOptions, ac
 	if src.object != "" {
 		opts.FieldSelector = fields.OneTermEqualSelector("metadata.name", src.object).String()
 	}
+	opts.LabelSelector, opts.FieldSelector = cmp.Or(src.labels, opts.LabelSelector), cmp.Or(src.fields, opts.FieldSelector)
 	r := client.Get().NamespaceIfScoped(src.namespace, src.of.Namespaced).Resource(src.of.Plural).VersionedParams(&opts, metav1.ParameterCodec)
 	if src.partial {
 		r.SetHeader("Accept", accept)

@@ -43,6 +43,8 @@ type Watch struct {
 
 	mu      sync.Mutex // guards secrets
 	secrets map[string]*secretWatch
+
+	services serviceWatches
 }
 
 // NewWatch prepares the watches of the node self, whose agent runs in a namespace; Run starts them.
@@ -62,6 +64,7 @@ func NewWatch(cfg *rest.Config, self, namespace string, log *slog.Logger) (*Watc
 		assignment: make(chan struct{}, 1),
 		configured: make(chan struct{}, 1),
 		secrets:    map[string]*secretWatch{},
+		services:   serviceWatches{wanted: make(chan struct{}, 1)},
 	}
 	if w.probe, err = newClient[api.ClusterInformation](cfg, shared, (*api.ClusterInformation)(nil).ResourceType()); err != nil {
 		return nil, err
@@ -149,6 +152,7 @@ const endTime = time.Second
 func (w *Watch) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	running.Go(func() { w.mindSecrets(ctx) })
+	running.Go(func() { w.mindServices(ctx) })
 	for _, f := range w.followers {
 		running.Go(func() { f.run(ctx) })
 	}

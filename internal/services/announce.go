@@ -53,18 +53,22 @@ func Announce(in Input) []netip.Prefix {
 	if in.Excluded || !in.On() {
 		return nil
 	}
-	out := slices.Concat(in.ClusterIPs, in.ExternalIPs)
-	for _, r := range in.LoadBalancerIPs {
-		if !in.Apart && !r.IsSingleIP() {
-			out = append(out, r)
-		}
-	}
+	out := in.wholes()
 	ready := collect(in.Endpoints)
 	for i := range in.Services {
 		out = append(out, in.addresses(&in.Services[i], ready)...)
 	}
 	slices.SortFunc(out, netip.Prefix.Compare)
 	return slices.Compact(out) // two services may share an address: it goes with the last of them
+}
+
+// wholes are the ranges that every node announces. One that is a single address belongs to a service, and goes with it.
+func (c Config) wholes() []netip.Prefix {
+	all := slices.Concat(c.ClusterIPs, c.ExternalIPs)
+	if !c.Apart {
+		all = append(all, c.LoadBalancerIPs...)
+	}
+	return slices.DeleteFunc(all, func(r netip.Prefix) bool { return r.IsSingleIP() && !slices.Contains(c.ClusterIPs, r) })
 }
 
 // name is a service's.
