@@ -45,6 +45,9 @@ type BGPFilterRule struct {
 	// Communities restricts the rule to routes that have a community.
 	Communities *BGPFilterCommunities `json:"communities,omitempty"`
 	// ASPathPrefix restricts the rule to routes whose AS path begins with these numbers.
+	// +kubebuilder:validation:items:Minimum=1
+	// +kubebuilder:validation:items:Maximum=4294967295
+	// +kubebuilder:validation:items:Format=int64
 	ASPathPrefix []uint32 `json:"asPathPrefix,omitempty"`
 	// Priority restricts the rule to routes of this priority: the metric of their kernel route, 1024 normally.
 	// +kubebuilder:validation:Minimum=1
@@ -134,6 +137,9 @@ type BGPFilterPrependASPath struct {
 	// Prefix is the numbers, in the order in which the path then has them.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=10
+	// +kubebuilder:validation:items:Minimum=1
+	// +kubebuilder:validation:items:Maximum=4294967295
+	// +kubebuilder:validation:items:Format=int64
 	Prefix []uint32 `json:"prefix"`
 }
 
