@@ -12,7 +12,7 @@ import (
 // Input is all that decides on a node's sessions.
 type Input struct {
 	Self Node
-	// Others are the other nodes that have announced an address, in any order.
+	// Others are the other nodes that have announced an address, ordered by name: of several with one address the first counts.
 	Others []Node
 	// ASN and Port are those of nodes that have none of their own; not 0.
 	ASN  uint32

@@ -1,0 +1,213 @@
+package peering
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/tortie-net/tortie/internal/bgp"
+)
+
+// holds reports that the form gives a node sessions.
+func (f *form) holds(n *Node) bool {
+	switch {
+	case f.global:
+		return true
+	case f.node != "":
+		return f.node == n.Name
+	}
+	return f.nodes.Matches(n.Labels)
+}
+
+// means reports that a node, by that address of it, is a peer of the form.
+func (f *form) means(n *Node, addr netip.Addr) bool {
+	if f.addr.IsValid() {
+		return f.addr == addr
+	}
+	return f.peers.Matches(n.Labels)
+}
+
+// end is one end of a session between two nodes, or of one that a node has with a stranger.
+type end struct {
+	node *Node
+	addr netip.Addr
+}
+
+// between are the forms by which one end has a session with the other, the first of which counts. forms has those of all nodes
+// first, then those of some, as Calico has it.
+func between(forms []*form, from, to end) []*form {
+	var found []*form
+	for _, f := range forms {
+		if f.holds(from.node) && f.means(to.node, to.addr) {
+			found = append(found, f)
+		}
+	}
+	return found
+}
+
+// decider finds the sessions of one node.
+type decider struct {
+	in    *Input
+	forms []*form
+	// own has those forms that give this node sessions, and is for nothing else than to be quick.
+	own []*form
+	// taken are the sessions found so far, says what there is to say about them.
+	taken map[netip.Addr]found
+	says  remarks
+}
+
+func (d *decider) asn(n *Node) uint32 { return cmp.Or(n.ASN, d.in.ASN) }
+
+func (d *decider) port(n *Node) uint16 { return cmp.Or(n.Port, d.in.Port) }
+
+// shows returns the AS number that an end shows another, to which it has come by these forms.
+func (d *decider) shows(n *Node, by []*form) uint32 {
+	if len(by) > 0 && by[0].local != 0 {
+		return by[0].local
+	}
+	return d.asn(n)
+}
+
+// back returns the form by which a node has a session because another has one with it; nil if there is none. A peer that is given
+// by its address is a node's only if AS number and port are that node's, too.
+func (d *decider) back(n *Node, theirs []*form) *form {
+	for _, f := range theirs {
+		if f.manual {
+			continue
+		}
+		if !f.addr.IsValid() || f.asn == d.asn(n) && (f.port == 0 || f.port == d.port(n)) {
+			return f
+		}
+	}
+	return nil
+}
+
+// found is a session with the reason for it.
+type found struct {
+	peer   bgp.Peer
+	source Source
+	form   *form // nil: the mesh's
+}
+
+// meets finds the sessions of this node with another in one family, the one that counts first. There are several only where
+// several BGPPeers give one. None: there is to be none.
+func (d *decider) meets(self, other end) []found {
+	ours, theirs := between(d.own, self, other), between(d.forms, other, self)
+	source := Source{Node: other.node.Name}
+	peer := bgp.Peer{Addr: other.addr, ASN: d.shows(other.node, theirs), Port: d.port(other.node), From: self.addr, MaxPrefixes: d.in.MaxPrefixes}
+	var sessions []found
+	for _, f := range ours {
+		p, s := peer, source
+		s.Peer = f.name
+		if f.addr.IsValid() {
+			if p.ASN != f.asn {
+				d.says.about(f.name, fmt.Sprintf("spec.asNumber %d: it is node %s, in AS %d: correct the number", f.asn, other.node.Name, p.ASN), f.addr)
+			}
+			p.ASN, p.Port = f.asn, cmp.Or(f.port, p.Port)
+		}
+		p.Passive = f.global && bgp.Waits(self.addr, other.addr)
+		p.LocalASN = f.local
+		sessions = append(sessions, found{d.with(p, f, other.node), s, f})
+	}
+	if len(sessions) > 0 {
+		return sessions
+	}
+	if f := d.back(self.node, theirs); f != nil {
+		source.Peer, source.Reverse = f.name, true
+		return []found{{d.with(peer, f, other.node), source, f}}
+	}
+	if !d.inMesh(other.node) {
+		return nil
+	}
+	peer.Passive = bgp.Waits(self.addr, other.addr)
+	peer.Password, peer.RestartTime = d.in.Mesh.Password, d.in.Mesh.Restart
+	peer.Client = d.reflects(other.node) && peer.ASN == d.asn(self.node)
+	return []found{{peer, source, nil}}
+}
+
+// with returns a session with a form's options. other is nil if the peer is no node.
+func (d *decider) with(p bgp.Peer, f *form, other *Node) bgp.Peer {
+	inside := p.ASN == cmp.Or(p.LocalASN, d.asn(&d.in.Self))
+	p.Password, p.RestartTime, p.Keepalive = f.password, f.restart, f.keepalive
+	if 3*f.keepalive > bgp.DefaultHoldTime {
+		p.HoldTime = 3 * f.keepalive
+	}
+	p.AllowOwnASN, p.TTLSecurity, p.NextHop = f.ownASN, f.hops, f.nextHop
+	if f.keepOutside && !inside {
+		p.NextHop = bgp.NextHopKeep
+	}
+	if f.unbound {
+		p.From = netip.Addr{}
+	}
+	p.Client = inside && d.client(other)
+	return p
+}
+
+// client reports that a peer inside of this node's AS is a client of this node's. Where an operator made the reflectors it is, if it
+// does not reflect for the same cluster.
+func (d *decider) client(other *Node) bool {
+	self := &d.in.Self
+	if self.Reflector {
+		return self.ClusterID.IsValid() && (other == nil || other.ClusterID != self.ClusterID)
+	}
+	return other != nil && d.reflects(other)
+}
+
+// automatic returns the agreement on reflectors, nil if it does not concern this node.
+func (d *decider) automatic() *Automatic {
+	a := d.in.Automatic
+	if a == nil || a.Role == NoRole || !d.in.Mesh.On || d.in.Self.Reflector {
+		return nil
+	}
+	return a
+}
+
+// reflects reports that this node is an automatic reflector and another one its client.
+func (d *decider) reflects(other *Node) bool {
+	a := d.automatic()
+	return a != nil && a.Role == Reflector && a.ClusterID.IsValid() && a.Clients[other.Name]
+}
+
+// inMesh reports that this node has the mesh's session with another.
+func (d *decider) inMesh(other *Node) bool {
+	if !d.in.Mesh.On || d.in.Mesh.Unknown || d.in.Self.Reflector || other.Reflector {
+		return false
+	}
+	a := d.automatic()
+	return a == nil || a.Reflectors[other.Name] || a.Role == Reflector && a.Clients[other.Name] || a.KeepMesh == nil || a.KeepMesh(other.Name)
+}
+
+// strangers finds the sessions of this node with peers that are no nodes, the one that counts first where there are several. isNode
+// tells which addresses are nodes', this one's among them.
+func (d *decider) strangers(isNode func(netip.Addr) bool) []found {
+	var sessions []found
+	for _, f := range d.own {
+		if !f.addr.IsValid() || isNode(f.addr) {
+			continue
+		}
+		from := d.in.Self.in(f.addr)
+		if !from.IsValid() {
+			if !f.global { // of all nodes some may have one family and some the other
+				d.says.about(f.name, "this node has no address of its family: leave the node out, or give it one", f.addr)
+			}
+			continue
+		}
+		p := bgp.Peer{Addr: f.addr, ASN: f.asn, LocalASN: f.local, Port: cmp.Or(f.port, bgp.DefaultPort), From: from, MaxPrefixes: d.in.MaxPrefixes}
+		sessions = append(sessions, found{d.with(p, f, nil), Source{Peer: f.name}, f})
+	}
+	return sessions
+}
+
+// sortForms puts forms into the order in which they count.
+func sortForms(forms []*form) {
+	slices.SortFunc(forms, func(a, b *form) int {
+		if a.global != b.global {
+			if a.global {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(a.name, b.name)
+	})
+}
