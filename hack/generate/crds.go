@@ -23,7 +23,7 @@ const crdDir = "charts/tortie/crds"
 // The kinds that become definitions. Node, Pod and Namespace are Kubernetes' own.
 var kinds = []api.Resource{
 	&api.IPPool{}, &api.IPReservation{}, &api.IPAMBlock{}, &api.BlockAffinity{}, &api.IPAMHandle{}, &api.IPAMConfig{},
-	&api.ClusterInformation{}, &api.BGPConfiguration{}, &api.BGPPeer{}, &api.FelixConfiguration{},
+	&api.ClusterInformation{}, &api.BGPConfiguration{}, &api.BGPPeer{}, &api.BGPFilter{}, &api.FelixConfiguration{},
 }
 
 // crds returns the CustomResourceDefinitions of Calico's resources. They have one source with the program's own view:

@@ -208,6 +208,20 @@ func peer(name, password string) string {
 	return fmt.Sprintf(`{"apiVersion":"crd.projectcalico.org/v1","kind":"BGPPeer","metadata":{"name":%q},"spec":{"peerIP":"10.9.9.9","asNumber":64999,"password":%s}}`, name, password)
 }
 
+// BGPFilters are followed.
+func TestFilters(t *testing.T) {
+	w, _ := watchReal(t)
+	cfg := labtest.RESTConfig(t)
+	const filterPath = "/apis/crd.projectcalico.org/v1/bgpfilters"
+	put(t, cfg, filterPath, "no-default", `{"apiVersion":"crd.projectcalico.org/v1","kind":"BGPFilter","metadata":{"name":"no-default"},
+		"spec":{"importV4":[{"action":"Reject","matchOperator":"Equal","cidr":"0.0.0.0/0"}]}}`)
+	await(t, w, func(world World) bool { return len(world.Filters) == 1 && len(world.Filters[0].Spec.ImportV4) == 1 })
+	if err := raw(t, cfg, http.MethodPatch, filterPath+"/no-default", `{"spec":{"exportV4":[{"action":"Accept"}]}}`); err != nil {
+		t.Fatal(err)
+	}
+	await(t, w, func(world World) bool { return len(world.Filters) == 1 && len(world.Filters[0].Spec.ExportV4) == 1 })
+}
+
 // BGPPeers are followed, and the Secrets that they name, each once.
 func TestPeersAndTheirPasswords(t *testing.T) {
 	w, _ := watchReal(t)

@@ -31,6 +31,7 @@ type Watch struct {
 	affinities   *shelf[api.BlockAffinity]
 	bgp          *shelf[api.BGPConfiguration]
 	peers        *shelf[api.BGPPeer]
+	filters      *shelf[api.BGPFilter]
 	felix        *shelf[api.FelixConfiguration]
 	configs      *shelf[api.IPAMConfig]
 	reservations *shelf[api.IPReservation]
@@ -82,6 +83,7 @@ func (w *Watch) makeShelves() {
 	w.pools = newShelf(sameRevision, func(*api.IPPool) { both() })
 	w.bgp = newShelf(sameRevision, func(*api.BGPConfiguration) { w.worldChanged(); wake(w.configured) })
 	w.peers = newShelf(sameRevision, func(*api.BGPPeer) { w.worldChanged(); wake(w.configured) })
+	w.filters = newShelf(sameRevision, func(*api.BGPFilter) { w.worldChanged() })
 	w.felix = newShelf(sameRevision, func(*api.FelixConfiguration) { w.worldChanged() })
 	w.namespaces = newShelf(sameNamespace, func(*api.Namespace) { w.assignmentChanged() })
 	w.configs = newShelf(sameRevision, func(*api.IPAMConfig) { w.assignmentChanged() })
@@ -99,6 +101,7 @@ func (w *Watch) followAll() error {
 		add(w, source[api.BlockAffinity]{proof: true, trim: w.trimAffinity}, w.affinities),
 		add(w, source[api.BGPConfiguration]{proof: true}, w.bgp),
 		add(w, source[api.BGPPeer]{optional: true}, w.peers),
+		add(w, source[api.BGPFilter]{optional: true}, w.filters),
 		add(w, source[api.FelixConfiguration]{optional: true}, w.felix),
 		add(w, source[api.IPAMConfig]{proof: true}, w.configs),
 		add(w, source[api.IPReservation]{proof: true}, w.reservations),
@@ -187,7 +190,7 @@ func (w *Watch) WaitForSync(ctx context.Context, log *slog.Logger) error {
 
 // Confirmed returns when World and Assignment were last known to miss nothing but what was under way: all watches were open,
 // and the API server said something on one of them, or answered a Probe. Zero: not yet. What only the agent's own settings
-// depend on is not part of it: FelixConfiguration, BGPPeers, Secrets, and this node's status.
+// depend on is not part of it: FelixConfiguration, BGPPeers, BGPFilters, Secrets, and this node's status.
 func (w *Watch) Confirmed() time.Time { return w.streams.Confirmed() }
 
 // Probe asks the API server for one object, past all caches, and compares it with what the watches say. If it is the same and

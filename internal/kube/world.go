@@ -23,8 +23,9 @@ type World struct {
 	Felix api.FelixConfigurationSpec
 	// MeshPassword is what BGP's nodeMeshPassword refers to.
 	MeshPassword Password
-	// Peers are the BGPPeers, Passwords what they refer to.
+	// Peers are the BGPPeers, Passwords what they refer to, Filters the BGPFilters.
 	Peers     []api.BGPPeer
+	Filters   []api.BGPFilter
 	Passwords map[api.Place]Password
 	// Problems are objects that cannot be read.
 	Problems []Problem
@@ -79,8 +80,9 @@ func (w *Watch) World() World {
 	world.Ports = w.ports()
 	world.Felix = w.felixSpec(w.ownName()).Over(w.felixSpec(api.DefaultName))
 	world.MeshPassword = w.meshPassword()
-	world.Peers, world.Passwords = w.peers.all(nil), w.passwords()
-	world.Problems = slices.Concat(w.pools.problems(), w.affinities.problems(), w.bgp.problems(), w.felix.problems(), w.peers.problems())
+	world.Peers, world.Passwords, world.Filters = w.peers.all(nil), w.passwords(), w.filters.all(nil)
+	world.Problems = slices.Concat(w.pools.problems(), w.affinities.problems(), w.bgp.problems(), w.felix.problems(),
+		w.peers.problems(), w.filters.problems())
 	return world
 }
 
