@@ -1,0 +1,105 @@
+package reflectors
+
+import "time"
+
+// Settings are the same on all nodes.
+type Settings struct {
+	// Above is how many nodes take part before there are reflectors; Count is how many there are to be.
+	Above, Count int
+}
+
+// Defaults. A mesh of 100 nodes is cheap, one of 500 is not; three reflectors bear the loss of one during the upgrade of another.
+const (
+	DefaultAbove = 100
+	DefaultCount = 3
+)
+
+// below is how few nodes take part when there is a mesh again.
+func (s Settings) below() int { return s.Above * 3 / 4 }
+
+// View is what a node knows at one moment.
+type View struct {
+	// Self is its name.
+	Self string
+	Roll *Roll
+	// Refusal says why it can take no part; empty if it can.
+	Refusal string
+	// Manual names a node that an operator made a route reflector; empty if there is none. Then nodes do not begin to agree on others.
+	Manual string
+	// Unwilling says why it should not reflect, as it is about to leave; empty if it may.
+	Unwilling string
+	// Sessions are those with nodes that say that they reflect; what is not there is not established.
+	Sessions map[string]Session
+	// Shown reports whether reflectors have announced paths to a node, in each family in which it has blocks; nil is no.
+	Shown func(node string) bool
+	// Verdicts are the answers to Plan.Ask.
+	Verdicts map[string]Verdict
+}
+
+// Session is how it stands between this node and another, in all families that both have.
+type Session struct {
+	Established bool
+	// Complete: the other has sent its whole table.
+	Complete bool
+}
+
+// Verdict is what the API says of a Node.
+type Verdict struct {
+	// Dead: it is not ready, or gone.
+	Dead bool
+	At   time.Time
+}
+
+// Role is what a node is to others.
+type Role string
+
+// Roles.
+const (
+	NoRole     Role = ""
+	AsClient   Role = "client"
+	AsReflects Role = "reflector"
+)
+
+// Plan is what a node is to be and to do.
+type Plan struct {
+	Role Role
+	// Since is when it took the role.
+	Since time.Time
+	// Annotate is what its Node is to say; empty: nothing.
+	Annotate Word
+	// On: there are enough nodes for reflectors. Else all have sessions with all.
+	On bool
+	// Roll is what it was made of.
+	Roll *Roll
+	// Reflectors are the other nodes that say that they reflect, in their order. This node has sessions with them.
+	Reflectors []string
+	// Ask names Nodes that are to be read from the API, past its watches, before this node can know whether it is needed.
+	Ask []string
+	// Again is when the same view leads to another plan; zero: it does not.
+	Again time.Time
+	// Why says in words why the role is what it is, or what keeps the node from having one.
+	Why string
+	// Problem is what an operator should change; nil if nothing.
+	Problem error
+
+	mesh bool
+	kept map[string]time.Time
+	self Node
+	lone Families // families in which nobody reflects
+}
+
+// KeepMesh reports whether the mesh's session with a node is to be, or to stay. Of sessions between a reflector and any other
+// node that takes part it says nothing: these are to be.
+func (p *Plan) KeepMesh(node string) bool {
+	if p.Role == NoRole || p.mesh {
+		return true
+	}
+	other, ok := p.Roll.get(node)
+	if !ok {
+		return true
+	}
+	if _, kept := p.kept[node]; kept {
+		return true
+	}
+	return other.Families&p.self.Families&p.lone != 0
+}

@@ -1,0 +1,224 @@
+package reflectors
+
+import (
+	"cmp"
+	"hash/fnv"
+	"slices"
+	"strings"
+)
+
+// Word is what a node says of itself on its Node.
+type Word string
+
+// Words. Whoever says another one takes no part: its agent may be a newer one, and the mesh serves everybody.
+const (
+	Nothing   Word = ""
+	Client    Word = "client"
+	Reflector Word = "reflector"
+	// Retiring reflects until others stand in for it.
+	Retiring Word = "retiring"
+)
+
+func (w Word) known() bool { return w == Client || w.reflects() }
+
+func (w Word) reflects() bool { return w == Reflector || w == Retiring }
+
+// Families is a set of address families.
+type Families uint8
+
+// Families.
+const (
+	IPv4 Families = 1 << iota
+	IPv6
+)
+
+// Node is what is known of one node.
+type Node struct {
+	Name string
+	// Zone is where it is; all that do not say are in one zone.
+	Zone string
+	Says Word
+	// Barred: it is not to be a reflector, as its operator says.
+	Barred bool
+	// Families are those of its addresses, Announces those in which it has blocks to announce.
+	Families, Announces Families
+}
+
+// Roll is all nodes of a cluster in the order in which they are asked to reflect. It is made once of what a watch has shown and
+// not changed.
+type Roll struct {
+	nodes      []Node         // that take part, in their order
+	index      map[string]int // places in nodes
+	outside    map[string]bool
+	reflecting []int // places in nodes
+	// families are those that at least half of them have: a reflector that lacks one would be no use to most.
+	families Families
+}
+
+// NewRoll orders nodes by a hash of their names: an order that nobody chooses, that all know, and that a node keeps.
+func NewRoll(nodes []Node) *Roll {
+	r := &Roll{index: make(map[string]int, len(nodes)), outside: map[string]bool{}}
+	for _, n := range nodes {
+		if n.Says.known() {
+			r.nodes = append(r.nodes, n)
+		} else {
+			r.outside[n.Name] = true
+		}
+	}
+	r.sort()
+	with := map[Families]int{}
+	for i, n := range r.nodes {
+		r.index[n.Name] = i
+		if n.Says.reflects() {
+			r.reflecting = append(r.reflecting, i)
+		}
+		with[n.Families&IPv4]++
+		with[n.Families&IPv6]++
+	}
+	for _, f := range []Families{IPv4, IPv6} {
+		if with[f] > 0 && 2*with[f] >= len(r.nodes) {
+			r.families |= f
+		}
+	}
+	return r
+}
+
+func (r *Roll) sort() {
+	type ranked struct {
+		hash uint64
+		node Node
+	}
+	all := make([]ranked, len(r.nodes))
+	for i, n := range r.nodes {
+		all[i] = ranked{hash(n.Name), n}
+	}
+	slices.SortFunc(all, func(a, b ranked) int {
+		return cmp.Or(cmp.Compare(a.hash, b.hash), strings.Compare(a.node.Name, b.node.Name))
+	})
+	for i, n := range all {
+		r.nodes[i] = n.node
+	}
+}
+
+// hash spreads names evenly, also those that differ in their last digit only.
+func hash(texts ...string) uint64 {
+	h := fnv.New64a()
+	for _, text := range texts {
+		_, _ = h.Write([]byte(text)) // never fails
+		_, _ = h.Write([]byte{0})
+	}
+	x := h.Sum64()
+	x = (x ^ x>>33) * 0xff51afd7ed558ccd
+	x = (x ^ x>>33) * 0xc4ceb9fe1a85ec53
+	return x ^ x>>33
+}
+
+// Len is how many nodes take part.
+func (r *Roll) Len() int { return len(r.nodes) }
+
+// Reflecting returns the names of those that say that they reflect, in their order.
+func (r *Roll) Reflecting() []string {
+	names := make([]string, len(r.reflecting))
+	for i, at := range r.reflecting {
+		names[i] = r.nodes[at].Name
+	}
+	return names
+}
+
+// Has reports whether a node takes part.
+func (r *Roll) Has(name string) bool {
+	_, ok := r.index[name]
+	return ok
+}
+
+// Names returns all that take part, in their order.
+func (r *Roll) Names() []string {
+	names := make([]string, len(r.nodes))
+	for i := range r.nodes {
+		names[i] = r.nodes[i].Name
+	}
+	return names
+}
+
+func (r *Roll) get(name string) (Node, bool) {
+	if i, ok := r.index[name]; ok {
+		return r.nodes[i], true
+	}
+	return Node{}, false
+}
+
+// fit reports whether a node may be a reflector for good.
+func (r *Roll) fit(i int) bool {
+	n := &r.nodes[i]
+	return !n.Barred && n.Says != Retiring && n.Families&r.families == r.families
+}
+
+// eligible is how many may be.
+func (r *Roll) eligible() (count int) {
+	for i := range r.nodes {
+		if r.fit(i) {
+			count++
+		}
+	}
+	return count
+}
+
+// seats chooses who of some should go on to reflect, at most count: as many zones as there are, and in each zone those that come
+// first. Given what it has chosen, it chooses the same.
+func (r *Roll) seats(count int, of []int) []int {
+	used := map[string]int{}
+	left := slices.Clone(of)
+	slices.Sort(left)
+	var chosen []int
+	for len(chosen) < count && len(left) > 0 {
+		best := 0
+		for i := range left {
+			if used[r.nodes[left[i]].Zone] < used[r.nodes[left[best]].Zone] {
+				best = i
+			}
+		}
+		chosen = append(chosen, left[best])
+		used[r.nodes[left[best]].Zone]++
+		left = slices.Delete(left, best, best+1)
+	}
+	return chosen
+}
+
+// zones counts nodes by their zone.
+func (r *Roll) zones(of []int) map[string]int {
+	used := map[string]int{}
+	for _, i := range of {
+		used[r.nodes[i].Zone]++
+	}
+	return used
+}
+
+// successor is a node's place among those that could be asked to reflect beside others, from 0: by zones, those that have fewest
+// reflectors first, and by order alone.
+type successor struct{ spread, plain int }
+
+// place finds it; sitting are those that do reflect.
+func (r *Roll) place(self int, sitting []int) successor {
+	used := r.zones(sitting)
+	level := make([]int, len(r.nodes))
+	for i := range r.nodes { // as if all were chosen one after another
+		level[i] = -1
+		if r.fit(i) && !r.nodes[i].Says.reflects() {
+			level[i] = used[r.nodes[i].Zone]
+			used[r.nodes[i].Zone]++
+		}
+	}
+	var p successor
+	for i, l := range level {
+		if l < 0 || i == self {
+			continue
+		}
+		if l < level[self] || l == level[self] && i < self {
+			p.spread++
+		}
+		if i < self {
+			p.plain++
+		}
+	}
+	return p
+}
