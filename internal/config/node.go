@@ -18,6 +18,7 @@ type RawNode struct {
 	RawAddress
 	RawPools
 	RawFelix
+	RawServices
 	Namespace   string `env:"NAMESPACE" default:"kube-system" help:"Namespace of the agent's pod, in which the Secrets with BGP passwords are."`
 	ClusterType string `env:"CLUSTER_TYPE" default:"k8s,bgp" help:"Added to ClusterInformation spec.clusterType."`
 	Backend     string `env:"CALICO_NETWORKING_BACKEND" default:"bird" help:"Routing backend. Only bird (BGP) is supported; it names the protocol, the speaker is GoBGP."`
@@ -39,6 +40,8 @@ type Node struct {
 	Namespace  string
 	Addresses  Addresses
 	Pools      Pools
+	// Services are the ranges of cluster IPs that are announced if BGPConfiguration default names none.
+	Services []api.ServiceRange
 	// Felix overrides FelixConfigurations.
 	Felix         api.FelixConfigurationSpec
 	TunnelMTU     int // 0 means automatic
@@ -63,6 +66,7 @@ func LoadNode(env Env) (Node, error) {
 		Namespace:     raw.Namespace,
 		Addresses:     p.addresses(raw.RawAddress),
 		Pools:         p.pools(raw.RawPools),
+		Services:      p.serviceRanges(raw.RawServices),
 		Felix:         p.felix(raw.RawFelix),
 		TunnelMTU:     p.integer("FELIX_IPINIPMTU", raw.TunnelMTU, 0, 65535),
 		ClusterType:   splitList(raw.ClusterType),

@@ -4,16 +4,9 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-)
 
-// Texts are the settings as they are written in BGPConfiguration default.
-type Texts struct {
-	ClusterIPs, ExternalIPs, LoadBalancerIPs []string // CIDRs
-	// Aggregation is that of LoadBalancerIPs: Enabled, Disabled, or empty for Enabled.
-	Aggregation string
-	// Legacy is the environment's CALICO_ADVERTISE_CLUSTER_IPS: CIDRs of ClusterIPs if the object has none.
-	Legacy []string
-}
+	"github.com/tortie-net/tortie/internal/api"
+)
 
 // Config says which ranges are announced. The zero value: none.
 type Config struct {
@@ -22,45 +15,42 @@ type Config struct {
 	Apart bool
 }
 
-// Parse reads the settings. A CIDR that cannot be used is left out, and named with its field by an error; the others count.
-func Parse(t Texts) (Config, []error) {
-	cluster, field := t.ClusterIPs, "spec.serviceClusterIPs"
-	if len(cluster) == 0 && len(t.Legacy) > 0 {
-		cluster, field = t.Legacy, "environment variable CALICO_ADVERTISE_CLUSTER_IPS"
-	}
+// Parse reads the settings of BGPConfiguration default. A CIDR that cannot be used is left out, and named with its field by an
+// error; the others count.
+func Parse(spec *api.BGPConfigurationSpec) (Config, []error) {
 	var problems []error
 	note := func(err error) { problems = append(problems, err) }
 	c := Config{
-		ClusterIPs:      ranges(field, cluster, note),
-		ExternalIPs:     ranges("spec.serviceExternalIPs", t.ExternalIPs, note),
-		LoadBalancerIPs: ranges("spec.serviceLoadBalancerIPs", t.LoadBalancerIPs, note),
+		ClusterIPs:      ranges("spec.serviceClusterIPs", spec.ServiceClusterIPs, note),
+		ExternalIPs:     ranges("spec.serviceExternalIPs", spec.ServiceExternalIPs, note),
+		LoadBalancerIPs: ranges("spec.serviceLoadBalancerIPs", spec.ServiceLoadBalancerIPs, note),
 	}
-	switch t.Aggregation {
+	switch spec.ServiceLoadBalancerAggregation {
 	case "", "Enabled":
 	case "Disabled":
 		c.Apart = true
 	default:
-		note(fmt.Errorf("spec.serviceLoadBalancerAggregation %q: use Enabled or Disabled; Enabled counts", t.Aggregation))
+		note(fmt.Errorf("spec.serviceLoadBalancerAggregation %q: use Enabled or Disabled", spec.ServiceLoadBalancerAggregation))
 	}
 	return c, problems
 }
 
 // ranges reads CIDRs, in ascending order and each once.
-func ranges(field string, texts []string, note func(error)) []netip.Prefix {
-	var all []netip.Prefix
-	for _, text := range texts {
-		cidr, err := netip.ParsePrefix(text)
+func ranges(field string, all []api.ServiceRange, note func(error)) []netip.Prefix {
+	var out []netip.Prefix
+	for _, r := range all {
+		cidr, err := netip.ParsePrefix(r.CIDR)
 		switch {
 		case err != nil || cidr.Addr().Is4In6():
-			note(fmt.Errorf("%s %q is no CIDR, such as 10.96.0.0/12: its addresses are not announced", field, text))
+			note(fmt.Errorf("%s %q is no CIDR, such as 10.96.0.0/12: its addresses are not announced", field, r.CIDR))
 		case cidr.Bits() == 0:
-			note(fmt.Errorf("%s %q is all there is: name the range that services have", field, text))
+			note(fmt.Errorf("%s %q is all there is: name the range that services have", field, r.CIDR))
 		default:
-			all = append(all, cidr.Masked()) // Calico takes host bits for a slip, too
+			out = append(out, cidr.Masked()) // Calico takes host bits for a slip, too
 		}
 	}
-	slices.SortFunc(all, netip.Prefix.Compare)
-	return slices.Compact(all)
+	slices.SortFunc(out, netip.Prefix.Compare)
+	return slices.Compact(out)
 }
 
 // On reports that something may be announced, so that Services and their endpoints are to be known.
