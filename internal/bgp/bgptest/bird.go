@@ -39,7 +39,11 @@ type birdNames struct{ daemon, client, config, socket, pid string }
 var birdTemplate = template.Must(template.New("bird.conf").Parse(`
 router id {{.RouterID}};
 log stderr all;
-{{define "filter"}}filter { if source = RTS_STATIC then { {{if .LocalPref}}bgp_local_pref = {{.LocalPref}}; {{end}}accept; } reject; }{{end -}}
+{{define "filter"}}filter { if source = RTS_STATIC then {
+    {{- if .LocalPref}} bgp_local_pref = {{.LocalPref}};{{end}}
+    {{- range .Standard}} bgp_community.add(({{.}}));{{end}}
+    {{- range .Large}} bgp_large_community.add(({{.}}));{{end}} accept; }
+    {{- if .PassOn}} if source = RTS_BGP then accept;{{end}} reject; }{{end -}}
 {{if .V1}}listen bgp address {{.Listen}} port 179;
 {{end -}}
 protocol device { scan time 2; }
@@ -61,7 +65,6 @@ protocol kernel {
 template bgp mesh_{{$f.Name}} {
   debug { states };
   local as {{$.ASN}};
-  multihop;
   {{if $.RestartTime}}graceful restart time {{$.RestartTime}};{{end}}
   graceful restart;
   connect delay time 2;
@@ -72,6 +75,9 @@ template bgp mesh_{{$f.Name}} {
 {{range $f.Sessions}}protocol bgp {{.Name}} from mesh_{{$f.Name}} {
   neighbor {{.Peer}}{{if .Port}} port {{.Port}}{{end}} as {{.ASN}};
   source address {{.From}};
+  {{if .TTLSecurity}}multihop {{.TTLSecurity}}; ttl security on;{{else}}multihop;{{end}}
+  {{if .Client}}rr client; rr cluster id {{$.ClusterID}};{{end}}
+  {{if .NextHopSelf}}{{$f.Open}} next hop self; {{$f.Close}}{{end}}
   {{if .Passive}}passive on;{{end}}
   {{if .Password}}password "{{.Password}}";{{end}}
   {{if .HoldTime}}hold time {{.HoldTime.Seconds}};{{end}}
@@ -85,6 +91,9 @@ type birdValues struct {
 	ASN              uint32
 	RestartTime      int
 	LocalPref        uint32
+	PassOn           bool
+	Standard, Large  []string // communities in its own words: 64512,100
+	ClusterID        netip.Addr
 	Families         []string // of a protocol that has channels without options
 	Channels         []birdChannel
 }
@@ -99,6 +108,26 @@ type birdSession struct {
 	Session
 	Name string
 	From netip.Addr
+}
+
+// session is the name of the session with a peer, which a configuration of the test's own chooses.
+func (b *bird) session(peer netip.Addr) string {
+	b.T.Helper()
+	if b.config.Text == "" {
+		return birdSessionName(peer)
+	}
+	name := ""
+	for line := range strings.Lines(b.ask(peer, "show", "protocols", "all")) {
+		fields := strings.Fields(line)
+		if len(fields) > 1 && fields[1] == "BGP" && line[0] != ' ' {
+			name = fields[0]
+		}
+		if len(fields) == 3 && fields[1] == "address:" && fields[0] == "Neighbor" && fields[2] == peer.String() {
+			return name
+		}
+	}
+	b.T.Fatalf("%s on %s has no session with %s", b.kind, b.V4, peer)
+	return ""
 }
 
 // birdSessionName is as in Calico.
@@ -156,7 +185,15 @@ func (p *birdProcess) configure() {
 	b := p.b
 	b.T.Helper()
 	v := birdValues{V1: b.kind == BIRD1, RouterID: b.V4, Listen: b.V4, ASN: b.config.ASN, RestartTime: int(b.config.RestartTime / time.Second)}
-	v.LocalPref = b.config.LocalPref
+	v.LocalPref, v.PassOn, v.ClusterID = b.config.LocalPref, b.config.PassOn, b.config.ClusterID
+	for _, c := range b.config.Communities {
+		words := strings.ReplaceAll(c, ":", ",")
+		if large(c) {
+			v.Large = append(v.Large, words)
+		} else {
+			v.Standard = append(v.Standard, words)
+		}
+	}
 	if p.family == "ipv6" {
 		v.Listen = b.V6
 	}
@@ -182,7 +219,9 @@ func (p *birdProcess) configure() {
 		v.Channels = append(v.Channels, c)
 	}
 	var text strings.Builder
-	if err := birdTemplate.Execute(&text, v); err != nil {
+	if b.config.Text != "" {
+		text.WriteString(b.config.Text)
+	} else if err := birdTemplate.Execute(&text, v); err != nil {
 		b.T.Fatal(err)
 	}
 	if err := os.WriteFile(p.names.config, []byte(text.String()), 0o600); err != nil {
@@ -243,7 +282,7 @@ func (b *bird) On() *Host { return b.Host }
 
 func (b *bird) Session(peer netip.Addr) string {
 	b.T.Helper()
-	return b.ask(peer, "show", "protocols", "all", birdSessionName(peer))
+	return b.ask(peer, "show", "protocols", "all", b.session(peer))
 }
 
 func (b *bird) State(peer netip.Addr) string {
@@ -255,7 +294,7 @@ func (b *bird) State(peer netip.Addr) string {
 
 func (b *bird) Learned(peer netip.Addr) []Route {
 	b.T.Helper()
-	return sortRoutes(birdRoutes(b.ask(peer, "show", "route", "all", "protocol", birdSessionName(peer))))
+	return sortRoutes(birdRoutes(b.ask(peer, "show", "route", "all", "protocol", b.session(peer))))
 }
 
 // birdRoutes reads the answer to "show route all": a line that starts with the prefix, and indented lines about the path.
@@ -282,6 +321,8 @@ func birdRoutes(text string) []Route {
 			r.ASPath = value
 		case "BGP.local_pref":
 			r.LocalPref = value
+		case "BGP.community", "BGP.large_community":
+			r.Communities = communities(r.Communities, value)
 		}
 	}
 	return routes
@@ -318,7 +359,7 @@ func (b *bird) Announce(prefixes ...netip.Prefix) {
 
 func (b *bird) Shutdown(peer netip.Addr, message string) {
 	b.T.Helper()
-	b.ask(peer, "disable", birdSessionName(peer), `"`+message+`"`)
+	b.ask(peer, "disable", b.session(peer), `"`+message+`"`)
 }
 
 func (b *bird) Signal(s syscall.Signal) {

@@ -1,6 +1,7 @@
 package bgptest
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -15,13 +16,17 @@ type Kind string
 
 // Kinds, as Debian has them.
 const (
-	BIRD1 Kind = "BIRD 1.6" // of which Calico's is a fork
-	BIRD2 Kind = "BIRD 2"
-	FRR   Kind = "FRR"
+	BIRD1  Kind = "BIRD 1.6" // of which Calico's is a fork
+	BIRD2  Kind = "BIRD 2"
+	FRR    Kind = "FRR"
+	GoBGPd Kind = "gobgpd"
 )
 
-// Kinds are all of them.
+// Kinds are those that write what they learn into their kernel.
 func Kinds() []Kind { return []Kind{BIRD1, BIRD2, FRR} }
+
+// AllKinds has gobgpd besides, which speaks and forwards nothing.
+func AllKinds() []Kind { return append(Kinds(), GoBGPd) }
 
 // Config is what a daemon is configured to do: announce prefixes, which lead nowhere, over sessions.
 type Config struct {
@@ -32,6 +37,15 @@ type Config struct {
 	RestartTime time.Duration
 	// LocalPref is what is announced, by BIRD only; 0: the default of 100.
 	LocalPref uint32
+	// Communities are on what is announced, "64999:100" or "64999:1:2".
+	Communities []string
+	// PassOn makes it a router, and not a host: what it learns from one peer it tells the others as far as BGP lets it. Reflectors
+	// need it. FRR and gobgpd always do.
+	PassOn bool
+	// ClusterID is that of a reflector, which reflects to the sessions that are marked as clients'.
+	ClusterID netip.Addr
+	// Text, if it is not empty, is the whole configuration, and all of the above only says what is in it. Of Sessions nothing is needed.
+	Text string
 }
 
 // Session is one session as the daemon sees it.
@@ -42,15 +56,22 @@ type Session struct {
 	Passive  bool
 	Password string
 	HoldTime time.Duration // the kind's default if 0
+	// Client is a client of this reflector.
+	Client bool
+	// NextHopSelf has the daemon announce itself as the next hop of all.
+	NextHopSelf bool
+	// TTLSecurity is how many hops away the peer may be (RFC 5082), 0 for any.
+	TTLSecurity int
 }
 
 // Route is a path that a daemon has learned, in words that all kinds have.
 type Route struct {
-	Prefix    netip.Prefix
-	NextHop   netip.Addr
-	Origin    string // IGP
-	ASPath    string
-	LocalPref string
+	Prefix      netip.Prefix
+	NextHop     netip.Addr
+	Origin      string // IGP
+	ASPath      string
+	LocalPref   string
+	Communities string // standard ones and then large ones, each in order: "64512:100 64512:1:2"
 }
 
 // Daemon is a speaker of somebody else on a host.
@@ -83,6 +104,8 @@ func (h *Host) Daemon(kind Kind, config Config) Daemon {
 		return h.bird(kind, config)
 	case FRR:
 		return h.frr(config)
+	case GoBGPd:
+		return h.gobgpd(config)
 	}
 	h.T.Fatalf("no kind of BGP speaker is called %q", kind)
 	return nil
@@ -116,6 +139,27 @@ func WaitKernel(t testing.TB, h *Host, prefix string, via netip.Addr) {
 		}
 		return nil
 	})
+}
+
+// large tells communities with three parts from those with two.
+func large(community string) bool { return strings.Count(community, ":") == 2 }
+
+// communities puts them in one form, whatever a daemon calls them: BIRD says (64512,100) and (64512, 1, 2).
+func communities(said ...string) string {
+	var all []string
+	for _, text := range said {
+		text = strings.NewReplacer(", ", ":", ",", ":", "(", " ", ")", " ").Replace(text)
+		all = append(all, strings.Fields(text)...)
+	}
+	slices.SortFunc(all, func(a, b string) int {
+		if large(a) != large(b) {
+			return strings.Count(a, ":") - strings.Count(b, ":")
+		}
+		return slices.CompareFunc(strings.Split(a, ":"), strings.Split(b, ":"), func(a, b string) int {
+			return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b)) // numbers without leading zeros
+		})
+	})
+	return strings.Join(all, " ")
 }
 
 func sortRoutes(routes []Route) []Route {

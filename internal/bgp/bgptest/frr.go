@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -31,7 +32,21 @@ const frrPrograms = "/usr/lib/frr"
 // told not to.
 var frrTemplate = template.Must(template.New("frr.conf").Parse(`
 log stdout informational
+{{if .Communities -}}
+route-map announced permit 10
+ {{- with .Standard}}
+ set community {{.}}
+ {{- end}}
+ {{- with .Large}}
+ set large-community {{.}}
+ {{- end}}
+!
+{{end -}}
 router bgp {{.ASN}}
+ {{- if .ClusterID.IsValid}}
+ bgp cluster-id {{.ClusterID}}
+ {{- end}}
+ bgp bestpath as-path multipath-relax
  bgp router-id {{.V4}}
  no bgp ebgp-requires-policy
  no bgp network import-check
@@ -43,7 +58,9 @@ router bgp {{.ASN}}
  {{- end}}
 {{- range .Sessions}}
  neighbor {{.Peer}} remote-as {{.ASN}}
- {{- if ne .ASN $.ASN}}
+ {{- if .TTLSecurity}}
+ neighbor {{.Peer}} ttl-security hops {{.TTLSecurity}}
+ {{- else if ne .ASN $.ASN}}
  neighbor {{.Peer}} ebgp-multihop
  {{- end}}
  neighbor {{.Peer}} update-source {{$.From .Peer}}
@@ -63,12 +80,20 @@ router bgp {{.ASN}}
 {{- end}}
 {{- range $family, $v4 := .Families}}
  address-family {{$family}} unicast
+  maximum-paths 16
+  maximum-paths ibgp 16
  {{- range $.Announce}}{{if eq .Addr.Is4 $v4}}
-  network {{.}}
+  network {{.}}{{if $.Communities}} route-map announced{{end}}
  {{- end}}{{end}}
  {{- range $.Sessions}}{{if eq .Peer.Is4 $v4}}
   neighbor {{.Peer}} activate
   neighbor {{.Peer}} addpath-tx-all-paths
+  {{- if .Client}}
+  neighbor {{.Peer}} route-reflector-client
+  {{- end}}
+  {{- if .NextHopSelf}}
+  neighbor {{.Peer}} next-hop-self
+  {{- end}}
  {{- end}}{{end}}
  exit-address-family
 {{- end}}
@@ -79,6 +104,16 @@ type frrValues struct {
 	*Host
 	Seconds  int
 	Families map[string]bool // is it IPv4?
+}
+
+// Standard are the communities with two parts, Large those with three.
+func (v frrValues) Standard() string { return v.which(false) }
+
+// Large says the same of the others.
+func (v frrValues) Large() string { return v.which(true) }
+
+func (v frrValues) which(three bool) string {
+	return strings.Join(slices.DeleteFunc(slices.Clone(v.Communities), func(c string) bool { return large(c) != three }), " ")
 }
 
 // From is this end of a session.
@@ -127,6 +162,11 @@ func (f *frr) file(name string) string { return filepath.Join(f.dir, name) }
 
 func (f *frr) configure() {
 	f.T.Helper()
+	if f.config.Text != "" {
+		f.write("bgpd.conf", f.config.Text)
+		f.write("zebra.conf", "log stdout informational\n")
+		return
+	}
 	var text strings.Builder
 	err := frrTemplate.Execute(&text, frrValues{
 		Config: f.config, Host: f.Host, Seconds: int(f.config.RestartTime / time.Second),
@@ -135,10 +175,13 @@ func (f *frr) configure() {
 	if err != nil {
 		f.T.Fatal(err)
 	}
-	if err := os.WriteFile(f.file("bgpd.conf"), []byte(text.String()), 0o644); err != nil {
-		f.T.Fatal(err)
-	}
-	if err := os.WriteFile(f.file("zebra.conf"), []byte("log stdout informational\n"), 0o644); err != nil {
+	f.write("bgpd.conf", text.String())
+	f.write("zebra.conf", "log stdout informational\n")
+}
+
+func (f *frr) write(name, text string) {
+	f.T.Helper()
+	if err := os.WriteFile(f.file(name), []byte(text), 0o644); err != nil {
 		f.T.Fatal(err)
 	}
 }
@@ -252,7 +295,41 @@ func (f *frr) Learned(peer netip.Addr) []Route {
 			routes = append(routes, r)
 		}
 	}
+	f.addCommunities(peer, family, routes)
 	return sortRoutes(routes)
+}
+
+// tooMany routes are not asked about one by one.
+const tooMany = 100
+
+// addCommunities asks for what the whole table does not show.
+func (f *frr) addCommunities(peer netip.Addr, family string, routes []Route) {
+	f.T.Helper()
+	if len(routes) == 0 || len(routes) > tooMany {
+		return
+	}
+	var commands []string
+	for _, r := range routes {
+		commands = append(commands, "show bgp "+family+" unicast "+r.Prefix.String()+" json")
+	}
+	type said struct{ String string }
+	answers := json.NewDecoder(strings.NewReader(f.ask(commands...)))
+	for i := range routes {
+		var detail struct {
+			Paths []struct {
+				Peer                      struct{ PeerID string }
+				Community, LargeCommunity said
+			}
+		}
+		if err := answers.Decode(&detail); err != nil {
+			f.T.Fatalf("%s on %s: %v", commands[i], f.V4, err)
+		}
+		for _, p := range detail.Paths {
+			if p.Peer.PeerID == peer.String() {
+				routes[i].Communities = communities(p.Community.String, p.LargeCommunity.String)
+			}
+		}
+	}
 }
 
 func (f *frr) SetPassword(peer netip.Addr, password string) {
