@@ -82,10 +82,11 @@ type Agent struct {
 	sysctls sysctl.Root
 	herald  *herald
 
-	node   *api.Node // this node as it was last seen
-	view   view      // the cluster
-	anchor anchor    // this node's place in it
-	bgp    speaking  // what BGP is told and says
+	node     *api.Node   // this node as it was last seen
+	view     view        // the cluster
+	services serviceView // what is announced for services
+	anchor   anchor      // this node's place in it
+	bgp      speaking    // what BGP is told and says
 
 	gone         bool  // this node was deleted
 	alone        error // the API server was not heard of yet, and what passes go by instead; nil: it was
@@ -210,6 +211,7 @@ func (a *Agent) loop(ctx context.Context) error {
 	if err := a.setUp(ctx); err != nil {
 		return err
 	}
+	a.awaitServices(ctx)
 	a.bgp.begun, a.news = time.Now(), allNews
 	return a.rounds(ctx, nil)
 }

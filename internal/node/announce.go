@@ -45,8 +45,8 @@ func (s *Snapshot) asn(own uint32) uint32 {
 	return s.ASN
 }
 
-// Originated returns what this node announces: its own confirmed blocks, and each pod whose address was borrowed from
-// another node's block; but nothing of pools that keep out of BGP, nor of a family in which it has no address.
+// Originated returns what this node announces: its own confirmed blocks, each pod whose address was borrowed from another node's
+// block, and addresses of services; but nothing of pools that keep out of BGP, nor of a family in which it has no address.
 func (s *Snapshot) Originated() []bgp.Path {
 	var paths []bgp.Path
 	announce := func(p netip.Prefix) {
@@ -64,6 +64,11 @@ func (s *Snapshot) Originated() []bgp.Path {
 			announce(single)
 		}
 	}
+	for _, p := range s.Services {
+		self, _ := s.Self.towards(p.Addr())
+		if pool, ok := s.poolOf(p); self.IsValid() && (!ok || !pool.NoExport) {
+			paths = append(paths, bgp.Path{Prefix: p})
+		}
+	}
 	return paths
 }
-

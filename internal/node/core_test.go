@@ -379,7 +379,7 @@ func TestMemory(t *testing.T) {
 	now := time.Now()
 	w := cluster(nil)
 	w.Self, w.Revision, w.MeshPassword = &w.Nodes[1], 7, kube.Password{Set: true, Text: "secret word"}
-	if err := m.save(now, w); err != nil {
+	if err := m.save(now, w, nil); err != nil {
 		t.Fatal(err)
 	}
 	got, _, err := m.load(now, "node1")

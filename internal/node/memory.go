@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
@@ -33,6 +35,7 @@ const (
 type memory struct {
 	path     string
 	revision uint64
+	services []netip.Prefix // that were announced
 	written  time.Time
 }
 
@@ -47,18 +50,20 @@ type remembered struct {
 	Ports       map[string]uint16          `json:"ports"`
 	Felix       api.FelixConfigurationSpec `json:"felix"`
 	PasswordSet bool                       `json:"passwordSet"`
+	Services    []netip.Prefix             `json:"services"` // that were announced
 }
 
 // errNoPassword is why a remembered mesh with a password has no sessions.
 var errNoPassword = errors.New("its Secret is not known while the API server is away")
 
-// save writes a World down, unless that was done just now or nothing has changed.
-func (m *memory) save(now time.Time, w kube.World) error {
-	if now.Sub(m.written) < worldPause || w.Revision == m.revision && now.Sub(m.written) < worldTouch {
+// save writes a World down, and what is announced for services, unless that was done just now or nothing has changed.
+func (m *memory) save(now time.Time, w kube.World, services []netip.Prefix) error {
+	same := w.Revision == m.revision && slices.Equal(services, m.services)
+	if now.Sub(m.written) < worldPause || same && now.Sub(m.written) < worldTouch {
 		return nil
 	}
 	data, err := json.Marshal(remembered{
-		w.Nodes, w.Self, w.Pools, w.Affinities, w.BGP, w.OwnBGP, w.Ports, w.Felix, w.MeshPassword.Set,
+		w.Nodes, w.Self, w.Pools, w.Affinities, w.BGP, w.OwnBGP, w.Ports, w.Felix, w.MeshPassword.Set, services,
 	})
 	if err == nil {
 		err = os.MkdirAll(filepath.Dir(m.path), 0o755)
@@ -73,7 +78,7 @@ func (m *memory) save(now time.Time, w kube.World) error {
 	if err != nil {
 		return fmt.Errorf("what is known of the cluster cannot be kept for the next agent: %w", err)
 	}
-	m.revision, m.written = w.Revision, now
+	m.revision, m.services, m.written = w.Revision, services, now
 	return nil
 }
 
@@ -99,6 +104,7 @@ func (m *memory) load(now time.Time, node string) (w kube.World, at time.Time, e
 	w = kube.World{
 		Nodes: r.Nodes, Self: r.Self, Pools: r.Pools, Affinities: r.Affinities, BGP: r.BGP, OwnBGP: r.OwnBGP, Ports: r.Ports, Felix: r.Felix,
 	}
+	m.services = r.Services
 	if r.PasswordSet {
 		w.MeshPassword = kube.Password{Set: true, Err: errNoPassword}
 	}
@@ -122,6 +128,7 @@ func (a *Agent) awaitCluster(ctx context.Context) error {
 	}
 	a.alone = fmt.Errorf("the API server has not answered since this agent started: going by what an earlier one knew at %s", at.UTC().Format(time.RFC3339))
 	a.node = w.Self
+	a.services.remembered = a.memory.services
 	a.view.update(time.Now(), Self{Name: a.node.Name}, w)
 	a.bgp.begun = time.Now()
 	err = a.rounds(ctx, synced)

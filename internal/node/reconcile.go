@@ -79,7 +79,7 @@ func (a *Agent) look(ctx context.Context) (s Snapshot, trouble, err error) {
 	if refusal != nil {
 		return s, nil, refusal
 	}
-	a.complain("object", append(slices.Clip(a.view.problems), problemsOf(said)...))
+	a.complain("object", slices.Concat(a.view.problems, problemsOf(said), a.lookAtServices(&s)))
 	none := a.tunnelAddress(ctx, &s)
 	s.Self.TunnelAddr = a.tunnelAddr
 	a.pods = occupied(self.Pods, s.Self.TunnelAddr)
@@ -106,6 +106,7 @@ func (a *Agent) lookAtCluster() (gone, err error) {
 	a.node = world.Self
 	world.Nodes, a.doubt = a.known.believe(world.Nodes, a.node.Name, time.Now())
 	world.Felix = a.Config.Felix.Over(world.Felix)
+	a.legacyServices(&world)
 	a.view.update(time.Now(), Self{Name: a.node.Name}, world)
 	a.news.bgp = true
 	return nil, nil
@@ -272,7 +273,7 @@ func (a *Agent) openForPods(ctx context.Context, s *Snapshot) error {
 		return err
 	}
 	if !a.view.doubted() {
-		a.complain("memory", problemsOf(a.memory.save(time.Now(), a.view.world)))
+		a.complain("memory", problemsOf(a.memory.save(time.Now(), a.view.world, s.Services)))
 	}
 	return a.availability.Sync(ctx, a.node.Status.Conditions, nil)
 }

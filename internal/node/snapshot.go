@@ -13,6 +13,7 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/kube"
 	"github.com/tortie-net/tortie/internal/nodeaddr"
+	"github.com/tortie-net/tortie/internal/services"
 	"github.com/tortie-net/tortie/internal/vxlan"
 )
 
@@ -41,9 +42,13 @@ type Snapshot struct {
 	Mesh bool
 	// Felix are the settings for packets.
 	Felix Felix
+	// Services are the prefixes that this node announces for services, ServiceRanges those inside of which nothing that is
+	// learned may become a route of this node: it serves these addresses itself. Both are in ascending order.
+	Services, ServiceRanges []netip.Prefix
 
 	meshPort uint16 // of nodes that have no port of their own
 	settings settings
+	services services.Config
 	borrowed map[claim]verdict
 	held     []claim // confirmed claims of nodes that BGP has no session with
 	index    index

@@ -38,9 +38,10 @@ func (v *view) update(now time.Time, self Self, w kube.World) {
 	settings, problems := v.base.settings.next(w, !v.built)
 	base, more := BuildSnapshot(self, w)
 	felix, unclear := ParseFelix(w.Felix, v.base.Felix)
-	base.settings, base.Felix = settings, felix
+	announced, wrong := serviceConfig(v.base.services, &w.BGP, !v.built)
+	base.settings, base.Felix, base.services, base.ServiceRanges = settings, felix, announced, announced.Ranges()
 	v.world, v.base, v.built = w, base, true
-	v.problems = slices.Concat(problems, more, unclear)
+	v.problems = slices.Concat(problems, more, unclear, wrong)
 	for _, p := range w.Problems {
 		v.problems = append(v.problems, inObject(p.Kind, api.Meta{Name: p.Name}, cmp.Or(errors.Unwrap(p.Err), p.Err))) // which names it too
 	}
