@@ -56,6 +56,7 @@ type Link struct {
 	peerNSID  int
 
 	Tunnel Tunnel // of kind ipip only
+	VXLAN  VXLAN  // of kind vxlan only
 }
 
 // Links lists the namespace's links.
@@ -118,8 +119,11 @@ func linkFrom(l netlink.Link) Link {
 	link.Down = !link.Up || a.OperState == netlink.OperDown || a.OperState == netlink.OperLowerLayerDown || a.OperState == netlink.OperNotPresent
 	link.Loopback, link.Master = a.Flags&net.FlagLoopback != 0, a.MasterIndex
 	link.Peer = peerPlace(a)
-	if t, ok := l.(*netlink.Iptun); ok {
+	switch t := l.(type) {
+	case *netlink.Iptun:
 		link.Tunnel = Tunnel{Local: unspecifiedToZero(t.Local), Remote: unspecifiedToZero(t.Remote), TTL: t.Ttl, PMTUDisc: t.PMtuDisc != 0}
+	case *netlink.Vxlan:
+		link.VXLAN = vxlanFrom(t)
 	}
 	return link
 }

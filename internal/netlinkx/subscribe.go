@@ -23,6 +23,8 @@ const (
 	RuleEvents
 	// SettingEvents are the kernel's parameters of forwarding, of the filter of sources and of proxies for neighbours.
 	SettingEvents
+	// neighbourEvents are of all links, which only SubscribeToNeighbours makes bearable.
+	neighbourEvents
 )
 
 func (e Events) groups() []int {
@@ -36,6 +38,7 @@ func (e Events) groups() []int {
 		{RouteEvents, []int{unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE}},
 		{RuleEvents, []int{unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE}},
 		{SettingEvents, []int{unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF}},
+		{neighbourEvents, []int{unix.RTNLGRP_NEIGH}},
 	} {
 		if e&g.events != 0 {
 			groups = append(groups, g.groups...)

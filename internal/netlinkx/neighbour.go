@@ -1,0 +1,245 @@
+package netlinkx
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Neighbour is who has an address on a link: an entry of the kernel's neighbour table, or of a VXLAN link's forwarding database.
+type Neighbour struct {
+	Link int // index
+	// Forward: an entry of the forwarding database. Frames to MAC go to the host Addr.
+	Forward bool
+	Addr    netip.Addr // otherwise, whose MAC it is
+	MAC     [6]byte
+	// Permanent entries are those that somebody has made; the kernel finds out others by itself and forgets them.
+	Permanent bool
+	// More marks a listed entry with attributes that the fields do not show: a port, a network or a link of its own, or a group of
+	// next hops. It can be deleted by its fields.
+	More bool
+}
+
+// String is the entry in iproute2's words; the link appears by index.
+func (n Neighbour) String() string {
+	mac := fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", n.MAC[0], n.MAC[1], n.MAC[2], n.MAC[3], n.MAC[4], n.MAC[5])
+	if n.Forward {
+		return fmt.Sprintf("fdb %s dst %s dev %d", mac, n.Addr, n.Link)
+	}
+	return fmt.Sprintf("neigh %s lladdr %s dev %d", n.Addr, mac, n.Link)
+}
+
+// What linux/neighbour.h says: struct ndmsg, and its attributes.
+const (
+	sizeofNdmsg  = 12
+	ndFlagSelf   = 0x02 // NTF_SELF: the link's own table
+	ndStatePerm  = 0x80 // NUD_PERMANENT
+	offsetNDLink = unix.SizeofNlMsghdr + 4
+	ndaDst       = 1
+	ndaMAC       = 2
+	ndaPort      = 6
+	ndaVNI       = 7
+	ndaLink      = 8 // NDA_IFINDEX
+	ndaSourceVNI = 11
+	ndaNextHop   = 13
+)
+
+// Neighbours lists the entries of one link in the neighbour table of one family.
+func (c *Conn) Neighbours(link int, family Family) ([]Neighbour, error) {
+	return c.listNeighbours(link, uint8(family))
+}
+
+// Forwarding lists the forwarding database of a VXLAN link.
+func (c *Conn) Forwarding(link int) ([]Neighbour, error) {
+	return c.listNeighbours(link, unix.AF_BRIDGE)
+}
+
+func (c *Conn) listNeighbours(link int, family uint8) (all []Neighbour, err error) {
+	err = c.routes.with(c.ns, func(s *routeSocket) error {
+		all, err = retryDump("neighbours", func() (found []Neighbour, err error) {
+			err = s.dumpNeighbours(link, family, func(n Neighbour) { found = append(found, n) })
+			return found, err
+		})
+		return err
+	})
+	return all, err
+}
+
+// dumpNeighbours lists a link's entries. A socket with strict checking has the kernel choose them; another gets all.
+func (s *routeSocket) dumpNeighbours(link int, family uint8, add func(Neighbour)) error {
+	s.seq++
+	b := appendHeader(s.request[:0], unix.RTM_GETNEIGH, unix.NLM_F_DUMP, s.seq)
+	b = append(b, family, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+	b = appendUint32(b, ndaLink, uint32(link))
+	s.request = finish(b, 0)
+	if err := s.send(); err != nil {
+		return err
+	}
+	interrupted := false
+	err := s.receive(s.seq, func(m message) (bool, error) {
+		interrupted = interrupted || m.flags&unix.NLM_F_DUMP_INTR != 0
+		switch m.kind {
+		case unix.NLMSG_ERROR, unix.NLMSG_DONE:
+			return true, m.status()
+		case unix.RTM_NEWNEIGH:
+			n, ok, err := parseNeighbour(m.body)
+			if ok && n.Link == link && n.Forward == (family == unix.AF_BRIDGE) {
+				add(n)
+			}
+			return false, err
+		}
+		return false, nil
+	})
+	if err == nil && interrupted {
+		return netlink.ErrDumpInterrupted
+	}
+	return err
+}
+
+// parseNeighbour reads the body of an RTM_NEWNEIGH; ok is false for a bridge's entry, which lists it under its ports.
+func parseNeighbour(body []byte) (n Neighbour, ok bool, err error) {
+	if len(body) < sizeofNdmsg {
+		return n, false, fmt.Errorf("%w: neighbour of %d bytes", errMalformed, len(body))
+	}
+	n.Forward = body[0] == unix.AF_BRIDGE
+	n.Link = int(int32(binary.NativeEndian.Uint32(body[4:])))
+	n.Permanent = binary.NativeEndian.Uint16(body[8:])&ndStatePerm != 0
+	for rest := body[sizeofNdmsg:]; len(rest) > 0; {
+		var kind uint16
+		var value []byte
+		if kind, value, rest, err = nextAttribute(rest); err != nil {
+			return Neighbour{}, false, err
+		}
+		switch kind {
+		case ndaDst:
+			n.Addr, _ = netip.AddrFromSlice(value)
+		case ndaMAC:
+			if len(value) == len(n.MAC) { // else there are no six bytes of it, or it is not known yet
+				n.MAC = [6]byte(value)
+			}
+		case ndaPort, ndaVNI, ndaLink, ndaNextHop, ndaSourceVNI:
+			n.More = true
+		}
+	}
+	return n, !n.Forward || body[10]&ndFlagSelf != 0, nil
+}
+
+// AddNeighbours makes permanent entries, and ReplaceNeighbours puts them in the place of those with the same address, or MAC in the
+// forwarding database, which need not exist. The answer has one error for each entry, in their order, nil where it was done; IsExist
+// holds for that of one that is there already.
+func (c *Conn) AddNeighbours(entries []Neighbour) []error {
+	return c.changeNeighbours("add", unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_EXCL, entries)
+}
+
+// ReplaceNeighbours: see AddNeighbours.
+func (c *Conn) ReplaceNeighbours(entries []Neighbour) []error {
+	return c.changeNeighbours("replace", unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, entries)
+}
+
+// DeleteNeighbours removes entries, and answers as AddNeighbours does.
+func (c *Conn) DeleteNeighbours(entries []Neighbour) []error {
+	return c.changeNeighbours("delete", unix.RTM_DELNEIGH, 0, entries)
+}
+
+func (c *Conn) changeNeighbours(verb string, kind, flags uint16, entries []Neighbour) []error {
+	errs := make([]error, len(entries))
+	from := 0
+	err := c.routes.with(c.ns, func(s *routeSocket) error {
+		for ; from < len(entries); from += batchSize {
+			part := entries[from:min(from+batchSize, len(entries))]
+			err := s.changeNeighbours(kind, flags, part, func(i int, err error) {
+				errs[from+i] = fmt.Errorf("%s %s: %w", verb, part[i], err)
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil { // nobody knows how many of these arrived; the next Sync reads what is there
+		err = fmt.Errorf("%s %d neighbours: %w", verb, len(entries)-from, err)
+		for i := from; i < len(errs); i++ {
+			errs[i] = err
+		}
+	}
+	return errs
+}
+
+// changeNeighbours is as change is for routes.
+func (s *routeSocket) changeNeighbours(kind, flags uint16, entries []Neighbour, failed func(i int, err error)) error {
+	first := s.seq + 1
+	s.request = s.request[:0]
+	for i, n := range entries {
+		s.seq++
+		if i == len(entries)-1 {
+			flags |= unix.NLM_F_ACK
+		}
+		s.request = n.appendRequest(s.request, kind, flags, s.seq)
+	}
+	if err := s.send(); err != nil {
+		return err
+	}
+	return s.receive(first, func(m message) (bool, error) {
+		if m.kind != unix.NLMSG_ERROR {
+			return false, nil
+		}
+		if err := m.status(); err != nil {
+			failed(int(m.seq-first), err)
+		}
+		return m.seq == s.seq, nil
+	})
+}
+
+// appendRequest encodes a request to make or delete the entry.
+func (n Neighbour) appendRequest(b []byte, kind, flags uint16, seq uint32) []byte {
+	from := len(b)
+	b = appendHeader(b, kind, flags, seq)
+	family, self := uint8(FamilyOf(n.Addr)), uint8(0)
+	if n.Forward {
+		family, self = unix.AF_BRIDGE, ndFlagSelf
+	}
+	b = append(b, family, 0, 0, 0)
+	b = binary.NativeEndian.AppendUint32(b, uint32(n.Link))
+	b = binary.NativeEndian.AppendUint16(b, ndStatePerm)
+	b = append(b, self, 0)
+	if n.Addr.IsValid() {
+		b = appendAddr(b, ndaDst, n.Addr)
+	}
+	if kind == unix.RTM_NEWNEIGH || n.Forward {
+		b = appendAttribute(b, ndaMAC, n.MAC[:])
+	}
+	return finish(b, from)
+}
+
+// SubscribeToNeighbours is Subscribe for entries of some links, which may be changed by anybody but this connection; the kernel does
+// not tell who has changed a forwarding database. Address resolution on the host's other links wakes nobody. What comes without end
+// wakes five times a second.
+func (c *Conn) SubscribeToNeighbours(ctx context.Context, links []int) (<-chan struct{}, error) {
+	var filter []unix.SockFilter
+	err := c.routes.with(c.ns, func(s *routeSocket) error {
+		filter = neighbourFilter(s.port, links)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("subscribe to netlink events: %w", err)
+	}
+	return c.subscribe(ctx, neighbourEvents, filter, &pace{interval: wakeInterval, burst: promptWakes})
+}
+
+// neighbourFilter accepts events about the links that are not the answer to our own requests.
+func neighbourFilter(own uint32, links []int) []unix.SockFilter {
+	n := uint8(len(links))
+	f := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offsetPort},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: onWire32(own), Jt: 1 + n},
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offsetNDLink},
+	}
+	for i, link := range links {
+		f = append(f, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: onWire32(uint32(link)), Jt: n - uint8(i)})
+	}
+	return append(f, unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 0}, unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 1<<32 - 1})
+}

@@ -1,0 +1,120 @@
+package netlinkx
+
+import (
+	"fmt"
+	"net/netip"
+	"unsafe"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// VXLAN holds what is particular to a link of kind vxlan.
+type VXLAN struct {
+	ID   uint32
+	Port uint16
+	// Local is the address that outer packets are sent from.
+	Local netip.Addr
+	// Parent is the index of the link that they leave by; 0: of none in particular.
+	Parent int
+	// Learning: who sends is taken for who is to be sent to.
+	Learning bool
+	// More marks a listed link with a remote or a group, with extensions, or with a limit of its entries, which the fields do not show.
+	More bool
+}
+
+func vxlanFrom(v *netlink.Vxlan) VXLAN {
+	return VXLAN{
+		ID: uint32(v.VxlanId), Port: uint16(v.Port), Local: addrFromIP(v.SrcAddr), Parent: v.VtepDevIndex, Learning: v.Learning,
+		More: addrFromIP(v.Group).IsValid() || v.GBP || v.FlowBased || v.Proxy || v.RSC || v.L2miss || v.L3miss || v.Limit > 0,
+	}
+}
+
+// AddVXLAN makes a link of kind vxlan, down. IsExist holds for the error if the name is taken, or if another link has the same ID and
+// port; IsUnsupported if the kernel has no VXLAN.
+func (c *Conn) AddVXLAN(name string, mac [6]byte, mtu int, v VXLAN) error {
+	if err := checkLinkName(name); err != nil {
+		return err
+	}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.HardwareAddr, attrs.MTU = name, mac[:], mtu
+	err := c.requests.LinkAdd(&netlink.Vxlan{
+		LinkAttrs: attrs, VxlanId: int(v.ID), Port: int(v.Port), SrcAddr: v.Local.AsSlice(), VtepDevIndex: v.Parent, Learning: v.Learning,
+	})
+	if err != nil {
+		return fmt.Errorf("add vxlan link %s: %w", name, err)
+	}
+	return nil
+}
+
+// ChangeVXLAN changes Local, Parent and Learning of a link, which keeps everything else and goes on to work. What carries its ID and
+// port cannot be changed. IsUnsupported holds for the error on kernels that can't do it, before 5.3.
+func (c *Conn) ChangeVXLAN(link Link, v VXLAN) error {
+	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index = int32(link.Index)
+	req.AddData(msg)
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("vxlan"))
+	data := info.AddRtAttr(nl.IFLA_INFO_DATA, nil)
+	local, learning := nl.IFLA_VXLAN_LOCAL, uint8(0)
+	if v.Local.Is6() {
+		local = nl.IFLA_VXLAN_LOCAL6
+	}
+	if v.Learning {
+		learning = 1
+	}
+	data.AddRtAttr(local, v.Local.AsSlice())
+	data.AddRtAttr(nl.IFLA_VXLAN_LINK, nl.Uint32Attr(uint32(v.Parent)))
+	data.AddRtAttr(nl.IFLA_VXLAN_LEARNING, nl.Uint8Attr(learning))
+	req.AddData(info)
+	var err error
+	if doErr := c.ns.Do(func() error { _, err = req.Execute(unix.NETLINK_ROUTE, 0); return nil }); doErr != nil {
+		return doErr
+	}
+	if err != nil {
+		return fmt.Errorf("change vxlan link %s: %w", link.Name, err)
+	}
+	return nil
+}
+
+// What linux/ethtool.h says of checksums.
+const (
+	ethtoolGetTxChecksum = 0x16
+	ethtoolSetTxChecksum = 0x17
+)
+
+type ethtoolValue struct{ command, value uint32 }
+
+// TxChecksum reports whether a link says that it computes checksums of what it sends.
+func (c *Conn) TxChecksum(name string) (bool, error) {
+	v := ethtoolValue{command: ethtoolGetTxChecksum}
+	err := c.ethtool(name, &v)
+	return v.value != 0, err
+}
+
+// SetTxChecksum has a link compute checksums of what it sends, or leaves that to the kernel before.
+func (c *Conn) SetTxChecksum(name string, on bool) error {
+	v := ethtoolValue{command: ethtoolSetTxChecksum}
+	if on {
+		v.value = 1
+	}
+	return c.ethtool(name, &v)
+}
+
+func (c *Conn) ethtool(name string, v *ethtoolValue) error {
+	req := ifreqData{data: unsafe.Pointer(v)}
+	copy(req.name[:unix.IFNAMSIZ-1], name)
+	return c.ns.Do(func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("open socket for ethtool: %w", err)
+		}
+		defer unix.Close(fd)
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&req))); errno != 0 {
+			return fmt.Errorf("transmit checksums of link %s: %w", name, errno)
+		}
+		return nil
+	})
+}
