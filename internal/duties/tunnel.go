@@ -12,8 +12,23 @@ import (
 	"github.com/tortie-net/tortie/internal/names"
 )
 
-// tunnelAddressType marks a tunnel address in IPAM; garbage collection knows it by it.
-const tunnelAddressType = "ipipTunnelAddress"
+// TunnelKind is what differs between the tunnels whose addresses come from IPAM.
+type TunnelKind struct {
+	// device is for people.
+	device string
+	// handle is a node's.
+	handle func(node string) string
+	// mark is the address's type in IPAM; garbage collection knows it by it.
+	mark string
+	v6   bool
+}
+
+// The kinds of tunnels.
+var (
+	IPIP    = TunnelKind{device: "tunl0", handle: names.TunnelHandle, mark: "ipipTunnelAddress"}
+	VXLAN   = TunnelKind{device: "vxlan.calico", handle: names.VXLANHandle, mark: "vxlanTunnelAddress"}
+	VXLANv6 = TunnelKind{device: "vxlan-v6.calico", handle: names.VXLANv6Handle, mark: "vxlanV6TunnelAddress", v6: true}
+)
 
 const (
 	// doubtTime is for how long after its Node was replaced the address is looked at again: who collects garbage may have begun
@@ -45,12 +60,13 @@ func (r Ranges) allows(a netip.Addr) bool {
 	return slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// Tunnel keeps the address of this node's tunnel.
+// Tunnel keeps the address of one of this node's tunnels.
 //
-// IPAM is the authority, by the handle ipip-tunnel-addr-NODE, and the Node's annotation a copy. So an agent that dies between
+// IPAM is the authority, by the handle of its kind and the node, such as ipip-tunnel-addr-NODE, and the Node's annotation a copy. So an agent that dies between
 // any two writes leaves nothing that the next one does not find, and no two nodes can have one address.
 type Tunnel struct {
 	ipam *ipam.Client
+	kind TunnelKind
 	node string
 	now  func() time.Time
 
@@ -78,12 +94,12 @@ type TunnelInput struct {
 	Unsure bool
 }
 
-// NewTunnel returns the keeper of a node's tunnel address.
-func NewTunnel(client *ipam.Client, node string, now func() time.Time) *Tunnel {
-	return &Tunnel{ipam: client, node: node, now: now}
+// NewTunnel returns the keeper of a node's address of a kind.
+func NewTunnel(client *ipam.Client, kind TunnelKind, node string, now func() time.Time) *Tunnel {
+	return &Tunnel{ipam: client, kind: kind, node: node, now: now}
 }
 
-// Address returns the address of tunl0, the invalid one if there is nothing to assign from.
+// Address returns the address of the tunnel's device, the invalid one if there is nothing to assign from.
 func (t *Tunnel) Address(ctx context.Context, in TunnelInput) (netip.Addr, error) {
 	if t.done && in.UID != t.in.UID {
 		t.doubt = t.now().Add(doubtTime)
@@ -96,7 +112,7 @@ func (t *Tunnel) Address(ctx context.Context, in TunnelInput) (netip.Addr, error
 	}
 	addr, err := t.find(ctx, in)
 	if err != nil {
-		return netip.Addr{}, fmt.Errorf("tunnel address: %w", err)
+		return netip.Addr{}, fmt.Errorf("address of %s: %w", t.kind.device, err)
 	}
 	t.done, t.in, t.looked, t.addr = true, in, t.now(), addr
 	return addr, nil
@@ -115,8 +131,8 @@ func (t *Tunnel) Abandon(ctx context.Context) error {
 	if !t.fresh {
 		return nil
 	}
-	if _, err := t.ipam.Release(ctx, names.TunnelHandle(t.node)); err != nil {
-		return fmt.Errorf("tunnel address of a node that is gone: %w", err)
+	if _, err := t.ipam.Release(ctx, t.owner().Handle); err != nil {
+		return fmt.Errorf("address of %s of a node that is gone: %w", t.kind.device, err)
 	}
 	t.done, t.fresh, t.addr = false, false, netip.Addr{}
 	return nil
@@ -158,7 +174,7 @@ func (t *Tunnel) find(ctx context.Context, in TunnelInput) (netip.Addr, error) {
 		_, err := t.ipam.Release(ctx, owner.Handle) // one that was written, and no address for it
 		return netip.Addr{}, err
 	}
-	assigned, err := t.ipam.Assign(ctx, tunnelRequest(t.node, owner, in.Ranges.Assign))
+	assigned, err := t.ipam.Assign(ctx, t.request(in.Ranges.Assign))
 	if err != nil {
 		return netip.Addr{}, err
 	}
@@ -186,18 +202,24 @@ func (t *Tunnel) release(ctx context.Context, held []netip.Addr) error {
 	if len(held) == 0 {
 		return nil
 	}
-	_, err := t.ipam.Release(ctx, names.TunnelHandle(t.node))
+	_, err := t.ipam.Release(ctx, t.owner().Handle)
 	return err
 }
 
 func (t *Tunnel) owner() ipam.Owner {
-	return ipam.Owner{Handle: names.TunnelHandle(t.node), Attrs: map[string]string{"node": t.node, "type": tunnelAddressType}}
+	return ipam.Owner{Handle: t.kind.handle(t.node), Attrs: map[string]string{"node": t.node, "type": t.kind.mark}}
 }
 
-func tunnelRequest(node string, owner ipam.Owner, ranges []netip.Prefix) ipam.Request {
+func (t *Tunnel) request(ranges []netip.Prefix) ipam.Request {
 	pools := make([]string, len(ranges))
 	for i, p := range ranges {
 		pools[i] = p.String()
 	}
-	return ipam.Request{Owner: owner, Host: node, V4: true, PoolsV4: pools, Use: api.UseTunnel}
+	r := ipam.Request{Owner: t.owner(), Host: t.node, Use: api.UseTunnel}
+	if t.kind.v6 {
+		r.V6, r.PoolsV6 = true, pools
+	} else {
+		r.V4, r.PoolsV4 = true, pools
+	}
+	return r
 }

@@ -86,7 +86,7 @@ func TestTunnelAddressSurvivesAndFollowsThePools(t *testing.T) {
 	keep := prefixes("10.79.0.0/24", "10.80.0.0/24")
 	assign := func(ranges ...netip.Prefix) netip.Addr {
 		t.Helper()
-		agent := NewTunnel(ipam.NewClient(store, time.Now), "tunnel-node", time.Now) // a new one each time
+		agent := NewTunnel(ipam.NewClient(store, time.Now), IPIP, "tunnel-node", time.Now) // a new one each time
 		a, err := agent.Address(t.Context(), TunnelInput{Ranges: Ranges{Assign: ranges, Keep: keep}})
 		if err != nil {
 			t.Fatal(err)
@@ -133,7 +133,7 @@ func ptr[T any](v T) *T { return &v }
 func TestTunnelAddressAgainstIPAM(t *testing.T) {
 	const node, noted = "table-node", "10.85.0.5"
 	ours := names.TunnelHandle(node)
-	attrs := map[string]string{"node": node, "type": tunnelAddressType}
+	attrs := map[string]string{"node": node, "type": IPIP.mark}
 	inPool, elsewhere, none := prefixes("10.85.0.0/24"), prefixes("10.86.0.0/24"), []netip.Prefix(nil)
 	for name, c := range map[string]struct {
 		at     *allocation // nil: free
@@ -152,7 +152,7 @@ func TestTunnelAddressAgainstIPAM(t *testing.T) {
 		"cooling down":                          {at: &allocation{cools: true}, from: inPool, want: "*", holder: "nobody"},
 		"a pod's":                               {at: &allocation{handle: "pod", attrs: map[string]string{"pod": "p", "node": node}}, from: inPool, want: "*", holder: "pod"},
 		"a handle without attributes":           {at: &allocation{handle: "pod"}, from: inPool, want: "*", holder: "pod"},
-		"another node's tunnel":                 {at: &allocation{handle: names.TunnelHandle("n2"), attrs: map[string]string{"node": "n2", "type": tunnelAddressType}}, from: inPool, want: "*", holder: names.TunnelHandle("n2")},
+		"another node's tunnel":                 {at: &allocation{handle: names.TunnelHandle("n2"), attrs: map[string]string{"node": "n2", "type": IPIP.mark}}, from: inPool, want: "*", holder: names.TunnelHandle("n2")},
 		"in the wrong pool":                     {at: &allocation{handle: ours, attrs: attrs}, handle: true, from: elsewhere, want: "*"},
 		"before handles, in the wrong pool":     {at: &allocation{}, from: elsewhere, want: "*"},
 		"of a pool that cannot be read":         {at: &allocation{handle: ours, attrs: attrs}, handle: true, from: none, unsure: true, want: noted, holder: ours},
@@ -175,7 +175,7 @@ func TestTunnelAddressAgainstIPAM(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			agent := NewTunnel(ipam.NewClient(store, time.Now), node, time.Now)
+			agent := NewTunnel(ipam.NewClient(store, time.Now), IPIP, node, time.Now)
 			in := TunnelInput{Ranges: Ranges{Assign: c.from, Keep: c.from}, Noted: noted, Unsure: c.unsure}
 			got, err := agent.Address(t.Context(), in)
 			if err != nil {
@@ -275,7 +275,7 @@ func TestTunnelAddressIsLookedUpAgain(t *testing.T) {
 	store := &counting{Store: plain}
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	client := ipam.NewClient(store, time.Now)
-	agent := NewTunnel(client, "again-node", func() time.Time { return now })
+	agent := NewTunnel(client, IPIP, "again-node", func() time.Time { return now })
 	in := TunnelInput{Ranges: Ranges{Assign: prefixes("10.87.0.0/24"), Keep: prefixes("10.87.0.0/24")}, UID: "1"}
 	first := netip.Addr{}
 	step := func(what string, asks bool) netip.Addr {
@@ -342,7 +342,7 @@ func TestTunnelAddressOfANodeThatIsGone(t *testing.T) {
 	store := labstore.Store(t)
 	n := aNode(t, store, "gone-node", nil)
 	pool(t, store, "gone", "10.88.0.0/24", 29)
-	agent := NewTunnel(ipam.NewClient(store, time.Now), n.Name, time.Now)
+	agent := NewTunnel(ipam.NewClient(store, time.Now), IPIP, n.Name, time.Now)
 	in := TunnelInput{Ranges: Ranges{Assign: prefixes("10.88.0.0/24")}}
 	addr, err := agent.Address(t.Context(), in)
 	if err != nil {
@@ -426,7 +426,7 @@ func TestTunnelAddressesOfManyNodes(t *testing.T) {
 			for range 8 {
 				m := &mortal{Store: store}
 				m.left.Store(random.Int32N(8))
-				agent := NewTunnel(ipam.NewClient(m, time.Now), name, time.Now)
+				agent := NewTunnel(ipam.NewClient(m, time.Now), IPIP, name, time.Now)
 				ranges := [][]netip.Prefix{a, b, both, nil}[random.IntN(4)]
 				addr, err := agent.Address(t.Context(), TunnelInput{Ranges: Ranges{Assign: ranges, Keep: both}, Noted: noted})
 				if err == nil && random.IntN(3) > 0 { // else it is killed before it writes the annotation
@@ -435,7 +435,7 @@ func TestTunnelAddressesOfManyNodes(t *testing.T) {
 					t.Errorf("%s: %v", name, err)
 				}
 			}
-			agent := NewTunnel(ipam.NewClient(store, time.Now), name, time.Now)
+			agent := NewTunnel(ipam.NewClient(store, time.Now), IPIP, name, time.Now)
 			var err error
 			if final[i], err = agent.Address(t.Context(), TunnelInput{Ranges: Ranges{Assign: both, Keep: both}, Noted: noted}); err != nil {
 				t.Errorf("%s: %v", name, err)
@@ -506,7 +506,7 @@ func TestRequestsOfASteadyStart(t *testing.T) {
 			t.Fatal(err)
 		}
 		proxy.Reset()
-		agent := NewTunnel(ipam.NewClient(store, time.Now), seen.Name, time.Now)
+		agent := NewTunnel(ipam.NewClient(store, time.Now), IPIP, seen.Name, time.Now)
 		ranges := Ranges{Assign: prefixes("10.91.0.0/24"), Keep: prefixes("10.91.0.0/24")}
 		addr, err := agent.Address(t.Context(), TunnelInput{Ranges: ranges, UID: seen.UID, Noted: seen.Annotations[api.AnnotationIPv4TunnelAddr]})
 		if err := errors.Join(err,
@@ -522,5 +522,56 @@ func TestRequestsOfASteadyStart(t *testing.T) {
 	start()
 	if d := cmp.Diff(map[string]int{"get ipamhandles": 1, "get ipamblocks": 1}, proxy.Requests()); d != "" {
 		t.Errorf("requests (-want +got):\n%s", d)
+	}
+}
+
+// Each kind of tunnel has an address, a handle and a mark of its own, as Calico writes them; one that is released leaves the others.
+func TestTunnelKinds(t *testing.T) {
+	store := labstore.Store(t)
+	aNode(t, store, "kinds-node", nil)
+	pool(t, store, "kinds-4", "10.78.0.0/24", 26)
+	p := &api.IPPool{Meta: api.Meta{Name: "kinds-6"}}
+	labstore.Forget(t, store, p)
+	p.Meta, p.Spec = api.Meta{Name: "kinds-6"}, api.IPPoolSpec{CIDR: "fd78::/112", BlockSize: 122, VXLANMode: api.EncapAlways}
+	if err := store.Create(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	client := ipam.NewClient(store, time.Now)
+	ranges := map[bool][]netip.Prefix{false: prefixes("10.78.0.0/24"), true: prefixes("fd78::/112")}
+	handles := map[string]TunnelKind{"ipip-tunnel-addr-kinds-node": IPIP, "vxlan-tunnel-addr-kinds-node": VXLAN, "vxlan-v6-tunnel-addr-kinds-node": VXLANv6}
+	for handle, kind := range handles {
+		addr, err := NewTunnel(client, kind, "kinds-node", time.Now).Address(t.Context(), TunnelInput{Ranges: Ranges{Assign: ranges[kind.v6], Keep: ranges[kind.v6]}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		held, err := client.Addresses(t.Context(), handle)
+		if err != nil || !slices.Equal(held, []netip.Addr{addr}) || addr.Is6() != kind.v6 {
+			t.Errorf("%s holds %v, %v; want %s", handle, held, err, addr)
+		}
+	}
+	var blocks api.IPAMBlockList
+	if err := store.List(t.Context(), &blocks, datastore.ListOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	marks := map[string]string{}
+	for _, b := range blocks.Items {
+		for _, a := range b.Spec.Attributes {
+			if a.HandleID != nil && a.Secondary["node"] == "kinds-node" {
+				marks[*a.HandleID] = a.Secondary["type"]
+			}
+		}
+	}
+	want := map[string]string{"ipip-tunnel-addr-kinds-node": "ipipTunnelAddress", "vxlan-tunnel-addr-kinds-node": "vxlanTunnelAddress", "vxlan-v6-tunnel-addr-kinds-node": "vxlanV6TunnelAddress"}
+	if d := cmp.Diff(want, marks); d != "" {
+		t.Errorf("marks in IPAM (-want +got):\n%s", d)
+	}
+	if none, err := NewTunnel(client, VXLAN, "kinds-node", time.Now).Address(t.Context(), TunnelInput{}); err != nil || none.IsValid() {
+		t.Errorf("no pool encapsulates: %s, %v", none, err)
+	}
+	for handle, kind := range handles {
+		held, err := client.Addresses(t.Context(), handle)
+		if err != nil || len(held) == 0 != (kind.mark == VXLAN.mark) {
+			t.Errorf("%s holds %v, %v", handle, held, err)
+		}
 	}
 }

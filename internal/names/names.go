@@ -101,6 +101,12 @@ func LegacyPodHandle(namespace, pod string) string { return namespace + "." + po
 // TunnelHandle returns the handle ID of a node's IPIP tunnel address.
 func TunnelHandle(node string) string { return "ipip-tunnel-addr-" + node }
 
+// VXLANHandle returns the handle ID of a node's VXLAN tunnel address, and VXLANv6Handle that of the one of IPv6.
+func VXLANHandle(node string) string { return "vxlan-tunnel-addr-" + node }
+
+// VXLANv6Handle: see VXLANHandle.
+func VXLANv6Handle(node string) string { return "vxlan-v6-tunnel-addr-" + node }
+
 // HostAffinity returns the value of a block's affinity field for a node.
 func HostAffinity(node string) string { return api.AffinityHost + ":" + node }
 

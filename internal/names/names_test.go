@@ -115,6 +115,8 @@ func TestHandleIDs(t *testing.T) {
 		"k8s-pod-network.abc":     PodHandle("k8s-pod-network", "abc"),
 		"default.web-1":           LegacyPodHandle("default", "web-1"),
 		"ipip-tunnel-addr-node-a": TunnelHandle("node-a"),
+		"vxlan-tunnel-addr-n":     VXLANHandle("n"),
+		"vxlan-v6-tunnel-addr-n":  VXLANv6Handle("n"),
 		"host:node-a":             HostAffinity("node-a"),
 	} {
 		if got != want {

@@ -118,7 +118,7 @@ func NewAgent(d Deps) *Agent {
 	return &Agent{
 		Deps:         d,
 		ipam:         client,
-		tunnel:       duties.NewTunnel(client, d.Config.Nodename, time.Now),
+		tunnel:       duties.NewTunnel(client, duties.IPIP, d.Config.Nodename, time.Now),
 		availability: duties.NewAvailability(d.Store, d.Config.Nodename, time.Now),
 		sysctls:      sysctl.Root(d.Config.SysctlRoot),
 		herald:       newHerald(filepath.Join(d.Config.RunDir, factsFile), d.Watch, d.Status, d.Log),
