@@ -2,23 +2,30 @@ package policy
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
-// Base are the rules that hold for every peer, around those that the operator has made for it.
+// Base are the rules that hold for every peer, around those that the operator has made for it. It does not change.
 type Base struct {
 	// Transit are the prefixes inside of which learned paths are passed on, but for those inside of Hidden. This node's own
 	// paths inside of Hidden are not announced either.
 	Transit, Hidden []netip.Prefix
 	// Refuse are prefixes of which nobody may announce anything to us: this node's own addresses. Nor may they be next hops.
 	Refuse []netip.Prefix
-	// Tags are added to what is announced, all that match, if no rule of the peer has accepted it before.
+	// Tags are added to what is announced, all that match, unless a rule of the peer has accepted it.
 	Tags []Tag
-	// Links say which interface a next hop is reached through, the longest prefix first found by its length.
+	// Links say through which interface a next hop is reached; of those that it is inside of, the longest prefix counts.
 	Links []Link
-	// Normal4 and Normal6 are the metrics of learned routes that nothing sets; 0 is 1024.
+	// Normal4 and Normal6 are the priorities of learned routes that nothing sets; 0 is NormalPriority.
 	Normal4, Normal6 uint32
+}
+
+// Tag adds communities to what is announced inside of a prefix.
+type Tag struct {
+	Prefix      netip.Prefix
+	Communities []Community
 }
 
 // Link is the interface through which the next hops inside of a prefix are reached.
@@ -37,16 +44,165 @@ type Session struct {
 // External reports whether the peer is in another AS.
 func (s Session) External() bool { return s.LocalASN != s.PeerASN }
 
-// Import decides about a path that the peer announces. The outcome's Change is what an Editor is to do; its Reason, if it is
-// rejected, is one of few.
+// Reasons of the built-in rules.
+const (
+	reasonMartian    = "martian"
+	reasonOwnAddress = "own address"
+	reasonOwnHop     = "next hop is this node"
+	reasonForeign    = "AS path of somebody else"
+	reasonLoop       = "own AS in its path"
+	reasonCommunity  = "community forbids to pass it on"
+	reasonHidden     = "in a pool with disableBGPExport"
+	reasonTransit    = "not in transit pools"
+)
+
+// martians are prefixes that no host outside of this one has an address in: they, and what is inside of them, can only do harm. The
+// default route, and other prefixes around them, are none.
+var martians = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"),
+	netip.MustParsePrefix("127.0.0.0/8"),
+	netip.MustParsePrefix("169.254.0.0/16"),
+	netip.MustParsePrefix("224.0.0.0/3"), // multicast, class E, broadcast
+	netip.MustParsePrefix("::/127"),      // unspecified and loopback
+	netip.MustParsePrefix("::ffff:0:0/96"),
+	netip.MustParsePrefix("fe80::/10"),
+	netip.MustParsePrefix("ff00::/8"),
+}
+
+// Import decides about a path that the peer announces. The outcome's Change is what an Editor is to do. No rule of the peer can have
+// in what the built-in ones refuse.
 func (b *Base) Import(s Session, rules *Rules, prefix netip.Prefix, a *wire.Attributes) Outcome {
-	return Outcome{Verdict: Accept} // TODO(policy): being written
+	if reason := b.refuse(s, prefix, a); reason != "" {
+		return reject(reason)
+	}
+	out := rules.Apply(b.route(s, prefix, a))
+	if out.Verdict == Reject {
+		return out
+	}
+	out.Verdict = Accept
+	if s.External() && !out.Change.SetLocalPref {
+		out.Change.SetLocalPref, out.Change.LocalPref = true, LocalPref(b.normal(prefix))
+		if a.Communities.Has(wire.GracefulShutdown) {
+			out.Change.LocalPref = 0
+		}
+	}
+	return out
 }
 
-// Export decides about a path that would be announced to the peer; own tells that this node originates it.
+// refuse returns why a path may not come in; empty: it may.
+func (b *Base) refuse(s Session, prefix netip.Prefix, a *wire.Attributes) string {
+	switch {
+	case containsAny(martians, prefix):
+		return reasonMartian
+	case containsAny(b.Refuse, prefix):
+		return reasonOwnAddress
+	case slices.ContainsFunc(b.Refuse, func(p netip.Prefix) bool { return p.Contains(a.NextHop) }):
+		return reasonOwnHop
+	case s.External() && !a.Path.StartsWith([]uint32{s.PeerASN}):
+		return reasonForeign
+	case a.Path.Count(s.LocalASN) > s.AllowOwnASN:
+		return reasonLoop
+	}
+	return ""
+}
+
+// Export decides about a path that would be announced to the peer; own tells that this node originates it. A priority that a rule
+// sets is not told to another AS, which has no place for it.
 func (b *Base) Export(s Session, rules *Rules, own bool, prefix netip.Prefix, a *wire.Attributes) Outcome {
-	return Outcome{Verdict: Accept} // TODO(policy): being written
+	if !own && forbidden(s, a.Communities) {
+		return reject(reasonCommunity)
+	}
+	route := b.route(s, prefix, a)
+	if own {
+		route.Own, route.Interface, route.Priority = true, "", b.normal(prefix)
+	}
+	out := rules.Apply(route)
+	if out.Verdict == NoMatch {
+		out = b.export(own, prefix)
+	}
+	if s.External() {
+		out.Change.SetLocalPref, out.Change.LocalPref = false, 0
+	}
+	return out
 }
 
-// Equal reports whether both decide alike: nothing has to be announced again.
-func (b *Base) Equal(other *Base) bool { return false } // TODO(policy): being written
+// export is for what no rule of the peer has decided about.
+func (b *Base) export(own bool, prefix netip.Prefix) Outcome {
+	switch {
+	case containsAny(b.Hidden, prefix):
+		return reject(reasonHidden)
+	case !own && !containsAny(b.Transit, prefix):
+		return reject(reasonTransit)
+	}
+	return Outcome{Verdict: Accept, Change: wire.Change{Add: b.tags(prefix)}}
+}
+
+// tags returns the communities of a prefix.
+func (b *Base) tags(prefix netip.Prefix) []Community {
+	var all []Community
+	for i := range b.Tags {
+		tag := &b.Tags[i]
+		switch {
+		case !contains(tag.Prefix, prefix):
+		case all == nil:
+			all = tag.Communities
+		default:
+			all = slices.Concat(all, tag.Communities)
+		}
+	}
+	return all
+}
+
+// forbidden is what RFC 1997 says of well-known communities.
+func forbidden(s Session, c wire.Communities) bool {
+	if c.Empty() {
+		return false
+	}
+	return c.Has(wire.NoAdvertise) || (s.External() && (c.Has(wire.NoExport) || c.Has(wire.NoExportSubconfed)))
+}
+
+// route is a learned path as rules see it.
+func (b *Base) route(s Session, prefix netip.Prefix, a *wire.Attributes) Route {
+	r := Route{Prefix: prefix, Attributes: a, External: s.External(), Interface: b.link(a.NextHop), Priority: b.normal(prefix)}
+	if a.HasLocalPref {
+		r.Priority = Priority(a.LocalPref)
+	}
+	return r
+}
+
+// link returns the interface through which a next hop is reached; empty if none is known.
+func (b *Base) link(hop netip.Addr) string {
+	best := Link{}
+	for _, l := range b.Links {
+		if l.Prefix.Contains(hop) && (!best.Prefix.IsValid() || l.Prefix.Bits() > best.Prefix.Bits()) {
+			best = l
+		}
+	}
+	return best.Interface
+}
+
+func (b *Base) normal(prefix netip.Prefix) uint32 {
+	n := b.Normal6
+	if prefix.Addr().Is4() {
+		n = b.Normal4
+	}
+	if n == 0 {
+		n = NormalPriority
+	}
+	return n
+}
+
+// EqualImport reports whether both take the same: no peer has to announce its paths again.
+func (b *Base) EqualImport(o *Base) bool {
+	return slices.Equal(b.Refuse, o.Refuse) && slices.Equal(b.Links, o.Links) && b.Normal4 == o.Normal4 && b.Normal6 == o.Normal6
+}
+
+// EqualExport reports whether both pass on the same: nothing has to be announced again.
+func (b *Base) EqualExport(o *Base) bool {
+	return slices.Equal(b.Transit, o.Transit) && slices.Equal(b.Hidden, o.Hidden) && slices.Equal(b.Links, o.Links) &&
+		slices.EqualFunc(b.Tags, o.Tags, Tag.equal) && b.Normal4 == o.Normal4 && b.Normal6 == o.Normal6
+}
+
+func (t Tag) equal(o Tag) bool {
+	return t.Prefix == o.Prefix && slices.Equal(t.Communities, o.Communities)
+}

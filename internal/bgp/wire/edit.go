@@ -1,7 +1,11 @@
 package wire
 
 import (
+	"encoding/binary"
+	"errors"
+	"fmt"
 	"net/netip"
+	"slices"
 )
 
 // Attributes are what an UPDATE says of the prefixes that it announces. They are parts of the message: nobody keeps them.
@@ -35,14 +39,286 @@ type Editor struct {
 	// OwnAS is how many AS numbers at the head of each AS_PATH the speaker has put there for this session, 1 for what it
 	// sends to another AS: Attributes does not show them, and Prepend puts numbers behind them.
 	OwnAS int
-	// TooLong counts prefixes that were withdrawn because they do not fit into a message any more.
+	// Withdrawn, if it is not nil, is told each prefix that a message withdraws.
+	Withdrawn func(netip.Prefix)
+	// TooLong counts prefixes that were withdrawn because, with what was added to them, they do not fit into a message.
 	TooLong int
+
+	attributes Attributes
+	groups     []group // those of the last message, whose memory is used again
+	writer     writer
 }
 
+// group are prefixes of which the same becomes.
+type group struct {
+	change   Change
+	prefixes []byte
+}
+
+// errNotEdited: the message is not what Edit is for. Neither Session.Check nor the speaker behind makes such.
+var errNotEdited = errors.New("not an UPDATE that can be rewritten")
+
 // Edit returns the messages that take the place of a whole UPDATE that is valid and has AS numbers of four octets, as
-// Session.Check passes it or as the speaker behind sends it. decide is asked once for each prefix that it announces; the
-// attributes are the same for all. Withdrawals, and the end of the table, stay. If nothing changes the message is returned
-// as it came. The messages are valid until the next call. An error means that message is no such UPDATE.
+// Session.Check passes it or as the speaker behind sends it; other messages are returned as they came. decide is asked once for
+// each prefix that the message announces; the attributes are the same for all. Withdrawals, and the end of the table, stay. If
+// nothing changes the message is returned as it came. The messages are valid until the next call. An error means that the message
+// is no such UPDATE, or that a next hop is of the other family.
 func (e *Editor) Edit(message []byte, decide func(netip.Prefix, *Attributes) Change) ([][]byte, error) {
-	return [][]byte{message}, nil // TODO(policy): being written
+	if TypeOf(message) != Update {
+		return e.writer.as(message), nil
+	}
+	u, err := cutUpdate(message, e.Family)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.attributes.read(&u, e.Family, e.OwnAS); err != nil {
+		return nil, err
+	}
+	if err := e.tell(u.withdrawn); err != nil {
+		return nil, err
+	}
+	if len(u.announced) == 0 {
+		return e.writer.as(message), nil
+	}
+	if err := e.sort(u.announced, decide); err != nil {
+		return nil, err
+	}
+	if len(e.groups) == 1 && e.groups[0].change.none() {
+		return e.writer.as(message), nil
+	}
+	return e.write(&u), nil
+}
+
+// tell reports what is withdrawn, and whether it is a list of prefixes.
+func (e *Editor) tell(withdrawn []byte) error {
+	for rest := withdrawn; len(rest) > 0; {
+		prefix, _, after, err := cutPrefix(rest, e.Family)
+		if err != nil {
+			return err
+		}
+		rest = after
+		if e.Withdrawn != nil {
+			e.Withdrawn(prefix)
+		}
+	}
+	return nil
+}
+
+// keptGroups bounds the memory that is kept for the next message.
+const keptGroups = 8
+
+// sort asks about each prefix and puts those together of which the same becomes.
+func (e *Editor) sort(announced []byte, decide func(netip.Prefix, *Attributes) Change) error {
+	if e.groups = e.groups[:0]; cap(e.groups) > keptGroups {
+		e.groups = nil
+	}
+	for rest := announced; len(rest) > 0; {
+		prefix, raw, after, err := cutPrefix(rest, e.Family)
+		if err != nil {
+			return err
+		}
+		rest = after
+		change := decide(prefix, &e.attributes)
+		if hop := change.NextHop; hop.IsValid() && FamilyOf(hop) != e.Family {
+			return fmt.Errorf("%w: next hop %s on a session of %s", errNotEdited, hop, e.Family)
+		}
+		g := e.group(change.effect(&e.attributes))
+		g.prefixes = append(g.prefixes, raw...)
+	}
+	return nil
+}
+
+// group returns the group of a change, which may be new.
+func (e *Editor) group(change Change) *group {
+	for i := range e.groups {
+		if e.groups[i].change.equal(&change) {
+			return &e.groups[i]
+		}
+	}
+	n := len(e.groups)
+	e.groups = slices.Grow(e.groups, 1)[:n+1]
+	g := &e.groups[n]
+	g.change, g.prefixes = change, g.prefixes[:0]
+	return g
+}
+
+// write writes what is withdrawn first: a prefix that the message withdraws and announces is announced in the end.
+func (e *Editor) write(u *update) [][]byte {
+	w := &e.writer
+	w.start(e.Family)
+	withdrawn := slices.Clone(u.withdrawn)
+	for i := range e.groups {
+		g := &e.groups[i]
+		if !g.change.Withdraw && !w.fits(u, &e.attributes, &g.change) {
+			g.change = Change{Withdraw: true}
+			e.TooLong += countPrefixes(g.prefixes)
+		}
+		if g.change.Withdraw {
+			withdrawn = append(withdrawn, g.prefixes...)
+		}
+	}
+	w.withdraw(withdrawn)
+	for i := range e.groups {
+		if g := &e.groups[i]; !g.change.Withdraw {
+			w.announce(u, &e.attributes, g)
+		}
+	}
+	return w.finish()
+}
+
+// none reports whether nothing becomes of a prefix.
+func (c *Change) none() bool {
+	return !c.Withdraw && !c.SetLocalPref && !c.NextHop.IsValid() && len(c.Prepend)+len(c.Add) == 0
+}
+
+// effect leaves out what a path with these attributes has already.
+func (c Change) effect(a *Attributes) Change {
+	if c.Withdraw {
+		return Change{Withdraw: true}
+	}
+	if !c.SetLocalPref || (a.HasLocalPref && a.LocalPref == c.LocalPref) {
+		c.SetLocalPref, c.LocalPref = false, 0
+	}
+	if c.NextHop == a.NextHop {
+		c.NextHop = netip.Addr{}
+	}
+	if !slices.ContainsFunc(c.Add, func(n Community) bool { return !a.Communities.Has(n) }) {
+		c.Add = nil
+	}
+	return c
+}
+
+func (c *Change) equal(o *Change) bool {
+	return c.Withdraw == o.Withdraw && c.SetLocalPref == o.SetLocalPref && c.LocalPref == o.LocalPref && c.NextHop == o.NextHop &&
+		slices.Equal(c.Prepend, o.Prepend) && slices.Equal(c.Add, o.Add)
+}
+
+// Equal reports whether the same becomes of a prefix.
+func (c Change) Equal(o Change) bool { return c.equal(&o) }
+
+// update is an UPDATE taken apart: lists of prefixes and of attributes, as in the message.
+type update struct{ withdrawn, attributes, announced []byte }
+
+// cutUpdate finds the parts. Prefixes of IPv4 are outside of attributes, those of IPv6 inside.
+func cutUpdate(message []byte, family Family) (update, error) {
+	b := body(message)
+	withdrawn, b, ok := cutCounted(b)
+	if !ok {
+		return update{}, fmt.Errorf("%w: withdrawn routes do not fit", errNotEdited)
+	}
+	attributes, announced, ok := cutCounted(b)
+	if !ok {
+		return update{}, fmt.Errorf("%w: path attributes do not fit", errNotEdited)
+	}
+	u := update{withdrawn: withdrawn, attributes: attributes, announced: announced}
+	if family == IPv4 {
+		return u, nil
+	}
+	if len(withdrawn)+len(announced) > 0 {
+		return update{}, fmt.Errorf("%w: IPv4 prefixes on a session of %s", errNotEdited, family)
+	}
+	return u, nil
+}
+
+// cutCounted splits what a length of two octets counts off.
+func cutCounted(b []byte) (counted, rest []byte, ok bool) {
+	if len(b) < 2 || len(b)-2 < int(binary.BigEndian.Uint16(b)) {
+		return nil, nil, false
+	}
+	end := 2 + int(binary.BigEndian.Uint16(b))
+	return b[2:end], b[end:], true
+}
+
+// cutPrefix splits the first prefix of a list off.
+func cutPrefix(b []byte, family Family) (prefix netip.Prefix, raw, rest []byte, err error) {
+	bits := int(b[0])
+	length := 1 + (bits+7)/8
+	if bits > 8*family.bytes() || len(b) < length {
+		return netip.Prefix{}, nil, nil, fmt.Errorf("%w: %w", errNotEdited, errNetwork)
+	}
+	var octets [16]byte
+	copy(octets[:], b[1:length])
+	addr := netip.AddrFrom16(octets)
+	if family == IPv4 {
+		addr = netip.AddrFrom4([4]byte(octets[:4]))
+	}
+	return netip.PrefixFrom(addr, bits).Masked(), b[:length], b[length:], nil
+}
+
+func countPrefixes(b []byte) int {
+	n := 0
+	for ; len(b) > 0; n++ {
+		b = b[1+(int(b[0])+7)/8:]
+	}
+	return n
+}
+
+// read reads the attributes and, for IPv6, finds the prefixes in them.
+func (a *Attributes) read(u *update, family Family, ownAS int) error {
+	*a = Attributes{Path: ASPath{own: ownAS}}
+	for rest := u.attributes; len(rest) > 0; {
+		_, kind, value, after, ok := cutAttribute(rest)
+		if !ok || !a.set(u, family, kind, value) {
+			return fmt.Errorf("%w: %s is malformed", errNotEdited, kind)
+		}
+		rest = after
+	}
+	return nil
+}
+
+// set takes one attribute and reports whether it has the form of its kind.
+func (a *Attributes) set(u *update, family Family, kind attribute, value []byte) bool {
+	switch kind {
+	case attrMPReach:
+		return family != IPv4 && a.setReachable(u, family, value)
+	case attrMPUnreach:
+		if family == IPv4 || len(value) < 3 {
+			return len(value) == 3 // the end of the table
+		}
+		u.withdrawn = value[3:]
+		return Family(binary.BigEndian.Uint16(value)) == family && value[2] == unicast
+	case attrASPath:
+		a.Path.segments = value
+		return wholeSegments(value)
+	case attrNextHop:
+		if family == IPv4 {
+			a.NextHop, _ = netip.AddrFromSlice(value)
+		}
+		return len(value) == 4
+	case attrOrigin, attrMED, attrLocalPref, attrCommunities, attrLargeCommunity:
+		return fits(kind, value) && a.setPlain(kind, value)
+	}
+	return true
+}
+
+// setPlain takes an attribute that fits.
+func (a *Attributes) setPlain(kind attribute, value []byte) bool {
+	switch kind {
+	case attrOrigin:
+		a.Origin = value[0]
+	case attrMED:
+		a.MED, a.HasMED = binary.BigEndian.Uint32(value), true
+	case attrLocalPref:
+		a.LocalPref, a.HasLocalPref = binary.BigEndian.Uint32(value), true
+	case attrCommunities:
+		a.Communities.standard = value
+	case attrLargeCommunity:
+		a.Communities.large = value
+	}
+	return true
+}
+
+// setReachable takes MP_REACH_NLRI. Of two next hops the second one is link-local, RFC 2545.
+func (a *Attributes) setReachable(u *update, family Family, value []byte) bool {
+	size := family.bytes()
+	if len(value) < 5+size || Family(binary.BigEndian.Uint16(value)) != family || value[2] != unicast {
+		return false
+	}
+	hop := int(value[3])
+	if (hop != size && hop != 2*size) || len(value) < 5+hop {
+		return false
+	}
+	a.NextHop, _ = netip.AddrFromSlice(value[4 : 4+size])
+	u.announced = value[5+hop:]
+	return true
 }

@@ -1,0 +1,208 @@
+package policy
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/tortie-net/tortie/internal/bgp/wire"
+)
+
+// Community is one of RFC 1997 or, with three numbers, of RFC 8092.
+type Community = wire.Community
+
+// ParseCommunity reads "aa:nn", or "aa:nn:mm" for a large community.
+func ParseCommunity(text string) (Community, error) { return wire.ParseCommunity(text) }
+
+// Direction says whether paths come in or go out.
+type Direction int
+
+// Directions.
+const (
+	Import Direction = iota
+	Export
+)
+
+// Priorities, which are metrics of kernel routes.
+const (
+	// NormalPriority is that of a route which nothing sets.
+	NormalPriority = 1024
+	// maxPriority less the priority is the LOCAL_PREF.
+	maxPriority = 1<<31 - 1
+)
+
+// Priority returns the priority of a path with a LOCAL_PREF; 0, which no rule names, if it has none.
+func Priority(localPref uint32) uint32 { return maxPriority - min(localPref, maxPriority) }
+
+// LocalPref returns the LOCAL_PREF of a path with a priority.
+func LocalPref(priority uint32) uint32 { return maxPriority - min(priority, maxPriority) }
+
+// Route is a path about which rules decide.
+type Route struct {
+	Prefix netip.Prefix
+	*wire.Attributes
+	// Own: this node originates it. On the way in nothing is.
+	Own bool
+	// External: the peer is in another AS.
+	External bool
+	// Interface is what the path leads through; empty: nothing, or it is not known.
+	Interface string
+	Priority  uint32
+}
+
+// Verdict is what a list of rules says of a route.
+type Verdict int
+
+// Verdicts.
+const (
+	NoMatch Verdict = iota
+	Accept
+	Reject
+)
+
+// Outcome is what becomes of a route.
+type Outcome struct {
+	Verdict Verdict
+	// Reason says in a few words why it is rejected. There are not many reasons.
+	Reason string
+	// Change is what wire is to do with it.
+	Change wire.Change
+}
+
+func reject(reason string) Outcome {
+	return Outcome{Verdict: Reject, Reason: reason, Change: wire.Change{Withdraw: true}}
+}
+
+// Rules is an ordered list of rules: the first that matches decides. A nil *Rules has none. It does not change.
+type Rules struct{ rules []Rule }
+
+// Join returns the rules of several filters in order; nil if there are none.
+func Join(all ...*Rules) *Rules {
+	var joined []Rule
+	for _, r := range all {
+		if r != nil {
+			joined = append(joined, r.rules...)
+		}
+	}
+	if len(joined) == 0 {
+		return nil
+	}
+	return &Rules{rules: joined}
+}
+
+// Apply decides about a route by the first rule that matches.
+func (r *Rules) Apply(route Route) Outcome {
+	if r == nil {
+		return Outcome{}
+	}
+	for i := range r.rules {
+		if rule := &r.rules[i]; rule.matches(&route) {
+			return rule.outcome
+		}
+	}
+	return Outcome{}
+}
+
+// Equal reports whether both decide alike about every route, and give the same reasons.
+func (r *Rules) Equal(other *Rules) bool {
+	if r == nil || other == nil {
+		return r.Len() == other.Len()
+	}
+	return slices.EqualFunc(r.rules, other.rules, Rule.equal)
+}
+
+// Len is how many rules there are.
+func (r *Rules) Len() int {
+	if r == nil {
+		return 0
+	}
+	return len(r.rules)
+}
+
+// Rule is one rule of a BGPFilter, checked. What a rule does not ask about is its zero value.
+type Rule struct {
+	prefix      netip.Prefix
+	least, most int // lengths of prefixes inside of it
+	not         bool
+	learned     bool
+	iface       string
+	internal    bool // for peers of this AS only
+	external    bool
+	has         bool // community
+	community   Community
+	path        []uint32
+	priority    uint32
+	outcome     Outcome
+}
+
+// matches reports whether a route is all that the rule asks for.
+func (r *Rule) matches(route *Route) bool {
+	switch {
+	case r.prefix.IsValid() && r.inside(route.Prefix) == r.not,
+		r.learned && route.Own,
+		r.internal && route.External,
+		r.external && !route.External,
+		r.iface != "" && !matchName(r.iface, route.Interface),
+		r.has && !route.Communities.Has(r.community),
+		len(r.path) > 0 && !route.Path.StartsWith(r.path),
+		r.priority != 0 && r.priority != route.Priority:
+		return false
+	}
+	return true
+}
+
+// inside reports whether p is inside of the rule's prefix, with a length in its range.
+func (r *Rule) inside(p netip.Prefix) bool {
+	return r.least <= p.Bits() && p.Bits() <= r.most && contains(r.prefix, p)
+}
+
+// contains reports whether inner is outer or a part of it.
+func contains(outer, inner netip.Prefix) bool {
+	return outer.Bits() <= inner.Bits() && outer.Contains(inner.Addr())
+}
+
+func containsAny(all []netip.Prefix, inner netip.Prefix) bool {
+	return slices.ContainsFunc(all, func(outer netip.Prefix) bool { return contains(outer, inner) })
+}
+
+// matchName reports whether name is like pattern, in which * stands for any text. Nothing is like no name.
+func matchName(pattern, name string) bool {
+	if name == "" {
+		return false
+	}
+	// Where the last * was, and how much of name it stands for: if what follows does not fit it stands for one more.
+	star, taken := -1, 0
+	p, n := 0, 0
+	for n < len(name) {
+		switch {
+		case p < len(pattern) && pattern[p] == '*':
+			star, taken = p, n
+			p++
+		case p < len(pattern) && pattern[p] == name[n]:
+			p, n = p+1, n+1
+		case star >= 0:
+			taken++
+			p, n = star+1, taken
+		default:
+			return false
+		}
+	}
+	for p < len(pattern) && pattern[p] == '*' {
+		p++
+	}
+	return p == len(pattern)
+}
+
+func (r Rule) equal(o Rule) bool {
+	return r.prefix == o.prefix && r.least == o.least && r.most == o.most && r.not == o.not && r.learned == o.learned &&
+		r.iface == o.iface && r.internal == o.internal && r.external == o.external && r.has == o.has && r.community == o.community &&
+		slices.Equal(r.path, o.path) && r.priority == o.priority && r.outcome.equal(o.outcome)
+}
+
+func (o Outcome) equal(other Outcome) bool {
+	return o.Verdict == other.Verdict && o.Reason == other.Reason && o.Change.Equal(other.Change)
+}
+
+// NeedsInterface reports whether some rule asks for a route's interface.
+func (r *Rules) NeedsInterface() bool {
+	return r != nil && slices.ContainsFunc(r.rules, func(rule Rule) bool { return rule.iface != "" })
+}
