@@ -47,7 +47,7 @@ func FuzzGoBGP(f *testing.F) {
 		f.Add(true, slices.Concat(hello, m))
 	}
 	f.Fuzz(func(t *testing.T, six bool, stream []byte) {
-		rules := wire.Rules{ASN: 64512, LocalASN: 64512, LocalID: addr("10.0.0.1"), Family: wire.IPv4, MaxPrefixes: 1000}
+		rules := wire.Rules{ASN: 64512, LocalASN: 64512, LocalID: addr("10.0.0.1"), Family: wire.IPv4, MaxPrefixes: 1000, Source: wire.External}
 		family := bgp.RF_IPv4_UC
 		if six {
 			rules.Family, family = wire.IPv6, bgp.RF_IPv6_UC
@@ -63,8 +63,8 @@ func FuzzGoBGP(f *testing.F) {
 			if v.Reset != nil {
 				return
 			}
-			if v.Pass != nil {
-				gobgpTakes(t, v.Pass, family)
+			for part := range wire.Messages(v.Pass) {
+				gobgpTakes(t, part, family)
 			}
 		}
 	})

@@ -45,6 +45,7 @@ type Server struct {
 	sessions   map[netip.Addr]session      // one for each of peers
 	originated map[netip.Prefix]netip.Addr // to next hop
 	known      map[netip.Addr]bool         // peers that this process has ever configured
+	policy     Policy
 	table      table
 }
 

@@ -54,8 +54,13 @@ type Speaker interface {
 	// An invalid peer is an error and nothing changes. Whatever fails is tried again by the next call.
 	SetPeers(ctx context.Context, peers []Peer) error
 
-	// SetOriginated makes paths the whole set of what this node announces: Prefix, and NextHop if it is not to be this
-	// end of each session. Nothing else is ever announced; in particular learned paths are not passed on.
+	// SetPolicy says what passes on the sessions. Of most changes only those sessions hear that they are for, and none is closed:
+	// what a peer has announced is judged again from memory, what it has been told is put right. It is to be called before the
+	// first SetPeers, and may be called before SetOriginated.
+	SetPolicy(ctx context.Context, p Policy) error
+
+	// SetOriginated makes paths the whole set of what this node announces by itself: Prefix, and NextHop if it is not to be this
+	// end of each session. What it has learned is passed on as the Policy says.
 	// After a restart it must be called before SetPeers: a peer drops what is not announced again by the time it has
 	// seen the end of our table.
 	SetOriginated(ctx context.Context, paths []Path) error

@@ -91,6 +91,8 @@ func (p *peers) Snapshot(_ context.Context, accept bgp.Accept) ([]bgp.Path, erro
 	return paths, nil
 }
 
+func (p *peers) SetPolicy(context.Context, bgp.Policy) error { return nil }
+
 func (p *peers) NextHops(context.Context, []netip.Addr) (map[netip.Addr]bool, error) { return nil, nil }
 
 func (p *peers) Peers(context.Context) ([]bgp.PeerStatus, error) {

@@ -53,6 +53,7 @@ var flags = map[attribute]byte{
 	attrLocalPref: flagTransitive, attrAtomicAggregate: flagTransitive, attrAggregator: flagOptional | flagTransitive,
 	attrCommunities: flagOptional | flagTransitive, attrOriginatorID: flagOptional, attrClusterList: flagOptional,
 	attrMPReach: flagOptional, attrMPUnreach: flagOptional, attrLargeCommunity: flagOptional | flagTransitive,
+	attrAS4Path: flagOptional | flagTransitive, attrAS4Aggregator: flagOptional | flagTransitive,
 }
 
 func appendAttribute(b []byte, kind attribute, value []byte) []byte {
@@ -118,7 +119,7 @@ func (s *Session) readAttribute(n *news, flag byte, kind attribute, value []byte
 	switch {
 	case !known && flag&flagOptional == 0:
 		return updateFault(2, appendAttribute(nil, kind, value), "well-known %s is not known", kind)
-	case !known:
+	case !known, kind == attrAS4Path, kind == attrAS4Aggregator:
 		return nil // nothing here reads it
 	case kind == attrMPReach:
 		return n.readReachable(value)
@@ -132,14 +133,36 @@ func (s *Session) readAttribute(n *news, flag byte, kind attribute, value []byte
 		n.readNextHop(value)
 	case kind == attrASPath:
 		n.readASPath(value, s.offer.FourOctets)
-	case kind == attrAtomicAggregate, kind == attrAggregator:
-		// They are about paths that are passed on.
+	case kind == attrAggregator:
+		n.readAggregator(value, s.offer.FourOctets)
+	case kind == attrAtomicAggregate && len(value) != 0: // RFC 7606 section 7.6
+		n.flawed(false, "%s of %d bytes", kind, len(value))
+	case kind == attrMED && len(value) == 4:
+		n.hasMED, n.med = true, binary.BigEndian.Uint32(value) // written when all is read
 	case !fits(kind, value):
 		n.flawed(true, "%s of %d bytes or with an impossible value", kind, len(value))
 	default:
+		n.checkReflection(kind, value, &s.rules)
 		n.attributes = appendAttribute(n.attributes, kind, value)
 	}
 	return nil
+}
+
+// checkReflection finds a path that comes back to where it was (RFC 4456 section 8).
+func (n *news) checkReflection(kind attribute, value []byte, rules *Rules) {
+	switch kind {
+	case attrOriginatorID:
+		if netip.AddrFrom4([4]byte(value)) == rules.LocalID {
+			n.refusal = "a reflector sends us our own path back"
+		}
+	case attrClusterList:
+		n.clusters = len(value) / 4
+		for ; len(value) > 0; value = value[4:] {
+			if netip.AddrFrom4([4]byte(value)) == rules.ClusterID {
+				n.refusal = "it was reflected with our own cluster ID before"
+			}
+		}
+	}
 }
 
 func (s *Session) external() bool { return s.rules.ASN != s.rules.LocalASN }
@@ -148,6 +171,8 @@ func (s *Session) external() bool { return s.rules.ASN != s.rules.LocalASN }
 func fits(kind attribute, value []byte) bool {
 	several := func(size int) bool { return len(value) > 0 && len(value)%size == 0 }
 	switch kind {
+	case attrAtomicAggregate:
+		return len(value) == 0
 	case attrOrigin:
 		return len(value) == 1 && value[0] <= 2
 	case attrMED, attrLocalPref, attrOriginatorID:
@@ -216,6 +241,19 @@ func (n *news) readASPath(value []byte, fourOctets bool) {
 		}
 	}
 	n.attributes = appendAttribute(n.attributes, attrASPath, path)
+}
+
+// readAggregator reads AGGREGATOR and writes it with an AS number of four octets. One of a wrong length is left out, RFC 7606
+// section 7.7.
+func (n *news) readAggregator(value []byte, fourOctets bool) {
+	switch {
+	case fourOctets && len(value) == 8:
+		n.attributes = appendAttribute(n.attributes, attrAggregator, value)
+	case !fourOctets && len(value) == 6:
+		n.attributes = appendAttribute(n.attributes, attrAggregator, append([]byte{0, 0}, value...))
+	default:
+		n.flawed(false, "%s of %d bytes", attrAggregator, len(value))
+	}
 }
 
 // multi reads the head of MP_REACH_NLRI and MP_UNREACH_NLRI and reports whether it is about the session's family.

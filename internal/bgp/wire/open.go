@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"strings"
 )
 
 // Capability codes.
@@ -161,15 +162,14 @@ func multiProtocol(family Family) []byte {
 	return []byte{capMultiProtocol, 4, 0, byte(family), 0, unicast}
 }
 
-// bytes is the OPEN that the speaker behind gets. A peer that offers no capability at all speaks IPv4 only, by RFC 4760.
+// bytes is the OPEN that the speaker behind gets. A peer that offers no capability at all speaks IPv4 only, by RFC 4760. AS
+// numbers have four octets in there whatever the peer has: Check and Narrow translate.
 func (o *Offer) bytes(family Family) []byte {
 	caps := multiProtocol(family)
 	if o.refresh {
 		caps = append(caps, capRouteRefresh, 0)
 	}
-	if o.FourOctets {
-		caps = binary.BigEndian.AppendUint32(append(caps, capFourOctetAS, 4), o.ASN)
-	}
+	caps = binary.BigEndian.AppendUint32(append(caps, capFourOctetAS, 4), o.ASN)
 	if o.graceful {
 		caps = append(caps, o.restart(family)...)
 	}
@@ -193,6 +193,24 @@ func (o *Offer) restart(family Family) []byte {
 		value = append(value, 0, byte(family), unicast, forwarding)
 	}
 	return append([]byte{capGracefulRestart, byte(len(value))}, value...)
+}
+
+// String says in words what the peer offers.
+func (o *Offer) String() string {
+	var words []string
+	if o.refresh {
+		words = append(words, "route refresh")
+	}
+	switch {
+	case o.Graceful():
+		words = append(words, fmt.Sprintf("graceful restart (%d s)", o.restartTime))
+	case o.graceful:
+		words = append(words, "graceful restart as a helper")
+	}
+	if o.FourOctets {
+		words = append(words, "AS numbers of four octets")
+	}
+	return strings.Join(append(words, fmt.Sprintf("hold time %d s", o.HoldTime)), ", ")
 }
 
 // Graceful reports whether the peer restarts gracefully: its paths are kept when its connection is lost.

@@ -3,7 +3,9 @@ package wire
 import (
 	"encoding/binary"
 	"fmt"
+	"iter"
 	"net/netip"
+	"unique"
 )
 
 // Family is the one address family of a session, of unicast routes.
@@ -47,12 +49,22 @@ type Rules struct {
 	LocalID     netip.Addr // our router ID
 	Family      Family
 	MaxPrefixes int
+	// Source is what the paths of this peer are stamped with; 0: they are not.
+	Source Source
+	// ClusterID is ours, if this node is a reflector: a path that has come by here is refused.
+	ClusterID netip.Addr
 }
 
 // Verdict is what becomes of a message.
 type Verdict struct {
-	// Pass is the message for the speaker behind; nil: there is none. It is valid until the next one is checked.
+	// Pass is the message for the speaker behind, of an UPDATE one or several; nil: there is none. It is valid until the next
+	// message is checked.
 	Pass []byte
+	// Gone are the prefixes that an UPDATE withdraws, Refused those that it announces in vain, for the reason Refusal.
+	Gone, Refused []netip.Prefix
+	Refusal       string
+	// End: it is the end of the peer's table.
+	End bool
 	// Reset ends the session: it is for the peer, and its Error says why in words.
 	Reset *Notification
 	// Flaw says what was wrong with a message that did not end the session; empty if nothing was.
@@ -64,9 +76,13 @@ type Session struct {
 	rules Rules
 	state state
 	offer Offer
-	// announced are the prefixes that the peer has announced and not withdrawn.
-	announced map[netip.Prefix]struct{}
+	// announced are the prefixes that the peer has announced and not withdrawn, with what it says of each.
+	announced map[netip.Prefix]said
 }
+
+// said is what an UPDATE says of its prefixes: its attributes as they were passed on, and the next hop before them. There are
+// few different ones, so that they are kept once for all sessions. The zero value is of a path that was refused.
+type said struct{ unique.Handle[string] }
 
 type state int
 
@@ -78,7 +94,7 @@ const (
 
 // NewSession is for a connection on which nothing was read yet.
 func NewSession(rules Rules) *Session {
-	return &Session{rules: rules, announced: make(map[netip.Prefix]struct{})}
+	return &Session{rules: rules, announced: make(map[netip.Prefix]said)}
 }
 
 // Offer is what the peer's OPEN says, zero before it.
@@ -150,16 +166,42 @@ func (s *Session) refresh(b []byte) Verdict {
 	return Verdict{Pass: end(append(begin(RouteRefresh), 0, byte(s.rules.Family), 0, unicast))}
 }
 
-// announce counts prefixes and reports whether there are not too many.
-func (s *Session) announce(prefixes []netip.Prefix) bool {
+// announce notes what is said of prefixes and reports whether they are not too many.
+func (s *Session) announce(prefixes []netip.Prefix, what said) bool {
 	for _, p := range prefixes {
-		if len(s.announced) < s.rules.MaxPrefixes {
-			s.announced[p] = struct{}{}
-		} else if _, known := s.announced[p]; !known {
+		if _, known := s.announced[p]; !known && len(s.announced) >= s.rules.MaxPrefixes {
 			return false
 		}
+		s.announced[p] = what
 	}
 	return true
+}
+
+// Announces reports whether the peer announces a prefix.
+func (s *Session) Announces(p netip.Prefix) bool {
+	_, ok := s.announced[p]
+	return ok
+}
+
+// Table returns messages that announce once more what the peer announces, of the prefixes that are wanted.
+func (s *Session) Table(wanted func(netip.Prefix) bool) iter.Seq[[]byte] {
+	alike := make(map[said][]netip.Prefix)
+	for p, what := range s.announced {
+		if what != (said{}) && wanted(p) {
+			alike[what] = append(alike[what], p)
+		}
+	}
+	return func(yield func([]byte) bool) {
+		for what, prefixes := range alike {
+			n := what.news(s.rules.Family)
+			n.announced = prefixes
+			for message := range Messages(n.bytes()) {
+				if !yield(message) {
+					return
+				}
+			}
+		}
+	}
 }
 
 func (s *Session) withdraw(prefixes []netip.Prefix) {

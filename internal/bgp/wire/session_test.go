@@ -134,6 +134,7 @@ func TestOpen(t *testing.T) {
 		return join(usual(IPv4, 64512), []byte{capGracefulRestart, byte(2 + len(tuple)), flags, 120}, tuple)
 	}
 	both := join(multiProtocol(IPv6), usual(IPv4, 64512))
+	wide := join(multiProtocol(IPv4), []byte{capFourOctetAS, 4, 0, 0, 0xfc, 0})
 	for name, c := range map[string]struct {
 		message []byte
 		rules   Rules
@@ -150,13 +151,13 @@ func TestOpen(t *testing.T) {
 		"helper only": {message: openOf(4, 64512, 90, "10.0.0.2", restart(0)), rules: inside,
 			pass: openOf(4, 64512, 90, "10.0.0.2", restart(0))},
 		"two octets": {message: openOf(4, 64512, 90, "10.0.0.2", multiProtocol(IPv4)), rules: inside,
-			pass: openOf(4, 64512, 90, "10.0.0.2", multiProtocol(IPv4))},
+			pass: openOf(4, 64512, 90, "10.0.0.2", wide)},
 		"no capabilities": {message: openOf(4, 64512, 90, "10.0.0.2", nil), rules: inside,
-			pass: openOf(4, 64512, 90, "10.0.0.2", multiProtocol(IPv4))},
+			pass: openOf(4, 64512, 90, "10.0.0.2", wide)},
 		"IPv6": {message: openOf(4, 64512, 90, "10.0.0.2", both), rules: inside6,
 			pass: openOf(4, 64512, 90, "10.0.0.2", usual(IPv6, 64512))},
 		"extended parameters": {message: raw(Open, join([]byte{4, 0xfc, 0, 0, 90, 10, 0, 0, 2, 255, 255, 0, 9, 2, 0, 6}, multiProtocol(IPv4))...), rules: inside,
-			pass: openOf(4, 64512, 90, "10.0.0.2", multiProtocol(IPv4))},
+			pass: openOf(4, 64512, 90, "10.0.0.2", wide)},
 		"version":              {message: openOf(3, 64512, 90, "10.0.0.2", nil), rules: inside, subcode: 1, reason: "BGP version 3"},
 		"AS":                   {message: openOf(4, 64512, 90, "10.0.0.2", usual(IPv4, 64513)), rules: inside, subcode: 2, reason: "peer is AS 64513, configured 64512"},
 		"no ID":                {message: openOf(4, 64512, 90, "0.0.0.0", usual(IPv4, 64512)), rules: inside, subcode: 3, reason: "router ID is 0.0.0.0"},
@@ -238,10 +239,12 @@ func TestUpdate(t *testing.T) {
 		"IPv6 next hop":           {message: updateOf(nil, join(origin, noPath, reach(1, hop6, block)), nil), pass: gone, flaw: "IPv6 next hop"},
 		"communities stay":        {message: updateOf(nil, join(minimal, []byte{0xc0, 8, 4, 0, 1, 0, 2}), block), pass: updateOf(nil, join(origin, noPath, []byte{0xc0, 8, 4, 0, 1, 0, 2}, hop), block)},
 		"unknown ones go":         {message: updateOf(nil, join(minimal, []byte{0xc0, 99, 1, 0}), block), pass: updateOf(nil, minimal, block)},
-		"aggregator goes":         {message: updateOf(nil, join(minimal, []byte{0xc0, 7, 1, 0}, []byte{0x40, 6, 0}), block), pass: updateOf(nil, minimal, block)},
-		"twice":                   {message: updateOf(nil, join(minimal, []byte{0x40, 1, 1, 2}), block), pass: updateOf(nil, minimal, block), flaw: "ORIGIN is there twice"},
-		"nothing is left":         {message: updateOf(nil, unreach(2, block6), nil), pass: nil},
-		"attributes only":         {message: updateOf(nil, minimal, nil), pass: nil},
+		"aggregator stays":        {message: updateOf(nil, join(minimal, aggregator, atomic), block), pass: updateOf(nil, join(origin, noPath, aggregator, atomic, hop), block)},
+		"odd aggregators go": {message: updateOf(nil, join(minimal, []byte{0xc0, 7, 1, 0}, []byte{0x40, 6, 1, 0}), block), pass: updateOf(nil, minimal, block),
+			flaw: "AGGREGATOR of 1 bytes"},
+		"twice":           {message: updateOf(nil, join(minimal, []byte{0x40, 1, 1, 2}), block), pass: updateOf(nil, minimal, block), flaw: "ORIGIN is there twice"},
+		"nothing is left": {message: updateOf(nil, unreach(2, block6), nil), pass: nil},
+		"attributes only": {message: updateOf(nil, minimal, nil), pass: nil},
 
 		"no origin":          {message: updateOf(nil, join(noPath, hop), block), pass: gone, flaw: "ORIGIN is missing"},
 		"no path":            {message: updateOf(nil, join(origin, hop), block), pass: gone, flaw: "AS_PATH is missing"},
@@ -308,6 +311,11 @@ func TestUpdate(t *testing.T) {
 	}
 }
 
+var (
+	aggregator = []byte{0xc0, 7, 8, 0, 1, 0, 0, 10, 0, 0, 2}
+	atomic     = []byte{0x40, 6, 0}
+)
+
 // A peer without the capability has AS numbers of two octets.
 func TestTwoOctets(t *testing.T) {
 	s := NewSession(outside)
@@ -319,12 +327,17 @@ func TestTwoOctets(t *testing.T) {
 	if d := cmp.Diff(updateOf(nil, join(origin, long, hop), block), v.Pass); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
-	// A full message with a long path becomes longer than a message can be.
+	// A full message with a long path becomes longer than a message can be, and so two.
 	wide := append([]byte{0x50, 2, 2, 0, 2, 255}, bytes.Repeat([]byte{0, 9}, 255)...)
 	room := MaxLen - headerLen - 4 - len(origin) - len(hop) - len(wide)
 	v = s.Check(updateOf(nil, join(origin, wide, hop), bytes.Repeat([]byte{8, 10}, room/2)))
-	if v.Reset != nil || !strings.Contains(v.Flaw, "does not fit") || len(v.Pass) > MaxLen || s.Prefixes() != 1 {
+	if v.Reset != nil || v.Flaw != "" || len(v.Pass) <= MaxLen || s.Prefixes() != 2 {
 		t.Errorf("%d bytes, %q, %v, %d prefixes", len(v.Pass), v.Flaw, v.Reset, s.Prefixes())
+	}
+	for message := range Messages(v.Pass) {
+		if len(message) > MaxLen || TypeOf(message) != Update {
+			t.Errorf("a message of %d bytes", len(message))
+		}
 	}
 }
 
@@ -436,8 +449,10 @@ func FuzzSession(f *testing.F) {
 			if v.Pass == nil {
 				continue
 			}
-			if err := passesUnchanged(second, v.Pass); err != nil {
-				t.Fatal(err)
+			for part := range Messages(v.Pass) {
+				if err := passesUnchanged(second, part); err != nil {
+					t.Fatal(err)
+				}
 			}
 			if first.Prefixes() > rules.MaxPrefixes || first.Prefixes() != second.Prefixes() {
 				t.Fatalf("%d prefixes, then %d", first.Prefixes(), second.Prefixes())

@@ -4,8 +4,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
 	"net/netip"
 	"slices"
+	"unique"
 )
 
 // news is what is understood of an UPDATE: the prefixes of the session's family, and attributes as they will be passed on.
@@ -21,6 +23,11 @@ type news struct {
 	// flaw is the first reason to take what is announced for withdrawn, or to leave an attribute out; withdraw tells which.
 	flaw     string
 	withdraw bool
+	// refusal is why a path is no use to us although nothing is wrong with it.
+	refusal  string
+	hasMED   bool
+	med      uint32
+	clusters int // that CLUSTER_LIST names
 }
 
 // maxAttributes bounds what a path costs: each prefix of a peer can have attributes of its own, and MaxPrefixes would else
@@ -42,18 +49,50 @@ func (s *Session) update(b []byte) Verdict {
 		return Verdict{Reset: fault}
 	}
 	n.settle()
-	message := n.bytes()
-	if len(message) > MaxLen {
-		// AS numbers of two octets became four; withdrawals alone are shorter than what they came in.
-		n.flawed(true, "its AS_PATH does not fit into four octets per AS number")
-		n.settle()
-		message = n.bytes()
+	v := Verdict{Flaw: n.flaw, Gone: n.withdrawn, End: n.end}
+	what := said{}
+	if n.refusal != "" {
+		v.Refused, v.Refusal = n.announced, n.refusal
+		n.withdrawn, n.announced = append(slices.Clip(n.withdrawn), n.announced...), nil
+	} else if len(n.announced) > 0 {
+		n.stamp(s.rules.Source)
+		what = n.said()
 	}
-	s.withdraw(n.withdrawn)
-	if !s.announce(n.announced) {
+	s.withdraw(v.Gone)
+	if !s.announce(n.announced, what) || !s.announce(v.Refused, said{}) {
 		return Verdict{Reset: s.tooMany()}
 	}
-	return Verdict{Pass: message, Flaw: n.flaw}
+	v.Pass = n.bytes()
+	return v
+}
+
+// stamp has the speaker behind remember what it would forget.
+func (n *news) stamp(source Source) {
+	stamp := Stamp{Source: source, HasMED: n.hasMED, MED: n.med}
+	med := n.med
+	if source != 0 {
+		med = rank(n.med, n.clusters)
+	}
+	if n.hasMED || med != 0 {
+		n.attributes = appendAttribute(n.attributes, attrMED, binary.BigEndian.AppendUint32(nil, med))
+	}
+	if source == External {
+		stamp.NextHop, _ = netip.AddrFromSlice(n.nextHop)
+	}
+	if source != 0 {
+		n.attributes = stamp.append(n.attributes)
+	}
+}
+
+// said is what n says of what it announces.
+func (n *news) said() said {
+	return said{unique.Make(string(append(slices.Clip(n.nextHop), n.attributes...)))}
+}
+
+// news is the UPDATE that what belongs to, without its prefixes.
+func (what said) news(family Family) *news {
+	text := []byte(what.Value())
+	return &news{family: family, nextHop: text[:family.bytes()], attributes: text[family.bytes():]}
 }
 
 // readUpdate takes an UPDATE apart.
@@ -128,23 +167,68 @@ func (n *news) checkMandatory() {
 	}
 }
 
-// bytes writes the UPDATE anew. It is nil if nothing is left that the speaker behind needs to know, which must not become
-// an empty message: that would be the end of the table.
+// bytes writes the UPDATE anew, as one message or, where it does not fit, as several, withdrawals first. It is nil if nothing
+// is left that the speaker behind needs to know, which must not become an empty message: that would be the end of the table.
 func (n *news) bytes() []byte {
-	switch {
-	case len(n.withdrawn)+len(n.announced) == 0 && !n.end:
-		return nil
-	case n.family == IPv4:
+	var text []byte
+	room := MaxLen - headerLen - 4 - len(n.attributes) - attributesHead
+	withdrawn, announced := n.withdrawn, n.announced
+	for len(withdrawn)+len(announced) > 0 || (n.end && text == nil) {
+		var part news
+		part, withdrawn, announced = n.part(room, withdrawn, announced)
+		text = append(text, part.message()...)
+	}
+	return text
+}
+
+// attributesHead is room for the heads of both lists of prefixes in attributes, and the next hop.
+const attributesHead = 64
+
+// part takes as much as fits into room.
+func (n *news) part(room int, withdrawn, announced []netip.Prefix) (part news, restWithdrawn, restAnnounced []netip.Prefix) {
+	part = *n
+	part.withdrawn, withdrawn, room = fill(room, withdrawn)
+	part.announced, announced, _ = fill(room, announced)
+	return part, withdrawn, announced
+}
+
+// fill takes prefixes that fit into room.
+func fill(room int, prefixes []netip.Prefix) (taken, rest []netip.Prefix, left int) {
+	for i, p := range prefixes {
+		size := 1 + (p.Bits()+7)/8
+		if size > room {
+			return prefixes[:i], prefixes[i:], 0
+		}
+		room -= size
+	}
+	return prefixes, nil, room
+}
+
+func (n *news) message() []byte {
+	if n.family == IPv4 {
 		return n.bytes4()
 	}
 	return n.bytes6()
+}
+
+// Messages returns the messages of a text one after the other.
+func Messages(text []byte) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		for len(text) >= headerLen {
+			length := int(binary.BigEndian.Uint16(text[16:]))
+			if !yield(text[:length]) {
+				return
+			}
+			text = text[length:]
+		}
+	}
 }
 
 func (n *news) bytes4() []byte {
 	withdrawn := appendPrefixes(nil, n.withdrawn)
 	var attributes []byte
 	if len(n.announced) > 0 {
-		attributes = appendAttribute(n.attributes, attrNextHop, n.nextHop)
+		attributes = appendAttribute(slices.Clip(n.attributes), attrNextHop, n.nextHop)
 	}
 	message := binary.BigEndian.AppendUint16(begin(Update), uint16(len(withdrawn)))
 	message = append(message, withdrawn...)
@@ -159,7 +243,7 @@ func (n *news) bytes6() []byte {
 	if len(n.announced) > 0 {
 		value := append(append([]byte{}, family...), byte(len(n.nextHop)))
 		value = append(append(value, n.nextHop...), 0)
-		attributes = appendAttribute(n.attributes, attrMPReach, appendPrefixes(value, n.announced))
+		attributes = appendAttribute(slices.Clip(n.attributes), attrMPReach, appendPrefixes(value, n.announced))
 	}
 	if len(n.withdrawn) > 0 || n.end {
 		attributes = appendAttribute(attributes, attrMPUnreach, appendPrefixes(family, n.withdrawn))

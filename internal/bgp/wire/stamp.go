@@ -1,0 +1,127 @@
+package wire
+
+import (
+	"encoding/binary"
+	"net/netip"
+)
+
+// Source is where a path comes from.
+type Source uint8
+
+// Sources. The zero value is no stamp at all.
+const (
+	Own      Source = 1 + iota // this node originates it
+	External                   // a peer in another AS
+	Internal                   // a peer in our own AS
+	Client                     // a peer in our own AS whose paths we reflect
+)
+
+// Stamp is what a path carries while the speaker behind has it, and nowhere else: what that speaker changes or forgets on the way
+// through and has to be known when it passes the path on. It travels as an attribute of a type that nobody has assigned; what peers
+// send under that type is left out, as all that is not known is.
+type Stamp struct {
+	Source Source
+	// HasMED and MED are as the peer has sent them. The speaker behind sees a rank in their place.
+	HasMED bool
+	MED    uint32
+	// NextHop is what the peer has sent, of paths from outside: the speaker behind puts our own address in its place.
+	NextHop netip.Addr
+	// Epoch distinguishes what this node announces anew, of its own paths.
+	Epoch uint32
+}
+
+const attrStamp attribute = 241
+
+// Value is the stamp's attribute without its head, for the speaker behind to be told of a path of our own.
+func (s Stamp) Value() []byte {
+	number, flag := s.MED, byte(0)
+	if s.HasMED {
+		flag = 1
+	}
+	if s.Source == Own {
+		number = s.Epoch
+	}
+	value := binary.BigEndian.AppendUint32([]byte{byte(s.Source), flag}, number)
+	return append(value, s.NextHop.AsSlice()...)
+}
+
+// StampType and StampFlags are the stamp's attribute type and flags: it is optional, and passed on although it is not known.
+const (
+	StampType  = uint8(attrStamp)
+	StampFlags = uint8(flagOptional | flagTransitive)
+)
+
+func (s Stamp) append(b []byte) []byte {
+	value := s.Value()
+	return append(append(b, StampFlags, StampType, byte(len(value))), value...)
+}
+
+// ReadStamp reads what Value has written; not ok: it is none.
+func ReadStamp(value []byte) (s Stamp, ok bool) {
+	if len(value) < 6 {
+		return Stamp{}, false
+	}
+	s = Stamp{Source: Source(value[0])}
+	number := binary.BigEndian.Uint32(value[2:])
+	if s.Source == Own {
+		s.Epoch = number
+		return s, true
+	}
+	s.HasMED, s.MED = value[1] != 0, number
+	s.NextHop, _ = netip.AddrFromSlice(value[6:])
+	return s, true
+}
+
+const (
+	// rankBits are what of a rank the length of CLUSTER_LIST takes, mostRank what a MED can then be at most.
+	rankBits = 4
+	mostRank = 1<<(32-rankBits) - 1
+)
+
+// rank is what the speaker behind sees for a MED. It orders like the MED and, where that is the same, by the number of reflectors
+// that a path has come through (RFC 4456 section 9), of which that speaker knows nothing: two reflectors that each prefer what
+// the other one has reflected to what their client tells them would never come to rest.
+func rank(med uint32, clusters int) uint32 {
+	return min(med, mostRank)<<rankBits | uint32(min(clusters, 1<<rankBits-1))
+}
+
+// TakeStamp removes the stamp from an UPDATE of the speaker behind and gives a learned path its MED back, if keepMED. The
+// message is written into buf, if it has to be written; what has no stamp is returned as it came, as a path of our own.
+func TakeStamp(buf, message []byte, keepMED bool) ([]byte, Stamp) {
+	attributes, from := attributesOf(message)
+	stamp, found := Stamp{Source: Own}, false
+	for b := attributes; len(b) > 0 && !found; {
+		_, kind, value, rest, ok := cutAttribute(b)
+		if !ok {
+			return message, stamp
+		}
+		if kind == attrStamp {
+			stamp, found = ReadStamp(value)
+		}
+		b = rest
+	}
+	if !found {
+		return message, stamp
+	}
+	out := append(buf[:0], message[:from]...)
+	for b := attributes; len(b) > 0; {
+		_, kind, _, rest, _ := cutAttribute(b)
+		if kind != attrStamp && (kind != attrMED || stamp.Source == Own) {
+			out = append(out, b[:len(b)-len(rest)]...)
+		}
+		b = rest
+	}
+	if stamp.HasMED && keepMED {
+		out = appendAttribute(out, attrMED, binary.BigEndian.AppendUint32(nil, stamp.MED))
+	}
+	binary.BigEndian.PutUint16(out[from-2:], uint16(len(out)-from))
+	return end(append(out, message[from+len(attributes):]...)), stamp
+}
+
+// attributesOf returns the path attributes of an UPDATE of our own speaker, and where in the message they begin.
+func attributesOf(message []byte) (attributes []byte, from int) {
+	b := body(message)
+	from = headerLen + 4 + int(binary.BigEndian.Uint16(b))
+	length := int(binary.BigEndian.Uint16(message[from-2:]))
+	return message[from : from+length], from
+}

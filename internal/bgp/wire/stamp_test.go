@@ -1,0 +1,176 @@
+package wire
+
+import (
+	"bytes"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// through is what becomes of an UPDATE on its way through this node: stamped on the way in, taken from the stamp on the way out.
+func through(t *testing.T, rules Rules, message []byte, keepMED bool) (inside, out []byte, stamp Stamp) {
+	t.Helper()
+	v := up(t, rules).Check(message)
+	if v.Reset != nil {
+		t.Fatal(v.Reset)
+	}
+	inside = bytes.Clone(v.Pass)
+	out, stamp = TakeStamp(nil, inside, keepMED)
+	return inside, out, stamp
+}
+
+func TestStamp(t *testing.T) {
+	external, internal := outside, inside
+	external.Source, internal.Source = External, Client
+	six := inside6
+	six.Source = Internal
+	path := []byte{0x40, 2, 6, 2, 1, 0, 0, 0xfc, 1}
+	med := []byte{0x80, 4, 4, 0, 0, 0, 9}
+	clusters := []byte{0x80, 10, 8, 10, 0, 0, 7, 10, 0, 0, 8}
+	for name, c := range map[string]struct {
+		rules   Rules
+		message []byte
+		keepMED bool
+		want    []byte
+		stamp   Stamp
+	}{
+		"from outside": {external, updateOf(nil, join(origin, path, hop, med), block), true,
+			updateOf(nil, join(origin, path, hop, med), block), Stamp{Source: External, HasMED: true, MED: 9, NextHop: netip.MustParseAddr("10.0.0.2")}},
+		"towards outside": {external, updateOf(nil, join(origin, path, hop, med), block), false,
+			updateOf(nil, join(origin, path, hop), block), Stamp{Source: External, HasMED: true, MED: 9, NextHop: netip.MustParseAddr("10.0.0.2")}},
+		"no MED": {internal, updateOf(nil, minimal, block), true,
+			updateOf(nil, join(origin, noPath, hop), block), Stamp{Source: Client}},
+		"a rank is no MED": {internal, updateOf(nil, join(minimal, clusters), block), true,
+			updateOf(nil, join(origin, noPath, clusters, hop), block), Stamp{Source: Client}},
+		"IPv6": {six, updateOf(nil, join(origin, noPath, reach(2, hop6, block6)), nil), true,
+			updateOf(nil, join(origin, noPath, reach(2, hop6, block6)), nil), Stamp{Source: Internal}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inside, out, stamp := through(t, c.rules, c.message, c.keepMED)
+			if d := cmp.Diff(c.stamp, stamp, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); d != "" {
+				t.Errorf("stamp (-want +got):\n%s", d)
+			}
+			if got, want := attributeSet(t, out), attributeSet(t, c.want); !slices.Equal(got, want) {
+				t.Errorf("% x\nwant\n% x", out, c.want)
+			}
+			if bytes.Equal(inside, out) {
+				t.Error("it was not stamped")
+			}
+		})
+	}
+	own := updateOf(nil, minimal, block)
+	if out, stamp := TakeStamp(nil, own, true); &out[0] != &own[0] || stamp.Source != Own {
+		t.Errorf("our own path: %+v", stamp)
+	}
+}
+
+// attributeSet are a message's attributes in a fixed order, and what follows them.
+func attributeSet(t *testing.T, message []byte) []string {
+	t.Helper()
+	b, from := attributesOf(message)
+	set := []string{string(message[from+len(b):])}
+	for len(b) > 0 {
+		_, _, _, rest, ok := cutAttribute(b)
+		if !ok {
+			t.Fatalf("% x", message)
+		}
+		set, b = append(set, string(b[:len(b)-len(rest)])), rest
+	}
+	slices.Sort(set)
+	return set
+}
+
+// A stamp of a peer's own making is left out like all that nobody knows.
+func TestForgedStamp(t *testing.T) {
+	rules := inside
+	rules.Source = Internal
+	forged := Stamp{Source: Own, Epoch: 3}.append(nil)
+	_, _, stamp := through(t, rules, updateOf(nil, join(minimal, forged), block), true)
+	if stamp.Source != Internal {
+		t.Errorf("%+v", stamp)
+	}
+}
+
+func TestRank(t *testing.T) {
+	order := []uint32{rank(0, 0), rank(0, 1), rank(0, 15), rank(1, 0), rank(1, 3), rank(mostRank, 0), rank(1<<32-1, 1)}
+	if !slices.IsSorted(order) || rank(0, 99) != rank(0, 15) || rank(mostRank, 2) != rank(1<<32-1, 2) {
+		t.Error(order)
+	}
+}
+
+// Reflected paths that come back to where they were are refused, with what withdraws an earlier one.
+func TestReflectionLoops(t *testing.T) {
+	rules := inside
+	rules.ClusterID = netip.MustParseAddr("10.9.9.9")
+	for name, attribute := range map[string][]byte{
+		"our cluster": {0x80, 10, 8, 10, 0, 0, 7, 10, 9, 9, 9},
+		"our own":     {0x80, 9, 4, 10, 0, 0, 1},
+	} {
+		s := up(t, rules)
+		s.Check(updateOf(nil, minimal, block))
+		v := s.Check(updateOf(nil, join(minimal, attribute), block))
+		if v.Refusal == "" || len(v.Refused) != 1 || s.Prefixes() != 1 {
+			t.Errorf("%s: %+v, %d prefixes", name, v, s.Prefixes())
+		}
+		if d := cmp.Diff(updateOf(block, nil, nil), v.Pass); d != "" {
+			t.Errorf("%s (-want +got):\n%s", name, d)
+		}
+		for message := range s.Table(func(netip.Prefix) bool { return true }) {
+			t.Errorf("%s: it is in the table: % x", name, message)
+		}
+	}
+}
+
+func TestTable(t *testing.T) {
+	rules := inside
+	rules.MaxPrefixes, rules.Source = 5000, Internal
+	s := up(t, rules)
+	want := make(map[netip.Prefix]bool)
+	for i := range 20 {
+		var list []byte
+		for j := range 100 {
+			list = append(list, 24, 10, byte(i), byte(j))
+			want[netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i), byte(j), 0}), 24)] = true
+		}
+		s.Check(updateOf(nil, join(minimal, []byte{0xc0, 8, 4, 0, byte(i % 2), 0, 2}), list))
+	}
+	s.Check(updateOf([]byte{24, 10, 3, 3}, nil, nil))
+	delete(want, netip.MustParsePrefix("10.3.3.0/24"))
+	again := up(t, rules)
+	messages := 0
+	for message := range s.Table(func(p netip.Prefix) bool { return want[p] }) {
+		messages++
+		plain, _ := TakeStamp(nil, message, true)
+		if v := again.Check(plain); v.Reset != nil || v.Flaw != "" {
+			t.Fatalf("%v, %q", v.Reset, v.Flaw)
+		}
+	}
+	if len(again.announced) != len(want) || messages > 4 {
+		t.Errorf("%d prefixes in %d messages, want %d in few", len(again.announced), messages, len(want))
+	}
+	for p, what := range s.announced {
+		if again.announced[p] != what {
+			t.Fatalf("%s came back as % x", p, again.announced[p].Value())
+		}
+	}
+}
+
+func TestNarrow(t *testing.T) {
+	wide := []byte{0x40, 2, 12, 2, 1, 0, 1, 0, 0, 1, 1, 0, 0, 0, 7}
+	narrow := []byte{0x40, 2, 8, 2, 1, 0x5b, 0xa0, 1, 1, 0, 7}
+	four := append([]byte{0xc0, 17, 12}, wide[3:]...)
+	fits := []byte{0x40, 2, 6, 2, 1, 0, 0, 0xfc, 1}
+	for _, c := range []struct{ in, want []byte }{
+		{updateOf(nil, join(origin, wide, hop), block), updateOf(nil, join(origin, narrow, four, hop), block)},
+		{updateOf(nil, join(origin, fits, hop), block), updateOf(nil, join(origin, []byte{0x40, 2, 4, 2, 1, 0xfc, 1}, hop), block)},
+		{updateOf(nil, join(minimal, aggregator), block), updateOf(nil, join(minimal, []byte{0xc0, 7, 6, 0x5b, 0xa0, 10, 0, 0, 2, 0xc0, 18, 8, 0, 1, 0, 0, 10, 0, 0, 2}), block)},
+		{updateOf(block, nil, nil), updateOf(block, nil, nil)},
+		{raw(Keepalive), raw(Keepalive)},
+	} {
+		if d := cmp.Diff(c.want, Narrow(c.in)); d != "" {
+			t.Errorf("(-want +got):\n%s", d)
+		}
+	}
+}
