@@ -33,6 +33,15 @@ type FelixConfigurationSpec struct {
 	IPForwarding string `json:"ipForwarding,omitempty"`
 	// VXLANPort is the UDP port of VXLAN; the default is 4789.
 	VXLANPort *int `json:"vxlanPort,omitempty"`
+	// VXLANVNI is the ID of its network; the default is 4096.
+	VXLANVNI *int `json:"vxlanVNI,omitempty"`
+	// VXLANMTU is the MTU of vxlan.calico; 0 derives it from the link with the node's address.
+	VXLANMTU *int `json:"vxlanMTU,omitempty"`
+	// VXLANMTUV6 is the MTU of vxlan-v6.calico; 0 derives it.
+	VXLANMTUV6 *int `json:"vxlanMTUV6,omitempty"`
+	// FeatureDetectOverride says what the kernel can do, in words such as ChecksumOffloadBroken=true, which is the only one that is
+	// read here.
+	FeatureDetectOverride string `json:"featureDetectOverride,omitempty"`
 	// AllowIPIPPacketsFromWorkloads lets pods send IPIP to nodes; the default is false.
 	AllowIPIPPacketsFromWorkloads *bool `json:"allowIPIPPacketsFromWorkloads,omitempty"`
 	// AllowVXLANPacketsFromWorkloads lets pods send VXLAN to nodes; the default is false.
@@ -57,6 +66,10 @@ func (s FelixConfigurationSpec) Over(base FelixConfigurationSpec) FelixConfigura
 		NATOutgoingExclusions:          cmp.Or(s.NATOutgoingExclusions, base.NATOutgoingExclusions),
 		IPForwarding:                   cmp.Or(s.IPForwarding, base.IPForwarding),
 		VXLANPort:                      cmp.Or(s.VXLANPort, base.VXLANPort),
+		VXLANVNI:                       cmp.Or(s.VXLANVNI, base.VXLANVNI),
+		VXLANMTU:                       cmp.Or(s.VXLANMTU, base.VXLANMTU),
+		VXLANMTUV6:                     cmp.Or(s.VXLANMTUV6, base.VXLANMTUV6),
+		FeatureDetectOverride:          cmp.Or(s.FeatureDetectOverride, base.FeatureDetectOverride),
 		AllowIPIPPacketsFromWorkloads:  cmp.Or(s.AllowIPIPPacketsFromWorkloads, base.AllowIPIPPacketsFromWorkloads),
 		AllowVXLANPacketsFromWorkloads: cmp.Or(s.AllowVXLANPacketsFromWorkloads, base.AllowVXLANPacketsFromWorkloads),
 		LogSeverityScreen:              cmp.Or(s.LogSeverityScreen, base.LogSeverityScreen),

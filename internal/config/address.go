@@ -98,7 +98,6 @@ type RawAccepted struct {
 	PollInterval     string `env:"AUTODETECT_POLL_INTERVAL" default:"" help:"Accepted: the kernel tells of changes, nothing is polled."`
 	HealthEnabled    string `env:"FELIX_HEALTHENABLED" default:"" help:"Accepted: health is always served."`
 	IPv6Support      string `env:"FELIX_IPV6SUPPORT" default:"" help:"Accepted: IP6 decides."`
-	VXLANMTU         string `env:"FELIX_VXLANMTU" default:"" help:"Accepted: there is no VXLAN yet."`
 	WireGuardMTU     string `env:"FELIX_WIREGUARDMTU" default:"" help:"Accepted: there is no WireGuard."`
 	EndpointToHost   string `env:"FELIX_DEFAULTENDPOINTTOHOSTACTION" default:"" help:"Accepted: pods' packets to their own node are not filtered."`
 	NoFileLogging    string `env:"CALICO_DISABLE_FILE_LOGGING" default:"" help:"Accepted: the log goes to standard error alone."`

@@ -9,18 +9,22 @@ import (
 // RawFelix is the part of Calico's FELIX_ environment that overrides FelixConfigurations, as it is written. Empty leaves a
 // setting to the object node.NAME, and then to default.
 type RawFelix struct {
-	NATOutgoingAddress    string `env:"FELIX_NATOUTGOINGADDRESS" default:"" help:"Address that packets to outside of all pools are sent from, instead of the interface's. This and the next six override FelixConfiguration."`
+	NATOutgoingAddress    string `env:"FELIX_NATOUTGOINGADDRESS" default:"" help:"Address that packets to outside of all pools are sent from, instead of the interface's. This and all further FELIX_ variables of this group override FelixConfiguration."`
 	NATPortRange          string `env:"FELIX_NATPORTRANGE" default:"" help:"Ports that they are sent from, such as 32768:65535."`
 	NATOutgoingExclusions string `env:"FELIX_NATOUTGOINGEXCLUSIONS" default:"" help:"What counts as inside: IPPoolsOnly or IPPoolsAndHostIPs."`
 	IPForwarding          string `env:"FELIX_IPFORWARDING" default:"" help:"Disabled leaves the host's forwarding sysctls alone; else Enabled."`
 	VXLANPort             string `env:"FELIX_VXLANPORT" default:"" help:"UDP port of VXLAN."`
+	VXLANVNI              string `env:"FELIX_VXLANVNI" default:"" help:"ID of VXLAN's network."`
+	VXLANMTU              string `env:"FELIX_VXLANMTU" default:"" help:"MTU of vxlan.calico. 0 takes that of the interface with the node's address, less 50."`
+	VXLANMTUV6            string `env:"FELIX_VXLANMTUV6" default:"" help:"MTU of vxlan-v6.calico. 0 takes that of the interface with the node's IPv6 address, less 70."`
+	FeatureDetectOverride string `env:"FELIX_FEATUREDETECTOVERRIDE" default:"" help:"ChecksumOffloadBroken=true has the kernel compute checksums of packets in VXLAN before the device; others are ignored."`
 	AllowIPIP             string `env:"FELIX_ALLOWIPIPPACKETSFROMWORKLOADS" default:"" help:"Let pods send IPIP to nodes."`
 	AllowVXLAN            string `env:"FELIX_ALLOWVXLANPACKETSFROMWORKLOADS" default:"" help:"Let pods send VXLAN to nodes."`
 }
 
 // felix checks what the environment overrides. What it does not say is absent.
 func (p *problems) felix(raw RawFelix) api.FelixConfigurationSpec {
-	s := api.FelixConfigurationSpec{NATOutgoingAddress: raw.NATOutgoingAddress}
+	s := api.FelixConfigurationSpec{NATOutgoingAddress: raw.NATOutgoingAddress, FeatureDetectOverride: raw.FeatureDetectOverride}
 	if _, err := netip.ParseAddr(raw.NATOutgoingAddress); raw.NATOutgoingAddress != "" && err != nil {
 		p.add("FELIX_NATOUTGOINGADDRESS", raw.NATOutgoingAddress, "must be an IP address of this node")
 	}
@@ -36,13 +40,21 @@ func (p *problems) felix(raw RawFelix) api.FelixConfigurationSpec {
 	if raw.IPForwarding != "" {
 		s.IPForwarding = p.oneOf("FELIX_IPFORWARDING", raw.IPForwarding, "Enabled", "Disabled")
 	}
-	if raw.VXLANPort != "" {
-		port := p.integer("FELIX_VXLANPORT", raw.VXLANPort, 1, 65535)
-		s.VXLANPort = &port
-	}
+	s.VXLANPort = p.optionalInteger("FELIX_VXLANPORT", raw.VXLANPort, 1, 65535)
+	s.VXLANVNI = p.optionalInteger("FELIX_VXLANVNI", raw.VXLANVNI, 1, 1<<24-1)
+	s.VXLANMTU = p.optionalInteger("FELIX_VXLANMTU", raw.VXLANMTU, 0, 65535)
+	s.VXLANMTUV6 = p.optionalInteger("FELIX_VXLANMTUV6", raw.VXLANMTUV6, 0, 65535)
 	s.AllowIPIPPacketsFromWorkloads = p.optionalBoolean("FELIX_ALLOWIPIPPACKETSFROMWORKLOADS", raw.AllowIPIP)
 	s.AllowVXLANPacketsFromWorkloads = p.optionalBoolean("FELIX_ALLOWVXLANPACKETSFROMWORKLOADS", raw.AllowVXLAN)
 	return s
+}
+
+func (p *problems) optionalInteger(name, value string, low, high int) *int {
+	if value == "" {
+		return nil
+	}
+	n := p.integer(name, value, low, high)
+	return &n
 }
 
 func (p *problems) optionalBoolean(name, value string) *bool {

@@ -21,7 +21,7 @@ type RawNode struct {
 	RawServices
 	Namespace   string `env:"NAMESPACE" default:"kube-system" help:"Namespace of the agent's pod, in which the Secrets with BGP passwords are."`
 	ClusterType string `env:"CLUSTER_TYPE" default:"k8s,bgp" help:"Added to ClusterInformation spec.clusterType."`
-	Backend     string `env:"CALICO_NETWORKING_BACKEND" default:"bird" help:"Routing backend. Only bird (BGP) is supported; it names the protocol, the speaker is GoBGP."`
+	Backend     string `env:"CALICO_NETWORKING_BACKEND" default:"bird" help:"Routing backend: bird for BGP, whose speaker is GoBGP, or vxlan for no BGP at all, so that only pools with VXLAN reach further than a subnet."`
 	HealthHost  string `env:"FELIX_HEALTHHOST" default:"127.0.0.1" help:"Address that /livez, /readyz, /metrics and /status are served on."`
 	HealthPort  string `env:"FELIX_HEALTHPORT" default:"9099" help:"Port that they are served on."`
 	RawMetrics
@@ -43,8 +43,10 @@ type Node struct {
 	// Services are the ranges of cluster IPs that are announced if BGPConfiguration default names none.
 	Services []api.ServiceRange
 	// Felix overrides FelixConfigurations.
-	Felix         api.FelixConfigurationSpec
-	TunnelMTU     int // 0 means automatic
+	Felix     api.FelixConfigurationSpec
+	TunnelMTU int // 0 means automatic
+	// NoBGP: routes follow from what the API says alone.
+	NoBGP         bool
 	ClusterType   []string
 	HealthAddr    string // host:port
 	Metrics       Metrics
@@ -77,7 +79,7 @@ func LoadNode(env Env) (Node, error) {
 		StateDir:      raw.StateDir,
 		RunDir:        raw.RunDir,
 	}
-	p.oneOf("CALICO_NETWORKING_BACKEND", raw.Backend, "bird")
+	n.NoBGP = p.oneOf("CALICO_NETWORKING_BACKEND", raw.Backend, "bird", "vxlan") == "vxlan"
 	p.oneOf("DATASTORE_TYPE", raw.DatastoreType, "kubernetes")
 	if err := n.LogLevel.UnmarshalText([]byte(raw.LogLevel)); err != nil {
 		p.add("LOG_LEVEL", raw.LogLevel, "must be debug, info, warn or error")

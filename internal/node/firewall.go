@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/encap"
@@ -14,22 +16,27 @@ import (
 	"github.com/tortie-net/tortie/internal/nat"
 	"github.com/tortie-net/tortie/internal/nft"
 	"github.com/tortie-net/tortie/internal/podnet"
+	"github.com/tortie-net/tortie/internal/vxlan"
 )
 
 // Felix is what a FelixConfiguration says about packets. The zero value is Calico's default.
 type Felix struct {
-	NATSource             netip.Addr
-	NATPorts              nft.Ports
-	ExcludeNodes          bool // from natOutgoing
-	NoForwarding          bool // the host's forwarding sysctls are somebody else's
-	VXLANPort             uint16
+	NATSource           netip.Addr
+	NATPorts            nft.Ports
+	ExcludeNodes        bool // from natOutgoing
+	NoForwarding        bool // the host's forwarding sysctls are somebody else's
+	VXLANPort           uint16
+	VXLANVNI            uint32 // 0: the default, as with the port
+	VXLANMTU, VXLANMTU6 int    // 0 derives them from the links
+	// Checksums of what is tunneled must not be left to devices, or may be.
+	Checksums             checksums
 	AllowIPIP, AllowVXLAN bool // from pods
 }
 
 // ParseFelix reads a spec. A field that can't be understood is named in the problems, and stays as it was before.
 func ParseFelix(spec api.FelixConfigurationSpec, before Felix) (Felix, []error) {
 	var problems []error
-	f := Felix{NATSource: before.NATSource, NATPorts: before.NATPorts, ExcludeNodes: before.ExcludeNodes, NoForwarding: before.NoForwarding, VXLANPort: before.VXLANPort}
+	f := before
 	note := func(field, value, remedy string) {
 		err := fmt.Errorf("spec.%s %q: must be %s; what was there before stays in force", field, value, remedy)
 		problems = append(problems, inObject((&api.FelixConfiguration{}).ResourceType(), api.Meta{Name: api.DefaultName}, err))
@@ -52,16 +59,69 @@ func ParseFelix(spec api.FelixConfigurationSpec, before Felix) (Felix, []error) 
 	if !choice(spec.IPForwarding, "Enabled", "Disabled", &f.NoForwarding) {
 		note("ipForwarding", spec.IPForwarding, "Enabled or Disabled")
 	}
-	if spec.VXLANPort == nil {
-		f.VXLANPort = 0
-	} else if port := *spec.VXLANPort; port > 0 && port < 1<<16 {
-		f.VXLANPort = uint16(port)
-	} else {
-		note("vxlanPort", fmt.Sprint(port), "a UDP port from 1 to 65535")
-	}
+	f.parseVXLAN(spec, note)
 	f.AllowIPIP = spec.AllowIPIPPacketsFromWorkloads != nil && *spec.AllowIPIPPacketsFromWorkloads
 	f.AllowVXLAN = spec.AllowVXLANPacketsFromWorkloads != nil && *spec.AllowVXLANPacketsFromWorkloads
 	return f, problems
+}
+
+// parseVXLAN reads what concerns VXLAN.
+func (f *Felix) parseVXLAN(spec api.FelixConfigurationSpec, note func(field, value, remedy string)) {
+	number := func(field string, value *int, low, high int, remedy string, set func(int)) {
+		switch {
+		case value == nil:
+			set(0)
+		case *value >= low && *value <= high:
+			set(*value)
+		default:
+			note(field, fmt.Sprint(*value), remedy)
+		}
+	}
+	mtu := func(field string, value *int, v6 bool, set func(int)) {
+		least, most := vxlan.MTULimits(v6)
+		if value != nil && *value == 0 {
+			value = nil
+		}
+		number(field, value, least, most, fmt.Sprintf("a number from %d to %d, or 0 to derive it from the link", least, most), set)
+	}
+	number("vxlanPort", spec.VXLANPort, 1, 1<<16-1, "a UDP port from 1 to 65535", func(n int) { f.VXLANPort = uint16(n) })
+	number("vxlanVNI", spec.VXLANVNI, 1, vxlan.MaxVNI, "a number from 1 to 16777215", func(n int) { f.VXLANVNI = uint32(n) })
+	mtu("vxlanMTU", spec.VXLANMTU, false, func(n int) { f.VXLANMTU = n })
+	mtu("vxlanMTUV6", spec.VXLANMTUV6, true, func(n int) { f.VXLANMTU6 = n })
+	if broken, ok := featureOverride(spec.FeatureDetectOverride, "ChecksumOffloadBroken"); ok {
+		f.Checksums = broken
+	} else {
+		note("featureDetectOverride", spec.FeatureDetectOverride, "words such as ChecksumOffloadBroken=true with commas between them")
+	}
+}
+
+// checksums says who computes them.
+type checksums int
+
+const (
+	checksumsByKernel checksums = iota // its version says whether devices may
+	checksumsSoft
+	checksumsByDevice
+)
+
+// featureOverride finds what a list of words says of a feature that is a fault. ok is false if it says neither true nor false.
+func featureOverride(list, feature string) (value checksums, ok bool) {
+	for word := range strings.SplitSeq(list, ",") {
+		name, text, _ := strings.Cut(strings.TrimSpace(word), "=")
+		if !strings.EqualFold(name, feature) {
+			continue
+		}
+		b, err := strconv.ParseBool(text)
+		switch {
+		case err != nil:
+			return 0, false
+		case b:
+			value = checksumsSoft
+		default:
+			value = checksumsByDevice
+		}
+	}
+	return value, true
 }
 
 // optional parses text unless it is empty.

@@ -23,11 +23,12 @@ func ptr[T any](v T) *T { return &v }
 func TestParseFelix(t *testing.T) {
 	full := api.FelixConfigurationSpec{
 		NATOutgoingAddress: "192.0.2.7", NATPortRange: ptr(api.PortRange("32768:65535")), NATOutgoingExclusions: "IPPoolsAndHostIPs",
-		IPForwarding: "Disabled", VXLANPort: ptr(8472), AllowIPIPPacketsFromWorkloads: ptr(true), AllowVXLANPacketsFromWorkloads: ptr(true),
+		IPForwarding: "Disabled", VXLANPort: ptr(8472), VXLANVNI: ptr(7), VXLANMTU: ptr(1400), VXLANMTUV6: ptr(1380),
+		FeatureDetectOverride: "Other=false, checksumOffloadBroken=true", AllowIPIPPacketsFromWorkloads: ptr(true), AllowVXLANPacketsFromWorkloads: ptr(true),
 	}
 	parsed := Felix{
 		NATSource: netip.MustParseAddr("192.0.2.7"), NATPorts: nft.Ports{First: 32768, Last: 65535}, ExcludeNodes: true,
-		NoForwarding: true, VXLANPort: 8472, AllowIPIP: true, AllowVXLAN: true,
+		NoForwarding: true, VXLANPort: 8472, VXLANVNI: 7, VXLANMTU: 1400, VXLANMTU6: 1380, Checksums: checksumsSoft, AllowIPIP: true, AllowVXLAN: true,
 	}
 	for name, tt := range map[string]struct {
 		spec         api.FelixConfigurationSpec
@@ -36,6 +37,7 @@ func TestParseFelix(t *testing.T) {
 		"nothing":          {api.FelixConfigurationSpec{}, Felix{}, Felix{}},
 		"everything":       {full, Felix{}, parsed},
 		"nothing any more": {api.FelixConfigurationSpec{}, parsed, Felix{}},
+		"derived MTUs":     {api.FelixConfigurationSpec{VXLANMTU: ptr(0), VXLANMTUV6: ptr(0), FeatureDetectOverride: "ChecksumOffloadBroken=false"}, parsed, Felix{Checksums: checksumsByDevice}},
 		"defaults": {api.FelixConfigurationSpec{NATOutgoingExclusions: "IPPoolsOnly", IPForwarding: "Enabled", AllowIPIPPacketsFromWorkloads: ptr(false)},
 			parsed, Felix{}},
 		"one port": {api.FelixConfigurationSpec{NATPortRange: ptr(api.PortRange("7"))}, Felix{}, Felix{NATPorts: nft.Ports{First: 7, Last: 7}}},
@@ -51,6 +53,10 @@ func TestParseFelix(t *testing.T) {
 		"natOutgoingExclusions": {NATOutgoingExclusions: "Everything"},
 		"ipForwarding":          {IPForwarding: "maybe"},
 		"vxlanPort":             {VXLANPort: ptr(70000)},
+		"vxlanVNI":              {VXLANVNI: ptr(1 << 24)},
+		"vxlanMTU ":             {VXLANMTU: ptr(20)},
+		"vxlanMTUV6":            {VXLANMTUV6: ptr(1279)},
+		"featureDetectOverride": {FeatureDetectOverride: "ChecksumOffloadBroken=perhaps"},
 	} {
 		before := parsed
 		before.AllowIPIP, before.AllowVXLAN = false, false
@@ -91,7 +97,7 @@ func TestPacketsOfASnapshot(t *testing.T) {
 	check("guard", encapguard.Config{Nodes: nodes, PodLinks: "cali"}, s.Guard())
 	check("host", hostsysctl.Config{Forward: true, Link: "eth0"}, s.Host())
 
-	s.Felix = Felix{NATSource: nodes[0], NATPorts: nft.Ports{First: 1, Last: 2}, ExcludeNodes: true, NoForwarding: true, VXLANPort: 8472, AllowIPIP: true, AllowVXLAN: true}
+	s.Felix = Felix{NATSource: nodes[0], NATPorts: nft.Ports{First: 1, Last: 2}, ExcludeNodes: true, NoForwarding: true, VXLANPort: 8472, VXLANVNI: 7, VXLANMTU: 1400, VXLANMTU6: 1380, Checksums: checksumsSoft, AllowIPIP: true, AllowVXLAN: true}
 	s.Pools = append(s.Pools, aPool("10.4.0.0/16", false, api.EncapCrossSubnet, api.UseWorkload), aPool("fd00::/48", false, api.EncapNever, api.UseWorkload))
 	pools = append(pools, nat.Pool{CIDR: netip.MustParsePrefix("10.4.0.0/16")}, nat.Pool{CIDR: netip.MustParsePrefix("fd00::/48")})
 	check("NAT by configuration", nat.Config{Pools: pools, Nodes: nodes, Source: nodes[0], Ports: nft.Ports{First: 1, Last: 2}}, s.NAT())

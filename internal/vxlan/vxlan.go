@@ -133,18 +133,16 @@ func (s *Syncer) Merge(ctx context.Context, t Tunnel) (Merged, error) {
 
 func (t Tunnel) device() string { return Device(t.Local.Is6()) }
 
-func (t Tunnel) overhead() int { return MTU(0, t.Local.Is6()) * -1 }
-
-// minMTU is the kernel's least for a link of a family.
-func minMTU(v6 bool) int {
+// MTULimits are the kernel's least for a link of a family, and what an outer packet can carry.
+func MTULimits(v6 bool) (least, most int) {
 	if v6 {
-		return 1280
+		return 1280, 65535 - Overhead6
 	}
-	return 68
+	return 68, 65535 - Overhead4
 }
 
 func (t Tunnel) validate() error {
-	least, most := minMTU(t.Local.Is6()), 65535-t.overhead()
+	least, most := MTULimits(t.Local.Is6())
 	switch {
 	case !t.Local.IsValid() || t.Local.Is4In6() || t.Local.IsUnspecified():
 		return fmt.Errorf("local address %q of VXLAN tunnels is no address of this node", t.Local)
