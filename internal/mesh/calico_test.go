@@ -57,7 +57,7 @@ func TestAmongCalicoNodes(t *testing.T) {
 	t.Parallel()
 	c := meshtest.NewCluster(t)
 	c.Create(t, meshtest.NewPool("pods", "10.90.0.0/16", api.EncapNever))
-	agent, first := c.NewNodeWithPod(t, 20)
+	agent, first := c.NewNodeWithPod(t, 0, 20)
 	pods := []*meshtest.Pod{first, agent.NewPod(t, "10.90.20.6")}
 	ours := agent.Prefix.Addr()
 	calico := []*calicoNode{

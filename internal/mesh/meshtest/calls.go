@@ -90,10 +90,10 @@ func (c *Cluster) Lend(t testing.TB, cidr string, owner *Node, ordinal int, borr
 	c.Create(t, b)
 }
 
-// NewNodeWithPod makes a node in the first subnet whose address, name and block say its number.
-func (c *Cluster) NewNodeWithPod(t testing.TB, number int) (*Node, *Pod) {
+// NewNodeWithPod makes a node in a subnet whose address, name and block say its number.
+func (c *Cluster) NewNodeWithPod(t testing.TB, subnet, number int) (*Node, *Pod) {
 	t.Helper()
-	n := c.NewNode(t, fmt.Sprintf("node-%d", number), 0, number)
+	n := c.NewNode(t, fmt.Sprintf("node-%d", number), subnet, number)
 	n.Claim(t, fmt.Sprintf("10.90.%d.0/26", number))
 	addrs := []string{fmt.Sprintf("10.90.%d.5", number)}
 	if c.Dual {
