@@ -18,12 +18,14 @@ type view struct {
 	help string
 	text func(*Report, io.Writer) error
 	data func(*Report) any
+	// pick leaves in the report what an argument names; nil: the command takes none.
+	pick func(*Report, string) error
 }
 
 var views = map[string]view{
-	"status": {"address, tunnel, pools, blocks, peers and what is wrong", (*Report).WriteStatus, func(r *Report) any { return r }},
-	"peers":  {"the BGP sessions, and why one is down", (*Report).WritePeers, func(r *Report) any { return r.Peers }},
-	"routes": {"the routes to pods of other nodes, and what was refused", (*Report).WriteRoutes, func(r *Report) any { return r.Routes }},
+	"status": {"address, tunnels, pools, blocks, peers and what is wrong", (*Report).WriteStatus, func(r *Report) any { return r }, nil},
+	"peers":  {"the BGP sessions, or those of one peer, and why one is down", (*Report).WritePeers, func(r *Report) any { return r.Peers }, (*Report).PickPeers},
+	"routes": {"the routes, or those for an address, what is announced and what was refused", (*Report).WriteRoutes, func(r *Report) any { return r.Routes }, (*Report).PickRoutes},
 }
 
 // Commands are the names of the commands, in alphabetical order.
@@ -45,18 +47,22 @@ func Run(ctx context.Context, args []string, address string, out Output) error {
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
 	}
-	if flags.NArg() > 0 {
-		return fmt.Errorf("unexpected argument %q: node %s takes only flags, -o and -address", flags.Arg(0), args[0])
-	}
 	v, ok := views[args[0]]
 	if !ok {
 		return fmt.Errorf("unknown command %q: there are %s", args[0], strings.Join(Commands(), ", "))
+	}
+	named, err := v.argument(args[0], flags)
+	if err != nil {
+		return err
 	}
 	write, err := v.writer(*format)
 	if err != nil {
 		return err
 	}
 	report, err := Fetch(ctx, address)
+	if err == nil && named != "" {
+		err = v.pick(report, named)
+	}
 	if err != nil {
 		return err
 	}
@@ -64,6 +70,24 @@ func Run(ctx context.Context, args []string, address string, out Output) error {
 		return fmt.Errorf("write the answer: %w", err)
 	}
 	return nil
+}
+
+// argument reads the one argument that some commands take, and flags that follow it.
+func (v view) argument(command string, flags *flag.FlagSet) (string, error) {
+	if flags.NArg() == 0 {
+		return "", nil
+	}
+	named := flags.Arg(0)
+	if err := flags.Parse(flags.Args()[1:]); err != nil {
+		return "", err
+	}
+	switch {
+	case v.pick == nil:
+		return "", fmt.Errorf("unexpected argument %q: node %s takes only flags, -o and -address", named, command)
+	case flags.NArg() > 0:
+		return "", fmt.Errorf("unexpected argument %q: node %s takes one", flags.Arg(0), command)
+	}
+	return named, nil
 }
 
 // writer returns what writes a Report in a format.

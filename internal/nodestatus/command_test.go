@@ -48,7 +48,7 @@ func execute(t *testing.T, address string, args ...string) (string, error) {
 }
 
 func TestFormatsHoldTheWholeAnswer(t *testing.T) {
-	for name, want := range map[string]*Report{"starting": starting(), "healthy": healthy(), "troubled": troubled(), "dual": dual()} {
+	for name, want := range map[string]*Report{"starting": starting(), "healthy": healthy(), "troubled": troubled(), "dual": dual(), "routed": routed()} {
 		address := agent(t, want)
 		for format, decode := range map[string]func([]byte, any) error{
 			"json": func(text []byte, v any) error {
@@ -123,6 +123,12 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		{[]string{"status"}, "local host:9099", []string{`"local host:9099"`, "host:port"}},
 		{[]string{"status", "-o", "xml"}, nobody, []string{`-o "xml"`, "text, json or yaml"}},
 		{[]string{"status", "node2"}, nobody, []string{`"node2"`, "only flags"}},
+		{[]string{"peers", "node2", "node3"}, nobody, []string{`"node3"`, "takes one"}},
+		{[]string{"peers", "-x", "node3"}, nobody, []string{"-x"}},
+		{[]string{"peers", "node3", "-x"}, nobody, []string{"-x"}},
+		{[]string{"peers", "node9"}, agent(t, routed()), []string{`no BGP session of this node is with "node9"`, "node peers lists them"}},
+		{[]string{"routes", "node9"}, agent(t, routed()), []string{`"node9" is neither an address nor a range`}},
+		{[]string{"routes", "10.9.9.9"}, agent(t, routed()), []string{"no route for 10.9.9.9", "ip route get 10.9.9.9"}},
 		{[]string{"restart"}, nobody, []string{`"restart"`, "peers, routes, status"}},
 		{[]string{"status", "-x"}, nobody, []string{"-x"}},
 	} {
@@ -169,5 +175,53 @@ func TestDialable(t *testing.T) {
 		if got := dialable(served); got != want {
 			t.Errorf("%s: %s, want %s", served, got, want)
 		}
+	}
+}
+
+// An argument leaves what it names, with flags before or after it.
+func TestPicking(t *testing.T) {
+	address := agent(t, routed())
+	for _, c := range []struct {
+		args []string
+		want []string
+		not  []string
+	}{
+		{[]string{"peers", "10.0.0.1"}, []string{"10.0.0.1 ", "Not taken", "no-default"}, []string{"10.0.0.2", "10.0.0.7"}},
+		{[]string{"peers", "rack-a"}, []string{"10.0.0.1 ", "10.0.0.2 ", "its table is not whole yet"}, []string{"10.0.0.7"}},
+		{[]string{"peers", "node2", "-o", "json"}, []string{`"address": "10.0.0.7"`, `"client": true`}, []string{"10.0.0.1"}},
+		{[]string{"routes", "192.168.1.9"}, []string{"192.168.1.0/26", "own block", "64512:100"}, []string{"192.168.2.0", "172.20"}},
+		{[]string{"routes", "-o", "yaml", "172.20.5.0/24"}, []string{"destination: 172.20.0.0/16"}, []string{"192.168"}},
+		{[]string{"routes", "198.51.100.0/24"}, []string{"198.51.100.7/32  service"}, []string{"10.96.0.0/12  "}},
+		{[]string{"routes", "::ffff:172.20.0.1"}, []string{"172.20.0.0/16"}, []string{"192.168.2"}},
+	} {
+		got, err := execute(t, address, c.args...)
+		if err != nil {
+			t.Errorf("%v: %v", c.args, err)
+		}
+		for _, want := range c.want {
+			if !strings.Contains(got, want) {
+				t.Errorf("%v: %q is missing in\n%s", c.args, want, got)
+			}
+		}
+		for _, not := range c.not {
+			if strings.Contains(got, not) {
+				t.Errorf("%v: %q is in\n%s", c.args, not, got)
+			}
+		}
+	}
+}
+
+// Of several routes for an address the longest is the first.
+func TestLongestRouteFirst(t *testing.T) {
+	r := &Report{Routes: Routes{List: []Route{{Destination: "0.0.0.0/0"}, {Destination: "10.1.2.0/26"}, {Destination: "10.1.2.9/32"}, {Destination: "fd00::/64"}, {Destination: "odd"}}}}
+	if err := r.PickRoutes("10.1.2.9"); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, x := range r.Routes.List {
+		got = append(got, x.Destination)
+	}
+	if d := cmp.Diff([]string{"10.1.2.9/32", "10.1.2.0/26", "0.0.0.0/0"}, got); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
 	}
 }

@@ -24,16 +24,22 @@ type Report struct {
 	Interface6     string      `json:"interface6,omitempty" help:"Interface that has the address."`
 	Candidates     []Candidate `json:"candidates,omitempty" help:"All addresses that the host has, and what was made of them."`
 
-	ASN     uint32  `json:"asn,omitempty" help:"AS number of this node."`
-	BGPPort uint16  `json:"bgpPort,omitempty" help:"TCP port of BGP on this node."`
-	Tunnel  *Tunnel `json:"tunnel,omitempty" help:"The tunnel, if a pool encapsulates."`
-	PodMTU  int     `json:"podMTU,omitempty" help:"MTU of pods' interfaces."`
+	ASN      uint32   `json:"asn,omitempty" help:"AS number of this node."`
+	BGPPort  uint16   `json:"bgpPort,omitempty" help:"TCP port of BGP on this node."`
+	RouterID string   `json:"routerID,omitempty" help:"BGP's router ID."`
+	Tunnel   *Tunnel  `json:"tunnel,omitempty" help:"The first of the tunnels, if a pool encapsulates."`
+	Tunnels  []Tunnel `json:"tunnels,omitempty" help:"All of them: IPIP, VXLAN, VXLAN of IPv6."`
+	PodMTU   int      `json:"podMTU,omitempty" help:"MTU of pods' interfaces."`
 
-	Pools   []Pool   `json:"pools" help:"The IPPools."`
-	Blocks  []string `json:"blocks" help:"The node's own confirmed blocks."`
-	Peers   []Peer   `json:"peers" help:"BGP sessions that this node should have."`
-	Learned []Path   `json:"learned" help:"Prefixes inside the pools that BGP has learned, usable or not."`
-	Routes  Routes   `json:"routes" help:"Routes to other nodes' blocks, and of the own blocks."`
+	Reflection *Reflection `json:"reflection,omitempty" help:"This node's part in route reflection, if it has one."`
+
+	Pools     []Pool      `json:"pools" help:"The IPPools."`
+	Blocks    []string    `json:"blocks" help:"The node's own confirmed blocks."`
+	Peers     []Peer      `json:"peers" help:"BGP sessions that this node should have."`
+	Announced []Announced `json:"announced" help:"Prefixes that this node announces."`
+	Services  *Services   `json:"services,omitempty" help:"What is announced for services, if that is asked for."`
+	Learned   []Path      `json:"learned" help:"Prefixes that BGP has learned and that may be used."`
+	Routes    Routes      `json:"routes" help:"Routes to other nodes' blocks, of the own blocks, and by way of routers."`
 
 	Facts   *Facts  `json:"facts,omitempty" help:"What the plugins were told last."`
 	Journal Journal `json:"journal" help:"What the plugins have left to the agent."`
@@ -47,11 +53,35 @@ type Candidate struct {
 	Reason    string `json:"reason" help:"Why, or why not."`
 }
 
-// Tunnel is the IPIP device.
+// Tunnel is one device that encapsulates.
 type Tunnel struct {
+	Kind    string `json:"kind,omitempty" help:"IPIP or VXLAN."`
 	Device  string `json:"device" help:"Its name."`
 	Address string `json:"address,omitempty" help:"Its address; none if no pool to assign from selects this node."`
 	MTU     int    `json:"mtu" help:"Its MTU."`
+	Port    int    `json:"port,omitempty" help:"Its UDP port, of VXLAN."`
+}
+
+// Reflection is a node's part in route reflection.
+type Reflection struct {
+	Role       string   `json:"role" help:"reflector or client; configured, if an operator has made it a reflector."`
+	ClusterID  string   `json:"clusterID,omitempty" help:"Under which it reflects."`
+	Reflectors []string `json:"reflectors,omitempty" help:"Nodes that are reflectors by the nodes' own agreement."`
+}
+
+// Announced is one prefix that this node announces.
+type Announced struct {
+	Prefix      string `json:"prefix" help:"The prefix."`
+	Origin      string `json:"origin" help:"own block, borrowed address, service range or service."`
+	Communities string `json:"communities,omitempty" help:"Communities that BGPConfiguration gives it."`
+}
+
+// Services is what is announced for services.
+type Services struct {
+	Known    bool     `json:"known" help:"Whether services and their endpoints have been read. What was known stays while the API server is away."`
+	Excluded bool     `json:"excluded" help:"Whether the node's label keeps it out of load balancing: it announces nothing."`
+	Ranges   []string `json:"ranges" help:"Ranges that BGPConfiguration names. Nothing that is learned inside of them becomes a route."`
+	Prefixes int      `json:"prefixes" help:"How many prefixes are announced: ranges and single addresses."`
 }
 
 // Pool is an IPPool, mostly in the words of its spec.
@@ -60,6 +90,7 @@ type Pool struct {
 	CIDR             string `json:"cidr" help:"Range."`
 	BlockSize        int    `json:"blockSize" help:"Prefix length of its blocks."`
 	IPIPMode         string `json:"ipipMode" help:"Always, CrossSubnet or Never."`
+	VXLANMode        string `json:"vxlanMode,omitempty" help:"Always, CrossSubnet or Never."`
 	NATOutgoing      bool   `json:"natOutgoing" help:"Whether packets that leave the pools are masqueraded."`
 	Disabled         bool   `json:"disabled" help:"Whether nothing new is assigned from it."`
 	DisableBGPExport bool   `json:"disableBGPExport" help:"Whether its blocks are kept out of BGP."`
@@ -74,24 +105,44 @@ type Peer struct {
 	From       string    `json:"from,omitempty" help:"This end's address."`
 	Port       uint16    `json:"port,omitempty" help:"Its TCP port."`
 	Source     string    `json:"source" help:"Why the session is configured."`
+	Kind       string    `json:"kind" help:"mesh, reflector (by the nodes' own agreement), node (a BGPPeer of some nodes) or global (a BGPPeer of all)."`
+	Object     string    `json:"object,omitempty" help:"Name of the BGPPeer that it is there for."`
+	LocalASN   uint32    `json:"localASN,omitempty" help:"AS number that this node is in for the peer, if that is not its own."`
+	Client     bool      `json:"client,omitempty" help:"Whether this node reflects routes for the peer."`
+	Password   bool      `json:"password,omitempty" help:"Whether the session has a password."`
 	Passive    bool      `json:"passive" help:"Whether the other end is the one to connect."`
 	State      string    `json:"state" help:"Idle, Active, OpenSent, OpenConfirm or Established."`
 	Since      time.Time `json:"since" help:"When the session was established or, if it is not, when it was lost or first configured."`
 	Restarting bool      `json:"restarting,omitempty" help:"Whether the session is lost and the peer's paths are kept, as it asked for."`
 	Received   int       `json:"received" help:"Prefixes that it has announced."`
 	Sent       int       `json:"sent" help:"Prefixes that were announced to it."`
+	Refused    int       `json:"refused" help:"Prefixes that it has announced and that are not taken, by BGP's rules or a BGPFilter."`
+	Refusals   []Reason  `json:"refusals,omitempty" help:"Why."`
+	EndOfTable bool      `json:"endOfTable" help:"Whether it has sent the whole of its table in this session, and said so."`
+	Supports   string    `json:"supports,omitempty" help:"What it has offered in this session, or the last one."`
 	LastError  string    `json:"lastError,omitempty" help:"Why the session is not, or last was not, established."`
 	ErrorSince time.Time `json:"errorSince,omitzero" help:"When that was first so, without a different error or a session in between."`
 	ErrorAt    time.Time `json:"errorAt,omitzero" help:"When that was last so."`
 	HeldUntil  time.Time `json:"heldUntil,omitzero" help:"Until when the session is kept closed for what the peer did, as lastError says."`
 }
 
+// Reason is why prefixes of a peer are not taken.
+type Reason struct {
+	Reason   string `json:"reason" help:"The reason."`
+	Prefixes int    `json:"prefixes" help:"How many they are."`
+	Example  string `json:"example,omitempty" help:"One of them."`
+}
+
 // Path is one learned prefix.
 type Path struct {
-	Prefix  string `json:"prefix" help:"The prefix."`
-	NextHop string `json:"nextHop" help:"Where it leads."`
-	Peer    string `json:"peer" help:"The peer that announced it."`
-	Stale   bool   `json:"stale,omitempty" help:"Whether that peer is restarting and has not confirmed it yet."`
+	Prefix      string `json:"prefix" help:"The prefix."`
+	NextHop     string `json:"nextHop" help:"Where it leads."`
+	Peer        string `json:"peer" help:"The peer that announced it."`
+	Stale       bool   `json:"stale,omitempty" help:"Whether that peer is restarting and has not confirmed it yet."`
+	ASPath      string `json:"asPath,omitempty" help:"AS numbers from the peer to the origin; empty inside one AS."`
+	Communities string `json:"communities,omitempty" help:"Its communities, the large ones last."`
+	LocalPref   uint32 `json:"localPref,omitempty" help:"Its preference inside the AS."`
+	MED         uint32 `json:"med,omitempty" help:"Its multi-exit discriminator."`
 }
 
 // Routes are the agent's routes in the kernel, as the last pass left them.
@@ -109,13 +160,18 @@ type Routes struct {
 
 // Route is one desired route.
 type Route struct {
-	Destination string `json:"destination" help:"Destination."`
-	Type        string `json:"type" help:"unicast, or unreachable for an own block: the pods' routes are longer and win."`
-	Via         string `json:"via,omitempty" help:"Next hop: the address of the node that it leads to."`
-	Device      string `json:"device,omitempty" help:"Output interface."`
-	Node        string `json:"node,omitempty" help:"Name of the node that has the next hop's address."`
-	Source      string `json:"source" help:"own block, BGP, or affinity: of a block whose owner BGP has no path to."`
-	Peer        string `json:"peer,omitempty" help:"The BGP peer that announced it."`
+	Destination string   `json:"destination" help:"Destination."`
+	Type        string   `json:"type" help:"unicast, or unreachable for an own block: the pods' routes are longer and win."`
+	Via         string   `json:"via,omitempty" help:"Next hop: the address of the node that it leads to."`
+	Device      string   `json:"device,omitempty" help:"Output interface."`
+	Node        string   `json:"node,omitempty" help:"Name of the node that has the next hop's address."`
+	Source      string   `json:"source" help:"own block, BGP, static (BGPPeer's reachableBy), or affinity: of a block whose owner BGP has no path to, or whose pool uses VXLAN."`
+	Peer        string   `json:"peer,omitempty" help:"The BGP peer that announced it."`
+	Peers       []string `json:"peers,omitempty" help:"All peers whose paths it follows, if several: it has several next hops."`
+	Metric      int      `json:"metric,omitempty" help:"Its metric in the kernel."`
+	Encap       string   `json:"encapsulation,omitempty" help:"IPIP or VXLAN, if its packets travel so."`
+	ASPath      string   `json:"asPath,omitempty" help:"Of the path that it follows: AS numbers from the peer to the origin."`
+	Communities string   `json:"communities,omitempty" help:"Of the path that it follows."`
 }
 
 // Refusal is a prefix without a route here, and why.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -35,13 +36,15 @@ func (r *Report) WritePeers(w io.Writer) error {
 		return p.writeTo(w)
 	}
 	p.table(r.peerTable())
-	var words []string
+	var words, refused []string
 	for _, peer := range r.Peers {
 		if text := r.words(peer); text != "" {
 			words = append(words, text)
 		}
+		refused = append(refused, peer.refusals()...)
 	}
 	p.all("", words)
+	p.all("Not taken", refused)
 	return p.writeTo(w)
 }
 
@@ -49,11 +52,12 @@ func (r *Report) WritePeers(w io.Writer) error {
 func (r *Report) WriteRoutes(w io.Writer) error {
 	p := &page{}
 	p.line(r.Routes.count())
-	rows := [][]string{{"DESTINATION", "VIA", "DEVICE", "NODE", "SOURCE"}}
+	rows := [][]string{{"DESTINATION", "VIA", "DEVICE", "METRIC", "NODE", "SOURCE"}}
 	for _, route := range r.Routes.List {
-		rows = append(rows, []string{route.Destination, cmp.Or(route.Via, route.Type), dash(route.Device), dash(route.Node), route.origin()})
+		rows = append(rows, []string{route.Destination, cmp.Or(route.Via, route.Type), route.device(), number(route.Metric), dash(route.Node), route.origin()})
 	}
 	p.section("", rows)
+	p.section("Announced", r.announcedTable())
 	p.all("Refused", refusalTexts(r.Routes.Refusals))
 	p.all("Left to the network between the nodes", refusalTexts(r.Routes.LeftToNetwork))
 	if r.Routes.Programmed < r.Routes.Desired {
@@ -76,10 +80,13 @@ func (r *Report) summary() [][]string {
 		{"Pod MTU", orUnknown(r.PodMTU)},
 		{"AS number", orUnknown(int(r.ASN))},
 		{"Blocks", cmp.Or(strings.Join(r.Blocks, ", "), "none yet: the first pod claims one")},
+		{"Services", r.servicesText()},
+		{"Reflection", r.reflectionText()},
 		{"Routes", r.Routes.count()},
 		{"Facts", r.factsText()},
 		{"Journal", r.journalText()},
 	}...)
+	rows = slices.DeleteFunc(rows, func(row []string) bool { return row[1] == "" })
 	for i, line := range strings.Split(r.passText(), "\n") {
 		label := ""
 		if i == 0 {
@@ -130,8 +137,56 @@ func (r *Report) tunnelText() string {
 	case r.Tunnel == nil:
 		return "none: no pool encapsulates"
 	}
-	address := cmp.Or(r.Tunnel.Address, "no address, as no pool to assign from selects this node")
-	return fmt.Sprintf("%s, %s, MTU %d", r.Tunnel.Device, address, r.Tunnel.MTU)
+	tunnels := r.Tunnels
+	if len(tunnels) == 0 {
+		tunnels = []Tunnel{*r.Tunnel}
+	}
+	texts := make([]string, len(tunnels))
+	for i, t := range tunnels {
+		address := cmp.Or(t.Address, "no address, as no pool to assign from selects this node")
+		texts[i] = fmt.Sprintf("%s, %s, MTU %d", t.Device, address, t.MTU)
+	}
+	return strings.Join(texts, "; ")
+}
+
+// servicesText is empty if nothing is announced for services.
+func (r *Report) servicesText() string {
+	s := r.Services
+	if s == nil {
+		return ""
+	}
+	text := fmt.Sprintf("%s announced, of %s", count(s.Prefixes, "prefix", "prefixes"), strings.Join(s.Ranges, ", "))
+	switch {
+	case s.Excluded:
+		text += "; this node is excluded by its label"
+	case !s.Known:
+		text += "; single addresses are not known yet"
+	}
+	return text
+}
+
+// reflectionText is empty if this node has no part in route reflection.
+func (r *Report) reflectionText() string {
+	f := r.Reflection
+	if f == nil {
+		return ""
+	}
+	text := f.Role
+	if f.ClusterID != "" {
+		text += ", cluster ID " + f.ClusterID
+	}
+	if len(f.Reflectors) > 0 {
+		text += "; reflectors: " + strings.Join(f.Reflectors, ", ")
+	}
+	return text
+}
+
+func (r *Report) announcedTable() [][]string {
+	rows := [][]string{{"PREFIX", "WHY", "COMMUNITIES"}}
+	for _, a := range r.Announced {
+		rows = append(rows, []string{a.Prefix, a.Origin, dash(a.Communities)})
+	}
+	return rows
 }
 
 func (r *Report) factsText() string {
@@ -177,9 +232,9 @@ func (r *Report) poolTable() [][]string {
 	if len(r.Pools) == 0 {
 		return nil
 	}
-	rows := [][]string{{"NAME", "RANGE", "BLOCKS", "IPIP", "NAT OUTGOING", "THIS NODE"}}
+	rows := [][]string{{"NAME", "RANGE", "BLOCKS", "IPIP", "VXLAN", "NAT OUTGOING", "THIS NODE"}}
 	for _, p := range r.Pools {
-		rows = append(rows, []string{p.Name, p.CIDR, fmt.Sprintf("/%d", p.BlockSize), p.IPIPMode, yes(p.NATOutgoing), p.use()})
+		rows = append(rows, []string{p.Name, p.CIDR, fmt.Sprintf("/%d", p.BlockSize), p.IPIPMode, cmp.Or(p.VXLANMode, "Never"), yes(p.NATOutgoing), p.use()})
 	}
 	return rows
 }
@@ -203,13 +258,44 @@ func (r *Report) peerTable() [][]string {
 	if len(r.Peers) == 0 {
 		return nil
 	}
-	rows := [][]string{{"ADDRESS", "NODE", "AS", "STATE", "SINCE", "IN", "OUT", "FROM", "SOURCE"}}
+	rows := [][]string{{"ADDRESS", "NODE", "AS", "STATE", "SINCE", "IN", "OUT", "REFUSED", "FROM", "SOURCE", "WITH"}}
 	for _, p := range r.Peers {
 		rows = append(rows, []string{
-			p.Address, dash(p.Node), fmt.Sprint(p.ASN), p.stateText(), r.clock(p.Since), fmt.Sprint(p.Received), fmt.Sprint(p.Sent), dash(p.From), p.Source,
+			p.Address, dash(p.Node), fmt.Sprint(p.ASN), p.stateText(), r.clock(p.Since), fmt.Sprint(p.Received), fmt.Sprint(p.Sent), fmt.Sprint(p.Refused),
+			dash(p.From), p.Source, dash(strings.Join(p.traits(), ", ")),
 		})
 	}
 	return rows
+}
+
+// traits are what is not so of most sessions.
+func (p Peer) traits() []string {
+	var all []string
+	for _, t := range []struct {
+		so   bool
+		text string
+	}{
+		{p.Client, "client"}, {p.Password, "password"}, {p.Passive, "passive"}, {p.LocalASN != 0, fmt.Sprintf("local AS %d", p.LocalASN)},
+		{p.State == established && !p.EndOfTable, "its table is not whole yet"},
+	} {
+		if t.so {
+			all = append(all, t.text)
+		}
+	}
+	return all
+}
+
+// refusals say what of a peer's prefixes is not taken.
+func (p Peer) refusals() []string {
+	var all []string
+	for _, r := range p.Refusals {
+		text := fmt.Sprintf("%s: %s: %s", p.Address, count(r.Prefixes, "prefix", "prefixes"), r.Reason)
+		if r.Example != "" {
+			text += ", such as " + r.Example
+		}
+		all = append(all, text)
+	}
+	return all
 }
 
 // established is a state of RFC 4271.
@@ -270,10 +356,28 @@ func (r *Routes) count() string {
 }
 
 func (r Route) origin() string {
-	if r.Peer != "" {
-		return r.Source + " " + r.Peer
+	text := r.Source
+	switch {
+	case len(r.Peers) > 1:
+		text += " " + strings.Join(r.Peers, ", ")
+	case r.Peer != "":
+		text += " " + r.Peer
 	}
-	return r.Source
+	if r.ASPath != "" {
+		text += ", AS path " + r.ASPath
+	}
+	if r.Communities != "" {
+		text += ", communities " + r.Communities
+	}
+	return text
+}
+
+// device is the output interface, with what it does to packets if its name does not say it.
+func (r Route) device() string {
+	if r.Encap == "" {
+		return dash(r.Device)
+	}
+	return r.Device + " (" + r.Encap + ")"
 }
 
 func refusalTexts(refusals []Refusal) []string {
@@ -313,11 +417,23 @@ func (r *Report) clock(t time.Time) string {
 	return t.Format(time.DateTime)
 }
 
-func count(n int, what string) string {
-	if n == 1 {
+// count is a number with its noun, whose plural has an s unless another is given.
+func count(n int, what string, plural ...string) string {
+	switch {
+	case n == 1:
 		return "1 " + what
+	case len(plural) > 0:
+		return fmt.Sprintf("%d %s", n, plural[0])
 	}
 	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// number is a dash for 0.
+func number(n int) string {
+	if n == 0 {
+		return "-"
+	}
+	return fmt.Sprint(n)
 }
 
 func yes(b bool) string {

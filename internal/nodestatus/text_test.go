@@ -37,7 +37,7 @@ func healthy() *Report {
 		Pools:  []Pool{{Name: "default-ipv4-ippool", CIDR: "192.168.0.0/16", BlockSize: 26, IPIPMode: "Always", NATOutgoing: true, SelectsNode: true}},
 		Blocks: []string{"192.168.1.0/26"},
 		Peers: []Peer{{
-			Address: "10.0.0.7", Node: "node2", ASN: 64512, From: "10.0.0.5", Source: "node-to-node mesh", State: "Established", Since: now.Add(-26 * time.Hour),
+			Address: "10.0.0.7", Node: "node2", ASN: 64512, From: "10.0.0.5", Source: "node-to-node mesh", Kind: "mesh", EndOfTable: true, State: "Established", Since: now.Add(-26 * time.Hour),
 			Received: 1, Sent: 1,
 		}},
 		Learned: []Path{{Prefix: "192.168.2.0/26", NextHop: "10.0.0.7", Peer: "10.0.0.7"}},
@@ -56,15 +56,15 @@ func healthy() *Report {
 func troubled() *Report {
 	r := healthy()
 	down := r.Peers[0]
-	down.State, down.Since, down.Received, down.Sent = "Active", earlier, 0, 0
+	down.State, down.Since, down.Received, down.Sent, down.EndOfTable = "Active", earlier, 0, 0, false
 	down.LastError, down.ErrorSince, down.ErrorAt = "TCP refused on port 179: no BGP speaker listens there, or a firewall rejects", earlier, now.Add(-2*time.Second)
 	r.Peers = []Peer{
 		down,
-		{Address: "10.0.0.8", Node: "node3", ASN: 64513, Source: "node-to-node mesh", State: "Active", Since: earlier, Restarting: true,
+		{Address: "10.0.0.8", Node: "node3", ASN: 64513, Source: "node-to-node mesh", Kind: "mesh", State: "Active", Since: earlier, Restarting: true,
 			Received: 2, LastError: "connection lost; its paths are kept for its restart time", ErrorSince: earlier, ErrorAt: earlier},
-		{Address: "10.0.0.9", Node: "node4", ASN: 64512, Source: "node-to-node mesh", Passive: true, State: "Active", Since: earlier},
-		{Address: "10.0.0.4", ASN: 64512, Source: "node-to-node mesh", State: "Idle", Since: now},
-		{Address: "10.0.0.10", Node: "node5", ASN: 64512, Source: "node-to-node mesh", State: "Established", Since: now.Add(-time.Minute), Received: 1, Sent: 1,
+		{Address: "10.0.0.9", Node: "node4", ASN: 64512, Source: "node-to-node mesh", Kind: "mesh", Passive: true, State: "Active", Since: earlier},
+		{Address: "10.0.0.4", ASN: 64512, Source: "node-to-node mesh", Kind: "mesh", State: "Idle", Since: now},
+		{Address: "10.0.0.10", Node: "node5", ASN: 64512, Source: "node-to-node mesh", Kind: "mesh", EndOfTable: true, State: "Established", Since: now.Add(-time.Minute), Received: 1, Sent: 1,
 			LastError: "connection lost", ErrorSince: now.Add(-24 * time.Hour), ErrorAt: now.Add(-24 * time.Hour)},
 	}
 	r.Pools = append(r.Pools,
@@ -81,6 +81,33 @@ func troubled() *Report {
 	r.Routes.LeftToNetwork = []Refusal{{Prefix: "10.9.1.0/24", Via: "10.1.0.8", Reason: "the next hop is in another subnet and the pool does not encapsulate"}}
 	r.Facts.Written, r.Facts.Usable, r.Facts.DatastoreReady = now.Add(-90*time.Second), false, false
 	r.Journal = Journal{Entries: 1, LastError: "release k8s-pod-network.1: datastore is not available"}
+	return r
+}
+
+// routed has two routers for peers, is a reflector, announces services and has pools with VXLAN.
+func routed() *Report {
+	r := healthy()
+	r.RouterID = "10.0.0.5"
+	r.Tunnels = []Tunnel{{Kind: "IPIP", Device: "tunl0", Address: "192.168.1.0", MTU: 1480}, {Kind: "VXLAN", Device: "vxlan.calico", Address: "192.168.1.1", MTU: 1450, Port: 4789}}
+	r.Reflection = &Reflection{Role: "reflector", ClusterID: "10.0.0.5", Reflectors: []string{"node1", "node4", "node7"}}
+	r.Services = &Services{Known: true, Ranges: []string{"10.96.0.0/12", "198.51.100.0/24"}, Prefixes: 3}
+	r.Pools = append(r.Pools, Pool{Name: "vx", CIDR: "10.20.0.0/16", BlockSize: 26, IPIPMode: "Never", VXLANMode: "CrossSubnet", SelectsNode: true})
+	r.Announced = []Announced{
+		{Prefix: "192.168.1.0/26", Origin: "own block", Communities: "64512:100"}, {Prefix: "10.96.0.0/12", Origin: "service range"}, {Prefix: "198.51.100.7/32", Origin: "service"},
+	}
+	tor := Peer{
+		Address: "10.0.0.1", ASN: 64600, From: "10.0.0.5", Port: 179, Source: "BGPPeer rack-a", Kind: "node", Object: "rack-a", LocalASN: 64700, Password: true,
+		State: "Established", Since: now.Add(-time.Hour), Received: 12, Sent: 3, Refused: 2, EndOfTable: true,
+		Refusals: []Reason{{Reason: "BGPFilter no-default rejects it", Prefixes: 1, Example: "0.0.0.0/0"}, {Reason: "our own AS number is in its AS path", Prefixes: 1}},
+	}
+	second := tor
+	second.Address, second.Refused, second.Refusals, second.EndOfTable = "10.0.0.2", 0, nil, false
+	r.Peers[0].Client, r.Peers[0].Kind, r.Peers[0].Source = true, "reflector", "automatic reflection"
+	r.Peers = append(r.Peers, tor, second)
+	r.Routes.Desired, r.Routes.Programmed = 4, 4
+	r.Routes.List = append(r.Routes.List,
+		Route{Destination: "172.20.0.0/16", Type: "unicast", Via: "10.0.0.1, 10.0.0.2", Device: "eth0", Metric: 1024, Source: "BGP", Peer: "10.0.0.1", Peers: []string{"10.0.0.1", "10.0.0.2"}, ASPath: "64600 64601", Communities: "64600:1 1:2:3"},
+		Route{Destination: "10.20.3.0/26", Type: "unicast", Via: "192.168.9.1", Device: "vxlan.calico", Encap: "VXLAN", Node: "node2", Source: "affinity"})
 	return r
 }
 
@@ -109,7 +136,7 @@ func dual() *Report {
 }
 
 func TestText(t *testing.T) {
-	reports := map[string]*Report{"starting": starting(), "healthy": healthy(), "troubled": troubled(), "dual": dual()}
+	reports := map[string]*Report{"starting": starting(), "healthy": healthy(), "troubled": troubled(), "dual": dual(), "routed": routed()}
 	for name, r := range reports {
 		for _, command := range Commands() {
 			t.Run(command+" "+name, func(t *testing.T) {
