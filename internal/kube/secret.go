@@ -121,20 +121,22 @@ func (w *Watch) passwords() map[api.Place]Password {
 	return known
 }
 
+var errNotRead = errors.New("not read yet")
+
 // passwordAt returns the password that is there, as far as it is known.
 func (w *Watch) passwordAt(place api.Place) Password {
 	w.mu.Lock()
 	s := w.secrets[place.Name]
 	w.mu.Unlock()
 	if s == nil || !s.of.isFull() {
-		err := errors.New("not read yet")
+		err := errNotRead
 		if place.Name == "" {
 			err = errors.New("the Secret has no name: set it, or remove the reference")
 		}
 		if s != nil && s.by.failure() != nil {
 			err = s.by.failure()
 		}
-		return Password{Set: true, Err: w.about(place, err)}
+		return Password{Set: true, Err: w.about(place, err), Pending: err == errNotRead}
 	}
 	text, err := password(place, s.of.get(w.namespace+"/"+place.Name))
 	switch {

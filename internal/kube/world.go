@@ -49,6 +49,8 @@ type Password struct {
 	// that refers to them.
 	Text string
 	Err  error
+	// Pending: the API server has been asked, and has not answered yet. Err says so, too.
+	Pending bool
 }
 
 // Assignment is what the assignment of an address on this node depends on, in no particular order, but for the blocks.

@@ -8,57 +8,94 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/bgp/policy"
 )
 
-// State is what a decision hands on to the next one: the forms in which BGPPeers could last be used. The zero State has none.
+// State is what a decision hands on to the next one: the forms in which BGPPeers could last be used, and the communities that
+// could. The zero State has none.
 type State struct {
 	forms map[string]*form
+	tags  []policy.Tag
+	later bool // it is of a decision
 }
 
 // Decide decides on this node's sessions, after an earlier decision's state.
 func Decide(in Input, last State) (Decision, State) {
 	d := decider{in: &in, taken: map[netip.Addr]found{}}
-	next := State{forms: make(map[string]*form, len(in.Peers))}
-	out := Decision{Sources: map[netip.Addr]Source{}, ClusterID: in.Self.ClusterID}
-	for i := range in.Peers {
-		f, problems := current(&in.Peers[i], &in, last)
+	out := Decision{
+		Sources: map[netip.Addr]Source{}, ClusterID: in.Self.ClusterID,
+		Import: map[netip.Addr]*policy.Rules{}, Export: map[netip.Addr]*policy.Rules{},
+	}
+	out.tag(&in, last)
+	out.resolve(&d, last)
+	if a := d.automatic(); a != nil && a.Role == Reflector {
+		out.ClusterID = a.ClusterID
+	}
+	out.take(&d)
+	next := State{forms: make(map[string]*form, len(d.forms)), tags: out.Tags, later: true}
+	for _, f := range d.forms {
+		next.forms[f.name] = f
+	}
+	return out, next
+}
+
+// resolve finds the forms in which BGPPeers are in force.
+func (out *Decision) resolve(d *decider, last State) {
+	known, problems := filters(d.in.Filters)
+	out.Problems = append(out.Problems, problems...)
+	peers := slices.Clone(d.in.Peers)
+	slices.SortFunc(peers, func(a, b api.BGPPeer) int { return cmp.Compare(a.Name, b.Name) })
+	for i := range peers {
+		f, problems := current(&peers[i], d.in, known, last)
 		out.Problems = append(out.Problems, problems...)
 		if f != nil {
-			next.forms[f.name] = f
 			d.forms = append(d.forms, f)
 		}
 	}
 	sortForms(d.forms)
 	for _, f := range d.forms {
-		if f.holds(&in.Self) {
+		if f.holds(&d.in.Self) {
 			d.own = append(d.own, f)
 		}
 	}
-	if a := d.automatic(); a != nil && a.Role == Reflector {
-		out.ClusterID = a.ClusterID
-	}
-	out.take(&d)
-	return out, next
 }
 
 // current returns the form in which a BGPPeer is in force, nil if it never could be used, and what is wrong with it.
-func current(p *api.BGPPeer, in *Input, last State) (*form, []error) {
-	resolved, fatal, notes := resolve(p, in)
-	f := &resolved
+func current(p *api.BGPPeer, in *Input, known map[string]filter, last State) (*form, []error) {
+	r := resolve(p, in, known)
+	f := &r.form
 	consequence := "there is no session until then"
-	if len(fatal) > 0 {
+	if len(r.fatal) > 0 || r.pending {
 		if f = last.forms[p.Name]; f != nil {
 			consequence = "what it was before stays in force"
 		}
 	}
 	var problems []error
-	for _, err := range fatal {
+	for _, err := range r.fatal {
 		problems = append(problems, inPeer(p.Name, fmt.Errorf("%w: %s", err, consequence)))
 	}
-	for _, err := range notes {
+	for _, err := range r.notes {
 		problems = append(problems, inPeer(p.Name, err))
 	}
 	return f, problems
+}
+
+// tag decides which communities are added. If something is wrong with them, those of before stay.
+func (out *Decision) tag(in *Input, last State) {
+	found, problems := tags(in)
+	out.Tags = found
+	if len(problems) == 0 {
+		return
+	}
+	consequence := "it is left out"
+	if last.later {
+		out.Tags, consequence = last.tags, "the communities of before stay in force"
+	}
+	for _, err := range problems {
+		p := err.(*Problem)
+		p.Err = fmt.Errorf("%w: %s", p.Err, consequence)
+		out.Problems = append(out.Problems, p)
+	}
 }
 
 func inPeer(name string, err error) error {
@@ -101,16 +138,38 @@ func (out *Decision) add(d *decider, sessions []found) {
 		d.taken[s.peer.Addr] = s
 		out.Peers = append(out.Peers, s.peer)
 		out.Sources[s.peer.Addr] = s.source
+		out.filter(s)
 		if s.form != nil && !s.source.Reverse && s.form.via.IsValid() && s.form.via.Is4() == s.peer.Addr.Is4() && s.form.via != s.peer.Addr {
 			out.Static = append(out.Static, Static{Peer: s.peer.Addr, Via: s.form.via})
 		}
 	}
 }
 
+// filter notes the rules of a session's filters.
+func (out *Decision) filter(s found) {
+	if s.form == nil {
+		return
+	}
+	imports, exports := s.form.rules.in(s.peer.Addr)
+	if imports != nil {
+		out.Import[s.peer.Addr] = imports
+	}
+	if exports != nil {
+		out.Export[s.peer.Addr] = exports
+	}
+}
+
+// same reports that two sessions with one peer differ in nothing.
+func (s found) same(other found) bool {
+	imports, exports := s.form.rules.in(s.peer.Addr)
+	otherImports, otherExports := other.form.rules.in(other.peer.Addr)
+	return s.peer == other.peer && s.form.via == other.form.via && imports.Equal(otherImports) && exports.Equal(otherExports)
+}
+
 // excluded says that a session is not to be had because of another with the same peer, unless it is the same.
 func (d *decider) excluded(s, chosen found) {
 	switch {
-	case s.peer == chosen.peer && s.form.via == chosen.form.via:
+	case s.same(chosen):
 	case s.peer.Port != chosen.peer.Port:
 		d.says.about(s.form.name, fmt.Sprintf("BGPPeer %s gives the same peer with port %d, and counts: there is one session with an address: remove one of them",
 			chosen.form.name, chosen.peer.Port), s.peer.Addr)

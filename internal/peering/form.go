@@ -39,6 +39,7 @@ type options struct {
 	keepalive   time.Duration
 	ownASN      int
 	hops        int
+	rules       rules
 }
 
 // Bounds of what BGP and TCP can say.
@@ -52,8 +53,10 @@ const (
 type resolver struct {
 	spec    *api.BGPPeerSpec
 	secrets map[api.Place]Secret
+	known   map[string]filter
 	form    form
 	fatal   []error // why it cannot be used
+	pending bool    // it will soon be known whether it can
 	notes   []error // what of it has no effect
 }
 
@@ -65,12 +68,12 @@ func (r *resolver) note(format string, args ...any) {
 	r.notes = append(r.notes, fmt.Errorf(format, args...))
 }
 
-// resolve returns the form of a BGPPeer, which is good for use if nothing is fatal.
-func resolve(p *api.BGPPeer, in *Input) (f form, fatal, notes []error) {
-	r := resolver{spec: &p.Spec, secrets: in.Secrets, form: form{name: p.Name}}
+// resolve reads a BGPPeer. Its form is good for use if nothing is fatal or pending.
+func resolve(p *api.BGPPeer, in *Input, known map[string]filter) *resolver {
+	r := &resolver{spec: &p.Spec, secrets: in.Secrets, known: known, form: form{name: p.Name}}
 	if p.Spec.LocalWorkloadSelector != "" {
 		r.fail("spec.localWorkloadSelector: sessions with pods are not supported: remove the object, or leave it to Calico nodes")
-		return r.form, r.fatal, nil
+		return r
 	}
 	r.nodes()
 	r.peer()
@@ -79,7 +82,8 @@ func resolve(p *api.BGPPeer, in *Input) (f form, fatal, notes []error) {
 	r.timers()
 	r.modes()
 	r.password()
-	return r.form, r.fatal, r.notes
+	r.filters()
+	return r
 }
 
 // nodes reads which nodes have the session.
@@ -245,8 +249,8 @@ func (r *resolver) password() {
 	}
 	secret, ok := r.secrets[place]
 	switch {
-	case !ok:
-		r.fail("spec.password: key %q of Secret %s is not read yet", place.Key, place.Name)
+	case !ok || secret.Pending:
+		r.pending = true
 	case secret.Err != nil:
 		r.fail("spec.password: %w", secret.Err)
 	}

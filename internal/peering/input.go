@@ -7,6 +7,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/bgp/policy"
 )
 
 // Input is all that decides on a node's sessions.
@@ -23,6 +24,9 @@ type Input struct {
 	// Peers are the BGPPeers, in any order.
 	Peers   []api.BGPPeer
 	Secrets map[api.Place]Secret
+	Filters []api.BGPFilter
+	// Config is the cluster's BGPConfiguration, OwnConfig this node's: they say which communities are added.
+	Config, OwnConfig api.BGPConfigurationSpec
 	// MaxPrefixes is how many prefixes each peer may announce; 0 is the speaker's default.
 	MaxPrefixes int
 }
@@ -97,6 +101,8 @@ type Automatic struct {
 type Secret struct {
 	Text string
 	Err  error
+	// Pending: the API server has been asked, and has not answered yet.
+	Pending bool
 }
 
 // Decision is what follows from an Input.
@@ -107,6 +113,10 @@ type Decision struct {
 	Sources map[netip.Addr]Source
 	// Static are the routes by which peers are reached, ordered by peer.
 	Static []Static
+	// Import and Export are the rules of the BGPFilters for each peer that has some, by its address.
+	Import, Export map[netip.Addr]*policy.Rules
+	// Tags are added to what is announced.
+	Tags []policy.Tag
 	// ClusterID is this node's own as a route reflector; invalid if it is none.
 	ClusterID netip.Addr
 	// Problems are what is wrong with objects, each a *Problem.

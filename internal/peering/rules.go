@@ -1,0 +1,137 @@
+package peering
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/bgp/policy"
+	"github.com/tortie-net/tortie/internal/bgp/wire"
+)
+
+// rules are what BGPFilters say of paths of both families.
+type rules struct {
+	import4, import6, export4, export6 *policy.Rules
+}
+
+// in returns those for a session with that peer.
+func (r rules) in(peer netip.Addr) (imports, exports *policy.Rules) {
+	if peer.Is4() {
+		return r.import4, r.export4
+	}
+	return r.import6, r.export6
+}
+
+// joined returns the rules of several filters in order.
+func joined(all []rules) rules {
+	pick := func(of func(rules) *policy.Rules) *policy.Rules {
+		list := make([]*policy.Rules, len(all))
+		for i, r := range all {
+			list[i] = of(r)
+		}
+		return policy.Join(list...)
+	}
+	return rules{
+		import4: pick(func(r rules) *policy.Rules { return r.import4 }),
+		import6: pick(func(r rules) *policy.Rules { return r.import6 }),
+		export4: pick(func(r rules) *policy.Rules { return r.export4 }),
+		export6: pick(func(r rules) *policy.Rules { return r.export6 }),
+	}
+}
+
+// filter is a BGPFilter that was read.
+type filter struct {
+	rules
+	broken bool
+}
+
+// filters reads all BGPFilters, in use or not: who writes one is told at once what is wrong with it.
+func filters(all []api.BGPFilter) (map[string]filter, []error) {
+	read := make(map[string]filter, len(all))
+	var problems []error
+	all = slices.Clone(all)
+	slices.SortFunc(all, func(a, b api.BGPFilter) int { return cmp.Compare(a.Name, b.Name) })
+	for i := range all {
+		spec := &all[i].Spec
+		f := filter{}
+		for _, part := range []struct {
+			into *(*policy.Rules)
+			d    policy.Direction
+			of   wire.Family
+		}{
+			{&f.import4, policy.Import, wire.IPv4}, {&f.import6, policy.Import, wire.IPv6},
+			{&f.export4, policy.Export, wire.IPv4}, {&f.export6, policy.Export, wire.IPv6},
+		} {
+			compiled, errs := policy.Compile(all[i].Name, spec, part.d, part.of)
+			*part.into = compiled
+			f.broken = f.broken || len(errs) > 0
+			for _, err := range errs {
+				problems = append(problems, &Problem{Kind: (*api.BGPFilter)(nil).ResourceType(), Name: all[i].Name, Err: err})
+			}
+		}
+		read[all[i].Name] = f
+	}
+	return read, problems
+}
+
+// filters finds the rules of the filters that the BGPPeer names.
+func (r *resolver) filters() {
+	var all []rules
+	for _, name := range r.spec.Filters {
+		f, ok := r.known[name]
+		switch {
+		case !ok:
+			r.fail("spec.filters: BGPFilter %s does not exist: create it, or remove its name", name)
+		case f.broken:
+			r.fail("spec.filters: BGPFilter %s cannot be used: see what is said of it", name)
+		}
+		all = append(all, f.rules)
+	}
+	r.form.rules = joined(all)
+}
+
+// tags reads which communities are added to what is announced: what the node's own object says, else what the cluster's does. A
+// name that the node's own object does not know may be one of the cluster's. The problems are about the object that says it.
+func tags(in *Input) ([]policy.Tag, []error) {
+	from, name := in.Config.PrefixAdvertisements, api.DefaultName
+	known := in.Config.Communities
+	if in.OwnConfig.PrefixAdvertisements != nil {
+		from, name = in.OwnConfig.PrefixAdvertisements, "node."+in.Self.Name
+		known = slices.Concat(in.OwnConfig.Communities, known)
+	}
+	var found []policy.Tag
+	var problems []error
+	for i, a := range from {
+		tag, err := readTag(a, known)
+		if err != nil {
+			err = fmt.Errorf("spec.prefixAdvertisements[%d]: %w", i, err)
+			problems = append(problems, &Problem{Kind: (*api.BGPConfiguration)(nil).ResourceType(), Name: name, Err: err})
+			continue
+		}
+		found = append(found, tag)
+	}
+	return found, problems
+}
+
+func readTag(a api.PrefixAdvertisement, known []api.Community) (policy.Tag, error) {
+	prefix, err := netip.ParsePrefix(a.CIDR)
+	if err != nil || prefix != prefix.Masked() || prefix.Addr().Is4In6() {
+		return policy.Tag{}, fmt.Errorf("cidr %q: use a CIDR with its host bits zero", a.CIDR)
+	}
+	tag := policy.Tag{Prefix: prefix}
+	for _, text := range a.Communities {
+		value, err := policy.ParseCommunity(text)
+		if i := slices.IndexFunc(known, func(c api.Community) bool { return c.Name == text }); err != nil && i >= 0 {
+			value, err = policy.ParseCommunity(known[i].Value)
+		} else if err != nil {
+			err = fmt.Errorf("neither a community, such as 64512:100 or 64512:1:2, nor a name that spec.communities gives")
+		}
+		if err != nil {
+			return policy.Tag{}, fmt.Errorf("communities: %q: %w", text, err)
+		}
+		tag.Communities = append(tag.Communities, value)
+	}
+	return tag, nil
+}
