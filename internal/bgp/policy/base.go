@@ -163,7 +163,7 @@ func forbidden(s Session, c wire.Communities) bool {
 
 // route is a learned path as rules see it.
 func (b *Base) route(s Session, prefix netip.Prefix, a *wire.Attributes) Route {
-	r := Route{Prefix: prefix, Attributes: a, External: s.External(), Interface: b.link(a.NextHop), Priority: b.normal(prefix)}
+	r := Route{Prefix: prefix, Attributes: a, External: s.External(), Interface: b.link(a.Via), Priority: b.normal(prefix)}
 	if a.HasLocalPref {
 		r.Priority = Priority(a.LocalPref)
 	}

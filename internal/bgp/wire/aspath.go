@@ -10,7 +10,7 @@ import (
 // ASPath is an AS_PATH with AS numbers of four octets. It is a part of the message that it was read from.
 type ASPath struct {
 	segments []byte
-	// own is how many numbers at its head, of one sequence, the speaker has put there for this session: they are not looked at.
+	// own is how many numbers at the head of its first sequence the speaker has put there for this session: nobody sees them.
 	own int
 }
 
@@ -55,8 +55,8 @@ func wholeSegments(b []byte) bool {
 
 // places calls f for each place of the path until it returns false: a number of a sequence is one, a set is one.
 func (p ASPath) places(f func(numbers []byte) bool) {
-	skip := p.own
-	for b := p.segments; len(b) > 0; {
+	own := p.own
+	for b := p.segments; len(b) > 0; own = 0 {
 		kind, numbers, rest := segment(b)
 		b = rest
 		if kind != segmentSequence {
@@ -65,10 +65,8 @@ func (p ASPath) places(f func(numbers []byte) bool) {
 			}
 			continue
 		}
-		for ; len(numbers) > 0; numbers = numbers[4:] {
-			if skip > 0 {
-				skip--
-			} else if !f(numbers[:4]) {
+		for numbers = numbers[min(4*own, len(numbers)):]; len(numbers) > 0; numbers = numbers[4:] {
+			if !f(numbers[:4]) {
 				return
 			}
 		}
@@ -113,8 +111,8 @@ func (p ASPath) Count(number uint32) int {
 // String has the numbers with spaces between them, a set in braces.
 func (p ASPath) String() string {
 	var words []string
-	skip := p.own
-	for b := p.segments; len(b) > 0; {
+	own := p.own
+	for b := p.segments; len(b) > 0; own = 0 {
 		kind, raw, rest := segment(b)
 		b = rest
 		var numbers []string
@@ -122,9 +120,7 @@ func (p ASPath) String() string {
 			numbers = append(numbers, strconv.FormatUint(uint64(binary.BigEndian.Uint32(raw)), 10))
 		}
 		if kind == segmentSequence {
-			n := min(skip, len(numbers))
-			numbers, skip = numbers[n:], skip-n
-			words = append(words, numbers...)
+			words = append(words, numbers[min(own, len(numbers)):]...)
 		} else {
 			words = append(words, "{"+strings.Join(numbers, ",")+"}")
 		}

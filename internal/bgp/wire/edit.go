@@ -10,7 +10,9 @@ import (
 
 // Attributes are what an UPDATE says of the prefixes that it announces. They are parts of the message: nobody keeps them.
 type Attributes struct {
-	NextHop     netip.Addr
+	NextHop netip.Addr
+	// Via is the next hop that the path came with: NextHop, unless the Editor was told another one.
+	Via         netip.Addr
 	Path        ASPath
 	Communities Communities
 	// LocalPref counts if HasLocalPref; so does MED.
@@ -39,6 +41,8 @@ type Editor struct {
 	// OwnAS is how many AS numbers at the head of each AS_PATH the speaker has put there for this session, 1 for what it
 	// sends to another AS: Attributes does not show them, and Prepend puts numbers behind them.
 	OwnAS int
+	// Via, if it is valid, is the next hop that the paths of the next message had before the speaker put another one there.
+	Via netip.Addr
 	// Withdrawn, if it is not nil, is told each prefix that a message withdraws.
 	Withdrawn func(netip.Prefix)
 	// TooLong counts prefixes that were withdrawn because, with what was added to them, they do not fit into a message.
@@ -73,6 +77,9 @@ func (e *Editor) Edit(message []byte, decide func(netip.Prefix, *Attributes) Cha
 	}
 	if err := e.attributes.read(&u, e.Family, e.OwnAS); err != nil {
 		return nil, err
+	}
+	if e.attributes.Via = e.Via; !e.Via.IsValid() {
+		e.attributes.Via = e.attributes.NextHop
 	}
 	if err := e.tell(u.withdrawn); err != nil {
 		return nil, err
