@@ -15,8 +15,8 @@ type Config struct {
 	Forward bool
 	// IPv6: there are pods, or node addresses, of IPv6.
 	IPv6 bool
-	// Tunnel is the project's tunnel device, empty if there is none.
-	Tunnel string
+	// Tunnels are the project's tunnel devices.
+	Tunnels []string
 	// Link is the interface with the node's address.
 	Link string
 }
@@ -56,9 +56,11 @@ func (c Config) Wanted(get Get) []Setting {
 			settings = append(settings, Setting{forward6, "1", "pods reach nobody by IPv6 unless the host forwards their packets"})
 		}
 	}
-	if c.Tunnel != "" && filters(get, c.Tunnel) == strict {
-		settings = append(settings, Setting{filterKey(c.Tunnel), loose,
-			"a node sends also from addresses that the way back to is not by the tunnel, and pods before the way to them is known"})
+	for _, tunnel := range c.Tunnels {
+		if filters(get, tunnel) == strict {
+			settings = append(settings, Setting{filterKey(tunnel), loose,
+				"a node sends also from addresses that the way back to is not by the tunnel, and pods before the way to them is known"})
+		}
 	}
 	return settings
 }

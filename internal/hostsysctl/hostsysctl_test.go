@@ -33,7 +33,7 @@ func TestWanted(t *testing.T) {
 	filter := func(all, tunnel string) values {
 		return values{"net/ipv4/conf/all/rp_filter": all, "net/ipv4/conf/tunl0/rp_filter": tunnel, conntrack: "1"}
 	}
-	tunnel := hostsysctl.Config{Tunnel: "tunl0"}
+	tunnel := hostsysctl.Config{Tunnels: []string{"tunl0"}}
 	const loosened = "net/ipv4/conf/tunl0/rp_filter=2"
 	for name, tt := range map[string]struct {
 		config hostsysctl.Config
@@ -43,14 +43,16 @@ func TestWanted(t *testing.T) {
 		"forwarding": {hostsysctl.Config{Forward: true}, nil, []string{"net/ipv4/ip_forward=1"}},
 		"of both families": {hostsysctl.Config{Forward: true, IPv6: true}, values{"net/ipv6/conf/all/forwarding": "0"},
 			[]string{"net/ipv4/ip_forward=1", "net/ipv6/conf/all/forwarding=1"}},
-		"a kernel without IPv6":    {hostsysctl.Config{Forward: true, IPv6: true}, nil, []string{"net/ipv4/ip_forward=1"}},
-		"somebody else's":          {hostsysctl.Config{IPv6: true}, nil, nil},
-		"tunnel is strict":         {tunnel, filter("0", "1"), []string{loosened}},
-		"all are strict":           {tunnel, filter("1", "0"), []string{loosened}},
-		"both are":                 {tunnel, filter("1", "1"), []string{loosened}},
-		"tunnel is loose":          {tunnel, filter("1", "2"), nil},
-		"all are loose":            {tunnel, filter("2", "1"), nil},
-		"nothing is filtered":      {tunnel, filter("0", "0"), nil},
+		"a kernel without IPv6": {hostsysctl.Config{Forward: true, IPv6: true}, nil, []string{"net/ipv4/ip_forward=1"}},
+		"somebody else's":       {hostsysctl.Config{IPv6: true}, nil, nil},
+		"tunnel is strict":      {tunnel, filter("0", "1"), []string{loosened}},
+		"all are strict":        {tunnel, filter("1", "0"), []string{loosened}},
+		"both are":              {tunnel, filter("1", "1"), []string{loosened}},
+		"tunnel is loose":       {tunnel, filter("1", "2"), nil},
+		"all are loose":         {tunnel, filter("2", "1"), nil},
+		"nothing is filtered":   {tunnel, filter("0", "0"), nil},
+		"of two, one is strict": {hostsysctl.Config{Tunnels: []string{"vxlan.calico", "tunl0"}}, values{"net/ipv4/conf/all/rp_filter": "0", "net/ipv4/conf/tunl0/rp_filter": "1", "net/ipv4/conf/vxlan.calico/rp_filter": "2"},
+			[]string{loosened}},
 		"the tunnel has gone":      {tunnel, values{"net/ipv4/conf/all/rp_filter": "1"}, nil},
 		"no tunnel: links as is":   {hostsysctl.Config{Link: "eth0"}, values{"net/ipv4/conf/eth0/rp_filter": "1"}, nil},
 		"a kernel without filters": {tunnel, nil, nil},
@@ -146,7 +148,7 @@ func TestKernel(t *testing.T) {
 		t.Fatalf("%q although the filter is strict: the test shows nothing", got)
 	}
 	set("0", "net", "ipv4", "ip_forward")
-	c := hostsysctl.Config{Forward: true, IPv6: true, Tunnel: "tunl0", Link: "eth0"}
+	c := hostsysctl.Config{Forward: true, IPv6: true, Tunnels: []string{"tunl0"}, Link: "eth0"}
 	for range 3 {
 		ns.Within(t, func() error { return hostsysctl.Sync(sysctl.DefaultRoot, c) })
 	}

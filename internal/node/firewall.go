@@ -185,7 +185,7 @@ func (s *Snapshot) Guard() encapguard.Config {
 func (s *Snapshot) Host() hostsysctl.Config {
 	c := hostsysctl.Config{Forward: !s.Felix.NoForwarding, Link: cmp.Or(s.Self.Link6, s.Self.Link)}
 	if _, ok := s.Tunnel(); ok {
-		c.Tunnel = encap.Device
+		c.Tunnels = append(c.Tunnels, encap.Device)
 	}
 	c.IPv6 = s.usesIPv6()
 	return c

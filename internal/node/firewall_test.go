@@ -103,9 +103,9 @@ func TestPacketsOfASnapshot(t *testing.T) {
 	check("NAT by configuration", nat.Config{Pools: pools, Nodes: nodes, Source: nodes[0], Ports: nft.Ports{First: 1, Last: 2}}, s.NAT())
 	check("guard by configuration",
 		encapguard.Config{Nodes: nodes, PodLinks: "cali", IPIP: true, VXLANPort: 8472, AllowIPIPFromPods: true, AllowVXLANFromPods: true}, s.Guard())
-	check("host by configuration, with nothing of IPv6 but a pool", hostsysctl.Config{Tunnel: "tunl0", Link: "eth0"}, s.Host())
+	check("host by configuration, with nothing of IPv6 but a pool", hostsysctl.Config{Tunnels: []string{"tunl0"}, Link: "eth0"}, s.Host())
 	s.Blocks = []netip.Prefix{netip.MustParsePrefix("fd00::/122")}
-	check("host by configuration, with a block of IPv6", hostsysctl.Config{IPv6: true, Tunnel: "tunl0", Link: "eth0"}, s.Host())
+	check("host by configuration, with a block of IPv6", hostsysctl.Config{IPv6: true, Tunnels: []string{"tunl0"}, Link: "eth0"}, s.Host())
 }
 
 // TestAgentKeepsTheTable: what somebody does to the nftables of an agent is undone at once, long before a pass that nothing wakes; a
