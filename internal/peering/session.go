@@ -101,10 +101,7 @@ func (d *decider) meets(self, other end) []found {
 		p, s := peer, source
 		s.Peer = f.name
 		if f.addr.IsValid() {
-			if p.ASN != f.asn {
-				d.says.about(f.name, fmt.Sprintf("spec.asNumber %d: it is node %s, in AS %d: correct the number", f.asn, other.node.Name, p.ASN), f.addr)
-			}
-			p.ASN, p.Port = f.asn, cmp.Or(f.port, p.Port)
+			p.ASN, p.Port = d.asnOf(f, other.node, p.ASN), cmp.Or(f.port, p.Port)
 		}
 		p.Passive = f.global && bgp.Waits(self.addr, other.addr)
 		p.LocalASN = f.local
@@ -124,6 +121,16 @@ func (d *decider) meets(self, other end) []found {
 	peer.Password, peer.RestartTime = d.in.Mesh.Password, d.in.Mesh.Restart
 	peer.Client = d.reflects(other.node) && peer.ASN == d.asn(self.node)
 	return []found{{peer, source, nil}}
+}
+
+// asnOf returns the AS number of a node that a form gives by its address: what the node shows this one, unless the form says another
+// than the node's. Then the form counts, and the session will not come up.
+func (d *decider) asnOf(f *form, other *Node, shown uint32) uint32 {
+	if f.asn == d.asn(other) || f.asn == shown {
+		return shown
+	}
+	d.says.about(f.name, fmt.Sprintf("spec.asNumber %d: it is node %s, in AS %d: correct the number", f.asn, other.Name, shown), f.addr)
+	return f.asn
 }
 
 // with returns a session with a form's options. other is nil if the peer is no node.

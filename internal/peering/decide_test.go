@@ -1,0 +1,463 @@
+package peering
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/bgp"
+)
+
+func addr(text string) netip.Addr { return netip.MustParseAddr(text) }
+
+func ptr[T any](v T) *T { return &v }
+
+// nodeN is node number n of both families.
+func nodeN(n int, labels ...string) Node {
+	node := Node{Name: fmt.Sprintf("node%d", n), Addr: addr(fmt.Sprintf("10.0.0.%d", n)), Addr6: addr(fmt.Sprintf("fd00::%d", n)), Labels: map[string]string{}}
+	for _, l := range labels {
+		k, v, _ := strings.Cut(l, "=")
+		node.Labels[k] = v
+	}
+	return node
+}
+
+// three is node1 among three nodes, of which node3 is a reflector by its label.
+func three(peers ...api.BGPPeer) Input {
+	return Input{
+		Self: nodeN(1, "rack=a"), Others: []Node{nodeN(2, "rack=a"), nodeN(3, "rack=b", "rr=true")},
+		ASN: 64512, Port: 179, Mesh: Mesh{On: true}, Peers: peers,
+	}
+}
+
+func bgpPeer(name string, spec api.BGPPeerSpec) api.BGPPeer {
+	return api.BGPPeer{Meta: api.Meta{Name: name}, Spec: spec}
+}
+
+// text is a session in short: address, AS number, and what is not the default of a session of node1.
+func text(d Decision, p bgp.Peer) string {
+	s := fmt.Sprintf("%s as%d", p.Addr, p.ASN)
+	for _, part := range []struct {
+		on  bool
+		say string
+	}{
+		{p.Port != 179, fmt.Sprintf("port%d", p.Port)},
+		{p.LocalASN != 0, fmt.Sprintf("local%d", p.LocalASN)},
+		{p.Passive, "passive"},
+		{p.Client, "client"},
+		{!p.From.IsValid(), "unbound"},
+		{p.Password != "", "password=" + p.Password},
+		{p.NextHop != bgp.NextHopAuto, p.NextHop.String()},
+		{p.AllowOwnASN != 0, fmt.Sprintf("own%d", p.AllowOwnASN)},
+		{p.TTLSecurity != 0, fmt.Sprintf("ttl%d", p.TTLSecurity)},
+		{p.RestartTime != 0, "restart" + p.RestartTime.String()},
+		{p.Keepalive != 0, "keepalive" + p.Keepalive.String()},
+		{p.HoldTime != 0, "hold" + p.HoldTime.String()},
+		{d.Sources[p.Addr].Peer != "", "by:" + d.Sources[p.Addr].Peer},
+		{d.Sources[p.Addr].Reverse, "reverse"},
+	} {
+		if part.on {
+			s += " " + part.say
+		}
+	}
+	return s
+}
+
+func texts(d Decision) []string {
+	var all []string
+	for _, p := range d.Peers {
+		all = append(all, text(d, p))
+	}
+	return all
+}
+
+// only4 leaves the sessions of IPv4.
+func only4(d Decision) []string {
+	return slices.DeleteFunc(texts(d), func(s string) bool { return strings.Contains(strings.Fields(s)[0], ":") })
+}
+
+func said(d Decision) string {
+	var all []string
+	for _, err := range d.Problems {
+		all = append(all, err.Error())
+	}
+	return strings.Join(all, "\n")
+}
+
+func TestMesh(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*Input)
+		want   []string
+	}{
+		{"both families, who has the greater text is waited for", func(in *Input) {},
+			[]string{"10.0.0.2 as64512 passive", "10.0.0.3 as64512 passive", "fd00::2 as64512 passive", "fd00::3 as64512 passive"}},
+		{"text, not number", func(in *Input) {
+			in.Self.Addr, in.Self.Addr6 = addr("10.0.0.9"), netip.Addr{}
+			in.Others[0].Addr = addr("10.0.0.10")
+		},
+			[]string{"10.0.0.3 as64512", "10.0.0.10 as64512"}},
+		{"off", func(in *Input) { in.Mesh.On = false }, nil},
+		{"no password yet", func(in *Input) { in.Mesh.Unknown = true }, nil},
+		{"password and restart time", func(in *Input) { in.Mesh.Password, in.Mesh.Restart, in.Self.Addr6 = "x", time.Minute, netip.Addr{} },
+			[]string{"10.0.0.2 as64512 passive password=x restart1m0s", "10.0.0.3 as64512 passive password=x restart1m0s"}},
+		{"a reflector is no part of it", func(in *Input) { in.Others[1].Reflector, in.Self.Addr6 = true, netip.Addr{} }, []string{"10.0.0.2 as64512 passive"}},
+		{"nor is this node if it is one", func(in *Input) { in.Self.Reflector = true }, nil},
+		{"AS numbers and ports of nodes", func(in *Input) {
+			in.ASN, in.Port, in.Others[0].ASN, in.Others[1].Port, in.Self.Addr6 = 65000, 180, 65002, 181, netip.Addr{}
+		}, []string{"10.0.0.2 as65002 port180 passive", "10.0.0.3 as65000 port181 passive"}},
+		{"of several nodes with one address the first counts, and this one's own is nobody's", func(in *Input) {
+			in.Others[1].Addr, in.Others[1].Addr6, in.Others[0].Addr6 = addr("10.0.0.2"), addr("fd00::1"), netip.Addr{}
+		}, []string{"10.0.0.2 as64512 passive"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			in := three()
+			c.change(&in)
+			d, _ := Decide(in, State{})
+			if diff := cmp.Diff(c.want, texts(d)); diff != "" || len(d.Problems) > 0 {
+				t.Errorf("(-want +got):\n%s%s", diff, said(d))
+			}
+		})
+	}
+}
+
+func TestPeers(t *testing.T) {
+	tor := api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 65000}
+	with := func(change func(*api.BGPPeerSpec)) api.BGPPeer {
+		s := tor
+		change(&s)
+		return bgpPeer("tor", s)
+	}
+	for _, c := range []struct {
+		name string
+		peer api.BGPPeer
+		want []string // without the mesh
+	}{
+		{"global", with(func(*api.BGPPeerSpec) {}), []string{"172.16.0.1 as65000 by:tor"}},
+		{"of this node", with(func(s *api.BGPPeerSpec) { s.Node = "node1" }), []string{"172.16.0.1 as65000 by:tor"}},
+		{"of another node", with(func(s *api.BGPPeerSpec) { s.Node = "node2" }), nil},
+		{"of a rack", with(func(s *api.BGPPeerSpec) { s.NodeSelector = "rack == 'a'" }), []string{"172.16.0.1 as65000 by:tor"}},
+		{"of another rack", with(func(s *api.BGPPeerSpec) { s.NodeSelector = "rack == 'b'" }), nil},
+		{"with a port", with(func(s *api.BGPPeerSpec) { s.PeerIP = "172.16.0.1:1179" }), []string{"172.16.0.1 as65000 port1179 by:tor"}},
+		{"IPv6", with(func(s *api.BGPPeerSpec) { s.PeerIP = "fd01::1" }), []string{"fd01::1 as65000 by:tor"}},
+		{"IPv6 with a port", with(func(s *api.BGPPeerSpec) { s.PeerIP = "[fd01::1]:1179" }), []string{"fd01::1 as65000 port1179 by:tor"}},
+		{"this node itself", with(func(s *api.BGPPeerSpec) { s.PeerIP, s.ASNumber = "10.0.0.1", 64512 }),
+			[]string{"10.0.0.2 as64512 by:tor reverse", "10.0.0.3 as64512 by:tor reverse"}},
+		{"local AS", with(func(s *api.BGPPeerSpec) { s.LocalASNumber = ptr(uint32(65111)) }), []string{"172.16.0.1 as65000 local65111 by:tor"}},
+		{"own AS in paths", with(func(s *api.BGPPeerSpec) { s.NumAllowedLocalASNumbers = ptr(2) }), []string{"172.16.0.1 as65000 own2 by:tor"}},
+		{"next hop self", with(func(s *api.BGPPeerSpec) { s.NextHopMode = "Self" }), []string{"172.16.0.1 as65000 Self by:tor"}},
+		{"next hop keep", with(func(s *api.BGPPeerSpec) { s.NextHopMode = "Keep" }), []string{"172.16.0.1 as65000 Keep by:tor"}},
+		{"next hop auto", with(func(s *api.BGPPeerSpec) { s.NextHopMode = "Auto" }), []string{"172.16.0.1 as65000 by:tor"}},
+		{"next hop kept, the old way", with(func(s *api.BGPPeerSpec) { s.KeepOriginalNextHop = true }), []string{"172.16.0.1 as65000 Keep by:tor"}},
+		{"which has no effect in one AS", with(func(s *api.BGPPeerSpec) { s.KeepOriginalNextHop, s.ASNumber = true, 64512 }), []string{"172.16.0.1 as64512 by:tor"}},
+		{"but does if the AS is another for this peer", with(func(s *api.BGPPeerSpec) {
+			s.KeepOriginalNextHop, s.ASNumber, s.LocalASNumber = true, 64512, ptr(uint32(65111))
+		}), []string{"172.16.0.1 as64512 local65111 Keep by:tor"}},
+		{"any source address", with(func(s *api.BGPPeerSpec) { s.SourceAddress = "None" }), []string{"172.16.0.1 as65000 unbound by:tor"}},
+		{"TTL security", with(func(s *api.BGPPeerSpec) { s.TTLSecurity = ptr(1) }), []string{"172.16.0.1 as65000 ttl1 by:tor"}},
+		{"timers", with(func(s *api.BGPPeerSpec) { s.MaxRestartTime, s.KeepaliveTime = "300s", "10s" }), []string{"172.16.0.1 as65000 restart5m0s keepalive10s by:tor"}},
+		{"a long keepalive needs a longer hold time", with(func(s *api.BGPPeerSpec) { s.KeepaliveTime = "1m" }), []string{"172.16.0.1 as65000 keepalive1m0s hold3m0s by:tor"}},
+		{"password", with(func(s *api.BGPPeerSpec) {
+			s.Password = &api.BGPPassword{SecretKeyRef: &api.SecretKeyRef{Name: "tor", Key: "rr"}}
+		}),
+			[]string{"172.16.0.1 as65000 password=secret by:tor"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			in := three(c.peer)
+			in.Mesh.On = false
+			in.Secrets = map[api.Place]Secret{{Name: "tor", Key: "rr"}: {Text: "secret"}}
+			d, _ := Decide(in, State{})
+			if diff := cmp.Diff(c.want, texts(d)); diff != "" || len(d.Problems) > 0 {
+				t.Errorf("(-want +got):\n%s%s", diff, said(d))
+			}
+		})
+	}
+}
+
+// Sessions between nodes, as node1 sees them in IPv4, beside the mesh.
+func TestPeersThatAreNodes(t *testing.T) {
+	reflectors := api.BGPPeerSpec{PeerSelector: "has(rr)"}
+	with := func(s api.BGPPeerSpec, change func(*api.BGPPeerSpec)) api.BGPPeerSpec {
+		change(&s)
+		return s
+	}
+	for _, c := range []struct {
+		name  string
+		peers []api.BGPPeer
+		want  []string
+	}{
+		{"all have one with those selected", []api.BGPPeer{bgpPeer("rr", reflectors)}, []string{"10.0.0.2 as64512 passive", "10.0.0.3 as64512 passive by:rr"}},
+		{"those of one rack have, and both ends connect", []api.BGPPeer{bgpPeer("rr", with(reflectors, func(s *api.BGPPeerSpec) { s.NodeSelector = "rack == 'a'" }))},
+			[]string{"10.0.0.2 as64512 passive", "10.0.0.3 as64512 by:rr"}},
+		{"back from those selected", []api.BGPPeer{bgpPeer("rr", api.BGPPeerSpec{NodeSelector: "has(rr)", PeerSelector: "rack == 'a'"})},
+			[]string{"10.0.0.2 as64512 passive", "10.0.0.3 as64512 by:rr reverse"}},
+		{"not if that is left to others", []api.BGPPeer{bgpPeer("rr", api.BGPPeerSpec{NodeSelector: "has(rr)", PeerSelector: "rack == 'a'", ReversePeering: "Manual"})},
+			[]string{"10.0.0.2 as64512 passive", "10.0.0.3 as64512 passive"}},
+		{"back from a node by its address", []api.BGPPeer{bgpPeer("one", api.BGPPeerSpec{Node: "node3", PeerIP: "10.0.0.1", ASNumber: 64512})},
+			[]string{"10.0.0.2 as64512 passive", "10.0.0.3 as64512 by:one reverse"}},
+		{"and its port", []api.BGPPeer{bgpPeer("one", api.BGPPeerSpec{Node: "node3", PeerIP: "10.0.0.1:179", ASNumber: 64512})},
+			[]string{"10.0.0.2 as64512 passive", "10.0.0.3 as64512 by:one reverse"}},
+		{"not if the AS number is another's", []api.BGPPeer{bgpPeer("one", api.BGPPeerSpec{Node: "node3", PeerIP: "10.0.0.1", ASNumber: 65000})},
+			[]string{"10.0.0.2 as64512 passive", "10.0.0.3 as64512 passive"}},
+		{"nor if the port is", []api.BGPPeer{bgpPeer("one", api.BGPPeerSpec{Node: "node3", PeerIP: "10.0.0.1:1790", ASNumber: 64512})},
+			[]string{"10.0.0.2 as64512 passive", "10.0.0.3 as64512 passive"}},
+		{"what is explicit counts before what follows", []api.BGPPeer{
+			bgpPeer("a", api.BGPPeerSpec{NodeSelector: "has(rr)", PeerSelector: "rack == 'a'", MaxRestartTime: "10s"}),
+			bgpPeer("b", api.BGPPeerSpec{NodeSelector: "rack == 'a'", PeerSelector: "has(rr)", MaxRestartTime: "20s"}),
+		}, []string{"10.0.0.2 as64512 passive", "10.0.0.3 as64512 restart20s by:b"}},
+		{"what is for all counts before what is for some", []api.BGPPeer{
+			bgpPeer("a", api.BGPPeerSpec{NodeSelector: "rack == 'a'", PeerSelector: "has(rr)"}), bgpPeer("b", reflectors),
+		}, []string{"10.0.0.2 as64512 passive", "10.0.0.3 as64512 passive by:b"}},
+		{"local AS of the other end", []api.BGPPeer{
+			bgpPeer("rr", api.BGPPeerSpec{NodeSelector: "has(rr)", PeerSelector: "rack == 'a'", LocalASNumber: ptr(uint32(65001))}),
+		}, []string{"10.0.0.2 as64512 passive", "10.0.0.3 as65001 by:rr reverse"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d, _ := Decide(three(c.peers...), State{})
+			if diff := cmp.Diff(c.want, only4(d)); diff != "" {
+				t.Errorf("(-want +got):\n%s%s", diff, said(d))
+			}
+		})
+	}
+}
+
+func TestReflectors(t *testing.T) {
+	all := bgpPeer("rr", api.BGPPeerSpec{PeerSelector: "all()"})
+	tor := bgpPeer("tor", api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 64512})
+	in := three(all, tor)
+	in.Self.Reflector, in.Self.ClusterID = true, addr("1.0.0.1")
+	in.Others[1].Reflector, in.Others[1].ClusterID = true, addr("1.0.0.1")
+	d, _ := Decide(in, State{})
+	want := []string{"10.0.0.2 as64512 passive client by:rr", "10.0.0.3 as64512 passive by:rr", "172.16.0.1 as64512 client by:tor"}
+	if diff := cmp.Diff(want, only4(d)); diff != "" || d.ClusterID != addr("1.0.0.1") {
+		t.Errorf("cluster ID %s (-want +got):\n%s", d.ClusterID, diff)
+	}
+	in.Others[1].ClusterID, in.Others[0].ASN = addr("1.0.0.2"), 65002
+	d, _ = Decide(in, State{})
+	want = []string{"10.0.0.2 as65002 passive by:rr", "10.0.0.3 as64512 passive client by:rr", "172.16.0.1 as64512 client by:tor"}
+	if diff := cmp.Diff(want, only4(d)); diff != "" {
+		t.Errorf("another cluster, another AS (-want +got):\n%s", diff)
+	}
+}
+
+func TestAutomaticReflectors(t *testing.T) {
+	node4 := func(name string) bool { return name == "node4" }
+	for _, c := range []struct {
+		name string
+		a    Automatic
+		id   string
+		want []string
+	}{
+		{"a client keeps its reflectors, and of the mesh what it is told", Automatic{Role: Client, Reflectors: map[string]bool{"node3": true}, Clients: map[string]bool{"node2": true}, KeepMesh: node4}, "",
+			[]string{"10.0.0.3 as64512 passive", "10.0.0.4 as64512 passive"}},
+		{"a reflector has all that take part for clients but the other reflectors", Automatic{
+			Role: Reflector, ClusterID: addr("10.0.0.1"), Reflectors: map[string]bool{"node3": true}, Clients: map[string]bool{"node2": true}, KeepMesh: node4,
+		}, "10.0.0.1", []string{"10.0.0.2 as64512 passive client", "10.0.0.3 as64512 passive", "10.0.0.4 as64512 passive"}},
+		{"no role, no matter", Automatic{KeepMesh: func(string) bool { return false }}, "",
+			[]string{"10.0.0.2 as64512 passive", "10.0.0.3 as64512 passive", "10.0.0.4 as64512 passive"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			in := three()
+			in.Others = append(in.Others, nodeN(4))
+			in.Automatic = &c.a
+			d, _ := Decide(in, State{})
+			if diff := cmp.Diff(c.want, only4(d)); diff != "" || c.id != "" && d.ClusterID != addr(c.id) || c.id == "" && d.ClusterID.IsValid() {
+				t.Errorf("cluster ID %s (-want +got):\n%s", d.ClusterID, diff)
+			}
+		})
+	}
+}
+
+func TestReachableBy(t *testing.T) {
+	d, _ := Decide(three(
+		bgpPeer("tor", api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 65000, ReachableBy: "10.0.0.254"}),
+		bgpPeer("rr", api.BGPPeerSpec{NodeSelector: "has(rr)", PeerSelector: "rack == 'a'", ReachableBy: "10.0.0.253"}),
+		bgpPeer("six", api.BGPPeerSpec{PeerSelector: "has(rr)", Node: "node1", ReachableBy: "fd00::ff"}),
+	), State{})
+	want := []Static{{addr("172.16.0.1"), addr("10.0.0.254")}, {addr("fd00::3"), addr("fd00::ff")}}
+	if !slices.Equal(d.Static, want) {
+		t.Errorf("static routes %v, want %v: none for the session back, nor of another family", d.Static, want)
+	}
+}
+
+func TestWhatIsWrongIsSaid(t *testing.T) {
+	for name, c := range map[string]struct {
+		spec api.BGPPeerSpec
+		say  string
+		up   bool // there is a session nevertheless
+	}{
+		"no peer":           {api.BGPPeerSpec{}, "BGPPeer x: it has no peer: set spec.peerIP or spec.peerSelector: there is no session until then", false},
+		"no AS":             {api.BGPPeerSpec{PeerIP: "172.16.0.1"}, "spec.asNumber is missing: set the AS number of 172.16.0.1", false},
+		"no address":        {api.BGPPeerSpec{PeerIP: "tor.example", ASNumber: 1}, `spec.peerIP "tor.example": use an address`, false},
+		"port 0":            {api.BGPPeerSpec{PeerIP: "172.16.0.1:0", ASNumber: 1}, "use a port from 1", false},
+		"link-local":        {api.BGPPeerSpec{PeerIP: "fe80::1", ASNumber: 1}, "neither a link-local", false},
+		"workloads":         {api.BGPPeerSpec{LocalWorkloadSelector: "all()", ASNumber: 1}, "spec.localWorkloadSelector: sessions with pods are not supported", false},
+		"peer selector":     {api.BGPPeerSpec{PeerSelector: "has("}, `spec.peerSelector: selector "has("`, false},
+		"node selector":     {api.BGPPeerSpec{NodeSelector: "(", PeerIP: "172.16.0.1", ASNumber: 1}, "spec.nodeSelector", false},
+		"hops":              {api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 1, TTLSecurity: ptr(256)}, "spec.ttlSecurity 256", false},
+		"restart":           {api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 1, MaxRestartTime: "2h"}, `spec.maxRestartTime "2h": use a duration from 1s to 1h8m15s`, false},
+		"keepalive":         {api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 1, KeepaliveTime: "soon"}, `spec.keepaliveTime "soon"`, false},
+		"mode":              {api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 1, NextHopMode: "Me"}, `spec.nextHopMode "Me": use Auto, Self or Keep`, false},
+		"source":            {api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 1, SourceAddress: "eth0"}, `spec.sourceAddress "eth0"`, false},
+		"reverse":           {api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 1, ReversePeering: "No"}, `spec.reversePeering "No"`, false},
+		"gateway":           {api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 1, ReachableBy: "eth0"}, `spec.reachableBy "eth0"`, false},
+		"gateway's family":  {api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 1, ReachableBy: "fd00::5"}, "of the same family", false},
+		"filter":            {api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 1, Filters: []string{"f"}}, "spec.filters: BGPFilter f does not exist: create it, or remove its name: there is no session until then", false},
+		"Secret":            {api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 1, Password: &api.BGPPassword{SecretKeyRef: &api.SecretKeyRef{Name: "gone"}}}, "spec.password: it is gone: there is no session", false},
+		"own AS":            {api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 1, NumAllowedLocalASNumbers: ptr(11)}, "spec.numAllowedLocalASNumbers 11: use 0 to 10: 10 is in force", true},
+		"two kinds of node": {api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 1, Node: "node9", NodeSelector: "all()"}, `spec.node "node9" has no effect`, true},
+		"two kinds of peer": {api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 1, PeerSelector: "has(rr)"}, `spec.peerIP "172.16.0.1" has no effect`, true},
+		"family":            {api.BGPPeerSpec{PeerIP: "fd01::1", ASNumber: 1, Node: "node1"}, "peer fd01::1: this node has no address of its family", false},
+		"a node's AS":       {api.BGPPeerSpec{PeerIP: "10.0.0.2", ASNumber: 65000}, "peer 10.0.0.2: spec.asNumber 65000: it is node node2, in AS 64512", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := three(bgpPeer("x", c.spec))
+			in.Mesh.On, in.Self.Addr6 = false, netip.Addr{}
+			in.Secrets = map[api.Place]Secret{{Name: "gone"}: {Err: errors.New("it is gone")}}
+			d, _ := Decide(in, State{})
+			if got := said(d); !strings.Contains(got, c.say) || !strings.HasPrefix(got, "BGPPeer x: ") {
+				t.Errorf("said %q, want %q", got, c.say)
+			}
+			if up := len(d.Peers) > 0; up != c.up {
+				t.Errorf("sessions %v", texts(d))
+			}
+		})
+	}
+}
+
+func TestOneSessionWithAnAddress(t *testing.T) {
+	spec := api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 65000, Node: "node1"}
+	other := spec
+	d, _ := Decide(three(bgpPeer("a", spec), bgpPeer("b", other)), State{})
+	if len(d.Problems) > 0 {
+		t.Errorf("two that say the same: %s", said(d))
+	}
+	other.PeerIP += ":1179"
+	d, _ = Decide(three(bgpPeer("a", spec), bgpPeer("b", other)), State{})
+	if got := said(d); got != "BGPPeer b: peer 172.16.0.1: BGPPeer a gives the same peer with port 179, and counts: there is one session with an address: remove one of them" {
+		t.Errorf("two ports: %q", got)
+	}
+	other = spec
+	other.MaxRestartTime = "10s"
+	d, _ = Decide(three(bgpPeer("b", spec), bgpPeer("a", other)), State{})
+	if got := said(d); got != "BGPPeer b: peer 172.16.0.1: BGPPeer a gives the same peer with other settings, and counts: remove one of them" {
+		t.Errorf("two settings: %q", got)
+	}
+	all := api.BGPPeerSpec{PeerSelector: "all()", Node: "node1"}
+	more := all
+	more.MaxRestartTime = "10s"
+	d, _ = Decide(three(bgpPeer("a", all), bgpPeer("b", more)), State{})
+	if got := said(d); !strings.HasPrefix(got, "BGPPeer b: peer 10.0.0.2 and 3 others: ") || strings.Contains(got, "\n") {
+		t.Errorf("what is true of many is said once: %q", got)
+	}
+}
+
+// What cannot be resolved any more stays what it was, and follows the nodes.
+func TestLastGoodFormStays(t *testing.T) {
+	place := api.Place{Name: "tor", Key: "rr"}
+	good := bgpPeer("tor", api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 65000, Password: &api.BGPPassword{SecretKeyRef: &api.SecretKeyRef{Name: "tor", Key: "rr"}}})
+	in := three(good, bgpPeer("rr", api.BGPPeerSpec{PeerSelector: "has(rr)"}))
+	in.Mesh.On, in.Self.Addr6 = false, netip.Addr{}
+	in.Secrets = map[api.Place]Secret{place: {Text: "one"}}
+	want := []string{"10.0.0.3 as64512 passive by:rr", "172.16.0.1 as65000 password=one by:tor"}
+	d, state := Decide(in, State{})
+	if diff := cmp.Diff(want, texts(d)); diff != "" || len(d.Problems) > 0 {
+		t.Fatalf("(-want +got):\n%s%s", diff, said(d))
+	}
+	in.Secrets = map[api.Place]Secret{place: {Err: errors.New("key \"rr\" of Secret x/tor: the Secret does not exist")}}
+	d, state = Decide(in, state)
+	if diff := cmp.Diff(want, texts(d)); diff != "" || !strings.Contains(said(d), "does not exist: what it was before stays in force") {
+		t.Errorf("without the Secret (-want +got):\n%s%s", diff, said(d))
+	}
+	in.Secrets = map[api.Place]Secret{place: {Pending: true}}
+	d, state = Decide(in, state)
+	if diff := cmp.Diff(want, texts(d)); diff != "" || len(d.Problems) > 0 {
+		t.Errorf("a Secret that is being read is no problem (-want +got):\n%s%s", diff, said(d))
+	}
+	in.Peers[1].Spec.PeerSelector = "has("
+	in.Others = append(in.Others, nodeN(4, "rr=true"))
+	d, state = Decide(in, state)
+	want = slices.Insert(want, 1, "10.0.0.4 as64512 passive by:rr")
+	if diff := cmp.Diff(want, texts(d)); diff != "" || !strings.Contains(said(d), "BGPPeer rr: spec.peerSelector") {
+		t.Errorf("with a broken selector and another node (-want +got):\n%s%s", diff, said(d))
+	}
+	in.Peers = in.Peers[:1]
+	d, state = Decide(in, state)
+	if diff := cmp.Diff(want[2:], texts(d)); diff != "" {
+		t.Errorf("a removed object is gone (-want +got):\n%s", diff)
+	}
+	in.Peers = nil
+	if d, _ = Decide(in, state); len(d.Peers) > 0 {
+		t.Errorf("all removed: %v", texts(d))
+	}
+}
+
+func TestFilters(t *testing.T) {
+	reject := []api.BGPFilterRule{{Action: "Reject", CIDR: "0.0.0.0/0", MatchOperator: "Equal"}}
+	f := api.BGPFilter{Meta: api.Meta{Name: "f"}, Spec: api.BGPFilterSpec{ImportV4: reject, ExportV6: []api.BGPFilterRule{{Action: "Reject"}}}}
+	in := three(
+		bgpPeer("four", api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 65000, Filters: []string{"f"}}),
+		bgpPeer("six", api.BGPPeerSpec{PeerIP: "fd01::1", ASNumber: 65000, Filters: []string{"f"}}),
+		bgpPeer("none", api.BGPPeerSpec{PeerIP: "172.16.0.2", ASNumber: 65000}),
+	)
+	in.Filters = []api.BGPFilter{f}
+	d, state := Decide(in, State{})
+	four, six := addr("172.16.0.1"), addr("fd01::1")
+	if len(d.Import) != 1 || d.Import[four] == nil || len(d.Export) != 1 || d.Export[six] == nil || len(d.Problems) > 0 {
+		t.Fatalf("import %v, export %v, %s", d.Import, d.Export, said(d))
+	}
+	before := d.Import[four]
+	in.Filters = []api.BGPFilter{{Meta: f.Meta, Spec: api.BGPFilterSpec{ImportV4: []api.BGPFilterRule{{Action: "Maybe"}}}}}
+	d, state = Decide(in, state)
+	if !d.Import[four].Equal(before) || d.Export[six] == nil {
+		t.Errorf("a broken filter: import %v, export %v", d.Import, d.Export)
+	}
+	for _, part := range []string{"BGPFilter f: ", "BGPPeer four: spec.filters: BGPFilter f cannot be used", "stays in force"} {
+		if !strings.Contains(said(d), part) {
+			t.Errorf("%q is missing in\n%s", part, said(d))
+		}
+	}
+	in.Filters = nil
+	if d, _ = Decide(in, state); !d.Import[four].Equal(before) || !strings.Contains(said(d), "BGPFilter f does not exist") {
+		t.Errorf("a removed filter: import %v, %s", d.Import, said(d))
+	}
+}
+
+func TestTags(t *testing.T) {
+	in := three()
+	in.Config.Communities = []api.Community{{Name: "bgp-large", Value: "64512:300:100"}}
+	in.Config.PrefixAdvertisements = []api.PrefixAdvertisement{{CIDR: "10.1.0.0/16", Communities: []string{"bgp-large", "64512:120"}}}
+	show := func(d Decision) string { return fmt.Sprint(d.Tags) }
+	d, state := Decide(in, State{})
+	want := "[{10.1.0.0/16 [64512:300:100 64512:120]}]"
+	if show(d) != want || len(d.Problems) > 0 {
+		t.Errorf("tags %s, want %s; %s", show(d), want, said(d))
+	}
+	in.Config.PrefixAdvertisements = append(in.Config.PrefixAdvertisements, api.PrefixAdvertisement{CIDR: "10.2.0.0/16", Communities: []string{"unknown"}})
+	d, state = Decide(in, state)
+	if show(d) != want || !strings.Contains(said(d), `BGPConfiguration default: spec.prefixAdvertisements[1]: communities: "unknown": neither a community`) {
+		t.Errorf("with a mistake: tags %s, want %s; %s", show(d), want, said(d))
+	}
+	if d, _ = Decide(in, State{}); show(d) != want || !strings.Contains(said(d), "it is left out") {
+		t.Errorf("with a mistake from the start: tags %s, want %s; %s", show(d), want, said(d))
+	}
+	in.OwnConfig.PrefixAdvertisements = []api.PrefixAdvertisement{{CIDR: "fd01::/64", Communities: []string{"bgp-large"}}}
+	if d, _ = Decide(in, state); show(d) != "[{fd01::/64 [64512:300:100]}]" || len(d.Problems) > 0 {
+		t.Errorf("the node's own: tags %s; %s", show(d), said(d))
+	}
+	in.OwnConfig.PrefixAdvertisements[0].CIDR = "fd01::1/64"
+	if d, _ = Decide(in, state); !strings.Contains(said(d), "BGPConfiguration node.node1: spec.prefixAdvertisements[0]: cidr") {
+		t.Errorf("the node's own mistake: %s", said(d))
+	}
+	in.OwnConfig.PrefixAdvertisements = []api.PrefixAdvertisement{}
+	if d, _ = Decide(in, state); len(d.Tags) > 0 || len(d.Problems) > 0 {
+		t.Errorf("an empty list of the node's own: tags %s; %s", show(d), said(d))
+	}
+}
