@@ -196,6 +196,10 @@ func judgeRecord(c claim, block netip.Prefix, obj *api.IPAMBlock, err error) ver
 	switch {
 	case !ok:
 		return verdict{why: fmt.Sprintf("the record of block %s says that nobody has the address", block)}
+	case c.elsewhere && !slices.ContainsFunc(holders, func(node string) bool { return node != c.node }):
+		return verdict{why: fmt.Sprintf("the record of block %s does not say that the address is in use on another node", block)}
+	case c.elsewhere:
+		return verdict{confirmed: true}
 	case len(holders) == 0 || slices.Contains(holders, c.node):
 		return verdict{confirmed: true} // records of old do not name the node
 	}
@@ -249,17 +253,21 @@ func (s *Snapshot) claimOf(p netip.Prefix, hop netip.Addr) (c claim, block netip
 	}
 	pool, inPool := s.poolOf(p)
 	m, isNode := s.memberAt(hop)
-	if !inPool || !isNode || s.hasPod(p.Addr()) {
+	if !inPool || s.hasPod(p.Addr()) {
 		return claim{}, netip.Prefix{}, false
 	}
 	block, owner, owned := s.blockOf(p)
+	if !isNode {
+		ours := owned && owner.Node == s.Self.Name && block != p && !pool.encapsulates()
+		return claim{p.Addr(), s.Self.Name, true}, block, ours
+	}
 	if owned && owner.Node == m.Name || !owned && p.Bits() == pool.BlockBits {
 		return claim{}, netip.Prefix{}, false
 	}
 	if !owned {
 		block = netip.PrefixFrom(p.Addr(), pool.BlockBits).Masked()
 	}
-	return claim{p.Addr(), m.Name}, block, true
+	return claim{addr: p.Addr(), node: m.Name}, block, true
 }
 
 // sessionless returns the confirmed claims of nodes that there is no session with.

@@ -57,7 +57,7 @@ func TestJudgeRecord(t *testing.T) {
 		"an API server that is away": {addr: "192.168.2.10", err: errors.New("connection refused"), want: "later the record of block 192.168.2.0/26 cannot be read: connection refused"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := claim{addr(tc.addr), "far"}
+			c := claim{addr: addr(tc.addr), node: "far"}
 			if tc.node != "" {
 				c.node = tc.node
 			}
@@ -117,7 +117,7 @@ func lentTo(node string) *api.IPAMBlock {
 // more is forgotten unless silence means nothing.
 func TestRecords(t *testing.T) {
 	block := prefix("192.168.2.0/26")
-	one, two := claim{addr("192.168.2.9"), "far"}, claim{addr("192.168.2.10"), "far"}
+	one, two := claim{addr: addr("192.168.2.9"), node: "far"}, claim{addr: addr("192.168.2.10"), node: "far"}
 	store := &readings{obj: lentTo("far")}
 	r := newRecords(store, slog.New(slog.DiscardHandler))
 	never := func(claim) bool { return false }
@@ -172,7 +172,7 @@ func TestAFloodOfClaimsIsBounded(t *testing.T) {
 	claims := map[claim]netip.Prefix{}
 	for i := range 3 * mostClaims {
 		a := nth("10.0.0.0", i, 64)
-		claims[claim{a, "far"}] = netip.PrefixFrom(a, 26)
+		claims[claim{addr: a, node: "far"}] = netip.PrefixFrom(a, 26)
 	}
 	r.want(time.Now(), claims, func(claim) bool { return false })
 	if len(r.verdicts()) != mostClaims || len(r.take()) != mostClaims {
@@ -209,7 +209,7 @@ func FuzzJudge(f *testing.F) {
 		}
 		s.Self.Pods = []netip.Addr{addr("192.168.1.7")}
 		if flags&1 != 0 {
-			s.borrowed = map[claim]verdict{{p.Prefix.Addr(), "far"}: {confirmed: flags&2 != 0, pending: flags&4 != 0, why: "no"}}
+			s.borrowed = map[claim]verdict{{addr: p.Prefix.Addr(), node: "far"}: {confirmed: flags&2 != 0, pending: flags&4 != 0, why: "no"}}
 		}
 		accepted, refused := s.Judge([]bgp.Path{p})
 		if len(refused) == 0 && !slices.Contains(accepted, p) && !s.owns(p.Prefix) {
@@ -239,7 +239,7 @@ func checkAccepted(t *testing.T, s *Snapshot, p bgp.Path) {
 		t.Fatalf("accepted %+v by way of a stranger", p)
 	case !isNode || !owned || owner.Node == m.Name:
 		return
-	case !p.Prefix.IsSingleIP() || !s.borrowed[claim{p.Prefix.Addr(), m.Name}].confirmed:
+	case !p.Prefix.IsSingleIP() || !s.borrowed[claim{addr: p.Prefix.Addr(), node: m.Name}].confirmed:
 		t.Fatalf("accepted %+v: block %s is %s's", p, block, owner)
 	}
 }

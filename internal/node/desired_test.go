@@ -92,7 +92,7 @@ func TestOnlyConfirmedOwnBlocksAreOriginated(t *testing.T) {
 }
 
 func TestMeshHasEveryNodeThatAnnouncedItsAddress(t *testing.T) {
-	peers := snapshot(t, nil).Peers()
+	peers := sessions(snapshot(t, nil))
 	if len(peers) != 2 || peers[0].Addr != addr("10.0.0.2") || peers[1].Addr != addr("10.9.0.9") {
 		t.Fatalf("peers: %+v", peers)
 	}
@@ -103,7 +103,7 @@ func TestMeshHasEveryNodeThatAnnouncedItsAddress(t *testing.T) {
 	}
 	off := false
 	s := snapshot(t, func(w *kube.World) { w.BGP.NodeToNodeMeshEnabled = &off })
-	if got := s.Peers(); got != nil {
+	if got := sessions(s); len(got) > 0 {
 		t.Errorf("the mesh is off, peers: %+v", got)
 	}
 }
@@ -114,7 +114,7 @@ func TestASNumbers(t *testing.T) {
 		w.BGP.ASNumber, w.BGP.ListenPort = &asn, 1790
 		w.Nodes[0].Annotations[api.AnnotationASNumber] = "65002"
 	})
-	peers := s.Peers()
+	peers := sessions(s)
 	if peers[0].ASN != 65002 || peers[1].ASN != 65001 || peers[0].Port != 1790 {
 		t.Errorf("peers %+v: want the node's own AS 65002, else the cluster's 65001, and port 1790", peers)
 	}
@@ -307,11 +307,11 @@ func TestJudge(t *testing.T) {
 			s.Self.Pods = []netip.Addr{addr("192.168.2.12")}
 			confirmed := verdict{confirmed: true}
 			s.borrowed = map[claim]verdict{
-				{addr("192.168.2.9"), "far"}: confirmed, {addr("192.168.1.9"), "far"}: confirmed, {addr("192.168.7.9"), "far"}: confirmed,
-				{addr("192.168.2.13"), "far"}: confirmed, {addr("192.168.2.10"), "far"}: {why: "no"},
+				{addr: addr("192.168.2.9"), node: "far"}: confirmed, {addr: addr("192.168.1.9"), node: "far"}: confirmed, {addr: addr("192.168.7.9"), node: "far"}: confirmed,
+				{addr: addr("192.168.2.13"), node: "far"}: confirmed, {addr: addr("192.168.2.10"), node: "far"}: {why: "no"},
 			}
 			if strings.Contains(name, "no session") {
-				s.held = []claim{{addr("192.168.2.13"), "far"}}
+				s.held = []claim{{addr: addr("192.168.2.13"), node: "far"}}
 			}
 			if d := cmp.Diff(tc.want, judged(s, tc.learned...), compareAddrs); d != "" {
 				t.Errorf("judgement (-want +got):\n%s", d)

@@ -14,6 +14,8 @@ type refusal struct {
 	why  string
 	// pending: it is being found out whether the path may be used.
 	pending bool
+	// usual: nobody has to do anything about it.
+	usual bool
 }
 
 // mostRefusals is how many refused paths are named: a peer can announce thousands.
@@ -25,7 +27,7 @@ func refusals(refused []refusal) []error {
 	more := 0
 	for _, r := range refused {
 		switch {
-		case r.pending:
+		case r.pending, r.usual:
 		case len(errs) == mostRefusals:
 			more++
 		default:
@@ -42,6 +44,8 @@ func refusals(refused []refusal) []error {
 type claim struct {
 	addr netip.Addr
 	node string
+	// elsewhere: which node announces it is not known, as a router is on the way; not the one that is named.
+	elsewhere bool
 }
 
 // verdict is what the block's record says of a claim. The zero value is that it has not been read yet.
@@ -59,8 +63,10 @@ type verdict struct {
 //     one is up, the pods behind it stay reachable. The route goes when the affinity or the Node goes.
 //   - A single address may lead elsewhere than its block, if the block's record says that that node has borrowed it. While BGP
 //     has no session with the node, the route stays.
+//   - A router that an operator has made a peer is believed, in pools without encapsulation and outside of pools, where nobody else
+//     is: but not about what is this node's own, nor about addresses of services, and not if its next hop is not reached.
 //
-// A block without an affinity is taken as a node announces it, since the API may lag behind BGP.
+// Several paths of one prefix stay in their order. A block without an affinity is taken as a node announces it, since the API may lag behind BGP.
 func (s *Snapshot) Judge(learned []bgp.Path) (accepted []bgp.Path, refused []refusal) {
 	known := make(map[netip.Prefix]bool, len(learned))
 	accepted = make([]bgp.Path, 0, len(learned)+len(s.Owners))
@@ -80,7 +86,7 @@ func (s *Snapshot) Judge(learned []bgp.Path) (accepted []bgp.Path, refused []ref
 			accepted = append(accepted, p)
 		}
 	}
-	slices.SortFunc(accepted, func(a, b bgp.Path) int { return a.Prefix.Compare(b.Prefix) })
+	slices.SortStableFunc(accepted, func(a, b bgp.Path) int { return a.Prefix.Compare(b.Prefix) })
 	return accepted, refused
 }
 
@@ -109,12 +115,12 @@ func (s *Snapshot) known() []bgp.Path {
 // objection says why a path must not become a route; its why is empty if it may.
 func (s *Snapshot) objection(p bgp.Path) refusal {
 	no := func(format string, args ...any) refusal { return refusal{path: p, why: fmt.Sprintf(format, args...)} }
+	if r := s.reserved(p); r.why != "" {
+		return r
+	}
 	pool, ok := s.poolOf(p.Prefix)
 	if !ok {
-		return no("it lies in no IPPool")
-	}
-	if p.Prefix.Bits() < pool.BlockBits {
-		return no("it is larger than a block of IPPool %s (/%d)", pool.Name, pool.BlockBits)
+		return s.outside(p)
 	}
 	if p.Prefix.IsSingleIP() && s.hasPod(p.Prefix.Addr()) {
 		return no("a pod on this node has the address")
@@ -122,15 +128,79 @@ func (s *Snapshot) objection(p bgp.Path) refusal {
 	hop, isNode := s.memberAt(p.NextHop)
 	_, fromNode := s.memberAt(p.From)
 	switch {
+	case p.Prefix.Bits() < pool.BlockBits && (isNode || pool.encapsulates() || !s.operators(p.From)):
+		return no("it is larger than a block of IPPool %s (/%d)", pool.Name, pool.BlockBits)
 	case !isNode && pool.encapsulates():
 		return no("the next hop is no node of the cluster, so it cannot be the end of a tunnel")
-	case !isNode && fromNode:
+	case !isNode && fromNode && !s.operators(p.From):
 		return no("the next hop is no node of the cluster, and nodes announce themselves")
 	case !isNode:
-		return refusal{path: p} // a router that the operator has made a peer: its way is its own
+		return s.byRouter(p)
 	}
 	return s.ownership(p, pool, hop)
 }
+
+// reserved says of a prefix that BGP must not lead anywhere why that is so.
+func (s *Snapshot) reserved(p bgp.Path) refusal {
+	if i := slices.IndexFunc(s.ServiceRanges, func(r netip.Prefix) bool { return inside(p.Prefix, r) }); i >= 0 {
+		return refusal{path: p, why: fmt.Sprintf("it lies in %s, the addresses of services, which each node serves itself", s.ServiceRanges[i]), usual: true}
+	}
+	if martian(p.Prefix) {
+		return refusal{path: p, why: "no router has a way to such addresses"}
+	}
+	if p.Prefix.IsSingleIP() && s.isSelf(p.Prefix.Addr()) {
+		return refusal{path: p, why: "it is this node's own address"}
+	}
+	return refusal{}
+}
+
+// outside judges a path that lies in no pool.
+func (s *Snapshot) outside(p bgp.Path) refusal {
+	if !s.operators(p.From) {
+		return refusal{path: p, why: "it lies in no IPPool, and is learned from a node of the mesh", usual: true}
+	}
+	for subnet, link := range s.subnets() {
+		if inside(p.Prefix, subnet) {
+			return refusal{path: p, why: fmt.Sprintf("this node is in the subnet %s itself, by %s", subnet, link)}
+		}
+	}
+	if i := slices.IndexFunc(s.Blocks, func(b netip.Prefix) bool { return inside(p.Prefix, b) }); i >= 0 {
+		return refusal{path: p, why: fmt.Sprintf("it lies in this node's own block %s", s.Blocks[i])}
+	}
+	return s.reached(p)
+}
+
+// byRouter judges a path inside of a pool whose next hop is a router that the operator has made a peer, or learned from one: its way
+// is its own, but it does not know better than this node what this node owns.
+func (s *Snapshot) byRouter(p bgp.Path) refusal {
+	block, owner, owned := s.blockOf(p.Prefix)
+	switch {
+	case !owned || owner.Node != s.Self.Name:
+		return s.reached(p)
+	case !p.Prefix.IsSingleIP() || block == p.Prefix:
+		return refusal{path: p, why: fmt.Sprintf("it lies in this node's own block %s", block)}
+	}
+	if r := s.borrowing(p, claim{p.Prefix.Addr(), s.Self.Name, true}); r.why != "" {
+		return r
+	}
+	return s.reached(p)
+}
+
+// reached refuses a path whose next hop is not reached.
+func (s *Snapshot) reached(p bgp.Path) refusal {
+	switch {
+	case p.NextHop.Is4() != p.Prefix.Addr().Is4():
+		return refusal{path: p, why: "its next hop is of the other address family"}
+	case s.isSelf(p.NextHop):
+		return refusal{path: p, why: "its next hop is this node itself"}
+	case len(s.resolve(p.NextHop)) == 0:
+		return refusal{path: p, why: "its next hop is in no subnet of this node, and no route but a default one leads there: a BGPPeer's reachableBy can name a gateway"}
+	}
+	return refusal{}
+}
+
+// inside reports that a prefix is another, or lies in it.
+func inside(p, in netip.Prefix) bool { return in.Bits() <= p.Bits() && in.Contains(p.Addr()) }
 
 // ownership compares a path by way of a node with who owns the block.
 func (s *Snapshot) ownership(p bgp.Path, pool *Pool, hop *Member) refusal {
@@ -140,7 +210,7 @@ func (s *Snapshot) ownership(p bgp.Path, pool *Pool, hop *Member) refusal {
 	case owned && owner.Node == hop.Name, !owned && !single:
 		return refusal{path: p}
 	case single:
-		return s.borrowing(p, hop)
+		return s.borrowing(p, claim{addr: p.Prefix.Addr(), node: hop.Name})
 	case block == p.Prefix:
 		return refusal{path: p, why: fmt.Sprintf("the block belongs to node %s, not to %s", owner, hop.Name)}
 	}
@@ -148,8 +218,8 @@ func (s *Snapshot) ownership(p bgp.Path, pool *Pool, hop *Member) refusal {
 }
 
 // borrowing judges a single address by its block's record.
-func (s *Snapshot) borrowing(p bgp.Path, hop *Member) refusal {
-	v, ok := s.borrowed[claim{p.Prefix.Addr(), hop.Name}]
+func (s *Snapshot) borrowing(p bgp.Path, c claim) refusal {
+	v, ok := s.borrowed[c]
 	switch {
 	case !ok:
 		return refusal{path: p, why: "its block's record is being read", pending: true}

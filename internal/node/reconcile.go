@@ -79,7 +79,8 @@ func (a *Agent) look(ctx context.Context) (s Snapshot, trouble, err error) {
 	if refusal != nil {
 		return s, nil, refusal
 	}
-	a.complain("object", slices.Concat(a.view.problems, problemsOf(said), a.lookAtServices(&s)))
+	a.peering.decide(&s, a.view.builds)
+	a.complain("object", slices.Concat(a.view.problems, problemsOf(said), a.lookAtServices(&s), a.peering.problems))
 	none := a.tunnelAddress(ctx, &s)
 	s.Self.TunnelAddr = a.tunnelAddr
 	a.pods = occupied(self.Pods, s.Self.TunnelAddr)
@@ -251,16 +252,18 @@ func (a *Agent) syncTunnel(ctx context.Context, s *Snapshot) error {
 // syncRoutes programs the kernel. While BGP cannot be asked or has not learned yet what an earlier agent knew, nothing is
 // removed.
 func (a *Agent) syncRoutes(ctx context.Context, s *Snapshot, h heard) error {
+	h.recall(s)
 	accepted, refused := s.Judge(h.learned)
 	refused = append(refused, h.refused...)
 	a.complain("path", refusals(refused))
-	desired := s.Routes(accepted)
+	ways, left := s.Ways(accepted)
+	desired := routesOf(ways)
 	sync := a.FIB.Sync
 	if a.bgp.holding {
 		sync = a.FIB.Merge
 	}
 	stats, err := sync(ctx, desired)
-	a.Status.SetRoutes(routesSeen{accepted: accepted, refused: refused, desired: len(desired), stats: stats, starting: a.bgp.holding})
+	a.Status.SetRoutes(routesSeen{ways: ways, left: left, refused: refused, desired: len(desired), stats: stats, starting: a.bgp.holding})
 	return err
 }
 

@@ -1,6 +1,11 @@
 package node
 
 import (
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/encap"
@@ -8,41 +13,174 @@ import (
 	"github.com/tortie-net/tortie/internal/netlinkx"
 )
 
-// Routes returns the routes that this node should have: the accepted paths by way of their next hops, and each own block as
-// unreachable, so that a packet to an address without a pod fails at once instead of leaving by the default route. The
-// pods' own routes are longer and win.
+// way is a desired route and what it follows from.
+type way struct {
+	route fib.Route
+	// paths are those that the route's next hops come from, the preferred one first; none for what needs no BGP.
+	paths []bgp.Path
+	// about says what a way without paths is for.
+	about string
+}
+
+// Routes returns the routes that this node should have: see Ways.
 func (s *Snapshot) Routes(accepted []bgp.Path) []fib.Route {
-	routes := make([]fib.Route, 0, len(accepted)+len(s.Blocks))
-	for _, b := range s.Blocks {
-		if b.IsSingleIP() {
-			continue // the pod's own route has the same destination
-		}
-		routes = append(routes, fib.Route{Dst: b, Type: netlinkx.Unreachable})
-	}
-	for _, p := range accepted {
-		if r, ok := s.route(p); ok {
-			routes = append(routes, r)
-		}
+	ways, _ := s.Ways(accepted)
+	return routesOf(ways)
+}
+
+func routesOf(ways []way) []fib.Route {
+	routes := make([]fib.Route, len(ways))
+	for i, w := range ways {
+		routes[i] = w.route
 	}
 	return routes
 }
 
-// route returns the way to a learned prefix. ok is false if there is none: no pool, a next hop in another subnet and no tunnel, or in
-// a family in which this node has no address.
-func (s *Snapshot) route(p bgp.Path) (r fib.Route, ok bool) {
-	pool, ok := s.poolOf(p.Prefix)
-	if !ok {
-		return fib.Route{}, false
+// Ways returns the routes that this node should have: the accepted paths by way of their next hops, those of one prefix as one
+// route; each own block as unreachable, so that a packet to an address without a pod fails at once instead of leaving by the default
+// route (the pods' own routes are longer and win); and the ways to peers that are reached by others. left are the paths that need a
+// route in the network between the nodes, not here.
+func (s *Snapshot) Ways(accepted []bgp.Path) (ways []way, left []refusal) {
+	ways = make([]way, 0, len(accepted)+len(s.Blocks))
+	for _, b := range s.Blocks {
+		if b.IsSingleIP() {
+			continue // the pod's own route has the same destination
+		}
+		ways = append(ways, way{route: fib.Route{Dst: b, Type: netlinkx.Unreachable}, about: "own block"})
 	}
-	self, link := s.Self.towards(p.NextHop)
-	if !self.IsValid() || p.NextHop.Is4() != p.Prefix.Addr().Is4() {
-		return fib.Route{}, false
+	statics, _ := s.staticRoutes()
+	for _, r := range statics {
+		ways = append(ways, way{route: r, about: "reachableBy"})
 	}
-	sameSubnet := self.Masked().Contains(p.NextHop)
+	taken := s.reservedFor(statics)
+	for paths := range byPrefix(accepted) {
+		if taken[paths[0].Prefix] {
+			continue
+		}
+		w, without := s.way(paths)
+		left = append(left, without...)
+		if len(w.paths) > 0 {
+			ways = append(ways, w)
+		}
+	}
+	return ways, left
+}
+
+// reservedFor returns the destinations of static routes, which the operator has chosen.
+func (s *Snapshot) reservedFor(statics []fib.Route) map[netip.Prefix]bool {
+	taken := make(map[netip.Prefix]bool, len(statics))
+	for _, r := range statics {
+		taken[r.Dst] = true
+	}
+	return taken
+}
+
+// byPrefix yields the paths of each prefix; all of them stand together.
+func byPrefix(paths []bgp.Path) func(yield func([]bgp.Path) bool) {
+	return func(yield func([]bgp.Path) bool) {
+		for len(paths) > 0 {
+			n := 1
+			for n < len(paths) && paths[n].Prefix == paths[0].Prefix {
+				n++
+			}
+			if !yield(paths[:n:n]) {
+				return
+			}
+			paths = paths[n:]
+		}
+	}
+}
+
+// way returns the route of one prefix. A path without next hops here is left to the network.
+func (s *Snapshot) way(paths []bgp.Path) (w way, left []refusal) {
+	w.route = fib.Route{Dst: paths[0].Prefix, Metric: s.metric(paths[0].Prefix)}
+	for _, p := range paths {
+		hops := s.hops(p)
+		if len(hops) == 0 {
+			left = append(left, refusal{path: p, why: "the next hop is in another subnet and the pool does not encapsulate"})
+			continue
+		}
+		w.paths = append(w.paths, p)
+		for _, h := range hops {
+			if !slices.Contains(w.route.Hops, h) && len(w.route.Hops) < fib.MaxHops {
+				w.route.Hops = append(w.route.Hops, h)
+			}
+		}
+	}
+	return w, left
+}
+
+// normalMetric is that of routes outside of pools: Calico's since 3.32. A host's own routes have lower ones.
+const normalMetric = 1024
+
+// priorities are the metrics of learned routes outside of pools.
+type priorities struct{ v4, v6 uint32 }
+
+// prioritiesOf reads them.
+func prioritiesOf(b api.BGPConfigurationSpec) priorities {
+	number := func(n *int) uint32 {
+		if n == nil || *n < 1 || *n > math.MaxInt32-1 { // the API refuses others
+			return normalMetric
+		}
+		return uint32(*n)
+	}
+	return priorities{number(b.IPv4NormalRoutePriority), number(b.IPv6NormalRoutePriority)}
+}
+
+// metric returns that of a learned route. In pools it is 0, as nobody but the nodes has routes there; outside it lets the host's own
+// routes win, a default route above all.
+func (s *Snapshot) metric(p netip.Prefix) uint32 {
+	if _, ok := s.poolOf(p); ok {
+		return 0
+	}
+	if p.Addr().Is4() {
+		return s.priorities.v4
+	}
+	return s.priorities.v6
+}
+
+// hops returns the kernel's next hops of a path; none if it has no way there.
+func (s *Snapshot) hops(p bgp.Path) []fib.Hop {
+	if p.NextHop.Is4() != p.Prefix.Addr().Is4() {
+		return nil
+	}
+	if pool, ok := s.poolOf(p.Prefix); ok {
+		if h, ok := s.over(pool, p.NextHop); ok {
+			return []fib.Hop{h}
+		}
+	}
+	if !p.From.IsValid() {
+		return nil // without BGP's word there is nothing but the owner's address
+	}
+	return s.resolve(p.NextHop)
+}
+
+// over returns the way to a node's address in a pool. ok is false if there is none: in another subnet and no tunnel, or in a
+// family in which this node has no address.
+func (s *Snapshot) over(pool *Pool, hop netip.Addr) (h fib.Hop, ok bool) {
+	self, link := s.Self.towards(hop)
+	if !self.IsValid() {
+		return fib.Hop{}, false
+	}
+	sameSubnet := self.Masked().Contains(hop)
 	if pool.IPIP == api.EncapAlways || pool.IPIP == api.EncapCrossSubnet && !sameSubnet {
 		// The next hop is the outer destination: nothing on the tunnel resolves it, which onlink tells the kernel.
-		return fib.To(p.Prefix, fib.Hop{Via: p.NextHop, Dev: encap.Device, Onlink: true}), true
+		return fib.Hop{Via: hop, Dev: encap.Device, Onlink: true}, true
 	}
 	// Without encapsulation the fabric between the nodes has to know the blocks, unless they share a subnet.
-	return fib.To(p.Prefix, fib.Hop{Via: p.NextHop, Dev: link}), sameSubnet
+	return fib.Hop{Via: hop, Dev: link}, sameSubnet
+}
+
+// staticRoutes are the ways to peers that are not in a subnet of this node's: by the gateway that the operator has named. The errors
+// are about gateways that are not there either.
+func (s *Snapshot) staticRoutes() (routes []fib.Route, problems []error) {
+	for _, st := range s.Peering.Static {
+		h, ok := s.connected(st.Via)
+		if !ok || st.Via.Is4() != st.Peer.Is4() {
+			problems = append(problems, fmt.Errorf("BGP peer %s: reachableBy %s is in no subnet of this node", st.Peer, st.Via))
+			continue
+		}
+		routes = append(routes, fib.To(netip.PrefixFrom(st.Peer, st.Peer.BitLen()), h))
+	}
+	return routes, problems
 }

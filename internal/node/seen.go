@@ -41,7 +41,8 @@ type seen struct {
 
 // routesSeen is what a pass made of the paths.
 type routesSeen struct {
-	accepted []bgp.Path
+	ways     []way
+	left     []refusal // to the network between the nodes
 	refused  []refusal
 	desired  int
 	stats    fib.Stats
@@ -83,7 +84,7 @@ func (k *seen) report(now time.Time) nodestatus.Report {
 			Prefix: p.Prefix.String(), NextHop: p.NextHop.String(), Peer: addrText(p.From), Stale: p.Stale,
 		})
 	}
-	k.routes.list(k.snapshot, names, &r.Routes)
+	k.routes.list(names, &r.Routes)
 	return r
 }
 
@@ -145,32 +146,47 @@ func (s *Snapshot) peerReport(p bgp.PeerStatus, names map[netip.Addr]string) nod
 func (k *routesSeen) counts() nodestatus.Routes {
 	return nodestatus.Routes{
 		Desired: k.desired, Programmed: k.stats.Added + k.stats.Replaced + k.stats.Kept, Held: k.stats.Held,
-		Starting: k.starting, Refused: len(k.refused),
+		Starting: k.starting, Refused: k.objections(),
 		List: []nodestatus.Route{}, Refusals: []nodestatus.Refusal{}, LeftToNetwork: []nodestatus.Refusal{},
 	}
 }
 
-// list fills in the routes, and the paths that became none.
-func (k *routesSeen) list(s *Snapshot, names map[netip.Addr]string, r *nodestatus.Routes) {
-	for _, own := range s.Routes(nil) {
-		r.List = append(r.List, routeReport(own, "own block"))
+// objections counts the refusals that somebody should know of.
+func (k *routesSeen) objections() int {
+	n := 0
+	for _, r := range k.refused {
+		if !r.usual {
+			n++
+		}
 	}
-	for _, p := range k.accepted {
-		route, ok := s.route(p)
-		if !ok {
-			r.LeftToNetwork = append(r.LeftToNetwork, refusalReport(refusal{path: p, why: "the next hop is in another subnet and the pool does not encapsulate"}))
-			continue
-		}
-		line := routeReport(route, "affinity")
-		line.Node = names[p.NextHop]
-		if p.From.IsValid() {
-			line.Source, line.Peer = "BGP", p.From.String()
-		}
-		r.List = append(r.List, line)
+	return n
+}
+
+// list fills in the routes, and the paths that became none.
+func (k *routesSeen) list(names map[netip.Addr]string, r *nodestatus.Routes) {
+	for _, w := range k.ways {
+		r.List = append(r.List, w.report(names))
+	}
+	for _, left := range k.left {
+		r.LeftToNetwork = append(r.LeftToNetwork, refusalReport(left))
 	}
 	for _, refused := range k.refused {
 		r.Refusals = append(r.Refusals, refusalReport(refused))
 	}
+}
+
+// report shows a way; of several paths the preferred one.
+func (w way) report(names map[netip.Addr]string) nodestatus.Route {
+	if len(w.paths) == 0 {
+		return routeReport(w.route, w.about)
+	}
+	p := w.paths[0]
+	line := routeReport(w.route, "affinity")
+	line.Node = names[p.NextHop]
+	if p.From.IsValid() {
+		line.Source, line.Peer = "BGP", p.From.String()
+	}
+	return line
 }
 
 // routeReport shows a route; of one with several next hops Via and Device have them all, in one order.

@@ -13,6 +13,7 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/kube"
 	"github.com/tortie-net/tortie/internal/nodeaddr"
+	"github.com/tortie-net/tortie/internal/peering"
 	"github.com/tortie-net/tortie/internal/services"
 	"github.com/tortie-net/tortie/internal/vxlan"
 )
@@ -46,12 +47,20 @@ type Snapshot struct {
 	// learned may become a route of this node: it serves these addresses itself. Both are in ascending order.
 	Services, ServiceRanges []netip.Prefix
 
-	meshPort uint16 // of nodes that have no port of their own
-	settings settings
-	services services.Config
-	borrowed map[claim]verdict
-	held     []claim // confirmed claims of nodes that BGP has no session with
-	index    index
+	// Automatic is what the nodes have agreed on reflectors, nil while there is nothing.
+	Automatic *peering.Automatic
+	// Peering is the decision on this node's sessions.
+	Peering peering.Decision
+
+	meshPort   uint16 // of nodes that have no port of their own
+	peers      peerObjects
+	settings   settings
+	services   services.Config
+	borrowed   map[claim]verdict
+	held       []claim // confirmed claims of nodes that BGP has no session with
+	fabric     fabric
+	priorities priorities
+	index      index
 }
 
 // Self is this node as it finds itself.
@@ -73,10 +82,12 @@ type Self struct {
 	Found []nodeaddr.Candidate
 	// ASN overrides the cluster's AS number if not 0.
 	ASN uint32
-	// Labels are matched by the pools' node selectors.
+	// Labels are matched by selectors of nodes.
 	Labels map[string]string
-	// Reflector: this node is a route reflector, which is no part of the mesh.
+	// Reflector: an operator made this node a route reflector, which is no part of the mesh; for the cluster ClusterID, which is
+	// invalid if what the operator wrote is.
 	Reflector bool
+	ClusterID netip.Addr
 	// Pods are the addresses that the kernel has routes to pods for, in ascending order.
 	Pods []netip.Addr
 	// TunnelAddr is the address of tunl0; invalid if none is assigned.
@@ -118,8 +129,10 @@ type Member struct {
 	Addr, Addr6 netip.Addr
 	ASN         uint32 // 0 means the cluster's
 	Port        uint16 // 0 means the cluster's
-	// Reflector: it is a route reflector, which is no part of the mesh.
+	// Reflector and ClusterID are as in Self.
 	Reflector bool
+	ClusterID netip.Addr
+	Labels    map[string]string
 	// VTEP and VTEP6 are its ends of VXLAN tunnels.
 	VTEP, VTEP6 VTEP
 }
@@ -163,6 +176,7 @@ func BuildSnapshot(self Self, w kube.World) (Snapshot, []error) {
 	var problems []error
 	note := func(err error) { problems = append(problems, err) }
 	s.bgp(w)
+	s.peers = peersOf(w)
 	if w.Self != nil {
 		s.self(*w.Self, note)
 	}
@@ -174,7 +188,7 @@ func BuildSnapshot(self Self, w kube.World) (Snapshot, []error) {
 
 // as returns the snapshot with another view of this node; what the cluster says of it stays.
 func (s Snapshot) as(self Self) Snapshot {
-	self.Labels, self.Reflector, self.MAC, self.MAC6 = s.Self.Labels, s.Self.Reflector, s.Self.MAC, s.Self.MAC6
+	self.Labels, self.Reflector, self.ClusterID, self.MAC, self.MAC6 = s.Self.Labels, s.Self.Reflector, s.Self.ClusterID, s.Self.MAC, s.Self.MAC6
 	if self.ASN == 0 {
 		self.ASN = s.Self.ASN
 	}
@@ -183,6 +197,7 @@ func (s Snapshot) as(self Self) Snapshot {
 }
 
 func (s *Snapshot) bgp(w kube.World) {
+	s.priorities = prioritiesOf(w.BGP)
 	if w.BGP.ASNumber != nil {
 		s.ASN = *w.BGP.ASNumber
 	}
@@ -195,7 +210,8 @@ func (s *Snapshot) bgp(w kube.World) {
 
 // self takes what the Node says of this node.
 func (s *Snapshot) self(n api.Node, note func(error)) {
-	s.Self.Labels, s.Self.Reflector = n.Labels, n.Annotations[api.AnnotationReflector] != ""
+	s.Self.Labels = labelsOf(n, note)
+	s.Self.ClusterID, s.Self.Reflector = clusterID(n, note)
 	s.Self.MAC, s.Self.MAC6 = ownMAC(n, api.AnnotationVXLANMAC, note), ownMAC(n, api.AnnotationVXLANMACv6, note)
 	if s.Self.ASN != 0 {
 		return
@@ -218,11 +234,12 @@ func (s *Snapshot) members(w kube.World, note func(error)) {
 			note(inNode(n.Name, err))
 		}
 		m := Member{
-			Name: n.Name, ASN: asn, Port: w.Ports[n.Name], Reflector: n.Annotations[api.AnnotationReflector] != "",
+			Name: n.Name, ASN: asn, Port: w.Ports[n.Name], Labels: labelsOf(n, note),
 			Addr:  announced(n, api.AnnotationIPv4Address, nodeaddr.IPv4, note),
 			Addr6: announced(n, api.AnnotationIPv6Address, nodeaddr.IPv6, note),
 			VTEP:  vtep(n, false, note), VTEP6: vtep(n, true, note),
 		}
+		m.ClusterID, m.Reflector = clusterID(n, note)
 		if m.Addr.IsValid() || m.Addr6.IsValid() { // else its agent has not come up yet
 			s.Others = append(s.Others, m)
 		}

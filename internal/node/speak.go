@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/fib"
 	"github.com/tortie-net/tortie/internal/netlinkx"
+	"github.com/tortie-net/tortie/internal/nodeaddr"
 )
 
 // speaking is what BGP has been told and has said.
@@ -18,17 +20,26 @@ type speaking struct {
 	heard   heard
 	fresh   bool // heard is what BGP said last
 
-	begun   time.Time // when the agent began; zero once it knows what an earlier agent knew
-	settled time.Time // since when all sessions are established; zero if one is not
-	heir    bool      // an earlier agent has left ways to other nodes
-	holding bool      // what an earlier agent has left is kept for now
+	begun   time.Time   // when the agent began; zero once it knows what an earlier agent knew
+	settled time.Time   // since when all sessions are established; zero if one is not
+	heir    bool        // an earlier agent has left ways to other nodes
+	holding bool        // what an earlier agent has left is kept for now
+	statics []fib.Route // ways to peers that have been made
 }
 
-// heard is what BGP said: the paths that may become routes, and those that may not.
+// heard is what BGP said: the paths that may become routes, and those that may not; and what that was judged by.
 type heard struct {
 	learned []bgp.Path
 	refused []refusal
+
+	borrowed map[claim]verdict
+	held     []claim
+	fabric   fabric
+	found    []nodeaddr.Candidate // addresses of the host
 }
+
+// recall puts what paths were judged by into a later snapshot.
+func (h *heard) recall(s *Snapshot) { s.borrowed, s.held, s.fabric = h.borrowed, h.held, h.fabric }
 
 // is reports that BGP speaks as the snapshot wants. Another identity needs another process.
 func (b *speaking) is(s *Snapshot) bool {
@@ -69,10 +80,15 @@ func (a *Agent) syncBGP(ctx context.Context, s *Snapshot) (heard, error) {
 	if err := a.Speaker.SetOriginated(ctx, s.Originated()); err != nil {
 		return heard{}, err
 	}
+	a.layStatics(ctx, s)
 	if err := a.setPeers(ctx, s); err != nil {
 		return heard{}, err
 	}
-	if a.bgp.fresh && !a.news.bgp {
+	moved, err := a.lookAround(s)
+	if err != nil {
+		return heard{}, err
+	}
+	if a.bgp.fresh && !a.news.bgp && !moved {
 		return a.bgp.heard, nil
 	}
 	a.bgp.fresh = false
@@ -89,10 +105,7 @@ func (a *Agent) syncBGP(ctx context.Context, s *Snapshot) (heard, error) {
 
 // setPeers tells BGP of its sessions, if they are not what it was told before.
 func (a *Agent) setPeers(ctx context.Context, s *Snapshot) error {
-	if !a.news.bgp && a.bgp.asked != nil {
-		return nil // they follow from the World alone
-	}
-	peers := s.Peers()
+	peers := s.Peering.Peers
 	if a.bgp.asked != nil && !a.news.all && slices.Equal(peers, a.bgp.asked) {
 		return nil
 	}
@@ -110,19 +123,11 @@ func (a *Agent) listen(ctx context.Context, s *Snapshot, peers []bgp.PeerStatus)
 	down := sessionsDown(s, peers, time.Now())
 	s.borrowed = a.records.verdicts()
 	s.held = sessionless(s.borrowed, down)
-	var h heard
-	learned, err := a.Speaker.Snapshot(ctx, func(p bgp.Path) bool {
-		r := s.objection(p)
-		if _, inPool := s.poolOf(p.Prefix); r.why != "" && inPool {
-			h.refused = append(h.refused, r)
-		}
-		return r.why == ""
-	})
+	h, err := a.judgeTable(ctx, s)
 	if err != nil {
-		return heard{}, err // h may still be written to
+		return heard{}, err
 	}
-	h.learned = learned
-	claims := s.claims(learned)
+	claims := s.claims(h.learned)
 	for _, r := range h.refused {
 		if c, block, ok := s.claimOf(r.path.Prefix, r.path.NextHop); ok {
 			claims[c] = block
@@ -162,8 +167,10 @@ func (a *Agent) startBGP(ctx context.Context, s *Snapshot) error {
 	local.Restarting = len(own) > 0
 	var ways []bgp.Path
 	for _, r := range own {
-		if r.Via.IsValid() {
-			ways = append(ways, bgp.Path{Prefix: r.Dst, NextHop: r.Via})
+		for _, h := range append(r.Hops, netlinkx.Hop{Via: r.Via}) {
+			if h.Via.IsValid() {
+				ways = append(ways, bgp.Path{Prefix: r.Dst, NextHop: h.Via})
+			}
 		}
 	}
 	a.bgp.heir = len(ways) > 0

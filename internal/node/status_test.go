@@ -120,13 +120,15 @@ func TestReport(t *testing.T) {
 		}},
 		learned: []bgp.Path{path("192.168.2.0/26", other, other)},
 		routes: routesSeen{
-			accepted: []bgp.Path{path("10.9.1.0/24", far, other), path("192.168.2.0/26", other, other), path("192.168.3.0/26", other, netip.Addr{})},
-			refused:  []refusal{{path: path("192.168.0.0/20", other, other), why: "it is larger"}},
-			desired:  3, stats: fib.Stats{Added: 1, Replaced: 1, Kept: 1, Deleted: 9, Held: 2}, starting: true,
+			refused: []refusal{{path: path("192.168.0.0/20", other, other), why: "it is larger"}},
+			desired: 3, stats: fib.Stats{Added: 1, Replaced: 1, Kept: 1, Deleted: 9, Held: 2}, starting: true,
 		},
 		facts:   &nodestatus.Facts{Written: now.Add(-time.Minute)},
 		journal: nodestatus.Journal{Entries: 1, LastError: "away"},
 	}
+	k.routes.ways, k.routes.left = k.snapshot.Ways([]bgp.Path{
+		path("10.9.1.0/24", far, other), path("192.168.2.0/26", other, other), path("192.168.3.0/26", other, netip.Addr{}),
+	})
 	want := nodestatus.Report{
 		Node: "n1", Version: "dev", Time: now, Started: now.Add(-time.Hour), Ready: true,
 		LastPass: now.Add(-time.Second), LastPassSeconds: 0.005, LastError: "one\ntwo", Problems: []string{"o1", "o2", "p1"},
@@ -175,13 +177,13 @@ func TestReport(t *testing.T) {
 // What a pass hands over must cost it nothing for each route: words are for those who ask.
 func TestHandingOverCostsNothingPerRoute(t *testing.T) {
 	status := NewStatus("n1", time.Now(), nil)
-	paths := make([]bgp.Path, 10000)
+	paths, ways := make([]bgp.Path, 10000), make([]way, 10000)
 	peers := []bgp.PeerStatus{{Addr: addr("10.0.0.7"), State: bgp.Established}}
 	snapshot := &Snapshot{}
 	allocations := testing.AllocsPerRun(10, func() {
 		status.SetNode(snapshot)
 		status.SetBGP(peers, paths)
-		status.SetRoutes(routesSeen{accepted: paths, desired: len(paths)})
+		status.SetRoutes(routesSeen{ways: ways, desired: len(ways)})
 		status.Passed(nil, time.Millisecond)
 	})
 	if allocations > 60 {

@@ -1,0 +1,259 @@
+package node
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/fib"
+	"github.com/tortie-net/tortie/internal/netlinkx"
+	"github.com/tortie-net/tortie/internal/nodeaddr"
+	"github.com/tortie-net/tortie/internal/podnet"
+)
+
+// fabric is what is known of the ways to routers around the nodes, beside the subnets that this node is in.
+type fabric struct {
+	// host are the host's own routes by a gateway, without default routes: those lead anywhere, and what they lead to needs no
+	// other route.
+	host prefixes
+	// learned are paths outside of pools whose next hops are reached without another path.
+	learned prefixes
+}
+
+// prefixes finds the longest prefix that has an address, and the next hops there.
+type prefixes struct {
+	hops    map[netip.Prefix][]fib.Hop
+	lengths []int // of both families, longest first
+}
+
+func (p *prefixes) add(prefix netip.Prefix, hops ...fib.Hop) {
+	if p.hops == nil {
+		p.hops = map[netip.Prefix][]fib.Hop{}
+	}
+	p.hops[prefix] = append(p.hops[prefix], hops...)
+	if i, found := slices.BinarySearchFunc(p.lengths, prefix.Bits(), func(a, b int) int { return b - a }); !found {
+		p.lengths = slices.Insert(p.lengths, i, prefix.Bits())
+	}
+}
+
+// find returns the next hops towards an address, and the length of the prefix; none and -1 if no prefix has it.
+func (p *prefixes) find(a netip.Addr) ([]fib.Hop, int) {
+	for _, bits := range p.lengths {
+		prefix, err := a.Prefix(bits)
+		if err != nil {
+			continue // IPv6's length
+		}
+		if hops, ok := p.hops[prefix]; ok {
+			return hops, bits
+		}
+	}
+	return nil, -1
+}
+
+// same reports equal prefixes with equal next hops.
+func (p *prefixes) same(other *prefixes) bool {
+	if len(p.hops) != len(other.hops) {
+		return false
+	}
+	for prefix, hops := range p.hops {
+		if theirs, ok := other.hops[prefix]; !ok || !slices.Equal(hops, theirs) {
+			return false
+		}
+	}
+	return true
+}
+
+// operators reports that the session with a peer is there because an operator has asked for it, in a BGPPeer. What is outside of the
+// pools is learned from such peers only: the nodes of the mesh have nothing there.
+func (s *Snapshot) operators(peer netip.Addr) bool { return s.Peering.Sources[peer].Peer != "" }
+
+// routed reports that there may be paths by way of routers.
+func (s *Snapshot) routed() bool {
+	for _, source := range s.Peering.Sources {
+		if source.Peer != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// connected returns the next hop in a subnet of this node's. Of several subnets the smallest counts, as for the kernel.
+func (s *Snapshot) connected(a netip.Addr) (h fib.Hop, ok bool) {
+	bits := -1
+	for subnet, link := range s.subnets() {
+		if subnet.Bits() > bits && subnet.Contains(a) && !subnet.IsSingleIP() {
+			h, bits = fib.Hop{Via: a, Dev: link}, subnet.Bits()
+		}
+	}
+	return h, bits >= 0 && !s.isSelf(a)
+}
+
+// subnets yields the subnets that this node has an address in, with their links, without those of the agent's and the plugins' own
+// links. The subnet of the node's address is the first.
+func (s *Snapshot) subnets() func(yield func(netip.Prefix, string) bool) {
+	return func(yield func(netip.Prefix, string) bool) {
+		for _, own := range []netip.Prefix{s.Self.Addr, s.Self.Addr6} {
+			if _, link := s.Self.towards(own.Addr()); own.IsValid() && link != "" && !yield(own.Masked(), link) {
+				return
+			}
+		}
+		for _, c := range s.Self.Found {
+			if !internal(c.Link) && !yield(c.Addr.Masked(), c.Link) {
+				return
+			}
+		}
+	}
+}
+
+// internal reports that nothing outside of the cluster is behind a link.
+func internal(link string) bool {
+	return link == "lo" || strings.HasPrefix(link, podnet.DefaultVethPrefix) || slices.Contains(ownDevices, link) || strings.HasPrefix(link, "kube-ipvs")
+}
+
+// ownDevices are the links that Calico or the agent make, beside those of pods.
+var ownDevices = []string{"tunl0", "vxlan.calico", "vxlan-v6.calico", "wireguard.cali", "wg-v6.cali"}
+
+// isSelf reports that an address is this node's.
+func (s *Snapshot) isSelf(a netip.Addr) bool {
+	return a == s.Self.Addr.Addr() || a == s.Self.Addr6.Addr() || a == s.Self.TunnelAddr ||
+		slices.ContainsFunc(s.Self.Found, func(c nodeaddr.Candidate) bool { return c.Addr.Addr() == a })
+}
+
+// resolve returns the kernel's next hops towards a next hop that BGP has told, none if it is not reached: it is in a subnet of this
+// node's, or is a peer that the operator has given a gateway for, or a route of the host or a path outside of pools leads there,
+// whichever is more specific. A path whose own next hop takes another path leads nowhere: there are no loops.
+func (s *Snapshot) resolve(hop netip.Addr) []fib.Hop {
+	if hops := s.direct(hop); hops != nil {
+		return hops
+	}
+	host, hostBits := s.fabric.host.find(hop)
+	learned, learnedBits := s.fabric.learned.find(hop)
+	if learnedBits > hostBits {
+		return learned
+	}
+	return host
+}
+
+// direct is resolve without other routes.
+func (s *Snapshot) direct(hop netip.Addr) []fib.Hop {
+	if h, ok := s.connected(hop); ok {
+		return []fib.Hop{h}
+	}
+	for _, st := range s.Peering.Static {
+		if h, ok := s.connected(st.Via); ok && st.Peer == hop && st.Via.Is4() == hop.Is4() {
+			return []fib.Hop{h}
+		}
+	}
+	return nil
+}
+
+// leading returns the paths outside of pools by which next hops of other paths may be reached.
+func (s *Snapshot) leading(paths []bgp.Path) prefixes {
+	var leading prefixes
+	for _, p := range paths {
+		if _, inPool := s.poolOf(p.Prefix); inPool || p.Prefix.Bits() == 0 {
+			continue
+		}
+		if hops := s.direct(p.NextHop); len(hops) > 0 {
+			leading.add(p.Prefix, hops...)
+		}
+	}
+	return leading
+}
+
+// hostWays are the host's own routes by a gateway, as far as they matter to next hops.
+func hostWays(routes []netlinkx.Route, links []netlinkx.Link) prefixes {
+	names := make(map[int]string, len(links))
+	for _, l := range links {
+		names[l.Index] = l.Name
+	}
+	var ways prefixes
+	best := map[netip.Prefix]uint32{}
+	for _, r := range routes {
+		name := names[r.Dev]
+		metric, known := best[r.Dst]
+		if r.Type != netlinkx.Unicast || !r.Via.IsValid() || r.Dst.Bits() == 0 || r.TOS != 0 || name == "" || internal(name) || known && metric <= r.Metric {
+			continue
+		}
+		best[r.Dst] = r.Metric
+		delete(ways.hops, r.Dst)
+		ways.add(r.Dst, fib.Hop{Via: r.Via, Dev: name, Onlink: r.Onlink})
+	}
+	return ways
+}
+
+// martian reports a prefix that no router has a way to. A default route is none.
+func martian(p netip.Prefix) bool {
+	return slices.ContainsFunc(martians, func(m netip.Prefix) bool { return m.Bits() <= p.Bits() && m.Contains(p.Addr()) })
+}
+
+var martians = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"),
+	netip.MustParsePrefix("224.0.0.0/3"), // multicast, and what is reserved above
+	netip.MustParsePrefix("::/96"), netip.MustParsePrefix("::ffff:0:0/96"), netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("ff00::/8"),
+}
+
+// judgeTable asks BGP for the paths that may become routes. Next hops may be reached by other paths, so if these are not those of the
+// last time, it is asked once more.
+func (a *Agent) judgeTable(ctx context.Context, s *Snapshot) (h heard, err error) {
+	s.fabric.learned = a.bgp.heard.fabric.learned
+	for range 2 {
+		var refused []refusal
+		learned, err := a.Speaker.Snapshot(ctx, func(p bgp.Path) bool {
+			r := s.objection(p)
+			if r.why != "" {
+				refused = append(refused, r)
+			}
+			return r.why == ""
+		})
+		if err != nil {
+			return heard{}, err // refused may still be written to
+		}
+		h.learned, h.refused = learned, refused
+		leading := s.leading(learned)
+		if leading.same(&s.fabric.learned) {
+			break
+		}
+		s.fabric.learned = leading
+	}
+	h.borrowed, h.held, h.fabric, h.found = s.borrowed, s.held, s.fabric, s.Self.Found
+	return h, nil
+}
+
+// lookAround finds how routers are reached. moved: not as when BGP was listened to last.
+func (a *Agent) lookAround(s *Snapshot) (moved bool, err error) {
+	if !s.routed() {
+		return false, nil
+	}
+	var routes []netlinkx.Route
+	for _, protocol := range netlinkx.HostProtocols {
+		found, err := a.Kernel.Routes(netlinkx.RouteFilter{Protocol: protocol})
+		if err != nil {
+			return false, err
+		}
+		routes = append(routes, slices.DeleteFunc(found, func(r netlinkx.Route) bool { return !r.Via.IsValid() || r.Dst.Bits() == 0 })...)
+	}
+	if len(routes) > 0 {
+		links, err := a.Kernel.Links()
+		if err != nil {
+			return false, err
+		}
+		s.fabric.host = hostWays(routes, links)
+	}
+	last := &a.bgp.heard
+	return !s.fabric.host.same(&last.fabric.host) || !slices.Equal(s.Self.Found, last.found), nil
+}
+
+// layStatics makes the ways to peers before the sessions that need them; later they are kept among all routes.
+func (a *Agent) layStatics(ctx context.Context, s *Snapshot) {
+	routes, problems := s.staticRoutes()
+	a.complain("gateway", problems)
+	if slices.EqualFunc(routes, a.bgp.statics, fib.Route.Equal) {
+		return
+	}
+	if _, err := a.FIB.Merge(ctx, routes); err == nil { // else the routes' own step says so
+		a.bgp.statics = routes
+	}
+}
