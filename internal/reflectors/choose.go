@@ -75,12 +75,9 @@ func (d *decision) agreed(sitting, missed []int) bool {
 
 // spread lets a node reflect whose zone has none while another has two: the surplus one goes.
 func (d *decision) spread(sitting []int) {
-	used, most := d.Roll.zones(sitting), 0
-	for _, n := range used {
-		most = max(most, n)
-	}
+	used := d.Roll.used(sitting)
 	unsettled := slices.ContainsFunc(sitting, func(i int) bool { return !d.settled(i) })
-	if unsettled || used[d.Roll.nodes[d.self].Zone]+1 >= most {
+	if unsettled || used[d.Roll.zone[d.self]]+1 >= slices.Max(used) {
 		d.wait("")
 		return
 	}

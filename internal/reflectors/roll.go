@@ -48,6 +48,8 @@ type Node struct {
 // not changed.
 type Roll struct {
 	nodes      []Node         // that take part, in their order
+	zone       []int          // of each
+	zones      int            // how many there are
 	index      map[string]int // places in nodes
 	outside    map[string]bool
 	reflecting []int // places in nodes
@@ -66,15 +68,21 @@ func NewRoll(nodes []Node) *Roll {
 		}
 	}
 	r.sort()
-	with := map[Families]int{}
+	with, zones := map[Families]int{}, map[string]int{}
+	r.zone = make([]int, len(r.nodes))
 	for i, n := range r.nodes {
 		r.index[n.Name] = i
+		if _, known := zones[n.Zone]; !known {
+			zones[n.Zone] = len(zones)
+		}
+		r.zone[i] = zones[n.Zone]
 		if n.Says.reflects() {
 			r.reflecting = append(r.reflecting, i)
 		}
 		with[n.Families&IPv4]++
 		with[n.Families&IPv6]++
 	}
+	r.zones = len(zones)
 	for _, f := range []Families{IPv4, IPv6} {
 		if with[f] > 0 && 2*with[f] >= len(r.nodes) {
 			r.families |= f
@@ -166,29 +174,29 @@ func (r *Roll) eligible() (count int) {
 // seats chooses who of some should go on to reflect, at most count: as many zones as there are, and in each zone those that come
 // first. Given what it has chosen, it chooses the same.
 func (r *Roll) seats(count int, of []int) []int {
-	used := map[string]int{}
+	used := make([]int, r.zones)
 	left := slices.Clone(of)
 	slices.Sort(left)
 	var chosen []int
 	for len(chosen) < count && len(left) > 0 {
 		best := 0
 		for i := range left {
-			if used[r.nodes[left[i]].Zone] < used[r.nodes[left[best]].Zone] {
+			if used[r.zone[left[i]]] < used[r.zone[left[best]]] {
 				best = i
 			}
 		}
 		chosen = append(chosen, left[best])
-		used[r.nodes[left[best]].Zone]++
+		used[r.zone[left[best]]]++
 		left = slices.Delete(left, best, best+1)
 	}
 	return chosen
 }
 
-// zones counts nodes by their zone.
-func (r *Roll) zones(of []int) map[string]int {
-	used := map[string]int{}
+// used counts nodes by their zone.
+func (r *Roll) used(of []int) []int {
+	used := make([]int, r.zones)
 	for _, i := range of {
-		used[r.nodes[i].Zone]++
+		used[r.zone[i]]++
 	}
 	return used
 }
@@ -199,13 +207,13 @@ type successor struct{ spread, plain int }
 
 // place finds it; sitting are those that do reflect.
 func (r *Roll) place(self int, sitting []int) successor {
-	used := r.zones(sitting)
+	used := r.used(sitting)
 	level := make([]int, len(r.nodes))
 	for i := range r.nodes { // as if all were chosen one after another
 		level[i] = -1
 		if r.fit(i) && !r.nodes[i].Says.reflects() {
-			level[i] = used[r.nodes[i].Zone]
-			used[r.nodes[i].Zone]++
+			level[i] = used[r.zone[i]]
+			used[r.zone[i]]++
 		}
 	}
 	var p successor
