@@ -135,7 +135,7 @@ func TestSettingsThatCannotBeUsedLeaveTheLastOnes(t *testing.T) {
 	}
 	s := snapshot(t, nil)
 	s.settings = out
-	if peers := s.Peers(); len(peers) > 0 {
+	if peers := sessions(s); len(peers) > 0 {
 		t.Errorf("sessions without the password: %v", peers)
 	}
 	if out, problems := out.next(kube.World{}, false); out != (settings{}) || len(problems) > 0 {
@@ -153,7 +153,7 @@ func TestMeshSettingsReachEverySession(t *testing.T) {
 	})
 	s.settings = settings{password: passwordSetting{text: "secret"}, restart: 90 * time.Second}
 	s.Self.MaxPrefixes = 7
-	peers := s.Peers()
+	peers := sessions(s)
 	if len(peers) != 2 {
 		t.Errorf("peers %v: want node2 and far, and no route reflector", peers)
 	}
@@ -167,7 +167,7 @@ func TestMeshSettingsReachEverySession(t *testing.T) {
 		t.Errorf("local %+v, %v: want this node's own port", local, err)
 	}
 	s.Self.Reflector = true
-	if peers := s.Peers(); len(peers) > 0 {
+	if peers := sessions(s); len(peers) > 0 {
 		t.Errorf("a route reflector is in the mesh: %v", peers)
 	}
 }

@@ -86,6 +86,7 @@ type Agent struct {
 	view     view        // the cluster
 	services serviceView // what is announced for services
 	anchor   anchor      // this node's place in it
+	peering  deciding    // which BGP sessions there are to be
 	bgp      speaking    // what BGP is told and says
 
 	gone         bool  // this node was deleted

@@ -1,41 +1,16 @@
 package node
 
 import (
-	"cmp"
 	"net/netip"
 
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/nodeaddr"
 )
 
-// Peers returns the BGP sessions that this node should have: in each family that it has an address in, one with every other node
-// that has, if the mesh is on. Route reflectors are no part of it, as Calico has it. IPv4 sessions carry IPv4 prefixes, IPv6 sessions IPv6 prefixes.
-func (s *Snapshot) Peers() []bgp.Peer {
-	if !s.Mesh || s.Self.Reflector || s.settings.password.unknown {
-		return nil
-	}
-	var peers []bgp.Peer
-	for _, self := range s.Self.addrs() {
-		members := make([]bgp.Member, 0, len(s.Others))
-		for _, o := range s.Others {
-			if o.Reflector {
-				continue
-			}
-			members = append(members, bgp.Member{Addr: o.in(self), ASN: s.asn(o.ASN), Port: cmp.Or(o.Port, s.meshPort)})
-		}
-		peers = append(peers, bgp.Mesh(bgp.Member{Addr: self, ASN: s.asn(s.Self.ASN), Port: s.Port}, members)...)
-	}
-	for i := range peers {
-		peers[i].Password, peers[i].MaxPrefixes = s.settings.password.text, s.Self.MaxPrefixes
-		peers[i].RestartTime = cmp.Or(s.settings.restart, peers[i].RestartTime)
-	}
-	return peers
-}
-
 // Local returns this node's end of all sessions. The error is for the operator.
 func (s *Snapshot) Local() (bgp.Local, error) {
 	id, err := nodeaddr.RouterID(s.Self.RouterID, s.Self.Name, s.Self.Addr.Addr())
-	return bgp.Local{ASN: s.asn(s.Self.ASN), RouterID: id, Listen: s.Self.addrs(), Port: s.Port}, err
+	return bgp.Local{ASN: s.asn(s.Self.ASN), RouterID: id, Listen: s.Self.addrs(), Port: s.Port, ClusterID: s.Peering.ClusterID}, err
 }
 
 func (s *Snapshot) asn(own uint32) uint32 {

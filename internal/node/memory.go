@@ -30,8 +30,8 @@ const (
 )
 
 // memory keeps what the agent knows of the cluster over its own end: an agent that starts while the API server is away can speak
-// BGP, so that others need not give its blocks up, and repair the kernel. It is a file that only root can read. The mesh's
-// password is not in it.
+// BGP, so that others need not give its blocks up, and repair the kernel. It is a file that only root can read. No
+// password is in it.
 type memory struct {
 	path     string
 	revision uint64
@@ -48,12 +48,14 @@ type remembered struct {
 	BGP         api.BGPConfigurationSpec   `json:"bgp"`
 	OwnBGP      api.BGPConfigurationSpec   `json:"ownBGP"`
 	Ports       map[string]uint16          `json:"ports"`
+	Peers       []api.BGPPeer              `json:"peers"`
+	Filters     []api.BGPFilter            `json:"filters"`
 	Felix       api.FelixConfigurationSpec `json:"felix"`
 	PasswordSet bool                       `json:"passwordSet"`
 	Services    []netip.Prefix             `json:"services"` // that were announced
 }
 
-// errNoPassword is why a remembered mesh with a password has no sessions.
+// errNoPassword is why remembered peers with a password have no sessions.
 var errNoPassword = errors.New("its Secret is not known while the API server is away")
 
 // save writes a World down, and what is announced for services, unless that was done just now or nothing has changed.
@@ -63,7 +65,7 @@ func (m *memory) save(now time.Time, w kube.World, services []netip.Prefix) erro
 		return nil
 	}
 	data, err := json.Marshal(remembered{
-		w.Nodes, w.Self, w.Pools, w.Affinities, w.BGP, w.OwnBGP, w.Ports, w.Felix, w.MeshPassword.Set, services,
+		w.Nodes, w.Self, w.Pools, w.Affinities, w.BGP, w.OwnBGP, w.Ports, w.Peers, w.Filters, w.Felix, w.MeshPassword.Set, services,
 	})
 	if err == nil {
 		err = os.MkdirAll(filepath.Dir(m.path), 0o755)
@@ -103,6 +105,12 @@ func (m *memory) load(now time.Time, node string) (w kube.World, at time.Time, e
 	}
 	w = kube.World{
 		Nodes: r.Nodes, Self: r.Self, Pools: r.Pools, Affinities: r.Affinities, BGP: r.BGP, OwnBGP: r.OwnBGP, Ports: r.Ports, Felix: r.Felix,
+		Peers: r.Peers, Filters: r.Filters, Passwords: map[api.Place]kube.Password{},
+	}
+	for _, p := range r.Peers {
+		if place, ok := p.Spec.Password.Place(); ok {
+			w.Passwords[place] = kube.Password{Set: true, Err: errNoPassword}
+		}
 	}
 	m.services = r.Services
 	if r.PasswordSet {

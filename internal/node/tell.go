@@ -49,6 +49,7 @@ func (p *problem) Unwrap() error { return p.err }
 var reasons = map[string]string{
 	"IPPool": "InvalidPool", "BlockAffinity": "InvalidAffinity", "Node": "InvalidNode",
 	"BGPConfiguration": "InvalidConfiguration", "FelixConfiguration": "InvalidConfiguration",
+	"BGPPeer": "InvalidPeer", "BGPFilter": "InvalidFilter",
 }
 
 // inObject names the object that an error is about.

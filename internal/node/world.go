@@ -27,6 +27,7 @@ type view struct {
 	base     Snapshot
 	problems []error
 	built    bool
+	builds   uint64 // how often base was made
 }
 
 // update takes a new World.
@@ -41,6 +42,7 @@ func (v *view) update(now time.Time, self Self, w kube.World) {
 	announced, wrong := serviceConfig(v.base.services, &w.BGP, !v.built)
 	base.settings, base.Felix, base.services, base.ServiceRanges = settings, felix, announced, announced.Ranges()
 	v.world, v.base, v.built = w, base, true
+	v.builds++
 	v.problems = slices.Concat(problems, more, unclear, wrong)
 	for _, p := range w.Problems {
 		v.problems = append(v.problems, inObject(p.Kind, api.Meta{Name: p.Name}, cmp.Or(errors.Unwrap(p.Err), p.Err))) // which names it too
