@@ -16,7 +16,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/bgp/policy"
+	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
 // childArg as the only argument makes a test binary a speaker that is driven over its standard input. GoBGP can only be had once
@@ -40,7 +43,27 @@ type call struct {
 	Peers   []bgp.Peer
 	Paths   []bgp.Path
 	Within  []netip.Prefix // nil accepts all
+	Policy  bgp.Policy     // without rules for peers
+	Filters map[netip.Addr]api.BGPFilterSpec
 	Mode    bgp.Mode
+}
+
+// policy is a call's, with the rules that its filters are compiled to.
+func (c call) policy() (bgp.Policy, error) {
+	p := c.Policy
+	p.Import, p.Export = map[netip.Addr]*policy.Rules{}, map[netip.Addr]*policy.Rules{}
+	var errs []error
+	for addr, spec := range c.Filters {
+		family := wire.IPv6
+		if addr.Is4() {
+			family = wire.IPv4
+		}
+		in, inErrs := policy.Compile("test", &spec, policy.Import, family)
+		out, outErrs := policy.Compile("test", &spec, policy.Export, family)
+		p.Import[addr], p.Export[addr] = in, out
+		errs = append(errs, append(inErrs, outErrs...)...)
+	}
+	return p, errors.Join(errs...)
 }
 
 type reply struct {
@@ -79,6 +102,11 @@ func answer(speaker bgp.Speaker, c call) reply {
 		err = speaker.Start(ctx, c.Local)
 	case "SetPeers":
 		err = speaker.SetPeers(ctx, c.Peers)
+	case "SetPolicy":
+		var p bgp.Policy
+		if p, err = c.policy(); err == nil {
+			err = speaker.SetPolicy(ctx, p)
+		}
 	case "SetOriginated":
 		err = speaker.SetOriginated(ctx, c.Paths)
 	case "Snapshot":
@@ -178,7 +206,20 @@ func (s *Speaker) do(c call) reply {
 // Start starts the speaker on the host's two addresses.
 func (s *Speaker) Start(asn uint32, restarting bool) {
 	s.T.Helper()
-	s.do(call{Method: "Start", Local: bgp.Local{ASN: asn, RouterID: s.V4, Listen: s.Addrs(), Restarting: restarting}})
+	s.StartLocal(bgp.Local{ASN: asn, Restarting: restarting})
+}
+
+// StartLocal is Start with more to say; the addresses are the host's.
+func (s *Speaker) StartLocal(local bgp.Local) {
+	s.T.Helper()
+	local.RouterID, local.Listen = s.V4, s.Addrs()
+	s.do(call{Method: "Start", Local: local})
+}
+
+// SetPolicy sets what passes on the sessions, and for some peers a filter.
+func (s *Speaker) SetPolicy(p bgp.Policy, filters map[netip.Addr]api.BGPFilterSpec) {
+	s.T.Helper()
+	s.do(call{Method: "SetPolicy", Policy: p, Filters: filters})
 }
 
 // Originate sets what the speaker announces.
