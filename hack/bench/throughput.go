@@ -22,6 +22,8 @@ const (
 	pathTunnel = "tunl0"
 	pathByHand = "by hand"
 	pathWhole  = "nftables"
+	pathVXLAN  = "vxlan"
+	pathVXHand = "vxlan by hand"
 )
 
 // carried is what a path has carried, round by round.
@@ -115,6 +117,9 @@ func (r *results) judgeThroughput() []verdict {
 		if i == 0 { // where both can be had, the machine itself counts
 			all = append(all, t.judge(pathRoutes, pathHosts, "pods by routes", "between the nodes", minRoutesOfHosts)...)
 		}
+		if i == 0 {
+			all = append(all, t.judge(pathVXLAN, pathVXHand, "pods through `vxlan.calico`", "through VXLAN by hand", minTunnelOfHand)...)
+		}
 		all = append(all, t.judge(pathTunnel, pathByHand, "pods through `tunl0`", "through a tunnel by hand", minTunnelOfHand)...)
 	}
 	return all
@@ -139,8 +144,8 @@ func (r *results) writeThroughput(w *bytes.Buffer) {
 		return
 	}
 	fmt.Fprintf(w, "## Throughput\n\niperf3 between two nodes, which are namespaces joined by a veth pair, or their pods; and one byte there and back over TCP. "+
-		"Medians of %d rounds, in brackets the smallest and the largest. × is the median of the rounds' ratios to the first row of the same kernel, of `tunl0` to "+
-		"the tunnel by hand.\n\n",
+		"Medians of %d rounds, in brackets the smallest and the largest. × is the median of the rounds' ratios to the first row of the same kernel, of `tunl0` and "+
+		"`vxlan.calico` to the tunnel by hand.\n\n",
 		len(r.throughput[0].paths[0].Single))
 	t := table{{"kernel", "path", "one stream, Gbit/s", "×", "8 streams, Gbit/s", "×", "there and back, µs"}}
 	for _, run := range r.throughput {
@@ -154,11 +159,15 @@ func (r *results) writeThroughput(w *bytes.Buffer) {
 var pathNames = map[string]string{
 	pathHosts: "node to node", pathRoutes: "pod to pod by routes", pathTunnel: "pod to pod through `tunl0`", pathByHand: "pod to pod through a tunnel by hand",
 	pathWhole: "pod to pod through `tunl0`, with the agent's nftables",
+	pathVXLAN: "pod to pod through `vxlan.calico`", pathVXHand: "pod to pod through VXLAN by hand",
 }
 
 func (t throughput) row(p carried) []string {
 	base := t.path(pathHosts)
 	if hand := t.path(pathByHand); (p.Name == pathTunnel || p.Name == pathWhole) && hand != nil {
+		base = hand
+	}
+	if hand := t.path(pathVXHand); p.Name == pathVXLAN && hand != nil {
 		base = hand
 	}
 	gigabits := func(all []float64) string {

@@ -1,10 +1,10 @@
 //go:build ignore
 
 // Command paths measures what a path between two pods carries: between the nodes themselves, between pods by routes as package fib
-// makes them, through tunl0 as package encap makes it, alone and with the agent's part of nftables, and through tunl0 as ip makes it.
-// It prints one line, "paths " and JSON.
+// makes them, through vxlan.calico as package vxlan makes it and as ip and bridge do, through tunl0 as package encap makes it, alone and
+// with the agent's part of nftables, and through tunl0 as ip makes it. It prints one line, "paths " and JSON.
 //
-// It needs root, iperf3, ip and a kernel with IPIP. Nodes are network namespaces, joined in pairs by a veth pair.
+// It needs root, iperf3, ip, bridge and a kernel with VXLAN, and with IPIP unless told otherwise. Nodes are network namespaces, joined in pairs by a veth pair.
 package main
 
 import (
@@ -29,11 +29,13 @@ import (
 	"github.com/tortie-net/tortie/internal/nft"
 	"github.com/tortie-net/tortie/internal/podnet"
 	"github.com/tortie-net/tortie/internal/sysctl"
+	"github.com/tortie-net/tortie/internal/vxlan"
 )
 
 const (
 	nodeMTU   = 1500
 	tunnelMTU = nodeMTU - encap.Overhead
+	vxlanMTU  = nodeMTU - vxlan.Overhead4
 )
 
 // path is a way between two endpoints, and what was measured on it.
@@ -67,14 +69,17 @@ func main() {
 }
 
 func measure(ctx context.Context, tunnels bool, seconds float64, rounds, streams int) ([]*path, error) {
-	paths, err := withoutTunnel(ctx)
-	if err == nil && tunnels {
-		var more []*path
-		more, err = throughTunnels(ctx)
-		paths = append(paths, more...)
+	var paths []*path
+	makers := []func(context.Context) ([]*path, error){withoutTunnel, throughVXLAN}
+	if tunnels {
+		makers = append(makers, throughTunnels)
 	}
-	if err != nil {
-		return nil, err
+	for _, some := range makers {
+		more, err := some(ctx)
+		if err != nil {
+			return nil, err
+		}
+		paths = append(paths, more...)
 	}
 	for round := range rounds {
 		for i := range paths {
@@ -99,6 +104,37 @@ func withoutTunnel(ctx context.Context) ([]*path, error) {
 	}
 	hosts := &path{Name: "hosts", from: pair[0].ns, to: pair[1].ns, addr: pair[1].addr, nodes: pair}
 	return []*path{hosts, between("routes", pair)}, nil
+}
+
+// throughVXLAN makes a pair of nodes as the agent does, and one by hand, of which each is the other's only neighbour.
+func throughVXLAN(ctx context.Context) ([]*path, error) {
+	agent, err := newPair(ctx, vxlanMTU, func(n, other *node) error {
+		t := vxlan.Tunnel{Local: n.addr, Parent: "eth0", MAC: n.mac(), MTU: vxlanMTU, Addr: n.block.Addr(),
+			Peers: []vxlan.Peer{{Addr: other.block.Addr(), MAC: other.mac(), Node: other.addr}}}
+		if err := vxlan.New(n.conn).Sync(ctx, t); err != nil {
+			return err
+		}
+		return n.program(ctx, fib.To(other.block, fib.Hop{Via: other.block.Addr(), Dev: vxlan.Device4, Onlink: true}))
+	})
+	if err != nil {
+		return nil, fmt.Errorf("nodes with vxlan.calico: %w", err)
+	}
+	hand, err := newPair(ctx, vxlanMTU, func(n, other *node) error {
+		err := n.ip(
+			fmt.Sprintf("link add vxlan.calico address %s mtu %d type vxlan id %d local %s dev eth0 dstport %d nolearning", n.mac(), vxlanMTU, vxlan.DefaultVNI, n.addr, vxlan.DefaultPort),
+			fmt.Sprintf("addr add %s/32 dev vxlan.calico", n.block.Addr()),
+			"link set vxlan.calico up",
+			fmt.Sprintf("neigh add %s lladdr %s dev vxlan.calico nud permanent", other.block.Addr(), other.mac()),
+			fmt.Sprintf("route add %s via %s dev vxlan.calico onlink", other.block, other.block.Addr()))
+		if err != nil {
+			return err
+		}
+		return n.batch("bridge", fmt.Sprintf("fdb add %s dev vxlan.calico dst %s self permanent", other.mac(), other.addr))
+	})
+	if err != nil {
+		return nil, fmt.Errorf("nodes with VXLAN by hand: %w", err)
+	}
+	return []*path{between("vxlan", agent), between("vxlan by hand", hand)}, nil
 }
 
 // throughTunnels makes a pair of nodes as the agent does, and one by hand.
@@ -143,6 +179,8 @@ type node struct {
 }
 
 func (n *node) podAddr() netip.Addr { return n.block.Addr().Next() }
+
+func (n *node) mac() vxlan.MAC { return vxlan.MACOf(n.addr.String(), false) }
 
 // newPair makes two nodes that are joined, have a pod each, and are programmed to reach each other's.
 func newPair(ctx context.Context, podMTU int, program func(n, other *node) error) (pair [2]*node, err error) {
@@ -210,12 +248,14 @@ func (n *node) filter(ctx context.Context, other *node) error {
 }
 
 // ip runs commands of iproute2 on the node.
-func (n *node) ip(commands ...string) error {
+func (n *node) ip(commands ...string) error { return n.batch("ip", commands...) }
+
+func (n *node) batch(program string, commands ...string) error {
 	return n.ns.Do(func() error {
-		cmd := exec.Command("ip", "-batch", "-")
+		cmd := exec.Command(program, "-batch", "-")
 		cmd.Stdin = strings.NewReader(strings.Join(commands, "\n") + "\n")
 		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("ip: %w\n%s", err, out)
+			return fmt.Errorf("%s: %w\n%s", program, err, out)
 		}
 		return nil
 	})
