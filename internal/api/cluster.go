@@ -39,6 +39,15 @@ type Node struct {
 // NodeSpec is the part of a Node's spec that this project reads.
 type NodeSpec struct {
 	PodCIDRs []string `json:"podCIDRs,omitempty"`
+	// Unschedulable: it is cordoned.
+	Unschedulable bool    `json:"unschedulable,omitempty"`
+	Taints        []Taint `json:"taints,omitempty"`
+}
+
+// Taint keeps pods off a Node, or says what is about to happen to it.
+type Taint struct {
+	Key    string `json:"key"`
+	Effect string `json:"effect,omitempty"`
 }
 
 // NodeStatus is the part of a Node's status that this project reads.
@@ -57,8 +66,12 @@ type NodeCondition struct {
 	LastTransitionTime string `json:"lastTransitionTime,omitempty"`
 }
 
-// NetworkUnavailable is the type of the Node condition that keeps pods off a node until its network is set up.
-const NetworkUnavailable = "NetworkUnavailable"
+// NetworkUnavailable is the type of the Node condition that keeps pods off a node until its network is set up, NodeReady that of the
+// one by which a kubelet says that it lives.
+const (
+	NetworkUnavailable = "NetworkUnavailable"
+	NodeReady          = "Ready"
+)
 
 // NodeAddress is one address of a Node; Type is InternalIP, ExternalIP, Hostname and so on.
 type NodeAddress struct {
@@ -86,6 +99,16 @@ const (
 	AnnotationReflector = "projectcalico.org/RouteReflectorClusterID"
 	// AnnotationLabels has labels that only Calico's selectors see, as a JSON object.
 	AnnotationLabels = "projectcalico.org/labels"
+)
+
+// What nodes of this project say on their Nodes, and what is said to them.
+const (
+	// AnnotationReflection is by which nodes agree on route reflectors. Only the node's own agent writes it.
+	AnnotationReflection = "tortie.io/reflection"
+	// NoReflector, as an annotation or a label, keeps a node from becoming one.
+	NoReflector = "tortie.io/no-reflector"
+	// LabelZone says where a Node is.
+	LabelZone = "topology.kubernetes.io/zone"
 )
 
 // Pod is the part of a Kubernetes Pod that this project reads.

@@ -17,6 +17,7 @@ type RawNode struct {
 	TunnelMTU     string `env:"FELIX_IPINIPMTU" default:"0" help:"MTU of tunl0. 0 leaves it to the FelixConfiguration's ipipMTU, else it is that of the interface with the node's address, less 20."`
 	RawAddress
 	RawPools
+	RawReflectors
 	RawFelix
 	RawServices
 	Namespace   string `env:"NAMESPACE" default:"kube-system" help:"Namespace of the agent's pod, in which the Secrets with BGP passwords are."`
@@ -40,6 +41,7 @@ type Node struct {
 	Namespace  string
 	Addresses  Addresses
 	Pools      Pools
+	Reflectors Reflectors
 	// Services are the ranges of cluster IPs that are announced if BGPConfiguration default names none.
 	Services []api.ServiceRange
 	// Felix overrides FelixConfigurations.
@@ -68,6 +70,7 @@ func LoadNode(env Env) (Node, error) {
 		Namespace:     raw.Namespace,
 		Addresses:     p.addresses(raw.RawAddress),
 		Pools:         p.pools(raw.RawPools),
+		Reflectors:    p.reflectors(raw.RawReflectors),
 		Services:      p.serviceRanges(raw.RawServices),
 		Felix:         p.felix(raw.RawFelix),
 		TunnelMTU:     p.integer("FELIX_IPINIPMTU", raw.TunnelMTU, 0, 65535),

@@ -24,7 +24,7 @@ func trimOwnNode(n *api.Node) {
 func isNodeAnnotation(key string) bool {
 	switch key {
 	case api.AnnotationIPv4Address, api.AnnotationIPv6Address, api.AnnotationASNumber, api.AnnotationIPv4TunnelAddr, api.AnnotationReflector,
-		api.AnnotationIPv4VXLANAddr, api.AnnotationIPv6VXLANAddr, api.AnnotationVXLANMAC, api.AnnotationVXLANMACv6:
+		api.AnnotationReflection, api.NoReflector, api.AnnotationIPv4VXLANAddr, api.AnnotationIPv6VXLANAddr, api.AnnotationVXLANMAC, api.AnnotationVXLANMACv6:
 		return true
 	}
 	return false
@@ -70,7 +70,8 @@ func sameNode(before, after *api.Node) bool {
 	return sameMeta(&before.Meta, &after.Meta) && slices.Equal(before.Status.Addresses, after.Status.Addresses) &&
 		slices.EqualFunc(before.Status.Conditions, after.Status.Conditions, func(a, b api.NodeCondition) bool {
 			return a.Type == b.Type && a.Status == b.Status && a.Reason == b.Reason
-		}) && slices.Equal(before.Spec.PodCIDRs, after.Spec.PodCIDRs)
+		}) && slices.Equal(before.Spec.PodCIDRs, after.Spec.PodCIDRs) && slices.Equal(before.Spec.Taints, after.Spec.Taints) &&
+		before.Spec.Unschedulable == after.Spec.Unschedulable
 }
 
 func sameNamespace(before, after *api.Namespace) bool { return sameMeta(&before.Meta, &after.Meta) }
