@@ -164,11 +164,8 @@ func containsAny(all []netip.Prefix, inner netip.Prefix) bool {
 	return slices.ContainsFunc(all, func(outer netip.Prefix) bool { return contains(outer, inner) })
 }
 
-// matchName reports whether name is like pattern, in which * stands for any text. Nothing is like no name.
+// matchName reports whether name is like pattern, in which * stands for any text, no text included. No interface is no text.
 func matchName(pattern, name string) bool {
-	if name == "" {
-		return false
-	}
 	// Where the last * was, and how much of name it stands for: if what follows does not fit it stands for one more.
 	star, taken := -1, 0
 	p, n := 0, 0
