@@ -24,7 +24,11 @@ const crdDir = "charts/tortie/crds"
 var kinds = []api.Resource{
 	&api.IPPool{}, &api.IPReservation{}, &api.IPAMBlock{}, &api.BlockAffinity{}, &api.IPAMHandle{}, &api.IPAMConfig{},
 	&api.ClusterInformation{}, &api.BGPConfiguration{}, &api.BGPPeer{}, &api.BGPFilter{}, &api.FelixConfiguration{},
+	&api.CalicoNodeStatus{},
 }
+
+// wholeObjects are the kinds whose clients write spec and status in one request, which a subresource would make drop the status.
+var wholeObjects = map[string]bool{"CalicoNodeStatus": true}
 
 // crds returns the CustomResourceDefinitions of Calico's resources. They have one source with the program's own view:
 // descriptions are the comments of internal/api, rules are its markers.
@@ -104,7 +108,9 @@ func (g *generator) definition(t api.Type) (*apiext.CustomResourceDefinition, er
 			return nil, err
 		}
 		properties["status"] = status
-		version.Subresources = &apiext.CustomResourceSubresources{Status: &apiext.CustomResourceSubresourceStatus{}}
+		if !wholeObjects[t.Kind] {
+			version.Subresources = &apiext.CustomResourceSubresources{Status: &apiext.CustomResourceSubresourceStatus{}}
+		}
 	}
 	root := &apiext.JSONSchemaProps{Type: "object", Description: info.Doc, Properties: properties}
 	if len(spec.Required) > 0 {

@@ -45,7 +45,8 @@ type Watch struct {
 	mu      sync.Mutex // guards secrets
 	secrets map[string]*secretWatch
 
-	services serviceWatches
+	services  serviceWatches
+	questions *questions
 }
 
 // NewWatch prepares the watches of the node self, whose agent runs in a namespace; Run starts them.
@@ -71,6 +72,9 @@ func NewWatch(cfg *rest.Config, self, namespace string, log *slog.Logger) (*Watc
 		return nil, err
 	}
 	w.makeShelves()
+	if w.questions, err = w.followQuestions(); err != nil {
+		return nil, err
+	}
 	return w, w.followAll()
 }
 
@@ -156,6 +160,7 @@ func (w *Watch) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	running.Go(func() { w.mindSecrets(ctx) })
 	running.Go(func() { w.mindServices(ctx) })
+	running.Go(func() { w.questions.by.run(ctx) })
 	for _, f := range w.followers {
 		running.Go(func() { f.run(ctx) })
 	}

@@ -145,6 +145,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		g.Go(func() error { return a.Events.Run(ctx) })
 	}
 	g.Go(func() error { return a.finisher().run(ctx) })
+	g.Go(func() error { return a.answerer().run(ctx) })
 	err := g.Wait()
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
@@ -177,6 +178,10 @@ func (a *Agent) ownNetworks() []netip.Prefix {
 		}
 	}
 	return own
+}
+
+func (a *Agent) answerer() *answerer {
+	return &answerer{node: a.Config.Nodename, watch: a.Watch, store: a.Store, report: a.Status.Report, log: a.Log}
 }
 
 func (a *Agent) finisher() *finisher {

@@ -121,6 +121,16 @@ func (e *early) SetPeers(ctx context.Context, s []bgp.Peer) error {
 	return e.peers.SetPeers(ctx, s)
 }
 
+// connect reads a kubeconfig.
+func connect(t *testing.T, kubeconfig string) *rest.Config {
+	t.Helper()
+	cfg, err := kube.Connect(kubeconfig, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
 const (
 	rigServices = "/api/v1/namespaces/default/services"
 	rigSlices   = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
@@ -130,11 +140,7 @@ const (
 func TestAgentAnnouncesServices(t *testing.T) {
 	r := newRig(t)
 	proxy := labtest.NewProxy(t)
-	through, err := kube.Connect(proxy.Kubeconfig(), "test")
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.api = labtest.AsOn(t, through, "tortie-node")
+	r.api = labtest.AsOn(t, connect(t, proxy.Kubeconfig()), "tortie-node")
 	speaker := newPeers()
 	status, stop := r.agent(t, speaker)
 	within(t, 2*soon, "ready", func() bool { return status.Report().Ready })

@@ -199,6 +199,19 @@ func (s *Store) PatchTested(ctx context.Context, obj api.Resource, ops []Operati
 	return s.client.do(ctx, r, nil)
 }
 
+// PatchPart sends a JSON patch to the object itself, guarded by the revision that was read, and fills in its new metadata. It is for
+// objects whose status is no subresource.
+func (s *Store) PatchPart(ctx context.Context, obj api.Resource, ops []Operation) error {
+	guard := Operation{Op: "test", Path: "/metadata/resourceVersion", Value: obj.GetMeta().ResourceVersion}
+	r := request{
+		method:      http.MethodPatch,
+		path:        objectPath(obj),
+		contentType: contentJSONPatch,
+		body:        append([]Operation{guard}, ops...),
+	}
+	return s.write(ctx, r, obj)
+}
+
 // Operation is one operation of a JSON patch.
 type Operation struct {
 	Op    string `json:"op"` // test, add or remove
