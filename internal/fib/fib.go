@@ -178,11 +178,21 @@ type Options struct {
 
 	// TakeOver names protocols of a predecessor (BIRD's 12, Felix's 80). Its routes are replaced where they stand in the place of
 	// desired ones. A complete Sync also removes those to desired destinations with other metrics, which would be used again
-	// once ours are withdrawn, and those through Devices. Its other routes are not touched.
+	// once ours are withdrawn, those through Devices, and those that Estate names. Its other routes are not touched, nor are those
+	// to pods, which need no next hop.
 	TakeOver []netlinkx.Protocol
 
 	// Devices are links that nobody but us and a predecessor has routes through.
 	Devices []string
+}
+
+// Estate is what is known of what predecessors have left.
+type Estate struct {
+	// Ranges are those in which all routes by a next hop, and all that drop, were made for the cluster.
+	Ranges []netip.Prefix
+	// Alive are protocols of predecessors that still run: what they have stays, also in the place of desired routes. Two that
+	// replace each other's routes would do so for ever.
+	Alive []netlinkx.Protocol
 }
 
 // Stats counts what a Sync did.
@@ -192,16 +202,28 @@ type Stats struct {
 	Deleted  int // own ones that are not desired, and what a predecessor left
 	Kept     int // right already
 	Held     int // not desired and left in place by Merge
+	Left     int // desired, and left to a predecessor that still runs
 }
 
 // Changed reports whether anything was written.
 func (s Stats) Changed() bool { return s.Added+s.Replaced+s.Deleted > 0 }
 
-// Table keeps our routes in one network namespace. It has no state: what is there is read from the kernel each time.
+// Table keeps our routes in one network namespace. What is there is read from the kernel each time. It is for one goroutine.
 type Table struct {
-	conn *netlinkx.Conn
-	opts Options
+	conn   *netlinkx.Conn
+	opts   Options
+	estate Estate
+	taken  []netlinkx.Route
 }
+
+// Inherit says what is known of predecessors from now on.
+func (t *Table) Inherit(e Estate) { t.estate = e }
+
+// Taken returns the routes of predecessors that the last Sync replaced or removed.
+func (t *Table) Taken() []netlinkx.Route { return t.taken }
+
+// alive reports that a route belongs to a predecessor that still runs.
+func (t *Table) alive(r netlinkx.Route) bool { return slices.Contains(t.estate.Alive, r.Protocol) }
 
 // New returns the table of the connection's namespace. It touches nothing yet.
 func New(conn *netlinkx.Conn, opts Options) *Table {
@@ -225,6 +247,7 @@ func (t *Table) Merge(ctx context.Context, desired []Route) (Stats, error) {
 }
 
 func (t *Table) sync(ctx context.Context, desired []Route, prune bool) (Stats, error) {
+	t.taken = nil
 	w, err := newWanted(desired, t.opts.Protocol)
 	if err != nil {
 		return Stats{}, err
@@ -295,6 +318,9 @@ func (t *Table) devices(desired []Route) (map[string]link, error) {
 // not among them.
 func (t *Table) leftBehind(w *wanted) (left []netlinkx.Route, err error) {
 	for _, protocol := range t.opts.TakeOver {
+		if slices.Contains(t.estate.Alive, protocol) {
+			continue
+		}
 		theirs, err := t.conn.Routes(netlinkx.RouteFilter{Protocol: protocol})
 		if err != nil {
 			return nil, err
@@ -311,8 +337,17 @@ func (t *Table) leftBehind(w *wanted) (left []netlinkx.Route, err error) {
 	reached := w.destinations()
 	return slices.DeleteFunc(left, func(r netlinkx.Route) bool {
 		ours := slices.ContainsFunc(t.opts.Devices, func(dev string) bool { return r.Leaves(w.links[dev].index) })
-		return !ours && !reached[r.Dst]
+		return !ours && (toPod(r) || !reached[r.Dst] && !t.estate.has(r.Dst))
 	}), nil
+}
+
+// toPod reports a route of the kind that leads to a pod on this node: to its interface, by no next hop.
+func toPod(r netlinkx.Route) bool {
+	return r.Type == netlinkx.Unicast && !r.Via.IsValid() && len(r.Hops) == 0 && !r.Object
+}
+
+func (e *Estate) has(p netip.Prefix) bool {
+	return slices.ContainsFunc(e.Ranges, func(r netip.Prefix) bool { return r.Bits() <= p.Bits() && r.Contains(p.Addr()) })
 }
 
 // maxErrors bounds how many errors are told one by one: if a device is missing, ten thousand routes may be.
@@ -567,8 +602,13 @@ func (a *application) add(routes []netlinkx.Route) {
 // they were listed as ours.
 func (a *application) replace(routes []netlinkx.Route, exists []error) {
 	var ready []netlinkx.Route
+	var replaced [][]netlinkx.Route
 	for i, r := range routes {
 		others, err := a.foreign.at(r)
+		if err == nil && slices.ContainsFunc(others, a.table.alive) {
+			a.stats.Left++
+			continue
+		}
 		switch alien := slices.IndexFunc(others, a.table.untouchable); {
 		case err != nil:
 		case alien >= 0 && exists == nil:
@@ -582,17 +622,23 @@ func (a *application) replace(routes []netlinkx.Route, exists []error) {
 			a.errs = append(a.errs, err)
 			continue
 		}
-		ready = append(ready, r)
+		ready, replaced = append(ready, r), append(replaced, others)
 	}
-	for _, err := range a.table.conn.ReplaceRoutes(ready) {
+	for i, err := range a.table.conn.ReplaceRoutes(ready) {
 		a.count(&a.stats.Replaced, err)
+		if err == nil {
+			a.table.taken = append(a.table.taken, replaced[i]...)
+		}
 	}
 }
 
 func (a *application) remove(routes []netlinkx.Route) {
-	for _, err := range a.table.conn.DeleteRoutes(routes) {
+	for i, err := range a.table.conn.DeleteRoutes(routes) {
 		if !netlinkx.IsNotExist(err) { // else its link went away, and the route with it
 			a.count(&a.stats.Deleted, err)
+		}
+		if err == nil && routes[i].Protocol != a.table.opts.Protocol {
+			a.table.taken = append(a.table.taken, routes[i])
 		}
 	}
 }

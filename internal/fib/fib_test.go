@@ -648,3 +648,54 @@ func BenchmarkTenThousand(b *testing.B) {
 	measure("keep", desired, desired, 0)
 	measure("delete", desired, nil, n)
 }
+
+// TestEstate: inside the cluster's ranges nothing of a predecessor stays but the ways to pods; a predecessor that still runs keeps all.
+func TestEstate(t *testing.T) {
+	ns := node(t)
+	for _, r := range []string{
+		"route add 10.244.1.0/26 via 10.0.0.9 dev eth0 proto bird",                                       // in the place of one of ours
+		"route add blackhole 10.244.0.0/26 proto bird",                                                   // in the place of one of ours
+		"route add blackhole 10.244.7.0/26 proto 80",                                                     // a block that this node has given back
+		"route add 10.244.8.0/26 via 10.0.0.9 dev eth0 proto bird",                                       // a block of a node that is gone
+		"route add 10.244.9.0/26 proto bird nexthop via 10.0.0.8 dev eth0 nexthop via 10.0.0.9 dev eth0", // by two routers
+		"route add 10.244.0.5 dev tun proto 80",                                                          // a pod
+		"route add 172.20.0.0/16 via 10.0.0.9 dev eth0 proto bird",                                       // outside
+		"-6 route add fd00:8::/122 via 2001:db8::9 dev eth0 proto bird",
+		"-6 route add fd00:8::5 dev tun proto 80",
+		"-6 route add blackhole fd00:9::/122 proto 80",
+	} {
+		ns.Run(t, "ip", strings.Fields(r)...)
+	}
+	bird, felix := table(t, ns, "bird"), table(t, ns, "80")
+	tb := fib.New(ns.Conn, fib.Options{TakeOver: []netlinkx.Protocol{netlinkx.ProtocolBIRD, netlinkx.ProtocolFelix}})
+	estate := fib.Estate{Ranges: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:8::/31")}}
+
+	estate.Alive = []netlinkx.Protocol{netlinkx.ProtocolBIRD, netlinkx.ProtocolFelix}
+	tb.Inherit(estate)
+	sync(t, tb, fib.Stats{Added: 4, Left: 2}, aNode...)
+	sync(t, tb, fib.Stats{Kept: 4, Left: 2}, aNode...)
+	wantTable(t, ns, "bird", bird)
+	wantTable(t, ns, "80", felix)
+	if got := tb.Taken(); len(got) > 0 {
+		t.Errorf("taken: %v", got)
+	}
+
+	estate.Alive = []netlinkx.Protocol{netlinkx.ProtocolFelix}
+	tb.Inherit(estate)
+	sync(t, tb, fib.Stats{Kept: 4, Replaced: 2, Deleted: 3}, aNode...)
+	wantTable(t, ns, "bird", "172.20.0.0/16 via 10.0.0.9 dev eth0")
+	wantTable(t, ns, "80", felix)
+	if got := tb.Taken(); len(got) != 5 {
+		t.Errorf("taken: %v", got)
+	}
+
+	estate.Alive = nil
+	tb.Inherit(estate)
+	sync(t, tb, fib.Stats{Kept: 6, Deleted: 2}, aNode...)
+	wantTable(t, ns, "80", "10.244.0.5 dev tun scope link", "fd00:8::5 dev tun metric 1024")
+	wantTable(t, ns, "84", aNodeTable...)
+	sync(t, tb, fib.Stats{Kept: 6}, aNode...)
+	if got := tb.Taken(); len(got) > 0 {
+		t.Errorf("taken: %v", got)
+	}
+}
