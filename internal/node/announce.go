@@ -2,8 +2,10 @@ package node
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/bgp/policy"
 	"github.com/tortie-net/tortie/internal/nodeaddr"
 )
 
@@ -11,6 +13,46 @@ import (
 func (s *Snapshot) Local() (bgp.Local, error) {
 	id, err := nodeaddr.RouterID(s.Self.RouterID, s.Self.Name, s.Self.Addr.Addr())
 	return bgp.Local{ASN: s.asn(s.Self.ASN), RouterID: id, Listen: s.Self.addrs(), Port: s.Port, ClusterID: s.Peering.ClusterID}, err
+}
+
+// Policy returns what passes on the sessions. Learned paths are passed on inside of the pools, but for those with disableBGPExport,
+// and by a route reflector inside of the ranges of services, too; BGP itself passes them on to other ASes and to reflectors' clients
+// only.
+func (s *Snapshot) Policy() bgp.Policy {
+	p := bgp.Policy{
+		Tags: s.Peering.Tags, Import: s.Peering.Import, Export: s.Peering.Export, Refuse: s.ownAddresses(),
+		Normal4: s.priorities.v4, Normal6: s.priorities.v6,
+	}
+	for _, pool := range s.Pools {
+		if pool.NoExport {
+			p.Hidden = append(p.Hidden, pool.CIDR)
+		} else {
+			p.Transit = append(p.Transit, pool.CIDR)
+		}
+	}
+	if s.Peering.ClusterID.IsValid() {
+		p.Transit = append(p.Transit, s.PassedServices()...)
+	}
+	for subnet, link := range s.subnets() {
+		p.Links = append(p.Links, policy.Link{Prefix: subnet, Interface: link})
+	}
+	return p
+}
+
+// ownAddresses are the addresses of this node that others can reach it at, in ascending order.
+func (s *Snapshot) ownAddresses() []netip.Prefix {
+	all := append(s.Self.addrs(), s.Self.TunnelAddr, s.Self.VTEP, s.Self.VTEP6)
+	for _, c := range s.Self.Found {
+		all = append(all, c.Addr.Addr())
+	}
+	var own []netip.Prefix
+	for _, a := range all {
+		if a.IsGlobalUnicast() && !a.Is4In6() {
+			own = append(own, netip.PrefixFrom(a.WithZone(""), a.BitLen()))
+		}
+	}
+	slices.SortFunc(own, netip.Prefix.Compare)
+	return slices.Compact(own)
 }
 
 func (s *Snapshot) asn(own uint32) uint32 {

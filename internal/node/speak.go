@@ -2,11 +2,13 @@ package node
 
 import (
 	"context"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/bgp/policy"
 	"github.com/tortie-net/tortie/internal/fib"
 	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/nodeaddr"
@@ -16,6 +18,7 @@ import (
 type speaking struct {
 	started bool      // the speaker listens
 	local   bgp.Local // what it was started with
+	policy  *bgp.Policy
 	asked   []bgp.Peer
 	heard   heard
 	fresh   bool // heard is what BGP said last
@@ -74,10 +77,17 @@ func (b *speaking) watch(now time.Time, peers []bgp.PeerStatus) {
 
 // syncBGP sets what is announced and the sessions, in this order, and returns what BGP says.
 func (a *Agent) syncBGP(ctx context.Context, s *Snapshot) (heard, error) {
+	if a.Config.NoBGP {
+		a.bgp.begun = time.Time{} // nobody will tell more
+		return heard{}, nil
+	}
 	if err := a.startBGP(ctx, s); err != nil {
 		return heard{}, err
 	}
 	if err := a.Speaker.SetOriginated(ctx, s.Originated()); err != nil {
+		return heard{}, err
+	}
+	if err := a.setPolicy(ctx, s); err != nil {
 		return heard{}, err
 	}
 	a.layStatics(ctx, s)
@@ -97,10 +107,35 @@ func (a *Agent) syncBGP(ctx context.Context, s *Snapshot) (heard, error) {
 		return heard{}, err
 	}
 	a.bgp.watch(time.Now(), peers)
+	if err := a.hear(ctx, s, peers); err != nil {
+		return heard{}, err
+	}
 	h, err := a.listen(ctx, s, peers)
 	a.Status.SetBGP(peers, h.learned)
 	a.bgp.heard, a.bgp.fresh = h, err == nil
 	return h, err
+}
+
+// setPolicy tells BGP what passes on its sessions, if that is not what it was told before.
+func (a *Agent) setPolicy(ctx context.Context, s *Snapshot) error {
+	p := s.Policy()
+	if a.bgp.policy != nil && !a.news.all && samePolicy(*a.bgp.policy, p) {
+		return nil
+	}
+	a.bgp.policy = nil
+	if err := a.Speaker.SetPolicy(ctx, p); err != nil {
+		return err
+	}
+	a.bgp.policy = &p
+	return nil
+}
+
+func samePolicy(a, b bgp.Policy) bool {
+	sameRules := func(a, b map[netip.Addr]*policy.Rules) bool { return maps.EqualFunc(a, b, (*policy.Rules).Equal) }
+	sameTag := func(a, b policy.Tag) bool { return a.Prefix == b.Prefix && slices.Equal(a.Communities, b.Communities) }
+	return slices.Equal(a.Transit, b.Transit) && slices.Equal(a.Hidden, b.Hidden) && slices.Equal(a.Refuse, b.Refuse) &&
+		slices.Equal(a.Links, b.Links) && slices.EqualFunc(a.Tags, b.Tags, sameTag) && a.Normal4 == b.Normal4 && a.Normal6 == b.Normal6 &&
+		sameRules(a.Import, b.Import) && sameRules(a.Export, b.Export)
 }
 
 // setPeers tells BGP of its sessions, if they are not what it was told before.
@@ -146,7 +181,10 @@ func sessionsDown(s *Snapshot, peers []bgp.PeerStatus, now time.Time) func(claim
 	}
 	return func(c claim) bool {
 		m, ok := s.member(c.node)
-		return ok && silent[m.in(c.addr)]
+		if quiet, own := silent[m.in(c.addr)]; own || !ok {
+			return quiet && ok
+		}
+		return s.unreflected(c.addr, silent)
 	}
 }
 
@@ -169,7 +207,7 @@ func (a *Agent) startBGP(ctx context.Context, s *Snapshot) error {
 	for _, r := range own {
 		for _, h := range append(r.Hops, netlinkx.Hop{Via: r.Via}) {
 			if h.Via.IsValid() {
-				ways = append(ways, bgp.Path{Prefix: r.Dst, NextHop: h.Via})
+				ways = append(ways, bgp.Path{Prefix: r.Dst, NextHop: s.behind(h.Via)})
 			}
 		}
 	}
