@@ -1,12 +1,15 @@
 package bgp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"syscall"
 	"time"
 
@@ -80,7 +83,7 @@ func (s *Server) start(ctx context.Context, local Local) error {
 	case stopped:
 		return ErrStopped
 	}
-	front := relay.New(s.log, s.now, relay.Config{ASN: local.ASN, RouterID: local.RouterID, HoldDown: DefaultHoldDown, MaxHoldDown: MaxHoldDown})
+	front := relay.New(s.log, s.now, relay.Config{RouterID: local.RouterID, HoldDown: DefaultHoldDown, MaxHoldDown: MaxHoldDown})
 	if err := s.listen(ctx, front, local); err != nil {
 		return err
 	}
@@ -92,6 +95,34 @@ func (s *Server) start(ctx context.Context, local Local) error {
 	s.relay, s.phase, s.local, s.startedAt = front, running, local, s.now()
 	s.front.Store(front)
 	return nil
+}
+
+// SetLocal implements Speaker.
+func (s *Server) SetLocal(ctx context.Context, local Local) error {
+	local.Port = cmp.Or(local.Port, DefaultPort)
+	if err := local.validate(); err != nil {
+		return fmt.Errorf("change this end of BGP sessions: %w", err)
+	}
+	return s.do(ctx, func(ctx context.Context) error {
+		if err := s.started(); err != nil {
+			return err
+		}
+		if local.ASN != s.local.ASN || local.RouterID != s.local.RouterID {
+			return fmt.Errorf("AS %d and router ID %s in place of %d and %s: %w", local.ASN, local.RouterID, s.local.ASN, s.local.RouterID, ErrIdentity)
+		}
+		local.Restarting = s.local.Restarting
+		if err := s.listen(ctx, s.relay, local); err != nil {
+			return err
+		}
+		s.local = local
+		var errs []error
+		for _, addr := range slices.SortedFunc(maps.Keys(s.peers), netip.Addr.Compare) {
+			if p := s.peers[addr]; s.inner(p) != s.sessions[addr].inside {
+				errs = append(errs, s.replacePeer(ctx, p))
+			}
+		}
+		return errors.Join(errs...)
+	})
 }
 
 // listen binds the node's addresses.
@@ -132,7 +163,7 @@ func (s *Server) startInside(ctx context.Context, local Local) error {
 		return fmt.Errorf("sign connections inside: %w", err)
 	}
 	s.inside = way
-	return s.exportOwn(ctx)
+	return s.passOn(ctx, nil)
 }
 
 // globalConfig is this end in GoBGP's words.
@@ -144,5 +175,8 @@ func globalConfig(local Local, inside netip.AddrPort) *api.Global {
 		ListenAddresses: []string{inside.Addr().String()},
 		// Indices of GoBGP's table of families: IPv4 and IPv6 unicast. Without, it makes a table for each it knows.
 		Families: []uint32{0, 1},
+		// What the relay puts in the place of a MED has to rank all paths; see wire.Stamp. It is also what keeps two reflectors from
+		// changing their minds for ever (RFC 3345).
+		RouteSelectionOptions: &api.RouteSelectionOptionsConfig{AlwaysCompareMed: true},
 	}
 }

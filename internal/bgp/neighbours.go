@@ -28,6 +28,7 @@ type neighbour struct {
 
 	mu      sync.Mutex // guards the rest
 	active  bool       // GoBGP takes a connection for it
+	fading  bool       // the peer has another alias now
 	changed chan struct{}
 }
 
@@ -85,6 +86,19 @@ func (n *neighbour) setActive(active bool) {
 		close(n.changed)
 		n.changed = make(chan struct{})
 	}
+}
+
+// fade: what GoBGP says of it from now on is not about the peer's session.
+func (n *neighbour) fade() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.fading = true
+}
+
+func (n *neighbour) fades() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.fading
 }
 
 // awaitActive returns when GoBGP takes a connection for the neighbour.

@@ -15,6 +15,8 @@ import (
 	api "github.com/osrg/gobgp/v3/api"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
 var (
@@ -62,7 +64,7 @@ func (s *Server) SetOriginated(ctx context.Context, paths []Path) error {
 const localPref = 100
 
 func (s *Server) announce(ctx context.Context, prefix netip.Prefix, nextHop netip.Addr) error {
-	path, err := originatedPath(prefix, nextHop)
+	path, err := originatedPath(prefix, nextHop, s.epoch)
 	if err == nil {
 		err = ctx.Err()
 	}
@@ -78,7 +80,7 @@ func (s *Server) announce(ctx context.Context, prefix netip.Prefix, nextHop neti
 }
 
 func (s *Server) withdraw(ctx context.Context, prefix netip.Prefix) error {
-	path, err := originatedPath(prefix, s.originated[prefix])
+	path, err := originatedPath(prefix, s.originated[prefix], s.epoch)
 	if err == nil {
 		err = ctx.Err()
 	}
@@ -97,7 +99,7 @@ func (s *Server) withdraw(ctx context.Context, prefix netip.Prefix) error {
 // Calico: ORIGIN IGP, from GoBGP an empty AS_PATH, and from the export policy LOCAL_PREF 100 towards iBGP peers. In our own
 // table it has the highest preference that there is, of which GoBGP prefers what is local: a peer that announces our block
 // with a preference of its own, by mistake or not, would else have GoBGP withdraw ours from everybody.
-func originatedPath(prefix netip.Prefix, nextHop netip.Addr) (*api.Path, error) {
+func originatedPath(prefix netip.Prefix, nextHop netip.Addr, epoch uint8) (*api.Path, error) {
 	if !nextHop.IsValid() {
 		// GoBGP puts the session's own address in place of an unspecified one.
 		nextHop = netip.IPv4Unspecified()
@@ -115,7 +117,12 @@ func originatedPath(prefix netip.Prefix, nextHop netip.Addr) (*api.Path, error) 
 		hop = &api.MpReachNLRIAttribute{Family: family, NextHops: []string{nextHop.String()}, Nlris: []*anypb.Any{nlri}}
 	}
 	path := &api.Path{Family: family, Nlri: nlri}
-	for _, attr := range []proto.Message{&api.OriginAttribute{Origin: 0}, hop, &api.LocalPrefAttribute{LocalPref: math.MaxUint32}} {
+	attrs := []proto.Message{&api.OriginAttribute{Origin: 0}, hop, &api.LocalPrefAttribute{LocalPref: math.MaxUint32}}
+	if epoch > 0 {
+		stamp := wire.Stamp{Source: wire.Own, Epoch: epoch}
+		attrs = append(attrs, &api.UnknownAttribute{Flags: uint32(wire.StampFlags), Type: uint32(wire.StampType), Value: stamp.Value()})
+	}
+	for _, attr := range attrs {
 		packed, err := anypb.New(attr)
 		if err != nil {
 			return nil, err
@@ -135,12 +142,23 @@ func (s *Server) Snapshot(ctx context.Context, accept Accept) ([]Path, error) {
 		if err := s.readTable(ctx); err != nil {
 			return err
 		}
-		paths = s.table.choose(func(p Path) bool {
-			return !slices.Contains(s.local.Listen, p.NextHop) && (accept == nil || accept(p))
-		})
+		own := s.ownAddrs()
+		paths = s.table.choose(func(p Path) bool { return !own[p.NextHop] && (accept == nil || accept(p)) })
 		return nil
 	})
 	return paths, err
+}
+
+// ownAddrs are the addresses that are known to be this node's.
+func (s *Server) ownAddrs() map[netip.Addr]bool {
+	own := make(map[netip.Addr]bool)
+	for _, addr := range s.local.Listen {
+		own[addr] = true
+	}
+	for _, p := range s.peers {
+		own[p.From] = true
+	}
+	return own
 }
 
 // table is all that GoBGP has learned, as it was last read.
@@ -163,6 +181,8 @@ type learned struct {
 	Path
 	length   int // of the AS path, in which a set counts as one
 	external bool
+	stamped  bool // MED is what the peer has sent
+	large    string
 }
 
 // equals reports whether traffic may be shared between two paths of a prefix (RFC 4271 section 9.1.2.2, up to the point where
@@ -304,6 +324,7 @@ func learnedPath(prefix string, raw *api.Path, peers map[netip.Addr]source) (lea
 			return learned{}, fmt.Errorf("path %s from %s: %w", parsed, from.addr, err)
 		}
 	}
+	p.Communities = strings.Trim(p.Communities+" "+p.large, " ")
 	if !p.NextHop.IsGlobalUnicast() {
 		return learned{}, fmt.Errorf("path %s from %s: next hop %s is no unicast address", parsed, from.addr, p.NextHop)
 	}
@@ -361,13 +382,20 @@ func (p *learned) readAttribute(attr []byte) error {
 		}
 		p.Origin = Origin(value[0])
 	case attrMED:
+		if p.stamped {
+			return nil // this is a rank; see wire.Stamp
+		}
 		return readNumber(&p.MED, value)
 	case attrLocalPref:
 		return readNumber(&p.LocalPref, value)
-	case attrCommunities: // GoBGP keeps attributes in the order of their types
-		p.addCommunities(value, 2, 2)
+	case attrCommunities:
+		p.Communities = communities(value, 2, 2)
 	case attrLargeCommunity:
-		p.addCommunities(value, 4, 3)
+		p.large = communities(value, 4, 3)
+	case wire.StampType:
+		if stamp, ok := wire.ReadStamp(value); ok {
+			p.MED, p.stamped = stamp.MED, true
+		}
 	}
 	return nil
 }
@@ -380,14 +408,14 @@ func readNumber(to *uint32, value []byte) error {
 	return nil
 }
 
-// addCommunities adds communities of some parts of some bytes each, in their order and each once.
-func (p *learned) addCommunities(value []byte, size, parts int) {
+// communities writes communities of some parts of some bytes each, in their order and each once.
+func communities(value []byte, size, parts int) string {
 	var list []string // as bytes, which sort like their numbers
 	for ; len(value) >= size*parts; value = value[size*parts:] {
 		list = append(list, string(value[:size*parts]))
 	}
 	slices.Sort(list)
-	words := strings.Fields(p.Communities)
+	var words []string
 	for _, raw := range slices.Compact(list) {
 		numbers := make([]string, parts)
 		for i := range numbers {
@@ -399,7 +427,7 @@ func (p *learned) addCommunities(value []byte, size, parts int) {
 		}
 		words = append(words, strings.Join(numbers, ":"))
 	}
-	p.Communities = strings.Join(words, " ")
+	return strings.Join(words, " ")
 }
 
 func (p *learned) readNextHop(value []byte) error {

@@ -1,6 +1,7 @@
 package bgp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -70,7 +71,10 @@ func (s *Server) setPasswords(peers map[netip.Addr]Peer) error {
 // session is a peer in GoBGP and its link to the outside.
 type session struct {
 	*neighbour
-	link *relay.Link // nil: there is none, as the history tells
+	link   *relay.Link // nil: there is none, as the history tells
+	inside inner       // what GoBGP was told of it
+	outer  relay.Peer  // what the relay was told
+	rules  *relay.Rules
 }
 
 func (s session) retire() {
@@ -102,23 +106,35 @@ func (s session) heldUntil() time.Time {
 }
 
 func (s *Server) addPeer(ctx context.Context, p Peer) error {
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("add peer %s: %w", p.Addr, err)
-	}
 	s.hist.begin(p.Addr)
-	added := session{neighbour: s.neighbours.add(p.Addr)}
-	if err := s.bgp.AddPeer(ctx, &api.AddPeerRequest{Peer: s.peerConfig(p, added.alias)}); err != nil {
-		s.neighbours.remove(added.neighbour)
+	added, err := s.addInside(ctx, p)
+	if err != nil {
 		s.hist.end(p.Addr)
-		return fmt.Errorf("add peer %s: %w", p.Addr, err)
+		return err
 	}
 	s.link(p, added)
 	s.known[p.Addr] = true
 	return nil
 }
 
-// link connects a session that GoBGP has with the outside. It may have been connected before.
+// addInside tells GoBGP of a peer, under an alias that nobody had.
+func (s *Server) addInside(ctx context.Context, p Peer) (session, error) {
+	if err := ctx.Err(); err != nil {
+		return session{}, fmt.Errorf("add peer %s: %w", p.Addr, err)
+	}
+	added := session{neighbour: s.neighbours.add(p.Addr), inside: s.inner(p)}
+	if err := s.bgp.AddPeer(ctx, &api.AddPeerRequest{Peer: s.peerConfig(p, added.alias)}); err != nil {
+		s.neighbours.remove(added.neighbour)
+		return session{}, fmt.Errorf("add peer %s: %w", p.Addr, err)
+	}
+	return added, nil
+}
+
+// link connects a session that GoBGP has with the outside. It may have been connected before, for the same peer in GoBGP or
+// another one.
 func (s *Server) link(p Peer, known session) {
+	known.outer, known.rules = s.relayPeer(p), s.rulesOf(p)
+	back := behind{Server: s, neighbour: known.neighbour}
 	switch {
 	case p.Password != "" && s.noMD5 != nil:
 		s.hist.failed(p.Addr, "no session: it has a password, and "+s.noMD5.Error())
@@ -126,9 +142,9 @@ func (s *Server) link(p Peer, known session) {
 		known.release()
 		known.link = nil
 	case known.link != nil:
-		known.link = s.relay.Replace(known.link, s.relayPeer(p))
+		known.link = s.relay.Replace(known.link, known.outer, known.rules, back)
 	default:
-		known.link = s.relay.Add(s.relayPeer(p), behind{Server: s, neighbour: known.neighbour})
+		known.link = s.relay.Add(known.outer, known.rules, back)
 	}
 	s.peers[p.Addr], s.sessions[p.Addr] = p, known
 }
@@ -136,9 +152,18 @@ func (s *Server) link(p Peer, known session) {
 // replacePeer makes a change. Of most changes GoBGP need not know, and keeps the peer's paths. Of the others its UpdatePeer
 // would apply some at once, some at the next OPEN and some never.
 func (s *Server) replacePeer(ctx context.Context, p Peer) error {
-	if old := s.peers[p.Addr]; old.inside() == p.inside() {
-		s.link(p, s.sessions[p.Addr])
+	known, want := s.sessions[p.Addr], s.inner(p)
+	outer := s.relayPeer(p)
+	outer.KeptUntil = known.outer.KeptUntil
+	switch {
+	case known.inside == want && known.outer == outer && known.link != nil:
+		s.peers[p.Addr] = p
+		return s.setRules(ctx, p.Addr)
+	case known.inside == want:
+		s.link(p, known)
 		return nil
+	case known.inside.Peer == want.Peer:
+		return s.exchange(ctx, p)
 	}
 	if err := s.removePeer(ctx, p.Addr); err != nil {
 		return err
@@ -146,10 +171,60 @@ func (s *Server) replacePeer(ctx context.Context, p Peer) error {
 	return s.addPeer(ctx, p)
 }
 
-// inside is what GoBGP knows of a peer.
-func (p Peer) inside() Peer {
-	p.Port, p.Passive, p.ConnectRetry, p.Password, p.MaxPrefixes = 0, false, 0, "", 0
-	return p
+// exchange gives a peer another place in GoBGP, where it is reflected to or is not any more. The one that it had stays, with its
+// paths, until the peer has sent all of them again; on the outside it is as if the connection had broken.
+func (s *Server) exchange(ctx context.Context, p Peer) error {
+	old := s.sessions[p.Addr]
+	added, err := s.addInside(ctx, p)
+	if err != nil {
+		return err
+	}
+	old.fade()
+	added.link = old.link
+	s.link(p, added)
+	go s.removeLater(old.neighbour, s.sessions[p.Addr].link, p.RestartTime)
+	return nil
+}
+
+// settleWait is what GoBGP is given to work in the end of a table.
+const settleWait = time.Second
+
+// removeLater removes what a peer was in GoBGP when its successor has the peer's whole table, or too much time has passed.
+func (s *Server) removeLater(old *neighbour, successor *relay.Link, most time.Duration) {
+	if successor != nil {
+		select {
+		case <-successor.Whole():
+		case <-time.After(most):
+		}
+	}
+	time.Sleep(settleWait)
+	err := s.do(context.Background(), func(ctx context.Context) error {
+		if s.phase != running {
+			return nil
+		}
+		s.version.Add(1)
+		err := s.bgp.DeletePeer(ctx, &api.DeletePeerRequest{Address: old.alias.String()})
+		s.neighbours.remove(old)
+		return err
+	})
+	if err != nil {
+		s.log.Error("remove what a BGP peer was before", "peer", old.peer, "error", err)
+	}
+	s.wake()
+}
+
+// inner is what GoBGP knows of a peer.
+type inner struct {
+	Peer
+	cluster netip.Addr // that the peer is reflected to in; invalid: it is not
+}
+
+func (s *Server) inner(p Peer) inner {
+	in := inner{Peer: Peer{Addr: p.Addr, ASN: p.ASN, LocalASN: s.localASN(p), From: p.From, HoldTime: p.HoldTime, Keepalive: p.Keepalive, RestartTime: p.RestartTime}}
+	if !s.external(p) {
+		in.cluster = s.local.ClusterID
+	}
+	return in
 }
 
 // removePeer has GoBGP say Cease, which the link gets a moment to deliver.
@@ -175,7 +250,10 @@ func (s *Server) removePeer(ctx context.Context, addr netip.Addr) error {
 func (s *Server) relayPeer(p Peer) relay.Peer {
 	peer := relay.Peer{
 		Addr: p.Addr, From: p.From, Port: p.Port, ASN: p.ASN, Passive: p.Passive,
-		ConnectRetry: p.ConnectRetry, HoldTime: p.HoldTime, Password: p.Password, MaxPrefixes: p.MaxPrefixes,
+		ConnectRetry: p.ConnectRetry, HoldTime: p.HoldTime, Password: p.Password, MaxPrefixes: p.MaxPrefixes, Hops: p.TTLSecurity,
+	}
+	if cluster := s.local.ClusterID; cluster.IsValid() && !s.external(p) {
+		peer.Client, peer.ClusterID = p.Client, cluster
 	}
 	// A peer that was removed, or has changed, got a Cease, and has dropped all that it had kept.
 	if s.local.Restarting && !s.known[p.Addr] {
@@ -188,15 +266,22 @@ func (s *Server) relayPeer(p Peer) relay.Peer {
 func (s *Server) peerConfig(p Peer, alias netip.Addr) *api.Peer {
 	seconds := func(d time.Duration) uint64 { return uint64(d / time.Second) }
 	return &api.Peer{
-		Conf: &api.PeerConf{NeighborAddress: alias.String(), PeerAsn: p.ASN, LocalAsn: s.local.ASN},
+		Conf: &api.PeerConf{
+			NeighborAddress: alias.String(), PeerAsn: p.ASN, LocalAsn: s.localASN(p),
+			// Loops are found by the relay, which knows how often our AS number may be in a path. Of a path with the peer's AS number
+			// GoBGP would say nothing to the peer, not even that what it was told before is over; with our own in its place, which this
+			// does, it is passed to the relay, which withdraws it.
+			AllowOwnAsn: math.MaxUint8, ReplacePeerAsn: s.external(p),
+		},
+		RouteReflector: s.reflection(p),
 		Timers: &api.Timers{Config: &api.TimersConfig{
 			HoldTime:               seconds(p.HoldTime),
-			KeepaliveInterval:      max(1, seconds(p.HoldTime/3)),
+			KeepaliveInterval:      max(1, seconds(cmp.Or(p.Keepalive, p.HoldTime/3))),
 			IdleHoldTimeAfterReset: idleHoldTime,
 		}},
 		// LocalAddress is the next hop of what this node announces on the session. GoBGP would also compare it with where a
 		// connection came in, unless the session is bound to an interface, which it does for connections that it opens: none.
-		Transport: &api.Transport{LocalAddress: p.From.String(), BindInterface: "lo", PassiveMode: true},
+		Transport: &api.Transport{LocalAddress: ourEnd(p).String(), BindInterface: "lo", PassiveMode: true},
 		GracefulRestart: &api.GracefulRestart{
 			// GoBGP does not know of a restart of ours: it would keep its UPDATEs back for a second at least, and call the restart over
 			// for all peers when the first one has sent its table. The relay tells the peers.
@@ -212,6 +297,27 @@ func (s *Server) peerConfig(p Peer, alias netip.Addr) *api.Peer {
 			MpGracefulRestart: &api.MpGracefulRestart{Config: &api.MpGracefulRestartConfig{Enabled: true}},
 		}},
 	}
+}
+
+// reflection is what GoBGP does with a peer of our own AS if this node is a reflector: to it each one is a client. To those that are
+// none it would pass paths on without ORIGINATOR_ID and CLUSTER_LIST, and not withdraw what a client has announced when a path that
+// is not for them takes its place. The relay knows clients from others.
+func (s *Server) reflection(p Peer) *api.RouteReflector {
+	if s.external(p) || !s.local.ClusterID.IsValid() {
+		return nil
+	}
+	return &api.RouteReflector{RouteReflectorClient: true, RouteReflectorClusterId: s.local.ClusterID.String()}
+}
+
+// ourEnd is the next hop of what this node announces on the session; if only the connection will tell, the relay puts it in.
+func ourEnd(p Peer) netip.Addr {
+	switch {
+	case p.From.IsValid():
+		return p.From
+	case p.Addr.Is4():
+		return relay.Placeholder4
+	}
+	return relay.Placeholder6
 }
 
 // Peers implements Speaker.
@@ -262,15 +368,19 @@ func (s *Server) status(p Peer, seen *api.Peer) PeerStatus {
 	if state, ok := states[seen.GetState().GetSessionState()]; ok && !s.sessions[p.Addr].mute() {
 		status.State = state
 	}
-	for _, family := range seen.GetAfiSafis() {
-		status.Received += int(family.GetState().GetReceived())
+	known := s.sessions[p.Addr]
+	if known.link == nil {
+		return status
 	}
-	// GoBGP's own count of what it sends has one too many, the end-of-table marker. All that is ever sent is originated.
-	if status.State == Established {
-		for prefix := range s.originated {
-			if prefix.Addr().Is4() == p.Addr.Is4() {
-				status.Sent++
-			}
+	now := known.link.Status()
+	status.Supports, status.EndOfTable = now.Offer, now.EndOfTable
+	status.Received, status.Sent = now.Received, now.Sent
+	for _, r := range now.Refused {
+		status.Refused = append(status.Refused, Refusal(r))
+	}
+	if !now.Up { // what is kept of it
+		for _, family := range seen.GetAfiSafis() {
+			status.Received += int(family.GetState().GetReceived())
 		}
 	}
 	return status

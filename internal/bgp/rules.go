@@ -2,10 +2,16 @@ package bgp
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
+
+	api "github.com/osrg/gobgp/v3/api"
 
 	"github.com/tortie-net/tortie/internal/bgp/policy"
+	"github.com/tortie-net/tortie/internal/bgp/relay"
 )
 
 // Policy is what passes on the sessions, in both directions. Its zero value takes what every peer announces, but for martians,
@@ -51,11 +57,203 @@ func (s *Server) SetPolicy(ctx context.Context, p Policy) error {
 	if err := p.validate(); err != nil {
 		return err
 	}
-	return s.do(ctx, func(context.Context) error {
+	return s.do(ctx, func(ctx context.Context) error {
 		if err := s.started(); err != nil {
 			return err
 		}
+		if err := s.passOn(ctx, p.Transit); err != nil {
+			return err
+		}
+		before := s.base
 		s.policy = p
-		return nil
+		if base := p.base(); !base.EqualImport(before) || !base.EqualExport(before) {
+			s.base = base
+		}
+		var errs []error
+		for _, addr := range slices.SortedFunc(maps.Keys(s.peers), netip.Addr.Compare) {
+			errs = append(errs, s.setRules(ctx, addr))
+		}
+		return errors.Join(append(errs, s.announceAgain(ctx, before))...)
 	})
+}
+
+// rulesOf are the rules for a peer.
+func (s *Server) rulesOf(p Peer) *relay.Rules {
+	rules := &relay.Rules{
+		Base:    s.base,
+		Session: policy.Session{LocalASN: s.localASN(p), PeerASN: p.ASN, AllowOwnASN: p.AllowOwnASN},
+		Import:  s.policy.Import[p.Addr], Export: s.policy.Export[p.Addr],
+		Client: p.Client && s.local.ClusterID.IsValid() && !s.external(p),
+	}
+	switch p.NextHop {
+	case NextHopSelf:
+		rules.NextHop = relay.Self
+	case NextHopKeep:
+		rules.NextHop = relay.Keep
+	}
+	return rules
+}
+
+// setRules has the rules for a peer in force. What it is told by rules of its own has to be told again.
+func (s *Server) setRules(ctx context.Context, addr netip.Addr) error {
+	known, now := s.sessions[addr], s.rulesOf(s.peers[addr])
+	before := known.rules
+	if known.link == nil || (before.Base == now.Base && before.Same(now)) {
+		return nil
+	}
+	known.link.SetRules(now)
+	known.rules = now
+	s.sessions[addr] = known
+	if before.SameExports(now) {
+		return nil
+	}
+	request := &api.ResetPeerRequest{Address: known.alias.String(), Soft: true, Direction: api.ResetPeerRequest_OUT}
+	if err := s.bgp.ResetPeer(ctx, request); err != nil {
+		return fmt.Errorf("send peer %s what it is to have now: %w", addr, err)
+	}
+	return nil
+}
+
+// announceAgain has those paths announced once more of which, by the rules that hold for every peer, something else becomes: the
+// relay judges what passes.
+func (s *Server) announceAgain(ctx context.Context, before *policy.Base) error {
+	if s.base.EqualExport(before) {
+		return nil
+	}
+	s.epoch = max(1, s.epoch+1)
+	touched := touchedBy(before, s.base)
+	var errs []error
+	for _, prefix := range slices.SortedFunc(maps.Keys(s.originated), netip.Prefix.Compare) {
+		if touched(prefix) {
+			errs = append(errs, s.announce(ctx, prefix, s.originated[prefix]))
+		}
+	}
+	if !s.passesOn() {
+		return errors.Join(errs...)
+	}
+	for _, known := range s.sessions {
+		if known.link != nil {
+			known.link.Touch(s.epoch, touched)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// touchedBy tells prefixes of which something else may become by other rules for every peer.
+func touchedBy(before, now *policy.Base) func(netip.Prefix) bool {
+	if !slices.Equal(before.Links, now.Links) || before.Normal4 != now.Normal4 || before.Normal6 != now.Normal6 {
+		return func(netip.Prefix) bool { return true }
+	}
+	around := slices.Concat(
+		different(before.Transit, now.Transit), different(before.Hidden, now.Hidden),
+		different(tagged(before.Tags), tagged(now.Tags)), retagged(before.Tags, now.Tags),
+	)
+	return func(p netip.Prefix) bool { return Within(around...)(Path{Prefix: p}) }
+}
+
+// different returns what is in one of two lists only.
+func different(a, b []netip.Prefix) []netip.Prefix {
+	not := func(list []netip.Prefix) func(netip.Prefix) bool {
+		return func(p netip.Prefix) bool { return slices.Contains(list, p) }
+	}
+	return append(slices.DeleteFunc(slices.Clone(a), not(b)), slices.DeleteFunc(slices.Clone(b), not(a))...)
+}
+
+func tagged(tags []policy.Tag) []netip.Prefix {
+	var prefixes []netip.Prefix
+	for _, tag := range tags {
+		prefixes = append(prefixes, tag.Prefix)
+	}
+	return prefixes
+}
+
+// retagged returns the prefixes that had other communities before.
+func retagged(before, now []policy.Tag) []netip.Prefix {
+	return tagged(slices.DeleteFunc(slices.Clone(now), func(tag policy.Tag) bool {
+		return slices.ContainsFunc(before, func(old policy.Tag) bool {
+			return old.Prefix == tag.Prefix && slices.Equal(old.Communities, tag.Communities)
+		})
+	}))
+}
+
+// passesOn reports whether anybody is told what others have announced.
+func (s *Server) passesOn() bool {
+	if s.local.ClusterID.IsValid() {
+		return true
+	}
+	for _, p := range s.peers {
+		if s.external(p) {
+			return true
+		}
+	}
+	return false
+}
+
+// passOn has GoBGP pass on what this node originates, and learned paths inside of prefixes; inside of which else it has passed on
+// before it does so for ever, since it would not withdraw them. The relay decides; this is so that what it would always refuse is
+// not even made, once for each of a thousand peers.
+func (s *Server) passOn(ctx context.Context, prefixes []netip.Prefix) error {
+	wanted := slices.Clone(s.passable)
+	for _, p := range prefixes {
+		if !slices.Contains(wanted, p) {
+			wanted = append(wanted, p)
+		}
+	}
+	if s.passes > 0 && len(wanted) == len(s.passable) {
+		return nil
+	}
+	s.passes++
+	statements := []*api.Statement{ownStatement(s.passes)}
+	for _, family := range []*api.Family{familyV4, familyV6} {
+		set := prefixSet(fmt.Sprintf("learned-%s-%d", family.Afi, s.passes), family, wanted)
+		if len(set.Prefixes) == 0 {
+			continue
+		}
+		if err := s.bgp.AddDefinedSet(ctx, &api.AddDefinedSetRequest{DefinedSet: set}); err != nil {
+			return fmt.Errorf("name what is passed on: %w", err)
+		}
+		statements = append(statements, &api.Statement{
+			Name:       set.Name,
+			Conditions: &api.Conditions{PrefixSet: &api.MatchSet{Type: api.MatchSet_ANY, Name: set.Name}},
+			Actions:    &api.Actions{RouteAction: api.RouteAction_ACCEPT},
+		})
+	}
+	if err := s.assign(ctx, fmt.Sprintf("passed-on-%d", s.passes), statements); err != nil {
+		return fmt.Errorf("set what is passed on: %w", err)
+	}
+	s.passable = wanted
+	return nil
+}
+
+// ownStatement lets pass what this node originates. Inside, our own paths have a preference that nobody can exceed; see originatedPath.
+func ownStatement(n int) *api.Statement {
+	return &api.Statement{
+		Name:       fmt.Sprintf("originated-%d", n),
+		Conditions: &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL},
+		Actions:    &api.Actions{RouteAction: api.RouteAction_ACCEPT, LocalPref: &api.LocalPrefAction{Value: localPref}},
+	}
+}
+
+// prefixSet has the prefixes of a family, each with all that is inside of it.
+func prefixSet(name string, family *api.Family, prefixes []netip.Prefix) *api.DefinedSet {
+	set := &api.DefinedSet{DefinedType: api.DefinedType_PREFIX, Name: name}
+	for _, p := range prefixes {
+		if familyOf(p.Addr()) == family {
+			set.Prefixes = append(set.Prefixes, &api.Prefix{IpPrefix: p.String(), MaskLengthMin: uint32(p.Bits()), MaskLengthMax: uint32(p.Addr().BitLen())})
+		}
+	}
+	return set
+}
+
+// assign makes statements the one policy of what is announced. GoBGP's policies can't be changed, so that it is a new one.
+func (s *Server) assign(ctx context.Context, name string, statements []*api.Statement) error {
+	if err := s.bgp.AddPolicy(ctx, &api.AddPolicyRequest{Policy: &api.Policy{Name: name, Statements: statements}}); err != nil {
+		return err
+	}
+	return s.bgp.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: &api.PolicyAssignment{
+		Name:          "global",
+		Direction:     api.PolicyDirection_EXPORT,
+		Policies:      []*api.Policy{{Name: name}},
+		DefaultAction: api.RouteAction_REJECT,
+	}})
 }

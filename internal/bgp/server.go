@@ -13,6 +13,7 @@ import (
 	api "github.com/osrg/gobgp/v3/api"
 	"github.com/osrg/gobgp/v3/pkg/server"
 
+	"github.com/tortie-net/tortie/internal/bgp/policy"
 	"github.com/tortie-net/tortie/internal/bgp/relay"
 )
 
@@ -46,6 +47,10 @@ type Server struct {
 	originated map[netip.Prefix]netip.Addr // to next hop
 	known      map[netip.Addr]bool         // peers that this process has ever configured
 	policy     Policy
+	base       *policy.Base   // policy, in the relay's words
+	epoch      uint8          // of what was last announced once more
+	passable   []netip.Prefix // learned paths inside of which GoBGP passes on
+	passes     int            // how often that was set
 	table      table
 }
 
@@ -89,6 +94,7 @@ func New(log *slog.Logger, now func() time.Time) (*Server, error) {
 		sessions:   make(map[netip.Addr]session),
 		originated: make(map[netip.Prefix]netip.Addr),
 		known:      make(map[netip.Addr]bool),
+		base:       new(policy.Base),
 	}
 	s.bgp = server.NewBgpServer(
 		server.LoggerOption(&logger{log: log, hist: s.hist, neighbours: s.neighbours}),
@@ -174,31 +180,13 @@ func (s *Server) watchSessions() error {
 			return
 		}
 		known.setActive(state.GetSessionState() == api.PeerState_ACTIVE)
+		if known.fades() {
+			return
+		}
 		if s.hist.state(known.peer, state.GetSessionState() == api.PeerState_ESTABLISHED) {
 			s.wake()
 		}
 	})
-}
-
-// exportOwn makes this node announce what it originates and nothing else. GoBGP's iBGP rules already keep paths of one
-// iBGP peer from another, but a mesh of nodes with different AS numbers is eBGP, where it would pass on all it knows.
-func (s *Server) exportOwn(ctx context.Context) error {
-	const name = "originated"
-	policy := &api.Policy{Name: name, Statements: []*api.Statement{{
-		Name:       name,
-		Conditions: &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL},
-		// Inside, our own paths have a preference that nobody can exceed; see originatedPath.
-		Actions: &api.Actions{RouteAction: api.RouteAction_ACCEPT, LocalPref: &api.LocalPrefAction{Value: localPref}},
-	}}}
-	if err := s.bgp.AddPolicy(ctx, &api.AddPolicyRequest{Policy: policy}); err != nil {
-		return err
-	}
-	return s.bgp.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: &api.PolicyAssignment{
-		Name:          "global",
-		Direction:     api.PolicyDirection_EXPORT,
-		Policies:      []*api.Policy{{Name: name}},
-		DefaultAction: api.RouteAction_REJECT,
-	}})
 }
 
 // Healthy implements Speaker.

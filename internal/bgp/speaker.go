@@ -36,6 +36,8 @@ var (
 	ErrNotStarted = errors.New("BGP speaker is not started")
 	// ErrStopped: Stop has been called. A stopped speaker does not start again: end the process.
 	ErrStopped = errors.New("BGP speaker is stopped")
+	// ErrIdentity: what was asked for needs another speaker, which is another process.
+	ErrIdentity = errors.New("a speaker keeps its AS number and its router ID")
 )
 
 // Speaker is a BGP speaker that is told whole desired sets and answers with whole actual ones.
@@ -46,6 +48,11 @@ type Speaker interface {
 	// change by waiting (invalid Local, missing capability) returns at once. After an error Start may be called again.
 	// Started, a second Start is an error.
 	Start(ctx context.Context, local Local) error
+
+	// SetLocal changes what a started speaker can change of itself: the addresses and the port that it listens on, and its cluster ID.
+	// Sessions stay; only what reflects under another cluster ID is connected anew, over which both sides keep the other's paths.
+	// An address that can't be bound is a *ListenError and leaves all as it was. Local.Restarting is not looked at.
+	SetLocal(ctx context.Context, local Local) error
 
 	// SetPeers makes peers the whole set of sessions; nil closes all. A peer is known by its address. Sessions of peers
 	// that did not change are not touched. Peers that left, and those that changed in AS number, own address, hold or restart

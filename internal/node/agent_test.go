@@ -31,6 +31,7 @@ import (
 	"github.com/tortie-net/tortie/internal/netlinkx/netnstest"
 	"github.com/tortie-net/tortie/internal/nft"
 	"github.com/tortie-net/tortie/internal/nodeaddr"
+	"github.com/tortie-net/tortie/internal/vxlan"
 )
 
 // peers stands for the other end of BGP: it notes what the agent wants and says what the test tells it to. The speaker
@@ -90,6 +91,8 @@ func (p *peers) Snapshot(_ context.Context, accept bgp.Accept) ([]bgp.Path, erro
 	}
 	return paths, nil
 }
+
+func (p *peers) SetLocal(context.Context, bgp.Local) error { return nil }
 
 func (p *peers) SetPolicy(context.Context, bgp.Policy) error { return nil }
 
@@ -244,7 +247,7 @@ func (r *rig) agent(t *testing.T, speaker bgp.Speaker) (status *Status, stop fun
 	a := NewAgent(Deps{
 		Config: cfg,
 		Log:    log, Store: store, Watch: watch, Speaker: speaker, Status: status,
-		Kernel: r.ns.Conn, FIB: fib.New(r.ns.Conn, fib.Options{}), Encap: encap.New(r.ns.Conn), NFT: table, NAT: nat.New(table), Guard: encapguard.New(table),
+		Kernel: r.ns.Conn, FIB: fib.New(r.ns.Conn, fib.Options{}), Encap: encap.New(r.ns.Conn), VXLAN: vxlan.New(r.ns.Conn), NFT: table, NAT: nat.New(table), Guard: encapguard.New(table),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

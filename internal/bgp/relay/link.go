@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -48,6 +49,8 @@ type Link struct {
 	cancel context.CancelFunc
 	// spoken: a session with this peer was up, so that it may keep what it has learned on that one.
 	spoken atomic.Bool
+	rules  atomic.Pointer[Rules]
+	offer  atomic.Pointer[wire.Offer] // of the present session or the last one; nil: there was none
 
 	mu      sync.Mutex // guards the rest
 	retired bool
@@ -57,6 +60,7 @@ type Link struct {
 	pending      net.Conn
 	pendingSince time.Time
 	hold         hold
+	whole        chan struct{} // closed when the peer has sent its table in some session; nil: nobody waits for it
 }
 
 // hold is a peer's punishment.
@@ -92,6 +96,77 @@ func (l *Link) HeldUntil() time.Time {
 	return time.Time{}
 }
 
+// SetRules has other rules decide from now on. What the peer has announced already is judged again. That what it was told is told
+// again is for the speaker behind to do.
+func (l *Link) SetRules(now *Rules) {
+	if before := l.rules.Swap(now); before.sameImports(now) {
+		return
+	}
+	if s := l.session(); s != nil {
+		go s.judgeAgain(l.ctx, 0, untouched)
+	}
+}
+
+// Touch has the speaker behind announce those paths of the peer once more that are touched, to all that it announces them to.
+// The epoch is another one each time.
+func (l *Link) Touch(epoch uint8, touched func(netip.Prefix) bool) {
+	if s := l.session(); s != nil {
+		go s.judgeAgain(l.ctx, epoch, touched)
+	}
+}
+
+// session is the one that the speaker behind has; nil: there is none.
+func (l *Link) session() *session {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.current
+}
+
+// Status is what the relay knows of a session.
+type Status struct {
+	Up             bool
+	Received, Sent int // prefixes that the peer announces, refused ones among them, and those that it was told
+	Refused        []Refusal
+	EndOfTable     bool   // it has sent the whole of its table
+	Offer          string // what its last OPEN offers, in words
+}
+
+// Status returns the state of the session that is, the zero value but for Offer if there is none.
+func (l *Link) Status() Status {
+	s := l.session()
+	var status Status
+	if offer := l.offer.Load(); offer != nil {
+		status.Offer = offer.String()
+	}
+	if s == nil || s.upSince.Load() == 0 {
+		return status
+	}
+	s.in.mu.Lock()
+	defer s.in.mu.Unlock()
+	status.Up, status.EndOfTable, status.Refused = true, s.in.ended, s.refusals()
+	status.Received, status.Sent = s.wire.Prefixes(), int(s.out.sent.count.Load())
+	return status
+}
+
+// Whole is closed when the peer has sent the whole of its table, in the present session or a later one.
+func (l *Link) Whole() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.whole == nil {
+		l.whole = make(chan struct{})
+	}
+	return l.whole
+}
+
+func (l *Link) tableEnded() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.whole != nil {
+		close(l.whole)
+		l.whole = nil
+	}
+}
+
 // Retire begins no session any more. The one that is stays, for the speaker behind to end.
 func (l *Link) Retire() {
 	l.relay.forget(l)
@@ -114,10 +189,7 @@ func (l *Link) Release() {
 
 // hangUp breaks the session that is.
 func (l *Link) hangUp() {
-	l.mu.Lock()
-	s := l.current
-	l.mu.Unlock()
-	if s != nil {
+	if s := l.session(); s != nil {
 		s.abort(nil)
 	}
 }

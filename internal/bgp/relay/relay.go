@@ -10,6 +10,9 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/tortie-net/tortie/internal/bgp/policy"
+	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
 // Behind is the speaker behind the relay, for one peer.
@@ -25,7 +28,6 @@ type Behind interface {
 
 // Config is what all sessions have in common.
 type Config struct {
-	ASN      uint32
 	RouterID netip.Addr
 	// HoldDown is how long a peer that announces too many prefixes is left alone, doubling up to MaxHoldDown.
 	HoldDown, MaxHoldDown time.Duration
@@ -33,7 +35,7 @@ type Config struct {
 
 // Peer is one session.
 type Peer struct {
-	Addr, From   netip.Addr // the other end and ours
+	Addr, From   netip.Addr // the other end and ours; the zero Addr: whichever the kernel or the peer chooses
 	Port         uint16     // of the peer
 	ASN          uint32
 	Passive      bool
@@ -41,9 +43,25 @@ type Peer struct {
 	HoldTime     time.Duration
 	Password     string
 	MaxPrefixes  int
+	// Hops is how far away the peer may be (RFC 5082), 0: anywhere.
+	Hops int
+	// Client: it is in our own AS, and we reflect its paths under ClusterID, which is invalid if we reflect nobody's.
+	Client    bool
+	ClusterID netip.Addr
 	// KeptUntil is until when the peer may keep what an earlier process of this node has announced, and the node still forwards for
 	// that; zero: it keeps nothing.
 	KeptUntil time.Time
+}
+
+// source is where the paths of the peer come from, for what becomes of them later.
+func (p *Peer) source(s policy.Session) wire.Source {
+	switch {
+	case s.External():
+		return wire.External
+	case p.Client:
+		return wire.Client
+	}
+	return wire.Internal
 }
 
 // Relay carries the sessions of one speaker. Its methods may be called from any goroutine.
@@ -52,40 +70,83 @@ type Relay struct {
 	now    func() time.Time
 	config Config
 	md5    *md5Counter
+	index  *index
 
 	mu        sync.Mutex // guards the rest
 	listeners []*listener
+	passwords map[netip.Addr]string
 	links     map[netip.Addr]*Link
 	strangers strangers
-	closed    chan struct{}
+
+	watching sync.Once
+	closed   chan struct{}
 }
 
 // New makes a relay that listens nowhere yet.
 func New(log *slog.Logger, now func() time.Time, config Config) *Relay {
-	return &Relay{log: log, now: now, config: config, md5: &md5Counter{now: now}, links: make(map[netip.Addr]*Link), closed: make(chan struct{})}
+	return &Relay{log: log, now: now, config: config, md5: &md5Counter{now: now}, index: newIndex(), links: make(map[netip.Addr]*Link), closed: make(chan struct{})}
 }
 
-// Listen accepts connections of peers on addrs, once. It is all or nothing; an error is a *net.OpError with the address.
+// Listen makes addrs the whole set of addresses that connections of peers are accepted on. Sessions that are stay. After an
+// error, which is a *net.OpError with the address, it is as before.
 func (r *Relay) Listen(ctx context.Context, addrs []netip.AddrPort) error {
-	var opened []*listener
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	stay, gone := r.sorted(addrs)
+	// An address and the wildcard exclude each other.
+	for _, l := range gone {
+		_ = l.Close()
+	}
+	var fresh []netip.AddrPort
+	for _, addr := range addrs {
+		if !slices.ContainsFunc(stay, func(l *listener) bool { return l.at == addr }) {
+			fresh = append(fresh, addr)
+		}
+	}
+	opened, err := r.open(ctx, fresh)
+	if err != nil {
+		var before []netip.AddrPort
+		for _, l := range gone {
+			before = append(before, l.at)
+		}
+		opened, _ = r.open(ctx, before)
+	}
+	r.listeners = append(stay, opened...)
+	for _, l := range opened {
+		go r.accept(l)
+	}
+	r.watching.Do(func() { go r.watch() })
+	return err
+}
+
+// sorted parts listeners in those that are wanted and those that are not.
+func (r *Relay) sorted(addrs []netip.AddrPort) (stay, gone []*listener) {
+	for _, l := range r.listeners {
+		if slices.Contains(addrs, l.at) {
+			stay = append(stay, l)
+		} else {
+			gone = append(gone, l)
+		}
+	}
+	return stay, gone
+}
+
+// open opens listeners, all or none, with the keys of the peers that are known.
+func (r *Relay) open(ctx context.Context, addrs []netip.AddrPort) (opened []*listener, err error) {
 	for _, addr := range addrs {
 		l, err := listen(ctx, addr)
+		if err == nil {
+			opened = append(opened, l)
+			err = l.setKeys(keysOf(l.family(), r.passwords))
+		}
 		if err != nil {
 			for _, l := range opened {
 				_ = l.Close()
 			}
-			return err
+			return nil, err
 		}
-		opened = append(opened, l)
 	}
-	r.mu.Lock()
-	r.listeners = append(r.listeners, opened...)
-	r.mu.Unlock()
-	for _, l := range opened {
-		go r.accept(l)
-	}
-	go r.watch()
-	return nil
+	return opened, nil
 }
 
 // watch looks now and then why passive sessions do not come up. That nobody connects is no fault by itself, but a wrong
@@ -141,6 +202,7 @@ func (r *Relay) Ping() {
 func (r *Relay) SetPasswords(passwords map[netip.Addr]string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.passwords = passwords
 	var errs []error
 	for _, l := range r.listeners {
 		errs = append(errs, l.setKeys(keysOf(l.family(), passwords)))
@@ -149,22 +211,23 @@ func (r *Relay) SetPasswords(passwords map[netip.Addr]string) error {
 }
 
 // Add begins to keep up the session of a peer. An earlier one of the same address must be retired.
-func (r *Relay) Add(p Peer, behind Behind) *Link { return r.add(p, behind, false) }
+func (r *Relay) Add(p Peer, rules *Rules, behind Behind) *Link { return r.add(p, rules, behind, false) }
 
-// Replace goes on with a peer of which the speaker behind knows nothing new. The connection is broken without a word, so
+// Replace goes on with a peer, of which the speaker behind may know nothing new. The connection is broken without a word, so
 // that both sides keep the other's paths as graceful restart has it.
-func (r *Relay) Replace(old *Link, p Peer) *Link {
+func (r *Relay) Replace(old *Link, p Peer, rules *Rules, behind Behind) *Link {
 	old.Retire()
 	old.hangUp()
 	old.Release()
 	p.KeptUntil = old.peer.KeptUntil
-	return r.add(p, old.behind, old.spoken.Load())
+	return r.add(p, rules, behind, old.spoken.Load())
 }
 
-func (r *Relay) add(p Peer, behind Behind, spoken bool) *Link {
+func (r *Relay) add(p Peer, rules *Rules, behind Behind, spoken bool) *Link {
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &Link{relay: r, peer: p, behind: behind, ctx: ctx, cancel: cancel}
 	l.spoken.Store(spoken)
+	l.rules.Store(rules)
 	r.mu.Lock()
 	r.links[p.Addr] = l
 	r.mu.Unlock()
@@ -219,8 +282,17 @@ func (r *Relay) welcome(conn *net.TCPConn) {
 		reset(conn)
 		return
 	}
-	if to := addrOf(conn.LocalAddr()); to != l.peer.From {
+	if to := addrOf(conn.LocalAddr()); l.peer.From.IsValid() && to != l.peer.From {
 		l.behind.Failed("it connected to our address " + to.String() + " but we speak from " + l.peer.From.String())
+		reset(conn)
+		return
+	}
+	raw, err := conn.SyscallConn()
+	if err == nil {
+		err = setHops(raw, l.peer)
+	}
+	if err != nil {
+		l.behind.Failed("TTL security cannot be had: " + err.Error())
 		reset(conn)
 		return
 	}

@@ -28,9 +28,12 @@ const (
 type session struct {
 	link     *Link
 	conn     *net.TCPConn
+	family   wire.Family
 	outgoing bool
 	began    time.Time
-	wire     *wire.Session
+	wire     *wire.Session // in's
+	in       inward
+	out      outward
 	buf      []byte
 	first    []byte        // the peer's OPEN, if it was read before the session ran
 	done     chan struct{} // closed when the speaker behind has it no longer
@@ -39,6 +42,7 @@ type session struct {
 	refresh  time.Time     // when it last asked for our table
 	attached atomic.Bool   // the speaker behind has it
 	graceful atomic.Bool   // the peer has offered graceful restart
+	narrow   atomic.Bool   // its AS numbers have two octets
 	before   wire.Restart  // what our OPEN says of the session before; toPeer's
 	greeting greeting
 	flaws    flaws
@@ -50,13 +54,18 @@ type session struct {
 }
 
 func newSession(l *Link, conn *net.TCPConn, outgoing bool) *session {
-	return &session{
-		link: l, conn: conn, outgoing: outgoing, began: l.relay.now(), done: make(chan struct{}), buf: make([]byte, wire.Room),
+	rules := l.rules.Load()
+	family := wire.FamilyOf(l.peer.Addr)
+	s := &session{
+		link: l, conn: conn, family: family, outgoing: outgoing, began: l.relay.now(), done: make(chan struct{}), buf: make([]byte, wire.Room),
 		wire: wire.NewSession(wire.Rules{
-			ASN: l.peer.ASN, LocalASN: l.relay.config.ASN, LocalID: l.relay.config.RouterID,
-			Family: wire.FamilyOf(l.peer.Addr), MaxPrefixes: l.peer.MaxPrefixes,
+			ASN: l.peer.ASN, LocalASN: rules.Session.LocalASN, LocalID: l.relay.config.RouterID, Family: family,
+			MaxPrefixes: l.peer.MaxPrefixes, Source: l.peer.source(rules.Session), ClusterID: l.peer.ClusterID,
 		}),
 	}
+	s.in.judged, s.in.refused = rules, make(map[netip.Prefix]string)
+	s.out.sent.index = l.relay.index
+	return s
 }
 
 // lasted is for how long the session has been up.
@@ -84,7 +93,7 @@ func (s *session) beats(rival *session) bool {
 	if order := config.RouterID.Compare(offer.ID); order != 0 {
 		return order < 0
 	}
-	return config.ASN < offer.ASN // RFC 6286
+	return s.link.rules.Load().Session.LocalASN < offer.ASN // RFC 6286
 }
 
 // hear reads the peer's OPEN into first. Whatever else comes ends the connection here.
@@ -109,15 +118,23 @@ func (s *session) hear() bool {
 		_ = s.conn.Close()
 		return false
 	}
-	v := s.wire.Check(message)
+	v := s.check(message, nil) // no UPDATE passes before an OPEN
 	if v.Reset != nil {
 		s.blame(v.Reset)
 		s.refuse(v.Reset)
 		return false
 	}
 	s.first = append([]byte(nil), v.Pass...)
-	s.graceful.Store(s.wire.Offer().Helps())
+	s.noteOffer()
 	return true
+}
+
+// noteOffer keeps what the peer's OPEN says for those who write to the peer.
+func (s *session) noteOffer() {
+	offer := s.wire.Offer()
+	s.graceful.Store(offer.Helps())
+	s.narrow.Store(!offer.FourOctets)
+	s.link.offer.Store(offer)
 }
 
 // refuse sends a last word and closes.
@@ -181,6 +198,7 @@ func (s *session) run(ctx context.Context) parting {
 		return parting{word: &wire.Notification{Code: wire.Cease, Subcode: wire.ConnectionRejected}}
 	}
 	s.attached.Store(true)
+	s.out.self = addrOf(s.conn.LocalAddr())
 	outDone := make(chan struct{})
 	go func() {
 		defer close(outDone)
@@ -188,6 +206,7 @@ func (s *session) run(ctx context.Context) parting {
 	}()
 	s.setReadDeadline(handshakeWait)
 	how := s.toSpeaker(ctx, back)
+	defer s.out.sent.forget()
 	return s.finish(how, back, outDone)
 }
 
@@ -229,6 +248,8 @@ func (s *session) toSpeaker(ctx context.Context, back net.Conn) ending {
 	if s.first != nil && !pass(back, s.first) {
 		return ending{by: byOthers}
 	}
+	s.setBack(back)
+	defer s.setBack(nil)
 	for {
 		message, err := wire.Read(s.conn, s.buf)
 		if fault := (*wire.Notification)(nil); errors.As(err, &fault) {
@@ -237,22 +258,47 @@ func (s *session) toSpeaker(ctx context.Context, back net.Conn) ending {
 		if err != nil {
 			return s.unread(err)
 		}
-		v := s.wire.Check(message)
-		if v.Reset != nil {
-			return ending{by: byUs, reason: v.Reset}
-		}
-		if v.Flaw != "" {
-			s.flaws.seen(s.link.relay.log, s.link.peer.Addr, v.Flaw)
-		}
-		s.graceful.Store(s.wire.Offer().Helps())
-		s.pace(ctx, wire.TypeOf(message))
-		if v.Pass != nil && !pass(back, v.Pass) {
-			return ending{by: byOthers}
-		}
-		if wire.TypeOf(message) == wire.Notify {
-			return ending{by: byPeer, reason: wire.ParseNotification(message)}
+		if how := s.passOn(ctx, message); how != nil {
+			return *how
 		}
 	}
+}
+
+// setBack is where what comes in goes.
+func (s *session) setBack(back net.Conn) {
+	s.in.order.Lock()
+	defer s.in.order.Unlock()
+	s.in.back = back
+}
+
+// passOn passes one message of the peer on; not nil: it is the last one.
+func (s *session) passOn(ctx context.Context, message []byte) *ending {
+	kind := wire.TypeOf(message)
+	s.pace(kind)
+	t := s.borrow(0)
+	defer lent.Put(t)
+	s.in.order.Lock()
+	defer s.in.order.Unlock()
+	v := s.check(message, t)
+	if v.Reset != nil {
+		return &ending{by: byUs, reason: v.Reset}
+	}
+	if v.Flaw != "" {
+		s.flaws.seen(s.link.relay.log, s.link.peer.Addr, v.Flaw)
+	}
+	if kind == wire.Open {
+		s.noteOffer()
+	}
+	if !s.pass(ctx, v.Pass) {
+		return &ending{by: byOthers}
+	}
+	if v.End {
+		s.link.tableEnded()
+	}
+	if kind == wire.Notify {
+		return &ending{by: byPeer, reason: wire.ParseNotification(message)}
+	}
+	return nil
 }
 
 // flaws counts messages that were flawed, for a line of log now and then.
@@ -281,11 +327,9 @@ func (s *session) unread(err error) ending {
 	return ending{by: byLoss, err: err}
 }
 
-// pace holds back what would cost the speaker behind more memory than it gives back, and notes when the session is up.
-func (s *session) pace(ctx context.Context, kind wire.Type) {
+// pace holds back what would cost the speaker behind more than it costs the peer, and notes when the session is up.
+func (s *session) pace(kind wire.Type) {
 	switch kind {
-	case wire.Update:
-		s.link.behind.Throttle(ctx)
 	case wire.RouteRefresh:
 		if wait := refreshPause - time.Since(s.refresh); wait > 0 {
 			s.link.sleep(wait, nil)
@@ -318,13 +362,21 @@ func (s *session) toPeer(back net.Conn) error {
 			s.before = s.link.restart()
 			wire.SetRestart(message, s.before)
 		}
-		if err := s.tell(message); err != nil {
+		if err := s.utter(message); err != nil {
 			return err
 		}
 		if wire.TypeOf(message) == wire.Notify {
 			s.closedByUs(wire.ParseNotification(message))
 		}
 	}
+}
+
+// utter tells the peer a message, or what becomes of it.
+func (s *session) utter(message []byte) error {
+	if wire.TypeOf(message) == wire.Update {
+		return s.announce(message)
+	}
+	return s.tell(message)
 }
 
 // greeting is what the speaker behind has said from its first KEEPALIVE on, which makes the session up for the peer. After a

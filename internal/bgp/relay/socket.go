@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ttl is what BGP packets are sent with: it serves peers with TTL security (RFC 5082) and those behind routers. tos is
+// ttl is what BGP packets are sent with: it serves peers with TTL security (RFC 5082), and those behind routers. tos is
 // the class of network control (CS6), in which keepalives pass a congested link; BIRD and FRR use it, too.
 const (
 	ttl = 255
@@ -23,6 +23,7 @@ const (
 // listener is a TCP listener with MD5 keys.
 type listener struct {
 	*net.TCPListener
+	at   netip.AddrPort // as it was asked for
 	keys map[netip.Prefix]string
 }
 
@@ -36,20 +37,22 @@ func listen(ctx context.Context, addr netip.AddrPort) (*listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &listener{TCPListener: l.(*net.TCPListener), keys: make(map[netip.Prefix]string)}, nil
+	return &listener{TCPListener: l.(*net.TCPListener), at: addr, keys: make(map[netip.Prefix]string)}, nil
 }
 
 // connect dials a peer from our own address.
 func connect(ctx context.Context, p Peer) (*net.TCPConn, error) {
 	dialer := net.Dialer{
-		LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(p.From, 0)),
 		Control: func(_, _ string, raw syscall.RawConn) error {
-			err := setHeader(raw, p.Addr)
+			err := errors.Join(setHeader(raw, p.Addr), setHops(raw, p))
 			if err == nil && p.Password != "" {
 				err = SetKey(raw, netip.PrefixFrom(p.Addr, p.Addr.BitLen()), p.Password)
 			}
 			return err
 		},
+	}
+	if p.From.IsValid() {
+		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(p.From, 0))
 	}
 	dialer.SetMultipathTCP(false)
 	conn, err := dialer.DialContext(ctx, network(p.Addr), netip.AddrPortFrom(p.Addr, p.Port).String())
@@ -72,6 +75,20 @@ func setHeader(raw syscall.RawConn, addr netip.Addr) error {
 			return errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_TTL, ttl), unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_TOS, tos))
 		}
 		return errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, ttl), unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_TCLASS, tos))
+	})
+}
+
+// setHops has the kernel drop what has come further than the peer may be away: all that BGP sends begins with the TTL 255.
+func setHops(raw syscall.RawConn, p Peer) error {
+	if p.Hops == 0 {
+		return nil
+	}
+	least := ttl + 1 - p.Hops
+	return control(raw, "set least TTL", func(fd int) error {
+		if p.Addr.Is4() {
+			return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MINTTL, least)
+		}
+		return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MINHOPCOUNT, least)
 	})
 }
 

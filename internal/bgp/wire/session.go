@@ -183,8 +183,9 @@ func (s *Session) Announces(p netip.Prefix) bool {
 	return ok
 }
 
-// Table returns messages that announce once more what the peer announces, of the prefixes that are wanted.
-func (s *Session) Table(wanted func(netip.Prefix) bool) iter.Seq[[]byte] {
+// Table returns messages that announce once more what the peer announces, of the prefixes that are wanted, with the epoch in
+// their stamps. They are the caller's.
+func (s *Session) Table(epoch uint8, wanted func(netip.Prefix) bool) iter.Seq[[]byte] {
 	alike := make(map[said][]netip.Prefix)
 	for p, what := range s.announced {
 		if what != (said{}) && wanted(p) {
@@ -195,6 +196,9 @@ func (s *Session) Table(wanted func(netip.Prefix) bool) iter.Seq[[]byte] {
 		for what, prefixes := range alike {
 			n := what.news(s.rules.Family)
 			n.announced = prefixes
+			if s.rules.Source != 0 {
+				n.attributes[len(n.attributes)-1] = epoch // the stamp is the last one, and this its end
+			}
 			for message := range Messages(n.bytes()) {
 				if !yield(message) {
 					return

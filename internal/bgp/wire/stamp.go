@@ -24,25 +24,22 @@ type Stamp struct {
 	// HasMED and MED are as the peer has sent them. The speaker behind sees a rank in their place.
 	HasMED bool
 	MED    uint32
-	// NextHop is what the peer has sent, of paths from outside: the speaker behind puts our own address in its place.
+	// NextHop is what the peer has sent: towards another AS the speaker behind puts our own address in its place.
 	NextHop netip.Addr
-	// Epoch distinguishes what this node announces anew, of its own paths.
-	Epoch uint32
+	// Epoch tells a path from what it was before, so that the speaker behind announces it once more, to whom it announces it.
+	Epoch uint8
 }
 
 const attrStamp attribute = 241
 
 // Value is the stamp's attribute without its head, for the speaker behind to be told of a path of our own.
 func (s Stamp) Value() []byte {
-	number, flag := s.MED, byte(0)
+	flag := byte(0)
 	if s.HasMED {
 		flag = 1
 	}
-	if s.Source == Own {
-		number = s.Epoch
-	}
-	value := binary.BigEndian.AppendUint32([]byte{byte(s.Source), flag}, number)
-	return append(value, s.NextHop.AsSlice()...)
+	value := binary.BigEndian.AppendUint32([]byte{byte(s.Source), flag}, s.MED)
+	return append(append(value, s.NextHop.AsSlice()...), s.Epoch)
 }
 
 // StampType and StampFlags are the stamp's attribute type and flags: it is optional, and passed on although it is not known.
@@ -58,17 +55,12 @@ func (s Stamp) append(b []byte) []byte {
 
 // ReadStamp reads what Value has written; not ok: it is none.
 func ReadStamp(value []byte) (s Stamp, ok bool) {
-	if len(value) < 6 {
+	if len(value) < 7 {
 		return Stamp{}, false
 	}
-	s = Stamp{Source: Source(value[0])}
-	number := binary.BigEndian.Uint32(value[2:])
-	if s.Source == Own {
-		s.Epoch = number
-		return s, true
-	}
-	s.HasMED, s.MED = value[1] != 0, number
-	s.NextHop, _ = netip.AddrFromSlice(value[6:])
+	last := len(value) - 1
+	s = Stamp{Source: Source(value[0]), HasMED: value[1] != 0, MED: binary.BigEndian.Uint32(value[2:]), Epoch: value[last]}
+	s.NextHop, _ = netip.AddrFromSlice(value[6:last])
 	return s, true
 }
 
@@ -87,7 +79,7 @@ func rank(med uint32, clusters int) uint32 {
 
 // TakeStamp removes the stamp from an UPDATE of the speaker behind and gives a learned path its MED back, if keepMED. The
 // message is written into buf, if it has to be written; what has no stamp is returned as it came, as a path of our own.
-func TakeStamp(buf, message []byte, keepMED bool) ([]byte, Stamp) {
+func TakeStamp(buf *[]byte, message []byte, keepMED bool) ([]byte, Stamp) {
 	attributes, from := attributesOf(message)
 	stamp, found := Stamp{Source: Own}, false
 	for b := attributes; len(b) > 0 && !found; {
@@ -103,7 +95,7 @@ func TakeStamp(buf, message []byte, keepMED bool) ([]byte, Stamp) {
 	if !found {
 		return message, stamp
 	}
-	out := append(buf[:0], message[:from]...)
+	out := append((*buf)[:0], message[:from]...)
 	for b := attributes; len(b) > 0; {
 		_, kind, _, rest, _ := cutAttribute(b)
 		if kind != attrStamp && (kind != attrMED || stamp.Source == Own) {
@@ -115,7 +107,8 @@ func TakeStamp(buf, message []byte, keepMED bool) ([]byte, Stamp) {
 		out = appendAttribute(out, attrMED, binary.BigEndian.AppendUint32(nil, stamp.MED))
 	}
 	binary.BigEndian.PutUint16(out[from-2:], uint16(len(out)-from))
-	return end(append(out, message[from+len(attributes):]...)), stamp
+	*buf = end(append(out, message[from+len(attributes):]...))
+	return *buf, stamp
 }
 
 // attributesOf returns the path attributes of an UPDATE of our own speaker, and where in the message they begin.

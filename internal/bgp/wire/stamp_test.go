@@ -17,7 +17,7 @@ func through(t *testing.T, rules Rules, message []byte, keepMED bool) (inside, o
 		t.Fatal(v.Reset)
 	}
 	inside = bytes.Clone(v.Pass)
-	out, stamp = TakeStamp(nil, inside, keepMED)
+	out, stamp = TakeStamp(new([]byte), inside, keepMED)
 	return inside, out, stamp
 }
 
@@ -41,11 +41,11 @@ func TestStamp(t *testing.T) {
 		"towards outside": {external, updateOf(nil, join(origin, path, hop, med), block), false,
 			updateOf(nil, join(origin, path, hop), block), Stamp{Source: External, HasMED: true, MED: 9, NextHop: netip.MustParseAddr("10.0.0.2")}},
 		"no MED": {internal, updateOf(nil, minimal, block), true,
-			updateOf(nil, join(origin, noPath, hop), block), Stamp{Source: Client}},
+			updateOf(nil, join(origin, noPath, hop), block), Stamp{Source: Client, NextHop: netip.MustParseAddr("10.0.0.2")}},
 		"a rank is no MED": {internal, updateOf(nil, join(minimal, clusters), block), true,
-			updateOf(nil, join(origin, noPath, clusters, hop), block), Stamp{Source: Client}},
+			updateOf(nil, join(origin, noPath, clusters, hop), block), Stamp{Source: Client, NextHop: netip.MustParseAddr("10.0.0.2")}},
 		"IPv6": {six, updateOf(nil, join(origin, noPath, reach(2, hop6, block6)), nil), true,
-			updateOf(nil, join(origin, noPath, reach(2, hop6, block6)), nil), Stamp{Source: Internal}},
+			updateOf(nil, join(origin, noPath, reach(2, hop6, block6)), nil), Stamp{Source: Internal, NextHop: netip.MustParseAddr("fd00::2")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inside, out, stamp := through(t, c.rules, c.message, c.keepMED)
@@ -61,7 +61,7 @@ func TestStamp(t *testing.T) {
 		})
 	}
 	own := updateOf(nil, minimal, block)
-	if out, stamp := TakeStamp(nil, own, true); &out[0] != &own[0] || stamp.Source != Own {
+	if out, stamp := TakeStamp(new([]byte), own, true); &out[0] != &own[0] || stamp.Source != Own {
 		t.Errorf("our own path: %+v", stamp)
 	}
 }
@@ -117,7 +117,7 @@ func TestReflectionLoops(t *testing.T) {
 		if d := cmp.Diff(updateOf(block, nil, nil), v.Pass); d != "" {
 			t.Errorf("%s (-want +got):\n%s", name, d)
 		}
-		for message := range s.Table(func(netip.Prefix) bool { return true }) {
+		for message := range s.Table(0, func(netip.Prefix) bool { return true }) {
 			t.Errorf("%s: it is in the table: % x", name, message)
 		}
 	}
@@ -140,9 +140,12 @@ func TestTable(t *testing.T) {
 	delete(want, netip.MustParsePrefix("10.3.3.0/24"))
 	again := up(t, rules)
 	messages := 0
-	for message := range s.Table(func(p netip.Prefix) bool { return want[p] }) {
+	for message := range s.Table(3, func(p netip.Prefix) bool { return want[p] }) {
 		messages++
-		plain, _ := TakeStamp(nil, message, true)
+		plain, stamp := TakeStamp(new([]byte), message, true)
+		if stamp.Epoch != 3 {
+			t.Fatalf("%+v", stamp)
+		}
 		if v := again.Check(plain); v.Reset != nil || v.Flaw != "" {
 			t.Fatalf("%v, %q", v.Reset, v.Flaw)
 		}

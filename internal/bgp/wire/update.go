@@ -76,10 +76,8 @@ func (n *news) stamp(source Source) {
 	if n.hasMED || med != 0 {
 		n.attributes = appendAttribute(n.attributes, attrMED, binary.BigEndian.AppendUint32(nil, med))
 	}
-	if source == External {
-		stamp.NextHop, _ = netip.AddrFromSlice(n.nextHop)
-	}
 	if source != 0 {
+		stamp.NextHop, _ = netip.AddrFromSlice(n.nextHop)
 		n.attributes = stamp.append(n.attributes)
 	}
 }

@@ -1,0 +1,157 @@
+package relay
+
+import (
+	"context"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/tortie-net/tortie/internal/bgp/wire"
+)
+
+// inward is what the peer announces, on its way to the speaker behind. What it has announced is judged again from memory when the
+// rules change: the peer need not send it again, which not every one can.
+type inward struct {
+	order sync.Mutex // held by who passes something on, so that nothing is overtaken
+	back  net.Conn   // order's
+
+	mu      sync.Mutex              // guards the rest, and the session's wire
+	judged  *Rules                  // by which all that was announced was judged, or newer ones
+	refused map[netip.Prefix]string // and why
+	ended   bool                    // it has sent the whole of its table
+}
+
+// Refusal is a reason for which prefixes that a peer announces are not taken.
+type Refusal struct {
+	Reason   string
+	Prefixes int
+	Example  netip.Prefix
+}
+
+// tools are what it takes to rewrite a message. They are lent, since there can be thousands of sessions, and few at work.
+type tools struct {
+	wire.Editor
+	buf []byte
+}
+
+var lent = sync.Pool{New: func() any { return new(tools) }}
+
+// borrow returns tools for messages of the session, to be put back. What they have made is not to be used then.
+func (s *session) borrow(ownAS int) *tools {
+	t := lent.Get().(*tools)
+	t.Family, t.OwnAS = s.family, ownAS
+	return t
+}
+
+// check judges a message and notes what becomes of its prefixes. What passes is in the verdict.
+func (s *session) check(message []byte, t *tools) wire.Verdict {
+	s.in.mu.Lock()
+	defer s.in.mu.Unlock()
+	v := s.wire.Check(message)
+	if v.Reset != nil || wire.TypeOf(message) != wire.Update {
+		return v
+	}
+	for _, p := range v.Gone {
+		delete(s.in.refused, p)
+	}
+	for _, p := range v.Refused {
+		s.in.refused[p] = v.Refusal
+	}
+	s.in.ended = s.in.ended || v.End
+	v.Pass = s.edit(v.Pass, s.link.rules.Load(), t)
+	return v
+}
+
+// edit applies the rules to UPDATEs that were checked. The lock is held.
+func (s *session) edit(text []byte, rules *Rules, t *tools) (passed []byte) {
+	for message := range wire.Messages(text) {
+		parts, err := t.Edit(message, func(p netip.Prefix, a *wire.Attributes) wire.Change {
+			change, reason := rules.imports(p, a)
+			if reason != "" {
+				s.in.refused[p] = reason
+			} else {
+				delete(s.in.refused, p)
+			}
+			return change
+		})
+		if err != nil { // it was made by wire, for this
+			s.link.relay.log.Error("BGP message of a peer could not be edited and was dropped", "peer", s.link.peer.Addr, "error", err)
+			continue
+		}
+		if len(parts) == 1 && len(passed) == 0 && len(parts[0]) == len(text) {
+			return parts[0]
+		}
+		for _, part := range parts {
+			passed = append(passed, part...)
+		}
+	}
+	return passed
+}
+
+// pass passes text on to the speaker behind, when it can take it.
+func (s *session) pass(ctx context.Context, text []byte) bool {
+	for message := range wire.Messages(text) {
+		if wire.TypeOf(message) == wire.Update {
+			s.link.behind.Throttle(ctx)
+		}
+		if !pass(s.in.back, message) {
+			return false
+		}
+	}
+	return true
+}
+
+// judgeAgain passes on what becomes of the peer's paths by the rules that are in force now, and once more, with an epoch that is
+// new, those that are touched: what is announced of them to others has to be judged again.
+func (s *session) judgeAgain(ctx context.Context, epoch uint8, touched func(netip.Prefix) bool) {
+	s.in.order.Lock()
+	defer s.in.order.Unlock()
+	if s.in.back != nil {
+		s.pass(ctx, s.changed(s.link.rules.Load(), epoch, touched))
+	}
+}
+
+func untouched(netip.Prefix) bool { return false }
+
+// changed returns messages about those prefixes of which something else becomes, and those that are touched.
+func (s *session) changed(now *Rules, epoch uint8, touched func(netip.Prefix) bool) (text []byte) {
+	t := s.borrow(0)
+	defer lent.Put(t)
+	s.in.mu.Lock()
+	defer s.in.mu.Unlock()
+	before := s.in.judged
+	s.in.judged = now
+	others := make(map[netip.Prefix]bool)
+	if !before.sameImports(now) {
+		for message := range s.wire.Table(0, func(netip.Prefix) bool { return true }) {
+			_, _ = t.Edit(message, func(p netip.Prefix, a *wire.Attributes) wire.Change {
+				old, why := before.imports(p, a)
+				if change, reason := now.imports(p, a); why != reason || !old.Equal(change) {
+					others[p] = true
+				}
+				return wire.Change{}
+			})
+		}
+	}
+	for message := range s.wire.Table(epoch, func(p netip.Prefix) bool { return others[p] || touched(p) }) {
+		text = append(text, s.edit(message, now, t)...)
+	}
+	return text
+}
+
+// refusals sums up what is refused, by reason.
+func (s *session) refusals() []Refusal {
+	byReason := make(map[string]Refusal)
+	for p, reason := range s.in.refused {
+		r := byReason[reason]
+		if r.Prefixes == 0 || p.Compare(r.Example) < 0 {
+			r.Example = p
+		}
+		r.Reason, r.Prefixes = reason, r.Prefixes+1
+		byReason[reason] = r
+	}
+	return slices.SortedFunc(maps.Values(byReason), func(a, b Refusal) int { return strings.Compare(a.Reason, b.Reason) })
+}

@@ -1,0 +1,54 @@
+package relay
+
+import (
+	"net/netip"
+
+	"github.com/tortie-net/tortie/internal/bgp/wire"
+)
+
+// outward is what the speaker behind announces, on its way to the peer. It belongs to the goroutine that reads from that speaker.
+type outward struct {
+	sent  sent
+	self  netip.Addr // our end of the connection
+	ended bool       // the end of our table was sent
+}
+
+// announce tells the peer what becomes of a message by the rules.
+func (s *session) announce(message []byte) error {
+	if wire.EndsTable(message) {
+		// Whenever the speaker behind sends its table again it says so; a peer wants to hear it once.
+		if s.out.ended {
+			return nil
+		}
+		s.out.ended = true
+		return s.tell(message)
+	}
+	rules := s.link.rules.Load()
+	ownAS := 0
+	if rules.Session.External() {
+		ownAS = 1
+	}
+	t := s.borrow(ownAS)
+	defer lent.Put(t)
+	plain, stamp := wire.TakeStamp(&t.buf, message, ownAS == 0)
+	parts, err := t.Edit(plain, func(p netip.Prefix, a *wire.Attributes) wire.Change {
+		return rules.exports(p, a, stamp, s.out.self)
+	})
+	if err != nil { // it is our own speaker's
+		s.link.relay.log.Error("BGP message could not be edited and was not sent", "peer", s.link.peer.Addr, "error", err)
+		return nil
+	}
+	for _, part := range parts {
+		part = wire.Prune(part, s.family, s.out.sent.remove, s.out.sent.add)
+		if part == nil {
+			continue
+		}
+		if s.narrow.Load() {
+			part = wire.Narrow(part)
+		}
+		if err := s.tell(part); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,104 @@
+package relay
+
+import (
+	"cmp"
+	"net/netip"
+
+	"github.com/tortie-net/tortie/internal/bgp/policy"
+	"github.com/tortie-net/tortie/internal/bgp/wire"
+)
+
+// Rules decide what passes on a session, in both directions. They do not change.
+type Rules struct {
+	Base           *policy.Base
+	Session        policy.Session
+	Import, Export *policy.Rules
+	// Client: the peer gets what other peers of our own AS announce, and what it announces they get; see wire.Client.
+	Client  bool
+	NextHop NextHop
+}
+
+// NextHop is what becomes of the next hop of a learned path.
+type NextHop uint8
+
+// Next hops, by the words of package bgp.
+const (
+	Auto NextHop = iota
+	Self
+	Keep
+)
+
+// Placeholders stand for our end of the session where the speaker behind does not know it.
+var (
+	Placeholder4 = netip.MustParseAddr("192.0.2.179") // of a network that is for documents
+	Placeholder6 = netip.MustParseAddr("2001:db8::179")
+)
+
+// imports decides about a path that the peer announces; a reason: it is refused.
+func (r *Rules) imports(prefix netip.Prefix, a *wire.Attributes) (wire.Change, string) {
+	out := r.Base.Import(r.Session, r.Import, prefix, a)
+	if out.Verdict == policy.Reject {
+		return wire.Change{Withdraw: true}, out.Reason
+	}
+	if r.Session.External() && out.Change.SetLocalPref && out.Change.LocalPref == policy.LocalPref(r.normal(prefix)) {
+		// What nothing has preferred stays on one level with what nodes announce, which is 100: another node's block, that a router
+		// announces as well, is nearer by the node's own word, as its AS path is shorter.
+		out.Change.SetLocalPref, out.Change.LocalPref = false, 0
+	}
+	return out.Change, ""
+}
+
+// normal is the priority of what nothing prefers.
+func (r *Rules) normal(prefix netip.Prefix) uint32 {
+	if prefix.Addr().Is4() {
+		return cmp.Or(r.Base.Normal4, policy.NormalPriority)
+	}
+	return cmp.Or(r.Base.Normal6, policy.NormalPriority)
+}
+
+// exports decides about a path that the speaker behind announces to the peer. self is our end of the session.
+func (r *Rules) exports(prefix netip.Prefix, a *wire.Attributes, stamp wire.Stamp, self netip.Addr) wire.Change {
+	external := r.Session.External()
+	switch {
+	case stamp.Source == wire.Internal && !external && !r.Client:
+		return wire.Change{Withdraw: true} // RFC 4456 section 6
+	case external && a.Path.Count(r.Session.LocalASN) > 0:
+		// It has come by here, or by the peer: the speaker behind has put our AS number in the place of the peer's.
+		return wire.Change{Withdraw: true}
+	}
+	own := stamp.Source == wire.Own
+	out := r.Base.Export(r.Session, r.Export, own, prefix, a)
+	if out.Verdict == policy.Reject {
+		return wire.Change{Withdraw: true}
+	}
+	out.Change.NextHop = r.nextHop(a.NextHop, stamp, self)
+	return out.Change
+}
+
+// nextHop is what the peer is told; invalid: what the speaker behind says.
+func (r *Rules) nextHop(said netip.Addr, stamp wire.Stamp, self netip.Addr) netip.Addr {
+	switch {
+	case said == Placeholder4, said == Placeholder6:
+		said = self
+	}
+	switch {
+	case stamp.Source == wire.Own, r.NextHop == Auto:
+		return said
+	case r.NextHop == Self:
+		return self
+	}
+	return stamp.NextHop
+}
+
+// sameImports reports whether both take the same of what a peer announces.
+func (r *Rules) sameImports(o *Rules) bool {
+	return r.Session == o.Session && r.Import.Equal(o.Import) && (r.Base == o.Base || r.Base.EqualImport(o.Base))
+}
+
+// SameExports reports whether the peer is announced the same, but for what the base has changed: that is announced again to all.
+func (r *Rules) SameExports(o *Rules) bool {
+	return r.Session == o.Session && r.Client == o.Client && r.NextHop == o.NextHop && r.Export.Equal(o.Export)
+}
+
+// Same reports whether both decide alike with the same base.
+func (r *Rules) Same(o *Rules) bool { return r.SameExports(o) && r.Import.Equal(o.Import) }

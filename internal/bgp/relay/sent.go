@@ -1,0 +1,103 @@
+package relay
+
+import (
+	"math/bits"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+)
+
+// index numbers the prefixes that are announced to peers, so that what each one of thousands has been told is some bits.
+type index struct {
+	mu    sync.Mutex // guards the rest
+	ids   map[netip.Prefix]uint32
+	names []netip.Prefix // by number
+	users []uint32       // by number
+	free  []uint32
+}
+
+func newIndex() *index { return &index{ids: make(map[netip.Prefix]uint32)} }
+
+// number returns the number of a prefix; not ok: it has none, as nobody has been told it.
+func (x *index) number(p netip.Prefix) (id uint32, ok bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	id, ok = x.ids[p]
+	return id, ok
+}
+
+// use gives a prefix a number, which it keeps until drop was called as often.
+func (x *index) use(p netip.Prefix) uint32 {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	id, ok := x.ids[p]
+	switch n := len(x.free); {
+	case ok:
+	case n > 0:
+		id, x.free = x.free[n-1], x.free[:n-1]
+		x.names[id], x.ids[p] = p, id
+	default:
+		id = uint32(len(x.names))
+		x.names, x.users = append(x.names, p), append(x.users, 0)
+		x.ids[p] = id
+	}
+	x.users[id]++
+	return id
+}
+
+func (x *index) drop(id uint32) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.users[id]--; x.users[id] == 0 {
+		delete(x.ids, x.names[id])
+		x.free = append(x.free, id)
+	}
+}
+
+// sent is what one peer has been told in this session. It belongs to one goroutine, but for its count.
+type sent struct {
+	index *index
+	set   []uint64
+	count atomic.Int64
+}
+
+func (s *sent) has(id uint32) bool {
+	word := int(id / 64)
+	return word < len(s.set) && s.set[word]&(1<<(id%64)) != 0
+}
+
+// add notes that a prefix is announced.
+func (s *sent) add(p netip.Prefix) {
+	if id, ok := s.index.number(p); ok && s.has(id) {
+		return
+	}
+	id := s.index.use(p)
+	for int(id/64) >= len(s.set) {
+		s.set = append(s.set, 0)
+	}
+	s.set[id/64] |= 1 << (id % 64)
+	s.count.Add(1)
+}
+
+// remove notes that a prefix is withdrawn, and reports whether it was announced.
+func (s *sent) remove(p netip.Prefix) bool {
+	id, ok := s.index.number(p)
+	if !ok || !s.has(id) {
+		return false
+	}
+	s.set[id/64] &^= 1 << (id % 64)
+	s.index.drop(id)
+	s.count.Add(-1)
+	return true
+}
+
+// forget drops all.
+func (s *sent) forget() {
+	for word, set := range s.set {
+		for ; set != 0; set &= set - 1 {
+			s.index.drop(uint32(64*word + bits.TrailingZeros64(set)))
+		}
+	}
+	s.set = nil
+	s.count.Store(0)
+}
