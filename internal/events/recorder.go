@@ -66,6 +66,7 @@ type key struct {
 // entry is what is known of one key.
 type entry struct {
 	message     string
+	normal      bool // no warning
 	first, last time.Time
 	name        Metadata // of the Event; zero before the first write of message
 	total       int      // the Event's count
@@ -88,7 +89,12 @@ func newRecorder(poster Poster, source Source, log *slog.Logger, now func() time
 
 // Warn says that something about an object needs an operator. It returns at once: what cannot be written now is dropped and
 // counted, and has its turn when it is said again, as it should be for as long as it is so.
-func (r *Recorder) Warn(about Object, reason, message string) {
+func (r *Recorder) Warn(about Object, reason, message string) { r.say(about, reason, message, false) }
+
+// Note says that something about an object has changed that an operator may want to know. It is said once, and otherwise as Warn.
+func (r *Recorder) Note(about Object, reason, message string) { r.say(about, reason, message, true) }
+
+func (r *Recorder) say(about Object, reason, message string, normal bool) {
 	if r == nil {
 		return
 	}
@@ -99,7 +105,7 @@ func (r *Recorder) Warn(about Object, reason, message string) {
 	e := r.known[k]
 	if e == nil || e.message != message {
 		queued := e != nil && e.queued
-		e = &entry{message: message, first: now, queued: queued}
+		e = &entry{message: message, normal: normal, first: now, queued: queued}
 		r.remember(k, e)
 	}
 	e.last = now
@@ -213,6 +219,9 @@ func (r *Recorder) write(ctx context.Context, k key) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTime)
 	defer cancel()
 	event := build(r.source, k, had.message, had.first, had.last, had.total+had.unsaid)
+	if had.normal {
+		event.Type = "Normal"
+	}
 	total, err := r.put(ctx, event, had)
 
 	r.mu.Lock()

@@ -28,6 +28,8 @@ const (
 // as long as it is so, and writes it seldom. It never waits.
 type Recorder interface {
 	Warn(about events.Object, reason, message string)
+	// Note tells what has changed and is not wrong, once.
+	Note(about events.Object, reason, message string)
 	// Run writes until ctx ends.
 	Run(ctx context.Context) error
 }

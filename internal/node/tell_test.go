@@ -26,6 +26,10 @@ func (t *told) Warn(about events.Object, reason, message string) {
 	t.lines = append(t.lines, fmt.Sprintf("%s: %s: %s", about, reason, message))
 }
 
+func (t *told) Note(about events.Object, reason, message string) {
+	t.lines = append(t.lines, fmt.Sprintf("%s: %s, which is normal: %s", about, reason, message))
+}
+
 func (t *told) Run(context.Context) error { return nil }
 
 // Each thing that an operator must act on has its event, about the object that is to blame.

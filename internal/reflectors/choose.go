@@ -180,7 +180,7 @@ func (d *decision) keepOld() {
 		}
 	}
 	for _, name := range old.Reflecting() {
-		if n, ok := d.Roll.get(name); ok && !n.Says.reflects() {
+		if n, ok := d.Roll.Get(name); ok && !n.Says.reflects() {
 			d.keepAll([]string{name})
 		}
 	}
@@ -204,7 +204,7 @@ func (d *decision) drop() {
 		return
 	}
 	for name, safe := range d.kept {
-		n, _ := d.Roll.get(name)
+		n, _ := d.Roll.Get(name)
 		shown := n.Announces == 0 || d.Shown != nil && d.Shown(name)
 		switch {
 		case !shown:

@@ -94,7 +94,7 @@ func (p *Plan) KeepMesh(node string) bool {
 	if p.Role == NoRole || p.mesh {
 		return true
 	}
-	other, ok := p.Roll.get(node)
+	other, ok := p.Roll.Get(node)
 	if !ok {
 		return true
 	}
@@ -103,3 +103,18 @@ func (p *Plan) KeepMesh(node string) bool {
 	}
 	return other.Families&p.self.Families&p.lone != 0
 }
+
+// Shape is what of a plan decides on sessions, in a form that can be compared.
+type Shape struct {
+	role Role
+	mesh bool
+	kept int
+	roll *Roll
+}
+
+// Shape returns the plan's.
+func (p *Plan) Shape() Shape { return Shape{p.Role, p.mesh, len(p.kept), p.Roll} }
+
+// Kept is how many sessions of the mesh stay until reflectors are known to stand in for them: as long as there are any, what
+// View.Shown tells is needed.
+func (p *Plan) Kept() int { return len(p.kept) }

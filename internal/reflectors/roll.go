@@ -148,7 +148,8 @@ func (r *Roll) Names() []string {
 	return names
 }
 
-func (r *Roll) get(name string) (Node, bool) {
+// Get returns what is known of a node that takes part.
+func (r *Roll) Get(name string) (Node, bool) {
 	if i, ok := r.index[name]; ok {
 		return r.nodes[i], true
 	}
