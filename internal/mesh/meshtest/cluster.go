@@ -36,6 +36,9 @@ type Cluster struct {
 	Store  *kubernetes.Store
 	Fabric *netnstest.NS // bridges and the router between them
 	Dual   bool          // nodes and pods of pairs have an IPv6 address beside the other
+	Env    []string      // of agents, over what they have anyway
+	// Labels are those of a Node that is made.
+	Labels map[string]string
 }
 
 // NewCluster makes a cluster without nodes. It ends with the test.

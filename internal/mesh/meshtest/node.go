@@ -68,7 +68,7 @@ func (c *Cluster) NewNode(t testing.TB, name string, subnet, host int) *Node {
 // declare creates the Node, as a kubelet does.
 func (n *Node) declare(t testing.TB) {
 	t.Helper()
-	obj := &api.Node{Meta: api.Meta{Name: n.Name}}
+	obj := &api.Node{Meta: api.Meta{Name: n.Name, Labels: n.Labels}}
 	n.Create(t, obj)
 	addresses := []api.NodeAddress{{Type: "InternalIP", Address: n.Prefix.Addr().String()}}
 	if n.V6.IsValid() {
@@ -120,10 +120,10 @@ func (n *Node) env() []string {
 	if n.V6.IsValid() {
 		v6 = "autodetect"
 	}
-	return []string{
+	return append([]string{
 		"IP6=" + v6, "NODENAME=" + n.Name, "KUBECONFIG=" + filepath.Join(n.Dir, "kubeconfig"), "NAMESPACE=kube-system", "NO_DEFAULT_POOLS=true",
 		"TORTIE_STATE_DIR=" + filepath.Join(n.Dir, "state"), "TORTIE_RUN_DIR=" + filepath.Join(n.Dir, "run"),
-	}
+	}, n.Env...)
 }
 
 // Start starts an agent of that build and returns at once. Its log goes on where that of the agent before has ended.
