@@ -30,6 +30,7 @@ import (
 	"github.com/tortie-net/tortie/internal/nft"
 	"github.com/tortie-net/tortie/internal/nodeaddr"
 	"github.com/tortie-net/tortie/internal/sysctl"
+	"github.com/tortie-net/tortie/internal/vxlan"
 )
 
 const (
@@ -56,7 +57,7 @@ const (
 )
 
 // errRestart: BGP's own identity changed, which GoBGP takes only at its start.
-var errRestart = errors.New("this node's address, AS number or BGP port changed: the agent ends in order to start anew; routes stay")
+var errRestart = errors.New("this node's address or AS number changed: the agent ends in order to start anew; routes stay")
 
 // Deps are the agent's doors to the outside.
 type Deps struct {
@@ -68,6 +69,7 @@ type Deps struct {
 	Kernel  *netlinkx.Conn
 	FIB     *fib.Table
 	Encap   *encap.Syncer
+	VXLAN   *vxlan.Syncer
 	NFT     *nft.Table
 	NAT     *nat.Syncer
 	Guard   *encapguard.Syncer
@@ -82,18 +84,18 @@ type Agent struct {
 	sysctls sysctl.Root
 	herald  *herald
 
-	node     *api.Node   // this node as it was last seen
-	view     view        // the cluster
-	services serviceView // what is announced for services
-	anchor   anchor      // this node's place in it
-	peering  deciding    // which BGP sessions there are to be
-	bgp      speaking    // what BGP is told and says
+	node       *api.Node   // this node as it was last seen
+	view       view        // the cluster
+	services   serviceView // what is announced for services
+	anchor     anchor      // this node's place in it
+	peering    deciding    // which BGP sessions there are to be
+	reflecting reflecting  // this node's part in route reflection
+	bgp        speaking    // what BGP is told and says
 
 	gone         bool  // this node was deleted
 	alone        error // the API server was not heard of yet, and what passes go by instead; nil: it was
 	memory       memory
-	tunnel       *duties.Tunnel
-	tunnelAddr   netip.Addr // of tunl0, as far as is known
+	tunnels      tunnels
 	records      *records
 	teller       teller
 	pods         []netip.Addr // local addresses that the last pass saw
@@ -119,7 +121,7 @@ func NewAgent(d Deps) *Agent {
 	return &Agent{
 		Deps:         d,
 		ipam:         client,
-		tunnel:       duties.NewTunnel(client, duties.IPIP, d.Config.Nodename, time.Now),
+		tunnels:      newTunnels(client, d.Config.Nodename),
 		availability: duties.NewAvailability(d.Store, d.Config.Nodename, time.Now),
 		sysctls:      sysctl.Root(d.Config.SysctlRoot),
 		herald:       newHerald(filepath.Join(d.Config.RunDir, factsFile), d.Watch, d.Status, d.Log),
@@ -267,10 +269,13 @@ func (a *Agent) sooner(next time.Duration) time.Duration {
 	if a.doubt > 0 {
 		next = min(next, a.doubt)
 	}
+	if a.tunnels.again > 0 {
+		next = min(next, a.tunnels.again)
+	}
 	if a.anchor.moving() || a.alone != nil {
 		next = min(next, time.Second)
 	}
-	return next
+	return a.reflecting.again(time.Now(), next)
 }
 
 // subscribe listens to changes of the kernel's links, addresses, routes and of our nftables, again if a socket broke.
@@ -322,6 +327,8 @@ func (a *Agent) wait(ctx context.Context, pause time.Duration) bool {
 		a.heardKernel(ok)
 	case _, ok := <-a.tableEvents:
 		a.heardTable(ok)
+	case _, ok := <-a.tunnels.events:
+		a.tunnels.heard(ok)
 	}
 	// A peer's table comes in many messages: to read what is there of it, and the whole soon after, takes longer than to wait.
 	for pause, last := max(coalesce, a.took-time.Since(a.ended)), time.Now().Add(tableTime); ; pause = tableGap {
@@ -353,6 +360,8 @@ func (a *Agent) hearMore() (learning bool) {
 			a.heardKernel(ok)
 		case _, ok := <-a.tableEvents:
 			a.heardTable(ok)
+		case _, ok := <-a.tunnels.events:
+			a.tunnels.heard(ok)
 		default:
 			return learning
 		}
@@ -391,7 +400,7 @@ func (a *Agent) report(err error, took time.Duration) {
 		return
 	}
 	self := known.snapshot.Self
-	a.Log.Info("this node is as it should be", "address", self.Addr, "interface", self.Link, "tunnel", addrText(self.TunnelAddr),
+	a.Log.Info("this node is as it should be", "address", self.Addr, "interface", self.Link, "tunnels", self.tunnelAddrs(),
 		"blocks", known.snapshot.Blocks, "peers", len(known.peers), "took", took)
 }
 

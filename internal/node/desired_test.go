@@ -213,7 +213,7 @@ func TestTunnelPools(t *testing.T) {
 		"for namespaces, so pods only": {func(p *api.IPPoolSpec) { p.AssignmentMode = api.AssignManual }, 1, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := snapshot(t, pool(tc.change)).tunnelRanges(); len(got.Assign) != tc.assign || len(got.Keep) != tc.keep {
+			if got := snapshot(t, pool(tc.change)).tunnelRanges(ipipTunnel); len(got.Assign) != tc.assign || len(got.Keep) != tc.keep {
 				t.Errorf("got %v; want %d to assign from, %d to keep", got, tc.assign, tc.keep)
 			}
 		})

@@ -177,11 +177,11 @@ func TestOccupied(t *testing.T) {
 		"10.1.0.5": pods,
 		"10.1.0.9": {addr("10.1.0.2"), addr("10.1.0.5"), addr("10.1.0.9")},
 	} {
-		var a netip.Addr
+		var tunnels []netip.Addr
 		if tunnel != "" {
-			a = addr(tunnel)
+			tunnels = append(tunnels, addr(tunnel))
 		}
-		if got := occupied(pods, a); !slices.Equal(got, want) {
+		if got := occupied(pods, tunnels); !slices.Equal(got, want) {
 			t.Errorf("with tunnel %q: %v, want %v", tunnel, got, want)
 		}
 	}

@@ -176,7 +176,8 @@ func (s *Snapshot) nodeAddrs() []netip.Addr {
 // Guard returns from whom tunnel packets are taken.
 func (s *Snapshot) Guard() encapguard.Config {
 	return encapguard.Config{
-		Nodes: s.nodeAddrs(), PodLinks: podnet.DefaultVethPrefix, IPIP: s.needsTunnel(), VXLANPort: s.Felix.VXLANPort,
+		Nodes: s.nodeAddrs(), PodLinks: podnet.DefaultVethPrefix, IPIP: s.needs(ipipTunnel),
+		VXLAN: s.needs(vxlanTunnel) || s.needs(vxlanTunnel6), VXLANPort: s.Felix.VXLANPort,
 		AllowIPIPFromPods: s.Felix.AllowIPIP, AllowVXLANFromPods: s.Felix.AllowVXLAN,
 	}
 }
@@ -186,6 +187,9 @@ func (s *Snapshot) Host() hostsysctl.Config {
 	c := hostsysctl.Config{Forward: !s.Felix.NoForwarding, Link: cmp.Or(s.Self.Link6, s.Self.Link)}
 	if _, ok := s.Tunnel(); ok {
 		c.Tunnels = append(c.Tunnels, encap.Device)
+	}
+	if s.needs(vxlanTunnel) {
+		c.Tunnels = append(c.Tunnels, vxlan.Device4)
 	}
 	c.IPv6 = s.usesIPv6()
 	return c

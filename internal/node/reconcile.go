@@ -10,10 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/duties"
-	"github.com/tortie-net/tortie/internal/kube"
 	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/podnet"
 )
@@ -46,11 +43,12 @@ func (a *Agent) pass(ctx context.Context) error {
 	}
 	shown := s
 	a.Status.SetNode(&shown)
+	// The ends of tunnels are announced when they are there and the guard lets packets in.
+	broken := errors.Join(a.NAT.Sync(ctx, s.NAT()), a.Guard.Sync(ctx, s.Guard()), a.syncTunnels(ctx, &s), a.prepareHost(&s))
 	told := errors.Join(trouble, a.tellCluster(ctx, &s))
-	broken := errors.Join(a.NAT.Sync(ctx, s.NAT()), a.Guard.Sync(ctx, s.Guard()), a.syncTunnel(ctx, &s), a.prepareHost(&s))
 	heard, err := a.syncBGP(ctx, &s)
 	a.bgp.holding = err != nil || a.bgp.settling(time.Now()) || a.alone != nil
-	broken = errors.Join(broken, a.syncRoutes(ctx, &s, heard))
+	broken = errors.Join(broken, a.syncRoutes(ctx, &s, heard), a.pruneTunnels(ctx, &s))
 	switch {
 	case broken != nil:
 		return a.cannotServe(ctx, errors.Join(told, broken, err))
@@ -79,11 +77,12 @@ func (a *Agent) look(ctx context.Context) (s Snapshot, trouble, err error) {
 	if refusal != nil {
 		return s, nil, refusal
 	}
+	a.complain("reflection", a.agree(ctx, &s))
 	a.peering.decide(&s, a.view.builds)
 	a.complain("object", slices.Concat(a.view.problems, problemsOf(said), a.lookAtServices(&s), a.peering.problems))
-	none := a.tunnelAddress(ctx, &s)
-	s.Self.TunnelAddr = a.tunnelAddr
-	a.pods = occupied(self.Pods, s.Self.TunnelAddr)
+	a.tunnels.again = a.tunnels.changes.follow(&s, time.Now())
+	none := a.tunnelAddresses(ctx, &s)
+	a.pods = occupied(self.Pods, s.Self.tunnelAddrs())
 	return s, errors.Join(gone, trouble, none), nil
 }
 
@@ -119,7 +118,7 @@ func (a *Agent) lookAtSelf(ctx context.Context, links []netlinkx.Link) (self Sel
 	failed = inSelf("NoNodeAddress", failed)
 	at, trouble := a.anchor.hold(time.Now(), found, failed)
 	self = Self{
-		Name: a.node.Name, ASN: a.Config.Addresses.ASN, TunnelMTU: a.Config.TunnelMTU,
+		Name: a.node.Name, ASN: a.Config.Addresses.ASN, TunnelMTU: a.Config.TunnelMTU, ChecksumsBroken: a.tunnels.checksumsBroken,
 		RouterID: a.Config.Addresses.RouterID, MaxPrefixes: a.Config.Addresses.MaxPrefixes,
 		Found: slices.Concat(found.v4.Candidates, found.v6.Candidates),
 	}
@@ -170,35 +169,6 @@ func (a *Agent) localPods(links []netlinkx.Link) ([]netip.Addr, error) {
 	return slices.Compact(pods), nil
 }
 
-// occupied returns the addresses that the kernel has something at, in ascending order.
-func occupied(pods []netip.Addr, tunnel netip.Addr) []netip.Addr {
-	i, found := slices.BinarySearchFunc(pods, tunnel, netip.Addr.Compare)
-	if !tunnel.IsValid() || found {
-		return pods
-	}
-	return slices.Insert(slices.Clone(pods), i, tunnel)
-}
-
-// tunnelAddress finds the address of tunl0. While the datastore does not say, the last one stays, or what the Node says.
-func (a *Agent) tunnelAddress(ctx context.Context, s *Snapshot) error {
-	noted := a.node.Annotations[api.AnnotationIPv4TunnelAddr]
-	if !a.tunnelAddr.IsValid() {
-		a.tunnelAddr, _ = netip.ParseAddr(noted)
-	}
-	if a.gone || a.alone != nil {
-		return nil // an address for no Node is a leak
-	}
-	unread := len(s.Pools) < len(a.view.world.Pools) || slices.ContainsFunc(a.view.world.Problems, func(p kube.Problem) bool {
-		return p.Kind == (*api.IPPool)(nil).ResourceType()
-	})
-	addr, err := a.tunnel.Address(ctx, duties.TunnelInput{Ranges: s.tunnelRanges(), UID: a.node.UID, Noted: noted, Blocks: s.Blocks, Unsure: unread})
-	if err != nil {
-		return err
-	}
-	a.tunnelAddr = addr
-	return nil
-}
-
 // addrText is empty for the invalid address.
 func addrText(a netip.Addr) string {
 	if !a.IsValid() {
@@ -215,38 +185,12 @@ func (a *Agent) tellCluster(ctx context.Context, s *Snapshot) error {
 	return errors.Join(a.announceSelf(ctx, s), duties.LabelAffinities(ctx, a.Store, a.Watch.OwnAffinities()))
 }
 
-// announceSelf tells other nodes, Calico's among them, how to reach this one.
-func (a *Agent) announceSelf(ctx context.Context, s *Snapshot) error {
-	want := map[string]string{
-		api.AnnotationIPv4Address:    prefixText(s.Self.Addr),
-		api.AnnotationIPv6Address:    prefixText(s.Self.Addr6),
-		api.AnnotationIPv4TunnelAddr: addrText(s.Self.TunnelAddr),
-	}
-	if asn := a.Config.Addresses.ASN; asn != 0 {
-		want[api.AnnotationASNumber] = strconv.FormatUint(uint64(asn), 10)
-	}
-	if err := duties.Announce(ctx, a.Store, a.node.Annotations, a.node.Name, want); err != nil {
-		if errors.Is(err, datastore.ErrNotFound) { // the Node is gone
-			err = errors.Join(err, a.tunnel.Abandon(ctx))
-		}
-		return fmt.Errorf("announce this node's address: %w", err)
-	}
-	return nil
-}
-
 // prefixText is empty for the invalid prefix.
 func prefixText(p netip.Prefix) string {
 	if !p.IsValid() {
 		return ""
 	}
 	return p.String()
-}
-
-func (a *Agent) syncTunnel(ctx context.Context, s *Snapshot) error {
-	if t, ok := s.Tunnel(); ok {
-		return a.Encap.Sync(ctx, t)
-	}
-	return a.Encap.Remove(ctx)
 }
 
 // syncRoutes programs the kernel. While BGP cannot be asked or has not learned yet what an earlier agent knew, nothing is

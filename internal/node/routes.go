@@ -8,7 +8,6 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
-	"github.com/tortie-net/tortie/internal/encap"
 	"github.com/tortie-net/tortie/internal/fib"
 	"github.com/tortie-net/tortie/internal/netlinkx"
 )
@@ -97,7 +96,7 @@ func (s *Snapshot) way(paths []bgp.Path) (w way, left []refusal) {
 	for _, p := range paths {
 		hops := s.hops(p)
 		if len(hops) == 0 {
-			left = append(left, refusal{path: p, why: "the next hop is in another subnet and the pool does not encapsulate"})
+			left = append(left, s.without(p))
 			continue
 		}
 		w.paths = append(w.paths, p)
@@ -108,6 +107,14 @@ func (s *Snapshot) way(paths []bgp.Path) (w way, left []refusal) {
 		}
 	}
 	return w, left
+}
+
+// without says why there is no next hop for a path.
+func (s *Snapshot) without(p bgp.Path) refusal {
+	if pool, ok := s.poolOf(p.Prefix); ok && s.awaited(pool, p.NextHop) {
+		return refusal{path: p, why: "its node has not announced its end of the VXLAN tunnels yet", pending: true}
+	}
+	return refusal{path: p, why: "the next hop is in another subnet and the pool does not encapsulate"}
 }
 
 // normalMetric is that of routes outside of pools: Calico's since 3.32. A host's own routes have lower ones.
@@ -148,27 +155,14 @@ func (s *Snapshot) hops(p bgp.Path) []fib.Hop {
 		if h, ok := s.over(pool, p.NextHop); ok {
 			return []fib.Hop{h}
 		}
+		if pool.encapsulates() {
+			return nil
+		}
 	}
 	if !p.From.IsValid() {
 		return nil // without BGP's word there is nothing but the owner's address
 	}
 	return s.resolve(p.NextHop)
-}
-
-// over returns the way to a node's address in a pool. ok is false if there is none: in another subnet and no tunnel, or in a
-// family in which this node has no address.
-func (s *Snapshot) over(pool *Pool, hop netip.Addr) (h fib.Hop, ok bool) {
-	self, link := s.Self.towards(hop)
-	if !self.IsValid() {
-		return fib.Hop{}, false
-	}
-	sameSubnet := self.Masked().Contains(hop)
-	if pool.IPIP == api.EncapAlways || pool.IPIP == api.EncapCrossSubnet && !sameSubnet {
-		// The next hop is the outer destination: nothing on the tunnel resolves it, which onlink tells the kernel.
-		return fib.Hop{Via: hop, Dev: encap.Device, Onlink: true}, true
-	}
-	// Without encapsulation the fabric between the nodes has to know the blocks, unless they share a subnet.
-	return fib.Hop{Via: hop, Dev: link}, sameSubnet
 }
 
 // staticRoutes are the ways to peers that are not in a subnet of this node's: by the gateway that the operator has named. The errors

@@ -52,15 +52,17 @@ type Snapshot struct {
 	// Peering is the decision on this node's sessions.
 	Peering peering.Decision
 
-	meshPort   uint16 // of nodes that have no port of their own
-	peers      peerObjects
-	settings   settings
-	services   services.Config
-	borrowed   map[claim]verdict
-	held       []claim // confirmed claims of nodes that BGP has no session with
-	fabric     fabric
-	priorities priorities
-	index      index
+	meshPort uint16 // of nodes that have no port of their own
+	peers    peerObjects
+	settings settings
+	services services.Config
+	// servicesKnown: services have been read, or are not asked for.
+	servicesKnown bool
+	borrowed      map[claim]verdict
+	held          []claim // confirmed claims of nodes that BGP has no session with
+	fabric        fabric
+	priorities    priorities
+	index         index
 }
 
 // Self is this node as it finds itself.
@@ -96,6 +98,8 @@ type Self struct {
 	// of their MACs, zero if it leaves them to its name.
 	VTEP, VTEP6 netip.Addr
 	MAC, MAC6   vxlan.MAC
+	// ChecksumsBroken: this kernel gets checksums of what it tunnels wrong if devices are to compute them.
+	ChecksumsBroken bool
 	// TunnelMTU is the MTU of tunl0 that the environment sets; 0 means that FelixConfiguration or the link decide.
 	TunnelMTU int
 	// RouterID and MaxPrefixes are BGP settings of the environment.
@@ -133,8 +137,9 @@ type Member struct {
 	Reflector bool
 	ClusterID netip.Addr
 	Labels    map[string]string
-	// VTEP and VTEP6 are its ends of VXLAN tunnels.
+	// VTEP and VTEP6 are its ends of VXLAN tunnels. Tunneled: it has announced an address of tunl0.
 	VTEP, VTEP6 VTEP
+	Tunneled    bool
 }
 
 // in returns the member's address in the family of a, which may be invalid.
@@ -156,6 +161,7 @@ type Owner struct {
 type Pool struct {
 	ipam.Pool
 	IPIP, VXLAN api.Encapsulation // one of them at most is not Never
+	Former      former            // what was before, while that still matters
 	NATOutgoing bool
 	NoExport    bool
 }
@@ -237,7 +243,7 @@ func (s *Snapshot) members(w kube.World, note func(error)) {
 			Name: n.Name, ASN: asn, Port: w.Ports[n.Name], Labels: labelsOf(n, note),
 			Addr:  announced(n, api.AnnotationIPv4Address, nodeaddr.IPv4, note),
 			Addr6: announced(n, api.AnnotationIPv6Address, nodeaddr.IPv6, note),
-			VTEP:  vtep(n, false, note), VTEP6: vtep(n, true, note),
+			VTEP:  vtep(n, false, note), VTEP6: vtep(n, true, note), Tunneled: n.Annotations[api.AnnotationIPv4TunnelAddr] != "",
 		}
 		m.ClusterID, m.Reflector = clusterID(n, note)
 		if m.Addr.IsValid() || m.Addr6.IsValid() { // else its agent has not come up yet

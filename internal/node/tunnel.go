@@ -2,31 +2,183 @@ package node
 
 import (
 	"cmp"
+	"net/netip"
 	"slices"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/duties"
 	"github.com/tortie-net/tortie/internal/encap"
+	"github.com/tortie-net/tortie/internal/fib"
+	"github.com/tortie-net/tortie/internal/vxlan"
 )
 
-// Tunnel returns the tunnel device that this node should have; ok is false if no pool encapsulates. A pool that is disabled, or
-// that other nodes use, counts: its pods are still to be reached. Then the device may have no address, which only this node's
-// own packets need.
+// tunnelKind is one of the node's tunnels, each of which has a device and an address.
+type tunnelKind int
+
+const (
+	ipipTunnel tunnelKind = iota
+	vxlanTunnel
+	vxlanTunnel6
+	tunnelKinds
+)
+
+// Tunnels are the devices that this node should have; it should not have those that are nil.
+type Tunnels struct {
+	IPIP           *encap.Tunnel
+	VXLAN, VXLANv6 *vxlan.Tunnel
+}
+
+// Tunnels returns the devices that this node should have: those of pools that encapsulate, and of those that did a moment ago, as
+// other nodes may still send so. A pool that is disabled, or that other nodes use, counts: its pods are still to be reached. Then a
+// device may have no address, which only this node's own packets need.
+func (s *Snapshot) Tunnels() (t Tunnels) {
+	if ipip, ok := s.Tunnel(); ok {
+		t.IPIP = &ipip
+	}
+	t.VXLAN, t.VXLANv6 = s.vxlan(vxlanTunnel), s.vxlan(vxlanTunnel6)
+	return t
+}
+
+// Tunnel returns tunl0; ok is false if this node should not have it.
 func (s *Snapshot) Tunnel() (t encap.Tunnel, ok bool) {
-	if !s.needsTunnel() {
+	if !s.needs(ipipTunnel) {
 		return encap.Tunnel{}, false
 	}
-	return encap.Tunnel{MTU: s.tunnelMTU(), Addr: s.Self.TunnelAddr}, true
+	return encap.Tunnel{MTU: s.tunnelMTU(ipipTunnel), Addr: s.Self.TunnelAddr}, true
 }
 
-func (s *Snapshot) needsTunnel() bool {
-	if !s.Self.Addr.IsValid() {
-		return false // its outer packets are IPv4
+// vxlan returns a family's VXLAN device, with all other nodes' ends; nil if this node should not have it.
+func (s *Snapshot) vxlan(k tunnelKind) *vxlan.Tunnel {
+	if !s.needs(k) {
+		return nil
 	}
-	return slices.ContainsFunc(s.Pools, Pool.encapsulates)
+	v6 := k == vxlanTunnel6
+	local, link := s.Self.of(k)
+	mac := cmp.Or(s.Self.MAC, vxlan.MACOf(s.Self.Name, false))
+	if v6 {
+		mac = cmp.Or(s.Self.MAC6, vxlan.MACOf(s.Self.Name, true))
+	}
+	t := &vxlan.Tunnel{
+		VNI: s.Felix.VXLANVNI, Port: s.Felix.VXLANPort, Local: local.Addr(), Parent: link, MAC: mac, MTU: s.tunnelMTU(k), Addr: *s.Self.tunnelAddr(k),
+		SoftChecksums: s.Felix.Checksums == checksumsSoft || s.Felix.Checksums == checksumsByKernel && s.Self.ChecksumsBroken,
+	}
+	for _, m := range s.Others {
+		if v, node := m.vtepIn(t.Local), m.in(t.Local); v.Addr.IsValid() && node.IsValid() {
+			t.Peers = append(t.Peers, vxlan.Peer{Addr: v.Addr, MAC: v.MAC, Node: node})
+		}
+	}
+	return t
 }
 
-func (p Pool) encapsulates() bool { return p.IPIP == api.EncapAlways || p.IPIP == api.EncapCrossSubnet }
+// needs reports that packets may come or go in a tunnel, and that the node has an address for the outer ones.
+func (s *Snapshot) needs(k tunnelKind) bool {
+	local, _ := s.Self.of(k)
+	return local.IsValid() && slices.ContainsFunc(s.Pools, func(p Pool) bool { return p.in(p.modes(), k) || p.in(p.Former.modes, k) })
+}
+
+// of returns the node's address, with its subnet, and link in the family of a tunnel's outer packets.
+func (s *Self) of(k tunnelKind) (addr netip.Prefix, link string) {
+	if k == vxlanTunnel6 {
+		return s.Addr6, s.Link6
+	}
+	return s.Addr, s.Link
+}
+
+// tunnelAddr is where the address of a tunnel's device stands.
+func (s *Self) tunnelAddr(k tunnelKind) *netip.Addr {
+	return [...]*netip.Addr{&s.TunnelAddr, &s.VTEP, &s.VTEP6}[k]
+}
+
+// tunnelAddrs are the addresses that the tunnels' devices have.
+func (s *Self) tunnelAddrs() (addrs []netip.Addr) {
+	for k := range tunnelKinds {
+		if a := *s.tunnelAddr(k); a.IsValid() {
+			addrs = append(addrs, a)
+		}
+	}
+	return addrs
+}
+
+func (p Pool) modes() modes { return modes{ipip: p.IPIP, vxlan: p.VXLAN} }
+
+func (p Pool) encapsulates() bool { return !p.modes().none() }
+
+// in reports that the pool's packets may travel in a tunnel if its modes are m.
+func (p Pool) in(m modes, k tunnelKind) bool {
+	v6 := p.CIDR.Addr().Is6()
+	switch k {
+	case ipipTunnel:
+		return !v6 && encapsulates(m.ipip)
+	case vxlanTunnel:
+		return !v6 && encapsulates(m.vxlan)
+	}
+	return v6 && encapsulates(m.vxlan)
+}
+
+// over returns the way to a node's address in a pool: directly within a subnet if the pool lets it, else through a tunnel. ok is
+// false if there is none: in another subnet and no tunnel, in a family in which this node has no address, or as long as the node
+// has not announced its end of the tunnel. If the pool's encapsulation was changed and the node does not say yet that it can receive
+// the new form, the way is the old one.
+func (s *Snapshot) over(pool *Pool, hop netip.Addr) (h fib.Hop, ok bool) {
+	h, ok = s.through(pool.modes(), hop)
+	if pool.Former == (former{}) || ok && s.ready(pool, h, hop) {
+		return h, ok
+	}
+	if old, there := s.through(pool.Former.modes, hop); there {
+		return old, true
+	}
+	return h, ok
+}
+
+// ready reports that a node can receive what is sent to it by a way. An end of VXLAN is announced by an agent once it is there. So is
+// an address of IPIP, but not every node has one.
+func (s *Snapshot) ready(pool *Pool, way fib.Hop, hop netip.Addr) bool {
+	if way.Dev != encap.Device || !pool.Former.fresh {
+		return true
+	}
+	m, ok := s.memberAt(hop)
+	return ok && m.Tunneled
+}
+
+// through returns the way to a node's address by modes.
+func (s *Snapshot) through(m modes, hop netip.Addr) (h fib.Hop, ok bool) {
+	self, link := s.Self.towards(hop)
+	if !self.IsValid() {
+		return fib.Hop{}, false
+	}
+	sameSubnet := self.Masked().Contains(hop)
+	switch {
+	case wraps(m.vxlan, sameSubnet):
+		member, known := s.memberAt(hop)
+		if !known || !member.vtepIn(hop).Addr.IsValid() {
+			return fib.Hop{}, false
+		}
+		// The other end's address is on nobody's subnet: the neighbour entry resolves it.
+		return fib.Hop{Via: member.vtepIn(hop).Addr, Dev: vxlan.Device(hop.Is6()), Onlink: true}, true
+	case wraps(m.ipip, sameSubnet):
+		// The next hop is the outer destination: nothing on the tunnel resolves it, which onlink tells the kernel.
+		return fib.Hop{Via: hop, Dev: encap.Device, Onlink: true}, hop.Is4()
+	}
+	// Without encapsulation the fabric between the nodes has to know the blocks, unless they share a subnet.
+	return fib.Hop{Via: hop, Dev: link}, sameSubnet
+}
+
+// awaited reports that the way to a node's address in a pool is still to be told by the node itself.
+func (s *Snapshot) awaited(pool *Pool, hop netip.Addr) bool {
+	self, _ := s.Self.towards(hop)
+	m, isNode := s.memberAt(hop)
+	return isNode && self.IsValid() && wraps(pool.VXLAN, self.Masked().Contains(hop)) && !m.vtepIn(hop).Addr.IsValid()
+}
+
+// behind returns the address of the node that a next hop leads to, which for one through VXLAN is the node's end of the tunnel.
+func (s *Snapshot) behind(via netip.Addr) netip.Addr {
+	for _, m := range s.Others {
+		if m.vtepIn(via).Addr == via && m.in(via).IsValid() {
+			return m.in(via)
+		}
+	}
+	return via
+}
 
 // Limits of an MTU of tunl0: the least of an IPv4 link, and what an IPv4 packet can have.
 const (
@@ -34,32 +186,59 @@ const (
 	maxTunnelMTU = 65535
 )
 
-// tunnelMTU is that of the environment, else of the FelixConfiguration, else what fits the link.
-func (s *Snapshot) tunnelMTU() int {
-	return cmp.Or(s.Self.TunnelMTU, s.settings.tunnelMTU, encap.MTU(s.Self.LinkMTU))
+// tunnelMTU is that of the environment, else of the FelixConfiguration, else what fits the link. The kernel gives a VXLAN device none
+// that does not fit.
+func (s *Snapshot) tunnelMTU(k tunnelKind) int {
+	switch k {
+	case ipipTunnel:
+		return cmp.Or(s.Self.TunnelMTU, s.settings.tunnelMTU, encap.MTU(s.Self.LinkMTU))
+	case vxlanTunnel:
+		return fitting(s.Felix.VXLANMTU, s.Self.LinkMTU, false)
+	}
+	return fitting(s.Felix.VXLANMTU6, s.Self.LinkMTU6, true)
+}
+
+func fitting(wanted, link int, v6 bool) int {
+	least, _ := vxlan.MTULimits(v6)
+	fits := max(vxlan.MTU(link, v6), least)
+	return min(cmp.Or(wanted, fits), fits)
 }
 
 // PodMTU returns the MTU of pods' interfaces: what fits through every way that a pod's packets can take.
 func (s *Snapshot) PodMTU() int {
-	mtu := s.Self.LinkMTU
-	if s.needsTunnel() {
-		mtu = s.tunnelMTU()
+	v4, v6 := s.familyMTU(s.Self.LinkMTU, ipipTunnel, vxlanTunnel), s.familyMTU(s.Self.LinkMTU6, vxlanTunnel6)
+	if v4 == 0 || v6 != 0 && v6 < v4 {
+		return v6
 	}
-	if s.Self.LinkMTU6 != 0 && (mtu == 0 || s.Self.LinkMTU6 < mtu) {
-		mtu = s.Self.LinkMTU6
-	}
-	return mtu
+	return v4
 }
 
-// tunnelRanges say where the address of tunl0 may lie.
-func (s *Snapshot) tunnelRanges() duties.Ranges {
+// familyMTU is the least of a family's tunnels that pools use now, or the link's without one.
+func (s *Snapshot) familyMTU(link int, kinds ...tunnelKind) (mtu int) {
+	for _, k := range kinds {
+		local, _ := s.Self.of(k)
+		used := slices.ContainsFunc(s.Pools, func(p Pool) bool { return p.in(p.modes(), k) })
+		if m := s.tunnelMTU(k); local.IsValid() && used && (mtu == 0 || m < mtu) {
+			mtu = m
+		}
+	}
+	return cmp.Or(mtu, link)
+}
+
+// tunnelRanges say where the address of a tunnel's device may lie. While a pool's change is fresh the address stays that other nodes
+// may still use.
+func (s *Snapshot) tunnelRanges(k tunnelKind) duties.Ranges {
 	var r duties.Ranges
+	if local, _ := s.Self.of(k); !local.IsValid() && k != ipipTunnel {
+		return r
+	}
 	for _, p := range s.Pools {
-		if !p.encapsulates() || !p.CIDR.Addr().Is4() {
+		now := p.in(p.modes(), k)
+		if !now && !p.in(p.Former.modes, k) {
 			continue
 		}
 		r.Keep = append(r.Keep, p.CIDR)
-		if p.Enabled && slices.Contains(p.Uses, api.UseTunnel) && p.Nodes.Matches(s.Self.Labels) {
+		if now && p.Enabled && slices.Contains(p.Uses, api.UseTunnel) && p.Nodes.Matches(s.Self.Labels) {
 			r.Assign = append(r.Assign, p.CIDR)
 		}
 	}

@@ -1,0 +1,106 @@
+package node
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
+
+// modes say how a pool's packets travel. One of them at most is not Never; empty is as Never.
+type modes struct{ ipip, vxlan api.Encapsulation }
+
+func (m modes) none() bool { return !encapsulates(m.ipip) && !encapsulates(m.vxlan) }
+
+// encapsulates reports whether packets of a mode are ever encapsulated.
+func encapsulates(e api.Encapsulation) bool { return e == api.EncapAlways || e == api.EncapCrossSubnet }
+
+// wraps reports whether a packet to a node is encapsulated.
+func wraps(e api.Encapsulation, sameSubnet bool) bool {
+	return e == api.EncapAlways || e == api.EncapCrossSubnet && !sameSubnet
+}
+
+// changeTime is for how long after a pool's encapsulation was changed both its old and its new form are received, and the old one is
+// used towards nodes that do not say that they can receive the new one. Nodes hear of the change at different times, an agent that
+// starts anew after some seconds.
+const changeTime = time.Minute
+
+// former is what a pool was before its encapsulation was changed.
+type former struct {
+	modes
+	// fresh: that was a moment ago, and other nodes may not have followed yet.
+	fresh bool
+}
+
+// changes remember how pools were encapsulated before. Nodes change over one by one: what a node has not announced that it can
+// receive is not sent to it as long as there is another way.
+type changes struct {
+	current map[netip.Prefix]modes
+	before  map[netip.Prefix]change
+}
+
+type change struct {
+	from modes
+	at   time.Time
+}
+
+// follow takes up the pools as they are now, tells each what it was before, and returns when to look again, 0 for never. Pools that
+// are seen for the first time were nothing before.
+func (c *changes) follow(s *Snapshot, now time.Time) (again time.Duration) {
+	if c.before == nil {
+		c.current, c.before = map[netip.Prefix]modes{}, map[netip.Prefix]change{}
+	}
+	current := make(map[netip.Prefix]modes, len(s.Pools))
+	for _, p := range s.Pools {
+		is := p.modes()
+		current[p.CIDR] = is
+		if was, known := c.current[p.CIDR]; known && was != is {
+			c.before[p.CIDR] = change{from: was, at: now}
+		}
+	}
+	c.current = current
+	for cidr, ch := range c.before {
+		age := now.Sub(ch.at)
+		is, there := current[cidr]
+		switch {
+		case !there, ch.from == is && age >= changeTime, age >= changeTime && !s.lags(cidr, is):
+			delete(c.before, cidr)
+		case age < changeTime && (again == 0 || changeTime-age < again):
+			again = changeTime - age
+		}
+	}
+	c.mark(s, now)
+	return again
+}
+
+// mark tells the pools. They are the view's, and copied if there is something to tell.
+func (c *changes) mark(s *Snapshot, now time.Time) {
+	if len(c.before) == 0 {
+		return
+	}
+	pools := make([]Pool, len(s.Pools))
+	for i, p := range s.Pools {
+		if ch, ok := c.before[p.CIDR]; ok {
+			p.Former = former{modes: ch.from, fresh: now.Sub(ch.at) < changeTime}
+		}
+		pools[i] = p
+	}
+	s.Pools = pools
+}
+
+// lags reports that a node which owns a block of a pool has not announced that it can receive what the pool's mode now asks for. As
+// long as its agent does not run, or is an older one, what it can receive is what there was before.
+func (s *Snapshot) lags(pool netip.Prefix, is modes) bool {
+	if !encapsulates(is.vxlan) {
+		return false
+	}
+	for block, owner := range s.Owners {
+		if !pool.Contains(block.Addr()) {
+			continue
+		}
+		if m, ok := s.member(owner.Node); ok && m.in(block.Addr()).IsValid() && !m.vtepIn(block.Addr()).Addr.IsValid() {
+			return true
+		}
+	}
+	return false
+}
