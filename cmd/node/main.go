@@ -37,6 +37,7 @@ import (
 	"github.com/tortie-net/tortie/internal/node"
 	"github.com/tortie-net/tortie/internal/nodestatus"
 	"github.com/tortie-net/tortie/internal/version"
+	"github.com/tortie-net/tortie/internal/vxlan"
 )
 
 // takeOver are the route protocols of BIRD and Felix: a node may have run Calico before.
@@ -159,9 +160,10 @@ func open(cfg config.Node, log *slog.Logger) (node.Deps, error) {
 		Speaker: speaker,
 		Kernel:  kernel,
 		FIB: fib.New(kernel, fib.Options{
-			Protocol: netlinkx.Protocol(cfg.RouteProtocol), TakeOver: takeOver, Devices: []string{encap.Device},
+			Protocol: netlinkx.Protocol(cfg.RouteProtocol), TakeOver: takeOver, Devices: []string{encap.Device, vxlan.Device4, vxlan.Device6},
 		}),
 		Encap:  encap.New(kernel),
+		VXLAN:  vxlan.New(kernel),
 		NAT:    nat.New(table),
 		Guard:  guard,
 		NFT:    table,
