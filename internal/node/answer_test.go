@@ -94,7 +94,10 @@ func TestAgentAnswers(t *testing.T) {
 			s.Routes != nil && len(s.Routes.RoutesV4) > 0
 	})
 	speaker.tell(true)
-	within(t, 2*soon, "the answer follows", func() bool { s := read(mine); return s.BGP.NumberEstablishedV4 == 0 && s.BGP.NumberNotEstablishedV4 == 1 })
+	within(t, 2*soon, "the answer follows", func() bool {
+		s := read(mine)
+		return s.BGP.NumberEstablishedV4 == 0 && s.BGP.NumberNotEstablishedV4 == 1
+	})
 
 	// At rest nothing is written, and read, any more.
 	proxy.Reset()

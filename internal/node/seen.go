@@ -49,15 +49,12 @@ type routesSeen struct {
 	starting bool // nothing is removed yet
 }
 
-// meshSource is in calicoctl's words.
-const meshSource = "node-to-node mesh"
-
 // report puts what was seen into words. It is pure: the time comes from its argument.
 func (k *seen) report(now time.Time) nodestatus.Report {
 	r := nodestatus.Report{
 		Node: k.node, Version: version.Version, Time: now, Started: k.started, Ready: k.ready,
 		LastPass: k.lastPass, LastPassSeconds: k.lastTook.Seconds(),
-		Pools: []nodestatus.Pool{}, Blocks: []string{}, Peers: []nodestatus.Peer{}, Learned: []nodestatus.Path{},
+		Pools: []nodestatus.Pool{}, Blocks: []string{}, Peers: []nodestatus.Peer{}, Announced: []nodestatus.Announced{}, Learned: []nodestatus.Path{},
 		Routes:  k.routes.counts(),
 		Facts:   k.factsAt(now),
 		Journal: k.journal,
@@ -76,13 +73,12 @@ func (k *seen) report(now time.Time) nodestatus.Report {
 	}
 	k.snapshot.describe(&r)
 	names := k.snapshot.names()
+	sessions := k.snapshot.sessions()
 	for _, p := range k.peers {
-		r.Peers = append(r.Peers, k.snapshot.peerReport(p, names))
+		r.Peers = append(r.Peers, sessions[p.Addr].report(k.snapshot, p, names))
 	}
 	for _, p := range k.learned {
-		r.Learned = append(r.Learned, nodestatus.Path{
-			Prefix: p.Prefix.String(), NextHop: p.NextHop.String(), Peer: addrText(p.From), Stale: p.Stale,
-		})
+		r.Learned = append(r.Learned, pathReport(p))
 	}
 	k.routes.list(names, &r.Routes)
 	return r
@@ -119,27 +115,18 @@ func (s *Snapshot) describe(r *nodestatus.Report) {
 	if t, ok := s.Tunnel(); ok {
 		r.Tunnel = &nodestatus.Tunnel{Device: encap.Device, Address: addrText(t.Addr), MTU: t.MTU}
 	}
+	if local, err := s.Local(); err == nil {
+		r.RouterID = addrText(local.RouterID)
+	}
+	r.Reflection, r.Services, r.Announced = s.reflection(), s.serviceReport(), s.announcements()
 	for _, p := range s.Pools {
 		r.Pools = append(r.Pools, nodestatus.Pool{
-			Name: p.Name, CIDR: p.CIDR.String(), BlockSize: p.BlockBits, IPIPMode: string(p.IPIP), NATOutgoing: p.NATOutgoing,
+			Name: p.Name, CIDR: p.CIDR.String(), BlockSize: p.BlockBits, IPIPMode: string(p.IPIP), VXLANMode: string(p.VXLAN), NATOutgoing: p.NATOutgoing,
 			Disabled: !p.Enabled, DisableBGPExport: p.NoExport, SelectsNode: p.Nodes.Matches(s.Self.Labels),
 		})
 	}
 	for _, b := range s.Blocks {
 		r.Blocks = append(r.Blocks, b.String())
-	}
-}
-
-func (s *Snapshot) peerReport(p bgp.PeerStatus, names map[netip.Addr]string) nodestatus.Peer {
-	from, _ := s.Self.towards(p.Addr)
-	port := s.meshPort
-	if m, ok := s.memberAt(p.Addr); ok && m.Port != 0 {
-		port = m.Port
-	}
-	return nodestatus.Peer{
-		Address: p.Addr.String(), Node: names[p.Addr], From: addrText(from.Addr()), Port: port, ASN: p.ASN, Source: meshSource, Passive: p.Passive,
-		State: string(p.State), Since: p.Since, Restarting: p.Restarting, Received: p.Received, Sent: p.Sent,
-		LastError: p.LastError, ErrorSince: p.ErrorSince, ErrorAt: p.LastErrorAt, HeldUntil: p.HeldUntil,
 	}
 }
 
@@ -175,29 +162,18 @@ func (k *routesSeen) list(names map[netip.Addr]string, r *nodestatus.Routes) {
 	}
 }
 
-// report shows a way; of several paths the preferred one.
-func (w way) report(names map[netip.Addr]string) nodestatus.Route {
-	if len(w.paths) == 0 {
-		return routeReport(w.route, w.about)
-	}
-	p := w.paths[0]
-	line := routeReport(w.route, "affinity")
-	line.Node = names[p.NextHop]
-	if p.From.IsValid() {
-		line.Source, line.Peer = "BGP", p.From.String()
-	}
-	return line
-}
-
 // routeReport shows a route; of one with several next hops Via and Device have them all, in one order.
 func routeReport(r fib.Route, source string) nodestatus.Route {
 	var via, dev []string
 	for _, h := range r.Hops {
 		via, dev = append(via, addrText(h.Via)), append(dev, h.Dev)
 	}
-	return nodestatus.Route{
-		Destination: r.Dst.String(), Type: cmp.Or(r.Type, netlinkx.Unicast).String(), Via: strings.Join(via, ","), Device: strings.Join(slices.Compact(dev), ","), Source: source,
+	line := nodestatus.Route{
+		Destination: r.Dst.String(), Type: cmp.Or(r.Type, netlinkx.Unicast).String(), Via: strings.Join(via, ", "), Device: strings.Join(slices.Compact(dev), ", "),
+		Metric: int(r.Metric), Source: source,
 	}
+	line.Encap = encapsulations[line.Device]
+	return line
 }
 
 func refusalReport(r refusal) nodestatus.Refusal {

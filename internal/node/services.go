@@ -64,7 +64,7 @@ func (a *Agent) lookAtServices(s *Snapshot) []error {
 	if !v.known || v.revision != revision || v.excluded != s.excluded() || !v.config.Equal(s.services) {
 		v.update(s, a.Watch.Services(), revision)
 	}
-	s.Services = v.announced
+	s.Services, s.servicesKnown = v.announced, v.known
 	return v.problems
 }
 

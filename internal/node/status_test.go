@@ -14,10 +14,13 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/bgp/policy"
 	"github.com/tortie-net/tortie/internal/fib"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/nodeaddr"
 	"github.com/tortie-net/tortie/internal/nodestatus"
+	"github.com/tortie-net/tortie/internal/peering"
+	"github.com/tortie-net/tortie/internal/services"
 )
 
 // ask runs a command against an agent's HTTP server and returns its words, columns one blank apart.
@@ -66,12 +69,12 @@ func TestCommandsAskTheAgent(t *testing.T) {
 	contains(t, ask(t, status, "status"),
 		"Node rig-node, ready\n", "Address 172.31.0.1/24 on eth0 (InternalIP of node rig-node)\n", "Tunnel none: no pool encapsulates\n",
 		"Pod MTU 1500\n", "AS number 64512\n", "Blocks 10.90.1.0/26\n", "Routes 3 desired, 3 programmed, 0 held, 1 refused", "Journal empty\n",
-		"without error\n", "rig 10.90.0.0/16 /26 Never yes assigns\n", "172.31.0.2 rig-other 64512 Established",
+		"without error\n", "rig 10.90.0.0/16 /26 Never Never yes assigns\n", "172.31.0.2 rig-other 64512 Established",
 		"BGP peer 172.31.0.2: 10.90.0.0/20")
 	contains(t, ask(t, status, "peers"), "172.31.0.2 rig-other 64512 Established")
 	contains(t, ask(t, status, "routes"),
-		"3 desired, 3 programmed, 0 held, 1 refused", "10.90.1.0/26 unreachable - - own block\n",
-		"10.90.2.0/26 172.31.0.2 eth0 rig-other affinity\n", "10.90.7.7/32 172.31.0.2 eth0 rig-other BGP 172.31.0.2\n", "\nRefused:\n"+refused)
+		"3 desired, 3 programmed, 0 held, 1 refused", "10.90.1.0/26 unreachable - - - own block\n",
+		"10.90.2.0/26 172.31.0.2 eth0 - rig-other affinity\n", "10.90.7.7/32 172.31.0.2 eth0 - rig-other BGP 172.31.0.2\n", "\nAnnounced:\nPREFIX WHY COMMUNITIES\n10.90.1.0/26 own block", "\nRefused:\n"+refused)
 
 	speaker.tell(true)
 	within(t, 5*time.Second, "the lost session", func() bool { return status.Report().Peers[0].State == string(bgp.Active) })
@@ -98,7 +101,11 @@ func TestHeldRoutesAreShown(t *testing.T) {
 
 func TestReport(t *testing.T) {
 	now := time.Date(2026, 11, 20, 14, 30, 0, 0, time.UTC)
-	other, far := addr("10.0.0.7"), addr("10.1.0.8")
+	other, far, router := addr("10.0.0.7"), addr("10.1.0.8"), addr("10.0.0.1")
+	community, err := policy.ParseCommunity("64512:7")
+	if err != nil {
+		t.Fatal(err)
+	}
 	path := func(p string, hop, from netip.Addr) bgp.Path {
 		return bgp.Path{Prefix: prefix(p), NextHop: hop, From: from}
 	}
@@ -108,15 +115,25 @@ func TestReport(t *testing.T) {
 		problems: map[string][]string{"path": {"p1"}, "object": {"o1", "o2"}},
 		snapshot: &Snapshot{
 			Self: Self{Name: "n1", Addr: prefix("10.0.0.5/24"), AddrSource: "environment variable IP", Link: "eth0", LinkMTU: 1500, Addr6: prefix("fd00::5/64"), AddrSource6: "first-found", Link6: "eth1", ASN: 65001, TunnelAddr: addr("192.168.1.0")},
-			ASN:  64512, meshPort: 1179, Blocks: []netip.Prefix{prefix("192.168.1.0/26")}, Others: []Member{{Name: "n2", Addr: other}},
+			Peering: peering.Decision{
+				Peers:   []bgp.Peer{{Addr: other, From: addr("10.0.0.5"), Port: 1179}, {Addr: router, From: addr("10.0.0.5"), Port: 179, Password: "secret"}},
+				Sources: map[netip.Addr]peering.Source{other: {Node: "n2"}, router: {Peer: "tor"}},
+				Tags:    []policy.Tag{{Prefix: prefix("192.168.0.0/16"), Communities: []policy.Community{community}}},
+			},
+			Services: rangesOf("10.96.0.0/12", "10.96.0.7/32"), ServiceRanges: rangesOf("10.96.0.0/12"),
+			services: services.Config{ClusterIPs: rangesOf("10.96.0.0/12")}, servicesKnown: true,
+			ASN: 64512, meshPort: 1179, Blocks: []netip.Prefix{prefix("192.168.1.0/26")}, Others: []Member{{Name: "n2", Addr: other}},
 			Pools: []Pool{
-				{Pool: ipam.Pool{Name: "plain", CIDR: prefix("10.9.0.0/16"), BlockBits: 24}, IPIP: api.EncapNever, NoExport: true},
+				{Pool: ipam.Pool{Name: "plain", CIDR: prefix("10.9.0.0/16"), BlockBits: 24}, IPIP: api.EncapNever, VXLAN: api.EncapCrossSubnet, NoExport: true},
 				{Pool: ipam.Pool{Name: "pods", CIDR: prefix("192.168.0.0/16"), BlockBits: 26, Enabled: true}, IPIP: api.EncapAlways, NATOutgoing: true},
 			},
 		},
 		peers: []bgp.PeerStatus{{
 			Addr: other, ASN: 64512, Passive: true, State: bgp.Active, Since: now, Received: 3, Sent: 1, Restarting: true,
-			LastError: "connection lost", ErrorSince: now, LastErrorAt: now,
+			LastError: "connection lost", ErrorSince: now, LastErrorAt: now, LocalASN: 65001,
+		}, {
+			Addr: router, ASN: 64600, LocalASN: 64999, State: bgp.Established, Since: now, Received: 5, EndOfTable: true, Supports: "graceful restart",
+			Refused: []bgp.Refusal{{Reason: "a filter", Prefixes: 2, Example: prefix("10.0.0.0/8")}, {Reason: "a martian", Prefixes: 1}},
 		}},
 		learned: []bgp.Path{path("192.168.2.0/26", other, other)},
 		routes: routesSeen{
@@ -135,24 +152,32 @@ func TestReport(t *testing.T) {
 		Address: "10.0.0.5/24", AddressSource: "environment variable IP", Interface: "eth0",
 		Address6: "fd00::5/64", Address6Source: "first-found", Interface6: "eth1",
 		Candidates: []nodestatus.Candidate{{Address: "10.0.0.5/24", Interface: "eth0", Chosen: true, Reason: "asked for"}, {Address: "172.17.0.1/16", Interface: "docker0", Reason: "on a bridge"}},
-		ASN:        65001, PodMTU: 1480,
+		ASN:        65001, RouterID: "10.0.0.5", PodMTU: 1480,
 		Tunnel: &nodestatus.Tunnel{Device: "tunl0", Address: "192.168.1.0", MTU: 1480},
 		Pools: []nodestatus.Pool{
-			{Name: "plain", CIDR: "10.9.0.0/16", BlockSize: 24, IPIPMode: "Never", Disabled: true, DisableBGPExport: true, SelectsNode: true},
+			{Name: "plain", CIDR: "10.9.0.0/16", BlockSize: 24, IPIPMode: "Never", VXLANMode: "CrossSubnet", Disabled: true, DisableBGPExport: true, SelectsNode: true},
 			{Name: "pods", CIDR: "192.168.0.0/16", BlockSize: 26, IPIPMode: "Always", NATOutgoing: true, SelectsNode: true},
 		},
 		Blocks: []string{"192.168.1.0/26"},
+		Announced: []nodestatus.Announced{
+			{Prefix: "192.168.1.0/26", Origin: "own block", Communities: "64512:7"}, {Prefix: "10.96.0.0/12", Origin: "service range"}, {Prefix: "10.96.0.7/32", Origin: "service"},
+		},
+		Services: &nodestatus.Services{Known: true, Ranges: []string{"10.96.0.0/12"}, Prefixes: 2},
 		Peers: []nodestatus.Peer{{
-			Address: "10.0.0.7", Node: "n2", From: "10.0.0.5", Port: 1179, ASN: 64512, Source: "node-to-node mesh", Passive: true, State: "Active", Since: now, Restarting: true,
+			Address: "10.0.0.7", Node: "n2", From: "10.0.0.5", Port: 1179, ASN: 64512, Source: "node-to-node mesh", Kind: "mesh", Passive: true, State: "Active", Since: now, Restarting: true,
 			Received: 3, Sent: 1, LastError: "connection lost", ErrorSince: now, ErrorAt: now,
+		}, {
+			Address: "10.0.0.1", From: "10.0.0.5", Port: 179, ASN: 64600, LocalASN: 64999, Source: "BGPPeer tor", Kind: "node", Object: "tor", Password: true,
+			State: "Established", Since: now, Received: 5, EndOfTable: true, Supports: "graceful restart", Refused: 3,
+			Refusals: []nodestatus.Reason{{Reason: "a filter", Prefixes: 2, Example: "10.0.0.0/8"}, {Reason: "a martian", Prefixes: 1}},
 		}},
 		Learned: []nodestatus.Path{{Prefix: "192.168.2.0/26", NextHop: "10.0.0.7", Peer: "10.0.0.7"}},
 		Routes: nodestatus.Routes{
 			Desired: 3, Programmed: 3, Held: 2, Starting: true, Refused: 1,
 			List: []nodestatus.Route{
 				{Destination: "192.168.1.0/26", Type: "unreachable", Source: "own block"},
-				{Destination: "192.168.2.0/26", Type: "unicast", Via: "10.0.0.7", Device: "tunl0", Node: "n2", Source: "BGP", Peer: "10.0.0.7"},
-				{Destination: "192.168.3.0/26", Type: "unicast", Via: "10.0.0.7", Device: "tunl0", Node: "n2", Source: "affinity"},
+				{Destination: "192.168.2.0/26", Type: "unicast", Via: "10.0.0.7", Device: "tunl0", Encap: "IPIP", Node: "n2", Source: "BGP", Peer: "10.0.0.7"},
+				{Destination: "192.168.3.0/26", Type: "unicast", Via: "10.0.0.7", Device: "tunl0", Encap: "IPIP", Node: "n2", Source: "affinity"},
 			},
 			Refusals: []nodestatus.Refusal{{Prefix: "192.168.0.0/20", Via: "10.0.0.7", Peer: "10.0.0.7", Reason: "it is larger"}},
 			LeftToNetwork: []nodestatus.Refusal{{
