@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/bgp/bgptest"
 )
 
 // childArg as the only argument makes the test binary a speaker that is driven over its standard input. GoBGP can only be
@@ -52,6 +53,13 @@ func pipe(from, to string) error {
 func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == childArg {
 		if err := serve(os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	if child, err := bgptest.Child(); child {
+		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

@@ -46,6 +46,7 @@ type call struct {
 	Policy  bgp.Policy     // without rules for peers
 	Filters map[netip.Addr]api.BGPFilterSpec
 	Mode    bgp.Mode
+	From    []netip.Addr
 }
 
 // policy is a call's, with the rules that its filters are compiled to.
@@ -67,9 +68,10 @@ func (c call) policy() (bgp.Policy, error) {
 }
 
 type reply struct {
-	Err   string
-	Paths []bgp.Path
-	Peers []bgp.PeerStatus
+	Err      string
+	Paths    []bgp.Path
+	Peers    []bgp.PeerStatus
+	NextHops map[netip.Addr]bool
 }
 
 func serve(in io.Reader, out io.Writer) error {
@@ -107,6 +109,10 @@ func answer(speaker bgp.Speaker, c call) reply {
 		if p, err = c.policy(); err == nil {
 			err = speaker.SetPolicy(ctx, p)
 		}
+	case "SetLocal":
+		err = speaker.SetLocal(ctx, c.Local)
+	case "NextHops":
+		r.NextHops, err = speaker.NextHops(ctx, c.From)
 	case "SetOriginated":
 		err = speaker.SetOriginated(ctx, c.Paths)
 	case "Snapshot":
@@ -214,6 +220,22 @@ func (s *Speaker) StartLocal(local bgp.Local) {
 	s.T.Helper()
 	local.RouterID, local.Listen = s.V4, s.Addrs()
 	s.do(call{Method: "Start", Local: local})
+}
+
+// SetLocal changes a started speaker; its router ID and, unless others are given, the host's addresses are added.
+func (s *Speaker) SetLocal(local bgp.Local) {
+	s.T.Helper()
+	local.RouterID = s.V4
+	if local.Listen == nil {
+		local.Listen = s.Addrs()
+	}
+	s.do(call{Method: "SetLocal", Local: local})
+}
+
+// NextHops returns the next hops of all that some peers have announced.
+func (s *Speaker) NextHops(from ...netip.Addr) map[netip.Addr]bool {
+	s.T.Helper()
+	return s.do(call{Method: "NextHops", From: from}).NextHops
 }
 
 // SetPolicy sets what passes on the sessions, and for some peers a filter.

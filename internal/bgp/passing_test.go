@@ -1,0 +1,376 @@
+package bgp_test
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/bgp/bgptest"
+)
+
+// ourASN is the node's; every node in Calico has it unless told otherwise.
+const ourASN = 64512
+
+// ownBlocks are what the node announces in tests that do not say otherwise.
+var ownBlocks = []string{"10.1.5.0/26", "10.200.0.5/32", "fd01:5::/122"}
+
+// node starts our speaker on host 5 of a new network.
+func node(t *testing.T) (*bgptest.LAN, *bgptest.Speaker) {
+	t.Helper()
+	lan := bgptest.NewLAN(t)
+	s := lan.Host(5).Speak()
+	s.Start(ourASN, false)
+	s.Originate(ownBlocks...)
+	return lan, s
+}
+
+// pods are the prefixes that learned paths are passed on in.
+var pods = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd01::/16")}
+
+// neighbour is a daemon and our end of the session to it, in IPv4.
+type neighbour struct {
+	bgptest.Daemon
+	peer bgp.Peer
+	n    int
+}
+
+// beside starts a daemon on host n, in an AS, with a session to our speaker on which it waits for us.
+func beside(lan *bgptest.LAN, s *bgptest.Speaker, kind bgptest.Kind, n int, asn uint32, edits ...func(*bgptest.Config)) *neighbour {
+	host := lan.Host(n)
+	block := netip.MustParsePrefix(fmt.Sprintf("10.1.%d.0/26", n))
+	config := bgptest.Config{ASN: asn, Announce: []netip.Prefix{block}, PassOn: true, Sessions: []bgptest.Session{{Peer: s.V4, ASN: ourASN, Passive: true}}}
+	for _, edit := range edits {
+		edit(&config)
+	}
+	return &neighbour{Daemon: host.Daemon(kind, config), peer: bgp.Peer{Addr: host.V4, From: s.V4, ASN: asn}, n: n}
+}
+
+func (n *neighbour) block() string { return fmt.Sprintf("10.1.%d.0/26", n.n) }
+
+// learns waits until the daemon has learned just these from us, each as "prefix via next hop (AS path)".
+func (n *neighbour) learns(t *testing.T, from netip.Addr, want ...string) {
+	t.Helper()
+	slices.Sort(want)
+	bgptest.Eventually(t, func() error {
+		var got []string
+		for _, r := range n.Learned(from) {
+			got = append(got, fmt.Sprintf("%s via %s (%s)", r.Prefix, r.NextHop, r.ASPath))
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			return fmt.Errorf("host %d has learned\n%s\nwant\n%s", n.n, strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+		return nil
+	})
+}
+
+// setPeers sets our sessions to these.
+func setPeers(s *bgptest.Speaker, all ...*neighbour) {
+	var peers []bgp.Peer
+	for _, n := range all {
+		peers = append(peers, n.peer)
+	}
+	s.SetPeers(peers...)
+}
+
+// undisturbed returns what fails the test if a session is not the one that it is now.
+func undisturbed(t *testing.T, s *bgptest.Speaker, all ...*neighbour) (check func()) {
+	t.Helper()
+	since := make(map[netip.Addr]time.Time)
+	for _, n := range all {
+		s.WaitEstablished(n.peer.Addr)
+		since[n.peer.Addr] = s.Peer(n.peer.Addr).Since
+	}
+	return func() {
+		t.Helper()
+		for addr, was := range since {
+			if now := s.Peer(addr); now.State != bgp.Established || !now.Since.Equal(was) {
+				t.Errorf("the session to %s was touched: %+v, established since %s before", addr, now, was)
+			}
+		}
+	}
+}
+
+// A reflector passes on what clients announce to all, and what others announce to clients, inside of what may pass, with the
+// next hops that it has learned. What may pass, and its cluster ID, change while it runs.
+func TestReflection(t *testing.T) {
+	t.Parallel()
+	lan := bgptest.NewLAN(t)
+	s := lan.Host(5).Speak()
+	local := bgp.Local{ASN: ourASN, ClusterID: netip.MustParseAddr("10.0.0.5")}
+	s.StartLocal(local)
+	s.SetPolicy(bgp.Policy{Transit: pods}, nil)
+	one, two := beside(lan, s, bgptest.BIRD2, 1, ourASN), beside(lan, s, bgptest.FRR, 2, ourASN)
+	three, four := beside(lan, s, bgptest.BIRD1, 3, ourASN), beside(lan, s, bgptest.BIRD2, 4, ourASN)
+	one.peer.Client, two.peer.Client = true, true
+	all := []*neighbour{one, two, three, four}
+	setPeers(s, all...)
+	check := undisturbed(t, s, all...)
+
+	via := func(n *neighbour) string { return fmt.Sprintf("%s via %s ()", n.block(), n.peer.Addr) }
+	one.learns(t, s.V4, via(two), via(three), via(four))
+	two.learns(t, s.V4, via(one), via(three), via(four))
+	three.learns(t, s.V4, via(one), via(two))
+	four.learns(t, s.V4, via(one), via(two))
+
+	s.SetPolicy(bgp.Policy{Transit: pods, Hidden: []netip.Prefix{netip.MustParsePrefix("10.1.2.0/24")}}, nil)
+	one.learns(t, s.V4, via(three), via(four))
+	three.learns(t, s.V4, via(one))
+	s.SetPolicy(bgp.Policy{Transit: pods}, nil)
+	one.learns(t, s.V4, via(two), via(three), via(four))
+	three.learns(t, s.V4, via(one), via(two))
+	check()
+
+	kernel := one.On().Monitor()
+	local.ClusterID = netip.MustParseAddr("10.9.9.9")
+	s.SetLocal(local)
+	for _, n := range all {
+		bgptest.Eventually(t, func() error {
+			if p := s.Peer(n.peer.Addr); p.State != bgp.Established || !p.EndOfTable {
+				return fmt.Errorf("%+v", p)
+			}
+			return nil
+		})
+	}
+	one.learns(t, s.V4, via(two), via(three), via(four))
+	three.learns(t, s.V4, via(one), via(two))
+	for _, n := range []*neighbour{two, three, four} {
+		if lost := kernel.Lost(n.block()); len(lost) > 0 {
+			t.Errorf("another cluster ID has cost the way to %s: %s", n.block(), lost)
+		}
+	}
+	two.Announce()
+	one.learns(t, s.V4, via(three), via(four))
+}
+
+// What one AS announces goes to another one and to our own, with the next hop that each peer is to have; a change does not touch
+// the session.
+func TestTransit(t *testing.T) {
+	t.Parallel()
+	lan := bgptest.NewLAN(t)
+	s := lan.Host(5).Speak()
+	s.Start(ourASN, false)
+	s.Originate("10.1.5.0/26")
+	s.SetPolicy(bgp.Policy{Transit: pods}, nil)
+	rack, core := beside(lan, s, bgptest.BIRD2, 1, 64901), beside(lan, s, bgptest.FRR, 2, 64902)
+	inside := beside(lan, s, bgptest.BIRD2, 3, ourASN)
+	rack.Announce(append([]netip.Prefix{netip.MustParsePrefix("10.1.1.0/26")}, netip.MustParsePrefix("10.66.0.0/24"))...) // which is no pod's
+	all := []*neighbour{rack, core, inside}
+	setPeers(s, all...)
+	check := undisturbed(t, s, all...)
+
+	own := fmt.Sprintf("10.1.5.0/26 via %s", s.V4)
+	for _, c := range []struct {
+		mode         bgp.NextHopMode
+		core, inside netip.Addr
+	}{
+		{bgp.NextHopAuto, s.V4, rack.peer.Addr},
+		{bgp.NextHopSelf, s.V4, s.V4},
+		{bgp.NextHopKeep, rack.peer.Addr, rack.peer.Addr},
+		{bgp.NextHopAuto, s.V4, rack.peer.Addr},
+	} {
+		core.peer.NextHop, inside.peer.NextHop = c.mode, c.mode
+		setPeers(s, all...)
+		far := s.V4 // what the node inside announces
+		if c.mode == bgp.NextHopKeep {
+			far = inside.peer.Addr
+		}
+		core.learns(t, s.V4, own+" (64512)", fmt.Sprintf("10.1.1.0/26 via %s (64512 64901)", c.core), fmt.Sprintf("10.1.3.0/26 via %s (64512)", far))
+		way := c.inside
+		if c.mode == bgp.NextHopAuto || c.mode == bgp.NextHopKeep {
+			inside.learns(t, s.V4, own+" ()", "10.1.1.0/26 via 10.0.0.1 (64901)", "10.1.2.0/26 via 10.0.0.2 (64902)")
+			continue
+		}
+		inside.learns(t, s.V4, own+" ()", fmt.Sprintf("10.1.1.0/26 via %s (64901)", way), fmt.Sprintf("10.1.2.0/26 via %s (64902)", way))
+	}
+	check()
+	rack.Announce()
+	core.learns(t, s.V4, own+" (64512)", "10.1.3.0/26 via 10.0.0.5 (64512)")
+}
+
+// A filter is in force at once, in both directions, for what was announced before it, and gone at once; sessions stay.
+func TestFilter(t *testing.T) {
+	t.Parallel()
+	lan, s := node(t)
+	bird, frr := beside(lan, s, bgptest.BIRD2, 1, ourASN), beside(lan, s, bgptest.FRR, 2, ourASN)
+	setPeers(s, bird, frr)
+	check := undisturbed(t, s, bird, frr)
+	learned := func(want ...string) {
+		t.Helper()
+		bgptest.Eventually(t, func() error {
+			var got []string
+			for _, p := range s.Snapshot() {
+				got = append(got, p.Prefix.String())
+			}
+			if !slices.Equal(got, want) {
+				return fmt.Errorf("learned %s, want %s", got, want)
+			}
+			return nil
+		})
+	}
+	all := []string{"10.1.5.0/26 via 10.0.0.5 ()", "10.200.0.5/32 via 10.0.0.5 ()"}
+	learned("10.1.1.0/26", "10.1.2.0/26")
+	bird.learns(t, s.V4, all...)
+
+	reject := []api.BGPFilterRule{{CIDR: "10.1.0.0/16", MatchOperator: "In", Action: "Reject"}}
+	filter := api.BGPFilterSpec{ImportV4: reject, ExportV4: reject}
+	s.SetPolicy(bgp.Policy{}, map[netip.Addr]api.BGPFilterSpec{bird.peer.Addr: filter})
+	learned("10.1.2.0/26")
+	bird.learns(t, s.V4, all[1:]...)
+	frr.learns(t, s.V4, all...)
+	if p := s.Peer(bird.peer.Addr); len(p.Refused) != 1 || p.Refused[0].Prefixes != 1 || p.Received != 1 || p.Sent != 1 {
+		t.Errorf("the filtered session: %+v", p)
+	}
+	s.SetPolicy(bgp.Policy{}, nil)
+	learned("10.1.1.0/26", "10.1.2.0/26")
+	bird.learns(t, s.V4, all...)
+	if p := s.Peer(bird.peer.Addr); len(p.Refused) != 0 || !p.EndOfTable || !strings.Contains(p.Supports, "route refresh") {
+		t.Errorf("the session without a filter: %+v", p)
+	}
+	check()
+}
+
+// A path with our own AS number in it is a loop, unless it may be there: racks of one AS meet through routers of another.
+func TestOwnASN(t *testing.T) {
+	t.Parallel()
+	lan, s := node(t)
+	router := beside(lan, s, bgptest.FRR, 1, 64901, func(c *bgptest.Config) {
+		c.Announce = nil
+		c.Sessions = append(c.Sessions, bgptest.Session{Peer: netip.MustParseAddr("10.0.0.2"), ASN: ourASN})
+	})
+	lan.Host(2).Daemon(bgptest.BIRD2, bgptest.Config{ASN: ourASN, Announce: []netip.Prefix{netip.MustParsePrefix("10.1.2.0/26")}, Sessions: []bgptest.Session{{Peer: router.peer.Addr, ASN: 64901}}})
+	setPeers(s, router)
+	check := undisturbed(t, s, router)
+	bgptest.Eventually(t, func() error {
+		p := s.Peer(router.peer.Addr)
+		if len(p.Refused) != 1 || p.Refused[0].Prefixes < 1 || len(s.Snapshot()) != 0 {
+			return fmt.Errorf("%+v, learned %v", p, s.Snapshot())
+		}
+		return nil
+	})
+	router.peer.AllowOwnASN = 1
+	setPeers(s, router)
+	bgptest.Eventually(t, func() error {
+		if paths := s.Snapshot(); len(paths) != 1 || paths[0].ASPath != "64901 64512" || paths[0].Prefix.String() != "10.1.2.0/26" {
+			return fmt.Errorf("learned %v", paths)
+		}
+		return nil
+	})
+	check()
+}
+
+// To a peer we can be in another AS, and speak from whichever address leads there; it may connect to any of ours.
+func TestLocalASN(t *testing.T) {
+	t.Parallel()
+	lan := bgptest.NewLAN(t)
+	s := lan.Host(5).Speak()
+	any4, any6 := netip.IPv4Unspecified(), netip.IPv6Unspecified()
+	s.StartLocal(bgp.Local{ASN: ourASN})
+	s.SetLocal(bgp.Local{ASN: ourASN, Listen: []netip.Addr{any4, any6}})
+	s.Originate(ownBlocks...)
+	s.SetPolicy(bgp.Policy{Transit: pods}, nil)
+	other := func(c *bgptest.Config) { c.Sessions[0].ASN = 64777 }
+	waits := beside(lan, s, bgptest.BIRD2, 1, 64901, other)
+	dials := beside(lan, s, bgptest.FRR, 2, 64777, other, func(c *bgptest.Config) { c.Sessions[0].Passive = false })
+	for _, n := range []*neighbour{waits, dials} {
+		n.peer.LocalASN, n.peer.From, n.peer.Passive = 64777, netip.Addr{}, n == dials
+	}
+	setPeers(s, waits, dials)
+	own := []string{"10.1.5.0/26 via 10.0.0.5", "10.200.0.5/32 via 10.0.0.5"}
+	waits.learns(t, s.V4, own[0]+" (64777)", own[1]+" (64777)", "10.1.2.0/26 via 10.0.0.5 (64777)")
+	dials.learns(t, s.V4, own[0]+" ()", own[1]+" ()", "10.1.1.0/26 via 10.0.0.1 (64901)")
+	if p := s.Peer(dials.peer.Addr); p.LocalASN != 64777 {
+		t.Errorf("%+v", p)
+	}
+	six := bgp.Peer{Addr: dials.On().V6, ASN: 64999}
+	s.SetPeers(waits.peer, dials.peer, six)
+	lone := lan.Host(6)
+	s.SetPeers(waits.peer, dials.peer, bgp.Peer{Addr: lone.V6, ASN: 64999, Passive: true})
+	raw, _ := lone.Establish(s.V6, 64999, 0)
+	bgptest.Eventually(t, func() error {
+		body, err := raw.Until(bgptest.Update)
+		if err == nil && !strings.Contains(string(body), string(s.V6.AsSlice())) {
+			err = fmt.Errorf("the next hop of an IPv6 path is not our end: % x", body)
+		}
+		return err
+	})
+}
+
+// TTL security lets peers in that are near, with a password, too, and nobody else; it comes and goes while the speaker runs.
+func TestTTLSecurity(t *testing.T) {
+	t.Parallel()
+	lan, s := node(t)
+	guarded := func(c *bgptest.Config) {
+		c.Sessions[0].TTLSecurity, c.Sessions[0].Password = 1, "secret"
+	}
+	bird, frr := beside(lan, s, bgptest.BIRD2, 1, 64901, guarded), beside(lan, s, bgptest.FRR, 2, 64902, guarded)
+	for _, n := range []*neighbour{bird, frr} {
+		n.peer.TTLSecurity, n.peer.Password = 1, "secret"
+	}
+	far := lan.Host(6)
+	stranger := bgp.Peer{Addr: far.V4, From: s.V4, ASN: ourASN, Passive: true, TTLSecurity: 1}
+	s.SetPeers(bird.peer, frr.peer, stranger)
+	s.WaitEstablished(bird.peer.Addr, frr.peer.Addr)
+	bird.learns(t, s.V4, "10.1.5.0/26 via 10.0.0.5 (64512)", "10.200.0.5/32 via 10.0.0.5 (64512)")
+	frr.learns(t, s.V4, "10.1.5.0/26 via 10.0.0.5 (64512)", "10.200.0.5/32 via 10.0.0.5 (64512)")
+
+	// A connection's packets have TTL 64 unless its program says otherwise: as if they had come over many routers.
+	conn, err := far.TryDial(s.V4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = conn.Write(bgptest.OpenMessage(ourASN, far.V4, true, 90, 0))
+	_ = conn.SetReadDeadline(time.Now().Add(3 * time.Second))
+	if n, err := conn.Read(make([]byte, 1)); n > 0 {
+		t.Errorf("what came from afar was answered: %d, %v", n, err)
+	} else if timeout, ok := err.(net.Error); !ok || !timeout.Timeout() {
+		t.Errorf("what came from afar: %v, want silence", err)
+	}
+	stranger.TTLSecurity = 0
+	s.SetPeers(bird.peer, frr.peer, stranger)
+	far.Establish(s.V4, ourASN, 0)
+	s.WaitEstablished(far.V4)
+}
+
+// Paths of the same rank are all in the snapshot; one that is worse is not, and takes over when they go.
+func TestEqualPaths(t *testing.T) {
+	t.Parallel()
+	lan, s := node(t)
+	shared := []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}
+	announce := func(c *bgptest.Config) { c.Announce = shared }
+	left, right := beside(lan, s, bgptest.BIRD2, 1, 64901, announce), beside(lan, s, bgptest.FRR, 2, 64902, announce)
+	inside := beside(lan, s, bgptest.BIRD2, 3, ourASN, announce)
+	setPeers(s, left, right, inside)
+	hops := func(want ...string) {
+		t.Helper()
+		bgptest.Eventually(t, func() error {
+			var got []string
+			for _, p := range s.Snapshot() {
+				got = append(got, p.NextHop.String())
+			}
+			slices.Sort(got)
+			if !slices.Equal(got, want) {
+				return fmt.Errorf("next hops %s, want %s", got, want)
+			}
+			return nil
+		})
+	}
+	// The path inside of our AS is the shortest one.
+	hops("10.0.0.3")
+	bgptest.Eventually(t, func() error {
+		if got := s.NextHops(left.peer.Addr, right.peer.Addr); len(got) != 2 || !got[left.peer.Addr] || !got[right.peer.Addr] {
+			return fmt.Errorf("next hops of both routers: %v", got)
+		}
+		return nil
+	})
+	inside.Announce()
+	hops("10.0.0.1", "10.0.0.2")
+	right.Announce()
+	hops("10.0.0.1")
+}
