@@ -12,7 +12,22 @@ import (
 // Local returns this node's end of all sessions. The error is for the operator.
 func (s *Snapshot) Local() (bgp.Local, error) {
 	id, err := nodeaddr.RouterID(s.Self.RouterID, s.Self.Name, s.Self.Addr.Addr())
-	return bgp.Local{ASN: s.asn(s.Self.ASN), RouterID: id, Listen: s.Self.addrs(), Port: s.Port, ClusterID: s.Peering.ClusterID}, err
+	return bgp.Local{ASN: s.asn(s.Self.ASN), RouterID: id, Listen: s.listen(), Port: s.Port, ClusterID: s.Peering.ClusterID}, err
+}
+
+// listen returns the addresses that BGP is spoken at: the node's, unless the cluster's bindMode is None. Calico takes None for the
+// default, which nobody needs who does not say so.
+func (s *Snapshot) listen() []netip.Addr {
+	addrs := s.Self.addrs()
+	if s.peers.config.BindMode == "None" {
+		for i, a := range addrs {
+			addrs[i] = netip.IPv4Unspecified()
+			if a.Is6() {
+				addrs[i] = netip.IPv6Unspecified()
+			}
+		}
+	}
+	return addrs
 }
 
 // Policy returns what passes on the sessions. Learned paths are passed on inside of the pools, but for those with disableBGPExport,

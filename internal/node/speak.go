@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"net/netip"
 	"slices"
@@ -47,7 +48,7 @@ func (h *heard) recall(s *Snapshot) { s.borrowed, s.held, s.fabric = h.borrowed,
 // is reports that BGP speaks as the snapshot wants. Another identity needs another process.
 func (b *speaking) is(s *Snapshot) bool {
 	want, err := s.Local()
-	return err == nil && want.ASN == b.local.ASN && want.Port == b.local.Port && want.RouterID == b.local.RouterID && slices.Equal(want.Listen, b.local.Listen)
+	return err == nil && want.ASN == b.local.ASN && want.RouterID == b.local.RouterID
 }
 
 // settling reports that this agent started so recently that BGP may not have told it everything yet: what an earlier agent
@@ -84,6 +85,7 @@ func (a *Agent) syncBGP(ctx context.Context, s *Snapshot) (heard, error) {
 	if err := a.startBGP(ctx, s); err != nil {
 		return heard{}, err
 	}
+	deaf := a.setLocal(ctx, s) // sessions go on where BGP listened before
 	if err := a.Speaker.SetOriginated(ctx, s.Originated()); err != nil {
 		return heard{}, err
 	}
@@ -99,7 +101,7 @@ func (a *Agent) syncBGP(ctx context.Context, s *Snapshot) (heard, error) {
 		return heard{}, err
 	}
 	if a.bgp.fresh && !a.news.bgp && !moved {
-		return a.bgp.heard, nil
+		return a.bgp.heard, deaf
 	}
 	a.bgp.fresh = false
 	peers, err := a.Speaker.Peers(ctx)
@@ -113,7 +115,26 @@ func (a *Agent) syncBGP(ctx context.Context, s *Snapshot) (heard, error) {
 	h, err := a.listen(ctx, s, peers)
 	a.Status.SetBGP(peers, h.learned)
 	a.bgp.heard, a.bgp.fresh = h, err == nil
-	return h, err
+	return h, errors.Join(deaf, err)
+}
+
+// setLocal tells BGP where to listen and for which cluster to reflect, if that is not what it was told before.
+func (a *Agent) setLocal(ctx context.Context, s *Snapshot) error {
+	want, err := s.Local()
+	if err != nil {
+		return err
+	}
+	was := a.bgp.local
+	if want.Port == was.Port && want.ClusterID == was.ClusterID && slices.Equal(want.Listen, was.Listen) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, bgpStart)
+	defer cancel()
+	if err := a.Speaker.SetLocal(ctx, want); err != nil {
+		return err
+	}
+	a.bgp.local = want
+	return nil
 }
 
 // setPolicy tells BGP what passes on its sessions, if that is not what it was told before.
