@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"math/bits"
 	"net/netip"
 	"slices"
 
@@ -80,13 +81,29 @@ func (b *Base) Import(s Session, rules *Rules, prefix netip.Prefix, a *wire.Attr
 		return out
 	}
 	out.Verdict = Accept
-	if s.External() && !out.Change.SetLocalPref {
-		out.Change.SetLocalPref, out.Change.LocalPref = true, LocalPref(b.normal(prefix))
-		if a.Communities.Has(wire.GracefulShutdown) {
-			out.Change.LocalPref = 0
-		}
+	switch c := &out.Change; {
+	case c.SetLocalPref:
+		c.LocalPref = level(Priority(c.LocalPref), b.normal(prefix))
+	case s.External() && a.Communities.Has(wire.GracefulShutdown):
+		c.SetLocalPref, c.LocalPref = true, 0
 	}
 	return out
+}
+
+// level is the LOCAL_PREF that a priority has among the paths that this node knows. Those to which nobody has given one have 100.
+// What is better than normal has what Calico's nodes say, which is far more. What is worse has less than 100, where there is not room for
+// every number: the order stays, but two that differ by less than a third may come to be equal.
+func level(priority, normal uint32) uint32 {
+	switch {
+	case priority < normal:
+		return max(LocalPref(priority), defaultLocalPref+1)
+	case priority == normal:
+		return defaultLocalPref
+	}
+	by := uint64(priority - normal)
+	octave := bits.Len64(by) - 1
+	third := 3 * (by - 1<<octave) >> octave
+	return defaultLocalPref - 1 - uint32(3*octave) - uint32(third)
 }
 
 // refuse returns why a path may not come in; empty: it may.
@@ -164,7 +181,7 @@ func forbidden(s Session, c wire.Communities) bool {
 // route is a learned path as rules see it.
 func (b *Base) route(s Session, prefix netip.Prefix, a *wire.Attributes) Route {
 	r := Route{Prefix: prefix, Attributes: a, External: s.External(), Interface: b.link(a.Via), Priority: b.normal(prefix)}
-	if a.HasLocalPref {
+	if a.HasLocalPref && a.LocalPref != defaultLocalPref {
 		r.Priority = Priority(a.LocalPref)
 	}
 	return r

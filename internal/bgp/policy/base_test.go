@@ -58,11 +58,11 @@ func TestImport(t *testing.T) {
 	}{
 		"block":                      {session: mesh, prefix: "10.244.0.0/26", a: said("192.0.2.2", "")},
 		"LOCAL_PREF stays in our AS": {session: mesh, prefix: "10.244.0.0/26", a: withPref(said("192.0.2.2", ""), 7)},
-		"from a router":              {session: router, prefix: "198.51.100.0/24", a: said("192.0.2.254", "", 65001, 3), pref: normalPref},
-		"normal for IPv6":            {session: router, prefix: "2001:db8:1::/48", a: said("2001:db8::2", "", 65001), pref: 2147483647 - 500},
-		"default route":              {session: router, prefix: "0.0.0.0/0", a: said("192.0.2.254", "", 65001), pref: normalPref},
-		"half of all":                {session: router, prefix: "0.0.0.0/1", a: said("192.0.2.254", "", 65001), pref: normalPref},
-		"default route of IPv6":      {session: router, prefix: "::/0", a: said("2001:db8::2", "", 65001), pref: 2147483647 - 500},
+		"from a router":              {session: router, prefix: "198.51.100.0/24", a: said("192.0.2.254", "", 65001, 3)},
+		"normal for IPv6":            {session: router, prefix: "2001:db8:1::/48", a: said("2001:db8::2", "", 65001)},
+		"default route":              {session: router, prefix: "0.0.0.0/0", a: said("192.0.2.254", "", 65001)},
+		"half of all":                {session: router, prefix: "0.0.0.0/1", a: said("192.0.2.254", "", 65001)},
+		"default route of IPv6":      {session: router, prefix: "::/0", a: said("2001:db8::2", "", 65001)},
 
 		"this network":     {session: mesh, prefix: "0.1.0.0/16", a: said("192.0.2.2", ""), reason: "martian"},
 		"loopback":         {session: mesh, prefix: "127.0.0.0/8", a: said("192.0.2.2", ""), reason: "martian"},
@@ -78,22 +78,26 @@ func TestImport(t *testing.T) {
 
 		"our address":       {session: mesh, rules: []string{accept}, prefix: "192.0.2.1/32", a: said("192.0.2.2", ""), reason: "own address"},
 		"our address, IPv6": {session: mesh, prefix: "2001:db8::1/128", a: said("2001:db8::2", ""), reason: "own address"},
-		"our network":       {session: router, prefix: "192.0.2.0/24", a: said("192.0.2.2", "", 65001), pref: normalPref},
+		"our network":       {session: router, prefix: "192.0.2.0/24", a: said("192.0.2.2", "", 65001)},
 		"we are the hop":    {session: mesh, prefix: "10.244.0.0/26", a: said("192.0.2.1", ""), reason: "next hop is this node"},
 
 		"path of another AS": {session: router, rules: []string{accept}, prefix: "198.51.100.0/24", a: said("192.0.2.254", "", 65002, 65001), reason: "AS path of somebody else"},
 		"empty path":         {session: router, prefix: "198.51.100.0/24", a: said("192.0.2.254", ""), reason: "AS path of somebody else"},
 		"loop":               {session: router, prefix: "198.51.100.0/24", a: said("192.0.2.254", "", 65001, 64512), reason: "own AS in its path"},
 		"loop in our AS":     {session: mesh, prefix: "198.51.100.0/24", a: said("192.0.2.254", "", 64512), reason: "own AS in its path"},
-		"one is allowed":     {session: Session{LocalASN: 64512, PeerASN: 65001, AllowOwnASN: 1}, prefix: "198.51.100.0/24", a: said("192.0.2.254", "", 65001, 64512), pref: normalPref},
+		"one is allowed":     {session: Session{LocalASN: 64512, PeerASN: 65001, AllowOwnASN: 1}, prefix: "198.51.100.0/24", a: said("192.0.2.254", "", 65001, 64512)},
 		"two are not":        {session: Session{LocalASN: 64512, PeerASN: 65001, AllowOwnASN: 1}, prefix: "198.51.100.0/24", a: said("192.0.2.254", "", 65001, 64512, 64512), reason: "own AS in its path"},
 
 		"rejected by a rule":    {session: mesh, rules: []string{accept[:1] + `"priority":1024,` + accept[1:], `{"action":"Reject"}`}, prefix: "10.244.0.0/26", a: withPref(said("192.0.2.2", ""), 7), reason: "filter f rule 2"},
+		"the default is normal": {session: mesh, rules: []string{`{"priority":1024,"action":"Reject"}`}, prefix: "10.244.0.0/26", a: withPref(said("192.0.2.2", ""), 100), reason: "filter f rule 1"},
+		"worse than normal":     {session: router, rules: []string{`{"action":"Accept","operations":[{"setPriority":{"value":1027}}]}`}, prefix: "10.9.0.0/16", a: said("192.0.2.2", "", 65001), pref: 95},
+		"set to normal":         {session: mesh, rules: []string{`{"action":"Accept","operations":[{"setPriority":{"value":1024}}]}`}, prefix: "10.9.0.0/16", a: withPref(said("192.0.2.2", ""), 7), pref: 100},
+		"normal of IPv6":        {session: router, rules: []string{`{"priority":500,"action":"Accept","operations":[{"setPriority":{"value":500}}]}`}, prefix: "fd09::/64", a: said("2001:db8::2", "", 65001), pref: 100},
 		"normal priority":       {session: mesh, rules: []string{`{"priority":1024,"action":"Reject"}`}, prefix: "10.244.0.0/26", a: withPref(said("192.0.2.2", ""), normalPref), reason: "filter f rule 1"},
 		"no priority is normal": {session: router, rules: []string{`{"priority":1024,"action":"Reject"}`}, prefix: "10.244.0.0/26", a: said("192.0.2.2", "", 65001), reason: "filter f rule 1"},
 		"a priority is set":     {session: router, rules: []string{`{"action":"Accept","operations":[{"setPriority":{"value":512}}]}`}, prefix: "10.9.0.0/16", a: said("192.0.2.2", "", 65001), pref: 2147483647 - 512},
 		"by its interface":      {session: router, rules: []string{`{"interface":"eth1","action":"Reject"}`}, prefix: "10.9.0.0/16", a: said("192.0.2.2", "", 65001), reason: "filter f rule 1"},
-		"by another interface":  {session: router, rules: []string{`{"interface":"eth1","action":"Reject"}`}, prefix: "10.9.0.0/16", a: said("198.51.100.1", "", 65001), pref: normalPref},
+		"by another interface":  {session: router, rules: []string{`{"interface":"eth1","action":"Reject"}`}, prefix: "10.9.0.0/16", a: said("198.51.100.1", "", 65001)},
 		"source is redundant":   {session: mesh, rules: []string{`{"source":"RemotePeers","action":"Reject"}`}, prefix: "10.9.0.0/16", a: said("192.0.2.2", ""), reason: "filter f rule 1"},
 
 		"graceful shutdown":            {session: router, prefix: "10.9.0.0/16", a: said("192.0.2.2", "65535:0", 65001), pref: zero},
@@ -203,6 +207,25 @@ func TestPriority(t *testing.T) {
 		if Priority(LocalPref(n)) != n {
 			t.Errorf("priority %d becomes %d", n, Priority(LocalPref(n)))
 		}
+	}
+}
+
+// A lower priority is never less preferred, whatever is normal, and what nobody has set lies between.
+func TestLevel(t *testing.T) {
+	for _, normal := range []uint32{1, 500, 1024, maxPriority - 1} {
+		list := []uint32{1, 2, 3, 499, 500, 501, 1023, 1024, 1025, 1026, 1027, 1028, 1030, 1040, 1100, 2000, 3000, 65535, 1 << 20, 1 << 30, maxPriority - 2, maxPriority - 1}
+		for i, n := range list {
+			got := level(n, normal)
+			if n < normal && got <= defaultLocalPref || n == normal && got != defaultLocalPref || n > normal && (got >= defaultLocalPref || got == 0) {
+				t.Errorf("%d, when %d is normal: %d", n, normal, got)
+			}
+			if i > 0 && got > level(list[i-1], normal) {
+				t.Errorf("%d is preferred to %d", n, list[i-1])
+			}
+		}
+	}
+	if level(1025, 1024) <= level(1026, 1024) || level(1100, 1024) <= level(2000, 1024) || level(2000, 1024) <= level(3000, 1024) {
+		t.Error("different priorities are equal")
 	}
 }
 

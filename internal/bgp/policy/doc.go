@@ -8,8 +8,9 @@
 // node neither announces nor has learned, such as the addresses of single pods in its blocks and its connected networks, is not there
 // to be accepted.
 //
-// A rule's priority is the metric of a kernel route, which Calico carries in LOCAL_PREF as 2147483647 less the metric. What comes
-// from another AS has none and gets that of a normal route, so that a priority which a rule has set is comparable with it.
+// A rule's priority is the metric of a kernel route, which Calico carries in LOCAL_PREF as 2147483647 less the metric. So it goes to
+// others. Among the paths of this node it has to be comparable with those that have the usual LOCAL_PREF of 100, or none, which is a normal
+// priority: Base.Import puts what is worse below that.
 //
 // Well-known communities:
 //   - NO_ADVERTISE: a learned path is not passed on. NO_EXPORT and NO_EXPORT_SUBCONFED: not to another AS. No rule undoes that, as in

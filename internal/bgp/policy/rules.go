@@ -28,6 +28,8 @@ const (
 	NormalPriority = 1024
 	// maxPriority less the priority is the LOCAL_PREF.
 	maxPriority = 1<<31 - 1
+	// defaultLocalPref is what speakers send that know nothing of priorities.
+	defaultLocalPref = 100
 )
 
 // Priority returns the priority of a path with a LOCAL_PREF; 0, which no rule names, if it has none.

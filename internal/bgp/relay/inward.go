@@ -42,7 +42,7 @@ var lent = sync.Pool{New: func() any { return new(tools) }}
 // borrow returns tools for messages of the session, to be put back. What they have made is not to be used then.
 func (s *session) borrow(ownAS int) *tools {
 	t := lent.Get().(*tools)
-	t.Family, t.OwnAS = s.family, ownAS
+	t.Family, t.OwnAS, t.Via = s.family, ownAS, netip.Addr{}
 	return t
 }
 

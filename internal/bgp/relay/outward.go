@@ -31,6 +31,7 @@ func (s *session) announce(message []byte) error {
 	t := s.borrow(ownAS)
 	defer lent.Put(t)
 	plain, stamp := wire.TakeStamp(&t.buf, message, ownAS == 0)
+	t.Via = stamp.NextHop
 	parts, err := t.Edit(plain, func(p netip.Prefix, a *wire.Attributes) wire.Change {
 		return rules.exports(p, a, stamp, s.out.self)
 	})

@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"cmp"
 	"net/netip"
 
 	"github.com/tortie-net/tortie/internal/bgp/policy"
@@ -40,20 +39,7 @@ func (r *Rules) imports(prefix netip.Prefix, a *wire.Attributes) (wire.Change, s
 	if out.Verdict == policy.Reject {
 		return wire.Change{Withdraw: true}, out.Reason
 	}
-	if r.Session.External() && out.Change.SetLocalPref && out.Change.LocalPref == policy.LocalPref(r.normal(prefix)) {
-		// What nothing has preferred stays on one level with what nodes announce, which is 100: another node's block, that a router
-		// announces as well, is nearer by the node's own word, as its AS path is shorter.
-		out.Change.SetLocalPref, out.Change.LocalPref = false, 0
-	}
 	return out.Change, ""
-}
-
-// normal is the priority of what nothing prefers.
-func (r *Rules) normal(prefix netip.Prefix) uint32 {
-	if prefix.Addr().Is4() {
-		return cmp.Or(r.Base.Normal4, policy.NormalPriority)
-	}
-	return cmp.Or(r.Base.Normal6, policy.NormalPriority)
 }
 
 // exports decides about a path that the speaker behind announces to the peer. self is our end of the session.
