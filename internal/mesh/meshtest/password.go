@@ -30,7 +30,22 @@ func (c *Cluster) Protect(t testing.TB, password string) {
 		}
 		return
 	}
-	// What the chart makes of bgp.passwordSecret.
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.LetRead(t, name)
+	ref := &api.BGPPassword{SecretKeyRef: &api.SecretKeyRef{Name: name, Key: "mesh"}}
+	c.Create(t, &api.BGPConfiguration{Meta: api.Meta{Name: api.DefaultName}, Spec: api.BGPConfigurationSpec{NodeMeshPassword: ref}})
+}
+
+// LetRead lets the agents read a Secret of theirs, as the chart does for bgp.passwordSecret and bgp.passwordSecrets.
+func (c *Cluster) LetRead(t testing.TB, name string) {
+	t.Helper()
+	const namespace = "kube-system"
+	core, err := kubernetes.NewForConfig(c.Admin)
+	if err != nil {
+		t.Fatal(err)
+	}
 	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{name}, Verbs: []string{"get", "list", "watch"}},
 	}}
@@ -40,9 +55,7 @@ func (c *Cluster) Protect(t testing.TB, password string) {
 	}
 	_, errRole := core.RbacV1().Roles(namespace).Create(t.Context(), role, metav1.CreateOptions{})
 	_, errBinding := core.RbacV1().RoleBindings(namespace).Create(t.Context(), binding, metav1.CreateOptions{})
-	if err := errors.Join(err, errRole, errBinding); err != nil {
+	if err := errors.Join(errRole, errBinding); err != nil {
 		t.Fatal(err)
 	}
-	ref := &api.BGPPassword{SecretKeyRef: &api.SecretKeyRef{Name: name, Key: "mesh"}}
-	c.Create(t, &api.BGPConfiguration{Meta: api.Meta{Name: api.DefaultName}, Spec: api.BGPConfigurationSpec{NodeMeshPassword: ref}})
 }
