@@ -115,3 +115,12 @@ func (n *Node) Counters() string {
 	}
 	return all.String()
 }
+
+// Condition has the Node say of itself what its kubelet, or the cluster's controllers, would.
+func (n *Node) Condition(t testing.TB, kind, status string) {
+	t.Helper()
+	patch := kubernetes.Patch{Status: map[string]any{"conditions": []api.NodeCondition{{Type: kind, Status: status, Reason: "Test"}}}}
+	if err := n.Store.PatchStatus(t.Context(), &api.Node{Meta: api.Meta{Name: n.Name}}, patch, false); err != nil {
+		t.Fatal(err)
+	}
+}
