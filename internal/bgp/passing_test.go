@@ -125,6 +125,15 @@ func TestReflection(t *testing.T) {
 	s.SetPolicy(bgp.Policy{Transit: pods}, nil)
 	one.learns(t, s.V4, via(two), via(three), via(four))
 	three.learns(t, s.V4, via(one), via(two))
+	two.peer.Client = false
+	setPeers(s, all...)
+	three.learns(t, s.V4, via(one))
+	two.learns(t, s.V4, via(one))
+	one.learns(t, s.V4, via(two), via(three), via(four))
+	two.peer.Client = true
+	setPeers(s, all...)
+	three.learns(t, s.V4, via(one), via(two))
+	two.learns(t, s.V4, via(one), via(three), via(four))
 	check()
 
 	kernel := one.On().Monitor()
@@ -288,8 +297,6 @@ func TestLocalASN(t *testing.T) {
 	if p := s.Peer(dials.peer.Addr); p.LocalASN != 64777 {
 		t.Errorf("%+v", p)
 	}
-	six := bgp.Peer{Addr: dials.On().V6, ASN: 64999}
-	s.SetPeers(waits.peer, dials.peer, six)
 	lone := lan.Host(6)
 	s.SetPeers(waits.peer, dials.peer, bgp.Peer{Addr: lone.V6, ASN: 64999, Passive: true})
 	raw, _ := lone.Establish(s.V6, 64999, 0)

@@ -253,7 +253,7 @@ func (s *Server) relayPeer(p Peer) relay.Peer {
 		ConnectRetry: p.ConnectRetry, HoldTime: p.HoldTime, Password: p.Password, MaxPrefixes: p.MaxPrefixes, Hops: p.TTLSecurity,
 	}
 	if cluster := s.local.ClusterID; cluster.IsValid() && !s.external(p) {
-		peer.Client, peer.ClusterID = p.Client, cluster
+		peer.ClusterID = cluster
 	}
 	// A peer that was removed, or has changed, got a Cease, and has dropped all that it had kept.
 	if s.local.Restarting && !s.known[p.Addr] {

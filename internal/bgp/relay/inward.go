@@ -124,6 +124,10 @@ func (s *session) changed(now *Rules, epoch uint8, touched func(netip.Prefix) bo
 	defer s.in.mu.Unlock()
 	before := s.in.judged
 	s.in.judged = now
+	if before.Client != now.Client {
+		s.wire.SetSource(now.source())
+		touched = func(netip.Prefix) bool { return true }
+	}
 	others := make(map[netip.Prefix]bool)
 	if !before.sameImports(now) {
 		for message := range s.wire.Table(0, func(netip.Prefix) bool { return true }) {

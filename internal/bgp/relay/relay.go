@@ -10,9 +10,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/tortie-net/tortie/internal/bgp/policy"
-	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
 // Behind is the speaker behind the relay, for one peer.
@@ -45,23 +42,11 @@ type Peer struct {
 	MaxPrefixes  int
 	// Hops is how far away the peer may be (RFC 5082), 0: anywhere.
 	Hops int
-	// Client: it is in our own AS, and we reflect its paths under ClusterID, which is invalid if we reflect nobody's.
-	Client    bool
+	// ClusterID is under which we reflect paths to it and from it; invalid: we do not.
 	ClusterID netip.Addr
 	// KeptUntil is until when the peer may keep what an earlier process of this node has announced, and the node still forwards for
 	// that; zero: it keeps nothing.
 	KeptUntil time.Time
-}
-
-// source is where the paths of the peer come from, for what becomes of them later.
-func (p *Peer) source(s policy.Session) wire.Source {
-	switch {
-	case s.External():
-		return wire.External
-	case p.Client:
-		return wire.Client
-	}
-	return wire.Internal
 }
 
 // Relay carries the sessions of one speaker. Its methods may be called from any goroutine.

@@ -33,6 +33,17 @@ var (
 	Placeholder6 = netip.MustParseAddr("2001:db8::179")
 )
 
+// source is where the paths of the peer come from, for what becomes of them later.
+func (r *Rules) source() wire.Source {
+	switch {
+	case r.Session.External():
+		return wire.External
+	case r.Client:
+		return wire.Client
+	}
+	return wire.Internal
+}
+
 // imports decides about a path that the peer announces; a reason: it is refused.
 func (r *Rules) imports(prefix netip.Prefix, a *wire.Attributes) (wire.Change, string) {
 	out := r.Base.Import(r.Session, r.Import, prefix, a)
@@ -76,9 +87,9 @@ func (r *Rules) nextHop(said netip.Addr, stamp wire.Stamp, self netip.Addr) neti
 	return stamp.NextHop
 }
 
-// sameImports reports whether both take the same of what a peer announces.
+// sameImports reports whether both take the same of what a peer announces, and for the same.
 func (r *Rules) sameImports(o *Rules) bool {
-	return r.Session == o.Session && r.Import.Equal(o.Import) && (r.Base == o.Base || r.Base.EqualImport(o.Base))
+	return r.Session == o.Session && r.Client == o.Client && r.Import.Equal(o.Import) && (r.Base == o.Base || r.Base.EqualImport(o.Base))
 }
 
 // SameExports reports whether the peer is announced the same, but for what the base has changed: that is announced again to all.

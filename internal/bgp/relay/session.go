@@ -60,7 +60,7 @@ func newSession(l *Link, conn *net.TCPConn, outgoing bool) *session {
 		link: l, conn: conn, family: family, outgoing: outgoing, began: l.relay.now(), done: make(chan struct{}), buf: make([]byte, wire.Room),
 		wire: wire.NewSession(wire.Rules{
 			ASN: l.peer.ASN, LocalASN: rules.Session.LocalASN, LocalID: l.relay.config.RouterID, Family: family,
-			MaxPrefixes: l.peer.MaxPrefixes, Source: l.peer.source(rules.Session), ClusterID: l.peer.ClusterID,
+			MaxPrefixes: l.peer.MaxPrefixes, Source: rules.source(), ClusterID: l.peer.ClusterID,
 		}),
 	}
 	s.in.judged, s.in.refused = rules, make(map[netip.Prefix]string)

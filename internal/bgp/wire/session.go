@@ -183,6 +183,9 @@ func (s *Session) Announces(p netip.Prefix) bool {
 	return ok
 }
 
+// SetSource has paths stamped otherwise from now on, those of Table, too.
+func (s *Session) SetSource(source Source) { s.rules.Source = source }
+
 // Table returns messages that announce once more what the peer announces, of the prefixes that are wanted, with the epoch in
 // their stamps. They are the caller's.
 func (s *Session) Table(epoch uint8, wanted func(netip.Prefix) bool) iter.Seq[[]byte] {
@@ -197,7 +200,7 @@ func (s *Session) Table(epoch uint8, wanted func(netip.Prefix) bool) iter.Seq[[]
 			n := what.news(s.rules.Family)
 			n.announced = prefixes
 			if s.rules.Source != 0 {
-				n.attributes[len(n.attributes)-1] = epoch // the stamp is the last one, and this its end
+				stampAgain(n.attributes, len(n.nextHop), s.rules.Source, epoch)
 			}
 			for message := range Messages(n.bytes()) {
 				if !yield(message) {

@@ -64,6 +64,12 @@ func ReadStamp(value []byte) (s Stamp, ok bool) {
 	return s, true
 }
 
+// stampAgain changes source and epoch of the stamp at the end of attributes, whose next hop has hop bytes.
+func stampAgain(attributes []byte, hop int, source Source, epoch uint8) {
+	end := len(attributes) - 1
+	attributes[end], attributes[end-hop-6] = epoch, byte(source)
+}
+
 const (
 	// rankBits are what of a rank the length of CLUSTER_LIST takes, mostRank what a MED can then be at most.
 	rankBits = 4

@@ -138,12 +138,14 @@ func TestTable(t *testing.T) {
 	}
 	s.Check(updateOf([]byte{24, 10, 3, 3}, nil, nil))
 	delete(want, netip.MustParsePrefix("10.3.3.0/24"))
+	s.SetSource(Client)
 	again := up(t, rules)
+	again.SetSource(Internal)
 	messages := 0
 	for message := range s.Table(3, func(p netip.Prefix) bool { return want[p] }) {
 		messages++
 		plain, stamp := TakeStamp(new([]byte), message, true)
-		if stamp.Epoch != 3 {
+		if stamp.Epoch != 3 || stamp.Source != Client || stamp.NextHop != netip.MustParseAddr("10.0.0.2") {
 			t.Fatalf("%+v", stamp)
 		}
 		if v := again.Check(plain); v.Reset != nil || v.Flaw != "" {
