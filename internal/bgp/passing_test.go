@@ -381,3 +381,86 @@ func TestEqualPaths(t *testing.T) {
 	right.Announce()
 	hops("10.0.0.1")
 }
+
+// Two reflectors with the same clients, which are each other's peers, agree on what there is and let go of what is over: neither
+// keeps a path because the other one has it from the first.
+func TestTwoReflectors(t *testing.T) {
+	t.Parallel()
+	lan := bgptest.NewLAN(t)
+	var reflectors []*bgptest.Speaker
+	hosts := []*bgptest.Host{lan.Host(5), lan.Host(6)}
+	for _, h := range hosts {
+		s := h.Speak()
+		s.StartLocal(bgp.Local{ASN: ourASN, ClusterID: h.V4})
+		s.SetPolicy(bgp.Policy{Transit: pods}, nil)
+		reflectors = append(reflectors, s)
+	}
+	// Router IDs below and above those of the reflectors: by them alone each would prefer what the other one has reflected.
+	clients := make(map[int]bgptest.Daemon)
+	for n, kind := range map[int]bgptest.Kind{1: bgptest.BIRD2, 2: bgptest.FRR, 9: bgptest.BIRD2} {
+		var sessions []bgptest.Session
+		for _, h := range hosts {
+			sessions = append(sessions, bgptest.Session{Peer: h.V4, ASN: ourASN, Passive: true})
+		}
+		clients[n] = lan.Host(n).Daemon(kind, bgptest.Config{ASN: ourASN, Announce: blocks(n), Sessions: sessions})
+	}
+	peersOf := func(i int, nodes ...int) []bgp.Peer {
+		own, other := hosts[i], hosts[1-i]
+		list := []bgp.Peer{{Addr: other.V4, From: own.V4, ASN: ourASN, Passive: i == 0}}
+		for _, n := range nodes {
+			list = append(list, bgp.Peer{Addr: clients[n].On().V4, From: own.V4, ASN: ourASN, Client: true})
+		}
+		return list
+	}
+	see := func(want ...string) {
+		t.Helper()
+		for i, s := range reflectors {
+			bgptest.Eventually(t, func() error {
+				var got []string
+				for _, p := range s.Snapshot() {
+					got = append(got, fmt.Sprintf("%s via %s", p.Prefix, p.NextHop))
+				}
+				if !slices.Equal(got, want) {
+					return fmt.Errorf("reflector %d has %s, want %s", i, got, want)
+				}
+				return nil
+			})
+		}
+	}
+	for i, s := range reflectors {
+		s.SetPeers(peersOf(i, 1, 2, 9)...)
+	}
+	see("10.1.1.0/26 via 10.0.0.1", "10.1.2.0/26 via 10.0.0.2", "10.1.9.0/26 via 10.0.0.9")
+	for _, h := range hosts {
+		(&neighbour{Daemon: clients[1], n: 1}).learns(t, h.V4, "10.1.2.0/26 via 10.0.0.2 ()", "10.1.9.0/26 via 10.0.0.9 ()")
+		(&neighbour{Daemon: clients[2], n: 2}).learns(t, h.V4, "10.1.1.0/26 via 10.0.0.1 ()", "10.1.9.0/26 via 10.0.0.9 ()")
+	}
+	for i, s := range reflectors {
+		for _, p := range s.LearnedFrom(hosts[1-i].V4) {
+			t.Errorf("reflector %d prefers what the other one has reflected to what the client itself says: %v", i, p)
+		}
+	}
+	// The first one loses its session with a client: it has the path from the other one then, and nobody loses it.
+	kernel := clients[1].On().Monitor()
+	reflectors[0].SetPeers(peersOf(0, 1, 2)...)
+	see("10.1.1.0/26 via 10.0.0.1", "10.1.2.0/26 via 10.0.0.2", "10.1.9.0/26 via 10.0.0.9")
+	(&neighbour{Daemon: clients[1], n: 1}).learns(t, hosts[0].V4, "10.1.2.0/26 via 10.0.0.2 ()", "10.1.9.0/26 via 10.0.0.9 ()")
+	if lost := kernel.Lost("10.1.9.0/26"); len(lost) > 0 {
+		t.Errorf("a session that one reflector has lost costs the way: %s", lost)
+	}
+	clients[9].Announce()
+	see("10.1.1.0/26 via 10.0.0.1", "10.1.2.0/26 via 10.0.0.2")
+	for _, h := range hosts {
+		(&neighbour{Daemon: clients[1], n: 1}).learns(t, h.V4, "10.1.2.0/26 via 10.0.0.2 ()")
+	}
+	// Both have it from the client, then both lose it at once.
+	clients[9].Announce(blocks(9)...)
+	see("10.1.1.0/26 via 10.0.0.1", "10.1.2.0/26 via 10.0.0.2", "10.1.9.0/26 via 10.0.0.9")
+	clients[2].Announce()
+	see("10.1.1.0/26 via 10.0.0.1", "10.1.9.0/26 via 10.0.0.9")
+}
+
+// blocks are what host n announces.
+func blocks(n int) []netip.Prefix {
+	return []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.1.%d.0/26", n))}
+}
