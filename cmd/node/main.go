@@ -3,7 +3,7 @@
 
 // Command node is the agent that runs on every node: it announces the node's blocks by BGP, learns the others', and
 // programs tunnel, routes and NAT. With the argument status, peers or routes it asks the agent that runs and prints the answer;
-// with diagnose it looks for what is wrong.
+// with diagnose it looks for what is wrong, and with cleanup it hands a node over to Calico.
 package main
 
 import (
@@ -36,12 +36,10 @@ import (
 	"github.com/tortie-net/tortie/internal/nft"
 	"github.com/tortie-net/tortie/internal/node"
 	"github.com/tortie-net/tortie/internal/nodestatus"
+	"github.com/tortie-net/tortie/internal/takeover"
 	"github.com/tortie-net/tortie/internal/version"
 	"github.com/tortie-net/tortie/internal/vxlan"
 )
-
-// takeOver are the route protocols of BIRD and Felix: a node may have run Calico before.
-var takeOver = []netlinkx.Protocol{12, 80}
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
@@ -67,15 +65,19 @@ func run(ctx context.Context, args []string, env config.Env, out nodestatus.Outp
 		return err
 	case flags.NArg() == 0:
 		return runAgent(ctx, env, out.Err)
-	case flags.Arg(0) == diagnose.Command:
+	case flags.Arg(0) == diagnose.Command, flags.Arg(0) == cleanupCommand:
 		settings, err := config.LoadDiagnose(env)
 		if err != nil {
 			return err
 		}
-		return diagnose.Main(ctx, flags.Args()[1:], settings, out)
+		command := diagnose.Main
+		if flags.Arg(0) == cleanupCommand {
+			command = cleanup
+		}
+		return command(ctx, flags.Args()[1:], settings, out)
 	case !slices.Contains(nodestatus.Commands(), flags.Arg(0)):
 		return fmt.Errorf("unknown command %q: there are %s; without a command node is the agent, whose settings come from the environment",
-			flags.Arg(0), strings.Join(append(nodestatus.Commands(), diagnose.Command), ", "))
+			flags.Arg(0), strings.Join(append(nodestatus.Commands(), diagnose.Command, cleanupCommand), ", "))
 	}
 	address, err := config.LoadHealthAddr(env)
 	if err != nil {
@@ -90,7 +92,7 @@ func usage(flags *flag.FlagSet) {
 	for _, name := range nodestatus.Commands() {
 		fmt.Fprintf(w, "  %-8s %s\n", name, nodestatus.Help(name))
 	}
-	fmt.Fprintf(w, "  %-8s %s\n", diagnose.Command, diagnose.Help)
+	fmt.Fprintf(w, "  %-8s %s\n  %-8s %s\n", diagnose.Command, diagnose.Help, cleanupCommand, cleanupHelp)
 	fmt.Fprintln(w)
 	flags.PrintDefaults()
 }
@@ -160,7 +162,7 @@ func open(cfg config.Node, log *slog.Logger) (node.Deps, error) {
 		Speaker: speaker,
 		Kernel:  kernel,
 		FIB: fib.New(kernel, fib.Options{
-			Protocol: netlinkx.Protocol(cfg.RouteProtocol), TakeOver: takeOver, Devices: []string{encap.Device, vxlan.Device4, vxlan.Device6},
+			Protocol: netlinkx.Protocol(cfg.RouteProtocol), TakeOver: takeover.Protocols, Devices: []string{encap.Device, vxlan.Device4, vxlan.Device6},
 		}),
 		Encap:  encap.New(kernel),
 		VXLAN:  vxlan.New(kernel),

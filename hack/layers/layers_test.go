@@ -32,7 +32,7 @@ var doors = map[string][]string{
 var levels = []string{
 	"cmd/calico cmd/calico-ipam cmd/install cmd/node",
 	"cmd/internal/early internal/node internal/cni internal/cnitest internal/diagnose internal/labtest/labstore internal/mesh/meshtest",
-	"internal/bgp/bgptest internal/install internal/kube internal/labtest internal/nodestatus internal/peering",
+	"internal/bgp/bgptest internal/install internal/kube internal/labtest internal/nodestatus internal/peering internal/takeover",
 	"internal/bgp internal/duties internal/encap internal/encapguard internal/fib internal/nat internal/podnet internal/vxlan",
 	"internal/bgp/relay internal/hostsysctl internal/ipam internal/netlinkx/netnstest internal/nft internal/facts internal/journal internal/podnote",
 	"internal/memlimit internal/datastore/kubernetes internal/datastore/etcd internal/datastore/datastoretest internal/netlinkx",

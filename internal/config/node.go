@@ -29,6 +29,7 @@ type RawNode struct {
 	RouteProtocol string `env:"TORTIE_ROUTE_PROTOCOL" default:"84" help:"Protocol number that marks the agent's routes in the kernel; 12, 80 and 186 belong to BIRD, Felix and FRR."`
 	SysctlRoot    string `env:"TORTIE_SYSCTL_ROOT" default:"/proc/sys" help:"Where sysctls are written: a container's own /proc/sys is read-only."`
 	StateDir      string `env:"TORTIE_STATE_DIR" default:"/var/lib/calico" help:"Directory of the files nodename and mtu that the plugins read, and of their journal, tortie/journal."`
+	RemoveRules   string `env:"TORTIE_REMOVE_CALICO_RULES" default:"false" help:"true removes the rules of nftables, and of iptables that uses it, that Calico's Felix has left on a node where it does not run any more. Network policies are not in force then."`
 	RunDir        string `env:"TORTIE_RUN_DIR" default:"/var/run/calico" help:"Directory of tortie/facts.json, by which the agent saves the plugins requests."`
 	LogLevel      string `env:"LOG_LEVEL" default:"info" help:"Log level: debug, info, warn or error."`
 	RawAccepted
@@ -53,10 +54,12 @@ type Node struct {
 	HealthAddr    string // host:port
 	Metrics       Metrics
 	RouteProtocol int
-	SysctlRoot    string
-	StateDir      string
-	RunDir        string
-	LogLevel      slog.Level
+	// RemoveRules: what Felix has left of rules is removed.
+	RemoveRules bool
+	SysctlRoot  string
+	StateDir    string
+	RunDir      string
+	LogLevel    slog.Level
 }
 
 // LoadNode reads and checks the environment of cmd/node. The error has one line for each variable that is wrong.
@@ -78,6 +81,7 @@ func LoadNode(env Env) (Node, error) {
 		HealthAddr:    p.healthAddr(raw),
 		Metrics:       p.metrics(raw.RawMetrics),
 		RouteProtocol: p.routeProtocol("TORTIE_ROUTE_PROTOCOL", raw.RouteProtocol),
+		RemoveRules:   p.boolean("TORTIE_REMOVE_CALICO_RULES", raw.RemoveRules),
 		SysctlRoot:    raw.SysctlRoot,
 		StateDir:      raw.StateDir,
 		RunDir:        raw.RunDir,

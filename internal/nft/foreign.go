@@ -24,7 +24,7 @@ import (
 type Foreign struct {
 	// Tables are the names of those that are the program's as a whole, in any family.
 	Tables []string
-	// Chain is how the names of its chains in tables of others begin.
+	// Chain is how the names of its chains in tables of others begin; empty: it has none.
 	Chain string
 	// Mark is how the comments of its rules in chains of others begin. A rule that leads to a chain of its own needs none.
 	Mark string
@@ -86,6 +86,9 @@ func tablesOf(places []Place) []Place {
 	return tables
 }
 
+// Own is what Table makes, for when there is nobody any more who keeps it.
+var Own = Foreign{Tables: []string{TableName}}
+
 // Find looks for what another program has. A kernel without nf_tables has nothing of it.
 func (t *Table) Find(ctx context.Context, f Foreign) (Remains, error) {
 	s, err := dial(ctx, t.netns)
@@ -145,7 +148,7 @@ func (s socket) remains(f Foreign) (r Remains, err error) {
 	}
 	err = s.list(unix.NFT_MSG_GETCHAIN, unix.NFPROTO_UNSPEC, nil, func(family uint8, b []byte) {
 		p := Place{Family: family, Table: text(find(b, unix.NFTA_CHAIN_TABLE)), Chain: text(find(b, unix.NFTA_CHAIN_NAME))}
-		if !slices.Contains(f.Tables, p.Table) && strings.HasPrefix(p.Chain, f.Chain) {
+		if f.Chain != "" && !slices.Contains(f.Tables, p.Table) && strings.HasPrefix(p.Chain, f.Chain) {
 			r.Chains = append(r.Chains, p)
 		}
 	})

@@ -30,6 +30,7 @@ import (
 	"github.com/tortie-net/tortie/internal/nft"
 	"github.com/tortie-net/tortie/internal/nodeaddr"
 	"github.com/tortie-net/tortie/internal/sysctl"
+	"github.com/tortie-net/tortie/internal/takeover"
 	"github.com/tortie-net/tortie/internal/vxlan"
 )
 
@@ -84,13 +85,14 @@ type Agent struct {
 	sysctls sysctl.Root
 	herald  *herald
 
-	node       *api.Node   // this node as it was last seen
-	view       view        // the cluster
-	services   serviceView // what is announced for services
-	anchor     anchor      // this node's place in it
-	peering    deciding    // which BGP sessions there are to be
-	reflecting reflecting  // this node's part in route reflection
-	bgp        speaking    // what BGP is told and says
+	node       *api.Node       // this node as it was last seen
+	view       view            // the cluster
+	services   serviceView     // what is announced for services
+	anchor     anchor          // this node's place in it
+	peering    deciding        // which BGP sessions there are to be
+	reflecting reflecting      // this node's part in route reflection
+	bgp        speaking        // what BGP is told and says
+	calico     *takeover.Watch // what Calico has left on this node
 
 	gone         bool  // this node was deleted
 	alone        error // the API server was not heard of yet, and what passes go by instead; nil: it was
@@ -129,6 +131,7 @@ func NewAgent(d Deps) *Agent {
 		known:        announcements{},
 		hosts:        map[string]netip.Addr{},
 		records:      newRecords(d.Store, d.Log),
+		calico:       takeover.NewWatch(d.Kernel, d.NFT, d.Config.RemoveRules),
 		teller:       teller{to: d.Events, node: d.Config.Nodename},
 		memory:       memory{path: filepath.Join(d.Config.RunDir, worldFile)},
 		news:         allNews,

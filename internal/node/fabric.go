@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/fib"
@@ -256,4 +257,19 @@ func (a *Agent) layStatics(ctx context.Context, s *Snapshot) {
 	if _, err := a.FIB.Merge(ctx, routes); err == nil { // else the routes' own step says so
 		a.bgp.statics = routes
 	}
+}
+
+// poolRanges are the pools'.
+func (s *Snapshot) poolRanges() []netip.Prefix {
+	ranges := make([]netip.Prefix, len(s.Pools))
+	for i, p := range s.Pools {
+		ranges[i] = p.CIDR
+	}
+	return ranges
+}
+
+// lookForCalico looks for what Calico has left beside routes, when the agent's own rules are in place.
+func (a *Agent) lookForCalico(ctx context.Context) {
+	a.calico.Look(ctx, time.Now())
+	a.complain("calico", a.calico.Problems(time.Now()))
 }

@@ -49,6 +49,7 @@ func (a *Agent) pass(ctx context.Context) error {
 	heard, err := a.syncBGP(ctx, &s)
 	a.bgp.holding = err != nil || a.bgp.settling(time.Now()) || a.alone != nil
 	broken = errors.Join(broken, a.syncRoutes(ctx, &s, heard), a.pruneTunnels(ctx, &s))
+	a.lookForCalico(ctx)
 	switch {
 	case broken != nil:
 		return a.cannotServe(ctx, errors.Join(told, broken, err))
@@ -148,6 +149,9 @@ func texts(errs []error) []string {
 	return out
 }
 
+// podProtocols are those of routes to pods: the plugins', and Felix's if it was told to use its own.
+var podProtocols = []netlinkx.Protocol{netlinkx.ProtocolBoot, netlinkx.ProtocolFelix}
+
 // localPods returns the addresses that the plugins have made routes for, in ascending order. The routes are the one record of
 // them that needs no API server.
 func (a *Agent) localPods(links []netlinkx.Link) ([]netip.Addr, error) {
@@ -155,14 +159,16 @@ func (a *Agent) localPods(links []netlinkx.Link) ([]netip.Addr, error) {
 	for _, l := range links {
 		ours[l.Index] = strings.HasPrefix(l.Name, podnet.DefaultVethPrefix)
 	}
-	routes, err := a.Kernel.Routes(netlinkx.RouteFilter{Protocol: netlinkx.ProtocolBoot})
-	if err != nil {
-		return nil, err
-	}
 	var pods []netip.Addr
-	for _, r := range routes {
-		if ours[r.Dev] && r.Dst.IsSingleIP() {
-			pods = append(pods, r.Dst.Addr())
+	for _, protocol := range podProtocols {
+		routes, err := a.Kernel.Routes(netlinkx.RouteFilter{Protocol: protocol})
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range routes {
+			if ours[r.Dev] && r.Dst.IsSingleIP() {
+				pods = append(pods, r.Dst.Addr())
+			}
 		}
 	}
 	slices.SortFunc(pods, netip.Addr.Compare)
@@ -202,11 +208,13 @@ func (a *Agent) syncRoutes(ctx context.Context, s *Snapshot, h heard) error {
 	a.complain("path", refusals(refused))
 	ways, left := s.Ways(accepted)
 	desired := routesOf(ways)
+	a.FIB.Inherit(a.calico.Estate(time.Now(), s.poolRanges()))
 	sync := a.FIB.Sync
 	if a.bgp.holding {
 		sync = a.FIB.Merge
 	}
 	stats, err := sync(ctx, desired)
+	a.calico.Took(time.Now(), a.FIB.Taken())
 	a.Status.SetRoutes(routesSeen{ways: ways, left: left, refused: refused, desired: len(desired), stats: stats, starting: a.bgp.holding})
 	return err
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/tortie-net/tortie/internal/fib"
 	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/nodeaddr"
+	"github.com/tortie-net/tortie/internal/takeover"
 )
 
 // speaking is what BGP has been told and has said.
@@ -218,11 +219,15 @@ func (a *Agent) startBGP(ctx context.Context, s *Snapshot) error {
 	if err != nil {
 		return err
 	}
-	own, err := a.Kernel.Routes(netlinkx.RouteFilter{Protocol: netlinkx.Protocol(a.Config.RouteProtocol)})
-	if err != nil {
-		return err
+	var own []netlinkx.Route
+	for _, protocol := range append([]netlinkx.Protocol{netlinkx.Protocol(a.Config.RouteProtocol)}, takeover.Protocols...) {
+		found, err := a.Kernel.Routes(netlinkx.RouteFilter{Protocol: protocol})
+		if err != nil {
+			return err
+		}
+		own = append(own, found...)
 	}
-	// Routes of an earlier agent are still in the kernel: peers may keep theirs to us.
+	// Routes of an earlier agent, or of Calico, are still in the kernel: peers may keep theirs to us.
 	local.Restarting = len(own) > 0
 	var ways []bgp.Path
 	for _, r := range own {

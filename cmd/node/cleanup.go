@@ -1,0 +1,78 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+
+	"github.com/tortie-net/tortie/internal/config"
+	"github.com/tortie-net/tortie/internal/netlinkx"
+	"github.com/tortie-net/tortie/internal/nft"
+	"github.com/tortie-net/tortie/internal/nodestatus"
+	"github.com/tortie-net/tortie/internal/takeover"
+)
+
+const (
+	cleanupCommand = "cleanup"
+	cleanupHelp    = "hand over to Calico what an agent that has ended left in the kernel, or remove it; cleanup calico: remove the rules that Calico left"
+	calicoRules    = "calico"
+)
+
+// cleanup is the command of that name.
+func cleanup(ctx context.Context, args []string, settings config.Diagnose, out nodestatus.Output) error {
+	flags := flag.NewFlagSet("node "+cleanupCommand, flag.ContinueOnError)
+	flags.SetOutput(out.Err)
+	flags.Usage = func() {
+		fmt.Fprintf(flags.Output(), "usage: node %s [-dry-run] [-all]\n       node %s [-dry-run] %s\n\n%s\n\n", cleanupCommand, cleanupCommand, calicoRules, cleanupAbout)
+		flags.PrintDefaults()
+	}
+	dryRun := flags.Bool("dry-run", false, "only say what would be done")
+	all := flags.Bool("all", false, "nothing takes the agent's place: remove all that it left, whatever still uses it")
+	address := flags.String("address", settings.HealthAddr, "`host:port` on which an agent that still runs serves /status; from FELIX_HEALTHHOST and FELIX_HEALTHPORT")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	ofCalico := flags.NArg() == 1 && flags.Arg(0) == calicoRules
+	if flags.NArg() > 0 && !ofCalico || ofCalico && *all {
+		flags.Usage()
+		return fmt.Errorf("%s: it takes no arguments but %s, which takes no -all", cleanupCommand, calicoRules)
+	}
+	if ofCalico {
+		steps, err := takeover.RemoveRules(ctx, nft.New(), *dryRun)
+		return tellSteps(out, steps, *dryRun, err)
+	}
+	if r, err := nodestatus.Fetch(ctx, *address); err == nil {
+		return fmt.Errorf("the agent of node %s still runs, and would make anew what is removed: end it first (it answers on %s)", r.Node, *address)
+	}
+	kernel, err := netlinkx.Open()
+	if err != nil {
+		return fmt.Errorf("open rtnetlink: %w: this takes CAP_NET_ADMIN", err)
+	}
+	defer kernel.Close()
+	steps, err := takeover.Handover{
+		Kernel: kernel, Table: nft.New(), Protocol: netlinkx.Protocol(settings.RouteProtocol), All: *all, DryRun: *dryRun,
+	}.Run(ctx)
+	return tellSteps(out, steps, *dryRun, err)
+}
+
+const cleanupAbout = `Run it on a node where the agent has ended. Routes are given to Calico's BIRD and Felix, by their protocol numbers: no packet is
+lost, and they keep, change or remove them as they see fit. The agent's table of nftables goes when Felix has made its rules: run it once
+more then. With -all everything goes at once.`
+
+// tellSteps prints what was done, or would be.
+func tellSteps(out nodestatus.Output, steps []takeover.Step, dryRun bool, err error) error {
+	begin := ""
+	if dryRun {
+		begin = "would "
+	}
+	for _, s := range steps {
+		if _, printed := fmt.Fprintf(out.Out, "%s%s: %s\n", begin, s.What, s.About); printed != nil {
+			return errors.Join(err, printed)
+		}
+	}
+	if len(steps) == 0 && err == nil {
+		_, err = fmt.Fprintln(out.Out, "there is nothing to do")
+	}
+	return err
+}

@@ -1,0 +1,149 @@
+package takeover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/tortie-net/tortie/internal/netlinkx"
+	"github.com/tortie-net/tortie/internal/nft"
+)
+
+// Handover is what is to become of what the agent has left on a node where it does not run any more.
+type Handover struct {
+	Kernel *netlinkx.Conn
+	Table  *nft.Table
+	// Protocol is the mark of the agent's routes.
+	Protocol netlinkx.Protocol
+	// All: nothing takes the agent's place. What it left is removed; else the routes are given to Calico's programs.
+	All bool
+	// DryRun: nothing is done.
+	DryRun bool
+}
+
+// Step is something that was done, or would be.
+type Step struct{ What, About string }
+
+// Run does it, and returns what was done, or would be. To run it again does no harm.
+//
+// Calico's programs can't put routes in the place of ours, as BIRD takes these for an administrator's and Felix does not have
+// them in sight. Given their protocol numbers they are taken for what they made themselves: what is right stays, and the rest is
+// replaced or removed by them. A packet always finds a route. Where Calico has its own to the same destination already, ours is
+// removed. Our rules of nftables go when Felix has made its own, and not before: else packets would leave the pools untranslated.
+// The devices of tunnels are Calico's too, and stay.
+func (h Handover) Run(ctx context.Context) ([]Step, error) {
+	steps, err := h.routes(ctx)
+	more, failed := h.rules(ctx)
+	return append(steps, more...), errors.Join(err, failed)
+}
+
+func (h Handover) routes(ctx context.Context) ([]Step, error) {
+	ours, err := h.Kernel.Routes(netlinkx.RouteFilter{Protocol: h.Protocol})
+	if err != nil || len(ours) == 0 {
+		return nil, err
+	}
+	theirs, tunnels, err := h.calico()
+	if err != nil {
+		return nil, err
+	}
+	give, remove, steps := h.sort(ours, theirs, tunnels)
+	if h.DryRun {
+		return steps, nil
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	return steps, errors.Join(errors.Join(h.Kernel.ReplaceRoutes(give)...), withoutGone(h.Kernel.DeleteRoutes(remove)))
+}
+
+// withoutGone leaves out what has gone by itself.
+func withoutGone(errs []error) error {
+	return errors.Join(slices.DeleteFunc(errs, netlinkx.IsNotExist)...)
+}
+
+// calico returns the destinations that Calico has routes to, and the links that are Felix's.
+func (h Handover) calico() (theirs map[netip.Prefix]bool, tunnels []int, err error) {
+	theirs = map[netip.Prefix]bool{}
+	for _, protocol := range Protocols {
+		routes, err := h.Kernel.Routes(netlinkx.RouteFilter{Protocol: protocol})
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, r := range routes {
+			theirs[r.Dst] = true
+		}
+	}
+	for _, name := range []string{"vxlan.calico", "vxlan-v6.calico"} {
+		switch link, err := h.Kernel.LinkByName(name); {
+		case err == nil:
+			tunnels = append(tunnels, link.Index)
+		case !netlinkx.IsNotExist(err):
+			return nil, nil, err
+		}
+	}
+	return theirs, tunnels, nil
+}
+
+// sort decides on each of our routes.
+func (h Handover) sort(ours []netlinkx.Route, theirs map[netip.Prefix]bool, tunnels []int) (give, remove []netlinkx.Route, steps []Step) {
+	for _, r := range ours {
+		given := r
+		given.Protocol = netlinkx.ProtocolBIRD
+		if slices.ContainsFunc(tunnels, r.Leaves) {
+			given.Protocol = netlinkx.ProtocolFelix
+		}
+		if given.Type == netlinkx.Unreachable {
+			given.Type = netlinkx.Blackhole // as Calico has it
+		}
+		switch {
+		case h.All || theirs[r.Dst] || r.Object || r.More:
+			remove, steps = append(remove, r), append(steps, Step{"remove route", r.String()})
+		default:
+			give, steps = append(give, given), append(steps, Step{fmt.Sprintf("give route to %s", owner(given.Protocol)), given.String()})
+		}
+	}
+	return give, remove, steps
+}
+
+func owner(p netlinkx.Protocol) string {
+	if p == netlinkx.ProtocolFelix {
+		return "Felix"
+	}
+	return "BIRD"
+}
+
+func (h Handover) rules(ctx context.Context) ([]Step, error) {
+	ours, err := h.Table.Find(ctx, nft.Own)
+	if err != nil || ours.Empty() {
+		return nil, err
+	}
+	felix, err := h.Table.Find(ctx, rules)
+	if err != nil {
+		return nil, err
+	}
+	if felix.Empty() && !h.All {
+		return []Step{{"keep", ours.String() + ", as Felix has made no rules here yet: run this again when it has"}}, nil
+	}
+	step := []Step{{"remove", ours.String()}}
+	if h.DryRun {
+		return step, nil
+	}
+	_, err = h.Table.Remove(ctx, nft.Own)
+	return step, err
+}
+
+// RemoveRules removes the rules of a Felix that does not run any more.
+func RemoveRules(ctx context.Context, table *nft.Table, dryRun bool) ([]Step, error) {
+	found, err := table.Find(ctx, rules)
+	if err != nil || found.Empty() {
+		return nil, err
+	}
+	step := []Step{{"remove", found.String()}}
+	if dryRun {
+		return step, nil
+	}
+	_, err = table.Remove(ctx, rules)
+	return step, err
+}
