@@ -23,7 +23,11 @@ func TestMesh(t *testing.T) {
 			peers = append(peers, other.Prefix.Addr().String(), other.V6.String())
 		}
 		peersWith(t, n, peers...)
-		w.knows(t, n, append(nodes[:i:i], nodes[i+1:]...)...)
+		for _, other := range append(nodes[:i:i], nodes[i+1:]...) {
+			w.knows(t, n, other)
+			told(t, n, blockOf(other), other.Prefix.Addr().String())
+			told(t, n, block6Of(other), other.V6.String())
+		}
 	}
 	talk(t, w.pods[nodes[0]], w.pods[nodes[1]], w.pods[nodes[2]])
 }

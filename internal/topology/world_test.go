@@ -255,6 +255,30 @@ func leads(t testing.TB, ns *netnstest.NS, who, prefix string, want ...string) {
 	})
 }
 
+// told waits until a node's route to a prefix is there because one or several of these peers have announced it: the owners of blocks
+// are known from the API, too.
+func told(t testing.TB, n *meshtest.Node, prefix string, by ...string) {
+	t.Helper()
+	meshtest.Eventually(t, func() error {
+		r, err := n.Status()
+		if err != nil {
+			return err
+		}
+		i := slices.IndexFunc(r.Routes.List, func(r nodestatus.Route) bool { return r.Destination == prefix })
+		if i < 0 {
+			return fmt.Errorf("%s has no route to %s: %+v", n.Name, prefix, r.Routes.Refusals)
+		}
+		route := r.Routes.List[i]
+		stranger := func(peer string) bool { return !slices.Contains(by, peer) }
+		if peers := append(slices.Clone(route.Peers), route.Peer); route.Source != "BGP" || slices.ContainsFunc(slices.DeleteFunc(peers, isEmpty), stranger) {
+			return fmt.Errorf("%s: the route to %s is there by %s of %v, want it by BGP of %v", n.Name, prefix, route.Source, peers, by)
+		}
+		return nil
+	})
+}
+
+func isEmpty(s string) bool { return s == "" }
+
 // learned waits until a router has learned exactly these paths of a peer; what is not said of one is not compared.
 func learned(t testing.TB, d bgptest.Daemon, peer netip.Addr, want ...bgptest.Route) {
 	t.Helper()
@@ -301,4 +325,16 @@ func asks(t testing.TB, from, to *meshtest.Pod, src, dst netip.Addr) {
 	if err != nil || answer != src.String()+" who am I?" {
 		t.Errorf("%s asks %s: %q, %v", src, dst, answer, err)
 	}
+}
+
+// down waits until a node's session is not established, with a reason that has a word in it.
+func down(t testing.TB, n *meshtest.Node, peer, word string) {
+	t.Helper()
+	meshtest.Eventually(t, func() error {
+		p := sessions(t, n)[peer]
+		if p.State == "Established" || p.LastError == "" || !strings.Contains(p.LastError, word) {
+			return fmt.Errorf("%s: the session with %s is %s (%s), want it down with %q", n.Name, peer, p.State, p.LastError, word)
+		}
+		return nil
+	})
 }
