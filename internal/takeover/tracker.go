@@ -72,6 +72,16 @@ func (t *Tracker) TookRoutes(now time.Time, routes []netlinkx.Route) {
 	}
 }
 
+// Leaves notes that what the owner of a protocol has is left alone: what is found later may be from before.
+func (t *Tracker) Leaves(protocol netlinkx.Protocol) {
+	if k := t.routes[protocol]; k != nil {
+		k.away = nil
+	}
+	if protocol == netlinkx.ProtocolFelix {
+		t.rules.away = nil
+	}
+}
+
 // TookRules notes that Felix's rules were removed.
 func (t *Tracker) TookRules(now time.Time) { t.rules.take(now, struct{}{}) }
 

@@ -59,6 +59,9 @@ func (w *Watch) Estate(now time.Time, ranges []netip.Prefix) fib.Estate {
 	if w.felixRuns(now) {
 		e.Alive = append(e.Alive, netlinkx.ProtocolFelix)
 	}
+	for _, protocol := range e.Alive {
+		w.tracker.Leaves(protocol)
+	}
 	return e
 }
 
