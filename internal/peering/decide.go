@@ -15,6 +15,7 @@ import (
 // could. The zero State has none.
 type State struct {
 	forms map[string]*form
+	past  map[string]Past // of those that have no form yet
 	tags  []policy.Tag
 	later bool // it is of a decision
 }
@@ -32,11 +33,21 @@ func Decide(in Input, last State) (Decision, State) {
 		out.ClusterID = a.ClusterID
 	}
 	out.take(&d)
-	next := State{forms: make(map[string]*form, len(d.forms)), tags: out.Tags, later: true}
+	return out, d.next(last, out.Tags)
+}
+
+// next is the state after a decision.
+func (d *decider) next(last State, tags []policy.Tag) State {
+	s := State{forms: make(map[string]*form, len(d.forms)), past: map[string]Past{}, tags: tags, later: true}
 	for _, f := range d.forms {
-		next.forms[f.name] = f
+		s.forms[f.name] = f
 	}
-	return out, next
+	for _, p := range d.in.Peers {
+		if past, ok := last.past[p.Name]; ok && s.forms[p.Name] == nil {
+			s.past[p.Name] = past
+		}
+	}
+	return s
 }
 
 // resolve finds the forms in which BGPPeers are in force.
@@ -66,7 +77,7 @@ func current(p *api.BGPPeer, in *Input, known map[string]filter, last State) (*f
 	f := &r.form
 	consequence := "there is no session until then"
 	if len(r.fatal) > 0 || r.pending {
-		if f = last.forms[p.Name]; f != nil {
+		if f = cmp.Or(last.forms[p.Name], last.recalled(p.Name, in)); f != nil {
 			consequence = "what it was before stays in force"
 		}
 	}

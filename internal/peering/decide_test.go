@@ -1,6 +1,7 @@
 package peering
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -427,6 +428,45 @@ func TestFilters(t *testing.T) {
 	in.Filters = nil
 	if d, _ = Decide(in, state); !d.Import[four].Equal(before) || !strings.Contains(said(d), "BGPFilter f does not exist") {
 		t.Errorf("a removed filter: import %v, %s", d.Import, said(d))
+	}
+}
+
+// Another process goes on with what this one has known, once it has the passwords that are in no file.
+func TestRecalledFormsStay(t *testing.T) {
+	place := api.Place{Name: "tor", Key: "rr"}
+	good := bgpPeer("tor", api.BGPPeerSpec{
+		PeerIP: "172.16.0.1", ASNumber: 65000, Filters: []string{"f"}, Password: &api.BGPPassword{SecretKeyRef: &api.SecretKeyRef{Name: "tor", Key: "rr"}},
+	})
+	in := three(good)
+	in.Mesh.On = false
+	in.Secrets = map[api.Place]Secret{place: {Text: "secret"}}
+	in.Filters = []api.BGPFilter{{Meta: api.Meta{Name: "f"}, Spec: api.BGPFilterSpec{ImportV4: []api.BGPFilterRule{{Action: "Reject"}}}}}
+	_, state := Decide(in, State{})
+	file, err := json.Marshal(state.Past())
+	if err != nil || strings.Contains(string(file), "secret\"") {
+		t.Fatalf("%s, %v", file, err)
+	}
+	var past []Past
+	if err := json.Unmarshal(file, &past); err != nil {
+		t.Fatal(err)
+	}
+	// The next process finds the filter gone, and has to wait for the Secret.
+	in.Filters, in.Secrets = nil, nil
+	d, state := Decide(in, Recall(past))
+	if len(d.Peers) > 0 || len(state.Past()) != 1 {
+		t.Fatalf("without the password: %v; %v stays known", texts(d), state.Past())
+	}
+	in.Secrets = map[api.Place]Secret{place: {Text: "secret"}}
+	d, state = Decide(in, state)
+	if diff := cmp.Diff([]string{"172.16.0.1 as65000 password=secret by:tor"}, texts(d)); diff != "" || d.Import[addr("172.16.0.1")] == nil {
+		t.Errorf("(-want +got):\n%s%v", diff, d.Import)
+	}
+	if got := said(d); !strings.Contains(got, "BGPFilter f does not exist") || !strings.Contains(got, "stays in force") {
+		t.Errorf("said %q", got)
+	}
+	in.Peers = nil
+	if d, state = Decide(in, state); len(d.Peers) > 0 || len(state.Past()) > 0 {
+		t.Errorf("the object is gone, and left %v, %v", texts(d), state.Past())
 	}
 }
 

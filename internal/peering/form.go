@@ -26,6 +26,7 @@ type form struct {
 	manual bool // the peers, if they are nodes, have no session because of this one
 	via    netip.Addr
 	options
+	past Past // what it was made of
 }
 
 // options are what both ends of a session have in common, if both are nodes.
@@ -71,6 +72,7 @@ func (r *resolver) note(format string, args ...any) {
 // resolve reads a BGPPeer. Its form is good for use if nothing is fatal or pending.
 func resolve(p *api.BGPPeer, in *Input, known map[string]filter) *resolver {
 	r := &resolver{spec: &p.Spec, secrets: in.Secrets, known: known, form: form{name: p.Name}}
+	r.form.past.Peer = api.BGPPeer{Meta: api.Meta{Name: p.Name}, Spec: p.Spec}
 	if p.Spec.LocalWorkloadSelector != "" {
 		r.fail("spec.localWorkloadSelector: sessions with pods are not supported: remove the object, or leave it to Calico nodes")
 		return r

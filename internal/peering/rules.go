@@ -44,6 +44,7 @@ func joined(all []rules) rules {
 // filter is a BGPFilter that was read.
 type filter struct {
 	rules
+	spec   api.BGPFilterSpec
 	broken bool
 }
 
@@ -55,7 +56,7 @@ func filters(all []api.BGPFilter) (map[string]filter, []error) {
 	slices.SortFunc(all, func(a, b api.BGPFilter) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range all {
 		spec := &all[i].Spec
-		f := filter{}
+		f := filter{spec: *spec}
 		for _, part := range []struct {
 			into *(*policy.Rules)
 			d    policy.Direction
@@ -88,6 +89,7 @@ func (r *resolver) filters() {
 			r.fail("spec.filters: BGPFilter %s cannot be used: see what is said of it", name)
 		}
 		all = append(all, f.rules)
+		r.form.past.Filters = append(r.form.past.Filters, api.BGPFilter{Meta: api.Meta{Name: name}, Spec: f.spec})
 	}
 	r.form.rules = joined(all)
 }
