@@ -52,23 +52,39 @@ type metrics struct {
 	felixFailures prometheus.Counter
 	felixRoutes   *prometheus.GaugeVec
 
-	perPeer *perPeer // nil: not wanted
+	perPeer *perPeer
+	bgp     *bgpMetrics
 }
 
-// perPeer are series for each peer. In a full mesh they grow with the square of the nodes: only on request.
+// perPeer are series for each peer that a BGPPeer is about. For those of the mesh they would grow with the square of the nodes: only on
+// request.
 type perPeer struct {
+	all bool // also the mesh's
+
 	up       *prometheus.GaugeVec
 	received *prometheus.GaugeVec
 	sent     *prometheus.GaugeVec
 	since    *prometheus.GaugeVec
+	refused  *prometheus.GaugeVec
+	losses   *prometheus.CounterVec
 
-	shown map[[2]string]bool // the labels' values
+	shown map[peerLabels]time.Time // since when the session is up, zero if it is not
+}
+
+// peerLabels are the values of a peer's labels.
+type peerLabels [3]string
+
+func (p *perPeer) gauges() []*prometheus.GaugeVec {
+	return []*prometheus.GaugeVec{p.up, p.received, p.sent, p.since, p.refused}
 }
 
 func newMetrics(node string) *metrics {
 	m := &metrics{registry: prometheus.NewRegistry()}
 	m.addOwn()
 	m.addBGP()
+	m.addSessions()
+	m.addPerPeer()
+	m.addMD5()
 	m.addRoutes()
 	m.addPlugins()
 	m.addFelix(node)
@@ -195,24 +211,31 @@ func (m *metrics) addFelix(node string) {
 	m.registry.MustRegister(host, m.felixApply, m.felixFailures, m.felixRoutes, m.hosts, m.endpoints)
 }
 
-// addPerPeer makes the series for each peer.
+// addPerPeer makes the series of single peers.
 func (m *metrics) addPerPeer() {
 	labels := &perPeer{
 		up: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "tortie_bgp_peer_up", Help: "1 if the session is established; only with TORTIE_METRICS_PER_PEER=true, as all of tortie_bgp_peer_*.",
-		}, []string{"peer", "node"}),
+			Name: "tortie_bgp_peer_up", Help: "1 if the session is established. There are tortie_bgp_peer_* for peers of BGPPeers, 100 at most, and with TORTIE_METRICS_PER_PEER=true for all.",
+		}, []string{"peer", "node", "object"}),
 		received: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "tortie_bgp_peer_received_prefixes", Help: "Prefixes that the peer has announced.",
-		}, []string{"peer", "node"}),
+		}, []string{"peer", "node", "object"}),
 		sent: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "tortie_bgp_peer_sent_prefixes", Help: "Prefixes that were announced to the peer.",
-		}, []string{"peer", "node"}),
+		}, []string{"peer", "node", "object"}),
 		since: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "tortie_bgp_peer_since_timestamp_seconds", Help: "When the session was established or, if it is not, when it was lost or first configured.",
-		}, []string{"peer", "node"}),
+		}, []string{"peer", "node", "object"}),
+		refused: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "tortie_bgp_peer_refused_prefixes", Help: "Of the prefixes that the peer has announced, those that are not taken, by BGP's rules or a BGPFilter.",
+		}, []string{"peer", "node", "object"}),
+		losses: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "tortie_bgp_peer_losses_total", Help: "How often the session was lost.",
+		}, []string{"peer", "node", "object"}),
+		shown: map[peerLabels]time.Time{},
 	}
 	m.perPeer = labels
-	m.registry.MustRegister(labels.up, labels.received, labels.sent, labels.since)
+	m.registry.MustRegister(labels.up, labels.received, labels.sent, labels.since, labels.refused, labels.losses)
 }
 
 var allStates = []bgp.State{bgp.Idle, bgp.Active, bgp.OpenSent, bgp.OpenConfirm, bgp.Established}
@@ -271,29 +294,34 @@ func changesOf(before, now []bgp.PeerStatus) int {
 	return changes
 }
 
-// set replaces the series; nil has none.
-func (p *perPeer) set(peers []bgp.PeerStatus, names func(bgp.PeerStatus) string) {
-	if p == nil {
-		return
-	}
-	now := make(map[[2]string]bool, len(peers))
+// set replaces the series. object names the BGPPeer and the node of a peer.
+func (p *perPeer) set(peers []bgp.PeerStatus, object func(bgp.PeerStatus) (node, object string)) {
+	now := make(map[peerLabels]time.Time, len(peers))
 	for _, peer := range peers {
-		labels := [2]string{peer.Addr.String(), names(peer)}
-		now[labels] = true
-		up := 0.0
+		node, name := object(peer)
+		labels := peerLabels{peer.Addr.String(), node, name}
+		up, refused := 0.0, 0
+		now[labels] = time.Time{}
 		if peer.State == bgp.Established {
-			up = 1
+			up, now[labels] = 1, peer.Since
 		}
-		p.up.WithLabelValues(labels[:]...).Set(up)
-		p.received.WithLabelValues(labels[:]...).Set(float64(peer.Received))
-		p.sent.WithLabelValues(labels[:]...).Set(float64(peer.Sent))
-		p.since.WithLabelValues(labels[:]...).Set(seconds(peer.Since))
+		for _, r := range peer.Refused {
+			refused += r.Prefixes
+		}
+		for i, value := range []float64{up, float64(peer.Received), float64(peer.Sent), seconds(peer.Since), float64(refused)} {
+			p.gauges()[i].WithLabelValues(labels[:]...).Set(value)
+		}
+		lost := p.losses.WithLabelValues(labels[:]...) // there from the first look
+		if since := p.shown[labels]; !since.IsZero() && !since.Equal(now[labels]) {
+			lost.Inc()
+		}
 	}
 	for labels := range p.shown {
-		if !now[labels] {
-			for _, vec := range []*prometheus.GaugeVec{p.up, p.received, p.sent, p.since} {
+		if _, still := now[labels]; !still {
+			for _, vec := range p.gauges() {
 				vec.DeleteLabelValues(labels[:]...)
 			}
+			p.losses.DeleteLabelValues(labels[:]...)
 		}
 	}
 	p.shown = now

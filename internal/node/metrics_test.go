@@ -18,10 +18,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/encapguard"
 	"github.com/tortie-net/tortie/internal/facts"
 	"github.com/tortie-net/tortie/internal/fib"
+	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/labtest"
 	"github.com/tortie-net/tortie/internal/nft"
 )
@@ -41,7 +43,9 @@ func everything(t *testing.T) *Status {
 	s.ShowGuard(func(context.Context) (map[string]nft.Counter, error) {
 		return map[string]nft.Counter{encapguard.IPIPFromStranger: {Packets: 7}}, nil
 	})
-	s.SetNode(&Snapshot{})
+	s.SetNode(&Snapshot{
+		Self: Self{Addr: prefix("10.0.0.5/24")}, Pools: []Pool{{Pool: ipam.Pool{CIDR: prefix("10.1.0.0/16"), Enabled: true}, IPIP: api.EncapAlways}},
+	})
 	s.SetBGP([]bgp.PeerStatus{{Addr: addr("10.0.0.7"), State: bgp.Established, Since: time.Now()}}, nil)
 	s.SetRoutes(routesSeen{desired: 1, stats: fib.Stats{Added: 1}})
 	s.SetProblems("object", []string{"odd"})
@@ -146,7 +150,7 @@ func TestSeriesDoNotGrowWithPeers(t *testing.T) {
 	if few, many := count(1, false), count(500, false); few != many {
 		t.Errorf("%d series with one peer, %d with 500", few, many)
 	}
-	if few, many := count(1, true), count(500, true); many-few != 4*499 {
+	if few, many := count(1, true), count(500, true); many-few != 6*499 {
 		t.Errorf("%d series with one peer, %d with 500", few, many)
 	}
 }
@@ -177,10 +181,10 @@ func TestSessionChanges(t *testing.T) {
 // The values are those of what was seen.
 func TestValues(t *testing.T) {
 	s := everything(t)
-	s.SetNode(&Snapshot{Others: make([]Member, 2), Blocks: rangesOf("10.0.0.0/26"), Self: Self{Pods: addrsOf("10.0.0.1", "10.0.0.2", "fd00::1", "fd00::2")}})
+	s.SetNode(&Snapshot{Services: rangesOf("10.96.0.0/12", "10.96.0.7/32"), Others: make([]Member, 2), Blocks: rangesOf("10.0.0.0/26"), Self: Self{Pods: addrsOf("10.0.0.1", "10.0.0.2", "fd00::1", "fd00::2")}})
 	s.SetBGP([]bgp.PeerStatus{
-		{Addr: addr("10.0.0.7"), State: bgp.Established, Received: 3, Sent: 2, Since: time.Unix(50, 0)},
-		{Addr: addr("10.0.0.8"), State: bgp.Active, Received: 1, Since: time.Unix(70, 0), HeldUntil: time.Now().Add(time.Hour)},
+		{Addr: addr("10.0.0.7"), State: bgp.Established, Received: 3, Sent: 2, Since: time.Unix(50, 0), EndOfTable: true, Refused: []bgp.Refusal{{Reason: "martian", Prefixes: 2}}},
+		{Addr: addr("10.0.0.8"), State: bgp.Active, Received: 1, Since: time.Unix(70, 0), HeldUntil: time.Now().Add(time.Hour), Refused: []bgp.Refusal{{Reason: "martian", Prefixes: 1}}},
 	}, nil)
 	s.Passed(errors.New("odd"), time.Second)
 	text := scraped(t, s)
@@ -191,7 +195,9 @@ func TestValues(t *testing.T) {
 	for _, want := range []string{
 		`tortie_bgp_peers{state="Established"} 1`, `tortie_bgp_peers{state="Active"} 1`, `tortie_bgp_peers{state="Idle"} 0`,
 		"tortie_bgp_received_prefixes 4", "tortie_bgp_sent_prefixes 2", "tortie_bgp_held_down_peers 1", "tortie_bgp_last_change_timestamp_seconds 70",
-		`tortie_bgp_peer_up{node="",peer="10.0.0.7"} 1`, `tortie_node_problems{about="object"} 1`, "tortie_node_blocks 1",
+		`tortie_bgp_peer_up{node="",object="",peer="10.0.0.7"} 1`, `tortie_bgp_peer_refused_prefixes{node="",object="",peer="10.0.0.7"} 2`,
+		`tortie_bgp_not_taken_prefixes{reason="martian"} 3`, `tortie_bgp_not_taken_prefixes{reason="other"} 0`, "tortie_bgp_whole_tables 1",
+		`tortie_bgp_reflector_role{role="none"} 1`, `tortie_bgp_reflector_role{role="client"} 0`, "tortie_services_announced_prefixes 2", "tortie_tcp_md5_failures_total ", `tortie_node_problems{about="object"} 1`, "tortie_node_blocks 1",
 		"felix_active_local_endpoints 2", "felix_cluster_num_hosts 3", `felix_host{host="n1"} 1`, "felix_int_dataplane_failures 1",
 		`felix_route_table_num_routes{table="main"} 1`, `tortie_guard_dropped_packets_total{reason="ipip-from-stranger"} 7`, "tortie_events_written_total 3", "tortie_events_dropped_total 1", "go_goroutines ", "process_resident_memory_bytes ",
 	} {

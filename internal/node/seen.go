@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/bgp"
-	"github.com/tortie-net/tortie/internal/encap"
 	"github.com/tortie-net/tortie/internal/facts"
 	"github.com/tortie-net/tortie/internal/fib"
 	"github.com/tortie-net/tortie/internal/netlinkx"
@@ -112,8 +111,8 @@ func (s *Snapshot) describe(r *nodestatus.Report) {
 		r.Address6, r.Address6Source, r.Interface6 = s.Self.Addr6.String(), s.Self.AddrSource6, s.Self.Link6
 	}
 	r.ASN, r.BGPPort, r.PodMTU = s.asn(s.Self.ASN), s.Port, s.PodMTU()
-	if t, ok := s.Tunnel(); ok {
-		r.Tunnel = &nodestatus.Tunnel{Device: encap.Device, Address: addrText(t.Addr), MTU: t.MTU}
+	if r.Tunnels = s.tunnelReports(); len(r.Tunnels) > 0 {
+		r.Tunnel = &r.Tunnels[0]
 	}
 	if local, err := s.Local(); err == nil {
 		r.RouterID = addrText(local.RouterID)

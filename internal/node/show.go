@@ -196,6 +196,23 @@ func (w way) report(names map[netip.Addr]string) nodestatus.Route {
 	return line
 }
 
+// tunnelReports are the tunnels that this node should have.
+func (s *Snapshot) tunnelReports() []nodestatus.Tunnel {
+	var all []nodestatus.Tunnel
+	tunnels := s.Tunnels()
+	if t := tunnels.IPIP; t != nil {
+		all = append(all, nodestatus.Tunnel{Kind: "IPIP", Device: encap.Device, Address: addrText(t.Addr), MTU: t.MTU})
+	}
+	for _, t := range []*vxlan.Tunnel{tunnels.VXLAN, tunnels.VXLANv6} {
+		if t != nil {
+			all = append(all, nodestatus.Tunnel{
+				Kind: "VXLAN", Device: vxlan.Device(t.Local.Is6()), Address: addrText(t.Addr), MTU: t.MTU, Port: int(t.Port), VNI: int(t.VNI), Ends: len(t.Peers),
+			})
+		}
+	}
+	return all
+}
+
 // encapsulations tell by a device what becomes of packets that leave by it.
 var encapsulations = map[string]string{encap.Device: "IPIP", vxlan.Device(false): "VXLAN", vxlan.Device6: "VXLAN"}
 

@@ -43,6 +43,12 @@ func NewStatus(node string, now time.Time, healthy func(context.Context) error) 
 		healthy: healthy, stuckAfter: stuckAfter,
 		seen: seen{node: node, started: now, lastPass: now, problems: map[string][]string{}},
 	}
+	s.metrics.addTunnels(func() []nodestatus.Tunnel {
+		if snap := s.now().snapshot; snap != nil {
+			return snap.tunnelReports()
+		}
+		return nil
+	})
 	s.metrics.addLive(now, healthy, func() time.Time {
 		if f := s.now().facts; f != nil {
 			return f.Written
@@ -52,8 +58,8 @@ func NewStatus(node string, now time.Time, healthy func(context.Context) error) 
 	return s
 }
 
-// ShowPeers makes metrics for each peer. It is to be called before the agent runs.
-func (s *Status) ShowPeers() { s.metrics.addPerPeer() }
+// ShowPeers makes metrics for each peer, the mesh's too. It is to be called before the agent runs.
+func (s *Status) ShowPeers() { s.metrics.perPeer.all = true }
 
 // ShowEvents makes metrics of the events that were written and dropped. It is to be called before the agent runs.
 func (s *Status) ShowEvents(counts func() (written, dropped uint64)) { s.metrics.addEvents(counts) }
@@ -157,7 +163,11 @@ func (s *Status) SetBGP(peers []bgp.PeerStatus, learned []bgp.Path) {
 	before := s.seen.peers
 	s.seen.peers, s.seen.learned = peers, learned
 	s.metrics.setPeers(before, peers, time.Now())
-	s.metrics.perPeer.set(peers, s.seen.peerName)
+	sessions := s.seen.snapshot.sessions()
+	s.metrics.bgp.set(s.seen.snapshot, peers, sessions)
+	s.metrics.perPeer.set(shown(peers, sessions, s.metrics.perPeer.all), func(p bgp.PeerStatus) (node, object string) {
+		return s.seen.peerName(p), sessions[p.Addr].source.Peer
+	})
 	s.metrics.learned.Set(float64(len(learned)))
 	s.metrics.originated.Set(float64(len(s.seen.snapshot.Originated())))
 }

@@ -121,7 +121,7 @@ func TestReport(t *testing.T) {
 				Tags:    []policy.Tag{{Prefix: prefix("192.168.0.0/16"), Communities: []policy.Community{community}}},
 			},
 			Services: rangesOf("10.96.0.0/12", "10.96.0.7/32"), ServiceRanges: rangesOf("10.96.0.0/12"),
-			services: services.Config{ClusterIPs: rangesOf("10.96.0.0/12")}, servicesKnown: true,
+			Felix: Felix{VXLANPort: 4789, VXLANVNI: 4096}, services: services.Config{ClusterIPs: rangesOf("10.96.0.0/12")}, servicesKnown: true,
 			ASN: 64512, meshPort: 1179, Blocks: []netip.Prefix{prefix("192.168.1.0/26")}, Others: []Member{{Name: "n2", Addr: other}},
 			Pools: []Pool{
 				{Pool: ipam.Pool{Name: "plain", CIDR: prefix("10.9.0.0/16"), BlockBits: 24}, IPIP: api.EncapNever, VXLAN: api.EncapCrossSubnet, NoExport: true},
@@ -152,8 +152,11 @@ func TestReport(t *testing.T) {
 		Address: "10.0.0.5/24", AddressSource: "environment variable IP", Interface: "eth0",
 		Address6: "fd00::5/64", Address6Source: "first-found", Interface6: "eth1",
 		Candidates: []nodestatus.Candidate{{Address: "10.0.0.5/24", Interface: "eth0", Chosen: true, Reason: "asked for"}, {Address: "172.17.0.1/16", Interface: "docker0", Reason: "on a bridge"}},
-		ASN:        65001, RouterID: "10.0.0.5", PodMTU: 1480,
-		Tunnel: &nodestatus.Tunnel{Device: "tunl0", Address: "192.168.1.0", MTU: 1480},
+		ASN:        65001, RouterID: "10.0.0.5", PodMTU: 1450,
+		Tunnel: &nodestatus.Tunnel{Kind: "IPIP", Device: "tunl0", Address: "192.168.1.0", MTU: 1480},
+		Tunnels: []nodestatus.Tunnel{
+			{Kind: "IPIP", Device: "tunl0", Address: "192.168.1.0", MTU: 1480}, {Kind: "VXLAN", Device: "vxlan.calico", MTU: 1450, Port: 4789, VNI: 4096},
+		},
 		Pools: []nodestatus.Pool{
 			{Name: "plain", CIDR: "10.9.0.0/16", BlockSize: 24, IPIPMode: "Never", VXLANMode: "CrossSubnet", Disabled: true, DisableBGPExport: true, SelectsNode: true},
 			{Name: "pods", CIDR: "192.168.0.0/16", BlockSize: 26, IPIPMode: "Always", NATOutgoing: true, SelectsNode: true},

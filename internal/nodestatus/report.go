@@ -60,6 +60,8 @@ type Tunnel struct {
 	Address string `json:"address,omitempty" help:"Its address; none if no pool to assign from selects this node."`
 	MTU     int    `json:"mtu" help:"Its MTU."`
 	Port    int    `json:"port,omitempty" help:"Its UDP port, of VXLAN."`
+	VNI     int    `json:"vni,omitempty" help:"Its network identifier, of VXLAN."`
+	Ends    int    `json:"ends,omitempty" help:"How many other ends it knows, of VXLAN."`
 }
 
 // Reflection is a node's part in route reflection.
