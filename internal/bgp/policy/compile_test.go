@@ -262,6 +262,27 @@ func TestEqual(t *testing.T) {
 	}
 }
 
+func TestAccepts(t *testing.T) {
+	in := `{"cidr":"10.0.0.0/8","matchOperator":"In","action":"Accept"}`
+	for _, c := range []struct {
+		rules []string
+		want  string
+	}{
+		{nil, "[]"},
+		{[]string{`{"action":"Reject"}`}, "[]"},
+		{[]string{in, in, `{"cidr":"10.9.0.0/16","matchOperator":"Equal","action":"Accept"}`}, "[10.0.0.0/8 10.9.0.0/16]"},
+		{[]string{`{"cidr":"10.9.0.0/16","matchOperator":"NotIn","action":"Accept"}`}, "[0.0.0.0/0]"},
+		{[]string{`{"peerType":"eBGP","action":"Accept"}`}, "[0.0.0.0/0]"},
+	} {
+		if got := fmt.Sprint(rulesOf(t, wire.IPv4, c.rules...).Accepts(wire.IPv4)); got != c.want {
+			t.Errorf("%s accept inside of %s, want %s", c.rules, got, c.want)
+		}
+	}
+	if got := fmt.Sprint(rulesOf(t, wire.IPv6, `{"action":"Accept"}`).Accepts(wire.IPv6)); got != "[::/0]" {
+		t.Error(got)
+	}
+}
+
 func TestMatchName(t *testing.T) {
 	for _, c := range []struct {
 		pattern, name string

@@ -205,3 +205,26 @@ func (o Outcome) equal(other Outcome) bool {
 func (r *Rules) NeedsInterface() bool {
 	return r != nil && slices.ContainsFunc(r.rules, func(rule Rule) bool { return rule.iface != "" })
 }
+
+// Accepts returns prefixes that all which some rule accepts is inside of.
+func (r *Rules) Accepts(family wire.Family) []netip.Prefix {
+	var all []netip.Prefix
+	for i := range r.Len() {
+		rule := &r.rules[i]
+		prefix := rule.prefix
+		if !prefix.IsValid() || rule.not {
+			prefix = netip.PrefixFrom(unspecified(family), 0)
+		}
+		if rule.outcome.Verdict == Accept && !slices.Contains(all, prefix) {
+			all = append(all, prefix)
+		}
+	}
+	return all
+}
+
+func unspecified(family wire.Family) netip.Addr {
+	if family == wire.IPv4 {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
+}
