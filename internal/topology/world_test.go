@@ -173,7 +173,7 @@ func peersWith(t testing.TB, n *meshtest.Node, want ...string) {
 	})
 }
 
-// uptime is since when sessions are up.
+// uptime is since when sessions are up that are.
 type uptime map[*meshtest.Node]map[string]time.Time
 
 func uptimes(t testing.TB, nodes ...*meshtest.Node) uptime {
@@ -182,7 +182,9 @@ func uptimes(t testing.TB, nodes ...*meshtest.Node) uptime {
 	for _, n := range nodes {
 		u[n] = map[string]time.Time{}
 		for addr, p := range sessions(t, n) {
-			u[n][addr] = p.Since
+			if p.State == "Established" {
+				u[n][addr] = p.Since
+			}
 		}
 	}
 	return u
