@@ -85,9 +85,10 @@ func inSelf(reason string, err error) error {
 type teller struct {
 	to      Recorder
 	node    string
-	failing time.Time // since when passes fail
-	refused time.Time // since when paths are refused
-	stuck   time.Time // since when the journal is
+	failing time.Time       // since when passes fail
+	refused time.Time       // since when paths are refused
+	stuck   time.Time       // since when the journal is
+	down    map[string]bool // BGPPeers that were told to be
 }
 
 // tell says what is wrong after a pass.
@@ -114,6 +115,7 @@ func (t *teller) tell(now time.Time, k *seen, err error) {
 	if lasts(&t.refused, now, len(k.routes.refused) > 0) { // a block that moves is refused for a moment
 		t.tellRefused(k)
 	}
+	t.tellPeers(now, k)
 	t.tellPlugins(now, k, self)
 }
 
