@@ -1,6 +1,7 @@
 package bgptest
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"os"
@@ -164,7 +165,9 @@ func (h *Host) bird(kind Kind, config Config) *bird {
 func (b *bird) names(family string) birdNames {
 	b.T.Helper()
 	file := func(name string) string { return filepath.Join(b.dir, family+"."+name) }
-	n := birdNames{config: file("conf"), socket: file("ctl"), pid: file("pid"), daemon: "/usr/sbin/bird", client: "/usr/sbin/birdc"}
+	// The names of control sockets are Calico's, by which a node's agent sees that a BIRD runs.
+	socket := map[string]string{"ipv6": "bird6.ctl"}[family]
+	n := birdNames{config: file("conf"), socket: filepath.Join(b.dir, cmp.Or(socket, "bird.ctl")), pid: file("pid"), daemon: "/usr/sbin/bird", client: "/usr/sbin/birdc"}
 	if b.kind == BIRD1 {
 		cache, err := os.UserCacheDir()
 		if err != nil {
