@@ -21,6 +21,7 @@ import (
 	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/nodeaddr"
 	"github.com/tortie-net/tortie/internal/nodestatus"
+	"github.com/tortie-net/tortie/internal/peering"
 )
 
 const soon = 10 * time.Second // a change is seen in some 50 ms, on a machine that is not busy
@@ -379,15 +380,23 @@ func TestMemory(t *testing.T) {
 	now := time.Now()
 	w := cluster(nil)
 	w.Self, w.Revision, w.MeshPassword = &w.Nodes[1], 7, kube.Password{Set: true, Text: "secret word"}
-	if err := m.save(now, w, nil); err != nil {
+	ref := &api.BGPPassword{SecretKeyRef: &api.SecretKeyRef{Name: "tor", Key: "rr"}}
+	place, _ := ref.Place()
+	w.Peers = []api.BGPPeer{{Meta: api.Meta{Name: "tor"}, Spec: api.BGPPeerSpec{PeerIP: "10.0.0.254", ASNumber: 65000, Password: ref}}}
+	w.Passwords = map[api.Place]kube.Password{place: {Set: true, Text: "secret word"}}
+	w.Filters = []api.BGPFilter{{Meta: api.Meta{Name: "f"}}}
+	if err := m.save(now, w, nil, []peering.Past{{Peer: w.Peers[0], Filters: w.Filters}}); err != nil {
 		t.Fatal(err)
 	}
 	got, _, err := m.load(now, "node1")
 	if err != nil || len(got.Nodes) != 4 || len(got.Affinities) != 5 || got.Self.Name != "node1" || got.MeshPassword.Err == nil {
 		t.Errorf("%+v, %v", got, err)
 	}
+	if len(got.Peers) != 1 || len(got.Filters) != 1 || got.Passwords[place].Err == nil || len(m.past) != 1 || len(m.past[0].Filters) != 1 {
+		t.Errorf("peers %+v, filters %+v, passwords %+v, past %+v", got.Peers, got.Filters, got.Passwords, m.past)
+	}
 	data, err := os.ReadFile(path)
-	if info, err2 := os.Stat(path); err != nil || err2 != nil || strings.Contains(string(data), "secret") || info.Mode() != 0o600 {
+	if info, err2 := os.Stat(path); err != nil || err2 != nil || strings.Contains(string(data), "secret word") || info.Mode() != 0o600 {
 		t.Errorf("%v, %v, %v; or the password is in it", err, err2, info)
 	}
 	for name, change := range map[string]func(){

@@ -14,6 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/hostfile"
 	"github.com/tortie-net/tortie/internal/kube"
+	"github.com/tortie-net/tortie/internal/peering"
 )
 
 const (
@@ -36,6 +37,7 @@ type memory struct {
 	path     string
 	revision uint64
 	services []netip.Prefix // that were announced
+	past     []peering.Past // BGPPeers that could be used
 	written  time.Time
 }
 
@@ -53,19 +55,21 @@ type remembered struct {
 	Felix       api.FelixConfigurationSpec `json:"felix"`
 	PasswordSet bool                       `json:"passwordSet"`
 	Services    []netip.Prefix             `json:"services"` // that were announced
+	Past        []peering.Past             `json:"past"`     // BGPPeers that could be used
 }
 
 // errNoPassword is why remembered peers with a password have no sessions.
 var errNoPassword = errors.New("its Secret is not known while the API server is away")
 
-// save writes a World down, and what is announced for services, unless that was done just now or nothing has changed.
-func (m *memory) save(now time.Time, w kube.World, services []netip.Prefix) error {
+// save writes a World down, what is announced for services, and which BGPPeers could be used, which follows from the World; unless
+// that was done just now or nothing has changed.
+func (m *memory) save(now time.Time, w kube.World, services []netip.Prefix, past []peering.Past) error {
 	same := w.Revision == m.revision && slices.Equal(services, m.services)
 	if now.Sub(m.written) < worldPause || same && now.Sub(m.written) < worldTouch {
 		return nil
 	}
 	data, err := json.Marshal(remembered{
-		w.Nodes, w.Self, w.Pools, w.Affinities, w.BGP, w.OwnBGP, w.Ports, w.Peers, w.Filters, w.Felix, w.MeshPassword.Set, services,
+		w.Nodes, w.Self, w.Pools, w.Affinities, w.BGP, w.OwnBGP, w.Ports, w.Peers, w.Filters, w.Felix, w.MeshPassword.Set, services, past,
 	})
 	if err == nil {
 		err = os.MkdirAll(filepath.Dir(m.path), 0o755)
@@ -112,7 +116,7 @@ func (m *memory) load(now time.Time, node string) (w kube.World, at time.Time, e
 			w.Passwords[place] = kube.Password{Set: true, Err: errNoPassword}
 		}
 	}
-	m.services = r.Services
+	m.services, m.past = r.Services, r.Past
 	if r.PasswordSet {
 		w.MeshPassword = kube.Password{Set: true, Err: errNoPassword}
 	}
@@ -124,12 +128,13 @@ func (m *memory) load(now time.Time, node string) (w kube.World, at time.Time, e
 func (a *Agent) awaitCluster(ctx context.Context) error {
 	synced := make(chan error, 1)
 	go func() { synced <- a.Watch.WaitForSync(ctx, a.Log) }()
+	w, at, err := a.memory.load(time.Now(), a.Config.Nodename)
+	a.peering.state = peering.Recall(a.memory.past) // whatever the API server says: an object may have been broken meanwhile
 	select {
 	case err := <-synced:
 		return err
 	case <-time.After(syncTime):
 	}
-	w, at, err := a.memory.load(time.Now(), a.Config.Nodename)
 	if err != nil {
 		a.Log.Info("the API server does not answer, and there is nothing to go by", "err", err)
 		return <-synced // it ends with ctx

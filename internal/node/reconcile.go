@@ -228,7 +228,7 @@ func (a *Agent) openForPods(ctx context.Context, s *Snapshot) error {
 		return err
 	}
 	if !a.view.doubted() {
-		a.complain("memory", problemsOf(a.memory.save(time.Now(), a.view.world, s.Services)))
+		a.complain("memory", problemsOf(a.memory.save(time.Now(), a.view.world, s.Services, a.peering.state.Past())))
 	}
 	return a.availability.Sync(ctx, a.node.Status.Conditions, nil)
 }
