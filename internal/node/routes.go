@@ -62,7 +62,7 @@ func (s *Snapshot) Ways(accepted []bgp.Path) (ways []way, left []refusal) {
 			ways = append(ways, w)
 		}
 	}
-	return ways, left
+	return append(ways, endWays(ways)...), left
 }
 
 // reservedFor returns the destinations of static routes, which the operator has chosen.

@@ -163,6 +163,27 @@ func (s *Snapshot) through(m modes, hop netip.Addr) (h fib.Hop, ok bool) {
 	return fib.Hop{Via: hop, Dev: link}, sameSubnet
 }
 
+// endWays are ways to the ends of IPv6 tunnels that other ways lead through. The kernel looks a next hop of IPv6 up although it is
+// told that it is on the link, and refuses one that a route leads to elsewhere: the route of the block that the end's address is from
+// does so as long as a pool is being changed.
+func endWays(ways []way) (ends []way) {
+	taken := map[netip.Prefix]bool{}
+	for _, w := range ways {
+		if w.route.Dst.IsSingleIP() {
+			taken[w.route.Dst] = true
+		}
+	}
+	for _, w := range ways {
+		for _, h := range w.route.Hops {
+			if end := netip.PrefixFrom(h.Via, h.Via.BitLen()); h.Dev == vxlan.Device6 && !taken[end] {
+				taken[end] = true
+				ends = append(ends, way{route: fib.To(end, fib.Hop{Dev: h.Dev}), about: "end of VXLAN"})
+			}
+		}
+	}
+	return ends
+}
+
 // awaited reports that the way to a node's address in a pool is still to be told by the node itself.
 func (s *Snapshot) awaited(pool *Pool, hop netip.Addr) bool {
 	self, _ := s.Self.towards(hop)
