@@ -12,6 +12,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/bgp/policy"
 	"github.com/tortie-net/tortie/internal/bgp/relay"
+	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
 // Policy is what passes on the sessions, in both directions. Its zero value takes what every peer announces, but for martians,
@@ -41,6 +42,16 @@ func (p Policy) base() *policy.Base {
 	}
 }
 
+// passable are the prefixes inside of which learned paths may be passed on to somebody: a rule of a peer may accept what is in no
+// pool.
+func (p Policy) passable() []netip.Prefix {
+	all := slices.Clone(p.Transit)
+	for peer, rules := range p.Export {
+		all = append(all, rules.Accepts(wire.FamilyOf(peer))...)
+	}
+	return all
+}
+
 func (p Policy) validate() error {
 	for name, list := range map[string][]netip.Prefix{"transit": p.Transit, "hidden": p.Hidden, "refused": p.Refuse} {
 		for _, prefix := range list {
@@ -61,7 +72,7 @@ func (s *Server) SetPolicy(ctx context.Context, p Policy) error {
 		if err := s.started(); err != nil {
 			return err
 		}
-		if err := s.passOn(ctx, p.Transit); err != nil {
+		if err := s.passOn(ctx, p.passable()); err != nil {
 			return err
 		}
 		before := s.base
@@ -203,34 +214,47 @@ func (s *Server) passOn(ctx context.Context, prefixes []netip.Prefix) error {
 		return nil
 	}
 	s.passes++
-	statements := []*api.Statement{ownStatement(s.passes)}
+	name := func(what string) string { return fmt.Sprintf("%s-%d", what, s.passes) }
+	now := passing{policy: &api.Policy{Name: name("pass-on"), Statements: []*api.Statement{ownStatement(name("originated"))}}}
 	for _, family := range []*api.Family{familyV4, familyV6} {
-		set := prefixSet(fmt.Sprintf("learned-%s-%d", family.Afi, s.passes), family, wanted)
-		if len(set.Prefixes) == 0 {
-			continue
+		if set := prefixSet(name("learned-"+family.Afi.String()), family, wanted); len(set.Prefixes) > 0 {
+			now.sets = append(now.sets, set)
+			now.policy.Statements = append(now.policy.Statements, insideStatement(set.Name))
 		}
-		if err := s.bgp.AddDefinedSet(ctx, &api.AddDefinedSetRequest{DefinedSet: set}); err != nil {
-			return fmt.Errorf("name what is passed on: %w", err)
-		}
-		statements = append(statements, &api.Statement{
-			Name:       set.Name,
-			Conditions: &api.Conditions{PrefixSet: &api.MatchSet{Type: api.MatchSet_ANY, Name: set.Name}},
-			Actions:    &api.Actions{RouteAction: api.RouteAction_ACCEPT},
-		})
 	}
-	if err := s.assign(ctx, fmt.Sprintf("passed-on-%d", s.passes), statements); err != nil {
+	if err := s.assign(ctx, now); err != nil {
 		return fmt.Errorf("set what is passed on: %w", err)
 	}
 	s.passable = wanted
-	return nil
+	before := s.passing
+	s.passing = now
+	if before.policy == nil {
+		return nil
+	}
+	return s.drop(ctx, before)
+}
+
+// passing is a policy of GoBGP's and the sets of prefixes that it names. Neither can be changed once it is there.
+type passing struct {
+	policy *api.Policy
+	sets   []*api.DefinedSet
 }
 
 // ownStatement lets pass what this node originates. Inside, our own paths have a preference that nobody can exceed; see originatedPath.
-func ownStatement(n int) *api.Statement {
+func ownStatement(name string) *api.Statement {
 	return &api.Statement{
-		Name:       fmt.Sprintf("originated-%d", n),
+		Name:       name,
 		Conditions: &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL},
 		Actions:    &api.Actions{RouteAction: api.RouteAction_ACCEPT, LocalPref: &api.LocalPrefAction{Value: localPref}},
+	}
+}
+
+// insideStatement lets pass what is inside of the prefixes of a set.
+func insideStatement(set string) *api.Statement {
+	return &api.Statement{
+		Name:       set,
+		Conditions: &api.Conditions{PrefixSet: &api.MatchSet{Type: api.MatchSet_ANY, Name: set}},
+		Actions:    &api.Actions{RouteAction: api.RouteAction_ACCEPT},
 	}
 }
 
@@ -245,15 +269,33 @@ func prefixSet(name string, family *api.Family, prefixes []netip.Prefix) *api.De
 	return set
 }
 
-// assign makes statements the one policy of what is announced. GoBGP's policies can't be changed, so that it is a new one.
-func (s *Server) assign(ctx context.Context, name string, statements []*api.Statement) error {
-	if err := s.bgp.AddPolicy(ctx, &api.AddPolicyRequest{Policy: &api.Policy{Name: name, Statements: statements}}); err != nil {
+// assign makes a new policy the one of what is announced.
+func (s *Server) assign(ctx context.Context, p passing) error {
+	for _, set := range p.sets {
+		if err := s.bgp.AddDefinedSet(ctx, &api.AddDefinedSetRequest{DefinedSet: set}); err != nil {
+			return err
+		}
+	}
+	if err := s.bgp.AddPolicy(ctx, &api.AddPolicyRequest{Policy: p.policy}); err != nil {
 		return err
 	}
 	return s.bgp.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: &api.PolicyAssignment{
 		Name:          "global",
 		Direction:     api.PolicyDirection_EXPORT,
-		Policies:      []*api.Policy{{Name: name}},
+		Policies:      []*api.Policy{{Name: p.policy.Name}},
 		DefaultAction: api.RouteAction_REJECT,
 	}})
+}
+
+// drop removes a policy that is assigned no longer.
+func (s *Server) drop(ctx context.Context, p passing) error {
+	err := s.bgp.DeletePolicy(ctx, &api.DeletePolicyRequest{Policy: p.policy, All: true})
+	errs := []error{err}
+	for _, set := range p.sets {
+		errs = append(errs, s.bgp.DeleteDefinedSet(ctx, &api.DeleteDefinedSetRequest{DefinedSet: set, All: true}))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("remove what was passed on before: %w", err)
+	}
+	return nil
 }

@@ -50,6 +50,7 @@ type Server struct {
 	base       *policy.Base   // policy, in the relay's words
 	epoch      uint8          // of what was last announced once more
 	passable   []netip.Prefix // learned paths inside of which GoBGP passes on
+	passing    passing        // by which it does
 	passes     int            // how often that was set
 	table      table
 }

@@ -60,6 +60,7 @@ type Link struct {
 	pending      net.Conn
 	pendingSince time.Time
 	hold         hold
+	damping      damping
 	whole        chan struct{} // closed when the peer has sent its table in some session; nil: nobody waits for it
 }
 
@@ -67,6 +68,29 @@ type Link struct {
 type hold struct {
 	until time.Time
 	last  time.Duration
+}
+
+// damping makes the wait after a session that was up for moments longer with each one: a peer whose sessions come and go would else
+// have every path that it announces announced and withdrawn, here and wherever it is passed on. What it has announced is kept, as
+// graceful restart has it, while it waits.
+type damping struct {
+	short int // sessions in a row that did not last
+	until time.Time
+}
+
+// freeFlaps are how many short sessions in a row are nothing but a peer that restarts twice.
+const freeFlaps = 3
+
+// after returns the damping that follows on d after a session that was up for some time.
+func (d damping) after(lasted time.Duration, now time.Time, most time.Duration) damping {
+	if lasted >= stable {
+		return damping{}
+	}
+	d.short++
+	if over := d.short - freeFlaps; over > 0 {
+		d.until = now.Add(min(afterLoss<<min(over, 10), most))
+	}
+	return d
 }
 
 // strike returns the hold that follows on h. It doubles unless the peer has behaved for as long as the longest one.
@@ -198,7 +222,7 @@ func (l *Link) hangUp() {
 func (l *Link) free() bool {
 	for l.ctx.Err() == nil {
 		l.mu.Lock()
-		s, wait := l.current, l.hold.until.Sub(l.relay.now())
+		s, wait := l.current, later(l.hold.until, l.damping.until).Sub(l.relay.now())
 		l.mu.Unlock()
 		if s == nil && wait <= 0 {
 			return true
@@ -210,6 +234,13 @@ func (l *Link) free() bool {
 		l.sleep(wait, over)
 	}
 	return false
+}
+
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
 }
 
 // sleep waits, until over at most.
@@ -294,7 +325,7 @@ func (l *Link) reserve(conn net.Conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.relay.now()
-	if l.retired || (l.pending != nil && now.Sub(l.pendingSince) < youngHandshake) {
+	if l.retired || now.Before(l.damping.until) || (l.pending != nil && now.Sub(l.pendingSince) < youngHandshake) {
 		return false
 	}
 	if l.pending != nil {
@@ -365,6 +396,9 @@ func (l *Link) leave(s *session) int {
 	defer l.mu.Unlock()
 	l.current = nil
 	l.parting++
+	if lasted := s.lasted(); lasted > 0 {
+		l.damping = l.damping.after(lasted, l.relay.now(), l.peer.ConnectRetry)
+	}
 	if s.overflow {
 		l.hold = l.hold.strike(l.relay.now(), l.relay.config.HoldDown, l.relay.config.MaxHoldDown)
 	}

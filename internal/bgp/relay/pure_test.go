@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -64,6 +65,23 @@ func TestSetKeys(t *testing.T) {
 	}
 	if err := CheckMD5(); err != nil {
 		t.Errorf("this kernel: %v", err)
+	}
+}
+
+func TestDamping(t *testing.T) {
+	now := time.Unix(1000, 0)
+	var d damping
+	var waits []time.Duration
+	for range 8 {
+		d = d.after(time.Second, now, 5*time.Second)
+		waits = append(waits, max(0, d.until.Sub(now)))
+	}
+	const ms = time.Millisecond
+	if want := []time.Duration{0, 0, 0, 400 * ms, 800 * ms, 1600 * ms, 3200 * ms, 5000 * ms}; !slices.Equal(waits, want) {
+		t.Errorf("%s, want %s", waits, want)
+	}
+	if d = d.after(stable, now, 5*time.Second); d != (damping{}) {
+		t.Errorf("after a good time: %+v", d)
 	}
 }
 
