@@ -67,6 +67,9 @@ func appendAttribute(b []byte, kind attribute, value []byte) []byte {
 
 // readAttributes reads all path attributes into n.
 func (s *Session) readAttributes(n *news, b []byte) *Notification {
+	if !s.offer.FourOctets {
+		n.readWidened(b)
+	}
 	for len(b) > 0 {
 		flag, kind, value, rest, ok := cutAttribute(b)
 		if !ok {
@@ -120,7 +123,7 @@ func (s *Session) readAttribute(n *news, flag byte, kind attribute, value []byte
 	case !known && flag&flagOptional == 0:
 		return updateFault(2, appendAttribute(nil, kind, value), "well-known %s is not known", kind)
 	case !known, kind == attrAS4Path, kind == attrAS4Aggregator:
-		return nil // nothing here reads it
+		return nil // nothing here reads it, or readWidened has
 	case kind == attrMPReach:
 		return n.readReachable(value)
 	case kind == attrMPUnreach:
@@ -212,8 +215,8 @@ const (
 	segmentSequence = 2
 )
 
-// readASPath reads AS_PATH and writes it with AS numbers of four octets, whatever the peer has. Its AS4_PATH is not looked
-// at: a number above 65535 from a peer of two octets stays AS_TRANS. Segments of confederations are for members only.
+// readASPath reads AS_PATH and writes it with AS numbers of four octets, whatever the peer has; see widen. Segments of confederations
+// are for members only.
 func (n *news) readASPath(value []byte, fourOctets bool) {
 	size := 2
 	if fourOctets {
@@ -240,7 +243,7 @@ func (n *news) readASPath(value []byte, fourOctets bool) {
 			path = binary.BigEndian.AppendUint32(path, number)
 		}
 	}
-	n.attributes = appendAttribute(n.attributes, attrASPath, path)
+	n.attributes = appendAttribute(n.attributes, attrASPath, widen(path, n.widened.path))
 }
 
 // readAggregator reads AGGREGATOR and writes it with an AS number of four octets. One of a wrong length is left out, RFC 7606
@@ -249,6 +252,8 @@ func (n *news) readAggregator(value []byte, fourOctets bool) {
 	switch {
 	case fourOctets && len(value) == 8:
 		n.attributes = appendAttribute(n.attributes, attrAggregator, value)
+	case !fourOctets && len(value) == 6 && n.widened.aggregator != nil:
+		n.attributes = appendAttribute(n.attributes, attrAggregator, n.widened.aggregator)
 	case !fourOctets && len(value) == 6:
 		n.attributes = appendAttribute(n.attributes, attrAggregator, append([]byte{0, 0}, value...))
 	default:

@@ -28,6 +28,7 @@ type news struct {
 	hasMED   bool
 	med      uint32
 	clusters int // that CLUSTER_LIST names
+	widened  widened
 }
 
 // maxAttributes bounds what a path costs: each prefix of a peer can have attributes of its own, and MaxPrefixes would else
