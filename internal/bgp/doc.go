@@ -1,9 +1,10 @@
 // Package bgp owns the node's BGP speaker: its sessions, the prefixes that this node originates and the paths that it
 // learns. It never touches the kernel's routes, the datastore or Kubernetes: learned paths leave it as values.
 //
-// It has three parts. Package relay has the TCP connections with peers, package wire judges what comes on them, and GoBGP
-// v3 behind both has the state machine, the tables and the choice of paths. GoBGP is behind the Speaker interface and this
-// package is the only one that imports it. What GoBGP does that the code here is built around:
+// It has four parts. Package relay has the TCP connections with peers, package wire takes apart what comes on them, package
+// policy decides what becomes of each path in both directions, and GoBGP v3 behind them has the state machine, the tables and
+// the choice of paths. GoBGP is behind the Speaker interface and this package is the only one that imports it. What GoBGP
+// does that the code here is built around:
 //
 //   - Serve never returns and nothing can end it, and the rules of best path selection (table.SelectionOptions,
 //     table.UseMultiplePaths) are variables of GoBGP's package that StartBgp overwrites. So there is one Server in a
@@ -31,10 +32,24 @@
 //   - It ends a restart towards all peers when the first ones have sent their tables, and until then keeps its own back, for
 //     a second at least. So it is told of none: the relay sets the restart bits in its OPENs.
 //   - It withdraws our own prefix from everybody when a peer announces it with a higher LOCAL_PREF; see originatedPath.
+//   - Its policies know neither Calico's filters nor a change without a reset, and what one of them has rejected is not
+//     kept. So it has one that lets pass what may have to be passed on, and the relay decides on the wire. What a peer has announced
+//     is kept there, in the few bytes of a prefix and a reference, and is judged again from memory. What a peer was told is told
+//     again by GoBGP: to one peer by its soft reset, to all by announcing the paths in question once more; see Server.SetPolicy.
+//   - It forgets on the way through what a path was: its next hop, and its MED towards another AS, where it comes from. So paths
+//     have a stamp while they are inside; see wire.Stamp.
+//   - As a reflector it leaves ORIGINATOR_ID and CLUSTER_LIST out towards peers that are no clients, does not withdraw what a
+//     client has announced from them when a path that they may not have takes its place, and knows nothing of the length of a
+//     CLUSTER_LIST: two reflectors then keep a path for ever that is over, or change their minds for ever. So to it all peers of
+//     our AS are clients, the relay knows better (relay.Rules), and a rank in the place of MED makes it see the length.
+//   - A path with the peer's AS number in it is not announced to the peer, but neither is the one before withdrawn. So it is told
+//     to put our own number in that place, and the relay withdraws what has that: a path on which our own number is for
+//     another reason, because it is allowed or a filter has put it there, is not announced to another AS either.
 //   - It sets an MD5 key for each peer on its listeners, of which a socket can have some hundred only, and does not say so.
 //
 // To GoBGP a peer is an address of 127.0.0.0/8, a new one whenever the peer is configured, from which the relay connects.
-// All families run over these connections; the session's family is the one of the peer's real address. What GoBGP says is
+// A peer gets another one, too, when this node becomes a reflector or is none any more; the old one stays until all its
+// paths have come again. All families run over these connections; the session's family is the one of the peer's real address. What GoBGP says is
 // translated back in one place, neighbours. Other processes of this host can connect there, too, so that all is signed
 // with a secret of the process (TCP MD5). A kernel without TCP MD5 gets no session with a password, and a warning that
 // every process that may send from 127.0.0.0/8 could pose as a peer: it would need to run on the host or in its network

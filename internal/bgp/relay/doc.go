@@ -7,6 +7,10 @@
 // behind, which then keeps the peer's paths as graceful restart has it; what the speaker says before it closes reaches the
 // peer; a peer that sent what it must not gets the NOTIFICATION from here, and the speaker is told to drop its paths.
 //
+// What passes is judged by the peer's Rules, in both directions, and rewritten where they say so. What a peer announces is kept
+// with its attributes, of which there is one copy for all peers, so that other rules need nothing of the peer; what a peer was told
+// is a bit for each prefix, so that nothing is withdrawn from it that it was never told.
+//
 // All is bounded: at most one session of a peer and one connection in its handshake, one message in each direction, deadlines
 // on all writes. It knows nothing of the speaker behind but the connections that it hands out, and never touches routes.
 package relay
