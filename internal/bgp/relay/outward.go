@@ -39,6 +39,10 @@ func (s *session) announce(message []byte) error {
 		s.link.relay.log.Error("BGP message could not be edited and was not sent", "peer", s.link.peer.Addr, "error", err)
 		return nil
 	}
+	if t.TooLong > 0 {
+		s.link.relay.log.Warn("paths are not announced: with what is added to them they are too long for a message", "peer", s.link.peer.Addr, "prefixes", t.TooLong)
+		t.TooLong = 0
+	}
 	for _, part := range parts {
 		part = wire.Prune(part, s.family, s.out.sent.remove, s.out.sent.add)
 		if part == nil {

@@ -43,8 +43,6 @@ type Editor struct {
 	OwnAS int
 	// Via, if it is valid, is the next hop that the paths of the next message had before the speaker put another one there.
 	Via netip.Addr
-	// Withdrawn, if it is not nil, is told each prefix that a message withdraws.
-	Withdrawn func(netip.Prefix)
 	// TooLong counts prefixes that were withdrawn because, with what was added to them, they do not fit into a message.
 	TooLong int
 
@@ -81,9 +79,6 @@ func (e *Editor) Edit(message []byte, decide func(netip.Prefix, *Attributes) Cha
 	if e.attributes.Via = e.Via; !e.Via.IsValid() {
 		e.attributes.Via = e.attributes.NextHop
 	}
-	if err := e.tell(u.withdrawn); err != nil {
-		return nil, err
-	}
 	if len(u.announced) == 0 {
 		return e.writer.as(message), nil
 	}
@@ -94,21 +89,6 @@ func (e *Editor) Edit(message []byte, decide func(netip.Prefix, *Attributes) Cha
 		return e.writer.as(message), nil
 	}
 	return e.write(&u), nil
-}
-
-// tell reports what is withdrawn, and whether it is a list of prefixes.
-func (e *Editor) tell(withdrawn []byte) error {
-	for rest := withdrawn; len(rest) > 0; {
-		prefix, _, after, err := cutPrefix(rest, e.Family)
-		if err != nil {
-			return err
-		}
-		rest = after
-		if e.Withdrawn != nil {
-			e.Withdrawn(prefix)
-		}
-	}
-	return nil
 }
 
 // keptGroups bounds the memory that is kept for the next message.

@@ -146,8 +146,7 @@ func TestEditShows(t *testing.T) {
 	message := updateOf([]byte{8, 10}, join([]byte{0x40, 1, 1, 2}, []byte{0x40, 2, 10, 2, 2, 0, 0, 0, 9, 0, 0, 0xfc, 1}, hop, []byte{0x80, 4, 4, 0, 0, 0, 5}, pref,
 		standard(0xff, 0xff, 0, 0), larges(0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3)), []byte{26, 10, 1, 2, 63, 32, 10, 9, 9, 9})
 	var seen []netip.Prefix
-	var gone []netip.Prefix
-	e := Editor{Family: IPv4, OwnAS: 1, Via: far, Withdrawn: func(p netip.Prefix) { gone = append(gone, p) }}
+	e := Editor{Family: IPv4, OwnAS: 1, Via: far}
 	_, err := e.Edit(message, func(p netip.Prefix, a *Attributes) Change {
 		seen = append(seen, p)
 		if a.Origin != 2 || a.Path.String() != "64513" || a.NextHop.String() != "10.0.0.2" || a.Via != far || !a.HasMED || a.MED != 5 || !a.HasLocalPref || a.LocalPref != 100 {
@@ -161,9 +160,6 @@ func TestEditShows(t *testing.T) {
 	want := []netip.Prefix{netip.MustParsePrefix("10.1.2.0/26"), netip.MustParsePrefix("10.9.9.9/32")}
 	if d := cmp.Diff(want, seen, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); d != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, d)
-	}
-	if len(gone) != 1 || gone[0].String() != "10.0.0.0/8" {
-		t.Errorf("withdrawn: %s", gone)
 	}
 	e6 := Editor{Family: IPv6}
 	_, err = e6.Edit(updateOf(nil, join(origin, path, reach(2, join(hop6, hopLL), block6)), nil), func(p netip.Prefix, a *Attributes) Change {
@@ -194,7 +190,6 @@ func TestEditRefuses(t *testing.T) {
 		"communities":          {IPv4, updateOf(nil, join(base, standard(1, 2, 3)), own26), "COMMUNITIES is malformed"},
 		"prefix":               {IPv4, updateOf(nil, base, []byte{33, 1, 2, 3, 4, 5}), "longer than an address"},
 		"cut prefix":           {IPv4, updateOf(nil, base, []byte{32, 1, 2}), "cut short"},
-		"withdrawn prefix":     {IPv4, updateOf([]byte{32, 1, 2}, nil, nil), "cut short"},
 		"IPv4 in the new form": {IPv4, updateOf(nil, join(origin, path, reach(1, []byte{10, 0, 0, 2}, own26)), nil), "MP_REACH_NLRI is malformed"},
 		"IPv4 on IPv6":         {IPv6, updateOf(nil, base, own26), "IPv4 prefixes on a session of IPv6"},
 		"other family":         {IPv6, updateOf(nil, join(origin, reach(1, []byte{10, 0, 0, 2}, own26)), nil), "MP_REACH_NLRI is malformed"},
