@@ -30,7 +30,9 @@ func newInSubnets(t testing.TB, c *meshtest.Cluster) *inSubnets {
 	t.Helper()
 	c.Dual = true
 	s := &inSubnets{Cluster: c}
-	c.Fabric.Within(t, func() error { return sysctl.DefaultRoot.Set(sysctl.Key{"net", "ipv6", "conf", "all", "forwarding"}, "1") })
+	c.Fabric.Within(t, func() error {
+		return sysctl.DefaultRoot.Set(sysctl.Key{"net", "ipv6", "conf", "all", "forwarding"}, "1")
+	})
 	for subnet := range 2 {
 		c.Fabric.Addr(t, fmt.Sprint("br", subnet), fmt.Sprintf("fd31:%d::ffff/64", subnet+1))
 	}
