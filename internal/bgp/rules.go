@@ -36,10 +36,25 @@ type Policy struct {
 }
 
 func (p Policy) base() *policy.Base {
-	return &policy.Base{
-		Transit: p.Transit, Hidden: p.Hidden, Refuse: p.Refuse, Tags: p.Tags, Links: p.Links,
+	b := &policy.Base{
+		Transit: p.Transit, Hidden: p.Hidden, Refuse: p.Refuse, Tags: p.Tags,
 		Normal4: p.Normal4, Normal6: p.Normal6,
 	}
+	// Links come and go: where no rule asks for them they must not have everything announced again.
+	if named(p.Import) || named(p.Export) {
+		b.Links = p.Links
+	}
+	return b
+}
+
+// named reports whether some rule asks for an interface by its name.
+func named(all map[netip.Addr]*policy.Rules) bool {
+	for _, rules := range all {
+		if rules.NeedsInterface() {
+			return true
+		}
+	}
+	return false
 }
 
 // passable are the prefixes inside of which learned paths may be passed on to somebody: a rule of a peer may accept what is in no

@@ -190,6 +190,7 @@ func TestEditRefuses(t *testing.T) {
 		"communities":          {IPv4, updateOf(nil, join(base, standard(1, 2, 3)), own26), "COMMUNITIES is malformed"},
 		"prefix":               {IPv4, updateOf(nil, base, []byte{33, 1, 2, 3, 4, 5}), "longer than an address"},
 		"cut prefix":           {IPv4, updateOf(nil, base, []byte{32, 1, 2}), "cut short"},
+		"withdrawn prefix":     {IPv4, updateOf([]byte{32, 1, 2}, base, own26), "cut short"},
 		"IPv4 in the new form": {IPv4, updateOf(nil, join(origin, path, reach(1, []byte{10, 0, 0, 2}, own26)), nil), "MP_REACH_NLRI is malformed"},
 		"IPv4 on IPv6":         {IPv6, updateOf(nil, base, own26), "IPv4 prefixes on a session of IPv6"},
 		"other family":         {IPv6, updateOf(nil, join(origin, reach(1, []byte{10, 0, 0, 2}, own26)), nil), "MP_REACH_NLRI is malformed"},
@@ -345,4 +346,37 @@ func BenchmarkEdit(b *testing.B) {
 			}
 		})
 	}
+}
+
+// FuzzEditAnything: a message that nobody has checked is edited or refused, and what is made of it can be edited again.
+func FuzzEditAnything(f *testing.F) {
+	f.Add(false, updateOf(pod32, join(origin, path, hop, pref), join(own26, other26))[headerLen:])
+	f.Add(true, updateOf(nil, join(origin, path, reach(2, hop6, block6), unreach(2, other64)), nil)[headerLen:])
+	f.Add(false, updateOf([]byte{32, 1, 2}, join(origin, path, hop), own26)[headerLen:])
+	f.Fuzz(func(t *testing.T, six bool, text []byte) {
+		if len(text) < 4 || len(text) > MaxLen-headerLen {
+			return
+		}
+		e, again := Editor{Family: IPv4}, Editor{Family: IPv4}
+		if six {
+			e.Family, again.Family = IPv6, IPv6
+		}
+		changes := []Change{{}, {Withdraw: true}, {SetLocalPref: true, LocalPref: 9}, {Add: []Community{large, internet}, Prepend: []uint32{1, 2}}}
+		n := 0
+		edited, err := e.Edit(raw(Update, text...), func(netip.Prefix, *Attributes) Change {
+			n++
+			return changes[n%len(changes)]
+		})
+		if err != nil {
+			return
+		}
+		for _, m := range edited {
+			if n > 0 && len(m) > MaxLen {
+				t.Fatalf("a message of %d bytes", len(m))
+			}
+			if _, err := again.Edit(m, func(netip.Prefix, *Attributes) Change { return Change{} }); err != nil {
+				t.Fatalf("% x: %v", m, err)
+			}
+		}
+	})
 }
