@@ -24,8 +24,12 @@ func TestReflectors(t *testing.T) {
 	w.apply(t, []block{pools})
 	meshtest.Start(t, nodes...)
 	meshtest.Settle(t, nodes...)
-	pods := []*meshtest.Pod{w.pods[nodes[0]], w.pods[nodes[2]], w.pods[nodes[3]]}
-	packets := slices.Concat(meshtest.StartTraffic(t, pods[1], pods[2]), meshtest.StartTraffic(t, pods[0], pods[2]))
+	// The way to this one is told by BGP alone.
+	w.Lend(t, blockOf(nodes[3]), nodes[3], 9, nodes[2])
+	guest := nodes[2].NewPod(t, "10.90.14.9")
+	leads(t, nodes[3].NS, nodes[3].Name, "10.90.14.9", nodes[2].Prefix.Addr().String()+" eth0")
+	packets := slices.Concat(meshtest.StartTraffic(t, w.pods[nodes[2]], w.pods[nodes[3]]), meshtest.StartTraffic(t, w.pods[nodes[3]], guest),
+		meshtest.StartTraffic(t, w.pods[nodes[0]], w.pods[nodes[3]]))
 
 	w.apply(t, blocks)
 	for i, n := range nodes {
