@@ -149,15 +149,15 @@ func (w *writer) change(u *update, a *Attributes, c *Change) {
 	edited := c.edits(a, w.family)
 	b := w.attributes[:0]
 	for rest := u.attributes; len(rest) > 0; {
-		flag, kind, value, after, _ := cutAttribute(rest)
+		flag, kind, _, after, _ := cutAttribute(rest)
 		raw := rest[:len(rest)-len(after)]
 		rest = after
 		if kind == attrMPReach || kind == attrMPUnreach {
 			continue
 		}
 		if i := edited.find(kind); i >= 0 {
-			value, edited[i].done = edited[i].value, true
-			b = append(appendHead(b, flag, kind, len(value)), value...)
+			edited[i].done = true
+			b = append(appendHead(b, flag, kind, len(edited[i].value)), edited[i].value...)
 			continue
 		}
 		b = append(b, raw...)
