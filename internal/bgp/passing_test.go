@@ -1,6 +1,7 @@
 package bgp_test
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net"
 	"net/netip"
@@ -463,4 +464,70 @@ func TestTwoReflectors(t *testing.T) {
 // blocks are what host n announces.
 func blocks(n int) []netip.Prefix {
 	return []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.1.%d.0/26", n))}
+}
+
+// external is an UPDATE from another AS.
+func external(hop netip.Addr, prefix string, path ...uint32) []byte {
+	attrs := []byte{0x40, 1, 1, 0, 0x40, 2, byte(2 + 4*len(path)), 2, byte(len(path))}
+	for _, asn := range path {
+		attrs = binary.BigEndian.AppendUint32(attrs, asn)
+	}
+	attrs = append(append(attrs, 0x40, 3, 4), hop.AsSlice()...)
+	return bgptest.Message(bgptest.Update, bgptest.UpdateBody(nil, attrs, bgptest.NLRI(netip.MustParsePrefix(prefix)))...)
+}
+
+// What nobody may announce to us is refused by reason, counted and shown; what else the peer says is taken, and its session and all
+// others go on. What it took back is not counted any more.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	lan, s := node(t)
+	bird := beside(lan, s, bgptest.BIRD2, 1, ourASN)
+	far := lan.Host(6)
+	own := netip.PrefixFrom(s.V4, 32)
+	s.SetPolicy(bgp.Policy{Refuse: []netip.Prefix{own}}, nil)
+	s.SetPeers(bird.peer, bgp.Peer{Addr: far.V4, From: s.V4, ASN: 64901, Passive: true})
+	check := undisturbed(t, s, bird)
+	raw, _ := far.Establish(s.V4, 64901, 0)
+	raw.Send(
+		external(far.V4, "10.7.0.0/24", 64901, 64999),
+		external(far.V4, own.String(), 64901),
+		external(far.V4, "127.0.0.0/8", 64901),
+		external(far.V4, "169.254.9.0/24", 64901),
+		external(far.V4, "10.7.1.0/24", 64999, 64901),
+		external(far.V4, "10.7.2.0/24", 64901, ourASN),
+		external(s.V4, "10.7.3.0/24", 64901),
+	)
+	refused := func(want ...int) {
+		t.Helper()
+		bgptest.Eventually(t, func() error {
+			p := s.Peer(far.V4)
+			var counts []int
+			for _, r := range p.Refused {
+				counts = append(counts, r.Prefixes)
+			}
+			slices.Sort(counts)
+			if !slices.Equal(counts, want) {
+				return fmt.Errorf("%+v, want %v refused", p, want)
+			}
+			return nil
+		})
+	}
+	refused(1, 1, 1, 1, 2)
+	if p := s.Peer(far.V4); p.Received != 7 {
+		t.Errorf("%d prefixes received, want all 7", p.Received)
+	}
+	if paths := s.LearnedFrom(far.V4); len(paths) != 1 || paths[0].Prefix.String() != "10.7.0.0/24" || paths[0].ASPath != "64901 64999" {
+		t.Errorf("learned %v", paths)
+	}
+	// One is put right, one taken back, one that was good becomes bad.
+	raw.Send(
+		external(far.V4, "10.7.1.0/24", 64901),
+		bgptest.Message(bgptest.Update, bgptest.UpdateBody(bgptest.NLRI(netip.MustParsePrefix("127.0.0.0/8")), nil, nil)...),
+		external(far.V4, "10.7.0.0/24", 64901, ourASN),
+	)
+	refused(1, 1, 1, 2)
+	if paths := s.LearnedFrom(far.V4); len(paths) != 1 || paths[0].Prefix.String() != "10.7.1.0/24" {
+		t.Errorf("learned %v", paths)
+	}
+	check()
 }
