@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tortie-net/tortie/internal/encap"
 	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/nodestatus"
 	"github.com/tortie-net/tortie/internal/podnet"
@@ -22,7 +23,10 @@ func (o *Observations) report() *nodestatus.Report {
 }
 
 // encapsulates reports whether pods' packets travel in IPIP.
-func (o *Observations) encapsulates() bool { return o.report().Tunnel != nil }
+func (o *Observations) encapsulates() bool {
+	_, ok := tunnelOf(o.report(), kindIPIP, true)
+	return ok
+}
 
 // poolsOf lists the ranges of one family.
 func (o *Observations) poolsOf(is4 bool) []netip.Prefix {
@@ -99,8 +103,10 @@ func (o *Observations) pathLinks() []string {
 	if l := o.report().Interface; l != "" {
 		links = append(links, l)
 	}
-	if t := o.report().Tunnel; t != nil && slices.ContainsFunc(o.Links, func(l netlinkx.Link) bool { return l.Name == t.Device }) {
-		links = append(links, t.Device)
+	for _, t := range tunnelsOf(o.report()) {
+		if slices.ContainsFunc(o.Links, func(l netlinkx.Link) bool { return l.Name == t.Device }) {
+			links = append(links, t.Device)
+		}
 	}
 	return links
 }
@@ -195,7 +201,7 @@ func (o *Observations) otherNetworks() []Finding {
 	for _, s := range strangers {
 		var traces []string
 		for _, l := range o.Links {
-			if begins(l.Name, s.links) {
+			if begins(l.Name, s.links) && !o.ownTunnel(l.Name) {
 				traces = append(traces, "link "+l.Name)
 			}
 		}
@@ -221,6 +227,11 @@ func (o *Observations) otherNetworks() []Finding {
 		findings = append(findings, Finding{Check: "other-network", Level: OK, Seen: "no links, chains or routes of other networks that are known here" + o.unseenChains()})
 	}
 	return findings
+}
+
+// ownTunnel reports that the agent has a device of that name, as Calico's Felix has.
+func (o *Observations) ownTunnel(link string) bool {
+	return slices.ContainsFunc(tunnelsOf(o.report()), func(t nodestatus.Tunnel) bool { return t.Device == link })
 }
 
 // unseenChains says which chains were not looked at.
@@ -313,12 +324,8 @@ func (o *Observations) managed(name string, m Manager, remedy string) Finding {
 	if !m.Running {
 		return f
 	}
-	tunnel := "tunl0"
-	if t := o.report().Tunnel; t != nil {
-		tunnel = t.Device
-	}
 	ours := slices.DeleteFunc(slices.Clone(m.Manages), func(l string) bool {
-		return l != tunnel && !strings.HasPrefix(l, podnet.DefaultVethPrefix)
+		return l != encap.Device && !o.ownTunnel(l) && !strings.HasPrefix(l, podnet.DefaultVethPrefix)
 	})
 	if len(ours) == 0 {
 		f.Seen = "runs, and leaves our links alone"

@@ -18,7 +18,7 @@ func (o *Observations) peer(p Peer) []Finding {
 		return []Finding{{Check: "peer", About: p.name(), Level: Unknown, Seen: "there was no time to probe it", Do: "name it: node diagnose " + p.Addr.String()}}
 	}
 	var findings []Finding
-	for _, f := range []Finding{o.bgpPort(p), o.protocol4(p), o.pathMTU(p)} {
+	for _, f := range []Finding{o.bgpPort(p), o.protocol4(p), o.vxlan(p), o.pathMTU(p)} {
 		if f.Check != "" {
 			f.About = p.name()
 			findings = append(findings, f)
@@ -57,8 +57,14 @@ func (o *Observations) bgpPort(p Peer) Finding {
 	case Silent:
 		f.Seen = where + ": no answer: filtered"
 		f.Do = fmt.Sprintf("allow TCP port %d between the nodes in firewalls and security groups; a peer that wants a password is silent too", p.Port)
-		if p.Echo.Outcome != Answered {
+		switch {
+		case p.Echo.Outcome != Answered:
 			f.Do = "see that the machine is up and the address is its own: it does not answer a ping either; else firewalls and security groups drop this"
+		case p.Password && o.WrongPasswords > 0:
+			f.Seen += ", and segments with a wrong password have come meanwhile"
+			f.Do = "give both ends the same password: compare the Secret that the BGPConfiguration or BGPPeer names with the peer's own configuration"
+		case p.TTLHops > 0:
+			f.Do += fmt.Sprintf("; so is one that is more than %d hops away, which the BGPPeer's ttlSecurity rules out", p.TTLHops)
 		}
 	case NoWay:
 		f.Seen = where + ": no route: " + p.TCP.Detail
@@ -107,6 +113,36 @@ func (o *Observations) protocol4(p Peer) Finding {
 	return f
 }
 
+// vxlan looks at the tunnel to a peer.
+func (o *Observations) vxlan(p Peer) Finding {
+	f := Finding{Check: "peer-vxlan", Level: Problem, Why: "pods' packets to that node travel in VXLAN: they do not arrive"}
+	t, _ := tunnelOf(o.report(), kindVXLAN, p.Addr.Is4())
+	where := fmt.Sprintf("an echo to its end of the tunnel, %s", p.VTEP)
+	allow := fmt.Sprintf("allow UDP port %d between the nodes in firewalls and security groups", t.Port)
+	switch p.VXLAN.Outcome {
+	case notAProbe:
+		return Finding{}
+	case Answered:
+		return Finding{Check: f.Check, Level: OK, Seen: where + ", was answered"}
+	case Silent:
+		f.Seen, f.Do = where+", was not answered, a ping of the node was: VXLAN is dropped", allow+"; or the peer's agent does not run, or does not know this node"
+		switch {
+		case p.UDP.Outcome == Refused:
+			f.Seen = fmt.Sprintf("%s, was not answered, and UDP port %d there is closed", where, t.Port)
+			f.Do = fmt.Sprintf("see that the peer's agent runs and has made device %s, with the same port (FelixConfiguration, vxlanPort)", t.Device)
+		case p.Echo.Outcome != Answered && p.Session != established:
+			f.Level, f.Seen, f.Do = Unknown, where+", was not answered, nor a ping of the node", "see that the machine is up"
+		}
+	case NoWay:
+		f.Seen, f.Do = where+", found no way: "+p.VXLAN.Detail, fmt.Sprintf("see what this host has for it (ip route get %s; ip neigh show dev %s): the agent repairs both at each pass", p.VTEP, t.Device)
+	case NotAllowed:
+		f.Seen, f.Do = where+", is not let out by this host: "+p.VXLAN.Detail, allow+", in this host's firewall too (nft list ruleset)"
+	default:
+		f.Level, f.Seen, f.Do = Unknown, where+", could not be tried: "+p.VXLAN.Detail, "run it as root, or with the capability NET_RAW"
+	}
+	return f
+}
+
 func (o *Observations) pathMTU(p Peer) Finding {
 	f := Finding{Check: "peer-mtu", Level: OK}
 	switch {
@@ -124,8 +160,8 @@ func (o *Observations) pathMTU(p Peer) Finding {
 		f.Level = Problem
 		f.Seen = fmt.Sprintf("packets of %d bytes do not arrive; of those that were tried, the largest that did has %d", p.WantSize, p.GotSize)
 		f.Why = "pods send packets that, with the tunnel's header, have this size: connections open and then hang, if nobody tells the sender"
-		f.Do = fmt.Sprintf("give the network between the nodes an MTU of %d, or the nodes' links, or the tunnel (FELIX_IPINIPMTU, the chart's mtu), what fits: %d and %d", p.WantSize, p.GotSize, p.GotSize-ipv4Header)
-		if !o.encapsulates() {
+		f.Do = fmt.Sprintf("give the network between the nodes an MTU of %d, or the nodes' links, or the tunnel (FelixConfiguration's ipipMTU or vxlanMTU, the chart's mtu), what fits: %d and %d", p.WantSize, p.GotSize, p.GotSize-p.Overhead)
+		if p.Overhead == 0 {
 			f.Why = "pods send packets of this size: connections open and then hang, if nobody tells the sender"
 			f.Do = fmt.Sprintf("give the network between the nodes an MTU of %d, or the nodes' links what fits: %d", p.WantSize, p.GotSize)
 		}

@@ -26,7 +26,7 @@ func sound() *Observations {
 		},
 		Peers: []Peer{{
 			Addr: netip.MustParseAddr("10.0.0.7"), Node: "n2", Session: "Established", Port: 179, Tunnelled: true, Probed: true, Way: "eth0",
-			Echo: Probe{Outcome: Answered}, IPIP: Probe{Outcome: Answered}, WantSize: 1500, GotSize: 1500,
+			Echo: Probe{Outcome: Answered}, IPIP: Probe{Outcome: Answered}, WantSize: 1500, GotSize: 1500, Overhead: 20,
 		}},
 		Links: []netlinkx.Link{{Index: 1, Name: "lo"}, {Index: 2, Name: "eth0"}, {Index: 3, Name: "tunl0", Kind: "ipip"}, {Index: 4, Name: "cali1"}},
 		Routes: []netlinkx.Route{
@@ -46,11 +46,57 @@ func sound() *Observations {
 	}
 }
 
+// inVXLAN changes a host to VXLAN.
+func inVXLAN(o *Observations) {
+	o.Agent.Tunnel = &nodestatus.Tunnel{Kind: "VXLAN", Device: "vxlan.calico", Address: "192.168.1.1", MTU: 1450, Port: 4789}
+	o.Agent.Tunnels = []nodestatus.Tunnel{*o.Agent.Tunnel}
+	o.Agent.Pools[0].IPIPMode, o.Agent.Pools[0].VXLANMode = "Never", "Always"
+	o.Links[2].Name, o.Links[2].Kind = "vxlan.calico", "vxlan"
+	o.Sysctls["net/ipv4/conf/vxlan.calico/rp_filter"] = "0"
+	p := &o.Peers[0]
+	p.Tunnelled, p.IPIP, p.VTEP, p.Overhead = false, Probe{}, netip.MustParseAddr("192.168.2.1"), 50
+	p.VXLAN, p.UDP = Probe{Outcome: Answered}, Probe{Outcome: Silent}
+}
+
 func TestNothingIsWrong(t *testing.T) {
-	for _, f := range Check(sound()) {
+	second := sound()
+	inVXLAN(second)
+	for _, f := range append(Check(sound()), Check(second)...) {
 		if f.Level != OK || f.Seen == "" || f.Check == "" {
 			t.Errorf("%+v", f)
 		}
+	}
+}
+
+// How packets travel to a peer follows from the agent's routes.
+func TestWaysOfPackets(t *testing.T) {
+	r := &nodestatus.Report{
+		PodMTU: 1410,
+		Tunnels: []nodestatus.Tunnel{
+			{Kind: "IPIP", Device: "tunl0", MTU: 1480}, {Kind: "VXLAN", Device: "vxlan.calico", MTU: 1450}, {Kind: "VXLAN", Device: "vxlan-v6.calico", MTU: 1410},
+		},
+		Routes: nodestatus.Routes{List: []nodestatus.Route{
+			{Destination: "10.1.2.0/26", Via: "10.1.2.1", Device: "vxlan.calico", Encap: "VXLAN", Node: "n2"}, {Destination: "10.1.3.0/26", Via: "10.0.0.8", Device: "tunl0", Encap: "IPIP", Node: "n3"},
+			{Destination: "fd00:1::/122", Via: "fd00:1::1", Device: "vxlan-v6.calico", Encap: "VXLAN", Node: "n2"}, {Destination: "10.1.4.0/26", Via: "10.0.0.9", Device: "eth0", Node: "n4"},
+		}},
+	}
+	for _, c := range []struct {
+		peer nodestatus.Peer
+		ipip bool
+		vtep string
+	}{
+		{nodestatus.Peer{Address: "10.0.0.7", Node: "n2"}, false, "10.1.2.1"}, {nodestatus.Peer{Address: "fd00::7", Node: "n2"}, false, "fd00:1::1"},
+		{nodestatus.Peer{Address: "10.0.0.8", Node: "n3"}, true, "invalid IP"}, {nodestatus.Peer{Address: "10.0.0.9", Node: "n4"}, false, "invalid IP"}, {nodestatus.Peer{Address: "10.0.0.1"}, false, "invalid IP"},
+	} {
+		if ipip, end := tunnelled(r, c.peer), vtep(r, c.peer); ipip != c.ipip || end.String() != c.vtep {
+			t.Errorf("%+v: IPIP %v, VXLAN to %s", c.peer, ipip, end)
+		}
+	}
+	size4, over4 := packetSize(r, true)
+	size6, over6 := packetSize(r, false)
+	plain, none := packetSize(&nodestatus.Report{PodMTU: 1500}, true)
+	if size4 != 1500 || over4 != 20 || size6 != 1480 || over6 != 70 || plain != 1500 || none != 0 {
+		t.Errorf("%d of them %d, IPv6 %d of them %d, without tunnels %d of them %d", size4, over4, size6, over6, plain, none)
 	}
 }
 
@@ -63,6 +109,18 @@ func TestChecks(t *testing.T) {
 		check  string
 		want   []string // in what was seen, why or the remedy
 	}{
+		"no VXLAN":                   {func(o *Observations) { inVXLAN(o); one(o).VXLAN.Outcome = Silent }, Problem, "peer-vxlan", []string{"192.168.2.1", "VXLAN is dropped", "UDP port 4789"}},
+		"no VXLAN device there":      {func(o *Observations) { inVXLAN(o); one(o).VXLAN.Outcome, one(o).UDP.Outcome = Silent, Refused }, Problem, "peer-vxlan", []string{"UDP port 4789 there is closed", "vxlan.calico"}},
+		"no way to the end of VXLAN": {func(o *Observations) { inVXLAN(o); one(o).VXLAN = Probe{NoWay, "no route to host"} }, Problem, "peer-vxlan", []string{"no route to host", "ip neigh show dev vxlan.calico"}},
+		"VXLAN kept in":              {func(o *Observations) { inVXLAN(o); one(o).VXLAN = Probe{NotAllowed, "operation not permitted"} }, Problem, "peer-vxlan", []string{"not let out"}},
+		"no rights to try VXLAN":     {func(o *Observations) { inVXLAN(o); one(o).VXLAN = Probe{Impossible, "odd"} }, Unknown, "peer-vxlan", []string{"NET_RAW"}},
+		"a small MTU for VXLAN":      {func(o *Observations) { inVXLAN(o); one(o).GotSize = 1400 }, Problem, "peer-mtu", []string{"1500 bytes do not arrive", "1400 and 1350", "vxlanMTU"}},
+		"wrong passwords": {func(o *Observations) {
+			one(o).Session, one(o).TCP, one(o).Password, o.WrongPasswords = "Active", Probe{Outcome: Silent}, true, 3
+		}, Problem, "peer-bgp", []string{"segments with a wrong password", "compare the Secret"}},
+		"too far away": {func(o *Observations) {
+			one(o).Session, one(o).TCP, one(o).TTLHops = "Active", Probe{Outcome: Silent}, 1
+		}, Problem, "peer-bgp", []string{"more than 1 hops away", "ttlSecurity"}},
 		"no agent":            {func(o *Observations) { o.AgentErr = errors.New("no agent answers"); o.Agent = nil }, Problem, "agent", []string{"no agent answers", "kubectl"}},
 		"an agent that hangs": {func(o *Observations) { o.Agent.LastPass = o.Time.Add(-time.Hour) }, Problem, "agent", []string{"1h0m0s ago", "hangs"}},
 		"not ready":           {func(o *Observations) { o.Agent.Ready, o.Agent.LastError = false, "no InternalIP" }, Problem, "agent", []string{"not ready: no InternalIP"}},
@@ -121,7 +179,7 @@ func TestChecks(t *testing.T) {
 		"IPIP unknown":  {func(o *Observations) { one(o).IPIP = Probe{NoProtocol, "protocol not available"} }, Problem, "peer-ipip", []string{"does not know protocol 4", "modprobe ipip"}},
 		"IPIP rejected": {func(o *Observations) { one(o).IPIP = Probe{Refused, "connection refused"} }, Problem, "peer-ipip", []string{"is rejected"}},
 		"no raw socket": {func(o *Observations) { one(o).IPIP = Probe{Impossible, "operation not permitted"} }, Unknown, "peer-ipip", []string{"NET_RAW"}},
-		"a small MTU":   {func(o *Observations) { one(o).GotSize = 1400 }, Problem, "peer-mtu", []string{"1500 bytes do not arrive", "has 1400", "1400 and 1380", "FELIX_IPINIPMTU"}},
+		"a small MTU":   {func(o *Observations) { one(o).GotSize = 1400 }, Problem, "peer-mtu", []string{"1500 bytes do not arrive", "has 1400", "1400 and 1380", "ipipMTU"}},
 		"no ping":       {func(o *Observations) { one(o).Echo = Probe{Outcome: Silent} }, Unknown, "peer-mtu", []string{"answers no ping"}},
 	} {
 		o := sound()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/netlinkx"
@@ -46,10 +47,12 @@ func Run(ctx context.Context, opts Options) (*Result, error) {
 	}
 	opts.Progress("looking at this host")
 	host{opts.Root, kernel}.look(o, bgpPort(o.report()))
+	passwords := netlinkx.WrongPasswords()
 	if len(o.Peers) > 0 {
 		opts.Progress(fmt.Sprintf("probing peers: %d", len(o.Peers)))
 		newProber(o.report()).probeAll(ctx, o.Peers)
 	}
+	o.WrongPasswords = netlinkx.WrongPasswords() - passwords
 	r := &Result{Node: o.report().Node, Time: begun, Seconds: time.Since(begun).Seconds(), Findings: Check(o)}
 	r.Order()
 	return r, nil
@@ -76,28 +79,59 @@ func peers(r *nodestatus.Report, only []netip.Addr) []Peer {
 		if err != nil || len(only) > 0 && !slices.Contains(only, addr) {
 			continue
 		}
-		all = append(all, Peer{
-			Addr: addr, Node: p.Node, Session: p.State, Words: p.LastError, Port: cmp.Or(p.Port, bgpPort(r)), Tunnelled: tunnelled(r, p), WantSize: packetSize(r),
-		})
+		peer := Peer{
+			Addr: addr, Node: p.Node, Session: p.State, Words: p.LastError, Port: cmp.Or(p.Port, bgpPort(r)), Password: p.Password, TTLHops: p.TTLHops,
+			Tunnelled: tunnelled(r, p), VTEP: vtep(r, p),
+		}
+		peer.WantSize, peer.Overhead = packetSize(r, addr.Is4())
+		all = append(all, peer)
 	}
 	for _, addr := range only {
 		if !slices.ContainsFunc(all, func(p Peer) bool { return p.Addr == addr }) {
-			all = append(all, Peer{Addr: addr, Port: bgpPort(r), Tunnelled: r.Tunnel != nil && addr.Is4(), WantSize: packetSize(r)})
+			_, ipip := tunnelOf(r, kindIPIP, true)
+			peer := Peer{Addr: addr, Port: bgpPort(r), Tunnelled: ipip && addr.Is4()}
+			peer.WantSize, peer.Overhead = packetSize(r, addr.Is4())
+			all = append(all, peer)
 		}
 	}
 	return all
 }
 
+// Kinds of tunnels.
+const (
+	kindIPIP  = "IPIP"
+	kindVXLAN = "VXLAN"
+)
+
+// tunnelsOf returns the agent's tunnels.
+func tunnelsOf(r *nodestatus.Report) []nodestatus.Tunnel {
+	if len(r.Tunnels) == 0 && r.Tunnel != nil {
+		return []nodestatus.Tunnel{*r.Tunnel} // an older agent's, which knows IPIP alone
+	}
+	return r.Tunnels
+}
+
+// tunnelOf returns the agent's tunnel of a kind for a family of outer packets.
+func tunnelOf(r *nodestatus.Report, kind string, is4 bool) (nodestatus.Tunnel, bool) {
+	for _, t := range tunnelsOf(r) {
+		if v6 := strings.Contains(t.Device, "v6"); cmp.Or(t.Kind, kindIPIP) == kind && v6 != is4 {
+			return t, true
+		}
+	}
+	return nodestatus.Tunnel{}, false
+}
+
 // tunnelled reports whether pods' packets to a peer travel in IPIP: by a route's word, or by the pools' while there is none.
 func tunnelled(r *nodestatus.Report, p nodestatus.Peer) bool {
-	if r.Tunnel == nil {
+	t, ok := tunnelOf(r, kindIPIP, true)
+	if !ok {
 		return false
 	}
 	routed := false
 	for _, route := range r.Routes.List {
 		if route.Via == p.Address {
 			routed = true
-			if route.Device == r.Tunnel.Device {
+			if route.Device == t.Device {
 				return true
 			}
 		}
@@ -105,12 +139,42 @@ func tunnelled(r *nodestatus.Report, p nodestatus.Peer) bool {
 	return !routed && slices.ContainsFunc(r.Pools, func(p nodestatus.Pool) bool { return p.IPIPMode == "Always" })
 }
 
-// packetSize is the size of the largest packets between the nodes: the pods' own, or the tunnel's with its header.
-func packetSize(r *nodestatus.Report) int {
-	if r.Tunnel != nil {
-		return r.Tunnel.MTU + ipv4Header
+// vtep returns the other end of the tunnel if pods' packets to a peer travel in VXLAN: it is the next hop of their routes.
+func vtep(r *nodestatus.Report, p nodestatus.Peer) netip.Addr {
+	peer, err := netip.ParseAddr(p.Address)
+	if err != nil || p.Node == "" {
+		return netip.Addr{}
 	}
-	return r.PodMTU
+	for _, route := range r.Routes.List {
+		if route.Encap != kindVXLAN || route.Node != p.Node {
+			continue
+		}
+		if via, err := netip.ParseAddr(route.Via); err == nil && via.Is4() == peer.Is4() {
+			return via
+		}
+	}
+	return netip.Addr{}
+}
+
+// packetSize is the size of the largest packets between the nodes, and how many bytes of it are a tunnel's: those of the tunnel whose
+// packets are the largest, or the pods' own.
+func packetSize(r *nodestatus.Report, is4 bool) (size, overhead int) {
+	if t, ok := tunnelOf(r, kindIPIP, true); ok && is4 {
+		size, overhead = t.MTU+ipv4Header, ipv4Header
+	}
+	if t, ok := tunnelOf(r, kindVXLAN, is4); ok {
+		header := ipv4Header + vxlanHeaders
+		if !is4 {
+			header = ipv6Header + vxlanHeaders
+		}
+		if t.MTU+header > size {
+			size, overhead = t.MTU+header, header
+		}
+	}
+	if size == 0 {
+		return r.PodMTU, 0
+	}
+	return size, overhead
 }
 
 // newProber takes the addresses from what the agent says.
@@ -121,8 +185,15 @@ func newProber(r *nodestatus.Report) *prober {
 			p.from[prefix.Addr().Is4()] = prefix.Addr()
 		}
 	}
-	if r.Tunnel != nil {
-		p.tunnel, _ = netip.ParseAddr(r.Tunnel.Address)
+	if t, ok := tunnelOf(r, kindIPIP, true); ok {
+		p.tunnel, _ = netip.ParseAddr(t.Address)
+	}
+	p.ends = map[bool]vxlanEnd{}
+	for _, is4 := range []bool{true, false} {
+		if t, ok := tunnelOf(r, kindVXLAN, is4); ok {
+			addr, _ := netip.ParseAddr(t.Address)
+			p.ends[is4] = vxlanEnd{addr: addr, device: t.Device, port: uint16(t.Port)}
+		}
 	}
 	return p
 }

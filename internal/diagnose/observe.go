@@ -37,26 +37,36 @@ type Observations struct {
 	Listeners    []Listener
 	ListenersErr error
 
+	// WrongPasswords is by how much the kernel's count of TCP segments with a wrong password has grown meanwhile.
+	WrongPasswords uint64
+
 	Configs  CNIConfigs
 	Managers Managers
 }
 
 // Peer is what was seen of the way to one peer.
 type Peer struct {
-	Addr    netip.Addr
-	Node    string // if known
-	Session string // the state of its BGP session; empty if there is none
-	Words   string // what the agent says of the session that is down
-	Port    uint16
+	Addr     netip.Addr
+	Node     string // if known
+	Session  string // the state of its BGP session; empty if there is none
+	Words    string // what the agent says of the session that is down
+	Port     uint16
+	Password bool // its session has one
+	TTLHops  int  // how far away it may be at most; 0: anywhere
 	// Tunnelled: this node sends pods' packets to it in IPIP.
 	Tunnelled bool
+	// VTEP is its end of VXLAN tunnels; invalid if this node sends pods' packets to it otherwise.
+	VTEP netip.Addr
 
 	Probed bool // false if there was no time
 	TCP    Probe
 	Echo   Probe
 	IPIP   Probe
-	// WantSize is how many bytes a full packet between the nodes has, GotSize the largest that was answered; 0 if none was tried.
-	WantSize, GotSize int
+	// VXLAN is an echo from this node's end of the tunnel to the other, UDP a packet to VXLAN's port outside of any tunnel.
+	VXLAN, UDP Probe
+	// WantSize is how many bytes a full packet between the nodes has, of which Overhead are a tunnel's; GotSize is the largest that
+	// was answered, 0 if none was tried.
+	WantSize, GotSize, Overhead int
 
 	// Way is the link by which this node reaches the peer.
 	Way    string

@@ -30,7 +30,8 @@ var sizes = []int{9000, 8950, 8500, 4000, 1500, 1492, 1480, 1476, 1460, 1450, 14
 // prober asks peers. Its addresses are this node's; an invalid one leaves the choice to the kernel.
 type prober struct {
 	from   map[bool]netip.Addr // by "is IPv4"
-	tunnel netip.Addr          // the tunnel's own address
+	tunnel netip.Addr          // tunl0's own address
+	ends   map[bool]vxlanEnd   // of VXLAN, by "is IPv4"
 }
 
 // probeAll probes the peers, many at a time. Those that there was no time for stay as they are.
@@ -60,6 +61,10 @@ func (p *prober) probe(ctx context.Context, peer *Peer) {
 	}
 	if peer.Tunnelled && peer.Addr.Is4() {
 		group.Go(func() { peer.IPIP = p.askInside(ctx, peer.Addr) })
+	}
+	if peer.VTEP.IsValid() {
+		group.Go(func() { peer.VXLAN = p.echoBetween(ctx, peer.VTEP) })
+		group.Go(func() { peer.UDP = p.knock(ctx, peer.Addr) })
 	}
 	group.Go(func() {
 		if peer.Echo = p.echo(ctx, peer.Addr); peer.Echo.Outcome == Answered && peer.WantSize > 0 {

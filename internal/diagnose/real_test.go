@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"os/exec"
 	"slices"
@@ -20,6 +21,7 @@ import (
 	"github.com/tortie-net/tortie/internal/netlinkx/netnstest"
 	"github.com/tortie-net/tortie/internal/nodestatus"
 	"github.com/tortie-net/tortie/internal/sysctl"
+	"github.com/tortie-net/tortie/internal/vxlan"
 )
 
 // asProgram in the environment makes the test binary the command itself: sockets and /proc are those of the namespace that it
@@ -166,7 +168,7 @@ func TestObstaclesOnTheWay(t *testing.T) {
 			expect(t, f, "peer-bgp", there, Warning, "open, but the session is Active")
 			expect(t, f, "peer-bgp", there6, Warning, "TCP port 179 from")
 			expect(t, f, "peer-mtu", there, OK, "1500 bytes arrive whole")
-			expect(t, f, "peer-mtu", there6, OK, "1500 bytes arrive whole")
+			expect(t, f, "peer-mtu", there6, OK, "1480 bytes arrive whole")
 			expect(t, f, "rp-filter", "eth0", OK, "is 0")
 			expect(t, f, "bgp-port", "", OK, "the node's address is listened on")
 			expect(t, f, "foreign-routes", "", OK, "")
@@ -309,4 +311,64 @@ func TestArguments(t *testing.T) {
 			t.Errorf("%v: %v, %q", args, err, &out)
 		}
 	}
+}
+
+// Through real VXLAN: of both families, with a firewall in the way, and with nobody at the other end.
+func TestVXLANOnTheWay(t *testing.T) {
+	n := newNetwork(t)
+	sides := []struct {
+		ns    *netnstest.NS
+		name  string
+		v4    netip.Addr
+		v6    netip.Addr
+		inner [2]netip.Addr
+		block [2]string
+	}{
+		{n.here, "here", netip.MustParseAddr("10.1.0.5"), netip.MustParseAddr("fd00:1::5"), [2]netip.Addr{netip.MustParseAddr("192.168.1.1"), netip.MustParseAddr("fd00:a:1::1")}, [2]string{"192.168.1.0/26", "fd00:a:1::/122"}},
+		{n.there, "there", netip.MustParseAddr("10.2.0.5"), netip.MustParseAddr("fd00:2::5"), [2]netip.Addr{netip.MustParseAddr("192.168.2.1"), netip.MustParseAddr("fd00:a:2::1")}, [2]string{"192.168.2.0/26", "fd00:a:2::/122"}},
+	}
+	for i, side := range sides {
+		other := sides[1-i]
+		for j, local := range []netip.Addr{side.v4, side.v6} {
+			tunnel := vxlan.Tunnel{
+				Local: local, Parent: "eth0", MAC: vxlan.MACOf(side.name, j == 1), MTU: 1430 - 20*j, Addr: side.inner[j],
+				Peers: []vxlan.Peer{{Addr: other.inner[j], MAC: vxlan.MACOf(other.name, j == 1), Node: []netip.Addr{other.v4, other.v6}[j]}},
+			}
+			if err := vxlan.New(side.ns.Conn).Sync(t.Context(), tunnel); err != nil {
+				t.Fatal(err)
+			}
+			side.ns.Run(t, "ip", "route", "add", other.block[j], "via", other.inner[j].String(), "dev", vxlan.Device(j == 1), "onlink")
+		}
+	}
+	n.report.Tunnels = []nodestatus.Tunnel{
+		{Kind: "VXLAN", Device: "vxlan.calico", Address: "192.168.1.1", MTU: 1430, Port: 4789}, {Kind: "VXLAN", Device: "vxlan-v6.calico", Address: "fd00:a:1::1", MTU: 1410, Port: 4789},
+	}
+	n.report.Tunnel = &n.report.Tunnels[0]
+	n.report.Pools = []nodestatus.Pool{{CIDR: "192.168.0.0/16", VXLANMode: "Always"}, {CIDR: "fd00:a::/48", VXLANMode: "Always"}}
+	n.report.Routes.List = []nodestatus.Route{
+		{Destination: "192.168.2.0/26", Via: "192.168.2.1", Device: "vxlan.calico", Encap: "VXLAN", Node: "there"}, {Destination: "fd00:a:2::/122", Via: "fd00:a:2::1", Device: "vxlan-v6.calico", Encap: "VXLAN", Node: "there"},
+	}
+	n.agent(t)
+	look := func(what string, level Level, seen string) {
+		t.Helper()
+		findings, _ := n.diagnose(t)
+		for _, peer := range []string{"10.2.0.5", "fd00:2::5"} {
+			if f := find(t, findings, "peer-vxlan", peer); f.Level != level || !strings.Contains(f.Seen, seen) {
+				t.Errorf("%s: %+v; want %s with %q", what, f, level, seen)
+			}
+			expect(t, findings, "peer-mtu", peer, OK, "1480 bytes arrive whole")
+		}
+		for _, f := range findings {
+			if f.Check == "other-network" && f.Level != OK || f.Check == "peer-ipip" {
+				t.Errorf("%s: %+v", what, f)
+			}
+		}
+	}
+	look("an open way", OK, "was answered")
+	n.router.Run(t, "nft", "table inet t { chain c { type filter hook forward priority 0; udp dport 4789 drop; }; }")
+	look("a firewall", Problem, "VXLAN is dropped")
+	n.router.Run(t, "nft", "delete table inet t")
+	n.there.Run(t, "ip", "link", "delete", "vxlan.calico")
+	n.there.Run(t, "ip", "link", "delete", "vxlan-v6.calico")
+	look("nobody there", Problem, "UDP port 4789 there is closed")
 }

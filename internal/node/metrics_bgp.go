@@ -1,18 +1,15 @@
 package node
 
 import (
-	"bufio"
 	"cmp"
 	"net/netip"
-	"os"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/nodestatus"
 	"github.com/tortie-net/tortie/internal/peering"
 )
@@ -161,40 +158,9 @@ func shown(peers []bgp.PeerStatus, sessions map[netip.Addr]session, all bool) []
 	return out
 }
 
-// md5File has the kernel's counters of TCP, for the network namespace of the thread that reads it.
-const md5File = "/proc/thread-self/net/netstat"
-
 // addMD5 makes the metric of segments whose password was wrong, for all TCP of the host. Others than BGP seldom have passwords.
 func (m *metrics) addMD5() {
 	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "tortie_tcp_md5_failures_total", Help: "TCP segments that the kernel has dropped for their password (MD5 signature): none, another, or one where there is to be none. They are of the whole host, as the kernel counts no others.",
-	}, func() float64 { return float64(md5Failures(md5File)) }))
-}
-
-// md5Failures reads the counters; 0 if the kernel has none.
-func md5Failures(path string) (sum uint64) {
-	f, err := os.Open(path)
-	if err != nil {
-		return 0
-	}
-	defer f.Close()
-	var names []string
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		fields := strings.Fields(lines.Text())
-		if len(fields) == 0 || fields[0] != "TcpExt:" {
-			continue
-		}
-		if names == nil {
-			names = fields
-			continue
-		}
-		for i, name := range names[:min(len(names), len(fields))] {
-			if strings.HasPrefix(name, "TCPMD5") {
-				n, _ := strconv.ParseUint(fields[i], 10, 64) // what is no number counts for nothing
-				sum += n
-			}
-		}
-		return sum
-	}
-	return sum
+	}, func() float64 { return float64(netlinkx.WrongPasswords()) }))
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -89,27 +87,5 @@ func TestReasonsAreBounded(t *testing.T) {
 		if len(f.GetMetric()) != mostReasons+1 || sum != 5 {
 			t.Errorf("%d series, together %v", len(f.GetMetric()), sum)
 		}
-	}
-}
-
-func TestMD5Failures(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "netstat")
-	text := "TcpExt: SyncookiesSent TCPMD5NotFound TCPMD5Unexpected TCPMD5Failure Last\nTcpExt: 7 1 2 4 9\nIpExt: TCPMD5Odd\nIpExt: 100\n"
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if n := md5Failures(path); n != 7 {
-		t.Errorf("%d, want 7", n)
-	}
-	for _, odd := range []string{"", "TcpExt:\nTcpExt:\n", "TcpExt: TCPMD5Failure\n", "TcpExt: TCPMD5Failure\nTcpExt: x\n"} {
-		if err := os.WriteFile(path, []byte(odd), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if n := md5Failures(path); n != 0 {
-			t.Errorf("%q: %d", odd, n)
-		}
-	}
-	if _, err := os.Stat(md5File); err != nil {
-		t.Error(err)
 	}
 }

@@ -75,7 +75,7 @@ func (s *Snapshot) reflects(node string) bool {
 func (d session) report(s *Snapshot, p bgp.PeerStatus, names map[netip.Addr]string) nodestatus.Peer {
 	out := nodestatus.Peer{
 		Address: p.Addr.String(), Node: names[p.Addr], From: addrText(d.peer.From), Port: d.peer.Port, ASN: p.ASN, Source: meshSource, Kind: d.kind,
-		Object: d.source.Peer, Client: p.Client, Password: d.peer.Password != "", Passive: p.Passive,
+		Object: d.source.Peer, Client: p.Client, Password: d.peer.Password != "", TTLHops: d.peer.TTLSecurity, Passive: p.Passive,
 		State: string(p.State), Since: p.Since, Restarting: p.Restarting, Received: p.Received, Sent: p.Sent, EndOfTable: p.EndOfTable, Supports: p.Supports,
 		LastError: p.LastError, ErrorSince: p.ErrorSince, ErrorAt: p.LastErrorAt, HeldUntil: p.HeldUntil,
 	}

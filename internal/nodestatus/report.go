@@ -112,6 +112,7 @@ type Peer struct {
 	LocalASN   uint32    `json:"localASN,omitempty" help:"AS number that this node is in for the peer, if that is not its own."`
 	Client     bool      `json:"client,omitempty" help:"Whether this node reflects routes for the peer."`
 	Password   bool      `json:"password,omitempty" help:"Whether the session has a password."`
+	TTLHops    int       `json:"ttlHops,omitempty" help:"How many hops away the peer may be at most (BGPPeer's ttlSecurity); 0 means any."`
 	Passive    bool      `json:"passive" help:"Whether the other end is the one to connect."`
 	State      string    `json:"state" help:"Idle, Active, OpenSent, OpenConfirm or Established."`
 	Since      time.Time `json:"since" help:"When the session was established or, if it is not, when it was lost or first configured."`
