@@ -140,7 +140,7 @@ func TestCommandsOnARealNode(t *testing.T) {
 	}
 
 	refused := regexp.MustCompile(`(?m)^172\.31\.0\.10: TCP refused on port 179 since \d\d:\d\d:\d\d: no BGP speaker listens there`)
-	learned := regexp.MustCompile(`(?m)^10\.90\.1\.0/26 +172\.31\.0\.1 +eth0 +node1 +BGP 172\.31\.0\.1$`)
+	learned := regexp.MustCompile(`(?m)^10\.90\.1\.0/26 +172\.31\.0\.1 +eth0 +- +node1 +BGP 172\.31\.0\.1$`)
 	eventually(t, func() error {
 		if peers := two.try("peers"); !refused.MatchString(peers) || !strings.Contains(peers, "Established") {
 			return fmt.Errorf("peers:\n%s", peers)
