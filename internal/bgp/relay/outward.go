@@ -48,9 +48,19 @@ func (s *session) announce(message []byte) error {
 		if part == nil {
 			continue
 		}
-		if s.narrow.Load() {
-			part = wire.Narrow(part)
+		if err := s.tellAll(part); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+// tellAll tells the peer an UPDATE in the form that it understands.
+func (s *session) tellAll(message []byte) error {
+	if !s.narrow.Load() {
+		return s.tell(message)
+	}
+	for _, part := range wire.Narrow(message, s.family) {
 		if err := s.tell(part); err != nil {
 			return err
 		}

@@ -9,17 +9,30 @@ const (
 )
 
 // Narrow writes an UPDATE of our own speaker for a peer whose AS numbers have two octets: a longer one becomes AS_TRANS, and is
-// in AS4_PATH for those that come after the peer.
-func Narrow(message []byte) []byte {
+// in AS4_PATH for those that come after the peer. What becomes too long by that is several messages.
+func Narrow(message []byte, family Family) [][]byte {
 	if TypeOf(message) != Update {
-		return message
+		return [][]byte{message}
 	}
 	attributes, from := attributesOf(message)
-	out := append([]byte(nil), message[:from]...)
+	narrow, ok := narrowed(attributes)
+	if !ok {
+		return [][]byte{message}
+	}
+	out := append(append([]byte(nil), message[:from]...), narrow...)
+	if len(out)+len(message)-from-len(attributes) > MaxLen {
+		return split(message, family)
+	}
+	binary.BigEndian.PutUint16(out[from-2:], uint16(len(narrow)))
+	return [][]byte{end(append(out, message[from+len(attributes):]...))}
+}
+
+// narrowed returns attributes in two octets; not ok: they are none.
+func narrowed(attributes []byte) (out []byte, ok bool) {
 	for b := attributes; len(b) > 0; {
 		_, kind, value, rest, ok := cutAttribute(b)
 		if !ok {
-			return message
+			return nil, false
 		}
 		switch kind {
 		case attrASPath:
@@ -31,8 +44,30 @@ func Narrow(message []byte) []byte {
 		}
 		b = rest
 	}
-	binary.BigEndian.PutUint16(out[from-2:], uint16(len(out)-from))
-	return end(append(out, message[from+len(attributes):]...))
+	return out, true
+}
+
+// split writes a message that is too long when it is narrowed. What does not fit with any prefix is withdrawn.
+func split(message []byte, family Family) [][]byte {
+	u, err := cutUpdate(message, family)
+	var a Attributes
+	if err != nil || a.read(&u, family, 0) != nil {
+		return [][]byte{message}
+	}
+	var w writer
+	w.start(family)
+	w.change(&u, &a, &Change{})
+	w.attributes, _ = narrowed(w.attributes)
+	if w.room() <= family.bytes() {
+		w.withdraw(append(u.withdrawn[:len(u.withdrawn):len(u.withdrawn)], u.announced...))
+		return w.finish()
+	}
+	attributes := w.attributes
+	w.attributes = nil
+	w.withdraw(u.withdrawn)
+	w.attributes = attributes
+	w.reach(a.NextHop, u.announced)
+	return w.finish()
 }
 
 func appendNarrowPath(out, value []byte) []byte {
@@ -43,7 +78,7 @@ func appendNarrowPath(out, value []byte) []byte {
 		rest = after
 		narrow = append(narrow, kind, byte(len(numbers)/4))
 		for ; len(numbers) > 0; numbers = numbers[4:] {
-			number, w := narrowed(binary.BigEndian.Uint32(numbers))
+			number, w := shortened(binary.BigEndian.Uint32(numbers))
 			narrow, wide = binary.BigEndian.AppendUint16(narrow, number), wide || w
 		}
 	}
@@ -55,7 +90,7 @@ func appendNarrowPath(out, value []byte) []byte {
 }
 
 func appendNarrowAggregator(out, value []byte) []byte {
-	number, wide := narrowed(binary.BigEndian.Uint32(value))
+	number, wide := shortened(binary.BigEndian.Uint32(value))
 	out = appendAttribute(out, attrAggregator, append(binary.BigEndian.AppendUint16(nil, number), value[4:]...))
 	if wide {
 		out = appendAttribute(out, attrAS4Aggregator, value)
@@ -63,8 +98,8 @@ func appendNarrowAggregator(out, value []byte) []byte {
 	return out
 }
 
-// narrowed is an AS number in two octets, and whether it did not fit.
-func narrowed(number uint32) (uint16, bool) {
+// shortened is an AS number in two octets, and whether it did not fit.
+func shortened(number uint32) (uint16, bool) {
 	if number > 0xffff {
 		return asTrans, true
 	}

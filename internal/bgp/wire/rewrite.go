@@ -89,12 +89,17 @@ func (w *writer) room() int {
 // announce writes as many messages as it takes.
 func (w *writer) announce(u *update, a *Attributes, g *group) {
 	w.change(u, a, &g.change)
-	room, length := w.room(), len(w.attributes)
 	hop := a.NextHop
 	if g.change.NextHop.IsValid() {
 		hop = g.change.NextHop
 	}
-	for prefixes := g.prefixes; len(prefixes) > 0; {
+	w.reach(hop, g.prefixes)
+}
+
+// reach writes messages with the attributes that are there.
+func (w *writer) reach(hop netip.Addr, prefixes []byte) {
+	room, length := w.room(), len(w.attributes)
+	for len(prefixes) > 0 {
 		part := cutPrefixes(prefixes, room)
 		prefixes = prefixes[len(part):]
 		if w.family == IPv4 {

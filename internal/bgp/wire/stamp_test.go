@@ -174,7 +174,7 @@ func TestNarrow(t *testing.T) {
 		{updateOf(block, nil, nil), updateOf(block, nil, nil)},
 		{raw(Keepalive), raw(Keepalive)},
 	} {
-		if d := cmp.Diff(c.want, Narrow(c.in)); d != "" {
+		if d := cmp.Diff([][]byte{c.want}, Narrow(c.in, IPv4)); d != "" {
 			t.Errorf("(-want +got):\n%s", d)
 		}
 	}

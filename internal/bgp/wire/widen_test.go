@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/binary"
 	"testing"
 
@@ -105,7 +106,7 @@ func FuzzWiden(f *testing.F) {
 		if !ok || len(clean) != len(path) || len(path) > 900 {
 			return
 		}
-		message := Narrow(updateOf(nil, join(origin, attributeOf(0x40, attrASPath, path), hop), block))
+		message := Narrow(updateOf(nil, join(origin, attributeOf(0x40, attrASPath, path), hop), block), IPv4)[0]
 		s := NewSession(outside)
 		s.Check(openOf(4, 64513, 90, "10.0.0.2", multiProtocol(IPv4)))
 		s.Check(raw(Keepalive))
@@ -117,4 +118,33 @@ func FuzzWiden(f *testing.F) {
 			t.Errorf("(-want +got):\n%s", d)
 		}
 	})
+}
+
+// A full message for a peer of two octets becomes longer: it is split. What can't be told at all is withdrawn.
+func TestNarrowSplits(t *testing.T) {
+	numbers := make([]uint32, 250)
+	for i := range numbers {
+		numbers[i] = 4200000000 + uint32(i)
+	}
+	long := attributeOf(0x40, attrASPath, segments(4, numbers))
+	attributes := join(origin, long, hop)
+	room := (MaxLen - frameLen - len(attributes) - len(own26)) / len(pod32)
+	message := updateOf(own26, attributes, bytes.Repeat(pod32, room))
+	announced := 0
+	parts := Narrow(message, IPv4)
+	for i, m := range parts {
+		u, err := cutUpdate(m, IPv4)
+		if err != nil || len(m) > MaxLen || int(binary.BigEndian.Uint16(m[16:])) != len(m) || (i == 0) != (len(u.withdrawn) > 0) {
+			t.Fatalf("message %d of %d bytes: %v", i, len(m), err)
+		}
+		announced += countPrefixes(u.announced)
+	}
+	if len(parts) != 3 || announced != room {
+		t.Errorf("%d messages, %d prefixes of %d", len(parts), announced, room)
+	}
+
+	six := join(origin, long, reach(2, hop6, block6), attributeOf(0xc0, attrCommunities, make([]byte, 2800)))
+	if got, want := Narrow(updateOf(nil, six, nil), IPv6), [][]byte{updateOf(nil, unreach(2, block6), nil)}; cmp.Diff(want, got) != "" {
+		t.Errorf("% x", got)
+	}
 }
