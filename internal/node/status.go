@@ -182,7 +182,7 @@ func (s *Status) SetRoutes(r routesSeen) {
 	m.programmed.Set(float64(programmed))
 	m.heldRoutes.Set(float64(r.stats.Held))
 	m.felixRoutes.WithLabelValues("main").Set(float64(programmed + r.stats.Held))
-	m.refused.Set(float64(len(r.refused)))
+	m.refused.Set(float64(r.objections()))
 	m.routeWrites.WithLabelValues("add").Add(float64(r.stats.Added))
 	m.routeWrites.WithLabelValues("replace").Add(float64(r.stats.Replaced))
 	m.routeWrites.WithLabelValues("delete").Add(float64(r.stats.Deleted))

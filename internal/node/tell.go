@@ -112,7 +112,7 @@ func (t *teller) tell(now time.Time, k *seen, err error) {
 			t.to.Warn(k.peerNode(p), "PeerHeldDown", fmt.Sprintf("%s keeps its BGP session with %s closed: %s", k.node, p.Addr, p.LastError))
 		}
 	}
-	if lasts(&t.refused, now, len(k.routes.refused) > 0) { // a block that moves is refused for a moment
+	if lasts(&t.refused, now, k.routes.objections() > 0) { // a block that moves is refused for a moment
 		t.tellRefused(k)
 	}
 	t.tellPeers(now, k)
@@ -124,7 +124,7 @@ func (t *teller) tellRefused(k *seen) {
 	var told []string
 	for _, r := range k.routes.refused {
 		peer := addrText(r.path.From)
-		if r.pending || slices.Contains(told, peer) {
+		if r.pending || r.usual || slices.Contains(told, peer) {
 			continue
 		}
 		told = append(told, peer)

@@ -70,6 +70,9 @@ func TestWhatOperatorsAreTold(t *testing.T) {
 			"Node n2: PathRefused: n1 does not use what BGP peer 10.0.0.7 announces, 192.168.2.0/26 via 10.0.0.7 among it: the block belongs to n3",
 			"Node n1: PathRefused: n1 does not use what BGP peer 10.9.9.9 announces, 192.168.2.0/26 via 10.0.0.7 among it: it too",
 		}},
+		{"addresses of services", with(func(k *seen) {
+			k.routes.refused = []refusal{{path: bgp.Path{Prefix: prefix("10.96.0.0/12"), NextHop: other, From: other}, why: "they are services'", usual: true}}
+		}), nil, nil},
 		{"stale facts", with(func(k *seen) { k.facts = &nodestatus.Facts{Written: now.Add(-3 * time.Minute)} }), nil,
 			[]string{"Node n1: FactsStale: what the CNI plugins are told of the cluster is of 2026-11-20T14:27:00Z: they ask the API server for each pod, which takes longer"}},
 		{"a journal that waits", with(func(k *seen) { k.journal = nodestatus.Journal{Entries: 2, LastError: "one\ntwo"} }), nil, nil},
