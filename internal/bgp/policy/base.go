@@ -15,6 +15,9 @@ type Base struct {
 	Transit, Hidden []netip.Prefix
 	// Refuse are prefixes of which nobody may announce anything to us: this node's own addresses. Nor may they be next hops.
 	Refuse []netip.Prefix
+	// Own are prefixes that this node alone may announce: its blocks. Parts of one may come in: an address that another node has
+	// borrowed.
+	Own []netip.Prefix
 	// Tags are added to what is announced, all that match, unless a rule of the peer has accepted it.
 	Tags []Tag
 	// Links say through which interface a next hop is reached; of those that it is inside of, the longest prefix counts.
@@ -49,6 +52,7 @@ func (s Session) External() bool { return s.LocalASN != s.PeerASN }
 const (
 	reasonMartian    = "martian"
 	reasonOwnAddress = "own address"
+	reasonOwn        = "own block"
 	reasonOwnHop     = "next hop is this node"
 	reasonForeign    = "AS path of somebody else"
 	reasonLoop       = "own AS in its path"
@@ -113,6 +117,8 @@ func (b *Base) refuse(s Session, prefix netip.Prefix, a *wire.Attributes) string
 		return reasonMartian
 	case containsAny(b.Refuse, prefix):
 		return reasonOwnAddress
+	case slices.Contains(b.Own, prefix):
+		return reasonOwn
 	case slices.ContainsFunc(b.Refuse, func(p netip.Prefix) bool { return p.Contains(a.NextHop) }):
 		return reasonOwnHop
 	case s.External() && !a.Path.StartsWith([]uint32{s.PeerASN}):
@@ -211,7 +217,7 @@ func (b *Base) normal(prefix netip.Prefix) uint32 {
 
 // EqualImport reports whether both take the same: no peer has to announce its paths again.
 func (b *Base) EqualImport(o *Base) bool {
-	return slices.Equal(b.Refuse, o.Refuse) && slices.Equal(b.Links, o.Links) && b.Normal4 == o.Normal4 && b.Normal6 == o.Normal6
+	return slices.Equal(b.Refuse, o.Refuse) && slices.Equal(b.Own, o.Own) && slices.Equal(b.Links, o.Links) && b.Normal4 == o.Normal4 && b.Normal6 == o.Normal6
 }
 
 // EqualExport reports whether both pass on the same: nothing has to be announced again.

@@ -15,6 +15,7 @@ var (
 		Transit: []netip.Prefix{p("10.244.0.0/16"), p("fd00:10::/48")},
 		Hidden:  []netip.Prefix{p("10.244.128.0/17")},
 		Refuse:  []netip.Prefix{p("192.0.2.1/32"), p("2001:db8::1/128")},
+		Own:     []netip.Prefix{p("10.244.5.0/26")},
 		Links:   []Link{{p("0.0.0.0/0"), "eth0"}, {p("192.0.2.0/24"), "eth1"}, {p("192.0.0.0/16"), "eth2"}},
 		Tags: []Tag{
 			{p("10.244.0.0/16"), []Community{{A: 64512, B: 1}}},
@@ -78,6 +79,9 @@ func TestImport(t *testing.T) {
 
 		"our address":       {session: mesh, rules: []string{accept}, prefix: "192.0.2.1/32", a: said("192.0.2.2", ""), reason: "own address"},
 		"our address, IPv6": {session: mesh, prefix: "2001:db8::1/128", a: said("2001:db8::2", ""), reason: "own address"},
+		"our block":         {session: router, rules: []string{accept}, prefix: "10.244.5.0/26", a: said("192.0.2.2", "", 65001), reason: "own block"},
+		"borrowed of us":    {session: mesh, prefix: "10.244.5.7/32", a: said("192.0.2.2", "")},
+		"around our block":  {session: mesh, prefix: "10.244.0.0/16", a: said("192.0.2.2", "")},
 		"our network":       {session: router, prefix: "192.0.2.0/24", a: said("192.0.2.2", "", 65001)},
 		"we are the hop":    {session: mesh, prefix: "10.244.0.0/26", a: said("192.0.2.1", ""), reason: "next hop is this node"},
 
@@ -183,6 +187,7 @@ func TestBaseEqual(t *testing.T) {
 		"transit":   {func(b *Base) { b.Transit = b.Transit[:1] }, true, false},
 		"hidden":    {func(b *Base) { b.Hidden = nil }, true, false},
 		"refuse":    {func(b *Base) { b.Refuse = nil }, false, true},
+		"own":       {func(b *Base) { b.Own = nil }, false, true},
 		"tags":      {func(b *Base) { b.Tags = []Tag{b.Tags[0], {b.Tags[1].Prefix, b.Tags[1].Communities[:1]}} }, true, false},
 		"tag's":     {func(b *Base) { b.Tags = []Tag{b.Tags[0], {p("10.0.0.0/8"), b.Tags[1].Communities}} }, true, false},
 		"links":     {func(b *Base) { b.Links = b.Links[1:] }, false, false},
