@@ -142,8 +142,9 @@ func (d *decision) keep(before Word) {
 		return
 	case d.mesh || !d.low.IsZero() && d.due(d.low, meshAfter):
 		d.mesh, d.kept = !d.plan.On || !d.low.IsZero(), nil
-		if !d.mesh { // reflectors begin
-			d.keepAll(d.Roll.Names())
+		if !d.mesh && d.State.roll != nil { // reflectors begin: who has come at the same moment never had a session of the mesh
+			d.keepAll(d.State.roll.Names())
+			d.keepOld()
 		}
 		return
 	}

@@ -30,6 +30,7 @@ const (
 type record struct {
 	Node
 	refusal string
+	here    bool      // its agent has announced an address, and a word with it
 	deadAt  time.Time // zero: its kubelet lives
 }
 
@@ -63,6 +64,7 @@ type simSession struct {
 
 type sim struct {
 	settings Settings
+	tick     time.Duration
 	rng      *rand.Rand
 	now      time.Time
 	begun    time.Time
@@ -78,9 +80,9 @@ type sim struct {
 	agents   map[string]*simAgent
 	order    []string
 	sessions map[[2]string]*simSession
-	lone     bool // sessions are with reflectors only: pairs of clients are left out, for speed
 
 	writes, asks, decisions int
+	words                   []Word // that were written
 	log                     []string
 }
 
@@ -110,12 +112,12 @@ func (q *simQueue) Pop() any {
 
 func newSim(seed uint64, settings Settings) *sim {
 	s := &sim{
-		settings: settings, rng: rand.New(rand.NewPCG(seed, seed)), now: time.Unix(1_800_000_000, 0), api: map[string]*record{},
+		settings: settings, tick: simTick, rng: rand.New(rand.NewPCG(seed, seed)), now: time.Unix(1_800_000_000, 0), api: map[string]*record{},
 		agents: map[string]*simAgent{}, sessions: map[[2]string]*simSession{},
 	}
 	s.begun = s.now
 	s.portions, s.rolls, s.times = []map[string]record{{}}, []*Roll{NewRoll(nil)}, []time.Time{s.now}
-	s.after(simTick, s.publish)
+	s.after(0, s.publish)
 	return s
 }
 
@@ -145,7 +147,7 @@ func (s *sim) run(d time.Duration) {
 func (s *sim) runUntil(limit time.Duration, done func() bool) (time.Duration, bool) {
 	begun := s.now
 	for s.now.Sub(begun) < limit {
-		s.run(simTick)
+		s.run(s.tick)
 		if done() {
 			return s.now.Sub(begun), true
 		}
@@ -155,7 +157,7 @@ func (s *sim) runUntil(limit time.Duration, done func() bool) (time.Duration, bo
 
 // publish hands out what was written, in one portion.
 func (s *sim) publish() {
-	s.after(simTick, s.publish)
+	s.after(s.tick, s.publish)
 	if !s.changed {
 		return
 	}
@@ -163,7 +165,9 @@ func (s *sim) publish() {
 	nodes := make([]Node, 0, len(s.api))
 	portion := make(map[string]record, len(s.api))
 	for name, r := range s.api {
-		nodes = append(nodes, r.Node)
+		if r.here {
+			nodes = append(nodes, r.Node)
+		}
 		portion[name] = *r
 	}
 	s.portions, s.rolls, s.times = append(s.portions, portion), append(s.rolls, NewRoll(nodes)), append(s.times, s.now)
@@ -202,7 +206,7 @@ func (s *sim) addNode(name, zone string) *simAgent {
 func (s *sim) start(a *simAgent) {
 	a.running, a.sure, a.state, a.plan = true, false, State{}, Plan{}
 	a.verdicts, a.asked, a.want = map[string]Verdict{}, map[string]time.Time{}, map[string]bool{}
-	s.after(simTick+s.upTo(500*time.Millisecond), func() {
+	s.after(s.tick+s.upTo(500*time.Millisecond), func() {
 		if a.running && !a.blind {
 			s.see(a)
 			s.wake(a)
@@ -338,7 +342,7 @@ func (s *sim) decide(a *simAgent) {
 	}
 	v.Shown = func(node string) bool { return s.reflected(a, node, false) }
 	a.plan = a.state.Decide(s.settings, v, s.now)
-	if exists && a.plan.Annotate != own.Says && !a.blind {
+	if exists && (a.plan.Annotate != own.Says || !own.here) && !a.blind {
 		s.write(a, a.plan.Annotate)
 	}
 	s.ask(a)
@@ -353,9 +357,10 @@ func (s *sim) decide(a *simAgent) {
 // write is a PATCH of the own Node; one that changes nothing is no change to anybody.
 func (s *sim) write(a *simAgent, w Word) {
 	s.after(s.upTo(100*time.Millisecond), func() {
-		if r := s.api[a.name]; r != nil && a.running && r.Says != w {
-			r.Says = w
+		if r := s.api[a.name]; r != nil && a.running && (r.Says != w || !r.here) {
+			r.Says, r.here = w, true
 			s.writes++
+			s.words = append(s.words, w)
 			s.changed = true
 			s.note("%s says %q (%s)", a.name, w, a.plan.Why)
 		}
@@ -382,13 +387,37 @@ func (s *sim) ask(a *simAgent) {
 
 func pairOf(a, b string) [2]string { return [2]string{min(a, b), max(a, b)} }
 
-// configure gives the agent's speaker the sessions of its plan, as peering has it.
-func (s *sim) configure(a *simAgent) {
+// wanted are the sessions of an agent's plan, as peering has it.
+func (s *sim) wanted(a *simAgent) map[string]bool {
 	want := map[string]bool{}
-	for name := range s.portions[a.seen] {
-		if name != a.name && (a.plan.Roll.Has(name) && (a.plan.Role == AsReflects || slices.Contains(a.plan.Reflectors, name)) || a.plan.KeepMesh(name)) {
+	p := &a.plan
+	among := maps.Keys(s.portions[a.seen])
+	if p.Role == AsClient && !p.mesh && p.lone&IPv4 == 0 { // the same, without a look at thousands
+		among = maps.Keys(p.Roll.outside)
+		for name := range p.kept {
 			want[name] = true
 		}
+		for _, name := range p.Reflectors {
+			want[name] = true
+		}
+	}
+	for name := range among {
+		if !s.portions[a.seen][name].here {
+			continue
+		}
+		if p.Roll.Has(name) && (p.Role == AsReflects || slices.Contains(p.Reflectors, name)) || p.KeepMesh(name) {
+			want[name] = true
+		}
+	}
+	delete(want, a.name)
+	return want
+}
+
+// configure gives the agent's speaker the sessions of its plan, as peering has it.
+func (s *sim) configure(a *simAgent) {
+	want := s.wanted(a)
+	if maps.Equal(want, a.want) {
+		return
 	}
 	for _, name := range slices.Sorted(maps.Keys(a.want)) {
 		if !want[name] {
