@@ -24,6 +24,8 @@ type Policy struct {
 	Transit, Hidden []netip.Prefix
 	// Refuse are prefixes that nobody may announce to us, and next hops: this node's own addresses.
 	Refuse []netip.Prefix
+	// Own are prefixes that nobody else may announce, parts of them excepted: this node's blocks.
+	Own []netip.Prefix
 	// Tags are communities for what is announced.
 	Tags []policy.Tag
 	// Links are the interfaces that rules can name.
@@ -37,7 +39,7 @@ type Policy struct {
 
 func (p Policy) base() *policy.Base {
 	b := &policy.Base{
-		Transit: p.Transit, Hidden: p.Hidden, Refuse: p.Refuse, Tags: p.Tags,
+		Transit: p.Transit, Hidden: p.Hidden, Refuse: p.Refuse, Own: p.Own, Tags: p.Tags,
 		Normal4: p.Normal4, Normal6: p.Normal6,
 	}
 	// Links come and go: where no rule asks for them they must not have everything announced again.
@@ -68,7 +70,7 @@ func (p Policy) passable() []netip.Prefix {
 }
 
 func (p Policy) validate() error {
-	for name, list := range map[string][]netip.Prefix{"transit": p.Transit, "hidden": p.Hidden, "refused": p.Refuse} {
+	for name, list := range map[string][]netip.Prefix{"transit": p.Transit, "hidden": p.Hidden, "refused": p.Refuse, "own": p.Own} {
 		for _, prefix := range list {
 			if !prefix.IsValid() || prefix != prefix.Masked() || prefix.Addr().Is4In6() {
 				return fmt.Errorf("%s prefix %q: must be a prefix without host bits", name, prefix)

@@ -35,7 +35,7 @@ func (s *Snapshot) listen() []netip.Addr {
 // only.
 func (s *Snapshot) Policy() bgp.Policy {
 	p := bgp.Policy{
-		Tags: s.Peering.Tags, Import: s.Peering.Import, Export: s.Peering.Export, Refuse: s.ownAddresses(),
+		Tags: s.Peering.Tags, Import: s.Peering.Import, Export: s.Peering.Export, Refuse: s.ownAddresses(), Own: s.Blocks,
 		Normal4: s.priorities.v4, Normal6: s.priorities.v6,
 	}
 	for _, pool := range s.Pools {
