@@ -23,7 +23,7 @@ func trimOwnNode(n *api.Node) {
 
 func isNodeAnnotation(key string) bool {
 	switch key {
-	case api.AnnotationIPv4Address, api.AnnotationIPv6Address, api.AnnotationASNumber, api.AnnotationIPv4TunnelAddr, api.AnnotationReflector,
+	case api.AnnotationIPv4Address, api.AnnotationIPv6Address, api.AnnotationASNumber, api.AnnotationIPv4TunnelAddr, api.AnnotationReflector, api.AnnotationLabels,
 		api.AnnotationReflection, api.NoReflector, api.AnnotationIPv4VXLANAddr, api.AnnotationIPv6VXLANAddr, api.AnnotationVXLANMAC, api.AnnotationVXLANMACv6:
 		return true
 	}
