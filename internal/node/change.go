@@ -20,10 +20,13 @@ func wraps(e api.Encapsulation, sameSubnet bool) bool {
 	return e == api.EncapAlways || e == api.EncapCrossSubnet && !sameSubnet
 }
 
-// changeTime is for how long after a pool's encapsulation was changed both its old and its new form are received, and the old one is
-// used towards nodes that do not say that they can receive the new one. Nodes hear of the change at different times, an agent that
-// starts anew after some seconds.
-const changeTime = time.Minute
+// Nodes hear of a change of a pool's encapsulation at different times, an agent that starts anew after some seconds.
+const (
+	// followTime is for how long the old form is sent to nodes that do not say that they can receive the new one.
+	followTime = 30 * time.Second
+	// keepTime is for how long it is received: longer, as other nodes' time may begin later.
+	keepTime = 2 * followTime
+)
 
 // former is what a pool was before its encapsulation was changed.
 type former struct {
@@ -62,11 +65,14 @@ func (c *changes) follow(s *Snapshot, now time.Time) (again time.Duration) {
 	for cidr, ch := range c.before {
 		age := now.Sub(ch.at)
 		is, there := current[cidr]
-		switch {
-		case !there, ch.from == is && age >= changeTime, age >= changeTime && !s.lags(cidr, is):
+		if !there || age >= keepTime && !s.lags(cidr, is) {
 			delete(c.before, cidr)
-		case age < changeTime && (again == 0 || changeTime-age < again):
-			again = changeTime - age
+			continue
+		}
+		for _, limit := range []time.Duration{keepTime, followTime} {
+			if age < limit && (again == 0 || limit-age < again) {
+				again = limit - age
+			}
 		}
 	}
 	c.mark(s, now)
@@ -81,7 +87,7 @@ func (c *changes) mark(s *Snapshot, now time.Time) {
 	pools := make([]Pool, len(s.Pools))
 	for i, p := range s.Pools {
 		if ch, ok := c.before[p.CIDR]; ok {
-			p.Former = former{modes: ch.from, fresh: now.Sub(ch.at) < changeTime}
+			p.Former = former{modes: ch.from, fresh: now.Sub(ch.at) < followTime}
 		}
 		pools[i] = p
 	}

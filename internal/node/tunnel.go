@@ -118,10 +118,10 @@ func (p Pool) in(m modes, k tunnelKind) bool {
 // over returns the way to a node's address in a pool: directly within a subnet if the pool lets it, else through a tunnel. ok is
 // false if there is none: in another subnet and no tunnel, in a family in which this node has no address, or as long as the node
 // has not announced its end of the tunnel. If the pool's encapsulation was changed and the node does not say yet that it can receive
-// the new form, the way is the old one.
+// the new form, the way is the old one; for a moment also if there is no other.
 func (s *Snapshot) over(pool *Pool, hop netip.Addr) (h fib.Hop, ok bool) {
 	h, ok = s.through(pool.modes(), hop)
-	if pool.Former == (former{}) || ok && s.ready(pool, h, hop) {
+	if pool.Former == (former{}) || ok && s.ready(pool, h, hop) || !ok && !pool.Former.fresh && !s.awaited(pool, hop) {
 		return h, ok
 	}
 	if old, there := s.through(pool.Former.modes, hop); there {

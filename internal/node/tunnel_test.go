@@ -234,36 +234,46 @@ func TestChangeOfEncapsulation(t *testing.T) {
 		again       bool // it changes by itself
 	}
 	noEnd := func(w *kube.World) { delete(w.Nodes[0].Annotations, api.AnnotationIPv4VXLANAddr) }
+	elsewhere := func(*kube.World) {} // this node's subnet is its own address: see below
 	noIPIP := func(w *kube.World) { delete(w.Nodes[0].Annotations, api.AnnotationIPv4TunnelAddr) }
 	for name, steps := range map[string][]step{
 		"IPIP to VXLAN": {
 			{0, always, never, noEnd, "10.0.0.2 tunl0 onlink", true, false, false},
 			{1, never, always, noEnd, "10.0.0.2 tunl0 onlink", true, true, true},
 			{2, never, always, nil, ours, true, true, true},
-			{2 + changeTime, never, always, nil, ours, false, true, false},
+			{1 + keepTime, never, always, nil, ours, false, true, false},
 		},
 		"a node that does not follow": {
 			{0, always, never, noEnd, "10.0.0.2 tunl0 onlink", true, false, false},
 			{1, never, always, noEnd, "10.0.0.2 tunl0 onlink", true, true, true},
-			{9 * changeTime, never, always, noEnd, "10.0.0.2 tunl0 onlink", true, true, false},
-			{9*changeTime + 1, never, always, nil, ours, false, true, false},
+			{9 * keepTime, never, always, noEnd, "10.0.0.2 tunl0 onlink", true, true, false},
+			{9*keepTime + 1, never, always, nil, ours, false, true, false},
 		},
 		"VXLAN to IPIP": {
 			{0, never, always, noIPIP, ours, false, true, false},
 			{1, always, never, noIPIP, ours, true, true, true},
 			{2, always, never, nil, "10.0.0.2 tunl0 onlink", true, true, true},
-			{2 + changeTime, always, never, nil, "10.0.0.2 tunl0 onlink", true, false, false},
+			{1 + followTime, always, never, nil, "10.0.0.2 tunl0 onlink", true, true, true},
+			{1 + keepTime, always, never, nil, "10.0.0.2 tunl0 onlink", true, false, false},
 		},
 		"a node without an address of IPIP": {
 			{0, never, always, noIPIP, ours, false, true, false},
 			{1, always, never, noIPIP, ours, true, true, true},
-			{1 + changeTime, always, never, noIPIP, "10.0.0.2 tunl0 onlink", true, false, false},
+			{followTime, always, never, noIPIP, ours, true, true, true},
+			{1 + followTime, always, never, noIPIP, "10.0.0.2 tunl0 onlink", true, true, true},
+			{1 + keepTime, always, never, noIPIP, "10.0.0.2 tunl0 onlink", true, false, false},
 		},
 		"to nothing and back": {
 			{0, never, always, nil, ours, false, true, false},
 			{1, never, never, nil, "10.0.0.2 eth0", false, true, true},
 			{2, never, always, nil, ours, false, true, true},
-			{2 + changeTime, never, always, nil, ours, false, true, false},
+			{2 + keepTime, never, always, nil, ours, false, true, false},
+		},
+		"a node in another subnet": {
+			{0, never, always, elsewhere, ours, false, true, false},
+			{1, never, never, elsewhere, ours, false, true, true},
+			{1 + followTime, never, never, elsewhere, "none", false, true, true},
+			{1 + keepTime, never, never, elsewhere, "none", false, false, false},
 		},
 		"a new agent": {
 			{0, never, always, noEnd, "none", false, true, false},
@@ -274,6 +284,9 @@ func TestChangeOfEncapsulation(t *testing.T) {
 			var c changes
 			for i, st := range steps {
 				s := dual(t, st.ipip, st.vxlan, never, st.change)
+				if strings.Contains(name, "another subnet") {
+					s.Self.Addr = prefix("10.0.0.1/32")
+				}
 				again := c.follow(s, start.Add(st.after))
 				_, ipip := s.Tunnel()
 				got := []any{s.wayTo(t, near), ipip, s.Tunnels().VXLAN != nil, again > 0, s.Guard().IPIP, s.Guard().VXLAN}
