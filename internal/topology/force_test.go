@@ -220,7 +220,12 @@ func TestInForce(t *testing.T) {
 	f.holds(t, "a BGPPeer names a filter that is not there: nothing changes", f.announced(t, f.allBlocks("")))
 
 	f.now(t)
-	change(t, f.world, peer, func(p *api.BGPPeer) { p.Spec.Filters = nil })
+	change(t, f.world, peer, func(p *api.BGPPeer) { p.Spec.PeerIP = "router" })
+	f.holds(t, "a BGPPeer has no address: it is named", f.complains(t, `"router"`, true))
+	f.holds(t, "a BGPPeer has no address: nothing changes", f.established(t))
+
+	f.now(t)
+	change(t, f.world, peer, func(p *api.BGPPeer) { p.Spec.PeerIP, p.Spec.Filters = torAddr, nil })
 	f.holds(t, "a BGPPeer is put right", f.complains(t, "missing", false))
 	f.holds(t, "a BGPPeer loses its filter: routes come in again", func() error {
 		for _, n := range f.nodes {

@@ -365,6 +365,11 @@ func (b *bird) Shutdown(peer netip.Addr, message string) {
 	b.ask(peer, "disable", b.session(peer), `"`+message+`"`)
 }
 
+func (b *bird) Reset(peer netip.Addr) {
+	b.T.Helper()
+	b.ask(peer, "restart", b.session(peer))
+}
+
 func (b *bird) Signal(s syscall.Signal) {
 	b.T.Helper()
 	for _, p := range b.parts {

@@ -90,6 +90,8 @@ type Daemon interface {
 	Announce(prefixes ...netip.Prefix)
 	// Shutdown ends the session to peer, administratively, and tells the peer why.
 	Shutdown(peer netip.Addr, message string)
+	// Reset ends the session to peer, which may come back at once.
+	Reset(peer netip.Addr)
 	// Signal sends a signal to what speaks BGP; after one that ends it, it is gone when this returns.
 	Signal(syscall.Signal)
 	// Restart starts it again, as its init system would, with these prefixes to announce, if there are any, instead of those before.

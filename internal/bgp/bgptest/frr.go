@@ -364,6 +364,11 @@ func (f *frr) Shutdown(peer netip.Addr, message string) {
 	f.change(fmt.Sprintf("neighbor %s shutdown message %s", peer, message))
 }
 
+func (f *frr) Reset(peer netip.Addr) {
+	f.T.Helper()
+	f.ask("clear bgp " + peer.String())
+}
+
 // Signal is for bgpd: zebra, and with it the kernel's routes, outlives it.
 func (f *frr) Signal(s syscall.Signal) {
 	f.T.Helper()

@@ -331,6 +331,11 @@ func (g *gobgpd) Shutdown(peer netip.Addr, message string) {
 	g.ask("neighbor", peer.String(), "shutdown", message)
 }
 
+func (g *gobgpd) Reset(peer netip.Addr) {
+	g.T.Helper()
+	g.ask("neighbor", peer.String(), "reset")
+}
+
 func (g *gobgpd) Signal(s syscall.Signal) {
 	g.T.Helper()
 	g.daemon.signalled(s)
