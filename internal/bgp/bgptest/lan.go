@@ -51,7 +51,25 @@ func (l *LAN) Host(n int) *Host {
 }
 
 // Addrs are the host's addresses, IPv4 first.
-func (h *Host) Addrs() []netip.Addr { return []netip.Addr{h.V4, h.V6} }
+func (h *Host) Addrs() []netip.Addr {
+	if !h.V6.IsValid() {
+		return []netip.Addr{h.V4}
+	}
+	return []netip.Addr{h.V4, h.V6}
+}
+
+// Crowd returns hosts with one IPv4 address each that are all in one namespace: hundreds of speakers on one machine.
+func Crowd(t testing.TB, count int) []*Host {
+	t.Helper()
+	ns := netnstest.New(t)
+	ns.Run(t, "ip", "link", "add", "dummy0", "up", "type", "dummy")
+	hosts := make([]*Host, count)
+	for i := range hosts {
+		hosts[i] = &Host{NS: ns, T: t, V4: netip.AddrFrom4([4]byte{10, 0, byte(1 + i/250), byte(1 + i%250)})}
+		ns.Addr(t, "dummy0", hosts[i].V4.String()+"/16")
+	}
+	return hosts
+}
 
 // IP runs ip(8) on the host and returns what it says.
 func (h *Host) IP(args ...string) string {

@@ -352,5 +352,31 @@ func (s *Speaker) RSS() int {
 	return kib << 10
 }
 
+// CPU returns the processor time that the process has used.
+func (s *Speaker) CPU() time.Duration {
+	s.T.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.cmd.Process.Pid))
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), ") ") // its name may have spaces
+	fields := strings.Fields(rest)
+	var ticks int
+	for _, field := range fields[11:13] { // utime and stime
+		n, err := strconv.Atoi(field)
+		if err != nil {
+			s.T.Fatal(err)
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond // USER_HZ is 100 wherever Go runs on Linux
+}
+
+// Peers returns the state of all sessions.
+func (s *Speaker) Peers() []bgp.PeerStatus {
+	s.T.Helper()
+	return s.do(call{Method: "Peers"}).Peers
+}
+
 // Log returns what the process has logged.
 func (s *Speaker) Log() string { return s.log.String() }
