@@ -38,18 +38,18 @@ func cleanup(ctx context.Context, args []string, settings config.Diagnose, out n
 		flags.Usage()
 		return fmt.Errorf("%s: it takes no arguments but %s, which takes no -all", cleanupCommand, calicoRules)
 	}
-	if ofCalico {
-		steps, err := takeover.RemoveRules(ctx, nft.New(), *dryRun)
-		return tellSteps(out, steps, *dryRun, err)
-	}
-	if r, err := nodestatus.Fetch(ctx, *address); err == nil {
-		return fmt.Errorf("the agent of node %s still runs, and would make anew what is removed: end it first (it answers on %s)", r.Node, *address)
-	}
 	kernel, err := netlinkx.Open()
 	if err != nil {
 		return fmt.Errorf("open rtnetlink: %w: this takes CAP_NET_ADMIN", err)
 	}
 	defer kernel.Close()
+	if ofCalico {
+		steps, err := takeover.RemoveRules(ctx, kernel, nft.New(), *dryRun)
+		return tellSteps(out, steps, *dryRun, err)
+	}
+	if r, err := nodestatus.Fetch(ctx, *address); err == nil {
+		return fmt.Errorf("the agent of node %s still runs, and would make anew what is removed: end it first (it answers on %s)", r.Node, *address)
+	}
 	steps, err := takeover.Handover{
 		Kernel: kernel, Table: nft.New(), Protocol: netlinkx.Protocol(settings.RouteProtocol), All: *all, DryRun: *dryRun,
 	}.Run(ctx)

@@ -134,16 +134,27 @@ func (h Handover) rules(ctx context.Context) ([]Step, error) {
 	return step, err
 }
 
-// RemoveRules removes the rules of a Felix that does not run any more.
-func RemoveRules(ctx context.Context, table *nft.Table, dryRun bool) ([]Step, error) {
+// RemoveRules removes the rules and ipsets of a Felix that does not run any more.
+func RemoveRules(ctx context.Context, kernel *netlinkx.Conn, table *nft.Table, dryRun bool) (steps []Step, err error) {
 	found, err := table.Find(ctx, rules)
-	if err != nil || found.Empty() {
+	if err != nil {
 		return nil, err
 	}
-	step := []Step{{"remove", found.String()}}
-	if dryRun {
-		return step, nil
+	sets, err := felixSets(kernel)
+	if err != nil {
+		return nil, err
 	}
-	_, err = table.Remove(ctx, rules)
-	return step, err
+	if !found.Empty() {
+		steps = append(steps, Step{"remove", found.String()})
+	}
+	for _, name := range sets {
+		steps = append(steps, Step{"remove ipset", name})
+	}
+	if dryRun || len(steps) == 0 {
+		return steps, nil
+	}
+	if _, err = table.Remove(ctx, rules); err != nil {
+		return nil, err
+	}
+	return steps, destroy(kernel, sets)
 }

@@ -247,22 +247,24 @@ func TestFelixRuns(t *testing.T) {
 func TestRulesAreToldOf(t *testing.T) {
 	ns := calicoNode(t)
 	ns.Run(t, "ip", strings.Fields("rule add priority 99 not fwmark 0x100000/0x100000 table 1")...)
+	ns.Run(t, "iptables-legacy", "-N", "cali-FORWARD")
 	h := newHeir(ns, false)
 	now := time.Now()
 	h.pass(t, now)
 	text := errors.Join(h.Problems(now)...).Error()
-	for _, want := range []string{"table ip calico", "TORTIE_REMOVE_CALICO_RULES", "ip rule 99 leads packets to table 1"} {
+	for _, want := range []string{"table ip calico", "TORTIE_REMOVE_CALICO_RULES", "ip rule 99 leads packets to table 1", "chain cali-FORWARD of table filter"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("problems without %q: %s", want, text)
 		}
 	}
-	if did, err := RemoveRules(t.Context(), nft.NewAt(ns.Namespace), true); err != nil || len(did) != 1 {
+	if did, err := RemoveRules(t.Context(), ns.Conn, nft.NewAt(ns.Namespace), true); err != nil || len(did) != 1 {
 		t.Errorf("would %v, %v", did, err)
 	}
-	if did, err := RemoveRules(t.Context(), nft.NewAt(ns.Namespace), false); err != nil || len(did) != 1 {
+	if did, err := RemoveRules(t.Context(), ns.Conn, nft.NewAt(ns.Namespace), false); err != nil || len(did) != 1 {
 		t.Errorf("did %v, %v", did, err)
 	}
 	ns.Run(t, "ip", strings.Fields("rule del priority 99")...)
+	ns.Run(t, "iptables-legacy", "-X", "cali-FORWARD")
 	h.pass(t, now.Add(rulesPause/2))
 	if len(h.Problems(now)) == 0 {
 		t.Error("it was looked again at once")

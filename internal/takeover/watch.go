@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -79,31 +80,59 @@ func (w *Watch) Look(ctx context.Context, now time.Time) {
 		return
 	}
 	w.looked = now
-	w.others, w.failed = w.findOthers()
 	found, err := w.table.Find(ctx, rules)
 	if err == nil && !found.Empty() && w.remove && !w.felixRuns(now) {
 		if found, err = w.table.Remove(ctx, rules); err == nil {
 			w.tracker.TookRules(now)
-			if !w.tracker.WritesRules(now) {
-				found = nft.Remains{}
-			}
+			found = nft.Remains{}
 		}
 	}
-	w.rules, w.failed = found, errors.Join(w.failed, err)
+	w.rules = found
+	sets, failed := w.sets(now)
+	others, trouble := w.findOthers()
+	w.others, w.failed = append(sets, others...), errors.Join(err, failed, trouble)
+}
+
+// sets removes Felix's ipsets if that is wanted and no rule is left that may use them; else it tells of them.
+func (w *Watch) sets(now time.Time) (found []string, err error) {
+	sets, err := felixSets(w.kernel)
+	if err != nil || len(sets) == 0 {
+		return nil, err
+	}
+	if w.remove && w.rules.Empty() && !w.felixRuns(now) {
+		return nil, destroy(w.kernel, sets)
+	}
+	return []string{fmt.Sprintf("%d ipsets of Felix's, which do no harm (ipset destroy)", len(sets))}, nil
+}
+
+// felixSets are the names of Felix's ipsets.
+func felixSets(kernel *netlinkx.Conn) ([]string, error) {
+	sets, err := kernel.IPSets()
+	return slices.DeleteFunc(sets, func(name string) bool { return !strings.HasPrefix(name, "cali4") && !strings.HasPrefix(name, "cali6") }), err
+}
+
+func destroy(kernel *netlinkx.Conn, sets []string) error {
+	var errs []error
+	for _, name := range sets {
+		errs = append(errs, kernel.DestroyIPSet(name))
+	}
+	return errors.Join(errs...)
 }
 
 // findOthers finds what is only told of.
 func (w *Watch) findOthers() (found []string, err error) {
-	policies, err := w.kernel.Rules()
-	if err != nil {
-		return nil, err
+	chains, err := w.kernel.LegacyChains()
+	if i := slices.IndexFunc(chains, func(c netlinkx.NFChain) bool { return strings.HasPrefix(c.Name, rules.Chain) }); i >= 0 {
+		found = append(found, fmt.Sprintf("rules of Felix's in iptables-legacy (chain %s of table %s): they drop the packets of pods that it has not heard of: remove them with iptables-legacy, or restart the machine", chains[i].Name, chains[i].Table))
 	}
+	policies, failed := w.kernel.Rules()
+	err = errors.Join(err, failed)
 	for _, r := range policies {
 		if r.Priority == fwmarkPriority && r.Mark != 0 {
 			found = append(found, fmt.Sprintf("ip rule %d leads packets to table %d, as Felix has it for WireGuard (ip rule del priority %d; ip route flush table %d)", r.Priority, r.Table, r.Priority, r.Table))
 		}
 	}
-	return found, nil
+	return found, err
 }
 
 // Problems says what is not as it should be, as of the last looks.
