@@ -3,6 +3,7 @@ package node
 import (
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/bgp/policy"
@@ -58,7 +59,10 @@ func (s *Snapshot) Policy() bgp.Policy {
 func (s *Snapshot) ownAddresses() []netip.Prefix {
 	all := append(s.Self.addrs(), s.Self.TunnelAddr, s.Self.VTEP, s.Self.VTEP6)
 	for _, c := range s.Self.Found {
-		all = append(all, c.Addr.Addr())
+		// Those of services, which kube-proxy puts there, are many and come and go. No route of ours leads to one.
+		if !strings.HasPrefix(c.Link, "kube-ipvs") {
+			all = append(all, c.Addr.Addr())
+		}
 	}
 	var own []netip.Prefix
 	for _, a := range all {

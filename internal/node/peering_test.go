@@ -109,7 +109,7 @@ func TestPolicy(t *testing.T) {
 		w.BGP.ServiceExternalIPs, w.BGP.ServiceClusterIPs = []api.ServiceRange{{CIDR: "172.20.0.0/16"}}, []api.ServiceRange{{CIDR: "10.96.0.0/12"}}
 	})
 	s.services, _ = serviceConfig(s.services, &s.peers.config, true)
-	s.Self.Found = []nodeaddr.Candidate{{Addr: prefix("10.5.0.1/24"), Link: "eth1"}, {Addr: prefix("fe80::1/64"), Link: "eth0"}, {Addr: prefix("10.0.0.1/24"), Link: "eth0"}}
+	s.Self.Found = []nodeaddr.Candidate{{Addr: prefix("10.5.0.1/24"), Link: "eth1"}, {Addr: prefix("fe80::1/64"), Link: "eth0"}, {Addr: prefix("10.0.0.1/24"), Link: "eth0"}, {Addr: prefix("10.96.0.1/32"), Link: "kube-ipvs0"}}
 	sessions(s)
 	p := s.Policy()
 	list := func(want string, got []netip.Prefix) {
@@ -121,6 +121,7 @@ func TestPolicy(t *testing.T) {
 	list("[192.168.0.0/16]", p.Transit)
 	list("[10.1.0.0/16]", p.Hidden)
 	list("[10.0.0.1/32 10.5.0.1/32 192.168.1.1/32]", p.Refuse)
+	list(fmt.Sprint(s.Blocks), p.Own)
 	if fmt.Sprint(p.Tags) != "[{192.168.0.0/16 [64512:7]}]" || p.Normal6 != 900 {
 		t.Errorf("tags %v, priority %d", p.Tags, p.Normal6)
 	}
