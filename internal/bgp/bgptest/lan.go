@@ -62,11 +62,11 @@ func (h *Host) Addrs() []netip.Addr {
 func Crowd(t testing.TB, count int) []*Host {
 	t.Helper()
 	ns := netnstest.New(t)
-	ns.Run(t, "ip", "link", "add", "dummy0", "up", "type", "dummy")
+	ns.Up(t, "lo")
 	hosts := make([]*Host, count)
 	for i := range hosts {
 		hosts[i] = &Host{NS: ns, T: t, V4: netip.AddrFrom4([4]byte{10, 0, byte(1 + i/250), byte(1 + i%250)})}
-		ns.Addr(t, "dummy0", hosts[i].V4.String()+"/16")
+		ns.Addr(t, "lo", hosts[i].V4.String()+"/16")
 	}
 	return hosts
 }
