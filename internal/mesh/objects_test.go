@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -29,12 +30,12 @@ func between(n, other *meshtest.Node) (nodestatus.Peer, error) {
 	return nodestatus.Peer{}, fmt.Errorf("%s has no session with %s", n.Name, other.Name)
 }
 
-// by returns nil if both ends have their session by an object, or by the mesh if that has no name.
-func by(object string, a, b *meshtest.Node) error {
+// by returns nil if both ends have their session by an object, or by the mesh if that has no name, and have had it no longer than since.
+func by(object string, since time.Time, a, b *meshtest.Node) error {
 	for _, ends := range [][2]*meshtest.Node{{a, b}, {b, a}} {
 		p, err := between(ends[0], ends[1])
-		if err == nil && (p.Object != object || p.State != "Established") {
-			err = fmt.Errorf("%s: its session with %s is %s, by %q: %s", ends[0].Name, ends[1].Name, p.State, p.Source, p.LastError)
+		if err == nil && (p.Object != object || p.State != "Established" || p.Since.Before(since)) {
+			err = fmt.Errorf("%s: its session with %s is %s since %v, by %q: %s", ends[0].Name, ends[1].Name, p.State, p.Since, p.Source, p.LastError)
 		}
 		if err != nil {
 			return err
@@ -110,7 +111,7 @@ func TestBGPObjects(t *testing.T) {
 	}}
 	cluster.Create(t, peer)
 	says(t, a, "BGPPeer special: spec.password: ", "Secret kube-system/special: the Secret does not exist", "there is no session until then")
-	if err := by("", a, c); err != nil {
+	if err := by("", time.Time{}, a, c); err != nil {
 		t.Error(err)
 	}
 
@@ -121,7 +122,7 @@ func TestBGPObjects(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	took(t, "a Secret that was missing", func() { put("one") }, func() error { return by("special", a, c) })
+	took(t, "a Secret that was missing", func() { put("one") }, func(since time.Time) error { return by("special", since, a, c) })
 	others("the peer's creation")
 
 	same := untouched(t, a, c)
@@ -140,24 +141,71 @@ func TestBGPObjects(t *testing.T) {
 	peer.Spec.Filters = []string{"special"}
 	update(t, cluster, peer)
 	says(t, a, "BGPPeer special: spec.filters: BGPFilter special does not exist", "what it was before stays in force")
-	took(t, "a filter", func() { cluster.Create(t, filter) }, func() error { return refuses(a, c, 1) })
+	took(t, "a filter", func() { cluster.Create(t, filter) }, func(time.Time) error { return refuses(a, c, 1) })
 	filter.Spec.ImportV4[0].Action = "Accept"
-	took(t, "a filter's change", func() { update(t, cluster, filter) }, func() error { return refuses(a, c, 0) })
+	took(t, "a filter's change", func() { update(t, cluster, filter) }, func(time.Time) error { return refuses(a, c, 0) })
 	same("changes of the filter")
 	others("changes of the filter")
 
-	took(t, "a peer's removal", func() { cluster.Remove(t, peer) }, func() error { return by("", a, c) })
+	took(t, "a peer's removal", func() { cluster.Remove(t, peer) }, func(since time.Time) error { return by("", since, a, c) })
 	meshtest.Eventually(t, func() error { return quiet(a, c) })
 	others("all of it")
 	meshtest.Settle(t, a, b, c)
 }
 
+// Where an agent listens, and for which cluster it reflects, change while it runs: no other session is touched.
+func TestBGPOfOneNode(t *testing.T) {
+	t.Parallel()
+	cluster := meshtest.NewCluster(t)
+	cluster.Create(t, meshtest.NewPool("pods", "10.90.0.0/16", api.EncapNever))
+	a, _ := cluster.NewNodeWithPod(t, 0, 10)
+	b, _ := cluster.NewNodeWithPod(t, 0, 11)
+	c, _ := cluster.NewNodeWithPod(t, 0, 12)
+	meshtest.Start(t, a, b, c)
+	meshtest.Settle(t, a, b, c)
+	other := untouched(t, a, b)
+	listens := func(at string) error {
+		if text := c.Run(t, "ss", "-Hltn"); !strings.Contains(text, " "+at+" ") {
+			return fmt.Errorf("%s does not listen at %s: %s", c.Name, at, text)
+		}
+		return nil
+	}
+	own := &api.BGPConfiguration{Meta: api.Meta{Name: "node." + c.Name}, Spec: api.BGPConfigurationSpec{ListenPort: 1790}}
+	took(t, "a port of one node", func() { cluster.Create(t, own) }, func(since time.Time) error {
+		if p, err := between(a, c); err != nil || p.Port != 1790 {
+			return fmt.Errorf("%+v, %w", p, err)
+		}
+		return errors.Join(listens(c.Prefix.Addr().String()+":1790"), by("", since, a, c), by("", since, b, c))
+	})
+	all := untouched(t, a, c)
+	everywhere := &api.BGPConfiguration{Meta: api.Meta{Name: api.DefaultName}, Spec: api.BGPConfigurationSpec{BindMode: "None"}}
+	took(t, "bindMode None", func() { cluster.Create(t, everywhere) }, func(time.Time) error { return listens("0.0.0.0:1790") })
+	cluster.Remove(t, everywhere)
+	meshtest.Eventually(t, func() error { return listens(c.Prefix.Addr().String() + ":1790") })
+	all("bindMode")
+
+	// A reflector that the operator makes leaves the mesh, and has the sessions that BGPPeers give it.
+	cluster.Create(t, &api.BGPPeer{Meta: api.Meta{Name: "reflectors"}, Spec: api.BGPPeerSpec{PeerSelector: "has(reflector)"}})
+	id, labels := "1.0.0.1", `{"reflector":"yes"}`
+	c.Annotate(t, api.AnnotationReflector, &id)
+	took(t, "a reflector", func() { c.Annotate(t, api.AnnotationLabels, &labels) }, func(since time.Time) error {
+		if p, err := between(c, a); err != nil || !p.Client {
+			return fmt.Errorf("%+v, %w", p, err)
+		}
+		return by("reflectors", since, a, c)
+	})
+	other("all of it")
+	for _, n := range []*meshtest.Node{a, b, c} {
+		n.Running(t)
+	}
+}
+
 // took waits for what a change leads to, and shows how long that took.
-func took(t *testing.T, what string, change func(), check func() error) {
+func took(t *testing.T, what string, change func(), check func(since time.Time) error) {
 	t.Helper()
-	change()
 	begun := time.Now()
-	meshtest.Eventually(t, check)
+	change()
+	meshtest.Eventually(t, func() error { return check(begun) })
 	t.Logf("%s: in force after %v", what, time.Since(begun).Round(10*time.Millisecond))
 }
 
