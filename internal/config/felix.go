@@ -15,8 +15,8 @@ type RawFelix struct {
 	IPForwarding          string `env:"FELIX_IPFORWARDING" default:"" help:"Disabled leaves the host's forwarding sysctls alone; else Enabled."`
 	VXLANPort             string `env:"FELIX_VXLANPORT" default:"" help:"UDP port of VXLAN."`
 	VXLANVNI              string `env:"FELIX_VXLANVNI" default:"" help:"ID of VXLAN's network."`
-	VXLANMTU              string `env:"FELIX_VXLANMTU" default:"" help:"MTU of vxlan.calico. 0 takes that of the interface with the node's address, less 50."`
-	VXLANMTUV6            string `env:"FELIX_VXLANMTUV6" default:"" help:"MTU of vxlan-v6.calico. 0 takes that of the interface with the node's IPv6 address, less 70."`
+	VXLANMTU              string `env:"FELIX_VXLANMTU" default:"" help:"MTU of vxlan.calico. 0 leaves it to the FelixConfiguration's vxlanMTU, else it is that of the interface with the node's address, less 50."`
+	VXLANMTUV6            string `env:"FELIX_VXLANMTUV6" default:"" help:"The same for vxlan-v6.calico and vxlanMTUV6, less 70."`
 	FeatureDetectOverride string `env:"FELIX_FEATUREDETECTOVERRIDE" default:"" help:"ChecksumOffloadBroken=true has the kernel compute checksums of packets in VXLAN before the device; others are ignored."`
 	AllowIPIP             string `env:"FELIX_ALLOWIPIPPACKETSFROMWORKLOADS" default:"" help:"Let pods send IPIP to nodes."`
 	AllowVXLAN            string `env:"FELIX_ALLOWVXLANPACKETSFROMWORKLOADS" default:"" help:"Let pods send VXLAN to nodes."`
@@ -42,8 +42,8 @@ func (p *problems) felix(raw RawFelix) api.FelixConfigurationSpec {
 	}
 	s.VXLANPort = p.optionalInteger("FELIX_VXLANPORT", raw.VXLANPort, 1, 65535)
 	s.VXLANVNI = p.optionalInteger("FELIX_VXLANVNI", raw.VXLANVNI, 1, 1<<24-1)
-	s.VXLANMTU = p.optionalInteger("FELIX_VXLANMTU", raw.VXLANMTU, 0, 65535)
-	s.VXLANMTUV6 = p.optionalInteger("FELIX_VXLANMTUV6", raw.VXLANMTUV6, 0, 65535)
+	s.VXLANMTU = p.optionalMTU("FELIX_VXLANMTU", raw.VXLANMTU)
+	s.VXLANMTUV6 = p.optionalMTU("FELIX_VXLANMTUV6", raw.VXLANMTUV6)
 	s.AllowIPIPPacketsFromWorkloads = p.optionalBoolean("FELIX_ALLOWIPIPPACKETSFROMWORKLOADS", raw.AllowIPIP)
 	s.AllowVXLANPacketsFromWorkloads = p.optionalBoolean("FELIX_ALLOWVXLANPACKETSFROMWORKLOADS", raw.AllowVXLAN)
 	return s
@@ -55,6 +55,15 @@ func (p *problems) optionalInteger(name, value string, low, high int) *int {
 	}
 	n := p.integer(name, value, low, high)
 	return &n
+}
+
+// optionalMTU takes 0 for nothing: Calico's manifest sets it everywhere.
+func (p *problems) optionalMTU(name, value string) *int {
+	n := p.optionalInteger(name, value, 0, 65535)
+	if n != nil && *n == 0 {
+		return nil
+	}
+	return n
 }
 
 func (p *problems) optionalBoolean(name, value string) *bool {

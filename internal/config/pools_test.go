@@ -95,6 +95,9 @@ func TestWrongPools(t *testing.T) {
 		"FELIX_NATOUTGOINGEXCLUSIONS=All":                               "IPPoolsAndHostIPs",
 		"FELIX_IPFORWARDING=maybe":                                      "Enabled, Disabled",
 		"FELIX_VXLANPORT=70000":                                         "from 1 to 65535",
+		"FELIX_VXLANVNI=0":                                              "from 1 to 16777215",
+		"FELIX_VXLANMTU=big":                                            "from 0 to 65535",
+		"CALICO_NETWORKING_BACKEND=none":                                "must be one of bird, vxlan",
 		"FELIX_ALLOWIPIPPACKETSFROMWORKLOADS=maybe":                     "must be true or false",
 	} {
 		_, err := LoadNode(of(append(strings.Fields(env), "NODENAME=n")...))
@@ -106,14 +109,16 @@ func TestWrongPools(t *testing.T) {
 
 // What the environment says of Felix's settings goes over what objects say, and leaves the rest to them.
 func TestFelix(t *testing.T) {
-	n, err := LoadNode(of("NODENAME=n", "FELIX_NATPORTRANGE=1000:2000", "FELIX_IPFORWARDING=disabled", "FELIX_ALLOWVXLANPACKETSFROMWORKLOADS=true"))
+	n, err := LoadNode(of("NODENAME=n", "FELIX_NATPORTRANGE=1000:2000", "FELIX_IPFORWARDING=disabled", "FELIX_ALLOWVXLANPACKETSFROMWORKLOADS=true",
+		"FELIX_VXLANVNI=7", "FELIX_VXLANMTU=0", "FELIX_VXLANMTUV6=1380"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	ports, port, mtu, yes := api.PortRange("1:2"), 4790, 1400, true
-	got := n.Felix.Over(api.FelixConfigurationSpec{NATPortRange: &ports, VXLANPort: &port, IPIPMTU: &mtu, IPForwarding: "Enabled"})
+	got := n.Felix.Over(api.FelixConfigurationSpec{NATPortRange: &ports, VXLANPort: &port, IPIPMTU: &mtu, VXLANMTU: &mtu, VXLANMTUV6: &mtu, IPForwarding: "Enabled"})
+	vni, mtu6 := 7, 1380
 	ours := api.PortRange("1000:2000")
-	want := api.FelixConfigurationSpec{NATPortRange: &ours, VXLANPort: &port, IPIPMTU: &mtu, IPForwarding: "Disabled", AllowVXLANPacketsFromWorkloads: &yes}
+	want := api.FelixConfigurationSpec{NATPortRange: &ours, VXLANPort: &port, VXLANVNI: &vni, IPIPMTU: &mtu, VXLANMTU: &mtu, VXLANMTUV6: &mtu6, IPForwarding: "Disabled", AllowVXLANPacketsFromWorkloads: &yes}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/facts"
 	"github.com/tortie-net/tortie/internal/fib"
 	"github.com/tortie-net/tortie/internal/ipam"
+	"github.com/tortie-net/tortie/internal/vxlan"
 )
 
 const (
@@ -170,6 +171,8 @@ func classify(self events.Object, err error) (about events.Object, reason string
 		return self, "ForeignRoute", true
 	case errors.Is(err, encap.ErrNoIPIP):
 		return self, "NoIPIP", true
+	case errors.Is(err, vxlan.ErrNoVXLAN):
+		return self, "NoVXLAN", true
 	case errors.Is(err, ipam.ErrExhausted), errors.Is(err, ipam.ErrBlockLimit), errors.Is(err, ipam.ErrNoPool):
 		return self, "NoTunnelAddress", true
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/tortie-net/tortie/internal/fib"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/nodestatus"
+	"github.com/tortie-net/tortie/internal/vxlan"
 )
 
 // told notes what is said.
@@ -51,6 +52,7 @@ func TestWhatOperatorsAreTold(t *testing.T) {
 		want []string
 	}{
 		{"all is well", &base, nil, nil},
+		{"no VXLAN", &base, fmt.Errorf("vxlan.calico: %w", vxlan.ErrNoVXLAN), []string{"Node n1: NoVXLAN: vxlan.calico: " + vxlan.ErrNoVXLAN.Error()}},
 		{"no IPIP", &base, fmt.Errorf("tunl0: %w", encap.ErrNoIPIP), []string{"Node n1: NoIPIP: tunl0: " + encap.ErrNoIPIP.Error()}},
 		{"port taken", &base, &bgp.ListenError{Addr: "10.0.0.5:179", Err: errors.New("in use")}, []string{"Node n1: BGPPortTaken: listen for BGP on 10.0.0.5:179: in use: check the node address and BGP port"}},
 		{"two at once", &base, errors.Join(errors.Join(fmt.Errorf("a: %w: %w", fib.ErrForeign, unknown)), fmt.Errorf("b: %w", ipam.ErrExhausted)),
