@@ -2,8 +2,11 @@ package labtest
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -14,6 +17,8 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
+
+	"github.com/tortie-net/tortie/internal/api"
 )
 
 func TestMissingLabSaysWhatToDo(t *testing.T) {
@@ -87,6 +92,8 @@ func TestDefinitionsRefuseMistakes(t *testing.T) {
 		{"affinity without state", "BlockAffinity", "blockaffinities", `{"node":"n","cidr":"10.0.0.0/26","deleted":"false"}`, "spec.state"},
 		{"affinity, deleted as a boolean", "BlockAffinity", "blockaffinities", `{"state":"pending","node":"n","cidr":"10.0.0.0/26","deleted":false}`, "spec.deleted"},
 		{"block without attributes", "IPAMBlock", "ipamblocks", `{"cidr":"10.0.0.0/30","allocations":[null],"unallocated":[0],"strictAffinity":false}`, "spec.attributes"},
+		{"peer with a mode that is none", "BGPPeer", "bgppeers", `{"peerIP":"10.0.0.1","asNumber":1,"nextHopMode":"Me"}`, "spec.nextHopMode"},
+		{"peer's AS number as a text", "BGPPeer", "bgppeers", `{"peerIP":"10.0.0.1","asNumber":"64512"}`, "spec.asNumber"},
 		{"AS number out of range", "BGPConfiguration", "bgpconfigurations", `{"asNumber":4294967296}`, "spec.asNumber"},
 	}
 	for _, c := range cases {
@@ -100,18 +107,63 @@ func TestDefinitionsRefuseMistakes(t *testing.T) {
 	}
 }
 
+// Every field that Calico's objects for BGP have is known, both to the definitions and to the types that they are made of.
+func TestDefinitionsKnowBGP(t *testing.T) {
+	client, err := dynamic.NewForConfig(RESTConfig(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		kind, plural, spec string
+		into               any
+	}{
+		{"BGPConfiguration", "bgpconfigurations", `{"asNumber":64512,"nodeToNodeMeshEnabled":false,"listenPort":178,"bindMode":"NodeIP",
+			"ignoredInterfaces":["docker*"],"communities":[{"name":"c","value":"64512:300:100"}],
+			"prefixAdvertisements":[{"cidr":"172.218.4.0/26","communities":["c","64512:120"]}],"serviceClusterIPs":[{"cidr":"10.96.0.0/12"}],
+			"serviceExternalIPs":[{"cidr":"104.244.42.129/32"}],"serviceLoadBalancerIPs":[{"cidr":"172.217.3.0/24"}],
+			"serviceLoadBalancerAggregation":"Disabled","nodeMeshPassword":{"secretKeyRef":{"name":"s","key":"k","optional":true}},
+			"nodeMeshMaxRestartTime":"120s","logSeverityScreen":"Info","localWorkloadPeeringIPV4":"10.1.1.1","localWorkloadPeeringIPV6":"fd00::1",
+			"ipv4NormalRoutePriority":1024,"ipv6NormalRoutePriority":1024,"programClusterRoutes":"Enabled"}`, &api.BGPConfigurationSpec{}},
+		{"BGPPeer", "bgppeers", `{"nodeSelector":"rack == 'a'","peerIP":"[fd00::1]:1179","asNumber":4200000000,"localASNumber":65001,"filters":["f"],
+			"nextHopMode":"Keep","keepOriginalNextHop":true,"password":{"secretKeyRef":{"name":"s","key":"k"}},"sourceAddress":"None",
+			"maxRestartTime":"300s","keepaliveTime":"30s","numAllowedLocalASNumbers":1,"ttlSecurity":1,"reachableBy":"fd00::2","reversePeering":"Manual"}`, &api.BGPPeerSpec{}},
+		{"BGPPeer", "bgppeers", `{"node":"n","peerSelector":"has(rr)"}`, &api.BGPPeerSpec{}},
+		{"BGPPeer", "bgppeers", `{"localWorkloadSelector":"all()","asNumber":65401}`, &api.BGPPeerSpec{}},
+	} {
+		obj := object(t, c.kind, "known", c.spec)
+		kind := client.Resource(resource(c.plural))
+		if _, err := kind.Create(t.Context(), obj, metav1.CreateOptions{FieldValidation: "Strict"}); err != nil {
+			t.Errorf("%s: %v", c.spec, err)
+			continue
+		}
+		if err := kind.Delete(t.Context(), "known", metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+		strict := json.NewDecoder(strings.NewReader(c.spec))
+		strict.DisallowUnknownFields()
+		if err := strict.Decode(c.into); err != nil {
+			t.Errorf("%s: %v", c.spec, err)
+		}
+		var want, got map[string]any
+		text, _ := json.Marshal(c.into)
+		if err := errors.Join(json.Unmarshal([]byte(c.spec), &want), json.Unmarshal(text, &got)); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s became %s, %v", c.spec, text, err)
+		}
+	}
+}
+
 func TestDefinitionsKeepWhatNewerCalicosAdd(t *testing.T) {
 	client, err := dynamic.NewForConfig(RESTConfig(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	obj := object(t, "BGPConfiguration", "future", `{"asNumber":4200000000,"serviceClusterIPs":[{"cidr":"10.96.0.0/16"}]}`)
+	obj := object(t, "BGPConfiguration", "future", `{"asNumber":4200000000,"ofTheFuture":[{"cidr":"10.96.0.0/16"}]}`)
 	got, err := client.Resource(resource("bgpconfigurations")).Create(t.Context(), obj, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, ok, _ := unstructured.NestedSlice(got.Object, "spec", "serviceClusterIPs"); !ok {
-		t.Errorf("serviceClusterIPs was pruned: %v", got.Object)
+	if _, ok, _ := unstructured.NestedSlice(got.Object, "spec", "ofTheFuture"); !ok {
+		t.Errorf("a field was pruned: %v", got.Object)
 	}
 }
 
