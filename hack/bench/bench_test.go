@@ -401,6 +401,45 @@ func TestMeshReport(t *testing.T) {
 	}
 }
 
+// The model goes through what it was fitted to, says where the real figure of 200 speakers is off, and where reflectors end.
+func TestReflectorsReport(t *testing.T) {
+	r := &results{reflection: &reflection{
+		agreements: []agreement{{Nodes: 5000, Elected: 7, Client: 3, Reflector: 4999, Writes: 5003}},
+		crowds: []crowd{
+			{Speakers: 1, ReflectorMiB: 19, ClientMiB: 19},
+			{Speakers: 50, ReflectorMiB: 25, ClientMiB: 20, ReflectorCPU: 0.3, ClientCPU: 0.05},
+			{Speakers: 100, ReflectorMiB: 31, ClientMiB: 21, ReflectorCPU: 1.1, ClientCPU: 0.1},
+			{Speakers: 200, ReflectorMiB: 43, ClientMiB: 23, ReflectorCPU: 9, ClientCPU: 0.2, Sessions: 199, Clients: 3, Client: 1194},
+		},
+		configured: []configured{{1000, 0.5, 37}, {2000, 4, 70}},
+	}}
+	if f := r.reflection.foretell(100); math.Abs(f.reflectorCPU-1.1) > 1e-9 || f.reflectorMiB != 31 || f.sent != 10_000 {
+		t.Errorf("%+v", f)
+	}
+	if f := r.reflection.foretell(4000); math.Abs(f.configure-32) > 1e-9 {
+		t.Errorf("%+v", f)
+	}
+	if n := r.reflection.enough(); r.reflection.foretell(n).start() > 120 || r.reflection.foretell(n+200).start() < 120 {
+		t.Errorf("enough for %d nodes", n)
+	}
+	var w bytes.Buffer
+	r.writeReflectors(&w)
+	for _, want := range []string{"| 5000  | 7 ", "| memory of a reflector, MiB      | 43.00    | 43.00    | 1.00  |"} {
+		if !strings.Contains(w.String(), want) {
+			t.Errorf("no %q in\n%s", want, w.String())
+		}
+	}
+	var missed []string
+	for _, v := range r.judgeReflectors() {
+		if !v.met {
+			missed = append(missed, v.what)
+		}
+	}
+	if len(missed) != 1 || !strings.Contains(missed[0], "CPU of a reflector") {
+		t.Errorf("verdicts: %v", missed)
+	}
+}
+
 // A thread in namespaces of its own is never the process' first, which stays and is what /proc/self shows.
 func TestThreadIsNotTheFirst(t *testing.T) {
 	for range 50 {

@@ -23,7 +23,7 @@ import (
 )
 
 // parts of a run, in their order.
-var parts = []string{"start", "add", "burst", "nodes", "requests", "routes", "memory", "mesh", "throughput", "go"}
+var parts = []string{"start", "add", "burst", "nodes", "requests", "routes", "memory", "mesh", "reflectors", "throughput", "go"}
 
 // sizes say how much is measured.
 type sizes struct {
@@ -144,6 +144,12 @@ func measure(ctx context.Context, o options) (_ *results, err error) {
 			return nil, err
 		}
 	}
+	if o.runs("reflectors") {
+		progress("reflectors: thousands of nodes simulated, and two hundred speakers")
+		if r.reflection, err = runReflectors(ctx, o.root, dir); err != nil {
+			return nil, err
+		}
+	}
 	if o.runs("throughput") {
 		progress("throughput: between nodes, and between their pods")
 		if r.throughput, err = runThroughput(ctx, o.root, dir, o.size); err != nil {
@@ -191,7 +197,9 @@ type bench struct {
 
 // onCluster runs the parts that need nodes and an API server.
 func (r *results) onCluster(ctx context.Context, o options, subjects []subject, dir string) (err error) {
-	if !slices.ContainsFunc(o.only, func(part string) bool { return !slices.Contains([]string{"go", "throughput", "mesh"}, part) }) {
+	if !slices.ContainsFunc(o.only, func(part string) bool {
+		return !slices.Contains([]string{"go", "throughput", "mesh", "reflectors"}, part)
+	}) {
 		return nil
 	}
 	progress("starting etcd and kube-apiserver")

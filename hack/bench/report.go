@@ -28,6 +28,7 @@ type results struct {
 	routeCount int
 	throughput []throughput
 	mesh       []meshFigure
+	reflection *reflection // nil: that part did not run
 	memory     []agentSize
 }
 
@@ -65,7 +66,7 @@ func (r *results) markdown() string {
 	w.WriteString(intro)
 	r.about.write(&w)
 	for _, section := range []func(*bytes.Buffer){
-		r.writeVerdicts, r.writeSequences, r.writeBursts, r.writeNodes, r.writeRequests, r.writeRoutes, r.writeThroughput, r.writeMemory, r.writeMesh, r.writeStarts, r.writeGoBenchmarks,
+		r.writeVerdicts, r.writeSequences, r.writeBursts, r.writeNodes, r.writeRequests, r.writeRoutes, r.writeThroughput, r.writeMemory, r.writeMesh, r.writeReflectors, r.writeStarts, r.writeGoBenchmarks,
 	} {
 		section(&w)
 	}
