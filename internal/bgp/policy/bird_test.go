@@ -1,10 +1,11 @@
 package policy
 
 import (
+	"bufio"
 	"bytes"
-	"context"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -285,26 +286,53 @@ func runBIRD(t *testing.T, family wire.Family, config string, tables int) []stri
 		_ = daemon.Process.Kill()
 		_ = daemon.Wait()
 	})
-	ask := func(words ...string) (string, error) {
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-		defer cancel()
-		out, err := exec.CommandContext(ctx, filepath.Join(programs, "birdc"+suffix), append([]string{"-s", file("ctl")}, words...)...).CombinedOutput()
-		return string(out), err
-	}
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
-		if out, err := ask("show", "status"); err == nil && strings.Contains(out, "Daemon is up and running") {
+	var conn net.Conn
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if conn, err = net.Dial("unix", file("ctl")); err == nil {
 			break
-		} else if time.Now().After(deadline) {
-			t.Fatalf("BIRD does not run: %s, %v\n%s", out, err, &log)
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("BIRD does not run: %v\n%s", err, &log)
 		}
 	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
+	lines := bufio.NewScanner(conn)
+	answer(t, lines) // it says hello
 	all := make([]string, tables)
 	for i := range all {
-		if all[i], err = ask("show", "route", "all", "table", fmt.Sprintf("t%d", i)); err != nil {
-			t.Fatalf("%s, %v\n%s", all[i], err, &log)
+		if _, err := fmt.Fprintf(conn, "show route all table t%d\n", i); err != nil {
+			t.Fatal(err)
 		}
+		all[i] = answer(t, lines)
 	}
 	return all
+}
+
+// answer reads what BIRD says to one command: lines with a number before them, or a space if it is the one before. The last one has a
+// space behind its number, the others a hyphen.
+func answer(t *testing.T, lines *bufio.Scanner) string {
+	t.Helper()
+	var text strings.Builder
+	for lines.Scan() {
+		line := lines.Text()
+		switch {
+		case strings.HasPrefix(line, " "):
+			line = line[1:]
+		case len(line) < 5:
+			t.Fatalf("BIRD says %q", line)
+		case line[4] == ' ':
+			if line[0] == '8' || line[0] == '9' {
+				t.Fatalf("BIRD says %q", line)
+			}
+			return text.String()
+		default:
+			line = line[5:]
+		}
+		fmt.Fprintln(&text, line)
+	}
+	t.Fatalf("BIRD says no more: %v", lines.Err())
+	return ""
 }
 
 // readBIRD reads a table: routes begin at the beginning of a line, their attributes follow.
