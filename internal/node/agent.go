@@ -152,6 +152,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.Go(func() error { return a.finisher().run(ctx) })
 	g.Go(func() error { return a.answerer().run(ctx) })
 	err := g.Wait()
+	a.tunnels.ignore()
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
 	return errors.Join(err, a.Speaker.Stop(stop, bgp.Exit))

@@ -153,10 +153,7 @@ func (t *tunnels) listen(ctx context.Context, a *Agent, links []int) (err error)
 	if slices.Equal(links, t.links) && (t.events != nil || len(links) == 0) {
 		return nil
 	}
-	if t.deaf != nil {
-		t.deaf()
-	}
-	t.links, t.events, t.deaf = nil, nil, nil
+	t.ignore()
 	if len(links) == 0 {
 		return nil
 	}
@@ -167,6 +164,14 @@ func (t *tunnels) listen(ctx context.Context, a *Agent, links []int) (err error)
 	}
 	t.links, t.deaf = links, cancel
 	return nil
+}
+
+// ignore ends that.
+func (t *tunnels) ignore() {
+	if t.deaf != nil {
+		t.deaf()
+	}
+	t.links, t.events, t.deaf = nil, nil, nil
 }
 
 func (t *tunnels) heard(ok bool) {
@@ -185,18 +190,16 @@ func (a *Agent) pruneTunnels(ctx context.Context, s *Snapshot) error {
 	for _, m := range a.tunnels.rest {
 		errs = append(errs, m.Prune())
 	}
-	want := s.Tunnels()
-	if want.IPIP == nil {
-		a.tunnels.ends[ipipTunnel].stands = false
-		errs = append(errs, a.Encap.Remove(ctx))
-	}
-	if want.VXLAN == nil {
-		a.tunnels.ends[vxlanTunnel].stands = false
-		errs = append(errs, a.VXLAN.Remove(ctx, false))
-	}
-	if want.VXLANv6 == nil {
-		a.tunnels.ends[vxlanTunnel6].stands = false
-		errs = append(errs, a.VXLAN.Remove(ctx, true))
+	for k := range tunnelKinds {
+		if s.needs(k) {
+			continue
+		}
+		a.tunnels.ends[k].stands = false
+		if k == ipipTunnel {
+			errs = append(errs, a.Encap.Remove(ctx))
+		} else {
+			errs = append(errs, a.VXLAN.Remove(ctx, k == vxlanTunnel6))
+		}
 	}
 	return errors.Join(errs...)
 }

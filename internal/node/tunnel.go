@@ -59,7 +59,7 @@ func (s *Snapshot) vxlan(k tunnelKind) *vxlan.Tunnel {
 		mac = cmp.Or(s.Self.MAC6, vxlan.MACOf(s.Self.Name, true))
 	}
 	t := &vxlan.Tunnel{
-		VNI: s.Felix.VXLANVNI, Port: s.Felix.VXLANPort, Local: local.Addr(), Parent: link, MAC: mac, MTU: s.tunnelMTU(k), Addr: *s.Self.tunnelAddr(k),
+		VNI: cmp.Or(s.Felix.VXLANVNI, vxlan.DefaultVNI), Port: cmp.Or(s.Felix.VXLANPort, vxlan.DefaultPort), Local: local.Addr(), Parent: link, MAC: mac, MTU: s.tunnelMTU(k), Addr: *s.Self.tunnelAddr(k),
 		SoftChecksums: s.Felix.Checksums == checksumsSoft || s.Felix.Checksums == checksumsByKernel && s.Self.ChecksumsBroken,
 	}
 	for _, m := range s.Others {

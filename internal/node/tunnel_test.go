@@ -131,11 +131,11 @@ func TestTunnels(t *testing.T) {
 	s := dual(t, api.EncapNever, api.EncapCrossSubnet, api.EncapAlways, nil)
 	want := Tunnels{
 		VXLAN: &vxlan.Tunnel{
-			Local: addr("10.0.0.1"), Parent: "eth0", MAC: vxlan.MACOf("node1", false), MTU: 1450, Addr: addr("192.168.1.2"),
+			VNI: 4096, Port: 4789, Local: addr("10.0.0.1"), Parent: "eth0", MAC: vxlan.MACOf("node1", false), MTU: 1450, Addr: addr("192.168.1.2"),
 			Peers: []vxlan.Peer{{Addr: addr("192.168.2.1"), MAC: vxlan.MACOf("node2", false), Node: addr("10.0.0.2")}},
 		},
 		VXLANv6: &vxlan.Tunnel{
-			Local: addr("fd00::1"), Parent: "eth1", MAC: vxlan.MACOf("node1", true), MTU: 8930, Addr: addr("fd44::1:1"),
+			VNI: 4096, Port: 4789, Local: addr("fd00::1"), Parent: "eth1", MAC: vxlan.MACOf("node1", true), MTU: 8930, Addr: addr("fd44::1:1"),
 			Peers: []vxlan.Peer{{Addr: addr("fd44::2:1"), MAC: vxlan.MAC{2, 0, 0, 0, 0, 2}, Node: addr("fd00::2")}},
 		},
 	}
