@@ -49,8 +49,8 @@ func (s *Snapshot) Policy() bgp.Policy {
 	if s.Peering.ClusterID.IsValid() {
 		p.Transit = append(p.Transit, s.PassedServices()...)
 	}
-	for subnet, link := range s.subnets() {
-		p.Links = append(p.Links, policy.Link{Prefix: subnet, Interface: link})
+	for _, at := range s.near().subnets {
+		p.Links = append(p.Links, policy.Link{Prefix: at.prefix, Interface: at.link})
 	}
 	return p
 }

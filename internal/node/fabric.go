@@ -10,7 +10,6 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/fib"
 	"github.com/tortie-net/tortie/internal/netlinkx"
-	"github.com/tortie-net/tortie/internal/nodeaddr"
 	"github.com/tortie-net/tortie/internal/podnet"
 )
 
@@ -21,6 +20,8 @@ type fabric struct {
 	host prefixes
 	// learned are paths outside of pools whose next hops are reached without another path.
 	learned prefixes
+	// near is made when it is first asked for.
+	near *surroundings
 }
 
 // prefixes finds the longest prefix that has an address, and the next hops there.
@@ -80,32 +81,52 @@ func (s *Snapshot) routed() bool {
 	return false
 }
 
+// surroundings are a node's own addresses and the subnets that it is in, made once for a snapshot: kube-proxy may give a host thousands
+// of addresses.
+type surroundings struct {
+	subnets []subnet // that of the node's address first in each family
+	own     map[netip.Addr]bool
+}
+
+// subnet is one that the node has an address in, and the link.
+type subnet struct {
+	prefix netip.Prefix
+	link   string
+}
+
+// near returns the surroundings, without the links of the agent and of the plugins.
+func (s *Snapshot) near() *surroundings {
+	if s.fabric.near != nil {
+		return s.fabric.near
+	}
+	n := &surroundings{own: make(map[netip.Addr]bool, len(s.Self.Found)+4)}
+	for _, a := range append(s.Self.addrs(), s.Self.tunnelAddrs()...) {
+		n.own[a] = true
+	}
+	for _, own := range []netip.Prefix{s.Self.Addr, s.Self.Addr6} {
+		if _, link := s.Self.towards(own.Addr()); own.IsValid() && link != "" {
+			n.subnets = append(n.subnets, subnet{own.Masked(), link})
+		}
+	}
+	for _, c := range s.Self.Found {
+		n.own[c.Addr.Addr()] = true
+		if at := (subnet{c.Addr.Masked(), c.Link}); !internal(c.Link) && !slices.Contains(n.subnets, at) {
+			n.subnets = append(n.subnets, at)
+		}
+	}
+	s.fabric.near = n
+	return n
+}
+
 // connected returns the next hop in a subnet of this node's. Of several subnets the smallest counts, as for the kernel.
 func (s *Snapshot) connected(a netip.Addr) (h fib.Hop, ok bool) {
 	bits := -1
-	for subnet, link := range s.subnets() {
-		if subnet.Bits() > bits && subnet.Contains(a) && !subnet.IsSingleIP() {
-			h, bits = fib.Hop{Via: a, Dev: link}, subnet.Bits()
+	for _, at := range s.near().subnets {
+		if at.prefix.Bits() > bits && at.prefix.Contains(a) && !at.prefix.IsSingleIP() {
+			h, bits = fib.Hop{Via: a, Dev: at.link}, at.prefix.Bits()
 		}
 	}
 	return h, bits >= 0 && !s.isSelf(a)
-}
-
-// subnets yields the subnets that this node has an address in, with their links, without those of the agent's and the plugins' own
-// links. The subnet of the node's address is the first.
-func (s *Snapshot) subnets() func(yield func(netip.Prefix, string) bool) {
-	return func(yield func(netip.Prefix, string) bool) {
-		for _, own := range []netip.Prefix{s.Self.Addr, s.Self.Addr6} {
-			if _, link := s.Self.towards(own.Addr()); own.IsValid() && link != "" && !yield(own.Masked(), link) {
-				return
-			}
-		}
-		for _, c := range s.Self.Found {
-			if !internal(c.Link) && !yield(c.Addr.Masked(), c.Link) {
-				return
-			}
-		}
-	}
 }
 
 // internal reports that nothing outside of the cluster is behind a link.
@@ -117,10 +138,7 @@ func internal(link string) bool {
 var ownDevices = []string{"tunl0", "vxlan.calico", "vxlan-v6.calico", "wireguard.cali", "wg-v6.cali"}
 
 // isSelf reports that an address is this node's.
-func (s *Snapshot) isSelf(a netip.Addr) bool {
-	return a == s.Self.Addr.Addr() || a == s.Self.Addr6.Addr() || a == s.Self.TunnelAddr ||
-		slices.ContainsFunc(s.Self.Found, func(c nodeaddr.Candidate) bool { return c.Addr.Addr() == a })
-}
+func (s *Snapshot) isSelf(a netip.Addr) bool { return s.near().own[a] }
 
 // resolve returns the kernel's next hops towards a next hop that BGP has told, none if it is not reached: it is in a subnet of this
 // node's, or is a peer that the operator has given a gateway for, or a route of the host or a path outside of pools leads there,
@@ -219,7 +237,7 @@ func (a *Agent) judgeTable(ctx context.Context, s *Snapshot) (h heard, err error
 		}
 		s.fabric.learned = leading
 	}
-	h.borrowed, h.held, h.fabric, h.found = s.borrowed, s.held, s.fabric, s.Self.Found
+	h.borrowed, h.held, h.fabric, h.subnets = s.borrowed, s.held, s.fabric, s.near().subnets
 	return h, nil
 }
 
@@ -244,7 +262,7 @@ func (a *Agent) lookAround(s *Snapshot) (moved bool, err error) {
 		s.fabric.host = hostWays(routes, links)
 	}
 	last := &a.bgp.heard
-	return !s.fabric.host.same(&last.fabric.host) || !slices.Equal(s.Self.Found, last.found), nil
+	return !s.fabric.host.same(&last.fabric.host) || !slices.Equal(s.near().subnets, last.subnets), nil
 }
 
 // layStatics makes the ways to peers before the sessions that need them; later they are kept among all routes.

@@ -159,9 +159,9 @@ func (s *Snapshot) outside(p bgp.Path) refusal {
 	if !s.operators(p.From) {
 		return refusal{path: p, why: "it lies in no IPPool, and is learned from a node of the mesh", usual: true}
 	}
-	for subnet, link := range s.subnets() {
-		if inside(p.Prefix, subnet) {
-			return refusal{path: p, why: fmt.Sprintf("this node is in the subnet %s itself, by %s", subnet, link)}
+	for _, at := range s.near().subnets {
+		if inside(p.Prefix, at.prefix) {
+			return refusal{path: p, why: fmt.Sprintf("this node is in the subnet %s itself, by %s", at.prefix, at.link)}
 		}
 	}
 	if i := slices.IndexFunc(s.Blocks, func(b netip.Prefix) bool { return inside(p.Prefix, b) }); i >= 0 {

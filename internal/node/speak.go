@@ -12,7 +12,6 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/policy"
 	"github.com/tortie-net/tortie/internal/fib"
 	"github.com/tortie-net/tortie/internal/netlinkx"
-	"github.com/tortie-net/tortie/internal/nodeaddr"
 	"github.com/tortie-net/tortie/internal/takeover"
 )
 
@@ -40,11 +39,15 @@ type heard struct {
 	borrowed map[claim]verdict
 	held     []claim
 	fabric   fabric
-	found    []nodeaddr.Candidate // addresses of the host
+	subnets  []subnet
 }
 
 // recall puts what paths were judged by into a later snapshot.
-func (h *heard) recall(s *Snapshot) { s.borrowed, s.held, s.fabric = h.borrowed, h.held, h.fabric }
+func (h *heard) recall(s *Snapshot) {
+	near := s.near()
+	s.borrowed, s.held, s.fabric = h.borrowed, h.held, h.fabric
+	s.fabric.near = near
+}
 
 // is reports that BGP speaks as the snapshot wants. Another identity needs another process.
 func (b *speaking) is(s *Snapshot) bool {
