@@ -95,6 +95,12 @@ func readOpen(ctx context.Context, conn net.Conn) ([]byte, error) {
 // Throttle implements relay.Behind.
 func (b behind) Throttle(ctx context.Context) { b.window.take(ctx) }
 
+// Ending implements relay.Behind.
+func (b behind) Ending() {
+	b.ending()
+	b.version.Add(1)
+}
+
 // Failed implements relay.Behind.
 func (b behind) Failed(reason string) {
 	if b.hist.failed(b.peer, reason) {

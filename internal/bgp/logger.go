@@ -25,7 +25,9 @@ var quiet = map[string]bool{
 	"accepted conn is closed to avoid be blocked":           true,
 	"Send operation notification":                           true,
 	"received notification":                                 true,
-	"sent notification":                                     true,
+	// A path that was refused is withdrawn, whether it was there before or not.
+	"No matching path for withdraw found, may be path was not installed into table": true,
+	"sent notification": true,
 }
 
 // timerExpired is the one entry that tells what nobody else does.

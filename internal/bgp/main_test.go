@@ -187,6 +187,10 @@ func answer(speaker bgp.Speaker, c call) reply {
 		err = speaker.Healthy(ctx)
 	case "Stop":
 		err = speaker.Stop(ctx, c.Mode)
+	case "AskGoBGP":
+		speaker.(*bgp.Server).AskGoBGP()
+	case "AskRelay":
+		speaker.(*bgp.Server).AskRelay()
 	case "Wedge", "Quiet":
 	case "Memory":
 		debug.FreeOSMemory()

@@ -166,8 +166,9 @@ type table struct {
 	// version is the Server's, from before it was read.
 	version      uint64
 	valid        bool
-	destinations []destination // in the order of the prefix, without those that this node originates
-	paths        []learned     // those of one destination together
+	endings      map[netip.Addr]int // how many sessions had ended before it was read, by alias
+	destinations []destination      // in the order of the prefix, without those that this node originates
+	paths        []learned          // those of one destination together
 }
 
 // destination is a prefix and where in a table its paths are, in the order of preference.
@@ -182,6 +183,8 @@ type learned struct {
 	length   int // of the AS path, in which a set counts as one
 	external bool
 	stamped  bool // MED is what the peer has sent
+	rank     uint32
+	oldest   bool // RFC 9494: it is kept for want of another one
 	large    string
 }
 
@@ -198,8 +201,12 @@ func (s *Server) readTable(ctx context.Context) error {
 	if s.table.valid && s.table.version == version {
 		return nil
 	}
+	if fresh, ok := s.readLinks(version); ok {
+		s.table = fresh
+		return nil
+	}
 	peers := s.learnedFrom()
-	fresh := table{version: version, valid: true, paths: make([]learned, 0, len(s.table.paths)), destinations: make([]destination, 0, len(s.table.destinations))}
+	fresh := table{version: version, valid: true, endings: s.neighbours.endings(), paths: make([]learned, 0, len(s.table.paths)), destinations: make([]destination, 0, len(s.table.destinations))}
 	for _, family := range []*api.Family{familyV4, familyV6} {
 		// Attributes in wire form: GoBGP's other form is a protobuf Any for each, ten times as slow to make and to read.
 		request := &api.ListPathRequest{TableType: api.TableType_GLOBAL, Family: family, EnableOnlyBinary: true}
@@ -213,7 +220,28 @@ func (s *Server) readTable(ctx context.Context) error {
 	}
 	slices.SortFunc(fresh.destinations, func(a, b destination) int { return a.prefix.Compare(b.prefix) })
 	s.table = fresh
+	s.proveExact(fresh)
 	return nil
+}
+
+// proveExact finds the peers of which GoBGP keeps nothing from a session that is over: what it has of them is not stale, and of those
+// without a session nothing. A session that has ended since GoBGP was asked spoils the proof.
+func (s *Server) proveExact(fresh table) {
+	kept := make(map[netip.Addr]bool)
+	up := make(map[netip.Addr]bool)
+	for addr, known := range s.sessions {
+		up[addr] = known.link != nil && known.link.Status().Up
+	}
+	for i := range fresh.paths {
+		if p := &fresh.paths[i]; p.Stale || !up[p.From] {
+			kept[p.From] = true
+		}
+	}
+	for addr, known := range s.sessions {
+		if !kept[addr] {
+			known.proved(fresh.endings[known.alias])
+		}
+	}
 }
 
 // add takes a destination, whose paths come in the order of preference, unless this node originates it.
@@ -324,7 +352,7 @@ func learnedPath(prefix string, raw *api.Path, peers map[netip.Addr]source) (lea
 			return learned{}, fmt.Errorf("path %s from %s: %w", parsed, from.addr, err)
 		}
 	}
-	p.Communities = strings.Trim(p.Communities+" "+p.large, " ")
+	p.finish()
 	if !p.NextHop.IsGlobalUnicast() {
 		return learned{}, fmt.Errorf("path %s from %s: next hop %s is no unicast address", parsed, from.addr, p.NextHop)
 	}
@@ -349,7 +377,7 @@ const (
 
 var errShort = errors.New("path attribute is cut short")
 
-// readAttribute takes what a Path keeps from one attribute in wire form and ignores all others.
+// readAttribute reads one attribute in wire form.
 func (p *learned) readAttribute(attr []byte) error {
 	if len(attr) < 3 {
 		return errShort
@@ -365,6 +393,11 @@ func (p *learned) readAttribute(attr []byte) error {
 		return errShort
 	}
 	value = value[:length]
+	return p.set(kind, value)
+}
+
+// set takes what a Path keeps from one attribute and ignores all others.
+func (p *learned) set(kind uint8, value []byte) error {
 	switch kind {
 	case attrNextHop:
 		return p.readNextHop(value)
@@ -382,10 +415,7 @@ func (p *learned) readAttribute(attr []byte) error {
 		}
 		p.Origin = Origin(value[0])
 	case attrMED:
-		if p.stamped {
-			return nil // this is a rank; see wire.Stamp
-		}
-		return readNumber(&p.MED, value)
+		return readNumber(&p.rank, value) // see wire.Stamp
 	case attrLocalPref:
 		return readNumber(&p.LocalPref, value)
 	case attrCommunities:
@@ -398,6 +428,15 @@ func (p *learned) readAttribute(attr []byte) error {
 		}
 	}
 	return nil
+}
+
+// finish is for when all attributes were read.
+func (p *learned) finish() {
+	if !p.stamped {
+		p.MED = p.rank
+	}
+	p.oldest = slices.Contains(strings.Fields(p.Communities), "65535:6")
+	p.Communities, p.large = strings.Trim(p.Communities+" "+p.large, " "), ""
 }
 
 func readNumber(to *uint32, value []byte) error {

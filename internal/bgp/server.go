@@ -53,6 +53,7 @@ type Server struct {
 	passing    passing        // by which it does
 	passes     int            // how often that was set
 	table      table
+	parsed     parsed
 }
 
 var _ Speaker = (*Server)(nil)
@@ -96,6 +97,7 @@ func New(log *slog.Logger, now func() time.Time) (*Server, error) {
 		originated: make(map[netip.Prefix]netip.Addr),
 		known:      make(map[netip.Addr]bool),
 		base:       new(policy.Base),
+		parsed:     make(parsed),
 	}
 	s.bgp = server.NewBgpServer(
 		server.LoggerOption(&logger{log: log, hist: s.hist, neighbours: s.neighbours}),

@@ -18,10 +18,11 @@ type inward struct {
 	order sync.Mutex // held by who passes something on, so that nothing is overtaken
 	back  net.Conn   // order's
 
-	mu      sync.Mutex              // guards the rest, and the session's wire
-	judged  *Rules                  // by which all that was announced was judged, or newer ones
-	refused map[netip.Prefix]string // and why
-	ended   bool                    // it has sent the whole of its table
+	mu      sync.Mutex                   // guards the rest, and the session's wire
+	judged  *Rules                       // by which all that was announced was judged, or newer ones
+	refused map[netip.Prefix]string      // and why
+	changed map[netip.Prefix]wire.Change // of what was passed on otherwise than it was announced
+	ended   bool                         // it has sent the whole of its table
 }
 
 // Refusal is a reason for which prefixes that a peer announces are not taken.
@@ -55,10 +56,10 @@ func (s *session) check(message []byte, t *tools) wire.Verdict {
 		return v
 	}
 	for _, p := range v.Gone {
-		delete(s.in.refused, p)
+		s.in.note(p, wire.Change{}, "")
 	}
 	for _, p := range v.Refused {
-		s.in.refused[p] = v.Refusal
+		s.in.note(p, wire.Change{}, v.Refusal)
 	}
 	s.in.ended = s.in.ended || v.End
 	v.Pass = s.edit(v.Pass, s.link.rules.Load(), t)
@@ -70,11 +71,7 @@ func (s *session) edit(text []byte, rules *Rules, t *tools) (passed []byte) {
 	for message := range wire.Messages(text) {
 		parts, err := t.Edit(message, func(p netip.Prefix, a *wire.Attributes) wire.Change {
 			change, reason := rules.imports(p, a)
-			if reason != "" {
-				s.in.refused[p] = reason
-			} else {
-				delete(s.in.refused, p)
-			}
+			s.in.note(p, change, reason)
 			return change
 		})
 		if err != nil { // it was made by wire, for this
@@ -89,6 +86,18 @@ func (s *session) edit(text []byte, rules *Rules, t *tools) (passed []byte) {
 		}
 	}
 	return passed
+}
+
+// note keeps what becomes of a prefix, if it is not the usual.
+func (in *inward) note(p netip.Prefix, change wire.Change, reason string) {
+	delete(in.refused, p)
+	delete(in.changed, p)
+	switch {
+	case reason != "":
+		in.refused[p] = reason
+	case !change.Equal(wire.Change{}):
+		in.changed[p] = change
+	}
 }
 
 // pass passes text on to the speaker behind, when it can take it.
@@ -144,6 +153,17 @@ func (s *session) changed(now *Rules, epoch uint8, touched func(netip.Prefix) bo
 		text = append(text, s.edit(message, now, t)...)
 	}
 	return text
+}
+
+// paths calls f for all that was passed on and not withdrawn, with what was changed of it.
+func (s *session) paths(f func(netip.Prefix, wire.Said, wire.Change)) {
+	s.in.mu.Lock()
+	defer s.in.mu.Unlock()
+	s.wire.Paths(func(p netip.Prefix, what wire.Said) {
+		if s.in.refused[p] == "" {
+			f(p, what, s.in.changed[p])
+		}
+	})
 }
 
 // refusals sums up what is refused, by reason.

@@ -172,6 +172,17 @@ func (l *Link) Status() Status {
 	return status
 }
 
+// Paths calls f for all that was passed on in the session that is and not withdrawn since, with what was changed of it, and returns
+// the peer's router ID; not ok: there is no session that is up.
+func (l *Link) Paths(f func(netip.Prefix, wire.Said, wire.Change)) (router netip.Addr, ok bool) {
+	s := l.session()
+	if s == nil || s.upSince.Load() == 0 {
+		return netip.Addr{}, false
+	}
+	s.paths(f)
+	return s.wire.Offer().ID, true
+}
+
 // Whole is closed when the peer has sent the whole of its table, in the present session or a later one.
 func (l *Link) Whole() <-chan struct{} {
 	l.mu.Lock()
@@ -394,6 +405,9 @@ func (l *Link) admit(s *session) (rival *session, ok bool) {
 func (l *Link) leave(s *session) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if s.attached.Load() {
+		l.behind.Ending()
+	}
 	l.current = nil
 	l.parting++
 	if lasted := s.lasted(); lasted > 0 {

@@ -63,7 +63,7 @@ func newSession(l *Link, conn *net.TCPConn, outgoing bool) *session {
 			MaxPrefixes: l.peer.MaxPrefixes, Source: rules.source(), ClusterID: l.peer.ClusterID,
 		}),
 	}
-	s.in.judged, s.in.refused = rules, make(map[netip.Prefix]string)
+	s.in.judged, s.in.refused, s.in.changed = rules, make(map[netip.Prefix]string), make(map[netip.Prefix]wire.Change)
 	s.out.sent.index = l.relay.index
 	return s
 }

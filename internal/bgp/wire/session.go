@@ -77,12 +77,36 @@ type Session struct {
 	state state
 	offer Offer
 	// announced are the prefixes that the peer has announced and not withdrawn, with what it says of each.
-	announced map[netip.Prefix]said
+	announced map[netip.Prefix]Said
 }
 
-// said is what an UPDATE says of its prefixes: its attributes as they were passed on, and the next hop before them. There are
-// few different ones, so that they are kept once for all sessions. The zero value is of a path that was refused.
-type said struct{ unique.Handle[string] }
+// Said is what an UPDATE says of its prefixes: its attributes as they were passed on, and the next hop before them. There are
+// few different ones, so that they are kept once for all sessions. Equal ones are ==. The zero value is of a path that was refused.
+type Said struct{ unique.Handle[string] }
+
+// Read calls f with the next hop, and for each attribute with its type and value.
+func (what Said) Read(family Family, hop func(netip.Addr), f func(kind uint8, value []byte) error) error {
+	text := []byte(what.Value())
+	addr, _ := netip.AddrFromSlice(text[:family.bytes()])
+	hop(addr)
+	for b := text[family.bytes():]; len(b) > 0; {
+		_, kind, value, rest, _ := cutAttribute(b) // written here
+		if err := f(uint8(kind), value); err != nil {
+			return err
+		}
+		b = rest
+	}
+	return nil
+}
+
+// Paths calls f for all that the peer announces and that is not refused.
+func (s *Session) Paths(f func(netip.Prefix, Said)) {
+	for p, what := range s.announced {
+		if what != (Said{}) {
+			f(p, what)
+		}
+	}
+}
 
 type state int
 
@@ -94,7 +118,7 @@ const (
 
 // NewSession is for a connection on which nothing was read yet.
 func NewSession(rules Rules) *Session {
-	return &Session{rules: rules, announced: make(map[netip.Prefix]said)}
+	return &Session{rules: rules, announced: make(map[netip.Prefix]Said)}
 }
 
 // Offer is what the peer's OPEN says, zero before it.
@@ -167,7 +191,7 @@ func (s *Session) refresh(b []byte) Verdict {
 }
 
 // announce notes what is said of prefixes and reports whether they are not too many.
-func (s *Session) announce(prefixes []netip.Prefix, what said) bool {
+func (s *Session) announce(prefixes []netip.Prefix, what Said) bool {
 	for _, p := range prefixes {
 		if _, known := s.announced[p]; !known && len(s.announced) >= s.rules.MaxPrefixes {
 			return false
@@ -189,9 +213,9 @@ func (s *Session) SetSource(source Source) { s.rules.Source = source }
 // Table returns messages that announce once more what the peer announces, of the prefixes that are wanted, with the epoch in
 // their stamps. They are the caller's.
 func (s *Session) Table(epoch uint8, wanted func(netip.Prefix) bool) iter.Seq[[]byte] {
-	alike := make(map[said][]netip.Prefix)
+	alike := make(map[Said][]netip.Prefix)
 	for p, what := range s.announced {
-		if what != (said{}) && wanted(p) {
+		if what != (Said{}) && wanted(p) {
 			alike[what] = append(alike[what], p)
 		}
 	}

@@ -51,7 +51,7 @@ func (s *Session) update(b []byte) Verdict {
 	}
 	n.settle()
 	v := Verdict{Flaw: n.flaw, Gone: n.withdrawn, End: n.end}
-	what := said{}
+	what := Said{}
 	if n.refusal != "" {
 		v.Refused, v.Refusal = n.announced, n.refusal
 		n.withdrawn, n.announced = append(slices.Clip(n.withdrawn), n.announced...), nil
@@ -60,7 +60,7 @@ func (s *Session) update(b []byte) Verdict {
 		what = n.said()
 	}
 	s.withdraw(v.Gone)
-	if !s.announce(n.announced, what) || !s.announce(v.Refused, said{}) {
+	if !s.announce(n.announced, what) || !s.announce(v.Refused, Said{}) {
 		return Verdict{Reset: s.tooMany()}
 	}
 	v.Pass = n.bytes()
@@ -84,12 +84,12 @@ func (n *news) stamp(source Source) {
 }
 
 // said is what n says of what it announces.
-func (n *news) said() said {
-	return said{unique.Make(string(append(slices.Clip(n.nextHop), n.attributes...)))}
+func (n *news) said() Said {
+	return Said{unique.Make(string(append(slices.Clip(n.nextHop), n.attributes...)))}
 }
 
 // news is the UPDATE that what belongs to, without its prefixes.
-func (what said) news(family Family) *news {
+func (what Said) news(family Family) *news {
 	text := []byte(what.Value())
 	return &news{family: family, nextHop: text[:family.bytes()], attributes: text[family.bytes():]}
 }

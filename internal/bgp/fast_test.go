@@ -1,0 +1,121 @@
+package bgp_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/bgp/bgptest"
+)
+
+// babbler is a peer that says random things in an orderly way.
+type babbler struct {
+	*host
+	id   byte
+	asn  uint32
+	conn *rawPeer
+}
+
+// begin opens a session, and says the end of its table.
+func (b *babbler) begin(s *speaker) {
+	b.t.Helper()
+	b.conn = b.connect(b.v4, netip.AddrPortFrom(s.v4, 179))
+	b.conn.send(bgptest.OpenMessage(b.asn, b.v4, true, 90, 120), keepalive, message(2, 0, 0, 0, 0))
+	s.waitEstablished(b.v4)
+}
+
+// say withdraws some prefixes and announces others.
+func (b *babbler) say(random *rand.Rand) {
+	b.t.Helper()
+	one := func() []byte { return []byte{24, 10, 7, byte(random.IntN(12))} }
+	withdrawn, announced := one(), append(one(), one()...)
+	path := []byte{0x40, 2, 0}
+	if b.asn != 64512 {
+		numbers := append([]uint32{b.asn}, [][]uint32{nil, {64999}, {65000, 64999}}[random.IntN(3)]...)
+		path = []byte{0x40, 2, byte(2 + 4*len(numbers)), 2, byte(len(numbers))}
+		for _, n := range numbers {
+			path = binary.BigEndian.AppendUint32(path, n)
+		}
+	}
+	attrs := append([]byte{0x40, 1, 1, byte(random.IntN(2))}, path...)
+	attrs = append(attrs, 0x40, 3, 4, 10, 0, 0, byte(100+random.IntN(4)))
+	for _, attr := range [][]byte{
+		{0x80, 4, 4, 0, 0, 0, byte(random.IntN(2))}, {0x40, 5, 4, 0, 0, 0, byte(100 + 50*random.IntN(2))}, {0xc0, 8, 4, 0, 1, 0, byte(random.IntN(3))},
+		{0x80, 10, 4, 10, 0, 0, 77}, {0xc0, 8, 4, 0xff, 0xff, 0, 6}, {0xc0, 32, 12, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3},
+	} {
+		if random.IntN(3) == 0 {
+			attrs = append(attrs, attr...)
+		}
+	}
+	b.conn.send(message(2, bgptest.UpdateBody(withdrawn, attrs, announced)...))
+}
+
+// The table that is read from the relay is GoBGP's: random paths of peers inside of our AS and outside, withdrawn and announced anew,
+// while sessions break and come back.
+func TestTableIsGoBGPs(t *testing.T) {
+	t.Parallel()
+	l := newLAN(t)
+	s := l.host(1).speak()
+	s.do(call{Method: "Quiet"})
+	s.start(64512, false)
+	s.originate("10.7.3.0/24")
+	var peers []bgp.Peer
+	var babblers []*babbler
+	for i, asn := range []uint32{64512, 64512, 64512, 64901} {
+		h := l.host(10 + i)
+		peers = append(peers, bgp.Peer{Addr: h.v4, From: s.v4, ASN: asn, Passive: true})
+		babblers = append(babblers, &babbler{host: h, id: byte(10 + i), asn: asn})
+	}
+	s.setPeers(peers...)
+	for _, b := range babblers {
+		b.begin(s)
+	}
+	random := rand.New(rand.NewPCG(5, 64512))
+	paths := 0
+	for round := range 40 {
+		for i, b := range babblers {
+			if i != round/10 || round%10 < 5 {
+				b.say(random)
+			}
+		}
+		switch b := babblers[round/10]; round % 10 {
+		case 5: // the connection breaks, or it says goodbye
+			if round > 20 {
+				b.conn.send(message(3, 6, 2))
+			}
+			b.conn.close()
+		case 9:
+			b.begin(s)
+			b.say(random)
+		}
+		paths += len(sameTables(t, s, fmt.Sprintf("round %d", round)))
+	}
+	if paths < 200 {
+		t.Errorf("%d paths in all: nothing was compared", paths)
+	}
+}
+
+// sameTables compares both ways to read the table, when it is at rest.
+func sameTables(t *testing.T, s *speaker, when string) (asked []bgp.Path) {
+	t.Helper()
+	eventually(t, func() error {
+		s.do(call{Method: "AskRelay"})
+		relayed := s.snapshot()
+		s.do(call{Method: "AskGoBGP"})
+		asked = s.snapshot()
+		if again := s.snapshot(); !slices.Equal(asked, again) {
+			return fmt.Errorf("%s: it still changes", when)
+		}
+		if d := cmp.Diff(asked, relayed, cmpNetip); d != "" {
+			return fmt.Errorf("%s (-GoBGP +relay):\n%s", when, d)
+		}
+		return nil
+	})
+	return asked
+}
