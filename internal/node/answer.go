@@ -23,6 +23,10 @@ const (
 	answerRate = 10
 	// readSpread is over what time the nodes read a new question, which only one of them is asked.
 	readSpread = 2 * time.Second
+	// readAtOnce is how many questions a node reads in one round that do not have its name, and readPause is between two such rounds:
+	// of a thousand questions all but one are to other nodes.
+	readAtOnce = 5
+	readPause  = 30 * time.Second
 	// othersAgain is how long a question to another node that has changed is left alone: as a rule that is the answer.
 	othersAgain = 10 * time.Minute
 	// answerTime bounds one request.
@@ -76,7 +80,8 @@ func (a *answerer) run(ctx context.Context) error {
 func (a *answerer) round(ctx context.Context, now time.Time) time.Duration {
 	listed := a.watch.Questions()
 	var errs []error
-	for _, o := range toRead(a.node, listed, a.known, now) {
+	unread, more := first(a.node, toRead(a.node, listed, a.known, now))
+	for _, o := range unread {
 		errs = append(errs, a.read(ctx, o, now))
 	}
 	forget(listed, a.known)
@@ -87,8 +92,11 @@ func (a *answerer) round(ctx context.Context, now time.Time) time.Duration {
 		errs = append(errs, a.answer(ctx, q, now, period(q.object.Spec, len(listed))))
 	}
 	next := time.Duration(0)
-	if a.complain(errors.Join(errs...)) {
+	switch {
+	case a.complain(errors.Join(errs...)):
 		next = answerRetry/2 + rand.N(answerRetry)
+	case more:
+		next = readPause/2 + rand.N(readPause)
 	}
 	for _, q := range a.known {
 		if left := max(q.due.Sub(now), time.Millisecond); !q.due.IsZero() && (next == 0 || left < next) {
@@ -125,6 +133,19 @@ func toRead(node string, listed []api.CalicoNodeStatus, known map[string]*questi
 		}
 	}
 	return out
+}
+
+// first returns the questions to read in this round: those that have this node's name, and some others; more says that there are more.
+func first(node string, all []api.CalicoNodeStatus) (now []api.CalicoNodeStatus, more bool) {
+	others := 0
+	for _, o := range all {
+		if o.Name == node {
+			now = append(now, o)
+		} else if others++; others <= readAtOnce {
+			now = append(now, o)
+		}
+	}
+	return now, others > readAtOnce
 }
 
 // forget drops the questions that there are no longer.

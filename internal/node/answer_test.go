@@ -45,6 +45,21 @@ func TestWhatIsRead(t *testing.T) {
 	}
 }
 
+// A thousand questions are not read by a thousand nodes at once: each begins with the one that has its name.
+func TestQuestionsAreReadBitByBit(t *testing.T) {
+	var all []api.CalicoNodeStatus
+	for i := range 1000 {
+		all = append(all, api.CalicoNodeStatus{Meta: api.Meta{Name: fmt.Sprint("n", i)}})
+	}
+	now, more := first("n777", all)
+	if len(now) != readAtOnce+1 || now[readAtOnce].Name != "n777" || !more {
+		t.Errorf("%d, %v", len(now), more)
+	}
+	if now, more = first("n777", all[:readAtOnce]); len(now) != readAtOnce || more {
+		t.Errorf("%d, %v", len(now), more)
+	}
+}
+
 func TestAnswerPeriods(t *testing.T) {
 	seconds := func(n uint32) *uint32 { return &n }
 	for _, c := range []struct {

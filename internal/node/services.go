@@ -28,6 +28,8 @@ type serviceView struct {
 	problems  []error
 	// remembered is what an earlier agent announced. It counts until services are known.
 	remembered []netip.Prefix
+	believed   kube.Services
+	since      time.Time // since when newer ones are not believed
 }
 
 // serviceConfig reads what BGPConfiguration says. If something is wrong with it, what was in force stays; at the first time, what
@@ -61,16 +63,17 @@ func (s *Snapshot) excluded() bool { return s.Self.Labels[api.LabelExcludeNode] 
 func (a *Agent) lookAtServices(s *Snapshot) []error {
 	a.Watch.FollowServices(s.services.On())
 	v, revision := &a.services, a.Watch.ServicesRevision()
-	if !v.known || v.revision != revision || v.excluded != s.excluded() || !v.config.Equal(s.services) {
-		v.update(s, a.Watch.Services(), revision)
+	if !v.known || !v.since.IsZero() || v.revision != revision || v.excluded != s.excluded() || !v.config.Equal(s.services) {
+		v.update(time.Now(), s, a.Watch.Services(), revision)
 	}
 	s.Services, s.servicesKnown = v.announced, v.known
 	return v.problems
 }
 
 // update takes what is new.
-func (v *serviceView) update(s *Snapshot, now kube.Services, revision uint64) {
-	v.config, v.excluded, v.revision, v.known = s.services, s.excluded(), revision, now.Known
+func (v *serviceView) update(at time.Time, s *Snapshot, found kube.Services, revision uint64) {
+	now, doubt := v.believe(at, found)
+	v.config, v.excluded, v.revision, v.known, v.believed = s.services, s.excluded(), revision, now.Known, now
 	in := services.Input{Config: v.config, Excluded: v.excluded}
 	if now.Known {
 		in.Services, in.Endpoints, v.remembered = now.Services, now.Endpoints, nil
@@ -81,13 +84,44 @@ func (v *serviceView) update(s *Snapshot, now kube.Services, revision uint64) {
 		slices.SortFunc(v.announced, netip.Prefix.Compare)
 		v.announced = slices.Compact(v.announced)
 	}
-	v.problems = nil
+	v.problems = problemsOf(doubt)
 	if now.Err != nil && !now.Known {
 		v.problems = append(v.problems, inSelf("ServicesUnknown", fmt.Errorf("services cannot be read, so that their addresses are not announced one by one: %w", now.Err)))
 	}
 	for _, p := range now.Problems {
 		v.problems = append(v.problems, inObject(p.Kind, api.Meta{Name: p.Name}, cmp.Or(errors.Unwrap(p.Err), p.Err)))
 	}
+}
+
+// believe returns what is to be gone by: what was found, or for a while what was known before, if most of that is missing at once. An
+// API server that comes back with an old or an empty datastore shows that.
+func (v *serviceView) believe(at time.Time, found kube.Services) (kube.Services, error) {
+	var doubt error
+	for _, kind := range []struct {
+		name          string
+		before, after int
+	}{
+		{"Services", len(v.believed.Services), len(found.Services)},
+		{"EndpointSlices", len(v.believed.Endpoints), len(found.Endpoints)},
+	} {
+		if gone := kind.before - kind.after; found.Known && gone >= muchLost && gone > kind.before/2 {
+			doubt = inSelf("ClusterShrank", fmt.Errorf("the API server shows %d %s where it showed %d: announcing for %s what was known, in case it came back with an old datastore",
+				kind.after, kind.name, kind.before, doubtTime))
+			break
+		}
+	}
+	switch {
+	case doubt == nil:
+		v.since = time.Time{}
+		return found, nil
+	case v.since.IsZero():
+		v.since = at
+	}
+	if at.Sub(v.since) < doubtTime {
+		return v.believed, doubt
+	}
+	v.since = time.Time{}
+	return found, nil
 }
 
 // awaitServices lets services be known before the first pass, if they are announced: peers that have kept this node's paths over

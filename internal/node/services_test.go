@@ -54,32 +54,74 @@ func TestServiceView(t *testing.T) {
 		Services:  []api.Service{{Meta: api.Meta{Namespace: "a", Name: "b"}, Spec: api.ServiceSpec{Type: api.ServiceNodePort, ClusterIP: "10.96.0.9", ExternalTrafficPolicy: api.TrafficLocal}}},
 		Endpoints: []services.Endpoints{{Namespace: "a", Service: "b", Here: true, Anywhere: true}},
 	}
-	v := serviceView{remembered: rangesOf("10.96.0.8/32")}
+	v, now := serviceView{remembered: rangesOf("10.96.0.8/32")}, time.Now()
 	is := func(what, want string) {
 		t.Helper()
 		if got := strings.Trim(fmt.Sprint(v.announced), "[]"); got != want {
 			t.Errorf("%s: %s; want %s", what, got, want)
 		}
 	}
-	v.update(s, kube.Services{Err: errors.New("away")}, 1)
+	v.update(now, s, kube.Services{Err: errors.New("away")}, 1)
 	is("services are not known: what an earlier agent announced", "10.96.0.0/12 10.96.0.8/32")
 	if len(v.problems) != 1 {
 		t.Errorf("problems %v", v.problems)
 	}
-	v.update(s, known, 2)
+	v.update(now, s, known, 2)
 	is("known", "10.96.0.0/12 10.96.0.9/32")
 	known.Err = errors.New("away")
-	v.update(s, known, 3)
+	v.update(now, s, known, 3)
 	is("the API server went away", "10.96.0.0/12 10.96.0.9/32")
 	if len(v.problems) > 0 {
 		t.Errorf("problems %v", v.problems)
 	}
 	s.Self.Labels = map[string]string{api.LabelExcludeNode: "true"}
-	v.update(s, known, 3)
+	v.update(now, s, known, 3)
 	is("excluded", "")
 	s.Self.Labels = map[string]string{api.LabelExcludeNode: "false"}
-	v.update(s, kube.Services{}, 4)
+	v.update(now, s, kube.Services{}, 4)
 	is("forgotten", "10.96.0.0/12")
+}
+
+// An API server that comes back with an empty datastore takes nothing with it at once.
+func TestServicesThatVanish(t *testing.T) {
+	c, _ := services.Parse(servedBy("10.96.0.0/12"))
+	s := &Snapshot{services: c}
+	full := kube.Services{Known: true}
+	for i := range 2 * muchLost {
+		name := fmt.Sprint("s", i)
+		full.Services = append(full.Services, api.Service{Meta: api.Meta{Namespace: "a", Name: name}, Spec: api.ServiceSpec{Type: api.ServiceNodePort, ClusterIP: fmt.Sprintf("10.96.0.%d", i), ExternalTrafficPolicy: api.TrafficLocal}})
+		full.Endpoints = append(full.Endpoints, services.Endpoints{Namespace: "a", Service: name, Here: true, Anywhere: true})
+	}
+	few := full
+	few.Endpoints = full.Endpoints[:1]
+	begin := time.Now()
+	for name, lost := range map[string]kube.Services{"all": {Known: true}, "most endpoints": few} {
+		var v serviceView
+		look := func(after time.Duration, found kube.Services, want int, doubts bool) {
+			t.Helper()
+			if v.update(begin.Add(after), s, found, 1); len(v.announced) != want || (len(v.problems) > 0) != doubts || doubts == v.since.IsZero() {
+				t.Errorf("%s, after %s: %d announced, problems %v", name, after, len(v.announced), v.problems)
+			}
+		}
+		all := 1 + len(full.Services)
+		look(0, full, all, false)
+		look(time.Second, lost, all, true)
+		look(2*time.Second, full, all, false)
+		look(3*time.Second, lost, all, true)
+		look(3*time.Second+doubtTime, lost, 1+len(lost.Endpoints), false)
+		look(4*time.Second+doubtTime, lost, 1+len(lost.Endpoints), false)
+	}
+	// A few that go are believed, and so is a cluster that is not asked about any more.
+	var v serviceView
+	v.update(begin, s, full, 1)
+	less := full
+	less.Services = full.Services[:muchLost+1]
+	if v.update(begin, s, less, 2); len(v.announced) != 1+len(less.Services) {
+		t.Errorf("%d announced", len(v.announced))
+	}
+	if v.update(begin, &Snapshot{}, kube.Services{}, 3); len(v.announced) > 0 || len(v.problems) > 0 {
+		t.Errorf("%v announced, problems %v", v.announced, v.problems)
+	}
 }
 
 // Services are announced in the families that the node has addresses in, and not from a pool that keeps out of BGP.
