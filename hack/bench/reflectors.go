@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -179,6 +180,7 @@ func (r *reflection) writeModel(w *bytes.Buffer) {
 type proof struct {
 	what               string
 	foretold, measured float64
+	miss               float64 // 0: maxMiss
 }
 
 func (p proof) ratio() float64 { return p.foretold / p.measured }
@@ -187,17 +189,21 @@ func (r *reflection) proofs() []proof {
 	real := r.crowds[3]
 	f := r.foretell(real.Speakers)
 	return []proof{
-		{"memory of a reflector, MiB", f.reflectorMiB, real.ReflectorMiB},
-		{"memory of a client, MiB", f.clientMiB, real.ClientMiB},
-		{"CPU of a reflector, s", f.reflectorCPU, real.ReflectorCPU},
-		{"sessions of a reflector", float64(real.Speakers - 1), float64(real.Sessions)},
-		{"sessions of a client", 3, float64(real.Clients)},
-		{"paths that a client has learned", 3 * 2 * float64(real.Speakers-1), float64(real.Client)},
+		{"memory of a reflector, MiB", f.reflectorMiB, real.ReflectorMiB, 0},
+		{"memory of a client, MiB", f.clientMiB, real.ClientMiB, 0},
+		{"CPU of a reflector, s", f.reflectorCPU, real.ReflectorCPU, maxMissCPU},
+		{"sessions of a reflector", float64(real.Speakers - 1), float64(real.Sessions), 0},
+		{"sessions of a client", 3, float64(real.Clients), 0},
+		{"paths that a client has learned", 3 * 2 * float64(real.Speakers-1), float64(real.Client), 0},
 	}
 }
 
-// maxMiss is how far the model may be off at 200 speakers, either way.
-const maxMiss = 1.35
+// How far the model may be off at 200 speakers, either way. Processor time grows by what a machine does that has a hundred
+// processes for each processor.
+const (
+	maxMiss    = 1.2
+	maxMissCPU = 1.6
+)
 
 func (r *results) judgeReflectors() []verdict {
 	if r.reflection == nil {
@@ -205,8 +211,8 @@ func (r *results) judgeReflectors() []verdict {
 	}
 	var all []verdict
 	for _, p := range r.reflection.proofs() {
-		off := max(p.ratio(), 1/p.ratio())
-		all = append(all, verdict{"reflectors, model and 200 speakers: " + p.what, fmt.Sprintf("%.2f×", p.ratio()), fmt.Sprintf("%.2f× to %.2f×", 1/maxMiss, maxMiss), off <= maxMiss})
+		off, miss := max(p.ratio(), 1/p.ratio()), cmp.Or(p.miss, maxMiss)
+		all = append(all, verdict{"reflectors, model and 200 speakers: " + p.what, fmt.Sprintf("%.2f×", p.ratio()), fmt.Sprintf("%.2f× to %.2f×", 1/miss, miss), off <= miss})
 	}
 	for _, a := range r.reflection.agreements {
 		if a.Nodes == 5000 {

@@ -36,6 +36,8 @@ type metrics struct {
 	sent       prometheus.Gauge
 	learned    prometheus.Gauge
 	refused    prometheus.Gauge
+	reflects   prometheus.Gauge
+	reflection prometheus.Gauge
 	originated prometheus.Gauge
 
 	routes      prometheus.Gauge
@@ -108,7 +110,7 @@ func (m *metrics) addOwn() {
 		Name: "tortie_node_last_pass_timestamp_seconds", Help: "When the last pass ended; it is seldom more than 30 seconds ago.",
 	})
 	m.problems = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "tortie_node_problems", Help: "Problems that status lists, by what they are about: object (of the API), path (of BGP), address, host, nftables, facts or start.",
+		Name: "tortie_node_problems", Help: "Problems that status lists, by what they are about: object (of the API), path (of BGP), address, gateway (of a BGPPeer), reflection, calico (that still runs), host, nftables, memory (of the next agent), facts or start.",
 	}, []string{"about"})
 	m.blocks = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "tortie_node_blocks", Help: "Confirmed blocks of this node.",
@@ -146,10 +148,16 @@ func (m *metrics) addBGP() {
 	m.refused = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "tortie_bgp_refused_prefixes", Help: "Of these, those that must not become routes, as the next hop does not own them or they fit no pool's blocks.",
 	})
+	m.reflects = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "tortie_bgp_reflector", Help: "1 if this node is a route reflector, by the nodes' own agreement or by an operator's word.",
+	})
+	m.reflection = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "tortie_bgp_reflection_nodes", Help: "Nodes that take part in the agreement on route reflectors; 0 where there is none.",
+	})
 	m.originated = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "tortie_bgp_originated_prefixes", Help: "Prefixes that this node announces.",
 	})
-	m.registry.MustRegister(m.peers, m.held, m.changes, m.lastChange, m.received, m.sent, m.learned, m.refused, m.originated)
+	m.registry.MustRegister(m.peers, m.held, m.changes, m.lastChange, m.received, m.sent, m.learned, m.refused, m.originated, m.reflects, m.reflection)
 }
 
 // addRoutes makes the metrics of the kernel's routes.

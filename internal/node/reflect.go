@@ -66,6 +66,9 @@ func (a *Agent) agree(ctx context.Context, s *Snapshot) []error {
 	a.ask(ctx)
 	r.publish(s)
 	a.tellRole(before)
+	if refused := s.refusal(); refused != "" {
+		return inReflection(fmt.Errorf("automatic route reflectors are on, and %s: change that, or switch them off", refused))
+	}
 	return inReflection(r.plan.Problem)
 }
 
@@ -204,7 +207,8 @@ func (r *reflecting) publish(s *Snapshot) {
 		r.shape, r.id = shape, id
 		r.agreed = automatic(r.plan, s.Self.Name, id)
 	}
-	s.Automatic = r.agreed
+	shown := r.plan // what is shown does not change any more
+	s.Automatic, s.plan = r.agreed, &shown
 }
 
 func automatic(plan reflectors.Plan, self string, id netip.Addr) *peering.Automatic {

@@ -118,6 +118,9 @@ func (s *Snapshot) reflection() *nodestatus.Reflection {
 		out.Reflectors = append(out.Reflectors, s.Self.Name)
 	}
 	slices.Sort(out.Reflectors)
+	if p := s.plan; p != nil {
+		out.Since, out.Why, out.Nodes, out.Waiting = p.Since, p.Why, p.Roll.Len(), p.Kept()
+	}
 	return out
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kube"
 	"github.com/tortie-net/tortie/internal/nodeaddr"
 	"github.com/tortie-net/tortie/internal/peering"
+	"github.com/tortie-net/tortie/internal/reflectors"
 	"github.com/tortie-net/tortie/internal/services"
 	"github.com/tortie-net/tortie/internal/vxlan"
 )
@@ -49,6 +50,7 @@ type Snapshot struct {
 
 	// Automatic is what the nodes have agreed on reflectors, nil while there is nothing.
 	Automatic *peering.Automatic
+	plan      *reflectors.Plan // that it follows from; nil: automatic reflectors are off
 	// Peering is the decision on this node's sessions.
 	Peering peering.Decision
 

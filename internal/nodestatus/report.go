@@ -69,6 +69,11 @@ type Reflection struct {
 	Role       string   `json:"role" help:"reflector or client; configured, if an operator has made it a reflector."`
 	ClusterID  string   `json:"clusterID,omitempty" help:"Under which it reflects."`
 	Reflectors []string `json:"reflectors,omitempty" help:"Nodes that are reflectors by the nodes' own agreement."`
+
+	Since   time.Time `json:"since,omitzero" help:"When the node took this part, or its agent started."`
+	Nodes   int       `json:"nodes,omitempty" help:"How many nodes take part in the agreement."`
+	Waiting int       `json:"waiting,omitempty" help:"Sessions of the mesh that stay until reflectors are known to stand in for them."`
+	Why     string    `json:"why,omitempty" help:"Why this part."`
 }
 
 // Announced is one prefix that this node announces.

@@ -120,8 +120,15 @@ func (d *decider) meets(self, other end) []found {
 	peer.Passive = bgp.Waits(self.addr, other.addr)
 	peer.Password, peer.RestartTime = d.in.Mesh.Password, d.in.Mesh.Restart
 	peer.Client = d.reflects(other.node) && peer.ASN == d.asn(self.node)
+	if a := d.automatic(); a != nil && a.Reflectors[other.node.Name] {
+		peer.MaxPrefixes = reflectedPrefixes * cmp.Or(peer.MaxPrefixes, bgp.DefaultMaxPrefixes)
+	}
 	return []found{{peer, source, nil}}
 }
+
+// reflectedPrefixes is how many times as much as others a reflector may announce that the nodes have agreed on: it passes on what all of
+// them announce.
+const reflectedPrefixes = 20
 
 // asnOf returns the AS number of a node that a form gives by its address: what the node shows this one, unless the form says another
 // than the node's. Then the form counts, and the session will not come up.
