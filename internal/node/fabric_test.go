@@ -187,7 +187,7 @@ func TestNormalRoutePriority(t *testing.T) {
 		want   string
 	}{{set(90, 91), "90 91 0"}, {set(0, -1), "1024 1024 0"}, {nil, "1024 1024 0"}} {
 		s := racked(t, tc.change)
-		got := fmt.Sprint(s.metric(prefix("172.20.0.0/16")), s.metric(prefix("2001:db8:9::/48")), s.metric(prefix("192.168.5.0/26")))
+		got := fmt.Sprint(s.metric(prefix("172.20.0.0/16"), nil), s.metric(prefix("2001:db8:9::/48"), nil), s.metric(prefix("192.168.5.0/26"), &s.Pools[0]))
 		if got != tc.want {
 			t.Errorf("metrics outside, of IPv6, and in a pool: %s, want %s", got, tc.want)
 		}

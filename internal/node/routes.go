@@ -52,11 +52,12 @@ func (s *Snapshot) Ways(accepted []bgp.Path) (ways []way, left []refusal) {
 		ways = append(ways, way{route: r, about: "reachableBy"})
 	}
 	taken := s.reservedFor(statics)
+	hops := make(hopStore, 0, len(accepted)) // one piece of memory for all: nearly all have one
 	for paths := range byPrefix(accepted) {
 		if taken[paths[0].Prefix] {
 			continue
 		}
-		w, without := s.way(paths)
+		w, without := s.way(paths, &hops)
 		left = append(left, without...)
 		if len(w.paths) > 0 {
 			ways = append(ways, w)
@@ -90,22 +91,32 @@ func byPrefix(paths []bgp.Path) func(yield func([]bgp.Path) bool) {
 	}
 }
 
+// hopStore has the next hops of many routes behind each other.
+type hopStore []fib.Hop
+
+// add appends a next hop that is not among those from on already, as far as a route may have more.
+func (s *hopStore) add(from int, h fib.Hop) {
+	if own := (*s)[from:]; !slices.Contains(own, h) && len(own) < fib.MaxHops {
+		*s = append(*s, h)
+	}
+}
+
 // way returns the route of one prefix. A path without next hops here is left to the network.
-func (s *Snapshot) way(paths []bgp.Path) (w way, left []refusal) {
-	w.route = fib.Route{Dst: paths[0].Prefix, Metric: s.metric(paths[0].Prefix)}
+func (s *Snapshot) way(paths []bgp.Path, hops *hopStore) (w way, left []refusal) {
+	pool, _ := s.poolOf(paths[0].Prefix)
+	w = way{route: fib.Route{Dst: paths[0].Prefix, Metric: s.metric(paths[0].Prefix, pool)}, paths: paths}
+	from := len(*hops)
 	for _, p := range paths {
-		hops := s.hops(p)
-		if len(hops) == 0 {
+		if !s.hops(p, pool, from, hops) {
 			left = append(left, s.without(p))
-			continue
-		}
-		w.paths = append(w.paths, p)
-		for _, h := range hops {
-			if !slices.Contains(w.route.Hops, h) && len(w.route.Hops) < fib.MaxHops {
-				w.route.Hops = append(w.route.Hops, h)
-			}
 		}
 	}
+	if len(left) > 0 {
+		w.paths = slices.DeleteFunc(slices.Clone(paths), func(p bgp.Path) bool {
+			return slices.ContainsFunc(left, func(r refusal) bool { return r.path == p })
+		})
+	}
+	w.route.Hops = (*hops)[from:len(*hops):len(*hops)]
 	return w, left
 }
 
@@ -136,33 +147,38 @@ func prioritiesOf(b api.BGPConfigurationSpec) priorities {
 
 // metric returns that of a learned route. In pools it is 0, as nobody but the nodes has routes there; outside it lets the host's own
 // routes win, a default route above all.
-func (s *Snapshot) metric(p netip.Prefix) uint32 {
-	if _, ok := s.poolOf(p); ok {
+func (s *Snapshot) metric(p netip.Prefix, pool *Pool) uint32 {
+	switch {
+	case pool != nil:
 		return 0
-	}
-	if p.Addr().Is4() {
+	case p.Addr().Is4():
 		return s.priorities.v4
 	}
 	return s.priorities.v6
 }
 
-// hops returns the kernel's next hops of a path; none if it has no way there.
-func (s *Snapshot) hops(p bgp.Path) []fib.Hop {
+// hops adds the kernel's next hops of a path, and reports whether it has a way there.
+func (s *Snapshot) hops(p bgp.Path, pool *Pool, from int, to *hopStore) bool {
 	if p.NextHop.Is4() != p.Prefix.Addr().Is4() {
-		return nil
+		return false
 	}
-	if pool, ok := s.poolOf(p.Prefix); ok {
+	if pool != nil {
 		if h, ok := s.over(pool, p.NextHop); ok {
-			return []fib.Hop{h}
+			to.add(from, h)
+			return true
 		}
 		if pool.encapsulates() {
-			return nil
+			return false
 		}
 	}
 	if !p.From.IsValid() {
-		return nil // without BGP's word there is nothing but the owner's address
+		return false // without BGP's word there is nothing but the owner's address
 	}
-	return s.resolve(p.NextHop)
+	resolved := s.resolve(p.NextHop)
+	for _, h := range resolved {
+		to.add(from, h)
+	}
+	return len(resolved) > 0
 }
 
 // staticRoutes are the ways to peers that are not in a subnet of this node's: by the gateway that the operator has named. The errors
