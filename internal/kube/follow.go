@@ -29,8 +29,11 @@ const (
 	atOnce = 3
 	// quiet is how long after a request the next one is no repetition: watches of what never changes end without a result.
 	quiet = time.Minute
-	// absentPause is how long a kind whose definition is not installed is left alone.
+	// absentPause is how long a kind whose definition is not installed is left alone. One that was there is looked for every
+	// absentRetry first, and only after absentDoubt there is none.
 	absentPause = 2 * time.Minute
+	absentDoubt = time.Minute
+	absentRetry = 2 * time.Second
 )
 
 // source is where the objects of one kind come from, and what of them is kept.
@@ -139,16 +142,31 @@ func (src *source[T]) prepare(o *object[T]) {
 // run follows until ctx ends.
 func (f *follower) run(ctx context.Context) {
 	ctx = klog.NewContext(ctx, klog.Logger{}) // client-go's own log: note says what there is to say
+	var since time.Time                       // since when the kind's definition is missing; zero: it is not
 	for ctx.Err() == nil {
 		pause := minPause
-		if err := f.listAndWatch(ctx); ctx.Err() == nil && f.absent != nil && missing(err) {
-			if err := f.absent(); err == nil {
-				f.note(ctx, nil)
+		if err := f.listAndWatch(ctx); f.absent == nil || !missing(err) {
+			since = time.Time{}
+		} else if ctx.Err() == nil {
+			if since.IsZero() {
+				since = time.Now()
 			}
-			pause = absentPause
+			pause = f.withoutDefinition(ctx, time.Since(since))
 		}
 		sleep(ctx, pause)
 	}
+}
+
+// withoutDefinition decides what it means that the kind's definition has been missing for a time, and returns when to look again. An
+// API server that has just started may not know it yet: what was there of the kind stays for a while.
+func (f *follower) withoutDefinition(ctx context.Context, missing time.Duration) (pause time.Duration) {
+	if f.full() && missing < absentDoubt {
+		return absentRetry
+	}
+	if err := f.absent(); err == nil {
+		f.note(ctx, nil)
+	}
+	return absentPause
 }
 
 // sleep waits, jittered by half, or less if ctx ends.

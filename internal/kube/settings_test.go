@@ -328,6 +328,46 @@ func TestADefinitionThatIsMissing(t *testing.T) {
 	}
 }
 
+// An API server that does not know a definition for a moment, as after its start, takes no BGPPeer away.
+func TestADefinitionThatIsMissingForAMoment(t *testing.T) {
+	cfg := labtest.RESTConfig(t)
+	target, err := url.Parse(cfg.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport, err := rest.TransportFor(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	through := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }, Transport: transport, FlushInterval: -1}
+	f, wired := newFaulty(t, cfg)
+	const peerPath = "/apis/crd.projectcalico.org/v1/bgppeers"
+	put(t, cfg, peerPath, "stays", peer("stays", "null"))
+	w := watchAt(t, wired)
+	await(t, w, func(world World) bool { return len(world.Peers) == 1 })
+	var asked atomic.Int32
+	f.answers(func(rw http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/bgppeers") {
+			asked.Add(1)
+			http.NotFound(rw, r)
+			return
+		}
+		through.ServeHTTP(rw, r)
+	})
+	f.server.CloseClientConnections()
+	for end := time.Now().Add(20 * time.Second); asked.Load() < 3; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it is not looked for")
+		}
+		if len(w.World().Peers) != 1 {
+			t.Fatal("it was taken away")
+		}
+	}
+	f.answer.Store(nil)
+	put(t, cfg, peerPath, "comes", peer("comes", "null"))
+	await(t, w, func(world World) bool { return len(world.Peers) == 2 })
+}
+
 // Whatever the API server answers, it is asked ever less often; and when it is itself again, all is seen.
 func TestStormsOfErrors(t *testing.T) {
 	for name, answer := range map[string]http.HandlerFunc{
@@ -354,7 +394,7 @@ func TestStormsOfErrors(t *testing.T) {
 			f.server.CloseClientConnections()
 			f.asked.Store(0)
 			time.Sleep(3 * time.Second)
-			// Ten streams; each asks twice or three times a try, and the pauses double from 100 ms.
+			// Twelve streams; each asks twice or three times a try, and the pauses double from 100 ms.
 			if n := f.asked.Load(); n > 300 {
 				t.Errorf("%d requests in 3 s", n)
 			}

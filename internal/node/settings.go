@@ -35,7 +35,9 @@ func (in settings) next(w kube.World, first bool) (settings, []error) {
 	switch p := w.MeshPassword; {
 	case p.Err != nil:
 		out.password.unknown = in.password.unknown || first
-		problems = append(problems, inBGP(fmt.Errorf("spec.nodeMeshPassword: %w: %s", p.Err, out.password.meanwhile())))
+		if !p.Pending {
+			problems = append(problems, inBGP(fmt.Errorf("spec.nodeMeshPassword: %w: %s", p.Err, out.password.meanwhile())))
+		}
 	case !p.Set:
 		out.password = passwordSetting{}
 	default:
