@@ -200,3 +200,46 @@ func TestQueriesAreChecked(t *testing.T) {
 		}
 	}
 }
+
+// Each reason that the source knows for an event is explained.
+func TestEventsAreDocumented(t *testing.T) {
+	said := regexp.MustCompile(`(?:inSelf\(|(?:Warn|Note)\([^"\n]*, |return self, |"[A-Z][A-Za-z]+": )"([A-Z][A-Za-z]{5,})"`)
+	page, err := os.ReadFile(filepath.Join(labtest.Root(), "docs", "node.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(page), "\n## Events\n")
+	table, _, _ = strings.Cut(table, "\n## ")
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]bool{}
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range said.FindAllSubmatch(text, -1) {
+			found[string(m[1])] = true
+		}
+	}
+	for reason := range found {
+		if !strings.Contains(table, "`"+reason+"`") {
+			t.Errorf("docs/node.md does not explain events of reason %s", reason)
+		}
+	}
+	for _, m := range regexp.MustCompile("(?m)^\\| (`[^|]*)").FindAllStringSubmatch(table, -1) {
+		for _, name := range regexp.MustCompile("`([A-Za-z]+)`").FindAllStringSubmatch(m[1], -1) {
+			if !found[name[1]] {
+				t.Errorf("docs/node.md explains events of reason %s, which nobody writes", name[1])
+			}
+		}
+	}
+	if len(found) < 20 {
+		t.Errorf("only %d reasons are found", len(found))
+	}
+}
