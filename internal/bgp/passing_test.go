@@ -328,20 +328,25 @@ func TestTTLSecurity(t *testing.T) {
 	bird.learns(t, s.V4, "10.1.5.0/26 via 10.0.0.5 (64512)", "10.200.0.5/32 via 10.0.0.5 (64512)")
 	frr.learns(t, s.V4, "10.1.5.0/26 via 10.0.0.5 (64512)", "10.200.0.5/32 via 10.0.0.5 (64512)")
 
-	// A connection's packets have TTL 64 unless its program says otherwise: as if they had come over many routers.
-	conn, err := far.TryDial(s.V4)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, _ = conn.Write(bgptest.OpenMessage(ourASN, far.V4, true, 90, 0))
-	_ = conn.SetReadDeadline(time.Now().Add(3 * time.Second))
-	if n, err := conn.Read(make([]byte, 1)); n > 0 {
-		t.Errorf("what came from afar was answered: %d, %v", n, err)
-	} else if timeout, ok := err.(net.Error); !ok || !timeout.Timeout() {
-		t.Errorf("what came from afar: %v, want silence", err)
+	// A connection's packets have TTL 64 unless its program says otherwise: as if they had come over many routers. Nothing of it is
+	// answered, from the first packet on.
+	six := bgp.Peer{Addr: far.V6, From: s.V6, ASN: ourASN, Passive: true, TTLSecurity: 1}
+	s.SetPeers(bird.peer, frr.peer, stranger, six)
+	for from, to := range map[netip.Addr]netip.Addr{far.V4: s.V4, far.V6: s.V6} {
+		err := far.Do(func() error {
+			dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: from.AsSlice()}, Timeout: 2 * time.Second}
+			conn, err := dialer.Dial("tcp", netip.AddrPortFrom(to, 179).String())
+			if err == nil {
+				_ = conn.Close()
+			}
+			return err
+		})
+		if timeout, ok := err.(net.Error); !ok || !timeout.Timeout() {
+			t.Errorf("what came from afar, %s: %v, want silence", from, err)
+		}
 	}
 	stranger.TTLSecurity = 0
-	s.SetPeers(bird.peer, frr.peer, stranger)
+	s.SetPeers(bird.peer, frr.peer, stranger, six)
 	far.Establish(s.V4, ourASN, 0)
 	s.WaitEstablished(far.V4)
 }

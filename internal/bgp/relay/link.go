@@ -78,8 +78,8 @@ type damping struct {
 	until time.Time
 }
 
-// freeFlaps are how many short sessions in a row are nothing but a peer that restarts twice.
-const freeFlaps = 3
+// freeFlaps are how many short sessions in a row may come and go unpunished: somebody may be at work there.
+const freeFlaps = 8
 
 // after returns the damping that follows on d after a session that was up for some time.
 func (d damping) after(lasted time.Duration, now time.Time, most time.Duration) damping {

@@ -124,7 +124,7 @@ func (r *Relay) open(ctx context.Context, addrs []netip.AddrPort) (opened []*lis
 		l, err := listen(ctx, addr)
 		if err == nil {
 			opened = append(opened, l)
-			err = l.setKeys(keysOf(l.family(), r.passwords))
+			err = errors.Join(l.setKeys(keysOf(l.family(), r.passwords)), l.setNear(r.near()))
 		}
 		if err != nil {
 			for _, l := range opened {
@@ -217,6 +217,9 @@ func (r *Relay) add(p Peer, rules *Rules, behind Behind, spoken bool) *Link {
 	l.rules.Store(rules)
 	r.mu.Lock()
 	r.links[p.Addr] = l
+	if p.Hops > 0 {
+		r.guard()
+	}
 	r.mu.Unlock()
 	if !p.Passive {
 		go l.dial()
@@ -229,6 +232,9 @@ func (r *Relay) forget(l *Link) {
 	defer r.mu.Unlock()
 	if r.links[l.peer.Addr] == l {
 		delete(r.links, l.peer.Addr)
+		if l.peer.Hops > 0 {
+			r.guard()
+		}
 	}
 }
 

@@ -1,0 +1,99 @@
+package relay
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// A listener cannot have a least TTL for each peer, and a connection has its own only after it was accepted, when what came with it
+// from afar may be there already. So the listener has a filter, which the kernel asks about each packet, from the first one on.
+
+// mostGuarded is how many peers fit into a filter of a listener (BPF_MAXINSNS); those beyond have their connections' least TTL alone.
+const mostGuarded = 300
+
+// notDistant makes the program of a filter that drops what comes from the peers named with a TTL below theirs.
+func notDistant(family netip.Addr, least map[netip.Addr]uint8) []unix.SockFilter {
+	const (
+		network = 0xfff00000 // SKF_NET_OFF: offsets are those of the IP header
+		load    = unix.BPF_LD | unix.BPF_ABS
+		all     = 0xffffffff
+	)
+	// Where source address and TTL are.
+	source, ttlAt := uint32(network+12), uint32(network+8)
+	if family.Is6() {
+		source, ttlAt = network+8, network+7
+	}
+	var program []unix.SockFilter
+	for _, addr := range ordered(family, least) {
+		words := addr.AsSlice()
+		for at := 0; at < len(words); at += 4 {
+			after := uint8(2*(len(words)-at)/4 - 2 + 4) // instructions of this peer that are skipped if it is another one
+			program = append(program,
+				unix.SockFilter{Code: load | unix.BPF_W, K: source + uint32(at)},
+				unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: after, K: binary.BigEndian.Uint32(words[at:])})
+		}
+		program = append(program,
+			unix.SockFilter{Code: load | unix.BPF_B, K: ttlAt},
+			unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K, Jf: 1, K: uint32(least[addr])},
+			unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: all},
+			unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 0})
+	}
+	return append(program, unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: all})
+}
+
+// ordered are the addresses of a family that fit into a filter.
+func ordered(family netip.Addr, least map[netip.Addr]uint8) []netip.Addr {
+	var addrs []netip.Addr
+	for addr := range least {
+		if addr.Is4() == family.Is4() {
+			addrs = append(addrs, addr)
+		}
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return addrs[:min(len(addrs), mostGuarded)]
+}
+
+// setNear makes the listener drop what comes from too far away.
+func (l *listener) setNear(least map[netip.Addr]uint8) error {
+	raw, err := l.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return control(raw, "set filter of distant packets", func(fd int) error {
+		if len(ordered(l.family(), least)) == 0 {
+			err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0)
+			if errors.Is(err, unix.ENOENT) {
+				return nil // there was none
+			}
+			return err
+		}
+		program := notDistant(l.family(), least)
+		return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
+	})
+}
+
+// near is what each peer with TTL security has to keep to. The relay's lock is held.
+func (r *Relay) near() map[netip.Addr]uint8 {
+	least := make(map[netip.Addr]uint8)
+	for addr, l := range r.links {
+		if l.peer.Hops > 0 {
+			least[addr] = uint8(ttl + 1 - l.peer.Hops)
+		}
+	}
+	return least
+}
+
+// guard has all listeners know who must be near. The lock is held.
+func (r *Relay) guard() {
+	least := r.near()
+	for _, l := range r.listeners {
+		if err := l.setNear(least); err != nil {
+			r.log.Warn("the first packets of peers with TTL security are taken from afar", "error", fmt.Errorf("%s: %w", l.Addr(), err))
+		}
+	}
+}
