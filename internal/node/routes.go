@@ -63,7 +63,7 @@ func (s *Snapshot) Ways(accepted []bgp.Path) (ways []way, left []refusal) {
 			ways = append(ways, w)
 		}
 	}
-	return append(ways, endWays(ways)...), left
+	return append(ways, s.endWays(ways)...), left
 }
 
 // reservedFor returns the destinations of static routes, which the operator has chosen.

@@ -165,8 +165,8 @@ func (s *Snapshot) through(m modes, hop netip.Addr) (h fib.Hop, ok bool) {
 
 // endWays are ways to the ends of IPv6 tunnels that other ways lead through. The kernel looks a next hop of IPv6 up although it is
 // told that it is on the link, and refuses one that a route leads to elsewhere: the route of the block that the end's address is from
-// does so as long as a pool is being changed.
-func endWays(ways []way) (ends []way) {
+// does so as long as a pool is being changed. An address outside of the blocks of whom the way is to is not its node's to say.
+func (s *Snapshot) endWays(ways []way) (ends []way) {
 	taken := map[netip.Prefix]bool{}
 	for _, w := range ways {
 		if w.route.Dst.IsSingleIP() {
@@ -175,13 +175,20 @@ func endWays(ways []way) (ends []way) {
 	}
 	for _, w := range ways {
 		for _, h := range w.route.Hops {
-			if end := netip.PrefixFrom(h.Via, h.Via.BitLen()); h.Dev == vxlan.Device6 && !taken[end] {
+			if end := netip.PrefixFrom(h.Via, h.Via.BitLen()); h.Dev == vxlan.Device6 && !taken[end] && s.sameOwner(end, w.route.Dst) {
 				taken[end] = true
 				ends = append(ends, way{route: fib.To(end, fib.Hop{Dev: h.Dev}), about: "end of VXLAN"})
 			}
 		}
 	}
 	return ends
+}
+
+// sameOwner reports that two prefixes lie in blocks of one other node.
+func (s *Snapshot) sameOwner(p, q netip.Prefix) bool {
+	_, a, known := s.blockOf(p)
+	_, b, both := s.blockOf(q)
+	return known && both && a.Node == b.Node && a.Node != s.Self.Name
 }
 
 // awaited reports that the way to a node's address in a pool is still to be told by the node itself.

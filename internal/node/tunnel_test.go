@@ -108,22 +108,33 @@ func TestAwaitedEnds(t *testing.T) {
 
 // The kernel wants to know where an end of IPv6 is before a route leads through it.
 func TestEndWays(t *testing.T) {
-	s := dual(t, api.EncapNever, api.EncapAlways, api.EncapAlways, func(w *kube.World) {
-		for _, cidr := range []string{"fd44::2:0/122", "fd44::2:40/122"} {
-			w.Affinities = append(w.Affinities, api.BlockAffinity{
-				Meta: api.Meta{Name: "six-" + cidr}, Spec: api.BlockAffinitySpec{Node: "node2", CIDR: cidr, State: api.AffinityConfirmed, Type: "host"},
-			})
+	for name, tt := range map[string]struct {
+		end  string
+		want []string
+	}{
+		"in a block of its own":  {"fd44::2:1", []string{"fd44::2:1/128 dev vxlan-v6.calico"}},
+		"in another one's block": {"fd44::9:1", nil},
+		"in this node's":         {"fd44::1:9", nil},
+		"outside of all pools":   {"fd00::53", nil},
+	} {
+		s := dual(t, api.EncapNever, api.EncapAlways, api.EncapAlways, func(w *kube.World) {
+			w.Nodes[0].Annotations[api.AnnotationIPv6VXLANAddr] = tt.end
+			for cidr, node := range map[string]string{"fd44::2:0/122": "node2", "fd44::2:40/122": "node2", "fd44::9:0/122": "far", "fd44::1:0/122": "node1"} {
+				w.Affinities = append(w.Affinities, api.BlockAffinity{
+					Meta: api.Meta{Name: "six-" + cidr}, Spec: api.BlockAffinitySpec{Node: node, CIDR: cidr, State: api.AffinityConfirmed, Type: "host"},
+				})
+			}
+		})
+		accepted, _ := s.Judge(nil)
+		var ends []string
+		for _, r := range s.Routes(accepted) {
+			if r.Dst.IsSingleIP() {
+				ends = append(ends, r.String())
+			}
 		}
-	})
-	accepted, _ := s.Judge(nil)
-	var ends []string
-	for _, r := range s.Routes(accepted) {
-		if r.Dst.IsSingleIP() {
-			ends = append(ends, r.String())
+		if d := cmp.Diff(tt.want, ends); d != "" {
+			t.Errorf("%s: ends (-want +got):\n%s", name, d)
 		}
-	}
-	if d := cmp.Diff([]string{"fd44::2:1/128 dev vxlan-v6.calico"}, ends); d != "" {
-		t.Errorf("ends (-want +got):\n%s", d)
 	}
 }
 
