@@ -82,6 +82,9 @@ func (o *Observations) plugins() []Finding {
 	return []Finding{told, left}
 }
 
+// agentProgram is what the kernel calls the agent.
+const agentProgram = "node"
+
 // portOwners looks at who has BGP's port.
 func (o *Observations) portOwners() []Finding {
 	const check = "bgp-port"
@@ -96,6 +99,10 @@ func (o *Observations) portOwners() []Finding {
 			silent = slices.Delete(silent, i, i+1)
 			continue
 		}
+		if l.Addr.Addr().IsUnspecified() && strings.HasPrefix(l.Owner, agentProgram+" (") { // bindMode None
+			silent = slices.DeleteFunc(silent, func(a netip.Addr) bool { return a.Is4() == l.Addr.Addr().Is4() })
+			continue
+		}
 		if !l.Addr.Addr().IsLoopback() {
 			others = append(others, fmt.Sprintf("%s has %s", orNothing(l.Owner, "a process that cannot be seen from here"), l.Addr))
 		}
@@ -104,7 +111,7 @@ func (o *Observations) portOwners() []Finding {
 	switch {
 	case len(others) > 0:
 		f.Level, f.Seen = Problem, strings.Join(others, ", ")
-		f.Why, f.Do = "the agent listens on the node's addresses alone: this is another BGP speaker, which takes sessions or the port", "stop it (BIRD of a calico-node, FRR), or give the cluster another port (BGPConfiguration default, spec.listenPort)"
+		f.Why, f.Do = "the agent listens on the node's addresses alone, unless bindMode is None: this is another BGP speaker, which takes sessions or the port", "stop it (BIRD of a calico-node, FRR), or give the cluster another port (BGPConfiguration default, spec.listenPort)"
 	case len(own) == 0:
 		f.Level, f.Seen = Unknown, "the node's address is not known"
 	case len(silent) > 0:

@@ -233,6 +233,21 @@ func TestBothFamiliesAreListenedOn(t *testing.T) {
 	}
 }
 
+// With bindMode None the agent has all addresses.
+func TestAllAddressesAreListenedOn(t *testing.T) {
+	o := sound()
+	o.Agent.Address6 = "fd00::5/64"
+	all := func(owner string) []Listener {
+		return []Listener{{Addr: netip.MustParseAddrPort("0.0.0.0:179"), Owner: owner}, {Addr: netip.MustParseAddrPort("[::]:179"), Owner: owner}}
+	}
+	if o.Listeners = all("node (process 7)"); o.portOwners()[0].Level != OK {
+		t.Errorf("the agent: %+v", o.portOwners())
+	}
+	if o.Listeners = all("nodeport (process 7)"); o.portOwners()[0].Level != Problem {
+		t.Errorf("another: %+v", o.portOwners())
+	}
+}
+
 func TestAnotherNetworkBeforeOurs(t *testing.T) {
 	o := sound()
 	o.Configs.Files = []CNIConfig{{Name: "05-cilium.conflist", Types: []string{"cilium-cni"}}, o.Configs.Files[0]}
