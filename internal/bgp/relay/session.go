@@ -286,8 +286,11 @@ func (s *session) passOn(ctx context.Context, message []byte) *ending {
 	if v.Flaw != "" {
 		s.flaws.seen(s.link.relay.log, s.link.peer.Addr, v.Flaw)
 	}
-	if kind == wire.Open {
+	switch kind {
+	case wire.Open:
 		s.noteOffer()
+	case wire.Keepalive:
+		s.noteUp()
 	}
 	if !s.pass(ctx, v.Pass) {
 		return &ending{by: byOthers}
@@ -327,20 +330,23 @@ func (s *session) unread(err error) ending {
 	return ending{by: byLoss, err: err}
 }
 
-// pace holds back what would cost the speaker behind more than it costs the peer, and notes when the session is up.
+// pace holds back what would cost the speaker behind more than it costs the peer.
 func (s *session) pace(kind wire.Type) {
-	switch kind {
-	case wire.RouteRefresh:
-		if wait := refreshPause - time.Since(s.refresh); wait > 0 {
-			s.link.sleep(wait, nil)
-		}
-		s.refresh = time.Now()
-	case wire.Keepalive:
-		if s.upSince.Load() == 0 {
-			s.upSince.Store(s.link.relay.now().UnixNano())
-			s.link.spoken.Store(true)
-			s.setReadDeadline(0) // from here on the hold timer of the speaker behind counts
-		}
+	if kind != wire.RouteRefresh {
+		return
+	}
+	if wait := refreshPause - time.Since(s.refresh); wait > 0 {
+		s.link.sleep(wait, nil)
+	}
+	s.refresh = time.Now()
+}
+
+// noteUp notes that the session is up, with the first KEEPALIVE that is in order.
+func (s *session) noteUp() {
+	if s.upSince.Load() == 0 {
+		s.upSince.Store(s.link.relay.now().UnixNano())
+		s.link.spoken.Store(true)
+		s.setReadDeadline(0) // from here on the hold timer of the speaker behind counts
 	}
 }
 
