@@ -3,7 +3,10 @@ package mesh
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -146,6 +149,21 @@ func TestBGPObjects(t *testing.T) {
 	took(t, "a filter's change", func() { update(t, cluster, filter) }, func(time.Time) error { return refuses(a, c, 0) })
 	same("changes of the filter")
 	others("changes of the filter")
+
+	// An agent that starts anew while the filter is missing goes on with what the earlier one knew.
+	cluster.Remove(t, filter)
+	says(t, a, "BGPPeer special: spec.filters: BGPFilter special does not exist", "what it was before stays in force")
+	meshtest.Eventually(t, func() error {
+		text, err := os.ReadFile(filepath.Join(a.Dir, "run/tortie/world.json"))
+		if err == nil && !strings.Contains(string(text), `"past":[{"peer":{"metadata":{"name":"special"`) {
+			err = fmt.Errorf("nothing is kept of the peer")
+		}
+		return err
+	})
+	a.Signal(t, syscall.SIGKILL)
+	took(t, "an agent's start", func() { a.Start(t, meshtest.Build) }, func(since time.Time) error { return by("special", since, a, c) })
+	says(t, a, "BGPPeer special: spec.filters: BGPFilter special does not exist", "what it was before stays in force")
+	stays = stays[1:]
 
 	took(t, "a peer's removal", func() { cluster.Remove(t, peer) }, func(since time.Time) error { return by("", since, a, c) })
 	meshtest.Eventually(t, func() error { return quiet(a, c) })
