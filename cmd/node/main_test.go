@@ -39,6 +39,9 @@ func TestCommandsFindTheAgent(t *testing.T) {
 			t.Errorf("node %s: %v, %q", command, err, out)
 		}
 	}
+	if out, _, err := execute(t, env, "cleanup", "-dry-run"); err == nil || out != "" || !strings.Contains(err.Error(), "the agent of node node1 still runs") {
+		t.Errorf("node cleanup beside an agent: %v, %q", err, out)
+	}
 	if out, _, err := execute(t, nil, "status", "-address", host+":"+port, "-o", "json"); err != nil || !strings.Contains(out, `"node": "node1"`) {
 		t.Errorf("node status -address: %v\n%s", err, out)
 	}
@@ -59,6 +62,9 @@ func TestErrorsNameTheRemedy(t *testing.T) {
 		{map[string]string{"FELIX_HEALTHPORT": port}, []string{"status"}, []string{"no agent answers on 127.0.0.1:" + port, "kubectl get pods"}},
 		{map[string]string{"FELIX_HEALTHPORT": "x"}, []string{"status"}, []string{"FELIX_HEALTHPORT", `"x"`, "1 to 65535"}},
 		{nil, []string{"stats"}, []string{`"stats"`, "peers, routes, status"}},
+		{nil, []string{"cleanup", "-dry-run", "x"}, []string{"no arguments but calico"}},
+		{nil, []string{"cleanup", "-dry-run", "-all", "calico"}, []string{"takes no -all"}},
+		{map[string]string{"TORTIE_ROUTE_PROTOCOL": "kernel"}, []string{"cleanup", "-dry-run"}, []string{"TORTIE_ROUTE_PROTOCOL", `"kernel"`}},
 		{nil, nil, []string{"NODENAME"}}, // the agent itself
 	} {
 		out, _, err := execute(t, c.env, c.args...)
@@ -79,7 +85,7 @@ func TestHelpAndVersion(t *testing.T) {
 	if !errors.Is(err, flag.ErrHelp) {
 		t.Fatal(err)
 	}
-	for _, want := range append(nodestatus.Commands(), "-o text|json|yaml", "-v") {
+	for _, want := range append(nodestatus.Commands(), "-o text|json|yaml", "-v", "diagnose", "cleanup") {
 		if !strings.Contains(help, want) {
 			t.Errorf("help lacks %q:\n%s", want, help)
 		}
