@@ -328,7 +328,7 @@ func (g *gobgpd) Announce(prefixes ...netip.Prefix) {
 
 func (g *gobgpd) Shutdown(peer netip.Addr, message string) {
 	g.T.Helper()
-	g.ask("neighbor", peer.String(), "shutdown", message)
+	g.ask("neighbor", peer.String(), "shutdown", "--reason", message)
 }
 
 func (g *gobgpd) Reset(peer netip.Addr) {
