@@ -25,7 +25,13 @@ type view struct {
 var views = map[string]view{
 	"status": {"address, tunnels, pools, blocks, peers and what is wrong", (*Report).WriteStatus, func(r *Report) any { return r }, nil},
 	"peers":  {"the BGP sessions, or those of one peer, and why one is down", (*Report).WritePeers, func(r *Report) any { return r.Peers }, (*Report).PickPeers},
-	"routes": {"the routes, or those for an address, what is announced and what was refused", (*Report).WriteRoutes, func(r *Report) any { return r.Routes }, (*Report).PickRoutes},
+	"routes": {"the routes, or those for an address, what is announced and what was refused", (*Report).WriteRoutes, func(r *Report) any { return RoutesAnswer{r.Routes, r.Announced} }, (*Report).PickRoutes},
+}
+
+// RoutesAnswer is what `node routes` gives programs.
+type RoutesAnswer struct {
+	Routes
+	Announced []Announced `json:"announced"`
 }
 
 // Commands are the names of the commands, in alphabetical order.

@@ -69,9 +69,9 @@ func TestFormatsHoldTheWholeAnswer(t *testing.T) {
 				if d := cmp.Diff(want.Peers, peers); d != "" {
 					t.Errorf("peers (-want +got):\n%s", d)
 				}
-				var routes Routes
+				var routes RoutesAnswer
 				decodeOutput(t, address, decode, "routes", format, &routes)
-				if d := cmp.Diff(want.Routes, routes); d != "" {
+				if d := cmp.Diff(RoutesAnswer{want.Routes, want.Announced}, routes); d != "" {
 					t.Errorf("routes (-want +got):\n%s", d)
 				}
 			})
