@@ -10,6 +10,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/bgp/bgptest"
+	"github.com/tortie-net/tortie/internal/bgp/policy"
 )
 
 // sixth is our end of a session in IPv6 to the daemon of a neighbour.
@@ -175,4 +176,33 @@ func TestWellKnownCommunities(t *testing.T) {
 	accept := api.BGPFilterSpec{ExportV4: []api.BGPFilterRule{{Action: "Accept"}}}
 	s.SetPolicy(bgp.Policy{Transit: pods}, map[netip.Addr]api.BGPFilterSpec{core.peer.Addr: accept, inside.peer.Addr: accept})
 	core.learns(t, s.V4, outside...)
+}
+
+// A rule can ask through which interface a path leads, on its way to another AS as well, where its next hop is this node already.
+func TestFilterByInterface(t *testing.T) {
+	t.Parallel()
+	lan, s := node(t)
+	s.Originate()
+	rack, core := beside(lan, s, bgptest.BIRD2, 1, 64901), beside(lan, s, bgptest.FRR, 2, 64902)
+	setPeers(s, rack, core)
+	check := undisturbed(t, s, rack, core)
+	through := func(link string) bgp.Policy {
+		return bgp.Policy{Transit: pods, Links: []policy.Link{{Prefix: netip.MustParsePrefix("10.0.0.1/32"), Interface: link}}}
+	}
+	reject := []api.BGPFilterRule{{Interface: "eth*", Action: "Reject"}}
+	here := "10.1.1.0/26 via 10.0.0.5 (64512 64901)"
+	exports := map[netip.Addr]api.BGPFilterSpec{core.peer.Addr: {ExportV4: reject}}
+	s.SetPolicy(through("bond0"), exports)
+	core.learns(t, s.V4, here)
+	s.SetPolicy(through("eth1"), exports)
+	core.learns(t, s.V4)
+	s.SetPolicy(through("bond0"), exports)
+	core.learns(t, s.V4, here)
+	imports := map[netip.Addr]api.BGPFilterSpec{rack.peer.Addr: {ImportV4: reject}}
+	s.SetPolicy(through("eth1"), imports)
+	core.learns(t, s.V4)
+	hears(t, s, "10.1.2.0/26 (64902) [] 100")
+	s.SetPolicy(through("eth1"), nil)
+	core.learns(t, s.V4, here)
+	check()
 }
