@@ -203,10 +203,10 @@ func (s *session) run(ctx context.Context) parting {
 	go func() {
 		defer close(outDone)
 		s.stop(nil, s.toPeer(back))
+		s.out.sent.forget()
 	}()
 	s.setReadDeadline(handshakeWait)
 	how := s.toSpeaker(ctx, back)
-	defer s.out.sent.forget()
 	return s.finish(how, back, outDone)
 }
 
