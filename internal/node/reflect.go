@@ -54,7 +54,7 @@ type reflecting struct {
 // agree puts into a snapshot what this node is among its reflectors. It needs what BGP has said in an earlier pass.
 func (a *Agent) agree(ctx context.Context, s *Snapshot) []error {
 	r := &a.reflecting
-	if !a.Config.Reflectors.Automatic {
+	if !a.Config.Reflectors.Automatic || a.Config.NoBGP {
 		return nil
 	}
 	if r.roll == nil || r.build != a.view.builds {
@@ -317,16 +317,21 @@ func (a *Agent) dead(ctx context.Context, name string) (bool, error) {
 	return !slices.ContainsFunc(n.Status.Conditions, func(c api.NodeCondition) bool { return c.Type == api.NodeReady && c.Status == "True" }), nil
 }
 
-// again shortens the pause before the next pass to when the plan is another.
+// again shortens the pause before the next pass to when the plan is another. What it returns 0 for it does once: a pass that comes to no
+// plan must not be followed by the next one at once.
 func (r *reflecting) again(now time.Time, next time.Duration) time.Duration {
-	switch {
-	case r.stirred:
+	if r.stirred {
+		r.stirred = false
 		return 0
-	case len(r.plan.Ask) > 0:
+	}
+	if len(r.plan.Ask) > 0 {
 		next = min(next, missPause)
 	}
-	if !r.plan.Again.IsZero() {
-		next = min(next, max(0, r.plan.Again.Sub(now)))
+	if at := r.plan.Again; !at.IsZero() {
+		if !at.After(now) {
+			r.plan.Again = time.Time{}
+		}
+		next = min(next, max(0, at.Sub(now)))
 	}
 	return next
 }

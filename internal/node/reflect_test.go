@@ -141,3 +141,25 @@ func TestSilenceOfReflectors(t *testing.T) {
 		t.Error("a reflector has sessions with all of its clients")
 	}
 }
+
+// The next pass comes when the plan is another, and at once only once.
+func TestNextPlan(t *testing.T) {
+	now := time.Now()
+	r := reflecting{plan: reflectors.Plan{Again: now.Add(3 * time.Second)}}
+	for i, c := range []struct {
+		at   time.Duration
+		want time.Duration
+	}{{0, 3 * time.Second}, {2 * time.Second, time.Second}, {4 * time.Second, 0}, {4 * time.Second, fullPass}} {
+		if got := r.again(now.Add(c.at), fullPass); got != c.want {
+			t.Errorf("%d: %v, want %v", i, got, c.want)
+		}
+	}
+	r.stirred = true
+	if first, second := r.again(now, fullPass), r.again(now, fullPass); first != 0 || second != fullPass {
+		t.Errorf("what has changed is looked at after %v, and again after %v", first, second)
+	}
+	r.plan.Ask = []string{"n2"}
+	if got := r.again(now, fullPass); got != missPause {
+		t.Errorf("a Node is read again after %v", got)
+	}
+}
