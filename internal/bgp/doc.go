@@ -43,8 +43,8 @@
 //     CLUSTER_LIST: two reflectors then keep a path for ever that is over, or change their minds for ever. So to it all peers of
 //     our AS are clients, the relay knows better (relay.Rules), and a rank in the place of MED makes it see the length.
 //   - A path with the peer's AS number in it is not announced to the peer, but neither is the one before withdrawn. So it is told
-//     to put our own number in that place, and the relay withdraws what has that: a path on which our own number is for
-//     another reason, because it is allowed or a filter has put it there, is not announced to another AS either.
+//     to put our own number in that place, and the relay withdraws what has that. Our own number, where it is in a path because it
+//     is allowed there or a filter has put it there, is hidden from it; see wire.MaskedASN.
 //   - It sets an MD5 key for each peer on its listeners, of which a socket can have some hundred only, and does not say so.
 //
 // To GoBGP a peer is an address of 127.0.0.0/8, a new one whenever the peer is configured, from which the relay connects.

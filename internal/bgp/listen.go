@@ -83,7 +83,7 @@ func (s *Server) start(ctx context.Context, local Local) error {
 	case stopped:
 		return ErrStopped
 	}
-	front := relay.New(s.log, s.now, relay.Config{RouterID: local.RouterID, HoldDown: DefaultHoldDown, MaxHoldDown: MaxHoldDown})
+	front := relay.New(s.log, s.now, relay.Config{ASN: local.ASN, RouterID: local.RouterID, HoldDown: DefaultHoldDown, MaxHoldDown: MaxHoldDown})
 	if err := s.listen(ctx, front, local); err != nil {
 		return err
 	}

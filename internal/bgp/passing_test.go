@@ -264,10 +264,16 @@ func TestOwnASN(t *testing.T) {
 		}
 		return nil
 	})
+	s.SetPolicy(bgp.Policy{Transit: pods}, nil)
+	core := beside(lan, s, bgptest.FRR, 3, 64902)
+	own := []string{"10.1.5.0/26 via 10.0.0.5 (64512)", "10.200.0.5/32 via 10.0.0.5 (64512)"}
+	setPeers(s, router, core)
+	core.learns(t, s.V4, own...)
 	router.peer.AllowOwnASN = 1
-	setPeers(s, router)
+	setPeers(s, router, core)
+	core.learns(t, s.V4, append(own, "10.1.2.0/26 via 10.0.0.5 (64512 64901 64512)")...)
 	bgptest.Eventually(t, func() error {
-		if paths := s.Snapshot(); len(paths) != 1 || paths[0].ASPath != "64901 64512" || paths[0].Prefix.String() != "10.1.2.0/26" {
+		if paths := s.LearnedFrom(router.peer.Addr); len(paths) != 1 || paths[0].ASPath != "64901 64512" || paths[0].Prefix.String() != "10.1.2.0/26" {
 			return fmt.Errorf("learned %v", paths)
 		}
 		return nil

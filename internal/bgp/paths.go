@@ -184,7 +184,8 @@ type learned struct {
 	external bool
 	stamped  bool // MED is what the peer has sent
 	rank     uint32
-	oldest   bool // RFC 9494: it is kept for want of another one
+	ours     uint32 // what wire.MaskedASN stands for
+	oldest   bool   // RFC 9494: it is kept for want of another one
 	large    string
 }
 
@@ -315,13 +316,14 @@ func (s *Server) NextHops(ctx context.Context, from []netip.Addr) (map[netip.Add
 type source struct {
 	addr     netip.Addr
 	external bool
+	ours     uint32 // our AS number
 }
 
 // learnedFrom returns all peers by the addresses that GoBGP knows them by.
 func (s *Server) learnedFrom() map[netip.Addr]source {
 	sources := make(map[netip.Addr]source, len(s.peers))
 	for alias, addr := range s.neighbours.peers() {
-		sources[alias] = source{addr: addr, external: s.external(s.peers[addr])}
+		sources[alias] = source{addr: addr, external: s.external(s.peers[addr]), ours: s.local.ASN}
 	}
 	return sources
 }
@@ -346,7 +348,7 @@ func learnedPath(prefix string, raw *api.Path, peers map[netip.Addr]source) (lea
 	if !ok {
 		return learned{}, fmt.Errorf("path %s from %s, which is no peer", parsed, alias)
 	}
-	p := learned{Path: Path{Prefix: parsed.Masked(), From: from.addr, Stale: raw.GetStale(), LocalPref: localPref}, external: from.external}
+	p := learned{Path: Path{Prefix: parsed.Masked(), From: from.addr, Stale: raw.GetStale(), LocalPref: localPref}, external: from.external, ours: from.ours}
 	for _, attr := range raw.GetPattrsBinary() {
 		if err := p.readAttribute(attr); err != nil {
 			return learned{}, fmt.Errorf("path %s from %s: %w", parsed, from.addr, err)
@@ -491,7 +493,11 @@ func (p *learned) readASPath(value []byte) error {
 		kind, count := value[0], int(value[1])
 		numbers := make([]string, count)
 		for i := range numbers {
-			numbers[i] = strconv.FormatUint(uint64(binary.BigEndian.Uint32(value[2+4*i:])), 10)
+			number := binary.BigEndian.Uint32(value[2+4*i:])
+			if number == wire.MaskedASN {
+				number = p.ours
+			}
+			numbers[i] = strconv.FormatUint(uint64(number), 10)
 		}
 		word := strings.Join(numbers, " ")
 		if kind == asSet {

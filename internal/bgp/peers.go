@@ -268,7 +268,7 @@ func (s *Server) peerConfig(p Peer, alias netip.Addr) *api.Peer {
 	return &api.Peer{
 		Conf: &api.PeerConf{
 			NeighborAddress: alias.String(), PeerAsn: p.ASN, LocalAsn: s.localASN(p),
-			// Loops are found by the relay, which knows how often our AS number may be in a path. Of a path with the peer's AS number
+			// Loops are found by the relay, which knows how often our AS number may be in a path, and hides it (wire.MaskedASN). Of a path with the peer's AS number
 			// GoBGP would say nothing to the peer, not even that what it was told before is over; with our own in its place, which this
 			// does, it is passed to the relay, which withdraws it.
 			AllowOwnAsn: math.MaxUint8, ReplacePeerAsn: s.external(p),

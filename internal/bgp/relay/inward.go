@@ -104,6 +104,7 @@ func (in *inward) note(p netip.Prefix, change wire.Change, reason string) {
 func (s *session) pass(ctx context.Context, text []byte) bool {
 	for message := range wire.Messages(text) {
 		if wire.TypeOf(message) == wire.Update {
+			wire.ReplaceAS(message, s.link.relay.config.ASN, wire.MaskedASN)
 			s.link.behind.Throttle(ctx)
 		}
 		if !pass(s.in.back, message) {

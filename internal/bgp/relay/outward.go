@@ -32,7 +32,13 @@ func (s *session) announce(message []byte) error {
 	defer lent.Put(t)
 	plain, stamp := wire.TakeStamp(&t.buf, message, ownAS == 0)
 	t.Via = stamp.NextHop
+	// Beside what is put before each path towards another AS our number can only be there in the place of the peer's.
+	looped := ownAS == 1 && wire.CountAS(plain, rules.Session.LocalASN) > ownAS
+	wire.ReplaceAS(plain, wire.MaskedASN, s.link.relay.config.ASN)
 	parts, err := t.Edit(plain, func(p netip.Prefix, a *wire.Attributes) wire.Change {
+		if looped {
+			return wire.Change{Withdraw: true}
+		}
 		return rules.exports(p, a, stamp, s.out.self)
 	})
 	if err != nil { // it is our own speaker's

@@ -27,6 +27,7 @@ type Behind interface {
 
 // Config is what all sessions have in common.
 type Config struct {
+	ASN      uint32
 	RouterID netip.Addr
 	// HoldDown is how long a peer that announces too many prefixes is left alone, doubling up to MaxHoldDown.
 	HoldDown, MaxHoldDown time.Duration

@@ -236,8 +236,8 @@ func (n *news) readASPath(value []byte, fourOctets bool) {
 			if fourOctets {
 				number = binary.BigEndian.Uint32(numbers)
 			}
-			if number == 0 { // RFC 7607
-				n.flawed(true, "%s has AS number 0", attrASPath)
+			if number == 0 || number == MaskedASN { // RFC 7607, RFC 7300
+				n.flawed(true, "%s has AS number %d", attrASPath, number)
 				return
 			}
 			path = binary.BigEndian.AppendUint32(path, number)

@@ -1,0 +1,47 @@
+package wire
+
+import "encoding/binary"
+
+// MaskedASN stands for our own AS number in paths while the speaker behind has them: it takes each for a loop, although it may be
+// allowed, or put there by a filter, and would not withdraw what it has announced before. Nobody may use the number (RFC 7300).
+const MaskedASN uint32 = 1<<32 - 1
+
+// ReplaceAS writes one AS number in the place of another, in an UPDATE with numbers of four octets that is the caller's to change.
+func ReplaceAS(message []byte, old, now uint32) {
+	eachAS(message, func(number []byte) {
+		if binary.BigEndian.Uint32(number) == old {
+			binary.BigEndian.PutUint32(number, now)
+		}
+	})
+}
+
+// CountAS is how often an AS number is in the path of an UPDATE.
+func CountAS(message []byte, asn uint32) (n int) {
+	eachAS(message, func(number []byte) {
+		if binary.BigEndian.Uint32(number) == asn {
+			n++
+		}
+	})
+	return n
+}
+
+func eachAS(message []byte, f func(number []byte)) {
+	if TypeOf(message) != Update {
+		return
+	}
+	attributes, _ := attributesOf(message)
+	for b := attributes; len(b) > 0; {
+		_, kind, value, rest, ok := cutAttribute(b)
+		if !ok {
+			return
+		}
+		b = rest
+		for kind == attrASPath && len(value) > 0 {
+			_, numbers, after := segment(value)
+			for ; len(numbers) > 0; numbers = numbers[4:] {
+				f(numbers[:4])
+			}
+			value = after
+		}
+	}
+}
