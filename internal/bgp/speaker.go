@@ -117,7 +117,7 @@ type Local struct {
 	ASN uint32
 	// RouterID is an IPv4 address that no other speaker uses; it need not be an address of this host.
 	RouterID netip.Addr
-	// Listen are the addresses to accept sessions on, at least one. Unknown peers are refused.
+	// Listen are the addresses to accept sessions on, at least one; 0.0.0.0 and :: stand for all. Unknown peers are refused.
 	Listen []netip.Addr
 	// Port to listen on, DefaultPort if 0.
 	Port uint16
@@ -268,7 +268,7 @@ type PeerStatus struct {
 	State    State
 	// Since is when the session was established or, if it is not, when it was lost or first configured.
 	Since time.Time
-	// Received counts the prefixes that the peer has announced, Sent those announced to it.
+	// Received counts the prefixes that the peer announces, those that are refused among them, Sent those announced to it.
 	Received, Sent int
 	// Refused are the announced prefixes that are not taken, by reason, ordered by it.
 	Refused []Refusal
