@@ -23,33 +23,13 @@ func (s *session) announce(message []byte) error {
 		s.out.ended = true
 		return s.tell(message)
 	}
-	rules := s.link.rules.Load()
 	ownAS := 0
-	if rules.Session.External() {
+	if s.link.rules.Load().Session.External() {
 		ownAS = 1
 	}
 	t := s.borrow(ownAS)
 	defer lent.Put(t)
-	plain, stamp := wire.TakeStamp(&t.buf, message, ownAS == 0)
-	t.Via = stamp.NextHop
-	// Beside what is put before each path towards another AS our number can only be there in the place of the peer's.
-	looped := ownAS == 1 && wire.CountAS(plain, rules.Session.LocalASN) > ownAS
-	wire.ReplaceAS(plain, wire.MaskedASN, s.link.relay.config.ASN)
-	parts, err := t.Edit(plain, func(p netip.Prefix, a *wire.Attributes) wire.Change {
-		if looped {
-			return wire.Change{Withdraw: true}
-		}
-		return rules.exports(p, a, stamp, s.out.self)
-	})
-	if err != nil { // it is our own speaker's
-		s.link.relay.log.Error("BGP message could not be edited and was not sent", "peer", s.link.peer.Addr, "error", err)
-		return nil
-	}
-	if t.TooLong > 0 {
-		s.link.relay.log.Warn("paths are not announced: with what is added to them they are too long for a message", "peer", s.link.peer.Addr, "prefixes", t.TooLong)
-		t.TooLong = 0
-	}
-	for _, part := range parts {
+	for _, part := range s.rewrite(message, t) {
 		part = wire.Prune(part, s.family, s.out.sent.remove, s.out.sent.add)
 		if part == nil {
 			continue
@@ -59,6 +39,32 @@ func (s *session) announce(message []byte) error {
 		}
 	}
 	return nil
+}
+
+// rewrite returns what becomes of an UPDATE of the speaker behind by the rules.
+func (s *session) rewrite(message []byte, t *tools) [][]byte {
+	rules := s.link.rules.Load()
+	plain, stamp := wire.TakeStamp(&t.buf, message, t.OwnAS == 0)
+	t.Via = stamp.NextHop
+	// Beside what is put before each path towards another AS our number can only be there in the place of the peer's.
+	looped := t.OwnAS > 0 && wire.CountAS(plain, rules.Session.LocalASN) > t.OwnAS
+	wire.ReplaceAS(plain, wire.MaskedASN, s.link.relay.config.ASN)
+	parts, err := t.Edit(plain, func(p netip.Prefix, a *wire.Attributes) wire.Change {
+		if looped {
+			return wire.Change{Withdraw: true}
+		}
+		return rules.exports(p, a, stamp, s.out.self)
+	})
+	log, peer := s.link.relay.log, s.link.peer.Addr
+	if err != nil { // it is our own speaker's
+		log.Error("BGP message could not be edited and was not sent", "peer", peer, "error", err)
+		return nil
+	}
+	if t.TooLong > 0 {
+		log.Warn("paths are not announced: with what is added to them they are too long for a message", "peer", peer, "prefixes", t.TooLong)
+		t.TooLong = 0
+	}
+	return parts
 }
 
 // tellAll tells the peer an UPDATE in the form that it understands.
