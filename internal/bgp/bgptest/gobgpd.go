@@ -109,7 +109,12 @@ func (g *gobgpd) configure() {
 	} else if err := gobgpdTemplate.Execute(&text, gobgpdValues{g.config, g.Host, g.seconds()}); err != nil {
 		g.T.Fatal(err)
 	}
-	if err := os.WriteFile(g.file, []byte(text.String()), 0o600); err != nil {
+	// As a whole: the daemon may be about to read what it was told of a moment ago.
+	next := g.file + ".next"
+	if err := os.WriteFile(next, []byte(text.String()), 0o600); err != nil {
+		g.T.Fatal(err)
+	}
+	if err := os.Rename(next, g.file); err != nil {
 		g.T.Fatal(err)
 	}
 }
@@ -280,7 +285,21 @@ func (g *gobgpd) SetPassword(peer netip.Addr, password string) {
 		}
 	}
 	g.configure()
-	g.daemon.signal(syscall.SIGHUP)
+	// Of two signals that come close together it may act on the first alone.
+	Eventually(g.T, func() error {
+		g.daemon.signal(syscall.SIGHUP)
+		time.Sleep(200 * time.Millisecond)
+		var neighbor struct {
+			Conf struct {
+				AuthPassword string `json:"auth_password"`
+			}
+		}
+		g.decode(&neighbor, "neighbor", peer.String())
+		if neighbor.Conf.AuthPassword != password {
+			return fmt.Errorf("gobgpd on %s has not taken the new password for %s", g.V4, peer)
+		}
+		return nil
+	})
 }
 
 func (g *gobgpd) announce(word string, prefixes []netip.Prefix) {
