@@ -405,7 +405,7 @@ func (l *Link) admit(s *session) (rival *session, ok bool) {
 func (l *Link) leave(s *session) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if s.attached.Load() {
+	if s.upSince.Load() != 0 { // before, nothing was passed on
 		l.behind.Ending()
 	}
 	l.current = nil

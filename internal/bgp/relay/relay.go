@@ -19,7 +19,7 @@ type Behind interface {
 	Attach(ctx context.Context) (net.Conn, error)
 	// Throttle waits until the speaker can take another UPDATE. It ends with ctx.
 	Throttle(ctx context.Context)
-	// Ending is called when a session ends, before the relay forgets what the peer has announced in it. It must not wait.
+	// Ending is called when a session that was up ends, before the relay forgets what the peer has announced in it. It must not wait.
 	Ending()
 	// Failed is told in words why the session is not, or no longer, established.
 	Failed(reason string)
