@@ -542,3 +542,41 @@ func TestRefusals(t *testing.T) {
 	}
 	check()
 }
+
+// Another port and other addresses to listen on are taken while sessions are up, which stay; one that cannot be had leaves all as it was.
+func TestListensElsewhere(t *testing.T) {
+	t.Parallel()
+	lan, s := node(t)
+	bird := beside(lan, s, bgptest.BIRD2, 1, ourASN)
+	far := lan.Host(6)
+	s.SetPeers(bird.peer, bgp.Peer{Addr: far.V4, From: s.V4, ASN: ourASN, Passive: true})
+	check := undisturbed(t, s, bird)
+	reach := func(port uint16, want bool) {
+		t.Helper()
+		err := far.Do(func() error {
+			dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: far.V4.AsSlice()}, Timeout: 10 * time.Second}
+			conn, err := dialer.Dial("tcp", netip.AddrPortFrom(s.V4, port).String())
+			if err == nil {
+				_ = conn.Close()
+			}
+			return err
+		})
+		if (err == nil) != want {
+			t.Errorf("port %d: %v, want an answer: %t", port, err, want)
+		}
+	}
+	reach(179, true)
+	s.SetLocal(bgp.Local{ASN: ourASN, Port: 1790})
+	reach(179, false)
+	reach(1790, true)
+	if err := s.TrySetLocal(bgp.Local{ASN: ourASN, Port: 1791, Listen: []netip.Addr{netip.MustParseAddr("10.99.99.99")}}); err == nil || !strings.Contains(err.Error(), "10.99.99.99:1791") {
+		t.Errorf("an address that this node does not have: %v", err)
+	}
+	reach(1790, true)
+	s.SetLocal(bgp.Local{ASN: ourASN, Listen: []netip.Addr{netip.IPv4Unspecified()}})
+	reach(179, true)
+	if err := s.TrySetLocal(bgp.Local{ASN: ourASN + 1}); err == nil || !strings.Contains(err.Error(), "keeps its AS number") {
+		t.Errorf("another AS number: %v", err)
+	}
+	check()
+}

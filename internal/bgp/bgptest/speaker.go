@@ -225,11 +225,20 @@ func (s *Speaker) StartLocal(local bgp.Local) {
 // SetLocal changes a started speaker; its router ID and, unless others are given, the host's addresses are added.
 func (s *Speaker) SetLocal(local bgp.Local) {
 	s.T.Helper()
+	if err := s.TrySetLocal(local); err != nil {
+		s.T.Fatalf("SetLocal on %s: %v", s.V4, err)
+	}
+}
+
+// TrySetLocal is SetLocal that may fail.
+func (s *Speaker) TrySetLocal(local bgp.Local) error {
+	s.T.Helper()
 	local.RouterID = s.V4
 	if local.Listen == nil {
 		local.Listen = s.Addrs()
 	}
-	s.do(call{Method: "SetLocal", Local: local})
+	_, err := s.try(call{Method: "SetLocal", Local: local})
+	return err
 }
 
 // NextHops returns the next hops of all that some peers have announced.
