@@ -26,13 +26,23 @@ type felixNode struct {
 
 func newFelixNode(t testing.TB, c *meshtest.Cluster, subnet, host int) *felixNode {
 	t.Helper()
-	n := &felixNode{Node: c.NewNode(t, fmt.Sprintf("felix-%d", host), subnet, host), block: fmt.Sprintf("10.90.%d.0/26", host)}
+	return withFelix(t, c, c.NewNode(t, fmt.Sprintf("felix-%d", host), subnet, host), fmt.Sprintf("10.90.%d.0/26", host))
+}
+
+// withFelix makes a node, which may have something else beside, one of Felix's, with a block of a pool of VXLAN.
+func withFelix(t testing.TB, c *meshtest.Cluster, node *meshtest.Node, block string) *felixNode {
+	t.Helper()
+	n := &felixNode{Node: node, block: block}
 	n.Claim(t, n.block)
 	n.Within(t, func() error { return sysctl.DefaultRoot.Set(sysctl.Key{"net", "ipv4", "ip_forward"}, "1") })
-	n.pod = n.NewPod(t, fmt.Sprintf("10.90.%d.5", host))
-	pool := []netip.Prefix{netip.MustParsePrefix("10.90.0.0/16")}
+	first := netip.MustParsePrefix(block).Addr()
+	n.pod = n.NewPod(t, strings.TrimSuffix(first.String(), ".0")+".5")
+	wide, err := first.Prefix(16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := []netip.Prefix{wide}
 	keeper := duties.NewTunnel(ipam.NewClient(c.Store, time.Now), duties.VXLAN, n.Name, time.Now)
-	var err error
 	if n.end, err = keeper.Address(t.Context(), duties.TunnelInput{Ranges: duties.Ranges{Assign: pool, Keep: pool}}); err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +50,10 @@ func newFelixNode(t testing.TB, c *meshtest.Cluster, subnet, host int) *felixNod
 	if err := c.Store.Get(t.Context(), obj); err != nil {
 		t.Fatal(err)
 	}
-	obj.Annotations = map[string]string{api.AnnotationIPv4Address: n.Prefix.String(), api.AnnotationIPv4VXLANAddr: n.end.String()}
+	if obj.Annotations == nil {
+		obj.Annotations = map[string]string{}
+	}
+	obj.Annotations[api.AnnotationIPv4Address], obj.Annotations[api.AnnotationIPv4VXLANAddr] = n.Prefix.String(), n.end.String()
 	if err := c.Store.Update(t.Context(), obj); err != nil {
 		t.Fatal(err)
 	}

@@ -28,19 +28,35 @@ const felixTable = `table ip calico {
 `
 
 // A node changes from Calico to the agent and back, among a node that stays Calico's and one that has the agent all the time, and
-// loses no packet. The agent begins while BIRD still runs, and leaves its routes alone; then it takes over. Handed back, BIRD has its
-// routes again.
+// loses no packet: neither of a pool without encapsulation, whose routes are BIRD's, nor of one with VXLAN, whose routes are Felix's.
+// The agent begins while BIRD still runs, and leaves its routes alone; then it takes over. Handed back, both have their routes again.
 func TestNodeChangesOverAndBack(t *testing.T) {
 	t.Parallel()
 	c := meshtest.NewCluster(t)
-	c.Create(t, meshtest.NewPool("pods", "10.90.0.0/16", api.EncapNever))
+	vx := meshtest.NewPool("vxlan", "10.91.0.0/16", api.EncapNever)
+	vx.Spec.VXLANMode = api.EncapAlways
+	c.Create(t, meshtest.NewPool("pods", "10.90.0.0/16", api.EncapNever), vx)
 	agent, agentPod := c.NewNodeWithPod(t, 0, 40)
 	ours := agent.Prefix.Addr()
 	stays := newCalicoNode(t, c, 30, ours, netip.MustParseAddr("172.31.1.20"))
 	node := newCalicoNode(t, c, 20, ours, stays.Prefix.Addr())
 	peers := []netip.Addr{ours, stays.Prefix.Addr()}
+	felix, staying := withFelix(t, c, node.Node, "10.91.20.0/26"), withFelix(t, c, stays.Node, "10.91.30.0/26")
+	agent.Claim(t, "10.91.40.0/26")
+	vxPod := agent.NewPod(t, "10.91.40.5")
 	meshtest.Start(t, agent)
 	meshtest.Eventually(t, func() error { return agent.Settled(2) })
+	meshtest.Eventually(t, func() error {
+		if !end(t, agent, false).IsValid() {
+			return fmt.Errorf("%s has announced no end", agent.Name)
+		}
+		return nil
+	})
+	felix.knows(t, staying.Node, staying.end, staying.block)
+	staying.knows(t, felix.Node, felix.end, felix.block)
+	for _, f := range []*felixNode{felix, staying} {
+		f.knows(t, agent, end(t, agent, false), "10.91.40.0/26")
+	}
 	for _, block := range []struct {
 		prefix string
 		via    netip.Addr
@@ -49,7 +65,13 @@ func TestNodeChangesOverAndBack(t *testing.T) {
 	}
 	leaveFelix(t, node)
 
-	packets := append(meshtest.StartTraffic(t, node.pod, agentPod), meshtest.StartTraffic(t, node.pod, stays.pod)...)
+	streams := func() (all meshtest.Traffic) {
+		for _, pair := range [][2]*meshtest.Pod{{node.pod, agentPod}, {node.pod, stays.pod}, {felix.pod, vxPod}, {felix.pod, staying.pod}, {stays.pod, agentPod}, {staying.pod, vxPod}} {
+			all = append(all, meshtest.StartTraffic(t, pair[0], pair[1])...)
+		}
+		return all
+	}
+	packets := streams()
 	before := node.routesOf(t, "bird")
 	node.Env = append(node.Env, "TORTIE_REMOVE_CALICO_RULES=true")
 	node.Start(t, meshtest.Build)
@@ -65,10 +87,10 @@ func TestNodeChangesOverAndBack(t *testing.T) {
 		}
 	}
 	meshtest.Eventually(t, func() error {
-		if left := node.routesOf(t, "bird"); left != "" {
-			return fmt.Errorf("left of BIRD's routes: %s", left)
+		if left := node.routesOf(t, "bird") + node.routesOf(t, "80"); left != "" {
+			return fmt.Errorf("left of BIRD's and Felix's routes: %s", left)
 		}
-		return nil
+		return node.Has(t, fmt.Sprintf("%s via %s dev vxlan.calico onlink", staying.block, staying.end))
 	})
 	meshtest.Eventually(t, func() error {
 		if text, err := node.Try("nft", "list", "tables"); err != nil || strings.Contains(text, "calico") {
@@ -79,7 +101,7 @@ func TestNodeChangesOverAndBack(t *testing.T) {
 	time.Sleep(3 * time.Second) // what the other BIRD would drop, it drops by the end of the agent's table
 	packets.Intact(t)
 
-	packets = append(meshtest.StartTraffic(t, node.pod, agentPod), meshtest.StartTraffic(t, node.pod, stays.pod)...)
+	packets = streams()
 	if text, err := node.Try(meshtest.Program(t, meshtest.Build), "cleanup"); err == nil || !strings.Contains(text+err.Error(), "still runs") {
 		t.Errorf("cleanup while the agent runs: %v\n%s", err, text)
 	}
@@ -90,8 +112,13 @@ func TestNodeChangesOverAndBack(t *testing.T) {
 	}
 	leaveFelix(t, node)
 	text, err := node.Try(meshtest.Program(t, meshtest.Build), "cleanup")
-	if err != nil || strings.Count(text, "give route to BIRD") != 3 || !strings.Contains(text, "remove: table inet tortie") {
-		t.Errorf("cleanup: %v\n%s", err, text)
+	for _, want := range []string{
+		"give route to BIRD: blackhole " + node.block, "give route to BIRD: " + stays.block + " via 172.31.1.30 dev eth0",
+		fmt.Sprintf("give route to Felix: %s via %s dev vxlan.calico", staying.block, staying.end), "remove: table inet tortie",
+	} {
+		if err != nil || !strings.Contains(text, want) {
+			t.Errorf("cleanup: %v; it does not say %q:\n%s", err, want, text)
+		}
 	}
 	if left := node.Routes(t); left != "" {
 		t.Errorf("left of the agent's routes:\n%s", left)
@@ -100,6 +127,11 @@ func TestNodeChangesOverAndBack(t *testing.T) {
 	for _, want := range []string{"10.90.40.0/26 via 172.31.1.40 dev eth0", stays.block + " via 172.31.1.30 dev eth0", "blackhole " + node.block} {
 		if got := node.routesOf(t, "bird"); !strings.Contains(got, want) {
 			t.Errorf("BIRD has no route %q:\n%s", want, got)
+		}
+	}
+	for _, f := range []*felixNode{staying, {Node: agent, block: "10.91.40.0/26", end: end(t, agent, false)}} {
+		if want, got := fmt.Sprintf("%s via %s dev vxlan.calico onlink", f.block, f.end), node.routesOf(t, "80"); !strings.Contains(got, want) {
+			t.Errorf("Felix has no route %q:\n%s", want, got)
 		}
 	}
 	meshtest.Eventually(t, func() error { return agent.Settled(2) })

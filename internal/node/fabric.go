@@ -272,6 +272,7 @@ func (a *Agent) layStatics(ctx context.Context, s *Snapshot) {
 	if slices.EqualFunc(routes, a.bgp.statics, fib.Route.Equal) {
 		return
 	}
+	a.FIB.Inherit(a.calico.Estate(time.Now(), s.poolRanges()))
 	if _, err := a.FIB.Merge(ctx, routes); err == nil { // else the routes' own step says so
 		a.bgp.statics = routes
 	}
@@ -286,8 +287,8 @@ func (s *Snapshot) poolRanges() []netip.Prefix {
 	return ranges
 }
 
-// lookForCalico looks for what Calico has left beside routes, when the agent's own rules are in place.
-func (a *Agent) lookForCalico(ctx context.Context) {
-	a.calico.Look(ctx, time.Now())
+// lookForCalico looks for what Calico has left beside routes. Its rules may go if the agent's own are in place.
+func (a *Agent) lookForCalico(ctx context.Context, inPlace bool) {
+	a.calico.Look(ctx, time.Now(), inPlace)
 	a.complain("calico", a.calico.Problems(time.Now()))
 }

@@ -49,7 +49,7 @@ func (a *Agent) pass(ctx context.Context) error {
 	heard, err := a.syncBGP(ctx, &s)
 	a.bgp.holding = err != nil || a.bgp.settling(time.Now()) || a.alone != nil
 	broken = errors.Join(broken, a.syncRoutes(ctx, &s, heard), a.pruneTunnels(ctx, &s))
-	a.lookForCalico(ctx)
+	a.lookForCalico(ctx, broken == nil)
 	switch {
 	case broken != nil:
 		return a.cannotServe(ctx, errors.Join(told, broken, err))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/nft"
@@ -48,7 +49,14 @@ func (h Handover) routes(ctx context.Context) ([]Step, error) {
 	if err != nil {
 		return nil, err
 	}
+	links, err := h.Kernel.Links()
+	if err != nil {
+		return nil, err
+	}
 	give, remove, steps := h.sort(ours, theirs, tunnels)
+	for i := range steps {
+		steps[i].About = withNames(steps[i].About, links)
+	}
 	if h.DryRun {
 		return steps, nil
 	}
@@ -56,6 +64,19 @@ func (h Handover) routes(ctx context.Context) ([]Step, error) {
 		return nil, err
 	}
 	return steps, errors.Join(errors.Join(h.Kernel.ReplaceRoutes(give)...), withoutGone(h.Kernel.DeleteRoutes(remove)))
+}
+
+// withNames replaces the links' indices by their names.
+func withNames(text string, links []netlinkx.Link) string {
+	words := strings.Fields(text)
+	for i, w := range words {
+		for _, l := range links {
+			if w == fmt.Sprint("#", l.Index) {
+				words[i] = l.Name
+			}
+		}
+	}
+	return strings.Join(words, " ")
 }
 
 // withoutGone leaves out what has gone by itself.

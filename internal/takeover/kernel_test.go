@@ -86,7 +86,7 @@ func (h heir) pass(t testing.TB, now time.Time) fib.Stats {
 		t.Fatal(err)
 	}
 	h.Took(now, h.fib.Taken())
-	h.Look(t.Context(), now)
+	h.Look(t.Context(), now, true)
 	return stats
 }
 

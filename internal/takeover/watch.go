@@ -73,33 +73,34 @@ func (w *Watch) felixRuns(now time.Time) bool {
 // Took notes what was taken away.
 func (w *Watch) Took(now time.Time, routes []netlinkx.Route) { w.tracker.TookRoutes(now, routes) }
 
-// Look looks for Felix's rules, not more often than makes sense, and removes them if that is wanted and it does not run. The agent's
-// own rules are to be in place before.
-func (w *Watch) Look(ctx context.Context, now time.Time) {
+// Look looks for Felix's rules, not more often than makes sense, and removes them if that is wanted and it does not run, and the
+// agent's own rules are in place.
+func (w *Watch) Look(ctx context.Context, now time.Time, inPlace bool) {
 	if !w.looked.IsZero() && now.Sub(w.looked) < rulesPause {
 		return
 	}
 	w.looked = now
+	mayRemove := w.remove && inPlace && !w.felixRuns(now)
 	found, err := w.table.Find(ctx, rules)
-	if err == nil && !found.Empty() && w.remove && !w.felixRuns(now) {
+	if err == nil && !found.Empty() && mayRemove {
 		if found, err = w.table.Remove(ctx, rules); err == nil {
 			w.tracker.TookRules(now)
 			found = nft.Remains{}
 		}
 	}
 	w.rules = found
-	sets, failed := w.sets(now)
+	sets, failed := w.sets(mayRemove && w.rules.Empty())
 	others, trouble := w.findOthers()
 	w.others, w.failed = append(sets, others...), errors.Join(err, failed, trouble)
 }
 
-// sets removes Felix's ipsets if that is wanted and no rule is left that may use them; else it tells of them.
-func (w *Watch) sets(now time.Time) (found []string, err error) {
+// sets removes Felix's ipsets if no rule is left that may use them; else it tells of them.
+func (w *Watch) sets(mayRemove bool) (found []string, err error) {
 	sets, err := felixSets(w.kernel)
 	if err != nil || len(sets) == 0 {
 		return nil, err
 	}
-	if w.remove && w.rules.Empty() && !w.felixRuns(now) {
+	if mayRemove {
 		return nil, destroy(w.kernel, sets)
 	}
 	return []string{fmt.Sprintf("%d ipsets of Felix's, which do no harm (ipset destroy)", len(sets))}, nil
