@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -121,6 +122,25 @@ func TestServicesThatVanish(t *testing.T) {
 	}
 	if v.update(begin, &Snapshot{}, kube.Services{}, 3); len(v.announced) > 0 || len(v.problems) > 0 {
 		t.Errorf("%v announced, problems %v", v.announced, v.problems)
+	}
+}
+
+// What is announced for services outlives the agent, for one that starts while the API server is away.
+func TestMemoryOfServices(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "tortie/world.json")
+	w := cluster(nil)
+	w.Self, w.Revision = &w.Nodes[1], 7
+	m, now := memory{path: path}, time.Now()
+	announced := rangesOf("10.96.0.0/12", "10.96.0.7/32")
+	if err := m.save(now, w, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.save(now.Add(worldPause), w, announced, nil); err != nil { // they are a change by themselves
+		t.Fatal(err)
+	}
+	next := memory{path: path}
+	if _, _, err := next.load(now, w.Self.Name); err != nil || !slices.Equal(next.services, announced) {
+		t.Errorf("%v, %v", next.services, err)
 	}
 }
 

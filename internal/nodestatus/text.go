@@ -340,6 +340,8 @@ func (r *Report) words(p Peer) string {
 		return fmt.Sprintf("%s: kept closed until %s: %s", p.Address, r.clock(p.HeldUntil), p.LastError)
 	case p.State == established:
 		return fmt.Sprintf("%s: up; before, at %s: %s", p.Address, r.clock(p.ErrorAt), p.LastError)
+	case p.LastError == "" && p.Passive && (p.Kind == "node" || p.Kind == "global"):
+		return fmt.Sprintf("%s: waiting since %s for it to connect, as this end is the passive one", p.Address, r.clock(p.Since))
 	case p.LastError == "" && p.Passive:
 		return fmt.Sprintf("%s: waiting since %s for it to connect, as its address is the greater one", p.Address, r.clock(p.Since))
 	case p.LastError == "":
