@@ -88,7 +88,7 @@ func run(ctx context.Context, args []string, env config.Env, out nodestatus.Outp
 
 func usage(flags *flag.FlagSet) {
 	w := flags.Output()
-	fmt.Fprint(w, "usage: node [-v]\n       node COMMAND [-o text|json|yaml] [-address HOST:PORT]\n\nWithout a command node is the agent. The commands ask the agent of this node:\n")
+	fmt.Fprint(w, "usage: node [-v]\n       node COMMAND [-o text|json|yaml] [-address HOST:PORT] [PEER or ADDRESS]\n\nWithout a command node is the agent. The commands ask the agent of this node:\n")
 	for _, name := range nodestatus.Commands() {
 		fmt.Fprintf(w, "  %-8s %s\n", name, nodestatus.Help(name))
 	}
