@@ -284,7 +284,7 @@ func (p Peer) traits() []string {
 		so   bool
 		text string
 	}{
-		{p.Client, "client"}, {p.Password, "password"}, {p.Passive, "passive"}, {p.TTLHops > 0, fmt.Sprintf("%d hops at most", p.TTLHops)}, {p.LocalASN != 0, fmt.Sprintf("local AS %d", p.LocalASN)},
+		{p.Client, "client"}, {p.Password, "password"}, {p.Passive, "passive"}, {p.TTLHops > 0, count(p.TTLHops, "hop") + " at most"}, {p.LocalASN != 0, fmt.Sprintf("local AS %d", p.LocalASN)},
 		{p.State == established && !p.EndOfTable, "its table is not whole yet"},
 	} {
 		if t.so {
