@@ -219,10 +219,10 @@ func (d *decision) drop() {
 	}
 }
 
-// pause is the same at both ends of a session.
+// pause is the same at both ends of a session, and in full seconds, so that thousands of sessions go in a few portions.
 func (d *decision) pause(name string) time.Duration {
 	a, b := min(name, d.Self), max(name, d.Self)
-	return time.Duration(hash(a, b) % uint64(dropSpread))
+	return time.Duration(hash(a, b)%uint64(dropSpread/time.Second)) * time.Second
 }
 
 // cover reports whether so many reflectors have told all they know that this node can do without the mesh.
