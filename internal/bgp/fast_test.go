@@ -90,6 +90,12 @@ func TestTableIsGoBGPs(t *testing.T) {
 				b.conn.send(message(3, 6, 2))
 			}
 			b.conn.close()
+			eventually(t, func() error {
+				if p := s.peer(b.v4); p.State == bgp.Established {
+					return fmt.Errorf("the session to %s is still there", b.v4)
+				}
+				return nil
+			})
 		case 9:
 			b.begin(s)
 			b.say(random)
