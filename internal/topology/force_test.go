@@ -79,7 +79,7 @@ func (f *force) secret(t testing.TB, password string) {
 	}
 	secrets := core.CoreV1().Secrets("kube-system")
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "bgp-passwords"}, StringData: map[string]string{"tor": password}}
-	if _, err := secrets.Get(t.Context(), secret.Name, metav1.GetOptions{}); err == nil {
+	if _, err = secrets.Get(t.Context(), secret.Name, metav1.GetOptions{}); err == nil {
 		_, err = secrets.Update(t.Context(), secret, metav1.UpdateOptions{})
 	} else {
 		_, err = secrets.Create(t.Context(), secret, metav1.CreateOptions{})
