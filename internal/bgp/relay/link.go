@@ -34,8 +34,9 @@ const (
 	crossing = 3 * time.Second
 	// passiveCheck is how often it is looked why passive sessions are not up.
 	passiveCheck = 5 * time.Second
-	// releaseWait is how long a retired session has to say its last word.
+	// releaseWait is how long a retired session has to say its last word. Before that it is said here, if the speaker behind is slow.
 	releaseWait = 2 * time.Second
+	lastWord    = 500 * time.Millisecond
 	// mostParting is how many sessions of a peer can be saying their last word.
 	mostParting = 2
 )
@@ -218,8 +219,16 @@ func (l *Link) Retire() {
 
 // Release ends a retired link in a moment, in which the session's last words reach the peer.
 func (l *Link) Release() {
+	time.AfterFunc(lastWord, l.dismiss)
 	time.AfterFunc(releaseWait, l.cancel)
 	context.AfterFunc(l.ctx, l.hangUp)
+}
+
+// dismiss tells the peer that it is none any more: else it would take the end for a lost connection, and keep what it was told.
+func (l *Link) dismiss() {
+	if s := l.session(); s != nil {
+		s.abort(&wire.Notification{Code: wire.Cease, Subcode: wire.PeerDeconfigured})
+	}
 }
 
 // hangUp breaks the session that is.

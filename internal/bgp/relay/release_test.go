@@ -1,0 +1,90 @@
+package relay_test
+
+import (
+	"context"
+	"encoding/binary"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/bgp/bgptest"
+	"github.com/tortie-net/tortie/internal/bgp/policy"
+	"github.com/tortie-net/tortie/internal/bgp/relay"
+)
+
+// mute is a speaker that opens its session and then says nothing more, whatever it is told.
+type mute struct{ t *testing.T }
+
+func (m mute) Attach(context.Context) (net.Conn, error) {
+	ours, theirs := net.Pipe()
+	m.t.Cleanup(func() { ours.Close() })
+	go func() {
+		_, _ = ours.Write(bgptest.OpenMessage(64512, netip.MustParseAddr("10.0.0.1"), true, 90, 120))
+		if kind, _ := read(ours); kind == bgptest.Open {
+			_, _ = ours.Write(bgptest.Message(bgptest.Keepalive))
+		}
+		_, _ = io.Copy(io.Discard, ours)
+	}()
+	return theirs, nil
+}
+
+func (mute) Throttle(context.Context) {}
+func (mute) Ending()                  {}
+func (m mute) Failed(reason string)   { m.t.Log(reason) }
+
+// read returns the next message, of type 0 at the end.
+func read(conn net.Conn) (kind byte, body []byte) {
+	header := make([]byte, 19)
+	if _, err := io.ReadFull(conn, header); err != nil {
+		return 0, nil
+	}
+	body = make([]byte, binary.BigEndian.Uint16(header[16:])-19)
+	_, _ = io.ReadFull(conn, body)
+	return header[18], body
+}
+
+// A peer that is removed hears Cease, also if the speaker behind does not come to saying it.
+func TestReleaseSaysCease(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	local := netip.MustParseAddr("127.0.0.1")
+	r := relay.New(slog.New(slog.DiscardHandler), time.Now, relay.Config{ASN: 64512, RouterID: netip.MustParseAddr("10.0.0.1")})
+	rules := &relay.Rules{Base: &policy.Base{}, Session: policy.Session{LocalASN: 64512, PeerASN: 64512}}
+	link := r.Add(relay.Peer{
+		Addr: local, From: local, Port: uint16(l.Addr().(*net.TCPAddr).Port), ASN: 64512, ConnectRetry: time.Second, HoldTime: 90 * time.Second, MaxPrefixes: 10,
+	}, rules, mute{t})
+	conn, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	_, _ = conn.Write(bgptest.OpenMessage(64512, netip.MustParseAddr("10.0.0.2"), true, 90, 120))
+	_, _ = conn.Write(bgptest.Message(bgptest.Keepalive))
+	for kind := byte(0); kind != bgptest.Keepalive; {
+		if kind, _ = read(conn); kind == 0 {
+			t.Fatal("there is no session")
+		}
+	}
+	link.Retire()
+	link.Release()
+	for {
+		kind, body := read(conn)
+		if kind == bgptest.Notification {
+			if len(body) < 2 || body[0] != 6 || body[1] != 3 {
+				t.Errorf("NOTIFICATION %x, want Cease, peer de-configured", body)
+			}
+			return
+		}
+		if kind == 0 {
+			t.Fatal("the connection ended without a word")
+		}
+	}
+}
