@@ -87,7 +87,7 @@ func foreigners(t testing.TB, n *meshtest.Node) (look func() string) {
 	t.Helper()
 	for _, args := range [][]string{
 		{"ip", "route", "add", "10.77.0.0/16", "via", "172.31.1.1", "proto", "12"},
-		{"ip", "route", "add", "10.90.250.0/26", "via", "172.31.1.1", "proto", "80"},
+		{"ip", "route", "add", "10.80.250.0/26", "via", "172.31.1.1", "proto", "80"},
 		{"ip", "route", "add", "10.90.251.0/26", "via", "172.31.1.1", "proto", "static"},
 		{"ip", "route", "add", "10.90.11.0/26", "via", "172.31.1.1", "proto", "84", "table", "77"},
 		{"ip", "rule", "add", "pref", "30000", "to", "10.78.0.0/16", "table", "77"},
