@@ -269,6 +269,7 @@ func TestInForce(t *testing.T) {
 		}
 		return nil
 	}, torAddr)
+	f.holds(t, "a BGPPeer is deleted: the router keeps nothing", f.announced(t, noBlocks), torAddr)
 	for i, n := range f.nodes {
 		peersWith(t, n, f.meshOf(i, otherAddr)...)
 		n.Running(t)
