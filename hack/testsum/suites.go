@@ -34,8 +34,8 @@ type goTest struct {
 // ipipPackage needs a kernel with IPIP, or a virtual machine that has one.
 const ipipPackage = "internal/encap"
 
-// tunnelTest, of internal/mesh, has agents, an API server and pods in one kernel with IPIP; it finds the virtual machine by itself.
-const tunnelTest = "^TestTunnel$"
+// tunnelTests, of internal/mesh, have agents, an API server and pods in one kernel with IPIP; they find the virtual machine by themselves.
+const tunnelTests = "^TestTunnel"
 
 // everything is the chart's values that turn on what is off by default.
 const everything = "--set migrateFromHostLocal=true,monitoring.metrics.enabled=true,monitoring.metrics.perPeer=true,monitoring.metrics.annotations=true," +
@@ -75,10 +75,10 @@ func suites(ctx context.Context, root string) []suite {
 				{name: "helm lint, all of it", args: []string{"sh", "-c", `"$(` + lab + ` build helm)" lint --strict charts/tortie ` + everything}},
 			}},
 		{name: "unit", what: "units, network namespaces, real etcd and kube-apiserver",
-			tests: &goTest{env: env, flags: []string{"-timeout=20m", "-skip=" + tunnelTest}, except: []string{ipipPackage}}},
+			tests: &goTest{env: env, flags: []string{"-timeout=20m", "-skip=" + tunnelTests}, except: []string{ipipPackage}}},
 		ipip,
-		{name: "tunnel", what: "agents that restart, over tunl0: " + where,
-			tests: &goTest{env: env, flags: []string{"-timeout=20m", "-run=" + tunnelTest}, only: "./internal/mesh"}},
+		{name: "tunnel", what: "agents that restart and pools that change, over tunl0: " + where,
+			tests: &goTest{env: env, flags: []string{"-timeout=20m", "-run=" + tunnelTests}, only: "./internal/mesh"}},
 		{name: "bench", what: "the benchmarks, as few runs as can be, on a real API server",
 			tests: &goTest{dir: "hack", flags: []string{"-timeout=10m"}, only: "./bench"}},
 		{name: "lab", what: "the lab itself: nodes come, work, and leave nothing",
