@@ -57,6 +57,7 @@ type cost struct {
 	Spread                 float64 // seconds until all know a new prefix
 	Missed                 float64 // seconds until all know a new prefix after a reflector's death
 	Replaced               float64 // seconds until all have another reflector's whole table
+	Withdrawn              float64 // seconds until nobody knows what was announced no more
 	ReflectorPaths, Client int     // paths that a reflector, and a client, has learned
 }
 
@@ -152,6 +153,10 @@ func measure(t *testing.T, n int) cost {
 	c.speakers[n-1].Originate(append(own(n-1), "10.255.0.0/26")...)
 	c.await(t, reflecting, blocks*(n-1)+1)
 	result.Spread = time.Since(begun).Seconds()
+	begun = time.Now()
+	c.speakers[n-1].Originate(own(n - 1)...) // no reflector keeps what another has told it of
+	c.await(t, reflecting, blocks*(n-1))
+	result.Withdrawn = time.Since(begun).Seconds()
 
 	c.speakers[0].End(syscall.SIGKILL)
 	begun = time.Now()
