@@ -279,6 +279,9 @@ func (a *Agent) sooner(next time.Duration) time.Duration {
 	if a.anchor.moving() || a.alone != nil {
 		next = min(next, time.Second)
 	}
+	if a.memory.putOff {
+		next = min(next, worldPause)
+	}
 	return a.reflecting.again(time.Now(), next)
 }
 

@@ -350,6 +350,8 @@ func TestAgentStartsWithoutTheAPIServer(t *testing.T) {
 	r.api.Host = "https://" + l.Addr().String()
 	r.ns.Run(t, "ip", "route", "add", "10.90.9.0/26", "via", "172.31.0.2", "dev", "eth0", "proto", "84")
 	r.ns.Run(t, "ip", "route", "delete", "10.90.2.0/26")
+	const lastKnown = "172.31.0.77" // a node that the agent before had no time to write down
+	r.ns.Run(t, "nft", "add", "element", "inet", "tortie", "guard-nodes-v4", "{ "+lastKnown+" }")
 	if err := r.store.Delete(t.Context(), other); err != nil {
 		t.Fatal(err)
 	}
@@ -363,6 +365,9 @@ func TestAgentStartsWithoutTheAPIServer(t *testing.T) {
 	})
 	if !r.has(t, "10.90.9.0/26")() {
 		t.Errorf("something was removed: %s", r.routes(t))
+	}
+	if set := r.ns.Run(t, "nft", "list", "set", "inet", "tortie", "guard-nodes-v4"); !strings.Contains(set, lastKnown) {
+		t.Errorf("a node was locked out: %s", set)
 	}
 
 	if l, err = new(net.ListenConfig).Listen(t.Context(), "tcp", l.Addr().String()); err != nil {
@@ -385,8 +390,16 @@ func TestMemory(t *testing.T) {
 	w.Peers = []api.BGPPeer{{Meta: api.Meta{Name: "tor"}, Spec: api.BGPPeerSpec{PeerIP: "10.0.0.254", ASNumber: 65000, Password: ref}}}
 	w.Passwords = map[api.Place]kube.Password{place: {Set: true, Text: "secret word"}}
 	w.Filters = []api.BGPFilter{{Meta: api.Meta{Name: "f"}}}
-	if err := m.save(now, w, nil, []peering.Past{{Peer: w.Peers[0], Filters: w.Filters}}); err != nil {
-		t.Fatal(err)
+	past := []peering.Past{{Peer: w.Peers[0], Filters: w.Filters}}
+	for _, step := range []struct {
+		after    time.Duration
+		revision uint64
+		putOff   bool
+	}{{0, 5, false}, {time.Second, 5, false}, {time.Second, 7, true}, {worldPause, 7, false}} {
+		now, w.Revision = now.Add(step.after), step.revision
+		if err := m.save(now, w, nil, past); err != nil || m.putOff != step.putOff || m.putOff == (m.revision == w.Revision) {
+			t.Fatalf("%+v: %v, put off %v, written %d", step, err, m.putOff, m.revision)
+		}
 	}
 	got, _, err := m.load(now, "node1")
 	if err != nil || len(got.Nodes) != 4 || len(got.Affinities) != 5 || got.Self.Name != "node1" || got.MeshPassword.Err == nil {

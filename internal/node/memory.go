@@ -39,6 +39,7 @@ type memory struct {
 	services []netip.Prefix // that were announced
 	past     []peering.Past // BGPPeers that could be used
 	written  time.Time
+	putOff   bool // what has changed is still to be written
 }
 
 // remembered is the file's content.
@@ -65,7 +66,7 @@ var errNoPassword = errors.New("its Secret is not known while the API server is 
 // that was done just now or nothing has changed.
 func (m *memory) save(now time.Time, w kube.World, services []netip.Prefix, past []peering.Past) error {
 	same := w.Revision == m.revision && slices.Equal(services, m.services)
-	if now.Sub(m.written) < worldPause || same && now.Sub(m.written) < worldTouch {
+	if m.putOff = !same && now.Sub(m.written) < worldPause; m.putOff || same && now.Sub(m.written) < worldTouch {
 		return nil
 	}
 	data, err := json.Marshal(remembered{

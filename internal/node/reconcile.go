@@ -44,7 +44,7 @@ func (a *Agent) pass(ctx context.Context) error {
 	shown := s
 	a.Status.SetNode(&shown)
 	// The ends of tunnels are announced when they are there and the guard lets packets in.
-	broken := errors.Join(a.NAT.Sync(ctx, s.NAT()), a.Guard.Sync(ctx, s.Guard()), a.syncTunnels(ctx, &s), a.prepareHost(&s))
+	broken := errors.Join(a.NAT.Sync(ctx, s.NAT()), a.syncGuard(ctx, &s), a.syncTunnels(ctx, &s), a.prepareHost(&s))
 	told := errors.Join(trouble, a.tellCluster(ctx, &s))
 	heard, err := a.syncBGP(ctx, &s)
 	a.bgp.holding = err != nil || a.bgp.settling(time.Now()) || a.alone != nil
@@ -57,6 +57,15 @@ func (a *Agent) pass(ctx context.Context) error {
 		return errors.Join(told, err)
 	}
 	return a.openForPods(ctx, &s)
+}
+
+// syncGuard leaves the guard as it is while the API server has not been heard of: the nodes that an earlier agent learned of last may be
+// missing in what it wrote down, and their packets would be dropped.
+func (a *Agent) syncGuard(ctx context.Context, s *Snapshot) error {
+	if a.alone != nil {
+		return nil
+	}
+	return a.Guard.Sync(ctx, s.Guard())
 }
 
 // look collects what is known into a snapshot. The trouble is an error that leaves the rest to be done.
