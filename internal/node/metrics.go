@@ -36,7 +36,6 @@ type metrics struct {
 	sent       prometheus.Gauge
 	learned    prometheus.Gauge
 	refused    prometheus.Gauge
-	reflects   prometheus.Gauge
 	reflection prometheus.Gauge
 	originated prometheus.Gauge
 
@@ -148,16 +147,13 @@ func (m *metrics) addBGP() {
 	m.refused = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "tortie_bgp_refused_prefixes", Help: "Of these, those that must not become routes, as the next hop does not own them or they fit no pool's blocks.",
 	})
-	m.reflects = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "tortie_bgp_reflector", Help: "1 if this node is a route reflector, by the nodes' own agreement or by an operator's word.",
-	})
 	m.reflection = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "tortie_bgp_reflection_nodes", Help: "Nodes that take part in the agreement on route reflectors; 0 where there is none.",
 	})
 	m.originated = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "tortie_bgp_originated_prefixes", Help: "Prefixes that this node announces.",
 	})
-	m.registry.MustRegister(m.peers, m.held, m.changes, m.lastChange, m.received, m.sent, m.learned, m.refused, m.originated, m.reflects, m.reflection)
+	m.registry.MustRegister(m.peers, m.held, m.changes, m.lastChange, m.received, m.sent, m.learned, m.refused, m.originated, m.reflection)
 }
 
 // addRoutes makes the metrics of the kernel's routes.

@@ -143,10 +143,6 @@ func (s *Status) SetNode(snap *Snapshot) {
 	s.metrics.blocks.Set(float64(len(snap.Blocks)))
 	s.metrics.hosts.Set(float64(len(snap.Others) + 1))
 	s.metrics.endpoints.Set(float64(pods(snap.Self.Pods)))
-	s.metrics.reflects.Set(0)
-	if snap.Peering.ClusterID.IsValid() {
-		s.metrics.reflects.Set(1)
-	}
 	s.metrics.reflection.Set(0)
 	if snap.plan != nil {
 		s.metrics.reflection.Set(float64(snap.plan.Roll.Len()))

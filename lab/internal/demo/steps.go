@@ -48,7 +48,7 @@ creating a BlockAffinity, and every address in it by updating the IPAMBlock, eac
 and by which handle: only the plugins read it. The first address of each block is the node's own, for its tunnel.`, (*Demo).affinities},
 	{"The pod's route and interface", `On the host the pod is a /32 route to its veth, named by a hash of namespace and name. The pod's only neighbour is 169.254.1.1,
 which no interface has: the host's end of the veth answers for it by proxy ARP.`, (*Demo).podRoute},
-	{"What the agent watches", `Besides Nodes and Namespaces, every agent watches six of Calico's resources, three of them only for the plugins of its node: these
+	{"What the agent watches", `Besides Nodes and Namespaces, every agent watches ten of Calico's resources, three of them only for the plugins of its node: these
 are the watches that the API server counts. (A fourth of each is the garbage collector's of kube-controller-manager, which
 watches everything.) An agent need not see pods: blocks are enough to route.`, (*Demo).watches},
 	{"BGP sessions", "Every agent has one BGP session with every other node, on port 179. A node announces its blocks.", (*Demo).sessions},
@@ -261,7 +261,10 @@ func (d *Demo) podRoute(ctx context.Context) error {
 }
 
 // watched are the resources whose watches each agent holds.
-var watched = []string{"bgpconfigurations", "blockaffinities", "clusterinformations", "ipamconfigs", "ippools", "ipreservations"}
+var watched = []string{
+	"bgpconfigurations", "bgpfilters", "bgppeers", "blockaffinities", "caliconodestatuses", "clusterinformations", "felixconfigurations",
+	"ipamconfigs", "ippools", "ipreservations",
+}
 
 func (d *Demo) watches(ctx context.Context) error {
 	out, err := d.kubectl(ctx, `kubectl get --raw /metrics | sed -nE 's/^apiserver_longrunning_requests.*resource="(`+strings.Join(watched, "|")+`)".*verb="(WATCH)".* ([0-9]+)$/\1 \2 \3/p' | sort`)
