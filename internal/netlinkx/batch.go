@@ -29,30 +29,10 @@ func (c *Conn) DeleteRoutes(routes []Route) []error {
 }
 
 func (c *Conn) changeRoutes(verb string, kind, flags uint16, routes []Route) []error {
-	errs := make([]error, len(routes))
 	if kind == unix.RTM_NEWROUTE && slices.ContainsFunc(routes, func(r Route) bool { return r.Object }) {
 		return refuseObjects(verb, routes)
 	}
-	from := 0
-	err := c.routes.with(c.ns, func(s *routeSocket) error {
-		for ; from < len(routes); from += batchSize {
-			part := routes[from:min(from+batchSize, len(routes))]
-			err := s.change(kind, flags, part, func(i int, err error) {
-				errs[from+i] = fmt.Errorf("%s route %s: %w", verb, part[i], err)
-			})
-			if err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil { // nobody knows how many of these arrived; the next Sync reads what is there
-		err = fmt.Errorf("%s %d routes: %w", verb, len(routes)-from, err)
-		for i := from; i < len(errs); i++ {
-			errs[i] = err
-		}
-	}
-	return errs
+	return change(c, verb+" route", kind, flags, routes)
 }
 
 // refuseObjects is the answer to a request that can't be made as a whole.
@@ -62,4 +42,62 @@ func refuseObjects(verb string, routes []Route) []error {
 		errs[i] = fmt.Errorf("%s route %s: routes by way of next hop objects are not supported", verb, r)
 	}
 	return errs
+}
+
+// entry is what the kernel keeps many of.
+type entry interface {
+	fmt.Stringer
+	// appendRequest encodes a request to make, replace or delete the entry.
+	appendRequest(b []byte, kind, flags uint16, seq uint32) []byte
+}
+
+// change makes a request for each entry, in batches. It returns one error for each, nil where it was done.
+func change[E entry](c *Conn, doing string, kind, flags uint16, entries []E) []error {
+	errs := make([]error, len(entries))
+	from := 0
+	err := c.routes.with(c.ns, func(s *routeSocket) error {
+		for ; from < len(entries); from += batchSize {
+			part := entries[from:min(from+batchSize, len(entries))]
+			err := changeBatch(s, kind, flags, part, func(i int, err error) {
+				errs[from+i] = fmt.Errorf("%s %s: %w", doing, part[i], err)
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil { // nobody knows how many of these arrived; the next Sync reads what is there
+		err = fmt.Errorf("%s %s and %d more: %w", doing, entries[from], len(entries)-from-1, err)
+		for i := from; i < len(errs); i++ {
+			errs[i] = err
+		}
+	}
+	return errs
+}
+
+// changeBatch sends the requests at once and says which fail. The kernel works through them in order, reports each that fails, and
+// acknowledges the last one, by which time it has answered to all before.
+func changeBatch[E entry](s *routeSocket, kind, flags uint16, entries []E, failed func(i int, err error)) error {
+	first := s.seq + 1
+	s.request = s.request[:0]
+	for i, e := range entries {
+		s.seq++
+		if i == len(entries)-1 {
+			flags |= unix.NLM_F_ACK
+		}
+		s.request = e.appendRequest(s.request, kind, flags, s.seq)
+	}
+	if err := s.send(); err != nil {
+		return err
+	}
+	return s.receive(first, func(m message) (bool, error) {
+		if m.kind != unix.NLMSG_ERROR {
+			return false, nil
+		}
+		if err := m.status(); err != nil {
+			failed(int(m.seq-first), err)
+		}
+		return m.seq == s.seq, nil
+	})
 }

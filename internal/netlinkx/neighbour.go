@@ -132,66 +132,17 @@ func parseNeighbour(body []byte) (n Neighbour, ok bool, err error) {
 // forwarding database, which need not exist. The answer has one error for each entry, in their order, nil where it was done; IsExist
 // holds for that of one that is there already.
 func (c *Conn) AddNeighbours(entries []Neighbour) []error {
-	return c.changeNeighbours("add", unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_EXCL, entries)
+	return change(c, "add", unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_EXCL, entries)
 }
 
 // ReplaceNeighbours: see AddNeighbours.
 func (c *Conn) ReplaceNeighbours(entries []Neighbour) []error {
-	return c.changeNeighbours("replace", unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, entries)
+	return change(c, "replace", unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, entries)
 }
 
 // DeleteNeighbours removes entries, and answers as AddNeighbours does.
 func (c *Conn) DeleteNeighbours(entries []Neighbour) []error {
-	return c.changeNeighbours("delete", unix.RTM_DELNEIGH, 0, entries)
-}
-
-func (c *Conn) changeNeighbours(verb string, kind, flags uint16, entries []Neighbour) []error {
-	errs := make([]error, len(entries))
-	from := 0
-	err := c.routes.with(c.ns, func(s *routeSocket) error {
-		for ; from < len(entries); from += batchSize {
-			part := entries[from:min(from+batchSize, len(entries))]
-			err := s.changeNeighbours(kind, flags, part, func(i int, err error) {
-				errs[from+i] = fmt.Errorf("%s %s: %w", verb, part[i], err)
-			})
-			if err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil { // nobody knows how many of these arrived; the next Sync reads what is there
-		err = fmt.Errorf("%s %d neighbours: %w", verb, len(entries)-from, err)
-		for i := from; i < len(errs); i++ {
-			errs[i] = err
-		}
-	}
-	return errs
-}
-
-// changeNeighbours is as change is for routes.
-func (s *routeSocket) changeNeighbours(kind, flags uint16, entries []Neighbour, failed func(i int, err error)) error {
-	first := s.seq + 1
-	s.request = s.request[:0]
-	for i, n := range entries {
-		s.seq++
-		if i == len(entries)-1 {
-			flags |= unix.NLM_F_ACK
-		}
-		s.request = n.appendRequest(s.request, kind, flags, s.seq)
-	}
-	if err := s.send(); err != nil {
-		return err
-	}
-	return s.receive(first, func(m message) (bool, error) {
-		if m.kind != unix.NLMSG_ERROR {
-			return false, nil
-		}
-		if err := m.status(); err != nil {
-			failed(int(m.seq-first), err)
-		}
-		return m.seq == s.seq, nil
-	})
+	return change(c, "delete", unix.RTM_DELNEIGH, 0, entries)
 }
 
 // appendRequest encodes a request to make or delete the entry.

@@ -187,29 +187,3 @@ func absentTable(err error) error {
 	}
 	return err
 }
-
-// change sends one request for each route and fills in those that fail. The kernel works through them in order, reports each
-// that fails, and acknowledges the last one, by which time it has answered to all before.
-func (s *routeSocket) change(kind, flags uint16, routes []Route, failed func(i int, err error)) error {
-	first := s.seq + 1
-	s.request = s.request[:0]
-	for i, r := range routes {
-		s.seq++
-		if i == len(routes)-1 {
-			flags |= unix.NLM_F_ACK
-		}
-		s.request = r.appendRequest(s.request, kind, flags, s.seq)
-	}
-	if err := s.send(); err != nil {
-		return err
-	}
-	return s.receive(first, func(m message) (bool, error) {
-		if m.kind != unix.NLMSG_ERROR {
-			return false, nil
-		}
-		if err := m.status(); err != nil {
-			failed(int(m.seq-first), err)
-		}
-		return m.seq == s.seq, nil
-	})
-}
