@@ -140,6 +140,11 @@ func TestSilenceOfReflectors(t *testing.T) {
 	if sessionsDown(&s, nil, now)(c) {
 		t.Error("a reflector has sessions with all of its clients")
 	}
+	for _, gone := range []claim{{node: "no such node", addr: c.addr}, {node: "n1", addr: c.addr, elsewhere: true}} {
+		if sessionsDown(&s, nil, now)(gone) {
+			t.Errorf("%+v: there is no session that could be down", gone)
+		}
+	}
 }
 
 // The next pass comes when the plan is another, and at once only once.

@@ -206,8 +206,11 @@ func sessionsDown(s *Snapshot, peers []bgp.PeerStatus, now time.Time) func(claim
 	}
 	return func(c claim) bool {
 		m, ok := s.member(c.node)
-		if quiet, own := silent[m.in(c.addr)]; own || !ok {
-			return quiet && ok
+		if !ok { // it has gone, or the claim names this node: see claim.elsewhere
+			return false
+		}
+		if quiet, own := silent[m.in(c.addr)]; own {
+			return quiet
 		}
 		return s.unreflected(c.addr, silent)
 	}
