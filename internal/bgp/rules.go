@@ -111,7 +111,7 @@ func (s *Server) rulesOf(p Peer) *relay.Rules {
 		Base:    s.base,
 		Session: policy.Session{LocalASN: s.localASN(p), PeerASN: p.ASN, AllowOwnASN: p.AllowOwnASN},
 		Import:  s.policy.Import[p.Addr], Export: s.policy.Export[p.Addr],
-		Client: p.Client && s.local.ClusterID.IsValid() && !s.external(p),
+		Client: p.Client && s.local.ClusterID.IsValid() && !s.external(p), Reflects: s.local.ClusterID.IsValid(),
 	}
 	switch p.NextHop {
 	case NextHopSelf:

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/tortie-net/tortie/internal/bgp/policy"
+	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
 var cmpNetip = cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})
@@ -235,5 +236,28 @@ func TestStrangers(t *testing.T) {
 	told = append(told, s.seen(now.Add(time.Hour)))
 	if d := cmp.Diff([]int{1, 1000}, told); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+// Who is told inside of an AS of what comes from inside.
+func TestPassesInside(t *testing.T) {
+	all := []wire.Source{wire.Own, wire.External, wire.Internal, wire.Client}
+	for _, c := range []struct {
+		rules Rules
+		want  []wire.Source
+	}{
+		{Rules{}, all[:2]},
+		{Rules{Reflects: true}, []wire.Source{wire.Own, wire.External, wire.Client}},
+		{Rules{Reflects: true, Client: true}, all},
+	} {
+		var got []wire.Source
+		for _, source := range all {
+			if c.rules.passesInside(source) {
+				got = append(got, source)
+			}
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("reflects %v, client %v: %v, want %v", c.rules.Reflects, c.rules.Client, got, c.want)
+		}
 	}
 }

@@ -13,8 +13,10 @@ type Rules struct {
 	Session        policy.Session
 	Import, Export *policy.Rules
 	// Client: the peer gets what other peers of our own AS announce, and what it announces they get; see wire.Client.
-	Client  bool
-	NextHop NextHop
+	Client bool
+	// Reflects: this node is a reflector.
+	Reflects bool
+	NextHop  NextHop
 }
 
 // NextHop is what becomes of the next hop of a learned path.
@@ -67,6 +69,18 @@ func (r *Rules) exports(prefix netip.Prefix, a *wire.Attributes, stamp wire.Stam
 	return out.Change
 }
 
+// passesInside reports whether a peer in our own AS is told of a path, by RFC 4456 section 6. Who reflects no more still hears from the
+// speaker behind of paths that clients had announced, until these have announced them anew, and is not told when they go.
+func (r *Rules) passesInside(source wire.Source) bool {
+	switch source {
+	case wire.Internal:
+		return r.Client
+	case wire.Client:
+		return r.Reflects
+	}
+	return true
+}
+
 // nextHop is what the peer is told; invalid: what the speaker behind says.
 func (r *Rules) nextHop(said netip.Addr, stamp wire.Stamp, self netip.Addr) netip.Addr {
 	switch {
@@ -89,7 +103,7 @@ func (r *Rules) sameImports(o *Rules) bool {
 
 // SameExports reports whether the peer is announced the same, but for what the base has changed: that is announced again to all.
 func (r *Rules) SameExports(o *Rules) bool {
-	return r.Session == o.Session && r.Client == o.Client && r.NextHop == o.NextHop && r.Export.Equal(o.Export)
+	return r.Session == o.Session && r.Client == o.Client && r.Reflects == o.Reflects && r.NextHop == o.NextHop && r.Export.Equal(o.Export)
 }
 
 // Same reports whether both decide alike with the same base.
