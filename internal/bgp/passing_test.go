@@ -159,6 +159,16 @@ func TestReflection(t *testing.T) {
 	}
 	two.Announce()
 	one.learns(t, s.V4, via(three), via(four))
+
+	// It reflects no more.
+	local.ClusterID = netip.Addr{}
+	s.SetLocal(local)
+	for _, n := range all {
+		n.peer.Client = false
+	}
+	setPeers(s, all...)
+	one.learns(t, s.V4)
+	three.learns(t, s.V4)
 }
 
 // What one AS announces goes to another one and to our own, with the next hop that each peer is to have; a change does not touch

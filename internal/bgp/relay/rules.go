@@ -57,8 +57,8 @@ func (r *Rules) imports(prefix netip.Prefix, a *wire.Attributes) (wire.Change, s
 
 // exports decides about a path that the speaker behind announces to the peer. self is our end of the session.
 func (r *Rules) exports(prefix netip.Prefix, a *wire.Attributes, stamp wire.Stamp, self netip.Addr) wire.Change {
-	if stamp.Source == wire.Internal && !r.Session.External() && !r.Client {
-		return wire.Change{Withdraw: true} // RFC 4456 section 6
+	if !r.Session.External() && !r.passesInside(stamp.Source) {
+		return wire.Change{Withdraw: true}
 	}
 	own := stamp.Source == wire.Own
 	out := r.Base.Export(r.Session, r.Export, own, prefix, a)
