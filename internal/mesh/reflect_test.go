@@ -270,3 +270,20 @@ func (r *reflected) forget(t testing.TB, nodes ...*Node) {
 		r.nodes = slices.DeleteFunc(r.nodes, func(o *Node) bool { return o == n })
 	}
 }
+
+// A node says that it reflects although three others do. It steps down, and keeps no session that the others have given up.
+func TestReflectorsTooMany(t *testing.T) {
+	t.Parallel()
+	r := newReflected(t, false)
+	nodes := r.add(t, 9)
+	Within(t, 3*Patience, func() error { return r.agreed(t, 3) })
+	reflecting := r.reflectors(t)
+	extra := nodes[slices.IndexFunc(nodes, func(n *Node) bool { return !slices.Contains(reflecting, n) })]
+	extra.Signal(t, syscall.SIGKILL)
+	word := "reflector"
+	extra.Annotate(t, api.AnnotationReflection, &word)
+	begun := time.Now()
+	extra.Start(t, Build)
+	Within(t, 3*Patience, func() error { return r.agreed(t, 3) })
+	Timed(t, "a reflector too many: it is a client, and all have sessions with three", begun)
+}
