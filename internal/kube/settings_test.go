@@ -259,16 +259,15 @@ func TestMeshPasswordThatMayNotBeRead(t *testing.T) {
 		p := world.MeshPassword
 		return p.Set && p.Err != nil && apierrors.IsForbidden(p.Err) && strings.Contains(p.Err.Error(), "kube-system/hidden")
 	})
-	if err := probe(t, w); err != nil {
-		t.Errorf("a Secret that cannot be read stands in the way of a proof: %v", err)
-	}
+	proves(t, w) // a Secret that cannot be read does not stand in the way
 }
 
 // faulty stands between the watches and the API server and answers in its place.
 type faulty struct {
-	server *httptest.Server
-	answer atomic.Pointer[http.HandlerFunc]
-	asked  atomic.Int32
+	server  *httptest.Server
+	through *httputil.ReverseProxy
+	answer  atomic.Pointer[http.HandlerFunc]
+	asked   atomic.Int32
 }
 
 func newFaulty(t *testing.T, cfg *rest.Config) (*faulty, *rest.Config) {
@@ -281,17 +280,16 @@ func newFaulty(t *testing.T, cfg *rest.Config) (*faulty, *rest.Config) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	through := &httputil.ReverseProxy{
+	f := &faulty{through: &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }, Transport: transport, FlushInterval: -1,
-	}
-	f := &faulty{}
+	}}
 	f.server = httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		f.asked.Add(1)
 		if answer := f.answer.Load(); answer != nil {
 			(*answer)(rw, r)
 			return
 		}
-		through.ServeHTTP(rw, r)
+		f.through.ServeHTTP(rw, r)
 	}))
 	t.Cleanup(func() { f.server.CloseClientConnections(); f.server.Close() })
 	return f, &rest.Config{Host: f.server.URL}
@@ -299,61 +297,41 @@ func newFaulty(t *testing.T, cfg *rest.Config) (*faulty, *rest.Config) {
 
 func (f *faulty) answers(h http.HandlerFunc) { f.answer.Store(&h) }
 
-// The definition of FelixConfiguration may be older than the agent, as Helm does not bring new ones: then there are none.
-func TestADefinitionThatIsMissing(t *testing.T) {
-	cfg := labtest.RESTConfig(t)
-	target, err := url.Parse(cfg.Host)
-	if err != nil {
-		t.Fatal(err)
-	}
-	transport, err := rest.TransportFor(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	through := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }, Transport: transport, FlushInterval: -1}
-	f, wired := newFaulty(t, cfg)
+// knowsNo makes the server answer that it has no such resource, and counts how often it did.
+func (f *faulty) knowsNo(plural string) *atomic.Int32 {
+	asked := &atomic.Int32{}
 	f.answers(func(rw http.ResponseWriter, r *http.Request) {
-		if strings.HasSuffix(r.URL.Path, "/felixconfigurations") {
+		if strings.HasSuffix(r.URL.Path, "/"+plural) {
+			asked.Add(1)
 			http.NotFound(rw, r)
 			return
 		}
-		through.ServeHTTP(rw, r)
+		f.through.ServeHTTP(rw, r)
 	})
+	return asked
+}
+
+// The definition of FelixConfiguration may be older than the agent, as Helm does not bring new ones: then there are none.
+func TestADefinitionThatIsMissing(t *testing.T) {
+	cfg := labtest.RESTConfig(t)
+	f, wired := newFaulty(t, cfg)
+	f.knowsNo("felixconfigurations")
 	w := watchAt(t, wired) // it waits for the first complete lists
 	if w.Basics().Felix {
 		t.Error("there is a FelixConfiguration")
 	}
-	if err := probe(t, w); err != nil {
-		t.Errorf("no proof: %v", err)
-	}
+	proves(t, w)
 }
 
 // An API server that does not know a definition for a moment, as after its start, takes no BGPPeer away.
 func TestADefinitionThatIsMissingForAMoment(t *testing.T) {
 	cfg := labtest.RESTConfig(t)
-	target, err := url.Parse(cfg.Host)
-	if err != nil {
-		t.Fatal(err)
-	}
-	transport, err := rest.TransportFor(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	through := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }, Transport: transport, FlushInterval: -1}
 	f, wired := newFaulty(t, cfg)
 	const peerPath = "/apis/crd.projectcalico.org/v1/bgppeers"
 	put(t, cfg, peerPath, "stays", peer("stays", "null"))
 	w := watchAt(t, wired)
 	await(t, w, func(world World) bool { return len(world.Peers) == 1 })
-	var asked atomic.Int32
-	f.answers(func(rw http.ResponseWriter, r *http.Request) {
-		if strings.HasSuffix(r.URL.Path, "/bgppeers") {
-			asked.Add(1)
-			http.NotFound(rw, r)
-			return
-		}
-		through.ServeHTTP(rw, r)
-	})
+	asked := f.knowsNo("bgppeers")
 	f.server.CloseClientConnections()
 	for end := time.Now().Add(20 * time.Second); asked.Load() < 3; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
