@@ -105,10 +105,17 @@ func (c *counter) report(e event) {
 	}
 }
 
-// failureOutput returns what a failed test wrote; for a package that failed by itself, what the package wrote.
+// shownLines is how much of a failed test's output is on the screen: its end says why it failed, and the log has all of it.
+const shownLines = 60
+
+// failureOutput returns the end of what a failed test wrote; for a package that failed by itself, of what the package wrote.
 func (c *counter) failureOutput(pkg, name string) string {
 	test := strings.TrimPrefix(strings.TrimPrefix(name, pkg), ".")
-	return c.output[pkg][test]
+	lines := strings.SplitAfter(c.output[pkg][test], "\n")
+	if more := len(lines) - shownLines; more > 0 {
+		return fmt.Sprintf("    (%d more lines are in the log)\n", more) + strings.Join(lines[more:], "")
+	}
+	return strings.Join(lines, "")
 }
 
 // into adds up all packages.
