@@ -6,7 +6,8 @@ RUN go mod download
 COPY . .
 ARG VERSION=dev
 RUN go_build() { CGO_ENABLED=0 GOFLAGS=-buildvcs=false go build -trimpath "$@"; } \
- && go_build -ldflags "-s -w -X github.com/tortie-net/tortie/internal/version.Version=${VERSION}" -o /out/usr/bin/ ./cmd/node ./cmd/install \
+ && go_build -ldflags "-s -w -X github.com/tortie-net/tortie/internal/version.Version=${VERSION}" -o /out/usr/bin/ ./cmd/tortie \
+ && ln -s tortie /out/usr/bin/node && ln -s tortie /out/usr/bin/install \
  && go_build -ldflags "-s -w -X github.com/tortie-net/tortie/internal/version.Version=${VERSION}" -o /out/opt/cni/bin/ ./cmd/calico ./cmd/calico-ipam \
  && go_build -ldflags "-s -w" -o /out/opt/cni/bin/ \
       github.com/containernetworking/plugins/plugins/main/loopback \

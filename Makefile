@@ -13,7 +13,9 @@ QUICK    ?=
 # Set where Git does not trust the directory (a checkout of another user): the version comes from the flags above.
 export GOFLAGS := $(GOFLAGS) -buildvcs=false
 
-OWN_PROGRAMS := node install calico calico-ipam
+# One binary has all that talks to Kubernetes by its client, and is called by these names.
+NAMES        := node install
+OWN_PROGRAMS := tortie calico calico-ipam
 CNI_PLUGINS  := \
 	github.com/containernetworking/plugins/plugins/main/loopback \
 	github.com/containernetworking/plugins/plugins/meta/bandwidth \
@@ -37,6 +39,7 @@ test: deps ## everything: lint, units, namespaces, real API server, IPIP, the de
 build: bin/lab ## the programs, into bin/
 	@mkdir -p bin
 	$(GO_BUILD) -ldflags '$(LDFLAGS)' -o bin/ $(addprefix ./cmd/,$(OWN_PROGRAMS))
+	@for name in $(NAMES); do ln -sfn tortie bin/$$name; done
 	$(GO_BUILD) -ldflags '-s -w' -o bin/ $(CNI_PLUGINS)
 
 .PHONY: bin/lab

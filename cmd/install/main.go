@@ -1,72 +1,10 @@
-// Command install puts the CNI plugins and their configuration onto the host and keeps the plugins' token fresh.
-//
-// It runs as a native sidecar of the agent's pod: an init container that stays. With -once it installs and exits.
+// Command install is the installer alone, for development. In the image it is a part of cmd/tortie.
 package main
 
 import (
-	"context"
-	"errors"
-	"flag"
-	"fmt"
-	"io"
-	"log/slog"
 	"os"
-	"os/signal"
-	"syscall"
 
-	"github.com/tortie-net/tortie/internal/config"
-	"github.com/tortie-net/tortie/internal/install"
-	"github.com/tortie-net/tortie/internal/version"
+	"github.com/tortie-net/tortie/internal/program/install"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
-	defer stop()
-	err := run(ctx, os.Args[1:], config.OS(), os.Stderr)
-	if err != nil && !errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintf(os.Stderr, "install: %v\n", err)
-		os.Exit(1)
-	}
-}
-
-func run(ctx context.Context, args []string, env config.Env, stderr io.Writer) error {
-	flags := flag.NewFlagSet("install", flag.ContinueOnError)
-	flags.SetOutput(stderr)
-	once := flags.Bool("once", false, "install and exit, instead of staying to renew the token")
-	showVersion := flags.Bool("v", false, "print the version and exit")
-	if err := flags.Parse(args); err != nil {
-		return err
-	}
-	if flags.NArg() > 0 {
-		return fmt.Errorf("unexpected argument %q: settings come from the environment", flags.Arg(0))
-	}
-	if *showVersion {
-		fmt.Println(version.About("install"))
-		return nil
-	}
-	cfg, err := config.LoadInstall(env)
-	if err != nil {
-		return err
-	}
-	log, err := newLogger(stderr, cfg.LogLevel)
-	if err != nil {
-		return err
-	}
-	accounts, err := install.NewAccountTokens(cfg)
-	if err != nil {
-		return err
-	}
-	installer := install.New(cfg, install.WithPodToken(accounts, cfg, log), log)
-	if *once {
-		return installer.Install(ctx)
-	}
-	return installer.Run(ctx)
-}
-
-func newLogger(w io.Writer, level string) (*slog.Logger, error) {
-	var l slog.Level
-	if err := l.UnmarshalText([]byte(level)); err != nil {
-		return nil, fmt.Errorf("log level: %w", err)
-	}
-	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: l})), nil
-}
+func main() { os.Exit(install.Main(os.Args[1:])) }

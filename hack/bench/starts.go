@@ -27,7 +27,7 @@ func (s start) all(of func(cost) time.Duration) durations { return costs{s.took}
 var versioned = []string{"calico", "calico-ipam"}
 
 // shipped are all programs that the image puts on a host.
-var shipped = []string{"calico", "calico-ipam", "portmap", "bandwidth", "loopback", "install", "node"}
+var shipped = []string{"calico", "calico-ipam", "portmap", "bandwidth", "loopback", "tortie"}
 
 // runStarts lets an empty program and ours print their version in turn. What another plugin answers to -v is its own affair.
 func runStarts(ctx context.Context, n *node, dir string, o options) ([]start, error) {

@@ -30,8 +30,9 @@ import (
 
 // The image's files, from the directory of binaries. The plugins lie apart: install copies that whole directory to the host.
 var (
-	programs = []string{"node", "install"}
-	plugins  = []string{"calico", "calico-ipam", "portmap", "bandwidth", "loopback"}
+	program = "tortie"
+	names   = []string{"node", "install"} // that the program is called by: links to it
+	plugins = []string{"calico", "calico-ipam", "portmap", "bandwidth", "loopback"}
 )
 
 const caPath = "etc/ssl/certs/ca-certificates.crt"
@@ -68,34 +69,40 @@ func run(o options) error {
 	return write(image, o.ref, o.out)
 }
 
+// file is one of the image, a link if it has a target.
+type file struct {
+	content []byte
+	target  string
+}
+
 // collect returns the image's files by their path in it.
-func collect(o options) (map[string][]byte, error) {
-	sources := map[string]string{}
-	for _, name := range programs {
-		sources["usr/bin/"+name] = filepath.Join(o.bin, name)
-	}
+func collect(o options) (map[string]file, error) {
+	sources := map[string]string{"usr/bin/" + program: filepath.Join(o.bin, program)}
 	for _, name := range plugins {
 		sources["opt/cni/bin/"+name] = filepath.Join(o.bin, name)
 	}
-	files := map[string][]byte{}
+	files := map[string]file{}
+	for _, name := range names {
+		files["usr/bin/"+name] = file{target: program}
+	}
 	for dst, src := range sources {
 		content, err := os.ReadFile(src)
 		if err != nil {
 			return nil, fmt.Errorf("reading binary: %w (run `make build`)", err)
 		}
-		files[dst] = content
+		files[dst] = file{content: content}
 	}
 	ca, err := os.ReadFile(o.ca)
 	switch {
 	case err == nil:
-		files[caPath] = ca
+		files[caPath] = file{content: ca}
 	case !errors.Is(err, fs.ErrNotExist): // the agent trusts its cluster's own CA, so the public ones may be absent
 		return nil, fmt.Errorf("reading CA certificates: %w", err)
 	}
 	return files, nil
 }
 
-func build(files map[string][]byte, o options) (v1.Image, error) {
+func build(files map[string]file, o options) (v1.Image, error) {
 	content, err := layer(files)
 	if err != nil {
 		return nil, err
@@ -129,14 +136,17 @@ func build(files map[string][]byte, o options) (v1.Image, error) {
 }
 
 // layer returns a tar of the files and their directories, in order of path.
-func layer(files map[string][]byte) ([]byte, error) {
+func layer(files map[string]file) ([]byte, error) {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
 	for _, name := range entries(files) {
 		header := &tar.Header{Name: name, Mode: 0o755, Typeflag: tar.TypeDir, ModTime: time.Unix(0, 0), Format: tar.FormatUSTAR}
-		content, isFile := files[name]
-		if isFile {
-			header.Typeflag, header.Size = tar.TypeReg, int64(len(content))
+		f, isFile := files[name]
+		switch {
+		case f.target != "":
+			header.Typeflag, header.Linkname, header.Mode = tar.TypeSymlink, f.target, 0o777
+		case isFile:
+			header.Typeflag, header.Size = tar.TypeReg, int64(len(f.content))
 		}
 		if name == caPath {
 			header.Mode = 0o644
@@ -144,7 +154,7 @@ func layer(files map[string][]byte) ([]byte, error) {
 		if err := w.WriteHeader(header); err != nil {
 			return nil, err
 		}
-		if _, err := w.Write(content); err != nil {
+		if _, err := w.Write(f.content); err != nil {
 			return nil, err
 		}
 	}
@@ -152,7 +162,7 @@ func layer(files map[string][]byte) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-func entries(files map[string][]byte) []string {
+func entries(files map[string]file) []string {
 	var names []string
 	for name := range files {
 		names = append(names, name)

@@ -30,7 +30,8 @@ var doors = map[string][]string{
 
 // levels orders the packages: each imports only packages of lower levels. A new package must be given its place here.
 var levels = []string{
-	"cmd/calico cmd/calico-ipam cmd/install cmd/node",
+	"cmd/calico cmd/calico-ipam cmd/install cmd/node cmd/tortie",
+	"internal/program/install internal/program/node",
 	"cmd/internal/early internal/node internal/cni internal/cnitest internal/diagnose internal/labtest/labstore internal/mesh/meshtest",
 	"internal/bgp/bgptest internal/install internal/kube internal/labtest internal/nodestatus internal/peering internal/takeover",
 	"internal/bgp internal/duties internal/encap internal/encapguard internal/fib internal/nat internal/podnet internal/vxlan",
@@ -38,7 +39,7 @@ var levels = []string{
 	"internal/memlimit internal/datastore/kubernetes internal/datastore/etcd internal/datastore/datastoretest internal/netlinkx",
 	"internal/bgp/policy internal/datastore internal/datastore/dialer internal/sysctl internal/config internal/hostfile",
 	"internal/bgp/wire internal/names internal/nodeaddr internal/reflectors internal/selector internal/events internal/thread internal/services",
-	"internal/api internal/version",
+	"internal/api internal/program internal/version",
 }
 
 // plugins run for every pod: what they link is paid each time.

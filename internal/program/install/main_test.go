@@ -1,4 +1,4 @@
-package main
+package install
 
 import (
 	"bytes"
@@ -22,11 +22,11 @@ import (
 	"github.com/tortie-net/tortie/internal/labtest"
 )
 
-// build compiles this command as the image has it.
+// build compiles this program as the image has it: a name of the one binary.
 func build(t *testing.T) string {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "install")
-	cmd := exec.Command("go", "build", "-o", binary, ".")
+	cmd := exec.Command("go", "build", "-o", binary, "github.com/tortie-net/tortie/cmd/tortie")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

@@ -1,4 +1,7 @@
-package main
+// The test binary is the program too, see asProgram.
+//go:debug multipathtcp=0
+
+package node
 
 import (
 	"context"
@@ -29,8 +32,7 @@ const asProgram = "TORTIE_TEST_AS_PROGRAM=1"
 
 func TestMain(m *testing.M) {
 	if name, value, _ := strings.Cut(asProgram, "="); os.Getenv(name) == value {
-		main()
-		return
+		os.Exit(Main(os.Args[1:]))
 	}
 	os.Exit(m.Run())
 }

@@ -1,0 +1,56 @@
+// Since Go 1.24 listeners are Multipath TCP, on which the kernel refuses what BGP needs: a TTL and MD5 keys.
+//go:debug multipathtcp=0
+
+// Command tortie is all of the image's programs that talk to Kubernetes by its client: in one file they share the client and Go's
+// runtime, which are most of it. It is the program that it is called by, node or install, or that its first argument names.
+//
+//	/usr/bin/node status
+//	tortie node status
+package main
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/tortie-net/tortie/internal/program/install"
+	"github.com/tortie-net/tortie/internal/program/node"
+	"github.com/tortie-net/tortie/internal/version"
+)
+
+// programs take their arguments without their name, and return the exit code.
+var programs = map[string]func(args []string) int{
+	"install": install.Main,
+	"node":    node.Main,
+}
+
+func main() {
+	name, args := choose(os.Args)
+	if program, ok := programs[name]; ok {
+		os.Exit(program(args))
+	}
+	if name == "-v" {
+		fmt.Println(version.About("tortie"))
+		return
+	}
+	fmt.Fprintf(os.Stderr, "tortie: unknown program %q: there are %s\nusage: tortie PROGRAM [ARGUMENT]..., or call it by a program's name; tortie -v prints the version\n",
+		name, strings.Join(slices.Sorted(maps.Keys(programs)), ", "))
+	os.Exit(2)
+}
+
+// choose splits a command line into a program's name, which need not exist, and that program's arguments.
+func choose(argv []string) (name string, args []string) {
+	if len(argv) == 0 {
+		return "", nil
+	}
+	if base := filepath.Base(argv[0]); programs[base] != nil {
+		return base, argv[1:]
+	}
+	if len(argv) == 1 {
+		return "", nil
+	}
+	return argv[1], argv[2:]
+}

@@ -1,0 +1,183 @@
+// Package node is the program of that name: the agent of a node. It announces the node's blocks by BGP, learns the others', and
+// programs tunnel, routes and NAT. With the argument status, peers or routes it asks the agent that runs and prints the answer;
+// with diagnose it looks for what is wrong, and with cleanup it hands a node over to Calico.
+package node
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/config"
+	"github.com/tortie-net/tortie/internal/diagnose"
+	"github.com/tortie-net/tortie/internal/encap"
+	"github.com/tortie-net/tortie/internal/encapguard"
+	"github.com/tortie-net/tortie/internal/events"
+	"github.com/tortie-net/tortie/internal/fib"
+	"github.com/tortie-net/tortie/internal/kube"
+	"github.com/tortie-net/tortie/internal/memlimit"
+	"github.com/tortie-net/tortie/internal/nat"
+	"github.com/tortie-net/tortie/internal/netlinkx"
+	"github.com/tortie-net/tortie/internal/nft"
+	"github.com/tortie-net/tortie/internal/node"
+	"github.com/tortie-net/tortie/internal/nodestatus"
+	"github.com/tortie-net/tortie/internal/program"
+	"github.com/tortie-net/tortie/internal/takeover"
+	"github.com/tortie-net/tortie/internal/version"
+	"github.com/tortie-net/tortie/internal/vxlan"
+)
+
+// Main runs the program with its arguments, without its name, and returns the exit code. A program that calls it must be built
+// with //go:debug multipathtcp=0 in its main package.
+func Main(args []string) int {
+	return program.Run("node", func(ctx context.Context) error {
+		return run(ctx, args, config.OS(), nodestatus.Output{Out: os.Stdout, Err: os.Stderr})
+	})
+}
+
+func run(ctx context.Context, args []string, env config.Env, out nodestatus.Output) error {
+	flags := flag.NewFlagSet("node", flag.ContinueOnError)
+	flags.SetOutput(out.Err)
+	flags.Usage = func() { usage(flags) }
+	showVersion := flags.Bool("v", false, "print the version and exit")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	switch {
+	case *showVersion:
+		_, err := fmt.Fprintln(out.Out, version.About("node"))
+		return err
+	case flags.NArg() == 0:
+		return runAgent(ctx, env, out.Err)
+	case flags.Arg(0) == diagnose.Command, flags.Arg(0) == cleanupCommand:
+		settings, err := config.LoadDiagnose(env)
+		if err != nil {
+			return err
+		}
+		command := diagnose.Main
+		if flags.Arg(0) == cleanupCommand {
+			command = cleanup
+		}
+		return command(ctx, flags.Args()[1:], settings, out)
+	case !slices.Contains(nodestatus.Commands(), flags.Arg(0)):
+		return fmt.Errorf("unknown command %q: there are %s; without a command node is the agent, whose settings come from the environment",
+			flags.Arg(0), strings.Join(append(nodestatus.Commands(), diagnose.Command, cleanupCommand), ", "))
+	}
+	address, err := config.LoadHealthAddr(env)
+	if err != nil {
+		return err
+	}
+	return nodestatus.Run(ctx, flags.Args(), address, out)
+}
+
+func usage(flags *flag.FlagSet) {
+	w := flags.Output()
+	fmt.Fprint(w, "usage: node [-v]\n       node COMMAND [-o text|json|yaml] [-address HOST:PORT] [PEER or ADDRESS]\n\nWithout a command node is the agent. The commands ask the agent of this node:\n")
+	for _, name := range nodestatus.Commands() {
+		fmt.Fprintf(w, "  %-8s %s\n", name, nodestatus.Help(name))
+	}
+	fmt.Fprintf(w, "  %-8s %s\n  %-8s %s\n", diagnose.Command, diagnose.Help, cleanupCommand, cleanupHelp)
+	fmt.Fprintln(w)
+	flags.PrintDefaults()
+}
+
+// runAgent is the agent, until ctx ends.
+func runAgent(ctx context.Context, env config.Env, stderr io.Writer) error {
+	cfg, err := config.LoadNode(env)
+	if err != nil {
+		return err
+	}
+	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: cfg.LogLevel}))
+	log.Info(version.About("node"), "node", cfg.Nodename, "state", cfg.StateDir, "sysctls", cfg.SysctlRoot, "protocol", cfg.RouteProtocol)
+	memlimit.Follow(ctx, env, log)
+	deps, err := open(cfg, log)
+	if err != nil {
+		return err
+	}
+	defer deps.Kernel.Close()
+	return serve(ctx, deps)
+}
+
+// newStatus shows what the agent's parts count.
+func newStatus(cfg config.Node, speaker bgp.Speaker, recorder *events.Recorder, guard *encapguard.Syncer) *node.Status {
+	status := node.NewStatus(cfg.Nodename, time.Now(), speaker.Healthy)
+	status.ShowEvents(recorder.Counts)
+	status.ShowGuard(guard.Counters)
+	if cfg.Metrics.PerPeer {
+		status.ShowPeers()
+	}
+	return status
+}
+
+// open makes the agent's doors to the API server, the kernel and BGP. No request is made yet.
+func open(cfg config.Node, log *slog.Logger) (node.Deps, error) {
+	rest, err := kube.Connect(cfg.Kubeconfig, "tortie-node")
+	if err != nil {
+		return node.Deps{}, err
+	}
+	store, err := kube.OpenStore(rest)
+	if err != nil {
+		return node.Deps{}, err
+	}
+	watch, err := kube.NewWatch(rest, cfg.Nodename, cfg.Namespace, log)
+	if err != nil {
+		return node.Deps{}, err
+	}
+	poster, err := kube.OpenEvents(rest)
+	if err != nil {
+		return node.Deps{}, err
+	}
+	speaker, err := bgp.New(log.With("part", "bgp"), time.Now)
+	if err != nil {
+		return node.Deps{}, err
+	}
+	kernel, err := netlinkx.Open()
+	if err != nil {
+		return node.Deps{}, fmt.Errorf("open rtnetlink: %w: the agent needs CAP_NET_ADMIN", err)
+	}
+	table := nft.New()
+	recorder := events.New(poster, events.Source{Component: "tortie-node", Host: cfg.Nodename}, log)
+	guard := encapguard.New(table)
+	return node.Deps{
+		Config:  cfg,
+		Log:     log,
+		Store:   store,
+		Watch:   watch,
+		Speaker: speaker,
+		Kernel:  kernel,
+		FIB: fib.New(kernel, fib.Options{
+			Protocol: netlinkx.Protocol(cfg.RouteProtocol), TakeOver: takeover.Protocols, Devices: []string{encap.Device, vxlan.Device4, vxlan.Device6},
+		}),
+		Encap:  encap.New(kernel),
+		VXLAN:  vxlan.New(kernel),
+		NAT:    nat.New(table),
+		Guard:  guard,
+		NFT:    table,
+		Status: newStatus(cfg, speaker, recorder, guard),
+		Events: recorder,
+	}, nil
+}
+
+// serve runs the agent and its HTTP server until ctx ends or one of them fails.
+func serve(ctx context.Context, deps node.Deps) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return deps.Status.Serve(ctx, deps.Config.HealthAddr, deps.Log) })
+	if addr := deps.Config.Metrics.Addr; addr != "" {
+		g.Go(func() error { return deps.Status.ServeMetrics(ctx, addr, deps.Log) })
+	}
+	g.Go(func() error { return node.NewAgent(deps).Run(ctx) })
+	err := g.Wait()
+	if err == nil {
+		deps.Log.Info("told to end: routes, addresses and rules stay for the next agent")
+	}
+	return err
+}

@@ -1,0 +1,29 @@
+// Package program is how every program of the image begins and ends. What they do between is theirs.
+package program
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// Run runs a program until it returns, and returns the process's exit code: 0, or 1 after its error is on standard error. The
+// context ends when somebody asks the process to end. Asking for help is no error: the flags have been printed.
+func Run(name string, run func(ctx context.Context) error) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	return code(name, run(ctx), os.Stderr)
+}
+
+func code(name string, err error, stderr io.Writer) int {
+	if err == nil || errors.Is(err, flag.ErrHelp) {
+		return 0
+	}
+	fmt.Fprintf(stderr, "%s: %v\n", name, err)
+	return 1
+}
