@@ -186,7 +186,8 @@ type learned struct {
 	rank     uint32
 	ours     uint32 // what wire.MaskedASN stands for
 	oldest   bool   // RFC 9494: it is kept for want of another one
-	large    string
+	// standard and large are the values of the attributes with communities, until all are read.
+	standard, large []byte
 }
 
 // equals reports whether traffic may be shared between two paths of a prefix (RFC 4271 section 9.1.2.2, up to the point where
@@ -350,7 +351,12 @@ func learnedPath(prefix string, raw *api.Path, peers map[netip.Addr]source) (lea
 	}
 	p := learned{Path: Path{Prefix: parsed.Masked(), From: from.addr, Stale: raw.GetStale(), LocalPref: localPref}, external: from.external, ours: from.ours}
 	for _, attr := range raw.GetPattrsBinary() {
-		if err := p.readAttribute(attr); err != nil {
+		kind, value, ok := wire.FirstAttribute(attr)
+		err := errShort
+		if ok {
+			err = p.set(kind, value)
+		}
+		if err != nil {
 			return learned{}, fmt.Errorf("path %s from %s: %w", parsed, from.addr, err)
 		}
 	}
@@ -372,31 +378,10 @@ const (
 	attrMPReach        = 14
 	attrLargeCommunity = 32
 
-	flagExtendedLength = 0x10
-
 	asSet = 1
 )
 
 var errShort = errors.New("path attribute is cut short")
-
-// readAttribute reads one attribute in wire form.
-func (p *learned) readAttribute(attr []byte) error {
-	if len(attr) < 3 {
-		return errShort
-	}
-	flags, kind, length, value := attr[0], attr[1], int(attr[2]), attr[3:]
-	if flags&flagExtendedLength != 0 {
-		if len(attr) < 4 {
-			return errShort
-		}
-		length, value = int(binary.BigEndian.Uint16(attr[2:])), attr[4:]
-	}
-	if len(value) < length {
-		return errShort
-	}
-	value = value[:length]
-	return p.set(kind, value)
-}
 
 // set takes what a Path keeps from one attribute and ignores all others.
 func (p *learned) set(kind uint8, value []byte) error {
@@ -421,9 +406,9 @@ func (p *learned) set(kind uint8, value []byte) error {
 	case attrLocalPref:
 		return readNumber(&p.LocalPref, value)
 	case attrCommunities:
-		p.Communities = communities(value, 2, 2)
+		p.standard = value
 	case attrLargeCommunity:
-		p.large = communities(value, 4, 3)
+		p.large = value
 	case wire.StampType:
 		if stamp, ok := wire.ReadStamp(value); ok {
 			p.MED, p.stamped = stamp.MED, true
@@ -437,8 +422,9 @@ func (p *learned) finish() {
 	if !p.stamped {
 		p.MED = p.rank
 	}
-	p.oldest = slices.Contains(strings.Fields(p.Communities), "65535:6")
-	p.Communities, p.large = strings.Trim(p.Communities+" "+p.large, " "), ""
+	all := wire.CommunitiesOf(p.standard, p.large)
+	p.standard, p.large = nil, nil
+	p.oldest, p.Communities = all.Has(wire.LLGRStale), all.String()
 }
 
 func readNumber(to *uint32, value []byte) error {
@@ -447,28 +433,6 @@ func readNumber(to *uint32, value []byte) error {
 	}
 	*to = binary.BigEndian.Uint32(value)
 	return nil
-}
-
-// communities writes communities of some parts of some bytes each, in their order and each once.
-func communities(value []byte, size, parts int) string {
-	var list []string // as bytes, which sort like their numbers
-	for ; len(value) >= size*parts; value = value[size*parts:] {
-		list = append(list, string(value[:size*parts]))
-	}
-	slices.Sort(list)
-	var words []string
-	for _, raw := range slices.Compact(list) {
-		numbers := make([]string, parts)
-		for i := range numbers {
-			n := uint64(0)
-			for _, b := range []byte(raw[i*size : (i+1)*size]) {
-				n = n<<8 | uint64(b)
-			}
-			numbers[i] = strconv.FormatUint(n, 10)
-		}
-		words = append(words, strings.Join(numbers, ":"))
-	}
-	return strings.Join(words, " ")
 }
 
 func (p *learned) readNextHop(value []byte) error {

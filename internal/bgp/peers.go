@@ -220,11 +220,21 @@ type inner struct {
 }
 
 func (s *Server) inner(p Peer) inner {
-	in := inner{Peer: Peer{Addr: p.Addr, ASN: p.ASN, LocalASN: s.localASN(p), From: p.From, HoldTime: p.HoldTime, Keepalive: p.Keepalive, RestartTime: p.RestartTime}}
-	if !s.external(p) {
-		in.cluster = s.local.ClusterID
+	return inner{
+		Peer: Peer{
+			Addr: p.Addr, ASN: p.ASN, LocalASN: s.localASN(p), From: p.From,
+			HoldTime: p.HoldTime, Keepalive: p.Keepalive, RestartTime: p.RestartTime,
+		},
+		cluster: s.cluster(p),
 	}
-	return in
+}
+
+// cluster is the one that this node reflects routes to a peer in; invalid: it does not.
+func (s *Server) cluster(p Peer) netip.Addr {
+	if s.external(p) {
+		return netip.Addr{}
+	}
+	return s.local.ClusterID
 }
 
 // removePeer has GoBGP say Cease, which the link gets a moment to deliver.
@@ -251,9 +261,7 @@ func (s *Server) relayPeer(p Peer) relay.Peer {
 	peer := relay.Peer{
 		Addr: p.Addr, From: p.From, Port: p.Port, ASN: p.ASN, Passive: p.Passive,
 		ConnectRetry: p.ConnectRetry, HoldTime: p.HoldTime, Password: p.Password, MaxPrefixes: p.MaxPrefixes, Hops: p.TTLSecurity,
-	}
-	if cluster := s.local.ClusterID; cluster.IsValid() && !s.external(p) {
-		peer.ClusterID = cluster
+		ClusterID: s.cluster(p),
 	}
 	// A peer that was removed, or has changed, got a Cease, and has dropped all that it had kept.
 	if s.local.Restarting && !s.known[p.Addr] {
@@ -268,9 +276,9 @@ func (s *Server) peerConfig(p Peer, alias netip.Addr) *api.Peer {
 	return &api.Peer{
 		Conf: &api.PeerConf{
 			NeighborAddress: alias.String(), PeerAsn: p.ASN, LocalAsn: s.localASN(p),
-			// Loops are found by the relay, which knows how often our AS number may be in a path, and hides it (wire.MaskedASN). Of a path with the peer's AS number
-			// GoBGP would say nothing to the peer, not even that what it was told before is over; with our own in its place, which this
-			// does, it is passed to the relay, which withdraws it.
+			// Loops are found by the relay, which knows how often our AS number may be in a path, and hides it (wire.MaskedASN). Of a
+			// path with the peer's AS number GoBGP would say nothing to the peer, not even that what it was told before is over; with our
+			// own in its place, which this does, it is passed to the relay, which withdraws it.
 			AllowOwnAsn: math.MaxUint8, ReplacePeerAsn: s.external(p),
 		},
 		RouteReflector: s.reflection(p),
@@ -303,10 +311,11 @@ func (s *Server) peerConfig(p Peer, alias netip.Addr) *api.Peer {
 // none it would pass paths on without ORIGINATOR_ID and CLUSTER_LIST, and not withdraw what a client has announced when a path that
 // is not for them takes its place. The relay knows clients from others.
 func (s *Server) reflection(p Peer) *api.RouteReflector {
-	if s.external(p) || !s.local.ClusterID.IsValid() {
+	cluster := s.cluster(p)
+	if !cluster.IsValid() {
 		return nil
 	}
-	return &api.RouteReflector{RouteReflectorClient: true, RouteReflectorClusterId: s.local.ClusterID.String()}
+	return &api.RouteReflector{RouteReflectorClient: true, RouteReflectorClusterId: cluster.String()}
 }
 
 // ourEnd is the next hop of what this node announces on the session; if only the connection will tell, the relay puts it in.

@@ -111,7 +111,7 @@ func (s *Server) rulesOf(p Peer) *relay.Rules {
 		Base:    s.base,
 		Session: policy.Session{LocalASN: s.localASN(p), PeerASN: p.ASN, AllowOwnASN: p.AllowOwnASN},
 		Import:  s.policy.Import[p.Addr], Export: s.policy.Export[p.Addr],
-		Client: p.Client && s.local.ClusterID.IsValid() && !s.external(p), Reflects: s.local.ClusterID.IsValid(),
+		Client: p.Client && s.cluster(p).IsValid(), Reflects: s.local.ClusterID.IsValid(),
 	}
 	switch p.NextHop {
 	case NextHopSelf:
@@ -198,9 +198,7 @@ func tagged(tags []policy.Tag) []netip.Prefix {
 // retagged returns the prefixes that had other communities before.
 func retagged(before, now []policy.Tag) []netip.Prefix {
 	return tagged(slices.DeleteFunc(slices.Clone(now), func(tag policy.Tag) bool {
-		return slices.ContainsFunc(before, func(old policy.Tag) bool {
-			return old.Prefix == tag.Prefix && slices.Equal(old.Communities, tag.Communities)
-		})
+		return slices.ContainsFunc(before, tag.Equal)
 	}))
 }
 

@@ -203,17 +203,6 @@ func hostWays(routes []netlinkx.Route, links []netlinkx.Link) prefixes {
 	return ways
 }
 
-// martian reports a prefix that no router has a way to. A default route is none.
-func martian(p netip.Prefix) bool {
-	return slices.ContainsFunc(martians, func(m netip.Prefix) bool { return m.Bits() <= p.Bits() && m.Contains(p.Addr()) })
-}
-
-var martians = []netip.Prefix{
-	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"),
-	netip.MustParsePrefix("224.0.0.0/3"), // multicast, and what is reserved above
-	netip.MustParsePrefix("::/96"), netip.MustParsePrefix("::ffff:0:0/96"), netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("ff00::/8"),
-}
-
 // judgeTable asks BGP for the paths that may become routes. Next hops may be reached by other paths, so if these are not those of the
 // last time, it is asked once more.
 func (a *Agent) judgeTable(ctx context.Context, s *Snapshot) (h heard, err error) {

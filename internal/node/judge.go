@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/bgp/policy"
 )
 
 // refusal is a learned path that must not become a route, and why.
@@ -145,7 +146,7 @@ func (s *Snapshot) reserved(p bgp.Path) refusal {
 	if i := slices.IndexFunc(s.ServiceRanges, func(r netip.Prefix) bool { return inside(p.Prefix, r) }); i >= 0 {
 		return refusal{path: p, why: fmt.Sprintf("it lies in %s, the addresses of services, which each node serves itself", s.ServiceRanges[i]), usual: true}
 	}
-	if martian(p.Prefix) {
+	if policy.Martian(p.Prefix) {
 		return refusal{path: p, why: "no router has a way to such addresses"}
 	}
 	if p.Prefix.IsSingleIP() && s.isSelf(p.Prefix.Addr()) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/bgp/policy"
 	"github.com/tortie-net/tortie/internal/fib"
 	"github.com/tortie-net/tortie/internal/netlinkx"
 )
@@ -128,17 +129,14 @@ func (s *Snapshot) without(p bgp.Path) refusal {
 	return refusal{path: p, why: "the next hop is in another subnet and the pool does not encapsulate"}
 }
 
-// normalMetric is that of routes outside of pools: Calico's since 3.32. A host's own routes have lower ones.
-const normalMetric = 1024
-
 // priorities are the metrics of learned routes outside of pools.
 type priorities struct{ v4, v6 uint32 }
 
-// prioritiesOf reads them.
+// prioritiesOf reads them. The normal one is Calico's since 3.32; a host's own routes have lower ones.
 func prioritiesOf(b api.BGPConfigurationSpec) priorities {
 	number := func(n *int) uint32 {
 		if n == nil || *n < 1 || *n > math.MaxInt32-1 { // the API refuses others
-			return normalMetric
+			return policy.NormalPriority
 		}
 		return uint32(*n)
 	}

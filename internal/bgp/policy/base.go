@@ -61,14 +61,16 @@ const (
 	reasonTransit    = "not in transit pools"
 )
 
-// martians are prefixes that no host outside of this one has an address in: they, and what is inside of them, can only do harm. The
-// default route, and other prefixes around them, are none.
+// Martian reports whether a prefix is inside of one that no host outside of this one has an address in: a route to it can only do harm.
+// The default route, and other prefixes around those, are none.
+func Martian(p netip.Prefix) bool { return containsAny(martians, p) }
+
 var martians = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"),
 	netip.MustParsePrefix("127.0.0.0/8"),
 	netip.MustParsePrefix("169.254.0.0/16"),
 	netip.MustParsePrefix("224.0.0.0/3"), // multicast, class E, broadcast
-	netip.MustParsePrefix("::/127"),      // unspecified and loopback
+	netip.MustParsePrefix("::/96"),       // unspecified, loopback, and IPv4 addresses in a form that is over
 	netip.MustParsePrefix("::ffff:0:0/96"),
 	netip.MustParsePrefix("fe80::/10"),
 	netip.MustParsePrefix("ff00::/8"),
@@ -113,7 +115,7 @@ func level(priority, normal uint32) uint32 {
 // refuse returns why a path may not come in; empty: it may.
 func (b *Base) refuse(s Session, prefix netip.Prefix, a *wire.Attributes) string {
 	switch {
-	case containsAny(martians, prefix):
+	case Martian(prefix):
 		return reasonMartian
 	case containsAny(b.Refuse, prefix):
 		return reasonOwnAddress
@@ -223,9 +225,10 @@ func (b *Base) EqualImport(o *Base) bool {
 // EqualExport reports whether both pass on the same: nothing has to be announced again.
 func (b *Base) EqualExport(o *Base) bool {
 	return slices.Equal(b.Transit, o.Transit) && slices.Equal(b.Hidden, o.Hidden) && slices.Equal(b.Links, o.Links) &&
-		slices.EqualFunc(b.Tags, o.Tags, Tag.equal) && b.Normal4 == o.Normal4 && b.Normal6 == o.Normal6
+		slices.EqualFunc(b.Tags, o.Tags, Tag.Equal) && b.Normal4 == o.Normal4 && b.Normal6 == o.Normal6
 }
 
-func (t Tag) equal(o Tag) bool {
+// Equal reports whether both add the same to the same.
+func (t Tag) Equal(o Tag) bool {
 	return t.Prefix == o.Prefix && slices.Equal(t.Communities, o.Communities)
 }

@@ -97,6 +97,12 @@ func (s *Session) readAttributes(n *news, b []byte) *Notification {
 	return nil
 }
 
+// FirstAttribute reads the first path attribute of b; not ok: it is cut short.
+func FirstAttribute(b []byte) (kind uint8, value []byte, ok bool) {
+	_, first, value, _, ok := cutAttribute(b)
+	return uint8(first), value, ok
+}
+
 // cutAttribute splits the first attribute off.
 func cutAttribute(b []byte) (flag byte, kind attribute, value, rest []byte, ok bool) {
 	if len(b) < 3 {

@@ -16,7 +16,7 @@ type Community struct {
 	A, B, C uint32 // C is of a large one only
 }
 
-// Well-known communities of RFC 1997, 8326, 7999 and 3765.
+// Well-known communities of RFC 1997, 8326, 7999, 3765 and 9494.
 var (
 	GracefulShutdown  = wellKnown(0)
 	Blackhole         = wellKnown(666)
@@ -24,6 +24,7 @@ var (
 	NoAdvertise       = wellKnown(0xff02)
 	NoExportSubconfed = wellKnown(0xff03)
 	NoPeer            = wellKnown(0xff04)
+	LLGRStale         = wellKnown(6)
 )
 
 func wellKnown(number uint32) Community { return Community{A: 0xffff, B: number} }
@@ -96,6 +97,11 @@ func (l Communities) Has(c Community) bool {
 		}
 	}
 	return false
+}
+
+// CommunitiesOf returns those of the values of two attributes, COMMUNITIES and LARGE_COMMUNITY, which it keeps.
+func CommunitiesOf(standard, large []byte) Communities {
+	return Communities{standard: standard, large: large}
 }
 
 // Empty reports whether there are none.
