@@ -131,6 +131,7 @@ func postponable(err error) error {
 
 // postpone writes down what is left to do, for the agent and later DELs and GCs.
 func (s *session) postpone(ctx context.Context, why error) error {
+	tellRefusal(s.log, why) // it ends here: the verb succeeds
 	err := journal.DefaultDir.Add(ctx, journal.Entry{
 		Handle:      s.handle(),
 		Datastore:   s.datastore(),

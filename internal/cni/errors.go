@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/facts"
 	"github.com/tortie-net/tortie/internal/ipam"
 )
 
@@ -46,6 +48,16 @@ var codes = []struct {
 	{datastore.ErrNotFound, types.ErrInternal, "a Node that is not called as the plugin's nodename says, or a cluster without the " +
 		"definitions of crd.projectcalico.org, which the chart installs"},
 	{context.DeadlineExceeded, types.ErrTryAgainLater, "the datastore, the API server or this node is too slow; the runtime tries again"},
+}
+
+// tellRefusal asks the installer for another token if err says that the API server does not accept the plugins' one.
+func tellRefusal(log *slog.Logger, err error) {
+	if !errors.Is(err, datastore.ErrUnauthenticated) {
+		return
+	}
+	if err := touch(facts.TokenRefusedFile); err != nil {
+		log.Warn("the installer does not hear that the token was refused", "err", err)
+	}
 }
 
 // failure gives err a code, unless it carries one already. nil stays nil.

@@ -75,6 +75,7 @@ func (c *call) run(verb string, do func(context.Context, *call) error) (err erro
 			err = types.NewError(types.ErrInternal, fmt.Sprintf("%s %s: internal error: %v", c.plugin, verb, p), "please report it with the plugin's log")
 			return
 		}
+		tellRefusal(c.log, err)
 		err = classify(c.plugin+" "+verb, err)
 		if err != nil {
 			c.log.Error(verb, "err", err, "took", time.Since(start))

@@ -8,6 +8,7 @@ package datastore
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/tortie-net/tortie/internal/api"
 )
@@ -22,6 +23,9 @@ var (
 	ErrConflict = errors.New("changed by somebody else")
 	// ErrUnauthorized: the datastore refused the credentials or the permission.
 	ErrUnauthorized = errors.New("not authorized")
+	// ErrUnauthenticated: the API server does not accept the token, whatever it would allow; another token may help. It is
+	// ErrUnauthorized too.
+	ErrUnauthenticated = fmt.Errorf("%w: credentials refused", ErrUnauthorized)
 	// ErrUnavailable: no usable answer before the deadline; a write may or may not have landed.
 	ErrUnavailable = errors.New("datastore unavailable")
 )

@@ -24,6 +24,10 @@ import (
 // DefaultFile is where the agent writes and the plugins read. It lies in memory: after a reboot there are no facts.
 const DefaultFile = "/var/run/calico/tortie/facts.json"
 
+// TokenRefusedFile is touched by a plugin whose token the API server does not accept (HTTP 401). The installer watches it, requests
+// a new token at once, and removes it when the API server has accepted that.
+const TokenRefusedFile = "/var/run/calico/tortie/token-refused"
+
 const (
 	// Interval is how often the agent writes the file while nothing changes, as a sign that it still follows the cluster.
 	Interval = 10 * time.Second

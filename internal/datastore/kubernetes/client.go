@@ -272,7 +272,9 @@ func sentinel(r request, code int, s statusObject) error {
 	// An operation of a JSON patch could not be applied. A result that the API server finds invalid has a kind.
 	case code == http.StatusUnprocessableEntity && r.contentType == contentJSONPatch && s.Details.Kind == "":
 		return datastore.ErrConflict
-	case code == http.StatusUnauthorized, code == http.StatusForbidden:
+	case code == http.StatusUnauthorized:
+		return datastore.ErrUnauthenticated
+	case code == http.StatusForbidden:
 		return datastore.ErrUnauthorized
 	case code == http.StatusTooManyRequests, code >= 500:
 		return datastore.ErrUnavailable

@@ -135,7 +135,7 @@ func TestRetries(t *testing.T) {
 		{"an internal error", []http.HandlerFunc{status(500), ok}, get, datastore.ErrUnavailable, 1},
 		{"a time-out of etcd", []http.HandlerFunc{status(504), ok}, update, datastore.ErrUnavailable, 1},
 		{"a refusal", []http.HandlerFunc{status(403), ok}, get, datastore.ErrUnauthorized, 1},
-		{"bad credentials", []http.HandlerFunc{status(401), ok}, update, datastore.ErrUnauthorized, 1},
+		{"bad credentials", []http.HandlerFunc{status(401), ok}, update, datastore.ErrUnauthenticated, 1},
 		{"what went away", []http.HandlerFunc{status(404), ok}, update, datastore.ErrConflict, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
