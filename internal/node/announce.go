@@ -3,7 +3,6 @@ package node
 import (
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/bgp/policy"
@@ -57,10 +56,10 @@ func (s *Snapshot) Policy() bgp.Policy {
 
 // ownAddresses are the addresses of this node that others can reach it at, in ascending order.
 func (s *Snapshot) ownAddresses() []netip.Prefix {
-	all := append(s.Self.addrs(), s.Self.TunnelAddr, s.Self.VTEP, s.Self.VTEP6)
+	all := append(s.Self.addrs(), s.Self.tunnelAddrs()...)
 	for _, c := range s.Self.Found {
 		// Those of services, which kube-proxy puts there, are many and come and go. No route of ours leads to one.
-		if !strings.HasPrefix(c.Link, "kube-ipvs") {
+		if !ofServices(c.Link) {
 			all = append(all, c.Addr.Addr())
 		}
 	}

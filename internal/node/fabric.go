@@ -8,9 +8,11 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/encap"
 	"github.com/tortie-net/tortie/internal/fib"
 	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/podnet"
+	"github.com/tortie-net/tortie/internal/vxlan"
 )
 
 // fabric is what is known of the ways to routers around the nodes, beside the subnets that this node is in.
@@ -131,11 +133,14 @@ func (s *Snapshot) connected(a netip.Addr) (h fib.Hop, ok bool) {
 
 // internal reports that nothing outside of the cluster is behind a link.
 func internal(link string) bool {
-	return link == "lo" || strings.HasPrefix(link, podnet.DefaultVethPrefix) || slices.Contains(ownDevices, link) || strings.HasPrefix(link, "kube-ipvs")
+	return link == "lo" || strings.HasPrefix(link, podnet.DefaultVethPrefix) || slices.Contains(ownDevices, link) || ofServices(link)
 }
 
+// ofServices reports the link that kube-proxy puts addresses of services on in its mode ipvs.
+func ofServices(link string) bool { return strings.HasPrefix(link, "kube-ipvs") }
+
 // ownDevices are the links that Calico or the agent make, beside those of pods.
-var ownDevices = []string{"tunl0", "vxlan.calico", "vxlan-v6.calico", "wireguard.cali", "wg-v6.cali"}
+var ownDevices = []string{encap.Device, vxlan.Device4, vxlan.Device6, "wireguard.cali", "wg-v6.cali"}
 
 // isSelf reports that an address is this node's.
 func (s *Snapshot) isSelf(a netip.Addr) bool { return s.near().own[a] }

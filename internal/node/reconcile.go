@@ -102,7 +102,7 @@ func (a *Agent) lookAtCluster() (gone, err error) {
 	if a.alone != nil {
 		return a.alone, nil
 	}
-	if a.view.built && !a.gone && a.view.world.Revision == a.Watch.Revision() && a.doubt == 0 && a.view.since.IsZero() {
+	if a.view.built && !a.gone && a.view.world.Revision == a.Watch.Revision() && a.doubt == 0 && !a.view.doubt.on() {
 		return nil, nil
 	}
 	world := a.Watch.World()
@@ -236,7 +236,7 @@ func (a *Agent) openForPods(ctx context.Context, s *Snapshot) error {
 	if err := writeState(a.Config.StateDir, nodenameFile, a.node.Name); err != nil {
 		return err
 	}
-	if !a.view.doubted() {
+	if !a.view.doubt.on() {
 		a.complain("memory", problemsOf(a.memory.save(time.Now(), a.view.world, s.Services, a.peering.state.Past())))
 	}
 	return a.availability.Sync(ctx, a.node.Status.Conditions, nil)

@@ -29,7 +29,7 @@ type serviceView struct {
 	// remembered is what an earlier agent announced. It counts until services are known.
 	remembered []netip.Prefix
 	believed   kube.Services
-	since      time.Time // since when newer ones are not believed
+	doubt      doubt // in newer ones
 }
 
 // serviceConfig reads what BGPConfiguration says. If something is wrong with it, what was in force stays; at the first time, what
@@ -63,7 +63,7 @@ func (s *Snapshot) excluded() bool { return s.Self.Labels[api.LabelExcludeNode] 
 func (a *Agent) lookAtServices(s *Snapshot) []error {
 	a.Watch.FollowServices(s.services.On())
 	v, revision := &a.services, a.Watch.ServicesRevision()
-	if !v.known || !v.since.IsZero() || v.revision != revision || v.excluded != s.excluded() || !v.config.Equal(s.services) {
+	if !v.known || v.doubt.on() || v.revision != revision || v.excluded != s.excluded() || !v.config.Equal(s.services) {
 		v.update(time.Now(), s, a.Watch.Services(), revision)
 	}
 	s.Services, s.servicesKnown = v.announced, v.known
@@ -96,31 +96,14 @@ func (v *serviceView) update(at time.Time, s *Snapshot, found kube.Services, rev
 // believe returns what is to be gone by: what was found, or for a while what was known before, if most of that is missing at once. An
 // API server that comes back with an old or an empty datastore shows that.
 func (v *serviceView) believe(at time.Time, found kube.Services) (kube.Services, error) {
-	var doubt error
-	for _, kind := range []struct {
-		name          string
-		before, after int
-	}{
-		{"Services", len(v.believed.Services), len(found.Services)},
-		{"EndpointSlices", len(v.believed.Endpoints), len(found.Endpoints)},
-	} {
-		if gone := kind.before - kind.after; found.Known && gone >= muchLost && gone > kind.before/2 {
-			doubt = inSelf("ClusterShrank", fmt.Errorf("the API server shows %d %s where it showed %d: announcing for %s what was known, in case it came back with an old datastore",
-				kind.after, kind.name, kind.before, doubtTime))
-			break
-		}
+	var why error
+	if found.Known {
+		why = shrunk(count{"Services", len(v.believed.Services), len(found.Services)},
+			count{"EndpointSlices", len(v.believed.Endpoints), len(found.Endpoints)})
 	}
-	switch {
-	case doubt == nil:
-		v.since = time.Time{}
-		return found, nil
-	case v.since.IsZero():
-		v.since = at
+	if err := v.doubt.about(at, why); err != nil {
+		return v.believed, err
 	}
-	if at.Sub(v.since) < doubtTime {
-		return v.believed, doubt
-	}
-	v.since = time.Time{}
 	return found, nil
 }
 

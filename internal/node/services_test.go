@@ -100,7 +100,7 @@ func TestServicesThatVanish(t *testing.T) {
 		var v serviceView
 		look := func(after time.Duration, found kube.Services, want int, doubts bool) {
 			t.Helper()
-			if v.update(begin.Add(after), s, found, 1); len(v.announced) != want || (len(v.problems) > 0) != doubts || doubts == v.since.IsZero() {
+			if v.update(begin.Add(after), s, found, 1); len(v.announced) != want || (len(v.problems) > 0) != doubts || doubts != v.doubt.on() {
 				t.Errorf("%s, after %s: %d announced, problems %v", name, after, len(v.announced), v.problems)
 			}
 		}

@@ -153,7 +153,7 @@ func listed(sorted []netip.Prefix, p netip.Prefix) bool {
 func (s *Snapshot) tagged(p netip.Prefix) string {
 	var texts []string
 	for _, t := range s.Peering.Tags {
-		if t.Prefix.Bits() > p.Bits() || !t.Prefix.Contains(p.Addr()) {
+		if !inside(p, t.Prefix) {
 			continue
 		}
 		for _, c := range t.Communities {

@@ -407,7 +407,7 @@ func (s *Snapshot) poolOf(p netip.Prefix) (*Pool, bool) {
 		return 1
 	})
 	for i--; i >= 0; i-- {
-		if pool := &s.Pools[i]; pool.CIDR.Bits() <= p.Bits() && pool.CIDR.Contains(p.Addr()) {
+		if pool := &s.Pools[i]; inside(p, pool.CIDR) {
 			return pool, true
 		}
 		if !s.index.nested {

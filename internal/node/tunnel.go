@@ -52,14 +52,10 @@ func (s *Snapshot) vxlan(k tunnelKind) *vxlan.Tunnel {
 	if !s.needs(k) {
 		return nil
 	}
-	v6 := k == vxlanTunnel6
 	local, link := s.Self.of(k)
-	mac := cmp.Or(s.Self.MAC, vxlan.MACOf(s.Self.Name, false))
-	if v6 {
-		mac = cmp.Or(s.Self.MAC6, vxlan.MACOf(s.Self.Name, true))
-	}
 	t := &vxlan.Tunnel{
-		VNI: cmp.Or(s.Felix.VXLANVNI, vxlan.DefaultVNI), Port: cmp.Or(s.Felix.VXLANPort, vxlan.DefaultPort), Local: local.Addr(), Parent: link, MAC: mac, MTU: s.tunnelMTU(k), Addr: *s.Self.tunnelAddr(k),
+		VNI: cmp.Or(s.Felix.VXLANVNI, vxlan.DefaultVNI), Port: cmp.Or(s.Felix.VXLANPort, vxlan.DefaultPort),
+		Local: local.Addr(), Parent: link, MAC: s.Self.mac(k == vxlanTunnel6), MTU: s.tunnelMTU(k), Addr: *s.Self.tunnelAddr(k),
 		SoftChecksums: s.Felix.Checksums == checksumsSoft || s.Felix.Checksums == checksumsByKernel && s.Self.ChecksumsBroken,
 	}
 	for _, m := range s.Others {
@@ -68,6 +64,15 @@ func (s *Snapshot) vxlan(k tunnelKind) *vxlan.Tunnel {
 		}
 	}
 	return t
+}
+
+// mac returns that of this node's end of a family's VXLAN tunnels.
+func (s *Self) mac(v6 bool) vxlan.MAC {
+	own := s.MAC
+	if v6 {
+		own = s.MAC6
+	}
+	return cmp.Or(own, vxlan.MACOf(s.Name, v6))
 }
 
 // needs reports that packets may come or go in a tunnel, and that the node has an address for the outer ones.

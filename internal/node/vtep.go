@@ -82,8 +82,9 @@ func (s *Snapshot) checkVTEPs(note func(error)) {
 		}
 		taken[key{VTEP{Addr: v.Addr}, v6}], taken[key{VTEP{MAC: v.MAC}, v6}] = m.Name, m.Name
 	}
-	taken[key{VTEP{MAC: cmp.Or(s.Self.MAC, vxlan.MACOf(s.Self.Name, false))}, false}] = s.Self.Name
-	taken[key{VTEP{MAC: cmp.Or(s.Self.MAC6, vxlan.MACOf(s.Self.Name, true))}, true}] = s.Self.Name
+	for _, v6 := range []bool{false, true} {
+		taken[key{VTEP{MAC: s.Self.mac(v6)}, v6}] = s.Self.Name
+	}
 	for i := range s.Others {
 		m := &s.Others[i]
 		unique(m, &m.VTEP, false)

@@ -22,7 +22,7 @@ const (
 // view is what the agent makes of the World: when it has changed, and not in each pass.
 type view struct {
 	world kube.World // the last one that was believed
-	since time.Time  // since when a newer one is not
+	doubt doubt      // in a newer one
 	// base is the snapshot of world without what the node finds by itself.
 	base     Snapshot
 	problems []error
@@ -32,7 +32,11 @@ type view struct {
 
 // update takes a new World.
 func (v *view) update(now time.Time, self Self, w kube.World) {
-	doubt := v.doubt(now, w)
+	var why error
+	if v.built {
+		why = lost(v.world, w)
+	}
+	doubt := v.doubt.about(now, why)
 	if doubt != nil {
 		w = v.world
 	}
@@ -43,51 +47,56 @@ func (v *view) update(now time.Time, self Self, w kube.World) {
 	base.settings, base.Felix, base.services, base.ServiceRanges = settings, felix, announced, announced.Ranges()
 	v.world, v.base, v.built = w, base, true
 	v.builds++
-	v.problems = slices.Concat(problems, more, unclear, wrong)
+	v.problems = slices.Concat(problems, more, unclear, wrong, problemsOf(doubt))
 	for _, p := range w.Problems {
 		v.problems = append(v.problems, inObject(p.Kind, api.Meta{Name: p.Name}, cmp.Or(errors.Unwrap(p.Err), p.Err))) // which names it too
 	}
-	if doubt != nil {
-		v.problems = append(v.problems, inSelf("ClusterShrank", doubt))
-	}
 }
 
-// doubted reports that there is a newer World that is not believed.
-func (v *view) doubted() bool { return !v.since.IsZero() }
+// doubt is disbelief in news by which much is gone at once. It lasts for doubtTime, unless better news come before.
+type doubt struct{ since time.Time }
 
-// doubt says why a World is not believed yet; nil if it is.
-func (v *view) doubt(now time.Time, w kube.World) error {
-	doubt := lost(v.world, w)
+// on reports that there are newer news that are not believed.
+func (d *doubt) on() bool { return !d.since.IsZero() }
+
+// about returns why the news are not believed, which is why they should not be; nil if they are believed.
+func (d *doubt) about(now time.Time, why error) error {
 	switch {
-	case !v.built || doubt == nil:
-		v.since = time.Time{}
+	case why == nil:
+		d.since = time.Time{}
 		return nil
-	case v.since.IsZero():
-		v.since = now
+	case d.since.IsZero():
+		d.since = now
 	}
-	if now.Sub(v.since) < doubtTime {
-		return doubt
+	if now.Sub(d.since) < doubtTime {
+		return inSelf("ClusterShrank", why)
 	}
-	v.since = time.Time{}
+	d.since = time.Time{}
 	return nil
 }
 
 // lost says what a World has lost that clusters do not lose at once; nil if nothing.
 func lost(before, after kube.World) error {
-	for _, kind := range []struct {
-		name          string
-		before, after int
-	}{
-		{"Nodes", len(before.Nodes), len(after.Nodes)},
-		{"BlockAffinities", len(before.Affinities), len(after.Affinities)},
-	} {
-		if gone := kind.before - kind.after; gone >= muchLost && gone > kind.before/2 {
-			return fmt.Errorf("the API server shows %d %s where it showed %d: keeping what was known for %s, in case it came back with an old datastore",
-				kind.after, kind.name, kind.before, doubtTime)
-		}
+	err := shrunk(count{"Nodes", len(before.Nodes), len(after.Nodes)}, count{"BlockAffinities", len(before.Affinities), len(after.Affinities)})
+	if err == nil && len(before.Pools) > 0 && len(after.Pools) == 0 && len(after.Affinities) > 0 {
+		err = fmt.Errorf("the API server shows no IPPools where it showed %d, and blocks in them: keeping what was known for %s", len(before.Pools), doubtTime)
 	}
-	if len(before.Pools) > 0 && len(after.Pools) == 0 && len(after.Affinities) > 0 {
-		return fmt.Errorf("the API server shows no IPPools where it showed %d, and blocks in them: keeping what was known for %s", len(before.Pools), doubtTime)
+	return err
+}
+
+// count is how many objects of a kind there were, and are.
+type count struct {
+	kind          string
+	before, after int
+}
+
+// shrunk names the first kind of which most is gone; nil if there is none.
+func shrunk(counts ...count) error {
+	for _, c := range counts {
+		if gone := c.before - c.after; gone >= muchLost && gone > c.before/2 {
+			return fmt.Errorf("the API server shows %d %s where it showed %d: keeping what was known for %s, in case it came back with an old datastore",
+				c.after, c.kind, c.before, doubtTime)
+		}
 	}
 	return nil
 }

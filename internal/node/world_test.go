@@ -81,8 +81,8 @@ func TestADoubtThatWasRight(t *testing.T) {
 	v.update(start, self, worldOf(30, 60, 1))
 	v.update(start.Add(time.Second), self, worldOf(30, 0, 1))
 	v.update(start.Add(2*time.Second), self, worldOf(30, 60, 1))
-	if len(v.problems) > 0 || !v.since.IsZero() {
-		t.Errorf("%v, doubted since %s", v.problems, v.since)
+	if len(v.problems) > 0 || v.doubt.on() {
+		t.Errorf("%v, doubted since %s", v.problems, v.doubt.since)
 	}
 	v.update(start.Add(3*time.Second), self, worldOf(30, 0, 1))
 	v.update(start.Add(doubtTime+2*time.Second), self, worldOf(30, 0, 1))

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/nft"
+	"github.com/tortie-net/tortie/internal/vxlan"
 )
 
 // Handover is what is to become of what the agent has left on a node where it does not run any more.
@@ -96,7 +97,7 @@ func (h Handover) calico() (theirs map[netip.Prefix]bool, tunnels []int, err err
 			theirs[r.Dst] = true
 		}
 	}
-	for _, name := range []string{"vxlan.calico", "vxlan-v6.calico"} {
+	for _, name := range []string{vxlan.Device4, vxlan.Device6} {
 		switch link, err := h.Kernel.LinkByName(name); {
 		case err == nil:
 			tunnels = append(tunnels, link.Index)

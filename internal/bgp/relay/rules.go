@@ -83,8 +83,7 @@ func (r *Rules) passesInside(source wire.Source) bool {
 
 // nextHop is what the peer is told; invalid: what the speaker behind says.
 func (r *Rules) nextHop(said netip.Addr, stamp wire.Stamp, self netip.Addr) netip.Addr {
-	switch {
-	case said == Placeholder4, said == Placeholder6:
+	if said == Placeholder4 || said == Placeholder6 {
 		said = self
 	}
 	switch {
