@@ -30,11 +30,11 @@ var doors = map[string][]string{
 
 // levels orders the packages: each imports only packages of lower levels. A new package must be given its place here.
 var levels = []string{
-	"cmd/calico cmd/calico-ipam cmd/install cmd/node cmd/tortie",
-	"internal/program/install internal/program/node",
-	"cmd/internal/early internal/node internal/cni internal/cnitest internal/diagnose internal/labtest/labstore internal/mesh/meshtest",
-	"internal/bgp/bgptest internal/install internal/kube internal/labtest internal/nodestatus internal/peering internal/takeover",
-	"internal/bgp internal/duties internal/encap internal/encapguard internal/fib internal/nat internal/podnet internal/vxlan",
+	"cmd/calico cmd/calico-ipam cmd/install cmd/kube-controllers cmd/node cmd/tortie",
+	"internal/program/controllers internal/program/install internal/program/node",
+	"cmd/internal/early internal/controllers internal/node internal/cni internal/cnitest internal/diagnose internal/labtest/labstore internal/mesh/meshtest",
+	"internal/bgp/bgptest internal/gc internal/install internal/kube internal/labtest internal/nodestatus internal/peering internal/takeover",
+	"internal/bgp internal/duties internal/inventory internal/encap internal/encapguard internal/fib internal/nat internal/podnet internal/vxlan",
 	"internal/bgp/relay internal/hostsysctl internal/ipam internal/netlinkx/netnstest internal/nft internal/facts internal/journal internal/podnote",
 	"internal/memlimit internal/datastore/kubernetes internal/datastore/etcd internal/datastore/datastoretest internal/netlinkx",
 	"internal/bgp/policy internal/datastore internal/datastore/dialer internal/sysctl internal/config internal/hostfile",

@@ -1,0 +1,122 @@
+package inventory
+
+import (
+	"encoding/json"
+	"net/netip"
+	"slices"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
+
+// ResourceType implements api.Resource.
+func (*Node) ResourceType() api.Type { return (*api.Node)(nil).ResourceType() }
+
+// UnmarshalJSON reads a Node, or the metadata of one.
+func (n *Node) UnmarshalJSON(data []byte) error {
+	var obj struct {
+		Meta api.Meta `json:"metadata"`
+	}
+	if err := json.Unmarshal(data, &obj); err != nil {
+		return err
+	}
+	*n = NewNode(obj.Meta)
+	return nil
+}
+
+// tunnelAnnotations is where a Node names the ends of its tunnels, by their types.
+var tunnelAnnotations = map[string]string{
+	api.AnnotationIPv4TunnelAddr:                   TypeIPIP,
+	api.AnnotationIPv4VXLANAddr:                    TypeVXLAN,
+	api.AnnotationIPv6VXLANAddr:                    TypeVXLANv6,
+	"projectcalico.org/IPv4WireguardInterfaceAddr": TypeWireGuard,
+	"projectcalico.org/IPv6WireguardInterfaceAddr": TypeWireGuardV6,
+}
+
+// NewNode returns what matters of a Node.
+func NewNode(m api.Meta) Node {
+	n := Node{Meta: bare(m)}
+	for key, value := range m.Labels {
+		if n.Labels == nil {
+			n.Labels = make(map[string]string, len(m.Labels))
+		}
+		n.Labels[shared(key)] = shared(value)
+	}
+	for key, kind := range tunnelAnnotations {
+		if a, err := netip.ParseAddr(m.Annotations[key]); err == nil {
+			if n.Tunnels == nil {
+				n.Tunnels = map[string]netip.Addr{}
+			}
+			n.Tunnels[kind] = a.Unmap()
+		}
+	}
+	return n
+}
+
+// listEnd is the annotation of the bookmark that ends the list with which a watch begins.
+const listEnd = "k8s.io/initial-events-end"
+
+// bookmark keeps it: it comes as an object of the kind.
+func bookmark(m api.Meta) map[string]string {
+	if value, ok := m.Annotations[listEnd]; ok {
+		return map[string]string{listEnd: value}
+	}
+	return nil
+}
+
+// ResourceType implements api.Resource.
+func (*Pod) ResourceType() api.Type { return (*api.Pod)(nil).ResourceType() }
+
+// podObject is what is read of a Pod. Containers, which are most of it, are not decoded.
+type podObject struct {
+	Meta api.Meta `json:"metadata"`
+	Spec struct {
+		NodeName    string `json:"nodeName"`
+		HostNetwork bool   `json:"hostNetwork"`
+	} `json:"spec"`
+	Status api.PodStatus `json:"status"`
+}
+
+// UnmarshalJSON reads a Pod.
+func (p *Pod) UnmarshalJSON(data []byte) error {
+	var obj podObject
+	if err := json.Unmarshal(data, &obj); err != nil {
+		return err
+	}
+	*p = newPod(&obj)
+	return nil
+}
+
+func newPod(obj *podObject) Pod {
+	p := Pod{Meta: bare(obj.Meta), Node: shared(obj.Spec.NodeName), HostNetwork: obj.Spec.HostNetwork}
+	p.Namespace, p.DeletionTimestamp = shared(obj.Meta.Namespace), obj.Meta.DeletionTimestamp
+	p.ContainerID = obj.Meta.Annotations[api.AnnotationContainerID]
+	p.Finished = obj.Status.Phase == "Succeeded" || obj.Status.Phase == "Failed"
+	p.add(obj.Status.PodIP)
+	for _, ip := range obj.Status.PodIPs {
+		p.add(ip.IP)
+	}
+	p.Reported = len(p.Addresses) > 0
+	p.add(obj.Meta.Annotations[api.AnnotationPodIP])
+	for _, text := range splitAddresses(obj.Meta.Annotations[api.AnnotationPodIPs]) {
+		p.add(text)
+	}
+	for _, text := range otherNetworks(obj.Meta.Annotations[annotationNetworks]) {
+		p.add(text)
+	}
+	return p
+}
+
+// add notes an address, whatever way of writing it: with a prefix length, as IPv4 in IPv6, in upper case, with zeros.
+func (p *Pod) add(text string) {
+	a, err := netip.ParseAddr(text)
+	if err != nil {
+		prefix, err := netip.ParsePrefix(text)
+		if err != nil {
+			return
+		}
+		a = prefix.Addr()
+	}
+	if a = a.Unmap().WithZone(""); !p.Uses(a) {
+		p.Addresses = append(slices.Grow(p.Addresses, 1), a)
+	}
+}
