@@ -46,16 +46,19 @@ type TokenSource interface {
 	Token(ctx context.Context) (Token, error)
 }
 
-// accountTokens asks the API server for tokens of a ServiceAccount. They are bound to no pod: a token that died with the
-// installer's pod would leave the node without a network until the next pod started.
+// accountTokens asks the API server for tokens of a ServiceAccount. They are bound to the Node, by whose name the API server then knows
+// from where a request comes, and not to the installer's pod: a token that died with the pod would leave the node without a network
+// until the next pod started.
 type accountTokens struct {
 	api       *rest.RESTClient
 	namespace string
 	account   string
+	node      string
+	log       *slog.Logger
 }
 
 // NewAccountTokens returns the TokenSource of the configured ServiceAccount, in the namespace of this pod, as this pod.
-func NewAccountTokens(cfg config.Install) (TokenSource, error) {
+func NewAccountTokens(cfg config.Install, log *slog.Logger) (TokenSource, error) {
 	namespace, err := os.ReadFile(filepath.Join(cfg.AccountDir, "namespace"))
 	if err != nil {
 		return nil, fmt.Errorf("reading this pod's namespace: %w (the pod needs automountServiceAccountToken)", err)
@@ -64,11 +67,11 @@ func NewAccountTokens(cfg config.Install) (TokenSource, error) {
 		Host:            "https://" + cfg.APIServer(),
 		BearerTokenFile: filepath.Join(cfg.AccountDir, "token"), // read again when the kubelet renews it
 		TLSClientConfig: rest.TLSClientConfig{CAFile: filepath.Join(cfg.AccountDir, "ca.crt")},
-	}, strings.TrimSpace(string(namespace)), cfg.ServiceAccount)
+	}, accountTokens{namespace: strings.TrimSpace(string(namespace)), account: cfg.ServiceAccount, node: cfg.NodeName, log: log})
 }
 
 // newAccountTokens builds a client of one kind only: client-go's clientset makes the same binary 16 MB larger.
-func newAccountTokens(cfg *rest.Config, namespace, account string) (TokenSource, error) {
+func newAccountTokens(cfg *rest.Config, tokens accountTokens) (TokenSource, error) {
 	scheme := runtime.NewScheme()
 	if err := authv1.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("registering the kind TokenRequest: %w", err)
@@ -84,23 +87,52 @@ func newAccountTokens(cfg *rest.Config, namespace, account string) (TokenSource,
 	if err != nil {
 		return nil, fmt.Errorf("building the client of %s: %w", cfg.Host, err)
 	}
-	return &accountTokens{api: client, namespace: namespace, account: account}, nil
+	tokens.api = client
+	return &tokens, nil
 }
 
 // Token implements TokenSource.
 func (s *accountTokens) Token(ctx context.Context) (Token, error) {
-	life := int64(tokenLife / time.Second)
-	var answer authv1.TokenRequest
-	err := s.api.Post().Namespace(s.namespace).Resource("serviceaccounts").Name(s.account).SubResource("token").
-		Body(&authv1.TokenRequest{Spec: authv1.TokenRequestSpec{ExpirationSeconds: &life}}).
-		Do(ctx).Into(&answer)
-	if err == nil {
-		return Token{Value: answer.Status.Token, Expires: answer.Status.ExpirationTimestamp.Time}, nil
+	node := &authv1.BoundObjectReference{APIVersion: "v1", Kind: "Node", Name: s.node}
+	token, err := s.request(ctx, node)
+	if cannotBind(err) {
+		s.log.Warn("the API server binds no token to a Node (Kubernetes before 1.31): a stolen token of the plugins works from anywhere until it "+
+			"expires, and does not say which node it is of", "error", err)
+		token, err = s.request(ctx, nil)
 	}
-	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) {
+	switch {
+	case err == nil:
+		return token, nil
+	case isMissingNode(err):
+		err = fmt.Errorf("%w (KUBERNETES_NODE_NAME must be the name of this node in Kubernetes; a node that registers again gets its token then)", err)
+	case apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err):
 		err = fmt.Errorf("%w: %w", ErrNotAllowed, err)
 	}
 	return Token{}, fmt.Errorf("requesting a token of ServiceAccount %s/%s: %w", s.namespace, s.account, err)
+}
+
+// request asks for a token that lives as long as the object; nil binds it to none. The object's UID is left to the API server.
+func (s *accountTokens) request(ctx context.Context, object *authv1.BoundObjectReference) (Token, error) {
+	life := int64(tokenLife / time.Second)
+	var answer authv1.TokenRequest
+	err := s.api.Post().Namespace(s.namespace).Resource("serviceaccounts").Name(s.account).SubResource("token").
+		Body(&authv1.TokenRequest{Spec: authv1.TokenRequestSpec{ExpirationSeconds: &life, BoundObjectRef: object}}).
+		Do(ctx).Into(&answer)
+	if err != nil {
+		return Token{}, err
+	}
+	return Token{Value: answer.Status.Token, Expires: answer.Status.ExpirationTimestamp.Time}, nil
+}
+
+// cannotBind reports an API server that binds tokens to Pods and Secrets only: the kind Node came with Kubernetes 1.29, switched off.
+func cannotBind(err error) bool {
+	return apierrors.IsBadRequest(err) || apierrors.IsInvalid(err)
+}
+
+// isMissingNode tells a Node that is missing from a ServiceAccount that is.
+func isMissingNode(err error) bool {
+	var status apierrors.APIStatus
+	return apierrors.IsNotFound(err) && errors.As(err, &status) && status.Status().Details != nil && status.Status().Details.Kind == "nodes"
 }
 
 // podToken is the token that the kubelet mounts into this pod. It dies with the pod.

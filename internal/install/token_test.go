@@ -6,9 +6,12 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -189,6 +192,7 @@ type realCluster struct {
 	client    *kubernetes.Clientset
 	api       *rest.Config // as the administrator
 	namespace string
+	log       bytes.Buffer // of the token sources
 }
 
 func newCluster(t *testing.T, namespace string) *realCluster {
@@ -209,7 +213,26 @@ func newCluster(t *testing.T, namespace string) *realCluster {
 			t.Fatal(err)
 		}
 	}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: c.node()}}
+	if _, err := client.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
 	return c
+}
+
+// node is the Node that the installer runs on.
+func (c *realCluster) node() string { return c.namespace + "-node" }
+
+// tokens asks for tokens of an account, as the user of cfg.
+func (c *realCluster) tokens(t *testing.T, cfg *rest.Config, account string) TokenSource {
+	t.Helper()
+	tokens, err := newAccountTokens(cfg, accountTokens{
+		namespace: c.namespace, account: account, node: c.node(), log: slog.New(slog.NewTextHandler(&c.log, nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tokens
 }
 
 // as returns a configuration with a token of the ServiceAccount tortie-node, as the installer's pod has.
@@ -248,10 +271,7 @@ func (c *realCluster) allow(t *testing.T) {
 
 func TestTokenRequestOnARealServer(t *testing.T) {
 	c := newCluster(t, "install-token")
-	tokens, err := newAccountTokens(c.as(t), c.namespace, "tortie-cni")
-	if err != nil {
-		t.Fatal(err)
-	}
+	tokens := c.tokens(t, c.as(t), "tortie-cni")
 	if _, err := tokens.Token(t.Context()); !errors.Is(err, ErrNotAllowed) || !strings.Contains(err.Error(), "tortie-cni") {
 		t.Fatalf("without the right: %v, want ErrNotAllowed that names the account", err)
 	}
@@ -263,8 +283,59 @@ func TestTokenRequestOnARealServer(t *testing.T) {
 	if got := expiry(token.Value, time.Now()); got.Sub(token.Expires).Abs() > time.Second {
 		t.Errorf("claim exp is %v, the server says %v", got, token.Expires)
 	}
-	if who := c.review(t, token.Value); who != "system:serviceaccount:install-token:tortie-cni" {
-		t.Errorf("the token is of %q", who)
+	who := c.review(t, token.Value)
+	if who.User.Username != "system:serviceaccount:install-token:tortie-cni" || !slices.Equal(who.User.Extra[nodeName], []string{c.node()}) {
+		t.Errorf("the token is of %+v", who.User)
+	}
+	// A Node that is deleted takes its tokens with it. One that registers again gets another.
+	if err := c.client.CoreV1().Nodes().Delete(t.Context(), c.node(), metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tokens.Token(t.Context()); errors.Is(err, ErrNotAllowed) || err == nil || !strings.Contains(err.Error(), "KUBERNETES_NODE_NAME") {
+		t.Errorf("without the Node: %v, want an error that names KUBERNETES_NODE_NAME and passes", err)
+	}
+	for limit := time.Now().Add(time.Minute); c.review(t, token.Value).Authenticated; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatal("the token outlives its Node")
+		}
+	}
+}
+
+// nodeName is where the API server says which node a user's token is bound to.
+const nodeName = "authentication.kubernetes.io/node-name"
+
+// olderServer answers as Kubernetes 1.30 does if it is asked to bind a token to a Node.
+type olderServer struct{ http.RoundTripper }
+
+func (s olderServer) RoundTrip(r *http.Request) (*http.Response, error) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	if !bytes.Contains(body, []byte(`"boundObjectRef":{`)) {
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		return s.RoundTripper.RoundTrip(r)
+	}
+	text := `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"BadRequest","code":400,` +
+		`"message":"cannot bind token to a Node object as the \"ServiceAccountTokenNodeBinding\" feature-gate is disabled"}`
+	return &http.Response{
+		StatusCode: http.StatusBadRequest, Header: http.Header{"Content-Type": {"application/json"}}, Request: r,
+		Body: io.NopCloser(strings.NewReader(text)),
+	}, nil
+}
+
+func TestServersThatBindNoTokenToNodes(t *testing.T) {
+	c := newCluster(t, "install-unbound")
+	c.allow(t)
+	cfg := c.as(t)
+	cfg.Wrap(func(rt http.RoundTripper) http.RoundTripper { return olderServer{rt} })
+	token := eventually(t, c.tokens(t, cfg, "tortie-cni"))
+	who := c.review(t, token.Value)
+	if !who.Authenticated || who.User.Extra[nodeName] != nil {
+		t.Errorf("the token is of %+v", who.User)
+	}
+	if log := c.log.String(); !strings.Contains(log, "level=WARN") || !strings.Contains(log, "feature-gate is disabled") {
+		t.Errorf("no warning: %q", log)
 	}
 }
 
@@ -272,10 +343,7 @@ func TestTokenRequestOnARealServer(t *testing.T) {
 func TestInstalledKubeconfigWorks(t *testing.T) {
 	c := newCluster(t, "install-kubeconfig")
 	c.allow(t)
-	tokens, err := newAccountTokens(c.as(t), c.namespace, "tortie-cni")
-	if err != nil {
-		t.Fatal(err)
-	}
+	tokens := c.tokens(t, c.as(t), "tortie-cni")
 	eventually(t, tokens)
 	h := newHost(t)
 	url, ca := c.api.Host, c.api.CAData
@@ -305,10 +373,7 @@ func TestInstalledKubeconfigWorks(t *testing.T) {
 
 func TestMissingAccountOnARealServer(t *testing.T) {
 	c := newCluster(t, "install-missing")
-	tokens, err := newAccountTokens(c.api, c.namespace, "no-such-account")
-	if err != nil {
-		t.Fatal(err)
-	}
+	tokens := c.tokens(t, c.api, "no-such-account")
 	if _, err := tokens.Token(t.Context()); !errors.Is(err, ErrNotAllowed) || !strings.Contains(err.Error(), `"no-such-account" not found`) {
 		t.Errorf("error %v does not say that the account is missing", err)
 	}
@@ -316,12 +381,12 @@ func TestMissingAccountOnARealServer(t *testing.T) {
 
 func TestNamespaceFileIsNeeded(t *testing.T) {
 	h := newHost(t)
-	if _, err := NewAccountTokens(h.cfg); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "automountServiceAccountToken") {
+	if _, err := NewAccountTokens(h.cfg, slog.Default()); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "automountServiceAccountToken") {
 		t.Errorf("error %v does not say what is missing", err)
 	}
 	put(t, filepath.Join(h.cfg.AccountDir, "namespace"), "kube-system\n")
 	put(t, filepath.Join(h.cfg.AccountDir, "token"), "t")
-	if _, err := NewAccountTokens(h.cfg); err == nil {
+	if _, err := NewAccountTokens(h.cfg, slog.Default()); err == nil {
 		t.Error(`"a certificate" was accepted as the cluster's CA`)
 	}
 }
@@ -342,12 +407,12 @@ func eventually(t *testing.T, tokens TokenSource) Token {
 	}
 }
 
-func (c *realCluster) review(t *testing.T, token string) string {
+func (c *realCluster) review(t *testing.T, token string) authv1.TokenReviewStatus {
 	t.Helper()
 	review := &authv1.TokenReview{Spec: authv1.TokenReviewSpec{Token: token}}
 	answer, err := c.client.AuthenticationV1().TokenReviews().Create(t.Context(), review, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return answer.Status.User.Username
+	return answer.Status
 }

@@ -46,7 +46,7 @@ func run(ctx context.Context, args []string, env config.Env, stderr io.Writer) e
 	if err != nil {
 		return err
 	}
-	accounts, err := install.NewAccountTokens(cfg)
+	accounts, err := install.NewAccountTokens(cfg, log)
 	if err != nil {
 		return err
 	}

@@ -184,6 +184,10 @@ func createAccount(t *testing.T, api *rest.Config) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}}
+	if _, err := client.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "tortie-cni"}}
 	if _, err := client.CoreV1().ServiceAccounts("kube-system").Create(t.Context(), account, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
