@@ -88,7 +88,7 @@ func (s *Syncer) Sync(ctx context.Context, t Tunnel) error {
 	if t.Addr.IsValid() {
 		want = netip.PrefixFrom(t.Addr, t.Addr.BitLen())
 	}
-	if err := s.syncAddress(link, want); err != nil {
+	if err := s.conn.SoleAddr(link.Index, netlinkx.IPv4, want); err != nil {
 		return fmt.Errorf("%s: %w", Device, err)
 	}
 	if link.Up {
@@ -152,40 +152,6 @@ func (s *Syncer) renamed() error {
 	return fmt.Errorf("interface %s was removed while it was being made", Device)
 }
 
-// syncAddress adds before it removes: the address is what the node's own packets to pods carry as their source. The invalid
-// prefix means none.
-func (s *Syncer) syncAddress(link netlinkx.Link, want netip.Prefix) error {
-	have, err := s.conn.Addrs(link.Index, netlinkx.IPv4)
-	if err != nil {
-		return err
-	}
-	var others []netip.Prefix
-	present := false
-	for _, a := range have {
-		if a.Prefix == want {
-			present = true
-		} else {
-			others = append(others, a.Prefix)
-		}
-	}
-	if want.IsValid() && !present {
-		if err := s.conn.AddAddr(link.Index, want); err != nil && !netlinkx.IsExist(err) {
-			return err
-		}
-	}
-	return s.removeAddresses(link, others)
-}
-
-func (s *Syncer) removeAddresses(link netlinkx.Link, prefixes []netip.Prefix) error {
-	var errs []error
-	for _, p := range prefixes {
-		if err := s.conn.DeleteAddr(link.Index, p); err != nil && !netlinkx.IsNotExist(err) {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
-}
-
 // Remove undoes Sync for a node without IPIP pools: the device loses its addresses and goes down. The device itself stays,
 // as the kernel does not let go of its own. Without a device, or with one that is not ours, there is nothing to do.
 func (s *Syncer) Remove(context.Context) error {
@@ -196,15 +162,7 @@ func (s *Syncer) Remove(context.Context) error {
 	if err != nil {
 		return err
 	}
-	have, err := s.conn.Addrs(link.Index, netlinkx.IPv4)
-	if err != nil {
-		return err
-	}
-	prefixes := make([]netip.Prefix, 0, len(have))
-	for _, a := range have {
-		prefixes = append(prefixes, a.Prefix)
-	}
-	errs := []error{s.removeAddresses(link, prefixes)}
+	errs := []error{s.conn.SoleAddr(link.Index, netlinkx.IPv4, netip.Prefix{})}
 	if link.Up {
 		errs = append(errs, s.conn.SetDown(link.Index))
 	}

@@ -273,7 +273,7 @@ func (t *Table) sync(ctx context.Context, desired []Route, prune bool) (Stats, e
 	}
 	stats, errs := t.apply(ctx, p)
 	stats.Held = spared
-	return stats, summary(append(errs, w.errs...))
+	return stats, netlinkx.Summary(append(errs, w.errs...))
 }
 
 // link is what a Sync has to know of one.
@@ -348,17 +348,6 @@ func toPod(r netlinkx.Route) bool {
 
 func (e *Estate) has(p netip.Prefix) bool {
 	return slices.ContainsFunc(e.Ranges, func(r netip.Prefix) bool { return r.Bits() <= p.Bits() && r.Contains(p.Addr()) })
-}
-
-// maxErrors bounds how many errors are told one by one: if a device is missing, ten thousand routes may be.
-const maxErrors = 10
-
-// summary joins errors, the first ones of many.
-func summary(errs []error) error {
-	if more := len(errs) - maxErrors; more > 0 {
-		return fmt.Errorf("%w\nand %d more routes", errors.Join(errs[:maxErrors]...), more)
-	}
-	return errors.Join(errs...)
 }
 
 // wanted are the desired routes by key, and what the kernel makes of them.

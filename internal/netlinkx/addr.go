@@ -1,9 +1,11 @@
 package netlinkx
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -85,6 +87,32 @@ func (c *Conn) addAddr(index int, p netip.Prefix, flags int) error {
 		return fmt.Errorf("add address %s to link with index %d: %w", p, index, err)
 	}
 	return nil
+}
+
+// SoleAddr makes want, which nobody else on the link can have, the link's only address of a family, or of both, and takes all off if it
+// is the zero Prefix. It adds before it removes: with the last address the kernel drops routes, and the node's own packets their source.
+// The link-local addresses that the kernel gives links of IPv6 stay.
+func (c *Conn) SoleAddr(index int, family Family, want netip.Prefix) error {
+	have, err := c.Addrs(index, family)
+	if err != nil {
+		return err
+	}
+	is := func(a Addr) bool { return a.Prefix == want }
+	if want.IsValid() && !slices.ContainsFunc(have, is) {
+		if err := c.AddUniqueAddr(index, want); err != nil && !IsExist(err) {
+			return err
+		}
+	}
+	var errs []error
+	for _, a := range have {
+		if is(a) || a.Prefix.Addr().Is6() && a.Prefix.Addr().IsLinkLocalUnicast() {
+			continue
+		}
+		if err := c.DeleteAddr(index, a.Prefix); err != nil && !IsNotExist(err) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // DeleteAddr takes an address off a link; IsNotExist holds for the error if it is not there.

@@ -2,6 +2,7 @@ package netlinkx
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 
@@ -37,4 +38,15 @@ func IsUnsupported(err error) bool { return errors.Is(err, unix.EOPNOTSUPP) }
 // else holds the lock that guards all network configuration.
 func IsTimeout(err error) bool {
 	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, unix.EAGAIN)
+}
+
+// maxErrors bounds how many errors are told one by one: if a device is missing, ten thousand routes may be.
+const maxErrors = 10
+
+// Summary joins errors, the first ones of many, and says how many more there are.
+func Summary(errs []error) error {
+	if more := len(errs) - maxErrors; more > 0 {
+		return fmt.Errorf("%w\nand %d more", errors.Join(errs[:maxErrors]...), more)
+	}
+	return errors.Join(errs...)
 }

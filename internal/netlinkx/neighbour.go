@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -76,28 +75,13 @@ func (s *routeSocket) dumpNeighbours(link int, family uint8, add func(Neighbour)
 	b = append(b, family, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 	b = appendUint32(b, ndaLink, uint32(link))
 	s.request = finish(b, 0)
-	if err := s.send(); err != nil {
-		return err
-	}
-	interrupted := false
-	err := s.receive(s.seq, func(m message) (bool, error) {
-		interrupted = interrupted || m.flags&unix.NLM_F_DUMP_INTR != 0
-		switch m.kind {
-		case unix.NLMSG_ERROR, unix.NLMSG_DONE:
-			return true, m.status()
-		case unix.RTM_NEWNEIGH:
-			n, ok, err := parseNeighbour(m.body)
-			if ok && n.Link == link && n.Forward == (family == unix.AF_BRIDGE) {
-				add(n)
-			}
-			return false, err
+	return s.collect(unix.RTM_NEWNEIGH, func(body []byte) error {
+		n, ok, err := parseNeighbour(body)
+		if ok && n.Link == link && n.Forward == (family == unix.AF_BRIDGE) {
+			add(n)
 		}
-		return false, nil
+		return err
 	})
-	if err == nil && interrupted {
-		return netlink.ErrDumpInterrupted
-	}
-	return err
 }
 
 // parseNeighbour reads the body of an RTM_NEWNEIGH; ok is false for a bridge's entry, which lists it under its ports.

@@ -151,11 +151,22 @@ func (s *routeSocket) take(datagram []byte, first uint32, take func(message) (do
 	return false, nil
 }
 
-// dump lists routes of one family; each is handed to add as it comes. The error is netlink.ErrDumpInterrupted if the table
-// changed so that the list may be wrong.
+// dump lists routes of one family; each is handed to add as it comes.
 func (s *routeSocket) dump(f RouteFilter, family Family, add func(Route)) error {
 	s.seq++
 	s.request = f.appendDumpRequest(s.request[:0], family, s.seq)
+	return absentTable(s.collect(unix.RTM_NEWROUTE, func(body []byte) error {
+		r, ok, err := parseRoute(body)
+		if ok && f.selects(r) {
+			add(r)
+		}
+		return err
+	}))
+}
+
+// collect sends the request of a dump and hands on what of one kind comes. The error is netlink.ErrDumpInterrupted if the table changed
+// so that the list may be wrong.
+func (s *routeSocket) collect(kind uint16, take func(body []byte) error) error {
 	if err := s.send(); err != nil {
 		return err
 	}
@@ -164,13 +175,9 @@ func (s *routeSocket) dump(f RouteFilter, family Family, add func(Route)) error 
 		interrupted = interrupted || m.flags&unix.NLM_F_DUMP_INTR != 0
 		switch m.kind {
 		case unix.NLMSG_ERROR, unix.NLMSG_DONE:
-			return true, absentTable(m.status())
-		case unix.RTM_NEWROUTE:
-			r, ok, err := parseRoute(m.body)
-			if ok && f.selects(r) {
-				add(r)
-			}
-			return false, err
+			return true, m.status()
+		case kind:
+			return false, take(m.body)
 		}
 		return false, nil
 	})

@@ -99,37 +99,11 @@ func (s *Syncer) checksums(link netlinkx.Link, t Tunnel) error {
 	return s.conn.SetTxChecksum(link.Name, false)
 }
 
-// address makes the one address the only one, adding before removing: it is what the node's own packets to pods carry as their
-// source. The link-local address that the kernel gives a link of IPv6 stays.
+// address makes the tunnel's the link's only one.
 func (s *Syncer) address(link netlinkx.Link, t Tunnel) error {
-	have, err := s.conn.Addrs(link.Index, netlinkx.FamilyAll)
-	if err != nil {
-		return err
-	}
 	var want netip.Prefix
 	if t.Addr.IsValid() {
 		want = netip.PrefixFrom(t.Addr, t.Addr.BitLen())
 	}
-	present := false
-	var others []netip.Prefix
-	for _, a := range have {
-		switch {
-		case a.Prefix == want:
-			present = true
-		case !a.Prefix.Addr().IsLinkLocalUnicast() || a.Prefix.Addr().Is4():
-			others = append(others, a.Prefix)
-		}
-	}
-	if want.IsValid() && !present {
-		if err := s.conn.AddUniqueAddr(link.Index, want); err != nil && !netlinkx.IsExist(err) {
-			return err
-		}
-	}
-	var errs []error
-	for _, p := range others {
-		if err := s.conn.DeleteAddr(link.Index, p); err != nil && !netlinkx.IsNotExist(err) {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
+	return s.conn.SoleAddr(link.Index, netlinkx.FamilyAll, want)
 }

@@ -1,8 +1,6 @@
 package vxlan
 
 import (
-	"errors"
-	"fmt"
 	"net/netip"
 
 	"github.com/tortie-net/tortie/internal/netlinkx"
@@ -34,7 +32,7 @@ func (s *Syncer) entries(m *Merged, t Tunnel) error {
 			errs = append(errs, err)
 		}
 	}
-	return summary(errs)
+	return netlinkx.Summary(errs)
 }
 
 // Prune removes the entries that Merge has found and nobody wants.
@@ -48,17 +46,7 @@ func (m Merged) Prune() error {
 			errs = append(errs, err)
 		}
 	}
-	return summary(errs)
-}
-
-// maxErrors bounds how many errors are told one by one: there may be thousands of peers.
-const maxErrors = 10
-
-func summary(errs []error) error {
-	if more := len(errs) - maxErrors; more > 0 {
-		return fmt.Errorf("%w\nand %d more entries", errors.Join(errs[:maxErrors]...), more)
-	}
-	return errors.Join(errs...)
+	return netlinkx.Summary(errs)
 }
 
 // plan is what has to be done to the entries.
