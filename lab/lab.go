@@ -292,15 +292,19 @@ func (l *Lab) Attach(ctx context.Context, node string, args []string, prepare fu
 	if len(args) == 0 {
 		return errors.New("no program to run")
 	}
-	for _, n := range l.state.Nodes {
-		if n.Name == node {
-			return enter.Run(ctx, n.PID, args[0], args[1:], func(c *exec.Cmd) {
-				c.Env = nodeEnvironment
-				prepare(c)
-			})
-		}
+	// Read again: a node that was restarted is another process.
+	state, err := cluster.ReadState(l.state.Name)
+	if err != nil {
+		return err
 	}
-	return fmt.Errorf("lab %q has no node %q", l.state.Name, node)
+	n, _, err := state.Node(node)
+	if err != nil {
+		return err
+	}
+	return enter.Run(ctx, n.PID, args[0], args[1:], func(c *exec.Cmd) {
+		c.Env = nodeEnvironment
+		prepare(c)
+	})
 }
 
 var nodeEnvironment = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "TERM=dumb"}

@@ -261,6 +261,65 @@ func checkRoot(ctx context.Context, t *testing.T, l *Lab) {
 	}
 }
 
+func TestRestart(t *testing.T) {
+	ctx := testContext(t)
+	name := labNames(t, 1)[0]
+	l, err := Start(ctx, Config{Name: name, Nodes: []string{"node1"}, Log: t.Output(), Detach: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := `{"spec": {"hostNetwork": true, "tolerations": [{"operator": "Exists"}], "terminationGracePeriodSeconds": 0}}`
+	kubectl(ctx, t, l, "run", "long", "--image="+DebugImage, "--image-pull-policy=Never", "--overrides="+pod, "--", "sleep", "infinity")
+	kubectl(ctx, t, l, "wait", "--for=condition=Ready", "pod/long", "--timeout=1m")
+	const restarts = "jsonpath={.status.containerStatuses[0].restartCount}"
+	if err := l.RestartContainerd(ctx, "node1"); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := l.Exec(ctx, "node1", "ctr", "-n", "k8s.io", "tasks", "ls"); err != nil || strings.Count(out, "RUNNING") != 2 {
+		t.Errorf("a pod's two tasks after containerd was restarted: %q, %v", out, err)
+	}
+	if out := kubectl(ctx, t, l, "get", "pod", "long", "-o", restarts); out != "0" {
+		t.Errorf("containerd's restart restarted a container %s times", out)
+	}
+	leave := "touch /etc/cni/net.d/x /opt/x /var/lib/x /run/x /etc/x && ip link add x type veth peer name y && cat /etc/machine-id /sys/class/net/eth0/address"
+	before, err := l.Exec(ctx, "node1", "sh", "-c", leave)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.RestartNode(ctx, "node1"); err != nil {
+		t.Fatal(err)
+	}
+	after, err := l.Exec(ctx, "node1", "sh", "-c", "ls -d /etc/cni/net.d/x /opt/x /var/lib/x && cat /etc/machine-id /sys/class/net/eth0/address")
+	if want := "/etc/cni/net.d/x\n/opt/x\n/var/lib/x\n" + before; err != nil || after != want {
+		t.Errorf("what a reboot keeps: %q, %v, want %q", after, err, want)
+	}
+	if out, err := l.Exec(ctx, "node1", "sh", "-c", "ls -d /run/x /etc/x /sys/class/net/x"); err == nil || out != "" {
+		t.Errorf("a reboot kept %s", out)
+	}
+	kubectl(ctx, t, l, "wait", "--for="+restarts+"=1", "pod/long", "--timeout=1m")
+	kubectl(ctx, t, l, "wait", "--for=condition=Ready", "pod/long", "--timeout=1m")
+	events := kubectl(ctx, t, l, "get", "events", "--field-selector=reason=Rebooted", "-o", "name")
+	if events == "" {
+		t.Error("the kubelet has not seen that its node was rebooted")
+	}
+	if err := l.RestartNode(ctx, "nobody"); err == nil || !strings.Contains(err.Error(), `no node "nobody"`) {
+		t.Errorf("restart of a node that is not there: %v", err)
+	}
+	if err := l.Stop(ctx); err != nil {
+		t.Fatal(err)
+	}
+	wantNoTrace(t, name)
+}
+
+func kubectl(ctx context.Context, t *testing.T, l *Lab, args ...string) string {
+	t.Helper()
+	out, err := l.Kubectl(ctx, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
 func TestLauncherKilled(t *testing.T) {
 	name := labNames(t, 1)[0]
 	cmd := exec.Command("/proc/self/exe")

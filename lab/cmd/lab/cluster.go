@@ -179,6 +179,30 @@ func runExec(ctx context.Context, args []string) error {
 	return err
 }
 
+func runRestart(ctx context.Context, args []string) error {
+	f := flags("restart")
+	name := nameFlag(f)
+	containerd := f.Bool("containerd", false, "restart the node's containerd alone; containers live on")
+	if err := parse(f, args, true); err != nil {
+		return err
+	}
+	if f.NArg() != 1 {
+		return usageError{"lab restart [-name N] [-containerd] NODE"}
+	}
+	l, err := lab.Open(*name)
+	var inVM lab.InVMError
+	if errors.As(err, &inVM) {
+		return callVM(ctx, inVM, append([]string{"restart"}, args...))
+	}
+	if err != nil {
+		return err
+	}
+	if *containerd {
+		return l.RestartContainerd(ctx, f.Arg(0))
+	}
+	return l.RestartNode(ctx, f.Arg(0))
+}
+
 // callVM runs this program's command inside the virtual machine. Standard input stays outside.
 func callVM(ctx context.Context, in lab.InVMError, args []string) error {
 	return exitCode(channel.Call(ctx, in.Socket, args, os.Stdout, os.Stderr))

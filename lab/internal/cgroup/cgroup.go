@@ -248,6 +248,17 @@ func (l Layout) Remove(ctx context.Context, lab string, enabled []string) error 
 	return errors.Join(errs...)
 }
 
+// Empty kills whatever is left of a node and removes its cgroups. None there is not an error.
+func (l Layout) Empty(ctx context.Context, lab, node string) error {
+	var errs []error
+	for _, h := range l.Hierarchies {
+		if err := removeTree(ctx, filepath.Join(h.Mount, top(lab), node)); err != nil {
+			errs = append(errs, fmt.Errorf("empty the cgroup of node %s: %w", node, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // removeTree tries until ctx ends: a process that was killed leaves its cgroup a moment later.
 func removeTree(ctx context.Context, dir string) error {
 	t := time.NewTicker(10 * time.Millisecond)

@@ -1,5 +1,6 @@
 // Package channel runs commands inside a virtual machine from outside of it: over a serial port of the virtual machine,
-// which the launcher's side sees as a Unix socket. It serves one caller at a time; others wait in the socket's queue.
+// which the launcher's side sees as a Unix socket. It serves one caller at a time; others wait in the socket's queue. The
+// supervisor of a lab on this machine is asked in the same way.
 package channel
 
 import (
@@ -12,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/tortie-net/tortie/lab/internal/vmproto"
@@ -37,19 +39,19 @@ func Call(ctx context.Context, socket string, args []string, stdout, stderr io.W
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", socket)
 	if err != nil {
-		return 0, fmt.Errorf("reach the virtual machine: %w", err)
+		return 0, fmt.Errorf("reach %s: %w", socket, err)
 	}
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 	id := fmt.Sprintf("%d.%d", os.Getpid(), time.Now().UnixNano())
 	if err := json.NewEncoder(conn).Encode(request{ID: id, Args: args}); err != nil {
-		return 0, fmt.Errorf("ask the virtual machine: %w", err)
+		return 0, fmt.Errorf("ask %s: %w", socket, err)
 	}
 	for replies := json.NewDecoder(conn); ; {
 		var r reply
 		if err := replies.Decode(&r); err != nil {
-			return 0, errors.Join(context.Cause(ctx), fmt.Errorf("the virtual machine does not answer: %w", err))
+			return 0, errors.Join(context.Cause(ctx), fmt.Errorf("%s does not answer: %w", socket, err))
 		}
 		switch {
 		case r.ID != id:
@@ -104,21 +106,50 @@ const idle = 50 * time.Millisecond
 
 func serve(ctx context.Context, rw io.ReadWriter, run Runner) error {
 	for ctx.Err() == nil {
-		// A new decoder for each caller: an interrupted one may have left half a line.
-		requests := json.NewDecoder(rw)
-		for {
-			var r request
-			if err := requests.Decode(&r); err != nil {
-				break
-			}
-			answer(ctx, rw, r, run)
-		}
+		answerAll(ctx, rw, run)
 		select {
 		case <-ctx.Done():
 		case <-time.After(idle):
 		}
 	}
 	return ctx.Err()
+}
+
+// answerAll answers until nothing can be read. It decodes afresh for each caller: an interrupted one may have left half a line.
+func answerAll(ctx context.Context, rw io.ReadWriter, run Runner) {
+	for requests := json.NewDecoder(rw); ; {
+		var r request
+		if err := requests.Decode(&r); err != nil {
+			return
+		}
+		answer(ctx, rw, r, run)
+	}
+}
+
+// Listen answers calls at a Unix socket of this machine until ctx ends, several at a time.
+func Listen(ctx context.Context, socket string, run Runner) error {
+	var c net.ListenConfig
+	l, err := c.Listen(ctx, "unix", socket)
+	if err != nil {
+		return fmt.Errorf("open the channel: %w", err)
+	}
+	defer context.AfterFunc(ctx, func() { l.Close() })()
+	var calls sync.WaitGroup
+	defer calls.Wait()
+	for {
+		conn, err := l.Accept()
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("serve the channel: %w", err)
+		}
+		calls.Go(func() {
+			defer conn.Close()
+			defer context.AfterFunc(ctx, func() { conn.Close() })()
+			answerAll(ctx, conn, run)
+		})
+	}
 }
 
 func answer(ctx context.Context, w io.Writer, r request, run Runner) {

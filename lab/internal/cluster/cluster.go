@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/kubeapi"
 	"github.com/tortie-net/tortie/lab/internal/netns"
 	"github.com/tortie-net/tortie/lab/internal/node"
+	"github.com/tortie-net/tortie/lab/internal/pki"
 	"github.com/tortie-net/tortie/lab/internal/plane"
 	"github.com/tortie-net/tortie/lab/internal/proc"
 	"github.com/tortie-net/tortie/lab/internal/wire"
@@ -66,6 +68,9 @@ type Cluster struct {
 	plane    *plane.Plane
 	nodes    proc.Group
 	progress Progress
+
+	mu      sync.Mutex               // guards what follows, and state once the cluster is up
+	running map[string]*proc.Process // the first processes of the nodes, by their names
 }
 
 // Up brings a cluster up and returns when every node is Ready or lacks only the pod network. On error nothing is left. A
@@ -78,7 +83,7 @@ func Up(ctx context.Context, spec Spec, self string, progress Progress) (_ *Clus
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{self: self, lock: held, spawner: proc.NewSpawner(), progress: progress,
+	c := &Cluster{self: self, lock: held, spawner: proc.NewSpawner(), progress: progress, running: map[string]*proc.Process{},
 		state: State{Spec: spec, Supervisor: os.Getpid(), Started: time.Now()}}
 	defer func() {
 		if err != nil {
@@ -167,6 +172,23 @@ func (c *Cluster) makeDir() error {
 }
 
 func (c *Cluster) prepareNode(n Node) error {
+	if err := c.makeHardware(n); err != nil {
+		return err
+	}
+	disk := node.DiskDir(c.nodeDir(n.Name))
+	if err := os.MkdirAll(disk, 0o700); err != nil {
+		return fmt.Errorf("make the directory of node %s: %w", n.Name, err)
+	}
+	if onOverlay(disk) {
+		if err := unix.Mount("tmpfs", disk, "tmpfs", 0, "mode=755"); err != nil {
+			return fmt.Errorf("mount %s: %w", disk, err)
+		}
+	}
+	return c.nodeConfig(n).Write()
+}
+
+// makeHardware makes what a node has but its disk, each time anew: a network with its uplink, and cgroups.
+func (c *Cluster) makeHardware(n Node) error {
 	ns := nsName(c.state.Name, n.Name)
 	if err := netns.Create(ns); err != nil {
 		return err
@@ -180,13 +202,7 @@ func (c *Cluster) prepareNode(n Node) error {
 	}
 	enabled, err := c.layout.Create(c.state.Name, n.Name)
 	c.state.Controllers = append(c.state.Controllers, enabled...)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(c.nodeDir(n.Name), 0o700); err != nil {
-		return fmt.Errorf("make the directory of node %s: %w", n.Name, err)
-	}
-	return c.nodeConfig(n).Write()
+	return err
 }
 
 func (c *Cluster) nodeConfig(n Node) node.Config {
@@ -196,7 +212,7 @@ func (c *Cluster) nodeConfig(n Node) node.Config {
 	}
 	return node.Config{
 		Lab: c.state.Name, Name: n.Name, Addr: n.Addr, Dir: c.nodeDir(n.Name), Hyperkube: c.state.Hyperkube,
-		Images: c.state.Images, PodCIDR: c.state.PodCIDR, Hosts: hosts, DataInMemory: onOverlay(c.state.Dir),
+		Images: c.state.Images, PodCIDR: c.state.PodCIDR, Hosts: hosts, MachineID: pki.Token(),
 	}
 }
 
@@ -207,20 +223,28 @@ func onOverlay(dir string) bool {
 
 // startNodes lets the nodes begin with containerd and their images while the control plane starts.
 func (c *Cluster) startNodes() error {
-	for i, n := range c.state.Nodes {
-		p, err := c.spawner.Start(proc.Spec{
-			Name: node.EnterName, Path: c.self, Args: []string{node.ConfigPath(c.nodeDir(n.Name))},
-			Log:   filepath.Join(c.nodeDir(n.Name), "node.log"),
-			NetNS: nsName(c.state.Name, n.Name),
-			Attr:  syscall.SysProcAttr{Cloneflags: node.CloneFlags},
-		})
-		if err != nil {
-			return fmt.Errorf("node %s: %w", n.Name, err)
+	for i := range c.state.Nodes {
+		if err := c.startNode(&c.state.Nodes[i]); err != nil {
+			return err
 		}
-		c.nodes.Add(p)
-		c.state.Nodes[i].PID = p.PID
 	}
 	return c.state.write()
+}
+
+func (c *Cluster) startNode(n *Node) error {
+	p, err := c.spawner.Start(proc.Spec{
+		Name: node.EnterName, Path: c.self, Args: []string{node.ConfigPath(c.nodeDir(n.Name))},
+		Log:   filepath.Join(c.nodeDir(n.Name), "node.log"),
+		NetNS: nsName(c.state.Name, n.Name),
+		Attr:  syscall.SysProcAttr{Cloneflags: node.CloneFlags},
+	})
+	if err != nil {
+		return fmt.Errorf("node %s: %w", n.Name, err)
+	}
+	c.nodes.Add(p)
+	c.running[n.Name] = p
+	n.PID = p.PID
+	return nil
 }
 
 func (c *Cluster) startPlane(ctx context.Context) error {
@@ -319,11 +343,17 @@ func (c *Cluster) allUp(ctx context.Context, seen map[string]bool) error {
 
 func (c *Cluster) withNodeLogs(err error) error {
 	for _, n := range c.state.Nodes {
-		for _, log := range []string{"node", "import", "kubelet"} {
-			path := filepath.Join(c.nodeDir(n.Name), log+".log")
-			if st, statErr := os.Stat(path); statErr == nil && st.Size() > 0 {
-				err = fmt.Errorf("%w\n%s of node %s ends:\n%s", err, filepath.Base(path), n.Name, proc.Tail(path))
-			}
+		err = withLogs(err, n.Name, c.nodeDir(n.Name))
+	}
+	return err
+}
+
+// withLogs adds what a node has said last.
+func withLogs(err error, name, dir string) error {
+	for _, log := range []string{"node", "import", "kubelet"} {
+		path := filepath.Join(dir, log+".log")
+		if st, statErr := os.Stat(path); statErr == nil && st.Size() > 0 {
+			err = fmt.Errorf("%w\n%s of node %s ends:\n%s", err, filepath.Base(path), name, proc.Tail(path))
 		}
 	}
 	return err
@@ -342,6 +372,8 @@ func (c *Cluster) Check() error {
 
 // Fail notes in the state that a part has ended.
 func (c *Cluster) Fail(cause error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.state.Failure = cause.Error()
 	return c.state.write()
 }

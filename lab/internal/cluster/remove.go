@@ -11,8 +11,11 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tortie-net/tortie/lab/internal/cgroup"
 	"github.com/tortie-net/tortie/lab/internal/netns"
+	"github.com/tortie-net/tortie/lab/internal/node"
 )
 
 // Stop stops a lab of another process, and removes what is left of one whose process was killed. ErrNotRunning when
@@ -106,6 +109,12 @@ func (s State) removeParts(ctx context.Context) error {
 		errs = append(errs, netns.Delete(ns))
 	}
 	if s.Dir != "" {
+		for _, n := range s.Nodes {
+			// Mounted if the lab's directory lies on an overlay file system.
+			if err := unix.Unmount(node.DiskDir(filepath.Join(s.Dir, n.Name)), unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+				errs = append(errs, fmt.Errorf("unmount the disk of node %s: %w", n.Name, err))
+			}
+		}
 		errs = append(errs, removeDir(ctx, s.Dir))
 	}
 	return errors.Join(errs...)

@@ -27,21 +27,25 @@ type Config struct {
 	PodCIDR netip.Prefix
 	// Hosts are the other nodes' addresses, for /etc/hosts.
 	Hosts map[string]netip.Addr
-	// DataInMemory keeps images and volumes in a tmpfs: an overlay file system cannot hold the layers of another one.
-	DataInMemory bool
+	// MachineID is the node's, also after a restart.
+	MachineID string
 }
 
 // Places inside a node.
 const (
-	stateDir   = "/lab/state"
-	imageDir   = "/lab/images"
-	binDir     = "/lab/bin"
-	containerd = "/run/containerd/containerd.sock"
+	stateDir         = "/lab/state"
+	imageDir         = "/lab/images"
+	binDir           = "/lab/bin"
+	ContainerdSocket = "/run/containerd/containerd.sock"
 	// kubeconfigFile appears when the API server is ready; kubelet and kube-proxy wait for it.
 	kubeconfigFile      = "kubeconfig"
 	proxyKubeconfigFile = "proxy.kubeconfig"
 	configFile          = "node.json"
 )
+
+// DiskDir is what stands for the node's disk: it outlives the node's processes. It must not lie on an overlay file system,
+// which cannot hold the layers of another one.
+func DiskDir(dir string) string { return filepath.Join(dir, "disk") }
 
 // ConfigPath is the file that a node's first process reads.
 func ConfigPath(dir string) string { return filepath.Join(dir, configFile) }
@@ -99,7 +103,7 @@ root = "/var/lib/containerd"
 state = "/run/containerd"
 disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.devmapper"]
 [grpc]
-  address = "` + containerd + `"
+  address = "` + ContainerdSocket + `"
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "` + PauseImage + `"
   restrict_oom_score_adj = true
@@ -118,7 +122,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
 // Images are never pulled, so none may be collected. Sysctls and eviction belong to the machine, which many nodes share.
 const kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
-containerRuntimeEndpoint: unix://` + containerd + `
+containerRuntimeEndpoint: unix://` + ContainerdSocket + `
 failCgroupV1: false
 cgroupDriver: cgroupfs
 enforceNodeAllocatable: []

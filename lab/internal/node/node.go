@@ -51,7 +51,8 @@ func Enter(configPath string) error {
 	return unix.Exec("/proc/self/exe", []string{InitName, configPath}, os.Environ())
 }
 
-// Init is the second stage. It returns when a daemon of the node has ended, and with it the node ends.
+// Init is the second stage. It returns when a daemon of the node has ended, and with it the node ends; containerd is started
+// again.
 func Init(ctx context.Context, configPath string) error {
 	c, err := readConfig(configPath)
 	if err != nil {
@@ -78,10 +79,10 @@ func run(ctx context.Context, c Config, r *reaper) error {
 		go func() { ended <- fmt.Sprintf("%s ended: %s", name, <-done) }()
 		return nil
 	}
-	if err := start("containerd", "/usr/bin/containerd", "--config", stateDir+"/containerd.toml"); err != nil {
+	if err := r.keepContainerd(ended); err != nil {
 		return err
 	}
-	if err := waitFor(ctx, containerd, ended); err != nil {
+	if err := waitFor(ctx, ContainerdSocket, ended); err != nil {
 		return err
 	}
 	if err := r.importImages(len(c.Images)); err != nil {

@@ -6,8 +6,10 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -25,7 +27,7 @@ func newReaper() *reaper {
 	return &reaper{waiting: map[int]chan string{}, child: make(chan struct{}, 1)}
 }
 
-// start starts a daemon that logs to NAME.log and returns a channel that tells how it ended.
+// start starts a daemon that logs to NAME.log, notes its process id in NAME.pid and returns a channel that tells how it ended.
 func (r *reaper) start(name, path string, args []string) (<-chan string, error) {
 	log, err := os.OpenFile(filepath.Join(stateDir, name+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
@@ -45,6 +47,9 @@ func (r *reaper) start(name, path string, args []string) (<-chan string, error) 
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start %s (%s): %w", name, path, err)
+	}
+	if err := os.WriteFile(filepath.Join(stateDir, name+pidSuffix), []byte(strconv.Itoa(pid)), 0o644); err != nil {
+		return nil, fmt.Errorf("note the process id of %s: %w", name, err)
 	}
 	done := make(chan string, 1)
 	r.waiting[pid] = done
@@ -87,20 +92,70 @@ func describe(s syscall.WaitStatus) string {
 	if s.Signaled() {
 		return "killed by " + s.Signal().String()
 	}
-	return "exit status " + strconv.Itoa(s.ExitStatus())
+	return exitStatus + strconv.Itoa(s.ExitStatus())
 }
 
+// How a process ended by itself, and well.
+const (
+	exitStatus = "exit status "
+	success    = exitStatus + "0"
+)
+
+// settled is how long containerd lives at least if it can work.
+const settled = 5 * time.Second
+
+// keepContainerd starts containerd, and again whenever it has ended, as systemd does. Its shims and their containers live on
+// meanwhile. One that gives up at once never will work: that is told, and ends the node.
+func (r *reaper) keepContainerd(ended chan<- string) error {
+	start := func() (<-chan string, error) {
+		return r.start("containerd", "/usr/bin/containerd", []string{"--config", stateDir + "/containerd.toml"})
+	}
+	done, err := start()
+	if err != nil {
+		return err
+	}
+	go func() {
+		for err == nil {
+			began := time.Now()
+			how := <-done
+			if gaveUp := strings.HasPrefix(how, exitStatus) && how != success; gaveUp && time.Since(began) < settled {
+				ended <- "containerd ended: " + how
+				return
+			}
+			done, err = start()
+		}
+		ended <- err.Error()
+	}()
+	return nil
+}
+
+// importImages imports the archives, once: they stay on the node's disk.
 func (r *reaper) importImages(n int) error {
+	const imported = stateDir + "/imported"
+	if _, err := os.Stat(imported); err == nil {
+		return nil
+	}
 	for i := range n {
 		done, err := r.start("import", "/usr/bin/ctr", []string{"--namespace", "k8s.io", "images", "import", imageFile(i)})
 		if err != nil {
 			return err
 		}
-		if how := <-done; how != "exit status 0" {
+		if how := <-done; how != success {
 			return fmt.Errorf("import image archive %d: %s; see import.log", i, how)
 		}
 	}
-	return nil
+	return os.WriteFile(imported, nil, 0o644)
+}
+
+const pidSuffix = ".pid"
+
+// ContainerdPID is containerd's process id as the node sees it, read from the node's directory.
+func ContainerdPID(dir string) (int, error) {
+	b, err := os.ReadFile(filepath.Join(dir, "containerd"+pidSuffix))
+	if err != nil {
+		return 0, fmt.Errorf("find containerd: %w", err)
+	}
+	return strconv.Atoi(string(b))
 }
 
 func imageFile(i int) string { return filepath.Join(imageDir, strconv.Itoa(i)+".tar") }

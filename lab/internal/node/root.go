@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -42,8 +43,9 @@ var machineWide = map[string]string{
 	"kernel/keys/root_maxbytes": "25000000",
 }
 
-// data are the directories whose content may grow.
-var data = []string{"var/lib/containerd", "var/lib/kubelet", "var/log"}
+// disk are the directories whose content outlives a restart of the node, as on a machine. Images and volumes, which may be
+// large, lie in them too.
+var disk = []string{"etc/cni", "opt", "var/lib", "var/log"}
 
 type root struct {
 	dir string
@@ -63,7 +65,7 @@ func makeRoot(c Config) error {
 	if err := unix.Mount("tmpfs", r.dir, "tmpfs", 0, "mode=755"); err != nil {
 		return fmt.Errorf("mount %s: %w", r.dir, err)
 	}
-	steps := []func() error{r.programs, r.etc, r.kernel, r.dev, r.data, r.lab, r.pivot, r.sysctls}
+	steps := []func() error{r.disk, r.programs, r.etc, r.kernel, r.dev, r.lab, r.pivot, r.sysctls}
 	for _, step := range steps {
 		if err := step(); err != nil {
 			return err
@@ -152,7 +154,7 @@ func (r root) etc() error {
 	files := map[string]string{
 		"etc/hostname":   r.cfg.Name + "\n",
 		"etc/hosts":      r.cfg.hostsFile(),
-		"etc/machine-id": pki.Token() + "\n",
+		"etc/machine-id": r.cfg.MachineID + "\n",
 		// A lab has no DNS server: resolvers shall give up at once and not after their timeouts.
 		"etc/resolv.conf": "options attempts:1\n",
 	}
@@ -247,15 +249,9 @@ func (r root) dev() error {
 	return nil
 }
 
-func (r root) data() error {
-	for _, name := range data {
-		if r.cfg.DataInMemory {
-			if err := r.mount(mount{kind: "tmpfs", name: name, options: "mode=755"}); err != nil {
-				return err
-			}
-			continue
-		}
-		src := filepath.Join(r.cfg.Dir, strings.ReplaceAll(name, "/", "-"))
+func (r root) disk() error {
+	for _, name := range disk {
+		src := filepath.Join(DiskDir(r.cfg.Dir), strings.ReplaceAll(name, "/", "-"))
 		if err := os.MkdirAll(src, 0o755); err != nil {
 			return err
 		}
@@ -304,7 +300,10 @@ func (r root) sysctls() error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	for name, value := range machineWide {
+	values := maps.Clone(machineWide)
+	// By another one than before, kubelets know that their node was rebooted.
+	values["kernel/random/boot_id"] = bootID()
+	for name, value := range values {
 		own := filepath.Join(dir, strings.ReplaceAll(name, "/", "."))
 		if err := os.WriteFile(own, []byte(value+"\n"), 0o644); err != nil {
 			return err
@@ -315,4 +314,10 @@ func (r root) sysctls() error {
 		}
 	}
 	return nil
+}
+
+// bootID is a random UUID, as the kernel makes one at each boot.
+func bootID() string {
+	t := pki.Token()
+	return fmt.Sprintf("%s-%s-%s-%s-%s", t[:8], t[8:12], t[12:16], t[16:20], t[20:32])
 }

@@ -122,9 +122,34 @@ func superviseCluster(ctx context.Context, spec cluster.Spec, tell func(event)) 
 	if err != nil {
 		return err
 	}
+	var control sync.WaitGroup
+	control.Go(func() { serveControl(ctx, spec.Name, c) })
 	tell(event{Ready: true})
 	watch(ctx, c)
+	control.Wait()
 	return c.Down(context.WithoutCancel(ctx))
+}
+
+// serveControl does what other processes ask for, until ctx ends.
+func serveControl(ctx context.Context, name string, c *cluster.Cluster) {
+	err := channel.Listen(ctx, cluster.ControlSocket(name), func(ctx context.Context, args []string, _, _ io.Writer) (int, error) {
+		if len(args) != 2 || args[0] != restartNode {
+			return 0, fmt.Errorf("the lab's supervisor does not know %q", args)
+		}
+		return 0, c.Restart(ctx, args[1])
+	})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, errors.Join(err, c.Fail(err)))
+	}
+}
+
+// restartNode is the word by which a supervisor is asked to restart a node.
+const restartNode = "restart"
+
+// RestartNode asks the supervisor of a lab to restart a node: see Cluster.Restart.
+func RestartNode(ctx context.Context, lab, node string) error {
+	_, err := channel.Call(ctx, cluster.ControlSocket(lab), []string{restartNode, node}, io.Discard, io.Discard)
+	return err
 }
 
 func superviseVM(ctx context.Context, v VM, tell func(event)) (err error) {

@@ -3,12 +3,14 @@
 package wire
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/tortie-net/tortie/lab/internal/netns"
 )
@@ -64,6 +66,33 @@ func Attach(n Node) error {
 	return nil
 }
 
+// Detach removes what Attach made. The kernel would do so when the node's namespace ends, at some time.
+func Detach(hub, port string) error {
+	err := netns.Do(hub, func() error {
+		link, err := netlink.LinkByName(port)
+		if errors.As(err, new(netlink.LinkNotFoundError)) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := netlink.LinkDel(link); err != nil && !errors.Is(err, unix.ENODEV) {
+			return err
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("disconnect %s from the underlay: %w", port, err)
+	}
+	return nil
+}
+
+// hardwareAddr follows from the address, so that a node has the same after a restart: others remember it.
+func (n Node) hardwareAddr() net.HardwareAddr {
+	ip := n.Addr.Addr().As4()
+	return append(net.HardwareAddr{0x02, 0}, ip[:]...)
+}
+
 func (n Node) attach() error {
 	target, err := os.Open(netns.Path(n.NetNS))
 	if err != nil {
@@ -82,7 +111,8 @@ func (n Node) plug(target *os.File) error {
 	if err != nil {
 		return fmt.Errorf("find bridge %s: %w", BridgeName, err)
 	}
-	veth := &netlink.Veth{LinkAttrs: netlink.NewLinkAttrs(), PeerName: uplink, PeerNamespace: netlink.NsFd(target.Fd())}
+	veth := &netlink.Veth{LinkAttrs: netlink.NewLinkAttrs(), PeerName: uplink, PeerNamespace: netlink.NsFd(target.Fd()),
+		PeerHardwareAddr: n.hardwareAddr()}
 	veth.Name = n.Port
 	veth.MasterIndex = bridge.Attrs().Index
 	if err := netlink.LinkAdd(veth); err != nil {

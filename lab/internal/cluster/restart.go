@@ -1,0 +1,97 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/tortie-net/tortie/lab/internal/kubeapi"
+	"github.com/tortie-net/tortie/lab/internal/netns"
+	"github.com/tortie-net/tortie/lab/internal/wire"
+)
+
+// restartTimeout bounds what a restarted node needs until its kubelet works.
+const restartTimeout = time.Minute
+
+// ControlSocket is where a lab's supervisor is asked to restart a node.
+func ControlSocket(name string) string { return filepath.Join(stateDir(name), "control.sock") }
+
+// Node returns a node by its name, and its directory.
+func (s State) Node(name string) (n Node, dir string, err error) {
+	i := slices.IndexFunc(s.Nodes, func(n Node) bool { return n.Name == name })
+	if i < 0 {
+		return Node{}, "", fmt.Errorf("lab %q has no node %q", s.Name, name)
+	}
+	return s.Nodes[i], filepath.Join(s.Dir, name), nil
+}
+
+// Restart ends all processes of a node at once, as a power cut does, and starts it again. What a reboot loses is lost:
+// namespaces, links, routes, rules, cgroups, /run. What lies on its disk stays. It returns when the kubelet works; pods come
+// back later.
+func (c *Cluster) Restart(ctx context.Context, name string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n, dir, err := c.state.Node(name)
+	if err != nil {
+		return err
+	}
+	limit := c.state.scaled(restartTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("node %s was not up within %s", name, limit))
+	defer cancel()
+	if err := c.cutPower(ctx, n); err != nil {
+		return fmt.Errorf("end node %s: %w", name, err)
+	}
+	if err := c.makeHardware(n); err != nil {
+		return fmt.Errorf("start node %s: %w", name, err)
+	}
+	i := slices.Index(c.state.Nodes, n)
+	if err := c.startNode(&c.state.Nodes[i]); err != nil {
+		return err
+	}
+	if err := c.state.write(); err != nil {
+		return err
+	}
+	if err := kubeapi.Poll(ctx, 50*time.Millisecond, kubeletWorks(nsName(c.state.Name, name))); err != nil {
+		return withLogs(err, name, dir)
+	}
+	return nil
+}
+
+// cutPower ends the node's processes and removes what they ran in.
+func (c *Cluster) cutPower(ctx context.Context, n Node) error {
+	p := c.running[n.Name]
+	c.nodes.Remove(p) // that it ends is no failure now
+	if err := p.Kill(ctx); err != nil {
+		return err
+	}
+	if err := c.layout.Empty(ctx, c.state.Name, n.Name); err != nil {
+		return err
+	}
+	if err := wire.Detach(ControlPlane(c.state.Name), n.Name); err != nil {
+		return err
+	}
+	return netns.Delete(nsName(c.state.Name, n.Name))
+}
+
+// kubeletWorks asks the kubelet at the port where it tells its health on every node.
+func kubeletWorks(ns string) func(context.Context) error {
+	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DialContext: netns.Dialer(ns), DisableKeepAlives: true}}
+	return func(ctx context.Context) error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:10248/healthz", nil)
+		if err != nil {
+			return err
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			return fmt.Errorf("the kubelet does not answer: %w", err)
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			return fmt.Errorf("the kubelet's health: %s", resp.Status)
+		}
+		return nil
+	}
+}
