@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/definitions"
 )
 
 const crdDir = "charts/tortie/crds"
@@ -118,8 +119,9 @@ func (g *generator) definition(t api.Type) (*apiext.CustomResourceDefinition, er
 	}
 	version.Schema = &apiext.CustomResourceValidation{OpenAPIV3Schema: root}
 	def := &apiext.CustomResourceDefinition{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "apiextensions.k8s.io/v1", Kind: "CustomResourceDefinition"},
-		ObjectMeta: metav1.ObjectMeta{Name: t.Plural + "." + t.Group},
+		TypeMeta: metav1.TypeMeta{APIVersion: "apiextensions.k8s.io/v1", Kind: "CustomResourceDefinition"},
+		// By the label an upgrade knows that the definition is ours to replace, and not Calico's.
+		ObjectMeta: metav1.ObjectMeta{Name: t.Plural + "." + t.Group, Labels: map[string]string{definitions.Label: definitions.Owner}},
 		Spec: apiext.CustomResourceDefinitionSpec{
 			Group: t.Group,
 			Names: apiext.CustomResourceDefinitionNames{

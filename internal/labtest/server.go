@@ -17,15 +17,21 @@ type Server struct {
 	kubeconfig string
 }
 
+// NewBareServer starts a server that has no definitions but Kubernetes' own. It ends with the test.
+func NewBareServer(t testing.TB) *Server {
+	t.Helper()
+	s := &Server{child: launchFor(t, "api")}
+	var err error
+	if s.kubeconfig, err = s.child.ready(); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
 // NewServer starts a server. It ends with the test.
 func NewServer(t testing.TB) *Server {
 	t.Helper()
-	c := launchFor(t, "api")
-	s := &Server{child: c}
-	var err error
-	if s.kubeconfig, err = c.ready(); err != nil {
-		t.Fatal(err)
-	}
+	s := NewBareServer(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := applyDefinitions(ctx, s.kubeconfig, filepath.Join(Root(), "charts", "tortie", "crds")); err != nil {

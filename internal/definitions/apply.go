@@ -1,0 +1,171 @@
+package definitions
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
+)
+
+var resource = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+
+// Read returns the definitions of a directory's *.yaml files, one in each. A file that holds anything else is an error.
+func Read(dir fs.FS) ([]*unstructured.Unstructured, error) {
+	names, err := fs.Glob(dir, "*.yaml")
+	if err != nil {
+		return nil, err
+	}
+	var all []*unstructured.Unstructured
+	for _, name := range names {
+		text, err := fs.ReadFile(dir, name)
+		if err != nil {
+			return nil, fmt.Errorf("read definition: %w", err)
+		}
+		d := &unstructured.Unstructured{}
+		text, err = yaml.YAMLToJSON(text)
+		if err == nil {
+			err = d.UnmarshalJSON(text) // with whole numbers as the API server's answers have them
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read definition %s: %w", name, err)
+		}
+		if d.GetKind() != "CustomResourceDefinition" || d.GetName() == "" {
+			return nil, fmt.Errorf("%s is a %q named %q: it must be a CustomResourceDefinition with a name", name, d.GetKind(), d.GetName())
+		}
+		all = append(all, d)
+	}
+	if len(all) == 0 {
+		return nil, errors.New("there are no definitions (*.yaml) in the directory: the chart's ConfigMap tortie-definitions is mounted there")
+	}
+	return all, nil
+}
+
+// Applier brings definitions into a cluster.
+type Applier struct {
+	client dynamic.ResourceInterface
+	// tell takes a line for each definition.
+	tell func(line string)
+	// retry is how long a first attempt that failed waits for the next.
+	retry time.Duration
+}
+
+// NewApplier returns an applier for the cluster; tell takes a line for each definition, and for each wait.
+func NewApplier(cfg *rest.Config, tell func(line string)) (*Applier, error) {
+	cfg = rest.CopyConfig(cfg)
+	cfg.QPS, cfg.Burst = 50, 100 // some dozens of requests, once
+	client, err := dynamic.NewForConfig(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("API server: %w", err)
+	}
+	return &Applier{client: client.Resource(resource), tell: tell, retry: 250 * time.Millisecond}, nil
+}
+
+// Apply brings all of them in, and returns when the API server serves each, or ctx ends. To apply what is there writes nothing.
+// What can pass by itself, an API server that does not answer or somebody else who writes, is tried again until ctx ends.
+func (a *Applier) Apply(ctx context.Context, all []*unstructured.Unstructured) error {
+	for _, want := range all {
+		var action Action
+		err := a.untilDone(ctx, want.GetName(), func() (err error) {
+			action, err = a.applyOne(ctx, want)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		a.tell(fmt.Sprintf("%s: %s", want.GetName(), action))
+	}
+	for _, want := range all {
+		if err := a.untilDone(ctx, want.GetName(), func() error { return a.served(ctx, want.GetName()) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *Applier) applyOne(ctx context.Context, want *unstructured.Unstructured) (Action, error) {
+	have, err := a.client.Get(ctx, want.GetName(), metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		have, err = nil, nil
+	}
+	if err != nil {
+		return "", err
+	}
+	decision, err := Decide(have, want)
+	if err != nil {
+		return "", finalError{err}
+	}
+	switch decision.Action {
+	case Create:
+		_, err = a.client.Create(ctx, decision.Object, metav1.CreateOptions{})
+	case Replace, Extend:
+		_, err = a.client.Update(ctx, decision.Object, metav1.UpdateOptions{})
+	}
+	return decision.Action, err
+}
+
+// served returns nil once the API server says so of the definition.
+func (a *Applier) served(ctx context.Context, name string) error {
+	have, err := a.client.Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	conditions, _, _ := unstructured.NestedSlice(have.Object, "status", "conditions")
+	reason := "the API server has not looked at it yet"
+	for _, item := range conditions {
+		c, _ := item.(map[string]any)
+		switch {
+		case c["type"] == "Established" && c["status"] == "True":
+			return nil
+		case c["status"] == "False":
+			reason = fmt.Sprintf("%v: %v", c["reason"], c["message"])
+		}
+	}
+	return fmt.Errorf("not served: %s", reason)
+}
+
+// finalError is one that time does not mend.
+type finalError struct{ error }
+
+func final(err error) bool {
+	var f finalError
+	return errors.As(err, &f) || apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) || apierrors.IsUnauthorized(err)
+}
+
+const (
+	maxRetry = 5 * time.Second
+	// quiet is how long a wait may last before it is told.
+	quiet = 2 * time.Second
+)
+
+// untilDone calls f until it succeeds, fails for good, or ctx ends: then the error is f's last.
+func (a *Applier) untilDone(ctx context.Context, name string, f func() error) error {
+	told := time.Now()
+	for wait := a.retry; ; wait = min(2*wait, maxRetry) {
+		err := f()
+		if err == nil {
+			return nil
+		}
+		if final(err) {
+			return fmt.Errorf("definition %s: %w", name, err)
+		}
+		if time.Since(told) > quiet {
+			a.tell(fmt.Sprintf("%s: trying again: %v", name, err))
+			told = time.Now()
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("definition %s: %w: %w", name, context.Cause(ctx), err)
+		case <-time.After(wait/2 + rand.N(wait)):
+		}
+	}
+}
