@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"runtime"
@@ -38,13 +39,14 @@ func runUp(ctx context.Context, args []string) error {
 	f.Var((*list)(&cfg.Images), "image", "image archive to import on every node (repeatable)")
 	f.StringVar(&cfg.Dir, "dir", "", "directory for the lab's files (default: below /var/lib)")
 	f.TextVar(&cfg.PodCIDR, "pod-cidr", lab.DefaultPodCIDR, "what pods have their addresses from")
+	attached := f.Bool("attached", false, "stay, and take the lab down when stdin ends")
 	if err := parse(f, args, false); err != nil {
 		return err
 	}
 	if *nodes < 1 {
 		return usageError{fmt.Sprintf("-nodes %d: a lab has at least one", *nodes)}
 	}
-	cfg.Name, cfg.Nodes = *name, lab.DefaultNodes(*nodes)
+	cfg.Name, cfg.Nodes, cfg.Detach = *name, lab.DefaultNodes(*nodes), !*attached
 	var err error
 	if cfg.TimeScale, err = scale(); err != nil {
 		return err
@@ -53,10 +55,28 @@ func runUp(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	if *attached {
+		return attend(ctx, l)
+	}
 	fmt.Fprintf(os.Stderr, "use it: lab kubectl%[1]s get nodes; lab exec%[1]s NODE CMD; lab down%[1]s\nkubeconfig, for programs in network namespace %[2]s: ",
 		nameArgs(*name), l.NetNS())
 	fmt.Println(l.Kubeconfig())
 	return nil
+}
+
+// attend takes a lab down when stdin or ctx ends. As with api, whoever started this knows by a line that the lab can be used.
+func attend(ctx context.Context, l *lab.Lab) error {
+	fmt.Println("ready KUBECONFIG=" + l.Kubeconfig())
+	ended := make(chan struct{})
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin) // however it ends
+		close(ended)
+	}()
+	select {
+	case <-ctx.Done():
+	case <-ended:
+	}
+	return l.Stop(context.WithoutCancel(ctx))
 }
 
 func nameArgs(name string) string {
