@@ -11,7 +11,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
-	"github.com/tortie-net/tortie/internal/labtest"
+	"github.com/tortie-net/tortie/internal/labtest/labstore"
 )
 
 func TestLeaseOwner(t *testing.T) {
@@ -80,14 +80,7 @@ func TestTunnelAddress(t *testing.T) {
 // migrating is a node of a real API server, and forgets what the test did to the ClusterInformation that all share.
 func migrating(t *testing.T, nodes ...string) []*migration {
 	t.Helper()
-	cfg, err := kubernetes.LoadKubeconfig(labtest.API(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	store, err := kubernetes.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := labstore.Store(t)
 	ready := true
 	putInformation(t, store, &ready, "")
 	t.Cleanup(func() { putInformation(t, store, &ready, "") })

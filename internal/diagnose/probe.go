@@ -152,6 +152,11 @@ func (p *prober) echo(ctx context.Context, to netip.Addr) Probe {
 		return outcome(err)
 	}
 	defer conn.Close()
+	return askEcho(ctx, conn, to)
+}
+
+// askEcho asks for an ICMP echo on a raw socket.
+func askEcho(ctx context.Context, conn net.Conn, to netip.Addr) Probe {
 	id := newID()
 	return ask(ctx, conn, func(try int) []byte { return echoRequest(to.Is4(), id, uint16(try), 64) }, func(b []byte) bool {
 		_, ok := echoReply(stripped(b, to.Is4()), to.Is4(), id)

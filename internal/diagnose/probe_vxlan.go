@@ -43,11 +43,7 @@ func (p *prober) echoBetween(ctx context.Context, to netip.Addr) Probe {
 		return outcome(err)
 	}
 	defer conn.Close()
-	id := newID()
-	return ask(ctx, conn, func(try int) []byte { return echoRequest(to.Is4(), id, uint16(try), 64) }, func(b []byte) bool {
-		_, ok := echoReply(stripped(b, to.Is4()), to.Is4(), id)
-		return ok
-	})
+	return askEcho(ctx, conn, to)
 }
 
 // strangeVNI is of a network that nobody has: a VXLAN header that the other end takes and drops.

@@ -100,8 +100,12 @@ func (r Route) Leaves(dev int) bool {
 	return dev != 0 && (r.Dev == dev || slices.ContainsFunc(r.Hops, func(h Hop) bool { return h.Dev == dev }))
 }
 
-// String is the route in ip-route's words; the link appears by index.
-func (r Route) String() string {
+// String is the route in ip-route's words; links appear by index.
+func (r Route) String() string { return r.Text(nil) }
+
+// Text is the route in ip-route's words, with the names that links have, by index; others appear by index.
+func (r Route) Text(names map[int]string) string {
+	name := func(dev int) string { return cmp.Or(names[dev], fmt.Sprint("#", dev)) }
 	var b strings.Builder
 	if r.Type != Unicast && r.Type != 0 {
 		fmt.Fprintf(&b, "%s ", r.Type)
@@ -111,7 +115,7 @@ func (r Route) String() string {
 		fmt.Fprintf(&b, " via %s", r.Via)
 	}
 	if r.Dev != 0 {
-		fmt.Fprintf(&b, " dev #%d", r.Dev)
+		fmt.Fprintf(&b, " dev %s", name(r.Dev))
 	}
 	if r.Table != 0 && r.Table != TableMain {
 		fmt.Fprintf(&b, " table %d", r.Table)
@@ -128,7 +132,7 @@ func (r Route) String() string {
 		if h.Via.IsValid() {
 			fmt.Fprintf(&b, " via %s", h.Via)
 		}
-		fmt.Fprintf(&b, " dev #%d weight %d", h.Dev, cmp.Or(h.Weight, 1))
+		fmt.Fprintf(&b, " dev %s weight %d", name(h.Dev), cmp.Or(h.Weight, 1))
 	}
 	if r.Object {
 		b.WriteString(" (a next hop object)")

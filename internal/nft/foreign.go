@@ -217,13 +217,18 @@ func (r Remains) removal() []netlink.Message {
 		a.add(unix.NFTA_RULE_HANDLE, binary.BigEndian.AppendUint64(nil, p.Handle))
 		request(unix.NFT_MSG_DELRULE, p, a)
 	}
-	for _, kind := range []int{unix.NFT_MSG_DELRULE, unix.NFT_MSG_DELCHAIN} {
-		name := map[int]uint16{unix.NFT_MSG_DELRULE: unix.NFTA_RULE_CHAIN, unix.NFT_MSG_DELCHAIN: unix.NFTA_CHAIN_NAME}[kind]
+	for _, step := range []struct {
+		kind  int
+		chain uint16
+	}{
+		{unix.NFT_MSG_DELRULE, unix.NFTA_RULE_CHAIN},
+		{unix.NFT_MSG_DELCHAIN, unix.NFTA_CHAIN_NAME},
+	} {
 		for _, p := range r.Chains {
 			var a attributes
 			a.text(unix.NFTA_TABLE_NAME, p.Table) // of one number with all kinds of things
-			a.text(name, p.Chain)
-			request(kind, p, a)
+			a.text(step.chain, p.Chain)
+			request(step.kind, p, a)
 		}
 	}
 	for _, p := range r.Tables {

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -67,13 +66,21 @@ func (o *objectPeers) add(now time.Time, p bgp.PeerStatus) {
 		o.coming = true
 	default:
 		if len(o.down) == 0 {
-			o.why = cmp.Or(firstLine(p.LastError), "it does not connect, which it is to do as this end is passive")
-			if p.LastError == "" && !p.Passive {
-				o.why = "connecting"
-			}
+			o.why = whyDown(p)
 		}
 		o.down = append(o.down, p.Addr.String())
 	}
+}
+
+// whyDown says why there is no session.
+func whyDown(p bgp.PeerStatus) string {
+	switch {
+	case p.LastError != "":
+		return firstLine(p.LastError)
+	case p.Passive:
+		return "it does not connect, which it is to do as this end is passive"
+	}
+	return "connecting"
 }
 
 // named lists the peers that are down.

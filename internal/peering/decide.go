@@ -102,8 +102,7 @@ func (out *Decision) tag(in *Input, last State) {
 	if last.later {
 		out.Tags, consequence = last.tags, "the communities of before stay in force"
 	}
-	for _, err := range problems {
-		p := err.(*Problem)
+	for _, p := range problems {
 		p.Err = fmt.Errorf("%w: %s", p.Err, consequence)
 		out.Problems = append(out.Problems, p)
 	}

@@ -96,7 +96,7 @@ func (r *resolver) filters() {
 
 // tags reads which communities are added to what is announced: what the node's own object says, else what the cluster's does. A
 // name that the node's own object does not know may be one of the cluster's. The problems are about the object that says it.
-func tags(in *Input) ([]policy.Tag, []error) {
+func tags(in *Input) ([]policy.Tag, []*Problem) {
 	from, name := in.Config.PrefixAdvertisements, api.DefaultName
 	known := in.Config.Communities
 	if in.OwnConfig.PrefixAdvertisements != nil {
@@ -104,7 +104,7 @@ func tags(in *Input) ([]policy.Tag, []error) {
 		known = slices.Concat(in.OwnConfig.Communities, known)
 	}
 	var found []policy.Tag
-	var problems []error
+	var problems []*Problem
 	for i, a := range from {
 		tag, err := readTag(a, known)
 		if err != nil {

@@ -9,19 +9,12 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
-	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/labtest"
+	"github.com/tortie-net/tortie/internal/labtest/labstore"
 )
 
 func TestWriteAndClear(t *testing.T) {
-	cfg, err := kubernetes.LoadKubeconfig(labtest.API(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	store, err := kubernetes.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := labstore.Store(t)
 	labtest.CreatePod(t, "default", "noted")
 	pod := func() *api.Pod { return &api.Pod{Meta: api.Meta{Namespace: "default", Name: "noted"}} }
 	check := func(what string, want map[string]string) {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/nft"
@@ -54,10 +53,7 @@ func (h Handover) routes(ctx context.Context) ([]Step, error) {
 	if err != nil {
 		return nil, err
 	}
-	give, remove, steps := h.sort(ours, theirs, tunnels)
-	for i := range steps {
-		steps[i].About = withNames(steps[i].About, links)
-	}
+	give, remove, steps := h.sort(ours, theirs, tunnels, namesOf(links))
 	if h.DryRun {
 		return steps, nil
 	}
@@ -67,17 +63,12 @@ func (h Handover) routes(ctx context.Context) ([]Step, error) {
 	return steps, errors.Join(errors.Join(h.Kernel.ReplaceRoutes(give)...), withoutGone(h.Kernel.DeleteRoutes(remove)))
 }
 
-// withNames replaces the links' indices by their names.
-func withNames(text string, links []netlinkx.Link) string {
-	words := strings.Fields(text)
-	for i, w := range words {
-		for _, l := range links {
-			if w == fmt.Sprint("#", l.Index) {
-				words[i] = l.Name
-			}
-		}
+func namesOf(links []netlinkx.Link) map[int]string {
+	names := make(map[int]string, len(links))
+	for _, l := range links {
+		names[l.Index] = l.Name
 	}
-	return strings.Join(words, " ")
+	return names
 }
 
 // withoutGone leaves out what has gone by itself.
@@ -108,8 +99,8 @@ func (h Handover) calico() (theirs map[netip.Prefix]bool, tunnels []int, err err
 	return theirs, tunnels, nil
 }
 
-// sort decides on each of our routes.
-func (h Handover) sort(ours []netlinkx.Route, theirs map[netip.Prefix]bool, tunnels []int) (give, remove []netlinkx.Route, steps []Step) {
+// sort decides on each of our routes. names are the links'.
+func (h Handover) sort(ours []netlinkx.Route, theirs map[netip.Prefix]bool, tunnels []int, names map[int]string) (give, remove []netlinkx.Route, steps []Step) {
 	for _, r := range ours {
 		given := r
 		given.Protocol = netlinkx.ProtocolBIRD
@@ -121,9 +112,9 @@ func (h Handover) sort(ours []netlinkx.Route, theirs map[netip.Prefix]bool, tunn
 		}
 		switch {
 		case h.All || theirs[r.Dst] || r.Object || r.More:
-			remove, steps = append(remove, r), append(steps, Step{"remove route", r.String()})
+			remove, steps = append(remove, r), append(steps, Step{"remove route", r.Text(names)})
 		default:
-			give, steps = append(give, given), append(steps, Step{fmt.Sprintf("give route to %s", owner(given.Protocol)), given.String()})
+			give, steps = append(give, given), append(steps, Step{fmt.Sprintf("give route to %s", owner(given.Protocol)), given.Text(names)})
 		}
 	}
 	return give, remove, steps

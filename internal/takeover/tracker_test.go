@@ -125,7 +125,7 @@ func FuzzSort(f *testing.F) {
 				theirs[r.Dst] = true
 			}
 		}
-		give, remove, steps := (Handover{All: all}).sort(ours, theirs, []int{3})
+		give, remove, steps := (Handover{All: all}).sort(ours, theirs, []int{3}, nil)
 		if len(give)+len(remove) != len(ours) || len(steps) != len(ours) || all && len(give) > 0 {
 			t.Fatalf("%d given, %d removed, %d steps for %d routes", len(give), len(remove), len(steps), len(ours))
 		}

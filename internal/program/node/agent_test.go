@@ -23,6 +23,7 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/events"
 	"github.com/tortie-net/tortie/internal/labtest"
+	"github.com/tortie-net/tortie/internal/labtest/labstore"
 	"github.com/tortie-net/tortie/internal/netlinkx/netnstest"
 	"github.com/tortie-net/tortie/internal/nodestatus"
 )
@@ -119,14 +120,7 @@ func aNode(name, address string) *api.Node {
 
 // Two agents and a node without one: what the commands say is what the sessions, the kernel and the API say.
 func TestCommandsOnARealNode(t *testing.T) {
-	cfg, err := kubernetes.LoadKubeconfig(labtest.API(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	store, err := kubernetes.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := labstore.Store(t)
 	// Of two nodes the one with the lesser address, as text, waits: "172.31.0.10" < "172.31.0.2".
 	create(t, store,
 		aNode("node1", "172.31.0.1/24"), aNode("node2", "172.31.0.2/24"), aNode("gone", "172.31.0.10/24"),

@@ -10,7 +10,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
-	"github.com/tortie-net/tortie/internal/labtest"
+	"github.com/tortie-net/tortie/internal/labtest/labstore"
 	"github.com/tortie-net/tortie/internal/netlinkx/netnstest"
 )
 
@@ -35,14 +35,7 @@ func router(t *testing.T, name, address string, env ...string) *machine {
 
 // Two agents speak BGP in both families, and in IPv6 alone: blocks come by sessions of their own family and become routes.
 func TestFamilies(t *testing.T) {
-	cfg, err := kubernetes.LoadKubeconfig(labtest.API(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	store, err := kubernetes.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := labstore.Store(t)
 	for i, tc := range []struct {
 		name, v4 string
 		env      []string
