@@ -172,9 +172,26 @@ func addAgent(ctx context.Context, c *cluster, l *learner, dir string) error {
 	if err := l.connect(1, n.thread, ownProtocol); err != nil {
 		return err
 	}
+	if err := learnedObjects(c, n.name); err != nil {
+		return err
+	}
+	log, err := l.startAgent(c, n)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, routesTimeout, fmt.Errorf("no session in %v", routesTimeout))
+	defer cancel()
+	if err := l.sender.established(ctx, "session"); err != nil {
+		return fmt.Errorf("%w\nthe agent's log:\n%s", err, log)
+	}
+	return nil
+}
+
+// learnedObjects makes the two nodes and the pool known.
+func learnedObjects(c *cluster, node string) error {
 	objects := map[string][]object{
 		"/api/v1/nodes": {
-			{"metadata": object{"name": n.name}},
+			{"metadata": object{"name": node}},
 			{"metadata": object{"name": "bench-peer", "annotations": object{"projectcalico.org/IPv4Address": "10.251.1.1/24"}}},
 		},
 		crdPath + "ippools": {{
@@ -189,16 +206,21 @@ func addAgent(ctx context.Context, c *cluster, l *learner, dir string) error {
 			}
 		}
 	}
+	return nil
+}
+
+// startAgent runs the agent on a node until the learner's end, and returns what it writes.
+func (l *learner) startAgent(c *cluster, n *node) (fmt.Stringer, error) {
 	const kubeconfig = "/etc/agent-kubeconfig"
 	if err := n.write(kubeconfig, kubeconfigFor(c.client.server, c.ca, c.client.token)); err != nil {
-		return err
+		return nil, err
 	}
-	var log bytes.Buffer
+	log := new(bytes.Buffer)
 	cmd := exec.Command(cniBin + "/node")
 	cmd.Env = []string{"NODENAME=" + n.name, "IP=10.251.1.2/24", "KUBECONFIG=" + kubeconfig, "PATH=" + os.Getenv("PATH")}
-	cmd.Stdout, cmd.Stderr = &log, &log
+	cmd.Stdout, cmd.Stderr = log, log
 	if err := n.do(cmd.Start); err != nil {
-		return fmt.Errorf("start the agent: %w", err)
+		return nil, fmt.Errorf("start the agent: %w", err)
 	}
 	exited := make(chan error, 1)
 	go func() { exited <- cmd.Wait() }()
@@ -208,12 +230,7 @@ func addAgent(ctx context.Context, c *cluster, l *learner, dir string) error {
 		<-exited
 		n.end()
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, routesTimeout, fmt.Errorf("no session in %v", routesTimeout))
-	defer cancel()
-	if err := l.sender.established(ctx, "session"); err != nil {
-		return fmt.Errorf("%w\nthe agent's log:\n%s", err, &log)
-	}
-	return nil
+	return log, nil
 }
 
 // round has the peer announce its blocks and take them back.
