@@ -187,7 +187,7 @@ func (st *State) storePools(items []api.IPPool) {
 func (st *State) storeReservations(items []api.IPReservation) error {
 	for _, r := range items {
 		for _, text := range r.Spec.ReservedCIDRs {
-			p, err := parseRange(text)
+			p, err := ParseRange(text)
 			if err != nil {
 				return fmt.Errorf("IPReservation %s: spec.reservedCIDRs: %w", r.Name, err)
 			}
@@ -197,8 +197,8 @@ func (st *State) storeReservations(items []api.IPReservation) error {
 	return nil
 }
 
-// parseRange reads a CIDR or a single address.
-func parseRange(text string) (netip.Prefix, error) {
+// ParseRange reads a CIDR or a single address.
+func ParseRange(text string) (netip.Prefix, error) {
 	if p, err := netip.ParsePrefix(text); err == nil {
 		return p.Masked(), nil
 	}

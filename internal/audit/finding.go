@@ -1,0 +1,232 @@
+package audit
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Grade says how bad a finding is.
+type Grade int
+
+// The grades. Their order is that of their weight.
+const (
+	// Note: usual in a cluster that works, if it does not last.
+	Note Grade = iota
+	// Leak: something is kept for nobody. Pods lose nothing but room; the controllers free it.
+	Leak
+	// Danger: two pods may have or get one address, or a part of IPAM does not work.
+	Danger
+)
+
+func (g Grade) String() string { return [...]string{"note", "leak", "danger"}[g] }
+
+// MarshalText writes the grade as the word that people read.
+func (g Grade) MarshalText() ([]byte, error) { return []byte(g.String()), nil }
+
+// UnmarshalText reads what MarshalText wrote.
+func (g *Grade) UnmarshalText(text []byte) error {
+	for _, known := range []Grade{Note, Leak, Danger} {
+		if string(text) == known.String() {
+			*g = known
+			return nil
+		}
+	}
+	return fmt.Errorf("grade %q: must be note, leak or danger", text)
+}
+
+// Kind is what is wrong.
+type Kind string
+
+// The kinds of findings, by the object that is wrong.
+const (
+	BlockDamaged      Kind = "block-damaged"
+	BlockUntidy       Kind = "block-untidy"
+	BlockOverlap      Kind = "block-overlap"
+	BlockNoPool       Kind = "block-no-pool"
+	BlockUnclaimed    Kind = "block-unclaimed"
+	BlockOfDeadNode   Kind = "block-of-dead-node"
+	BlockOfNobody     Kind = "block-of-nobody"
+	BlockBadOwner     Kind = "block-bad-owner"
+	BlockSurplus      Kind = "block-surplus"
+	AddressNoHandle   Kind = "address-no-handle"
+	AddressNoPod      Kind = "address-no-pod"
+	AddressOtherNode  Kind = "address-other-node"
+	AddressOtherPod   Kind = "address-not-its-pod"
+	AddressDeadNode   Kind = "address-dead-node"
+	AddressUnknown    Kind = "address-unknown"
+	AddressCooling    Kind = "address-cooling"
+	PodUnallocated    Kind = "pod-unallocated"
+	PodOutsidePools   Kind = "pod-outside-pools"
+	PodTwice          Kind = "pod-address-twice"
+	PodNotHolder      Kind = "pod-not-holder"
+	TunnelUnallocated Kind = "tunnel-unallocated"
+	TunnelNotHolder   Kind = "tunnel-not-holder"
+	TunnelUnused      Kind = "tunnel-unused"
+	HandleMissing     Kind = "handle-missing"
+	HandleEmpty       Kind = "handle-empty"
+	HandleCount       Kind = "handle-count"
+	HandleName        Kind = "handle-name"
+	ClaimDamaged      Kind = "claim-damaged"
+	ClaimPending      Kind = "claim-pending"
+	ClaimNoBlock      Kind = "claim-no-block"
+	ClaimForeign      Kind = "claim-foreign"
+	ClaimTwice        Kind = "claim-twice"
+	ClaimOfDeadNode   Kind = "claim-of-dead-node"
+	ClaimUnlabelled   Kind = "claim-unlabelled"
+	ClaimName         Kind = "claim-name"
+	PoolDamaged       Kind = "pool-damaged"
+	PoolOverlap       Kind = "pool-overlap"
+)
+
+// kinds says of each how bad it is, and what it is, for people.
+var kinds = map[Kind]struct {
+	grade Grade
+	text  string
+}{
+	BlockDamaged:      {Danger, "the block contradicts itself"},
+	BlockUntidy:       {Leak, "it holds what nobody refers to"},
+	BlockOverlap:      {Danger, "an address is in two blocks"},
+	BlockNoPool:       {Leak, "no pool has its range"},
+	BlockUnclaimed:    {Leak, "its owner has no claim of it"},
+	BlockOfDeadNode:   {Leak, "its owner is gone"},
+	BlockOfNobody:     {Leak, "nobody owns it, and nobody uses it"},
+	BlockBadOwner:     {Danger, "its owner is neither a node nor virtual"},
+	BlockSurplus:      {Note, "it is empty, and not its node's only one"},
+	AddressNoHandle:   {Leak, "allocated, and nothing releases it"},
+	AddressNoPod:      {Leak, "its pod is gone, or finished"},
+	AddressOtherNode:  {Leak, "its pod runs on another node"},
+	AddressOtherPod:   {Leak, "its pod has another address"},
+	AddressDeadNode:   {Leak, "it is of a node that is gone, and of no pod"},
+	AddressUnknown:    {Note, "it is nobody's that can be told"},
+	AddressCooling:    {Note, "it cools down although nothing does in this cluster"},
+	PodUnallocated:    {Danger, "a pod has an address that IPAM takes for free"},
+	PodOutsidePools:   {Note, "a pod has an address of no pool"},
+	PodTwice:          {Danger, "two pods have one address"},
+	PodNotHolder:      {Danger, "a pod has an address that IPAM gave to somebody else"},
+	TunnelUnallocated: {Danger, "a node's tunnel has an address that IPAM takes for free"},
+	TunnelNotHolder:   {Danger, "a node's tunnel has an address that IPAM gave to somebody else"},
+	TunnelUnused:      {Leak, "IPAM has an address for a tunnel that does not say so"},
+	HandleMissing:     {Leak, "an address has a handle that does not exist"},
+	HandleEmpty:       {Leak, "a handle holds no address"},
+	HandleCount:       {Leak, "a handle says other numbers than the blocks"},
+	HandleName:        {Danger, "a handle's name is not that of its ID"},
+	ClaimDamaged:      {Leak, "an affinity cannot be read"},
+	ClaimPending:      {Leak, "an affinity was begun or given up, and not to its end"},
+	ClaimNoBlock:      {Leak, "an affinity is confirmed, and there is no block"},
+	ClaimForeign:      {Danger, "an affinity is of a block that is another node's"},
+	ClaimTwice:        {Danger, "two nodes have a confirmed affinity of one block"},
+	ClaimOfDeadNode:   {Leak, "its node is gone"},
+	ClaimUnlabelled:   {Leak, "Calico since 3.31 does not see it"},
+	ClaimName:         {Leak, "its name is not that of its node and block"},
+	PoolDamaged:       {Danger, "a pool cannot be read"},
+	PoolOverlap:       {Danger, "two pools overlap"},
+}
+
+// Kinds are all kinds, in alphabetical order.
+func Kinds() []Kind { return slices.Sorted(maps.Keys(kinds)) }
+
+// Explain says what a kind is, in a few words.
+func (k Kind) Explain() string { return kinds[k].text }
+
+// Grade says how bad it is.
+func (k Kind) Grade() Grade { return kinds[k].grade }
+
+// Fix is what mends a finding.
+type Fix string
+
+// The fixes. Each is safe while the cluster runs: it is guarded by the revision, and of an address the sequence number, that was
+// seen, and looks at the pod once more.
+const (
+	// ByHand: nobody can tell from here what is right.
+	ByHand Fix = ""
+	// Free frees all addresses of the handle.
+	Free Fix = "free"
+	// FreeAddress frees the one address, which has no handle.
+	FreeAddress Fix = "free-address"
+	// RemoveHandle removes a handle that holds nothing.
+	RemoveHandle Fix = "remove-handle"
+	// Recount makes a handle say what the blocks say; it is created if it is missing.
+	Recount Fix = "recount"
+	// RemoveBlock removes an empty block and its claim.
+	RemoveBlock Fix = "remove-block"
+	// RemoveClaim removes a claim that is of no block of its node.
+	RemoveClaim Fix = "remove-claim"
+	// Label writes a claim's labels.
+	Label Fix = "label"
+	// Claim writes the claim that a block's owner lacks.
+	Claim Fix = "claim"
+)
+
+// Finding is one thing that is wrong.
+type Finding struct {
+	Kind  Kind  `json:"kind"`
+	Grade Grade `json:"grade"`
+	// Object is the object that is wrong, as KIND/NAME.
+	Object string `json:"object"`
+	// Address is the one that is concerned; invalid if it is none in particular.
+	Address netip.Addr `json:"address,omitzero"`
+	// Handle is that of the address, or the object's own ID.
+	Handle string `json:"handle,omitempty"`
+	// Node is the one that is concerned.
+	Node string `json:"node,omitempty"`
+	// Pod is NAMESPACE/NAME of the pod that is concerned.
+	Pod string `json:"pod,omitempty"`
+	// Detail says what is wrong, in a sentence for people.
+	Detail string `json:"detail"`
+	// Fix is what mends it; empty if only people can tell.
+	Fix Fix `json:"fix,omitempty"`
+	// Advice says what to do if nothing mends it.
+	Advice string `json:"advice,omitempty"`
+	// Sequence is the number that guards the address.
+	Sequence uint64 `json:"sequence,omitempty"`
+	// Revision is the object's when it was seen.
+	Revision string `json:"revision,omitempty"`
+}
+
+type key struct {
+	kind           Kind
+	object, handle string
+	address        netip.Addr
+	sequence       uint64
+	revision       string
+}
+
+// key is what makes a finding. The revision of a block is none of it where the sequence number of an address is: others write the
+// block all the time.
+func (f Finding) key() key {
+	k := key{f.Kind, f.Object, f.Handle, f.Address, f.Sequence, f.Revision}
+	if f.Sequence != 0 {
+		k.revision = ""
+	}
+	return k
+}
+
+// Persisting returns the later findings that were there before too.
+func Persisting(before, later []Finding) []Finding {
+	seen := map[key]bool{}
+	for _, f := range before {
+		seen[f.key()] = true
+	}
+	return slices.DeleteFunc(slices.Clone(later), func(f Finding) bool { return !seen[f.key()] })
+}
+
+// Worst returns the gravest grade of the findings; false if there are none.
+func Worst(findings []Finding) (Grade, bool) {
+	worst := Note
+	for _, f := range findings {
+		worst = max(worst, f.Grade)
+	}
+	return worst, len(findings) > 0
+}
+
+// sorted orders findings: the gravest first, then by kind and object.
+func sorted(findings []Finding) []Finding {
+	slices.SortStableFunc(findings, func(a, b Finding) int {
+		return cmp.Or(int(b.Grade-a.Grade), strings.Compare(string(a.Kind), string(b.Kind)), a.Address.Compare(b.Address), strings.Compare(a.Object, b.Object))
+	})
+	return findings
+}
