@@ -157,9 +157,8 @@ func (a *Agent) setPolicy(ctx context.Context, s *Snapshot) error {
 
 func samePolicy(a, b bgp.Policy) bool {
 	sameRules := func(a, b map[netip.Addr]*policy.Rules) bool { return maps.EqualFunc(a, b, (*policy.Rules).Equal) }
-	sameTag := func(a, b policy.Tag) bool { return a.Prefix == b.Prefix && slices.Equal(a.Communities, b.Communities) }
 	return slices.Equal(a.Transit, b.Transit) && slices.Equal(a.Hidden, b.Hidden) && slices.Equal(a.Refuse, b.Refuse) && slices.Equal(a.Own, b.Own) &&
-		slices.Equal(a.Links, b.Links) && slices.EqualFunc(a.Tags, b.Tags, sameTag) && a.Normal4 == b.Normal4 && a.Normal6 == b.Normal6 &&
+		slices.Equal(a.Links, b.Links) && slices.EqualFunc(a.Tags, b.Tags, policy.Tag.Equal) && a.Normal4 == b.Normal4 && a.Normal6 == b.Normal6 &&
 		sameRules(a.Import, b.Import) && sameRules(a.Export, b.Export)
 }
 
