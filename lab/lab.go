@@ -44,6 +44,8 @@ type Config struct {
 	Nodes []string
 	// Images are archives that are imported on every node.
 	Images []string
+	// Containerd is the major release of containerd: by default the machine's; 2 is built from Go modules.
+	Containerd int
 	// PodCIDR is what pods have their addresses from; by default DefaultPodCIDR.
 	PodCIDR netip.Prefix
 	// Dir is where the lab makes its directory; by default below /var/lib.
@@ -168,6 +170,9 @@ func (c Config) spec(ctx context.Context, cache *binaries.Cache) (cluster.Spec, 
 		return s, err
 	}
 	s.Dir = filepath.Join(dir, c.Name)
+	if s.Containerd, err = containerd(ctx, cache, c.Containerd); err != nil {
+		return s, err
+	}
 	if s.Hyperkube, err = cache.Path(ctx, "hyperkube"); err != nil {
 		return s, err
 	}
@@ -187,6 +192,19 @@ func (c Config) spec(ctx context.Context, cache *binaries.Cache) (cluster.Spec, 
 		s.Images = append(s.Images, abs)
 	}
 	return s, nil
+}
+
+// containerd returns the directory of a release's programs, or none for the machine's own.
+func containerd(ctx context.Context, cache *binaries.Cache, release int) (string, error) {
+	switch release {
+	case 0:
+		return "", nil
+	case 2:
+		path, err := cache.Path(ctx, "containerd")
+		return filepath.Dir(path), err
+	default:
+		return "", fmt.Errorf("containerd %d: there are 0, the machine's, and 2, built from Go modules", release)
+	}
 }
 
 // ownImages writes the archives that every node needs next to the program that they are made of.

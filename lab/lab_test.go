@@ -413,3 +413,33 @@ func TestConfigMistakes(t *testing.T) {
 		}
 	}
 }
+
+// A node has containerd 2 in the place of the machine's: its kubelet says so, and a container runs by its shim.
+func TestContainerd2(t *testing.T) {
+	ctx := testContext(t)
+	name := labNames(t, 1)[0]
+	l, err := Start(ctx, Config{Name: name, Nodes: []string{"node1"}, Containerd: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	runtime, err := l.Kubectl(ctx, "get", "node", "node1", "-o", "jsonpath={.status.nodeInfo.containerRuntimeVersion}")
+	if err != nil || !strings.HasPrefix(runtime, "containerd://2.") {
+		t.Errorf("the node's runtime is %q, %v", runtime, err)
+	}
+	if out, err := l.Exec(ctx, "node1", "ctr", "--namespace", "k8s.io", "run", "--rm", DebugImage, "hello", "echo", "it runs"); err != nil || out != "it runs\n" {
+		t.Errorf("a container says %q, %v", out, err)
+	}
+	if err := l.Stop(ctx); err != nil {
+		t.Error(err)
+	}
+	if left := traces(t, name); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+}
+
+func TestUnknownContainerd(t *testing.T) {
+	_, err := Config{Name: "x", Nodes: []string{"node1"}, Containerd: 3}.spec(t.Context(), nil)
+	if err == nil || !strings.Contains(err.Error(), "containerd 3") {
+		t.Errorf("got %v", err)
+	}
+}

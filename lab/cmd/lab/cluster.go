@@ -37,6 +37,7 @@ func runUp(ctx context.Context, args []string) error {
 	name := nameFlag(f)
 	nodes := f.Int("nodes", 3, "how many nodes: master, node1, node2, ...")
 	f.Var((*list)(&cfg.Images), "image", "image archive to import on every node (repeatable)")
+	f.IntVar(&cfg.Containerd, "containerd", 0, "containerd's major release: 2, from Go modules, or 0, the machine's")
 	f.StringVar(&cfg.Dir, "dir", "", "directory for the lab's files (default: below /var/lib)")
 	f.TextVar(&cfg.PodCIDR, "pod-cidr", lab.DefaultPodCIDR, "what pods have their addresses from")
 	attached := f.Bool("attached", false, "stay, and take the lab down when stdin ends")

@@ -35,11 +35,17 @@ type Target struct {
 	// Sources are the directories of this module whose files the program is built from. The packages of other modules
 	// are covered by go.sum.
 	Sources []string
+	// Module is the directory, below the lab's module, of a module of its own that it is built in; "" is the lab's.
+	Module string
+	// Tags are build tags, beside those of all.
+	Tags []string
 }
 
 // Targets are the programs of a lab, slowest first.
 var Targets = []Target{
 	{Name: "hyperkube", Package: "./cmd/hyperkube", Sources: []string{"cmd/hyperkube", "internal/etcd"}},
+	// With its shim and ctr beside it: all tools of its module.
+	{Name: "containerd", Package: "tool", Module: "containerd", Tags: []string{"no_btrfs", "no_devmapper", "no_zfs"}},
 	{Name: "kubectl", Package: "k8s.io/kubernetes/cmd/kubectl"},
 	{Name: "helm", Package: "helm.sh/helm/v4/cmd/helm"},
 	{Name: "pause", Package: "./cmd/pause", Sources: []string{"cmd/pause"}},
@@ -141,7 +147,7 @@ func (c *Cache) Path(ctx context.Context, name string) (string, error) {
 
 // Key is the hash of everything that a program is built from: go.mod, go.sum, its sources, the flags and the Go release.
 func (c *Cache) Key(t Target) (string, error) {
-	files := []string{"go.mod", "go.sum"}
+	files := []string{filepath.Join(t.Module, "go.mod"), filepath.Join(t.Module, "go.sum")}
 	for _, dir := range t.Sources {
 		more, err := sources(c.Module, dir)
 		if err != nil {
@@ -150,7 +156,7 @@ func (c *Cache) Key(t Target) (string, error) {
 		files = append(files, more...)
 	}
 	h := sha256.New()
-	flags, err := c.flags()
+	flags, err := c.flags(t)
 	if err != nil {
 		return "", err
 	}

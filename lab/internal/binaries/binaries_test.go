@@ -67,6 +67,35 @@ func TestKeyFollowsWhatAProgramIsBuiltFrom(t *testing.T) {
 	}
 }
 
+func TestModuleOfItsOwn(t *testing.T) {
+	dir := module(t)
+	write(t, dir, "own/go.mod", "module example.net/own\n\ngo 1.26\n\ntool (\n\texample.net/own/cmd/one\n\texample.net/own/cmd/two\n)\n")
+	write(t, dir, "own/go.sum", "")
+	write(t, dir, "own/cmd/one/main.go", "package main\n\nfunc main() {}\n")
+	write(t, dir, "own/cmd/two/main.go", "//go:build wanted\n\npackage main\n\nfunc main() {}\n")
+	c := &Cache{Dir: t.TempDir(), Module: dir, Log: new(bytes.Buffer)}
+	own := Target{Name: "one", Package: "tool", Module: "own", Tags: []string{"wanted"}}
+	first, err := c.Key(own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, dir, "go.sum", "x v1 h1:=\n")
+	if k, err := c.Key(own); err != nil || k != first {
+		t.Errorf("the lab's go.sum changes the key: %v", err)
+	}
+	if err := c.build(t.Context(), own, filepath.Join(c.Dir, "one-"+first, "one")); err != nil {
+		t.Fatal(err)
+	}
+	built, err := filepath.Glob(filepath.Join(c.Dir, "one-"+first, "*"))
+	if err != nil || len(built) != 2 {
+		t.Errorf("built %q, %v: want all tools of the module", built, err)
+	}
+	write(t, dir, "own/go.sum", "x v1 h1:=\n")
+	if k, err := c.Key(own); err != nil || k == first {
+		t.Errorf("its own go.sum does not change the key: %v", err)
+	}
+}
+
 func TestBuildOnceForAll(t *testing.T) {
 	dir := module(t)
 	var log bytes.Buffer

@@ -21,22 +21,31 @@ const progressEvery = 15 * time.Second
 
 var kubernetesVersion = regexp.MustCompile(`(?m)^\s*(?:require\s+)?k8s\.io/kubernetes (v1\.([0-9]+)\.[0-9]+)$`)
 
-// flags are those of every build: static, without paths of this machine, and with the release in /version (without it a
-// server calls itself v0.0.0-master, and Helm's kubeVersion checks fail).
-func (c *Cache) flags() ([]string, error) {
+// flags are those of a build: static, without paths of this machine.
+func (c *Cache) flags(t Target) ([]string, error) {
+	ld, err := "-s -w", error(nil)
+	if t.Module == "" {
+		ld, err = c.stamps(ld)
+	}
+	tags := strings.Join(append([]string{"osusergo", "netgo"}, t.Tags...), ",")
+	return []string{"-trimpath", "-buildvcs=false", "-tags", tags, "-ldflags", ld}, err
+}
+
+// stamps adds Kubernetes' release to the linker's flags: without it a server calls itself v0.0.0-master in /version, and Helm's
+// kubeVersion checks fail.
+func (c *Cache) stamps(ld string) (string, error) {
 	mod, err := os.ReadFile(filepath.Join(c.Module, "go.mod"))
 	if err != nil {
-		return nil, fmt.Errorf("read the lab's go.mod: %w", err)
+		return "", fmt.Errorf("read the lab's go.mod: %w", err)
 	}
 	m := kubernetesVersion.FindSubmatch(mod)
 	if m == nil {
-		return nil, fmt.Errorf("%s/go.mod requires no k8s.io/kubernetes v1.x.y", c.Module)
+		return "", fmt.Errorf("%s/go.mod requires no k8s.io/kubernetes v1.x.y", c.Module)
 	}
-	ld := "-s -w"
 	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
 		ld += fmt.Sprintf(" -X %[1]s.gitVersion=%[2]s -X %[1]s.gitMajor=1 -X %[1]s.gitMinor=%[3]s -X %[1]s.gitTreeState=clean", pkg, m[1], m[2])
 	}
-	return []string{"-trimpath", "-buildvcs=false", "-tags", "osusergo,netgo", "-ldflags", ld}, nil
+	return ld, nil
 }
 
 func (c *Cache) build(ctx context.Context, t Target, path string) error {
@@ -57,7 +66,7 @@ func (c *Cache) build(ctx context.Context, t Target, path string) error {
 		return err
 	}
 	defer os.RemoveAll(tmp)
-	if err := c.compile(ctx, t, filepath.Join(tmp, t.Name)); err != nil {
+	if err := c.compile(ctx, t, tmp); err != nil {
 		return err
 	}
 	if err := os.Chmod(tmp, 0o755); err != nil {
@@ -69,14 +78,15 @@ func (c *Cache) build(ctx context.Context, t Target, path string) error {
 	return c.prune(t)
 }
 
-func (c *Cache) compile(ctx context.Context, t Target, out string) error {
-	flags, err := c.flags()
+// compile builds into a directory: each program under the name of its package's directory.
+func (c *Cache) compile(ctx context.Context, t Target, dir string) error {
+	flags, err := c.flags(t)
 	if err != nil {
 		return err
 	}
 	args := append([]string{"build", "-v"}, flags...)
-	cmd := exec.CommandContext(ctx, "go", append(args, "-o", out, t.Package)...)
-	cmd.Dir = c.Module
+	cmd := exec.CommandContext(ctx, "go", append(args, "-o", dir+"/", t.Package)...)
+	cmd.Dir = filepath.Join(c.Module, t.Module)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off")
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
@@ -91,7 +101,7 @@ func (c *Cache) compile(ctx context.Context, t Target, out string) error {
 	if err := cmd.Wait(); err != nil {
 		return errors.Join(err, errors.New(errLines))
 	}
-	st, err := os.Stat(out)
+	st, err := os.Stat(filepath.Join(dir, t.Name))
 	if err != nil {
 		return err
 	}
@@ -139,7 +149,7 @@ func (p *progress) tick(done <-chan struct{}) {
 		case <-done:
 			return
 		case <-t.C:
-			fmt.Fprintf(p.out, "%s: %d packages compiled, %.0f s (Kubernetes has some 1500; they are kept)\n", p.name, p.packages.Load(), time.Since(p.start).Seconds())
+			fmt.Fprintf(p.out, "%s: %d packages compiled, %.0f s (Kubernetes has some 1500, containerd 1000; they are kept)\n", p.name, p.packages.Load(), time.Since(p.start).Seconds())
 		}
 	}
 }

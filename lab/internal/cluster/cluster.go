@@ -211,7 +211,7 @@ func (c *Cluster) nodeConfig(n Node) node.Config {
 		hosts[other.Name] = other.Addr
 	}
 	return node.Config{
-		Lab: c.state.Name, Name: n.Name, Addr: n.Addr, Dir: c.nodeDir(n.Name), Hyperkube: c.state.Hyperkube,
+		Lab: c.state.Name, Name: n.Name, Addr: n.Addr, Dir: c.nodeDir(n.Name), Hyperkube: c.state.Hyperkube, Containerd: c.state.Containerd,
 		Images: c.state.Images, PodCIDR: c.state.PodCIDR, Hosts: hosts, MachineID: pki.Token(),
 	}
 }

@@ -21,6 +21,8 @@ type Config struct {
 	Dir string
 	// Hyperkube is the binary of kubelet and kube-proxy.
 	Hyperkube string
+	// Containerd is a directory with the programs of containerd 2, which the node has instead of the machine's; "" has the machine's.
+	Containerd string
 	// Images are archives that are imported before the kubelet starts.
 	Images []string
 	// PodCIDR tells kube-proxy what comes from pods.
@@ -61,9 +63,13 @@ func (c Config) Write() error {
 	if err != nil {
 		return fmt.Errorf("encode the settings of node %s: %w", c.Name, err)
 	}
+	containerd := containerdConfig
+	if c.Containerd != "" {
+		containerd = containerd2Config
+	}
 	files := map[string]string{
 		configFile:        string(b),
-		"containerd.toml": containerdConfig,
+		"containerd.toml": containerd,
 		"kubelet.yaml":    kubeletConfig,
 		"proxy.yaml":      fmt.Sprintf(proxyConfig, c.Name, c.PodCIDR),
 	}
@@ -116,6 +122,29 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
       runtime_type = "io.containerd.runc.v2"
       [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+        SystemdCgroup = false
+`
+
+// containerd2Config says the same to containerd 2.
+const containerd2Config = `version = 3
+root = "/var/lib/containerd"
+state = "/run/containerd"
+[grpc]
+  address = "` + ContainerdSocket + `"
+[plugins."io.containerd.cri.v1.images"]
+  snapshotter = "overlayfs"
+  [plugins."io.containerd.cri.v1.images".pinned_images]
+    sandbox = "` + PauseImage + `"
+[plugins."io.containerd.cri.v1.runtime"]
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.cri.v1.runtime".cni]
+    bin_dirs = ["/opt/cni/bin"]
+    conf_dir = "/etc/cni/net.d"
+  [plugins."io.containerd.cri.v1.runtime".containerd]
+    default_runtime_name = "runc"
+    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+      [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
         SystemdCgroup = false
 `
 

@@ -269,11 +269,27 @@ func (r root) lab() error {
 		r.bind(r.cfg.Hyperkube, binDir+"/kubelet", false, unix.MS_RDONLY),
 		r.bind(r.cfg.Hyperkube, binDir+"/kube-proxy", false, unix.MS_RDONLY),
 		r.bind(r.cfg.Dir, stateDir, true, 0),
-		r.mkdir(imageDir))
+		r.mkdir(imageDir),
+		r.containerd())
 	for i, archive := range r.cfg.Images {
 		err = errors.Join(err, r.bind(archive, imageFile(i), false, unix.MS_RDONLY))
 	}
 	return err
+}
+
+// containerd lays the programs of another release over the machine's, whose paths stay.
+func (r root) containerd() error {
+	if r.cfg.Containerd == "" {
+		return nil
+	}
+	for _, name := range []string{"containerd", "containerd-shim-runc-v2", "ctr"} {
+		// Not bind: a file that is missing there would be made, on the machine.
+		err := unix.Mount(filepath.Join(r.cfg.Containerd, name), r.path("usr/bin/"+name), "", unix.MS_BIND, "")
+		if err != nil {
+			return fmt.Errorf("cover the machine's %s: %w", name, err)
+		}
+	}
+	return nil
 }
 
 // pivot makes the new root the root and drops the old one, with every mount of the machine and of other labs: as long as
