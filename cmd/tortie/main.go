@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tortie-net/tortie/internal/program/hook"
 	"github.com/tortie-net/tortie/internal/program/install"
 	"github.com/tortie-net/tortie/internal/program/node"
 	"github.com/tortie-net/tortie/internal/version"
@@ -23,6 +24,7 @@ import (
 
 // programs take their arguments without their name, and return the exit code.
 var programs = map[string]func(args []string) int{
+	"hook":    hook.Main,
 	"install": install.Main,
 	"node":    node.Main,
 }

@@ -33,11 +33,15 @@ type Step struct{ What, About string }
 // them in sight. Given their protocol numbers they are taken for what they made themselves: what is right stays, and the rest is
 // replaced or removed by them. A packet always finds a route. Where Calico has its own to the same destination already, ours is
 // removed. Our rules of nftables go when Felix has made its own, and not before: else packets would leave the pools untranslated.
-// The devices of tunnels are Calico's too, and stay.
+// The devices of tunnels are Calico's too, and stay, as do the links of pods; with All they go.
 func (h Handover) Run(ctx context.Context) ([]Step, error) {
-	steps, err := h.routes(ctx)
-	more, failed := h.rules(ctx)
-	return append(steps, more...), errors.Join(err, failed)
+	var steps []Step
+	var errs []error
+	for _, part := range []func(context.Context) ([]Step, error){h.routes, h.rules, h.devices} {
+		done, err := part(ctx)
+		steps, errs = append(steps, done...), append(errs, err)
+	}
+	return steps, errors.Join(errs...)
 }
 
 func (h Handover) routes(ctx context.Context) ([]Step, error) {

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -170,16 +171,40 @@ func TestHandoverWhereCalicoHasItsOwn(t *testing.T) {
 		"10.244.200.0/26 via 10.244.200.0 dev vxlan.calico proto 80 onlink")
 }
 
+// TestHandoverOfAll: a pod's link goes, by its name or its alias, and a pair that is somebody else's stays, although a route leads to it.
 func TestHandoverOfAll(t *testing.T) {
-	ns := calicoNode(t)
+	ns, pod := calicoNode(t), netnstest.New(t)
 	newHeir(ns, true).pass(t, time.Now())
 	ns.Run(t, "nft", "add", "table", "inet", "tortie")
-	if did, err := (Handover{Kernel: ns.Conn, Table: nft.NewAt(ns.Namespace), Protocol: 84, All: true}).Run(t.Context()); err != nil || len(did) != 4 {
-		t.Errorf("%v, %v", did, err)
+	for _, link := range []string{"cali2", "lan3", "docker0"} {
+		netnstest.Cable(t, ns, link, pod, "eth-"+link)
+	}
+	ns.Run(t, "ip", "link", "set", "lan3", "alias", "tortie:k8s-pod-network.c:eth0")
+	ns.Run(t, "ip", "route", "add", "10.244.0.6", "dev", "cali2", "scope", "link")
+	ns.Run(t, "ip", "route", "add", "172.17.0.9", "dev", "docker0", "scope", "link")
+	all := Handover{Kernel: ns.Conn, Table: nft.NewAt(ns.Namespace), Protocol: 84, All: true}
+	dry := all
+	dry.DryRun = true
+	would, err := dry.Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	did, err := all.Run(t.Context())
+	if err != nil || len(did) != 7 || !slices.Equal(would, did) {
+		t.Errorf("%v, %v, and without doing it %v", did, err, would)
 	}
 	wantRoutes(t, ns, "10.244.0.5 dev cali1 scope link")
 	if text := ns.Run(t, "nft", "list", "ruleset"); text != "" {
 		t.Errorf("rules:\n%s", text)
+	}
+	links := ns.Run(t, "ip", "-br", "link")
+	for name, want := range map[string]bool{"vxlan.calico": false, "cali2": false, "lan3": false, "docker0": true, "eth0": true} {
+		if there := strings.Contains("\n"+links, "\n"+name); there != want {
+			t.Errorf("%s is there: %v, want %v:\n%s", name, there, want, links)
+		}
+	}
+	if again, err := all.Run(t.Context()); err != nil || len(again) != 0 {
+		t.Errorf("once more: %v, %v", again, err)
 	}
 }
 
