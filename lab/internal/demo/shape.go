@@ -48,12 +48,13 @@ var replacements = []replacement{
 }
 
 // Shape is what a transcript has in common with every other that shows the same: the text, the commands, and the kind of
-// each line of output. Lines of one output are sorted, for many are in the order of addresses that the run has chosen.
+// each line of output. Lines of one output are sorted, for many are in the order of addresses that the run has chosen, and each kind
+// counts once: a container that was started twice on a slow machine is no other demo. What has to be so many, the demo itself asserts.
 func Shape(transcript string) []string {
 	var shape, block []string
 	flush := func() {
 		slices.Sort(block)
-		shape = append(shape, block...)
+		shape = append(shape, slices.Compact(block)...)
 		block = nil
 	}
 	for line := range strings.Lines(transcript) {
