@@ -1,6 +1,7 @@
 package inventory
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/netip"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/names"
 )
@@ -74,8 +76,7 @@ func newAllocation(owner *api.AllocationAttribute) Allocation {
 	at := owner.Secondary
 	a := Allocation{Node: shared(at["node"]), Namespace: shared(at["namespace"]), Pod: at["pod"], Since: since(at["timestamp"])}
 	if owner.HandleID != nil {
-		// Calico's migration from host-local once kept the end of a line in the handle; it compares without, too.
-		a.Handle, _, _ = strings.Cut(*owner.HandleID, "\r")
+		a.Handle = *owner.HandleID
 	}
 	a.Released, _ = time.Parse(time.RFC3339, owner.ReleasedAt)
 	a.Class = classOf(a, at)
@@ -123,6 +124,39 @@ func since(text string) time.Time {
 
 func owner(affinity string) (string, bool) { return strings.CutPrefix(affinity, api.AffinityHost+":") }
 
+// blockList is a list of any datastore, whose blocks become small as they come.
+type blockList struct{ items []Block }
+
+// ItemType implements api.ResourceList.
+func (*blockList) ItemType() api.Type { return (*api.IPAMBlock)(nil).ResourceType() }
+
+// Append takes a block from the Kubernetes API.
+func (l *blockList) Append(item json.RawMessage) error {
+	var obj api.IPAMBlock
+	if err := json.Unmarshal(item, &obj); err != nil {
+		return err
+	}
+	l.Add(&obj)
+	return nil
+}
+
+// NewItem returns what etcd's value is decoded into.
+func (*blockList) NewItem() api.Resource { return new(api.IPAMBlock) }
+
+// Add takes a block from etcd. One that is marked deleted counts as absent.
+func (l *blockList) Add(item api.Resource) {
+	if obj, ok := item.(*api.IPAMBlock); ok && !obj.MarkedDeleted() {
+		l.items = append(l.items, NewBlock(obj))
+	}
+}
+
+// ReadBlocks lists all blocks as they are now.
+func ReadBlocks(ctx context.Context, store datastore.Store) ([]Block, error) {
+	var list blockList
+	err := store.List(ctx, &list, datastore.ListOptions{})
+	return list.items, err
+}
+
 // ResourceType implements api.Resource.
 func (*Handle) ResourceType() api.Type { return (*api.IPAMHandle)(nil).ResourceType() }
 
@@ -152,6 +186,13 @@ func NewHandle(obj *api.IPAMHandle) Handle {
 	}
 	slices.Sort(h.Odd)
 	return h
+}
+
+// HandleName returns the name of the object of a handle. Calico's migration from host-local once kept the end of a line in handles; it
+// compares without, too.
+func HandleName(id string) string {
+	id, _, _ = strings.Cut(id, "\r")
+	return names.Handle(id)
 }
 
 // String names the address and who holds it, for people.

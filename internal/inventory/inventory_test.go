@@ -73,8 +73,8 @@ func TestClasses(t *testing.T) {
 			t.Errorf("%v: %s, want %s", tc.attrs, a.Class, tc.want)
 		}
 	}
-	if a := newAllocation(&api.AllocationAttribute{HandleID: text("n.c\r")}); a.Handle != "n.c" {
-		t.Errorf("handle %q", a.Handle)
+	if name := HandleName("n.C\r"); name != "n.c" {
+		t.Errorf("name %q", name)
 	}
 	if at := since("2026-11-20 16:04:32.68279702 +0000 UTC m=+0.012"); at.Year() != 2026 {
 		t.Errorf("time stamp: %s", at)

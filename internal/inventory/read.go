@@ -46,12 +46,12 @@ func (v *View) readIPAM(ctx context.Context, store datastore.Store) error {
 	var pools api.IPPoolList
 	var reservations api.IPReservationList
 	var affinities api.BlockAffinityList
-	var blocks api.IPAMBlockList
 	var handles api.IPAMHandleList
 	g, ctx := errgroup.WithContext(ctx)
-	for _, list := range []api.ResourceList{&pools, &reservations, &affinities, &blocks, &handles} {
+	for _, list := range []api.ResourceList{&pools, &reservations, &affinities, &handles} {
 		g.Go(func() error { return store.List(ctx, list, datastore.ListOptions{}) })
 	}
+	g.Go(func() (err error) { v.Blocks, err = ReadBlocks(ctx, store); return err })
 	g.Go(func() error {
 		cfg := api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}}
 		v.Config = ipam.DefaultConfig()
@@ -76,9 +76,6 @@ func (v *View) readIPAM(ctx context.Context, store datastore.Store) error {
 	}
 	v.Ready = v.Information != nil && v.Information.Spec.DatastoreReady != nil && *v.Information.Spec.DatastoreReady
 	v.Pools, v.Reservations, v.Affinities = pools.Items, reservations.Items, affinities.Items
-	for i := range blocks.Items {
-		v.Blocks = append(v.Blocks, NewBlock(&blocks.Items[i]))
-	}
 	for i := range handles.Items {
 		v.Handles = append(v.Handles, NewHandle(&handles.Items[i]))
 	}

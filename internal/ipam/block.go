@@ -266,9 +266,14 @@ func (b *Block) Held(handle string) []netip.Addr {
 // that an address is used again as late as the block allows: at once, or when they have cooled down.
 func (b *Block) ReleaseHandle(handle string, cool Cooldown) []netip.Addr {
 	released := b.Held(handle)
-	if len(released) == 0 {
-		return nil
+	if len(released) > 0 {
+		b.releaseAll(released, cool)
 	}
+	return released
+}
+
+// releaseAll takes addresses from whoever holds them.
+func (b *Block) releaseAll(released []netip.Addr, cool Cooldown) {
 	s := &b.obj.Spec
 	for _, a := range released {
 		ordinal := b.ordinal(a)
@@ -282,7 +287,6 @@ func (b *Block) ReleaseHandle(handle string, cool Cooldown) []netip.Addr {
 		b.cool(released, cool.Now)
 	}
 	b.dropUnusedAttributes()
-	return released
 }
 
 // dropUnusedAttributes removes attributes that no address points to and keeps the order of the others.

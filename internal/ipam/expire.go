@@ -1,0 +1,298 @@
+package ipam
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/names"
+)
+
+// Expired is who holds addresses that somebody has found to be of nobody: all that the handle holds, each with the sequence number of
+// its assignment. An address without a handle stands alone.
+type Expired struct {
+	Handle    string
+	Addresses map[netip.Addr]Assigned
+}
+
+// Assigned says which assignment of an address is meant.
+type Assigned struct {
+	Block    netip.Prefix
+	Sequence uint64
+}
+
+// Expire frees addresses, each holder's together or not at all, with one write for each block. A holder that holds anything else by
+// now in one of these blocks, or whose address was assigned anew since, keeps all. It returns the indexes of the holders whose
+// addresses are free now. An error is of some blocks; the others were served.
+func (c *Client) Expire(ctx context.Context, cfg api.IPAMConfigSpec, holders []Expired) ([]int, error) {
+	e := expiry{client: c, cfg: cfg, holders: holders, of: map[netip.Prefix][]int{}, kept: make([]bool, len(holders)), freed: make([]int, len(holders))}
+	for i, h := range holders {
+		for _, at := range h.Addresses {
+			if !slices.Contains(e.of[at.Block], i) {
+				e.of[at.Block] = append(e.of[at.Block], i)
+			}
+		}
+	}
+	var cidrs []netip.Prefix
+	for cidr := range e.of {
+		cidrs = append(cidrs, cidr)
+	}
+	blocks, err := c.readBlocks(ctx, cidrs)
+	if err != nil {
+		return nil, fmt.Errorf("free expired addresses: %w", err)
+	}
+	for _, b := range blocks {
+		e.verify(b)
+	}
+	err = e.freeAll(ctx, blocks)
+	return e.done(), err
+}
+
+// expiry is one Expire.
+type expiry struct {
+	client  *Client
+	cfg     api.IPAMConfigSpec
+	holders []Expired
+	of      map[netip.Prefix][]int // the holders in each block
+
+	mu    sync.Mutex // guards all below
+	kept  []bool     // holders that keep what they hold
+	freed []int      // in how many blocks
+}
+
+// verify finds the holders that a block shows to hold something else than was said.
+func (e *expiry) verify(read blockRead) {
+	for _, i := range e.of[read.cidr] {
+		if read.block == nil || !read.block.holdsExactly(&e.holders[i]) {
+			e.kept[i] = true
+		}
+	}
+}
+
+// freeAll writes each block, side by side. A block that somebody else has written meanwhile is read and judged again.
+func (e *expiry) freeAll(ctx context.Context, blocks []blockRead) error {
+	failed := make([]error, len(blocks))
+	var g errgroup.Group
+	g.SetLimit(maxParallel)
+	for i, read := range blocks {
+		g.Go(func() error {
+			first := true
+			failed[i] = e.client.retry(ctx, func() error {
+				if !first {
+					again, err := e.client.readBlocks(ctx, []netip.Prefix{read.cidr})
+					if err != nil {
+						return err
+					}
+					read = again[0]
+				}
+				first = false
+				return e.free(ctx, read)
+			})
+			return nil
+		})
+	}
+	_ = g.Wait() // failed has the errors
+	return errors.Join(failed...)
+}
+
+// free takes the holders' addresses in one block from them.
+func (e *expiry) free(ctx context.Context, read blockRead) error {
+	b := read.block
+	if b == nil {
+		return read.damage
+	}
+	cool := cooldown(e.cfg, e.client.now())
+	b.Thaw(cool)
+	var freed []int
+	for _, i := range e.of[read.cidr] {
+		if !e.keeps(i) && b.holdsExactly(&e.holders[i]) {
+			b.release(&e.holders[i], cool)
+			freed = append(freed, i)
+		}
+	}
+	if len(freed) == 0 {
+		return nil
+	}
+	var p Plan
+	p.free(b)
+	if _, err := e.client.commit(ctx, p); err != nil {
+		return fmt.Errorf("free addresses of block %s: %w", read.cidr, err)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, i := range freed {
+		e.freed[i]++
+	}
+	return nil
+}
+
+func (e *expiry) keeps(i int) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.kept[i]
+}
+
+// done returns the holders that were freed in all of their blocks.
+func (e *expiry) done() []int {
+	blocks := make([]int, len(e.holders))
+	for _, in := range e.of {
+		for _, i := range in {
+			blocks[i]++
+		}
+	}
+	var done []int
+	for i, n := range e.freed {
+		if n > 0 && n == blocks[i] {
+			done = append(done, i)
+		}
+	}
+	return done
+}
+
+// holdsExactly reports whether a holder holds in the block what it is said to, by the same assignments, and nothing else.
+func (b *Block) holdsExactly(h *Expired) bool {
+	for a, at := range h.Addresses {
+		if at.Block == b.cidr && !b.assigned(a, h.Handle, at.Sequence) {
+			return false
+		}
+	}
+	if h.Handle == "" {
+		return true
+	}
+	for _, a := range b.Held(h.Handle) {
+		if _, said := h.Addresses[a]; !said {
+			return false
+		}
+	}
+	return true
+}
+
+// assigned reports whether an address is still what an assignment made it.
+func (b *Block) assigned(a netip.Addr, handle string, sequence uint64) bool {
+	s := &b.obj.Spec
+	if !b.cidr.Contains(a) {
+		return false
+	}
+	ordinal := b.ordinal(a)
+	at := s.Allocations[ordinal]
+	if at == nil || s.SequenceNumberForAllocation[strconv.Itoa(ordinal)] != sequence {
+		return false
+	}
+	owner := &s.Attributes[*at]
+	if owner.HandleID == nil {
+		return handle == "" && owner.ReleasedAt == ""
+	}
+	return holds(*owner, handle)
+}
+
+// release takes a holder's addresses from it.
+func (b *Block) release(h *Expired, cool Cooldown) {
+	if h.Handle != "" {
+		b.ReleaseHandle(h.Handle, cool)
+		return
+	}
+	for a, at := range h.Addresses {
+		if at.Block == b.cidr {
+			b.releaseAll([]netip.Addr{a}, cool)
+		}
+	}
+}
+
+// ForgetHandle deletes a handle that holds nothing, if it still is what was seen: its name, UID and revision. That somebody was faster
+// is no error: what he made of it is seen next time.
+func (c *Client) ForgetHandle(ctx context.Context, seen api.Meta, id string) (bool, error) {
+	h := &api.IPAMHandle{Meta: seen, Spec: api.IPAMHandleSpec{HandleID: id}}
+	err := c.store.Delete(ctx, h)
+	if datastore.Contended(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("remove handle %s: %w", seen.Name, err)
+	}
+	return true, nil
+}
+
+// GiveUp ends the affinity of a block that nobody uses and deletes the block, if it still is what was seen. That somebody was faster
+// is no error.
+func (c *Client) GiveUp(ctx context.Context, cfg api.IPAMConfigSpec, seen api.Meta) (bool, error) {
+	obj := &api.IPAMBlock{Meta: api.Meta{Name: seen.Name}}
+	err := c.store.Get(ctx, obj)
+	if errors.Is(err, datastore.ErrNotFound) {
+		return false, nil
+	}
+	if err == nil && (obj.UID != seen.UID || obj.ResourceVersion != seen.ResourceVersion) {
+		return false, nil
+	}
+	var b *Block
+	if err == nil {
+		b, err = ParseBlock(obj)
+	}
+	if err == nil {
+		b.Thaw(cooldown(cfg, c.now()))
+		err = c.giveUp(ctx, b)
+	}
+	if datastore.Contended(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("give up block %s: %w", seen.Name, err)
+	}
+	return true, nil
+}
+
+// DropClaim deletes an affinity that claims nothing: there is no such block, or it is somebody else's. Whoever is about to create the
+// block writes the affinity before, so that this deletes the one that was seen or nothing. That somebody was faster is no error.
+func (c *Client) DropClaim(ctx context.Context, seen *api.BlockAffinity) (bool, error) {
+	owns, err := c.owns(ctx, seen)
+	if err == nil && !owns {
+		err = c.store.Delete(ctx, seen)
+	}
+	if owns || datastore.Contended(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("remove affinity %s: %w", seen.Name, err)
+	}
+	return true, nil
+}
+
+// ConfirmClaim confirms an affinity that was left half-way, if the block is its node's. That somebody was faster is no error.
+func (c *Client) ConfirmClaim(ctx context.Context, seen *api.BlockAffinity) (bool, error) {
+	owns, err := c.owns(ctx, seen)
+	if err == nil && owns {
+		cidr := netip.MustParsePrefix(seen.Spec.CIDR) // owns has read it
+		next := withState(seen, cidr, api.AffinityConfirmed)
+		next.Name = seen.Name
+		err = c.store.Update(ctx, next)
+	}
+	if err == nil && !owns || datastore.Contended(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("confirm affinity %s: %w", seen.Name, err)
+	}
+	return true, nil
+}
+
+// owns reports whether the block that an affinity claims exists and is its node's.
+func (c *Client) owns(ctx context.Context, a *api.BlockAffinity) (bool, error) {
+	cidr, err := netip.ParsePrefix(a.Spec.CIDR)
+	if err != nil {
+		return false, fmt.Errorf("spec.cidr %q is no CIDR", a.Spec.CIDR)
+	}
+	obj := &api.IPAMBlock{Meta: api.Meta{Name: names.Block(cidr)}}
+	if err := c.store.Get(ctx, obj); errors.Is(err, datastore.ErrNotFound) {
+		return false, nil
+	} else if err != nil {
+		return false, err
+	}
+	return obj.Spec.Affinity != nil && *obj.Spec.Affinity == names.HostAffinity(a.Spec.Node), nil
+}
