@@ -185,11 +185,22 @@ func (b *bird) names(family string) birdNames {
 
 // configure writes the configuration.
 func (p *birdProcess) configure() {
-	b := p.b
-	b.T.Helper()
-	v := birdValues{V1: b.kind == BIRD1, RouterID: b.V4, Listen: b.V4, ASN: b.config.ASN, RestartTime: int(b.config.RestartTime / time.Second)}
-	v.LocalPref, v.PassOn, v.ClusterID = b.config.LocalPref, b.config.PassOn, b.config.ClusterID
-	for _, c := range b.config.Communities {
+	p.b.T.Helper()
+	text := p.b.config.Text
+	if text == "" {
+		text = p.b.BirdText(p.b.kind, p.b.config, p.family)
+	}
+	if err := os.WriteFile(p.names.config, []byte(text), 0o600); err != nil {
+		p.b.T.Fatal(err)
+	}
+}
+
+// BirdText is the configuration of a BIRD of the host, for family ipv4, ipv6 or both, for whoever starts it by himself.
+func (h *Host) BirdText(kind Kind, config Config, family string) string {
+	h.T.Helper()
+	v := birdValues{V1: kind == BIRD1, RouterID: h.V4, Listen: h.V4, ASN: config.ASN, RestartTime: int(config.RestartTime / time.Second)}
+	v.LocalPref, v.PassOn, v.ClusterID = config.LocalPref, config.PassOn, config.ClusterID
+	for _, c := range config.Communities {
 		words := strings.ReplaceAll(c, ":", ",")
 		if large(c) {
 			v.Large = append(v.Large, words)
@@ -197,39 +208,35 @@ func (p *birdProcess) configure() {
 			v.Standard = append(v.Standard, words)
 		}
 	}
-	if p.family == "ipv6" {
-		v.Listen = b.V6
+	if family == "ipv6" {
+		v.Listen = h.V6
 	}
 	for _, name := range []string{"ipv4", "ipv6"} {
-		if p.family != name && p.family != "both" {
+		if family != name && family != "both" {
 			continue
 		}
 		c := birdChannel{Name: name}
-		if p.family == "both" {
+		if family == "both" {
 			c.Open, c.Close = name+" {", "};"
 			v.Families = append(v.Families, name)
 		}
-		for _, prefix := range b.config.Announce {
+		for _, prefix := range config.Announce {
 			if prefix.Addr().Is4() == (name == "ipv4") {
 				c.Announce = append(c.Announce, prefix)
 			}
 		}
-		for _, s := range b.config.Sessions {
+		for _, s := range config.Sessions {
 			if s.Peer.Is4() == (name == "ipv4") {
-				c.Sessions = append(c.Sessions, birdSession{Session: s, Name: birdSessionName(s.Peer), From: b.from(s.Peer)})
+				c.Sessions = append(c.Sessions, birdSession{Session: s, Name: birdSessionName(s.Peer), From: h.from(s.Peer)})
 			}
 		}
 		v.Channels = append(v.Channels, c)
 	}
 	var text strings.Builder
-	if b.config.Text != "" {
-		text.WriteString(b.config.Text)
-	} else if err := birdTemplate.Execute(&text, v); err != nil {
-		b.T.Fatal(err)
+	if err := birdTemplate.Execute(&text, v); err != nil {
+		h.T.Fatal(err)
 	}
-	if err := os.WriteFile(p.names.config, []byte(text.String()), 0o600); err != nil {
-		b.T.Fatal(err)
-	}
+	return text.String()
 }
 
 // launch starts the process, with more flags if there are any.
