@@ -18,9 +18,10 @@ const manifestHead = `# Tortie in one file, for clusters without Helm:
 # Generated from charts/tortie with its default values (make generate).
 `
 
-// manifest renders the chart with its default values, definitions included.
+// manifest renders the chart with its default values, definitions included. Hooks are Helm's to run: elsewhere they would be objects
+// like others.
 func manifest(o options) ([]byte, error) {
-	cmd := exec.Command(o.helm, "template", "tortie", filepath.Join(o.root, "charts/tortie"), "--namespace", "kube-system", "--include-crds")
+	cmd := exec.Command(o.helm, "template", "tortie", filepath.Join(o.root, "charts/tortie"), "--namespace", "kube-system", "--include-crds", "--no-hooks")
 	out, err := cmd.Output()
 	if err != nil {
 		var exit *exec.ExitError

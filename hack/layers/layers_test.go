@@ -21,7 +21,7 @@ var doors = map[string][]string{
 	"github.com/mdlayher/netlink":    {"internal/nft"},
 	"github.com/google/nftables":     {"internal/nft"},
 	"github.com/osrg/gobgp":          {"internal/bgp"},
-	"k8s.io/client-go":               {"internal/definitions", "internal/kube", "internal/objects", "internal/program/hook", "internal/install", "internal/labtest", "internal/mesh/meshtest"},
+	"k8s.io/client-go":               {"internal/definitions", "internal/uninstall", "internal/kube", "internal/objects", "internal/program/hook", "internal/install", "internal/labtest", "internal/mesh/meshtest"},
 	"k8s.io/apimachinery":            {"internal/definitions", "internal/uninstall", "internal/kube", "internal/objects", "internal/program/hook", "internal/install", "internal/labtest", "internal/mesh/meshtest"},
 	"k8s.io/api":                     {"internal/objects", "internal/uninstall", "internal/program/hook", "internal/install", "internal/labtest", "internal/mesh/meshtest"},
 	"github.com/prometheus":          {"internal/node"},
