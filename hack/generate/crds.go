@@ -25,11 +25,11 @@ const crdDir = "charts/tortie/crds"
 var kinds = []api.Resource{
 	&api.IPPool{}, &api.IPReservation{}, &api.IPAMBlock{}, &api.BlockAffinity{}, &api.IPAMHandle{}, &api.IPAMConfig{},
 	&api.ClusterInformation{}, &api.BGPConfiguration{}, &api.BGPPeer{}, &api.BGPFilter{}, &api.FelixConfiguration{},
-	&api.CalicoNodeStatus{},
+	&api.CalicoNodeStatus{}, &api.KubeControllersConfiguration{},
 }
 
 // wholeObjects are the kinds whose clients write spec and status in one request, which a subresource would make drop the status.
-var wholeObjects = map[string]bool{"CalicoNodeStatus": true}
+var wholeObjects = map[string]bool{"CalicoNodeStatus": true, "KubeControllersConfiguration": true}
 
 // crds returns the CustomResourceDefinitions of Calico's resources. They have one source with the program's own view:
 // descriptions are the comments of internal/api, rules are its markers.

@@ -450,11 +450,17 @@ func (h *history) check() {
 	}
 }
 
-// quiesce lets nothing happen any more but that pods of nodes that died are deleted, as Kubernetes does, and looks some times.
+// quiesce lets nothing happen any more but what Kubernetes does, which deletes pods of nodes that died and says what addresses the
+// others have, and looks some times.
 func (h *history) quiesce() {
 	for i := range 12 {
 		name := fmt.Sprintf("p%d", i)
-		if p := h.getPod(name); p != nil && h.of(name) == nil && p.Status.Phase != "Succeeded" {
+		p, c := h.getPod(name), h.of(name)
+		switch {
+		case p != nil && c != nil:
+			p.Status = c.status()
+			_ = h.store.Update(h.ctx, p)
+		case p != nil && p.Status.Phase != "Succeeded":
 			_ = h.store.Delete(h.ctx, p)
 		}
 	}

@@ -46,6 +46,8 @@ type source[T any] struct {
 	namespace, object string
 	// labels and fields, if not empty, are selectors that narrow it.
 	labels, fields string
+	// pages, if not 0, is how many objects one answer to a list may have.
+	pages int64
 	// optional: the kind's definition may not be installed. Then there are no objects.
 	optional bool
 	// proof: without this stream nothing is known to be up to date.
@@ -71,7 +73,7 @@ type follower struct {
 }
 
 // follow prepares to fill a shelf from a source.
-func follow[T any](w *Watch, src source[T], into *shelf[T]) (*follower, error) {
+func follow[T any](w *feed, src source[T], into *shelf[T]) (*follower, error) {
 	client, err := newClient[T](w.config, w.http, src.of)
 	if err != nil {
 		return nil, err
@@ -113,6 +115,7 @@ func follow[T any](w *Watch, src source[T], into *shelf[T]) (*follower, error) {
 	// The reflector waits in some cases and not in others: see pace, which does in all.
 	backoff := &wait.Backoff{Duration: minPause, Cap: minPause, Factor: 1, Jitter: 0.5, Steps: 1}
 	r := cache.NewReflectorWithOptions(lw, nil, into, cache.ReflectorOptions{Name: src.name, TypeDescription: src.name, Backoff: backoff})
+	r.WatchListPageSize = src.pages
 	f.listAndWatch = r.ListAndWatchWithContext
 	if src.optional {
 		f.absent = func() error { return into.Replace(nil, "") }

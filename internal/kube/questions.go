@@ -15,7 +15,7 @@ func (w *Watch) followQuestions() (*questions, error) {
 	q := &questions{wake: make(chan struct{}, 1)}
 	q.of = newShelf(sameRevision, func(*api.CalicoNodeStatus) { wake(q.wake) })
 	var err error
-	q.by, err = follow(w, source[api.CalicoNodeStatus]{
+	q.by, err = follow(&w.feed, source[api.CalicoNodeStatus]{
 		name: "CalicoNodeStatus", of: (*api.CalicoNodeStatus)(nil).ResourceType(), partial: true, optional: true,
 		trim: func(s *api.CalicoNodeStatus) {
 			*s = api.CalicoNodeStatus{Meta: api.Meta{Name: s.Name, UID: s.UID, ResourceVersion: s.ResourceVersion}}

@@ -78,7 +78,7 @@ func (w *Watch) mindSecret(ctx context.Context) {
 func (w *Watch) followSecret(ctx context.Context, name string) *secretWatch {
 	s := &secretWatch{of: newShelf(sameRevision[api.Secret], func(*api.Secret) { w.worldChanged() })}
 	var err error
-	s.by, err = follow(w, source[api.Secret]{
+	s.by, err = follow(&w.feed, source[api.Secret]{
 		name: "Secret " + w.namespace + "/" + name, of: (*api.Secret)(nil).ResourceType(), namespace: w.namespace, object: name,
 	}, s.of)
 	if err != nil {

@@ -154,8 +154,8 @@ func (w *Watch) openServices(ctx context.Context) *serviceWatch {
 	}
 	s.services = newShelf(sameService, func(*api.Service) { note() })
 	s.endpoints = newShelf(sameEndpoints, func(*endpointSlice) { note() })
-	first, err1 := follow(w, source[api.Service]{name: "Service", of: (*api.Service)(nil).ResourceType(), fields: notHeadless, trim: trimService}, s.services)
-	second, err2 := follow(w, source[endpointSlice]{
+	first, err1 := follow(&w.feed, source[api.Service]{name: "Service", of: (*api.Service)(nil).ResourceType(), fields: notHeadless, trim: trimService}, s.services)
+	second, err2 := follow(&w.feed, source[endpointSlice]{
 		name: "EndpointSlice", of: (*api.EndpointSlice)(nil).ResourceType(), labels: notHeadlessSlice, trim: w.trimEndpoints,
 	}, s.endpoints)
 	if s.err = errors.Join(err1, err2); s.err != nil {

@@ -1,0 +1,65 @@
+package api
+
+// KubeControllersConfiguration, named "default", has the settings of the controllers.
+type KubeControllersConfiguration struct {
+	Meta   `json:"metadata"`
+	Spec   KubeControllersConfigurationSpec    `json:"spec"`
+	Status *KubeControllersConfigurationStatus `json:"status,omitempty"`
+}
+
+// KubeControllersConfigurationSpec is the desired state of a KubeControllersConfiguration.
+//
+// Fields that a newer Calico adds are kept, not pruned: Calico's own controllers may have written the object.
+//
+// +kubebuilder:pruning:PreserveUnknownFields
+type KubeControllersConfigurationSpec struct {
+	// LogSeverityScreen is the log level: Debug, Info, Warning, Error or Fatal.
+	LogSeverityScreen string `json:"logSeverityScreen,omitempty"`
+	// HealthChecks turns the program's health checks off by Disabled.
+	// +kubebuilder:validation:Enum=Enabled;Disabled
+	HealthChecks string `json:"healthChecks,omitempty"`
+	// EtcdV3CompactionPeriod is how often etcd is compacted, if it is the datastore: a time such as 10m; 0 is never.
+	EtcdV3CompactionPeriod string `json:"etcdV3CompactionPeriod,omitempty"`
+	// PrometheusMetricsPort is where metrics are served; 0 is nowhere.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=65535
+	PrometheusMetricsPort *int `json:"prometheusMetricsPort,omitempty"`
+	// Controllers are those that run.
+	Controllers ControllersConfig `json:"controllers"`
+}
+
+// ControllersConfig has the settings of each controller; one that is absent does not run.
+//
+// +kubebuilder:pruning:PreserveUnknownFields
+type ControllersConfig struct {
+	// Node collects what nodes and pods leave behind.
+	Node *NodeControllerConfig `json:"node,omitempty"`
+}
+
+// NodeControllerConfig has the settings of the node controller.
+//
+// +kubebuilder:pruning:PreserveUnknownFields
+type NodeControllerConfig struct {
+	// ReconcilerPeriod is how often everything is looked at although nothing has changed: a time such as 5m.
+	ReconcilerPeriod string `json:"reconcilerPeriod,omitempty"`
+	// SyncLabels copies Kubernetes' labels of nodes to Calico's, if etcd is the datastore.
+	// +kubebuilder:validation:Enum=Enabled;Disabled
+	SyncLabels string `json:"syncLabels,omitempty"`
+	// LeakGracePeriod is how long an address must look unused before it is freed: a time such as 15m; 0 is never.
+	LeakGracePeriod string `json:"leakGracePeriod,omitempty"`
+}
+
+// KubeControllersConfigurationStatus is what the controllers say of their settings.
+//
+// +kubebuilder:pruning:PreserveUnknownFields
+type KubeControllersConfigurationStatus struct {
+	// RunningConfig is what is in force: the spec, the environment over it.
+	RunningConfig KubeControllersConfigurationSpec `json:"runningConfig,omitempty"`
+	// EnvironmentVars are the variables that were set.
+	EnvironmentVars map[string]string `json:"environmentVars,omitempty"`
+}
+
+// ResourceType implements Resource.
+func (*KubeControllersConfiguration) ResourceType() Type {
+	return custom("KubeControllersConfiguration", "kubecontrollersconfigurations")
+}
