@@ -22,8 +22,8 @@ var doors = map[string][]string{
 	"github.com/google/nftables":     {"internal/nft"},
 	"github.com/osrg/gobgp":          {"internal/bgp"},
 	"k8s.io/client-go":               {"internal/definitions", "internal/uninstall", "internal/kube", "internal/objects", "internal/program/hook", "internal/install", "internal/labtest", "internal/mesh/meshtest"},
-	"k8s.io/apimachinery":            {"internal/definitions", "internal/uninstall", "internal/kube", "internal/objects", "internal/program/hook", "internal/install", "internal/labtest", "internal/mesh/meshtest"},
-	"k8s.io/api":                     {"internal/objects", "internal/uninstall", "internal/program/hook", "internal/install", "internal/labtest", "internal/mesh/meshtest"},
+	"k8s.io/apimachinery":            {"internal/definitions", "internal/traffic", "internal/uninstall", "internal/kube", "internal/objects", "internal/program/hook", "internal/install", "internal/labtest", "internal/mesh/meshtest"},
+	"k8s.io/api":                     {"internal/objects", "internal/traffic", "internal/uninstall", "internal/program/hook", "internal/install", "internal/labtest", "internal/mesh/meshtest"},
 	"github.com/prometheus":          {"internal/node"},
 	"os/exec":                        {"internal/bgp/bgptest", "internal/labtest", "internal/netlinkx/netnstest", "internal/cnitest", "internal/mesh/meshtest"}, // the agent and the plugins run no programs; libcni runs IPAM's
 }
@@ -32,7 +32,7 @@ var doors = map[string][]string{
 var levels = []string{
 	"cmd/calico cmd/calico-ipam cmd/install cmd/kube-controllers cmd/node cmd/tortie",
 	"internal/program/controllers internal/program/hook internal/program/install internal/program/node",
-	"cmd/internal/early internal/uninstall internal/controllers internal/ipamtool internal/node internal/cni internal/cnitest internal/diagnose internal/labtest/labstore internal/mesh/meshtest",
+	"cmd/internal/early internal/traffic internal/uninstall internal/controllers internal/ipamtool internal/node internal/cni internal/cnitest internal/diagnose internal/labtest/labstore internal/mesh/meshtest",
 	"internal/audit internal/bgp/bgptest internal/definitions internal/gc internal/install internal/kube internal/labtest internal/nodestatus internal/objects internal/peering internal/takeover",
 	"internal/bgp internal/duties internal/inventory internal/encap internal/encapguard internal/fib internal/nat internal/podnet internal/vxlan",
 	"internal/bgp/relay internal/hostsysctl internal/ipam internal/netlinkx/netnstest internal/nft internal/facts internal/journal internal/podnote",

@@ -38,6 +38,8 @@ type command struct {
 
 var commands = map[string]command{
 	"definitions": {"bring the CustomResourceDefinitions of a directory into the cluster; nothing is lost or deleted", applyDefinitions},
+	"probe":       {"send packets to other probes, or answer them: for the pods of test", probe},
+	"test":        {"send packets between pods on two nodes, both ways; for helm test", testTraffic},
 	"uninstall":   {"end the agents, clean every node, and take back what agents wrote on Nodes", removeAll},
 }
 

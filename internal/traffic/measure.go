@@ -1,0 +1,193 @@
+package traffic
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"strconv"
+	"time"
+)
+
+// What one measurement sends.
+const (
+	packets     = 25
+	packetEvery = 20 * time.Millisecond
+	packetSize  = 64
+	// lost is how late an answer may be.
+	lost = time.Second
+	// volume is enough for segments of full size in both directions: a path that swallows large packets lets none of it through.
+	volume = 4 << 20
+	// patience is how long the first answer is waited for: the other pod may have begun later.
+	patience = 15 * time.Second
+	// transferTime is how long the volume may take.
+	transferTime = 20 * time.Second
+)
+
+// Result is what was measured towards one address.
+type Result struct {
+	To netip.Addr `json:"to"`
+	// Sent and Answered are small packets; the times are of their way there and back.
+	Sent     int           `json:"sent"`
+	Answered int           `json:"answered"`
+	Min      time.Duration `json:"min"`
+	Mean     time.Duration `json:"mean"`
+	Max      time.Duration `json:"max"`
+	// Bytes came back whole within Took.
+	Bytes int           `json:"bytes"`
+	Took  time.Duration `json:"took"`
+	// Problem is what is wrong, in words; empty if nothing is.
+	Problem string `json:"problem,omitempty"`
+}
+
+// String is a line for people.
+func (r Result) String() string {
+	ms := func(d time.Duration) string { return strconv.FormatFloat(float64(d)/1e6, 'f', 2, 64) }
+	text := fmt.Sprintf("%s: %d of %d packets answered", r.To, r.Answered, r.Sent)
+	if r.Answered > 0 {
+		text += fmt.Sprintf(", in %s/%s/%s ms (least/mean/most)", ms(r.Min), ms(r.Mean), ms(r.Max))
+	}
+	if r.Took > 0 {
+		text += fmt.Sprintf("; %d MiB there and back in %s ms", r.Bytes>>20, ms(r.Took))
+	}
+	if r.Problem != "" {
+		text += ": " + r.Problem
+	}
+	return text
+}
+
+// Measure asks the echo at an address.
+func Measure(ctx context.Context, to netip.Addr, port int) Result {
+	r := Result{To: to}
+	address := net.JoinHostPort(to.String(), strconv.Itoa(port))
+	err := r.small(ctx, address)
+	if err == nil && r.Answered < r.Sent {
+		err = fmt.Errorf("%d packets were lost", r.Sent-r.Answered)
+	}
+	if r.Answered > 0 {
+		err = errors.Join(err, r.large(ctx, address))
+	}
+	if err != nil {
+		r.Problem = err.Error()
+	}
+	return r
+}
+
+// small sends small packets and counts their answers. It begins when the first of all is answered.
+func (r *Result) small(ctx context.Context, address string) error {
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "udp", address)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := firstAnswer(ctx, conn); err != nil {
+		r.Sent = 1
+		return err
+	}
+	var sum time.Duration
+	for number := range uint64(packets) {
+		r.Sent++
+		took, err := ask(conn, number+1, lost)
+		if err == nil {
+			r.Answered++
+			sum += took
+			r.Max = max(r.Max, took)
+			if r.Min == 0 || took < r.Min {
+				r.Min = took
+			}
+		}
+		if !pause(ctx, packetEvery) {
+			return ctx.Err()
+		}
+	}
+	if r.Answered > 0 {
+		r.Mean = sum / time.Duration(r.Answered)
+	}
+	return nil
+}
+
+func firstAnswer(ctx context.Context, conn net.Conn) error {
+	for deadline := time.Now().Add(patience); ; {
+		_, err := ask(conn, 0, lost/4)
+		if err == nil {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("no answer within %v: %w", patience, err)
+		}
+		if !pause(ctx, packetEvery) {
+			return ctx.Err()
+		}
+	}
+}
+
+// ask sends one packet with a number and waits for the answer with the same; late answers to earlier ones are passed over.
+func ask(conn net.Conn, number uint64, wait time.Duration) (time.Duration, error) {
+	sent := time.Now()
+	packet := binary.BigEndian.AppendUint64(make([]byte, 0, packetSize), number)
+	if _, err := conn.Write(packet[:packetSize]); err != nil {
+		return 0, err
+	}
+	if err := conn.SetReadDeadline(sent.Add(wait)); err != nil {
+		return 0, err
+	}
+	buf := make([]byte, packetSize)
+	for {
+		n, err := conn.Read(buf)
+		if err != nil {
+			return 0, err
+		}
+		if n == packetSize && binary.BigEndian.Uint64(buf) == number {
+			return time.Since(sent), nil
+		}
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// large sends the volume through a connection, and compares what comes back.
+func (r *Result) large(ctx context.Context, address string) error {
+	ctx, cancel := context.WithTimeout(ctx, transferTime)
+	defer cancel()
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return fmt.Errorf("small packets pass, and a connection does not: %w", err)
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	text := make([]byte, volume)
+	random := rand.NewChaCha8([32]byte{})
+	_, _ = random.Read(text) // never fails
+	start := time.Now()
+	sent := make(chan error, 1)
+	go func() {
+		_, err := conn.Write(text)
+		sent <- err
+	}()
+	back := make([]byte, volume)
+	n, err := io.ReadFull(conn, back)
+	r.Bytes = n
+	if err = errors.Join(err, <-sent); err != nil {
+		return fmt.Errorf("small packets pass, and of %d bytes in large ones %d came back (is the MTU too large for the path?): %w", volume, n, err)
+	}
+	if !bytes.Equal(text, back) {
+		return errors.New("what came back is not what was sent")
+	}
+	r.Took = time.Since(start)
+	return nil
+}
