@@ -1,0 +1,50 @@
+package ipamtool
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// writeJSON writes data for programs.
+func writeJSON(w io.Writer, data any) error {
+	text, err := json.MarshalIndent(data, "", "  ")
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(text, '\n'))
+	return err
+}
+
+// table writes rows, the first of which is the heading.
+func table(w io.Writer, rows [][]string) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, row := range rows {
+		for i, cell := range row {
+			if cell == "" {
+				row[i] = "-"
+			}
+		}
+		fmt.Fprintln(t, strings.Join(row, "\t"))
+	}
+	return t.Flush()
+}
+
+// when says when something was, by the clock and as an age.
+func when(at, now time.Time) string {
+	if at.IsZero() {
+		return "unknown"
+	}
+	return fmt.Sprintf("%s, %v ago", at.UTC().Format(time.RFC3339), now.Sub(at).Round(time.Second))
+}
+
+// number counts things in words.
+func number(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
