@@ -5,6 +5,8 @@ SHELL := /bin/bash
 
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 REVISION ?= $(shell git rev-parse HEAD 2>/dev/null)
+CREATED  ?= $(or $(shell TZ=UTC git log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd 2>/dev/null),1970-01-01T00:00:00Z)
+ARCH     ?= $(shell go env GOHOSTARCH)
 IMAGE    ?= docker.io/tortie-net/tortie:dev
 KEEP     ?=
 ONLY     ?=
@@ -21,7 +23,17 @@ CNI_PLUGINS  := \
 	github.com/containernetworking/plugins/plugins/meta/bandwidth \
 	github.com/containernetworking/plugins/plugins/meta/portmap
 LDFLAGS := -s -w -X github.com/tortie-net/tortie/internal/version.Version=$(VERSION)
-GO_BUILD := CGO_ENABLED=0 go build -trimpath
+# Nothing of this machine goes into a program, so that two builds of a commit by one release of Go give the same bytes.
+GO_BUILD := CGO_ENABLED=0 GOOS=linux GOAMD64=v1 GOARM64=v8.0 GOEXPERIMENT= go build -trimpath
+MAKE_IMAGE = go -C hack run ./image -ref '$(IMAGE)' -version '$(VERSION)' -revision '$(REVISION)' -created '$(CREATED)'
+ARCHES   := amd64 arm64
+
+# $(call programs,DIRECTORY,ARCHITECTURE) builds what an image has.
+define programs
+	@mkdir -p $(1)
+	GOARCH=$(2) $(GO_BUILD) -ldflags '$(LDFLAGS)' -o $(1)/ $(addprefix ./cmd/,$(OWN_PROGRAMS))
+	GOARCH=$(2) $(GO_BUILD) -ldflags '-s -w' -o $(1)/ $(CNI_PLUGINS)
+endef
 
 .PHONY: help
 help: ## print the targets
@@ -37,10 +49,8 @@ test: deps ## everything: lint, units, namespaces, real API server, IPIP, the de
 
 .PHONY: build
 build: bin/lab ## the programs, into bin/
-	@mkdir -p bin
-	$(GO_BUILD) -ldflags '$(LDFLAGS)' -o bin/ $(addprefix ./cmd/,$(OWN_PROGRAMS))
+	$(call programs,bin,$(shell go env GOHOSTARCH))
 	@for name in $(NAMES); do ln -sfn tortie bin/$$name; done
-	$(GO_BUILD) -ldflags '-s -w' -o bin/ $(CNI_PLUGINS)
 
 .PHONY: bin/lab
 bin/lab:
@@ -49,7 +59,19 @@ bin/lab:
 
 .PHONY: image
 image: build ## the container image as an OCI archive, dist/tortie.tar, without Docker
-	go -C hack run ./image -bin ../bin -ref '$(IMAGE)' -version '$(VERSION)' -revision '$(REVISION)' -o ../dist/tortie.tar
+	@$(MAKE_IMAGE) -bin ../bin -o ../dist/tortie.tar
+
+.PHONY: image-all
+image-all: $(addprefix programs-,$(ARCHES)) ## the same for amd64 and arm64, as one image: dist/tortie-all.tar
+	@$(MAKE_IMAGE) $(foreach arch,$(ARCHES),-bin $(arch)=../dist/$(arch)) -o ../dist/tortie-all.tar
+
+programs-%:
+	$(call programs,dist/$*,$*)
+
+# What the Dockerfile makes the image of.
+.PHONY: tree
+tree: programs-$(ARCH)
+	@$(MAKE_IMAGE) -bin $(ARCH)=../dist/$(ARCH) -tree ../dist/tree
 
 .PHONY: lint
 lint: ## format, vet, staticcheck, import layers, generated files

@@ -1,55 +1,67 @@
-// Command image writes Tortie's container image as an OCI archive, without Docker and without a base image.
+// Command image writes Tortie's container image as an OCI archive, without Docker and without a base image, and beside it what
+// each architecture's image is made of (SPDX). Of two architectures it makes one image with two manifests.
 //
 //	image -bin bin -ref docker.io/tortie-net/tortie:dev -version v0.1.0 -o dist/tortie.tar
+//	image -bin amd64=dist/amd64 -bin arm64=dist/arm64 -o dist/tortie-all.tar
+//	image -bin bin -tree dist/tree
 //
-// The same binaries give the same bytes: entries are sorted, and no file has a time. The Dockerfile builds the same image.
+// The same binaries give the same bytes: entries are sorted, no file has a time, and nothing of this machine goes in. The
+// Dockerfile takes its files from -tree.
 package main
 
 import (
-	"archive/tar"
-	"bytes"
-	"errors"
 	"flag"
 	"fmt"
-	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"time"
-
-	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/empty"
-	"github.com/google/go-containerregistry/pkg/v1/layout"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
-	"github.com/google/go-containerregistry/pkg/v1/static"
-	"github.com/google/go-containerregistry/pkg/v1/types"
 )
-
-// The image's files, from the directory of binaries. The plugins lie apart: install copies that whole directory to the host.
-var (
-	program = "tortie"
-	names   = []string{"node", "install"} // that the program is called by: links to it
-	plugins = []string{"calico", "calico-ipam", "portmap", "bandwidth", "loopback"}
-)
-
-const caPath = "etc/ssl/certs/ca-certificates.crt"
 
 // options are the command's flags.
 type options struct {
-	bin, ca, ref, version, revision, out string
+	programs          programs
+	ref, out, tree    string
+	version, revision string
+	created           time.Time
+}
+
+// programs are the directories of binaries, by architecture.
+type programs []struct{ arch, dir string }
+
+func (p *programs) String() string { return fmt.Sprint(*p) }
+
+// Set takes ARCH=DIR, or a directory of this machine's architecture.
+func (p *programs) Set(value string) error {
+	arch, dir, ok := strings.Cut(value, "=")
+	if !ok {
+		arch, dir = runtime.GOARCH, value
+	}
+	if machines[arch] == 0 {
+		return fmt.Errorf("architecture %q: there are amd64 and arm64", arch)
+	}
+	for _, other := range *p {
+		if other.arch == arch {
+			return fmt.Errorf("two directories of %s: %s and %s", arch, other.dir, dir)
+		}
+	}
+	*p = append(*p, struct{ arch, dir string }{arch, dir})
+	return nil
 }
 
 func main() {
 	var o options
-	flag.StringVar(&o.bin, "bin", "bin", "directory of the binaries")
-	flag.StringVar(&o.ca, "ca", "/"+caPath, "CA certificates to include; left out if the file does not exist")
+	flag.Var(&o.programs, "bin", "`[ARCH=]DIR` of the binaries; once for each architecture")
 	flag.StringVar(&o.ref, "ref", "docker.io/tortie-net/tortie:dev", "full name of the image, with registry and tag")
 	flag.StringVar(&o.version, "version", "dev", "version label")
 	flag.StringVar(&o.revision, "revision", "", "label with the source's commit")
 	flag.StringVar(&o.out, "o", "dist/tortie.tar", "archive to write")
+	flag.StringVar(&o.tree, "tree", "", "only write the image's files, of the one architecture, into this `directory`")
+	flag.Func("created", "`time` of the source's commit, as 2006-01-02T15:04:05Z", func(value string) (err error) {
+		o.created, err = time.Parse(time.RFC3339, value)
+		return err
+	})
 	flag.Parse()
 	if err := run(o); err != nil {
 		fmt.Fprintf(os.Stderr, "image: %v\n", err)
@@ -58,177 +70,45 @@ func main() {
 }
 
 func run(o options) error {
-	files, err := collect(o)
-	if err != nil {
-		return err
+	if len(o.programs) == 0 {
+		return fmt.Errorf("no binaries: -bin names their directory (make build)")
 	}
-	image, err := build(files, o)
-	if err != nil {
-		return fmt.Errorf("building image: %w", err)
+	if o.tree != "" && len(o.programs) > 1 {
+		return fmt.Errorf("-tree %s: it takes the files of one architecture, not of %d", o.tree, len(o.programs))
 	}
-	return write(image, o.ref, o.out)
-}
-
-// file is one of the image, a link if it has a target.
-type file struct {
-	content []byte
-	target  string
-}
-
-// collect returns the image's files by their path in it.
-func collect(o options) (map[string]file, error) {
-	sources := map[string]string{"usr/bin/" + program: filepath.Join(o.bin, program)}
-	for _, name := range plugins {
-		sources["opt/cni/bin/"+name] = filepath.Join(o.bin, name)
-	}
-	files := map[string]file{}
-	for _, name := range names {
-		files["usr/bin/"+name] = file{target: program}
-	}
-	for dst, src := range sources {
-		content, err := os.ReadFile(src)
+	var images []platformImage
+	for _, p := range o.programs {
+		files, err := collect(p.dir, p.arch, o)
 		if err != nil {
-			return nil, fmt.Errorf("reading binary: %w (run `make build`)", err)
+			return err
 		}
-		files[dst] = file{content: content}
+		if o.tree != "" {
+			return writeTree(files, o.tree)
+		}
+		image, err := build(files, p.arch, o)
+		if err != nil {
+			return fmt.Errorf("building the image of %s: %w", p.arch, err)
+		}
+		images = append(images, platformImage{p.arch, image})
+		beside := strings.TrimSuffix(o.out, ".tar") + "." + p.arch + ".spdx.json"
+		if err := place(beside, files[sbomPath].content); err != nil {
+			return err
+		}
 	}
-	ca, err := os.ReadFile(o.ca)
-	switch {
-	case err == nil:
-		files[caPath] = file{content: ca}
-	case !errors.Is(err, fs.ErrNotExist): // the agent trusts its cluster's own CA, so the public ones may be absent
-		return nil, fmt.Errorf("reading CA certificates: %w", err)
+	digest, err := write(images, o)
+	if err == nil {
+		fmt.Printf("%s: %s, %s\n", filepath.Base(o.out), o.ref, digest)
 	}
-	return files, nil
+	return err
 }
 
-func build(files map[string]file, o options) (v1.Image, error) {
-	content, err := layer(files)
-	if err != nil {
-		return nil, err
-	}
-	base := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
-	// Uncompressed: nodes of the lab import the archive faster, and a registry's client compresses anyway.
-	image, err := mutate.AppendLayers(base, static.NewLayer(content, types.OCIUncompressedLayer))
-	if err != nil {
-		return nil, err
-	}
-	config, err := image.ConfigFile()
-	if err != nil {
-		return nil, err
-	}
-	config = config.DeepCopy()
-	config.Architecture, config.OS = runtime.GOARCH, "linux"
-	config.Config = v1.Config{
-		Entrypoint: []string{"/usr/bin/node"},
-		Env:        []string{"PATH=/usr/bin:/opt/cni/bin"},
-		WorkingDir: "/",
-		Labels: map[string]string{
-			"org.opencontainers.image.title":       "tortie",
-			"org.opencontainers.image.description": "Calico-compatible pod network for Kubernetes",
-			"org.opencontainers.image.source":      "https://github.com/tortie-net/tortie",
-			"org.opencontainers.image.licenses":    "Apache-2.0",
-			"org.opencontainers.image.version":     o.version,
-			"org.opencontainers.image.revision":    o.revision,
-		},
-	}
-	return mutate.ConfigFile(image, config)
-}
-
-// layer returns a tar of the files and their directories, in order of path.
-func layer(files map[string]file) ([]byte, error) {
-	var out bytes.Buffer
-	w := tar.NewWriter(&out)
-	for _, name := range entries(files) {
-		header := &tar.Header{Name: name, Mode: 0o755, Typeflag: tar.TypeDir, ModTime: time.Unix(0, 0), Format: tar.FormatUSTAR}
-		f, isFile := files[name]
-		switch {
-		case f.target != "":
-			header.Typeflag, header.Linkname, header.Mode = tar.TypeSymlink, f.target, 0o777
-		case isFile:
-			header.Typeflag, header.Size = tar.TypeReg, int64(len(f.content))
-		}
-		if name == caPath {
-			header.Mode = 0o644
-		}
-		if err := w.WriteHeader(header); err != nil {
-			return nil, err
-		}
-		if _, err := w.Write(f.content); err != nil {
-			return nil, err
-		}
-	}
-	err := w.Close()
-	return out.Bytes(), err
-}
-
-func entries(files map[string]file) []string {
-	var names []string
-	for name := range files {
-		names = append(names, name)
-		for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
-			names = append(names, dir+"/")
-		}
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
-}
-
-// write packs an OCI layout with the one image into a tar, which appears under its name when it is complete.
-func write(image v1.Image, ref, out string) (err error) {
-	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
+// place writes a file that appears under its name when it is complete.
+func place(name string, content []byte) error {
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return fmt.Errorf("creating the output directory: %w", err)
 	}
-	dir, err := os.MkdirTemp(filepath.Dir(out), ".image-")
-	if err != nil {
-		return fmt.Errorf("creating a working directory: %w", err)
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	p, err := layout.Write(filepath.Join(dir, "layout"), empty.Index)
-	if err != nil {
-		return fmt.Errorf("writing OCI layout: %w", err)
-	}
-	_, tag, _ := strings.Cut(path.Base(ref), ":")
-	// containerd names an imported image by the first; other tools read the second.
-	names := map[string]string{"io.containerd.image.name": ref, "org.opencontainers.image.ref.name": tag}
-	platform := v1.Platform{OS: "linux", Architecture: runtime.GOARCH}
-	if err := p.AppendImage(image, layout.WithAnnotations(names), layout.WithPlatform(platform)); err != nil {
-		return fmt.Errorf("writing OCI layout: %w", err)
-	}
-	archive := filepath.Join(dir, "archive")
-	if err := pack(string(p), archive); err != nil {
-		return fmt.Errorf("packing OCI layout: %w", err)
-	}
-	if err := os.Rename(archive, out); err != nil {
-		return fmt.Errorf("putting the archive in place: %w", err)
-	}
-	return nil
-}
-
-func pack(dir, archive string) error {
-	f, err := os.Create(archive)
-	if err != nil {
+	if err := os.WriteFile(name+".new", content, 0o644); err != nil {
 		return err
 	}
-	w := tar.NewWriter(f)
-	err = filepath.WalkDir(dir, func(file string, entry fs.DirEntry, err error) error {
-		if err != nil || !entry.Type().IsRegular() {
-			return err
-		}
-		content, err := os.ReadFile(file)
-		if err != nil {
-			return err
-		}
-		name, err := filepath.Rel(dir, file)
-		if err != nil {
-			return err
-		}
-		header := &tar.Header{Name: name, Mode: 0o644, Size: int64(len(content)), ModTime: time.Unix(0, 0), Format: tar.FormatUSTAR}
-		if err := w.WriteHeader(header); err != nil {
-			return err
-		}
-		_, err = w.Write(content)
-		return err
-	})
-	return errors.Join(err, w.Close(), f.Close())
+	return os.Rename(name+".new", name)
 }

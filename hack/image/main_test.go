@@ -6,30 +6,77 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"io/fs"
+	"maps"
 	"os"
-	"path"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
 
-func testOptions(t *testing.T) options {
+// built are directories with a small program for each architecture.
+var built = sync.OnceValues(func() (map[string]string, error) {
+	dirs := map[string]string{}
+	for _, arch := range slices.Sorted(maps.Keys(machines)) {
+		dir, err := os.MkdirTemp("", "image-test-")
+		if err != nil {
+			return nil, err
+		}
+		dirs[arch] = dir
+		cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", filepath.Join(dir, "program"), "./testdata/program")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOARCH="+arch)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("%w\n%s", err, out)
+		}
+	}
+	return dirs, nil
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	dirs, _ := built()
+	for _, dir := range dirs {
+		os.RemoveAll(dir)
+	}
+	os.Exit(code)
+}
+
+// binaries makes a directory of all binaries of an architecture.
+func binaries(t *testing.T, arch string) string {
 	t.Helper()
+	dirs, err := built()
+	if err != nil {
+		t.Fatal(err)
+	}
 	dir := t.TempDir()
-	for _, name := range slices.Concat([]string{program}, plugins) {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte("binary "+name), 0o700); err != nil {
+	for _, name := range append([]string{program}, plugins...) {
+		if err := os.WriteFile(filepath.Join(dir, name), readFile(t, filepath.Join(dirs[arch], "program")), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
-	ca := filepath.Join(dir, "ca.crt")
-	if err := os.WriteFile(ca, []byte("certificates"), 0o600); err != nil {
-		t.Fatal(err)
+	return dir
+}
+
+func testOptions(t *testing.T, arches ...string) options {
+	t.Helper()
+	o := options{
+		ref: "docker.io/tortie-net/tortie:dev", version: "v1", revision: "abc", out: filepath.Join(t.TempDir(), "out", "tortie.tar"),
+		created: time.Date(2026, 11, 22, 4, 0, 0, 0, time.UTC),
 	}
-	return options{bin: dir, ca: ca, ref: "docker.io/tortie-net/tortie:dev", version: "v1", out: filepath.Join(dir, "out", "tortie.tar")}
+	for _, arch := range arches {
+		if err := o.programs.Set(arch + "=" + binaries(t, arch)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return o
 }
 
 func untar(t *testing.T, text []byte) (names []string, files map[string][]byte) {
@@ -48,6 +95,9 @@ func untar(t *testing.T, text []byte) (names []string, files map[string][]byte) 
 		if files[h.Name], err = io.ReadAll(r); err != nil {
 			t.Fatal(err)
 		}
+		if h.Linkname != "" {
+			files[h.Name] = []byte(h.Linkname)
+		}
 	}
 }
 
@@ -60,61 +110,140 @@ func readFile(t *testing.T, path string) []byte {
 	return text
 }
 
+type descriptor struct {
+	MediaType, Digest string
+	Annotations       map[string]string
+	Platform          struct{ Architecture string }
+}
+
+// archive is an OCI archive that has been read.
+type archive struct {
+	*testing.T
+	files map[string][]byte
+}
+
+func readArchive(t *testing.T, path string) archive {
+	_, files := untar(t, readFile(t, path))
+	return archive{t, files}
+}
+
+func (a archive) decode(name string, to any) {
+	a.Helper()
+	if err := json.Unmarshal(a.files[name], to); err != nil {
+		a.Fatalf("%s: %v in %s", name, err, a.files[name])
+	}
+}
+
+func (a archive) manifests(name string) []descriptor {
+	a.Helper()
+	var index struct{ Manifests []descriptor }
+	a.decode(name, &index)
+	return index.Manifests
+}
+
+func blob(digest string) string { return "blobs/" + strings.Replace(digest, ":", "/", 1) }
+
+// image checks a manifest and its configuration, and returns the layer.
+func (a archive) image(d descriptor, o options) (names []string, files map[string][]byte) {
+	a.Helper()
+	var manifest struct {
+		Config      descriptor
+		Layers      []descriptor
+		Annotations map[string]string
+	}
+	a.decode(blob(d.Digest), &manifest)
+	var config struct {
+		Architecture, Created string
+		Config                struct {
+			User   string
+			Labels map[string]string
+		}
+	}
+	a.decode(blob(manifest.Config.Digest), &config)
+	for _, said := range []map[string]string{manifest.Annotations, config.Config.Labels} {
+		if diff := cmp.Diff(about(o), said); diff != "" {
+			a.Errorf("labels (-want +got):\n%s", diff)
+		}
+	}
+	if config.Config.User != "65532:65532" || config.Created != "2026-11-22T04:00:00Z" || config.Architecture != d.Platform.Architecture {
+		a.Errorf("configuration %+v of %+v", config, d)
+	}
+	if len(manifest.Layers) != 1 {
+		a.Fatalf("layers %+v", manifest.Layers)
+	}
+	return untar(a.T, a.files[blob(manifest.Layers[0].Digest)])
+}
+
 func TestArchive(t *testing.T) {
-	o := testOptions(t)
+	o := testOptions(t, "amd64")
 	if err := run(o); err != nil {
 		t.Fatal(err)
 	}
-	_, archive := untar(t, readFile(t, o.out))
-	var index struct {
-		Manifests []struct {
-			Digest      string
-			Annotations map[string]string
-		}
-	}
-	if err := json.Unmarshal(archive["index.json"], &index); err != nil || len(index.Manifests) != 1 {
-		t.Fatalf("index %s: %v", archive["index.json"], err)
+	a := readArchive(t, o.out)
+	manifests := a.manifests("index.json")
+	if len(manifests) != 1 {
+		t.Fatalf("manifests %+v", manifests)
 	}
 	want := map[string]string{"io.containerd.image.name": o.ref, "org.opencontainers.image.ref.name": "dev"}
-	if diff := cmp.Diff(want, index.Manifests[0].Annotations); diff != "" {
+	if diff := cmp.Diff(want, manifests[0].Annotations); diff != "" {
 		t.Errorf("names (-want +got):\n%s", diff)
 	}
-	blob := func(digest string) []byte { return archive["blobs/"+strings.Replace(digest, ":", "/", 1)] }
-	var manifest struct {
-		Config struct{ Digest string }
-		Layers []struct{ Digest string }
-	}
-	if err := json.Unmarshal(blob(index.Manifests[0].Digest), &manifest); err != nil || len(manifest.Layers) != 1 {
-		t.Fatalf("manifest: %v", err)
-	}
-	if config := string(blob(manifest.Config.Digest)); !strings.Contains(config, `"org.opencontainers.image.version":"v1"`) {
-		t.Errorf("config has no version label: %s", config)
-	}
-	names, files := untar(t, blob(manifest.Layers[0].Digest))
+	names, files := a.image(manifests[0], o)
 	if diff := cmp.Diff([]string{
 		"drwxr-xr-x etc/", "drwxr-xr-x etc/ssl/", "drwxr-xr-x etc/ssl/certs/", "-rw-r--r-- etc/ssl/certs/ca-certificates.crt",
 		"drwxr-xr-x opt/", "drwxr-xr-x opt/cni/", "drwxr-xr-x opt/cni/bin/", "-rwxr-xr-x opt/cni/bin/bandwidth",
 		"-rwxr-xr-x opt/cni/bin/calico", "-rwxr-xr-x opt/cni/bin/calico-ipam", "-rwxr-xr-x opt/cni/bin/loopback",
 		"-rwxr-xr-x opt/cni/bin/portmap",
 		"drwxr-xr-x usr/", "drwxr-xr-x usr/bin/", "Lrwxrwxrwx usr/bin/install", "Lrwxrwxrwx usr/bin/node", "-rwxr-xr-x usr/bin/tortie",
+		"drwxr-xr-x usr/share/", "drwxr-xr-x usr/share/sbom/", "-rw-r--r-- usr/share/sbom/tortie.spdx.json",
 	}, names); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
 	}
-	if got := string(files["opt/cni/bin/calico"]); got != "binary calico" {
-		t.Errorf("calico is %q", got)
+	if got := string(files["usr/bin/node"]); got != "tortie" {
+		t.Errorf("node is a link to %q", got)
+	}
+	if beside := readFile(t, strings.TrimSuffix(o.out, ".tar")+".amd64.spdx.json"); !bytes.Equal(beside, files[sbomPath]) {
+		t.Error("the list beside the archive is not the one in it")
+	}
+}
+
+func TestArchiveOfTwoArchitectures(t *testing.T) {
+	o := testOptions(t, "amd64", "arm64")
+	if err := run(o); err != nil {
+		t.Fatal(err)
+	}
+	a := readArchive(t, o.out)
+	outer := a.manifests("index.json")
+	if len(outer) != 1 || outer[0].MediaType != "application/vnd.oci.image.index.v1+json" || outer[0].Annotations["io.containerd.image.name"] != o.ref {
+		t.Fatalf("index %+v", outer)
+	}
+	inner := a.manifests(blob(outer[0].Digest))
+	if len(inner) != 2 {
+		t.Fatalf("images %+v", inner)
+	}
+	for i, arch := range []string{"amd64", "arm64"} {
+		if inner[i].Platform.Architecture != arch {
+			t.Errorf("image %d is of %s", i, inner[i].Platform.Architecture)
+		}
+		_, files := a.image(inner[i], o)
+		for name, content := range files {
+			if strings.HasPrefix(name, "opt/cni/bin/c") && checkBinary(content, arch) != nil {
+				t.Errorf("%s: %v", name, checkBinary(content, arch))
+			}
+		}
 	}
 }
 
 func TestSameInputSameBytes(t *testing.T) {
-	o := testOptions(t)
+	o := testOptions(t, "arm64", "amd64")
 	var sums [2][32]byte
 	for i := range sums {
 		if err := run(o); err != nil {
 			t.Fatal(err)
 		}
 		sums[i] = sha256.Sum256(readFile(t, o.out))
-		for _, name := range slices.Concat([]string{program}, plugins) { // times and modes of the input must not matter
-			if err := os.Chmod(filepath.Join(o.bin, name), 0o755); err != nil {
+		for _, name := range plugins { // times and modes of the input must not matter
+			if err := errors.Join(os.Chmod(filepath.Join(o.programs[0].dir, name), 0o755), os.Chtimes(filepath.Join(o.programs[0].dir, name), time.Unix(1, 0), time.Unix(1, 0))); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -124,39 +253,121 @@ func TestSameInputSameBytes(t *testing.T) {
 	}
 }
 
-func TestMissingInput(t *testing.T) {
-	o := testOptions(t)
-	o.ca = filepath.Join(o.bin, "no-such-file")
+// The Dockerfile copies this tree.
+func TestTreeIsTheLayer(t *testing.T) {
+	o := testOptions(t, "amd64")
+	o.tree = filepath.Join(t.TempDir(), "tree")
 	if err := run(o); err != nil {
-		t.Errorf("without CA certificates: %v", err)
-	}
-	if err := os.Remove(filepath.Join(o.bin, "calico-ipam")); err != nil {
 		t.Fatal(err)
 	}
-	if err := run(o); err == nil || !strings.Contains(err.Error(), "make build") {
-		t.Errorf("error %v does not say `make build`", err)
-	}
-}
-
-// No Docker runs here, so what can be compared without it is compared: the files, the entry point and the labels.
-func TestDockerfileIsTheSameImage(t *testing.T) {
-	text := string(readFile(t, "../../Dockerfile"))
-	for _, name := range names {
-		if !strings.Contains(text, "ln -s "+program+" /out/usr/bin/"+name+" ") {
-			t.Errorf("Dockerfile does not make the link %s", name)
-		}
-	}
-	for _, name := range slices.Concat([]string{program}, plugins) {
-		if !strings.Contains(text, "./cmd/"+name) && !strings.Contains(text, "/"+name+" ") && !strings.Contains(text, "/"+name+"\n") {
-			t.Errorf("Dockerfile does not build %s", name)
-		}
-	}
-	o := testOptions(t)
-	files, err := collect(o)
+	files, err := collect(o.programs[0].dir, "amd64", o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	image, err := build(files, o)
+	content, err := layer(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, _ := untar(t, content)
+	var got []string
+	err = filepath.WalkDir(o.tree, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || path == o.tree {
+			return err
+		}
+		info, err := entry.Info()
+		name, _ := filepath.Rel(o.tree, path)
+		if entry.IsDir() {
+			name += "/"
+		}
+		got = append(got, info.Mode().String()+" "+name)
+		return err
+	})
+	byName := func(a, b string) int { return strings.Compare(a[11:], b[11:]) }
+	slices.SortFunc(want, byName)
+	slices.SortFunc(got, byName)
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("files (-layer +tree): %v\n%s", err, diff)
+	}
+}
+
+func TestBadInput(t *testing.T) {
+	dirs := map[string]string{"amd64": binaries(t, "amd64"), "arm64": binaries(t, "arm64")}
+	missing, text := binaries(t, "amd64"), binaries(t, "amd64")
+	if err := errors.Join(os.Remove(filepath.Join(missing, "calico-ipam")), os.WriteFile(filepath.Join(text, "calico"), []byte("#!/bin/sh"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ bin, want string }{
+		{"amd64=" + missing, "make build"},
+		{"amd64=" + text, "not a program"},
+		{"amd64=" + dirs["arm64"], "in the image of amd64"},
+		{"riscv64=" + dirs["amd64"], `architecture "riscv64"`},
+	} {
+		o := testOptions(t)
+		err := o.programs.Set(c.bin)
+		if err == nil {
+			err = run(o)
+		}
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: error %v, want %q in it", c.bin, err, c.want)
+		}
+	}
+	if err := run(testOptions(t)); err == nil {
+		t.Error("an image without binaries")
+	}
+}
+
+func TestSBOM(t *testing.T) {
+	o := testOptions(t, "amd64")
+	files, err := collect(o.programs[0].dir, "amd64", o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var doc sbom
+	if err := json.Unmarshal(files[sbomPath].content, &doc); err != nil {
+		t.Fatal(err)
+	}
+	known := map[string]bool{doc.SPDXID: true}
+	for _, p := range doc.Packages {
+		if known[p.SPDXID] {
+			t.Errorf("%s is there twice", p.SPDXID)
+		}
+		known[p.SPDXID] = true
+	}
+	for _, f := range doc.Files {
+		if known[f.SPDXID] || len(f.Checksums) != 2 {
+			t.Errorf("file %+v", f)
+		}
+		known[f.SPDXID] = true
+	}
+	for _, r := range doc.Relationships {
+		if !known[r.From] || !known[r.To] {
+			t.Errorf("relationship %+v of what is not there", r)
+		}
+	}
+	if want := len(plugins) + 2; len(doc.Files) != want {
+		t.Errorf("%d files, want %d", len(doc.Files), want)
+	}
+	linked := map[string]bool{}
+	for _, p := range doc.Packages {
+		linked[p.Name] = p.VersionInfo != ""
+	}
+	for _, name := range []string{"stdlib", "github.com/tortie-net/tortie/hack", "go.yaml.in/yaml/v3", o.ref} {
+		if !linked[name] {
+			t.Errorf("%s is missing in %s", name, slices.Sorted(maps.Keys(linked)))
+		}
+	}
+}
+
+// No Docker runs here, so what can be compared without it is compared: where the files come from, and the configuration. That
+// the files are the same is TestTreeIsTheLayer's.
+func TestDockerfileIsTheSameImage(t *testing.T) {
+	text := string(readFile(t, "../../Dockerfile"))
+	o := testOptions(t, "amd64")
+	files, err := collect(o.programs[0].dir, "amd64", o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	image, err := build(files, "amd64", o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,20 +375,20 @@ func TestDockerfileIsTheSameImage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	variables := map[string]string{"version": "${VERSION}", "revision": "${REVISION}", "created": "${CREATED}"}
 	for key, value := range config.Config.Labels {
-		want := key + `="` + value + `"`
-		switch path.Base(strings.ReplaceAll(key, ".", "/")) {
-		case "version":
-			want = key + `="${VERSION}"`
-		case "revision":
-			want = key + `="${REVISION}"`
+		if variable := variables[strings.TrimPrefix(key, "org.opencontainers.image.")]; variable != "" {
+			value = variable
 		}
-		if !strings.Contains(text, want) {
+		if want := key + `="` + value + `"`; !strings.Contains(text, want) {
 			t.Errorf("Dockerfile has not the label %s", want)
 		}
 	}
-	for _, want := range []string{"FROM scratch", `ENTRYPOINT ["` + config.Config.Entrypoint[0] + `"]`, "ENV " + config.Config.Env[0]} {
-		if !strings.Contains(text, want) {
+	for _, want := range []string{
+		"RUN make --no-print-directory tree ", "FROM scratch", "COPY --from=build /src/dist/tree/ /",
+		"USER " + config.Config.User, `ENTRYPOINT ["` + config.Config.Entrypoint[0] + `"]`, "ENV " + config.Config.Env[0],
+	} {
+		if !strings.Contains(text, "\n"+want) {
 			t.Errorf("Dockerfile has not %s", want)
 		}
 	}

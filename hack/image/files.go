@@ -1,0 +1,151 @@
+package main
+
+import (
+	"bytes"
+	"crypto/x509"
+	"debug/elf"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/crypto/x509roots/fallback/bundle"
+)
+
+// The image's files, from the directory of binaries. The plugins lie apart: install copies that whole directory to the host.
+const program = "tortie"
+
+var (
+	names   = []string{"node", "install"} // that the program is called by: links to it
+	plugins = []string{"calico", "calico-ipam", "portmap", "bandwidth", "loopback"}
+)
+
+// Other files' places.
+const (
+	caPath   = "etc/ssl/certs/ca-certificates.crt"
+	sbomPath = "usr/share/sbom/tortie.spdx.json"
+)
+
+// machines are the architectures that there are images of.
+var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
+
+// file is one of the image, a link if it has a target.
+type file struct {
+	content []byte
+	mode    fs.FileMode
+	target  string
+}
+
+// collect returns the image's files by their path in it.
+func collect(dir, arch string, o options) (map[string]file, error) {
+	binaries := map[string][]byte{}
+	for place, names := range map[string][]string{"usr/bin/": {program}, "opt/cni/bin/": plugins} {
+		for _, name := range names {
+			content, err := os.ReadFile(filepath.Join(dir, name))
+			if err != nil {
+				return nil, fmt.Errorf("reading binary: %w (run `make build`)", err)
+			}
+			if err := checkBinary(content, arch); err != nil {
+				return nil, fmt.Errorf("%s: %w", filepath.Join(dir, name), err)
+			}
+			binaries[place+name] = content
+		}
+	}
+	roots, err := certificates()
+	if err != nil {
+		return nil, err
+	}
+	sbom, err := makeSBOM(binaries, roots, arch, o)
+	if err != nil {
+		return nil, fmt.Errorf("listing what the programs are made of: %w", err)
+	}
+	files := map[string]file{
+		caPath:   {content: roots, mode: 0o644},
+		sbomPath: {content: sbom, mode: 0o644},
+	}
+	for name, content := range binaries {
+		files[name] = file{content: content, mode: 0o755}
+	}
+	for _, name := range names {
+		files["usr/bin/"+name] = file{target: program}
+	}
+	return files, nil
+}
+
+// checkBinary finds a program that the image could not run: there is no loader in it and no library.
+func checkBinary(content []byte, arch string) error {
+	f, err := elf.NewFile(bytes.NewReader(content))
+	if err != nil {
+		return fmt.Errorf("not a program: %w", err)
+	}
+	if f.Machine != machines[arch] {
+		return fmt.Errorf("a program for %v in the image of %s", f.Machine, arch)
+	}
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP {
+			return errors.New("it needs a dynamic loader: build it with CGO_ENABLED=0")
+		}
+	}
+	return nil
+}
+
+// certificates are Mozilla's roots, of the release that go.mod names: those of the machine that builds would be other ones on
+// each. Roots that are trusted with reservations are left out, since a file cannot tell them.
+func certificates() ([]byte, error) {
+	var out bytes.Buffer
+	for root := range bundle.Roots() {
+		if root.Constraint != nil {
+			continue
+		}
+		c, err := x509.ParseCertificate(root.Certificate)
+		if err != nil {
+			return nil, fmt.Errorf("reading CA certificates: %w", err)
+		}
+		fmt.Fprintf(&out, "# %s\n", c.Subject)
+		if err := pem.Encode(&out, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}); err != nil {
+			return nil, err
+		}
+	}
+	return out.Bytes(), nil
+}
+
+// paths lists the files and their directories, which end with a slash, each directory before what is in it.
+func paths(files map[string]file) []string {
+	all := slices.Collect(maps.Keys(files))
+	for name := range files {
+		for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+			all = append(all, dir+"/")
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// writeTree writes the files below a directory that is made anew.
+func writeTree(files map[string]file, dir string) error {
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	for _, name := range paths(files) {
+		to := filepath.Join(dir, name)
+		f, isFile := files[name]
+		var err error
+		switch {
+		case !isFile:
+			err = os.MkdirAll(to, 0o755)
+		case f.target != "":
+			err = os.Symlink(f.target, to)
+		default:
+			err = os.WriteFile(to, f.content, f.mode)
+		}
+		if err != nil {
+			return fmt.Errorf("writing the image's files: %w", err)
+		}
+	}
+	return nil
+}
