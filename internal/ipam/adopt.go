@@ -76,7 +76,7 @@ func planAdopt(b *Block, h *api.IPAMHandle, owner Owner, a netip.Addr) (Plan, bo
 	count := len(next.Held(owner.Handle))
 	switch {
 	case h == nil:
-		h = newHandle(owner.Handle)
+		h = hostHandle(owner.Handle, owner.Attrs["node"])
 		h.Spec.Block[b.cidr.String()] = count
 		p.add(toClaim, create, h)
 	case h.Spec.Block[b.cidr.String()] != count:

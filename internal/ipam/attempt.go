@@ -137,7 +137,7 @@ func (a *Attempt) meet(ctx context.Context, n *need) error {
 	if n.reclaim != nil {
 		return a.reclaim(ctx, n.reclaim)
 	}
-	h, likely := n.handle(a.handleID)
+	h, likely := n.handle(a.handleID, a.host)
 	if !likely || a.handle != nil || a.wrote || a.look {
 		return a.fetch(ctx, n, nil)
 	}
@@ -166,7 +166,7 @@ func (a *Attempt) reclaim(ctx context.Context, b *Block) error {
 	switch {
 	case err == nil:
 		a.st.drop(b.cidr)
-	case datastore.Contended(err):
+	case datastore.Contended(err), errors.Is(err, datastore.ErrUnauthorized): // where nodes are fenced, only the owner may give it up
 		a.st.Needed[b.cidr] = true
 		return nil
 	}

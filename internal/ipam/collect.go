@@ -33,7 +33,7 @@ type Collection struct {
 
 // Collect frees the addresses that containers of the network hold on the host though they do not live, and returns who held
 // them. Addresses count as the host's by their attribute "node", in blocks of whatever owner; those without are left alone.
-// It also removes handles of the network, of whatever host, that have held nothing for longer than any ADD takes.
+// It also removes handles of the network, but those of other hosts, that have held nothing for longer than any ADD takes.
 //
 // What is freed is decided once. A container that starts meanwhile has a handle of its own, and loses nothing. A block that
 // contradicts itself is an error, after the others were served.
@@ -71,8 +71,7 @@ func (c *Client) collectAddresses(ctx context.Context, dead []Holder, cfg api.IP
 const emptyHandleAge = 10 * time.Minute
 
 // collectHandles removes the handles that hold nothing, as a process leaves them that is killed while it creates one, or a
-// creation that lands after the DEL of its container. A handle does not say on which host it was made: whoever comes first
-// removes it.
+// creation that lands after the DEL of its container. Whoever comes first removes one that does not say of which host it is.
 func (c *Client) collectHandles(ctx context.Context, what Collection, holding map[string]bool) error {
 	var list api.IPAMHandleList
 	if err := c.store.List(ctx, &list, datastore.ListOptions{Stale: true, NamesOnly: true}); err != nil {
@@ -89,15 +88,15 @@ func (c *Client) collectHandles(ctx context.Context, what Collection, holding ma
 		if !ok || holding[name] || live[id] {
 			continue
 		}
-		if err := c.removeEmptyHandle(ctx, name); err != nil && !datastore.Contended(err) {
+		if err := c.removeEmptyHandle(ctx, name, what.Host); err != nil && !datastore.Contended(err) {
 			errs = append(errs, fmt.Errorf("remove handle %s: %w", name, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// removeEmptyHandle removes a handle that is old and holds nothing. In etcd nothing tells how old one is: there it stays.
-func (c *Client) removeEmptyHandle(ctx context.Context, name string) error {
+// removeEmptyHandle removes a handle that is old, holds nothing and is not another host's. In etcd nothing tells how old one is: there it stays.
+func (c *Client) removeEmptyHandle(ctx context.Context, name, host string) error {
 	h := &api.IPAMHandle{Meta: api.Meta{Name: name}}
 	err := c.store.Get(ctx, h)
 	if errors.Is(err, datastore.ErrNotFound) {
@@ -107,7 +106,7 @@ func (c *Client) removeEmptyHandle(ctx context.Context, name string) error {
 		return err
 	}
 	created, err := time.Parse(time.RFC3339, h.CreationTimestamp)
-	if err != nil || c.now().Sub(created) < emptyHandleAge {
+	if err != nil || ofOther(h, host) || c.now().Sub(created) < emptyHandleAge {
 		return nil
 	}
 	held, err := c.Holdings(ctx, h.Spec.HandleID)

@@ -127,7 +127,7 @@ func TestCollectPassesDamageOver(t *testing.T) {
 	}
 }
 
-// A handle that holds nothing goes when it is older than any ADD takes, whoever created it; not if it may hold something.
+// A handle that holds nothing goes when it is older than any ADD takes, unless another host created it or it may hold something.
 func TestCollectRemovesEmptyHandles(t *testing.T) {
 	scene := func() *datastoretest.Fake {
 		store := datastoretest.NewFake()
@@ -146,6 +146,9 @@ func TestCollectRemovesEmptyHandles(t *testing.T) {
 			}
 			mustCreate(t, store, h)
 		}
+		others := hostHandle("net.others", "node-b")
+		others.CreationTimestamp = clock.Add(-time.Hour).Format(time.RFC3339)
+		mustCreate(t, store, others)
 		return store
 	}
 	what := Collection{Host: "node-a", Network: "net", Live: []string{"Live"}}
@@ -159,7 +162,7 @@ func TestCollectRemovesEmptyHandles(t *testing.T) {
 	if err != nil || len(freed) > 0 {
 		t.Errorf("freed %v, error %v", freed, err)
 	}
-	want := []string{"net.Held", "net.Live", "net.untimed", "net.young", "other.gone"}
+	want := []string{"net.Held", "net.Live", "net.others", "net.untimed", "net.young", "other.gone"}
 	if d := cmp.Diff(want, left(store)); d != "" {
 		t.Errorf("handles (-want +got):\n%s", d)
 	}

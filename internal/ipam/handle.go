@@ -16,6 +16,19 @@ func newHandle(id string) *api.IPAMHandle {
 	}
 }
 
+// hostHandle returns a new handle that says of which host it is.
+func hostHandle(id, host string) *api.IPAMHandle {
+	h := newHandle(id)
+	h.Annotations[names.AnnotationNode] = host
+	return h
+}
+
+// ofOther reports that a handle is another host's. Those of Calico do not tell whose they are.
+func ofOther(h *api.IPAMHandle, host string) bool {
+	node := h.Annotations[names.AnnotationNode]
+	return node != "" && node != host
+}
+
 // handleBlocks returns the blocks in which a handle says it holds addresses, in order.
 func handleBlocks(h *api.IPAMHandle) []netip.Prefix {
 	if h == nil {

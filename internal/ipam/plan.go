@@ -203,7 +203,7 @@ func (p *Plan) claim(c choice) {
 // handle writes how many addresses the handle holds in each block: those that it is seen to hold, and the new ones. What an
 // earlier try of this request noted, and did not get, is dropped.
 func (p *Plan) handle(st *State, req *Request, choices []choice) {
-	h := newHandle(req.Handle)
+	h := hostHandle(req.Handle, req.Host)
 	known := map[string]int{}
 	if st.Handle != nil {
 		h.Meta = st.Handle.Meta

@@ -143,7 +143,7 @@ func needsOf(err error) (string, bool) {
 		out = append(out, "to reclaim "+n.reclaim.cidr.String())
 	}
 	slices.Sort(out)
-	if h, ok := n.handle("h"); ok {
+	if h, ok := n.handle("h", "node-a"); ok {
 		out = append(out, "beside "+describe(h))
 	}
 	return strings.Join(out, ", "), true

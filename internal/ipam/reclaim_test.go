@@ -2,6 +2,7 @@ package ipam
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"testing"
 	"time"
@@ -93,6 +94,32 @@ func TestReclaim(t *testing.T) {
 	must(t, err)
 	if !b.blocks[0].OwnedBy("node-a") || len(b.affinities) != 1 {
 		t.Errorf("after the reclaim:\n%s", dump(store))
+	}
+}
+
+// fenced refuses to change claims of other hosts, as the chart's fencing does.
+type fenced struct {
+	datastore.Store
+	host string
+}
+
+func (f fenced) Update(ctx context.Context, obj api.Resource) error {
+	if a, ok := obj.(*api.BlockAffinity); ok && a.Spec.Node != f.host {
+		return fmt.Errorf("claim of %s: %w", a.Spec.Node, datastore.ErrUnauthorized)
+	}
+	return f.Store.Update(ctx, obj)
+}
+
+// Where nodes are fenced only the owner gives a block up: others borrow from it.
+func TestReclaimIsRefused(t *testing.T) {
+	store := reclaimScene(t)
+	got, err := client(fenced{store, "node-a"}).Assign(t.Context(), fromTiny("h"))
+	must(t, err)
+	must(t, audit(store, map[string][]netip.Addr{"h": addresses(got)}))
+	c, err := readContents(store)
+	must(t, err)
+	if !c.blocks[0].OwnedBy("node-b") || len(c.affinities) != 1 {
+		t.Errorf("after the refusal:\n%s", dump(store))
 	}
 }
 

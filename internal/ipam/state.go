@@ -91,11 +91,11 @@ func (n *need) add(m *need) {
 func (n *need) guess(block netip.Prefix) { n.likely = append(n.likely, block) }
 
 // handle returns the handle that the addresses will need, if they can be guessed.
-func (n *need) handle(id string) (*api.IPAMHandle, bool) {
+func (n *need) handle(id, host string) (*api.IPAMHandle, bool) {
 	if n.unlikely {
 		return nil, false
 	}
-	h := newHandle(id)
+	h := hostHandle(id, host)
 	for _, cidr := range n.likely {
 		h.Spec.Block[cidr.String()]++
 	}

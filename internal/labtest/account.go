@@ -3,9 +3,7 @@ package labtest
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
-	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -17,9 +15,10 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/yaml"
 )
 
 // chartNamespace is where the chart's service accounts are in tests.
@@ -45,8 +44,8 @@ func AsOn(t testing.TB, admin *rest.Config, account string) *rest.Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := grant(ctx, core, account); err != nil {
-		t.Fatalf("the chart's role of %s: %v", account, err)
+	if err := grant(ctx, admin, core, account, chartRights(t, account)); err != nil {
+		t.Fatalf("the chart's rights of %s: %v", account, err)
 	}
 	request, err := core.CoreV1().ServiceAccounts(chartNamespace).CreateToken(ctx, account, &authv1.TokenRequest{}, metav1.CreateOptions{})
 	if err != nil {
@@ -57,25 +56,43 @@ func AsOn(t testing.TB, admin *rest.Config, account string) *rest.Config {
 	return cfg
 }
 
-// grant creates the account, its ClusterRole and the binding, and waits until the authorizer has heard of them.
-func grant(ctx context.Context, core kubernetes.Interface, account string) error {
-	role, binding, err := chartRole(account)
-	if err != nil {
+// grant creates the account, what the chart gives it, and waits until the authorizer has heard of that.
+func grant(ctx context.Context, admin *rest.Config, core kubernetes.Interface, account string, rights []right) error {
+	sa := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: account}}
+	_, err := core.CoreV1().ServiceAccounts(chartNamespace).Create(ctx, sa, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return err
 	}
-	sa := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: account}}
-	_, errAccount := core.CoreV1().ServiceAccounts(chartNamespace).Create(ctx, sa, metav1.CreateOptions{})
-	_, errRole := core.RbacV1().ClusterRoles().Create(ctx, role, metav1.CreateOptions{})
-	_, errBinding := core.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{})
-	for _, err := range []error{errAccount, errRole, errBinding} {
-		if err != nil && !apierrors.IsAlreadyExists(err) {
+	for _, r := range rights {
+		if err := apply(ctx, admin, r.role, r.binding); err != nil {
 			return err
 		}
 	}
-	rule := role.Rules[0]
+	for _, r := range rights {
+		if err := r.await(ctx, core, account); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// right is a role that the chart binds to an account, cluster-wide or in a namespace.
+type right struct {
+	role, binding *unstructured.Unstructured
+	rule          rbacv1.PolicyRule // the first of the role's
+}
+
+// await asks the authorizer until it knows the role.
+func (r right) await(ctx context.Context, core kubernetes.Interface, account string) error {
+	asked := &authzv1.ResourceAttributes{
+		Namespace: r.role.GetNamespace(), Group: r.rule.APIGroups[0], Resource: r.rule.Resources[0], Verb: r.rule.Verbs[0],
+	}
+	asked.Resource, asked.Subresource, _ = strings.Cut(asked.Resource, "/")
+	if len(r.rule.ResourceNames) > 0 {
+		asked.Name = r.rule.ResourceNames[0]
+	}
 	review := &authzv1.SubjectAccessReview{Spec: authzv1.SubjectAccessReviewSpec{
-		User:               "system:serviceaccount:" + chartNamespace + ":" + account,
-		ResourceAttributes: &authzv1.ResourceAttributes{Group: rule.APIGroups[0], Resource: rule.Resources[0], Verb: rule.Verbs[0]},
+		User: "system:serviceaccount:" + chartNamespace + ":" + account, ResourceAttributes: asked,
 	}}
 	for {
 		answer, err := core.AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
@@ -88,39 +105,56 @@ func grant(ctx context.Context, core kubernetes.Interface, account string) error
 		select {
 		case <-time.After(20 * time.Millisecond):
 		case <-ctx.Done():
-			return ctx.Err()
+			return fmt.Errorf("%s %s is not in force: %w", r.role.GetKind(), r.role.GetName(), ctx.Err())
 		}
 	}
 }
 
-// chartRole reads the ClusterRole of that name, and its binding, from the chart.
-func chartRole(name string) (*rbacv1.ClusterRole, *rbacv1.ClusterRoleBinding, error) {
-	text, err := os.ReadFile(filepath.Join(Root(), "charts", "tortie", "templates", "rbac.yaml"))
-	if err != nil {
-		return nil, nil, err
-	}
-	// What is templated besides the namespace, labels, has no meaning here.
-	plain := strings.ReplaceAll(string(text), "{{ .Release.Namespace }}", chartNamespace)
-	plain = regexp.MustCompile(`(?m)^.*\{\{.*\n`).ReplaceAllString(plain, "")
-	var role rbacv1.ClusterRole
-	var binding rbacv1.ClusterRoleBinding
-	for doc := range strings.SplitSeq(plain, "\n---\n") {
-		var head metav1.PartialObjectMetadata
-		if err := yaml.Unmarshal([]byte(doc), &head); err != nil {
-			return nil, nil, err
+// rendered is the chart with its default values, once for a test binary.
+var rendered struct {
+	sync.Once
+	objects []*unstructured.Unstructured
+}
+
+// chartRights returns what the chart binds to the account.
+func chartRights(t testing.TB, account string) []right {
+	t.Helper()
+	rendered.Do(func() { rendered.objects = Chart(t) })
+	var rights []right
+	for _, obj := range rendered.objects {
+		var binding rbacv1.RoleBinding // which has the fields of a ClusterRoleBinding
+		if !slices.Contains([]string{"ClusterRoleBinding", "RoleBinding"}, obj.GetKind()) {
+			continue
 		}
-		switch head.Kind + " " + head.Name {
-		case "ClusterRole " + name:
-			err = yaml.UnmarshalStrict([]byte(doc), &role)
-		case "ClusterRoleBinding " + name:
-			err = yaml.UnmarshalStrict([]byte(doc), &binding)
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(obj.Object, &binding); err != nil {
+			t.Fatal(err)
 		}
-		if err != nil {
-			return nil, nil, err
+		bound := slices.ContainsFunc(binding.Subjects, func(s rbacv1.Subject) bool { return s.Kind == "ServiceAccount" && s.Name == account })
+		if bound {
+			rights = append(rights, right{binding: obj, role: chartRole(t, obj, binding.RoleRef)})
 		}
 	}
-	if len(role.Rules) == 0 || len(binding.Subjects) == 0 {
-		return nil, nil, fmt.Errorf("rbac.yaml has no ClusterRole %s with a binding", name)
+	if len(rights) == 0 {
+		t.Fatalf("the chart binds nothing to ServiceAccount %s", account)
 	}
-	return &role, &binding, nil
+	for i, r := range rights {
+		var role rbacv1.Role
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(r.role.Object, &role); err != nil {
+			t.Fatal(err)
+		}
+		rights[i].rule = role.Rules[0]
+	}
+	return rights
+}
+
+// chartRole returns the role that a binding of the chart refers to.
+func chartRole(t testing.TB, binding *unstructured.Unstructured, ref rbacv1.RoleRef) *unstructured.Unstructured {
+	t.Helper()
+	for _, obj := range rendered.objects {
+		if obj.GetKind() == ref.Kind && obj.GetName() == ref.Name && (ref.Kind == "ClusterRole" || obj.GetNamespace() == binding.GetNamespace()) {
+			return obj
+		}
+	}
+	t.Fatalf("the chart's %s %s refers to %s %s, which it does not make", binding.GetKind(), binding.GetName(), ref.Kind, ref.Name)
+	return nil
 }

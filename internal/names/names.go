@@ -22,6 +22,9 @@ const (
 // AnnotationMetadata is where Calico keeps the metadata of its own API version of an object, as JSON.
 const AnnotationMetadata = "projectcalico.org/metadata"
 
+// AnnotationNode says of which node a handle is. Calico has no such field; the chart's fencing keeps other nodes from the handle.
+const AnnotationNode = "tortie.io/node"
+
 // Kubernetes rejects names that are longer than maxName-1 characters.
 const maxName = 253
 
