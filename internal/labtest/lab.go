@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -55,26 +56,35 @@ func (l *Lab) Do(ctx context.Context, command string, args ...string) (string, e
 	return out.String(), nil
 }
 
-// RESTConfig returns client-go's configuration of the administrator, for a program outside the lab's namespaces.
+// RESTConfig returns client-go's configuration of the administrator, by way of a port of this machine's loopback.
 func (l *Lab) RESTConfig(t testing.TB) *rest.Config {
 	t.Helper()
 	cfg, err := clientcmd.BuildConfigFromFlags("", l.kubeconfig)
 	if err != nil {
 		t.Fatalf("read the lab's kubeconfig: %v", err)
 	}
+	server, err := url.Parse(cfg.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
 	ns, err := netlinkx.OpenNamespace(filepath.Join("/run/netns", "tortie-"+l.Name+"-cp"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { ns.Close() })
-	cfg.Dial = func(ctx context.Context, network, address string) (conn net.Conn, err error) {
+	door, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { door.Close() })
+	go forward(door, func() (conn net.Conn, err error) {
 		err = ns.Do(func() error {
-			var d net.Dialer
-			conn, err = d.DialContext(ctx, network, address) // a literal address: it needs no other thread
+			conn, err = net.Dial("tcp", server.Host) // a literal address: it needs no other thread
 			return err
 		})
 		return conn, err
-	}
+	})
+	cfg.Host = "https://" + door.Addr().String()
 	return cfg
 }
 

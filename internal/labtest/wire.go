@@ -14,6 +14,10 @@ import (
 // Forward carries connections that come in on l, which may be in another network namespace, to an address of this process's
 // own. It returns when l is closed.
 func Forward(l net.Listener, to string) {
+	forward(l, func() (net.Conn, error) { return net.Dial("tcp", to) })
+}
+
+func forward(l net.Listener, dial func() (net.Conn, error)) {
 	for {
 		in, err := l.Accept()
 		if err != nil {
@@ -21,7 +25,7 @@ func Forward(l net.Listener, to string) {
 		}
 		go func() {
 			defer in.Close()
-			out, err := net.Dial("tcp", to)
+			out, err := dial()
 			if err != nil {
 				return
 			}

@@ -1,0 +1,120 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/tortie-net/tortie/internal/audit"
+	"github.com/tortie-net/tortie/internal/inventory"
+	"github.com/tortie-net/tortie/internal/labtest"
+	"github.com/tortie-net/tortie/internal/mesh/meshtest"
+)
+
+// TestKubernetes is one cluster's life: each part leaves it as it found it, without a leak.
+func TestKubernetes(t *testing.T) {
+	w := newWorld(t, "-image", filepath.Join(labtest.Root(), "dist", "tortie.tar"))
+	w.installed(t)
+	w.apply(t, "traffic.yaml")
+	for _, part := range []struct {
+		name string
+		run  func(*world, *testing.T)
+	}{
+		{"a deployment with init containers behind a service", (*world).deployment},
+		{"a host port", (*world).hostPort},
+		{"a stateful set is rescheduled", (*world).statefulSet},
+		{"sixty pods at once on one node", (*world).sixty},
+		{"containerd restarts", (*world).containerd},
+		{"helm upgrade and rollback", (*world).upgrade},
+		{"a node is drained", (*world).drain},
+		{"a node reboots", (*world).reboot},
+	} {
+		passed := t.Run(part.name, func(t *testing.T) {
+			w.rolledOut(t, "daemonset/traffic")
+			part.run(w, t)
+		})
+		passed = passed && t.Run(part.name+": nothing is left", w.clean)
+		if !passed {
+			// What follows would fail for the same reason, after its deadlines.
+			break
+		}
+	}
+	if t.Failed() {
+		w.explain(t)
+	}
+}
+
+// installed brings Tortie onto the nodes, and waits until they are ready.
+func (w *world) installed(t *testing.T) {
+	t.Helper()
+	start := time.Now()
+	w.helm(t, "install", "dev")
+	w.rolledOut(t, "daemonset/tortie-node", "-n", "kube-system")
+	t.Logf("helm install to a DaemonSet that is ready on %d nodes: %v", len(nodes), time.Since(start))
+	w.kubectl(t, "wait", "--for=condition=Ready", "node", "--all", "--timeout="+patience.String())
+}
+
+// helm installs or upgrades, with the image of a tag. Native labs have kernels without IPIP.
+func (w *world) helm(t *testing.T, verb, tag string) {
+	t.Helper()
+	chart := filepath.Join(labtest.Root(), "charts", "tortie")
+	w.do(t, "helm", verb, "tortie", chart, "--namespace", "kube-system", "--wait", "--timeout", patience.String(),
+		"--set", "image.repository="+repository+",image.tag="+tag+",ipPool.ipipMode=Never")
+}
+
+// clean waits until nothing of the part's is left in IPAM, and nothing on the nodes that is not of a pod that runs.
+func (w *world) clean(t *testing.T) {
+	meshtest.Within(t, patience, func() error {
+		view, err := inventory.Read(t.Context(), inventory.Source{IPAM: w.store, Cluster: w.store}, time.Now)
+		if err != nil {
+			return err
+		}
+		var errs []error
+		for _, f := range audit.Check(&view) {
+			if f.Grade > audit.Note {
+				errs = append(errs, fmt.Errorf("%s %s: %s", f.Kind, f.Object, f.Detail))
+			}
+		}
+		return errors.Join(errs...)
+	})
+	for _, node := range nodes {
+		meshtest.Within(t, patience, func() error { return w.tidy(t, node) })
+	}
+}
+
+// tidy says what a node has too much or too little: links and routes of pods, or words in the journal.
+func (w *world) tidy(t *testing.T, node string) error {
+	t.Helper()
+	pods := 0
+	for _, p := range w.podsOf(t, metav1.NamespaceAll, "") {
+		if p.Spec.NodeName == node && !p.Spec.HostNetwork {
+			pods++
+		}
+	}
+	out := w.on(t, node, "ip -o link | grep -c ': cali'; ip -4 route | grep -c ' dev cali'; ls /run/netns | wc -l; find /var/lib/calico -path '*journal*' -type f | wc -l; true")
+	want := fmt.Sprintf("%[1]d %[1]d %[1]d 0", pods)
+	if got := strings.Join(strings.Fields(out), " "); got != want {
+		return fmt.Errorf("%s has %s links, routes, namespaces of pods and journal entries, want %s", node, got, want)
+	}
+	return nil
+}
+
+// explain shows what Kubernetes and the plugins have said.
+func (w *world) explain(t *testing.T) {
+	for _, args := range [][]string{
+		{"kubectl", "get", "pods", "-A", "-o", "wide"},
+		{"kubectl", "get", "events", "-A", "--field-selector=type=Warning", "--sort-by=.lastTimestamp"},
+	} {
+		out, err := w.Do(t.Context(), args[0], args[1:]...)
+		t.Logf("%q: %v\n%s", args, err, out)
+	}
+	for _, node := range nodes {
+		out, err := w.Do(t.Context(), "exec", node, "sh", "-c", "grep -v level=INFO /var/log/calico/cni/cni.log | tail -20; ip -4 route; ls /run/netns")
+		t.Logf("%s: %v\n%s", node, err, out)
+	}
+}
