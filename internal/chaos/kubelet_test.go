@@ -21,8 +21,9 @@ type storm struct {
 	*history
 	nodes   []*node
 	pools   []*api.IPPool
-	kills   float64 // share of processes that are to be killed
-	outages bool    // the datastore may be away: what is not killed may fail
+	kills   float64       // share of processes that are to be killed
+	outages bool          // the datastore may be away: what is not killed may fail
+	slots   chan struct{} // one for each process that may run at the same time; nil: as many as there are
 
 	mu     sync.Mutex // guards what follows
 	count  map[string]int
@@ -295,6 +296,10 @@ func (k *kubelet) call(s *sandbox, verb string) (answer, error) {
 	var kill <-chan time.Time
 	if !k.peaceful && usual > 0 && k.chance(k.kills) {
 		kill = time.After(time.Duration(k.random.Int64N(int64(usual))))
+	}
+	if k.slots != nil {
+		k.slots <- struct{}{}
+		defer func() { <-k.slots }()
 	}
 	a, err := s.call(verb, k.history, kill)
 	if err != nil {

@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
@@ -40,19 +41,21 @@ type node struct {
 	*cluster
 	name string
 	conf map[string]any
+	env  []string // of the plugins, besides what a runtime gives them
 	pods []*pod
 }
 
 // shape is what nodes differ in.
 type shape struct {
-	pods int
-	dual bool   // both families
-	ipam string // ipam.type
+	pods     int
+	dual     bool              // both families
+	ipam     string            // ipam.type
+	programs *cnitest.Programs // nil: those of a release
 }
 
 func (c *cluster) newNode(t testing.TB, name string, s shape) *node {
 	t.Helper()
-	n := &node{Host: cnitest.NewHost(t, programs), cluster: c, name: name}
+	n := &node{Host: cnitest.NewHost(t, cmp.Or(s.programs, programs)), cluster: c, name: name}
 	n.Write(t, nodenamePath, name+"\n")
 	ipam := map[string]any{"type": s.ipam}
 	if s.dual {
@@ -166,6 +169,7 @@ func (s *sandbox) call(command string, h *history, kill <-chan time.Time) (answe
 		"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + s.container, "CNI_NETNS=" + s.path, "CNI_IFNAME=eth0", "CNI_PATH=" + cnitest.BinDir,
 		"CNI_ARGS=IgnoreUnknown=1;" + s.args,
 	}
+	cmd.Env = append(cmd.Env, s.env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a group of its own: a kill reaches the IPAM plugin that it executes
 	a := answer{called: h.now()}
 	if err := s.Try(cmd.Start); err != nil { // a process is in the namespaces of the thread that starts it
@@ -233,7 +237,7 @@ func (n *node) collect() error {
 	var out bytes.Buffer
 	cmd := exec.Command(filepath.Join(cnitest.BinDir, "calico"))
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(text), &out, &out
-	cmd.Env = []string{"CNI_COMMAND=GC", "CNI_PATH=" + cnitest.BinDir}
+	cmd.Env = append([]string{"CNI_COMMAND=GC", "CNI_PATH=" + cnitest.BinDir}, n.env...)
 	if err := n.Try(cmd.Start); err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 
@@ -15,6 +16,8 @@ import (
 type Programs struct {
 	packages []string
 	links    map[string]string // by the further name
+	stepping bool
+	sources  string // of a stepping clock; empty: none
 	once     sync.Once
 	dir      string
 	err      error
@@ -44,17 +47,37 @@ func (p *Programs) Dir(t testing.TB) string {
 
 // Remove removes the directory, if there is one, at the end of the test binary.
 func (p *Programs) Remove() {
-	if p.dir != "" {
-		os.RemoveAll(p.dir)
+	for _, dir := range []string{p.dir, p.sources} {
+		if dir != "" {
+			os.RemoveAll(dir)
+		}
 	}
+}
+
+// flags are those of go build.
+func (p *Programs) flags() ([]string, error) {
+	if !p.stepping {
+		return nil, nil
+	}
+	dir, err := os.MkdirTemp("", "tortie-clock-")
+	if err != nil {
+		return nil, err
+	}
+	p.sources = dir
+	list, err := overlay(dir)
+	return []string{"-overlay=" + list}, err
 }
 
 func (p *Programs) build() (err error) {
 	if p.dir, err = os.MkdirTemp("", "tortie-plugins-"); err != nil {
 		return err
 	}
+	flags, err := p.flags()
+	if err != nil {
+		return err
+	}
 	for _, pkg := range p.packages {
-		build := exec.Command("go", "build", "-o", filepath.Join(p.dir, filepath.Base(pkg)), pkg)
+		build := exec.Command("go", slices.Concat([]string{"build"}, flags, []string{"-o", filepath.Join(p.dir, filepath.Base(pkg)), pkg})...)
 		build.Dir = labtest.Root()
 		build.Env = append(build.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {
