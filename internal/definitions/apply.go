@@ -73,6 +73,7 @@ func NewApplier(cfg *rest.Config, tell func(line string)) (*Applier, error) {
 // Apply brings all of them in, and returns when the API server serves each, or ctx ends. To apply what is there writes nothing.
 // What can pass by itself, an API server that does not answer or somebody else who writes, is tried again until ctx ends.
 func (a *Applier) Apply(ctx context.Context, all []*unstructured.Unstructured) error {
+	kept := 0
 	for _, want := range all {
 		var action Action
 		err := a.untilDone(ctx, want.GetName(), func() (err error) {
@@ -82,8 +83,13 @@ func (a *Applier) Apply(ctx context.Context, all []*unstructured.Unstructured) e
 		if err != nil {
 			return err
 		}
+		if action == Keep {
+			kept++
+			continue
+		}
 		a.tell(fmt.Sprintf("%s: %s", want.GetName(), action))
 	}
+	a.tell(fmt.Sprintf("%d of %d definitions were up to date", kept, len(all)))
 	for _, want := range all {
 		if err := a.untilDone(ctx, want.GetName(), func() error { return a.served(ctx, want.GetName()) }); err != nil {
 			return err

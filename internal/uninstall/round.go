@@ -53,7 +53,7 @@ type Round struct {
 func (v View) Targets() []string {
 	var names []string
 	for _, n := range v.Nodes {
-		if _, cleaned := v.Cleaners[n.Name]; n.Ours || v.Agents[n.Name] || cleaned {
+		if n.Ours || v.Agents[n.Name] {
 			names = append(names, n.Name)
 		}
 	}

@@ -42,11 +42,12 @@ const (
 	patience = 30 * time.Second
 )
 
-// Uninstaller does it. To run it again goes on where it ended.
+// Uninstaller does it. To run it again goes on with the nodes that are not clean.
 type Uninstaller struct {
 	Settings
 	cluster *objects.Client
 	tell    func(line string)
+	run     string // tells its pods from those of a run before, which may be what failed
 }
 
 // New returns an uninstaller; tell takes lines of progress.
@@ -55,7 +56,7 @@ func New(cfg *rest.Config, s Settings, tell func(line string)) (*Uninstaller, er
 	if err != nil {
 		return nil, err
 	}
-	return &Uninstaller{Settings: s, cluster: cluster, tell: tell}, nil
+	return &Uninstaller{Settings: s, cluster: cluster, tell: tell, run: fmt.Sprintf("%06x", rand.N(1<<24))}, nil
 }
 
 // Run returns nil when every node that could be reached is clean. The error names the others, and what to do about them.
@@ -65,6 +66,9 @@ func (u *Uninstaller) Run(ctx context.Context) error {
 	defer cancel()
 	view, err := u.view(ctx)
 	if err != nil {
+		return err
+	}
+	if err := u.sweep(ctx); err != nil {
 		return err
 	}
 	targets := view.Targets()
@@ -77,7 +81,7 @@ func (u *Uninstaller) Run(ctx context.Context) error {
 	if err == nil || errors.Is(err, context.DeadlineExceeded) {
 		err = u.verdict(round)
 	}
-	return errors.Join(err, u.takeBack(after, round.Done), u.sweep(after, round.Done))
+	return errors.Join(err, u.takeBack(after, round.Done), u.sweepDone(after))
 }
 
 // clean works until all targets are clean, or there is no more hope or time, and returns the last round.
@@ -152,7 +156,7 @@ func (u *Uninstaller) view(ctx context.Context) (View, error) {
 	nodes, errNodes := u.cluster.Nodes(ctx, "kubernetes.io/os=linux")
 	agents, errAgents := u.cluster.Pods(ctx, u.Namespace, u.Agents)
 	calico, errCalico := u.cluster.Pods(ctx, "", calicoNodes)
-	cleaners, errCleaners := u.cluster.Pods(ctx, u.Namespace, cleanerLabel)
+	cleaners, errCleaners := u.cluster.Pods(ctx, u.Namespace, cleanerLabel+"="+u.run)
 	if err := errors.Join(errNodes, errAgents, errCalico, errCleaners); err != nil {
 		return View{}, fmt.Errorf("look at the cluster: %w", err)
 	}
@@ -202,7 +206,7 @@ func complaint(pod *corev1.Pod) string {
 	return ""
 }
 
-// create makes the pods that clean. One that is there already was made by a run that ended early.
+// create makes the pods that clean. One that is there already was made by a request whose answer got lost.
 func (u *Uninstaller) create(ctx context.Context, orders []Order) error {
 	var errs []error
 	for _, o := range orders {
@@ -217,12 +221,12 @@ func (u *Uninstaller) create(ctx context.Context, orders []Order) error {
 // cleaner is the pod for one node.
 func (u *Uninstaller) cleaner(o Order) *corev1.Pod {
 	pod := u.Pod.DeepCopy()
-	pod.Name, pod.Namespace = objects.NameFor("tortie-uninstall", o.Node), u.Namespace
+	pod.Name, pod.Namespace = objects.NameFor("tortie-uninstall-"+u.run, o.Node), u.Namespace
 	pod.Labels = maps.Clone(pod.Labels)
 	if pod.Labels == nil {
 		pod.Labels = map[string]string{}
 	}
-	pod.Labels[cleanerLabel] = ""
+	pod.Labels[cleanerLabel] = u.run
 	pod.Spec.NodeName = o.Node
 	if o.HandOver {
 		for i := range pod.Spec.Containers {
@@ -233,15 +237,30 @@ func (u *Uninstaller) cleaner(o Order) *corev1.Pod {
 	return pod
 }
 
-// sweep deletes the pods that have done their work.
-func (u *Uninstaller) sweep(ctx context.Context, done []string) error {
+// sweep deletes the pods that a run before has left.
+func (u *Uninstaller) sweep(ctx context.Context) error {
+	return u.deletePods(ctx, func(pod *corev1.Pod) bool { return pod.Labels[cleanerLabel] != u.run })
+}
+
+// sweepDone deletes the pods that have done their work. The others stay: they tell why they have not.
+func (u *Uninstaller) sweepDone(ctx context.Context) error {
+	return u.deletePods(ctx, func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodSucceeded })
+}
+
+func (u *Uninstaller) deletePods(ctx context.Context, which func(*corev1.Pod) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
+	pods, err := u.cluster.Pods(ctx, u.Namespace, cleanerLabel)
+	if err != nil {
+		return fmt.Errorf("look for pods that have cleaned: %w", err)
+	}
 	var errs []error
-	for _, node := range done {
-		err := u.cluster.DeletePod(ctx, u.Namespace, objects.NameFor("tortie-uninstall", node))
-		if err != nil && !apierrors.IsNotFound(err) {
-			errs = append(errs, fmt.Errorf("delete the pod that cleaned node %s: %w", node, err))
+	for i := range pods {
+		if !which(&pods[i]) {
+			continue
+		}
+		if err := u.cluster.DeletePod(ctx, u.Namespace, pods[i].Name); err != nil && !apierrors.IsNotFound(err) {
+			errs = append(errs, fmt.Errorf("delete pod %s: %w", pods[i].Name, err))
 		}
 	}
 	return errors.Join(errs...)

@@ -1,0 +1,151 @@
+package uninstall
+
+import (
+	"encoding/json"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
+
+func set(names ...string) map[string]bool {
+	s := map[string]bool{}
+	for _, n := range names {
+		s[n] = true
+	}
+	return s
+}
+
+func TestNext(t *testing.T) {
+	nodes := []Node{{"a", true, true}, {"b", true, true}, {"c", false, true}, {"stranger", true, false}}
+	for name, c := range map[string]struct {
+		view View
+		want Round
+	}{
+		"agents end first": {View{Nodes: nodes, Agents: set("a", "b")},
+			Round{Waiting: map[string]string{"a": "its agent's pod has not ended", "b": "its agent's pod has not ended", "c": notReady}}},
+		"one after another": {View{Nodes: nodes, Agents: set("a")},
+			Round{Create: []Order{{Node: "b"}}, Waiting: map[string]string{"a": "its agent's pod has not ended", "b": "its pod is being made", "c": notReady}}},
+		"Calico's": {View{Nodes: nodes, Calico: set("b"), Cleaners: map[string]Cleaner{"a": {Done: true}}},
+			Round{Create: []Order{{Node: "b", HandOver: true}}, Done: []string{"a"}, Waiting: map[string]string{"b": "its pod is being made", "c": notReady}}},
+		"a failure": {View{Nodes: nodes, Cleaners: map[string]Cleaner{"a": {Done: true}, "b": {Message: "files failed: no space"}}},
+			Round{Done: []string{"a"}, Waiting: map[string]string{"b": "files failed: no space", "c": notReady}}},
+		"cleaned, and silent since": {View{Nodes: nodes, Cleaners: map[string]Cleaner{"a": {Done: true}, "b": {Done: true}, "c": {Done: true}}},
+			Round{Done: []string{"a", "b", "c"}, Waiting: map[string]string{}}},
+		"nodes that have gone": {View{}, Round{Done: []string{"a", "b", "c"}, Waiting: map[string]string{}}},
+	} {
+		if diff := cmp.Diff(c.want, c.view.Next([]string{"a", "b", "c"})); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+	if diff := cmp.Diff([]string{"a", "b", "c", "d"}, View{Nodes: append(nodes, Node{Name: "d"}), Agents: set("d")}.Targets()); diff != "" {
+		t.Errorf("targets (-want +got):\n%s", diff)
+	}
+}
+
+// TestAnyOrderOfEvents has nodes that become silent, return and go, agents that end when they like, and pods that fail at first: no node
+// is cleaned while its agent runs or twice, none of a node that Calico has is cleaned of all, and in the end all that exist are clean.
+func TestAnyOrderOfEvents(t *testing.T) {
+	for seed := range uint64(2000) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		v := View{Agents: map[string]bool{}, Calico: map[string]bool{}, Cleaners: map[string]Cleaner{}}
+		for _, name := range []string{"a", "b", "c", "d"} {
+			v.Nodes = append(v.Nodes, Node{Name: name, Ready: random.IntN(3) > 0, Ours: true})
+			v.Agents[name], v.Calico[name] = true, random.IntN(4) == 0
+		}
+		targets := v.Targets()
+		for round := 0; ; round++ {
+			r := v.Next(targets)
+			if len(r.Done)+len(r.Waiting) != len(targets) {
+				t.Fatalf("seed %d: %d done and %d waiting of %d", seed, len(r.Done), len(r.Waiting), len(targets))
+			}
+			for _, o := range r.Create {
+				if _, twice := v.Cleaners[o.Node]; twice || v.Agents[o.Node] || o.HandOver != v.Calico[o.Node] {
+					t.Fatalf("seed %d: %+v in %+v", seed, o, v)
+				}
+				v.Cleaners[o.Node] = Cleaner{}
+			}
+			if len(r.Waiting) == 0 {
+				break
+			}
+			if round > 200 {
+				t.Fatalf("seed %d: still waiting: %v", seed, r.Waiting)
+			}
+			happen(random, &v, round > 100)
+		}
+	}
+}
+
+// happen changes something; calm brings everything to its end.
+func happen(random *rand.Rand, v *View, calm bool) {
+	for i := range v.Nodes {
+		name := v.Nodes[i].Name
+		v.Nodes[i].Ready = calm || random.IntN(4) > 0
+		if calm || random.IntN(3) == 0 {
+			delete(v.Agents, name)
+		}
+		if c, ok := v.Cleaners[name]; ok && !c.Done && v.Nodes[i].Ready {
+			v.Cleaners[name] = [...]Cleaner{{Done: true}, {Message: "failed"}}[min(random.IntN(2), map[bool]int{true: 0, false: 1}[calm])]
+		}
+	}
+	if random.IntN(20) == 0 && len(v.Nodes) > 1 {
+		v.Nodes = v.Nodes[1:]
+	}
+}
+
+func TestProgressNamesAFew(t *testing.T) {
+	r := Round{Done: []string{"x"}, Waiting: map[string]string{}}
+	for _, name := range strings.Split("abcdefg", "") {
+		r.Waiting[name] = notReady
+	}
+	line := r.progress(8, 90*time.Second)
+	for _, want := range []string{"1 of 8 nodes", "1m30s left", "a (" + notReady + ")", "e (", "and 2 more"} {
+		if !strings.Contains(line, want) {
+			t.Errorf("%q lacks %q", line, want)
+		}
+	}
+	if failed, silent := r.failed(); len(failed) != 0 || len(silent) != 7 {
+		t.Errorf("failed %v, silent %v", failed, silent)
+	}
+}
+
+// TestUndo: what an agent wrote goes, and what others did stays.
+func TestUndo(t *testing.T) {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
+		api.AnnotationIPv4Address: "10.0.0.1/24", api.AnnotationReflection: "x", api.AnnotationASNumber: "64600", "other": "y",
+	}}}
+	n.Status.Conditions = []corev1.NodeCondition{
+		{Type: corev1.NodeReady, Status: corev1.ConditionTrue},
+		{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse, Reason: "CalicoIsUp", Message: "Tortie is running on this node"},
+	}
+	if !isOurs(n) || !answers(n) {
+		t.Error("a node with an agent is not ours, or does not answer")
+	}
+	text, err := undo(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got map[string]any
+	if err := json.Unmarshal(text, &got); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]any{
+		"metadata": map[string]any{"annotations": map[string]any{api.AnnotationIPv4Address: nil, api.AnnotationReflection: nil}},
+		"status":   map[string]any{"conditions": []any{map[string]any{"$patch": "delete", "type": "NetworkUnavailable"}}},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("patch (-want +got):\n%s", diff)
+	}
+	n.Annotations = map[string]string{api.AnnotationASNumber: "64600"}
+	n.Status.Conditions[1].Message = "Calico is running on this node"
+	n.Status.Conditions[0].Status = corev1.ConditionUnknown
+	if text, err := undo(n); text != nil || err != nil || isOurs(n) || answers(n) {
+		t.Errorf("of Calico's node: %s, %v", text, err)
+	}
+}
