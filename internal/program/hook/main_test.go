@@ -37,7 +37,7 @@ func TestWrongArguments(t *testing.T) {
 		{nil, "which command"},
 		{[]string{"defs"}, `unknown command "defs": there are definitions, probe, test, uninstall`},
 		{[]string{"uninstall", "now"}, `unexpected argument "now"`},
-		{[]string{"definitions", "-dir", dir}, "there are no definitions"},
+		{[]string{"definitions", "-dir", t.TempDir()}, "there are no definitions"},
 		{[]string{"uninstall", "-pod", filepath.Join(dir, "none")}, "no such file"},
 		{[]string{"uninstall", "-pod", file("odd.yaml", "kind: Pod\nspeck: {}\n")}, "unknown field \"speck\""},
 		{[]string{"uninstall", "-pod", file("empty.yaml", "kind: Pod\n")}, "has no containers"},
@@ -63,7 +63,7 @@ func TestProbe(t *testing.T) {
 	served := make(chan error, 1)
 	go func() { served <- run(ctx, []string{"probe", "-listen", "-port", "47007"}, &bytes.Buffer{}, &bytes.Buffer{}) }()
 	result := filepath.Join(t.TempDir(), "result")
-	if out, err := say(t, "probe", "-to", "127.0.0.1,127.0.0.2", "-port", "47007", "-result", result); err != nil || strings.Count(out, "25 of 25") != 2 {
+	if out, err := say(t, "probe", "-to", "127.0.0.1,127.0.0.1", "-port", "47007", "-result", result); err != nil || strings.Count(out, "25 of 25") != 2 {
 		t.Errorf("%v: %s", err, out)
 	}
 	text, err := os.ReadFile(result)
