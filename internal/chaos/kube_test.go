@@ -27,7 +27,6 @@ const namespace = "chaos"
 type kube struct {
 	admin *rest.Config
 	core  clientset.Interface
-	token string // the plugins'
 }
 
 func onKubernetes(t testing.TB, kubeconfig string) *cluster {
@@ -37,7 +36,8 @@ func onKubernetes(t testing.TB, kubeconfig string) *cluster {
 		t.Fatal(err)
 	}
 	admin.QPS = -1 // the client's own limit would be most of what the tests take
-	k := &kube{admin: admin, token: labtest.AsOn(t, admin, "tortie-cni").BearerToken}
+	labtest.Fence(t, admin, "enforce")
+	k := &kube{admin: admin}
 	if k.core, err = clientset.NewForConfig(admin); err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func onKubernetes(t testing.TB, kubeconfig string) *cluster {
 func (k *kube) equip(t testing.TB, n *node) map[string]any {
 	t.Helper()
 	n.create(t, &api.Node{Meta: api.Meta{Name: n.name}})
-	n.Write(t, kubeconfigPath, k.kubeconfig(n.reach(t, k.admin.Host), k.admin.CAData))
+	n.Write(t, kubeconfigPath, k.kubeconfig(n.reach(t, k.admin.Host), k.admin.CAData, k.token(t, n)))
 	return map[string]any{
 		"datastore_type": "kubernetes", "policy": map[string]any{"type": "k8s"}, "kubernetes": map[string]any{"kubeconfig": kubeconfigPath},
 	}
@@ -92,15 +92,21 @@ func (k *kube) noted(t testing.TB, p *pod) string {
 	return obj.Annotations[api.AnnotationPodIP]
 }
 
+// token is one for the plugins of a node.
+func (k *kube) token(t testing.TB, n *node) string {
+	t.Helper()
+	return labtest.OnNode(t, k.admin, "tortie-cni", n.name).BearerToken
+}
+
 // kubeconfig is one as the install container writes it, for a server at an address with a certificate of ca.
-func (k *kube) kubeconfig(address string, ca []byte) string {
+func (k *kube) kubeconfig(address string, ca []byte, token string) string {
 	return fmt.Sprintf(`apiVersion: v1
 kind: Config
 clusters: [{name: local, cluster: {server: "https://%s", certificate-authority-data: %q}}]
 users: [{name: calico, user: {token: %q}}]
 contexts: [{name: calico-context, context: {cluster: local, user: calico}}]
 current-context: calico-context
-`, address, base64.StdEncoding.EncodeToString(ca), k.token)
+`, address, base64.StdEncoding.EncodeToString(ca), token)
 }
 
 var conflictMetric = regexp.MustCompile(`(?m)^apiserver_request_total\{code="409",.*resource="(?:ipamblocks|ipamhandles|blockaffinities)".*\} (\d+)$`)

@@ -209,7 +209,7 @@ func newMail(t *testing.T, n *node) *mail {
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-	n.Write(t, kubeconfigPath, k.kubeconfig(server.Listener.Addr().String(), ca))
+	n.Write(t, kubeconfigPath, k.kubeconfig(server.Listener.Addr().String(), ca, k.token(t, n)))
 	return m
 }
 

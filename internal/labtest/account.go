@@ -24,7 +24,11 @@ import (
 // chartNamespace is where the chart's service accounts are in tests.
 const chartNamespace = "kube-system"
 
-var accounts sync.Mutex // one test at a time makes them
+// granted are the accounts that were made, by an administrator's token, which no two servers share, and name. One test at a time makes them.
+var (
+	accounts sync.Mutex
+	granted  = map[string]bool{}
+)
 
 // As returns how to reach the API server as one of the chart's service accounts, with exactly the rights that the chart gives
 // it: a test that runs the product so fails if a right is missing.
@@ -36,6 +40,18 @@ func As(t testing.TB, account string) *rest.Config {
 // AsOn is As for another server than that of API.
 func AsOn(t testing.TB, admin *rest.Config, account string) *rest.Config {
 	t.Helper()
+	return asOn(t, admin, account, "")
+}
+
+// OnNode is AsOn with a token that names a Node, which must exist: the kubelet gives such a token to the agent's pod, and the
+// installer to the plugins. It ends with the Node.
+func OnNode(t testing.TB, admin *rest.Config, account, node string) *rest.Config {
+	t.Helper()
+	return asOn(t, admin, account, node)
+}
+
+func asOn(t testing.TB, admin *rest.Config, account, node string) *rest.Config {
+	t.Helper()
 	accounts.Lock()
 	defer accounts.Unlock()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -44,15 +60,26 @@ func AsOn(t testing.TB, admin *rest.Config, account string) *rest.Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := grant(ctx, admin, core, account, chartRights(t, account)); err != nil {
-		t.Fatalf("the chart's rights of %s: %v", account, err)
+	if key := admin.BearerToken + account; !granted[key] {
+		if err := grant(ctx, admin, core, account, chartRights(t, account)); err != nil {
+			t.Fatalf("the chart's rights of %s: %v", account, err)
+		}
+		granted[key] = true
 	}
-	request, err := core.CoreV1().ServiceAccounts(chartNamespace).CreateToken(ctx, account, &authv1.TokenRequest{}, metav1.CreateOptions{})
+	request := &authv1.TokenRequest{}
+	if node != "" {
+		obj, err := core.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Spec.BoundObjectRef = &authv1.BoundObjectReference{Kind: "Node", APIVersion: "v1", Name: node, UID: obj.UID}
+	}
+	answer, err := core.CoreV1().ServiceAccounts(chartNamespace).CreateToken(ctx, account, request, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	cfg := rest.AnonymousClientConfig(admin)
-	cfg.BearerToken = request.Status.Token
+	cfg.BearerToken = answer.Status.Token
 	return cfg
 }
 

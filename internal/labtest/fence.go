@@ -11,7 +11,6 @@ import (
 	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
-	authv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -143,29 +142,4 @@ func awaitFence(ctx context.Context, admin *rest.Config) error {
 			return ctx.Err()
 		}
 	}
-}
-
-// OnNode is AsOn with a token that names a Node, which must exist: the kubelet gives such a token to the agent's pod, and the
-// installer to the plugins. It ends with the Node.
-func OnNode(t testing.TB, admin *rest.Config, account, node string) *rest.Config {
-	t.Helper()
-	cfg := AsOn(t, admin, account)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	core, err := kubernetes.NewForConfig(admin)
-	if err != nil {
-		t.Fatal(err)
-	}
-	obj, err := core.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	request, err := core.CoreV1().ServiceAccounts(chartNamespace).CreateToken(ctx, account, &authv1.TokenRequest{
-		Spec: authv1.TokenRequestSpec{BoundObjectRef: &authv1.BoundObjectReference{Kind: "Node", APIVersion: "v1", Name: node, UID: obj.UID}},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg.BearerToken = request.Status.Token
-	return cfg
 }
