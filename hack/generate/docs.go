@@ -9,8 +9,6 @@ import (
 	"regexp"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
-
 	"github.com/tortie-net/tortie/internal/config"
 	"github.com/tortie-net/tortie/internal/install"
 	"github.com/tortie-net/tortie/internal/nodestatus"
@@ -72,7 +70,11 @@ func sections(o options) (map[string]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the chart's values: %w", err)
 	}
-	valueTable, err := valueTable(values)
+	schema, err := os.ReadFile(filepath.Join(o.root, "charts/tortie/values.schema.json"))
+	if err != nil {
+		return nil, fmt.Errorf("reading the schema of the chart's values: %w", err)
+	}
+	valueTable, err := valueTable(values, schema)
 	if err != nil {
 		return nil, err
 	}
@@ -128,80 +130,6 @@ func placeholderTable() string {
 		rows = append(rows, []string{code(p.Name), p.Help})
 	}
 	return table(rows)
-}
-
-// valueTable makes a row of each leaf of values.yaml; the comment above it is its meaning.
-func valueTable(text []byte) (string, error) {
-	var doc yaml.Node
-	if err := yaml.Unmarshal(text, &doc); err != nil {
-		return "", fmt.Errorf("reading the chart's values: %w", err)
-	}
-	rows := [][]string{{"Value", "Default", "Meaning"}}
-	leaves, err := valueRows("", doc.Content[0], "")
-	if err != nil {
-		return "", err
-	}
-	return table(append(rows, leaves...)), nil
-}
-
-func valueRows(prefix string, node *yaml.Node, inherited string) ([][]string, error) {
-	var rows [][]string
-	for i := 0; i+1 < len(node.Content); i += 2 {
-		key, value := node.Content[i], node.Content[i+1]
-		name, help := prefix+key.Value, comment(key.HeadComment)
-		if help == "" {
-			help = inherited
-		}
-		// A map in block style has settings of its own; one in flow style is a value.
-		if value.Kind == yaml.MappingNode && value.Style != yaml.FlowStyle && hasLeaves(value) {
-			below, err := valueRows(name+".", value, help)
-			if err != nil {
-				return nil, err
-			}
-			rows = append(rows, below...)
-			continue
-		}
-		if help == "" {
-			return nil, fmt.Errorf("value %s of the chart has no comment above it", name)
-		}
-		text, err := flow(value)
-		if err != nil {
-			return nil, fmt.Errorf("value %s of the chart: %w", name, err)
-		}
-		rows = append(rows, []string{code(name), code(text), help})
-	}
-	return rows, nil
-}
-
-// hasLeaves tells a group of settings from a value that is a Kubernetes object, such as resources of one container.
-func hasLeaves(node *yaml.Node) bool {
-	return node.Kind == yaml.MappingNode && len(node.Content) > 0 && !isObject(node)
-}
-
-func isObject(node *yaml.Node) bool {
-	return node.Content[0].Value == "requests" || node.Content[0].Value == "limits"
-}
-
-func flow(node *yaml.Node) (string, error) {
-	copied := *node
-	copied.Style = yaml.FlowStyle
-	copied.HeadComment, copied.FootComment = "", ""
-	if node.Kind == yaml.ScalarNode {
-		return node.Value, nil
-	}
-	text, err := yaml.Marshal(&copied)
-	return strings.TrimSpace(string(text)), err
-}
-
-// comment turns the comment above a key into a sentence. A comment of several paragraphs starts with the file's head.
-func comment(text string) string {
-	paragraphs := strings.Split(strings.TrimSpace(text), "\n\n")
-	last := paragraphs[len(paragraphs)-1]
-	var words []string
-	for line := range strings.Lines(last) {
-		words = append(words, strings.Fields(strings.TrimPrefix(strings.TrimSpace(line), "#"))...)
-	}
-	return strings.Join(words, " ")
 }
 
 func code(text string) string {

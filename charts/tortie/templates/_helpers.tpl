@@ -67,3 +67,29 @@ readOnlyRootFilesystem: true
 capabilities:
   drop: [ALL]
 {{- end }}
+
+{{/* The conflist's template, which is the installer's own, with the families that pods get addresses of. */}}
+{{- define "tortie.conflist" -}}
+{{- $text := .Files.Get "files/conflist.json" | trim -}}
+{{- $ipam := `"ipam": {"type": "calico-ipam"}` -}}
+{{- if not (contains $ipam $text) }}{{ fail "files/conflist.json has another ipam than the chart knows" }}{{ end -}}
+{{- if has "IPv6" .Values.ipFamilies -}}
+{{- $four := has "IPv4" .Values.ipFamilies | ternary "true" "false" -}}
+{{- $text = replace $ipam (printf `"ipam": {"type": "calico-ipam", "assign_ipv4": "%s", "assign_ipv6": "true"}` $four) $text -}}
+{{- end -}}
+{{- $text -}}
+{{- end }}
+
+{{/* What values.schema.json cannot say, as it looks at each value alone. */}}
+{{- define "tortie.check" -}}
+{{- with .Values }}
+{{- if and (ne .ipPool.ipipMode "Never") (ne .ipPool.vxlanMode "Never") }}
+{{- fail (printf "ipPool.vxlanMode is %s and ipPool.ipipMode is %s: a pool has one encapsulation: set one of them to Never" .ipPool.vxlanMode .ipPool.ipipMode) }}
+{{- end }}
+{{- range list "podMonitor" "serviceMonitor" }}
+{{- if and (get $.Values.monitoring .).enabled (not $.Values.monitoring.metrics.enabled) }}
+{{- fail (printf "monitoring.%s.enabled needs monitoring.metrics.enabled: without it the metrics are served on 127.0.0.1 of each node only" .) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
