@@ -8,6 +8,9 @@ REVISION ?= $(shell git rev-parse HEAD 2>/dev/null)
 CREATED  ?= $(or $(shell TZ=UTC git log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd 2>/dev/null),1970-01-01T00:00:00Z)
 ARCH     ?= $(shell go env GOHOSTARCH)
 IMAGE    ?= docker.io/tortie-net/tortie:dev
+# Where the programs and the image of this machine's architecture go.
+BIN      ?= bin
+OUT      ?= dist/tortie.tar
 KEEP     ?=
 ONLY     ?=
 QUICK    ?=
@@ -49,8 +52,8 @@ test: deps ## everything: lint, units, namespaces, real API server, IPIP, the de
 
 .PHONY: build
 build: bin/lab ## the programs, into bin/
-	$(call programs,bin,$(shell go env GOHOSTARCH))
-	@for name in $(NAMES); do ln -sfn tortie bin/$$name; done
+	$(call programs,$(BIN),$(shell go env GOHOSTARCH))
+	@for name in $(NAMES); do ln -sfn tortie $(BIN)/$$name; done
 
 .PHONY: bin/lab
 bin/lab:
@@ -59,7 +62,7 @@ bin/lab:
 
 .PHONY: image
 image: build ## the container image as an OCI archive, dist/tortie.tar, without Docker
-	@$(MAKE_IMAGE) -bin ../bin -o ../dist/tortie.tar
+	@$(MAKE_IMAGE) -bin '$(abspath $(BIN))' -o '$(abspath $(OUT))'
 
 .PHONY: image-all
 image-all: $(addprefix programs-,$(ARCHES)) ## the same for amd64 and arm64, as one image: dist/tortie-all.tar
