@@ -2,7 +2,7 @@
 //go:debug multipathtcp=0
 
 // Command tortie is all of the image's programs that talk to Kubernetes by its client: in one file they share the client and Go's
-// runtime, which are most of it. It is the program that it is called by, node or install, or that its first argument names.
+// runtime, which are most of it. It is the program that it is called by, such as node, or that its first argument names.
 //
 //	/usr/bin/node status
 //	tortie node status
@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tortie-net/tortie/internal/program/controllers"
 	"github.com/tortie-net/tortie/internal/program/hook"
 	"github.com/tortie-net/tortie/internal/program/install"
 	"github.com/tortie-net/tortie/internal/program/node"
@@ -24,9 +25,10 @@ import (
 
 // programs take their arguments without their name, and return the exit code.
 var programs = map[string]func(args []string) int{
-	"hook":    hook.Main,
-	"install": install.Main,
-	"node":    node.Main,
+	"hook":             hook.Main,
+	"install":          install.Main,
+	"kube-controllers": controllers.Main,
+	"node":             node.Main,
 }
 
 func main() {

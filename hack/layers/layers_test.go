@@ -24,15 +24,16 @@ var doors = map[string][]string{
 	"k8s.io/client-go":               {"internal/definitions", "internal/uninstall", "internal/kube", "internal/objects", "internal/program/hook", "internal/install", "internal/labtest", "internal/mesh/meshtest"},
 	"k8s.io/apimachinery":            {"internal/definitions", "internal/traffic", "internal/uninstall", "internal/kube", "internal/objects", "internal/program/hook", "internal/install", "internal/labtest", "internal/mesh/meshtest"},
 	"k8s.io/api":                     {"internal/objects", "internal/traffic", "internal/uninstall", "internal/program/hook", "internal/install", "internal/labtest", "internal/mesh/meshtest"},
-	"github.com/prometheus":          {"internal/node"},
+	"github.com/prometheus":          {"internal/node", "internal/controllers"},
 	"os/exec":                        {"internal/bgp/bgptest", "internal/labtest", "internal/netlinkx/netnstest", "internal/cnitest", "internal/mesh/meshtest"}, // the agent and the plugins run no programs; libcni runs IPAM's
 }
 
 // levels orders the packages: each imports only packages of lower levels. A new package must be given its place here.
 var levels = []string{
 	"cmd/calico cmd/calico-ipam cmd/install cmd/kube-controllers cmd/node cmd/tortie",
-	"internal/program/controllers internal/program/hook internal/program/install internal/program/node",
+	"cmd/internal/plugin internal/program/controllers internal/program/hook internal/program/install internal/program/node",
 	"cmd/internal/early internal/traffic internal/uninstall internal/controllers internal/ipamtool internal/node internal/cni internal/cnitest internal/diagnose internal/labtest/labstore internal/mesh/meshtest",
+	"internal/desired internal/desired/desiredtest",
 	"internal/audit internal/bgp/bgptest internal/definitions internal/gc internal/install internal/kube internal/labtest internal/nodestatus internal/objects internal/peering internal/takeover",
 	"internal/bgp internal/duties internal/inventory internal/encap internal/encapguard internal/fib internal/nat internal/podnet internal/vxlan",
 	"internal/bgp/relay internal/hostsysctl internal/ipam internal/netlinkx/netnstest internal/nft internal/facts internal/journal internal/podnote",
@@ -47,10 +48,11 @@ var (
 	plugins         = []string{"cmd/calico", "cmd/calico-ipam"}
 	tooHeavyToLink  = []string{"k8s.io/", "sigs.k8s.io/", "github.com/prometheus/", "github.com/osrg/", "google.golang.org/"}
 	pureIPAM        = []string{"addr.go", "block.go", "cooldown.go", "affinity.go", "explicit.go", "handle.go", "pool.go", "state.go", "choose.go", "plan.go"}
+	purePackages    = []string{"internal/desired", "internal/peering", "internal/reflectors", "internal/services", "internal/bgp/policy"}
 	notPure         = []string{"os", "net", "net/http", "syscall", "context", "io", "golang.org/x/sys", module + "internal/datastore"}
 	environment     = []string{"Getenv", "LookupEnv", "Environ", "ExpandEnv"}
 	endings         = map[string][]string{"os": {"Exit"}, "log": {"Fatal", "Fatalf", "Fatalln", "Panic", "Panicf", "Panicln"}}
-	testOnly        = []string{"internal/bgp/bgptest", "internal/labtest", "internal/labtest/labstore", "internal/cnitest", "internal/mesh/meshtest", "internal/netlinkx/netnstest", "internal/datastore/datastoretest"}
+	testOnly        = []string{"internal/bgp/bgptest", "internal/labtest", "internal/labtest/labstore", "internal/cnitest", "internal/mesh/meshtest", "internal/netlinkx/netnstest", "internal/datastore/datastoretest", "internal/desired/desiredtest"}
 	mayReadSettings = "internal/config"
 )
 
@@ -105,7 +107,12 @@ func TestLayers(t *testing.T) {
 			}
 		}
 	})
-	t.Run("ipam core is pure", func(t *testing.T) { checkPure(t, own["internal/ipam"]) })
+	t.Run("decisions are pure", func(t *testing.T) {
+		checkPure(t, own["internal/ipam"], pureIPAM...)
+		for _, name := range purePackages {
+			checkPure(t, own[name])
+		}
+	})
 	t.Run("test helpers stay in tests", func(t *testing.T) {
 		for _, name := range names {
 			for path := range own[name].Imports {
@@ -191,12 +198,13 @@ func checkCalls(t *testing.T, name string, file *ast.File) {
 	})
 }
 
-func checkPure(t *testing.T, p *packages.Package) {
+// checkPure finds input and output in the files of a package that decide; no names: in all of them.
+func checkPure(t *testing.T, p *packages.Package, names ...string) {
 	t.Helper()
 	checked := 0
 	for i, path := range p.CompiledGoFiles {
 		file := filepath.Base(path)
-		if !slices.Contains(pureIPAM, file) {
+		if len(names) > 0 && !slices.Contains(names, file) {
 			continue
 		}
 		checked++
@@ -212,7 +220,7 @@ func checkPure(t *testing.T, p *packages.Package) {
 			}
 		}
 	}
-	if checked < 4 {
-		t.Errorf("checked only %d files of the core: were they renamed?", checked)
+	if checked < max(1, len(names)) {
+		t.Errorf("checked only %d files of %s: were they renamed?", checked, p.PkgPath)
 	}
 }

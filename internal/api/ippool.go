@@ -75,6 +75,9 @@ type IPPoolSpec struct {
 	AssignmentMode AssignmentMode `json:"assignmentMode,omitempty"`
 }
 
+// PoolDisabled is the reason of Calico's condition Allocatable by which it repeats what spec.disabled says.
+const PoolDisabled = "Disabled"
+
 // IPPoolStatus is the observed state of an IPPool.
 type IPPoolStatus struct {
 	Conditions []Condition `json:"conditions,omitempty"`

@@ -26,9 +26,9 @@ type Source struct {
 //
 // What others may still use is read after what holds it: a pod that starts meanwhile is seen, and is not taken for gone.
 func Read(ctx context.Context, from Source, now func() time.Time) (View, error) {
-	v := View{Taken: now()}
-	if err := v.readIPAM(ctx, from.IPAM); err != nil {
-		return View{}, fmt.Errorf("read the addresses: %w", err)
+	v, err := ReadIPAM(ctx, from.IPAM, now)
+	if err != nil {
+		return View{}, err
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	var nodes api.List[Node, *Node]
@@ -39,6 +39,15 @@ func Read(ctx context.Context, from Source, now func() time.Time) (View, error) 
 		return View{}, fmt.Errorf("read who may use the addresses: %w", err)
 	}
 	v.Nodes, v.Pods = nodes.Items, pods.Items
+	return v, nil
+}
+
+// ReadIPAM reads all but who may use the addresses.
+func ReadIPAM(ctx context.Context, store datastore.Store, now func() time.Time) (View, error) {
+	v := View{Taken: now()}
+	if err := v.readIPAM(ctx, store); err != nil {
+		return View{}, fmt.Errorf("read the addresses: %w", err)
+	}
 	return v, nil
 }
 

@@ -86,13 +86,13 @@ func blockBits(cidr netip.Prefix, size int) (int, error) {
 }
 
 // enabled reports whether the pool gives out addresses: not disabled, not being deleted, and not found unallocatable by
-// Calico's pool controller.
+// the pool controller, Calico's or ours. That one repeats spec.disabled a little later, and perhaps does not run any more.
 func enabled(obj *api.IPPool) bool {
 	if obj.Spec.Disabled || obj.DeletionTimestamp != "" {
 		return false
 	}
 	return obj.Status == nil || !slices.ContainsFunc(obj.Status.Conditions, func(c api.Condition) bool {
-		return c.Type == "Allocatable" && c.Status == "False"
+		return c.Type == "Allocatable" && c.Status == "False" && c.Reason != api.PoolDisabled
 	})
 }
 

@@ -43,6 +43,9 @@ func New(cfg Config) (*Store, error) {
 	return &Store{client: c}, nil
 }
 
+// Close ends the connections that are not in use. A program that ends need not call it.
+func (s *Store) Close() { s.client.http.CloseIdleConnections() }
+
 // Get implements datastore.Store. An object that is marked deleted is deleted for good and reported as not found: its
 // deleter died between its two steps.
 func (s *Store) Get(ctx context.Context, obj api.Resource) error {
@@ -168,6 +171,13 @@ func (s *Store) Delete(ctx context.Context, obj api.Resource) error {
 		return nil
 	}
 	return err
+}
+
+// UpdateStatus replaces the object's status, by its subresource, if it still is what was read, and fills in its new metadata. Where the
+// kind has no such subresource it is ErrConflict.
+func (s *Store) UpdateStatus(ctx context.Context, obj api.Resource) error {
+	r := request{method: http.MethodPut, path: objectPath(obj) + "/status", contentType: contentJSON, body: manifest{obj}}
+	return s.write(ctx, r, obj)
 }
 
 // PatchStatus sends a strategic merge patch to the object's status subresource, which may change annotations too, and

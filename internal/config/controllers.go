@@ -1,0 +1,143 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"time"
+)
+
+// RawControllers is the environment of kube-controllers as it is written. The names are Calico's where it has one; what is set here
+// wins over the object KubeControllersConfiguration default.
+type RawControllers struct {
+	Enabled    string `env:"ENABLED_CONTROLLERS" default:"node" help:"Comma-separated list of controllers. node is the one that there is; Calico's loadbalancer, policy, namespace, serviceaccount and workloadendpoint are accepted and not provided."`
+	Datastore  string `env:"DATASTORE_TYPE" default:"" help:"kubernetes or etcdv3; empty is etcdv3 if ETCD_ENDPOINTS is set, else kubernetes."`
+	Kubeconfig string `env:"KUBECONFIG" default:"" help:"Kubeconfig file; empty uses the pod's own service account."`
+	Namespace  string `env:"POD_NAMESPACE" default:"kube-system" help:"Namespace of the Lease by which one of several leads."`
+	Identity   string `env:"POD_NAME" default:"" help:"Name of this one in the Lease; empty makes one of the host's name."`
+	Address    string `env:"TORTIE_CONTROLLERS_ADDRESS" default:"127.0.0.1:9094" help:"host:port of /livez, /readyz, /metrics and /status."`
+	Metrics    string `env:"TORTIE_CONTROLLERS_METRICS" default:"" help:"host:port of a second /metrics, for others than this host; empty is none."`
+	Period     string `env:"RECONCILER_PERIOD" default:"" help:"How often everything is looked at although nothing has changed; empty is what the object says, else 5m."`
+	Grace      string `env:"TORTIE_LEAK_GRACE_PERIOD" default:"" help:"How long an address must look unused before it is freed; 0 is never; empty is what the object says, else 15m."`
+	NodeGrace  string `env:"TORTIE_NODE_GRACE_PERIOD" default:"10s" help:"How long a Node must be gone before what was assigned on it is freed."`
+	Compaction string `env:"COMPACTION_PERIOD" default:"" help:"How often etcd is compacted, if it is the datastore; 0 is never; empty is what the object says, else 10m."`
+	SyncLabels string `env:"SYNC_NODE_LABELS" default:"" help:"Whether Kubernetes' labels of nodes are copied to Calico's, if etcd is the datastore; empty is what the object says, else true."`
+	Rate       string `env:"TORTIE_API_RATE" default:"100" help:"How many requests a second are made at most to the datastore while there is something to clean up."`
+	LogLevel   string `env:"LOG_LEVEL" default:"info" help:"Log level: debug, info, warn or error."`
+}
+
+// Controllers is the validated configuration of kube-controllers. What the environment does not say is nil.
+type Controllers struct {
+	// Node: the node controller runs. Ignored are controllers that are not provided.
+	Node    bool
+	Ignored []string
+	// Etcd: addresses are in etcd, which Plugin says how to reach.
+	Etcd                      bool
+	Plugin                    Plugin
+	Kubeconfig                string
+	Namespace, Identity       string
+	Address, Metrics          string
+	Period, Grace, Compaction *time.Duration
+	NodeGrace                 time.Duration
+	SyncLabels                *bool
+	Rate                      int
+	LogLevel                  slog.Level
+	Set                       map[string]string // the variables that were set, for the object's status
+}
+
+// calicoControllers are Calico's that are not provided here.
+var calicoControllers = []string{"loadbalancer", "policy", "namespace", "serviceaccount", "workloadendpoint"}
+
+// LoadControllers reads and checks the environment of kube-controllers. The error has one line for each variable that is wrong.
+func LoadControllers(env Env) (Controllers, error) {
+	var raw RawControllers
+	load(env, &raw)
+	var p problems
+	plugin, err := LoadPlugin(env)
+	if err != nil {
+		p = append(p, err)
+	}
+	c := Controllers{
+		Plugin: plugin, Kubeconfig: raw.Kubeconfig, Namespace: raw.Namespace, Identity: raw.Identity,
+		Address:    p.listenAddr("TORTIE_CONTROLLERS_ADDRESS", raw.Address),
+		Period:     p.optionalDuration("RECONCILER_PERIOD", raw.Period),
+		Grace:      p.optionalDuration("TORTIE_LEAK_GRACE_PERIOD", raw.Grace),
+		Compaction: p.optionalDuration("COMPACTION_PERIOD", raw.Compaction),
+		SyncLabels: p.optionalBoolean("SYNC_NODE_LABELS", raw.SyncLabels),
+		Rate:       p.integer("TORTIE_API_RATE", raw.Rate, 1, 10000),
+		Set:        setVariables(env, raw),
+	}
+	if raw.Metrics != "" {
+		c.Metrics = p.listenAddr("TORTIE_CONTROLLERS_METRICS", raw.Metrics)
+	}
+	c.NodeGrace = *p.optionalDuration("TORTIE_NODE_GRACE_PERIOD", cmp.Or(raw.NodeGrace, "10s"))
+	c.Node, c.Ignored = p.controllers(raw.Enabled)
+	kind := cmp.Or(raw.Datastore, map[bool]string{true: "etcdv3", false: "kubernetes"}[plugin.EtcdEndpoints != "" || plugin.EtcdDiscoverySRV != ""])
+	c.Etcd = p.oneOf("DATASTORE_TYPE", kind, "kubernetes", "etcdv3") == "etcdv3"
+	if err := c.LogLevel.UnmarshalText([]byte(raw.LogLevel)); err != nil {
+		p.add("LOG_LEVEL", raw.LogLevel, "must be debug, info, warn or error")
+	}
+	return c, p.err()
+}
+
+// LoadControllersAddress reads where kube-controllers serves HTTP, and nothing else: who asks it need not know the rest.
+func LoadControllersAddress(env Env) (string, error) {
+	var raw RawControllers
+	load(env, &raw)
+	var p problems
+	address := p.listenAddr("TORTIE_CONTROLLERS_ADDRESS", raw.Address)
+	return address, p.err()
+}
+
+func (p *problems) controllers(text string) (node bool, ignored []string) {
+	for _, name := range splitList(text) {
+		switch {
+		case name == "node":
+			node = true
+		case slices.Contains(calicoControllers, name):
+			ignored = append(ignored, name)
+		default:
+			p.add("ENABLED_CONTROLLERS", text, fmt.Sprintf("has %q, which is none: use node, and no others than %s beside it", name, strings.Join(calicoControllers, ", ")))
+		}
+	}
+	if !node {
+		p.add("ENABLED_CONTROLLERS", text, "must have node: there is no other controller")
+	}
+	return node, ignored
+}
+
+func (p *problems) listenAddr(name, value string) string {
+	if _, _, err := net.SplitHostPort(value); err != nil {
+		p.add(name, value, "must be host:port, such as 127.0.0.1:9094")
+	}
+	return value
+}
+
+// optionalDuration reads a time that is not negative; nil if nothing is said.
+func (p *problems) optionalDuration(name, value string) *time.Duration {
+	if value == "" {
+		return nil
+	}
+	d := time.Duration(0)
+	if value != "0" {
+		var err error
+		if d, err = time.ParseDuration(value); err != nil || d < 0 {
+			p.add(name, value, "must be a time such as 90s or 15m, not negative")
+		}
+	}
+	return &d
+}
+
+// setVariables returns those of a raw struct's variables that are set.
+func setVariables(env Env, raw any) map[string]string {
+	set := map[string]string{}
+	for _, v := range Describe(raw) {
+		if value, ok := env(v.Name); ok && strings.TrimSpace(value) != "" {
+			set[v.Name] = value
+		}
+	}
+	return set
+}

@@ -1,0 +1,71 @@
+package controllers
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/duties"
+	"github.com/tortie-net/tortie/internal/inventory"
+)
+
+// housekeeping keeps the cluster's own objects in order. All of it compares what watches show, and asks the API server for nothing
+// as long as that is right.
+type housekeeping struct {
+	store *kubernetes.Store
+	pools poolStatus
+	set   map[string]string // the environment, for the status
+	told  string            // the settings that the object's status has been told of
+}
+
+func newHousekeeping(store *kubernetes.Store, set map[string]string) *housekeeping {
+	return &housekeeping{store: store, set: set, pools: poolStatus{store: store, tried: map[string]string{}}}
+}
+
+// sync does what there is to do.
+func (h *housekeeping) sync(ctx context.Context, v *inventory.View, obj *api.KubeControllersConfiguration, s Settings, now time.Time) error {
+	return errors.Join(
+		h.configuration(ctx, obj, s),
+		h.pools.sync(ctx, v.Pools, now),
+		duties.LabelAffinities(ctx, h.store, v.Affinities),
+	)
+}
+
+// configuration creates the object if there is none, and says in its status what is in force: once, and when that changes.
+func (h *housekeeping) configuration(ctx context.Context, obj *api.KubeControllersConfiguration, s Settings) error {
+	if obj == nil {
+		obj = defaultConfiguration()
+		err := h.store.Create(ctx, obj)
+		switch {
+		case errors.Is(err, datastore.ErrNotFound): // Calico's definitions may lack the kind
+			return nil
+		case datastore.Contended(err):
+			return nil
+		case err != nil:
+			return fmt.Errorf("create KubeControllersConfiguration %s: %w", api.DefaultName, err)
+		}
+	}
+	status := api.KubeControllersConfigurationStatus{RunningConfig: s.running(), EnvironmentVars: h.set}
+	body, err := json.Marshal(status)
+	if err != nil {
+		return fmt.Errorf("encode the running configuration: %w", err)
+	}
+	if h.told == string(body) {
+		return nil
+	}
+	// A patch: Calico's own fields of the object are not known here.
+	err = h.store.PatchPart(ctx, obj, []kubernetes.Operation{{Op: "add", Path: "/status", Value: status}})
+	if datastore.Contended(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("status of KubeControllersConfiguration %s: %w", api.DefaultName, err)
+	}
+	h.told = string(body)
+	return nil
+}

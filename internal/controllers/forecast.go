@@ -1,0 +1,98 @@
+package controllers
+
+import (
+	"fmt"
+	"time"
+)
+
+const (
+	// window is how far back a pool's growth is looked at, youngest how long at least: a burst of pods is no trend.
+	window, youngest = time.Hour, 10 * time.Minute
+	// horizon is how long before its end a pool that fills is told of, if it is as full as half.
+	horizon = 6 * time.Hour
+	// nearly is the fill at which a pool is told of, however slowly it fills.
+	nearly, half = 0.9, 0.5
+)
+
+// sample is how many addresses of a pool were in use at a time.
+type sample struct {
+	at    time.Time
+	inUse int
+}
+
+// Forecast says of each pool when it will be exhausted.
+type Forecast struct{ samples map[string][]sample }
+
+// Warning is that a pool is exhausted, or about to be.
+type Warning struct {
+	Pool      PoolUsage
+	Exhausted bool
+	Text      string
+}
+
+// Look takes note of a measurement and returns what operators must know: before a pool is exhausted, as far as its growth tells.
+func (f *Forecast) Look(u *Usage, now time.Time) []Warning {
+	next := map[string][]sample{}
+	var warnings []Warning
+	for _, p := range u.Pools {
+		past := f.samples[p.UID]
+		for len(past) > 1 && now.Sub(past[1].at) >= window {
+			past = past[1:]
+		}
+		if len(past) == 0 || now.Sub(past[len(past)-1].at) >= time.Minute {
+			past = append(past, sample{now, p.InUse})
+		}
+		next[p.UID] = past
+		if w, ok := judgePool(p, past, now); ok && p.Enabled {
+			warnings = append(warnings, w)
+		}
+	}
+	f.samples = next
+	return warnings
+}
+
+// judgePool says whether a pool is to be told of.
+func judgePool(p PoolUsage, past []sample, now time.Time) (Warning, bool) {
+	usable := p.Size - p.Reserved
+	if usable <= 0 {
+		return Warning{}, false
+	}
+	w := Warning{Pool: p}
+	fill := 1 - p.Free()/usable
+	state := fmt.Sprintf("%d of %.0f addresses are in use", p.InUse, usable)
+	left, fills := timeLeft(p, past, now)
+	switch {
+	case p.Free() == 0:
+		w.Exhausted = true
+		w.Text = state + ": pods get none. Add an IPPool, or remove pods"
+	case fills && left <= horizon && fill >= half:
+		w.Text = fmt.Sprintf("%s, and at the rate of the last hour the rest is gone in %s. Add an IPPool", state, roughly(left))
+	case fill >= nearly:
+		w.Text = fmt.Sprintf("%s: %.0f %%. Add an IPPool before it is exhausted", state, 100*fill)
+	default:
+		return Warning{}, false
+	}
+	return w, true
+}
+
+// timeLeft is when the pool is full if it fills as it has lately; false if it does not fill, or nobody can tell yet.
+func timeLeft(p PoolUsage, past []sample, now time.Time) (time.Duration, bool) {
+	first := past[0]
+	span, grown := now.Sub(first.at), p.InUse-first.inUse
+	if span < youngest || grown <= 0 {
+		return 0, false
+	}
+	left := p.Free() / float64(grown) * float64(span)
+	return time.Duration(min(left, float64(1000*time.Hour))), true
+}
+
+// roughly rounds a time so that a text does not change with each look.
+func roughly(d time.Duration) string {
+	switch {
+	case d < 30*time.Minute:
+		return "less than half an hour"
+	case d < 2*time.Hour:
+		return "less than two hours"
+	}
+	return fmt.Sprintf("about %d hours", int(d.Round(time.Hour)/time.Hour))
+}

@@ -1,0 +1,298 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/config"
+	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/events"
+	"github.com/tortie-net/tortie/internal/gc"
+	"github.com/tortie-net/tortie/internal/inventory"
+	"github.com/tortie-net/tortie/internal/ipam"
+	"github.com/tortie-net/tortie/internal/kube"
+)
+
+const (
+	// calm is the least time between two passes that changes alone lead to: in a busy cluster there are always some.
+	calm = 30 * time.Second
+	// soon is how long after the end of a Node the pass waits for those of others.
+	soon = time.Second
+	// sweepTime bounds one sweep. What is left is for the next.
+	sweepTime = 15 * time.Minute
+	// probeTime bounds the question whether the watches miss anything.
+	probeTime = 5 * time.Second
+	// minRetry and maxRetry bound the pause after a pass that failed.
+	minRetry, maxRetry = 2 * time.Second, 5 * time.Minute
+)
+
+// Deps are the controllers' doors to the outside.
+type Deps struct {
+	Config config.Controllers
+	Log    *slog.Logger
+	// Store is the Kubernetes API. Etcd has the addresses if they are there, else it is nil.
+	Store  *kubernetes.Store
+	Etcd   Etcd
+	Watch  *kube.Inventory
+	Events *events.Recorder
+	// Identity is in the Lease, and no other process's.
+	Identity string
+}
+
+// Etcd is the datastore of addresses that is not the Kubernetes API.
+type Etcd interface {
+	datastore.Store
+	etcdDuties
+}
+
+// Controllers are all of them.
+type Controllers struct {
+	deps    Deps
+	elector *Elector
+	sweeper gc.Sweeper
+	keeper  *housekeeping
+	etcd    *etcdKeeper // nil without etcd
+	board   *board
+
+	state    gc.State
+	forecast Forecast
+	again    time.Time // when something may be due
+	failed   int       // passes in a row
+	told     string    // the last complaint
+
+	began chan struct{} // this process leads now
+
+	mu      sync.Mutex      // guards leading; held by a sweep, so that leadership is not given away under it
+	leading context.Context // nil: somebody else leads
+}
+
+// New returns controllers that do nothing until Run.
+func New(deps Deps) *Controllers {
+	limiter := rate.NewLimiter(rate.Limit(deps.Config.Rate), deps.Config.Rate)
+	cluster := &limited{deps.Store, limiter}
+	addresses := cluster
+	c := &Controllers{
+		deps: deps, elector: NewElector(deps.Store, deps.Config.Namespace, deps.Identity, deps.Log),
+		keeper: newHousekeeping(deps.Store, deps.Config.Set), began: make(chan struct{}, 1), board: &board{metrics: newMetrics()},
+	}
+	if deps.Etcd != nil {
+		addresses = &limited{deps.Etcd, limiter}
+		c.etcd = &etcdKeeper{store: deps.Etcd, log: deps.Log}
+	}
+	c.sweeper = gc.Sweeper{IPAM: addresses, Cluster: cluster, Client: ipam.NewClient(addresses, time.Now), Log: deps.Log}
+	c.board.status = Status{Identity: deps.Identity, Started: time.Now()}
+	return c
+}
+
+// Run runs the controllers until ctx ends.
+func (c *Controllers) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		return serve(ctx, c.deps.Config.Address, c.board.handler(), c.deps.Log, "TORTIE_CONTROLLERS_ADDRESS")
+	})
+	if addr := c.deps.Config.Metrics; addr != "" {
+		g.Go(func() error {
+			return serve(ctx, addr, c.board.metricsHandler(), c.deps.Log, "TORTIE_CONTROLLERS_METRICS")
+		})
+	}
+	g.Go(func() error { return c.deps.Watch.Run(ctx) })
+	g.Go(func() error { return c.deps.Events.Run(ctx) })
+	g.Go(func() error {
+		if err := c.deps.Watch.WaitForSync(ctx, c.deps.Log); err != nil {
+			return nil // told to end
+		}
+		c.board.change(func(s *Status) { s.Synced = true })
+		inner, ctx := errgroup.WithContext(ctx)
+		inner.Go(func() error { c.elector.Run(ctx, c.lead); return nil })
+		inner.Go(func() error { c.loop(ctx); return nil })
+		return inner.Wait()
+	})
+	return g.Wait()
+}
+
+// lead lets sweeps begin, until ctx ends, and returns when none runs.
+func (c *Controllers) lead(ctx context.Context) {
+	c.mu.Lock()
+	c.leading = ctx
+	c.mu.Unlock()
+	select {
+	case c.began <- struct{}{}:
+	default:
+	}
+	<-ctx.Done()
+	c.mu.Lock()
+	c.leading = nil
+	c.mu.Unlock()
+}
+
+// loop looks at everything, again and again. One that does not lead looks too, so that it goes on where the leader ended.
+func (c *Controllers) loop(ctx context.Context) {
+	for ctx.Err() == nil {
+		settings, err := effective(&c.deps.Config, c.deps.Watch.Settings())
+		err = errors.Join(err, c.pass(ctx, settings))
+		c.conclude(settings, err)
+		c.wait(ctx, settings)
+	}
+}
+
+// conclude notes what came of a pass.
+func (c *Controllers) conclude(settings Settings, err error) {
+	text := ""
+	c.failed++
+	if err == nil {
+		c.failed = 0
+	} else {
+		text = err.Error()
+		c.board.metrics.failures.Inc()
+	}
+	if text != "" && text != c.told {
+		c.deps.Log.Warn("not everything could be done; it is tried again", "err", err)
+	}
+	c.told = text
+	c.board.change(func(s *Status) {
+		s.Error, s.LastPass, s.Grace, s.Period = text, time.Now(), settings.Grace.String(), settings.Period.String()
+		s.Next = s.LastPass.Add(c.pauseAfter(settings))
+		s.Passes++
+	})
+}
+
+// pauseAfter is when the next pass is due at the latest.
+func (c *Controllers) pauseAfter(s Settings) time.Duration {
+	d := s.Period
+	if s.Grace > 0 {
+		d = min(d, s.Grace/2)
+	}
+	if !c.again.IsZero() {
+		d = min(d, max(time.Until(c.again), 0)+time.Second)
+	}
+	if c.failed > 0 {
+		backoff := min(minRetry<<min(c.failed-1, 20), maxRetry)
+		d = max(min(d, backoff), backoff/2+rand.N(backoff))
+	}
+	return max(d, time.Second)
+}
+
+// wait waits for the next pass. Changes bring it forward, the end of a Node most of all, but not while things fail.
+func (c *Controllers) wait(ctx context.Context, s Settings) {
+	last := time.Now()
+	due := last.Add(c.pauseAfter(s))
+	changed := c.deps.Watch.Changed()
+	for {
+		timer := time.NewTimer(time.Until(due))
+		sooner := due
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+			return
+		case <-c.began:
+			return
+		case <-c.deps.Watch.NodeEnded():
+			sooner = time.Now().Add(soon)
+		case <-changed:
+			sooner, changed = last.Add(calm), nil
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return
+		}
+		if c.failed == 0 && sooner.Before(due) {
+			due = sooner
+		}
+	}
+}
+
+// pass looks at everything once, and does what follows if this process leads.
+func (c *Controllers) pass(ctx context.Context, s Settings) error {
+	v, err := c.view(ctx)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	var d gc.Decision
+	c.state, d = gc.Pass(c.state, &v, gc.Rules{Grace: s.Grace, NodeGrace: c.deps.Config.NodeGrace})
+	usage := Measure(&v)
+	warnings := c.forecast.Look(&usage, began)
+	c.again = d.Again
+	c.board.metrics.saw(usage, &d, time.Since(began), began.Sub(v.Taken))
+	c.board.change(func(st *Status) {
+		st.Known, st.Candidates, st.Waiting, st.Locked = v.Taken, d.Candidates, d.Waiting, !v.Ready
+	})
+	return c.act(&v, &d, s, warnings)
+}
+
+// view is what is known. If something may be due by now and the watches have not said so far that they miss nothing, they are asked.
+func (c *Controllers) view(ctx context.Context) (inventory.View, error) {
+	now := time.Now()
+	if !c.again.IsZero() && now.After(c.again) && c.deps.Watch.Behind(c.again) > 0 {
+		limited, cancel := context.WithTimeout(ctx, probeTime)
+		defer cancel()
+		if err := c.deps.Watch.Probe(limited); err != nil {
+			return inventory.View{}, fmt.Errorf("what is known may be old: %w", err)
+		}
+	}
+	v := c.deps.Watch.View()
+	if c.etcd != nil {
+		return c.etcd.view(ctx, v)
+	}
+	return v, nil
+}
+
+// act writes, if this process leads. Leadership that ends meanwhile ends what is under way.
+func (c *Controllers) act(v *inventory.View, d *gc.Decision, s Settings, warnings []Warning) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ctx := c.leading
+	if ctx == nil || ctx.Err() != nil {
+		c.board.metrics.leading.Set(0)
+		c.board.change(func(s *Status) { s.Leading = false })
+		return nil
+	}
+	c.board.metrics.leading.Set(1)
+	c.board.change(func(s *Status) { s.Leading = true })
+	c.warn(v, warnings)
+	ctx, cancel := context.WithTimeout(ctx, sweepTime)
+	defer cancel()
+	var errs []error
+	if c.etcd == nil {
+		errs = append(errs, c.keeper.sync(ctx, v, c.deps.Watch.Settings(), s, time.Now()))
+	} else {
+		errs = append(errs, c.etcd.sync(ctx, v, s))
+	}
+	if !d.Empty() {
+		report, err := c.sweeper.Sweep(ctx, v, d)
+		errs = append(errs, err)
+		c.board.metrics.did(&report)
+		c.board.change(func(s *Status) { s.did(&report) })
+		c.deps.Log.Info("collected", "addresses", report.Addresses(), "handles", report.Handles, "blocks", report.Blocks,
+			"affinities", report.Affinities, "completed", report.Confirmed, "spared", report.Spared)
+	}
+	return errors.Join(errs...)
+}
+
+// warn tells operators of pools that are exhausted or about to be, and of blocks that nobody can use.
+func (c *Controllers) warn(v *inventory.View, warnings []Warning) {
+	kind := (*api.IPPool)(nil).ResourceType()
+	for _, w := range warnings {
+		reason := "PoolExhausting"
+		if w.Exhausted {
+			reason = "PoolExhausted"
+		}
+		c.deps.Events.Warn(events.Object{APIVersion: kind.APIVersion(), Kind: kind.Kind, Name: w.Pool.Name, UID: w.Pool.UID}, reason, w.Text)
+	}
+	block := (*api.IPAMBlock)(nil).ResourceType()
+	for i := range v.Blocks {
+		if b := &v.Blocks[i]; b.Damage != nil {
+			c.deps.Events.Warn(events.Object{APIVersion: block.APIVersion(), Kind: block.Kind, Name: b.Name, UID: b.UID}, "DamagedBlock", b.Damage.Error())
+		}
+	}
+}

@@ -1,0 +1,151 @@
+package controllers
+
+import (
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/tortie-net/tortie/internal/gc"
+	"github.com/tortie-net/tortie/internal/version"
+)
+
+// metrics are what the controllers count. Those of Calico's have its names and labels, so that its dashboards go on.
+type metrics struct {
+	registry *prometheus.Registry
+
+	passes      prometheus.Histogram
+	failures    prometheus.Counter
+	leading     prometheus.Gauge
+	behind      prometheus.Gauge
+	waiting     prometheus.Gauge
+	reclaimed   *prometheus.CounterVec
+	removed     *prometheus.CounterVec
+	spared      prometheus.Counter
+	reclamation prometheus.Counter
+
+	mu         sync.Mutex // guards all below
+	usage      Usage
+	candidates map[string]int
+}
+
+// The series of which there is one for each node or pool; they are made when somebody asks.
+var (
+	poolNode      = []string{"ippool", "node"}
+	inUseDesc     = prometheus.NewDesc("ipam_allocations_in_use", "Addresses that are assigned, by the node that uses them.", poolNode, nil)
+	borrowedDesc  = prometheus.NewDesc("ipam_allocations_borrowed", "Of these, those that lie in a block of another node.", poolNode, nil)
+	blocksDesc    = prometheus.NewDesc("ipam_blocks", "Blocks, by the node that owns them; those of nobody have an empty label.", poolNode, nil)
+	coolingDesc   = prometheus.NewDesc("tortie_ipam_allocations_cooling_down", "Addresses that were released and are not free yet, by the node that owns the block.", poolNode, nil)
+	candidateDesc = prometheus.NewDesc("ipam_allocations_gc_candidates", "Addresses that look unused and are still in their grace period, by the node that they were assigned on.", []string{"node"}, nil)
+	sizeDesc      = prometheus.NewDesc("ipam_ippool_size", "Addresses that a pool has.", []string{"ippool"}, nil)
+	reservedDesc  = prometheus.NewDesc("ipam_ippool_reserved", "Of these, those that an IPReservation keeps.", []string{"ippool"}, nil)
+	usedDesc      = prometheus.NewDesc("tortie_ippool_in_use", "Addresses of a pool that cannot be assigned: taken, or cooling down.", []string{"ippool"}, nil)
+	roomDesc      = prometheus.NewDesc("tortie_ippool_free_blocks", "Blocks that nodes can still claim in a pool.", []string{"ippool"}, nil)
+	damagedDesc   = prometheus.NewDesc("tortie_ipam_damaged_blocks", "Blocks that contradict themselves: nothing is assigned from them or collected in them.", nil, nil)
+	oldInUseDesc  = prometheus.NewDesc("ipam_allocations_per_node", "As ipam_allocations_in_use without the pool, as Calico had it before 3.23.", []string{"node"}, nil)
+	oldBorrowed   = prometheus.NewDesc("ipam_allocations_borrowed_per_node", "As ipam_allocations_borrowed without the pool.", []string{"node"}, nil)
+	oldBlocksDesc = prometheus.NewDesc("ipam_blocks_per_node", "As ipam_blocks without the pool.", []string{"node"}, nil)
+)
+
+func newMetrics() *metrics {
+	m := &metrics{registry: prometheus.NewRegistry()}
+	m.passes = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "tortie_controllers_pass_seconds", Help: "Time of one look at all addresses, without what it led to.", Buckets: prometheus.ExponentialBuckets(0.001, 4, 8),
+	})
+	m.failures = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "tortie_controllers_failures_total", Help: "Looks after which something could not be done; it is done later.",
+	})
+	m.leading = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "tortie_controllers_leading", Help: "1 on the one that writes.",
+	})
+	m.behind = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "tortie_controllers_behind_seconds", Help: "How long ago all watches were last known to miss nothing, at the last look.",
+	})
+	m.waiting = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "tortie_ipam_gc_waiting", Help: "Handles, blocks and affinities that look superfluous and are still in their grace period.",
+	})
+	m.reclamation = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "ipam_allocations_gc_reclamations", Help: "Addresses that were freed because nobody used them.",
+	})
+	m.reclaimed = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "tortie_ipam_gc_freed_total", Help: "The same, by the node that they were assigned on.",
+	}, []string{"node"})
+	m.removed = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "tortie_ipam_gc_removed_total", Help: "What else was put in order, by kind: handle, block, affinity (removed) or claim (completed).",
+	}, []string{"kind"})
+	m.spared = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "tortie_ipam_gc_spared_total", Help: "Holders of addresses who looked dead and turned out not to be, right before their addresses would have been freed.",
+	})
+	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "tortie_build_info", Help: "Always 1; the label has the program's version.",
+	}, []string{"version"})
+	build.WithLabelValues(version.Version).Set(1)
+	m.registry.MustRegister(m.passes, m.failures, m.leading, m.behind, m.waiting, m.reclamation, m.reclaimed, m.removed, m.spared, build, m,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// saw notes what a pass saw.
+func (m *metrics) saw(u Usage, d *gc.Decision, took, behind time.Duration) {
+	m.passes.Observe(took.Seconds())
+	m.behind.Set(behind.Seconds())
+	m.waiting.Set(float64(d.Waiting))
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.usage, m.candidates = u, d.Candidates
+}
+
+// did notes what a sweep did.
+func (m *metrics) did(r *gc.Report) {
+	for node, n := range r.Freed {
+		m.reclaimed.WithLabelValues(node).Add(float64(n))
+	}
+	m.reclamation.Add(float64(r.Addresses()))
+	m.spared.Add(float64(r.Spared))
+	for kind, n := range map[string]int{"handle": r.Handles, "block": r.Blocks, "affinity": r.Affinities, "claim": r.Confirmed} {
+		m.removed.WithLabelValues(kind).Add(float64(n))
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{inUseDesc, borrowedDesc, blocksDesc, coolingDesc, candidateDesc, sizeDesc, reservedDesc, usedDesc,
+		roomDesc, damagedDesc, oldInUseDesc, oldBorrowed, oldBlocksDesc} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *metrics) Collect(ch chan<- prometheus.Metric) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	for _, s := range []struct {
+		desc, old *prometheus.Desc
+		of        map[share]int
+	}{{inUseDesc, oldInUseDesc, m.usage.InUse}, {borrowedDesc, oldBorrowed, m.usage.Borrowed}, {blocksDesc, oldBlocksDesc, m.usage.Blocks}, {coolingDesc, nil, m.usage.Cooling}} {
+		byNode := map[string]int{}
+		for of, n := range s.of {
+			gauge(s.desc, float64(n), of.pool, of.node)
+			byNode[of.node] += n
+		}
+		for node, n := range byNode {
+			if s.old != nil {
+				gauge(s.old, float64(n), node)
+			}
+		}
+	}
+	for node, n := range m.candidates {
+		gauge(candidateDesc, float64(n), node)
+	}
+	for _, p := range m.usage.Pools {
+		gauge(sizeDesc, p.Size, p.Name)
+		gauge(reservedDesc, p.Reserved, p.Name)
+		gauge(usedDesc, float64(p.InUse), p.Name)
+		gauge(roomDesc, p.Room, p.Name)
+	}
+	gauge(damagedDesc, float64(m.usage.Damaged))
+}

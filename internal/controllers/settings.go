@@ -1,0 +1,85 @@
+package controllers
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/config"
+)
+
+// Settings are what is in force: the environment over the object, and that over Calico's defaults.
+type Settings struct {
+	Period, Grace, Compaction time.Duration
+	SyncLabels                bool
+}
+
+// Calico's defaults.
+const (
+	defaultPeriod     = 5 * time.Minute
+	defaultGrace      = 15 * time.Minute
+	defaultCompaction = 10 * time.Minute
+)
+
+// effective joins what there is. What the object says and cannot be read is left out and is an error.
+func effective(env *config.Controllers, obj *api.KubeControllersConfiguration) (Settings, error) {
+	spec, node := api.KubeControllersConfigurationSpec{}, api.NodeControllerConfig{}
+	if obj != nil {
+		spec = obj.Spec
+		if obj.Spec.Controllers.Node != nil {
+			node = *obj.Spec.Controllers.Node
+		}
+	}
+	var errs [3]error
+	s := Settings{SyncLabels: node.SyncLabels != "Disabled"}
+	s.Period, errs[0] = chooseTime(env.Period, node.ReconcilerPeriod, defaultPeriod, "spec.controllers.node.reconcilerPeriod")
+	s.Grace, errs[1] = chooseTime(env.Grace, node.LeakGracePeriod, defaultGrace, "spec.controllers.node.leakGracePeriod")
+	s.Compaction, errs[2] = chooseTime(env.Compaction, spec.EtcdV3CompactionPeriod, defaultCompaction, "spec.etcdV3CompactionPeriod")
+	if env.SyncLabels != nil {
+		s.SyncLabels = *env.SyncLabels
+	}
+	if s.Period <= 0 {
+		s.Period = defaultPeriod
+	}
+	return s, errors.Join(errs[:]...)
+}
+
+// chooseTime takes what the environment says, else the object, else the default.
+func chooseTime(env *time.Duration, text string, otherwise time.Duration, field string) (time.Duration, error) {
+	if env != nil {
+		return *env, nil
+	}
+	d, err := time.ParseDuration(cmp.Or(text, otherwise.String()))
+	if err != nil || d < 0 {
+		return otherwise, fmt.Errorf("%s %q is no time such as 15m: %s is in force", field, text, otherwise)
+	}
+	return d, nil
+}
+
+// defaultConfiguration is the object as Calico's controllers would create it, as far as it is read here.
+func defaultConfiguration() *api.KubeControllersConfiguration {
+	port := 9094
+	return &api.KubeControllersConfiguration{
+		Meta: api.Meta{Name: api.DefaultName},
+		Spec: api.KubeControllersConfigurationSpec{
+			LogSeverityScreen: "Info", HealthChecks: "Enabled", EtcdV3CompactionPeriod: text(defaultCompaction), PrometheusMetricsPort: &port,
+			Controllers: api.ControllersConfig{Node: &api.NodeControllerConfig{
+				ReconcilerPeriod: text(defaultPeriod), SyncLabels: "Enabled", LeakGracePeriod: text(defaultGrace),
+			}},
+		},
+	}
+}
+
+// running is what is in force, in the form of the object's status.
+func (s Settings) running() api.KubeControllersConfigurationSpec {
+	labels := map[bool]string{true: "Enabled", false: "Disabled"}[s.SyncLabels]
+	spec := defaultConfiguration().Spec
+	spec.EtcdV3CompactionPeriod = text(s.Compaction)
+	*spec.Controllers.Node = api.NodeControllerConfig{ReconcilerPeriod: text(s.Period), SyncLabels: labels, LeakGracePeriod: text(s.Grace)}
+	return spec
+}
+
+// text is how Kubernetes' tools write a time.
+func text(d time.Duration) string { return d.String() }

@@ -1,0 +1,57 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/tortie-net/tortie/internal/config"
+	"github.com/tortie-net/tortie/internal/datastore/etcd"
+	"github.com/tortie-net/tortie/internal/inventory"
+	"github.com/tortie-net/tortie/internal/kube"
+)
+
+// openSource connects a tool for people to where the controllers have their addresses from.
+func openSource(ctx context.Context, env config.Env) (inventory.Source, error) {
+	cfg, err := config.LoadControllers(env)
+	if err != nil {
+		return inventory.Source{}, err
+	}
+	rest, err := kube.Connect(cfg.Kubeconfig, "tortie-"+name+"-ipam")
+	if err != nil {
+		return inventory.Source{}, err
+	}
+	store, err := kube.OpenStore(rest)
+	if err != nil {
+		return inventory.Source{}, err
+	}
+	from := inventory.Source{IPAM: store, Cluster: store}
+	if cfg.Etcd {
+		from.IPAM, err = openEtcd(ctx, cfg.Plugin)
+	}
+	return from, err
+}
+
+// openEtcd returns the datastore in etcd.
+func openEtcd(ctx context.Context, cfg config.Plugin) (*etcd.Store, error) {
+	endpoints := strings.Split(cfg.EtcdEndpoints, ",")
+	switch {
+	case cfg.EtcdEndpoints == "" && cfg.EtcdDiscoverySRV == "":
+		return nil, fmt.Errorf("etcd is the datastore: set ETCD_ENDPOINTS, such as https://10.0.0.1:2379, or ETCD_DISCOVERY_SRV")
+	case cfg.EtcdEndpoints != "" && cfg.EtcdDiscoverySRV != "":
+		return nil, fmt.Errorf("ETCD_ENDPOINTS and ETCD_DISCOVERY_SRV are both set: set one of them")
+	case cfg.EtcdEndpoints == "":
+		var err error
+		if endpoints, err = etcd.Discover(ctx, cfg.EtcdDiscoverySRV); err != nil {
+			return nil, err
+		}
+	}
+	store, err := etcd.New(etcd.Config{
+		Endpoints: endpoints, CAFile: cfg.EtcdCACertFile, CertFile: cfg.EtcdCertFile, KeyFile: cfg.EtcdKeyFile,
+		Username: cfg.EtcdUsername, Password: cfg.EtcdPassword,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("etcd: %w", err)
+	}
+	return store, nil
+}

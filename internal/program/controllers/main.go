@@ -1,0 +1,157 @@
+// Package controllers is the program kube-controllers: the cluster-wide side of IPAM. With the argument ipam it is a tool for people,
+// with -r or -l it asks the one that runs whether it is ready or alive.
+package controllers
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/config"
+	"github.com/tortie-net/tortie/internal/controllers"
+	"github.com/tortie-net/tortie/internal/events"
+	"github.com/tortie-net/tortie/internal/inventory"
+	"github.com/tortie-net/tortie/internal/ipamtool"
+	"github.com/tortie-net/tortie/internal/kube"
+	"github.com/tortie-net/tortie/internal/memlimit"
+	"github.com/tortie-net/tortie/internal/program"
+	"github.com/tortie-net/tortie/internal/version"
+)
+
+const name = "kube-controllers"
+
+// Main runs the program with its arguments, without its name, and returns the exit code.
+func Main(args []string) int {
+	if len(args) > 0 && args[0] == ipamtool.Command {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+		defer stop()
+		open := func(ctx context.Context) (inventory.Source, error) { return openSource(ctx, config.OS()) }
+		return ipamtool.Main(ctx, args[1:], open, ipamtool.Output{Out: os.Stdout, Err: os.Stderr})
+	}
+	return program.Run(name, func(ctx context.Context) error { return run(ctx, args, config.OS(), os.Stdout, os.Stderr) })
+}
+
+func run(ctx context.Context, args []string, env config.Env, stdout, stderr io.Writer) error {
+	flags := flag.NewFlagSet(name, flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.Usage = func() {
+		fmt.Fprintf(stderr, "usage: %s [-v|-r|-l]\n       %s %s COMMAND: %s\n\nWithout arguments it is the controllers, whose settings come from the environment.\n\n", name, name, ipamtool.Command, ipamtool.Help)
+		flags.PrintDefaults()
+	}
+	showVersion := flags.Bool("v", false, "print the version and exit")
+	ready := flags.Bool("r", false, "ask the controllers that run in this container whether they are ready")
+	alive := flags.Bool("l", false, "ask them whether they are alive")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	switch {
+	case flags.NArg() > 0:
+		flags.Usage()
+		return fmt.Errorf("unknown argument %q", flags.Arg(0))
+	case *showVersion:
+		_, err := fmt.Fprintln(stdout, version.About(name))
+		return err
+	case *ready:
+		return ask(ctx, env, "/readyz")
+	case *alive:
+		return ask(ctx, env, "/livez")
+	}
+	return runControllers(ctx, env, stderr)
+}
+
+// askTime bounds a probe.
+const askTime = 5 * time.Second
+
+// ask asks the controllers that run.
+func ask(ctx context.Context, env config.Env, path string) error {
+	address, err := config.LoadControllersAddress(env)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
+	if err != nil {
+		return fmt.Errorf("ask %s: %w", address, err)
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return fmt.Errorf("no answer: %w", err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(answer.Body, 1<<10))
+	if err != nil || answer.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", answer.Status, strings.TrimSpace(string(text)))
+	}
+	return nil
+}
+
+// runControllers is the controllers, until ctx ends.
+func runControllers(ctx context.Context, env config.Env, stderr io.Writer) error {
+	cfg, err := config.LoadControllers(env)
+	if err != nil {
+		return err
+	}
+	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: cfg.LogLevel}))
+	if cfg.Identity == "" {
+		cfg.Identity, _ = os.Hostname() // the number below tells enough
+	}
+	identity := identity(cfg.Identity)
+	log.Info(version.About(name), "identity", identity, "etcd", cfg.Etcd)
+	if len(cfg.Ignored) > 0 {
+		log.Warn("these controllers of Calico's are not provided: what they do is left undone", "controllers", cfg.Ignored)
+	}
+	memlimit.Follow(ctx, env, log)
+	deps, err := open(ctx, cfg, identity, log)
+	if err != nil {
+		return err
+	}
+	err = controllers.New(deps).Run(ctx)
+	if err == nil {
+		log.Info("told to end")
+	}
+	return err
+}
+
+// open makes the doors to the outside. No request is made yet.
+func open(ctx context.Context, cfg config.Controllers, identity string, log *slog.Logger) (controllers.Deps, error) {
+	rest, err := kube.Connect(cfg.Kubeconfig, "tortie-"+name)
+	if err != nil {
+		return controllers.Deps{}, err
+	}
+	deps := controllers.Deps{Config: cfg, Log: log, Identity: identity}
+	if deps.Store, err = kube.OpenStore(rest); err != nil {
+		return controllers.Deps{}, err
+	}
+	if cfg.Etcd {
+		store, err := openEtcd(ctx, cfg.Plugin)
+		if err != nil {
+			return controllers.Deps{}, err
+		}
+		deps.Etcd = store
+	}
+	if deps.Watch, err = kube.NewInventory(rest, !cfg.Etcd, log); err != nil {
+		return controllers.Deps{}, err
+	}
+	poster, err := kube.OpenEvents(rest)
+	if err != nil {
+		return controllers.Deps{}, err
+	}
+	deps.Events = events.New(poster, events.Source{Component: "tortie-" + name, Host: cfg.Identity}, log)
+	return deps, nil
+}
+
+// identity is a name that no other process has, and none had before in the same pod.
+func identity(pod string) string {
+	return pod + "_" + strconv.FormatUint(rand.Uint64(), 36)
+}
