@@ -80,6 +80,14 @@ func (p Policy) validate() error {
 	return nil
 }
 
+// Equal reports whether both let pass the same.
+func (p Policy) Equal(o Policy) bool {
+	same := func(a, b map[netip.Addr]*policy.Rules) bool { return maps.EqualFunc(a, b, (*policy.Rules).Equal) }
+	return slices.Equal(p.Transit, o.Transit) && slices.Equal(p.Hidden, o.Hidden) && slices.Equal(p.Refuse, o.Refuse) && slices.Equal(p.Own, o.Own) &&
+		slices.Equal(p.Links, o.Links) && slices.EqualFunc(p.Tags, o.Tags, policy.Tag.Equal) && p.Normal4 == o.Normal4 && p.Normal6 == o.Normal6 &&
+		same(p.Import, o.Import) && same(p.Export, o.Export)
+}
+
 // SetPolicy implements Speaker.
 func (s *Server) SetPolicy(ctx context.Context, p Policy) error {
 	if err := p.validate(); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/config"
+	"github.com/tortie-net/tortie/internal/desired"
 	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/nodeaddr"
 )
@@ -54,7 +55,7 @@ func (p place) String() string {
 }
 
 // describe fills in what a place says of this node.
-func (s *Self) describe(p place) {
+func describe(s *desired.Self, p place) {
 	s.Addr, s.AddrSource, s.Link, s.LinkMTU = p.v4.Addr, p.v4.Source, p.v4.Link, p.v4.MTU
 	s.Addr6, s.AddrSource6, s.Link6, s.LinkMTU6 = p.v6.Addr, p.v6.Source, p.v6.Link, p.v6.MTU
 }
@@ -64,7 +65,7 @@ func (p place) notes() []error {
 	var notes []error
 	for _, c := range []nodeaddr.Choice{p.v4, p.v6} {
 		if c.Note != "" {
-			notes = append(notes, inSelf("AmbiguousAddress", fmt.Errorf("node address: %s", c.Note)))
+			notes = append(notes, desired.InSelf("AmbiguousAddress", fmt.Errorf("node address: %s", c.Note)))
 		}
 	}
 	return notes
@@ -223,24 +224,14 @@ func (a *Agent) logCandidates(found []nodeaddr.Candidate) {
 	}
 }
 
-// duplicate names the node that has announced this node's address; empty if none has.
-func (s *Snapshot) duplicate() (node string, addr netip.Addr) {
-	for _, a := range s.Self.addrs() {
-		if m, ok := s.memberAt(a); ok {
-			return m.Name, a
-		}
-	}
-	return "", netip.Addr{}
-}
-
 // checkDuplicate refuses an address that another node has announced, unless this node has announced it as well: then both have
 // worked so far, as badly as may be, and it is only said.
-func (a *Agent) checkDuplicate(s *Snapshot) (problem, refusal error) {
-	other, addr := s.duplicate()
+func (a *Agent) checkDuplicate(s *desired.Snapshot) (problem, refusal error) {
+	other, addr := s.Duplicate()
 	if other == "" || a.Config.Addresses.Shared {
 		return nil, nil
 	}
-	err := inSelf("DuplicateAddress", fmt.Errorf("node address %s of node %s is also that of node %s: give one of them another, or delete the Node that is gone; DISABLE_NODE_IP_CHECK=true takes it all the same", addr, a.node.Name, other))
+	err := desired.InSelf("DuplicateAddress", fmt.Errorf("node address %s of node %s is also that of node %s: give one of them another, or delete the Node that is gone; DISABLE_NODE_IP_CHECK=true takes it all the same", addr, a.node.Name, other))
 	for _, key := range []string{api.AnnotationIPv4Address, api.AnnotationIPv6Address} {
 		if stored, _ := netip.ParsePrefix(a.node.Annotations[key]); stored.Addr() == addr {
 			return err, nil

@@ -18,6 +18,7 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/config"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/desired"
 	"github.com/tortie-net/tortie/internal/duties"
 	"github.com/tortie-net/tortie/internal/encap"
 	"github.com/tortie-net/tortie/internal/encapguard"
@@ -85,14 +86,14 @@ type Agent struct {
 	sysctls sysctl.Root
 	herald  *herald
 
-	node       *api.Node       // this node as it was last seen
-	view       view            // the cluster
-	services   serviceView     // what is announced for services
-	anchor     anchor          // this node's place in it
-	peering    deciding        // which BGP sessions there are to be
-	reflecting reflecting      // this node's part in route reflection
-	bgp        speaking        // what BGP is told and says
-	calico     *takeover.Watch // what Calico has left on this node
+	node       *api.Node           // this node as it was last seen
+	view       desired.View        // the cluster
+	services   desired.ServiceView // what is announced for services
+	anchor     anchor              // this node's place in it
+	peering    desired.Deciding    // which BGP sessions there are to be
+	reflecting reflecting          // this node's part in route reflection
+	bgp        speaking            // what BGP is told and says
+	calico     *takeover.Watch     // what Calico has left on this node
 
 	gone         bool  // this node was deleted
 	alone        error // the API server was not heard of yet, and what passes go by instead; nil: it was
@@ -104,7 +105,7 @@ type Agent struct {
 	availability *duties.Availability
 	complaints   string                // what was logged of the last pass
 	broken       map[string][]string   // what was reported last as not usable, by what it is about
-	known        announcements         // how other nodes were reached so far
+	known        desired.Announcements // how other nodes were reached so far
 	doubt        time.Duration         // until a change of that is believed; 0: there is none
 	hosts        map[string]netip.Addr // of which addresses were looked up
 	candidates   []nodeaddr.Candidate  // as they were logged last
@@ -128,7 +129,7 @@ func NewAgent(d Deps) *Agent {
 		sysctls:      sysctl.Root(d.Config.SysctlRoot),
 		herald:       newHerald(filepath.Join(d.Config.RunDir, factsFile), d.Watch, d.Status, d.Log),
 		broken:       map[string][]string{},
-		known:        announcements{},
+		known:        desired.Announcements{},
 		hosts:        map[string]netip.Addr{},
 		records:      newRecords(d.Store, d.Log),
 		calico:       takeover.NewWatch(d.Kernel, d.NFT, d.Config.RemoveRules),
@@ -407,7 +408,7 @@ func (a *Agent) report(err error, took time.Duration) {
 		return
 	}
 	self := known.snapshot.Self
-	a.Log.Info("this node is as it should be", "address", self.Addr, "interface", self.Link, "tunnels", self.tunnelAddrs(),
+	a.Log.Info("this node is as it should be", "address", self.Addr, "interface", self.Link, "tunnels", self.TunnelAddrs(),
 		"blocks", known.snapshot.Blocks, "peers", len(known.peers), "took", took)
 }
 

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/desired"
 	"github.com/tortie-net/tortie/internal/names"
 )
 
@@ -47,7 +47,7 @@ type records struct {
 	log *slog.Logger
 
 	mu    sync.Mutex
-	known map[claim]record
+	known map[desired.Claim]record
 	// wanted are the blocks to be read.
 	wanted map[netip.Prefix]bool
 
@@ -57,14 +57,14 @@ type records struct {
 
 // record is what is known of a claim.
 type record struct {
-	verdict
+	desired.Verdict
 	block netip.Prefix
 	read  time.Time // zero: never
 }
 
 func newRecords(get blockGetter, log *slog.Logger) *records {
 	return &records{
-		get: get, log: log, known: map[claim]record{}, wanted: map[netip.Prefix]bool{},
+		get: get, log: log, known: map[desired.Claim]record{}, wanted: map[netip.Prefix]bool{},
 		work: make(chan struct{}, 1), changed: make(chan struct{}, 1),
 	}
 }
@@ -78,27 +78,27 @@ func wake(c chan struct{}) {
 }
 
 // verdicts returns what is known. The map is the caller's.
-func (r *records) verdicts() map[claim]verdict {
+func (r *records) verdicts() map[desired.Claim]desired.Verdict {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.known) == 0 {
 		return nil
 	}
-	out := make(map[claim]verdict, len(r.known))
+	out := make(map[desired.Claim]desired.Verdict, len(r.known))
 	for c, known := range r.known {
-		out[c] = known.verdict
+		out[c] = known.Verdict
 	}
 	return out
 }
 
 // want has the records of claims read that are new or old, and forgets those that are neither among them nor kept: what is
 // announced once more is looked at once more.
-func (r *records) want(now time.Time, claims map[claim]netip.Prefix, keep func(claim) bool) {
+func (r *records) want(now time.Time, claims map[desired.Claim]netip.Prefix, keep func(desired.Claim) bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for c, known := range r.known {
 		_, announced := claims[c]
-		if !announced && (!known.confirmed || !keep(c)) {
+		if !announced && (!known.Confirmed || !keep(c)) {
 			delete(r.known, c)
 			continue
 		}
@@ -108,7 +108,7 @@ func (r *records) want(now time.Time, claims map[claim]netip.Prefix, keep func(c
 	}
 	for c, block := range claims {
 		if _, ok := r.known[c]; !ok && len(r.known) < mostClaims {
-			r.known[c] = record{verdict: verdict{pending: true, why: "its block's record is being read"}, block: block}
+			r.known[c] = record{Verdict: desired.Verdict{Pending: true, Why: "its block's record is being read"}, block: block}
 			r.wanted[block] = true
 		}
 	}
@@ -119,20 +119,20 @@ func (r *records) want(now time.Time, claims map[claim]netip.Prefix, keep func(c
 
 func (k record) age() time.Duration {
 	switch {
-	case k.confirmed:
+	case k.Confirmed:
 		return recordAge
-	case k.pending:
+	case k.Pending:
 		return time.Second
 	}
 	return refusedAge
 }
 
 // trust takes claims that an earlier agent has verified, until their records have been read.
-func (r *records) trust(claims map[claim]netip.Prefix) {
+func (r *records) trust(claims map[desired.Claim]netip.Prefix) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for c, block := range claims {
-		r.known[c] = record{verdict: verdict{confirmed: true}, block: block}
+		r.known[c] = record{Verdict: desired.Verdict{Confirmed: true}, block: block}
 	}
 }
 
@@ -173,11 +173,11 @@ func (r *records) settle(ctx context.Context, block netip.Prefix) {
 			continue
 		}
 		v := judgeRecord(c, block, obj, err)
-		if v.pending && known.confirmed {
-			v = known.verdict // what was confirmed stands while the API server is away
+		if v.Pending && known.Confirmed {
+			v = known.Verdict // what was confirmed stands while the API server is away
 		}
-		news = news || v != known.verdict
-		r.known[c] = record{verdict: v, block: block, read: time.Now()}
+		news = news || v != known.Verdict
+		r.known[c] = record{Verdict: v, block: block, read: time.Now()}
 	}
 	if news {
 		wake(r.changed)
@@ -185,25 +185,25 @@ func (r *records) settle(ctx context.Context, block netip.Prefix) {
 }
 
 // judgeRecord says what a block's record, or the error of reading it, makes of a claim.
-func judgeRecord(c claim, block netip.Prefix, obj *api.IPAMBlock, err error) verdict {
+func judgeRecord(c desired.Claim, block netip.Prefix, obj *api.IPAMBlock, err error) desired.Verdict {
 	switch {
 	case errors.Is(err, datastore.ErrNotFound), err == nil && obj.Spec.Deleted:
-		return verdict{why: fmt.Sprintf("there is no record of block %s", block)}
+		return desired.Verdict{Why: fmt.Sprintf("there is no record of block %s", block)}
 	case err != nil:
-		return verdict{pending: true, why: fmt.Sprintf("the record of block %s cannot be read: %v", block, err)}
+		return desired.Verdict{Pending: true, Why: fmt.Sprintf("the record of block %s cannot be read: %v", block, err)}
 	}
-	holders, ok := holdersOf(&obj.Spec, block, c.addr)
+	holders, ok := holdersOf(&obj.Spec, block, c.Addr)
 	switch {
 	case !ok:
-		return verdict{why: fmt.Sprintf("the record of block %s says that nobody has the address", block)}
-	case c.elsewhere && !slices.ContainsFunc(holders, func(node string) bool { return node != c.node }):
-		return verdict{why: fmt.Sprintf("the record of block %s does not say that the address is in use on another node", block)}
-	case c.elsewhere:
-		return verdict{confirmed: true}
-	case len(holders) == 0 || slices.Contains(holders, c.node):
-		return verdict{confirmed: true} // records of old do not name the node
+		return desired.Verdict{Why: fmt.Sprintf("the record of block %s says that nobody has the address", block)}
+	case c.Elsewhere && !slices.ContainsFunc(holders, func(node string) bool { return node != c.Node }):
+		return desired.Verdict{Why: fmt.Sprintf("the record of block %s does not say that the address is in use on another node", block)}
+	case c.Elsewhere:
+		return desired.Verdict{Confirmed: true}
+	case len(holders) == 0 || slices.Contains(holders, c.Node):
+		return desired.Verdict{Confirmed: true} // records of old do not name the node
 	}
-	return verdict{why: fmt.Sprintf("the record of block %s says that the address is in use on node %s, not on %s", block, strings.Join(holders, ", "), c.node)}
+	return desired.Verdict{Why: fmt.Sprintf("the record of block %s says that the address is in use on node %s, not on %s", block, strings.Join(holders, ", "), c.Node)}
 }
 
 // holdersOf returns the nodes that hold an address by its block's record, two while a virtual machine moves; ok is false if the
@@ -233,56 +233,4 @@ func ordinal(block netip.Prefix, a netip.Addr) int {
 	}
 	full, first := a.As16(), block.Addr().As16()
 	return (int(full[14])<<8 | int(full[15])) - (int(first[14])<<8 | int(first[15]))
-}
-
-// claims returns the claims that paths make, with the block of each.
-func (s *Snapshot) claims(paths []bgp.Path) map[claim]netip.Prefix {
-	claims := map[claim]netip.Prefix{}
-	for _, p := range paths {
-		if c, block, ok := s.claimOf(p.Prefix, p.NextHop); ok {
-			claims[c] = block
-		}
-	}
-	return claims
-}
-
-// claimOf returns the claim that a path is, if it is one.
-func (s *Snapshot) claimOf(p netip.Prefix, hop netip.Addr) (c claim, block netip.Prefix, ok bool) {
-	if !p.IsSingleIP() {
-		return claim{}, netip.Prefix{}, false
-	}
-	pool, inPool := s.poolOf(p)
-	m, isNode := s.memberAt(hop)
-	if !inPool || s.hasPod(p.Addr()) {
-		return claim{}, netip.Prefix{}, false
-	}
-	block, owner, owned := s.blockOf(p)
-	if !isNode {
-		ours := owned && owner.Node == s.Self.Name && block != p && !pool.encapsulates()
-		return claim{p.Addr(), s.Self.Name, true}, block, ours
-	}
-	if owned && owner.Node == m.Name || !owned && p.Bits() == pool.BlockBits {
-		return claim{}, netip.Prefix{}, false
-	}
-	if !owned {
-		block = netip.PrefixFrom(p.Addr(), pool.BlockBits).Masked()
-	}
-	return claim{addr: p.Addr(), node: m.Name}, block, true
-}
-
-// sessionless returns the confirmed claims of nodes that there is no session with.
-func sessionless(verdicts map[claim]verdict, down func(claim) bool) []claim {
-	var held []claim
-	for c, v := range verdicts {
-		if v.confirmed && down(c) {
-			held = append(held, c)
-		}
-	}
-	slices.SortFunc(held, func(a, b claim) int {
-		if d := a.addr.Compare(b.addr); d != 0 {
-			return d
-		}
-		return strings.Compare(a.node, b.node)
-	})
-	return held
 }

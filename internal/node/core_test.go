@@ -16,6 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/config"
+	"github.com/tortie-net/tortie/internal/desired/desiredtest"
 	"github.com/tortie-net/tortie/internal/kube"
 	"github.com/tortie-net/tortie/internal/labtest"
 	"github.com/tortie-net/tortie/internal/netlinkx"
@@ -383,7 +384,7 @@ func TestMemory(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "tortie/world.json")
 	m := memory{path: path}
 	now := time.Now()
-	w := cluster(nil)
+	w := desiredtest.World(nil)
 	w.Self, w.Revision, w.MeshPassword = &w.Nodes[1], 7, kube.Password{Set: true, Text: "secret word"}
 	ref := &api.BGPPassword{SecretKeyRef: &api.SecretKeyRef{Name: "tor", Key: "rr"}}
 	place, _ := ref.Place()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/desired"
 	"github.com/tortie-net/tortie/internal/duties"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/kube"
@@ -19,8 +20,8 @@ import (
 
 // tunnels is what the agent keeps of its tunnels.
 type tunnels struct {
-	ends    [tunnelKinds]tunnelEnd
-	changes changes
+	ends    [desired.TunnelKinds]tunnelEnd
+	changes desired.Changes
 	again   time.Duration // until changes look different; 0: they will not by themselves
 	// rest is what is to be removed once no route needs it.
 	rest []vxlan.Merged
@@ -43,13 +44,13 @@ type tunnelEnd struct {
 // newTunnels are in the order in which Calico assigns their addresses.
 func newTunnels(client *ipam.Client, node string) tunnels {
 	t := tunnels{checksumsBroken: vxlan.ChecksumsBroken()}
-	for k, of := range [tunnelKinds]struct {
+	for k, of := range [desired.TunnelKinds]struct {
 		kind       duties.TunnelKind
 		annotation string
 	}{
-		ipipTunnel:   {duties.IPIP, api.AnnotationIPv4TunnelAddr},
-		vxlanTunnel:  {duties.VXLAN, api.AnnotationIPv4VXLANAddr},
-		vxlanTunnel6: {duties.VXLANv6, api.AnnotationIPv6VXLANAddr},
+		desired.IPIPTunnel:   {duties.IPIP, api.AnnotationIPv4TunnelAddr},
+		desired.VXLANTunnel:  {duties.VXLAN, api.AnnotationIPv4VXLANAddr},
+		desired.VXLANTunnel6: {duties.VXLANv6, api.AnnotationIPv6VXLANAddr},
 	} {
 		t.ends[k] = tunnelEnd{keeper: duties.NewTunnel(client, of.kind, node, time.Now), annotation: of.annotation}
 	}
@@ -58,26 +59,26 @@ func newTunnels(client *ipam.Client, node string) tunnels {
 
 // tunnelAddresses finds the addresses of the tunnels' devices. While the datastore does not say, the last ones stay, or what the Node
 // says.
-func (a *Agent) tunnelAddresses(ctx context.Context, s *Snapshot) error {
-	unread := len(s.Pools) < len(a.view.world.Pools) || slices.ContainsFunc(a.view.world.Problems, func(p kube.Problem) bool {
+func (a *Agent) tunnelAddresses(ctx context.Context, s *desired.Snapshot) error {
+	unread := len(s.Pools) < len(a.view.World.Pools) || slices.ContainsFunc(a.view.World.Problems, func(p kube.Problem) bool {
 		return p.Kind == (*api.IPPool)(nil).ResourceType()
 	})
 	var errs []error
-	for k := range tunnelKinds {
+	for k := range desired.TunnelKinds {
 		end := &a.tunnels.ends[k]
 		noted := a.node.Annotations[end.annotation]
 		if !end.addr.IsValid() {
 			end.addr, _ = netip.ParseAddr(noted)
 		}
 		if !a.gone && a.alone == nil { // an address for no Node is a leak
-			in := duties.TunnelInput{Ranges: s.tunnelRanges(k), UID: a.node.UID, Noted: noted, Blocks: s.Blocks, Unsure: unread}
+			in := duties.TunnelInput{Ranges: s.TunnelRanges(k), UID: a.node.UID, Noted: noted, Blocks: s.Blocks, Unsure: unread}
 			addr, err := end.keeper.Address(ctx, in)
 			if err == nil {
 				end.addr = addr
 			}
 			errs = append(errs, err)
 		}
-		*s.Self.tunnelAddr(k) = end.addr
+		*s.Self.AddrOf(k) = end.addr
 	}
 	return errors.Join(errs...)
 }
@@ -93,7 +94,7 @@ func occupied(pods []netip.Addr, tunnels []netip.Addr) []netip.Addr {
 }
 
 // announceSelf tells other nodes, Calico's among them, how to reach this one.
-func (a *Agent) announceSelf(ctx context.Context, s *Snapshot) error {
+func (a *Agent) announceSelf(ctx context.Context, s *desired.Snapshot) error {
 	want := map[string]string{
 		api.AnnotationIPv4Address: prefixText(s.Self.Addr),
 		api.AnnotationIPv6Address: prefixText(s.Self.Addr6),
@@ -104,7 +105,7 @@ func (a *Agent) announceSelf(ctx context.Context, s *Snapshot) error {
 	}
 	for _, end := range a.tunnels.ends {
 		if end.stands || !end.addr.IsValid() { // else others would send what cannot be received yet
-			want[end.annotation] = addrText(end.addr)
+			want[end.annotation] = desired.AddrText(end.addr)
 		}
 	}
 	if err := duties.Announce(ctx, a.Store, a.node.Annotations, a.node.Name, want); err != nil {
@@ -120,17 +121,17 @@ func (a *Agent) announceSelf(ctx context.Context, s *Snapshot) error {
 
 // syncTunnels makes the devices that there are to be, with all that they need to know of other nodes. What is too much stays until
 // routes no longer lead there: see pruneTunnels.
-func (a *Agent) syncTunnels(ctx context.Context, s *Snapshot) error {
+func (a *Agent) syncTunnels(ctx context.Context, s *desired.Snapshot) error {
 	want := s.Tunnels()
 	t := &a.tunnels
 	t.rest = t.rest[:0]
 	var errs []error
-	done := func(k tunnelKind, err error) {
+	done := func(k desired.TunnelKind, err error) {
 		t.ends[k].stands = err == nil
 		errs = append(errs, err)
 	}
 	if want.IPIP != nil {
-		done(ipipTunnel, a.Encap.Sync(ctx, *want.IPIP))
+		done(desired.IPIPTunnel, a.Encap.Sync(ctx, *want.IPIP))
 	}
 	var links []int
 	for i, v := range []*vxlan.Tunnel{want.VXLAN, want.VXLANv6} {
@@ -138,7 +139,7 @@ func (a *Agent) syncTunnels(ctx context.Context, s *Snapshot) error {
 			continue
 		}
 		m, err := a.VXLAN.Merge(ctx, *v)
-		done(vxlanTunnel+tunnelKind(i), err)
+		done(desired.VXLANTunnel+desired.TunnelKind(i), err)
 		t.rest = append(t.rest, m)
 		if m.Link != 0 {
 			links = append(links, m.Link)
@@ -182,7 +183,7 @@ func (t *tunnels) heard(ok bool) {
 
 // pruneTunnels takes away what the routes have just been led away from: entries of nodes that have gone, and devices that no pool
 // uses any more. While routes are held, so are these.
-func (a *Agent) pruneTunnels(ctx context.Context, s *Snapshot) error {
+func (a *Agent) pruneTunnels(ctx context.Context, s *desired.Snapshot) error {
 	if a.bgp.holding {
 		return nil
 	}
@@ -190,15 +191,15 @@ func (a *Agent) pruneTunnels(ctx context.Context, s *Snapshot) error {
 	for _, m := range a.tunnels.rest {
 		errs = append(errs, m.Prune())
 	}
-	for k := range tunnelKinds {
-		if s.needs(k) {
+	for k := range desired.TunnelKinds {
+		if s.Needs(k) {
 			continue
 		}
 		a.tunnels.ends[k].stands = false
-		if k == ipipTunnel {
+		if k == desired.IPIPTunnel {
 			errs = append(errs, a.Encap.Remove(ctx))
 		} else {
-			errs = append(errs, a.VXLAN.Remove(ctx, k == vxlanTunnel6))
+			errs = append(errs, a.VXLAN.Remove(ctx, k == desired.VXLANTunnel6))
 		}
 	}
 	return errors.Join(errs...)

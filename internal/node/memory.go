@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/desired"
 	"github.com/tortie-net/tortie/internal/hostfile"
 	"github.com/tortie-net/tortie/internal/kube"
 	"github.com/tortie-net/tortie/internal/peering"
@@ -130,7 +131,7 @@ func (a *Agent) awaitCluster(ctx context.Context) error {
 	synced := make(chan error, 1)
 	go func() { synced <- a.Watch.WaitForSync(ctx, a.Log) }()
 	w, at, err := a.memory.load(time.Now(), a.Config.Nodename)
-	a.peering.state = peering.Recall(a.memory.past) // whatever the API server says: an object may have been broken meanwhile
+	a.peering.State = peering.Recall(a.memory.past) // whatever the API server says: an object may have been broken meanwhile
 	select {
 	case err := <-synced:
 		return err
@@ -142,8 +143,8 @@ func (a *Agent) awaitCluster(ctx context.Context) error {
 	}
 	a.alone = fmt.Errorf("the API server has not answered since this agent started: going by what an earlier one knew at %s", at.UTC().Format(time.RFC3339))
 	a.node = w.Self
-	a.services.remembered = a.memory.services
-	a.view.update(time.Now(), Self{Name: a.node.Name}, w)
+	a.services.Remembered = a.memory.services
+	a.view.Update(time.Now(), desired.Self{Name: a.node.Name}, w)
 	a.bgp.begun = time.Now()
 	err = a.rounds(ctx, synced)
 	a.alone = nil

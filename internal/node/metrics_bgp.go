@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/desired"
 	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/nodestatus"
 	"github.com/tortie-net/tortie/internal/peering"
@@ -54,7 +55,7 @@ func (m *metrics) addSessions() {
 }
 
 // set takes what a look at BGP has found.
-func (b *bgpMetrics) set(s *Snapshot, peers []bgp.PeerStatus, sessions map[netip.Addr]session) {
+func (b *bgpMetrics) set(s *desired.Snapshot, peers []bgp.PeerStatus, sessions map[netip.Addr]desired.Session) {
 	refused, whole, reflectors := map[string]int{}, 0, 0
 	for _, p := range peers {
 		for _, r := range p.Refused {
@@ -66,7 +67,7 @@ func (b *bgpMetrics) set(s *Snapshot, peers []bgp.PeerStatus, sessions map[netip
 		if p.EndOfTable {
 			whole++
 		}
-		if d := sessions[p.Addr]; d.kind == kindReflector && s.Automatic.Reflectors[d.source.Node] {
+		if d := sessions[p.Addr]; d.Kind == desired.KindReflector && s.Automatic.Reflectors[d.Source.Node] {
 			reflectors++
 		}
 	}
@@ -74,7 +75,7 @@ func (b *bgpMetrics) set(s *Snapshot, peers []bgp.PeerStatus, sessions map[netip
 	b.whole.Set(float64(whole))
 	b.reflectors.Set(float64(reflectors))
 	role := "none"
-	if r := s.reflection(); r != nil {
+	if r := s.Reflection(); r != nil {
 		role = r.Role
 	}
 	for _, known := range []string{"none", string(peering.Client), string(peering.Reflector), "configured"} {
@@ -139,19 +140,19 @@ func (t *tunnelGauges) Collect(ch chan<- prometheus.Metric) {
 const mostShown = 100
 
 // shown returns the peers that there are series of: all, or those that BGPPeers are about, routers before nodes.
-func shown(peers []bgp.PeerStatus, sessions map[netip.Addr]session, all bool) []bgp.PeerStatus {
+func shown(peers []bgp.PeerStatus, sessions map[netip.Addr]desired.Session, all bool) []bgp.PeerStatus {
 	if all {
 		return peers
 	}
 	var out []bgp.PeerStatus
 	for _, p := range peers {
-		if k := sessions[p.Addr].kind; k == kindNode || k == kindGlobal {
+		if k := sessions[p.Addr].Kind; k == desired.KindNode || k == desired.KindGlobal {
 			out = append(out, p)
 		}
 	}
 	if len(out) > mostShown {
 		slices.SortStableFunc(out, func(a, b bgp.PeerStatus) int {
-			return cmp.Compare(min(1, len(sessions[a.Addr].source.Node)), min(1, len(sessions[b.Addr].source.Node)))
+			return cmp.Compare(min(1, len(sessions[a.Addr].Source.Node)), min(1, len(sessions[b.Addr].Source.Node)))
 		})
 		out = out[:mostShown]
 	}

@@ -10,19 +10,25 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/desired"
+	"github.com/tortie-net/tortie/internal/kube"
 	"github.com/tortie-net/tortie/internal/peering"
 )
 
 // routers are a snapshot and the state of sessions with so many routers that BGPPeers name, beside one of the mesh.
-func routers(n int) (*Snapshot, []bgp.PeerStatus) {
-	s := &Snapshot{Peering: peering.Decision{Sources: map[netip.Addr]peering.Source{}}}
+func routers(n int) (*desired.Snapshot, []bgp.PeerStatus) {
+	var w kube.World
+	for i := range n {
+		w.Peers = append(w.Peers, api.BGPPeer{Meta: api.Meta{Name: fmt.Sprintf("tor-%d", i)}})
+	}
+	built, _ := desired.Build(desired.Self{}, w)
+	s := &built
+	s.Peering.Sources = map[netip.Addr]peering.Source{}
 	var all []bgp.PeerStatus
 	for i := range n {
 		a := netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)})
-		name := fmt.Sprintf("tor-%d", i)
 		s.Peering.Peers = append(s.Peering.Peers, bgp.Peer{Addr: a})
-		s.Peering.Sources[a] = peering.Source{Peer: name}
-		s.peers.all = append(s.peers.all, api.BGPPeer{Meta: api.Meta{Name: name}})
+		s.Peering.Sources[a] = peering.Source{Peer: w.Peers[i].Name}
 		all = append(all, bgp.PeerStatus{Addr: a, State: bgp.Established, Since: time.Unix(50, 0)})
 	}
 	mesh := addr("10.0.0.7")
@@ -51,7 +57,7 @@ func TestSeriesOfConfiguredPeers(t *testing.T) {
 			t.Errorf("%s is missing in\n%s", line, text)
 		}
 	}
-	status.SetNode(&Snapshot{})
+	status.SetNode(&desired.Snapshot{})
 	status.SetBGP(nil, nil)
 	if text = scraped(t, status); strings.Contains(text, "tortie_bgp_peer_up{") {
 		t.Errorf("peers that are gone:\n%s", text)

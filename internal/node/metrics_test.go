@@ -20,6 +20,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/desired"
 	"github.com/tortie-net/tortie/internal/encapguard"
 	"github.com/tortie-net/tortie/internal/facts"
 	"github.com/tortie-net/tortie/internal/fib"
@@ -43,8 +44,8 @@ func everything(t *testing.T) *Status {
 	s.ShowGuard(func(context.Context) (map[string]nft.Counter, error) {
 		return map[string]nft.Counter{encapguard.IPIPFromStranger: {Packets: 7}}, nil
 	})
-	s.SetNode(&Snapshot{
-		Self: Self{Addr: prefix("10.0.0.5/24")}, Pools: []Pool{{Pool: ipam.Pool{CIDR: prefix("10.1.0.0/16"), Enabled: true}, IPIP: api.EncapAlways}},
+	s.SetNode(&desired.Snapshot{
+		Self: desired.Self{Addr: prefix("10.0.0.5/24")}, Pools: []desired.Pool{{Pool: ipam.Pool{CIDR: prefix("10.1.0.0/16"), Enabled: true}, IPIP: api.EncapAlways}},
 	})
 	s.SetBGP([]bgp.PeerStatus{{Addr: addr("10.0.0.7"), State: bgp.Established, Since: time.Now()}}, nil)
 	s.SetRoutes(routesSeen{desired: 1, stats: fib.Stats{Added: 1}})
@@ -131,7 +132,7 @@ func TestSeriesDoNotGrowWithPeers(t *testing.T) {
 		if each {
 			s.ShowPeers()
 		}
-		s.SetNode(&Snapshot{})
+		s.SetNode(&desired.Snapshot{})
 		all := make([]bgp.PeerStatus, peers)
 		for i := range all {
 			all[i] = bgp.PeerStatus{Addr: addr(fmt.Sprintf("10.0.%d.%d", i/250, i%250)), State: bgp.Established}
@@ -181,7 +182,7 @@ func TestSessionChanges(t *testing.T) {
 // The values are those of what was seen.
 func TestValues(t *testing.T) {
 	s := everything(t)
-	s.SetNode(&Snapshot{Services: rangesOf("10.96.0.0/12", "10.96.0.7/32"), Others: make([]Member, 2), Blocks: rangesOf("10.0.0.0/26"), Self: Self{Pods: addrsOf("10.0.0.1", "10.0.0.2", "fd00::1", "fd00::2")}})
+	s.SetNode(&desired.Snapshot{Services: rangesOf("10.96.0.0/12", "10.96.0.7/32"), Others: make([]desired.Member, 2), Blocks: rangesOf("10.0.0.0/26"), Self: desired.Self{Pods: addrsOf("10.0.0.1", "10.0.0.2", "fd00::1", "fd00::2")}})
 	s.SetBGP([]bgp.PeerStatus{
 		{Addr: addr("10.0.0.7"), State: bgp.Established, Received: 3, Sent: 2, Since: time.Unix(50, 0), EndOfTable: true, Refused: []bgp.Refusal{{Reason: "martian", Prefixes: 2}}},
 		{Addr: addr("10.0.0.8"), State: bgp.Active, Received: 1, Since: time.Unix(70, 0), HeldUntil: time.Now().Add(time.Hour), Refused: []bgp.Refusal{{Reason: "martian", Prefixes: 1}}},

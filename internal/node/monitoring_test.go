@@ -203,16 +203,20 @@ func TestQueriesAreChecked(t *testing.T) {
 
 // Each reason that the source knows for an event is explained.
 func TestEventsAreDocumented(t *testing.T) {
-	said := regexp.MustCompile(`(?:inSelf\(|(?:Warn|Note)\([^"\n]*, |return self, |"[A-Z][A-Za-z]+": )"([A-Z][A-Za-z]{5,})"`)
+	said := regexp.MustCompile(`(?:[iI]nSelf\(|(?:Warn|Note)\([^"\n]*, |return self, |"[A-Z][A-Za-z]+": )"([A-Z][A-Za-z]{5,})"`)
 	page, err := os.ReadFile(filepath.Join(labtest.Root(), "docs", "node.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, table, _ := strings.Cut(string(page), "\n## Events\n")
 	table, _, _ = strings.Cut(table, "\n## ")
-	files, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
+	var files []string
+	for _, dir := range []string{".", "../desired"} {
+		some, err := filepath.Glob(filepath.Join(dir, "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, some...)
 	}
 	found := map[string]bool{}
 	for _, file := range files {

@@ -10,7 +10,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tortie-net/tortie/internal/desired"
 	"github.com/tortie-net/tortie/internal/duties"
+	"github.com/tortie-net/tortie/internal/hostsysctl"
 	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/podnet"
 )
@@ -61,7 +63,7 @@ func (a *Agent) pass(ctx context.Context) error {
 
 // syncGuard leaves the guard as it is while the API server has not been heard of: the nodes that an earlier agent learned of last may be
 // missing in what it wrote down, and their packets would be dropped.
-func (a *Agent) syncGuard(ctx context.Context, s *Snapshot) error {
+func (a *Agent) syncGuard(ctx context.Context, s *desired.Snapshot) error {
 	if a.alone != nil {
 		return nil
 	}
@@ -69,7 +71,7 @@ func (a *Agent) syncGuard(ctx context.Context, s *Snapshot) error {
 }
 
 // look collects what is known into a snapshot. The trouble is an error that leaves the rest to be done.
-func (a *Agent) look(ctx context.Context) (s Snapshot, trouble, err error) {
+func (a *Agent) look(ctx context.Context) (s desired.Snapshot, trouble, err error) {
 	gone, err := a.lookAtCluster()
 	if err != nil {
 		return s, nil, err
@@ -82,17 +84,17 @@ func (a *Agent) look(ctx context.Context) (s Snapshot, trouble, err error) {
 	if err != nil {
 		return s, nil, err
 	}
-	s = a.view.base.as(self)
+	s = a.view.Base.As(self)
 	said, refusal := a.checkDuplicate(&s)
 	if refusal != nil {
 		return s, nil, refusal
 	}
 	a.complain("reflection", a.agree(ctx, &s))
-	a.peering.decide(&s, a.view.builds)
-	a.complain("object", slices.Concat(a.view.problems, problemsOf(said), a.lookAtServices(&s), a.peering.problems))
-	a.tunnels.again = a.tunnels.changes.follow(&s, time.Now())
+	a.peering.Decide(&s, a.view.Builds)
+	a.complain("object", slices.Concat(a.view.Problems, desired.ProblemsOf(said), a.lookAtServices(&s), a.peering.Problems))
+	a.tunnels.again = a.tunnels.changes.Follow(&s, time.Now())
 	none := a.tunnelAddresses(ctx, &s)
-	a.pods = occupied(self.Pods, s.Self.tunnelAddrs())
+	a.pods = occupied(self.Pods, s.Self.TunnelAddrs())
 	return s, errors.Join(gone, trouble, none), nil
 }
 
@@ -102,32 +104,32 @@ func (a *Agent) lookAtCluster() (gone, err error) {
 	if a.alone != nil {
 		return a.alone, nil
 	}
-	if a.view.built && !a.gone && a.view.world.Revision == a.Watch.Revision() && a.doubt == 0 && !a.view.doubt.on() {
+	if a.view.Built && !a.gone && a.view.World.Revision == a.Watch.Revision() && a.doubt == 0 && !a.view.Doubted() {
 		return nil, nil
 	}
 	world := a.Watch.World()
 	if a.gone = world.Self == nil; a.gone {
 		err := fmt.Errorf("node %s does not exist in the API: keeping everything as it is until it comes back", a.Config.Nodename)
-		if !a.view.built {
+		if !a.view.Built {
 			return nil, err
 		}
 		return err, nil
 	}
 	a.node = world.Self
-	world.Nodes, a.doubt = a.known.believe(world.Nodes, a.node.Name, time.Now())
+	world.Nodes, a.doubt = a.known.Believe(world.Nodes, a.node.Name, time.Now())
 	world.Felix = a.Config.Felix.Over(world.Felix)
 	a.legacyServices(&world)
-	a.view.update(time.Now(), Self{Name: a.node.Name}, world)
+	a.view.Update(time.Now(), desired.Self{Name: a.node.Name}, world)
 	a.news.bgp = true
 	return nil, nil
 }
 
 // lookAtSelf finds this node's addresses and pods.
-func (a *Agent) lookAtSelf(ctx context.Context, links []netlinkx.Link) (self Self, trouble, err error) {
+func (a *Agent) lookAtSelf(ctx context.Context, links []netlinkx.Link) (self desired.Self, trouble, err error) {
 	found, failed := a.find(ctx, links)
-	failed = inSelf("NoNodeAddress", failed)
+	failed = desired.InSelf("NoNodeAddress", failed)
 	at, trouble := a.anchor.hold(time.Now(), found, failed)
-	self = Self{
+	self = desired.Self{
 		Name: a.node.Name, ASN: a.Config.Addresses.ASN, TunnelMTU: a.Config.TunnelMTU, ChecksumsBroken: a.tunnels.checksumsBroken,
 		RouterID: a.Config.Addresses.RouterID, MaxPrefixes: a.Config.Addresses.MaxPrefixes,
 		Found: slices.Concat(found.v4.Candidates, found.v6.Candidates),
@@ -137,17 +139,9 @@ func (a *Agent) lookAtSelf(ctx context.Context, links []netlinkx.Link) (self Sel
 		return self, nil, trouble
 	}
 	a.complain("address", at.notes())
-	self.describe(at)
+	describe(&self, at)
 	self.Pods, err = a.localPods(links)
 	return self, trouble, err
-}
-
-// problemsOf is err as a list.
-func problemsOf(err error) []error {
-	if err == nil {
-		return nil
-	}
-	return []error{err}
 }
 
 func texts(errs []error) []string {
@@ -184,16 +178,8 @@ func (a *Agent) localPods(links []netlinkx.Link) ([]netip.Addr, error) {
 	return slices.Compact(pods), nil
 }
 
-// addrText is empty for the invalid address.
-func addrText(a netip.Addr) string {
-	if !a.IsValid() {
-		return ""
-	}
-	return a.String()
-}
-
 // tellCluster writes what others go by, if it is not there already.
-func (a *Agent) tellCluster(ctx context.Context, s *Snapshot) error {
+func (a *Agent) tellCluster(ctx context.Context, s *desired.Snapshot) error {
 	if a.gone || a.alone != nil {
 		return nil
 	}
@@ -210,34 +196,34 @@ func prefixText(p netip.Prefix) string {
 
 // syncRoutes programs the kernel. While BGP cannot be asked or has not learned yet what an earlier agent knew, nothing is
 // removed.
-func (a *Agent) syncRoutes(ctx context.Context, s *Snapshot, h heard) error {
-	h.recall(s)
+func (a *Agent) syncRoutes(ctx context.Context, s *desired.Snapshot, h heard) error {
+	s.Recall(h.grounds)
 	accepted, refused := s.Judge(h.learned)
 	refused = append(refused, h.refused...)
-	a.complain("path", refusals(refused))
+	a.complain("path", desired.Refusals(refused))
 	ways, left := s.Ways(accepted)
-	desired := routesOf(ways)
-	a.FIB.Inherit(a.calico.Estate(time.Now(), s.poolRanges()))
+	routes := desired.RoutesOf(ways)
+	a.FIB.Inherit(a.calico.Estate(time.Now(), s.PoolRanges()))
 	sync := a.FIB.Sync
 	if a.bgp.holding {
 		sync = a.FIB.Merge
 	}
-	stats, err := sync(ctx, desired)
+	stats, err := sync(ctx, routes)
 	a.calico.Took(time.Now(), a.FIB.Taken())
-	a.Status.SetRoutes(routesSeen{ways: ways, left: left, refused: refused, desired: len(desired), stats: stats, starting: a.bgp.holding})
+	a.Status.SetRoutes(routesSeen{ways: ways, left: left, refused: refused, desired: len(routes), stats: stats, starting: a.bgp.holding})
 	return err
 }
 
 // openForPods writes what the plugins wait for and lets pods be scheduled here.
-func (a *Agent) openForPods(ctx context.Context, s *Snapshot) error {
+func (a *Agent) openForPods(ctx context.Context, s *desired.Snapshot) error {
 	if err := writeState(a.Config.StateDir, mtuFile, strconv.Itoa(s.PodMTU())); err != nil {
 		return err
 	}
 	if err := writeState(a.Config.StateDir, nodenameFile, a.node.Name); err != nil {
 		return err
 	}
-	if !a.view.doubt.on() {
-		a.complain("memory", problemsOf(a.memory.save(time.Now(), a.view.world, s.Services, a.peering.state.Past())))
+	if !a.view.Doubted() {
+		a.complain("memory", desired.ProblemsOf(a.memory.save(time.Now(), a.view.World, s.Services, a.peering.State.Past())))
 	}
 	return a.availability.Sync(ctx, a.node.Status.Conditions, nil)
 }
@@ -248,4 +234,22 @@ func (a *Agent) cannotServe(ctx context.Context, broken error) error {
 		return broken
 	}
 	return errors.Join(broken, a.availability.Sync(ctx, a.node.Status.Conditions, broken))
+}
+
+// prepareHost sets what the host needs to forward packets between pods and nodes.
+func (a *Agent) prepareHost(s *desired.Snapshot) error {
+	host := s.Host()
+	err := hostsysctl.Sync(a.sysctls, host)
+	var notes []error
+	for _, text := range host.Notes(a.sysctls.Get) {
+		notes = append(notes, errors.New(text))
+	}
+	a.complain("host", notes)
+	return err
+}
+
+// lookForCalico looks for what Calico has left beside routes. Its rules may go if the agent's own are in place.
+func (a *Agent) lookForCalico(ctx context.Context, inPlace bool) {
+	a.calico.Look(ctx, time.Now(), inPlace)
+	a.complain("calico", a.calico.Problems(time.Now()))
 }

@@ -3,13 +3,12 @@ package node
 import (
 	"context"
 	"errors"
-	"maps"
 	"net/netip"
 	"slices"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/bgp"
-	"github.com/tortie-net/tortie/internal/bgp/policy"
+	"github.com/tortie-net/tortie/internal/desired"
 	"github.com/tortie-net/tortie/internal/fib"
 	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/takeover"
@@ -34,23 +33,13 @@ type speaking struct {
 // heard is what BGP said: the paths that may become routes, and those that may not; and what that was judged by.
 type heard struct {
 	learned []bgp.Path
-	refused []refusal
+	refused []desired.Refusal
 
-	borrowed map[claim]verdict
-	held     []claim
-	fabric   fabric
-	subnets  []subnet
-}
-
-// recall puts what paths were judged by into a later snapshot.
-func (h *heard) recall(s *Snapshot) {
-	near := s.near()
-	s.borrowed, s.held, s.fabric = h.borrowed, h.held, h.fabric
-	s.fabric.near = near
+	grounds desired.Grounds
 }
 
 // is reports that BGP speaks as the snapshot wants. Another identity needs another process.
-func (b *speaking) is(s *Snapshot) bool {
+func (b *speaking) is(s *desired.Snapshot) bool {
 	want, err := s.Local()
 	return err == nil && want.ASN == b.local.ASN && want.RouterID == b.local.RouterID
 }
@@ -81,7 +70,7 @@ func (b *speaking) watch(now time.Time, peers []bgp.PeerStatus) {
 }
 
 // syncBGP sets what is announced and the sessions, in this order, and returns what BGP says.
-func (a *Agent) syncBGP(ctx context.Context, s *Snapshot) (heard, error) {
+func (a *Agent) syncBGP(ctx context.Context, s *desired.Snapshot) (heard, error) {
 	if a.Config.NoBGP {
 		a.bgp.begun = time.Time{} // nobody will tell more
 		return heard{}, nil
@@ -123,7 +112,7 @@ func (a *Agent) syncBGP(ctx context.Context, s *Snapshot) (heard, error) {
 }
 
 // setLocal tells BGP where to listen and for which cluster to reflect, if that is not what it was told before.
-func (a *Agent) setLocal(ctx context.Context, s *Snapshot) error {
+func (a *Agent) setLocal(ctx context.Context, s *desired.Snapshot) error {
 	want, err := s.Local()
 	if err != nil {
 		return err
@@ -142,9 +131,9 @@ func (a *Agent) setLocal(ctx context.Context, s *Snapshot) error {
 }
 
 // setPolicy tells BGP what passes on its sessions, if that is not what it was told before.
-func (a *Agent) setPolicy(ctx context.Context, s *Snapshot) error {
+func (a *Agent) setPolicy(ctx context.Context, s *desired.Snapshot) error {
 	p := s.Policy()
-	if a.bgp.policy != nil && !a.news.all && samePolicy(*a.bgp.policy, p) {
+	if a.bgp.policy != nil && !a.news.all && a.bgp.policy.Equal(p) {
 		return nil
 	}
 	a.bgp.policy = nil
@@ -155,15 +144,8 @@ func (a *Agent) setPolicy(ctx context.Context, s *Snapshot) error {
 	return nil
 }
 
-func samePolicy(a, b bgp.Policy) bool {
-	sameRules := func(a, b map[netip.Addr]*policy.Rules) bool { return maps.EqualFunc(a, b, (*policy.Rules).Equal) }
-	return slices.Equal(a.Transit, b.Transit) && slices.Equal(a.Hidden, b.Hidden) && slices.Equal(a.Refuse, b.Refuse) && slices.Equal(a.Own, b.Own) &&
-		slices.Equal(a.Links, b.Links) && slices.EqualFunc(a.Tags, b.Tags, policy.Tag.Equal) && a.Normal4 == b.Normal4 && a.Normal6 == b.Normal6 &&
-		sameRules(a.Import, b.Import) && sameRules(a.Export, b.Export)
-}
-
 // setPeers tells BGP of its sessions, if they are not what it was told before.
-func (a *Agent) setPeers(ctx context.Context, s *Snapshot) error {
+func (a *Agent) setPeers(ctx context.Context, s *desired.Snapshot) error {
 	peers := s.Peering.Peers
 	if a.bgp.asked != nil && !a.news.all && slices.Equal(peers, a.bgp.asked) {
 		return nil
@@ -178,17 +160,17 @@ func (a *Agent) setPeers(ctx context.Context, s *Snapshot) error {
 
 // listen returns what BGP has learned, after what the records of blocks say of it. Each path is judged where BGP still knows the
 // alternatives: a refused one must not hide one that may be used.
-func (a *Agent) listen(ctx context.Context, s *Snapshot, peers []bgp.PeerStatus) (heard, error) {
+func (a *Agent) listen(ctx context.Context, s *desired.Snapshot, peers []bgp.PeerStatus) (heard, error) {
 	down := sessionsDown(s, peers, time.Now())
-	s.borrowed = a.records.verdicts()
-	s.held = sessionless(s.borrowed, down)
+	s.Borrowed = a.records.verdicts()
+	s.Held = desired.Sessionless(s.Borrowed, down)
 	h, err := a.judgeTable(ctx, s)
 	if err != nil {
 		return heard{}, err
 	}
-	claims := s.claims(h.learned)
+	claims := s.Claims(h.learned)
 	for _, r := range h.refused {
-		if c, block, ok := s.claimOf(r.path.Prefix, r.path.NextHop); ok {
+		if c, block, ok := s.ClaimOf(r.Path.Prefix, r.Path.NextHop); ok {
 			claims[c] = block
 		}
 	}
@@ -198,25 +180,25 @@ func (a *Agent) listen(ctx context.Context, s *Snapshot, peers []bgp.PeerStatus)
 
 // sessionsDown tells for a node whose address was borrowed whether BGP's silence about it means nothing: there should be a session
 // with the node, and it is down, or came up just now.
-func sessionsDown(s *Snapshot, peers []bgp.PeerStatus, now time.Time) func(claim) bool {
+func sessionsDown(s *desired.Snapshot, peers []bgp.PeerStatus, now time.Time) func(desired.Claim) bool {
 	silent := map[netip.Addr]bool{}
 	for _, p := range peers {
 		silent[p.Addr] = p.State != bgp.Established || now.Sub(p.Since) < settleTime
 	}
-	return func(c claim) bool {
-		m, ok := s.member(c.node)
+	return func(c desired.Claim) bool {
+		m, ok := s.Member(c.Node)
 		if !ok { // it has gone, or the claim names this node: see claim.elsewhere
 			return false
 		}
-		if quiet, own := silent[m.in(c.addr)]; own {
+		if quiet, own := silent[m.In(c.Addr)]; own {
 			return quiet
 		}
-		return s.unreflected(c.addr, silent)
+		return s.Unreflected(c.Addr, silent)
 	}
 }
 
 // startBGP begins to listen, once.
-func (a *Agent) startBGP(ctx context.Context, s *Snapshot) error {
+func (a *Agent) startBGP(ctx context.Context, s *desired.Snapshot) error {
 	if a.bgp.started {
 		return nil
 	}
@@ -238,12 +220,12 @@ func (a *Agent) startBGP(ctx context.Context, s *Snapshot) error {
 	for _, r := range own {
 		for _, h := range append(r.Hops, netlinkx.Hop{Via: r.Via}) {
 			if h.Via.IsValid() {
-				ways = append(ways, bgp.Path{Prefix: r.Dst, NextHop: s.behind(h.Via)})
+				ways = append(ways, bgp.Path{Prefix: r.Dst, NextHop: s.Behind(h.Via)})
 			}
 		}
 	}
 	a.bgp.heir = len(ways) > 0
-	a.records.trust(s.claims(ways))
+	a.records.trust(s.Claims(ways))
 	ctx, cancel := context.WithTimeout(ctx, bgpStart)
 	defer cancel()
 	if err := a.Speaker.Start(ctx, local); err != nil {
@@ -251,4 +233,65 @@ func (a *Agent) startBGP(ctx context.Context, s *Snapshot) error {
 	}
 	a.bgp.started, a.bgp.local = true, local
 	return nil
+}
+
+// judgeTable asks BGP for the paths that may become routes. Next hops may be reached by other paths, so if these are not those of the
+// last time, it is asked once more.
+func (a *Agent) judgeTable(ctx context.Context, s *desired.Snapshot) (h heard, err error) {
+	s.Resume(a.bgp.heard.grounds)
+	for range 2 {
+		var refused []desired.Refusal
+		learned, err := a.Speaker.Snapshot(ctx, func(p bgp.Path) bool {
+			r := s.Objection(p)
+			if r.Why != "" {
+				refused = append(refused, r)
+			}
+			return r.Why == ""
+		})
+		if err != nil {
+			return heard{}, err // refused may still be written to
+		}
+		h.learned, h.refused = learned, refused
+		if !s.Lead(learned) {
+			break
+		}
+	}
+	h.grounds = s.JudgedBy()
+	return h, nil
+}
+
+// lookAround finds how routers are reached. moved: not as when BGP was listened to last.
+func (a *Agent) lookAround(s *desired.Snapshot) (moved bool, err error) {
+	if !s.Routed() {
+		return false, nil
+	}
+	var routes []netlinkx.Route
+	for _, protocol := range netlinkx.HostProtocols {
+		found, err := a.Kernel.Routes(netlinkx.RouteFilter{Protocol: protocol})
+		if err != nil {
+			return false, err
+		}
+		routes = append(routes, slices.DeleteFunc(found, func(r netlinkx.Route) bool { return !r.Via.IsValid() || r.Dst.Bits() == 0 })...)
+	}
+	if len(routes) > 0 {
+		links, err := a.Kernel.Links()
+		if err != nil {
+			return false, err
+		}
+		s.LookAround(routes, links)
+	}
+	return s.Moved(a.bgp.heard.grounds), nil
+}
+
+// layStatics makes the ways to peers before the sessions that need them; later they are kept among all routes.
+func (a *Agent) layStatics(ctx context.Context, s *desired.Snapshot) {
+	routes, problems := s.StaticRoutes()
+	a.complain("gateway", problems)
+	if slices.EqualFunc(routes, a.bgp.statics, fib.Route.Equal) {
+		return
+	}
+	a.FIB.Inherit(a.calico.Estate(time.Now(), s.PoolRanges()))
+	if _, err := a.FIB.Merge(ctx, routes); err == nil { // else the routes' own step says so
+		a.bgp.statics = routes
+	}
 }

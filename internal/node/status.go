@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/desired"
 	"github.com/tortie-net/tortie/internal/facts"
 	"github.com/tortie-net/tortie/internal/nft"
 	"github.com/tortie-net/tortie/internal/nodeaddr"
@@ -45,7 +46,7 @@ func NewStatus(node string, now time.Time, healthy func(context.Context) error) 
 	}
 	s.metrics.addTunnels(func() []nodestatus.Tunnel {
 		if snap := s.now().snapshot; snap != nil {
-			return snap.tunnelReports()
+			return snap.TunnelReports()
 		}
 		return nil
 	})
@@ -136,7 +137,7 @@ func (s *Status) SetFound(found []nodeaddr.Candidate) {
 }
 
 // SetNode notes what a pass has found. The snapshot is not changed any more.
-func (s *Status) SetNode(snap *Snapshot) {
+func (s *Status) SetNode(snap *desired.Snapshot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.seen.snapshot = snap
@@ -144,8 +145,8 @@ func (s *Status) SetNode(snap *Snapshot) {
 	s.metrics.hosts.Set(float64(len(snap.Others) + 1))
 	s.metrics.endpoints.Set(float64(pods(snap.Self.Pods)))
 	s.metrics.reflection.Set(0)
-	if snap.plan != nil {
-		s.metrics.reflection.Set(float64(snap.plan.Roll.Len()))
+	if snap.Plan != nil {
+		s.metrics.reflection.Set(float64(snap.Plan.Roll.Len()))
 	}
 }
 
@@ -167,10 +168,10 @@ func (s *Status) SetBGP(peers []bgp.PeerStatus, learned []bgp.Path) {
 	before := s.seen.peers
 	s.seen.peers, s.seen.learned = peers, learned
 	s.metrics.setPeers(before, peers, time.Now())
-	sessions := s.seen.snapshot.sessions()
+	sessions := s.seen.snapshot.Sessions()
 	s.metrics.bgp.set(s.seen.snapshot, peers, sessions)
 	s.metrics.perPeer.set(shown(peers, sessions, s.metrics.perPeer.all), func(p bgp.PeerStatus) (node, object string) {
-		return s.seen.peerName(p), sessions[p.Addr].source.Peer
+		return s.seen.peerName(p), sessions[p.Addr].Source.Peer
 	})
 	s.metrics.learned.Set(float64(len(learned)))
 	s.metrics.originated.Set(float64(len(s.seen.snapshot.Originated())))
@@ -186,7 +187,7 @@ func (s *Status) SetRoutes(r routesSeen) {
 	m.programmed.Set(float64(programmed))
 	m.heldRoutes.Set(float64(r.stats.Held))
 	m.felixRoutes.WithLabelValues("main").Set(float64(programmed + r.stats.Held))
-	m.refused.Set(float64(r.objections()))
+	m.refused.Set(float64(desired.Objections(r.refused)))
 	m.routeWrites.WithLabelValues("add").Add(float64(r.stats.Added))
 	m.routeWrites.WithLabelValues("replace").Add(float64(r.stats.Replaced))
 	m.routeWrites.WithLabelValues("delete").Add(float64(r.stats.Deleted))

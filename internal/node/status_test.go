@@ -15,12 +15,13 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/bgp/policy"
+	"github.com/tortie-net/tortie/internal/desired"
 	"github.com/tortie-net/tortie/internal/fib"
 	"github.com/tortie-net/tortie/internal/ipam"
+	"github.com/tortie-net/tortie/internal/kube"
 	"github.com/tortie-net/tortie/internal/nodeaddr"
 	"github.com/tortie-net/tortie/internal/nodestatus"
 	"github.com/tortie-net/tortie/internal/peering"
-	"github.com/tortie-net/tortie/internal/services"
 )
 
 // ask runs a command against an agent's HTTP server and returns its words, columns one blank apart.
@@ -109,25 +110,28 @@ func TestReport(t *testing.T) {
 	path := func(p string, hop, from netip.Addr) bgp.Path {
 		return bgp.Path{Prefix: prefix(p), NextHop: hop, From: from}
 	}
+	var view desired.View
+	view.Update(now, desired.Self{Name: "n1"}, kube.World{BGP: api.BGPConfigurationSpec{ServiceClusterIPs: []api.ServiceRange{{CIDR: "10.96.0.0/12"}}}})
+	s := view.Base
+	(&desired.ServiceView{}).Follow(now, &s, 1, func() kube.Services { return kube.Services{Known: true} })
+	s.Services = rangesOf("10.96.0.0/12", "10.96.0.7/32")
+	s.Self = desired.Self{Name: "n1", Addr: prefix("10.0.0.5/24"), AddrSource: "environment variable IP", Link: "eth0", LinkMTU: 1500, Addr6: prefix("fd00::5/64"), AddrSource6: "first-found", Link6: "eth1", ASN: 65001, TunnelAddr: addr("192.168.1.0")}
+	s.Peering = peering.Decision{
+		Peers:   []bgp.Peer{{Addr: other, From: addr("10.0.0.5"), Port: 1179}, {Addr: router, From: addr("10.0.0.5"), Port: 179, Password: "secret"}},
+		Sources: map[netip.Addr]peering.Source{other: {Node: "n2"}, router: {Peer: "tor"}},
+		Tags:    []policy.Tag{{Prefix: prefix("192.168.0.0/16"), Communities: []policy.Community{community}}},
+	}
+	s.Felix = desired.Felix{VXLANPort: 4789, VXLANVNI: 4096}
+	s.Blocks, s.Others = []netip.Prefix{prefix("192.168.1.0/26")}, []desired.Member{{Name: "n2", Addr: other}}
+	s.Pools = []desired.Pool{
+		{Pool: ipam.Pool{Name: "plain", CIDR: prefix("10.9.0.0/16"), BlockBits: 24}, IPIP: api.EncapNever, VXLAN: api.EncapCrossSubnet, NoExport: true},
+		{Pool: ipam.Pool{Name: "pods", CIDR: prefix("192.168.0.0/16"), BlockBits: 26, Enabled: true}, IPIP: api.EncapAlways, NATOutgoing: true},
+	}
 	k := seen{
 		node: "n1", started: now.Add(-time.Hour), ready: true, lastPass: now.Add(-time.Second), lastTook: 5 * time.Millisecond, lastErr: errors.New("one\ntwo"),
 		found:    []nodeaddr.Candidate{{Addr: prefix("10.0.0.5/24"), Link: "eth0", Chosen: true, Why: "asked for"}, {Addr: prefix("172.17.0.1/16"), Link: "docker0", Why: "on a bridge"}},
 		problems: map[string][]string{"path": {"p1"}, "object": {"o1", "o2"}},
-		snapshot: &Snapshot{
-			Self: Self{Name: "n1", Addr: prefix("10.0.0.5/24"), AddrSource: "environment variable IP", Link: "eth0", LinkMTU: 1500, Addr6: prefix("fd00::5/64"), AddrSource6: "first-found", Link6: "eth1", ASN: 65001, TunnelAddr: addr("192.168.1.0")},
-			Peering: peering.Decision{
-				Peers:   []bgp.Peer{{Addr: other, From: addr("10.0.0.5"), Port: 1179}, {Addr: router, From: addr("10.0.0.5"), Port: 179, Password: "secret"}},
-				Sources: map[netip.Addr]peering.Source{other: {Node: "n2"}, router: {Peer: "tor"}},
-				Tags:    []policy.Tag{{Prefix: prefix("192.168.0.0/16"), Communities: []policy.Community{community}}},
-			},
-			Services: rangesOf("10.96.0.0/12", "10.96.0.7/32"), ServiceRanges: rangesOf("10.96.0.0/12"),
-			Felix: Felix{VXLANPort: 4789, VXLANVNI: 4096}, services: services.Config{ClusterIPs: rangesOf("10.96.0.0/12")}, servicesKnown: true,
-			ASN: 64512, meshPort: 1179, Blocks: []netip.Prefix{prefix("192.168.1.0/26")}, Others: []Member{{Name: "n2", Addr: other}},
-			Pools: []Pool{
-				{Pool: ipam.Pool{Name: "plain", CIDR: prefix("10.9.0.0/16"), BlockBits: 24}, IPIP: api.EncapNever, VXLAN: api.EncapCrossSubnet, NoExport: true},
-				{Pool: ipam.Pool{Name: "pods", CIDR: prefix("192.168.0.0/16"), BlockBits: 26, Enabled: true}, IPIP: api.EncapAlways, NATOutgoing: true},
-			},
-		},
+		snapshot: &s,
 		peers: []bgp.PeerStatus{{
 			Addr: other, ASN: 64512, Passive: true, State: bgp.Active, Since: now, Received: 3, Sent: 1, Restarting: true,
 			LastError: "connection lost", ErrorSince: now, LastErrorAt: now, LocalASN: 65001,
@@ -137,7 +141,7 @@ func TestReport(t *testing.T) {
 		}},
 		learned: []bgp.Path{path("192.168.2.0/26", other, other)},
 		routes: routesSeen{
-			refused: []refusal{{path: path("192.168.0.0/20", other, other), why: "it is larger"}},
+			refused: []desired.Refusal{{Path: path("192.168.0.0/20", other, other), Why: "it is larger"}},
 			desired: 3, stats: fib.Stats{Added: 1, Replaced: 1, Kept: 1, Deleted: 9, Held: 2}, starting: true,
 		},
 		facts:   &nodestatus.Facts{Written: now.Add(-time.Minute)},
@@ -152,7 +156,7 @@ func TestReport(t *testing.T) {
 		Address: "10.0.0.5/24", AddressSource: "environment variable IP", Interface: "eth0",
 		Address6: "fd00::5/64", Address6Source: "first-found", Interface6: "eth1",
 		Candidates: []nodestatus.Candidate{{Address: "10.0.0.5/24", Interface: "eth0", Chosen: true, Reason: "asked for"}, {Address: "172.17.0.1/16", Interface: "docker0", Reason: "on a bridge"}},
-		ASN:        65001, RouterID: "10.0.0.5", PodMTU: 1450,
+		ASN:        65001, BGPPort: 179, RouterID: "10.0.0.5", PodMTU: 1450,
 		Tunnel: &nodestatus.Tunnel{Kind: "IPIP", Device: "tunl0", Address: "192.168.1.0", MTU: 1480},
 		Tunnels: []nodestatus.Tunnel{
 			{Kind: "IPIP", Device: "tunl0", Address: "192.168.1.0", MTU: 1480}, {Kind: "VXLAN", Device: "vxlan.calico", MTU: 1450, Port: 4789, VNI: 4096},
@@ -205,9 +209,9 @@ func TestReport(t *testing.T) {
 // What a pass hands over must cost it nothing for each route: words are for those who ask.
 func TestHandingOverCostsNothingPerRoute(t *testing.T) {
 	status := NewStatus("n1", time.Now(), nil)
-	paths, ways := make([]bgp.Path, 10000), make([]way, 10000)
+	paths, ways := make([]bgp.Path, 10000), make([]desired.Way, 10000)
 	peers := []bgp.PeerStatus{{Addr: addr("10.0.0.7"), State: bgp.Established}}
-	snapshot := &Snapshot{}
+	snapshot := &desired.Snapshot{}
 	allocations := testing.AllocsPerRun(10, func() {
 		status.SetNode(snapshot)
 		status.SetBGP(peers, paths)

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/desired"
 	"github.com/tortie-net/tortie/internal/encap"
 	"github.com/tortie-net/tortie/internal/events"
 	"github.com/tortie-net/tortie/internal/facts"
@@ -33,53 +33,6 @@ type Recorder interface {
 	Note(about events.Object, reason, message string)
 	// Run writes until ctx ends.
 	Run(ctx context.Context) error
-}
-
-// problem is an error about one object of the API. Its text names the object.
-type problem struct {
-	about  events.Object
-	reason string
-	err    error
-}
-
-func (p *problem) Error() string {
-	return fmt.Sprintf("%s %s: %v", p.about.Kind, p.about.Name, p.err)
-}
-
-func (p *problem) Unwrap() error { return p.err }
-
-// reasons are those of events about objects that cannot be used.
-var reasons = map[string]string{
-	"IPPool": "InvalidPool", "BlockAffinity": "InvalidAffinity", "Node": "InvalidNode",
-	"BGPConfiguration": "InvalidConfiguration", "FelixConfiguration": "InvalidConfiguration",
-	"BGPPeer": "InvalidPeer", "BGPFilter": "InvalidFilter",
-}
-
-// inObject names the object that an error is about.
-func inObject(t api.Type, m api.Meta, err error) error {
-	about := events.Object{APIVersion: t.APIVersion(), Kind: t.Kind, Namespace: m.Namespace, Name: m.Name, UID: m.UID}
-	if t.Kind == "Node" {
-		about = nodeObject(m.Name)
-	}
-	return &problem{about, reasons[t.Kind], err}
-}
-
-// concern is an error about this node itself, with the reason by which an operator is told at once.
-type concern struct {
-	reason string
-	err    error
-}
-
-func (c *concern) Error() string { return c.err.Error() }
-
-func (c *concern) Unwrap() error { return c.err }
-
-// inSelf marks an error as one about this node that an operator must act on; nil stays nil.
-func inSelf(reason string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return &concern{reason, err}
 }
 
 // teller turns what the agent finds wrong into events. It belongs to the goroutine of Run.
@@ -113,7 +66,7 @@ func (t *teller) tell(now time.Time, k *seen, err error) {
 			t.to.Warn(k.peerNode(p), "PeerHeldDown", fmt.Sprintf("%s keeps its BGP session with %s closed: %s", k.node, p.Addr, p.LastError))
 		}
 	}
-	if lasts(&t.refused, now, k.routes.objections() > 0) { // a block that moves is refused for a moment
+	if lasts(&t.refused, now, desired.Objections(k.routes.refused) > 0) { // a block that moves is refused for a moment
 		t.tellRefused(k)
 	}
 	t.tellPeers(now, k)
@@ -124,13 +77,13 @@ func (t *teller) tell(now time.Time, k *seen, err error) {
 func (t *teller) tellRefused(k *seen) {
 	var told []string
 	for _, r := range k.routes.refused {
-		peer := addrText(r.path.From)
-		if r.pending || r.usual || slices.Contains(told, peer) {
+		peer := desired.AddrText(r.Path.From)
+		if r.Pending || r.Usual || slices.Contains(told, peer) {
 			continue
 		}
 		told = append(told, peer)
-		about := k.peerNode(bgp.PeerStatus{Addr: r.path.From})
-		t.to.Warn(about, "PathRefused", fmt.Sprintf("%s does not use what BGP peer %s announces, %s via %s among it: %s", k.node, peer, r.path.Prefix, r.path.NextHop, r.why))
+		about := k.peerNode(bgp.PeerStatus{Addr: r.Path.From})
+		t.to.Warn(about, "PathRefused", fmt.Sprintf("%s does not use what BGP peer %s announces, %s via %s among it: %s", k.node, peer, r.Path.Prefix, r.Path.NextHop, r.Why))
 	}
 }
 
@@ -157,14 +110,14 @@ func lasts(since *time.Time, now time.Time, so bool) bool {
 
 // classify says which object an error is about and in one word what it is; ok is false of what may cure itself.
 func classify(self events.Object, err error) (about events.Object, reason string, ok bool) {
-	var p *problem
-	var c *concern
+	var p *desired.Problem
+	var c *desired.Concern
 	var taken *bgp.ListenError
 	switch {
 	case errors.As(err, &p):
-		return p.about, p.reason, p.reason != ""
+		return p.About, p.Reason, p.Reason != ""
 	case errors.As(err, &c):
-		return self, c.reason, true
+		return self, c.Reason, true
 	case errors.As(err, &taken):
 		return self, "BGPPortTaken", true
 	case errors.Is(err, fib.ErrForeign):
@@ -195,17 +148,12 @@ func leaves(err error) []error {
 	return all
 }
 
-// nodeObject is a Node. Its UID is the name, as in the kubelet's events: kubectl describe looks for that too.
-func nodeObject(name string) events.Object {
-	return events.Object{APIVersion: "v1", Kind: "Node", Name: name, UID: name}
-}
-
-func (k *seen) self() events.Object { return nodeObject(k.node) }
+func (k *seen) self() events.Object { return desired.NodeObject(k.node) }
 
 // peerNode is the Node that a peer is, or this one if it is none that is known.
 func (k *seen) peerNode(p bgp.PeerStatus) events.Object {
 	if name := k.peerName(p); name != "" {
-		return nodeObject(name)
+		return desired.NodeObject(name)
 	}
 	return k.self()
 }
@@ -215,7 +163,7 @@ func (k *seen) peerName(p bgp.PeerStatus) string {
 	if k.snapshot == nil {
 		return ""
 	}
-	if m, ok := k.snapshot.memberAt(p.Addr); ok {
+	if m, ok := k.snapshot.MemberAt(p.Addr); ok {
 		return m.Name
 	}
 	return ""
@@ -232,7 +180,7 @@ func (t *teller) tellProblems(problems []error) {
 		return
 	}
 	for _, err := range problems {
-		if about, reason, ok := classify(nodeObject(t.node), err); ok {
+		if about, reason, ok := classify(desired.NodeObject(t.node), err); ok {
 			t.to.Warn(about, reason, err.Error())
 		}
 	}

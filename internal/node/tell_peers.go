@@ -5,9 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
-	"github.com/tortie-net/tortie/internal/events"
 )
 
 const (
@@ -42,11 +40,11 @@ func (t *teller) tellPeers(now time.Time, k *seen) {
 		switch {
 		case len(o.down) > 0:
 			down[object] = true
-			t.to.Warn(k.snapshot.peerObject(object), "PeerDown", fmt.Sprintf("%s has no BGP session with %s: %s", k.node, o.named(), o.why))
+			t.to.Warn(k.snapshot.PeerObject(object), "PeerDown", fmt.Sprintf("%s has no BGP session with %s: %s", k.node, o.named(), o.why))
 		case t.down[object] && o.coming:
 			down[object] = true // it is not up yet
 		case t.down[object]:
-			t.to.Note(k.snapshot.peerObject(object), "PeerUp", k.node+" has its BGP sessions again")
+			t.to.Note(k.snapshot.PeerObject(object), "PeerUp", k.node+" has its BGP sessions again")
 		}
 	}
 	t.down = down
@@ -89,16 +87,4 @@ func (o *objectPeers) named() string {
 		return fmt.Sprintf("%s and %d more", strings.Join(o.down[:mostNamed], ", "), more)
 	}
 	return strings.Join(o.down, ", ")
-}
-
-// peerObject is a BGPPeer, with its UID if that is known.
-func (s *Snapshot) peerObject(name string) events.Object {
-	t := (*api.BGPPeer)(nil).ResourceType()
-	o := events.Object{APIVersion: t.APIVersion(), Kind: t.Kind, Name: name}
-	for i := range s.peers.all {
-		if s.peers.all[i].Name == name {
-			o.UID = s.peers.all[i].UID
-		}
-	}
-	return o
 }

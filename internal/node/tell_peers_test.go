@@ -10,14 +10,17 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/desired"
+	"github.com/tortie-net/tortie/internal/kube"
 	"github.com/tortie-net/tortie/internal/peering"
 )
 
 // Sessions that an operator has configured are told when they have been down for a while, each object once; and when they are back.
 func TestPeersAreTold(t *testing.T) {
 	begin := time.Date(2026, 11, 20, 14, 30, 0, 0, time.UTC)
-	k := seen{node: "n1", snapshot: &Snapshot{Peering: peering.Decision{Sources: map[netip.Addr]peering.Source{}}}}
-	k.snapshot.peers.all = []api.BGPPeer{{Meta: api.Meta{Name: "racks", UID: "7"}}}
+	s, _ := desired.Build(desired.Self{Name: "n1"}, kube.World{Peers: []api.BGPPeer{{Meta: api.Meta{Name: "racks", UID: "7"}}}})
+	s.Peering.Sources = map[netip.Addr]peering.Source{}
+	k := seen{node: "n1", snapshot: &s}
 	session := func(i int, state bgp.State, since time.Duration, why string) bgp.PeerStatus {
 		return bgp.PeerStatus{Addr: addr(fmt.Sprintf("10.9.0.%d", i)), State: state, Since: begin.Add(since), LastError: why}
 	}
@@ -25,7 +28,7 @@ func TestPeersAreTold(t *testing.T) {
 		k.snapshot.Peering.Sources[addr(fmt.Sprintf("10.9.0.%d", i))] = peering.Source{Peer: "racks"}
 	}
 	k.snapshot.Peering.Sources[addr("10.9.0.100")] = peering.Source{Node: "n2"} // the mesh's
-	if o := k.snapshot.peerObject("racks"); o.UID != "7" || o.Kind != "BGPPeer" {
+	if o := k.snapshot.PeerObject("racks"); o.UID != "7" || o.Kind != "BGPPeer" {
 		t.Errorf("%+v", o)
 	}
 	mesh := session(100, bgp.Active, -time.Hour, "gone")

@@ -12,10 +12,12 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/desired"
 	"github.com/tortie-net/tortie/internal/encap"
 	"github.com/tortie-net/tortie/internal/events"
 	"github.com/tortie-net/tortie/internal/fib"
 	"github.com/tortie-net/tortie/internal/ipam"
+	"github.com/tortie-net/tortie/internal/kube"
 	"github.com/tortie-net/tortie/internal/nodestatus"
 	"github.com/tortie-net/tortie/internal/vxlan"
 )
@@ -37,8 +39,10 @@ func (t *told) Run(context.Context) error { return nil }
 func TestWhatOperatorsAreTold(t *testing.T) {
 	now := time.Date(2026, 11, 20, 14, 30, 0, 0, time.UTC)
 	other := addr("10.0.0.7")
-	base := seen{node: "n1", snapshot: &Snapshot{Others: []Member{{Name: "n2", Addr: other}}}}
-	base.snapshot.indexMembers(func(error) {})
+	s, _ := desired.Build(desired.Self{Name: "n1"}, kube.World{Nodes: []api.Node{{Meta: api.Meta{
+		Name: "n2", Annotations: map[string]string{api.AnnotationIPv4Address: other.String() + "/24"},
+	}}}})
+	base := seen{node: "n1", snapshot: &s}
 	with := func(change func(*seen)) *seen {
 		k := base
 		change(&k)
@@ -57,8 +61,8 @@ func TestWhatOperatorsAreTold(t *testing.T) {
 		{"port taken", &base, &bgp.ListenError{Addr: "10.0.0.5:179", Err: errors.New("in use")}, []string{"Node n1: BGPPortTaken: listen for BGP on 10.0.0.5:179: in use: check the node address and BGP port"}},
 		{"two at once", &base, errors.Join(errors.Join(fmt.Errorf("a: %w: %w", fib.ErrForeign, unknown)), fmt.Errorf("b: %w", ipam.ErrExhausted)),
 			[]string{"Node n1: ForeignRoute: a: a foreign route is in the way: netlink: no buffer space", "Node n1: NoTunnelAddress: b: no free address"}},
-		{"an object", &base, inObject((*api.IPPool)(nil).ResourceType(), api.Meta{Name: "p"}, errors.New("spec.cidr is odd")), []string{"IPPool p: InvalidPool: IPPool p: spec.cidr is odd"}},
-		{"this node", &base, fmt.Errorf("a pass: %w", inSelf("NoNodeAddress", errors.New("no InternalIP"))), []string{"Node n1: NoNodeAddress: a pass: no InternalIP"}},
+		{"an object", &base, desired.InObject((*api.IPPool)(nil).ResourceType(), api.Meta{Name: "p"}, errors.New("spec.cidr is odd")), []string{"IPPool p: InvalidPool: IPPool p: spec.cidr is odd"}},
+		{"this node", &base, fmt.Errorf("a pass: %w", desired.InSelf("NoNodeAddress", errors.New("no InternalIP"))), []string{"Node n1: NoNodeAddress: a pass: no InternalIP"}},
 		{"what may cure itself", &base, unknown, nil},
 		{"held down", with(func(k *seen) {
 			k.peers = []bgp.PeerStatus{{Addr: other, HeldUntil: now.Add(time.Second), LastError: "too many prefixes"}, {Addr: other, HeldUntil: now.Add(-time.Second)}}
@@ -67,13 +71,13 @@ func TestWhatOperatorsAreTold(t *testing.T) {
 			p := bgp.Path{Prefix: prefix("192.168.2.0/26"), NextHop: other, From: other}
 			stranger := p
 			stranger.From = netip.MustParseAddr("10.9.9.9")
-			k.routes.refused = []refusal{{path: p, why: "the block belongs to n3"}, {path: p, why: "again"}, {path: stranger, why: "it too"}}
+			k.routes.refused = []desired.Refusal{{Path: p, Why: "the block belongs to n3"}, {Path: p, Why: "again"}, {Path: stranger, Why: "it too"}}
 		}), nil, []string{
 			"Node n2: PathRefused: n1 does not use what BGP peer 10.0.0.7 announces, 192.168.2.0/26 via 10.0.0.7 among it: the block belongs to n3",
 			"Node n1: PathRefused: n1 does not use what BGP peer 10.9.9.9 announces, 192.168.2.0/26 via 10.0.0.7 among it: it too",
 		}},
 		{"addresses of services", with(func(k *seen) {
-			k.routes.refused = []refusal{{path: bgp.Path{Prefix: prefix("10.96.0.0/12"), NextHop: other, From: other}, why: "they are services'", usual: true}}
+			k.routes.refused = []desired.Refusal{{Path: bgp.Path{Prefix: prefix("10.96.0.0/12"), NextHop: other, From: other}, Why: "they are services'", Usual: true}}
 		}), nil, nil},
 		{"stale facts", with(func(k *seen) { k.facts = &nodestatus.Facts{Written: now.Add(-3 * time.Minute)} }), nil,
 			[]string{"Node n1: FactsStale: what the CNI plugins are told of the cluster is of 2026-11-20T14:27:00Z: they ask the API server for each pod, which takes longer"}},
@@ -93,13 +97,13 @@ func TestProblemsAreTold(t *testing.T) {
 	var got told
 	teller := teller{to: &got, node: "n1"}
 	teller.tellProblems([]error{
-		inObject((*api.IPPool)(nil).ResourceType(), api.Meta{Name: "p"}, errors.New("odd")), errors.New("a path"), inSelf("AmbiguousAddress", errors.New("two would do")),
+		desired.InObject((*api.IPPool)(nil).ResourceType(), api.Meta{Name: "p"}, errors.New("odd")), errors.New("a path"), desired.InSelf("AmbiguousAddress", errors.New("two would do")),
 	})
 	want := []string{"IPPool p: InvalidPool: IPPool p: odd", "Node n1: AmbiguousAddress: two would do"}
 	if d := cmp.Diff(want, got.lines); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
-	if inSelf("x", nil) != nil {
+	if desired.InSelf("x", nil) != nil {
 		t.Error("nothing became an error")
 	}
 }
@@ -108,7 +112,7 @@ func TestProblemsAreTold(t *testing.T) {
 func TestPatience(t *testing.T) {
 	var got told
 	k := seen{node: "n1", journal: nodestatus.Journal{Entries: 2, LastError: "one\ntwo"}}
-	k.routes.refused = []refusal{{path: bgp.Path{Prefix: prefix("192.168.2.0/26"), NextHop: addr("10.0.0.7"), From: addr("10.0.0.7")}, why: "it is another's"}}
+	k.routes.refused = []desired.Refusal{{Path: bgp.Path{Prefix: prefix("192.168.2.0/26"), NextHop: addr("10.0.0.7"), From: addr("10.0.0.7")}, Why: "it is another's"}}
 	begin := time.Now()
 	teller := teller{to: &got}
 	for _, at := range []time.Duration{0, patience / 2, patience} {

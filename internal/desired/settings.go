@@ -1,4 +1,4 @@
-package node
+package desired
 
 import (
 	"fmt"
@@ -53,7 +53,7 @@ func (in settings) next(w kube.World, first bool) (settings, []error) {
 		out.tunnelMTU = 0
 	case *m != 0 && (*m < minTunnelMTU || *m > maxTunnelMTU):
 		err := fmt.Errorf("spec.ipipMTU %d: use %d to %d, or 0 to derive it from the link; what was there before stays in force", *m, minTunnelMTU, maxTunnelMTU)
-		problems = append(problems, inObject((*api.FelixConfiguration)(nil).ResourceType(), api.Meta{Name: api.DefaultName}, err))
+		problems = append(problems, InObject((*api.FelixConfiguration)(nil).ResourceType(), api.Meta{Name: api.DefaultName}, err))
 	default:
 		out.tunnelMTU = *m
 	}
@@ -80,5 +80,5 @@ func parseRestart(text string) (time.Duration, error) {
 
 // inBGP names the cluster's BGPConfiguration as what an error is about.
 func inBGP(err error) error {
-	return inObject((*api.BGPConfiguration)(nil).ResourceType(), api.Meta{Name: api.DefaultName}, err)
+	return InObject((*api.BGPConfiguration)(nil).ResourceType(), api.Meta{Name: api.DefaultName}, err)
 }

@@ -1,4 +1,4 @@
-package node
+package desired
 
 import (
 	"fmt"
@@ -43,32 +43,32 @@ func TestAWorldThatLostMuchIsDoubted(t *testing.T) {
 		"nothing is used any more": {worldOf(30, 55, 1), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var v view
+			var v View
 			start := time.Unix(1e9, 0)
 			self := Self{Name: "n0"}
-			v.update(start, self, full)
-			if len(v.base.Others) != 29 || len(v.base.Owners) == 0 {
-				t.Fatalf("%d nodes, %d blocks of others", len(v.base.Others), len(v.base.Owners))
+			v.Update(start, self, full)
+			if len(v.Base.Others) != 29 || len(v.Base.Owners) == 0 {
+				t.Fatalf("%d nodes, %d blocks of others", len(v.Base.Others), len(v.Base.Owners))
 			}
-			before := v.base
-			v.update(start.Add(time.Hour), self, tc.after)
-			text := strings.Join(texts(v.problems), "\n")
+			before := v.Base
+			v.Update(start.Add(time.Hour), self, tc.after)
+			text := strings.Join(texts(v.Problems), "\n")
 			if tc.doubt == "" {
-				if len(v.base.Others) != len(tc.after.Nodes)-1 || text != "" {
+				if len(v.Base.Others) != len(tc.after.Nodes)-1 || text != "" {
 					t.Errorf("not believed: %s", text)
 				}
 				return
 			}
-			if !strings.Contains(text, tc.doubt) || len(v.base.Owners) != len(before.Owners) || len(v.base.Others) != len(before.Others) {
+			if !strings.Contains(text, tc.doubt) || len(v.Base.Owners) != len(before.Owners) || len(v.Base.Others) != len(before.Others) {
 				t.Errorf("believed at once, or nothing said: %s", text)
 			}
-			v.update(start.Add(time.Hour+doubtTime-time.Second), self, tc.after)
-			if len(v.base.Owners) != len(before.Owners) {
+			v.Update(start.Add(time.Hour+doubtTime-time.Second), self, tc.after)
+			if len(v.Base.Owners) != len(before.Owners) {
 				t.Error("believed too early")
 			}
-			v.update(start.Add(time.Hour+doubtTime), self, tc.after)
-			if got, want := len(v.world.Affinities), len(tc.after.Affinities); got != want || len(v.problems) > 0 {
-				t.Errorf("after %s: %d affinities, want %d; %v", doubtTime, got, want, v.problems)
+			v.Update(start.Add(time.Hour+doubtTime), self, tc.after)
+			if got, want := len(v.World.Affinities), len(tc.after.Affinities); got != want || len(v.Problems) > 0 {
+				t.Errorf("after %s: %d affinities, want %d; %v", doubtTime, got, want, v.Problems)
 			}
 		})
 	}
@@ -76,17 +76,17 @@ func TestAWorldThatLostMuchIsDoubted(t *testing.T) {
 
 // It comes back whole: nothing has happened.
 func TestADoubtThatWasRight(t *testing.T) {
-	var v view
+	var v View
 	start, self := time.Unix(1e9, 0), Self{Name: "n0"}
-	v.update(start, self, worldOf(30, 60, 1))
-	v.update(start.Add(time.Second), self, worldOf(30, 0, 1))
-	v.update(start.Add(2*time.Second), self, worldOf(30, 60, 1))
-	if len(v.problems) > 0 || v.doubt.on() {
-		t.Errorf("%v, doubted since %s", v.problems, v.doubt.since)
+	v.Update(start, self, worldOf(30, 60, 1))
+	v.Update(start.Add(time.Second), self, worldOf(30, 0, 1))
+	v.Update(start.Add(2*time.Second), self, worldOf(30, 60, 1))
+	if len(v.Problems) > 0 || v.doubt.on() {
+		t.Errorf("%v, doubted since %s", v.Problems, v.doubt.since)
 	}
-	v.update(start.Add(3*time.Second), self, worldOf(30, 0, 1))
-	v.update(start.Add(doubtTime+2*time.Second), self, worldOf(30, 0, 1))
-	if len(v.base.Owners) == 0 {
+	v.Update(start.Add(3*time.Second), self, worldOf(30, 0, 1))
+	v.Update(start.Add(doubtTime+2*time.Second), self, worldOf(30, 0, 1))
+	if len(v.Base.Owners) == 0 {
 		t.Error("the second loss was believed by the first one's time")
 	}
 }

@@ -1,12 +1,15 @@
-package node
+package desired
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/encap"
+	"github.com/tortie-net/tortie/internal/fib"
+	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/nodestatus"
 	"github.com/tortie-net/tortie/internal/peering"
 	"github.com/tortie-net/tortie/internal/vxlan"
@@ -21,30 +24,30 @@ const (
 // Kinds of sessions.
 const (
 	kindMesh      = "mesh"
-	kindReflector = "reflector"
-	kindNode      = "node"
-	kindGlobal    = "global"
+	KindReflector = "reflector"
+	KindNode      = "node"
+	KindGlobal    = "global"
 )
 
-// session is what the decision on sessions says of one.
-type session struct {
-	peer   bgp.Peer
-	source peering.Source
-	// kind is one of the kinds of sessions.
-	kind string
+// Session is what the decision on sessions says of one.
+type Session struct {
+	Peer   bgp.Peer
+	Source peering.Source
+	// Kind is one of the kinds of sessions.
+	Kind string
 }
 
-// sessions are those that were decided on, by address.
-func (s *Snapshot) sessions() map[netip.Addr]session {
+// Sessions are those that were decided on, by address.
+func (s *Snapshot) Sessions() map[netip.Addr]Session {
 	global := make(map[string]bool, len(s.peers.all))
 	for i := range s.peers.all {
 		p := &s.peers.all[i]
 		global[p.Name] = p.Spec.Node == "" && p.Spec.NodeSelector == ""
 	}
-	all := make(map[netip.Addr]session, len(s.Peering.Peers))
+	all := make(map[netip.Addr]Session, len(s.Peering.Peers))
 	for _, p := range s.Peering.Peers {
 		source := s.Peering.Sources[p.Addr]
-		all[p.Addr] = session{peer: p, source: source, kind: s.kind(source, global)}
+		all[p.Addr] = Session{Peer: p, Source: source, Kind: s.kind(source, global)}
 	}
 	return all
 }
@@ -53,11 +56,11 @@ func (s *Snapshot) sessions() map[netip.Addr]session {
 func (s *Snapshot) kind(source peering.Source, global map[string]bool) string {
 	switch {
 	case source.Peer != "" && global[source.Peer]:
-		return kindGlobal
+		return KindGlobal
 	case source.Peer != "":
-		return kindNode
+		return KindNode
 	case s.reflects(source.Node):
-		return kindReflector
+		return KindReflector
 	}
 	return kindMesh
 }
@@ -71,18 +74,18 @@ func (s *Snapshot) reflects(node string) bool {
 	return a.Reflectors[node] && a.Role != peering.NoRole || a.Clients[node] && a.Role == peering.Reflector
 }
 
-// report shows a session: what was decided on it, and what became of it.
-func (d session) report(s *Snapshot, p bgp.PeerStatus, names map[netip.Addr]string) nodestatus.Peer {
+// Report shows a session: what was decided on it, and what became of it.
+func (d Session) Report(s *Snapshot, p bgp.PeerStatus, names map[netip.Addr]string) nodestatus.Peer {
 	out := nodestatus.Peer{
-		Address: p.Addr.String(), Node: names[p.Addr], From: addrText(d.peer.From), Port: d.peer.Port, ASN: p.ASN, Source: meshSource, Kind: d.kind,
-		Object: d.source.Peer, Client: p.Client, Password: d.peer.Password != "", TTLHops: d.peer.TTLSecurity, Passive: p.Passive,
+		Address: p.Addr.String(), Node: names[p.Addr], From: AddrText(d.Peer.From), Port: d.Peer.Port, ASN: p.ASN, Source: meshSource, Kind: d.Kind,
+		Object: d.Source.Peer, Client: p.Client, Password: d.Peer.Password != "", TTLHops: d.Peer.TTLSecurity, Passive: p.Passive,
 		State: string(p.State), Since: p.Since, Restarting: p.Restarting, Received: p.Received, Sent: p.Sent, EndOfTable: p.EndOfTable, Supports: p.Supports,
 		LastError: p.LastError, ErrorSince: p.ErrorSince, ErrorAt: p.LastErrorAt, HeldUntil: p.HeldUntil,
 	}
-	switch d.kind {
-	case kindNode, kindGlobal:
-		out.Source = d.source.String()
-	case kindReflector:
+	switch d.Kind {
+	case KindNode, KindGlobal:
+		out.Source = d.Source.String()
+	case KindReflector:
 		out.Source = reflectionSource
 	}
 	if p.LocalASN != s.asn(s.Self.ASN) {
@@ -99,9 +102,9 @@ func (d session) report(s *Snapshot, p bgp.PeerStatus, names map[netip.Addr]stri
 	return out
 }
 
-// reflection is this node's part in route reflection; nil if it has none.
-func (s *Snapshot) reflection() *nodestatus.Reflection {
-	id := addrText(s.Peering.ClusterID)
+// Reflection is this node's part in route reflection; nil if it has none.
+func (s *Snapshot) Reflection() *nodestatus.Reflection {
+	id := AddrText(s.Peering.ClusterID)
 	switch {
 	case s.Self.Reflector:
 		return &nodestatus.Reflection{Role: "configured", ClusterID: id}
@@ -118,7 +121,7 @@ func (s *Snapshot) reflection() *nodestatus.Reflection {
 		out.Reflectors = append(out.Reflectors, s.Self.Name)
 	}
 	slices.Sort(out.Reflectors)
-	if p := s.plan; p != nil {
+	if p := s.Plan; p != nil {
 		out.Since, out.Why, out.Nodes, out.Waiting = p.Since, p.Why, p.Roll.Len(), p.Kept()
 	}
 	return out
@@ -127,7 +130,7 @@ func (s *Snapshot) reflection() *nodestatus.Reflection {
 // announcements are what this node announces, and why.
 func (s *Snapshot) announcements() []nodestatus.Announced {
 	all := []nodestatus.Announced{}
-	ranges := s.services.Ranges()
+	ranges := s.served.Ranges()
 	for _, p := range s.Originated() {
 		a := nodestatus.Announced{Prefix: p.Prefix.String(), Origin: "borrowed address", Communities: s.tagged(p.Prefix)}
 		switch {
@@ -167,7 +170,7 @@ func (s *Snapshot) tagged(p netip.Prefix) string {
 
 // serviceReport says what is announced for services; nil if nothing is asked for.
 func (s *Snapshot) serviceReport() *nodestatus.Services {
-	if !s.services.On() {
+	if !s.served.On() {
 		return nil
 	}
 	out := &nodestatus.Services{Known: s.servicesKnown, Excluded: s.excluded(), Prefixes: len(s.Services), Ranges: []string{}}
@@ -177,21 +180,21 @@ func (s *Snapshot) serviceReport() *nodestatus.Services {
 	return out
 }
 
-// report shows a way; of several paths the attributes of the preferred one.
-func (w way) report(names map[netip.Addr]string) nodestatus.Route {
-	line := routeReport(w.route, w.about)
-	if len(w.paths) == 0 {
+// Report shows a way; of several paths the attributes of the preferred one.
+func (w Way) Report(names map[netip.Addr]string) nodestatus.Route {
+	line := routeReport(w.Route, w.About)
+	if len(w.Paths) == 0 {
 		return line
 	}
 	line.Source = "affinity"
-	p := w.paths[0]
+	p := w.Paths[0]
 	line.Node, line.ASPath, line.Communities = names[p.NextHop], p.ASPath, p.Communities
 	if p.From.IsValid() {
 		line.Source, line.Peer = "BGP", p.From.String()
 	}
-	if len(w.paths) > 1 {
-		for _, p := range w.paths {
-			line.Peers = append(line.Peers, addrText(p.From))
+	if len(w.Paths) > 1 {
+		for _, p := range w.Paths {
+			line.Peers = append(line.Peers, AddrText(p.From))
 		}
 		slices.Sort(line.Peers)
 		line.Peers = slices.Compact(line.Peers)
@@ -199,17 +202,17 @@ func (w way) report(names map[netip.Addr]string) nodestatus.Route {
 	return line
 }
 
-// tunnelReports are the tunnels that this node should have.
-func (s *Snapshot) tunnelReports() []nodestatus.Tunnel {
+// TunnelReports are the tunnels that this node should have.
+func (s *Snapshot) TunnelReports() []nodestatus.Tunnel {
 	var all []nodestatus.Tunnel
 	tunnels := s.Tunnels()
 	if t := tunnels.IPIP; t != nil {
-		all = append(all, nodestatus.Tunnel{Kind: "IPIP", Device: encap.Device, Address: addrText(t.Addr), MTU: t.MTU})
+		all = append(all, nodestatus.Tunnel{Kind: "IPIP", Device: encap.Device, Address: AddrText(t.Addr), MTU: t.MTU})
 	}
 	for _, t := range []*vxlan.Tunnel{tunnels.VXLAN, tunnels.VXLANv6} {
 		if t != nil {
 			all = append(all, nodestatus.Tunnel{
-				Kind: "VXLAN", Device: vxlan.Device(t.Local.Is6()), Address: addrText(t.Addr), MTU: t.MTU, Port: int(t.Port), VNI: int(t.VNI), Ends: len(t.Peers),
+				Kind: "VXLAN", Device: vxlan.Device(t.Local.Is6()), Address: AddrText(t.Addr), MTU: t.MTU, Port: int(t.Port), VNI: int(t.VNI), Ends: len(t.Peers),
 			})
 		}
 	}
@@ -219,9 +222,74 @@ func (s *Snapshot) tunnelReports() []nodestatus.Tunnel {
 // encapsulations tell by a device what becomes of packets that leave by it.
 var encapsulations = map[string]string{encap.Device: "IPIP", vxlan.Device(false): "VXLAN", vxlan.Device6: "VXLAN"}
 
-func pathReport(p bgp.Path) nodestatus.Path {
+// PathReport shows a learned path.
+func PathReport(p bgp.Path) nodestatus.Path {
 	return nodestatus.Path{
-		Prefix: p.Prefix.String(), NextHop: p.NextHop.String(), Peer: addrText(p.From), Stale: p.Stale,
+		Prefix: p.Prefix.String(), NextHop: p.NextHop.String(), Peer: AddrText(p.From), Stale: p.Stale,
 		ASPath: p.ASPath, Communities: p.Communities, LocalPref: p.LocalPref, MED: p.MED,
 	}
+}
+
+// Names tells which node has an address.
+func (s *Snapshot) Names() map[netip.Addr]string {
+	names := make(map[netip.Addr]string, len(s.Others))
+	for _, m := range s.Others {
+		names[m.Addr], names[m.Addr6] = m.Name, m.Name
+	}
+	delete(names, netip.Addr{})
+	return names
+}
+
+// Describe fills in what a snapshot says.
+func (s *Snapshot) Describe(r *nodestatus.Report) {
+	if s.Self.Addr.IsValid() {
+		r.Address, r.AddressSource, r.Interface = s.Self.Addr.String(), s.Self.AddrSource, s.Self.Link
+	}
+	if s.Self.Addr6.IsValid() {
+		r.Address6, r.Address6Source, r.Interface6 = s.Self.Addr6.String(), s.Self.AddrSource6, s.Self.Link6
+	}
+	r.ASN, r.BGPPort, r.PodMTU = s.asn(s.Self.ASN), s.Port, s.PodMTU()
+	if r.Tunnels = s.TunnelReports(); len(r.Tunnels) > 0 {
+		r.Tunnel = &r.Tunnels[0]
+	}
+	if local, err := s.Local(); err == nil {
+		r.RouterID = AddrText(local.RouterID)
+	}
+	r.Reflection, r.Services, r.Announced = s.Reflection(), s.serviceReport(), s.announcements()
+	for _, p := range s.Pools {
+		r.Pools = append(r.Pools, nodestatus.Pool{
+			Name: p.Name, CIDR: p.CIDR.String(), BlockSize: p.BlockBits, IPIPMode: string(p.IPIP), VXLANMode: string(p.VXLAN), NATOutgoing: p.NATOutgoing,
+			Disabled: !p.Enabled, DisableBGPExport: p.NoExport, SelectsNode: p.Nodes.Matches(s.Self.Labels),
+		})
+	}
+	for _, b := range s.Blocks {
+		r.Blocks = append(r.Blocks, b.String())
+	}
+}
+
+// routeReport shows a route; of one with several next hops Via and Device have them all, in one order.
+func routeReport(r fib.Route, source string) nodestatus.Route {
+	var via, dev []string
+	for _, h := range r.Hops {
+		via, dev = append(via, AddrText(h.Via)), append(dev, h.Dev)
+	}
+	line := nodestatus.Route{
+		Destination: r.Dst.String(), Type: cmp.Or(r.Type, netlinkx.Unicast).String(), Via: strings.Join(via, ", "), Device: strings.Join(slices.Compact(dev), ", "),
+		Metric: int(r.Metric), Source: source,
+	}
+	line.Encap = encapsulations[line.Device]
+	return line
+}
+
+// RefusalReport shows a path that is none of this node's routes, and why.
+func RefusalReport(r Refusal) nodestatus.Refusal {
+	return nodestatus.Refusal{Prefix: r.Path.Prefix.String(), Via: r.Path.NextHop.String(), Peer: AddrText(r.Path.From), Reason: r.Why}
+}
+
+// AddrText is empty for the invalid address.
+func AddrText(a netip.Addr) string {
+	if !a.IsValid() {
+		return ""
+	}
+	return a.String()
 }

@@ -1,4 +1,4 @@
-package node
+package desired
 
 import (
 	"encoding/json"
@@ -55,11 +55,11 @@ func (s *Snapshot) peeringInput() peering.Input {
 	return in
 }
 
-// deciding is the last decision on sessions, and what it followed from.
-type deciding struct {
+// Deciding is the last decision on sessions, and what it followed from.
+type Deciding struct {
 	decision peering.Decision
-	problems []error
-	state    peering.State
+	Problems []error
+	State    peering.State
 	from     decidedFrom
 }
 
@@ -72,12 +72,12 @@ type decidedFrom struct {
 	automatic   *peering.Automatic
 }
 
-// decide puts the decision on sessions into a snapshot. It is made anew only if it may be another one.
-func (d *deciding) decide(s *Snapshot, build uint64) {
+// Decide puts the decision on sessions into a snapshot. It is made anew only if it may be another one.
+func (d *Deciding) Decide(s *Snapshot, build uint64) {
 	from := decidedFrom{build, s.Self.Addr.Addr(), s.Self.Addr6.Addr(), s.Self.ASN, s.Self.MaxPrefixes, s.Automatic}
 	if from != d.from {
-		d.decision, d.state = peering.Decide(s.peeringInput(), d.state)
-		d.problems, d.from = problemsWith(d.decision.Problems), from
+		d.decision, d.State = peering.Decide(s.peeringInput(), d.State)
+		d.Problems, d.from = problemsWith(d.decision.Problems), from
 	}
 	s.Peering = d.decision
 }
@@ -89,7 +89,7 @@ func problemsWith(problems []error) []error {
 		named[i] = err
 		var p *peering.Problem
 		if errors.As(err, &p) {
-			named[i] = inObject(p.Kind, api.Meta{Name: p.Name}, p.Err)
+			named[i] = InObject(p.Kind, api.Meta{Name: p.Name}, p.Err)
 		}
 	}
 	return named

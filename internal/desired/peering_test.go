@@ -1,4 +1,4 @@
-package node
+package desired
 
 import (
 	"errors"
@@ -12,6 +12,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/bgp/policy"
+	"github.com/tortie-net/tortie/internal/desired/desiredtest"
 	"github.com/tortie-net/tortie/internal/kube"
 	"github.com/tortie-net/tortie/internal/nodeaddr"
 	"github.com/tortie-net/tortie/internal/peering"
@@ -19,7 +20,7 @@ import (
 
 // sessions are those that a snapshot leads to.
 func sessions(s *Snapshot) []bgp.Peer {
-	new(deciding).decide(s, 1)
+	new(Deciding).Decide(s, 1)
 	return s.Peering.Peers
 }
 
@@ -48,52 +49,52 @@ func TestPeersFromTheWorld(t *testing.T) {
 	if got := fmt.Sprint(s.Peering.Sources[tor], s.Peering.Static); got != "BGPPeer tor [{10.0.0.254 10.0.0.253}]" || s.Policy().Import[tor] == nil {
 		t.Errorf("%s, rules %v", got, s.Policy().Import)
 	}
-	if m, _ := s.member("node2"); !m.Reflector || m.ClusterID != addr("1.0.0.1") {
+	if m, _ := s.Member("node2"); !m.Reflector || m.ClusterID != addr("1.0.0.1") {
 		t.Errorf("member %+v", m)
 	}
 }
 
 // A decision is made once, and again when what it follows from is another; what it is about keeps its last form.
 func TestDecisionsAreKept(t *testing.T) {
-	var d deciding
+	var d Deciding
 	tor := api.BGPPeer{Meta: api.Meta{Name: "tor"}, Spec: api.BGPPeerSpec{PeerIP: "10.0.0.254", ASNumber: 65000}}
 	s := snapshot(t, func(w *kube.World) { w.Peers = []api.BGPPeer{tor} })
-	d.decide(s, 1)
+	d.Decide(s, 1)
 	same := &s.Peering.Peers[0]
-	d.decide(s, 1)
+	d.Decide(s, 1)
 	if &s.Peering.Peers[0] != same {
 		t.Error("decided twice about the same")
 	}
 	tor.Spec.ASNumber = 0
 	s = snapshot(t, func(w *kube.World) { w.Peers = []api.BGPPeer{tor} })
-	d.decide(s, 2)
-	if len(s.Peering.Peers) != 3 || len(d.problems) != 1 || !strings.HasPrefix(d.problems[0].Error(), "BGPPeer tor: spec.asNumber") {
-		t.Errorf("peers %v, problems %v", s.Peering.Peers, d.problems)
+	d.Decide(s, 2)
+	if len(s.Peering.Peers) != 3 || len(d.Problems) != 1 || !strings.HasPrefix(d.Problems[0].Error(), "BGPPeer tor: spec.asNumber") {
+		t.Errorf("peers %v, problems %v", s.Peering.Peers, d.Problems)
 	}
-	var p *problem
-	if !errors.As(d.problems[0], &p) || p.reason != "InvalidPeer" || p.about.Kind != "BGPPeer" {
+	var p *Problem
+	if !errors.As(d.Problems[0], &p) || p.Reason != "InvalidPeer" || p.About.Kind != "BGPPeer" {
 		t.Errorf("problem %+v", p)
 	}
 	s.Automatic = &peering.Automatic{Role: peering.Client, KeepMesh: func(string) bool { return false }}
-	if d.decide(s, 2); len(s.Peering.Peers) != 1 {
+	if d.Decide(s, 2); len(s.Peering.Peers) != 1 {
 		t.Errorf("after an agreement on reflectors: %v", s.Peering.Peers)
 	}
 	s.Self.Addr = prefix("10.0.0.2/24")
-	if d.decide(s, 2); s.Peering.Peers[0].From != addr("10.0.0.2") {
+	if d.Decide(s, 2); s.Peering.Peers[0].From != addr("10.0.0.2") {
 		t.Errorf("with another address: %v", s.Peering.Peers)
 	}
 }
 
 func TestAnnotationsThatCannotBeRead(t *testing.T) {
 	for annotation, text := range map[string]string{api.AnnotationLabels: `["a"]`, api.AnnotationReflector: "one"} {
-		s, problems := BuildSnapshot(Self{Name: "node1", Addr: prefix("10.0.0.1/24")}, cluster(func(w *kube.World) {
+		s, problems := Build(Self{Name: "node1", Addr: prefix("10.0.0.1/24")}, desiredtest.World(func(w *kube.World) {
 			w.Nodes[0].Annotations[annotation] = text
 			w.Nodes[0].Labels = map[string]string{"a": "b"}
 		}))
 		if len(problems) != 1 || !strings.Contains(problems[0].Error(), "Node node2: annotation "+annotation) {
 			t.Errorf("problems %v", problems)
 		}
-		m, _ := s.member("node2")
+		m, _ := s.Member("node2")
 		if !maps.Equal(m.Labels, map[string]string{"a": "b"}) || m.ClusterID.IsValid() || m.Reflector != (annotation == api.AnnotationReflector) {
 			t.Errorf("member %+v", m)
 		}
@@ -108,7 +109,7 @@ func TestPolicy(t *testing.T) {
 		w.BGP.PrefixAdvertisements = []api.PrefixAdvertisement{{CIDR: "192.168.0.0/16", Communities: []string{"64512:7"}}}
 		w.BGP.ServiceExternalIPs, w.BGP.ServiceClusterIPs = []api.ServiceRange{{CIDR: "172.20.0.0/16"}}, []api.ServiceRange{{CIDR: "10.96.0.0/12"}}
 	})
-	s.services, _ = serviceConfig(s.services, &s.peers.config, true)
+	s.served, _ = serviceConfig(s.served, &s.peers.config, true)
 	s.Self.Found = []nodeaddr.Candidate{{Addr: prefix("10.5.0.1/24"), Link: "eth1"}, {Addr: prefix("fe80::1/64"), Link: "eth0"}, {Addr: prefix("10.0.0.1/24"), Link: "eth0"}, {Addr: prefix("10.96.0.1/32"), Link: "kube-ipvs0"}}
 	sessions(s)
 	p := s.Policy()
@@ -128,12 +129,12 @@ func TestPolicy(t *testing.T) {
 	if !slices.Contains(p.Links, policy.Link{Prefix: prefix("10.5.0.0/24"), Interface: "eth1"}) || p.Links[0].Interface != "eth0" {
 		t.Errorf("links %v", p.Links)
 	}
-	if !samePolicy(p, s.Policy()) {
+	if !p.Equal(s.Policy()) {
 		t.Error("the same is another")
 	}
 	s.Peering.ClusterID = addr("1.0.0.1")
 	list("[192.168.0.0/16 172.20.0.0/16]", s.Policy().Transit)
-	if samePolicy(p, s.Policy()) {
+	if p.Equal(s.Policy()) {
 		t.Error("another is the same")
 	}
 }

@@ -1,4 +1,4 @@
-package node
+package desired
 
 import (
 	"cmp"
@@ -12,14 +12,14 @@ import (
 	"github.com/tortie-net/tortie/internal/vxlan"
 )
 
-// tunnelKind is one of the node's tunnels, each of which has a device and an address.
-type tunnelKind int
+// TunnelKind is one of the node's tunnels, each of which has a device and an address.
+type TunnelKind int
 
 const (
-	ipipTunnel tunnelKind = iota
-	vxlanTunnel
-	vxlanTunnel6
-	tunnelKinds
+	IPIPTunnel TunnelKind = iota
+	VXLANTunnel
+	VXLANTunnel6
+	TunnelKinds
 )
 
 // Tunnels are the devices that this node should have; it should not have those that are nil.
@@ -35,31 +35,31 @@ func (s *Snapshot) Tunnels() (t Tunnels) {
 	if ipip, ok := s.Tunnel(); ok {
 		t.IPIP = &ipip
 	}
-	t.VXLAN, t.VXLANv6 = s.vxlan(vxlanTunnel), s.vxlan(vxlanTunnel6)
+	t.VXLAN, t.VXLANv6 = s.vxlan(VXLANTunnel), s.vxlan(VXLANTunnel6)
 	return t
 }
 
 // Tunnel returns tunl0; ok is false if this node should not have it.
 func (s *Snapshot) Tunnel() (t encap.Tunnel, ok bool) {
-	if !s.needs(ipipTunnel) {
+	if !s.Needs(IPIPTunnel) {
 		return encap.Tunnel{}, false
 	}
-	return encap.Tunnel{MTU: s.tunnelMTU(ipipTunnel), Addr: s.Self.TunnelAddr}, true
+	return encap.Tunnel{MTU: s.tunnelMTU(IPIPTunnel), Addr: s.Self.TunnelAddr}, true
 }
 
 // vxlan returns a family's VXLAN device, with all other nodes' ends; nil if this node should not have it.
-func (s *Snapshot) vxlan(k tunnelKind) *vxlan.Tunnel {
-	if !s.needs(k) {
+func (s *Snapshot) vxlan(k TunnelKind) *vxlan.Tunnel {
+	if !s.Needs(k) {
 		return nil
 	}
 	local, link := s.Self.of(k)
 	t := &vxlan.Tunnel{
 		VNI: cmp.Or(s.Felix.VXLANVNI, vxlan.DefaultVNI), Port: cmp.Or(s.Felix.VXLANPort, vxlan.DefaultPort),
-		Local: local.Addr(), Parent: link, MAC: s.Self.mac(k == vxlanTunnel6), MTU: s.tunnelMTU(k), Addr: *s.Self.tunnelAddr(k),
+		Local: local.Addr(), Parent: link, MAC: s.Self.mac(k == VXLANTunnel6), MTU: s.tunnelMTU(k), Addr: *s.Self.AddrOf(k),
 		SoftChecksums: s.Felix.Checksums == checksumsSoft || s.Felix.Checksums == checksumsByKernel && s.Self.ChecksumsBroken,
 	}
 	for _, m := range s.Others {
-		if v, node := m.vtepIn(t.Local), m.in(t.Local); v.Addr.IsValid() && node.IsValid() {
+		if v, node := m.vtepIn(t.Local), m.In(t.Local); v.Addr.IsValid() && node.IsValid() {
 			t.Peers = append(t.Peers, vxlan.Peer{Addr: v.Addr, MAC: v.MAC, Node: node})
 		}
 	}
@@ -75,29 +75,29 @@ func (s *Self) mac(v6 bool) vxlan.MAC {
 	return cmp.Or(own, vxlan.MACOf(s.Name, v6))
 }
 
-// needs reports that packets may come or go in a tunnel, and that the node has an address for the outer ones.
-func (s *Snapshot) needs(k tunnelKind) bool {
+// Needs reports that packets may come or go in a tunnel, and that the node has an address for the outer ones.
+func (s *Snapshot) Needs(k TunnelKind) bool {
 	local, _ := s.Self.of(k)
 	return local.IsValid() && slices.ContainsFunc(s.Pools, func(p Pool) bool { return p.in(p.modes(), k) || p.in(p.Former.modes, k) })
 }
 
 // of returns the node's address, with its subnet, and link in the family of a tunnel's outer packets.
-func (s *Self) of(k tunnelKind) (addr netip.Prefix, link string) {
-	if k == vxlanTunnel6 {
+func (s *Self) of(k TunnelKind) (addr netip.Prefix, link string) {
+	if k == VXLANTunnel6 {
 		return s.Addr6, s.Link6
 	}
 	return s.Addr, s.Link
 }
 
-// tunnelAddr is where the address of a tunnel's device stands.
-func (s *Self) tunnelAddr(k tunnelKind) *netip.Addr {
+// AddrOf is where the address of a tunnel's device stands.
+func (s *Self) AddrOf(k TunnelKind) *netip.Addr {
 	return [...]*netip.Addr{&s.TunnelAddr, &s.VTEP, &s.VTEP6}[k]
 }
 
-// tunnelAddrs are the addresses that the tunnels' devices have.
-func (s *Self) tunnelAddrs() (addrs []netip.Addr) {
-	for k := range tunnelKinds {
-		if a := *s.tunnelAddr(k); a.IsValid() {
+// TunnelAddrs are the addresses that the tunnels' devices have.
+func (s *Self) TunnelAddrs() (addrs []netip.Addr) {
+	for k := range TunnelKinds {
+		if a := *s.AddrOf(k); a.IsValid() {
 			addrs = append(addrs, a)
 		}
 	}
@@ -109,12 +109,12 @@ func (p Pool) modes() modes { return modes{ipip: p.IPIP, vxlan: p.VXLAN} }
 func (p Pool) encapsulates() bool { return !p.modes().none() }
 
 // in reports that the pool's packets may travel in a tunnel if its modes are m.
-func (p Pool) in(m modes, k tunnelKind) bool {
+func (p Pool) in(m modes, k TunnelKind) bool {
 	v6 := p.CIDR.Addr().Is6()
 	switch k {
-	case ipipTunnel:
+	case IPIPTunnel:
 		return !v6 && encapsulates(m.ipip)
-	case vxlanTunnel:
+	case VXLANTunnel:
 		return !v6 && encapsulates(m.vxlan)
 	}
 	return v6 && encapsulates(m.vxlan)
@@ -141,7 +141,7 @@ func (s *Snapshot) ready(pool *Pool, way fib.Hop, hop netip.Addr) bool {
 	if way.Dev != encap.Device || !pool.Former.fresh {
 		return true
 	}
-	m, ok := s.memberAt(hop)
+	m, ok := s.MemberAt(hop)
 	return ok && m.Tunneled
 }
 
@@ -154,7 +154,7 @@ func (s *Snapshot) through(m modes, hop netip.Addr) (h fib.Hop, ok bool) {
 	sameSubnet := self.Masked().Contains(hop)
 	switch {
 	case wraps(m.vxlan, sameSubnet):
-		member, known := s.memberAt(hop)
+		member, known := s.MemberAt(hop)
 		if !known || !member.vtepIn(hop).Addr.IsValid() {
 			return fib.Hop{}, false
 		}
@@ -171,18 +171,18 @@ func (s *Snapshot) through(m modes, hop netip.Addr) (h fib.Hop, ok bool) {
 // endWays are ways to the ends of IPv6 tunnels that other ways lead through. The kernel looks a next hop of IPv6 up although it is
 // told that it is on the link, and refuses one that a route leads to elsewhere: the route of the block that the end's address is from
 // does so as long as a pool is being changed. An address outside of the blocks of whom the way is to is not its node's to say.
-func (s *Snapshot) endWays(ways []way) (ends []way) {
+func (s *Snapshot) endWays(ways []Way) (ends []Way) {
 	taken := map[netip.Prefix]bool{}
 	for _, w := range ways {
-		if w.route.Dst.IsSingleIP() {
-			taken[w.route.Dst] = true
+		if w.Route.Dst.IsSingleIP() {
+			taken[w.Route.Dst] = true
 		}
 	}
 	for _, w := range ways {
-		for _, h := range w.route.Hops {
-			if end := netip.PrefixFrom(h.Via, h.Via.BitLen()); h.Dev == vxlan.Device6 && !taken[end] && s.sameOwner(end, w.route.Dst) {
+		for _, h := range w.Route.Hops {
+			if end := netip.PrefixFrom(h.Via, h.Via.BitLen()); h.Dev == vxlan.Device6 && !taken[end] && s.sameOwner(end, w.Route.Dst) {
 				taken[end] = true
-				ends = append(ends, way{route: fib.To(end, fib.Hop{Dev: h.Dev}), about: "end of VXLAN"})
+				ends = append(ends, Way{Route: fib.To(end, fib.Hop{Dev: h.Dev}), About: "end of VXLAN"})
 			}
 		}
 	}
@@ -199,15 +199,15 @@ func (s *Snapshot) sameOwner(p, q netip.Prefix) bool {
 // awaited reports that the way to a node's address in a pool is still to be told by the node itself.
 func (s *Snapshot) awaited(pool *Pool, hop netip.Addr) bool {
 	self, _ := s.Self.towards(hop)
-	m, isNode := s.memberAt(hop)
+	m, isNode := s.MemberAt(hop)
 	return isNode && self.IsValid() && wraps(pool.VXLAN, self.Masked().Contains(hop)) && !m.vtepIn(hop).Addr.IsValid()
 }
 
-// behind returns the address of the node that a next hop leads to, which for one through VXLAN is the node's end of the tunnel.
-func (s *Snapshot) behind(via netip.Addr) netip.Addr {
+// Behind returns the address of the node that a next hop leads to, which for one through VXLAN is the node's end of the tunnel.
+func (s *Snapshot) Behind(via netip.Addr) netip.Addr {
 	for _, m := range s.Others {
-		if m.vtepIn(via).Addr == via && m.in(via).IsValid() {
-			return m.in(via)
+		if m.vtepIn(via).Addr == via && m.In(via).IsValid() {
+			return m.In(via)
 		}
 	}
 	return via
@@ -221,11 +221,11 @@ const (
 
 // tunnelMTU is that of the environment, else of the FelixConfiguration, else what fits the link. The kernel gives a VXLAN device none
 // that does not fit.
-func (s *Snapshot) tunnelMTU(k tunnelKind) int {
+func (s *Snapshot) tunnelMTU(k TunnelKind) int {
 	switch k {
-	case ipipTunnel:
+	case IPIPTunnel:
 		return cmp.Or(s.Self.TunnelMTU, s.settings.tunnelMTU, encap.MTU(s.Self.LinkMTU))
-	case vxlanTunnel:
+	case VXLANTunnel:
 		return fitting(s.Felix.VXLANMTU, s.Self.LinkMTU, false)
 	}
 	return fitting(s.Felix.VXLANMTU6, s.Self.LinkMTU6, true)
@@ -239,7 +239,7 @@ func fitting(wanted, link int, v6 bool) int {
 
 // PodMTU returns the MTU of pods' interfaces: what fits through every way that a pod's packets can take.
 func (s *Snapshot) PodMTU() int {
-	v4, v6 := s.familyMTU(s.Self.LinkMTU, ipipTunnel, vxlanTunnel), s.familyMTU(s.Self.LinkMTU6, vxlanTunnel6)
+	v4, v6 := s.familyMTU(s.Self.LinkMTU, IPIPTunnel, VXLANTunnel), s.familyMTU(s.Self.LinkMTU6, VXLANTunnel6)
 	if v4 == 0 || v6 != 0 && v6 < v4 {
 		return v6
 	}
@@ -247,7 +247,7 @@ func (s *Snapshot) PodMTU() int {
 }
 
 // familyMTU is the least of a family's tunnels that pools use now, or the link's without one.
-func (s *Snapshot) familyMTU(link int, kinds ...tunnelKind) (mtu int) {
+func (s *Snapshot) familyMTU(link int, kinds ...TunnelKind) (mtu int) {
 	for _, k := range kinds {
 		local, _ := s.Self.of(k)
 		used := slices.ContainsFunc(s.Pools, func(p Pool) bool { return p.in(p.modes(), k) })
@@ -258,11 +258,11 @@ func (s *Snapshot) familyMTU(link int, kinds ...tunnelKind) (mtu int) {
 	return cmp.Or(mtu, link)
 }
 
-// tunnelRanges say where the address of a tunnel's device may lie. While a pool's change is fresh the address stays that other nodes
+// TunnelRanges say where the address of a tunnel's device may lie. While a pool's change is fresh the address stays that other nodes
 // may still use.
-func (s *Snapshot) tunnelRanges(k tunnelKind) duties.Ranges {
+func (s *Snapshot) TunnelRanges(k TunnelKind) duties.Ranges {
 	var r duties.Ranges
-	if local, _ := s.Self.of(k); !local.IsValid() && k != ipipTunnel {
+	if local, _ := s.Self.of(k); !local.IsValid() && k != IPIPTunnel {
 		return r
 	}
 	for _, p := range s.Pools {

@@ -1,4 +1,4 @@
-package node
+package desired
 
 import (
 	"net/netip"
@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/desired/desiredtest"
 	"github.com/tortie-net/tortie/internal/kube"
 	"github.com/tortie-net/tortie/internal/vxlan"
 )
@@ -16,7 +17,7 @@ import (
 // dual is a snapshot with both families, in which node2 has announced ends of all tunnels and far none.
 func dual(t *testing.T, ipip, vxlan4, vxlan6 api.Encapsulation, change func(*kube.World)) *Snapshot {
 	t.Helper()
-	w := cluster(func(w *kube.World) {
+	w := desiredtest.World(func(w *kube.World) {
 		w.Pools[0].Spec.IPIPMode, w.Pools[0].Spec.VXLANMode = ipip, vxlan4
 		w.Pools = append(w.Pools, api.IPPool{Meta: api.Meta{Name: "six"}, Spec: api.IPPoolSpec{CIDR: "fd44::/48", VXLANMode: vxlan6}})
 		near, far := w.Nodes[0].Annotations, w.Nodes[2].Annotations
@@ -28,7 +29,7 @@ func dual(t *testing.T, ipip, vxlan4, vxlan6 api.Encapsulation, change func(*kub
 		}
 	})
 	self := Self{Name: "node1", Addr: prefix("10.0.0.1/24"), Link: "eth0", LinkMTU: 1500, Addr6: prefix("fd00::1/64"), Link6: "eth1", LinkMTU6: 9000}
-	s, problems := BuildSnapshot(self, w)
+	s, problems := Build(self, w)
 	if len(problems) > 0 {
 		t.Fatalf("problems: %v", problems)
 	}
@@ -94,15 +95,15 @@ func TestAwaitedEnds(t *testing.T) {
 	})
 	accepted, refused := s.Judge(nil)
 	ways, left := s.Ways(accepted)
-	if len(refused) > 0 || len(left) != 1 || !left[0].pending || !strings.Contains(left[0].why, "not announced its end") || len(refusals(left)) > 0 {
+	if len(refused) > 0 || len(left) != 1 || !left[0].Pending || !strings.Contains(left[0].Why, "not announced its end") || len(Refusals(left)) > 0 {
 		t.Errorf("left: %+v, refused: %+v", left, refused)
 	}
 	found := false
 	for _, w := range ways {
-		found = found || w.route.String() == "192.168.2.0/26 via 192.168.2.1 dev vxlan.calico onlink"
+		found = found || w.Route.String() == "192.168.2.0/26 via 192.168.2.1 dev vxlan.calico onlink"
 	}
 	if !found {
-		t.Errorf("no way to node2's block: %v", routesOf(ways))
+		t.Errorf("no way to node2's block: %v", RoutesOf(ways))
 	}
 }
 
@@ -197,7 +198,7 @@ func TestPodMTUFitsEveryWay(t *testing.T) {
 
 // Ends that cannot be used are named, and the nodes count without them.
 func TestBadEnds(t *testing.T) {
-	w := cluster(func(w *kube.World) {
+	w := desiredtest.World(func(w *kube.World) {
 		w.Pools[0].Spec.VXLANMode = api.EncapCrossSubnet
 		w.Nodes[0].Annotations[api.AnnotationIPv4VXLANAddr] = "192.168.2.1/32"
 		w.Nodes[0].Annotations[api.AnnotationIPv6VXLANAddr] = "192.168.2.1"
@@ -209,7 +210,7 @@ func TestBadEnds(t *testing.T) {
 			api.AnnotationIPv4Address: "10.0.0.8/24", api.AnnotationIPv4VXLANAddr: "192.168.4.1", api.AnnotationVXLANMAC: vxlan.MACOf("node1", false).String(),
 		}}})
 	})
-	s, problems := BuildSnapshot(Self{Name: "node1", Addr: prefix("10.0.0.1/24")}, w)
+	s, problems := Build(Self{Name: "node1", Addr: prefix("10.0.0.1/24")}, w)
 	text := strings.Join(texts(problems), "\n")
 	for _, want := range []string{
 		`Node node2: annotation projectcalico.org/IPv4VXLANTunnelAddr "192.168.2.1/32" is no IPv4 address`,
@@ -223,7 +224,7 @@ func TestBadEnds(t *testing.T) {
 			t.Errorf("problems do not say %q:\n%s", want, text)
 		}
 	}
-	if m, _ := s.member("far"); m.VTEP != (VTEP{addr("192.168.3.1"), vxlan.MACOf("far", false)}) {
+	if m, _ := s.Member("far"); m.VTEP != (VTEP{addr("192.168.3.1"), vxlan.MACOf("far", false)}) {
 		t.Errorf("far: %+v", m.VTEP)
 	}
 	if len(s.Others) != 4 {
@@ -292,20 +293,20 @@ func TestChangeOfEncapsulation(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var c changes
+			var c Changes
 			for i, st := range steps {
 				s := dual(t, st.ipip, st.vxlan, never, st.change)
 				if strings.Contains(name, "another subnet") {
 					s.Self.Addr = prefix("10.0.0.1/32")
 				}
-				again := c.follow(s, start.Add(st.after))
+				again := c.Follow(s, start.Add(st.after))
 				_, ipip := s.Tunnel()
 				got := []any{s.wayTo(t, near), ipip, s.Tunnels().VXLAN != nil, again > 0, s.Guard().IPIP, s.Guard().VXLAN}
 				if d := cmp.Diff([]any{st.near, st.ipipDev, st.vxlanDev, st.again, st.ipipDev, st.vxlanDev}, got); d != "" {
 					t.Errorf("step %d: way, tunl0, VXLAN, again, the guard's IPIP and VXLAN (-want +got):\n%s", i, d)
 				}
-				keep := len(s.tunnelRanges(vxlanTunnel).Keep) > 0
-				if assign := len(s.tunnelRanges(vxlanTunnel).Assign) > 0; keep != st.vxlanDev || assign != (st.vxlan == always) {
+				keep := len(s.TunnelRanges(VXLANTunnel).Keep) > 0
+				if assign := len(s.TunnelRanges(VXLANTunnel).Assign) > 0; keep != st.vxlanDev || assign != (st.vxlan == always) {
 					t.Errorf("step %d: the address of VXLAN is kept %t, assigned %t", i, keep, assign)
 				}
 			}
@@ -317,7 +318,7 @@ func TestChangeOfEncapsulation(t *testing.T) {
 func TestBehind(t *testing.T) {
 	s := dual(t, api.EncapNever, api.EncapAlways, api.EncapAlways, nil)
 	for via, want := range map[string]string{"192.168.2.1": near, "fd44::2:1": near6, near: near, "10.0.0.77": "10.0.0.77"} {
-		if got := s.behind(addr(via)); got != addr(want) {
+		if got := s.Behind(addr(via)); got != addr(want) {
 			t.Errorf("behind %s: %s, want %s", via, got, want)
 		}
 	}

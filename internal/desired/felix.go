@@ -1,8 +1,7 @@
-package node
+package desired
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -39,7 +38,7 @@ func ParseFelix(spec api.FelixConfigurationSpec, before Felix) (Felix, []error) 
 	f := before
 	note := func(field, value, remedy string) {
 		err := fmt.Errorf("spec.%s %q: must be %s; what was there before stays in force", field, value, remedy)
-		problems = append(problems, inObject((&api.FelixConfiguration{}).ResourceType(), api.Meta{Name: api.DefaultName}, err))
+		problems = append(problems, InObject((&api.FelixConfiguration{}).ResourceType(), api.Meta{Name: api.DefaultName}, err))
 	}
 	if addr, err := optional(spec.NATOutgoingAddress, netip.ParseAddr); err == nil && addr.Zone() == "" {
 		f.NATSource = addr.Unmap()
@@ -176,8 +175,8 @@ func (s *Snapshot) nodeAddrs() []netip.Addr {
 // Guard returns from whom tunnel packets are taken.
 func (s *Snapshot) Guard() encapguard.Config {
 	return encapguard.Config{
-		Nodes: s.nodeAddrs(), PodLinks: podnet.DefaultVethPrefix, IPIP: s.needs(ipipTunnel),
-		VXLAN: s.needs(vxlanTunnel) || s.needs(vxlanTunnel6), VXLANPort: s.Felix.VXLANPort,
+		Nodes: s.nodeAddrs(), PodLinks: podnet.DefaultVethPrefix, IPIP: s.Needs(IPIPTunnel),
+		VXLAN: s.Needs(VXLANTunnel) || s.Needs(VXLANTunnel6), VXLANPort: s.Felix.VXLANPort,
 		AllowIPIPFromPods: s.Felix.AllowIPIP, AllowVXLANFromPods: s.Felix.AllowVXLAN,
 	}
 }
@@ -188,7 +187,7 @@ func (s *Snapshot) Host() hostsysctl.Config {
 	if _, ok := s.Tunnel(); ok {
 		c.Tunnels = append(c.Tunnels, encap.Device)
 	}
-	if s.needs(vxlanTunnel) {
+	if s.Needs(VXLANTunnel) {
 		c.Tunnels = append(c.Tunnels, vxlan.Device4)
 	}
 	c.IPv6 = s.usesIPv6()
@@ -201,16 +200,4 @@ func (s *Snapshot) usesIPv6() bool {
 	six := func(a netip.Addr) bool { return a.Is6() }
 	return s.Self.Addr6.IsValid() && slices.ContainsFunc(s.Pools, func(p Pool) bool { return six(p.CIDR.Addr()) }) ||
 		slices.ContainsFunc(s.Blocks, func(b netip.Prefix) bool { return six(b.Addr()) }) || slices.ContainsFunc(s.Self.Pods, six)
-}
-
-// prepareHost sets what the host needs to forward packets between pods and nodes.
-func (a *Agent) prepareHost(s *Snapshot) error {
-	host := s.Host()
-	err := hostsysctl.Sync(a.sysctls, host)
-	var notes []error
-	for _, text := range host.Notes(a.sysctls.Get) {
-		notes = append(notes, errors.New(text))
-	}
-	a.complain("host", notes)
-	return err
 }

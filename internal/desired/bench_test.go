@@ -1,4 +1,4 @@
-package node
+package desired
 
 import (
 	"fmt"
@@ -59,7 +59,7 @@ func BenchmarkBuildSnapshot(b *testing.B) {
 	w, _ := largeWorld()
 	b.ReportAllocs()
 	for b.Loop() {
-		if s, problems := BuildSnapshot(largeSelf, w); len(problems) > 0 || len(s.Owners) != largeBlocks*(largeNodes-1) {
+		if s, problems := Build(largeSelf, w); len(problems) > 0 || len(s.Owners) != largeBlocks*(largeNodes-1) {
 			b.Fatal(len(s.Owners), problems)
 		}
 	}
@@ -67,11 +67,11 @@ func BenchmarkBuildSnapshot(b *testing.B) {
 
 func BenchmarkObjection(b *testing.B) {
 	w, learned := largeWorld()
-	s, _ := BuildSnapshot(largeSelf, w)
+	s, _ := Build(largeSelf, w)
 	b.ReportAllocs()
 	for b.Loop() {
 		for _, p := range learned {
-			if r := s.objection(p); r.why != "" {
+			if r := s.Objection(p); r.Why != "" {
 				b.Fatal(r)
 			}
 		}
@@ -80,7 +80,7 @@ func BenchmarkObjection(b *testing.B) {
 
 func BenchmarkJudgeAndRoutes(b *testing.B) {
 	w, learned := largeWorld()
-	s, _ := BuildSnapshot(largeSelf, w)
+	s, _ := Build(largeSelf, w)
 	b.ReportAllocs()
 	for b.Loop() {
 		accepted, refused := s.Judge(learned)
@@ -92,7 +92,7 @@ func BenchmarkJudgeAndRoutes(b *testing.B) {
 
 func BenchmarkPeers(b *testing.B) {
 	w, _ := largeWorld()
-	s, _ := BuildSnapshot(largeSelf, w)
+	s, _ := Build(largeSelf, w)
 	b.ReportAllocs()
 	for b.Loop() {
 		if peers := sessions(&s); len(peers) != largeNodes-1 {

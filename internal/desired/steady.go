@@ -1,4 +1,4 @@
-package node
+package desired
 
 import (
 	"maps"
@@ -18,8 +18,8 @@ var addressKeys = [...]string{
 	api.AnnotationVXLANMAC, api.AnnotationVXLANMACv6,
 }
 
-// announcements remember, by the Node's name, which addresses the other nodes are reached by.
-type announcements map[string]announcement
+// Announcements remember, by the Node's name, which addresses the other nodes are reached by.
+type Announcements map[string]announcement
 
 type announcement struct {
 	uid    string
@@ -27,9 +27,9 @@ type announcement struct {
 	doubts [len(addressKeys)]time.Time // since when the Node says otherwise; zero: it does not
 }
 
-// believe returns the nodes with the addresses to go by. again is when a change that is not believed yet will be, 0 if there is
+// Believe returns the nodes with the addresses to go by. again is when a change that is not believed yet will be, 0 if there is
 // none. What a node announces first is believed at once, as are this node's own annotations and those of a Node made anew.
-func (known announcements) believe(nodes []api.Node, self string, now time.Time) (believed []api.Node, again time.Duration) {
+func (known Announcements) Believe(nodes []api.Node, self string, now time.Time) (believed []api.Node, again time.Duration) {
 	believed = make([]api.Node, 0, len(nodes))
 	seen := make(map[string]bool, len(nodes))
 	for _, n := range nodes {

@@ -1,11 +1,9 @@
-package node
+package desired
 
 import (
-	"context"
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/encap"
@@ -14,6 +12,55 @@ import (
 	"github.com/tortie-net/tortie/internal/podnet"
 	"github.com/tortie-net/tortie/internal/vxlan"
 )
+
+// Grounds are what paths are judged by beside what the cluster says.
+type Grounds struct {
+	// Borrowed is what the records of blocks say of borrowed addresses.
+	Borrowed map[Claim]Verdict
+	// Held are confirmed claims of nodes that BGP has no session with.
+	Held   []Claim
+	fabric fabric
+}
+
+// JudgedBy returns the grounds as they are now.
+func (s *Snapshot) JudgedBy() Grounds {
+	s.near()
+	return s.Grounds
+}
+
+// Recall puts in what paths were judged by in an earlier pass.
+func (s *Snapshot) Recall(g Grounds) {
+	near := s.near()
+	s.Grounds = g
+	s.fabric.near = near
+}
+
+// Moved reports that routers are reached otherwise than when paths were judged by g.
+func (s *Snapshot) Moved(g Grounds) bool {
+	var before []subnet
+	if g.fabric.near != nil {
+		before = g.fabric.near.subnets
+	}
+	return !s.fabric.host.same(&g.fabric.host) || !slices.Equal(s.near().subnets, before)
+}
+
+// LookAround takes up the host's own routes by a gateway, and the links that they name.
+func (s *Snapshot) LookAround(routes []netlinkx.Route, links []netlinkx.Link) {
+	s.fabric.host = hostWays(routes, links)
+}
+
+// Resume has next hops be reached by other paths as they were before.
+func (s *Snapshot) Resume(g Grounds) { s.fabric.learned = g.fabric.learned }
+
+// Lead takes up by which of these paths next hops of others are reached, and reports whether that is new.
+func (s *Snapshot) Lead(paths []bgp.Path) bool {
+	leading := s.leading(paths)
+	if leading.same(&s.fabric.learned) {
+		return false
+	}
+	s.fabric.learned = leading
+	return true
+}
 
 // fabric is what is known of the ways to routers around the nodes, beside the subnets that this node is in.
 type fabric struct {
@@ -73,8 +120,8 @@ func (p *prefixes) same(other *prefixes) bool {
 // pools is learned from such peers only: the nodes of the mesh have nothing there.
 func (s *Snapshot) operators(peer netip.Addr) bool { return s.Peering.Sources[peer].Peer != "" }
 
-// routed reports that there may be paths by way of routers.
-func (s *Snapshot) routed() bool {
+// Routed reports that there may be paths by way of routers.
+func (s *Snapshot) Routed() bool {
 	for _, source := range s.Peering.Sources {
 		if source.Peer != "" {
 			return true
@@ -102,7 +149,7 @@ func (s *Snapshot) near() *surroundings {
 		return s.fabric.near
 	}
 	n := &surroundings{own: make(map[netip.Addr]bool, len(s.Self.Found)+4)}
-	for _, a := range append(s.Self.addrs(), s.Self.tunnelAddrs()...) {
+	for _, a := range append(s.Self.addrs(), s.Self.TunnelAddrs()...) {
 		n.own[a] = true
 	}
 	for _, own := range []netip.Prefix{s.Self.Addr, s.Self.Addr6} {
@@ -208,81 +255,11 @@ func hostWays(routes []netlinkx.Route, links []netlinkx.Link) prefixes {
 	return ways
 }
 
-// judgeTable asks BGP for the paths that may become routes. Next hops may be reached by other paths, so if these are not those of the
-// last time, it is asked once more.
-func (a *Agent) judgeTable(ctx context.Context, s *Snapshot) (h heard, err error) {
-	s.fabric.learned = a.bgp.heard.fabric.learned
-	for range 2 {
-		var refused []refusal
-		learned, err := a.Speaker.Snapshot(ctx, func(p bgp.Path) bool {
-			r := s.objection(p)
-			if r.why != "" {
-				refused = append(refused, r)
-			}
-			return r.why == ""
-		})
-		if err != nil {
-			return heard{}, err // refused may still be written to
-		}
-		h.learned, h.refused = learned, refused
-		leading := s.leading(learned)
-		if leading.same(&s.fabric.learned) {
-			break
-		}
-		s.fabric.learned = leading
-	}
-	h.borrowed, h.held, h.fabric, h.subnets = s.borrowed, s.held, s.fabric, s.near().subnets
-	return h, nil
-}
-
-// lookAround finds how routers are reached. moved: not as when BGP was listened to last.
-func (a *Agent) lookAround(s *Snapshot) (moved bool, err error) {
-	if !s.routed() {
-		return false, nil
-	}
-	var routes []netlinkx.Route
-	for _, protocol := range netlinkx.HostProtocols {
-		found, err := a.Kernel.Routes(netlinkx.RouteFilter{Protocol: protocol})
-		if err != nil {
-			return false, err
-		}
-		routes = append(routes, slices.DeleteFunc(found, func(r netlinkx.Route) bool { return !r.Via.IsValid() || r.Dst.Bits() == 0 })...)
-	}
-	if len(routes) > 0 {
-		links, err := a.Kernel.Links()
-		if err != nil {
-			return false, err
-		}
-		s.fabric.host = hostWays(routes, links)
-	}
-	last := &a.bgp.heard
-	return !s.fabric.host.same(&last.fabric.host) || !slices.Equal(s.near().subnets, last.subnets), nil
-}
-
-// layStatics makes the ways to peers before the sessions that need them; later they are kept among all routes.
-func (a *Agent) layStatics(ctx context.Context, s *Snapshot) {
-	routes, problems := s.staticRoutes()
-	a.complain("gateway", problems)
-	if slices.EqualFunc(routes, a.bgp.statics, fib.Route.Equal) {
-		return
-	}
-	a.FIB.Inherit(a.calico.Estate(time.Now(), s.poolRanges()))
-	if _, err := a.FIB.Merge(ctx, routes); err == nil { // else the routes' own step says so
-		a.bgp.statics = routes
-	}
-}
-
-// poolRanges are the pools'.
-func (s *Snapshot) poolRanges() []netip.Prefix {
+// PoolRanges are the pools'.
+func (s *Snapshot) PoolRanges() []netip.Prefix {
 	ranges := make([]netip.Prefix, len(s.Pools))
 	for i, p := range s.Pools {
 		ranges[i] = p.CIDR
 	}
 	return ranges
-}
-
-// lookForCalico looks for what Calico has left beside routes. Its rules may go if the agent's own are in place.
-func (a *Agent) lookForCalico(ctx context.Context, inPlace bool) {
-	a.calico.Look(ctx, time.Now(), inPlace)
-	a.complain("calico", a.calico.Problems(time.Now()))
 }

@@ -1,4 +1,4 @@
-package node
+package desired
 
 import (
 	"net/netip"
@@ -6,10 +6,10 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/desired/desiredtest"
 	"github.com/tortie-net/tortie/internal/encap"
 	"github.com/tortie-net/tortie/internal/fib"
 	"github.com/tortie-net/tortie/internal/kube"
@@ -17,53 +17,10 @@ import (
 	"github.com/tortie-net/tortie/internal/netlinkx"
 )
 
-var compareAddrs = cmp.Options{
-	cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}),
-	cmpopts.EquateEmpty(),
-}
-
-func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
-func addr(s string) netip.Addr     { return netip.MustParseAddr(s) }
-
-// cluster is a world of three nodes with one pool; node1 is the one that is looked at.
-func cluster(change func(*kube.World)) kube.World {
-	node := func(name, address string) api.Node {
-		n := api.Node{Meta: api.Meta{Name: name, Annotations: map[string]string{}}}
-		if address != "" {
-			n.Annotations[api.AnnotationIPv4Address] = address
-		}
-		return n
-	}
-	affinity := func(node, cidr string, state api.AffinityState) api.BlockAffinity {
-		return api.BlockAffinity{
-			Meta: api.Meta{Name: node + "-" + cidr},
-			Spec: api.BlockAffinitySpec{Node: node, CIDR: cidr, State: state, Type: "host", Deleted: "false"},
-		}
-	}
-	w := kube.World{
-		Nodes: []api.Node{node("node2", "10.0.0.2/24"), node("node1", "10.0.0.1/24"), node("far", "10.9.0.9/24"), node("new", "")},
-		Pools: []api.IPPool{{
-			Meta: api.Meta{Name: "default-ipv4-ippool"},
-			Spec: api.IPPoolSpec{CIDR: "192.168.0.0/16", IPIPMode: api.EncapAlways, NATOutgoing: true},
-		}},
-		Affinities: []api.BlockAffinity{
-			affinity("node1", "192.168.1.64/26", api.AffinityConfirmed),
-			affinity("node1", "192.168.1.0/26", ""), // old data: confirmed
-			affinity("node1", "192.168.9.0/26", api.AffinityPending),
-			affinity("node1", "192.168.9.64/26", api.AffinityPendingDeletion),
-			affinity("node2", "192.168.2.0/26", api.AffinityConfirmed),
-		},
-	}
-	if change != nil {
-		change(&w)
-	}
-	return w
-}
-
 func snapshot(t *testing.T, change func(*kube.World)) *Snapshot {
 	t.Helper()
 	self := Self{Name: "node1", Addr: prefix("10.0.0.1/24"), Link: "eth0", LinkMTU: 1500}
-	s, problems := BuildSnapshot(self, cluster(change))
+	s, problems := Build(self, desiredtest.World(change))
 	if len(problems) > 0 {
 		t.Fatalf("problems: %v", problems)
 	}
@@ -213,7 +170,7 @@ func TestTunnelPools(t *testing.T) {
 		"for namespaces, so pods only": {func(p *api.IPPoolSpec) { p.AssignmentMode = api.AssignManual }, 1, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := snapshot(t, pool(tc.change)).tunnelRanges(ipipTunnel); len(got.Assign) != tc.assign || len(got.Keep) != tc.keep {
+			if got := snapshot(t, pool(tc.change)).TunnelRanges(IPIPTunnel); len(got.Assign) != tc.assign || len(got.Keep) != tc.keep {
 				t.Errorf("got %v; want %d to assign from, %d to keep", got, tc.assign, tc.keep)
 			}
 		})
@@ -221,7 +178,7 @@ func TestTunnelPools(t *testing.T) {
 }
 
 func TestBrokenObjectsAreNamedAndLeftOut(t *testing.T) {
-	w := cluster(func(w *kube.World) {
+	w := desiredtest.World(func(w *kube.World) {
 		w.Pools = append(w.Pools, api.IPPool{Meta: api.Meta{Name: "crooked"}, Spec: api.IPPoolSpec{CIDR: "10.5.0.1/16"}})
 		w.Nodes[0].Annotations[api.AnnotationIPv4Address] = "10.0.0.2"
 		w.Nodes[2].Annotations[api.AnnotationASNumber] = "minus"
@@ -229,7 +186,7 @@ func TestBrokenObjectsAreNamedAndLeftOut(t *testing.T) {
 			Meta: api.Meta{Name: "broken"}, Spec: api.BlockAffinitySpec{Node: "node1", CIDR: "x", State: "confirmed"},
 		})
 	})
-	s, problems := BuildSnapshot(Self{Name: "node1", Addr: prefix("10.0.0.1/24")}, w)
+	s, problems := Build(Self{Name: "node1", Addr: prefix("10.0.0.1/24")}, w)
 	text := strings.Join(texts(problems), "\n")
 	for _, want := range []string{"IPPool crooked", "Node node2", `"10.0.0.2"`, "Node far", `"minus"`, "BlockAffinity broken"} {
 		if !strings.Contains(text, want) {
@@ -258,7 +215,7 @@ func judged(s *Snapshot, learned ...bgp.Path) []string {
 		lines = append(lines, "+ "+p.Prefix.String()+" via "+p.NextHop.String())
 	}
 	for _, r := range refused {
-		lines = append(lines, "- "+r.path.Prefix.String()+" via "+r.path.NextHop.String())
+		lines = append(lines, "- "+r.Path.Prefix.String()+" via "+r.Path.NextHop.String())
 	}
 	return lines
 }
@@ -305,13 +262,13 @@ func TestJudge(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := snapshot(t, tc.change)
 			s.Self.Pods = []netip.Addr{addr("192.168.2.12")}
-			confirmed := verdict{confirmed: true}
-			s.borrowed = map[claim]verdict{
-				{addr: addr("192.168.2.9"), node: "far"}: confirmed, {addr: addr("192.168.1.9"), node: "far"}: confirmed, {addr: addr("192.168.7.9"), node: "far"}: confirmed,
-				{addr: addr("192.168.2.13"), node: "far"}: confirmed, {addr: addr("192.168.2.10"), node: "far"}: {why: "no"},
+			confirmed := Verdict{Confirmed: true}
+			s.Borrowed = map[Claim]Verdict{
+				{Addr: addr("192.168.2.9"), Node: "far"}: confirmed, {Addr: addr("192.168.1.9"), Node: "far"}: confirmed, {Addr: addr("192.168.7.9"), Node: "far"}: confirmed,
+				{Addr: addr("192.168.2.13"), Node: "far"}: confirmed, {Addr: addr("192.168.2.10"), Node: "far"}: {Why: "no"},
 			}
 			if strings.Contains(name, "no session") {
-				s.held = []claim{{addr: addr("192.168.2.13"), node: "far"}}
+				s.Held = []Claim{{Addr: addr("192.168.2.13"), Node: "far"}}
 			}
 			if d := cmp.Diff(tc.want, judged(s, tc.learned...), compareAddrs); d != "" {
 				t.Errorf("judgement (-want +got):\n%s", d)

@@ -1,4 +1,4 @@
-package node
+package desired
 
 import (
 	"cmp"
@@ -97,11 +97,11 @@ func (s *Snapshot) checkVTEPs(note func(error)) {
 func encapsulation(p api.IPPool, v6 bool, note func(error)) (ipip, vxlan api.Encapsulation) {
 	ipip, vxlan = cmp.Or(p.Spec.IPIPMode, api.EncapNever), cmp.Or(p.Spec.VXLANMode, api.EncapNever)
 	if ipip != api.EncapNever && v6 {
-		note(inObject(p.ResourceType(), p.Meta, fmt.Errorf("spec.ipipMode %s: IPIP carries IPv4 alone: set it to Never", ipip)))
+		note(InObject(p.ResourceType(), p.Meta, fmt.Errorf("spec.ipipMode %s: IPIP carries IPv4 alone: set it to Never", ipip)))
 		ipip = api.EncapNever
 	}
 	if ipip != api.EncapNever && vxlan != api.EncapNever {
-		note(inObject(p.ResourceType(), p.Meta, fmt.Errorf("spec.ipipMode %s and spec.vxlanMode %s: a pool has one encapsulation, VXLAN is used: set one of them to Never", ipip, vxlan)))
+		note(InObject(p.ResourceType(), p.Meta, fmt.Errorf("spec.ipipMode %s and spec.vxlanMode %s: a pool has one encapsulation, VXLAN is used: set one of them to Never", ipip, vxlan)))
 		ipip = api.EncapNever
 	}
 	return ipip, vxlan

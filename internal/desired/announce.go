@@ -1,4 +1,4 @@
-package node
+package desired
 
 import (
 	"net/netip"
@@ -56,7 +56,7 @@ func (s *Snapshot) Policy() bgp.Policy {
 
 // ownAddresses are the addresses of this node that others can reach it at, in ascending order.
 func (s *Snapshot) ownAddresses() []netip.Prefix {
-	all := append(s.Self.addrs(), s.Self.tunnelAddrs()...)
+	all := append(s.Self.addrs(), s.Self.TunnelAddrs()...)
 	for _, c := range s.Self.Found {
 		// Those of services, which kube-proxy puts there, are many and come and go. No route of ours leads to one.
 		if !ofServices(c.Link) {

@@ -1,4 +1,4 @@
-package node
+package desired
 
 import (
 	"testing"
@@ -27,7 +27,7 @@ func TestBelieve(t *testing.T) {
 		"the first address":         {{0, "a", "", "", 0}, {100, "a", right, right, 0}},
 		"another Node of this name": {{0, "a", right, right, 0}, {100, "b", wrong, wrong, 0}},
 	} {
-		known := announcements{}
+		known := Announcements{}
 		for _, l := range looks {
 			annotations := map[string]string{"other": "kept"}
 			if l.says != "" {
@@ -37,7 +37,7 @@ func TestBelieve(t *testing.T) {
 				{Meta: api.Meta{Name: "self", UID: "s", Annotations: map[string]string{api.AnnotationIPv4Address: time.Duration(l.ms).String()}}},
 				{Meta: api.Meta{Name: "other", UID: l.uid, Annotations: annotations}},
 			}
-			got, again := known.believe(nodes, "self", at(l.ms))
+			got, again := known.Believe(nodes, "self", at(l.ms))
 			if text := got[1].Annotations[api.AnnotationIPv4Address]; text != l.want || again != l.again || got[1].Annotations["other"] != "kept" {
 				t.Errorf("%s, after %d ms: %q again in %v, want %q and %v", name, l.ms, text, again, l.want, l.again)
 			}
@@ -48,7 +48,7 @@ func TestBelieve(t *testing.T) {
 				t.Errorf("%s: this node's own annotation was not believed", name)
 			}
 		}
-		if known.believe(nil, "self", at(10000)); len(known) != 0 {
+		if known.Believe(nil, "self", at(10000)); len(known) != 0 {
 			t.Errorf("%s: a Node that is gone is remembered", name)
 		}
 	}

@@ -1,4 +1,4 @@
-package node
+package desired
 
 import (
 	"cmp"
@@ -50,19 +50,18 @@ type Snapshot struct {
 
 	// Automatic is what the nodes have agreed on reflectors, nil while there is nothing.
 	Automatic *peering.Automatic
-	plan      *reflectors.Plan // that it follows from; nil: automatic reflectors are off
+	Plan      *reflectors.Plan // that it follows from; nil: automatic reflectors are off
 	// Peering is the decision on this node's sessions.
 	Peering peering.Decision
+
+	Grounds
 
 	meshPort uint16 // of nodes that have no port of their own
 	peers    peerObjects
 	settings settings
-	services services.Config
+	served   services.Config
 	// servicesKnown: services have been read, or are not asked for.
 	servicesKnown bool
-	borrowed      map[claim]verdict
-	held          []claim // confirmed claims of nodes that BGP has no session with
-	fabric        fabric
 	priorities    priorities
 	index         index
 }
@@ -144,8 +143,8 @@ type Member struct {
 	Tunneled    bool
 }
 
-// in returns the member's address in the family of a, which may be invalid.
-func (m Member) in(a netip.Addr) netip.Addr {
+// In returns the member's address in the family of a, which may be invalid.
+func (m Member) In(a netip.Addr) netip.Addr {
 	if a.Is4() {
 		return m.Addr
 	}
@@ -177,9 +176,9 @@ type index struct {
 	lengths6 []int
 }
 
-// BuildSnapshot turns the World into a Snapshot. What cannot be understood is left out and returned as problems, each of
+// Build turns the World into a Snapshot. What cannot be understood is left out and returned as problems, each of
 // which names the object: one broken object must not stop a node.
-func BuildSnapshot(self Self, w kube.World) (Snapshot, []error) {
+func Build(self Self, w kube.World) (Snapshot, []error) {
 	s := Snapshot{Self: self, ASN: defaultASN, Mesh: true}
 	var problems []error
 	note := func(err error) { problems = append(problems, err) }
@@ -194,8 +193,8 @@ func BuildSnapshot(self Self, w kube.World) (Snapshot, []error) {
 	return s, problems
 }
 
-// as returns the snapshot with another view of this node; what the cluster says of it stays.
-func (s Snapshot) as(self Self) Snapshot {
+// As returns the snapshot with another view of this node; what the cluster says of it stays.
+func (s Snapshot) As(self Self) Snapshot {
 	self.Labels, self.Reflector, self.ClusterID, self.MAC, self.MAC6 = s.Self.Labels, s.Self.Reflector, s.Self.ClusterID, s.Self.MAC, s.Self.MAC6
 	if self.ASN == 0 {
 		self.ASN = s.Self.ASN
@@ -278,7 +277,7 @@ func (s *Snapshot) indexMembers(note func(error)) {
 
 // inNode names the Node that an error is about.
 func inNode(name string, err error) error {
-	return inObject((*api.Node)(nil).ResourceType(), api.Meta{Name: name}, err)
+	return InObject((*api.Node)(nil).ResourceType(), api.Meta{Name: name}, err)
 }
 
 // announced reads an address that a node has announced; invalid if there is none.
@@ -312,7 +311,7 @@ func (s *Snapshot) pools(pools []api.IPPool, note func(error)) {
 	for _, p := range pools {
 		parsed, err := ipam.ParsePool(&p)
 		if err != nil {
-			note(inObject(p.ResourceType(), p.Meta, errors.Unwrap(err))) // which names it too
+			note(InObject(p.ResourceType(), p.Meta, errors.Unwrap(err))) // which names it too
 			continue
 		}
 		ipip, vxlan := encapsulation(p, parsed.CIDR.Addr().Is6(), note)
@@ -335,7 +334,7 @@ func (s *Snapshot) blocks(affinities []api.BlockAffinity, note func(error)) {
 		}
 		cidr, err := netip.ParsePrefix(a.Spec.CIDR)
 		if err != nil || cidr != cidr.Masked() {
-			note(inObject(a.ResourceType(), a.Meta, fmt.Errorf("spec.cidr %q is no CIDR with its host bits zero", a.Spec.CIDR)))
+			note(InObject(a.ResourceType(), a.Meta, fmt.Errorf("spec.cidr %q is no CIDR with its host bits zero", a.Spec.CIDR)))
 			continue
 		}
 		s.indexLength(cidr)
@@ -345,10 +344,10 @@ func (s *Snapshot) blocks(affinities []api.BlockAffinity, note func(error)) {
 		}
 		owner := Owner{Node: a.Spec.Node}
 		if i, ok := s.index.byName[a.Spec.Node]; ok {
-			owner.Addr = s.Others[i].in(cidr.Addr())
+			owner.Addr = s.Others[i].In(cidr.Addr())
 		}
 		if other, twice := s.Owners[cidr]; twice && other.Node != owner.Node {
-			note(inObject(a.ResourceType(), a.Meta, fmt.Errorf("block %s is confirmed for node %s and node %s: remove the wrong one", cidr, other.Node, owner.Node)))
+			note(InObject(a.ResourceType(), a.Meta, fmt.Errorf("block %s is confirmed for node %s and node %s: remove the wrong one", cidr, other.Node, owner.Node)))
 			if other.Node < owner.Node { // the same one, whatever the order
 				continue
 			}
@@ -417,8 +416,8 @@ func (s *Snapshot) poolOf(p netip.Prefix) (*Pool, bool) {
 	return nil, false
 }
 
-// memberAt returns the node with an address.
-func (s *Snapshot) memberAt(a netip.Addr) (*Member, bool) {
+// MemberAt returns the node with an address.
+func (s *Snapshot) MemberAt(a netip.Addr) (*Member, bool) {
 	i, ok := s.index.byAddr[a]
 	if !ok {
 		return nil, false
@@ -426,11 +425,21 @@ func (s *Snapshot) memberAt(a netip.Addr) (*Member, bool) {
 	return &s.Others[i], true
 }
 
-// member returns the node with a name, if it has announced an address.
-func (s *Snapshot) member(name string) (*Member, bool) {
+// Member returns the node with a name, if it has announced an address.
+func (s *Snapshot) Member(name string) (*Member, bool) {
 	i, ok := s.index.byName[name]
 	if !ok {
 		return nil, false
 	}
 	return &s.Others[i], true
+}
+
+// Duplicate names the node that has announced this node's address; empty if none has.
+func (s *Snapshot) Duplicate() (node string, addr netip.Addr) {
+	for _, a := range s.Self.addrs() {
+		if m, ok := s.MemberAt(a); ok {
+			return m.Name, a
+		}
+	}
+	return "", netip.Addr{}
 }

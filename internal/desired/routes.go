@@ -1,4 +1,4 @@
-package node
+package desired
 
 import (
 	"fmt"
@@ -13,25 +13,26 @@ import (
 	"github.com/tortie-net/tortie/internal/netlinkx"
 )
 
-// way is a desired route and what it follows from.
-type way struct {
-	route fib.Route
-	// paths are those that the route's next hops come from, the preferred one first; none for what needs no BGP.
-	paths []bgp.Path
-	// about says what a way without paths is for.
-	about string
+// Way is a desired route and what it follows from.
+type Way struct {
+	Route fib.Route
+	// Paths are those that the route's next hops come from, the preferred one first; none for what needs no BGP.
+	Paths []bgp.Path
+	// About says what a way without paths is for.
+	About string
 }
 
 // Routes returns the routes that this node should have: see Ways.
 func (s *Snapshot) Routes(accepted []bgp.Path) []fib.Route {
 	ways, _ := s.Ways(accepted)
-	return routesOf(ways)
+	return RoutesOf(ways)
 }
 
-func routesOf(ways []way) []fib.Route {
+// RoutesOf returns the ways' routes, in their order.
+func RoutesOf(ways []Way) []fib.Route {
 	routes := make([]fib.Route, len(ways))
 	for i, w := range ways {
-		routes[i] = w.route
+		routes[i] = w.Route
 	}
 	return routes
 }
@@ -40,17 +41,17 @@ func routesOf(ways []way) []fib.Route {
 // route; each own block as unreachable, so that a packet to an address without a pod fails at once instead of leaving by the default
 // route (the pods' own routes are longer and win); and the ways to peers that are reached by others. left are the paths that need a
 // route in the network between the nodes, not here.
-func (s *Snapshot) Ways(accepted []bgp.Path) (ways []way, left []refusal) {
-	ways = make([]way, 0, len(accepted)+len(s.Blocks))
+func (s *Snapshot) Ways(accepted []bgp.Path) (ways []Way, left []Refusal) {
+	ways = make([]Way, 0, len(accepted)+len(s.Blocks))
 	for _, b := range s.Blocks {
 		if b.IsSingleIP() {
 			continue // the pod's own route has the same destination
 		}
-		ways = append(ways, way{route: fib.Route{Dst: b, Type: netlinkx.Unreachable}, about: "own block"})
+		ways = append(ways, Way{Route: fib.Route{Dst: b, Type: netlinkx.Unreachable}, About: "own block"})
 	}
-	statics, _ := s.staticRoutes()
+	statics, _ := s.StaticRoutes()
 	for _, r := range statics {
-		ways = append(ways, way{route: r, about: "reachableBy"})
+		ways = append(ways, Way{Route: r, About: "reachableBy"})
 	}
 	taken := s.reservedFor(statics)
 	hops := make(hopStore, 0, len(accepted)) // one piece of memory for all: nearly all have one
@@ -60,7 +61,7 @@ func (s *Snapshot) Ways(accepted []bgp.Path) (ways []way, left []refusal) {
 		}
 		w, without := s.way(paths, &hops)
 		left = append(left, without...)
-		if len(w.paths) > 0 {
+		if len(w.Paths) > 0 {
 			ways = append(ways, w)
 		}
 	}
@@ -103,9 +104,9 @@ func (s *hopStore) add(from int, h fib.Hop) {
 }
 
 // way returns the route of one prefix. A path without next hops here is left to the network.
-func (s *Snapshot) way(paths []bgp.Path, hops *hopStore) (w way, left []refusal) {
+func (s *Snapshot) way(paths []bgp.Path, hops *hopStore) (w Way, left []Refusal) {
 	pool, _ := s.poolOf(paths[0].Prefix)
-	w = way{route: fib.Route{Dst: paths[0].Prefix, Metric: s.metric(paths[0].Prefix, pool)}, paths: paths}
+	w = Way{Route: fib.Route{Dst: paths[0].Prefix, Metric: s.metric(paths[0].Prefix, pool)}, Paths: paths}
 	from := len(*hops)
 	for _, p := range paths {
 		if !s.hops(p, pool, from, hops) {
@@ -113,20 +114,20 @@ func (s *Snapshot) way(paths []bgp.Path, hops *hopStore) (w way, left []refusal)
 		}
 	}
 	if len(left) > 0 {
-		w.paths = slices.DeleteFunc(slices.Clone(paths), func(p bgp.Path) bool {
-			return slices.ContainsFunc(left, func(r refusal) bool { return r.path == p })
+		w.Paths = slices.DeleteFunc(slices.Clone(paths), func(p bgp.Path) bool {
+			return slices.ContainsFunc(left, func(r Refusal) bool { return r.Path == p })
 		})
 	}
-	w.route.Hops = (*hops)[from:len(*hops):len(*hops)]
+	w.Route.Hops = (*hops)[from:len(*hops):len(*hops)]
 	return w, left
 }
 
 // without says why there is no next hop for a path.
-func (s *Snapshot) without(p bgp.Path) refusal {
+func (s *Snapshot) without(p bgp.Path) Refusal {
 	if pool, ok := s.poolOf(p.Prefix); ok && s.awaited(pool, p.NextHop) {
-		return refusal{path: p, why: "its node has not announced its end of the VXLAN tunnels yet", pending: true}
+		return Refusal{Path: p, Why: "its node has not announced its end of the VXLAN tunnels yet", Pending: true}
 	}
-	return refusal{path: p, why: "the next hop is in another subnet and the pool does not encapsulate"}
+	return Refusal{Path: p, Why: "the next hop is in another subnet and the pool does not encapsulate"}
 }
 
 // priorities are the metrics of learned routes outside of pools.
@@ -179,9 +180,9 @@ func (s *Snapshot) hops(p bgp.Path, pool *Pool, from int, to *hopStore) bool {
 	return len(resolved) > 0
 }
 
-// staticRoutes are the ways to peers that are not in a subnet of this node's: by the gateway that the operator has named. The errors
+// StaticRoutes are the ways to peers that are not in a subnet of this node's: by the gateway that the operator has named. The errors
 // are about gateways that are not there either.
-func (s *Snapshot) staticRoutes() (routes []fib.Route, problems []error) {
+func (s *Snapshot) StaticRoutes() (routes []fib.Route, problems []error) {
 	for _, st := range s.Peering.Static {
 		h, ok := s.connected(st.Via)
 		if !ok || st.Via.Is4() != st.Peer.Is4() {

@@ -1,4 +1,4 @@
-package node
+package desired
 
 import (
 	"fmt"
@@ -9,51 +9,36 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/policy"
 )
 
-// refusal is a learned path that must not become a route, and why.
-type refusal struct {
-	path bgp.Path
-	why  string
-	// pending: it is being found out whether the path may be used.
-	pending bool
-	// usual: nobody has to do anything about it.
-	usual bool
+// Refusal is a learned path that must not become a route, and why.
+type Refusal struct {
+	Path bgp.Path
+	Why  string
+	// Pending: it is being found out whether the path may be used.
+	Pending bool
+	// Usual: nobody has to do anything about it.
+	Usual bool
 }
 
 // mostRefusals is how many refused paths are named: a peer can announce thousands.
 const mostRefusals = 20
 
-// refusals are for people.
-func refusals(refused []refusal) []error {
+// Refusals are for people.
+func Refusals(refused []Refusal) []error {
 	var errs []error
 	more := 0
 	for _, r := range refused {
 		switch {
-		case r.pending, r.usual:
+		case r.Pending, r.Usual:
 		case len(errs) == mostRefusals:
 			more++
 		default:
-			errs = append(errs, fmt.Errorf("BGP peer %s: %s via %s: %s", r.path.From, r.path.Prefix, r.path.NextHop, r.why))
+			errs = append(errs, fmt.Errorf("BGP peer %s: %s via %s: %s", r.Path.From, r.Path.Prefix, r.Path.NextHop, r.Why))
 		}
 	}
 	if more > 0 {
 		errs = append(errs, fmt.Errorf("%d more paths are refused", more))
 	}
 	return errs
-}
-
-// claim is a single address that a node announces although its block is another's: what a pod has that borrowed its address.
-type claim struct {
-	addr netip.Addr
-	node string
-	// elsewhere: which node announces it is not known, as a router is on the way; not the one that is named.
-	elsewhere bool
-}
-
-// verdict is what the block's record says of a claim. The zero value is that it has not been read yet.
-type verdict struct {
-	confirmed bool
-	why       string // not, or not yet
-	pending   bool   // it could not be read
 }
 
 // Judge decides which paths become routes. Affinities say who owns a block, BGP says the way to it:
@@ -68,14 +53,14 @@ type verdict struct {
 //     is: but not about what is this node's own, nor about addresses of services, and not if its next hop is not reached.
 //
 // Several paths of one prefix stay in their order. A block without an affinity is taken as a node announces it, since the API may lag behind BGP.
-func (s *Snapshot) Judge(learned []bgp.Path) (accepted []bgp.Path, refused []refusal) {
+func (s *Snapshot) Judge(learned []bgp.Path) (accepted []bgp.Path, refused []Refusal) {
 	known := make(map[netip.Prefix]bool, len(learned))
 	accepted = make([]bgp.Path, 0, len(learned)+len(s.Owners))
 	for _, p := range learned {
 		if s.owns(p.Prefix) {
 			continue // our own, whatever a peer says of it
 		}
-		if r := s.objection(p); r.why != "" {
+		if r := s.Objection(p); r.Why != "" {
 			refused = append(refused, r)
 			continue
 		}
@@ -93,30 +78,30 @@ func (s *Snapshot) Judge(learned []bgp.Path) (accepted []bgp.Path, refused []ref
 
 // known returns the paths that need no BGP: to the blocks of others, and to borrowed addresses that have been confirmed.
 func (s *Snapshot) known() []bgp.Path {
-	paths := make([]bgp.Path, 0, len(s.Owners)+len(s.held))
+	paths := make([]bgp.Path, 0, len(s.Owners)+len(s.Held))
 	for block, owner := range s.Owners {
 		self, _ := s.Self.towards(block.Addr())
 		if _, ok := s.poolOf(block); ok && owner.Addr.IsValid() && owner.Addr != self.Addr() {
 			paths = append(paths, bgp.Path{Prefix: block, NextHop: owner.Addr})
 		}
 	}
-	for _, c := range s.held {
-		m, ok := s.member(c.node)
-		if !ok || !m.in(c.addr).IsValid() {
+	for _, c := range s.Held {
+		m, ok := s.Member(c.Node)
+		if !ok || !m.In(c.Addr).IsValid() {
 			continue
 		}
-		p := bgp.Path{Prefix: netip.PrefixFrom(c.addr, c.addr.BitLen()), NextHop: m.in(c.addr)}
-		if s.objection(p).why == "" {
+		p := bgp.Path{Prefix: netip.PrefixFrom(c.Addr, c.Addr.BitLen()), NextHop: m.In(c.Addr)}
+		if s.Objection(p).Why == "" {
 			paths = append(paths, p)
 		}
 	}
 	return paths
 }
 
-// objection says why a path must not become a route; its why is empty if it may.
-func (s *Snapshot) objection(p bgp.Path) refusal {
-	no := func(format string, args ...any) refusal { return refusal{path: p, why: fmt.Sprintf(format, args...)} }
-	if r := s.reserved(p); r.why != "" {
+// Objection says why a path must not become a route; its why is empty if it may.
+func (s *Snapshot) Objection(p bgp.Path) Refusal {
+	no := func(format string, args ...any) Refusal { return Refusal{Path: p, Why: fmt.Sprintf(format, args...)} }
+	if r := s.reserved(p); r.Why != "" {
 		return r
 	}
 	pool, ok := s.poolOf(p.Prefix)
@@ -126,8 +111,8 @@ func (s *Snapshot) objection(p bgp.Path) refusal {
 	if p.Prefix.IsSingleIP() && s.hasPod(p.Prefix.Addr()) {
 		return no("a pod on this node has the address")
 	}
-	hop, isNode := s.memberAt(p.NextHop)
-	_, fromNode := s.memberAt(p.From)
+	hop, isNode := s.MemberAt(p.NextHop)
+	_, fromNode := s.MemberAt(p.From)
 	switch {
 	case p.Prefix.Bits() < pool.BlockBits && (isNode || pool.encapsulates() || !s.operators(p.From)):
 		return no("it is larger than a block of IPPool %s (/%d)", pool.Name, pool.BlockBits)
@@ -142,92 +127,92 @@ func (s *Snapshot) objection(p bgp.Path) refusal {
 }
 
 // reserved says of a prefix that BGP must not lead anywhere why that is so.
-func (s *Snapshot) reserved(p bgp.Path) refusal {
+func (s *Snapshot) reserved(p bgp.Path) Refusal {
 	if i := slices.IndexFunc(s.ServiceRanges, func(r netip.Prefix) bool { return inside(p.Prefix, r) }); i >= 0 {
-		return refusal{path: p, why: fmt.Sprintf("it lies in %s, the addresses of services, which each node serves itself", s.ServiceRanges[i]), usual: true}
+		return Refusal{Path: p, Why: fmt.Sprintf("it lies in %s, the addresses of services, which each node serves itself", s.ServiceRanges[i]), Usual: true}
 	}
 	if policy.Martian(p.Prefix) {
-		return refusal{path: p, why: "no router has a way to such addresses"}
+		return Refusal{Path: p, Why: "no router has a way to such addresses"}
 	}
 	if p.Prefix.IsSingleIP() && s.isSelf(p.Prefix.Addr()) {
-		return refusal{path: p, why: "it is this node's own address"}
+		return Refusal{Path: p, Why: "it is this node's own address"}
 	}
-	return refusal{}
+	return Refusal{}
 }
 
 // outside judges a path that lies in no pool.
-func (s *Snapshot) outside(p bgp.Path) refusal {
+func (s *Snapshot) outside(p bgp.Path) Refusal {
 	if !s.operators(p.From) {
-		return refusal{path: p, why: "it lies in no IPPool, and is learned from a node of the mesh", usual: true}
+		return Refusal{Path: p, Why: "it lies in no IPPool, and is learned from a node of the mesh", Usual: true}
 	}
 	for _, at := range s.near().subnets {
 		if inside(p.Prefix, at.prefix) {
-			return refusal{path: p, why: fmt.Sprintf("this node is in the subnet %s itself, by %s", at.prefix, at.link)}
+			return Refusal{Path: p, Why: fmt.Sprintf("this node is in the subnet %s itself, by %s", at.prefix, at.link)}
 		}
 	}
 	if i := slices.IndexFunc(s.Blocks, func(b netip.Prefix) bool { return inside(p.Prefix, b) }); i >= 0 {
-		return refusal{path: p, why: fmt.Sprintf("it lies in this node's own block %s", s.Blocks[i])}
+		return Refusal{Path: p, Why: fmt.Sprintf("it lies in this node's own block %s", s.Blocks[i])}
 	}
 	return s.reached(p)
 }
 
 // byRouter judges a path inside of a pool whose next hop is a router that the operator has made a peer, or learned from one: its way
 // is its own, but it does not know better than this node what this node owns.
-func (s *Snapshot) byRouter(p bgp.Path) refusal {
+func (s *Snapshot) byRouter(p bgp.Path) Refusal {
 	block, owner, owned := s.blockOf(p.Prefix)
 	switch {
 	case !owned || owner.Node != s.Self.Name:
 		return s.reached(p)
 	case !p.Prefix.IsSingleIP() || block == p.Prefix:
-		return refusal{path: p, why: fmt.Sprintf("it lies in this node's own block %s", block)}
+		return Refusal{Path: p, Why: fmt.Sprintf("it lies in this node's own block %s", block)}
 	}
-	if r := s.borrowing(p, claim{p.Prefix.Addr(), s.Self.Name, true}); r.why != "" {
+	if r := s.borrowing(p, Claim{p.Prefix.Addr(), s.Self.Name, true}); r.Why != "" {
 		return r
 	}
 	return s.reached(p)
 }
 
 // reached refuses a path whose next hop is not reached.
-func (s *Snapshot) reached(p bgp.Path) refusal {
+func (s *Snapshot) reached(p bgp.Path) Refusal {
 	switch {
 	case p.NextHop.Is4() != p.Prefix.Addr().Is4():
-		return refusal{path: p, why: "its next hop is of the other address family"}
+		return Refusal{Path: p, Why: "its next hop is of the other address family"}
 	case s.isSelf(p.NextHop):
-		return refusal{path: p, why: "its next hop is this node itself"}
+		return Refusal{Path: p, Why: "its next hop is this node itself"}
 	case len(s.resolve(p.NextHop)) == 0:
-		return refusal{path: p, why: "its next hop is in no subnet of this node, and no route but a default one leads there: a BGPPeer's reachableBy can name a gateway"}
+		return Refusal{Path: p, Why: "its next hop is in no subnet of this node, and no route but a default one leads there: a BGPPeer's reachableBy can name a gateway"}
 	}
-	return refusal{}
+	return Refusal{}
 }
 
 // inside reports that a prefix is another, or lies in it.
 func inside(p, in netip.Prefix) bool { return in.Bits() <= p.Bits() && in.Contains(p.Addr()) }
 
 // ownership compares a path by way of a node with who owns the block.
-func (s *Snapshot) ownership(p bgp.Path, pool *Pool, hop *Member) refusal {
+func (s *Snapshot) ownership(p bgp.Path, pool *Pool, hop *Member) Refusal {
 	block, owner, owned := s.blockOf(p.Prefix)
 	single := p.Prefix.IsSingleIP() && (owned || p.Prefix.Bits() != pool.BlockBits)
 	switch {
 	case owned && owner.Node == hop.Name, !owned && !single:
-		return refusal{path: p}
+		return Refusal{Path: p}
 	case single:
-		return s.borrowing(p, claim{addr: p.Prefix.Addr(), node: hop.Name})
+		return s.borrowing(p, Claim{Addr: p.Prefix.Addr(), Node: hop.Name})
 	case block == p.Prefix:
-		return refusal{path: p, why: fmt.Sprintf("the block belongs to node %s, not to %s", owner, hop.Name)}
+		return Refusal{Path: p, Why: fmt.Sprintf("the block belongs to node %s, not to %s", owner, hop.Name)}
 	}
-	return refusal{path: p, why: fmt.Sprintf("it is part of block %s, which belongs to node %s, not to %s", block, owner, hop.Name)}
+	return Refusal{Path: p, Why: fmt.Sprintf("it is part of block %s, which belongs to node %s, not to %s", block, owner, hop.Name)}
 }
 
 // borrowing judges a single address by its block's record.
-func (s *Snapshot) borrowing(p bgp.Path, c claim) refusal {
-	v, ok := s.borrowed[c]
+func (s *Snapshot) borrowing(p bgp.Path, c Claim) Refusal {
+	v, ok := s.Borrowed[c]
 	switch {
 	case !ok:
-		return refusal{path: p, why: "its block's record is being read", pending: true}
-	case v.confirmed:
-		return refusal{path: p}
+		return Refusal{Path: p, Why: "its block's record is being read", Pending: true}
+	case v.Confirmed:
+		return Refusal{Path: p}
 	}
-	return refusal{path: p, why: v.why, pending: v.pending}
+	return Refusal{Path: p, Why: v.Why, Pending: v.Pending}
 }
 
 // hasPod reports that the kernel has a route to a pod with the address.
@@ -242,4 +227,15 @@ func (o Owner) String() string {
 		return o.Node
 	}
 	return fmt.Sprintf("%s at %s", o.Node, o.Addr)
+}
+
+// Objections counts the refusals that somebody should know of.
+func Objections(refused []Refusal) int {
+	n := 0
+	for _, r := range refused {
+		if !r.Usual {
+			n++
+		}
+	}
+	return n
 }

@@ -1,4 +1,4 @@
-package node
+package desired
 
 import (
 	"net/netip"
@@ -35,9 +35,9 @@ type former struct {
 	fresh bool
 }
 
-// changes remember how pools were encapsulated before. Nodes change over one by one: what a node has not announced that it can
+// Changes remember how pools were encapsulated before. Nodes change over one by one: what a node has not announced that it can
 // receive is not sent to it as long as there is another way.
-type changes struct {
+type Changes struct {
 	current map[netip.Prefix]modes
 	before  map[netip.Prefix]change
 }
@@ -47,9 +47,9 @@ type change struct {
 	at   time.Time
 }
 
-// follow takes up the pools as they are now, tells each what it was before, and returns when to look again, 0 for never. Pools that
+// Follow takes up the pools as they are now, tells each what it was before, and returns when to look again, 0 for never. Pools that
 // are seen for the first time were nothing before.
-func (c *changes) follow(s *Snapshot, now time.Time) (again time.Duration) {
+func (c *Changes) Follow(s *Snapshot, now time.Time) (again time.Duration) {
 	if c.before == nil {
 		c.current, c.before = map[netip.Prefix]modes{}, map[netip.Prefix]change{}
 	}
@@ -80,7 +80,7 @@ func (c *changes) follow(s *Snapshot, now time.Time) (again time.Duration) {
 }
 
 // mark tells the pools. They are the view's, and copied if there is something to tell.
-func (c *changes) mark(s *Snapshot, now time.Time) {
+func (c *Changes) mark(s *Snapshot, now time.Time) {
 	if len(c.before) == 0 {
 		return
 	}
@@ -104,7 +104,7 @@ func (s *Snapshot) lags(pool netip.Prefix, is modes) bool {
 		if !pool.Contains(block.Addr()) {
 			continue
 		}
-		if m, ok := s.member(owner.Node); ok && m.in(block.Addr()).IsValid() && !m.vtepIn(block.Addr()).Addr.IsValid() {
+		if m, ok := s.Member(owner.Node); ok && m.In(block.Addr()).IsValid() && !m.vtepIn(block.Addr()).Addr.IsValid() {
 			return true
 		}
 	}

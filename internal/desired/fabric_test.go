@@ -1,4 +1,4 @@
-package node
+package desired
 
 import (
 	"fmt"
@@ -65,12 +65,12 @@ func outcome(s *Snapshot, paths []bgp.Path) []string {
 	ways, left := s.Ways(accepted)
 	var lines []string
 	for _, w := range ways {
-		if len(w.paths) > 0 && w.paths[0].From.IsValid() {
-			lines = append(lines, w.route.String())
+		if len(w.Paths) > 0 && w.Paths[0].From.IsValid() {
+			lines = append(lines, w.Route.String())
 		}
 	}
 	for _, r := range slices.Concat(refused, left) {
-		lines = append(lines, "no: "+r.why)
+		lines = append(lines, "no: "+r.Why)
 	}
 	return lines
 }
@@ -149,7 +149,7 @@ func TestRouters(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := racked(t, nil)
 			s.Self.Pods = []netip.Addr{addr("192.168.1.12")}
-			s.borrowed = map[claim]verdict{{addr("192.168.1.9"), "node1", true}: {confirmed: true}}
+			s.Borrowed = map[Claim]Verdict{{addr("192.168.1.9"), "node1", true}: {Confirmed: true}}
 			got := outcome(s, learn(tc.learned...))
 			matches := len(got) == len(tc.want)
 			for i := range got {
@@ -165,7 +165,7 @@ func TestRouters(t *testing.T) {
 // TestStatics: the ways to peers are routes of their own, and one that cannot be is named.
 func TestStatics(t *testing.T) {
 	s := racked(t, nil)
-	routes, problems := s.staticRoutes()
+	routes, problems := s.StaticRoutes()
 	want := []fib.Route{fib.To(prefix("10.255.0.1/32"), fib.Hop{Via: addr("10.0.0.253"), Dev: "eth0"})}
 	if d := cmp.Diff(want, routes, compareAddrs); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
@@ -198,7 +198,7 @@ func TestNormalRoutePriority(t *testing.T) {
 func TestEncapsulatedPoolsAreNodesAlone(t *testing.T) {
 	s := racked(t, pool(func(p *api.IPPoolSpec) { p.IPIPMode = api.EncapCrossSubnet }))
 	for _, path := range learn("192.168.5.0/26 via 10.0.0.254", "192.168.0.0/16 via 10.0.0.254") {
-		if r := s.objection(path); r.why == "" {
+		if r := s.Objection(path); r.Why == "" {
 			t.Errorf("%v is accepted", path)
 		}
 	}
@@ -208,11 +208,11 @@ func TestEncapsulatedPoolsAreNodesAlone(t *testing.T) {
 func TestWhatIsUsualIsNoComplaint(t *testing.T) {
 	s := racked(t, nil)
 	_, refused := s.Judge(learn("10.96.0.0/12 via 10.0.0.2", "172.20.0.0/16 via 10.0.0.2", "127.0.0.0/16 via 10.0.0.254"))
-	if errs := refusals(refused); len(refused) != 3 || len(errs) != 1 || !strings.Contains(errs[0].Error(), "127.0.0.0/16") {
+	if errs := Refusals(refused); len(refused) != 3 || len(errs) != 1 || !strings.Contains(errs[0].Error(), "127.0.0.0/16") {
 		t.Errorf("%d refused, complaints %v", len(refused), errs)
 	}
-	if seen := (&routesSeen{refused: refused}); seen.objections() != 1 {
-		t.Errorf("%d objections, want 1", seen.objections())
+	if n := Objections(refused); n != 1 {
+		t.Errorf("%d objections, want 1", n)
 	}
 }
 
@@ -257,22 +257,22 @@ func FuzzRouters(f *testing.F) {
 		accepted, _ := s.Judge([]bgp.Path{p})
 		ways, _ := s.Ways(accepted)
 		for _, w := range ways {
-			if len(w.paths) == 0 || !w.paths[0].From.IsValid() {
+			if len(w.Paths) == 0 || !w.Paths[0].From.IsValid() {
 				continue
 			}
 			for _, at := range s.near().subnets {
 				if inside(p.Prefix, at.prefix) {
-					t.Fatalf("%s: the subnet %s is this node's", w.route, at.prefix)
+					t.Fatalf("%s: the subnet %s is this node's", w.Route, at.prefix)
 				}
 			}
 			for _, b := range append(s.ServiceRanges, s.Blocks...) {
 				if inside(p.Prefix, b) {
-					t.Fatalf("%s lies in %s", w.route, b)
+					t.Fatalf("%s lies in %s", w.Route, b)
 				}
 			}
-			for _, h := range w.route.Hops {
+			for _, h := range w.Route.Hops {
 				if _, ok := s.connected(h.Via); !ok || h.Dev == "" {
-					t.Fatalf("%s: %s is not reached", w.route, h)
+					t.Fatalf("%s: %s is not reached", w.Route, h)
 				}
 			}
 		}

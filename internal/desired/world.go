@@ -1,4 +1,4 @@
-package node
+package desired
 
 import (
 	"cmp"
@@ -19,37 +19,40 @@ const (
 	muchLost = 10
 )
 
-// view is what the agent makes of the World: when it has changed, and not in each pass.
-type view struct {
-	world kube.World // the last one that was believed
+// View is what the agent makes of the World: when it has changed, and not in each pass.
+type View struct {
+	World kube.World // the last one that was believed
 	doubt doubt      // in a newer one
-	// base is the snapshot of world without what the node finds by itself.
-	base     Snapshot
-	problems []error
-	built    bool
-	builds   uint64 // how often base was made
+	// Base is the snapshot of world without what the node finds by itself.
+	Base     Snapshot
+	Problems []error
+	Built    bool
+	Builds   uint64 // how often base was made
 }
 
-// update takes a new World.
-func (v *view) update(now time.Time, self Self, w kube.World) {
+// Doubted reports that there is a newer World that is not believed.
+func (v *View) Doubted() bool { return v.doubt.on() }
+
+// Update takes a new World.
+func (v *View) Update(now time.Time, self Self, w kube.World) {
 	var why error
-	if v.built {
-		why = lost(v.world, w)
+	if v.Built {
+		why = lost(v.World, w)
 	}
 	doubt := v.doubt.about(now, why)
 	if doubt != nil {
-		w = v.world
+		w = v.World
 	}
-	settings, problems := v.base.settings.next(w, !v.built)
-	base, more := BuildSnapshot(self, w)
-	felix, unclear := ParseFelix(w.Felix, v.base.Felix)
-	announced, wrong := serviceConfig(v.base.services, &w.BGP, !v.built)
-	base.settings, base.Felix, base.services, base.ServiceRanges = settings, felix, announced, announced.Ranges()
-	v.world, v.base, v.built = w, base, true
-	v.builds++
-	v.problems = slices.Concat(problems, more, unclear, wrong, problemsOf(doubt))
+	settings, problems := v.Base.settings.next(w, !v.Built)
+	base, more := Build(self, w)
+	felix, unclear := ParseFelix(w.Felix, v.Base.Felix)
+	announced, wrong := serviceConfig(v.Base.served, &w.BGP, !v.Built)
+	base.settings, base.Felix, base.served, base.ServiceRanges = settings, felix, announced, announced.Ranges()
+	v.World, v.Base, v.Built = w, base, true
+	v.Builds++
+	v.Problems = slices.Concat(problems, more, unclear, wrong, ProblemsOf(doubt))
 	for _, p := range w.Problems {
-		v.problems = append(v.problems, inObject(p.Kind, api.Meta{Name: p.Name}, cmp.Or(errors.Unwrap(p.Err), p.Err))) // which names it too
+		v.Problems = append(v.Problems, InObject(p.Kind, api.Meta{Name: p.Name}, cmp.Or(errors.Unwrap(p.Err), p.Err))) // which names it too
 	}
 }
 
@@ -69,7 +72,7 @@ func (d *doubt) about(now time.Time, why error) error {
 		d.since = now
 	}
 	if now.Sub(d.since) < doubtTime {
-		return inSelf("ClusterShrank", why)
+		return InSelf("ClusterShrank", why)
 	}
 	d.since = time.Time{}
 	return nil

@@ -1,0 +1,43 @@
+package desired
+
+import (
+	"net/netip"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
+
+var compareAddrs = cmp.Options{
+	cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}),
+	cmpopts.EquateEmpty(),
+}
+
+func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+func addr(s string) netip.Addr     { return netip.MustParseAddr(s) }
+
+func ptr[T any](v T) *T { return &v }
+
+func texts(errs []error) []string {
+	out := make([]string, len(errs))
+	for i, err := range errs {
+		out[i] = err.Error()
+	}
+	return out
+}
+
+func servedBy(ranges ...string) *api.BGPConfigurationSpec {
+	spec := &api.BGPConfigurationSpec{}
+	for _, r := range ranges {
+		spec.ServiceClusterIPs = append(spec.ServiceClusterIPs, api.ServiceRange{CIDR: r})
+	}
+	return spec
+}
+
+func rangesOf(texts ...string) (all []netip.Prefix) {
+	for _, t := range texts {
+		all = append(all, prefix(t))
+	}
+	return all
+}
