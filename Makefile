@@ -18,9 +18,9 @@ QUICK    ?=
 # Set where Git does not trust the directory (a checkout of another user): the version comes from the flags above.
 export GOFLAGS := $(GOFLAGS) -buildvcs=false
 
-# One binary has all that talks to Kubernetes by its client, and is called by these names.
-NAMES        := node install
-OWN_PROGRAMS := tortie calico calico-ipam
+# One binary has all that talks to Kubernetes by its client, and is called by these names; another one is both plugins.
+NAMES        := node install kube-controllers
+OWN_PROGRAMS := tortie calico
 CNI_PLUGINS  := \
 	github.com/containernetworking/plugins/plugins/main/loopback \
 	github.com/containernetworking/plugins/plugins/meta/bandwidth \
@@ -54,6 +54,7 @@ test: deps ## everything: lint, units, namespaces, real API server, IPIP, the de
 build: bin/lab ## the programs, into bin/
 	$(call programs,$(BIN),$(shell go env GOHOSTARCH))
 	@for name in $(NAMES); do ln -sfn tortie $(BIN)/$$name; done
+	@ln -f $(BIN)/calico $(BIN)/calico-ipam
 
 .PHONY: bin/lab
 bin/lab:

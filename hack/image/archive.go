@@ -90,6 +90,8 @@ func layer(files map[string]file) ([]byte, error) {
 		header := &tar.Header{Name: name, Mode: 0o755, Typeflag: tar.TypeDir, ModTime: time.Unix(0, 0), Format: tar.FormatUSTAR}
 		f, isFile := files[name]
 		switch {
+		case f.hard:
+			header.Typeflag, header.Linkname = tar.TypeLink, f.target
 		case f.target != "":
 			header.Typeflag, header.Linkname, header.Mode = tar.TypeSymlink, f.target, 0o777
 		case isFile:

@@ -18,12 +18,18 @@ import (
 )
 
 // The image's files, from the directory of binaries. The plugins lie apart: install copies that whole directory to the host.
-const program = "tortie"
+var binaries = []string{
+	"usr/bin/tortie", "opt/cni/bin/calico", "opt/cni/bin/portmap", "opt/cni/bin/bandwidth", "opt/cni/bin/loopback",
+}
 
-var (
-	names   = []string{"node", "install"} // that the program is called by: links to it
-	plugins = []string{"calico", "calico-ipam", "portmap", "bandwidth", "loopback"}
-)
+// links are other names of programs, which act by the name that they are called by. The plugins' is a hard link: install, and
+// whoever copies the directory, sees a file.
+var links = map[string]file{
+	"usr/bin/install":          {target: "tortie"},
+	"usr/bin/kube-controllers": {target: "tortie"},
+	"usr/bin/node":             {target: "tortie"},
+	"opt/cni/bin/calico-ipam":  {target: "opt/cni/bin/calico", hard: true},
+}
 
 // Other files' places.
 const (
@@ -34,45 +40,41 @@ const (
 // machines are the architectures that there are images of.
 var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
 
-// file is one of the image, a link if it has a target.
+// file is one of the image, a link if it has a target: for a hard link, a path of the image that comes before.
 type file struct {
 	content []byte
 	mode    fs.FileMode
 	target  string
+	hard    bool
 }
 
 // collect returns the image's files by their path in it.
 func collect(dir, arch string, o options) (map[string]file, error) {
-	binaries := map[string][]byte{}
-	for place, names := range map[string][]string{"usr/bin/": {program}, "opt/cni/bin/": plugins} {
-		for _, name := range names {
-			content, err := os.ReadFile(filepath.Join(dir, name))
-			if err != nil {
-				return nil, fmt.Errorf("reading binary: %w (run `make build`)", err)
-			}
-			if err := checkBinary(content, arch); err != nil {
-				return nil, fmt.Errorf("%s: %w", filepath.Join(dir, name), err)
-			}
-			binaries[place+name] = content
+	programs := map[string][]byte{}
+	for _, name := range binaries {
+		from := filepath.Join(dir, path.Base(name))
+		content, err := os.ReadFile(from)
+		if err != nil {
+			return nil, fmt.Errorf("reading binary: %w (run `make build`)", err)
 		}
+		if err := checkBinary(content, arch); err != nil {
+			return nil, fmt.Errorf("%s: %w", from, err)
+		}
+		programs[name] = content
 	}
 	roots, err := certificates()
 	if err != nil {
 		return nil, err
 	}
-	sbom, err := makeSBOM(binaries, roots, arch, o)
+	sbom, err := makeSBOM(programs, roots, arch, o)
 	if err != nil {
 		return nil, fmt.Errorf("listing what the programs are made of: %w", err)
 	}
-	files := map[string]file{
-		caPath:   {content: roots, mode: 0o644},
-		sbomPath: {content: sbom, mode: 0o644},
-	}
-	for name, content := range binaries {
+	files := maps.Clone(links)
+	files[caPath] = file{content: roots, mode: 0o644}
+	files[sbomPath] = file{content: sbom, mode: 0o644}
+	for name, content := range programs {
 		files[name] = file{content: content, mode: 0o755}
-	}
-	for _, name := range names {
-		files["usr/bin/"+name] = file{target: program}
 	}
 	return files, nil
 }
@@ -138,6 +140,8 @@ func writeTree(files map[string]file, dir string) error {
 		switch {
 		case !isFile:
 			err = os.MkdirAll(to, 0o755)
+		case f.hard:
+			err = os.Link(filepath.Join(dir, f.target), to)
 		case f.target != "":
 			err = os.Symlink(f.target, to)
 		default:

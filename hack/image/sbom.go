@@ -78,7 +78,7 @@ const (
 )
 
 // makeSBOM lists the Go modules that each program says it was built from, and the image's other files but the list itself.
-func makeSBOM(binaries map[string][]byte, roots []byte, arch string, o options) ([]byte, error) {
+func makeSBOM(programs map[string][]byte, roots []byte, arch string, o options) ([]byte, error) {
 	doc := sbom{
 		SPDXVersion: "SPDX-2.3", DataLicense: "CC0-1.0", SPDXID: documentID, Name: "tortie " + o.version + " " + arch,
 		CreationInfo:  creationInfo{Created: o.created.UTC().Format(time.RFC3339), Creators: []string{"Organization: tortie-net", "Tool: hack/image"}},
@@ -86,12 +86,12 @@ func makeSBOM(binaries map[string][]byte, roots []byte, arch string, o options) 
 		Relationships: []relationship{{documentID, "DESCRIBES", imageID}},
 	}
 	packages := map[string]spdxPackage{}
-	for _, name := range slices.Sorted(maps.Keys(binaries)) {
-		info, err := buildinfo.Read(bytes.NewReader(binaries[name]))
+	for _, name := range slices.Sorted(maps.Keys(programs)) {
+		info, err := buildinfo.Read(bytes.NewReader(programs[name]))
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
-		id := doc.add(name, "BINARY", binaries[name])
+		id := doc.add(name, "BINARY", programs[name])
 		for _, m := range modules(info, o.version) {
 			p := modulePackage(m)
 			packages[p.SPDXID] = p

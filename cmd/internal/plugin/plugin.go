@@ -1,0 +1,61 @@
+// Package plugin is the two CNI plugins as the runtime and they themselves call them. They are linked from the same packages, so
+// that in the image one file has both names.
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"syscall"
+
+	"github.com/containernetworking/cni/pkg/skel"
+
+	"github.com/tortie-net/tortie/internal/cni"
+	"github.com/tortie-net/tortie/internal/config"
+	"github.com/tortie-net/tortie/internal/version"
+)
+
+// IPAMName is the name by which the program is calico-ipam; by any other it is calico.
+const IPAMName = "calico-ipam"
+
+// Main is the plugin that the process was called as. It may end the process.
+func Main() {
+	if filepath.Base(os.Args[0]) == IPAMName {
+		IPAM()
+		return
+	}
+	calico()
+}
+
+func calico() {
+	if slices.Equal(os.Args[1:], []string{"-t"}) {
+		if failure := cni.Probe(os.Stdin); failure != nil {
+			_ = failure.Print()
+			os.Exit(1)
+		}
+		return
+	}
+	skel.PluginMainFuncs(cni.Funcs(), cni.Versions(), version.About("calico"))
+}
+
+// IPAM is calico-ipam, whatever the process was called as. It may end the process.
+func IPAM() {
+	if slices.Equal(os.Args[1:], []string{"-upgrade"}) {
+		upgrade()
+		return
+	}
+	skel.PluginMainFuncs(cni.IPAMFuncs(), cni.Versions(), version.About(IPAMName))
+}
+
+// upgrade moves this node from host-local to calico-ipam. Kubernetes runs it as an init container and tries again.
+func upgrade() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := cni.Upgrade(ctx, config.OS(), os.Stderr); err != nil {
+		fmt.Fprintf(os.Stderr, "calico-ipam -upgrade: %v\n", err)
+		os.Exit(1)
+	}
+}
