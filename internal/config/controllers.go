@@ -18,7 +18,7 @@ type RawControllers struct {
 	Kubeconfig string `env:"KUBECONFIG" default:"" help:"Kubeconfig file; empty uses the pod's own service account."`
 	Namespace  string `env:"POD_NAMESPACE" default:"kube-system" help:"Namespace of the Lease by which one of several leads."`
 	Identity   string `env:"POD_NAME" default:"" help:"Name of this one in the Lease; empty makes one of the host's name."`
-	Address    string `env:"TORTIE_CONTROLLERS_ADDRESS" default:"127.0.0.1:9094" help:"host:port of /livez, /readyz, /metrics and /status."`
+	Address    string `env:"TORTIE_CONTROLLERS_ADDRESS" default:"127.0.0.1:9095" help:"host:port of /livez, /readyz, /metrics and /status."`
 	Metrics    string `env:"TORTIE_CONTROLLERS_METRICS" default:"" help:"host:port of a second /metrics, for others than this host; empty is none."`
 	Period     string `env:"RECONCILER_PERIOD" default:"" help:"How often everything is looked at although nothing has changed; empty is what the object says, else 5m."`
 	Grace      string `env:"TORTIE_LEAK_GRACE_PERIOD" default:"" help:"How long an address must look unused before it is freed; 0 is never; empty is what the object says, else 15m."`
@@ -111,7 +111,7 @@ func (p *problems) controllers(text string) (node bool, ignored []string) {
 
 func (p *problems) listenAddr(name, value string) string {
 	if _, _, err := net.SplitHostPort(value); err != nil {
-		p.add(name, value, "must be host:port, such as 127.0.0.1:9094")
+		p.add(name, value, "must be host:port, such as 127.0.0.1:9095")
 	}
 	return value
 }
