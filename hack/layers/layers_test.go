@@ -24,8 +24,8 @@ var doors = map[string][]string{
 	"k8s.io/client-go":               {"internal/definitions", "internal/uninstall", "internal/kube", "internal/objects", "internal/program/hook", "internal/install", "internal/labtest", "internal/mesh/meshtest"},
 	"k8s.io/apimachinery":            {"internal/definitions", "internal/traffic", "internal/uninstall", "internal/kube", "internal/objects", "internal/program/hook", "internal/install", "internal/labtest", "internal/mesh/meshtest"},
 	"k8s.io/api":                     {"internal/objects", "internal/traffic", "internal/uninstall", "internal/program/hook", "internal/install", "internal/labtest", "internal/mesh/meshtest"},
-	"github.com/prometheus":          {"internal/node", "internal/controllers"},
-	"os/exec":                        {"internal/bgp/bgptest", "internal/labtest", "internal/netlinkx/netnstest", "internal/cnitest", "internal/mesh/meshtest"}, // the agent and the plugins run no programs; libcni runs IPAM's
+	"github.com/prometheus":          {"internal/node", "internal/controllers", "internal/install"},
+	"os/exec":                        {"internal/install", "internal/bgp/bgptest", "internal/labtest", "internal/netlinkx/netnstest", "internal/cnitest", "internal/mesh/meshtest"}, // the agent and the plugins run no programs; libcni runs IPAM's, and install proves plugins by running them
 }
 
 // levels orders the packages: each imports only packages of lower levels. A new package must be given its place here.

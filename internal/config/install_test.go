@@ -2,6 +2,7 @@ package config
 
 import (
 	"maps"
+	"os"
 	"strings"
 	"testing"
 
@@ -27,9 +28,14 @@ func TestLoadInstallDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Install{
-		NetDir: "/etc/cni/net.d", HostNetDir: "/host/etc/cni/net.d", HostBinDirs: []string{"/host/opt/cni/bin"},
-		SourceDir: "/opt/cni/bin", ConfName: "10-calico.conflist", NodeName: "node1", ServiceHost: "10.96.0.1", ServicePort: 443,
-		ServiceAccount: "tortie-cni", LogLevel: "info", LogFile: "/var/log/calico/cni/cni.log",
+		InstallHost: InstallHost{
+			NetDir: "/etc/cni/net.d", HostNetDir: "/host/etc/cni/net.d", HostBinDirs: []string{"/host/opt/cni/bin"},
+			ConfName: "10-calico.conflist", OldConfName: "10-calico.conflist", StateDir: "/var/lib/calico", RunDir: "/var/run/calico",
+			LogFile: "/var/log/calico/cni/cni.log",
+		},
+		SourceDir: "/opt/cni/bin", UpdateBinaries: true, ConfMode: 0o600, NodeName: "node1", ServiceHost: "10.96.0.1", ServicePort: 443,
+		Protocol: "https", Datastore: "kubernetes", APIGroup: "crd.projectcalico.org/v1", TLSDir: "/calico-secrets",
+		ServiceAccount: "tortie-cni", LogLevel: "info", LogMaxSize: 100, LogMaxAge: 30, LogMaxCount: 10, Stay: true,
 		AccountDir: "/var/run/secrets/kubernetes.io/serviceaccount",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -45,11 +51,20 @@ func TestLoadInstallValues(t *testing.T) {
 		"LOG_LEVEL":               "DEBUG",
 		"CNI_CONF_NAME":           "", // as in a manifest that leaves it empty
 		"HOST_CNI_BIN_DIR":        "/host/opt/cni/bin, /host/secondary",
+		"SKIP_CNI_BINARIES":       "portmap, bandwidth",
+		"UPDATE_CNI_BINARIES":     "no",
+		"TEST_FILE_PERMISSION":    "0640",
+		"SLEEP":                   "false",
+		"TORTIE_AGENT_READY_URL":  "http://127.0.0.1:9099/readyz",
+		"TORTIE_INSTALL_METRICS":  ":9095",
 	})))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.APIServer() != "[fd00::1]:6443" || got.MTU != 1400 || got.LogLevel != "debug" || got.ConfName != "10-calico.conflist" {
+	if got.APIServer() != "https://[fd00::1]:6443" || got.MTU != 1400 || got.LogLevel != "debug" || got.ConfName != "10-calico.conflist" {
+		t.Errorf("got %+v", got)
+	}
+	if got.UpdateBinaries || got.Stay || got.ConfMode != 0o640 || len(got.SkipBinaries) != 2 || got.AgentReadyURL == "" || got.MetricsAddr != ":9095" {
 		t.Errorf("got %+v", got)
 	}
 	if diff := cmp.Diff([]string{"/host/opt/cni/bin", "/host/secondary"}, got.HostBinDirs); diff != "" {
@@ -59,16 +74,25 @@ func TestLoadInstallValues(t *testing.T) {
 
 func TestLoadInstallRefuses(t *testing.T) {
 	cases := []struct{ name, value, remedy string }{
-		{"KUBERNETES_NODE_NAME", "", "must be set from the field spec.nodeName"},
 		{"KUBERNETES_SERVICE_HOST", "", "must be the address of the API server"},
 		{"KUBERNETES_SERVICE_PORT", "https", "must be a number from 1 to 65535"},
 		{"CNI_MTU", "-1", "must be a number from 0 to 65535"},
 		{"CNI_NET_DIR", "etc/cni", "must be an absolute path"},
 		{"HOST_CNI_BIN_DIR", "/a,b", "must be an absolute path"},
 		{"CNI_CONF_NAME", "../10-calico.conflist", "without a directory"},
-		{"CNI_CONF_NAME", "10-calico.conf", "must be a file name that ends in .conflist"},
+		{"CNI_CONF_NAME", "10-calico.yaml", "must be a file name that ends in .conflist, .conf or .json"},
+		{"CNI_OLD_CONF_NAME", "old", "must be a file name that ends in .conflist"},
+		{"TEST_FILE_PERMISSION", "0999", "must be a file mode in octal"},
+		{"TEST_FILE_PERMISSION", "0200", "lets the owner read"},
+		{"KUBERNETES_SERVICE_PROTOCOL", "ftp", "must be one of https, http"},
+		{"CALICO_API_GROUP", "projectcalico.org/v3", "must be one of crd.projectcalico.org/v1"},
+		{"CNI_TOKEN_REFRESH_INTERVAL", "5", "must be a duration of at least a minute"},
+		{"TORTIE_AGENT_READY_URL", "127.0.0.1:9099", "must be a URL"},
+		{"TORTIE_INSTALL_METRICS", "9095", "must be host:port"},
+		{"UPDATE_CNI_BINARIES", "perhaps", "must be true or false"},
+		{"LOG_FILE_MAX_SIZE", "1M", "must be a number"},
 		{"LOG_LEVEL", "loud", "must be one of info, debug, warn, error"},
-		{"DATASTORE_TYPE", "etcdv3", "must be one of kubernetes"},
+		{"DATASTORE_TYPE", "consul", "must be one of kubernetes, etcdv3"},
 	}
 	for _, c := range cases {
 		t.Run(c.name+"="+c.value, func(t *testing.T) {
@@ -85,8 +109,28 @@ func TestLoadInstallReportsEveryMistake(t *testing.T) {
 	if err == nil {
 		t.Fatal("accepted")
 	}
-	if lines := strings.Split(err.Error(), "\n"); len(lines) != 4 {
-		t.Errorf("%d problems, want CNI_MTU, LOG_LEVEL, node name and service host:\n%v", len(lines), err)
+	if lines := strings.Split(err.Error(), "\n"); len(lines) != 3 {
+		t.Errorf("%d problems, want CNI_MTU, LOG_LEVEL and service host:\n%v", len(lines), err)
+	}
+}
+
+func TestInstallWithoutAnAPIServer(t *testing.T) {
+	got, err := LoadInstall(env(map[string]string{"DATASTORE_TYPE": "etcdv3"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if host, err := os.Hostname(); err != nil || got.NodeName != strings.ToLower(host) {
+		t.Errorf("node name %q, want the host's %q (%v)", got.NodeName, host, err)
+	}
+}
+
+func TestUninstallNeedsNothing(t *testing.T) {
+	got, err := LoadInstallHost(env(nil))
+	if err != nil || got.Conf() != "/host/etc/cni/net.d/10-calico.conflist" {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if _, err := LoadInstallHost(env(map[string]string{"CNI_CONF_NAME": "a/b.conflist"})); err == nil {
+		t.Error("a bad name was accepted")
 	}
 }
 

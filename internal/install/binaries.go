@@ -1,56 +1,60 @@
 package install
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 
-	"github.com/tortie-net/tortie/internal/hostfile"
+	"github.com/tortie-net/tortie/internal/config"
 )
 
-// required are the plugins without which the conflist cannot work; the image brings more.
-var required = []string{"calico", "calico-ipam"}
+// mainPlugin is the one that the conflist begins with.
+const mainPlugin = "calico"
 
-// copyBinaries makes every file of source executable in each of the directories. The result names what was written.
-func copyBinaries(source string, dirs []string) (written []string, err error) {
-	names, err := binaries(source)
+// required are the plugins without which the conflist cannot work; the image brings more.
+var required = []string{mainPlugin, "calico-ipam"}
+
+// plugins returns what should be in the host's directories of plugins: those to write, and all whose work is to be proven.
+func plugins(cfg config.Install) (write []file, prove []string, err error) {
+	names, err := imagePlugins(cfg)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, name := range names {
-		content, err := os.ReadFile(filepath.Join(source, name))
+		content, err := os.ReadFile(filepath.Join(cfg.SourceDir, name))
 		if err != nil {
-			return written, fmt.Errorf("reading plugin from the image: %w", err)
+			return nil, nil, fmt.Errorf("reading plugin from the image: %w", err)
 		}
-		for _, dir := range dirs {
+		for _, dir := range cfg.HostBinDirs {
 			path := filepath.Join(dir, name)
-			changed, err := hostfile.Replace(path, content, 0o755)
-			if err != nil {
-				return written, err
+			prove = append(prove, path)
+			if _, err := os.Stat(path); !cfg.UpdateBinaries && !errors.Is(err, fs.ErrNotExist) {
+				continue
 			}
-			if changed {
-				written = append(written, path)
-			}
+			write = append(write, file{path, content, 0o755})
 		}
 	}
-	return written, nil
+	return write, prove, nil
 }
 
-func binaries(source string) ([]string, error) {
-	entries, err := os.ReadDir(source)
+// imagePlugins lists what is to be installed of the image's plugins.
+func imagePlugins(cfg config.Install) ([]string, error) {
+	entries, err := os.ReadDir(cfg.SourceDir)
 	if err != nil {
 		return nil, fmt.Errorf("listing the image's plugins: %w (CNI_BIN_SOURCE_DIR must name their directory)", err)
 	}
 	var names []string
 	for _, e := range entries {
-		if e.Type().IsRegular() {
+		if e.Type().IsRegular() && (slices.Contains(required, e.Name()) || !slices.Contains(cfg.SkipBinaries, e.Name())) {
 			names = append(names, e.Name())
 		}
 	}
 	for _, name := range required {
 		if !slices.Contains(names, name) {
-			return nil, fmt.Errorf("plugin %s is missing in %s (CNI_BIN_SOURCE_DIR must name the directory of the image's plugins)", name, source)
+			return nil, fmt.Errorf("plugin %s is missing in %s (CNI_BIN_SOURCE_DIR must name the directory of the image's plugins)", name, cfg.SourceDir)
 		}
 	}
 	return names, nil

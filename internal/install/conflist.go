@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -35,44 +37,74 @@ func Placeholders() []Placeholder {
 	return []Placeholder{
 		{"__LOG_LEVEL__", "LOG_LEVEL", func(c config.Install) string { return c.LogLevel }},
 		{"__LOG_FILE_PATH__", "LOG_FILE_PATH", func(c config.Install) string { return c.LogFile }},
-		{"__DATASTORE_TYPE__", "kubernetes", func(config.Install) string { return "kubernetes" }},
+		{"__LOG_FILE_MAX_SIZE__", "LOG_FILE_MAX_SIZE, a number", func(c config.Install) string { return number(c.LogMaxSize) }},
+		{"__LOG_FILE_MAX_AGE__", "LOG_FILE_MAX_AGE, a number", func(c config.Install) string { return number(c.LogMaxAge) }},
+		{"__LOG_FILE_MAX_COUNT__", "LOG_FILE_MAX_COUNT, a number", func(c config.Install) string { return number(c.LogMaxCount) }},
+		{"__DATASTORE_TYPE__", "DATASTORE_TYPE", func(c config.Install) string { return c.Datastore }},
 		{"__KUBERNETES_NODE_NAME__", "KUBERNETES_NODE_NAME", func(c config.Install) string { return c.NodeName }},
 		{"__KUBECONFIG_FILEPATH__", "path of the plugins' kubeconfig on the host", func(c config.Install) string {
 			return filepath.Join(c.NetDir, KubeconfigName)
 		}},
 		{"__CNI_MTU__", "CNI_MTU, a number", func(c config.Install) string { return number(c.MTU) }},
-		{"__KUBERNETES_SERVICE_HOST__", "KUBERNETES_SERVICE_HOST", func(c config.Install) string { return c.ServiceHost }},
-		{"__KUBERNETES_SERVICE_PORT__", "KUBERNETES_SERVICE_PORT", func(c config.Install) string { return number(c.ServicePort) }},
+		{"__REQUIRE_MTU_FILE__", "REQUIRE_MTU_FILE, true or false", func(c config.Install) string { return strconv.FormatBool(c.RequireMTUFile) }},
+		{"__KUBERNETES_SERVICE_HOST__", "address of the API server", func(c config.Install) string { return c.ServiceHost }},
+		{"__KUBERNETES_SERVICE_PORT__", "its port", func(c config.Install) string { return number(c.ServicePort) }},
+		{"__SERVICEACCOUNT_TOKEN__", "this pod's own token, which dies with the pod: for old templates only", ownToken},
+		{"__CALICO_API_GROUP__", "CALICO_API_GROUP", func(c config.Install) string { return c.APIGroup }},
+		{"__ETCD_ENDPOINTS__", "ETCD_ENDPOINTS", func(c config.Install) string { return c.EtcdEndpoints }},
+		{"__ETCD_DISCOVERY_SRV__", "ETCD_DISCOVERY_SRV", func(c config.Install) string { return c.EtcdDiscovery }},
+		{"__ETCD_CA_CERT_FILE__", "path of etcd-ca on the host; empty without one", func(c config.Install) string { return etcdPath(c, etcdCA) }},
+		{"__ETCD_CERT_FILE__", "path of etcd-cert, likewise", func(c config.Install) string { return etcdPath(c, etcdCert) }},
+		{"__ETCD_KEY_FILE__", "path of etcd-key, likewise", func(c config.Install) string { return etcdPath(c, etcdKey) }},
 	}
 }
 
-// renderConflist fills the placeholders of the configured template in and proves that the result is a conflist.
-func renderConflist(cfg config.Install) ([]byte, error) {
-	template := cfg.NetworkConfig
-	if template == "" {
-		template = defaultConflist
+// template returns the configured template and how to call it in an error.
+func template(cfg config.Install) (text, name string, err error) {
+	switch {
+	case cfg.NetworkFile != "":
+		content, err := os.ReadFile(cfg.NetworkFile)
+		if err != nil {
+			return "", "", fmt.Errorf("CNI_NETWORK_CONFIG_FILE: %w (it must name a file that is mounted into this container)", err)
+		}
+		return string(content), "CNI_NETWORK_CONFIG_FILE " + cfg.NetworkFile, nil
+	case cfg.NetworkConfig != "":
+		return cfg.NetworkConfig, "CNI_NETWORK_CONFIG", nil
 	}
-	known := map[string]string{}
+	return defaultConflist, "the built-in template", nil
+}
+
+// renderConflist fills the placeholders of the configured template in and proves that the result is what its file name says.
+func renderConflist(cfg config.Install) ([]byte, error) {
+	template, name, err := template(cfg)
+	if err != nil {
+		return nil, err
+	}
+	values := map[string]func(config.Install) string{}
 	var names []string
 	for _, p := range Placeholders() {
-		known[p.Name] = jsonInner(p.value(cfg))
+		values[p.Name] = p.value
 		names = append(names, p.Name)
 	}
 	var unknown []string
 	text := placeholderPattern.ReplaceAllStringFunc(template, func(name string) string {
-		value, ok := known[name]
+		value, ok := values[name]
 		if !ok {
 			unknown = append(unknown, name)
+			return name
 		}
-		return value
+		return jsonInner(value(cfg))
 	})
 	if len(unknown) > 0 {
-		return nil, fmt.Errorf("CNI_NETWORK_CONFIG has unknown placeholders %s; known are %s",
-			strings.Join(unknown, ", "), strings.Join(names, ", "))
+		return nil, fmt.Errorf("%s has unknown placeholders %s; known are %s", name, strings.Join(unknown, ", "), strings.Join(names, ", "))
 	}
 	text = strings.TrimSpace(text) + "\n"
-	if err := checkConflist([]byte(text)); err != nil {
-		return nil, fmt.Errorf("CNI_NETWORK_CONFIG with its placeholders filled in: %w", err)
+	check := checkConflist
+	if filepath.Ext(cfg.ConfName) != ".conflist" {
+		check = checkConf
+	}
+	if err := check([]byte(text)); err != nil {
+		return nil, fmt.Errorf("%s with its placeholders filled in: %w", name, err)
 	}
 	return []byte(text), nil
 }
@@ -83,11 +115,8 @@ func checkConflist(text []byte) error {
 		Name    string
 		Plugins []struct{ Type string }
 	}
-	if err := json.Unmarshal(text, &list); err != nil {
-		if at := (*json.SyntaxError)(nil); errors.As(err, &at) {
-			return fmt.Errorf("not JSON: line %d: %w", bytes.Count(text[:at.Offset], []byte("\n"))+1, err)
-		}
-		return fmt.Errorf("not a conflist: %w", err)
+	if err := decode(text, &list); err != nil {
+		return err
 	}
 	if list.Name == "" {
 		return errors.New(`not a conflist: it has no "name"`)
@@ -101,6 +130,84 @@ func checkConflist(text []byte) error {
 		}
 	}
 	return nil
+}
+
+// checkConf is checkConflist for the configuration of a single plugin, which runtimes read from files .conf and .json.
+func checkConf(text []byte) error {
+	var conf struct {
+		Name, Type string
+		Plugins    json.RawMessage
+	}
+	if err := decode(text, &conf); err != nil {
+		return err
+	}
+	switch {
+	case conf.Plugins != nil:
+		return errors.New(`a conflist, as it has "plugins": CNI_CONF_NAME must end in .conflist`)
+	case conf.Name == "":
+		return errors.New(`not a network's configuration: it has no "name"`)
+	case conf.Type == "":
+		return errors.New(`not a network's configuration: it has no "type"`)
+	}
+	return nil
+}
+
+func decode(text []byte, into any) error {
+	err := json.Unmarshal(text, into)
+	if at := (*json.SyntaxError)(nil); errors.As(err, &at) {
+		return fmt.Errorf("not JSON: line %d: %w", bytes.Count(text[:at.Offset], []byte("\n"))+1, err)
+	}
+	if err != nil {
+		return fmt.Errorf("not a conflist: %w", err)
+	}
+	return nil
+}
+
+// ownToken is empty if this pod has none: the proof of the result, if any, is the plugins'.
+func ownToken(cfg config.Install) string {
+	text, err := os.ReadFile(filepath.Join(cfg.AccountDir, "token"))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(text))
+}
+
+// preferred names the configurations of other networks that a runtime takes instead of conf, and those of multus, which calls it:
+// runtimes take the first file in lexical order.
+func preferred(dir, conf string) (foreign, meta []string, err error) {
+	entries, err := os.ReadDir(dir) // sorted
+	if err != nil {
+		return nil, nil, fmt.Errorf("looking for other networks: %w", err)
+	}
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		switch {
+		case e.Name() >= conf:
+			return foreign, meta, nil
+		case e.IsDir() || !slices.Contains([]string{".conflist", ".conf", ".json"}, filepath.Ext(path)):
+		case isMeta(path):
+			meta = append(meta, e.Name())
+		default:
+			foreign = append(foreign, e.Name())
+		}
+	}
+	return foreign, meta, nil
+}
+
+// isMeta tells a plugin that calls the network's others, and is meant to come first.
+func isMeta(path string) bool {
+	text, err := os.ReadFile(path)
+	var conf struct {
+		Type    string
+		Plugins []struct{ Type string }
+	}
+	if err != nil || json.Unmarshal(text, &conf) != nil {
+		return false
+	}
+	if len(conf.Plugins) > 0 {
+		conf.Type = conf.Plugins[0].Type
+	}
+	return strings.HasPrefix(conf.Type, "multus")
 }
 
 // jsonInner escapes s for the inside of a JSON string.

@@ -4,124 +4,253 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
-	"math/rand/v2"
 	"path/filepath"
-	"slices"
+	"strings"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/config"
+	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/hostfile"
 )
 
 const (
-	// firstTokenLimit is how long an installation waits for its token. Then it gives up, and the kubelet starts it again.
+	// firstTokenLimit is how long an installation waits for a token that works. Then it gives up, and the kubelet starts it again.
 	firstTokenLimit = 30 * time.Second
+	// renewalLimit bounds one try to renew the token, two requests and the lock.
+	renewalLimit = 30 * time.Second
+	// onceAgentLimit is how long an installation that does not stay waits for the agent.
+	onceAgentLimit = 2 * time.Minute
 	// minRenewal keeps a token that is about to die from making a storm of requests.
 	minRenewal = 5 * time.Second
-	firstRetry = time.Second
-	maxRetry   = time.Minute
+	// refusalPause is the least time between two renewals that plugins ask for: one that read the old token just before it was
+	// replaced asks in vain.
+	refusalPause = 30 * time.Second
+	firstRetry   = time.Second
+	maxRetry     = time.Minute
+)
+
+// The reasons of Events.
+const (
+	EventFailed          = "InstallFailed"
+	eventForeign         = "OtherNetworkPreferred"
+	eventTokenNotRenewed = "TokenNotRenewed"
+	eventAgentNotServing = "AgentNotServing"
 )
 
 // Installer puts the plugins and their configuration onto the host.
 type Installer struct {
-	cfg    config.Install
-	tokens TokenSource
-	log    *slog.Logger
-	// changes reports that this pod was given another token or CA.
-	changes func(context.Context) <-chan struct{}
+	cfg     config.Install
+	tokens  TokenSource // nil if there is no API server
+	log     *slog.Logger
+	warn    func(reason, text string)
+	metrics *Metrics
+	hooks   hooks
+}
+
+// replaceFunc is hostfile.Replace.
+type replaceFunc func(path string, content []byte, mode fs.FileMode) (written bool, err error)
+
+// hooks are what a test puts in the place of the world: to stop between two writes, and to let days pass.
+type hooks struct {
+	replace replaceFunc
+	prove   func(ctx context.Context, kubeconfig string) error
+	changes func(ctx context.Context, dir, late string, log *slog.Logger) <-chan struct{}
+}
+
+// Options are what an Installer works with.
+type Options struct {
+	Tokens  TokenSource // nil if there is no API server: no kubeconfig is written
+	Log     *slog.Logger
+	Warn    func(reason, text string) // tells operators by an Event; nil tells nobody
+	Metrics *Metrics
 }
 
 // New returns the Installer of a configuration that LoadInstall accepted.
-func New(cfg config.Install, tokens TokenSource, log *slog.Logger) *Installer {
-	changes := func(ctx context.Context) <-chan struct{} { return accountChanges(ctx, cfg.AccountDir, log) }
-	return &Installer{cfg: cfg, tokens: tokens, log: log, changes: changes}
+func New(cfg config.Install, o Options) *Installer {
+	if o.Warn == nil {
+		o.Warn = func(string, string) {}
+	}
+	return &Installer{
+		cfg: cfg, tokens: o.Tokens, log: o.Log, warn: o.Warn, metrics: o.Metrics,
+		hooks: hooks{replace: hostfile.Replace, prove: proveKubeconfig, changes: changesIn},
+	}
 }
 
 // Run installs and then keeps the plugins' token fresh until ctx is done, which is no error.
 func (i *Installer) Run(ctx context.Context) error {
-	token, err := i.install(ctx)
+	expires, err := i.prepare(ctx)
 	if err != nil {
 		return err
 	}
-	i.keepFresh(ctx, token.Expires)
-	return nil
+	return i.keep(ctx, expires)
 }
 
 // Install writes everything once. It may be repeated: what is right is left alone.
 //
 // The order is binaries, kubeconfig, conflist. A runtime starts to use the network when it sees the conflist, so a run that
-// is killed between any two files leaves a node that works as before or not yet, and never one that half works.
+// is killed between any two files leaves a node that works as before or not yet, and never one that half works. The conflist also
+// waits for the agent to serve, and each of the others until it is proven that it works on this host.
 func (i *Installer) Install(ctx context.Context) error {
-	_, err := i.install(ctx)
+	if _, err := i.prepare(ctx); err != nil {
+		return err
+	}
+	if i.cfg.AgentReadyURL != "" {
+		ctx, cancel := context.WithTimeout(ctx, onceAgentLimit)
+		defer cancel()
+		select {
+		case <-i.agentServes(ctx):
+		case <-ctx.Done():
+			return fmt.Errorf("this node's agent does not serve at TORTIE_AGENT_READY_URL %s: %w (gave up after %v; a container that "+
+				"must end before the agent starts cannot wait for it)", i.cfg.AgentReadyURL, ctx.Err(), onceAgentLimit)
+		}
+	}
+	return i.activate(ctx)
+}
+
+// prepare does all but the conflist. It returns when the token expires.
+func (i *Installer) prepare(ctx context.Context) (expires time.Time, err error) {
+	defer func(start time.Time) { i.metrics.seconds.Set(time.Since(start).Seconds()) }(time.Now())
+	if _, err := renderConflist(i.cfg); err != nil { // first: what cannot end well should not begin
+		return time.Time{}, err
+	}
+	write, prove, err := plugins(i.cfg)
+	if err != nil {
+		return time.Time{}, err
+	}
+	err = locked(ctx, i.cfg.InstallHost, i.log, func(l *ledger) error {
+		if err := sweep(i.cfg.InstallHost); err != nil {
+			return err
+		}
+		return i.put(l, "plugins are in place", write...)
+	})
+	if err != nil {
+		return time.Time{}, err
+	}
+	if err := proveBinaries(ctx, prove); err != nil {
+		return time.Time{}, err
+	}
+	if i.tokens == nil {
+		return time.Time{}, nil
+	}
+	token, err := i.firstToken(ctx)
+	return token.Expires, err
+}
+
+// activate writes what makes a runtime use the network.
+func (i *Installer) activate(ctx context.Context) error {
+	conflist, err := renderConflist(i.cfg)
+	if err != nil {
+		return err
+	}
+	err = locked(ctx, i.cfg.InstallHost, i.log, func(l *ledger) error {
+		if err := l.putEtcdFiles(i.cfg, i.hooks.replace); err != nil {
+			return err
+		}
+		if err := i.put(l, "conflist is in place", file{i.cfg.Conf(), conflist, i.cfg.ConfMode}); err != nil {
+			return err
+		}
+		return i.removeOld(l)
+	})
+	if err != nil {
+		return err
+	}
+	i.metrics.active.Set(1)
+	return i.reportForeign()
+}
+
+// removeOld removes the configuration that an earlier installation wrote under another name.
+func (i *Installer) removeOld(l *ledger) error {
+	if i.cfg.OldConfName == i.cfg.ConfName {
+		return nil
+	}
+	path := filepath.Join(i.cfg.HostNetDir, i.cfg.OldConfName)
+	removed, err := l.remove(path)
+	if removed {
+		i.log.Info("the configuration under the earlier name is removed", "path", path)
+	}
 	return err
 }
 
-func (i *Installer) install(ctx context.Context) (_ Token, err error) {
-	conflist, err := renderConflist(i.cfg) // first: what cannot end well should not begin
-	if err != nil {
-		return Token{}, err
-	}
-	unlock, err := hostfile.Lock(ctx, i.cfg.HostNetDir)
-	if err != nil {
-		return Token{}, err
-	}
-	defer func() { err = errors.Join(err, unlock()) }()
-	for _, dir := range append(slices.Clone(i.cfg.HostBinDirs), i.cfg.HostNetDir) {
-		if err := hostfile.Sweep(dir); err != nil {
-			return Token{}, err
-		}
-	}
-	written, err := copyBinaries(i.cfg.SourceDir, i.cfg.HostBinDirs)
-	if err != nil {
-		return Token{}, err
-	}
-	i.log.Info("plugins are in place", "dirs", i.cfg.HostBinDirs, "written", written)
-	token, err := i.firstToken(ctx)
-	if err != nil {
-		return Token{}, err
-	}
-	if err := i.writeKubeconfig(token); err != nil {
-		return Token{}, err
-	}
-	path := filepath.Join(i.cfg.HostNetDir, i.cfg.ConfName)
-	changed, err := hostfile.Replace(path, conflist, 0o600)
-	if err != nil {
-		return Token{}, err
-	}
-	i.log.Info("conflist is in place", "path", path, "changed", changed)
-	return token, nil
-}
-
-func (i *Installer) writeKubeconfig(token Token) error {
-	text, err := renderKubeconfig(i.cfg.APIServer(), i.cfg.AccountDir, token.Value)
+func (i *Installer) put(l *ledger, what string, files ...file) error {
+	written, err := l.put(i.hooks.replace, files...)
+	i.metrics.written.Add(float64(len(written)))
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(i.cfg.HostNetDir, KubeconfigName)
-	if _, err := hostfile.Replace(path, text, 0o600); err != nil {
-		return err
-	}
-	i.log.Info("kubeconfig is in place", "path", path, "expires", token.Expires.UTC())
+	i.log.Info(what, "written", written, "files", len(files))
 	return nil
 }
 
-// firstToken tries again for a while: on a starting node the way to the API server may appear after this container.
-func (i *Installer) firstToken(ctx context.Context) (Token, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, firstTokenLimit, fmt.Errorf("gave up after %v", firstTokenLimit))
-	defer cancel()
-	for retry := firstRetry; ; retry = min(2*retry, maxRetry) {
-		token, err := i.token(ctx)
-		if err == nil {
-			return token, nil
-		}
-		wait := withJitter(retry)
-		i.log.Warn("no token yet", "error", err, "retry", wait)
-		if !sleep(ctx, wait) {
-			return Token{}, fmt.Errorf("%w (%w)", err, context.Cause(ctx))
-		}
+// reportForeign says which other networks a runtime prefers.
+func (i *Installer) reportForeign() error {
+	foreign, meta, err := preferred(i.cfg.HostNetDir, i.cfg.ConfName)
+	if err != nil {
+		return err
 	}
+	i.metrics.foreign.Set(float64(len(foreign)))
+	if len(meta) > 0 {
+		i.log.Info("a plugin that calls this network comes first, as it should", "files", meta)
+	}
+	if len(foreign) > 0 {
+		text := fmt.Sprintf("the runtime takes %s instead of %s, as it comes first in lexical order: remove it from %s on this node, or set CNI_CONF_NAME to a "+
+			"name that comes before", strings.Join(foreign, ", "), i.cfg.ConfName, i.cfg.NetDir)
+		i.log.Warn("the runtime prefers another network", "files", foreign, "remedy", text)
+		i.warn(eventForeign, text)
+	}
+	return nil
 }
+
+// renew gives the plugins a new token, proven by a request with the very file that they use.
+func (i *Installer) renew(ctx context.Context) (Token, error) {
+	ctx, cancel := context.WithTimeout(ctx, renewalLimit)
+	defer cancel()
+	token, err := i.tryRenew(ctx)
+	if err != nil {
+		i.metrics.renewals.WithLabelValues(resultFailed).Inc()
+		return Token{}, err
+	}
+	i.metrics.renewed(token)
+	i.log.Info("kubeconfig is in place and works", "path", i.kubeconfig(), "expires", token.Expires.UTC())
+	return token, nil
+}
+
+func (i *Installer) tryRenew(ctx context.Context) (Token, error) {
+	i.forgetRefusal()
+	token, err := i.token(ctx)
+	if err != nil {
+		return Token{}, err
+	}
+	if err := i.writeKubeconfig(ctx, token); err != nil {
+		return Token{}, &lasting{err}
+	}
+	err = i.hooks.prove(ctx, i.kubeconfig())
+	if i.cfg.Datastore != "kubernetes" && errors.Is(err, datastore.ErrUnauthorized) && !errors.Is(err, datastore.ErrUnauthenticated) {
+		err = nil // with etcd the plugins read other kinds; that the token is accepted is proven
+	}
+	return token, err
+}
+
+func (i *Installer) writeKubeconfig(ctx context.Context, token Token) error {
+	cfg, err := withEndpoint(i.cfg)
+	if err != nil {
+		return err
+	}
+	text, err := renderKubeconfig(cfg, token.Value)
+	if err != nil {
+		return err
+	}
+	return locked(ctx, i.cfg.InstallHost, i.log, func(l *ledger) error {
+		_, err := l.put(i.hooks.replace, file{i.kubeconfig(), text, 0o600})
+		return err
+	})
+}
+
+// lasting marks a failure on this host, which does not pass as those of the API server do.
+type lasting struct{ error }
+
+func (l *lasting) Unwrap() error { return l.error }
 
 func (i *Installer) token(ctx context.Context) (Token, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
@@ -129,57 +258,24 @@ func (i *Installer) token(ctx context.Context) (Token, error) {
 	return i.tokens.Token(ctx)
 }
 
-// keepFresh renews the token early and without end: as long as the plugins are on the host they need one. It also writes the
-// kubeconfig anew as soon as the kubelet has given this pod another CA.
-func (i *Installer) keepFresh(ctx context.Context, expires time.Time) {
-	changed := i.changes(ctx)
-	retry := firstRetry
-	wait := untilRenewal(expires)
-	for pause(ctx, wait, changed) {
-		token, err := i.token(ctx)
+func (i *Installer) kubeconfig() string { return filepath.Join(i.cfg.HostNetDir, KubeconfigName) }
+
+// firstToken tries again for a while: on a starting node the way to the API server may appear after this container.
+func (i *Installer) firstToken(ctx context.Context) (Token, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, firstTokenLimit, fmt.Errorf("gave up after %v", firstTokenLimit))
+	defer cancel()
+	for retry := firstRetry; ; retry = min(2*retry, minRenewal) {
+		token, err := i.renew(ctx)
 		if err == nil {
-			err = i.writeKubeconfig(token)
+			return token, nil
 		}
-		if err != nil {
-			retry = min(2*retry, maxRetry)
-			wait = max(minRenewal, withJitter(retry))
-			i.log.Error("token not renewed", "error", err, "expires", expires.UTC(), "retry", wait)
-			continue
+		if errors.As(err, new(*lasting)) {
+			return Token{}, err
 		}
-		retry = firstRetry
-		expires = token.Expires
-		wait = untilRenewal(expires)
+		wait := withJitter(retry)
+		i.log.Warn("no token that works yet", "error", err, "retry", wait)
+		if !sleep(ctx, wait) {
+			return Token{}, fmt.Errorf("%w (%w)", err, context.Cause(ctx))
+		}
 	}
-}
-
-// untilRenewal is a quarter of the remaining life plus up to as much again: early enough for many tries, and spread, so
-// that a cluster's nodes do not ask together.
-func untilRenewal(expires time.Time) time.Duration {
-	return max(minRenewal, withJitter(time.Until(expires)/4))
-}
-
-// withJitter returns a random duration between d and twice d.
-func withJitter(d time.Duration) time.Duration {
-	if d <= 0 {
-		return 0
-	}
-	return d + rand.N(d)
-}
-
-// pause is sleep that a change ends early.
-func pause(ctx context.Context, d time.Duration, changed <-chan struct{}) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-	case <-changed:
-	}
-	return true
-}
-
-// sleep reports false when ctx was done first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	return pause(ctx, d, nil)
 }

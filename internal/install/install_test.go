@@ -25,20 +25,21 @@ import (
 
 // host is a node's directories, as an installer's container sees them, and the container's own.
 type host struct {
-	cfg config.Install
-	log bytes.Buffer
+	cfg    config.Install
+	log    bytes.Buffer
+	events []string
 }
 
 func newHost(t *testing.T) *host {
 	t.Helper()
 	h := hostBelow(t.TempDir())
-	for _, dir := range []string{h.cfg.HostNetDir, h.cfg.HostBinDirs[0], h.cfg.SourceDir, h.cfg.AccountDir} {
+	for _, dir := range []string{h.cfg.HostNetDir, h.cfg.HostBinDirs[0], h.cfg.SourceDir, h.cfg.AccountDir, h.cfg.StateDir, h.cfg.RunDir} {
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, name := range []string{"calico", "calico-ipam", "portmap", "bandwidth", "loopback"} {
-		put(t, filepath.Join(h.cfg.SourceDir, name), "binary of "+name)
+		put(t, filepath.Join(h.cfg.SourceDir, name), plugin(name))
 	}
 	put(t, filepath.Join(h.cfg.AccountDir, "ca.crt"), "a certificate")
 	return h
@@ -47,22 +48,38 @@ func newHost(t *testing.T) *host {
 // hostBelow names the directories of a host; it makes none.
 func hostBelow(root string) *host {
 	return &host{cfg: config.Install{
-		NetDir: "/etc/cni/net.d", HostNetDir: filepath.Join(root, "net.d"), HostBinDirs: []string{filepath.Join(root, "bin")},
-		SourceDir: filepath.Join(root, "image"), ConfName: "10-calico.conflist", NodeName: "node1",
-		ServiceHost: "10.96.0.1", ServicePort: 443, LogLevel: "info", LogFile: "/var/log/calico/cni/cni.log",
-		AccountDir: filepath.Join(root, "account"),
+		InstallHost: config.InstallHost{
+			NetDir: "/etc/cni/net.d", HostNetDir: filepath.Join(root, "net.d"), HostBinDirs: []string{filepath.Join(root, "bin")},
+			ConfName: "10-calico.conflist", OldConfName: "10-calico.conflist", StateDir: filepath.Join(root, "lib"),
+			RunDir: filepath.Join(root, "run"), LogFile: "/var/log/calico/cni/cni.log",
+		},
+		SourceDir: filepath.Join(root, "image"), UpdateBinaries: true, ConfMode: 0o600, NodeName: "node1",
+		ServiceHost: "10.96.0.1", ServicePort: 443, Protocol: "https", Datastore: "kubernetes", LogLevel: "info",
+		AccountDir: filepath.Join(root, "account"), TLSDir: filepath.Join(root, "secrets"),
 	}}
 }
 
+// installer is one for a host without an API server: it takes the token for one that works.
 func (h *host) installer(tokens TokenSource) *Installer {
-	return New(h.cfg, tokens, slog.New(slog.NewTextHandler(&h.log, nil)))
+	i := New(h.cfg, Options{
+		Tokens: tokens, Log: slog.New(slog.NewTextHandler(&h.log, nil)), Metrics: NewMetrics(),
+		Warn: func(reason, text string) { h.events = append(h.events, reason+": "+text) },
+	})
+	i.hooks.prove = func(context.Context, string) error { return nil }
+	return i
 }
 
-// unwatched is an installer for a bubble of synctest, in which a real file watch would keep the time from passing.
+// unwatched is an installer for a bubble of synctest, in which a real file watch, a process or a wait for one would keep the time from
+// passing.
 func (h *host) unwatched(tokens TokenSource) *Installer {
 	i := h.installer(tokens)
-	i.changes = func(context.Context) <-chan struct{} { return nil }
+	i.hooks.changes = func(context.Context, string, string, *slog.Logger) <-chan struct{} { return nil }
 	return i
+}
+
+// plugin is the text of a program that answers as a CNI plugin.
+func plugin(name string) string {
+	return "#!/bin/sh\necho '{\"supportedVersions\":[\"1.0.0\"]}' # " + name + "\n"
 }
 
 func (h *host) bin(name string) string { return filepath.Join(h.cfg.HostBinDirs[0], name) }
@@ -134,7 +151,7 @@ func TestInstallWritesEverything(t *testing.T) {
 	if diff := cmp.Diff(wholeHost, h.files(t)); diff != "" {
 		t.Errorf("files on the host (-want +got):\n%s", diff)
 	}
-	if got := read(t, h.bin("calico")); got != "binary of calico" {
+	if got := read(t, h.bin("calico")); got != plugin("calico") {
 		t.Errorf("calico is %q", got)
 	}
 	var kc kubeconfig
@@ -157,7 +174,7 @@ func TestConflistIsCalicos(t *testing.T) {
 	if err := json.Unmarshal([]byte(read(t, h.net("10-calico.conflist"))), &got); err != nil {
 		t.Fatal(err)
 	}
-	if err := json.Unmarshal([]byte(`{"name": "k8s-pod-network", "cniVersion": "1.0.0", "plugins": [
+	if err := json.Unmarshal([]byte(`{"name": "k8s-pod-network", "cniVersion": "1.0.0", "cniVersions": ["1.0.0", "1.1.0"], "plugins": [
 		{"type": "calico", "log_level": "info", "log_file_path": "/var/log/calico/cni/cni.log",
 		 "datastore_type": "kubernetes", "nodename": "no\"de", "mtu": 1440, "ipam": {"type": "calico-ipam"},
 		 "policy": {"type": "k8s"}, "kubernetes": {"kubeconfig": "/etc/cni/net.d/calico-kubeconfig"}},
@@ -222,7 +239,7 @@ func TestInstallAgainKeepsWhatIsRight(t *testing.T) {
 	if diff := cmp.Diff(before, inodes(t, h)); diff != "" {
 		t.Errorf("inodes changed (-before +after):\n%s", diff)
 	}
-	put(t, filepath.Join(h.cfg.SourceDir, "portmap"), "a newer portmap")
+	put(t, filepath.Join(h.cfg.SourceDir, "portmap"), plugin("a newer portmap"))
 	if err := os.Chmod(h.bin("bandwidth"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -264,6 +281,9 @@ func inodes(t *testing.T, h *host) map[string]uint64 {
 // them whole.
 func TestReadersNeverSeeHalfAFile(t *testing.T) {
 	h := newHost(t)
+	for _, name := range []string{"portmap", "bandwidth", "loopback"} { // of which each run executes one program less
+		unlink(t, filepath.Join(h.cfg.SourceDir, name))
+	}
 	versions := map[string]bool{}
 	template := strings.Replace(defaultConflist, `"cniVersion"`, `"padding": "%s", "cniVersion"`, 1)
 	stop := make(chan struct{})
@@ -277,7 +297,7 @@ func TestReadersNeverSeeHalfAFile(t *testing.T) {
 	}
 	go func() {
 		defer close(stop)
-		for n := range 200 {
+		for n := range 1000 {
 			if err := install(n); err != nil {
 				writer <- err
 				return
@@ -334,7 +354,7 @@ func TestRunningBinaryIsReplaced(t *testing.T) {
 	if err := h.installer(fixedToken("secret")).Install(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := read(t, h.bin("calico")); got != "binary of calico" {
+	if got := read(t, h.bin("calico")); got != plugin("calico") {
 		t.Errorf("calico has %d bytes, not the new content", len(got))
 	}
 }
@@ -362,13 +382,13 @@ func TestFailuresSayWhatToDo(t *testing.T) {
 		}, []string{"bin/calico", "no space left", "free space"}},
 		{"directory not mounted", func(t *testing.T, h *host) { h.cfg.HostNetDir += "/missing" },
 			[]string{"net.d/missing", "mount the host's directory"}},
-		{"image without plugin", func(t *testing.T, h *host) { remove(t, filepath.Join(h.cfg.SourceDir, "calico-ipam")) },
+		{"image without plugin", func(t *testing.T, h *host) { unlink(t, filepath.Join(h.cfg.SourceDir, "calico-ipam")) },
 			[]string{"calico-ipam is missing", "CNI_BIN_SOURCE_DIR"}},
-		{"no service account", func(t *testing.T, h *host) { remove(t, filepath.Join(h.cfg.AccountDir, "ca.crt")) },
+		{"no service account", func(t *testing.T, h *host) { unlink(t, filepath.Join(h.cfg.AccountDir, "ca.crt")) },
 			[]string{"ca.crt", "automountServiceAccountToken"}},
 		{"unknown placeholder", func(t *testing.T, h *host) {
-			h.cfg.NetworkConfig = `{"name":"x","etcd":"__ETCD_ENDPOINTS__","plugins":[{"type":"calico"}]}`
-		}, []string{"CNI_NETWORK_CONFIG", "__ETCD_ENDPOINTS__", "__CNI_MTU__"}},
+			h.cfg.NetworkConfig = `{"name":"x","etcd":"__ETCD_PASSWORD__","plugins":[{"type":"calico"}]}`
+		}, []string{"CNI_NETWORK_CONFIG", "__ETCD_PASSWORD__", "__CNI_MTU__"}},
 		{"template that is not JSON", func(t *testing.T, h *host) {
 			h.cfg.NetworkConfig = "{\n\"name\": \"x\",\n\"mtu\": __CNI_MTU__,\n}"
 		}, []string{"CNI_NETWORK_CONFIG", "line 4"}},
@@ -402,7 +422,7 @@ func TestFailuresSayWhatToDo(t *testing.T) {
 	}
 }
 
-func remove(t *testing.T, path string) {
+func unlink(t *testing.T, path string) {
 	t.Helper()
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
@@ -423,19 +443,21 @@ func TestLeftoversOfAKilledRunAreRemoved(t *testing.T) {
 	}
 }
 
-func TestTwoInstallersTakeTurns(t *testing.T) {
+func TestInstallersTakeTurns(t *testing.T) {
 	h := newHost(t)
 	var inside, most atomic.Int32
-	tokens := tokenFunc(func(context.Context) (Token, error) {
-		most.Store(max(most.Load(), inside.Add(1)))
-		defer inside.Add(-1)
-		<-time.After(10 * time.Millisecond) // long enough for another installer to come in, if it could
-		return Token{Value: "secret", Expires: time.Now().Add(tokenLife)}, nil
-	})
 	done := make(chan error)
 	const installers = 4
 	for range installers {
-		go func() { done <- New(h.cfg, tokens, slog.New(slog.DiscardHandler)).Install(t.Context()) }()
+		i := New(h.cfg, Options{Tokens: fixedToken("secret"), Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics()})
+		i.hooks.prove = func(context.Context, string) error { return nil }
+		i.hooks.replace = func(path string, content []byte, mode fs.FileMode) (bool, error) {
+			most.Store(max(most.Load(), inside.Add(1)))
+			defer inside.Add(-1)
+			<-time.After(10 * time.Millisecond) // long enough for another installer to come in, if it could
+			return hostfile.Replace(path, content, mode)
+		}
+		go func() { done <- i.Install(t.Context()) }()
 	}
 	for range installers {
 		if err := <-done; err != nil {
@@ -443,7 +465,7 @@ func TestTwoInstallersTakeTurns(t *testing.T) {
 		}
 	}
 	if most.Load() != 1 {
-		t.Errorf("%d installers worked at the same time", most.Load())
+		t.Errorf("%d installers wrote at the same time", most.Load())
 	}
 }
 

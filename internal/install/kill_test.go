@@ -48,11 +48,13 @@ func TestKilledAtAnyMoment(t *testing.T) {
 	}
 }
 
+func bigPlugin(name string) string { return plugin(strings.Repeat(name, 100_000)) }
+
 func hostWithBigPlugins(t *testing.T) *host {
 	t.Helper()
 	h := newHost(t)
 	for _, name := range required {
-		put(t, filepath.Join(h.cfg.SourceDir, name), strings.Repeat(name, 100_000))
+		put(t, filepath.Join(h.cfg.SourceDir, name), bigPlugin(name))
 	}
 	return h
 }
@@ -99,7 +101,7 @@ func checkLeft(t *testing.T, h *host) (conflist bool) {
 	t.Helper()
 	for _, name := range required {
 		text, err := os.ReadFile(h.bin(name))
-		if err == nil && string(text) != strings.Repeat(name, 100_000) {
+		if err == nil && string(text) != bigPlugin(name) {
 			t.Fatalf("%s has %d bytes: it is not whole", name, len(text))
 		}
 	}

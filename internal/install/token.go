@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/tortie-net/tortie/internal/config"
 )
@@ -28,6 +30,7 @@ const (
 	tokenLife = 24 * time.Hour
 	// callTimeout bounds one request, so that a hanging API server shows as an error and not as silence.
 	callTimeout = 10 * time.Second
+	userAgent   = "tortie-install"
 	// blindRenewal is the remaining life that is assumed of a token whose expiry cannot be read.
 	blindRenewal = time.Hour
 )
@@ -50,28 +53,69 @@ type TokenSource interface {
 // from where a request comes, and not to the installer's pod: a token that died with the pod would leave the node without a network
 // until the next pod started.
 type accountTokens struct {
-	api       *rest.RESTClient
+	connect   func() (*rest.Config, error) // as this pod, to where the API server is now
 	namespace string
 	account   string
 	node      string
 	log       *slog.Logger
 }
 
-// NewAccountTokens returns the TokenSource of the configured ServiceAccount, in the namespace of this pod, as this pod.
-func NewAccountTokens(cfg config.Install, log *slog.Logger) (TokenSource, error) {
+// defaultNamespace is where Calico's manifests have the ServiceAccount, if no pod's files say another.
+const defaultNamespace = "kube-system"
+
+// NewTokens returns the TokenSource of the configured ServiceAccount, in the namespace of this pod, as this pod. It falls back to this
+// pod's own token where TokenRequest is not allowed. It is nil if there is no API server: plugins with etcd can do without one.
+func NewTokens(cfg config.Install, log *slog.Logger) (TokenSource, error) {
+	own := podToken{path: filepath.Join(cfg.AccountDir, "token")}
 	namespace, err := os.ReadFile(filepath.Join(cfg.AccountDir, "namespace"))
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && cfg.Kubeconfig != "":
+		namespace = []byte(defaultNamespace)
+	case errors.Is(err, fs.ErrNotExist) && cfg.Datastore != "kubernetes":
+		log.Info("no kubeconfig is written, as this pod has no service account", "dir", cfg.AccountDir)
+		return nil, nil
+	case err != nil:
 		return nil, fmt.Errorf("reading this pod's namespace: %w (the pod needs automountServiceAccountToken)", err)
 	}
-	return newAccountTokens(&rest.Config{
-		Host:            "https://" + cfg.APIServer(),
-		BearerTokenFile: filepath.Join(cfg.AccountDir, "token"), // read again when the kubelet renews it
-		TLSClientConfig: rest.TLSClientConfig{CAFile: filepath.Join(cfg.AccountDir, "ca.crt")},
-	}, accountTokens{namespace: strings.TrimSpace(string(namespace)), account: cfg.ServiceAccount, node: cfg.NodeName, log: log})
+	asked := &accountTokens{
+		connect: func() (*rest.Config, error) { return Connect(cfg) }, namespace: strings.TrimSpace(string(namespace)),
+		account: cfg.ServiceAccount, node: cfg.NodeName, log: log,
+	}
+	return withFallback{first: asked, second: own, log: log}, nil
 }
 
-// newAccountTokens builds a client of one kind only: client-go's clientset makes the same binary 16 MB larger.
-func newAccountTokens(cfg *rest.Config, tokens accountTokens) (TokenSource, error) {
+// Connect returns how the installer itself reaches the API server. It makes no request.
+func Connect(cfg config.Install) (*rest.Config, error) {
+	if cfg.Kubeconfig != "" {
+		api, err := clientcmd.BuildConfigFromFlags("", cfg.Kubeconfig)
+		if err != nil {
+			return nil, fmt.Errorf("KUBECONFIG %s: %w", cfg.Kubeconfig, err)
+		}
+		return api, nil
+	}
+	cfg, err := withEndpoint(cfg)
+	if err != nil {
+		return nil, err
+	}
+	api := &rest.Config{
+		Host:            cfg.APIServer(),
+		BearerTokenFile: filepath.Join(cfg.AccountDir, "token"), // read again when the kubelet renews it
+	}
+	if cfg.SkipTLSVerify {
+		api.Insecure = true
+	} else {
+		api.CAFile = filepath.Join(cfg.AccountDir, "ca.crt")
+	}
+	return api, nil
+}
+
+// client is a client of one kind only: client-go's clientset makes the same binary 16 MB larger. It is made for each token, since
+// the API server's address can change.
+func (s *accountTokens) client() (*rest.RESTClient, error) {
+	cfg, err := s.connect()
+	if err != nil {
+		return nil, err
+	}
 	scheme := runtime.NewScheme()
 	if err := authv1.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("registering the kind TokenRequest: %w", err)
@@ -79,6 +123,7 @@ func newAccountTokens(cfg *rest.Config, tokens accountTokens) (TokenSource, erro
 	core := schema.GroupVersion{Version: "v1"}
 	metav1.AddToGroupVersion(scheme, core) // Status: the API server's reason for an error
 	cfg = rest.CopyConfig(cfg)
+	cfg.UserAgent = userAgent
 	cfg.APIPath = "/api"
 	cfg.GroupVersion = &core
 	cfg.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
@@ -87,18 +132,21 @@ func newAccountTokens(cfg *rest.Config, tokens accountTokens) (TokenSource, erro
 	if err != nil {
 		return nil, fmt.Errorf("building the client of %s: %w", cfg.Host, err)
 	}
-	tokens.api = client
-	return &tokens, nil
+	return client, nil
 }
 
 // Token implements TokenSource.
 func (s *accountTokens) Token(ctx context.Context) (Token, error) {
+	api, err := s.client()
+	if err != nil {
+		return Token{}, err
+	}
 	node := &authv1.BoundObjectReference{APIVersion: "v1", Kind: "Node", Name: s.node}
-	token, err := s.request(ctx, node)
+	token, err := s.request(ctx, api, node)
 	if cannotBind(err) {
 		s.log.Warn("the API server binds no token to a Node (Kubernetes before 1.31): a stolen token of the plugins works from anywhere until it "+
 			"expires, and does not say which node it is of", "error", err)
-		token, err = s.request(ctx, nil)
+		token, err = s.request(ctx, api, nil)
 	}
 	switch {
 	case err == nil:
@@ -112,10 +160,10 @@ func (s *accountTokens) Token(ctx context.Context) (Token, error) {
 }
 
 // request asks for a token that lives as long as the object; nil binds it to none. The object's UID is left to the API server.
-func (s *accountTokens) request(ctx context.Context, object *authv1.BoundObjectReference) (Token, error) {
+func (s *accountTokens) request(ctx context.Context, api *rest.RESTClient, object *authv1.BoundObjectReference) (Token, error) {
 	life := int64(tokenLife / time.Second)
 	var answer authv1.TokenRequest
-	err := s.api.Post().Namespace(s.namespace).Resource("serviceaccounts").Name(s.account).SubResource("token").
+	err := api.Post().Namespace(s.namespace).Resource("serviceaccounts").Name(s.account).SubResource("token").
 		Body(&authv1.TokenRequest{Spec: authv1.TokenRequestSpec{ExpirationSeconds: &life, BoundObjectRef: object}}).
 		Do(ctx).Into(&answer)
 	if err != nil {
@@ -171,11 +219,6 @@ func expiry(token string, now time.Time) time.Time {
 type withFallback struct {
 	first, second TokenSource
 	log           *slog.Logger
-}
-
-// WithPodToken makes source fall back to this pod's own token where TokenRequest is not allowed.
-func WithPodToken(source TokenSource, cfg config.Install, log *slog.Logger) TokenSource {
-	return withFallback{first: source, second: podToken{path: filepath.Join(cfg.AccountDir, "token")}, log: log}
 }
 
 // Token implements TokenSource.

@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/tortie-net/tortie/internal/config"
 	"github.com/tortie-net/tortie/internal/labtest"
 )
 
@@ -38,7 +39,7 @@ func TestUntilRenewal(t *testing.T) {
 	for _, c := range cases {
 		synctest.Test(t, func(t *testing.T) { // so that no time passes between the two readings of the clock
 			for range 100 {
-				if got := untilRenewal(time.Now().Add(c.left)); got < c.low || got > c.high {
+				if got := New(config.Install{}, Options{}).untilRenewal(time.Now().Add(c.left)); got < c.low || got > c.high {
 					t.Errorf("%v left: renewal in %v, want %v to %v", c.left, got, c.low, c.high)
 				}
 			}
@@ -162,11 +163,14 @@ func TestExpiry(t *testing.T) {
 
 func TestFallback(t *testing.T) {
 	h := newHost(t)
-	put(t, filepath.Join(h.cfg.AccountDir, "token"), "the pod's own\n")
+	own := filepath.Join(h.cfg.AccountDir, "token")
+	put(t, own, "the pod's own\n")
 	var log bytes.Buffer
 	source := func(err error) TokenSource {
-		return WithPodToken(tokenFunc(func(context.Context) (Token, error) { return Token{Value: "requested"}, err }), h.cfg,
-			slog.New(slog.NewTextHandler(&log, nil)))
+		return withFallback{
+			first:  tokenFunc(func(context.Context) (Token, error) { return Token{Value: "requested"}, err }),
+			second: podToken{own}, log: slog.New(slog.NewTextHandler(&log, nil)),
+		}
 	}
 	if token, err := source(nil).Token(t.Context()); err != nil || token.Value != "requested" || log.Len() > 0 {
 		t.Errorf("allowed: %+v, %v, log %q", token, err, &log)
@@ -181,7 +185,7 @@ func TestFallback(t *testing.T) {
 	if !strings.Contains(log.String(), "level=WARN") || !strings.Contains(log.String(), "serviceaccounts/token") {
 		t.Errorf("warning is missing: %q", &log)
 	}
-	remove(t, filepath.Join(h.cfg.AccountDir, "token"))
+	unlink(t, own)
 	if _, err := source(ErrNotAllowed).Token(t.Context()); err == nil || !strings.Contains(err.Error(), "pod's own token") {
 		t.Errorf("neither source has a token: %v", err)
 	}
@@ -226,13 +230,10 @@ func (c *realCluster) node() string { return c.namespace + "-node" }
 // tokens asks for tokens of an account, as the user of cfg.
 func (c *realCluster) tokens(t *testing.T, cfg *rest.Config, account string) TokenSource {
 	t.Helper()
-	tokens, err := newAccountTokens(cfg, accountTokens{
+	return &accountTokens{
+		connect:   func() (*rest.Config, error) { return cfg, nil },
 		namespace: c.namespace, account: account, node: c.node(), log: slog.New(slog.NewTextHandler(&c.log, nil)),
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
-	return tokens
 }
 
 // as returns a configuration with a token of the ServiceAccount tortie-node, as the installer's pod has.
@@ -381,12 +382,16 @@ func TestMissingAccountOnARealServer(t *testing.T) {
 
 func TestNamespaceFileIsNeeded(t *testing.T) {
 	h := newHost(t)
-	if _, err := NewAccountTokens(h.cfg, slog.Default()); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "automountServiceAccountToken") {
+	if _, err := NewTokens(h.cfg, slog.Default()); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "automountServiceAccountToken") {
 		t.Errorf("error %v does not say what is missing", err)
 	}
 	put(t, filepath.Join(h.cfg.AccountDir, "namespace"), "kube-system\n")
 	put(t, filepath.Join(h.cfg.AccountDir, "token"), "t")
-	if _, err := NewAccountTokens(h.cfg, slog.Default()); err == nil {
+	tokens, err := NewTokens(h.cfg, slog.Default())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tokens.Token(t.Context()); err == nil {
 		t.Error(`"a certificate" was accepted as the cluster's CA`)
 	}
 }

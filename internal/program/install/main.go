@@ -1,7 +1,8 @@
 // Package install is the program of that name: it puts the CNI plugins and their configuration onto the host and keeps the
 // plugins' token fresh.
 //
-// It runs as a native sidecar of the agent's pod: an init container that stays. With -once it installs and exits.
+// It runs as a native sidecar of the agent's pod: an init container that stays. With -once it installs and exits. Its commands uninstall
+// and rollback are for a node that the agent has left.
 package install
 
 import (
@@ -11,12 +12,35 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"time"
 
 	"github.com/tortie-net/tortie/internal/config"
+	"github.com/tortie-net/tortie/internal/events"
 	"github.com/tortie-net/tortie/internal/install"
+	"github.com/tortie-net/tortie/internal/kube"
 	"github.com/tortie-net/tortie/internal/program"
 	"github.com/tortie-net/tortie/internal/version"
 )
+
+const (
+	// lastWords is how long an installation that has failed tries to write its Event.
+	lastWords      = 5 * time.Second
+	lastWordsPause = 10 * time.Millisecond
+)
+
+// commands are what the program does to a host besides installing.
+var commands = map[string]func(context.Context, config.InstallHost, *slog.Logger) error{
+	"uninstall": install.Uninstall,
+	"rollback":  install.Rollback,
+}
+
+const usage = `usage: install [-once]     put the plugins and their configuration onto the host, and stay to renew their token
+       install uninstall   remove them, and put back what they replaced
+       install rollback    put back the network that they replaced, without a gap
+
+Settings come from the environment: docs/install.md.
+
+`
 
 // Main runs the program with its arguments, without its name, and returns the exit code.
 func Main(args []string) int {
@@ -26,17 +50,25 @@ func Main(args []string) int {
 func run(ctx context.Context, args []string, env config.Env, stderr io.Writer) error {
 	flags := flag.NewFlagSet("install", flag.ContinueOnError)
 	flags.SetOutput(stderr)
+	flags.Usage = func() {
+		fmt.Fprint(stderr, usage)
+		flags.PrintDefaults()
+	}
 	once := flags.Bool("once", false, "install and exit, instead of staying to renew the token")
 	showVersion := flags.Bool("v", false, "print the version and exit")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	if flags.NArg() > 0 {
-		return fmt.Errorf("unexpected argument %q: settings come from the environment", flags.Arg(0))
+	command := commands[flags.Arg(0)]
+	if flags.NArg() > 1 || flags.NArg() == 1 && command == nil {
+		return fmt.Errorf("unexpected argument %q: the commands are uninstall and rollback, settings come from the environment", flags.Arg(flags.NArg()-1))
 	}
 	if *showVersion {
 		fmt.Println(version.About("install"))
 		return nil
+	}
+	if command != nil {
+		return onHost(ctx, command, env, stderr)
 	}
 	cfg, err := config.LoadInstall(env)
 	if err != nil {
@@ -46,15 +78,80 @@ func run(ctx context.Context, args []string, env config.Env, stderr io.Writer) e
 	if err != nil {
 		return err
 	}
-	accounts, err := install.NewAccountTokens(cfg, log)
+	return installOn(ctx, cfg, *once || !cfg.Stay, log)
+}
+
+func onHost(ctx context.Context, command func(context.Context, config.InstallHost, *slog.Logger) error, env config.Env, stderr io.Writer) error {
+	cfg, err := config.LoadInstallHost(env)
 	if err != nil {
 		return err
 	}
-	installer := install.New(cfg, install.WithPodToken(accounts, cfg, log), log)
-	if *once {
-		return installer.Install(ctx)
+	return command(ctx, cfg, slog.New(slog.NewTextHandler(stderr, nil)))
+}
+
+// installOn installs. Its failure is told by an Event about the Node too.
+func installOn(ctx context.Context, cfg config.Install, once bool, log *slog.Logger) error {
+	recorder, err := newRecorder(cfg, log)
+	if err != nil {
+		return err
 	}
-	return installer.Run(ctx)
+	ended, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	go func() { _ = recorder.Run(ended) }() // it fails at nothing
+	node := events.Object{APIVersion: "v1", Kind: "Node", Name: cfg.NodeName, UID: cfg.NodeName}
+	warn := func(reason, text string) { recorder.Warn(node, reason, text) }
+	if err = work(ctx, cfg, once, warn, log); err != nil && ctx.Err() == nil {
+		before := said(recorder)
+		warn(install.EventFailed, err.Error())
+		for end := time.Now().Add(lastWords); said(recorder) == before && time.Now().Before(end); {
+			time.Sleep(lastWordsPause)
+		}
+	}
+	return err
+}
+
+func work(ctx context.Context, cfg config.Install, once bool, warn func(reason, text string), log *slog.Logger) error {
+	tokens, err := install.NewTokens(cfg, log)
+	if err != nil {
+		return err
+	}
+	metrics := install.NewMetrics()
+	if cfg.MetricsAddr != "" {
+		if err := metrics.Serve(ctx, cfg.MetricsAddr, log); err != nil {
+			return err
+		}
+	}
+	installer := install.New(cfg, install.Options{Tokens: tokens, Log: log, Warn: warn, Metrics: metrics})
+	if !once {
+		return installer.Run(ctx)
+	}
+	if tokens != nil {
+		log.Info("the plugins' token is not renewed by this installation, which ends: run it again in time, or let it stay (SLEEP=true)")
+	}
+	return installer.Install(ctx)
+}
+
+// newRecorder returns what writes Events as this pod; nil, which drops them, if there is no API server.
+func newRecorder(cfg config.Install, log *slog.Logger) (*events.Recorder, error) {
+	if cfg.ServiceHost == "" && cfg.Kubeconfig == "" {
+		return nil, nil
+	}
+	api, err := install.Connect(cfg)
+	if err != nil {
+		return nil, err
+	}
+	poster, err := kube.OpenEvents(api)
+	if err != nil {
+		log.Info("no Events are written", "error", err)
+		return nil, nil
+	}
+	return events.New(poster, events.Source{Component: "tortie-install", Host: cfg.NodeName}, log), nil
+}
+
+// said counts the Events that were written or given up.
+func said(r *events.Recorder) uint64 {
+	written, dropped := r.Counts()
+	return written + dropped
 }
 
 func newLogger(w io.Writer, level string) (*slog.Logger, error) {

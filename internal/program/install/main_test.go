@@ -22,6 +22,9 @@ import (
 	"github.com/tortie-net/tortie/internal/labtest"
 )
 
+// aPlugin answers as one.
+const aPlugin = "#!/bin/sh\necho '{\"supportedVersions\":[\"1.0.0\"]}'\n"
+
 // build compiles this program as the image has it: a name of the one binary.
 func build(t *testing.T) string {
 	t.Helper()
@@ -42,7 +45,7 @@ func pod(t *testing.T, api *rest.Config) map[string]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, dir := range []string{"net.d", "bin", "image", "account"} {
+	for _, dir := range []string{"net.d", "bin", "image", "account", "lib", "run"} {
 		if err := os.Mkdir(filepath.Join(root, dir), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -54,7 +57,7 @@ func pod(t *testing.T, api *rest.Config) map[string]string {
 		}
 	}
 	files := map[string]string{
-		"image/calico": "a plugin", "image/calico-ipam": "another", "account/ca.crt": string(ca),
+		"image/calico": aPlugin, "image/calico-ipam": aPlugin, "account/ca.crt": string(ca),
 		"account/namespace": "kube-system", "account/token": "not a valid token",
 	}
 	for name, text := range files {
@@ -64,6 +67,7 @@ func pod(t *testing.T, api *rest.Config) map[string]string {
 	}
 	return map[string]string{
 		"HOST_CNI_NET_DIR": root + "/net.d", "HOST_CNI_BIN_DIR": root + "/bin", "CNI_BIN_SOURCE_DIR": root + "/image",
+		"TORTIE_INSTALL_STATE_DIR": root + "/lib", "TORTIE_INSTALL_RUN_DIR": root + "/run",
 		"SERVICE_ACCOUNT_DIR": root + "/account", "KUBERNETES_NODE_NAME": "node1",
 		"KUBERNETES_SERVICE_HOST": server.Hostname(), "KUBERNETES_SERVICE_PORT": server.Port(),
 	}
@@ -96,7 +100,7 @@ func TestBinary(t *testing.T) {
 	})
 	t.Run("unknown argument", func(t *testing.T) {
 		cmd, stderr := command(binary, pod(t, api), "once")
-		fails(t, cmd, stderr, `install: unexpected argument "once": settings come from the environment`)
+		fails(t, cmd, stderr, `install: unexpected argument "once": the commands are uninstall and rollback, settings come from the environment`)
 	})
 	t.Run("nobody listens", func(t *testing.T) {
 		env := pod(t, api)
@@ -188,8 +192,5 @@ func createAccount(t *testing.T, api *rest.Config) {
 	if _, err := client.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "tortie-cni"}}
-	if _, err := client.CoreV1().ServiceAccounts("kube-system").Create(t.Context(), account, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	labtest.As(t, "tortie-cni")
 }

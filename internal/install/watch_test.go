@@ -3,6 +3,7 @@ package install
 import (
 	"context"
 	"encoding/base64"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -47,15 +48,21 @@ func TestNewCAReachesThePluginsAtOnce(t *testing.T) {
 	})
 	i := h.installer(tokens)
 	watching := make(chan struct{})
-	watch := i.changes
-	i.changes = func(ctx context.Context) <-chan struct{} {
-		defer close(watching)
-		return watch(ctx)
+	watch := i.hooks.changes
+	i.hooks.changes = func(ctx context.Context, dir, late string, log *slog.Logger) <-chan struct{} {
+		if dir == h.cfg.AccountDir {
+			defer close(watching)
+		}
+		return watch(ctx, dir, late, log)
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- i.Run(ctx) }()
-	<-watching
+	select {
+	case <-watching:
+	case err := <-ended:
+		t.Fatalf("ended early: %v", err)
+	}
 	<-asked
 	kubeletWrites(t, h.cfg.AccountDir, "..2", "the second CA")
 	select {

@@ -12,14 +12,13 @@ import (
 // coalesce is how long to wait for more: the kubelet replaces the files of a directory in several steps.
 const coalesce = 50 * time.Millisecond
 
-// accountChanges returns a channel that becomes readable after the kubelet has replaced files in the directory of this pod's
-// service account: its token, or the cluster's CA. Changes between two reads become one. A directory that cannot be watched
-// is said once: then renewal in time is all there is.
-func accountChanges(ctx context.Context, dir string, log *slog.Logger) <-chan struct{} {
+// changesIn returns a channel that becomes readable after something in a directory has changed. Changes between two reads become
+// one. A directory that cannot be watched is said once, with what is late then.
+func changesIn(ctx context.Context, dir, late string, log *slog.Logger) <-chan struct{} {
 	changed := make(chan struct{}, 1)
 	watcher, err := watchDir(dir)
 	if err != nil {
-		log.Warn("a new CA of the cluster will reach the plugins only with their next token", "error", err)
+		log.Warn("a directory cannot be watched", "late", late, "error", err)
 		return changed
 	}
 	go func() {
@@ -33,11 +32,12 @@ func accountChanges(ctx context.Context, dir string, log *slog.Logger) <-chan st
 					return
 				}
 			case err := <-watcher.Errors: // some events are lost: look
-				log.Warn("watching the service account's directory", "error", err)
+				log.Info("watching a directory", "dir", dir, "error", err)
 			}
 			if !sleep(ctx, coalesce) {
 				return
 			}
+			drain(watcher.Events)
 			select {
 			case changed <- struct{}{}:
 			default:
@@ -45,6 +45,19 @@ func accountChanges(ctx context.Context, dir string, log *slog.Logger) <-chan st
 		}
 	}()
 	return changed
+}
+
+func drain(events <-chan fsnotify.Event) {
+	for {
+		select {
+		case _, ok := <-events:
+			if !ok {
+				return
+			}
+		default:
+			return
+		}
+	}
 }
 
 func watchDir(dir string) (*fsnotify.Watcher, error) {

@@ -1,0 +1,70 @@
+package install
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+)
+
+const (
+	askAgent   = 100 * time.Millisecond // it is a request to this node alone
+	agentTime  = 2 * time.Second
+	agentWords = 5 * time.Second // between two lines of the log while waiting
+	agentLate  = time.Minute     // then an Event tells of it
+)
+
+// agentServes returns a channel that is closed once this node's agent serves: a runtime that saw the conflist earlier would start
+// pods that reach nobody.
+func (i *Installer) agentServes(ctx context.Context) <-chan struct{} {
+	serves := make(chan struct{})
+	go func() {
+		start, said := time.Now(), time.Now()
+		for {
+			err := askReadiness(ctx, i.cfg.AgentReadyURL)
+			if err == nil {
+				close(serves)
+				return
+			}
+			if time.Since(said) >= agentWords {
+				said = time.Now()
+				i.sayAgentIsLate(err, time.Since(start).Round(time.Second))
+			}
+			if !sleep(ctx, askAgent) {
+				return
+			}
+		}
+	}()
+	return serves
+}
+
+func (i *Installer) sayAgentIsLate(err error, waited time.Duration) {
+	i.log.Info("waiting for this node's agent before the conflist is written; one that is there already stays", "agent", err, "waited", waited)
+	if waited >= agentLate {
+		i.warn(eventAgentNotServing, fmt.Sprintf("the conflist is not written before this node's agent serves at %s: %v", i.cfg.AgentReadyURL, err))
+	}
+}
+
+// askReadiness is nil if the agent says that it serves.
+func askReadiness(ctx context.Context, url string) error {
+	ctx, cancel := context.WithTimeout(ctx, agentTime)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(answer.Body, 200))
+	if answer.StatusCode == http.StatusOK {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("%s says %s%s", url, answer.Status, said(text))
+}

@@ -1,0 +1,210 @@
+package install
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/facts"
+)
+
+// keep writes the conflist when the agent serves, renews the token early and without end, as the plugins need one as long as they
+// are on the host, and follows what the plugins' files are made of.
+func (i *Installer) keep(ctx context.Context, expires time.Time) error {
+	w := i.watch(ctx)
+	life := lifetime{i: i, expires: expires, renewed: time.Now(), retry: firstRetry}
+	life.plan(i.untilRenewal(expires))
+	life.refused() // before the watch began
+	for {
+		var err error
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-w.serves:
+			w.serves = nil
+			err = i.activate(ctx)
+		case <-w.etcd:
+			if w.serves == nil {
+				err = i.activate(ctx)
+			}
+		case <-w.network:
+			err = i.reportForeign()
+		case <-w.account:
+			life.renew(ctx)
+		case <-w.refusals:
+			life.refused()
+		case <-life.due():
+			life.renew(ctx)
+		}
+		if err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
+}
+
+// watched is what an installer that stays waits for. A nil channel never comes.
+type watched struct {
+	serves   <-chan struct{} // the agent
+	account  <-chan struct{} // this pod's token, the cluster's CA, or the API server's address
+	refusals <-chan struct{} // plugins whose token was refused
+	etcd     <-chan struct{} // certificates for etcd
+	network  <-chan struct{} // configurations of networks
+}
+
+func (i *Installer) watch(ctx context.Context) *watched {
+	w := &watched{network: i.hooks.changes(ctx, i.cfg.HostNetDir, "another network that comes first is reported at the next start only", i.log)}
+	if i.tokens != nil {
+		w.account = i.hooks.changes(ctx, i.cfg.AccountDir, "a new CA of the cluster reaches the plugins with their next token only", i.log)
+		if i.cfg.EndpointDir != "" {
+			w.account = either(ctx, w.account, i.hooks.changes(ctx, i.cfg.EndpointDir, "a new address of the API server reaches the plugins with their next token only", i.log))
+		}
+		w.refusals = i.watchRefusals(ctx)
+	}
+	if _, err := os.Stat(i.cfg.TLSDir); err == nil {
+		w.etcd = i.hooks.changes(ctx, i.cfg.TLSDir, "new certificates for etcd reach the plugins at the next start only", i.log)
+	}
+	if i.cfg.AgentReadyURL != "" {
+		w.serves = i.agentServes(ctx)
+	} else {
+		now := make(chan struct{})
+		close(now)
+		w.serves = now
+	}
+	return w
+}
+
+// either is readable after one of two is.
+func either(ctx context.Context, a, b <-chan struct{}) <-chan struct{} {
+	out := make(chan struct{}, 1)
+	go func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-a:
+			case <-b:
+			}
+			select {
+			case out <- struct{}{}:
+			default:
+			}
+		}
+	}()
+	return out
+}
+
+// refusalFile is what plugins touch, as this container sees it.
+func (i *Installer) refusalFile() string {
+	return filepath.Join(i.cfg.RunDir, filepath.Base(filepath.Dir(facts.TokenRefusedFile)), filepath.Base(facts.TokenRefusedFile))
+}
+
+func (i *Installer) watchRefusals(ctx context.Context) <-chan struct{} {
+	const late = "a token that the API server refuses is renewed in time only: mount the host's /var/run/calico"
+	if _, err := os.Stat(i.cfg.RunDir); err != nil {
+		i.log.Warn("a directory cannot be watched", "late", late, "error", err)
+		return nil
+	}
+	dir := filepath.Dir(i.refusalFile())
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		i.log.Warn("a directory cannot be watched", "late", late, "error", err)
+		return nil
+	}
+	return i.hooks.changes(ctx, dir, late, i.log)
+}
+
+// forgetRefusal is for before a token is requested: what plugins say later is about the new one.
+func (i *Installer) forgetRefusal() {
+	if err := os.Remove(i.refusalFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		i.log.Info("the plugins' word of a refused token stays", "error", err)
+	}
+}
+
+// lifetime plans the renewals of one token after the other.
+type lifetime struct {
+	i       *Installer
+	expires time.Time
+	renewed time.Time // last tried
+	retry   time.Duration
+	timer   *time.Timer
+}
+
+func (l *lifetime) due() <-chan time.Time {
+	if l.timer == nil {
+		return nil
+	}
+	return l.timer.C
+}
+
+func (l *lifetime) plan(wait time.Duration) {
+	if l.i.tokens == nil {
+		return
+	}
+	if l.timer != nil {
+		l.timer.Stop()
+	}
+	l.timer = time.NewTimer(wait)
+}
+
+// renew renews the token and plans the next time, which is soon if it failed.
+func (l *lifetime) renew(ctx context.Context) {
+	l.renewed = time.Now()
+	token, err := l.i.renew(ctx)
+	if err != nil {
+		l.retry = min(2*l.retry, maxRetry)
+		wait := max(minRenewal, withJitter(l.retry))
+		if ctx.Err() == nil {
+			l.i.log.Error("token not renewed", "error", err, "expires", l.expires.UTC(), "retry", wait)
+			l.i.warn(eventTokenNotRenewed, fmt.Sprintf("the plugins' token, which expires at %s, could not be renewed: %v", l.expires.UTC().Format(time.RFC3339), err))
+		}
+		l.plan(wait)
+		return
+	}
+	l.retry = firstRetry
+	l.expires = token.Expires
+	l.plan(l.i.untilRenewal(token.Expires))
+}
+
+// refused renews at once if a plugin's token was refused, or soon if it has just been renewed.
+func (l *lifetime) refused() {
+	if _, err := os.Stat(l.i.refusalFile()); err != nil {
+		return // something else has changed in the directory
+	}
+	l.i.metrics.refusals.Inc()
+	wait := max(0, refusalPause-time.Since(l.renewed))
+	l.i.log.Warn("the API server has refused the plugins' token", "renewed in", wait)
+	l.plan(wait)
+}
+
+// untilRenewal is a quarter of the remaining life plus up to as much again, unless it is configured: early enough for many tries, and
+// spread, so that a cluster's nodes do not ask together.
+func (i *Installer) untilRenewal(expires time.Time) time.Duration {
+	if i.cfg.Refresh > 0 {
+		return i.cfg.Refresh
+	}
+	return max(minRenewal, withJitter(time.Until(expires)/4))
+}
+
+// withJitter returns a random duration between d and twice d.
+func withJitter(d time.Duration) time.Duration {
+	if d <= 0 {
+		return 0
+	}
+	return d + rand.N(d)
+}
+
+// sleep reports false when ctx was done first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}

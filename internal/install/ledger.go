@@ -1,0 +1,299 @@
+package install
+
+import (
+	"context"
+	"crypto/sha256"
+	"debug/buildinfo"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/tortie-net/tortie/internal/config"
+	"github.com/tortie-net/tortie/internal/hostfile"
+)
+
+const (
+	ledgerDir  = "replaced" // below the host's /var/lib/calico
+	ledgerName = "ledger.json"
+	// remembered is how many of the contents that the installer gave a file are told from those of others: the present one, the one
+	// that is being written, and those of runs that were killed in between.
+	remembered = 4
+	ownModule  = "github.com/tortie-net/tortie"
+)
+
+// ledger knows which files of the host are the installer's own, and keeps what was in their place before. It is written before the
+// files are: whatever is in it may not have happened yet, but nothing has happened that is not in it.
+//
+// A ledger whose dir is empty has no place on the host. It then knows only what can be seen.
+type ledger struct {
+	dir   string
+	files map[string]*entry // by path, as this container sees it
+	// others is true if the plugin calico on the host is not of this project: what is there is somebody else's network, to be kept
+	// even where an earlier installation has left its mark.
+	others bool
+	// adopted is true if it is of this project and there was no ledger: all that is there is an earlier version's.
+	adopted bool
+}
+
+// entry is what is known of one file.
+type entry struct {
+	Ours   []string `json:"ours"`             // digests of what the installer wrote, the newest last
+	Before *before  `json:"before,omitempty"` // what was there, if anything
+}
+
+// before is a file or a link that was replaced. A file's copy is called by its digest.
+type before struct {
+	Digest string      `json:"digest,omitempty"`
+	Mode   fs.FileMode `json:"mode,omitempty"`
+	Link   string      `json:"link,omitempty"`
+}
+
+// file is what should be on the host.
+type file struct {
+	path    string
+	content []byte
+	mode    fs.FileMode
+}
+
+// locked does something with the host's files, alone among installers.
+func locked(ctx context.Context, cfg config.InstallHost, log *slog.Logger, do func(*ledger) error) (err error) {
+	unlock, err := hostfile.Lock(ctx, cfg.HostNetDir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
+	l, err := openLedger(cfg, log)
+	if err != nil {
+		return err
+	}
+	return do(l)
+}
+
+// openLedger reads the ledger. A damaged one is an error: to go on without it would forget what was replaced.
+func openLedger(cfg config.InstallHost, log *slog.Logger) (*ledger, error) {
+	l := &ledger{files: map[string]*entry{}}
+	known := false
+	if _, err := os.Stat(cfg.StateDir); err == nil {
+		l.dir = filepath.Join(cfg.StateDir, ledgerDir)
+		if known, err = l.read(); err != nil {
+			return nil, err
+		}
+	} else {
+		log.Warn("what is replaced on the host is not kept: mount its /var/lib/calico to be able to roll back", "error", err)
+	}
+	for _, dir := range cfg.HostBinDirs {
+		path := filepath.Join(dir, mainPlugin)
+		switch now, err := look(path); {
+		case err != nil:
+			return nil, err
+		case now == nil:
+		case isOwnProgram(path):
+			l.adopted = !known
+		case !l.wrote(path, now.Digest):
+			l.others = true
+		}
+	}
+	return l, nil
+}
+
+func (l *ledger) path() string { return filepath.Join(l.dir, ledgerName) }
+
+func (l *ledger) read() (known bool, err error) {
+	text, err := os.ReadFile(l.path())
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &l.files)
+	}
+	if err != nil {
+		return false, fmt.Errorf("reading what earlier installations replaced, %s: %w (mend it, or remove it and what is beside it: then nothing can be rolled back)", l.path(), err)
+	}
+	return true, nil
+}
+
+func (l *ledger) save() error {
+	if l.dir == "" {
+		return nil
+	}
+	text, err := json.MarshalIndent(l.files, "", " ")
+	if err != nil {
+		return fmt.Errorf("encoding what was replaced: %w", err)
+	}
+	if err := os.MkdirAll(l.dir, 0o700); err != nil {
+		return fmt.Errorf("keeping what is replaced: %w", err)
+	}
+	_, err = hostfile.Replace(l.path(), text, 0o600)
+	return err
+}
+
+// put makes the files what they should be, and names those that it wrote. What others had there is kept first.
+func (l *ledger) put(replace replaceFunc, files ...file) (written []string, err error) {
+	files = slices.DeleteFunc(files, func(f file) bool { return hostfile.Same(f.path, f.content, f.mode) })
+	if len(files) == 0 {
+		return nil, nil
+	}
+	for _, f := range files {
+		if err := l.note(f.path, digest(f.content)); err != nil {
+			return nil, err
+		}
+	}
+	if err := l.save(); err != nil {
+		return nil, err
+	}
+	for _, f := range files {
+		changed, err := replace(f.path, f.content, f.mode)
+		if err != nil {
+			return written, err
+		}
+		if changed {
+			written = append(written, f.path)
+		}
+	}
+	return written, nil
+}
+
+// remove takes away a file of an earlier installation, as put would replace it.
+func (l *ledger) remove(path string) (removed bool, err error) {
+	now, err := look(path)
+	if err != nil || now == nil {
+		return false, err
+	}
+	if err := l.note(path, ""); err != nil {
+		return false, err
+	}
+	if err := l.save(); err != nil {
+		return false, err
+	}
+	return hostfile.Remove(path)
+}
+
+// note takes down that the installer is about to give a file that content, "" for none, and keeps what somebody else put there.
+func (l *ledger) note(path, ours string) error {
+	e := l.files[path]
+	first := e == nil
+	if first {
+		e = &entry{}
+		l.files[path] = e
+	}
+	now, err := look(path)
+	if err != nil {
+		return err
+	}
+	if now != nil && !l.adopted && (first || l.others) && !slices.Contains(e.Ours, now.Digest) && !isOwnProgram(path) {
+		if err := l.keep(path, *now); err != nil {
+			return err
+		}
+		e.Before = now
+	}
+	if ours != "" && !slices.Contains(e.Ours, ours) {
+		e.Ours = append(e.Ours, ours)
+		e.Ours = e.Ours[max(0, len(e.Ours)-remembered):]
+	}
+	return nil
+}
+
+// keep copies a file to where restore finds it.
+func (l *ledger) keep(path string, b before) error {
+	if l.dir == "" || b.Link != "" {
+		return nil
+	}
+	err := os.MkdirAll(l.dir, 0o700)
+	var content []byte
+	if err == nil {
+		content, err = os.ReadFile(path)
+	}
+	if err == nil {
+		_, err = hostfile.Replace(filepath.Join(l.dir, b.Digest), content, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("keeping %s before it is replaced: %w", path, err)
+	}
+	return nil
+}
+
+// restore puts back what was at path before, in one step.
+func (l *ledger) restore(path string) error {
+	b := l.files[path].Before
+	if b.Link != "" {
+		return relink(path, b.Link)
+	}
+	content, err := os.ReadFile(filepath.Join(l.dir, b.Digest))
+	if err != nil {
+		return fmt.Errorf("restoring %s: %w", path, err)
+	}
+	if digest(content) != b.Digest {
+		return fmt.Errorf("restoring %s: its copy %s is damaged", path, filepath.Join(l.dir, b.Digest))
+	}
+	_, err = hostfile.Replace(path, content, b.Mode)
+	return err
+}
+
+func relink(path, target string) error {
+	temp := filepath.Join(filepath.Dir(path), ".tortie-link.tmp") // of the form that Sweep removes
+	if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("restoring %s: %w", path, err)
+	}
+	if err := errors.Join(os.Symlink(target, temp), os.Rename(temp, path)); err != nil {
+		return fmt.Errorf("restoring %s: %w", path, err)
+	}
+	return nil
+}
+
+// wrote reports that the installer has given the file that content.
+func (l *ledger) wrote(path, digest string) bool {
+	e := l.files[path]
+	return e != nil && slices.Contains(e.Ours, digest)
+}
+
+// drop removes the ledger and all that it keeps.
+func (l *ledger) drop() error {
+	if l.dir == "" {
+		return nil
+	}
+	if err := os.RemoveAll(l.dir); err != nil {
+		return fmt.Errorf("removing what was kept: %w", err)
+	}
+	return nil
+}
+
+// look returns what is at path; nil if nothing is. A directory is an error: nobody keeps one there.
+func look(path string) (*before, error) {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("looking at %s: %w", path, err)
+	case info.Mode().Type() == fs.ModeSymlink:
+		target, err := os.Readlink(path)
+		if err != nil {
+			return nil, fmt.Errorf("looking at %s: %w", path, err)
+		}
+		return &before{Link: target}, nil
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is in the way: it is no file, but %s; remove it", path, info.Mode())
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("looking at %s: %w", path, err)
+	}
+	return &before{Digest: digest(content), Mode: info.Mode().Perm()}, nil
+}
+
+func digest(content []byte) string {
+	sum := sha256.Sum256(content)
+	return hex.EncodeToString(sum[:])
+}
+
+// isOwnProgram reports that a file is a program of this project, of whatever version: Go writes the module into it.
+func isOwnProgram(path string) bool {
+	info, err := buildinfo.ReadFile(path)
+	return err == nil && info.Main.Path == ownModule
+}

@@ -1,0 +1,241 @@
+package install
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/tortie-net/tortie/internal/config"
+	"github.com/tortie-net/tortie/internal/hostfile"
+	"github.com/tortie-net/tortie/internal/journal"
+)
+
+// Uninstall takes from the host what installations, the plugins and the agent have put there, and puts back what they replaced. It may
+// be repeated, and goes on where a run was killed.
+//
+// The conflist goes first: a runtime that has no network makes no pod, one whose network has lost its plugin fails at each. What was
+// there before comes back in the order of an installation. What somebody else has changed since is left, and named.
+func Uninstall(ctx context.Context, cfg config.InstallHost, log *slog.Logger) error {
+	return remove(ctx, cfg, log, func(r *removal) error {
+		for _, path := range r.wiring() {
+			if err := r.remove(path); err != nil {
+				return err
+			}
+		}
+		if err := r.restoreOrRemove(r.plugins()); err != nil {
+			return err
+		}
+		return r.restoreOrRemove(backwards(r.wiring()))
+	})
+}
+
+// Rollback puts back the network that an installation replaced: its plugins, its kubeconfig and its conflist, in this order and each in
+// one step, so that the runtime has a network at any time. What the installation added is removed after that. It fails if there was no
+// network to go back to.
+func Rollback(ctx context.Context, cfg config.InstallHost, log *slog.Logger) error {
+	return remove(ctx, cfg, log, func(r *removal) error {
+		if !slices.ContainsFunc(r.configurations(), r.replaced) {
+			return fmt.Errorf("there is no network to go back to: no configuration that an installation replaced is kept in %s (to remove "+
+				"this network: install uninstall)", filepath.Join(cfg.StateDir, ledgerDir))
+		}
+		paths := append(r.plugins(), backwards(r.wiring())...)
+		added := backwards(slices.DeleteFunc(slices.Clone(paths), r.replaced))
+		if err := r.restoreOrRemove(slices.DeleteFunc(paths, func(path string) bool { return slices.Contains(added, path) })); err != nil {
+			return err
+		}
+		return r.restoreOrRemove(added)
+	})
+}
+
+// remove does what uninstallation and rollback share around what they differ in.
+func remove(ctx context.Context, cfg config.InstallHost, log *slog.Logger, files func(*removal) error) error {
+	return locked(ctx, cfg, log, func(l *ledger) error {
+		r := &removal{cfg: cfg, ledger: l, log: log, own: l.ownPlugin(cfg)}
+		another := slices.ContainsFunc(r.configurations(), r.replaced)
+		if err := files(r); err != nil {
+			return err
+		}
+		if err := errors.Join(r.state(another), l.drop(), sweep(cfg)); err != nil {
+			return err
+		}
+		log.Info("the host is as it was before", "restored", r.restored, "removed", r.removed, "left", r.left)
+		return nil
+	})
+}
+
+func sweep(cfg config.InstallHost) error {
+	for _, dir := range append([]string{cfg.HostNetDir}, cfg.HostBinDirs...) {
+		if err := hostfile.Sweep(dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removal is one uninstallation or rollback.
+type removal struct {
+	cfg    config.InstallHost
+	ledger *ledger
+	log    *slog.Logger
+	own    bool // the plugin calico is of this project: a configuration that leads to it is too
+
+	restored, removed, left []string
+}
+
+// ownPlugin reports that the plugin calico on the host is one of this project.
+func (l *ledger) ownPlugin(cfg config.InstallHost) bool {
+	for _, dir := range cfg.HostBinDirs {
+		path := filepath.Join(dir, mainPlugin)
+		if now, err := look(path); err == nil && now != nil && (isOwnProgram(path) || l.wrote(path, now.Digest)) {
+			return true
+		}
+	}
+	return false
+}
+
+// configurations are the files by which a runtime finds the network.
+func (r *removal) configurations() []string {
+	paths := []string{r.cfg.Conf()}
+	if r.cfg.OldConfName != r.cfg.ConfName {
+		paths = append(paths, filepath.Join(r.cfg.HostNetDir, r.cfg.OldConfName))
+	}
+	return paths
+}
+
+// wiring are the configurations, and after them what they refer to beside the plugins.
+func (r *removal) wiring() []string {
+	paths := append(r.configurations(), filepath.Join(r.cfg.HostNetDir, KubeconfigName))
+	for _, name := range []string{etcdCA, etcdCert, etcdKey} {
+		paths = append(paths, filepath.Join(r.cfg.HostNetDir, etcdDir, name))
+	}
+	return paths
+}
+
+// plugins are those that an installation wrote, and those that are of this project even if that is forgotten.
+func (r *removal) plugins() []string {
+	wiring := r.wiring()
+	paths := slices.Collect(maps.Keys(r.ledger.files))
+	for _, dir := range r.cfg.HostBinDirs {
+		for _, name := range required {
+			paths = append(paths, filepath.Join(dir, name))
+		}
+	}
+	slices.Sort(paths)
+	return slices.DeleteFunc(slices.Compact(paths), func(path string) bool { return slices.Contains(wiring, path) })
+}
+
+func backwards(paths []string) []string {
+	paths = slices.Clone(paths)
+	slices.Reverse(paths)
+	return paths
+}
+
+// replaced reports that something was at path before.
+func (r *removal) replaced(path string) bool {
+	e := r.ledger.files[path]
+	return e != nil && e.Before != nil
+}
+
+func (r *removal) restoreOrRemove(paths []string) error {
+	for _, path := range paths {
+		do := r.remove
+		if r.replaced(path) {
+			do = r.restore
+		}
+		if err := do(path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *removal) remove(path string) error {
+	now, err := look(path)
+	if err != nil || now == nil || !r.mine(path, *now) {
+		return err
+	}
+	if _, err := hostfile.Remove(path); err != nil {
+		return err
+	}
+	r.removed = append(r.removed, path)
+	return nil
+}
+
+// restore puts back what was at path, unless somebody else has put something there since.
+func (r *removal) restore(path string) error {
+	now, err := look(path)
+	if err != nil || now != nil && !r.mine(path, *now) {
+		return err
+	}
+	if err := r.ledger.restore(path); err != nil {
+		return err
+	}
+	r.restored = append(r.restored, path)
+	return nil
+}
+
+// mine reports that what is at path was put there by an installation. What is another's is left, and said to be.
+func (r *removal) mine(path string, now before) bool {
+	if r.replaced(path) && *r.ledger.files[path].Before == now {
+		return false // it is back already
+	}
+	if r.ledger.wrote(path, now.Digest) || isOwnProgram(path) || r.own && slices.Contains(r.wiring(), path) {
+		return true
+	}
+	if !slices.Contains(r.left, path) {
+		r.left = append(r.left, path)
+		r.log.Info("left on the host: it is not what an installation wrote there", "path", path)
+	}
+	return false
+}
+
+// state removes what the agent and the plugins keep on the host. Another network that is back keeps what its own would write too.
+func (r *removal) state(another bool) error {
+	switch n, err := journal.Dir(filepath.Join(r.cfg.StateDir, "tortie/journal")).Len(); {
+	case err != nil:
+		return fmt.Errorf("looking for addresses to release: %w", err)
+	case n > 0:
+		r.log.Info("addresses of containers that are gone were not released: a cluster's garbage collection finds them", "containers", n)
+	}
+	gone := []string{filepath.Join(r.cfg.StateDir, "tortie"), filepath.Join(r.cfg.RunDir, "tortie")}
+	if !another {
+		ext := filepath.Ext(r.cfg.LogFile)
+		logs, err := filepath.Glob(strings.TrimSuffix(r.cfg.LogFile, ext) + "*" + ext)
+		if err != nil {
+			return fmt.Errorf("looking for the plugins' log: %w", err)
+		}
+		gone = append(append(gone, logs...), filepath.Join(r.cfg.StateDir, "nodename"), filepath.Join(r.cfg.StateDir, "mtu"),
+			filepath.Join(r.cfg.RunDir, "ipam.lock"))
+	}
+	for _, path := range gone {
+		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err := os.RemoveAll(path); err != nil {
+			return fmt.Errorf("removing %s: %w", path, err)
+		}
+		r.removed = append(r.removed, path)
+	}
+	return removeIfEmpty(filepath.Join(r.cfg.HostNetDir, etcdDir))
+}
+
+func removeIfEmpty(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) || len(entries) > 0 {
+		return nil
+	}
+	if err == nil {
+		err = os.Remove(dir)
+	}
+	if err != nil {
+		return fmt.Errorf("removing %s: %w", dir, err)
+	}
+	return nil
+}
