@@ -2,10 +2,9 @@
 package manifests
 
 import (
-	"bytes"
-	"errors"
-	"io"
+	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -14,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -31,25 +29,15 @@ func objects(t *testing.T) []*unstructured.Unstructured {
 	if err != nil {
 		t.Fatal(err)
 	}
-	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 4096)
-	var all []*unstructured.Unstructured
-	for {
-		obj := &unstructured.Unstructured{}
-		if err := decoder.Decode(&obj.Object); errors.Is(err, io.EOF) {
-			return all
-		} else if err != nil {
-			t.Fatal(err)
-		}
-		if len(obj.Object) > 0 {
-			all = append(all, obj)
-		}
-	}
+	return decode(t, string(text))
 }
 
-// apply creates the manifest's objects as `kubectl apply --server-side` with strict validation does. The priority class
-// and the namespace exist in every cluster, and so here.
-func apply(t *testing.T, cfg *rest.Config) {
+// apply creates objects as `kubectl apply --server-side` with strict validation does, or only asks whether that could be done. The
+// priority class and the namespace exist in every cluster, and so here.
+func apply(t *testing.T, cfg *rest.Config, objects []*unstructured.Unstructured, dryRun ...string) {
 	t.Helper()
+	cfg = rest.CopyConfig(cfg)
+	cfg.QPS, cfg.Burst = 100, 200
 	client, err := dynamic.NewForConfig(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -59,7 +47,7 @@ func apply(t *testing.T, cfg *rest.Config) {
 		t.Fatal(err)
 	}
 	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(clientset.Discovery()))
-	for _, obj := range objects(t) {
+	for _, obj := range objects {
 		gvk := obj.GroupVersionKind()
 		mapping, err := mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 		if err != nil {
@@ -76,10 +64,48 @@ func apply(t *testing.T, cfg *rest.Config) {
 		}
 		force := true
 		_, err = where.Patch(t.Context(), obj.GetName(), "application/apply-patch+yaml", text,
-			metav1.PatchOptions{FieldManager: "test", FieldValidation: "Strict", Force: &force})
+			metav1.PatchOptions{FieldManager: "test", FieldValidation: "Strict", Force: &force, DryRun: dryRun})
 		if err != nil {
 			t.Errorf("%s %s: %v", gvk.Kind, obj.GetName(), err)
 		}
+	}
+}
+
+// operatorKinds are of the Prometheus operator, by their plurals. The API server is told of them, and not of what they may hold.
+var operatorKinds = map[string]string{"PodMonitor": "podmonitors", "ServiceMonitor": "servicemonitors", "PrometheusRule": "prometheusrules"}
+
+func operatorDefinitions(t *testing.T) []*unstructured.Unstructured {
+	t.Helper()
+	var text strings.Builder
+	for kind, plural := range operatorKinds {
+		fmt.Fprintf(&text, `---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: %[2]s.monitoring.coreos.com}
+spec:
+  group: monitoring.coreos.com
+  scope: Namespaced
+  names: {kind: %[1]s, plural: %[2]s}
+  versions:
+    - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
+`, kind, plural)
+	}
+	return decode(t, text.String())
+}
+
+// TestDryRunOnARealServer asks the API server about every object that the chart can make, hooks and tests among them.
+func TestDryRunOnARealServer(t *testing.T) {
+	cfg := labtest.RESTConfig(t)
+	apply(t, cfg, operatorDefinitions(t))
+	sets := valueSets(t)
+	sets["default"] = chart + "/values.yaml"
+	for _, dir := range overlays(t) {
+		sets[filepath.Base(dir)] = filepath.Join(dir, "values.yaml")
+	}
+	for name, values := range sets {
+		t.Run(name, func(t *testing.T) {
+			apply(t, cfg, decode(t, helm(t, "--values", values, "--include-crds")), metav1.DryRunAll)
+		})
 	}
 }
 
@@ -87,7 +113,7 @@ func apply(t *testing.T, cfg *rest.Config) {
 // accounts what they need, and no more where more would hurt.
 func TestManifestOnARealServer(t *testing.T) {
 	cfg := labtest.RESTConfig(t)
-	apply(t, cfg)
+	apply(t, cfg, objects(t))
 	client, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
 		t.Fatal(err)

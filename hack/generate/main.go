@@ -2,8 +2,8 @@
 //
 //	generate -root .. -helm /path/to/helm -lab ../bin/lab [-check]
 //
-// The files: CustomResourceDefinitions from internal/api, the chart's copy of the conflist, manifests/tortie.yaml from the
-// chart, and the tables of docs/ from the code that reads the settings.
+// The files: CustomResourceDefinitions from internal/api, the chart's copy of the conflist, manifests/ from the chart,
+// and the tables of docs/ from the code that reads the settings.
 package main
 
 import (
@@ -63,6 +63,11 @@ func run(o options) error {
 	if err != nil {
 		return err
 	}
+	overlays, err := kustomize(o)
+	if err != nil {
+		return err
+	}
+	maps.Copy(second, overlays)
 	return settle(o, second)
 }
 

@@ -18,11 +18,17 @@ const manifestHead = `# Tortie in one file, for clusters without Helm:
 # Generated from charts/tortie with its default values (make generate).
 `
 
-// manifest renders the chart with its default values, definitions included. Hooks are Helm's to run: elsewhere they would be objects
-// like others.
+// manifest renders the chart with its default values, definitions included.
 func manifest(o options) ([]byte, error) {
-	cmd := exec.Command(o.helm, "template", "tortie", filepath.Join(o.root, "charts/tortie"), "--namespace", "kube-system", "--include-crds", "--no-hooks")
-	out, err := cmd.Output()
+	text, err := render(o, "--include-crds")
+	return append([]byte(manifestHead), text...), err
+}
+
+// render returns the chart's objects, without what is true of a Helm release only. Hooks are Helm's to run: elsewhere they would be
+// objects like others.
+func render(o options, args ...string) ([]byte, error) {
+	args = append([]string{"template", "tortie", filepath.Join(o.root, "charts/tortie"), "--namespace", "kube-system", "--no-hooks"}, args...)
+	out, err := exec.Command(o.helm, args...).Output()
 	if err != nil {
 		var exit *exec.ExitError
 		if errors.As(err, &exit) {
@@ -30,14 +36,13 @@ func manifest(o options) ([]byte, error) {
 		}
 		return nil, fmt.Errorf("rendering the chart: %w", err)
 	}
-	var text strings.Builder
-	text.WriteString(manifestHead)
+	var text bytes.Buffer
 	for line := range strings.Lines(string(out)) {
 		if !isHelms(line) {
 			text.WriteString(line)
 		}
 	}
-	return []byte(text.String()), nil
+	return text.Bytes(), nil
 }
 
 // isHelms finds what is true of a Helm release only: the labels by which Helm knows its objects.

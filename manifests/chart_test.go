@@ -1,0 +1,266 @@
+package manifests
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/tortie-net/tortie/internal/labtest"
+)
+
+var update = flag.Bool("update", false, "write testdata/*.golden")
+
+const chart, kustomize = "../charts/tortie", "kustomize"
+
+// helm renders the chart; hooks and the test's pods are among the objects.
+func helm(t *testing.T, args ...string) string {
+	t.Helper()
+	text, err := tryHelm(t, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+func tryHelm(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	return output(labtest.Program(t, "helm"), append([]string{"template", "tortie", chart, "--namespace", "kube-system"}, args...)...)
+}
+
+func output(program string, args ...string) (string, error) {
+	cmd := exec.Command(program, args...)
+	var diag bytes.Buffer
+	cmd.Stderr = &diag
+	out, err := cmd.Output()
+	if err != nil {
+		return string(out), fmt.Errorf("%s %q: %w: %s", filepath.Base(program), args, err, diag.Bytes())
+	}
+	return string(out), nil
+}
+
+// valueSets returns the files of values that the golden files are made with, by name.
+func valueSets(t *testing.T) map[string]string {
+	t.Helper()
+	files, err := filepath.Glob("testdata/*.values.yaml")
+	if err != nil || len(files) < 3 {
+		t.Fatalf("%d sets of values: %v", len(files), err)
+	}
+	sets := map[string]string{}
+	for _, file := range files {
+		sets[strings.TrimSuffix(filepath.Base(file), ".values.yaml")] = file
+	}
+	return sets
+}
+
+// TestGolden compares what values change of the default objects, which manifests/tortie.yaml shows in full, with golden files:
+//
+//	go test ./manifests -run TestGolden -update
+func TestGolden(t *testing.T) {
+	defaults := write(t, "default", helm(t))
+	for name, values := range valueSets(t) {
+		t.Run(name, func(t *testing.T) {
+			compare(t, name+".golden", diff(t, defaults, write(t, name, helm(t, "--values", values))))
+		})
+	}
+	t.Run("hooks", func(t *testing.T) { compare(t, "hooks.golden", hooks(t)) })
+}
+
+func write(t *testing.T, name, text string) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// place is where in a file a difference is: by line, which any edit before it changes.
+var place = regexp.MustCompile(`(?m)^@@ -[0-9,]+ \+[0-9,]+ @@`)
+
+// diff shows what differs below the name of the object that it is in.
+func diff(t *testing.T, from, to string) string {
+	t.Helper()
+	out, err := exec.Command("diff", "-U1", "-F", "^  name:", from, to).Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.ExitCode() == 1 {
+		err = nil
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, hunks, _ := bytes.Cut(out, []byte("\n@@")) // after the files' names
+	return place.ReplaceAllString("@@"+string(hunks), "@@")
+}
+
+// hooks returns the objects that are Helm's to make and remove, in full, as tortie.yaml does not have them. The definitions are
+// generated files of their own.
+func hooks(t *testing.T) string {
+	t.Helper()
+	var out strings.Builder
+	for doc := range strings.SplitSeq(helm(t), "\n---\n") {
+		if strings.Contains(doc, "helm.sh/hook:") && !strings.Contains(doc, "name: tortie-definitions\n  namespace") {
+			out.WriteString(strings.TrimSpace(doc) + "\n---\n")
+		}
+	}
+	return out.String()
+}
+
+// TestHookOfUninstallIsOptional: without it nothing is asked of the nodes.
+func TestHookOfUninstallIsOptional(t *testing.T) {
+	if text := helm(t, "--set", "uninstall.cleanHosts=false"); strings.Contains(text, "pre-delete") {
+		t.Error("there is a hook before the release's end although uninstall.cleanHosts is false")
+	}
+}
+
+func compare(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatalf("%v (-update writes it)", err)
+	}
+	if d := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); d != "" {
+		t.Errorf("%s (-want +got; if that is right: go test ./manifests -run TestGolden -update):\n%s", file, d)
+	}
+}
+
+// TestKustomize: base and overlays build, and are what Helm makes of the same values.
+func TestKustomize(t *testing.T) {
+	for _, dir := range append(overlays(t), kustomize+"/base") {
+		t.Run(filepath.Base(dir), func(t *testing.T) {
+			args := []string{"--no-hooks", "--include-crds"}
+			if values := filepath.Join(dir, "values.yaml"); dir != kustomize+"/base" {
+				args = append(args, "--values", values)
+			}
+			built, err := output(labtest.Program(t, "kubectl"), "kustomize", dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, got := byName(t, helm(t, args...)), byName(t, built)
+			if d := cmp.Diff(want, got); d != "" {
+				t.Errorf("kustomize builds something else (-helm +kustomize):\n%s", d)
+			}
+		})
+	}
+}
+
+func overlays(t *testing.T) []string {
+	t.Helper()
+	dirs, err := filepath.Glob(kustomize + "/overlays/*")
+	if err != nil || len(dirs) == 0 {
+		t.Fatalf("no overlays: %v", err)
+	}
+	return dirs
+}
+
+// byName reads objects, without what is true of a Helm release only, and with the variables of containers in the order of their names.
+func byName(t *testing.T, text string) map[string]map[string]any {
+	t.Helper()
+	all := map[string]map[string]any{}
+	for _, obj := range decode(t, text) {
+		labels := obj.GetLabels()
+		maps.DeleteFunc(labels, func(key, value string) bool { return key == "helm.sh/chart" || value == "Helm" })
+		obj.SetLabels(labels)
+		sortVariables(obj.Object)
+		key := obj.GetKind() + " " + obj.GetName()
+		if all[key] != nil {
+			t.Errorf("%s is there twice", key)
+		}
+		all[key] = obj.Object
+	}
+	return all
+}
+
+func decode(t *testing.T, text string) []*unstructured.Unstructured {
+	t.Helper()
+	decoder := yaml.NewYAMLOrJSONDecoder(strings.NewReader(text), 4096)
+	var all []*unstructured.Unstructured
+	for {
+		obj := &unstructured.Unstructured{}
+		if err := decoder.Decode(&obj.Object); errors.Is(err, io.EOF) {
+			return all
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if len(obj.Object) > 0 {
+			all = append(all, obj)
+		}
+	}
+}
+
+func sortVariables(tree any) {
+	switch t := tree.(type) {
+	case map[string]any:
+		for key, value := range t {
+			if list, ok := value.([]any); ok && key == "env" {
+				slices.SortFunc(list, func(a, b any) int { return strings.Compare(variable(a), variable(b)) })
+			}
+			sortVariables(value)
+		}
+	case []any:
+		for _, value := range t {
+			sortVariables(value)
+		}
+	}
+}
+
+func variable(item any) string {
+	tree, _ := item.(map[string]any)
+	name, _ := tree["name"].(string)
+	return name
+}
+
+// TestWrongValues: what is mistyped, out of range or contradicts another value is refused, and the error names it.
+func TestWrongValues(t *testing.T) {
+	for _, c := range []struct{ set, want string }{
+		{"imgae.tag=v1", "imgae"},
+		{"bgp.prot=179", "prot"},
+		{"image.repository=", "repository"},
+		{"image.repository=tortie:v1", "repository"},
+		{"image.pullPolicy=Sometimes", "pullPolicy"},
+		{"ipPool.cidr=192.168.0.0", "cidr"},
+		{"ipPool.blockSize=33", "blockSize"},
+		{"ipv6Pool.cidr=10.0.0.0/8", "ipv6Pool"},
+		{"ipFamilies={IPv5}", "ipFamilies"},
+		{"ipFamilies={}", "ipFamilies"},
+		{"ipPool.vxlanMode=Always", "ipPool.vxlanMode is Always and ipPool.ipipMode is Always: a pool has one encapsulation"},
+		{"mtu=-1", "mtu"},
+		{"nodeAddress.ipv4=eth0", "ipv4"},
+		{"bgp.asNumber=0", "asNumber"},
+		{"bgp.passwordSecret=Not_A_Name", "passwordSecret"},
+		{"logLevel=verbose", "logLevel"},
+		{"maxUnavailable=0", "maxUnavailable"},
+		{"maxUnavailable=0%", "maxUnavailable"},
+		{"tolerations[0].efect=NoSchedule", "efect"},
+		{"monitoring.metrics.port=0", "port"},
+		{"monitoring.podMonitor.enabled=true", "monitoring.podMonitor.enabled needs monitoring.metrics.enabled"},
+		{"monitoring.serviceMonitor.enabled=true", "monitoring.serviceMonitor.enabled needs monitoring.metrics.enabled"},
+		{"uninstall.timeoutSeconds=1", "timeoutSeconds"},
+		{"apiServer.port=65536", "port"},
+		{"extraEnv[0].value=x", "name"},
+		{"extraEnv[0].nmae=x", "nmae"},
+	} {
+		if _, err := tryHelm(t, "--set", c.set); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.set, err, c.want)
+		}
+	}
+}
