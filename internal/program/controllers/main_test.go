@@ -1,0 +1,305 @@
+package controllers
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/inventory"
+	"github.com/tortie-net/tortie/internal/labtest"
+	"github.com/tortie-net/tortie/internal/names"
+)
+
+// Everything that nodes and pods leave behind goes, and what is in use stays: with the real program, as the chart's account, on the
+// real API server.
+func TestWhatIsLeftBehindGoes(t *testing.T) {
+	w := newWorld(t, labtest.NewServer(t))
+	w.node("a", "b", "c")
+	type pod struct {
+		what, handle string
+		addresses    []netip.Addr
+	}
+	var live, dead []pod
+	keeps := func(what, handle string, addresses []netip.Addr) { live = append(live, pod{what, handle, addresses}) }
+	loses := func(what, handle string, addresses []netip.Addr) { dead = append(dead, pod{what, handle, addresses}) }
+	const network = "k8s-pod-network."
+
+	keeps("a standalone pod", network+"of-alone", w.run("alone", "a"))
+	odd := w.assign("of-odd", "a", "odd")
+	w.pod("odd", "a", corev1.PodRunning, odd[0].String(), strings.ToUpper(odd[1].StringExpanded()))
+	keeps("a pod whose IPv6 address is written in another way", network+"of-odd", odd)
+	starting := w.assign("of-starting", "a", "starting")
+	w.pod("starting", "a", "")
+	keeps("a pod that has not said anything yet", network+"of-starting", starting)
+	keeps("a live node's tunnel", names.TunnelHandle("a"), w.give(names.TunnelHandle("a"), "a", map[string]string{"node": "a", "type": inventory.TypeIPIP}, api.UseTunnel))
+
+	loses("a pod that is gone", network+"lost", w.assign("lost", "a", "lost"))
+	job := w.assign("of-job", "a", "job")
+	w.pod("job", "a", corev1.PodSucceeded, texts(job)...)
+	loses("a completed Job's pod", network+"of-job", job)
+	loses("the container before of a pod that runs", network+"before", w.assign("before", "a", "alone"))
+	w.pod("moved", "c", corev1.PodRunning, "10.44.255.1")
+	loses("a StatefulSet's pod that is on another node by now", network+"moved", w.assign("moved", "a", "moved"))
+
+	loses("a pod of a node that dies", network+"on-b", w.assign("on-b", "b", "on-b"))
+	loses("its tunnel", names.TunnelHandle("b"), w.give(names.TunnelHandle("b"), "b", map[string]string{"node": "b", "type": inventory.TypeIPIP}, api.UseTunnel))
+	w.deleteNode("b")
+
+	w.create(&api.IPAMHandle{Meta: api.Meta{Name: network + "empty"}, Spec: api.IPAMHandleSpec{HandleID: network + "empty", Block: map[string]int{"10.44.9.0/26": 1}}})
+	w.create(
+		affinity("c", "10.44.77.0/26", api.AffinityPending), affinity("c", "10.44.78.0/26", api.AffinityPendingDeletion), affinity("gone", "10.44.79.0/26", api.AffinityConfirmed),
+	)
+	p := w.start("one", "")
+	eventually(t, func() error {
+		v := w.view()
+		taken := held(&v)
+		for _, d := range dead {
+			for _, a := range d.addresses {
+				if taken[a] == d.handle {
+					return fmt.Errorf("%s still holds %s", d.what, a)
+				}
+			}
+		}
+		if len(v.Handles) != len(live) {
+			return fmt.Errorf("%d handles, want %d", len(v.Handles), len(live))
+		}
+		for _, a := range v.Affinities {
+			if a.Spec.Node != "a" || !a.Confirmed() {
+				return fmt.Errorf("affinity %s of %s is left %s", a.Name, a.Spec.Node, a.Spec.State)
+			}
+		}
+		for i := range v.Blocks {
+			if node, _ := v.Blocks[i].Owner(); node != "a" {
+				return fmt.Errorf("block %s of %s is left", v.Blocks[i].CIDR, v.Blocks[i].Affinity)
+			}
+		}
+		return nil
+	})
+	time.Sleep(10 * time.Second) // twice the grace: what lives must stay
+	v := w.view()
+	for _, l := range live {
+		w.stays(l.what, &v, l.handle, l.addresses)
+	}
+	w.checkOrder(p)
+}
+
+func affinity(node, cidr string, state api.AffinityState) *api.BlockAffinity {
+	p := netip.MustParsePrefix(cidr)
+	return &api.BlockAffinity{
+		Meta: api.Meta{Name: names.Affinity(node, p)}, // without labels, as Calico wrote them before 3.31
+		Spec: api.BlockAffinitySpec{State: state, Node: node, CIDR: cidr, Type: api.AffinityHost, Deleted: "false"},
+	}
+}
+
+// checkOrder looks at what the controllers keep in order and tell.
+func (w *world) checkOrder(p *process) {
+	w.t.Helper()
+	pool := &api.IPPool{Meta: api.Meta{Name: "v4"}}
+	if err := w.store.Get(w.t.Context(), pool); err != nil {
+		w.t.Fatal(err)
+	}
+	if pool.Status == nil || len(pool.Status.Conditions) != 1 || pool.Status.Conditions[0].Status != "True" || pool.Status.Conditions[0].Reason != "OK" {
+		w.t.Errorf("pool's status: %+v", pool.Status)
+	}
+	settings := &api.KubeControllersConfiguration{Meta: api.Meta{Name: api.DefaultName}}
+	if err := w.store.Get(w.t.Context(), settings); err != nil {
+		w.t.Fatal(err)
+	}
+	if settings.Spec.Controllers.Node == nil || settings.Spec.Controllers.Node.LeakGracePeriod != "15m0s" {
+		w.t.Errorf("KubeControllersConfiguration: %+v", settings.Spec)
+	}
+	if s := settings.Status; s == nil || s.RunningConfig.Controllers.Node.LeakGracePeriod != "4s" || s.EnvironmentVars["TORTIE_LEAK_GRACE_PERIOD"] != "4s" {
+		w.t.Errorf("its status: %+v", s)
+	}
+	metrics, err := p.get("/metrics")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, want := range []string{
+		`ipam_ippool_size{ippool="v4"} 65536`, `ipam_allocations_in_use{ippool="v4",node="a"} 4`, `ipam_blocks{ippool="v6",node="a"} 1`,
+		"ipam_allocations_gc_reclamations 11", "tortie_controllers_leading 1", `tortie_ipam_gc_freed_total{node="b"} 3`, "ipam_allocations_per_node",
+	} {
+		if !strings.Contains(metrics, want) {
+			w.t.Errorf("no %s in\n%s", want, metrics)
+		}
+	}
+	for _, path := range []string{"/livez", "/readyz"} {
+		if _, err := p.get(path); err != nil {
+			w.t.Error(err)
+		}
+	}
+}
+
+// A pool that is about to be exhausted is told of before it is. The pool's size is small enough that one pod more fills nine tenths.
+func TestPoolsAreToldOfBeforeTheyAreExhausted(t *testing.T) {
+	w := newWorld(t, labtest.NewServer(t))
+	w.node("a")
+	old := &api.IPPool{Meta: api.Meta{Name: "v4"}}
+	if err := w.store.Get(t.Context(), old); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.store.Delete(t.Context(), old); err != nil {
+		t.Fatal(err)
+	}
+	w.create(&api.IPPool{Meta: api.Meta{Name: "small"}, Spec: api.IPPoolSpec{CIDR: "10.45.0.0/28", BlockSize: 28}})
+	w.create(&api.IPPool{Meta: api.Meta{Name: "twin"}, Spec: api.IPPoolSpec{CIDR: "10.45.0.0/27", Disabled: true}})
+	for i := range 15 {
+		w.run(fmt.Sprintf("p%d", i), "a")
+	}
+	w.start("one", "")
+	eventually(t, func() error {
+		list, err := w.core.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(list.Items, func(e corev1.Event) bool {
+			return e.Reason == "PoolExhausting" && e.InvolvedObject.Name == "small" && strings.Contains(e.Message, "15 of 16 addresses are in use")
+		}) {
+			return fmt.Errorf("no event: %+v", list.Items)
+		}
+		twin := &api.IPPool{Meta: api.Meta{Name: "twin"}}
+		if err := w.store.Get(t.Context(), twin); err != nil || twin.Status == nil || twin.Status.Conditions[0].Reason != "Disabled" {
+			return fmt.Errorf("twin: %+v, %w", twin.Status, err)
+		}
+		return nil
+	})
+}
+
+// A node that is deleted and comes back under its name keeps what its pods use, and its tunnel.
+func TestANodeThatComesBack(t *testing.T) {
+	w := newWorld(t, labtest.NewServer(t))
+	w.node("a", "b")
+	pod := w.run("p", "b")
+	tunnel := w.give(names.TunnelHandle("b"), "b", map[string]string{"node": "b", "type": inventory.TypeIPIP}, api.UseTunnel)
+	p := w.start("one", "", "TORTIE_NODE_GRACE_PERIOD=5s")
+	leads(t, p)
+	for range 3 {
+		w.deleteNode("b")
+		time.Sleep(2 * time.Second)
+		w.node("b")
+		time.Sleep(2 * time.Second)
+	}
+	w.deleteNode("b") // its pod is still in the API, as the kubelet that runs it is there
+	time.Sleep(8 * time.Second)
+	v := w.view()
+	w.stays("a pod of a node that is gone for a while", &v, "k8s-pod-network.of-p", pod)
+	w.node("b")
+	got := w.give(names.TunnelHandle("b"), "b", map[string]string{"node": "b", "type": inventory.TypeIPIP}, api.UseTunnel)
+	t.Logf("the tunnel's address was %s and is %s", tunnel, got)
+	time.Sleep(6 * time.Second)
+	v = w.view()
+	w.stays("the tunnel of a node that came back", &v, names.TunnelHandle("b"), got)
+	w.stays("its pod", &v, "k8s-pod-network.of-p", pod)
+}
+
+// A leader that is killed at any moment is followed by the other, which goes on where it ended; nothing is freed twice, nothing stays.
+func TestALeaderIsKilled(t *testing.T) {
+	w := newWorld(t, labtest.NewServer(t))
+	w.node("a", "b")
+	live := w.run("live", "a")
+	for i := range 60 {
+		w.assign(fmt.Sprintf("lost%d", i), "a", fmt.Sprintf("lost%d", i))
+	}
+	// So slow that a sweep takes seconds.
+	slow := "TORTIE_API_RATE=10"
+	two := []*process{w.start("one", "", slow), w.start("two", "", slow)}
+	leader := leads(t, two...)
+	eventually(t, func() error {
+		if v := w.view(); len(v.Handles) > 55 {
+			return fmt.Errorf("%d handles: the sweep has not begun", len(v.Handles))
+		}
+		return nil
+	})
+	leader.kill()
+	v := w.view()
+	t.Logf("%s was killed with %d handles left", leader.name, len(v.Handles))
+	next := w.start("three", "", slow)
+	eventually(t, func() error {
+		if v := w.view(); len(v.Handles) != 1 || len(held(&v)) != 2 {
+			return fmt.Errorf("%d handles and %d addresses are left", len(v.Handles), len(held(&v)))
+		}
+		return nil
+	})
+	v = w.view()
+	w.stays("a live pod", &v, "k8s-pod-network.of-live", live)
+	for _, p := range append(two, next) {
+		if strings.Contains(p.said(), "looked unused and is not") {
+			t.Errorf("%s was about to free a live address", p.name)
+		}
+	}
+}
+
+// An API server that is killed makes nobody forget: what was seen before counts, and nothing is freed while nothing is known.
+func TestTheAPIServerIsAway(t *testing.T) {
+	server := labtest.NewServer(t)
+	w := newWorld(t, server)
+	w.node("a")
+	live := w.run("live", "a")
+	lost := w.assign("lost", "a", "lost")
+	p := w.start("one", "", "TORTIE_LEAK_GRACE_PERIOD=8s")
+	leads(t, p)
+	time.Sleep(3 * time.Second)
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(8 * time.Second)
+	if _, err := p.get("/livez"); err != nil {
+		t.Errorf("without an API server: %v", err)
+	}
+	if s, err := p.status(); err != nil || s.Freed != 0 {
+		t.Errorf("status without an API server: %+v, %v", s, err)
+	}
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		v := w.view()
+		if _, taken := held(&v)[lost[0]]; taken {
+			return fmt.Errorf("%s is still taken", lost[0])
+		}
+		return nil
+	})
+	v := w.view()
+	w.stays("a live pod", &v, "k8s-pod-network.of-live", live)
+}
+
+// A datastore that somebody migrates is left alone.
+func TestALockedDatastore(t *testing.T) {
+	w := newWorld(t, labtest.NewServer(t))
+	w.node("a")
+	lost := w.assign("lost", "a", "lost")
+	lock := func(ready bool) {
+		info := &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}
+		if err := w.store.Get(t.Context(), info); err != nil {
+			t.Fatal(err)
+		}
+		info.Spec.DatastoreReady = &ready
+		if err := w.store.Update(t.Context(), info); err != nil && !datastore.Contended(err) {
+			t.Fatal(err)
+		}
+	}
+	lock(false)
+	p := w.start("one", "")
+	leads(t, p)
+	time.Sleep(10 * time.Second)
+	v := w.view()
+	w.stays("whoever holds one while the datastore is locked", &v, "k8s-pod-network.lost", lost)
+	if s, err := p.status(); err != nil || !s.Locked {
+		t.Errorf("status: %+v, %v", s, err)
+	}
+	lock(true)
+	eventually(t, func() error {
+		if v := w.view(); len(held(&v)) > 0 {
+			return fmt.Errorf("%d addresses are taken", len(held(&v)))
+		}
+		return nil
+	})
+}

@@ -1,0 +1,338 @@
+package controllers
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clientset "k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/controllers"
+	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/inventory"
+	"github.com/tortie-net/tortie/internal/ipam"
+	"github.com/tortie-net/tortie/internal/kube"
+	"github.com/tortie-net/tortie/internal/labtest"
+)
+
+// asProgram in the environment makes the test binary the program itself.
+const asProgram = "TORTIE_TEST_AS_PROGRAM=1"
+
+func TestMain(m *testing.M) {
+	if name, value, _ := strings.Cut(asProgram, "="); os.Getenv(name) == value {
+		os.Exit(Main(os.Args[1:]))
+	}
+	os.Exit(m.Run())
+}
+
+// account is the chart's service account of the controllers.
+const account = "tortie-kube-controllers"
+
+// world is a cluster without kubelets, whose part the test plays.
+type world struct {
+	t     *testing.T
+	admin *rest.Config
+	core  clientset.Interface
+	store *kubernetes.Store
+	ipam  *ipam.Client
+}
+
+// newWorld makes the cluster's objects on a server of the test's own.
+func newWorld(t *testing.T, server *labtest.Server) *world {
+	t.Helper()
+	admin, err := kube.Connect(server.Kubeconfig(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin.QPS, admin.Burst = 1000, 1000
+	w := &world{t: t, admin: admin, core: clientset.NewForConfigOrDie(admin)}
+	if w.store, err = kube.OpenStore(admin); err != nil {
+		t.Fatal(err)
+	}
+	w.ipam = ipam.NewClient(w.store, time.Now)
+	yes := true
+	w.create(&api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}, Spec: api.ClusterInformationSpec{DatastoreReady: &yes}})
+	w.create(&api.IPPool{Meta: api.Meta{Name: "v4"}, Spec: api.IPPoolSpec{CIDR: "10.44.0.0/16"}})
+	w.create(&api.IPPool{Meta: api.Meta{Name: "v6"}, Spec: api.IPPoolSpec{CIDR: "fd44::/48"}})
+	return w
+}
+
+func (w *world) create(objects ...api.Resource) {
+	w.t.Helper()
+	for _, obj := range objects {
+		if err := w.store.Create(w.t.Context(), obj); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+func (w *world) node(names ...string) {
+	for _, name := range names {
+		w.create(&api.Node{Meta: api.Meta{Name: name}})
+	}
+}
+
+func (w *world) deleteNode(name string) {
+	w.t.Helper()
+	if err := w.core.CoreV1().Nodes().Delete(w.t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// pod creates a pod without an owner, and says what the kubelet would of it, if there is anything to say.
+func (w *world) pod(name, node string, phase corev1.PodPhase, addresses ...string) {
+	w.t.Helper()
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"},
+		Spec: corev1.PodSpec{
+			NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "pause"}},
+			Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+		},
+	}
+	p, err := w.core.CoreV1().Pods("default").Create(w.t.Context(), p, metav1.CreateOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if phase == "" {
+		return
+	}
+	p.Status.Phase = phase
+	for _, a := range addresses {
+		p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: a})
+		p.Status.PodIP = p.Status.PodIPs[0].IP
+	}
+	if _, err := w.core.CoreV1().Pods("default").UpdateStatus(w.t.Context(), p, metav1.UpdateOptions{}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) deletePod(name string) {
+	w.t.Helper()
+	now := metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
+	if err := w.core.CoreV1().Pods("default").Delete(w.t.Context(), name, now); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// assign gives a container of a pod an address of each family, as the plugin does.
+func (w *world) assign(container, node, pod string) []netip.Addr {
+	w.t.Helper()
+	attrs := map[string]string{"node": node, "pod": pod, "namespace": "default", "timestamp": time.Now().UTC().String()}
+	return w.give("k8s-pod-network."+container, node, attrs, api.UseWorkload)
+}
+
+func (w *world) give(handle, node string, attrs map[string]string, use api.AllowedUse) []netip.Addr {
+	w.t.Helper()
+	got, err := w.ipam.Assign(w.t.Context(), ipam.Request{
+		Owner: ipam.Owner{Handle: handle, Attrs: attrs}, Host: node, V4: true, V6: use == api.UseWorkload, Use: use,
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var out []netip.Addr
+	for _, a := range got {
+		out = append(out, a.Address)
+	}
+	return out
+}
+
+func texts(addresses []netip.Addr) []string {
+	var out []string
+	for _, a := range addresses {
+		out = append(out, a.String())
+	}
+	return out
+}
+
+// run starts a pod that lives, and returns its addresses.
+func (w *world) run(name, node string) []netip.Addr {
+	w.t.Helper()
+	got := w.assign("of-"+name, node, name)
+	w.pod(name, node, corev1.PodRunning, texts(got)...)
+	return got
+}
+
+func (w *world) view() inventory.View {
+	w.t.Helper()
+	v, err := inventory.Read(w.t.Context(), inventory.Source{IPAM: w.store, Cluster: w.store}, time.Now)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return v
+}
+
+// held returns the addresses that are taken, with their handles.
+func held(v *inventory.View) map[netip.Addr]string {
+	out := map[netip.Addr]string{}
+	for i := range v.Blocks {
+		for _, a := range v.Blocks[i].Allocations {
+			out[a.Address] = a.Handle
+		}
+	}
+	return out
+}
+
+// process is one kube-controllers.
+type process struct {
+	t       *testing.T
+	cmd     *exec.Cmd
+	address string
+	name    string
+
+	mu  sync.Mutex // guards log
+	log strings.Builder
+}
+
+func (p *process) Write(text []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.log.Write(text)
+}
+
+func (p *process) said() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.log.String()
+}
+
+// start starts the program with the rights that the chart gives it. It ends with the test.
+func (w *world) start(name, kubeconfig string, env ...string) *process {
+	w.t.Helper()
+	if kubeconfig == "" {
+		kubeconfig = w.kubeconfig(labtest.AsOn(w.t, w.admin, account))
+	}
+	l, err := new(net.ListenConfig).Listen(w.t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	p := &process{t: w.t, name: name, address: l.Addr().String()}
+	l.Close()
+	p.cmd = exec.CommandContext(context.WithoutCancel(w.t.Context()), os.Args[0])
+	p.cmd.Env = append(os.Environ(), append([]string{
+		asProgram, "KUBECONFIG=" + kubeconfig, "POD_NAME=" + name, "TORTIE_CONTROLLERS_ADDRESS=" + p.address,
+		"TORTIE_LEAK_GRACE_PERIOD=4s", "TORTIE_NODE_GRACE_PERIOD=1s",
+	}, env...)...)
+	p.cmd.Stdout, p.cmd.Stderr = p, p
+	if err := p.cmd.Start(); err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() {
+		p.kill()
+		if w.t.Failed() {
+			text := p.said()
+			w.t.Logf("%s:\n%s", name, text[max(0, len(text)-6000):])
+		}
+	})
+	return p
+}
+
+// kill is kill -9.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill()
+	_ = p.cmd.Wait()
+}
+
+// kubeconfig writes one.
+func (w *world) kubeconfig(cfg *rest.Config) string {
+	w.t.Helper()
+	named := func(key string, value map[string]any) []any { return []any{map[string]any{"name": "lab", key: value}} }
+	text, err := json.Marshal(map[string]any{
+		"apiVersion": "v1", "kind": "Config", "current-context": "lab",
+		"contexts": named("context", map[string]any{"cluster": "lab", "user": "lab"}),
+		"users":    named("user", map[string]any{"token": cfg.BearerToken}),
+		"clusters": named("cluster", map[string]any{
+			"server": cfg.Host, "certificate-authority-data": cfg.CAData, "certificate-authority": cfg.CAFile,
+		}),
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	path := filepath.Join(w.t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+	return path
+}
+
+// status asks the process.
+func (p *process) status() (controllers.Status, error) {
+	var s controllers.Status
+	text, err := p.get("/status")
+	if err != nil {
+		return s, err
+	}
+	return s, json.Unmarshal([]byte(text), &s)
+}
+
+func (p *process) get(path string) (string, error) {
+	client := http.Client{Timeout: 5 * time.Second}
+	answer, err := client.Get("http://" + p.address + path)
+	if err != nil {
+		return "", err
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err == nil && answer.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s: %s", path, answer.Status, text)
+	}
+	return string(text), err
+}
+
+// leads waits until one of the processes leads, and returns it.
+func leads(t *testing.T, of ...*process) *process {
+	t.Helper()
+	var found *process
+	eventually(t, func() error {
+		for _, p := range of {
+			if s, err := p.status(); err == nil && s.Leading {
+				found = p
+				return nil
+			}
+		}
+		return fmt.Errorf("nobody leads")
+	})
+	return found
+}
+
+func eventually(t *testing.T, check func() error) {
+	t.Helper()
+	for end := time.Now().Add(90 * time.Second); ; time.Sleep(200 * time.Millisecond) {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// stays fails the test unless addresses are held as before.
+func (w *world) stays(what string, v *inventory.View, handle string, addresses []netip.Addr) {
+	w.t.Helper()
+	taken := held(v)
+	for _, a := range addresses {
+		if taken[a] != handle {
+			w.t.Errorf("%s lost its address %s", what, a)
+		}
+	}
+	if !slices.ContainsFunc(v.Handles, func(h inventory.Handle) bool { return h.ID == handle }) {
+		w.t.Errorf("%s lost its handle %s", what, handle)
+	}
+}
