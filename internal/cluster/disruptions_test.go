@@ -2,12 +2,17 @@ package cluster
 
 import (
 	"fmt"
+	"os/exec"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/tortie-net/tortie/internal/labtest"
 	"github.com/tortie-net/tortie/internal/mesh/meshtest"
 )
 
@@ -67,14 +72,12 @@ func (w *world) identities(t *testing.T, app string) []string {
 
 // upgrade replaces the image, and goes back, while packets are counted and pods come.
 func (w *world) upgrade(t *testing.T) {
-	for _, node := range nodes {
-		w.on(t, node, "ctr -n k8s.io images tag "+repository+":dev "+repository+":next")
-	}
 	streams := w.between(t, [2]string{"node1", "node2"}, [2]string{"master", "node1"})
 	agents := w.agents(t)
 	w.apply(t, "web.yaml") // its pods come while plugins and agents are replaced
 	w.helm(t, "upgrade", "next")
 	w.replaced(t, agents, "next")
+	w.plugins(t, "next")
 	agents = w.agents(t)
 	w.kubectl(t, "rollout", "restart", "deployment/web")
 	w.do(t, "helm", "rollback", "tortie", "1", "--namespace", "kube-system", "--wait", "--timeout", patience.String())
@@ -82,6 +85,59 @@ func (w *world) upgrade(t *testing.T) {
 	w.rolledOut(t, "deployment/web")
 	streams.Intact(t)
 	w.readyPods(t, "web", 6)
+}
+
+// plugins fails the test unless the nodes have the plugins of that image, which carry its tag as their version.
+func (w *world) plugins(t *testing.T, version string) {
+	t.Helper()
+	for _, node := range nodes {
+		if out := w.on(t, node, "/opt/cni/bin/calico -v"); !strings.Contains(out, version) {
+			t.Errorf("%s has the plugins of %s, want %s", node, out, version)
+		}
+	}
+}
+
+// image makes an image of these sources with a tag, and with that as its version: each program is another file.
+func image(t *testing.T, tag string) string {
+	t.Helper()
+	dir := t.TempDir()
+	archive := filepath.Join(dir, "tortie.tar")
+	out, err := exec.CommandContext(t.Context(), "make", "-C", labtest.Root(), "--no-print-directory", "image", "VERSION="+tag, "IMAGE="+repository+":"+tag,
+		"BIN="+filepath.Join(dir, "bin"), "OUT="+archive).CombinedOutput()
+	if err != nil {
+		t.Fatalf("make image: %v: %s", err, out)
+	}
+	return archive
+}
+
+// status is CNI's verb, which containerd executes for each look of the kubelet: a node where ADD would fail is not ready and says
+// why, while its pods go on.
+func (w *world) status(t *testing.T) {
+	streams := w.between(t, [2]string{"node1", "node2"})
+	lock := func(locked bool) {
+		w.kubectl(t, "patch", "clusterinformation", "default", "--type=merge", "-p", fmt.Sprintf(`{"spec":{"datastoreReady":%v}}`, !locked))
+		meshtest.Within(t, patience, func() error { return w.nodesSay(t, locked, "the datastore is not ready") })
+	}
+	lock(true)
+	lock(false)
+	streams.Intact(t)
+}
+
+// nodesSay fails unless all nodes are ready, or are not for a reason that has these words.
+func (w *world) nodesSay(t *testing.T, unready bool, words string) error {
+	t.Helper()
+	list, err := w.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for _, n := range list.Items {
+		i := slices.IndexFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady })
+		c := n.Status.Conditions[i]
+		if got := c.Status != corev1.ConditionTrue; got != unready || unready && !strings.Contains(c.Message, words) {
+			return fmt.Errorf("%s: ready is %s: %s", n.Name, c.Status, c.Message)
+		}
+	}
+	return nil
 }
 
 // agents are the pods of the DaemonSet, by their nodes.
@@ -149,6 +205,7 @@ func (w *world) reboot(t *testing.T) {
 		return nil
 	})
 	w.rolledOut(t, "daemonset/tortie-node", "-n", "kube-system")
+	again := w.between(t, [2]string{"node1", "node2"})
 	all := slices.Concat(w.readyPods(t, "web", 6), w.readyPods(t, "set", 3), w.readyPods(t, "traffic", len(nodes)))
 	distinct(t, all)
 	for _, node := range nodes {
@@ -159,7 +216,7 @@ func (w *world) reboot(t *testing.T) {
 		}
 	}
 	elsewhere.Intact(t)
-	w.between(t, [2]string{"node1", "node2"}).Intact(t)
+	again.Intact(t)
 }
 
 // restarts counts how often the pods of a node have been started, by their UIDs.
