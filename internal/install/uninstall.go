@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/tortie-net/tortie/internal/config"
 	"github.com/tortie-net/tortie/internal/hostfile"
@@ -58,11 +59,10 @@ func Rollback(ctx context.Context, cfg config.InstallHost, log *slog.Logger) err
 func remove(ctx context.Context, cfg config.InstallHost, log *slog.Logger, files func(*removal) error) error {
 	return locked(ctx, cfg, log, func(l *ledger) error {
 		r := &removal{cfg: cfg, ledger: l, log: log, own: l.ownPlugin(cfg)}
-		another := slices.ContainsFunc(r.configurations(), r.replaced)
 		if err := files(r); err != nil {
 			return err
 		}
-		if err := errors.Join(r.state(another), l.drop(), sweep(cfg)); err != nil {
+		if err := errors.Join(r.state(), l.drop(), sweep(cfg)); err != nil {
 			return err
 		}
 		log.Info("the host is as it was before", "restored", r.restored, "removed", r.removed, "left", r.left)
@@ -196,8 +196,8 @@ func (r *removal) mine(path string, now before) bool {
 	return false
 }
 
-// state removes what the agent and the plugins keep on the host. Another network that is back keeps what its own would write too.
-func (r *removal) state(another bool) error {
+// state removes what the agent and the plugins keep on the host. What Calico would keep too stays where its plugin is.
+func (r *removal) state() error {
 	switch n, err := journal.Dir(filepath.Join(r.cfg.StateDir, "tortie/journal")).Len(); {
 	case err != nil:
 		return fmt.Errorf("looking for addresses to release: %w", err)
@@ -205,7 +205,7 @@ func (r *removal) state(another bool) error {
 		r.log.Info("addresses of containers that are gone were not released: a cluster's garbage collection finds them", "containers", n)
 	}
 	gone := []string{filepath.Join(r.cfg.StateDir, "tortie"), filepath.Join(r.cfg.RunDir, "tortie")}
-	if !another {
+	if !slices.ContainsFunc(r.cfg.HostBinDirs, hasMainPlugin) {
 		ext := filepath.Ext(r.cfg.LogFile)
 		logs, err := filepath.Glob(strings.TrimSuffix(r.cfg.LogFile, ext) + "*" + ext)
 		if err != nil {
@@ -223,9 +223,15 @@ func (r *removal) state(another bool) error {
 		}
 		r.removed = append(r.removed, path)
 	}
-	return removeIfEmpty(filepath.Join(r.cfg.HostNetDir, etcdDir))
+	return errors.Join(removeIfEmpty(filepath.Join(r.cfg.HostNetDir, etcdDir)), removeIfEmpty(filepath.Dir(r.cfg.LogFile)))
 }
 
+func hasMainPlugin(dir string) bool {
+	_, err := os.Lstat(filepath.Join(dir, mainPlugin))
+	return err == nil
+}
+
+// removeIfEmpty removes a directory that has become empty, unless it is what is mounted.
 func removeIfEmpty(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) || len(entries) > 0 {
@@ -234,7 +240,7 @@ func removeIfEmpty(dir string) error {
 	if err == nil {
 		err = os.Remove(dir)
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, syscall.EBUSY) {
 		return fmt.Errorf("removing %s: %w", dir, err)
 	}
 	return nil
