@@ -4,10 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,19 +18,121 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// helperRoot names the directory in which a child process installs; see TestKilledAtAnyMoment.
-const helperRoot = "INSTALL_TEST_ROOT"
+// What a child process is told: below which directory it works, and what it does.
+const (
+	helperRoot = "INSTALL_TEST_ROOT"
+	helperDoes = "INSTALL_TEST_DOES"
+)
+
+// TestHelperWorks is the child of the tests that kill one; alone it does nothing.
+func TestHelperWorks(t *testing.T) {
+	root, ok := os.LookupEnv(helperRoot)
+	if !ok {
+		return
+	}
+	h := hostBelow(root)
+	do := map[string]func() error{
+		"install":   func() error { return h.installer(fixedToken("secret")).Install(t.Context()) },
+		"uninstall": func() error { return Uninstall(t.Context(), h.cfg.InstallHost, slog.New(slog.DiscardHandler)) },
+		"rollback":  func() error { return Rollback(t.Context(), h.cfg.InstallHost, slog.New(slog.DiscardHandler)) },
+	}[os.Getenv(helperDoes)]
+	if _, err := os.Stdout.WriteString("x"); err != nil && !errors.Is(err, fs.ErrInvalid) && !strings.Contains(err.Error(), "bad file") {
+		t.Fatal(err)
+	}
+	if err := do(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A process is killed before each change of a name that it makes, one after the other. Whatever it left, the runtime has a network that
+// works or none, and the next run ends where an undisturbed one would.
+func TestKilledBetweenAnyTwoWrites(t *testing.T) {
+	installed := func(t *testing.T, h *host) { h.install(t) }
+	cases := []struct {
+		name   string
+		host   func(t *testing.T) *host
+		before func(t *testing.T, h *host)
+		does   string
+		check  func(t *testing.T, h *host)
+	}{
+		{name: "install", host: newHost, does: "install", check: worksOrNot},
+		{name: "install over Calico", host: calicoHost, does: "install", check: hasANetwork},
+		{name: "uninstall", host: newHost, before: installed, does: "uninstall", check: worksOrNot},
+		{name: "uninstall what replaced Calico", host: calicoHost, before: installed, does: "uninstall", check: worksOrNot},
+		{name: "rollback", host: calicoHost, before: installed, does: "rollback", check: hasANetwork},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			n := 0
+			for killed := true; killed; n++ {
+				h := c.host(t)
+				found := h.tree(t)
+				if c.before != nil {
+					c.before(t, h)
+				}
+				killed = killAt(t, n, helperRoot+"="+filepath.Dir(h.cfg.SourceDir), helperDoes+"="+c.does)
+				c.check(t, h)
+				if c.does == "install" {
+					h.install(t)
+					files := h.files(t)
+					for _, want := range wholeHost {
+						if !slices.Contains(files, want) {
+							t.Fatalf("killed before change %d: after the next run there is no %s in %q", n, want, files)
+						}
+					}
+				}
+				h.uninstall(t)
+				if diff := cmp.Diff(found, h.tree(t)); diff != "" {
+					t.Fatalf("killed before change %d, after it is uninstalled (-before +after):\n%s", n, diff)
+				}
+			}
+			if n < 8 {
+				t.Errorf("only %d changes: the test tests little", n)
+			}
+		})
+	}
+}
+
+// worksOrNot checks that a conflist that is there has all that it needs: of Calico's host, or of this installation.
+func worksOrNot(t *testing.T, h *host) {
+	t.Helper()
+	if conflist, err := os.ReadFile(h.net("10-calico.conflist")); err == nil {
+		wholeNetwork(t, h, string(conflist))
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+}
+
+// hasANetwork checks that there is a conflist too.
+func hasANetwork(t *testing.T, h *host) {
+	t.Helper()
+	wholeNetwork(t, h, read(t, h.net("10-calico.conflist")))
+}
+
+// wholeNetwork checks each file by itself: plugins of either serve a conflist of either with a kubeconfig of either.
+func wholeNetwork(t *testing.T, h *host, conflist string) {
+	t.Helper()
+	if !json.Valid([]byte(conflist)) {
+		t.Fatalf("conflist is not whole: %s", conflist)
+	}
+	for _, name := range required {
+		if got := read(t, h.bin(name)); got != plugin(name) && got != plugin("Calico's calico") {
+			t.Fatalf("%s is not whole: %q", name, got)
+		}
+	}
+	if text := read(t, h.net(KubeconfigName)); text != "Calico's kubeconfig" && !strings.HasSuffix(text, "current-context: calico-context\n") {
+		t.Fatalf("kubeconfig is not whole: %q", text)
+	}
+}
 
 // A process that installs on an empty host is killed at some moment of its work. Whatever it left: every file is whole, what
 // a file needs is there, and the next run completes the host.
 func TestKilledAtAnyMoment(t *testing.T) {
 	whole := hostWithBigPlugins(t)
 	start := time.Now()
-	if err := whole.installer(fixedToken("secret")).Install(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	whole.install(t)
 	usual := time.Since(start)
-	const rounds = 60
+	const rounds = 20
 	early := 0
 	for range rounds {
 		h := hostWithBigPlugins(t)
@@ -36,9 +140,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 		if conflist := checkLeft(t, h); !conflist {
 			early++
 		}
-		if err := h.installer(fixedToken("secret")).Install(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		h.install(t)
 		if diff := cmp.Diff(wholeHost, h.files(t)); diff != "" {
 			t.Fatalf("after the next run (-want +got):\n%s", diff)
 		}
@@ -62,8 +164,8 @@ func hostWithBigPlugins(t *testing.T) *host {
 // killDuringInstall starts a child that installs below root, and kills it some time after it began.
 func killDuringInstall(t *testing.T, root string, after time.Duration) {
 	t.Helper()
-	cmd := exec.Command("/proc/self/exe", "-test.run=^TestHelperInstalls$")
-	cmd.Env = append(os.Environ(), helperRoot+"="+root)
+	cmd := exec.Command("/proc/self/exe", "-test.run=^TestHelperWorks$")
+	cmd.Env = append(os.Environ(), helperRoot+"="+root, helperDoes+"=install")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -75,25 +177,8 @@ func killDuringInstall(t *testing.T, root string, after time.Duration) {
 		t.Fatalf("the child did not start: %v", err)
 	}
 	<-time.After(after)
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = cmd.Wait() // always an error: it was killed
-}
-
-// TestHelperInstalls is the child of TestKilledAtAnyMoment; alone it does nothing.
-func TestHelperInstalls(t *testing.T) {
-	root, ok := os.LookupEnv(helperRoot)
-	if !ok {
-		return
-	}
-	if _, err := os.Stdout.WriteString("x"); err != nil {
-		t.Fatal(err)
-	}
-	if err := hostBelow(root).installer(fixedToken("secret")).Install(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	select {} // the parent kills this process
+	_ = cmd.Process.Kill() // it may have ended
+	_ = cmd.Wait()
 }
 
 // checkLeft checks what a killed run left behind and reports whether the conflist was there.
