@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -457,6 +458,19 @@ func TestUsages(t *testing.T) {
 			if b.Free+b.Reserved+b.InUse+b.Cooling != b.Size {
 				t.Errorf("block %s: %+v", b.CIDR, b)
 			}
+		}
+	}
+}
+
+// The table of the kinds in docs/ipam-tool.md is complete and says the same.
+func TestDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/ipam-tool.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range audit.Kinds() {
+		if row := fmt.Sprintf("| `%s` | %s | %s |\n", k, k.Grade(), k.Explain()); !strings.Contains(string(text), row) {
+			t.Errorf("docs/ipam-tool.md lacks the row %q", row)
 		}
 	}
 }

@@ -14,7 +14,6 @@ import (
 const probe = `package main
 
 import (
-	"bufio"
 	"fmt"
 	"os"
 	"time"
