@@ -380,6 +380,43 @@ func TestFailuresSayWhatToDo(t *testing.T) {
 			put(t, filepath.Join(h.cfg.SourceDir, "calico"), strings.Repeat("x", 1<<20))
 			smallDisk(t, h.cfg.HostBinDirs[0])
 		}, []string{"bin/calico", "no space left", "free space"}},
+		{"directory of somebody else", func(t *testing.T, h *host) {
+			if err := os.Chown(h.cfg.HostBinDirs[0], 1001, 1001); err != nil {
+				t.Fatal(err)
+			}
+			dropOverride(t)
+		}, []string{"permission denied", "belongs to user 1001 with mode 0755", "DAC_OVERRIDE"}},
+		{"directory without write access", func(t *testing.T, h *host) {
+			if err := os.Chmod(h.cfg.HostNetDir, 0o500); err != nil {
+				t.Fatal(err)
+			}
+			dropOverride(t)
+		}, []string{"net.d/calico-kubeconfig", "permission denied", "has mode 0500: chmod"}},
+		{"directory with a label that forbids", func(t *testing.T, h *host) {
+			labelled(t, h.cfg.HostBinDirs[0], "system_u:object_r:bin_t:s0")
+			immutable(t, h.cfg.HostBinDirs[0])
+		}, []string{"operation not permitted", "lsattr", "SELinux", "system_u:object_r:bin_t:s0", "chcon"}},
+		{"full file system of configuration", func(t *testing.T, h *host) {
+			h.cfg.NetworkConfig = strings.Replace(defaultConflist, `"cniVersion"`, `"padding": "`+strings.Repeat("x", 1<<20)+`", "cniVersion"`, 1)
+			smallDisk(t, h.cfg.HostNetDir)
+		}, []string{"net.d/10-calico.conflist", "no space left", "free space"}},
+		{"plugin of another processor", func(t *testing.T, h *host) { put(t, filepath.Join(h.cfg.SourceDir, "calico"), "\x7fELF not here") },
+			[]string{"bin/calico does not run on this node", "exec format error", "architecture"}},
+		{"plugin that fails", func(t *testing.T, h *host) {
+			put(t, filepath.Join(h.cfg.SourceDir, "portmap"), "#!/bin/sh\necho no iptables >&2; exit 3\n")
+		}, []string{"bin/portmap does not run on this node", "exit status 3", "no iptables"}},
+		{"program that is no plugin", func(t *testing.T, h *host) {
+			put(t, filepath.Join(h.cfg.SourceDir, "calico"), "#!/bin/sh\necho hello\n")
+		}, []string{"bin/calico is no CNI plugin", "hello"}},
+		{"directory in the way", func(t *testing.T, h *host) {
+			if err := os.MkdirAll(h.bin("calico"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}, []string{"bin/calico is in the way", "remove it"}},
+		{"template file that is not mounted", func(t *testing.T, h *host) { h.cfg.NetworkFile = "/none/template" },
+			[]string{"CNI_NETWORK_CONFIG_FILE", "/none/template", "mounted"}},
+		{"conflist under another extension", func(t *testing.T, h *host) { h.cfg.ConfName = "10-calico.conf" },
+			[]string{`has "plugins"`, "CNI_CONF_NAME must end in .conflist"}},
 		{"directory not mounted", func(t *testing.T, h *host) { h.cfg.HostNetDir += "/missing" },
 			[]string{"net.d/missing", "mount the host's directory"}},
 		{"image without plugin", func(t *testing.T, h *host) { unlink(t, filepath.Join(h.cfg.SourceDir, "calico-ipam")) },

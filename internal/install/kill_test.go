@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -32,7 +33,11 @@ func TestHelperWorks(t *testing.T) {
 	}
 	h := hostBelow(root)
 	do := map[string]func() error{
-		"install":   func() error { return h.installer(fixedToken("secret")).Install(t.Context()) },
+		"install": func() error { return h.installer(fixedToken("secret")).Install(t.Context()) },
+		"install on noexec": func() error {
+			mount(t, "noexec", h.cfg.HostBinDirs[0], "tmpfs", syscall.MS_NOEXEC, "")
+			return h.installer(fixedToken("secret")).Install(t.Context())
+		},
 		"uninstall": func() error { return Uninstall(t.Context(), h.cfg.InstallHost, slog.New(slog.DiscardHandler)) },
 		"rollback":  func() error { return Rollback(t.Context(), h.cfg.InstallHost, slog.New(slog.DiscardHandler)) },
 	}[os.Getenv(helperDoes)]

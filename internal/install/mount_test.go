@@ -1,9 +1,12 @@
 package install
 
 import (
+	"os"
 	"runtime"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // readOnly bind-mounts dir onto itself, read-only, as a hostPath without write access is.
@@ -30,6 +33,46 @@ func ownMounts(t *testing.T) {
 		t.Fatalf("this test needs root: unshare mounts: %v", err)
 	}
 	mount(t, "", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, "")
+}
+
+// dropOverride takes from this test's thread what lets root write anywhere.
+func dropOverride(t *testing.T) {
+	t.Helper()
+	runtime.LockOSThread() // never unlocked: it ends with the test
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var caps [2]unix.CapUserData
+	if err := unix.Capget(&head, &caps[0]); err != nil {
+		t.Fatal(err)
+	}
+	caps[0].Effective &^= 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH
+	if err := unix.Capset(&head, &caps[0]); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// labelled gives a directory an SELinux label, which a kernel without SELinux keeps as any other attribute.
+func labelled(t *testing.T, dir, label string) {
+	t.Helper()
+	if err := unix.Setxattr(dir, "security.selinux", []byte(label+"\x00"), 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// immutable lets nobody write to a directory, not even root, as a security module would.
+func immutable(t *testing.T, dir string) {
+	t.Helper()
+	set := func(flags int) {
+		d, err := os.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close()
+		if err := unix.IoctlSetPointerInt(int(d.Fd()), unix.FS_IOC_SETFLAGS, flags); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(0x10) // FS_IMMUTABLE_FL
+	t.Cleanup(func() { set(0) })
 }
 
 func mount(t *testing.T, source, target, fstype string, flags uintptr, data string) {

@@ -1,0 +1,30 @@
+package install
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// The process is in a mount namespace of its own as a whole: plugins are executed by whatever thread comes.
+func TestNoexecIsFoundBeforeARuntimeFindsIt(t *testing.T) {
+	h := newHost(t)
+	cmd := exec.Command("/proc/self/exe", "-test.run=^TestHelperWorks$")
+	cmd.Env = append(os.Environ(), helperRoot+"="+filepath.Dir(h.cfg.SourceDir), helperDoes+"=install on noexec")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	out, err := cmd.CombinedOutput()
+	if err == nil {
+		t.Fatalf("installed: %s", out)
+	}
+	for _, want := range []string{h.cfg.HostBinDirs[0], "does not run on this node", "permission denied", "mounted noexec"} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("%q is missing in:\n%s", want, out)
+		}
+	}
+	if _, err := os.Stat(h.net("10-calico.conflist")); err == nil {
+		t.Error("there is a conflist")
+	}
+}
