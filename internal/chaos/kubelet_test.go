@@ -142,6 +142,7 @@ type kubelet struct {
 	*storm
 	random   *rand.Rand
 	peaceful bool // it kills nobody
+	always   bool // it kills everybody
 }
 
 // calm returns a kubelet that kills nobody.
@@ -294,7 +295,7 @@ func (k *kubelet) call(s *sandbox, verb string) (answer, error) {
 	usual := k.usual[verb]
 	k.mu.Unlock()
 	var kill <-chan time.Time
-	if !k.peaceful && usual > 0 && k.chance(k.kills) {
+	if !k.peaceful && usual > 0 && (k.always || k.chance(k.kills)) {
 		kill = time.After(time.Duration(k.random.Int64N(int64(usual))))
 	}
 	if k.slots != nil {

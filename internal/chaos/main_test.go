@@ -18,6 +18,7 @@ var programs = cnitest.NewPrograms("./cmd/calico", "./cmd/calico-ipam").Link("ca
 func TestMain(m *testing.M) {
 	code := m.Run()
 	programs.Remove()
+	steppers.Remove()
 	os.Exit(code)
 }
 

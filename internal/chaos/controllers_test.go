@@ -1,0 +1,105 @@
+package chaos
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/cnitest"
+	"github.com/tortie-net/tortie/internal/labtest"
+)
+
+const (
+	// leakGrace and nodeGrace are the controllers', which have minutes for it in a real cluster.
+	leakGrace = 4 * time.Second
+	nodeGrace = 2 * time.Second
+)
+
+// controllers is one of the processes of kube-controllers.
+type controllers struct {
+	name  string
+	env   []string
+	clock string
+	bin   string
+
+	mu    sync.Mutex // guards all below
+	cmd   *exec.Cmd
+	began int
+	said  bytes.Buffer // by all of its processes, one after the other
+}
+
+// newControllers prepares a process with the rights that the chart gives it. It ends with the test.
+func newControllers(t testing.TB, name string, k *kube) *controllers {
+	t.Helper()
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	token := labtest.AsOn(t, k.admin, "tortie-kube-controllers").BearerToken
+	if err := os.WriteFile(kubeconfig, []byte(k.kubeconfig(strings.TrimPrefix(k.admin.Host, "https://"), k.admin.CAData, token)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := &controllers{name: name, clock: filepath.Join(t.TempDir(), "clock"), bin: filepath.Join(steppers.Dir(t), "kube-controllers")}
+	if err := cnitest.StepClock(c.clock, 0); err != nil {
+		t.Fatal(err)
+	}
+	c.env = []string{
+		"KUBECONFIG=" + kubeconfig, "DATASTORE_TYPE=kubernetes", "TORTIE_LEAK_GRACE_PERIOD=" + leakGrace.String(), "TORTIE_NODE_GRACE_PERIOD=" + nodeGrace.String(),
+		"RECONCILER_PERIOD=5s", "TORTIE_CONTROLLERS_ADDRESS=" + freePort(t), "LOG_LEVEL=info", "POD_NAMESPACE=kube-system", cnitest.ClockSetting(c.clock),
+	}
+	t.Cleanup(func() {
+		if err := c.kill(); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Logf("%s said:\n%s", c.name, tail(c.said.String(), 6000))
+		}
+	})
+	return c
+}
+
+func tail(text string, n int) string { return text[max(0, len(text)-n):] }
+
+func freePort(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// start starts the process, each time under another name, as a Deployment does.
+func (c *controllers) start() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.began++
+	c.cmd = exec.Command(c.bin)
+	c.cmd.Env = append(os.Environ(), append(c.env, fmt.Sprintf("POD_NAME=%s-%d", c.name, c.began))...)
+	c.cmd.Stdout, c.cmd.Stderr = &c.said, &c.said
+	return c.cmd.Start()
+}
+
+// kill ends the process with SIGKILL, if it runs.
+func (c *controllers) kill() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cmd == nil {
+		return nil
+	}
+	if err := c.cmd.Process.Kill(); err != nil {
+		return fmt.Errorf("%s has ended by itself: %w: %s", c.name, err, tail(c.said.String(), 2000))
+	}
+	_ = c.cmd.Wait()
+	status := c.cmd.ProcessState
+	c.cmd = nil
+	if status.Exited() {
+		return fmt.Errorf("%s has ended by itself: %s: %s", c.name, status, tail(c.said.String(), 2000))
+	}
+	return nil
+}
