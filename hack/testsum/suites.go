@@ -65,12 +65,15 @@ func suites(ctx context.Context, root string) []suite {
 	all := []suite{
 		{name: "lint", what: "format, vet, staticcheck", steps: lintSteps(root)},
 		{name: "tools", what: "the repository's own tools, and the layers of imports",
-			tests: &goTest{dir: "hack", flags: []string{"-timeout=10m"}, except: []string{"bench"}}},
+			tests: &goTest{dir: "hack", flags: []string{"-timeout=10m"}, except: []string{"bench", "image/built"}}},
 		{name: "programs", what: "Tortie's image; Kubernetes and helm from Go modules (about 10 minutes, once)", vital: true,
 			steps: []step{
 				{name: "image", args: []string{"make", "--no-print-directory", "image"}},
+				{name: "image of all architectures", args: []string{"make", "--no-print-directory", "image-all"}},
 				{name: "lab build", args: []string{lab, "build"}},
 			}},
+		{name: "image", what: "what the image weighs, that its programs start, and that another directory gives the same",
+			tests: &goTest{dir: "hack", flags: []string{"-timeout=15m"}, only: "./image/built"}},
 		{name: "generated", what: "files made from other files are up to date",
 			steps: []step{
 				{name: "generate-check", args: []string{"make", "--no-print-directory", "generate-check"}},
