@@ -2,22 +2,180 @@ package controllers
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
+	"time"
 
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/datastore/etcd"
 	"github.com/tortie-net/tortie/internal/inventory"
 )
 
 // etcdDuties is what there is to do on etcd beside addresses.
-type etcdDuties interface{}
-
-// etcdKeeper looks after addresses that are in etcd.
-type etcdKeeper struct {
-	store Etcd
-	log   *slog.Logger
+type etcdDuties interface {
+	CalicoNodes(ctx context.Context) ([]etcd.CalicoNode, error)
+	Relabel(ctx context.Context, n etcd.CalicoNode, labels, annotations map[string]string) error
+	DeleteNode(ctx context.Context, n etcd.CalicoNode) error
+	Revision(ctx context.Context) (int64, error)
+	Compact(ctx context.Context, revision int64) error
 }
 
-func (k *etcdKeeper) view(ctx context.Context, v inventory.View) (inventory.View, error) {
+// etcdKeeper looks after addresses that are in etcd. It lists them for each pass: who follows them would need a connection to etcd that
+// nothing else here needs, for a few lists an hour.
+type etcdKeeper struct {
+	store   Etcd
+	cluster datastore.Store
+	log     *slog.Logger
+
+	nodes     []etcd.CalicoNode // as of the last view
+	settings  *api.KubeControllersConfiguration
+	compacted time.Time
+	revision  int64 // of that time
+}
+
+// view adds what is in etcd to what is known of Nodes and Pods. A host that is no Kubernetes Node exists as long as Calico's Node of it
+// does. One whose names differ in both is left alone: by which of them its addresses go nobody can tell.
+func (k *etcdKeeper) view(ctx context.Context, of inventory.View) (inventory.View, error) {
+	v, err := inventory.ReadIPAM(ctx, k.store, time.Now)
+	if err != nil {
+		return v, err
+	}
+	if k.nodes, err = k.store.CalicoNodes(ctx); err != nil {
+		return v, fmt.Errorf("read Calico's nodes: %w", err)
+	}
+	if err := k.readSettings(ctx); err != nil {
+		return v, err
+	}
+	if of.Taken.Before(v.Taken) {
+		v.Taken = of.Taken
+	}
+	v.Nodes, v.Pods = of.Nodes, of.Pods
+	renamed := map[string]bool{}
+	for _, n := range k.nodes {
+		if n.Kubernetes == n.Name {
+			continue
+		}
+		v.Nodes = append(v.Nodes, inventory.Node{Meta: api.Meta{Name: n.Name, Labels: n.Labels}})
+		renamed[n.Name] = n.Kubernetes != ""
+	}
+	for i := range v.Blocks {
+		for j := range v.Blocks[i].Allocations {
+			if a := &v.Blocks[i].Allocations[j]; renamed[a.Node] {
+				a.Class = inventory.Unknown
+			}
+		}
+	}
 	return v, nil
 }
 
-func (k *etcdKeeper) sync(ctx context.Context, v *inventory.View, s Settings) error { return nil }
+// readSettings reads the object, and creates it if there is none.
+func (k *etcdKeeper) readSettings(ctx context.Context) error {
+	obj := &api.KubeControllersConfiguration{Meta: api.Meta{Name: api.DefaultName}}
+	err := k.store.Get(ctx, obj)
+	if errors.Is(err, datastore.ErrNotFound) {
+		obj = defaultConfiguration()
+		err = k.store.Create(ctx, obj)
+	}
+	if err != nil && !datastore.Contended(err) {
+		return fmt.Errorf("KubeControllersConfiguration %s: %w", api.DefaultName, err)
+	}
+	k.settings = obj
+	return nil
+}
+
+// sync keeps Calico's nodes like Kubernetes', and etcd small.
+func (k *etcdKeeper) sync(ctx context.Context, v *inventory.View, s Settings) error {
+	errs := []error{k.compact(ctx, s.Compaction)}
+	existing := make(map[string]*inventory.Node, len(v.Nodes))
+	for i := range v.Nodes {
+		existing[v.Nodes[i].Name] = &v.Nodes[i]
+	}
+	for _, n := range k.nodes {
+		if n.Kubernetes == "" {
+			continue
+		}
+		node := existing[n.Kubernetes]
+		switch {
+		case node == nil:
+			errs = append(errs, k.deleteNode(ctx, n))
+		case s.SyncLabels:
+			errs = append(errs, k.relabel(ctx, n, node.Labels))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// deleteNode deletes Calico's Node of one that Kubernetes, asked once more, does not have.
+func (k *etcdKeeper) deleteNode(ctx context.Context, n etcd.CalicoNode) error {
+	err := k.cluster.Get(ctx, &inventory.Node{Meta: api.Meta{Name: n.Kubernetes}})
+	if !errors.Is(err, datastore.ErrNotFound) {
+		return err
+	}
+	if err := k.store.DeleteNode(ctx, n); err != nil && !datastore.Contended(err) {
+		return err
+	}
+	k.log.Info("deleted Calico's Node of a node that is gone", "name", n.Name)
+	return nil
+}
+
+// kubeLabels is the annotation in which Calico's controllers keep which labels of a node are Kubernetes'.
+const kubeLabels = "projectcalico.org/kube-labels"
+
+// relabel gives Calico's Node the labels of Kubernetes', and takes away those that it had from there before.
+func (k *etcdKeeper) relabel(ctx context.Context, n etcd.CalicoNode, want map[string]string) error {
+	labels, annotations, differ := joinLabels(n.Labels, n.Annotations, want)
+	if !differ {
+		return nil
+	}
+	if err := k.store.Relabel(ctx, n, labels, annotations); err != nil && !datastore.Contended(err) {
+		return err
+	}
+	return nil
+}
+
+// joinLabels returns the labels and annotations that a node of Calico's should have. Labels that people gave it stay, unless Kubernetes has
+// one of that name.
+func joinLabels(have, annotations, want map[string]string) (labels, notes map[string]string, differ bool) {
+	var before map[string]string
+	_ = json.Unmarshal([]byte(annotations[kubeLabels]), &before) // what cannot be read names none
+	labels = maps.Clone(have)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	for key := range before {
+		delete(labels, key)
+	}
+	maps.Copy(labels, want)
+	text, err := json.Marshal(want) // in the order of the keys, as Calico's
+	if err != nil {
+		return have, annotations, false // a map of strings always encodes
+	}
+	if notes = maps.Clone(annotations); notes == nil {
+		notes = map[string]string{}
+	}
+	notes[kubeLabels] = string(text)
+	return labels, notes, !maps.Equal(labels, have) || !maps.Equal(before, want)
+}
+
+// compact has etcd forget what was before the last time that this was asked for: watchers have had a period to catch up.
+func (k *etcdKeeper) compact(ctx context.Context, period time.Duration) error {
+	if period <= 0 || time.Since(k.compacted) < period {
+		return nil
+	}
+	now, err := k.store.Revision(ctx)
+	if err != nil {
+		return err
+	}
+	if k.revision > 0 {
+		if err := k.store.Compact(ctx, k.revision); err != nil {
+			return err
+		}
+		k.log.Info("compacted etcd", "revision", k.revision)
+	}
+	k.compacted, k.revision = time.Now(), now
+	return nil
+}

@@ -33,7 +33,7 @@ const (
 	// probeTime bounds the question whether the watches miss anything.
 	probeTime = 5 * time.Second
 	// minRetry and maxRetry bound the pause after a pass that failed.
-	minRetry, maxRetry = 2 * time.Second, 5 * time.Minute
+	minRetry, maxRetry = 2 * time.Second, 30 * time.Second
 )
 
 // Deps are the controllers' doors to the outside.
@@ -87,7 +87,7 @@ func New(deps Deps) *Controllers {
 	}
 	if deps.Etcd != nil {
 		addresses = &limited{deps.Etcd, limiter}
-		c.etcd = &etcdKeeper{store: deps.Etcd, log: deps.Log}
+		c.etcd = &etcdKeeper{store: deps.Etcd, cluster: cluster, log: deps.Log}
 	}
 	c.sweeper = gc.Sweeper{IPAM: addresses, Cluster: cluster, Client: ipam.NewClient(addresses, time.Now), Log: deps.Log}
 	c.board.status = Status{Identity: deps.Identity, Started: time.Now()}
@@ -138,11 +138,19 @@ func (c *Controllers) lead(ctx context.Context) {
 // loop looks at everything, again and again. One that does not lead looks too, so that it goes on where the leader ended.
 func (c *Controllers) loop(ctx context.Context) {
 	for ctx.Err() == nil {
-		settings, err := effective(&c.deps.Config, c.deps.Watch.Settings())
+		settings, err := effective(&c.deps.Config, c.configuration())
 		err = errors.Join(err, c.pass(ctx, settings))
 		c.conclude(settings, err)
 		c.wait(ctx, settings)
 	}
+}
+
+// configuration is the object with the controllers' settings, nil if there is none.
+func (c *Controllers) configuration() *api.KubeControllersConfiguration {
+	if c.etcd != nil {
+		return c.etcd.settings
+	}
+	return c.deps.Watch.Settings()
 }
 
 // conclude notes what came of a pass.
@@ -264,7 +272,7 @@ func (c *Controllers) act(v *inventory.View, d *gc.Decision, s Settings, warning
 	defer cancel()
 	var errs []error
 	if c.etcd == nil {
-		errs = append(errs, c.keeper.sync(ctx, v, c.deps.Watch.Settings(), s, time.Now()))
+		errs = append(errs, c.keeper.sync(ctx, v, c.configuration(), s, time.Now()))
 	} else {
 		errs = append(errs, c.etcd.sync(ctx, v, s))
 	}

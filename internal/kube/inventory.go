@@ -35,7 +35,7 @@ type Inventory struct {
 }
 
 // NewInventory prepares the watches; Run starts them. Without inKubernetes the addresses are in another datastore, and only Nodes and
-// Pods are followed.
+// Pods are followed for them.
 func NewInventory(cfg *rest.Config, inKubernetes bool, log *slog.Logger) (*Inventory, error) {
 	feed, err := newFeed(cfg, log)
 	if err != nil {
@@ -47,8 +47,8 @@ func NewInventory(cfg *rest.Config, inKubernetes bool, log *slog.Logger) (*Inven
 		add(&w.feed, source[inventory.Node]{partial: true, proof: true}, w.nodes),
 		add(&w.feed, source[inventory.Pod]{proof: true, pages: podPage}, w.pods),
 	)
-	if !inKubernetes {
-		return w, err
+	if !inKubernetes { // Probe asks for it
+		return w, errors.Join(err, add(&w.feed, source[api.ClusterInformation]{optional: true}, w.information))
 	}
 	return w, errors.Join(err,
 		add(&w.feed, source[api.IPPool]{proof: true}, w.pools),

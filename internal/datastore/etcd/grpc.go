@@ -17,6 +17,7 @@ import (
 const (
 	methodRange        = "/etcdserverpb.KV/Range"
 	methodTxn          = "/etcdserverpb.KV/Txn"
+	methodCompact      = "/etcdserverpb.KV/Compact"
 	methodAuthenticate = "/etcdserverpb.Auth/Authenticate"
 )
 
@@ -29,6 +30,7 @@ const (
 	codeResourceExhausted  = 8
 	codeFailedPrecondition = 9
 	codeAborted            = 10
+	codeOutOfRange         = 11
 	codeInternal           = 13
 	codeUnavailable        = 14
 	codeDataLoss           = 15

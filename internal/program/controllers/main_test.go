@@ -13,7 +13,9 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/datastore/etcd"
 	"github.com/tortie-net/tortie/internal/inventory"
+	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/labtest"
 	"github.com/tortie-net/tortie/internal/names"
 )
@@ -21,6 +23,7 @@ import (
 // Everything that nodes and pods leave behind goes, and what is in use stays: with the real program, as the chart's account, on the
 // real API server.
 func TestWhatIsLeftBehindGoes(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, labtest.NewServer(t))
 	w.node("a", "b", "c")
 	type pod struct {
@@ -140,6 +143,7 @@ func (w *world) checkOrder(p *process) {
 
 // A pool that is about to be exhausted is told of before it is. The pool's size is small enough that one pod more fills nine tenths.
 func TestPoolsAreToldOfBeforeTheyAreExhausted(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, labtest.NewServer(t))
 	w.node("a")
 	old := &api.IPPool{Meta: api.Meta{Name: "v4"}}
@@ -175,6 +179,7 @@ func TestPoolsAreToldOfBeforeTheyAreExhausted(t *testing.T) {
 
 // A node that is deleted and comes back under its name keeps what its pods use, and its tunnel.
 func TestANodeThatComesBack(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, labtest.NewServer(t))
 	w.node("a", "b")
 	pod := w.run("p", "b")
@@ -202,6 +207,7 @@ func TestANodeThatComesBack(t *testing.T) {
 
 // A leader that is killed at any moment is followed by the other, which goes on where it ended; nothing is freed twice, nothing stays.
 func TestALeaderIsKilled(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, labtest.NewServer(t))
 	w.node("a", "b")
 	live := w.run("live", "a")
@@ -239,6 +245,7 @@ func TestALeaderIsKilled(t *testing.T) {
 
 // An API server that is killed makes nobody forget: what was seen before counts, and nothing is freed while nothing is known.
 func TestTheAPIServerIsAway(t *testing.T) {
+	t.Parallel()
 	server := labtest.NewServer(t)
 	w := newWorld(t, server)
 	w.node("a")
@@ -271,8 +278,58 @@ func TestTheAPIServerIsAway(t *testing.T) {
 	w.stays("a live pod", &v, "k8s-pod-network.of-live", live)
 }
 
+// Addresses in etcd are collected too, by what the Kubernetes API says of nodes and pods. Calico's own nodes are kept like Kubernetes'.
+func TestAddressesInEtcd(t *testing.T) {
+	t.Parallel()
+	e := labtest.NewEtcd(t, false)
+	store, err := etcd.New(etcd.Config{Endpoints: []string{e.Endpoint}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, labtest.NewServer(t))
+	w.ipam = ipam.NewClient(store, time.Now)
+	yes := true
+	for _, obj := range []api.Resource{
+		&api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}, Spec: api.ClusterInformationSpec{DatastoreReady: &yes}},
+		&api.IPPool{Meta: api.Meta{Name: "v4"}, Spec: api.IPPoolSpec{CIDR: "10.44.0.0/16"}}, &api.IPPool{Meta: api.Meta{Name: "v6"}, Spec: api.IPPoolSpec{CIDR: "fd44::/48"}},
+	} {
+		if err := store.Create(t.Context(), obj); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.create(&api.Node{Meta: api.Meta{Name: "a", Labels: map[string]string{"zone": "z"}}})
+	w.node("b")
+	live := w.run("live", "a")
+	w.assign("lost", "a", "lost")
+	w.assign("on-b", "b", "on-b")
+	w.deleteNode("b")
+	p := w.start("one", "", "DATASTORE_TYPE=etcdv3", "ETCD_ENDPOINTS="+e.Endpoint, "COMPACTION_PERIOD=2s", "RECONCILER_PERIOD=1s")
+	read := func() inventory.View {
+		v, err := inventory.Read(t.Context(), inventory.Source{IPAM: store, Cluster: w.store}, time.Now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	eventually(t, func() error {
+		if v := read(); len(v.Handles) != 1 || len(held(&v)) != 2 || len(v.Affinities) != 2 {
+			return fmt.Errorf("%d handles, %d addresses and %d affinities are left", len(v.Handles), len(held(&v)), len(v.Affinities))
+		}
+		if !strings.Contains(p.said(), "compacted etcd") {
+			return fmt.Errorf("etcd is not compacted")
+		}
+		return nil
+	})
+	v := read()
+	w.stays("a live pod", &v, "k8s-pod-network.of-live", live)
+	if err := store.Get(t.Context(), &api.KubeControllersConfiguration{Meta: api.Meta{Name: api.DefaultName}}); err != nil {
+		t.Error(err)
+	}
+}
+
 // A datastore that somebody migrates is left alone.
 func TestALockedDatastore(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, labtest.NewServer(t))
 	w.node("a")
 	lost := w.assign("lost", "a", "lost")
