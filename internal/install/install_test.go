@@ -10,7 +10,9 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -25,9 +27,18 @@ import (
 
 // host is a node's directories, as an installer's container sees them, and the container's own.
 type host struct {
-	cfg    config.Install
-	log    bytes.Buffer
+	cfg config.Install
+	log bytes.Buffer
+
+	mu     sync.Mutex // guards the rest
 	events []string
+}
+
+// said are the Events so far.
+func (h *host) said() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.events)
 }
 
 func newHost(t *testing.T) *host {
@@ -63,7 +74,11 @@ func hostBelow(root string) *host {
 func (h *host) installer(tokens TokenSource) *Installer {
 	i := New(h.cfg, Options{
 		Tokens: tokens, Log: slog.New(slog.NewTextHandler(&h.log, nil)), Metrics: NewMetrics(),
-		Warn: func(reason, text string) { h.events = append(h.events, reason+": "+text) },
+		Warn: func(reason, text string) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.events = append(h.events, reason+": "+text)
+		},
 	})
 	i.hooks.prove = func(context.Context, string) error { return nil }
 	return i

@@ -1,0 +1,330 @@
+package install
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// run lets an installer stay until the test ends, which it must do without an error.
+func run(t *testing.T, i *Installer) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- i.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// await waits until something is so.
+func await(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	for limit := time.Now().Add(30 * time.Second); !so(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatalf("not so after 30 s: %s", what)
+		}
+	}
+}
+
+// value is what a metric says, of the series that has the label.
+func value(t *testing.T, i *Installer, name string, label ...string) float64 {
+	t.Helper()
+	families, err := i.metrics.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			if family.GetName() == name && (len(label) == 0 || m.GetLabel()[0].GetValue() == label[0]) {
+				return m.GetGauge().GetValue() + m.GetCounter().GetValue()
+			}
+		}
+	}
+	t.Fatalf("there is no metric %s %v", name, label)
+	return 0
+}
+
+func there(path string) func() bool {
+	return func() bool {
+		_, err := os.Stat(path)
+		return err == nil
+	}
+}
+
+// agent is one whose readiness a test decides. asked counts the questions.
+func agent(t *testing.T, h *host) (ready *atomic.Bool, asked *atomic.Int32) {
+	t.Helper()
+	ready, asked = &atomic.Bool{}, &atomic.Int32{}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		if !ready.Load() {
+			http.Error(w, "no address yet", http.StatusServiceUnavailable)
+		}
+	}))
+	t.Cleanup(server.Close)
+	h.cfg.AgentReadyURL = server.URL + "/readyz"
+	return ready, asked
+}
+
+func TestTheConflistWaitsForTheAgent(t *testing.T) {
+	h := newHost(t)
+	ready, asked := agent(t, h)
+	i := h.installer(fixedToken("secret"))
+	run(t, i)
+	await(t, "the agent is asked", func() bool { return asked.Load() > 2 })
+	if !there(h.net(KubeconfigName))() || there(h.net("10-calico.conflist"))() {
+		t.Errorf("while the agent does not serve there is %v, want all but the conflist", h.files(t))
+	}
+	if got := value(t, i, "tortie_install_active"); got != 0 {
+		t.Errorf("tortie_install_active is %v before the conflist is there", got)
+	}
+	ready.Store(true)
+	await(t, "the conflist is there", there(h.net("10-calico.conflist")))
+	await(t, "it is counted", func() bool { return value(t, i, "tortie_install_active") == 1 })
+	if n := asked.Load(); n > 1000 {
+		t.Errorf("the agent was asked %d times", n)
+	}
+}
+
+// An upgrade's pod begins while the old conflist serves.
+func TestAConflistThatIsThereStaysWhileTheAgentIsWaitedFor(t *testing.T) {
+	h := calicoHost(t)
+	ready, asked := agent(t, h)
+	run(t, h.installer(fixedToken("secret")))
+	await(t, "the agent is asked", func() bool { return asked.Load() > 2 })
+	if got := read(t, h.net("10-calico.conflist")); got != calicosConflist {
+		t.Errorf("the conflist was replaced before the agent served: %s", got)
+	}
+	ready.Store(true)
+	await(t, "it is replaced", func() bool { return read(t, h.net("10-calico.conflist")) != calicosConflist })
+}
+
+func TestInstallOnceDoesNotWaitForever(t *testing.T) {
+	h := newHost(t)
+	agent(t, h)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	err := h.installer(fixedToken("secret")).Install(ctx)
+	if err == nil || !strings.Contains(err.Error(), "TORTIE_AGENT_READY_URL") {
+		t.Errorf("error %v does not name what it waited for", err)
+	}
+}
+
+// A token that plugins say was refused is renewed at once, and not again and again.
+func TestARefusedTokenIsRenewed(t *testing.T) {
+	h := newHost(t)
+	synctest.Test(t, func(t *testing.T) {
+		var issued []time.Time
+		i := h.installer(tokenFunc(func(context.Context) (Token, error) {
+			issued = append(issued, time.Now())
+			return Token{Value: fmt.Sprint("token", len(issued)), Expires: time.Now().Add(tokenLife)}, nil
+		}))
+		told := make(chan struct{}, 1)
+		i.hooks.changes = func(_ context.Context, dir, _ string, _ *slog.Logger) <-chan struct{} {
+			if dir == filepath.Dir(i.refusalFile()) {
+				return told
+			}
+			return nil
+		}
+		run(t, i)
+		refuse := func() {
+			put(t, i.refusalFile(), "")
+			told <- struct{}{}
+			synctest.Wait()
+		}
+		time.Sleep(time.Hour)
+		told <- struct{}{} // another file of the directory
+		synctest.Wait()
+		if len(issued) != 1 {
+			t.Errorf("%d tokens before one was refused", len(issued))
+		}
+		refuse()
+		if len(issued) != 2 || there(i.refusalFile())() {
+			t.Errorf("%d tokens after one was refused, want 2; the plugins' word is there yet: %v", len(issued), there(i.refusalFile())())
+		}
+		for range 100 { // plugins that still have the old one
+			refuse()
+			time.Sleep(100 * time.Millisecond)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(issued) != 3 || issued[2].Sub(issued[1]) < refusalPause {
+			t.Errorf("tokens at %v: want one more, %v after the last", issued, refusalPause)
+		}
+		if got := value(t, i, "tortie_install_token_refusals_total"); got < 2 {
+			t.Errorf("tortie_install_token_refusals_total is %v", got)
+		}
+		if got := read(t, h.net(KubeconfigName)); !strings.Contains(got, "token3") {
+			t.Errorf("the kubeconfig has not the last token:\n%s", got)
+		}
+	})
+}
+
+// As the plugins and the kernel do it.
+func TestARefusalIsHeard(t *testing.T) {
+	h := newHost(t)
+	var issued atomic.Int32
+	i := h.installer(tokenFunc(func(context.Context) (Token, error) {
+		issued.Add(1)
+		return Token{Value: "secret", Expires: time.Now().Add(tokenLife)}, nil
+	}))
+	run(t, i)
+	await(t, "the directory is made", there(filepath.Dir(i.refusalFile())))
+	await(t, "it is installed", there(h.net("10-calico.conflist")))
+	await(t, "a plugin's word is heard", func() bool {
+		put(t, i.refusalFile(), "")
+		return value(t, i, "tortie_install_token_refusals_total") > 0
+	})
+}
+
+func TestAFailedRenewalIsTold(t *testing.T) {
+	h := newHost(t)
+	synctest.Test(t, func(t *testing.T) {
+		i, n := h.unwatched(nil), 0
+		i.tokens = tokenFunc(func(context.Context) (Token, error) {
+			if n++; n > 1 {
+				return Token{}, errors.New("connection refused")
+			}
+			return Token{Value: "first", Expires: time.Now().Add(tokenLife)}, nil
+		})
+		run(t, i)
+		time.Sleep(13 * time.Hour)
+		synctest.Wait()
+		if failed := value(t, i, "tortie_install_token_renewals_total", resultFailed); failed < 10 {
+			t.Errorf("%v renewals have failed", failed)
+		}
+		if value(t, i, "tortie_install_token_issued_timestamp_seconds") == 0 || value(t, i, "tortie_install_token_expiry_timestamp_seconds") == 0 {
+			t.Error("the token's age is not told")
+		}
+		if len(h.said()) == 0 || !strings.HasPrefix(h.said()[0], eventTokenNotRenewed) || !strings.Contains(h.said()[0], "connection refused") {
+			t.Errorf("events: %q", h.said())
+		}
+	})
+}
+
+func TestANewAddressOfTheAPIServerReachesThePluginsAtOnce(t *testing.T) {
+	h := newHost(t)
+	h.cfg.EndpointDir = t.TempDir()
+	run(t, h.installer(fixedToken("secret")))
+	await(t, "it is installed", there(h.net("10-calico.conflist")))
+	if got := read(t, h.net(KubeconfigName)); !strings.Contains(got, "https://10.96.0.1:443") {
+		t.Errorf("the variable does not count without a file:\n%s", got)
+	}
+	await(t, "the new address is there", func() bool {
+		put(t, filepath.Join(h.cfg.EndpointDir, "KUBERNETES_SERVICE_HOST"), "fd00::1\n")
+		put(t, filepath.Join(h.cfg.EndpointDir, "KUBERNETES_SERVICE_PORT"), "6443")
+		return strings.Contains(read(t, h.net(KubeconfigName)), "https://[fd00::1]:6443")
+	})
+	put(t, filepath.Join(h.cfg.EndpointDir, "KUBERNETES_SERVICE_PORT"), "https")
+	if _, err := withEndpoint(h.cfg); err == nil || !strings.Contains(err.Error(), h.cfg.EndpointDir) {
+		t.Errorf("error %v does not name the file", err)
+	}
+}
+
+func TestCertificatesForEtcdAreFollowed(t *testing.T) {
+	h := newHost(t)
+	if err := os.Mkdir(h.cfg.TLSDir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	put(t, filepath.Join(h.cfg.TLSDir, etcdCA), "the first CA")
+	h.cfg.Datastore, h.cfg.EtcdEndpoints = "etcdv3", "https://10.0.0.1:2379"
+	h.cfg.NetworkConfig = `{"name":"k8s-pod-network","plugins":[{"type":"calico","etcd_endpoints":"__ETCD_ENDPOINTS__",
+		"etcd_ca_cert_file":"__ETCD_CA_CERT_FILE__","etcd_key_file":"__ETCD_KEY_FILE__"}]}`
+	run(t, h.installer(nil))
+	await(t, "it is installed", there(h.net("10-calico.conflist")))
+	want := `"etcd_endpoints":"https://10.0.0.1:2379",
+		"etcd_ca_cert_file":"/etc/cni/net.d/calico-tls/etcd-ca","etcd_key_file":""`
+	if got := read(t, h.net("10-calico.conflist")); !strings.Contains(got, want) {
+		t.Errorf("conflist is %s", got)
+	}
+	if there(h.net(KubeconfigName))() {
+		t.Error("there is a kubeconfig without an API server")
+	}
+	await(t, "new certificates are there", func() bool {
+		put(t, filepath.Join(h.cfg.TLSDir, etcdCA), "the second CA")
+		put(t, filepath.Join(h.cfg.TLSDir, etcdKey), "a key")
+		text, err := os.ReadFile(h.net("calico-tls/etcd-key"))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+		return string(text) == "a key" && read(t, h.net("calico-tls/etcd-ca")) == "the second CA" &&
+			strings.Contains(read(t, h.net("10-calico.conflist")), `calico-tls/etcd-key"`)
+	})
+	unlink(t, filepath.Join(h.cfg.TLSDir, etcdKey))
+	await(t, "a certificate that is gone is removed", func() bool { return !there(h.net("calico-tls/etcd-key"))() })
+}
+
+func TestOtherNetworksThatComeFirst(t *testing.T) {
+	h := newHost(t)
+	for name, text := range map[string]string{
+		"00-multus.conf": `{"type":"multus-shim"}`, "05-cilium.conflist": `{"plugins":[{"type":"cilium-cni"}]}`, "10-aws.conflist": "{}",
+		"10-flannel.conflist": "{}", "01-notes.txt": "", "02-old.conflist.bak": "{}", "99-loopback.conf": `{"type":"loopback"}`,
+	} {
+		put(t, h.net(name), text)
+	}
+	if err := os.Mkdir(h.net("01-dir.conflist"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	foreign, meta, err := preferred(h.cfg.HostNetDir, h.cfg.ConfName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([][]string{{"05-cilium.conflist", "10-aws.conflist"}, {"00-multus.conf"}}, [][]string{foreign, meta}); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	i := h.installer(fixedToken("secret"))
+	run(t, i)
+	await(t, "they are counted", func() bool { return value(t, i, "tortie_install_foreign_configurations") == 2 })
+	unlink(t, h.net("10-aws.conflist"))
+	await(t, "one that is gone is not", func() bool { return value(t, i, "tortie_install_foreign_configurations") == 1 })
+	if !slices.ContainsFunc(h.said(), func(e string) bool {
+		return strings.HasPrefix(e, eventForeign) && strings.Contains(e, "05-cilium.conflist, 10-aws.conflist")
+	}) {
+		t.Errorf("events: %q", h.said())
+	}
+}
+
+func TestBinariesThatAreKept(t *testing.T) {
+	h := calicoHost(t)
+	h.cfg.SkipBinaries = []string{"bandwidth", "calico"} // calico cannot be left out
+	h.cfg.UpdateBinaries = false
+	h.install(t)
+	if got := read(t, h.bin("calico")); got != plugin("Calico's calico") {
+		t.Errorf("calico was updated: %q", got)
+	}
+	if there(h.bin("bandwidth"))() {
+		t.Error("bandwidth was installed")
+	}
+	h.cfg.UpdateBinaries = true
+	h.install(t)
+	if got := read(t, h.bin("calico")); got != plugin("calico") || there(h.bin("bandwidth"))() {
+		t.Errorf("calico is %q, bandwidth is there: %v", got, there(h.bin("bandwidth"))())
+	}
+	readOnly(t, h.cfg.HostBinDirs[0])
+	h.cfg.UpdateBinaries = false
+	h.cfg.ConfMode = 0o640
+	if err := h.installer(fixedToken("secret")).Install(t.Context()); err != nil {
+		t.Errorf("a read-only directory that has all is not enough: %v", err)
+	}
+	if info, err := os.Stat(h.net("10-calico.conflist")); err != nil || info.Mode() != 0o640 {
+		t.Errorf("conflist: %v, %v", info, err)
+	}
+}
