@@ -111,12 +111,30 @@ func (a *Applier) applyOne(ctx context.Context, want *unstructured.Unstructured)
 		return "", finalError{err}
 	}
 	switch decision.Action {
-	case Create:
-		_, err = a.client.Create(ctx, decision.Object, metav1.CreateOptions{})
-	case Replace, Extend:
-		_, err = a.client.Update(ctx, decision.Object, metav1.UpdateOptions{})
+	case Create, Replace:
+		_, err = a.client.Apply(ctx, want.GetName(), plain(decision.Object), metav1.ApplyOptions{FieldManager: helmsName, Force: true})
+	case Extend:
+		_, err = a.client.Update(ctx, decision.Object, metav1.UpdateOptions{FieldManager: ownName})
 	}
 	return decision.Action, err
+}
+
+// Who writes a definition, as the API server remembers it. What is ours is written in Helm's name: since version 4 it applies the files
+// of crds/ at each installation, and would refuse one beside what somebody of another name has written.
+const (
+	helmsName = "helm"
+	ownName   = "tortie-hook"
+)
+
+// plain is a definition as one that applies it says it. The revision stays: nobody else's change is written over.
+func plain(definition *unstructured.Unstructured) *unstructured.Unstructured {
+	p := definition.DeepCopy()
+	p.SetManagedFields(nil)
+	p.SetUID("")
+	p.SetGeneration(0)
+	unstructured.RemoveNestedField(p.Object, "metadata", "creationTimestamp")
+	unstructured.RemoveNestedField(p.Object, "status")
+	return p
 }
 
 // served returns nil once the API server says so of the definition.
