@@ -99,6 +99,9 @@ func (c *cluster) checkTunnelUse(a held) {
 // checkUsers says which addresses are used by somebody whom IPAM does not know of.
 func (c *cluster) checkUsers() {
 	for _, a := range slices.SortedFunc(maps.Keys(c.users), netip.Addr.Compare) {
+		if !c.pooled(single(a)) {
+			continue // another network's, in which others may rightly have the same address
+		}
 		for i, p := range c.users[a] {
 			for _, other := range c.users[a][i+1:] {
 				c.add(podFinding(p, PodTwice, a, "pod %s has the same address", podName(other)))
@@ -106,6 +109,7 @@ func (c *cluster) checkUsers() {
 			c.checkPodAddress(p, a)
 		}
 	}
+	c.checkStrangers()
 	for i := range c.Nodes {
 		n := &c.Nodes[i]
 		for _, kind := range slices.Sorted(maps.Keys(n.Tunnels)) {
@@ -119,19 +123,37 @@ func podFinding(p *inventory.Pod, k Kind, a netip.Addr, format string, args ...a
 		Advice: "start it anew: it gets an address of its own"}
 }
 
+// checkStrangers notes the pods of which no address is a pool's, and none is held.
+func (c *cluster) checkStrangers() {
+	for i := range c.Pods {
+		p := &c.Pods[i]
+		known := func(a netip.Addr) bool { return c.pooled(single(a)) || len(c.heldAt[a]) > 0 }
+		if len(p.Addresses) == 0 || p.HostNetwork || p.Finished || slices.ContainsFunc(p.Addresses, known) {
+			continue
+		}
+		c.add(podFinding(p, PodOutsidePools, p.Addresses[0], "its address is of no IPPool").advised("if its pool was removed, the pod may be cut off: start it anew"))
+	}
+}
+
 func (c *cluster) checkPodAddress(p *inventory.Pod, a netip.Addr) {
 	holders := c.heldAt[a]
-	mine := slices.ContainsFunc(holders, func(h held) bool { return h.Pod == "" || h.Pod == p.Name && h.Namespace == p.Namespace })
 	switch {
-	case mine, len(holders) == 0 && c.unsure(a):
+	case slices.ContainsFunc(holders, func(h held) bool { return mayBeOf(h, p) }), len(holders) == 0 && c.unsure(a):
 		// The one is as it should be, and of the other its block has a finding.
 	case len(holders) > 0:
 		c.add(podFinding(p, PodNotHolder, a, "IPAM has given its address to another: %s", holders[0]))
-	case !c.pooled(single(a)):
-		c.add(podFinding(p, PodOutsidePools, a, "its address is of no IPPool").advised("if its pool was removed, the pod may be cut off: start it anew"))
 	default:
 		c.add(podFinding(p, PodUnallocated, a, "IPAM takes its address for free, and will give it to another pod"))
 	}
+}
+
+// mayBeOf reports whether what holds an address is the pod, or something that does not say which pod it is.
+func mayBeOf(h held, p *inventory.Pod) bool {
+	switch h.Class {
+	case inventory.OfContainer, inventory.Unknown, inventory.VM:
+		return h.Pod == "" || h.Pod == p.Name && h.Namespace == p.Namespace
+	}
+	return h.Pod == p.Name && h.Namespace == p.Namespace
 }
 
 func (c *cluster) checkTunnelAddress(n *inventory.Node, kind string, a netip.Addr) {

@@ -2,6 +2,7 @@ package audit_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"os"
@@ -261,6 +262,16 @@ func TestCheck(t *testing.T) {
 			a := w.addressOf("of-a")
 			w.create(podWith("thief", "b", a.String()))
 		}, []string{"danger pod-address-twice Pod default/of-a on a", "danger pod-not-holder Pod default/thief on b"}},
+		{"a live pod's address is a tunnel's", func(w *world) {
+			tunnel := w.view().Nodes[0].Tunnels[inventory.TypeIPIP]
+			w.create(podWith("thief", "b", tunnel.String()))
+		}, []string{"danger pod-not-holder Pod default/thief on b"}},
+		{"pods with one address in another network", func(w *world) {
+			for _, name := range []string{"x", "y"} {
+				a := w.pod(name, "a")
+				edit(w, name, func(p *api.Pod) { p.Status.PodIPs = []api.PodIP{{IP: a.String()}, {IP: "172.16.0.1"}} })
+			}
+		}, nil},
 		{"a pod's address is of no pool", func(w *world) { w.create(podWith("stranger", "a", "192.168.7.7")) }, []string{"note pod-outside-pools Pod default/stranger on a"}},
 		{"a pod in its node's network", func(w *world) {
 			p := podWith("host", "a", "10.0.0.40")
@@ -471,6 +482,42 @@ func TestDocumented(t *testing.T) {
 	for _, k := range audit.Kinds() {
 		if row := fmt.Sprintf("| `%s` | %s | %s |\n", k, k.Grade(), k.Explain()); !strings.Contains(string(text), row) {
 			t.Errorf("docs/ipam-tool.md lacks the row %q", row)
+		}
+	}
+}
+
+// Whatever is stored, the audit says what it makes of it.
+func FuzzCheck(f *testing.F) {
+	f.Add(`{"metadata":{"name":"10-0-0-0-30"},"spec":{"cidr":"10.0.0.0/30","affinity":"host:a","allocations":[0,null,null,1],"unallocated":[1,2],"attributes":[{"handle_id":"h","secondary":{"node":"a","pod":"p","namespace":"n"}},{"releasedAt":"2026-01-02T03:04:05Z"}]}}`,
+		`{"metadata":{"name":"h"},"spec":{"handleID":"H","block":{"10.0.0.0/30":2,"x":1}}}`, `{"metadata":{"name":"a-10-0-0-0-30"},"spec":{"state":"pending","node":"a","cidr":"10.0.0.0/30"}}`,
+		`{"metadata":{"name":"p","namespace":"n"},"spec":{"nodeName":"b"},"status":{"podIP":"10.0.0.0"}}`, `{"metadata":{"name":"pool"},"spec":{"cidr":"10.0.0.0/24"}}`)
+	f.Add(`{"metadata":{"name":"--128"},"spec":{"cidr":"::/128","allocations":[0],"attributes":[{}]}}`, `{}`, `{"spec":{"cidr":"::/0","node":"a"}}`, `{"status":{"podIP":"::ffff:1.2.3.4"}}`, `{"spec":{"cidr":"::/0"}}`)
+	f.Fuzz(func(t *testing.T, block, handle, claim, pod, pool string) {
+		v := &inventory.View{Taken: start, Ready: true, Nodes: []inventory.Node{{Meta: api.Meta{Name: "a"}}}}
+		decode(block, &v.Blocks)
+		decode(handle, &v.Handles)
+		decode(claim, &v.Affinities)
+		decode(pod, &v.Pods)
+		decode(pool, &v.Pools)
+		for _, finding := range audit.Check(v) {
+			if finding.Kind.Explain() == "" || finding.Object == "" || finding.Detail == "" || finding.Fix == audit.ByHand && finding.Advice == "" {
+				t.Errorf("half a finding: %+v", finding)
+			}
+		}
+		for _, u := range audit.Usages(v) {
+			if u.Free.Sign() < 0 {
+				t.Errorf("fewer than no free addresses: %+v", u)
+			}
+		}
+	})
+}
+
+// decode appends what a text stands for, twice: objects of the same content are what a datastore does not keep from us.
+func decode[T any](text string, to *[]T) {
+	for range 2 {
+		var v T
+		if json.Unmarshal([]byte(text), &v) == nil {
+			*to = append(*to, v)
 		}
 	}
 }
