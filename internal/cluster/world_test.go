@@ -48,6 +48,7 @@ func newWorld(t *testing.T, options ...string) *world {
 	t.Helper()
 	l := labtest.NewLab(t, len(nodes), options...)
 	cfg := l.RESTConfig(t)
+	cfg.QPS, cfg.Burst = 1000, 1000 // sixty pods at once
 	client, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -47,9 +47,19 @@ func NewLab(t testing.TB, nodes int, options ...string) *Lab {
 
 // Do runs a command of the lab, such as kubectl, helm, exec or restart, on this lab and returns what it wrote. An error holds what it said.
 func (l *Lab) Do(ctx context.Context, command string, args ...string) (string, error) {
+	return l.do(ctx, nil, command, args...)
+}
+
+// Put writes a file onto a node.
+func (l *Lab) Put(ctx context.Context, node, path string, mode os.FileMode, content []byte) error {
+	_, err := l.do(ctx, content, "exec", node, "sh", "-c", `cat > "$0" && chmod "$1" "$0"`, path, fmt.Sprintf("%o", mode))
+	return err
+}
+
+func (l *Lab) do(ctx context.Context, input []byte, command string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, l.program, append([]string{command, "-name", l.Name}, args...)...)
 	var out, diag bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &diag
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(input), &out, &diag
 	if err := cmd.Run(); err != nil {
 		return out.String(), fmt.Errorf("lab %s %q: %w: %s", command, args, err, bytes.TrimSpace(diag.Bytes()))
 	}
