@@ -17,6 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	authv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -340,35 +341,86 @@ func TestServersThatBindNoTokenToNodes(t *testing.T) {
 	}
 }
 
-// The file that is written must work: it is read as the plugins read it, and used.
-func TestInstalledKubeconfigWorks(t *testing.T) {
-	c := newCluster(t, "install-kubeconfig")
-	c.allow(t)
-	tokens := c.tokens(t, c.as(t), "tortie-cni")
-	eventually(t, tokens)
-	h := newHost(t)
-	url, ca := c.api.Host, c.api.CAData
-	if len(ca) == 0 {
-		ca = []byte(read(t, c.api.CAFile))
+// throughProxy is a host whose installer and plugins reach the real API server by a proxy that counts. The pod's namespace is the chart's.
+func throughProxy(t *testing.T, node string) (*host, *labtest.Proxy) {
+	t.Helper()
+	proxy := labtest.NewProxy(t)
+	cfg, err := clientcmd.BuildConfigFromFlags("", proxy.Kubeconfig())
+	if err != nil {
+		t.Fatal(err)
 	}
-	put(t, filepath.Join(h.cfg.AccountDir, "ca.crt"), string(ca))
-	if _, err := fmt.Sscanf(strings.Replace(url, ":", " ", 2), "https //127.0.0.1 %d", &h.cfg.ServicePort); err != nil {
-		t.Fatalf("address %s of the lab: %v", url, err)
+	client, err := kubernetes.NewForConfig(labtest.RESTConfig(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	labtest.As(t, "tortie-cni") // which gives the account the chart's rights
+	h := newHost(t)
+	h.cfg.Kubeconfig, h.cfg.NodeName, h.cfg.ServiceAccount = proxy.Kubeconfig(), node, "tortie-cni"
+	put(t, filepath.Join(h.cfg.AccountDir, "ca.crt"), string(cfg.CAData))
+	if _, err := fmt.Sscanf(strings.Replace(cfg.Host, ":", " ", 2), "https //127.0.0.1 %d", &h.cfg.ServicePort); err != nil {
+		t.Fatalf("address %s of the proxy: %v", cfg.Host, err)
 	}
 	h.cfg.ServiceHost = "127.0.0.1"
-	if err := h.installer(tokens).Install(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	cfg, err := clientcmd.BuildConfigFromFlags("", h.net(KubeconfigName))
+	return h, proxy
+}
+
+// real is an installer as the program makes it.
+func (h *host) real(t *testing.T) *Installer {
+	t.Helper()
+	tokens, err := NewTokens(h.cfg, h.logger())
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, err := kubernetes.NewForConfig(cfg)
+	return New(h.cfg, Options{Tokens: tokens, Log: h.logger(), Metrics: NewMetrics()})
+}
+
+// The file that is written is proven by the plugins' code, with the chart's rights. It costs two requests, and staying costs none.
+func TestAnInstallationIsTwoRequests(t *testing.T) {
+	h, proxy := throughProxy(t, "install-requests")
+	want := map[string]int{"create serviceaccounts/token": 1, "get clusterinformations": 1}
+	i := h.real(t)
+	run(t, i)
+	await(t, "it is installed", func() bool { return value(t, i, "tortie_install_active") == 1 })
+	if diff := cmp.Diff(want, proxy.Requests()); diff != "" {
+		t.Errorf("requests (-want +got):\n%s", diff)
+	}
+	first := read(t, h.net(KubeconfigName))
+	// What the plugins do when they get a 401.
+	await(t, "a plugin's word is heard", func() bool {
+		put(t, i.refusalFile(), "")
+		return value(t, i, "tortie_install_token_refusals_total") > 0
+	})
+	if read(t, h.net(KubeconfigName)) != first {
+		t.Error("the token was renewed less than 30 seconds after the last")
+	}
+	if diff := cmp.Diff(want, proxy.Requests()); diff != "" {
+		t.Errorf("requests (-want +got):\n%s", diff)
+	}
+}
+
+// An account that may not do what plugins do is found before a pod finds it.
+func TestRightsThatAreMissingAreFound(t *testing.T) {
+	h, _ := throughProxy(t, "install-rights")
+	client, err := kubernetes.NewForConfig(labtest.RESTConfig(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := client.Discovery().ServerVersion(); err != nil {
-		t.Errorf("a call with the installed kubeconfig: %v", err)
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "without-rights"}}
+	if _, err := client.CoreV1().ServiceAccounts("kube-system").Create(t.Context(), account, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	h.cfg.ServiceAccount = account.Name
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	err = h.real(t).Install(ctx)
+	if err == nil || !strings.Contains(err.Error(), h.net(KubeconfigName)) || !strings.Contains(err.Error(), "clusterinformations") {
+		t.Errorf("error %v does not say what is missing", err)
+	}
+	if there(h.net("10-calico.conflist"))() {
+		t.Error("there is a conflist that no pod could use")
 	}
 }
 
