@@ -334,7 +334,7 @@ func TestSmallestRun(t *testing.T) {
 	}
 	o.size = sizes{rounds: 2, perRound: 2, bursts: []int{3}, repeats: 1, nodes: 2, podsPerNode: 2, starts: 3, routes: 100, routeRounds: 2, streamSeconds: 1, streamRounds: 1, benchTime: "1x"}
 	// They are runs of go test, which the suite of units has had already.
-	o.only = slices.DeleteFunc(slices.Clone(parts), func(part string) bool { return part == "go" || part == "mesh" })
+	o.only = slices.DeleteFunc(slices.Clone(parts), func(part string) bool { return slices.Contains([]string{"go", "mesh", "install"}, part) })
 	t.Setenv("TMPDIR", t.TempDir())
 	before := leftovers(t)
 	r, err := measure(t.Context(), o)
@@ -380,7 +380,7 @@ func leftovers(t *testing.T) []string {
 }
 
 func TestMeshReport(t *testing.T) {
-	r := &results{mesh: []meshFigure{
+	r := &results{mesh: []figure{
 		{"a new node's first block, until it is a route in another kernel", "ms", []float64{80, 70, 2500}},
 		{"a block in steady state, until it is a route in another kernel", "ms", []float64{60, 90, 300}},
 		{"packets lost of these", "", []float64{0, 0}},
@@ -398,6 +398,27 @@ func TestMeshReport(t *testing.T) {
 	}
 	if !slices.Equal(met, []bool{false, true, true}) {
 		t.Errorf("verdicts: %v", met)
+	}
+}
+
+func TestInstallReport(t *testing.T) {
+	r := &results{install: []figure{
+		{"a DaemonSet on three fresh nodes: from its creation until all its pods are ready", "ms", []float64{4000, 5100, 5200}},
+		{"install: from its start until plugins and kubeconfig are in place and proven", "ms", []float64{400, 900}},
+		{"60 pods at once on one node, until all run: ptp + host-local", "ms", []float64{9000, 10000, 14000}},
+		{"60 pods at once on one node, until all run: Tortie", "ms", []float64{8000, 11000, 20000}},
+	}}
+	var w bytes.Buffer
+	r.writeInstall(&w)
+	if want := "| 3     | 5100.0  |"; !strings.Contains(w.String(), want) {
+		t.Errorf("no %q in\n%s", want, w.String())
+	}
+	var got []string
+	for _, v := range r.judgeInstall() {
+		got = append(got, fmt.Sprint(v.measured, " ", v.met))
+	}
+	if want := []string{"5.1 s false", "0.4 s true", "1.10× true"}; !slices.Equal(got, want) {
+		t.Errorf("verdicts: %q, want %q", got, want)
 	}
 }
 

@@ -47,7 +47,7 @@ func (r *results) judge() []verdict {
 			all = append(all, judgeRequests(a, b))
 		}
 	}
-	return slices.Concat(all, r.judgeRoutes(), r.judgeThroughput(), r.judgeMemory(), r.judgeMesh(), r.judgeReflectors(), r.judgeStarts())
+	return slices.Concat(all, r.judgeRoutes(), r.judgeThroughput(), r.judgeMemory(), r.judgeMesh(), r.judgeReflectors(), r.judgeInstall(), r.judgeStarts())
 }
 
 func (r *results) sequence(name string) *sequence {

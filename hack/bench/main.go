@@ -23,7 +23,7 @@ import (
 )
 
 // parts of a run, in their order.
-var parts = []string{"start", "add", "burst", "nodes", "requests", "routes", "memory", "mesh", "reflectors", "throughput", "go"}
+var parts = []string{"start", "add", "burst", "nodes", "requests", "routes", "memory", "mesh", "reflectors", "throughput", "install", "go"}
 
 // sizes say how much is measured.
 type sizes struct {
@@ -140,7 +140,7 @@ func measure(ctx context.Context, o options) (_ *results, err error) {
 	}
 	if o.runs("mesh") {
 		progress("mesh: thirty agents, and what they do about trouble")
-		if r.mesh, err = runMesh(ctx, o.root, dir); err != nil {
+		if r.mesh, err = runTests(ctx, o.root, dir, "internal/mesh", meshTests...); err != nil {
 			return nil, err
 		}
 	}
@@ -153,6 +153,12 @@ func measure(ctx context.Context, o options) (_ *results, err error) {
 	if o.runs("throughput") {
 		progress("throughput: between nodes, and between their pods")
 		if r.throughput, err = runThroughput(ctx, o.root, dir, o.size); err != nil {
+			return nil, err
+		}
+	}
+	if o.runs("install") {
+		progress("install: nodes of a real cluster, and pods beside trivial plugins")
+		if r.install, err = runTests(ctx, o.root, dir, "internal/cluster", installTest); err != nil {
 			return nil, err
 		}
 	}
@@ -198,7 +204,7 @@ type bench struct {
 // onCluster runs the parts that need nodes and an API server.
 func (r *results) onCluster(ctx context.Context, o options, subjects []subject, dir string) (err error) {
 	if !slices.ContainsFunc(o.only, func(part string) bool {
-		return !slices.Contains([]string{"go", "throughput", "mesh", "reflectors"}, part)
+		return !slices.Contains([]string{"go", "throughput", "mesh", "reflectors", "install"}, part)
 	}) {
 		return nil
 	}

@@ -13,33 +13,34 @@ import (
 )
 
 // meshTests are the tests of internal/mesh that measure: real agents on a cluster of their own.
-const meshTests = "^(TestThirty|TestDrift|TestRestarts)$"
+var meshTests = []string{"TestThirty", "TestDrift", "TestRestarts"}
 
-// meshFigure is one thing that the tests have measured, one or several times.
-type meshFigure struct {
+// figure is one thing that the tests have measured, one or several times.
+type figure struct {
 	Name   string
 	Unit   string
 	Values []float64
 }
 
 // at returns a quantile.
-func (f meshFigure) at(q float64) float64 {
+func (f figure) at(q float64) float64 {
 	sorted := slices.Sorted(slices.Values(f.Values))
 	return sorted[int(q*float64(len(sorted)-1))]
 }
 
-func (f meshFigure) sum() (total float64) {
+func (f figure) sum() (total float64) {
 	for _, v := range f.Values {
 		total += v
 	}
 	return total
 }
 
-// runMesh has the tests measure, one after another, so that none disturbs another's figures. A test that fails is no measurement.
-func runMesh(ctx context.Context, root, dir string) (all []meshFigure, err error) {
-	for _, name := range strings.Split(strings.Trim(meshTests, "^()$"), "|") {
+// runTests has tests of a package measure, one after another, so that none disturbs another's figures. A test that fails is no
+// measurement.
+func runTests(ctx context.Context, root, dir, pkg string, names ...string) (all []figure, err error) {
+	for _, name := range names {
 		file := filepath.Join(dir, name+".json")
-		cmd := exec.CommandContext(ctx, "go", "test", "-count=1", "-timeout=15m", "-run=^"+name+"$", "./internal/mesh", "-figures="+file)
+		cmd := exec.CommandContext(ctx, "go", "test", "-count=1", "-timeout=15m", "-run=^"+name+"$", "./"+pkg, "-figures="+file)
 		cmd.Dir = root
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("%s: %w\n%s", name, err, out)
@@ -48,7 +49,7 @@ func runMesh(ctx context.Context, root, dir string) (all []meshFigure, err error
 		if err != nil {
 			return nil, fmt.Errorf("figures of %s: %w", name, err)
 		}
-		var figures []meshFigure
+		var figures []figure
 		if err := json.Unmarshal(text, &figures); err != nil {
 			return nil, fmt.Errorf("figures of %s: %w", name, err)
 		}
@@ -64,8 +65,12 @@ func (r *results) writeMesh(w *bytes.Buffer) {
 	w.WriteString("## Agents in a mesh\n\nReal agents in namespaces of this one machine, a real API server beside them: thirty in full mesh, two whose kernels are " +
 		"changed by hand, and five pairs with a stream of 1,000 packets per second each way while agents are killed, replaced and started again. " +
 		"From a block's confirmation to a route is counted until the kernel of each of the 29 other nodes tells of it.\n\n")
+	writeFigures(w, r.mesh)
+}
+
+func writeFigures(w *bytes.Buffer, all []figure) {
 	t := table{{"what", "times", "p50", "p95", "max", ""}}
-	for _, f := range r.mesh {
+	for _, f := range all {
 		if f.Unit == "" {
 			t.row(f.Name, "", "", "", fmt.Sprintf("%.0f", f.sum()), "in all")
 			continue
@@ -84,7 +89,7 @@ const (
 
 func (r *results) judgeMesh() []verdict {
 	var all []verdict
-	limit := func(f meshFigure, q float64, most float64) {
+	limit := func(f figure, q float64, most float64) {
 		measured := f.at(q)
 		all = append(all, verdict{f.Name, fmt.Sprintf("%.0f ms", measured), fmt.Sprintf("≤ %.0f ms", most), measured <= most})
 	}

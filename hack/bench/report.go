@@ -27,7 +27,8 @@ type results struct {
 	routes     []*learner
 	routeCount int
 	throughput []throughput
-	mesh       []meshFigure
+	mesh       []figure
+	install    []figure
 	reflection *reflection // nil: that part did not run
 	memory     []agentSize
 }
@@ -66,7 +67,7 @@ func (r *results) markdown() string {
 	w.WriteString(intro)
 	r.about.write(&w)
 	for _, section := range []func(*bytes.Buffer){
-		r.writeVerdicts, r.writeSequences, r.writeBursts, r.writeNodes, r.writeRequests, r.writeRoutes, r.writeThroughput, r.writeMemory, r.writeMesh, r.writeReflectors, r.writeStarts, r.writeGoBenchmarks,
+		r.writeVerdicts, r.writeSequences, r.writeBursts, r.writeNodes, r.writeRequests, r.writeRoutes, r.writeThroughput, r.writeMemory, r.writeMesh, r.writeReflectors, r.writeInstall, r.writeStarts, r.writeGoBenchmarks,
 	} {
 		section(&w)
 	}

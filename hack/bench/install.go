@@ -1,0 +1,56 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// installTest is the test of internal/cluster that measures: a lab with kubelets, containerd and the chart.
+const installTest = "TestSpeed"
+
+func (r *results) writeInstall(w *bytes.Buffer) {
+	if len(r.install) == 0 {
+		return
+	}
+	w.WriteString("## Nodes and pods of a real cluster\n\nThree nodes of the lab, with Debian's containerd and a kubelet each; images are on the nodes before. " +
+		"The installer's work is what it does before it waits for the agent; the conflist, which it writes then, is one file. Sixty pods of one container are created " +
+		"at once on one node, by turns with our plugins and with the trivial ones of the project that defines CNI, which ask nobody.\n\n")
+	writeFigures(w, r.install)
+}
+
+// Required of installations, on a machine that is not overloaded.
+const (
+	maxRollout = 5   // s, median
+	maxInstall = 1   // s, median
+	maxBurst   = 1.2 // median by that of the trivial plugins
+)
+
+func (r *results) judgeInstall() []verdict {
+	var all []verdict
+	limit := func(prefix string, most float64) {
+		if f := r.installFigure(prefix); f != nil {
+			seconds := f.at(0.5) / 1000
+			all = append(all, verdict{f.Name, fmt.Sprintf("%.1f s", seconds), fmt.Sprintf("≤ %.0f s", most), seconds <= most})
+		}
+	}
+	limit("a DaemonSet on three fresh nodes: from its creation until all its pods", maxRollout)
+	limit("install: from its start", maxInstall)
+	const burst = "60 pods at once on one node, until all run: "
+	ours, trivial := r.installFigure(burst+"Tortie"), r.installFigure(burst+"ptp")
+	if ours != nil && trivial != nil {
+		ratio := ours.at(0.5) / trivial.at(0.5)
+		all = append(all, verdict{ours.Name + " by ptp + host-local", fmt.Sprintf("%.2f×", ratio), fmt.Sprintf("≤ %.1f×", maxBurst), ratio <= maxBurst})
+	}
+	return all
+}
+
+// installFigure returns the figure whose name begins so, nil if it was not measured.
+func (r *results) installFigure(prefix string) *figure {
+	i := slices.IndexFunc(r.install, func(f figure) bool { return strings.HasPrefix(f.Name, prefix) })
+	if i < 0 {
+		return nil
+	}
+	return &r.install[i]
+}
