@@ -3,7 +3,10 @@ package install
 import (
 	"bytes"
 	"errors"
+	"io"
 	"maps"
+	"net"
+	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
@@ -140,7 +143,8 @@ func TestBinary(t *testing.T) {
 		if err := os.WriteFile(env["SERVICE_ACCOUNT_DIR"]+"/token", []byte(api.BearerToken), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		createAccount(t, api)
+		createNode(t, api, "node1")
+		env["TORTIE_INSTALL_METRICS"] = "127.0.0.1:" + freePort(t)
 		cmd, stderr := command(binary, env)
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
@@ -150,6 +154,9 @@ func TestBinary(t *testing.T) {
 			if _, err := os.Stat(conflist); err == nil {
 				break
 			}
+		}
+		if got := scrape(t, env["TORTIE_INSTALL_METRICS"]); !strings.Contains(got, `tortie_install_token_renewals_total{result="ok"} 1`) {
+			t.Errorf("metrics: %s\n%s", got, stderr)
 		}
 		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
@@ -161,6 +168,78 @@ func TestBinary(t *testing.T) {
 			t.Errorf("conflist %q, %v\n%s", text, err, stderr)
 		}
 	})
+}
+
+// What failed is told by an Event about the Node, which kubectl describe shows.
+func TestAFailureIsAnEvent(t *testing.T) {
+	api := labtest.RESTConfig(t)
+	env := pod(t, api)
+	env["KUBERNETES_NODE_NAME"] = "install-event"
+	for path, text := range map[string]string{
+		env["SERVICE_ACCOUNT_DIR"] + "/token": api.BearerToken,
+		env["CNI_BIN_SOURCE_DIR"] + "/calico": "no program",
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd, stderr := command(build(t), env)
+	if exit := exitCode(t, cmd.Run()); exit != 1 || !strings.Contains(stderr.String(), "exec format error") {
+		t.Errorf("exit code %d:\n%s", exit, stderr)
+	}
+	client, err := kubernetes.NewForConfig(api)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := client.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=install-event"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(found.Items) != 1 || found.Items[0].Reason != "InstallFailed" || !strings.Contains(found.Items[0].Message, "exec format error") {
+		t.Errorf("events: %+v\n%s", found.Items, stderr)
+	}
+}
+
+// The commands that an operator gives, on a host on which the sidecar has installed.
+func TestCommands(t *testing.T) {
+	binary, api := build(t), labtest.RESTConfig(t)
+	env := pod(t, api)
+	if err := os.WriteFile(env["SERVICE_ACCOUNT_DIR"]+"/token", []byte(api.BearerToken), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	env["KUBERNETES_NODE_NAME"] = "install-commands"
+	createNode(t, api, "install-commands")
+	conflist := env["HOST_CNI_NET_DIR"] + "/10-calico.conflist"
+	const before = `{"name":"before","plugins":[{"type":"calico"}]}`
+	if err := os.WriteFile(conflist, []byte(before), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	succeeds := func(args ...string) {
+		t.Helper()
+		cmd, stderr := command(binary, env, args...)
+		if err := cmd.Run(); err != nil {
+			t.Fatalf("install %v: %v\n%s", args, err, stderr)
+		}
+	}
+	holds := func(want string) {
+		t.Helper()
+		if text, err := os.ReadFile(conflist); err != nil || !strings.Contains(string(text), want) {
+			t.Errorf("conflist is %q, %v; want %s", text, err, want)
+		}
+	}
+	succeeds("-once")
+	holds("k8s-pod-network")
+	succeeds("rollback")
+	holds(before)
+	cmd, stderr := command(binary, env, "rollback")
+	if exit := exitCode(t, cmd.Run()); exit != 1 || !strings.Contains(stderr.String(), "no network to go back to") {
+		t.Errorf("a second rollback: exit code %d\n%s", exit, stderr)
+	}
+	succeeds("-once")
+	succeeds("uninstall")
+	holds(before)
+	cmd, stderr = command(binary, env, "uninstall", "all")
+	fails(t, cmd, stderr, `install: unexpected argument "all": the commands are uninstall and rollback, settings come from the environment`)
 }
 
 func fails(t *testing.T, cmd *exec.Cmd, stderr *bytes.Buffer, want string) {
@@ -182,15 +261,45 @@ func exitCode(t *testing.T, err error) int {
 	return exit.ExitCode()
 }
 
-func createAccount(t *testing.T, api *rest.Config) {
+// createNode makes a Node, and lets the plugins' account do what the chart allows.
+func createNode(t *testing.T, api *rest.Config, name string) {
 	t.Helper()
 	client, err := kubernetes.NewForConfig(api)
 	if err != nil {
 		t.Fatal(err)
 	}
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	if _, err := client.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	labtest.As(t, "tortie-cni")
+}
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}
+
+func scrape(t *testing.T, addr string) string {
+	t.Helper()
+	answer, err := http.Get("http://" + addr + "/metrics")
+	if err != nil {
+		t.Error(err)
+		return ""
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
