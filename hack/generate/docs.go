@@ -82,6 +82,10 @@ func sections(o options) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	controllers, err := metricTable(filepath.Join(o.root, "internal/controllers"))
+	if err != nil {
+		return nil, err
+	}
 	status, err := fieldTable(reflect.TypeFor[nodestatus.Report]())
 	if err != nil {
 		return nil, err
@@ -101,6 +105,8 @@ func sections(o options) (map[string]string, error) {
 	return map[string]string{
 		"install-env":          envTable(config.Describe(config.RawInstall{})),
 		"install-placeholders": placeholderTable(),
+		"controllers-env":      envTable(config.Describe(config.RawControllers{})),
+		"controllers-metrics":  controllers,
 		"node-env":             envTable(config.Describe(config.RawNode{})),
 		"node-metrics":         metrics,
 		"node-status":          status,

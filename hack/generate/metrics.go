@@ -37,7 +37,8 @@ func metricTable(dir string) (string, error) {
 	return table(append([][]string{{"Metric", "Type", "Labels", "Meaning"}}, rows...)), nil
 }
 
-// metricRow reads prometheus.NewXxx(prometheus.XxxOpts{Name: "...", Help: "..."}, []string{labels...}).
+// metricRow reads prometheus.NewXxx(prometheus.XxxOpts{Name: "...", Help: "..."}, []string{labels...}), and prometheus.NewDesc("name",
+// "help", []string{labels...}, nil), which is of gauges here.
 func metricRow(n ast.Node) []string {
 	call, ok := n.(*ast.CallExpr)
 	if !ok || len(call.Args) == 0 {
@@ -46,6 +47,9 @@ func metricRow(n ast.Node) []string {
 	constructor, ok := call.Fun.(*ast.SelectorExpr)
 	if !ok || !strings.HasPrefix(constructor.Sel.Name, "New") {
 		return nil
+	}
+	if constructor.Sel.Name == "NewDesc" && len(call.Args) == 4 {
+		return []string{code(literal(call.Args[0])), "gauge", labelList(call.Args[2]), literal(call.Args[1])}
 	}
 	opts, ok := call.Args[0].(*ast.CompositeLit)
 	if !ok {
@@ -63,15 +67,22 @@ func metricRow(n ast.Node) []string {
 		return nil
 	}
 	kind := strings.TrimSuffix(strings.TrimSuffix(strings.TrimPrefix(constructor.Sel.Name, "New"), "Vec"), "Func")
-	var labels []string
+	labels := ""
 	if len(call.Args) > 1 {
-		if list, ok := call.Args[1].(*ast.CompositeLit); ok {
-			for _, label := range list.Elts {
-				labels = append(labels, code(literal(label)))
-			}
+		labels = labelList(call.Args[1])
+	}
+	return []string{code(fields["Name"]), strings.ToLower(kind), labels, fields["Help"]}
+}
+
+// labelList reads []string{labels...}; anything else has none.
+func labelList(e ast.Expr) string {
+	var labels []string
+	if list, ok := e.(*ast.CompositeLit); ok {
+		for _, label := range list.Elts {
+			labels = append(labels, code(literal(label)))
 		}
 	}
-	return []string{code(fields["Name"]), strings.ToLower(kind), strings.Join(labels, ", "), fields["Help"]}
+	return strings.Join(labels, ", ")
 }
 
 func literal(e ast.Expr) string {

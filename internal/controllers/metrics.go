@@ -32,11 +32,10 @@ type metrics struct {
 
 // The series of which there is one for each node or pool; they are made when somebody asks.
 var (
-	poolNode      = []string{"ippool", "node"}
-	inUseDesc     = prometheus.NewDesc("ipam_allocations_in_use", "Addresses that are assigned, by the node that uses them.", poolNode, nil)
-	borrowedDesc  = prometheus.NewDesc("ipam_allocations_borrowed", "Of these, those that lie in a block of another node.", poolNode, nil)
-	blocksDesc    = prometheus.NewDesc("ipam_blocks", "Blocks, by the node that owns them; those of nobody have an empty label.", poolNode, nil)
-	coolingDesc   = prometheus.NewDesc("tortie_ipam_allocations_cooling_down", "Addresses that were released and are not free yet, by the node that owns the block.", poolNode, nil)
+	inUseDesc     = prometheus.NewDesc("ipam_allocations_in_use", "Addresses that are assigned, by the node that uses them.", []string{"ippool", "node"}, nil)
+	borrowedDesc  = prometheus.NewDesc("ipam_allocations_borrowed", "Of these, those that lie in a block of another node.", []string{"ippool", "node"}, nil)
+	blocksDesc    = prometheus.NewDesc("ipam_blocks", "Blocks, by the node that owns them; those of nobody have an empty label.", []string{"ippool", "node"}, nil)
+	coolingDesc   = prometheus.NewDesc("tortie_ipam_allocations_cooling_down", "Addresses that were released and are not free yet, by the node that owns the block.", []string{"ippool", "node"}, nil)
 	candidateDesc = prometheus.NewDesc("ipam_allocations_gc_candidates", "Addresses that look unused and are still in their grace period, by the node that they were assigned on.", []string{"node"}, nil)
 	sizeDesc      = prometheus.NewDesc("ipam_ippool_size", "Addresses that a pool has.", []string{"ippool"}, nil)
 	reservedDesc  = prometheus.NewDesc("ipam_ippool_reserved", "Of these, those that an IPReservation keeps.", []string{"ippool"}, nil)

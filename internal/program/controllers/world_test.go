@@ -46,7 +46,7 @@ const account = "tortie-kube-controllers"
 
 // world is a cluster without kubelets, whose part the test plays.
 type world struct {
-	t     *testing.T
+	t     testing.TB
 	admin *rest.Config
 	core  clientset.Interface
 	store *kubernetes.Store
@@ -54,7 +54,7 @@ type world struct {
 }
 
 // newWorld makes the cluster's objects on a server of the test's own.
-func newWorld(t *testing.T, server *labtest.Server) *world {
+func newWorld(t testing.TB, server *labtest.Server) *world {
 	t.Helper()
 	admin, err := kube.Connect(server.Kubeconfig(), "test")
 	if err != nil {
@@ -190,7 +190,7 @@ func held(v *inventory.View) map[netip.Addr]string {
 
 // process is one kube-controllers.
 type process struct {
-	t       *testing.T
+	t       testing.TB
 	cmd     *exec.Cmd
 	address string
 	name    string
@@ -295,7 +295,7 @@ func (p *process) get(path string) (string, error) {
 }
 
 // leads waits until one of the processes leads, and returns it.
-func leads(t *testing.T, of ...*process) *process {
+func leads(t testing.TB, of ...*process) *process {
 	t.Helper()
 	var found *process
 	eventually(t, func() error {
@@ -310,7 +310,7 @@ func leads(t *testing.T, of ...*process) *process {
 	return found
 }
 
-func eventually(t *testing.T, check func() error) {
+func eventually(t testing.TB, check func() error) {
 	t.Helper()
 	for end := time.Now().Add(90 * time.Second); ; time.Sleep(200 * time.Millisecond) {
 		err := check()
