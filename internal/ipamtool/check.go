@@ -18,8 +18,9 @@ claims, counts of handles, blocks that overlap, pods with one address and tunnel
 
 The cluster may run. What is found is looked at once more after a pause, and is reported if it has not changed: a pod that is
 just being started is no leak. With -fix it says what it would do about it, and does nothing; with -fix -yes it does it. Each
-write looks at the pod and its address once more before, and lands only if nobody has touched them since. Leaks go by
-themselves, too, after the grace period of the controllers: -fix is for those who cannot wait.
+write looks at the pod and its address once more before, and lands only if nobody has touched them since. What was assigned
+less than two minutes ago is left alone, as its pod may be starting. Leaks go by themselves, too, after the grace period of
+the controllers: -fix is for those who cannot wait.
 
   note    usual in a cluster that works, if it does not last     exit code 0
   leak    kept for nobody: pods lose nothing but room            exit code 3

@@ -2,6 +2,7 @@ package ipamtool
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -18,16 +19,26 @@ import (
 	"github.com/tortie-net/tortie/internal/names"
 )
 
-// handleAge is how old a handle must be that is removed because it holds nothing: whoever assigns writes the handle first, and no ADD
-// takes as long.
-const handleAge = 2 * time.Minute
+// settled is how long ago something must have been written before it is taken for what it will stay: no ADD takes as long. Whoever
+// assigns writes the handle first, then the block, and what the pod has at last.
+const settled = 2 * time.Minute
+
+// young reports that the ADD to which an address belongs may still be at work. Addresses of tunnels, and some of Calico's, do not say
+// when they were assigned; a clock that is ahead makes them young.
+func young(h *gc.Holder, taken time.Time) bool {
+	return slices.ContainsFunc(h.Addresses, func(a inventory.Allocation) bool {
+		return !a.Since.IsZero() && taken.Sub(a.Since) < settled
+	})
+}
 
 // fix says what would be done about what was found, and does it if it is to.
 func (t *tool) fix(ctx context.Context, found *looks, yes bool) (int, error) {
-	d := decide(found)
-	mends := mendsOf(found.Findings)
+	if !found.last.Ready {
+		return exitError, errNotReady
+	}
+	d, mends := decide(found), mendsOf(found.Findings)
 	if d.Empty() && len(mends) == 0 {
-		fmt.Fprintln(t.Err, "nothing of this can be put right from here")
+		fmt.Fprintln(t.Err, "there is nothing that could be put right from here")
 		return code(found.Findings), nil
 	}
 	if err := table(t.Err, append([][]string{{"DO", "TO", "BECAUSE"}}, append(steps(&d), mendSteps(mends)...)...)); err != nil {
@@ -37,17 +48,22 @@ func (t *tool) fix(ctx context.Context, found *looks, yes bool) (int, error) {
 		fmt.Fprintln(t.Err, "\nNothing was changed. To do this: the same command with -fix -yes.")
 		return code(found.Findings), nil
 	}
-	if !found.last.Ready {
-		return exitError, fmt.Errorf("ClusterInformation default says that the datastore is not ready (spec.datastoreReady): somebody migrates it. Nothing was changed")
-	}
 	fmt.Fprintln(t.Err)
-	report, err := t.sweeper().Sweep(ctx, found.last, &d)
+	return t.carryOut(ctx, found, &d, mends)
+}
+
+// errNotReady is why nothing is written.
+var errNotReady = errors.New("ClusterInformation default does not say that the datastore is ready (spec.datastoreReady): somebody migrates it, or no agent has run yet. Nothing was changed")
+
+// carryOut does what was decided, and looks at what is left.
+func (t *tool) carryOut(ctx context.Context, found *looks, d *gc.Decision, mends []audit.Finding) (int, error) {
+	report, err := t.sweeper().Sweep(ctx, found.last, d)
 	mended, mendErr := t.mend(ctx, found.last.Config, mends)
 	fmt.Fprintf(t.Err, "freed %s, removed %s, %s and %s, completed %s, mended %s; left alone %s that had changed\n",
 		number(report.Addresses(), "address", "addresses"), number(report.Handles, "handle", "handles"), number(report.Blocks, "block", "blocks"),
 		number(report.Affinities, "claim", "claims"), number(report.Confirmed, "claim", "claims"), number(mended, "object", "objects"), number(report.Spared, "holder", "holders"))
-	if err != nil || mendErr != nil {
-		return exitError, fmt.Errorf("not all could be done, and what was done stays: %w", firstOf(err, mendErr))
+	if err := errors.Join(err, mendErr); err != nil {
+		return exitError, fmt.Errorf("not all could be done, and what was done stays: %w", err)
 	}
 	left, err := t.read(ctx)
 	if err != nil {
@@ -58,35 +74,31 @@ func (t *tool) fix(ctx context.Context, found *looks, yes bool) (int, error) {
 	return code(remaining), nil
 }
 
-func firstOf(errs ...error) error {
-	i := slices.IndexFunc(errs, func(err error) bool { return err != nil })
-	return errs[i]
-}
-
 func (t *tool) sweeper() *gc.Sweeper {
 	return &gc.Sweeper{IPAM: t.source.IPAM, Cluster: t.source.Cluster, Client: t.client(), Log: slog.New(slog.NewTextHandler(t.Err, nil))}
 }
 
 func (t *tool) client() *ipam.Client { return ipam.NewClient(t.source.IPAM, t.now) }
 
-// decide asks for the decision of the controllers, with the time between the two looks for a grace.
+// decide asks for the decision of the controllers, with the time between the two looks for a grace. What may belong to an ADD that is at
+// work is left alone, unless the looks are so far apart that it cannot be.
 func decide(found *looks) gc.Decision {
 	grace := found.last.Taken.Sub(found.first.Taken)
 	rules := gc.Rules{Grace: grace, NodeGrace: grace}
 	state, _ := gc.Pass(gc.State{}, found.first, rules)
 	_, d := gc.Pass(state, found.last, rules)
-	d.Handles = slices.DeleteFunc(d.Handles, func(h inventory.Handle) bool { return young(&h, found, grace) })
+	if grace >= settled {
+		return d
+	}
+	d.Holders = slices.DeleteFunc(d.Holders, func(h gc.Holder) bool { return young(&h, found.last.Taken) })
+	d.Handles = slices.DeleteFunc(d.Handles, func(h inventory.Handle) bool { return youngHandle(&h, found.last.Taken) })
 	return d
 }
 
-// young reports that somebody may be about to assign by a handle that holds nothing. In etcd nothing tells how old a handle is but
-// that both looks have seen it.
-func young(h *inventory.Handle, found *looks, seen time.Duration) bool {
+// youngHandle reports that somebody may be about to assign by a handle that holds nothing. In etcd nothing tells how old it is.
+func youngHandle(h *inventory.Handle, taken time.Time) bool {
 	created, err := time.Parse(time.RFC3339, h.CreationTimestamp)
-	if err != nil {
-		return seen < handleAge
-	}
-	return found.last.Taken.Sub(created) < handleAge
+	return err != nil || taken.Sub(created) < settled
 }
 
 // steps are what a decision does, for people.
@@ -116,7 +128,7 @@ func steps(d *gc.Decision) [][]string {
 
 // mendsOf returns the findings that the controllers do not look after.
 func mendsOf(findings []audit.Finding) []audit.Finding {
-	return select_(findings, func(f audit.Finding) bool {
+	return where(findings, func(f audit.Finding) bool {
 		return f.Fix == audit.Recount || f.Fix == audit.Label || f.Fix == audit.FreeAddress || f.Kind == audit.BlockUnclaimed
 	})
 }
@@ -136,17 +148,17 @@ func mendSteps(mends []audit.Finding) [][]string {
 // mend puts right what the controllers do not look after, and returns how much it was. One that fails does not keep the others.
 func (t *tool) mend(ctx context.Context, cfg api.IPAMConfigSpec, mends []audit.Finding) (int, error) {
 	n := 0
-	var failed error
+	var failed []error
 	for _, f := range mends {
 		done, err := t.mendOne(ctx, cfg, f)
 		if err != nil {
-			failed = fmt.Errorf("%s of %s: %w", f.Fix, f.Object, err)
+			failed = append(failed, fmt.Errorf("%s of %s: %w", f.Fix, f.Object, err))
 		}
 		if done {
 			n++
 		}
 	}
-	return n, failed
+	return n, errors.Join(failed...)
 }
 
 func (t *tool) mendOne(ctx context.Context, cfg api.IPAMConfigSpec, f audit.Finding) (bool, error) {

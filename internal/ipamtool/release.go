@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/tortie-net/tortie/internal/audit"
 	"github.com/tortie-net/tortie/internal/gc"
@@ -211,13 +212,9 @@ func (t *tool) releaseHolders(ctx context.Context, v *inventory.View, holders []
 	rows := [][]string{{"ADDRESS", "HANDLE", "OF", "NOT IN USE", "WHAT"}}
 	refused := 0
 	for _, h := range holders {
-		what := "free"
-		if h.inUse {
-			what = "free by force"
-			if !force {
-				what = "refused: in use, or nobody can tell"
-				refused++
-			}
+		what := h.fate(v.Taken, force)
+		if strings.HasPrefix(what, "refused") {
+			refused++
 		}
 		for i, a := range h.Addresses {
 			rows = append(rows, []string{a.Address.String(), h.Handle, strings.TrimPrefix(h.Addresses[i].String(), a.Address.String()+" "), h.Why, what})
@@ -231,7 +228,7 @@ func (t *tool) releaseHolders(ctx context.Context, v *inventory.View, holders []
 		fmt.Fprintln(t.Err, "\nNothing was changed. To do this: the same command with -yes.")
 		return refusedCode(refused), nil
 	case !v.Ready:
-		return exitError, fmt.Errorf("ClusterInformation default says that the datastore is not ready (spec.datastoreReady): somebody migrates it. Nothing was changed")
+		return exitError, errNotReady
 	}
 	freed, err := t.free(ctx, v, holders, force)
 	fmt.Fprintf(t.Out, "\nfreed %s\n", number(freed, "address", "addresses"))
@@ -243,6 +240,19 @@ func (t *tool) releaseHolders(ctx context.Context, v *inventory.View, holders []
 		wanted += len(h.Addresses)
 	}
 	return refusedCode(wanted - freed), nil
+}
+
+// fate says what will be done with a holder, in words.
+func (h *holder) fate(taken time.Time, force bool) string {
+	switch {
+	case !h.inUse && !young(&h.Holder, taken):
+		return "free"
+	case force:
+		return "free by force"
+	case h.inUse:
+		return "refused: in use, or nobody can tell"
+	}
+	return fmt.Sprintf("refused: assigned less than %v ago, its pod may be starting", settled)
 }
 
 func refusedCode(refused int) int {
@@ -257,10 +267,10 @@ func (t *tool) free(ctx context.Context, v *inventory.View, holders []holder, fo
 	var d gc.Decision
 	var forced []ipam.Expired
 	for _, h := range holders {
-		switch {
-		case !h.inUse:
+		switch h.fate(v.Taken, force) {
+		case "free":
 			d.Holders = append(d.Holders, h.Holder)
-		case force:
+		case "free by force":
 			e := ipam.Expired{Handle: h.Handle, Addresses: map[netip.Addr]ipam.Assigned{}}
 			for i, a := range h.Addresses {
 				e.Addresses[a.Address] = ipam.Assigned{Block: h.Blocks[i], Sequence: a.Sequence}

@@ -56,7 +56,7 @@ func (t *tool) show(ctx context.Context, args []string) (int, error) {
 	all := audit.Usages(v)
 	held := []Held{}
 	if *borrowed || *node != "" {
-		held = select_(allHeld(v), func(h Held) bool { return (!*borrowed || h.Borrowed) && (*node == "" || h.Node == *node) })
+		held = where(allHeld(v), func(h Held) bool { return (!*borrowed || h.Borrowed) && (*node == "" || h.Node == *node) })
 	}
 	if *node != "" {
 		all = ofNode(all, *node)
@@ -92,13 +92,13 @@ func addresses(texts []string) ([]netip.Addr, error) {
 // ofNode leaves the pools' numbers as they are, and the blocks of a node alone.
 func ofNode(all []audit.Usage, node string) []audit.Usage {
 	for i := range all {
-		all[i].Blocks = select_(all[i].Blocks, func(b audit.BlockUsage) bool { return b.Owner == names.HostAffinity(node) })
+		all[i].Blocks = where(all[i].Blocks, func(b audit.BlockUsage) bool { return b.Owner == names.HostAffinity(node) })
 	}
 	return all
 }
 
-// select_ returns those of a list that are wanted, never nil.
-func select_[T any](all []T, wanted func(T) bool) []T {
+// where returns those of a list that are wanted, never nil.
+func where[T any](all []T, wanted func(T) bool) []T {
 	out := []T{}
 	for _, v := range all {
 		if wanted(v) {

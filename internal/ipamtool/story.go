@@ -1,6 +1,7 @@
 package ipamtool
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -84,7 +85,7 @@ func newStory(v *inventory.View, a netip.Addr, findings []audit.Finding) Story {
 			}
 		}
 	}
-	s.Findings = select_(findings, func(f audit.Finding) bool {
+	s.Findings = where(findings, func(f audit.Finding) bool {
 		return f.Address == a || f.Handle != "" && s.Holder != nil && f.Handle == s.Holder.Handle
 	})
 	return s
@@ -128,14 +129,14 @@ func (s *Story) describeBlock(v *inventory.View, b *inventory.Block) {
 
 // rows are the story for people.
 func (s *Story) rows(v *inventory.View) [][]string {
-	rows := [][]string{{"Address", s.Address.String()}, {"Pool", orWord(s.Pool, "none has it")}}
+	rows := [][]string{{"Address", s.Address.String()}, {"Pool", cmp.Or(s.Pool, "none has it")}}
 	if s.Reserved != "" {
 		rows = append(rows, []string{"Reserved", "by IPReservation " + s.Reserved + ": it is given only to who asks for it"})
 	}
 	if s.Block == "" {
 		rows = append(rows, []string{"Block", "none yet: nobody has claimed the range around it"})
 	} else {
-		owner := orWord(strings.TrimPrefix(s.Owner, api.AffinityHost+":"), "nobody")
+		owner := cmp.Or(strings.TrimPrefix(s.Owner, api.AffinityHost+":"), "nobody")
 		rows = append(rows, []string{"Block", fmt.Sprintf("%s, owned by %s; claim: %s", s.Block, owner, s.Claim)})
 	}
 	rows = append(rows, s.holderRows(v)...)
@@ -177,7 +178,7 @@ func (s *Story) holderRows(v *inventory.View) [][]string {
 	if h.Borrowed {
 		who += ", borrowed"
 	}
-	rows := [][]string{{"Held by", who}, {"Handle", orWord(h.Handle, "none")}, {"Sequence", fmt.Sprint(h.Sequence)}}
+	rows := [][]string{{"Held by", who}, {"Handle", cmp.Or(h.Handle, "none")}, {"Sequence", fmt.Sprint(h.Sequence)}}
 	if h.Since != "" {
 		rows = append(rows, []string{"Since", h.Since})
 	}
@@ -192,11 +193,4 @@ func (s *Story) holderRows(v *inventory.View) [][]string {
 		return append(rows, []string{"In use", "yes, as far as can be told"})
 	}
 	return append(rows, []string{"In use", "no: " + h.Why + "; the controllers free it when its grace period is over"})
-}
-
-func orWord(text, word string) string {
-	if text == "" {
-		return word
-	}
-	return text
 }

@@ -6,7 +6,6 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
-	"time"
 )
 
 // writeJSON writes data for programs.
@@ -31,14 +30,6 @@ func table(w io.Writer, rows [][]string) error {
 		fmt.Fprintln(t, strings.Join(row, "\t"))
 	}
 	return t.Flush()
-}
-
-// when says when something was, by the clock and as an age.
-func when(at, now time.Time) string {
-	if at.IsZero() {
-		return "unknown"
-	}
-	return fmt.Sprintf("%s, %v ago", at.UTC().Format(time.RFC3339), now.Sub(at).Round(time.Second))
 }
 
 // number counts things in words.
