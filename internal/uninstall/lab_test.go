@@ -40,7 +40,7 @@ func (c cluster) do(command string, args ...string) string {
 // helm runs Helm on the chart with values for this cluster, whose kernel need not have IPIP.
 func (c cluster) helm(verb string, flags ...string) string {
 	c.t.Helper()
-	args := []string{verb, "tortie", filepath.Join(labtest.Root(), "charts", "tortie"), "-n", "kube-system", "--wait", "--timeout", "4m",
+	args := []string{verb, "tortie", filepath.Join(labtest.Root(), "charts", "tortie"), "-n", "kube-system", "--wait", "--timeout", "2m",
 		"--set", "image.repository=docker.io/tortie-net/tortie,image.tag=dev,ipPool.ipipMode=Never,ipPool.vxlanMode=Always,ipFamilies={IPv4,IPv6},nodeAddress.ipv6=interface=eth0"}
 	return c.do("helm", append(args, flags...)...)
 }
@@ -49,7 +49,7 @@ func (c cluster) helm(verb string, flags ...string) string {
 // and they forward, as Kubernetes demands of every node. Forwarding stays when Tortie goes, since whatever came meanwhile may count on it. The directories are those
 // that the kubelet makes in order to mount them, and nobody can remove from inside the mount.
 const prepare = `for i in $(seq 600); do nft list table ip6 kube-proxy >/dev/null 2>&1 && break; sleep 0.1; done
-ip -6 addr add fd00:172:30::$(ip -4 -o addr show eth0 | sed 's/.*172.30.0.\([0-9]*\).*/\1/')/64 dev eth0 nodad
+ip -6 addr add fd00:172:30::$(ip -4 -o addr show eth0 | sed 's,.*inet 172.30.0.\([0-9]*\)/.*,\1,')/64 dev eth0 nodad
 sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
 mkdir -p /opt/cni/bin /etc/cni/net.d /var/lib/calico /var/run/calico /var/log/calico`
 
@@ -140,7 +140,7 @@ func TestLifeOfARelease(t *testing.T) {
 func (c cluster) wantNoTrace() {
 	c.t.Helper()
 	all := c.do("kubectl", "get", "nodes", "-o", "yaml")
-	for _, trace := range []string{"projectcalico.org", "tortie", "NetworkUnavailable"} {
+	for _, trace := range []string{"projectcalico.org", "tortie.io", "NetworkUnavailable"} {
 		if strings.Contains(all, trace) {
 			c.t.Errorf("a Node still has %s:\n%s", trace, all)
 		}
