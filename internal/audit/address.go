@@ -102,8 +102,10 @@ func (c *cluster) checkUsers() {
 		if !c.pooled(single(a)) {
 			continue // another network's, in which others may rightly have the same address
 		}
-		for i, p := range c.users[a] {
-			for _, other := range c.users[a][i+1:] {
+		// One that is being deleted may have given up its address, and says no more that it has.
+		users := slices.DeleteFunc(slices.Clone(c.users[a]), func(p *inventory.Pod) bool { return p.DeletionTimestamp != "" })
+		for i, p := range users {
+			for _, other := range users[i+1:] {
 				c.add(podFinding(p, PodTwice, a, "pod %s has the same address", podName(other)))
 			}
 			c.checkPodAddress(p, a)

@@ -258,6 +258,12 @@ func TestCheck(t *testing.T) {
 				w.t.Fatal(err)
 			}
 		}, []string{"danger pod-unallocated Pod default/of-a on a"}},
+		{"the address of a pod that is being deleted is free", func(w *world) {
+			if _, err := w.ipam.Release(context.Background(), "net.of-a"); err != nil {
+				w.t.Fatal(err)
+			}
+			edit(w, "of-a", func(p *api.Pod) { p.DeletionTimestamp = "2026-03-01T11:59:00Z" })
+		}, nil},
 		{"a live pod's address is another's", func(w *world) {
 			a := w.addressOf("of-a")
 			w.create(podWith("thief", "b", a.String()))
