@@ -1,0 +1,158 @@
+package controllers
+
+import (
+	"math"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/config"
+	"github.com/tortie-net/tortie/internal/inventory"
+)
+
+func pool(name, cidr string) api.IPPool {
+	return api.IPPool{Meta: api.Meta{Name: name, UID: name, CreationTimestamp: "2026-01-01T00:00:00Z"}, Spec: api.IPPoolSpec{CIDR: cidr}}
+}
+
+func TestMeasure(t *testing.T) {
+	at := netip.MustParseAddr
+	v := inventory.View{
+		Pools:        []api.IPPool{pool("four", "10.0.0.0/24"), pool("six", "fd00::/64"), pool("broken", "10.0.0.1/24")},
+		Reservations: []api.IPReservation{{Spec: api.IPReservationSpec{ReservedCIDRs: []string{"10.0.0.0/30", "10.0.0.1", "10.9.0.0/16", "odd"}}}},
+		Blocks: []inventory.Block{
+			{CIDR: netip.MustParsePrefix("10.0.0.0/26"), Affinity: "host:a", Allocations: []inventory.Allocation{
+				{Address: at("10.0.0.4"), Class: inventory.OfPod, Node: "a"}, {Address: at("10.0.0.5"), Class: inventory.OfPod, Node: "b"},
+				{Address: at("10.0.0.6"), Class: inventory.Windows}, {Address: at("10.0.0.7"), Released: time.Now()},
+			}},
+			{CIDR: netip.MustParsePrefix("10.7.0.0/26"), Allocations: []inventory.Allocation{{Address: at("10.7.0.1"), Class: inventory.Tunnel, Node: "a"}}},
+			{CIDR: netip.MustParsePrefix("10.0.0.64/26"), Damage: damage{}},
+		},
+	}
+	u := Measure(&v)
+	want := []PoolUsage{
+		{Name: "four", UID: "four", CIDR: netip.MustParsePrefix("10.0.0.0/24"), Size: 256, Reserved: 4, InUse: 4, Claimed: 64, Room: 3, Enabled: true},
+		{Name: "six", UID: "six", CIDR: netip.MustParsePrefix("fd00::/64"), Size: math.Exp2(64), Room: math.Exp2(58), Enabled: true},
+	}
+	if d := cmp.Diff(want, u.Pools, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); d != "" {
+		t.Errorf("pools (-want +got):\n%s", d)
+	}
+	if u.InUse[share{"four", "a"}] != 1 || u.InUse[share{"four", "b"}] != 1 || u.Borrowed[share{"four", "b"}] != 1 || u.Cooling[share{"four", "a"}] != 1 ||
+		u.InUse[share{noPool, "a"}] != 1 || u.Blocks[share{noPool, ""}] != 1 || u.Damaged != 1 || len(u.Borrowed) != 1 {
+		t.Errorf("%+v", u)
+	}
+}
+
+type damage struct{}
+
+func (damage) Error() string { return "damaged" }
+
+func TestForecast(t *testing.T) {
+	for _, tc := range []struct {
+		what      string
+		inUse     []int // every five minutes
+		want      string
+		exhausted bool
+	}{
+		{"an empty pool", []int{0, 0, 0}, "", false},
+		{"a full one", []int{100}, "100 of 100 addresses are in use: pods get none", true},
+		{"a nearly full one", []int{91}, "91 of 100 addresses are in use: 91 %", false},
+		{"one that is steady", []int{80, 80, 80, 80}, "", false},
+		{"one that empties", []int{85, 80, 75}, "", false},
+		{"a burst", []int{10, 60}, "", false},
+		{"one that fills fast", []int{40, 50, 60, 70}, "the rest is gone in less than half an hour", false},
+		{"one that fills", []int{50, 51, 52, 53}, "the rest is gone in about 4 hours", false},
+		{"one that fills slowly", []int{50, 50, 50, 51}, "", false},
+		{"one that fills and has room", []int{1, 10, 20, 30}, "", false},
+	} {
+		f, now := Forecast{}, time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC)
+		var got []Warning
+		for _, n := range tc.inUse {
+			got = f.Look(&Usage{Pools: []PoolUsage{{Name: "p", UID: "u", Size: 100, InUse: n, Enabled: true}}}, now)
+			now = now.Add(5 * time.Minute)
+		}
+		switch {
+		case tc.want == "" && len(got) > 0:
+			t.Errorf("%s: %q", tc.what, got[0].Text)
+		case tc.want != "" && (len(got) != 1 || !strings.Contains(got[0].Text, tc.want) || got[0].Exhausted != tc.exhausted):
+			t.Errorf("%s: %+v, want %q", tc.what, got, tc.want)
+		}
+	}
+	f := Forecast{}
+	if got := f.Look(&Usage{Pools: []PoolUsage{{Name: "p", UID: "u", Size: 100, InUse: 100}}}, time.Now()); len(got) > 0 {
+		t.Errorf("a disabled pool: %+v", got)
+	}
+	for i := range 500 {
+		f.Look(&Usage{Pools: []PoolUsage{{UID: "u", Size: 100}}}, time.Unix(int64(i)*60, 0))
+	}
+	if n := len(f.samples["u"]); n > 62 {
+		t.Errorf("%d samples are kept", n)
+	}
+}
+
+func TestPoolConditions(t *testing.T) {
+	old, young, off, gone := pool("old", "10.0.0.0/16"), pool("young", "10.0.1.0/24"), pool("off", "10.1.0.0/16"), pool("gone", "10.2.0.0/16")
+	young.CreationTimestamp, off.Spec.Disabled, gone.DeletionTimestamp = "2026-02-01T00:00:00Z", true, "2026-02-02T00:00:00Z"
+	all := []api.IPPool{old, young, off, gone}
+	for name, want := range map[string]string{"old": "True OK", "young": "False CIDROverlap", "off": "False Disabled", "gone": "False Terminating"} {
+		for i := range all {
+			if c := condition(&all[i], all); all[i].Name == name && c.Status+" "+c.Reason != want {
+				t.Errorf("%s: %+v, want %s", name, c, want)
+			}
+		}
+	}
+	now := time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC)
+	other := api.Condition{Type: "Other", Status: "True"}
+	first, differs := withCondition(&api.IPPoolStatus{Conditions: []api.Condition{other}}, condition(&old, all), now)
+	if !differs || len(first.Conditions) != 2 || first.Conditions[0] != other || first.Conditions[1].LastTransitionTime == "" {
+		t.Errorf("%+v", first)
+	}
+	if _, differs := withCondition(first, condition(&old, all), now.Add(time.Hour)); differs {
+		t.Error("what is so already is written again")
+	}
+	next, differs := withCondition(first, condition(&off, all), now.Add(time.Hour))
+	if !differs || next.Conditions[1].LastTransitionTime == first.Conditions[1].LastTransitionTime {
+		t.Errorf("%+v", next)
+	}
+}
+
+func TestSettings(t *testing.T) {
+	minute := time.Minute
+	no := false
+	obj := defaultConfiguration()
+	for _, tc := range []struct {
+		what string
+		env  config.Controllers
+		obj  *api.KubeControllersConfiguration
+		want Settings
+		err  string
+	}{
+		{"nothing", config.Controllers{}, nil, Settings{5 * time.Minute, 15 * time.Minute, 10 * time.Minute, true}, ""},
+		{"Calico's defaults", config.Controllers{}, obj, Settings{5 * time.Minute, 15 * time.Minute, 10 * time.Minute, true}, ""},
+		{"the environment wins", config.Controllers{Grace: &minute, Compaction: new(time.Duration), SyncLabels: &no}, obj, Settings{5 * time.Minute, time.Minute, 0, false}, ""},
+		{"the object", config.Controllers{}, &api.KubeControllersConfiguration{Spec: api.KubeControllersConfigurationSpec{
+			Controllers: api.ControllersConfig{Node: &api.NodeControllerConfig{LeakGracePeriod: "0s", ReconcilerPeriod: "soon", SyncLabels: "Disabled"}},
+		}}, Settings{5 * time.Minute, 0, 10 * time.Minute, false}, `spec.controllers.node.reconcilerPeriod "soon" is no time`},
+	} {
+		got, err := effective(&tc.env, tc.obj)
+		if got != tc.want || (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
+			t.Errorf("%s: %+v, %v; want %+v", tc.what, got, err, tc.want)
+		}
+	}
+}
+
+func TestJoinLabels(t *testing.T) {
+	labels, notes, differ := joinLabels(map[string]string{"mine": "1", "zone": "a", "old": "x"}, map[string]string{kubeLabels: `{"zone":"a","old":"x"}`, "n": "n"}, map[string]string{"zone": "b"})
+	if d := cmp.Diff(map[string]string{"mine": "1", "zone": "b"}, labels); d != "" || !differ {
+		t.Errorf("labels (-want +got):\n%s", d)
+	}
+	if d := cmp.Diff(map[string]string{kubeLabels: `{"zone":"b"}`, "n": "n"}, notes); d != "" {
+		t.Errorf("annotations (-want +got):\n%s", d)
+	}
+	if _, _, differ := joinLabels(labels, notes, map[string]string{"zone": "b"}); differ {
+		t.Error("what is so already is written again")
+	}
+}
