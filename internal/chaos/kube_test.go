@@ -36,7 +36,7 @@ func onKubernetes(t testing.TB, kubeconfig string) *cluster {
 		t.Fatal(err)
 	}
 	admin.QPS = -1 // the client's own limit would be most of what the tests take
-	labtest.Fence(t, admin, "enforce")
+	labtest.Fence(t, admin)
 	k := &kube{admin: admin}
 	if k.core, err = clientset.NewForConfig(admin); err != nil {
 		t.Fatal(err)

@@ -111,7 +111,10 @@ var harms = []harm{
 	{name: "no family", edit: func(c *call) {
 		c.stdin = strings.Replace(c.stdin, `"type":"calico-ipam"`, `"type":"calico-ipam","assign_ipv4":"false"`, 1)
 	}, code: types.ErrInvalidNetworkConfig, words: []string{"assign_ipv4", "assign_ipv6"}},
-	{name: "no node", do: func(t *testing.T, s *sandbox) { s.api.delete(t, "Node", "", s.name) },
+	{name: "no node", do: func(t *testing.T, s *sandbox) {
+		s.host.Write(t, kubeconfigPath, kubeconfig(s.proxy, s.api.token)) // one that is bound to the Node would go with it
+		s.api.delete(t, "Node", "", s.name)
+	},
 		code: types.ErrInternal, words: []string{"nodes/testbadinput-no-node", "nodename"}},
 
 	{name: "no nodename file", do: func(t *testing.T, s *sandbox) { s.host.remove(t, nodenamePath) },

@@ -47,6 +47,10 @@ func theAPI(t testing.TB) *cluster {
 		token, agent := labtest.As(t, "tortie-cni").BearerToken, labtest.As(t, "tortie-node").BearerToken
 		if theCluster.cluster, theCluster.err = setUpCluster(cfg); theCluster.err == nil {
 			theCluster.token, theCluster.agent = token, agent
+			// The migration from host-local needs more.
+			chart := labtest.Chart(t, "--set", "migrateFromHostLocal=true")
+			labtest.GrantAll(t, cfg, chart)
+			labtest.FenceWith(t, cfg, chart)
 		}
 	})
 	if theCluster.err != nil {

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/labtest"
 	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/netlinkx/netnstest"
 )
@@ -61,7 +62,8 @@ func newEmptyWorld(t testing.TB) *world {
 	w.api.create(t, manifest(t, fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s}}", w.name)))
 	w.api.create(t, manifest(t, fmt.Sprintf("{apiVersion: v1, kind: Node, metadata: {name: %[1]s, labels: {world: %[1]s}}}", w.name)))
 	t.Cleanup(func() { w.api.forgetNode(t, w.name) })
-	w.host.Write(t, kubeconfigPath, kubeconfig(w.proxy, w.api.token))
+	// A token of this node, which the chart's fencing keeps from all others'.
+	w.host.Write(t, kubeconfigPath, kubeconfig(w.proxy, labtest.OnNode(t, labtest.RESTConfig(t), "tortie-cni", w.name).BearerToken))
 	w.host.Write(t, nodenamePath, w.name+"\n")
 	return w
 }

@@ -24,6 +24,9 @@ import (
 // chartNamespace is where the chart's service accounts are in tests.
 const chartNamespace = "kube-system"
 
+// agentAccount is the agents' and the installers'.
+const agentAccount = "tortie-node"
+
 // granted are the accounts that were made, by an administrator's token, which no two servers share, and name. One test at a time makes them.
 var (
 	accounts sync.Mutex
@@ -43,8 +46,8 @@ func AsOn(t testing.TB, admin *rest.Config, account string) *rest.Config {
 	return asOn(t, admin, account, "")
 }
 
-// OnNode is AsOn with a token that names a Node, which must exist: the kubelet gives such a token to the agent's pod, and the
-// installer to the plugins. It ends with the Node.
+// OnNode is AsOn with a token that names a Node, which must exist. The agent's is bound to its pod there, which is made, as the
+// kubelet's are; the plugins' to the Node, as the installer's are, and ends with it.
 func OnNode(t testing.TB, admin *rest.Config, account, node string) *rest.Config {
 	t.Helper()
 	return asOn(t, admin, account, node)
@@ -68,11 +71,9 @@ func asOn(t testing.TB, admin *rest.Config, account, node string) *rest.Config {
 	}
 	request := &authv1.TokenRequest{}
 	if node != "" {
-		obj, err := core.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
-		if err != nil {
+		if request.Spec.BoundObjectRef, err = boundTo(ctx, core, account, node); err != nil {
 			t.Fatal(err)
 		}
-		request.Spec.BoundObjectRef = &authv1.BoundObjectReference{Kind: "Node", APIVersion: "v1", Name: node, UID: obj.UID}
 	}
 	answer, err := core.CoreV1().ServiceAccounts(chartNamespace).CreateToken(ctx, account, request, metav1.CreateOptions{})
 	if err != nil {
@@ -81,6 +82,45 @@ func asOn(t testing.TB, admin *rest.Config, account, node string) *rest.Config {
 	cfg := rest.AnonymousClientConfig(admin)
 	cfg.BearerToken = answer.Status.Token
 	return cfg
+}
+
+// boundTo returns what a token of the account that names a node is bound to.
+func boundTo(ctx context.Context, core kubernetes.Interface, account, node string) (*authv1.BoundObjectReference, error) {
+	obj, err := core.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	if account != agentAccount {
+		return &authv1.BoundObjectReference{Kind: "Node", APIVersion: "v1", Name: node, UID: obj.UID}, nil
+	}
+	name := account + "-" + node
+	pods := core.CoreV1().Pods(chartNamespace)
+	pod, err := pods.Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		pod, err = pods.Create(ctx, &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: corev1.PodSpec{
+				NodeName: node, HostNetwork: true, ServiceAccountName: account, Containers: []corev1.Container{{Name: "node", Image: "none"}},
+			},
+		}, metav1.CreateOptions{})
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &authv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: name, UID: pod.UID}, nil
+}
+
+// GrantAll gives what a test has rendered of the chart's rights, over those of its default values.
+func GrantAll(t testing.TB, admin *rest.Config, chart []*unstructured.Unstructured) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	rights := slices.DeleteFunc(slices.Clone(chart), func(o *unstructured.Unstructured) bool {
+		return o.GroupVersionKind().Group != rbacv1.GroupName
+	})
+	if err := apply(ctx, admin, rights...); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // grant creates the account, what the chart gives it, and waits until the authorizer has heard of that.
@@ -146,7 +186,7 @@ var rendered struct {
 // chartRights returns what the chart binds to the account.
 func chartRights(t testing.TB, account string) []right {
 	t.Helper()
-	rendered.Do(func() { rendered.objects = Chart(t) })
+	rendered.Do(func() { rendered.objects = Manifest(t) })
 	var rights []right
 	for _, obj := range rendered.objects {
 		var binding rbacv1.RoleBinding // which has the fields of a ClusterRoleBinding

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +23,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Chart renders the chart as a release in the namespace of As, with further arguments of `helm template`, and returns its objects.
+// Chart renders the chart as a release in the namespace of As, with arguments of `helm template`, and returns its objects.
 func Chart(t testing.TB, args ...string) []*unstructured.Unstructured {
 	t.Helper()
 	command := append([]string{"template", "tortie", filepath.Join(Root(), "charts", "tortie"), "--namespace", chartNamespace}, args...)
@@ -33,8 +35,22 @@ func Chart(t testing.TB, args ...string) []*unstructured.Unstructured {
 		}
 		t.Fatal(err)
 	}
-	var objects []*unstructured.Unstructured
-	for doc := range strings.SplitSeq(string(out), "\n---\n") {
+	return decode(t, string(out))
+}
+
+// Manifest returns what the chart makes of its default values, from the file that has it: where a test runs there may be no Helm.
+func Manifest(t testing.TB) []*unstructured.Unstructured {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(Root(), "manifests", "tortie.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return decode(t, string(text))
+}
+
+func decode(t testing.TB, text string) (objects []*unstructured.Unstructured) {
+	t.Helper()
+	for doc := range strings.SplitSeq(text, "\n---\n") {
 		obj := &unstructured.Unstructured{}
 		if err := yaml.Unmarshal([]byte(doc), &obj.Object); err != nil {
 			t.Fatalf("what the chart renders: %v\n%s", err, doc)
@@ -76,15 +92,24 @@ func apply(ctx context.Context, admin *rest.Config, objects ...*unstructured.Uns
 	return nil
 }
 
-// Fence puts the chart's fencing on a server, in a mode of the chart's value and with further arguments of `helm template`, and
-// returns when it is in force. In a server that tests share it stays: it is about the chart's accounts only.
-func Fence(t testing.TB, admin *rest.Config, mode string, args ...string) {
+// Fence puts the chart's default fencing on a server and returns when it is in force. In a server that tests share it stays: it is
+// about the chart's accounts only.
+func Fence(t testing.TB, admin *rest.Config) {
+	t.Helper()
+	FenceWith(t, admin, Manifest(t))
+}
+
+// FenceWith is Fence with what a test has rendered.
+func FenceWith(t testing.TB, admin *rest.Config, chart []*unstructured.Unstructured) {
 	t.Helper()
 	accounts.Lock()
 	defer accounts.Unlock()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	if err := apply(ctx, admin, Chart(t, append(args, "--show-only", "templates/fencing.yaml", "--set", "fencing="+mode)...)...); err != nil {
+	fences := slices.DeleteFunc(slices.Clone(chart), func(o *unstructured.Unstructured) bool {
+		return !strings.HasPrefix(o.GetKind(), "ValidatingAdmissionPolicy")
+	})
+	if err := apply(ctx, admin, fences...); err != nil {
 		t.Fatal(err)
 	}
 	if err := awaitFence(ctx, admin); err != nil {

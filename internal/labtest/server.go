@@ -20,7 +20,13 @@ type Server struct {
 // NewBareServer starts a server that has no definitions but Kubernetes' own. It ends with the test.
 func NewBareServer(t testing.TB) *Server {
 	t.Helper()
-	s := &Server{child: launchFor(t, "api")}
+	return newServer(t)
+}
+
+// newServer starts a server with options of `lab api`.
+func newServer(t testing.TB, options ...string) *Server {
+	t.Helper()
+	s := &Server{child: launchFor(t, append([]string{"api"}, options...)...)}
 	var err error
 	if s.kubeconfig, err = s.child.ready(); err != nil {
 		t.Fatal(err)
@@ -31,7 +37,12 @@ func NewBareServer(t testing.TB) *Server {
 // NewServer starts a server. It ends with the test.
 func NewServer(t testing.TB) *Server {
 	t.Helper()
-	s := NewBareServer(t)
+	return define(t, NewBareServer(t))
+}
+
+// define gives a server this project's definitions.
+func define(t testing.TB, s *Server) *Server {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := applyDefinitions(ctx, s.kubeconfig, filepath.Join(Root(), "charts", "tortie", "crds")); err != nil {

@@ -34,6 +34,9 @@ var kinds = map[string]schema.GroupVersionResource{
 	"ClusterInformation": custom("clusterinformations"),
 	"FelixConfiguration": custom("felixconfigurations"),
 	"CalicoNodeStatus":   custom("caliconodestatuses"),
+	"Secret":             {Version: "v1", Resource: "secrets"},
+	"Role":               {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "roles"},
+	"RoleBinding":        {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "rolebindings"},
 	"BGPConfiguration":   custom("bgpconfigurations"),
 }
 
@@ -115,7 +118,7 @@ func server(t testing.TB, mode string, args ...string) (admin *rest.Config) {
 	t.Helper()
 	admin = labtest.RESTConfig(t)
 	if want := fmt.Sprint(mode, args); inForce != want {
-		labtest.Fence(t, admin, mode, args...)
+		labtest.FenceWith(t, admin, labtest.Chart(t, append(args, "--set", "fencing="+mode)...))
 		inForce = want
 	}
 	return admin

@@ -32,7 +32,6 @@ var subnets = []netip.Prefix{netip.MustParsePrefix("172.31.1.0/24"), netip.MustP
 type Cluster struct {
 	Server *labtest.Server
 	Admin  *rest.Config
-	agents *rest.Config // what the agents may
 	Store  *kubernetes.Store
 	Fabric *netnstest.NS // bridges and the router between them
 	Dual   bool          // nodes and pods of pairs have an IPv6 address beside the other
@@ -44,12 +43,18 @@ type Cluster struct {
 // NewCluster makes a cluster without nodes. It ends with the test.
 func NewCluster(t testing.TB) *Cluster {
 	t.Helper()
-	c := &Cluster{Server: labtest.NewServer(t), Fabric: newFabric(t)}
+	return NewClusterOn(t, labtest.NewServer(t))
+}
+
+// NewClusterOn is NewCluster on a server of the test's.
+func NewClusterOn(t testing.TB, server *labtest.Server) *Cluster {
+	t.Helper()
+	c := &Cluster{Server: server, Fabric: newFabric(t)}
 	var err error
 	if c.Admin, err = clientcmd.BuildConfigFromFlags("", c.Server.Kubeconfig()); err != nil {
 		t.Fatal(err)
 	}
-	c.agents = labtest.AsOn(t, c.Admin, "tortie-node")
+	labtest.Fence(t, c.Admin)
 	cfg, err := kubernetes.LoadKubeconfig(c.Server.Kubeconfig())
 	if err != nil {
 		t.Fatal(err)

@@ -59,8 +59,8 @@ func (c *Cluster) NewNode(t testing.TB, name string, subnet, host int) *Node {
 		n.Addr(t, "eth0", n.V6.String()+"/64")
 	}
 	n.http = &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: n.dial}}
-	n.connect(t)
 	n.declare(t)
+	n.connect(t)
 	t.Cleanup(func() { n.End(t) })
 	return n
 }
@@ -84,7 +84,7 @@ func (n *Node) declare(t testing.TB) {
 func (n *Node) connect(t testing.TB) {
 	t.Helper()
 	var wired *rest.Config
-	n.Wire, wired = labtest.NewWire(t, n.agents)
+	n.Wire, wired = labtest.NewWire(t, labtest.OnNode(t, n.Admin, "tortie-node", n.Name))
 	var l net.Listener
 	n.Within(t, func() (err error) {
 		l, err = net.Listen("tcp", "127.0.0.1:0")

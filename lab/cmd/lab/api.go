@@ -25,6 +25,7 @@ func runAPI(ctx context.Context, args []string) (err error) {
 	dir := f.String("dir", "", "directory for the state and admin.kubeconfig (default: a temporary one)")
 	kcm := f.Bool("kcm", false, "run kube-controller-manager too")
 	address := f.String("address", "127.0.0.1", "address that the API server listens on; it must be this host's")
+	audit := f.String("audit", "", "group of users, such as system:serviceaccounts:kube-system, whose requests are written to audit.log beside admin.kubeconfig")
 	if err := parse(f, args, false); err != nil {
 		return err
 	}
@@ -51,7 +52,7 @@ func runAPI(ctx context.Context, args []string) (err error) {
 	defer func() { err = errors.Join(err, clean()) }()
 	p, err := plane.Start(ctx, plane.Config{
 		Dir: state, Hyperkube: hyperkube, Spawner: proc.NewSpawner(),
-		Address: listen, ControllerManager: *kcm, Timeout: time.Duration(slower * float64(apiTimeout)),
+		Address: listen, ControllerManager: *kcm, Audit: *audit, Timeout: time.Duration(slower * float64(apiTimeout)),
 	})
 	if err != nil {
 		return err

@@ -43,6 +43,8 @@ type Config struct {
 	Port uint16
 	// Nodes get a token each: NAME.kubeconfig.
 	Nodes []string
+	// Audit is a group of users whose requests the API server writes to audit.log, one JSON object in a line; empty writes none.
+	Audit string
 	// ControllerManager and Scheduler say whether these run too.
 	ControllerManager, Scheduler bool
 	// Timeout bounds the start.
@@ -73,7 +75,7 @@ func Start(ctx context.Context, cfg Config) (_ *Plane, err error) {
 			err = errors.Join(err, p.Stop(context.WithoutCancel(ctx)))
 		}
 	}()
-	if err := p.writeCerts(); err != nil {
+	if err := errors.Join(p.writeCerts(), p.writeAuditPolicy()); err != nil {
 		return nil, fmt.Errorf("prepare the control plane: %w", err)
 	}
 	if err := p.run("etcd", "--data-dir", "etcd", "--listen-client-url", etcdURL, "--listen-peer-url", "unix://peer:0"); err != nil {
@@ -241,6 +243,9 @@ func (p *Plane) serverFlags() []string {
 		// A lab's requests are few, and a fair queue that is still being set up answers some of the first with 429.
 		"--enable-priority-and-fairness=false",
 	}
+	if p.cfg.Audit != "" {
+		flags = append(flags, "--audit-policy-file=audit.yaml", "--audit-log-path=audit.log", "--audit-log-mode=blocking-strict")
+	}
 	if p.cfg.Address.IsLoopback() {
 		// The service "kubernetes" may not have a loopback address as its endpoint.
 		flags = append(flags, "--endpoint-reconciler-type=none")
@@ -281,6 +286,20 @@ func (p *Plane) writeCerts() error {
 		a.Server("apiserver", hosts, addrs),
 		a.Client("kubelet-client", "kube-apiserver-kubelet-client", "system:masters"),
 		a.KeyPair("sa"))
+}
+
+// writeAuditPolicy has each request of the group written once: when it was answered or, if it is a watch, when that began.
+func (p *Plane) writeAuditPolicy() error {
+	if p.cfg.Audit == "" {
+		return nil
+	}
+	return os.WriteFile(filepath.Join(p.cfg.Dir, "audit.yaml"), fmt.Appendf(nil, `apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+  - {level: Metadata, userGroups: [%q]}
+  - {level: None}
+`, p.cfg.Audit), 0o600)
 }
 
 // user is one line of the token file and one kubeconfig.

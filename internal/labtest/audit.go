@@ -1,0 +1,62 @@
+package labtest
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// NewAuditedServer is NewServer with a record of what the chart's accounts ask.
+func NewAuditedServer(t testing.TB) *Server {
+	t.Helper()
+	return define(t, newServer(t, "-audit", "system:serviceaccounts:"+chartNamespace))
+}
+
+// Asked is a request of one of the chart's accounts.
+type Asked struct {
+	Account   string
+	Verb      string // as in RBAC
+	Group     string
+	Resource  string // with its subresource, as in RBAC
+	Namespace string
+	Name      string
+	Forbidden bool // for want of a right
+}
+
+// auditEvent is what is looked at of an audit.k8s.io/v1 Event.
+type auditEvent struct {
+	Verb      string
+	User      struct{ Username string }
+	ObjectRef *struct {
+		Resource, Subresource, APIGroup, Namespace, Name string
+	}
+	Annotations map[string]string
+}
+
+// Asked returns what the chart's accounts have asked an audited server, in the order of its answers.
+func (s *Server) Asked(t testing.TB) []Asked {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(filepath.Dir(s.kubeconfig), "audit.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []Asked
+	for line := range strings.Lines(string(text)) {
+		var e auditEvent
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			t.Fatalf("audit.log: %v in %s", err, line)
+		}
+		if e.ObjectRef == nil { // what everybody may ask, such as /version
+			continue
+		}
+		_, account, _ := strings.Cut(e.User.Username, "system:serviceaccount:"+chartNamespace+":")
+		resource := strings.TrimSuffix(e.ObjectRef.Resource+"/"+e.ObjectRef.Subresource, "/")
+		all = append(all, Asked{
+			Account: account, Verb: e.Verb, Group: e.ObjectRef.APIGroup, Resource: resource, Namespace: e.ObjectRef.Namespace,
+			Name: e.ObjectRef.Name, Forbidden: e.Annotations["authorization.k8s.io/decision"] == "forbid",
+		})
+	}
+	return all
+}
