@@ -47,7 +47,11 @@ type Installer struct {
 	warn    func(reason, text string)
 	metrics *Metrics
 	hooks   hooks
+	noted   bool // the ledger has what this process wrote
 }
+
+// errUndone stops an installer that stays from writing over what a rollback or an uninstallation has put back.
+var errUndone = errors.New("this host was rolled back or uninstalled while the installer ran: it writes nothing more until it is started again")
 
 // replaceFunc is hostfile.Replace.
 type replaceFunc func(path string, content []byte, mode fs.FileMode) (written bool, err error)
@@ -119,7 +123,7 @@ func (i *Installer) prepare(ctx context.Context) (expires time.Time, err error) 
 	if err != nil {
 		return time.Time{}, err
 	}
-	err = locked(ctx, i.cfg.InstallHost, i.log, func(l *ledger) error {
+	err = i.locked(ctx, func(l *ledger) error {
 		if err := sweep(i.cfg.InstallHost); err != nil {
 			return err
 		}
@@ -144,7 +148,7 @@ func (i *Installer) activate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = locked(ctx, i.cfg.InstallHost, i.log, func(l *ledger) error {
+	err = i.locked(ctx, func(l *ledger) error {
 		if err := l.putEtcdFiles(i.cfg, i.hooks.replace); err != nil {
 			return err
 		}
@@ -171,6 +175,18 @@ func (i *Installer) removeOld(l *ledger) error {
 		i.log.Info("the configuration under the earlier name is removed", "path", path)
 	}
 	return err
+}
+
+// locked is the function of that name, and fails with errUndone.
+func (i *Installer) locked(ctx context.Context, do func(*ledger) error) error {
+	return locked(ctx, i.cfg.InstallHost, i.log, func(l *ledger) error {
+		if i.noted && len(l.files) == 0 {
+			return errUndone
+		}
+		err := do(l)
+		i.noted = l.dir != "" && len(l.files) > 0
+		return err
+	})
 }
 
 func (i *Installer) put(l *ledger, what string, files ...file) error {
@@ -241,7 +257,7 @@ func (i *Installer) writeKubeconfig(ctx context.Context, token Token) error {
 	if err != nil {
 		return err
 	}
-	return locked(ctx, i.cfg.InstallHost, i.log, func(l *ledger) error {
+	return i.locked(ctx, func(l *ledger) error {
 		_, err := l.put(i.hooks.replace, file{i.kubeconfig(), text, 0o600})
 		return err
 	})

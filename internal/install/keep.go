@@ -41,7 +41,9 @@ func (i *Installer) keep(ctx context.Context, expires time.Time) error {
 		case <-life.due():
 			life.renew(ctx)
 		}
-		if err != nil && ctx.Err() == nil {
+		if errors.Is(err, errUndone) {
+			i.log.Warn("nothing is written any more", "error", err)
+		} else if err != nil && ctx.Err() == nil {
 			return err
 		}
 	}
@@ -154,6 +156,11 @@ func (l *lifetime) plan(wait time.Duration) {
 func (l *lifetime) renew(ctx context.Context) {
 	l.renewed = time.Now()
 	token, err := l.i.renew(ctx)
+	if errors.Is(err, errUndone) {
+		l.i.log.Warn("nothing is written any more", "error", err)
+		l.timer.Stop()
+		return
+	}
 	if err != nil {
 		l.retry = min(2*l.retry, maxRetry)
 		wait := max(minRenewal, withJitter(l.retry))

@@ -178,6 +178,29 @@ func TestARefusedTokenIsRenewed(t *testing.T) {
 	})
 }
 
+// An operator rolls back in the very container that stays.
+func TestWhatWasPutBackStays(t *testing.T) {
+	h := calicoHost(t)
+	synctest.Test(t, func(t *testing.T) {
+		i := h.unwatched(fixedToken("secret"))
+		run(t, i)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		found := read(t, h.net(KubeconfigName))
+		if err := Rollback(t.Context(), h.cfg.InstallHost, h.logger()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * 24 * time.Hour)
+		synctest.Wait()
+		if got := read(t, h.net(KubeconfigName)); got != "Calico's kubeconfig" || found == got {
+			t.Errorf("Calico's kubeconfig has become %q", got)
+		}
+		if n := value(t, i, "tortie_install_token_renewals_total", resultFailed); n != 1 {
+			t.Errorf("%v tries to renew the token, want one", n)
+		}
+	})
+}
+
 // As the plugins and the kernel do it.
 func TestARefusalIsHeard(t *testing.T) {
 	h := newHost(t)

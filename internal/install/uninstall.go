@@ -33,13 +33,16 @@ func Uninstall(ctx context.Context, cfg config.InstallHost, log *slog.Logger) er
 		if err := r.restoreOrRemove(r.plugins()); err != nil {
 			return err
 		}
-		return r.restoreOrRemove(backwards(r.wiring()))
+		if err := r.restoreOrRemove(backwards(r.wiring())); err != nil {
+			return err
+		}
+		return r.state()
 	})
 }
 
 // Rollback puts back the network that an installation replaced: its plugins, its kubeconfig and its conflist, in this order and each in
-// one step, so that the runtime has a network at any time. What the installation added is removed after that. It fails if there was no
-// network to go back to.
+// one step, so that the runtime has a network at any time. What the installation added is removed after that. What the agent keeps stays:
+// it may still run, and has addresses to release. It fails if there was no network to go back to.
 func Rollback(ctx context.Context, cfg config.InstallHost, log *slog.Logger) error {
 	return remove(ctx, cfg, log, func(r *removal) error {
 		if !slices.ContainsFunc(r.configurations(), r.replaced) {
@@ -62,7 +65,7 @@ func remove(ctx context.Context, cfg config.InstallHost, log *slog.Logger, files
 		if err := files(r); err != nil {
 			return err
 		}
-		if err := errors.Join(r.state(), l.drop(), sweep(cfg)); err != nil {
+		if err := errors.Join(l.drop(), sweep(cfg)); err != nil {
 			return err
 		}
 		log.Info("the host is as it was before", "restored", r.restored, "removed", r.removed, "left", r.left)
