@@ -86,6 +86,11 @@ lint: ## format, vet, staticcheck, import layers, generated files
 soak: deps ## ten minutes of nodes that die, programs that are killed and clocks that step, then an audit; writes docs/soak.md (SOAK=30m)
 	go test ./internal/chaos -run 'TestCluster$$' -count=1 -v -timeout 2h -soak $(or $(SOAK),10m) -soak-report '$(CURDIR)/docs/soak.md'
 
+.PHONY: vulncheck
+vulncheck: ## known vulnerabilities in what is called, from https://vuln.go.dev or TORTIE_VULNDB (a URL)
+	go -C hack/govulncheck build -o ../../bin/govulncheck tool
+	go -C hack run ./vulns -require
+
 # A part of a run is for reading, not for docs/.
 .PHONY: bench
 bench: build ## what a pod costs: times, memory, requests, beside floors; writes docs/benchmarks.md (ONLY=add,burst or QUICK=1: only shows)

@@ -86,8 +86,9 @@ func TestSteps(t *testing.T) {
 		{name: "good", args: []string{"true"}},
 		{name: "bad", args: []string{"false"}},
 		{name: "missing", args: []string{"no-such-program"}},
+		{name: "offline", args: []string{"echo", "NOT CHECKED: no network"}},
 	}})
-	if r.passed != 1 || !slices.Equal(r.failures, []string{"bad", "missing"}) {
+	if r.passed != 1 || !slices.Equal(r.skips, []string{"offline"}) || !slices.Equal(r.failures, []string{"bad", "missing"}) {
 		t.Errorf("got %+v", r)
 	}
 }

@@ -63,7 +63,7 @@ func suites(ctx context.Context, root string) []suite {
 		ipip.tests.flags = []string{"-timeout=30m", "-exec=" + lab + " vmtest"}
 	}
 	all := []suite{
-		{name: "lint", what: "format, vet, staticcheck", steps: lintSteps(root)},
+		{name: "lint", what: "format, vet, staticcheck, known vulnerabilities", steps: lintSteps(root)},
 		{name: "tools", what: "the repository's own tools, and the layers of imports",
 			tests: &goTest{dir: "hack", flags: []string{"-timeout=10m"}, except: []string{"bench", "image/built"}}},
 		{name: "programs", what: "Tortie's image; Kubernetes and helm from Go modules (about 10 minutes, once)", vital: true,
@@ -107,6 +107,10 @@ func lintSteps(root string) []step {
 		{name: "gofmt", args: []string{"sh", "-c", unformatted}},
 		{name: "build staticcheck", dir: "hack", args: []string{"go", "build", "-o", staticcheck, "honnef.co/go/tools/cmd/staticcheck"}},
 	}
+	scanner := filepath.Join(root, "bin", "govulncheck")
+	steps = append(steps,
+		step{name: "build govulncheck", dir: "hack/govulncheck", args: []string{"go", "build", "-o", scanner, "tool"}},
+		step{name: "govulncheck", dir: "hack", args: []string{"go", "run", "./vulns", "-govulncheck", scanner}})
 	for _, module := range []string{".", "hack", "lab"} {
 		packages := "$(go list ./... | grep -Ev '/(cmd/hyperkube|internal/etcd)$')"
 		steps = append(steps,

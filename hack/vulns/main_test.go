@@ -1,0 +1,144 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func write(t *testing.T, dir, name, text string) string {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// database writes one that knows of a single vulnerability: in net/url.Parse, of every release.
+func database(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	const entry = `{"id":"GO-2000-0001","modified":"2026-11-01T00:00:00Z"`
+	write(t, dir, "index/db.json", `{"modified":"2026-11-01T00:00:00Z"}`)
+	write(t, dir, "index/modules.json", `[{"path":"stdlib","vulns":[`+entry+`}]}]`)
+	write(t, dir, "index/vulns.json", `[`+entry+`}]`)
+	write(t, dir, "ID/GO-2000-0001.json", entry+`,"schema_version":"1.3.1","published":"2026-11-01T00:00:00Z","summary":"URLs in net/url",
+		"details":"made up","affected":[{"package":{"name":"stdlib","ecosystem":"Go"},
+		"ranges":[{"type":"SEMVER","events":[{"introduced":"0"}]}],
+		"ecosystem_specific":{"imports":[{"path":"net/url","symbols":["Parse"]}]}}]}`)
+	return "file://" + dir
+}
+
+// scanner builds govulncheck, of the version that CI runs.
+func scanner(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "govulncheck")
+	cmd := exec.Command("go", "build", "-o", path, "tool")
+	cmd.Dir = "../govulncheck"
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return path
+}
+
+func TestRealScan(t *testing.T) {
+	o := options{scanner: scanner(t), database: database(t), packages: []string{"./..."}}
+	for _, c := range []struct{ name, body, want string }{
+		{"called", `_, _ = url.Parse("x")`, "GO-2000-0001: URLs in net/url"},
+		{"only linked", `_ = url.QueryEscape("x")`, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o.root = t.TempDir()
+			write(t, o.root, "go.mod", "module example.net/x\n\ngo 1.26\n")
+			write(t, o.root, "main.go", "package main\n\nimport \"net/url\"\n\nfunc main() { "+c.body+" }\n")
+			o.exceptions = write(t, t.TempDir(), "exceptions.yaml", "[]")
+			var out bytes.Buffer
+			err := run(t.Context(), o, time.Now(), &out)
+			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("error %v, want %q in it", err, c.want)
+			}
+			if !strings.Contains(out.String(), "database of 2026-11-01") {
+				t.Errorf("it says %q", out.String())
+			}
+		})
+	}
+}
+
+func TestJudge(t *testing.T) {
+	now := time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC)
+	called := []finding{{id: "GO-1", summary: "x", module: "m", version: "v1", fixed: "v2", function: "m.F", from: "main.main"}}
+	until := func(day string) []exception { return []exception{{ID: "GO-1", Reason: "made up", Expires: day}} }
+	for _, c := range []struct {
+		name     string
+		findings []finding
+		accepted []exception
+		want     string
+	}{
+		{"nothing", nil, nil, ""},
+		{"called", called, nil, "GO-1: x: m v1 is called, from main.main: m.F; fixed in v2"},
+		{"accepted, on the last day", called, until("2026-11-22"), ""},
+		{"accepted for too long", called, until("2026-11-21"), "ended on 2026-11-21"},
+		{"accepted in vain", nil, until("2026-12-31"), "remove it"},
+		{"another one is accepted", called, []exception{{ID: "GO-2", Reason: "made up", Expires: "2026-12-31"}}, "GO-1: x"},
+	} {
+		err := errors.Join(judge(c.findings, c.accepted, now)...)
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: error %v, want %q in it", c.name, err, c.want)
+		}
+	}
+}
+
+func TestNoDatabase(t *testing.T) {
+	gone := httptest.NewServer(http.NotFoundHandler())
+	defer gone.Close()
+	for _, database := range []string{"file:///no/such/directory", gone.URL} {
+		o := options{database: database, exceptions: write(t, t.TempDir(), "exceptions.yaml", "[]")}
+		var out bytes.Buffer
+		if err := run(t.Context(), o, time.Now(), &out); err != nil || !strings.HasPrefix(out.String(), "NOT CHECKED: ") || !strings.Contains(out.String(), database) {
+			t.Errorf("%v, says %q", err, out.String())
+		}
+		o.require = true
+		if err := run(t.Context(), o, time.Now(), &out); err == nil || !strings.Contains(err.Error(), database) {
+			t.Errorf("-require: %v", err)
+		}
+	}
+}
+
+func TestExceptionsNeedReasonAndDay(t *testing.T) {
+	for _, text := range []string{
+		"[{id: GO-1, expires: 2026-12-31}]", "[{id: GO-1, reason: x, expires: soon}]", "[{reason: x, expires: 2026-12-31}]", "[{id: GO-1, why: x}]",
+	} {
+		if _, err := readExceptions(write(t, t.TempDir(), "exceptions.yaml", text)); err == nil {
+			t.Errorf("%s: no error", text)
+		}
+	}
+	if _, err := readExceptions("exceptions.yaml"); err != nil {
+		t.Error(err)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(`{"osv":{"id":"GO-1","summary":"x"}}{"finding":{"osv":"GO-1","trace":[{"module":"stdlib","package":"net/url","function":"Parse"}]}}`))
+	f.Add([]byte(`{"finding":{"osv":"GO-1","trace":[]}}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		all, err := parse(bytes.NewReader(text))
+		for _, found := range all {
+			if err != nil || found.function == "" {
+				t.Errorf("%+v, %v", found, err)
+			}
+			_ = fmt.Sprint(found)
+		}
+	})
+}
