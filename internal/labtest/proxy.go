@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -28,6 +29,7 @@ type Proxy struct {
 	mu          sync.Mutex // guards all below
 	requests    map[string]int
 	connections int
+	fault       func(request string) (status int, delay time.Duration)
 }
 
 // NewProxy starts a proxy before the server of API. It ends with the test.
@@ -52,6 +54,9 @@ func NewProxy(t testing.TB) *Proxy {
 	}
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p.count(r)
+		if p.refuse(w, r) {
+			return
+		}
 		forward.ServeHTTP(w, r)
 	}))
 	server.EnableHTTP2 = true
@@ -112,6 +117,30 @@ func (p *Proxy) count(r *http.Request) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.requests[requestKey(r)]++
+}
+
+// Fault has the proxy ask, for each request that is named as in Requests, how it is answered: late, or if status is not 0 with that and
+// not by the API server. Watches are left alone. Nil ends it.
+func (p *Proxy) Fault(fault func(request string) (status int, delay time.Duration)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fault = fault
+}
+
+func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request) bool {
+	p.mu.Lock()
+	fault := p.fault
+	p.mu.Unlock()
+	if fault == nil || r.URL.Query().Get("watch") != "" {
+		return false
+	}
+	status, delay := fault(requestKey(r))
+	time.Sleep(delay)
+	if status != 0 {
+		w.Header().Set("Retry-After", "1")
+		w.WriteHeader(status)
+	}
+	return status != 0
 }
 
 // requestKey names a request as RBAC does, such as "list ippools" or "patch pods/status".

@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"fmt"
+	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
@@ -274,6 +275,70 @@ func TestTheAPIServerIsAway(t *testing.T) {
 		}
 		return nil
 	})
+	v := w.view()
+	w.stays("a live pod", &v, "k8s-pod-network.of-live", live)
+}
+
+// As long as nothing is due the API server hears of nothing but watches and the Lease. One that answers 429, or late, is not pressed,
+// and in the end all is done.
+func TestRequests(t *testing.T) {
+	t.Parallel()
+	proxy := labtest.NewProxy(t)
+	w := newWorldAt(t, labtest.API(t))
+	w.node("a")
+	live := w.run("live", "a")
+	p := w.start("one", proxy.Kubeconfig(), "RECONCILER_PERIOD=1s")
+	leads(t, p)
+	time.Sleep(5 * time.Second)
+	proxy.Reset()
+	before, err := p.status()
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(12 * time.Second)
+	after, err := p.status()
+	if err != nil || after.Passes < before.Passes+3 {
+		t.Errorf("%d passes, then %d; %v", before.Passes, after.Passes, err)
+	}
+	for request, n := range proxy.Requests() {
+		if !strings.HasSuffix(request, " leases") {
+			t.Errorf("%d times %s although nothing is due", n, request)
+		}
+	}
+
+	proxy.Fault(func(request string) (int, time.Duration) {
+		if strings.HasSuffix(request, " leases") {
+			return 0, 0
+		}
+		return http.StatusTooManyRequests, 0
+	})
+	for i := range 40 {
+		w.assign(fmt.Sprintf("lost%d", i), "a", fmt.Sprintf("lost%d", i))
+	}
+	proxy.Reset()
+	time.Sleep(20 * time.Second)
+	refused := 0
+	for request, n := range proxy.Requests() {
+		if !strings.HasSuffix(request, " leases") && !strings.HasPrefix(request, "list") {
+			refused += n
+		}
+	}
+	if v := w.view(); len(v.Handles) != 41 || refused == 0 || refused > 60 {
+		t.Errorf("%d handles after %d refused requests", len(v.Handles), refused)
+	}
+	proxy.Fault(func(string) (int, time.Duration) { return 0, time.Second })
+	proxy.Reset()
+	eventually(t, func() error {
+		if v := w.view(); len(v.Handles) != 1 || len(held(&v)) != 2 {
+			return fmt.Errorf("%d handles and %d addresses are left", len(v.Handles), len(held(&v)))
+		}
+		return nil
+	})
+	// 40 containers with two addresses each: one write for each block, one delete for each handle, and no look at each pod.
+	requests := proxy.Requests()
+	if requests["update ipamblocks"] > 4 || requests["delete ipamhandles"] > 45 || requests["get pods"] > 8 || requests["list pods"] > 8 {
+		t.Errorf("requests: %v", requests)
+	}
 	v := w.view()
 	w.stays("a live pod", &v, "k8s-pod-network.of-live", live)
 }

@@ -56,7 +56,13 @@ type world struct {
 // newWorld makes the cluster's objects on a server of the test's own.
 func newWorld(t testing.TB, server *labtest.Server) *world {
 	t.Helper()
-	admin, err := kube.Connect(server.Kubeconfig(), "test")
+	return newWorldAt(t, server.Kubeconfig())
+}
+
+// newWorldAt makes them where a kubeconfig leads.
+func newWorldAt(t testing.TB, kubeconfig string) *world {
+	t.Helper()
+	admin, err := kube.Connect(kubeconfig, "test")
 	if err != nil {
 		t.Fatal(err)
 	}
