@@ -82,6 +82,10 @@ func sections(o options) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	installer, err := metricTable(filepath.Join(o.root, "internal/install"))
+	if err != nil {
+		return nil, err
+	}
 	controllers, err := metricTable(filepath.Join(o.root, "internal/controllers"))
 	if err != nil {
 		return nil, err
@@ -108,6 +112,7 @@ func sections(o options) (map[string]string, error) {
 		"controllers-env":      envTable(config.Describe(config.RawControllers{})),
 		"controllers-metrics":  controllers,
 		"node-env":             envTable(config.Describe(config.RawNode{})),
+		"install-metrics":      installer,
 		"node-metrics":         metrics,
 		"node-status":          status,
 		"node-diagnose":        diagnosis,
