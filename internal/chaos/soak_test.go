@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -86,6 +87,9 @@ func TestCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("shaken for %v: %s", s.now().Round(time.Second), s.summary())
+	s.mu.Lock()
+	v.events = maps.Clone(s.storm.count)
+	s.mu.Unlock()
 	for _, step := range []func(context.Context, *verdict) error{s.rest, s.count, s.empty, s.vacate, s.noLeftovers(t)} {
 		if err := step(ctx, v); err != nil {
 			s.blame("%v", err)
@@ -158,7 +162,7 @@ func (s *soak) shake(ctx context.Context) error {
 	for _, m := range s.machines {
 		shaking.Go(func() error { return m.live(gctx, during) })
 	}
-	for _, disturb := range []func(context.Context, *rand.Rand) error{s.killControllers, s.killServer, s.stepClocks} {
+	for _, disturb := range []func(context.Context, *rand.Rand) error{s.killControllers, s.killServer, s.stepClocks, s.useTool} {
 		random := rand.New(rand.NewPCG(*seed, uint64(s.serial.Add(1))<<32))
 		shaking.Go(func() error { return disturb(during, random) })
 	}
@@ -237,6 +241,23 @@ func (s *soak) stepClocks(ctx context.Context, random *rand.Rand) error {
 		} else if err := s.machines[n].Try(func() error { return cnitest.StepClock(clockPath, ahead) }); err != nil {
 			return err
 		}
+	}
+}
+
+// useTool has somebody put right what he finds, again and again, while all goes on.
+func (s *soak) useTool(ctx context.Context, _ *rand.Rand) error {
+	for {
+		sleep(ctx, *soakTime/4)
+		if ctx.Err() != nil {
+			return nil
+		}
+		said, code, err := s.controllers[0].tool(context.WithoutCancel(ctx), "check", "-again", "2s", "-fix", "-yes")
+		s.note("runs of ipam check -fix")
+		// A pod whose DEL is through says for a moment that it has what others may have by now: only at rest nothing may be found.
+		if err != nil || code == 2 {
+			s.blame("ipam check -fix while all goes on: exit code %d, %v: %s", code, err, tail(said, 2000))
+		}
+		s.tell("ipam check -fix ends with exit code %d", code)
 	}
 }
 
@@ -480,6 +501,10 @@ func (s *soak) count(ctx context.Context, v *verdict) error {
 	expected := s.expected()
 	for _, w := range all.audit(expected) {
 		s.blame("with pods: %s", w)
+	}
+	said, code, err := s.controllers[1].tool(ctx, "check", "-again", "0")
+	if err != nil || code != 0 {
+		s.blame("ipam check at rest: exit code %d, %v: %s", code, err, tail(said, 2000))
 	}
 	v.live = len(expected)
 	v.withPods, err = s.usage(ctx, len(expected))

@@ -14,7 +14,8 @@ import (
 // verdict is what came of a run of TestCluster.
 type verdict struct {
 	started     time.Time
-	left        int // findings when the disturbance ended
+	events      map[string]int // by the end of the disturbance
+	left        int            // findings when the disturbance ended
 	resting     time.Duration
 	live        int
 	withPods    audit.Usage
@@ -56,7 +57,7 @@ The verdict of the run of %s, disturbed for %v, seed %d: %s
 
 | Checked | Result |
 |---|---|
-| Operations on addresses (ADD, DEL, releases by controllers, looks at all blocks) | %d, on %d addresses |
+| Operations on addresses (ADD, DEL, lost ends, looks at all blocks) | %d, on %d addresses |
 | Addresses for which no order of these gives one holder at a time | %d |
 | Findings of internal/audit at the moment at which the disturbance ended | %d |
 | Time until there was none, from when each pod had its sandbox (grace %v, of a node %v) | %v |
@@ -76,8 +77,8 @@ is the agent's, in the test's process. Clocks were stepped by up to %v, in plugi
 		v.operations, v.addresses, v.twice, v.left, leakGrace, nodeGrace, v.resting.Round(100*time.Millisecond),
 		v.live, v.withPods.InUse, v.withPods.Free, v.withPods.Size, v.emptying.Round(100*time.Millisecond), v.withoutPods.InUse, v.vacating.Round(100*time.Millisecond),
 		machines, atOnce, maxStep)
-	for _, what := range slices.Sorted(maps.Keys(s.storm.count)) {
-		fmt.Fprintf(&b, "| %s | %d |\n", what, s.storm.count[what])
+	for _, what := range slices.Sorted(maps.Keys(v.events)) {
+		fmt.Fprintf(&b, "| %s | %d |\n", what, v.events[what])
 	}
 	fmt.Fprintf(&b, "\n## History\n\n```\n%s\n```\n", strings.Join(shorten(s.told), "\n"))
 	return os.WriteFile(path, []byte(b.String()), 0o644)
