@@ -194,6 +194,17 @@ func held(v *inventory.View) map[netip.Addr]string {
 	return out
 }
 
+// heldBy returns the addresses that a handle holds.
+func heldBy(v *inventory.View, handle string) []netip.Addr {
+	var out []netip.Addr
+	for a, of := range held(v) {
+		if of == handle {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
 // process is one kube-controllers.
 type process struct {
 	t       testing.TB
