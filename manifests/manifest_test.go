@@ -25,7 +25,12 @@ import (
 // objects reads the manifest.
 func objects(t *testing.T) []*unstructured.Unstructured {
 	t.Helper()
-	text, err := os.ReadFile("tortie.yaml")
+	return objectsOf(t, "tortie.yaml")
+}
+
+func objectsOf(t *testing.T, file string) []*unstructured.Unstructured {
+	t.Helper()
+	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +201,10 @@ func allowed(t *testing.T, client *kubernetes.Clientset, review *authv1.SubjectA
 
 // What a manifest for `kubectl apply` must not carry: the labels by which Helm takes objects for its own.
 func TestManifestIsNotHelms(t *testing.T) {
-	for _, obj := range objects(t) {
+	for _, obj := range append(objects(t), objectsOf(t, "uninstall.yaml")...) {
+		if len(obj.GetAnnotations()) > 0 {
+			t.Errorf("%s %s has annotations: %v", obj.GetKind(), obj.GetName(), obj.GetAnnotations())
+		}
 		for key, value := range obj.GetLabels() {
 			if strings.HasPrefix(key, "helm.sh/") || value == "Helm" {
 				t.Errorf("%s %s has the label %s=%s", obj.GetKind(), obj.GetName(), key, value)

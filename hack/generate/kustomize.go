@@ -34,7 +34,7 @@ func kustomize(o options) (files, error) {
 	if err != nil {
 		return nil, err
 	}
-	base, err := render(o)
+	base, err := render(o, "--no-hooks")
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +52,7 @@ func kustomize(o options) (files, error) {
 		return nil, fmt.Errorf("no overlays in %s: %w", overlaysDir, err)
 	}
 	for _, values := range all {
-		want, err := render(o, "--values", values)
+		want, err := render(o, "--no-hooks", "--values", values)
 		if err != nil {
 			return nil, err
 		}

@@ -63,6 +63,10 @@ func run(o options) error {
 	if err != nil {
 		return err
 	}
+	second[uninstallPath], err = uninstall(o)
+	if err != nil {
+		return err
+	}
 	overlays, err := kustomize(o)
 	if err != nil {
 		return err

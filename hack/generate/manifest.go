@@ -6,10 +6,14 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
-const manifestPath = "manifests/tortie.yaml"
+const (
+	manifestPath  = "manifests/tortie.yaml"
+	uninstallPath = "manifests/uninstall.yaml"
+)
 
 const manifestHead = `# Tortie in one file, for clusters without Helm:
 #
@@ -18,16 +22,30 @@ const manifestHead = `# Tortie in one file, for clusters without Helm:
 # Generated from charts/tortie with its default values (make generate).
 `
 
+const uninstallHead = `# What helm uninstall runs before the release goes, for clusters without Helm: it ends the agents and cleans every node.
+#
+#   kubectl apply -f manifests/uninstall.yaml
+#   kubectl -n kube-system logs -f job/tortie-uninstall
+#   kubectl delete -f manifests/uninstall.yaml
+#
+# Generated from charts/tortie with its default values (make generate).
+`
+
 // manifest renders the chart with its default values, definitions included.
 func manifest(o options) ([]byte, error) {
-	text, err := render(o, "--include-crds")
+	text, err := render(o, "--no-hooks", "--include-crds")
 	return append([]byte(manifestHead), text...), err
 }
 
-// render returns the chart's objects, without what is true of a Helm release only. Hooks are Helm's to run: elsewhere they would be
-// objects like others.
+// uninstall renders the hook of that name as objects like others.
+func uninstall(o options) ([]byte, error) {
+	text, err := render(o, "--show-only", "templates/hook-uninstall.yaml")
+	return append([]byte(uninstallHead), text...), err
+}
+
+// render returns the chart's objects, without what is true of a Helm release only. Hooks are Helm's to run.
 func render(o options, args ...string) ([]byte, error) {
-	args = append([]string{"template", "tortie", filepath.Join(o.root, "charts/tortie"), "--namespace", "kube-system", "--no-hooks"}, args...)
+	args = append([]string{"template", "tortie", filepath.Join(o.root, "charts/tortie"), "--namespace", "kube-system"}, args...)
 	out, err := exec.Command(o.helm, args...).Output()
 	if err != nil {
 		var exit *exec.ExitError
@@ -37,17 +55,20 @@ func render(o options, args ...string) ([]byte, error) {
 		return nil, fmt.Errorf("rendering the chart: %w", err)
 	}
 	var text bytes.Buffer
-	for line := range strings.Lines(string(out)) {
-		if !isHelms(line) {
+	lines := slices.Collect(strings.Lines(string(out)))
+	for i, line := range lines {
+		// A hook has no other annotations than those that make it one.
+		emptied := strings.TrimSpace(line) == "annotations:" && i+1 < len(lines) && isHelms(lines[i+1])
+		if !emptied && !isHelms(line) {
 			text.WriteString(line)
 		}
 	}
 	return text.Bytes(), nil
 }
 
-// isHelms finds what is true of a Helm release only: the labels by which Helm knows its objects.
+// isHelms finds what is true of a Helm release only: the labels by which Helm knows its objects, and what makes hooks of them.
 func isHelms(line string) bool {
 	line = strings.TrimSpace(line)
-	return strings.HasPrefix(line, "helm.sh/chart:") || strings.HasPrefix(line, "app.kubernetes.io/managed-by:") ||
+	return strings.HasPrefix(line, "helm.sh/hook") || strings.HasPrefix(line, "helm.sh/chart:") || strings.HasPrefix(line, "app.kubernetes.io/managed-by:") ||
 		strings.HasPrefix(line, "# Source: tortie/")
 }
