@@ -1,0 +1,162 @@
+package rights
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
+
+	"github.com/tortie-net/tortie/internal/labtest"
+)
+
+// templates are the pods of the chart, by what makes them, each with all that any value adds. A hook has some in a ConfigMap.
+func templates(t *testing.T) map[string]corev1.PodSpec {
+	t.Helper()
+	objects := labtest.Chart(t, "--set", "migrateFromHostLocal=true,monitoring.metrics.enabled=true,bgp.passwordSecret=bgp")
+	for _, obj := range objects {
+		data, _, _ := unstructured.NestedStringMap(obj.Object, "data")
+		for key, text := range data {
+			inner := &unstructured.Unstructured{}
+			if yaml.Unmarshal([]byte(text), &inner.Object) == nil && inner.GetKind() == "Pod" {
+				inner.SetName(obj.GetName() + "/" + key)
+				objects = append(objects, inner)
+			}
+		}
+	}
+	pods := map[string]corev1.PodSpec{}
+	for _, obj := range objects {
+		spec, ok, _ := unstructured.NestedMap(obj.Object, "spec", "template", "spec")
+		if obj.GetKind() == "Pod" {
+			spec, ok, _ = unstructured.NestedMap(obj.Object, "spec")
+		}
+		if !ok {
+			continue
+		}
+		var pod corev1.PodSpec
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(spec, &pod); err != nil {
+			t.Fatal(err)
+		}
+		pods[obj.GetKind()+" "+obj.GetName()] = pod
+	}
+	return pods
+}
+
+// added are the capabilities of containers, and why each is needed.
+var added = map[string]map[corev1.Capability]string{
+	"node": {
+		"NET_ADMIN":        "links, addresses, routes, rules, nftables, and the TCP MD5 key of a BGP session",
+		"NET_RAW":          "the packet socket of gratuitous ARP and neighbour advertisements, and node diagnose's probes",
+		"NET_BIND_SERVICE": "BGP's port 179",
+	},
+	"kernel":  {"NET_ADMIN": "takes away what the agent has left: links, routes, nftables"},
+	"files":   {"DAC_OVERRIDE": "as install"},
+	"install": {"DAC_OVERRIDE": "archives of the reference plugins leave /opt/cni/bin with an owner that is not root"},
+	"migrate": {"DAC_OVERRIDE": "as install"},
+}
+
+// TestTemplates holds each container of the chart to what it needs.
+func TestTemplates(t *testing.T) {
+	pods := templates(t)
+	if len(pods) < 2 {
+		t.Fatalf("the chart makes the pods %v", pods)
+	}
+	for name, pod := range pods {
+		if pod.HostPID || pod.HostIPC {
+			t.Errorf("%s sees the host's processes", name)
+		}
+		if s := pod.SecurityContext; s == nil || s.SeccompProfile == nil || s.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+			t.Errorf("%s has no seccomp profile RuntimeDefault", name)
+		}
+		for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
+			for _, fault := range faults(c) {
+				t.Errorf("%s, container %s: %s", name, c.Name, fault)
+			}
+		}
+	}
+}
+
+func faults(c corev1.Container) (found []string) {
+	s := c.SecurityContext
+	if s == nil || s.Capabilities == nil {
+		return []string{"no securityContext with capabilities"}
+	}
+	if s.Privileged != nil && *s.Privileged {
+		found = append(found, "it is privileged")
+	}
+	if s.AllowPrivilegeEscalation == nil || *s.AllowPrivilegeEscalation {
+		found = append(found, "it may gain privileges")
+	}
+	if s.ReadOnlyRootFilesystem == nil || !*s.ReadOnlyRootFilesystem {
+		found = append(found, "its root is writable")
+	}
+	if !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) {
+		found = append(found, "it does not drop all capabilities")
+	}
+	for _, capability := range s.Capabilities.Add {
+		if added[c.Name][capability] == "" {
+			found = append(found, fmt.Sprintf("nobody says why it has %s", capability))
+		}
+	}
+	return found
+}
+
+// violations are what PodSecurity's checks of the level restricted find in each pod: all that a cluster must allow it.
+var violations = map[string][]string{
+	"DaemonSet tortie-node": {
+		"host namespaces", "hostPort", "probe or lifecycle host", "restricted volume types", "runAsNonRoot != true", "runAsUser=0",
+		"unrestricted capabilities",
+	},
+	// These run before there is a pod network, or without.
+	"Deployment tortie-kube-controllers": {"host namespaces", "hostPort", "probe or lifecycle host"},
+	"Pod tortie-test":                    {"host namespaces"},
+	"Job tortie-uninstall":               {"host namespaces"},
+	"Job tortie-upgrade":                 {"host namespaces"},
+	"Pod tortie-uninstall/pod.yaml":      {"host namespaces", "restricted volume types", "runAsNonRoot != true", "runAsUser=0", "unrestricted capabilities"},
+}
+
+// TestPodSecurity shows each pod to the API server's own PodSecurity admission.
+func TestPodSecurity(t *testing.T) {
+	admin := newUser(t, labtest.RESTConfig(t))
+	const strict = "restricted"
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: strict, Labels: map[string]string{"pod-security.kubernetes.io/enforce": strict}}}
+	if _, err := admin.core.CoreV1().Namespaces().Create(t.Context(), ns, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for name, spec := range templates(t) {
+		spec.PriorityClassName = "" // only kube-system may use the usual one here
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "p-"}, Spec: spec}
+		_, err := admin.core.CoreV1().Pods(strict).Create(t.Context(), pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if diff := cmp.Diff(violations[name], violated(err)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s\n%v", name, diff, err)
+		}
+	}
+}
+
+// violated are the names of the checks in PodSecurity's refusal.
+func violated(err error) (checks []string) {
+	if err == nil {
+		return nil
+	}
+	_, list, _ := strings.Cut(err.Error(), `violates PodSecurity "restricted:latest": `)
+	depth, start := 0, 0
+	for i, c := range list + "," {
+		switch {
+		case c == '(':
+			depth++
+		case c == ')':
+			depth--
+		case c == ',' && depth == 0:
+			name, _, _ := strings.Cut(strings.TrimSpace(list[start:i]), " (")
+			checks, start = append(checks, name), i+1
+		}
+	}
+	slices.Sort(checks)
+	return checks
+}
