@@ -128,14 +128,6 @@ func (w *world) pod(name, node string, phase corev1.PodPhase, addresses ...strin
 	}
 }
 
-func (w *world) deletePod(name string) {
-	w.t.Helper()
-	now := metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
-	if err := w.core.CoreV1().Pods("default").Delete(w.t.Context(), name, now); err != nil {
-		w.t.Fatal(err)
-	}
-}
-
 // assign gives a container of a pod an address of each family, as the plugin does.
 func (w *world) assign(container, node, pod string) []netip.Addr {
 	w.t.Helper()
