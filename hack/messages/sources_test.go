@@ -1,0 +1,281 @@
+package messages
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const root = "../.."
+
+// message is something that an operator may meet, and where it is said.
+type message struct {
+	class string // log, event, error, chart or alert
+	text  string // with fmt's verbs; what is no constant is %v
+	at    string
+}
+
+// sources is what was found in the programs and the chart.
+type sources struct {
+	texts    map[string]bool // every constant text of the Go sources, whatever it is for
+	messages []message       // those of the classes that the page must have
+}
+
+// file is one parsed Go file, and the constants of its package.
+type file struct {
+	tree   *ast.File
+	consts map[string]string
+	fset   *token.FileSet
+}
+
+// readSources parses all that ends up in a program. Packages for tests are named so.
+func readSources(t *testing.T) *sources {
+	t.Helper()
+	s := &sources{texts: map[string]bool{}}
+	for _, dir := range goDirs(t) {
+		files := parseDir(t, dir)
+		for _, f := range files {
+			s.read(f)
+		}
+	}
+	s.readChart(t)
+	if len(s.messages) < 100 {
+		t.Fatalf("found only %d messages: the test would prove nothing", len(s.messages))
+	}
+	return s
+}
+
+var testPackage = regexp.MustCompile(`test$|/labstore$`)
+
+func goDirs(t *testing.T) (dirs []string) {
+	t.Helper()
+	for _, top := range []string{"cmd", "internal"} {
+		err := filepath.WalkDir(filepath.Join(root, top), func(path string, d fs.DirEntry, err error) error {
+			switch {
+			case err != nil:
+				return err
+			case !d.IsDir():
+				return nil
+			case testPackage.MatchString(path) || d.Name() == "testdata":
+				return filepath.SkipDir
+			}
+			dirs = append(dirs, path)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dirs
+}
+
+func parseDir(t *testing.T, dir string) (files []*file) {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fset, consts := token.NewFileSet(), map[string]string{}
+	for _, name := range names {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		tree, err := parser.ParseFile(fset, name, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, &file{tree, consts, fset})
+		for _, d := range tree.Decls {
+			noteConstants(d, consts)
+		}
+	}
+	return files
+}
+
+// noteConstants takes down the texts of a declaration of constants.
+func noteConstants(d ast.Decl, consts map[string]string) {
+	decl, ok := d.(*ast.GenDecl)
+	if !ok || decl.Tok != token.CONST {
+		return
+	}
+	for _, spec := range decl.Specs {
+		v := spec.(*ast.ValueSpec)
+		for i, value := range v.Values {
+			if text, ok := (&file{consts: consts}).text(value); ok {
+				consts[v.Names[i].Name] = text
+			}
+		}
+	}
+}
+
+// text folds an expression to a format: what is no constant becomes %v. It is false if nothing in it is a text.
+func (f *file) text(e ast.Expr) (string, bool) {
+	switch e := e.(type) {
+	case *ast.BasicLit:
+		if e.Kind == token.STRING {
+			text, err := strconv.Unquote(e.Value)
+			return text, err == nil
+		}
+	case *ast.ParenExpr:
+		return f.text(e.X)
+	case *ast.Ident:
+		text, ok := f.consts[e.Name]
+		return text, ok
+	case *ast.BinaryExpr:
+		left, isLeft := f.text(e.X)
+		right, isRight := f.text(e.Y)
+		if e.Op == token.ADD && (isLeft || isRight) {
+			return orVerb(left, isLeft) + orVerb(right, isRight), true
+		}
+	case *ast.CallExpr:
+		if name := selected(e.Fun); (name == "Sprintf" || name == "Errorf") && len(e.Args) > 0 {
+			return f.text(e.Args[0])
+		}
+	}
+	return "", false
+}
+
+func orVerb(text string, ok bool) string {
+	if ok {
+		return text
+	}
+	return "%v"
+}
+
+// selected is the last name of a function or a variable: Warn of a.Log.Warn.
+func selected(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.Ident:
+		return e.Name
+	case *ast.SelectorExpr:
+		return e.Sel.Name
+	}
+	return ""
+}
+
+func (s *sources) read(f *file) {
+	for _, d := range f.tree.Decls {
+		s.readDecl(f, d)
+	}
+	ast.Inspect(f.tree, func(n ast.Node) bool {
+		if e, ok := n.(ast.Expr); ok {
+			if text, ok := f.text(e); ok {
+				s.texts[text] = true
+			}
+		}
+		if call, ok := n.(*ast.CallExpr); ok {
+			s.readCall(f, call)
+		}
+		return true
+	})
+}
+
+// readDecl finds errors that a package declares, and the reasons of events in tables.
+func (s *sources) readDecl(f *file, d ast.Decl) {
+	if decl, ok := d.(*ast.GenDecl); ok && (decl.Tok == token.VAR || decl.Tok == token.CONST) {
+		for _, spec := range decl.Specs {
+			v := spec.(*ast.ValueSpec)
+			for i, value := range v.Values {
+				s.readVar(f, v.Names[i].Name, value)
+			}
+		}
+	}
+	if decl, ok := d.(*ast.FuncDecl); ok && decl.Name.Name == "classify" {
+		ast.Inspect(decl, func(n ast.Node) bool {
+			if r, ok := n.(*ast.ReturnStmt); ok && len(r.Results) == 3 {
+				s.add(f, "event", r.Results[1])
+			}
+			return true
+		})
+	}
+}
+
+// eventName is how constants are called that are reasons of Events or conditions, which are one word.
+var (
+	eventName = regexp.MustCompile(`^([eE]vent|reason)[A-Z]`)
+	oneWord   = regexp.MustCompile(`^[A-Z][A-Za-z]+$`)
+)
+
+func (s *sources) readVar(f *file, name string, value ast.Expr) {
+	switch value := value.(type) {
+	case *ast.BasicLit:
+		if text, ok := f.text(value); ok && eventName.MatchString(name) && oneWord.MatchString(text) {
+			s.add(f, "event", value)
+		}
+	case *ast.CallExpr:
+		if pkg, ok := value.Fun.(*ast.SelectorExpr); ok && selected(pkg.X) == "errors" && pkg.Sel.Name == "New" {
+			s.add(f, "error", value.Args[0])
+		}
+	case *ast.CompositeLit:
+		if name != "reasons" {
+			return
+		}
+		for _, e := range value.Elts {
+			if pair, ok := e.(*ast.KeyValueExpr); ok {
+				s.add(f, "event", pair.Value)
+			}
+		}
+	}
+}
+
+// loggers are the names that loggers have.
+var loggers = []string{"log", "Log", "logger", "slog"}
+
+func (s *sources) readCall(f *file, call *ast.CallExpr) {
+	name := selected(call.Fun)
+	switch method, _ := call.Fun.(*ast.SelectorExpr); {
+	case method != nil && slices.Contains([]string{"Warn", "Error"}, name) && slices.Contains(loggers, selected(method.X)):
+		s.add(f, "log", call.Args[0])
+	case method != nil && slices.Contains([]string{"WarnContext", "ErrorContext"}, name) && slices.Contains(loggers, selected(method.X)):
+		s.add(f, "log", call.Args[1])
+	case method != nil && slices.Contains([]string{"Warn", "Note"}, name) && len(call.Args) == 3:
+		s.add(f, "event", call.Args[1])
+	case name == "InSelf":
+		s.add(f, "event", call.Args[0])
+	}
+}
+
+func (s *sources) add(f *file, class string, e ast.Expr) {
+	if text, ok := f.text(e); ok && text != "" {
+		at := f.fset.Position(e.Pos())
+		s.messages = append(s.messages, message{class, text, strings.TrimPrefix(at.String(), root+"/")})
+	}
+}
+
+var (
+	failing = regexp.MustCompile(`fail (?:\(printf )?"([^"]+)"`)
+	alert   = regexp.MustCompile(`alert: (\w+)`)
+)
+
+// readChart finds what the chart refuses to render, and the names of the alerts.
+func (s *sources) readChart(t *testing.T) {
+	t.Helper()
+	templates, err := filepath.Glob(filepath.Join(root, "charts/tortie/templates/*.*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.readText(t, "chart", failing, templates...)
+	s.readText(t, "alert", alert, filepath.Join(root, "charts/tortie/files/alerts.yaml"))
+}
+
+func (s *sources) readText(t *testing.T, class string, what *regexp.Regexp, paths ...string) {
+	t.Helper()
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range what.FindAllStringSubmatch(string(text), -1) {
+			s.texts[found[1]] = true
+			s.messages = append(s.messages, message{class, found[1], strings.TrimPrefix(path, root+"/")})
+		}
+	}
+}
