@@ -82,9 +82,25 @@ func (w *world) upgrade(t *testing.T) {
 	w.kubectl(t, "rollout", "restart", "deployment/web")
 	w.do(t, "helm", "rollback", "tortie", "1", "--namespace", "kube-system", "--wait", "--timeout", patience.String())
 	w.replaced(t, agents, "dev")
+	w.plugins(t, "dev")
 	w.rolledOut(t, "deployment/web")
 	streams.Intact(t)
 	w.readyPods(t, "web", 6)
+	w.untroubled(t)
+}
+
+// untroubled fails the test if the runtime could not make or take away a pod's network so far, even if it could later.
+func (w *world) untroubled(t *testing.T) {
+	t.Helper()
+	for _, reason := range []string{"FailedCreatePodSandBox", "FailedKillPod"} {
+		list, err := w.client.CoreV1().Events(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{FieldSelector: "reason=" + reason})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range list.Items {
+			t.Errorf("%s of %s, %d times: %s", reason, e.InvolvedObject.Name, e.Count, e.Message)
+		}
+	}
 }
 
 // plugins fails the test unless the nodes have the plugins of that image, which carry its tag as their version.
@@ -145,7 +161,7 @@ func (w *world) agents(t *testing.T) map[string]*corev1.Pod {
 	t.Helper()
 	byNode := map[string]*corev1.Pod{}
 	for _, p := range w.podsOf(t, "kube-system", "app.kubernetes.io/name=tortie") {
-		if p.Spec.HostNetwork && p.DeletionTimestamp == nil {
+		if owner := metav1.GetControllerOf(&p); owner != nil && owner.Kind == "DaemonSet" && p.DeletionTimestamp == nil {
 			byNode[p.Spec.NodeName] = &p
 		}
 	}

@@ -3,12 +3,16 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/tortie-net/tortie/internal/audit"
 	"github.com/tortie-net/tortie/internal/inventory"
@@ -21,6 +25,7 @@ func TestKubernetes(t *testing.T) {
 	// containerd 2 calls what containerd 1.6, of the other suites' labs, does not know.
 	w := newWorld(t, "-containerd", "2", "-image", image(t, "dev"), "-image", image(t, "next"))
 	w.installed(t)
+	w.exclusive(t)
 	w.apply(t, "traffic.yaml")
 	for _, part := range []struct {
 		name string
@@ -68,6 +73,34 @@ func (w *world) helm(t *testing.T, verb, tag string) {
 	chart := filepath.Join(labtest.Root(), "charts", "tortie")
 	w.do(t, "helm", verb, "tortie", chart, "--namespace", "kube-system", "--wait", "--timeout", patience.String(),
 		"--set", "image.repository="+repository+",image.tag="+tag+",ipPool.ipipMode=Never")
+}
+
+// exclusive fails the test if the API ever shows two pods with one address, until the test ends.
+func (w *world) exclusive(t *testing.T) {
+	t.Helper()
+	events, err := w.client.CoreV1().Pods(metav1.NamespaceAll).Watch(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		holders := map[string]*corev1.Pod{} // by their addresses
+		for event := range events.ResultChan() {
+			p, ok := event.Object.(*corev1.Pod)
+			if !ok || p.Spec.HostNetwork {
+				continue
+			}
+			maps.DeleteFunc(holders, func(_ string, h *corev1.Pod) bool { return h.UID == p.UID })
+			if event.Type == watch.Deleted || p.Status.Phase != corev1.PodRunning || p.Status.PodIP == "" {
+				continue
+			}
+			if h := holders[p.Status.PodIP]; h != nil {
+				t.Errorf("pods %s on %s and %s on %s have the address %s", h.Name, h.Spec.NodeName, p.Name, p.Spec.NodeName, p.Status.PodIP)
+			}
+			holders[p.Status.PodIP] = p
+		}
+	})
+	t.Cleanup(func() { events.Stop(); watching.Wait() })
 }
 
 // clean waits until nothing of the part's is left in IPAM, and nothing on the nodes that is not of a pod that runs.
