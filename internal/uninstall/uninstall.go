@@ -62,19 +62,17 @@ func New(cfg *rest.Config, s Settings, tell func(line string)) (*Uninstaller, er
 // Run returns nil when every node that could be reached is clean. The error names the others, and what to do about them.
 func (u *Uninstaller) Run(ctx context.Context) error {
 	deadline := time.Now().Add(u.Timeout)
-	ctx, cancel := context.WithDeadlineCause(ctx, deadline, fmt.Errorf("it took longer than %v (value uninstall.timeout)", u.Timeout))
+	ctx, cancel := context.WithDeadlineCause(ctx, deadline, fmt.Errorf("it took longer than %v (value uninstall.timeoutSeconds)", u.Timeout))
 	defer cancel()
-	view, err := u.view(ctx)
+	targets, err := u.begin(ctx)
+	for ; err != nil && !apierrors.IsForbidden(err); targets, err = u.begin(ctx) {
+		u.tell("trying again: " + err.Error())
+		if u.pause(ctx); ctx.Err() != nil {
+			break
+		}
+	}
 	if err != nil {
 		return err
-	}
-	if err := u.sweep(ctx); err != nil {
-		return err
-	}
-	targets := view.Targets()
-	u.tell(fmt.Sprintf("uninstalling from %d nodes; the agents end first", len(targets)))
-	if err := u.cluster.DeleteDaemonSet(ctx, u.Namespace, u.DaemonSet); err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("delete DaemonSet %s: %w", u.DaemonSet, err)
 	}
 	round, err := u.clean(ctx, targets, deadline)
 	after := context.WithoutCancel(ctx)
@@ -84,9 +82,29 @@ func (u *Uninstaller) Run(ctx context.Context) error {
 	return errors.Join(err, u.takeBack(after, round.Done), u.sweepDone(after))
 }
 
+// begin finds out which nodes are to be cleaned, and ends their agents. It may be repeated: until a node is clean it bears their marks.
+func (u *Uninstaller) begin(ctx context.Context) (targets []string, err error) {
+	if err := u.sweep(ctx); err != nil {
+		return nil, err
+	}
+	view, err := u.view(ctx)
+	if err != nil {
+		return nil, err
+	}
+	targets = view.Targets()
+	u.tell(fmt.Sprintf("uninstalling from %d nodes; the agents end first", len(targets)))
+	if err := u.cluster.DeleteDaemonSet(ctx, u.Namespace, u.DaemonSet); err != nil && !apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("delete DaemonSet %s: %w", u.DaemonSet, err)
+	}
+	return targets, nil
+}
+
 // clean works until all targets are clean, or there is no more hope or time, and returns the last round.
 func (u *Uninstaller) clean(ctx context.Context, targets []string, deadline time.Time) (round Round, err error) {
 	round.Waiting = map[string]string{}
+	for _, name := range targets {
+		round.Waiting[name] = "the API server has not been heard since its agent was told to end"
+	}
 	var told, hopeless time.Time
 	for ; ; u.pause(ctx) {
 		if ctx.Err() != nil {
