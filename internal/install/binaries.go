@@ -17,27 +17,31 @@ const mainPlugin = "calico"
 // required are the plugins without which the conflist cannot work; the image brings more.
 var required = []string{mainPlugin, "calico-ipam"}
 
-// plugins returns what should be in the host's directories of plugins: those to write, and all whose work is to be proven.
-func plugins(cfg config.Install) (write []file, prove []string, err error) {
-	names, err := imagePlugins(cfg)
+// putPlugins makes the host's directories of plugins what they should be, and returns the plugins whose work is to be proven. One plugin at a
+// time is in memory: all of them are more than this process needs otherwise.
+func (i *Installer) putPlugins(l *ledger) (prove []string, err error) {
+	names, err := imagePlugins(i.cfg)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	for _, name := range names {
-		content, err := os.ReadFile(filepath.Join(cfg.SourceDir, name))
+		content, err := os.ReadFile(filepath.Join(i.cfg.SourceDir, name))
 		if err != nil {
-			return nil, nil, fmt.Errorf("reading plugin from the image: %w", err)
+			return nil, fmt.Errorf("reading plugin from the image: %w", err)
 		}
-		for _, dir := range cfg.HostBinDirs {
+		var files []file
+		for _, dir := range i.cfg.HostBinDirs {
 			path := filepath.Join(dir, name)
 			prove = append(prove, path)
-			if _, err := os.Stat(path); !cfg.UpdateBinaries && !errors.Is(err, fs.ErrNotExist) {
-				continue
+			if _, err := os.Stat(path); i.cfg.UpdateBinaries || errors.Is(err, fs.ErrNotExist) {
+				files = append(files, file{path, content, 0o755})
 			}
-			write = append(write, file{path, content, 0o755})
+		}
+		if err := i.put(l, files...); err != nil {
+			return nil, err
 		}
 	}
-	return write, prove, nil
+	return prove, nil
 }
 
 // imagePlugins lists what is to be installed of the image's plugins.

@@ -119,20 +119,19 @@ func (i *Installer) prepare(ctx context.Context) (expires time.Time, err error) 
 	if _, err := renderConflist(i.cfg); err != nil { // first: what cannot end well should not begin
 		return time.Time{}, err
 	}
-	write, prove, err := plugins(i.cfg)
-	if err != nil {
-		return time.Time{}, err
-	}
-	err = i.locked(ctx, func(l *ledger) error {
+	var plugins []string
+	err = i.locked(ctx, func(l *ledger) (err error) {
 		if err := sweep(i.cfg.InstallHost); err != nil {
 			return err
 		}
-		return i.put(l, "plugins are in place", write...)
+		plugins, err = i.putPlugins(l)
+		return err
 	})
 	if err != nil {
 		return time.Time{}, err
 	}
-	if err := proveBinaries(ctx, prove); err != nil {
+	i.log.Info("plugins are in place", "files", plugins)
+	if err := proveBinaries(ctx, plugins); err != nil {
 		return time.Time{}, err
 	}
 	if i.tokens == nil {
@@ -152,9 +151,10 @@ func (i *Installer) activate(ctx context.Context) error {
 		if err := l.putEtcdFiles(i.cfg, i.hooks.replace); err != nil {
 			return err
 		}
-		if err := i.put(l, "conflist is in place", file{i.cfg.Conf(), conflist, i.cfg.ConfMode}); err != nil {
+		if err := i.put(l, file{i.cfg.Conf(), conflist, i.cfg.ConfMode}); err != nil {
 			return err
 		}
+		i.log.Info("conflist is in place", "path", i.cfg.Conf())
 		return i.removeOld(l)
 	})
 	if err != nil {
@@ -189,14 +189,13 @@ func (i *Installer) locked(ctx context.Context, do func(*ledger) error) error {
 	})
 }
 
-func (i *Installer) put(l *ledger, what string, files ...file) error {
+func (i *Installer) put(l *ledger, files ...file) error {
 	written, err := l.put(i.hooks.replace, files...)
 	i.metrics.written.Add(float64(len(written)))
-	if err != nil {
-		return err
+	if len(written) > 0 {
+		i.log.Info("written", "files", written)
 	}
-	i.log.Info(what, "written", written, "files", len(files))
-	return nil
+	return err
 }
 
 // reportForeign says which other networks a runtime prefers.
@@ -258,8 +257,7 @@ func (i *Installer) writeKubeconfig(ctx context.Context, token Token) error {
 		return err
 	}
 	return i.locked(ctx, func(l *ledger) error {
-		_, err := l.put(i.hooks.replace, file{i.kubeconfig(), text, 0o600})
-		return err
+		return i.put(l, file{i.kubeconfig(), text, 0o600})
 	})
 }
 

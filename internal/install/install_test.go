@@ -352,7 +352,7 @@ func TestRunningBinaryIsReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	old, err := os.StartProcess(h.bin("calico"), []string{"calico", "-test.run=^TestHelperSleeps$"},
-		&os.ProcAttr{Env: []string{"INSTALL_TEST_SLEEP=1"}})
+		&os.ProcAttr{Env: []string{helperSleeps + "=1"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -376,7 +376,7 @@ func TestRunningBinaryIsReplaced(t *testing.T) {
 
 // TestHelperSleeps is the running program of TestRunningBinaryIsReplaced; alone it does nothing.
 func TestHelperSleeps(t *testing.T) {
-	if _, ok := os.LookupEnv("INSTALL_TEST_SLEEP"); ok {
+	if _, ok := os.LookupEnv(helperSleeps); ok {
 		select {}
 	}
 }

@@ -19,10 +19,11 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// What a child process is told: below which directory it works, and what it does.
+// What a child process is told: below which directory it works, and what it does; or that it only sleeps.
 const (
-	helperRoot = "INSTALL_TEST_ROOT"
-	helperDoes = "INSTALL_TEST_DOES"
+	helperRoot   = "INSTALL_TEST_ROOT"
+	helperDoes   = "INSTALL_TEST_DOES"
+	helperSleeps = "INSTALL_TEST_SLEEP"
 )
 
 // TestHelperWorks is the child of the tests that kill one; alone it does nothing.
