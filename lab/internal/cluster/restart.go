@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"path/filepath"
@@ -41,23 +42,28 @@ func (c *Cluster) Restart(ctx context.Context, name string) error {
 	limit := c.state.scaled(restartTimeout)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("node %s was not up within %s", name, limit))
 	defer cancel()
+	if err := c.restart(ctx, n); err != nil {
+		err = withLogs(err, name, dir)
+		c.state.Failure = err.Error()
+		return errors.Join(err, c.state.write())
+	}
+	return nil
+}
+
+func (c *Cluster) restart(ctx context.Context, n Node) error {
 	if err := c.cutPower(ctx, n); err != nil {
-		return fmt.Errorf("end node %s: %w", name, err)
+		return fmt.Errorf("end node %s: %w", n.Name, err)
 	}
 	if err := c.makeHardware(n); err != nil {
-		return fmt.Errorf("start node %s: %w", name, err)
+		return fmt.Errorf("start node %s: %w", n.Name, err)
 	}
-	i := slices.Index(c.state.Nodes, n)
-	if err := c.startNode(&c.state.Nodes[i]); err != nil {
+	if err := c.startNode(&c.state.Nodes[slices.Index(c.state.Nodes, n)]); err != nil {
 		return err
 	}
 	if err := c.state.write(); err != nil {
 		return err
 	}
-	if err := kubeapi.Poll(ctx, 50*time.Millisecond, kubeletWorks(nsName(c.state.Name, name))); err != nil {
-		return withLogs(err, name, dir)
-	}
-	return nil
+	return kubeapi.Poll(ctx, 50*time.Millisecond, kubeletWorks(nsName(c.state.Name, n.Name)))
 }
 
 // cutPower ends the node's processes and removes what they ran in.
