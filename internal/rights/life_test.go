@@ -2,6 +2,7 @@ package rights
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -48,11 +49,11 @@ type life struct {
 func newLife(t *testing.T) *life {
 	server := labtest.NewAuditedServer(t)
 	l := &life{server: server, Cluster: meshtest.NewClusterOn(t, server), host: cnitest.NewHost(t, programs)}
-	chart := labtest.Chart(t, chartArgs...)
-	labtest.GrantAll(t, l.Admin, chart)
-	labtest.FenceWith(t, l.Admin, chart)
 	l.first, l.second = l.NewNode(t, "first", 0, 10), l.NewNode(t, "second", 0, 11)
 	l.plugin = labtest.OnNode(t, l.Admin, "tortie-cni", "first")
+	chart := labtest.Chart(t, chartArgs...)
+	labtest.GrantAll(t, l.Admin, chart) // over those that came with the tokens
+	labtest.FenceWith(t, l.Admin, chart)
 	listener := l.host.Listen(t)
 	t.Cleanup(func() { listener.Close() })
 	go labtest.Forward(listener, strings.TrimPrefix(l.plugin.Host, "https://"))
@@ -97,7 +98,9 @@ func (l *life) migration(t *testing.T, cfg *rest.Config) {
 	l.host.Write(t, lease, "gone\r\neth0")
 	l.host.Write(t, "/opt/host/cni/bin/host-local", "old")
 	l.host.On(t, func() error { return os.Chtimes(lease, time.Time{}, time.Now().Add(-time.Hour)) })
-	cmd := exec.Command(cnitest.BinDir+"/calico-ipam", "-upgrade")
+	ctx, cancel := context.WithTimeout(t.Context(), meshtest.Patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, cnitest.BinDir+"/calico-ipam", "-upgrade")
 	cmd.Env = []string{"KUBERNETES_NODE_NAME=first", "KUBECONFIG=/etc/agent-kubeconfig", "HOST_CNI_BIN_DIR=/opt/host/cni/bin"}
 	l.host.On(t, func() error {
 		out, err := cmd.CombinedOutput()

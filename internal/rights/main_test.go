@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
 	"github.com/tortie-net/tortie/internal/labtest"
@@ -134,4 +135,14 @@ func (u *user) declare(t testing.TB, name string) *corev1.Node {
 		t.Fatal(err)
 	}
 	return node
+}
+
+// restConfig is the administrator's of a server of the test's own.
+func restConfig(t testing.TB, server *labtest.Server) *rest.Config {
+	t.Helper()
+	cfg, err := clientcmd.BuildConfigFromFlags("", server.Kubeconfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
 }
