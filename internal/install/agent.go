@@ -9,10 +9,9 @@ import (
 )
 
 const (
-	askAgent   = 100 * time.Millisecond // it is a request to this node alone
-	agentTime  = 2 * time.Second
-	agentWords = 5 * time.Second // between two lines of the log while waiting
-	agentLate  = time.Minute     // then an Event tells of it
+	askAgent  = 100 * time.Millisecond // it is a request to this node alone
+	agentTime = 2 * time.Second
+	agentLate = time.Minute // then an Event tells of it
 )
 
 // agentServes returns a channel that is closed once this node's agent serves: a runtime that saw the conflist earlier would start
@@ -20,16 +19,16 @@ const (
 func (i *Installer) agentServes(ctx context.Context) <-chan struct{} {
 	serves := make(chan struct{})
 	go func() {
-		start, said := time.Now(), time.Now()
+		start, next := time.Now(), firstWord
 		for {
 			err := askReadiness(ctx, i.cfg.AgentReadyURL)
 			if err == nil {
 				close(serves)
 				return
 			}
-			if time.Since(said) >= agentWords {
-				said = time.Now()
-				i.sayAgentIsLate(err, time.Since(start).Round(time.Second))
+			if waited := time.Since(start); waited >= next {
+				next = waited + min(waited, mostSilence)
+				i.sayAgentIsLate(err, waited.Round(time.Second))
 			}
 			if !sleep(ctx, askAgent) {
 				return

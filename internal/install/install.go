@@ -131,7 +131,10 @@ func (i *Installer) prepare(ctx context.Context) (expires time.Time, err error) 
 		return time.Time{}, err
 	}
 	i.log.Info("plugins are in place", "files", plugins)
-	if err := proveBinaries(ctx, plugins); err != nil {
+	said := progress(i.log, "executing the plugins to prove them")
+	err = proveBinaries(ctx, plugins)
+	said()
+	if err != nil {
 		return time.Time{}, err
 	}
 	if i.tokens == nil {

@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -519,6 +520,19 @@ func TestInstallersTakeTurns(t *testing.T) {
 	if most.Load() != 1 {
 		t.Errorf("%d installers wrote at the same time", most.Load())
 	}
+}
+
+func TestWaitingShowsProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		done := progress(slog.New(slog.NewTextHandler(&log, nil)), "waiting for something")
+		time.Sleep(time.Minute)
+		done()
+		synctest.Wait()
+		if n := strings.Count(log.String(), "waiting for something"); n != 4 || !strings.Contains(log.String(), "waited=2s") {
+			t.Errorf("%d lines in a minute, want after 2, 6, 14 and 30 s:\n%s", n, &log)
+		}
+	})
 }
 
 func TestWaitingForTheLockEnds(t *testing.T) {

@@ -63,7 +63,9 @@ type file struct {
 
 // locked does something with the host's files, alone among installers.
 func locked(ctx context.Context, cfg config.InstallHost, log *slog.Logger, do func(*ledger) error) (err error) {
+	said := progress(log, "waiting for another installer on this node")
 	unlock, err := hostfile.Lock(ctx, cfg.HostNetDir)
+	said()
 	if err != nil {
 		return err
 	}
