@@ -96,6 +96,9 @@ func TestCluster(t *testing.T) {
 			break
 		}
 	}
+	if err := s.look(ctx); err != nil { // what has been lost since the last look is part of the history, too
+		s.blame("%v", err)
+	}
 	s.prove(v)
 	t.Log("\n" + v.String())
 	if err := s.write(*soakReport, v); err != nil {
@@ -494,6 +497,9 @@ func (s *soak) expected() map[string][]netip.Addr {
 
 // count compares the pool with what runs, address by address and in sum.
 func (s *soak) count(ctx context.Context, v *verdict) error {
+	if err := s.look(ctx); err != nil {
+		return err
+	}
 	all, err := s.contents(ctx)
 	if err != nil {
 		return err
