@@ -94,7 +94,7 @@ var place = regexp.MustCompile(`(?m)^@@ -[0-9,]+ \+[0-9,]+ @@`)
 // diff shows what differs below the name of the object that it is in.
 func diff(t *testing.T, from, to string) string {
 	t.Helper()
-	out, err := exec.Command("diff", "-U1", "-F", "^  name:", from, to).Output()
+	out, err := exec.Command("diff", "-U0", "-F", "^  name:", from, to).Output()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.ExitCode() == 1 {
 		err = nil
