@@ -122,14 +122,15 @@ func (a *Agent) find(ctx context.Context, links []netlinkx.Link) (place, error) 
 	}
 	host := hostLinks(links, addrs)
 	var p place
-	if p.v4, err = a.choose(ctx, nodeaddr.IPv4, a.Config.Addresses.V4, host); err != nil {
+	if p.v4, err = nodeaddr.Choose(a.request(ctx, nodeaddr.IPv4, a.Config.Addresses.V4, host)); err != nil {
 		return p, err
 	}
-	p.v6, err = a.choose(ctx, nodeaddr.IPv6, a.Config.Addresses.V6, host)
+	six := a.request(ctx, nodeaddr.IPv6, a.Config.Addresses.V6, host)
+	p.v6, err = nodeaddr.Choose(six)
 	switch {
 	case err != nil && !p.v4.Addr.IsValid():
 		return p, err
-	case a.anchor.since.IsZero() && !p.v6.Addr.IsValid() && tentative(p.v6) && time.Since(a.bgp.begun) < tentativeTime:
+	case a.anchor.since.IsZero() && !p.v6.Addr.IsValid() && six.Awaits() && time.Since(a.bgp.begun) < tentativeTime:
 		return p, fmt.Errorf("an IPv6 address of this host is not usable yet (duplicate address detection)")
 	case err != nil:
 		p.v6.Note = err.Error() // the node can do without
@@ -139,17 +140,14 @@ func (a *Agent) find(ctx context.Context, links []netlinkx.Link) (place, error) 
 	return p, nil
 }
 
-func tentative(c nodeaddr.Choice) bool {
-	return slices.ContainsFunc(c.Candidates, func(c nodeaddr.Candidate) bool { return c.Tentative })
-}
-
-func (a *Agent) choose(ctx context.Context, f nodeaddr.Family, how config.Address, host []nodeaddr.Link) (nodeaddr.Choice, error) {
+// request is for an address of a family.
+func (a *Agent) request(ctx context.Context, f nodeaddr.Family, how config.Address, host []nodeaddr.Link) nodeaddr.Request {
 	annotation := map[nodeaddr.Family]string{nodeaddr.IPv4: api.AnnotationIPv4Address, nodeaddr.IPv6: api.AnnotationIPv6Address}[f]
 	stored, _ := netip.ParsePrefix(a.node.Annotations[annotation]) // what is no address is not kept
-	return nodeaddr.Choose(nodeaddr.Request{
+	return nodeaddr.Request{
 		Family: f, Setting: how.Setting, Method: how.Method, Node: a.node.Name, Internal: internalIPs(a.node), Stored: stored, Links: host,
 		Source: func(host string) (netip.Addr, error) { return a.sourceTowards(ctx, f, host) },
-	})
+	}
 }
 
 func internalIPs(n *api.Node) []netip.Addr {

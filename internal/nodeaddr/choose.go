@@ -54,8 +54,6 @@ type Candidate struct {
 	Link   string
 	MTU    int
 	Chosen bool
-	// Tentative: whether it can be used is being found out, or it is a duplicate.
-	Tentative bool
 	// Why is the reason for or against it, in words.
 	Why string
 }
@@ -103,6 +101,22 @@ func Choose(r Request) (Choice, error) {
 	return choice, err
 }
 
+// Awaits reports that an address which the request could take is tentative: the kernel is still finding out whether another host has it.
+func (r *Request) Awaits() bool {
+	return slices.ContainsFunc(r.candidates(), func(c candidate) bool {
+		if !c.addr.Tentative || c.bad != "" {
+			return false
+		}
+		switch r.Setting.Mode {
+		case Detect:
+			return true
+		case Fixed:
+			return c.Addr.Addr() == r.Setting.Addr.Addr()
+		}
+		return c.Addr.Addr() == r.Stored.Addr()
+	})
+}
+
 // candidate is one with what is known of its link.
 type candidate struct {
 	Candidate
@@ -126,7 +140,7 @@ func (r *Request) candidates() []candidate {
 				continue
 			}
 			all = append(all, candidate{
-				Candidate: Candidate{Addr: a.Prefix, Link: l.Name, MTU: l.MTU, Tentative: a.Tentative},
+				Candidate: Candidate{Addr: a.Prefix, Link: l.Name, MTU: l.MTU},
 				link:      l, addr: a, bad: unusable(a.Prefix.Addr()),
 			})
 		}

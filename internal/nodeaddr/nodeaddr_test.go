@@ -3,6 +3,7 @@ package nodeaddr
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -289,4 +290,38 @@ func FuzzChoose(f *testing.F) {
 		got, err := Choose(r)
 		check(t, r, got, err)
 	})
+}
+
+// An agent that starts waits for duplicate address detection only of an address that it may come to use: every new interface has a
+// link-local address that is tentative for a second or two.
+func TestAwaits(t *testing.T) {
+	links := []Link{on(dev("eth0"), "10.0.0.5/24", "fe80::5/64 tentative"), on(Link{Name: "lo", Loopback: true}, "::1/128 tentative")}
+	global := append(slices.Clone(links), on(dev("eth1"), "fd00::6/64 tentative", "fd00::7/64"))
+	for name, c := range map[string]struct {
+		setting string
+		stored  string
+		links   []Link
+		want    bool
+	}{
+		"link-local only, detected":   {"autodetect", "", links, false},
+		"nothing is asked for":        {"", "", global, false},
+		"none":                        {"none", "", global, false},
+		"detected":                    {"autodetect", "", global, true},
+		"the Node has it":             {"", "fd00::6/64", global, true},
+		"the Node has another":        {"none", "fd00::7/64", global, false},
+		"it is the one that is given": {"fd00::6", "", global, true},
+		"another is given":            {"fd00::7", "", global, false},
+	} {
+		setting, err := ParseSetting(c.setting, IPv6)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := Request{Family: IPv6, Setting: setting, Links: c.links}
+		if c.stored != "" {
+			r.Stored = netip.MustParsePrefix(c.stored)
+		}
+		if got := r.Awaits(); got != c.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
 }
