@@ -71,6 +71,7 @@ type history struct {
 	live   map[string]*container // by handle
 	states [2]State              // of the two collectors
 	views  []inventory.View      // some that were taken
+	stuck  [2]*inventory.View    // what a collector's cache shows for ever
 	log    []string
 }
 
@@ -124,7 +125,7 @@ func (h *history) run() {
 		case 1:
 			h.collect()
 		case 2:
-			time.Sleep(time.Duration(h.rng.Int64N(int64(8 * time.Minute))))
+			time.Sleep(time.Duration(h.rng.Int64N(int64(16 * time.Minute))))
 		}
 		h.check()
 	}
@@ -366,15 +367,26 @@ func (h *history) takeView() {
 	h.views = append(h.views, h.read())
 }
 
-// view is what a collector sees: the cluster as it is, as it was, or as it was with the word that it is so now.
-func (h *history) view() inventory.View {
+// view is what a collector sees: the cluster as it is, as it was, or, for as long as its cache is stuck, always the same with the word that
+// it is so now.
+func (h *history) view(who int) inventory.View {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if len(h.views) == 0 || h.rng.IntN(3) > 0 {
+	switch {
+	case h.stuck[who] != nil && h.rng.IntN(6) == 0:
+		h.stuck[who] = nil
+	case h.stuck[who] == nil && len(h.views) > 0 && h.rng.IntN(3) == 0:
+		h.stuck[who] = &h.views[len(h.views)-1-h.rng.IntN(min(3, len(h.views)))]
+	}
+	if h.stuck[who] == nil {
 		return h.read()
 	}
-	v := h.views[h.rng.IntN(len(h.views))]
-	if h.rng.IntN(2) == 0 {
+	v := *h.stuck[who]
+	if h.seed%3 > 0 { // each kind has a watch of its own: those of nodes and pods are stuck, the others are not
+		v = h.read()
+		v.Nodes, v.Pods = h.stuck[who].Nodes, h.stuck[who].Pods
+	}
+	if h.rng.IntN(8) > 0 {
 		v.Taken = h.now()
 	}
 	return v
@@ -383,7 +395,7 @@ func (h *history) view() inventory.View {
 // collect is one pass of one collector. Between any two requests of it something else may happen, and it may be killed.
 func (h *history) collect() {
 	who := h.rng.IntN(2)
-	v := h.view()
+	v := h.view(who)
 	next, d := Pass(h.states[who], &v, h.rules)
 	h.states[who] = next
 	if d.Empty() {
