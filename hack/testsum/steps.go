@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -172,11 +173,8 @@ func (s suite) runTests(ctx context.Context, log io.Writer, r *result) {
 
 // packages lists what to test; an explicit list shows a misspelt package as an error, where a pattern matches nothing.
 func (s suite) packages(ctx context.Context) ([]string, error) {
-	pattern := s.tests.only
-	if pattern == "" {
-		pattern = "./..."
-	}
-	out, err := s.command(ctx, s.tests.dir, nil, "go", "list", pattern).Output()
+	pattern := cmp.Or(s.tests.only, "./...")
+	out, err := s.command(ctx, s.tests.dir, nil, append([]string{"go", "list"}, strings.Fields(pattern)...)...).Output()
 	if err != nil {
 		return nil, fmt.Errorf("go list %s: %w", pattern, err)
 	}

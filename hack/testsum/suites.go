@@ -4,6 +4,7 @@ import (
 	"context"
 	"os/exec"
 	"path/filepath"
+	"strings"
 )
 
 // suite is one group of tests: commands that pass or fail as a whole, or one run of go test.
@@ -27,15 +28,15 @@ type goTest struct {
 	dir    string // below the root: the module
 	env    []string
 	flags  []string
-	only   string   // a pattern of packages; "" is ./...
+	only   string   // patterns of packages with spaces between them; "" is ./...
 	except []string // packages, by their directory in the module
 }
 
 // ipipPackage needs a kernel with IPIP, or a virtual machine that has one.
 const ipipPackage = "internal/encap"
 
-// clusterPackage has a lab of its own, with nodes that kubelets and containerd run on.
-const clusterPackage = "internal/cluster"
+// clusterPackages have labs of their own, with nodes that kubelets and containerd run on: one lab at a time is enough for a machine.
+var clusterPackages = []string{"internal/cluster", "internal/migrate", "internal/uninstall"}
 
 // tunnelTests, of internal/mesh, have agents, an API server and pods in one kernel with IPIP; they find the virtual machine by themselves.
 const tunnelTests = "^TestTunnel"
@@ -81,7 +82,7 @@ func suites(ctx context.Context, root string) []suite {
 				{name: "helm lint, all of it", args: []string{"sh", "-c", `"$(` + lab + ` build helm)" lint --strict charts/tortie ` + everything}},
 			}},
 		{name: "unit", what: "units, network namespaces, real etcd and kube-apiserver",
-			tests: &goTest{env: env, flags: []string{"-timeout=20m", "-skip=" + tunnelTests}, except: []string{ipipPackage, clusterPackage}}},
+			tests: &goTest{env: env, flags: []string{"-timeout=20m", "-skip=" + tunnelTests}, except: append([]string{ipipPackage}, clusterPackages...)}},
 		ipip,
 		{name: "tunnel", what: "agents that restart and pools that change, over tunl0: " + where,
 			tests: &goTest{env: env, flags: []string{"-timeout=20m", "-run=" + tunnelTests}, only: "./internal/mesh"}},
@@ -89,8 +90,8 @@ func suites(ctx context.Context, root string) []suite {
 			tests: &goTest{dir: "hack", flags: []string{"-timeout=10m"}, only: "./bench"}},
 		{name: "lab", what: "the lab itself: nodes come, work, and leave nothing",
 			tests: &goTest{dir: "lab", env: env, flags: []string{"-timeout=30m", "-p=1"}, except: append([]string{"e2e"}, wrappers...)}},
-		{name: "cluster", what: "what Kubernetes does with pods and nodes, on a cluster of three nodes; traffic is counted",
-			tests: &goTest{env: env, flags: []string{"-timeout=15m"}, only: "./" + clusterPackage}},
+		{name: "cluster", what: "what Kubernetes does with pods and nodes, migration, uninstallation: on real nodes, with every packet counted",
+			tests: &goTest{env: env, flags: []string{"-timeout=15m", "-p=1"}, only: "./" + strings.Join(clusterPackages, " ./")}},
 		{name: "e2e", what: "what the demo shows, on a cluster of three nodes",
 			tests: &goTest{dir: "lab", env: env, flags: []string{"-timeout=40m", "-v"}, only: "./e2e"}},
 	}
