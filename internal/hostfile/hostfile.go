@@ -24,24 +24,28 @@ const (
 // Replace makes path a regular file with that content and mode, in one step for every reader: also for a kernel that runs
 // the old file (ETXTBSY is for writing in place). It reports false, and leaves the inode alone, if the file was so already.
 func Replace(path string, content []byte, mode fs.FileMode) (written bool, err error) {
-	if same(path, content, mode) {
+	if Same(path, content, mode) {
 		return false, nil
 	}
 	dir := filepath.Dir(path)
 	temp, err := writeTemp(dir, content, mode)
 	if err != nil {
-		return false, fmt.Errorf("writing %s: %w%s", path, err, remedy(err))
+		return false, fmt.Errorf("writing %s: %w%s", path, err, remedy(dir, err))
 	}
 	if err := os.Rename(temp, path); err != nil {
-		return false, errors.Join(fmt.Errorf("putting %s in place: %w%s", path, err, remedy(err)), os.Remove(temp))
+		return false, errors.Join(fmt.Errorf("putting %s in place: %w%s", path, err, remedy(dir, err)), os.Remove(temp))
 	}
 	return true, syncDir(dir)
 }
 
-func same(path string, content []byte, mode fs.FileMode) bool {
+// Same reports that path is a regular file of this process's user with that content and mode.
+func Same(path string, content []byte, mode fs.FileMode) bool {
 	info, err := os.Lstat(path)
 	if err != nil || info.Mode() != mode || info.Size() != int64(len(content)) {
 		return false
+	}
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok && int(stat.Uid) != os.Geteuid() {
+		return false // somebody else could change it
 	}
 	old, err := os.ReadFile(path)
 	return err == nil && bytes.Equal(old, content)
@@ -86,10 +90,23 @@ func Sweep(dir string) error {
 	var errs []error
 	for _, path := range left {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, fmt.Errorf("removing leftover: %w%s", err, remedy(err)))
+			errs = append(errs, fmt.Errorf("removing leftover: %w%s", err, remedy(dir, err)))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// Remove removes a file for good: after a power cut it is not there again. It reports false if there was none.
+func Remove(path string) (removed bool, err error) {
+	dir := filepath.Dir(path)
+	err = os.Remove(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("removing %s: %w%s", path, errors.Unwrap(err), remedy(dir, err))
+	}
+	return true, syncDir(dir)
 }
 
 // Lock makes this process the only one that works below dir until unlock. It locks the directory itself, so it leaves
@@ -98,7 +115,7 @@ func Sweep(dir string) error {
 func Lock(ctx context.Context, dir string) (unlock func() error, err error) {
 	d, err := os.Open(dir)
 	if err != nil {
-		return nil, fmt.Errorf("locking: %w%s", err, remedy(err))
+		return nil, fmt.Errorf("locking: %w%s", err, remedy(filepath.Dir(dir), err))
 	}
 	for {
 		err := syscall.Flock(int(d.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
@@ -116,8 +133,8 @@ func Lock(ctx context.Context, dir string) (unlock func() error, err error) {
 	}
 }
 
-// remedy says what an operator can do about a file error.
-func remedy(err error) string {
+// remedy says what an operator can do about a file error below dir.
+func remedy(dir string, err error) string {
 	switch {
 	case errors.Is(err, syscall.EROFS):
 		return " (mount the host's directory read-write into this container)"
@@ -125,8 +142,37 @@ func remedy(err error) string {
 		return " (free space on the host's file system)"
 	case errors.Is(err, fs.ErrNotExist):
 		return " (mount the host's directory into this container)"
+	case errors.Is(err, syscall.EPERM):
+		return fmt.Sprintf(" (%s or the file is immutable: see lsattr; or a security module such as SELinux or AppArmor forbids it%s)", dir, label(dir))
 	case errors.Is(err, fs.ErrPermission):
-		return " (run as root; on SELinux hosts the directory's label must allow writes)"
+		return denied(dir)
 	}
 	return ""
+}
+
+// denied tells a directory of somebody else from one that a security module guards.
+func denied(dir string) string {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return " (run as root)"
+	}
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok && int(stat.Uid) != os.Geteuid() {
+		return fmt.Sprintf(" (%s belongs to user %d with mode %04o, and this is user %d: chown it to root, or run as root with the capability DAC_OVERRIDE)",
+			dir, stat.Uid, info.Mode().Perm(), os.Geteuid())
+	}
+	if info.Mode().Perm()&0o300 != 0o300 {
+		return fmt.Sprintf(" (%s has mode %04o: chmod it to 0755)", dir, info.Mode().Perm())
+	}
+	return fmt.Sprintf(" (a security module such as SELinux or AppArmor forbids it%s)", label(dir))
+}
+
+// label is a directory's SELinux label with what to do about it, if it has one.
+func label(dir string) string {
+	text := make([]byte, 256)
+	n, err := syscall.Getxattr(dir, "security.selinux", text)
+	if err != nil || n <= 0 {
+		return ""
+	}
+	return fmt.Sprintf(": its SELinux label is %s, which must let containers write: give the pod seLinuxOptions type spc_t, or relabel it with chcon -t container_file_t",
+		bytes.TrimRight(text[:n], "\x00"))
 }
