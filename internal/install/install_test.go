@@ -526,11 +526,11 @@ func TestWaitingShowsProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		done := progress(slog.New(slog.NewTextHandler(&log, nil)), "waiting for something")
-		time.Sleep(time.Minute)
+		time.Sleep(50 * time.Second)
 		done()
 		synctest.Wait()
 		if n := strings.Count(log.String(), "waiting for something"); n != 4 || !strings.Contains(log.String(), "waited=2s") {
-			t.Errorf("%d lines in a minute, want after 2, 6, 14 and 30 s:\n%s", n, &log)
+			t.Errorf("%d lines in 50 seconds, want after 2, 6, 14 and 30 s:\n%s", n, &log)
 		}
 	})
 }
