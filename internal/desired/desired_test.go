@@ -2,6 +2,7 @@ package desired
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -274,5 +275,44 @@ func TestJudge(t *testing.T) {
 				t.Errorf("judgement (-want +got):\n%s", d)
 			}
 		})
+	}
+}
+
+// Whoever claims what is another's, or a part of it, gets nothing; who has claimed first keeps it. A claim that is larger than a block
+// would be all of a pool, and takes nothing from those that come later.
+func TestTheFirstClaimCounts(t *testing.T) {
+	claim := func(node, cidr, created string) api.BlockAffinity {
+		return api.BlockAffinity{
+			Meta: api.Meta{Name: node + "-" + cidr, CreationTimestamp: created},
+			Spec: api.BlockAffinitySpec{Node: node, CIDR: cidr, State: api.AffinityConfirmed},
+		}
+	}
+	const before, then, later = "2026-11-22T05:00:00Z", "2026-11-22T05:00:01Z", "2026-11-22T05:00:02Z"
+	for name, c := range map[string]struct {
+		claims []api.BlockAffinity
+		want   string // owners of blocks of 192.168.2.0/24 and around, in order
+	}{
+		"the same block":        {[]api.BlockAffinity{claim("zz", "192.168.2.64/26", later), claim("node2", "192.168.2.64/26", then)}, "192.168.2.64/26 node2"},
+		"a part of it":          {[]api.BlockAffinity{claim("far", "192.168.2.64/27", later), claim("node2", "192.168.2.64/26", then)}, "192.168.2.64/26 node2"},
+		"a part of this node's": {[]api.BlockAffinity{claim("far", "192.168.2.64/27", later), claim("node1", "192.168.2.64/26", then)}, "192.168.2.64/26 node1"},
+		"this node came later":  {[]api.BlockAffinity{claim("node1", "192.168.2.64/26", later), claim("node2", "192.168.2.64/26", then)}, "192.168.2.64/26 node2"},
+		"its own part":          {[]api.BlockAffinity{claim("node2", "192.168.2.64/27", later), claim("node2", "192.168.2.64/26", then)}, "192.168.2.64/26 node2, 192.168.2.64/27 node2"},
+		"all of the pool":       {[]api.BlockAffinity{claim("far", "192.168.0.0/16", before), claim("node2", "192.168.2.64/26", then)}, "192.168.0.0/16 far, 192.168.2.64/26 node2"},
+		"at one time":           {[]api.BlockAffinity{claim("zz", "192.168.2.64/26", then), claim("node2", "192.168.2.64/26", then)}, "192.168.2.64/26 node2"},
+	} {
+		w := desiredtest.World(nil)
+		w.Affinities = c.claims
+		s, problems := Build(Self{Name: "node1", Addr: prefix("10.0.0.1/24"), Link: "eth0"}, w)
+		var got []string
+		for block, owner := range s.Owners {
+			got = append(got, block.String()+" "+owner.Node)
+		}
+		for _, block := range s.Blocks {
+			got = append(got, block.String()+" node1")
+		}
+		slices.Sort(got)
+		if text := strings.Join(got, ", "); text != c.want || len(problems) != len(c.claims)-len(got) {
+			t.Errorf("%s: %s; %v", name, text, problems)
+		}
 	}
 }

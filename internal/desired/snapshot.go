@@ -325,10 +325,42 @@ func (s *Snapshot) pools(pools []api.IPPool, note func(error)) {
 	}
 }
 
-// blocks needs the members.
+// blocks needs the members and the pools. The API lets every node write claims of its own name, so that a mistaken node, or one whose
+// token was stolen, may claim what is another's, or a part of it. The claim that was there first counts.
 func (s *Snapshot) blocks(affinities []api.BlockAffinity, note func(error)) {
 	s.Owners = make(map[netip.Prefix]Owner, len(affinities))
-	for _, a := range affinities {
+	claimed := make(map[netip.Prefix]string, len(affinities)) // the node
+	for _, c := range byAge(affinities, note) {
+		if first, node := s.firstClaim(claimed, c.cidr); node != "" && node != c.Spec.Node {
+			note(InObject(c.ResourceType(), c.Meta, fmt.Errorf("block %s of node %s is, or lies in, %s, which node %s claimed before: remove the wrong one", c.cidr, c.Spec.Node, first, node)))
+			continue
+		}
+		claimed[c.cidr] = c.Spec.Node
+		s.indexLength(c.cidr)
+		if c.Spec.Node == s.Self.Name {
+			s.Blocks = append(s.Blocks, c.cidr)
+			continue
+		}
+		owner := Owner{Node: c.Spec.Node}
+		if i, ok := s.index.byName[c.Spec.Node]; ok {
+			owner.Addr = s.Others[i].In(c.cidr.Addr())
+		}
+		s.Owners[c.cidr] = owner
+	}
+	slices.SortFunc(s.Blocks, netip.Prefix.Compare)
+}
+
+// claimOfBlock is a confirmed BlockAffinity.
+type claimOfBlock struct {
+	*api.BlockAffinity
+	cidr netip.Prefix
+}
+
+// byAge returns the confirmed claims of nodes, the oldest first.
+func byAge(affinities []api.BlockAffinity, note func(error)) []claimOfBlock {
+	claims := make([]claimOfBlock, 0, len(affinities))
+	for i := range affinities {
+		a := &affinities[i]
 		if !a.Confirmed() || (a.Spec.Type != "" && a.Spec.Type != api.AffinityHost) {
 			continue
 		}
@@ -337,24 +369,35 @@ func (s *Snapshot) blocks(affinities []api.BlockAffinity, note func(error)) {
 			note(InObject(a.ResourceType(), a.Meta, fmt.Errorf("spec.cidr %q is no CIDR with its host bits zero", a.Spec.CIDR)))
 			continue
 		}
-		s.indexLength(cidr)
-		if a.Spec.Node == s.Self.Name {
-			s.Blocks = append(s.Blocks, cidr)
+		claims = append(claims, claimOfBlock{a, cidr})
+	}
+	slices.SortFunc(claims, func(a, b claimOfBlock) int { // the API server writes times in one form, which sorts
+		return cmp.Or(strings.Compare(a.CreationTimestamp, b.CreationTimestamp), strings.Compare(a.Name, b.Name))
+	})
+	return claims
+}
+
+// firstClaim returns the claim that a block is, or lies in, and whose it is. One that is larger than the blocks of its pool takes
+// nothing from others: it would be all of the pool.
+func (s *Snapshot) firstClaim(claimed map[netip.Prefix]string, cidr netip.Prefix) (first netip.Prefix, node string) {
+	lengths := s.index.lengths4
+	if cidr.Addr().Is6() {
+		lengths = s.index.lengths6
+	}
+	for _, bits := range lengths {
+		if bits > cidr.Bits() {
 			continue
 		}
-		owner := Owner{Node: a.Spec.Node}
-		if i, ok := s.index.byName[a.Spec.Node]; ok {
-			owner.Addr = s.Others[i].In(cidr.Addr())
+		around := netip.PrefixFrom(cidr.Addr(), bits).Masked()
+		owner, ok := claimed[around]
+		if !ok {
+			continue
 		}
-		if other, twice := s.Owners[cidr]; twice && other.Node != owner.Node {
-			note(InObject(a.ResourceType(), a.Meta, fmt.Errorf("block %s is confirmed for node %s and node %s: remove the wrong one", cidr, other.Node, owner.Node)))
-			if other.Node < owner.Node { // the same one, whatever the order
-				continue
-			}
+		if pool, in := s.poolOf(around); bits == cidr.Bits() || in && bits >= pool.BlockBits {
+			return around, owner
 		}
-		s.Owners[cidr] = owner
 	}
-	slices.SortFunc(s.Blocks, netip.Prefix.Compare)
+	return netip.Prefix{}, ""
 }
 
 // indexLength notes that there are blocks of a length.

@@ -58,7 +58,7 @@ func (w *Watch) trimAffinity(a *api.BlockAffinity) {
 	s := &a.Spec
 	s.Node, s.Type, s.Deleted, s.State = shared(s.Node), shared(s.Type), shared(s.Deleted), api.AffinityState(shared(string(s.State)))
 	if s.Node != w.self {
-		a.Meta = api.Meta{Name: a.Name, ResourceVersion: a.ResourceVersion}
+		a.Meta = api.Meta{Name: a.Name, ResourceVersion: a.ResourceVersion, CreationTimestamp: shared(a.CreationTimestamp)}
 	}
 }
 

@@ -52,7 +52,7 @@ func templates(t *testing.T) map[string]corev1.PodSpec {
 var added = map[string]map[corev1.Capability]string{
 	"node": {
 		"NET_ADMIN":        "links, addresses, routes, rules, nftables, and the TCP MD5 key of a BGP session",
-		"NET_RAW":          "the packet socket of gratuitous ARP and neighbour advertisements, and node diagnose's probes",
+		"NET_RAW":          "raw sockets: node diagnose's probes, and reading rules of the old iptables",
 		"NET_BIND_SERVICE": "BGP's port 179",
 	},
 	"kernel":  {"NET_ADMIN": "takes away what the agent has left: links, routes, nftables"},
