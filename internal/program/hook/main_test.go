@@ -61,7 +61,9 @@ func TestProbe(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	served := make(chan error, 1)
-	go func() { served <- run(ctx, []string{"probe", "-listen", "-port", "47007"}, &bytes.Buffer{}, &bytes.Buffer{}) }()
+	go func() {
+		served <- run(ctx, []string{"probe", "-listen", "-port", "47007"}, &bytes.Buffer{}, &bytes.Buffer{})
+	}()
 	result := filepath.Join(t.TempDir(), "result")
 	if out, err := say(t, "probe", "-to", "127.0.0.1,127.0.0.1", "-port", "47007", "-result", result); err != nil || strings.Count(out, "25 of 25") != 2 {
 		t.Errorf("%v: %s", err, out)
