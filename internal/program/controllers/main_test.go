@@ -25,7 +25,7 @@ import (
 // real API server.
 func TestWhatIsLeftBehindGoes(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, labtest.NewServer(t))
+	w := newWorld(t, audited(t))
 	w.node("a", "b", "c")
 	type pod struct {
 		what, handle string
@@ -145,7 +145,7 @@ func (w *world) checkOrder(p *process) {
 // A pool that is about to be exhausted is told of before it is. The pool's size is small enough that one pod more fills nine tenths.
 func TestPoolsAreToldOfBeforeTheyAreExhausted(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, labtest.NewServer(t))
+	w := newWorld(t, audited(t))
 	w.node("a")
 	old := &api.IPPool{Meta: api.Meta{Name: "v4"}}
 	if err := w.store.Get(t.Context(), old); err != nil {
@@ -181,7 +181,7 @@ func TestPoolsAreToldOfBeforeTheyAreExhausted(t *testing.T) {
 // A node that is deleted and comes back under its name keeps what its pods use, and its tunnel.
 func TestANodeThatComesBack(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, labtest.NewServer(t))
+	w := newWorld(t, audited(t))
 	w.node("a", "b")
 	pod := w.run("p", "b")
 	tunnel := w.give(names.TunnelHandle("b"), "b", map[string]string{"node": "b", "type": inventory.TypeIPIP}, api.UseTunnel)
@@ -209,7 +209,7 @@ func TestANodeThatComesBack(t *testing.T) {
 // A leader that is killed at any moment is followed by the other, which goes on where it ended; nothing is freed twice, nothing stays.
 func TestALeaderIsKilled(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, labtest.NewServer(t))
+	w := newWorld(t, audited(t))
 	w.node("a", "b")
 	live := w.run("live", "a")
 	for i := range 60 {
@@ -247,7 +247,7 @@ func TestALeaderIsKilled(t *testing.T) {
 // An API server that is killed makes nobody forget: what was seen before counts, and nothing is freed while nothing is known.
 func TestTheAPIServerIsAway(t *testing.T) {
 	t.Parallel()
-	server := labtest.NewServer(t)
+	server := labtest.NewServer(t) // one that has just started knows no roles, and refuses everything for a moment
 	w := newWorld(t, server)
 	w.node("a")
 	live := w.run("live", "a")
@@ -351,7 +351,7 @@ func TestAddressesInEtcd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := newWorld(t, labtest.NewServer(t))
+	w := newWorld(t, audited(t))
 	w.ipam = ipam.NewClient(store, time.Now)
 	yes := true
 	for _, obj := range []api.Resource{
@@ -395,7 +395,7 @@ func TestAddressesInEtcd(t *testing.T) {
 // A datastore that somebody migrates is left alone.
 func TestALockedDatastore(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, labtest.NewServer(t))
+	w := newWorld(t, audited(t))
 	w.node("a")
 	lost := w.assign("lost", "a", "lost")
 	lock := func(ready bool) {

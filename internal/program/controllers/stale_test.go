@@ -10,14 +10,13 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/gc"
 	"github.com/tortie-net/tortie/internal/ipam"
-	"github.com/tortie-net/tortie/internal/labtest"
 )
 
 // A cache that went back in time, and says that it is of now: pods that live by now are not there yet, a node is gone that exists, an
 // address belongs to whoever had it before. The real API server is asked, and nothing is freed.
 func TestACacheThatWentBackInTimeFreesNothing(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, labtest.NewServer(t))
+	w := newWorld(t, audited(t))
 	w.node("a")
 	young := w.assign("young", "a", "young")
 	onB := w.assign("on-b", "b", "on-b")

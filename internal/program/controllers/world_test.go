@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -38,7 +39,11 @@ func TestMain(m *testing.M) {
 	if name, value, _ := strings.Cut(asProgram, "="); os.Getenv(name) == value {
 		os.Exit(Main(os.Args[1:]))
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if only := flag.Lookup("test.run").Value.String(); code == 0 && only == "" && flag.Lookup("test.bench").Value.String() == "" {
+		code = rights.check()
+	}
+	os.Exit(code)
 }
 
 // account is the chart's service account of the controllers.

@@ -1,0 +1,57 @@
+package labtest
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// Rules are what the chart lets its accounts do, in the form of Asked.Rule. args are helm's.
+func Rules(t testing.TB, args ...string) map[string]bool {
+	t.Helper()
+	roles := map[string][]rbacv1.PolicyRule{}
+	granted := map[string]bool{}
+	chart := Chart(t, args...)
+	for _, obj := range chart {
+		var role rbacv1.Role
+		if strings.HasSuffix(obj.GetKind(), "Role") {
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(obj.Object, &role); err != nil {
+				t.Fatal(err)
+			}
+			roles[obj.GetKind()+" "+obj.GetName()] = role.Rules
+		}
+	}
+	for _, obj := range chart {
+		var binding rbacv1.RoleBinding
+		if !strings.HasSuffix(obj.GetKind(), "RoleBinding") {
+			continue
+		}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(obj.Object, &binding); err != nil {
+			t.Fatal(err)
+		}
+		for _, rule := range roles[binding.RoleRef.Kind+" "+binding.RoleRef.Name] {
+			for _, subject := range binding.Subjects {
+				expand(granted, subject.Name, rule)
+			}
+		}
+	}
+	return granted
+}
+
+func expand(granted map[string]bool, account string, rule rbacv1.PolicyRule) {
+	for _, group := range rule.APIGroups {
+		for _, resource := range rule.Resources {
+			for _, verb := range rule.Verbs {
+				granted[fmt.Sprintf("%s %s %s.%s", account, verb, resource, group)] = true
+			}
+		}
+	}
+}
+
+// Rule is the right that a request needs: "ACCOUNT VERB RESOURCE.GROUP".
+func (a Asked) Rule() string {
+	return fmt.Sprintf("%s %s %s.%s", a.Account, a.Verb, a.Resource, a.Group)
+}

@@ -1,0 +1,73 @@
+package controllers
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/tortie-net/tortie/internal/labtest"
+)
+
+// elsewhere are the rights that no test here uses.
+var elsewhere = []string{
+	// Of `kube-controllers ipam`, which runs as the same account: tested in internal/ipamtool.
+	account + " get ipamconfigs.crd.projectcalico.org",
+	account + " create blockaffinities.crd.projectcalico.org",
+	account + " get ipamhandles.crd.projectcalico.org",
+	account + " create ipamhandles.crd.projectcalico.org",
+	account + " update ipamhandles.crd.projectcalico.org",
+	// Of an Event that is told once more after a while: tested in internal/events.
+	account + " patch events.",
+}
+
+// record is what the controllers of all tests have asked, beside what the chart lets them ask.
+type record struct {
+	mu      sync.Mutex // guards all below
+	granted map[string]bool
+	asked   map[string]bool
+}
+
+var rights = record{granted: map[string]bool{}, asked: map[string]bool{}}
+
+// audited is a server whose answers to the controllers are recorded. A request that the chart gives no right for fails the test.
+func audited(t *testing.T) *labtest.Server {
+	t.Helper()
+	server := labtest.NewAuditedServer(t)
+	granted := labtest.Rules(t)
+	t.Cleanup(func() { rights.add(t, granted, server.Asked(t)) })
+	return server
+}
+
+func (r *record) add(t *testing.T, granted map[string]bool, asked []labtest.Asked) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for rule := range granted {
+		if strings.HasPrefix(rule, account+" ") {
+			r.granted[rule] = true
+		}
+	}
+	for _, a := range asked {
+		r.asked[a.Rule()] = true
+		if a.Forbidden && a.Account == account {
+			t.Errorf("the chart has no right for: %s %s/%s", a.Rule(), a.Namespace, a.Name)
+		}
+	}
+}
+
+// check returns the process's exit code after all tests: each right was used.
+func (r *record) check() int {
+	maps.DeleteFunc(r.granted, func(rule string, _ bool) bool {
+		// An API server that does not stream lists into watches is asked for both.
+		watched := r.asked[strings.Replace(rule, " list ", " watch ", 1)]
+		return r.asked[rule] || watched || slices.Contains(elsewhere, rule)
+	})
+	if len(r.granted) == 0 {
+		return 0
+	}
+	fmt.Fprintf(os.Stderr, "nobody uses:\n%s\n", strings.Join(slices.Sorted(maps.Keys(r.granted)), "\n"))
+	return 1
+}
