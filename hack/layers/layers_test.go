@@ -39,7 +39,7 @@ var levels = []string{
 	"internal/bgp/relay internal/hostsysctl internal/ipam internal/netlinkx/netnstest internal/nft internal/facts internal/journal internal/podnote",
 	"internal/memlimit internal/datastore/kubernetes internal/datastore/etcd internal/datastore/datastoretest internal/netlinkx",
 	"internal/bgp/policy internal/datastore internal/datastore/dialer internal/sysctl internal/config internal/hostfile",
-	"internal/bgp/wire internal/names internal/nodeaddr internal/reflectors internal/selector internal/events internal/thread internal/services",
+	"internal/bgp/wire internal/names internal/nodeaddr internal/reflectors internal/selector internal/events internal/progress internal/thread internal/services",
 	"internal/api internal/program internal/version",
 }
 

@@ -6,6 +6,8 @@ import (
 	"io"
 	"net/http"
 	"time"
+
+	"github.com/tortie-net/tortie/internal/progress"
 )
 
 const (
@@ -19,7 +21,8 @@ const (
 func (i *Installer) agentServes(ctx context.Context) <-chan struct{} {
 	serves := make(chan struct{})
 	go func() {
-		start, next := time.Now(), firstWord
+		start, pause := time.Now(), progress.First
+		next := pause
 		for {
 			err := askReadiness(ctx, i.cfg.AgentReadyURL)
 			if err == nil {
@@ -27,7 +30,8 @@ func (i *Installer) agentServes(ctx context.Context) <-chan struct{} {
 				return
 			}
 			if waited := time.Since(start); waited >= next {
-				next = waited + min(waited, mostSilence)
+				pause = progress.Next(pause)
+				next = waited + pause
 				i.sayAgentIsLate(err, waited.Round(time.Second))
 			}
 			if !sleep(ctx, askAgent) {

@@ -13,6 +13,7 @@ import (
 	"github.com/tortie-net/tortie/internal/config"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/hostfile"
+	"github.com/tortie-net/tortie/internal/progress"
 )
 
 const (
@@ -131,7 +132,7 @@ func (i *Installer) prepare(ctx context.Context) (expires time.Time, err error) 
 		return time.Time{}, err
 	}
 	i.log.Info("plugins are in place", "files", plugins)
-	said := progress(i.log, "executing the plugins to prove them")
+	said := progress.Say(i.log, "executing the plugins to prove them")
 	err = proveBinaries(ctx, plugins)
 	said()
 	if err != nil {

@@ -16,7 +16,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -520,19 +519,6 @@ func TestInstallersTakeTurns(t *testing.T) {
 	if most.Load() != 1 {
 		t.Errorf("%d installers wrote at the same time", most.Load())
 	}
-}
-
-func TestWaitingShowsProgress(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
-		done := progress(slog.New(slog.NewTextHandler(&log, nil)), "waiting for something")
-		time.Sleep(50 * time.Second)
-		done()
-		synctest.Wait()
-		if n := strings.Count(log.String(), "waiting for something"); n != 4 || !strings.Contains(log.String(), "waited=2s") {
-			t.Errorf("%d lines in 50 seconds, want after 2, 6, 14 and 30 s:\n%s", n, &log)
-		}
-	})
 }
 
 func TestWaitingForTheLockEnds(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/config"
 	"github.com/tortie-net/tortie/internal/hostfile"
+	"github.com/tortie-net/tortie/internal/progress"
 )
 
 const (
@@ -63,7 +64,7 @@ type file struct {
 
 // locked does something with the host's files, alone among installers.
 func locked(ctx context.Context, cfg config.InstallHost, log *slog.Logger, do func(*ledger) error) (err error) {
-	said := progress(log, "waiting for another installer on this node")
+	said := progress.Say(log, "waiting for another installer on this node")
 	unlock, err := hostfile.Lock(ctx, cfg.HostNetDir)
 	said()
 	if err != nil {

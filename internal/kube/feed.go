@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/progress"
 )
 
 // feed fills shelves from one API server, and knows until when what is on them is known to be complete.
@@ -66,16 +67,18 @@ func (w *feed) run(ctx context.Context, beside ...func(context.Context)) {
 
 // WaitForSync blocks until everything is complete for the first time.
 func (w *feed) WaitForSync(ctx context.Context, log *slog.Logger) error {
-	start := time.Now()
-	tick := time.NewTicker(10 * time.Second)
-	defer tick.Stop()
+	start, pause := time.Now(), progress.First
+	words := time.NewTimer(pause)
+	defer words.Stop()
 	for _, f := range w.followers {
 		for !f.full() {
 			select {
 			case <-f.await:
 			case <-ctx.Done():
 				return fmt.Errorf("first complete list of the cluster: %w", errors.Join(context.Cause(ctx), f.failure()))
-			case <-tick.C:
+			case <-words.C:
+				pause = progress.Next(pause)
+				words.Reset(pause)
 				log.Info("waiting for the first complete list from the API server", "kind", f.name, "waited", time.Since(start).Round(time.Second), "err", f.failure())
 			}
 		}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/desired"
 	"github.com/tortie-net/tortie/internal/kube"
+	"github.com/tortie-net/tortie/internal/progress"
 	"github.com/tortie-net/tortie/internal/services"
 )
 
@@ -32,6 +33,7 @@ func (a *Agent) awaitServices(ctx context.Context) {
 	a.Watch.FollowServices(c.On())
 	ctx, cancel := context.WithTimeout(ctx, servicesTime)
 	defer cancel()
+	defer progress.Say(a.Log, "waiting for the first list of services, whose addresses are to be announced")()
 	a.Watch.AwaitServices(ctx)
 }
 

@@ -1,0 +1,35 @@
+// Package progress says what is waited for: nobody should look at a silent log for more than two seconds.
+package progress
+
+import (
+	"log/slog"
+	"time"
+)
+
+// First is for how long a wait may be silent, longest how long the pauses between words become.
+const (
+	First   = 2 * time.Second
+	longest = 30 * time.Second
+)
+
+// Next returns the pause after the next words, given the one before them.
+func Next(pause time.Duration) time.Duration { return min(2*pause, longest) }
+
+// Say says in the log what is waited for, if it takes long, and again now and then until done is called.
+func Say(log *slog.Logger, what string) (done func()) {
+	start := time.Now()
+	over := make(chan struct{})
+	go func() {
+		for pause := First; ; pause = Next(pause) {
+			timer := time.NewTimer(pause)
+			select {
+			case <-over:
+				timer.Stop()
+				return
+			case <-timer.C:
+				log.Info(what, "waited", time.Since(start).Round(time.Second))
+			}
+		}
+	}()
+	return func() { close(over) }
+}
