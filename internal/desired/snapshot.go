@@ -380,11 +380,7 @@ func byAge(affinities []api.BlockAffinity, note func(error)) []claimOfBlock {
 // firstClaim returns the claim that a block is, or lies in, and whose it is. One that is larger than the blocks of its pool takes
 // nothing from others: it would be all of the pool.
 func (s *Snapshot) firstClaim(claimed map[netip.Prefix]string, cidr netip.Prefix) (first netip.Prefix, node string) {
-	lengths := s.index.lengths4
-	if cidr.Addr().Is6() {
-		lengths = s.index.lengths6
-	}
-	for _, bits := range lengths {
+	for _, bits := range *s.index.lengths(cidr.Addr()) {
 		if bits > cidr.Bits() {
 			continue
 		}
@@ -400,12 +396,17 @@ func (s *Snapshot) firstClaim(claimed map[netip.Prefix]string, cidr netip.Prefix
 	return netip.Prefix{}, ""
 }
 
+// lengths are those of blocks in the family of a.
+func (i *index) lengths(a netip.Addr) *[]int {
+	if a.Is6() {
+		return &i.lengths6
+	}
+	return &i.lengths4
+}
+
 // indexLength notes that there are blocks of a length.
 func (s *Snapshot) indexLength(block netip.Prefix) {
-	lengths := &s.index.lengths4
-	if block.Addr().Is6() {
-		lengths = &s.index.lengths6
-	}
+	lengths := s.index.lengths(block.Addr())
 	if !slices.Contains(*lengths, block.Bits()) {
 		*lengths = append(*lengths, block.Bits())
 	}
@@ -419,11 +420,7 @@ func (s *Snapshot) owns(block netip.Prefix) bool {
 
 // blockOf returns the confirmed block that a prefix lies in, or is, and its owner, which may be this node.
 func (s *Snapshot) blockOf(p netip.Prefix) (block netip.Prefix, owner Owner, ok bool) {
-	lengths := s.index.lengths4
-	if p.Addr().Is6() {
-		lengths = s.index.lengths6
-	}
-	for _, bits := range lengths {
+	for _, bits := range *s.index.lengths(p.Addr()) {
 		if bits > p.Bits() {
 			continue
 		}
