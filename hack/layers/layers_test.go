@@ -24,7 +24,7 @@ var doors = map[string][]string{
 	"k8s.io/client-go":               {"internal/definitions", "internal/uninstall", "internal/kube", "internal/objects", "internal/program/hook", "internal/install", "internal/labtest", "internal/mesh/meshtest"},
 	"k8s.io/apimachinery":            {"internal/definitions", "internal/traffic", "internal/uninstall", "internal/kube", "internal/objects", "internal/program/hook", "internal/install", "internal/labtest", "internal/mesh/meshtest"},
 	"k8s.io/api":                     {"internal/objects", "internal/traffic", "internal/uninstall", "internal/program/hook", "internal/install", "internal/labtest", "internal/mesh/meshtest"},
-	"github.com/prometheus":          {"internal/node", "internal/controllers", "internal/install"},
+	"github.com/prometheus":          {"internal/node", "internal/controllers", "internal/install", "internal/serving"},
 	"os/exec":                        {"internal/install", "internal/bgp/bgptest", "internal/labtest", "internal/netlinkx/netnstest", "internal/cnitest", "internal/mesh/meshtest"}, // the agent and the plugins run no programs; libcni runs IPAM's, and install proves plugins by running them
 }
 
@@ -39,7 +39,7 @@ var levels = []string{
 	"internal/bgp/relay internal/hostsysctl internal/ipam internal/netlinkx/netnstest internal/nft internal/facts internal/journal internal/podnote",
 	"internal/memlimit internal/datastore/kubernetes internal/datastore/etcd internal/datastore/datastoretest internal/netlinkx",
 	"internal/bgp/policy internal/datastore internal/datastore/dialer internal/sysctl internal/config internal/hostfile",
-	"internal/bgp/wire internal/names internal/nodeaddr internal/reflectors internal/selector internal/events internal/progress internal/thread internal/services",
+	"internal/bgp/wire internal/names internal/nodeaddr internal/reflectors internal/selector internal/events internal/progress internal/serving internal/thread internal/services",
 	"internal/api internal/program internal/version",
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/tortie-net/tortie/internal/inventory"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/kube"
+	"github.com/tortie-net/tortie/internal/serving"
 )
 
 const (
@@ -98,11 +99,11 @@ func New(deps Deps) *Controllers {
 func (c *Controllers) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		return serve(ctx, c.deps.Config.Address, c.board.handler(), c.deps.Log, "TORTIE_CONTROLLERS_ADDRESS")
+		return serving.Run(ctx, c.deps.Config.Address, c.board.handler(), c.deps.Log, "TORTIE_CONTROLLERS_ADDRESS")
 	})
 	if addr := c.deps.Config.Metrics; addr != "" {
 		g.Go(func() error {
-			return serve(ctx, addr, c.board.metricsHandler(), c.deps.Log, "TORTIE_CONTROLLERS_METRICS")
+			return serving.Run(ctx, addr, serving.Metrics(c.board.metrics.registry), c.deps.Log, "TORTIE_CONTROLLERS_METRICS")
 		})
 	}
 	g.Go(func() error { return c.deps.Watch.Run(ctx) })

@@ -2,18 +2,14 @@ package controllers
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
-	"net"
 	"net/http"
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/promhttp"
-
 	"github.com/tortie-net/tortie/internal/gc"
+	"github.com/tortie-net/tortie/internal/serving"
 )
 
 // Status is what the controllers say of themselves at /status.
@@ -72,7 +68,7 @@ func (s *Status) did(r *gc.Report) {
 }
 
 // alive is that the loop turns. An API server that is away makes nobody dead.
-func (b *board) alive() error {
+func (b *board) alive(context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.status.Synced || time.Since(b.turned) < stuckAfter {
@@ -82,7 +78,7 @@ func (b *board) alive() error {
 }
 
 // ready is that the cluster was seen whole and looked at, whether this process leads or not.
-func (b *board) ready() error {
+func (b *board) ready(context.Context) error {
 	s := b.read()
 	switch {
 	case !s.Synced:
@@ -94,45 +90,5 @@ func (b *board) ready() error {
 }
 
 func (b *board) handler() http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /livez", probe(b.alive))
-	mux.HandleFunc("GET /readyz", probe(b.ready))
-	mux.Handle("GET /metrics", b.metricsHandler())
-	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		enc := json.NewEncoder(w)
-		enc.SetIndent("", "  ")
-		_ = enc.Encode(b.read()) // a reader that went away is its own loss
-	})
-	return mux
-}
-
-func (b *board) metricsHandler() http.Handler {
-	return promhttp.HandlerFor(b.metrics.registry, promhttp.HandlerOpts{})
-}
-
-func probe(check func() error) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) {
-		if err := check(); err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, "ok")
-	}
-}
-
-// serve serves until ctx ends.
-func serve(ctx context.Context, addr string, handler http.Handler, log *slog.Logger, setting string) error {
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
-	if err != nil {
-		return fmt.Errorf("serve HTTP (%s): %w", setting, err)
-	}
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second}
-	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
-	defer stop()
-	log.Info("serving HTTP", "address", l.Addr())
-	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
+	return serving.Program{Alive: b.alive, Ready: b.ready, Metrics: b.metrics.registry, Status: func() any { return b.read() }}.Handler()
 }

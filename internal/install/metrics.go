@@ -9,7 +9,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/tortie-net/tortie/internal/serving"
 )
 
 // Metrics are what the installer counts.
@@ -69,9 +70,7 @@ func (m *Metrics) Serve(ctx context.Context, addr string, log *slog.Logger) erro
 	if err != nil {
 		return fmt.Errorf("serving metrics: %w (TORTIE_INSTALL_METRICS must be a free address of this node)", err)
 	}
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	server := &http.Server{Handler: serving.Metrics(m.registry), ReadHeaderTimeout: 10 * time.Second}
 	context.AfterFunc(ctx, func() { server.Close() })
 	go func() {
 		if err := server.Serve(listener); ctx.Err() == nil {

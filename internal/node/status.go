@@ -2,18 +2,14 @@ package node
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
-	"net"
 	"net/http"
 	"net/netip"
 	"sync"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/desired"
@@ -21,6 +17,7 @@ import (
 	"github.com/tortie-net/tortie/internal/nft"
 	"github.com/tortie-net/tortie/internal/nodeaddr"
 	"github.com/tortie-net/tortie/internal/nodestatus"
+	"github.com/tortie-net/tortie/internal/serving"
 )
 
 // stuckAfter is how long a pass may be overdue before the agent counts as stuck: several full passes and their time limits.
@@ -208,31 +205,9 @@ func (s *Status) Report() nodestatus.Report {
 
 // Handler serves /livez, /readyz, /metrics and /status.
 func (s *Status) Handler() http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /livez", probe(s.alive))
-	mux.HandleFunc("GET /readyz", probe(s.ready))
-	mux.Handle("GET /metrics", s.metricsHandler())
-	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		enc := json.NewEncoder(w)
-		enc.SetIndent("", "  ")
-		_ = enc.Encode(s.Report()) // a reader that went away is its own loss
-	})
-	return mux
-}
-
-func (s *Status) metricsHandler() http.Handler {
-	return promhttp.HandlerFor(s.metrics.registry, promhttp.HandlerOpts{})
-}
-
-func probe(check func(context.Context) error) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		if err := check(r.Context()); err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, "ok")
-	}
+	return serving.Program{
+		Alive: s.alive, Ready: s.ready, Metrics: s.metrics.registry, Status: func() any { return s.Report() },
+	}.Handler()
 }
 
 // speakerTime bounds how long the BGP speaker may take to answer; the liveness probe itself waits a second longer.
@@ -273,27 +248,10 @@ func (s *Status) ready(context.Context) error {
 
 // Serve serves the handler until ctx ends.
 func (s *Status) Serve(ctx context.Context, addr string, log *slog.Logger) error {
-	return serve(ctx, addr, s.Handler(), log.With("paths", "/livez /readyz /metrics /status"), "FELIX_HEALTHHOST, FELIX_HEALTHPORT")
+	return serving.Run(ctx, addr, s.Handler(), log.With("paths", "/livez /readyz /metrics /status"), "FELIX_HEALTHHOST, FELIX_HEALTHPORT")
 }
 
-// ServeMetrics serves /metrics alone until ctx ends: what scrapes them need not see the rest.
+// ServeMetrics serves /metrics alone until ctx ends.
 func (s *Status) ServeMetrics(ctx context.Context, addr string, log *slog.Logger) error {
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", s.metricsHandler())
-	return serve(ctx, addr, mux, log.With("paths", "/metrics"), "FELIX_PROMETHEUSMETRICSHOST, FELIX_PROMETHEUSMETRICSPORT")
-}
-
-func serve(ctx context.Context, addr string, handler http.Handler, log *slog.Logger, settings string) error {
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
-	if err != nil {
-		return fmt.Errorf("serve HTTP (%s): %w", settings, err)
-	}
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second}
-	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
-	defer stop()
-	log.Info("serving HTTP", "address", l.Addr())
-	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
+	return serving.Run(ctx, addr, serving.Metrics(s.metrics.registry), log.With("paths", "/metrics"), "FELIX_PROMETHEUSMETRICSHOST, FELIX_PROMETHEUSMETRICSPORT")
 }

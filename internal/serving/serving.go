@@ -1,0 +1,77 @@
+// Package serving is the HTTP side of the programs that stay: probes, metrics and a status, on an address of the node.
+package serving
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Program is what is served of a program.
+type Program struct {
+	// Alive and Ready are nil while that is so.
+	Alive, Ready func(context.Context) error
+	Metrics      prometheus.Gatherer
+	// Status is shown as JSON.
+	Status func() any
+}
+
+// Handler serves /livez, /readyz, /metrics and /status.
+func (p Program) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /livez", probe(p.Alive))
+	mux.HandleFunc("GET /readyz", probe(p.Ready))
+	mux.Handle("GET /metrics", metrics(p.Metrics))
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		enc := json.NewEncoder(w)
+		enc.SetIndent("", "  ")
+		_ = enc.Encode(p.Status()) // a reader that went away is its own loss
+	})
+	return mux
+}
+
+// Metrics serves /metrics alone: what scrapes them need not see the rest.
+func Metrics(of prometheus.Gatherer) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", metrics(of))
+	return mux
+}
+
+func metrics(of prometheus.Gatherer) http.Handler {
+	return promhttp.HandlerFor(of, promhttp.HandlerOpts{})
+}
+
+func probe(check func(context.Context) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if err := check(r.Context()); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	}
+}
+
+// Run serves until ctx ends. An address that cannot be had is an error that names the settings it comes from.
+func Run(ctx context.Context, addr string, handler http.Handler, log *slog.Logger, settings string) error {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
+	if err != nil {
+		return fmt.Errorf("serve HTTP (%s): %w", settings, err)
+	}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	log.Info("serving HTTP", "address", l.Addr())
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}

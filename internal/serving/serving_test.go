@@ -1,0 +1,78 @@
+package serving
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+func TestHandler(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	count := prometheus.NewCounter(prometheus.CounterOpts{Name: "things_total", Help: "Things."})
+	registry.MustRegister(count)
+	count.Inc()
+	ready := errors.New("not yet")
+	server := httptest.NewServer(Program{
+		Alive: func(context.Context) error { return nil }, Ready: func(context.Context) error { return ready },
+		Metrics: registry, Status: func() any { return map[string]int{"passes": 3} },
+	}.Handler())
+	defer server.Close()
+	for path, want := range map[string]string{
+		"/livez": "200 ok\n", "/readyz": "503 not yet\n", "/metrics": "\nthings_total 1\n", "/status": "200 {\n  \"passes\": 3\n}\n", "/else": "404 ",
+	} {
+		if got := get(t, server.URL+path); !strings.Contains(got, want) {
+			t.Errorf("%s: %q, want %q", path, got, want)
+		}
+	}
+	if got := get(t, server.URL+"/readyz"); !strings.HasPrefix(got, "503") {
+		t.Errorf("not ready: %q", got)
+	}
+	alone := httptest.NewServer(Metrics(registry))
+	defer alone.Close()
+	if got := get(t, alone.URL+"/status"); !strings.HasPrefix(got, "404") {
+		t.Errorf("metrics alone: %q", got)
+	}
+}
+
+func get(t *testing.T, url string) string {
+	t.Helper()
+	r, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Status[:3] + " " + string(body)
+}
+
+// An address that is taken is an error that says which settings to change; one that is served ends with the context.
+func TestRun(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	log := slog.New(slog.DiscardHandler)
+	err = Run(t.Context(), taken.Addr().String(), http.NotFoundHandler(), log, "SOME_HOST, SOME_PORT")
+	if err == nil || !strings.Contains(err.Error(), "(SOME_HOST, SOME_PORT)") {
+		t.Errorf("%v", err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- Run(ctx, "127.0.0.1:0", http.NotFoundHandler(), log, "") }()
+	stop()
+	if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+}
