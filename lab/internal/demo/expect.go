@@ -24,20 +24,34 @@ func expect(out string, patterns ...string) error {
 
 // expectLines returns an error unless exactly n lines match.
 func expectLines(out string, n int, pattern string) error {
+	got, err := lines(out, pattern)
+	if err == nil && got != n {
+		err = fmt.Errorf("%d lines are like %q, want %d", got, pattern, n)
+	}
+	return err
+}
+
+// expectSome is an error unless at least n lines are like the pattern.
+func expectSome(out string, n int, pattern string) error {
+	got, err := lines(out, pattern)
+	if err == nil && got < n {
+		err = fmt.Errorf("%d lines are like %q, want %d at least", got, pattern, n)
+	}
+	return err
+}
+
+// lines counts those that are like the pattern.
+func lines(out, pattern string) (n int, err error) {
 	re, err := regexp.Compile("(?m)" + pattern)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	got := 0
 	for line := range strings.Lines(out) {
 		if re.MatchString(line) {
-			got++
+			n++
 		}
 	}
-	if got != n {
-		return fmt.Errorf("%d lines are like %q, want %d", got, pattern, n)
-	}
-	return nil
+	return n, nil
 }
 
 // columns reads a table without heading: the second column by the first.

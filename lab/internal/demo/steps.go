@@ -112,7 +112,7 @@ func (d *Demo) sandbox(ctx context.Context) error {
 		return err
 	}
 	return errors.Join(
-		expectLines(containers, 2, `docker\.io/tortie-net/pause:`), // of test-pod and of tortie-node
+		expectSome(containers, 2, `docker\.io/tortie-net/pause:`), // of test-pod and of tortie-node, and perhaps of kube-controllers
 		expectLines(containers, 1, quote(debugImage)),
 		expectLines(namespaces, 1, `^cni-[0-9a-f-]{36}$`))
 }
