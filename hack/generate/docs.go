@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -78,26 +79,6 @@ func sections(o options) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	metrics, err := metricTable(filepath.Join(o.root, "internal/node"))
-	if err != nil {
-		return nil, err
-	}
-	installer, err := metricTable(filepath.Join(o.root, "internal/install"))
-	if err != nil {
-		return nil, err
-	}
-	controllers, err := metricTable(filepath.Join(o.root, "internal/controllers"))
-	if err != nil {
-		return nil, err
-	}
-	status, err := fieldTable(reflect.TypeFor[nodestatus.Report]())
-	if err != nil {
-		return nil, err
-	}
-	diagnosis, err := fieldTable(reflect.TypeFor[nodestatus.Diagnosis]())
-	if err != nil {
-		return nil, err
-	}
 	plugins, err := readPluginInputs(o.root)
 	if err != nil {
 		return nil, err
@@ -106,16 +87,11 @@ func sections(o options) (map[string]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("asking the lab for its commands: %w (run `make bin/lab`)", err)
 	}
-	return map[string]string{
+	parts := map[string]string{
 		"install-env":          envTable(config.Describe(config.RawInstall{})),
 		"install-placeholders": placeholderTable(),
 		"controllers-env":      envTable(config.Describe(config.RawControllers{})),
-		"controllers-metrics":  controllers,
 		"node-env":             envTable(config.Describe(config.RawNode{})),
-		"install-metrics":      installer,
-		"node-metrics":         metrics,
-		"node-status":          status,
-		"node-diagnose":        diagnosis,
 		"cni-options":          plugins.optionTable(ofCNI),
 		"ipam-options":         plugins.optionTable(ofIPAM),
 		"cni-env":              envTable(config.Describe(config.RawPlugin{})),
@@ -124,7 +100,30 @@ func sections(o options) (map[string]string, error) {
 		"cni-annotations":      plugins.annotationTable(),
 		"chart-values":         valueTable,
 		"lab-commands":         "```\n" + string(help) + "```\n",
-	}, nil
+	}
+	return parts, errors.Join(addMetrics(parts, o.root), addFields(parts))
+}
+
+// addMetrics adds the tables of what the programs count.
+func addMetrics(parts map[string]string, root string) (err error) {
+	for _, program := range []string{"node", "install", "controllers"} {
+		if parts[program+"-metrics"], err = metricTable(filepath.Join(root, "internal", program)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addFields adds the tables of what node status and node diagnose answer.
+func addFields(parts map[string]string) (err error) {
+	for name, of := range map[string]reflect.Type{
+		"node-status": reflect.TypeFor[nodestatus.Report](), "node-diagnose": reflect.TypeFor[nodestatus.Diagnosis](),
+	} {
+		if parts[name], err = fieldTable(of); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func envTable(vars []config.Var) string {
