@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -105,17 +106,28 @@ func (c *counter) report(e event) {
 	}
 }
 
-// shownLines is how much of a failed test's output is on the screen: its end says why it failed, and the log has all of it.
-const shownLines = 60
+// shownLines is how much of a failed test's output is on the screen, of its end; the log has all of it. shownRecords is of how
+// many of its records the first lines are repeated after it: what a test logs as it ends (of ten agents, say) buries its reason.
+const (
+	shownLines   = 40
+	shownRecords = 15
+)
 
-// failureOutput returns the end of what a failed test wrote; for a package that failed by itself, of what the package wrote.
+// record matches the first line of what a test says of itself: file.go:12: and a text.
+var record = regexp.MustCompile(`(?m)^ +[a-z0-9_]+\.go:\d+: .*`)
+
+// failureOutput returns the end of what a failed test wrote, and then the first lines of its records; for a package that failed
+// by itself, of what the package wrote.
 func (c *counter) failureOutput(pkg, name string) string {
-	test := strings.TrimPrefix(strings.TrimPrefix(name, pkg), ".")
-	lines := strings.SplitAfter(c.output[pkg][test], "\n")
-	if more := len(lines) - shownLines; more > 0 {
-		return fmt.Sprintf("    (%d more lines are in the log)\n", more) + strings.Join(lines[more:], "")
+	output := c.output[pkg][strings.TrimPrefix(strings.TrimPrefix(name, pkg), ".")]
+	lines := strings.SplitAfter(output, "\n")
+	more := len(lines) - shownLines
+	if more <= 0 {
+		return output
 	}
-	return strings.Join(lines, "")
+	said := record.FindAllString(output, -1)
+	said = said[:min(len(said), shownRecords)]
+	return fmt.Sprintf("    (%d more lines are in the log)\n%s    what it said, in short:\n%s\n", more, strings.Join(lines[more:], ""), strings.Join(said, "\n"))
 }
 
 // into adds up all packages.

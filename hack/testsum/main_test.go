@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -90,6 +91,24 @@ func TestSteps(t *testing.T) {
 	}})
 	if r.passed != 1 || !slices.Equal(r.skips, []string{"offline"}) || !slices.Equal(r.failures, []string{"bad", "missing"}) {
 		t.Errorf("got %+v", r)
+	}
+}
+
+// The reason of a failure is on the screen, wherever in the test's output it is.
+func TestFailureOutput(t *testing.T) {
+	c := newCounter(io.Discard)
+	said := []string{"    x_test.go:7: the reason\n", "    node.go:12: what an agent logged:\n", strings.Repeat("        noise\n", 100), "--- FAIL: TestX (1s)\n"}
+	for _, s := range said {
+		if err := c.take(event{Action: "output", Package: "p", Test: "TestX", Output: s}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := c.failureOutput("p", "p.TestX")
+	if !strings.Contains(got, "--- FAIL: TestX (1s)\n    what it said, in short:\n    x_test.go:7: the reason\n    node.go:12: what") {
+		t.Errorf("of a long output is shown:\n%s", got)
+	}
+	if n := strings.Count(got, "\n"); n > shownLines+shownRecords {
+		t.Errorf("%d lines are shown", n)
 	}
 }
 
