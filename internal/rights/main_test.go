@@ -72,7 +72,9 @@ func newUser(t testing.TB, cfg *rest.Config) *user {
 	t.Helper()
 	cfg = rest.CopyConfig(cfg)
 	cfg.QPS, cfg.Timeout = -1, time.Minute
-	cfg.WarningHandler = rest.NoWarnings{}
+	if cfg.WarningHandler == nil {
+		cfg.WarningHandler = rest.NoWarnings{}
+	}
 	dyn, err := dynamic.NewForConfig(cfg)
 	if err != nil {
 		t.Fatal(err)
