@@ -1,7 +1,9 @@
 package main
 
 import (
+	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -41,15 +43,96 @@ func pages(t *testing.T) map[string]string {
 	return all
 }
 
-var link = regexp.MustCompile(`\]\(([^)#: ]+)(#[^)]*)?\)`)
+// prose returns a page without what stands between fences, where # is a comment and brackets are code.
+func prose(text string) string {
+	var b strings.Builder
+	fenced := false
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(strings.TrimSpace(line), "```") {
+			fenced = !fenced
+		} else if !fenced {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
+}
+
+var (
+	heading = regexp.MustCompile(`(?m)^#+ +(.+?) *$`)
+	// unnamed is what GitHub leaves out of a heading's anchor.
+	unnamed = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
+	link    = regexp.MustCompile(`\]\(([^)# ]*)(?:#([^) ]*))?\)`)
+)
+
+// anchors are those that GitHub gives the headings of a page. The second of a name has a number.
+func anchors(text string) map[string]bool {
+	all, count := map[string]bool{}, map[string]int{}
+	for _, match := range heading.FindAllStringSubmatch(prose(text), -1) {
+		name := strings.ReplaceAll(unnamed.ReplaceAllString(strings.ToLower(match[1]), ""), " ", "-")
+		if n := count[name]; n > 0 {
+			all[fmt.Sprintf("%s-%d", name, n)] = true
+		}
+		count[name]++
+		all[name] = true
+	}
+	return all
+}
+
+// links returns where a page leads in the repository: files, and the anchors behind them.
+func links(page, text string) (all [][2]string) {
+	for _, match := range link.FindAllStringSubmatch(prose(text), -1) {
+		switch {
+		case strings.Contains(match[1], ":"): // another host's
+		case match[1] == "":
+			all = append(all, [2]string{page, match[2]})
+		default:
+			all = append(all, [2]string{filepath.Join(filepath.Dir(page), match[1]), match[2]})
+		}
+	}
+	return all
+}
 
 func TestLinksLeadSomewhere(t *testing.T) {
-	for page, text := range pages(t) {
-		for _, match := range link.FindAllStringSubmatch(text, -1) {
-			target := filepath.Join(filepath.Dir(page), match[1])
-			if _, err := os.Stat(target); err != nil {
-				t.Errorf("%s links to %s, which is not there", page, match[1])
+	all := pages(t)
+	for page, text := range all {
+		for _, to := range links(page, text) {
+			if _, err := os.Stat(to[0]); err != nil {
+				t.Errorf("%s links to %s, which is not there", page, to[0])
+			} else if to[1] != "" && !anchors(all[to[0]])[to[1]] {
+				t.Errorf("%s links to #%s of %s, which has no such heading", page, to[1], to[0])
 			}
+		}
+	}
+}
+
+// The test of links is worth something only if it knows the anchors that GitHub makes.
+func TestAnchors(t *testing.T) {
+	got := anchors("# What `x` is: a_b-c, \"or\" not?\n```sh\n# no heading\n```\n## Again\ntext\n## Again\n")
+	want := map[string]bool{"what-x-is-a_b-c-or-not": true, "again": true, "again-1": true}
+	if !maps.Equal(got, want) {
+		t.Errorf("anchors %v, want %v", got, want)
+	}
+}
+
+// A page that nothing leads to is read by nobody.
+func TestEveryPageIsReachedFromTheReadme(t *testing.T) {
+	all := pages(t)
+	reached := map[string]bool{}
+	next := []string{filepath.Join(repository, "README.md")}
+	for len(next) > 0 {
+		page := next[0]
+		next = next[1:]
+		if reached[page] {
+			continue
+		}
+		reached[page] = true
+		for _, to := range links(page, all[page]) {
+			next = append(next, to[0])
+		}
+	}
+	for page := range all {
+		if !reached[page] {
+			t.Errorf("no way leads from README.md to %s", page)
 		}
 	}
 }
@@ -79,18 +162,32 @@ func TestPluginInputsAreDocumented(t *testing.T) {
 	}
 }
 
-// The README's targets must exist.
-func TestMakeTargetsInPagesExist(t *testing.T) {
-	makefile, err := os.ReadFile(filepath.Join(repository, "Makefile"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	target := regexp.MustCompile("`make ([a-z][a-z/-]*)")
-	for page, text := range pages(t) {
-		for _, match := range target.FindAllStringSubmatch(text, -1) {
-			if !strings.Contains(string(makefile), "\n"+match[1]+":") {
-				t.Errorf("%s names `make %s`, which is not in the Makefile", page, match[1])
+// What a page has people type must exist: targets of make, and commands of the lab.
+func TestCommandsInPagesExist(t *testing.T) {
+	for _, c := range []struct {
+		source    string
+		typed     *regexp.Regexp // finds a name in a page
+		defined   string         // is how the source defines that name
+		wantNames int            // that pages have at the least
+	}{
+		{"Makefile", regexp.MustCompile("(?m)(?:`|^ {4})make ([a-z][a-z/-]*)"), "\n%s:", 20},
+		{"lab/cmd/lab/main.go", regexp.MustCompile("(?m)(?:`|\\(|^ {4}|/)bin/lab ([a-z]+)"), "\t\t{%q, ", 6},
+	} {
+		source, err := os.ReadFile(filepath.Join(repository, c.source))
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := 0
+		for page, text := range pages(t) {
+			for _, match := range c.typed.FindAllStringSubmatch(text, -1) {
+				found++
+				if !strings.Contains(string(source), fmt.Sprintf(c.defined, match[1])) {
+					t.Errorf("%s says %q, which is not in %s", page, match[0], c.source)
+				}
 			}
+		}
+		if found < c.wantNames {
+			t.Errorf("found only %d names of %s", found, c.source)
 		}
 	}
 }
