@@ -37,17 +37,9 @@ func runAPI(ctx context.Context, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	c, err := binaries.Open(os.Stderr)
+	hyperkube, state, clean, err := serverFiles(ctx, *dir)
 	if err != nil {
 		return err
-	}
-	hyperkube, err := c.Path(ctx, "hyperkube")
-	if err != nil {
-		return err
-	}
-	state, clean, err := apiDir(*dir)
-	if err != nil {
-		return fmt.Errorf("-dir %q: %w", *dir, err)
 	}
 	defer func() { err = errors.Join(err, clean()) }()
 	p, err := plane.Start(ctx, plane.Config{
@@ -123,6 +115,21 @@ func obey(ctx context.Context, s server, ready, line string) error {
 		fmt.Println(ready)
 	}
 	return nil
+}
+
+// serverFiles returns the program that has all servers, and a directory for their state with how to clean that.
+func serverFiles(ctx context.Context, dir string) (hyperkube, state string, clean func() error, err error) {
+	c, err := binaries.Open(os.Stderr)
+	if err != nil {
+		return "", "", nil, err
+	}
+	if hyperkube, err = c.Path(ctx, "hyperkube"); err != nil {
+		return "", "", nil, err
+	}
+	if state, clean, err = apiDir(dir); err != nil {
+		return "", "", nil, fmt.Errorf("-dir %q: %w", dir, err)
+	}
+	return hyperkube, state, clean, nil
 }
 
 // apiDir makes the directory and returns how to clean it: what was made goes, what was there before stays.

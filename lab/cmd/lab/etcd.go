@@ -8,7 +8,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/tortie-net/tortie/lab/internal/binaries"
 	"github.com/tortie-net/tortie/lab/internal/plane"
 	"github.com/tortie-net/tortie/lab/internal/proc"
 )
@@ -24,17 +23,9 @@ func runEtcd(ctx context.Context, args []string) (err error) {
 	if err := parse(f, args, false); err != nil {
 		return err
 	}
-	c, err := binaries.Open(os.Stderr)
+	hyperkube, state, clean, err := serverFiles(ctx, *dir)
 	if err != nil {
 		return err
-	}
-	hyperkube, err := c.Path(ctx, "hyperkube")
-	if err != nil {
-		return err
-	}
-	state, clean, err := apiDir(*dir)
-	if err != nil {
-		return fmt.Errorf("-dir %q: %w", *dir, err)
 	}
 	defer func() { err = errors.Join(err, clean()) }()
 	e, err := plane.StartEtcd(ctx, plane.EtcdConfig{

@@ -1,15 +1,14 @@
 package deps
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
+
+	"github.com/tortie-net/tortie/lab/internal/proc"
 )
 
 // unpack downloads a package and unpacks it into its directory below cache, which appears as a whole or not at all.
@@ -27,7 +26,7 @@ func (n Need) unpack(ctx context.Context, cache string, log io.Writer) error {
 		return err
 	}
 	root := filepath.Join(tmp, "root")
-	if err := run(ctx, tmp, "dpkg-deb", "-x", deb, root); err != nil {
+	if err := proc.RunIn(ctx, tmp, "dpkg-deb", "-x", deb, root); err != nil {
 		return err
 	}
 	if err := os.Chmod(root, 0o755); err != nil {
@@ -52,7 +51,7 @@ func (n Need) download(ctx context.Context, dir string, log io.Writer) (string, 
 		return "", err
 	}
 	fmt.Fprintf(log, "deps: not in this machine's sources, asking Debian %s\n", oldName)
-	if err := run(ctx, dir, "apt-get", append(old, "-qq", "update")...); err != nil {
+	if err := proc.RunIn(ctx, dir, "apt-get", append(old, "-qq", "update")...); err != nil {
 		return "", errors.Join(own, err)
 	}
 	if err := aptDownload(ctx, dir, n, old...); err != nil {
@@ -64,7 +63,7 @@ func (n Need) download(ctx context.Context, dir string, log io.Writer) (string, 
 func aptDownload(ctx context.Context, dir string, n Need, options ...string) error {
 	// Without the sandbox user: the directory need not be readable to it.
 	args := append(options, "-qq", "-o", "APT::Sandbox::User=root", "download", n.Package+"="+n.Version)
-	return run(ctx, dir, "apt-get", args...)
+	return proc.RunIn(ctx, dir, "apt-get", args...)
 }
 
 func theDeb(dir string) (string, error) {
@@ -100,15 +99,4 @@ func oldRelease(dir string) ([]string, error) {
 		options = append(options, "-o", set)
 	}
 	return options, nil
-}
-
-func run(ctx context.Context, dir, name string, args ...string) error {
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Dir = dir
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, bytes.TrimSpace(out.Bytes()))
-	}
-	return nil
 }

@@ -1,7 +1,6 @@
 package vm
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +13,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/lab/internal/proc"
 )
 
 // Kernel is an unpacked kernel: its image and the directory of its modules.
@@ -85,7 +86,7 @@ func download(ctx context.Context, cache string, log io.Writer) error {
 	}
 	defer os.RemoveAll(tmp)
 	// Without the sandbox user: the cache need not be readable to it.
-	if err := run(ctx, tmp, "apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", name); err != nil {
+	if err := proc.RunIn(ctx, tmp, "apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", name); err != nil {
 		return err
 	}
 	debs, err := filepath.Glob(filepath.Join(tmp, "*.deb"))
@@ -93,7 +94,7 @@ func download(ctx context.Context, cache string, log io.Writer) error {
 		return errors.Join(err, fmt.Errorf("apt-get download %s left %d files", name, len(debs)))
 	}
 	root := filepath.Join(tmp, "root")
-	if err := run(ctx, tmp, "dpkg-deb", "-x", debs[0], root); err != nil {
+	if err := proc.RunIn(ctx, tmp, "dpkg-deb", "-x", debs[0], root); err != nil {
 		return err
 	}
 	if err := os.Chmod(root, 0o755); err != nil {
@@ -119,19 +120,8 @@ func kernelPackage(ctx context.Context, log io.Writer) (string, error) {
 			return "", errors.Join(fmt.Errorf("apt knows no package that %s depends on", meta), err)
 		}
 		fmt.Fprintln(log, "kernel: apt-get update")
-		if err := run(ctx, "", "apt-get", "-qq", "update"); err != nil {
+		if err := proc.RunIn(ctx, "", "apt-get", "-qq", "update"); err != nil {
 			return "", err
 		}
 	}
-}
-
-func run(ctx context.Context, dir, name string, args ...string) error {
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Dir = dir
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, bytes.TrimSpace(out.Bytes()))
-	}
-	return nil
 }
