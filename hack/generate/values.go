@@ -12,12 +12,24 @@ import (
 
 // valueSchema is the part of a JSON schema that the chart's has.
 type valueSchema struct {
-	Type       any                     `json:"type"`
-	Enum       []any                   `json:"enum"`
-	Properties map[string]*valueSchema `json:"properties"`
-	Items      *valueSchema            `json:"items"`
-	Minimum    *int64                  `json:"minimum"`
-	Maximum    *int64                  `json:"maximum"`
+	Type        any                     `json:"type"`
+	Enum        []any                   `json:"enum"`
+	Properties  map[string]*valueSchema `json:"properties"`
+	Items       *valueSchema            `json:"items"`
+	Minimum     *int64                  `json:"minimum"`
+	Maximum     *int64                  `json:"maximum"`
+	Ref         string                  `json:"$ref"` // of one of the root's definitions
+	Definitions map[string]*valueSchema `json:"definitions"`
+}
+
+// resolve puts definitions where they are referred to.
+func (s *valueSchema) resolve(definitions map[string]*valueSchema) {
+	for name, property := range s.Properties {
+		if shared := definitions[strings.TrimPrefix(property.Ref, "#/definitions/")]; shared != nil {
+			s.Properties[name] = shared
+		}
+		s.Properties[name].resolve(definitions)
+	}
 }
 
 // helmsOwn are in the schema, as Helm gives them to every chart, and are no values of this one.
@@ -34,6 +46,7 @@ func valueTable(text, schema []byte) (string, error) {
 	if err := json.Unmarshal(schema, &root); err != nil {
 		return "", fmt.Errorf("reading the schema of the chart's values: %w", err)
 	}
+	root.resolve(root.Definitions)
 	for _, name := range helmsOwn {
 		delete(root.Properties, name)
 	}

@@ -17,7 +17,9 @@ helm.sh/chart: {{ $root.Chart.Name }}-{{ $root.Chart.Version }}
 {{- end }}
 
 {{- define "tortie.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- with .Values.image }}
+{{- .repository }}{{ .digest | empty | ternary (printf ":%s" (.tag | default $.Chart.AppVersion)) (printf "@%s" .digest) }}
+{{- end }}
 {{- end }}
 
 {{/* How pods in the host's network reach the API server without kube-proxy: environment variables, or nothing. */}}
@@ -68,8 +70,9 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
-{{/* The conflist's template, which is the installer's own, with the families that pods get addresses of. */}}
+{{/* The conflist's template: the operator's, or the installer's own with the families that pods get addresses of. */}}
 {{- define "tortie.conflist" -}}
+{{- if .Values.cni.conflist }}{{ .Values.cni.conflist | trim }}{{ else -}}
 {{- $text := .Files.Get "files/conflist.json" | trim -}}
 {{- $ipam := `"ipam": {"type": "calico-ipam"}` -}}
 {{- if not (contains $ipam $text) }}{{ fail "files/conflist.json has another ipam than the chart knows" }}{{ end -}}
@@ -78,6 +81,12 @@ capabilities:
 {{- $text = replace $ipam (printf `"ipam": {"type": "calico-ipam", "assign_ipv4": "%s", "assign_ipv6": "true"}` $four) $text -}}
 {{- end -}}
 {{- $text -}}
+{{- end }}
+{{- end }}
+
+{{/* Where metrics are served. Call with a port: (list . 9096). */}}
+{{- define "tortie.metricsAddress" -}}
+{{- with (index . 0).Values.monitoring.metrics.host }}{{ contains ":" . | ternary (printf "[%s]" .) . }}{{ end }}:{{ int (index . 1) }}
 {{- end }}
 
 {{/* What values.schema.json cannot say, as it looks at each value alone. */}}
