@@ -18,7 +18,7 @@ const module = "github.com/tortie-net/tortie/"
 var doors = map[string][]string{
 	"github.com/vishvananda/netlink": {"internal/netlinkx"},
 	"github.com/vishvananda/netns":   {"internal/netlinkx"},
-	"github.com/mdlayher/netlink":    {"internal/nft"},
+	"github.com/mdlayher/netlink":    {"internal/nft", "internal/nft/nfttest"},
 	"github.com/google/nftables":     {"internal/nft"},
 	"github.com/osrg/gobgp":          {"internal/bgp"},
 	"k8s.io/client-go":               {"internal/definitions", "internal/uninstall", "internal/kube", "internal/objects", "internal/program/hook", "internal/install", "internal/labtest", "internal/mesh/meshtest"},
@@ -35,7 +35,7 @@ var levels = []string{
 	"cmd/internal/early internal/traffic internal/uninstall internal/controllers internal/ipamtool internal/node internal/cni internal/cnitest internal/diagnose internal/labtest/labstore internal/mesh/meshtest",
 	"internal/desired internal/desired/desiredtest",
 	"internal/audit internal/bgp/bgptest internal/definitions internal/gc internal/install internal/kube internal/labtest internal/nodestatus internal/objects internal/peering internal/takeover",
-	"internal/bgp internal/duties internal/inventory internal/encap internal/encapguard internal/fib internal/nat internal/podnet internal/vxlan",
+	"internal/bgp internal/duties internal/inventory internal/encap internal/encapguard internal/fib internal/nat internal/nft/nfttest internal/podnet internal/vxlan",
 	"internal/bgp/relay internal/hostsysctl internal/ipam internal/netlinkx/netnstest internal/nft internal/facts internal/journal internal/podnote",
 	"internal/memlimit internal/datastore/kubernetes internal/datastore/etcd internal/datastore/datastoretest internal/netlinkx",
 	"internal/bgp/policy internal/datastore internal/datastore/dialer internal/sysctl internal/config internal/hostfile",
@@ -52,7 +52,7 @@ var (
 	notPure         = []string{"os", "net", "net/http", "syscall", "context", "io", "golang.org/x/sys", module + "internal/datastore"}
 	environment     = []string{"Getenv", "LookupEnv", "Environ", "ExpandEnv"}
 	endings         = map[string][]string{"os": {"Exit"}, "log": {"Fatal", "Fatalf", "Fatalln", "Panic", "Panicf", "Panicln"}}
-	testOnly        = []string{"internal/bgp/bgptest", "internal/labtest", "internal/labtest/labstore", "internal/cnitest", "internal/mesh/meshtest", "internal/netlinkx/netnstest", "internal/datastore/datastoretest", "internal/desired/desiredtest"}
+	testOnly        = []string{"internal/bgp/bgptest", "internal/labtest", "internal/labtest/labstore", "internal/cnitest", "internal/mesh/meshtest", "internal/netlinkx/netnstest", "internal/nft/nfttest", "internal/datastore/datastoretest", "internal/desired/desiredtest"}
 	mayReadSettings = "internal/config"
 )
 

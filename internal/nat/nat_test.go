@@ -2,7 +2,6 @@ package nat_test
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
@@ -14,12 +13,11 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/mdlayher/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/tortie-net/tortie/internal/nat"
 	"github.com/tortie-net/tortie/internal/netlinkx/netnstest"
 	"github.com/tortie-net/tortie/internal/nft"
+	"github.com/tortie-net/tortie/internal/nft/nfttest"
 	"github.com/tortie-net/tortie/internal/podnet"
 	"github.com/tortie-net/tortie/internal/sysctl"
 )
@@ -53,34 +51,6 @@ func wantText(t *testing.T, ns *netnstest.NS, name string) {
 	netnstest.WantText(t, name, ruleset(t, ns), *rewrite)
 }
 
-// generation counts the transactions that the namespace's nftables have seen.
-func generation(t testing.TB, ns *netnstest.NS) uint32 {
-	t.Helper()
-	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: ns.Fd()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	got, err := conn.Execute(netlink.Message{
-		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN, Flags: netlink.Request},
-		Data:   make([]byte, 4), // struct nfgenmsg
-	})
-	if err != nil || len(got) != 1 {
-		t.Fatalf("ask for the generation: %v, %v", got, err)
-	}
-	attrs, err := netlink.UnmarshalAttributes(got[0].Data[4:])
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, a := range attrs {
-		if a.Type == unix.NFTA_GEN_ID {
-			return binary.BigEndian.Uint32(a.Data)
-		}
-	}
-	t.Fatal("no generation in the answer")
-	return 0
-}
-
 func TestText(t *testing.T) {
 	for name, pools := range map[string][]string{
 		"one-pool":   {"10.244.0.0/16 nat"},
@@ -100,10 +70,10 @@ func TestText(t *testing.T) {
 			ns := netnstest.New(t)
 			sync(t, ns, pools...)
 			wantText(t, ns, name)
-			before := generation(t, ns)
+			before := nfttest.Generation(t, ns)
 			sync(t, ns, pools...)
 			sync(t, ns, pools...)
-			if after := generation(t, ns); after != before {
+			if after := nfttest.Generation(t, ns); after != before {
 				t.Errorf("%d transactions for what was right already", after-before)
 			}
 		})
@@ -112,10 +82,10 @@ func TestText(t *testing.T) {
 
 func TestNothingToTranslate(t *testing.T) {
 	ns := netnstest.New(t)
-	before := generation(t, ns)
+	before := nfttest.Generation(t, ns)
 	sync(t, ns)
 	sync(t, ns, "10.244.0.0/16", "fd00::/48")
-	if after := generation(t, ns); after != before || ruleset(t, ns) != "" {
+	if after := nfttest.Generation(t, ns); after != before || ruleset(t, ns) != "" {
 		t.Errorf("%d transactions, and:\n%s", after-before, ruleset(t, ns))
 	}
 	sync(t, ns, "10.244.0.0/16 nat")
@@ -142,9 +112,9 @@ func TestChanges(t *testing.T) {
 		{"255.255.255.255/32 nat", "fd00::/49 nat"},
 		{"fd00::/49 nat"},
 	} {
-		before := generation(t, ns)
+		before := nfttest.Generation(t, ns)
 		sync(t, ns, pools...)
-		if n := generation(t, ns) - before; n != 1 {
+		if n := nfttest.Generation(t, ns) - before; n != 1 {
 			t.Errorf("%q: %d transactions, want 1", pools, n)
 		}
 		sync(t, fresh) // from nothing each time, for comparison
@@ -188,9 +158,9 @@ func TestDriftIsRepaired(t *testing.T) {
 			if name != "element added" && ruleset(t, ns) == want {
 				t.Fatal("the script changes nothing")
 			}
-			before := generation(t, ns)
+			before := nfttest.Generation(t, ns)
 			sync(t, ns, pools...)
-			if n := generation(t, ns) - before; n != 1 {
+			if n := nfttest.Generation(t, ns) - before; n != 1 {
 				t.Errorf("%d transactions, want 1", n)
 			}
 			if diff := cmp.Diff(want, ruleset(t, ns)); diff != "" {
@@ -209,9 +179,9 @@ func TestSameTextByNft(t *testing.T) {
 		t.Fatal(err)
 	}
 	other.Run(t, "nft", "-f", file)
-	before := generation(t, other)
+	before := nfttest.Generation(t, other)
 	sync(t, other, pools...)
-	if n := generation(t, other) - before; n != 0 {
+	if n := nfttest.Generation(t, other) - before; n != 0 {
 		t.Errorf("%d transactions, want none:\n%s", n, ruleset(t, other))
 	}
 }
@@ -277,11 +247,11 @@ func TestManyPools(t *testing.T) {
 	begin := time.Now()
 	sync(t, ns, many...)
 	t.Logf("2000 pools from nothing: %v", time.Since(begin))
-	before := generation(t, ns)
+	before := nfttest.Generation(t, ns)
 	begin = time.Now()
 	sync(t, ns, many...)
 	t.Logf("again: %v", time.Since(begin))
-	if n := generation(t, ns) - before; n != 0 {
+	if n := nfttest.Generation(t, ns) - before; n != 0 {
 		t.Errorf("%d transactions for what was right already", n)
 	}
 	if n := strings.Count(ruleset(t, ns), "/24"); n != 2*len(many) {

@@ -12,6 +12,7 @@ import (
 	"github.com/tortie-net/tortie/internal/nat"
 	"github.com/tortie-net/tortie/internal/netlinkx/netnstest"
 	"github.com/tortie-net/tortie/internal/nft"
+	"github.com/tortie-net/tortie/internal/nft/nfttest"
 	"github.com/tortie-net/tortie/internal/sysctl"
 )
 
@@ -49,9 +50,9 @@ func TestTextOfOptions(t *testing.T) {
 			ns := netnstest.New(t)
 			syncConfig(t, ns, c)
 			wantText(t, ns, name)
-			before := generation(t, ns)
+			before := nfttest.Generation(t, ns)
 			syncConfig(t, ns, c)
-			if after := generation(t, ns); after != before {
+			if after := nfttest.Generation(t, ns); after != before {
 				t.Errorf("%d transactions for what was right already", after-before)
 			}
 		})
@@ -70,9 +71,9 @@ func TestOptionsChange(t *testing.T) {
 	for from, c := range options() {
 		for to, other := range options() {
 			syncConfig(t, ns, c)
-			before := generation(t, ns)
+			before := nfttest.Generation(t, ns)
 			syncConfig(t, ns, other)
-			if n := generation(t, ns) - before; n > 1 {
+			if n := nfttest.Generation(t, ns) - before; n > 1 {
 				t.Errorf("from %s to %s: %d transactions", from, to, n)
 			}
 			if got := ruleset(t, ns); got != texts[to] {
@@ -134,9 +135,9 @@ func TestRandomConfigs(t *testing.T) {
 		if err := nat.New(table).Sync(t.Context(), c); err != nil {
 			t.Fatalf("%+v: %v", c, err)
 		}
-		before := generation(t, ns)
+		before := nfttest.Generation(t, ns)
 		syncConfig(t, ns, c)
-		if n := generation(t, ns) - before; n != 0 {
+		if n := nfttest.Generation(t, ns) - before; n != 0 {
 			t.Fatalf("%+v: not read back as it was written:\n%s", c, ruleset(t, ns))
 		}
 	}

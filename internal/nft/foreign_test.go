@@ -8,6 +8,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/netlinkx/netnstest"
 	"github.com/tortie-net/tortie/internal/nft"
+	"github.com/tortie-net/tortie/internal/nft/nfttest"
 )
 
 // felix is another program with tables of its own, and chains in iptables' tables.
@@ -96,11 +97,11 @@ func TestForeign(t *testing.T) {
 			t.Errorf("%q is gone:\n%s", stays, text)
 		}
 	}
-	before := generation(t, ns)
+	before := nfttest.Generation(t, ns)
 	if removed, err := table.Remove(t.Context(), felix); err != nil || !removed.Empty() || removed.String() != "" {
 		t.Errorf("removed again: %s, %v", removed, err)
 	}
-	if generation(t, ns) != before {
+	if nfttest.Generation(t, ns) != before {
 		t.Error("nothing was there, and something was written")
 	}
 }

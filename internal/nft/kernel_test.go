@@ -1,7 +1,6 @@
 package nft_test
 
 import (
-	"encoding/binary"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -12,32 +11,14 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/tortie-net/tortie/internal/netlinkx/netnstest"
 	"github.com/tortie-net/tortie/internal/nft"
+	"github.com/tortie-net/tortie/internal/nft/nfttest"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write testdata anew from what the kernel has now")
-
-// generation counts the transactions that the namespace's nftables have seen.
-func generation(t testing.TB, ns *netnstest.NS) uint32 {
-	t.Helper()
-	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: ns.Fd()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	got, err := conn.Execute(netlink.Message{
-		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN, Flags: netlink.Request},
-		Data:   make([]byte, 4), // struct nfgenmsg
-	})
-	if err != nil || len(got) != 1 || len(got[0].Data) < 12 {
-		t.Fatalf("ask for the generation: %v, %v", got, err)
-	}
-	return binary.BigEndian.Uint32(got[0].Data[8:]) // behind the attribute's header, which is the first
-}
 
 func ruleset(t testing.TB, ns *netnstest.NS) string {
 	t.Helper()
@@ -118,21 +99,21 @@ func TestSteady(t *testing.T) {
 	if !syncPart(t, table, policy()) {
 		t.Error("Sync says that nothing was written to an empty namespace")
 	}
-	before := generation(t, ns)
+	before := nfttest.Generation(t, ns)
 	for range 3 {
 		if syncPart(t, table, policy()) || syncPart(t, nft.NewAt(ns.Namespace), policy()) {
 			t.Error("Sync says that something was written although all was right")
 		}
 	}
-	if after := generation(t, ns); after != before {
+	if after := nfttest.Generation(t, ns); after != before {
 		t.Errorf("%d transactions for what was right", after-before)
 	}
 	syncPart(t, table, nft.Part{Prefixes: policy().Prefixes})
 	if left := ruleset(t, ns); left != "" {
 		t.Errorf("left of an empty part:\n%s", left)
 	}
-	before = generation(t, ns)
-	if syncPart(t, table, nft.Part{Prefixes: policy().Prefixes}) || generation(t, ns) != before {
+	before = nfttest.Generation(t, ns)
+	if syncPart(t, table, nft.Part{Prefixes: policy().Prefixes}) || nfttest.Generation(t, ns) != before {
 		t.Error("nothing was removed, and that took a transaction")
 	}
 }
@@ -181,11 +162,11 @@ func TestDrift(t *testing.T) {
 			if sorted(ruleset(t, ns)) == want {
 				t.Fatal("the script changes nothing")
 			}
-			before := generation(t, ns)
+			before := nfttest.Generation(t, ns)
 			if !syncPart(t, ours, policy()) {
 				t.Error("Sync says that nothing had to be written")
 			}
-			if n := generation(t, ns) - before; n != 1 {
+			if n := nfttest.Generation(t, ns) - before; n != 1 {
 				t.Errorf("%d transactions, want 1", n)
 			}
 			if diff := cmp.Diff(want, sorted(ruleset(t, ns))); diff != "" {
@@ -225,8 +206,8 @@ func TestOwners(t *testing.T) {
 	syncPart(t, table, policy())
 	ns.Run(t, "nft", "add chain inet tortie handmade; add set inet tortie own-set { type ipv4_addr; }")
 	both := sorted(ruleset(t, ns))
-	before := generation(t, ns)
-	if syncPart(t, table, other) || syncPart(t, table, policy()) || generation(t, ns) != before {
+	before := nfttest.Generation(t, ns)
+	if syncPart(t, table, other) || syncPart(t, table, policy()) || nfttest.Generation(t, ns) != before {
 		t.Error("two owners who are content write")
 	}
 	ns.Run(t, "nft", "flush table inet tortie")

@@ -25,6 +25,7 @@ import (
 	"github.com/tortie-net/tortie/internal/nat"
 	"github.com/tortie-net/tortie/internal/netlinkx/netnstest"
 	"github.com/tortie-net/tortie/internal/nft"
+	"github.com/tortie-net/tortie/internal/nft/nfttest"
 	"github.com/tortie-net/tortie/internal/sysctl"
 )
 
@@ -280,9 +281,9 @@ func TestBesideKubeProxy(t *testing.T) {
 			if diff := cmp.Diff(text, ours()); diff != "" {
 				t.Errorf("ours, after kube-proxy started anew (-before +after):\n%s", diff)
 			}
-			generationBefore := generation(t, p.node)
+			generationBefore := nfttest.Generation(t, p.node)
 			syncBoth()
-			if generation(t, p.node) != generationBefore && ours() != text {
+			if nfttest.Generation(t, p.node) != generationBefore && ours() != text {
 				t.Error("what was right was written")
 			}
 			p.wantSource(t, p.client, "192.0.2.9:7000", "192.0.2.1")
