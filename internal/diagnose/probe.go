@@ -95,7 +95,8 @@ func (p *prober) connect(ctx context.Context, to netip.Addr, port uint16) Probe 
 func outcome(err error) Probe {
 	result := Probe{Outcome: Impossible, Detail: err.Error()}
 	var number syscall.Errno
-	switch {
+	switch call := (*os.SyscallError)(nil); {
+	case errors.As(err, &call) && call.Syscall == "socket": // before any packet: no firewall says so, but a right that is missing
 	case errors.As(err, &number):
 		result.Detail = number.Error()
 		result.Outcome = meaning[number]

@@ -49,6 +49,7 @@ type life struct {
 func newLife(t *testing.T) *life {
 	server := labtest.NewAuditedServer(t)
 	l := &life{server: server, Cluster: meshtest.NewClusterOn(t, server), host: cnitest.NewHost(t, programs)}
+	l.Launcher = confined(agentCapabilities(t))
 	l.first, l.second = l.NewNode(t, "first", 0, 10), l.NewNode(t, "second", 0, 11)
 	l.plugin = labtest.OnNode(t, l.Admin, "tortie-cni", "first")
 	chart := labtest.Chart(t, chartArgs...)

@@ -14,7 +14,7 @@ var chartArgs = []string{"--set", "bgp.passwordSecret=bgp,migrateFromHostLocal=t
 // elsewhere are the accounts whose rights are used in tests of their own: of the controllers in internal/program/controllers.
 var elsewhere = []string{"tortie-kube-controllers", "tortie-test", "tortie-uninstall", "tortie-upgrade"}
 
-// TestRules has agents, plugins and installer live through what they meet, and compares what they asked of the API server with what
+// TestRules has agents, which have the chart's capabilities and no more, plugins and installer live through what they meet, and compares what they asked of the API server with what
 // the chart lets them ask: no right is missing, and none is there that nobody uses.
 func TestRules(t *testing.T) {
 	l := newLife(t)
@@ -23,6 +23,7 @@ func TestRules(t *testing.T) {
 	l.containers(t)
 	l.scarcity(t)
 	l.configuration(t)
+	l.capabilities(t)
 
 	asked, unused := map[string]bool{}, []string{}
 	for _, r := range l.server.Asked(t) {

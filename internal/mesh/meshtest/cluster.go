@@ -36,6 +36,8 @@ type Cluster struct {
 	Fabric *netnstest.NS // bridges and the router between them
 	Dual   bool          // nodes and pods of pairs have an IPv6 address beside the other
 	Env    []string      // of agents, over what they have anyway
+	// Launcher is what an agent is started by, such as setpriv with its options. It executes the program that follows in its own place.
+	Launcher []string
 	// Labels are those of a Node that is made.
 	Labels map[string]string
 }

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -134,7 +135,8 @@ func (n *Node) Start(t testing.TB, build string) {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	cmd := exec.Command(Program(t, build))
+	command := append(slices.Clone(n.Launcher), Program(t, build))
+	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = n.env(), log, log
 	n.Within(t, cmd.Start)
 	n.Cmd, n.done = cmd, make(chan error, 1)
