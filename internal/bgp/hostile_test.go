@@ -172,12 +172,26 @@ func TestHostilePeer(t *testing.T) {
 	p.establish(2)
 	p.send(announce(peer.v4, 26, 10, 1, 2, 0), message(2, 0, 0, 0, 0))
 	node.waitLearned("10.1.2.0/26")
-	// An announcement that is not to be trusted withdraws what it announces, and the session goes on.
+	// An announcement that is not to be trusted withdraws what it announces, and the session goes on. It is counted, and said.
 	since := node.peer(peer.v4).Since
 	p.send(announce(netip.MustParseAddr("127.0.0.1"), 26, 10, 1, 2, 0))
 	node.waitLearned("")
-	if now := node.peer(peer.v4); now.State != bgp.Established || !now.Since.Equal(since) {
+	now := node.peer(peer.v4)
+	if now.State != bgp.Established || !now.Since.Equal(since) {
 		t.Errorf("the session after a bad next hop: %+v", now)
+	}
+	want := []bgp.Refusal{{Reason: "its UPDATE is malformed", Prefixes: 1, Example: netip.MustParsePrefix("10.1.2.0/26")}}
+	if !slices.Equal(now.Refused, want) || now.Received != 1 {
+		t.Errorf("%d received, refused: %+v, want %+v", now.Received, now.Refused, want)
+	}
+	counted := node.do(call{Method: "Traffic"})
+	passed := counted.Traffic[peer.v4]
+	if passed.Flawed != 1 || !strings.Contains(passed.LastFlaw, "NEXT_HOP") || !passed.NextTry.IsZero() {
+		t.Errorf("what has passed: %+v", passed)
+	}
+	// Six sessions, with at least an OPEN and a KEEPALIVE in each direction.
+	if total := counted.Totals; passed.Received < 12 || passed.Sent < 12 || total.Received != passed.Received || total.Sent != passed.Sent || total.Flawed != 1 {
+		t.Errorf("what has passed: %+v, of all peers: %+v", passed, total)
 	}
 }
 
@@ -195,6 +209,9 @@ func TestGarbageOnThePort(t *testing.T) {
 		}
 	}
 	node.waitError(peer.v4, "Connection Not Synchronized")
+	if n := node.do(call{Method: "Traffic"}).Totals.Strangers; n != 5 {
+		t.Errorf("%d connections of strangers were counted", n)
+	}
 	p := peer.connect(peer.v4, to)
 	p.establish(2)
 	node.waitEstablished(peer.v4)
@@ -270,6 +287,9 @@ func TestFlood(t *testing.T) {
 	})
 	if left := time.Until(status.HeldUntil); left < bgp.DefaultHoldDown-sessionTimeout || left > bgp.DefaultHoldDown {
 		t.Errorf("held down for %s", left)
+	}
+	if next := node.do(call{Method: "Traffic"}).Traffic[peer.v4].NextTry; !next.Equal(status.HeldUntil) {
+		t.Errorf("held down until %s, and let in from %s on", status.HeldUntil, next)
 	}
 	node.waitLearned("") // graceful restart or not
 	if after := node.memory("VmHWM"); after > before+48 {

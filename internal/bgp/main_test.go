@@ -106,6 +106,8 @@ type reply struct {
 	Stopped    bool
 	Paths      []bgp.Path
 	Peers      []bgp.PeerStatus
+	Traffic    map[netip.Addr]bgp.Traffic
+	Totals     bgp.Totals
 	Memory     runtime.MemStats
 }
 
@@ -175,6 +177,8 @@ func answer(speaker bgp.Speaker, c call) reply {
 			accept = bgp.Within(c.Within...)
 		}
 		r.Paths, err = speaker.Snapshot(ctx, accept)
+	case "Traffic":
+		r.Traffic, r.Totals = speaker.Traffic(), speaker.Totals()
 	case "Peers":
 		r.Peers, err = speaker.Peers(ctx)
 	case "Dirty":

@@ -357,6 +357,22 @@ func (s *Server) Peers(ctx context.Context) ([]PeerStatus, error) {
 	return list, nil
 }
 
+// Traffic implements Speaker.
+func (s *Server) Traffic() map[netip.Addr]Traffic {
+	if front := s.front.Load(); front != nil {
+		return front.Traffic()
+	}
+	return nil
+}
+
+// Totals implements Speaker.
+func (s *Server) Totals() Totals {
+	if front := s.front.Load(); front != nil {
+		return front.Totals()
+	}
+	return Totals{}
+}
+
 // states are GoBGP's states in the words of RFC 4271.
 var states = map[api.PeerState_SessionState]State{
 	api.PeerState_ACTIVE:      Active,

@@ -259,6 +259,13 @@ func TestHostIsGone(t *testing.T) {
 	node.waitError(peer.v4, "no TCP answer on port 179: the node is down, a firewall drops")
 	node.waitError(netip.MustParseAddr("10.0.0.3"), "our own address 10.0.0.77 is not on this node any more")
 	node.waitError(netip.MustParseAddr("192.0.2.1"), "network unreachable")
+	eventually(t, func() error {
+		next := node.do(call{Method: "Traffic"}).Traffic[netip.MustParseAddr("192.0.2.1")].NextTry
+		if wait := time.Until(next); next.IsZero() || wait > 2*bgp.DefaultConnectRetry {
+			return fmt.Errorf("the next attempt is at %s", next)
+		}
+		return nil
+	})
 }
 
 // Without TCP MD5 in the kernel a session with a password is not opened without one, and all others are.

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/netip"
 	"time"
+
+	"github.com/tortie-net/tortie/internal/bgp/relay"
 )
 
 // Defaults. Hold time: BIRD offers 240 s, the lower of both sides' offers counts, and 90 s finds a dead node early
@@ -89,6 +91,11 @@ type Speaker interface {
 
 	// Peers returns the state of each configured session, ordered by address.
 	Peers(ctx context.Context) ([]PeerStatus, error)
+
+	// Traffic returns what has passed on the connections of each configured peer, and Totals of all together. They do not wait for a
+	// speaker that is busy.
+	Traffic() map[netip.Addr]Traffic
+	Totals() Totals
 
 	// Dirty wakes its one reader after paths or sessions may have changed. Wake-ups are coalesced, may be spurious, and
 	// carry nothing: read Snapshot and Peers.
@@ -286,6 +293,12 @@ type PeerStatus struct {
 	// sent to it and nothing accepted from it until then.
 	HeldUntil time.Time
 }
+
+// Traffic and Totals are what the relay counts: it has the connections.
+type (
+	Traffic = relay.Traffic
+	Totals  = relay.Totals
+)
 
 // Refusal is a reason for which prefixes that a peer announces are not taken.
 type Refusal struct {

@@ -98,6 +98,10 @@ func (p *peers) SetPolicy(context.Context, bgp.Policy) error { return nil }
 
 func (p *peers) NextHops(context.Context, []netip.Addr) (map[netip.Addr]bool, error) { return nil, nil }
 
+func (p *peers) Traffic() map[netip.Addr]bgp.Traffic { return nil }
+
+func (p *peers) Totals() bgp.Totals { return bgp.Totals{} }
+
 func (p *peers) Peers(context.Context) ([]bgp.PeerStatus, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -165,3 +165,21 @@ func (m *metrics) addMD5() {
 		Name: "tortie_tcp_md5_failures_total", Help: "TCP segments that the kernel has dropped for their password (MD5 signature): none, another, or one where there is to be none. They are of the whole host, as the kernel counts no others.",
 	}, func() float64 { return float64(netlinkx.WrongPasswords()) }))
 }
+
+// addTraffic makes the metrics of what passes on all BGP sessions.
+func (m *metrics) addTraffic(totals func() bgp.Totals) {
+	m.registry.MustRegister(
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "tortie_bgp_received_messages_total", Help: "BGP messages that all peers together have sent.",
+		}, func() float64 { return float64(totals().Received) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "tortie_bgp_sent_messages_total", Help: "BGP messages that were sent to all peers together.",
+		}, func() float64 { return float64(totals().Sent) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "tortie_bgp_flawed_messages_total", Help: "Of the received ones, those that were malformed and did not end the session: what they announce is not taken, or attributes of it are left out.",
+		}, func() float64 { return float64(totals().Flawed) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "tortie_bgp_strangers_total", Help: "Connections to the BGP port that were refused as they came from no peer's address.",
+		}, func() float64 { return float64(totals().Strangers) }),
+	)
+}

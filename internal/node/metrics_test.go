@@ -44,6 +44,7 @@ func everything(t *testing.T) *Status {
 	s.ShowGuard(func(context.Context) (map[string]nft.Counter, error) {
 		return map[string]nft.Counter{encapguard.IPIPFromStranger: {Packets: 7}}, nil
 	})
+	s.ShowTraffic(nil, func() bgp.Totals { return bgp.Totals{Received: 1, Sent: 2, Flawed: 3, Strangers: 4} })
 	s.SetNode(&desired.Snapshot{
 		Self: desired.Self{Addr: prefix("10.0.0.5/24")}, Pools: []desired.Pool{{Pool: ipam.Pool{CIDR: prefix("10.1.0.0/16"), Enabled: true}, IPIP: api.EncapAlways}},
 	})

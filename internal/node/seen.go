@@ -30,6 +30,7 @@ type seen struct {
 	found    []nodeaddr.Candidate // addresses of the host
 	snapshot *desired.Snapshot    // nil before the first pass that found the node's address
 	peers    []bgp.PeerStatus
+	traffic  map[netip.Addr]bgp.Traffic // of now
 	learned  []bgp.Path
 	routes   routesSeen
 	facts    *nodestatus.Facts
@@ -72,7 +73,10 @@ func (k *seen) report(now time.Time) nodestatus.Report {
 	names := k.snapshot.Names()
 	sessions := k.snapshot.Sessions()
 	for _, p := range k.peers {
-		r.Peers = append(r.Peers, sessions[p.Addr].Report(k.snapshot, p, names))
+		peer, passed := sessions[p.Addr].Report(k.snapshot, p, names), k.traffic[p.Addr]
+		peer.MessagesReceived, peer.MessagesSent = passed.Received, passed.Sent
+		peer.FlawedMessages, peer.LastFlaw, peer.NextTry = passed.Flawed, passed.LastFlaw, passed.NextTry
+		r.Peers = append(r.Peers, peer)
 	}
 	for _, p := range k.learned {
 		r.Learned = append(r.Learned, desired.PathReport(p))

@@ -27,6 +27,7 @@ const stuckAfter = 3 * (fullPass + passTime)
 type Status struct {
 	metrics *metrics
 	healthy func(context.Context) error
+	traffic func() map[netip.Addr]bgp.Traffic // nil: nobody counts
 
 	mu         sync.Mutex // guards the rest
 	stuckAfter time.Duration
@@ -61,6 +62,12 @@ func (s *Status) ShowPeers() { s.metrics.perPeer.all = true }
 
 // ShowEvents makes metrics of the events that were written and dropped. It is to be called before the agent runs.
 func (s *Status) ShowEvents(counts func() (written, dropped uint64)) { s.metrics.addEvents(counts) }
+
+// ShowTraffic shows what passes on BGP sessions, as it is when somebody asks. It is to be called before the agent runs.
+func (s *Status) ShowTraffic(traffic func() map[netip.Addr]bgp.Traffic, totals func() bgp.Totals) {
+	s.traffic = traffic
+	s.metrics.addTraffic(totals)
+}
 
 // ShowGuard makes metrics of what the encapsulation guard drops. It is to be called before the agent runs.
 func (s *Status) ShowGuard(read func(context.Context) (map[string]nft.Counter, error)) {
@@ -200,6 +207,9 @@ func (s *Status) now() seen {
 // Report says what is known now. It costs time for each route: who needs less asks for less.
 func (s *Status) Report() nodestatus.Report {
 	known := s.now()
+	if s.traffic != nil {
+		known.traffic = s.traffic()
+	}
 	return known.report(time.Now())
 }
 

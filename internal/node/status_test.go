@@ -139,6 +139,10 @@ func TestReport(t *testing.T) {
 			Addr: router, ASN: 64600, LocalASN: 64999, State: bgp.Established, Since: now, Received: 5, EndOfTable: true, Supports: "graceful restart",
 			Refused: []bgp.Refusal{{Reason: "a filter", Prefixes: 2, Example: prefix("10.0.0.0/8")}, {Reason: "a martian", Prefixes: 1}},
 		}},
+		traffic: map[netip.Addr]bgp.Traffic{
+			other:  {Received: 7, Sent: 8, NextTry: now.Add(time.Second)},
+			router: {Received: 1, Sent: 2, Flawed: 1, LastFlaw: "ORIGIN is missing"},
+		},
 		learned: []bgp.Path{path("192.168.2.0/26", other, other)},
 		routes: routesSeen{
 			refused: []desired.Refusal{{Path: path("192.168.0.0/20", other, other), Why: "it is larger"}},
@@ -173,10 +177,12 @@ func TestReport(t *testing.T) {
 		Peers: []nodestatus.Peer{{
 			Address: "10.0.0.7", Node: "n2", From: "10.0.0.5", Port: 1179, ASN: 64512, Source: "node-to-node mesh", Kind: "mesh", Passive: true, State: "Active", Since: now, Restarting: true,
 			Received: 3, Sent: 1, LastError: "connection lost", ErrorSince: now, ErrorAt: now,
+			NextTry: now.Add(time.Second), MessagesReceived: 7, MessagesSent: 8,
 		}, {
 			Address: "10.0.0.1", From: "10.0.0.5", Port: 179, ASN: 64600, LocalASN: 64999, Source: "BGPPeer tor", Kind: "node", Object: "tor", Password: true,
 			State: "Established", Since: now, Received: 5, EndOfTable: true, Supports: "graceful restart", Refused: 3,
-			Refusals: []nodestatus.Reason{{Reason: "a filter", Prefixes: 2, Example: "10.0.0.0/8"}, {Reason: "a martian", Prefixes: 1}},
+			Refusals:         []nodestatus.Reason{{Reason: "a filter", Prefixes: 2, Example: "10.0.0.0/8"}, {Reason: "a martian", Prefixes: 1}},
+			MessagesReceived: 1, MessagesSent: 2, FlawedMessages: 1, LastFlaw: "ORIGIN is missing",
 		}},
 		Learned: []nodestatus.Path{{Prefix: "192.168.2.0/26", NextHop: "10.0.0.7", Peer: "10.0.0.7"}},
 		Routes: nodestatus.Routes{

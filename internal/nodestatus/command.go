@@ -20,12 +20,14 @@ type view struct {
 	data func(*Report) any
 	// pick leaves in the report what an argument names; nil: the command takes none.
 	pick func(*Report, string) error
+	// picked is text after that, if it is another one.
+	picked func(*Report, io.Writer) error
 }
 
 var views = map[string]view{
-	"status": {"address, tunnels, pools, blocks, peers and what is wrong", (*Report).WriteStatus, func(r *Report) any { return r }, nil},
-	"peers":  {"the BGP sessions, or those of one peer, and why one is down", (*Report).WritePeers, func(r *Report) any { return r.Peers }, (*Report).PickPeers},
-	"routes": {"the routes, or those for an address, what is announced and what was refused", (*Report).WriteRoutes, func(r *Report) any { return RoutesAnswer{r.Routes, r.Announced} }, (*Report).PickRoutes},
+	"status": {"address, tunnels, pools, blocks, peers and what is wrong", (*Report).WriteStatus, func(r *Report) any { return r }, nil, nil},
+	"peers":  {"the BGP sessions, or those of one peer, and why one is down", (*Report).WritePeers, func(r *Report) any { return r.Peers }, (*Report).PickPeers, (*Report).WritePicked},
+	"routes": {"the routes, or those for an address, what is announced and what was refused", (*Report).WriteRoutes, func(r *Report) any { return RoutesAnswer{r.Routes, r.Announced} }, (*Report).PickRoutes, nil},
 }
 
 // RoutesAnswer is what `node routes` gives programs.
@@ -60,6 +62,9 @@ func Run(ctx context.Context, args []string, address string, out Output) error {
 	named, err := v.argument(args[0], flags)
 	if err != nil {
 		return err
+	}
+	if named != "" && v.picked != nil {
+		v.text = v.picked
 	}
 	write, err := v.writer(*format)
 	if err != nil {

@@ -36,15 +36,33 @@ func (r *Report) WritePeers(w io.Writer) error {
 		return p.writeTo(w)
 	}
 	p.table(r.peerTable())
-	var words, refused []string
+	var words, refused, flawed []string
 	for _, peer := range r.Peers {
 		if text := r.words(peer); text != "" {
 			words = append(words, text)
 		}
 		refused = append(refused, peer.refusals()...)
+		if peer.FlawedMessages > 0 {
+			flawed = append(flawed, fmt.Sprintf("%s: %d, the last one: %s", peer.Address, peer.FlawedMessages, peer.LastFlaw))
+		}
 	}
 	p.all("", words)
 	p.all("Not taken", refused)
+	p.all("Malformed messages", flawed)
+	return p.writeTo(w)
+}
+
+// WritePicked is WritePeers for who has asked for one peer, and gets to know what has passed.
+func (r *Report) WritePicked(w io.Writer) error {
+	if err := r.WritePeers(w); err != nil {
+		return err
+	}
+	p := &page{}
+	var messages []string
+	for _, peer := range r.Peers {
+		messages = append(messages, peer.messages())
+	}
+	p.all("Messages", messages)
 	return p.writeTo(w)
 }
 
@@ -307,6 +325,15 @@ func (p Peer) refusals() []string {
 	return all
 }
 
+// messages say what has passed, and what the peer can do.
+func (p Peer) messages() string {
+	text := fmt.Sprintf("%s: %d received, %d sent", p.Address, p.MessagesReceived, p.MessagesSent)
+	if p.Supports != "" {
+		text += "; it offers " + p.Supports
+	}
+	return text
+}
+
 // established is a state of RFC 4271.
 const established = "Established"
 
@@ -331,8 +358,20 @@ func (r *Report) down() []string {
 	return words
 }
 
-// words say what is wrong with a session, or was; empty if it is up and never failed.
+// words say what is wrong with a session, or was, and when it is tried again; empty if it is up and never failed.
 func (r *Report) words(p Peer) string {
+	text := r.cause(p)
+	switch {
+	case p.State == established || p.NextTry.IsZero() || !p.HeldUntil.IsZero():
+		return text
+	case p.Passive:
+		return text + "; let in from " + r.clock(p.NextTry) + " on"
+	}
+	return text + "; next attempt at " + r.clock(p.NextTry)
+}
+
+// cause says what is wrong with a session, or was; empty if it is up and never failed.
+func (r *Report) cause(p Peer) string {
 	switch {
 	case p.State == established && p.LastError == "":
 		return ""

@@ -58,11 +58,12 @@ func troubled() *Report {
 	down := r.Peers[0]
 	down.State, down.Since, down.Received, down.Sent, down.EndOfTable = "Active", earlier, 0, 0, false
 	down.LastError, down.ErrorSince, down.ErrorAt = "TCP refused on port 179: no BGP speaker listens there, or a firewall rejects", earlier, now.Add(-2*time.Second)
+	down.NextTry = now.Add(3 * time.Second)
 	r.Peers = []Peer{
 		down,
 		{Address: "10.0.0.8", Node: "node3", ASN: 64513, Source: "node-to-node mesh", Kind: "mesh", State: "Active", Since: earlier, Restarting: true,
 			Received: 2, LastError: "connection lost; its paths are kept for its restart time", ErrorSince: earlier, ErrorAt: earlier},
-		{Address: "10.0.0.9", Node: "node4", ASN: 64512, Source: "node-to-node mesh", Kind: "mesh", Passive: true, State: "Active", Since: earlier},
+		{Address: "10.0.0.9", Node: "node4", ASN: 64512, Source: "node-to-node mesh", Kind: "mesh", Passive: true, State: "Active", Since: earlier, NextTry: now.Add(time.Second)},
 		{Address: "10.0.0.4", ASN: 64512, Source: "node-to-node mesh", Kind: "mesh", State: "Idle", Since: now},
 		{Address: "10.0.0.10", Node: "node5", ASN: 64512, Source: "node-to-node mesh", Kind: "mesh", EndOfTable: true, State: "Established", Since: now.Add(-time.Minute), Received: 1, Sent: 1,
 			LastError: "connection lost", ErrorSince: now.Add(-24 * time.Hour), ErrorAt: now.Add(-24 * time.Hour)},
@@ -98,10 +99,11 @@ func routed() *Report {
 	tor := Peer{
 		Address: "10.0.0.1", ASN: 64600, From: "10.0.0.5", Port: 179, Source: "BGPPeer rack-a", Kind: "node", Object: "rack-a", LocalASN: 64700, Password: true,
 		State: "Established", Since: now.Add(-time.Hour), Received: 12, Sent: 3, Refused: 2, EndOfTable: true,
+		MessagesReceived: 142, MessagesSent: 67, FlawedMessages: 3, LastFlaw: "ORIGIN is missing", Supports: "graceful restart for 120 s",
 		Refusals: []Reason{{Reason: "BGPFilter no-default rejects it", Prefixes: 1, Example: "0.0.0.0/0"}, {Reason: "our own AS number is in its AS path", Prefixes: 1}},
 	}
 	second := tor
-	second.Address, second.Refused, second.Refusals, second.EndOfTable = "10.0.0.2", 0, nil, false
+	second.Address, second.Refused, second.Refusals, second.EndOfTable, second.FlawedMessages = "10.0.0.2", 0, nil, false, 0
 	r.Peers[0].Client, r.Peers[0].Kind, r.Peers[0].Source = true, "reflector", "automatic reflection"
 	r.Peers = append(r.Peers, tor, second)
 	r.Routes.Desired, r.Routes.Programmed = 4, 4
@@ -148,6 +150,16 @@ func TestText(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Who asks for one peer is told what has passed.
+func TestPickedPeer(t *testing.T) {
+	r := routed()
+	got, err := execute(t, agent(t, r), "peers", "10.0.0.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	equalsGolden(t, "peers-picked.txt", []byte(got))
 }
 
 func equalsGolden(t *testing.T, name string, got []byte) {

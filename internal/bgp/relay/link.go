@@ -52,6 +52,7 @@ type Link struct {
 	spoken atomic.Bool
 	rules  atomic.Pointer[Rules]
 	offer  atomic.Pointer[wire.Offer] // of the present session or the last one; nil: there was none
+	counts *counts
 
 	mu      sync.Mutex // guards the rest
 	retired bool
@@ -62,6 +63,7 @@ type Link struct {
 	pendingSince time.Time
 	hold         hold
 	damping      damping
+	next         time.Time     // when the next connection is tried; past: it is, or none has to be
 	whole        chan struct{} // closed when the peer has sent its table in some session; nil: nobody waits for it
 }
 
@@ -293,7 +295,7 @@ func (l *Link) dial() {
 		case l.serve(newSession(l, conn, true)):
 			tries, wait, baseline = 0, afterLoss, l.relay.md5.read()
 		}
-		l.sleep(wait/2+rand.N(wait), nil)
+		l.pause(wait/2 + rand.N(wait))
 	}
 }
 

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -9,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -65,6 +67,9 @@ type Relay struct {
 	passwords map[netip.Addr]string
 	links     map[netip.Addr]*Link
 	strangers strangers
+
+	totals  counts
+	refused atomic.Uint64 // connections of strangers
 
 	watching sync.Once
 	closed   chan struct{}
@@ -199,7 +204,9 @@ func (r *Relay) SetPasswords(passwords map[netip.Addr]string) error {
 }
 
 // Add begins to keep up the session of a peer. An earlier one of the same address must be retired.
-func (r *Relay) Add(p Peer, rules *Rules, behind Behind) *Link { return r.add(p, rules, behind, false) }
+func (r *Relay) Add(p Peer, rules *Rules, behind Behind) *Link {
+	return r.add(p, rules, behind, new(Link))
+}
 
 // Replace goes on with a peer, of which the speaker behind may know nothing new. The connection is broken without a word, so
 // that both sides keep the other's paths as graceful restart has it.
@@ -208,13 +215,14 @@ func (r *Relay) Replace(old *Link, p Peer, rules *Rules, behind Behind) *Link {
 	old.hangUp()
 	old.Release()
 	p.KeptUntil = old.peer.KeptUntil
-	return r.add(p, rules, behind, old.spoken.Load())
+	return r.add(p, rules, behind, old)
 }
 
-func (r *Relay) add(p Peer, rules *Rules, behind Behind, spoken bool) *Link {
+// add is Add for a peer that had a link before, the zero Link if it had none.
+func (r *Relay) add(p Peer, rules *Rules, behind Behind, old *Link) *Link {
 	ctx, cancel := context.WithCancel(context.Background())
-	l := &Link{relay: r, peer: p, behind: behind, ctx: ctx, cancel: cancel}
-	l.spoken.Store(spoken)
+	l := &Link{relay: r, peer: p, behind: behind, ctx: ctx, cancel: cancel, counts: cmp.Or(old.counts, new(counts))}
+	l.spoken.Store(old.spoken.Load())
 	l.rules.Store(rules)
 	r.mu.Lock()
 	r.links[p.Addr] = l
@@ -273,6 +281,7 @@ func (r *Relay) welcome(conn *net.TCPConn) {
 		r.log.Info("BGP connections from addresses that are no peers are refused", "last", from, "since-last-report", since)
 	}
 	if l == nil {
+		r.refused.Add(1)
 		reset(conn)
 		return
 	}

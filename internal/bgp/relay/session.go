@@ -112,6 +112,7 @@ func (s *session) hear() bool {
 		_ = s.conn.Close()
 		return false
 	}
+	s.link.heard()
 	kind := wire.TypeOf(message)
 	if kind == wire.Notify {
 		s.closedBy(wire.ParseNotification(message))
@@ -140,7 +141,9 @@ func (s *session) noteOffer() {
 // refuse sends a last word and closes.
 func (s *session) refuse(n *wire.Notification) {
 	_ = s.conn.SetWriteDeadline(time.Now().Add(farewell))
-	_, _ = s.conn.Write(n.Bytes())
+	if _, err := s.conn.Write(n.Bytes()); err == nil {
+		s.link.said(n.Bytes())
+	}
 	s.linger()
 }
 
@@ -258,6 +261,7 @@ func (s *session) toSpeaker(ctx context.Context, back net.Conn) ending {
 		if err != nil {
 			return s.unread(err)
 		}
+		s.link.heard()
 		if how := s.passOn(ctx, message); how != nil {
 			return *how
 		}
@@ -284,6 +288,7 @@ func (s *session) passOn(ctx context.Context, message []byte) *ending {
 		return &ending{by: byUs, reason: v.Reset}
 	}
 	if v.Flaw != "" {
+		s.link.flawed(v.Flaw)
 		s.flaws.seen(s.link.relay.log, s.link.peer.Addr, v.Flaw)
 	}
 	switch kind {
@@ -313,7 +318,7 @@ type flaws struct {
 func (f *flaws) seen(log *slog.Logger, peer netip.Addr, flaw string) {
 	f.count++
 	if now := time.Now(); now.Sub(f.said) >= reportPause {
-		log.Warn("BGP messages of a peer are flawed: what they announce is taken for withdrawn, or attributes are left out",
+		log.Warn("BGP messages of a peer are malformed: what they announce is not taken, or attributes are left out",
 			"peer", peer, "last", flaw, "since-last-report", f.count)
 		f.count, f.said = 0, now
 	}
@@ -451,6 +456,9 @@ func (s *session) send(text []byte) error {
 	_, err := s.conn.Write(text)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return errDeaf
+	}
+	if err == nil {
+		s.link.said(text)
 	}
 	return err
 }

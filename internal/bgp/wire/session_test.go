@@ -225,6 +225,7 @@ func TestUpdate(t *testing.T) {
 		message []byte
 		pass    []byte
 		flaw    string
+		refusal string // what is flawed and passed on as a withdrawal is refused as malformed
 		reset   string
 		subcode uint8
 	}{
@@ -258,7 +259,7 @@ func TestUpdate(t *testing.T) {
 		"empty segment":      {message: updateOf(nil, join(origin, []byte{0x40, 2, 2, 2, 0}, hop), block), pass: gone, flaw: "AS_PATH is malformed"},
 		"AS 0":               {message: updateOf(nil, join(origin, []byte{0x40, 2, 6, 2, 1, 0, 0, 0, 0}, hop), block), pass: gone, flaw: "AS number 0"},
 		"MED of 3 bytes":     {message: updateOf(nil, join(minimal, []byte{0x80, 4, 3, 0, 0, 0}), block), pass: gone, flaw: "MULTI_EXIT_DISC of 3"},
-		"too much":           {message: updateOf(nil, join(minimal, []byte{0xd0, 8, 8, 0}, make([]byte, 2048)), block), pass: gone, flaw: "path attributes of 2059 bytes"},
+		"too much":           {message: updateOf(nil, join(minimal, []byte{0xd0, 8, 8, 0}, make([]byte, 2048)), block), pass: gone, refusal: "more than 2048 bytes"},
 		"attribute too long": {message: updateOf(nil, join(minimal, []byte{0x80, 4, 9, 0}), block), pass: gone, flaw: "do not fit"},
 
 		"LOCAL_PREF from outside": {rules: outside, message: updateOf(nil, join(origin, path, hop, pref), block), pass: updateOf(nil, join(origin, path, hop), block)},
@@ -291,7 +292,8 @@ func TestUpdate(t *testing.T) {
 			if rules.ASN == 0 {
 				rules = inside
 			}
-			v := up(t, rules).Check(c.message)
+			session := up(t, rules)
+			v := session.Check(c.message)
 			if c.reset != "" {
 				if v.Reset == nil || v.Reset.Code != UpdateError || v.Reset.Subcode != c.subcode || !strings.Contains(v.Reset.Error(), c.reset) {
 					t.Errorf("%+v, want a reset with %q", v, c.reset)
@@ -306,6 +308,12 @@ func TestUpdate(t *testing.T) {
 			}
 			if (c.flaw == "") != (v.Flaw == "") || !strings.Contains(v.Flaw, c.flaw) {
 				t.Errorf("flaw %q, want %q", v.Flaw, c.flaw)
+			}
+			if c.flaw != "" && (bytes.Equal(c.pass, gone) || bytes.Equal(c.pass, gone6)) {
+				c.refusal = malformed
+			}
+			if c.refusal == "" != (len(v.Refused) == 0) || !strings.Contains(v.Refusal, c.refusal) || len(v.Refused) > session.Prefixes() {
+				t.Errorf("%v of %d prefixes refused as %q, want %q", v.Refused, session.Prefixes(), v.Refusal, c.refusal)
 			}
 		})
 	}

@@ -20,10 +20,10 @@ type news struct {
 	seen       [256]bool
 	// end: it is the marker of the end of the table, RFC 4724 section 2.
 	end bool
-	// flaw is the first reason to take what is announced for withdrawn, or to leave an attribute out; withdraw tells which.
+	// flaw is the first reason not to take what is announced, or to leave an attribute out; withdraw tells which.
 	flaw     string
 	withdraw bool
-	// refusal is why a path is no use to us although nothing is wrong with it.
+	// refusal is why what is announced is not taken: it is no use to us, or flawed.
 	refusal  string
 	hasMED   bool
 	med      uint32
@@ -34,6 +34,8 @@ type news struct {
 // maxAttributes bounds what a path costs: each prefix of a peer can have attributes of its own, and MaxPrefixes would else
 // bound nothing. It is room for some 400 AS numbers.
 const maxAttributes = 2048
+
+var tooLong = fmt.Sprintf("path attributes of more than %d bytes", maxAttributes)
 
 // errNetwork is the one error of a list of prefixes: what follows can't be found, so that RFC 7606 section 5.3 has the
 // session reset.
@@ -132,11 +134,14 @@ func (n *news) flawed(withdraw bool, format string, args ...any) {
 	n.withdraw = n.withdraw || withdraw
 }
 
-// settle makes what is flawed a withdrawal. Of a prefix that is withdrawn and announced only the announcement counts, RFC
+// malformed is the refusal of what RFC 7606 takes for withdrawn. Which flaw it was is told apart from that: there is no end of them.
+const malformed = "its UPDATE is malformed"
+
+// settle refuses what is flawed. Of a prefix that is withdrawn and announced only the announcement counts, RFC
 // 4271 section 4.3.
 func (n *news) settle() {
 	if n.withdraw {
-		n.withdrawn, n.announced = append(n.withdrawn, n.announced...), nil
+		n.refusal = malformed
 	}
 	if len(n.withdrawn) > 0 && len(n.announced) > 0 {
 		announced := make(map[netip.Prefix]bool, len(n.announced))
@@ -162,7 +167,7 @@ func (n *news) checkMandatory() {
 		n.flawed(true, "%s is missing", attrNextHop)
 	}
 	if len(n.attributes) > maxAttributes {
-		n.flawed(true, "path attributes of %d bytes: more than %d are not kept", len(n.attributes), maxAttributes)
+		n.refusal = tooLong
 	}
 }
 

@@ -112,6 +112,7 @@ func newStatus(cfg config.Node, speaker bgp.Speaker, recorder *events.Recorder, 
 	status := node.NewStatus(cfg.Nodename, time.Now(), speaker.Healthy)
 	status.ShowEvents(recorder.Counts)
 	status.ShowGuard(guard.Counters)
+	status.ShowTraffic(speaker.Traffic, speaker.Totals)
 	if cfg.Metrics.PerPeer {
 		status.ShowPeers()
 	}

@@ -1,0 +1,94 @@
+package relay
+
+import (
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/bgp/wire"
+)
+
+// Traffic is what has passed on a peer's connections since it was configured, and when the next one is tried.
+type Traffic struct {
+	Received, Sent uint64 // messages
+	// Flawed counts those of the received ones that were not as they must be, and did not end the session (RFC 7606): what they
+	// announce is not taken, or attributes of it are left out.
+	Flawed   uint64
+	LastFlaw string // of the last of these; empty: there was none
+	// NextTry is when the next connection is tried, or let in where the peer is the one to connect; zero: now, or there is a session.
+	NextTry time.Time
+}
+
+// Totals count for all peers, those that are none any more among them, since the relay was made.
+type Totals struct {
+	Received, Sent, Flawed uint64 // messages
+	Strangers              uint64 // connections from addresses that are no peers'
+}
+
+// counts are a peer's, and stay when its link is replaced.
+type counts struct {
+	received, sent, flawed atomic.Uint64
+	flaw                   atomic.Pointer[string]
+}
+
+// heard counts a message of the peer.
+func (l *Link) heard() {
+	l.counts.received.Add(1)
+	l.relay.totals.received.Add(1)
+}
+
+// said counts the messages of a text that was sent to the peer.
+func (l *Link) said(text []byte) {
+	for range wire.Messages(text) {
+		l.counts.sent.Add(1)
+		l.relay.totals.sent.Add(1)
+	}
+}
+
+// flawed counts a message that was not as it must be.
+func (l *Link) flawed(flaw string) {
+	l.counts.flawed.Add(1)
+	l.relay.totals.flawed.Add(1)
+	l.counts.flaw.Store(&flaw)
+}
+
+// traffic returns what has passed, and when more is tried.
+func (l *Link) traffic() Traffic {
+	c := l.counts
+	t := Traffic{Received: c.received.Load(), Sent: c.sent.Load(), Flawed: c.flawed.Load()}
+	if flaw := c.flaw.Load(); flaw != nil {
+		t.LastFlaw = *flaw
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	next := later(l.next, later(l.hold.until, l.damping.until))
+	if l.current == nil && l.relay.now().Before(next) {
+		t.NextTry = next
+	}
+	return t
+}
+
+// pause waits before the next connection is tried.
+func (l *Link) pause(wait time.Duration) {
+	l.mu.Lock()
+	l.next = l.relay.now().Add(wait)
+	l.mu.Unlock()
+	l.sleep(wait, nil)
+}
+
+// Traffic is that of each peer.
+func (r *Relay) Traffic() map[netip.Addr]Traffic {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := make(map[netip.Addr]Traffic, len(r.links))
+	for addr, l := range r.links {
+		all[addr] = l.traffic()
+	}
+	return all
+}
+
+// Totals are those of all peers.
+func (r *Relay) Totals() Totals {
+	t := &r.totals
+	return Totals{Received: t.received.Load(), Sent: t.sent.Load(), Flawed: t.flawed.Load(), Strangers: r.refused.Load()}
+}
