@@ -9,50 +9,34 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/datastore/datastoretest"
 )
 
 // faulty is an etcd that answers what a test tells it to: what a real one cannot be made to do at will.
 type faulty struct {
 	*httptest.Server
-	mu      sync.Mutex // guards the rest
-	answers []http.HandlerFunc
-	seen    []string // method and token of each request
+	*datastoretest.Script
 }
 
-// newFaulty returns a server that gives the answers in order, the last one for ever.
+// newFaulty returns a server with a script. Its requests are method and token.
 func newFaulty(t *testing.T, answers ...http.HandlerFunc) *faulty {
 	t.Helper()
-	f := &faulty{answers: answers}
+	name := func(r *http.Request) string {
+		return strings.TrimSpace(r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:] + " " + r.Header.Get("Token"))
+	}
+	f := &faulty{Script: datastoretest.NewScript(name, answers...)}
 	f.Server = httptest.NewUnstartedServer(f)
 	f.Config.Protocols = new(http.Protocols)
 	f.Config.Protocols.SetUnencryptedHTTP2(true)
 	f.Start()
 	t.Cleanup(f.Close)
 	return f
-}
-
-func (f *faulty) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	f.mu.Lock()
-	f.seen = append(f.seen, strings.TrimSpace(r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]+" "+r.Header.Get("Token")))
-	answer := f.answers[0]
-	if len(f.answers) > 1 {
-		f.answers = f.answers[1:]
-	}
-	f.mu.Unlock()
-	answer(w, r)
-}
-
-func (f *faulty) requests() []string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.seen
 }
 
 // answer is a message and gRPC's status behind it.
@@ -125,7 +109,7 @@ func TestRetries(t *testing.T) {
 			if !errors.Is(err, c.want) || err != nil && c.want == nil {
 				t.Errorf("error %v, want %v", err, c.want)
 			}
-			if got := len(f.requests()); got != c.sent {
+			if got := len(f.Requests()); got != c.sent {
 				t.Errorf("%d requests were sent, want %d", got, c.sent)
 			}
 		})
@@ -140,8 +124,8 @@ func TestNextMember(t *testing.T) {
 	for range 3 {
 		must(t, get(t.Context(), s))
 	}
-	if len(bad.requests()) != 1 || len(good.requests()) != 3 {
-		t.Errorf("%d requests to the bad member, want 1; %d to the good one, want 3", len(bad.requests()), len(good.requests()))
+	if len(bad.Requests()) != 1 || len(good.Requests()) != 3 {
+		t.Errorf("%d requests to the bad member, want 1; %d to the good one, want 3", len(bad.Requests()), len(good.Requests()))
 	}
 }
 
@@ -155,8 +139,8 @@ func TestSilentMemberIsLeft(t *testing.T) {
 	for range 3 {
 		must(t, get(t.Context(), s))
 	}
-	if len(silent.requests()) != 1 || len(good.requests()) != 3 {
-		t.Errorf("%d requests to the silent member, want 1; %d to the good one, want 3", len(silent.requests()), len(good.requests()))
+	if len(silent.Requests()) != 1 || len(good.Requests()) != 3 {
+		t.Errorf("%d requests to the silent member, want 1; %d to the good one, want 3", len(silent.Requests()), len(good.Requests()))
 	}
 }
 
@@ -171,15 +155,15 @@ func TestTokens(t *testing.T) {
 		must(t, update(t.Context(), s))
 	}
 	want := []string{"Authenticate", "Txn one", "Txn one", "Authenticate", "Txn two", "Txn two", "Authenticate", "Txn three"}
-	if d := cmp.Diff(want, f.requests()); d != "" {
+	if d := cmp.Diff(want, f.Requests()); d != "" {
 		t.Errorf("requests (-want +got):\n%s", d)
 	}
 	refusing := newFaulty(t, refuse(3, "etcdserver: authentication failed, invalid user ID or password"))
 	err := get(t.Context(), open(t, Config{Endpoints: []string{refusing.URL}, Username: "calico", Password: password}))
 	const text = `get /calico/ipam/v2/handle/Net.Abc: not authorized: log in as "calico": ` +
 		`etcdserver: authentication failed, invalid user ID or password (gRPC status 3)`
-	if d := cmp.Diff(text, fmt.Sprint(err)); d != "" || len(refusing.requests()) != 1 {
-		t.Errorf("after %q: error (-want +got):\n%s", refusing.requests(), d)
+	if d := cmp.Diff(text, fmt.Sprint(err)); d != "" || len(refusing.Requests()) != 1 {
+		t.Errorf("after %q: error (-want +got):\n%s", refusing.Requests(), d)
 	}
 }
 

@@ -25,44 +25,26 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/datastore/datastoretest"
 	"github.com/tortie-net/tortie/internal/datastore/dialer"
 )
 
 // faulty is an API server that answers what a test tells it to: what a real one cannot be made to do at will.
 type faulty struct {
 	*httptest.Server
-	mu      sync.Mutex // guards the rest
-	answers []http.HandlerFunc
-	seen    []string
+	*datastoretest.Script
 }
 
-// newFaulty returns a server that gives the answers in order, the last one for ever.
+// newFaulty returns a server with a script. Its requests are methods.
 func newFaulty(t *testing.T, answers ...http.HandlerFunc) *faulty {
 	t.Helper()
-	f := &faulty{answers: answers}
+	f := &faulty{Script: datastoretest.NewScript(func(r *http.Request) string { return r.Method }, answers...)}
 	f.Server = httptest.NewUnstartedServer(f)
 	f.EnableHTTP2 = true
 	f.Config.ErrorLog = log.New(io.Discard, "", 0) // clients hang up on purpose
 	f.StartTLS()
 	t.Cleanup(f.Close)
 	return f
-}
-
-func (f *faulty) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	f.mu.Lock()
-	f.seen = append(f.seen, r.Method)
-	answer := f.answers[0]
-	if len(f.answers) > 1 {
-		f.answers = f.answers[1:]
-	}
-	f.mu.Unlock()
-	answer(w, r)
-}
-
-func (f *faulty) requests() []string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.seen
 }
 
 func (f *faulty) config() Config {
@@ -145,7 +127,7 @@ func TestRetries(t *testing.T) {
 			if !errors.Is(err, c.want) || err != nil && c.want == nil {
 				t.Errorf("error %v, want %v", err, c.want)
 			}
-			if got := len(f.requests()); got != c.sent {
+			if got := len(f.Requests()); got != c.sent {
 				t.Errorf("%d requests were sent, want %d", got, c.sent)
 			}
 			if err != nil && strings.Contains(err.Error(), secret) {
@@ -265,8 +247,8 @@ func TestWriteIsSentOnceTheServerIsBack(t *testing.T) {
 	if err := <-back; err != nil {
 		t.Fatal(err)
 	}
-	if err != nil || len(f.requests()) != 1 {
-		t.Errorf("error %v, %d requests, want one", err, len(f.requests()))
+	if err != nil || len(f.Requests()) != 1 {
+		t.Errorf("error %v, %d requests, want one", err, len(f.Requests()))
 	}
 }
 
@@ -310,7 +292,7 @@ func TestWrongServer(t *testing.T) {
 			t.Errorf("%s: error %v, want one about the certificate", what, err)
 		}
 	}
-	if got := f.requests(); len(got) > 0 {
+	if got := f.Requests(); len(got) > 0 {
 		t.Errorf("the server was asked %v", got)
 	}
 	insecure := plain
@@ -345,7 +327,7 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	if err := get(t.Context(), open(t, f.config())); err == nil || !strings.Contains(err.Error(), "HTTP 307") {
 		t.Errorf("error %v, want one that tells the redirect", err)
 	}
-	if got := thief.requests(); len(got) > 0 {
+	if got := thief.Requests(); len(got) > 0 {
 		t.Errorf("the other server was asked %v", got)
 	}
 }
@@ -391,8 +373,8 @@ func TestRequestHeaders(t *testing.T) {
 func TestOneConnection(t *testing.T) {
 	t.Parallel()
 	var connections atomic.Int32
-	f := &faulty{answers: []http.HandlerFunc{func(w http.ResponseWriter, r *http.Request) { time.Sleep(20 * time.Millisecond); ok(w, r) }}}
-	f.Server = httptest.NewUnstartedServer(f)
+	slow := func(w http.ResponseWriter, r *http.Request) { time.Sleep(20 * time.Millisecond); ok(w, r) }
+	f := &faulty{Server: httptest.NewUnstartedServer(http.HandlerFunc(slow))}
 	f.EnableHTTP2 = true
 	f.Config.ConnState = func(_ net.Conn, s http.ConnState) {
 		if s == http.StateNew {
