@@ -78,6 +78,9 @@ func (l *life) capabilities(t *testing.T) {
 		case "NET_ADMIN":
 			l.replace(t, without(c))
 			meshtest.Eventually(t, func() error { return l.said("operation not permitted", "CAP_NET_ADMIN") })
+			if l.first.Probe("/readyz") == nil {
+				t.Error("an agent without NET_ADMIN is ready")
+			}
 		case "NET_BIND_SERVICE":
 			l.replace(t, without(c))
 			meshtest.Eventually(t, func() error { return l.said("listen for BGP on", "capability NET_BIND_SERVICE is missing") })

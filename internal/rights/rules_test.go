@@ -14,8 +14,8 @@ var chartArgs = []string{"--set", "bgp.passwordSecret=bgp,migrateFromHostLocal=t
 // elsewhere are the accounts whose rights are used in tests of their own: of the controllers in internal/program/controllers.
 var elsewhere = []string{"tortie-kube-controllers", "tortie-test", "tortie-uninstall", "tortie-upgrade"}
 
-// TestRules has agents, which have the chart's capabilities and no more, plugins and installer live through what they meet, and compares what they asked of the API server with what
-// the chart lets them ask: no right is missing, and none is there that nobody uses.
+// TestRules has agents, which have the chart's capabilities and no more, plugins and installer live through what they meet, and compares
+// what they asked of the API server with what the chart lets them ask: no right is missing, and none is there that nobody uses.
 func TestRules(t *testing.T) {
 	l := newLife(t)
 	l.beginning(t)
