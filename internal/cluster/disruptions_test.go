@@ -51,7 +51,7 @@ func (w *world) between(t *testing.T, pairs ...[2]string) meshtest.Traffic {
 func (w *world) containerd(t *testing.T) {
 	traffic := w.between(t, [2]string{"node1", "node2"})
 	before := w.identities(t, "traffic")
-	w.do(t, "restart", "-containerd", "node1")
+	w.Run(t, "restart", "-containerd", "node1")
 	w.apply(t, "web.yaml")
 	w.rolledOut(t, "deployment/web")
 	traffic.Intact(t)
@@ -75,12 +75,12 @@ func (w *world) upgrade(t *testing.T) {
 	streams := w.between(t, [2]string{"node1", "node2"}, [2]string{"master", "node1"})
 	agents := w.agents(t)
 	w.apply(t, "web.yaml") // its pods come while plugins and agents are replaced
-	w.helm(t, "upgrade", "next")
+	w.Release(t, "upgrade", "next")
 	w.replaced(t, agents, "next")
 	w.plugins(t, "next")
 	agents = w.agents(t)
-	w.kubectl(t, "rollout", "restart", "deployment/web")
-	w.do(t, "helm", "rollback", "tortie", "1", "--namespace", "kube-system", "--wait", "--timeout", patience.String())
+	w.Kubectl(t, "rollout", "restart", "deployment/web")
+	w.Run(t, "helm", "rollback", "tortie", "1", "--namespace", "kube-system", "--wait", "--timeout", patience.String())
 	w.replaced(t, agents, "dev")
 	w.plugins(t, "dev")
 	w.rolledOut(t, "deployment/web")
@@ -107,7 +107,7 @@ func (w *world) untroubled(t *testing.T) {
 func (w *world) plugins(t *testing.T, version string) {
 	t.Helper()
 	for _, node := range nodes {
-		if out := w.on(t, node, "/opt/cni/bin/calico -v"); !strings.Contains(out, version) {
+		if out := w.On(t, node, "/opt/cni/bin/calico -v"); !strings.Contains(out, version) {
 			t.Errorf("%s has the plugins of %s, want %s", node, out, version)
 		}
 	}
@@ -118,7 +118,7 @@ func image(t *testing.T, tag string) string {
 	t.Helper()
 	dir := t.TempDir()
 	archive := filepath.Join(dir, "tortie.tar")
-	out, err := exec.CommandContext(t.Context(), "make", "-C", labtest.Root(), "--no-print-directory", "image", "VERSION="+tag, "IMAGE="+repository+":"+tag,
+	out, err := exec.CommandContext(t.Context(), "make", "-C", labtest.Root(), "--no-print-directory", "image", "VERSION="+tag, "IMAGE="+labtest.ImageRepository+":"+tag,
 		"BIN="+filepath.Join(dir, "bin"), "OUT="+archive).CombinedOutput()
 	if err != nil {
 		t.Fatalf("make image: %v: %s", err, out)
@@ -131,7 +131,7 @@ func image(t *testing.T, tag string) string {
 func (w *world) status(t *testing.T) {
 	streams := w.between(t, [2]string{"node1", "node2"})
 	lock := func(locked bool) {
-		w.kubectl(t, "patch", "clusterinformation", "default", "--type=merge", "-p", fmt.Sprintf(`{"spec":{"datastoreReady":%v}}`, !locked))
+		w.Kubectl(t, "patch", "clusterinformation", "default", "--type=merge", "-p", fmt.Sprintf(`{"spec":{"datastoreReady":%v}}`, !locked))
 		meshtest.Within(t, patience, func() error { return w.nodesSay(t, locked, "the datastore is not ready") })
 	}
 	lock(true)
@@ -174,7 +174,7 @@ func (w *world) replaced(t *testing.T, before map[string]*corev1.Pod, tag string
 	after := w.agents(t)
 	for _, node := range nodes {
 		p := after[node]
-		if p == nil || p.UID == before[node].UID || ready(p) != nil || p.Spec.Containers[0].Image != repository+":"+tag {
+		if p == nil || p.UID == before[node].UID || ready(p) != nil || p.Spec.Containers[0].Image != labtest.ImageRepository+":"+tag {
 			t.Errorf("%s has not got a new agent of %s: %+v", node, tag, p)
 		}
 	}
@@ -185,7 +185,7 @@ func (w *world) drain(t *testing.T) {
 	w.apply(t, "web.yaml")
 	w.rolledOut(t, "deployment/web")
 	streams := w.between(t, [2]string{"master", "node1"})
-	w.kubectl(t, "drain", "node2", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout="+patience.String())
+	w.Kubectl(t, "drain", "node2", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout="+patience.String())
 	pods := w.readyPods(t, "web", 6)
 	if slices.ContainsFunc(pods, onNode("node2")) {
 		t.Errorf("a drained node has a pod: %v", names(pods))
@@ -195,8 +195,8 @@ func (w *world) drain(t *testing.T) {
 	for _, p := range pods {
 		serves(t, from.NS, p.Status.PodIP+":80", p.Name)
 	}
-	w.kubectl(t, "uncordon", "node2")
-	w.kubectl(t, "rollout", "restart", "deployment/web")
+	w.Kubectl(t, "uncordon", "node2")
+	w.Kubectl(t, "rollout", "restart", "deployment/web")
 	w.rolledOut(t, "deployment/web")
 	streams.Intact(t)
 	w.readyPods(t, "web", 6)
@@ -211,7 +211,7 @@ func (w *world) reboot(t *testing.T) {
 	w.readyPods(t, "set", 3)
 	elsewhere := w.between(t, [2]string{"master", "node2"})
 	restarts := w.restarts(t, "node1")
-	w.do(t, "restart", "node1")
+	w.Run(t, "restart", "node1")
 	meshtest.Within(t, patience, func() error {
 		for uid, count := range w.restarts(t, "node1") {
 			if count == restarts[uid] {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -16,7 +15,6 @@ import (
 
 	"github.com/tortie-net/tortie/internal/audit"
 	"github.com/tortie-net/tortie/internal/inventory"
-	"github.com/tortie-net/tortie/internal/labtest"
 	"github.com/tortie-net/tortie/internal/mesh/meshtest"
 )
 
@@ -52,27 +50,17 @@ func TestKubernetes(t *testing.T) {
 			break
 		}
 	}
-	if t.Failed() {
-		w.explain(t)
-	}
+	w.explain(t)
 }
 
 // installed brings Tortie onto the nodes, and waits until they are ready.
 func (w *world) installed(t *testing.T) {
 	t.Helper()
 	start := time.Now()
-	w.helm(t, "install", "dev")
+	w.Release(t, "install", "dev")
 	w.rolledOut(t, "daemonset/tortie-node", "-n", "kube-system")
 	t.Logf("helm install to a DaemonSet that is ready on %d nodes: %v", len(nodes), time.Since(start))
-	w.kubectl(t, "wait", "--for=condition=Ready", "node", "--all", "--timeout="+patience.String())
-}
-
-// helm installs or upgrades, with the image of a tag. Native labs have kernels without IPIP.
-func (w *world) helm(t *testing.T, verb, tag string) {
-	t.Helper()
-	chart := filepath.Join(labtest.Root(), "charts", "tortie")
-	w.do(t, "helm", verb, "tortie", chart, "--namespace", "kube-system", "--wait", "--timeout", patience.String(),
-		"--set", "image.repository="+repository+",image.tag="+tag+",ipPool.ipipMode=Never")
+	w.Kubectl(t, "wait", "--for=condition=Ready", "node", "--all", "--timeout="+patience.String())
 }
 
 // exclusive fails the test if the API ever shows two pods with one address, until the test ends.
@@ -132,7 +120,7 @@ func (w *world) tidy(t *testing.T, node string) error {
 			pods++
 		}
 	}
-	out := w.on(t, node, "ip -o link | grep -c ': cali'; ip -4 route | grep -c ' dev cali'; ls /run/netns | wc -l; find /var/lib/calico -path '*journal*' -type f | wc -l; true")
+	out := w.On(t, node, "ip -o link | grep -c ': cali'; ip -4 route | grep -c ' dev cali'; ls /run/netns | wc -l; find /var/lib/calico -path '*journal*' -type f | wc -l; true")
 	want := fmt.Sprintf("%[1]d %[1]d %[1]d 0", pods)
 	if got := strings.Join(strings.Fields(out), " "); got != want {
 		return fmt.Errorf("%s has %s links, routes, namespaces of pods and journal entries, want %s", node, got, want)
@@ -140,17 +128,11 @@ func (w *world) tidy(t *testing.T, node string) error {
 	return nil
 }
 
-// explain shows what Kubernetes and the plugins have said.
+// explain shows what Kubernetes, the agents and the plugins have said.
 func (w *world) explain(t *testing.T) {
-	for _, args := range [][]string{
-		{"kubectl", "get", "pods", "-A", "-o", "wide"},
-		{"kubectl", "get", "events", "-A", "--field-selector=type=Warning", "--sort-by=.lastTimestamp"},
-	} {
-		out, err := w.Do(t.Context(), args[0], args[1:]...)
-		t.Logf("%q: %v\n%s", args, err, out)
-	}
+	var plugins [][]string
 	for _, node := range nodes {
-		out, err := w.Do(t.Context(), "exec", node, "sh", "-c", "grep -v level=INFO /var/log/calico/cni/cni.log | tail -20; ip -4 route; ls /run/netns")
-		t.Logf("%s: %v\n%s", node, err, out)
+		plugins = append(plugins, []string{"exec", node, "sh", "-c", "grep -v level=INFO /var/log/calico/cni/cni.log | tail -20; ip -4 route; ls /run/netns"})
 	}
+	w.Explain(t, plugins...)
 }

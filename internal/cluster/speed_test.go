@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -54,7 +53,7 @@ func (w *world) rollout(t *testing.T) {
 		serving <- when(sets, func(obj runtime.Object) bool { return int(obj.(*appsv1.DaemonSet).Status.NumberReady) == len(nodes) })
 	}()
 	go func() { usable <- when(machines, allReady()) }()
-	w.helm(t, "install", "dev")
+	w.Release(t, "install", "dev")
 	began := <-created
 	meshtest.RecordTimes("a DaemonSet on three fresh nodes: from its creation until all its pods are ready", (<-serving).Sub(began))
 	meshtest.RecordTimes("a DaemonSet on three fresh nodes: from its creation until all nodes are Ready", (<-usable).Sub(began))
@@ -96,12 +95,12 @@ var logLine = regexp.MustCompile(`time=(\S+) level=INFO msg="(plugins are in pla
 // the agent.
 func (w *world) installer(t *testing.T, node string) {
 	t.Helper()
-	seconds, err := strconv.ParseFloat(w.on(t, node, fmt.Sprintf(startOf, "install")), 64)
+	seconds, err := strconv.ParseFloat(w.On(t, node, fmt.Sprintf(startOf, "install")), 64)
 	if err != nil {
 		t.Fatal(err)
 	}
 	start := time.UnixMilli(int64(seconds * 1000))
-	log := w.kubectl(t, "logs", "-n", "kube-system", w.agents(t)[node].Name, "-c", "install")
+	log := w.Kubectl(t, "logs", "-n", "kube-system", w.agents(t)[node].Name, "-c", "install")
 	at := map[string]time.Time{}
 	for _, m := range logLine.FindAllStringSubmatch(log, -1) {
 		if at[m[2]], err = time.Parse(time.RFC3339Nano, m[1]); err != nil {
@@ -128,11 +127,9 @@ func (w *world) compare(t *testing.T) {
 	count := meshtest.Repeat(10, 60)
 	for range meshtest.Repeat(1, 3) {
 		w.burst(t, node, count, netip.MustParsePrefix("192.168.0.0/16"), "Tortie")
-		if err := w.Put(t.Context(), node, conflist, 0o644, []byte(trivial)); err != nil {
-			t.Fatal(err)
-		}
+		w.Put(t, node, conflist, 0o644, []byte(trivial))
 		w.burst(t, node, count, netip.MustParsePrefix("10.99.0.0/24"), "ptp + host-local")
-		w.on(t, node, "rm "+conflist)
+		w.On(t, node, "rm "+conflist)
 	}
 }
 
@@ -151,9 +148,7 @@ func (w *world) trivialPlugins(t *testing.T, node string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := w.Put(t.Context(), node, "/opt/cni/bin/"+name, 0o755, content); err != nil {
-			t.Fatal(err)
-		}
+		w.Put(t, node, "/opt/cni/bin/"+name, 0o755, content)
 	}
 }
 
@@ -227,7 +222,7 @@ func (w *world) create(t *testing.T, app, node string, count int) {
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", app, i), Labels: map[string]string{"app": app}},
 			Spec: corev1.PodSpec{
 				NodeName: node, TerminationGracePeriodSeconds: new(int64),
-				Containers: []corev1.Container{{Name: "sleep", Image: "docker.io/tortie-net/debug:dev", ImagePullPolicy: corev1.PullNever, Command: []string{"sleep", "infinity"}}},
+				Containers: []corev1.Container{{Name: "sleep", Image: labtest.DebugImage, ImagePullPolicy: corev1.PullNever, Command: []string{"sleep", "infinity"}}},
 			},
 		}
 		g.Go(func() error {
@@ -243,9 +238,9 @@ func (w *world) create(t *testing.T, app, node string, count int) {
 // remove deletes an app's pods, and waits until the node is rid of them.
 func (w *world) remove(t *testing.T, app, node string) {
 	t.Helper()
-	w.kubectl(t, "delete", "pods", "-l", "app="+app)
+	w.Kubectl(t, "delete", "pods", "-l", "app="+app)
 	meshtest.Within(t, patience, func() error {
-		if left := strings.TrimSpace(w.on(t, node, "ls /run/netns")); left != "" {
+		if left := w.On(t, node, "ls /run/netns"); left != "" {
 			return fmt.Errorf("%s still has %s", node, left)
 		}
 		return nil

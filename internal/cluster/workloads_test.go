@@ -36,7 +36,7 @@ func (w *world) deployment(t *testing.T) {
 	// A pod that reaches itself by its Service: kube-proxy masquerades, and the answer comes back to the same veth.
 	own := w.inside(t, &pods[0])
 	serves(t, own.NS, service.Spec.ClusterIP+":80", names(pods)...)
-	serves(t, w.node(t, "node1"), service.Spec.ClusterIP+":80", names(pods)...)
+	serves(t, w.Node(t, "node1"), service.Spec.ClusterIP+":80", names(pods)...)
 }
 
 // address is a node's own.
@@ -54,17 +54,17 @@ func (w *world) hostPort(t *testing.T) {
 	w.apply(t, "hostport.yaml")
 	w.readyPods(t, "hostport", 1)
 	door := w.address(t, "node2") + ":8081"
-	serves(t, w.node(t, "node1"), door, "hostport")
-	serves(t, w.node(t, "node2"), door, "hostport")
+	serves(t, w.Node(t, "node1"), door, "hostport")
+	serves(t, w.Node(t, "node2"), door, "hostport")
 	for _, p := range w.readyPods(t, "traffic", len(nodes)) {
 		serves(t, w.inside(t, &p).NS, door, "hostport")
 	}
-	w.kubectl(t, "delete", "pod", "hostport")
+	w.Kubectl(t, "delete", "pod", "hostport")
 	meshtest.Within(t, patience, func() error {
-		if page, err := get(t.Context(), w.node(t, "node1"), door); err == nil {
+		if page, err := get(t.Context(), w.Node(t, "node1"), door); err == nil {
 			return fmt.Errorf("the port of a pod that is gone serves %q", page)
 		}
-		if rules := w.on(t, "node2", "nft list ruleset | grep -w 8081; true"); rules != "" {
+		if rules := w.On(t, "node2", "nft list ruleset | grep -w 8081; true"); rules != "" {
 			return fmt.Errorf("rules of a pod that is gone: %s", rules)
 		}
 		return nil
@@ -76,10 +76,10 @@ func (w *world) statefulSet(t *testing.T) {
 	w.apply(t, "set.yaml")
 	before := w.readyPods(t, "set", 3)
 	moved := before[1]
-	w.kubectl(t, "cordon", moved.Spec.NodeName)
-	w.kubectl(t, "delete", "pod", moved.Name)
+	w.Kubectl(t, "cordon", moved.Spec.NodeName)
+	w.Kubectl(t, "delete", "pod", moved.Name)
 	after := w.readyPods(t, "set", 3)
-	w.kubectl(t, "uncordon", moved.Spec.NodeName)
+	w.Kubectl(t, "uncordon", moved.Spec.NodeName)
 	if after[1].Spec.NodeName == moved.Spec.NodeName {
 		t.Fatalf("%s was not moved from %s", moved.Name, moved.Spec.NodeName)
 	}
@@ -95,7 +95,7 @@ func (w *world) statefulSet(t *testing.T) {
 		}
 	}
 	// A pod that is deleted where it may stay gets a fresh address: the old one may be remembered by others.
-	w.kubectl(t, "delete", "pod", after[0].Name)
+	w.Kubectl(t, "delete", "pod", after[0].Name)
 	last := w.readyPods(t, "set", 3)
 	serves(t, w.inside(t, &last[2]).NS, last[0].Status.PodIP+":80", last[0].Name)
 }
@@ -119,6 +119,6 @@ func (w *world) sixty(t *testing.T) {
 	for _, p := range pods {
 		reaches(t, from, p.Status.PodIP)
 	}
-	w.kubectl(t, "scale", "deployment/sixty", "--replicas=0")
+	w.Kubectl(t, "scale", "deployment/sixty", "--replicas=0")
 	meshtest.Within(t, patience, func() error { return gone(w.pods(t, "sixty")) })
 }

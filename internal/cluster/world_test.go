@@ -22,13 +22,11 @@ import (
 	ownstore "github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/labtest"
 	"github.com/tortie-net/tortie/internal/mesh/meshtest"
-	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/netlinkx/netnstest"
 )
 
 const (
-	repository = "docker.io/tortie-net/tortie"
-	namespace  = "default"
+	namespace = "default"
 	// patience is for what many containers must do on a machine that is busy.
 	patience = 4 * time.Minute
 )
@@ -60,29 +58,6 @@ func newWorld(t *testing.T, options ...string) *world {
 	return &world{Lab: l, client: client, store: store}
 }
 
-// do runs a command of the lab; the test fails with it.
-func (w *world) do(t testing.TB, command string, args ...string) string {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	out, err := w.Do(ctx, command, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out
-}
-
-func (w *world) kubectl(t testing.TB, args ...string) string {
-	t.Helper()
-	return w.do(t, "kubectl", args...)
-}
-
-// on runs a shell line on a node.
-func (w *world) on(t testing.TB, node, line string) string {
-	t.Helper()
-	return w.do(t, "exec", node, "sh", "-c", line)
-}
-
 // apply creates what a file of testdata says, and everything of it goes with the test.
 func (w *world) apply(t testing.TB, file string) {
 	t.Helper()
@@ -90,7 +65,7 @@ func (w *world) apply(t testing.TB, file string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.kubectl(t, "apply", "-f", path)
+	w.Kubectl(t, "apply", "-f", path)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
@@ -103,7 +78,7 @@ func (w *world) apply(t testing.TB, file string) {
 // rolledOut waits until a Deployment, StatefulSet or DaemonSet has all its pods ready.
 func (w *world) rolledOut(t testing.TB, workload string, options ...string) {
 	t.Helper()
-	w.kubectl(t, append([]string{"rollout", "status", workload, "--timeout=" + patience.String()}, options...)...)
+	w.Kubectl(t, append([]string{"rollout", "status", workload, "--timeout=" + patience.String()}, options...)...)
 }
 
 // pods lists the pods of an app in the order of their names.
@@ -129,32 +104,12 @@ func (w *world) inside(t testing.TB, p *corev1.Pod) *meshtest.Pod {
 	if end := w.ends[key]; end != nil {
 		return end
 	}
-	path, err := w.PodNamespace(string(p.UID))
-	if err != nil {
-		t.Fatal(err)
-	}
 	addr, err := netip.ParseAddr(p.Status.PodIP)
 	if err != nil {
 		t.Fatalf("pod %s: %v", p.Name, err)
 	}
-	w.ends[key] = &meshtest.Pod{NS: w.open(t, path), V4: addr}
+	w.ends[key] = &meshtest.Pod{NS: w.Pod(t, string(p.UID)), V4: addr}
 	return w.ends[key]
-}
-
-// node opens a node's network.
-func (w *world) node(t testing.TB, name string) *netnstest.NS {
-	t.Helper()
-	return w.open(t, filepath.Join("/run/netns", "tortie-"+w.Name+"-"+name))
-}
-
-func (w *world) open(t testing.TB, path string) *netnstest.NS {
-	t.Helper()
-	ns, err := netlinkx.OpenNamespace(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { ns.Close() })
-	return &netnstest.NS{Namespace: ns}
 }
 
 // get asks for a page from inside a namespace, by a new connection.

@@ -67,7 +67,7 @@ var shared = sync.OnceValues(func() (string, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	if err := applyDefinitions(ctx, kubeconfig, filepath.Join(Root(), "charts", "tortie", "crds")); err != nil {
+	if err := applyDefinitions(ctx, kubeconfig, filepath.Join(ChartDir(), "crds")); err != nil {
 		return "", err
 	}
 	return kubeconfig, nil

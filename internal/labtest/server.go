@@ -45,7 +45,7 @@ func define(t testing.TB, s *Server) *Server {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := applyDefinitions(ctx, s.kubeconfig, filepath.Join(Root(), "charts", "tortie", "crds")); err != nil {
+	if err := applyDefinitions(ctx, s.kubeconfig, filepath.Join(ChartDir(), "crds")); err != nil {
 		t.Fatal(err)
 	}
 	return s

@@ -1,13 +1,11 @@
 package migrate
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -18,16 +16,11 @@ import (
 	"github.com/tortie-net/tortie/internal/labtest"
 	"github.com/tortie-net/tortie/internal/mesh/meshtest"
 	"github.com/tortie-net/tortie/internal/names"
-	"github.com/tortie-net/tortie/internal/netlinkx"
-	"github.com/tortie-net/tortie/internal/netlinkx/netnstest"
 )
 
 // programs stand for Calico's plugins: they keep its formats, which tests of their own compare with what a real Calico wrote.
 var programs = cnitest.NewPrograms("./cmd/calico", "./cmd/calico-ipam", "github.com/containernetworking/plugins/plugins/meta/portmap",
 	"github.com/containernetworking/plugins/plugins/meta/bandwidth", "github.com/containernetworking/plugins/plugins/main/loopback")
-
-// ownImage is what helm is told besides the page's values: the image that the lab's nodes have.
-const ownImage = "--set image.repository=docker.io/tortie-net/tortie,image.tag=dev"
 
 // nodes are those of the lab, with the block that each has in testdata/datastore.yaml.
 var nodes = []struct{ name, block string }{{"master", "192.168.154.0/26"}, {"node1", "192.168.9.64/26"}}
@@ -40,57 +33,11 @@ type world struct {
 
 func newWorld(t *testing.T, count int) *world {
 	t.Helper()
-	w := &world{labtest.NewLab(t, count, "-image", filepath.Join(labtest.Root(), "dist", "tortie.tar")), t}
-	t.Cleanup(w.explain)
+	w := &world{labtest.NewLab(t, count, "-image", labtest.Image()), t}
+	t.Cleanup(func() {
+		w.Explain(t, []string{"kubectl", "-n", "kube-system", "logs", "-l", "k8s-app=calico-node", "--all-containers", "--prefix", "--tail=20"})
+	})
 	return w
-}
-
-// explain shows what a test that has failed leaves.
-func (w *world) explain() {
-	if !w.t.Failed() {
-		return
-	}
-	for _, args := range []string{"get pods -A -o wide", "get nodes", "get events -A --sort-by=.lastTimestamp", "-n kube-system logs -l k8s-app=calico-node --all-containers --prefix --tail=20",
-		"-n kube-system logs -l app.kubernetes.io/name=tortie --all-containers --prefix --tail=20"} {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-		out, err := w.Do(ctx, "kubectl", strings.Fields(args)...)
-		cancel()
-		w.t.Logf("%s: %v\n%s", args, err, out)
-	}
-}
-
-// do runs a command of the lab; the test fails with it.
-func (w *world) do(command string, args ...string) string {
-	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), 2*meshtest.Patience*meshtest.TimeScale)
-	defer cancel()
-	out, err := w.Do(ctx, command, args...)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return strings.TrimSpace(out)
-}
-
-func (w *world) kubectl(args ...string) string {
-	w.t.Helper()
-	return w.do("kubectl", args...)
-}
-
-// on runs a line of shell on a node.
-func (w *world) on(node, line string) string {
-	w.t.Helper()
-	return w.do("exec", node, "sh", "-c", line)
-}
-
-// put writes a file of a node, which has none of this machine's but its programs.
-func (w *world) put(node, path string, text []byte) {
-	w.t.Helper()
-	program := filepath.Join(labtest.Root(), "bin", "lab")
-	cmd := exec.CommandContext(w.t.Context(), program, "exec", "-name", w.Name, node, "sh", "-c", `mkdir -p "${0%/*}" && cat > "$0" && chmod 755 "$0"`, path)
-	cmd.Stdin = strings.NewReader(string(text))
-	if out, err := cmd.CombinedOutput(); err != nil {
-		w.t.Fatalf("write %s on %s: %v: %s", path, node, err, out)
-	}
 }
 
 // copy puts a file of this machine there.
@@ -100,7 +47,7 @@ func (w *world) copy(node, path, from string) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.put(node, path, text)
+	w.Put(w.t, node, path, 0o755, text)
 }
 
 // apply makes the objects of a file of testdata, with words in it replaced.
@@ -114,20 +61,20 @@ func (w *world) apply(file string, replaced ...string) {
 	if err := os.WriteFile(path, []byte(strings.NewReplacer(replaced...).Replace(string(text))), 0o600); err != nil {
 		w.t.Fatal(err)
 	}
-	w.kubectl("create", "-f", path)
+	w.Kubectl(w.t, "create", "-f", path)
 }
 
 func (w *world) address(node string) netip.Addr {
 	w.t.Helper()
-	text := w.kubectl("get", "node", node, "-o", `jsonpath={.status.addresses[?(@.type=="InternalIP")].address}`)
+	text := w.Kubectl(w.t, "get", "node", node, "-o", `jsonpath={.status.addresses[?(@.type=="InternalIP")].address}`)
 	return netip.MustParseAddr(text)
 }
 
 // calico makes the lab's nodes those of a Calico: its objects, its DaemonSet, which runs BIRD, and its files on each node.
 func (w *world) calico() {
 	w.t.Helper()
-	w.kubectl("apply", "--server-side", "-f", filepath.Join(labtest.Root(), "charts", "tortie", "crds"))
-	w.kubectl("wait", "--for=condition=Established", "crd", "--all")
+	w.Kubectl(w.t, "apply", "--server-side", "-f", filepath.Join(labtest.ChartDir(), "crds"))
+	w.Kubectl(w.t, "wait", "--for=condition=Established", "crd", "--all")
 	w.apply("datastore.yaml", "NODE1", nodes[0].name, "NODE2", nodes[1].name,
 		"HASH1", names.HostnameHash(nodes[0].name), "HASH2", names.HostnameHash(nodes[1].name))
 	cache, err := os.UserCacheDir()
@@ -136,11 +83,11 @@ func (w *world) calico() {
 	}
 	for i, n := range nodes {
 		self := &bgptest.Host{T: w.t, V4: w.address(n.name)}
-		w.kubectl("annotate", "node", n.name, "projectcalico.org/IPv4Address="+self.V4.String()+"/24")
+		w.Kubectl(w.t, "annotate", "node", n.name, "projectcalico.org/IPv4Address="+self.V4.String()+"/24")
 		config := bgptest.Config{ASN: 64512, Announce: []netip.Prefix{netip.MustParsePrefix(n.block)}}
 		peer := w.address(nodes[1-i].name)
 		config.Sessions = []bgptest.Session{{Peer: peer, ASN: 64512, Passive: peer.String() > self.V4.String()}}
-		w.put(n.name, "/opt/calico/bird.conf", []byte(self.BirdText(bgptest.BIRD1, config, "ipv4")))
+		w.Put(w.t, n.name, "/opt/calico/bird.conf", 0o644, []byte(self.BirdText(bgptest.BIRD1, config, "ipv4")))
 		for _, program := range []string{"bird", "birdc"} {
 			w.copy(n.name, "/opt/calico/"+program, filepath.Join(cache, "tortie/bird-1.6/usr/sbin", program))
 		}
@@ -148,29 +95,20 @@ func (w *world) calico() {
 		for _, program := range []string{"calico", "calico-ipam", "portmap", "bandwidth", "loopback"} {
 			w.copy(n.name, "/opt/calico/cni/"+program, filepath.Join(programs.Dir(w.t), program))
 		}
-		w.on(n.name, "sysctl -qw net.ipv4.ip_forward=1")
+		w.On(w.t, n.name, "sysctl -qw net.ipv4.ip_forward=1")
 	}
 	w.apply("calico-node.yaml")
-	w.kubectl("-n", "kube-system", "rollout", "status", "daemonset/calico-node", "--timeout=3m")
-	w.kubectl("wait", "node", "--all", "--for=condition=Ready", "--timeout=2m")
+	w.Kubectl(w.t, "-n", "kube-system", "rollout", "status", "daemonset/calico-node", "--timeout=3m")
+	w.Kubectl(w.t, "wait", "node", "--all", "--for=condition=Ready", "--timeout=2m")
 }
 
 // pod starts a pod on a node, and opens its network once it runs.
 func (w *world) pod(name, node string) *pod {
 	w.t.Helper()
-	w.kubectl("run", name, "--image=docker.io/tortie-net/debug:dev", "--overrides", fmt.Sprintf(`{"spec":{"nodeName":%q,"terminationGracePeriodSeconds":0}}`, node), "--", "sleep", "1d")
-	w.kubectl("wait", "pod/"+name, "--for=condition=Ready", "--timeout=2m")
+	w.StartPod(w.t, name, node)
 	p := &pod{world: w, name: name, before: w.facts(name)}
-	path, err := w.PodNamespace(w.kubectl("get", "pod", name, "-o", "jsonpath={.metadata.uid}"))
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	ns, err := netlinkx.OpenNamespace(path)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.t.Cleanup(func() { ns.Close() })
-	p.Pod = &meshtest.Pod{NS: &netnstest.NS{Namespace: ns}, V4: netip.MustParseAddr(w.kubectl("get", "pod", name, "-o", "jsonpath={.status.podIP}"))}
+	uid, address := w.Kubectl(w.t, "get", "pod", name, "-o", "jsonpath={.metadata.uid}"), w.Kubectl(w.t, "get", "pod", name, "-o", "jsonpath={.status.podIP}")
+	p.Pod = &meshtest.Pod{NS: w.Lab.Pod(w.t, uid), V4: netip.MustParseAddr(address)}
 	p.link = p.Run(w.t, "ip", "-o", "link", "show", "eth0")
 	return p
 }
@@ -186,7 +124,7 @@ type pod struct {
 // facts are what must not change of a running pod.
 func (w *world) facts(name string) string {
 	w.t.Helper()
-	return w.kubectl("get", "pod", name, "-o", "jsonpath={.metadata.uid} {.status.podIP} {.status.containerStatuses[0].containerID} {.status.containerStatuses[0].restartCount}")
+	return w.Kubectl(w.t, "get", "pod", name, "-o", "jsonpath={.metadata.uid} {.status.podIP} {.status.containerStatuses[0].containerID} {.status.containerStatuses[0].restartCount}")
 }
 
 // same fails the test if the pod is not what it was.
@@ -204,35 +142,35 @@ func (p *pod) same() {
 // comes back it makes that anew.
 func (w *world) felix(node string) {
 	w.t.Helper()
-	links := strings.Fields(w.on(node, `ip -o link show | sed -n 's/^[0-9]*: \(cali[^@:]*\)[@:].*/\1/p'`))
+	links := strings.Fields(w.On(w.t, node, `ip -o link show | sed -n 's/^[0-9]*: \(cali[^@:]*\)[@:].*/\1/p'`))
 	var known []string
 	for _, l := range links {
-		w.on(node, fmt.Sprintf("ip link set dev %s alias ''", l)) // as Calico makes them
+		w.On(w.t, node, fmt.Sprintf("ip link set dev %s alias ''", l)) // as Calico makes them
 		known = append(known, fmt.Sprintf("iifname %q accept;", l))
 	}
-	w.put(node, "/opt/calico/felix.nft", []byte(fmt.Sprintf(`table ip calico {}
+	w.Put(w.t, node, "/opt/calico/felix.nft", 0o644, []byte(fmt.Sprintf(`table ip calico {}
 delete table ip calico
 table ip calico {
 	chain filter-cali-from-wl-dispatch { %s drop; }
 	chain filter-FORWARD { type filter hook forward priority 0; policy accept; iifname "cali*" jump filter-cali-from-wl-dispatch; }
 }
 `, strings.Join(known, " "))))
-	w.on(node, "nft -f /opt/calico/felix.nft")
+	w.On(w.t, node, "nft -f /opt/calico/felix.nft")
 }
 
 // files are the sums of what a network installs on a node.
 func (w *world) files(node string) string {
 	w.t.Helper()
-	return w.on(node, "sha256sum /etc/cni/net.d/10-calico.conflist /opt/cni/bin/calico /opt/cni/bin/calico-ipam /opt/cni/bin/portmap /opt/cni/bin/bandwidth; grep -c . /etc/cni/net.d/calico-kubeconfig")
+	return w.On(w.t, node, "sha256sum /etc/cni/net.d/10-calico.conflist /opt/cni/bin/calico /opt/cni/bin/calico-ipam /opt/cni/bin/portmap /opt/cni/bin/bandwidth; grep -c . /etc/cni/net.d/calico-kubeconfig")
 }
 
 // golden is what Calico wrote of a pod that this test has nothing to do with.
 func (w *world) golden() string {
 	w.t.Helper()
-	return w.kubectl("get", "ipamhandles.crd.projectcalico.org", "k8s-pod-network.3f1d9c8a7b6e5d4c3b2a190817263544536271809fabcdef0123456789abcdef", "-o", "jsonpath={.spec} {.metadata.uid}") + "\n" +
-		w.kubectl("get", "ipamblocks.crd.projectcalico.org", "192-168-154-0-26", "-o", `jsonpath={.metadata.uid} {.spec.cidr} {.spec.affinity} {.spec.attributes[?(@.handle_id=="k8s-pod-network.3f1d9c8a7b6e5d4c3b2a190817263544536271809fabcdef0123456789abcdef")].secondary}`) + "\n" +
-		w.kubectl("get", "blockaffinities.crd.projectcalico.org", "-o", `jsonpath={range .items[*]}{.metadata.name} {.metadata.uid} {.spec}{"\n"}{end}`) + "\n" +
-		w.kubectl("get", "ippools.crd.projectcalico.org", "-o", `jsonpath={range .items[*]}{.metadata.name} {.metadata.uid} {.spec}{"\n"}{end}`)
+	return w.Kubectl(w.t, "get", "ipamhandles.crd.projectcalico.org", "k8s-pod-network.3f1d9c8a7b6e5d4c3b2a190817263544536271809fabcdef0123456789abcdef", "-o", "jsonpath={.spec} {.metadata.uid}") + "\n" +
+		w.Kubectl(w.t, "get", "ipamblocks.crd.projectcalico.org", "192-168-154-0-26", "-o", `jsonpath={.metadata.uid} {.spec.cidr} {.spec.affinity} {.spec.attributes[?(@.handle_id=="k8s-pod-network.3f1d9c8a7b6e5d4c3b2a190817263544536271809fabcdef0123456789abcdef")].secondary}`) + "\n" +
+		w.Kubectl(w.t, "get", "blockaffinities.crd.projectcalico.org", "-o", `jsonpath={range .items[*]}{.metadata.name} {.metadata.uid} {.spec}{"\n"}{end}`) + "\n" +
+		w.Kubectl(w.t, "get", "ippools.crd.projectcalico.org", "-o", `jsonpath={range .items[*]}{.metadata.name} {.metadata.uid} {.spec}{"\n"}{end}`)
 }
 
 // A cluster of Calico's changes over by the page, node by node, and back again. Pods talk all the while: none loses a packet, its
@@ -250,7 +188,7 @@ func TestFromCalicoAndBack(t *testing.T) {
 	files, golden := []string{w.files(nodes[0].name), w.files(nodes[1].name)}, w.golden()
 	packets := meshtest.StartTraffic(t, first.Pod, second.Pod)
 	connection := connect(t, first.Pod, second.Pod)
-	sh := newShell(t, readPage(t, "migrate-from-calico.md"), w.Lab, ownImage)
+	sh := newShell(t, readPage(t, "migrate-from-calico.md"), w.Lab)
 
 	sh.follow(t, "Before you begin", nil)
 	sh.follow(t, "1. Let Calico keep off nodes that have moved", nil)
@@ -259,7 +197,7 @@ func TestFromCalicoAndBack(t *testing.T) {
 		t.Helper()
 		sh.follow(t, "3. Move a node", map[string]string{"NODE": node, "MOVED": moved})
 		connection.alive(t)
-		if tables := w.on(node, "nft list tables"); strings.Contains(tables, "calico") {
+		if tables := w.On(w.t, node, "nft list tables"); strings.Contains(tables, "calico") {
 			t.Errorf("Felix's table is on %s still: %s", node, tables)
 		}
 	}
@@ -272,7 +210,7 @@ func TestFromCalicoAndBack(t *testing.T) {
 				t.Errorf("files of %s:\n%s\nbefore:\n%s", node, got, files[i])
 			}
 		}
-		if left := w.on(node, "ip route show proto 84"); left != "" {
+		if left := w.On(w.t, node, "ip route show proto 84"); left != "" {
 			t.Errorf("%s has routes of the agent's:\n%s", node, left)
 		}
 	}

@@ -83,13 +83,12 @@ type shell struct {
 	env  map[string]string
 }
 
-// newShell makes a shell in which kubectl and helm are those of a lab, with what helm is told besides.
-func newShell(t *testing.T, p *page, l *labtest.Lab, helm string) *shell {
+// newShell makes a shell in which kubectl and helm are those of a lab. The page's values say nothing of the image that its nodes have.
+func newShell(t *testing.T, p *page, l *labtest.Lab) *shell {
 	t.Helper()
 	s := &shell{page: p, dir: t.TempDir(), env: map[string]string{}}
-	program := filepath.Join(labtest.Root(), "bin", "lab")
-	s.write(t, "kubectl", fmt.Sprintf("#!/bin/sh\nexec %s kubectl -name %s \"$@\"\n", program, l.Name))
-	s.write(t, "helm", fmt.Sprintf("#!/bin/sh\ncase $1 in install|upgrade) set -- \"$@\" %s;; esac\nexec %s helm -name %s \"$@\"\n", helm, program, l.Name))
+	s.write(t, "kubectl", "#!/bin/sh\nexec "+l.Command("kubectl")+" \"$@\"\n")
+	s.write(t, "helm", fmt.Sprintf("#!/bin/sh\ncase $1 in install|upgrade) set -- \"$@\" --set %s;; esac\nexec %s \"$@\"\n", labtest.SetImage(labtest.ImageTag), l.Command("helm")))
 	if err := os.Symlink(filepath.Join(labtest.Root(), "charts"), filepath.Join(s.dir, "charts")); err != nil {
 		t.Fatal(err)
 	}

@@ -15,12 +15,7 @@ var documents = []string{"migrate-from-calico.md", "get-started/kubeadm.md", "ge
 
 // What docs/ shows as values, the chart takes and renders; and what a page says of directories is where things are mounted.
 func TestChartTakesShownValues(t *testing.T) {
-	root := labtest.Root()
-	out, err := exec.Command(filepath.Join(root, "bin", "lab"), "build", "helm").Output()
-	if err != nil {
-		t.Fatalf("a helm is needed: %v", err)
-	}
-	helm, dir := strings.TrimSpace(string(out)), t.TempDir()
+	helm, dir := labtest.Program(t, "helm"), t.TempDir()
 	seen := map[string]string{}
 	for _, document := range documents {
 		p := readPage(t, document)
@@ -32,7 +27,7 @@ func TestChartTakesShownValues(t *testing.T) {
 			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			out, err := exec.Command(helm, "template", "tortie", filepath.Join(root, "charts", "tortie"), "--namespace", "kube-system", "-f", file).CombinedOutput()
+			out, err := exec.Command(helm, "template", "tortie", labtest.ChartDir(), "--namespace", "kube-system", "-f", file).CombinedOutput()
 			if err != nil {
 				t.Errorf("docs/%s, values %s: %v\n%s", document, name, err, out)
 			}

@@ -1,16 +1,17 @@
 package uninstall_test
 
 import (
-	"context"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tortie-net/tortie/internal/labtest"
+	"github.com/tortie-net/tortie/internal/mesh/meshtest"
 )
 
 // cluster is a real one of two nodes, with the image of these sources (make image).
@@ -21,28 +22,18 @@ type cluster struct {
 
 func newCluster(t *testing.T) cluster {
 	t.Helper()
-	return cluster{labtest.NewLab(t, 2, "-image", filepath.Join(labtest.Root(), "dist", "tortie.tar")), t}
+	c := cluster{labtest.NewLab(t, 2, "-image", labtest.Image()), t}
+	t.Cleanup(func() { c.Explain(t) })
+	return c
 }
 
 var nodes = []string{"master", "node1"}
 
-func (c cluster) do(command string, args ...string) string {
+// release installs or upgrades the chart with values for a cluster of both families.
+func (c cluster) release(verb string, flags ...string) {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.t.Context(), 5*time.Minute)
-	defer cancel()
-	out, err := c.Do(ctx, command, args...)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return out
-}
-
-// helm runs Helm on the chart with values for this cluster, whose kernel need not have IPIP.
-func (c cluster) helm(verb string, flags ...string) string {
-	c.t.Helper()
-	args := []string{verb, "tortie", filepath.Join(labtest.Root(), "charts", "tortie"), "-n", "kube-system", "--wait", "--timeout", "2m",
-		"--set", "image.repository=docker.io/tortie-net/tortie,image.tag=dev,ipPool.ipipMode=Never,ipPool.vxlanMode=Always,ipFamilies={IPv4,IPv6},nodeAddress.ipv6=interface=eth0"}
-	return c.do("helm", append(args, flags...)...)
+	values := []string{"--set", "ipPool.vxlanMode=Always,ipFamilies={IPv4,IPv6},nodeAddress.ipv6=interface=eth0"}
+	c.Release(c.t, verb, labtest.ImageTag, append(values, flags...)...)
 }
 
 // prepare brings the hosts to where they are without a pod network: kube-proxy has made its tables, they have addresses of both families,
@@ -68,7 +59,7 @@ func (c cluster) hosts() map[string]string {
 	c.t.Helper()
 	all := map[string]string{}
 	for _, node := range nodes {
-		all[node] = c.do("exec", node, "sh", "-c", listing)
+		all[node] = c.On(c.t, node, listing)
 	}
 	return all
 }
@@ -100,36 +91,35 @@ spec:
 func TestLifeOfARelease(t *testing.T) {
 	c := newCluster(t)
 	for _, node := range nodes {
-		c.do("exec", node, "sh", "-c", prepare)
+		c.On(c.t, node, prepare)
 	}
 	before := c.hosts()
 	file := filepath.Join(t.TempDir(), "theirs.yaml")
 	if err := os.WriteFile(file, []byte(theirPools), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c.do("kubectl", "apply", "-f", file)
-	c.do("kubectl", "wait", "--for=condition=Established", "--timeout=60s", "crd/ippools.crd.projectcalico.org")
+	c.Kubectl(c.t, "apply", "-f", file)
+	c.Kubectl(c.t, "wait", "--for=condition=Established", "--timeout=60s", "crd/ippools.crd.projectcalico.org")
 
-	c.helm("install", "--skip-crds") // Helm 4 fails on theirs, and Helm 3 skips them
-	pools := c.do("kubectl", "get", "crd", "ippools.crd.projectcalico.org", "-o", "yaml")
+	c.release("install", "--skip-crds") // Helm 4 fails on theirs, and Helm 3 skips them
+	pools := c.Kubectl(c.t, "get", "crd", "ippools.crd.projectcalico.org", "-o", "yaml")
 	for _, field := range []string{"theirOwn:", "blockSize:", "vxlanMode:"} {
 		if !strings.Contains(pools, field) {
 			t.Errorf("the definition of pools lacks %s after the installation", field)
 		}
 	}
-	if out := c.do("helm", "test", "tortie", "-n", "kube-system", "--timeout", "3m", "--logs"); strings.Count(out, "25 of 25 packets answered") < 4 {
+	if out := c.Run(c.t, "helm", "test", "tortie", "-n", "kube-system", "--timeout", "3m", "--logs"); strings.Count(out, "25 of 25 packets answered") < 4 {
 		t.Errorf("helm test sends packets both ways in both families:\n%s", out)
 	}
-	c.do("kubectl", "delete", "crd", "bgpfilters.crd.projectcalico.org")
-	c.helm("upgrade")
-	c.do("kubectl", "get", "bgpfilters.crd.projectcalico.org")
+	c.Kubectl(c.t, "delete", "crd", "bgpfilters.crd.projectcalico.org")
+	c.release("upgrade")
+	c.Kubectl(c.t, "get", "bgpfilters.crd.projectcalico.org")
 
-	c.do("kubectl", "run", "web", "--image=docker.io/tortie-net/debug:dev", `--overrides={"spec":{"nodeName":"node1"}}`, "--", "sleep", "1000")
-	c.do("kubectl", "wait", "--for=condition=Ready", "--timeout=120s", "pod/web")
+	c.StartPod(t, "web", "node1")
 	if c.hosts()["node1"] == before["node1"] {
 		t.Fatal("the listing does not show what an installation does to a host")
 	}
-	c.do("helm", "uninstall", "tortie", "-n", "kube-system", "--timeout", "5m")
+	c.Run(c.t, "helm", "uninstall", "tortie", "-n", "kube-system", "--timeout", "5m")
 	if diff := cmp.Diff(before, c.hosts()); diff != "" {
 		t.Errorf("the hosts are not what they were (-before +after):\n%s", diff)
 	}
@@ -139,29 +129,26 @@ func TestLifeOfARelease(t *testing.T) {
 // wantNoTrace looks at the API: the release and what agents wrote on Nodes have gone; data stay, and nothing holds them.
 func (c cluster) wantNoTrace() {
 	c.t.Helper()
-	all := c.do("kubectl", "get", "nodes", "-o", "yaml")
+	all := c.Kubectl(c.t, "get", "nodes", "-o", "yaml")
 	for _, trace := range []string{"projectcalico.org", "tortie.io", "NetworkUnavailable"} {
 		if strings.Contains(all, trace) {
 			c.t.Errorf("a Node still has %s:\n%s", trace, all)
 		}
 	}
 	const kinds = "daemonsets,deployments,configmaps,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings,services,leases,jobs"
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(500 * time.Millisecond) {
-		left := c.do("kubectl", "get", "-n", "kube-system", "-l", "app.kubernetes.io/part-of=tortie", "-o", "name", kinds+",pods")
+	meshtest.Eventually(c.t, func() error {
+		left := strings.Fields(c.Kubectl(c.t, "get", "-n", "kube-system", "-l", "app.kubernetes.io/part-of=tortie", "-o", "name", kinds+",pods"))
 		// The pod of the test stays, so that its logs can be read.
-		left = strings.TrimSpace(strings.ReplaceAll(left, "pod/tortie-test\n", ""))
-		if left == "" {
-			break
+		left = slices.DeleteFunc(left, func(name string) bool { return name == "pod/tortie-test" })
+		if len(left) > 0 {
+			return fmt.Errorf("of the release there is still %q", left)
 		}
-		if time.Now().After(deadline) {
-			c.t.Errorf("of the release there is still:\n%s", left)
-			break
-		}
-	}
+		return nil
+	})
 	for _, kind := range []string{"ippools", "ipamblocks", "blockaffinities", "ipamhandles"} {
-		if out := c.do("kubectl", "get", kind, "-o", "yaml"); !strings.Contains(out, "cidr") && !strings.Contains(out, "handleID") || strings.Contains(out, "finalizers") {
+		if out := c.Kubectl(c.t, "get", kind, "-o", "yaml"); !strings.Contains(out, "cidr") && !strings.Contains(out, "handleID") || strings.Contains(out, "finalizers") {
 			c.t.Errorf("%s are data, which stay, and which nothing may hold:\n%s", kind, out)
 		}
 	}
-	c.do("kubectl", "delete", "ippools", "--all", "--timeout=30s")
+	c.Kubectl(c.t, "delete", "ippools", "--all", "--timeout=30s")
 }
