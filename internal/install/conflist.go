@@ -184,7 +184,7 @@ func preferred(dir, conf string) (foreign, meta []string, err error) {
 		switch {
 		case e.Name() >= conf:
 			return foreign, meta, nil
-		case e.IsDir() || !slices.Contains([]string{".conflist", ".conf", ".json"}, filepath.Ext(path)):
+		case e.IsDir() || !isConf(path):
 		case isMeta(path):
 			meta = append(meta, e.Name())
 		default:
@@ -192,6 +192,11 @@ func preferred(dir, conf string) (foreign, meta []string, err error) {
 		}
 	}
 	return foreign, meta, nil
+}
+
+// isConf tells the files that a runtime takes for configurations of networks.
+func isConf(path string) bool {
+	return slices.Contains([]string{".conflist", ".conf", ".json"}, filepath.Ext(path))
 }
 
 // isMeta tells a plugin that calls the network's others, and is meant to come first.

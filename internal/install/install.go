@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -168,17 +170,31 @@ func (i *Installer) activate(ctx context.Context) error {
 	return i.reportForeign()
 }
 
-// removeOld removes the configuration that an earlier installation wrote under another name.
+// removeOld removes the configurations that earlier installations wrote under other names.
 func (i *Installer) removeOld(l *ledger) error {
-	if i.cfg.OldConfName == i.cfg.ConfName {
-		return nil
+	for _, path := range earlierConfs(i.cfg.InstallHost, slices.Collect(maps.Keys(l.files))) {
+		if path != filepath.Join(i.cfg.HostNetDir, i.cfg.OldConfName) && !l.isOurs(path) {
+			continue // somebody has changed it since, or it is gone
+		}
+		removed, err := l.remove(path)
+		if err != nil {
+			return err
+		}
+		if removed {
+			i.log.Info("the configuration under an earlier name is removed", "path", path)
+		}
 	}
-	path := filepath.Join(i.cfg.HostNetDir, i.cfg.OldConfName)
-	removed, err := l.remove(path)
-	if removed {
-		i.log.Info("the configuration under the earlier name is removed", "path", path)
-	}
-	return err
+	return nil
+}
+
+// earlierConfs are the configurations of networks beside the present one: the one whose name the operator says, and those that the ledger
+// knows, as a name can be forgotten.
+func earlierConfs(cfg config.InstallHost, known []string) []string {
+	paths := append(known, filepath.Join(cfg.HostNetDir, cfg.OldConfName))
+	slices.Sort(paths)
+	return slices.DeleteFunc(slices.Compact(paths), func(path string) bool {
+		return path == cfg.Conf() || filepath.Dir(path) != cfg.HostNetDir || !isConf(path)
+	})
 }
 
 // locked is the function of that name, and fails with errUndone.

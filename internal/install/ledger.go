@@ -255,6 +255,12 @@ func (l *ledger) wrote(path, digest string) bool {
 	return e != nil && slices.Contains(e.Ours, digest)
 }
 
+// isOurs reports that what is at path now is what the installer wrote there.
+func (l *ledger) isOurs(path string) bool {
+	now, err := look(path)
+	return err == nil && now != nil && l.wrote(path, now.Digest)
+}
+
 // drop removes the ledger and all that it keeps.
 func (l *ledger) drop() error {
 	if l.dir == "" {

@@ -1,0 +1,146 @@
+package install
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tortie-net/tortie/internal/hostfile"
+)
+
+// Each placeholder that is documented is filled in, by what its variable says.
+func TestEveryPlaceholder(t *testing.T) {
+	h := newHost(t)
+	h.cfg.LogMaxSize, h.cfg.LogMaxAge, h.cfg.LogMaxCount, h.cfg.MTU, h.cfg.RequireMTUFile = 1, 2, 3, 1400, true
+	h.cfg.APIGroup, h.cfg.EtcdEndpoints, h.cfg.EtcdDiscovery = "crd.projectcalico.org/v1", "https://10.0.0.1:2379", "example.org"
+	if err := os.Mkdir(h.cfg.TLSDir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{etcdCA, etcdCert} {
+		put(t, filepath.Join(h.cfg.TLSDir, name), "a certificate")
+	}
+	put(t, filepath.Join(h.cfg.AccountDir, "token"), "own\n")
+	want := map[string]string{
+		"__LOG_LEVEL__": "info", "__LOG_FILE_PATH__": "/var/log/calico/cni/cni.log",
+		"__LOG_FILE_MAX_SIZE__": "1", "__LOG_FILE_MAX_AGE__": "2", "__LOG_FILE_MAX_COUNT__": "3",
+		"__DATASTORE_TYPE__": "kubernetes", "__CALICO_API_GROUP__": "crd.projectcalico.org/v1", "__KUBERNETES_NODE_NAME__": "node1",
+		"__KUBECONFIG_FILEPATH__": "/etc/cni/net.d/calico-kubeconfig", "__CNI_MTU__": "1400", "__REQUIRE_MTU_FILE__": "true",
+		"__KUBERNETES_SERVICE_HOST__": "10.96.0.1", "__KUBERNETES_SERVICE_PORT__": "443", "__SERVICEACCOUNT_TOKEN__": "own",
+		"__ETCD_ENDPOINTS__": "https://10.0.0.1:2379", "__ETCD_DISCOVERY_SRV__": "example.org",
+		"__ETCD_CA_CERT_FILE__": "/etc/cni/net.d/calico-tls/etcd-ca", "__ETCD_CERT_FILE__": "/etc/cni/net.d/calico-tls/etcd-cert",
+		"__ETCD_KEY_FILE__": "", // there is none
+	}
+	got := map[string]string{}
+	for _, p := range Placeholders() {
+		h.cfg.NetworkConfig = fmt.Sprintf(`{"name":"x","plugins":[{"type":"calico"}],"value":"%s"}`, p.Name)
+		text, err := renderConflist(h.cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, value, _ := strings.Cut(string(text), `"value":"`)
+		got[p.Name] = strings.TrimSuffix(value, "\"}\n")
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestATemplateFileWins(t *testing.T) {
+	h := newHost(t)
+	h.cfg.NetworkConfig = `{"name":"of the variable","plugins":[{"type":"calico"}]}`
+	h.cfg.NetworkFile = filepath.Join(h.cfg.SourceDir, "..", "template")
+	put(t, h.cfg.NetworkFile, `{"name":"of the file","plugins":[{"type":"calico"}]}`)
+	h.install(t)
+	if got := read(t, h.net("10-calico.conflist")); !strings.Contains(got, "of the file") {
+		t.Errorf("conflist is %s", got)
+	}
+}
+
+// The configuration of a single plugin goes into a .conf, as CNI 0.3.0 and before had it.
+func TestASinglePlugin(t *testing.T) {
+	h := newHost(t)
+	h.cfg.ConfName = "10-calico.conf"
+	h.cfg.NetworkConfig = `{"name":"x","type":"calico"}`
+	h.install(t)
+	if got := read(t, h.net("10-calico.conf")); got != h.cfg.NetworkConfig+"\n" {
+		t.Errorf("configuration is %q", got)
+	}
+}
+
+// Each directory of plugins is made whole and proven, and taken back.
+func TestSeveralDirectoriesOfPlugins(t *testing.T) {
+	h := calicoHost(t)
+	second := filepath.Join(filepath.Dir(h.cfg.SourceDir), "second")
+	if err := os.Mkdir(second, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	h.cfg.HostBinDirs = append(h.cfg.HostBinDirs, second)
+	h.install(t)
+	for _, name := range []string{"bandwidth", "calico", "calico-ipam", "loopback", "portmap"} {
+		if got := read(t, filepath.Join(second, name)); got != plugin(name) {
+			t.Errorf("%s is %q", name, got)
+		}
+	}
+	put(t, filepath.Join(second, "calico"), "#!/bin/sh\nexit 3\n")
+	h.cfg.UpdateBinaries = false
+	if err := h.installer(fixedToken("secret")).Install(t.Context()); err == nil || !strings.Contains(err.Error(), second+"/calico does not run") {
+		t.Errorf("error %v does not name the plugin of the second directory", err)
+	}
+	unlink(t, filepath.Join(second, "calico"))
+	h.uninstall(t)
+	if left, err := os.ReadDir(second); err != nil || len(left) > 0 {
+		t.Errorf("left in the second directory: %v, %v", left, err)
+	}
+	if got := read(t, h.bin("calico")); got != plugin("Calico's calico") {
+		t.Errorf("calico is %q after the uninstallation", got)
+	}
+}
+
+// What an earlier installation, here Calico's, has under another name goes after the new configuration is there, and comes back.
+func TestAnEarlierName(t *testing.T) {
+	h := calicoHost(t)
+	before := h.tree(t)
+	h.cfg.ConfName = "05-tortie.conflist"
+	i := h.installer(fixedToken("secret"))
+	i.hooks.replace = func(path string, content []byte, mode os.FileMode) (bool, error) {
+		if !there(h.net("10-calico.conflist"))() {
+			t.Errorf("the earlier configuration had gone before %s was written", path)
+		}
+		return hostfile.Replace(path, content, mode)
+	}
+	if err := i.Install(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if there(h.net("10-calico.conflist"))() || !there(h.net("05-tortie.conflist"))() {
+		t.Errorf("files on the host: %q", h.files(t))
+	}
+	h.uninstall(t)
+	if diff := cmp.Diff(before, h.tree(t)); diff != "" {
+		t.Errorf("after it is uninstalled (-before +after):\n%s", diff)
+	}
+}
+
+// A name that the operator took back is forgotten by everybody but the ledger: what was written under it would come first for ever. What
+// somebody has changed since is his.
+func TestANameThatWasTakenBack(t *testing.T) {
+	for change, stays := range map[string]bool{"": false, "{}": true} {
+		h := newHost(t)
+		h.cfg.ConfName = "05-tortie.conflist"
+		h.install(t)
+		if change != "" {
+			put(t, h.net("05-tortie.conflist"), change)
+		}
+		h.cfg.ConfName = "10-calico.conflist"
+		h.install(t)
+		if got := there(h.net("05-tortie.conflist"))(); got != stays {
+			t.Errorf("changed to %q: the earlier configuration is there: %v", change, got)
+		}
+		if told := len(h.said()) > 0; told != stays {
+			t.Errorf("changed to %q: events %q", change, h.said())
+		}
+	}
+}
