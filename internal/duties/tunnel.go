@@ -32,7 +32,7 @@ var (
 
 const (
 	// doubtTime is for how long after its Node was replaced the address is looked at again: who collects garbage may have begun
-	// to when there was no Node, and free the address at any moment.
+	// to when there was no Node, and remove the handle at any moment. What is left then is an address without a handle, which is adopted.
 	doubtTime = 5 * time.Minute
 	// doubtPause is how long a look is good for meanwhile.
 	doubtPause = 20 * time.Second
@@ -75,8 +75,10 @@ type Tunnel struct {
 	in     TunnelInput
 	looked time.Time
 	addr   netip.Addr
-	// doubt is until when others may take the address away unseen.
+	// doubt is until when others may take the handle away unseen.
 	doubt time.Time
+	// anew: the Node is another than the one for which the address was assigned, as far as is known.
+	anew bool
 	// fresh: it was assigned by this agent, and the Node does not say it yet.
 	fresh bool
 }
@@ -84,8 +86,10 @@ type Tunnel struct {
 // TunnelInput is what the tunnel's address depends on. A change of any of it may mean that the address is another's now.
 type TunnelInput struct {
 	Ranges Ranges
-	// UID is the Node's: what belonged to one that was deleted may have been collected.
+	// UID is the Node's: what belonged to one that was deleted may have been collected, or be about to.
 	UID string
+	// Known: an agent of this machine has taken over what belongs to the Node of this UID before.
+	Known bool
 	// Noted is the Node's annotation. Somebody may have changed or removed it.
 	Noted string
 	// Blocks are this node's: a block that is gone takes its addresses with it.
@@ -101,8 +105,8 @@ func NewTunnel(client *ipam.Client, kind TunnelKind, node string, now func() tim
 
 // Address returns the address of the tunnel's device, the invalid one if there is nothing to assign from.
 func (t *Tunnel) Address(ctx context.Context, in TunnelInput) (netip.Addr, error) {
-	if t.done && in.UID != t.in.UID {
-		t.doubt = t.now().Add(doubtTime)
+	if t.done && in.UID != t.in.UID || !t.done && !in.Known {
+		t.doubt, t.anew = t.now().Add(doubtTime), true
 	}
 	if in.Noted == text(t.addr) {
 		t.fresh = false
@@ -110,11 +114,11 @@ func (t *Tunnel) Address(ctx context.Context, in TunnelInput) (netip.Addr, error
 	if t.holds(in) {
 		return t.addr, nil
 	}
-	addr, err := t.find(ctx, in)
+	addr, err := t.takeOver(ctx, in)
 	if err != nil {
 		return netip.Addr{}, fmt.Errorf("address of %s: %w", t.kind.device, err)
 	}
-	t.done, t.in, t.looked, t.addr = true, in, t.now(), addr
+	t.done, t.anew, t.in, t.looked, t.addr = true, false, in, t.now(), addr
 	return addr, nil
 }
 
@@ -146,6 +150,21 @@ func text(a netip.Addr) string {
 	return a.String()
 }
 
+// takeOver is find for the Node of now. What was assigned for an earlier Node of this name, somebody who collects garbage may have found to
+// be of nobody, and be about to free; it becomes an assignment of now, which he leaves alone. So does one that is new: where the handle
+// was lost, IPAM returns what it finds.
+func (t *Tunnel) takeOver(ctx context.Context, in TunnelInput) (netip.Addr, error) {
+	for {
+		a, err := t.find(ctx, in)
+		if err != nil || !a.IsValid() || !t.anew {
+			return a, err
+		}
+		if held, err := t.ipam.Renew(ctx, t.owner().Handle, a); err != nil || held {
+			return a, err
+		} // else it was freed since it was found
+	}
+}
+
 // find returns the address that IPAM has for this node, if it may stay, else a new one. If there is nothing to assign from it
 // releases what there is and returns the invalid address.
 func (t *Tunnel) find(ctx context.Context, in TunnelInput) (netip.Addr, error) {
@@ -155,14 +174,8 @@ func (t *Tunnel) find(ctx context.Context, in TunnelInput) (netip.Addr, error) {
 		return netip.Addr{}, err
 	}
 	noted, _ := netip.ParseAddr(in.Noted) // the invalid address if somebody wrote nonsense
-	if slices.Contains(held, noted) && in.Ranges.allows(noted) {
-		return noted, nil
-	}
-	if i := slices.IndexFunc(held, in.Ranges.allows); i >= 0 {
-		return held[i], nil
-	}
-	if len(held) > 0 && in.Unsure {
-		return held[0], nil
+	if kept := keepable(held, noted, in); kept.IsValid() {
+		return kept, nil
 	}
 	if err := t.release(ctx, held); err != nil {
 		return netip.Addr{}, err
@@ -180,6 +193,20 @@ func (t *Tunnel) find(ctx context.Context, in TunnelInput) (netip.Addr, error) {
 	}
 	t.fresh = true
 	return assigned[0].Address, nil
+}
+
+// keepable returns the address that may stay of those that are held, the invalid one if none may.
+func keepable(held []netip.Addr, noted netip.Addr, in TunnelInput) netip.Addr {
+	if slices.Contains(held, noted) && in.Ranges.allows(noted) {
+		return noted
+	}
+	if i := slices.IndexFunc(held, in.Ranges.allows); i >= 0 {
+		return held[i]
+	}
+	if len(held) > 0 && in.Unsure {
+		return held[0]
+	}
+	return netip.Addr{}
 }
 
 // adopt takes the address that the Node says under the node's handle, if it was assigned in a way that leaves no handle, or

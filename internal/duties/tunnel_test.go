@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -335,6 +336,67 @@ func TestTunnelAddressIsLookedUpAgain(t *testing.T) {
 	now = now.Add(doubtTime)
 	in.Noted = third.String()
 	step("the doubt is over", false)
+}
+
+// Who found that a Node was gone cannot free the address of its tunnel any more once an agent has made sure of it for the Node that came
+// after; and an agent that has done so writes nothing when it starts again.
+func TestTunnelAddressIsTakenOver(t *testing.T) {
+	store := labstore.Store(t)
+	aNode(t, store, "over-node", nil)
+	pool(t, store, "over", "10.86.0.0/24", 29)
+	client := ipam.NewClient(store, time.Now)
+	in := TunnelInput{Ranges: Ranges{Assign: prefixes("10.86.0.0/24")}, UID: "1"}
+	running := NewTunnel(client, IPIP, "over-node", time.Now)
+	address := func(what string, agent *Tunnel) netip.Addr {
+		t.Helper()
+		a, err := agent.Address(t.Context(), in)
+		if err != nil || !a.IsValid() {
+			t.Fatalf("%s: %s, %v", what, a, err)
+		}
+		return a
+	}
+	addr := address("the first Node", running)
+	in.Noted = addr.String()
+	block := func() *api.IPAMBlock {
+		t.Helper()
+		b := &api.IPAMBlock{Meta: api.Meta{Name: names.Block(netip.PrefixFrom(addr, 29).Masked())}}
+		if err := store.Get(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	expire := func() []int {
+		t.Helper()
+		b := block()
+		decided := ipam.Expired{Handle: names.TunnelHandle("over-node"), Addresses: map[netip.Addr]ipam.Assigned{
+			addr: {Block: netip.MustParsePrefix(b.Spec.CIDR), Sequence: b.Spec.SequenceNumberForAllocation[strconv.Itoa(int(addr.As4()[3]%8))]},
+		}}
+		if a := address("another Node of that name", running); a != addr {
+			t.Fatalf("the tunnel has %s, not %s", a, addr)
+		}
+		done, err := client.Expire(t.Context(), api.IPAMConfigSpec{}, []ipam.Expired{decided})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return done
+	}
+	in.UID = "2"
+	if done := expire(); len(done) > 0 || len(held(t, store, "over-node")) != 1 {
+		t.Error("what the running agent has taken over was freed")
+	}
+	// An agent that has just been started, by a Node that has the annotations of the one before.
+	running, in.UID = NewTunnel(client, IPIP, "over-node", time.Now), "3"
+	if done := expire(); len(done) > 0 || len(held(t, store, "over-node")) != 1 {
+		t.Error("what a new agent has taken over was freed")
+	}
+	before := block().ResourceVersion
+	in.Known = true
+	if a := address("a restart", NewTunnel(client, IPIP, "over-node", time.Now)); a != addr || block().ResourceVersion != before {
+		t.Errorf("a restart has %s, not %s, or has written the block", a, addr)
+	}
+	if done := expire(); len(done) != 1 {
+		t.Error("an agent that knows its Node has taken an address over")
+	}
 }
 
 // A Node that goes away before its address is written on it leaves nothing behind.

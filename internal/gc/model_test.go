@@ -2,52 +2,36 @@ package gc
 
 import (
 	"context"
-	"flag"
+	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
+	"net/http"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
-	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore/datastoretest"
+	"github.com/tortie-net/tortie/internal/duties"
 	"github.com/tortie-net/tortie/internal/inventory"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/names"
-)
-
-var (
-	modelRuns = flag.Int("model.runs", 150, "how many histories to run, half of them new ones")
-	modelSeed = flag.Uint64("model.seed", 0, "run the history of one seed only, to replay a failure")
 )
 
 // TestHistories runs random histories of a cluster: pods come and go on nodes that come and go, containers start anew in their pods,
 // processes die between two writes, DELs are lost, tunnels have addresses. Two collectors look at it, through views that are old, that
 // went back in time, or that say they are of now and are not; they carry out what they have decided late, while everything goes on
 // between any two of their requests, and are killed on the way. After each step every container that lives holds what it was
-// given. In the end, when the cluster is quiet and has been seen as it is three times, nothing is left that nobody uses.
+// given, and so does every tunnel that an agent has looked after since its Node is there. In the end, when the cluster is quiet and has been seen as it is three times, nothing is left that nobody uses.
 //
 // A history is a function of its seed: a failure names it, and -model.seed replays it.
 func TestHistories(t *testing.T) {
-	if *modelSeed != 0 {
-		synctest.Test(t, func(t *testing.T) { newHistory(t, *modelSeed).run() })
-		return
-	}
-	for n := range uint64(*modelRuns) {
-		seed := n + 1
-		if n >= uint64(*modelRuns)/2 {
-			seed = rand.Uint64() // new ones each time
-		}
-		synctest.Test(t, func(t *testing.T) { newHistory(t, seed).run() })
-		if t.Failed() {
-			return
-		}
-	}
+	datastoretest.Histories(t, 150, func(t *testing.T, seed uint64) { newHistory(t, seed).run() })
 }
 
 // container is a sandbox that got addresses.
@@ -55,6 +39,8 @@ type container struct {
 	node, pod string // pod is empty for a tunnel
 	handle    string
 	addresses []netip.Addr
+	// narrow: all that says which addresses it has names the first one only.
+	narrow bool
 }
 
 // history is one run of the model.
@@ -65,14 +51,35 @@ type history struct {
 	rules Rules
 	ctx   context.Context
 
-	mu     sync.Mutex // guards the rest: a sweep's requests run side by side
+	mu     mutex // guards the rest: a sweep's requests run side by side
 	rng    *rand.Rand
 	count  int
 	live   map[string]*container // by handle
-	states [2]State              // of the two collectors
-	views  []inventory.View      // some that were taken
-	stuck  [2]*inventory.View    // what a collector's cache shows for ever
+	agents map[string]*agent     // by node, also by one that is gone
+	bare   []bareAddress
+	states [2]State           // of the two collectors
+	views  []inventory.View   // some that were taken
+	stuck  [2]*inventory.View // what a collector's cache shows for ever
 	log    []string
+}
+
+// mutex is a lock for which a bubble's clock does not wait: who holds it may sleep.
+type mutex chan struct{}
+
+func (m mutex) Lock()   { m <- struct{}{} }
+func (m mutex) Unlock() { <-m }
+
+// agent is what a node has of one.
+type agent struct {
+	keeper *duties.Tunnel // nil: none runs
+	known  string         // on its disk: of which Node it has made sure
+	noted  string         // what the Node that was there last said
+}
+
+// bareAddress was assigned before there were handles, for a pod that is gone.
+type bareAddress struct {
+	address netip.Addr
+	at      ipam.Assigned
 }
 
 var clock = time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC)
@@ -80,7 +87,7 @@ var clock = time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC)
 func newHistory(t *testing.T, seed uint64) *history {
 	h := &history{
 		t: t, seed: seed, store: datastoretest.NewFake(), rng: rand.New(rand.NewPCG(seed, 0)), ctx: t.Context(),
-		rules: DefaultRules, live: map[string]*container{},
+		rules: DefaultRules, live: map[string]*container{}, agents: map[string]*agent{}, mu: make(mutex, 1),
 	}
 	yes := true
 	h.create(&api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}, Spec: api.ClusterInformationSpec{DatastoreReady: &yes}})
@@ -125,20 +132,30 @@ func (h *history) run() {
 		case 1:
 			h.collect()
 		case 2:
-			time.Sleep(time.Duration(h.rng.Int64N(int64(16 * time.Minute))))
+			h.rest(time.Duration(h.rng.Int64N(int64(16 * time.Minute))))
 		}
 		h.check()
 	}
 	h.quiesce()
 }
 
+// rest lets time pass. The agents that run look after their tunnels first: they do so all the time.
+func (h *history) rest(d time.Duration) {
+	const pause = 20 * time.Second
+	time.Sleep(min(d, pause))
+	for _, node := range slices.Sorted(maps.Keys(h.agents)) {
+		h.tick(node, h.agents[node])
+	}
+	time.Sleep(max(d-pause, 0))
+}
+
 // happen is one random event of the cluster.
 func (h *history) happen() {
 	node := fmt.Sprintf("n%d", h.rng.IntN(4))
 	pod := fmt.Sprintf("p%d", h.rng.IntN(12))
-	switch h.rng.IntN(12) {
+	switch h.rng.IntN(15) {
 	case 0, 1, 2:
-		h.startPod(node, pod)
+		h.startPod(node, pod, nil)
 	case 3:
 		h.restart(pod)
 	case 4, 5:
@@ -149,12 +166,30 @@ func (h *history) happen() {
 		h.dieNode(node)
 	case 8:
 		h.comeNode(node)
-	case 9:
+	case 9, 12:
 		h.tunnel(node)
 	case 10:
 		h.crashedADD(node)
 	case 11:
 		h.lostHandle()
+	case 13:
+		h.beforeHandles(node)
+	case 14:
+		h.takeBare(node, pod)
+	}
+}
+
+// disturb is what must not go wrong between the last look at a block and the write: somebody comes back to an address in it.
+func (h *history) disturb() {
+	if h.rng.IntN(3) == 0 {
+		h.takeBare(fmt.Sprintf("n%d", h.rng.IntN(4)), fmt.Sprintf("p%d", h.rng.IntN(12)))
+		return
+	}
+	for n := range 4 {
+		if node := fmt.Sprintf("n%d", n); !h.nodeExists(node) && h.rng.IntN(2) == 0 {
+			h.comeNode(node)
+			h.tunnel(node)
+		}
 	}
 }
 
@@ -171,10 +206,15 @@ func (h *history) getPod(name string) *api.Pod {
 }
 
 func (h *history) comeNode(name string) {
-	if !h.nodeExists(name) {
-		h.note("node %s comes", name)
-		h.create(&api.Node{Meta: api.Meta{Name: name}})
+	if h.nodeExists(name) {
+		return
 	}
+	h.note("node %s comes", name)
+	n := &api.Node{Meta: api.Meta{Name: name}}
+	if a := h.agents[name]; a != nil && a.noted != "" && h.rng.IntN(3) == 0 { // somebody has saved it
+		n.Annotations = map[string]string{api.AnnotationIPv4TunnelAddr: a.noted}
+	}
+	h.create(n)
 }
 
 // dieNode takes a node without drain. Its pods go from the API at once, or stay until somebody deletes them.
@@ -187,6 +227,9 @@ func (h *history) dieNode(name string) {
 	if err := h.store.Delete(h.ctx, n); err != nil {
 		h.fail("%v", err)
 	}
+	if a := h.agents[name]; a != nil && h.rng.IntN(2) == 0 {
+		a.keeper = nil
+	}
 	for handle, c := range h.live {
 		if c.node != name {
 			continue
@@ -198,23 +241,27 @@ func (h *history) dieNode(name string) {
 	}
 }
 
-func (h *history) startPod(node, name string) {
+func (h *history) startPod(node, name string, wants []netip.Addr) {
 	if !h.nodeExists(node) || h.getPod(name) != nil {
 		return
 	}
 	h.create(&api.Pod{Meta: api.Meta{Namespace: "d", Name: name}, Spec: api.PodSpec{NodeName: node}})
-	h.add(node, name)
+	h.add(node, name, wants)
 }
 
-// add is an ADD that succeeds: the plugin writes the addresses on the pod. The kubelet does so later, or is cut off.
-func (h *history) add(node, name string) {
+// add is an ADD that succeeds: the plugin writes the addresses on the pod. The kubelet does so later, or is cut off. There are kubelets
+// and plugins of one family, who name the first address only.
+func (h *history) add(node, name string, wants []netip.Addr) {
 	h.count++
-	c := &container{node: node, pod: name, handle: fmt.Sprintf("k8s-pod-network.C%d", h.count)}
-	if !h.assign(c, map[string]string{"node": node, "pod": name, "namespace": "d", "timestamp": h.now().UTC().String()}) {
+	c := &container{node: node, pod: name, handle: fmt.Sprintf("k8s-pod-network.C%d", h.count), narrow: h.rng.IntN(6) == 0}
+	if !h.assign(c, map[string]string{"node": node, "pod": name, "namespace": "d", "timestamp": h.now().UTC().String()}, wants) {
 		return
 	}
 	p := h.getPod(name)
-	p.Annotations = map[string]string{api.AnnotationPodIP: c.addresses[0].String() + "/32", api.AnnotationPodIPs: c.text()}
+	p.Annotations = map[string]string{api.AnnotationPodIP: c.addresses[0].String() + "/32"}
+	if !c.narrow {
+		p.Annotations[api.AnnotationPodIPs] = c.text()
+	}
 	if h.rng.IntN(5) > 0 {
 		p.Status = c.status()
 	}
@@ -223,8 +270,8 @@ func (h *history) add(node, name string) {
 	}
 }
 
-func (h *history) assign(c *container, attrs map[string]string) bool {
-	req := ipam.Request{Owner: ipam.Owner{Handle: c.handle, Attrs: attrs}, Host: c.node, V4: true, V6: h.rng.IntN(2) == 0, Use: api.UseWorkload}
+func (h *history) assign(c *container, attrs map[string]string, wants []netip.Addr) bool {
+	req := ipam.Request{Owner: ipam.Owner{Handle: c.handle, Attrs: attrs}, Host: c.node, V4: true, V6: h.rng.IntN(2) == 0, Use: api.UseWorkload, Addresses: wants}
 	got, err := h.client().Assign(h.ctx, req)
 	if err != nil {
 		h.note("%s got nothing: %v", c.handle, err)
@@ -252,6 +299,9 @@ func (c *container) status() api.PodStatus {
 	s := api.PodStatus{Phase: "Running"}
 	for _, a := range c.addresses {
 		s.PodIPs = append(s.PodIPs, api.PodIP{IP: strings.ToUpper(a.StringExpanded())})
+		if c.narrow {
+			break
+		}
 	}
 	s.PodIP = s.PodIPs[0].IP
 	return s
@@ -273,7 +323,7 @@ func (h *history) restart(pod string) {
 		return
 	}
 	h.end(c)
-	h.add(c.node, pod)
+	h.add(c.node, pod, nil)
 }
 
 // end ends a container, with a DEL or without.
@@ -313,13 +363,95 @@ func (h *history) finishPod(name string) {
 	_ = h.store.Update(h.ctx, p)
 }
 
-// tunnel is what an agent does: it assigns by a handle that is always the same.
+// tunnel has a node's agent look after its tunnel's address. It may have been started just now, on a disk that may be new.
 func (h *history) tunnel(node string) {
-	handle := names.TunnelHandle(node)
-	if !h.nodeExists(node) || h.live[handle] != nil {
+	a := h.agents[node]
+	if a == nil {
+		a = new(agent)
+		h.agents[node] = a
+	}
+	if a.keeper == nil || h.rng.IntN(3) == 0 {
+		a.keeper = duties.NewTunnel(h.client(), duties.IPIP, node, h.now)
+		if h.rng.IntN(4) == 0 {
+			a.known = ""
+		}
+	}
+	h.tick(node, a)
+}
+
+// tick is what an agent that runs does about its tunnel, if it has a Node.
+func (h *history) tick(node string, a *agent) {
+	n := &api.Node{Meta: api.Meta{Name: node}}
+	if a.keeper == nil || h.store.Get(h.ctx, n) != nil {
 		return
 	}
-	h.assign(&container{node: node, handle: handle}, map[string]string{"node": node, "type": inventory.TypeIPIP})
+	handle := names.TunnelHandle(node)
+	in := duties.TunnelInput{Ranges: duties.Ranges{Assign: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/25")}}, UID: n.UID, Known: a.known == n.UID,
+		Noted: n.Annotations[api.AnnotationIPv4TunnelAddr]}
+	addr, err := a.keeper.Address(h.ctx, in)
+	if err != nil {
+		h.note("the tunnel of %s has no address: %v", node, err)
+		return
+	}
+	if was := h.live[handle]; was == nil || was.addresses[0] != addr {
+		h.note("the tunnel of %s has %s", node, addr)
+	}
+	h.live[handle] = &container{node: node, handle: handle, addresses: []netip.Addr{addr}}
+	a.known, a.noted = n.UID, addr.String()
+	if in.Noted != a.noted {
+		n.Annotations = map[string]string{api.AnnotationIPv4TunnelAddr: a.noted}
+		if err := h.store.Update(h.ctx, n); err != nil {
+			h.fail("%v", err)
+		}
+	}
+}
+
+// beforeHandles makes an address as it was assigned before there were handles, for a pod that is gone.
+func (h *history) beforeHandles(node string) {
+	if !h.nodeExists(node) {
+		return
+	}
+	h.count++
+	handle := fmt.Sprintf("before-%d", h.count)
+	attrs := map[string]string{"node": node, "pod": handle, "namespace": "d"}
+	got, err := h.client().Assign(h.ctx, ipam.Request{Owner: ipam.Owner{Handle: handle, Attrs: attrs}, Host: node, V4: true, Use: api.UseWorkload})
+	if err != nil {
+		return
+	}
+	b := &api.IPAMBlock{Meta: api.Meta{Name: names.Block(got[0].Block)}}
+	held := &api.IPAMHandle{Meta: api.Meta{Name: names.Handle(handle)}, Spec: api.IPAMHandleSpec{HandleID: handle}}
+	if err := errors.Join(h.store.Get(h.ctx, b), h.store.Get(h.ctx, held), h.store.Delete(h.ctx, held)); err != nil {
+		h.fail("%v", err)
+	}
+	for i := range b.Spec.Attributes {
+		if id := b.Spec.Attributes[i].HandleID; id != nil && *id == handle {
+			b.Spec.Attributes[i].HandleID = nil
+		}
+	}
+	if err := h.store.Update(h.ctx, b); err != nil {
+		h.fail("%v", err)
+	}
+	ordinal := strconv.Itoa(int(got[0].Address.As4()[3] % 8))
+	at := ipam.Assigned{Block: got[0].Block, Sequence: b.Spec.SequenceNumberForAllocation[ordinal]}
+	h.bare = append(h.bare, bareAddress{got[0].Address, at})
+	h.note("%s is of %s, which has no handle", got[0].Address, handle)
+}
+
+// takeBare has a person free such an address, and gives it to a new pod that asks for it.
+func (h *history) takeBare(node, pod string) {
+	if len(h.bare) == 0 || !h.nodeExists(node) || h.getPod(pod) != nil {
+		return
+	}
+	b := h.bare[0]
+	h.bare = h.bare[1:]
+	freed, err := h.client().Expire(h.ctx, api.IPAMConfigSpec{}, []ipam.Expired{{Addresses: map[netip.Addr]ipam.Assigned{b.address: b.at}}})
+	if err != nil {
+		h.fail("%v", err)
+	}
+	if len(freed) > 0 {
+		h.note("%s is freed by hand", b.address)
+		h.startPod(node, pod, []netip.Addr{b.address})
+	}
 }
 
 // crashedADD is a process that dies at one of its requests, of a pod that nobody hears of again.
@@ -408,7 +540,10 @@ func (h *history) collect() {
 	session := h.store.Session(func(_ context.Context, r datastoretest.Request) datastoretest.Fault {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		if h.rng.IntN(4) == 0 {
+		switch {
+		case r.Verb == http.MethodPut && r.Kind == "IPAMBlock" && h.rng.IntN(3) == 0:
+			h.disturb()
+		case h.rng.IntN(4) == 0:
 			h.happen()
 		}
 		switch {
@@ -449,11 +584,6 @@ func (h *history) check() {
 			if holder[a] == handle {
 				continue
 			}
-			// An agent that comes back while its Node is confirmed dead finds out at its next look, and gets another one.
-			if c.pod == "" {
-				delete(h.live, handle)
-				continue
-			}
 			h.fail("%s lives on %s and does not hold %s, which is of %q", handle, c.node, a, holder[a])
 		}
 		if c.pod != "" && !slices.ContainsFunc(v.Handles, func(x inventory.Handle) bool { return x.ID == handle }) {
@@ -476,6 +606,7 @@ func (h *history) quiesce() {
 			_ = h.store.Delete(h.ctx, p)
 		}
 	}
+	h.rest(time.Minute)
 	for range 5 {
 		time.Sleep(h.rules.Grace + time.Second)
 		v := h.read()
@@ -501,6 +632,9 @@ func (h *history) audit() {
 		for j := range b.Allocations {
 			a := &b.Allocations[j]
 			holding[inventory.HandleName(a.Handle)] = true
+			if c := h.live[a.Handle]; c != nil && c.narrow {
+				continue // nothing says so but the first address
+			}
 			if verdict, why := index.Judge(a); verdict != inventory.Live {
 				h.fail("%s is left: %s", a, why)
 			}
@@ -514,6 +648,11 @@ func (h *history) audit() {
 		}
 		if !hosted || h.store.Get(h.ctx, &inventory.Node{Meta: api.Meta{Name: node}}) != nil && b.Empty() {
 			h.fail("block %s of %q is left", b.CIDR, b.Affinity)
+		}
+	}
+	for handle, c := range h.live {
+		if !slices.ContainsFunc(v.Handles, func(x inventory.Handle) bool { return x.ID == handle }) {
+			h.fail("%s of %s has no handle", handle, c.node)
 		}
 	}
 	for of, n := range empty {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
+	"strconv"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
@@ -14,7 +16,7 @@ import (
 // holds it now. Such are addresses from before there were handles, with neither handle nor attributes, and those that have
 // the owner's attributes with another handle, or with one whose IPAMHandle is lost. All others stay whose they are.
 //
-// It never frees the address on the way: of two who adopt one, one gets it.
+// It never frees the address on the way: of two who adopt one, one gets it. And it makes the assignment a new one, as Renew does.
 func (c *Client) Adopt(ctx context.Context, owner Owner, a netip.Addr) (held bool, err error) {
 	err = c.retry(ctx, func() error {
 		held = false
@@ -85,6 +87,7 @@ func planAdopt(b *Block, h *api.IPAMHandle, owner Owner, a netip.Addr) (Plan, bo
 		changed.Spec.Block[b.cidr.String()] = count
 		p.add(toClaim, update, &changed)
 	}
+	next.renew(a)
 	next.bump()
 	p.add(toAssign, update, next.obj)
 	return p, true
@@ -101,4 +104,39 @@ func adoptable(at api.AllocationAttribute, owner Owner) bool {
 		return true
 	}
 	return len(owner.Attrs) > 0 && maps.Equal(at.Secondary, owner.Attrs)
+}
+
+// Renew makes an address that a handle holds one that was assigned just now, and reports whether the handle holds it. Whoever is about to
+// free what it was before, as Expire does, finds another sequence number, and leaves it.
+func (c *Client) Renew(ctx context.Context, handle string, a netip.Addr) (held bool, err error) {
+	err = c.retry(ctx, func() error {
+		held = false
+		h, err := c.readHandle(ctx, handle)
+		if err != nil || h == nil {
+			return err
+		}
+		blocks, err := c.readBlocks(ctx, handleBlocks(h))
+		if err != nil {
+			return err
+		}
+		i := slices.IndexFunc(blocks, func(b blockRead) bool { return b.block != nil && slices.Contains(b.block.Held(handle), a) })
+		if i < 0 {
+			return nil
+		}
+		held = true
+		next := blocks[i].block.clone()
+		next.renew(a)
+		next.bump()
+		return c.store.Update(ctx, next.obj)
+	})
+	if err != nil {
+		return false, fmt.Errorf("renew address %s: %w", a, err)
+	}
+	return held, nil
+}
+
+// renew gives an address the number of an assignment that is made now.
+func (b *Block) renew(a netip.Addr) {
+	s := &b.obj.Spec
+	s.SequenceNumberForAllocation[strconv.Itoa(b.ordinal(a))] = s.SequenceNumber
 }

@@ -3,7 +3,6 @@ package ipam
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -21,10 +20,6 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore/datastoretest"
 )
 
-var modelRuns = flag.Int("model.runs", 60, "how many histories to run, half of them new ones")
-
-var modelSeed = flag.Uint64("model.seed", 0, "run the history of one seed only, to replay a failure")
-
 // TestHistories runs random histories: pods come and go on three nodes at once, with and without an agent that knows what
 // was true a while ago; some ask for an address of their own, some give up after they have begun; nodes collect what dead
 // containers hold, and take blocks that others do not use. Requests of different processes interleave in any order, fail, lose
@@ -35,20 +30,7 @@ var modelSeed = flag.Uint64("model.seed", 0, "run the history of one seed only, 
 //
 // A history is a function of its seed: a failure names it, and -model.seed replays it.
 func TestHistories(t *testing.T) {
-	if *modelSeed != 0 {
-		synctest.Test(t, func(t *testing.T) { newHistory(t, *modelSeed).run() })
-		return
-	}
-	for n := range uint64(*modelRuns) {
-		seed := n + 1
-		if n >= uint64(*modelRuns)/2 {
-			seed = rand.Uint64() // new ones each time
-		}
-		synctest.Test(t, func(t *testing.T) { newHistory(t, seed).run() })
-		if t.Failed() {
-			return
-		}
-	}
+	datastoretest.Histories(t, 60, func(t *testing.T, seed uint64) { newHistory(t, seed).run() })
 }
 
 // state is where a handle stands.

@@ -124,7 +124,7 @@ func NewAgent(d Deps) *Agent {
 	return &Agent{
 		Deps:         d,
 		ipam:         client,
-		tunnels:      newTunnels(client, d.Config.Nodename),
+		tunnels:      newTunnels(client, d.Config.Nodename, d.Config.StateDir),
 		availability: duties.NewAvailability(d.Store, d.Config.Nodename, time.Now),
 		sysctls:      sysctl.Root(d.Config.SysctlRoot),
 		herald:       newHerald(filepath.Join(d.Config.RunDir, factsFile), d.Watch, d.Status, d.Log),

@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
@@ -28,6 +31,9 @@ type tunnels struct {
 	// checksumsBroken: see Self.
 	checksumsBroken bool
 
+	// known is the UID of the Node whose addresses an agent of this machine has made sure of last.
+	known string
+
 	links  []int           // whose entries are listened to
 	events <-chan struct{} // nil: not subscribed
 	deaf   context.CancelFunc
@@ -42,8 +48,11 @@ type tunnelEnd struct {
 }
 
 // newTunnels are in the order in which Calico assigns their addresses.
-func newTunnels(client *ipam.Client, node string) tunnels {
+func newTunnels(client *ipam.Client, node, stateDir string) tunnels {
 	t := tunnels{checksumsBroken: vxlan.ChecksumsBroken()}
+	if text, err := os.ReadFile(filepath.Join(stateDir, nodeFile)); err == nil { // without it one write more is made
+		t.known = strings.TrimSpace(string(text))
+	}
 	for k, of := range [desired.TunnelKinds]struct {
 		kind       duties.TunnelKind
 		annotation string
@@ -71,7 +80,7 @@ func (a *Agent) tunnelAddresses(ctx context.Context, s *desired.Snapshot) error 
 			end.addr, _ = netip.ParseAddr(noted)
 		}
 		if !a.gone && a.alone == nil { // an address for no Node is a leak
-			in := duties.TunnelInput{Ranges: s.TunnelRanges(k), UID: a.node.UID, Noted: noted, Blocks: s.Blocks, Unsure: unread}
+			in := duties.TunnelInput{Ranges: s.TunnelRanges(k), UID: a.node.UID, Known: a.tunnels.known == a.node.UID, Noted: noted, Blocks: s.Blocks, Unsure: unread}
 			addr, err := end.keeper.Address(ctx, in)
 			if err == nil {
 				end.addr = addr
@@ -80,7 +89,22 @@ func (a *Agent) tunnelAddresses(ctx context.Context, s *desired.Snapshot) error 
 		}
 		*s.Self.AddrOf(k) = end.addr
 	}
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil || a.gone || a.alone != nil {
+		return err
+	}
+	return a.knowNode()
+}
+
+// knowNode keeps over restarts that what the tunnels have is this Node's.
+func (a *Agent) knowNode() error {
+	if a.tunnels.known == a.node.UID {
+		return nil
+	}
+	if err := writeState(a.Config.StateDir, nodeFile, a.node.UID); err != nil {
+		return err
+	}
+	a.tunnels.known = a.node.UID
+	return nil
 }
 
 // occupied returns the addresses that the kernel has something at, in ascending order.

@@ -26,6 +26,9 @@ const (
 	factsFile    = "tortie/facts.json"
 )
 
+// nodeFile is the agent's own, in the state directory: see tunnels.known.
+const nodeFile = "tortie/node-uid"
+
 // bgpStart bounds how long one pass waits for BGP's port; the next pass tries again.
 const bgpStart = 3 * time.Second
 

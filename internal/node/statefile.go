@@ -7,11 +7,12 @@ import (
 	"github.com/tortie-net/tortie/internal/hostfile"
 )
 
-// writeState writes a file that the plugins read. A file that holds the text already is not touched.
+// writeState writes a file of the state directory. A file that holds the text already is not touched.
 func writeState(dir, name, text string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	path := filepath.Join(dir, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	_, err := hostfile.Replace(filepath.Join(dir, name), []byte(text), 0o644)
+	_, err := hostfile.Replace(path, []byte(text), 0o644)
 	return err
 }

@@ -1,0 +1,34 @@
+package datastoretest
+
+import (
+	"cmp"
+	"flag"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+)
+
+var (
+	modelRuns = flag.Int("model.runs", 0, "how many histories a model runs, half of them new ones; 0: as many as its test says")
+	modelSeed = flag.Uint64("model.seed", 0, "run the history of one seed only, to replay a failure")
+)
+
+// Histories runs a model's histories, each in a bubble of its own with a clock of its own, until one fails. Half of the seeds are the same
+// each time, the others are new. What run does must follow from its seed, which it must name when it fails.
+func Histories(t *testing.T, runs int, run func(t *testing.T, seed uint64)) {
+	if *modelSeed != 0 {
+		synctest.Test(t, func(t *testing.T) { run(t, *modelSeed) })
+		return
+	}
+	runs = cmp.Or(*modelRuns, runs)
+	for n := range runs {
+		seed := uint64(n) + 1
+		if n >= runs/2 {
+			seed = rand.Uint64()
+		}
+		synctest.Test(t, func(t *testing.T) { run(t, seed) })
+		if t.Failed() {
+			return
+		}
+	}
+}
