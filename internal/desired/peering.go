@@ -77,19 +77,19 @@ func (d *Deciding) Decide(s *Snapshot, build uint64) {
 	from := decidedFrom{build, s.Self.Addr.Addr(), s.Self.Addr6.Addr(), s.Self.ASN, s.Self.MaxPrefixes, s.Automatic}
 	if from != d.from {
 		d.decision, d.State = peering.Decide(s.peeringInput(), d.State)
-		d.Problems, d.from = problemsWith(d.decision.Problems), from
+		d.Problems, d.from = s.problemsWith(d.decision.Problems), from
 	}
 	s.Peering = d.decision
 }
 
 // problemsWith names objects as events do.
-func problemsWith(problems []error) []error {
+func (s *Snapshot) problemsWith(problems []error) []error {
 	named := make([]error, len(problems))
 	for i, err := range problems {
 		named[i] = err
 		var p *peering.Problem
 		if errors.As(err, &p) {
-			named[i] = InObject(p.Kind, api.Meta{Name: p.Name}, p.Err)
+			named[i] = InObject(p.Kind, api.Meta{Name: p.Name, UID: s.uidOf(p.Kind, p.Name)}, p.Err)
 		}
 	}
 	return named

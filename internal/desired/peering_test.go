@@ -57,7 +57,7 @@ func TestPeersFromTheWorld(t *testing.T) {
 // A decision is made once, and again when what it follows from is another; what it is about keeps its last form.
 func TestDecisionsAreKept(t *testing.T) {
 	var d Deciding
-	tor := api.BGPPeer{Meta: api.Meta{Name: "tor"}, Spec: api.BGPPeerSpec{PeerIP: "10.0.0.254", ASNumber: 65000}}
+	tor := api.BGPPeer{Meta: api.Meta{Name: "tor", UID: "u1"}, Spec: api.BGPPeerSpec{PeerIP: "10.0.0.254", ASNumber: 65000}}
 	s := snapshot(t, func(w *kube.World) { w.Peers = []api.BGPPeer{tor} })
 	d.Decide(s, 1)
 	same := &s.Peering.Peers[0]
@@ -72,7 +72,7 @@ func TestDecisionsAreKept(t *testing.T) {
 		t.Errorf("peers %v, problems %v", s.Peering.Peers, d.Problems)
 	}
 	var p *Problem
-	if !errors.As(d.Problems[0], &p) || p.Reason != "InvalidPeer" || p.About.Kind != "BGPPeer" {
+	if !errors.As(d.Problems[0], &p) || p.Reason != "InvalidPeer" || p.About.Kind != "BGPPeer" || p.About.UID != "u1" {
 		t.Errorf("problem %+v", p)
 	}
 	s.Automatic = &peering.Automatic{Role: peering.Client, KeepMesh: func(string) bool { return false }}

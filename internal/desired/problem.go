@@ -74,11 +74,24 @@ func ProblemsOf(err error) []error {
 // PeerObject is a BGPPeer, with its UID if that is known.
 func (s *Snapshot) PeerObject(name string) events.Object {
 	t := (*api.BGPPeer)(nil).ResourceType()
-	o := events.Object{APIVersion: t.APIVersion(), Kind: t.Kind, Name: name}
-	for i := range s.peers.all {
-		if s.peers.all[i].Name == name {
-			o.UID = s.peers.all[i].UID
+	return events.Object{APIVersion: t.APIVersion(), Kind: t.Kind, Name: name, UID: s.uidOf(t, name)}
+}
+
+// uidOf is the UID of a BGPPeer or BGPFilter, by which kubectl describe finds its events; empty if it is not known.
+func (s *Snapshot) uidOf(t api.Type, name string) string {
+	switch t {
+	case (*api.BGPPeer)(nil).ResourceType():
+		for i := range s.peers.all {
+			if s.peers.all[i].Name == name {
+				return s.peers.all[i].UID
+			}
+		}
+	case (*api.BGPFilter)(nil).ResourceType():
+		for i := range s.peers.filters {
+			if s.peers.filters[i].Name == name {
+				return s.peers.filters[i].UID
+			}
 		}
 	}
-	return o
+	return ""
 }

@@ -64,15 +64,19 @@ const (
 )
 
 // build returns the Event for something seen. Its name is a function of what it says: an agent that starts again and again
-// goes on with the Event that it began with, and no list of Events grows by it.
-func build(s Source, k key, message string, first, last time.Time, count int) Event {
+// goes on with the Event that it began with, and no list of Events grows by it. What is common has the same name whoever says it.
+func build(s Source, k key, message string, common bool, first, last time.Time, count int) Event {
 	o := k.about
 	namespace := o.Namespace
 	if namespace == "" {
 		namespace = clusterNamespace
 	}
+	host := s.Host
+	if common {
+		host = ""
+	}
 	h := fnv.New64a()
-	fmt.Fprintf(h, "%s\x00%s\x00%s\x00%s\x00%s", o.Kind, k.reason, message, s.Host, s.Component)
+	fmt.Fprintf(h, "%s\x00%s\x00%s\x00%s\x00%s", o.Kind, k.reason, message, host, s.Component)
 	return Event{
 		APIVersion: "v1", Kind: "Event",
 		Metadata:       Metadata{Name: fmt.Sprintf("%s.%016x", cut(strings.ToLower(o.Name), maxName), h.Sum64()), Namespace: namespace},

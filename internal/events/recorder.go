@@ -67,8 +67,9 @@ type key struct {
 type entry struct {
 	message     string
 	normal      bool // no warning
+	common      bool // others say the same
 	first, last time.Time
-	name        Metadata // of the Event; zero before the first write of message
+	name        Metadata // of the Event; zero before the first write of message, and if it is another's
 	total       int      // the Event's count
 	unsaid      int      // how often it was said since the last write
 	next        time.Time
@@ -89,12 +90,23 @@ func newRecorder(poster Poster, source Source, log *slog.Logger, now func() time
 
 // Warn says that something about an object needs an operator. It returns at once: what cannot be written now is dropped and
 // counted, and has its turn when it is said again, as it should be for as long as it is so.
-func (r *Recorder) Warn(about Object, reason, message string) { r.say(about, reason, message, false) }
+func (r *Recorder) Warn(about Object, reason, message string) {
+	r.say(about, reason, &entry{message: message})
+}
+
+// WarnCommon is Warn for what everybody finds who looks at the object, be it on a thousand nodes. There is one Event, of the first who
+// says it; when that one is silent and the Event has expired, the next one makes it anew.
+func (r *Recorder) WarnCommon(about Object, reason, message string) {
+	r.say(about, reason, &entry{message: message, common: true})
+}
 
 // Note says that something about an object has changed that an operator may want to know. It is said once, and otherwise as Warn.
-func (r *Recorder) Note(about Object, reason, message string) { r.say(about, reason, message, true) }
+func (r *Recorder) Note(about Object, reason, message string) {
+	r.say(about, reason, &entry{message: message, normal: true})
+}
 
-func (r *Recorder) say(about Object, reason, message string, normal bool) {
+// say says what a new entry says, or goes on with the one that says it already.
+func (r *Recorder) say(about Object, reason string, fresh *entry) {
 	if r == nil {
 		return
 	}
@@ -103,9 +115,9 @@ func (r *Recorder) say(about Object, reason, message string, normal bool) {
 	now := r.now()
 	k := key{about, reason}
 	e := r.known[k]
-	if e == nil || e.message != message {
-		queued := e != nil && e.queued
-		e = &entry{message: message, normal: normal, first: now, queued: queued}
+	if e == nil || e.message != fresh.message {
+		fresh.first, fresh.queued = now, e != nil && e.queued
+		e = fresh
 		r.remember(k, e)
 	}
 	e.last = now
@@ -218,11 +230,14 @@ func (r *Recorder) write(ctx context.Context, k key) error {
 
 	ctx, cancel := context.WithTimeout(ctx, writeTime)
 	defer cancel()
-	event := build(r.source, k, had.message, had.first, had.last, had.total+had.unsaid)
+	event := build(r.source, k, had.message, had.common, had.first, had.last, had.total+had.unsaid)
 	if had.normal {
 		event.Type = "Normal"
 	}
 	total, err := r.put(ctx, event, had)
+	if had.common && errors.Is(err, ErrExists) {
+		event.Metadata, total, err = Metadata{}, 0, nil // it is said
+	}
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -237,7 +252,7 @@ func (r *Recorder) write(ctx context.Context, k key) error {
 	return nil
 }
 
-// put creates the Event, or counts on in the one that there is.
+// put creates the Event, or counts on in the one that there is; ErrExists if that is another's, of what is common.
 func (r *Recorder) put(ctx context.Context, event Event, had entry) (total int, err error) {
 	if had.name != (Metadata{}) {
 		total, err = r.poster.Patch(ctx, had.name, Change{Count: event.Count, LastTimestamp: event.LastTimestamp})
@@ -246,7 +261,7 @@ func (r *Recorder) put(ctx context.Context, event Event, had entry) (total int, 
 		}
 		event.Count, event.FirstTimestamp = had.unsaid, event.LastTimestamp
 	}
-	if err = r.poster.Create(ctx, event); !errors.Is(err, ErrExists) {
+	if err = r.poster.Create(ctx, event); had.common || !errors.Is(err, ErrExists) {
 		return event.Count, err
 	}
 	// An earlier agent of this node has said the same: its count goes on. The first change tells what it is.

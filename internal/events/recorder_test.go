@@ -151,6 +151,31 @@ func TestARestartGoesOnCounting(t *testing.T) {
 	}
 }
 
+// What is common to all nodes is one Event, of the first who says it, as long as that one goes on.
+func TestCommon(t *testing.T) {
+	first, second := newDesk(), newDesk()
+	second.shelf, second.poster, second.source.Host = first.shelf, first.shelf, "n2"
+	turn := func(d *desk) {
+		d.WarnCommon(pool, "InvalidPool", "odd")
+		if err := d.drain(t); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 3 {
+		turn(first)
+		turn(second)
+		first.at, second.at = first.at.Add(repeat), second.at.Add(repeat)
+	}
+	if e := first.shelf.only(t); e.Source.Host != "n1" || e.Count != 3 {
+		t.Errorf("%+v", e)
+	}
+	clear(first.shelf.events)
+	turn(second)
+	if e := first.shelf.only(t); e.Source.Host != "n2" || e.Count != 1 || !e.FirstTimestamp.Equal(first.at.Add(-3*repeat)) {
+		t.Errorf("when the first is silent: %+v", e)
+	}
+}
+
 func TestWithoutAnAPIServerNothingIsLostThatIsSaidAgain(t *testing.T) {
 	d := newDesk()
 	d.shelf.failing = errors.New("connection refused")
@@ -245,7 +270,7 @@ func FuzzEventIsTaken(f *testing.F) {
 	f.Add("node1", "text")
 	f.Add(strings.Repeat("ä", 300), strings.Repeat("é", 2000))
 	f.Fuzz(func(t *testing.T, name, message string) {
-		e := build(Source{"c", "h"}, key{Object{Name: name}, "r"}, message, time.Now(), time.Now(), 1)
+		e := build(Source{"c", "h"}, key{Object{Name: name}, "r"}, message, false, time.Now(), time.Now(), 1)
 		if len(e.Message) > maxMessage || len(e.Metadata.Name) > 253+len(name)*2 || utf8.ValidString(message) != utf8.ValidString(e.Message) && utf8.ValidString(message) {
 			t.Errorf("%q: %+v", name, e)
 		}

@@ -29,6 +29,8 @@ const (
 // as long as it is so, and writes it seldom. It never waits.
 type Recorder interface {
 	Warn(about events.Object, reason, message string)
+	// WarnCommon is Warn for what the agents of all nodes find, about an object that they all see.
+	WarnCommon(about events.Object, reason, message string)
 	// Note tells what has changed and is not wrong, once.
 	Note(about events.Object, reason, message string)
 	// Run writes until ctx ends.
@@ -53,7 +55,7 @@ func (t *teller) tell(now time.Time, k *seen, err error) {
 	self := k.self()
 	for _, leaf := range leaves(err) {
 		if about, reason, ok := classify(self, leaf); ok {
-			t.to.Warn(about, reason, leaf.Error())
+			t.warn(about, reason, leaf)
 		} else if lasts(&t.failing, now, true) {
 			t.to.Warn(self, "NotAsItShouldBe", leaf.Error())
 		}
@@ -181,7 +183,17 @@ func (t *teller) tellProblems(problems []error) {
 	}
 	for _, err := range problems {
 		if about, reason, ok := classify(desired.NodeObject(t.node), err); ok {
-			t.to.Warn(about, reason, err.Error())
+			t.warn(about, reason, err)
 		}
 	}
+}
+
+// warn says what is wrong. With an object it is so on all nodes.
+func (t *teller) warn(about events.Object, reason string, err error) {
+	var p *desired.Problem
+	if errors.As(err, &p) {
+		t.to.WarnCommon(about, reason, err.Error())
+		return
+	}
+	t.to.Warn(about, reason, err.Error())
 }

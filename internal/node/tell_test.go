@@ -29,6 +29,10 @@ func (t *told) Warn(about events.Object, reason, message string) {
 	t.lines = append(t.lines, fmt.Sprintf("%s: %s: %s", about, reason, message))
 }
 
+func (t *told) WarnCommon(about events.Object, reason, message string) {
+	t.lines = append(t.lines, fmt.Sprintf("%s: %s, of all nodes: %s", about, reason, message))
+}
+
 func (t *told) Note(about events.Object, reason, message string) {
 	t.lines = append(t.lines, fmt.Sprintf("%s: %s, which is normal: %s", about, reason, message))
 }
@@ -61,7 +65,7 @@ func TestWhatOperatorsAreTold(t *testing.T) {
 		{"port taken", &base, &bgp.ListenError{Addr: "10.0.0.5:179", Err: errors.New("in use")}, []string{"Node n1: BGPPortTaken: listen for BGP on 10.0.0.5:179: in use: check the node address and BGP port"}},
 		{"two at once", &base, errors.Join(errors.Join(fmt.Errorf("a: %w: %w", fib.ErrForeign, unknown)), fmt.Errorf("b: %w", ipam.ErrExhausted)),
 			[]string{"Node n1: ForeignRoute: a: a foreign route is in the way: netlink: no buffer space", "Node n1: NoTunnelAddress: b: no free address"}},
-		{"an object", &base, desired.InObject((*api.IPPool)(nil).ResourceType(), api.Meta{Name: "p"}, errors.New("spec.cidr is odd")), []string{"IPPool p: InvalidPool: IPPool p: spec.cidr is odd"}},
+		{"an object", &base, desired.InObject((*api.IPPool)(nil).ResourceType(), api.Meta{Name: "p"}, errors.New("spec.cidr is odd")), []string{"IPPool p: InvalidPool, of all nodes: IPPool p: spec.cidr is odd"}},
 		{"this node", &base, fmt.Errorf("a pass: %w", desired.InSelf("NoNodeAddress", errors.New("no InternalIP"))), []string{"Node n1: NoNodeAddress: a pass: no InternalIP"}},
 		{"what may cure itself", &base, unknown, nil},
 		{"held down", with(func(k *seen) {
@@ -99,7 +103,7 @@ func TestProblemsAreTold(t *testing.T) {
 	teller.tellProblems([]error{
 		desired.InObject((*api.IPPool)(nil).ResourceType(), api.Meta{Name: "p"}, errors.New("odd")), errors.New("a path"), desired.InSelf("AmbiguousAddress", errors.New("two would do")),
 	})
-	want := []string{"IPPool p: InvalidPool: IPPool p: odd", "Node n1: AmbiguousAddress: two would do"}
+	want := []string{"IPPool p: InvalidPool, of all nodes: IPPool p: odd", "Node n1: AmbiguousAddress: two would do"}
 	if d := cmp.Diff(want, got.lines); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
