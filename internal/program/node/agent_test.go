@@ -194,7 +194,7 @@ func diagnosed(t *testing.T, m *machine) {
 	t.Logf("node diagnose\n%s", m.try("diagnose"))
 }
 
-// toldOfBrokenPool checks that a pool that cannot be used has an Event by its name, from the agents' own rights.
+// toldOfBrokenPool checks that a pool that cannot be used has one Event by its name, by the agents' own rights.
 func toldOfBrokenPool(t *testing.T, store *kubernetes.Store) {
 	t.Helper()
 	broken := &api.IPPool{Meta: api.Meta{Name: "broken"}, Spec: api.IPPoolSpec{CIDR: "10.91.0.1/16"}}
@@ -204,7 +204,7 @@ func toldOfBrokenPool(t *testing.T, store *kubernetes.Store) {
 			t.Error(err)
 		}
 	}()
-	waitForEvents(t, "InvalidPool", "IPPool", "broken", "spec.cidr", "node1", "node2")
+	waitForEvent(t, "InvalidPool", "IPPool", "broken", "spec.cidr", "node1", "node2")
 }
 
 // toldOfForeignRoute puts another route in the place of one of the agent's.
@@ -212,7 +212,7 @@ func toldOfForeignRoute(t *testing.T, m *machine) {
 	t.Helper()
 	m.Run(t, "ip", "route", "replace", "10.90.3.0/26", "via", "172.31.0.1", "proto", "static")
 	replaced := time.Now()
-	waitForEvents(t, "ForeignRoute", "Node", "node2", "10.90.3.0/26", "node2")
+	waitForEvent(t, "ForeignRoute", "Node", "node2", "10.90.3.0/26", "node2")
 	t.Logf("told of a foreign route after %s", time.Since(replaced).Round(time.Millisecond))
 	if out := m.try("diagnose"); !strings.Contains(out, "PROBLEM  foreign-routes: 10.90.3.0/26 via 172.31.0.1 dev eth0") {
 		t.Errorf("diagnose does not see it:\n%s", out)
@@ -220,8 +220,8 @@ func toldOfForeignRoute(t *testing.T, m *machine) {
 	m.Run(t, "ip", "route", "delete", "10.90.3.0/26", "proto", "static")
 }
 
-// waitForEvents waits until agents have written an event about an object, with a text in its message.
-func waitForEvents(t *testing.T, reason, kind, name, text string, from ...string) {
+// waitForEvent waits until there is one event about an object, with a text in its message, and it is from one of these nodes.
+func waitForEvent(t *testing.T, reason, kind, name, text string, from ...string) {
 	t.Helper()
 	admin := labtest.RESTConfig(t)
 	client, err := rest.HTTPClientFor(admin)
@@ -238,16 +238,14 @@ func waitForEvents(t *testing.T, reason, kind, name, text string, from ...string
 		if err := json.NewDecoder(response.Body).Decode(&list); err != nil {
 			return err
 		}
-		hosts := map[string]bool{}
+		var hosts []string
 		for _, e := range list.Items {
 			if e.Reason == reason && e.InvolvedObject.Kind == kind && strings.Contains(e.Message, text) {
-				hosts[e.Source.Host] = true
+				hosts = append(hosts, e.Source.Host)
 			}
 		}
-		for _, host := range from {
-			if !hosts[host] {
-				return fmt.Errorf("%s has written no event %s about %s %s: %+v", host, reason, kind, name, list.Items)
-			}
+		if len(hosts) != 1 || !slices.Contains(from, hosts[0]) {
+			return fmt.Errorf("not one event %s about %s %s of %s: %+v", reason, kind, name, from, list.Items)
 		}
 		return nil
 	})
