@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -170,7 +169,7 @@ func TestTTL(t *testing.T) {
 // from the router's ICMP messages (calico #7146).
 func TestNarrowPath(t *testing.T) {
 	a, b := pair(t, 1300)
-	if err := transfer(t, a.pod, b.pod, netip.AddrPortFrom(b.podAddr(), 7001).String()); err != nil {
+	if err := a.pod.SendTCP(t, b.pod, netip.AddrPortFrom(b.podAddr(), 7001).String()); err != nil {
 		t.Errorf("TCP over a path with MTU 1300: %v", err)
 	}
 	// Datagrams that may be fragmented are, and in the pod's own packets: clouds drop fragments of tunnels.
@@ -191,46 +190,6 @@ func TestNarrowPath(t *testing.T) {
 		}
 	}
 	t.Error("a datagram of 1400 bytes does not get over a path with MTU 1300")
-}
-
-// transfer sends a megabyte by TCP and returns an error if it has not arrived after ten seconds.
-func transfer(t *testing.T, from, to *netnstest.NS, address string) error {
-	t.Helper()
-	const size = 1 << 20
-	var l net.Listener
-	to.Within(t, func() (err error) { l, err = net.Listen("tcp", address); return err })
-	defer l.Close()
-	arrived := make(chan int64, 1)
-	go func() {
-		conn, err := l.Accept()
-		if err != nil {
-			return
-		}
-		defer conn.Close()
-		n, _ := io.Copy(io.Discard, conn)
-		arrived <- n
-	}()
-	return from.Do(func() error {
-		conn, err := net.DialTimeout("tcp", address, 10*time.Second)
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		conn.SetDeadline(time.Now().Add(10 * time.Second))
-		if _, err := conn.Write(make([]byte, size)); err != nil {
-			return err
-		}
-		conn.(*net.TCPConn).CloseWrite()
-		select {
-		case n := <-arrived:
-			if n != size {
-				return fmt.Errorf("%d bytes arrived, want %d", n, size)
-			}
-			return nil
-		case <-time.After(10 * time.Second):
-			return errors.New("not arrived after 10 s")
-		}
-	})
 }
 
 // TestVanishedPod asks a pod that does not exist: the node that owns its block says so at once, where a blackhole would

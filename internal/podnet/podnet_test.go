@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -178,42 +177,9 @@ func TestTraffic(t *testing.T) {
 			t.Errorf("%s: %q, %v; want %q", tt.name, got, err, tt.want)
 		}
 	}
-	tcp(t, b, "10.65.0.3:7001", a)
-}
-
-// tcp moves more than one window of bytes from a client to a server, which answers with their number.
-func tcp(t *testing.T, server *netnstest.NS, addr string, client *netnstest.NS) {
-	t.Helper()
-	const size = 1 << 20
-	var l net.Listener
-	server.Within(t, func() (err error) { l, err = net.Listen("tcp", addr); return err })
-	defer l.Close()
-	go func() {
-		conn, err := l.Accept()
-		if err != nil {
-			return
-		}
-		defer conn.Close()
-		n, _ := io.Copy(io.Discard, conn)
-		fmt.Fprint(conn, n)
-	}()
-	client.Within(t, func() error {
-		conn, err := net.DialTimeout("tcp", addr, 5*time.Second)
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		conn.SetDeadline(time.Now().Add(10 * time.Second))
-		if _, err := conn.Write(make([]byte, size)); err != nil {
-			return err
-		}
-		conn.(*net.TCPConn).CloseWrite()
-		answer, err := io.ReadAll(conn)
-		if err == nil && string(answer) != fmt.Sprint(size) {
-			err = fmt.Errorf("server got %s bytes, want %d", answer, size)
-		}
-		return err
-	})
+	if err := a.SendTCP(t, b, "10.65.0.3:7001"); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestGatewayNeedsARouteOnTheNode(t *testing.T) {
