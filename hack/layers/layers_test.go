@@ -32,8 +32,8 @@ var doors = map[string][]string{
 var levels = []string{
 	"cmd/calico cmd/calico-ipam cmd/install cmd/kube-controllers cmd/node cmd/tortie",
 	"cmd/internal/plugin internal/program/controllers internal/program/hook internal/program/install internal/program/node",
-	"cmd/internal/early internal/traffic internal/uninstall internal/controllers internal/ipamtool internal/node internal/cni internal/cnitest internal/diagnose internal/labtest/labstore internal/mesh/meshtest",
-	"internal/desired internal/desired/desiredtest",
+	"cmd/internal/early internal/traffic internal/uninstall internal/controllers internal/ipamtool internal/node internal/cni internal/cnitest internal/diagnose internal/mesh/meshtest",
+	"internal/desired internal/desired/desiredtest internal/labtest/labstore",
 	"internal/audit internal/bgp/bgptest internal/definitions internal/gc internal/install internal/kube internal/labtest internal/nodestatus internal/objects internal/peering internal/takeover",
 	"internal/bgp internal/duties internal/inventory internal/encap internal/encapguard internal/fib internal/nat internal/nft/nfttest internal/podnet internal/vxlan",
 	"internal/bgp/relay internal/hostsysctl internal/ipam internal/netlinkx/netnstest internal/nft internal/facts internal/journal internal/podnote",

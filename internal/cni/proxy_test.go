@@ -109,21 +109,10 @@ func (p *proxy) takeConnections() int {
 
 // describe names a request by program, verb and resource, such as "calico-ipam LIST ippools".
 func describe(r *http.Request) string {
-	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
-	if parts[0] == "api" {
-		parts = parts[2:] // api, version
-	} else {
-		parts = parts[3:] // apis, group, version
-	}
-	if parts[0] == "namespaces" && len(parts) > 2 {
-		parts = parts[2:]
-	}
-	verb, resource := r.Method, parts[0]
-	if verb == http.MethodGet && len(parts) == 1 {
+	verb := r.Method
+	resource, all := labtest.Resource(r)
+	if verb == http.MethodGet && all {
 		verb = "LIST"
-	}
-	if len(parts) > 2 {
-		resource += "/" + parts[2]
 	}
 	return strings.TrimPrefix(r.UserAgent(), "tortie-") + " " + verb + " " + resource
 }

@@ -92,14 +92,7 @@ func TestManyAgentsSetUpOneCluster(t *testing.T) {
 // A cluster that is set up costs a starting agent nothing: all that it has to know its watches have told.
 func TestASteadyStartAsksNothing(t *testing.T) {
 	proxy := labtest.NewProxy(t)
-	cfg, err := kubernetes.LoadKubeconfig(proxy.Kubeconfig())
-	if err != nil {
-		t.Fatal(err)
-	}
-	store, err := kubernetes.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := labstore.At(t, proxy.Kubeconfig())
 	nothingThere(t, store)
 	want := Cluster{Type: []string{"k8s", "bgp"}, Pools: testPools(), IPv6: true}
 	for _, requests := range []map[string]int{

@@ -547,14 +547,7 @@ func checkAddresses(t *testing.T, store *kubernetes.Store, final []netip.Addr) {
 // All that a restarted agent asks for its duties, when everything is as it should be: its handle and the block that it names.
 func TestRequestsOfASteadyStart(t *testing.T) {
 	proxy := labtest.NewProxy(t)
-	cfg, err := kubernetes.LoadKubeconfig(proxy.Kubeconfig())
-	if err != nil {
-		t.Fatal(err)
-	}
-	store, err := kubernetes.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := labstore.At(t, proxy.Kubeconfig())
 	nothingThere(t, store)
 	aNode(t, store, "steady-node", nil)
 	pool(t, store, "steady", "10.91.0.0/24", 29)

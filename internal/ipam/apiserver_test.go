@@ -15,24 +15,14 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
-	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/labtest"
+	"github.com/tortie-net/tortie/internal/labtest/labstore"
 )
-
-// realStore returns a store of the test binary's API server, as a process of its own would have it: with its own connection.
-func realStore(t testing.TB, kubeconfig string) *kubernetes.Store {
-	t.Helper()
-	cfg, err := kubernetes.LoadKubeconfig(kubeconfig)
-	must(t, err)
-	s, err := kubernetes.New(cfg)
-	must(t, err)
-	return s
-}
 
 // cluster creates nodes and one pool on the real API server, and removes them and all of IPAM's objects when the test ends.
 func cluster(t *testing.T, pool *api.IPPool, nodes ...string) {
 	t.Helper()
-	store := realStore(t, labtest.API(t))
+	store := labstore.Store(t)
 	objs := []api.Resource{pool}
 	for _, n := range nodes {
 		objs = append(objs, &api.Node{Meta: api.Meta{Name: n}})
@@ -112,7 +102,7 @@ func TestManyNodesClaimAtOnce(t *testing.T) {
 	var g given
 	group, ctx := errgroup.WithContext(t.Context())
 	for _, n := range nodes {
-		store := realStore(t, labtest.API(t))
+		store := labstore.Store(t)
 		group.Go(func() error {
 			got, err := NewClient(store, time.Now).Assign(ctx, podRequest(n, "pod-on-"+n))
 			g.add("pod-on-"+n, got)
@@ -121,7 +111,7 @@ func TestManyNodesClaimAtOnce(t *testing.T) {
 	}
 	must(t, group.Wait())
 	g.distinct(t, len(nodes))
-	store := realStore(t, labtest.API(t))
+	store := labstore.Store(t)
 	must(t, audit(store, g.live))
 	c, err := readContents(store)
 	must(t, err)
@@ -146,7 +136,7 @@ func TestManyPodsAtOnce(t *testing.T) {
 	const pods = 100
 	group, ctx := errgroup.WithContext(t.Context())
 	for i := range pods {
-		store := realStore(t, labtest.API(t))
+		store := labstore.Store(t)
 		group.Go(func() error {
 			handle := fmt.Sprintf("pod-%d", i)
 			got, err := NewClient(store, time.Now).Assign(ctx, podRequest("busy", handle))
@@ -156,7 +146,7 @@ func TestManyPodsAtOnce(t *testing.T) {
 	}
 	must(t, group.Wait())
 	g.distinct(t, pods)
-	store := realStore(t, labtest.API(t))
+	store := labstore.Store(t)
 	must(t, audit(store, g.live))
 
 	group, ctx = errgroup.WithContext(t.Context())
@@ -184,7 +174,7 @@ func TestManyPodsAtOnce(t *testing.T) {
 // A pool that runs out says so, serves who asks again, and serves the next as soon as an address is free.
 func TestExhaustedPool(t *testing.T) {
 	cluster(t, poolObject("small", "10.22.0.0/30"), "node-x", "node-y")
-	store := realStore(t, labtest.API(t))
+	store := labstore.Store(t)
 	c := NewClient(store, time.Now)
 	var g given
 	for i := range 4 { // node-y borrows
@@ -252,10 +242,10 @@ func TestRequestsToTheServer(t *testing.T) {
 			// The watch cache that answers stale lists must know what the last case wrote, or this one tries twice.
 			waitForCache(t)
 			if known = nil; c.known {
-				known = knownTo(t, realStore(t, labtest.API(t)), "counted-node")
+				known = knownTo(t, labstore.Store(t), "counted-node")
 			}
 			proxy.Reset()
-			must(t, c.do(NewClient(realStore(t, proxy.Kubeconfig()), time.Now)))
+			must(t, c.do(NewClient(labstore.At(t, proxy.Kubeconfig()), time.Now)))
 			if d := cmp.Diff(c.want, proxy.Requests()); d != "" {
 				t.Errorf("requests (-want +got):\n%s", d)
 			}
@@ -269,7 +259,7 @@ func TestRequestsToTheServer(t *testing.T) {
 // waitForCache returns when a stale list shows what a consistent one does.
 func waitForCache(t *testing.T) {
 	t.Helper()
-	store := realStore(t, labtest.API(t))
+	store := labstore.Store(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	for {

@@ -143,32 +143,40 @@ func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request) bool {
 	return status != 0
 }
 
-// requestKey names a request as RBAC does, such as "list ippools" or "patch pods/status".
-func requestKey(r *http.Request) string {
+// Resource returns what a request is for, with its subresource if it has one, such as "pods/status", and whether it is for all of
+// them. What is not for a resource is returned as its path.
+func Resource(r *http.Request) (name string, all bool) {
 	// /api/v1/RESOURCE… or /apis/GROUP/VERSION/RESOURCE…, the resource perhaps behind namespaces/NAME.
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
-	if len(parts) > 0 && parts[0] == "api" {
-		parts = parts[min(2, len(parts)):]
-	} else {
-		parts = parts[min(3, len(parts)):]
+	skip := 3
+	if parts[0] == "api" {
+		skip = 2
 	}
-	if len(parts) > 2 && parts[0] == "namespaces" {
+	if len(parts) <= skip {
+		return r.URL.Path, false
+	}
+	parts = parts[skip:]
+	if parts[0] == "namespaces" && len(parts) > 2 {
 		parts = parts[2:]
 	}
-	if len(parts) == 0 {
-		return strings.ToLower(r.Method) + " " + r.URL.Path
-	}
-	resource := parts[0]
+	name = parts[0]
 	if len(parts) > 2 {
-		resource += "/" + parts[2]
+		name += "/" + parts[2]
 	}
-	verb := map[string]string{http.MethodPost: "create", http.MethodPut: "update"}[r.Method]
+	return name, len(parts) == 1
+}
+
+// requestKey names a request as RBAC does, such as "list ippools" or "patch pods/status".
+func requestKey(r *http.Request) string {
+	resource, all := Resource(r)
+	verb := strings.ToLower(r.Method)
 	switch {
-	case verb != "":
-	case r.Method == http.MethodGet && len(parts) == 1:
+	case r.Method == http.MethodPost:
+		verb = "create"
+	case r.Method == http.MethodPut:
+		verb = "update"
+	case r.Method == http.MethodGet && all:
 		verb = "list"
-	default:
-		verb = strings.ToLower(r.Method)
 	}
 	return verb + " " + resource
 }

@@ -1,4 +1,4 @@
-// Package labstore gives tests a store at the real API server.
+// Package labstore gives tests a store at a real API server.
 package labstore
 
 import (
@@ -11,10 +11,16 @@ import (
 	"github.com/tortie-net/tortie/internal/labtest"
 )
 
-// Store returns a store at the real API server, as its administrator.
+// Store returns a store at the server of labtest.API, as its administrator.
 func Store(t testing.TB) *kubernetes.Store {
 	t.Helper()
-	cfg, err := kubernetes.LoadKubeconfig(labtest.API(t))
+	return At(t, labtest.API(t))
+}
+
+// At returns a store where a kubeconfig leads, such as that of a server of the test's own or of a proxy.
+func At(t testing.TB, kubeconfig string) *kubernetes.Store {
+	t.Helper()
+	cfg, err := kubernetes.LoadKubeconfig(kubeconfig)
 	if err != nil {
 		t.Fatal(err)
 	}

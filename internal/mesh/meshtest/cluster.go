@@ -17,6 +17,7 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/labtest"
+	"github.com/tortie-net/tortie/internal/labtest/labstore"
 	"github.com/tortie-net/tortie/internal/netlinkx/netnstest"
 	"github.com/tortie-net/tortie/internal/sysctl"
 )
@@ -57,13 +58,7 @@ func NewClusterOn(t testing.TB, server *labtest.Server) *Cluster {
 		t.Fatal(err)
 	}
 	labtest.Fence(t, c.Admin)
-	cfg, err := kubernetes.LoadKubeconfig(c.Server.Kubeconfig())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if c.Store, err = kubernetes.New(cfg); err != nil {
-		t.Fatal(err)
-	}
+	c.Store = labstore.At(t, c.Server.Kubeconfig())
 	return c
 }
 
