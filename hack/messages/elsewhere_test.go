@@ -11,6 +11,8 @@ const (
 
 // elsewhere are messages that the page does not have.
 var elsewhere = map[string]string{
+	"... says ......":                                           within,
+	"gave up after ...":                                         within,
 	"BGP speaker is not started":                                inside,
 	"BGP speaker is stopped":                                    inside,
 	"a block can be reclaimed":                                  inside,

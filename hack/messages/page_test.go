@@ -56,7 +56,7 @@ func TestPageSaysWhatProgramsSay(t *testing.T) {
 	for text := range s.texts {
 		said[shape(text)] = true
 	}
-	onPage := map[string]bool{}
+	onPage := installErrors(t, said)
 	for _, e := range entries {
 		if onPage[e.text] {
 			t.Errorf("docs/troubleshooting.md:%d: %q is there twice", e.line, e.text)

@@ -18,7 +18,7 @@ const root = "../.."
 
 // message is something that an operator may meet, and where it is said.
 type message struct {
-	class string // log, event, error, chart or alert
+	class string // log, event, error, chart, refusal or alert
 	text  string // with fmt's verbs; what is no constant is %v
 	at    string
 }
@@ -47,6 +47,7 @@ func readSources(t *testing.T) *sources {
 		}
 	}
 	s.readChart(t)
+	s.readFences(t)
 	if len(s.messages) < 100 {
 		t.Fatalf("found only %d messages: the test would prove nothing", len(s.messages))
 	}
@@ -240,13 +241,23 @@ func (s *sources) readCall(f *file, call *ast.CallExpr) {
 		s.add(f, "event", call.Args[1])
 	case name == "InSelf":
 		s.add(f, "event", call.Args[0])
+	case name == "Errorf" || method != nil && selected(method.X) == "errors" && name == "New":
+		if text, ok := f.text(call.Args[0]); ok && !strings.Contains(text, "%w") && installing.MatchString(f.at(call)) {
+			s.add(f, "error", call.Args[0])
+		}
 	}
+}
+
+// installing are the packages by which a release comes and goes. Every error that begins in one ends a program that an operator waits for.
+var installing = regexp.MustCompile(`^internal/(install|hostfile|definitions|uninstall|traffic)/`)
+
+func (f *file) at(n ast.Node) string {
+	return strings.TrimPrefix(f.fset.Position(n.Pos()).String(), root+"/")
 }
 
 func (s *sources) add(f *file, class string, e ast.Expr) {
 	if text, ok := f.text(e); ok && text != "" {
-		at := f.fset.Position(e.Pos())
-		s.messages = append(s.messages, message{class, text, strings.TrimPrefix(at.String(), root+"/")})
+		s.messages = append(s.messages, message{class, text, f.at(e)})
 	}
 }
 
@@ -254,6 +265,34 @@ var (
 	failing = regexp.MustCompile(`fail (?:\(printf )?"([^"]+)"`)
 	alert   = regexp.MustCompile(`alert: (\w+)`)
 )
+
+// What the policies say: a text, or one made of texts and what is asked about. All of it begins with the same words, which are what
+// somebody searches for.
+const fences = "tortie fences nodes"
+
+var (
+	refusal = regexp.MustCompile(`(?m)^ +message: (.+)$|^ +messageExpression: "'(.+)"$`)
+	asked   = regexp.MustCompile(`' \+ .+? \+ '|' \+ [^']+$`)
+)
+
+// readFences finds what the API server says to a token of another node.
+func (s *sources) readFences(t *testing.T) {
+	t.Helper()
+	const path = "charts/tortie/templates/fencing.yaml"
+	text, err := os.ReadFile(filepath.Join(root, path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, found := range refusal.FindAllStringSubmatch(string(text), -1) {
+		said := asked.ReplaceAllString(strings.TrimSuffix(found[1]+found[2], "'"), "%v")
+		if !strings.HasPrefix(said, fences) {
+			t.Errorf("%s: %q does not begin with %q, by which it is found", path, said, fences)
+		}
+		s.texts[said] = true
+	}
+	s.texts[fences] = true
+	s.messages = append(s.messages, message{"refusal", fences, path})
+}
 
 // readChart finds what the chart refuses to render, and the names of the alerts.
 func (s *sources) readChart(t *testing.T) {
