@@ -254,6 +254,29 @@ func (s *speaker) memory(kind string) int {
 	return kib / 1024
 }
 
+// A peer with a short hold time hears of us as often as is configured, and not only three times in its hold time.
+func TestKeepalive(t *testing.T) {
+	t.Parallel()
+	node, peer, to := target(t, func(p *bgp.Peer) { p.Keepalive = time.Second })
+	p := peer.connect(peer.v4, to)
+	open := hello(2)
+	binary.BigEndian.PutUint16(open[22:], 30)
+	p.send(open, keepalive)
+	began := time.Now()
+	for heard := 0; heard < 5; { // the first one is the handshake's
+		m := p.read()
+		if m == nil {
+			t.Fatalf("the session has ended: %+v", node.peer(peer.v4))
+		}
+		if wire.TypeOf(m) == wire.Keepalive {
+			heard++
+		}
+	}
+	if took := time.Since(began); took > 30*time.Second {
+		t.Errorf("four KEEPALIVEs, of which one is due each second, took %s", took)
+	}
+}
+
 func TestFlood(t *testing.T) {
 	t.Parallel()
 	const most = 5000

@@ -260,7 +260,7 @@ func (s *Server) removePeer(ctx context.Context, addr netip.Addr) error {
 func (s *Server) relayPeer(p Peer) relay.Peer {
 	peer := relay.Peer{
 		Addr: p.Addr, From: p.From, Port: p.Port, ASN: p.ASN, Passive: p.Passive,
-		ConnectRetry: p.ConnectRetry, HoldTime: p.HoldTime, Password: p.Password, MaxPrefixes: p.MaxPrefixes, Hops: p.TTLSecurity,
+		ConnectRetry: p.ConnectRetry, HoldTime: p.HoldTime, Keepalive: p.Keepalive, Password: p.Password, MaxPrefixes: p.MaxPrefixes, Hops: p.TTLSecurity,
 		ClusterID: s.cluster(p),
 	}
 	// A peer that was removed, or has changed, got a Cease, and has dropped all that it had kept.

@@ -43,6 +43,7 @@ type Peer struct {
 	Passive      bool
 	ConnectRetry time.Duration
 	HoldTime     time.Duration
+	Keepalive    time.Duration // how often the peer hears of us at least; 0: as often as the speaker behind likes
 	Password     string
 	MaxPrefixes  int
 	// Hops is how far away the peer may be (RFC 5082), 0: anywhere.

@@ -38,6 +38,7 @@ type session struct {
 	first    []byte        // the peer's OPEN, if it was read before the session ran
 	done     chan struct{} // closed when the speaker behind has it no longer
 	upSince  atomic.Int64  // of the relay's clock, in nanoseconds; 0: never
+	voice    atomic.Int64  // when the speaker behind last said something, likewise
 	overflow bool          // it has announced too many prefixes
 	refresh  time.Time     // when it last asked for our table
 	attached atomic.Bool   // the speaker behind has it
@@ -352,6 +353,31 @@ func (s *session) noteUp() {
 		s.upSince.Store(s.link.relay.now().UnixNano())
 		s.link.spoken.Store(true)
 		s.setReadDeadline(0) // from here on the hold timer of the speaker behind counts
+		if every := s.link.peer.Keepalive; 0 < every && every < s.holdTime()/3 && s.holdTime() < s.link.peer.HoldTime {
+			go s.beat(every)
+		}
+	}
+}
+
+// holdTime is the one that both ends have agreed on.
+func (s *session) holdTime() time.Duration {
+	return min(s.link.peer.HoldTime, time.Duration(s.wire.Offer().HoldTime)*time.Second)
+}
+
+// beat sends KEEPALIVEs until the session is over. The speaker behind sends them three times in a hold time that is the peer's, whatever
+// it was told; if it is silent for longer than that, it is not alive, and the peer shall know.
+func (s *session) beat(every time.Duration) {
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-s.done:
+			return
+		case <-ticker.C:
+		}
+		if s.link.relay.now().Sub(time.Unix(0, s.voice.Load())) < s.holdTime() {
+			_ = s.tell(wire.NewKeepalive()) // who writes or reads next finds out
+		}
 	}
 }
 
@@ -369,6 +395,7 @@ func (s *session) toPeer(back net.Conn) error {
 		if err != nil {
 			return nil
 		}
+		s.voice.Store(s.link.relay.now().UnixNano())
 		if wire.TypeOf(message) == wire.Open {
 			s.before = s.link.restart()
 			wire.SetRestart(message, s.before)

@@ -76,6 +76,9 @@ func checkHeader(header []byte) (int, *Notification) {
 	return length, nil
 }
 
+// NewKeepalive returns a KEEPALIVE.
+func NewKeepalive() []byte { return end(begin(Keepalive)) }
+
 // begin starts a message of a type; end sets its length.
 func begin(kind Type) []byte {
 	message := make([]byte, headerLen, 128)

@@ -159,7 +159,7 @@ func (s *Session) Check(message []byte) Verdict {
 			return s.refresh(body(message))
 		}
 	}
-	return Verdict{Pass: end(begin(Keepalive))}
+	return Verdict{Pass: NewKeepalive()}
 }
 
 func outOfOrder(subcode uint8, kind Type) Verdict {
