@@ -241,6 +241,7 @@ func TestWrongValues(t *testing.T) {
 		{"cni.extraEnv[0].nmae=x", "nmae"},
 		{`podLabels.app\.kubernetes\.io/name=x`, "podLabels"},
 		{"updateStrategy=Recreate", "updateStrategy"},
+		{"seLinuxOptions.typ=spc_t", "typ"},
 		{"ipPool.cidr=192.168.0.0", "cidr"},
 		{"ipPool.blockSize=33", "blockSize"},
 		{"ipv6Pool.cidr=10.0.0.0/8", "ipv6Pool"},

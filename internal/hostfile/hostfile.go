@@ -173,6 +173,6 @@ func label(dir string) string {
 	if err != nil || n <= 0 {
 		return ""
 	}
-	return fmt.Sprintf(": its SELinux label is %s, which must let containers write: give the pod seLinuxOptions type spc_t, or relabel it with chcon -t container_file_t",
+	return fmt.Sprintf(": its SELinux label is %s, which must let containers write: give the pod seLinuxOptions type spc_t (value seLinuxOptions of the chart), or relabel it with chcon -t container_file_t",
 		bytes.TrimRight(text[:n], "\x00"))
 }

@@ -410,7 +410,7 @@ func TestFailuresSayWhatToDo(t *testing.T) {
 		{"directory with a label that forbids", func(t *testing.T, h *host) {
 			labelled(t, h.cfg.HostBinDirs[0], "system_u:object_r:bin_t:s0")
 			immutable(t, h.cfg.HostBinDirs[0])
-		}, []string{"operation not permitted", "lsattr", "SELinux", "system_u:object_r:bin_t:s0", "chcon"}},
+		}, []string{"operation not permitted", "lsattr", "SELinux", "system_u:object_r:bin_t:s0", "value seLinuxOptions", "chcon"}},
 		{"full file system of configuration", func(t *testing.T, h *host) {
 			h.cfg.NetworkConfig = strings.Replace(defaultConflist, `"cniVersion"`, `"padding": "`+strings.Repeat("x", 1<<20)+`", "cniVersion"`, 1)
 			smallDisk(t, h.cfg.HostNetDir)

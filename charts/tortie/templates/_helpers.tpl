@@ -53,6 +53,16 @@ tolerations:
   - operator: Exists
 {{- end }}
 
+{{/* The security context of a pod that writes to its host. */}}
+{{- define "tortie.hostWriter" -}}
+seccompProfile:
+  type: RuntimeDefault
+{{- with .Values.seLinuxOptions }}
+seLinuxOptions:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
 {{/* A container of the image without any right. */}}
 {{- define "tortie.container" -}}
 image: {{ include "tortie.image" . }}
