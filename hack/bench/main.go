@@ -138,38 +138,49 @@ func measure(ctx context.Context, o options) (_ *results, err error) {
 	if err := r.onCluster(ctx, o, subjects, dir); err != nil {
 		return nil, err
 	}
-	if o.runs("mesh") {
-		progress("mesh: thirty agents, and what they do about trouble")
-		if r.mesh, err = runTests(ctx, o.root, dir, "internal/mesh", meshTests...); err != nil {
-			return nil, err
-		}
-	}
-	if o.runs("reflectors") {
-		progress("reflectors: thousands of nodes simulated, and two hundred speakers")
-		if r.reflection, err = runReflectors(ctx, o.root, dir); err != nil {
-			return nil, err
-		}
-	}
-	if o.runs("throughput") {
-		progress("throughput: between nodes, and between their pods")
-		if r.throughput, err = runThroughput(ctx, o.root, dir, o.size); err != nil {
-			return nil, err
-		}
-	}
-	if o.runs("install") {
-		progress("install: nodes of a real cluster, and pods beside trivial plugins")
-		if r.install, err = runTests(ctx, o.root, dir, "internal/cluster", installTest); err != nil {
-			return nil, err
-		}
-	}
-	if o.runs("go") {
-		progress("go: benchmarks of Go's own kind")
-		if r.goBench, err = runGoBenchmarks(ctx, o.root, o.size); err != nil {
-			return nil, err
-		}
+	if err := r.byPrograms(ctx, o, dir); err != nil {
+		return nil, err
 	}
 	r.about.took = time.Since(r.about.date)
 	return r, nil
+}
+
+// byPrograms runs the parts that have machines or clusters of their own.
+func (r *results) byPrograms(ctx context.Context, o options, dir string) error {
+	for _, part := range []struct {
+		name, what string
+		run        func() error
+	}{
+		{"mesh", "thirty agents, and what they do about trouble", func() (err error) {
+			r.mesh, err = runTests(ctx, o.root, dir, "internal/mesh", meshTests...)
+			return err
+		}},
+		{"reflectors", "thousands of nodes simulated, and two hundred speakers", func() (err error) {
+			r.reflection, err = runReflectors(ctx, o.root, dir)
+			return err
+		}},
+		{"throughput", "between nodes, and between their pods", func() (err error) {
+			r.throughput, err = runThroughput(ctx, o.root, dir, o.size)
+			return err
+		}},
+		{"install", "nodes of a real cluster, and pods beside trivial plugins", func() (err error) {
+			r.install, err = runTests(ctx, o.root, dir, "internal/cluster", installTest)
+			return err
+		}},
+		{"go", "benchmarks of Go's own kind", func() (err error) {
+			r.goBench, err = runGoBenchmarks(ctx, o.root, o.size)
+			return err
+		}},
+	} {
+		if !o.runs(part.name) {
+			continue
+		}
+		progress(part.name + ": " + part.what)
+		if err := part.run(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // subjects are what is measured, the references first.

@@ -92,32 +92,10 @@ func (g *generator) definition(t api.Type) (*apiext.CustomResourceDefinition, er
 	if !ok {
 		return nil, errors.New("no such Go type in internal/api")
 	}
-	spec, err := g.schema(t.Kind + "Spec")
+	version, err := g.version(t, info.Doc)
 	if err != nil {
 		return nil, err
 	}
-	properties := map[string]apiext.JSONSchemaProps{
-		"apiVersion": {Type: "string"},
-		"kind":       {Type: "string"},
-		"metadata":   {Type: "object"},
-		"spec":       spec,
-	}
-	version := apiext.CustomResourceDefinitionVersion{Name: t.Version, Served: true, Storage: true}
-	if _, ok := g.parser.Types[crd.TypeIdent{Package: g.pkg, Name: t.Kind + "Status"}]; ok {
-		status, err := g.schema(t.Kind + "Status")
-		if err != nil {
-			return nil, err
-		}
-		properties["status"] = status
-		if !wholeObjects[t.Kind] {
-			version.Subresources = &apiext.CustomResourceSubresources{Status: &apiext.CustomResourceSubresourceStatus{}}
-		}
-	}
-	root := &apiext.JSONSchemaProps{Type: "object", Description: info.Doc, Properties: properties}
-	if len(spec.Required) > 0 {
-		root.Required = []string{"spec"}
-	}
-	version.Schema = &apiext.CustomResourceValidation{OpenAPIV3Schema: root}
 	def := &apiext.CustomResourceDefinition{
 		TypeMeta: metav1.TypeMeta{APIVersion: "apiextensions.k8s.io/v1", Kind: "CustomResourceDefinition"},
 		// By the label an upgrade knows that the definition is ours to replace, and not Calico's.
@@ -128,13 +106,44 @@ func (g *generator) definition(t api.Type) (*apiext.CustomResourceDefinition, er
 				Kind: t.Kind, ListKind: t.Kind + "List", Plural: t.Plural, Singular: strings.ToLower(t.Kind),
 			},
 			Scope:    apiext.ClusterScoped,
-			Versions: []apiext.CustomResourceDefinitionVersion{version},
+			Versions: []apiext.CustomResourceDefinitionVersion{*version},
 		},
 	}
 	if t.Namespaced {
 		def.Spec.Scope = apiext.NamespaceScoped
 	}
 	return def, applyColumns(def, info, t.Version)
+}
+
+// version is the one of a kind: what its objects consist of, and whether their status is written on its own.
+func (g *generator) version(t api.Type, doc string) (*apiext.CustomResourceDefinitionVersion, error) {
+	spec, err := g.schema(t.Kind + "Spec")
+	if err != nil {
+		return nil, err
+	}
+	properties := map[string]apiext.JSONSchemaProps{
+		"apiVersion": {Type: "string"},
+		"kind":       {Type: "string"},
+		"metadata":   {Type: "object"},
+		"spec":       spec,
+	}
+	version := &apiext.CustomResourceDefinitionVersion{Name: t.Version, Served: true, Storage: true}
+	if _, ok := g.parser.Types[crd.TypeIdent{Package: g.pkg, Name: t.Kind + "Status"}]; ok {
+		status, err := g.schema(t.Kind + "Status")
+		if err != nil {
+			return nil, err
+		}
+		properties["status"] = status
+		if !wholeObjects[t.Kind] {
+			version.Subresources = &apiext.CustomResourceSubresources{Status: &apiext.CustomResourceSubresourceStatus{}}
+		}
+	}
+	root := &apiext.JSONSchemaProps{Type: "object", Description: doc, Properties: properties}
+	if len(spec.Required) > 0 {
+		root.Required = []string{"spec"}
+	}
+	version.Schema = &apiext.CustomResourceValidation{OpenAPIV3Schema: root}
+	return version, nil
 }
 
 // applyColumns adds what the type's printcolumn markers ask `kubectl get` to show.

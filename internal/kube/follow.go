@@ -82,7 +82,20 @@ func follow[T any](w *feed, src source[T], into *shelf[T]) (*follower, error) {
 		w.streams.want(src.name)
 	}
 	f := &follower{name: src.name, log: w.log, full: into.isFull, await: into.full}
-	lw := &cache.ListWatch{
+	// The reflector waits in some cases and not in others: see pace, which does in all.
+	backoff := &wait.Backoff{Duration: minPause, Cap: minPause, Factor: 1, Jitter: 0.5, Steps: 1}
+	r := cache.NewReflectorWithOptions(listWatch(w, src, client, f), nil, into, cache.ReflectorOptions{Name: src.name, TypeDescription: src.name, Backoff: backoff})
+	r.WatchListPageSize = src.pages
+	f.listAndWatch = r.ListAndWatchWithContext
+	if src.optional {
+		f.absent = func() error { return into.Replace(nil, "") }
+	}
+	return f, nil
+}
+
+// listWatch are a source's requests, of which a follower takes note; the objects are prepared on their way.
+func listWatch[T any](w *feed, src source[T], client rest.Interface, f *follower) *cache.ListWatch {
+	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 			f.pace(ctx)
 			list, err := src.request(client, opts, asPartialList).Do(ctx).Get()
@@ -112,15 +125,6 @@ func follow[T any](w *feed, src source[T], into *shelf[T]) (*follower, error) {
 			}), nil
 		},
 	}
-	// The reflector waits in some cases and not in others: see pace, which does in all.
-	backoff := &wait.Backoff{Duration: minPause, Cap: minPause, Factor: 1, Jitter: 0.5, Steps: 1}
-	r := cache.NewReflectorWithOptions(lw, nil, into, cache.ReflectorOptions{Name: src.name, TypeDescription: src.name, Backoff: backoff})
-	r.WatchListPageSize = src.pages
-	f.listAndWatch = r.ListAndWatchWithContext
-	if src.optional {
-		f.absent = func() error { return into.Replace(nil, "") }
-	}
-	return f, nil
 }
 
 func (src *source[T]) request(client rest.Interface, opts metav1.ListOptions, accept string) *rest.Request {

@@ -126,24 +126,9 @@ func awaitFence(ctx context.Context, admin *rest.Config) error {
 	}
 	policies := core.AdmissionregistrationV1().ValidatingAdmissionPolicies()
 	bindings := core.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings()
-	fail := admissionv1.Fail
 	name := fmt.Sprintf("probe-%d", time.Now().UnixNano())
-	probe := &admissionv1.ValidatingAdmissionPolicy{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec: admissionv1.ValidatingAdmissionPolicySpec{
-			FailurePolicy: &fail,
-			MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
-				Operations: []admissionv1.OperationType{admissionv1.Create},
-				Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
-			}}}},
-			Validations: []admissionv1.Validation{{Expression: "object.metadata.name != '" + name + "'"}},
-		},
-	}
-	binding := &admissionv1.ValidatingAdmissionPolicyBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec:       admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny}},
-	}
-	_, errPolicy := policies.Create(ctx, probe, metav1.CreateOptions{})
+	policy, binding := refusing(name)
+	_, errPolicy := policies.Create(ctx, policy, metav1.CreateOptions{})
 	_, errBinding := bindings.Create(ctx, binding, metav1.CreateOptions{})
 	defer func() {
 		_ = bindings.Delete(context.WithoutCancel(ctx), name, metav1.DeleteOptions{})
@@ -167,4 +152,21 @@ func awaitFence(ctx context.Context, admin *rest.Config) error {
 			return ctx.Err()
 		}
 	}
+}
+
+// refusing is a policy, and its binding, that refuses ConfigMaps of a name, which is its own.
+func refusing(name string) (*admissionv1.ValidatingAdmissionPolicy, *admissionv1.ValidatingAdmissionPolicyBinding) {
+	fail, meta := admissionv1.Fail, metav1.ObjectMeta{Name: name}
+	rule := admissionv1.RuleWithOperations{
+		Operations: []admissionv1.OperationType{admissionv1.Create},
+		Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
+	}
+	policy := &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: meta, Spec: admissionv1.ValidatingAdmissionPolicySpec{
+		FailurePolicy:    &fail,
+		MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: rule}}},
+		Validations:      []admissionv1.Validation{{Expression: "object.metadata.name != '" + name + "'"}},
+	}}
+	return policy, &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: meta, Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
+		PolicyName: name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
+	}}
 }
