@@ -48,9 +48,8 @@ type BlockUsage struct {
 // Usages counts each pool, in the order of their ranges, and at last the blocks that are of none, if there are any. What is in
 // blocks that cannot be read is not counted.
 func Usages(v *inventory.View) []Usage {
-	c := newCluster(v)
+	c := &cluster{View: v} // of which nothing but the pools is asked: the controllers count at each pass
 	c.readPools()
-	c.readBlocks()
 	reserved := reservations(v.Reservations)
 	byPool := map[string][]BlockUsage{}
 	for i := range v.Blocks {
@@ -80,14 +79,15 @@ func Usages(v *inventory.View) []Usage {
 	return all
 }
 
-// poolOf returns the name of the pool in which a block lies; empty if there is none.
+// poolOf returns the name of the pool in which a block lies, the narrowest if there are several; empty if there is none.
 func (c *cluster) poolOf(block netip.Prefix) string {
+	name, bits := "", -1
 	for _, p := range c.pools {
-		if p.CIDR.Overlaps(block) && p.CIDR.Bits() <= block.Bits() {
-			return p.Name
+		if p.CIDR.Overlaps(block) && p.CIDR.Bits() <= block.Bits() && p.CIDR.Bits() > bits {
+			name, bits = p.Name, p.CIDR.Bits()
 		}
 	}
-	return ""
+	return name
 }
 
 // reservations returns the ranges that are reserved, without those that lie in others. What cannot be read reserves nothing.
@@ -120,10 +120,8 @@ func sum(blocks []BlockUsage) Usage {
 
 func blockUsage(b *inventory.Block, reserved []netip.Prefix) BlockUsage {
 	u := BlockUsage{CIDR: b.CIDR, Owner: b.Affinity, Size: b.Free + len(b.Allocations), Free: b.Free}
-	taken := map[netip.Addr]bool{}
 	for i := range b.Allocations {
 		a := &b.Allocations[i]
-		taken[a.Address] = true
 		if a.Cooling() {
 			u.Cooling++
 			continue
@@ -135,6 +133,10 @@ func blockUsage(b *inventory.Block, reserved []netip.Prefix) BlockUsage {
 	}
 	if !slices.ContainsFunc(reserved, b.CIDR.Overlaps) {
 		return u
+	}
+	taken := map[netip.Addr]bool{}
+	for i := range b.Allocations {
+		taken[b.Allocations[i].Address] = true
 	}
 	for a := b.CIDR.Addr(); b.CIDR.Contains(a); a = a.Next() {
 		if !taken[a] && within(a, reserved) {

@@ -38,7 +38,7 @@ var (
 	coolingDesc   = prometheus.NewDesc("tortie_ipam_allocations_cooling_down", "Addresses that were released and are not free yet, by the node that owns the block.", []string{"ippool", "node"}, nil)
 	candidateDesc = prometheus.NewDesc("ipam_allocations_gc_candidates", "Addresses that look unused and are still in their grace period, by the node that they were assigned on.", []string{"node"}, nil)
 	sizeDesc      = prometheus.NewDesc("ipam_ippool_size", "Addresses that a pool has.", []string{"ippool"}, nil)
-	reservedDesc  = prometheus.NewDesc("ipam_ippool_reserved", "Of these, those that an IPReservation keeps.", []string{"ippool"}, nil)
+	reservedDesc  = prometheus.NewDesc("ipam_ippool_reserved", "Of these, those that an IPReservation keeps and nobody has.", []string{"ippool"}, nil)
 	usedDesc      = prometheus.NewDesc("tortie_ippool_in_use", "Addresses of a pool that cannot be assigned: taken, or cooling down.", []string{"ippool"}, nil)
 	roomDesc      = prometheus.NewDesc("tortie_ippool_free_blocks", "Blocks that nodes can still claim in a pool.", []string{"ippool"}, nil)
 	damagedDesc   = prometheus.NewDesc("tortie_ipam_damaged_blocks", "Blocks that contradict themselves: nothing is assigned from them or collected in them.", nil, nil)

@@ -1,10 +1,12 @@
 package controllers
 
 import (
+	"cmp"
 	"math"
+	"math/big"
 	"net/netip"
-	"slices"
 
+	"github.com/tortie-net/tortie/internal/audit"
 	"github.com/tortie-net/tortie/internal/inventory"
 	"github.com/tortie-net/tortie/internal/ipam"
 )
@@ -17,7 +19,7 @@ const noPool = "no_ippool"
 
 // Usage is how full the pools are.
 type Usage struct {
-	Pools []PoolUsage // by name
+	Pools []PoolUsage // by their ranges
 	// InUse and Borrowed are addresses by the node that uses them, Blocks and Cooling by the node that owns the block.
 	InUse, Borrowed, Blocks, Cooling map[share]int
 	// Damaged are blocks that cannot be read.
@@ -28,104 +30,76 @@ type Usage struct {
 type PoolUsage struct {
 	Name, UID string
 	CIDR      netip.Prefix
-	// Size is how many addresses it has, as a number that may be too large for an integer. Reserved are those that are never assigned
-	// by themselves, InUse those that cannot be: taken, or cooling down.
+	// Size is how many addresses it has, as a number that may be too large for an integer. InUse are those that are taken, or cool down,
+	// Reserved those of the others that are never assigned by themselves.
 	Size, Reserved float64
 	InUse          int
-	// Blocks is how many of its addresses are in blocks, Room how many blocks are left.
-	Claimed, Room float64
-	Enabled       bool
+	// Room is how many blocks can still be cut from it.
+	Room    float64
+	Enabled bool
 }
 
 // Free is how many addresses are left.
 func (p *PoolUsage) Free() float64 { return max(p.Size-p.Reserved-float64(p.InUse), 0) }
 
-// Measure counts.
+// Measure counts, by what package audit says of each pool.
 func Measure(v *inventory.View) Usage {
 	u := Usage{InUse: map[share]int{}, Borrowed: map[share]int{}, Blocks: map[share]int{}, Cooling: map[share]int{}}
-	for i := range v.Pools {
-		p, err := ipam.ParsePool(&v.Pools[i])
-		if err != nil {
-			continue // the agents tell
+	poolOf := map[netip.Prefix]string{}
+	for _, p := range audit.Usages(v) {
+		for _, b := range p.Blocks {
+			poolOf[b.CIDR] = cmp.Or(p.Name, noPool)
 		}
-		u.Pools = append(u.Pools, PoolUsage{
-			Name: p.Name, UID: v.Pools[i].UID, CIDR: p.CIDR, Size: size(p.CIDR), Enabled: p.Enabled, Reserved: reserved(v, p.CIDR),
-			Room: math.Exp2(float64(p.BlockBits - p.CIDR.Bits())),
-		})
+		if p.Name != "" {
+			u.Pools = append(u.Pools, poolUsage(v, &p))
+		}
 	}
-	slices.SortFunc(u.Pools, func(a, b PoolUsage) int { return a.CIDR.Compare(b.CIDR) })
 	for i := range v.Blocks {
-		u.count(&v.Blocks[i])
+		if b := &v.Blocks[i]; b.Damage != nil {
+			u.Damaged++
+		} else {
+			u.count(poolOf[b.CIDR], b)
+		}
 	}
 	return u
 }
 
-func size(p netip.Prefix) float64 { return math.Exp2(float64(p.Addr().BitLen() - p.Bits())) }
-
-// reserved counts the addresses of a pool that reservations keep; those that two of them keep count once if one lies in the other.
-func reserved(v *inventory.View, pool netip.Prefix) float64 {
-	var ranges []netip.Prefix
-	for i := range v.Reservations {
-		for _, text := range v.Reservations[i].Spec.ReservedCIDRs {
-			r, err := netip.ParsePrefix(text)
-			if a, bad := netip.ParseAddr(text); err != nil && bad == nil {
-				r, err = netip.PrefixFrom(a, a.BitLen()), nil
-			}
-			if err == nil && r.Overlaps(pool) {
-				ranges = append(ranges, r.Masked())
-			}
+// poolUsage adds what the pool's object says.
+func poolUsage(v *inventory.View, counted *audit.Usage) PoolUsage {
+	u := PoolUsage{Name: counted.Name, CIDR: counted.CIDR, Size: float(counted.Size), Reserved: float(counted.Reserved), InUse: counted.InUse + counted.Cooling}
+	for i := range v.Pools {
+		if v.Pools[i].Name != counted.Name {
+			continue
+		}
+		if p, err := ipam.ParsePool(&v.Pools[i]); err == nil {
+			u.UID, u.Enabled = v.Pools[i].UID, p.Enabled
+			u.Room = max(math.Exp2(float64(p.BlockBits-p.CIDR.Bits()))-float64(len(counted.Blocks)), 0)
 		}
 	}
-	slices.SortFunc(ranges, func(a, b netip.Prefix) int { return a.Bits() - b.Bits() })
-	n := 0.0
-	for i, r := range ranges {
-		if !slices.ContainsFunc(ranges[:i], func(wider netip.Prefix) bool { return wider.Contains(r.Addr()) }) {
-			n += size(netip.PrefixFrom(r.Addr(), max(r.Bits(), pool.Bits())))
-		}
-	}
-	return n
+	return u
 }
 
-func (u *Usage) count(b *inventory.Block) {
-	if b.Damage != nil {
-		u.Damaged++
-		return
-	}
-	pool, name := u.poolOf(b.CIDR), noPool
-	if pool != nil {
-		name = pool.Name
-		pool.Claimed += size(b.CIDR)
-		pool.Room = max(pool.Room-1, 0)
-	}
+func float(n *big.Int) float64 {
+	f, _ := new(big.Float).SetInt(n).Float64()
+	return f
+}
+
+// count adds a block's addresses to what their nodes have.
+func (u *Usage) count(pool string, b *inventory.Block) {
 	owner, _ := b.Owner()
-	u.Blocks[share{name, owner}]++
+	u.Blocks[share{pool, owner}]++
 	for i := range b.Allocations {
 		a := &b.Allocations[i]
-		if pool != nil {
-			pool.InUse++
-		}
 		switch {
 		case a.Cooling():
-			u.Cooling[share{name, owner}]++
+			u.Cooling[share{pool, owner}]++
 			continue
 		case a.Class == inventory.Windows:
 			continue
 		}
-		u.InUse[share{name, a.Node}]++
+		u.InUse[share{pool, a.Node}]++
 		if owner != "" && a.Node != "" && a.Node != owner {
-			u.Borrowed[share{name, a.Node}]++
+			u.Borrowed[share{pool, a.Node}]++
 		}
 	}
-}
-
-// poolOf finds the pool that a block lies in, the narrowest if there are several.
-func (u *Usage) poolOf(cidr netip.Prefix) *PoolUsage {
-	var best *PoolUsage
-	for i := range u.Pools {
-		p := &u.Pools[i]
-		if p.CIDR.Bits() <= cidr.Bits() && p.CIDR.Contains(cidr.Addr()) && (best == nil || p.CIDR.Bits() > best.CIDR.Bits()) {
-			best = p
-		}
-	}
-	return best
 }
