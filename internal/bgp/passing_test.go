@@ -144,7 +144,7 @@ func TestReflection(t *testing.T) {
 	s.SetLocal(local)
 	for _, n := range all {
 		bgptest.Eventually(t, func() error {
-			if p := s.Peer(n.peer.Addr); p.State != bgp.Established || !p.EndOfTable {
+			if p := s.Peer(n.peer.Addr); p.State != bgp.Established || !p.EndOfTable() {
 				return fmt.Errorf("%+v", p)
 			}
 			return nil
@@ -252,7 +252,7 @@ func TestFilter(t *testing.T) {
 	s.SetPolicy(bgp.Policy{}, nil)
 	learned("10.1.1.0/26", "10.1.2.0/26")
 	bird.learns(t, s.V4, all...)
-	if p := s.Peer(bird.peer.Addr); len(p.Refused) != 0 || !p.EndOfTable || !strings.Contains(p.Supports, "route refresh") {
+	if p := s.Peer(bird.peer.Addr); len(p.Refused) != 0 || !p.EndOfTable() || !strings.Contains(p.Supports, "route refresh") {
 		t.Errorf("the session without a filter: %+v", p)
 	}
 	check()

@@ -398,7 +398,7 @@ func (s *Server) status(p Peer, seen *api.Peer) PeerStatus {
 		return status
 	}
 	now := known.link.Status()
-	status.Supports, status.EndOfTable = now.Offer, now.EndOfTable
+	status.Supports, status.SaysEnd, status.TableEnded = now.Offer, now.SaysEnd, now.TableEnded
 	status.Received, status.Sent = now.Received, now.Sent
 	for _, r := range now.Refused {
 		status.Refused = append(status.Refused, Refusal(r))

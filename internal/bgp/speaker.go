@@ -279,8 +279,10 @@ type PeerStatus struct {
 	Received, Sent int
 	// Refused are the announced prefixes that are not taken, by reason, ordered by it.
 	Refused []Refusal
-	// EndOfTable: the peer has sent the whole of its table in the present session, and said so.
-	EndOfTable bool
+	// SaysEnd: the peer says when it has sent the whole of its table, RFC 4724. TableEnded is when it did in the present session, zero
+	// if it has not yet.
+	SaysEnd    bool
+	TableEnded time.Time
 	// Supports says in words what the peer has offered in the present or last session, empty if there was none.
 	Supports string
 	// Restarting: the session is lost and the peer's paths are kept, as it asked for.
@@ -293,6 +295,9 @@ type PeerStatus struct {
 	// sent to it and nothing accepted from it until then.
 	HeldUntil time.Time
 }
+
+// EndOfTable reports that the peer has sent the whole of its table in the present session, and said so.
+func (p PeerStatus) EndOfTable() bool { return !p.TableEnded.IsZero() }
 
 // Traffic and Totals are what the relay counts: it has the connections.
 type (

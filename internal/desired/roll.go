@@ -104,8 +104,8 @@ func (s *Snapshot) ReflectorSessions(names []string, peers []bgp.PeerStatus) (se
 		}
 		delete(ends, p.Addr)
 		was, up := sessions[name], p.State == bgp.Established
-		sessions[name] = reflectors.Session{Established: was.Established && up, Complete: was.Complete && up && p.EndOfTable}
-		if up && p.EndOfTable {
+		sessions[name] = reflectors.Session{Established: was.Established && up, Complete: was.Complete && up && p.EndOfTable()}
+		if up && p.EndOfTable() {
 			complete = append(complete, p.Addr)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -40,7 +41,11 @@ func TestReflectorSessions(t *testing.T) {
 	s, _ := Build(Self{Name: "n1"}, w)
 	s = s.As(Self{Name: "n1", Addr: netip.MustParsePrefix("10.0.0.1/24"), Addr6: netip.MustParsePrefix("fd00::1/64")})
 	up := func(a string, whole bool) bgp.PeerStatus {
-		return bgp.PeerStatus{Addr: addr(a), State: bgp.Established, EndOfTable: whole}
+		p := bgp.PeerStatus{Addr: addr(a), State: bgp.Established}
+		if whole {
+			p.TableEnded = time.Unix(1, 0)
+		}
+		return p
 	}
 	for name, c := range map[string]struct {
 		peers []bgp.PeerStatus

@@ -79,7 +79,7 @@ func (d Session) Report(s *Snapshot, p bgp.PeerStatus, names map[netip.Addr]stri
 	out := nodestatus.Peer{
 		Address: p.Addr.String(), Node: names[p.Addr], From: AddrText(d.Peer.From), Port: d.Peer.Port, ASN: p.ASN, Source: meshSource, Kind: d.Kind,
 		Object: d.Source.Peer, Client: p.Client, Password: d.Peer.Password != "", TTLHops: d.Peer.TTLSecurity, Passive: p.Passive,
-		State: string(p.State), Since: p.Since, Restarting: p.Restarting, Received: p.Received, Sent: p.Sent, EndOfTable: p.EndOfTable, Supports: p.Supports,
+		State: string(p.State), Since: p.Since, Restarting: p.Restarting, Received: p.Received, Sent: p.Sent, EndOfTable: p.EndOfTable(), Supports: p.Supports,
 		LastError: p.LastError, ErrorSince: p.ErrorSince, ErrorAt: p.LastErrorAt, HeldUntil: p.HeldUntil,
 	}
 	switch d.Kind {

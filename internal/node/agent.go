@@ -49,8 +49,13 @@ const (
 	passTime = 30 * time.Second
 	// dutyTime bounds the set-up of the cluster's objects.
 	dutyTime = 30 * time.Second
-	// settleTime is how long after the last BGP session came up its table is taken to be complete.
+	// settleTime is how long after a BGP session came up its table is taken to be complete if the peer does not say so, and how long
+	// after all tables are complete what an earlier agent knew is dropped.
 	settleTime = 5 * time.Second
+	// lookPause is between two looks at whether peers have told all by now.
+	lookPause = 2 * time.Second
+	// workInTime is what BGP is given to work in the end of a table.
+	workInTime = time.Second
 	// holdTime bounds how long a starting agent keeps routes that BGP has not told it of: the time for which peers keep
 	// theirs, by graceful restart.
 	holdTime = bgp.DefaultRestartTime
@@ -269,7 +274,7 @@ func (a *Agent) rounds(ctx context.Context, until <-chan error) error {
 // sooner shortens the pause before the next pass if something is to be looked at again before.
 func (a *Agent) sooner(next time.Duration) time.Duration {
 	if a.bgp.holding { // also while something else is wrong
-		next = min(next, settleTime)
+		next = min(next, a.bgp.nextLook(time.Now()))
 	}
 	if a.doubt > 0 {
 		next = min(next, a.doubt)

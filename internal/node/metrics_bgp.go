@@ -64,7 +64,7 @@ func (b *bgpMetrics) set(s *desired.Snapshot, peers []bgp.PeerStatus, sessions m
 		if p.State != bgp.Established {
 			continue
 		}
-		if p.EndOfTable {
+		if p.EndOfTable() {
 			whole++
 		}
 		if d := sessions[p.Addr]; d.Kind == desired.KindReflector && s.Automatic.Reflectors[d.Source.Node] {

@@ -185,7 +185,7 @@ func TestValues(t *testing.T) {
 	s := everything(t)
 	s.SetNode(&desired.Snapshot{Services: rangesOf("10.96.0.0/12", "10.96.0.7/32"), Others: make([]desired.Member, 2), Blocks: rangesOf("10.0.0.0/26"), Self: desired.Self{Pods: addrsOf("10.0.0.1", "10.0.0.2", "fd00::1", "fd00::2")}})
 	s.SetBGP([]bgp.PeerStatus{
-		{Addr: addr("10.0.0.7"), State: bgp.Established, Received: 3, Sent: 2, Since: time.Unix(50, 0), EndOfTable: true, Refused: []bgp.Refusal{{Reason: "martian", Prefixes: 2}}},
+		{Addr: addr("10.0.0.7"), State: bgp.Established, Received: 3, Sent: 2, Since: time.Unix(50, 0), TableEnded: time.Unix(51, 0), Refused: []bgp.Refusal{{Reason: "martian", Prefixes: 2}}},
 		{Addr: addr("10.0.0.8"), State: bgp.Active, Received: 1, Since: time.Unix(70, 0), HeldUntil: time.Now().Add(time.Hour), Refused: []bgp.Refusal{{Reason: "martian", Prefixes: 1}}},
 	}, nil)
 	s.Passed(errors.New("odd"), time.Second)

@@ -24,7 +24,7 @@ type speaking struct {
 	fresh   bool // heard is what BGP said last
 
 	begun   time.Time   // when the agent began; zero once it knows what an earlier agent knew
-	settled time.Time   // since when all sessions are established; zero if one is not
+	settled time.Time   // since when all peers have told what they know; zero if one has not
 	heir    bool        // an earlier agent has left ways to other nodes
 	holding bool        // what an earlier agent has left is kept for now
 	statics []fib.Route // ways to peers that have been made
@@ -45,7 +45,7 @@ func (b *speaking) is(s *desired.Snapshot) bool {
 }
 
 // settling reports that this agent started so recently that BGP may not have told it everything yet: what an earlier agent
-// programmed has to stay. It ends when all sessions have been up for a while, or after the time of a graceful restart.
+// programmed has to stay. It ends when all peers have told what they know a while ago, or after the time of a graceful restart.
 func (b *speaking) settling(now time.Time) bool {
 	if b.begun.IsZero() {
 		return false
@@ -57,16 +57,38 @@ func (b *speaking) settling(now time.Time) bool {
 	return true
 }
 
-// watch notes since when all sessions are established. That there are none to be had is no proof of anything if there were some
-// for an earlier agent: the cluster may not be all there yet.
+// watch notes since when all peers have told what they know. That there are none to be had is no proof of anything if there were
+// some for an earlier agent: the cluster may not be all there yet.
 func (b *speaking) watch(now time.Time, peers []bgp.PeerStatus) {
-	down := slices.ContainsFunc(peers, func(p bgp.PeerStatus) bool { return p.State != bgp.Established })
+	waiting := slices.ContainsFunc(peers, func(p bgp.PeerStatus) bool { return !toldAll(p, now) })
 	switch {
-	case down || len(peers) == 0 && b.heir:
+	case waiting || len(peers) == 0 && b.heir:
 		b.settled = time.Time{}
 	case b.settled.IsZero():
 		b.settled = now
 	}
+}
+
+// nextLook is how long after now it may be over that what an earlier agent left is kept.
+func (b *speaking) nextLook(now time.Time) time.Duration {
+	if b.settled.IsZero() {
+		return lookPause
+	}
+	return max(lookPause/2, b.settled.Add(settleTime).Sub(now))
+}
+
+// toldAll reports whether a peer has told all that it knows, so that its silence about an address means something. Most peers say when
+// they have told what they had. On a busy node that can be long after the session came up, and what was not heard by then is not
+// gone; a reflector has to hear it from others first, so that nobody is believed at once.
+func toldAll(p bgp.PeerStatus, now time.Time) bool {
+	up := now.Sub(p.Since)
+	switch {
+	case p.State != bgp.Established || up < settleTime:
+		return false
+	case p.EndOfTable():
+		return now.Sub(p.TableEnded) >= workInTime
+	}
+	return !p.SaysEnd || up >= holdTime
 }
 
 // syncBGP sets what is announced and the sessions, in this order, and returns what BGP says.
@@ -93,7 +115,7 @@ func (a *Agent) syncBGP(ctx context.Context, s *desired.Snapshot) (heard, error)
 	if err != nil {
 		return heard{}, err
 	}
-	if a.bgp.fresh && !a.news.bgp && !moved {
+	if a.bgp.fresh && !a.news.bgp && !moved && !a.bgp.holding {
 		return a.bgp.heard, deaf
 	}
 	a.bgp.fresh = false
@@ -179,11 +201,11 @@ func (a *Agent) listen(ctx context.Context, s *desired.Snapshot, peers []bgp.Pee
 }
 
 // sessionsDown tells for a node whose address was borrowed whether BGP's silence about it means nothing: there should be a session
-// with the node, and it is down, or came up just now.
+// with the node, and the node has not told yet what it knows.
 func sessionsDown(s *desired.Snapshot, peers []bgp.PeerStatus, now time.Time) func(desired.Claim) bool {
 	silent := map[netip.Addr]bool{}
 	for _, p := range peers {
-		silent[p.Addr] = p.State != bgp.Established || now.Sub(p.Since) < settleTime
+		silent[p.Addr] = !toldAll(p, now)
 	}
 	return func(c desired.Claim) bool {
 		m, ok := s.Member(c.Node)

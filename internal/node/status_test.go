@@ -136,7 +136,7 @@ func TestReport(t *testing.T) {
 			Addr: other, ASN: 64512, Passive: true, State: bgp.Active, Since: now, Received: 3, Sent: 1, Restarting: true,
 			LastError: "connection lost", ErrorSince: now, LastErrorAt: now, LocalASN: 65001,
 		}, {
-			Addr: router, ASN: 64600, LocalASN: 64999, State: bgp.Established, Since: now, Received: 5, EndOfTable: true, Supports: "graceful restart",
+			Addr: router, ASN: 64600, LocalASN: 64999, State: bgp.Established, Since: now, Received: 5, TableEnded: now, Supports: "graceful restart",
 			Refused: []bgp.Refusal{{Reason: "a filter", Prefixes: 2, Example: prefix("10.0.0.0/8")}, {Reason: "a martian", Prefixes: 1}},
 		}},
 		traffic: map[netip.Addr]bgp.Traffic{

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
@@ -22,7 +23,7 @@ type inward struct {
 	judged  *Rules                       // by which all that was announced was judged, or newer ones
 	refused map[netip.Prefix]string      // and why
 	changed map[netip.Prefix]wire.Change // of what was passed on otherwise than it was announced
-	ended   bool                         // it has sent the whole of its table
+	ended   time.Time                    // when it had sent the whole of its table and that was passed on; zero: not yet
 }
 
 // Refusal is a reason for which prefixes that a peer announces are not taken.
@@ -61,7 +62,6 @@ func (s *session) check(message []byte, t *tools) wire.Verdict {
 	for _, p := range v.Refused {
 		s.in.note(p, wire.Change{}, v.Refusal)
 	}
-	s.in.ended = s.in.ended || v.End
 	v.Pass = s.edit(v.Pass, s.link.rules.Load(), t)
 	return v
 }
@@ -86,6 +86,16 @@ func (s *session) edit(text []byte, rules *Rules, t *tools) (passed []byte) {
 		}
 	}
 	return passed
+}
+
+// noteEnd notes that the whole table was passed on.
+func (s *session) noteEnd() {
+	s.in.mu.Lock()
+	if s.in.ended.IsZero() {
+		s.in.ended = s.link.relay.now()
+	}
+	s.in.mu.Unlock()
+	s.link.tableEnded()
 }
 
 // note keeps what becomes of a prefix, if it is not the usual.

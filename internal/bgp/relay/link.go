@@ -154,8 +154,9 @@ type Status struct {
 	Up             bool
 	Received, Sent int // prefixes that the peer announces, refused ones among them, and those that it was told
 	Refused        []Refusal
-	EndOfTable     bool   // it has sent the whole of its table
-	Offer          string // what its last OPEN offers, in words
+	TableEnded     time.Time // when it had sent the whole of its table; zero: not yet
+	SaysEnd        bool      // its last OPEN offers to say so, RFC 4724
+	Offer          string    // what that offers, in words
 }
 
 // Status returns the state of the session that is, the zero value but for Offer if there is none.
@@ -163,14 +164,14 @@ func (l *Link) Status() Status {
 	s := l.session()
 	var status Status
 	if offer := l.offer.Load(); offer != nil {
-		status.Offer = offer.String()
+		status.Offer, status.SaysEnd = offer.String(), offer.EndsTable()
 	}
 	if s == nil || s.upSince.Load() == 0 {
 		return status
 	}
 	s.in.mu.Lock()
 	defer s.in.mu.Unlock()
-	status.Up, status.EndOfTable, status.Refused = true, s.in.ended, s.refusals()
+	status.Up, status.TableEnded, status.Refused = true, s.in.ended, s.refusals()
 	status.Received, status.Sent = s.wire.Prefixes(), int(s.out.sent.count.Load())
 	return status
 }

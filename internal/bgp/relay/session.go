@@ -302,7 +302,7 @@ func (s *session) passOn(ctx context.Context, message []byte) *ending {
 		return &ending{by: byOthers}
 	}
 	if v.End {
-		s.link.tableEnded()
+		s.noteEnd()
 	}
 	if kind == wire.Notify {
 		return &ending{by: byPeer, reason: wire.ParseNotification(message)}

@@ -47,6 +47,10 @@ type Offer struct {
 	restartTime   uint16
 }
 
+// EndsTable reports whether the peer says when it has sent the whole of its table: who offers graceful restart at all does
+// (RFC 4724 section 2), also if it keeps nothing itself.
+func (o Offer) EndsTable() bool { return o.graceful }
+
 func openFault(subcode uint8, data []byte, format string, args ...any) *Notification {
 	return &Notification{Code: OpenError, Subcode: subcode, Data: data, Reason: fmt.Sprintf(format, args...)}
 }
