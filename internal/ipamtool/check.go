@@ -2,6 +2,7 @@ package ipamtool
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"strings"
 	"time"
@@ -30,37 +31,56 @@ the controllers: -fix is for those who cannot wait.
 func init() { checkCommand.run = (*tool).check }
 
 func (t *tool) check(ctx context.Context, args []string) (int, error) {
-	flags := t.flagsOf(checkCommand)
-	output := flags.String("o", "text", "`format`: text or json")
-	again := flags.Duration("again", 5*time.Second, "`pause` before the second look; 0: report what one look shows")
+	flags := t.lookFlagsOf(checkCommand)
 	fix := flags.Bool("fix", false, "say what would be done about it; with -yes, do it")
 	yes := flags.Bool("yes", false, "with -fix: do it")
-	rest, err := parse(flags, args)
-	if err != nil {
-		return exitUsage, err
-	}
-	asJSON, err := format(*output)
-	switch {
+	switch err := flags.parse(args); {
 	case err != nil:
 		return exitUsage, err
-	case len(rest) > 0:
-		return exitUsage, fmt.Errorf("%w: unexpected argument %q: check looks at the whole cluster", errUsage, rest[0])
 	case *yes && !*fix:
 		return exitUsage, fmt.Errorf("%w: -yes goes with -fix", errUsage)
-	case *fix && *again <= 0:
+	case *fix && flags.again <= 0:
 		return exitUsage, fmt.Errorf("%w: -fix needs a second look: -again must be more than 0", errUsage)
 	}
-	looks, err := t.look(ctx, *again)
+	looks, err := t.look(ctx, flags.again)
 	if err != nil {
 		return exitError, err
 	}
-	if err := looks.write(t, asJSON); err != nil {
+	if err := looks.write(t, flags.asJSON); err != nil {
 		return exitError, err
 	}
 	if *fix {
 		return t.fix(ctx, looks, *yes)
 	}
 	return code(looks.Findings), nil
+}
+
+// lookFlags are the flags of a command that looks for what is wrong in the whole cluster.
+type lookFlags struct {
+	*flag.FlagSet
+	again  time.Duration
+	output string
+	asJSON bool // once they are parsed
+}
+
+func (t *tool) lookFlagsOf(c command) *lookFlags {
+	f := &lookFlags{FlagSet: t.flagsOf(c)}
+	f.StringVar(&f.output, "o", "text", "`format`: text or json")
+	f.DurationVar(&f.again, "again", 5*time.Second, "`pause` before the second look; 0: report what one look shows")
+	return f
+}
+
+// parse reads the arguments, which are flags only.
+func (f *lookFlags) parse(args []string) error {
+	rest, err := parse(f.FlagSet, args)
+	if err != nil {
+		return err
+	}
+	if len(rest) > 0 {
+		return fmt.Errorf("%w: unexpected argument %q: the whole cluster is looked at", errUsage, rest[0])
+	}
+	f.asJSON, err = format(f.output)
+	return err
 }
 
 // looks is what was found, and by which two views: the same one twice if one was enough.

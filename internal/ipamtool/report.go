@@ -38,22 +38,12 @@ type Report struct {
 }
 
 func (t *tool) audit(ctx context.Context, args []string) (int, error) {
-	flags := t.flagsOf(auditCommand)
-	output := flags.String("o", "text", "`format`: text or json")
-	again := flags.Duration("again", 5*time.Second, "`pause` before the second look; 0: report what one look shows")
+	flags := t.lookFlagsOf(auditCommand)
 	file := flags.String("report", "", "write the account into this `file` too, as JSON")
-	rest, err := parse(flags, args)
-	if err != nil {
+	if err := flags.parse(args); err != nil {
 		return exitUsage, err
 	}
-	asJSON, err := format(*output)
-	switch {
-	case err != nil:
-		return exitUsage, err
-	case len(rest) > 0:
-		return exitUsage, fmt.Errorf("%w: unexpected argument %q: audit looks at the whole cluster", errUsage, rest[0])
-	}
-	found, err := t.look(ctx, *again)
+	found, err := t.look(ctx, flags.again)
 	if err != nil {
 		return exitError, err
 	}
@@ -63,7 +53,7 @@ func (t *tool) audit(ctx context.Context, args []string) (int, error) {
 			return exitError, err
 		}
 	}
-	if asJSON {
+	if flags.asJSON {
 		return code(found.Findings), writeJSON(t.Out, report)
 	}
 	for _, rows := range [][][]string{usageRows(report.Pools, true), heldRows(report.Addresses)} {
