@@ -249,6 +249,7 @@ func TestInForce(t *testing.T) {
 
 	f.secretChanges(t, peer)
 	f.meshGoes(t, configuration)
+	f.roleChanges(t)
 	f.labelMoves(t, peer)
 
 	f.now(t)
@@ -335,6 +336,53 @@ func (f *force) meshGoes(t *testing.T, configuration *api.BGPConfiguration) {
 	f.now(t)
 	change(t, f.world, configuration, func(c *api.BGPConfiguration) { c.Spec.NodeToNodeMeshEnabled = nil })
 	f.holds(t, "the mesh is turned on: all sessions are established", sessionsWith(4))
+}
+
+// roleChanges makes a node a route reflector, under one cluster ID and another, and takes that back. Its sessions with the other nodes
+// are made anew, as what passes on them is another thing; those between the others stay, and those with routers of another AS.
+func (f *force) roleChanges(t *testing.T) {
+	last := f.nodes[len(f.nodes)-1]
+	renewed := func(kind, cluster string) func() error {
+		return func() error {
+			r, err := last.Status()
+			if err != nil {
+				return err
+			}
+			if have := r.Reflection; (have != nil) != (cluster != "") || have != nil && have.ClusterID != cluster {
+				return fmt.Errorf("%s reflects as %+v, want %q", last.Name, have, cluster)
+			}
+			for _, n := range f.nodes[:len(f.nodes)-1] {
+				if p := sessions(t, n)[last.Prefix.Addr().String()]; p.Kind != kind || p.State != "Established" || !p.Since.After(f.begun) {
+					return fmt.Errorf("%s: the session with %s is of kind %s, and %s since %v: %s", n.Name, last.Name, p.Kind, p.State, p.Since, p.LastError)
+				}
+			}
+			return nil
+		}
+	}
+	now := func() {
+		f.now(t)
+		for _, n := range f.nodes {
+			delete(f.before[n], last.Prefix.Addr().String())
+			delete(f.before[last], n.Prefix.Addr().String())
+		}
+	}
+	inner := &api.BGPPeer{Meta: api.Meta{Name: "inner"}, Spec: api.BGPPeerSpec{Node: last.Name, PeerSelector: "all()"}}
+	now()
+	f.Create(t, inner)
+	f.holds(t, "a node has a BGPPeer's sessions with the others, in the place of the mesh's", renewed("node", ""))
+	for _, id := range []string{"244.0.0.1", "244.0.0.2", ""} {
+		text := &id
+		if id == "" {
+			text = nil
+		}
+		now()
+		last.Annotate(t, api.AnnotationReflector, text)
+		f.holds(t, fmt.Sprintf("a node's cluster ID becomes %q", id), renewed("node", id))
+	}
+	now()
+	f.Remove(t, inner)
+	f.holds(t, "all sessions are the mesh's again", renewed("mesh", ""))
+	time.Sleep(time.Second) // both ends have changed
 }
 
 // labelMoves has a label decide who has a session with the router.
