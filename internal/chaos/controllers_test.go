@@ -1,16 +1,13 @@
 package chaos
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -27,15 +24,8 @@ const (
 
 // controllers is one of the processes of kube-controllers.
 type controllers struct {
-	name  string
-	env   []string
+	*process
 	clock string
-	bin   string
-
-	mu    sync.Mutex // guards all below
-	cmd   *exec.Cmd
-	began int
-	said  bytes.Buffer // by all of its processes, one after the other
 }
 
 // newControllers prepares a process with the rights that the chart gives it. It ends with the test.
@@ -46,7 +36,7 @@ func newControllers(t testing.TB, name string, k *kube) *controllers {
 	if err := os.WriteFile(kubeconfig, []byte(k.kubeconfig(strings.TrimPrefix(k.admin.Host, "https://"), k.admin.CAData, token)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := &controllers{name: name, clock: filepath.Join(t.TempDir(), "clock"), bin: filepath.Join(steppers.Dir(t), "kube-controllers")}
+	c := &controllers{process: &process{name: name, bin: filepath.Join(steppers.Dir(t), "kube-controllers")}, clock: filepath.Join(t.TempDir(), "clock")}
 	if err := cnitest.StepClock(c.clock, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -54,18 +44,9 @@ func newControllers(t testing.TB, name string, k *kube) *controllers {
 		"KUBECONFIG=" + kubeconfig, "DATASTORE_TYPE=kubernetes", "TORTIE_LEAK_GRACE_PERIOD=" + leakGrace.String(), "TORTIE_NODE_GRACE_PERIOD=" + nodeGrace.String(),
 		"RECONCILER_PERIOD=5s", "TORTIE_CONTROLLERS_ADDRESS=" + freePort(t), "LOG_LEVEL=info", "POD_NAMESPACE=kube-system", cnitest.ClockSetting(c.clock),
 	}
-	t.Cleanup(func() {
-		if err := c.kill(); err != nil {
-			t.Error(err)
-		}
-		if t.Failed() {
-			t.Logf("%s said:\n%s", c.name, tail(c.said.String(), 6000))
-		}
-	})
+	c.endWith(t)
 	return c
 }
-
-func tail(text string, n int) string { return text[max(0, len(text)-n):] }
 
 func freePort(t testing.TB) string {
 	t.Helper()
@@ -75,36 +56,6 @@ func freePort(t testing.TB) string {
 	}
 	defer l.Close()
 	return l.Addr().String()
-}
-
-// start starts the process, each time under another name, as a Deployment does.
-func (c *controllers) start() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.began++
-	c.cmd = exec.Command(c.bin)
-	c.cmd.Env = append(os.Environ(), append(c.env, fmt.Sprintf("POD_NAME=%s-%d", c.name, c.began))...)
-	c.cmd.Stdout, c.cmd.Stderr = &c.said, &c.said
-	return c.cmd.Start()
-}
-
-// kill ends the process with SIGKILL, if it runs.
-func (c *controllers) kill() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.cmd == nil {
-		return nil
-	}
-	if err := c.cmd.Process.Kill(); err != nil {
-		return fmt.Errorf("%s has ended by itself: %w: %s", c.name, err, tail(c.said.String(), 2000))
-	}
-	_ = c.cmd.Wait()
-	status := c.cmd.ProcessState
-	c.cmd = nil
-	if status.Exited() {
-		return fmt.Errorf("%s has ended by itself: %s: %s", c.name, status, tail(c.said.String(), 2000))
-	}
-	return nil
 }
 
 // tool runs kube-controllers ipam, as the controllers reach the cluster, and returns what it wrote and its exit code.

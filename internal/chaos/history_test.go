@@ -48,6 +48,9 @@ func newHistory() *history { return &history{start: time.Now()} }
 
 func (h *history) now() time.Duration { return time.Since(h.start) }
 
+// at is when something happened; what happened before the history began, happened at its beginning.
+func (h *history) at(t time.Time) time.Duration { return max(t.Sub(h.start), 0) }
+
 func (h *history) add(op operation) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

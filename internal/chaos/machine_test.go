@@ -10,16 +10,19 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/cnitest"
 	store "github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/duties"
 	"github.com/tortie-net/tortie/internal/names"
 )
 
 // machine is a node with a life: pods come and go on it, it dies without a word and comes back under the same name. It is the kubelet
-// and the runtime; the plugins that it executes are the real ones, and so is the keeper of its tunnel's address.
+// and the runtime; the plugins that it executes are the real ones, and so is the keeper of its tunnel's address, or
+// the whole agent.
 type machine struct {
 	*node
 	soak    *soak
@@ -29,13 +32,25 @@ type machine struct {
 	server  string // where the plugins reach the API server
 
 	agent  *duties.Tunnel
+	daemon *process // the agent as a process; nil: agent stands for it
+	booted time.Time
 	tunnel netip.Addr // as the agent last said
 	ticked time.Time
-	ended  []string // pods that have finished, and whose objects are still there
+	ahead  atomic.Int64 // how far its clock is
+	ended  []string     // pods that have finished, and whose objects are still there
 }
 
 // clockPath is where a machine's plugins read their clock, in no directory that is looked at for leftovers.
 const clockPath = "/opt/clock"
+
+// tunnelHandle is that of the tunnel's address.
+func (m *machine) tunnelHandle() string { return names.VXLANHandle(m.name) }
+
+// stepClock makes the machine's clock wrong by so much.
+func (m *machine) stepClock(ahead time.Duration) error {
+	m.ahead.Store(int64(ahead))
+	return m.Try(func() error { return cnitest.StepClock(clockPath, ahead) })
+}
 
 func (m *machine) chance(p float64) bool { return m.random.Float64() < p }
 
@@ -71,12 +86,14 @@ func (m *machine) act(ctx context.Context) error {
 	case n < 2:
 		return m.die(ctx)
 	case n < 4:
-		return m.reboot()
+		return m.reboot(ctx)
 	case n < 10:
 		_ = m.collect() // the datastore may be away: the next one has the same to do
 		return nil
 	case n < 20 && len(m.pods) > 0:
 		return m.again(ctx, m.pick())
+	case m.daemon != nil && n < 50:
+		return m.restartDaemon()
 	case len(m.pods) == 0, len(m.pods) < m.most && n < 120:
 		return m.startPod(ctx)
 	}
@@ -178,14 +195,20 @@ func (m *machine) vanish(p *pod) error {
 }
 
 // reboot takes all sandboxes away, and what the machine's memory had. The pods stay, and get new sandboxes.
-func (m *machine) reboot() error {
+func (m *machine) reboot(ctx context.Context) error {
 	m.soak.note("reboots")
+	if err := m.killDaemon(); err != nil {
+		return err
+	}
 	for _, p := range m.pods {
 		if err := m.vanish(p); err != nil {
 			return err
 		}
 	}
-	return m.Try(func() error { return os.RemoveAll("/run/calico") })
+	if err := m.Try(func() error { return os.RemoveAll("/run/calico") }); err != nil {
+		return err
+	}
+	return m.startDaemon(ctx)
 }
 
 // die is the end of the machine without a drain, often while it starts a pod. Its pods and its Node are removed by others, in any
@@ -197,13 +220,19 @@ func (m *machine) die(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := m.killDaemon(); err != nil {
+		return err
+	}
 	died := m.soak.now()
+	if m.daemon != nil && !m.tunnel.IsValid() { // it may have an address of which nobody has heard
+		m.soak.history.add(operation{kind: assign, handle: m.tunnelHandle(), unknown: true, called: m.soak.history.at(m.booted), completed: died})
+	}
 	for _, p := range m.pods {
 		if err := m.vanish(p); err != nil {
 			return err
 		}
 	}
-	m.soak.history.add(operation{kind: release, handle: names.TunnelHandle(m.name), unknown: true, called: died, completed: died})
+	m.soak.history.add(operation{kind: release, handle: m.tunnelHandle(), unknown: true, called: died, completed: died})
 	if m.chance(0.5) {
 		if err := m.Try(newDisk); err != nil {
 			return err
@@ -269,9 +298,10 @@ func (m *machine) boot(ctx context.Context) error {
 	if err := m.install(ctx); err != nil {
 		return err
 	}
-	m.agent = duties.NewTunnel(m.soak.agents, duties.IPIP, m.name, time.Now)
+	m.agent = duties.NewTunnel(m.soak.agents, duties.VXLAN, m.name, time.Now)
 	m.tunnel, m.ticked = netip.Addr{}, time.Now() // a kubelet starts an agent's pod later than its own
-	return nil
+	m.booted = time.Now()
+	return m.startDaemon(ctx)
 }
 
 var serverLine = regexp.MustCompile(`server: "https://([^"]+)"`)
@@ -295,7 +325,7 @@ func (m *machine) apiServer() (address string, err error) {
 
 // install gives the plugins a token, as the installer does: it is bound to the Node, and ends with it.
 func (m *machine) install(ctx context.Context) error {
-	token, err := m.soak.newToken(ctx, m.name)
+	token, err := m.soak.newToken(ctx, m.name, "tortie-cni")
 	if err != nil {
 		return err
 	}
@@ -316,8 +346,12 @@ func (m *machine) tick(ctx context.Context) error {
 	if err := m.soak.store.Get(ctx, n); err != nil {
 		return unlessAway(err)
 	}
-	in := duties.TunnelInput{Ranges: duties.Ranges{Assign: []netip.Prefix{soakPool}}, UID: n.UID, Noted: n.Annotations[api.AnnotationIPv4TunnelAddr]}
-	op := operation{kind: assign, handle: names.TunnelHandle(m.name), called: m.soak.now()}
+	if m.daemon != nil {
+		m.watchDaemon(n)
+		return nil
+	}
+	in := duties.TunnelInput{Ranges: duties.Ranges{Assign: []netip.Prefix{soakPool}}, UID: n.UID, Noted: n.Annotations[api.AnnotationIPv4VXLANAddr]}
+	op := operation{kind: assign, handle: m.tunnelHandle(), called: m.soak.now()}
 	a, err := m.agent.Address(ctx, in)
 	op.completed, op.unknown = m.soak.now(), err != nil
 	if err != nil {
@@ -360,6 +394,12 @@ func (m *machine) settle(ctx context.Context) error {
 		} else if err := m.soak.reportPod(ctx, p); err != nil {
 			return err
 		}
+	}
+	if m.daemon != nil {
+		if err := m.settleDaemon(ctx); err != nil {
+			return err
+		}
+		return m.collectAll(ctx)
 	}
 	m.ticked = time.Time{}
 	if err := m.tick(ctx); err != nil {

@@ -28,7 +28,6 @@ import (
 	"github.com/tortie-net/tortie/internal/inventory"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/labtest"
-	"github.com/tortie-net/tortie/internal/names"
 )
 
 var (
@@ -46,7 +45,7 @@ const (
 var soakPool = netip.MustParsePrefix("10.64.0.0/22")
 
 // steppers are the programs, with clocks that a test steps.
-var steppers = cnitest.NewPrograms("./cmd/calico", "./cmd/calico-ipam", "./cmd/kube-controllers").Link("calico-ipam", delegate).Stepping()
+var steppers = cnitest.NewPrograms("./cmd/calico", "./cmd/calico-ipam", "./cmd/kube-controllers", "./cmd/node").Link("calico-ipam", delegate).Stepping()
 
 // soak is a whole cluster: its API server, two kube-controllers of which one leads, and machines on which pods come and go.
 type soak struct {
@@ -116,7 +115,7 @@ func newSoak(t *testing.T) *soak {
 	for i := range cap(s.freeNames) {
 		s.freeNames <- fmt.Sprintf("web-%d", i)
 	}
-	c.create(t, &api.IPPool{Meta: api.Meta{Name: "soak"}, Spec: api.IPPoolSpec{CIDR: soakPool.String(), BlockSize: 28}})
+	c.create(t, &api.IPPool{Meta: api.Meta{Name: "soak"}, Spec: api.IPPoolSpec{CIDR: soakPool.String(), BlockSize: 28, VXLANMode: api.EncapAlways}})
 	for i := range machines {
 		s.machines = append(s.machines, s.newMachine(t, i))
 	}
@@ -146,7 +145,12 @@ func (s *soak) newMachine(t *testing.T, i int) *machine {
 	}
 	m.kubelet = &kubelet{storm: s.storm, random: m.random}
 	m.env = []string{cnitest.ClockSetting(clockPath)}
-	m.On(t, func() error { return cnitest.StepClock(clockPath, 0) })
+	if err := m.stepClock(0); err != nil {
+		t.Fatal(err)
+	}
+	if slices.Contains(daemons(), i) {
+		m.newDaemon(t, i)
+	}
 	if err := m.boot(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -241,7 +245,7 @@ func (s *soak) stepClocks(ctx context.Context, random *rand.Rand) error {
 			if err := cnitest.StepClock(c.clock, ahead); err != nil {
 				return err
 			}
-		} else if err := s.machines[n].Try(func() error { return cnitest.StepClock(clockPath, ahead) }); err != nil {
+		} else if err := s.machines[n].stepClock(ahead); err != nil {
 			return err
 		}
 	}
@@ -365,15 +369,15 @@ func (s *soak) createNode(ctx context.Context, name string) error {
 	})
 }
 
-// newToken makes a token for the plugins of a node.
-func (s *soak) newToken(ctx context.Context, node string) (token string, err error) {
+// newToken makes a token for an account of the chart's, of a node.
+func (s *soak) newToken(ctx context.Context, node, account string) (token string, err error) {
 	err = ask(ctx, func(ctx context.Context) error {
 		n, err := s.kube.core.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
 		request := &authv1.TokenRequest{Spec: authv1.TokenRequestSpec{BoundObjectRef: &authv1.BoundObjectReference{Kind: "Node", APIVersion: "v1", Name: node, UID: n.UID}}}
-		answer, err := s.kube.core.CoreV1().ServiceAccounts("kube-system").CreateToken(ctx, "tortie-cni", request, metav1.CreateOptions{})
+		answer, err := s.kube.core.CoreV1().ServiceAccounts("kube-system").CreateToken(ctx, account, request, metav1.CreateOptions{})
 		if err == nil {
 			token = answer.Status.Token
 		}
@@ -394,7 +398,7 @@ func (s *soak) deleteNode(ctx context.Context, name string) error {
 }
 
 func (s *soak) annotateNode(ctx context.Context, name string, tunnel netip.Addr) error {
-	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{api.AnnotationIPv4TunnelAddr: tunnel.String()}}})
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{api.AnnotationIPv4VXLANAddr: tunnel.String()}}})
 	if err != nil {
 		return err
 	}
@@ -490,7 +494,7 @@ func (s *soak) expected() map[string][]netip.Addr {
 				all[p.sandbox.handle()] = p.sandbox.addrs
 			}
 		}
-		all[names.TunnelHandle(m.name)] = []netip.Addr{m.tunnel}
+		all[m.tunnelHandle()] = []netip.Addr{m.tunnel}
 	}
 	return all
 }
@@ -551,7 +555,10 @@ func (s *soak) empty(ctx context.Context, v *verdict) error {
 // vacate takes all machines away: nothing may be left.
 func (s *soak) vacate(ctx context.Context, v *verdict) error {
 	if err := s.each(func(m *machine) error {
-		s.history.add(operation{kind: release, handle: names.TunnelHandle(m.name), unknown: true, called: s.now(), completed: s.now()})
+		if err := m.killDaemon(); err != nil {
+			return err
+		}
+		s.history.add(operation{kind: release, handle: m.tunnelHandle(), unknown: true, called: s.now(), completed: s.now()})
 		return s.deleteNode(ctx, m.name)
 	}); err != nil {
 		return err

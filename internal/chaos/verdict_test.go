@@ -68,15 +68,16 @@ The verdict of the run of %s, disturbed for %v, seed %d: %s
 ## What was done to it
 
 %d machines with a network and a file system of their own, on which the real plugins were executed, with up to %d of these at the same
-time; a real kube-apiserver on a real etcd; two processes of kube-controllers, of which one leads. The keeper of each tunnel's address
-is the agent's, in the test's process. Clocks were stepped by up to %v, in plugins and controllers.
+time; a real kube-apiserver on a real etcd; two processes of kube-controllers, of which one leads. On %d machines the
+agent was the real process, killed as well, with its facts for the plugins; on the others its keeper of the tunnel's address ran in the test's
+process. Clocks were stepped by up to %v, in plugins, agents and controllers.
 
 | Event | How often |
 |---|---|
 `, v.started.UTC().Format("2006-01-02 15:04 MST"), *soakTime, *seed, result,
 		v.operations, v.addresses, v.twice, v.left, leakGrace, nodeGrace, v.resting.Round(100*time.Millisecond),
 		v.live, v.withPods.InUse, v.withPods.Free, v.withPods.Size, v.emptying.Round(100*time.Millisecond), v.withoutPods.InUse, v.vacating.Round(100*time.Millisecond),
-		machines, atOnce, maxStep)
+		machines, atOnce, len(daemons()), maxStep)
 	for _, what := range slices.Sorted(maps.Keys(v.events)) {
 		fmt.Fprintf(&b, "| %s | %d |\n", what, v.events[what])
 	}
