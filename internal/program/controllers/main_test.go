@@ -1,6 +1,8 @@
 package controllers
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -364,6 +366,9 @@ func TestAddressesInEtcd(t *testing.T) {
 	}
 	w.create(&api.Node{Meta: api.Meta{Name: "a", Labels: map[string]string{"zone": "z"}}})
 	w.node("b")
+	for _, name := range []string{"a", "b"} {
+		calicoNode(t, e, name)
+	}
 	live := w.run("live", "a")
 	w.assign("lost", "a", "lost")
 	w.assign("on-b", "b", "on-b")
@@ -383,12 +388,35 @@ func TestAddressesInEtcd(t *testing.T) {
 		if !strings.Contains(p.said(), "compacted etcd") {
 			return fmt.Errorf("etcd is not compacted")
 		}
+		nodes, err := store.CalicoNodes(t.Context())
+		if err != nil || len(nodes) != 1 || nodes[0].Name != "a" || nodes[0].Labels["zone"] != "z" || nodes[0].Labels["mine"] != "1" {
+			return fmt.Errorf("Calico's nodes: %+v, %w", nodes, err)
+		}
 		return nil
 	})
 	v := read()
 	w.stays("a live pod", &v, "k8s-pod-network.of-live", live)
 	if err := store.Get(t.Context(), &api.KubeControllersConfiguration{Meta: api.Meta{Name: api.DefaultName}}); err != nil {
 		t.Error(err)
+	}
+}
+
+// calicoNode writes the Node that Calico keeps in etcd of a Kubernetes Node of the same name, as calico-node does.
+func calicoNode(t *testing.T, e *labtest.Etcd, name string) {
+	t.Helper()
+	value := fmt.Sprintf(`{"kind":"Node","apiVersion":"projectcalico.org/v3","metadata":{"name":%q,"uid":%[1]q,"labels":{"mine":"1"}},`+
+		`"spec":{"orchRefs":[{"nodeName":%[1]q,"orchestrator":"k8s"}]},"status":{}}`, name)
+	body, err := json.Marshal(map[string][]byte{"key": []byte("/calico/resources/v3/projectcalico.org/nodes/" + name), "value": []byte(value)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.Post(e.Endpoint+"/v3/kv/put", "application/json", bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		t.Fatalf("write Calico's Node %s: %s", name, resp.Status)
 	}
 }
 
