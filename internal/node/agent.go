@@ -286,7 +286,7 @@ func (a *Agent) sooner(next time.Duration) time.Duration {
 		next = min(next, time.Second)
 	}
 	if a.memory.putOff {
-		next = min(next, worldPause)
+		next = min(next, a.memory.pause)
 	}
 	return a.reflecting.again(time.Now(), next)
 }

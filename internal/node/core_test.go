@@ -396,11 +396,14 @@ func TestMemory(t *testing.T) {
 		after    time.Duration
 		revision uint64
 		putOff   bool
-	}{{0, 5, false}, {time.Second, 5, false}, {time.Second, 7, true}, {worldPause, 7, false}} {
+	}{{0, 5, false}, {worldPause / 2, 5, false}, {worldPause / 4, 7, true}, {mostWorldPause, 7, false}} {
 		now, w.Revision = now.Add(step.after), step.revision
 		if err := m.save(now, w, nil, past); err != nil || m.putOff != step.putOff || m.putOff == (m.revision == w.Revision) {
 			t.Fatalf("%+v: %v, put off %v, written %d", step, err, m.putOff, m.revision)
 		}
+	}
+	if m.pause < worldPause || m.pause > mostWorldPause {
+		t.Errorf("the next writing is put off by %v", m.pause)
 	}
 	got, _, err := m.load(now, "node1")
 	if err != nil || len(got.Nodes) != 4 || len(got.Affinities) != 5 || got.Self.Name != "node1" || got.MeshPassword.Err == nil {

@@ -22,9 +22,12 @@ const (
 	// worldFile is in the run directory, which does not outlive the machine: after its start nothing in the kernel is an earlier
 	// agent's either.
 	worldFile = "tortie/world.json"
-	// worldPause is the least time between two writings of it, worldTouch how old it may get while nothing changes.
-	worldPause = 10 * time.Second
-	worldTouch = time.Hour
+	// After a writing of it there is none for worldShare times as long as that took, but for worldPause at least and mostWorldPause at
+	// most: what is not in it yet is not known to an agent that starts without the API server. worldTouch is how old it may get while
+	// nothing changes.
+	worldPause, mostWorldPause = time.Second, 10 * time.Second
+	worldShare                 = 100
+	worldTouch                 = time.Hour
 	// worldAge is how old it may be to be of use.
 	worldAge = 24 * time.Hour
 	// syncTime is how long a starting agent waits for the API server before it goes by what an earlier one knew.
@@ -40,7 +43,8 @@ type memory struct {
 	services []netip.Prefix // that were announced
 	past     []peering.Past // BGPPeers that could be used
 	written  time.Time
-	putOff   bool // what has changed is still to be written
+	pause    time.Duration // for which nothing is written after that
+	putOff   bool          // what has changed is still to be written
 }
 
 // remembered is the file's content.
@@ -67,9 +71,10 @@ var errNoPassword = errors.New("its Secret is not known while the API server is 
 // that was done just now or nothing has changed.
 func (m *memory) save(now time.Time, w kube.World, services []netip.Prefix, past []peering.Past) error {
 	same := w.Revision == m.revision && slices.Equal(services, m.services)
-	if m.putOff = !same && now.Sub(m.written) < worldPause; m.putOff || same && now.Sub(m.written) < worldTouch {
+	if m.putOff = !same && now.Sub(m.written) < m.pause; m.putOff || same && now.Sub(m.written) < worldTouch {
 		return nil
 	}
+	begun := time.Now()
 	data, err := json.Marshal(remembered{
 		w.Nodes, w.Self, w.Pools, w.Affinities, w.BGP, w.OwnBGP, w.Ports, w.Peers, w.Filters, w.Felix, w.MeshPassword.Set, services, past,
 	})
@@ -87,6 +92,7 @@ func (m *memory) save(now time.Time, w kube.World, services []netip.Prefix, past
 		return fmt.Errorf("what is known of the cluster cannot be kept for the next agent: %w", err)
 	}
 	m.revision, m.services, m.written = w.Revision, services, now
+	m.pause = min(max(worldPause, worldShare*time.Since(begun)), mostWorldPause)
 	return nil
 }
 

@@ -40,7 +40,7 @@ func TestMemoryOfServices(t *testing.T) {
 	if err := m.save(now, w, nil, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.save(now.Add(worldPause), w, announced, nil); err != nil { // they are a change by themselves
+	if err := m.save(now.Add(mostWorldPause), w, announced, nil); err != nil { // they are a change by themselves
 		t.Fatal(err)
 	}
 	next := memory{path: path}
