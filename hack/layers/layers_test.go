@@ -40,7 +40,7 @@ var levels = []string{
 	"internal/memlimit internal/datastore/kubernetes internal/datastore/etcd internal/datastore/datastoretest internal/netlinkx",
 	"internal/bgp/policy internal/datastore internal/datastore/dialer internal/sysctl internal/config internal/hostfile",
 	"internal/bgp/wire internal/names internal/nodeaddr internal/reflectors internal/selector internal/events internal/progress internal/serving internal/thread internal/services",
-	"internal/api internal/program internal/version",
+	"internal/api internal/program internal/version internal/waittest",
 }
 
 // plugins run for every pod: what they link is paid each time.
@@ -52,7 +52,7 @@ var (
 	notPure         = []string{"os", "net", "net/http", "syscall", "context", "io", "golang.org/x/sys", module + "internal/datastore"}
 	environment     = []string{"Getenv", "LookupEnv", "Environ", "ExpandEnv"}
 	endings         = map[string][]string{"os": {"Exit"}, "log": {"Fatal", "Fatalf", "Fatalln", "Panic", "Panicf", "Panicln"}}
-	testOnly        = []string{"internal/bgp/bgptest", "internal/labtest", "internal/labtest/labstore", "internal/cnitest", "internal/mesh/meshtest", "internal/netlinkx/netnstest", "internal/nft/nfttest", "internal/datastore/datastoretest", "internal/desired/desiredtest"}
+	testOnly        = []string{"internal/bgp/bgptest", "internal/labtest", "internal/labtest/labstore", "internal/cnitest", "internal/mesh/meshtest", "internal/netlinkx/netnstest", "internal/nft/nfttest", "internal/datastore/datastoretest", "internal/desired/desiredtest", "internal/waittest"}
 	mayReadSettings = "internal/config"
 )
 

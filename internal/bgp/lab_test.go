@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/waittest"
 )
 
 const (
@@ -242,17 +243,7 @@ func (s *speaker) waitLearned(want string) {
 // eventually polls until check has no objection.
 func eventually(t testing.TB, check func() error) {
 	t.Helper()
-	deadline := time.Now().Add(sessionTimeout)
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("after %s: %v", sessionTimeout, err)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+	waittest.For(t, sessionTimeout, check)
 }
 
 func run(t testing.TB, args ...string) string {

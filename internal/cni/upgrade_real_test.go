@@ -23,6 +23,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/names"
+	"github.com/tortie-net/tortie/internal/waittest"
 )
 
 const (
@@ -252,15 +253,6 @@ func (p *process) end() {
 	<-p.done
 }
 
-func eventually(t *testing.T, limit time.Duration, is func() bool) {
-	t.Helper()
-	for end := time.Now().Add(limit); !is(); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("it never happened")
-		}
-	}
-}
-
 // attributes are those of the owner of an address.
 func (w *world) attributes(t *testing.T, a netip.Addr) map[string]any {
 	t.Helper()
@@ -321,7 +313,7 @@ func TestUpgradeOfDoubtfulAddresses(t *testing.T) {
 	a, addrA := w.withHostLocal(t, "a")
 	w.host.Write(t, oldDir+"/"+w.fixed("3.77"), "0123456789abcdef\r\neth0")
 	p := w.host.start(t, "/opt/cni/bin/calico-ipam", w.upgradeEnv(), "-upgrade")
-	eventually(t, 60*time.Second, func() bool { return strings.Contains(p.output(), "an ADD may be under way") })
+	waittest.Until(t, time.Minute, "it says that an ADD may be under way", func() bool { return strings.Contains(p.output(), "an ADD may be under way") })
 	if held := w.allocations(t)[addrA]; held != oldNetwork+"."+a.container {
 		t.Errorf("the address beside it is of %q", held)
 	}
@@ -341,7 +333,7 @@ func TestUpgradeNeedsAPool(t *testing.T) {
 	w.patchPodStatus(t, "stray", `{"status":{"phase":"Running","podIP":"192.0.2.8","podIPs":[{"ip":"192.0.2.8"}]}}`)
 	w.host.Write(t, oldDir+"/192.0.2.8", "0123456789abcdef\r\neth0")
 	p := w.host.start(t, "/opt/cni/bin/calico-ipam", w.upgradeEnv(), "-upgrade")
-	eventually(t, 60*time.Second, func() bool {
+	waittest.Until(t, time.Minute, "it is ready, and asks for a pool", func() bool {
 		ready, _ := w.ready(t)
 		return ready && strings.Contains(p.output(), "create an IPPool")
 	})

@@ -16,6 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/fib"
 	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/netlinkx/netnstest"
+	"github.com/tortie-net/tortie/internal/waittest"
 )
 
 // node makes a namespace with eth0 (10.0.0.1/24, 2001:db8::1/64) and tun, a link without addresses that stands for a tunnel.
@@ -586,11 +587,7 @@ func TestLinkComesBack(t *testing.T) {
 
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !is(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not in 20 s", what)
-		}
-	}
+	waittest.Until(t, 20*time.Second, what, is)
 }
 
 // TestNoPassForNothing: the loop that keeps routes is woken by none of its own changes, and by nothing that a foreign daemon

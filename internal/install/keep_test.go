@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/tortie-net/tortie/internal/waittest"
 )
 
 // run lets an installer stay until the test ends, which it must do without an error.
@@ -37,11 +39,7 @@ func run(t *testing.T, i *Installer) {
 // await waits until something is so.
 func await(t *testing.T, what string, so func() bool) {
 	t.Helper()
-	for limit := time.Now().Add(30 * time.Second); !so(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(limit) {
-			t.Fatalf("not so after 30 s: %s", what)
-		}
-	}
+	waittest.Until(t, 30*time.Second, what, so)
 }
 
 // value is what a metric says, of the series that has the label.

@@ -28,6 +28,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/config"
 	"github.com/tortie-net/tortie/internal/labtest"
+	"github.com/tortie-net/tortie/internal/waittest"
 )
 
 func TestUntilRenewal(t *testing.T) {
@@ -451,17 +452,12 @@ func TestNamespaceFileIsNeeded(t *testing.T) {
 // eventually waits for the API server's authorizer to see the new rights.
 func eventually(t *testing.T, tokens TokenSource) Token {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
-	for {
-		token, err := tokens.Token(t.Context())
-		if err == nil {
-			return token
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-		<-time.After(50 * time.Millisecond)
-	}
+	var token Token
+	waittest.For(t, 10*time.Second, func() (err error) {
+		token, err = tokens.Token(t.Context())
+		return err
+	})
+	return token
 }
 
 func (c *realCluster) review(t *testing.T, token string) authv1.TokenReviewStatus {

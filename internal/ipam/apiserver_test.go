@@ -2,6 +2,7 @@ package ipam
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -17,6 +18,7 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/labtest"
 	"github.com/tortie-net/tortie/internal/labtest/labstore"
+	"github.com/tortie-net/tortie/internal/waittest"
 )
 
 // cluster creates nodes and one pool on the real API server, and removes them and all of IPAM's objects when the test ends.
@@ -260,16 +262,15 @@ func TestRequestsToTheServer(t *testing.T) {
 func waitForCache(t *testing.T) {
 	t.Helper()
 	store := labstore.Store(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	for {
+	waittest.For(t, 10*time.Second, func() error {
 		var now, cached api.BlockAffinityList
-		must(t, store.List(ctx, &now, datastore.ListOptions{}))
-		must(t, store.List(ctx, &cached, datastore.ListOptions{Stale: true}))
+		must(t, store.List(t.Context(), &now, datastore.ListOptions{}))
+		must(t, store.List(t.Context(), &cached, datastore.ListOptions{Stale: true}))
 		var pools api.IPPoolList
-		must(t, store.List(ctx, &pools, datastore.ListOptions{Stale: true}))
-		if cmp.Equal(now.Items, cached.Items) && len(pools.Items) > 0 {
-			return
+		must(t, store.List(t.Context(), &pools, datastore.ListOptions{Stale: true}))
+		if !cmp.Equal(now.Items, cached.Items) || len(pools.Items) == 0 {
+			return errors.New("the cache is behind")
 		}
-	}
+		return nil
+	})
 }

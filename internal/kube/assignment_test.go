@@ -12,6 +12,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/labtest"
+	"github.com/tortie-net/tortie/internal/waittest"
 )
 
 // awaitAssignment waits for wake-ups until the Assignment is as wanted.
@@ -116,15 +117,7 @@ func probe(t *testing.T, w *Watch) error {
 // proves waits for a probe that succeeds: a list is complete a moment before its watch is open.
 func proves(t *testing.T, w *Watch) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		err := probe(t, w)
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("no proof: %v", err)
-		}
-	}
+	waittest.For(t, 20*time.Second, func() error { return probe(t, w) })
 }
 
 // What is confirmed must be true: neither a silent connection nor a lost one confirms anything.

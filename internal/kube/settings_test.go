@@ -20,6 +20,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/labtest"
+	"github.com/tortie-net/tortie/internal/waittest"
 )
 
 // raw sends an object as an operator's tool does, with whatever is in it.
@@ -191,17 +192,14 @@ func TestMeshPassword(t *testing.T) {
 // followsSecrets waits until so many Secrets are followed.
 func followsSecrets(t *testing.T, w *Watch, want int) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	waittest.For(t, 10*time.Second, func() error {
 		w.mu.Lock()
-		n := len(w.secrets)
-		w.mu.Unlock()
-		if n == want {
-			return
+		defer w.mu.Unlock()
+		if n := len(w.secrets); n != want {
+			return fmt.Errorf("%d Secrets are followed, want %d", n, want)
 		}
-		if time.Now().After(end) {
-			t.Fatalf("%d Secrets are followed, want %d", n, want)
-		}
-	}
+		return nil
+	})
 }
 
 func peer(name, password string) string {

@@ -31,6 +31,7 @@ import (
 	"github.com/tortie-net/tortie/internal/nft"
 	"github.com/tortie-net/tortie/internal/nodeaddr"
 	"github.com/tortie-net/tortie/internal/vxlan"
+	"github.com/tortie-net/tortie/internal/waittest"
 )
 
 // peers stands for the other end of BGP: it notes what the agent wants and says what the test tells it to. The speaker
@@ -268,11 +269,7 @@ func (r *rig) agent(t *testing.T, speaker bgp.Speaker) (status *Status, stop fun
 // within fails the test unless the condition comes true in time.
 func within(t *testing.T, limit time.Duration, what string, condition func() bool) {
 	t.Helper()
-	for end := time.Now().Add(limit); !condition(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within %s: %s", limit, what)
-		}
-	}
+	waittest.Until(t, limit, what, condition)
 }
 
 func (r *rig) routes(t *testing.T) string {

@@ -1,7 +1,6 @@
 package meshtest
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -20,6 +19,7 @@ import (
 	"github.com/tortie-net/tortie/internal/labtest/labstore"
 	"github.com/tortie-net/tortie/internal/netlinkx/netnstest"
 	"github.com/tortie-net/tortie/internal/sysctl"
+	"github.com/tortie-net/tortie/internal/waittest"
 )
 
 // Patience is how long a test waits for what must happen. It says nothing of how long that should take: see the benchmarks.
@@ -145,19 +145,7 @@ func Eventually(t testing.TB, check func() error) {
 // Within is Eventually with another limit.
 func Within(t testing.TB, limit time.Duration, check func() error) {
 	t.Helper()
-	limit *= TimeScale
-	for end := time.Now().Add(limit); ; time.Sleep(50 * time.Millisecond) {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %v", limit, err)
-		}
-		if t.Context().Err() != nil {
-			t.Fatal(context.Cause(t.Context()))
-		}
-	}
+	waittest.For(t, limit*TimeScale, check)
 }
 
 // TimeScale is how much slower than usual this machine is.

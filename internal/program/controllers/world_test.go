@@ -30,6 +30,7 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/kube"
 	"github.com/tortie-net/tortie/internal/labtest"
+	"github.com/tortie-net/tortie/internal/waittest"
 )
 
 // asProgram in the environment makes the test binary the program itself.
@@ -326,15 +327,7 @@ func leads(t testing.TB, of ...*process) *process {
 
 func eventually(t testing.TB, check func() error) {
 	t.Helper()
-	for end := time.Now().Add(90 * time.Second); ; time.Sleep(200 * time.Millisecond) {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatal(err)
-		}
-	}
+	waittest.For(t, 90*time.Second, check)
 }
 
 // stays fails the test unless addresses are held as before.

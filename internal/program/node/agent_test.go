@@ -26,6 +26,7 @@ import (
 	"github.com/tortie-net/tortie/internal/labtest/labstore"
 	"github.com/tortie-net/tortie/internal/netlinkx/netnstest"
 	"github.com/tortie-net/tortie/internal/nodestatus"
+	"github.com/tortie-net/tortie/internal/waittest"
 )
 
 // asProgram in the environment makes the test binary the program itself.
@@ -264,13 +265,5 @@ func (m *machine) try(args ...string) string {
 
 func eventually(t *testing.T, check func() error) {
 	t.Helper()
-	for end := time.Now().Add(60 * time.Second); ; time.Sleep(200 * time.Millisecond) {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatal(err)
-		}
-	}
+	waittest.For(t, time.Minute, check)
 }
