@@ -74,7 +74,7 @@ func (k *seen) report(now time.Time) nodestatus.Report {
 	sessions := k.snapshot.Sessions()
 	for _, p := range k.peers {
 		peer, passed := sessions[p.Addr].Report(k.snapshot, p, names), k.traffic[p.Addr]
-		peer.MessagesReceived, peer.MessagesSent = passed.Received, passed.Sent
+		peer.Sessions, peer.MessagesReceived, peer.MessagesSent = passed.Sessions, passed.Received, passed.Sent
 		peer.FlawedMessages, peer.LastFlaw, peer.NextTry = passed.Flawed, passed.LastFlaw, passed.NextTry
 		r.Peers = append(r.Peers, peer)
 	}

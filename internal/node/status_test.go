@@ -141,7 +141,7 @@ func TestReport(t *testing.T) {
 		}},
 		traffic: map[netip.Addr]bgp.Traffic{
 			other:  {Received: 7, Sent: 8, NextTry: now.Add(time.Second)},
-			router: {Received: 1, Sent: 2, Flawed: 1, LastFlaw: "ORIGIN is missing"},
+			router: {Sessions: 3, Received: 1, Sent: 2, Flawed: 1, LastFlaw: "ORIGIN is missing"},
 		},
 		learned: []bgp.Path{path("192.168.2.0/26", other, other)},
 		routes: routesSeen{
@@ -181,8 +181,8 @@ func TestReport(t *testing.T) {
 		}, {
 			Address: "10.0.0.1", From: "10.0.0.5", Port: 179, ASN: 64600, LocalASN: 64999, Source: "BGPPeer tor", Kind: "node", Object: "tor", Password: true,
 			State: "Established", Since: now, Received: 5, EndOfTable: true, Supports: "graceful restart", Refused: 3,
-			Refusals:         []nodestatus.Reason{{Reason: "a filter", Prefixes: 2, Example: "10.0.0.0/8"}, {Reason: "a martian", Prefixes: 1}},
-			MessagesReceived: 1, MessagesSent: 2, FlawedMessages: 1, LastFlaw: "ORIGIN is missing",
+			Refusals: []nodestatus.Reason{{Reason: "a filter", Prefixes: 2, Example: "10.0.0.0/8"}, {Reason: "a martian", Prefixes: 1}},
+			Sessions: 3, MessagesReceived: 1, MessagesSent: 2, FlawedMessages: 1, LastFlaw: "ORIGIN is missing",
 		}},
 		Learned: []nodestatus.Path{{Prefix: "192.168.2.0/26", NextHop: "10.0.0.7", Peer: "10.0.0.7"}},
 		Routes: nodestatus.Routes{

@@ -134,6 +134,7 @@ type Peer struct {
 	HeldUntil  time.Time `json:"heldUntil,omitzero" help:"Until when the session is kept closed for what the peer did, as lastError says."`
 	NextTry    time.Time `json:"nextTry,omitzero" help:"When the next connection is tried or, where the other end is the one to connect, let in; absent: now, or there is a session."`
 
+	Sessions         uint64 `json:"sessions" help:"How often the session was established since it is configured."`
 	MessagesReceived uint64 `json:"messagesReceived" help:"BGP messages that it has sent since it is configured."`
 	MessagesSent     uint64 `json:"messagesSent" help:"BGP messages that were sent to it."`
 	FlawedMessages   uint64 `json:"flawedMessages,omitempty" help:"Of the received ones, those that were malformed and did not end the session: what they announce is not taken, or attributes of it are left out."`

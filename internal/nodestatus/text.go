@@ -327,7 +327,7 @@ func (p Peer) refusals() []string {
 
 // messages say what has passed, and what the peer can do.
 func (p Peer) messages() string {
-	text := fmt.Sprintf("%s: %d received, %d sent", p.Address, p.MessagesReceived, p.MessagesSent)
+	text := fmt.Sprintf("%s: %d received, %d sent, in %s", p.Address, p.MessagesReceived, p.MessagesSent, count(int(p.Sessions), "session"))
 	if p.Supports != "" {
 		text += "; it offers " + p.Supports
 	}

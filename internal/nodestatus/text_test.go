@@ -99,7 +99,7 @@ func routed() *Report {
 	tor := Peer{
 		Address: "10.0.0.1", ASN: 64600, From: "10.0.0.5", Port: 179, Source: "BGPPeer rack-a", Kind: "node", Object: "rack-a", LocalASN: 64700, Password: true,
 		State: "Established", Since: now.Add(-time.Hour), Received: 12, Sent: 3, Refused: 2, EndOfTable: true,
-		MessagesReceived: 142, MessagesSent: 67, FlawedMessages: 3, LastFlaw: "ORIGIN is missing", Supports: "graceful restart for 120 s",
+		Sessions: 2, MessagesReceived: 142, MessagesSent: 67, FlawedMessages: 3, LastFlaw: "ORIGIN is missing", Supports: "graceful restart for 120 s",
 		Refusals: []Reason{{Reason: "BGPFilter no-default rejects it", Prefixes: 1, Example: "0.0.0.0/0"}, {Reason: "our own AS number is in its AS path", Prefixes: 1}},
 	}
 	second := tor

@@ -187,6 +187,9 @@ func TestFlappingAndLeakingRouter(t *testing.T) {
 	session.Send(update([]uint32{hostileASN}, hostileAddr, nil, "198.51.100.200/32"))
 	leads(t, h.victim().NS, h.victim().Name, "198.51.100.200", hostileAddr+" eth0")
 	h.since.untouched(t, "a router that flaps")
+	if p := sessions(t, h.victim())[hostileAddr]; p.Sessions < 11 {
+		t.Errorf("a router whose sessions come and go: %d are counted", p.Sessions)
+	}
 
 	before := h.victim().Usage(t)
 	const table = 100_000

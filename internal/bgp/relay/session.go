@@ -352,6 +352,7 @@ func (s *session) noteUp() {
 	if s.upSince.Load() == 0 {
 		s.upSince.Store(s.link.relay.now().UnixNano())
 		s.link.spoken.Store(true)
+		s.link.counts.sessions.Add(1)
 		s.setReadDeadline(0) // from here on the hold timer of the speaker behind counts
 		if every := s.link.peer.Keepalive; 0 < every && every < s.holdTime()/3 && s.holdTime() < s.link.peer.HoldTime {
 			go s.beat(every)

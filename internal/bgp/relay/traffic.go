@@ -10,6 +10,7 @@ import (
 
 // Traffic is what has passed on a peer's connections since it was configured, and when the next one is tried.
 type Traffic struct {
+	Sessions       uint64 // that were established
 	Received, Sent uint64 // messages
 	// Flawed counts those of the received ones that were not as they must be, and did not end the session (RFC 7606): what they
 	// announce is not taken, or attributes of it are left out.
@@ -27,8 +28,9 @@ type Totals struct {
 
 // counts are a peer's, and stay when its link is replaced.
 type counts struct {
-	received, sent, flawed atomic.Uint64
-	flaw                   atomic.Pointer[string]
+	sessions, received, sent, flawed atomic.Uint64
+
+	flaw atomic.Pointer[string]
 }
 
 // heard counts a message of the peer.
@@ -55,7 +57,7 @@ func (l *Link) flawed(flaw string) {
 // traffic returns what has passed, and when more is tried.
 func (l *Link) traffic() Traffic {
 	c := l.counts
-	t := Traffic{Received: c.received.Load(), Sent: c.sent.Load(), Flawed: c.flawed.Load()}
+	t := Traffic{Sessions: c.sessions.Load(), Received: c.received.Load(), Sent: c.sent.Load(), Flawed: c.flawed.Load()}
 	if flaw := c.flaw.Load(); flaw != nil {
 		t.LastFlaw = *flaw
 	}
