@@ -88,6 +88,9 @@ func TestAgentKeepsVXLAN(t *testing.T) {
 	if mtu, err := os.ReadFile(filepath.Join(r.stateDir, mtuFile)); err != nil || strings.TrimSpace(string(mtu)) != "1450" {
 		t.Errorf("pods' MTU %q, %v", mtu, err)
 	}
+	if known, err := os.ReadFile(filepath.Join(r.stateDir, nodeFile)); err != nil || string(known) != self.UID {
+		t.Errorf("the Node whose addresses were made sure of is %q, %v, want %q", known, err, self.UID)
+	}
 	if rules := r.ns.Run(t, "nft", "list", "table", "inet", "tortie"); !strings.Contains(rules, "udp dport 4789") && !strings.Contains(rules, "th dport 4789") {
 		t.Errorf("the guard lets VXLAN in from anybody:\n%s", rules)
 	}
