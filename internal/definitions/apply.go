@@ -106,6 +106,9 @@ func (a *Applier) applyOne(ctx context.Context, want *unstructured.Unstructured)
 	if err != nil {
 		return "", err
 	}
+	if have != nil && have.GetDeletionTimestamp() != nil {
+		return "", errDeleted
+	}
 	decision, err := Decide(have, want)
 	if err != nil {
 		return "", finalError{err}
@@ -118,6 +121,9 @@ func (a *Applier) applyOne(ctx context.Context, want *unstructured.Unstructured)
 	}
 	return decision.Action, err
 }
+
+// errDeleted passes by itself as a rule: the API server deletes the objects first.
+var errDeleted = errors.New("it is being deleted, with its objects, and made anew when it is gone: if that takes long, see its finalizers and its objects'")
 
 // Who writes a definition, as the API server remembers it. What is ours is written in Helm's name: since version 4 it applies the files
 // of crds/ at each installation, and would refuse one beside what somebody of another name has written.

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -100,10 +101,13 @@ func (c *cluster) create(t *testing.T, plural, text string) *unstructured.Unstru
 	return made
 }
 
+func (c *cluster) definitions() dynamic.ResourceInterface {
+	return c.client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+}
+
 func (c *cluster) definition(t *testing.T, plural string) *unstructured.Unstructured {
 	t.Helper()
-	all := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
-	d, err := c.client.Resource(all).Get(t.Context(), plural+".crd.projectcalico.org", metav1.GetOptions{})
+	d, err := c.definitions().Get(t.Context(), plural+".crd.projectcalico.org", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +174,7 @@ func TestUpgrade(t *testing.T) {
 // helmAgrees does what Helm 4 does when the chart is installed once more: it applies the definitions, and yields to nobody's.
 func (c *cluster) helmAgrees(t *testing.T) {
 	t.Helper()
-	all := c.client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	all := c.definitions()
 	for _, d := range read(t, current) {
 		if _, err := all.Apply(t.Context(), d.GetName(), d, metav1.ApplyOptions{FieldManager: "helm"}); err != nil {
 			t.Error(err)
@@ -247,6 +251,7 @@ func TestCalicosStay(t *testing.T) {
 		t.Errorf("their pool, %v:\n%s", err, cmp.Diff(pool.Object, after.Object))
 	}
 	c.create(t, "ipreservations", "{kind: IPReservation, metadata: {name: both}, spec: {reservedCIDRs: [10.1.0.1/32], theirOwn: abc}}")
+	c.deleted(t, all)
 	both, err := c.kind("ipreservations").Get(t.Context(), "both", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -254,6 +259,38 @@ func TestCalicosStay(t *testing.T) {
 	want := map[string]any{"reservedCIDRs": []any{"10.1.0.1/32"}, "theirOwn": "abc"}
 	if diff := cmp.Diff(want, both.Object["spec"]); diff != "" {
 		t.Errorf("an object of both (-want +got):\n%s", diff)
+	}
+}
+
+// deleted has a definition that somebody has deleted and that is not gone yet: it is not taken for one that is there, and made anew later.
+func (c *cluster) deleted(t *testing.T, all []*unstructured.Unstructured) {
+	t.Helper()
+	const name = "bgpfilters.crd.projectcalico.org"
+	finalizers := func(names string) {
+		t.Helper()
+		_, err := c.definitions().Patch(t.Context(), name, types.MergePatchType, []byte(`{"metadata":{"finalizers":[`+names+`]}}`), metav1.PatchOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	finalizers(`"example.org/slow"`)
+	before := c.definition(t, "bgpfilters").GetUID()
+	if err := c.definitions().Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	a, err := definitions.NewApplier(c.cfg, func(string) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := a.Apply(ctx, all); err == nil || !strings.Contains(err.Error(), name+": context deadline exceeded: it is being deleted") {
+		t.Errorf("error %v, want that it is being deleted", err)
+	}
+	finalizers("")
+	c.apply(t, all)
+	if c.definition(t, "bgpfilters").GetUID() == before {
+		t.Error("the definition was not made anew")
 	}
 }
 
