@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -76,13 +77,11 @@ func (p *Programs) build() (err error) {
 	if err != nil {
 		return err
 	}
-	for _, pkg := range p.packages {
-		build := exec.Command("go", slices.Concat([]string{"build"}, flags, []string{"-o", filepath.Join(p.dir, filepath.Base(pkg)), pkg})...)
-		build.Dir = labtest.Root()
-		build.Env = append(build.Environ(), "CGO_ENABLED=0")
-		if out, err := build.CombinedOutput(); err != nil {
-			return fmt.Errorf("build %s: %w\n%s", pkg, err, out)
-		}
+	build := exec.Command("go", slices.Concat([]string{"build"}, flags, []string{"-o", p.dir + "/"}, p.packages)...)
+	build.Dir = labtest.Root()
+	build.Env = append(build.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w\n%s", strings.Join(p.packages, ", "), err, out)
 	}
 	for name, program := range p.links {
 		if err := os.Symlink(program, filepath.Join(p.dir, name)); err != nil {
