@@ -15,7 +15,7 @@ const overdue = 2 * time.Minute
 
 // Check makes findings of what was seen. It is pure.
 func Check(o *Observations) []Finding {
-	findings := slices.Concat(o.agent(), o.forwarding(), o.reversePath(), o.kernel(), o.portOwners(), o.cniConfigs(), o.otherNetworks(), o.foreignRoutes(), o.managers())
+	findings := slices.Concat(o.agent(), o.mesh(), o.forwarding(), o.reversePath(), o.kernel(), o.portOwners(), o.cniConfigs(), o.otherNetworks(), o.foreignRoutes(), o.managers())
 	for _, p := range o.Peers {
 		findings = append(findings, o.peer(p)...)
 	}
@@ -80,6 +80,28 @@ func (o *Observations) plugins() []Finding {
 		}
 	}
 	return []Finding{told, left}
+}
+
+// largeMesh is with how many nodes a full mesh begins to cost more than it is worth.
+const largeMesh = 100
+
+// mesh looks at how many sessions the full mesh takes. A small one is nothing to speak of, and so is one that reflectors are about to end.
+func (o *Observations) mesh() []Finding {
+	r := o.report()
+	nodes := map[string]bool{}
+	for _, p := range r.Peers {
+		if p.Kind == "mesh" && p.Node != "" {
+			nodes[p.Node] = true
+		}
+	}
+	if len(nodes) <= largeMesh || r.Reflection != nil {
+		return nil
+	}
+	return []Finding{{
+		Check: "mesh", Level: Warning, Seen: fmt.Sprintf("this node has sessions with %d others, each with each", len(nodes)),
+		Why: "their number grows with the square of the nodes, and so does what a restart of many costs",
+		Do:  "let the nodes agree on route reflectors (Helm: bgp.automaticReflectors=true), or make some of them reflectors (docs/bgp.md)",
+	}}
 }
 
 // agentProgram is what the kernel calls the agent.

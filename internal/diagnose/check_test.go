@@ -2,9 +2,11 @@ package diagnose
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -65,6 +67,30 @@ func TestNothingIsWrong(t *testing.T) {
 		if f.Level != OK || f.Seen == "" || f.Check == "" {
 			t.Errorf("%+v", f)
 		}
+	}
+}
+
+// A large mesh is told of, until reflectors are on their way.
+func TestLargeMesh(t *testing.T) {
+	o := sound()
+	for i := range largeMesh + 1 {
+		for range 2 { // both families
+			o.Agent.Peers = append(o.Agent.Peers, nodestatus.Peer{Kind: "mesh", Node: fmt.Sprint("n", i)})
+		}
+	}
+	told := func() (found []Finding) {
+		return slices.DeleteFunc(Check(o), func(f Finding) bool { return f.Check != "mesh" })
+	}
+	if f := told(); len(f) != 1 || f[0].Level != Warning || !strings.Contains(f[0].Seen, "101 others") {
+		t.Errorf("%+v", f)
+	}
+	o.Agent.Reflection = &nodestatus.Reflection{Role: "client"}
+	if f := told(); len(f) != 0 {
+		t.Errorf("with reflectors: %+v", f)
+	}
+	o.Agent.Reflection, o.Agent.Peers = nil, o.Agent.Peers[:2*largeMesh]
+	if f := told(); len(f) != 0 {
+		t.Errorf("a mesh of 100 others: %+v", f)
 	}
 }
 
