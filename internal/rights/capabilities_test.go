@@ -84,6 +84,9 @@ func (l *life) capabilities(t *testing.T) {
 		case "NET_BIND_SERVICE":
 			l.replace(t, without(c))
 			meshtest.Eventually(t, func() error { return l.said("listen for BGP on", "capability NET_BIND_SERVICE is missing") })
+			l.told(t, "BGPPortTaken", 1)
+			l.replace(t, without(c))
+			l.told(t, "BGPPortTaken", 2) // the next agent counts on, which takes a right of its own
 		case "NET_RAW":
 			l.replace(t, confined(all))
 			l.probes(t, confined(all), "")

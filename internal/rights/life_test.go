@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/tortie-net/tortie/internal/api"
@@ -329,4 +330,22 @@ func (l *life) configuration(t *testing.T) {
 		return nil
 	})
 	l.restart(t, l.second, "KUBE_FEATURE_WatchListClient=false")
+}
+
+// told waits until the first node's agents have told operators of something so many times.
+func (l *life) told(t *testing.T, reason string, times int32) {
+	t.Helper()
+	all := newUser(t, l.Admin).core.CoreV1().Events("")
+	meshtest.Eventually(t, func() error {
+		found, err := all.List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=first,reason=" + reason})
+		if err != nil {
+			return err
+		}
+		for i := range found.Items {
+			if found.Items[i].Count >= times {
+				return nil
+			}
+		}
+		return fmt.Errorf("of %d Events %s none has the count %d", len(found.Items), reason, times)
+	})
 }

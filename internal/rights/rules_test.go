@@ -11,11 +11,11 @@ import (
 // chartArgs ask for all that may need rights.
 var chartArgs = []string{"--set", "bgp.passwordSecret=bgp,migrateFromHostLocal=true"}
 
-// elsewhere are the accounts whose rights are used in tests of their own: of the controllers in internal/program/controllers.
-var elsewhere = []string{"tortie-kube-controllers", "tortie-test", "tortie-uninstall", "tortie-upgrade"}
+// elsewhere are the accounts whose rights are used in tests of their own: in internal/program/controllers.
+var elsewhere = []string{"tortie-kube-controllers"}
 
-// TestRules has agents, which have the chart's capabilities and no more, plugins and installer live through what they meet, and compares
-// what they asked of the API server with what the chart lets them ask: no right is missing, and none is there that nobody uses.
+// TestRules has agents, which have the chart's capabilities and no more, plugins, installer and Helm's hooks live through what they meet, and
+// compares what they asked of the API server with what the chart lets them ask: no right is missing, and none is there that nobody uses.
 func TestRules(t *testing.T) {
 	l := newLife(t)
 	l.beginning(t)
@@ -24,6 +24,7 @@ func TestRules(t *testing.T) {
 	l.scarcity(t)
 	l.configuration(t)
 	l.capabilities(t)
+	l.hooks(t)
 
 	asked, unused := map[string]bool{}, []string{}
 	for _, r := range l.server.Asked(t) {
@@ -35,7 +36,7 @@ func TestRules(t *testing.T) {
 	}
 	for rule := range labtest.Rules(t, chartArgs...) {
 		account, _, _ := strings.Cut(rule, " ")
-		if !asked[rule] && !slices.Contains(elsewhere, account) {
+		if !asked[rule] && !inside[rule] && !slices.Contains(elsewhere, account) {
 			unused = append(unused, rule)
 		}
 	}
