@@ -2,7 +2,6 @@ package chaos
 
 import (
 	"context"
-	"encoding/base64"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -100,13 +99,7 @@ func (k *kube) token(t testing.TB, n *node) string {
 
 // kubeconfig is one as the install container writes it, for a server at an address with a certificate of ca.
 func (k *kube) kubeconfig(address string, ca []byte, token string) string {
-	return fmt.Sprintf(`apiVersion: v1
-kind: Config
-clusters: [{name: local, cluster: {server: "https://%s", certificate-authority-data: %q}}]
-users: [{name: calico, user: {token: %q}}]
-contexts: [{name: calico-context, context: {cluster: local, user: calico}}]
-current-context: calico-context
-`, address, base64.StdEncoding.EncodeToString(ca), token)
+	return labtest.PluginKubeconfig("https://"+address, ca, token)
 }
 
 var conflictMetric = regexp.MustCompile(`(?m)^apiserver_request_total\{code="409",.*resource="(?:ipamblocks|ipamhandles|blockaffinities)".*\} (\d+)$`)

@@ -2,7 +2,6 @@ package cni_test
 
 import (
 	"context"
-	"encoding/base64"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/tortie-net/tortie/internal/labtest"
 	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/netlinkx/netnstest"
 	"github.com/tortie-net/tortie/internal/sysctl"
@@ -84,12 +84,12 @@ var harms = []harm{
 		code: types.ErrInvalidNetworkConfig, words: []string{kubeconfigPath, "no such file", "install"}},
 	{name: "malformed kubeconfig", do: putKubeconfig(func(w *world) string { return "users: [{user: {token: " + w.api.token }),
 		code: types.ErrInvalidNetworkConfig, words: []string{kubeconfigPath, "not valid YAML", "container install"}},
-	{name: "kubeconfig without a server", do: putKubeconfig(func(w *world) string { return kubeconfigFor("", "", w.api.token) }),
+	{name: "kubeconfig without a server", do: putKubeconfig(func(w *world) string { return labtest.PluginKubeconfig("", nil, w.api.token) }),
 		code: types.ErrInvalidNetworkConfig, words: []string{kubeconfigPath, "server is empty", "container install"}},
-	{name: "kubeconfig with a server that is no URL", do: putKubeconfig(func(w *world) string { return kubeconfigFor("10.96.0.1", "", w.api.token) }),
+	{name: "kubeconfig with a server that is no URL", do: putKubeconfig(func(w *world) string { return labtest.PluginKubeconfig("10.96.0.1", nil, w.api.token) }),
 		code: types.ErrInvalidNetworkConfig, words: []string{kubeconfigPath, `"10.96.0.1"`, "container install"}},
 	{name: "kubeconfig with a CA that is none", do: putKubeconfig(func(w *world) string {
-		return kubeconfigFor(w.proxy.URL, base64.StdEncoding.EncodeToString([]byte("none")), w.api.token)
+		return labtest.PluginKubeconfig(w.proxy.URL, []byte("none"), w.api.token)
 	}), code: types.ErrInvalidNetworkConfig, words: []string{kubeconfigPath, "certificate-authority", "container install"}},
 	{name: "wrong token", do: putKubeconfig(func(w *world) string { return kubeconfig(w.proxy, wrongToken) }),
 		code: codeUnauthorized, words: []string{"HTTP 401", "token", "install"}},
@@ -98,9 +98,9 @@ var harms = []harm{
 	}, code: codeUnauthorized, words: []string{"HTTP 401"}},
 	{name: "token without rights", do: putKubeconfig(func(w *world) string { return kubeconfig(w.proxy, w.api.barred) }),
 		code: codeUnauthorized, words: []string{"HTTP 403", "system:serviceaccount:kube-system:barred", "clusterrole tortie-cni"}},
-	{name: "unreachable API server", do: putKubeconfig(func(w *world) string { return kubeconfigFor("https://127.0.0.1:1", "", w.api.token) }),
+	{name: "unreachable API server", do: putKubeconfig(func(w *world) string { return labtest.PluginKubeconfig("https://127.0.0.1:1", nil, w.api.token) }),
 		code: types.ErrTryAgainLater, words: []string{"https://127.0.0.1:1", "connection refused", "check that the API server runs"}},
-	{name: "API server with another CA", do: putKubeconfig(func(w *world) string { return kubeconfigFor(w.proxy.URL, "", w.api.token) }),
+	{name: "API server with another CA", do: putKubeconfig(func(w *world) string { return labtest.PluginKubeconfig(w.proxy.URL, nil, w.api.token) }),
 		code: types.ErrTryAgainLater, words: []string{"certificate"}},
 
 	{name: "disabled pool", pool: ", disabled: true", code: codeNoPool, words: []string{"testbadinput-disabled-pool", "disabled"}},
@@ -442,7 +442,7 @@ func TestSilentAPIServer(t *testing.T) {
 			s := w.newPod(t, "web")
 			nothing := w.unchanged(t)
 			server := "https://" + address(t, w)
-			w.host.Write(t, kubeconfigPath, kubeconfigFor(server, "", w.api.token))
+			w.host.Write(t, kubeconfigPath, labtest.PluginKubeconfig(server, nil, w.api.token))
 			a := s.add(t)
 			w.wantFailure(t, a, types.ErrTryAgainLater, "no answer from the API server at "+server)
 			if a.took > 15*time.Second {

@@ -15,6 +15,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/tortie-net/tortie/internal/cni"
+	"github.com/tortie-net/tortie/internal/labtest"
 	"github.com/tortie-net/tortie/internal/netlinkx"
 )
 
@@ -176,7 +177,7 @@ var optionCases = map[string]func(*testing.T, *world){
 	"policy.k8s_client_certificate": clientCertificate,
 	"policy.k8s_client_key":         clientCertificate,
 	"policy.k8s_certificate_authority": func(t *testing.T, w *world) {
-		w.host.Write(t, kubeconfigPath, kubeconfigFor(w.proxy.URL, "", w.api.token))
+		w.host.Write(t, kubeconfigPath, labtest.PluginKubeconfig(w.proxy.URL, nil, w.api.token))
 		w.host.Write(t, "/etc/ca.pem", w.proxyCA())
 		wantWarned(t, w.newPod(t, "web").addWith(t, "policy.k8s_certificate_authority", "/etc/ca.pem").ok(t),
 			"policy.k8s_certificate_authority", "kubernetes.kubeconfig")

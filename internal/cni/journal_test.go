@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tortie-net/tortie/internal/journal"
+	"github.com/tortie-net/tortie/internal/labtest"
 	"github.com/tortie-net/tortie/internal/netlinkx"
 )
 
@@ -72,7 +73,7 @@ func (s *sandbox) wantUnwired(t testing.TB) {
 func TestDelWithoutTheAPIServer(t *testing.T) {
 	t.Parallel()
 	refused := func(t *testing.T, w *world) {
-		w.host.Write(t, kubeconfigPath, kubeconfigFor("https://127.0.0.1:1", "", w.api.token))
+		w.host.Write(t, kubeconfigPath, labtest.PluginKubeconfig("https://127.0.0.1:1", nil, w.api.token))
 	}
 	for name, tt := range map[string]struct {
 		away   func(t *testing.T, w *world)
@@ -83,7 +84,7 @@ func TestDelWithoutTheAPIServer(t *testing.T) {
 		"accepts and is silent": {func(t *testing.T, w *world) {
 			silent := w.host.Listen(t)
 			t.Cleanup(func() { silent.Close() })
-			w.host.Write(t, kubeconfigPath, kubeconfigFor("https://"+silent.Addr().String(), "", w.api.token))
+			w.host.Write(t, kubeconfigPath, labtest.PluginKubeconfig("https://"+silent.Addr().String(), nil, w.api.token))
 		}, "no answer", 12 * time.Second},
 		"does not know the token": {func(t *testing.T, w *world) {
 			w.host.Write(t, kubeconfigPath, kubeconfig(w.proxy, wrongToken))

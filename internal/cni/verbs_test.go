@@ -22,6 +22,7 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/tortie-net/tortie/internal/labtest"
 	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/podnet"
 	"github.com/tortie-net/tortie/internal/sysctl"
@@ -493,8 +494,8 @@ func TestDatastoreProbe(t *testing.T) {
 		words                   []string
 	}{
 		{"not allowed", kubeconfig(w.proxy, w.api.barred), w.conf(t), []string{"HTTP 403", "clusterrole tortie-cni"}},
-		{"refused", kubeconfigFor("https://127.0.0.1:1", "", ""), w.conf(t), []string{"connection refused"}},
-		{"silent", kubeconfigFor("https://"+silent.Addr().String(), "", ""), w.conf(t), []string{"no answer", "deadline"}},
+		{"refused", labtest.PluginKubeconfig("https://127.0.0.1:1", nil, ""), w.conf(t), []string{"connection refused"}},
+		{"silent", labtest.PluginKubeconfig("https://"+silent.Addr().String(), nil, ""), w.conf(t), []string{"no answer", "deadline"}},
 		{"no kubeconfig", "", w.conf(t, set("kubernetes", map[string]any{"kubeconfig": "/none"})), []string{"/none"}},
 		{"no configuration", "", "", []string{"network configuration"}},
 	} {

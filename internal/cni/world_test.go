@@ -2,7 +2,6 @@ package cni_test
 
 import (
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"encoding/pem"
@@ -80,17 +79,7 @@ func (w *world) createPool(t testing.TB, cidr, more string) {
 // kubeconfig is one as the install container writes it.
 func kubeconfig(p *proxy, token string) string {
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: p.Certificate().Raw})
-	return kubeconfigFor(p.URL, base64.StdEncoding.EncodeToString(ca), token)
-}
-
-func kubeconfigFor(server, ca, token string) string {
-	return fmt.Sprintf(`apiVersion: v1
-kind: Config
-clusters: [{name: local, cluster: {server: %q, certificate-authority-data: %q}}]
-users: [{name: calico, user: {token: %q}}]
-contexts: [{name: calico-context, context: {cluster: local, user: calico}}]
-current-context: calico-context
-`, server, ca, token)
+	return labtest.PluginKubeconfig(p.URL, ca, token)
 }
 
 // network is the name of the world's network.

@@ -2,7 +2,6 @@ package nft_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -126,28 +125,11 @@ func newProxied(t *testing.T, mode string) *proxied {
 // configure writes kube-proxy's files. It reaches the API server at its own loopback address.
 func (p *proxied) configure(t *testing.T, mode, name string) {
 	t.Helper()
-	var l net.Listener
-	p.node.Within(t, func() (err error) {
-		l, err = new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
-		return err
-	})
-	t.Cleanup(func() { l.Close() })
-	cfg := labtest.RESTConfig(t)
-	go labtest.Forward(l, strings.TrimPrefix(cfg.Host, "https://"))
-	admin, err := os.ReadFile(labtest.API(t))
-	if err != nil {
-		t.Fatal(err)
-	}
 	dir := t.TempDir()
-	kubeconfig := filepath.Join(dir, "kubeconfig")
+	kubeconfig := labtest.WriteKubeconfig(t, dir, labtest.Inside(t, p.node, labtest.RESTConfig(t)))
 	p.config = filepath.Join(dir, "proxy.yaml")
-	for file, text := range map[string]string{
-		kubeconfig: strings.ReplaceAll(string(admin), cfg.Host, "https://"+l.Addr().String()),
-		p.config:   fmt.Sprintf(proxyConfig, mode, name, kubeconfig),
-	} {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+	if err := os.WriteFile(p.config, fmt.Appendf(nil, proxyConfig, mode, name, kubeconfig), 0o600); err != nil {
+		t.Fatal(err)
 	}
 	p.hyperkube = labtest.Program(t, "hyperkube")
 }

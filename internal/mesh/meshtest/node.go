@@ -86,28 +86,7 @@ func (n *Node) connect(t testing.TB) {
 	t.Helper()
 	var wired *rest.Config
 	n.Wire, wired = labtest.NewWire(t, labtest.OnNode(t, n.Admin, "tortie-node", n.Name))
-	var l net.Listener
-	n.Within(t, func() (err error) {
-		l, err = net.Listen("tcp", "127.0.0.1:0")
-		return err
-	})
-	t.Cleanup(func() { l.Close() })
-	go labtest.Forward(l, strings.TrimPrefix(wired.Host, "https://"))
-	named := func(key string, value map[string]any) []any { return []any{map[string]any{"name": "mesh", key: value}} }
-	text, err := json.Marshal(map[string]any{
-		"apiVersion": "v1", "kind": "Config", "current-context": "mesh",
-		"contexts": named("context", map[string]any{"cluster": "mesh", "user": "mesh"}),
-		"users":    named("user", map[string]any{"token": wired.BearerToken}),
-		"clusters": named("cluster", map[string]any{
-			"server": "https://" + l.Addr().String(), "certificate-authority-data": wired.CAData, "certificate-authority": wired.CAFile,
-		}),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(n.Dir, "kubeconfig"), text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	labtest.WriteKubeconfig(t, n.Dir, labtest.Inside(t, n.NS, wired))
 }
 
 // Claim makes a block the node's.

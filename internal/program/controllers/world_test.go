@@ -11,7 +11,6 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -230,7 +229,7 @@ func (p *process) said() string {
 func (w *world) start(name, kubeconfig string, env ...string) *process {
 	w.t.Helper()
 	if kubeconfig == "" {
-		kubeconfig = w.kubeconfig(labtest.AsOn(w.t, w.admin, account))
+		kubeconfig = labtest.WriteKubeconfig(w.t, w.t.TempDir(), labtest.AsOn(w.t, w.admin, account))
 	}
 	l, err := new(net.ListenConfig).Listen(w.t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -261,28 +260,6 @@ func (w *world) start(name, kubeconfig string, env ...string) *process {
 func (p *process) kill() {
 	_ = p.cmd.Process.Kill()
 	_ = p.cmd.Wait()
-}
-
-// kubeconfig writes one.
-func (w *world) kubeconfig(cfg *rest.Config) string {
-	w.t.Helper()
-	named := func(key string, value map[string]any) []any { return []any{map[string]any{"name": "lab", key: value}} }
-	text, err := json.Marshal(map[string]any{
-		"apiVersion": "v1", "kind": "Config", "current-context": "lab",
-		"contexts": named("context", map[string]any{"cluster": "lab", "user": "lab"}),
-		"users":    named("user", map[string]any{"token": cfg.BearerToken}),
-		"clusters": named("cluster", map[string]any{
-			"server": cfg.Host, "certificate-authority-data": cfg.CAData, "certificate-authority": cfg.CAFile,
-		}),
-	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	path := filepath.Join(w.t.TempDir(), "kubeconfig")
-	if err := os.WriteFile(path, text, 0o600); err != nil {
-		w.t.Fatal(err)
-	}
-	return path
 }
 
 // status asks the process.

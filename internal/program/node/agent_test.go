@@ -4,10 +4,8 @@
 package node
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -57,40 +55,10 @@ func newMachine(t *testing.T, name, address string) *machine {
 		t.Fatal(err)
 	}
 	m.env = []string{
-		asProgram, "NODENAME=" + name, "IP=" + address, "KUBECONFIG=" + m.kubeconfig(t, dir), "NO_DEFAULT_POOLS=true",
+		asProgram, "NODENAME=" + name, "IP=" + address, "KUBECONFIG=" + labtest.WriteKubeconfig(t, dir, labtest.Inside(t, m.NS, labtest.As(t, "tortie-node"))), "NO_DEFAULT_POOLS=true",
 		"TORTIE_SYSCTL_ROOT=" + dir, "TORTIE_STATE_DIR=" + dir, "TORTIE_RUN_DIR=" + dir, os.Args[0],
 	}
 	return m
-}
-
-// kubeconfig is that of the chart's service account.
-func (m *machine) kubeconfig(t *testing.T, dir string) string {
-	t.Helper()
-	cfg := labtest.As(t, "tortie-node")
-	var l net.Listener
-	m.Within(t, func() (err error) {
-		l, err = new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
-		return err
-	})
-	t.Cleanup(func() { l.Close() })
-	go labtest.Forward(l, strings.TrimPrefix(cfg.Host, "https://"))
-	named := func(key string, value map[string]any) []any { return []any{map[string]any{"name": "lab", key: value}} }
-	text, err := json.Marshal(map[string]any{
-		"apiVersion": "v1", "kind": "Config", "current-context": "lab",
-		"contexts": named("context", map[string]any{"cluster": "lab", "user": "lab"}),
-		"users":    named("user", map[string]any{"token": cfg.BearerToken}),
-		"clusters": named("cluster", map[string]any{
-			"server": "https://" + l.Addr().String(), "certificate-authority-data": cfg.CAData, "certificate-authority": cfg.CAFile,
-		}),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(dir, "kubeconfig")
-	if err := os.WriteFile(path, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
 }
 
 func (m *machine) node(t *testing.T, args ...string) string {
