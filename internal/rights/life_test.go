@@ -3,7 +3,6 @@ package rights
 import (
 	"bytes"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -178,13 +177,7 @@ func (l *life) reach(t *testing.T, address string) {
 }
 
 func kubeconfig(address string, cfg *rest.Config) string {
-	return fmt.Sprintf(`apiVersion: v1
-kind: Config
-clusters: [{name: local, cluster: {server: "https://%s", certificate-authority-data: %q}}]
-users: [{name: calico, user: {token: %q}}]
-contexts: [{name: calico-context, context: {cluster: local, user: calico}}]
-current-context: calico-context
-`, address, base64.StdEncoding.EncodeToString(cfg.CAData), cfg.BearerToken)
+	return labtest.PluginKubeconfig("https://"+address, cfg.CAData, cfg.BearerToken)
 }
 
 // pod declares a pod of the first node.
