@@ -552,7 +552,7 @@ func TestRequestsOfASteadyStart(t *testing.T) {
 	aNode(t, store, "steady-node", nil)
 	pool(t, store, "steady", "10.91.0.0/24", 29)
 	want := Cluster{Type: []string{"k8s", "bgp"}, Pools: testPools(), IPv6: true}
-	start := func() {
+	start := func(again bool) { // of an agent whose file says that it has met the Node, or of one that never has
 		t.Helper()
 		seen := read(t, store, "steady-node") // what watches tell comes from here
 		there := found(t, store)
@@ -563,7 +563,7 @@ func TestRequestsOfASteadyStart(t *testing.T) {
 		proxy.Reset()
 		agent := NewTunnel(ipam.NewClient(store, time.Now), IPIP, seen.Name, time.Now)
 		ranges := Ranges{Assign: prefixes("10.91.0.0/24"), Keep: prefixes("10.91.0.0/24")}
-		addr, err := agent.Address(t.Context(), TunnelInput{Ranges: ranges, UID: seen.UID, Noted: seen.Annotations[api.AnnotationIPv4TunnelAddr]})
+		addr, err := agent.Address(t.Context(), TunnelInput{Ranges: ranges, UID: seen.UID, Known: again, Noted: seen.Annotations[api.AnnotationIPv4TunnelAddr]})
 		if err := errors.Join(err,
 			SetUp(t.Context(), store, want, there),
 			LabelAffinities(t.Context(), store, own.Items),
@@ -573,8 +573,8 @@ func TestRequestsOfASteadyStart(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	start()
-	start()
+	start(false)
+	start(true)
 	if d := cmp.Diff(map[string]int{"get ipamhandles": 1, "get ipamblocks": 1}, proxy.Requests()); d != "" {
 		t.Errorf("requests (-want +got):\n%s", d)
 	}
