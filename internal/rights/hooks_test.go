@@ -21,11 +21,6 @@ import (
 	"github.com/tortie-net/tortie/internal/uninstall"
 )
 
-// inside are rights that the API server asks for within a request of another verb: without it the request fails, and so the test.
-var inside = map[string]bool{
-	"tortie-upgrade create customresourcedefinitions.apiextensions.k8s.io": true, // of a patch that finds nothing
-}
-
 // hooks are the end of life: definitions are brought up to date, packets are sent between pods, and the first node is left, each by its own
 // account. No kubelet runs here; the test plays the part of the first node's.
 func (l *life) hooks(t *testing.T) {

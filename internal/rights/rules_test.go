@@ -14,6 +14,14 @@ var chartArgs = []string{"--set", "bgp.passwordSecret=bgp,migrateFromHostLocal=t
 // elsewhere are the accounts whose rights are used in tests of their own: in internal/program/controllers.
 var elsewhere = []string{"tortie-kube-controllers"}
 
+// unseen are rights that are used and need not show in what was asked.
+var unseen = []string{
+	// The API server asks for it within a patch that finds nothing: without it that fails, and so the test.
+	"tortie-upgrade create customresourcedefinitions.apiextensions.k8s.io",
+	// Of a claim that another node has won: which of two nodes that start together is first is chance. Tested in internal/ipam.
+	"tortie-node delete blockaffinities.crd.projectcalico.org",
+}
+
 // TestRules has agents, which have the chart's capabilities and no more, plugins, installer and Helm's hooks live through what they meet, and
 // compares what they asked of the API server with what the chart lets them ask: no right is missing, and none is there that nobody uses.
 func TestRules(t *testing.T) {
@@ -36,7 +44,7 @@ func TestRules(t *testing.T) {
 	}
 	for rule := range labtest.Rules(t, chartArgs...) {
 		account, _, _ := strings.Cut(rule, " ")
-		if !asked[rule] && !inside[rule] && !slices.Contains(elsewhere, account) {
+		if !asked[rule] && !slices.Contains(unseen, rule) && !slices.Contains(elsewhere, account) {
 			unused = append(unused, rule)
 		}
 	}
