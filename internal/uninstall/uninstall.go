@@ -108,6 +108,7 @@ func (u *Uninstaller) clean(ctx context.Context, targets []string, deadline time
 	var told, hopeless time.Time
 	for ; ; u.pause(ctx) {
 		if ctx.Err() != nil {
+			u.progress(round, len(targets), deadline, err) // where it ends, of which the last line may be seconds old
 			return round, errors.Join(ctx.Err(), err)
 		}
 		if round, err = u.turn(ctx, targets, round); err == nil && len(round.Waiting) == 0 {
@@ -141,7 +142,7 @@ func (u *Uninstaller) turn(ctx context.Context, targets []string, before Round) 
 }
 
 func (u *Uninstaller) progress(round Round, total int, deadline time.Time, err error) {
-	u.tell(round.progress(total, time.Until(deadline)))
+	u.tell(round.progress(total, max(0, time.Until(deadline))))
 	if err != nil {
 		u.tell("trying again: " + err.Error())
 	}
