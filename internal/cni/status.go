@@ -15,7 +15,6 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/facts"
 	"github.com/tortie-net/tortie/internal/ipam"
 )
@@ -152,9 +151,11 @@ func (s *session) room(ctx context.Context) error {
 	if s.roomy(req.V4, req.V6) {
 		return nil
 	}
-	err := ipam.NewClient(s.store, time.Now).Room(ctx, req, s.known())
-	if errors.Is(err, ipam.ErrNoPool) && s.namespacesMatter(ctx) {
-		return nil
+	client := ipam.NewClient(s.store, time.Now)
+	err := client.Room(ctx, req, s.known())
+	if errors.Is(err, ipam.ErrNoPool) { // for a pod of no namespace: nobody can tell of which the next one is
+		req.AnyNamespace = true
+		err = client.Room(ctx, req, s.known())
 	}
 	return err
 }
@@ -181,17 +182,6 @@ func inUse(block netip.Prefix, pools []api.IPPool) bool {
 	return slices.ContainsFunc(pools, func(p api.IPPool) bool {
 		cidr, err := netip.ParsePrefix(p.Spec.CIDR)
 		return err == nil && !p.Spec.Disabled && p.DeletionTimestamp == "" && cidr.Overlaps(block)
-	})
-}
-
-// namespacesMatter reports whether there is a pool for some namespaces: nobody can tell then what the next pod will find.
-func (s *session) namespacesMatter(ctx context.Context) bool {
-	var pools api.IPPoolList
-	if err := s.store.List(ctx, &pools, datastore.ListOptions{Stale: true}); err != nil {
-		return false
-	}
-	return slices.ContainsFunc(pools.Items, func(p api.IPPool) bool {
-		return !p.Spec.Disabled && p.Spec.NamespaceSelector != "" && p.Spec.NamespaceSelector != "all()"
 	})
 }
 

@@ -124,6 +124,8 @@ func TestStatusWithoutAPool(t *testing.T) {
 	w.wantStatus(t, 50, "IPPool")
 	w.createPool(t, w.cidr, `, namespaceSelector: "projectcalico.org/name == 'another'"`)
 	w.wantStatus(t, 0) // for some pods
+	other := newEmptyWorld(t)
+	other.wantStatus(t, 50, "IPPool", "nodeSelector") // and not on this node
 }
 
 func TestStatusOfAnExhaustedPool(t *testing.T) {

@@ -40,6 +40,8 @@ type Request struct {
 	Addresses []netip.Addr
 	// NamespaceLabels are matched by the pools' namespace selectors; nil where there is no namespace.
 	NamespaceLabels map[string]string
+	// AnyNamespace: the pools' namespace selectors do not matter.
+	AnyNamespace bool
 }
 
 // wants reports whether the request asks for an address of a family.

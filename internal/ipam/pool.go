@@ -190,7 +190,7 @@ func unusable(p Pool, st *State, req *Request, asked bool) string {
 		return "spec.assignmentMode is Manual"
 	case (st.HaveLabels || len(p.Nodes.Keys()) == 0) && !p.Nodes.Matches(st.NodeLabels):
 		return fmt.Sprintf("spec.nodeSelector %s does not select node %s", p.Nodes, req.Host)
-	case !p.Namespaces.Matches(req.NamespaceLabels):
+	case !req.AnyNamespace && !p.Namespaces.Matches(req.NamespaceLabels):
 		return fmt.Sprintf("spec.namespaceSelector %s does not select the pod's namespace", p.Namespaces)
 	}
 	return ""
