@@ -38,11 +38,12 @@ func TestChartTakesShownValues(t *testing.T) {
 		}
 	}
 	for name, wants := range map[string][]string{
-		"k3s":     {"path: /var/lib/rancher/k3s/data/cni,", "path: /var/lib/rancher/k3s/agent/etc/cni/net.d,", "10.42.0.0/16"},
-		"kind":    {"docker.io/tortie-net/tortie:dev", "path: /opt/cni/bin,"},
-		"bare":    {"10.244.0.0/16", "path: /etc/cni/net.d,"},
-		"migrate": {"tortie.net/network: tortie", "TORTIE_REMOVE_CALICO_RULES"},
-		"flannel": {"name: migrate", "maxUnavailable: 100%"},
+		"k3s":          {"path: /var/lib/rancher/k3s/data/cni,", "path: /var/lib/rancher/k3s/agent/etc/cni/net.d,", "10.42.0.0/16"},
+		"kind":         {"docker.io/tortie-net/tortie:dev", "path: /opt/cni/bin,"},
+		"bare":         {"10.244.0.0/16", "path: /etc/cni/net.d,"},
+		"migrate":      {"tortie.net/network: tortie", "TORTIE_REMOVE_CALICO_RULES"},
+		"flannel":      {"name: migrate", "maxUnavailable: 100%"},
+		"kubeadm-dual": {`"assign_ipv6": "true"`},
 	} {
 		for _, want := range wants {
 			if !strings.Contains(seen[name], want) {
