@@ -535,13 +535,21 @@ func TestRefusals(t *testing.T) {
 			return nil
 		})
 	}
+	// What is refused is known before GoBGP has worked in what is not.
+	learned := func(prefix, path string) {
+		t.Helper()
+		bgptest.Eventually(t, func() error {
+			if paths := s.LearnedFrom(far.V4); len(paths) != 1 || paths[0].Prefix.String() != prefix || paths[0].ASPath != path {
+				return fmt.Errorf("learned %v, want %s by way of %s", paths, prefix, path)
+			}
+			return nil
+		})
+	}
 	refused(1, 1, 1, 1, 2)
 	if p := s.Peer(far.V4); p.Received != 7 {
 		t.Errorf("%d prefixes received, want all 7", p.Received)
 	}
-	if paths := s.LearnedFrom(far.V4); len(paths) != 1 || paths[0].Prefix.String() != "10.7.0.0/24" || paths[0].ASPath != "64901 64999" {
-		t.Errorf("learned %v", paths)
-	}
+	learned("10.7.0.0/24", "64901 64999")
 	// One is put right, one taken back, one that was good becomes bad.
 	raw.Send(
 		external(far.V4, "10.7.1.0/24", 64901),
@@ -549,9 +557,7 @@ func TestRefusals(t *testing.T) {
 		external(far.V4, "10.7.0.0/24", 64901, ourASN),
 	)
 	refused(1, 1, 1, 2)
-	if paths := s.LearnedFrom(far.V4); len(paths) != 1 || paths[0].Prefix.String() != "10.7.1.0/24" {
-		t.Errorf("learned %v", paths)
-	}
+	learned("10.7.1.0/24", "64901")
 	check()
 }
 
