@@ -36,13 +36,16 @@ func benchmarked(root string) ([]string, error) {
 // goBenchmark is one line of `go test -bench`.
 type goBenchmark struct{ pkg, name, figures string }
 
+// goBenchTime bounds the benchmarks of one package. That of the controllers collects 30,000 addresses, which takes minutes.
+const goBenchTime = "30m"
+
 // runGoBenchmarks runs the benchmarks of Go's own kind that the packages have.
 func runGoBenchmarks(ctx context.Context, root string, size sizes) ([]goBenchmark, error) {
 	packages, err := benchmarked(root)
 	if err != nil {
 		return nil, fmt.Errorf("find benchmarks: %w", err)
 	}
-	args := append([]string{"test", "-run=^$", "-bench=.", "-benchmem", "-benchtime=" + size.benchTime}, packages...)
+	args := append([]string{"test", "-run=^$", "-bench=.", "-benchmem", "-benchtime=" + size.benchTime, "-timeout=" + goBenchTime}, packages...)
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = root
 	out, err := cmd.CombinedOutput()
