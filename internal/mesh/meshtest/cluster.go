@@ -1,6 +1,7 @@
 package meshtest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -145,7 +146,13 @@ func Eventually(t testing.TB, check func() error) {
 // Within is Eventually with another limit.
 func Within(t testing.TB, limit time.Duration, check func() error) {
 	t.Helper()
-	waittest.For(t, limit*TimeScale, check)
+	waittest.For(t, limit*TimeScale, func() error {
+		err := check()
+		if err != nil && t.Context().Err() != nil {
+			t.Fatal(context.Cause(t.Context()))
+		}
+		return err
+	})
 }
 
 // TimeScale is how much slower than usual this machine is.
