@@ -36,6 +36,8 @@ const (
 	doubtTime = 5 * time.Minute
 	// doubtPause is how long a look is good for meanwhile.
 	doubtPause = 20 * time.Second
+	// takeOverTries bounds how often in a row an address is taken over that somebody frees meanwhile.
+	takeOverTries = 5
 )
 
 // Ranges say where this node's tunnel address may lie.
@@ -152,9 +154,9 @@ func text(a netip.Addr) string {
 
 // takeOver is find for the Node of now. What was assigned for an earlier Node of this name, somebody who collects garbage may have found to
 // be of nobody, and be about to free; it becomes an assignment of now, which he leaves alone. So does one that is new: where the handle
-// was lost, IPAM returns what it finds.
+// was lost, IPAM returns what it finds. What others free each time is left to the next look, which comes after a pause.
 func (t *Tunnel) takeOver(ctx context.Context, in TunnelInput) (netip.Addr, error) {
-	for {
+	for range takeOverTries {
 		a, err := t.find(ctx, in)
 		if err != nil || !a.IsValid() || !t.anew {
 			return a, err
@@ -163,6 +165,7 @@ func (t *Tunnel) takeOver(ctx context.Context, in TunnelInput) (netip.Addr, erro
 			return a, err
 		} // else it was freed since it was found
 	}
+	return netip.Addr{}, fmt.Errorf("what handle %s holds was freed %d times while it was looked at: it will be tried again", t.owner().Handle, takeOverTries)
 }
 
 // find returns the address that IPAM has for this node, if it may stay, else a new one. If there is nothing to assign from it

@@ -49,8 +49,8 @@ const (
 	passTime = 30 * time.Second
 	// dutyTime bounds the set-up of the cluster's objects.
 	dutyTime = 30 * time.Second
-	// settleTime is how long after a BGP session came up its table is taken to be complete if the peer does not say so, and how long
-	// after all tables are complete what an earlier agent knew is dropped.
+	// settleTime is for how long after a BGP session came up no peer's silence is believed, and how long after all peers have told all
+	// what an earlier agent knew is dropped.
 	settleTime = 5 * time.Second
 	// lookPause is between two looks at whether peers have told all by now.
 	lookPause = 2 * time.Second

@@ -69,7 +69,8 @@ func (b *speaking) watch(now time.Time, peers []bgp.PeerStatus) {
 	}
 }
 
-// nextLook is how long after now it may be over that what an earlier agent left is kept.
+// nextLook is how long after now it may be over that what an earlier agent left is kept. Where it is kept for another reason, which
+// settled does not know, it is looked at now and then.
 func (b *speaking) nextLook(now time.Time) time.Duration {
 	if b.settled.IsZero() {
 		return lookPause
