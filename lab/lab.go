@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/tortie-net/tortie/lab/internal/binaries"
@@ -156,6 +157,22 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+// DefaultPrograms are the names of all programs that a lab opens with the machine's own containerd: those of its nodes, and the tools
+// that talk to it.
+var DefaultPrograms = []string{"hyperkube", "kubectl", "helm", "pause"}
+
+// Programs returns the names of all programs that a lab opens.
+func (c Config) Programs() ([]string, error) {
+	switch c.Containerd {
+	case 0:
+		return DefaultPrograms, nil
+	case 2:
+		return append(slices.Clone(DefaultPrograms), "containerd"), nil
+	default:
+		return nil, fmt.Errorf("containerd %d: there are 0, the machine's, and 2, built from Go modules", c.Containerd)
+	}
+}
+
 // spec resolves everything that a supervisor, which runs elsewhere, would not find: programs and absolute paths.
 func (c Config) spec(ctx context.Context, cache *binaries.Cache) (cluster.Spec, error) {
 	s := cluster.Spec{Name: c.Name, PodCIDR: c.PodCIDR, TimeScale: c.TimeScale}
@@ -170,17 +187,9 @@ func (c Config) spec(ctx context.Context, cache *binaries.Cache) (cluster.Spec, 
 		return s, err
 	}
 	s.Dir = filepath.Join(dir, c.Name)
-	if s.Containerd, err = containerd(ctx, cache, c.Containerd); err != nil {
+	if err := c.programs(ctx, cache, &s); err != nil {
 		return s, err
 	}
-	if s.Hyperkube, err = cache.Path(ctx, "hyperkube"); err != nil {
-		return s, err
-	}
-	own, err := ownImages(ctx, cache)
-	if err != nil {
-		return s, err
-	}
-	s.Images = own
 	for _, image := range c.Images {
 		abs, err := filepath.Abs(image)
 		if err != nil {
@@ -194,35 +203,27 @@ func (c Config) spec(ctx context.Context, cache *binaries.Cache) (cluster.Spec, 
 	return s, nil
 }
 
-// containerd returns the directory of a release's programs, or none for the machine's own.
-func containerd(ctx context.Context, cache *binaries.Cache, release int) (string, error) {
-	switch release {
-	case 0:
-		return "", nil
-	case 2:
-		path, err := cache.Path(ctx, "containerd")
-		return filepath.Dir(path), err
-	default:
-		return "", fmt.Errorf("containerd %d: there are 0, the machine's, and 2, built from Go modules", release)
-	}
-}
-
-// ownImages writes the archives that every node needs next to the program that they are made of.
-func ownImages(ctx context.Context, cache *binaries.Cache) ([]string, error) {
-	program, err := cache.Path(ctx, "pause")
+// programs resolves all programs of the lab at once, the tools too: nothing is built in the middle of its life.
+func (c Config) programs(ctx context.Context, cache *binaries.Cache, s *cluster.Spec) error {
+	names, err := c.Programs()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	pause, err := images.Pause(node.PauseImage, program)
+	paths, err := cache.Paths(ctx, names...)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	debug, err := images.Debug()
-	if err != nil {
-		return nil, err
+	for i, name := range names {
+		switch name {
+		case "hyperkube":
+			s.Hyperkube = paths[i]
+		case "pause":
+			s.Pause = paths[i]
+		case "containerd":
+			s.Containerd = filepath.Dir(paths[i])
+		}
 	}
-	files := []string{program + ".tar", filepath.Join(filepath.Dir(program), "debug.tar")}
-	return files, errors.Join(pause.Write(files[0]), debug.Write(files[1]))
+	return nil
 }
 
 // InVMError says that a lab runs in a virtual machine: commands reach it through the socket.

@@ -53,7 +53,7 @@ func runThroughput(ctx context.Context, root, dir string, size sizes) ([]through
 	if err != nil || native {
 		return []throughput{here}, err
 	}
-	command := append([]string{lab, "vm", "-mem", "1024", "--", driver}, args(true)...)
+	command := append([]string{lab, "vm", "-mem", "1024", "-programs", "", "--", driver}, args(true)...)
 	there, err := runPaths(ctx, "a virtual machine, emulated", command)
 	return []throughput{here, there}, err
 }

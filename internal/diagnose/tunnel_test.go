@@ -31,7 +31,7 @@ func TestTunnel(t *testing.T) {
 	if lab == "" {
 		lab = filepath.Join(labtest.Root(), "bin", "lab")
 	}
-	cmd := exec.Command(lab, "vm", "-timeout", "10m", "--", os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=9m")
+	cmd := exec.Command(lab, "vm", "-timeout", "10m", "-programs", "", "--", os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=9m")
 	cmd.Env = append(cmd.Environ(), inVM+"=1")
 	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
 	if err := cmd.Run(); err != nil {

@@ -23,11 +23,11 @@ func runBuild(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	for _, name := range names {
-		path, err := c.Path(ctx, name)
-		if err != nil {
-			return err
-		}
+	paths, err := c.Paths(ctx, names...)
+	if err != nil {
+		return err
+	}
+	for _, path := range paths {
 		fmt.Println(path)
 	}
 	return nil

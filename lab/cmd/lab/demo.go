@@ -125,9 +125,7 @@ and end it:
 }
 
 // insideVM says whether this program was started by itself, in a virtual machine.
-func insideVM() bool { return os.Getenv(vmVariable) != "" }
-
-const vmVariable = "TORTIE_LAB_VM"
+func insideVM() bool { return os.Getenv(binaries.InVM) != "" }
 
 // runAgain runs a command of this program for a caller outside of the virtual machine.
 func runAgain(ctx context.Context, args []string, stdout, stderr io.Writer) (int, error) {
@@ -165,7 +163,7 @@ func demoInVM(ctx context.Context, o demoOptions) error {
 }
 
 func demoMachine(ctx context.Context, o demoOptions) (vm.Machine, error) {
-	m, err := newMachine(ctx)
+	m, err := newMachine(ctx, lab.DefaultPrograms...)
 	if err != nil {
 		return m, err
 	}
@@ -177,7 +175,7 @@ func demoMachine(ctx context.Context, o demoOptions) (vm.Machine, error) {
 	if err != nil {
 		return m, err
 	}
-	m.Config = vmproto.Config{Program: self, Args: []string{"demo", "-name", o.name}, Env: append(passedOn(), vmVariable+"=1"), Dir: wd, SharedRoot: true}
+	m.Config = vmproto.Config{Program: self, Args: []string{"demo", "-name", o.name}, Env: passedOn(), Dir: wd, SharedRoot: true}
 	m.MemoryMB, m.Timeout = demoMemory, demoTimeout
 	if o.keep {
 		m.Args = append(m.Args, "-keep")

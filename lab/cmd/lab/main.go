@@ -33,7 +33,7 @@ func commands() []command {
 		{"restart", "restart [-name N] [-containerd] NODE", "cut a node's power and start it again, or its containerd alone", runRestart},
 		{"api", "api [-dir DIR] [-kcm] [-address A]", "run etcd and kube-apiserver, on loopback, until stdin ends", runAPI},
 		{"etcd", "etcd [-dir DIR] [-tls]", "run an etcd of its own, on loopback, until stdin ends", runEtcd},
-		{"vm", "vm [-mem MB] [-timeout D] [-out DIR] -- CMD [ARGS]...", "run a program in a virtual machine that has IPIP", runVM},
+		{"vm", "vm [-mem MB] [-timeout D] [-out DIR] [-programs NAMES] -- CMD [ARGS]...", "run a program in a virtual machine that has IPIP", runVM},
 		{"vmtest", "vmtest PROG [ARGS]...", "for go test -exec: run a static test binary in one", runVMTest},
 		{"probe", "probe", "say whether this kernel has IPIP tunnels (exit code 0) or not (1)", runProbe},
 		{"deps", "deps [-install]", "name or install the Debian packages that are missing", runDeps},

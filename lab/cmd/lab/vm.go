@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tortie-net/tortie/lab"
 	"github.com/tortie-net/tortie/lab/internal/binaries"
 	"github.com/tortie-net/tortie/lab/internal/vm"
 	"github.com/tortie-net/tortie/lab/internal/vmproto"
@@ -29,16 +30,16 @@ func passedOn() []string {
 			env = append(env, e)
 		}
 	}
-	return append(env, timeScale+"="+vmTimeScale)
+	return append(env, timeScale+"="+vmTimeScale, binaries.InVM+"=1")
 }
 
-// newMachine fetches what every virtual machine needs.
-func newMachine(ctx context.Context) (vm.Machine, error) {
+// newMachine brings into the cache what a virtual machine needs, and the programs that will be opened inside, where nothing is built.
+func newMachine(ctx context.Context, programs ...string) (vm.Machine, error) {
 	c, err := binaries.Open(os.Stderr)
 	if err != nil {
 		return vm.Machine{}, err
 	}
-	init, err := c.Path(ctx, "vminit")
+	paths, err := c.Paths(ctx, append([]string{"vminit"}, programs...)...)
 	if err != nil {
 		return vm.Machine{}, err
 	}
@@ -46,7 +47,7 @@ func newMachine(ctx context.Context) (vm.Machine, error) {
 	if err != nil {
 		return vm.Machine{}, err
 	}
-	return vm.Machine{Init: init, Kernel: kernel, Console: os.Stdout}, nil
+	return vm.Machine{Init: paths[0], Kernel: kernel, Console: os.Stdout}, nil
 }
 
 func runVM(ctx context.Context, args []string) error {
@@ -54,11 +55,12 @@ func runVM(ctx context.Context, args []string) error {
 	memory := f.Int("mem", 4096, "memory of the virtual machine in MB; what programs write there counts too")
 	timeout := f.Duration("timeout", 20*time.Minute, "end of the virtual machine")
 	out := f.String("out", "", "directory that the program can write to, at the same path; all else it writes is lost")
+	programs := f.String("programs", strings.Join(lab.DefaultPrograms, ","), "programs of lab build that are built before the machine boots, with commas between them; inside nothing is built")
 	if err := parse(f, args, true); err != nil {
 		return err
 	}
 	if f.NArg() == 0 {
-		return usageError{"lab vm [-mem MB] [-timeout D] [-out DIR] -- CMD [ARGS]..."}
+		return usageError{"lab vm [-mem MB] [-timeout D] [-out DIR] [-programs NAMES] -- CMD [ARGS]..."}
 	}
 	if os.Geteuid() != 0 {
 		return errors.New("lab vm: it shares the machine's files with the virtual machine, so it must be run as root")
@@ -70,7 +72,7 @@ func runVM(ctx context.Context, args []string) error {
 	if program, err = filepath.Abs(program); err != nil {
 		return err
 	}
-	m, err := newMachine(ctx)
+	m, err := newMachine(ctx, strings.FieldsFunc(*programs, func(r rune) bool { return r == ',' })...)
 	if err != nil {
 		return err
 	}

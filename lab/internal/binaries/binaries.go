@@ -41,6 +41,9 @@ type Target struct {
 	Tags []string
 }
 
+// like reports whether one go command builds both: for the same module with the same tags.
+func (t Target) like(o Target) bool { return t.Module == o.Module && slices.Equal(t.Tags, o.Tags) }
+
 // Targets are the programs of a lab, slowest first.
 var Targets = []Target{
 	{Name: "hyperkube", Package: "./cmd/hyperkube", Sources: []string{"cmd/hyperkube", "internal/etcd"}},
@@ -60,7 +63,13 @@ type Cache struct {
 	Module string
 	// Log takes the progress of builds.
 	Log io.Writer
+	// ReadOnly makes a missing program an error instead of building it.
+	ReadOnly bool
 }
+
+// InVM is the environment variable that is set inside a lab's virtual machine. There is no network there, and what is built there
+// is lost, so the cache is read-only.
+const InVM = "TORTIE_LAB_VM"
 
 // Open returns the user's cache for the clone that the working directory is in, or else the one that the running program
 // lies in.
@@ -81,7 +90,7 @@ func Open(log io.Writer) (*Cache, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Cache{Dir: dir, Module: module, Log: log}, nil
+	return &Cache{Dir: dir, Module: module, Log: log, ReadOnly: os.Getenv(InVM) != ""}, nil
 }
 
 // DefaultDir is the directory of the cache when nobody names one: tortie in the user's cache directory.
@@ -124,25 +133,67 @@ func isModule(dir string) bool {
 	return strings.TrimSpace(line) == "module "+ModulePath
 }
 
+// program is a target and the place of its program in the cache.
+type program struct {
+	Target
+	path string
+}
+
 // Path returns the path of a program, building it first when the cache has none that its sources would give.
 func (c *Cache) Path(ctx context.Context, name string) (string, error) {
-	i := slices.IndexFunc(Targets, func(t Target) bool { return t.Name == name })
-	if i < 0 {
-		return "", fmt.Errorf("no program %q in the lab", name)
-	}
-	t := Targets[i]
-	key, err := c.Key(t)
+	paths, err := c.Paths(ctx, name)
 	if err != nil {
 		return "", err
 	}
-	path := filepath.Join(c.Dir, t.Name+"-"+key, t.Name)
-	if _, err := os.Stat(path); err == nil {
-		return path, nil
+	return paths[0], nil
+}
+
+// Paths is Path for several programs. Those that are missing are built by as few go commands as can be, so that packages which several
+// of them have are compiled, and counted, once.
+func (c *Cache) Paths(ctx context.Context, names ...string) ([]string, error) {
+	paths := make([]string, len(names))
+	var missing []program
+	for i, name := range names {
+		p, err := c.find(name)
+		if err != nil {
+			return nil, err
+		}
+		paths[i] = p.path
+		if !p.built() {
+			missing = append(missing, p)
+		}
 	}
-	if err := c.build(ctx, t, path); err != nil {
-		return "", fmt.Errorf("build %s: %w", t.Name, err)
+	if len(missing) == 0 {
+		return paths, nil
 	}
-	return path, nil
+	if c.ReadOnly {
+		return nil, fmt.Errorf("%s: not in the cache %s, and nothing is built inside a virtual machine: run `bin/lab build %s` outside of it",
+			namesOf(missing, ", "), c.Dir, namesOf(missing, " "))
+	}
+	return paths, c.buildAll(ctx, missing)
+}
+
+func (p program) built() bool {
+	_, err := os.Stat(p.path)
+	return err == nil
+}
+
+func namesOf(programs []program, separator string) string {
+	var names []string
+	for _, p := range programs {
+		names = append(names, p.Name)
+	}
+	return strings.Join(names, separator)
+}
+
+// find returns a program's place in the cache, where it need not be.
+func (c *Cache) find(name string) (program, error) {
+	i := slices.IndexFunc(Targets, func(t Target) bool { return t.Name == name })
+	if i < 0 {
+		return program{}, fmt.Errorf("no program %q in the lab", name)
+	}
+	key, err := c.Key(Targets[i])
+	return program{Targets[i], filepath.Join(c.Dir, name+"-"+key, name)}, err
 }
 
 // Key is the hash of everything that a program is built from: go.mod, go.sum, its sources, the flags and the Go release.

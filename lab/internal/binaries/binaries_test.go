@@ -83,7 +83,7 @@ func TestModuleOfItsOwn(t *testing.T) {
 	if k, err := c.Key(own); err != nil || k != first {
 		t.Errorf("the lab's go.sum changes the key: %v", err)
 	}
-	if err := c.build(t.Context(), own, filepath.Join(c.Dir, "one-"+first, "one")); err != nil {
+	if err := c.build(t.Context(), []program{{own, filepath.Join(c.Dir, "one-"+first, "one")}}); err != nil {
 		t.Fatal(err)
 	}
 	built, err := filepath.Glob(filepath.Join(c.Dir, "one-"+first, "*"))
@@ -118,7 +118,7 @@ func TestBuildOnceForAll(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n := strings.Count(log.String(), "built in"); n != 1 {
+	if n := strings.Count(log.String(), "built ("); n != 1 {
 		t.Errorf("four that wanted one program at once built it %d times:\n%s", n, log.String())
 	}
 	for _, p := range paths {

@@ -1,23 +1,24 @@
 package binaries
 
 import (
-	"bufio"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-// progressEvery is how often a build that goes on says how far it is.
-const progressEvery = 15 * time.Second
+// stopTime is how long a go command that was interrupted may take to remove its temporary files.
+const stopTime = 30 * time.Second
 
 var kubernetesVersion = regexp.MustCompile(`(?m)^\s*(?:require\s+)?k8s\.io/kubernetes (v1\.([0-9]+)\.[0-9]+)$`)
 
@@ -48,108 +49,142 @@ func (c *Cache) stamps(ld string) (string, error) {
 	return ld, nil
 }
 
-func (c *Cache) build(ctx context.Context, t Target, path string) error {
-	lock, err := c.lock(ctx, t.Name)
-	if err != nil {
-		return fmt.Errorf("lock the cache %s: %w", c.Dir, err)
+// buildAll builds programs, those that one go command can build together.
+func (c *Cache) buildAll(ctx context.Context, missing []program) error {
+	for len(missing) > 0 {
+		first := missing[0].Target
+		group := slices.DeleteFunc(slices.Clone(missing), func(p program) bool { return !p.like(first) })
+		missing = slices.DeleteFunc(missing, func(p program) bool { return p.like(first) })
+		if err := c.build(ctx, group); err != nil {
+			return fmt.Errorf("build %s: %w", namesOf(group, ", "), err)
+		}
 	}
-	defer lock.Close()
-	if _, err := os.Stat(path); err == nil {
+	return nil
+}
+
+// build builds programs that are alike, unless another process has done so by the time that it is our turn.
+func (c *Cache) build(ctx context.Context, group []program) error {
+	// All processes take locks in one order.
+	slices.SortFunc(group, func(a, b program) int { return strings.Compare(a.Name, b.Name) })
+	for _, p := range group {
+		lock, err := c.lock(ctx, p.Name)
+		if err != nil {
+			return fmt.Errorf("lock the cache %s: %w", c.Dir, err)
+		}
+		defer lock.Close()
+	}
+	group = slices.DeleteFunc(group, program.built)
+	if len(group) == 0 {
 		return nil
 	}
 	// Whoever holds the lock is the only builder: what lies here is of one that was killed.
-	if err := removeGlob(filepath.Join(c.Dir, "building-"+t.Name+"-*")); err != nil {
+	work := "building-" + group[0].Name + "-"
+	if err := removeGlob(filepath.Join(c.Dir, work+"*")); err != nil {
 		return err
 	}
-	tmp, err := os.MkdirTemp(c.Dir, "building-"+t.Name+"-")
+	tmp, err := os.MkdirTemp(c.Dir, work)
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(tmp)
-	if err := c.compile(ctx, t, tmp); err != nil {
+	if err := c.compile(ctx, group, tmp); err != nil {
 		return err
 	}
-	if err := os.Chmod(tmp, 0o755); err != nil {
-		return err
+	for _, p := range group {
+		if err := c.keep(p, tmp); err != nil {
+			return fmt.Errorf("put %s into the cache: %w", p.Name, err)
+		}
 	}
-	if err := os.Rename(tmp, filepath.Dir(path)); err != nil {
-		return fmt.Errorf("put the program into the cache: %w", err)
-	}
-	return c.prune(t)
-}
-
-// compile builds into a directory: each program under the name of its package's directory.
-func (c *Cache) compile(ctx context.Context, t Target, dir string) error {
-	flags, err := c.flags(t)
-	if err != nil {
-		return err
-	}
-	args := append([]string{"build", "-v"}, flags...)
-	cmd := exec.CommandContext(ctx, "go", append(args, "-o", dir+"/", t.Package)...)
-	cmd.Dir = filepath.Join(c.Module, t.Module)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off")
-	stderr, err := cmd.StderrPipe()
-	if err != nil {
-		return err
-	}
-	start := time.Now()
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("run go (is it on PATH?): %w", err)
-	}
-	p := &progress{name: t.Name, out: c.Log, start: start}
-	errLines := p.follow(stderr)
-	if err := cmd.Wait(); err != nil {
-		return errors.Join(err, errors.New(errLines))
-	}
-	st, err := os.Stat(filepath.Join(dir, t.Name))
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(c.Log, "%s: built in %.0f s (%d MB)\n", t.Name, time.Since(start).Seconds(), st.Size()>>20)
 	return nil
 }
 
-// progress turns what `go build -v` prints, a line for each package, into a line now and then.
-type progress struct {
-	name     string
-	out      io.Writer
-	start    time.Time
-	packages atomic.Int64
+// keep moves a program that was built in dir to its place, where it appears as a whole. A module of its own is built alone, and all
+// its programs lie beside each other.
+func (c *Cache) keep(p program, dir string) error {
+	if p.Module == "" {
+		own := filepath.Join(dir, "of-"+p.Name)
+		if err := os.Mkdir(own, 0o755); err != nil {
+			return err
+		}
+		if err := os.Rename(filepath.Join(dir, p.Name), filepath.Join(own, p.Name)); err != nil {
+			return err
+		}
+		dir = own
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return err
+	}
+	if err := os.Rename(dir, filepath.Dir(p.path)); err != nil {
+		return err
+	}
+	return c.prune(p.Target)
 }
 
-var packageLine = regexp.MustCompile(`^[a-zA-Z0-9_.~/-]+$`)
-
-// follow reads to the end and returns the lines that are not progress: the compiler's errors.
-func (p *progress) follow(r io.Reader) string {
-	var wg sync.WaitGroup
-	done := make(chan struct{})
-	wg.Go(func() { p.tick(done) })
-	var rest []string
-	s := bufio.NewScanner(r)
-	for s.Scan() {
-		switch line := s.Text(); {
-		case packageLine.MatchString(line):
-			p.packages.Add(1)
-		case strings.HasPrefix(line, "go: downloading"):
-		default:
-			rest = append(rest, line)
-		}
+// compile builds into a directory: each program under the name of its package's directory.
+func (c *Cache) compile(ctx context.Context, group []program, dir string) error {
+	flags, err := c.flags(group[0].Target)
+	if err != nil {
+		return err
 	}
-	close(done)
-	wg.Wait()
-	return strings.Join(rest, "\n")
+	var packages []string
+	for _, p := range group {
+		packages = append(packages, p.Package)
+	}
+	start := time.Now()
+	p := newProgress(c.Log, namesOf(group, ", "))
+	defer p.end()
+	if err := c.plan(ctx, p, group[0].Target, append(flags, packages...)); err != nil {
+		return err
+	}
+	args := append([]string{"build", "-v", "-p", strconv.Itoa(parallel())}, flags...)
+	if err := p.run(c.command(ctx, group[0].Target, append(append(args, "-o", dir+"/"), packages...)...)); err != nil {
+		return err
+	}
+	p.end()
+	for _, b := range group {
+		st, err := os.Stat(filepath.Join(dir, b.Name))
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(c.Log, "%s: built (%d MB)\n", b.Name, st.Size()>>20)
+	}
+	fmt.Fprintf(c.Log, "%s: %s\n", namesOf(group, ", "), time.Since(start).Round(time.Second))
+	return nil
 }
 
-func (p *progress) tick(done <-chan struct{}) {
-	t := time.NewTicker(progressEvery)
-	defer t.Stop()
-	fmt.Fprintf(p.out, "%s: building\n", p.name)
-	for {
-		select {
-		case <-done:
-			return
-		case <-t.C:
-			fmt.Fprintf(p.out, "%s: %d packages compiled, %.0f s (Kubernetes has some 1500, containerd 1000; they are kept)\n", p.name, p.packages.Load(), time.Since(p.start).Seconds())
-		}
+// plan downloads the modules that a build needs, and counts the packages that it will compile.
+func (c *Cache) plan(ctx context.Context, p *progress, t Target, flagsAndPackages []string) error {
+	cmd := c.command(ctx, t, append([]string{"list", "-deps", "-f", "{{if .Stale}}{{.ImportPath}}{{end}}"}, flagsAndPackages...)...)
+	var out strings.Builder
+	cmd.Stdout = &out
+	if err := p.run(cmd); err != nil {
+		return err
 	}
+	p.compiling(len(strings.Fields(out.String())))
+	return nil
+}
+
+// command is a go command in a target's module. It is interrupted, not killed, when ctx ends, to remove its temporary files; a
+// terminal's Ctrl-C reaches it only so.
+func (c *Cache) command(ctx context.Context, t Target, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = filepath.Join(c.Module, t.Module)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
+	cmd.WaitDelay = stopTime
+	return cmd
+}
+
+// compilerMemory is what a compiler of one of Kubernetes' large packages, or a linker, takes.
+const compilerMemory = 1500 << 20
+
+// parallel is how many compilers run at once: as many as there are processors, if they fit into the memory.
+func parallel() int {
+	var info unix.Sysinfo_t
+	n := runtime.NumCPU()
+	if unix.Sysinfo(&info) != nil {
+		return n
+	}
+	return max(1, min(n, int(info.Totalram*uint64(info.Unit)/compilerMemory)))
 }

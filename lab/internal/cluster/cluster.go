@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tortie-net/tortie/lab/internal/cgroup"
+	"github.com/tortie-net/tortie/lab/internal/images"
 	"github.com/tortie-net/tortie/lab/internal/kubeapi"
 	"github.com/tortie-net/tortie/lab/internal/netns"
 	"github.com/tortie-net/tortie/lab/internal/node"
@@ -138,6 +139,9 @@ func (c *Cluster) prepare() error {
 	if err := c.makeDir(); err != nil {
 		return fmt.Errorf("make the lab's directory: %w", err)
 	}
+	if err := c.writeImages(); err != nil {
+		return err
+	}
 	cp := ControlPlane(s.Name)
 	if err := netns.Create(cp); err != nil {
 		return err
@@ -169,6 +173,25 @@ func (c *Cluster) makeDir() error {
 		return err
 	}
 	return os.Mkdir(c.planeDir(), 0o700)
+}
+
+// writeImages writes the archives of the images that every node needs.
+func (c *Cluster) writeImages() error {
+	pause, err := images.Pause(node.PauseImage, c.state.Pause)
+	if err != nil {
+		return err
+	}
+	debug, err := images.Debug()
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join(c.state.Dir, "images")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	files := []string{filepath.Join(dir, "pause.tar"), filepath.Join(dir, "debug.tar")}
+	c.state.Images = append(files, c.state.Images...)
+	return errors.Join(pause.Write(files[0]), debug.Write(files[1]))
 }
 
 func (c *Cluster) prepareNode(n Node) error {

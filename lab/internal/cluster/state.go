@@ -45,6 +45,8 @@ type Spec struct {
 	// Dir takes the cluster's files.
 	Dir       string
 	Hyperkube string
+	// Pause is the program of the pods' sandboxes.
+	Pause string
 	// Containerd is the directory of containerd 2; "" for the machine's containerd.
 	Containerd string
 	// Images are archives for every node.
