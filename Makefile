@@ -34,6 +34,7 @@ ARCHES   := amd64 arm64
 # $(call programs,DIRECTORY,ARCHITECTURE) builds what an image has.
 define programs
 	@mkdir -p $(1)
+	@echo "building Tortie's programs for $(2) (a minute or two the first time)"
 	GOARCH=$(2) $(GO_BUILD) -ldflags '$(LDFLAGS)' -o $(1)/ $(addprefix ./cmd/,$(OWN_PROGRAMS))
 	GOARCH=$(2) $(GO_BUILD) -ldflags '-s -w' -o $(1)/ $(CNI_PLUGINS)
 endef
@@ -43,7 +44,7 @@ help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: deps image ## a cluster of three nodes, Tortie by Helm, step by step (KEEP=1 leaves it running)
+demo: demo-deps image ## a cluster of three nodes, Tortie by Helm, step by step (KEEP=1 leaves it running)
 	bin/lab demo $(if $(KEEP),-keep)
 
 .PHONY: test
@@ -59,6 +60,7 @@ build: bin/lab ## the programs, into bin/
 .PHONY: bin/lab
 bin/lab:
 	@mkdir -p bin
+	@echo "building the lab"
 	go -C lab build -o ../bin/lab ./cmd/lab
 
 .PHONY: image
@@ -104,9 +106,15 @@ generate: bin/lab ## definitions, manifest and tables of docs/, from their sourc
 generate-check: bin/lab ## fail if a generated file is not up to date
 	go -C hack run ./generate -root .. -lab ../bin/lab -helm "$$(bin/lab build helm)" -check
 
+INSTALL_DEPS = bin/lab deps $(if $(filter 0,$(shell id -u)),-install)
+
 .PHONY: deps
-deps: bin/lab ## the Debian packages that the lab needs: installed when root, else named
-	bin/lab deps $(if $(filter 0,$(shell id -u)),-install)
+deps: bin/lab ## the Debian packages that labs and tests need: installed when root, else named
+	$(INSTALL_DEPS) -tests
+
+.PHONY: demo-deps
+demo-deps: bin/lab
+	$(INSTALL_DEPS)
 
 .PHONY: clean
 clean: ## remove what was built here; the lab's cache outside the clone stays

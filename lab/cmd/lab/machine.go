@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/tortie-net/tortie/lab/internal/binaries"
 	"github.com/tortie-net/tortie/lab/internal/deps"
@@ -25,10 +26,14 @@ func runProbe(ctx context.Context, args []string) error {
 func runDeps(ctx context.Context, args []string) error {
 	f := flags("deps")
 	install := f.Bool("install", false, "install what is missing (as root), without starting services")
+	tests := f.Bool("tests", false, "what tests and benchmarks need, too")
 	if err := parse(f, args, false); err != nil {
 		return err
 	}
-	needs := deps.Lab
+	needs := slices.Clone(deps.Lab)
+	if *tests {
+		needs = append(needs, deps.Tests...)
+	}
 	err := probe.IPIP(ctx)
 	if errors.Is(err, probe.ErrNoIPIP) {
 		needs = append(needs, deps.VM...)

@@ -36,7 +36,7 @@ func commands() []command {
 		{"vm", "vm [-mem MB] [-timeout D] [-out DIR] [-programs NAMES] -- CMD [ARGS]...", "run a program in a virtual machine that has IPIP", runVM},
 		{"vmtest", "vmtest PROG [ARGS]...", "for go test -exec: run a static test binary in one", runVMTest},
 		{"probe", "probe", "say whether this kernel has IPIP tunnels (exit code 0) or not (1)", runProbe},
-		{"deps", "deps [-install]", "name or install the Debian packages that are missing", runDeps},
+		{"deps", "deps [-install] [-tests]", "name or install the Debian packages that are missing", runDeps},
 		{"demo", "demo [-name N] [-keep] [-record FILE]", "Tortie on three nodes, step by step", runDemo},
 		{"build", "build [NAME]...", "build the lab's programs into the cache", runBuild},
 	}
@@ -80,6 +80,9 @@ type exitError struct{ code int }
 
 func (e exitError) Error() string { return fmt.Sprintf("exit status %d", e.code) }
 
+// interrupted is the exit code after Ctrl-C, as of a shell.
+const interrupted = 130
+
 // report prints an error for the user and returns the process' exit code.
 func report(err error) int {
 	var exit exitError
@@ -90,6 +93,9 @@ func report(err error) int {
 		return 0
 	case errors.As(err, &exit):
 		return exit.code
+	case errors.Is(err, context.Canceled):
+		fmt.Fprintln(os.Stderr, "lab: interrupted; nothing runs any more, and what was compiled and downloaded is kept for the next time")
+		return interrupted
 	case errors.As(err, &wrong):
 		fmt.Fprintln(os.Stderr, "lab:", err)
 		return 2

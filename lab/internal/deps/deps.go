@@ -29,7 +29,7 @@ type Need struct {
 	Version string
 }
 
-// Lab is what every lab needs.
+// Lab is what every lab needs, and the demo.
 var Lab = []Need{
 	{Package: "containerd", Files: []string{"/usr/bin/containerd"}},
 	{Package: "runc", Files: []string{"/usr/bin/runc", "/usr/sbin/runc"}},
@@ -38,9 +38,13 @@ var Lab = []Need{
 	{Package: "nftables", Files: []string{"/usr/sbin/nft", "/sbin/nft"}},
 	{Package: "tcpdump", Files: []string{"/usr/bin/tcpdump", "/usr/sbin/tcpdump"}},
 	{Package: "procps", Files: []string{"/usr/bin/ps", "/bin/ps"}},
-	{Package: "iperf3", Files: []string{"/usr/bin/iperf3"}},
 	// kube-proxy's other mode.
 	{Package: "iptables", Files: []string{"/usr/sbin/iptables", "/sbin/iptables"}},
+}
+
+// Tests is what tests and benchmarks need besides.
+var Tests = []Need{
+	{Package: "iperf3", Files: []string{"/usr/bin/iperf3"}},
 	// Other people's BGP speakers, which the tests put into a mesh with Tortie's. BIRD 1.6 is what Calico forked.
 	{Package: "bird2", Files: []string{"/usr/sbin/bird"}, Service: "bird"},
 	{Package: "frr", Files: []string{"/usr/lib/frr/bgpd"}, Service: "frr"},
@@ -111,7 +115,8 @@ func Command(missing []Need) string {
 
 // Bring installs or unpacks packages, as root.
 func (p Places) Bring(ctx context.Context, missing []Need, log io.Writer) error {
-	if err := apt(ctx, log, "update", "-qq"); err != nil {
+	fmt.Fprintln(log, "deps: apt-get update")
+	if err := apt(ctx, log, "update"); err != nil {
 		return err
 	}
 	install, unpack := split(missing)
@@ -129,19 +134,33 @@ func (p Places) Bring(ctx context.Context, missing []Need, log io.Writer) error 
 }
 
 func installAll(ctx context.Context, missing []Need, log io.Writer) (err error) {
+	if err := configureRest(ctx, log); err != nil {
+		return err
+	}
 	restore, err := forbidServices("/usr/sbin/policy-rc.d")
 	if err != nil {
 		return fmt.Errorf("keep services from starting: %w", err)
 	}
 	defer func() { err = errors.Join(err, restore()) }()
-	args := []string{"install", "-qq", "--yes", "--no-install-recommends"}
+	args := []string{"install", "--yes", "--no-install-recommends"}
 	for _, n := range missing {
 		args = append(args, n.available(ctx))
 	}
+	sayDownload(ctx, log, args)
 	if err := apt(ctx, log, args...); err != nil {
 		return err
 	}
 	return disableServices(ctx, missing)
+}
+
+// configureRest finishes what a dpkg that was killed has begun: apt refuses to install anything before.
+func configureRest(ctx context.Context, log io.Writer) error {
+	out, err := exec.CommandContext(ctx, "dpkg", "--audit").Output()
+	if err != nil || len(out) == 0 {
+		return err
+	}
+	fmt.Fprintln(log, "deps: an installation was interrupted: dpkg --configure -a")
+	return run(ctx, log, "dpkg", "--configure", "-a")
 }
 
 // disableServices keeps the next boot from starting what has just been installed. A machine without systemd has nothing to disable.
@@ -172,24 +191,16 @@ func (n Need) available(ctx context.Context) string {
 	return n.Package
 }
 
-func apt(ctx context.Context, log io.Writer, args ...string) error {
-	// Another apt at work is waited for.
-	cmd := exec.CommandContext(ctx, "apt-get", append([]string{"-o", "DPkg::Lock::Timeout=300"}, args...)...)
-	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
-	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("apt-get %s: %w", strings.Join(args, " "), err)
-	}
-	return nil
-}
-
 // denyAll answers every service with 101, "action forbidden by policy"
 // (https://people.debian.org/~hmh/invokerc.d-policyrc.d-specification.txt).
-const denyAll = "#!/bin/sh\nexit 101\n"
+const denyAll = "#!/bin/sh\n# Of Tortie's lab, while it installs packages.\nexit 101\n"
 
 // forbidServices keeps packages from starting their services: a lab runs containerd itself, in its nodes. A policy that the
-// machine has already is left alone.
+// machine has already is left alone, unless it is this one, of a process that was killed.
 func forbidServices(policy string) (restore func() error, err error) {
+	if b, err := os.ReadFile(policy); err == nil && string(b) == denyAll {
+		return func() error { return os.Remove(policy) }, nil
+	}
 	f, err := os.OpenFile(policy, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
 	if errors.Is(err, fs.ErrExist) {
 		return func() error { return nil }, nil

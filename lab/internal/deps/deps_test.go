@@ -3,6 +3,7 @@ package deps
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 )
 
@@ -18,7 +19,7 @@ func touch(t *testing.T, path string) {
 
 func TestMissing(t *testing.T) {
 	places := Places{Root: t.TempDir(), Cache: t.TempDir()}
-	needs := append(Lab[:len(Lab):len(Lab)], VM...)
+	needs := slices.Concat(Lab, Tests, VM)
 	for _, f := range []string{"/usr/bin/containerd", "/usr/sbin/runc", "/usr/libexec/virtiofsd", "/usr/sbin/iptables"} {
 		touch(t, places.Root+f)
 	}
@@ -42,8 +43,50 @@ func TestMissing(t *testing.T) {
 	}
 }
 
+func TestArchives(t *testing.T) {
+	n, size := archives("'http://deb/a_1.deb' a_1.deb 1000 SHA256:x\n'http://deb/b_2.deb' b_2.deb 24 SHA256:y\nNOTE: something\n")
+	if n != 2 || size != 1024 {
+		t.Errorf("%d archives of %d bytes, want 2 of 1024", n, size)
+	}
+}
+
+// TestForbidServicesAgain is about a process that was killed in the middle.
+func TestForbidServicesAgain(t *testing.T) {
+	policy := filepath.Join(t.TempDir(), "policy-rc.d")
+	if _, err := forbidServices(policy); err != nil {
+		t.Fatal(err)
+	}
+	restore, err := forbidServices(policy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := restore(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(policy); !os.IsNotExist(err) {
+		t.Errorf("the policy of a process that was killed is left: %v", err)
+	}
+}
+
 func TestForbidServices(t *testing.T) {
 	policy := filepath.Join(t.TempDir(), "policy-rc.d")
+	const others = "#!/bin/sh\nexit 0\n"
+	if err := os.WriteFile(policy, []byte(others), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	leave, err := forbidServices(policy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := leave(); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := os.ReadFile(policy); err != nil || string(b) != others {
+		t.Fatalf("the machine's own policy is %q now (%v)", b, err)
+	}
+	if err := os.Remove(policy); err != nil {
+		t.Fatal(err)
+	}
 	restore, err := forbidServices(policy)
 	if err != nil {
 		t.Fatal(err)
@@ -51,17 +94,6 @@ func TestForbidServices(t *testing.T) {
 	b, err := os.ReadFile(policy)
 	if err != nil || string(b) != denyAll {
 		t.Fatalf("policy is %q (%v)", b, err)
-	}
-	// A second one, as of a machine that has a policy of its own, must leave the first.
-	second, err := forbidServices(policy)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := second(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(policy); err != nil {
-		t.Fatalf("another's policy was removed: %v", err)
 	}
 	if err := restore(); err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -79,7 +80,7 @@ func download(ctx context.Context, cache string, log io.Writer) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(log, "kernel: downloading %s\n", name)
+	fmt.Fprintf(log, "kernel: downloading %s%s\n", name, size(ctx, name))
 	tmp, err := os.MkdirTemp(cache, "fetching-kernel-")
 	if err != nil {
 		return err
@@ -102,6 +103,22 @@ func download(ctx context.Context, cache string, log io.Writer) error {
 	}
 	return os.Rename(root, filepath.Join(cache, "kernel-"+name))
 }
+
+// size says how large a package is, if apt knows.
+func size(ctx context.Context, name string) string {
+	out, err := exec.CommandContext(ctx, "apt-cache", "show", "--no-all-versions", name).Output()
+	m := sizeLine.FindSubmatch(out)
+	if err != nil || m == nil {
+		return ""
+	}
+	n, err := strconv.ParseInt(string(m[1]), 10, 64)
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprintf(", %.1f MB", float64(n)/(1<<20))
+}
+
+var sizeLine = regexp.MustCompile(`(?m)^Size: ([0-9]+)$`)
 
 var dependsLine = regexp.MustCompile(`(?m)^\s*Depends: (linux-image-[0-9]\S+)$`)
 
