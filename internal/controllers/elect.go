@@ -15,14 +15,17 @@ import (
 // LeaseName is the name of the Lease.
 const LeaseName = "tortie-kube-controllers"
 
-// terms are how long a leader leads without being heard of, how long it tries to be heard, and how often.
-type terms struct{ lease, renew, retry time.Duration }
+// terms are how long a Lease holds without being renewed, how long its holder tries to renew it, how often, and how long an answer may
+// take. A renewal is one request, unless somebody else has written.
+type terms struct{ lease, renew, retry, request time.Duration }
 
-// defaultTerms: a leader that dies is replaced within half a minute. What it does can wait for as long.
-var defaultTerms = terms{lease: 20 * time.Second, renew: 15 * time.Second, retry: 5 * time.Second}
+// defaultTerms: a leader that dies is replaced within 20 seconds. renew has room for three attempts also if each of them, and the last
+// one that succeeded, takes all of its time. What is left of the lease after renew is for requests under way to end.
+var defaultTerms = terms{lease: 15 * time.Second, renew: 12 * time.Second, retry: 2 * time.Second, request: 3 * time.Second}
 
 // Elector has one of several processes lead, by a Lease as client-go's leader election writes it. client-go's own would bring all of
-// Kubernetes' types into the program, 15 MB.
+// Kubernetes' types into the program, 15 MB; it gives the Lease back before the leader's work has ended, and counts the time for a
+// renewal from when the answer to the last one came, not from when others may have seen it.
 //
 // Clocks need not agree: how long somebody else's lease holds is counted from when it was last seen to change.
 type Elector struct {
@@ -34,7 +37,8 @@ type Elector struct {
 	leading   atomic.Bool
 
 	seen  api.Lease // as it was last read or written
-	since time.Time // when it was seen to change
+	since time.Time // when it was seen to change; for a write of this process, when the request began
+	tried time.Time // when the last attempt began
 }
 
 // NewElector returns an Elector. The identity must be no other process's, also not that of the one before in the same pod.
@@ -74,7 +78,7 @@ func (e *Elector) acquire(ctx context.Context) bool {
 			e.log.Warn("cannot take part in the election of a leader; trying again", "err", err)
 			complained = err.Error()
 		}
-		if !pause(ctx, e.terms.retry) {
+		if !e.pause(ctx) {
 			return false
 		}
 	}
@@ -93,58 +97,83 @@ func (e *Elector) lead(ctx context.Context, lead func(context.Context)) {
 	}
 }
 
-// renew renews the lease until that has failed for too long.
+// renew renews the lease until ctx ends or leadership is lost.
 func (e *Elector) renew(ctx context.Context) {
-	last := time.Now()
-	for pause(ctx, e.terms.retry) {
-		limited, cancel := context.WithDeadline(ctx, last.Add(e.terms.renew))
-		began := time.Now()
-		got, err := e.try(limited)
-		cancel()
-		switch {
-		case got:
-			last = began
-		case err == nil: // somebody else has it
-			return
-		case time.Since(last) >= e.terms.renew:
-			e.log.Warn("the lease could not be renewed", "err", err)
-			return
-		}
+	for e.renewOnce(ctx) {
 	}
+}
+
+// renewOnce tries until the lease is renewed; false if somebody else has it, ctx ends, or the time for it does. That is counted from
+// the begin of the last request that succeeded: others may have seen the lease change as early.
+func (e *Elector) renewOnce(ctx context.Context) bool {
+	limited, cancel := context.WithDeadline(ctx, e.since.Add(e.terms.renew))
+	defer cancel()
+	var failed error
+	for e.pause(limited) {
+		got, err := e.try(limited)
+		if err == nil {
+			return got
+		}
+		failed = err
+	}
+	if ctx.Err() == nil {
+		e.log.Warn("the lease could not be renewed", "err", failed)
+	}
+	return false
 }
 
 // try takes the lease or renews it, if nobody else holds it.
 func (e *Elector) try(ctx context.Context) (bool, error) {
-	now := time.Now()
+	e.tried = time.Now()
+	if e.seen.Spec.HolderIdentity == e.identity { // nobody else has written, most likely
+		err := e.write(ctx, e.seen, e.store.Update)
+		if !datastore.Contended(err) {
+			return err == nil, err
+		}
+	}
 	lease := api.Lease{Meta: api.Meta{Namespace: e.namespace, Name: LeaseName}}
-	err := e.store.Get(ctx, &lease)
-	if errors.Is(err, datastore.ErrNotFound) {
-		lease.Spec = e.mine(api.LeaseSpec{}, now)
-		return e.wrote(&lease, now, e.store.Create(ctx, &lease))
-	}
-	if err != nil {
+	err := e.send(ctx, e.store.Get, &lease)
+	switch {
+	case errors.Is(err, datastore.ErrNotFound):
+		err = e.write(ctx, lease, e.store.Create)
+	case err != nil:
 		return false, err
-	}
-	if lease.UID != e.seen.UID || lease.ResourceVersion != e.seen.ResourceVersion {
-		e.seen, e.since = lease, now
-	}
-	if held := time.Duration(lease.Spec.LeaseDurationSeconds) * time.Second; lease.Spec.HolderIdentity != "" &&
-		lease.Spec.HolderIdentity != e.identity && now.Sub(e.since) < held {
+	case e.heldByAnother(&lease):
 		return false, nil
+	default:
+		err = e.write(ctx, lease, e.store.Update)
 	}
-	lease.Spec = e.mine(lease.Spec, now)
-	return e.wrote(&lease, now, e.store.Update(ctx, &lease))
-}
-
-// wrote notes what came of a write. That somebody else was faster is no error.
-func (e *Elector) wrote(lease *api.Lease, now time.Time, err error) (bool, error) {
 	if datastore.Contended(err) {
-		return false, nil
-	}
-	if err == nil {
-		e.seen, e.since = *lease, now
+		return false, nil // somebody else was faster
 	}
 	return err == nil, err
+}
+
+// heldByAnother notes the lease as it was read, and reports whether another process may lead by it.
+func (e *Elector) heldByAnother(lease *api.Lease) bool {
+	if lease.UID != e.seen.UID || lease.ResourceVersion != e.seen.ResourceVersion {
+		e.seen, e.since = *lease, time.Now()
+	}
+	held := time.Duration(lease.Spec.LeaseDurationSeconds) * time.Second
+	return lease.Spec.HolderIdentity != "" && lease.Spec.HolderIdentity != e.identity && time.Since(e.since) < held
+}
+
+// write makes the lease this process's.
+func (e *Elector) write(ctx context.Context, lease api.Lease, request func(context.Context, api.Resource) error) error {
+	began := time.Now()
+	lease.Spec = e.mine(lease.Spec, began)
+	err := e.send(ctx, request, &lease)
+	if err == nil {
+		e.seen, e.since = lease, began
+	}
+	return err
+}
+
+// send makes a request, and waits for its answer as long as one may take.
+func (e *Elector) send(ctx context.Context, request func(context.Context, api.Resource) error, lease *api.Lease) error {
+	ctx, cancel := context.WithTimeout(ctx, e.terms.request)
+	defer cancel()
+	return request(ctx, lease)
 }
 
 // mine is the lease as this process writes it.
@@ -161,24 +190,23 @@ func (e *Elector) mine(before api.LeaseSpec, now time.Time) api.LeaseSpec {
 
 // release lets the next one lead at once.
 func (e *Elector) release(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, e.terms.retry)
-	defer cancel()
 	lease := api.Lease{Meta: api.Meta{Namespace: e.namespace, Name: LeaseName}}
-	if err := e.store.Get(ctx, &lease); err != nil || lease.Spec.HolderIdentity != e.identity {
+	if err := e.send(ctx, e.store.Get, &lease); err != nil || lease.Spec.HolderIdentity != e.identity {
 		return
 	}
 	lease.Spec.HolderIdentity, lease.Spec.LeaseDurationSeconds = "", 1
-	if err := e.store.Update(ctx, &lease); err != nil {
+	if err := e.send(ctx, e.store.Update, &lease); err != nil {
 		e.log.Warn("the lease could not be given back; the next leader waits until it has ended", "err", err)
 	}
 }
 
-// pause waits, jittered by a fifth; false if ctx ends before.
-func pause(ctx context.Context, d time.Duration) bool {
+// pause waits for the time of the next attempt, jittered by a fifth; false if ctx ends before. An attempt that took long is followed by
+// the next at once.
+func (e *Elector) pause(ctx context.Context) bool {
 	select {
 	case <-ctx.Done():
 		return false
-	case <-time.After(d + rand.N(d/5+1)):
+	case <-time.After(time.Until(e.tried) + e.terms.retry + rand.N(e.terms.retry/5+1)):
 		return true
 	}
 }
