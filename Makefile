@@ -11,7 +11,10 @@ IMAGE    ?= docker.io/tortie-net/tortie:dev
 # Where the programs and the image of this machine's architecture go.
 BIN      ?= bin
 OUT      ?= dist/tortie.tar
+# Of the demo: keep the cluster, under another name, and write the transcript to a file.
 KEEP     ?=
+NAME     ?=
+RECORD   ?=
 ONLY     ?=
 QUICK    ?=
 
@@ -45,10 +48,10 @@ help: ## print the targets
 
 .PHONY: demo
 demo: demo-deps image ## a cluster of three nodes, Tortie by Helm, step by step (KEEP=1 leaves it running)
-	bin/lab demo $(if $(KEEP),-keep)
+	bin/lab demo $(if $(KEEP),-keep) $(if $(NAME),-name $(NAME)) $(if $(RECORD),-record $(RECORD))
 
 .PHONY: test
-test: deps ## everything: lint, units, namespaces, real API server, IPIP, the demo's promises (ONLY=lint,unit for some)
+test: demo-deps ## everything: the demo, lint, units, namespaces, real API server, IPIP, the demo's promises (ONLY=lint,unit for some)
 	go -C hack run ./testsum -root .. -only '$(ONLY)'
 
 .PHONY: build

@@ -1,65 +1,246 @@
-// Package e2e checks the demo: on this machine's kernel, or in a virtual machine where that has no IPIP. It has no other code.
+// Package e2e runs the README's first command as a new user would: from a fresh clone, with an empty cache of the lab's programs. On a
+// kernel without IPIP it runs in a virtual machine. It has no other code.
 package e2e
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/tortie-net/tortie/lab"
 	"github.com/tortie-net/tortie/lab/internal/binaries"
 	"github.com/tortie-net/tortie/lab/internal/demo"
 )
 
-// TestDemo runs the demo, which asserts all that it shows, and compares the shape of its transcript with docs/demo.md.
+// TestDemo interrupts `make demo` at three points, looks for what it left, and then runs it through. The demo asserts all that it shows;
+// the shape of its transcript is that of docs/demo.md.
 func TestDemo(t *testing.T) {
-	module, err := binaries.FindModule(".")
-	if err != nil {
-		t.Fatal(err)
+	u := newUser(t)
+	for _, point := range []string{
+		`packages to compile`,    // while Kubernetes is built
+		`control plane ready at`, // while nodes start, in the virtual machine where there is one
+		`^## 2\. `,               // in the middle of the demo
+	} {
+		u.interrupt(t, regexp.MustCompile(point))
 	}
-	root := filepath.Dir(module)
-	// The image, and the lab itself, are of these sources and not of an earlier commit's.
-	run(t, root, "make", "--no-print-directory", "image")
-	record := filepath.Join(t.TempDir(), "demo.md")
-	// A name of its own: somebody may be looking at the demo's lab.
-	run(t, root, "bin/lab", "demo", "-name", fmt.Sprintf("e2e%d", os.Getpid()), "-record", record)
-	got, err := os.ReadFile(record)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want, err := os.ReadFile(filepath.Join(root, "docs", "demo.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(demo.Shape(string(want)), demo.Shape(string(got))); diff != "" {
+	u.demo(t).wait(t)
+	u.nothingLeft(t)
+	u.onlyItsPrograms(t)
+	got := read(t, u.record)
+	want := read(t, filepath.Join(u.clone, "docs", "demo.md"))
+	if diff := cmp.Diff(demo.Shape(want), demo.Shape(got)); diff != "" {
 		t.Errorf("docs/demo.md shows another demo (-page +now); bin/lab demo -record docs/demo.md writes it again:\n%s", diff)
 	}
 }
 
-// run shows a program's output as it comes. The program has time to clean up when the test runs out of its own.
-func run(t *testing.T, dir, name string, args ...string) {
+func read(t *testing.T, name string) string {
+	t.Helper()
+	b, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// user is somebody who has just cloned the repository.
+type user struct {
+	clone, cache, temp, record string
+	lab                        string // the name of the demo's lab: somebody may be looking at another demo's
+	env                        []string
+}
+
+// newUser has an empty cache; Go's own caches are the machine's.
+func newUser(t *testing.T) user {
+	t.Helper()
+	dir := t.TempDir()
+	u := user{clone: filepath.Join(dir, "tortie"), cache: filepath.Join(dir, "cache"), temp: filepath.Join(dir, "tmp"),
+		record: filepath.Join(dir, "record", "demo.md"), lab: fmt.Sprintf("e2e%d", os.Getpid())}
+	for _, d := range []string{u.cache, u.temp, filepath.Dir(u.record)} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	module, err := binaries.FindModule(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	clone(t, filepath.Dir(module), u.clone)
+	gocache, err := exec.Command("go", "env", "GOCACHE").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.env = append(os.Environ(), "XDG_CACHE_HOME="+u.cache, "TMPDIR="+u.temp, "GOCACHE="+strings.TrimSpace(string(gocache)))
+	return u
+}
+
+// clone clones a repository and copies over what is not committed yet.
+func clone(t *testing.T, from, to string) {
+	t.Helper()
+	command(t, "", "git", "clone", "-q", from, to)
+	for _, name := range strings.Split(command(t, from, "git", "ls-files", "-z", "-m", "-o", "--exclude-standard"), "\x00") {
+		b, err := os.ReadFile(filepath.Join(from, name))
+		if name == "" || os.IsNotExist(err) {
+			continue // a file that was removed
+		}
+		if err == nil {
+			err = os.MkdirAll(filepath.Dir(filepath.Join(to, name)), 0o755)
+		}
+		if err == nil {
+			err = os.WriteFile(filepath.Join(to, name), b, 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func command(t *testing.T, dir string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Dir = dir
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%q: %v", args, err)
+	}
+	return string(out)
+}
+
+// running is a `make demo` that runs, in a process group of its own as on a terminal.
+type running struct {
+	cmd    *exec.Cmd
+	output *bufio.Reader
+}
+
+func (u user) demo(t *testing.T) running {
 	t.Helper()
 	ctx := t.Context()
 	if deadline, ok := t.Deadline(); ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithDeadline(ctx, deadline.Add(-30*time.Second))
-		defer cancel()
+		t.Cleanup(cancel)
 	}
-	cmd := exec.CommandContext(ctx, filepath.Join(dir, name), args...)
-	if filepath.Base(name) == name {
-		cmd = exec.CommandContext(ctx, name, args...)
-	}
-	cmd.Dir = dir
-	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd := exec.CommandContext(ctx, "make", "--no-print-directory", "demo", "NAME="+u.lab, "RECORD="+u.record)
+	cmd.Dir, cmd.Env = u.clone, u.env
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return ctrlC(cmd) }
 	cmd.WaitDelay = 20 * time.Second
-	if err := cmd.Run(); err != nil {
-		t.Fatalf("%s %q: %v", name, args, err)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = cmd.Stdout
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return running{cmd, bufio.NewReader(io.TeeReader(out, t.Output()))}
+}
+
+// ctrlC is what a terminal does.
+func ctrlC(cmd *exec.Cmd) error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
+
+func (r running) wait(t *testing.T) {
+	t.Helper()
+	if _, err := io.Copy(io.Discard, r.output); err != nil {
+		t.Error(err)
+	}
+	if err := r.cmd.Wait(); err != nil {
+		t.Fatalf("make demo: %v", err)
+	}
+}
+
+// interrupt starts a demo, presses Ctrl-C when it prints a line, and looks for what is left when it has ended.
+func (u user) interrupt(t *testing.T, at *regexp.Regexp) {
+	t.Helper()
+	r := u.demo(t)
+	for {
+		line, err := r.output.ReadString('\n')
+		if at.MatchString(strings.TrimRight(line, "\r\n")) {
+			break
+		}
+		if err != nil {
+			t.Fatalf("make demo ended before it printed %q: %v, %v", at, err, r.cmd.Wait())
+		}
+	}
+	if err := ctrlC(r.cmd); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(io.Discard, r.output); err != nil {
+		t.Error(err)
+	}
+	if err := r.cmd.Wait(); err == nil {
+		t.Errorf("make demo was interrupted at %q and says that all is well", at)
+	}
+	u.nothingLeft(t)
+}
+
+// nothingLeft fails if anything of a demo that has ended is still there. Its processes have this user's cache in their environment.
+func (u user) nothingLeft(t *testing.T) {
+	t.Helper()
+	left := u.traces(t)
+	for end := time.Now().Add(time.Minute); len(left) > 0 && time.Now().Before(end); left = u.traces(t) {
+		time.Sleep(200 * time.Millisecond) // the supervisor outlives its caller by what it has to remove
+	}
+	if len(left) > 0 {
+		t.Errorf("the demo has left: %q", left)
+	}
+}
+
+func (u user) traces(t *testing.T) []string {
+	t.Helper()
+	var found []string
+	for _, pattern := range []string{
+		u.temp + "/*", u.cache + "/tortie/building-*", u.cache + "/tortie/fetching-*",
+		"/run/netns/tortie-" + u.lab + "-*", "/run/tortie-lab/" + u.lab, "/var/lib/tortie-lab/" + u.lab, "/sys/fs/cgroup/*tortie-" + u.lab,
+	} {
+		paths, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found = append(found, paths...)
+	}
+	processes, err := filepath.Glob("/proc/[0-9]*/environ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, environ := range processes {
+		// One that has ended meanwhile can't be read.
+		if b, err := os.ReadFile(environ); err == nil && bytes.Contains(b, []byte("XDG_CACHE_HOME="+u.cache+"\x00")) {
+			found = append(found, environ)
+		}
+	}
+	return found
+}
+
+// onlyItsPrograms fails unless the cache holds just what a lab opens, and vminit where there was a virtual machine.
+func (u user) onlyItsPrograms(t *testing.T) {
+	t.Helper()
+	var got []string
+	for _, target := range binaries.Targets {
+		built, err := filepath.Glob(filepath.Join(u.cache, "tortie", target.Name+"-*", target.Name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(built) > 0 && target.Name != "vminit" {
+			got = append(got, target.Name)
+		}
+	}
+	want := slices.Clone(lab.DefaultPrograms)
+	slices.Sort(got)
+	slices.Sort(want)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("programs that were built for the demo (-what a lab opens +built):\n%s", diff)
 	}
 }
