@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stopTime is how long a go command that was interrupted may take to remove its temporary files.
+// stopTime is how long a go command that was interrupted may take to end.
 const stopTime = 30 * time.Second
 
 var kubernetesVersion = regexp.MustCompile(`(?m)^\s*(?:require\s+)?k8s\.io/kubernetes (v1\.([0-9]+)\.[0-9]+)$`)
@@ -130,17 +130,25 @@ func (c *Cache) compile(ctx context.Context, group []program, dir string) error 
 	for _, p := range group {
 		packages = append(packages, p.Package)
 	}
+	temp := filepath.Join(dir, "temp")
+	if err := os.Mkdir(temp, 0o700); err != nil {
+		return err
+	}
 	start := time.Now()
 	p := newProgress(c.Log, namesOf(group, ", "))
 	defer p.end()
-	if err := c.plan(ctx, p, group[0].Target, append(flags, packages...)); err != nil {
+	goCommand := func(args ...string) *exec.Cmd { return c.command(ctx, group[0].Target, temp, args...) }
+	if err := p.plan(ctx, goCommand(slices.Concat([]string{"list", "-deps", "-f", "{{if .Stale}}{{.ImportPath}}{{end}}"}, flags, packages)...)); err != nil {
 		return err
 	}
-	args := append([]string{"build", "-v", "-p", strconv.Itoa(parallel())}, flags...)
-	if err := p.run(c.command(ctx, group[0].Target, append(append(args, "-o", dir+"/"), packages...)...)); err != nil {
+	build := []string{"build", "-v", "-p", strconv.Itoa(parallel()), "-o", dir + "/"}
+	if err := p.run(ctx, goCommand(slices.Concat(build, flags, packages)...)); err != nil {
 		return err
 	}
 	p.end()
+	if err := os.RemoveAll(temp); err != nil {
+		return err
+	}
 	for _, b := range group {
 		st, err := os.Stat(filepath.Join(dir, b.Name))
 		if err != nil {
@@ -152,24 +160,12 @@ func (c *Cache) compile(ctx context.Context, group []program, dir string) error 
 	return nil
 }
 
-// plan downloads the modules that a build needs, and counts the packages that it will compile.
-func (c *Cache) plan(ctx context.Context, p *progress, t Target, flagsAndPackages []string) error {
-	cmd := c.command(ctx, t, append([]string{"list", "-deps", "-f", "{{if .Stale}}{{.ImportPath}}{{end}}"}, flagsAndPackages...)...)
-	var out strings.Builder
-	cmd.Stdout = &out
-	if err := p.run(cmd); err != nil {
-		return err
-	}
-	p.compiling(len(strings.Fields(out.String())))
-	return nil
-}
-
-// command is a go command in a target's module. It is interrupted, not killed, when ctx ends, to remove its temporary files; a
-// terminal's Ctrl-C reaches it only so.
-func (c *Cache) command(ctx context.Context, t Target, args ...string) *exec.Cmd {
+// command is a go command in a target's module, with its temporary files in a directory that the caller removes: an interrupted go does
+// not always do so. A terminal's Ctrl-C reaches it, and its compilers, only when ctx ends.
+func (c *Cache) command(ctx context.Context, t Target, temp string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = filepath.Join(c.Module, t.Module)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off", "GOTMPDIR="+temp)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
 	cmd.WaitDelay = stopTime

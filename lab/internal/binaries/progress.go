@@ -31,7 +31,7 @@ type progress struct {
 	terminal bool
 	stop     func() // ends the ticks
 
-	mu         sync.Mutex // guards what follows
+	mu         sync.Mutex // guards out and what follows
 	start      time.Time  // of what is being done
 	downloaded []string   // "module version"
 	done, all  int        // packages
@@ -79,8 +79,8 @@ const clearLine = "\r\x1b[K"
 
 func (p *progress) show(now time.Time) {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	line := p.name + ": " + p.line(now.Sub(p.start))
-	p.mu.Unlock()
 	if p.terminal {
 		fmt.Fprint(p.out, clearLine+line)
 	} else {
@@ -101,6 +101,17 @@ func (p *progress) line(took time.Duration) string {
 	}
 	left := time.Duration(float64(took) / float64(p.done) * float64(p.all-p.done)).Round(time.Second)
 	return fmt.Sprintf("%d of %d packages, %v, about %v left", p.done, p.all, took, left)
+}
+
+// plan runs the go command that downloads the modules of a build and lists the packages that it will compile.
+func (p *progress) plan(ctx context.Context, list *exec.Cmd) error {
+	var out strings.Builder
+	list.Stdout = &out
+	if err := p.run(ctx, list); err != nil {
+		return err
+	}
+	p.compiling(len(strings.Fields(out.String())))
+	return nil
 }
 
 // compiling begins the compilation of so many packages. What was downloaded for it is said with its size.
@@ -135,7 +146,7 @@ func (p *progress) end() {
 }
 
 // run runs a go command and follows what it prints on standard error. The error holds what is not progress: the compiler's errors.
-func (p *progress) run(cmd *exec.Cmd) error {
+func (p *progress) run(ctx context.Context, cmd *exec.Cmd) error {
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		return err
@@ -144,10 +155,11 @@ func (p *progress) run(cmd *exec.Cmd) error {
 		return fmt.Errorf("run go (is it on PATH?): %w", err)
 	}
 	printed := p.follow(stderr)
-	if err := cmd.Wait(); err != nil {
-		if errors.Is(err, context.Canceled) {
-			return err
-		}
+	err = cmd.Wait()
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil:
 		return errors.Join(err, errors.New(printed))
 	}
 	return nil
