@@ -2,6 +2,7 @@ package duties
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -117,11 +118,23 @@ func (t *Tunnel) Address(ctx context.Context, in TunnelInput) (netip.Addr, error
 		return t.addr, nil
 	}
 	addr, err := t.takeOver(ctx, in)
+	if errors.Is(err, ipam.ErrForeignHandle) {
+		err = t.reclaim(ctx, err)
+	}
 	if err != nil {
 		return netip.Addr{}, fmt.Errorf("address of %s: %w", t.kind.device, err)
 	}
 	t.done, t.anew, t.in, t.looked, t.addr = true, false, in, t.now(), addr
 	return addr, nil
+}
+
+// reclaim removes the object of somebody else who has taken the name of this node's handle, by an ID in another case. The error that it
+// returns tells operators of it; the next look finds that there is no handle.
+func (t *Tunnel) reclaim(ctx context.Context, why error) error {
+	if err := t.ipam.RemoveForeign(ctx, t.owner().Handle); err != nil {
+		return fmt.Errorf("%w: %w: delete it", why, err)
+	}
+	return fmt.Errorf("%w: somebody has taken the name of this node's handle; the object was removed, and the address will be looked for again", why)
 }
 
 // holds reports that nothing has happened since the last look that could have changed its result.

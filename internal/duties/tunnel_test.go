@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -627,6 +628,36 @@ func TestTunnelKinds(t *testing.T) {
 		held, err := client.Addresses(t.Context(), handle)
 		if err != nil || len(held) == 0 != (kind.mark == VXLAN.mark) {
 			t.Errorf("%s holds %v, %v", handle, held, err)
+		}
+	}
+}
+
+// Somebody has taken the name of a node's handle, by an ID in capitals: the node says so, removes what it is, and goes on.
+func TestTunnelHandleThatWasTaken(t *testing.T) {
+	store := labstore.Store(t)
+	pool(t, store, "taken", "10.121.7.0/24", 26)
+	for _, kind := range []TunnelKind{IPIP, VXLAN} {
+		id := kind.handle("taken-node")
+		squat := &api.IPAMHandle{
+			Meta: api.Meta{Name: names.Handle(id), Annotations: map[string]string{names.AnnotationNode: "thief"}},
+			Spec: api.IPAMHandleSpec{HandleID: strings.ToUpper(id[:4]) + id[4:], Block: map[string]int{}},
+		}
+		labstore.Forget(t, store, &api.IPAMHandle{Meta: api.Meta{Name: names.Handle(id)}, Spec: api.IPAMHandleSpec{HandleID: id}})
+		if err := store.Create(t.Context(), squat); err != nil {
+			t.Fatal(err)
+		}
+		tunnel := NewTunnel(ipam.NewClient(store, time.Now), kind, "taken-node", time.Now)
+		in := TunnelInput{Ranges: Ranges{Assign: prefixes("10.121.7.0/24")}, UID: "u"}
+		if _, err := tunnel.Address(t.Context(), in); !errors.Is(err, ipam.ErrForeignHandle) {
+			t.Errorf("%s: the first look: error %v, want %v", kind.device, err, ipam.ErrForeignHandle)
+		}
+		addr, err := tunnel.Address(t.Context(), in)
+		if err != nil || !addr.IsValid() {
+			t.Fatalf("%s: the second look: address %v, error %v", kind.device, addr, err)
+		}
+		h := &api.IPAMHandle{Meta: api.Meta{Name: names.Handle(id)}, Spec: api.IPAMHandleSpec{HandleID: id}}
+		if err := store.Get(t.Context(), h); err != nil || h.Spec.HandleID != id || h.Annotations[names.AnnotationNode] != "taken-node" {
+			t.Errorf("%s: the handle is %+v, error %v", kind.device, h, err)
 		}
 	}
 }

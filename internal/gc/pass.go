@@ -3,11 +3,11 @@ package gc
 import (
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/inventory"
+	"github.com/tortie-net/tortie/internal/names"
 )
 
 // Rules are how long something must have been seen unused before it goes.
@@ -275,7 +275,7 @@ func (p *pass) judgeHandles() {
 	}
 	for i := range p.view.Handles {
 		h := &p.view.Handles[i]
-		if holding[h.Name] || p.ofTunnel(h.Name) {
+		if holding[h.Name] || p.ofTunnel(h) {
 			continue
 		}
 		if p.sees(p.before.handles, p.next.handles, h.Name, form(h.UID, h.ResourceVersion), "") {
@@ -284,15 +284,14 @@ func (p *pass) judgeHandles() {
 	}
 }
 
-// tunnelMark is in the handles of all tunnels' addresses, before the node's name.
-const tunnelMark = "tunnel-addr-"
-
 // ofTunnel reports whether a handle is that of a tunnel of a node that exists: its agent uses the same handle again at any time, so
-// that it is never certain that nobody is about to.
-func (p *pass) ofTunnel(name string) bool {
-	_, node, ok := strings.Cut(name, tunnelMark)
-	if !ok {
-		return false
-	}
-	return p.index.Node(node) != nil
+// that it is never certain that nobody is about to. One that has the name of it alone keeps the agent from making its own: it says that it
+// is another node's, or its ID has capitals. Of a handle whose ID was not read the sweep finds that out.
+func (p *pass) ofTunnel(h *inventory.Handle) bool {
+	return ofTunnel(p.index, h) && !h.Named
+}
+
+func ofTunnel(index *inventory.Index, h *inventory.Handle) bool {
+	node, ok := names.TunnelNode(h.Name)
+	return ok && index.Node(node) != nil && (h.Node == "" || h.Node == node) && (h.Named || h.ID == h.Name)
 }

@@ -198,8 +198,9 @@ func (w *sweep) forget(ctx context.Context, seen *inventory.Handle, id string) e
 // forgetHandles removes handles that hold nothing. One list of all blocks, as they are now, says for all of them that this is so: none
 // has been written for the grace, and whoever assigns by a handle writes it first.
 func (w *sweep) forgetHandles(ctx context.Context, d *Decision) error {
-	if len(d.Handles) == 0 {
-		return nil
+	unused, err := w.notOfTunnels(ctx, d.Handles)
+	if err != nil || len(unused) == 0 {
+		return err
 	}
 	blocks, err := inventory.ReadBlocks(ctx, w.IPAM)
 	if err != nil {
@@ -216,12 +217,33 @@ func (w *sweep) forgetHandles(ctx context.Context, d *Decision) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(parallel)
-	for i := range d.Handles {
-		if h := &d.Handles[i]; !holding[h.Name] {
+	for i := range unused {
+		if h := &unused[i]; !holding[h.Name] {
 			g.Go(func() error { return w.forget(ctx, h, h.ID) })
 		}
 	}
 	return g.Wait()
+}
+
+// notOfTunnels reads the handles of which nothing but the name was seen, and that is of a tunnel of a node that exists. It returns those
+// that are not the node's, and all others.
+func (w *sweep) notOfTunnels(ctx context.Context, all []inventory.Handle) (unused []inventory.Handle, err error) {
+	index := inventory.NewIndex(w.view.Nodes, nil)
+	for i := range all {
+		h := all[i]
+		if h.Named && ofTunnel(index, &h) {
+			seen := h.ResourceVersion
+			err := w.IPAM.Get(ctx, &h)
+			if errors.Is(err, datastore.ErrNotFound) || err == nil && (h.ResourceVersion != seen || ofTunnel(index, &h)) {
+				continue
+			}
+			if err != nil {
+				return nil, fmt.Errorf("look whether handle %s is of a tunnel: %w", h.Name, err)
+			}
+		}
+		unused = append(unused, h)
+	}
+	return unused, nil
 }
 
 // giveUpBlocks removes blocks, and the claims of them. Of a node that was gone the API server is asked once more.

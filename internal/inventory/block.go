@@ -172,7 +172,7 @@ func (h *Handle) UnmarshalJSON(data []byte) error {
 
 // NewHandle returns what matters of a stored handle.
 func NewHandle(obj *api.IPAMHandle) Handle {
-	h := Handle{Meta: bare(obj.Meta), ID: obj.Spec.HandleID, Named: obj.Spec.HandleID == ""}
+	h := Handle{Meta: bare(obj.Meta), ID: obj.Spec.HandleID, Named: obj.Spec.HandleID == "", Node: shared(obj.Annotations[names.AnnotationNode])}
 	for text, n := range obj.Spec.Block {
 		cidr, err := netip.ParsePrefix(text)
 		if err != nil {

@@ -107,8 +107,10 @@ type Handle struct {
 	Blocks map[netip.Prefix]int
 	// Odd are keys of the handle that are no CIDRs.
 	Odd []string
-	// Named: only the object's name was read, which is the ID in lower case.
+	// Named: only the object's metadata was read. Its name is the ID in lower case.
 	Named bool
+	// Node is whose it says it is. Calico's do not.
+	Node string
 }
 
 // Node is a Kubernetes Node.

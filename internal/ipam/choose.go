@@ -235,10 +235,11 @@ func takenBlocks(st *State, p Pool) func(netip.Prefix) bool {
 	}
 }
 
-// chooseLost takes from a block of the host whose claim was lost, and claims it anew.
+// chooseLost takes from a block of the host whose claim was lost, and claims it anew. Where nodes are fenced, a claim has the size that the
+// pool says: blocks of another, from before blockSize changed, get theirs back from kube-controllers.
 func chooseLost(st *State, req *Request, pools []Pool) (choice, bool) {
 	for _, b := range st.Cluster {
-		if !b.OwnedBy(req.Host) || !inPools(b.cidr, pools) || affinityOf(st, b.cidr) != nil {
+		if !b.OwnedBy(req.Host) || !ofPoolSize(b.cidr, pools) || affinityOf(st, b.cidr) != nil {
 			continue
 		}
 		c := choice{block: b, affinity: newAffinity(req.Host, b.cidr), claim: true}
@@ -281,6 +282,11 @@ func startBlock(host string) uint64 {
 
 func inPools(cidr netip.Prefix, pools []Pool) bool {
 	return slices.ContainsFunc(pools, func(p Pool) bool { return p.CIDR.Contains(cidr.Addr()) && cidr.Bits() >= p.CIDR.Bits() })
+}
+
+// ofPoolSize reports that a range is a block as one of the pools makes them.
+func ofPoolSize(cidr netip.Prefix, pools []Pool) bool {
+	return slices.ContainsFunc(pools, func(p Pool) bool { return p.BlockBits == cidr.Bits() && inPools(cidr, []Pool{p}) })
 }
 
 func overlaps(ranges []netip.Prefix, cidr netip.Prefix) bool {

@@ -20,6 +20,8 @@ var (
 	ErrBlockLimit = errors.New("the node owns as many blocks as it may")
 	// ErrTaken: the address that was asked for belongs to somebody else.
 	ErrTaken = errors.New("address is taken")
+	// ErrForeignHandle: the object that has the handle's name is of another handle, whose ID differs in its case.
+	ErrForeignHandle = errors.New("handle is of another")
 	// ErrNotHeld: a handle does not hold what it should.
 	ErrNotHeld = errors.New("address is not held")
 )

@@ -78,9 +78,30 @@ func (c *Client) readHandle(ctx context.Context, id string) (*api.IPAMHandle, er
 	case err != nil:
 		return nil, err
 	case h.Spec.HandleID != id:
-		return nil, fmt.Errorf("IPAMHandle %s belongs to handle ID %q, not to %q", h.Name, h.Spec.HandleID, id)
+		return nil, fmt.Errorf("%w: IPAMHandle %s belongs to handle ID %q, not to %q", ErrForeignHandle, h.Name, h.Spec.HandleID, id)
 	}
 	return h, nil
+}
+
+// RemoveForeign removes the IPAMHandle that has the name of a handle and another ID, which differs in its case, so that the handle can be
+// made. It is for the handles of tunnels only: their IDs have no capitals, so that nobody has made that object for himself. What it
+// holds stays held.
+func (c *Client) RemoveForeign(ctx context.Context, id string) error {
+	if !names.OfTunnel(id) {
+		return fmt.Errorf("IPAMHandle %s is not a tunnel's and may be of use to somebody", names.Handle(id))
+	}
+	h := &api.IPAMHandle{Meta: api.Meta{Name: names.Handle(id)}, Spec: api.IPAMHandleSpec{HandleID: id}}
+	err := c.store.Get(ctx, h)
+	if errors.Is(err, datastore.ErrNotFound) || err == nil && h.Spec.HandleID == id {
+		return nil // somebody was faster
+	}
+	if err == nil {
+		err = c.store.Delete(ctx, h)
+	}
+	if err != nil {
+		return fmt.Errorf("remove IPAMHandle %s: %w", h.Name, err)
+	}
+	return nil
 }
 
 // maxParallel bounds how many blocks are read or written at once.

@@ -110,6 +110,21 @@ func VXLANHandle(node string) string { return "vxlan-tunnel-addr-" + node }
 // VXLANv6Handle: see VXLANHandle.
 func VXLANv6Handle(node string) string { return "vxlan-v6-tunnel-addr-" + node }
 
+// tunnelMark is in the handle IDs of all tunnels' addresses, before the node's name; before it is what the tunnel is.
+const tunnelMark = "tunnel-addr-"
+
+// TunnelNode returns the node whose tunnel a handle's name says it is of; false if it is of none.
+func TunnelNode(handle string) (node string, ok bool) {
+	_, node, ok = strings.Cut(Handle(handle), tunnelMark)
+	return node, ok
+}
+
+// OfTunnel reports that a handle ID is that of a tunnel's address. Such an ID has no capitals, as the names of nodes have none.
+func OfTunnel(id string) bool {
+	_, ok := TunnelNode(id)
+	return ok && id == Handle(id)
+}
+
 // HostAffinity returns the value of a block's affinity field for a node.
 func HostAffinity(node string) string { return api.AffinityHost + ":" + node }
 

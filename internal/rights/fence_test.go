@@ -1,7 +1,9 @@
 package rights
 
 import (
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -18,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/tortie-net/tortie/internal/labtest"
+	"github.com/tortie-net/tortie/internal/mesh/meshtest"
 	"github.com/tortie-net/tortie/internal/names"
 )
 
@@ -62,6 +65,14 @@ func refused(t *testing.T, what string, err error) {
 	said := apierrors.IsForbidden(err) || apierrors.IsInvalid(err)
 	if !said || !strings.Contains(err.Error(), "ValidatingAdmissionPolicy 'tortie-fence-") {
 		t.Errorf("%s: error %v, want the fence's refusal", what, err)
+	}
+}
+
+// refusedByRBAC fails the test unless the account has no such right at all.
+func refusedByRBAC(t *testing.T, what string, err error) {
+	t.Helper()
+	if !apierrors.IsForbidden(err) || strings.Contains(err.Error(), "ValidatingAdmissionPolicy") {
+		t.Errorf("%s: error %v, want that there is no right", what, err)
 	}
 }
 
@@ -181,6 +192,10 @@ func TestBlocks(t *testing.T) {
 		{"assign from a block of nobody", "", func(_ *unstructured.Unstructured, b spec) { b.assign(6, "net.n", s.thief); b.bump() }, false},
 		{"assign from its own", thiefs, func(_ *unstructured.Unstructured, b spec) { b.assign(6, "net.n", s.thief); b.bump() }, false},
 		{"give up its own", thiefs, func(_ *unstructured.Unstructured, b spec) { delete(b, "affinity"); b.bump() }, false},
+		{"renew its own", thiefs, func(_ *unstructured.Unstructured, b spec) {
+			b["sequenceNumberForAllocation"].(map[string]any)["2"] = b["sequenceNumber"]
+			b.bump()
+		}, false},
 		{"free what has no node in its own", thiefs, func(_ *unstructured.Unstructured, b spec) { b.free(4); b.bump() }, false},
 		// What a thief would.
 		{"free the victim's", victims, func(_ *unstructured.Unstructured, b spec) { b.free(0); b.bump() }, true},
@@ -247,6 +262,39 @@ func TestBlocks(t *testing.T) {
 			b.bump()
 		}, true},
 		{"forge the time of the claim", victims, func(_ *unstructured.Unstructured, b spec) { b["affinityClaimTime"] = "2030-01-02T03:04:05Z"; b.bump() }, true},
+		{"list the victim's as free in its own block", thiefs, func(_ *unstructured.Unstructured, b spec) {
+			b["unallocated"] = append(b.list("unallocated"), int64(0))
+			b.bump()
+		}, true},
+		{"lose a free address of its own block", thiefs, func(_ *unstructured.Unstructured, b spec) { b["unallocated"] = b.list("unallocated")[1:]; b.bump() }, true},
+		{"exhaust the sequence number of its own block", thiefs, func(_ *unstructured.Unstructured, b spec) { b["sequenceNumber"] = int64(1<<63 - 1) }, true},
+		{"do not count a write of its own block", thiefs, func(_ *unstructured.Unstructured, b spec) { b.assign(6, "net.n", s.thief) }, true},
+		{"change the victim's sequence number in its own block", thiefs, func(_ *unstructured.Unstructured, b spec) {
+			b["sequenceNumberForAllocation"].(map[string]any)["0"] = int64(100)
+			b.bump()
+		}, true},
+		{"number what is free", thiefs, func(_ *unstructured.Unstructured, b spec) {
+			b["sequenceNumberForAllocation"].(map[string]any)["9"] = int64(100)
+			b.bump()
+		}, true},
+		{"number what there is not", thiefs, func(_ *unstructured.Unstructured, b spec) {
+			b["sequenceNumberForAllocation"].(map[string]any)["99999"] = int64(100)
+			b.bump()
+		}, true},
+		{"long attributes", thiefs, func(_ *unstructured.Unstructured, b spec) {
+			b.assign(6, strings.Repeat("x", 1000), s.thief)
+			b.bump()
+		}, true},
+		{"annotations of the victim's", victims, func(o *unstructured.Unstructured, b spec) {
+			o.SetAnnotations(map[string]string{"projectcalico.org/metadata": "{}"})
+			b.bump()
+		}, true},
+		{"long annotations of its own", thiefs, func(o *unstructured.Unstructured, b spec) {
+			o.SetAnnotations(map[string]string{"projectcalico.org/metadata": strings.Repeat("x", 1025)})
+			b.bump()
+		}, true},
+		{"labels of its own", thiefs, func(o *unstructured.Unstructured, b spec) { o.SetLabels(map[string]string{"a": "b"}); b.bump() }, true},
+		{"fields that nobody knows", thiefs, func(_ *unstructured.Unstructured, b spec) { b["other"] = "x"; b.bump() }, true},
 		{"let the garbage collector delete it", victims, func(o *unstructured.Unstructured, b spec) {
 			o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "none", UID: "0"}})
 			b.bump()
@@ -280,6 +328,7 @@ func emptied(b *unstructured.Unstructured) *unstructured.Unstructured {
 		s.free(i)
 	}
 	s["attributes"] = []any{}
+	slices.SortFunc(s.list("unallocated"), func(a, b any) int { return cmp.Compare(a.(int64), b.(int64)) })
 	return b
 }
 
@@ -304,6 +353,22 @@ func TestBlocksComeAndGo(t *testing.T) {
 		{"of nobody, with its own address", func(n int) *unstructured.Unstructured { return only(s.block(t, n, "")) }, true, false},
 		{"of nobody, with the victim's address", func(n int) *unstructured.Unstructured { return s.block(t, n, "") }, true, true},
 		{"the victim's", func(n int) *unstructured.Unstructured { return s.block(t, n, victims) }, true, true},
+		{"its own, which lists an address twice", func(n int) *unstructured.Unstructured {
+			b := emptied(s.block(t, n, thiefs))
+			spec(b.Object["spec"].(map[string]any)).list("unallocated")[1] = int64(0)
+			return b
+		}, true, false},
+		{"its own, of another size than its range", func(n int) *unstructured.Unstructured {
+			b := emptied(s.block(t, n, thiefs))
+			b.SetName(fmt.Sprintf("10-99-%d-0-27", n))
+			b.Object["spec"].(map[string]any)["cidr"] = fmt.Sprintf("10.99.%d.0/27", n)
+			return b
+		}, true, false},
+		{"its own, whose sequence number is exhausted", func(n int) *unstructured.Unstructured {
+			b := emptied(s.block(t, n, thiefs))
+			b.Object["spec"].(map[string]any)["sequenceNumber"] = int64(1<<63 - 1)
+			return b
+		}, true, false},
 		{"the victim's, empty", func(n int) *unstructured.Unstructured { return emptied(s.block(t, n, victims)) }, true, true},
 		{"a load balancer's", func(n int) *unstructured.Unstructured { return emptied(s.block(t, n, "virtual:load-balancer")) }, true, true},
 		{"under another name", func(n int) *unstructured.Unstructured {
@@ -330,6 +395,12 @@ func affinity(name, node, cidr string) *unstructured.Unstructured {
 	}}
 }
 
+// with is an object with a field of its spec changed.
+func with(obj *unstructured.Unstructured, field string, value any) *unstructured.Unstructured {
+	obj.Object["spec"].(map[string]any)[field] = value
+	return obj
+}
+
 func TestAffinities(t *testing.T) {
 	s := newScene(t)
 	dry := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
@@ -343,6 +414,13 @@ func TestAffinities(t *testing.T) {
 		{"the victim's", affinity(s.victim+"-10-97-0-0-26", s.victim, "10.97.0.0/26"), true},
 		{"the victim's name", affinity(s.victim+"-10-97-0-0-26", s.thief, "10.97.0.0/26"), true},
 		{"another block's name", affinity(s.thief+"-10-97-0-0-26", s.thief, "10.97.0.64/26"), true},
+		{"larger than a block may be", affinity(s.thief+"-10-97-0-0-19", s.thief, "10.97.0.0/19"), true},
+		{"everything", affinity(s.thief+"-0-0-0-0-0", s.thief, "0.0.0.0/0"), true},
+		{"everything, IPv6", affinity(s.thief+"----0", s.thief, "::/0"), true},
+		{"larger than a block may be, IPv6", affinity(s.thief+"-fd00---115", s.thief, "fd00::/115"), true},
+		{"another spelling", affinity(s.thief+"-fd00-0--40-122", s.thief, "fd00:0::40/122"), true},
+		{"a state that nobody knows", with(affinity(s.thief+"-10-97-0-0-26", s.thief, "10.97.0.0/26"), "state", "x"), true},
+		{"fields that nobody knows", with(affinity(s.thief+"-10-97-0-0-26", s.thief, "10.97.0.0/26"), "other", "x"), true},
 		{"no CIDR", affinity(s.thief+"-x", s.thief, "x"), true},
 		{"no network", affinity(s.thief+"-10-97-0-1-26", s.thief, "10.97.0.1/26"), true},
 	} {
@@ -359,6 +437,8 @@ func TestAffinities(t *testing.T) {
 	}{
 		{"its own is given up", own, func(a map[string]any) { a["state"] = "pendingDeletion" }, false},
 		{"its own becomes the victim's", own, func(a map[string]any) { a["node"] = s.victim }, true},
+		{"its own moves", own, func(a map[string]any) { a["cidr"] = "10.97.0.64/26" }, true},
+		{"its own is marked deleted", own, func(a map[string]any) { a["deleted"] = "true" }, true},
 		{"the victim's is taken away", theirs, func(a map[string]any) { a["state"] = "pendingDeletion" }, true},
 		{"the victim's becomes the thief's", theirs, func(a map[string]any) { a["node"] = s.thief }, true},
 		{"the victim's is marked deleted", theirs, func(a map[string]any) { a["deleted"] = "true" }, true},
@@ -412,29 +492,56 @@ func TestHandles(t *testing.T) {
 		{"of the victim's tunnel", handle("ipip-tunnel-addr-"+s.victim, ""), true, true},
 		{"of the victim's VXLAN tunnel", handle("vxlan-tunnel-addr-"+s.victim, s.thief), true, true},
 		{"of the victim's other VXLAN tunnel", handle("vxlan-v6-tunnel-addr-"+s.victim, ""), true, true},
+		{"of its own tunnel, in capitals", handle("IPIP-tunnel-addr-"+s.thief, ""), true, false},
+		{"of its own tunnel, made by the victim", handle("ipip-tunnel-addr-"+s.thief, s.victim), true, false},
+		{"of the victim's tunnel, in capitals", handle("IPIP-tunnel-addr-"+s.victim, ""), true, true},
+		{"of the victim's tunnel, in capitals, its own", handle("vxlan-Tunnel-addr-"+s.victim, s.thief), true, true},
+		{"of the victim's WireGuard tunnel", handle("WIREGUARD-tunnel-addr-"+s.victim, s.thief), true, true},
 	} {
 		_, err := s.plugin.of(c.obj).Create(t.Context(), c.obj, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		check(t, "create "+c.name, err, c.create)
 		made := s.admin.create(t, c.obj)
 		next := made.DeepCopy()
 		next.Object["spec"].(map[string]any)["block"] = map[string]any{"10.99.1.0/28": int64(1)}
+		if !c.changes { // who takes over what is the node's makes it the node's
+			next.Object["spec"].(map[string]any)["handleID"] = mine(next, s.thief)
+			next.SetAnnotations(map[string]string{"tortie.io/node": s.thief})
+		}
 		_, err = s.plugin.of(next).Update(t.Context(), next, metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}})
 		check(t, "update "+c.name, err, c.changes)
 		err = s.plugin.of(made).Delete(t.Context(), made.GetName(), metav1.DeleteOptions{})
 		check(t, "delete "+c.name, err, c.changes)
+		if c.changes {
+			passed(t, "clean up", s.admin.of(made).Delete(t.Context(), made.GetName(), metav1.DeleteOptions{}))
+		}
 	}
 	own := s.admin.create(t, handle("net.mine", s.thief))
 	for name, change := range map[string]func(*unstructured.Unstructured){
 		"becomes the victim's": func(o *unstructured.Unstructured) { o.SetAnnotations(map[string]string{"tortie.io/node": s.victim}) },
 		"becomes nobody's":     func(o *unstructured.Unstructured) { o.SetAnnotations(nil) },
 		"is renamed":           func(o *unstructured.Unstructured) { o.Object["spec"].(map[string]any)["handleID"] = "net.other" },
-		"is marked deleted":    func(o *unstructured.Unstructured) { o.Object["spec"].(map[string]any)["deleted"] = true },
+		"names no block": func(o *unstructured.Unstructured) {
+			o.Object["spec"].(map[string]any)["block"] = map[string]any{"x": int64(1)}
+		},
+		"counts too many": func(o *unstructured.Unstructured) {
+			o.Object["spec"].(map[string]any)["block"] = map[string]any{"10.99.0.0/28": int64(4097)}
+		},
+		"is marked deleted": func(o *unstructured.Unstructured) { o.Object["spec"].(map[string]any)["deleted"] = true },
 	} {
 		next := own.DeepCopy()
 		change(next)
 		_, err := s.plugin.of(next).Update(t.Context(), next, metav1.UpdateOptions{})
 		refused(t, "a handle "+name, err)
 	}
+}
+
+// mine is the handle ID that a node's handle must have: that of a tunnel is its name.
+func mine(obj *unstructured.Unstructured, node string) string {
+	if strings.HasSuffix(obj.GetName(), "-tunnel-addr-"+node) {
+		return obj.GetName()
+	}
+	id, _, _ := unstructured.NestedString(obj.Object, "spec", "handleID")
+	return id
 }
 
 // patch is a merge patch of a subresource status.
@@ -459,11 +566,31 @@ func TestNodes(t *testing.T) {
 		refused    bool
 	}{
 		{"its address", s.thief, annotate("projectcalico.org/IPv4Address", "192.0.2.1/24"), false},
-		{"its word on reflection", s.thief, annotate("tortie.io/reflection", "1"), false},
-		{"its condition", s.thief, condition("NetworkUnavailable"), false},
+		{"its word on reflection", s.thief, annotate("tortie.io/reflection", "client"), false},
+		{"its AS number", s.thief, annotate("projectcalico.org/ASNumber", "64512"), false},
+		{"its tunnel's address", s.thief, annotate("projectcalico.org/IPv4VXLANTunnelAddr", "10.99.0.1"), false},
+		{"its IPv6 address", s.thief, annotate("projectcalico.org/IPv6Address", "2001:db8::1/64"), false},
+		{"its labels for selectors", s.thief, annotate("projectcalico.org/labels", `{"route-reflector":"true"}`), true},
+		{"that it is a route reflector", s.thief, annotate("projectcalico.org/RouteReflectorClusterID", "244.0.0.1"), true},
+		{"its MAC address", s.thief, annotate("projectcalico.org/VXLANTunnelMACAddr", "66:00:00:00:00:01"), true},
+		{"its MAC address of IPv6", s.thief, annotate("projectcalico.org/VXLANTunnelMACAddrV6", "66:00:00:00:00:01"), true},
+		{"its interfaces", s.thief, annotate("projectcalico.org/Interfaces", "[]"), true},
+		{"that it is to be no reflector", s.thief, annotate("tortie.io/no-reflector", ""), true},
+		{"an address that is none", s.thief, annotate("projectcalico.org/IPv4Address", "x"), true},
+		{"an address without a length", s.thief, annotate("projectcalico.org/IPv4Address", "192.0.2.1"), true},
+		{"an address of the other family", s.thief, annotate("projectcalico.org/IPv4Address", "2001:db8::1/64"), true},
+		{"its loopback address", s.thief, annotate("projectcalico.org/IPv4Address", "127.0.0.1/8"), true},
+		{"a group's address", s.thief, annotate("projectcalico.org/IPv4Address", "224.0.0.1/8"), true},
+		{"a long AS number", s.thief, annotate("projectcalico.org/ASNumber", "64512"+strings.Repeat("0", 1000)), true},
+		{"a word that nobody knows", s.thief, annotate("tortie.io/reflection", strings.Repeat("x", 100000)), true},
+		{"its runtimes", s.thief, map[string]any{"status": map[string]any{"runtimeHandlers": []any{map[string]any{"name": "x"}}}}, true},
+		{"its features", s.thief, map[string]any{"status": map[string]any{"features": map[string]any{"supplementalGroupsPolicy": true}}}, true},
+		{"its phase", s.thief, map[string]any{"status": map[string]any{"phase": "Terminated"}}, true},
+		{"a long condition", s.thief, condition("NetworkUnavailable", strings.Repeat("x", 600)), true},
+		{"its condition", s.thief, condition("NetworkUnavailable", "y"), false},
 		{"the victim's address", s.victim, annotate("projectcalico.org/IPv4Address", "192.0.2.1/24"), true},
-		{"the victim's condition", s.victim, condition("NetworkUnavailable"), true},
-		{"its readiness", s.thief, condition("Ready"), true},
+		{"the victim's condition", s.victim, condition("NetworkUnavailable", "y"), true},
+		{"its readiness", s.thief, condition("Ready", "y"), true},
 		{"its labels", s.thief, map[string]any{"metadata": map[string]any{"labels": map[string]any{"zone": "z2"}}}, true},
 		{"annotations of others", s.thief, annotate("other", "y"), true},
 		{"an owner", s.thief, map[string]any{"metadata": map[string]any{"ownerReferences": []any{map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "name": "n", "uid": "0"}}}}, true},
@@ -475,8 +602,8 @@ func TestNodes(t *testing.T) {
 	}
 }
 
-func condition(kind string) map[string]any {
-	return map[string]any{"status": map[string]any{"conditions": []any{map[string]any{"type": kind, "status": "False", "reason": "x", "message": "y"}}}}
+func condition(kind, message string) map[string]any {
+	return map[string]any{"status": map[string]any{"conditions": []any{map[string]any{"type": kind, "status": "False", "reason": "CalicoIsUp", "message": message}}}}
 }
 
 func TestPods(t *testing.T) {
@@ -488,6 +615,12 @@ func TestPods(t *testing.T) {
 		refused   bool
 	}{
 		{"its address", s.thief, annotate("cni.projectcalico.org/podIP", "10.99.0.1/32"), false},
+		{"its container", s.thief, annotate("cni.projectcalico.org/containerID", "3f1d9c8a"), false},
+		{"no address", s.thief, annotate("cni.projectcalico.org/podIPs", ""), false},
+		{"two addresses", s.thief, annotate("cni.projectcalico.org/podIPs", "10.99.0.1/32,fd00::1/128"), false},
+		{"what is no address", s.thief, annotate("cni.projectcalico.org/podIPs", "10.99.0.1/32,x"), true},
+		{"which address it wants", s.thief, annotate("cni.projectcalico.org/ipAddrs", `["10.99.0.1"]`), true},
+		{"a long container", s.thief, annotate("cni.projectcalico.org/containerID", strings.Repeat("x", 300)), true},
 		{"the victim's address", s.victim, annotate("cni.projectcalico.org/podIP", "10.99.0.1/32"), true},
 		{"annotations of others", s.thief, annotate("other", "y"), true},
 		{"its labels", s.thief, map[string]any{"metadata": map[string]any{"labels": map[string]any{"app": "other"}}}, true},
@@ -512,16 +645,21 @@ func TestTokens(t *testing.T) {
 	bound := func(kind, name string, uid types.UID) *authv1.BoundObjectReference {
 		return &authv1.BoundObjectReference{Kind: kind, APIVersion: "v1", Name: name, UID: uid}
 	}
+	life := func(seconds int64) *int64 { return &seconds }
 	for name, c := range map[string]struct {
 		to      *authv1.BoundObjectReference
+		life    *int64
 		refused bool
 	}{
-		"its own node": {bound("Node", s.thief, uid(s.thief)), false},
-		"the victim":   {bound("Node", s.victim, uid(s.victim)), true},
-		"a Secret":     {bound("Secret", s.thief, ""), true},
-		"nothing":      {nil, true},
+		"its own node":                {bound("Node", s.thief, uid(s.thief)), nil, false},
+		"its own node, for a day":     {bound("Node", s.thief, ""), life(24 * 60 * 60), false},
+		"its own node, for ten years": {bound("Node", s.thief, ""), life(10 * 365 * 24 * 60 * 60), true},
+		"its own node, a second more": {bound("Node", s.thief, ""), life(24*60*60 + 1), true},
+		"the victim":                  {bound("Node", s.victim, uid(s.victim)), nil, true},
+		"a Secret":                    {bound("Secret", s.thief, ""), nil, true},
+		"nothing":                     {nil, nil, true},
 	} {
-		request := &authv1.TokenRequest{Spec: authv1.TokenRequestSpec{BoundObjectRef: c.to}}
+		request := &authv1.TokenRequest{Spec: authv1.TokenRequestSpec{BoundObjectRef: c.to, ExpirationSeconds: c.life}}
 		_, err := s.agent.core.CoreV1().ServiceAccounts("kube-system").CreateToken(t.Context(), "tortie-cni", request, metav1.CreateOptions{})
 		check(t, "a token that is bound to "+name, err, c.refused)
 	}
@@ -535,25 +673,31 @@ func TestCluster(t *testing.T) {
 		refused bool
 	}{
 		{`{kind: IPPool, metadata: {name: default-ipv4-ippool}, spec: {cidr: 10.0.0.0/16}}`, false},
+		{`{kind: IPPool, metadata: {name: default-ipv6-ippool}, spec: {cidr: 10.0.0.0/24, ipipMode: Always, nodeSelector: "!all()", assignmentMode: Manual}}`, true},
 		{`{kind: IPPool, metadata: {name: mine}, spec: {cidr: 10.0.0.0/16}}`, true},
 		{`{kind: IPAMConfig, metadata: {name: default}, spec: {strictAffinity: false, autoAllocateBlocks: true}}`, false},
 		{`{kind: IPAMConfig, metadata: {name: default}, spec: {strictAffinity: true, autoAllocateBlocks: true}}`, true},
 		{`{kind: IPAMConfig, metadata: {name: default}, spec: {strictAffinity: false, autoAllocateBlocks: true, maxBlocksPerHost: 1}}`, true},
 		{`{kind: FelixConfiguration, metadata: {name: default}, spec: {logSeverityScreen: Info}}`, false},
+		{`{kind: FelixConfiguration, metadata: {name: default}, spec: {logSeverityScreen: Info, vxlanPort: 53}}`, true},
+		{`{kind: FelixConfiguration, metadata: {name: default}, spec: {logSeverityScreen: None}}`, true},
 		{`{kind: FelixConfiguration, metadata: {name: node.` + s.victim + `}, spec: {logSeverityScreen: Info}}`, true},
-		{`{kind: ClusterInformation, metadata: {name: default}, spec: {datastoreReady: true, clusterGUID: x}}`, false},
-		{`{kind: ClusterInformation, metadata: {name: default}, spec: {datastoreReady: false, clusterGUID: x}}`, true},
+		{`{kind: ClusterInformation, metadata: {name: default}, spec: {datastoreReady: true, clusterGUID: 0123456789abcdef0123456789abcdef}}`, false},
+		{`{kind: ClusterInformation, metadata: {name: default}, spec: {datastoreReady: false, clusterGUID: 0123456789abcdef0123456789abcdef}}`, true},
 	} {
 		obj := object(t, "%s", c.obj)
 		_, err := s.agent.of(obj).Create(t.Context(), obj, dry)
 		check(t, c.obj, err, c.refused)
 	}
-	info := s.admin.create(t, object(t, `{kind: ClusterInformation, metadata: {name: default}, spec: {datastoreReady: true, clusterGUID: x, clusterType: "k8s,bgp"}}`))
+	info := s.admin.create(t, object(t, `{kind: ClusterInformation, metadata: {name: default}, spec: {datastoreReady: true, clusterGUID: 0123456789abcdef0123456789abcdef, clusterType: "k8s,bgp"}}`))
 	for _, c := range []struct {
 		change  map[string]any
 		refused bool
 	}{
 		{map[string]any{"clusterType": "k8s,bgp,kdd"}, false},
+		{map[string]any{"clusterType": "k8s,bgp," + strings.Repeat("x", 500)}, true},
+		{map[string]any{"clusterType": "k8s,bgp,<x>"}, true},
+		{map[string]any{"other": "x"}, true},
 		{map[string]any{"clusterType": "kdd"}, true},
 		{map[string]any{"datastoreReady": false}, true},
 		{map[string]any{"clusterGUID": "y"}, true},
@@ -564,12 +708,95 @@ func TestCluster(t *testing.T) {
 		_, err := s.agent.of(next).Update(t.Context(), next, metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}})
 		check(t, fmt.Sprint(c.change), err, c.refused)
 	}
+	for what, change := range map[string]map[string]any{
+		"labels":      {"labels": map[string]any{"a": "b"}},
+		"annotations": {"annotations": map[string]any{"tortie.net/upgrading-nodes": s.victim}},
+	} {
+		_, err := s.agent.of(info).Patch(t.Context(), "default", types.MergePatchType, patch(map[string]any{"metadata": change}), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+		refusedByRBAC(t, "patch "+what, err)
+		next := info.DeepCopy()
+		maps.Copy(next.Object["metadata"].(map[string]any), change)
+		_, err = s.agent.of(next).Update(t.Context(), next, metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}})
+		refused(t, what, err)
+	}
 	for node, want := range map[string]bool{s.thief: false, s.victim: true} {
 		made := s.admin.create(t, object(t, `{kind: CalicoNodeStatus, metadata: {name: ask-%s}, spec: {node: %[1]s, classes: [Agent], updatePeriodSeconds: 10}}`, node))
 		change := patch(map[string]any{"status": map[string]any{"lastUpdated": "2026-01-02T03:04:05Z"}})
 		_, err := s.agent.of(made).Patch(t.Context(), made.GetName(), types.MergePatchType, change, metav1.PatchOptions{})
 		check(t, "answer for "+node, err, want)
+		_, err = s.agent.of(made).Patch(t.Context(), made.GetName(), types.MergePatchType, patch(annotate("a", "b")), metav1.PatchOptions{})
+		refused(t, "annotate the question for "+node, err)
 	}
+}
+
+// Events are about anything, and in the own node's name.
+func TestEvents(t *testing.T) {
+	s := newScene(t)
+	event := func(name, host string) *unstructured.Unstructured {
+		return object(t, `{apiVersion: v1, kind: Event, metadata: {name: %s, namespace: default}, involvedObject: {apiVersion: v1, kind: Node, name: %s},
+			type: Warning, reason: Test, message: x, source: {component: tortie-node, host: %[2]s}, count: 1}`, name, host)
+	}
+	counts := map[string]any{"count": 2}
+	for _, c := range []struct {
+		name, host      string
+		create, changed bool // are refused
+	}{
+		{"its own", s.thief, false, false},
+		{"the victim's", s.victim, true, true},
+	} {
+		obj := event(c.host+"-event", c.host)
+		_, err := s.agent.of(obj).Create(t.Context(), obj, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		check(t, "create "+c.name, err, c.create)
+		made := s.admin.create(t, obj)
+		_, err = s.agent.of(made).Patch(t.Context(), made.GetName(), types.MergePatchType, patch(counts), metav1.PatchOptions{})
+		check(t, "count "+c.name, err, c.changed)
+		for key, value := range map[string]any{"message": "y", "reason": "y", "involvedObject": map[string]any{"name": "y"}, "source": map[string]any{"host": s.thief, "component": "kubelet"}} {
+			_, err = s.agent.of(made).Patch(t.Context(), made.GetName(), types.MergePatchType, patch(map[string]any{key: value}), metav1.PatchOptions{})
+			refused(t, "change "+key+" of "+c.name, err)
+		}
+	}
+}
+
+// A claim, and a block, has the size that its pool says, or a part of a block would be claimed that another node is about to claim.
+func TestRanges(t *testing.T) {
+	s := newScene(t)
+	for _, pool := range []string{
+		`{kind: IPPool, metadata: {name: ranges-4}, spec: {cidr: 10.120.0.0/16, ipipMode: Always}}`,
+		`{kind: IPPool, metadata: {name: ranges-28}, spec: {cidr: 10.121.0.0/24, blockSize: 28}}`,
+		`{kind: IPPool, metadata: {name: ranges-6}, spec: {cidr: "fd00:120::/112"}}`,
+	} {
+		s.admin.create(t, object(t, "%s", pool))
+	}
+	dry := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
+	claim := func(cidr string) *unstructured.Unstructured {
+		return affinity(names.Affinity(s.thief, netip.MustParsePrefix(cidr)), s.thief, cidr)
+	}
+	meshtest.Eventually(t, func() error { // until the API server's admission has seen the last pool
+		if _, err := s.plugin.of(claim("fd00:120::/128")).Create(t.Context(), claim("fd00:120::/128"), dry); err == nil {
+			return errors.New("the policy does not know the pool")
+		}
+		return nil
+	})
+	for _, c := range []struct {
+		cidr    string
+		refused bool
+	}{
+		{"10.120.0.0/26", false}, {"10.121.0.16/28", false}, {"fd00:120::40/122", false},
+		{"10.120.0.64/27", true}, {"10.120.0.70/32", true}, {"10.120.0.0/25", true}, {"10.121.0.0/26", true}, {"10.121.0.0/20", true},
+		{"fd00:120::40/128", true}, {"fd00:120::/121", true},
+		{"10.122.0.0/27", false}, // in no pool: agents make nothing of it
+		// These have the names of claims of nodes NODE-1 and NODE-1-2.
+		{"1:fd00:120::40/122", true}, {"1:2:fd00:120::40/122", true}, {"1:fd00:121::40/122", false},
+	} {
+		a := claim(c.cidr)
+		_, err := s.plugin.of(a).Create(t.Context(), a, dry)
+		check(t, "claim "+c.cidr, err, c.refused)
+	}
+	b := emptied(s.block(t, 200, "host:"+s.thief))
+	b.SetName("10-120-0-16-28")
+	b.Object["spec"].(map[string]any)["cidr"] = "10.120.0.16/28"
+	_, err := s.plugin.of(b).Create(t.Context(), b, dry)
+	refused(t, "create a block that is a part of one", err)
 }
 
 func longAffinity(t *testing.T, node, cidr string) string {
@@ -592,6 +819,8 @@ func TestMigrationLocks(t *testing.T) {
 		{"one of two ends", false, false, s.victim + "," + s.thief, s.victim, false},
 		{"the last ends", false, true, s.thief, "", false},
 		{"the lock without a name", true, false, "", "", true},
+		{"a note in the victim's name", true, true, "", s.victim, true},
+		{"the lock in two names", true, false, "", s.thief + "," + s.thief, true},
 		{"the lock in the victim's name", true, false, "", s.victim, true},
 		{"the end of the victim's", false, true, s.victim, "", true},
 		{"the end of an operator's", false, true, "", "", true},

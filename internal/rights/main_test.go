@@ -35,6 +35,7 @@ var kinds = map[string]schema.GroupVersionResource{
 	"ClusterInformation": custom("clusterinformations"),
 	"FelixConfiguration": custom("felixconfigurations"),
 	"CalicoNodeStatus":   custom("caliconodestatuses"),
+	"Event":              {Version: "v1", Resource: "events"},
 	"Secret":             {Version: "v1", Resource: "secrets"},
 	"Role":               {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "roles"},
 	"RoleBinding":        {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "rolebindings"},
