@@ -13,6 +13,7 @@ import (
 	"github.com/tortie-net/tortie/internal/config"
 	"github.com/tortie-net/tortie/internal/install"
 	"github.com/tortie-net/tortie/internal/nodestatus"
+	"github.com/tortie-net/tortie/internal/rights/fence"
 )
 
 // section finds a generated part of a page: <!-- generated: NAME --> ... <!-- end -->.
@@ -99,6 +100,7 @@ func sections(o options) (map[string]string, error) {
 		"cni-args":             plugins.argumentTable(),
 		"cni-annotations":      plugins.annotationTable(),
 		"chart-values":         valueTable,
+		"fence":                fence.Table(),
 		"lab-commands":         "```\n" + string(help) + "```\n",
 	}
 	return parts, errors.Join(addMetrics(parts, o.root), addFields(parts))

@@ -38,7 +38,7 @@ var levels = []string{
 	"internal/bgp internal/duties internal/inventory internal/encap internal/encapguard internal/fib internal/nat internal/nft/nfttest internal/podnet internal/vxlan",
 	"internal/bgp/relay internal/hostsysctl internal/ipam internal/netlinkx/netnstest internal/nft internal/facts internal/journal internal/podnote",
 	"internal/memlimit internal/datastore/kubernetes internal/datastore/etcd internal/datastore/datastoretest internal/netlinkx",
-	"internal/bgp/policy internal/datastore internal/datastore/dialer internal/sysctl internal/config internal/hostfile",
+	"internal/rights/fence internal/bgp/policy internal/datastore internal/datastore/dialer internal/sysctl internal/config internal/hostfile",
 	"internal/bgp/wire internal/names internal/nodeaddr internal/reflectors internal/selector internal/events internal/progress internal/serving internal/thread internal/services",
 	"internal/api internal/program internal/version internal/waittest",
 }
@@ -52,7 +52,7 @@ var (
 	notPure         = []string{"os", "net", "net/http", "syscall", "context", "io", "golang.org/x/sys", module + "internal/datastore"}
 	environment     = []string{"Getenv", "LookupEnv", "Environ", "ExpandEnv"}
 	endings         = map[string][]string{"os": {"Exit"}, "log": {"Fatal", "Fatalf", "Fatalln", "Panic", "Panicf", "Panicln"}}
-	testOnly        = []string{"internal/bgp/bgptest", "internal/labtest", "internal/labtest/labstore", "internal/cnitest", "internal/mesh/meshtest", "internal/netlinkx/netnstest", "internal/nft/nfttest", "internal/datastore/datastoretest", "internal/desired/desiredtest", "internal/waittest"}
+	testOnly        = []string{"internal/bgp/bgptest", "internal/labtest", "internal/labtest/labstore", "internal/cnitest", "internal/mesh/meshtest", "internal/netlinkx/netnstest", "internal/nft/nfttest", "internal/datastore/datastoretest", "internal/desired/desiredtest", "internal/waittest", "internal/rights/fence"}
 	mayReadSettings = "internal/config"
 )
 

@@ -25,13 +25,14 @@ import (
 
 // kinds are the resources of the kinds that tests write.
 var kinds = map[string]schema.GroupVersionResource{
-	"Node":               {Version: "v1", Resource: "nodes"},
-	"Pod":                {Version: "v1", Resource: "pods"},
-	"IPAMBlock":          custom("ipamblocks"),
-	"IPAMHandle":         custom("ipamhandles"),
-	"BlockAffinity":      custom("blockaffinities"),
-	"IPPool":             custom("ippools"),
-	"IPAMConfig":         custom("ipamconfigs"),
+	"Node":          {Version: "v1", Resource: "nodes"},
+	"Pod":           {Version: "v1", Resource: "pods"},
+	"IPAMBlock":     custom("ipamblocks"),
+	"IPAMHandle":    custom("ipamhandles"),
+	"BlockAffinity": custom("blockaffinities"),
+	"IPPool":        custom("ippools"),
+	"IPAMConfig":    custom("ipamconfigs"),
+
 	"ClusterInformation": custom("clusterinformations"),
 	"FelixConfiguration": custom("felixconfigurations"),
 	"CalicoNodeStatus":   custom("caliconodestatuses"),
