@@ -14,6 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/nat"
 	"github.com/tortie-net/tortie/internal/nft"
+	"github.com/tortie-net/tortie/internal/nodestatus"
 )
 
 func TestParseFelix(t *testing.T) {
@@ -99,7 +100,14 @@ func TestPacketsOfASnapshot(t *testing.T) {
 	check("NAT by configuration", nat.Config{Pools: pools, Nodes: nodes, Source: nodes[0], Ports: nft.Ports{First: 1, Last: 2}}, s.NAT())
 	check("guard by configuration",
 		encapguard.Config{Nodes: nodes, PodLinks: "cali", IPIP: true, VXLANPort: 8472, AllowIPIPFromPods: true, AllowVXLANFromPods: true}, s.Guard())
+	reported := func() bool {
+		var r nodestatus.Report
+		s.Describe(&r)
+		return r.ForwardsIPv6
+	}
 	check("host by configuration, with nothing of IPv6 but a pool", hostsysctl.Config{Tunnels: []string{"tunl0"}, Link: "eth0"}, s.Host())
+	check("what the report says of that", false, reported())
 	s.Blocks = []netip.Prefix{netip.MustParsePrefix("fd00::/122")}
 	check("host by configuration, with a block of IPv6", hostsysctl.Config{IPv6: true, Tunnels: []string{"tunl0"}, Link: "eth0"}, s.Host())
+	check("what the report says of that", true, reported())
 }

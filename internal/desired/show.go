@@ -248,6 +248,7 @@ func (s *Snapshot) Describe(r *nodestatus.Report) {
 	if s.Self.Addr6.IsValid() {
 		r.Address6, r.Address6Source, r.Interface6 = s.Self.Addr6.String(), s.Self.AddrSource6, s.Self.Link6
 	}
+	r.ForwardsIPv6 = s.usesIPv6()
 	r.ASN, r.BGPPort, r.PodMTU = s.asn(s.Self.ASN), s.Port, s.PodMTU()
 	if r.Tunnels = s.TunnelReports(); len(r.Tunnels) > 0 {
 		r.Tunnel = &r.Tunnels[0]

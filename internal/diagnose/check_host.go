@@ -53,7 +53,7 @@ func (o *Observations) forwarding() []Finding {
 		return f
 	}
 	findings := []Finding{one("net/ipv4/ip_forward", o.Agent == nil || len(o.poolsOf(true)) > 0, "IPv4")}
-	if len(o.poolsOf(false)) > 0 {
+	if o.report().ForwardsIPv6 { // a pool alone asks for nothing: clusters have one by default
 		findings = append(findings, one("net/ipv6/conf/all/forwarding", true, "IPv6"))
 	}
 	return findings

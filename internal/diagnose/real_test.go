@@ -67,7 +67,7 @@ func newNetwork(t *testing.T) *network {
 	set(t, n.here, "0", "net", "ipv4", "conf", "eth0", "rp_filter")
 	n.report = &nodestatus.Report{
 		Node: "here", Ready: true, Address: "10.1.0.5/24", Address6: "fd00:1::5/64", Interface: "eth0", PodMTU: 1480,
-		Tunnel: &nodestatus.Tunnel{Device: "tunl0", MTU: 1480}, Pools: []nodestatus.Pool{{CIDR: "192.168.0.0/16", IPIPMode: "Always"}, {CIDR: "fd00:10::/48"}},
+		Tunnel: &nodestatus.Tunnel{Device: "tunl0", MTU: 1480}, ForwardsIPv6: true, Pools: []nodestatus.Pool{{CIDR: "192.168.0.0/16", IPIPMode: "Always"}, {CIDR: "fd00:10::/48"}},
 		Peers: []nodestatus.Peer{{Address: "10.2.0.5", Node: "there", State: "Active"}, {Address: "fd00:2::5", Node: "there", State: "Active"}},
 	}
 	n.listen(t, n.here, "10.1.0.5:179")

@@ -22,6 +22,7 @@ type Report struct {
 	Address6       string      `json:"address6,omitempty" help:"The node's IPv6 address with the prefix length of its subnet."`
 	Address6Source string      `json:"address6Source,omitempty" help:"Why this address."`
 	Interface6     string      `json:"interface6,omitempty" help:"Interface that has the address."`
+	ForwardsIPv6   bool        `json:"forwardsIPv6" help:"Whether the host must forward IPv6: it has an address of it and there is a pool, or it has blocks or pods of it."`
 	Candidates     []Candidate `json:"candidates,omitempty" help:"All addresses that the host has, and what was made of them."`
 
 	ASN      uint32   `json:"asn,omitempty" help:"AS number of this node."`
