@@ -48,8 +48,9 @@ type change struct {
 }
 
 // Follow takes up the pools as they are now, tells each what it was before, and returns when to look again, 0 for never. Pools that
-// are seen for the first time were nothing before.
-func (c *Changes) Follow(s *Snapshot, now time.Time) (again time.Duration) {
+// are seen for the first time were nothing before. Standing are the tunnels that this node has: what a pool asked for and the kernel
+// could not make received nothing, and is not kept, or the node would go on failing over it.
+func (c *Changes) Follow(s *Snapshot, standing Standing, now time.Time) (again time.Duration) {
 	if c.before == nil {
 		c.current, c.before = map[netip.Prefix]modes{}, map[netip.Prefix]change{}
 	}
@@ -57,7 +58,7 @@ func (c *Changes) Follow(s *Snapshot, now time.Time) (again time.Duration) {
 	for _, p := range s.Pools {
 		is := p.modes()
 		current[p.CIDR] = is
-		if was, known := c.current[p.CIDR]; known && was != is {
+		if was, known := c.current[p.CIDR]; known && was != is && (was.none() || standing.has(p, was)) {
 			c.before[p.CIDR] = change{from: was, at: now}
 		}
 	}

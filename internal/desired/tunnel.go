@@ -9,6 +9,7 @@ import (
 	"github.com/tortie-net/tortie/internal/duties"
 	"github.com/tortie-net/tortie/internal/encap"
 	"github.com/tortie-net/tortie/internal/fib"
+	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/vxlan"
 )
 
@@ -21,6 +22,29 @@ const (
 	VXLANTunnel6
 	TunnelKinds
 )
+
+// Standing says which tunnels' devices are there, and receive.
+type Standing [TunnelKinds]bool
+
+// StandingOf finds them among a host's links.
+func StandingOf(links []netlinkx.Link) (found Standing) {
+	for _, l := range links {
+		found[IPIPTunnel] = found[IPIPTunnel] || l.Up && encap.Is(l)
+		found[VXLANTunnel] = found[VXLANTunnel] || l.Up && vxlan.Is(l, false)
+		found[VXLANTunnel6] = found[VXLANTunnel6] || l.Up && vxlan.Is(l, true)
+	}
+	return found
+}
+
+// has reports that the tunnel is there in which a pool's packets travel if its modes are m.
+func (s Standing) has(p Pool, m modes) bool {
+	for k := range TunnelKinds {
+		if s[k] && p.in(m, k) {
+			return true
+		}
+	}
+	return false
+}
 
 // Tunnels are the devices that this node should have; it should not have those that are nil.
 type Tunnels struct {

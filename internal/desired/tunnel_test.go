@@ -245,6 +245,7 @@ func TestChangeOfEncapsulation(t *testing.T) {
 		vxlanDev    bool
 		again       bool // it changes by itself
 	}
+	unable := Standing{VXLANTunnel: true} // a kernel without IPIP
 	noEnd := func(w *kube.World) { delete(w.Nodes[0].Annotations, api.AnnotationIPv4VXLANAddr) }
 	elsewhere := func(*kube.World) {} // this node's subnet is its own address: see below
 	noIPIP := func(w *kube.World) { delete(w.Nodes[0].Annotations, api.AnnotationIPv4TunnelAddr) }
@@ -291,6 +292,17 @@ func TestChangeOfEncapsulation(t *testing.T) {
 			{0, never, always, noEnd, "none", false, true, false},
 			{1, never, always, nil, ours, false, true, false},
 		},
+		"IPIP that never stood to VXLAN": {
+			{0, always, never, noEnd, "10.0.0.2 tunl0 onlink", true, false, false},
+			{1, never, always, noEnd, "none", false, true, false},
+			{2, never, always, nil, ours, false, true, false},
+		},
+		"from VXLAN to IPIP that never stood, and back": {
+			{0, never, always, nil, ours, false, true, false},
+			{1, always, never, nil, "10.0.0.2 tunl0 onlink", true, true, true},
+			{2, never, always, nil, ours, false, true, true},
+			{1 + keepTime, never, always, nil, ours, false, true, false},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var c Changes
@@ -299,7 +311,11 @@ func TestChangeOfEncapsulation(t *testing.T) {
 				if strings.Contains(name, "another subnet") {
 					s.Self.Addr = prefix("10.0.0.1/32")
 				}
-				again := c.Follow(s, start.Add(st.after))
+				standing := Standing{true, true, true}
+				if strings.Contains(name, "never stood") {
+					standing = unable
+				}
+				again := c.Follow(s, standing, start.Add(st.after))
 				_, ipip := s.Tunnel()
 				got := []any{s.wayTo(t, near), ipip, s.Tunnels().VXLAN != nil, again > 0, s.Guard().IPIP, s.Guard().VXLAN}
 				if d := cmp.Diff([]any{st.near, st.ipipDev, st.vxlanDev, st.again, st.ipipDev, st.vxlanDev}, got); d != "" {

@@ -42,6 +42,11 @@ func New(conn *netlinkx.Conn) *Syncer { return &Syncer{conn: conn} }
 // MTU returns the largest MTU of a tunnel whose outer packets leave through a link with the MTU given.
 func MTU(host int) int { return host - Overhead }
 
+// Is reports that a link is the device, and not somebody else's of the same name.
+func Is(l netlinkx.Link) bool {
+	return l.Name == Device && l.Kind == kind && !l.Tunnel.Local.IsValid() && !l.Tunnel.Remote.IsValid()
+}
+
 // Available returns nil if the kernel has IPIP, or can load it, and ErrNoIPIP if not. It tries in a namespace of its own.
 func Available() error {
 	ns, err := netlinkx.NewNamespace()
@@ -130,7 +135,7 @@ func (s *Syncer) ensure() (netlinkx.Link, error) {
 	if err != nil {
 		return netlinkx.Link{}, err
 	}
-	if link.Kind != kind || link.Tunnel.Local.IsValid() || link.Tunnel.Remote.IsValid() {
+	if !Is(link) {
 		return netlinkx.Link{}, fmt.Errorf("interface %s is not an any-to-any ipip tunnel but %s (local %s, remote %s): remove or rename it",
 			Device, link.Kind, link.Tunnel.Local, link.Tunnel.Remote)
 	}

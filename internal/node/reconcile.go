@@ -95,7 +95,7 @@ func (a *Agent) look(ctx context.Context) (s desired.Snapshot, trouble, err erro
 	a.complain("reflection", a.agree(ctx, &s))
 	a.peering.Decide(&s, a.view.Builds)
 	a.complain("object", slices.Concat(a.view.Problems, desired.ProblemsOf(said), a.lookAtServices(&s), a.peering.Problems))
-	a.tunnels.again = a.tunnels.changes.Follow(&s, time.Now())
+	a.tunnels.again = a.tunnels.changes.Follow(&s, desired.StandingOf(links), time.Now())
 	none := a.tunnelAddresses(ctx, &s)
 	a.pods = occupied(self.Pods, s.Self.TunnelAddrs())
 	return s, errors.Join(gone, trouble, none), nil

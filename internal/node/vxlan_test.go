@@ -11,6 +11,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/config"
+	"github.com/tortie-net/tortie/internal/encap"
 	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/vxlan"
 )
@@ -48,6 +49,30 @@ func (r *rig) forwards(t *testing.T, mac vxlan.MAC) func() bool {
 		want := netlinkx.Neighbour{Link: link.Index, Forward: true, Addr: addr("172.31.0.2"), MAC: mac, Permanent: true}
 		return err == nil && slices.Equal(have, []netlinkx.Neighbour{want})
 	})
+}
+
+// A pool leaves IPIP on a node that could not make tunl0. The node serves its pods at once: there is nothing to be kept.
+func TestAgentLeavesWhatNeverStood(t *testing.T) {
+	r := newRig(t)
+	// As good as a kernel without IPIP, on any kernel. One with IPIP may have made tunl0.
+	if _, err := r.ns.Conn.LinkByName(encap.Device); err == nil {
+		r.ns.Run(t, "ip", "link", "set", encap.Device, "name", "elsewhere")
+	}
+	r.ns.Run(t, "ip", "link", "add", encap.Device, "type", "bridge")
+	r.ns.Run(t, "ip", "link", "set", encap.Device, "up")
+	pool := &api.IPPool{Meta: api.Meta{Name: "leaves"}, Spec: api.IPPoolSpec{CIDR: "10.96.0.0/16", BlockSize: 26, IPIPMode: api.EncapAlways}}
+	r.make(t, pool)
+	r.affinity(t, rigNode, "10.96.1.0/26", "rig-node-10-96-1-0-26")
+	status, _ := r.agent(t, newPeers())
+	named(t, status, "interface tunl0 is not an any-to-any ipip tunnel")
+	if status.Report().Ready {
+		t.Fatal("ready without its tunnel")
+	}
+	r.update(t, pool, func() { pool.Spec.IPIPMode, pool.Spec.VXLANMode = api.EncapNever, api.EncapAlways })
+	within(t, soon, "ready", func() bool { return status.Report().Ready })
+	if report := status.Report(); report.LastError != "" || len(report.Tunnels) != 1 || report.Tunnels[0].Kind != "VXLAN" {
+		t.Errorf("%q, tunnels %+v", report.LastError, report.Tunnels)
+	}
 }
 
 // VXLAN of an agent without BGP: an end that appears, changes and goes, settings that change, and nothing written in between.
