@@ -429,7 +429,17 @@ func (a *Agent) complain(about string, problems []error) {
 	a.Status.SetProblems(about, found)
 	for _, text := range found {
 		if !slices.Contains(before, text) {
-			a.Log.Warn("left out of this node's configuration", about, text)
+			a.logProblem(about, text)
 		}
+	}
+}
+
+// logProblem tells what was asked for and is not done from what the host has beside what the agent does.
+func (a *Agent) logProblem(about, text string) {
+	switch about {
+	case "object", "path", "gateway", "reflection":
+		a.Log.Warn("left out of this node's configuration", about, text)
+	default:
+		a.Log.Warn("this host needs attention", about, text)
 	}
 }

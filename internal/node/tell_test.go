@@ -1,10 +1,13 @@
 package node
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -137,5 +140,26 @@ func TestPatience(t *testing.T) {
 	teller.tell(begin.Add(3*patience), &k, errors.New("odd"))
 	if len(got.lines) != 3 {
 		t.Errorf("told without patience: %q", got.lines)
+	}
+}
+
+// What is wrong with an object is told as what is not done for it; what the host has beside, accept_ra=1 for one, is not left out of anything.
+func TestHeadlines(t *testing.T) {
+	var log bytes.Buffer
+	a := &Agent{
+		Deps:   Deps{Log: slog.New(slog.NewTextHandler(&log, nil)), Status: NewStatus("n1", time.Now(), newPeers().Healthy)},
+		broken: map[string][]string{},
+	}
+	for about, want := range map[string]string{
+		"object": "left out of this node's configuration", "path": "left out of this node's configuration",
+		"host": "this host needs attention", "calico": "this host needs attention", "address": "this host needs attention",
+	} {
+		log.Reset()
+		for range 2 {
+			a.complain(about, []error{errors.New("odd")})
+		}
+		if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, fmt.Sprintf("msg=%q %s=odd", want, about)) {
+			t.Errorf("%s: %s, want it once under %q", about, text, want)
+		}
 	}
 }
