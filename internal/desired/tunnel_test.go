@@ -1,6 +1,8 @@
 package desired
 
 import (
+	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -10,6 +12,8 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/desired/desiredtest"
+	"github.com/tortie-net/tortie/internal/encap"
+	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/kube"
 	"github.com/tortie-net/tortie/internal/vxlan"
 )
@@ -193,6 +197,23 @@ func TestPodMTUFitsEveryWay(t *testing.T) {
 		if got := s.PodMTU(); got != tt.want {
 			t.Errorf("%s: %d, want %d", name, got, tt.want)
 		}
+	}
+}
+
+// A kernel without IPIP is told of with the command that helps, which a shell takes as it stands.
+func TestRemedyOfNoIPIP(t *testing.T) {
+	s := dual(t, api.EncapAlways, api.EncapNever, api.EncapNever, nil)
+	s.Pools = append(s.Pools,
+		Pool{Pool: ipam.Pool{Name: "second", CIDR: prefix("10.99.0.0/16")}, IPIP: api.EncapCrossSubnet},
+		Pool{Pool: ipam.Pool{Name: "plain", CIDR: prefix("10.98.0.0/16")}})
+	err := s.NameRemedy(fmt.Errorf("tunl0: %w", encap.ErrNoIPIP))
+	_, command, _ := strings.Cut(err.Error(), ", run: ")
+	const want = `kubectl patch ippools.crd.projectcalico.org default-ipv4-ippool second --type=merge -p '{"spec":{"ipipMode":"Never","vxlanMode":"Always"}}'`
+	if command != want || !errors.Is(err, encap.ErrNoIPIP) {
+		t.Errorf("%v, want it to end with %s", err, want)
+	}
+	if other := errors.New("other"); s.NameRemedy(other) != other || s.NameRemedy(nil) != nil {
+		t.Error("another error has changed")
 	}
 }
 

@@ -155,7 +155,7 @@ func (a *Agent) syncTunnels(ctx context.Context, s *desired.Snapshot) error {
 		errs = append(errs, err)
 	}
 	if want.IPIP != nil {
-		done(desired.IPIPTunnel, a.Encap.Sync(ctx, *want.IPIP))
+		done(desired.IPIPTunnel, s.NameRemedy(a.Encap.Sync(ctx, *want.IPIP)))
 	}
 	var links []int
 	for i, v := range []*vxlan.Tunnel{want.VXLAN, want.VXLANv6} {

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -72,6 +73,18 @@ func TestAgentLeavesWhatNeverStood(t *testing.T) {
 	within(t, soon, "ready", func() bool { return status.Report().Ready })
 	if report := status.Report(); report.LastError != "" || len(report.Tunnels) != 1 || report.Tunnels[0].Kind != "VXLAN" {
 		t.Errorf("%q, tunnels %+v", report.LastError, report.Tunnels)
+	}
+}
+
+// An agent whose kernel has no IPIP names the command that helps; with IPIP it serves.
+func TestAgentNeedsIPIP(t *testing.T) {
+	r := newRig(t)
+	r.make(t, &api.IPPool{Meta: api.Meta{Name: "needs"}, Spec: api.IPPoolSpec{CIDR: "10.97.0.0/16", BlockSize: 26, IPIPMode: api.EncapAlways}})
+	status, _ := r.agent(t, newPeers())
+	if err := encap.Available(); errors.Is(err, encap.ErrNoIPIP) {
+		named(t, status, "run: kubectl patch ippools.crd.projectcalico.org needs --type=merge")
+	} else {
+		within(t, 2*soon, "ready", func() bool { return err == nil && status.Report().Ready })
 	}
 }
 

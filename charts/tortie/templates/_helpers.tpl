@@ -99,11 +99,60 @@ capabilities:
 {{- with (index . 0).Values.monitoring.metrics.host }}{{ contains ":" . | ternary (printf "[%s]" .) . }}{{ end }}:{{ int (index . 1) }}
 {{- end }}
 
+{{/* The pools that the agent makes if there are none, with the modes that the values ask for, and the variables that tell the agent. */}}
+{{- define "tortie.pools" -}}
+{{- if has "IPv4" .ipFamilies }}
+- name: default-ipv4-ippool
+  of: ipPool
+  modes:
+    - {name: ipipMode, env: CALICO_IPV4POOL_IPIP, value: {{ .ipPool.ipipMode }}}
+    - {name: vxlanMode, env: CALICO_IPV4POOL_VXLAN, value: {{ .ipPool.vxlanMode }}}
+{{- end }}
+{{- if has "IPv6" .ipFamilies }}
+- name: default-ipv6-ippool
+  of: ipv6Pool
+  modes:
+    - {name: vxlanMode, env: CALICO_IPV6POOL_VXLAN, value: {{ .ipv6Pool.vxlanMode }}}
+{{- end }}
+{{- end }}
+
+{{/* The command that gives a pool of "tortie.pools" the modes that the values ask for; nothing if it has them, or does not exist. */}}
+{{- define "tortie.poolPatch" -}}
+{{- if lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" "ippools.crd.projectcalico.org" }}
+{{- $spec := dig "spec" dict (lookup "crd.projectcalico.org/v1" "IPPool" "" .name) }}
+{{- $want := dict }}
+{{- $same := true }}
+{{- range .modes }}
+{{- $_ := set $want .name .value }}
+{{- if ne .value (get $spec .name | default "Never") }}{{ $same = false }}{{ end }}
+{{- end }}
+{{- if and $spec (not $same) -}}
+kubectl patch ippools.crd.projectcalico.org {{ .name }} --type=merge -p '{"spec":{{ toJson $want }}}'
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* What values.schema.json cannot say, as it looks at each value alone. */}}
 {{- define "tortie.check" -}}
 {{- with .Values }}
 {{- if and (ne .ipPool.ipipMode "Never") (ne .ipPool.vxlanMode "Never") }}
 {{- fail (printf "ipPool.vxlanMode is %s and ipPool.ipipMode is %s: a pool has one encapsulation: set one of them to Never" .ipPool.vxlanMode .ipPool.ipipMode) }}
+{{- end }}
+{{- $asked := dict }}
+{{- if $.Release.IsUpgrade }}
+{{- range dig "spec" "template" "spec" "containers" list (lookup "apps/v1" "DaemonSet" $.Release.Namespace "tortie-node") }}
+{{- /* Of a name that extraEnv has too, the first is the chart's own. */}}
+{{- range .env }}{{ if not (hasKey $asked .name) }}{{ $_ := set $asked .name (.value | default "") }}{{ end }}{{ end }}
+{{- end }}
+{{- end }}
+{{- range $pool := include "tortie.pools" $.Values | fromYamlArray }}
+{{- range .modes }}
+{{- if ne .value (get $asked .env | default .value) }}
+{{- with include "tortie.poolPatch" $pool }}
+{{- fail (printf "%s: the pool %s exists with other modes, and no upgrade changes it. Change it first, then the upgrade will do:\n%s" $pool.of $pool.name .) }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- range list "podMonitor" "serviceMonitor" }}
 {{- if and (get $.Values.monitoring .).enabled (not $.Values.monitoring.metrics.enabled) }}
