@@ -33,6 +33,9 @@ func TestUpgradeNamesThePoolsPatch(t *testing.T) {
 	if out, err := release("upgrade", "--set", vxlan); err == nil || !strings.Contains(out, "ipPool: the pool default-ipv4-ippool exists with other modes") || !strings.Contains(out, patch) {
 		t.Fatalf("the pool was asked to change: %v: %s", err, out)
 	}
+	if out, err := release("upgrade", "--set", vxlan+",ipPool.cidr=none"); err != nil || strings.Contains(out, "exists with other modes") {
+		t.Errorf("the values make no pool: %v: %s", err, out)
+	}
 	if out, err := release("upgrade", "--set", "logLevel=debug"); err != nil || strings.Contains(out, "exists with other modes") {
 		t.Errorf("the pool is as the values say: %v: %s", err, out)
 	}

@@ -101,14 +101,14 @@ capabilities:
 
 {{/* The pools that the agent makes if there are none, with the modes that the values ask for, and the variables that tell the agent. */}}
 {{- define "tortie.pools" -}}
-{{- if has "IPv4" .ipFamilies }}
+{{- if and (has "IPv4" .ipFamilies) (ne .ipPool.cidr "none") }}
 - name: default-ipv4-ippool
   of: ipPool
   modes:
     - {name: ipipMode, env: CALICO_IPV4POOL_IPIP, value: {{ .ipPool.ipipMode }}}
     - {name: vxlanMode, env: CALICO_IPV4POOL_VXLAN, value: {{ .ipPool.vxlanMode }}}
 {{- end }}
-{{- if has "IPv6" .ipFamilies }}
+{{- if and (has "IPv6" .ipFamilies) (ne .ipv6Pool.cidr "none") }}
 - name: default-ipv6-ippool
   of: ipv6Pool
   modes:
