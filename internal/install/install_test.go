@@ -377,7 +377,7 @@ func TestRunningBinaryIsReplaced(t *testing.T) {
 // TestHelperSleeps is the running program of TestRunningBinaryIsReplaced; alone it does nothing.
 func TestHelperSleeps(t *testing.T) {
 	if _, ok := os.LookupEnv(helperSleeps); ok {
-		select {}
+		time.Sleep(time.Hour) // an empty select can be a deadlock, which ends a process
 	}
 }
 

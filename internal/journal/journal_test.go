@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -408,7 +409,12 @@ func TestHolder(t *testing.T) {
 	if dir == "" {
 		return
 	}
-	if err := Dir(dir).Each(t.Context(), func(Entry) error { fmt.Println("holding"); select {} }); err != nil {
+	err := Dir(dir).Each(t.Context(), func(Entry) error {
+		fmt.Println("holding")
+		_, err := io.Copy(io.Discard, os.Stdin) // an empty select would be a deadlock, which ends a process
+		return err
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
 }
@@ -422,6 +428,11 @@ func TestLocksEndWithTheirHolder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	in, err := holder.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
 	if err := holder.Start(); err != nil {
 		t.Fatal(err)
 	}
