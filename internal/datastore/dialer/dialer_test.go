@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -87,21 +88,23 @@ func TestSilentServerFailsAllTogether(t *testing.T) {
 
 // An address that nobody has is known by a failure that took its time: the next to ask is told at once.
 func TestAbsenceIsRemembered(t *testing.T) {
-	d := newDialer(nil)
-	asked := 0
-	absent := func(context.Context, string) (net.Conn, error) {
-		asked++
-		time.Sleep(slow)
-		return nil, syscall.EHOSTUNREACH
-	}
-	for range 3 {
-		if _, err := d.dial(t.Context(), "192.0.2.1:6443", absent); !errors.Is(err, syscall.EHOSTUNREACH) || !strings.Contains(err.Error(), "192.0.2.1:6443 was silent for 500ms") {
-			t.Errorf("error %v", err)
+	synctest.Test(t, func(t *testing.T) {
+		d := newDialer(nil)
+		asked := 0
+		absent := func(context.Context, string) (net.Conn, error) {
+			asked++
+			time.Sleep(slow)
+			return nil, syscall.EHOSTUNREACH
 		}
-	}
-	if asked != 1 {
-		t.Errorf("the address was dialled %d times, want once", asked)
-	}
+		for range 3 {
+			if _, err := d.dial(t.Context(), "192.0.2.1:6443", absent); !errors.Is(err, syscall.EHOSTUNREACH) || !strings.Contains(err.Error(), "192.0.2.1:6443 was silent for 500ms") {
+				t.Errorf("error %v", err)
+			}
+		}
+		if asked != 1 {
+			t.Errorf("the address was dialled %d times, want once", asked)
+		}
+	})
 }
 
 // A server that refuses is there, or will be in a moment: nothing is remembered of it.
