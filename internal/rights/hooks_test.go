@@ -10,11 +10,14 @@ import (
 	authv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
 
 	"github.com/tortie-net/tortie/internal/definitions"
+	"github.com/tortie-net/tortie/internal/labtest"
 	"github.com/tortie-net/tortie/internal/mesh/meshtest"
 	"github.com/tortie-net/tortie/internal/objects"
 	"github.com/tortie-net/tortie/internal/traffic"
@@ -28,14 +31,13 @@ func (l *life) hooks(t *testing.T) {
 	l.upgrade(t, admin)
 	patchNode(t, admin, `{"metadata":{"labels":{"kubernetes.io/os":"linux"}}}`)
 	patchNode(t, admin, `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`, "status")
-	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "none"}}}}
 	cluster, err := objects.New(l.as(t, "tortie-test"))
 	must(t, err)
-	test := traffic.New(cluster, traffic.Settings{Namespace: "kube-system", Pod: pod, Timeout: time.Second}, func(string) {})
+	test := traffic.New(cluster, traffic.Settings{Namespace: "kube-system", Pod: chartPod(t, "tortie-test", chartArgs...), Timeout: time.Second}, func(string) {})
 	if err := test.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "it took longer than 1s: waiting for pod") {
 		t.Errorf("helm test, whose pods nobody runs: %v", err)
 	}
-	settings := uninstall.Settings{Namespace: "kube-system", DaemonSet: "tortie-node", Agents: "none=none", Pod: pod, Timeout: meshtest.Patience}
+	settings := uninstall.Settings{Namespace: "kube-system", DaemonSet: "tortie-node", Agents: "none=none", Pod: chartPod(t, "tortie-uninstall", chartArgs...), Timeout: meshtest.Patience}
 	u, err := uninstall.New(l.as(t, "tortie-uninstall"), settings, func(string) {})
 	must(t, err)
 	ctx, stop := context.WithCancel(t.Context())
@@ -47,14 +49,16 @@ func (l *life) hooks(t *testing.T) {
 }
 
 // as is the API server as one of the hooks' accounts, which have had the chart's rights since the beginning.
-func (l *life) as(t *testing.T, account string) *rest.Config {
+func (l *life) as(t *testing.T, account string) *rest.Config { return asHook(t, l.Admin, account) }
+
+func asHook(t *testing.T, admin *rest.Config, account string) *rest.Config {
 	t.Helper()
-	accounts := newUser(t, l.Admin).core.CoreV1().ServiceAccounts("kube-system")
+	accounts := newUser(t, admin).core.CoreV1().ServiceAccounts("kube-system")
 	_, err := accounts.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: account}}, metav1.CreateOptions{})
 	must(t, err)
 	answer, err := accounts.CreateToken(t.Context(), account, &authv1.TokenRequest{}, metav1.CreateOptions{})
 	must(t, err)
-	cfg := rest.AnonymousClientConfig(l.Admin)
+	cfg := rest.AnonymousClientConfig(admin)
 	cfg.BearerToken = answer.Status.Token
 	return cfg
 }
@@ -101,5 +105,83 @@ func endPods(ctx context.Context, admin *user) {
 			all.Items[i].Status.Phase = corev1.PodSucceeded
 			_, _ = pods.UpdateStatus(ctx, &all.Items[i], metav1.UpdateOptions{}) // else at the next turn
 		}
+	}
+}
+
+// chartPod is the pod that a hook of the chart makes, from its ConfigMap.
+func chartPod(t *testing.T, hook string, args ...string) *corev1.Pod {
+	t.Helper()
+	for _, obj := range labtest.Chart(t, args...) {
+		if obj.GetKind() != "ConfigMap" || obj.GetName() != hook {
+			continue
+		}
+		text, _, _ := unstructured.NestedString(obj.Object, "data", "pod.yaml")
+		pod := &corev1.Pod{}
+		must(t, yaml.Unmarshal([]byte(text), pod))
+		return pod
+	}
+	t.Fatalf("the chart has no ConfigMap %s", hook)
+	return nil
+}
+
+// TestHookPods: a hook makes the pods that the chart has and no others, on any node, and deletes no others.
+func TestHookPods(t *testing.T) {
+	cfg := server(t, "auto", "--set", "extraEnv[0].name=A,extraEnv[0].value=b")
+	admin := newUser(t, cfg)
+	labtest.GrantAll(t, cfg, labtest.Chart(t))
+	for _, hook := range []string{"tortie-uninstall", "tortie-test"} {
+		pods := newUser(t, asHook(t, cfg, hook)).core.CoreV1().Pods("kube-system")
+		label := map[string]string{"tortie-uninstall": "tortie.io/uninstall", "tortie-test": "tortie.io/test"}[hook]
+		base := chartPod(t, hook, "--set", "extraEnv[0].name=A,extraEnv[0].value=b")
+		base.Name, base.Spec.NodeName, base.Labels[label] = hook+"-pod", "any", "run"
+		yes := true
+		for name, c := range map[string]struct {
+			change  func(*corev1.PodSpec)
+			refused bool
+		}{
+			"as the chart has it":   {func(*corev1.PodSpec) {}, false},
+			"with fewer arguments":  {func(p *corev1.PodSpec) { p.Containers[0].Args = nil }, false},
+			"with an account":       {func(p *corev1.PodSpec) { p.ServiceAccountName = "tortie-kube-controllers" }, true},
+			"with a token":          {func(p *corev1.PodSpec) { p.AutomountServiceAccountToken = &yes }, true},
+			"with another image":    {func(p *corev1.PodSpec) { p.Containers[0].Image = "thief.example/x" }, true},
+			"with another command":  {func(p *corev1.PodSpec) { p.Containers[0].Command = []string{"/bin/sh"} }, true},
+			"with another argument": {func(p *corev1.PodSpec) { p.Containers[0].Args = []string{"-x"} }, true},
+			"with more in its environment": {func(p *corev1.PodSpec) {
+				p.Containers[0].Env = append(p.Containers[0].Env, corev1.EnvVar{Name: "LD_PRELOAD", Value: "x"})
+			}, true},
+			"with another container": {func(p *corev1.PodSpec) {
+				p.Containers = append(p.Containers, p.Containers[0])
+				p.Containers[1].Name = "other"
+			}, true},
+			"with another container first": {func(p *corev1.PodSpec) {
+				p.InitContainers = append(p.InitContainers, corev1.Container{Name: "first", Image: "x"})
+			}, true},
+			"privileged": {func(p *corev1.PodSpec) {
+				p.Containers[0].SecurityContext.AllowPrivilegeEscalation, p.Containers[0].SecurityContext.Privileged = &yes, &yes
+			}, true},
+			"with a capability": {func(p *corev1.PodSpec) {
+				p.Containers[0].SecurityContext.Capabilities.Add = append(p.Containers[0].SecurityContext.Capabilities.Add, "SYS_ADMIN")
+			}, true},
+			"that sees the host's processes": {func(p *corev1.PodSpec) { p.HostPID = true }, true},
+			"in the other network":           {func(p *corev1.PodSpec) { p.HostNetwork = !p.HostNetwork }, true},
+			"with a directory of the host": {func(p *corev1.PodSpec) {
+				p.Volumes = append(p.Volumes, corev1.Volume{Name: "root", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}})
+			}, true},
+			"with a probe": {func(p *corev1.PodSpec) {
+				p.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"/x"}}}}
+			}, true},
+			"with another profile": {func(p *corev1.PodSpec) { p.SecurityContext.SeccompProfile.Type = corev1.SeccompProfileTypeUnconfined }, true},
+		} {
+			pod := base.DeepCopy()
+			c.change(&pod.Spec)
+			_, err := pods.Create(t.Context(), pod, metav1.CreateOptions{DryRun: dryRun})
+			check(t, hook+" makes a pod "+name, err, c.refused)
+		}
+		made := object(t, `{apiVersion: v1, kind: Pod, metadata: {name: %s-other, namespace: kube-system, labels: {app: x}}, spec: {containers: [{name: c, image: none}]}}`, hook)
+		admin.create(t, made)
+		refused(t, hook+" deletes another's pod", pods.Delete(t.Context(), made.GetName(), metav1.DeleteOptions{DryRun: dryRun}))
+		own, err := pods.Create(t.Context(), base, metav1.CreateOptions{})
+		must(t, err)
+		passed(t, hook+" deletes its pod", pods.Delete(t.Context(), own.Name, *metav1.NewDeleteOptions(0)))
 	}
 }

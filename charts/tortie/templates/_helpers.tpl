@@ -53,6 +53,22 @@ tolerations:
   - operator: Exists
 {{- end }}
 
+{{/* Where pods run whose tokens are worth more than a node: not on one that runs the users' pods, if there are others. */}}
+{{- define "tortie.controlPlane" -}}
+{{- $expressions := list (dict "key" "node-role.kubernetes.io/control-plane" "operator" "Exists") -}}
+nodeAffinity:
+{{- if eq .Values.controlPlane "require" }}
+  requiredDuringSchedulingIgnoredDuringExecution:
+    nodeSelectorTerms:
+      - matchExpressions: {{ toJson $expressions }}
+{{- else }}
+  preferredDuringSchedulingIgnoredDuringExecution:
+    - weight: 100
+      preference:
+        matchExpressions: {{ toJson $expressions }}
+{{- end }}
+{{- end }}
+
 {{/* The security context of a pod that writes to its host. */}}
 {{- define "tortie.hostWriter" -}}
 seccompProfile:
