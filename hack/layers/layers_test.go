@@ -35,7 +35,7 @@ var levels = []string{
 	"cmd/internal/early internal/traffic internal/uninstall internal/controllers internal/ipamtool internal/node internal/cni internal/cnitest internal/diagnose internal/mesh/meshtest",
 	"internal/desired internal/desired/desiredtest internal/labtest/labstore",
 	"internal/audit internal/bgp/bgptest internal/definitions internal/gc internal/install internal/kube internal/labtest internal/nodestatus internal/objects internal/peering internal/takeover",
-	"internal/bgp internal/duties internal/inventory internal/encap internal/encapguard internal/fib internal/nat internal/nft/nfttest internal/podnet internal/vxlan",
+	"internal/bgp internal/duties internal/inventory internal/encap internal/guard internal/fib internal/nat internal/nft/nfttest internal/podnet internal/vxlan",
 	"internal/bgp/relay internal/hostsysctl internal/ipam internal/netlinkx/netnstest internal/nft internal/facts internal/journal internal/podnote",
 	"internal/memlimit internal/datastore/kubernetes internal/datastore/etcd internal/datastore/datastoretest internal/netlinkx",
 	"internal/rights/fence internal/bgp/policy internal/datastore internal/datastore/dialer internal/sysctl internal/config internal/hostfile",

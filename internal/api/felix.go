@@ -46,6 +46,9 @@ type FelixConfigurationSpec struct {
 	AllowIPIPPacketsFromWorkloads *bool `json:"allowIPIPPacketsFromWorkloads,omitempty"`
 	// AllowVXLANPacketsFromWorkloads lets pods send VXLAN to nodes; the default is false.
 	AllowVXLANPacketsFromWorkloads *bool `json:"allowVXLANPacketsFromWorkloads,omitempty"`
+	// WorkloadSourceSpoofing Any lets pods with annotation cni.projectcalico.org/allowedSourcePrefixes send from these prefixes; the default
+	// is Disabled.
+	WorkloadSourceSpoofing string `json:"workloadSourceSpoofing,omitempty"`
 	// LogSeverityScreen is kept for Calico nodes that share the cluster.
 	LogSeverityScreen string `json:"logSeverityScreen,omitempty"`
 	// ReportingInterval is kept for Calico nodes that share the cluster.
@@ -72,6 +75,7 @@ func (s FelixConfigurationSpec) Over(base FelixConfigurationSpec) FelixConfigura
 		FeatureDetectOverride:          cmp.Or(s.FeatureDetectOverride, base.FeatureDetectOverride),
 		AllowIPIPPacketsFromWorkloads:  cmp.Or(s.AllowIPIPPacketsFromWorkloads, base.AllowIPIPPacketsFromWorkloads),
 		AllowVXLANPacketsFromWorkloads: cmp.Or(s.AllowVXLANPacketsFromWorkloads, base.AllowVXLANPacketsFromWorkloads),
+		WorkloadSourceSpoofing:         cmp.Or(s.WorkloadSourceSpoofing, base.WorkloadSourceSpoofing),
 		LogSeverityScreen:              cmp.Or(s.LogSeverityScreen, base.LogSeverityScreen),
 		ReportingInterval:              cmp.Or(s.ReportingInterval, base.ReportingInterval),
 	}

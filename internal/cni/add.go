@@ -103,7 +103,7 @@ func (s *session) wiring(wanted func() (wish, error), assigned *types100.Result)
 		return podnet.Config{}, err
 	}
 	c := s.podConfig(s.log, addrs)
-	c.MAC = want.mac
+	c.MAC, c.Sources = want.mac, want.sources
 	return c, s.checkFloating(&want, addrs)
 }
 

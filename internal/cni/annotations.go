@@ -57,7 +57,7 @@ var annotations = []Annotation{
 	},
 	{
 		Key: api.AnnotationAllowedSources, Form: `a JSON list of CIDRs, such as ["10.1.0.0/16"]`,
-		Help: "Felix lets the pod send from these addresses too.",
+		Help: "The pod may send from these addresses too, if FelixConfiguration has workloadSourceSpoofing Any.",
 		read: readSources,
 	},
 }

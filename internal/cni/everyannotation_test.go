@@ -10,6 +10,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/cni"
+	"github.com/tortie-net/tortie/internal/podnet"
 )
 
 // annotationEffects shows, for each annotation that the plugin reads, what it does to the real programs. What forms are right
@@ -56,7 +57,11 @@ var annotationEffects = map[string]func(*testing.T, *world){
 	},
 	api.AnnotationAllowedSources: func(t *testing.T, w *world) {
 		w.createPod(t, "web", `cni.projectcalico.org/allowedSourcePrefixes: '["10.1.0.0/16"]'`)
-		w.sandbox(t, "web").add(t).ok(t)
+		s := w.sandbox(t, "web")
+		s.add(t).ok(t)
+		if noted, want := w.host.Run(t, "ip", "route", "show", "table", fmt.Sprint(podnet.SourcesTable)), "10.1.0.0/16 dev "+s.hostVeth(); !strings.Contains(noted, want) {
+			t.Errorf("the agent is told %q, want %q", noted, want)
+		}
 		w.createPod(t, "refused", `cni.projectcalico.org/allowedSourcePrefixes: '["10.1.0.1"]'`)
 		w.wantFailure(t, w.sandbox(t, "refused").add(t), types.ErrInvalidNetworkConfig, "allowedSourcePrefixes", w.name+"/refused", "10.1.0.1", "CIDR")
 	},

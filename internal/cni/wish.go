@@ -25,7 +25,7 @@ type wish struct {
 	unmanaged []netip.Addr
 	// floating are addresses by which others reach the container too. Felix makes them so.
 	floating []netip.Addr
-	// sources are addresses that the container may send from, beside its own. Felix lets it.
+	// sources are addresses that the container may send from, beside its own. The agent lets it.
 	sources []netip.Prefix
 	mac     net.HardwareAddr // nil: random
 	// namespaceLabels decide which pools may serve.

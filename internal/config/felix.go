@@ -20,6 +20,7 @@ type RawFelix struct {
 	FeatureDetectOverride string `env:"FELIX_FEATUREDETECTOVERRIDE" default:"" help:"ChecksumOffloadBroken=true has the kernel compute checksums of packets in VXLAN before the device; others are ignored."`
 	AllowIPIP             string `env:"FELIX_ALLOWIPIPPACKETSFROMWORKLOADS" default:"" help:"Let pods send IPIP to nodes."`
 	AllowVXLAN            string `env:"FELIX_ALLOWVXLANPACKETSFROMWORKLOADS" default:"" help:"Let pods send VXLAN to nodes."`
+	SourceSpoofing        string `env:"FELIX_WORKLOADSOURCESPOOFING" default:"" help:"Any lets pods send from the prefixes of their annotation cni.projectcalico.org/allowedSourcePrefixes; else Disabled."`
 }
 
 // felix checks what the environment overrides. What it does not say is absent.
@@ -39,6 +40,9 @@ func (p *problems) felix(raw RawFelix) api.FelixConfigurationSpec {
 	}
 	if raw.IPForwarding != "" {
 		s.IPForwarding = p.oneOf("FELIX_IPFORWARDING", raw.IPForwarding, "Enabled", "Disabled")
+	}
+	if raw.SourceSpoofing != "" {
+		s.WorkloadSourceSpoofing = p.oneOf("FELIX_WORKLOADSOURCESPOOFING", raw.SourceSpoofing, "Disabled", "Any")
 	}
 	s.VXLANPort = p.optionalInteger("FELIX_VXLANPORT", raw.VXLANPort, 1, 65535)
 	s.VXLANVNI = p.optionalInteger("FELIX_VXLANVNI", raw.VXLANVNI, 1, 1<<24-1)

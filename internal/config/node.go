@@ -30,6 +30,7 @@ type RawNode struct {
 	SysctlRoot    string `env:"TORTIE_SYSCTL_ROOT" default:"/proc/sys" help:"Where sysctls are written: a container's own /proc/sys is read-only."`
 	StateDir      string `env:"TORTIE_STATE_DIR" default:"/var/lib/calico" help:"Directory of the files nodename and mtu that the plugins read, and of their journal, tortie/journal."`
 	RemoveRules   string `env:"TORTIE_REMOVE_CALICO_RULES" default:"false" help:"true removes the rules of nftables, and of iptables that uses it, that Calico's Felix has left on a node where it does not run any more. Network policies are not in force then."`
+	AllowBGP      string `env:"TORTIE_ALLOW_BGP_FROM_PODS" default:"false" help:"true lets pods open TCP connections to BGP ports. Outside of the pools they come from the node's address, so that a peer without a password takes such a pod for the node."`
 	RunDir        string `env:"TORTIE_RUN_DIR" default:"/var/run/calico" help:"Directory of tortie/facts.json, by which the agent saves the plugins requests."`
 	LogLevel      string `env:"LOG_LEVEL" default:"info" help:"Log level: debug, info, warn or error."`
 	RawAccepted
@@ -56,10 +57,12 @@ type Node struct {
 	RouteProtocol int
 	// RemoveRules: what Felix has left of rules is removed.
 	RemoveRules bool
-	SysctlRoot  string
-	StateDir    string
-	RunDir      string
-	LogLevel    slog.Level
+	// AllowBGPFromPods: the packet guard lets pods open BGP connections.
+	AllowBGPFromPods bool
+	SysctlRoot       string
+	StateDir         string
+	RunDir           string
+	LogLevel         slog.Level
 }
 
 // LoadNode reads and checks the environment of cmd/node. The error has one line for each variable that is wrong.
@@ -68,23 +71,24 @@ func LoadNode(env Env) (Node, error) {
 	load(env, &raw)
 	var p problems
 	n := Node{
-		Nodename:      p.required("NODENAME", raw.Nodename, "must be this node's name in Kubernetes: set it from spec.nodeName"),
-		Kubeconfig:    raw.Kubeconfig,
-		Namespace:     raw.Namespace,
-		Addresses:     p.addresses(raw.RawAddress),
-		Pools:         p.pools(raw.RawPools),
-		Reflectors:    p.reflectors(raw.RawReflectors),
-		Services:      p.serviceRanges(raw.RawServices),
-		Felix:         p.felix(raw.RawFelix),
-		TunnelMTU:     p.integer("FELIX_IPINIPMTU", raw.TunnelMTU, 0, 65535),
-		ClusterType:   splitList(raw.ClusterType),
-		HealthAddr:    p.healthAddr(raw),
-		Metrics:       p.metrics(raw.RawMetrics),
-		RouteProtocol: p.routeProtocol("TORTIE_ROUTE_PROTOCOL", raw.RouteProtocol),
-		RemoveRules:   p.boolean("TORTIE_REMOVE_CALICO_RULES", raw.RemoveRules),
-		SysctlRoot:    raw.SysctlRoot,
-		StateDir:      raw.StateDir,
-		RunDir:        raw.RunDir,
+		Nodename:         p.required("NODENAME", raw.Nodename, "must be this node's name in Kubernetes: set it from spec.nodeName"),
+		Kubeconfig:       raw.Kubeconfig,
+		Namespace:        raw.Namespace,
+		Addresses:        p.addresses(raw.RawAddress),
+		Pools:            p.pools(raw.RawPools),
+		Reflectors:       p.reflectors(raw.RawReflectors),
+		Services:         p.serviceRanges(raw.RawServices),
+		Felix:            p.felix(raw.RawFelix),
+		TunnelMTU:        p.integer("FELIX_IPINIPMTU", raw.TunnelMTU, 0, 65535),
+		ClusterType:      splitList(raw.ClusterType),
+		HealthAddr:       p.healthAddr(raw),
+		Metrics:          p.metrics(raw.RawMetrics),
+		RouteProtocol:    p.routeProtocol("TORTIE_ROUTE_PROTOCOL", raw.RouteProtocol),
+		RemoveRules:      p.boolean("TORTIE_REMOVE_CALICO_RULES", raw.RemoveRules),
+		AllowBGPFromPods: p.boolean("TORTIE_ALLOW_BGP_FROM_PODS", raw.AllowBGP),
+		SysctlRoot:       raw.SysctlRoot,
+		StateDir:         raw.StateDir,
+		RunDir:           raw.RunDir,
 	}
 	n.NoBGP = p.oneOf("CALICO_NETWORKING_BACKEND", raw.Backend, "bird", "vxlan") == "vxlan"
 	p.oneOf("DATASTORE_TYPE", raw.DatastoreType, "kubernetes")

@@ -99,6 +99,8 @@ func TestWrongPools(t *testing.T) {
 		"FELIX_VXLANMTU=big":                                            "from 0 to 65535",
 		"CALICO_NETWORKING_BACKEND=none":                                "must be one of bird, vxlan",
 		"FELIX_ALLOWIPIPPACKETSFROMWORKLOADS=maybe":                     "must be true or false",
+		"FELIX_WORKLOADSOURCESPOOFING=All":                              "Disabled, Any",
+		"TORTIE_ALLOW_BGP_FROM_PODS=maybe":                              "must be true or false",
 	} {
 		_, err := LoadNode(of(append(strings.Fields(env), "NODENAME=n")...))
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -110,7 +112,7 @@ func TestWrongPools(t *testing.T) {
 // What the environment says of Felix's settings goes over what objects say, and leaves the rest to them.
 func TestFelix(t *testing.T) {
 	n, err := LoadNode(of("NODENAME=n", "FELIX_NATPORTRANGE=1000:2000", "FELIX_IPFORWARDING=disabled", "FELIX_ALLOWVXLANPACKETSFROMWORKLOADS=true",
-		"FELIX_VXLANVNI=7", "FELIX_VXLANMTU=0", "FELIX_VXLANMTUV6=1380"))
+		"FELIX_VXLANVNI=7", "FELIX_VXLANMTU=0", "FELIX_VXLANMTUV6=1380", "FELIX_WORKLOADSOURCESPOOFING=any", "TORTIE_ALLOW_BGP_FROM_PODS=true"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,8 +120,11 @@ func TestFelix(t *testing.T) {
 	got := n.Felix.Over(api.FelixConfigurationSpec{NATPortRange: &ports, VXLANPort: &port, IPIPMTU: &mtu, VXLANMTU: &mtu, VXLANMTUV6: &mtu, IPForwarding: "Enabled"})
 	vni, mtu6 := 7, 1380
 	ours := api.PortRange("1000:2000")
-	want := api.FelixConfigurationSpec{NATPortRange: &ours, VXLANPort: &port, VXLANVNI: &vni, IPIPMTU: &mtu, VXLANMTU: &mtu, VXLANMTUV6: &mtu6, IPForwarding: "Disabled", AllowVXLANPacketsFromWorkloads: &yes}
+	want := api.FelixConfigurationSpec{NATPortRange: &ours, VXLANPort: &port, VXLANVNI: &vni, IPIPMTU: &mtu, VXLANMTU: &mtu, VXLANMTUV6: &mtu6, IPForwarding: "Disabled", AllowVXLANPacketsFromWorkloads: &yes, WorkloadSourceSpoofing: "Any"}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
+	}
+	if !n.AllowBGPFromPods {
+		t.Error("TORTIE_ALLOW_BGP_FROM_PODS=true is not taken")
 	}
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/encap"
-	"github.com/tortie-net/tortie/internal/encapguard"
+	"github.com/tortie-net/tortie/internal/guard"
 	"github.com/tortie-net/tortie/internal/hostsysctl"
 	"github.com/tortie-net/tortie/internal/nat"
 	"github.com/tortie-net/tortie/internal/nft"
@@ -30,6 +30,8 @@ type Felix struct {
 	// Checksums of what is tunneled must not be left to devices, or may be.
 	Checksums             checksums
 	AllowIPIP, AllowVXLAN bool // from pods
+	// OtherSources: pods may send from the prefixes of their annotation.
+	OtherSources bool
 }
 
 // ParseFelix reads a spec. A field that can't be understood is named in the problems, and stays as it was before.
@@ -59,6 +61,9 @@ func ParseFelix(spec api.FelixConfigurationSpec, before Felix) (Felix, []error) 
 		note("ipForwarding", spec.IPForwarding, "Enabled or Disabled")
 	}
 	f.parseVXLAN(spec, note)
+	if !choice(spec.WorkloadSourceSpoofing, "Disabled", "Any", &f.OtherSources) {
+		note("workloadSourceSpoofing", spec.WorkloadSourceSpoofing, "Disabled or Any")
+	}
 	f.AllowIPIP = spec.AllowIPIPPacketsFromWorkloads != nil && *spec.AllowIPIPPacketsFromWorkloads
 	f.AllowVXLAN = spec.AllowVXLANPacketsFromWorkloads != nil && *spec.AllowVXLANPacketsFromWorkloads
 	return f, problems
@@ -172,13 +177,33 @@ func (s *Snapshot) nodeAddrs() []netip.Addr {
 	return addrs
 }
 
-// Guard returns from whom tunnel packets are taken.
-func (s *Snapshot) Guard() encapguard.Config {
-	return encapguard.Config{
+// Guard returns from whom tunnel packets are taken and what pods may not send. What the cluster's objects do not say is left to the caller.
+func (s *Snapshot) Guard() guard.Config {
+	return guard.Config{
 		Nodes: s.nodeAddrs(), PodLinks: podnet.DefaultVethPrefix, IPIP: s.Needs(IPIPTunnel),
-		VXLAN: s.Needs(VXLANTunnel) || s.Needs(VXLANTunnel6), VXLANPort: s.Felix.VXLANPort,
-		AllowIPIPFromPods: s.Felix.AllowIPIP, AllowVXLANFromPods: s.Felix.AllowVXLAN,
+		VXLAN: s.Needs(VXLANTunnel) || s.Needs(VXLANTunnel6), VXLANPort: s.Felix.VXLANPort, BGPPorts: s.bgpPorts(),
+		AllowIPIPFromPods: s.Felix.AllowIPIP, AllowVXLANFromPods: s.Felix.AllowVXLAN, Sources: s.otherSources(),
 	}
+}
+
+func (s *Snapshot) otherSources() []guard.Source {
+	if !s.Felix.OtherSources {
+		return nil
+	}
+	return s.Self.Sources
+}
+
+// bgpPorts returns the ports that this node, the others and its peers listen on.
+func (s *Snapshot) bgpPorts() []uint16 {
+	ports := []uint16{s.Port, s.meshPort}
+	for _, m := range s.Others {
+		ports = append(ports, m.Port)
+	}
+	for _, p := range s.Peering.Peers {
+		ports = append(ports, p.Port)
+	}
+	slices.Sort(ports)
+	return slices.Compact(slices.DeleteFunc(ports, func(p uint16) bool { return p == 0 }))
 }
 
 // Host returns what the host's kernel parameters are to be like.
@@ -189,6 +214,11 @@ func (s *Snapshot) Host() hostsysctl.Config {
 	}
 	if s.Needs(VXLANTunnel) {
 		c.Tunnels = append(c.Tunnels, vxlan.Device4)
+	}
+	for _, source := range s.otherSources() {
+		if source.Prefix.Addr().Is4() && !slices.Contains(c.Pods, source.Link) {
+			c.Pods = append(c.Pods, source.Link)
+		}
 	}
 	c.IPv6 = s.usesIPv6()
 	return c

@@ -9,7 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/encapguard"
+	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/guard"
 	"github.com/tortie-net/tortie/internal/hostsysctl"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/nat"
@@ -22,10 +23,12 @@ func TestParseFelix(t *testing.T) {
 		NATOutgoingAddress: "192.0.2.7", NATPortRange: ptr(api.PortRange("32768:65535")), NATOutgoingExclusions: "IPPoolsAndHostIPs",
 		IPForwarding: "Disabled", VXLANPort: ptr(8472), VXLANVNI: ptr(7), VXLANMTU: ptr(1400), VXLANMTUV6: ptr(1380),
 		FeatureDetectOverride: "Other=false, checksumOffloadBroken=true", AllowIPIPPacketsFromWorkloads: ptr(true), AllowVXLANPacketsFromWorkloads: ptr(true),
+		WorkloadSourceSpoofing: "Any",
 	}
 	parsed := Felix{
 		NATSource: netip.MustParseAddr("192.0.2.7"), NATPorts: nft.Ports{First: 32768, Last: 65535}, ExcludeNodes: true,
 		NoForwarding: true, VXLANPort: 8472, VXLANVNI: 7, VXLANMTU: 1400, VXLANMTU6: 1380, Checksums: checksumsSoft, AllowIPIP: true, AllowVXLAN: true,
+		OtherSources: true,
 	}
 	for name, tt := range map[string]struct {
 		spec         api.FelixConfigurationSpec
@@ -45,15 +48,16 @@ func TestParseFelix(t *testing.T) {
 		}
 	}
 	for field, spec := range map[string]api.FelixConfigurationSpec{
-		"natOutgoingAddress":    {NATOutgoingAddress: "192.0.2"},
-		"natPortRange":          {NATPortRange: ptr(api.PortRange("9:8"))},
-		"natOutgoingExclusions": {NATOutgoingExclusions: "Everything"},
-		"ipForwarding":          {IPForwarding: "maybe"},
-		"vxlanPort":             {VXLANPort: ptr(70000)},
-		"vxlanVNI":              {VXLANVNI: ptr(1 << 24)},
-		"vxlanMTU ":             {VXLANMTU: ptr(20)},
-		"vxlanMTUV6":            {VXLANMTUV6: ptr(1279)},
-		"featureDetectOverride": {FeatureDetectOverride: "ChecksumOffloadBroken=perhaps"},
+		"natOutgoingAddress":     {NATOutgoingAddress: "192.0.2"},
+		"natPortRange":           {NATPortRange: ptr(api.PortRange("9:8"))},
+		"natOutgoingExclusions":  {NATOutgoingExclusions: "Everything"},
+		"ipForwarding":           {IPForwarding: "maybe"},
+		"vxlanPort":              {VXLANPort: ptr(70000)},
+		"vxlanVNI":               {VXLANVNI: ptr(1 << 24)},
+		"vxlanMTU ":              {VXLANMTU: ptr(20)},
+		"vxlanMTUV6":             {VXLANMTUV6: ptr(1279)},
+		"workloadSourceSpoofing": {WorkloadSourceSpoofing: "Some"},
+		"featureDetectOverride":  {FeatureDetectOverride: "ChecksumOffloadBroken=perhaps"},
 	} {
 		before := parsed
 		before.AllowIPIP, before.AllowVXLAN = false, false
@@ -91,15 +95,30 @@ func TestPacketsOfASnapshot(t *testing.T) {
 		}
 	}
 	check("NAT", nat.Config{Pools: pools}, s.NAT())
-	check("guard", encapguard.Config{Nodes: nodes, PodLinks: "cali"}, s.Guard())
+	check("guard", guard.Config{Nodes: nodes, PodLinks: "cali"}, s.Guard())
 	check("host", hostsysctl.Config{Forward: true, Link: "eth0"}, s.Host())
+
+	// What pods ask to send from counts if an operator says so. BGP's ports are this node's, the mesh's, other nodes' and peers'.
+	s.Port, s.meshPort, s.Others[0].Port = 1790, 179, 1791
+	s.Peering.Peers = []bgp.Peer{{Port: 1792}, {}}
+	s.Self.Sources = []guard.Source{
+		{Link: "cali1", Prefix: netip.MustParsePrefix("10.9.0.0/16")}, {Link: "cali1", Prefix: netip.MustParsePrefix("10.8.0.0/16")},
+		{Link: "cali2", Prefix: netip.MustParsePrefix("fd00:9::/64")},
+	}
+	ports := []uint16{179, 1790, 1791, 1792}
+	check("guard with ports", guard.Config{Nodes: nodes, PodLinks: "cali", BGPPorts: ports}, s.Guard())
+	check("host that does not allow sources", hostsysctl.Config{Forward: true, Link: "eth0"}, s.Host())
+	s.Felix.OtherSources = true
+	check("guard with sources", guard.Config{Nodes: nodes, PodLinks: "cali", BGPPorts: ports, Sources: s.Self.Sources}, s.Guard())
+	check("host with sources", hostsysctl.Config{Forward: true, Link: "eth0", Pods: []string{"cali1"}}, s.Host())
+	s.Port, s.meshPort, s.Others[0].Port, s.Peering.Peers = 0, 0, 0, nil
 
 	s.Felix = Felix{NATSource: nodes[0], NATPorts: nft.Ports{First: 1, Last: 2}, ExcludeNodes: true, NoForwarding: true, VXLANPort: 8472, VXLANVNI: 7, VXLANMTU: 1400, VXLANMTU6: 1380, Checksums: checksumsSoft, AllowIPIP: true, AllowVXLAN: true}
 	s.Pools = append(s.Pools, aPool("10.4.0.0/16", false, api.EncapCrossSubnet, api.UseWorkload), aPool("fd00::/48", false, api.EncapNever, api.UseWorkload))
 	pools = append(pools, nat.Pool{CIDR: netip.MustParsePrefix("10.4.0.0/16")}, nat.Pool{CIDR: netip.MustParsePrefix("fd00::/48")})
 	check("NAT by configuration", nat.Config{Pools: pools, Nodes: nodes, Source: nodes[0], Ports: nft.Ports{First: 1, Last: 2}}, s.NAT())
 	check("guard by configuration",
-		encapguard.Config{Nodes: nodes, PodLinks: "cali", IPIP: true, VXLANPort: 8472, AllowIPIPFromPods: true, AllowVXLANFromPods: true}, s.Guard())
+		guard.Config{Nodes: nodes, PodLinks: "cali", IPIP: true, VXLANPort: 8472, AllowIPIPFromPods: true, AllowVXLANFromPods: true}, s.Guard())
 	reported := func() bool {
 		var r nodestatus.Report
 		s.Describe(&r)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/config"
+	"github.com/tortie-net/tortie/internal/guard"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/kube"
 	"github.com/tortie-net/tortie/internal/nodeaddr"
@@ -93,6 +94,8 @@ type Self struct {
 	ClusterID netip.Addr
 	// Pods are the addresses that the kernel has routes to pods for, in ascending order.
 	Pods []netip.Addr
+	// Sources are what single pods ask to send from besides; a FelixConfiguration has to let them.
+	Sources []guard.Source
 	// TunnelAddr is the address of tunl0; invalid if none is assigned.
 	TunnelAddr netip.Addr
 	// VTEP and VTEP6 are the addresses of vxlan.calico and vxlan-v6.calico, invalid as TunnelAddr; MAC and MAC6 are what the Node says

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tortie-net/tortie/internal/encapguard"
+	"github.com/tortie-net/tortie/internal/guard"
 	"github.com/tortie-net/tortie/internal/netlinkx/netnstest"
 	"github.com/tortie-net/tortie/internal/nft"
 	"github.com/tortie-net/tortie/internal/podnet"
@@ -74,9 +74,9 @@ func TestGuard(t *testing.T) {
 		t.Fatalf("without a guard %q arrives: the test shows nothing", got)
 	}
 
-	guard := encapguard.New(nft.NewAt(b.Namespace))
-	config := encapguard.Config{Nodes: []netip.Addr{addr(a.addr), addr(b.addr)}, PodLinks: podnet.DefaultVethPrefix, IPIP: true}
-	if err := guard.Sync(t.Context(), config); err != nil {
+	packets := guard.New(nft.NewAt(b.Namespace))
+	config := guard.Config{Nodes: []netip.Addr{addr(a.addr), addr(b.addr)}, PodLinks: podnet.DefaultVethPrefix, IPIP: true}
+	if err := packets.Sync(t.Context(), config); err != nil {
 		t.Fatal(err)
 	}
 	for arrives(200*time.Millisecond) != "" { // what was on its way
@@ -86,11 +86,11 @@ func TestGuard(t *testing.T) {
 	}
 	dropped := uint64(0)
 	for deadline := time.Now().Add(20 * time.Second); dropped < 3 && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		counters, err := guard.Counters(t.Context())
+		counters, err := packets.Counters(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		dropped = counters[encapguard.IPIPFromStranger].Packets
+		dropped = counters[guard.IPIPFromStranger].Packets
 	}
 	if got := arrives(200 * time.Millisecond); got != "" || dropped != 3 {
 		t.Errorf("%q arrives in spite of the guard, which has dropped %d packets of 3", got, dropped)

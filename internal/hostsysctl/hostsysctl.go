@@ -17,6 +17,8 @@ type Config struct {
 	IPv6 bool
 	// Tunnels are the project's tunnel devices.
 	Tunnels []string
+	// Pods are the links of pods that may send from addresses of others.
+	Pods []string
 	// Link is the interface with the node's address.
 	Link string
 }
@@ -56,12 +58,15 @@ func (c Config) Wanted(get Get) []Setting {
 			settings = append(settings, Setting{forward6, "1", "pods reach nobody by IPv6 unless the host forwards their packets"})
 		}
 	}
-	for _, tunnel := range c.Tunnels {
-		if filters(get, tunnel) == strict {
-			settings = append(settings, Setting{filterKey(tunnel), loose,
-				"a node sends also from addresses that the way back to is not by the tunnel, and pods before the way to them is known"})
+	loosen := func(links []string, why string) {
+		for _, link := range links {
+			if filters(get, link) == strict {
+				settings = append(settings, Setting{filterKey(link), loose, why})
+			}
 		}
 	}
+	loosen(c.Tunnels, "a node sends also from addresses that the way back to is not by the tunnel, and pods before the way to them is known")
+	loosen(c.Pods, "the pod may send from the prefixes of its annotation")
 	return settings
 }
 

@@ -30,6 +30,10 @@ func (a *attributes) number(typ uint16, n uint32) {
 	a.add(typ, binary.BigEndian.AppendUint32(nil, n))
 }
 
+func (a *attributes) number64(typ uint16, n uint64) {
+	a.add(typ, binary.BigEndian.AppendUint64(nil, n))
+}
+
 func (a *attributes) nest(typ uint16, inner attributes) { a.add(typ|nested, inner) }
 
 const nested = 0x8000

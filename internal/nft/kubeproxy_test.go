@@ -19,7 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/client-go/rest"
 
-	"github.com/tortie-net/tortie/internal/encapguard"
+	"github.com/tortie-net/tortie/internal/guard"
 	"github.com/tortie-net/tortie/internal/labtest"
 	"github.com/tortie-net/tortie/internal/nat"
 	"github.com/tortie-net/tortie/internal/netlinkx/netnstest"
@@ -236,16 +236,16 @@ func TestBesideKubeProxy(t *testing.T) {
 			p.wantSource(t, p.client, "192.0.2.9:7000", "10.244.0.1")
 
 			table := nft.NewAt(p.node.Namespace)
-			masquerade, guard := nat.New(table), encapguard.New(table)
+			masquerade, packets := nat.New(table), guard.New(table)
 			ours := func() string { return p.node.Run(t, "nft", "list", "table", "inet", "tortie") }
 			syncBoth := func() {
 				t.Helper()
 				pools := nat.Config{Pools: []nat.Pool{{CIDR: netip.MustParsePrefix("10.244.0.0/16"), NATOutgoing: true}}}
-				tunnels := encapguard.Config{Nodes: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, PodLinks: "cali", IPIP: true, VXLAN: true}
+				tunnels := guard.Config{Nodes: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, PodLinks: "cali", IPIP: true, VXLAN: true}
 				if err := masquerade.Sync(t.Context(), pools); err != nil {
 					t.Fatal(err)
 				}
-				if err := guard.Sync(t.Context(), tunnels); err != nil {
+				if err := packets.Sync(t.Context(), tunnels); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -274,7 +274,7 @@ func TestBesideKubeProxy(t *testing.T) {
 			if err := masquerade.Sync(t.Context(), nat.Config{}); err != nil {
 				t.Fatal(err)
 			}
-			if err := guard.Remove(t.Context()); err != nil {
+			if err := packets.Remove(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			same("after ours is gone")

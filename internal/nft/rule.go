@@ -62,6 +62,19 @@ func meta(key uint32, size int) Field {
 	}}
 }
 
+// SourceLink is the link by which the kernel would send to the packet's source, if that is the one that the packet came in by;
+// else NoLink. It is for the prerouting hook.
+var SourceLink = Field{4, func(register uint32) expression {
+	return expr("fib", func(a *attributes) {
+		a.number(unix.NFTA_FIB_DREG, register)
+		a.number(unix.NFTA_FIB_RESULT, unix.NFT_FIB_RESULT_OIF)
+		a.number(unix.NFTA_FIB_FLAGS, unix.NFTA_FIB_F_SADDR|unix.NFTA_FIB_F_IIF)
+	})
+}}
+
+// NoLink is the index that no link has.
+const NoLink = "\x00\x00\x00\x00"
+
 func payload(base, offset uint32, size int) Field {
 	return Field{size, func(register uint32) expression {
 		return expr("payload", func(a *attributes) {
@@ -81,6 +94,14 @@ var (
 	nfproto  = meta(unix.NFT_META_NFPROTO, 1)
 	SrcPort  = payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 2) // of TCP, UDP and SCTP: compare L4Proto first
 	DestPort = payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2)
+	ICMPType = payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 1) // of ICMP and ICMPv6
+	tcpFlags = payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 13, 1)
+)
+
+// Networks of addresses. A rule must have the family's Is before it compares them.
+var (
+	DestNet8 = payload(unix.NFT_PAYLOAD_NETWORK_HEADER, 16, 1) // of IPv4, the first byte
+	SrcNet64 = payload(unix.NFT_PAYLOAD_NETWORK_HEADER, 8, 8)  // of IPv6, the first eight
 )
 
 // Family is what differs between IPv4 and IPv6.
@@ -121,7 +142,7 @@ func (f Field) HasPrefix(value string) Term { return f.compare(unix.NFT_CMP_EQ, 
 
 // IsName matches a link's name as a whole.
 func (f Field) IsName(name string) Term {
-	return f.compare(unix.NFT_CMP_EQ, string(append([]byte(name), make([]byte, max(0, f.size-len(name)))...)))
+	return f.compare(unix.NFT_CMP_EQ, LinkKey(name))
 }
 
 func (f Field) compare(op uint32, value string) Term {
@@ -137,11 +158,46 @@ func data(value string) (a attributes) {
 	return a
 }
 
+// The flags of TCP that OpensTCP compares.
+const (
+	tcpSYN = 0x02
+	tcpACK = 0x10
+)
+
+// OpensTCP matches the first packet of a TCP connection. The rule must have compared L4Proto before.
+func OpensTCP() Term {
+	masked := expr("bitwise", func(a *attributes) {
+		a.number(unix.NFTA_BITWISE_SREG, register)
+		a.number(unix.NFTA_BITWISE_DREG, register)
+		a.number(unix.NFTA_BITWISE_LEN, 1)
+		a.nest(unix.NFTA_BITWISE_MASK, data(ByteKey(tcpSYN|tcpACK)))
+		a.nest(unix.NFTA_BITWISE_XOR, data(ByteKey(0)))
+	})
+	is := tcpFlags.Is(ByteKey(tcpSYN))
+	return Term{is[0], masked, is[1]}
+}
+
+// Over matches the packets that are more than so many in a second.
+func Over(perSecond uint32) Term {
+	return Term{expr("limit", func(a *attributes) {
+		a.number64(unix.NFTA_LIMIT_RATE, uint64(perSecond))
+		a.number64(unix.NFTA_LIMIT_UNIT, 1)
+		a.number(unix.NFTA_LIMIT_BURST, perSecond)
+		a.number(unix.NFTA_LIMIT_TYPE, unix.NFT_LIMIT_PKTS)
+		a.number(unix.NFTA_LIMIT_FLAGS, unix.NFT_LIMIT_F_INV)
+	})}
+}
+
 // PortKey is a port as keys and fields have it.
 func PortKey(port uint16) string { return string(binary.BigEndian.AppendUint16(nil, port)) }
 
 // ByteKey is a number of one byte, such as a protocol's, as keys and fields have it.
 func ByteKey(b byte) string { return string([]byte{b}) }
+
+// LinkKey is the name of a link as keys have it.
+func LinkKey(name string) string {
+	return string(append([]byte(name), make([]byte, max(0, LinkName.size-len(name)))...))
+}
 
 // AddrKey is an address as keys and fields have it.
 func AddrKey(a netip.Addr) string { return string(a.AsSlice()) }
@@ -160,11 +216,11 @@ func Map(set string, fields ...Field) Term { return lookup(set, 0, true, fields)
 func lookup(set string, flags uint32, verdict bool, fields []Field) Term {
 	var t Term
 	word := uint32(0)
-	for i, f := range fields {
-		// nft calls the first register by its name for 16 bytes, and so does the kernel.
-		r := uint32(register)
-		if i > 0 {
-			r = wordRegister + word
+	for _, f := range fields {
+		// nft calls registers that begin where one of 16 bytes does by its name, and so does the kernel.
+		r := wordRegister + word
+		if word%4 == 0 {
+			r = register + word/4
 		}
 		t = append(t, f.load(r))
 		word += uint32((f.size + 3) / 4)
@@ -297,6 +353,9 @@ var known = map[string][]uint16{
 	"lookup":    {unix.NFTA_LOOKUP_SET, unix.NFTA_LOOKUP_SREG, unix.NFTA_LOOKUP_DREG, unix.NFTA_LOOKUP_FLAGS},
 	"immediate": {unix.NFTA_IMMEDIATE_DREG, unix.NFTA_IMMEDIATE_DATA},
 	"counter":   {},
+	"fib":       {unix.NFTA_FIB_DREG, unix.NFTA_FIB_RESULT, unix.NFTA_FIB_FLAGS},
+	"bitwise":   {unix.NFTA_BITWISE_SREG, unix.NFTA_BITWISE_DREG, unix.NFTA_BITWISE_LEN, unix.NFTA_BITWISE_MASK, unix.NFTA_BITWISE_XOR},
+	"limit":     {unix.NFTA_LIMIT_RATE, unix.NFTA_LIMIT_UNIT, unix.NFTA_LIMIT_BURST, unix.NFTA_LIMIT_TYPE, unix.NFTA_LIMIT_FLAGS},
 	"masq":      {unix.NFTA_MASQ_FLAGS, unix.NFTA_MASQ_REG_PROTO_MIN, unix.NFTA_MASQ_REG_PROTO_MAX},
 	"nat": {unix.NFTA_NAT_TYPE, unix.NFTA_NAT_FAMILY, unix.NFTA_NAT_REG_ADDR_MIN, unix.NFTA_NAT_REG_ADDR_MAX,
 		unix.NFTA_NAT_REG_PROTO_MIN, unix.NFTA_NAT_REG_PROTO_MAX, unix.NFTA_NAT_FLAGS},
@@ -325,7 +384,15 @@ func (e expression) normalize(b *bytes.Buffer) {
 }
 
 func (e expression) holdsData(typ uint16) bool {
-	return e.name == "cmp" && typ == unix.NFTA_CMP_DATA || e.name == "immediate" && typ == unix.NFTA_IMMEDIATE_DATA
+	switch e.name {
+	case "cmp":
+		return typ == unix.NFTA_CMP_DATA
+	case "immediate":
+		return typ == unix.NFTA_IMMEDIATE_DATA
+	case "bitwise":
+		return typ == unix.NFTA_BITWISE_MASK || typ == unix.NFTA_BITWISE_XOR
+	}
+	return false
 }
 
 // normalData is a value, or a verdict, with a mark that tells them apart.

@@ -21,8 +21,8 @@ import (
 	"github.com/tortie-net/tortie/internal/desired"
 	"github.com/tortie-net/tortie/internal/duties"
 	"github.com/tortie-net/tortie/internal/encap"
-	"github.com/tortie-net/tortie/internal/encapguard"
 	"github.com/tortie-net/tortie/internal/fib"
+	"github.com/tortie-net/tortie/internal/guard"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/journal"
 	"github.com/tortie-net/tortie/internal/kube"
@@ -79,7 +79,7 @@ type Deps struct {
 	VXLAN   *vxlan.Syncer
 	NFT     *nft.Table
 	NAT     *nat.Syncer
-	Guard   *encapguard.Syncer
+	Guard   *guard.Syncer
 	Status  *Status
 	Events  Recorder // nil: operators look at status and log
 }

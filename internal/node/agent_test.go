@@ -19,8 +19,8 @@ import (
 	"github.com/tortie-net/tortie/internal/config"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/encap"
-	"github.com/tortie-net/tortie/internal/encapguard"
 	"github.com/tortie-net/tortie/internal/fib"
+	"github.com/tortie-net/tortie/internal/guard"
 	"github.com/tortie-net/tortie/internal/kube"
 	"github.com/tortie-net/tortie/internal/labtest"
 	"github.com/tortie-net/tortie/internal/labtest/labstore"
@@ -251,7 +251,7 @@ func (r *rig) agent(t *testing.T, speaker bgp.Speaker) (status *Status, stop fun
 	a := NewAgent(Deps{
 		Config: cfg,
 		Log:    log, Store: store, Watch: watch, Speaker: speaker, Status: status,
-		Kernel: r.ns.Conn, FIB: fib.New(r.ns.Conn, fib.Options{}), Encap: encap.New(r.ns.Conn), VXLAN: vxlan.New(r.ns.Conn), NFT: table, NAT: nat.New(table), Guard: encapguard.New(table),
+		Kernel: r.ns.Conn, FIB: fib.New(r.ns.Conn, fib.Options{}), Encap: encap.New(r.ns.Conn), VXLAN: vxlan.New(r.ns.Conn), NFT: table, NAT: nat.New(table), Guard: guard.New(table),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

@@ -1,13 +1,52 @@
 package node
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/labtest/labstore"
+	"github.com/tortie-net/tortie/internal/netlinkx/netnstest"
+	"github.com/tortie-net/tortie/internal/podnet"
 )
+
+// TestAllowedSources: what a pod asked to send from is in force if a FelixConfiguration says Any, also for an agent that has just
+// started, and goes with the pod's link.
+func TestAllowedSources(t *testing.T) {
+	r := newRig(t)
+	felix := &api.FelixConfiguration{Meta: api.Meta{Name: "node." + rigNode}}
+	labstore.Forget(t, r.store, &api.FelixConfiguration{Meta: felix.Meta})
+	pod, link := netnstest.New(t), "cali0123456789a"
+	r.ns.Within(t, func() error {
+		_, err := podnet.Setup(t.Context(), podnet.Config{
+			Netns: pod.Path(), IfName: "eth0", HostVeth: link, Addresses: []netip.Addr{netip.MustParseAddr("10.90.0.77")},
+			Sources: []netip.Prefix{netip.MustParsePrefix("10.99.0.0/16"), netip.MustParsePrefix("fd00:99::/64")},
+		})
+		return err
+	})
+	_, stop := r.agent(t, newPeers())
+	has := func(text string) func() bool {
+		return func() bool { return strings.Contains(r.ns.Run(t, "nft", "list", "ruleset"), text) }
+	}
+	const allowed = `"cali0123456789a" . 10.99.0.0/16`
+	within(t, 20*time.Second, "table", has("spoofed-from-pod"))
+	if has(allowed)() {
+		t.Error("the pod's annotation counts although no operator said so")
+	}
+	felix.Spec = api.FelixConfigurationSpec{WorkloadSourceSpoofing: "Any"}
+	if err := r.store.Create(t.Context(), felix); err != nil {
+		t.Fatal(err)
+	}
+	within(t, fullPass/3, "what the pod asks for", has(allowed))
+	stop()
+	r.ns.Run(t, "nft", "delete", "table", "inet", "tortie")
+	r.agent(t, newPeers())
+	within(t, 20*time.Second, "the same from the next agent", has(allowed))
+	r.ns.Run(t, "ip", "link", "delete", link)
+	within(t, fullPass/3, "nothing of a pod that has gone", func() bool { return !has(allowed)() })
+}
 
 func ptr[T any](v T) *T { return &v }
 

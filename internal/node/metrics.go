@@ -383,11 +383,11 @@ type guardCounters struct {
 	last map[string]uint64
 }
 
-// addGuard makes the metrics of what the encapsulation guard has dropped.
+// addGuard makes the metrics of what the packet guard has dropped.
 func (m *metrics) addGuard(read func(context.Context) (map[string]nft.Counter, error)) {
 	g := &guardCounters{read: read, last: map[string]uint64{}}
 	g.dropped = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "tortie_guard_dropped_packets_total", Help: "Tunnel packets that were dropped, by reason: their sender is no node of the cluster, or a pod.",
+		Name: "tortie_guard_dropped_packets_total", Help: "Packets that the packet guard dropped, by reason: tunnel packets whose sender is no node of the cluster, and what pods must not send.",
 	}, []string{"reason"})
 	m.registry.MustRegister(g)
 }

@@ -21,9 +21,9 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/desired"
-	"github.com/tortie-net/tortie/internal/encapguard"
 	"github.com/tortie-net/tortie/internal/facts"
 	"github.com/tortie-net/tortie/internal/fib"
+	"github.com/tortie-net/tortie/internal/guard"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/labtest"
 	"github.com/tortie-net/tortie/internal/nft"
@@ -42,7 +42,7 @@ func everything(t *testing.T) *Status {
 	s.ShowPeers()
 	s.ShowEvents(func() (uint64, uint64) { return 3, 1 })
 	s.ShowGuard(func(context.Context) (map[string]nft.Counter, error) {
-		return map[string]nft.Counter{encapguard.IPIPFromStranger: {Packets: 7}}, nil
+		return map[string]nft.Counter{guard.IPIPFromStranger: {Packets: 7}}, nil
 	})
 	s.ShowTraffic(nil, func() bgp.Totals { return bgp.Totals{Received: 1, Sent: 2, Flawed: 3, Strangers: 4} })
 	s.SetNode(&desired.Snapshot{

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/desired"
 	"github.com/tortie-net/tortie/internal/duties"
+	"github.com/tortie-net/tortie/internal/guard"
 	"github.com/tortie-net/tortie/internal/hostsysctl"
 	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/podnet"
@@ -70,7 +71,15 @@ func (a *Agent) syncGuard(ctx context.Context, s *desired.Snapshot) error {
 	if a.alone != nil {
 		return nil
 	}
-	return a.Guard.Sync(ctx, s.Guard())
+	c := s.Guard()
+	c.AllowBGPFromPods = a.Config.AllowBGPFromPods
+	err := a.Guard.Sync(ctx, c)
+	if errors.Is(err, guard.ErrNoSourceCheck) {
+		a.complain("guard", []error{err})
+		return nil
+	}
+	a.complain("guard", nil)
+	return err
 }
 
 // look collects what is known into a snapshot. The trouble is an error that leaves the rest to be done.
@@ -143,8 +152,29 @@ func (a *Agent) lookAtSelf(ctx context.Context, links []netlinkx.Link) (self des
 	}
 	a.complain("address", at.notes())
 	describe(&self, at)
-	self.Pods, err = a.localPods(links)
+	if self.Pods, err = a.localPods(links); err == nil {
+		self.Sources, err = a.otherSources(links)
+	}
 	return self, trouble, err
+}
+
+// otherSources returns what pods may send from besides their own addresses if a FelixConfiguration lets them, by what the plugin has
+// written down in the kernel.
+func (a *Agent) otherSources(links []netlinkx.Link) (sources []guard.Source, err error) {
+	routes, err := a.Kernel.Routes(netlinkx.RouteFilter{Table: podnet.SourcesTable})
+	if len(routes) == 0 {
+		return nil, err
+	}
+	names := map[int]string{}
+	for _, l := range links {
+		names[l.Index] = l.Name
+	}
+	for _, r := range routes {
+		if name := names[r.Dev]; strings.HasPrefix(name, podnet.DefaultVethPrefix) {
+			sources = append(sources, guard.Source{Link: name, Prefix: r.Dst})
+		}
+	}
+	return sources, nil
 }
 
 func texts(errs []error) []string {

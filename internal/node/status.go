@@ -69,7 +69,7 @@ func (s *Status) ShowTraffic(traffic func() map[netip.Addr]bgp.Traffic, totals f
 	s.metrics.addTraffic(totals)
 }
 
-// ShowGuard makes metrics of what the encapsulation guard drops. It is to be called before the agent runs.
+// ShowGuard makes metrics of what the packet guard drops. It is to be called before the agent runs.
 func (s *Status) ShowGuard(read func(context.Context) (map[string]nft.Counter, error)) {
 	s.metrics.addGuard(read)
 }

@@ -45,6 +45,9 @@ type Config struct {
 	// which the pod has no address are left out.
 	Routes []netip.Prefix
 
+	// Sources are prefixes that the pod asks to send from besides its addresses. Setup writes them down for the agent: see SourcesTable.
+	Sources []netip.Prefix
+
 	// AllowIPForwarding lets the pod forward packets between its interfaces.
 	AllowIPForwarding bool
 

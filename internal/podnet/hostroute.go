@@ -25,6 +25,26 @@ const (
 	conflictInterval = 50 * time.Millisecond
 )
 
+// SourcesTable is the routing table in which routes by a pod's link are the prefixes that the pod asks to send from. No rule leads there,
+// so no packet is routed by them: they are notes for the agent, which live exactly as long as the link does.
+const SourcesTable = 8485
+
+func (w *wiring) noteSources(context.Context) error {
+	for _, p := range w.Sources {
+		if !w.has(netlinkx.FamilyOf(p.Addr())) {
+			continue
+		}
+		r := netlinkx.Route{Dst: p, Dev: w.hostIndex, Table: SourcesTable}
+		if p.Addr().Is4() {
+			r.Scope = netlinkx.ScopeLink
+		}
+		if err := w.host.AddRoute(r); err != nil && !netlinkx.IsExist(err) {
+			return fmt.Errorf("note that the pod asks to send from %s: %w", p, err)
+		}
+	}
+	return nil
+}
+
 func (w *wiring) hostRoutes(ctx context.Context) error {
 	for _, a := range w.Addresses {
 		if err := w.addHostRoute(ctx, hostRoute(a, w.hostIndex)); err != nil {

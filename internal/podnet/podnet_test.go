@@ -228,7 +228,7 @@ func TestDualStack(t *testing.T) {
 		t.Errorf("node's IPv6 routes lack %q:\n%s", want, routes)
 	}
 	wantParameters(t, host, map[string]string{
-		"ipv4.conf.V.forwarding": "1", "ipv4.conf.V.proxy_arp": "1", "ipv4.conf.V.route_localnet": "1", "ipv4.neigh.V.proxy_delay": "0",
+		"ipv4.conf.V.forwarding": "1", "ipv4.conf.V.proxy_arp": "1", "ipv4.conf.V.route_localnet": "0", "ipv4.conf.V.rp_filter": "1", "ipv4.neigh.V.proxy_delay": "0",
 		"ipv6.conf.V.accept_dad": "0", "ipv6.conf.V.disable_ipv6": "0", "ipv6.conf.V.proxy_ndp": "1", "ipv6.conf.V.forwarding": "1",
 		"ipv6.conf.V.accept_ra": "0",
 	}, c.HostVeth)

@@ -19,15 +19,17 @@ type setting struct {
 
 func conf(family, link, name string) sysctl.Key { return sysctl.Key{"net", family, "conf", link, name} }
 
-// hostSettings are the parameters of the node's end. rp_filter is missing: it belongs to the policy agent, and to the
-// distribution's default until there is one.
+// hostSettings are the parameters of the node's end. Calico's plugin sets route_localnet here as well, and not rp_filter, which its agent
+// does. With route_localnet a pod may send to 127.0.0.0/8 of its node; what needs it, which is the port mapping of host ports
+// and kube-proxy for node ports on 127.0.0.1, sets it itself.
 func hostSettings(c *Config) []setting {
 	veth := c.HostVeth
 	var s []setting
 	if c.has(netlinkx.IPv4) {
 		s = append(s,
-			// A service on the node's loopback address may answer a pod (node-local DNS does).
-			setting{key: conf("ipv4", veth, "route_localnet"), value: "1"},
+			// A pod's ARP requests make entries in the table of neighbours, which all network namespaces share and which is small: they must be
+			// from the pod's own addresses. The agent's packet guard sees no ARP.
+			setting{key: conf("ipv4", veth, "rp_filter"), value: "1", optional: true},
 			// Else proxied ARP answers wait up to 0.8 s, as if other hosts on the link might be quicker.
 			setting{key: sysctl.Key{"net", "ipv4", "neigh", veth, "proxy_delay"}, value: "0", optional: true},
 			// Answers for 169.254.1.1, which no interface has.

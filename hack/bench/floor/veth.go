@@ -61,7 +61,7 @@ func inHost(c config) error {
 		return err
 	}
 	for key, value := range map[string]string{
-		"conf/" + c.Link + "/route_localnet": "1", "neigh/" + c.Link + "/proxy_delay": "0",
+		"conf/" + c.Link + "/rp_filter": "1", "neigh/" + c.Link + "/proxy_delay": "0",
 		"conf/" + c.Link + "/proxy_arp": "1", "conf/" + c.Link + "/forwarding": "1",
 	} {
 		if err := os.WriteFile("/proc/sys/net/ipv4/"+key, []byte(value), 0); err != nil {

@@ -22,8 +22,8 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/encap"
-	"github.com/tortie-net/tortie/internal/encapguard"
 	"github.com/tortie-net/tortie/internal/fib"
+	"github.com/tortie-net/tortie/internal/guard"
 	"github.com/tortie-net/tortie/internal/nat"
 	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/nft"
@@ -243,7 +243,7 @@ func (n *node) filter(ctx context.Context, other *node) error {
 		pool := nat.Pool{CIDR: netip.MustParsePrefix("10.244.0.0/16"), NATOutgoing: true}
 		return errors.Join(
 			nat.New(table).Sync(ctx, nat.Config{Pools: []nat.Pool{pool}}),
-			encapguard.New(table).Sync(ctx, encapguard.Config{Nodes: []netip.Addr{n.addr, other.addr}, PodLinks: "cali", IPIP: true}))
+			guard.New(table).Sync(ctx, guard.Config{Nodes: []netip.Addr{n.addr, other.addr}, PodLinks: "cali", IPIP: true}))
 	})
 }
 

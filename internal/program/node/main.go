@@ -20,9 +20,9 @@ import (
 	"github.com/tortie-net/tortie/internal/config"
 	"github.com/tortie-net/tortie/internal/diagnose"
 	"github.com/tortie-net/tortie/internal/encap"
-	"github.com/tortie-net/tortie/internal/encapguard"
 	"github.com/tortie-net/tortie/internal/events"
 	"github.com/tortie-net/tortie/internal/fib"
+	"github.com/tortie-net/tortie/internal/guard"
 	"github.com/tortie-net/tortie/internal/kube"
 	"github.com/tortie-net/tortie/internal/memlimit"
 	"github.com/tortie-net/tortie/internal/nat"
@@ -108,10 +108,10 @@ func runAgent(ctx context.Context, env config.Env, stderr io.Writer) error {
 }
 
 // newStatus shows what the agent's parts count.
-func newStatus(cfg config.Node, speaker bgp.Speaker, recorder *events.Recorder, guard *encapguard.Syncer) *node.Status {
+func newStatus(cfg config.Node, speaker bgp.Speaker, recorder *events.Recorder, packets *guard.Syncer) *node.Status {
 	status := node.NewStatus(cfg.Nodename, time.Now(), speaker.Healthy)
 	status.ShowEvents(recorder.Counts)
-	status.ShowGuard(guard.Counters)
+	status.ShowGuard(packets.Counters)
 	status.ShowTraffic(speaker.Traffic, speaker.Totals)
 	if cfg.Metrics.PerPeer {
 		status.ShowPeers()
@@ -147,7 +147,7 @@ func open(cfg config.Node, log *slog.Logger) (node.Deps, error) {
 	}
 	table := nft.New()
 	recorder := events.New(poster, events.Source{Component: "tortie-node", Host: cfg.Nodename}, log)
-	guard := encapguard.New(table)
+	packets := guard.New(table)
 	return node.Deps{
 		Config:  cfg,
 		Log:     log,
@@ -161,9 +161,9 @@ func open(cfg config.Node, log *slog.Logger) (node.Deps, error) {
 		Encap:  encap.New(kernel),
 		VXLAN:  vxlan.New(kernel),
 		NAT:    nat.New(table),
-		Guard:  guard,
+		Guard:  packets,
 		NFT:    table,
-		Status: newStatus(cfg, speaker, recorder, guard),
+		Status: newStatus(cfg, speaker, recorder, packets),
 		Events: recorder,
 	}, nil
 }

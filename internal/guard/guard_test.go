@@ -1,4 +1,4 @@
-package encapguard_test
+package guard_test
 
 import (
 	"encoding/binary"
@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tortie-net/tortie/internal/encapguard"
+	"github.com/tortie-net/tortie/internal/guard"
 	"github.com/tortie-net/tortie/internal/netlinkx/netnstest"
 	"github.com/tortie-net/tortie/internal/nft"
 	"github.com/tortie-net/tortie/internal/podnet"
@@ -29,13 +29,13 @@ var (
 	pod                          = addr("10.244.0.7")
 )
 
-func config(nodes ...netip.Addr) encapguard.Config {
-	return encapguard.Config{Nodes: nodes, PodLinks: podnet.DefaultVethPrefix, IPIP: true, VXLAN: true}
+func config(nodes ...netip.Addr) guard.Config {
+	return guard.Config{Nodes: nodes, PodLinks: podnet.DefaultVethPrefix, IPIP: true, VXLAN: true}
 }
 
-func guard(ns *netnstest.NS) *encapguard.Syncer { return encapguard.New(nft.NewAt(ns.Namespace)) }
+func newGuard(ns *netnstest.NS) *guard.Syncer { return guard.New(nft.NewAt(ns.Namespace)) }
 
-func sync(t *testing.T, g *encapguard.Syncer, c encapguard.Config) {
+func sync(t *testing.T, g *guard.Syncer, c guard.Config) {
 	t.Helper()
 	if err := g.Sync(t.Context(), c); err != nil {
 		t.Fatal(err)
@@ -44,22 +44,36 @@ func sync(t *testing.T, g *encapguard.Syncer, c encapguard.Config) {
 
 func TestText(t *testing.T) {
 	all := []netip.Addr{nodeAddr, known, nodeAddr6, known6}
-	for name, change := range map[string]func(*encapguard.Config){
-		"everything":       func(*encapguard.Config) {},
-		"ipip-only":        func(c *encapguard.Config) { c.VXLAN = false },
-		"no-encapsulation": func(c *encapguard.Config) { c.IPIP, c.VXLAN = false, false },
-		"nodes-not-known":  func(c *encapguard.Config) { c.Nodes = nil },
-		"another-port":     func(c *encapguard.Config) { c.VXLANPort = 8472 },
-		"pods-may-ipip":    func(c *encapguard.Config) { c.AllowIPIPFromPods = true },
-		"pods-may-both":    func(c *encapguard.Config) { c.AllowIPIPFromPods, c.AllowVXLANFromPods = true, true },
+	for name, change := range map[string]func(*guard.Config){
+		"everything":       func(*guard.Config) {},
+		"ipip-only":        func(c *guard.Config) { c.VXLAN = false },
+		"no-encapsulation": func(c *guard.Config) { c.IPIP, c.VXLAN = false, false },
+		"nodes-not-known":  func(c *guard.Config) { c.Nodes = nil },
+		"another-port":     func(c *guard.Config) { c.VXLANPort = 8472 },
+		"pods-may-ipip":    func(c *guard.Config) { c.AllowIPIPFromPods = true },
+		"pods-may-all": func(c *guard.Config) {
+			c.AllowIPIPFromPods, c.AllowVXLANFromPods, c.AllowBGPFromPods = true, true, true
+		},
+		"bgp-ports": func(c *guard.Config) { c.BGPPorts = []uint16{1790, 179, 1790} },
+		"sources": func(c *guard.Config) {
+			for _, p := range []string{"10.1.2.0/24", "10.1.0.0/16", "fd00:1::/64"} {
+				c.Sources = append(c.Sources, guard.Source{Link: "cali0", Prefix: netip.MustParsePrefix(p)})
+			}
+			c.Sources = append(c.Sources, guard.Source{Link: "cali0123456789a", Prefix: netip.MustParsePrefix("192.0.2.9/32")})
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ns := netnstest.New(t)
 			c := config(all...)
 			change(&c)
-			sync(t, guard(ns), c)
+			sync(t, newGuard(ns), c)
 			netnstest.WantText(t, name, ns.Run(t, "nft", "list", "ruleset"), *rewrite)
-			if err := guard(ns).Remove(t.Context()); err != nil {
+			handles := ns.Run(t, "nft", "-a", "list", "ruleset")
+			sync(t, newGuard(ns), c) // as an agent that starts
+			if again := ns.Run(t, "nft", "-a", "list", "ruleset"); again != handles {
+				t.Errorf("what was right is written again:\n%s\nbefore:\n%s", again, handles)
+			}
+			if err := newGuard(ns).Remove(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			if left := ns.Run(t, "nft", "list", "ruleset"); left != "" {
@@ -70,8 +84,8 @@ func TestText(t *testing.T) {
 }
 
 func TestBadConfig(t *testing.T) {
-	g := guard(netnstest.New(t))
-	for want, c := range map[string]encapguard.Config{
+	g := newGuard(netnstest.New(t))
+	for want, c := range map[string]guard.Config{
 		"prefix of pods' interfaces": {},
 		"15 characters":              {PodLinks: strings.Repeat("x", 16)},
 		"address of a node":          {PodLinks: "cali", Nodes: []netip.Addr{{}}},
@@ -87,13 +101,13 @@ func TestBadConfig(t *testing.T) {
 type host struct {
 	*netnstest.NS
 	known, stranger, pod *netnstest.NS
-	guard                *encapguard.Syncer
+	guard                *guard.Syncer
 }
 
 func newHost(t *testing.T) *host {
 	t.Helper()
 	h := &host{NS: netnstest.New(t), known: netnstest.New(t), stranger: netnstest.New(t), pod: netnstest.New(t)}
-	h.guard = guard(h.NS)
+	h.guard = newGuard(h.NS)
 	netnstest.Cable(t, h.NS, "eth0", h.known, "eth0")
 	netnstest.Cable(t, h.NS, "eth1", h.stranger, "eth0")
 	for _, a := range []struct {
@@ -199,14 +213,14 @@ func TestProtocol4(t *testing.T) {
 	sync(t, h.guard, config(nodeAddr, known))
 	for i := range 3 {
 		ipip(t, h.stranger, stranger, nodeAddr, "stranger")
-		h.eventually(t, encapguard.IPIPFromStranger, uint64(i+1))
+		h.eventually(t, guard.IPIPFromStranger, uint64(i+1))
 	}
 	ipip(t, h.known, known, nodeAddr, "known node")
 	wantNext("known node")
 
 	// The node's other addresses are guarded as well.
 	ipip(t, h.stranger, addr("203.0.113.9"), addr("198.51.100.1"), "forged")
-	h.eventually(t, encapguard.IPIPFromStranger, 4)
+	h.eventually(t, guard.IPIPFromStranger, 4)
 
 	// A node that comes, and one that goes; counters stay.
 	sync(t, h.guard, config(nodeAddr, known, stranger))
@@ -214,7 +228,7 @@ func TestProtocol4(t *testing.T) {
 	wantNext("new node")
 	sync(t, h.guard, config(nodeAddr, stranger))
 	ipip(t, h.known, known, nodeAddr, "gone node")
-	h.eventually(t, encapguard.IPIPFromStranger, 5)
+	h.eventually(t, guard.IPIPFromStranger, 5)
 
 	// Pools without IPIP: what others do with protocol 4 is theirs.
 	c := config(nodeAddr)
@@ -231,21 +245,21 @@ func TestPods(t *testing.T) {
 	c := config(nodeAddr, known, pod) // not even if its address were a node's
 	sync(t, h.guard, c)
 	ipip(t, h.pod, pod, nodeAddr, "pod")
-	h.eventually(t, encapguard.IPIPFromPod, 1)
+	h.eventually(t, guard.IPIPFromPod, 1)
 	ipip(t, h.pod, pod, known, "pod")
-	h.eventually(t, encapguard.IPIPFromPod, 2)
+	h.eventually(t, guard.IPIPFromPod, 2)
 	ask := func(to netip.Addr) error {
-		_, err := h.pod.AskUDP(t, "", netip.AddrPortFrom(to, encapguard.DefaultVXLANPort).String(), "hello", 300*time.Millisecond)
+		_, err := h.pod.AskUDP(t, "", netip.AddrPortFrom(to, guard.DefaultVXLANPort).String(), "hello", 300*time.Millisecond)
 		return err
 	}
-	h.EchoUDP(t, netip.AddrPortFrom(nodeAddr, encapguard.DefaultVXLANPort).String())
-	h.known.EchoUDP(t, netip.AddrPortFrom(known, encapguard.DefaultVXLANPort).String())
+	h.EchoUDP(t, netip.AddrPortFrom(nodeAddr, guard.DefaultVXLANPort).String())
+	h.known.EchoUDP(t, netip.AddrPortFrom(known, guard.DefaultVXLANPort).String())
 	for _, to := range []netip.Addr{nodeAddr, known} {
-		before := h.count(t, encapguard.VXLANFromPod)
+		before := h.count(t, guard.VXLANFromPod)
 		if err := ask(to); err == nil {
 			t.Errorf("a pod's VXLAN packet gets to %s", to)
 		}
-		if h.count(t, encapguard.VXLANFromPod) == before {
+		if h.count(t, guard.VXLANFromPod) == before {
 			t.Errorf("a pod's VXLAN packets to %s are not counted", to)
 		}
 	}
@@ -260,7 +274,7 @@ func TestPods(t *testing.T) {
 		}
 	}
 	for _, to := range []netip.Addr{nodeAddr, known} {
-		if _, err := h.pod.AskUDP(t, "", netip.AddrPortFrom(to, encapguard.DefaultVXLANPort).String(), "hello", 20*time.Second); err != nil {
+		if _, err := h.pod.AskUDP(t, "", netip.AddrPortFrom(to, guard.DefaultVXLANPort).String(), "hello", 20*time.Second); err != nil {
 			t.Errorf("VXLAN to %s from a pod that may: %v", to, err)
 		}
 	}
@@ -291,7 +305,7 @@ func TestDecapsulation(t *testing.T) {
 					local, remote netip.Addr
 				}{{h.NS, outer.node, far.addr}, {far.ns, far.addr, outer.node}} {
 					dev, id := fmt.Sprint("vx", i), fmt.Sprint(i+1)
-					end.ns.Run(t, "ip", "link", "add", dev, "type", "vxlan", "id", id, "dstport", fmt.Sprint(encapguard.DefaultVXLANPort),
+					end.ns.Run(t, "ip", "link", "add", dev, "type", "vxlan", "id", id, "dstport", fmt.Sprint(guard.DefaultVXLANPort),
 						"local", end.local.String(), "remote", end.remote.String())
 					end.ns.Addr(t, dev, fmt.Sprintf("172.30.%d.%d/24", i, side+1))
 					end.ns.Up(t, dev)
@@ -311,7 +325,7 @@ func TestDecapsulation(t *testing.T) {
 			if got, err := h.stranger.AskUDP(t, "", "172.30.1.1:7000", "hello", 300*time.Millisecond); err == nil {
 				t.Errorf("a stranger is answered: %q", got)
 			}
-			if h.count(t, encapguard.VXLANFromStranger) == 0 {
+			if h.count(t, guard.VXLANFromStranger) == 0 {
 				t.Error("nothing is counted")
 			}
 		})
@@ -319,7 +333,7 @@ func TestDecapsulation(t *testing.T) {
 }
 
 func TestCountersWithoutATable(t *testing.T) {
-	got, err := guard(netnstest.New(t)).Counters(t.Context())
+	got, err := newGuard(netnstest.New(t)).Counters(t.Context())
 	if err != nil || len(got) != 0 {
 		t.Errorf("Counters = %v, %v; want none", got, err)
 	}
@@ -330,10 +344,10 @@ func TestStateIsKept(t *testing.T) {
 	h := newHost(t)
 	sync(t, h.guard, config(nodeAddr))
 	ipip(t, h.known, known, nodeAddr, "stranger")
-	h.eventually(t, encapguard.IPIPFromStranger, 1)
+	h.eventually(t, guard.IPIPFromStranger, 1)
 	h.Run(t, "nft", "insert rule inet tortie guard-input accept")
 	sync(t, h.guard, config(nodeAddr, known6))
-	h.eventually(t, encapguard.IPIPFromStranger, 1)
+	h.eventually(t, guard.IPIPFromStranger, 1)
 	if text := h.Run(t, "nft", "list", "chain", "inet", "tortie", "guard-input"); strings.Contains(text, "accept\n") {
 		t.Errorf("a rule that hides the others is still there:\n%s", text)
 	}
