@@ -17,6 +17,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/config"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/hostfile"
 )
 
 // Where the agent keeps what the plugins read, and the lock of a host: Calico's paths.
@@ -321,7 +322,7 @@ func (c *call) request() (r *request, err error) {
 
 // nodeName returns the node's name. The file is also the sign that the agent has run on this node.
 func nodeName(c *netConf) (string, error) {
-	data, err := os.ReadFile(c.NodenameFile)
+	data, err := hostfile.ReadFile(c.NodenameFile)
 	if err != nil && !c.NodenameFileOptional {
 		return "", failure(types.ErrTryAgainLater,
 			fmt.Errorf("%w: the agent tortie-node has not run on this node yet, or does not mount /var/lib/calico: kubectl -n kube-system get pods -o wide", err))
@@ -341,7 +342,7 @@ func podMTU(c *netConf, file string) (int, error) {
 	if c.MTU != 0 {
 		return c.MTU, nil
 	}
-	data, err := os.ReadFile(file)
+	data, err := hostfile.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) && !c.RequireMTUFile {
 		return 0, nil
 	}

@@ -1,7 +1,6 @@
 package cni
 
 import (
-	"os"
 	"path/filepath"
 	"strconv"
 	"time"
@@ -25,12 +24,12 @@ func (s *session) keepCooldown(told *ipam.Attempt) {
 	if !ok || s.known() != nil {
 		return
 	}
-	err := os.MkdirAll(filepath.Dir(cooldownFile), 0o755)
+	err := hostfile.MkdirAll(filepath.Dir(cooldownFile), 0o755)
 	if err == nil {
 		_, err = hostfile.Replace(cooldownFile, []byte(strconv.Itoa(cfg.IPCooldownSeconds)), 0o600)
 	}
 	if err == nil {
-		err = os.Chtimes(cooldownFile, s.began, s.began)
+		err = hostfile.Touch(cooldownFile, s.began)
 	}
 	if err != nil {
 		s.log.Debug("the next DEL asks for how long addresses cool down", "why", err)
@@ -39,11 +38,11 @@ func (s *session) keepCooldown(told *ipam.Attempt) {
 
 // keptCooldown is known as far as a release needs it, or nil if no ADD has lately noted it.
 func (s *session) keptCooldown() *ipam.Known {
-	info, err := os.Stat(cooldownFile)
+	info, err := hostfile.Lstat(cooldownFile)
 	if err != nil || s.began.Sub(info.ModTime()).Abs() > cooldownAge {
 		return nil
 	}
-	text, err := os.ReadFile(cooldownFile)
+	text, err := hostfile.ReadFile(cooldownFile)
 	if err != nil {
 		return nil
 	}

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/facts"
+	"github.com/tortie-net/tortie/internal/hostfile"
 	"github.com/tortie-net/tortie/internal/ipam"
 )
 
@@ -55,7 +57,7 @@ func tellRefusal(log *slog.Logger, err error) {
 	if !errors.Is(err, datastore.ErrUnauthenticated) {
 		return
 	}
-	if err := touch(facts.TokenRefusedFile); err != nil {
+	if err := hostfile.Touch(facts.TokenRefusedFile, time.Now()); err != nil {
 		log.Warn("the installer does not hear that the token was refused", "err", err)
 	}
 }

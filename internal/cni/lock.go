@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/hostfile"
 )
 
 // lockHost waits for its turn among the plugins of this host: without it they would be just as right, but race for the same
@@ -37,10 +39,10 @@ func (s *session) lockHost(ctx context.Context) (unlock func(), err error) {
 // flock waits for the exclusive lock on a file, which it creates. Closing the file, also by dying, gives the lock back.
 func flock(path string) (*os.File, error) {
 	// The mode is Calico's: its plugin may share the directory.
-	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+	if err := hostfile.MkdirAll(filepath.Dir(path), 0o777); err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := hostfile.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/facts"
+	"github.com/tortie-net/tortie/internal/hostfile"
 	"github.com/tortie-net/tortie/internal/ipam"
 )
 
@@ -112,7 +113,7 @@ func (s *session) access(ctx context.Context) error {
 	if s.facts == nil || !s.facts.AgentReady {
 		return nil
 	}
-	if err := touch(accessFile); err != nil {
+	if err := hostfile.Touch(accessFile, time.Now()); err != nil {
 		s.log.Debug("the API server is asked at every STATUS", "why", err)
 	}
 	return nil
@@ -120,7 +121,7 @@ func (s *session) access(ctx context.Context) error {
 
 // sinceAccess is how long ago the API server accepted the plugins' token while the agent was ready; very long if never.
 func (s *session) sinceAccess() time.Duration {
-	last, err := os.Stat(accessFile)
+	last, err := hostfile.Lstat(accessFile)
 	if err != nil {
 		return math.MaxInt64
 	}
@@ -129,17 +130,9 @@ func (s *session) sinceAccess() time.Duration {
 
 // kubeconfigIsNew reports whether the API server has not seen what the kubeconfig says now.
 func (s *session) kubeconfigIsNew() bool {
-	last, lastErr := os.Stat(accessFile)
+	last, lastErr := hostfile.Lstat(accessFile)
 	kubeconfig, err := os.Stat(s.conf.Kubernetes.Kubeconfig)
 	return lastErr != nil || err != nil || !kubeconfig.ModTime().Before(last.ModTime())
-}
-
-// touch makes a file as old as now.
-func touch(path string) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	return os.WriteFile(path, nil, 0o600)
 }
 
 // room says why no address can be assigned, if so. A pod asks for more, with its annotations and its namespace's labels.

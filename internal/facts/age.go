@@ -3,14 +3,15 @@ package facts
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"time"
+
+	"github.com/tortie-net/tortie/internal/hostfile"
 )
 
 // Age tells how long ago the agent last knew that the facts in a file hold, whether or not they are still of use. The error
 // wraps fs.ErrNotExist if no agent has written the file since the machine started.
 func Age(path string, now time.Time) (time.Duration, error) {
-	data, err := os.ReadFile(path)
+	data, err := hostfile.ReadFile(path)
 	if err != nil {
 		return 0, err
 	}

@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -101,7 +100,7 @@ type Namespace struct {
 // Read returns the facts in a file. An absent, older or damaged file, one of another node or of another format is
 // ErrUnusable: the caller asks the datastore instead.
 func Read(path, node string, now time.Time) (*Facts, error) {
-	data, err := os.ReadFile(path)
+	data, err := hostfile.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnusable, err)
 	}
@@ -129,7 +128,7 @@ func Write(path string, f Facts) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+	if err := hostfile.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("facts: %w", err)
 	}
 	_, err = hostfile.Replace(path, data, 0o600)

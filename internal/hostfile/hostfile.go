@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -18,6 +19,7 @@ import (
 // runtimes, which read *.conf, *.conflist and *.json, from taking one for configuration.
 const (
 	tempPattern = ".tortie-*.tmp"
+	tempFormat  = ".tortie-%016x.tmp"
 	lockRetry   = 50 * time.Millisecond
 )
 
@@ -32,28 +34,29 @@ func Replace(path string, content []byte, mode fs.FileMode) (written bool, err e
 	if err != nil {
 		return false, fmt.Errorf("writing %s: %w%s", path, err, remedy(dir, err))
 	}
-	if err := os.Rename(temp, path); err != nil {
-		return false, errors.Join(fmt.Errorf("putting %s in place: %w%s", path, err, remedy(dir, err)), os.Remove(temp))
+	if err := Rename(temp, filepath.Base(path)); err != nil {
+		return false, errors.Join(fmt.Errorf("putting %s in place: %w%s", path, err, remedy(dir, err)), Unlink(temp))
 	}
 	return true, syncDir(dir)
 }
 
 // Same reports that path is a regular file of this process's user with that content and mode.
 func Same(path string, content []byte, mode fs.FileMode) bool {
-	info, err := os.Lstat(path)
+	info, err := Lstat(path)
 	if err != nil || info.Mode() != mode || info.Size() != int64(len(content)) {
 		return false
 	}
 	if stat, ok := info.Sys().(*syscall.Stat_t); ok && int(stat.Uid) != os.Geteuid() {
 		return false // somebody else could change it
 	}
-	old, err := os.ReadFile(path)
+	old, err := ReadFile(path)
 	return err == nil && bytes.Equal(old, content)
 }
 
 // writeTemp leaves a complete file on the disk, or none.
 func writeTemp(dir string, content []byte, mode fs.FileMode) (string, error) {
-	f, err := os.CreateTemp(dir, tempPattern)
+	path := filepath.Join(dir, fmt.Sprintf(tempFormat, rand.Uint64()))
+	f, err := OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return "", err
 	}
@@ -65,13 +68,13 @@ func writeTemp(dir string, content []byte, mode fs.FileMode) (string, error) {
 		err = f.Sync() // before the rename: else a power cut may leave the new name with no content
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
-		return "", errors.Join(err, os.Remove(f.Name()))
+		return "", errors.Join(err, Unlink(path))
 	}
-	return f.Name(), nil
+	return path, nil
 }
 
 func syncDir(dir string) error {
-	d, err := os.Open(dir)
+	d, err := OpenFile(dir, os.O_RDONLY, 0)
 	if err != nil {
 		return fmt.Errorf("opening %s to sync it: %w", dir, err)
 	}
@@ -83,13 +86,16 @@ func syncDir(dir string) error {
 
 // Sweep removes the temporary files of a run that was killed. The caller holds the lock: nobody else has one in use.
 func Sweep(dir string) error {
-	left, err := filepath.Glob(filepath.Join(dir, tempPattern))
-	if err != nil {
+	all, err := ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("looking for leftovers in %s: %w", dir, err)
 	}
 	var errs []error
-	for _, path := range left {
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	for _, left := range all {
+		if temp, _ := filepath.Match(tempPattern, left.Name()); !temp {
+			continue
+		}
+		if err := Unlink(filepath.Join(dir, left.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, fmt.Errorf("removing leftover: %w%s", err, remedy(dir, err)))
 		}
 	}
@@ -99,7 +105,7 @@ func Sweep(dir string) error {
 // Remove removes a file for good: after a power cut it is not there again. It reports false if there was none.
 func Remove(path string) (removed bool, err error) {
 	dir := filepath.Dir(path)
-	err = os.Remove(path)
+	err = Unlink(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}

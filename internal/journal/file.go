@@ -12,6 +12,8 @@ import (
 	"os"
 	"syscall"
 	"time"
+
+	"github.com/tortie-net/tortie/internal/hostfile"
 )
 
 const (
@@ -57,7 +59,7 @@ func lockFile(ctx context.Context, path string) (*file, error) {
 // pipe.
 func tryLockFile(path string) (*file, error) {
 	for {
-		f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+		f, err := hostfile.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0)
 		if errors.Is(err, syscall.ELOOP) {
 			return nil, fmt.Errorf("%s is a symbolic link, which no entry is: remove it", path)
 		}
@@ -87,7 +89,7 @@ func (f *file) current() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	now, err := os.Lstat(f.path)
+	now, err := hostfile.Lstat(f.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -99,12 +101,12 @@ func (f *file) current() (bool, error) {
 
 // remove removes the entry, unless a newer one has taken its place. The caller holds the directory's lock.
 func (f *file) remove() error {
-	return f.unlessReplaced(func() error { return os.Remove(f.path) })
+	return f.unlessReplaced(func() error { return hostfile.Unlink(f.path) })
 }
 
-// rename gives the entry another name, unless a newer one has taken its place. The caller holds the directory's lock.
+// rename gives the entry another name in its directory, unless a newer one has taken its place. The caller holds the directory's lock.
 func (f *file) rename(to string) error {
-	return f.unlessReplaced(func() error { return os.Rename(f.path, to) })
+	return f.unlessReplaced(func() error { return hostfile.Rename(f.path, to) })
 }
 
 func (f *file) unlessReplaced(do func() error) error {
@@ -132,7 +134,7 @@ func read(f *file, name string) (Entry, error) {
 
 // locked runs change while no other process changes names in the directory. A directory that is not there has no names.
 func (d Dir) locked(ctx context.Context, change func() error) error {
-	f, err := os.Open(string(d))
+	f, err := hostfile.OpenFile(string(d), os.O_RDONLY|syscall.O_DIRECTORY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -65,7 +64,7 @@ func (d Dir) Add(ctx context.Context, e Entry) error {
 	if err != nil {
 		return fmt.Errorf("journal: %w", err)
 	}
-	if err := os.MkdirAll(string(d), 0o700); err != nil {
+	if err := hostfile.MkdirAll(string(d), 0o700); err != nil {
 		return fmt.Errorf("journal: %w", err)
 	}
 	err = d.locked(ctx, func() error {
@@ -116,10 +115,10 @@ func decode(name string, data []byte) (Entry, error) {
 
 // room refuses a new file in a full directory. The caller holds the directory's lock.
 func (d Dir) room(path string) error {
-	if _, err := os.Lstat(path); err == nil {
+	if _, err := hostfile.Lstat(path); err == nil {
 		return nil // it is replaced
 	}
-	all, err := os.ReadDir(string(d))
+	all, err := hostfile.ReadDir(string(d))
 	if err != nil {
 		return err
 	}
@@ -137,7 +136,7 @@ func (d Dir) Len() (int, error) {
 
 // names returns the files of entries, in order.
 func (d Dir) names() ([]string, error) {
-	all, err := os.ReadDir(string(d))
+	all, err := hostfile.ReadDir(string(d))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -150,6 +149,7 @@ func (d Dir) names() ([]string, error) {
 			names = append(names, f.Name())
 		}
 	}
+	slices.Sort(names)
 	return names, nil
 }
 
@@ -194,7 +194,7 @@ func (d Dir) one(ctx context.Context, name string, finish func(Entry) error) err
 	defer f.Close()
 	e, err := read(f, name)
 	if err != nil {
-		aside := d.locked(ctx, func() error { return f.rename(strings.TrimSuffix(f.path, extension) + damaged) })
+		aside := d.locked(ctx, func() error { return f.rename(strings.TrimSuffix(name, extension) + damaged) })
 		return errors.Join(fmt.Errorf("journal: %s is damaged and set aside as *%s: its address may stay assigned: %w", f.path, damaged, err), aside)
 	}
 	if err := finish(e); err != nil {
