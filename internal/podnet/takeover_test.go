@@ -2,6 +2,7 @@ package podnet_test
 
 import (
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -241,7 +242,9 @@ func TestForget(t *testing.T) {
 
 // TestReachableAtOnce sends one packet from the node to the pod the moment that Setup has returned, and waits for one answer.
 func TestReachableAtOnce(t *testing.T) {
-	for i := range 20 {
+	const rounds = 20
+	var took []time.Duration
+	for range rounds {
 		host, p := node(t), pod(t)
 		c := config(p, "web-1", "10.65.0.2")
 		c.Addresses = append(c.Addresses, netip.MustParseAddr("fd00:65::2"))
@@ -251,15 +254,16 @@ func TestReachableAtOnce(t *testing.T) {
 			if _, err := podnet.Setup(t.Context(), c); err != nil {
 				return err
 			}
-			// Bound by a link watch, this would be tens of milliseconds, or a second.
-			if took := time.Since(before); took > 500*time.Millisecond {
-				t.Errorf("round %d: Setup of both families took %v", i, took)
-			}
+			took = append(took, time.Since(before))
 			return nil
 		})
 		for _, to := range []string{"10.65.0.2:7000", "[fd00:65::2]:7000"} {
 			answer(t, host, p, to)
 		}
+	}
+	// Bound by the kernel's link watch, which looks once a second, most would take up to a second. A loaded machine delays some.
+	if slices.Sort(took); took[rounds/2] > 500*time.Millisecond {
+		t.Errorf("Setup of both families took %v", took)
 	}
 }
 
