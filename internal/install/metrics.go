@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -70,10 +68,8 @@ func (m *Metrics) Serve(ctx context.Context, addr string, log *slog.Logger) erro
 	if err != nil {
 		return fmt.Errorf("serving metrics: %w (TORTIE_INSTALL_METRICS must be a free address of this node)", err)
 	}
-	server := &http.Server{Handler: serving.Metrics(m.registry), ReadHeaderTimeout: 10 * time.Second}
-	context.AfterFunc(ctx, func() { server.Close() })
 	go func() {
-		if err := server.Serve(listener); ctx.Err() == nil {
+		if err := serving.Serve(ctx, listener, serving.Metrics(m.registry)); ctx.Err() == nil {
 			log.Error("metrics are not served any more", "error", err)
 		}
 	}()

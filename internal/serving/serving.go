@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -30,12 +29,12 @@ func (p Program) Handler() http.Handler {
 	mux.HandleFunc("GET /livez", probe(p.Alive))
 	mux.HandleFunc("GET /readyz", probe(p.Ready))
 	mux.Handle("GET /metrics", metrics(p.Metrics))
-	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("GET /status", atMost(maxAtOnce, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		enc := json.NewEncoder(w)
 		enc.SetIndent("", "  ")
 		_ = enc.Encode(p.Status()) // a reader that went away is its own loss
-	})
+	}))
 	return mux
 }
 
@@ -47,7 +46,7 @@ func Metrics(of prometheus.Gatherer) http.Handler {
 }
 
 func metrics(of prometheus.Gatherer) http.Handler {
-	return promhttp.HandlerFor(of, promhttp.HandlerOpts{})
+	return promhttp.HandlerFor(of, promhttp.HandlerOpts{MaxRequestsInFlight: maxAtOnce})
 }
 
 func probe(check func(context.Context) error) http.HandlerFunc {
@@ -66,10 +65,15 @@ func Run(ctx context.Context, addr string, handler http.Handler, log *slog.Logge
 	if err != nil {
 		return fmt.Errorf("serve HTTP (%s): %w", settings, err)
 	}
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second}
+	log.Info("serving HTTP", "address", l.Addr())
+	return Serve(ctx, l, handler)
+}
+
+// Serve serves on a listener until ctx ends, within the limits of this package.
+func Serve(ctx context.Context, l net.Listener, handler http.Handler) error {
+	server := newServer(handler)
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
-	log.Info("serving HTTP", "address", l.Addr())
 	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
