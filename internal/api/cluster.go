@@ -1,5 +1,7 @@
 package api
 
+import "net/netip"
+
 // ClusterInformation, named "default", says whether the datastore may be used.
 type ClusterInformation struct {
 	Meta `json:"metadata"`
@@ -34,6 +36,16 @@ type Node struct {
 	Meta   `json:"metadata"`
 	Spec   NodeSpec   `json:"spec"`
 	Status NodeStatus `json:"status"`
+}
+
+// InternalIPs are the addresses that the status calls so.
+func (n *Node) InternalIPs() (addrs []netip.Addr) {
+	for _, a := range n.Status.Addresses {
+		if addr, err := netip.ParseAddr(a.Address); err == nil && a.Type == "InternalIP" {
+			addrs = append(addrs, addr)
+		}
+	}
+	return addrs
 }
 
 // NodeSpec is the part of a Node's spec that this project reads.

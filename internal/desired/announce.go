@@ -1,6 +1,7 @@
 package desired
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -35,7 +36,7 @@ func (s *Snapshot) listen() []netip.Addr {
 // only.
 func (s *Snapshot) Policy() bgp.Policy {
 	p := bgp.Policy{
-		Tags: s.Peering.Tags, Import: s.Peering.Import, Export: s.Peering.Export, Refuse: s.ownAddresses(), Own: s.Blocks,
+		Tags: s.Peering.Tags, Import: s.imports(), Export: s.Peering.Export, Refuse: s.ownAddresses(), Own: s.Blocks,
 		Normal4: s.priorities.v4, Normal6: s.priorities.v6,
 	}
 	for _, pool := range s.Pools {
@@ -52,6 +53,26 @@ func (s *Snapshot) Policy() bgp.Policy {
 		p.Links = append(p.Links, policy.Link{Prefix: at.prefix, Interface: at.link})
 	}
 	return p
+}
+
+// imports are the rules for what peers announce: the operator's, and after them for peers that are nodes of the cluster that nothing else
+// comes in than what lies in pools, or is a service's, which reflectors pass on.
+func (s *Snapshot) imports() map[netip.Addr]*policy.Rules {
+	all := maps.Clone(s.Peering.Import)
+	var closed *policy.Rules
+	for peer, source := range s.Peering.Sources {
+		if source.Peer == "" || source.Node == "" {
+			continue
+		}
+		if closed == nil {
+			closed = policy.Within(slices.Concat(s.PoolRanges(), s.ServiceRanges), "outside of the pools, from a node")
+		}
+		if all == nil {
+			all = map[netip.Addr]*policy.Rules{}
+		}
+		all[peer] = policy.Join(all[peer], closed)
+	}
+	return all
 }
 
 // ownAddresses are the addresses of this node that others can reach it at, in ascending order.

@@ -23,19 +23,44 @@ type Verdict struct {
 	Pending   bool   // it could not be read
 }
 
-// Claims returns the claims that paths make, with the block of each.
-func (s *Snapshot) Claims(paths []bgp.Path) map[Claim]netip.Prefix {
-	claims := map[Claim]netip.Prefix{}
-	for _, p := range paths {
-		if c, block, ok := s.ClaimOf(p.Prefix, p.NextHop); ok {
-			claims[c] = block
-		}
-	}
-	return claims
+// Claimed is where a claim is to be looked up, and who makes it.
+type Claimed struct {
+	Block netip.Prefix
+	// By is the peer that announces it, with the node that it names if the peer is one that passes on what others announce; the node
+	// alone if it was not learned from BGP.
+	By string
 }
 
-// ClaimOf returns the claim that a path is, if it is one.
-func (s *Snapshot) ClaimOf(p netip.Prefix, hop netip.Addr) (c Claim, block netip.Prefix, ok bool) {
+// Claims are the claims that paths make.
+type Claims map[Claim]Claimed
+
+// Add takes up the claim that a path is, if it is one. Of several peers that make it the one counts that it is about.
+func (s *Snapshot) Add(claims Claims, p bgp.Path) {
+	c, block, ok := s.claimOf(p.Prefix, p.NextHop)
+	if !ok {
+		return
+	}
+	if _, known := claims[c]; !known || p.From == p.NextHop {
+		claims[c] = Claimed{block, s.claimant(c, p.From)}
+	}
+}
+
+// claimant is By.
+func (s *Snapshot) claimant(c Claim, from netip.Addr) string {
+	m, isNode := s.MemberAt(from)
+	switch {
+	case !from.IsValid():
+		return c.Node
+	case isNode && (m.Reflector || s.Automatic != nil && s.Automatic.Reflectors[m.Name]):
+		return m.Name + " " + c.Node
+	case isNode:
+		return m.Name
+	}
+	return from.String() + " " + c.Node
+}
+
+// claimOf returns the claim that a path is, if it is one.
+func (s *Snapshot) claimOf(p netip.Prefix, hop netip.Addr) (c Claim, block netip.Prefix, ok bool) {
 	if !p.IsSingleIP() {
 		return Claim{}, netip.Prefix{}, false
 	}

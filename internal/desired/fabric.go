@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/bgp/wire"
 	"github.com/tortie-net/tortie/internal/encap"
 	"github.com/tortie-net/tortie/internal/fib"
 	"github.com/tortie-net/tortie/internal/netlinkx"
@@ -116,9 +117,16 @@ func (p *prefixes) same(other *prefixes) bool {
 	return true
 }
 
-// operators reports that the session with a peer is there because an operator has asked for it, in a BGPPeer. What is outside of the
-// pools is learned from such peers only: the nodes of the mesh have nothing there.
-func (s *Snapshot) operators(peer netip.Addr) bool { return s.Peering.Sources[peer].Peer != "" }
+// believed reports that a peer is believed about what is not of its own blocks: a router that an operator has made a peer is, a node of the
+// cluster as far as a rule of the operator's accepts the prefix. What a node says of itself, its labels too, makes it no router.
+func (s *Snapshot) believed(p bgp.Path) bool {
+	source := s.Peering.Sources[p.From]
+	if source.Peer == "" || source.Node == "" {
+		return source.Peer != ""
+	}
+	accepts := s.Peering.Import[p.From].Accepts(wire.FamilyOf(p.Prefix.Addr()))
+	return slices.ContainsFunc(accepts, func(in netip.Prefix) bool { return inside(p.Prefix, in) })
+}
 
 // Routed reports that there may be paths by way of routers.
 func (s *Snapshot) Routed() bool {

@@ -41,3 +41,11 @@ func rangesOf(texts ...string) (all []netip.Prefix) {
 	}
 	return all
 }
+
+// claim is a confirmed claim of a node, made at a time.
+func claim(node, cidr, created string) api.BlockAffinity {
+	return api.BlockAffinity{
+		Meta: api.Meta{Name: node + "-" + cidr, CreationTimestamp: created},
+		Spec: api.BlockAffinitySpec{Node: node, CIDR: cidr, State: api.AffinityConfirmed},
+	}
+}

@@ -32,7 +32,11 @@ func Refusals(refused []Refusal) []error {
 		case len(errs) == mostRefusals:
 			more++
 		default:
-			errs = append(errs, fmt.Errorf("BGP peer %s: %s via %s: %s", r.Path.From, r.Path.Prefix, r.Path.NextHop, r.Why))
+			source := "BlockAffinity"
+			if r.Path.From.IsValid() {
+				source = fmt.Sprintf("BGP peer %s", r.Path.From)
+			}
+			errs = append(errs, fmt.Errorf("%s: %s via %s: %s", source, r.Path.Prefix, r.Path.NextHop, r.Why))
 		}
 	}
 	if more > 0 {
@@ -50,7 +54,10 @@ func Refusals(refused []Refusal) []error {
 //   - A single address may lead elsewhere than its block, if the block's record says that that node has borrowed it. While BGP
 //     has no session with the node, the route stays.
 //   - A router that an operator has made a peer is believed, in pools without encapsulation and outside of pools, where nobody else
-//     is: but not about what is this node's own, nor about addresses of services, and not if its next hop is not reached.
+//     is: but not about what is this node's own, nor about addresses of services, and not if its next hop is not reached. A node of the
+//     cluster is no router, whoever made it a peer: it is believed there as far as a BGPFilter of the operator's accepts it.
+//   - Whatever pool, claim or path says so: nothing in a pool takes an address of a node, of the API server, or of a service away, nor
+//     a subnet that this node is in.
 //
 // Several paths of one prefix stay in their order. A block without an affinity is taken as a node announces it, since the API may lag behind BGP.
 func (s *Snapshot) Judge(learned []bgp.Path) (accepted []bgp.Path, refused []Refusal) {
@@ -68,9 +75,14 @@ func (s *Snapshot) Judge(learned []bgp.Path) (accepted []bgp.Path, refused []Ref
 		accepted = append(accepted, p)
 	}
 	for _, p := range s.known() {
-		if !known[p.Prefix] {
-			accepted = append(accepted, p)
+		if known[p.Prefix] {
+			continue
 		}
+		if why := s.takes(p.Prefix, p.NextHop); why != "" {
+			refused = append(refused, Refusal{Path: p, Why: why})
+			continue
+		}
+		accepted = append(accepted, p)
 	}
 	slices.SortStableFunc(accepted, func(a, b bgp.Path) int { return a.Prefix.Compare(b.Prefix) })
 	return accepted, refused
@@ -111,19 +123,28 @@ func (s *Snapshot) Objection(p bgp.Path) Refusal {
 	if p.Prefix.IsSingleIP() && s.hasPod(p.Prefix.Addr()) {
 		return no("a pod on this node has the address")
 	}
+	if why := s.takes(p.Prefix, p.NextHop); why != "" {
+		return Refusal{Path: p, Why: why}
+	}
 	hop, isNode := s.MemberAt(p.NextHop)
 	_, fromNode := s.MemberAt(p.From)
 	switch {
-	case p.Prefix.Bits() < pool.BlockBits && (isNode || pool.encapsulates() || !s.operators(p.From)):
+	case p.Prefix.Bits() < pool.BlockBits && (isNode || pool.encapsulates() || !s.believed(p)) && !s.ownsOdd(hop, p.Prefix):
 		return no("it is larger than a block of IPPool %s (/%d)", pool.Name, pool.BlockBits)
 	case !isNode && pool.encapsulates():
 		return no("the next hop is no node of the cluster, so it cannot be the end of a tunnel")
-	case !isNode && fromNode && !s.operators(p.From):
+	case !isNode && fromNode && !s.believed(p):
 		return no("the next hop is no node of the cluster, and nodes announce themselves")
 	case !isNode:
 		return s.byRouter(p)
 	}
 	return s.ownership(p, pool, hop)
+}
+
+// ownsOdd reports that a prefix is a block of a node's that is larger than those that its pool has now.
+func (s *Snapshot) ownsOdd(hop *Member, p netip.Prefix) bool {
+	owner, ok := s.Owners[p]
+	return ok && hop != nil && owner.Node == hop.Name
 }
 
 // reserved says of a prefix that BGP must not lead anywhere why that is so.
@@ -142,8 +163,11 @@ func (s *Snapshot) reserved(p bgp.Path) Refusal {
 
 // outside judges a path that lies in no pool.
 func (s *Snapshot) outside(p bgp.Path) Refusal {
-	if !s.operators(p.From) {
+	if source := s.Peering.Sources[p.From]; source.Peer == "" {
 		return Refusal{Path: p, Why: "it lies in no IPPool, and is learned from a node of the mesh", Usual: true}
+	}
+	if !s.believed(p) {
+		return Refusal{Path: p, Why: "it lies in no IPPool, and is learned from a node: a BGPFilter of the BGPPeer can accept it"}
 	}
 	for _, at := range s.near().subnets {
 		if inside(p.Prefix, at.prefix) {
@@ -193,10 +217,12 @@ func (s *Snapshot) ownership(p bgp.Path, pool *Pool, hop *Member) Refusal {
 	block, owner, owned := s.blockOf(p.Prefix)
 	single := p.Prefix.IsSingleIP() && (owned || p.Prefix.Bits() != pool.BlockBits)
 	switch {
-	case owned && owner.Node == hop.Name, !owned && !single:
+	case owned && owner.Node == hop.Name, !owned && p.Prefix.Bits() == pool.BlockBits:
 		return Refusal{Path: p}
 	case single:
 		return s.borrowing(p, Claim{Addr: p.Prefix.Addr(), Node: hop.Name})
+	case !owned:
+		return Refusal{Path: p, Why: fmt.Sprintf("it is no block of IPPool %s (/%d)", pool.Name, pool.BlockBits)}
 	case block == p.Prefix:
 		return Refusal{Path: p, Why: fmt.Sprintf("the block belongs to node %s, not to %s", owner, hop.Name)}
 	}

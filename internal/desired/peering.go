@@ -103,7 +103,7 @@ func labelsOf(n api.Node, note func(error)) map[string]string {
 	}
 	merged := map[string]string{}
 	if err := json.Unmarshal([]byte(text), &merged); err != nil {
-		note(inNode(n.Name, fmt.Errorf("annotation %s %q is no JSON object of texts: correct or remove it", api.AnnotationLabels, text)))
+		note(inNode(n.Name, fmt.Errorf("annotation %s %q is no JSON object of texts: correct or remove it", api.AnnotationLabels, cut(text))))
 		return n.Labels
 	}
 	if merged == nil {
@@ -124,7 +124,7 @@ func clusterID(n api.Node, note func(error)) (id netip.Addr, reflector bool) {
 		err = errors.New("not four numbers")
 	}
 	if err != nil {
-		note(inNode(n.Name, fmt.Errorf("annotation %s %q has not the form of an IPv4 address, such as 244.0.0.1: the node is no part of the mesh, and reflects nothing", api.AnnotationReflector, text)))
+		note(inNode(n.Name, fmt.Errorf("annotation %s %q has not the form of an IPv4 address, such as 244.0.0.1: the node is no part of the mesh, and reflects nothing", api.AnnotationReflector, cut(text))))
 		return netip.Addr{}, true
 	}
 	return id, true

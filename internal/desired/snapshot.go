@@ -65,6 +65,8 @@ type Snapshot struct {
 	servicesKnown bool
 	priorities    priorities
 	index         index
+	// Unsure is what is to be read before all of it can be decided.
+	Unsure Unsure
 }
 
 // Self is this node as it finds itself.
@@ -84,6 +86,9 @@ type Self struct {
 	LinkMTU6    int
 	// Found are all addresses that the host has, with the reasons for and against each.
 	Found []nodeaddr.Candidate
+	// Internal are the addresses that the Node's status calls InternalIP, APIServer those at which the API server is reached, Gateways
+	// the next hops of the host's own routes.
+	Internal, APIServer, Gateways []netip.Addr
 	// ASN overrides the cluster's AS number if not 0.
 	ASN uint32
 	// Labels are matched by selectors of nodes.
@@ -168,20 +173,27 @@ type Pool struct {
 	Former      former            // what was before, while that still matters
 	NATOutgoing bool
 	NoExport    bool
+	UID         string
 }
 
 // index is how a Snapshot finds things among thousands.
 type index struct {
-	byAddr   map[netip.Addr]int // place in Others
-	byName   map[string]int     // place in Others
-	nested   bool               // one pool lies in another
-	lengths4 []int              // of blocks
+	byAddr   map[netip.Addr]int          // place in Others
+	byName   map[string]int              // place in Others
+	nested   bool                        // one pool lies in another
+	addrs    []netip.Addr                // of Others, in ascending order
+	covered  map[netip.Prefix]netip.Addr // blocks that hold an address which certainly is a node's
+	twins    map[netip.Addr]string       // nodes whose kubelets say an address of this one
+	lengths4 []int                       // of blocks
 	lengths6 []int
 }
 
 // Build turns the World into a Snapshot. What cannot be understood is left out and returned as problems, each of
 // which names the object: one broken object must not stop a node.
-func Build(self Self, w kube.World) (Snapshot, []error) {
+func Build(self Self, w kube.World) (Snapshot, []error) { return build(self, w, Evidence{}) }
+
+// build is Build with what decides where nodes contradict each other.
+func build(self Self, w kube.World, ev Evidence) (Snapshot, []error) {
 	s := Snapshot{Self: self, ASN: defaultASN, Mesh: true}
 	var problems []error
 	note := func(err error) { problems = append(problems, err) }
@@ -189,16 +201,20 @@ func Build(self Self, w kube.World) (Snapshot, []error) {
 	s.peers = peersOf(w)
 	if w.Self != nil {
 		s.self(*w.Self, note)
+		s.Self.Internal = w.Self.InternalIPs()
 	}
-	s.members(w, note)
+	s.members(w, &ev, note)
 	s.pools(w.Pools, note)
-	s.blocks(w.Affinities, note)
+	s.blocks(w.Affinities, &ev, note)
+	s.checkVTEPs(w.Nodes, &ev, note)
+	s.coverMembers(&ev)
 	return s, problems
 }
 
 // As returns the snapshot with another view of this node; what the cluster says of it stays.
 func (s Snapshot) As(self Self) Snapshot {
 	self.Labels, self.Reflector, self.ClusterID, self.MAC, self.MAC6 = s.Self.Labels, s.Self.Reflector, s.Self.ClusterID, s.Self.MAC, s.Self.MAC6
+	self.Internal = s.Self.Internal
 	if self.ASN == 0 {
 		self.ASN = s.Self.ASN
 	}
@@ -233,7 +249,7 @@ func (s *Snapshot) self(n api.Node, note func(error)) {
 	s.Self.ASN = asn
 }
 
-func (s *Snapshot) members(w kube.World, note func(error)) {
+func (s *Snapshot) members(w kube.World, ev *Evidence, note func(error)) {
 	for _, n := range w.Nodes {
 		if n.Name == s.Self.Name {
 			s.self(n, note)
@@ -255,27 +271,22 @@ func (s *Snapshot) members(w kube.World, note func(error)) {
 		}
 	}
 	slices.SortFunc(s.Others, func(a, b Member) int { return strings.Compare(a.Name, b.Name) })
-	s.indexMembers(note)
-	s.checkVTEPs(note)
+	s.checkAddresses(w, ev, note)
+	s.indexMembers()
 }
 
-// indexMembers finds members by name and by address. Of two with one address the first counts, and it is said.
-func (s *Snapshot) indexMembers(note func(error)) {
+// indexMembers finds members by name and by address.
+func (s *Snapshot) indexMembers() {
 	s.index.byName = make(map[string]int, len(s.Others))
 	s.index.byAddr = make(map[netip.Addr]int, len(s.Others))
 	for i, m := range s.Others {
 		s.index.byName[m.Name] = i
-		for _, a := range []netip.Addr{m.Addr, m.Addr6} {
-			if !a.IsValid() {
-				continue
-			}
-			if first, ok := s.index.byAddr[a]; ok {
-				note(inNode(m.Name, fmt.Errorf("its address %s is that of node %s too: give each its own", a, s.Others[first].Name)))
-				continue
-			}
+		for _, a := range m.addrs() {
 			s.index.byAddr[a] = i
+			s.index.addrs = append(s.index.addrs, a)
 		}
 	}
+	slices.SortFunc(s.index.addrs, netip.Addr.Compare)
 }
 
 // inNode names the Node that an error is about.
@@ -291,7 +302,7 @@ func announced(n api.Node, annotation string, f nodeaddr.Family, note func(error
 	}
 	addr, err := netip.ParsePrefix(text)
 	if err != nil || addr.Addr().Is4() != (f == nodeaddr.IPv4) || addr.Addr().Is4In6() {
-		note(inNode(n.Name, fmt.Errorf("annotation %s %q is no %s address with its prefix length", annotation, text, f)))
+		note(inNode(n.Name, fmt.Errorf("annotation %s %q is no %s address with its prefix length", annotation, cut(text), f)))
 		return netip.Addr{}
 	}
 	return addr.Addr()
@@ -305,7 +316,7 @@ func nodeASN(annotations map[string]string) (uint32, error) {
 	}
 	n, err := config.ParseASN(text)
 	if err != nil {
-		return 0, fmt.Errorf("annotation %s %q %w", api.AnnotationASNumber, text, err)
+		return 0, fmt.Errorf("annotation %s %q %w", api.AnnotationASNumber, cut(text), err)
 	}
 	return n, nil
 }
@@ -319,7 +330,7 @@ func (s *Snapshot) pools(pools []api.IPPool, note func(error)) {
 		}
 		ipip, vxlan := encapsulation(p, parsed.CIDR.Addr().Is6(), note)
 		s.Pools = append(s.Pools, Pool{
-			Pool: parsed, IPIP: ipip, VXLAN: vxlan, NATOutgoing: p.Spec.NATOutgoing, NoExport: p.Spec.DisableBGPExport,
+			Pool: parsed, IPIP: ipip, VXLAN: vxlan, NATOutgoing: p.Spec.NATOutgoing, NoExport: p.Spec.DisableBGPExport, UID: p.UID,
 		})
 	}
 	slices.SortFunc(s.Pools, func(a, b Pool) int { return a.CIDR.Compare(b.CIDR) })
@@ -329,38 +340,57 @@ func (s *Snapshot) pools(pools []api.IPPool, note func(error)) {
 }
 
 // blocks needs the members and the pools. The API lets every node write claims of its own name, so that a mistaken node, or one whose
-// token was stolen, may claim what is another's, or a part of it. The claim that was there first counts.
-func (s *Snapshot) blocks(affinities []api.BlockAffinity, note func(error)) {
+// token was stolen, may claim what is another's, or what nobody has yet. A claim counts as soon as it has the size of its pool's blocks, and
+// of two the one that was there first. One of another size is left from a time in which the pool had that blockSize, if the block is
+// there; its age is the block's. This node's own claims nobody else can write.
+func (s *Snapshot) blocks(affinities []api.BlockAffinity, ev *Evidence, note func(error)) {
 	s.Owners = make(map[netip.Prefix]Owner, len(affinities))
 	claimed := make(map[netip.Prefix]string, len(affinities)) // the node
-	for _, c := range byAge(affinities, note) {
-		if first, node := s.firstClaim(claimed, c.cidr); node != "" && node != c.Spec.Node {
-			note(InObject(c.ResourceType(), c.Meta, fmt.Errorf("block %s of node %s is, or lies in, %s, which node %s claimed before: remove the wrong one", c.cidr, c.Spec.Node, first, node)))
-			continue
+	claims, odd := s.sized(confirmed(affinities, note), ev)
+	for _, c := range claims {
+		s.claim(claimed, c, note)
+	}
+	for _, c := range odd {
+		pool, in := s.poolOf(c.cidr)
+		switch _, node := s.firstClaim(claimed, c.cidr); {
+		case node == c.Spec.Node: // a part of its own block
+			s.claim(claimed, c, note)
+		case in:
+			note(InObject(c.ResourceType(), c.Meta, fmt.Errorf("spec.cidr %s of node %s is no block of IPPool %s (/%d), and there is no IPAMBlock of that size for the node: nothing is sent there: remove the claim",
+				c.cidr, c.Spec.Node, pool.Name, pool.BlockBits)))
 		}
-		claimed[c.cidr] = c.Spec.Node
-		s.indexLength(c.cidr)
-		if c.Spec.Node == s.Self.Name {
-			s.Blocks = append(s.Blocks, c.cidr)
-			continue
-		}
-		owner := Owner{Node: c.Spec.Node}
-		if i, ok := s.index.byName[c.Spec.Node]; ok {
-			owner.Addr = s.Others[i].In(c.cidr.Addr())
-		}
-		s.Owners[c.cidr] = owner
 	}
 	slices.SortFunc(s.Blocks, netip.Prefix.Compare)
+}
+
+// claim takes a claim up, unless what it is about was claimed before.
+func (s *Snapshot) claim(claimed map[netip.Prefix]string, c claimOfBlock, note func(error)) {
+	if first, node := s.firstClaim(claimed, c.cidr); node != "" && node != c.Spec.Node {
+		note(InObject(c.ResourceType(), c.Meta, fmt.Errorf("block %s of node %s is, or lies in, %s, which node %s claimed before: remove the wrong one", c.cidr, c.Spec.Node, first, node)))
+		return
+	}
+	claimed[c.cidr] = c.Spec.Node
+	s.indexLength(c.cidr)
+	if c.Spec.Node == s.Self.Name {
+		s.Blocks = append(s.Blocks, c.cidr)
+		return
+	}
+	owner := Owner{Node: c.Spec.Node}
+	if i, ok := s.index.byName[c.Spec.Node]; ok {
+		owner.Addr = s.Others[i].In(c.cidr.Addr())
+	}
+	s.Owners[c.cidr] = owner
 }
 
 // claimOfBlock is a confirmed BlockAffinity.
 type claimOfBlock struct {
 	*api.BlockAffinity
 	cidr netip.Prefix
+	age  string // when it began to count
 }
 
-// byAge returns the confirmed claims of nodes, the oldest first.
-func byAge(affinities []api.BlockAffinity, note func(error)) []claimOfBlock {
+// confirmed returns the confirmed claims of nodes.
+func confirmed(affinities []api.BlockAffinity, note func(error)) []claimOfBlock {
 	claims := make([]claimOfBlock, 0, len(affinities))
 	for i := range affinities {
 		a := &affinities[i]
@@ -369,15 +399,47 @@ func byAge(affinities []api.BlockAffinity, note func(error)) []claimOfBlock {
 		}
 		cidr, err := netip.ParsePrefix(a.Spec.CIDR)
 		if err != nil || cidr != cidr.Masked() {
-			note(InObject(a.ResourceType(), a.Meta, fmt.Errorf("spec.cidr %q is no CIDR with its host bits zero", a.Spec.CIDR)))
+			note(InObject(a.ResourceType(), a.Meta, fmt.Errorf("spec.cidr %q is no CIDR with its host bits zero", cut(a.Spec.CIDR))))
 			continue
 		}
-		claims = append(claims, claimOfBlock{a, cidr})
+		claims = append(claims, claimOfBlock{a, cidr, a.CreationTimestamp})
 	}
-	slices.SortFunc(claims, func(a, b claimOfBlock) int { // the API server writes times in one form, which sorts
-		return cmp.Or(strings.Compare(a.CreationTimestamp, b.CreationTimestamp), strings.Compare(a.Name, b.Name))
-	})
 	return claims
+}
+
+// sized returns the claims that may count, the oldest first, and those that have not the size of a block.
+func (s *Snapshot) sized(all []claimOfBlock, ev *Evidence) (claims, odd []claimOfBlock) {
+	claims = all[:0]
+	for _, c := range all {
+		if c.Spec.Node == s.Self.Name || s.isBlock(c.cidr) {
+			claims = append(claims, c)
+			continue
+		}
+		if _, in := s.poolOf(c.cidr); in {
+			s.Unsure.Blocks = append(s.Unsure.Blocks, BlockClaim{c.cidr, c.Spec.Node})
+		}
+		if record, known := ev.Blocks[c.cidr]; known && record.Node == c.Spec.Node {
+			c.age = max(c.age, record.Created) // the API server writes times in one form, which sorts
+			claims = append(claims, c)
+			continue
+		}
+		odd = append(odd, c)
+	}
+	order := func(a, b claimOfBlock) int {
+		return cmp.Or(strings.Compare(a.age, b.age), strings.Compare(a.Name, b.Name))
+	}
+	slices.SortFunc(claims, order)
+	slices.SortFunc(odd, order)
+	return claims, odd
+}
+
+// isBlock reports that a prefix has the size of the blocks of a pool that it lies in.
+func (s *Snapshot) isBlock(cidr netip.Prefix) bool {
+	pool, in := s.poolOf(cidr)
+	if !in || pool.BlockBits == cidr.Bits() || !s.index.nested {
+		return in && pool.BlockBits == cidr.Bits()
+	}
+	return slices.ContainsFunc(s.Pools, func(p Pool) bool { return inside(cidr, p.CIDR) && p.BlockBits == cidr.Bits() })
 }
 
 // firstClaim returns the claim that a block is, or lies in, and whose it is. One that is larger than the blocks of its pool takes
@@ -477,9 +539,12 @@ func (s *Snapshot) Member(name string) (*Member, bool) {
 	return &s.Others[i], true
 }
 
-// Duplicate names the node that has announced this node's address; empty if none has.
+// Duplicate names a node that has announced this node's address, and has it as far as is known; empty if none has.
 func (s *Snapshot) Duplicate() (node string, addr netip.Addr) {
 	for _, a := range s.Self.addrs() {
+		if name := s.index.twins[a]; name != "" {
+			return name, a
+		}
 		if m, ok := s.MemberAt(a); ok {
 			return m.Name, a
 		}

@@ -18,6 +18,14 @@ var addressKeys = [...]string{
 	api.AnnotationVXLANMAC, api.AnnotationVXLANMACv6,
 }
 
+// Places of annotations in addressKeys.
+const (
+	keyIPv4 = 0
+	keyIPv6 = 1
+	keyMAC  = 4
+	keyMAC6 = 5
+)
+
 // Announcements remember, by the Node's name, which addresses the other nodes are reached by.
 type Announcements map[string]announcement
 
@@ -25,6 +33,19 @@ type announcement struct {
 	uid    string
 	texts  [len(addressKeys)]string
 	doubts [len(addressKeys)]time.Time // since when the Node says otherwise; zero: it does not
+	since  [len(addressKeys)]time.Time // since when a text is believed; zero: an earlier agent did
+}
+
+// since returns since when what a node announces is believed; zero: for longer than this agent runs, or that is not known.
+func (known Announcements) since(node string, key int) time.Time { return known[node].since[key] }
+
+// Recall takes up what an earlier agent believed of nodes.
+func (known Announcements) Recall(nodes []api.Node) {
+	for _, n := range nodes {
+		a := announcement{uid: n.UID}
+		a.update(n.Annotations, time.Time{})
+		known[n.Name] = a
+	}
 }
 
 // Believe returns the nodes with the addresses to go by. again is when a change that is not believed yet will be, 0 if there is
@@ -63,6 +84,9 @@ func (a *announcement) update(annotations map[string]string, now time.Time) (wai
 		case a.texts[i] != "" && text != a.texts[i] && now.Sub(a.doubts[i]) < changeGrace:
 			wait = max(wait, changeGrace-now.Sub(a.doubts[i]))
 		default:
+			if text != a.texts[i] {
+				a.since[i] = now
+			}
 			a.texts[i], a.doubts[i] = text, time.Time{}
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,6 +29,7 @@ func dual(t *testing.T, ipip, vxlan4, vxlan6 api.Encapsulation, change func(*kub
 		near[api.AnnotationIPv6Address], far[api.AnnotationIPv6Address] = "fd00::2/64", "fd09::9/64"
 		near[api.AnnotationIPv4VXLANAddr], near[api.AnnotationIPv6VXLANAddr] = "192.168.2.1", "fd44::2:1"
 		near[api.AnnotationIPv4TunnelAddr], near[api.AnnotationVXLANMACv6] = "192.168.2.0", "02:00:00:00:00:02"
+		w.Affinities = append(w.Affinities, claim("node2", "fd44::2:0/122", ""))
 		if change != nil {
 			change(w)
 		}
@@ -123,13 +125,12 @@ func TestEndWays(t *testing.T) {
 		"outside of all pools":   {"fd00::53", nil},
 	} {
 		s := dual(t, api.EncapNever, api.EncapAlways, api.EncapAlways, func(w *kube.World) {
-			w.Nodes[0].Annotations[api.AnnotationIPv6VXLANAddr] = tt.end
+			w.Nodes[0].Annotations[api.AnnotationIPv6VXLANAddr] = "fd44::2:1"
 			for cidr, node := range map[string]string{"fd44::2:0/122": "node2", "fd44::2:40/122": "node2", "fd44::9:0/122": "far", "fd44::1:0/122": "node1"} {
-				w.Affinities = append(w.Affinities, api.BlockAffinity{
-					Meta: api.Meta{Name: "six-" + cidr}, Spec: api.BlockAffinitySpec{Node: node, CIDR: cidr, State: api.AffinityConfirmed, Type: "host"},
-				})
+				w.Affinities = append(w.Affinities, claim(node, cidr, ""))
 			}
 		})
+		s.Others[slices.IndexFunc(s.Others, func(m Member) bool { return m.Name == "node2" })].VTEP6.Addr = addr(tt.end)
 		accepted, _ := s.Judge(nil)
 		var ends []string
 		for _, r := range s.Routes(accepted) {
@@ -224,6 +225,7 @@ func TestBadEnds(t *testing.T) {
 		w.Nodes[0].Annotations[api.AnnotationIPv4VXLANAddr] = "192.168.2.1/32"
 		w.Nodes[0].Annotations[api.AnnotationIPv6VXLANAddr] = "192.168.2.1"
 		w.Nodes[2].Annotations[api.AnnotationIPv4VXLANAddr] = "192.168.3.1"
+		w.Affinities = append(w.Affinities, claim("far", "192.168.3.0/26", ""), claim("us", "192.168.4.0/26", ""))
 		w.Nodes[2].Annotations[api.AnnotationVXLANMAC] = "01:02"
 		w.Nodes = append(w.Nodes, api.Node{Meta: api.Meta{Name: "twin", Annotations: map[string]string{
 			api.AnnotationIPv4Address: "10.0.0.7/24", api.AnnotationIPv4VXLANAddr: "192.168.3.1",
@@ -237,8 +239,8 @@ func TestBadEnds(t *testing.T) {
 		`Node node2: annotation projectcalico.org/IPv4VXLANTunnelAddr "192.168.2.1/32" is no IPv4 address`,
 		`Node node2: annotation projectcalico.org/IPv6VXLANTunnelAddr "192.168.2.1" is no IPv6 address`,
 		`Node far: annotation projectcalico.org/VXLANTunnelMACAddr "01:02" is no MAC address`,
-		"Node twin: its end of VXLAN tunnels, 192.168.3.1 at",
-		"Node us: its end of VXLAN tunnels, 192.168.4.1 at " + vxlan.MACOf("node1", false).String() + ", is that of node node1 too",
+		"Node twin: its end of VXLAN tunnels, 192.168.3.1, lies in none of its blocks",
+		"Node us: its end of VXLAN tunnels, 192.168.4.1 at " + vxlan.MACOf("node1", false).String() + ", has the MAC of node node1",
 		"IPPool default-ipv4-ippool: spec.ipipMode Always and spec.vxlanMode CrossSubnet: a pool has one encapsulation, VXLAN is used",
 	} {
 		if !strings.Contains(text, want) {

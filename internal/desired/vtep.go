@@ -37,7 +37,7 @@ func vtep(n api.Node, v6 bool, note func(error)) VTEP {
 	}
 	addr, err := netip.ParseAddr(text)
 	if err != nil || addr.Is4() == v6 || addr.Is4In6() || addr.Zone() != "" || addr.IsUnspecified() || addr.IsMulticast() {
-		note(inNode(n.Name, fmt.Errorf("annotation %s %q is no %s address: its pods are not reached by VXLAN until its agent has put that right", key, text, family)))
+		note(inNode(n.Name, fmt.Errorf("annotation %s %q is no %s address: its pods are not reached by VXLAN until its agent has put that right", key, cut(text), family)))
 		return VTEP{}
 	}
 	return VTEP{Addr: addr, MAC: vtepMAC(n, macKey, v6, note)}
@@ -56,40 +56,9 @@ func ownMAC(n api.Node, key string, note func(error)) vxlan.MAC {
 	}
 	mac, err := vxlan.ParseMAC(text)
 	if err != nil {
-		note(inNode(n.Name, fmt.Errorf("annotation %s %q %w: the one that follows from the node's name is used", key, text, err)))
+		note(inNode(n.Name, fmt.Errorf("annotation %s %q %w: the one that follows from the node's name is used", key, cut(text), err)))
 	}
 	return mac
-}
-
-// checkVTEPs leaves out ends that are said to be at two nodes: of an address, or a MAC, only one can be right, and it must be the
-// same one at each look. Members are in the order of their names.
-func (s *Snapshot) checkVTEPs(note func(error)) {
-	type key struct {
-		VTEP
-		v6 bool
-	}
-	taken := map[key]string{}
-	unique := func(m *Member, v *VTEP, v6 bool) {
-		if !v.Addr.IsValid() {
-			return
-		}
-		for _, k := range []key{{VTEP{Addr: v.Addr}, v6}, {VTEP{MAC: v.MAC}, v6}} {
-			if other, ok := taken[k]; ok {
-				note(inNode(m.Name, fmt.Errorf("its end of VXLAN tunnels, %s at %s, is that of node %s too: remove the annotation of the wrong one", v.Addr, v.MAC, other)))
-				*v = VTEP{}
-				return
-			}
-		}
-		taken[key{VTEP{Addr: v.Addr}, v6}], taken[key{VTEP{MAC: v.MAC}, v6}] = m.Name, m.Name
-	}
-	for _, v6 := range []bool{false, true} {
-		taken[key{VTEP{MAC: s.Self.mac(v6)}, v6}] = s.Self.Name
-	}
-	for i := range s.Others {
-		m := &s.Others[i]
-		unique(m, &m.VTEP, false)
-		unique(m, &m.VTEP6, true)
-	}
 }
 
 // encapsulation reads how a pool's packets travel. Calico's API refuses a pool with both; where somebody wrote one all the same, its

@@ -28,6 +28,8 @@ type View struct {
 	Problems []error
 	Built    bool
 	Builds   uint64 // how often base was made
+	// Evidence decides where nodes contradict each other.
+	Evidence Evidence
 }
 
 // Doubted reports that there is a newer World that is not believed.
@@ -44,7 +46,7 @@ func (v *View) Update(now time.Time, self Self, w kube.World) {
 		w = v.World
 	}
 	settings, problems := v.Base.settings.next(w, !v.Built)
-	base, more := Build(self, w)
+	base, more := build(self, w, v.Evidence)
 	felix, unclear := ParseFelix(w.Felix, v.Base.Felix)
 	announced, wrong := serviceConfig(v.Base.served, &w.BGP, !v.Built)
 	base.settings, base.Felix, base.served, base.ServiceRanges = settings, felix, announced, announced.Ranges()

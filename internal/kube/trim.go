@@ -11,7 +11,9 @@ import (
 
 // trimNode keeps what World shows of a Node.
 func trimNode(n *api.Node) {
+	created := n.CreationTimestamp // of two Nodes that announce the same the older may count
 	trimMeta(&n.Meta, isNodeAnnotation)
+	n.CreationTimestamp = created
 	n.Spec, n.Status = api.NodeSpec{}, api.NodeStatus{}
 }
 

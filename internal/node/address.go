@@ -145,19 +145,9 @@ func (a *Agent) request(ctx context.Context, f nodeaddr.Family, how config.Addre
 	annotation := map[nodeaddr.Family]string{nodeaddr.IPv4: api.AnnotationIPv4Address, nodeaddr.IPv6: api.AnnotationIPv6Address}[f]
 	stored, _ := netip.ParsePrefix(a.node.Annotations[annotation]) // what is no address is not kept
 	return nodeaddr.Request{
-		Family: f, Setting: how.Setting, Method: how.Method, Node: a.node.Name, Internal: internalIPs(a.node), Stored: stored, Links: host,
+		Family: f, Setting: how.Setting, Method: how.Method, Node: a.node.Name, Internal: a.node.InternalIPs(), Stored: stored, Links: host,
 		Source: func(host string) (netip.Addr, error) { return a.sourceTowards(ctx, f, host) },
 	}
-}
-
-func internalIPs(n *api.Node) []netip.Addr {
-	var addrs []netip.Addr
-	for _, a := range n.Status.Addresses {
-		if addr, err := netip.ParseAddr(a.Address); err == nil && a.Type == "InternalIP" {
-			addrs = append(addrs, addr)
-		}
-	}
-	return addrs
 }
 
 // sourceTowards returns the address from which packets to a host leave. A name is looked up once for each process.
@@ -226,14 +216,27 @@ func (a *Agent) logCandidates(found []nodeaddr.Candidate) {
 // worked so far, as badly as may be, and it is only said.
 func (a *Agent) checkDuplicate(s *desired.Snapshot) (problem, refusal error) {
 	other, addr := s.Duplicate()
-	if other == "" || a.Config.Addresses.Shared {
+	switch {
+	case a.Config.Addresses.Shared:
+		return nil, nil
+	case other == "" && s.Unsure.Self != "" && !a.announced(s.Self.Addr.Addr()) && !a.announced(s.Self.Addr6.Addr()):
+		return nil, fmt.Errorf("node %s has announced an address of node %s: finding out whether its kubelet says so too", s.Unsure.Self, a.node.Name)
+	case other == "":
 		return nil, nil
 	}
 	err := desired.InSelf("DuplicateAddress", fmt.Errorf("node address %s of node %s is also that of node %s: give one of them another, or delete the Node that is gone; DISABLE_NODE_IP_CHECK=true takes it all the same", addr, a.node.Name, other))
-	for _, key := range []string{api.AnnotationIPv4Address, api.AnnotationIPv6Address} {
-		if stored, _ := netip.ParsePrefix(a.node.Annotations[key]); stored.Addr() == addr {
-			return err, nil
-		}
+	if a.announced(addr) {
+		return err, nil
 	}
 	return nil, err
+}
+
+// announced reports that this node's Node says an address.
+func (a *Agent) announced(addr netip.Addr) bool {
+	for _, key := range []string{api.AnnotationIPv4Address, api.AnnotationIPv6Address} {
+		if stored, _ := netip.ParsePrefix(a.node.Annotations[key]); addr.IsValid() && stored.Addr() == addr {
+			return true
+		}
+	}
+	return false
 }

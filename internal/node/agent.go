@@ -81,7 +81,9 @@ type Deps struct {
 	NAT     *nat.Syncer
 	Guard   *guard.Syncer
 	Status  *Status
-	Events  Recorder // nil: operators look at status and log
+	// APIServer are the addresses at which the API server is reached, as far as they are known.
+	APIServer []netip.Addr
+	Events    Recorder // nil: operators look at status and log
 }
 
 // Agent keeps this node's kernel and BGP speaker as the cluster wants them. Its fields belong to the goroutine of Run.
@@ -105,6 +107,7 @@ type Agent struct {
 	memory       memory
 	tunnels      tunnels
 	records      *records
+	evidence     *evidence
 	teller       teller
 	pods         []netip.Addr // local addresses that the last pass saw
 	availability *duties.Availability
@@ -136,7 +139,8 @@ func NewAgent(d Deps) *Agent {
 		broken:       map[string][]string{},
 		known:        desired.Announcements{},
 		hosts:        map[string]netip.Addr{},
-		records:      newRecords(d.Store, d.Log),
+		records:      newRecords(d.Store),
+		evidence:     newEvidence(d.Store),
 		calico:       takeover.NewWatch(d.Kernel, d.NFT, d.Config.RemoveRules),
 		teller:       teller{to: d.Events, node: d.Config.Nodename},
 		memory:       memory{path: filepath.Join(d.Config.RunDir, worldFile)},
@@ -152,6 +156,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.Go(func() error { return a.loop(ctx) })
 	g.Go(func() error { return a.herald.run(ctx) })
 	g.Go(func() error { return a.records.run(ctx) })
+	g.Go(func() error { return a.evidence.run(ctx) })
 	if a.Events != nil {
 		g.Go(func() error { return a.Events.Run(ctx) })
 	}
@@ -261,7 +266,7 @@ func (a *Agent) rounds(ctx context.Context, until <-chan error) error {
 			return nil
 		}
 		if err != nil {
-			a.news = allNews
+			a.news.bgp, a.news.all = true, true
 		}
 		select {
 		case err := <-until:
@@ -315,8 +320,9 @@ func (a *Agent) subscribe(ctx context.Context) (err error) {
 // news says what may have changed since the last pass. What it does not name is taken as an earlier pass found it, where that
 // spares much; the kernel is always looked at, and the World says by itself whether it changed.
 type news struct {
-	bgp bool // sessions, learned paths, or what blocks' records say of them
-	all bool // anything
+	bgp      bool // sessions, learned paths, or what blocks' records say of them
+	evidence bool // what decides where nodes contradict each other
+	all      bool // anything
 }
 
 var allNews = news{bgp: true, all: true}
@@ -330,12 +336,14 @@ func (a *Agent) wait(ctx context.Context, pause time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	case <-timer.C:
-		a.news = allNews
+		a.news.bgp, a.news.all = true, true
 	case <-a.Watch.Changed():
 	case <-a.Speaker.Dirty():
 		a.news.bgp = true
 	case <-a.records.changed:
 		a.news.bgp = true
+	case <-a.evidence.change:
+		a.news.evidence = true
 	case _, ok := <-a.kernelEvents:
 		a.heardKernel(ok)
 	case _, ok := <-a.tableEvents:
@@ -355,7 +363,7 @@ func (a *Agent) wait(ctx context.Context, pause time.Duration) bool {
 		}
 	}
 	if time.Since(a.full) > fullPass { // events that never end must not keep it off
-		a.news = allNews
+		a.news.bgp, a.news.all = true, true
 	}
 	return true
 }
@@ -369,6 +377,8 @@ func (a *Agent) hearMore() (learning bool) {
 			a.news.bgp, learning = true, true
 		case <-a.records.changed:
 			a.news.bgp = true
+		case <-a.evidence.change:
+			a.news.evidence = true
 		case _, ok := <-a.kernelEvents:
 			a.heardKernel(ok)
 		case _, ok := <-a.tableEvents:

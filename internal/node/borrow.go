@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
@@ -18,8 +17,8 @@ import (
 )
 
 const (
-	// recordPause is the least time between two readings of blocks: a peer that claims addresses in thousands of blocks costs the
-	// API server this and no more.
+	// recordPause is the least time between two readings of blocks: peers that claim addresses in thousands of blocks cost the API
+	// server this and no more.
 	recordPause = 50 * time.Millisecond
 	// recordTime bounds one reading.
 	recordTime = 5 * time.Second
@@ -29,27 +28,27 @@ const (
 	refusedAge = 30 * time.Second
 	// heldAge is the same for one that BGP says nothing of, as there is no session with the node.
 	heldAge = 30 * time.Second
-	// mostClaims bounds what is remembered.
-	mostClaims = 4096
+	// mostOpen is how many claims of one claimant are remembered that are not confirmed: more than that are none that a node has by its
+	// pods, which begin one by one. mostConfirmed bounds the others.
+	mostOpen, mostConfirmed = 64, 1024
 )
 
-// blockGetter reads one IPAMBlock.
-type blockGetter interface {
+// objectGetter reads one object.
+type objectGetter interface {
 	Get(ctx context.Context, obj api.Resource) error
 }
 
 // records finds out which single addresses nodes have borrowed from others' blocks. Watching all blocks would tell, but they
 // change with every pod of the cluster; borrowing is rare. So each block in which somebody claims an address is read once, and again
 // when the claim is old. A claim is learned from BGP, or from the kernel: a route of an earlier agent is a claim that it has
-// verified.
+// verified. Whoever makes many claims, or such as are refused, delays nobody's but its own.
 type records struct {
-	get blockGetter
-	log *slog.Logger
+	get objectGetter
 
 	mu    sync.Mutex
 	known map[desired.Claim]record
 	// wanted are the blocks to be read.
-	wanted map[netip.Prefix]bool
+	wanted rota[netip.Prefix]
 
 	work    chan struct{} // of size 1: wanted is not empty
 	changed chan struct{} // of size 1: known has changed
@@ -58,15 +57,12 @@ type records struct {
 // record is what is known of a claim.
 type record struct {
 	desired.Verdict
-	block netip.Prefix
-	read  time.Time // zero: never
+	desired.Claimed
+	read time.Time // zero: never
 }
 
-func newRecords(get blockGetter, log *slog.Logger) *records {
-	return &records{
-		get: get, log: log, known: map[desired.Claim]record{}, wanted: map[netip.Prefix]bool{},
-		work: make(chan struct{}, 1), changed: make(chan struct{}, 1),
-	}
+func newRecords(get objectGetter) *records {
+	return &records{get: get, known: map[desired.Claim]record{}, work: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
 }
 
 // wake makes a channel of size 1 readable.
@@ -93,27 +89,56 @@ func (r *records) verdicts() map[desired.Claim]desired.Verdict {
 
 // want has the records of claims read that are new or old, and forgets those that are neither among them nor kept: what is
 // announced once more is looked at once more.
-func (r *records) want(now time.Time, claims map[desired.Claim]netip.Prefix, keep func(desired.Claim) bool) {
+func (r *records) want(now time.Time, claims desired.Claims, keep func(desired.Claim) bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	made := map[string]int{}
+	for _, c := range claims {
+		made[c.By]++
+	}
+	room := map[string]*[2]int{} // by claimant, for claims that are not confirmed and for those that are
 	for c, known := range r.known {
 		_, announced := claims[c]
-		if !announced && (!known.Confirmed || !keep(c)) {
+		if !announced && (!known.Confirmed || !keep(c)) || announced && r.spent(now, known, made[known.By]) {
 			delete(r.known, c)
 			continue
 		}
 		if now.Sub(known.read) > known.age() || !announced && now.Sub(known.read) > heldAge {
-			r.wanted[known.block] = true
+			r.wanted.add(known.By, known.Block)
 		}
+		count(room, known)
 	}
-	for c, block := range claims {
-		if _, ok := r.known[c]; !ok && len(r.known) < mostClaims {
-			r.known[c] = record{Verdict: desired.Verdict{Pending: true, Why: "its block's record is being read"}, block: block}
-			r.wanted[block] = true
+	for c, claimed := range claims {
+		if _, ok := r.known[c]; ok {
+			continue
 		}
+		fresh := record{Verdict: desired.Verdict{Pending: true, Why: "its block's record is being read"}, Claimed: claimed}
+		if left := room[claimed.By]; left != nil && (left[0] >= mostOpen || left[1] >= mostConfirmed) {
+			continue
+		}
+		r.known[c] = fresh
+		count(room, fresh)
+		r.wanted.add(claimed.By, claimed.Block)
 	}
-	if len(r.wanted) > 0 {
-		wake(r.work)
+	r.wanted.forget(now)
+	wake(r.work)
+}
+
+// spent reports that a claim that was refused makes room for another one of a claimant that makes more than are remembered.
+func (r *records) spent(now time.Time, known record, made int) bool {
+	return made > mostOpen && !known.Confirmed && !known.Pending && now.Sub(known.read) > refusedAge
+}
+
+func count(room map[string]*[2]int, known record) {
+	n := room[known.By]
+	if n == nil {
+		n = new([2]int)
+		room[known.By] = n
+	}
+	if known.Confirmed {
+		n[1]++
+	} else {
+		n[0]++
 	}
 }
 
@@ -128,48 +153,45 @@ func (k record) age() time.Duration {
 }
 
 // trust takes claims that an earlier agent has verified, until their records have been read.
-func (r *records) trust(claims map[desired.Claim]netip.Prefix) {
+func (r *records) trust(claims desired.Claims) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for c, block := range claims {
-		r.known[c] = record{Verdict: desired.Verdict{Confirmed: true}, block: block}
+	for c, claimed := range claims {
+		r.known[c] = record{Verdict: desired.Verdict{Confirmed: true}, Claimed: claimed}
 	}
 }
 
 // run reads records until ctx ends.
 func (r *records) run(ctx context.Context) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-r.work:
+	for ctx.Err() == nil {
+		by, block, wait, ok := r.take(time.Now())
+		if !ok {
+			await(ctx, r.work, wait)
+			continue
 		}
-		for block := range r.take() {
-			r.settle(ctx, block)
-			sleep(ctx, recordPause)
-		}
+		r.settle(ctx, by, block)
+		sleep(ctx, recordPause)
 	}
+	return nil
 }
 
-func (r *records) take() map[netip.Prefix]bool {
+func (r *records) take(now time.Time) (by string, block netip.Prefix, wait time.Duration, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	wanted := r.wanted
-	r.wanted = map[netip.Prefix]bool{}
-	return wanted
+	return r.wanted.take(now)
 }
 
-// settle reads one block and judges all claims in it.
-func (r *records) settle(ctx context.Context, block netip.Prefix) {
+// settle reads one block for a claimant, and judges all claims in it.
+func (r *records) settle(ctx context.Context, by string, block netip.Prefix) {
 	ctx, cancel := context.WithTimeout(ctx, recordTime)
 	defer cancel()
 	obj := &api.IPAMBlock{Meta: api.Meta{Name: names.Block(block)}}
 	err := r.get.Get(ctx, obj)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	news := false
+	news, good := false, false
 	for c, known := range r.known {
-		if known.block != block {
+		if known.Block != block {
 			continue
 		}
 		v := judgeRecord(c, block, obj, err)
@@ -177,7 +199,12 @@ func (r *records) settle(ctx context.Context, block netip.Prefix) {
 			v = known.Verdict // what was confirmed stands while the API server is away
 		}
 		news = news || v != known.Verdict
-		r.known[c] = record{Verdict: v, block: block, read: time.Now()}
+		good = good || known.By == by && v.Confirmed
+		known.Verdict, known.read = v, time.Now()
+		r.known[c] = known
+	}
+	if err == nil || errors.Is(err, datastore.ErrNotFound) {
+		r.wanted.judge(time.Now(), by, good)
 	}
 	if news {
 		wake(r.changed)
@@ -200,8 +227,10 @@ func judgeRecord(c desired.Claim, block netip.Prefix, obj *api.IPAMBlock, err er
 		return desired.Verdict{Why: fmt.Sprintf("the record of block %s does not say that the address is in use on another node", block)}
 	case c.Elsewhere:
 		return desired.Verdict{Confirmed: true}
-	case len(holders) == 0 || slices.Contains(holders, c.Node):
-		return desired.Verdict{Confirmed: true} // records of old do not name the node
+	case len(holders) == 0: // as in records of old: it may be anybody's
+		return desired.Verdict{Why: fmt.Sprintf("the record of block %s does not say on which node the address is in use", block)}
+	case slices.Contains(holders, c.Node):
+		return desired.Verdict{Confirmed: true}
 	}
 	return desired.Verdict{Why: fmt.Sprintf("the record of block %s says that the address is in use on node %s, not on %s", block, strings.Join(holders, ", "), c.Node)}
 }

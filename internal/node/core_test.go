@@ -16,6 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/config"
+	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/desired/desiredtest"
 	"github.com/tortie-net/tortie/internal/kube"
 	"github.com/tortie-net/tortie/internal/labtest"
@@ -266,6 +267,10 @@ func TestAgentRefusesWhatIsNotThePeers(t *testing.T) {
 func TestAgentWithAnAddressOfAnother(t *testing.T) {
 	r := newRig(t)
 	twin := &api.Node{Meta: api.Meta{Name: rigOther}}
+	patch := kubernetes.Patch{Status: map[string]any{"addresses": []api.NodeAddress{{Type: "InternalIP", Address: "172.31.0.1"}}}}
+	if err := r.store.PatchStatus(t.Context(), twin, patch, false); err != nil {
+		t.Fatal(err)
+	}
 	r.update(t, twin, func() { twin.Annotations[api.AnnotationIPv4Address] = "172.31.0.1/24" })
 	status, _ := r.agent(t, newPeers())
 	named(t, status, "node address 172.31.0.1 of node rig-node is also that of node rig-other")
@@ -278,6 +283,16 @@ func TestAgentWithAnAddressOfAnother(t *testing.T) {
 	}
 	r.update(t, twin, func() { twin.Annotations[api.AnnotationIPv4Address] = "172.31.0.2/24" })
 	within(t, 2*soon, "ready once the other has its own", func() bool { return status.Report().Ready })
+}
+
+// What another node says, and its kubelet does not, keeps nobody from joining.
+func TestAgentWhoseAddressAnotherClaims(t *testing.T) {
+	r := newRig(t)
+	liar := &api.Node{Meta: api.Meta{Name: rigOther}}
+	r.update(t, liar, func() { liar.Annotations[api.AnnotationIPv4Address] = "172.31.0.1/24" })
+	status, _ := r.agent(t, newPeers())
+	within(t, 2*soon, "ready", func() bool { return status.Report().Ready })
+	named(t, status, "Node rig-other: its address 172.31.0.1 is that of node rig-node too, which counts")
 }
 
 // A Node that somebody deleted, or that an API server with an old datastore does not know, takes nothing with it.

@@ -137,6 +137,9 @@ func (a *Agent) awaitCluster(ctx context.Context) error {
 	synced := make(chan error, 1)
 	go func() { synced <- a.Watch.WaitForSync(ctx, a.Log) }()
 	w, at, err := a.memory.load(time.Now(), a.Config.Nodename)
+	if err == nil {
+		a.known.Recall(w.Nodes)
+	}
 	a.peering.State = peering.Recall(a.memory.past) // whatever the API server says: an object may have been broken meanwhile
 	select {
 	case err := <-synced:

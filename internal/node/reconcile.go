@@ -97,17 +97,41 @@ func (a *Agent) look(ctx context.Context) (s desired.Snapshot, trouble, err erro
 		return s, nil, err
 	}
 	s = a.view.Base.As(self)
+	if s.Meets() {
+		if s.Self.Gateways, err = a.gateways(); err != nil {
+			return s, nil, err
+		}
+	}
 	said, refusal := a.checkDuplicate(&s)
 	if refusal != nil {
 		return s, nil, refusal
 	}
 	a.complain("reflection", a.agree(ctx, &s))
 	a.peering.Decide(&s, a.view.Builds)
-	a.complain("object", slices.Concat(a.view.Problems, desired.ProblemsOf(said), a.lookAtServices(&s), a.peering.Problems))
+	a.complain("object", slices.Concat(a.view.Problems, s.CheckPools(), desired.ProblemsOf(said), a.lookAtServices(&s), a.peering.Problems))
 	a.tunnels.again = a.tunnels.changes.Follow(&s, desired.StandingOf(links), time.Now())
 	none := a.tunnelAddresses(ctx, &s)
 	a.pods = occupied(self.Pods, s.Self.TunnelAddrs())
 	return s, errors.Join(gone, trouble, none), nil
+}
+
+// gateways are the next hops of the host's own routes.
+func (a *Agent) gateways() (all []netip.Addr, err error) {
+	for _, protocol := range netlinkx.HostProtocols {
+		routes, err := a.Kernel.Routes(netlinkx.RouteFilter{Protocol: protocol})
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range routes {
+			for _, h := range append(r.Hops, netlinkx.Hop{Via: r.Via}) {
+				if h.Via.IsValid() && !h.Via.IsLinkLocalUnicast() {
+					all = append(all, h.Via)
+				}
+			}
+		}
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.Compact(all), nil
 }
 
 // lookAtCluster takes up what the watches say, if that has changed or is to be believed by now. Without its Node an agent that
@@ -116,7 +140,7 @@ func (a *Agent) lookAtCluster() (gone, err error) {
 	if a.alone != nil {
 		return a.alone, nil
 	}
-	if a.view.Built && !a.gone && a.view.World.Revision == a.Watch.Revision() && a.doubt == 0 && !a.view.Doubted() {
+	if a.view.Built && !a.gone && a.view.World.Revision == a.Watch.Revision() && a.doubt == 0 && !a.view.Doubted() && !a.news.evidence {
 		return nil, nil
 	}
 	world := a.Watch.World()
@@ -131,7 +155,9 @@ func (a *Agent) lookAtCluster() (gone, err error) {
 	world.Nodes, a.doubt = a.known.Believe(world.Nodes, a.node.Name, time.Now())
 	world.Felix = a.Config.Felix.Over(world.Felix)
 	a.legacyServices(&world)
+	a.view.Evidence = a.evidence.known(a.known)
 	a.view.Update(time.Now(), desired.Self{Name: a.node.Name}, world)
+	a.evidence.want(time.Now(), a.view.Base.Unsure)
 	a.news.bgp = true
 	return nil, nil
 }
@@ -143,7 +169,7 @@ func (a *Agent) lookAtSelf(ctx context.Context, links []netlinkx.Link) (self des
 	at, trouble := a.anchor.hold(time.Now(), found, failed)
 	self = desired.Self{
 		Name: a.node.Name, ASN: a.Config.Addresses.ASN, TunnelMTU: a.Config.TunnelMTU, ChecksumsBroken: a.tunnels.checksumsBroken,
-		RouterID: a.Config.Addresses.RouterID, MaxPrefixes: a.Config.Addresses.MaxPrefixes,
+		RouterID: a.Config.Addresses.RouterID, MaxPrefixes: a.Config.Addresses.MaxPrefixes, APIServer: a.APIServer,
 		Found: slices.Concat(found.v4.Candidates, found.v6.Candidates),
 	}
 	a.logCandidates(self.Found)

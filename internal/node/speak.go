@@ -191,11 +191,12 @@ func (a *Agent) listen(ctx context.Context, s *desired.Snapshot, peers []bgp.Pee
 	if err != nil {
 		return heard{}, err
 	}
-	claims := s.Claims(h.learned)
+	claims := desired.Claims{}
+	for _, p := range h.learned {
+		s.Add(claims, p)
+	}
 	for _, r := range h.refused {
-		if c, block, ok := s.ClaimOf(r.Path.Prefix, r.Path.NextHop); ok {
-			claims[c] = block
-		}
+		s.Add(claims, r.Path)
 	}
 	a.records.want(time.Now(), claims, down)
 	return h, nil
@@ -239,16 +240,16 @@ func (a *Agent) startBGP(ctx context.Context, s *desired.Snapshot) error {
 	}
 	// Routes of an earlier agent, or of Calico, are still in the kernel: peers may keep theirs to us.
 	local.Restarting = len(own) > 0
-	var ways []bgp.Path
+	heirs := desired.Claims{}
 	for _, r := range own {
 		for _, h := range append(r.Hops, netlinkx.Hop{Via: r.Via}) {
 			if h.Via.IsValid() {
-				ways = append(ways, bgp.Path{Prefix: r.Dst, NextHop: s.Behind(h.Via)})
+				a.bgp.heir = true
+				s.Add(heirs, bgp.Path{Prefix: r.Dst, NextHop: s.Behind(h.Via)})
 			}
 		}
 	}
-	a.bgp.heir = len(ways) > 0
-	a.records.trust(s.Claims(ways))
+	a.records.trust(heirs)
 	ctx, cancel := context.WithTimeout(ctx, bgpStart)
 	defer cancel()
 	if err := a.Speaker.Start(ctx, local); err != nil {

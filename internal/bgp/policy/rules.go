@@ -91,6 +91,16 @@ func Join(all ...*Rules) *Rules {
 	return &Rules{rules: joined}
 }
 
+// Within returns rules that accept what lies in some prefixes as it is, and reject everything else.
+func Within(prefixes []netip.Prefix, reason string) *Rules {
+	r := &Rules{rules: make([]Rule, 0, len(prefixes)+1)}
+	for _, p := range prefixes {
+		r.rules = append(r.rules, Rule{prefix: p, least: p.Bits(), most: p.Addr().BitLen(), outcome: Outcome{Verdict: Accept}})
+	}
+	r.rules = append(r.rules, Rule{outcome: reject(reason)})
+	return r
+}
+
 // Apply decides about a route by the first rule that matches.
 func (r *Rules) Apply(route Route) Outcome {
 	if r == nil {

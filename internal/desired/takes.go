@@ -1,0 +1,124 @@
+package desired
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
+
+// takes says what of the network between the nodes a route to a prefix of a pool would take away, whatever pool, block or claim it
+// follows from; empty if nothing. A route that is shorter than the subnet that leads to an address takes nothing from it.
+func (s *Snapshot) takes(p netip.Prefix, hop netip.Addr) string {
+	if s.leadsAway(p, hop) {
+		return fmt.Sprintf("it holds its own next hop %s", hop)
+	}
+	for _, at := range s.near().subnets {
+		switch {
+		case at.prefix.IsSingleIP() || !inside(p, at.prefix):
+		case p == at.prefix:
+			return fmt.Sprintf("it is the subnet %s that this node is in, by %s", at.prefix, at.link)
+		case !at.prefix.Contains(hop):
+			return fmt.Sprintf("it lies in the subnet %s that this node is in, by %s, and its next hop does not", at.prefix, at.link)
+		}
+	}
+	for _, known := range []struct {
+		addrs []netip.Addr
+		what  string
+	}{{s.Self.addrs(), "this node's address"}, {s.Self.APIServer, "the API server's address"}, {s.Self.Gateways, "a gateway of this host"}} {
+		for _, a := range known.addrs {
+			if s.leadsAway(p, a) {
+				return fmt.Sprintf("it holds %s %s", known.what, a)
+			}
+		}
+	}
+	if i := slices.IndexFunc(s.ServiceRanges, p.Overlaps); i >= 0 {
+		return fmt.Sprintf("it overlaps %s, the addresses of services, which each node serves itself", s.ServiceRanges[i])
+	}
+	return s.takesMember(p)
+}
+
+// leadsAway reports that a route to a prefix would be one to an address: that it is inside, and in no subnet of this node's that is more
+// specific.
+func (s *Snapshot) leadsAway(p netip.Prefix, a netip.Addr) bool {
+	return p.Contains(a) && !slices.ContainsFunc(s.near().subnets, func(at subnet) bool {
+		return at.prefix.Bits() > p.Bits() && at.prefix.Contains(a) && !at.prefix.IsSingleIP()
+	})
+}
+
+// takesMember is takes for other nodes' addresses. What a node announces of itself does not stop a route to a block that another has
+// claimed, unless it is certain.
+func (s *Snapshot) takesMember(p netip.Prefix) string {
+	block, _, owned := s.blockOf(p)
+	if a, ok := s.index.covered[block]; owned && ok && s.leadsAway(p, a) {
+		return fmt.Sprintf("it holds the address %s of a node", a)
+	}
+	if owned {
+		return ""
+	}
+	for i, _ := slices.BinarySearchFunc(s.index.addrs, p.Addr(), netip.Addr.Compare); i < len(s.index.addrs) && p.Contains(s.index.addrs[i]); i++ {
+		if s.leadsAway(p, s.index.addrs[i]) {
+			return fmt.Sprintf("it holds the address %s of a node", s.index.addrs[i])
+		}
+	}
+	return ""
+}
+
+// coverMembers finds blocks that hold an address of another node than their own.
+func (s *Snapshot) coverMembers(ev *Evidence) {
+	s.index.covered = map[netip.Prefix]netip.Addr{}
+	for i := range s.Others {
+		m := &s.Others[i]
+		for _, a := range m.addrs() {
+			single := netip.PrefixFrom(a, a.BitLen())
+			if _, in := s.poolOf(single); !in {
+				continue
+			}
+			block, owner, owned := s.blockOf(single)
+			if !owned || owner.Node == m.Name {
+				continue
+			}
+			if s.Unsure.Nodes = append(s.Unsure.Nodes, m.Name); ev.trusts(m.Name, a) == vouched {
+				s.index.covered[block] = a
+			}
+		}
+	}
+}
+
+// Meets reports that pools share addresses with networks that this node is in.
+func (s *Snapshot) Meets() bool {
+	return slices.ContainsFunc(s.Pools, func(p Pool) bool {
+		return slices.ContainsFunc(s.near().subnets, func(at subnet) bool { return p.CIDR.Overlaps(at.prefix) })
+	})
+}
+
+// CheckPools says which pools share addresses with the network between the nodes. Their other addresses are of use.
+func (s *Snapshot) CheckPools() (problems []error) {
+	for _, p := range s.Pools {
+		if what := s.shares(p.CIDR); what != "" {
+			problems = append(problems, InObject((*api.IPPool)(nil).ResourceType(), api.Meta{Name: p.Name, UID: p.UID},
+				fmt.Errorf("spec.cidr %s shares addresses with %s: nothing that would take these away becomes a route: use a range that nobody else uses", p.CIDR, what)))
+		}
+	}
+	return problems
+}
+
+// shares names something that a pool shares addresses with.
+func (s *Snapshot) shares(pool netip.Prefix) string {
+	for _, at := range s.near().subnets {
+		if pool.Overlaps(at.prefix) {
+			return fmt.Sprintf("%s, which this node is in by %s", at.prefix, at.link)
+		}
+	}
+	if i := slices.IndexFunc(s.ServiceRanges, pool.Overlaps); i >= 0 {
+		return fmt.Sprintf("%s, the addresses of services", s.ServiceRanges[i])
+	}
+	if i := slices.IndexFunc(s.Self.APIServer, pool.Contains); i >= 0 {
+		return fmt.Sprintf("the API server's address %s", s.Self.APIServer[i])
+	}
+	if i, _ := slices.BinarySearchFunc(s.index.addrs, pool.Addr(), netip.Addr.Compare); i < len(s.index.addrs) && pool.Contains(s.index.addrs[i]) {
+		return fmt.Sprintf("the address %s of a node", s.index.addrs[i])
+	}
+	return ""
+}
