@@ -1,7 +1,11 @@
 package kube
 
 import (
+	"context"
 	"fmt"
+	"net"
+	"net/netip"
+	"time"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -24,6 +28,30 @@ func Connect(path, userAgent string) (*rest.Config, error) {
 	}
 	cfg.UserAgent = userAgent
 	return cfg, nil
+}
+
+// lookupTime bounds the question which addresses the API server's name has.
+const lookupTime = time.Second
+
+// Addresses are those at which the API server is reached, none if its name is not known now.
+func Addresses(cfg *rest.Config) []netip.Addr {
+	server, _, err := rest.DefaultServerUrlFor(cfg)
+	if err != nil {
+		return nil
+	}
+	if a, err := netip.ParseAddr(server.Hostname()); err == nil {
+		return []netip.Addr{a}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lookupTime)
+	defer cancel()
+	found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", server.Hostname())
+	if err != nil {
+		return nil
+	}
+	for i := range found {
+		found[i] = found[i].Unmap()
+	}
+	return found
 }
 
 // OpenStore returns the datastore at the same API server and as the same user.

@@ -158,13 +158,14 @@ func open(cfg config.Node, log *slog.Logger) (node.Deps, error) {
 		FIB: fib.New(kernel, fib.Options{
 			Protocol: netlinkx.Protocol(cfg.RouteProtocol), TakeOver: takeover.Protocols, Devices: []string{encap.Device, vxlan.Device4, vxlan.Device6},
 		}),
-		Encap:  encap.New(kernel),
-		VXLAN:  vxlan.New(kernel),
-		NAT:    nat.New(table),
-		Guard:  packets,
-		NFT:    table,
-		Status: newStatus(cfg, speaker, recorder, packets),
-		Events: recorder,
+		Encap:     encap.New(kernel),
+		VXLAN:     vxlan.New(kernel),
+		NAT:       nat.New(table),
+		Guard:     packets,
+		NFT:       table,
+		Status:    newStatus(cfg, speaker, recorder, packets),
+		Events:    recorder,
+		APIServer: kube.Addresses(rest),
 	}, nil
 }
 
