@@ -67,6 +67,9 @@ func TestPoolsTakeNothingFromTheNetwork(t *testing.T) {
 			if c.vouch {
 				ev.Internal = map[string][]netip.Addr{"node2": {addr("10.0.0.2")}, "fifth": {addr("10.5.0.5")}}
 			}
+			if c.why == "" {
+				ev.Internal = map[string][]netip.Addr{"fifth": {addr("10.6.6.6")}}
+			}
 			s, _ := build(Self{Name: "node1", Addr: prefix("10.0.0.1/24"), Link: "eth0"}, w, ev)
 			s.Self.APIServer, s.Self.Gateways = []netip.Addr{addr("203.0.113.10")}, []netip.Addr{addr("10.0.0.254")}
 			s.Self.Found = []nodeaddr.Candidate{{Addr: prefix("10.0.0.1/24"), Link: "eth0"}, {Addr: prefix("10.1.0.1/24"), Link: "eth1"}}
@@ -86,6 +89,35 @@ func TestPoolsTakeNothingFromTheNetwork(t *testing.T) {
 				t.Errorf("problems: %v", problems)
 			}
 		})
+	}
+}
+
+// While it is not known whose an address is, what there was before stays: routes to a block, or none.
+func TestUnsureAddressesChangeNothing(t *testing.T) {
+	poolAlone := func(w *kube.World) { evil("10.5.0.0/24", 26, "far 10.5.0.0/26")(w) }
+	withNode := func(w *kube.World) {
+		poolAlone(w)
+		w.Nodes = append(w.Nodes, api.Node{Meta: api.Meta{Name: "fifth", Annotations: map[string]string{api.AnnotationIPv4Address: "10.5.0.5/24"}}})
+	}
+	nodeAlone := func(w *kube.World) { withNode(w); w.Affinities = w.Affinities[:len(w.Affinities)-1] }
+	self := Self{Name: "node1", Addr: prefix("10.0.0.1/24"), Link: "eth0"}
+	for name, c := range map[string]struct {
+		before func(*kube.World)
+		covers bool
+	}{"the block was first": {poolAlone, false}, "the node was first": {nodeAlone, true}} {
+		var v View
+		v.Update(time.Unix(1, 0), self, desiredtest.World(c.before))
+		for range 2 {
+			v.Update(time.Unix(2, 0), self, desiredtest.World(withNode))
+			if _, covered := v.Base.index.covered[prefix("10.5.0.0/26")]; covered != c.covers || !slices.Contains(v.Base.Unsure.Nodes, "fifth") {
+				t.Errorf("%s: refused %v", name, covered)
+			}
+		}
+		v.Evidence.Internal = map[string][]netip.Addr{"fifth": {addr("10.9.5.5")}}
+		v.Update(time.Unix(3, 0), self, desiredtest.World(withNode))
+		if len(v.Base.index.covered) > 0 {
+			t.Errorf("%s: it stays refused although it is not the node's", name)
+		}
 	}
 }
 

@@ -22,6 +22,8 @@ type Evidence struct {
 	Internal map[string][]netip.Addr
 	// Blocks are the IPAMBlocks of claims that have not the size of their pool's blocks.
 	Blocks map[netip.Prefix]BlockRecord
+
+	before *Snapshot // what was decided last; nil: nothing
 }
 
 // BlockRecord is an IPAMBlock: the node that it is of, and when it was made.

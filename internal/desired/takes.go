@@ -79,11 +79,21 @@ func (s *Snapshot) coverMembers(ev *Evidence) {
 			if !owned || owner.Node == m.Name {
 				continue
 			}
-			if s.Unsure.Nodes = append(s.Unsure.Nodes, m.Name); ev.trusts(m.Name, a) == vouched {
+			s.Unsure.Nodes = append(s.Unsure.Nodes, m.Name)
+			if sure := ev.trusts(m.Name, a); sure == vouched || sure == unknown && !ev.led(block, owner.Node) {
 				s.index.covered[block] = a
 			}
 		}
 	}
+}
+
+// led reports that there were routes to a node's block before: what is not certain does not end them.
+func (ev *Evidence) led(block netip.Prefix, node string) bool {
+	if ev.before == nil {
+		return false
+	}
+	_, covered := ev.before.index.covered[block]
+	return !covered && ev.before.Owners[block].Node == node
 }
 
 // Meets reports that pools share addresses with networks that this node is in.

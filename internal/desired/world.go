@@ -46,7 +46,12 @@ func (v *View) Update(now time.Time, self Self, w kube.World) {
 		w = v.World
 	}
 	settings, problems := v.Base.settings.next(w, !v.Built)
+	if v.Evidence.before = nil; v.Built {
+		before := v.Base
+		v.Evidence.before = &before
+	}
 	base, more := build(self, w, v.Evidence)
+	v.Evidence.before = nil
 	felix, unclear := ParseFelix(w.Felix, v.Base.Felix)
 	announced, wrong := serviceConfig(v.Base.served, &w.BGP, !v.Built)
 	base.settings, base.Felix, base.served, base.ServiceRanges = settings, felix, announced, announced.Ranges()
