@@ -25,8 +25,9 @@ type RawControllers struct {
 	NodeGrace  string `env:"TORTIE_NODE_GRACE_PERIOD" default:"10s" help:"How long a Node must be gone before what was assigned on it is freed."`
 	Compaction string `env:"COMPACTION_PERIOD" default:"" help:"How often etcd is compacted, if it is the datastore; 0 is never; empty is what the object says, else 10m."`
 	SyncLabels string `env:"SYNC_NODE_LABELS" default:"" help:"Whether Kubernetes' labels of nodes are copied to Calico's, if etcd is the datastore; empty is what the object says, else true."`
-	Rate       string `env:"TORTIE_API_RATE" default:"100" help:"How many requests a second are made at most to the datastore while there is something to clean up."`
-	LogLevel   string `env:"LOG_LEVEL" default:"info" help:"Log level: debug, info, warn or error."`
+	RawPools
+	Rate     string `env:"TORTIE_API_RATE" default:"100" help:"How many requests a second are made at most to the datastore while there is something to clean up."`
+	LogLevel string `env:"LOG_LEVEL" default:"info" help:"Log level: debug, info, warn or error."`
 }
 
 // Controllers is the validated configuration of kube-controllers. What the environment does not say is nil.
@@ -43,6 +44,7 @@ type Controllers struct {
 	Period, Grace, Compaction *time.Duration
 	NodeGrace                 time.Duration
 	SyncLabels                *bool
+	Pools                     Pools
 	Rate                      int
 	LogLevel                  slog.Level
 	Set                       map[string]string // the variables that were set, for the object's status
@@ -67,6 +69,7 @@ func LoadControllers(env Env) (Controllers, error) {
 		Grace:      p.optionalDuration("TORTIE_LEAK_GRACE_PERIOD", raw.Grace),
 		Compaction: p.optionalDuration("COMPACTION_PERIOD", raw.Compaction),
 		SyncLabels: p.optionalBoolean("SYNC_NODE_LABELS", raw.SyncLabels),
+		Pools:      p.pools(raw.RawPools),
 		Rate:       p.integer("TORTIE_API_RATE", raw.Rate, 1, 10000),
 		Set:        setVariables(env, raw),
 	}

@@ -16,7 +16,7 @@ type RawNode struct {
 	DatastoreType string `env:"DATASTORE_TYPE" default:"kubernetes" help:"Where the cluster's objects are. The agent knows kubernetes only; the plugins know etcdv3 too."`
 	TunnelMTU     string `env:"FELIX_IPINIPMTU" default:"0" help:"MTU of tunl0. 0 leaves it to the FelixConfiguration's ipipMTU, else it is that of the interface with the node's address, less 20."`
 	RawAddress
-	RawPools
+	NoDefaultPools string `env:"NO_DEFAULT_POOLS" default:"false" help:"The agent serves pods although the cluster has no IPPool. Else it waits for one: kube-controllers makes default pools."`
 	RawReflectors
 	RawFelix
 	RawServices
@@ -42,8 +42,9 @@ type Node struct {
 	Kubeconfig string
 	Namespace  string
 	Addresses  Addresses
-	Pools      Pools
-	Reflectors Reflectors
+	// NoDefaultPools: there may be no pools.
+	NoDefaultPools bool
+	Reflectors     Reflectors
 	// Services are the ranges of cluster IPs that are announced if BGPConfiguration default names none.
 	Services []api.ServiceRange
 	// Felix overrides FelixConfigurations.
@@ -75,7 +76,7 @@ func LoadNode(env Env) (Node, error) {
 		Kubeconfig:       raw.Kubeconfig,
 		Namespace:        raw.Namespace,
 		Addresses:        p.addresses(raw.RawAddress),
-		Pools:            p.pools(raw.RawPools),
+		NoDefaultPools:   p.boolean("NO_DEFAULT_POOLS", raw.NoDefaultPools),
 		Reflectors:       p.reflectors(raw.RawReflectors),
 		Services:         p.serviceRanges(raw.RawServices),
 		Felix:            p.felix(raw.RawFelix),

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -48,7 +49,7 @@ func TestPools(t *testing.T) {
 		"none at all, and so": {env: []string{"NO_DEFAULT_POOLS=true", "CALICO_IPV4POOL_CIDR=none"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n, err := LoadNode(of(append(c.env, "NODENAME=n")...))
+			n, err := LoadControllers(of(c.env...))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -103,6 +104,8 @@ func TestWrongPools(t *testing.T) {
 		"TORTIE_ALLOW_BGP_FROM_PODS=maybe":                              "must be true or false",
 	} {
 		_, err := LoadNode(of(append(strings.Fields(env), "NODENAME=n")...))
+		_, more := LoadControllers(of(strings.Fields(env)...))
+		err = errors.Join(err, more)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", env, err, want)
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/config"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/duties"
@@ -17,19 +18,23 @@ import (
 // housekeeping keeps the cluster's own objects in order. All of it compares what watches show, and asks the API server for nothing
 // as long as that is right.
 type housekeeping struct {
-	store *kubernetes.Store
-	pools poolStatus
-	set   map[string]string // the environment, for the status
-	told  string            // the settings that the object's status has been told of
+	store    *kubernetes.Store
+	defaults defaultPools
+	pools    poolStatus
+	set      map[string]string // the environment, for the status
+	told     string            // the settings that the object's status has been told of
 }
 
-func newHousekeeping(store *kubernetes.Store, set map[string]string) *housekeeping {
-	return &housekeeping{store: store, set: set, pools: poolStatus{store: store, tried: map[string]string{}}}
+func newHousekeeping(store *kubernetes.Store, pools config.Pools, set map[string]string) *housekeeping {
+	return &housekeeping{
+		store: store, set: set, defaults: defaultPools{store: store, want: pools}, pools: poolStatus{store: store, tried: map[string]string{}},
+	}
 }
 
 // sync does what there is to do.
 func (h *housekeeping) sync(ctx context.Context, v *inventory.View, obj *api.KubeControllersConfiguration, s Settings, now time.Time) error {
 	return errors.Join(
+		h.defaults.sync(ctx, v),
 		h.configuration(ctx, obj, s),
 		h.pools.sync(ctx, v.Pools, now),
 		duties.LabelAffinities(ctx, h.store, v.Affinities),

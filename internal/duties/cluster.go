@@ -7,13 +7,11 @@ import (
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/config"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/ipam"
 )
@@ -35,12 +33,6 @@ const (
 type Cluster struct {
 	// Type are items of ClusterInformation's clusterType.
 	Type []string
-	// Pools are made in a cluster that has none of their family.
-	Pools config.Pools
-	// Own are the networks of this node's addresses: the range of a default pool is chosen to be none of theirs.
-	Own []netip.Prefix
-	// IPv6 is false where the kernel has none: then there is no use for a default IPv6 pool.
-	IPv6 bool
 }
 
 // Found is what there is already, as the watches of the datastore show it.
@@ -48,19 +40,21 @@ type Found struct {
 	Information *api.ClusterInformation // nil if there is none
 	IPAMConfig  bool
 	Felix       bool // FelixConfiguration default
-	Pools       []api.IPPool
 }
 
 // SetUp makes the objects that plugins, agents and Calico's tools expect, if nobody has made them yet. In a cluster that is
-// set up it makes no request.
+// set up it makes no request. Pools are not among them: they say where all nodes' packets go, and no node may make one (see MakePools).
 //
 // Two kinds that Calico makes it does not. BGPConfiguration default: its absence means the same as the empty one, and the
 // chart, which owns the object where its values ask for one, could not take over an agent's. Tiers: they belong to network
 // policy, and without it there is not even their definition.
 func SetUp(ctx context.Context, store datastore.Store, want Cluster, found Found) error {
-	kubeadm, err := askKubeadm(ctx, store, want, found)
-	if err != nil {
-		return fmt.Errorf("read what kubeadm knows: %w", err)
+	var kubeadm *kubeadm
+	if known := found.Information != nil && slices.Contains(strings.Split(found.Information.Spec.ClusterType, ","), typeKDD); !known {
+		var err error
+		if kubeadm, err = askKubeadm(ctx, store); err != nil {
+			return fmt.Errorf("read what kubeadm knows: %w", err)
+		}
 	}
 	if err := ensureClusterInformation(ctx, store, found.Information, clusterType(want.Type, kubeadm)); err != nil {
 		return fmt.Errorf("set up ClusterInformation: %w", err)
@@ -74,9 +68,6 @@ func SetUp(ctx context.Context, store datastore.Store, want Cluster, found Found
 		if err := createIfMissing(ctx, store, defaultFelix()); err != nil && !errors.Is(err, datastore.ErrNotFound) { // its definition is not installed
 			return fmt.Errorf("set up FelixConfiguration: %w", err)
 		}
-	}
-	if err := ensurePools(ctx, store, want, found.Pools, kubeadm); err != nil {
-		return fmt.Errorf("set up the default IPPools: %w", err)
 	}
 	return nil
 }

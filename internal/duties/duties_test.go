@@ -1,6 +1,7 @@
 package duties
 
 import (
+	"context"
 	"errors"
 	"net/netip"
 	"strings"
@@ -21,11 +22,6 @@ import (
 func found(t *testing.T, store *kubernetes.Store) Found {
 	t.Helper()
 	var f Found
-	var pools api.IPPoolList
-	if err := store.List(t.Context(), &pools, datastore.ListOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	f.Pools = pools.Items
 	has := func(obj api.Resource) bool {
 		err := store.Get(t.Context(), obj)
 		if err != nil && !isNotFound(err) {
@@ -41,7 +37,17 @@ func found(t *testing.T, store *kubernetes.Store) Found {
 	return f
 }
 
-// nothingThere removes what SetUp makes, now and at the end of the test.
+// pools are those that there are.
+func pools(t *testing.T, store *kubernetes.Store) []api.IPPool {
+	t.Helper()
+	var all api.IPPoolList
+	if err := store.List(t.Context(), &all, datastore.ListOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return all.Items
+}
+
+// nothingThere removes what SetUp and MakePools make, now and at the end of the test.
 func nothingThere(t *testing.T, store *kubernetes.Store) {
 	t.Helper()
 	for _, name := range []string{"default-ipv4-ippool", "default-ipv6-ippool"} {
@@ -52,11 +58,11 @@ func nothingThere(t *testing.T, store *kubernetes.Store) {
 	labstore.Forget(t, store, &api.FelixConfiguration{Meta: api.Meta{Name: api.DefaultName}})
 }
 
-func testPools() config.Pools {
-	return config.Pools{
+func testPools() DefaultPools {
+	return DefaultPools{IPv6: true, Own: func(context.Context) ([]netip.Prefix, error) { return nil, nil }, Pools: config.Pools{
 		V4: &config.Pool{CIDR: netip.MustParsePrefix("10.77.0.0/16"), Spec: api.IPPoolSpec{BlockSize: 26, IPIPMode: api.EncapAlways, NATOutgoing: true}},
 		V6: &config.Pool{Spec: api.IPPoolSpec{BlockSize: 122}},
-	}
+	}}
 }
 
 func TestManyAgentsSetUpOneCluster(t *testing.T) {
@@ -65,7 +71,8 @@ func TestManyAgentsSetUpOneCluster(t *testing.T) {
 	var agents sync.WaitGroup
 	for range 100 {
 		agents.Go(func() {
-			if err := SetUp(t.Context(), store, Cluster{Type: []string{"k8s", "bgp"}, Pools: testPools(), IPv6: true}, Found{}); err != nil {
+			err := errors.Join(SetUp(t.Context(), store, Cluster{Type: []string{"k8s", "bgp"}}, Found{}), MakePools(t.Context(), store, testPools(), nil))
+			if err != nil {
 				t.Error(err)
 			}
 		})
@@ -80,7 +87,7 @@ func TestManyAgentsSetUpOneCluster(t *testing.T) {
 		t.Errorf("IPAMConfig %v, FelixConfiguration %v", f.IPAMConfig, f.Felix)
 	}
 	specs := map[string]api.IPPoolSpec{}
-	for _, p := range f.Pools {
+	for _, p := range pools(t, store) {
 		specs[p.Name] = p.Spec
 	}
 	v4, v6 := specs["default-ipv4-ippool"], specs["default-ipv6-ippool"]
@@ -94,16 +101,16 @@ func TestASteadyStartAsksNothing(t *testing.T) {
 	proxy := labtest.NewProxy(t)
 	store := labstore.At(t, proxy.Kubeconfig())
 	nothingThere(t, store)
-	want := Cluster{Type: []string{"k8s", "bgp"}, Pools: testPools(), IPv6: true}
+	want := Cluster{Type: []string{"k8s", "bgp"}}
 	for _, requests := range []map[string]int{
 		{
-			"get configmaps": 1, "create clusterinformations": 1, "create ipamconfigs": 1, "create felixconfigurations": 1, "create ippools": 2,
+			"get configmaps": 2, "create clusterinformations": 1, "create ipamconfigs": 1, "create felixconfigurations": 1, "create ippools": 2,
 		},
 		{},
 	} {
-		now := found(t, store)
+		now, there := found(t, store), pools(t, store)
 		proxy.Reset()
-		if err := SetUp(t.Context(), store, want, now); err != nil {
+		if err := errors.Join(SetUp(t.Context(), store, want, now), MakePools(t.Context(), store, testPools(), there)); err != nil {
 			t.Fatal(err)
 		}
 		if d := cmp.Diff(requests, proxy.Requests()); d != "" {
@@ -126,19 +133,21 @@ func TestSetUpLeavesWhatAnOperatorWrote(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	stale := found(t, store) // and somebody writes before SetUp does
+	stale, there := found(t, store), pools(t, store) // and somebody writes before SetUp does
 	info.Spec.ClusterType = "typha,kdd,more"
 	if err := store.Update(t.Context(), info); err != nil {
 		t.Fatal(err)
 	}
-	if err := SetUp(t.Context(), store, Cluster{Type: []string{"k8s"}, Pools: config.Pools{V4: testPools().V4}}, stale); err != nil {
+	want := testPools()
+	want.V6 = nil
+	if err := errors.Join(SetUp(t.Context(), store, Cluster{Type: []string{"k8s"}}, stale), MakePools(t.Context(), store, want, there)); err != nil {
 		t.Fatal(err)
 	}
 	if err := store.Get(t.Context(), info); err != nil {
 		t.Fatal(err)
 	}
-	want := api.ClusterInformationSpec{CalicoVersion: "v3.30.0", ClusterGUID: strings.Repeat("a", 32), ClusterType: "typha,kdd,more,k8s", DatastoreReady: &no}
-	if d := cmp.Diff(want, info.Spec); d != "" {
+	wanted := api.ClusterInformationSpec{CalicoVersion: "v3.30.0", ClusterGUID: strings.Repeat("a", 32), ClusterType: "typha,kdd,more,k8s", DatastoreReady: &no}
+	if d := cmp.Diff(wanted, info.Spec); d != "" {
 		t.Errorf("ClusterInformation (-want +got):\n%s", d)
 	}
 	if err := store.Get(t.Context(), &api.IPPool{Meta: api.Meta{Name: "default-ipv4-ippool"}}); !isNotFound(err) {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"sigs.k8s.io/yaml"
@@ -21,13 +20,8 @@ type kubeadm struct {
 	pods []netip.Prefix
 }
 
-// askKubeadm reads kubeadm's ConfigMap if the answer can matter: in a cluster that is not set up yet, or has no pool. Nil says
-// that it was not asked. A right that is missing is taken for no ConfigMap, as Calico takes it.
-func askKubeadm(ctx context.Context, store datastore.Store, want Cluster, found Found) (*kubeadm, error) {
-	known := found.Information != nil && slices.Contains(strings.Split(found.Information.Spec.ClusterType, ","), typeKDD)
-	if known && !chooses(want, found.Pools) {
-		return nil, nil
-	}
+// askKubeadm reads kubeadm's ConfigMap. A right that is missing is taken for no ConfigMap, as Calico takes it.
+func askKubeadm(ctx context.Context, store datastore.Store) (*kubeadm, error) {
 	m := &api.ConfigMap{Meta: api.Meta{Namespace: "kube-system", Name: "kubeadm-config"}}
 	err := store.Get(ctx, m)
 	if errors.Is(err, datastore.ErrNotFound) || errors.Is(err, datastore.ErrUnauthorized) {
@@ -41,11 +35,6 @@ func askKubeadm(ctx context.Context, store datastore.Store, want Cluster, found 
 		return nil, fmt.Errorf("ConfigMap kube-system/kubeadm-config, key ClusterConfiguration: %w: correct it, or set CALICO_IPV4POOL_CIDR and CALICO_IPV6POOL_CIDR", err)
 	}
 	return &kubeadm{found: true, pods: pods}, nil
-}
-
-// chooses reports that the range of a pool is still to be chosen.
-func chooses(want Cluster, pools []api.IPPool) bool {
-	return slices.ContainsFunc(want.missing(pools), func(p newPool) bool { return !p.CIDR.IsValid() })
 }
 
 // podSubnets reads networking.podSubnet of kubeadm's ClusterConfiguration: nothing, one range, or one of each family.

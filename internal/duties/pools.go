@@ -12,6 +12,16 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
+// DefaultPools are the pools that are made in a cluster that has none of their family.
+type DefaultPools struct {
+	config.Pools
+	// Own returns the networks of the nodes' addresses: the range of a pool is chosen to be none of theirs. It is asked if a range is to be
+	// chosen.
+	Own func(context.Context) ([]netip.Prefix, error)
+	// IPv6 is false where the kernel has none: then there is no use for a default IPv6 pool.
+	IPv6 bool
+}
+
 // newPool is a default pool that the cluster lacks.
 type newPool struct {
 	config.Pool
@@ -20,13 +30,13 @@ type newPool struct {
 }
 
 // missing returns the default pools whose family the cluster has no pool of.
-func (c Cluster) missing(pools []api.IPPool) []newPool {
+func (d DefaultPools) missing(pools []api.IPPool) []newPool {
 	var out []newPool
-	if c.Pools.V4 != nil && !hasFamily(pools, false) {
-		out = append(out, newPool{Pool: *c.Pools.V4, name: "default-ipv4-ippool"})
+	if d.V4 != nil && !hasFamily(pools, false) {
+		out = append(out, newPool{Pool: *d.V4, name: "default-ipv4-ippool"})
 	}
-	if c.Pools.V6 != nil && c.IPv6 && !hasFamily(pools, true) {
-		out = append(out, newPool{Pool: *c.Pools.V6, name: "default-ipv6-ippool", v6: true})
+	if d.V6 != nil && d.IPv6 && !hasFamily(pools, true) {
+		out = append(out, newPool{Pool: *d.V6, name: "default-ipv6-ippool", v6: true})
 	}
 	return out
 }
@@ -38,24 +48,36 @@ func hasFamily(pools []api.IPPool, v6 bool) bool {
 	})
 }
 
-// ensurePools makes the default pools of families that the cluster has no pool of. Agents that start at the same time may
-// choose different ranges: the first to write has chosen, as both use the same name.
-func ensurePools(ctx context.Context, store datastore.Store, want Cluster, pools []api.IPPool, k *kubeadm) error {
-	for _, p := range want.missing(pools) {
-		cidr, err := p.choose(k, want.Own)
+// MakePools makes the default pools of families that the cluster has no pool of. Two who do so at the same time may choose different
+// ranges: the first to write has chosen, as both use the same name. In a cluster with pools it makes no request.
+func MakePools(ctx context.Context, store datastore.Store, want DefaultPools, pools []api.IPPool) error {
+	missing := want.missing(pools)
+	var k *kubeadm
+	var own []netip.Prefix
+	if slices.ContainsFunc(missing, func(p newPool) bool { return !p.CIDR.IsValid() }) {
+		var err error
+		if k, err = askKubeadm(ctx, store); err != nil {
+			return fmt.Errorf("read what kubeadm knows: %w", err)
+		}
+		if own, err = want.Own(ctx); err != nil {
+			return fmt.Errorf("read what networks the nodes are in: %w", err)
+		}
+	}
+	for _, p := range missing {
+		cidr, err := p.choose(k, own)
 		if err != nil {
-			return fmt.Errorf("%s: %w", p.name, err)
+			return fmt.Errorf("default IPPool %s: %w", p.name, err)
 		}
 		spec := p.Spec
 		spec.CIDR = cidr.String()
 		if err := createIfMissing(ctx, store, &api.IPPool{Meta: api.Meta{Name: p.name}, Spec: spec}); err != nil {
-			return fmt.Errorf("%s with range %s: %w", p.name, cidr, err)
+			return fmt.Errorf("default IPPool %s with range %s: %w", p.name, cidr, err)
 		}
 	}
 	return nil
 }
 
-// choose returns the pool's range: as configured, else kubeadm's, else one that this node's own network is not in.
+// choose returns the pool's range: as configured, else kubeadm's, else one that no node's own network is in.
 func (p newPool) choose(k *kubeadm, own []netip.Prefix) (netip.Prefix, error) {
 	if p.CIDR.IsValid() {
 		return p.CIDR, nil
@@ -73,7 +95,7 @@ func (p newPool) choose(k *kubeadm, own []netip.Prefix) (netip.Prefix, error) {
 			return candidate, nil
 		}
 	}
-	return netip.Prefix{}, fmt.Errorf("the networks of this node, %v, leave none of the ranges that are tried: set CALICO_IPV4POOL_CIDR", own)
+	return netip.Prefix{}, fmt.Errorf("the networks of the nodes, %v, leave none of the ranges that are tried: set CALICO_IPV4POOL_CIDR", own)
 }
 
 func (p newPool) checkSize(cidr netip.Prefix) (netip.Prefix, error) {

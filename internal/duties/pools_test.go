@@ -1,6 +1,7 @@
 package duties
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 	"strings"
@@ -60,10 +61,11 @@ func TestChoiceOfARange(t *testing.T) {
 }
 
 func TestMissingPools(t *testing.T) {
-	both := Cluster{Pools: testPools(), IPv6: true}
+	both, four, none := testPools(), testPools(), testPools()
+	four.IPv6, none.Pools = false, config.Pools{}
 	pool := func(cidr string) api.IPPool { return api.IPPool{Spec: api.IPPoolSpec{CIDR: cidr}} }
 	for name, c := range map[string]struct {
-		want  Cluster
+		want  DefaultPools
 		pools []api.IPPool
 		names []string
 	}{
@@ -71,8 +73,8 @@ func TestMissingPools(t *testing.T) {
 		"one of IPv4":              {both, []api.IPPool{pool("10.0.0.0/8")}, []string{"default-ipv6-ippool"}},
 		"one of IPv6":              {both, []api.IPPool{pool("fd00::/64")}, []string{"default-ipv4-ippool"}},
 		"one that nobody can read": {both, []api.IPPool{pool("x")}, []string{"default-ipv4-ippool", "default-ipv6-ippool"}},
-		"a kernel without IPv6":    {Cluster{Pools: testPools()}, nil, []string{"default-ipv4-ippool"}},
-		"none is wanted":           {Cluster{IPv6: true}, nil, nil},
+		"a kernel without IPv6":    {four, nil, []string{"default-ipv4-ippool"}},
+		"none is wanted":           {none, nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string
@@ -120,14 +122,14 @@ func TestSetUpAfterKubeadm(t *testing.T) {
 	if err := store.Create(t.Context(), m); err != nil {
 		t.Fatal(err)
 	}
-	pools := testPools()
-	pools.V4.CIDR = netip.Prefix{}
-	if err := SetUp(t.Context(), store, Cluster{Type: []string{"k8s", "bgp"}, Pools: pools, IPv6: true}, found(t, store)); err != nil {
+	want := testPools()
+	want.V4.CIDR = netip.Prefix{}
+	if err := errors.Join(SetUp(t.Context(), store, Cluster{Type: []string{"k8s", "bgp"}}, found(t, store)), MakePools(t.Context(), store, want, nil)); err != nil {
 		t.Fatal(err)
 	}
 	f := found(t, store)
 	var cidrs []string
-	for _, p := range f.Pools {
+	for _, p := range pools(t, store) {
 		cidrs = append(cidrs, p.Spec.CIDR)
 	}
 	slices.Sort(cidrs)

@@ -552,7 +552,7 @@ func TestRequestsOfASteadyStart(t *testing.T) {
 	nothingThere(t, store)
 	aNode(t, store, "steady-node", nil)
 	pool(t, store, "steady", "10.91.0.0/24", 29)
-	want := Cluster{Type: []string{"k8s", "bgp"}, Pools: testPools(), IPv6: true}
+	want := Cluster{Type: []string{"k8s", "bgp"}}
 	start := func(again bool) { // of an agent whose file says that it has met the Node, or of one that never has
 		t.Helper()
 		seen := read(t, store, "steady-node") // what watches tell comes from here

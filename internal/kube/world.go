@@ -139,7 +139,6 @@ type Basics struct {
 	Information *api.ClusterInformation // nil if there is none
 	IPAMConfig  bool
 	Felix       bool
-	Pools       []api.IPPool
 }
 
 // Basics returns what there is of them.
@@ -148,9 +147,11 @@ func (w *Watch) Basics() Basics {
 		Information: copied(w.information.get(api.DefaultName)),
 		IPAMConfig:  w.configs.get(api.DefaultName) != nil,
 		Felix:       w.felix.get(api.DefaultName) != nil,
-		Pools:       w.pools.all(nil),
 	}
 }
+
+// HasPools reports that there is an IPPool, usable or not.
+func (w *Watch) HasPools() bool { return len(w.pools.all(nil)) > 0 }
 
 // DatastoreReady reports that nobody has locked the datastore for a migration, and that it has been set up.
 func (w *Watch) DatastoreReady() bool { return Ready(w.information.get(api.DefaultName)) }

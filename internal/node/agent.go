@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -176,25 +175,28 @@ func (a *Agent) setUp(ctx context.Context) error {
 		if a.node = a.Watch.World().Self; a.node == nil {
 			return fmt.Errorf("node %s does not exist: is environment variable NODENAME %q the name of a Node?", a.Config.Nodename, a.Config.Nodename)
 		}
-		_, noIPv6 := os.Stat(filepath.Join(a.Config.SysctlRoot, "net", "ipv6"))
-		want := duties.Cluster{Type: a.Config.ClusterType, Pools: a.Config.Pools, Own: a.ownNetworks(), IPv6: noIPv6 == nil}
-		return duties.SetUp(ctx, a.Store, want, duties.Found(a.Watch.Basics()))
+		return duties.SetUp(ctx, a.Store, duties.Cluster{Type: a.Config.ClusterType}, duties.Found(a.Watch.Basics()))
 	})
 }
 
-// ownNetworks returns the networks that this node's addresses are in.
-func (a *Agent) ownNetworks() []netip.Prefix {
-	addrs, err := a.Kernel.Addrs(0, netlinkx.IPv4)
-	if err != nil {
-		a.Log.Warn("this host's networks are not known", "err", err)
+// awaitPools returns when the cluster has a pool, unless it is to have none by itself. Without one no pod gets an address, and
+// kube-controllers is about to make the default ones.
+func (a *Agent) awaitPools(ctx context.Context) error {
+	if a.Config.NoDefaultPools || a.Watch.HasPools() {
+		return nil
 	}
-	var own []netip.Prefix
-	for _, addr := range addrs {
-		if slices.ContainsFunc(a.node.Status.Addresses, func(n api.NodeAddress) bool { return n.Address == addr.Prefix.Addr().String() }) {
-			own = append(own, addr.Prefix.Masked())
+	const why = "the cluster has no IPPool: waiting until tortie-kube-controllers makes the default ones, or somebody creates one"
+	a.Log.Info(why)
+	a.Status.SetProblems("start", []string{why})
+	for !a.Watch.HasPools() {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.Watch.Changed():
 		}
 	}
-	return own
+	a.Status.SetProblems("start", nil)
+	return nil
 }
 
 func (a *Agent) answerer() *answerer {
@@ -232,6 +234,9 @@ func (a *Agent) loop(ctx context.Context) error {
 		return err
 	}
 	if err := a.setUp(ctx); err != nil {
+		return err
+	}
+	if err := a.awaitPools(ctx); err != nil {
 		return err
 	}
 	a.awaitServices(ctx)

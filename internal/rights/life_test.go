@@ -59,8 +59,10 @@ func newLife(t *testing.T) *life {
 	t.Cleanup(func() { listener.Close() })
 	go labtest.Forward(listener, strings.TrimPrefix(l.plugin.Host, "https://"))
 	l.address = listener.Addr().String()
-	l.Env = []string{"NO_DEFAULT_POOLS=false", "CALICO_IPV4POOL_CIDR=10.10.0.0/29", "CALICO_IPV4POOL_BLOCK_SIZE=32",
-		"CALICO_IPV4POOL_VXLAN=Always", "CALICO_IPV6POOL_CIDR=none"}
+	l.Env = []string{"NO_DEFAULT_POOLS=false"}
+	pool := meshtest.NewPool("default-ipv4-ippool", "10.10.0.0/29", api.EncapNever)
+	pool.Spec.BlockSize, pool.Spec.VXLANMode = 32, api.EncapAlways
+	l.Create(t, pool)
 	return l
 }
 

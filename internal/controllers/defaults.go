@@ -1,0 +1,76 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/config"
+	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/duties"
+	"github.com/tortie-net/tortie/internal/inventory"
+)
+
+// defaultPools makes the pools of a cluster that has none: once in a process' life, when it begins to lead. If there are none later,
+// somebody has removed them, and is about to make others.
+type defaultPools struct {
+	store *kubernetes.Store
+	want  config.Pools
+	made  bool
+}
+
+func (d *defaultPools) sync(ctx context.Context, v *inventory.View) error {
+	if info := v.Information; d.made || info != nil && info.Spec.DatastoreReady != nil && !*info.Spec.DatastoreReady { // a migration
+		return nil
+	}
+	_, noIPv6 := os.Stat("/proc/sys/net/ipv6")
+	want := duties.DefaultPools{Pools: d.want, IPv6: noIPv6 == nil, Own: func(ctx context.Context) ([]netip.Prefix, error) { return d.networks(ctx, v.Nodes) }}
+	err := duties.MakePools(ctx, d.store, want, v.Pools)
+	d.made = err == nil
+	return err
+}
+
+// mostAsked is how many Nodes are asked for their addresses: when pools are made there are few, and one subnet has many.
+const mostAsked = 50
+
+// networks returns the networks of the nodes' IPv4 addresses: those of this host with their subnet, others alone.
+func (d *defaultPools) networks(ctx context.Context, nodes []inventory.Node) ([]netip.Prefix, error) {
+	subnets, err := hostSubnets()
+	if err != nil {
+		return nil, err
+	}
+	var all []netip.Prefix
+	for i := range nodes[:min(len(nodes), mostAsked)] {
+		n := &api.Node{Meta: api.Meta{Name: nodes[i].Name}}
+		if err := d.store.Get(ctx, n); err != nil && !errors.Is(err, datastore.ErrNotFound) {
+			return nil, err
+		}
+		for _, a := range n.InternalIPs() {
+			if subnet, ours := subnets[a]; ours {
+				all = append(all, subnet)
+			} else {
+				all = append(all, netip.PrefixFrom(a, a.BitLen()))
+			}
+		}
+	}
+	return all, nil
+}
+
+// hostSubnets are the subnets of this host's addresses.
+func hostSubnets() (map[netip.Addr]netip.Prefix, error) {
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, err
+	}
+	subnets := make(map[netip.Addr]netip.Prefix, len(addrs))
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			subnets[p.Addr()] = p.Masked()
+		}
+	}
+	return subnets, nil
+}
