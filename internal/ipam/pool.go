@@ -147,7 +147,7 @@ func usablePools(st *State, req *Request, v6 bool) ([]Pool, error) {
 	case len(wanted) > 0:
 		return nil, fmt.Errorf("%w: none of the IPPools that were asked for (%s) is an %s pool", ErrNoPool, strings.Join(wanted, ", "), family)
 	}
-	return nil, fmt.Errorf("%w: there is no %s IPPool: create one, or let tortie-node create the default one (CALICO_IPV4POOL_CIDR)%s",
+	return nil, fmt.Errorf("%w: there is no %s IPPool: create one, or let kube-controllers create the default one (CALICO_IPV4POOL_CIDR)%s",
 		ErrNoPool, family, st.flaws())
 }
 
