@@ -672,9 +672,6 @@ func TestCluster(t *testing.T) {
 		obj     string
 		refused bool
 	}{
-		{`{kind: IPPool, metadata: {name: default-ipv4-ippool}, spec: {cidr: 10.0.0.0/16}}`, false},
-		{`{kind: IPPool, metadata: {name: default-ipv6-ippool}, spec: {cidr: 10.0.0.0/24, ipipMode: Always, nodeSelector: "!all()", assignmentMode: Manual}}`, true},
-		{`{kind: IPPool, metadata: {name: mine}, spec: {cidr: 10.0.0.0/16}}`, true},
 		{`{kind: IPAMConfig, metadata: {name: default}, spec: {strictAffinity: false, autoAllocateBlocks: true}}`, false},
 		{`{kind: IPAMConfig, metadata: {name: default}, spec: {strictAffinity: true, autoAllocateBlocks: true}}`, true},
 		{`{kind: IPAMConfig, metadata: {name: default}, spec: {strictAffinity: false, autoAllocateBlocks: true, maxBlocksPerHost: 1}}`, true},
@@ -688,6 +685,14 @@ func TestCluster(t *testing.T) {
 		obj := object(t, "%s", c.obj)
 		_, err := s.agent.of(obj).Create(t.Context(), obj, dry)
 		check(t, c.obj, err, c.refused)
+	}
+	for _, text := range []string{
+		`{kind: IPPool, metadata: {name: default-ipv4-ippool}, spec: {cidr: 10.0.0.0/16}}`,
+		`{kind: IPPool, metadata: {name: default-ipv6-ippool}, spec: {cidr: 10.0.0.0/24, ipipMode: Always, nodeSelector: "!all()", assignmentMode: Manual}}`,
+	} {
+		pool := object(t, "%s", text)
+		_, err := s.agent.of(pool).Create(t.Context(), pool, dry)
+		refusedByRBAC(t, text, err)
 	}
 	info := s.admin.create(t, object(t, `{kind: ClusterInformation, metadata: {name: default}, spec: {datastoreReady: true, clusterGUID: 0123456789abcdef0123456789abcdef, clusterType: "k8s,bgp"}}`))
 	for _, c := range []struct {
