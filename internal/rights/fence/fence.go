@@ -192,8 +192,6 @@ var Rules = []Rule{
 	{Accounts: both, Verbs: verbs("delete"), Resource: "ipamhandles.crd.projectcalico.org", Whose: Nobodys, Condition: "as Calico writes them, without the annotation"},
 	{Accounts: []string{Agent}, Verbs: verbs("patch"), Resource: "nodes/status", Whose: Own, Fields: nodeFields},
 	{Accounts: both, Verbs: verbs("patch"), Resource: "pods/status", Whose: Own, Fields: podFields, Condition: "pods on its node"},
-	{Accounts: []string{Agent}, Verbs: verbs("create"), Resource: "ippools.crd.projectcalico.org", Whose: Cluster,
-		Condition: "default-ipv4-ippool and default-ipv6-ippool, of their family"},
 	{Accounts: []string{Agent}, Verbs: verbs("create"), Resource: "ipamconfigs.crd.projectcalico.org", Whose: Cluster, Fields: []Field{metadata}, Condition: "default, with Calico's defaults"},
 	{Accounts: []string{Agent}, Verbs: verbs("create"), Resource: "felixconfigurations.crd.projectcalico.org", Whose: Cluster, Fields: []Field{metadata}, Condition: "default, with Calico's defaults"},
 	{Accounts: []string{Agent}, Verbs: verbs("create"), Resource: "clusterinformations.crd.projectcalico.org", Whose: Cluster, Fields: informationFields,
