@@ -1,0 +1,98 @@
+package controllers
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+)
+
+// ranges are those of the pools that there are.
+func (w *world) ranges() []string {
+	w.t.Helper()
+	var pools api.IPPoolList
+	if err := w.store.List(w.t.Context(), &pools, datastore.ListOptions{}); err != nil {
+		w.t.Fatal(err)
+	}
+	var all []string
+	for _, p := range pools.Items {
+		all = append(all, p.Name+" "+p.Spec.CIDR)
+	}
+	slices.Sort(all)
+	return all
+}
+
+func (w *world) removePools() {
+	w.t.Helper()
+	var pools api.IPPoolList
+	if err := w.store.List(w.t.Context(), &pools, datastore.ListOptions{}); err != nil {
+		w.t.Fatal(err)
+	}
+	for i := range pools.Items {
+		if err := w.store.Delete(w.t.Context(), &pools.Items[i]); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+// Who leads makes the pools of a cluster that has none: by the rights of the chart, with kubeadm's range or one that no node is in, not while
+// the datastore is locked, and not once more after somebody has removed them.
+func TestDefaultPools(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, audited(t))
+	w.removePools()
+	info := &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}
+	locked := func(is bool) {
+		t.Helper()
+		if err := w.store.Get(t.Context(), info); err != nil {
+			t.Fatal(err)
+		}
+		ready := !is
+		info.Spec.DatastoreReady = &ready
+		if err := w.store.Update(t.Context(), info); err != nil {
+			t.Fatal(err)
+		}
+	}
+	has := func(want ...string) func() error {
+		return func() error {
+			if have := w.ranges(); !slices.Equal(have, want) {
+				return fmt.Errorf("pools %v, want %v", have, want)
+			}
+			return nil
+		}
+	}
+	w.node("lan")
+	lan := &api.Node{Meta: api.Meta{Name: "lan"}}
+	patch := kubernetes.Patch{Status: map[string]any{"addresses": []api.NodeAddress{{Type: "InternalIP", Address: "192.168.1.5"}}}}
+	if err := w.store.PatchStatus(t.Context(), lan, patch, false); err != nil {
+		t.Fatal(err)
+	}
+	locked(true)
+	p := w.start("one", "", "CALICO_IPV6POOL_CIDR=none")
+	leads(t, p)
+	time.Sleep(3 * time.Second)
+	if err := has()(); err != nil {
+		t.Errorf("while the datastore is locked: %v", err)
+	}
+	locked(false)
+	eventually(t, has("default-ipv4-ippool 172.16.0.0/16"))
+	w.removePools()
+	w.node("another") // a change to look at
+	time.Sleep(3 * time.Second)
+	if err := has()(); err != nil {
+		t.Errorf("after somebody has removed them: %v", err)
+	}
+	p.kill()
+
+	m := &api.ConfigMap{Meta: api.Meta{Namespace: "kube-system", Name: "kubeadm-config"}, Data: map[string]string{
+		"ClusterConfiguration": "networking:\n  podSubnet: 10.99.0.0/16\n",
+	}}
+	w.create(m)
+	w.start("two", "", "CALICO_IPV6POOL_CIDR=fd99::/48")
+	w.start("three", "", "CALICO_IPV6POOL_CIDR=fd99::/48")
+	eventually(t, has("default-ipv4-ippool 10.99.0.0/16", "default-ipv6-ippool fd99::/48"))
+}
