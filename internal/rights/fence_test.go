@@ -734,6 +734,44 @@ func TestCluster(t *testing.T) {
 	}
 }
 
+// No token of a node makes, changes or deletes pools, even where somebody has given the accounts the right.
+func TestPools(t *testing.T) {
+	s := newScene(t)
+	made := s.admin.create(t, object(t, `{kind: IPPool, metadata: {name: pools-test}, spec: {cidr: 10.123.0.0/16}}`))
+	refusedByRBAC(t, "create a pool", createPool(t, s.agent, "default-ipv6-ippool", "10.0.0.0/24"))
+	s.admin.create(t, object(t, `{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: pools-test},
+		rules: [{apiGroups: [crd.projectcalico.org], resources: [ippools, ippools/status], verbs: ["*"]}]}`))
+	s.admin.create(t, object(t, `{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: pools-test},
+		roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: pools-test},
+		subjects: [{kind: ServiceAccount, name: tortie-node, namespace: kube-system}, {kind: ServiceAccount, name: tortie-cni, namespace: kube-system}]}`))
+	meshtest.Eventually(t, func() error {
+		err := createPool(t, s.agent, "default-ipv4-ippool", "10.0.0.0/16")
+		if err == nil || strings.Contains(err.Error(), "ValidatingAdmissionPolicy") {
+			return nil
+		}
+		return err // the right is not in force yet
+	})
+	for account, u := range map[string]*user{"agent": s.agent, "plugins": s.plugin} {
+		for name, cidr := range map[string]string{"default-ipv4-ippool": "10.0.0.0/16", "default-ipv6-ippool": "10.0.0.0/24", "mine": "fd00:9::/64"} {
+			refused(t, account+" create "+name, createPool(t, u, name, cidr))
+		}
+		next := made.DeepCopy()
+		next.Object["spec"].(map[string]any)["natOutgoing"] = true
+		_, err := u.of(next).Update(t.Context(), next, metav1.UpdateOptions{})
+		refused(t, account+" update", err)
+		_, err = u.of(next).UpdateStatus(t.Context(), next, metav1.UpdateOptions{})
+		refused(t, account+" update the status", err)
+		refused(t, account+" delete", u.of(made).Delete(t.Context(), made.GetName(), metav1.DeleteOptions{}))
+	}
+}
+
+func createPool(t *testing.T, u *user, name, cidr string) error {
+	t.Helper()
+	obj := object(t, `{kind: IPPool, metadata: {name: %s}, spec: {cidr: "%s"}}`, name, cidr)
+	_, err := u.of(obj).Create(t.Context(), obj, metav1.CreateOptions{DryRun: dryRun})
+	return err
+}
+
 // Events are about anything, and in the own node's name.
 func TestEvents(t *testing.T) {
 	s := newScene(t)
