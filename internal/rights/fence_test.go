@@ -686,14 +686,6 @@ func TestCluster(t *testing.T) {
 		_, err := s.agent.of(obj).Create(t.Context(), obj, dry)
 		check(t, c.obj, err, c.refused)
 	}
-	for _, text := range []string{
-		`{kind: IPPool, metadata: {name: default-ipv4-ippool}, spec: {cidr: 10.0.0.0/16}}`,
-		`{kind: IPPool, metadata: {name: default-ipv6-ippool}, spec: {cidr: 10.0.0.0/24, ipipMode: Always, nodeSelector: "!all()", assignmentMode: Manual}}`,
-	} {
-		pool := object(t, "%s", text)
-		_, err := s.agent.of(pool).Create(t.Context(), pool, dry)
-		refusedByRBAC(t, text, err)
-	}
 	info := s.admin.create(t, object(t, `{kind: ClusterInformation, metadata: {name: default}, spec: {datastoreReady: true, clusterGUID: 0123456789abcdef0123456789abcdef, clusterType: "k8s,bgp"}}`))
 	for _, c := range []struct {
 		change  map[string]any
