@@ -101,6 +101,11 @@ vulncheck: ## known vulnerabilities in what is called, from https://vuln.go.dev 
 bench: build ## what a pod costs: times, memory, requests, beside floors; writes docs/benchmarks.md (ONLY=add,burst or QUICK=1: only shows)
 	go -C hack run ./bench -root .. $(if $(QUICK),-quick) $(if $(ONLY),-only '$(ONLY)') $(if $(QUICK)$(ONLY),,-o ../docs/benchmarks.md)
 
+FUZZTIME ?= 20s
+.PHONY: fuzz
+fuzz: ## every fuzz target for a while, with what each shows (FUZZTIME=20s, ONLY=Session; FUZZTIME=0 only lists them)
+	go -C hack run ./fuzz -root .. -time $(FUZZTIME) -only '$(ONLY)'
+
 .PHONY: generate
 generate: bin/lab ## definitions, manifest and tables of docs/, from their sources
 	go -C hack run ./generate -root .. -lab ../bin/lab -helm "$$(bin/lab build helm)"

@@ -191,8 +191,57 @@ func TestFastReconnect(t *testing.T) {
 }
 
 // A peer that vanishes without a word and comes back is served at once: the dead connection does not keep it out for the
-// hold time, and its paths stay meanwhile.
+// hold time, and its paths stay meanwhile. Its kernel resets what it does not know, or a firewall in front of it drops that.
 func TestPeerThatVanished(t *testing.T) {
+	t.Parallel()
+	for name, fate := range map[string]string{"reset": "reject with tcp reset", "dropped": "drop"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			node, peer, to := target(t, nil)
+			first := peer.connect(peer.v4, to)
+			first.establish(2)
+			first.send(announce(peer.v4, 26, 10, 1, 2, 0), message(2, 0, 0, 0, 0))
+			node.waitLearned("10.1.2.0/26")
+			since := node.peer(peer.v4).Since
+			peer.lose(fate)
+			second := peer.connect(peer.v4, to)
+			second.send(restarted(2), keepalive)
+			eventually(t, func() error {
+				if p := node.peer(peer.v4); p.State != bgp.Established || !p.Since.After(since) {
+					return fmt.Errorf("session is %s since %s", p.State, p.Since)
+				}
+				return nil
+			})
+			if paths := node.snapshot(); len(paths) != 1 || !paths[0].Stale {
+				t.Errorf("paths %v, want the one of before, stale", paths)
+			}
+			second.send(announce(peer.v4, 26, 10, 1, 3, 0), message(2, 0, 0, 0, 0))
+			node.waitLearned("10.1.3.0/26")
+		})
+	}
+}
+
+// restarted is the OPEN of a router that says that it has restarted.
+func restarted(id byte) []byte {
+	open := hello(id)
+	open[bytes.Index(open, []byte{64, 10})+2] |= 0x80 // the R bit of graceful restart
+	return open
+}
+
+// lose makes the host deaf on its connections to BGP's port that are: what arrives on them is dropped, or answered as by a kernel
+// that knows nothing of them. They say nothing any more.
+func (h *host) lose(fate string) {
+	h.t.Helper()
+	run(h.t, "ip", "netns", "exec", h.ns, "nft", "add table inet lost; add chain inet lost in { type filter hook input priority 0; }; add chain inet lost out { type filter hook output priority 0; }")
+	for line := range strings.Lines(run(h.t, "ip", "netns", "exec", h.ns, "ss", "-Htn", "state", "established", "dport", "=", ":179")) {
+		local := netip.MustParseAddrPort(strings.Fields(line)[2])
+		run(h.t, "ip", "netns", "exec", h.ns, "nft", fmt.Sprintf("add rule inet lost in tcp dport %d %s; add rule inet lost out tcp sport %d tcp flags & rst == 0 drop", local.Port(), fate, local.Port()))
+	}
+}
+
+// A second connection from the peer's address does not end a session whose connection is alive, whatever router it says it is: a pod
+// whose packets are masqueraded to its node's address may have opened it.
+func TestTakeover(t *testing.T) {
 	t.Parallel()
 	node, peer, to := target(t, nil)
 	first := peer.connect(peer.v4, to)
@@ -200,25 +249,19 @@ func TestPeerThatVanished(t *testing.T) {
 	first.send(announce(peer.v4, 26, 10, 1, 2, 0), message(2, 0, 0, 0, 0))
 	node.waitLearned("10.1.2.0/26")
 	since := node.peer(peer.v4).Since
-	// The first connection hears nothing any more and says nothing.
-	restarted := hello(2)
-	restarted[bytes.Index(restarted, []byte{64, 10})+2] |= 0x80 // the R bit of graceful restart
-	second := peer.connect(peer.v4, to)
-	second.send(restarted, keepalive)
-	eventually(t, func() error {
-		if p := node.peer(peer.v4); p.State != bgp.Established || !p.Since.After(since) {
-			return fmt.Errorf("session is %s since %s", p.State, p.Since)
+	time.Sleep(3500 * time.Millisecond) // later than a connection could cross the first one
+	for name, open := range map[string][]byte{"another router": hello(77), "the same router": hello(2), "another that has restarted": restarted(77), "the same, restarted": restarted(2)} {
+		second := peer.connect(peer.v4, to)
+		second.send(open, keepalive)
+		if got := second.last(); got != "Cease/Connection Collision Resolution" {
+			t.Errorf("%s is told %q", name, got)
 		}
-		return nil
-	})
-	if paths := node.snapshot(); len(paths) != 1 || !paths[0].Stale {
-		t.Errorf("paths %v, want the one of before, stale", paths)
+		if p := node.peer(peer.v4); p.State != bgp.Established || !p.Since.Equal(since) {
+			t.Errorf("%s: the session is %s since %s: %s", name, p.State, p.Since, p.LastError)
+		}
 	}
-	if got := first.last(); got != "Cease/Connection Collision Resolution" {
-		t.Errorf("the first connection is told %q", got)
-	}
-	second.send(announce(peer.v4, 26, 10, 1, 3, 0), message(2, 0, 0, 0, 0))
-	node.waitLearned("10.1.3.0/26")
+	first.send(announce(peer.v4, 26, 10, 1, 3, 0))
+	node.waitLearned("10.1.2.0/26 10.1.3.0/26")
 }
 
 // eBGP and IPv6: each session has its own end's address as the next hop.

@@ -1,6 +1,12 @@
 package cni_test
 
 import (
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+
 	"errors"
 	"io/fs"
 	"os"
@@ -10,6 +16,36 @@ import (
 	"github.com/tortie-net/tortie/internal/facts"
 	"github.com/tortie-net/tortie/internal/journal"
 )
+
+// TestEndlessInput: more on standard input than any configuration has is an error, and is not taken into memory.
+func TestEndlessInput(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s := w.newPod(t, "web")
+	for _, plugin := range []string{"calico", "calico-ipam"} {
+		c := s.call(t, "ADD")
+		c.plugin, c.stdin = plugin, c.stdin+strings.Repeat(" ", 17<<20)
+		w.wantFailure(t, w.host.call(t, c), types.ErrDecodingFailure, "standard input", "16777216")
+	}
+	c := s.call(t, "ADD")
+	c.stdin += strings.Repeat(" ", 15<<20)
+	w.host.call(t, c).ok(t)
+}
+
+// TestPipeForNamespace: a pipe that nobody writes to does not hold a plugin up.
+func TestPipeForNamespace(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s := w.newPod(t, "web")
+	w.host.On(t, func() error { return syscall.Mkfifo("/run/pipe", 0o600) })
+	c := s.call(t, "ADD")
+	c.netns = "/run/pipe"
+	a := w.host.call(t, c)
+	w.wantFailure(t, a, types.ErrInvalidNetNS, "/run/pipe")
+	if a.took > 10*time.Second {
+		t.Errorf("it took %v", a.took)
+	}
+}
 
 // TestPlantedLinks has links to files of the host in the place of each file that the plugins write where the agent's container may
 // write as well. The plugins, which are root on the host, make, empty and change none of them, and go on.

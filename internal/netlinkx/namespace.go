@@ -41,9 +41,9 @@ func newNamespace(fd int, path string) *Namespace {
 	return &Namespace{file: os.NewFile(uintptr(fd), path), fd: fd}
 }
 
-// openFile does without the runtime's poller, which has no use for such files.
+// openFile does without the runtime's poller, which has no use for such files. A pipe in the place of a namespace does not block it.
 func openFile(path string) (int, error) {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return 0, &fs.PathError{Op: "open", Path: path, Err: err}
 	}

@@ -5,6 +5,7 @@ package plugin
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/tortie-net/tortie/internal/cni"
 	"github.com/tortie-net/tortie/internal/config"
@@ -38,6 +40,7 @@ func calico() {
 		}
 		return
 	}
+	boundInput()
 	skel.PluginMainFuncs(cni.Funcs(), cni.Versions(), version.About("calico"))
 }
 
@@ -47,7 +50,29 @@ func IPAM() {
 		upgrade()
 		return
 	}
+	boundInput()
 	skel.PluginMainFuncs(cni.IPAMFuncs(), cni.Versions(), version.About(IPAMName))
+}
+
+// maxInput is far more than any network configuration with its previous result.
+const maxInput = 16 << 20
+
+// boundInput puts a pipe in the place of standard input, of which the library that the plugins are made with reads all: more than
+// maxInput ends the process with CNI's error.
+func boundInput() {
+	in := os.Stdin
+	r, w, err := os.Pipe()
+	if err != nil {
+		return // out of descriptors: what comes next says so better
+	}
+	os.Stdin = r
+	go func() {
+		if n, _ := io.CopyN(w, in, maxInput+1); n > maxInput {
+			_ = types.NewError(types.ErrDecodingFailure, fmt.Sprintf("network configuration on standard input has more than %d bytes", maxInput), "").Print()
+			os.Exit(1)
+		}
+		_ = w.Close() // the reader has all, or sees that it is cut off
+	}()
 }
 
 // upgrade moves this node from host-local to calico-ipam. Kubernetes runs it as an init container and tries again.

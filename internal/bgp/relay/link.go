@@ -32,6 +32,10 @@ const (
 	youngHandshake = time.Second
 	// crossing is for how long after a session is up a connection can come that its peer opened before.
 	crossing = 3 * time.Second
+	// probeWait is for how long an acknowledgement on a session that is up keeps another connection of its peer from taking its place: it
+	// must come within the round trip time, and a retransmission or two.
+	probeWait     = 2 * time.Second
+	probeInterval = 10 * time.Millisecond
 	// passiveCheck is how often it is looked why passive sessions are not up.
 	passiveCheck = 5 * time.Second
 	// releaseWait is how long a retired session has to say its last word. Before that it is said here, if the speaker behind is slow.
@@ -377,7 +381,7 @@ func (l *Link) serve(s *session) (soon bool) {
 		case rival == nil, s.outgoing: // not a word was said yet
 			_ = s.conn.Close()
 			return false
-		case !s.beats(rival):
+		case !s.beats(rival), rival.answers():
 			s.refuse(&wire.Notification{Code: wire.Cease, Subcode: wire.Collision})
 			return false
 		}

@@ -80,8 +80,8 @@ func (s *session) lasted() time.Duration {
 
 // beats decides a collision: s came in and has the peer's OPEN, rival is the session that the speaker behind has. While
 // that one is in its handshake, RFC 4271 section 6.8 keeps the connection that the higher router ID opened. When it is up,
-// a connection that the peer opened afterwards tells that the peer knows nothing of it: it has restarted (RFC 4724
-// section 5), and waiting for the hold timer would only take time.
+// a connection that the peer opened afterwards claims that the peer knows nothing of it: it has restarted (RFC 4724
+// section 5), and waiting for the hold timer would only take time. Whether that is so says answers.
 func (s *session) beats(rival *session) bool {
 	offer := s.wire.Offer()
 	if up := rival.upSince.Load(); up != 0 {
@@ -95,6 +95,33 @@ func (s *session) beats(rival *session) bool {
 		return order < 0
 	}
 	return s.link.rules.Load().Session.LocalASN < offer.ASN // RFC 6286
+}
+
+// answers reports that the session is up and its connection alive at the other end: what is sent on it is acknowledged there. Whoever can
+// send from the peer's address could else end the peer's session and have one of its own. The kernel of a peer whose process or host
+// has restarted does not know the connection: it resets it, or, behind a firewall, is silent.
+func (s *session) answers() bool {
+	if s.upSince.Load() == 0 {
+		return false
+	}
+	before, err := acknowledged(s.conn)
+	if err != nil {
+		return false
+	}
+	go func() { _ = s.tell(wire.NewKeepalive()) }() // it may have to wait for a peer that reads nothing
+	ticker := time.NewTicker(probeInterval)
+	defer ticker.Stop()
+	for range probeWait / probeInterval {
+		select {
+		case <-s.done:
+			return false
+		case <-ticker.C:
+		}
+		if now, err := acknowledged(s.conn); err != nil || now > before {
+			return err == nil
+		}
+	}
+	return false
 }
 
 // hear reads the peer's OPEN into first. Whatever else comes ends the connection here.

@@ -92,6 +92,24 @@ func setHops(raw syscall.RawConn, p Peer) error {
 	})
 }
 
+// acknowledged is how many bytes the other end's kernel has acknowledged. It fails on a connection that has ended.
+func acknowledged(conn *net.TCPConn) (bytes uint64, err error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	return bytes, control(raw, "ask for the state of a connection", func(fd int) error {
+		info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		if err == nil && info.State != unix.BPF_TCP_ESTABLISHED {
+			err = net.ErrClosed
+		}
+		if err == nil {
+			bytes = info.Bytes_acked
+		}
+		return err
+	})
+}
+
 func control(raw syscall.RawConn, what string, set func(fd int) error) error {
 	var err error
 	if failed := raw.Control(func(fd uintptr) { err = set(int(fd)) }); failed != nil {
