@@ -50,6 +50,10 @@ help: ## print the targets
 demo: demo-deps image ## a cluster of three nodes, Tortie by Helm, step by step (KEEP=1 leaves it running)
 	bin/lab demo $(if $(KEEP),-keep) $(if $(NAME),-name $(NAME)) $(if $(RECORD),-record $(RECORD))
 
+.PHONY: check
+check: ## first feedback, in three minutes, with nothing but Go, git, make and gcc: format, vet, units, namespaces
+	go -C hack run ./testsum -root .. -check -only '$(ONLY)'
+
 .PHONY: test
 test: demo-deps ## everything: the demo, lint, units, namespaces, real API server, IPIP, the demo's promises (ONLY=lint,unit for some)
 	go -C hack run ./testsum -root .. -only '$(ONLY)'

@@ -25,7 +25,7 @@ var doors = map[string][]string{
 	"k8s.io/apimachinery":            {"internal/definitions", "internal/traffic", "internal/uninstall", "internal/kube", "internal/objects", "internal/program/hook", "internal/install", "internal/labtest", "internal/mesh/meshtest"},
 	"k8s.io/api":                     {"internal/objects", "internal/traffic", "internal/uninstall", "internal/program/hook", "internal/install", "internal/labtest", "internal/mesh/meshtest"},
 	"github.com/prometheus":          {"internal/node", "internal/controllers", "internal/install", "internal/serving"},
-	"os/exec":                        {"internal/install", "internal/bgp/bgptest", "internal/labtest", "internal/netlinkx/netnstest", "internal/cnitest", "internal/mesh/meshtest"}, // the agent and the plugins run no programs; libcni runs IPAM's, and install proves plugins by running them
+	"os/exec":                        {"internal/needtest", "internal/install", "internal/bgp/bgptest", "internal/labtest", "internal/netlinkx/netnstest", "internal/cnitest", "internal/mesh/meshtest"}, // the agent and the plugins run no programs; libcni runs IPAM's, and install proves plugins by running them
 }
 
 // levels orders the packages: each imports only packages of lower levels. A new package must be given its place here.
@@ -40,7 +40,7 @@ var levels = []string{
 	"internal/memlimit internal/datastore/kubernetes internal/datastore/etcd internal/datastore/datastoretest internal/netlinkx",
 	"internal/rights/fence internal/bgp/policy internal/datastore internal/datastore/dialer internal/sysctl internal/config internal/hostfile",
 	"internal/bgp/wire internal/names internal/nodeaddr internal/reflectors internal/selector internal/events internal/progress internal/serving internal/thread internal/services",
-	"internal/api internal/program internal/version internal/waittest",
+	"internal/api internal/needtest internal/program internal/version internal/waittest",
 }
 
 // plugins run for every pod: what they link is paid each time.
@@ -52,7 +52,7 @@ var (
 	notPure         = []string{"os", "net", "net/http", "syscall", "context", "io", "golang.org/x/sys", module + "internal/datastore"}
 	environment     = []string{"Getenv", "LookupEnv", "Environ", "ExpandEnv"}
 	endings         = map[string][]string{"os": {"Exit"}, "log": {"Fatal", "Fatalf", "Fatalln", "Panic", "Panicf", "Panicln"}}
-	testOnly        = []string{"internal/bgp/bgptest", "internal/labtest", "internal/labtest/labstore", "internal/cnitest", "internal/mesh/meshtest", "internal/netlinkx/netnstest", "internal/nft/nfttest", "internal/datastore/datastoretest", "internal/desired/desiredtest", "internal/waittest", "internal/rights/fence"}
+	testOnly        = []string{"internal/bgp/bgptest", "internal/labtest", "internal/labtest/labstore", "internal/cnitest", "internal/mesh/meshtest", "internal/netlinkx/netnstest", "internal/nft/nfttest", "internal/datastore/datastoretest", "internal/desired/desiredtest", "internal/needtest", "internal/waittest", "internal/rights/fence"}
 	mayReadSettings = "internal/config"
 )
 

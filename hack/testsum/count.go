@@ -156,6 +156,10 @@ func (c *counter) countPackage(pkg string, r *result) {
 			r.passed++
 		case "skip":
 			r.skipped++
+			if said := short.FindStringSubmatch(c.output[pkg][name]); said != nil {
+				r.leave(said[1])
+				continue
+			}
 			r.skips = append(r.skips, pkg+"."+name)
 		case "fail":
 			r.fail(pkg + "." + name)
@@ -165,6 +169,9 @@ func (c *counter) countPackage(pkg string, r *result) {
 		r.fail(pkg)
 	}
 }
+
+// short matches why a test is left out of a short run, as internal/needtest says it.
+var short = regexp.MustCompile(`(?m): left out of a short run: needs (.*)$`)
 
 func hasChild(names []string, parent string) bool {
 	return slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, parent+"/") })

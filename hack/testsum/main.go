@@ -1,6 +1,6 @@
 // Command testsum runs every test suite of the repository, shows progress, and ends with one summary.
 //
-//	testsum -root .. [-only lint,unit]
+//	testsum -root .. [-check] [-only lint,unit]
 //
 // Suites run in an order that shows cheap failures first. Full logs go to dist/test/. The last line is
 // "N passed, N failed", and the exit code is 0 only if nothing failed.
@@ -10,9 +10,11 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -20,10 +22,11 @@ import (
 
 func main() {
 	root := flag.String("root", ".", "root of the repository")
+	check := flag.Bool("check", false, "run what needs nothing but Go and root instead, in its short form")
 	only := flag.String("only", "", "comma-separated names of the suites to run; empty runs all")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	ok, err := run(ctx, *root, *only)
+	ok, err := run(ctx, *root, *only, *check)
 	stop()
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "testsum: %v\n", err)
@@ -33,7 +36,7 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, root, only string) (ok bool, err error) {
+func run(ctx context.Context, root, only string, check bool) (ok bool, err error) {
 	root, err = filepath.Abs(root)
 	if err != nil {
 		return false, fmt.Errorf("finding the root: %w", err)
@@ -42,7 +45,11 @@ func run(ctx context.Context, root, only string) (ok bool, err error) {
 	if err := os.MkdirAll(logs, 0o755); err != nil {
 		return false, fmt.Errorf("making the directory of logs: %w", err)
 	}
-	chosen, err := choose(suites(ctx, root), only)
+	all := checks(root)
+	if !check {
+		all = suites(ctx, root)
+	}
+	chosen, err := choose(all, only)
 	if err != nil {
 		return false, err
 	}
@@ -90,6 +97,15 @@ type result struct {
 	took                    time.Duration
 	failures                []string // names of what failed
 	skips                   []string
+	left                    map[string]int // out of a short run, by what they need
+}
+
+// leave counts a test that is left out for want of something.
+func (r *result) leave(need string) {
+	if r.left == nil {
+		r.left = map[string]int{}
+	}
+	r.left[need]++
 }
 
 // summarize prints the table and reports whether all suites ran and nothing failed.
@@ -103,6 +119,9 @@ func summarize(w *os.File, results []result, planned int, logs string) bool {
 	for _, r := range results {
 		for _, name := range r.skips {
 			fmt.Fprintf(w, "skipped in %s: %s\n", r.name, name)
+		}
+		for _, need := range slices.Sorted(maps.Keys(r.left)) {
+			fmt.Fprintf(w, "left out of %s: %d that need %s\n", r.name, r.left[need], need)
 		}
 	}
 	for _, r := range results {

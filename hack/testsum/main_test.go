@@ -3,11 +3,14 @@ package main
 import (
 	"context"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/tortie-net/tortie/internal/needtest"
 )
 
 // module writes a Go module with packages that end in every way that a package can.
@@ -79,6 +82,59 @@ func TestExceptAndMisspeltPackages(t *testing.T) {
 	}
 	if r := runSuite(t, suite{root: root, tests: &goTest{only: "./godo"}}); r.failed != 1 {
 		t.Errorf("a package that does not exist: %+v, want a failure", r)
+	}
+}
+
+// What a package's tests link counts, whether by the package itself, its tests inside or outside of it, or another package.
+func TestWithout(t *testing.T) {
+	root := module(t)
+	write := func(name, text string) {
+		t.Helper()
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("rig/rig.go", "package rig\n")
+	write("over/over.go", "package over\nimport _ \"example.net/tortie/rig\"\n")
+	write("inside/x_test.go", "package inside\nimport _ \"example.net/tortie/rig\"\n")
+	write("outside/x.go", "package outside\n")
+	write("outside/x_test.go", "package outside_test\nimport _ \"example.net/tortie/over\"\n")
+	write("itself/x.go", "package itself\nimport _ \"example.net/tortie/over\"\n")
+	write("itself/x_test.go", "package itself\n")
+	write("free/x_test.go", "package free\n")
+	s := suite{root: root, tests: &goTest{without: "rig"}}
+	got, err := s.packages(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]bool{"inside": false, "outside": false, "itself": false, "free": true, "good": true} {
+		if slices.Contains(got, "example.net/tortie/"+name) != want {
+			t.Errorf("%s is run: %t, want %t", name, !want, want)
+		}
+	}
+}
+
+// What a short run leaves out is counted by what it needs, as internal/needtest says it.
+func TestShort(t *testing.T) {
+	c := newCounter(io.Discard)
+	for _, e := range []event{
+		{Action: "output", Package: "p", Test: "TestA", Output: "    a_test.go:7: " + needtest.Skipped + "the lab\n"}, {Action: "skip", Package: "p", Test: "TestA"},
+		{Action: "output", Package: "p", Test: "TestB", Output: "    a_test.go:9: " + needtest.Skipped + "the lab\n"}, {Action: "skip", Package: "p", Test: "TestB"},
+		{Action: "output", Package: "p", Test: "TestC", Output: "    a_test.go:9: another reason\n"}, {Action: "skip", Package: "p", Test: "TestC"},
+		{Action: "pass", Package: "p"},
+	} {
+		if err := c.take(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var r result
+	c.into(&r)
+	if r.skipped != 3 || !maps.Equal(r.left, map[string]int{"the lab": 2}) || !slices.Equal(r.skips, []string{"p.TestC"}) {
+		t.Errorf("got %+v", r)
 	}
 }
 

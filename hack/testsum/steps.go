@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -144,7 +145,11 @@ func (s suite) runTests(ctx context.Context, log io.Writer, r *result) {
 		r.fail("go list")
 		return
 	}
-	args := append([]string{"go", "test", "-json", "-count=1"}, append(t.flags, packages...)...)
+	args := []string{"go", "test", "-json"}
+	if !t.cached {
+		args = append(args, "-count=1")
+	}
+	args = slices.Concat(args, t.flags, packages)
 	fmt.Fprintf(log, "$ %s\n", strings.Join(args, " "))
 	cmd := s.command(ctx, t.dir, t.env, args...)
 	var stderr tail
@@ -178,9 +183,13 @@ func (s suite) packages(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("go list %s: %w", pattern, err)
 	}
+	linking, err := s.linking(ctx, pattern)
+	if err != nil {
+		return nil, err
+	}
 	var packages []string
 	for _, name := range strings.Fields(string(out)) {
-		if !s.excludes(name) {
+		if !s.excludes(name) && !slices.Contains(linking, name) {
 			packages = append(packages, name)
 		}
 	}
@@ -188,6 +197,29 @@ func (s suite) packages(ctx context.Context) ([]string, error) {
 		return nil, fmt.Errorf("go list %s: no packages", pattern)
 	}
 	return packages, nil
+}
+
+// linking lists the packages whose tests link what the suite is without.
+func (s suite) linking(ctx context.Context, pattern string) ([]string, error) {
+	if s.tests.without == "" {
+		return nil, nil
+	}
+	const binaries = `{{if eq .Name "main"}}{{.ImportPath}}{{range .Deps}} {{.}}{{end}}{{end}}`
+	args := append([]string{"go", "list", "-test", "-f", binaries}, strings.Fields(pattern)...)
+	out, err := s.command(ctx, s.tests.dir, nil, args...).Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list -test %s: %w", pattern, err)
+	}
+	var found []string
+	for line := range strings.Lines(string(out)) {
+		binary, deps, _ := strings.Cut(strings.TrimSpace(line), " ")
+		name, ok := strings.CutSuffix(binary, ".test")
+		// A package that is compiled anew for this test has its name behind it: "path [binary]".
+		if ok && slices.ContainsFunc(strings.Fields(deps), func(dep string) bool { return strings.HasSuffix(dep, "/"+s.tests.without) }) {
+			found = append(found, name)
+		}
+	}
+	return found, nil
 }
 
 func (s suite) excludes(name string) bool {

@@ -30,6 +30,10 @@ type goTest struct {
 	flags  []string
 	only   string   // patterns of packages with spaces between them; "" is ./...
 	except []string // packages, by their directory in the module
+	// without leaves out the packages whose tests link this one, by its directory in the module.
+	without string
+	// cached takes the results of go test's cache, where nothing has changed.
+	cached bool
 }
 
 // ipipPackage needs a kernel with IPIP, or a virtual machine that has one.
@@ -47,6 +51,31 @@ const everything = "--set migrateFromHostLocal=true,monitoring.metrics.enabled=t
 
 // wrappers of Kubernetes in lab/ have no tests, and to vet them means to compile all of Kubernetes once more.
 var wrappers = []string{"cmd/hyperkube", "internal/etcd"}
+
+// wholeNodes is linked by the tests that run agents on nodes of their own: none of them can do without the lab.
+const wholeNodes = "internal/mesh/meshtest"
+
+// checks lists the suites of `make check`, which need Go, root and nothing else: what more a test needs, it says, and is left out.
+func checks(root string) []suite {
+	all := []suite{
+		{name: "format", what: "gofmt and go vet", steps: []step{
+			gofmt, {name: "go vet in .", args: []string{"go", "vet", "./..."}},
+		}},
+		{name: "layers", what: "imports between the packages",
+			tests: &goTest{dir: "hack", flags: []string{"-vet=off"}, only: "./layers", cached: true}},
+		// Many of them wait, so that there may be more than processors.
+		{name: "short", what: "units and network namespaces, model checks in short; results of unchanged packages are kept",
+			tests: &goTest{flags: []string{"-short", "-vet=off", "-p=4", "-timeout=5m"}, without: wholeNodes, cached: true}},
+	}
+	return below(root, all)
+}
+
+func below(root string, all []suite) []suite {
+	for i := range all {
+		all[i].root = root
+	}
+	return all
+}
 
 // suites lists all suites in the order in which they run: seconds first, then minutes.
 func suites(ctx context.Context, root string) []suite {
@@ -97,17 +126,17 @@ func suites(ctx context.Context, root string) []suite {
 		{name: "cluster", what: "what Kubernetes does with pods and nodes, migration, uninstallation: on real nodes, with every packet counted",
 			tests: &goTest{env: env, flags: []string{"-timeout=15m", "-p=1"}, only: "./" + strings.Join(clusterPackages, " ./")}},
 	}
-	for i := range all {
-		all[i].root = root
-	}
-	return all
+	return below(root, all)
 }
+
+// gofmt names the files that it would change.
+var gofmt = step{name: "gofmt", args: []string{"sh", "-c",
+	`bad=$(git ls-files -co --exclude-standard '*.go' | xargs gofmt -l); [ -z "$bad" ] || { echo "gofmt would change:"; echo "$bad"; exit 1; }`}}
 
 func lintSteps(root string) []step {
 	staticcheck := filepath.Join(root, "bin", "staticcheck")
-	const unformatted = `bad=$(git ls-files -co --exclude-standard '*.go' | xargs gofmt -l); [ -z "$bad" ] || { echo "gofmt would change:"; echo "$bad"; exit 1; }`
 	steps := []step{
-		{name: "gofmt", args: []string{"sh", "-c", unformatted}},
+		gofmt,
 		{name: "build staticcheck", dir: "hack", args: []string{"go", "build", "-o", staticcheck, "honnef.co/go/tools/cmd/staticcheck"}},
 	}
 	scanner := filepath.Join(root, "bin", "govulncheck")

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/needtest"
 	"github.com/tortie-net/tortie/internal/waittest"
 )
 
@@ -38,6 +39,7 @@ func newLAN(t testing.TB) *lan {
 	if os.Geteuid() != 0 {
 		t.Fatal("sessions need root: they run in network namespaces, on port 179")
 	}
+	needtest.Program(t, "ip")
 	l := &lan{t: t, name: fmt.Sprintf("bgptest-%d-%d", os.Getpid(), lans.Add(1))}
 	l.namespace(l.name)
 	run(t, "ip", "-n", l.name, "link", "add", "br0", "type", "bridge")

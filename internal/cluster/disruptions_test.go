@@ -14,6 +14,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/labtest"
 	"github.com/tortie-net/tortie/internal/mesh/meshtest"
+	"github.com/tortie-net/tortie/internal/needtest"
 )
 
 func onNode(name string) func(corev1.Pod) bool {
@@ -116,6 +117,7 @@ func (w *world) plugins(t *testing.T, version string) {
 // image makes an image of these sources with a tag, and with that as its version: each program is another file.
 func image(t *testing.T, tag string) string {
 	t.Helper()
+	needtest.More(t, "the image, built")
 	dir := t.TempDir()
 	archive := filepath.Join(dir, "tortie.tar")
 	out, err := exec.CommandContext(t.Context(), "make", "-C", labtest.Root(), "--no-print-directory", "image", "VERSION="+tag, "IMAGE="+labtest.ImageRepository+":"+tag,

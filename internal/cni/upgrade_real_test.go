@@ -22,6 +22,7 @@ import (
 	apitypes "k8s.io/apimachinery/pkg/types"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/labtest"
 	"github.com/tortie-net/tortie/internal/names"
 	"github.com/tortie-net/tortie/internal/waittest"
 )
@@ -150,6 +151,7 @@ func (w *world) age(t *testing.T, path string) {
 // TestUpgradeKilled kills the migration at each of its writes, before and after it lands. Nothing is forgotten then, and the
 // next migration completes it.
 func TestUpgradeKilled(t *testing.T) {
+	labtest.API(t)
 	for n := 1; ; n++ {
 		killed := false
 		for _, landed := range []bool{false, true} {

@@ -27,13 +27,14 @@ type Host struct {
 // NewHost makes a node that ends with the test.
 func NewHost(t testing.TB, programs *Programs) *Host {
 	t.Helper()
+	bin := programs.Dir(t)
 	h := &Host{NS: netnstest.New(t), jobs: make(chan func())}
 	underlay := netnstest.New(t)
 	netnstest.Cable(t, h.NS, "eth0", underlay, "node")
 	h.Addr(t, "eth0", "10.250.9.9/16")
 	h.Route(t, "0.0.0.0/0", "10.250.0.1", "eth0")
 	entered := make(chan error)
-	go thread.Run(func() { h.live(programs.Dir(t), entered) }) // and the mount namespace with it
+	go thread.Run(func() { h.live(bin, entered) }) // and the mount namespace with it
 	if err := <-entered; err != nil {
 		t.Fatalf("make a node (tests of the plugins need root): %v", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/tortie-net/tortie/internal/labtest"
+	"github.com/tortie-net/tortie/internal/needtest"
 )
 
 // Programs is a directory of programs, built for a test binary as for a release.
@@ -39,6 +40,7 @@ func (p *Programs) Link(program, name string) *Programs {
 // Dir returns the directory, in which each program has the name of its package.
 func (p *Programs) Dir(t testing.TB) string {
 	t.Helper()
+	needtest.More(t, "the plugins, built")
 	p.once.Do(func() { p.err = p.build() })
 	if p.err != nil {
 		t.Fatal(p.err)

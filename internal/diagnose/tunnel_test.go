@@ -4,7 +4,6 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"testing"
 
 	"github.com/tortie-net/tortie/internal/encap"
@@ -27,11 +26,7 @@ func TestTunnel(t *testing.T) {
 	if os.Getenv(inVM) != "" {
 		t.Fatalf("in the virtual machine: %v", err)
 	}
-	lab := os.Getenv("TORTIE_LAB")
-	if lab == "" {
-		lab = filepath.Join(labtest.Root(), "bin", "lab")
-	}
-	cmd := exec.Command(lab, "vm", "-timeout", "10m", "-programs", "", "--", os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=9m")
+	cmd := exec.Command(labtest.Binary(t), "vm", "-timeout", "10m", "-programs", "", "--", os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=9m")
 	cmd.Env = append(cmd.Environ(), inVM+"=1")
 	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
 	if err := cmd.Run(); err != nil {

@@ -37,10 +37,10 @@ func (n *node) podAddr() netip.Addr    { return n.tunnelAddr().Next() }
 // agent does: tunnel, own block unreachable, the other's block through the tunnel.
 func pair(t *testing.T, routerMTU int) (a, b *node) {
 	t.Helper()
-	router := netnstest.New(t)
+	router := newNS(t)
 	forward(t, router)
-	a = &node{NS: netnstest.New(t), pod: netnstest.New(t), addr: "172.30.1.2", block: "10.244.1.0/26"}
-	b = &node{NS: netnstest.New(t), pod: netnstest.New(t), addr: "172.30.2.2", block: "10.244.2.0/26"}
+	a = &node{NS: newNS(t), pod: newNS(t), addr: "172.30.1.2", block: "10.244.1.0/26"}
+	b = &node{NS: newNS(t), pod: newNS(t), addr: "172.30.2.2", block: "10.244.2.0/26"}
 	for i, n := range []*node{a, b} {
 		side := fmt.Sprint("side", i+1)
 		netnstest.Cable(t, n.NS, "eth0", router, side)

@@ -27,7 +27,7 @@ type kept struct {
 
 func keep(t *testing.T) *kept {
 	t.Helper()
-	k := &kept{NS: netnstest.New(t), t: t, routes: []fib.Route{
+	k := &kept{NS: newNS(t), t: t, routes: []fib.Route{
 		{Dst: netip.MustParsePrefix("10.244.1.0/26"), Type: netlinkx.Unreachable},
 		fib.To(netip.MustParsePrefix("10.244.2.0/26"), fib.Hop{Via: addr("172.30.0.2"), Dev: encap.Device, Onlink: true}),
 		fib.To(netip.MustParsePrefix("10.244.3.0/26"), fib.Hop{Via: addr("172.30.9.3"), Dev: encap.Device, Onlink: true}),
@@ -170,7 +170,7 @@ func TestWithoutKernelsOwnDevice(t *testing.T) {
 	}
 	set([]byte("1"))
 	t.Cleanup(func() { set(before) })
-	probe := netnstest.New(t)
+	probe := newNS(t)
 	links, err := probe.Conn.Links()
 	if err != nil || slices.ContainsFunc(links, func(l netlinkx.Link) bool { return l.Name == encap.Device }) {
 		t.Fatalf("%s is not honoured: %v, %v", fallback, links, err)

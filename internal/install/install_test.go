@@ -310,9 +310,13 @@ func TestReadersNeverSeeHalfAFile(t *testing.T) {
 	if err := install(0); err != nil {
 		t.Fatal(err)
 	}
+	installs := 1000
+	if testing.Short() {
+		installs = 50
+	}
 	go func() {
 		defer close(stop)
-		for n := range 1000 {
+		for n := range installs {
 			if err := install(n); err != nil {
 				writer <- err
 				return

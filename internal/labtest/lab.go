@@ -18,7 +18,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/tortie-net/tortie/internal/config"
 	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/netlinkx/netnstest"
 )
@@ -42,12 +41,9 @@ type Lab struct {
 // the test is killed.
 func NewLab(t testing.TB, nodes int, options ...string) *Lab {
 	t.Helper()
-	program, err := labBinary(config.OS())
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := &Lab{Name: fmt.Sprintf("test%d", os.Getpid()), program: program}
+	l := &Lab{Name: fmt.Sprintf("test%d", os.Getpid()), program: Binary(t)}
 	args := append([]string{"up", "-attached", "-name", l.Name, "-nodes", strconv.Itoa(nodes)}, options...)
+	var err error
 	if l.kubeconfig, err = launchFor(t, args...).ready(); err != nil {
 		t.Fatal(err)
 	}

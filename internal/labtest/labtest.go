@@ -7,6 +7,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -21,18 +22,31 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/tortie-net/tortie/internal/config"
+	"github.com/tortie-net/tortie/internal/needtest"
 )
 
 // startTimeout leaves room for a first start, in which the lab builds kube-apiserver (about 10 minutes on two cores).
 const startTimeout = 30 * time.Minute
 
+var begun = time.Now()
+
+// patience is startTimeout, or a little less than go test's -timeout leaves: a build that takes longer is to be told of.
+func patience() time.Duration {
+	if f := flag.Lookup("test.timeout"); f != nil {
+		if limit, ok := f.Value.(flag.Getter).Get().(time.Duration); ok && limit > 0 {
+			return min(startTimeout, time.Until(begun.Add(limit))-5*time.Second)
+		}
+	}
+	return startTimeout
+}
+
 // API returns the path of an administrator's kubeconfig for an API server that has the definitions of charts/tortie/crds.
 //
 // The server is started at the first call, is the same for all tests of one test binary, and ends with it. Tests share its
-// content: they use names of their own. A test fails where the server cannot run; it is never skipped.
+// content: they use names of their own. A test fails where the server cannot run; only a short run leaves it out.
 func API(t testing.TB) string {
 	t.Helper()
+	needtest.More(t, theLab)
 	path, err := shared()
 	if err != nil {
 		t.Fatalf("a real API server is needed: %v", err)
@@ -57,7 +71,7 @@ func Root() string {
 }
 
 var shared = sync.OnceValues(func() (string, error) {
-	lab, err := labBinary(config.OS())
+	lab, err := program()
 	if err != nil {
 		return "", err
 	}
@@ -72,17 +86,6 @@ var shared = sync.OnceValues(func() (string, error) {
 	}
 	return kubeconfig, nil
 })
-
-func labBinary(env config.Env) (string, error) {
-	path, ok := env("TORTIE_LAB")
-	if !ok {
-		path = filepath.Join(Root(), "bin", "lab")
-	}
-	if _, err := os.Stat(path); err != nil {
-		return "", fmt.Errorf("no lab program: %w (run `make bin/lab`, or set TORTIE_LAB)", err)
-	}
-	return path, nil
-}
 
 // child is a command of the lab that was started.
 type child struct {
@@ -136,7 +139,8 @@ func (c *child) ready() (string, error) { return c.await("ready KUBECONFIG=") }
 
 // await returns what follows prefix on the first line that starts with it.
 func (c *child) await(prefix string) (string, error) {
-	timeout := time.NewTimer(startTimeout)
+	limit := patience()
+	timeout := time.NewTimer(limit)
 	defer timeout.Stop()
 	last := ""
 	for {
@@ -151,7 +155,8 @@ func (c *child) await(prefix string) (string, error) {
 			last = line
 		case <-timeout.C:
 			_ = c.process.Kill()
-			return "", fmt.Errorf("`lab %s` did not say %q within %v: %s", c.command, prefix, startTimeout, c.stderr.tail())
+			return "", fmt.Errorf("`lab %s` did not say %q within %v (a first start builds Kubernetes, about 10 minutes on two cores; what is built so far is kept: try again, or with -timeout=30m): %s",
+				c.command, prefix, limit.Round(time.Second), c.stderr.tail())
 		}
 	}
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -21,11 +23,40 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-func TestMissingLabSaysWhatToDo(t *testing.T) {
+func TestNamedLabIsMissing(t *testing.T) {
 	env := func(string) (string, bool) { return filepath.Join(t.TempDir(), "lab"), true }
-	_, err := labBinary(env)
-	if err == nil || !strings.Contains(err.Error(), "make bin/lab") {
-		t.Errorf("error %v does not say `make bin/lab`", err)
+	if _, err := findProgram(env, t.TempDir()); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "TORTIE_LAB") {
+		t.Errorf("error %v does not tell what TORTIE_LAB is for", err)
+	}
+}
+
+// A clone that nothing was built in has its lab built, and a lab of other sources is built anew.
+func TestLabIsBuilt(t *testing.T) {
+	root := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("lab/go.mod", "module example.net/lab\n\ngo 1.26\n")
+	for _, word := range []string{"one", "two"} {
+		write("lab/cmd/lab/main.go", "package main\n\nfunc main() { print(\""+word+"\") }\n")
+		program, err := findProgram(func(string) (string, bool) { return "", false }, root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if said, err := exec.Command(program).CombinedOutput(); err != nil || string(said) != word {
+			t.Errorf("the program says %q, %v, want %q", said, err, word)
+		}
+	}
+	write("lab/cmd/lab/main.go", "package main\n\nfunc main() { missing() }\n")
+	if _, err := findProgram(func(string) (string, bool) { return "", false }, root); err == nil || !strings.Contains(err.Error(), "undefined: missing") {
+		t.Errorf("error %v does not show what the compiler says", err)
 	}
 }
 

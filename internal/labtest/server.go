@@ -7,8 +7,6 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
-
-	"github.com/tortie-net/tortie/internal/config"
 )
 
 // Server is an API server of a test's own, with this project's definitions, which the test may kill.
@@ -69,11 +67,7 @@ func (s *Server) Start() error {
 // launchFor runs a command of the lab that ends with the test.
 func launchFor(t testing.TB, args ...string) *child {
 	t.Helper()
-	lab, err := labBinary(config.OS())
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := launch(lab, args...)
+	c, err := launch(Binary(t), args...)
 	if err != nil {
 		t.Fatal(err)
 	}

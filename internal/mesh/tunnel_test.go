@@ -34,10 +34,7 @@ func withIPIP(t *testing.T, test func(*testing.T)) {
 	if meshtest.TimeScale > 1 {
 		t.Fatalf("in the virtual machine: %v", err)
 	}
-	lab := os.Getenv("TORTIE_LAB")
-	if lab == "" {
-		lab = filepath.Join(labtest.Root(), "bin", "lab")
-	}
+	lab := labtest.Binary(t)
 	cmd := exec.Command(lab, "vm", "-timeout", "15m", "-programs", "hyperkube", "--", os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=14m")
 	cmd.Env = append(cmd.Environ(), meshtest.BuiltElsewhere+"="+filepath.Dir(meshtest.Program(t, meshtest.Build)), "TORTIE_LAB="+lab)
 	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()

@@ -25,6 +25,9 @@ type figure struct {
 // Thousands of nodes that start within seconds agree as few do: each writes its Node once, and those that reflect twice.
 func TestLarge(t *testing.T) {
 	sizes := []int{1000, 5000}
+	if testing.Short() {
+		sizes = []int{500}
+	}
 	if *figuresFile != "" {
 		sizes = []int{100, 500, 1000, 2000, 5000}
 	}

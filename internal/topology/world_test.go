@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -33,27 +32,11 @@ type world struct {
 // newWorld makes a cluster without nodes; dual says that nodes and pods have both families.
 func newWorld(t testing.TB, dual bool) *world {
 	t.Helper()
-	kubectl, err := kubectl()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kubectl := labtest.Program(t, "kubectl")
 	w := &world{Cluster: meshtest.NewCluster(t), path: filepath.Dir(kubectl) + ":" + os.Getenv("PATH"), pods: map[*meshtest.Node]*meshtest.Pod{}}
 	w.Dual = dual
 	return w
 }
-
-// kubectl is the lab's own.
-var kubectl = sync.OnceValues(func() (string, error) {
-	lab := os.Getenv("TORTIE_LAB")
-	if lab == "" {
-		lab = filepath.Join(labtest.Root(), "bin", "lab")
-	}
-	out, err := exec.Command(lab, "build", "kubectl").Output()
-	if err != nil {
-		return "", fmt.Errorf("have the lab build kubectl (make bin/lab): %w", err)
-	}
-	return strings.TrimSpace(string(out)), nil
-})
 
 // shell runs commands as the cluster's administrator would type them.
 func (w *world) shell(t testing.TB, commands, input string) string {

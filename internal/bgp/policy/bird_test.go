@@ -20,6 +20,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp/wire"
+	"github.com/tortie-net/tortie/internal/needtest"
 )
 
 // BIRD 1.6 is what Calico's nodes run their BGPFilters in. Random filters decide there as here: about the same routes, with the
@@ -262,6 +263,7 @@ func birdOperations(operations []api.BGPFilterOperation) string {
 // runBIRD returns what the tables hold.
 func runBIRD(t *testing.T, family wire.Family, config string, tables int) []string {
 	t.Helper()
+	needtest.More(t, "the BIRD 1.6 of make deps")
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		t.Fatal(err)

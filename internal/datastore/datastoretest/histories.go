@@ -14,11 +14,14 @@ var (
 )
 
 // Histories runs a model's histories, each in a bubble of its own with a clock of its own, until one fails. Half of the seeds are the same
-// each time, the others are new. What run does must follow from its seed, which it must name when it fails.
+// each time, the others are new; a short run has a tenth of them. What run does must follow from its seed, which it must name when it fails.
 func Histories(t *testing.T, runs int, run func(t *testing.T, seed uint64)) {
 	if *modelSeed != 0 {
 		synctest.Test(t, func(t *testing.T) { run(t, *modelSeed) })
 		return
+	}
+	if testing.Short() {
+		runs /= 10
 	}
 	runs = cmp.Or(*modelRuns, runs)
 	for n := range runs {

@@ -40,6 +40,7 @@ func realStore(t *testing.T) *Store {
 }
 
 func TestStorePassesTheCases(t *testing.T) {
+	labtest.API(t)
 	datastoretest.Run(t, func() datastore.Store { return realStore(t) })
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/config"
 	"github.com/tortie-net/tortie/internal/labtest"
+	"github.com/tortie-net/tortie/internal/needtest"
 )
 
 // Names of the agent's builds: the second stands for an upgrade, and differs in its version alone.
@@ -51,6 +52,7 @@ var builtHere string
 // Program is the path of a build of the agent.
 func Program(t testing.TB, name string) string {
 	t.Helper()
+	needtest.More(t, "the agent, built")
 	dir, err := programs()
 	if err != nil {
 		t.Fatal(err)

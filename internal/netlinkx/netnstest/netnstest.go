@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tortie-net/tortie/internal/needtest"
 	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/sysctl"
 )
@@ -97,6 +98,7 @@ func (n *NS) Within(t testing.TB, fn func() error) {
 // Run runs a program inside the namespace and returns its standard output; the test fails with the program.
 func (n *NS) Run(t testing.TB, name string, args ...string) string {
 	t.Helper()
+	needtest.Program(t, name)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	var out, diag strings.Builder
@@ -114,6 +116,7 @@ func (n *NS) Run(t testing.TB, name string, args ...string) string {
 // Start starts a program inside the namespace, which is ended with the test, and returns its process ID.
 func (n *NS) Start(t testing.TB, name string, args ...string) int {
 	t.Helper()
+	needtest.Program(t, name)
 	cmd := exec.Command(name, args...)
 	n.Within(t, cmd.Start)
 	t.Cleanup(func() {

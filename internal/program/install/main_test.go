@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/tortie-net/tortie/internal/labtest"
+	"github.com/tortie-net/tortie/internal/needtest"
 )
 
 // aPlugin answers as one.
@@ -31,6 +32,7 @@ const aPlugin = "#!/bin/sh\necho '{\"supportedVersions\":[\"1.0.0\"]}'\n"
 // build compiles this program as the image has it: a name of the one binary.
 func build(t *testing.T) string {
 	t.Helper()
+	needtest.More(t, "the product's program, built")
 	binary := filepath.Join(t.TempDir(), "install")
 	cmd := exec.Command("go", "build", "-o", binary, "github.com/tortie-net/tortie/cmd/tortie")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
