@@ -26,15 +26,15 @@ type event struct {
 type counter struct {
 	log      io.Writer
 	recent   tail
-	outcome  map[string]map[string]string // package, test: pass, fail or skip
-	output   map[string]map[string]string // package, test: what it wrote
-	packages map[string]string            // pass, fail or skip
+	outcome  map[string]map[string]string           // package, test: pass, fail or skip
+	output   map[string]map[string]*strings.Builder // package, test: what it wrote
+	packages map[string]string                      // pass, fail or skip
 	order    []string
 }
 
 func newCounter(log io.Writer) *counter {
 	return &counter{
-		log: log, outcome: map[string]map[string]string{}, output: map[string]map[string]string{}, packages: map[string]string{},
+		log: log, outcome: map[string]map[string]string{}, output: map[string]map[string]*strings.Builder{}, packages: map[string]string{},
 	}
 }
 
@@ -62,7 +62,11 @@ func (c *counter) take(e event) error {
 		if e.Package == "" {
 			e.Package = e.ImportPath
 		}
-		inner(c.output, e.Package)[e.Test] += e.Output
+		tests := inner(c.output, e.Package)
+		if tests[e.Test] == nil {
+			tests[e.Test] = &strings.Builder{}
+		}
+		tests[e.Test].WriteString(e.Output)
 		if strings.TrimSpace(e.Output) != "" {
 			_, _ = c.recent.Write([]byte(e.Output)) // never fails
 		}
@@ -80,11 +84,19 @@ func (c *counter) take(e event) error {
 	return nil
 }
 
-func inner(m map[string]map[string]string, key string) map[string]string {
+func inner[V any](m map[string]map[string]V, key string) map[string]V {
 	if m[key] == nil {
-		m[key] = map[string]string{}
+		m[key] = map[string]V{}
 	}
 	return m[key]
+}
+
+// wrote returns what a test wrote, or with no name its package by itself.
+func (c *counter) wrote(pkg, test string) string {
+	if b := c.output[pkg][test]; b != nil {
+		return b.String()
+	}
+	return ""
 }
 
 // report prints a line for a package that ended, with the output of what failed in it.
@@ -98,7 +110,7 @@ func (c *counter) report(e event) {
 			fmt.Print(c.failureOutput(e.Package, test))
 		}
 		if e.FailedBuild != "" {
-			fmt.Print(c.output[e.FailedBuild][""])
+			fmt.Print(c.wrote(e.FailedBuild, ""))
 		}
 		fmt.Printf("    FAIL %s: %d failed, %d passed (%.1fs)\n", name, r.failed, r.passed, e.Elapsed)
 	case r.passed+r.skipped > 0:
@@ -119,7 +131,7 @@ var record = regexp.MustCompile(`(?m)^ +[a-z0-9_]+\.go:\d+: .*`)
 // failureOutput returns the end of what a failed test wrote, and then the first lines of its records; for a package that failed
 // by itself, of what the package wrote.
 func (c *counter) failureOutput(pkg, name string) string {
-	output := c.output[pkg][strings.TrimPrefix(strings.TrimPrefix(name, pkg), ".")]
+	output := c.wrote(pkg, strings.TrimPrefix(strings.TrimPrefix(name, pkg), "."))
 	lines := strings.SplitAfter(output, "\n")
 	more := len(lines) - shownLines
 	if more <= 0 {
@@ -156,7 +168,7 @@ func (c *counter) countPackage(pkg string, r *result) {
 			r.passed++
 		case "skip":
 			r.skipped++
-			if said := short.FindStringSubmatch(c.output[pkg][name]); said != nil {
+			if said := short.FindStringSubmatch(c.wrote(pkg, name)); said != nil {
 				r.leave(said[1])
 				continue
 			}
