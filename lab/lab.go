@@ -31,8 +31,8 @@ import (
 // DebugImage is imported on every node: a shell with ping, wget, httpd, ip and nc.
 const DebugImage = images.DebugImage
 
-// DefaultPodCIDR is what kube-proxy is told that pods have their addresses from.
-var DefaultPodCIDR = netip.MustParsePrefix("192.168.0.0/16")
+// DefaultPodCIDR and DefaultPodCIDR6 are what pods have their addresses from.
+var DefaultPodCIDR, DefaultPodCIDR6 = cluster.DefaultPodCIDRs[0], cluster.DefaultPodCIDRs[1]
 
 // ErrNotRunning is returned for a lab of which there is no trace.
 var ErrNotRunning = cluster.ErrNotRunning
@@ -47,8 +47,15 @@ type Config struct {
 	Images []string
 	// Containerd is the major release of containerd: by default the machine's; 2 is built from Go modules.
 	Containerd int
-	// PodCIDR is what pods have their addresses from; by default DefaultPodCIDR.
+	// PodCIDR is what pods have their addresses from, by default DefaultPodCIDR: kube-proxy is told so, and the API server reaches
+	// these addresses.
 	PodCIDR netip.Prefix
+	// IPv6 gives nodes and Services addresses of both families.
+	IPv6 bool
+	// PodCIDR6 is the same as PodCIDR for IPv6; by default DefaultPodCIDR6.
+	PodCIDR6 netip.Prefix
+	// DNS runs CoreDNS, once there is a pod network.
+	DNS bool
 	// Dir is where the lab makes its directory; by default below /var/lib.
 	Dir string
 	// Log takes a line for each stage.
@@ -130,6 +137,9 @@ func Start(ctx context.Context, cfg Config) (*Lab, error) {
 	}
 	l := &Lab{launch: launch, cache: cache}
 	l.state, err = cluster.ReadState(cfg.Name)
+	if err == nil && cfg.DNS {
+		err = l.startDNS(ctx)
+	}
 	if err == nil && cfg.Detach {
 		err = launch.Detach()
 		l.launch = nil
@@ -148,6 +158,9 @@ func (c Config) withDefaults() Config {
 	if !c.PodCIDR.IsValid() {
 		c.PodCIDR = DefaultPodCIDR
 	}
+	if !c.PodCIDR6.IsValid() {
+		c.PodCIDR6 = DefaultPodCIDR6
+	}
 	if c.Dir == "" {
 		c.Dir = cluster.DataDir
 	}
@@ -163,11 +176,15 @@ var DefaultPrograms = []string{"hyperkube", "kubectl", "helm", "pause"}
 
 // Programs returns the names of all programs that a lab opens.
 func (c Config) Programs() ([]string, error) {
+	names := slices.Clone(DefaultPrograms)
+	if c.DNS {
+		names = append(names, "coredns")
+	}
 	switch c.Containerd {
 	case 0:
-		return DefaultPrograms, nil
+		return names, nil
 	case 2:
-		return append(slices.Clone(DefaultPrograms), "containerd"), nil
+		return append(names, "containerd"), nil
 	default:
 		return nil, fmt.Errorf("containerd %d: there are 0, the machine's, and 2, built from Go modules", c.Containerd)
 	}
@@ -175,9 +192,12 @@ func (c Config) Programs() ([]string, error) {
 
 // spec resolves everything that a supervisor, which runs elsewhere, would not find: programs and absolute paths.
 func (c Config) spec(ctx context.Context, cache *binaries.Cache) (cluster.Spec, error) {
-	s := cluster.Spec{Name: c.Name, PodCIDR: c.PodCIDR, TimeScale: c.TimeScale}
+	s := cluster.Spec{Name: c.Name, PodCIDRs: []netip.Prefix{c.PodCIDR}, TimeScale: c.TimeScale}
+	if c.IPv6 {
+		s.PodCIDRs = append(s.PodCIDRs, c.PodCIDR6)
+	}
 	for i, name := range c.Nodes {
-		s.Nodes = append(s.Nodes, cluster.Node{Name: name, Addr: cluster.NodeAddr(i)})
+		s.Nodes = append(s.Nodes, cluster.Node{Name: name, Addrs: cluster.NodeAddrs(i, len(s.PodCIDRs))})
 	}
 	if err := s.Validate(); err != nil {
 		return s, err
@@ -221,6 +241,8 @@ func (c Config) programs(ctx context.Context, cache *binaries.Cache, s *cluster.
 			s.Pause = paths[i]
 		case "containerd":
 			s.Containerd = filepath.Dir(paths[i])
+		case "coredns":
+			s.CoreDNS = paths[i]
 		}
 	}
 	return nil
@@ -280,10 +302,15 @@ func (l *Lab) Helm(ctx context.Context, args ...string) (string, error) {
 }
 
 func (l *Lab) tool(ctx context.Context, name string, args []string) (string, error) {
+	return l.toolWith(ctx, nil, name, args)
+}
+
+func (l *Lab) toolWith(ctx context.Context, input io.Reader, name string, args []string) (string, error) {
 	cmd, err := l.Command(ctx, name, args...)
 	if err != nil {
 		return "", err
 	}
+	cmd.Stdin = input
 	return output(name, args, cmd, func() error { return netns.Do(l.NetNS(), cmd.Run) })
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -164,7 +165,7 @@ func TestTwoLabsAtOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for i, name := range names {
 		wg.Go(func() {
-			labs[i], errs[i] = Start(ctx, Config{Name: name, Nodes: []string{"node1"}, Log: t.Output()})
+			labs[i], errs[i] = Start(ctx, Config{Name: name, Nodes: []string{"node1"}, Log: t.Output(), IPv6: i == 1, DNS: i == 1})
 		})
 	}
 	wg.Wait()
@@ -173,6 +174,7 @@ func TestTwoLabsAtOnce(t *testing.T) {
 	}
 	t.Run("nodes are up but for the pod network", func(t *testing.T) { checkNode(ctx, t, labs[0]) })
 	t.Run("they are two clusters", func(t *testing.T) { checkApart(ctx, t, labs) })
+	t.Run("the other one has two families and DNS", func(t *testing.T) { checkOptions(ctx, t, labs[1]) })
 	t.Run("a node reads the machine and does not write it", func(t *testing.T) { checkRoot(ctx, t, labs[0]) })
 	t.Run("a name can be used once", func(t *testing.T) {
 		_, err := Start(ctx, Config{Name: names[0], Nodes: []string{"node1"}})
@@ -201,11 +203,11 @@ func TestTwoLabsAtOnce(t *testing.T) {
 
 func checkNode(ctx context.Context, t *testing.T, l *Lab) {
 	out, err := l.Kubectl(ctx, "get", "node", "node1", "-o",
-		`jsonpath={range .status.conditions[*]}{.type}={.status} {end}{.status.addresses[?(@.type=="InternalIP")].address} {.status.conditions[?(@.type=="Ready")].message}`)
+		`jsonpath={range .status.conditions[*]}{.type}={.status} {end}{.status.addresses[?(@.type=="InternalIP")].address} {.status.conditions[?(@.type=="Ready")].message} {.status.capacity}`)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"MemoryPressure=False", "DiskPressure=False", "PIDPressure=False", "Ready=False", "172.30.0.11", "cni plugin not initialized"} {
+	for _, want := range []string{`"ephemeral-storage":"`, "MemoryPressure=False", "DiskPressure=False", "PIDPressure=False", "Ready=False", "172.30.0.11", "cni plugin not initialized"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("node1 lacks %q: %s", want, out)
 		}
@@ -216,6 +218,24 @@ func checkNode(ctx context.Context, t *testing.T, l *Lab) {
 	}
 	if conf, err := l.Exec(ctx, "node1", "ls", "-A", "/etc/cni/net.d", "/opt/cni/bin"); err != nil || conf != "/etc/cni/net.d:\n\n/opt/cni/bin:\n" {
 		t.Errorf("a new node has CNI files: %q, %v", conf, err)
+	}
+}
+
+// checkOptions looks at what is there before a pod network is. That pods use it is tested with Tortie, in internal/cluster.
+func checkOptions(ctx context.Context, t *testing.T, l *Lab) {
+	addresses := kubectl(ctx, t, l, "get", "node", "node1", "-o", `jsonpath={.status.addresses[?(@.type=="InternalIP")].address}`)
+	if want := "172.30.0.11 fd00:172:30::11"; addresses != want {
+		t.Errorf("node1 has the addresses %s, want %s", addresses, want)
+	}
+	service := kubectl(ctx, t, l, "-n", "kube-system", "get", "service", "kube-dns", "-o", "jsonpath={.spec.clusterIPs}")
+	if !strings.HasPrefix(service, `["10.96.0.10","fd00:10:96::`) {
+		t.Errorf("kube-dns has the addresses %s", service)
+	}
+	if out := kubectl(ctx, t, l, "-n", "kube-system", "get", "deployment", "coredns", "-o", "jsonpath={.spec.replicas}"); out != "2" {
+		t.Errorf("%s replicas of CoreDNS", out)
+	}
+	if images, err := l.Exec(ctx, "node1", "ctr", "-n", "k8s.io", "images", "ls", "-q"); err != nil || !strings.Contains(images, cluster.CoreDNSImage) {
+		t.Errorf("images of node1 lack %s: %q, %v", cluster.CoreDNSImage, images, err)
 	}
 }
 
@@ -403,6 +423,9 @@ func TestConfigMistakes(t *testing.T) {
 		"the same node twice":  {Config{Name: "x", Nodes: []string{"a", "a"}}, "taken"},
 		"the underlay's name":  {Config{Name: "x", Nodes: []string{cluster.ControlPlaneName}}, "taken"},
 		"a long node name":     {Config{Name: "x", Nodes: []string{"a234567890123456"}}, "node name"},
+		"a pod CIDR of a host": {Config{Name: "x", PodCIDR: netip.MustParsePrefix("10.1.0.1/16")}, "pod CIDR 10.1.0.1/16"},
+		"a pod CIDR of IPv6":   {Config{Name: "x", PodCIDR: netip.MustParsePrefix("fd00:1::/48")}, "pod CIDR fd00:1::/48"},
+		"IPv4 for IPv6":        {Config{Name: "x", IPv6: true, PodCIDR6: netip.MustParsePrefix("10.1.0.0/16")}, "pod CIDR 10.1.0.0/16"},
 		"no such image":        {Config{Name: "x", Images: []string{"/nowhere.tar"}}, "/nowhere.tar"},
 		"more nodes than /24":  {Config{Name: "x", Nodes: DefaultNodes(300)}, "a lab has 1 to"},
 		"a name like a path":   {Config{Name: "../x"}, "lab name"},

@@ -57,7 +57,7 @@ func Describe(ctx context.Context, name string) (string, error) {
 		if ready {
 			message = ""
 		}
-		fmt.Fprintf(w, "  %s\t%s\tready=%v\tpid %d\t%s\t%s\t%s\n", n.Name, n.Address, ready, pids[n.Name], n.Kubelet, n.Runtime, message)
+		fmt.Fprintf(w, "  %s\t%s\tready=%v\tpid %d\t%s\t%s\t%s\n", n.Name, n.Addresses, ready, pids[n.Name], n.Kubelet, n.Runtime, message)
 	}
 	err = w.Flush() // into b, so before it is read
 	return b.String(), err

@@ -76,7 +76,7 @@ func (w *world) upgrade(t *testing.T) {
 	streams := w.between(t, [2]string{"node1", "node2"}, [2]string{"master", "node1"})
 	agents := w.agents(t)
 	w.apply(t, "web.yaml") // its pods come while plugins and agents are replaced
-	w.Release(t, "upgrade", "next")
+	w.Release(t, "upgrade", "next", dualStack...)
 	w.replaced(t, agents, "next")
 	w.plugins(t, "next")
 	agents = w.agents(t)

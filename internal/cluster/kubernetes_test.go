@@ -18,10 +18,13 @@ import (
 	"github.com/tortie-net/tortie/internal/mesh/meshtest"
 )
 
+// dualStack are Helm's flags for pods that have addresses of both families, those of IPv6 in the range that the lab has for them.
+var dualStack = []string{"--set", "ipFamilies={IPv4,IPv6},ipv6Pool.cidr=fd00:192:168::/48"}
+
 // TestKubernetes is one cluster's life: each part leaves it as it found it, without a leak.
 func TestKubernetes(t *testing.T) {
 	// containerd 2 calls what containerd 1.6, of the other suites' labs, does not know.
-	w := newWorld(t, "-containerd", "2", "-image", image(t, "dev"), "-image", image(t, "next"))
+	w := newWorld(t, "-containerd", "2", "-ipv6", "-dns", "-image", image(t, "dev"), "-image", image(t, "next"))
 	w.installed(t)
 	w.exclusive(t)
 	w.apply(t, "traffic.yaml")
@@ -57,7 +60,7 @@ func TestKubernetes(t *testing.T) {
 func (w *world) installed(t *testing.T) {
 	t.Helper()
 	start := time.Now()
-	w.Release(t, "install", "dev")
+	w.Release(t, "install", "dev", dualStack...)
 	w.rolledOut(t, "daemonset/tortie-node", "-n", "kube-system")
 	t.Logf("helm install to a DaemonSet that is ready on %d nodes: %v", len(nodes), time.Since(start))
 	w.Kubectl(t, "wait", "--for=condition=Ready", "node", "--all", "--timeout="+patience.String())

@@ -37,6 +37,8 @@ func (w *world) deployment(t *testing.T) {
 	own := w.inside(t, &pods[0])
 	serves(t, own.NS, service.Spec.ClusterIP+":80", names(pods)...)
 	serves(t, w.Node(t, "node1"), service.Spec.ClusterIP+":80", names(pods)...)
+	w.named(t, traffic, service, pods)
+	w.called(t, service, pods)
 }
 
 // address is a node's own.

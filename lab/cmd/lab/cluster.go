@@ -40,6 +40,9 @@ func runUp(ctx context.Context, args []string) error {
 	f.IntVar(&cfg.Containerd, "containerd", 0, "containerd's major release: 2, from Go modules, or 0, the machine's")
 	f.StringVar(&cfg.Dir, "dir", "", "directory for the lab's files (default: below /var/lib)")
 	f.TextVar(&cfg.PodCIDR, "pod-cidr", lab.DefaultPodCIDR, "what pods have their addresses from")
+	f.BoolVar(&cfg.IPv6, "ipv6", false, "dual stack: nodes and Services have addresses of IPv6 too")
+	f.TextVar(&cfg.PodCIDR6, "pod-cidr6", lab.DefaultPodCIDR6, "with -ipv6, what pods have their addresses of IPv6 from")
+	f.BoolVar(&cfg.DNS, "dns", false, "run CoreDNS, once a chart has brought a pod network")
 	attached := f.Bool("attached", false, "stay, and take the lab down when stdin ends")
 	if err := parse(f, args, false); err != nil {
 		return err

@@ -24,7 +24,7 @@ type command struct {
 
 func commands() []command {
 	return []command{
-		{"up", "up [-name N] [-nodes 3] [-image TAR] [-containerd 2]", "start a lab and leave it running", runUp},
+		{"up", "up [-name N] [-nodes 3] [-image TAR] [-ipv6] [-dns] [-containerd 2]", "start a lab and leave it running", runUp},
 		{"down", "down [-name N]", "stop a lab, and remove what is left of a killed one", runDown},
 		{"status", "status [-name N]", "show the labs that run and their nodes", runStatus},
 		{"kubectl", "kubectl [-name N] ARGS...", "run kubectl on a lab", runKubectl},

@@ -49,6 +49,7 @@ var Targets = []Target{
 	{Name: "hyperkube", Package: "./cmd/hyperkube", Sources: []string{"cmd/hyperkube", "internal/etcd"}},
 	// With its shim and ctr beside it: all tools of its module.
 	{Name: "containerd", Package: "tool", Module: "containerd", Tags: []string{"no_btrfs", "no_devmapper", "no_zfs"}},
+	{Name: "coredns", Package: ".", Sources: []string{"coredns"}, Module: "coredns"},
 	{Name: "kubectl", Package: "k8s.io/kubernetes/cmd/kubectl"},
 	{Name: "helm", Package: "helm.sh/helm/v4/cmd/helm"},
 	{Name: "pause", Package: "./cmd/pause", Sources: []string{"cmd/pause"}},

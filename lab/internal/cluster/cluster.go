@@ -41,15 +41,23 @@ const (
 // ControlPlaneName stands where a node's name stands for a node; no node may have it.
 const ControlPlaneName = "cp"
 
-// underlay is the network between the nodes; every lab has one of its own.
-var underlay = netip.MustParsePrefix("172.30.0.1/24")
+// underlays are the network between the nodes, with the control plane's address in it, by family; every lab has one of its own.
+var underlays = []netip.Prefix{netip.MustParsePrefix("172.30.0.1/24"), netip.MustParsePrefix("fd00:172:30::1/64")}
 
-// NodeAddr is the underlay address of the i-th node.
-func NodeAddr(i int) netip.Addr {
-	a := underlay.Addr().As4()
-	a[3] = byte(firstNode + i)
-	return netip.AddrFrom4(a)
+// DefaultPodCIDRs are what pods have their addresses from unless somebody says so, by family as underlays.
+var DefaultPodCIDRs = []netip.Prefix{netip.MustParsePrefix("192.168.0.0/16"), netip.MustParsePrefix("fd00:192:168::/48")}
+
+// NodeAddrs are the addresses of the i-th node in the underlay, in the first families of them: 172.30.0.11 and fd00:172:30::11.
+func NodeAddrs(i, families int) []netip.Addr {
+	v4, v6 := underlays[0].Addr().As4(), underlays[1].Addr().As16()
+	n := firstNode + i
+	v4[3] = byte(n)
+	v6[15] = byte(n/10<<4 | n%10) // the same digits
+	return []netip.Addr{netip.AddrFrom4(v4), netip.AddrFrom16(v6)}[:families]
 }
+
+// CoreDNSImage is the image of CoreDNS, which nodes have if the cluster shall have that.
+const CoreDNSImage = "docker.io/tortie-net/coredns:dev"
 
 // ControlPlane is the name of the network namespace of a lab's control plane and underlay.
 func ControlPlane(lab string) string { return nsName(lab, ControlPlaneName) }
@@ -118,8 +126,11 @@ func (c *Cluster) up(ctx context.Context) error {
 }
 
 func (c *Cluster) server() string {
-	return netip.AddrPortFrom(underlay.Addr(), apiPort).String()
+	return netip.AddrPortFrom(c.underlays()[0].Addr(), apiPort).String()
 }
+
+// underlays are those of the cluster's families.
+func (c *Cluster) underlays() []netip.Prefix { return underlays[:len(c.state.PodCIDRs)] }
 
 func (c *Cluster) planeDir() string        { return filepath.Join(c.state.Dir, ControlPlaneName) }
 func (c *Cluster) nodeDir(n string) string { return filepath.Join(c.state.Dir, n) }
@@ -146,13 +157,18 @@ func (c *Cluster) prepare() error {
 	if err := netns.Create(cp); err != nil {
 		return err
 	}
-	if err := wire.Bridge(cp, underlay); err != nil {
+	if err := wire.Bridge(cp, c.underlays()); err != nil {
 		return err
 	}
 	for _, n := range s.Nodes {
 		if err := c.prepareNode(n); err != nil {
 			return err
 		}
+	}
+	// The API server calls webhooks and proxies requests to pods. The control plane is no node and has no pod network, but the
+	// agent of every node has routes to all pods: packets go by way of the first.
+	if err := wire.Routes(cp, s.PodCIDRs, s.Nodes[0].Addrs); err != nil {
+		return err
 	}
 	return s.write()
 }
@@ -177,11 +193,7 @@ func (c *Cluster) makeDir() error {
 
 // writeImages writes the archives of the images that every node needs.
 func (c *Cluster) writeImages() error {
-	pause, err := images.Pause(node.PauseImage, c.state.Pause)
-	if err != nil {
-		return err
-	}
-	debug, err := images.Debug()
+	own, err := c.images()
 	if err != nil {
 		return err
 	}
@@ -189,9 +201,28 @@ func (c *Cluster) writeImages() error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
-	files := []string{filepath.Join(dir, "pause.tar"), filepath.Join(dir, "debug.tar")}
+	var files []string
+	for i, image := range own {
+		files = append(files, filepath.Join(dir, fmt.Sprintf("%d.tar", i)))
+		if err := image.Write(files[i]); err != nil {
+			return err
+		}
+	}
 	c.state.Images = append(files, c.state.Images...)
-	return errors.Join(pause.Write(files[0]), debug.Write(files[1]))
+	return nil
+}
+
+func (c *Cluster) images() ([]images.Image, error) {
+	debug, err := images.Debug()
+	if err != nil {
+		return nil, err
+	}
+	pause, err := images.Program(node.PauseImage, c.state.Pause)
+	if err != nil || c.state.CoreDNS == "" {
+		return []images.Image{debug, pause}, err
+	}
+	dns, err := images.Program(CoreDNSImage, c.state.CoreDNS)
+	return []images.Image{debug, pause, dns}, err
 }
 
 func (c *Cluster) prepareNode(n Node) error {
@@ -216,11 +247,7 @@ func (c *Cluster) makeHardware(n Node) error {
 	if err := netns.Create(ns); err != nil {
 		return err
 	}
-	err := wire.Attach(wire.Node{
-		Hub: ControlPlane(c.state.Name), NetNS: ns, Port: n.Name,
-		Addr: netip.PrefixFrom(n.Addr, underlay.Bits()), Gateway: underlay.Addr(),
-	})
-	if err != nil {
+	if err := wire.Attach(c.wireNode(ns, n)); err != nil {
 		return err
 	}
 	enabled, err := c.layout.Create(c.state.Name, n.Name)
@@ -228,14 +255,23 @@ func (c *Cluster) makeHardware(n Node) error {
 	return err
 }
 
+func (c *Cluster) wireNode(ns string, n Node) wire.Node {
+	w := wire.Node{Hub: ControlPlane(c.state.Name), NetNS: ns, Port: n.Name}
+	for i, underlay := range c.underlays() {
+		w.Addrs = append(w.Addrs, netip.PrefixFrom(n.Addrs[i], underlay.Bits()))
+		w.Gateways = append(w.Gateways, underlay.Addr())
+	}
+	return w
+}
+
 func (c *Cluster) nodeConfig(n Node) node.Config {
-	hosts := map[string]netip.Addr{}
+	hosts := map[string][]netip.Addr{}
 	for _, other := range c.state.Nodes {
-		hosts[other.Name] = other.Addr
+		hosts[other.Name] = other.Addrs
 	}
 	return node.Config{
-		Lab: c.state.Name, Name: n.Name, Addr: n.Addr, Dir: c.nodeDir(n.Name), Hyperkube: c.state.Hyperkube, Containerd: c.state.Containerd,
-		Images: c.state.Images, PodCIDR: c.state.PodCIDR, Hosts: hosts, MachineID: pki.Token(),
+		Lab: c.state.Name, Name: n.Name, Addrs: n.Addrs, Dir: c.nodeDir(n.Name), Hyperkube: c.state.Hyperkube, Containerd: c.state.Containerd,
+		Images: c.state.Images, PodCIDRs: c.state.PodCIDRs, Hosts: hosts, MachineID: pki.Token(),
 	}
 }
 
@@ -277,8 +313,9 @@ func (c *Cluster) startPlane(ctx context.Context) error {
 	}
 	p, err := plane.Start(ctx, plane.Config{
 		Dir: c.planeDir(), Hyperkube: c.state.Hyperkube, Spawner: c.spawner, NetNS: ControlPlane(c.state.Name),
-		Address: underlay.Addr(), Port: apiPort, Nodes: names, ControllerManager: true, Scheduler: true,
-		Timeout: c.state.scaled(planeTimeout),
+		Address: c.underlays()[0].Addr(), Port: apiPort, Nodes: names, ControllerManager: true, Scheduler: true,
+		IPv6Services: len(c.underlays()) > 1,
+		Timeout:      c.state.scaled(planeTimeout),
 	})
 	c.plane = p
 	return err
@@ -289,7 +326,7 @@ func (c *Cluster) joinNodes() error {
 	for _, n := range c.state.Nodes {
 		dir := c.nodeDir(n.Name)
 		cert := filepath.Join(c.planeDir(), "kubelet-"+n.Name)
-		if err := c.plane.Authority().Server("kubelet-"+n.Name, []string{n.Name}, []netip.Addr{n.Addr}); err != nil {
+		if err := c.plane.Authority().Server("kubelet-"+n.Name, []string{n.Name}, n.Addrs); err != nil {
 			return err
 		}
 		proxy, kubelet := node.Kubeconfigs(dir)
@@ -355,7 +392,7 @@ func (c *Cluster) allUp(ctx context.Context, seen map[string]bool) error {
 			return fmt.Errorf("node %s is not ready: %s", n.Name, message)
 		} else if !seen[n.Name] {
 			seen[n.Name] = true
-			c.progress("node %s up at %s (%s, %s, ready=%v)", n.Name, n.Address, n.Kubelet, n.Runtime, ready)
+			c.progress("node %s up at %s (%s, %s, ready=%v)", n.Name, n.Addresses, n.Kubelet, n.Runtime, ready)
 		}
 	}
 	if len(nodes) < len(c.state.Nodes) {

@@ -22,11 +22,15 @@ func ControlSocket(name string) string { return filepath.Join(stateDir(name), "c
 
 // Node returns a node by its name, and its directory.
 func (s State) Node(name string) (n Node, dir string, err error) {
-	i := slices.IndexFunc(s.Nodes, func(n Node) bool { return n.Name == name })
+	i := s.index(name)
 	if i < 0 {
 		return Node{}, "", fmt.Errorf("lab %q has no node %q", s.Name, name)
 	}
 	return s.Nodes[i], filepath.Join(s.Dir, name), nil
+}
+
+func (s State) index(name string) int {
+	return slices.IndexFunc(s.Nodes, func(n Node) bool { return n.Name == name })
 }
 
 // Restart ends all processes of a node at once, as a power cut does, and starts it again. What a reboot loses is lost:
@@ -57,7 +61,7 @@ func (c *Cluster) restart(ctx context.Context, n Node) error {
 	if err := c.makeHardware(n); err != nil {
 		return fmt.Errorf("start node %s: %w", n.Name, err)
 	}
-	if err := c.startNode(&c.state.Nodes[slices.Index(c.state.Nodes, n)]); err != nil {
+	if err := c.startNode(&c.state.Nodes[c.state.index(n.Name)]); err != nil {
 		return err
 	}
 	if err := c.state.write(); err != nil {

@@ -30,10 +30,11 @@ var (
 	nodeName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,13}[a-z0-9])?$`)
 )
 
-// Node is the name and underlay address of a node.
+// Node is the name of a node and its addresses in the underlay.
 type Node struct {
 	Name string
-	Addr netip.Addr
+	// Addrs are one of each family that the cluster has, IPv4 first.
+	Addrs []netip.Addr
 	// PID is the node's first process, as the machine sees it; 0 before it runs.
 	PID int
 }
@@ -49,9 +50,12 @@ type Spec struct {
 	Pause string
 	// Containerd is the directory of containerd 2; "" for the machine's containerd.
 	Containerd string
+	// CoreDNS is the program of CoreDNSImage; "" for none.
+	CoreDNS string
 	// Images are archives for every node.
-	Images  []string
-	PodCIDR netip.Prefix
+	Images []string
+	// PodCIDRs are what pods have their addresses from: of IPv4, and of IPv6 too in a cluster of both families.
+	PodCIDRs []netip.Prefix
 	// TimeScale multiplies every deadline.
 	TimeScale float64
 }
@@ -63,6 +67,11 @@ func (s Spec) Validate() error {
 	}
 	if len(s.Nodes) == 0 || len(s.Nodes) > maxNodes {
 		return fmt.Errorf("%d nodes: a lab has 1 to %d", len(s.Nodes), maxNodes)
+	}
+	for i, p := range s.PodCIDRs {
+		if !p.IsValid() || p != p.Masked() || p.Addr().Is6() != underlays[i].Addr().Is6() {
+			return fmt.Errorf("pod CIDR %s: want a range such as %s", p, DefaultPodCIDRs[i])
+		}
 	}
 	seen := map[string]bool{ControlPlaneName: true}
 	for _, n := range s.Nodes {

@@ -36,13 +36,14 @@ type Image struct {
 	Cmd        []string
 }
 
-// Pause is the image of a pod's sandbox.
-func Pause(tag, program string) (Image, error) {
+// Program is the image of one static program.
+func Program(tag, program string) (Image, error) {
 	b, err := os.ReadFile(program)
 	if err != nil {
-		return Image{}, fmt.Errorf("read the pause program: %w", err)
+		return Image{}, fmt.Errorf("read the program of image %s: %w", tag, err)
 	}
-	return Image{Tag: tag, Files: []File{{Path: "pause", Content: b}}, Entrypoint: []string{"/pause"}}, nil
+	name := filepath.Base(program)
+	return Image{Tag: tag, Files: []File{{Path: name, Content: b}}, Entrypoint: []string{"/" + name}}, nil
 }
 
 // Debug is DebugImage, made of the machine's static busybox.

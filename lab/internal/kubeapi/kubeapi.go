@@ -62,8 +62,10 @@ type Condition struct {
 
 // Node is what a lab wants to know of a Node object.
 type Node struct {
-	Name, Address, Kubelet, Runtime string
-	Conditions                      []Condition
+	Name, Kubelet, Runtime string
+	// Addresses are one of each family, with commas between them.
+	Addresses  string
+	Conditions []Condition
 }
 
 // Ready says whether the node's Ready condition is true, and its message.
@@ -104,11 +106,13 @@ func (c *Client) Nodes(ctx context.Context) ([]Node, error) {
 	nodes := make([]Node, 0, len(list.Items))
 	for _, i := range list.Items {
 		n := Node{Name: i.Metadata.Name, Conditions: i.Status.Conditions, Kubelet: i.Status.NodeInfo.KubeletVersion, Runtime: i.Status.NodeInfo.ContainerRuntimeVersion}
+		var addresses []string
 		for _, a := range i.Status.Addresses {
 			if a.Type == "InternalIP" {
-				n.Address = a.Address
+				addresses = append(addresses, a.Address)
 			}
 		}
+		n.Addresses = strings.Join(addresses, ",")
 		nodes = append(nodes, n)
 	}
 	return nodes, nil

@@ -12,11 +12,15 @@ import (
 // PauseImage is the image of every pod's sandbox; the archive that holds it must be among a node's images.
 const PauseImage = "docker.io/tortie-net/pause:dev"
 
+// ClusterDNS is the address of the Service kube-dns, if the cluster has that.
+const ClusterDNS = "10.96.0.10"
+
 // Config is what a node is told by the one who starts it.
 type Config struct {
 	Lab  string
 	Name string
-	Addr netip.Addr
+	// Addrs are the node's addresses, one of each family.
+	Addrs []netip.Addr
 	// Dir is the node's directory on the machine: logs and settings, and the data of containerd and the kubelet.
 	Dir string
 	// Hyperkube is the binary of kubelet and kube-proxy.
@@ -25,10 +29,10 @@ type Config struct {
 	Containerd string
 	// Images are archives that are imported before the kubelet starts.
 	Images []string
-	// PodCIDR tells kube-proxy what comes from pods.
-	PodCIDR netip.Prefix
+	// PodCIDRs tell kube-proxy what comes from pods.
+	PodCIDRs []netip.Prefix
 	// Hosts are the other nodes' addresses, for /etc/hosts.
-	Hosts map[string]netip.Addr
+	Hosts map[string][]netip.Addr
 	// MachineID is the node's, also after a restart.
 	MachineID string
 }
@@ -71,7 +75,7 @@ func (c Config) Write() error {
 		configFile:        string(b),
 		"containerd.toml": containerd,
 		"kubelet.yaml":    kubeletConfig,
-		"proxy.yaml":      fmt.Sprintf(proxyConfig, c.Name, c.PodCIDR),
+		"proxy.yaml":      fmt.Sprintf(proxyConfig, c.Name, list(c.PodCIDRs)),
 	}
 	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(c.Dir, name), []byte(text), 0o644); err != nil {
@@ -93,11 +97,22 @@ func readConfig(path string) (Config, error) {
 	return c, nil
 }
 
+// list is how Kubernetes takes what has a value for each family.
+func list[T fmt.Stringer](values []T) string {
+	var texts []string
+	for _, v := range values {
+		texts = append(texts, v.String())
+	}
+	return strings.Join(texts, ",")
+}
+
 func (c Config) hostsFile() string {
 	var b strings.Builder
 	b.WriteString("127.0.0.1 localhost\n")
-	for name, addr := range c.Hosts {
-		fmt.Fprintf(&b, "%s %s\n", addr, name)
+	for name, addrs := range c.Hosts {
+		for _, addr := range addrs {
+			fmt.Fprintf(&b, "%s %s\n", addr, name)
+		}
 	}
 	return b.String()
 }
@@ -159,7 +174,7 @@ authentication: {anonymous: {enabled: false}, webhook: {enabled: true}, x509: {c
 authorization: {mode: Webhook}
 tlsCertFile: ` + stateDir + `/kubelet.crt
 tlsPrivateKeyFile: ` + stateDir + `/kubelet.key
-clusterDNS: [10.96.0.10]
+clusterDNS: [` + ClusterDNS + `]
 clusterDomain: cluster.local
 resolvConf: /etc/resolv.conf
 volumePluginDir: /var/lib/kubelet/volumeplugins
@@ -168,7 +183,7 @@ imageMinimumGCAge: 24h
 evictionHard: {}
 failSwapOn: false
 makeIPTablesUtilChains: false
-localStorageCapacityIsolation: false
+localStorageCapacityIsolation: true
 nodeStatusUpdateFrequency: 5s
 syncFrequency: 10s
 `
@@ -178,7 +193,7 @@ const proxyConfig = `apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 mode: nftables
 hostnameOverride: %s
-clusterCIDR: %s
+clusterCIDR: "%s"
 clientConnection: {kubeconfig: ` + stateDir + `/` + proxyKubeconfigFile + `}
 conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
 `

@@ -92,7 +92,7 @@ func run(ctx context.Context, c Config, r *reaper) error {
 		return err
 	}
 	if err := start("kubelet", binDir+"/kubelet", "--config="+stateDir+"/kubelet.yaml", "--kubeconfig="+stateDir+"/"+kubeconfigFile,
-		"--node-ip="+c.Addr.String(), "--hostname-override="+c.Name, "--housekeeping-interval=2m"); err != nil {
+		"--node-ip="+list(c.Addrs), "--hostname-override="+c.Name, "--housekeeping-interval=2m"); err != nil {
 		return err
 	}
 	if err := start("kube-proxy", binDir+"/kube-proxy", "--config="+stateDir+"/proxy.yaml"); err != nil {

@@ -19,8 +19,11 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/proc"
 )
 
-// ServiceCIDR holds the cluster IPs; the API server itself is its first address.
-const ServiceCIDR = "10.96.0.0/16"
+// ServiceCIDR holds the cluster IPs; the API server itself is its first address. ServiceCIDR6 holds those of IPv6.
+const (
+	ServiceCIDR  = "10.96.0.0/16"
+	ServiceCIDR6 = "fd00:10:96::/112"
+)
 
 // etcdURL is a socket in the working directory, so that no port is taken and nobody else reaches an etcd without
 // authentication. The etcd server demands that even this has the form host:port; both are the name of the socket.
@@ -43,6 +46,8 @@ type Config struct {
 	Port uint16
 	// Nodes get a token each: NAME.kubeconfig.
 	Nodes []string
+	// IPv6Services lets Services have addresses of IPv6 too.
+	IPv6Services bool
 	// Audit is a group of users whose requests the API server writes to audit.log, one JSON object in a line; empty writes none.
 	Audit string
 	// ControllerManager and Scheduler say whether these run too.
@@ -238,7 +243,9 @@ func (p *Plane) serverFlags() []string {
 		"--kubelet-client-certificate=kubelet-client.crt", "--kubelet-client-key=kubelet-client.key",
 		"--kubelet-certificate-authority=ca.crt", "--kubelet-preferred-address-types=InternalIP",
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file=sa.pub",
-		"--service-account-signing-key-file=sa.key", "--service-cluster-ip-range=" + ServiceCIDR,
+		"--service-account-signing-key-file=sa.key", "--service-cluster-ip-range=" + p.serviceCIDRs(),
+		// Webhooks are called at their pods, since there is no kube-proxy where this server runs.
+		"--enable-aggregator-routing=true",
 		"--allow-privileged=true", "--profiling=false",
 		// A lab's requests are few, and a fair queue that is still being set up answers some of the first with 429.
 		"--enable-priority-and-fairness=false",
@@ -255,6 +262,13 @@ func (p *Plane) serverFlags() []string {
 		flags = append(flags, "--disable-admission-plugins=ServiceAccount")
 	}
 	return flags
+}
+
+func (p *Plane) serviceCIDRs() string {
+	if p.cfg.IPv6Services {
+		return ServiceCIDR + "," + ServiceCIDR6
+	}
+	return ServiceCIDR
 }
 
 func (p *Plane) controllerManagerFlags() []string {

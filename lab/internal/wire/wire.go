@@ -5,9 +5,11 @@ package wire
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -29,10 +31,18 @@ var sysctls = map[string]string{
 	"net/ipv4/conf/default/rp_filter": "2",
 }
 
-// Bridge makes the underlay in a namespace and gives it an address.
-func Bridge(ns string, addr netip.Prefix) error {
+// hubSysctls are those of the control plane's namespace. A node that forwards to a pod of another one says so by a redirect, which would
+// outlive the pod's address there.
+var hubSysctls = map[string]string{
+	"net/ipv4/conf/all/accept_redirects":     "0",
+	"net/ipv4/conf/default/accept_redirects": "0",
+	"net/ipv6/conf/default/accept_redirects": "0",
+}
+
+// Bridge makes the underlay in a namespace and gives it addresses.
+func Bridge(ns string, addrs []netip.Prefix) error {
 	err := netns.Do(ns, func() error {
-		if err := loopbackUp(); err != nil {
+		if err := errors.Join(set(hubSysctls), loopbackUp()); err != nil {
 			return err
 		}
 		bridge := &netlink.Bridge{LinkAttrs: netlink.NewLinkAttrs()}
@@ -40,7 +50,7 @@ func Bridge(ns string, addr netip.Prefix) error {
 		if err := netlink.LinkAdd(bridge); err != nil {
 			return fmt.Errorf("add bridge %s: %w", BridgeName, err)
 		}
-		return address(bridge, addr)
+		return addresses(bridge, addrs)
 	})
 	if err != nil {
 		return fmt.Errorf("make the underlay in %s: %w", ns, err)
@@ -48,14 +58,27 @@ func Bridge(ns string, addr netip.Prefix) error {
 	return nil
 }
 
+// Routes adds a route to each range, through the gateway of its family.
+func Routes(ns string, ranges []netip.Prefix, gateways []netip.Addr) error {
+	return netns.Do(ns, func() error {
+		for i, dst := range ranges {
+			if err := netlink.RouteAdd(&netlink.Route{Dst: ipNet(dst), Gw: gateways[i].AsSlice()}); err != nil {
+				return fmt.Errorf("add the route to %s via %s in %s: %w", dst, gateways[i], ns, err)
+			}
+		}
+		return nil
+	})
+}
+
 // Node says how to connect a node.
 type Node struct {
 	// Hub and NetNS are the namespaces of the bridge and of the node.
 	Hub, NetNS string
 	// Port is the name of the bridge's port.
-	Port    string
-	Addr    netip.Prefix
-	Gateway netip.Addr
+	Port string
+	// Addrs and Gateways are of each family of the underlay.
+	Addrs    []netip.Prefix
+	Gateways []netip.Addr
 }
 
 // Attach connects a node to the underlay.
@@ -89,7 +112,7 @@ func Detach(hub, port string) error {
 
 // hardwareAddr follows from the address, so that a node has the same after a restart: others remember it.
 func (n Node) hardwareAddr() net.HardwareAddr {
-	ip := n.Addr.Addr().As4()
+	ip := n.Addrs[0].Addr().As4()
 	return append(net.HardwareAddr{0x02, 0}, ip[:]...)
 }
 
@@ -122,23 +145,33 @@ func (n Node) plug(target *os.File) error {
 }
 
 func (n Node) configure() error {
-	for name, value := range sysctls {
-		if err := os.WriteFile("/proc/sys/"+name, []byte(value), 0); err != nil {
-			return fmt.Errorf("set %s: %w", name, err)
-		}
-	}
-	if err := loopbackUp(); err != nil {
+	if err := errors.Join(set(sysctls), loopbackUp()); err != nil {
 		return err
 	}
 	link, err := netlink.LinkByName(uplink)
 	if err != nil {
 		return fmt.Errorf("find %s: %w", uplink, err)
 	}
-	if err := address(link, n.Addr); err != nil {
+	if err := addresses(link, n.Addrs); err != nil {
 		return err
 	}
-	if err := netlink.RouteAdd(&netlink.Route{Gw: net.IP(n.Gateway.AsSlice())}); err != nil {
-		return fmt.Errorf("add default route via %s: %w", n.Gateway, err)
+	for _, gateway := range n.Gateways {
+		if err := netlink.RouteAdd(&netlink.Route{Gw: gateway.AsSlice()}); err != nil {
+			return fmt.Errorf("add default route via %s: %w", gateway, err)
+		}
+	}
+	return nil
+}
+
+func set(sysctls map[string]string) error {
+	for name, value := range sysctls {
+		err := os.WriteFile("/proc/sys/"+name, []byte(value), 0)
+		if errors.Is(err, fs.ErrNotExist) && strings.HasPrefix(name, "net/ipv6/") {
+			continue // a kernel without IPv6
+		}
+		if err != nil {
+			return fmt.Errorf("set %s: %w", name, err)
+		}
 	}
 	return nil
 }
@@ -151,10 +184,19 @@ func loopbackUp() error {
 	return netlink.LinkSetUp(lo)
 }
 
-func address(link netlink.Link, p netip.Prefix) error {
-	a := &netlink.Addr{IPNet: &net.IPNet{IP: net.IP(p.Addr().AsSlice()), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}}
-	if err := netlink.AddrAdd(link, a); err != nil {
-		return fmt.Errorf("add address %s to %s: %w", p, link.Attrs().Name, err)
+func addresses(link netlink.Link, prefixes []netip.Prefix) error {
+	for _, p := range prefixes {
+		a := &netlink.Addr{IPNet: ipNet(p)}
+		if p.Addr().Is6() {
+			a.Flags = unix.IFA_F_NODAD // nobody else is here: it can be used at once
+		}
+		if err := netlink.AddrAdd(link, a); err != nil {
+			return fmt.Errorf("add address %s to %s: %w", p, link.Attrs().Name, err)
+		}
 	}
 	return netlink.LinkSetUp(link)
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }

@@ -1,0 +1,20 @@
+package lab
+
+import (
+	"context"
+	_ "embed"
+	"strings"
+
+	"github.com/tortie-net/tortie/lab/internal/cluster"
+	"github.com/tortie-net/tortie/lab/internal/node"
+)
+
+//go:embed dns.yaml
+var dnsManifest string
+
+// startDNS creates CoreDNS' objects. Its pods wait for the pod network, as all do.
+func (l *Lab) startDNS(ctx context.Context) error {
+	manifest := strings.NewReplacer("IMAGE", cluster.CoreDNSImage, "ADDRESS", node.ClusterDNS).Replace(dnsManifest)
+	_, err := l.toolWith(ctx, strings.NewReader(manifest), "kubectl", []string{"create", "-f", "-"})
+	return err
+}
