@@ -42,10 +42,12 @@ type Deps struct {
 	Config config.Controllers
 	Log    *slog.Logger
 	// Store is the Kubernetes API. Etcd has the addresses if they are there, else it is nil.
-	Store  *kubernetes.Store
-	Etcd   Etcd
-	Watch  *kube.Inventory
-	Events *events.Recorder
+	Store *kubernetes.Store
+	Etcd  Etcd
+	Watch *kube.Inventory
+	// Policies are the NetworkPolicies, which nobody enforces.
+	Policies *kube.Policies
+	Events   *events.Recorder
 	// Identity is in the Lease, and no other process's.
 	Identity string
 }
@@ -108,6 +110,8 @@ func (c *Controllers) Run(ctx context.Context) error {
 	}
 	g.Go(func() error { return c.deps.Watch.Run(ctx) })
 	g.Go(func() error { return c.deps.Events.Run(ctx) })
+	g.Go(func() error { return c.deps.Policies.Run(ctx) })
+	g.Go(func() error { c.tellPolicies(ctx); return nil })
 	g.Go(func() error {
 		if err := c.deps.Watch.WaitForSync(ctx, c.deps.Log); err != nil {
 			return nil // told to end

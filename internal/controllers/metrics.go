@@ -24,6 +24,7 @@ type metrics struct {
 	removed     *prometheus.CounterVec
 	spared      prometheus.Counter
 	reclamation prometheus.Counter
+	policies    prometheus.Gauge
 
 	mu         sync.Mutex // guards all below
 	usage      Usage
@@ -76,11 +77,14 @@ func newMetrics() *metrics {
 	m.spared = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "tortie_ipam_gc_spared_total", Help: "Holders of addresses who looked dead and turned out not to be, right before their addresses would have been freed.",
 	})
+	m.policies = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "tortie_network_policies_not_enforced", Help: "NetworkPolicies that exist, and restrict nothing: this version enforces none.",
+	})
 	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "tortie_build_info", Help: "Always 1; the label has the program's version.",
 	}, []string{"version"})
 	build.WithLabelValues(version.Version).Set(1)
-	m.registry.MustRegister(m.passes, m.failures, m.leading, m.behind, m.waiting, m.reclamation, m.reclaimed, m.removed, m.spared, build, m,
+	m.registry.MustRegister(m.passes, m.failures, m.leading, m.behind, m.waiting, m.reclamation, m.reclaimed, m.removed, m.spared, m.policies, build, m,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

@@ -76,7 +76,7 @@ func build(s Source, k key, message string, common bool, first, last time.Time, 
 		host = ""
 	}
 	h := fnv.New64a()
-	fmt.Fprintf(h, "%s\x00%s\x00%s\x00%s\x00%s", o.Kind, k.reason, message, host, s.Component)
+	fmt.Fprintf(h, "%s\x00%s\x00%s\x00%s\x00%s\x00%s", o.Kind, o.UID, k.reason, message, host, s.Component)
 	return Event{
 		APIVersion: "v1", Kind: "Event",
 		Metadata:       Metadata{Name: fmt.Sprintf("%s.%016x", cut(strings.ToLower(o.Name), maxName), h.Sum64()), Namespace: namespace},

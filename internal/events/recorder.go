@@ -105,6 +105,29 @@ func (r *Recorder) Note(about Object, reason, message string) {
 	r.say(about, reason, &entry{message: message, normal: true})
 }
 
+// WarnOnce writes, before it returns, a warning that there is to be once for an object, whoever says it: one that exists is left as it is.
+// It is not limited. The caller paces himself, and tries again what fails.
+func (r *Recorder) WarnOnce(ctx context.Context, about Object, reason, message string) error {
+	if r == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, writeTime)
+	defer cancel()
+	now := r.now()
+	err := r.poster.Create(ctx, build(r.source, key{about, reason}, message, true, now, now, 1))
+	if errors.Is(err, ErrExists) {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err != nil {
+		r.dropped++
+		return err
+	}
+	r.written++
+	return nil
+}
+
 // say says what a new entry says, or goes on with the one that says it already.
 func (r *Recorder) say(about Object, reason string, fresh *entry) {
 	if r == nil {

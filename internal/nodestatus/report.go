@@ -34,6 +34,8 @@ type Report struct {
 
 	Reflection *Reflection `json:"reflection,omitempty" help:"This node's part in route reflection, if it has one."`
 
+	EnforcesPolicies bool `json:"enforcesPolicies" help:"Whether NetworkPolicies are enforced. This version enforces none: they restrict nothing."`
+
 	Pools     []Pool      `json:"pools" help:"The IPPools."`
 	Blocks    []string    `json:"blocks" help:"The node's own confirmed blocks."`
 	Peers     []Peer      `json:"peers" help:"BGP sessions that this node should have."`

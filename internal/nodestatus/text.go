@@ -100,6 +100,7 @@ func (r *Report) summary() [][]string {
 		{"Blocks", cmp.Or(strings.Join(r.Blocks, ", "), "none yet: the first pod claims one")},
 		{"Services", r.servicesText()},
 		{"Reflection", r.reflectionText()},
+		{"Policies", r.policiesText()},
 		{"Routes", r.Routes.count()},
 		{"Facts", r.factsText()},
 		{"Journal", r.journalText()},
@@ -123,6 +124,13 @@ func (r *Report) readiness() string {
 		return "ready, but not as it should be"
 	}
 	return "ready"
+}
+
+func (r *Report) policiesText() string {
+	if r.EnforcesPolicies {
+		return "NetworkPolicies are enforced"
+	}
+	return "NetworkPolicies are not enforced by this version: they restrict nothing"
 }
 
 func (r *Report) addressText() string {

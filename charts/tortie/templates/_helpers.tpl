@@ -165,7 +165,7 @@ kubectl patch ippools.crd.projectcalico.org {{ .name }} --type=merge -p '{"spec"
 {{- range .modes }}
 {{- if ne .value (get $asked .env | default .value) }}
 {{- with include "tortie.poolPatch" $pool }}
-{{- fail (printf "%s: the pool %s exists with other modes, and no upgrade changes it. Change it first, then the upgrade will do:\n%s" $pool.of $pool.name .) }}
+{{- fail (printf "%s: the pool %s exists with other modes, and no upgrade changes it. Change it first, then the upgrade will do: %s" $pool.of $pool.name .) }}
 {{- end }}
 {{- end }}
 {{- end }}

@@ -150,6 +150,9 @@ func open(ctx context.Context, cfg config.Controllers, identity string, log *slo
 	if deps.Watch, err = kube.NewInventory(rest, !cfg.Etcd, log); err != nil {
 		return controllers.Deps{}, err
 	}
+	if deps.Policies, err = kube.NewPolicies(rest, log); err != nil {
+		return controllers.Deps{}, err
+	}
 	poster, err := kube.OpenEvents(rest)
 	if err != nil {
 		return controllers.Deps{}, err

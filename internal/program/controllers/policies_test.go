@@ -1,0 +1,87 @@
+package controllers
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// policy creates a NetworkPolicy that is to keep everything out, and returns its UID.
+func (w *world) policy(namespace, name string) (uid string) {
+	w.t.Helper()
+	p := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	p, err := w.core.NetworkingV1().NetworkPolicies(namespace).Create(w.t.Context(), p, metav1.CreateOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return string(p.UID)
+}
+
+// notEnforced are the Events about NetworkPolicies, by the policy's UID.
+func (w *world) notEnforced() (found map[string][]corev1.Event, err error) {
+	list, err := w.core.CoreV1().Events("").List(w.t.Context(), metav1.ListOptions{FieldSelector: "reason=PolicyNotEnforced,type=Warning"})
+	if err != nil {
+		return nil, err
+	}
+	found = map[string][]corev1.Event{}
+	for _, e := range list.Items {
+		found[string(e.InvolvedObject.UID)] = append(found[string(e.InvolvedObject.UID)], e)
+	}
+	return found, nil
+}
+
+// toldOf waits until there is an Event about each of so many policies, and about these among them.
+func (w *world) toldOf(n int, uids ...string) map[string][]corev1.Event {
+	w.t.Helper()
+	var found map[string][]corev1.Event
+	eventually(w.t, func() (err error) {
+		if found, err = w.notEnforced(); err != nil {
+			return err
+		}
+		for _, uid := range uids {
+			if len(found[uid]) == 0 {
+				return fmt.Errorf("no event about the policy %s", uid)
+			}
+		}
+		return nil
+	})
+	if len(found) != n {
+		w.t.Errorf("events about %d policies, want %d: %+v", len(found), n, found)
+	}
+	return found
+}
+
+// Whoever makes a NetworkPolicy is told that nothing enforces it: once, also if another process leads by then, and again if it is made anew.
+func TestPoliciesAreToldOf(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, audited(t))
+	first, second := w.policy("default", "deny"), w.policy("kube-system", "deny")
+	one := w.start("one", "")
+	w.toldOf(2, first, second)
+	one.kill()
+	two := w.start("two", "")
+	leads(t, two)
+	third := w.policy("default", "late")
+	w.toldOf(3, third)
+	if err := w.core.NetworkingV1().NetworkPolicies("default").Delete(t.Context(), "deny", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	anew := w.policy("default", "deny")
+	found := w.toldOf(4, anew)
+	for uid, by := range map[string]string{first: "one", second: "one", third: "two", anew: "two"} {
+		if e := found[uid]; len(e) != 1 || e[0].Count != 1 || e[0].ReportingInstance != by || e[0].InvolvedObject.Kind != "NetworkPolicy" {
+			t.Errorf("events about one policy, of which there is to be one by %s: %+v", by, e)
+		}
+	}
+	eventually(t, func() error {
+		text, err := two.get("/metrics")
+		if want := "\ntortie_network_policies_not_enforced 3\n"; err == nil && !strings.Contains(text, want) {
+			err = fmt.Errorf("the metrics do not have %q", want)
+		}
+		return err
+	})
+}
