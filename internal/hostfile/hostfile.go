@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Temporary files lie beside their target, so that the rename stays inside one file system. Their extension keeps container
@@ -100,6 +102,14 @@ func Sweep(dir string) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// Writable says why no file of a directory can be written, as far as that can be seen: nil if it can. It writes nothing.
+func Writable(dir string) error {
+	if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
+		return fmt.Errorf("%w%s", err, remedy(dir, err))
+	}
+	return nil
 }
 
 // Remove removes a file for good: after a power cut it is not there again. It reports false if there was none.

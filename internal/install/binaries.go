@@ -1,6 +1,7 @@
 package install
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/tortie-net/tortie/internal/config"
+	"github.com/tortie-net/tortie/internal/hostfile"
 )
 
 // mainPlugin is the one that the conflist begins with.
@@ -19,18 +21,22 @@ var required = []string{mainPlugin, "calico-ipam"}
 
 // putPlugins makes the host's directories of plugins what they should be, and returns the plugins whose work is to be proven. One plugin at a
 // time is in memory: all of them are more than this process needs otherwise.
-func (i *Installer) putPlugins(l *ledger) (prove []string, err error) {
+func (i *Installer) putPlugins(l *ledger, conflist []byte) (prove []string, err error) {
 	names, err := imagePlugins(i.cfg)
 	if err != nil {
 		return nil, err
 	}
+	dirs, prove, err := i.binDirs(needed(conflist, names))
+	if err != nil {
+		return nil, err
+	}
 	for _, name := range names {
-		content, err := os.ReadFile(filepath.Join(i.cfg.SourceDir, name))
+		content, err := i.imagePlugin(name)
 		if err != nil {
-			return nil, fmt.Errorf("reading plugin from the image: %w", err)
+			return nil, err
 		}
 		var files []file
-		for _, dir := range i.cfg.HostBinDirs {
+		for _, dir := range dirs {
 			path := filepath.Join(dir, name)
 			prove = append(prove, path)
 			if _, err := os.Stat(path); i.cfg.UpdateBinaries || errors.Is(err, fs.ErrNotExist) {
@@ -42,6 +48,82 @@ func (i *Installer) putPlugins(l *ledger) (prove []string, err error) {
 		}
 	}
 	return prove, nil
+}
+
+// binDirs returns the host's directories that the plugins go to, and the plugins that are as they should be in those that cannot be written.
+// One of several directories may be of no use.
+func (i *Installer) binDirs(need []string) (dirs, prove []string, err error) {
+	var skipped []error
+	for _, dir := range i.cfg.HostBinDirs {
+		unwritable := hostfile.Writable(dir)
+		if unwritable == nil {
+			dirs = append(dirs, dir)
+			continue
+		}
+		lacks, err := i.lacks(dir, need)
+		if err != nil {
+			return nil, nil, err
+		}
+		if lacks != "" {
+			skipped = append(skipped, fmt.Errorf("writing %s: %w", filepath.Join(dir, lacks), unwritable))
+			continue
+		}
+		for _, name := range need {
+			prove = append(prove, filepath.Join(dir, name))
+		}
+	}
+	if len(dirs)+len(prove) == 0 {
+		return nil, nil, skipped[0]
+	}
+	for _, err := range skipped {
+		i.log.Warn("a directory of plugins is left as it is: a runtime that looks only there finds other plugins, or none", "error", err)
+	}
+	return dirs, prove, nil
+}
+
+// lacks names a plugin that a directory does not have as it should, if there is one.
+func (i *Installer) lacks(dir string, need []string) (string, error) {
+	for _, name := range need {
+		path := filepath.Join(dir, name)
+		if _, err := os.Stat(path); err != nil {
+			return name, nil
+		}
+		if !i.cfg.UpdateBinaries {
+			continue
+		}
+		content, err := i.imagePlugin(name)
+		if err != nil || !hostfile.Same(path, content, 0o755) {
+			return name, err
+		}
+	}
+	return "", nil
+}
+
+func (i *Installer) imagePlugin(name string) ([]byte, error) {
+	content, err := os.ReadFile(filepath.Join(i.cfg.SourceDir, name))
+	if err != nil {
+		return nil, fmt.Errorf("reading plugin from the image: %w", err)
+	}
+	return content, nil
+}
+
+// needed lists the image's plugins without which the network cannot work: those that every network needs, and those that the configuration
+// names.
+func needed(conf []byte, names []string) []string {
+	type plugin struct {
+		Type string
+		IPAM struct{ Type string }
+	}
+	var list struct {
+		plugin
+		Plugins []plugin
+	}
+	types := slices.Clone(required)
+	_ = json.Unmarshal(conf, &list) // it was checked; what another plugin has of another form is none of this image
+	for _, p := range append(list.Plugins, list.plugin) {
+		types = append(types, p.Type, p.IPAM.Type)
+	}
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !slices.Contains(types, name) })
 }
 
 // imagePlugins lists what is to be installed of the image's plugins.

@@ -119,7 +119,8 @@ func (i *Installer) Install(ctx context.Context) error {
 // prepare does all but the conflist. It returns when the token expires.
 func (i *Installer) prepare(ctx context.Context) (expires time.Time, err error) {
 	defer func(start time.Time) { i.metrics.seconds.Set(time.Since(start).Seconds()) }(time.Now())
-	if _, err := renderConflist(i.cfg); err != nil { // first: what cannot end well should not begin
+	conflist, err := renderConflist(i.cfg)
+	if err != nil { // first: what cannot end well should not begin
 		return time.Time{}, err
 	}
 	var plugins []string
@@ -127,7 +128,7 @@ func (i *Installer) prepare(ctx context.Context) (expires time.Time, err error) 
 		if err := sweep(i.cfg.InstallHost); err != nil {
 			return err
 		}
-		plugins, err = i.putPlugins(l)
+		plugins, err = i.putPlugins(l, conflist)
 		return err
 	})
 	if err != nil {

@@ -74,7 +74,8 @@ func remove(ctx context.Context, cfg config.InstallHost, log *slog.Logger, files
 }
 
 func sweep(cfg config.InstallHost) error {
-	for _, dir := range append([]string{cfg.HostNetDir}, cfg.HostBinDirs...) {
+	dirs := slices.DeleteFunc(slices.Clone(cfg.HostBinDirs), func(dir string) bool { return hostfile.Writable(dir) != nil })
+	for _, dir := range append(dirs, cfg.HostNetDir) {
 		if err := hostfile.Sweep(dir); err != nil {
 			return err
 		}
@@ -121,11 +122,15 @@ func (r *removal) wiring() []string {
 	return paths
 }
 
-// plugins are those that an installation wrote, and those that are of this project even if that is forgotten.
+// plugins are those that an installation wrote, and those that are of this project even if that is forgotten, unless they are where none
+// could write.
 func (r *removal) plugins() []string {
 	wiring := r.wiring()
 	paths := slices.Collect(maps.Keys(r.ledger.files))
 	for _, dir := range r.cfg.HostBinDirs {
+		if hostfile.Writable(dir) != nil {
+			continue
+		}
 		for _, name := range required {
 			paths = append(paths, filepath.Join(dir, name))
 		}

@@ -1,10 +1,12 @@
 package install
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -74,11 +76,7 @@ func TestASinglePlugin(t *testing.T) {
 // Each directory of plugins is made whole and proven, and taken back.
 func TestSeveralDirectoriesOfPlugins(t *testing.T) {
 	h := calicoHost(t)
-	second := filepath.Join(filepath.Dir(h.cfg.SourceDir), "second")
-	if err := os.Mkdir(second, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	h.cfg.HostBinDirs = append(h.cfg.HostBinDirs, second)
+	second := h.withSecond(t)
 	h.install(t)
 	for _, name := range []string{"bandwidth", "calico", "calico-ipam", "loopback", "portmap"} {
 		if got := read(t, filepath.Join(second, name)); got != plugin(name) {
@@ -97,6 +95,104 @@ func TestSeveralDirectoriesOfPlugins(t *testing.T) {
 	}
 	if got := read(t, h.bin("calico")); got != plugin("Calico's calico") {
 		t.Errorf("calico is %q after the uninstallation", got)
+	}
+}
+
+// withSecond gives a host a second directory of plugins, as hosts have whose first one cannot be written.
+func (h *host) withSecond(t *testing.T) (second string) {
+	t.Helper()
+	second = filepath.Join(filepath.Dir(h.cfg.SourceDir), "second")
+	if err := os.Mkdir(second, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	h.cfg.HostBinDirs = append(h.cfg.HostBinDirs, second)
+	return second
+}
+
+// Of two directories one may be unusable, whichever it is and whatever it has.
+func TestOneReadOnlyDirectoryOfPlugins(t *testing.T) {
+	for name, tt := range map[string]struct {
+		spoil  func(t *testing.T, h *host)
+		usable int
+	}{
+		"the first is read-only":  {func(t *testing.T, h *host) { readOnly(t, h.cfg.HostBinDirs[0]) }, 1},
+		"the second is read-only": {func(t *testing.T, h *host) { readOnly(t, h.cfg.HostBinDirs[1]) }, 0},
+		"the first is immutable":  {func(t *testing.T, h *host) { immutable(t, h.cfg.HostBinDirs[0]) }, 1},
+		"the first has an old plugin, and a leftover": {func(t *testing.T, h *host) {
+			put(t, h.bin("calico"), "#!/bin/sh\nexit 3\n")
+			put(t, h.bin(".tortie-1.tmp"), "")
+			readOnly(t, h.cfg.HostBinDirs[0])
+		}, 1},
+		"the first is not mounted": {func(t *testing.T, h *host) { h.cfg.HostBinDirs[0] += "/missing" }, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t)
+			h.withSecond(t)
+			tt.spoil(t, h)
+			h.install(t)
+			for _, name := range []string{"bandwidth", "calico", "calico-ipam", "loopback", "portmap"} {
+				if got := read(t, filepath.Join(h.cfg.HostBinDirs[tt.usable], name)); got != plugin(name) {
+					t.Errorf("%s is %q", name, got)
+				}
+			}
+			if !there(h.net("10-calico.conflist"))() {
+				t.Error("there is no conflist")
+			}
+			if left := h.cfg.HostBinDirs[1-tt.usable]; !strings.Contains(h.log.String(), "level=WARN") || !strings.Contains(h.log.String(), left) {
+				t.Errorf("nobody is told of %s:\n%s", left, h.log.String())
+			}
+			h.uninstall(t)
+			if there(filepath.Join(h.cfg.HostBinDirs[tt.usable], "calico"))() {
+				t.Error("calico is left after the uninstallation")
+			}
+		})
+	}
+}
+
+func TestNoWritableDirectoryOfPlugins(t *testing.T) {
+	h := newHost(t)
+	second := h.withSecond(t)
+	readOnly(t, h.cfg.HostBinDirs[0])
+	readOnly(t, second)
+	err := h.installer(fixedToken("secret")).Install(t.Context())
+	if !errors.Is(err, syscall.EROFS) || !strings.Contains(err.Error(), "mount the host's directory read-write") || there(h.net("10-calico.conflist"))() {
+		t.Errorf("error %v; conflist: %v", err, there(h.net("10-calico.conflist"))())
+	}
+}
+
+// Where plugins are not updated, a read-only directory needs those that the configuration uses, and no more.
+func TestPluginsThatAReadOnlyDirectoryNeeds(t *testing.T) {
+	const plain = `{"name":"x","plugins":[{"type":"calico","ipam":{"type":"calico-ipam"}},{"type":"of-the-host","ipam":7}%s]}`
+	for name, tt := range map[string]struct {
+		template string
+		have     []string
+		lacks    string
+	}{
+		"two for a conflist that names no other": {fmt.Sprintf(plain, ""), []string{"calico", "calico-ipam"}, ""},
+		"no calico-ipam":                         {fmt.Sprintf(plain, ""), []string{"calico", "portmap", "bandwidth"}, "calico-ipam"},
+		"one that the conflist names is missing": {fmt.Sprintf(plain, `,{"type":"portmap"}`), []string{"calico", "calico-ipam"}, "portmap"},
+		"one that the conflist names is there":   {fmt.Sprintf(plain, `,{"type":"portmap"}`), []string{"calico", "calico-ipam", "portmap"}, ""},
+		"the built-in conflist names two more":   {"", []string{"calico", "calico-ipam", "portmap"}, "bandwidth"},
+		"all of the built-in conflist":           {"", []string{"calico", "calico-ipam", "portmap", "bandwidth"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t)
+			h.cfg.UpdateBinaries, h.cfg.NetworkConfig = false, tt.template
+			for _, name := range tt.have {
+				put(t, h.bin(name), plugin("the host's "+name))
+				if err := os.Chmod(h.bin(name), 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			readOnly(t, h.cfg.HostBinDirs[0])
+			err := h.installer(fixedToken("secret")).Install(t.Context())
+			if tt.lacks == "" && err != nil {
+				t.Errorf("%v is not enough: %v", tt.have, err)
+			}
+			if tt.lacks != "" && (!errors.Is(err, syscall.EROFS) || !strings.Contains(err.Error(), tt.lacks)) {
+				t.Errorf("error %v, want one that says that there is no %s", err, tt.lacks)
+			}
+		})
 	}
 }
 
