@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/facts"
 	"github.com/tortie-net/tortie/internal/ipam"
 )
@@ -103,6 +105,9 @@ func (p *inProcess) takesOver(ctx context.Context, client *ipam.Client, want wis
 // begin starts to assign while the pod is still being read. What changes seldom is read beside waiting for the host's lock;
 // blocks are read, and with the agent's facts the first write is made, with the lock held.
 func (p *inProcess) begin(ctx context.Context) (attempt *ipam.Attempt, unlock func(), err error) {
+	if err := p.checkNode(ctx); err != nil {
+		return nil, nil, err
+	}
 	client := ipam.NewClient(p.store, time.Now)
 	start := ipam.Start{
 		Owner: p.owner(),
@@ -125,6 +130,20 @@ func (p *inProcess) begin(ctx context.Context) (attempt *ipam.Attempt, unlock fu
 		attempt = client.Begin(ctx, start)
 	}
 	return attempt, unlock, nil
+}
+
+// checkNode refuses the machine's name as the node's unless there is such a Node: what is assigned on a node that does not exist is taken
+// for lost, and freed.
+func (s *session) checkNode(ctx context.Context) error {
+	if !s.nodeGuessed || s.conf.DatastoreType != datastoreKubernetes {
+		return nil
+	}
+	err := s.kube.Get(ctx, &api.Node{Meta: api.Meta{Name: s.node}})
+	if errors.Is(err, datastore.ErrNotFound) {
+		return failure(types.ErrInvalidNetworkConfig,
+			fmt.Errorf("network configuration: nodename is empty, and this machine's name %q is no Node's: set nodename to this node's name in Kubernetes", s.node))
+	}
+	return err
 }
 
 // renewed is known after a wait for the host's lock, during which neighbours have filled a block, or claimed one.
@@ -187,18 +206,27 @@ func (p *inProcess) releaseHandles(ctx context.Context, may clearance) error {
 	if known == nil {
 		known = p.keptCooldown()
 	}
-	for _, handle := range []string{p.handle(), p.legacyHandle()} {
-		freed, err := client.ReleaseKnowing(ctx, handle, p.node, known)
+	for _, owner := range []ipam.Owner{p.owner(), p.legacyOwner()} {
+		freed, err := client.ReleaseKnowing(ctx, owner, p.node, known)
 		if err != nil {
 			return cmp.Or(may.wait(), err)
 		}
-		p.log.Info("released", "handle", handle, "addresses", freed)
+		p.log.Info("released", "handle", owner.Handle, "addresses", freed)
 		p.freed = append(p.freed, freed...)
 		if len(freed) > 0 {
 			break
 		}
 	}
 	return may.wait()
+}
+
+// resultFor is what calico-ipam prints for the plugin that executes it. calico expects a route for each address; others would add it to
+// the kernel, which has one by the address's mask and refuses that one for its host bits.
+func (p *inProcess) resultFor(assigned *types100.Result) *types100.Result {
+	if p.anothers {
+		assigned.Routes = nil
+	}
+	return assigned
 }
 
 // ipamResult has, for each address, the address under its block's mask, and a route of the same form, as Calico prints it.

@@ -22,7 +22,7 @@ func shop(pod, namespace map[string]string) *workload {
 // permissive is a configuration that allows every annotation.
 func permissive(t testing.TB) netConf {
 	t.Helper()
-	c, err := readConf(edited(t, map[string]string{
+	c, err := readConf(calico, edited(t, map[string]string{
 		"ipam":            `{"type":"calico-ipam","ipv4_pools":["conf4"],"ipv6_pools":["conf6"]}`,
 		"feature_control": `{"ip_addrs_no_ipam":true,"floating_ips":true}`,
 	}), noEnv)

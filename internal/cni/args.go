@@ -1,7 +1,6 @@
 package cni
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"regexp"
@@ -13,8 +12,8 @@ import (
 // podArgs is what the kubelet's runtime passes in CNI_ARGS. The names of the fields are the keys; docs/ is made of the tags.
 type podArgs struct {
 	types.CommonArgs
-	K8S_POD_NAMESPACE          types.UnmarshallableString `help:"Namespace of the pod. Required with datastore kubernetes."`
-	K8S_POD_NAME               types.UnmarshallableString `help:"Name of the pod; both or neither. A container of neither is no pod's, which only datastore etcdv3 can hold."`
+	K8S_POD_NAMESPACE          types.UnmarshallableString `help:"Namespace of the pod. With datastore kubernetes calico requires it; calico-ipam does not."`
+	K8S_POD_NAME               types.UnmarshallableString `help:"Name of the pod; both or neither. A container of neither is no pod's."`
 	K8S_POD_INFRA_CONTAINER_ID types.UnmarshallableString `help:"Accepted: it is the container ID, which CNI_CONTAINERID says too."`
 	K8S_POD_UID                types.UnmarshallableString `help:"UID of the pod: ADD refuses a sandbox of a pod that was deleted and created again."`
 	IP                         types.UnmarshallableString `help:"calico-ipam: assign this address and no other. The annotation ipAddrs wins over it."`
@@ -26,9 +25,12 @@ var objectName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`)
 // parseArgs reads CNI_ARGS. What is there for other plugins is none of our business.
 func parseArgs(text string) (podArgs, error) {
 	var args podArgs
-	err := types.LoadArgs(strings.TrimSuffix("IgnoreUnknown=1;"+text, ";"), &args)
+	err := types.LoadArgs(ignoreUnknown(text), &args)
 	return args, err
 }
+
+// ignoreUnknown lets the reader of CNI_ARGS ignore the keys that it does not know: containerd and CRI-O say so, not every caller does.
+func ignoreUnknown(args string) string { return strings.TrimSuffix("IgnoreUnknown=1;"+args, ";") }
 
 // readArgs takes the pod and the address that CNI_ARGS names.
 func (r *request) readArgs(text string) error {
@@ -52,9 +54,6 @@ func (r *request) readArgs(text string) error {
 
 func (r *request) checkPod() error {
 	if r.namespace == "" && r.pod == "" {
-		if r.conf.DatastoreType == datastoreKubernetes {
-			return errors.New("K8S_POD_NAMESPACE and K8S_POD_NAME are missing: only pods of Kubernetes are supported with datastore kubernetes")
-		}
 		return nil
 	}
 	for _, arg := range [][2]string{{"K8S_POD_NAMESPACE", r.namespace}, {"K8S_POD_NAME", r.pod}} {

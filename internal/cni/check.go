@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
@@ -140,8 +139,8 @@ func (s *session) checkHeld(ctx context.Context, prev printed) error {
 // check compares with what the container's handle holds. An address that the pod's annotation ipAddrsNoIpam gives it is
 // nobody's.
 func (p *inProcess) check(ctx context.Context, addrs []netip.Addr) error {
-	err := ipam.NewClient(p.store, time.Now).Holds(ctx, p.handle(), addrs)
-	if !errors.Is(err, ipam.ErrNotHeld) || p.kube == nil {
+	err := ipam.NewClient(p.store, time.Now).Holds(ctx, p.owner(), addrs)
+	if !errors.Is(err, ipam.ErrNotHeld) || p.kube == nil || p.plain() {
 		return err
 	}
 	w, readErr := p.endpoint().read(ctx)
@@ -156,15 +155,5 @@ func (p *inProcess) check(ctx context.Context, addrs []netip.Addr) error {
 
 // check executes another IPAM plugin's CHECK.
 func (d *delegated) check(ctx context.Context) error {
-	if err := d.find(); err != nil {
-		return err
-	}
-	stdin, err := d.stdinForDel()
-	if err != nil {
-		return err
-	}
-	if err := invoke.DelegateCheck(ctx, d.conf.IPAM.Type, stdin, nil); err != nil {
-		return d.blame(ctx, err)
-	}
-	return nil
+	return d.exec(ctx, "CHECK")
 }

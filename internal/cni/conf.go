@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -20,10 +21,11 @@ import (
 	"github.com/tortie-net/tortie/internal/hostfile"
 )
 
-// Where the agent keeps what the plugins read, and the lock of a host: Calico's paths.
+// Where the agent and the installer keep what the plugins read, and the lock of a host: Calico's paths.
 const (
-	defaultMTUFile  = "/var/lib/calico/mtu"
-	defaultLockFile = "/var/run/calico/ipam.lock"
+	defaultMTUFile    = "/var/lib/calico/mtu"
+	defaultLockFile   = "/var/run/calico/ipam.lock"
+	defaultKubeconfig = "/etc/cni/net.d/calico-kubeconfig"
 )
 
 // unversioned is the version of a configuration that has none, as Calico takes it.
@@ -50,7 +52,7 @@ type netConf struct {
 	DatastoreType        string         `json:"datastore_type" help:"Datastore: kubernetes or etcdv3. If it is not set: etcdv3 if there are etcd endpoints, else kubernetes."`
 	CalicoAPIGroup       string         `json:"calico_api_group" help:"API group in which Calico's objects are stored. Only crd.projectcalico.org/v1 is supported."`
 	Nodename             string         `json:"nodename" help:"This node's name in Kubernetes. Empty takes the content of nodename_file, else the machine's host name in lower case."`
-	NodenameFile         string         `json:"nodename_file" default:"/var/lib/calico/nodename" help:"Written by the agent. The plugins refuse to work before it exists."`
+	NodenameFile         string         `json:"nodename_file" default:"/var/lib/calico/nodename" help:"Written by the agent. calico refuses to work before it exists."`
 	NodenameFileOptional bool           `json:"nodename_file_optional" help:"Work without nodename_file."`
 	Hostname             string         `json:"hostname" instead:"nodename" help:"This node's name if neither nodename nor the file has one."`
 	MTU                  int            `json:"mtu" default:"0" help:"MTU of the pod's link. 0 takes what the agent writes to /var/lib/calico/mtu, else the kernel's default."`
@@ -101,7 +103,7 @@ type ipamConf struct {
 }
 
 type policyConf struct {
-	Type       string `json:"type" help:"k8s reads pods and namespaces. Required with datastore kubernetes."`
+	Type       string `json:"type" help:"k8s lets annotations of pods and namespaces count and, with datastore etcdv3, reads them. calico-ipam takes any other value for none."`
 	APIRoot    string `json:"k8s_api_root" instead:"kubernetes.k8s_api_root" help:"URL of the API server; what follows /api/ is cut off."`
 	AuthToken  string `json:"k8s_auth_token" instead:"kubernetes.kubeconfig" help:"Token; wins over the kubeconfig's."`
 	ClientCert string `json:"k8s_client_certificate" instead:"kubernetes.kubeconfig" help:"PEM file of the client certificate; wins over the kubeconfig's."`
@@ -110,7 +112,7 @@ type policyConf struct {
 }
 
 type kubernetesConf struct {
-	Kubeconfig string `json:"kubeconfig" help:"File that says how to reach the API server. Required, unless k8s_api_root is set."`
+	Kubeconfig string `json:"kubeconfig" help:"File that says how to reach the API server. Empty takes /etc/cni/net.d/calico-kubeconfig, which the install container writes, unless k8s_api_root is set."`
 	APIRoot    string `json:"k8s_api_root" help:"URL of the API server; wins over the kubeconfig's."`
 	NodeName   string `json:"node_name" help:"Name of the Node whose pod CIDRs host-local uses, if it is not the node's name."`
 }
@@ -141,17 +143,21 @@ type request struct {
 	podUID      string     // empty if the runtime does not say
 	address     netip.Addr // that CNI_ARGS asks for; the zero Addr if none
 	node        string
+	nodeGuessed bool           // the name is the machine's: nothing else says which Node this is
+	anothers    bool           // another plugin than calico makes the container's interfaces
 	mtu         int            // 0 leaves the kernel's default
 	routes      []netip.Prefix // that the pod reaches through the node; nil for everything
 }
 
 var networkName = regexp.MustCompile(`^[a-zA-Z0-9_.-]+$`)
 
-// parseConf reads the network configuration and, for what it leaves open, the environment. Errors carry CNI's codes for
+// parseConf reads the network configuration of a plugin and, for what it leaves open, the environment. Errors carry CNI's codes for
 // malformed and for invalid configuration.
-func parseConf(stdin []byte) (netConf, error) { return readConf(stdin, config.OS()) }
+func parseConf(plugin string, stdin []byte) (netConf, error) {
+	return readConf(plugin, stdin, config.OS())
+}
 
-func readConf(stdin []byte, env config.Env) (netConf, error) {
+func readConf(plugin string, stdin []byte, env config.Env) (netConf, error) {
 	var c netConf
 	if err := json.Unmarshal(stdin, &c); err != nil {
 		return c, failure(types.ErrDecodingFailure, fmt.Errorf("network configuration: %w", err))
@@ -162,7 +168,18 @@ func readConf(stdin []byte, env config.Env) (netConf, error) {
 	}
 	c.outdated = deprecated(&c)
 	c.complete()
-	return c, failure(types.ErrInvalidNetworkConfig, c.validate())
+	if plugin == calicoIPAM {
+		c.forIPAM()
+	}
+	return c, failure(types.ErrInvalidNetworkConfig, c.validate(plugin))
+}
+
+// forIPAM leaves of the configuration what calico-ipam goes by, whatever the plugin that executes it is called and makes of its keys.
+func (c *netConf) forIPAM() {
+	c.IPAM.Type, c.NodenameFileOptional = calicoIPAM, true
+	if !c.ofPods() {
+		c.Policy.Type = ""
+	}
 }
 
 // complete fills in what the configuration does not say: from deprecated keys, from the environment, and the defaults.
@@ -190,6 +207,9 @@ func (c *netConf) complete() {
 		c.EtcdEndpoints, c.EtcdDiscoverySRV = env.EtcdEndpoints, env.EtcdDiscoverySRV
 	}
 	c.DatastoreType = cmp.Or(c.DatastoreType, env.DatastoreType, c.likelyDatastore())
+	if c.Kubernetes.APIRoot == "" {
+		c.Kubernetes.Kubeconfig = cmp.Or(c.Kubernetes.Kubeconfig, defaultKubeconfig)
+	}
 	setDefaults(c)
 }
 
@@ -215,13 +235,19 @@ type rule struct {
 	remedy string
 }
 
-func (c *netConf) validate() error {
-	for _, rules := range [][]rule{c.linkRules(), c.numberRules(), c.datastoreRules(), c.accessRules()} {
-		for _, r := range rules {
-			if r.broken {
-				return fmt.Errorf("network configuration: %s %#v: %s", r.key, r.value, r.remedy)
-			}
+// validate refuses what the plugin cannot work with. What calico-ipam does not use is for the plugin that executes it.
+func (c *netConf) validate(plugin string) error {
+	sets := [][]rule{c.nameRules(), c.logRules(), c.datastoreRules(), c.accessRules()}
+	if plugin == calico {
+		sets = append(sets, c.linkRules())
+	}
+	for _, r := range slices.Concat(sets...) {
+		if r.broken {
+			return fmt.Errorf("network configuration: %s %#v: %s", r.key, r.value, r.remedy)
 		}
+	}
+	if plugin != calico {
+		return nil
 	}
 	for _, gate := range c.ReadinessGates {
 		if u, err := url.Parse(gate); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
@@ -231,21 +257,29 @@ func (c *netConf) validate() error {
 	return nil
 }
 
-func (c *netConf) linkRules() []rule {
+func (c *netConf) nameRules() []rule {
 	return []rule{
 		{!networkName.MatchString(c.Name), "name", c.Name, "use letters, digits, '_', '.' and '-'"},
 		{c.DatastoreType == datastoreKubernetes && c.IPAM.Type == calicoIPAM && !objectName.MatchString(strings.ToLower(c.Name)), "name", c.Name,
 			"Kubernetes refuses it as a part of the names of IPAMHandles: use letters, digits, '-' and '.' only"},
 		{c.IPAM.Type == "", "ipam.type", c.IPAM.Type, "is empty: use calico-ipam"},
+	}
+}
+
+// linkRules are about what calico makes of a container's link.
+func (c *netConf) linkRules() []rule {
+	return []rule{
+		{c.Policy.Type != "" && !c.ofPods(), "policy.type", c.Policy.Type, "use k8s, or leave it out"},
 		{c.MTU < 0 || c.MTU > 65535, "mtu", c.MTU, "use 0 for automatic, or a size in bytes"},
 		{c.NumQueues < 0, "num_queues", c.NumQueues, "use 1 or more"},
+		{c.PolicySetupTimeout < 0, "policy_setup_timeout_seconds", c.PolicySetupTimeout, "use 0 for the default, or more"},
 		{c.DeviceType != deviceVeth && c.DeviceType != deviceNetkit, "device_type", c.DeviceType, "use veth or netkit"},
 		{c.Dataplane.Type != "", "dataplane_options.type", c.Dataplane.Type,
 			"pods are wired in this node's kernel only, not by an external agent: remove the key"},
 	}
 }
 
-func (c *netConf) numberRules() []rule {
+func (c *netConf) logRules() []rule {
 	rules := []rule{{!(c.QPS >= 0), "qps", c.QPS, "use 0 for the default, or more"}}
 	for _, number := range []struct {
 		key   string
@@ -255,7 +289,6 @@ func (c *netConf) numberRules() []rule {
 		{"log_file_max_size", c.LogFileMaxSize},
 		{"log_file_max_age", c.LogFileMaxAge},
 		{"log_file_max_count", c.LogFileMaxCount},
-		{"policy_setup_timeout_seconds", c.PolicySetupTimeout},
 	} {
 		rules = append(rules, rule{number.value < 0, number.key, number.value, "use 0 for the default, or more"})
 	}
@@ -282,17 +315,14 @@ func (c *netConf) accessRules() []rule {
 	k := &c.Kubernetes
 	root, err := url.Parse(k.APIRoot)
 	return []rule{
-		{!c.ofPods() && !(c.Policy.Type == "" && c.DatastoreType == datastoreEtcd), "policy.type", c.Policy.Type, "use k8s"},
-		{c.ofPods() && k.Kubeconfig == "" && k.APIRoot == "", "kubernetes.kubeconfig", "",
-			"is empty: name the file that the install container writes"},
 		{k.APIRoot != "" && (err != nil || root.Host == ""), "kubernetes.k8s_api_root", k.APIRoot,
 			"use the URL of the API server, such as https://10.96.0.1:443"},
-		{c.ofPods() && (c.Policy.ClientCert == "") != (c.Policy.ClientKey == ""), "policy.k8s_client_certificate", c.Policy.ClientCert,
+		{(c.ofPods() || c.DatastoreType == datastoreKubernetes) && (c.Policy.ClientCert == "") != (c.Policy.ClientKey == ""), "policy.k8s_client_certificate", c.Policy.ClientCert,
 			"a client certificate needs k8s_client_certificate and k8s_client_key: set both or neither"},
 	}
 }
 
-// ofPods says that pods and namespaces are read from the API server.
+// ofPods says that the annotations of pods and namespaces count, for which they are read from the API server.
 func (c *netConf) ofPods() bool { return c.Policy.Type == "k8s" }
 
 func (c *netConf) wantsV4() bool { return c.IPAM.AssignIPv4 != "false" }
@@ -314,27 +344,30 @@ func (c *call) request() (r *request, err error) {
 	if err := r.readArgs(c.Args); err != nil {
 		return nil, failure(types.ErrInvalidEnvironmentVariables, fmt.Errorf("CNI_ARGS: %w", err))
 	}
-	if r.node, err = nodeName(&c.conf); err != nil {
-		return nil, err
+	if c.plugin == calico && r.plain() && c.conf.DatastoreType == datastoreKubernetes {
+		return nil, failure(types.ErrInvalidEnvironmentVariables,
+			errors.New("CNI_ARGS: K8S_POD_NAMESPACE and K8S_POD_NAME are missing: calico wires only pods of Kubernetes with datastore kubernetes"))
 	}
-	return r, nil
+	r.anothers = c.plugin == calicoIPAM && c.conf.Type != calico
+	r.node, r.nodeGuessed, err = nodeName(&c.conf)
+	return r, err
 }
 
-// nodeName returns the node's name. The file is also the sign that the agent has run on this node.
-func nodeName(c *netConf) (string, error) {
+// nodeName returns the node's name, and whether that is only the machine's. The file is also the sign that the agent has run on this node.
+func nodeName(c *netConf) (name string, guessed bool, err error) {
 	data, err := hostfile.ReadFile(c.NodenameFile)
 	if err != nil && !c.NodenameFileOptional {
-		return "", failure(types.ErrTryAgainLater,
+		return "", false, failure(types.ErrTryAgainLater,
 			fmt.Errorf("%w: the agent tortie-node has not run on this node yet, or does not mount /var/lib/calico: kubectl -n kube-system get pods -o wide", err))
 	}
 	if name := cmp.Or(c.Nodename, strings.TrimSpace(string(data)), c.Hostname); name != "" {
-		return name, nil
+		return name, false, nil
 	}
 	host, err := os.Hostname()
 	if err != nil {
-		return "", failure(types.ErrInvalidNetworkConfig, fmt.Errorf("network configuration: nodename is empty, and %w", err))
+		return "", false, failure(types.ErrInvalidNetworkConfig, fmt.Errorf("network configuration: nodename is empty, and %w", err))
 	}
-	return strings.ToLower(host), nil
+	return strings.ToLower(host), true, nil
 }
 
 // podMTU returns the configured MTU, else the one that the agent found out, else 0 for the kernel's default.

@@ -48,7 +48,7 @@ func code(t testing.TB, err error) uint {
 }
 
 func TestConfDefaults(t *testing.T) {
-	c, err := parseConf([]byte(minimalConf))
+	c, err := parseConf(calico, []byte(minimalConf))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func TestConfOfTheInstallContainer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := parseConf(own)
+	c, err := parseConf(calico, own)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +115,7 @@ func TestConfFamilies(t *testing.T) {
 		{`{"type":"x","assign_ipv4":"no","assign_ipv6":"yes"}`, true, false},
 		{`{"type":"x","assign_ipv4":"False","assign_ipv6":"True"}`, true, false},
 	} {
-		c, err := parseConf(edited(t, map[string]string{"ipam": tt.ipam}))
+		c, err := parseConf(calico, edited(t, map[string]string{"ipam": tt.ipam}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -148,8 +148,6 @@ func TestConfBadValues(t *testing.T) {
 		{"kubernetes", `{"k8s_api_root":"10.0.0.1"}`, types.ErrInvalidNetworkConfig, []string{"kubernetes.k8s_api_root", `"10.0.0.1"`, "https://"}},
 		{"policy", `{"type":"k8s","k8s_client_key":"/k"}`, types.ErrInvalidNetworkConfig, []string{"policy.k8s_client_certificate", "both or neither"}},
 		{"policy", `{"type":"x"}`, types.ErrInvalidNetworkConfig, []string{"policy.type", `"x"`, "k8s"}},
-		{"policy", "", types.ErrInvalidNetworkConfig, []string{"policy.type", "k8s"}},
-		{"kubernetes", "", types.ErrInvalidNetworkConfig, []string{"kubernetes.kubeconfig", "install container"}},
 		{"ipam", "", types.ErrInvalidNetworkConfig, []string{"ipam.type", "calico-ipam"}},
 		{"mtu", "-1", types.ErrInvalidNetworkConfig, []string{"mtu", "-1", "0 for automatic"}},
 		{"mtu", "65536", types.ErrInvalidNetworkConfig, []string{"mtu", "65536"}},
@@ -158,7 +156,7 @@ func TestConfBadValues(t *testing.T) {
 		{"ipam", `{"type":"x","assign_ipv4":true}`, types.ErrDecodingFailure, []string{"assign_ipv4", "bool"}},
 		{"ipam", `{"type":"x","ipv4_pools":"10.0.0.0/8"}`, types.ErrDecodingFailure, []string{"ipv4_pools"}},
 	} {
-		_, err := parseConf(edited(t, map[string]string{tt.key: tt.value}))
+		_, err := parseConf(calico, edited(t, map[string]string{tt.key: tt.value}))
 		if err == nil || code(t, err) != tt.code {
 			t.Errorf("%s %s: %v, want code %d", tt.key, tt.value, err, tt.code)
 			continue
@@ -170,7 +168,7 @@ func TestConfBadValues(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"", "{", "[]", `"net"`, minimalConf + "x"} {
-		if _, err := parseConf([]byte(text)); err == nil || code(t, err) != types.ErrDecodingFailure {
+		if _, err := parseConf(calico, []byte(text)); err == nil || code(t, err) != types.ErrDecodingFailure {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
@@ -184,11 +182,10 @@ func TestConfOfEtcd(t *testing.T) {
 		{map[string]string{"etcd_endpoints": `"https://a:2379"`}, ""},
 		{map[string]string{"etcd_discovery_srv": `"example.org"`}, ""},
 		{map[string]string{"etcd_endpoints": `"https://a:2379"`, "policy": "", "kubernetes": ""}, ""}, // containers that are no pods
-		{map[string]string{"etcd_endpoints": `"https://a:2379"`, "kubernetes": ""}, "kubernetes.kubeconfig"},
 		{map[string]string{"etcd_endpoints": `"https://a:2379"`, "etcd_discovery_srv": `"example.org"`}, "remove one of them"},
 		{map[string]string{"etcd_endpoints": `"https://a:2379"`, "etcd_cert_file": `"/c"`}, "both or neither"},
 	} {
-		c, err := readConf(edited(t, tt.edits), noEnv)
+		c, err := readConf(calico, edited(t, tt.edits), noEnv)
 		if tt.problem == "" && (err != nil || c.DatastoreType != datastoreEtcd) {
 			t.Errorf("%v: datastore %s, %v", tt.edits, c.DatastoreType, err)
 		}
@@ -201,18 +198,18 @@ func TestConfOfEtcd(t *testing.T) {
 func noEnv(string) (string, bool) { return "", false }
 
 func TestConfIgnoresWhatItDoesNotKnow(t *testing.T) {
-	if _, err := parseConf(edited(t, map[string]string{"windows_use_single_network": "true", "vxlan_vni": "4096"})); err != nil {
+	if _, err := parseConf(calico, edited(t, map[string]string{"windows_use_single_network": "true", "vxlan_vni": "4096"})); err != nil {
 		t.Error(err)
 	}
 }
 
 func readRequest(t *testing.T, args *skel.CmdArgs) (*request, error) {
 	t.Helper()
-	conf, err := parseConf(args.StdinData)
+	conf, err := parseConf(calico, args.StdinData)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return (&call{CmdArgs: args, conf: conf}).request()
+	return (&call{CmdArgs: args, plugin: calico, conf: conf}).request()
 }
 
 func TestArgs(t *testing.T) {
@@ -273,12 +270,13 @@ func TestNodeName(t *testing.T) {
 		{netConf{NodenameFile: missing, NodenameFileOptional: true, Hostname: "deprecated"}, "deprecated"},
 		{netConf{NodenameFile: file, Hostname: "deprecated"}, "of-file"},
 	} {
-		if got, err := nodeName(&tt.conf); err != nil || got != tt.want {
-			t.Errorf("%+v: %q, %v; want %q", tt.conf, got, err, tt.want)
+		got, guessed, err := nodeName(&tt.conf)
+		if err != nil || got != tt.want || guessed != (tt.want == strings.ToLower(host)) {
+			t.Errorf("%+v: %q (guessed: %v), %v; want %q", tt.conf, got, guessed, err, tt.want)
 		}
 	}
 	// Its own name for the node does not help: the file is the sign that the agent has run.
-	_, err = nodeName(&netConf{Nodename: "of-conf", NodenameFile: missing})
+	_, _, err = nodeName(&netConf{Nodename: "of-conf", NodenameFile: missing})
 	if code(t, err) != types.ErrTryAgainLater || !strings.Contains(err.Error(), missing) || !strings.Contains(err.Error(), "tortie-node") {
 		t.Errorf("without the file: %v", err)
 	}
@@ -333,4 +331,33 @@ func exact(t testing.TB, text string) (v any) {
 		t.Fatalf("%v in %s", err, text)
 	}
 	return v
+}
+
+// calico-ipam goes by what it uses, and by none of the keys of the plugin that executes it. Both find the installer's kubeconfig.
+func TestConfOfOtherPlugins(t *testing.T) {
+	foreign := map[string]string{
+		"type": `"bridge"`, "policy": `{"type":"x"}`, "mtu": "-1", "num_queues": "-2", "device_type": `"x"`, "dataplane_options": `{"type":"grpc"}`,
+		"readiness_gates": `["x"]`, "policy_setup_timeout_seconds": "-1", "nodename_file_optional": "", "kubernetes": "",
+	}
+	c, err := readConf(calicoIPAM, edited(t, foreign), noEnv)
+	if err != nil || c.Kubernetes.Kubeconfig != defaultKubeconfig || !c.NodenameFileOptional || c.ofPods() {
+		t.Errorf("%+v, %v", c, err)
+	}
+	for _, key := range []string{"name", "datastore_type", "calico_api_group"} {
+		value := map[string]string{"calico_api_group": `"projectcalico.org/v3"`}[key]
+		if value == "" {
+			value = `"a b"`
+		}
+		if _, err := readConf(calicoIPAM, edited(t, map[string]string{key: value}), noEnv); err == nil || !strings.Contains(err.Error(), key) {
+			t.Errorf("%s %s: %v", key, value, err)
+		}
+	}
+	for kubernetes, want := range map[string]string{
+		"": defaultKubeconfig, `{"node_name":"x"}`: defaultKubeconfig, `{"kubeconfig":"/k"}`: "/k", `{"k8s_api_root":"https://10.0.0.1"}`: "",
+	} {
+		c, err := readConf(calico, edited(t, map[string]string{"kubernetes": kubernetes, "policy": ""}), noEnv)
+		if err != nil || c.Kubernetes.Kubeconfig != want {
+			t.Errorf("%s: kubeconfig %q, %v; want %q", kubernetes, c.Kubernetes.Kubeconfig, err, want)
+		}
+	}
 }

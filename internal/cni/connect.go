@@ -46,7 +46,8 @@ func openKubernetes(c *netConf, plugin string) (*kubernetes.Store, error) {
 
 func badKubeconfig(err error) error {
 	return types.NewError(types.ErrInvalidNetworkConfig, err.Error(),
-		"container install of tortie-node writes the file: its log on this node says why it did not, and its restart writes it anew")
+		"container install of tortie-node writes the file: its log on this node says why it did not, and its restart writes it anew; "+
+			"kubernetes.kubeconfig of the network configuration names one elsewhere")
 }
 
 func openEtcd(c *netConf) (*etcd.Store, error) {

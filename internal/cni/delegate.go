@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 
 	"github.com/containernetworking/cni/pkg/invoke"
@@ -20,14 +21,15 @@ func (d *delegated) add(ctx context.Context, wanted func() (wish, error)) (*type
 	if _, err := wanted(); err != nil {
 		return nil, err
 	}
-	if err := d.find(); err != nil {
+	program, err := d.find()
+	if err != nil {
 		return nil, err
 	}
 	stdin, err := d.stdinForAdd(ctx)
 	if err != nil {
 		return nil, err
 	}
-	answer, err := invoke.DelegateAdd(ctx, d.conf.IPAM.Type, stdin, nil)
+	answer, err := invoke.ExecPluginWithResult(ctx, program, stdin, delegatedVerb("ADD"), nil)
 	var said *types.Error
 	if errors.As(err, &said) && said.Code != types.ErrUnknown {
 		return nil, d.blame(ctx, err)
@@ -52,25 +54,45 @@ func (d *delegated) del(ctx context.Context, may clearance) error {
 	if noted != nil && !errors.As(noted, &later) {
 		return noted
 	}
-	if err := d.find(); err != nil {
+	if err := d.exec(ctx, "DEL"); err != nil {
+		return err
+	}
+	return noted
+}
+
+// exec runs the IPAM plugin for a verb that assigns nothing and has no result.
+func (d *delegated) exec(ctx context.Context, verb delegatedVerb) error {
+	program, err := d.find()
+	if err != nil {
 		return err
 	}
 	stdin, err := d.stdinForDel()
 	if err != nil {
 		return err
 	}
-	if err := invoke.DelegateDel(ctx, d.conf.IPAM.Type, stdin, nil); err != nil {
+	if err := invoke.ExecPluginWithoutResult(ctx, program, stdin, verb, nil); err != nil {
 		return d.blame(ctx, err)
 	}
-	return noted
+	return nil
 }
 
-// find says what to do about an IPAM plugin that is not there.
-func (d *delegated) find() error {
-	if _, err := invoke.FindInPath(d.conf.IPAM.Type, filepath.SplitList(d.path)); err != nil {
-		return failure(types.ErrInvalidNetworkConfig, fmt.Errorf("network configuration: ipam.type: %w: install it there, or use %s", err, calicoIPAM))
+// find returns the program, or says what to do about one that is not there.
+func (d *delegated) find() (string, error) {
+	program, err := invoke.FindInPath(d.conf.IPAM.Type, filepath.SplitList(d.path))
+	if err != nil {
+		return "", failure(types.ErrInvalidNetworkConfig, fmt.Errorf("network configuration: ipam.type: %w: install it there, or use %s", err, calicoIPAM))
 	}
-	return nil
+	return program, nil
+}
+
+// delegatedVerb is a verb for the IPAM plugin, which inherits all other arguments. Without IgnoreUnknown it would refuse the names of
+// the pod in CNI_ARGS.
+type delegatedVerb string
+
+// AsEnv implements invoke.CNIArgs.
+func (v delegatedVerb) AsEnv() []string {
+	env := (&invoke.DelegateArgs{Command: string(v)}).AsEnv()
+	return append(env, "CNI_ARGS="+ignoreUnknown(os.Getenv("CNI_ARGS"))) // of two values of a variable the last counts
 }
 
 // blame says that an error is the IPAM plugin's, or that of the deadline by which it was killed.

@@ -161,8 +161,11 @@ var optionCases = map[string]func(*testing.T, *world){
 	"qps":   func(t *testing.T, w *world) { w.newPod(t, "web").addWith(t, "qps", 0.5).ok(t) },
 	"burst": func(t *testing.T, w *world) { w.newPod(t, "web").addWith(t, "burst", 1).ok(t) },
 	"policy.type": func(t *testing.T, w *world) {
-		w.refused(t, "policy.type", "", "use k8s")
-		w.newPod(t, "web").addWith(t, "policy.type", "k8s").ok(t)
+		w.refused(t, "policy.type", "x", `"x"`, "use k8s")
+		w.createPool6(t)
+		w.createPod(t, "web", `cni.projectcalico.org/ipFamilies: '["IPv6"]'`)
+		wantFamilies(t, w.sandbox(t, "web").addWith(t, "policy.type", ""), 1, 0) // annotations do not count
+		wantFamilies(t, w.sandbox(t, "web").addWith(t, "policy.type", "k8s"), 0, 1)
 	},
 	"policy.k8s_api_root": func(t *testing.T, w *world) {
 		w.host.Write(t, kubeconfigPath, w.kubeconfigWith(t, "https://127.0.0.1:1", w.api.token))
@@ -490,7 +493,7 @@ func TestEnvironment(t *testing.T) {
 	s := w.newPod(t, "web")
 	c := s.callWith(t, "kubernetes", map[string]any{})
 	nothing := w.unchanged(t)
-	w.wantFailure(t, w.host.exec(t, "/opt/cni/bin/calico", c.env(), c.stdin), types.ErrInvalidNetworkConfig, "kubernetes.kubeconfig")
+	w.wantFailure(t, w.host.exec(t, "/opt/cni/bin/calico", c.env(), c.stdin), types.ErrInvalidNetworkConfig, kubeconfigPath, "kubernetes.kubeconfig")
 	env := append(c.env(), "CALICO_KUBECONFIG=/etc/env-kubeconfig", "KUBECONFIG=/none", "FELIX_INTERFACEPREFIX=tap,cali")
 	address(t, w.host.exec(t, "/opt/cni/bin/calico", env, c.stdin).result(t))
 	if name := "tap" + strings.TrimPrefix(s.hostVeth(), "cali"); w.host.Link(t, name).Kind != "veth" {

@@ -36,7 +36,7 @@ func FuzzConf(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, stdin []byte) {
-		conf, err := parseConf(stdin)
+		conf, err := parseConf(calico, stdin)
 		if err != nil {
 			wantCode(t, err)
 			return
@@ -111,7 +111,7 @@ func FuzzHostLocal(f *testing.F) {
 			return
 		}
 		stdin := edited(t, map[string]string{"ipam": ipam})
-		conf, err := readConf(stdin, noEnv)
+		conf, err := readConf(calico, stdin, noEnv)
 		if err != nil {
 			wantCode(t, err)
 			return
@@ -130,7 +130,7 @@ func FuzzHostLocal(f *testing.F) {
 		if err != nil {
 			return // in a form that only words accepts
 		}
-		again, err := readConf(filled, noEnv)
+		again, err := readConf(calico, filled, noEnv)
 		if err != nil {
 			t.Fatalf("host-local is given what is refused: %v in %s", err, filled)
 		}

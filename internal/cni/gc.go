@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/tortie-net/tortie/internal/ipam"
@@ -249,15 +248,5 @@ func (w *sweep) clear(ctx context.Context, h ipam.Holder, id string) error {
 
 // gc hands the list on to another IPAM plugin, which alone knows what it has assigned.
 func (d *delegated) gc(ctx context.Context) error {
-	if err := d.find(); err != nil {
-		return err
-	}
-	stdin, err := d.stdinForDel()
-	if err != nil {
-		return err
-	}
-	if err := invoke.DelegateGC(ctx, d.conf.IPAM.Type, stdin, nil); err != nil {
-		return d.blame(ctx, err)
-	}
-	return nil
+	return d.exec(ctx, "GC")
 }

@@ -13,7 +13,7 @@ import (
 func ofHostLocal(t *testing.T, ipam string) *delegated {
 	t.Helper()
 	stdin := edited(t, map[string]string{"ipam": ipam, "unknown": "12345678901234567890"})
-	conf, err := readConf(stdin, noEnv)
+	conf, err := readConf(calico, stdin, noEnv)
 	if err != nil {
 		t.Fatal(err)
 	}

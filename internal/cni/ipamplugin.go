@@ -39,7 +39,7 @@ func ipamAdd(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	return types.PrintResult(assigned, s.conf.CNIVersion)
+	return types.PrintResult((&inProcess{s}).resultFor(assigned), s.conf.CNIVersion)
 }
 
 func ipamDel(ctx context.Context, c *call) error {

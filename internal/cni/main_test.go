@@ -8,9 +8,10 @@ import (
 	"github.com/tortie-net/tortie/internal/cnitest"
 )
 
-// programs are the plugins, the test's chained, and the CNI project's own host-local.
+// programs are the plugins, the test's chained, and the CNI project's own.
 var programs = cnitest.NewPrograms("./cmd/calico", "./cmd/calico-ipam", "./internal/cni/testdata/chained",
-	"github.com/containernetworking/plugins/plugins/ipam/host-local")
+	"github.com/containernetworking/plugins/plugins/ipam/host-local", "github.com/containernetworking/plugins/plugins/main/bridge",
+	"github.com/containernetworking/plugins/plugins/main/macvlan")
 
 func TestMain(m *testing.M) {
 	// Most of a test is waiting, for the API server or for a deadline. -parallel overrides this.

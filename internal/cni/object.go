@@ -11,6 +11,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/names"
 	"github.com/tortie-net/tortie/internal/podnet"
 )
@@ -34,15 +35,20 @@ func (s *session) attributes() map[string]string {
 	if !s.plain() {
 		attrs["pod"], attrs["namespace"] = s.pod, s.namespace
 	}
+	if s.anothers {
+		attrs[names.AttributeInterface] = s.ifName
+	}
 	return attrs
 }
 
-// legacyHandle is the handle that a Calico before version 3 gave the container.
-func (r *request) legacyHandle() string {
-	if r.plain() {
-		return r.containerID
+// legacyOwner has the handle that a Calico before version 3 gave the container. That one noted nothing in the block: what is noted of
+// anything but the pod is of another, who happens to have a handle of this name.
+func (r *request) legacyOwner() ipam.Owner {
+	handle := r.containerID
+	if !r.plain() {
+		handle = names.LegacyPodHandle(r.namespace, r.pod)
 	}
-	return names.LegacyPodHandle(r.namespace, r.pod)
+	return ipam.Owner{Handle: handle, Attrs: map[string]string{"pod": r.pod, "namespace": r.namespace}}
 }
 
 // read asks, at the same time, whether the datastore may be used, and, if the configuration says that pods are to be read, for

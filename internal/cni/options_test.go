@@ -91,7 +91,7 @@ func TestEveryVariable(t *testing.T) {
 			if prefix != "" && (strings.HasPrefix(v.Name, "CALICO_") || strings.HasPrefix(v.Name, "FELIX_")) {
 				continue
 			}
-			c, err := readConf(bare, func(name string) (string, bool) {
+			c, err := readConf(calico, bare, func(name string) (string, bool) {
 				if name == prefix+v.Name {
 					return tt.value, true
 				}
@@ -119,7 +119,7 @@ func TestEveryVariable(t *testing.T) {
 }
 
 func TestConfWinsOverEnvironment(t *testing.T) {
-	c, err := readConf(edited(t, map[string]string{
+	c, err := readConf(calico, edited(t, map[string]string{
 		"datastore_type": `"etcdv3"`, "etcd_discovery_srv": `"conf.org"`, "etcd_cert_file": `"/conf"`, "etcd_key_file": `"/conf"`, "etcd_ca_cert_file": `"/conf"`,
 		"calico_api_group": `"conf"`, "kubernetes": `{"kubeconfig":"/conf","k8s_api_root":"https://conf"}`,
 		"policy": `{"type":"k8s","k8s_api_root":"https://loses/api/v1","k8s_certificate_authority":"/conf","k8s_client_certificate":"/conf","k8s_client_key":"/conf"}`,
@@ -148,7 +148,7 @@ func TestBadEnvironment(t *testing.T) {
 		"K8S_CLIENT_QPS": "fast", "K8S_CLIENT_BURST": "-1", "K8S_INSECURE_SKIP_TLS_VERIFY": "maybe", "K8S_DISABLE_NODE_POLL": "2x",
 		"USE_POD_CIDR": "usePodCidr", "FELIX_INTERFACEPREFIX": "calico", "CALICO_K8S_CLIENT_QPS": "NaN",
 	} {
-		_, err := readConf([]byte(minimalConf), func(n string) (string, bool) { return value, n == name })
+		_, err := readConf(calico, []byte(minimalConf), func(n string) (string, bool) { return value, n == name })
 		if err == nil || !strings.Contains(err.Error(), strings.TrimPrefix(name, "CALICO_")) || !strings.Contains(err.Error(), value) || !strings.Contains(err.Error(), "must be") {
 			t.Errorf("%s=%s: %v", name, value, err)
 		}
@@ -156,7 +156,7 @@ func TestBadEnvironment(t *testing.T) {
 }
 
 func TestDeprecatedKeys(t *testing.T) {
-	c, err := readConf(edited(t, map[string]string{
+	c, err := readConf(calico, edited(t, map[string]string{
 		"hostname": `"n2"`, "etcd_authority": `"10.0.0.1:2379"`, "etcd_scheme": `"https"`,
 		"policy": `{"type":"k8s","k8s_api_root":"https://10.96.0.1/api/v1/","k8s_auth_token":"T","k8s_client_certificate":"/c","k8s_client_key":"/k","k8s_certificate_authority":"/ca"}`,
 	}), noEnv)
@@ -177,7 +177,7 @@ func TestDeprecatedKeys(t *testing.T) {
 		t.Errorf("etcd at %s, API server as %+v", c.EtcdEndpoints, o)
 	}
 	// What the environment says in their place is not deprecated.
-	c, err = readConf([]byte(minimalConf), func(name string) (string, bool) { return "/env", name == "K8S_CA_FILE" })
+	c, err = readConf(calico, []byte(minimalConf), func(name string) (string, bool) { return "/env", name == "K8S_CA_FILE" })
 	if err != nil || len(c.outdated) != 0 || c.access().CAFile != "/env" {
 		t.Errorf("of the environment: %v, %+v, %v", c.outdated, c.access(), err)
 	}

@@ -51,7 +51,7 @@ func verb(plugin, name string, do func(context.Context, *call) error) func(*skel
 		if runtime.GOMAXPROCS(0) > parallel {
 			runtime.GOMAXPROCS(parallel)
 		}
-		conf, err := parseConf(args.StdinData)
+		conf, err := parseConf(plugin, args.StdinData)
 		if err != nil {
 			return err
 		}

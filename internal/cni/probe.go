@@ -33,7 +33,7 @@ func probe(ctx context.Context, stdin io.Reader) error {
 	if err != nil {
 		return fmt.Errorf("network configuration: %w", err)
 	}
-	conf, err := parseConf(data)
+	conf, err := parseConf(calico, data)
 	if err != nil {
 		return err
 	}

@@ -38,7 +38,7 @@ func (c *call) open() (*session, error) {
 
 // openNode prepares a session for a verb that is about the node and no container.
 func (c *call) openNode() (*session, error) {
-	node, err := nodeName(&c.conf)
+	node, _, err := nodeName(&c.conf)
 	if err != nil {
 		return nil, err
 	}

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/tortie-net/tortie/internal/api"
@@ -192,15 +191,5 @@ func (s *session) followed() error {
 
 // status asks another IPAM plugin.
 func (d *delegated) status(ctx context.Context) error {
-	if err := d.find(); err != nil {
-		return err
-	}
-	stdin, err := d.stdinForDel()
-	if err != nil {
-		return err
-	}
-	if err := invoke.DelegateStatus(ctx, d.conf.IPAM.Type, stdin, nil); err != nil {
-		return d.blame(ctx, err)
-	}
-	return nil
+	return d.exec(ctx, "STATUS")
 }

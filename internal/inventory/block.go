@@ -14,6 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/names"
+	"github.com/tortie-net/tortie/internal/podnote"
 )
 
 // ResourceType implements api.Resource.
@@ -80,6 +81,8 @@ func newAllocation(owner *api.AllocationAttribute) Allocation {
 	}
 	a.Released, _ = time.Parse(time.RFC3339, owner.ReleasedAt)
 	a.Class = classOf(a, at)
+	ifName := at[names.AttributeInterface]
+	a.Further = ifName != "" && ifName != podnote.Primary
 	if a.Class == Tunnel {
 		a.Type = shared(at["type"])
 	}

@@ -2,6 +2,7 @@ package inventory
 
 import (
 	"encoding/json"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/names"
 )
 
 func readYAML(t *testing.T, path string, into any) {
@@ -69,8 +71,15 @@ func TestClasses(t *testing.T) {
 		{text("Windows-Reserved-IPAM-handle"), map[string]string{"note": "windows host"}, Windows},
 		{text("x"), nil, Unknown},
 	} {
-		if a := newAllocation(&api.AllocationAttribute{HandleID: tc.handle, Secondary: tc.attrs}); a.Class != tc.want {
+		if a := newAllocation(&api.AllocationAttribute{HandleID: tc.handle, Secondary: tc.attrs}); a.Class != tc.want || a.Further {
 			t.Errorf("%v: %s, want %s", tc.attrs, a.Class, tc.want)
+		}
+		for ifName, further := range map[string]bool{"eth0": false, "net1": true} {
+			attrs := map[string]string{names.AttributeInterface: ifName}
+			maps.Copy(attrs, tc.attrs)
+			if a := newAllocation(&api.AllocationAttribute{HandleID: tc.handle, Secondary: attrs}); a.Class != tc.want || a.Further != further {
+				t.Errorf("%v: %s (further interface: %v), want %s", attrs, a.Class, a.Further, tc.want)
+			}
 		}
 	}
 	if name := HandleName("n.C\r"); name != "n.c" {
@@ -137,6 +146,9 @@ func TestJudge(t *testing.T) {
 		{"a completed Job's pod", allocation, pod(func(p *Pod) { p.Finished = true }), nodes, Dead},
 		{"a pod on another node", allocation, pod(func(p *Pod) { p.Node = "b" }), nodes, Dead},
 		{"a pod with another address", allocation, pod(func(p *Pod) { p.Addresses = []netip.Addr{netip.MustParseAddr("10.0.0.2")} }), nodes, Dead},
+		{"a further interface of a pod that does not say so", change(func(a *Allocation) { a.Address, a.Further = netip.MustParseAddr("10.0.0.2"), true }),
+			pod(func(*Pod) {}), nodes, Live},
+		{"a further interface of a pod that is gone", change(func(a *Allocation) { a.Further = true }), nil, nodes, Dead},
 		{"one of a pod's many addresses", allocation, pod(func(p *Pod) { p.Addresses = []netip.Addr{netip.MustParseAddr("fd00::1"), at} }), nodes, Live},
 		{"a pod in the node's network", allocation, pod(func(p *Pod) { p.HostNetwork, p.Addresses = true, nil }), nodes, Dead},
 		{"another namespace's pod", allocation, pod(func(p *Pod) { p.Namespace = "e" }), nodes, Dead},

@@ -89,6 +89,8 @@ func (p *Pod) unused(a *Allocation) string {
 		return "its pod is in the network of its node"
 	case !p.Reported: // it is being started, and may be about to say so
 		return ""
+	case a.Further: // of that only the plugin that made the interface tells, if anybody does
+		return ""
 	case !p.Uses(a.Address):
 		return "its pod has other addresses"
 	}

@@ -70,6 +70,8 @@ type Allocation struct {
 	// Sequence is the number that the block had when it was assigned; 0 if the block does not say.
 	Sequence uint64
 	Class    Class
+	// Further is true of an address of an interface that another plugin made beside the pod's first: the pod may not say that it has it.
+	Further bool
 	// Node, Namespace and Pod are who holds it, as far as the attributes tell; Type is what a tunnel's attributes say.
 	Node, Namespace, Pod, Type string
 	// Since is when it was assigned by the attributes; zero if they do not say.

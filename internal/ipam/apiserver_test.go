@@ -227,7 +227,7 @@ func TestRequestsToTheServer(t *testing.T) {
 	}
 	release := func(handle string) func(*Client) error {
 		return func(c *Client) error {
-			_, err := c.ReleaseKnowing(t.Context(), handle, "counted-node", known)
+			_, err := c.ReleaseKnowing(t.Context(), Owner{Handle: handle}, "counted-node", known)
 			return err
 		}
 	}

@@ -31,6 +31,7 @@ type Start struct {
 // the address will probably come, while that block is being read, so that nothing but the block is left to be written.
 type Attempt struct {
 	view
+	owner  Owner
 	opened chan struct{} // closed when what Begin started has ended
 	err    error         // of what Begin started
 
@@ -42,7 +43,7 @@ type Attempt struct {
 // naming the block from which the address will probably come. The host's lock must be held, if there is one, so that
 // neighbours do not want the same address.
 func (c *Client) Begin(ctx context.Context, start Start) *Attempt {
-	a := &Attempt{view: newView(c, start.Host, start.Known), opened: make(chan struct{}), inUse: start.InUse}
+	a := &Attempt{view: newView(c, start.Host, start.Known), owner: start.Owner, opened: make(chan struct{}), inUse: start.InUse}
 	a.handleID = start.Handle
 	go func() {
 		defer close(a.opened)
@@ -109,6 +110,7 @@ func (a *Attempt) try(ctx context.Context, req *Request) (Plan, error) {
 	}
 	named := a.named
 	a.named = false
+	a.inUse = a.inUse || plan.kept && !a.wrote && !named // the owner had it before this began
 	wrote, err := a.client.commit(ctx, plan)
 	a.wrote = a.wrote || wrote || named
 	if err == nil || !datastore.Contended(err) {
@@ -183,7 +185,7 @@ func (a *Attempt) undo(ctx context.Context) error {
 	if a.named && !a.wrote && a.client.store.Delete(ctx, a.handle) == nil || a.inUse {
 		return nil
 	}
-	if _, err := a.client.Release(ctx, a.handleID); err != nil {
+	if _, err := a.client.ReleaseOwned(ctx, a.owner); err != nil {
 		return fmt.Errorf("undo: %w", err)
 	}
 	return nil

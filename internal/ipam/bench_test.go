@@ -42,7 +42,7 @@ func BenchmarkRelease(b *testing.B) {
 	for b.Loop() {
 		parsed, err := ParseBlock(block.obj)
 		must(b, err)
-		if _, freed := PlanRelease(h, []*Block{parsed}, Cooldown{}); len(freed) != 1 {
+		if _, freed := PlanRelease(h, Owner{Handle: h.Spec.HandleID}, []*Block{parsed}, Cooldown{}); len(freed) != 1 {
 			b.Fatal(freed)
 		}
 	}

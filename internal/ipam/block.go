@@ -16,14 +16,6 @@ import (
 // maxBlockBits bounds a block to 2^12 addresses: Calico allows a /20 (and a /116) at most.
 const maxBlockBits = 12
 
-// Owner is who an address is assigned to.
-type Owner struct {
-	// Handle is what the address is released by.
-	Handle string
-	// Attrs describe the owner to people and to garbage collection: pod, namespace, node, type, timestamp.
-	Attrs map[string]string
-}
-
 // Block is an IPAMBlock whose content has been checked. Its methods change it in memory only. What its object's pointers and
 // maps lead to is never changed in place, except SequenceNumberForAllocation, so that copies may share it.
 type Block struct {
@@ -265,7 +257,12 @@ func (b *Block) Held(handle string) []netip.Addr {
 // ReleaseHandle takes the addresses of a handle from it and returns them. They go to the end of the order of assignment, so
 // that an address is used again as late as the block allows: at once, or when they have cooled down.
 func (b *Block) ReleaseHandle(handle string, cool Cooldown) []netip.Addr {
-	released := b.Held(handle)
+	return b.releaseOwned(Owner{Handle: handle}, cool)
+}
+
+// releaseOwned is ReleaseHandle for the addresses of the handle that are the owner's.
+func (b *Block) releaseOwned(owner Owner, cool Cooldown) []netip.Addr {
+	released := b.owned(owner)
 	if len(released) > 0 {
 		b.releaseAll(released, cool)
 	}

@@ -117,7 +117,7 @@ func chooseHeld(st *State, req *Request, v6 bool) (choice, bool) {
 		if b == nil || cidr.Addr().Is6() != v6 {
 			continue
 		}
-		if held := b.Held(req.Handle); len(held) > 0 {
+		if held := b.owned(req.Owner); len(held) > 0 {
 			return keep(st, req, b, held[0]), true
 		}
 	}

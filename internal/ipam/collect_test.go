@@ -185,12 +185,12 @@ func TestHolds(t *testing.T) {
 	store := datastoretest.NewFake()
 	seed(t, store)
 	got := mustAssign(t, store, podRequest("node-a", "h"))
-	must(t, client(store).Holds(t.Context(), "h", got))
+	must(t, client(store).Holds(t.Context(), Owner{Handle: "h"}, got))
 	for handle, addrs := range map[string][]netip.Addr{
 		"h":     append(got, netip.MustParseAddr("10.0.0.13")),
 		"other": got,
 	} {
-		if err := client(store).Holds(t.Context(), handle, addrs); !errors.Is(err, ErrNotHeld) {
+		if err := client(store).Holds(t.Context(), Owner{Handle: handle}, addrs); !errors.Is(err, ErrNotHeld) {
 			t.Errorf("%s holds %v: error %v, want %v", handle, addrs, err, ErrNotHeld)
 		}
 	}

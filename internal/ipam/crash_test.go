@@ -164,7 +164,7 @@ var scenarios = []scenario{
 		},
 		facts: func(k *Known) func(context.Context, *Client) error {
 			return func(ctx context.Context, c *Client) error {
-				_, err := c.ReleaseKnowing(ctx, "h", "node-a", k)
+				_, err := c.ReleaseKnowing(ctx, Owner{Handle: "h"}, "node-a", k)
 				return err
 			}
 		},

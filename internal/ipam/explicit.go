@@ -23,7 +23,7 @@ func chooseExplicit(st *State, req *Request, a netip.Addr) (choice, error) {
 	if b == nil {
 		return claimFor(st, req, cidr, a)
 	}
-	if slices.Contains(b.Held(req.Handle), a) {
+	if slices.Contains(b.owned(req.Owner), a) {
 		return keep(st, req, b, a), nil
 	}
 	if st.Config.StrictAffinity && !b.OwnedBy(req.Host) {
@@ -135,8 +135,12 @@ func holderOf(attr api.AllocationAttribute) string {
 	if attr.HandleID != nil {
 		text = "handle " + *attr.HandleID
 	}
-	if pod := attr.Secondary["pod"]; pod != "" {
-		text += fmt.Sprintf(" (pod %s/%s on %s)", attr.Secondary["namespace"], pod, attr.Secondary["node"])
+	at := attr.Secondary
+	switch {
+	case at["pod"] != "":
+		text += fmt.Sprintf(" (pod %s/%s on %s)", at["namespace"], at["pod"], at["node"])
+	case at["node"] != "":
+		text += fmt.Sprintf(" (on %s, of no pod)", at["node"])
 	}
 	return text
 }

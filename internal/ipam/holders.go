@@ -130,16 +130,45 @@ func (c *Client) Addresses(ctx context.Context, handle string) ([]netip.Addr, er
 	return slices.SortedFunc(maps.Keys(held), netip.Addr.Compare), err
 }
 
-// Holds returns nil if a handle holds all of the addresses, and else an error that wraps ErrNotHeld and names those that it
+// Assigned returns what the owner holds now.
+func (c *Client) Assigned(ctx context.Context, owner Owner) ([]Assignment, error) {
+	h, err := c.readHandle(ctx, owner.Handle)
+	if err != nil || h == nil {
+		return nil, err
+	}
+	blocks, err := c.readBlocks(ctx, handleBlocks(h))
+	if err != nil {
+		return nil, err
+	}
+	var assigned []Assignment
+	for _, b := range blocks {
+		if b.damage != nil {
+			return nil, b.damage
+		}
+		if b.block == nil {
+			continue
+		}
+		for _, a := range b.block.owned(owner) {
+			assigned = append(assigned, Assignment{Address: a, Block: b.cidr})
+		}
+	}
+	return assigned, nil
+}
+
+// Holds returns nil if the owner holds all of the addresses, and else an error that wraps ErrNotHeld and names those that it
 // does not.
-func (c *Client) Holds(ctx context.Context, handle string, addrs []netip.Addr) error {
-	held, err := c.Addresses(ctx, handle)
+func (c *Client) Holds(ctx context.Context, owner Owner, addrs []netip.Addr) error {
+	assigned, err := c.Assigned(ctx, owner)
 	if err != nil {
 		return err
 	}
+	var held []netip.Addr
+	for _, a := range assigned {
+		held = append(held, a.Address)
+	}
 	missing := slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return slices.Contains(held, a) })
 	if len(missing) > 0 {
-		return fmt.Errorf("%w: handle %s holds %s, and not %s", ErrNotHeld, handle, held, missing)
+		return fmt.Errorf("%w: handle %s holds %s, and not %s", ErrNotHeld, owner.Handle, held, missing)
 	}
 	return nil
 }

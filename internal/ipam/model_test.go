@@ -343,7 +343,7 @@ func (h *history) release(handle string) {
 	host := hosts[h.rng.IntN(len(hosts))]
 	known := h.known(host)
 	h.spawn(operation{who: handle, kind: releases, handles: []string{handle}, do: func(ctx context.Context, c *Client) ([]Assignment, error) {
-		_, err := c.ReleaseKnowing(ctx, handle, host, known)
+		_, err := c.ReleaseKnowing(ctx, Owner{Handle: handle}, host, known)
 		return nil, err
 	}})
 }

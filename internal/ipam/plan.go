@@ -115,6 +115,7 @@ type write struct {
 type Plan struct {
 	Assignments []Assignment
 	writes      []write
+	kept        bool // an address was the owner's already
 }
 
 // PlanAssign decides which addresses to assign and which writes that takes. It is pure: the same state and request give the
@@ -126,6 +127,9 @@ func PlanAssign(st *State, req *Request) (Plan, error) {
 		return Plan{}, err
 	}
 	if err := st.handleReadable(); err != nil {
+		return Plan{}, err
+	}
+	if err := st.handleOwned(req); err != nil {
 		return Plan{}, err
 	}
 	var choices []choice
@@ -232,6 +236,7 @@ func (p *Plan) handle(st *State, req *Request, choices []choice) {
 func (p *Plan) assign(c choice) {
 	p.Assignments = append(p.Assignments, Assignment{Address: c.address, Block: c.block.cidr})
 	if c.held {
+		p.kept = true
 		return
 	}
 	c.block.bump()
@@ -249,23 +254,37 @@ func (p *Plan) confirm(c choice) {
 	p.add(toConfirm, update, withState(c.affinity, c.block.cidr, api.AffinityConfirmed))
 }
 
-// PlanRelease decides which writes free all addresses of a handle: the blocks first, the handle last. blocks holds what was
-// read of the blocks that the handle names; nil is a block that is gone. A block that nobody owns goes with its last address.
+// PlanRelease decides which writes free all addresses of a handle that are the owner's: the blocks first, the handle last. blocks holds
+// what was read of the blocks that the handle names; nil is a block that is gone. A block that nobody owns goes with its last address. A
+// handle under which others hold addresses stays, and if none is the owner's nothing is written.
 //
 // A block that holds no address of the handle is written too: the write that would assign one may have been sent by a
 // process that died, and land after this; the new revision defeats it.
-func PlanRelease(h *api.IPAMHandle, blocks []*Block, cool Cooldown) (Plan, []netip.Addr) {
+func PlanRelease(h *api.IPAMHandle, owner Owner, blocks []*Block, cool Cooldown) (Plan, []netip.Addr) {
 	var p Plan
 	var freed []netip.Addr
+	left := map[string]int{}
 	for _, b := range blocks {
 		if b == nil {
 			continue
 		}
 		next := b.clone()
-		freed = append(freed, next.ReleaseHandle(h.Spec.HandleID, cool)...)
+		freed = append(freed, next.releaseOwned(owner, cool)...)
+		if n := len(next.Held(owner.Handle)); n > 0 {
+			left[b.cidr.String()] = n
+		}
 		p.free(next)
 	}
-	p.add(toForget, remove, h)
+	switch {
+	case len(left) == 0:
+		p.add(toForget, remove, h)
+	case len(freed) == 0:
+		return Plan{}, nil
+	default:
+		rest := *h
+		rest.Spec.Block = left
+		p.add(toForget, update, &rest)
+	}
 	return p, freed
 }
 

@@ -693,7 +693,7 @@ func TestPlanRelease(t *testing.T) {
 					before = append(before, describe(b.obj))
 				}
 			}
-			plan, freed := PlanRelease(c.handle, c.blocks, Cooldown{})
+			plan, freed := PlanRelease(c.handle, Owner{Handle: c.handle.Spec.HandleID}, c.blocks, Cooldown{})
 			if d := cmp.Diff(c.writes, plan.lines()); d != "" {
 				t.Errorf("writes (-want +got):\n%s", d)
 			}
@@ -733,7 +733,7 @@ func TestPlansCountWrites(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plan, _ = PlanRelease(storedHandle("h", "10.0.0.0/30=1"), []*Block{parsed}, Cooldown{})
+	plan, _ = PlanRelease(storedHandle("h", "10.0.0.0/30=1"), Owner{Handle: "h"}, []*Block{parsed}, Cooldown{})
 	b = plan.writes[0].obj.(*api.IPAMBlock)
 	if _, ok := b.Spec.SequenceNumberForAllocation["1"]; ok || b.Spec.SequenceNumber != was+2 {
 		t.Errorf("release: %d, %v, want %d and no entry", b.Spec.SequenceNumber, b.Spec.SequenceNumberForAllocation, was+2)

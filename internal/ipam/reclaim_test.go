@@ -190,7 +190,7 @@ func TestReleaseLeavesUnselectedPools(t *testing.T) {
 			if c.known != nil {
 				c.known(known)
 			}
-			_, err := client(store).ReleaseKnowing(t.Context(), "h", "node-a", known)
+			_, err := client(store).ReleaseKnowing(t.Context(), Owner{Handle: "h"}, "node-a", known)
 			must(t, err)
 			contents, err := readContents(store)
 			must(t, err)

@@ -16,22 +16,27 @@ import (
 
 // Release frees all addresses of a handle and returns them. A handle that does not exist holds nothing: no error.
 func (c *Client) Release(ctx context.Context, handle string) ([]netip.Addr, error) {
-	return c.ReleaseKnowing(ctx, handle, "", nil)
+	return c.ReleaseOwned(ctx, Owner{Handle: handle})
 }
 
-// ReleaseKnowing is Release for a caller who knows the IPAMConfig, which then is not read. If host's pools and labels are
+// ReleaseOwned is Release for those addresses of the owner's handle that are the owner's.
+func (c *Client) ReleaseOwned(ctx context.Context, owner Owner) ([]netip.Addr, error) {
+	return c.ReleaseKnowing(ctx, owner, "", nil)
+}
+
+// ReleaseKnowing is ReleaseOwned for a caller who knows the IPAMConfig, which then is not read. If host's pools and labels are
 // known too, a block of host's that became empty, and whose pool does not select the host any more, is given up.
-func (c *Client) ReleaseKnowing(ctx context.Context, handle, host string, known *Known) ([]netip.Addr, error) {
-	r := release{client: c, handle: handle, freed: map[netip.Addr]bool{}}
+func (c *Client) ReleaseKnowing(ctx context.Context, owner Owner, host string, known *Known) ([]netip.Addr, error) {
+	r := release{client: c, owner: owner, freed: map[netip.Addr]bool{}}
 	if known != nil {
 		r.cool = &known.Config
 	}
 	if err := c.retry(ctx, func() error { return r.try(ctx) }); err != nil {
-		return nil, fmt.Errorf("release handle %s: %w", handle, err)
+		return nil, fmt.Errorf("release handle %s: %w", owner.Handle, err)
 	}
 	if known != nil {
 		if err := c.leaveUnselected(ctx, r.blocks, host, known); err != nil {
-			return nil, fmt.Errorf("release handle %s: %w", handle, err)
+			return nil, fmt.Errorf("release handle %s: %w", owner.Handle, err)
 		}
 	}
 	return slices.SortedFunc(maps.Keys(r.freed), netip.Addr.Compare), nil
@@ -39,13 +44,13 @@ func (c *Client) ReleaseKnowing(ctx context.Context, handle, host string, known 
 
 // HandOver is Release for a caller who assigns the same addresses to the same pod at once: they need not cool down.
 func (c *Client) HandOver(ctx context.Context, handle string) ([]netip.Addr, error) {
-	return c.ReleaseKnowing(ctx, handle, "", &Known{})
+	return c.ReleaseKnowing(ctx, Owner{Handle: handle}, "", &Known{})
 }
 
 // release is one Release over all its tries.
 type release struct {
 	client *Client
-	handle string
+	owner  Owner
 	cool   *api.IPAMConfigSpec // nil: to be read
 	freed  map[netip.Addr]bool // by all tries: one may free a block and meet a conflict at the next
 	blocks []*Block            // as the last try wrote them
@@ -60,7 +65,7 @@ func (r *release) try(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	plan, addrs := PlanRelease(h, blocks, cooldown(*r.cool, r.client.now()))
+	plan, addrs := PlanRelease(h, r.owner, blocks, cooldown(*r.cool, r.client.now()))
 	for _, a := range addrs {
 		r.freed[a] = true
 	}
@@ -72,10 +77,10 @@ func (r *release) try(ctx context.Context) error {
 // read reads the handle and, beside it, the configuration if that is not known.
 func (r *release) read(ctx context.Context) (h *api.IPAMHandle, err error) {
 	if r.cool != nil {
-		return r.client.readHandle(ctx, r.handle)
+		return r.client.readHandle(ctx, r.owner.Handle)
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() (err error) { h, err = r.client.readHandle(ctx, r.handle); return err })
+	g.Go(func() (err error) { h, err = r.client.readHandle(ctx, r.owner.Handle); return err })
 	g.Go(func() error {
 		cfg, err := r.client.readConfig(ctx)
 		r.cool = &cfg

@@ -338,7 +338,7 @@ func TestRequestsOfARelease(t *testing.T) {
 					known = knownTo(t, store, "node-a")
 				}
 				m := &metronome{began: time.Now()}
-				_, err = client(store.Session(m.hook)).ReleaseKnowing(t.Context(), c.handle, "node-a", known)
+				_, err = client(store.Session(m.hook)).ReleaseKnowing(t.Context(), Owner{Handle: c.handle}, "node-a", known)
 				must(t, err)
 				var got []string
 				for _, r := range m.rounds {

@@ -374,7 +374,7 @@ func (w *world) churn(ctx context.Context) error {
 		if _, err := pods.UpdateStatus(w.t.Context(), p, metav1.UpdateOptions{}); err != nil {
 			return err
 		}
-		if err := w.ipam.Holds(w.t.Context(), "net."+name, []netip.Addr{got[0].Address}); err != nil {
+		if err := w.ipam.Holds(w.t.Context(), ipam.Owner{Handle: "net." + name}, []netip.Addr{got[0].Address}); err != nil {
 			return fmt.Errorf("a pod that lives: %w", err)
 		}
 		if _, err := w.ipam.Release(w.t.Context(), "net."+name); err != nil {

@@ -25,6 +25,10 @@ const AnnotationMetadata = "projectcalico.org/metadata"
 // AnnotationNode says of which node a handle is. Calico has no such field; the chart's fencing keeps other nodes from the handle.
 const AnnotationNode = "tortie.io/node"
 
+// AttributeInterface says in a block for which interface of a container an address was assigned, where a plugin other than calico made the
+// interface. Calico has no such attribute: its containers have one interface of a network.
+const AttributeInterface = "tortie.io/interface"
+
 // Kubernetes rejects names that are longer than maxName-1 characters.
 const maxName = 253
 

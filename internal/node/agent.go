@@ -205,7 +205,7 @@ func (a *Agent) answerer() *answerer {
 
 func (a *Agent) finisher() *finisher {
 	dir := journal.Dir(filepath.Join(a.Config.StateDir, journalDir))
-	return &finisher{dir: dir, store: a.Store, ipam: a.ipam, watch: a.Watch, status: a.Status, log: a.Log}
+	return &finisher{dir: dir, node: a.Config.Nodename, store: a.Store, ipam: a.ipam, watch: a.Watch, status: a.Status, log: a.Log}
 }
 
 // retry repeats what until it succeeds or ctx ends, with growing and jittered pauses.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"time"
 
@@ -34,6 +35,7 @@ const datastoreType = "kubernetes"
 // finisher does what DELs on this node could not do because the API server was away.
 type finisher struct {
 	dir    journal.Dir
+	node   string
 	store  *kubernetes.Store
 	ipam   *ipam.Client
 	watch  *kube.Watch
@@ -124,10 +126,13 @@ func (f *finisher) clear(ctx context.Context, e journal.Entry) error {
 
 // release frees the container's addresses, and those of the handle that Calico 2 would have given it if it has none.
 func (f *finisher) release(ctx context.Context, e journal.Entry) error {
-	freed, err := f.ipam.Release(ctx, e.Handle)
+	pod := map[string]string{"pod": e.Pod, "namespace": e.Namespace}
+	owner := ipam.Owner{Handle: e.Handle, Attrs: map[string]string{"node": f.node}}
+	maps.Copy(owner.Attrs, pod)
+	freed, err := f.ipam.ReleaseOwned(ctx, owner)
 	if err != nil || len(freed) > 0 || e.Pod == "" {
 		return err
 	}
-	_, err = f.ipam.Release(ctx, names.LegacyPodHandle(e.Namespace, e.Pod))
+	_, err = f.ipam.ReleaseOwned(ctx, ipam.Owner{Handle: names.LegacyPodHandle(e.Namespace, e.Pod), Attrs: pod})
 	return err
 }

@@ -318,7 +318,9 @@ func TestAgentFinishesTheJournal(t *testing.T) {
 	again := r.left(t, "rig-again", "c3")
 	newer := r.left(t, "rig-again", "c4") // the pod has a new sandbox by now, which is not in the journal
 	foreign := journal.Entry{Handle: "other.c5", Datastore: "etcdv3", ContainerID: "c5"}
-	r.put(t, gone, plain, again, foreign)
+	// A Calico 2 would have given this pod the handle that is the new sandbox's.
+	namesake := journal.Entry{Handle: "rig-net.c7", Datastore: datastoreType, Network: "rig-net", Namespace: "rig-net", Pod: "c4", ContainerID: "c7", IfName: "net1"}
+	r.put(t, gone, plain, again, foreign, namesake)
 
 	status, _ := r.agent(t, newPeers())
 	within(t, 20*time.Second, "all but the other datastore's is finished", func() bool { return r.entries(t) == 1 })
@@ -334,7 +336,7 @@ func TestAgentFinishesTheJournal(t *testing.T) {
 		t.Errorf("the new sandbox lost its address: held %v, noted %q", r.holds(t, newer), r.noted(t, "rig-again"))
 	}
 	within(t, time.Second, "status", func() bool { return status.Report().Journal == nodestatus.Journal{Entries: 1} })
-	if metrics := scrape(status); !strings.Contains(metrics, "tortie_journal_entries 1") || !strings.Contains(metrics, "tortie_journal_finished_total 3") {
+	if metrics := scrape(status); !strings.Contains(metrics, "tortie_journal_entries 1") || !strings.Contains(metrics, "tortie_journal_finished_total 4") {
 		t.Errorf("metrics:\n%s", metrics)
 	}
 
