@@ -31,6 +31,7 @@ func custom(kind, plural string) Type {
 // ResourceVersion is the revision that compare-and-swap updates are guarded by.
 type Meta struct {
 	Name              string            `json:"name,omitempty"`
+	GenerateName      string            `json:"generateName,omitempty"`
 	Namespace         string            `json:"namespace,omitempty"`
 	UID               string            `json:"uid,omitempty"`
 	ResourceVersion   string            `json:"resourceVersion,omitempty"`

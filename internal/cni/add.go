@@ -31,6 +31,10 @@ func add(ctx context.Context, c *call) error {
 	if err := s.settle(); err != nil {
 		return err
 	}
+	if s.plain() && s.conf.FeatureControl.IPAddrsNoIPAM {
+		return failure(types.ErrInvalidNetworkConfig, errors.New(
+			"network configuration: feature_control.ip_addrs_no_ipam true: the annotation is a pod's, and CNI_ARGS name none: remove the key"))
+	}
 	if err := journal.DefaultDir.Withdraw(ctx, s.handle()); err != nil {
 		return err
 	}

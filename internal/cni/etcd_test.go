@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 	etcdstore "github.com/tortie-net/tortie/internal/datastore/etcd"
 	"github.com/tortie-net/tortie/internal/labtest"
+	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/netlinkx/netnstest"
 )
 
@@ -180,13 +182,103 @@ func TestPlainContainerOnEtcd(t *testing.T) {
 	if d := cmp.Diff([]map[string]string{{"node": s.node}}, held); d != "" {
 		t.Errorf("attributes (-want +got):\n%s", d)
 	}
-	if again := address(t, c.call(t, "calico", "ADD", "net1", "eth0").result(t)); again != addr {
-		t.Errorf("ADD again: %s, want %s", again, addr)
-	}
 	for range 2 {
 		c.call(t, "calico", "DEL", "net1", "eth0").ok(t)
 		c.gone(t)
 	}
+}
+
+// A second ADD of a container that is no pod's changes nothing, in the kernel or in etcd, and prints what the first one did: also if
+// somebody has given the node's end of its link another name, and for a further network.
+func TestPlainContainerTwiceOnEtcd(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, newHost(t), "plain-node")
+	c := s.container(t, "one")
+	added := c.call(t, "calico", "ADD", "net1", "eth0").ok(t)
+	w := c.endpointObject("eth0")
+	if !s.exists(t, w) {
+		t.Fatalf("there is no WorkloadEndpoint %s", w.Name)
+	}
+	again := func(what, network string) {
+		t.Helper()
+		kernel := describeKernel(t, s.host.NS, c.ns)
+		if got := c.call(t, "calico", "ADD", network, "eth0").ok(t); got.stdout != added.stdout {
+			t.Errorf("%s: %s, want %s", what, got.stdout, added.stdout)
+		}
+		if d := cmp.Diff(kernel, describeKernel(t, s.host.NS, c.ns)); d != "" {
+			t.Errorf("%s: the kernel (-before +after):\n%s", what, d)
+		}
+		now := c.endpointObject("eth0")
+		if !s.exists(t, now) || network == "net1" && now.ResourceVersion != w.ResourceVersion || !slices.Contains(now.Spec.Profiles, network) {
+			t.Errorf("%s: the endpoint was %+v and is %+v", what, w, now)
+		}
+	}
+	again("as it is", "net1")
+	s.host.Run(t, "ip", "link", "set", c.link(), "down")
+	s.host.Run(t, "ip", "link", "set", c.link(), "name", "sali0")
+	s.host.Run(t, "ip", "link", "set", "sali0", "up")
+	again("with a link of another name", "net1")
+	again("to a further network", "net2")
+	c.call(t, "calico", "DEL", "net1", "eth0").ok(t)
+	c.gone(t)
+	if _, err := s.host.Conn.LinkByName("sali0"); !netlinkx.IsNotExist(err) {
+		t.Errorf("after DEL: %v", err)
+	}
+}
+
+// describeKernel is the links of a node and a container, with the numbers that tell a new one from an old one, their IPv4 addresses and
+// routes. The kernel itself goes on with IPv6 and the carrier for a while.
+func describeKernel(t *testing.T, node, container *netnstest.NS) string {
+	t.Helper()
+	var text string
+	for _, ns := range []*netnstest.NS{node, container} {
+		links, err := ns.Conn.Links()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range links {
+			text += fmt.Sprintln(l.Name, l.Index, l.PeerIndex, l.HardwareAddr, l.Alias)
+		}
+		text += ns.Run(t, "ip", "-4", "-o", "addr") + ns.Run(t, "ip", "-4", "route", "show", "table", "all")
+	}
+	return text
+}
+
+// A container that was started anew under its ID has nothing of what its endpoint says, and gets it.
+func TestPlainContainerStartedAnewOnEtcd(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, newHost(t), "plain-node")
+	c := s.container(t, "one")
+	addr := address(t, c.call(t, "calico", "ADD", "net1", "eth0").result(t))
+	s.host.Run(t, "ip", "link", "del", c.link()) // as after a crash of the machine
+	c.ns, c.netns = s.host.pod(t, "anew")
+	if got := address(t, c.call(t, "calico", "ADD", "net1", "eth0").result(t)); got != addr {
+		t.Errorf("address %s, want %s", got, addr)
+	}
+	if has := c.ns.Run(t, "ip", "-o", "addr", "show", "dev", "eth0"); !strings.Contains(has, addr.String()+"/32") {
+		t.Errorf("eth0 has %s", has)
+	}
+	c.call(t, "calico", "DEL", "net1", "eth0").ok(t)
+	c.gone(t)
+}
+
+// The annotation that feature_control.ip_addrs_no_ipam allows is a pod's: for another container the key is an error, as in Calico.
+func TestNoIPAMWithoutPodOnEtcd(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, newHost(t), "plain-node")
+	c := s.container(t, "one")
+	conf, err := json.Marshal(s.conf("net1", map[string]any{"feature_control": map[string]any{"ip_addrs_no_ipam": true}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	verb := func(command string) answer {
+		return s.host.call(t, call{plugin: "calico", command: command, container: c.id, netns: c.netns, ifName: "eth0", path: "/opt/cni/bin", stdin: string(conf)})
+	}
+	if e := verb("ADD").failure(t); e.Code != types.ErrInvalidNetworkConfig || !strings.Contains(e.Msg, "feature_control.ip_addrs_no_ipam") {
+		t.Errorf("%+v", e)
+	}
+	c.gone(t)
+	verb("DEL").ok(t)
 }
 
 // gone fails the test unless nothing is left of the container.
@@ -343,7 +435,7 @@ func TestPodOnEtcd(t *testing.T) {
 	t.Parallel()
 	w := newEmptyWorld(t)
 	s := newSite(t, w.host, w.name)
-	w.uids["web-0"] = w.api.create(t, manifest(t, fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: web-0, namespace: %[1]s, labels: {app: web},
+	w.uids["web-0"] = w.api.create(t, manifest(t, fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: web-0, generateName: web-, namespace: %[1]s, labels: {app: web},
 		annotations: {cni.projectcalico.org/allowedSourcePrefixes: '["192.0.2.7/24"]', cni.projectcalico.org/floatingIPs: '["192.0.2.9"]'}},
 		spec: {nodeName: %[1]s, serviceAccountName: sa, containers: [{name: c, image: none, ports: [
 			{name: http, containerPort: 80}, {containerPort: 81}, {containerPort: 82, protocol: UDP, hostPort: 8082}]}]}}`, w.name)))
@@ -360,7 +452,7 @@ func TestPodOnEtcd(t *testing.T) {
 	dashed := strings.ReplaceAll(w.name, "-", "--")
 	endpoint := &api.WorkloadEndpoint{Meta: api.Meta{Name: dashed + "-k8s-web--0-eth0", Namespace: w.name}}
 	want := &api.WorkloadEndpoint{
-		Meta: api.Meta{Name: endpoint.Name, Namespace: w.name, Labels: map[string]string{
+		Meta: api.Meta{Name: endpoint.Name, GenerateName: "web-", Namespace: w.name, Labels: map[string]string{
 			"app": "web", "projectcalico.org/namespace": w.name, "projectcalico.org/orchestrator": "k8s", "projectcalico.org/serviceaccount": "sa",
 		}},
 		Spec: api.WorkloadEndpointSpec{

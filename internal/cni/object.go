@@ -120,7 +120,7 @@ func (e *objectEndpoint) write(ctx context.Context, want *api.WorkloadEndpoint) 
 		} else if err != nil {
 			return err
 		}
-		have.Labels, have.Spec = want.Labels, want.Spec
+		have.GenerateName, have.Labels, have.Spec = want.GenerateName, want.Labels, want.Spec
 		return e.store.Update(ctx, have)
 	})
 }
@@ -158,6 +158,7 @@ func (e *objectEndpoint) describePod(w *api.WorkloadEndpoint, addrs []netip.Addr
 	if !e.conf.ofPods() {
 		return
 	}
+	w.GenerateName = pod.GenerateName
 	w.Spec.Profiles = []string{"kns." + e.session.namespace}
 	if account != "" {
 		w.Spec.Profiles = append(w.Spec.Profiles, "ksa."+e.session.namespace+"."+account)
