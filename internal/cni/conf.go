@@ -138,6 +138,7 @@ type request struct {
 	netns       string
 	ifName      string
 	path        string     // CNI_PATH
+	args        string     // CNI_ARGS
 	namespace   string     // of the pod; empty for a container that is no pod's
 	pod         string     // as namespace
 	podUID      string     // empty if the runtime does not say
@@ -340,6 +341,7 @@ func (c *call) request() (r *request, err error) {
 		netns:       c.Netns,
 		ifName:      c.IfName,
 		path:        c.Path,
+		args:        c.Args,
 	}
 	if err := r.readArgs(c.Args); err != nil {
 		return nil, failure(types.ErrInvalidEnvironmentVariables, fmt.Errorf("CNI_ARGS: %w", err))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 
 	"github.com/containernetworking/cni/pkg/invoke"
@@ -29,7 +28,7 @@ func (d *delegated) add(ctx context.Context, wanted func() (wish, error)) (*type
 	if err != nil {
 		return nil, err
 	}
-	answer, err := invoke.ExecPluginWithResult(ctx, program, stdin, delegatedVerb("ADD"), nil)
+	answer, err := invoke.ExecPluginWithResult(ctx, program, stdin, environment{"ADD", d.args}, nil)
 	var said *types.Error
 	if errors.As(err, &said) && said.Code != types.ErrUnknown {
 		return nil, d.blame(ctx, err)
@@ -61,7 +60,7 @@ func (d *delegated) del(ctx context.Context, may clearance) error {
 }
 
 // exec runs the IPAM plugin for a verb that assigns nothing and has no result.
-func (d *delegated) exec(ctx context.Context, verb delegatedVerb) error {
+func (d *delegated) exec(ctx context.Context, verb string) error {
 	program, err := d.find()
 	if err != nil {
 		return err
@@ -70,7 +69,7 @@ func (d *delegated) exec(ctx context.Context, verb delegatedVerb) error {
 	if err != nil {
 		return err
 	}
-	if err := invoke.ExecPluginWithoutResult(ctx, program, stdin, verb, nil); err != nil {
+	if err := invoke.ExecPluginWithoutResult(ctx, program, stdin, environment{verb, d.args}, nil); err != nil {
 		return d.blame(ctx, err)
 	}
 	return nil
@@ -85,14 +84,14 @@ func (d *delegated) find() (string, error) {
 	return program, nil
 }
 
-// delegatedVerb is a verb for the IPAM plugin, which inherits all other arguments. Without IgnoreUnknown it would refuse the names of
-// the pod in CNI_ARGS.
-type delegatedVerb string
+// environment is that of the IPAM plugin, which inherits all but the verb. Without IgnoreUnknown it would refuse the names of the pod in
+// CNI_ARGS.
+type environment struct{ verb, args string }
 
 // AsEnv implements invoke.CNIArgs.
-func (v delegatedVerb) AsEnv() []string {
-	env := (&invoke.DelegateArgs{Command: string(v)}).AsEnv()
-	return append(env, "CNI_ARGS="+ignoreUnknown(os.Getenv("CNI_ARGS"))) // of two values of a variable the last counts
+func (e environment) AsEnv() []string {
+	env := (&invoke.DelegateArgs{Command: e.verb}).AsEnv()
+	return append(env, "CNI_ARGS="+ignoreUnknown(e.args)) // of two values of a variable the last counts
 }
 
 // blame says that an error is the IPAM plugin's, or that of the deadline by which it was killed.

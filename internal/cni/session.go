@@ -42,7 +42,7 @@ func (c *call) openNode() (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &request{conf: c.conf, stdin: c.StdinData, path: c.Path, node: node}
+	r := &request{conf: c.conf, stdin: c.StdinData, path: c.Path, args: c.Args, node: node}
 	return r.open(c.log, c.plugin)
 }
 
