@@ -18,7 +18,7 @@ type RawInstall struct {
 	RawInstallHost
 	SourceDir      string `env:"CNI_BIN_SOURCE_DIR" default:"/opt/cni/bin" help:"Where the image keeps the plugins."`
 	SkipBinaries   string `env:"SKIP_CNI_BINARIES" default:"" help:"Comma-separated names of the image's plugins that are not installed. calico and calico-ipam always are."`
-	UpdateBinaries string `env:"UPDATE_CNI_BINARIES" default:"true" help:"false keeps a plugin that is on the host already, whatever it is; with all of them there, the directory may be read-only."`
+	UpdateBinaries string `env:"UPDATE_CNI_BINARIES" default:"true" help:"false keeps a plugin that is on the host already, whatever it is; with calico, calico-ipam and what the conflist names there, the directory may be read-only."`
 	NetworkConfig  string `env:"CNI_NETWORK_CONFIG" default:"" help:"Template of the conflist; placeholders are listed below. Empty means the built-in one."`
 	NetworkFile    string `env:"CNI_NETWORK_CONFIG_FILE" default:"" help:"File that holds the template; it wins over CNI_NETWORK_CONFIG."`
 	ConfMode       string `env:"TEST_FILE_PERMISSION" default:"0600" help:"Mode of the conflist, in octal."`
@@ -52,7 +52,7 @@ type RawInstall struct {
 type RawInstallHost struct {
 	NetDir      string `env:"CNI_NET_DIR" default:"/etc/cni/net.d" help:"Directory of CNI configuration as the host sees it. It is written into the conflist; files go to HOST_CNI_NET_DIR."`
 	HostNetDir  string `env:"HOST_CNI_NET_DIR" default:"/host/etc/cni/net.d" help:"Where the host's directory of CNI configuration is mounted."`
-	HostBinDirs string `env:"HOST_CNI_BIN_DIR" default:"" help:"Where the host's directory of CNI plugins is mounted; a comma-separated list writes to several. Empty means /host/opt/cni/bin, and /host/secondary-bin-dir if that is mounted."`
+	HostBinDirs string `env:"HOST_CNI_BIN_DIR" default:"" help:"Where the host's directory of CNI plugins is mounted; a comma-separated list writes to several, of which one that can be written is enough. Empty means /host/opt/cni/bin, and /host/secondary-bin-dir if that is mounted."`
 	ConfName    string `env:"CNI_CONF_NAME" default:"10-calico.conflist" help:"File name of the network's configuration. Container runtimes take the first in lexical order. The extension says what the template must be: a conflist, or in a .conf or .json the configuration of one plugin."`
 	OldConfName string `env:"CNI_OLD_CONF_NAME" default:"10-calico.conflist" help:"File name that an earlier installation used: it is removed, if CNI_CONF_NAME is another, after the new one is there."`
 	StateDir    string `env:"TORTIE_INSTALL_STATE_DIR" default:"/var/lib/calico" help:"The host's directory of that name. What an installation replaces is kept in replaced below it; if it is not mounted, nothing is."`
