@@ -62,3 +62,51 @@ func TestForeignTunnelHandles(t *testing.T) {
 		}
 	}
 }
+
+// TestADamagedBlockHidesItsOwnHoldersOnly: one block that cannot be read keeps handles that say they hold something in it, and no others.
+func TestADamagedBlockHidesItsOwnHoldersOnly(t *testing.T) {
+	store := labstore.Store(t)
+	const cidr = "10.83.0.0/26"
+	block := &api.IPAMBlock{Meta: api.Meta{Name: "10-83-0-0-26"}}
+	labstore.Forget(t, store, &api.IPAMBlock{Meta: block.Meta})
+	block.Spec = api.IPAMBlockSpec{CIDR: cidr, Allocations: make([]*int, 3), Unallocated: []int{0, 1, 77}, Attributes: []api.AllocationAttribute{}, SequenceNumberForAllocation: map[string]uint64{}}
+	if err := store.Create(t.Context(), block); err != nil {
+		t.Fatal(err)
+	}
+	handles := map[string]struct {
+		blocks map[string]int
+		goes   bool
+	}{
+		"gc-damage.none":    {map[string]int{}, true},
+		"gc-damage.other":   {map[string]int{"10.83.1.0/26": 1}, true},
+		"gc-damage.in":      {map[string]int{cidr: 1}, false},
+		"gc-damage.both":    {map[string]int{"10.83.1.0/26": 1, cidr: 1}, false},
+		"gc-damage.strange": {map[string]int{"x": 1}, false},
+	}
+	v := &inventory.View{Ready: true, Taken: clock, Blocks: []inventory.Block{inventory.NewBlock(block)}}
+	for id, c := range handles {
+		labstore.Forget(t, store, &api.IPAMHandle{Meta: api.Meta{Name: id}})
+		obj := &api.IPAMHandle{Meta: api.Meta{Name: id}, Spec: api.IPAMHandleSpec{HandleID: id, Block: c.blocks}}
+		if err := store.Create(t.Context(), obj); err != nil {
+			t.Fatal(err)
+		}
+		seen := inventory.NewHandle(obj)
+		v.Handles = append(v.Handles, inventory.Handle{Meta: seen.Meta, Named: true}) // as the watches show it
+	}
+	if v.Blocks[0].Damage == nil {
+		t.Fatal("the block is not damaged")
+	}
+	st, _ := Pass(State{}, v, DefaultRules)
+	v.Taken = v.Taken.Add(time.Hour)
+	_, decision := Pass(st, v, DefaultRules)
+	sweeper := Sweeper{IPAM: store, Cluster: store, Client: ipam.NewClient(store, time.Now), Log: slog.New(slog.DiscardHandler)}
+	if _, err := sweeper.Sweep(t.Context(), v, &decision); err != nil {
+		t.Fatal(err)
+	}
+	for id, c := range handles {
+		err := store.Get(t.Context(), &api.IPAMHandle{Meta: api.Meta{Name: id}})
+		if gone := errors.Is(err, datastore.ErrNotFound); gone != c.goes || err != nil && !gone {
+			t.Errorf("%s, which holds %v: %v; want that it is gone: %v", id, c.blocks, err, c.goes)
+		}
+	}
+}

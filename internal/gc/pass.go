@@ -96,7 +96,6 @@ type pass struct {
 	blocks       map[netip.Prefix]*inventory.Block
 	claims       map[claimKey]bool // those that stand
 	gone         map[string]bool   // nodes that have been gone long enough
-	damaged      bool              // a block cannot be read: nobody knows who holds what in it
 	out          Decision
 }
 
@@ -121,7 +120,6 @@ func newPass(st State, view *inventory.View, rules Rules) *pass {
 	}
 	for i := range view.Blocks {
 		b := &view.Blocks[i]
-		p.damaged = p.damaged || b.Damage != nil
 		p.blocks[b.CIDR] = b
 	}
 	for i := range view.Affinities {
@@ -260,11 +258,9 @@ func (p *pass) judgeAddress(holders map[string]*held, block netip.Prefix, a *inv
 	h.form = mix(h.form, a)
 }
 
-// judgeHandles finds the handles that hold nothing. As long as a block cannot be read nobody knows which these are.
+// judgeHandles finds the handles that hold nothing as far as blocks can be read. Of one that says it holds something in a damaged block, or
+// while nobody knows where that is, the sweep finds out that it is to stay.
 func (p *pass) judgeHandles() {
-	if p.damaged {
-		return
-	}
 	holding := map[string]bool{}
 	for i := range p.view.Blocks {
 		for j := range p.view.Blocks[i].Allocations {

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/inventory"
 	"github.com/tortie-net/tortie/internal/ipam"
@@ -207,9 +208,10 @@ func (w *sweep) forgetHandles(ctx context.Context, d *Decision) error {
 		return fmt.Errorf("look once more which handles hold nothing: %w", err)
 	}
 	holding := map[string]bool{}
+	damaged := map[netip.Prefix]bool{}
 	for i := range blocks {
-		if err := blocks[i].Damage; err != nil {
-			return fmt.Errorf("which handles hold nothing is not known: %w", err)
+		if blocks[i].Damage != nil {
+			damaged[blocks[i].CIDR] = true
 		}
 		for j := range blocks[i].Allocations {
 			holding[inventory.HandleName(blocks[i].Allocations[j].Handle)] = true
@@ -219,10 +221,34 @@ func (w *sweep) forgetHandles(ctx context.Context, d *Decision) error {
 	g.SetLimit(parallel)
 	for i := range unused {
 		if h := &unused[i]; !holding[h.Name] {
-			g.Go(func() error { return w.forget(ctx, h, h.ID) })
+			g.Go(func() error { return w.forgetOutside(ctx, h, damaged) })
 		}
 	}
 	return g.Wait()
+}
+
+// forgetOutside removes a handle, unless it says that it holds something in a damaged block: who assigns an address writes that into the
+// handle before. A damaged block whose name does not say its range may be any.
+func (w *sweep) forgetOutside(ctx context.Context, h *inventory.Handle, damaged map[netip.Prefix]bool) error {
+	if len(damaged) == 0 {
+		return w.forget(ctx, h, h.ID)
+	}
+	now := inventory.Handle{Meta: api.Meta{Name: h.Name}}
+	err := w.IPAM.Get(ctx, &now)
+	if errors.Is(err, datastore.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look where handle %s holds something: %w", h.Name, err)
+	}
+	unclear := now.ResourceVersion != h.ResourceVersion || len(now.Odd) > 0 || len(now.Blocks) > 0 && damaged[netip.Prefix{}]
+	for block := range now.Blocks {
+		unclear = unclear || damaged[block]
+	}
+	if unclear {
+		return nil
+	}
+	return w.forget(ctx, h, h.ID)
 }
 
 // notOfTunnels reads the handles of which nothing but the name was seen, and that is of a tunnel of a node that exists. It returns those
