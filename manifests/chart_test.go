@@ -119,6 +119,19 @@ func hooks(t *testing.T) string {
 	return out.String()
 }
 
+// TestLogsOfTheTestAreShownOnce: helm test --logs shows a pod's log for each hook of the test, by the hook's name.
+func TestLogsOfTheTestAreShownOnce(t *testing.T) {
+	var found []string
+	for _, obj := range decode(t, helm(t)) {
+		if obj.GetAnnotations()["helm.sh/hook"] == "test" {
+			found = append(found, obj.GetKind()+" "+obj.GetName())
+		}
+	}
+	if !slices.Equal(found, []string{"Pod tortie-test"}) {
+		t.Errorf("hooks of helm test: %q, want one pod", found)
+	}
+}
+
 // TestHookOfUninstallIsOptional: without it nothing is asked of the nodes.
 func TestHookOfUninstallIsOptional(t *testing.T) {
 	if text := helm(t, "--set", "uninstall.cleanHosts=false"); strings.Contains(text, "pre-delete") {
@@ -178,6 +191,9 @@ func byName(t *testing.T, text string) map[string]map[string]any {
 	all := map[string]map[string]any{}
 	for _, obj := range decode(t, text) {
 		labels := obj.GetLabels()
+		if labels["app.kubernetes.io/component"] == "test" {
+			continue // helm test is Helm's
+		}
 		maps.DeleteFunc(labels, func(key, value string) bool { return key == "helm.sh/chart" || value == "Helm" })
 		obj.SetLabels(labels)
 		sortVariables(obj.Object)

@@ -63,7 +63,16 @@ func render(o options, args ...string) ([]byte, error) {
 			text.WriteString(line)
 		}
 	}
-	return text.Bytes(), nil
+	return withoutTest(text.Bytes()), nil
+}
+
+// withoutTest drops what only `helm test` uses.
+func withoutTest(text []byte) []byte {
+	const between = "\n---\n"
+	documents := slices.DeleteFunc(bytes.Split(text, []byte(between)), func(document []byte) bool {
+		return bytes.Contains(document, []byte("\n    app.kubernetes.io/component: test\n"))
+	})
+	return bytes.Join(documents, []byte(between))
 }
 
 // isHelms finds what is true of a Helm release only: the labels by which Helm knows its objects, and what makes hooks of them.

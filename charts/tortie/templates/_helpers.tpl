@@ -156,9 +156,11 @@ kubectl patch ippools.crd.projectcalico.org {{ .name }} --type=merge -p '{"spec"
 {{- end }}
 {{- $asked := dict }}
 {{- if $.Release.IsUpgrade }}
-{{- range dig "spec" "template" "spec" "containers" list (lookup "apps/v1" "DaemonSet" $.Release.Namespace "tortie-node") }}
 {{- /* Of a name that extraEnv has too, the first is the chart's own. */}}
+{{- range $kind, $name := dict "DaemonSet" "tortie-node" "Deployment" "tortie-kube-controllers" }}
+{{- range dig "spec" "template" "spec" "containers" list (lookup "apps/v1" $kind $.Release.Namespace $name) }}
 {{- range .env }}{{ if not (hasKey $asked .name) }}{{ $_ := set $asked .name (.value | default "") }}{{ end }}{{ end }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- range $pool := include "tortie.pools" $.Values | fromYamlArray }}
