@@ -52,11 +52,15 @@ demo: demo-deps image ## a cluster of three nodes, Tortie by Helm, step by step 
 
 .PHONY: check
 check: ## first feedback, in three minutes, with nothing but Go, git, make and gcc: format, vet, units, namespaces
-	go -C hack run ./testsum -root .. -check -only '$(ONLY)'
+	go -C hack run ./testsum -root .. -set check -only '$(ONLY)'
 
 .PHONY: test
 test: demo-deps ## everything: the demo, lint, units, namespaces, real API server, IPIP, the demo's promises (ONLY=lint,unit for some)
 	go -C hack run ./testsum -root .. -only '$(ONLY)'
+
+.PHONY: test-docs
+test-docs: deps ## documents and tools: links, messages, the benchmarks' own tests, known vulnerabilities
+	go -C hack run ./testsum -root .. -set docs -only '$(ONLY)'
 
 .PHONY: build
 build: bin/lab ## the programs, into bin/

@@ -1,6 +1,6 @@
 // Command testsum runs every test suite of the repository, shows progress, and ends with one summary.
 //
-//	testsum -root .. [-check] [-only lint,unit]
+//	testsum -root .. [-set check|test|docs] [-only lint,unit]
 //
 // Suites run in an order that shows cheap failures first. Full logs go to dist/test/. The last line is
 // "N passed, N failed", and the exit code is 0 only if nothing failed.
@@ -22,11 +22,11 @@ import (
 
 func main() {
 	root := flag.String("root", ".", "root of the repository")
-	check := flag.Bool("check", false, "run what needs nothing but Go and root instead, in its short form")
+	set := flag.String("set", "test", "which suites: check (short, with nothing but Go and root), test, or docs (documents and tools)")
 	only := flag.String("only", "", "comma-separated names of the suites to run; empty runs all")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	ok, err := run(ctx, *root, *only, *check)
+	ok, err := run(ctx, *root, *set, *only)
 	stop()
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "testsum: %v\n", err)
@@ -36,7 +36,7 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, root, only string, check bool) (ok bool, err error) {
+func run(ctx context.Context, root, set, only string) (ok bool, err error) {
 	root, err = filepath.Abs(root)
 	if err != nil {
 		return false, fmt.Errorf("finding the root: %w", err)
@@ -45,11 +45,11 @@ func run(ctx context.Context, root, only string, check bool) (ok bool, err error
 	if err := os.MkdirAll(logs, 0o755); err != nil {
 		return false, fmt.Errorf("making the directory of logs: %w", err)
 	}
-	all := checks(root)
-	if !check {
-		all = suites(ctx, root)
+	all, ok := sets[set]
+	if !ok {
+		return false, fmt.Errorf("-set %s: the sets are check, test and docs", set)
 	}
-	chosen, err := choose(all, only)
+	chosen, err := choose(all(ctx, root), only)
 	if err != nil {
 		return false, err
 	}

@@ -55,8 +55,11 @@ var wrappers = []string{"cmd/hyperkube", "internal/etcd"}
 // wholeNodes is linked by the tests that run agents on nodes of their own: none of them can do without the lab.
 const wholeNodes = "internal/mesh/meshtest"
 
+// sets are the suites of make's targets check, test and test-docs.
+var sets = map[string]func(ctx context.Context, root string) []suite{"check": checks, "test": suites, "docs": documents}
+
 // checks lists the suites of `make check`, which need Go, root and nothing else: what more a test needs, it says, and is left out.
-func checks(root string) []suite {
+func checks(_ context.Context, root string) []suite {
 	all := []suite{
 		{name: "format", what: "gofmt and go vet", steps: []step{
 			gofmt, {name: "go vet in .", args: []string{"go", "vet", "./..."}},
@@ -68,6 +71,21 @@ func checks(root string) []suite {
 			tests: &goTest{flags: []string{"-short", "-vet=off", "-p=4", "-timeout=5m"}, without: wholeNodes, cached: true}},
 	}
 	return below(root, all)
+}
+
+// documents lists the suites of `make test-docs`: what is about documents, messages and tools, and says nothing of the product.
+func documents(_ context.Context, root string) []suite {
+	scanner := filepath.Join(root, "bin", "govulncheck")
+	return below(root, []suite{
+		{name: "documents", what: "links, what programs say, vulnerabilities, and the tools that look after them",
+			tests: &goTest{dir: "hack", flags: []string{"-timeout=10m"}, only: "./generate ./messages ./testsum ./vulns"}},
+		{name: "vulns", what: "known vulnerabilities", steps: []step{
+			{name: "build govulncheck", dir: "hack/govulncheck", args: []string{"go", "build", "-o", scanner, "tool"}},
+			{name: "govulncheck", dir: "hack", args: []string{"go", "run", "./vulns", "-govulncheck", scanner}},
+		}},
+		{name: "bench", what: "the benchmarks, as few runs as can be, on a real API server",
+			tests: &goTest{dir: "hack", flags: []string{"-timeout=10m"}, only: "./bench"}},
+	})
 }
 
 func below(root string, all []suite) []suite {
@@ -96,9 +114,9 @@ func suites(ctx context.Context, root string) []suite {
 		// The first of all: what it needs must come from itself, and not from an earlier suite.
 		{name: "demo", what: "make demo, as a new user: from a fresh clone with an empty cache, interrupted three times and then run through",
 			tests: &goTest{dir: "lab", flags: []string{"-timeout=45m", "-v"}, only: "./e2e"}},
-		{name: "lint", what: "format, vet, staticcheck, known vulnerabilities", steps: lintSteps(root)},
-		{name: "tools", what: "the repository's own tools, and the layers of imports",
-			tests: &goTest{dir: "hack", flags: []string{"-timeout=10m"}, except: []string{"bench", "image/built"}}},
+		{name: "lint", what: "format, vet, staticcheck", steps: lintSteps(root)},
+		{name: "tools", what: "the layers of imports, and what makes the image",
+			tests: &goTest{dir: "hack", flags: []string{"-timeout=10m"}, only: "./layers ./image"}},
 		{name: "programs", what: "Tortie's image; Kubernetes and helm from Go modules (about 10 minutes, once)", vital: true,
 			steps: []step{
 				{name: "Debian packages", args: []string{"make", "--no-print-directory", "deps"}},
@@ -119,8 +137,6 @@ func suites(ctx context.Context, root string) []suite {
 		ipip,
 		{name: "tunnel", what: "agents that restart and pools that change, over tunl0: " + where,
 			tests: &goTest{env: env, flags: []string{"-timeout=20m", "-run=" + tunnelTests}, only: "./internal/mesh"}},
-		{name: "bench", what: "the benchmarks, as few runs as can be, on a real API server",
-			tests: &goTest{dir: "hack", flags: []string{"-timeout=10m"}, only: "./bench"}},
 		{name: "lab", what: "the lab itself: nodes come, work, and leave nothing",
 			tests: &goTest{dir: "lab", env: env, flags: []string{"-timeout=30m", "-p=1"}, except: append([]string{"e2e"}, wrappers...)}},
 		{name: "cluster", what: "what Kubernetes does with pods and nodes, migration, uninstallation: on real nodes, with every packet counted",
@@ -139,10 +155,6 @@ func lintSteps(root string) []step {
 		gofmt,
 		{name: "build staticcheck", dir: "hack", args: []string{"go", "build", "-o", staticcheck, "honnef.co/go/tools/cmd/staticcheck"}},
 	}
-	scanner := filepath.Join(root, "bin", "govulncheck")
-	steps = append(steps,
-		step{name: "build govulncheck", dir: "hack/govulncheck", args: []string{"go", "build", "-o", scanner, "tool"}},
-		step{name: "govulncheck", dir: "hack", args: []string{"go", "run", "./vulns", "-govulncheck", scanner}})
 	for _, module := range []string{".", "hack", "lab"} {
 		packages := "$(go list ./... | grep -Ev '/(cmd/hyperkube|internal/etcd)$')"
 		steps = append(steps,
