@@ -99,7 +99,7 @@ func TestStatus(t *testing.T) {
 		}, 0, nil},
 		{"the agent has gone", func(t *testing.T, w *world) {
 			w.tellFacts(t, func(f *facts.Facts) { f.Written = time.Now().Add(-11 * time.Minute) })
-		}, 51, []string{"tortie-node", "11m0s"}},
+		}, 51, []string{"tortie-node", "for 11m"}},
 		{"the agent has gone, and the API server too", func(t *testing.T, w *world) {
 			w.tellFacts(t, func(f *facts.Facts) { f.Written = time.Now().Add(-11 * time.Minute) })
 			away(w)
