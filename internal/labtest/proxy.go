@@ -35,7 +35,16 @@ type Proxy struct {
 // NewProxy starts a proxy before the server of API. It ends with the test.
 func NewProxy(t testing.TB) *Proxy {
 	t.Helper()
-	upstream := RESTConfig(t)
+	return NewProxyTo(t, API(t))
+}
+
+// NewProxyTo starts a proxy before the server of an administrator's kubeconfig. It ends with the test.
+func NewProxyTo(t testing.TB, kubeconfig string) *Proxy {
+	t.Helper()
+	upstream, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		t.Fatalf("read the lab's kubeconfig: %v", err)
+	}
 	target, err := url.Parse(upstream.Host)
 	if err != nil {
 		t.Fatalf("the lab's API server: %v", err)
@@ -63,7 +72,7 @@ func NewProxy(t testing.TB) *Proxy {
 	server.Config.ConnState = p.connState
 	server.StartTLS()
 	t.Cleanup(server.Close)
-	p.kubeconfig = p.write(t, server, upstream)
+	p.kubeconfig = p.write(t, server, kubeconfig, upstream)
 	return p
 }
 
@@ -81,9 +90,9 @@ func Repeatable(r *http.Request) {
 }
 
 // write writes the kubeconfig of a client that comes through the proxy as the administrator.
-func (p *Proxy) write(t testing.TB, server *httptest.Server, upstream *rest.Config) string {
+func (p *Proxy) write(t testing.TB, server *httptest.Server, kubeconfig string, upstream *rest.Config) string {
 	t.Helper()
-	cfg, err := clientcmd.LoadFromFile(API(t))
+	cfg, err := clientcmd.LoadFromFile(kubeconfig)
 	if err != nil {
 		t.Fatalf("read the lab's kubeconfig: %v", err)
 	}

@@ -285,8 +285,9 @@ func TestTheAPIServerIsAway(t *testing.T) {
 // and in the end all is done.
 func TestRequests(t *testing.T) {
 	t.Parallel()
-	proxy := labtest.NewProxy(t)
-	w := newWorldAt(t, labtest.API(t))
+	server := labtest.NewServer(t)
+	proxy := labtest.NewProxyTo(t, server.Kubeconfig())
+	w := newWorld(t, server)
 	w.node("a")
 	live := w.run("live", "a")
 	p := w.start("one", proxy.Kubeconfig(), "RECONCILER_PERIOD=1s")

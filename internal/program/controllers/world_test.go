@@ -61,13 +61,7 @@ type world struct {
 // newWorld makes the cluster's objects on a server of the test's own.
 func newWorld(t testing.TB, server *labtest.Server) *world {
 	t.Helper()
-	return newWorldAt(t, server.Kubeconfig())
-}
-
-// newWorldAt makes them where a kubeconfig leads.
-func newWorldAt(t testing.TB, kubeconfig string) *world {
-	t.Helper()
-	admin, err := kube.Connect(kubeconfig, "test")
+	admin, err := kube.Connect(server.Kubeconfig(), "test")
 	if err != nil {
 		t.Fatal(err)
 	}
