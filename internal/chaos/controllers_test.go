@@ -41,7 +41,7 @@ func newControllers(t testing.TB, name string, k *kube) *controllers {
 		t.Fatal(err)
 	}
 	c.env = []string{
-		"KUBECONFIG=" + kubeconfig, "DATASTORE_TYPE=kubernetes", "TORTIE_LEAK_GRACE_PERIOD=" + leakGrace.String(), "TORTIE_NODE_GRACE_PERIOD=" + nodeGrace.String(),
+		"KUBECONFIG=" + kubeconfig, "DATASTORE_TYPE=kubernetes", "NO_DEFAULT_POOLS=true", "TORTIE_LEAK_GRACE_PERIOD=" + leakGrace.String(), "TORTIE_NODE_GRACE_PERIOD=" + nodeGrace.String(),
 		"RECONCILER_PERIOD=5s", "TORTIE_CONTROLLERS_ADDRESS=" + freePort(t), "LOG_LEVEL=info", "POD_NAMESPACE=kube-system", cnitest.ClockSetting(c.clock),
 	}
 	c.endWith(t)

@@ -23,6 +23,7 @@ import (
 	"github.com/tortie-net/tortie/internal/labtest"
 	"github.com/tortie-net/tortie/internal/netlinkx"
 	"github.com/tortie-net/tortie/internal/netlinkx/netnstest"
+	"github.com/tortie-net/tortie/internal/waittest"
 )
 
 // site is a node whose datastore is an etcd of its own, with TLS and a pool.
@@ -217,6 +218,10 @@ func TestPlainContainerTwiceOnEtcd(t *testing.T) {
 	s.host.Run(t, "ip", "link", "set", c.link(), "down")
 	s.host.Run(t, "ip", "link", "set", c.link(), "name", "sali0")
 	s.host.Run(t, "ip", "link", "set", "sali0", "up")
+	waittest.Until(t, time.Minute, "sali0 is up", func() bool { // the kernel says so a moment later
+		l, err := s.host.Conn.LinkByName("sali0")
+		return err == nil && !l.Down
+	})
 	again("with a link of another name", "net1")
 	again("to a further network", "net2")
 	c.call(t, "calico", "DEL", "net1", "eth0").ok(t)

@@ -127,11 +127,14 @@ func (s *session) sinceAccess() time.Duration {
 	return s.began.Sub(last.ModTime()).Abs()
 }
 
+// clockGrain is how far a file's time may be behind the clock: the kernel takes it from the last tick, every 10 ms at the least.
+const clockGrain = 10 * time.Millisecond
+
 // kubeconfigIsNew reports whether the API server has not seen what the kubeconfig says now.
 func (s *session) kubeconfigIsNew() bool {
 	last, lastErr := hostfile.Lstat(accessFile)
 	kubeconfig, err := os.Stat(s.conf.Kubernetes.Kubeconfig)
-	return lastErr != nil || err != nil || !kubeconfig.ModTime().Before(last.ModTime())
+	return lastErr != nil || err != nil || !kubeconfig.ModTime().Before(last.ModTime().Add(-clockGrain))
 }
 
 // room says why no address can be assigned, if so. A pod asks for more, with its annotations and its namespace's labels.

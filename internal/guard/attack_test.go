@@ -69,14 +69,6 @@ func newCell(t *testing.T) *cell {
 	return c
 }
 
-// open has no guard, as before there was one.
-func (c *cell) open(t *testing.T) {
-	t.Helper()
-	if err := c.guard.Remove(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func (c *cell) shut(t *testing.T, change func(*guard.Config)) {
 	t.Helper()
 	config := config(nodeAddr, known, nodeAddr6, known6)
