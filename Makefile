@@ -47,7 +47,7 @@ help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: demo-deps image ## a cluster of three nodes, Tortie by Helm, step by step (KEEP=1 leaves it running)
+demo: demo-root demo-deps image ## a cluster of three nodes, Tortie by Helm, step by step (KEEP=1 leaves it running)
 	bin/lab demo $(if $(KEEP),-keep) $(if $(NAME),-name $(NAME)) $(if $(RECORD),-record $(RECORD))
 
 .PHONY: check
@@ -72,7 +72,7 @@ build: bin/lab ## the programs, into bin/
 bin/lab:
 	@mkdir -p bin
 	@echo "building the lab"
-	go -C lab build -o ../bin/lab ./cmd/lab
+	@go -C lab build -o ../bin/lab ./cmd/lab || { echo "The lab could not be built. If modules cannot be downloaded: run this once with network, set GOPROXY, or bring another machine's GOMODCACHE." >&2; false; }
 
 .PHONY: image
 image: build ## the container image as an OCI archive, dist/tortie.tar, without Docker
@@ -127,6 +127,11 @@ INSTALL_DEPS = bin/lab deps $(if $(filter 0,$(shell id -u)),-install)
 .PHONY: deps
 deps: bin/lab ## the Debian packages that labs and tests need: installed when root, else named
 	$(INSTALL_DEPS) -tests
+
+# Before minutes of building.
+.PHONY: demo-root
+demo-root:
+	@[ "$$(id -u)" = 0 ] || { echo "The demo makes namespaces and mounts, so it must be run as root: sudo make demo" >&2; false; }
 
 .PHONY: demo-deps
 demo-deps: bin/lab

@@ -21,10 +21,12 @@ import (
 
 	"github.com/tortie-net/tortie/lab/internal/binaries"
 	"github.com/tortie-net/tortie/lab/internal/cluster"
+	"github.com/tortie-net/tortie/lab/internal/deps"
 	"github.com/tortie-net/tortie/lab/internal/enter"
 	"github.com/tortie-net/tortie/lab/internal/images"
 	"github.com/tortie-net/tortie/lab/internal/netns"
 	"github.com/tortie-net/tortie/lab/internal/node"
+	"github.com/tortie-net/tortie/lab/internal/preflight"
 	"github.com/tortie-net/tortie/lab/internal/supervisor"
 )
 
@@ -112,10 +114,14 @@ func Start(ctx context.Context, cfg Config) (*Lab, error) {
 	if !initialised {
 		return nil, errors.New("start a lab: lab.Init was not called first in main or TestMain")
 	}
-	if os.Geteuid() != 0 {
-		return nil, errors.New("start a lab: it makes namespaces and mounts, so it must be run as root")
-	}
 	cfg = cfg.withDefaults()
+	spec, err := cfg.shape()
+	if err == nil {
+		err = preflight.Check(cfg.needs())
+	}
+	if err != nil {
+		return nil, fmt.Errorf("start lab %q: %w", cfg.Name, err)
+	}
 	start := time.Now()
 	progress := func(text string) {
 		fmt.Fprintf(cfg.Log, "%6.1f s  %s\n", time.Since(start).Seconds(), text)
@@ -124,8 +130,7 @@ func Start(ctx context.Context, cfg Config) (*Lab, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start a lab: %w", err)
 	}
-	spec, err := cfg.spec(ctx, cache)
-	if err != nil {
+	if err := cfg.resolve(ctx, cache, &spec); err != nil {
 		return nil, fmt.Errorf("start lab %q: %w", cfg.Name, err)
 	}
 	launch, err := supervisor.Start(supervisor.Job{Cluster: &spec})
@@ -170,6 +175,32 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+// What a lab takes in MB, measured, without what a chart brings: of memory the control plane and each node, of disk etcd and each node.
+// A node keeps an image's archive and what is in it.
+const (
+	planeMemory, nodeMemory = 500, 150
+	planeDisk, nodeDisk     = 200, 100
+	unpacked                = 3
+)
+
+func (c Config) needs() preflight.Needs {
+	nodes := len(c.Nodes)
+	var images int64
+	for _, name := range c.Images {
+		if st, err := os.Stat(name); err == nil { // one that is not there is an error later
+			images += st.Size()
+		}
+	}
+	return preflight.Needs{
+		What: fmt.Sprintf("a lab of %d nodes", nodes), Root: "makes namespaces and mounts", Packages: deps.Lab,
+		Memory: planeMemory + nodes*nodeMemory, Less: ", or ask for fewer nodes",
+		Space: []preflight.Space{{
+			Dir: c.Dir, MB: planeDisk + nodes*(nodeDisk+unpacked*int(images/preflight.MB)),
+			Elsewhere: "name a directory of another one with -dir",
+		}},
+	}
+}
+
 // DefaultPrograms are the names of all programs that a lab opens with the machine's own containerd: those of its nodes, and the tools
 // that talk to it.
 var DefaultPrograms = []string{"hyperkube", "kubectl", "helm", "pause"}
@@ -190,8 +221,8 @@ func (c Config) Programs() ([]string, error) {
 	}
 }
 
-// spec resolves everything that a supervisor, which runs elsewhere, would not find: programs and absolute paths.
-func (c Config) spec(ctx context.Context, cache *binaries.Cache) (cluster.Spec, error) {
+// shape is the cluster without what must be looked for.
+func (c Config) shape() (cluster.Spec, error) {
 	s := cluster.Spec{Name: c.Name, PodCIDRs: []netip.Prefix{c.PodCIDR}, TimeScale: c.TimeScale}
 	if c.IPv6 {
 		s.PodCIDRs = append(s.PodCIDRs, c.PodCIDR6)
@@ -199,28 +230,33 @@ func (c Config) spec(ctx context.Context, cache *binaries.Cache) (cluster.Spec, 
 	for i, name := range c.Nodes {
 		s.Nodes = append(s.Nodes, cluster.Node{Name: name, Addrs: cluster.NodeAddrs(i, len(s.PodCIDRs))})
 	}
-	if err := s.Validate(); err != nil {
+	if _, err := c.Programs(); err != nil {
 		return s, err
 	}
+	return s, s.Validate()
+}
+
+// resolve finds everything that a supervisor, which runs elsewhere, would not: programs and absolute paths.
+func (c Config) resolve(ctx context.Context, cache *binaries.Cache, s *cluster.Spec) error {
 	dir, err := filepath.Abs(c.Dir)
 	if err != nil {
-		return s, err
+		return err
 	}
 	s.Dir = filepath.Join(dir, c.Name)
-	if err := c.programs(ctx, cache, &s); err != nil {
-		return s, err
+	if err := c.programs(ctx, cache, s); err != nil {
+		return err
 	}
 	for _, image := range c.Images {
 		abs, err := filepath.Abs(image)
 		if err != nil {
-			return s, err
+			return err
 		}
 		if _, err := os.Stat(abs); err != nil {
-			return s, fmt.Errorf("image archive: %w", err)
+			return fmt.Errorf("image archive: %w", err)
 		}
 		s.Images = append(s.Images, abs)
 	}
-	return s, nil
+	return nil
 }
 
 // programs resolves all programs of the lab at once, the tools too: nothing is built in the middle of its life.

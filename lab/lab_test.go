@@ -461,7 +461,7 @@ func TestContainerd2(t *testing.T) {
 }
 
 func TestUnknownContainerd(t *testing.T) {
-	_, err := Config{Name: "x", Nodes: []string{"node1"}, Containerd: 3}.spec(t.Context(), nil)
+	_, err := Config{Name: "x", Nodes: []string{"node1"}, Containerd: 3}.shape()
 	if err == nil || !strings.Contains(err.Error(), "containerd 3") {
 		t.Errorf("got %v", err)
 	}

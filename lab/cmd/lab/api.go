@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,12 +14,16 @@ import (
 
 	"github.com/tortie-net/tortie/lab/internal/binaries"
 	"github.com/tortie-net/tortie/lab/internal/plane"
+	"github.com/tortie-net/tortie/lab/internal/preflight"
 	"github.com/tortie-net/tortie/lab/internal/proc"
 )
 
 // apiTimeout is generous: a loaded machine takes 10 s. A virtual one without hardware help takes 60 s, and much longer if the
 // machine around it is loaded: there the environment scales it.
 const apiTimeout = 3 * time.Minute
+
+// What etcd and kube-apiserver take in MB: of memory, and of disk for etcd's log.
+const apiMemory, apiDisk = 400, 150
 
 func runAPI(ctx context.Context, args []string) (err error) {
 	f := flags("api")
@@ -35,6 +40,11 @@ func runAPI(ctx context.Context, args []string) (err error) {
 	}
 	slower, err := scale()
 	if err != nil {
+		return err
+	}
+	needs := preflight.Needs{What: "lab api", Memory: apiMemory, Space: []preflight.Space{
+		{Dir: cmp.Or(*dir, os.TempDir()), MB: apiDisk, Elsewhere: "name a directory of another one with -dir"}}}
+	if err := preflight.Check(needs); err != nil {
 		return err
 	}
 	hyperkube, state, clean, err := serverFiles(ctx, *dir)

@@ -46,7 +46,12 @@ type api struct {
 
 func startAPI(t *testing.T, args ...string) api {
 	t.Helper()
-	a := start(t, append([]string{"api"}, args...)...)
+	return ready(t, start(t, program(t, append([]string{"api"}, args...)...)))
+}
+
+// ready waits until the API server is.
+func ready(t *testing.T, a api) api {
+	t.Helper()
 	line := a.listen(t)
 	kubeconfig, ok := strings.CutPrefix(line, "ready KUBECONFIG=")
 	if !ok {
@@ -57,9 +62,8 @@ func startAPI(t *testing.T, args ...string) api {
 }
 
 // start runs a command that serves until its standard input ends.
-func start(t *testing.T, args ...string) api {
+func start(t *testing.T, cmd *exec.Cmd) api {
 	t.Helper()
-	cmd := program(t, args...)
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -154,11 +158,12 @@ func TestAPIEndsWithItsInput(t *testing.T) {
 	}
 }
 
-// Two at once, one of them with a controller manager: neither port nor socket collides. A signal and a killed launcher
-// end them as well.
+// Two at once, one of them with a controller manager, on a machine without /dev/shm: neither port nor socket collides. A signal and a
+// killed launcher end them as well.
 func TestAPITwice(t *testing.T) {
 	one, two := filepath.Join(t.TempDir(), "one"), filepath.Join(t.TempDir(), "two")
-	a, b := startAPI(t, "-dir", one), startAPI(t, "-dir", two, "-kcm")
+	noShm := machine{prepare: "mount -t tmpfs -o ro,size=4k none /dev/shm"}
+	a, b := startAPI(t, "-dir", one), ready(t, start(t, noShm.command(t, "api", "-dir", two, "-kcm")))
 	client, err := kubeapi.New(b.kubeconfig, nil)
 	if err != nil {
 		t.Fatal(err)

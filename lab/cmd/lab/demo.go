@@ -14,6 +14,7 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/binaries"
 	"github.com/tortie-net/tortie/lab/internal/channel"
 	"github.com/tortie-net/tortie/lab/internal/demo"
+	"github.com/tortie-net/tortie/lab/internal/preflight"
 	"github.com/tortie-net/tortie/lab/internal/probe"
 	"github.com/tortie-net/tortie/lab/internal/supervisor"
 	"github.com/tortie-net/tortie/lab/internal/vm"
@@ -36,8 +37,8 @@ func runDemo(ctx context.Context, args []string) error {
 	if err := parse(f, args, false); err != nil {
 		return err
 	}
-	if os.Geteuid() != 0 {
-		return errors.New("lab demo: it makes namespaces and mounts, so it must be run as root")
+	if err := preflight.Check(preflight.Needs{What: "the demo", Root: "makes namespaces and mounts"}); err != nil {
+		return err
 	}
 	root, err := demoFiles()
 	if err != nil {
@@ -163,7 +164,7 @@ func demoInVM(ctx context.Context, o demoOptions) error {
 }
 
 func demoMachine(ctx context.Context, o demoOptions) (vm.Machine, error) {
-	m, err := newMachine(ctx, lab.DefaultPrograms...)
+	m, err := newMachine(ctx, demoMemory, lab.DefaultPrograms...)
 	if err != nil {
 		return m, err
 	}
@@ -176,7 +177,7 @@ func demoMachine(ctx context.Context, o demoOptions) (vm.Machine, error) {
 		return m, err
 	}
 	m.Config = vmproto.Config{Program: self, Args: []string{"demo", "-name", o.name}, Env: passedOn(), Dir: wd, SharedRoot: true}
-	m.MemoryMB, m.Timeout = demoMemory, demoTimeout
+	m.Timeout = demoTimeout
 	if o.keep {
 		m.Args = append(m.Args, "-keep")
 		m.Timeout = keepTimeout

@@ -13,7 +13,7 @@ import (
 // An etcd of its own serves clients that have the certificate and no others, and comes back after it was killed.
 func TestEtcd(t *testing.T) {
 	dir := t.TempDir()
-	a := start(t, "etcd", "-tls", "-dir", dir)
+	a := start(t, program(t, "etcd", "-tls", "-dir", dir))
 	ready := a.listen(t)
 	endpoint, ok := strings.CutPrefix(strings.TrimSuffix(ready, " DIR="+dir), "ready ENDPOINT=")
 	if !ok || !strings.HasPrefix(endpoint, "https://127.0.0.1:") {

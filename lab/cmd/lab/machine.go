@@ -50,7 +50,7 @@ func runDeps(ctx context.Context, args []string) error {
 		return nil
 	}
 	if !*install || os.Geteuid() != 0 {
-		return fmt.Errorf("missing Debian packages, type (as root): %s", deps.Command(missing))
+		return errors.New(deps.Remedy(missing, deps.HaveApt()))
 	}
 	if err := places.Bring(ctx, missing, os.Stderr); err != nil {
 		return err

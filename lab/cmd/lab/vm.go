@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,12 +11,17 @@ import (
 
 	"github.com/tortie-net/tortie/lab"
 	"github.com/tortie-net/tortie/lab/internal/binaries"
+	"github.com/tortie-net/tortie/lab/internal/deps"
+	"github.com/tortie-net/tortie/lab/internal/preflight"
 	"github.com/tortie-net/tortie/lab/internal/vm"
 	"github.com/tortie-net/tortie/lab/internal/vmproto"
 )
 
 // vmTimeScale is how much slower an emulated processor runs a lab.
 const vmTimeScale = "10"
+
+// What a virtual machine takes in MB beside its memory: of memory qemu and virtiofsd, of disk the initial file system.
+const qemuMemory, initrdDisk = 200, 100
 
 // passedOn are the environment variables that a program in the virtual machine gets.
 func passedOn() []string {
@@ -34,7 +38,13 @@ func passedOn() []string {
 }
 
 // newMachine brings into the cache what a virtual machine needs, and the programs that will be opened inside, where nothing is built.
-func newMachine(ctx context.Context, programs ...string) (vm.Machine, error) {
+// memoryMB is that of the machine.
+func newMachine(ctx context.Context, memoryMB int, programs ...string) (vm.Machine, error) {
+	needs := preflight.Needs{What: "the virtual machine", Memory: memoryMB + qemuMemory, Less: ", or ask for less where there is -mem",
+		Packages: deps.VM, Space: []preflight.Space{{Dir: os.TempDir(), MB: initrdDisk, Elsewhere: "set TMPDIR to a directory of another one"}}}
+	if err := preflight.Check(needs); err != nil {
+		return vm.Machine{}, err
+	}
 	c, err := binaries.Open(os.Stderr)
 	if err != nil {
 		return vm.Machine{}, err
@@ -47,7 +57,7 @@ func newMachine(ctx context.Context, programs ...string) (vm.Machine, error) {
 	if err != nil {
 		return vm.Machine{}, err
 	}
-	return vm.Machine{Init: paths[0], Kernel: kernel, Console: os.Stdout}, nil
+	return vm.Machine{Init: paths[0], Kernel: kernel, MemoryMB: memoryMB, Console: os.Stdout}, nil
 }
 
 func runVM(ctx context.Context, args []string) error {
@@ -62,8 +72,8 @@ func runVM(ctx context.Context, args []string) error {
 	if f.NArg() == 0 {
 		return usageError{"lab vm [-mem MB] [-timeout D] [-out DIR] [-programs NAMES] -- CMD [ARGS]..."}
 	}
-	if os.Geteuid() != 0 {
-		return errors.New("lab vm: it shares the machine's files with the virtual machine, so it must be run as root")
+	if err := preflight.Check(preflight.Needs{What: "lab vm", Root: "shares the machine's files with the virtual machine"}); err != nil {
+		return err
 	}
 	program, err := exec.LookPath(f.Arg(0))
 	if err != nil {
@@ -72,7 +82,7 @@ func runVM(ctx context.Context, args []string) error {
 	if program, err = filepath.Abs(program); err != nil {
 		return err
 	}
-	m, err := newMachine(ctx, strings.FieldsFunc(*programs, func(r rune) bool { return r == ',' })...)
+	m, err := newMachine(ctx, *memory, strings.FieldsFunc(*programs, func(r rune) bool { return r == ',' })...)
 	if err != nil {
 		return err
 	}
@@ -81,7 +91,7 @@ func runVM(ctx context.Context, args []string) error {
 		return err
 	}
 	m.Config = vmproto.Config{Program: program, Args: f.Args()[1:], Env: passedOn(), Dir: wd, SharedRoot: true}
-	m.MemoryMB, m.Timeout = *memory, *timeout
+	m.Timeout = *timeout
 	if *out != "" {
 		dir, err := filepath.Abs(*out)
 		if err != nil {
@@ -110,7 +120,7 @@ func runVMTest(ctx context.Context, args []string) error {
 	if f.NArg() == 0 {
 		return usageError{`go test -exec "lab vmtest" ./PACKAGE (with CGO_ENABLED=0)`}
 	}
-	m, err := newMachine(ctx)
+	m, err := newMachine(ctx, *memory)
 	if err != nil {
 		return err
 	}
@@ -121,7 +131,7 @@ func runVMTest(ctx context.Context, args []string) error {
 	const program = "/test/program"
 	m.Config = vmproto.Config{Program: program, Args: f.Args()[1:], Env: append(passedOn(), "PATH=/bin"), Dir: wd}
 	m.Files = map[string]string{program: f.Arg(0)}
-	m.MemoryMB, m.Timeout = *memory, *timeout
+	m.Timeout = *timeout
 	testdata := filepath.Join(wd, "testdata")
 	if _, err := os.Stat(testdata); err == nil {
 		m.Files[testdata] = testdata

@@ -69,7 +69,7 @@ func (c *Cache) build(ctx context.Context, group []program) error {
 	for _, p := range group {
 		lock, err := c.lock(ctx, p.Name)
 		if err != nil {
-			return fmt.Errorf("lock the cache %s: %w", c.Dir, err)
+			return fmt.Errorf("lock the cache %s (XDG_CACHE_HOME is where another one can be): %w", c.Dir, err)
 		}
 		defer lock.Close()
 	}
@@ -134,11 +134,18 @@ func (c *Cache) compile(ctx context.Context, group []program, dir string) error 
 	if err := os.Mkdir(temp, 0o700); err != nil {
 		return err
 	}
+	if err := c.fits(ctx, group, 0); err != nil {
+		return err
+	}
 	start := time.Now()
 	p := newProgress(c.Log, namesOf(group, ", "))
 	defer p.end()
 	goCommand := func(args ...string) *exec.Cmd { return c.command(ctx, group[0].Target, temp, args...) }
-	if err := p.plan(ctx, goCommand(slices.Concat([]string{"list", "-deps", "-f", "{{if .Stale}}{{.ImportPath}}{{end}}"}, flags, packages)...)); err != nil {
+	stale, err := p.plan(ctx, goCommand(slices.Concat([]string{"list", "-deps", "-f", "{{if .Stale}}{{.ImportPath}}{{end}}"}, flags, packages)...))
+	if err != nil {
+		return err
+	}
+	if err := c.fits(ctx, group, stale); err != nil {
 		return err
 	}
 	build := []string{"build", "-v", "-p", strconv.Itoa(parallel()), "-o", dir + "/"}

@@ -104,14 +104,15 @@ func (p *progress) line(took time.Duration) string {
 }
 
 // plan runs the go command that downloads the modules of a build and lists the packages that it will compile.
-func (p *progress) plan(ctx context.Context, list *exec.Cmd) error {
+func (p *progress) plan(ctx context.Context, list *exec.Cmd) (packages int, err error) {
 	var out strings.Builder
 	list.Stdout = &out
 	if err := p.run(ctx, list); err != nil {
-		return err
+		return 0, err
 	}
-	p.compiling(len(strings.Fields(out.String())))
-	return nil
+	packages = len(strings.Fields(out.String()))
+	p.compiling(packages)
+	return packages, nil
 }
 
 // compiling begins the compilation of so many packages. What was downloaded for it is said with its size.
@@ -160,6 +161,9 @@ func (p *progress) run(ctx context.Context, cmd *exec.Cmd) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case err != nil:
+		if remedy := explain(err.Error() + "\n" + printed); remedy != "" {
+			return errors.New(remedy)
+		}
 		return errors.Join(err, errors.New(printed))
 	}
 	return nil

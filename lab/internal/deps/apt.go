@@ -21,7 +21,7 @@ const (
 
 // apt runs apt-get. Another apt at work is waited for.
 func apt(ctx context.Context, log io.Writer, args ...string) error {
-	return run(ctx, log, "apt-get", append([]string{"-qq", "-o", "DPkg::Lock::Timeout=300"}, args...)...)
+	return Explain(run(ctx, log, "apt-get", append([]string{"-qq", "-o", "DPkg::Lock::Timeout=300"}, args...)...))
 }
 
 // run runs one of Debian's tools; what it prints is in the error only. Ctrl-C on a terminal does not reach it: it is interrupted once,

@@ -113,8 +113,29 @@ func Command(missing []Need) string {
 	return "apt-get install --no-install-recommends " + strings.Join(names, " ")
 }
 
+// HaveApt says whether this machine can install Debian's packages.
+func HaveApt() bool {
+	_, err := exec.LookPath("apt-get")
+	return err == nil
+}
+
+// Remedy is what to do about missing packages, with apt or without.
+func Remedy(missing []Need, apt bool) string {
+	if apt {
+		return "missing Debian packages, type (as root): " + Command(missing)
+	}
+	var files []string
+	for _, n := range missing {
+		files = append(files, fmt.Sprintf("%s (Debian's %s)", n.Files[0], n.Package))
+	}
+	return "this machine has no apt-get, as Debian and Ubuntu have: install by its own means what gives it " + strings.Join(files, ", ")
+}
+
 // Bring installs or unpacks packages, as root.
 func (p Places) Bring(ctx context.Context, missing []Need, log io.Writer) error {
+	if !HaveApt() {
+		return errors.New(Remedy(missing, false))
+	}
 	fmt.Fprintln(log, "deps: apt-get update")
 	if err := apt(ctx, log, "update"); err != nil {
 		return err
@@ -127,7 +148,7 @@ func (p Places) Bring(ctx context.Context, missing []Need, log io.Writer) error 
 	}
 	for _, n := range unpack {
 		if err := n.unpack(ctx, p.Cache, log); err != nil {
-			return fmt.Errorf("unpack %s %s: %w", n.Package, n.Version, err)
+			return fmt.Errorf("unpack %s %s: %w", n.Package, n.Version, Explain(err))
 		}
 	}
 	return nil

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tortie-net/tortie/lab/internal/deps"
 	"github.com/tortie-net/tortie/lab/internal/proc"
 )
 
@@ -48,7 +49,7 @@ func FetchKernel(ctx context.Context, cache string, log io.Writer) (*Kernel, err
 		return k, err // somebody else has just fetched it
 	}
 	if err := download(ctx, cache, log); err != nil {
-		return nil, fmt.Errorf("fetch Debian's kernel for virtual machines: %w", err)
+		return nil, fmt.Errorf("fetch Debian's kernel for virtual machines: %w", deps.Explain(err))
 	}
 	k, err := findKernel(cache)
 	if k == nil && err == nil {
@@ -76,6 +77,9 @@ func findKernel(cache string) (*Kernel, error) {
 }
 
 func download(ctx context.Context, cache string, log io.Writer) error {
+	if !deps.HaveApt() {
+		return fmt.Errorf("this machine has no apt-get, as Debian and Ubuntu have: bring %s/kernel-* of one that has", cache)
+	}
 	name, err := kernelPackage(ctx, log)
 	if err != nil {
 		return err
