@@ -130,7 +130,8 @@ func TestManifestOnARealServer(t *testing.T) {
 	}{
 		{"tortie-node", "watch", "", "nodes", "", "", true},
 		{"tortie-node", "patch", "", "nodes", "status", "node1", true},
-		{"tortie-node", "create", calico, "ippools", "", "", true},
+		{"tortie-node", "create", calico, "ippools", "", "", false},
+		{"tortie-kube-controllers", "create", calico, "ippools", "", "", true},
 		{"tortie-node", "watch", calico, "blockaffinities", "", "", true},
 		{"tortie-node", "watch", "", "namespaces", "", "", true},
 		{"tortie-node", "patch", "", "pods", "status", "web", true},
