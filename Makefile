@@ -51,7 +51,7 @@ demo: demo-root demo-deps image ## a cluster of three nodes, Tortie by Helm, ste
 	bin/lab demo $(if $(KEEP),-keep) $(if $(NAME),-name $(NAME)) $(if $(RECORD),-record $(RECORD))
 
 .PHONY: check
-check: ## first feedback, in three minutes, with nothing but Go, git, make and gcc: format, vet, units, namespaces
+check: ## first feedback, with nothing but Go, git, make and gcc: format, vet, units, namespaces
 	go -C hack run ./testsum -root .. -set check -only '$(ONLY)'
 
 .PHONY: test
