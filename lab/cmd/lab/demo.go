@@ -90,7 +90,7 @@ func demoHere(ctx context.Context, root string, o demoOptions) (err error) {
 			return err
 		}
 		defer file.Close()
-		if _, err := fmt.Fprintf(file, "<!-- Written by bin/lab demo -record; make test compares the shape, not the addresses and times. -->\n\n"); err != nil {
+		if _, err := fmt.Fprintf(file, "<!-- Written by bin/lab demo -record. -->\n\n"); err != nil {
 			return err
 		}
 		transcript = io.MultiWriter(os.Stdout, file)

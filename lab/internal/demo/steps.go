@@ -50,7 +50,7 @@ and by which handle: only the plugins read it. The first address of each block i
 which no interface has: the host's end of the veth answers for it by proxy ARP.`, (*Demo).podRoute},
 	{"What the agent watches", `Besides Nodes and Namespaces, every agent watches ten of Calico's resources, three of them only for the plugins of its node: these
 are the watches that the API server counts. (A fourth of each is the garbage collector's of kube-controller-manager, which
-watches everything, and a fifth of some kube-controllers'.) An agent need not see pods: blocks are enough to route.`, (*Demo).watches},
+watches everything, and a fifth of some kube-controllers'; one of the pools is the API server's own, for node fencing.) An agent need not see pods: blocks are enough to route.`, (*Demo).watches},
 	{"BGP sessions", "Every agent has one BGP session with every other node, on port 179. A node announces its blocks.", (*Demo).sessions},
 	{"Routes to the other nodes' blocks", "What the peers have announced is in the kernel: one route for each block, through the tunnel device, to the node that owns it.",
 		(*Demo).routes},
