@@ -22,9 +22,11 @@ import (
 
 	"github.com/tortie-net/tortie/lab"
 	"github.com/tortie-net/tortie/lab/internal/binaries"
+	"github.com/tortie-net/tortie/lab/internal/demo"
 )
 
-// TestDemo interrupts `make demo` at three points, looks for what it left, and then runs it through. The demo asserts all that it shows.
+// TestDemo interrupts `make demo` at three points, looks for what it left, and then runs it through. The demo asserts all that it shows;
+// the shape of its transcript is that of docs/demo.md.
 func TestDemo(t *testing.T) {
 	u := newUser(t)
 	for _, point := range []string{
@@ -37,9 +39,20 @@ func TestDemo(t *testing.T) {
 	u.demo(t).wait(t)
 	u.nothingLeft(t)
 	u.onlyItsPrograms(t)
-	if st, err := os.Stat(u.record); err != nil || st.Size() == 0 {
-		t.Errorf("the transcript was not written: %v", err)
+	got := read(t, u.record)
+	want := read(t, filepath.Join(u.clone, "docs", "demo.md"))
+	if diff := cmp.Diff(demo.Shape(want), demo.Shape(got)); diff != "" {
+		t.Errorf("docs/demo.md shows another demo (-page +now); make demo RECORD=docs/demo.md writes it again:\n%s", diff)
 	}
+}
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	b, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
 }
 
 // user is somebody who has just cloned the repository.
