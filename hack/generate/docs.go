@@ -101,6 +101,8 @@ func sections(o options) (map[string]string, error) {
 		"cni-annotations":      plugins.annotationTable(),
 		"chart-values":         valueTable,
 		"fence":                fence.Table(),
+		"reads":                fence.ReadTable(),
+		"host":                 fence.HostTable(),
 		"lab-commands":         "```\n" + string(help) + "```\n",
 	}
 	return parts, errors.Join(addMetrics(parts, o.root), addFields(parts))

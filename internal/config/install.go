@@ -55,7 +55,7 @@ type RawInstallHost struct {
 	HostBinDirs string `env:"HOST_CNI_BIN_DIR" default:"" help:"Where the host's directory of CNI plugins is mounted; a comma-separated list writes to several, of which one that can be written is enough. Empty means /host/opt/cni/bin, and /host/secondary-bin-dir if that is mounted."`
 	ConfName    string `env:"CNI_CONF_NAME" default:"10-calico.conflist" help:"File name of the network's configuration. Container runtimes take the first in lexical order. The extension says what the template must be: a conflist, or in a .conf or .json the configuration of one plugin."`
 	OldConfName string `env:"CNI_OLD_CONF_NAME" default:"10-calico.conflist" help:"File name that an earlier installation used: it is removed, if CNI_CONF_NAME is another, after the new one is there."`
-	StateDir    string `env:"TORTIE_INSTALL_STATE_DIR" default:"/var/lib/calico" help:"The host's directory of that name. What an installation replaces is kept in replaced below it; if it is not mounted, nothing is."`
+	StateDir    string `env:"TORTIE_INSTALL_STATE_DIR" default:"/var/lib/calico" help:"The host's directory of that name. Copies of what an installation replaces are kept in replaced below it, with a ledger in the directory of configurations; if it is not mounted, nothing is kept."`
 	RunDir      string `env:"TORTIE_INSTALL_RUN_DIR" default:"/var/run/calico" help:"The host's directory of that name, where plugins say that their token was refused; if it is not mounted, nobody hears them."`
 	LogFile     string `env:"LOG_FILE_PATH" default:"/var/log/calico/cni/cni.log" help:"Log file of the plugins, as the host sees it."`
 }

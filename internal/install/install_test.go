@@ -153,6 +153,7 @@ var wholeHost = []string{
 	"-rwxr-xr-x bin/calico-ipam",
 	"-rwxr-xr-x bin/loopback",
 	"-rwxr-xr-x bin/portmap",
+	"-rw------- net.d/.tortie-ledger",
 	"-rw------- net.d/10-calico.conflist",
 	"-rw------- net.d/calico-kubeconfig",
 }
@@ -214,7 +215,7 @@ func TestInstallOrder(t *testing.T) {
 		if err == nil {
 			t.Fatal("installed without a token")
 		}
-		if diff := cmp.Diff(wholeHost[:5], h.files(t)); diff != "" {
+		if diff := cmp.Diff(wholeHost[:6], h.files(t)); diff != "" {
 			t.Errorf("files on the host (-want +got):\n%s", diff)
 		}
 	})
@@ -264,7 +265,7 @@ func TestInstallAgainKeepsWhatIsRight(t *testing.T) {
 	after := inodes(t, h)
 	for path, inode := range before {
 		name := filepath.Base(path)
-		if changed := after[path] != inode; changed != (name == "portmap" || name == "bandwidth") {
+		if changed := after[path] != inode; changed != (name == "portmap" || name == "bandwidth" || name == ledgerName) {
 			t.Errorf("%s: changed is %v", name, changed)
 		}
 	}
@@ -394,7 +395,7 @@ func TestFailuresSayWhatToDo(t *testing.T) {
 		{"read-only directory of binaries", func(t *testing.T, h *host) { readOnly(t, h.cfg.HostBinDirs[0]) },
 			[]string{"bin/bandwidth", "read-only file system", "mount the host's directory read-write"}},
 		{"read-only directory of configuration", func(t *testing.T, h *host) { readOnly(t, h.cfg.HostNetDir) },
-			[]string{"net.d/calico-kubeconfig", "read-only file system", "mount the host's directory read-write"}},
+			[]string{"net.d/.tortie-ledger", "read-only file system", "mount the host's directory read-write"}},
 		{"full file system", func(t *testing.T, h *host) {
 			put(t, filepath.Join(h.cfg.SourceDir, "calico"), strings.Repeat("x", 1<<20))
 			smallDisk(t, h.cfg.HostBinDirs[0])
@@ -410,7 +411,7 @@ func TestFailuresSayWhatToDo(t *testing.T) {
 				t.Fatal(err)
 			}
 			dropOverride(t)
-		}, []string{"net.d/calico-kubeconfig", "permission denied", "has mode 0500: chmod"}},
+		}, []string{"net.d/.tortie-ledger", "permission denied", "has mode 0500: chmod"}},
 		{"directory with a label that forbids", func(t *testing.T, h *host) {
 			labelled(t, h.cfg.HostBinDirs[0], "system_u:object_r:bin_t:s0")
 			immutable(t, h.cfg.HostBinDirs[0])
@@ -493,7 +494,7 @@ func TestLeftoversOfAKilledRunAreRemoved(t *testing.T) {
 	if err := h.installer(fixedToken("secret")).Install(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	want := append(append([]string{}, wholeHost[:6]...), "-rw-r--r-- net.d/99-other.conflist", wholeHost[6])
+	want := append(append([]string{}, wholeHost[:7]...), "-rw-r--r-- net.d/99-other.conflist", wholeHost[7])
 	if diff := cmp.Diff(want, h.files(t)); diff != "" {
 		t.Errorf("files on the host (-want +got):\n%s", diff)
 	}

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -20,20 +21,24 @@ import (
 )
 
 const (
-	ledgerDir  = "replaced" // below the host's /var/lib/calico
-	ledgerName = "ledger.json"
+	copiesDir = "replaced" // below the host's /var/lib/calico
+	// ledgerName is in the directory of the runtime's configurations, which have no such names: what is restored is executed as the host's
+	// root, and the agent's container can write to /var/lib/calico but not there.
+	ledgerName = ".tortie-ledger"
 	// remembered is how many of the contents that the installer gave a file are told from those of others: the present one, the one
 	// that is being written, and those of runs that were killed in between.
 	remembered = 4
 	ownModule  = "github.com/tortie-net/tortie"
 )
 
-// ledger knows which files of the host are the installer's own, and keeps what was in their place before. It is written before the
-// files are: whatever is in it may not have happened yet, but nothing has happened that is not in it.
+// ledger knows which files of the host are the installer's own, and keeps copies of what was in their place before. It is written before
+// the files are: whatever is in it may not have happened yet, but nothing has happened that is not in it. Copies are known by their digests:
+// whoever changes one keeps it from being restored.
 //
 // A ledger whose dir is empty has no place on the host. It then knows only what can be seen.
 type ledger struct {
-	dir   string
+	file  string
+	dir   string            // of the copies
 	files map[string]*entry // by path, as this container sees it
 	// others is true if the plugin calico on the host is not of this project: what is there is somebody else's network, to be kept
 	// even where an earlier installation has left its mark.
@@ -83,7 +88,7 @@ func openLedger(cfg config.InstallHost, log *slog.Logger) (*ledger, error) {
 	l := &ledger{files: map[string]*entry{}}
 	known := false
 	if _, err := os.Stat(cfg.StateDir); err == nil {
-		l.dir = filepath.Join(cfg.StateDir, ledgerDir)
+		l.file, l.dir = filepath.Join(cfg.HostNetDir, ledgerName), filepath.Join(cfg.StateDir, copiesDir)
 		if known, err = l.read(); err != nil {
 			return nil, err
 		}
@@ -105,10 +110,8 @@ func openLedger(cfg config.InstallHost, log *slog.Logger) (*ledger, error) {
 	return l, nil
 }
 
-func (l *ledger) path() string { return filepath.Join(l.dir, ledgerName) }
-
 func (l *ledger) read() (known bool, err error) {
-	text, err := os.ReadFile(l.path())
+	text, err := os.ReadFile(l.file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -116,7 +119,7 @@ func (l *ledger) read() (known bool, err error) {
 		err = json.Unmarshal(text, &l.files)
 	}
 	if err != nil {
-		return false, fmt.Errorf("reading what earlier installations replaced, %s: %w (mend it, or remove it and what is beside it: then nothing can be rolled back)", l.path(), err)
+		return false, fmt.Errorf("reading what earlier installations replaced, %s: %w (mend it, or remove it: then nothing can be rolled back)", l.file, err)
 	}
 	return true, nil
 }
@@ -129,10 +132,7 @@ func (l *ledger) save() error {
 	if err != nil {
 		return fmt.Errorf("encoding what was replaced: %w", err)
 	}
-	if err := os.MkdirAll(l.dir, 0o700); err != nil {
-		return fmt.Errorf("keeping what is replaced: %w", err)
-	}
-	_, err = hostfile.Replace(l.path(), text, 0o600)
+	_, err = hostfile.Replace(l.file, text, 0o600)
 	return err
 }
 
@@ -207,7 +207,7 @@ func (l *ledger) keep(path string, b before) error {
 	if l.dir == "" || b.Link != "" {
 		return nil
 	}
-	err := os.MkdirAll(l.dir, 0o700)
+	err := hostfile.MkdirAll(l.dir, 0o700)
 	var content []byte
 	if err == nil {
 		content, err = os.ReadFile(path)
@@ -227,7 +227,7 @@ func (l *ledger) restore(path string) error {
 	if b.Link != "" {
 		return relink(path, b.Link)
 	}
-	content, err := os.ReadFile(filepath.Join(l.dir, b.Digest))
+	content, err := readCopy(filepath.Join(l.dir, b.Digest))
 	if err != nil {
 		return fmt.Errorf("restoring %s: %w", path, err)
 	}
@@ -236,6 +236,22 @@ func (l *ledger) restore(path string) error {
 	}
 	_, err = hostfile.Replace(path, content, b.Mode)
 	return err
+}
+
+// maxCopy bounds what is read of a copy: programs have some tens of megabytes.
+const maxCopy = 512 << 20
+
+// readCopy reads a file in whose place the agent's container can put anything: a pipe, a link, a file without end. What is no file has no content.
+func readCopy(path string) ([]byte, error) {
+	f, err := hostfile.OpenFile(path, os.O_RDONLY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, err
+	}
+	return io.ReadAll(io.LimitReader(f, maxCopy))
 }
 
 func relink(path, target string) error {
@@ -269,7 +285,8 @@ func (l *ledger) drop() error {
 	if err := os.RemoveAll(l.dir); err != nil {
 		return fmt.Errorf("removing what was kept: %w", err)
 	}
-	return nil
+	_, err := hostfile.Remove(l.file)
+	return err
 }
 
 // look returns what is at path; nil if nothing is. A directory is an error: nobody keeps one there.

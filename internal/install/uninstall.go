@@ -46,8 +46,8 @@ func Uninstall(ctx context.Context, cfg config.InstallHost, log *slog.Logger) er
 func Rollback(ctx context.Context, cfg config.InstallHost, log *slog.Logger) error {
 	return remove(ctx, cfg, log, func(r *removal) error {
 		if !slices.ContainsFunc(r.configurations(), r.replaced) {
-			return fmt.Errorf("there is no network to go back to: no configuration that an installation replaced is kept in %s (to remove "+
-				"this network: install uninstall)", filepath.Join(cfg.StateDir, ledgerDir))
+			return fmt.Errorf("there is no network to go back to: %s names no configuration that an installation replaced (to remove "+
+				"this network: install uninstall)", filepath.Join(cfg.HostNetDir, ledgerName))
 		}
 		paths := append(r.plugins(), backwards(r.wiring())...)
 		added := backwards(slices.DeleteFunc(slices.Clone(paths), r.replaced))

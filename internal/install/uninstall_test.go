@@ -1,6 +1,8 @@
 package install
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -8,9 +10,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/tortie-net/tortie/internal/config"
 )
 
 const calicosConflist = `{"name":"k8s-pod-network","cniVersion":"0.3.1","plugins":[{"type":"calico"}]}`
@@ -263,10 +268,65 @@ func TestAFullDiskKeepsTheNetworkThatIsThere(t *testing.T) {
 func TestADamagedLedgerStopsTheInstallation(t *testing.T) {
 	h := calicoHost(t)
 	h.install(t)
-	ledger := filepath.Join(h.cfg.StateDir, ledgerDir, ledgerName)
+	ledger := h.net(ledgerName)
 	put(t, ledger, "{")
 	err := h.installer(fixedToken("secret")).Install(t.Context())
 	if err == nil || !strings.Contains(err.Error(), ledger) {
 		t.Errorf("error %v does not name the ledger", err)
+	}
+}
+
+// TestPlantedCopies: the agent's container can write to the host's /var/lib/calico and read the directory of configurations. Whatever it puts where
+// copies are, and where an earlier ledger was, nothing of it gets into the host's plugins.
+func TestPlantedCopies(t *testing.T) {
+	const evil = "#!/bin/sh\n# evil"
+	for name, c := range map[string]struct {
+		plant func(t *testing.T, h *host, dir, copied string)
+		fails bool // to restore
+	}{
+		"a ledger of its own": {func(t *testing.T, h *host, dir, _ string) {
+			put(t, filepath.Join(dir, digest([]byte(evil))), evil)
+			text, err := json.Marshal(map[string]*entry{h.bin("calico"): {Before: &before{Digest: digest([]byte(evil)), Mode: 0o755}}})
+			mustDo(t, err)
+			for _, file := range []string{"ledger.json", ledgerName} {
+				put(t, filepath.Join(dir, file), string(text))
+			}
+		}, false},
+		"another content": {func(t *testing.T, _ *host, _, copied string) { put(t, copied, evil) }, true},
+		"a link": {func(t *testing.T, h *host, dir, copied string) {
+			put(t, filepath.Join(dir, "evil"), evil)
+			mustDo(t, errors.Join(os.Remove(copied), os.Symlink(filepath.Join(dir, "evil"), copied)))
+		}, true},
+		"a pipe": {func(t *testing.T, _ *host, _, copied string) {
+			mustDo(t, errors.Join(os.Remove(copied), syscall.Mkfifo(copied, 0o600)))
+		}, true},
+		"nothing": {func(t *testing.T, _ *host, dir, _ string) { mustDo(t, os.RemoveAll(dir)) }, true},
+	} {
+		for verb, leave := range map[string]func(context.Context, config.InstallHost, *slog.Logger) error{"uninstall": Uninstall, "rollback": Rollback} {
+			t.Run(name+"/"+verb, func(t *testing.T) {
+				h := calicoHost(t)
+				had := read(t, h.bin("calico"))
+				h.install(t)
+				dir := filepath.Join(h.cfg.StateDir, copiesDir)
+				c.plant(t, h, dir, filepath.Join(dir, digest([]byte(had))))
+				err := leave(t.Context(), h.cfg.InstallHost, h.logger())
+				if (err != nil) != c.fails {
+					t.Errorf("error %v, want one: %v", err, c.fails)
+				}
+				if text, err := os.ReadFile(h.bin("calico")); err == nil && string(text) == evil {
+					t.Error("the host's plugin is what the container has planted")
+				}
+				if !c.fails && read(t, h.bin("calico")) != had {
+					t.Error("Calico's plugin is not back")
+				}
+			})
+		}
+	}
+}
+
+func mustDo(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

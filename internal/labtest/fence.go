@@ -26,7 +26,11 @@ import (
 // Chart renders the chart as a release in the namespace of As, with arguments of `helm template`, and returns its objects.
 func Chart(t testing.TB, args ...string) []*unstructured.Unstructured {
 	t.Helper()
-	command := append([]string{"template", "tortie", ChartDir(), "--namespace", chartNamespace}, args...)
+	command := []string{"template", "tortie", ChartDir(), "--namespace", chartNamespace}
+	if Kubernetes != "" {
+		command = append(command, "--kube-version", Kubernetes+".0")
+	}
+	command = append(command, args...)
 	out, err := exec.CommandContext(t.Context(), Program(t, "helm"), command...).Output()
 	if err != nil {
 		var exit *exec.ExitError

@@ -30,6 +30,19 @@ const startTimeout = 30 * time.Minute
 
 var begun = time.Now()
 
+// Kubernetes is the minor release of the API servers that tests start, such as 1.31: one of those that the lab can build. Empty is the lab's
+// own. It is set before the first one is started.
+var Kubernetes string
+
+// apiArgs are those of the lab's command for an API server.
+func apiArgs(options ...string) []string {
+	args := []string{"api"}
+	if Kubernetes != "" {
+		args = append(args, "-kubernetes", Kubernetes)
+	}
+	return append(args, options...)
+}
+
 // patience is startTimeout, or a little less than go test's -timeout leaves: a build that takes longer is to be told of.
 func patience() time.Duration {
 	if f := flag.Lookup("test.timeout"); f != nil {
@@ -98,7 +111,7 @@ type child struct {
 
 // start runs `lab api` and returns the kubeconfig of its administrator.
 func start(lab string) (kubeconfig string, err error) {
-	c, err := launch(lab, "api")
+	c, err := launch(lab, apiArgs()...)
 	if err != nil {
 		return "", err
 	}

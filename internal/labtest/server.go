@@ -24,7 +24,7 @@ func NewBareServer(t testing.TB) *Server {
 // newServer starts a server with options of `lab api`.
 func newServer(t testing.TB, options ...string) *Server {
 	t.Helper()
-	s := &Server{child: launchFor(t, append([]string{"api"}, options...)...)}
+	s := &Server{child: launchFor(t, apiArgs(options...)...)}
 	var err error
 	if s.kubeconfig, err = s.child.ready(); err != nil {
 		t.Fatal(err)

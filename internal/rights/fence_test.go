@@ -46,12 +46,15 @@ func newScene(t *testing.T, args ...string) *scene {
 	return s
 }
 
+// secret is a literal value in the environment of all pods.
+const secret = "a literal secret"
+
 // pod makes the node's pod, of the same name.
 func (s *scene) pod(t *testing.T, node string) {
 	t.Helper()
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: node, Labels: map[string]string{"app": "web"}, Annotations: map[string]string{"other": "x"}},
-		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "none"}}},
+		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "none", Env: []corev1.EnvVar{{Name: "A", Value: secret}}}}},
 	}
 	if _, err := s.admin.core.CoreV1().Pods("default").Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -869,5 +872,18 @@ func TestMigrationLocks(t *testing.T) {
 			_, err := s.agent.of(made).Update(t.Context(), made, metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}})
 			check(t, "update", err, c.refused)
 		})
+	}
+}
+
+// The right to note addresses on pods shows any pod: the API server applies a patch before it asks the policies, and its answer to a patch whose
+// result is no pod has all of that. To take the right to read pods from the plugins would hide nothing.
+func TestPatchesTellOfPods(t *testing.T) {
+	s := newScene(t)
+	_, err := s.agent.core.CoreV1().Pods("default").Get(t.Context(), s.victim, metav1.GetOptions{})
+	refusedByRBAC(t, "an agent reads a pod", err)
+	text := []byte(`[{"op": "replace", "path": "/status/phase", "value": 1}]`)
+	_, err = s.agent.core.CoreV1().Pods("default").Patch(t.Context(), s.victim, types.JSONPatchType, text, metav1.PatchOptions{}, "status")
+	if err == nil || !strings.Contains(err.Error(), secret) {
+		t.Errorf("the answer to a patch that cannot be applied does not tell what is in the pod: docs/security.md says so: %v", err)
 	}
 }

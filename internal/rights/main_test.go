@@ -124,6 +124,7 @@ var inForce string
 func server(t testing.TB, mode string, args ...string) (admin *rest.Config) {
 	t.Helper()
 	admin = labtest.RESTConfig(t)
+	wantRelease(t, admin)
 	if want := fmt.Sprint(mode, args); inForce != want {
 		labtest.FenceWith(t, admin, labtest.Chart(t, append(args, "--set", "fencing="+mode)...))
 		inForce = want

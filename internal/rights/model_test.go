@@ -28,6 +28,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/labtest"
+	"github.com/tortie-net/tortie/internal/mesh/meshtest"
 	"github.com/tortie-net/tortie/internal/names"
 	"github.com/tortie-net/tortie/internal/rights/fence"
 )
@@ -44,20 +45,71 @@ var everybody = []string{"selfsubjectaccessreviews.authorization.k8s.io", "selfs
 func TestModelIsRBAC(t *testing.T) {
 	s := newScene(t)
 	labtest.GrantAll(t, s.cfg, labtest.Chart(t))
-	got := map[string]bool{}
-	for account, u := range map[string]*user{fence.Agent: s.agent, fence.Plugins: s.plugin} {
-		for _, namespace := range []string{"kube-system", "default"} {
-			for _, r := range u.may(t, namespace) {
-				got[account+" "+r] = true
-			}
+	for _, namespace := range namespaces {
+		wrote, _ := s.rights(t, namespace)
+		if d := cmp.Diff(fence.Granted(namespace), wrote); d != "" {
+			t.Errorf("what may be written in %s, by the model (-) and by RBAC (+):\n%s", namespace, d)
 		}
-	}
-	if d := cmp.Diff(fence.Granted(), got); d != "" {
-		t.Errorf("what may be written, by the model (-) and by RBAC (+):\n%s", d)
 	}
 }
 
-// may are the user's rights in a namespace and in the cluster, without those that change nothing, as "VERB RESOURCE.GROUP".
+// namespaces are the release's, that of Events about what is in none, and any other.
+var namespaces = []string{"kube-system", "default", "other"}
+
+// readOnly are the verbs that change nothing.
+var readOnly = []string{"get", "list", "watch"}
+
+// TestReadsAreRBAC: the accounts may read what the model says, and nothing else: with the default values, with all that add rights, and
+// without those that take some away.
+func TestReadsAreRBAC(t *testing.T) {
+	s := newScene(t)
+	defer func() {
+		for _, kind := range []string{"Role", "RoleBinding"} { // which no default value has
+			err := s.admin.any.Resource(kinds[kind]).Namespace("kube-system").Delete(t.Context(), "tortie-node-secrets", metav1.DeleteOptions{})
+			if err != nil && !apierrors.IsNotFound(err) {
+				t.Error(err)
+			}
+		}
+		labtest.GrantAll(t, s.cfg, labtest.Manifest(t))
+	}()
+	for _, c := range []struct{ values, off string }{
+		{"bgp.enabled=true", "bgp.passwordSecrets migrateFromHostLocal"},
+		{"bgp.passwordSecrets={one},migrateFromHostLocal=true", ""},
+		{"bgp.passwordSecrets={one},bgp.advertiseServices=false", "bgp.advertiseServices migrateFromHostLocal"},
+		{"bgp.passwordSecrets={one},bgp.enabled=false,ipPool.ipipMode=Never,ipPool.vxlanMode=Always", "bgp.advertiseServices migrateFromHostLocal"},
+	} {
+		labtest.GrantAll(t, s.cfg, labtest.Chart(t, "--set", c.values))
+		for _, namespace := range namespaces {
+			want := fence.Readable(namespace, func(value string) bool { return !slices.Contains(strings.Fields(c.off), value) })
+			meshtest.Eventually(t, func() error { // until the authorizer has heard of it
+				_, reads := s.rights(t, namespace)
+				if d := cmp.Diff(want, reads); d != "" {
+					return fmt.Errorf("with %s, what may be read in %s, by the model (-) and by RBAC (+):\n%s", c.values, namespace, d)
+				}
+				return nil
+			})
+		}
+	}
+}
+
+// rights are those of both accounts in a namespace and in the cluster, as "ACCOUNT VERB RESOURCE.GROUP".
+func (s *scene) rights(t *testing.T, namespace string) (write, read map[string]bool) {
+	t.Helper()
+	write, read = map[string]bool{}, map[string]bool{}
+	for account, u := range map[string]*user{fence.Agent: s.agent, fence.Plugins: s.plugin} {
+		for _, right := range u.may(t, namespace) {
+			verb, _, _ := strings.Cut(right, " ")
+			if slices.Contains(readOnly, verb) {
+				read[account+" "+right] = true
+			} else {
+				write[account+" "+right] = true
+			}
+		}
+	}
+	return write, read
+}
+
+// may are the user's rights in a namespace and in the cluster, as "VERB RESOURCE.GROUP".
 func (u *user) may(t *testing.T, namespace string) (rights []string) {
 	t.Helper()
 	review := &authzv1.SelfSubjectRulesReview{Spec: authzv1.SelfSubjectRulesReviewSpec{Namespace: namespace}}
@@ -68,7 +120,7 @@ func (u *user) may(t *testing.T, namespace string) (rights []string) {
 			for _, group := range r.APIGroups {
 				for _, resource := range r.Resources {
 					right := strings.TrimSuffix(resource+"."+group, ".")
-					if !slices.Contains([]string{"get", "list", "watch"}, verb) && !slices.Contains(everybody, right) {
+					if !slices.Contains(everybody, right) {
 						rights = append(rights, verb+" "+right)
 					}
 				}
@@ -400,7 +452,7 @@ func TestModelFields(t *testing.T) {
 func (s *scene) tryFields(t *testing.T, m *matrix, verb string, on *sample, fields []change) {
 	t.Helper()
 	for account, u := range map[string]*user{fence.Agent: s.agent, fence.Plugins: s.plugin} {
-		if !fence.Granted()[account+" "+verb+" "+on.resource] {
+		if !fence.Granted(on.stored.GetNamespace())[account+" "+verb+" "+on.resource] {
 			continue // TestModelIsRBAC
 		}
 		rule := fence.Find(account, verb, on.resource, on.whose)

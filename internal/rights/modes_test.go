@@ -1,6 +1,7 @@
 package rights
 
 import (
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -86,12 +87,18 @@ func TestUnfenced(t *testing.T) {
 		mode, kubernetes string
 		fenced           bool
 	}{
-		{"auto", "1.29.9", false}, {"auto", "1.30.0", true}, {"auto", "1.33.1-gke.100", true},
-		{"off", "1.33.0", false}, {"enforce", "1.29.9", true}, {"warn", "1.33.0", true},
+		{"auto", "1.29.9", false}, {"auto", "1.30.14", false}, {"auto", "1.31.0", true}, {"auto", "1.33.1-gke.100", true},
+		{"off", "1.33.0", false}, {"enforce", "1.31.0-rc.1", true}, {"warn", "1.33.0", true},
 	} {
 		chart := labtest.Chart(t, "--set", "fencing="+c.mode, "--kube-version", c.kubernetes)
 		if got := len(policies(chart)) > 0; got != c.fenced {
 			t.Errorf("%s on Kubernetes %s: fenced %v, want %v", c.mode, c.kubernetes, got, c.fenced)
+		}
+	}
+	for _, mode := range []string{"enforce", "warn"} {
+		out, err := exec.CommandContext(t.Context(), labtest.Program(t, "helm"), "template", labtest.ChartDir(), "--set", "fencing="+mode, "--kube-version", "1.30.14").CombinedOutput()
+		if err == nil || !strings.Contains(string(out), "needs Kubernetes 1.31") {
+			t.Errorf("%s on Kubernetes 1.30: %v, %s", mode, err, out)
 		}
 	}
 }

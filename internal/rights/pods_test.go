@@ -1,7 +1,7 @@
 package rights
 
 import (
-	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/tortie-net/tortie/internal/labtest"
+	"github.com/tortie-net/tortie/internal/rights/fence"
 )
 
 // templates are the pods of the chart, by what makes them, each with all that any value adds. A hook has some in a ConfigMap.
@@ -48,17 +49,39 @@ func templates(t *testing.T) map[string]corev1.PodSpec {
 	return pods
 }
 
-// added are the capabilities of containers, and why each is needed.
-var added = map[string]map[corev1.Capability]string{
-	"node": {
-		"NET_ADMIN":        "links, addresses, routes, rules, nftables, and the TCP MD5 key of a BGP session",
-		"NET_RAW":          "raw sockets: node diagnose's probes, and reading rules of the old iptables",
-		"NET_BIND_SERVICE": "BGP's port 179",
-	},
-	"kernel":  {"NET_ADMIN": "takes away what the agent has left: links, routes, nftables"},
-	"files":   {"DAC_OVERRIDE": "as install"},
-	"install": {"DAC_OVERRIDE": "archives of the reference plugins leave /opt/cni/bin with an owner that is not root"},
-	"migrate": {"DAC_OVERRIDE": "as install"},
+// TestHost: each container has of the host what the model says, and nothing else: user, network, capabilities and directories.
+func TestHost(t *testing.T) {
+	got, want := map[string][]string{}, map[string][]string{}
+	for _, pod := range templates(t) {
+		for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
+			has := &fence.Container{Name: c.Name, Root: isRoot(&pod, &c), HostNetwork: pod.HostNetwork}
+			for _, capability := range c.SecurityContext.Capabilities.Add {
+				has.Capabilities = append(has.Capabilities, fence.Capability{Name: string(capability)})
+			}
+			for _, m := range c.VolumeMounts {
+				i := slices.IndexFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name })
+				if host := pod.Volumes[i].HostPath; host != nil {
+					has.Paths = append(has.Paths, fence.Path{Path: filepath.Join(host.Path, m.SubPath), Write: !m.ReadOnly})
+				}
+			}
+			got[c.Name] = slices.Sorted(slices.Values(has.Has()))
+		}
+	}
+	for _, c := range fence.Containers {
+		want[c.Name] = slices.Sorted(slices.Values(c.Has()))
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("what containers have of the host, by the model (-) and by the chart (+):\n%s", d)
+	}
+}
+
+// isRoot reports that a container runs as user 0, or may.
+func isRoot(pod *corev1.PodSpec, c *corev1.Container) bool {
+	user := c.SecurityContext.RunAsUser
+	if user == nil && pod.SecurityContext != nil {
+		user = pod.SecurityContext.RunAsUser
+	}
+	return user == nil || *user == 0
 }
 
 // TestTemplates holds each container of the chart to what it needs.
@@ -98,11 +121,6 @@ func faults(c corev1.Container) (found []string) {
 	}
 	if !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) {
 		found = append(found, "it does not drop all capabilities")
-	}
-	for _, capability := range s.Capabilities.Add {
-		if added[c.Name][capability] == "" {
-			found = append(found, fmt.Sprintf("nobody says why it has %s", capability))
-		}
 	}
 	return found
 }

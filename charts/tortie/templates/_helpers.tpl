@@ -154,6 +154,9 @@ kubectl patch ippools.crd.projectcalico.org {{ .name }} --type=merge -p '{"spec"
 {{- if and (ne .ipPool.ipipMode "Never") (ne .ipPool.vxlanMode "Never") }}
 {{- fail (printf "ipPool.vxlanMode is %s and ipPool.ipipMode is %s: a pool has one encapsulation: set one of them to Never" .ipPool.vxlanMode .ipPool.ipipMode) }}
 {{- end }}
+{{- if and (has .fencing (list "enforce" "warn")) (semverCompare "<1.31-0" $.Capabilities.KubeVersion.Version) }}
+{{- fail (printf "fencing is %s, which needs Kubernetes 1.31: the policies of %s know no addresses (isIP, isCIDR): set it to auto or off" .fencing $.Capabilities.KubeVersion.Version) }}
+{{- end }}
 {{- $asked := dict }}
 {{- if $.Release.IsUpgrade }}
 {{- /* Of a name that extraEnv has too, the first is the chart's own. */}}

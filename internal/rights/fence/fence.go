@@ -1,5 +1,6 @@
-// Package fence has, as data, what a node's tokens may change. The chart's roles and policies enforce it; the tests of internal/rights
-// hold an API server that has them against it, request by request, and docs/security.md shows it. No program links it.
+// Package fence has, as data, what a node's tokens may read and change, and what its containers have of the host. The chart's roles, policies
+// and pods enforce it; the tests of internal/rights hold the chart, and an API server that has it, against it, and docs/security.md shows it.
+// No program links it.
 package fence
 
 import (
@@ -35,6 +36,8 @@ type Rule struct {
 	Verbs    []string
 	Resource string // such as ipamblocks.crd.projectcalico.org or nodes/status
 	Whose    Whose
+	// Namespace is the only one in which RBAC gives the right; empty is all.
+	Namespace string
 	// Fields are those that a write may set or change, all others stay what they were. A creation may set no others.
 	Fields []Field
 	// Condition is about the object as a whole, for people.
@@ -136,7 +139,12 @@ var (
 	}
 
 	eventFields = []Field{
-		{Path: at("involvedObject"), Condition: "any", Good: []any{map[string]any{"apiVersion": "v1", "kind": "Node", "name": "{victim}"}}},
+		{Path: at("involvedObject"), Condition: "a Node or an object of crd.projectcalico.org/v1: its apiVersion, kind, name and uid, of at most 253 characters each", Good: []any{
+			node("{victim}"), map[string]any{"apiVersion": "crd.projectcalico.org/v1", "kind": "IPPool", "name": "x", "uid": "1"},
+		}, Bad: []any{
+			map[string]any{"apiVersion": "v1", "kind": "Secret", "name": "x"}, map[string]any{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "x"}, node(long),
+			map[string]any{"apiVersion": "v1", "kind": "Node", "name": "x", "fieldPath": "x"}, map[string]any{"apiVersion": "v1", "kind": "Node", "name": "x", "uid": long},
+		}},
 		{Path: at("type"), Condition: "Warning or Normal", Good: texts("Warning", "Normal"), Bad: texts("x", long)},
 		{Path: at("reason"), Condition: "at most 128 characters", Good: texts("BGPPortTaken"), Bad: texts(long)},
 		{Path: at("message"), Condition: "at most 1,024 characters", Good: texts("x"), Bad: texts(long)},
@@ -169,6 +177,9 @@ func many(n int) map[string]any {
 
 var both = []string{Agent, Plugins}
 
+// release is the release's namespace, in tests and in docs/.
+const release = "kube-system"
+
 // Rules are all that the two accounts may write.
 var Rules = []Rule{
 	{Accounts: both, Verbs: verbs("create"), Resource: "blockaffinities.crd.projectcalico.org", Whose: Own, Fields: affinityFields,
@@ -200,12 +211,12 @@ var Rules = []Rule{
 		Condition: "with the value migrateFromHostLocal also the lock of the own node"},
 	{Accounts: []string{Agent}, Verbs: verbs("patch"), Resource: "caliconodestatuses.crd.projectcalico.org", Whose: Own,
 		Fields: []Field{{Path: at("status"), Good: []any{map[string]any{"lastUpdated": "2026-01-02T03:04:05Z"}}}}, Condition: "questions to its node"},
-	{Accounts: []string{Agent}, Verbs: verbs("create"), Resource: "events", Whose: Own, Fields: eventFields, Condition: "source.host is the node, source.component is tortie-node or tortie-install"},
-	{Accounts: []string{Agent}, Verbs: verbs("patch"), Resource: "events", Whose: Own, Fields: []Field{
+	{Accounts: []string{Agent}, Verbs: verbs("create"), Resource: "events", Whose: Own, Namespace: "default", Fields: eventFields, Condition: "in namespace default; source.host is the node, source.component is tortie-node or tortie-install"},
+	{Accounts: []string{Agent}, Verbs: verbs("patch"), Resource: "events", Whose: Own, Namespace: "default", Fields: []Field{
 		{Path: at("count"), Good: []any{int64(2)}},
 		{Path: at("lastTimestamp"), Good: texts("2026-01-02T03:04:05Z")},
 	}},
-	{Accounts: []string{Agent}, Verbs: verbs("create"), Resource: "serviceaccounts/token", Whose: Own, Fields: []Field{
+	{Accounts: []string{Agent}, Verbs: verbs("create"), Resource: "serviceaccounts/token", Whose: Own, Namespace: release, Fields: []Field{
 		{Path: at("spec.boundObjectRef"), Condition: "the own Node", Good: []any{node("{thief}")}, Bad: []any{nil, node("{victim}"), map[string]any{"apiVersion": "v1", "kind": "Pod", "name": "{thief}"}}},
 		{Path: at("spec.expirationSeconds"), Condition: "at most a day", Good: []any{int64(600), int64(3607), int64(day)}, Bad: []any{int64(day + 1), int64(10 * 365 * day)}},
 		{Path: at("spec.audiences"), Condition: "any: admission does not see which are the API server's own"},
@@ -218,10 +229,13 @@ func node(name string) map[string]any {
 	return map[string]any{"apiVersion": "v1", "kind": "Node", "name": name}
 }
 
-// Granted are the rights that the rules need of RBAC, as "ACCOUNT VERB RESOURCE".
-func Granted() map[string]bool {
+// Granted are the rights in a namespace that the rules need of RBAC, as "ACCOUNT VERB RESOURCE".
+func Granted(namespace string) map[string]bool {
 	all := map[string]bool{}
 	for _, r := range Rules {
+		if r.Namespace != "" && r.Namespace != namespace {
+			continue
+		}
 		for _, account := range r.Accounts {
 			for _, verb := range r.Verbs {
 				all[account+" "+verb+" "+r.Resource] = true

@@ -1,0 +1,133 @@
+package fence
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Container is a container of the chart, and what it has of the host: all that whoever has taken it over can use.
+type Container struct {
+	Name string
+	// Root says that it is user 0, HostNetwork that it is in the host's network.
+	Root, HostNetwork bool
+	Capabilities      []Capability
+	Paths             []Path
+}
+
+// Capability is one that a container has.
+type Capability struct{ Name, Why string }
+
+// Path is a directory of the host that a container sees.
+type Path struct {
+	Path  string
+	Write bool
+	// What is there, and what can be done with it.
+	What string
+}
+
+// Containers are all of the chart, with all that any value adds.
+var Containers = []Container{
+	{
+		Name: "node", Root: true, HostNetwork: true,
+		Capabilities: []Capability{
+			{"NET_ADMIN", "links, addresses, routes, rules, nftables, the TCP MD5 key of a BGP session: the host's whole network is his"},
+			{"NET_RAW", "raw sockets: the probes of `node diagnose`, and reading rules of the old iptables, which has no other interface. He reads and forges packets of the host"},
+			{"NET_BIND_SERVICE", "BGP's port 179"},
+		},
+		Paths: []Path{
+			{"/proc/sys/net", true, "the network's parameters; a container's own `/proc/sys` cannot be written"},
+			{"/var/lib/calico", true, "`nodename` and `mtu`, and in `tortie/journal` what plugins could not release. He stops pods of this node, and has addresses of this node's pods released; the plugins' name of " +
+				"another node, and addresses of others', are refused by the fence"},
+			{"/var/run/calico/tortie", true, "the plugins' facts: pods of this node get no address, or one that no other node knows; the notes that the token was refused and accepted: the installer asks for another, after a pause"},
+			{"/etc/cni/net.d", false, "`node diagnose` looks for configurations of other networks. He reads the plugins' token, which the fence keeps to this node"},
+		},
+	},
+	{
+		Name: "install", Root: true, HostNetwork: true,
+		Capabilities: []Capability{{"DAC_OVERRIDE", "`/opt/cni/bin` may belong to somebody who is not root"}},
+		Paths: []Path{
+			{"/opt/cni/bin", true, "the plugins, which the host's root executes: **he is root on the host**"},
+			{"/etc/cni/net.d", true, "the conflist, the kubeconfig, and the ledger of what was replaced: likewise"},
+			{"/var/lib/calico", true, "copies of what was replaced, which are restored only as the ledger knows them"},
+			{"/var/run/calico/tortie", true, "where plugins say that their token was refused"},
+		},
+	},
+	{
+		Name: "migrate", Root: true, HostNetwork: true,
+		Capabilities: []Capability{{"DAC_OVERRIDE", "as `install`"}},
+		Paths: []Path{
+			{"/opt/cni/bin", true, "takes the plugins away while addresses are taken over: as `install`"},
+			{"/var/lib/cni/networks", true, "what host-local has assigned"},
+		},
+	},
+	{
+		Name: "files", Root: true, HostNetwork: true,
+		Capabilities: []Capability{{"DAC_OVERRIDE", "as `install`"}},
+		Paths: []Path{
+			{"/opt/cni/bin", true, "as `install`, while `helm uninstall` runs"},
+			{"/etc/cni/net.d", true, "likewise"},
+			{"/var/lib/calico", true, "what agent and plugins have left"},
+			{"/var/run/calico", true, "likewise, with the plugins' lock"},
+			{"/var/log/calico", true, "the plugins' log"},
+		},
+	},
+	{Name: "kernel", Root: true, HostNetwork: true, Capabilities: []Capability{{"NET_ADMIN", "takes away the links, routes and rules that the agent has left"}}},
+	{Name: "kube-controllers", HostNetwork: true},
+	{Name: "definitions", HostNetwork: true},
+	{Name: "uninstall", HostNetwork: true},
+	{Name: "test", HostNetwork: true},
+	{Name: "probe"},
+}
+
+// Has is all that a container has of the host, one each.
+func (c *Container) Has() []string {
+	var all []string
+	if c.Root {
+		all = append(all, "user 0")
+	}
+	if c.HostNetwork {
+		all = append(all, "the host's network")
+	}
+	for _, capability := range c.Capabilities {
+		all = append(all, "capability "+capability.Name)
+	}
+	for _, p := range c.Paths {
+		all = append(all, p.String())
+	}
+	return all
+}
+
+func (p Path) String() string {
+	if p.Write {
+		return p.Path + ", to write"
+	}
+	return p.Path + ", to read"
+}
+
+// HostTable is Containers in Markdown.
+func HostTable() string {
+	var b strings.Builder
+	b.WriteString("| Container | What it has of the host | Why, and what whoever has taken it over can do with it |\n|---|---|---|\n")
+	for _, c := range Containers {
+		row := func(has, what string) { fmt.Fprintf(&b, "| `%s` | %s | %s |\n", c.Name, has, what) }
+		switch {
+		case c.Root && c.HostNetwork:
+			row("user 0, in the host's network", "writes its files as root; connects as the host does, also to what serves on `127.0.0.1` or on abstract Unix sockets")
+		case c.HostNetwork:
+			row("the host's network, as user 65532", "runs before there is a pod network; connects as the host does")
+		default:
+			row("nothing", "")
+		}
+		for _, capability := range c.Capabilities {
+			row("`"+capability.Name+"`", capability.Why)
+		}
+		for _, p := range c.Paths {
+			access := "read"
+			if p.Write {
+				access = "write"
+			}
+			row(fmt.Sprintf("`%s`, to %s", p.Path, access), p.What)
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,93 @@
+package fence
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Read lets an account read a resource. What none allows is refused.
+type Read struct {
+	Account   string
+	Verbs     []string
+	Resources []string
+	// Namespace is the only one in which it may be read, Name the only object; empty is all.
+	Namespace, Name string
+	// Value is the value of the chart without which the right is not given; empty if it always is.
+	Value string
+	// What is told by it, for people.
+	What string
+}
+
+// Reads are all that the two accounts may read.
+var Reads = []Read{
+	{Account: Agent, Verbs: verbs("get", "list", "watch"), Resources: of("", "nodes"), What: "all Nodes, whole"},
+	{Account: Agent, Verbs: verbs("list", "watch"), Resources: of("", "namespaces"), What: "their labels and annotations choose pools"},
+	{Account: Agent, Verbs: verbs("list", "watch"), Resources: of(calico, "ippools", "ipreservations", "bgpconfigurations", "bgppeers", "bgpfilters", "felixconfigurations"), What: "settings"},
+	{Account: Agent, Verbs: verbs("get", "list", "watch"), Resources: of(calico, "blockaffinities", "ipamconfigs", "clusterinformations", "caliconodestatuses"), What: "who owns which block; settings"},
+	{Account: Agent, Verbs: verbs("get", "list"), Resources: of(calico, "ipamblocks"), What: "who holds addresses: names of all pods, with their nodes"},
+	{Account: Agent, Verbs: verbs("get"), Resources: of(calico, "ipamhandles"), What: "who holds addresses"},
+	{Account: Agent, Verbs: verbs("list", "watch"), Resources: []string{"services", "endpointslices.discovery.k8s.io"}, Value: "bgp.advertiseServices",
+		What: "read while BGPConfiguration announces addresses of services"},
+	{Account: Agent, Verbs: verbs("get"), Resources: of("", "configmaps"), Namespace: "kube-system", Name: "kubeadm-config", What: "whether kubeadm has made the cluster"},
+	{Account: Agent, Verbs: verbs("list", "watch"), Resources: of("", "secrets"), Namespace: release, Name: "those of the value", Value: "bgp.passwordSecrets", What: "passwords of BGP"},
+	{Account: Agent, Verbs: verbs("list"), Resources: of("", "pods"), Value: "migrateFromHostLocal", What: "whose the addresses are that are taken over: all pods, whole"},
+	{Account: Plugins, Verbs: verbs("get"), Resources: of("", "pods", "namespaces", "nodes"), What: "any pod by its name, whole: its annotations, and those of its namespace, choose its address"},
+	{Account: Plugins, Verbs: verbs("get", "list"), Resources: of(calico, "blockaffinities", "ipamblocks", "ipamhandles"), What: "as the agent"},
+	{Account: Plugins, Verbs: verbs("list"), Resources: of(calico, "ippools", "ipreservations"), What: "settings"},
+	{Account: Plugins, Verbs: verbs("get"), Resources: of(calico, "ipamconfigs", "clusterinformations"), What: "settings"},
+}
+
+const calico = "crd.projectcalico.org"
+
+// of names resources of a group.
+func of(group string, names ...string) []string {
+	all := make([]string, len(names))
+	for i, name := range names {
+		all[i] = strings.TrimSuffix(name+"."+group, ".")
+	}
+	return all
+}
+
+// Readable are the rights to read in a namespace of a chart with its default values, but for the values that are off, as "ACCOUNT VERB
+// RESOURCE".
+func Readable(namespace string, on func(value string) bool) map[string]bool {
+	all := map[string]bool{}
+	for _, r := range Reads {
+		if r.Namespace != "" && r.Namespace != namespace || r.Value != "" && !on(r.Value) {
+			continue
+		}
+		for _, verb := range r.Verbs {
+			for _, resource := range r.Resources {
+				all[r.Account+" "+verb+" "+resource] = true
+			}
+		}
+	}
+	return all
+}
+
+// ReadTable is Reads in Markdown.
+func ReadTable() string {
+	var b strings.Builder
+	b.WriteString("| By | Verbs | What | Why, and what it tells |\n|---|---|---|---|\n")
+	for _, r := range Reads {
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", by([]string{r.Account}), strings.Join(r.Verbs, ", "), r.objects(), r.What)
+	}
+	return b.String()
+}
+
+// objects are the resources, with what narrows them.
+func (r *Read) objects() string {
+	names := make([]string, len(r.Resources))
+	for i, name := range r.Resources {
+		short, _, _ := strings.Cut(name, ".")
+		names[i] = "`" + short + "`"
+	}
+	text := strings.Join(names, ", ")
+	if r.Name != "" {
+		text += ", " + r.Name
+	}
+	if r.Value != "" {
+		text += ", with the value `" + r.Value + "`"
+	}
+	return text
+}
