@@ -17,6 +17,8 @@ NAME     ?=
 RECORD   ?=
 ONLY     ?=
 QUICK    ?=
+# Of vulncheck: where the database is.
+VULNDB   ?= $(TORTIE_VULNDB)
 
 # Set where Git does not trust the directory (a checkout of another user): the version comes from the flags above.
 export GOFLAGS := $(GOFLAGS) -buildvcs=false
@@ -100,9 +102,9 @@ soak: deps ## ten minutes of nodes that die, programs that are killed and clocks
 	go test ./internal/chaos -run 'TestCluster$$' -count=1 -v -timeout 2h -soak $(or $(SOAK),10m) -soak-report '$(CURDIR)/docs/soak.md'
 
 .PHONY: vulncheck
-vulncheck: ## known vulnerabilities in what is called, from https://vuln.go.dev or TORTIE_VULNDB (a URL)
+vulncheck: ## known vulnerabilities in what is called, from https://vuln.go.dev or a copy (VULNDB=directory or URL)
 	go -C hack/govulncheck build -o ../../bin/govulncheck tool
-	go -C hack run ./vulns -require
+	go -C hack run ./vulns -require -db '$(if $(findstring ://,$(VULNDB)),$(VULNDB),$(abspath $(VULNDB)))'
 
 # A part of a run is for reading, not for docs/.
 .PHONY: bench

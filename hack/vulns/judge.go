@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"sigs.k8s.io/yaml"
@@ -76,8 +77,11 @@ func (f finding) String() string {
 // exception accepts a vulnerability for a time.
 type exception struct {
 	ID      string `json:"id"`
-	Reason  string `json:"reason"`
+	CVE     string `json:"cve"`
+	Judged  string `json:"judged"`  // the day
 	Expires string `json:"expires"` // the last day
+	Reason  string `json:"reason"`
+	Test    string `json:"test"` // that shows it: a directory and a test in it, as internal/bgp TestAdvisories/GO-2026-0001
 }
 
 func readExceptions(path string) ([]exception, error) {
@@ -90,14 +94,17 @@ func readExceptions(path string) ([]exception, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	for i, e := range all {
-		if _, err := time.Parse(time.DateOnly, e.Expires); err != nil || e.ID == "" || e.Reason == "" {
-			return nil, fmt.Errorf("%s: exception %d (%q): it needs an id, a reason, and a last day as 2026-12-31", path, i+1, e.ID)
+		_, judged := time.Parse(time.DateOnly, e.Judged)
+		_, expires := time.Parse(time.DateOnly, e.Expires)
+		if judged != nil || expires != nil || e.ID == "" || e.Reason == "" || len(strings.Fields(e.Test)) != 2 {
+			return nil, fmt.Errorf("%s: exception %d (%q): it needs an id, a reason, a test, the day when it was judged and the last day, as 2026-12-31", path, i+1, e.ID)
 		}
 	}
 	return all, nil
 }
 
-// judge returns what is wrong: findings that are not accepted, or not any more, and exceptions that nothing needs.
+// judge returns what is wrong: findings that are not accepted, or not any more, and old exceptions that nothing needs. Until its last day
+// an exception may be in vain: which modules an advisory names differs between databases, and in one of them over time.
 func judge(findings []finding, accepted []exception, now time.Time) []error {
 	var problems []error
 	used := map[string]bool{}
@@ -112,8 +119,8 @@ func judge(findings []finding, accepted []exception, now time.Time) []error {
 		used[f.id] = true
 	}
 	for _, e := range accepted {
-		if !used[e.ID] {
-			problems = append(problems, fmt.Errorf("exception %s: nothing calls it any more: remove it", e.ID))
+		if !used[e.ID] && now.Format(time.DateOnly) > e.Expires {
+			problems = append(problems, fmt.Errorf("exception %s ended on %s and nothing calls it any more: remove it", e.ID, e.Expires))
 		}
 	}
 	return problems

@@ -2,9 +2,10 @@
 // exceptions.yaml, with a reason and a last day.
 //
 //	vulns -root .. -govulncheck ../bin/govulncheck
+//	vulns -db /media/vulndb
 //
-// The database is https://vuln.go.dev, or a copy that TORTIE_VULNDB names by URL (file:///...). A machine that reaches none is told
-// so, in a line that begins with "NOT CHECKED"; with -require that is an error.
+// The database is https://vuln.go.dev, or a copy: a directory or a URL that -db or TORTIE_VULNDB names. A machine that reaches none is
+// told so, in a line that begins with "NOT CHECKED"; with -require that is an error.
 package main
 
 import (
@@ -20,6 +21,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"time"
 )
 
@@ -36,19 +38,32 @@ type options struct {
 }
 
 func main() {
-	o := options{database: os.Getenv(databaseEnv), packages: []string{"./cmd/..."}}
+	o := options{packages: []string{"./cmd/..."}}
 	flag.StringVar(&o.root, "root", "..", "directory of the module to check")
 	flag.StringVar(&o.scanner, "govulncheck", "../bin/govulncheck", "the scanner")
 	flag.StringVar(&o.exceptions, "exceptions", "vulns/exceptions.yaml", "what is accepted")
+	flag.StringVar(&o.database, "db", os.Getenv(databaseEnv), "`directory or URL` of a database")
 	flag.BoolVar(&o.require, "require", false, "fail if no database can be reached")
 	flag.Parse()
-	if o.database == "" {
-		o.database = publicDatabase
-	}
+	o.database = databaseURL(o.database)
 	if err := run(context.Background(), o, time.Now(), os.Stdout); err != nil {
 		fmt.Fprintf(os.Stderr, "vulns: %v\n", err)
 		os.Exit(1)
 	}
+}
+
+// databaseURL makes a URL of what names a database.
+func databaseURL(name string) string {
+	if name == "" {
+		return publicDatabase
+	}
+	if strings.Contains(name, "://") {
+		return name
+	}
+	if path, err := filepath.Abs(name); err == nil {
+		name = path
+	}
+	return (&url.URL{Scheme: "file", Path: name}).String()
 }
 
 func run(ctx context.Context, o options, now time.Time, out io.Writer) error {
@@ -61,7 +76,7 @@ func run(ctx context.Context, o options, now time.Time, out io.Writer) error {
 		return err
 	}
 	if err != nil {
-		fmt.Fprintf(out, "NOT CHECKED: %v (%s may name a copy by its URL)\n", err, databaseEnv)
+		fmt.Fprintf(out, "NOT CHECKED: %v (%s may name a copy: a directory or a URL)\n", err, databaseEnv)
 		return nil
 	}
 	findings, err := scan(ctx, o)

@@ -9,6 +9,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -38,7 +40,7 @@ func database(t *testing.T) string {
 		"details":"made up","affected":[{"package":{"name":"stdlib","ecosystem":"Go"},
 		"ranges":[{"type":"SEMVER","events":[{"introduced":"0"}]}],
 		"ecosystem_specific":{"imports":[{"path":"net/url","symbols":["Parse"]}]}}]}`)
-	return "file://" + dir
+	return dir
 }
 
 // scanner builds govulncheck, of the version that CI runs.
@@ -54,18 +56,22 @@ func scanner(t *testing.T) string {
 }
 
 func TestRealScan(t *testing.T) {
-	o := options{scanner: scanner(t), database: database(t), packages: []string{"./..."}}
-	for _, c := range []struct{ name, body, want string }{
-		{"called", `_, _ = url.Parse("x")`, "GO-2000-0001: URLs in net/url"},
-		{"only linked", `_ = url.QueryEscape("x")`, ""},
+	o := options{scanner: scanner(t), database: databaseURL(database(t)), packages: []string{"./..."}}
+	const excepted = "[{id: GO-2000-0001, judged: 2026-11-01, expires: 2026-11-30, reason: made up, test: dir TestX}]"
+	now := time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC)
+	for _, c := range []struct{ name, body, exceptions, want string }{
+		{"called", `_, _ = url.Parse("x")`, "[]", "GO-2000-0001: URLs in net/url"},
+		{"called, and excepted", `_, _ = url.Parse("x")`, excepted, ""},
+		{"called, and another one excepted", `_, _ = url.Parse("x")`, strings.ReplaceAll(excepted, "0001", "0002"), "GO-2000-0001"},
+		{"only linked", `_ = url.QueryEscape("x")`, "[]", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			o.root = t.TempDir()
 			write(t, o.root, "go.mod", "module example.net/x\n\ngo 1.26\n")
 			write(t, o.root, "main.go", "package main\n\nimport \"net/url\"\n\nfunc main() { "+c.body+" }\n")
-			o.exceptions = write(t, t.TempDir(), "exceptions.yaml", "[]")
+			o.exceptions = write(t, t.TempDir(), "exceptions.yaml", c.exceptions)
 			var out bytes.Buffer
-			err := run(t.Context(), o, time.Now(), &out)
+			err := run(t.Context(), o, now, &out)
 			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("error %v, want %q in it", err, c.want)
 			}
@@ -90,7 +96,8 @@ func TestJudge(t *testing.T) {
 		{"called", called, nil, "GO-1: x: m v1 is called, from main.main: m.F; fixed in v2"},
 		{"accepted, on the last day", called, until("2026-11-22"), ""},
 		{"accepted for too long", called, until("2026-11-21"), "ended on 2026-11-21"},
-		{"accepted in vain", nil, until("2026-12-31"), "remove it"},
+		{"accepted in vain, so far", nil, until("2026-11-22"), ""},
+		{"accepted in vain for too long", nil, until("2026-11-21"), "remove it"},
 		{"another one is accepted", called, []exception{{ID: "GO-2", Reason: "made up", Expires: "2026-12-31"}}, "GO-1: x"},
 	} {
 		err := errors.Join(judge(c.findings, c.accepted, now)...)
@@ -103,7 +110,7 @@ func TestJudge(t *testing.T) {
 func TestNoDatabase(t *testing.T) {
 	gone := httptest.NewServer(http.NotFoundHandler())
 	defer gone.Close()
-	for _, database := range []string{"file:///no/such/directory", gone.URL} {
+	for _, database := range []string{"file:///no/such/directory", databaseURL("/no/such/directory"), gone.URL} {
 		o := options{database: database, exceptions: write(t, t.TempDir(), "exceptions.yaml", "[]")}
 		var out bytes.Buffer
 		if err := run(t.Context(), o, time.Now(), &out); err != nil || !strings.HasPrefix(out.String(), "NOT CHECKED: ") || !strings.Contains(out.String(), database) {
@@ -117,16 +124,73 @@ func TestNoDatabase(t *testing.T) {
 }
 
 func TestExceptionsNeedReasonAndDay(t *testing.T) {
-	for _, text := range []string{
-		"[{id: GO-1, expires: 2026-12-31}]", "[{id: GO-1, reason: x, expires: soon}]", "[{reason: x, expires: 2026-12-31}]", "[{id: GO-1, why: x}]",
+	const good = "{id: GO-1, judged: 2026-11-22, expires: 2026-12-31, reason: x, test: dir TestX}"
+	read := func(text string) error {
+		_, err := readExceptions(write(t, t.TempDir(), "exceptions.yaml", "["+text+"]"))
+		return err
+	}
+	if err := read(good); err != nil {
+		t.Fatal(err)
+	}
+	for _, change := range [][2]string{
+		{"id: GO-1, ", ""}, {"2026-11-22", "today"}, {"2026-12-31", "soon"}, {"reason: x, ", ""}, {"dir TestX", "TestX"}, {"reason", "why"},
 	} {
-		if _, err := readExceptions(write(t, t.TempDir(), "exceptions.yaml", text)); err == nil {
+		text := strings.Replace(good, change[0], change[1], 1)
+		if text == good || read(text) == nil {
 			t.Errorf("%s: no error", text)
 		}
 	}
-	if _, err := readExceptions("exceptions.yaml"); err != nil {
-		t.Error(err)
+}
+
+var advisoryID = regexp.MustCompile(`"(GO-\d+-\d+)"`)
+
+// Whoever reads an exception can run what it rests on: the test is there, and so is its case. And no advisory is replayed whose entry
+// somebody forgot.
+func TestExceptionsNameTests(t *testing.T) {
+	all, err := readExceptions("exceptions.yaml")
+	if err != nil {
+		t.Fatal(err)
 	}
+	var excepted []string
+	for _, e := range all {
+		dir, test, _ := strings.Cut(e.Test, " ")
+		function, name, _ := strings.Cut(test, "/")
+		text := testSources(t, dir)
+		if !strings.Contains(text, "\nfunc "+function+"(t *testing.T)") {
+			t.Errorf("%s: there is no test %s in %s", e.ID, function, dir)
+		}
+		if name != e.ID || !strings.Contains(text, `"`+name+`"`) {
+			t.Errorf("%s: there is no case %q of %s in %s", e.ID, name, function, dir)
+		}
+		excepted = append(excepted, e.ID)
+	}
+	var replayed []string
+	for _, match := range advisoryID.FindAllStringSubmatch(testSources(t, "internal/bgp"), -1) {
+		replayed = append(replayed, match[1])
+	}
+	slices.Sort(excepted)
+	slices.Sort(replayed)
+	if len(replayed) < 9 || !slices.Equal(replayed, excepted) {
+		t.Errorf("replayed are %v, and exceptions.yaml has %v", replayed, excepted)
+	}
+}
+
+// testSources is the text of all tests of a directory.
+func testSources(t *testing.T, dir string) string {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join("../..", dir, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all strings.Builder
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Write(text)
+	}
+	return all.String()
 }
 
 func FuzzParse(f *testing.F) {

@@ -46,6 +46,9 @@ func FuzzGoBGP(f *testing.F) {
 		f.Add(false, slices.Concat(hello, m))
 		f.Add(true, slices.Concat(hello, m))
 	}
+	for _, a := range Advisories {
+		f.Add(false, slices.Concat(a.First, hello, a.Message))
+	}
 	f.Fuzz(func(t *testing.T, six bool, stream []byte) {
 		rules := wire.Rules{ASN: 64512, LocalASN: 64512, LocalID: addr("10.0.0.1"), Family: wire.IPv4, MaxPrefixes: 1000, Source: wire.External}
 		family := bgp.RF_IPv4_UC

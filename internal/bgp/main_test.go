@@ -72,6 +72,13 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if len(os.Args) == 3 && os.Args[1] == aloneArg {
+		if err := alone(os.Args[2] == inConfederation, os.Stdin); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if len(os.Args) == 4 && os.Args[1] == crowdArg {
 		if err := crowd(os.Args[2], os.Args[3]); err != nil {
 			fmt.Fprintln(os.Stderr, err)
