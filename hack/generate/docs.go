@@ -105,7 +105,7 @@ func sections(o options) (map[string]string, error) {
 		"host":                 fence.HostTable(),
 		"lab-commands":         "```\n" + string(help) + "```\n",
 	}
-	return parts, errors.Join(addMetrics(parts, o.root), addFields(parts))
+	return parts, errors.Join(addMetrics(parts, o.root), addFields(parts), addDependencies(parts, o.root))
 }
 
 // addMetrics adds the tables of what the programs count.

@@ -28,6 +28,7 @@ const nobody = "65532:65532"
 type platformImage struct {
 	arch  string
 	image v1.Image
+	made  *inventory
 }
 
 // about describes the image, as labels and as annotations.
@@ -91,7 +92,7 @@ func layer(files map[string]file) ([]byte, error) {
 		f, isFile := files[name]
 		switch {
 		case f.hard:
-			header.Typeflag, header.Linkname = tar.TypeLink, f.target
+			header.Typeflag, header.Linkname, header.Mode = tar.TypeLink, f.target, int64(files[f.target].mode)
 		case f.target != "":
 			header.Typeflag, header.Linkname, header.Mode = tar.TypeSymlink, f.target, 0o777
 		case isFile:

@@ -35,6 +35,7 @@ var links = map[string]file{
 const (
 	caPath   = "etc/ssl/certs/ca-certificates.crt"
 	sbomPath = "usr/share/sbom/tortie.spdx.json"
+	licences = "licenses" // with a directory for each module
 )
 
 // machines are the architectures that there are images of.
@@ -48,35 +49,40 @@ type file struct {
 	hard    bool
 }
 
-// collect returns the image's files by their path in it.
-func collect(dir, arch string, o options) (map[string]file, error) {
+// collect returns the image's files by their path in it, and what its programs are made of.
+func collect(dir, arch string, o options) (map[string]file, *inventory, error) {
 	programs := map[string][]byte{}
 	for _, name := range binaries {
 		from := filepath.Join(dir, path.Base(name))
 		content, err := os.ReadFile(from)
 		if err != nil {
-			return nil, fmt.Errorf("reading binary: %w (run `make build`)", err)
+			return nil, nil, fmt.Errorf("reading binary: %w (run `make build`)", err)
 		}
 		if err := checkBinary(content, arch); err != nil {
-			return nil, fmt.Errorf("%s: %w", from, err)
+			return nil, nil, fmt.Errorf("%s: %w", from, err)
 		}
 		programs[name] = content
 	}
-	roots, err := certificates()
+	made, err := takeInventory(programs, o)
 	if err != nil {
-		return nil, err
-	}
-	sbom, err := makeSBOM(programs, roots, arch, o)
-	if err != nil {
-		return nil, fmt.Errorf("listing what the programs are made of: %w", err)
+		return nil, nil, fmt.Errorf("listing what the programs are made of: %w", err)
 	}
 	files := maps.Clone(links)
-	files[caPath] = file{content: roots, mode: 0o644}
-	files[sbomPath] = file{content: sbom, mode: 0o644}
 	for name, content := range programs {
 		files[name] = file{content: content, mode: 0o755}
 	}
-	return files, nil
+	roots, err := certificates()
+	if err != nil {
+		return nil, nil, err
+	}
+	files[caPath] = file{content: roots, mode: 0o644}
+	maps.Copy(files, made.licenceFiles())
+	sbom, err := makeSBOM(files, made, arch, o)
+	if err != nil {
+		return nil, nil, err
+	}
+	files[sbomPath] = file{content: sbom, mode: 0o644}
+	return files, made, nil
 }
 
 // checkBinary finds a program that the image could not run: there is no loader in it and no library.

@@ -1,5 +1,6 @@
 // Command image writes Tortie's container image as an OCI archive, without Docker and without a base image, and beside it what
-// each architecture's image is made of (SPDX). Of two architectures it makes one image with two manifests.
+// each architecture's image is made of (SPDX) and what it was built from (SLSA). Of two architectures it makes one image with two
+// manifests.
 //
 //	image -bin bin -ref docker.io/tortie-net/tortie:dev -version v0.1.0 -o dist/tortie.tar
 //	image -bin amd64=dist/amd64 -bin arm64=dist/arm64 -o dist/tortie-all.tar
@@ -23,6 +24,7 @@ import (
 type options struct {
 	programs          programs
 	ref, out, tree    string
+	root              string
 	version, revision string
 	created           time.Time
 }
@@ -54,6 +56,7 @@ func main() {
 	var o options
 	flag.Var(&o.programs, "bin", "`[ARCH=]DIR` of the binaries; once for each architecture")
 	flag.StringVar(&o.ref, "ref", "docker.io/tortie-net/tortie:dev", "full name of the image, with registry and tag")
+	flag.StringVar(&o.root, "root", "..", "root of the repository")
 	flag.StringVar(&o.version, "version", "dev", "version label")
 	flag.StringVar(&o.revision, "revision", "", "label with the source's commit")
 	flag.StringVar(&o.out, "o", "dist/tortie.tar", "archive to write")
@@ -78,7 +81,7 @@ func run(o options) error {
 	}
 	var images []platformImage
 	for _, p := range o.programs {
-		files, err := collect(p.dir, p.arch, o)
+		files, made, err := collect(p.dir, p.arch, o)
 		if err != nil {
 			return err
 		}
@@ -89,18 +92,25 @@ func run(o options) error {
 		if err != nil {
 			return fmt.Errorf("building the image of %s: %w", p.arch, err)
 		}
-		images = append(images, platformImage{p.arch, image})
-		beside := strings.TrimSuffix(o.out, ".tar") + "." + p.arch + ".spdx.json"
-		if err := place(beside, files[sbomPath].content); err != nil {
+		images = append(images, platformImage{p.arch, image, made})
+		if err := place(o.beside("."+p.arch+".spdx.json"), files[sbomPath].content); err != nil {
 			return err
 		}
 	}
 	digest, err := write(images, o)
-	if err == nil {
-		fmt.Printf("%s: %s, %s\n", filepath.Base(o.out), o.ref, digest)
+	if err != nil {
+		return err
 	}
-	return err
+	provenance, err := makeProvenance(digest, images, o)
+	if err != nil {
+		return fmt.Errorf("saying what the image was built from: %w", err)
+	}
+	fmt.Printf("%s: %s, %s\n", filepath.Base(o.out), o.ref, digest)
+	return place(o.beside(".provenance.json"), provenance)
 }
+
+// beside is the name of a file that belongs to the archive.
+func (o options) beside(suffix string) string { return strings.TrimSuffix(o.out, ".tar") + suffix }
 
 // place writes a file that appears under its name when it is complete.
 func place(name string, content []byte) error {

@@ -4,15 +4,19 @@ import (
 	"archive/tar"
 	"bytes"
 	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"maps"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -68,7 +72,7 @@ func programDir(t *testing.T, arch string) string {
 func testOptions(t *testing.T, arches ...string) options {
 	t.Helper()
 	o := options{
-		ref: "docker.io/tortie-net/tortie:dev", version: "v1", revision: "abc", out: filepath.Join(t.TempDir(), "out", "tortie.tar"),
+		ref: "docker.io/tortie-net/tortie:dev", root: "../..", version: "v1", revision: "abc", out: filepath.Join(t.TempDir(), "out", "tortie.tar"),
 		created: time.Date(2026, 11, 22, 4, 0, 0, 0, time.UTC),
 	}
 	for _, arch := range arches {
@@ -191,6 +195,15 @@ func TestArchive(t *testing.T) {
 	names, files := a.image(manifests[0], o)
 	if diff := cmp.Diff([]string{
 		"drwxr-xr-x etc/", "drwxr-xr-x etc/ssl/", "drwxr-xr-x etc/ssl/certs/", "-rw-r--r-- etc/ssl/certs/ca-certificates.crt",
+		"drwxr-xr-x licenses/", "drwxr-xr-x licenses/github.com/", "drwxr-xr-x licenses/github.com/tortie-net/",
+		"drwxr-xr-x licenses/github.com/tortie-net/tortie/", "drwxr-xr-x licenses/github.com/tortie-net/tortie/hack/",
+		"-rw-r--r-- licenses/github.com/tortie-net/tortie/hack/LICENSE",
+		"drwxr-xr-x licenses/go.yaml.in/", "drwxr-xr-x licenses/go.yaml.in/yaml/", "drwxr-xr-x licenses/go.yaml.in/yaml/v3/",
+		"-rw-r--r-- licenses/go.yaml.in/yaml/v3/LICENSE", "-rw-r--r-- licenses/go.yaml.in/yaml/v3/NOTICE",
+		"drwxr-xr-x licenses/golang.org/", "drwxr-xr-x licenses/golang.org/x/", "drwxr-xr-x licenses/golang.org/x/crypto/",
+		"drwxr-xr-x licenses/golang.org/x/crypto/x509roots/", "drwxr-xr-x licenses/golang.org/x/crypto/x509roots/fallback/",
+		"-rw-r--r-- licenses/golang.org/x/crypto/x509roots/fallback/LICENSE",
+		"drwxr-xr-x licenses/stdlib/", "-rw-r--r-- licenses/stdlib/LICENSE", "-rw-r--r-- licenses/stdlib/PATENTS",
 		"drwxr-xr-x opt/", "drwxr-xr-x opt/cni/", "drwxr-xr-x opt/cni/bin/", "-rwxr-xr-x opt/cni/bin/bandwidth",
 		"-rwxr-xr-x opt/cni/bin/calico", "-rwxr-xr-x opt/cni/bin/calico-ipam", "-rwxr-xr-x opt/cni/bin/loopback",
 		"-rwxr-xr-x opt/cni/bin/portmap",
@@ -236,12 +249,15 @@ func TestArchiveOfTwoArchitectures(t *testing.T) {
 
 func TestSameInputSameBytes(t *testing.T) {
 	o := testOptions(t, "arm64", "amd64")
-	var sums [2][32]byte
+	var sums [2]map[string][32]byte
 	for i := range sums {
 		if err := run(o); err != nil {
 			t.Fatal(err)
 		}
-		sums[i] = sha256.Sum256(readFile(t, o.out))
+		sums[i] = map[string][32]byte{}
+		for _, suffix := range []string{".tar", ".amd64.spdx.json", ".arm64.spdx.json", ".provenance.json"} {
+			sums[i][suffix] = sha256.Sum256(readFile(t, o.beside(suffix)))
+		}
 		for _, name := range binaries { // times and modes of the input must not matter
 			from := filepath.Join(o.programs[0].dir, filepath.Base(name))
 			if err := errors.Join(os.Chmod(from, 0o755), os.Chtimes(from, time.Unix(1, 0), time.Unix(1, 0))); err != nil {
@@ -249,8 +265,8 @@ func TestSameInputSameBytes(t *testing.T) {
 			}
 		}
 	}
-	if sums[0] != sums[1] {
-		t.Error("two builds differ")
+	if !maps.Equal(sums[0], sums[1]) {
+		t.Errorf("two builds differ: %x, %x", sums[0], sums[1])
 	}
 }
 
@@ -261,7 +277,7 @@ func TestTreeIsTheLayer(t *testing.T) {
 	if err := run(o); err != nil {
 		t.Fatal(err)
 	}
-	files, err := collect(o.programs[0].dir, "amd64", o)
+	files, _, err := collect(o.programs[0].dir, "amd64", o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -317,45 +333,199 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-func TestSBOM(t *testing.T) {
-	o := testOptions(t, "amd64")
-	files, err := collect(o.programs[0].dir, "amd64", o)
-	if err != nil {
+// spdxID and licenceID are what SPDX 2.3 allows, and what is known here.
+var (
+	spdxID     = regexp.MustCompile(`^SPDXRef-[A-Za-z0-9.-]+$`)
+	creator    = regexp.MustCompile(`^(Organization|Tool|Person): \S`)
+	licenceIDs = []string{"Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "MIT", "MPL-2.0", noAssertion}
+)
+
+// checkSPDX holds a document against the rules of SPDX 2.3 for what it has: https://spdx.github.io/spdx-spec/v2.3/
+func checkSPDX(t *testing.T, text []byte) sbom {
+	t.Helper()
+	var doc sbom
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&doc); err != nil {
 		t.Fatal(err)
 	}
-	var doc sbom
-	if err := json.Unmarshal(files[sbomPath].content, &doc); err != nil {
-		t.Fatal(err)
+	namespace, err := url.Parse(doc.DocumentNamespace)
+	if err != nil || namespace.Scheme == "" || namespace.Fragment != "" {
+		t.Errorf("namespace %q, %v", doc.DocumentNamespace, err)
+	}
+	if doc.SPDXVersion != "SPDX-2.3" || doc.DataLicense != "CC0-1.0" || doc.SPDXID != "SPDXRef-DOCUMENT" || doc.Name == "" {
+		t.Errorf("document %q %q %q %q", doc.SPDXVersion, doc.DataLicense, doc.SPDXID, doc.Name)
+	}
+	if _, err := time.Parse("2006-01-02T15:04:05Z", doc.CreationInfo.Created); err != nil {
+		t.Error(err)
+	}
+	for _, c := range doc.CreationInfo.Creators {
+		if !creator.MatchString(c) {
+			t.Errorf("creator %q", c)
+		}
 	}
 	known := map[string]bool{doc.SPDXID: true}
-	for _, p := range doc.Packages {
-		if known[p.SPDXID] {
-			t.Errorf("%s is there twice", p.SPDXID)
+	add := func(id string) {
+		if known[id] || !spdxID.MatchString(id) {
+			t.Errorf("identifier %q is there twice, or is none", id)
 		}
-		known[p.SPDXID] = true
+		known[id] = true
+	}
+	for _, p := range doc.Packages {
+		add(p.SPDXID)
+		checkPackage(t, p)
 	}
 	for _, f := range doc.Files {
-		if known[f.SPDXID] || len(f.Checksums) != 2 {
+		add(f.SPDXID)
+		if !strings.HasPrefix(f.Name, "./") || len(f.Checksums) == 0 || f.Checksums[0].Algorithm != "SHA1" || len(f.LicenseInfo) == 0 {
 			t.Errorf("file %+v", f)
 		}
-		known[f.SPDXID] = true
 	}
+	described, contained := 0, map[string]bool{}
 	for _, r := range doc.Relationships {
 		if !known[r.From] || !known[r.To] {
 			t.Errorf("relationship %+v of what is not there", r)
 		}
-	}
-	if want := len(binaries) + 1; len(doc.Files) != want {
-		t.Errorf("%d files, want %d", len(doc.Files), want)
-	}
-	linked := map[string]bool{}
-	for _, p := range doc.Packages {
-		linked[p.Name] = p.VersionInfo != ""
-	}
-	for _, name := range []string{"stdlib", "github.com/tortie-net/tortie/hack", "go.yaml.in/yaml/v3", o.ref} {
-		if !linked[name] {
-			t.Errorf("%s is missing in %s", name, slices.Sorted(maps.Keys(linked)))
+		switch r.Type {
+		case "DESCRIBES":
+			described++
+		case "CONTAINS":
+			contained[r.To] = true
+		case "STATIC_LINK", "GENERATED_FROM":
+		default:
+			t.Errorf("relationship %q", r.Type)
 		}
+	}
+	if described != 1 || len(contained) != len(doc.Files) {
+		t.Errorf("the document describes %d packages, and the image contains %d of %d files", described, len(contained), len(doc.Files))
+	}
+	return doc
+}
+
+func checkPackage(t *testing.T, p spdxPackage) {
+	t.Helper()
+	if p.Name == "" || p.VersionInfo == "" || p.DownloadLocation == "" || p.Copyright == "" || p.FilesAnalyzed {
+		t.Errorf("package %+v", p)
+	}
+	for _, expression := range []string{p.LicenseConcluded, p.LicenseDeclared} {
+		for id := range strings.SplitSeq(expression, " AND ") {
+			if !slices.Contains(licenceIDs, id) {
+				t.Errorf("package %s: licence %q", p.Name, id)
+			}
+		}
+	}
+	for _, ref := range p.ExternalRefs {
+		if ref.Category != "PACKAGE-MANAGER" || ref.Type != "purl" || !strings.HasPrefix(ref.Locator, "pkg:golang/") {
+			t.Errorf("package %s: reference %+v", p.Name, ref)
+		}
+	}
+}
+
+func TestSBOM(t *testing.T) {
+	o := testOptions(t, "amd64")
+	if err := run(o); err != nil {
+		t.Fatal(err)
+	}
+	a := readArchive(t, o.out)
+	_, files := a.image(a.manifests("index.json")[0], o)
+	doc := checkSPDX(t, files[sbomPath])
+	listed := map[string]checksum{}
+	for _, f := range doc.Files {
+		listed[strings.TrimPrefix(f.Name, "./")] = f.Checksums[1]
+	}
+	collected, _, err := collect(o.programs[0].dir, "amd64", o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, f := range collected {
+		content := files[name]
+		if f.hard {
+			content = files[f.target]
+		}
+		if name == sbomPath || f.target != "" && !f.hard {
+			continue
+		}
+		if want := (checksum{"SHA256", fmt.Sprintf("%x", sha256.Sum256(content))}); listed[name] != want {
+			t.Errorf("%s: %+v, want %+v", name, listed[name], want)
+		}
+		delete(listed, name)
+	}
+	if len(listed) > 0 {
+		t.Errorf("not in the image: %v", listed)
+	}
+	licences := map[string]string{}
+	for _, p := range doc.Packages {
+		licences[p.Name] = p.LicenseConcluded
+	}
+	if diff := cmp.Diff(map[string]string{
+		o.ref: noAssertion, "stdlib": "BSD-3-Clause", "github.com/tortie-net/tortie/hack": "Apache-2.0",
+		"go.yaml.in/yaml/v3": "Apache-2.0 AND MIT", rootsModule: "BSD-3-Clause",
+	}, licences); diff != "" {
+		t.Errorf("packages (-want +got):\n%s", diff)
+	}
+}
+
+// A module without a licence cannot be passed on, so there is no image of it.
+func TestNoLicenceNoImage(t *testing.T) {
+	o := testOptions(t, "amd64")
+	o.root = t.TempDir()
+	if err := run(o); err == nil || !strings.Contains(err.Error(), "LICENSE") {
+		t.Errorf("an image without our own licence: %v", err)
+	}
+}
+
+func TestProvenance(t *testing.T) {
+	o := testOptions(t, "amd64", "arm64")
+	o.version = "v1-2-gabc-dirty"
+	if err := run(o); err != nil {
+		t.Fatal(err)
+	}
+	a := readArchive(t, o.out)
+	outer := a.manifests("index.json")[0]
+	var s statement
+	if err := json.Unmarshal(readFile(t, o.beside(".provenance.json")), &s); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{outer.Digest}
+	for _, m := range a.manifests(blob(outer.Digest)) {
+		want = append(want, m.Digest)
+	}
+	var got []string
+	for _, subject := range s.Subject {
+		got = append(got, "sha256:"+subject.Digest["sha256"])
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("subjects %v, want %v", got, want)
+	}
+	if s.Type != "https://in-toto.io/Statement/v1" || s.PredicateType != "https://slsa.dev/provenance/v1" || s.Predicate.Run.Builder.ID == "" ||
+		s.Predicate.Definition.BuildType == "" || s.Predicate.Definition.External["version"] != o.version {
+		t.Errorf("statement %+v", s)
+	}
+	checkDependencies(t, o, s.Predicate.Definition.Resolved)
+}
+
+func checkDependencies(t *testing.T, o options, resolved []resource) {
+	t.Helper()
+	source := resolved[0]
+	if source.Digest["gitCommit"] != o.revision || source.Annotations["modified"] != true {
+		t.Errorf("sources %+v", source)
+	}
+	sums := string(readFile(t, "../go.sum"))
+	found := 0
+	for _, r := range resolved[1:] {
+		name, version, _ := strings.Cut(strings.TrimPrefix(r.URI, "pkg:golang/"), "@")
+		if name == "stdlib" {
+			continue
+		}
+		sum, err := hex.DecodeString(r.Digest["dirHash"])
+		line := name + " " + version + " h1:" + base64.StdEncoding.EncodeToString(sum) + "\n"
+		if err != nil || !strings.Contains(sums, line) {
+			t.Errorf("%s is not in go.sum (%v)", line, err)
+		}
+		found++
+	}
+	if found != 2 {
+		t.Errorf("%d modules in %+v, want YAML and the certificates", found, resolved)
 	}
 }
 
@@ -364,7 +534,7 @@ func TestSBOM(t *testing.T) {
 func TestDockerfileIsTheSameImage(t *testing.T) {
 	text := string(readFile(t, "../../Dockerfile"))
 	o := testOptions(t, "amd64")
-	files, err := collect(o.programs[0].dir, "amd64", o)
+	files, _, err := collect(o.programs[0].dir, "amd64", o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,20 +1,18 @@
 package main
 
 import (
-	"bytes"
 	"crypto/sha1"
 	"crypto/sha256"
-	"debug/buildinfo"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"maps"
-	"path"
 	"regexp"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/tortie-net/tortie/hack/modules"
 )
 
 // The parts of SPDX 2.3 that say what a program is made of. https://spdx.github.io/spdx-spec/v2.3/
@@ -77,30 +75,32 @@ const (
 	imageID     = "SPDXRef-Image"
 )
 
-// makeSBOM lists the Go modules that each program says it was built from, and the image's other files but the list itself.
-func makeSBOM(programs map[string][]byte, roots []byte, arch string, o options) ([]byte, error) {
+// makeSBOM lists the image's files but the list itself, the Go modules that each program says it was built from, and their licences.
+func makeSBOM(files map[string]file, made *inventory, arch string, o options) ([]byte, error) {
 	doc := sbom{
 		SPDXVersion: "SPDX-2.3", DataLicense: "CC0-1.0", SPDXID: documentID, Name: "tortie " + o.version + " " + arch,
-		CreationInfo:  creationInfo{Created: o.created.UTC().Format(time.RFC3339), Creators: []string{"Organization: tortie-net", "Tool: hack/image"}},
+		CreationInfo:  creationInfo{Created: o.created.UTC().Format(time.RFC3339), Creators: []string{"Organization: tortie-net", "Tool: hack-image"}},
 		Packages:      []spdxPackage{imagePackage(o)},
 		Relationships: []relationship{{documentID, "DESCRIBES", imageID}},
 	}
-	packages := map[string]spdxPackage{}
-	for _, name := range slices.Sorted(maps.Keys(programs)) {
-		info, err := buildinfo.Read(bytes.NewReader(programs[name]))
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		f := files[name]
+		if f.target != "" && !f.hard {
+			continue // a symbolic link has no content
 		}
-		id := doc.add(name, "BINARY", programs[name])
-		for _, m := range modules(info, o.version) {
-			p := modulePackage(m)
-			packages[p.SPDXID] = p
-			doc.Relationships = append(doc.Relationships, relationship{id, "STATIC_LINK", p.SPDXID})
+		if f.hard {
+			f = files[f.target]
+		}
+		id := doc.add(name, f.content)
+		if name == caPath {
+			doc.Relationships = append(doc.Relationships, relationship{id, "GENERATED_FROM", moduleID(made.roots)})
+		}
+		for _, m := range made.programs[name].Modules {
+			doc.Relationships = append(doc.Relationships, relationship{id, "STATIC_LINK", moduleID(m)})
 		}
 	}
-	doc.add(caPath, "TEXT", roots)
-	for _, id := range slices.Sorted(maps.Keys(packages)) {
-		doc.Packages = append(doc.Packages, packages[id])
+	for _, m := range made.sorted() {
+		doc.Packages = append(doc.Packages, modulePackage(m, made.modules[m].Expression))
 	}
 	doc.DocumentNamespace = fmt.Sprintf("%s/sbom/%s-%s", source, arch, doc.fingerprint())
 	text, err := json.MarshalIndent(doc, "", " ")
@@ -108,10 +108,14 @@ func makeSBOM(programs map[string][]byte, roots []byte, arch string, o options) 
 }
 
 // add puts a file of the image into the list and returns its identifier.
-func (s *sbom) add(name, kind string, content []byte) string {
+func (s *sbom) add(name string, content []byte) string {
+	kind := "TEXT"
+	if strings.Contains(name, "bin/") {
+		kind = "BINARY"
+	}
 	one, two := sha1.Sum(content), sha256.Sum256(content) // SPDX wants SHA-1 of every file
 	f := spdxFile{
-		SPDXID: "SPDXRef-File-" + identifier(path.Base(name)), Name: "./" + name, Types: []string{kind},
+		SPDXID: "SPDXRef-File-" + identifier(name), Name: "./" + name, Types: []string{kind},
 		Checksums:        []checksum{{"SHA1", hex.EncodeToString(one[:])}, {"SHA256", hex.EncodeToString(two[:])}},
 		LicenseConcluded: noAssertion, LicenseInfo: []string{noAssertion}, Copyright: noAssertion,
 	}
@@ -131,22 +135,6 @@ func (s *sbom) fingerprint() string {
 	return hex.EncodeToString(h.Sum(nil))[:32]
 }
 
-// modules are what a program is linked from: its own, those that it requires, and Go's library.
-func modules(info *debug.BuildInfo, version string) []debug.Module {
-	own := info.Main
-	if own.Version == "(devel)" || own.Version == "" {
-		own.Version = version
-	}
-	all := []debug.Module{own, {Path: "stdlib", Version: strings.TrimPrefix(info.GoVersion, "go")}}
-	for _, m := range info.Deps {
-		if m.Replace != nil {
-			m = m.Replace
-		}
-		all = append(all, *m)
-	}
-	return all
-}
-
 func imagePackage(o options) spdxPackage {
 	return spdxPackage{
 		SPDXID: imageID, Name: o.ref, VersionInfo: o.version, DownloadLocation: noAssertion, Purpose: "CONTAINER",
@@ -154,13 +142,19 @@ func imagePackage(o options) spdxPackage {
 	}
 }
 
-func modulePackage(m debug.Module) spdxPackage {
+func modulePackage(m modules.Module, licence string) spdxPackage {
 	return spdxPackage{
-		SPDXID: "SPDXRef-Go-" + identifier(m.Path+"-"+m.Version), Name: m.Path, VersionInfo: m.Version, DownloadLocation: noAssertion,
-		Purpose: "LIBRARY", LicenseConcluded: noAssertion, LicenseDeclared: noAssertion, Copyright: noAssertion,
+		SPDXID: moduleID(m), Name: m.Path, VersionInfo: m.Version, DownloadLocation: noAssertion,
+		Purpose: "LIBRARY", LicenseConcluded: licence, LicenseDeclared: licence, Copyright: noAssertion,
 		// The form that databases of vulnerabilities are asked by.
-		ExternalRefs: []externalRef{{"PACKAGE-MANAGER", "purl", "pkg:golang/" + m.Path + "@" + strings.ReplaceAll(m.Version, "+", "%2B")}},
+		ExternalRefs: []externalRef{{"PACKAGE-MANAGER", "purl", purl(m)}},
 	}
+}
+
+func moduleID(m modules.Module) string { return "SPDXRef-Go-" + identifier(m.Path+"-"+m.Version) }
+
+func purl(m modules.Module) string {
+	return "pkg:golang/" + m.Path + "@" + strings.ReplaceAll(m.Version, "+", "%2B")
 }
 
 var notInIdentifier = regexp.MustCompile(`[^A-Za-z0-9.-]`)

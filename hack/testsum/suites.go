@@ -115,8 +115,8 @@ func suites(ctx context.Context, root string) []suite {
 		{name: "demo", what: "make demo, as a new user: from a fresh clone with an empty cache, interrupted three times and then run through",
 			tests: &goTest{dir: "lab", flags: []string{"-timeout=45m", "-v"}, only: "./e2e"}},
 		{name: "lint", what: "format, vet, staticcheck", steps: lintSteps(root)},
-		{name: "tools", what: "the layers of imports, and what makes the image",
-			tests: &goTest{dir: "hack", flags: []string{"-timeout=10m"}, only: "./layers ./image"}},
+		{name: "tools", what: "the layers of imports, what programs are linked from, and what makes the image",
+			tests: &goTest{dir: "hack", flags: []string{"-timeout=10m"}, only: "./layers ./modules ./image"}},
 		{name: "programs", what: "Tortie's image; Kubernetes and helm from Go modules (about 10 minutes, once)", vital: true,
 			steps: []step{
 				{name: "Debian packages", args: []string{"make", "--no-print-directory", "deps"}},
