@@ -2,7 +2,6 @@ package guard_test
 
 import (
 	"bytes"
-	"encoding/binary"
 	"fmt"
 	"net"
 	"net/netip"
@@ -78,73 +77,17 @@ func (c *cell) shut(t *testing.T, change func(*guard.Config)) {
 	sync(t, c.guard, config)
 }
 
-// ethernet is a frame.
-func ethernet(src, dst net.HardwareAddr, kind uint16, payload []byte) []byte {
-	return append(binary.BigEndian.AppendUint16(slices.Concat(dst, src), kind), payload...)
-}
-
 // send sends frames from within the attacker.
 func (c *cell) send(t *testing.T, frames ...[]byte) {
 	t.Helper()
-	index := c.attacker.Link(t, "eth0").Index
-	c.attacker.Within(t, func() error {
-		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(fd)
-		for _, f := range frames {
-			if err := unix.Sendto(fd, f, 0, &unix.SockaddrLinklayer{Ifindex: index}); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
-func sum16(parts ...[]byte) uint16 {
-	total := uint32(0)
-	for _, b := range parts {
-		for i := 0; i < len(b); i += 2 {
-			total += uint32(b[i]) << 8
-			if i+1 < len(b) {
-				total += uint32(b[i+1])
-			}
-		}
-	}
-	for total > 0xffff {
-		total = total>>16 + total&0xffff
-	}
-	return ^uint16(total)
-}
-
-// packet is one of either family, with the checksum at an offset of the payload.
-func packet(src, dst netip.Addr, protocol, hops byte, payload []byte, sumAt int) (kind uint16, b []byte) {
-	s, d := src.AsSlice(), dst.AsSlice()
-	pseudo := slices.Concat(s, d, binary.BigEndian.AppendUint32(nil, uint32(len(payload))), []byte{0, 0, 0, protocol})
-	binary.BigEndian.PutUint16(payload[sumAt:], sum16(pseudo, payload))
-	if src.Is6() {
-		header := []byte{0x60, 0, 0, 0, 0, 0, protocol, hops}
-		binary.BigEndian.PutUint16(header[4:], uint16(len(payload)))
-		return unix.ETH_P_IPV6, slices.Concat(header, s, d, payload)
-	}
-	header := make([]byte, 12)
-	header[0], header[8], header[9] = 0x45, hops, protocol
-	binary.BigEndian.PutUint16(header[2:], uint16(20+len(payload)))
-	header = slices.Concat(header, s, d)
-	binary.BigEndian.PutUint16(header[10:], sum16(header))
-	return unix.ETH_P_IP, append(header, payload...)
+	c.attacker.Send(t, "eth0", frames...)
 }
 
 // datagram sends UDP by a frame of the pod's, with any addresses in it.
 func (c *cell) datagram(t *testing.T, src, dst netip.AddrPort, text string) {
 	t.Helper()
-	udp := make([]byte, 8)
-	binary.BigEndian.PutUint16(udp, src.Port())
-	binary.BigEndian.PutUint16(udp[2:], dst.Port())
-	binary.BigEndian.PutUint16(udp[4:], uint16(8+len(text)))
-	kind, b := packet(src.Addr(), dst.Addr(), unix.IPPROTO_UDP, 64, append(udp, text...), 6)
-	c.send(t, ethernet(c.attacker.Link(t, "eth0").HardwareAddr, hostMAC, kind, b))
+	kind, b := netnstest.Datagram(src, dst, []byte(text))
+	c.send(t, netnstest.Frame(c.attacker.Link(t, "eth0").HardwareAddr, hostMAC, kind, b))
 }
 
 // next returns the text and the source of the next datagram, empty after the wait.
@@ -369,11 +312,101 @@ func TestBGP(t *testing.T) {
 	}
 }
 
-// arp is a frame of ARP, with any addresses in it.
-func arp(op byte, src net.HardwareAddr, sender, target netip.Addr) []byte {
-	b := []byte{0, 1, 8, 0, 6, 4, 0, op}
-	b = slices.Concat(b, src, sender.AsSlice(), make([]byte, 6), target.AsSlice())
-	return ethernet(src, mac("ff:ff:ff:ff:ff:ff"), unix.ETH_P_ARP, b)
+// TestTranslatedAway has VXLAN of nodes translated to a pod, as a host port or a Service with an external address does: it is taken all the
+// same, in both families and directions.
+func TestTranslatedAway(t *testing.T) {
+	for name, is := range map[string]struct{ node, known, pod netip.Addr }{"ip": {nodeAddr, known, victim}, "ip6": {nodeAddr6, known6, victim6}} {
+		t.Run(name, func(t *testing.T) {
+			c := newCell(t)
+			port := func(a netip.Addr) string { return netip.AddrPortFrom(a, guard.DefaultVXLANPort).String() }
+			atNode, atKnown := c.ListenUDP(t, port(is.node)), c.known.ListenUDP(t, port(is.known))
+			c.Run(t, "nft", "add table inet user")
+			for _, hook := range []string{"prerouting", "output"} {
+				c.Run(t, "nft", "add chain inet user "+hook+" { type nat hook "+hook+" priority -100; }")
+				c.Run(t, "nft", fmt.Sprintf("add rule inet user %s udp dport 4789 dnat %s to %s", hook, name, port(is.pod)))
+			}
+			both := func(text string, want bool) {
+				t.Helper()
+				for what, way := range map[string]struct {
+					from    *netnstest.NS
+					src, to netip.Addr
+					at      *net.UDPConn
+				}{"in": {c.known, is.known, is.node, atNode}, "out": {c.NS, is.node, is.known, atKnown}} {
+					wait := soon
+					if want {
+						wait = surely
+					}
+					conn := way.from.ListenUDP(t, netip.AddrPortFrom(way.src, 0).String())
+					if _, err := conn.WriteToUDPAddrPort([]byte(text), netip.MustParseAddrPort(port(way.to))); err != nil {
+						t.Fatal(err)
+					}
+					if got, _ := next(t, way.at, wait); (got == text) != want {
+						t.Errorf("%s, %s: got %q", text, what, got)
+					}
+				}
+			}
+			both("without the guard", false)
+			c.shut(t, nil)
+			both("with it", true)
+			c.shut(t, func(g *guard.Config) { g.VXLAN = false }) // what others do with that port is theirs
+			both("without VXLAN", false)
+		})
+	}
+}
+
+// TestTranslatedTo has what another host sends to a port of the node, or through it to another node, translated to VXLAN and BGP there: it comes
+// from an address that is a node's, and is nobody's to send.
+func TestTranslatedTo(t *testing.T) {
+	for name, is := range map[string]struct{ node, known, pod netip.Addr }{"ip": {nodeAddr, known, victim}, "ip6": {nodeAddr6, known6, victim6}} {
+		t.Run(name, func(t *testing.T) {
+			c := newCell(t)
+			at := netip.AddrPortFrom
+			local := c.ListenUDP(t, at(is.node, guard.DefaultVXLANPort).String())
+			pod := c.victim.ListenUDP(t, at(is.pod, guard.DefaultVXLANPort).String())
+			listen(t, c.NS, at(is.node, 179))
+			listen(t, c.victim, at(is.pod, 179))
+			c.Run(t, "nft", "add table inet user")
+			c.Run(t, "nft", "add chain inet user pre { type nat hook prerouting priority dstnat; }")
+			rule := func(protocol string, port int, to netip.AddrPort) {
+				c.Run(t, "nft", fmt.Sprintf("add rule inet user pre %s dport %d dnat %s to %s", protocol, port, name, to))
+			}
+			rule("udp", 30001, at(is.node, guard.DefaultVXLANPort))
+			rule("tcp", 30001, at(is.node, 179))
+			rule("udp", 30002, at(is.pod, guard.DefaultVXLANPort))
+			rule("tcp", 30002, at(is.pod, 179))
+			try := func(port uint16, conn *net.UDPConn, want bool) {
+				t.Helper()
+				wait := soon
+				if want {
+					wait = surely
+				}
+				from := c.known.ListenUDP(t, at(is.known, 0).String())
+				if _, err := from.WriteToUDPAddrPort([]byte("packet"), at(is.node, port)); err != nil {
+					t.Fatal(err)
+				}
+				if got, _ := next(t, conn, wait); (got != "") != want {
+					t.Errorf("VXLAN by port %d: %q", port, got)
+				}
+				if err := dial(t, c.known, netip.AddrPort{}, at(is.node, port), wait); (err == nil) != want {
+					t.Errorf("BGP by port %d: %v", port, err)
+				}
+			}
+			try(30001, local, true) // without the guard
+			c.shut(t, nil)
+			try(30001, local, false)
+			try(30002, pod, true) // a pod's own
+			if c.count(t, guard.TranslatedVXLAN) == 0 || c.count(t, guard.TranslatedBGP) == 0 {
+				t.Error("not all are counted")
+			}
+			// The pod's address is a node's now: as if the node had sent it on.
+			c.shut(t, func(g *guard.Config) { g.Nodes = append(g.Nodes, is.pod) })
+			try(30002, pod, false)
+			c.shut(t, func(g *guard.Config) {
+				g.Nodes, g.AllowBGPFromPods, g.AllowVXLANFromPods = append(g.Nodes, is.pod), true, true
+			})
+			try(30002, pod, true)
+		})
+	}
 }
 
 // neighbours returns the host's entries of a link.
@@ -431,7 +464,7 @@ func TestARP(t *testing.T) {
 		for _, a := range claimed {
 			for _, op := range []byte{1, 2} { // request, reply
 				for _, target := range []netip.Addr{a, addr("169.254.1.1"), nodeAddr, victim} { // the first is gratuitous
-					frames = append(frames, arp(op, src, a, target))
+					frames = append(frames, netnstest.ARP(op, src, a, target))
 				}
 			}
 		}
@@ -442,7 +475,7 @@ func TestARP(t *testing.T) {
 	}
 	c.reach(t)
 	// Its own address is the pod's to claim.
-	c.send(t, arp(1, otherMAC, pod, addr("169.254.1.1")))
+	c.send(t, netnstest.ARP(1, otherMAC, pod, addr("169.254.1.1")))
 	if got := c.claims(t); len(got) != 1 || !strings.Contains(got[0], pod.String()) {
 		t.Errorf("after the pod has told its own address: %q", got)
 	}
@@ -455,7 +488,7 @@ func TestARPFlood(t *testing.T) {
 	c.shut(t, nil)
 	var frames [][]byte
 	for i := range 2000 {
-		frames = append(frames, arp(1, otherMAC, netip.AddrFrom4([4]byte{10, 250, byte(i >> 8), byte(i)}), addr("169.254.1.1")))
+		frames = append(frames, netnstest.ARP(1, otherMAC, netip.AddrFrom4([4]byte{10, 250, byte(i >> 8), byte(i)}), addr("169.254.1.1")))
 	}
 	c.send(t, frames...)
 	if got := len(c.neighbours(t, attackerLink)); got > 5 {
@@ -481,8 +514,8 @@ func icmp6(kind byte, srcMAC net.HardwareAddr, src, dst, target netip.Addr) []by
 	default:
 		body = slices.Concat(body, []byte{option, 1}, srcMAC)
 	}
-	etherType, b := packet(src, dst, unix.IPPROTO_ICMPV6, 255, body, 2)
-	return ethernet(srcMAC, hostMAC, etherType, b)
+	etherType, b := netnstest.Packet(src, dst, unix.IPPROTO_ICMPV6, 255, body, 2)
+	return netnstest.Frame(srcMAC, hostMAC, etherType, b)
 }
 
 var linkLocal = addr("fe80::ecee:eeff:feee:eeee")

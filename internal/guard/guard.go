@@ -56,6 +56,8 @@ const (
 	LoopbackFromPod   = "loopback-from-pod"
 	SpoofedFromPod    = "spoofed-from-pod"
 	NeighboursFromPod = "neighbours-from-pod"
+	TranslatedVXLAN   = "vxlan-translated"
+	TranslatedBGP     = "bgp-translated"
 )
 
 const (
@@ -65,6 +67,7 @@ const (
 	forwardChain    = prefix + "forward"
 	sourceChain     = prefix + "source"
 	fromPodsChain   = prefix + "from-pods"
+	outputChain     = prefix + "output"
 	bgpSet          = prefix + "bgp-ports"
 	// priority is in front of most firewalls. What these say counts as well: a packet has to pass all chains.
 	priority = nft.PriorityFilter - 1
@@ -118,7 +121,7 @@ func (s *Syncer) Counters(ctx context.Context) (map[string]nft.Counter, error) {
 }
 
 func empty() nft.Part {
-	return nft.Part{Prefixes: []string{prefix}, Former: []string{preroutingChain, inputChain, forwardChain, sourceChain, fromPodsChain}}
+	return nft.Part{Prefixes: []string{prefix}, Former: []string{preroutingChain, inputChain, forwardChain, outputChain, sourceChain, fromPodsChain}}
 }
 
 // part is c in nftables.
@@ -137,13 +140,47 @@ func (c Config) part(sources bool) (nft.Part, error) {
 	p.Chains = slices.Concat(
 		chain(sourceChain, nil, c.source(sources)),
 		chain(fromPodsChain, nil, fromPods),
-		chain(preroutingChain, hook(nft.Prerouting, nft.PriorityRaw), []nft.Rule{c.podsGo(sourceChain)}),
-		chain(inputChain, hook(nft.Input, priority), append(c.podsToHost(fromPods), c.fromStrangers()...)),
+		chain(preroutingChain, hook(nft.Prerouting, nft.PriorityRaw), append([]nft.Rule{c.podsGo(sourceChain)}, c.betweenNodes()...)),
+		chain(inputChain, hook(nft.Input, priority), slices.Concat(c.podsToHost(fromPods), c.translated(), c.fromStrangers())),
+		chain(outputChain, hook(nft.Output, nft.PriorityRaw), c.betweenNodes()),
 	)
+	var forward []nft.Rule
 	if len(fromPods) > 0 {
-		p.Chains = append(p.Chains, chain(forwardChain, hook(nft.Forward, priority), []nft.Rule{c.podsGo(fromPodsChain)})...)
+		forward = []nft.Rule{c.podsGo(fromPodsChain)}
 	}
+	for _, f := range families {
+		forward = append(forward, c.translated(f.Is(), nft.In(f.nodesSet, f.Dest))...)
+	}
+	p.Chains = append(p.Chains, chain(forwardChain, hook(nft.Forward, priority), forward)...)
 	return p, nil
+}
+
+// betweenNodes keeps VXLAN between nodes out of connection tracking: who may make a pod with a host port, or a Service with an external
+// address, could else have it translated to a pod.
+func (c Config) betweenNodes() []nft.Rule {
+	if !c.VXLAN || len(c.Nodes) == 0 {
+		return nil
+	}
+	var rules []nft.Rule
+	for _, f := range families {
+		terms := append([]nft.Term{f.Is()}, c.vxlan()...)
+		rules = append(rules, nft.NewRule("", append(terms, nft.In(f.nodesSet, f.Src), nft.In(f.nodesSet, f.Dest), nft.NoTrack())...))
+	}
+	return rules
+}
+
+// translated drops what was sent to another address or port and was translated to VXLAN or BGP of a node: it comes from the address of a
+// node that has translated it, whoever has sent it. No node sends such packets.
+func (c Config) translated(to ...nft.Term) []nft.Rule {
+	var rules []nft.Rule
+	if c.VXLAN && !c.AllowVXLANFromPods {
+		rules = append(rules, drop(TranslatedVXLAN, slices.Concat(c.vxlan(), to, []nft.Term{nft.Translated()})...))
+	}
+	if !c.AllowBGPFromPods {
+		bgp := opensBGP()
+		rules = append(rules, drop(TranslatedBGP, slices.Concat(bgp, to, []nft.Term{nft.Translated()})...))
+	}
+	return rules
 }
 
 // sets fills in the sets.
@@ -256,6 +293,10 @@ func (c Config) vxlan() []nft.Term {
 	return []nft.Term{nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_UDP)), nft.DestPort.Is(nft.PortKey(c.VXLANPort))}
 }
 
+func opensBGP() []nft.Term {
+	return []nft.Term{nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_TCP)), nft.OpensTCP(), nft.In(bgpSet, nft.DestPort)}
+}
+
 // fromPods drops what would look like a node's on its way to another host, and what a node might take for one's itself.
 func (c Config) fromPods() []nft.Rule {
 	var rules []nft.Rule
@@ -266,7 +307,7 @@ func (c Config) fromPods() []nft.Rule {
 		rules = append(rules, drop(VXLANFromPod, c.vxlan()...))
 	}
 	if !c.AllowBGPFromPods {
-		rules = append(rules, drop(BGPFromPod, nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_TCP)), nft.OpensTCP(), nft.In(bgpSet, nft.DestPort)))
+		rules = append(rules, drop(BGPFromPod, opensBGP()...))
 	}
 	return rules
 }

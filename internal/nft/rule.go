@@ -177,6 +177,33 @@ func OpensTCP() Term {
 	return Term{is[0], masked, is[1]}
 }
 
+// Translated matches packets of connections whose destination was translated. Those that are not tracked have no such thing.
+func Translated() Term {
+	const destination = 1 << 5 // IPS_DST_NAT
+	mask := string(binary.NativeEndian.AppendUint32(nil, destination))
+	load := expr("ct", func(a *attributes) {
+		a.number(unix.NFTA_CT_KEY, unix.NFT_CT_STATUS)
+		a.number(unix.NFTA_CT_DREG, register)
+	})
+	masked := expr("bitwise", func(a *attributes) {
+		a.number(unix.NFTA_BITWISE_SREG, register)
+		a.number(unix.NFTA_BITWISE_DREG, register)
+		a.number(unix.NFTA_BITWISE_LEN, 4)
+		a.nest(unix.NFTA_BITWISE_MASK, data(mask))
+		a.nest(unix.NFTA_BITWISE_XOR, data("\x00\x00\x00\x00"))
+	})
+	some := expr("cmp", func(a *attributes) {
+		a.number(unix.NFTA_CMP_SREG, register)
+		a.number(unix.NFTA_CMP_OP, unix.NFT_CMP_NEQ)
+		a.nest(unix.NFTA_CMP_DATA, data("\x00\x00\x00\x00"))
+	})
+	return Term{load, masked, some}
+}
+
+// NoTrack keeps the packet out of connection tracking, and so from being translated. It is for the hooks prerouting and output, at
+// PriorityRaw.
+func NoTrack() Term { return Term{expression{name: "notrack"}} }
+
 // Over matches the packets that are more than so many in a second.
 func Over(perSecond uint32) Term {
 	return Term{expr("limit", func(a *attributes) {
@@ -353,6 +380,8 @@ var known = map[string][]uint16{
 	"lookup":    {unix.NFTA_LOOKUP_SET, unix.NFTA_LOOKUP_SREG, unix.NFTA_LOOKUP_DREG, unix.NFTA_LOOKUP_FLAGS},
 	"immediate": {unix.NFTA_IMMEDIATE_DREG, unix.NFTA_IMMEDIATE_DATA},
 	"counter":   {},
+	"ct":        {unix.NFTA_CT_KEY, unix.NFTA_CT_DREG},
+	"notrack":   {},
 	"fib":       {unix.NFTA_FIB_DREG, unix.NFTA_FIB_RESULT, unix.NFTA_FIB_FLAGS},
 	"bitwise":   {unix.NFTA_BITWISE_SREG, unix.NFTA_BITWISE_DREG, unix.NFTA_BITWISE_LEN, unix.NFTA_BITWISE_MASK, unix.NFTA_BITWISE_XOR},
 	"limit":     {unix.NFTA_LIMIT_RATE, unix.NFTA_LIMIT_UNIT, unix.NFTA_LIMIT_BURST, unix.NFTA_LIMIT_TYPE, unix.NFTA_LIMIT_FLAGS},
