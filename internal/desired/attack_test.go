@@ -121,6 +121,47 @@ func TestUnsureAddressesChangeNothing(t *testing.T) {
 	}
 }
 
+// A kubelet may say any address of its Node's, one in another node's block among them: the block stays, also for the next agent, and the
+// Node is named. A node that was there before somebody claimed a block around its address stays reached.
+func TestAKubeletEndsNoRoutesToBlocks(t *testing.T) {
+	blockAlone := evil("10.5.0.0/24", 26, "far 10.5.0.0/26")
+	withNode := func(w *kube.World) {
+		blockAlone(w)
+		w.Nodes = append(w.Nodes, api.Node{Meta: api.Meta{Name: "fifth", Annotations: map[string]string{api.AnnotationIPv4Address: "10.5.0.5/24"}}})
+	}
+	nodeAlone := func(w *kube.World) { withNode(w); w.Affinities = w.Affinities[:len(w.Affinities)-1] }
+	self := Self{Name: "node1", Addr: prefix("10.0.0.1/24"), Link: "eth0"}
+	vouched := map[string][]netip.Addr{"fifth": {addr("10.5.0.5")}}
+	left := map[netip.Prefix]bool{prefix("10.5.0.0/26"): true}
+	for name, c := range map[string]struct {
+		before    func(*kube.World) // nil: this agent has just begun
+		inherited map[netip.Prefix]bool
+		covers    bool
+	}{
+		"the block was first":                     {blockAlone, nil, false},
+		"the node was first":                      {nodeAlone, nil, true},
+		"a new agent, whose kernel has the route": {nil, left, false},
+		"a new agent on a new node":               {nil, nil, true},
+	} {
+		var v View
+		if c.before != nil {
+			v.Update(time.Unix(1, 0), self, desiredtest.World(c.before))
+		}
+		v.Evidence.Inherited = c.inherited
+		v.Update(time.Unix(2, 0), self, desiredtest.World(withNode))
+		v.Evidence = Evidence{Internal: vouched}
+		for range 2 {
+			v.Update(time.Unix(3, 0), self, desiredtest.World(withNode))
+			if _, covered := v.Base.index.covered[prefix("10.5.0.0/26")]; covered != c.covers {
+				t.Errorf("%s: the block is refused: %v", name, covered)
+			}
+			if says := strings.Contains(strings.Join(texts(v.Problems), "\n"), "Node fifth: its address 10.5.0.5 lies in block 10.5.0.0/26 of node far"); says == c.covers {
+				t.Errorf("%s: problems %q", name, v.Problems)
+			}
+		}
+	}
+}
+
 // A block that nobody has claimed may hold no node's address either, and has its pool's size.
 func TestBlocksWithoutAClaim(t *testing.T) {
 	s := snapshot(t, evil("10.5.0.0/16", 26))

@@ -22,6 +22,8 @@ type Evidence struct {
 	Internal map[string][]netip.Addr
 	// Blocks are the IPAMBlocks of claims that have not the size of their pool's blocks.
 	Blocks map[netip.Prefix]BlockRecord
+	// Inherited are the destinations that an earlier agent of this node has left routes to. It is for the first decision.
+	Inherited map[netip.Prefix]bool
 
 	before *Snapshot // what was decided last; nil: nothing
 }

@@ -207,7 +207,7 @@ func build(self Self, w kube.World, ev Evidence) (Snapshot, []error) {
 	s.pools(w.Pools, note)
 	s.blocks(w.Affinities, &ev, note)
 	s.checkVTEPs(w.Nodes, &ev, note)
-	s.coverMembers(&ev)
+	s.coverMembers(&ev, note)
 	return s, problems
 }
 

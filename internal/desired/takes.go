@@ -65,8 +65,9 @@ func (s *Snapshot) takesMember(p netip.Prefix) string {
 	return ""
 }
 
-// coverMembers finds blocks that hold an address of another node than their own.
-func (s *Snapshot) coverMembers(ev *Evidence) {
+// coverMembers finds blocks that hold an address of another node than their own. Which of the two was there first counts: a kubelet may
+// say any address of its node's, and must not end routes to others' blocks by that.
+func (s *Snapshot) coverMembers(ev *Evidence, note func(error)) {
 	s.index.covered = map[netip.Prefix]netip.Addr{}
 	for i := range s.Others {
 		m := &s.Others[i]
@@ -80,17 +81,19 @@ func (s *Snapshot) coverMembers(ev *Evidence) {
 				continue
 			}
 			s.Unsure.Nodes = append(s.Unsure.Nodes, m.Name)
-			if sure := ev.trusts(m.Name, a); sure == vouched || sure == unknown && !ev.led(block, owner.Node) {
+			if ev.trusts(m.Name, a) != denied && !ev.led(block, owner.Node) {
 				s.index.covered[block] = a
+				continue
 			}
+			note(inNode(m.Name, fmt.Errorf("its address %s lies in block %s of node %s, which counts: give it an address outside of all pools", a, block, owner.Node)))
 		}
 	}
 }
 
-// led reports that there were routes to a node's block before: what is not certain does not end them.
+// led reports that there were routes to a node's block before.
 func (ev *Evidence) led(block netip.Prefix, node string) bool {
 	if ev.before == nil {
-		return false
+		return ev.Inherited[block]
 	}
 	_, covered := ev.before.index.covered[block]
 	return !covered && ev.before.Owners[block].Node == node

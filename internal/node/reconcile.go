@@ -156,10 +156,25 @@ func (a *Agent) lookAtCluster() (gone, err error) {
 	world.Felix = a.Config.Felix.Over(world.Felix)
 	a.legacyServices(&world)
 	a.view.Evidence = a.evidence.known(a.known)
+	if !a.view.Built {
+		if a.view.Evidence.Inherited, err = a.inherited(); err != nil {
+			return nil, err
+		}
+	}
 	a.view.Update(time.Now(), desired.Self{Name: a.node.Name}, world)
 	a.evidence.want(time.Now(), a.view.Base.Unsure)
 	a.news.bgp = true
 	return nil, nil
+}
+
+// inherited are the destinations of routes that an earlier agent has left.
+func (a *Agent) inherited() (map[netip.Prefix]bool, error) {
+	routes, err := a.Kernel.Routes(netlinkx.RouteFilter{Protocol: netlinkx.Protocol(a.Config.RouteProtocol)})
+	all := make(map[netip.Prefix]bool, len(routes))
+	for _, r := range routes {
+		all[r.Dst] = true
+	}
+	return all, err
 }
 
 // lookAtSelf finds this node's addresses and pods.
