@@ -240,6 +240,7 @@ func (p *Plane) serverFlags() []string {
 		fmt.Sprintf("--secure-port=%d", p.cfg.Port),
 		"--tls-cert-file=apiserver.crt", "--tls-private-key-file=apiserver.key", "--client-ca-file=ca.crt",
 		"--token-auth-file=tokens.csv", "--authorization-mode=Node,RBAC",
+		"--enable-admission-plugins=NodeRestriction", // as kubeadm has it: a kubelet changes its own Node and pods alone
 		"--kubelet-client-certificate=kubelet-client.crt", "--kubelet-client-key=kubelet-client.key",
 		"--kubelet-certificate-authority=ca.crt", "--kubelet-preferred-address-types=InternalIP",
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file=sa.pub",
