@@ -214,6 +214,18 @@ func TestAnnotationsHarmNobodyElse(t *testing.T) {
 			func(_ *kube.World, far map[string]string) { far[api.AnnotationIPv4Address] = "10.0.0.2/24" },
 			func(kube.World) Evidence { return Evidence{Internal: internal} }, "Node far: its address 10.0.0.2 is that of node node2 too",
 		},
+		"the address, which its own kubelet says and the other has not been asked yet": {
+			func(_ *kube.World, far map[string]string) { far[api.AnnotationIPv4Address] = "10.0.0.2/24" },
+			func(w kube.World) Evidence {
+				return Evidence{Known: own(w), Internal: map[string][]netip.Addr{"far": {addr("10.0.0.2")}}}
+			}, "Node far: its address 10.0.0.2 is that of node node2 too",
+		},
+		"the address, which both kubelets say": {
+			func(_ *kube.World, far map[string]string) { far[api.AnnotationIPv4Address] = "10.0.0.2/24" },
+			func(w kube.World) Evidence {
+				return Evidence{Known: own(w), Internal: map[string][]netip.Addr{"far": {addr("10.0.0.2")}, "node2": {addr("10.0.0.2")}}}
+			}, "Node far: its address 10.0.0.2 is that of node node2 too",
+		},
 		"the address and another AS number": {
 			func(_ *kube.World, far map[string]string) {
 				far[api.AnnotationIPv4Address], far[api.AnnotationASNumber] = "10.0.0.2/24", "65009"

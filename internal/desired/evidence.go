@@ -73,11 +73,20 @@ type claimant struct {
 	since time.Time
 }
 
-// before reports that of two claimants the first counts: the one that is surer, else the one that was believed before, else the older
-// Node. Its name, which whoever made the Node has chosen, decides nothing.
+// refuted is 1 if the claimant's kubelet says others.
+func (c claimant) refuted() int {
+	if c.trust == denied {
+		return 1
+	}
+	return 0
+}
+
+// before reports that of two claimants the first counts: one whose kubelet does not say others, else the one that was believed before, else the
+// one that is surer, else the older Node. Nodes are read one after the other, so that who has been read already may not end what was believed.
+// Its name, which whoever made the Node has chosen, decides nothing.
 func (c claimant) before(o claimant) bool {
 	return cmp.Or(
-		cmp.Compare(c.trust, o.trust), c.since.Compare(o.since), strings.Compare(c.CreationTimestamp, o.CreationTimestamp),
+		cmp.Compare(c.refuted(), o.refuted()), c.since.Compare(o.since), cmp.Compare(c.trust, o.trust), strings.Compare(c.CreationTimestamp, o.CreationTimestamp),
 		strings.Compare(c.UID, o.UID), strings.Compare(c.Name, o.Name),
 	) < 0
 }
