@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -31,10 +30,18 @@ type behind struct {
 // attachPause is between attempts to connect to GoBGP, which closes what comes a moment too early.
 const attachPause = 10 * time.Millisecond
 
+// Ready implements relay.Behind.
+func (b behind) Ready(ctx context.Context) error {
+	if err := b.awaitActive(ctx); err != nil {
+		return fmt.Errorf("it is not ready: %w", err)
+	}
+	return nil
+}
+
 // Attach implements relay.Behind.
-func (b behind) Attach(ctx context.Context) (net.Conn, error) {
+func (b behind) Attach(ctx context.Context, open []byte) (net.Conn, error) {
 	for {
-		conn, err := b.attach(ctx)
+		conn, err := b.attach(ctx, open)
 		if err == nil {
 			return conn, nil
 		}
@@ -46,9 +53,9 @@ func (b behind) Attach(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-func (b behind) attach(ctx context.Context) (net.Conn, error) {
-	if err := b.awaitActive(ctx); err != nil {
-		return nil, fmt.Errorf("it is not ready: %w", err)
+func (b behind) attach(ctx context.Context, open []byte) (net.Conn, error) {
+	if err := b.Ready(ctx); err != nil {
+		return nil, err
 	}
 	// GoBGP stays in Idle for five seconds after a session unless there was a reset, and then for as long as is configured;
 	// see idleHoldTime. In Active a reset does nothing else, and only the connection that follows ends Active.
@@ -59,37 +66,34 @@ func (b behind) attach(ctx context.Context) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	open, err := readOpen(ctx, conn)
-	if err != nil {
+	if err := introduce(ctx, conn, open); err != nil {
 		_ = conn.Close()
 		return nil, err
 	}
-	return &attached{Conn: conn, rest: io.MultiReader(bytes.NewReader(open), conn)}, nil
+	return conn, nil
 }
 
-// attached is a connection of which something was read already.
-type attached struct {
-	net.Conn
-	rest io.Reader
-}
-
-// Read implements net.Conn.
-func (a *attached) Read(p []byte) (int, error) { return a.rest.Read(p) }
-
-// readOpen reads GoBGP's OPEN.
-func readOpen(ctx context.Context, conn net.Conn) ([]byte, error) {
+// introduce has GoBGP open the session. Its OPEN says what the relay has told the peer. From GoBGP's KEEPALIVE on nothing comes between
+// it and the peer's, so that the session is surely up: GoBGP drops what it keeps of a peer when a session ends that was not.
+func introduce(ctx context.Context, conn net.Conn, open []byte) error {
 	deadline, _ := ctx.Deadline() // none: the zero time, which is none for a connection, too
-	if err := conn.SetReadDeadline(deadline); err != nil {
-		return nil, err
+	if err := conn.SetDeadline(deadline); err != nil {
+		return err
 	}
-	message, err := wire.Read(conn, make([]byte, wire.Room))
-	if err != nil {
-		return nil, fmt.Errorf("read its OPEN: %w", err)
+	if _, err := conn.Write(append(bytes.Clone(open), wire.NewKeepalive()...)); err != nil {
+		return err
 	}
-	if kind := wire.TypeOf(message); kind != wire.Open {
-		return nil, fmt.Errorf("message of type %d in place of its OPEN", kind)
+	buf := make([]byte, wire.Room)
+	for _, want := range []wire.Type{wire.Open, wire.Keepalive} {
+		message, err := wire.Read(conn, buf)
+		if err != nil {
+			return fmt.Errorf("read its message of type %d: %w", want, err)
+		}
+		if kind := wire.TypeOf(message); kind != want {
+			return fmt.Errorf("message of type %d, want %d", kind, want)
+		}
 	}
-	return message, conn.SetReadDeadline(time.Time{})
+	return conn.SetDeadline(time.Time{})
 }
 
 // Throttle implements relay.Behind.

@@ -260,7 +260,8 @@ func (s *Server) removePeer(ctx context.Context, addr netip.Addr) error {
 func (s *Server) relayPeer(p Peer) relay.Peer {
 	peer := relay.Peer{
 		Addr: p.Addr, From: p.From, Port: p.Port, ASN: p.ASN, Passive: p.Passive,
-		ConnectRetry: p.ConnectRetry, HoldTime: p.HoldTime, Keepalive: p.Keepalive, Password: p.Password, MaxPrefixes: p.MaxPrefixes, Hops: p.TTLSecurity,
+		ConnectRetry: p.ConnectRetry, HoldTime: p.HoldTime, RestartTime: p.RestartTime, Keepalive: p.Keepalive, Password: p.Password, MaxPrefixes: p.MaxPrefixes,
+		Hops:      p.TTLSecurity,
 		ClusterID: s.cluster(p),
 	}
 	// A peer that was removed, or has changed, got a Cease, and has dropped all that it had kept.
@@ -373,12 +374,19 @@ func (s *Server) Totals() Totals {
 	return Totals{}
 }
 
-// states are GoBGP's states in the words of RFC 4271.
-var states = map[api.PeerState_SessionState]State{
-	api.PeerState_ACTIVE:      Active,
-	api.PeerState_OPENSENT:    OpenSent,
-	api.PeerState_OPENCONFIRM: OpenConfirm,
-	api.PeerState_ESTABLISHED: Established,
+// stateOf is a session's state in the words of RFC 4271. GoBGP has no part in handshakes.
+func stateOf(seen api.PeerState_SessionState, s relay.Status) State {
+	switch {
+	case s.OpenConfirm:
+		return OpenConfirm
+	case s.OpenSent:
+		return OpenSent
+	case seen == api.PeerState_ESTABLISHED:
+		return Established
+	case seen == api.PeerState_UNKNOWN || seen == api.PeerState_IDLE:
+		return Idle
+	}
+	return Active
 }
 
 // status joins what GoBGP says about a session, all getters of which take nil, with its history.
@@ -390,14 +398,14 @@ func (s *Server) status(p Peer, seen *api.Peer) PeerStatus {
 		Restarting: seen.GetGracefulRestart().GetPeerRestarting(),
 		HeldUntil:  s.sessions[p.Addr].heldUntil(),
 	}
-	if state, ok := states[seen.GetState().GetSessionState()]; ok && !s.sessions[p.Addr].mute() {
-		status.State = state
-	}
 	known := s.sessions[p.Addr]
 	if known.link == nil {
 		return status
 	}
 	now := known.link.Status()
+	if !known.mute() {
+		status.State = stateOf(seen.GetState().GetSessionState(), now)
+	}
 	status.Supports, status.SaysEnd, status.TableEnded = now.Offer, now.SaysEnd, now.TableEnded
 	status.Received, status.Sent = now.Received, now.Sent
 	for _, r := range now.Refused {

@@ -248,8 +248,8 @@ func TestTakeover(t *testing.T) {
 	first.establish(2)
 	first.send(announce(peer.v4, 26, 10, 1, 2, 0), message(2, 0, 0, 0, 0))
 	node.waitLearned("10.1.2.0/26")
-	since := node.peer(peer.v4).Since
 	time.Sleep(3500 * time.Millisecond) // later than a connection could cross the first one
+	since := node.peer(peer.v4).Since
 	for name, open := range map[string][]byte{"another router": hello(77), "the same router": hello(2), "another that has restarted": restarted(77), "the same, restarted": restarted(2)} {
 		second := peer.connect(peer.v4, to)
 		second.send(open, keepalive)

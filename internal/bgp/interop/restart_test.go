@@ -178,6 +178,62 @@ func TestPeerRestarts(t *testing.T) {
 	})
 }
 
+// A peer that restarts may begin a session that does not come up: its process is not ready, or both ends connect and it keeps the
+// other connection. Its paths stay, until its restart time is over.
+func TestHandshakesThatFail(t *testing.T) {
+	lan, node := node(t)
+	host := lan.Host(10)
+	block := netip.MustParsePrefix("10.1.10.0/26")
+	node.SetPeers(peers(node.Host, host)...)
+	session, _ := host.Establish(node.V4, ourASN, 120)
+	session.Send(bgptest.UpdateMessage(host.V4, 100, block), bgptest.Message(bgptest.Update, 0, 0, 0, 0))
+	waitPaths(t, node, []netip.Prefix{block}, false)
+	_ = session.Close()
+	waitPaths(t, node, []netip.Prefix{block}, true)
+
+	open := bgptest.OpenMessage(ourASN, host.V4, true, 90, 120)
+	l := host.Listen(host.V4)
+	for name, attempt := range map[string]func() *bgptest.Raw{
+		"its end closes what this node has opened": func() *bgptest.Raw { return host.Accept(l) },
+		"what this node has opened ends after the OPEN": func() *bgptest.Raw {
+			conn := host.Accept(l)
+			conn.Send(open)
+			return conn
+		},
+		"what the peer has opened ends after the OPEN": func() *bgptest.Raw {
+			conn := host.Dial(node.V4)
+			conn.Send(open)
+			return conn
+		},
+		"the peer refuses": func() *bgptest.Raw {
+			conn := host.Accept(l)
+			conn.Send(open, bgptest.Message(bgptest.Notification, 6, 5))
+			return conn
+		},
+	} {
+		before := node.Peer(host.V4).LastErrorAt
+		conn := attempt()
+		if _, err := conn.Until(bgptest.Open); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		_ = conn.Close()
+		bgptest.Eventually(t, func() error {
+			if p := node.Peer(host.V4); !p.LastErrorAt.After(before) {
+				return fmt.Errorf("%s: no failure was noted: %+v", name, p)
+			}
+			return nil
+		})
+		if paths := node.Snapshot(); len(paths) != 1 || paths[0].Prefix != block || !paths[0].Stale {
+			t.Fatalf("%s: paths %+v, want %s, stale", name, paths, block)
+		}
+	}
+	_ = l.Close()
+	session, _ = host.Establish(node.V4, ourASN, 120)
+	waitPaths(t, node, []netip.Prefix{block}, true)
+	session.Send(bgptest.UpdateMessage(host.V4, 100, block), bgptest.Message(bgptest.Update, 0, 0, 0, 0))
+	waitPaths(t, node, []netip.Prefix{block}, false)
+}
+
 // waitPaths waits until the paths to prefixes are, or are not, stale, and fails if one is missing meanwhile.
 func waitPaths(t *testing.T, node *bgptest.Speaker, prefixes []netip.Prefix, stale bool) {
 	t.Helper()

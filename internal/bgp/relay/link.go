@@ -156,7 +156,9 @@ func (l *Link) session() *session {
 // Status is what the relay knows of a session.
 type Status struct {
 	Up             bool
-	Received, Sent int // prefixes that the peer announces, refused ones among them, and those that it was told
+	OpenSent       bool // the session is in its handshake
+	OpenConfirm    bool // and the peer's OPEN has come
+	Received, Sent int  // prefixes that the peer announces, refused ones among them, and those that it was told
 	Refused        []Refusal
 	TableEnded     time.Time // when it had sent the whole of its table; zero: not yet
 	SaysEnd        bool      // its last OPEN offers to say so, RFC 4724
@@ -170,7 +172,11 @@ func (l *Link) Status() Status {
 	if offer := l.offer.Load(); offer != nil {
 		status.Offer, status.SaysEnd = offer.String(), offer.EndsTable()
 	}
-	if s == nil || s.upSince.Load() == 0 {
+	if s == nil {
+		return status
+	}
+	if s.upSince.Load() == 0 {
+		status.OpenSent, status.OpenConfirm = true, s.opened.Load()
 		return status
 	}
 	s.in.mu.Lock()
@@ -210,7 +216,7 @@ func (l *Link) tableEnded() {
 	}
 }
 
-// Retire begins no session any more. The one that is stays, for the speaker behind to end.
+// Retire begins no session any more. The one that is stays, for the speaker behind to end; one that is in its handshake ends.
 func (l *Link) Retire() {
 	l.relay.forget(l)
 	l.mu.Lock()
@@ -219,8 +225,11 @@ func (l *Link) Retire() {
 	if l.pending != nil {
 		_ = l.pending.Close()
 	}
-	if l.current == nil && l.parting == 0 || l.current != nil && !l.current.attached.Load() {
+	switch {
+	case l.current == nil && l.parting == 0:
 		l.cancel()
+	case l.current != nil && !l.current.attached.Load():
+		l.current.abort(&wire.Notification{Code: wire.Cease, Subcode: wire.PeerDeconfigured})
 	}
 }
 

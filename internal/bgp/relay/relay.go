@@ -16,9 +16,11 @@ import (
 
 // Behind is the speaker behind the relay, for one peer.
 type Behind interface {
-	// Attach opens a connection on which the speaker has begun a session for the peer: its OPEN is what is read first.
-	// It ends with ctx.
-	Attach(ctx context.Context) (net.Conn, error)
+	// Ready returns when the speaker can take a session: it has worked in the end of the one before. It ends with ctx.
+	Ready(ctx context.Context) error
+	// Attach has the speaker take a session that is up for the peer, whose OPEN it is told. It returns the connection, on which both
+	// have said OPEN and KEEPALIVE. It ends with ctx.
+	Attach(ctx context.Context, open []byte) (net.Conn, error)
 	// Throttle waits until the speaker can take another UPDATE. It ends with ctx.
 	Throttle(ctx context.Context)
 	// Ending is called when a session that was up ends, before the relay forgets what the peer has announced in it. It must not wait.
@@ -43,6 +45,7 @@ type Peer struct {
 	Passive      bool
 	ConnectRetry time.Duration
 	HoldTime     time.Duration
+	RestartTime  time.Duration // for how long the peer shall keep what it was told when the connection is lost
 	Keepalive    time.Duration // how often the peer hears of us at least; 0: as often as the speaker behind likes
 	Password     string
 	MaxPrefixes  int

@@ -15,19 +15,15 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/relay"
 )
 
-// mute is a speaker that opens its session and then says nothing more, whatever it is told.
+// mute is a speaker that takes a session and then says nothing, whatever it is told.
 type mute struct{ t *testing.T }
 
-func (m mute) Attach(context.Context) (net.Conn, error) {
+func (mute) Ready(context.Context) error { return nil }
+
+func (m mute) Attach(context.Context, []byte) (net.Conn, error) {
 	ours, theirs := net.Pipe()
 	m.t.Cleanup(func() { ours.Close() })
-	go func() {
-		_, _ = ours.Write(bgptest.OpenMessage(64512, netip.MustParseAddr("10.0.0.1"), true, 90, 120))
-		if kind, _ := read(ours); kind == bgptest.Open {
-			_, _ = ours.Write(bgptest.Message(bgptest.Keepalive))
-		}
-		_, _ = io.Copy(io.Discard, ours)
-	}()
+	go func() { _, _ = io.Copy(io.Discard, ours) }()
 	return theirs, nil
 }
 

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -35,16 +36,17 @@ type session struct {
 	in       inward
 	out      outward
 	buf      []byte
-	first    []byte        // the peer's OPEN, if it was read before the session ran
+	first    []byte        // the peer's OPEN, as the speaker behind gets it
 	done     chan struct{} // closed when the speaker behind has it no longer
 	upSince  atomic.Int64  // of the relay's clock, in nanoseconds; 0: never
 	voice    atomic.Int64  // when the speaker behind last said something, likewise
 	overflow bool          // it has announced too many prefixes
 	refresh  time.Time     // when it last asked for our table
+	opened   atomic.Bool   // the peer's OPEN has come
 	attached atomic.Bool   // the speaker behind has it
 	graceful atomic.Bool   // the peer has offered graceful restart
 	narrow   atomic.Bool   // its AS numbers have two octets
-	before   wire.Restart  // what our OPEN says of the session before; toPeer's
+	before   wire.Restart  // what our OPEN says of the session before
 	greeting greeting
 	flaws    flaws
 
@@ -124,42 +126,25 @@ func (s *session) answers() bool {
 	return false
 }
 
-// hear reads the peer's OPEN into first. Whatever else comes ends the connection here.
+// hear reads the OPEN of a peer that has connected into first. Whatever else comes ends the connection here.
 func (s *session) hear() bool {
 	s.setReadDeadline(openWait)
-	message, err := wire.Read(s.conn, s.buf)
-	if fault := (*wire.Notification)(nil); errors.As(err, &fault) {
-		s.blame(fault)
-		s.refuse(fault)
-		return false
+	open, how := s.next()
+	if how == nil {
+		s.noteOpen(open)
+		return true
 	}
-	if err != nil {
-		if !errors.Is(err, net.ErrClosed) { // which is this end's doing
-			s.link.failed(lost(s, err))
-		}
-		_ = s.conn.Close()
-		return false
+	if how.by != byLoss || !errors.Is(how.err, net.ErrClosed) { // which is this end's doing
+		s.report(*how)
 	}
-	s.link.heard()
-	kind := wire.TypeOf(message)
-	if kind == wire.Notify {
-		s.closedBy(wire.ParseNotification(message))
-		_ = s.conn.Close()
-		return false
-	}
-	v := s.check(message, nil) // no UPDATE passes before an OPEN
-	if v.Reset != nil {
-		s.blame(v.Reset)
-		s.refuse(v.Reset)
-		return false
-	}
-	s.first = append([]byte(nil), v.Pass...)
-	s.noteOffer()
-	return true
+	s.part(s.parting(*how))
+	return false
 }
 
-// noteOffer keeps what the peer's OPEN says for those who write to the peer.
-func (s *session) noteOffer() {
+// noteOpen keeps the peer's OPEN for the speaker behind, and what it says for those who write to the peer.
+func (s *session) noteOpen(open []byte) {
+	s.first = bytes.Clone(open)
+	s.opened.Store(true)
 	offer := s.wire.Offer()
 	s.graceful.Store(offer.Helps())
 	s.narrow.Store(!offer.FourOctets)
@@ -217,28 +202,105 @@ func (s *session) setReadDeadline(after time.Duration) {
 	_ = s.conn.SetReadDeadline(at)
 }
 
-// run carries the session until it ends for the speaker behind, and returns what remains to be done towards the peer.
+// run carries the session until it ends for the speaker behind, and returns what remains to be done towards the peer. The speaker has
+// no part in the handshake: of a peer that restarts it keeps the paths, and drops them when a session begins and does not come up, which
+// can happen when both ends connect (RFC 4271 section 6.8), or to a process that starts.
 func (s *session) run(ctx context.Context) parting {
-	attach, cancel := context.WithTimeout(ctx, attachTimeout)
-	back, err := s.link.behind.Attach(attach)
-	cancel()
+	if err := s.within(ctx, s.link.behind.Ready); err != nil {
+		return s.untaken(ctx, err)
+	}
+	s.out.self = addrOf(s.conn.LocalAddr())
+	if how := s.handshake(); how != nil {
+		s.report(*how)
+		return s.parting(*how)
+	}
+	var back net.Conn
+	err := s.within(ctx, func(ctx context.Context) (err error) {
+		back, err = s.link.behind.Attach(ctx, s.first)
+		return err
+	})
 	if err != nil {
-		if ctx.Err() == nil {
-			s.link.failed("our own speaker does not take the session: " + err.Error())
-		}
-		return parting{word: &wire.Notification{Code: wire.Cease, Subcode: wire.ConnectionRejected}}
+		return s.untaken(ctx, err)
 	}
 	s.attached.Store(true)
-	s.out.self = addrOf(s.conn.LocalAddr())
+	s.noteUp()
 	outDone := make(chan struct{})
 	go func() {
 		defer close(outDone)
 		s.stop(nil, s.toPeer(back))
 		s.out.sent.forget()
 	}()
+	return s.finish(s.toSpeaker(ctx, back), back, outDone)
+}
+
+// within gives the speaker behind a moment.
+func (s *session) within(ctx context.Context, f func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, attachTimeout)
+	defer cancel()
+	return f(ctx)
+}
+
+// untaken is how a session ends that the speaker behind does not take.
+func (s *session) untaken(ctx context.Context, err error) parting {
+	if ctx.Err() == nil {
+		s.link.failed("our own speaker does not take the session: " + err.Error())
+	}
+	return parting{word: &wire.Notification{Code: wire.Cease, Subcode: wire.ConnectionRejected}}
+}
+
+// handshake exchanges OPEN and KEEPALIVE with the peer; not nil: it has failed.
+func (s *session) handshake() *ending {
 	s.setReadDeadline(handshakeWait)
-	how := s.toSpeaker(ctx, back)
-	return s.finish(how, back, outDone)
+	s.before = s.link.restart()
+	config := s.link.peer
+	own := wire.LocalOpen{
+		ASN: s.link.rules.Load().Session.LocalASN, ID: s.link.relay.config.RouterID, HoldTime: uint16(config.HoldTime / time.Second),
+		RestartTime: uint16(config.RestartTime / time.Second), Restart: s.before,
+	}
+	if err := s.send(own.Bytes(s.family)); err != nil {
+		return &ending{by: byLoss, err: err}
+	}
+	if s.first == nil {
+		open, how := s.next()
+		if how != nil {
+			return how
+		}
+		s.noteOpen(open)
+	}
+	if err := s.tell(wire.NewKeepalive()); err != nil {
+		return &ending{by: byLoss, err: err}
+	}
+	_, how := s.next()
+	return how
+}
+
+// next reads the peer's next message of the handshake; not nil: it is none that goes on.
+func (s *session) next() (passed []byte, how *ending) {
+	message, how := s.read()
+	if how != nil {
+		return nil, how
+	}
+	v := s.check(message, nil) // no UPDATE passes in a handshake
+	switch {
+	case v.Reset != nil:
+		return nil, &ending{by: byUs, reason: v.Reset}
+	case wire.TypeOf(message) == wire.Notify:
+		return nil, &ending{by: byPeer, reason: wire.ParseNotification(message)}
+	}
+	return v.Pass, nil
+}
+
+// read reads a message of the peer; not nil: there is none any more.
+func (s *session) read() (message []byte, how *ending) {
+	message, err := wire.Read(s.conn, s.buf)
+	if fault := (*wire.Notification)(nil); errors.As(err, &fault) {
+		return nil, &ending{by: byUs, reason: fault}
+	}
+	if err != nil {
+		return nil, s.unread(err)
+	}
+	s.link.heard()
+	return message, nil
 }
 
 // parting is how a connection with a peer is closed.
@@ -276,21 +338,14 @@ const (
 
 // toSpeaker passes the peer's messages on until the session ends.
 func (s *session) toSpeaker(ctx context.Context, back net.Conn) ending {
-	if s.first != nil && !pass(back, s.first) {
-		return ending{by: byOthers}
-	}
 	s.setBack(back)
 	defer s.setBack(nil)
 	for {
-		message, err := wire.Read(s.conn, s.buf)
-		if fault := (*wire.Notification)(nil); errors.As(err, &fault) {
-			return ending{by: byUs, reason: fault}
+		message, how := s.read()
+		if how == nil {
+			how = s.passOn(ctx, message)
 		}
-		if err != nil {
-			return s.unread(err)
-		}
-		s.link.heard()
-		if how := s.passOn(ctx, message); how != nil {
+		if how != nil {
 			return *how
 		}
 	}
@@ -318,12 +373,6 @@ func (s *session) passOn(ctx context.Context, message []byte) *ending {
 	if v.Flaw != "" {
 		s.link.flawed(v.Flaw)
 		s.flaws.seen(s.link.relay.log, s.link.peer.Addr, v.Flaw)
-	}
-	switch kind {
-	case wire.Open:
-		s.noteOffer()
-	case wire.Keepalive:
-		s.noteUp()
 	}
 	if !s.pass(ctx, v.Pass) {
 		return &ending{by: byOthers}
@@ -353,14 +402,14 @@ func (f *flaws) seen(log *slog.Logger, peer netip.Addr, flaw string) {
 }
 
 // unread is the ending when nothing can be read from the peer.
-func (s *session) unread(err error) ending {
+func (s *session) unread(err error) *ending {
 	switch stopped, broken := s.whyStopped(); {
 	case broken != nil:
-		return ending{by: byLoss, err: broken}
+		return &ending{by: byLoss, err: broken}
 	case stopped:
-		return ending{by: byOthers}
+		return &ending{by: byOthers}
 	}
-	return ending{by: byLoss, err: err}
+	return &ending{by: byLoss, err: err}
 }
 
 // pace holds back what would cost the speaker behind more than it costs the peer.
@@ -374,16 +423,14 @@ func (s *session) pace(kind wire.Type) {
 	s.refresh = time.Now()
 }
 
-// noteUp notes that the session is up, with the first KEEPALIVE that is in order.
+// noteUp notes that the session is up.
 func (s *session) noteUp() {
-	if s.upSince.Load() == 0 {
-		s.upSince.Store(s.link.relay.now().UnixNano())
-		s.link.spoken.Store(true)
-		s.link.counts.sessions.Add(1)
-		s.setReadDeadline(0) // from here on the hold timer of the speaker behind counts
-		if every := s.link.peer.Keepalive; 0 < every && every < s.holdTime()/3 && s.holdTime() < s.link.peer.HoldTime {
-			go s.beat(every)
-		}
+	s.upSince.Store(s.link.relay.now().UnixNano())
+	s.link.spoken.Store(true)
+	s.link.counts.sessions.Add(1)
+	s.setReadDeadline(0) // from here on the hold timer of the speaker behind counts
+	if every := s.link.peer.Keepalive; 0 < every && every < s.holdTime()/3 && s.holdTime() < s.link.peer.HoldTime {
+		go s.beat(every)
 	}
 }
 
@@ -424,10 +471,6 @@ func (s *session) toPeer(back net.Conn) error {
 			return nil
 		}
 		s.voice.Store(s.link.relay.now().UnixNano())
-		if wire.TypeOf(message) == wire.Open {
-			s.before = s.link.restart()
-			wire.SetRestart(message, s.before)
-		}
 		if err := s.utter(message); err != nil {
 			return err
 		}
@@ -520,20 +563,34 @@ func (s *session) send(text []byte) error {
 
 // finish ends the session for the speaker behind.
 func (s *session) finish(how ending, back net.Conn, outDone <-chan struct{}) parting {
+	s.report(how)
 	switch how.by {
-	case byLoss:
-		s.link.failed(lost(s, how.err))
 	case byPeer:
-		s.closedBy(how.reason)
 		s.await(outDone) // the speaker closes when it has read it
 	case byUs:
-		s.blame(how.reason)
 		// A hard reset has it drop the peer's paths, graceful restart or not (RFC 8538).
 		pass(back, (&wire.Notification{Code: wire.Cease, Subcode: wire.HardReset}).Bytes())
 		s.await(outDone)
 	}
 	_ = back.Close()
 	s.await(outDone)
+	return s.parting(how)
+}
+
+// report says why the session is over.
+func (s *session) report(how ending) {
+	switch how.by {
+	case byLoss:
+		s.link.failed(lost(s, how.err))
+	case byPeer:
+		s.closedBy(how.reason)
+	case byUs:
+		s.blame(how.reason)
+	}
+}
+
+// parting is what remains to be done towards the peer.
+func (s *session) parting(how ending) parting {
 	if how.by == byUs {
 		return parting{word: how.reason}
 	}

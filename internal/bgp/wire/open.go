@@ -166,7 +166,7 @@ func multiProtocol(family Family) []byte {
 	return []byte{capMultiProtocol, 4, 0, byte(family), 0, unicast}
 }
 
-// bytes is the OPEN that the speaker behind gets. A peer that offers no capability at all speaks IPv4 only, by RFC 4760. AS
+// bytes is an OPEN, as the speaker behind gets it. A peer that offers no capability at all speaks IPv4 only, by RFC 4760. AS
 // numbers have four octets in there whatever the peer has: Check and Narrow translate.
 func (o *Offer) bytes(family Family) []byte {
 	caps := multiProtocol(family)
@@ -229,31 +229,25 @@ type Restart struct {
 	Preserved bool // the speaker has gone on forwarding: what it announced then may stay until it is announced again
 }
 
-// SetRestart makes a whole OPEN of our own speaker say so, if it has the capability. Its families are all those of the session.
-func SetRestart(open []byte, r Restart) {
-	for params := body(open)[10:]; len(params) >= 2 && len(params)-2 >= int(params[1]); params = params[2+int(params[1]):] {
-		if params[0] != optCapabilities {
-			continue
-		}
-		for caps := params[2 : 2+int(params[1])]; len(caps) >= 2 && len(caps)-2 >= int(caps[1]); caps = caps[2+int(caps[1]):] {
-			if caps[0] == capGracefulRestart && caps[1] >= 2 {
-				r.set(caps[2 : 2+int(caps[1])])
-			}
-		}
-	}
+// LocalOpen is what our OPEN says.
+type LocalOpen struct {
+	ASN      uint32
+	ID       netip.Addr
+	HoldTime uint16 // seconds
+	// RestartTime is for how many seconds the peer is asked to keep what we announced, when the connection is lost; at most 4095.
+	RestartTime uint16
+	Restart
 }
 
-// set writes into the value of the capability.
-func (r Restart) set(value []byte) {
-	setBit(&value[0], flagRestarted, r.Restarted)
-	for tuple := value[2:]; len(tuple) >= 4; tuple = tuple[4:] {
-		setBit(&tuple[3], flagForwarding, r.Preserved)
+// Bytes returns our OPEN on a session of one family. It offers route refresh, AS numbers of four octets and graceful restart, also after a
+// hold timer has run out (RFC 8538).
+func (o LocalOpen) Bytes(family Family) []byte {
+	offer := Offer{
+		ASN: o.ASN, ID: o.ID, HoldTime: o.HoldTime, refresh: true,
+		graceful: true, keeps: true, preserved: o.Preserved, restartFlags: flagNotification, restartTime: o.RestartTime,
 	}
-}
-
-func setBit(b *byte, bit byte, on bool) {
-	*b &^= bit
-	if on {
-		*b |= bit
+	if o.Restarted {
+		offer.restartFlags |= flagRestarted
 	}
+	return offer.bytes(family)
 }

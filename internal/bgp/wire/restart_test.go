@@ -2,6 +2,7 @@ package wire_test
 
 import (
 	"bytes"
+	"net/netip"
 	"testing"
 
 	"github.com/tortie-net/tortie/internal/bgp/wire"
@@ -13,41 +14,29 @@ func openWith(params ...byte) []byte {
 	return append(b, params...)
 }
 
-func TestSetRestart(t *testing.T) {
-	multi := []byte{1, 4, 0, 1, 0, 1}
-	for name, c := range map[string]struct{ before, restarted, preserved, both []byte }{
-		"one family among other capabilities": {
-			append([]byte{2, 14}, append(bytes.Clone(multi), 64, 6, 0x40, 120, 0, 1, 1, 0)...),
-			append([]byte{2, 14}, append(bytes.Clone(multi), 64, 6, 0xc0, 120, 0, 1, 1, 0)...),
-			append([]byte{2, 14}, append(bytes.Clone(multi), 64, 6, 0x40, 120, 0, 1, 1, 0x80)...),
-			append([]byte{2, 14}, append(bytes.Clone(multi), 64, 6, 0xc0, 120, 0, 1, 1, 0x80)...),
-		},
-		"a parameter each, and no family": {
-			[]byte{2, 6, 1, 4, 0, 1, 0, 1, 2, 4, 64, 2, 0, 120},
-			[]byte{2, 6, 1, 4, 0, 1, 0, 1, 2, 4, 64, 2, 0x80, 120},
-			[]byte{2, 6, 1, 4, 0, 1, 0, 1, 2, 4, 64, 2, 0, 120},
-			[]byte{2, 6, 1, 4, 0, 1, 0, 1, 2, 4, 64, 2, 0x80, 120},
-		},
-		"no graceful restart": {[]byte{2, 6, 1, 4, 0, 1, 0, 1}, []byte{2, 6, 1, 4, 0, 1, 0, 1}, []byte{2, 6, 1, 4, 0, 1, 0, 1}, []byte{2, 6, 1, 4, 0, 1, 0, 1}},
-		"nothing":             {nil, nil, nil, nil},
-		"cut short":           {[]byte{2, 6, 64, 200, 0}, []byte{2, 6, 64, 200, 0}, []byte{2, 6, 64, 200, 0}, []byte{2, 6, 64, 200, 0}},
-	} {
-		for _, step := range []struct {
-			wire.Restart
-			want []byte
-		}{
-			{wire.Restart{Restarted: true}, c.restarted},
-			{wire.Restart{Preserved: true}, c.preserved},
-			{wire.Restart{Restarted: true, Preserved: true}, c.both},
-			{wire.Restart{}, c.before},
-		} {
-			got := openWith(c.before...)
-			if c.both != nil {
-				got = openWith(c.both...) // bits are taken away, too
-			}
-			wire.SetRestart(got, step.Restart)
-			if want := openWith(step.want...); !bytes.Equal(got, want) {
-				t.Errorf("%s, %+v: %x, want %x", name, step.Restart, got[28:], want[28:])
+// Our OPEN is read back as it was meant, in both families, with AS numbers that fit into two octets and that do not.
+func TestLocalOpen(t *testing.T) {
+	id := netip.MustParseAddr("10.0.0.5")
+	for _, family := range []wire.Family{wire.IPv4, wire.IPv6} {
+		for _, asn := range []uint32{64512, 4200000000} {
+			for _, before := range []wire.Restart{{}, {Restarted: true}, {Preserved: true}, {Restarted: true, Preserved: true}} {
+				open := wire.LocalOpen{ASN: asn, ID: id, HoldTime: 90, RestartTime: 4095, Restart: before}.Bytes(family)
+				offer, fault := wire.ParseOpen(open, wire.Rules{ASN: asn, LocalASN: 1, Family: family})
+				if fault != nil {
+					t.Fatalf("%x: %v", open, fault)
+				}
+				const words = "route refresh, graceful restart (4095 s), AS numbers of four octets, hold time 90 s"
+				if offer.ASN != asn || offer.ID != id || offer.Restarted != before.Restarted || offer.String() != words {
+					t.Errorf("%s, %+v: %+v: %s", family, before, offer, offer.String())
+				}
+				// RFC 4724 section 3: after the family the flags of its forwarding end the message.
+				want := []byte{0, byte(family), 1, 0}
+				if before.Preserved {
+					want[3] = 0x80
+				}
+				if !bytes.HasSuffix(open, want) {
+					t.Errorf("%s, %+v: %x does not end in %x", family, before, open, want)
+				}
 			}
 		}
 	}
