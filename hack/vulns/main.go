@@ -73,7 +73,7 @@ func run(ctx context.Context, o options, now time.Time, out io.Writer) error {
 	}
 	modified, err := reach(ctx, o.database)
 	if err != nil && o.require {
-		return err
+		return fmt.Errorf("NOT CHECKED: %w: bring a copy along (make vulncheck VULNDB=directory)", err)
 	}
 	if err != nil {
 		fmt.Fprintf(out, "NOT CHECKED: %v (%s may name a copy: a directory or a URL)\n", err, databaseEnv)

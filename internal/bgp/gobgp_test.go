@@ -103,3 +103,34 @@ func gobgpTakes(t *testing.T, raw []byte, family bgp.RouteFamily) {
 		}
 	}
 }
+
+// What an advisory is about never reaches GoBGP: the relay ends the session, or passes something else on, to which GoBGP does not object.
+func TestAdvisoriesStayOutside(t *testing.T) {
+	rules := wire.Rules{ASN: 64513, LocalASN: 64512, LocalID: addr("10.0.0.1"), Family: wire.IPv4, MaxPrefixes: 1000, Source: wire.External}
+	open := bytes.ReplaceAll(hello, []byte{0xfc, 0}, []byte{0xfc, 1})
+	for _, a := range Advisories {
+		session := wire.NewSession(rules)
+		stream := bytes.NewReader(slices.Concat(a.First, open, a.Message))
+		for buf := make([]byte, wire.MaxLen); ; {
+			m, err := wire.Read(stream, buf)
+			if err != nil {
+				break // the end, or what is no BGP
+			}
+			v := session.Check(m)
+			if v.Reset != nil {
+				break
+			}
+			if a.Message != nil && bytes.Contains(v.Pass, a.Message[bgp.BGP_HEADER_LENGTH:]) {
+				t.Errorf("%s: GoBGP gets it as it is", a.ID)
+			}
+			for part := range wire.Messages(v.Pass) {
+				if wire.TypeOf(part) == wire.Update {
+					gobgpTakes(t, part, bgp.RF_IPv4_UC)
+				}
+			}
+		}
+		if up := session.Established(); up != (a.First == nil) {
+			t.Errorf("%s: the session is up: %t", a.ID, up)
+		}
+	}
+}
