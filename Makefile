@@ -116,6 +116,11 @@ FUZZTIME ?= 20s
 fuzz: ## every fuzz target for a while, with what each shows (FUZZTIME=20s, ONLY=Session; FUZZTIME=0 only lists them)
 	go -C hack run ./fuzz -root .. -time $(FUZZTIME) -only '$(ONLY)'
 
+.PHONY: fence-versions
+fence-versions: deps ## node fencing on the oldest API server that can, and that the one before cannot (each is built once, about 10 minutes)
+	go test ./internal/rights -count=1 -timeout 60m -kubernetes 1.31
+	go test ./internal/rights -count=1 -timeout 60m -run TestPoliciesOfRelease -kubernetes 1.30
+
 .PHONY: generate
 generate: bin/lab ## definitions, manifest and tables of docs/, from their sources
 	go -C hack run ./generate -root .. -lab ../bin/lab -helm "$$(bin/lab build helm)"

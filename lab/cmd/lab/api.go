@@ -30,6 +30,7 @@ func runAPI(ctx context.Context, args []string) (err error) {
 	dir := f.String("dir", "", "directory for the state and admin.kubeconfig (default: a temporary one)")
 	kcm := f.Bool("kcm", false, "run kube-controller-manager too")
 	address := f.String("address", "127.0.0.1", "address that the API server listens on; it must be this host's")
+	kubernetes := f.String("kubernetes", "", "minor release of the API server, such as 1.31, of those that lab/versions has (default: the lab's own)")
 	audit := f.String("audit", "", "group of users, such as system:serviceaccounts:kube-system, whose requests are written to audit.log beside admin.kubeconfig")
 	if err := parse(f, args, false); err != nil {
 		return err
@@ -52,8 +53,12 @@ func runAPI(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, clean()) }()
+	server, err := serverProgram(ctx, *kubernetes)
+	if err != nil {
+		return err
+	}
 	p, err := plane.Start(ctx, plane.Config{
-		Dir: state, Hyperkube: hyperkube, Spawner: proc.NewSpawner(),
+		Dir: state, Hyperkube: hyperkube, Server: server, Spawner: proc.NewSpawner(),
 		Address: listen, ControllerManager: *kcm, Audit: *audit, Timeout: time.Duration(slower * float64(apiTimeout)),
 	})
 	if err != nil {
@@ -140,6 +145,18 @@ func serverFiles(ctx context.Context, dir string) (hyperkube, state string, clea
 		return "", "", nil, fmt.Errorf("-dir %q: %w", dir, err)
 	}
 	return hyperkube, state, clean, nil
+}
+
+// serverProgram returns the kube-apiserver of another release than the lab's; empty for that one.
+func serverProgram(ctx context.Context, release string) (string, error) {
+	if release == "" {
+		return "", nil
+	}
+	c, err := binaries.Open(os.Stderr)
+	if err != nil {
+		return "", err
+	}
+	return c.Path(ctx, "kube-apiserver-"+release)
 }
 
 // apiDir makes the directory and returns how to clean it: what was made goes, what was there before stays.

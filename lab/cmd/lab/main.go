@@ -31,7 +31,7 @@ func commands() []command {
 		{"helm", "helm [-name N] ARGS...", "run helm on a lab", runHelm},
 		{"exec", "exec [-name N] NODE CMD [ARGS]...", "run a program in a node's namespaces", runExec},
 		{"restart", "restart [-name N] [-containerd] NODE", "cut a node's power and start it again, or its containerd alone", runRestart},
-		{"api", "api [-dir DIR] [-kcm] [-address A]", "run etcd and kube-apiserver, on loopback, until stdin ends", runAPI},
+		{"api", "api [-dir DIR] [-kcm] [-address A] [-kubernetes 1.31]", "run etcd and kube-apiserver, on loopback, until stdin ends", runAPI},
 		{"etcd", "etcd [-dir DIR] [-tls]", "run an etcd of its own, on loopback, until stdin ends", runEtcd},
 		{"vm", "vm [-mem MB] [-timeout D] [-out DIR] [-programs NAMES] -- CMD [ARGS]...", "run a program in a virtual machine that has IPIP", runVM},
 		{"vmtest", "vmtest PROG [ARGS]...", "for go test -exec: run a static test binary in one", runVMTest},

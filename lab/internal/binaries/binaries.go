@@ -56,6 +56,13 @@ var Targets = []Target{
 	{Name: "vminit", Package: "./cmd/vminit", Sources: []string{"cmd/vminit", "internal/vmproto"}},
 }
 
+// Others are programs that a lab does without, and some tests need.
+var Others = []Target{
+	// API servers of other releases, each a module of its own: the oldest that has all that the chart's policies use, and the one before it.
+	{Name: "kube-apiserver-1.30", Package: ".", Sources: []string{"versions/kube-apiserver-1.30"}, Module: "versions/kube-apiserver-1.30"},
+	{Name: "kube-apiserver-1.31", Package: ".", Sources: []string{"versions/kube-apiserver-1.31"}, Module: "versions/kube-apiserver-1.31"},
+}
+
 // Cache finds programs, and builds those that are missing.
 type Cache struct {
 	// Dir is the cache's directory; it is made when needed.
@@ -189,12 +196,13 @@ func namesOf(programs []program, separator string) string {
 
 // find returns a program's place in the cache, where it need not be.
 func (c *Cache) find(name string) (program, error) {
-	i := slices.IndexFunc(Targets, func(t Target) bool { return t.Name == name })
+	all := slices.Concat(Targets, Others)
+	i := slices.IndexFunc(all, func(t Target) bool { return t.Name == name })
 	if i < 0 {
 		return program{}, fmt.Errorf("no program %q in the lab", name)
 	}
-	key, err := c.Key(Targets[i])
-	return program{Targets[i], filepath.Join(c.Dir, name+"-"+key, name)}, err
+	key, err := c.Key(all[i])
+	return program{all[i], filepath.Join(c.Dir, name+"-"+key, name)}, err
 }
 
 // Key is the hash of everything that a program is built from: go.mod, go.sum, its sources, the flags and the Go release.

@@ -20,9 +20,12 @@ const packageMB = 1
 var weights = map[string]struct{ memory, disk int }{
 	"hyperkube":  {2300, 260},
 	"containerd": {1100, 220},
-	"coredns":    {1100, 110},
-	"helm":       {1100, 130},
-	"kubectl":    {900, 120},
+
+	"kube-apiserver-1.30": {1600, 240},
+	"kube-apiserver-1.31": {1600, 240},
+	"coredns":             {1100, 110},
+	"helm":                {1100, 130},
+	"kubectl":             {900, 120},
 }
 
 // fits returns an error if this machine has not got what a build of so many packages takes.

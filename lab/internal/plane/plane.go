@@ -37,7 +37,9 @@ type Config struct {
 	// Dir takes the state; it must be an absolute path of an existing directory. Files are left to the caller.
 	Dir       string
 	Hyperkube string
-	Spawner   *proc.Spawner
+	// Server is kube-apiserver of another release; empty is Hyperkube's.
+	Server  string
+	Spawner *proc.Spawner
 	// NetNS is the name of the network namespace, empty for the caller's.
 	NetNS string
 	// Address is what the API server listens on and, unless it is loopback, advertises.
@@ -130,8 +132,12 @@ func (p *Plane) run(name string, args ...string) error {
 }
 
 func (p *Plane) start(name string, args ...string) (*proc.Process, error) {
+	path := p.cfg.Hyperkube
+	if name == "kube-apiserver" && p.cfg.Server != "" {
+		path = p.cfg.Server
+	}
 	return p.cfg.Spawner.Start(proc.Spec{
-		Name: name, Path: p.cfg.Hyperkube, Args: args, Dir: p.cfg.Dir, NetNS: p.cfg.NetNS,
+		Name: name, Path: path, Args: args, Dir: p.cfg.Dir, NetNS: p.cfg.NetNS,
 		Log: filepath.Join(p.cfg.Dir, name+".log"),
 	})
 }
