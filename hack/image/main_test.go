@@ -404,7 +404,8 @@ func checkSPDX(t *testing.T, text []byte) sbom {
 
 func checkPackage(t *testing.T, p spdxPackage) {
 	t.Helper()
-	if p.Name == "" || p.VersionInfo == "" || p.DownloadLocation == "" || p.Copyright == "" || p.FilesAnalyzed {
+	if p.Name == "" || p.VersionInfo == "" || p.DownloadLocation == "" || p.Copyright == "" || p.FilesAnalyzed ||
+		p.Supplier != noAssertion && !creator.MatchString(p.Supplier) {
 		t.Errorf("package %+v", p)
 	}
 	for _, expression := range []string{p.LicenseConcluded, p.LicenseDeclared} {

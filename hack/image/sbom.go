@@ -36,6 +36,7 @@ type (
 		SPDXID           string        `json:"SPDXID"`
 		Name             string        `json:"name"`
 		VersionInfo      string        `json:"versionInfo"`
+		Supplier         string        `json:"supplier"`
 		DownloadLocation string        `json:"downloadLocation"`
 		FilesAnalyzed    bool          `json:"filesAnalyzed"`
 		Purpose          string        `json:"primaryPackagePurpose"`
@@ -73,13 +74,14 @@ const (
 	noAssertion = "NOASSERTION"
 	documentID  = "SPDXRef-DOCUMENT"
 	imageID     = "SPDXRef-Image"
+	supplier    = "Organization: tortie-net"
 )
 
 // makeSBOM lists the image's files but the list itself, the Go modules that each program says it was built from, and their licences.
 func makeSBOM(files map[string]file, made *inventory, arch string, o options) ([]byte, error) {
 	doc := sbom{
 		SPDXVersion: "SPDX-2.3", DataLicense: "CC0-1.0", SPDXID: documentID, Name: "tortie " + o.version + " " + arch,
-		CreationInfo:  creationInfo{Created: o.created.UTC().Format(time.RFC3339), Creators: []string{"Organization: tortie-net", "Tool: hack-image"}},
+		CreationInfo:  creationInfo{Created: o.created.UTC().Format(time.RFC3339), Creators: []string{supplier, "Tool: hack-image"}},
 		Packages:      []spdxPackage{imagePackage(o)},
 		Relationships: []relationship{{documentID, "DESCRIBES", imageID}},
 	}
@@ -137,14 +139,14 @@ func (s *sbom) fingerprint() string {
 
 func imagePackage(o options) spdxPackage {
 	return spdxPackage{
-		SPDXID: imageID, Name: o.ref, VersionInfo: o.version, DownloadLocation: noAssertion, Purpose: "CONTAINER",
+		SPDXID: imageID, Name: o.ref, VersionInfo: o.version, Supplier: supplier, DownloadLocation: noAssertion, Purpose: "CONTAINER",
 		LicenseConcluded: noAssertion, LicenseDeclared: license, Copyright: noAssertion,
 	}
 }
 
 func modulePackage(m modules.Module, licence string) spdxPackage {
 	return spdxPackage{
-		SPDXID: moduleID(m), Name: m.Path, VersionInfo: m.Version, DownloadLocation: noAssertion,
+		SPDXID: moduleID(m), Name: m.Path, VersionInfo: m.Version, Supplier: noAssertion, DownloadLocation: noAssertion,
 		Purpose: "LIBRARY", LicenseConcluded: licence, LicenseDeclared: licence, Copyright: noAssertion,
 		// The form that databases of vulnerabilities are asked by.
 		ExternalRefs: []externalRef{{"PACKAGE-MANAGER", "purl", purl(m)}},
