@@ -30,6 +30,11 @@ func TestRules(t *testing.T) {
 	l.installation(t)
 	l.containers(t)
 	l.scarcity(t)
+	for _, r := range l.server.Asked(t) {
+		if r.Resource == "services" || r.Resource == "endpointslices" {
+			t.Errorf("%s, and no address of a service is announced yet", r.Rule())
+		}
+	}
 	l.configuration(t)
 	l.capabilities(t)
 	l.hooks(t)
