@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/tortie-net/tortie/internal/needtest"
 )
 
 // Kind is another implementation of BGP.
@@ -101,6 +103,7 @@ type Daemon interface {
 // Daemon starts a daemon on the host, with sessions from the host's address of the peer's family.
 func (h *Host) Daemon(kind Kind, config Config) Daemon {
 	h.T.Helper()
+	needtest.More(h.T, "the daemons of make deps")
 	switch kind {
 	case BIRD1, BIRD2:
 		return h.bird(kind, config)
