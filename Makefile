@@ -101,6 +101,10 @@ lint: ## format, vet, staticcheck, import layers, generated files
 soak: deps ## ten minutes of nodes that die, programs that are killed and clocks that step, then an audit; writes docs/soak.md (SOAK=30m)
 	go test ./internal/chaos -run 'TestCluster$$' -count=1 -v -timeout 2h -soak $(or $(SOAK),10m) -soak-report '$(CURDIR)/docs/soak.md'
 
+.PHONY: attack
+attack: deps ## somebody takes over a node of a real cluster of three, while pods of the others talk; writes docs/attack.md (about three minutes)
+	go test ./internal/cluster -run 'TestAttack$$' -count=1 -v -timeout 15m -attack-report '$(CURDIR)/docs/attack.md'
+
 .PHONY: vulncheck
 vulncheck: ## known vulnerabilities in what is called, from https://vuln.go.dev or a copy (VULNDB=directory or URL)
 	go -C hack/govulncheck build -o ../../bin/govulncheck tool

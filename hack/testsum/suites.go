@@ -139,7 +139,7 @@ func suites(ctx context.Context, root string) []suite {
 			tests: &goTest{env: env, flags: []string{"-timeout=20m", "-run=" + tunnelTests}, only: "./internal/mesh"}},
 		{name: "lab", what: "the lab itself: nodes come, work, and leave nothing",
 			tests: &goTest{dir: "lab", env: env, flags: []string{"-timeout=30m", "-p=1"}, except: append([]string{"e2e"}, wrappers...)}},
-		{name: "cluster", what: "what Kubernetes does with pods and nodes, migration, uninstallation: on real nodes, with every packet counted",
+		{name: "cluster", what: "what Kubernetes does with pods and nodes, attacks, migration, uninstallation: on real nodes, with every packet counted",
 			tests: &goTest{env: env, flags: []string{"-timeout=15m", "-p=1"}, only: "./" + strings.Join(clusterPackages, " ./")}},
 	}
 	return below(root, all)

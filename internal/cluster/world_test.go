@@ -112,8 +112,12 @@ func (w *world) inside(t testing.TB, p *corev1.Pod) *meshtest.Pod {
 	return w.ends[key]
 }
 
-// get asks for a page from inside a namespace, by a new connection.
+// get asks for the first page of a server from inside a namespace, by a new connection.
 func get(ctx context.Context, from *netnstest.NS, address string) (string, error) {
+	return page(ctx, from, address, "/")
+}
+
+func page(ctx context.Context, from *netnstest.NS, address, path string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	dial := func(ctx context.Context, network, address string) (conn net.Conn, err error) {
@@ -125,7 +129,7 @@ func get(ctx context.Context, from *netnstest.NS, address string) (string, error
 		return conn, err
 	}
 	client := http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
 	if err != nil {
 		return "", err
 	}

@@ -325,7 +325,7 @@ func StartTraffic(t testing.TB, a, b *Pod) (tr Traffic) {
 }
 
 // Intact ends the streams; the test fails unless every packet has arrived once, from the address that it was sent from.
-func (tr Traffic) Intact(t testing.TB) {
+func (tr Traffic) Intact(t testing.TB) (counts []Count) {
 	t.Helper()
 	for _, s := range tr {
 		s.stop.Store(true)
@@ -333,6 +333,7 @@ func (tr Traffic) Intact(t testing.TB) {
 	for _, s := range tr {
 		c := s.End()
 		t.Log(c)
+		counts = append(counts, c)
 		Record("packets sent between pods while agents end and come back", "", float64(c.Sent))
 		Record("packets lost of these", "", float64(c.Lost))
 		switch {
@@ -344,6 +345,7 @@ func (tr Traffic) Intact(t testing.TB) {
 			t.Errorf("%s: that is no stream", c)
 		}
 	}
+	return counts
 }
 
 // backlogDrops is how many packets found no room in the processors' queues: an overloaded machine, and no route's fault.
