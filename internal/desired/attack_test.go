@@ -121,6 +121,22 @@ func TestUnsureAddressesChangeNothing(t *testing.T) {
 	}
 }
 
+// Whatever a Node announces: what is no address of a node reaches neither the kernel's tables nor the guard, and is named.
+func TestAddressesThatAreNone(t *testing.T) {
+	for _, text := range []string{"0.0.0.0/0", "127.0.0.1/8", "224.0.0.1/4", "255.255.255.255/32", "169.254.9.9/16"} {
+		s, problems := Build(Self{Name: "node1"}, contest(func(_ *kube.World, far map[string]string) { far[api.AnnotationIPv4Address] = text }))
+		if _, ok := s.MemberAt(prefix(text).Addr()); ok || !strings.Contains(strings.Join(texts(problems), "\n"), "Node far: annotation projectcalico.org/IPv4Address "+text+" cannot be") {
+			t.Errorf("%s: a member: %v; problems %q", text, ok, problems)
+		}
+	}
+	for _, text := range []string{"::/0", "::1/128", "ff02::1/64", "fe80::1/64"} {
+		s, problems := Build(Self{Name: "node1"}, contest(func(_ *kube.World, far map[string]string) { far[api.AnnotationIPv6Address] = text }))
+		if _, ok := s.MemberAt(prefix(text).Addr()); ok || !strings.Contains(strings.Join(texts(problems), "\n"), "Node far: annotation projectcalico.org/IPv6Address "+text+" cannot be") {
+			t.Errorf("%s: a member: %v; problems %q", text, ok, problems)
+		}
+	}
+}
+
 // A kubelet may say any address of its Node's, one in another node's block among them: the block stays, also for the next agent, and the
 // Node is named. A node that was there before somebody claimed a block around its address stays reached.
 func TestAKubeletEndsNoRoutesToBlocks(t *testing.T) {

@@ -305,6 +305,11 @@ func announced(n api.Node, annotation string, f nodeaddr.Family, note func(error
 		note(inNode(n.Name, fmt.Errorf("annotation %s %q is no %s address with its prefix length", annotation, cut(text), f)))
 		return netip.Addr{}
 	}
+	// What the kernel does not take as a neighbour or a sender would end this node's passes, whoever has written it.
+	if why := nodeaddr.Unusable(addr.Addr()); why != "" {
+		note(inNode(n.Name, fmt.Errorf("annotation %s %s cannot be a node's address: it is %s", annotation, addr, why)))
+		return netip.Addr{}
+	}
 	return addr.Addr()
 }
 

@@ -141,15 +141,15 @@ func (r *Request) candidates() []candidate {
 			}
 			all = append(all, candidate{
 				Candidate: Candidate{Addr: a.Prefix, Link: l.Name, MTU: l.MTU},
-				link:      l, addr: a, bad: unusable(a.Prefix.Addr()),
+				link:      l, addr: a, bad: Unusable(a.Prefix.Addr()),
 			})
 		}
 	}
 	return all
 }
 
-// unusable says why an address cannot be a node's wherever it is; empty if it can.
-func unusable(a netip.Addr) string {
+// Unusable says why an address cannot be a node's wherever it is; empty if it can.
+func Unusable(a netip.Addr) string {
 	switch {
 	case a.IsLoopback():
 		return "a loopback address"

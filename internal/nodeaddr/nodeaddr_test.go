@@ -178,7 +178,7 @@ func check(t *testing.T, r Request, got Choice, err error) {
 			continue
 		}
 		chosen++
-		if c.Addr.Addr() != got.Addr.Addr() || c.Link != got.Link || unusable(c.Addr.Addr()) != "" || !r.Family.has(c.Addr.Addr()) {
+		if c.Addr.Addr() != got.Addr.Addr() || c.Link != got.Link || Unusable(c.Addr.Addr()) != "" || !r.Family.has(c.Addr.Addr()) {
 			t.Errorf("chosen %+v, answer %s on %s", c, got.Addr, got.Link)
 		}
 	}

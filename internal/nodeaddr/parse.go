@@ -75,7 +75,7 @@ func ParseSetting(text string, f Family) (Setting, error) {
 	if !f.has(prefix.Addr()) {
 		return Setting{}, fmt.Errorf("must be an %s address", f)
 	}
-	if why := unusable(prefix.Addr()); why != "" {
+	if why := Unusable(prefix.Addr()); why != "" {
 		return Setting{}, errors.New("cannot be a node's address: " + why)
 	}
 	return Setting{Mode: Fixed, Addr: prefix}, nil
