@@ -39,6 +39,8 @@ func (s *siege) lies(t *testing.T) {
 		{"an address in another node's block", "agent", nil, []string{"IPv4Address", inside + "/32"}, "its address " + inside + " lies in block", ""},
 		{"an address in another node's block, and its kubelet says so", "agent", internalIP(inside), []string{"IPv4Address", inside + "/32"}, "its address " + inside + " lies in block", "its InternalIP too"},
 		{"another node's end of VXLAN tunnels", "agent", nil, []string{"IPv4VXLANTunnelAddr", v.end}, "its end of VXLAN tunnels, " + v.end + ", lies in none of its blocks", ""},
+		{"an address that is none", "kubelet", nil, []string{"IPv4Address", "0.0.0.0/0"}, "0.0.0.0/0 cannot be a node's address", ""},
+		{"an address of several hosts", "kubelet", nil, []string{"IPv4Address", "224.0.0.1/4"}, "224.0.0.1/4 cannot be a node's address", ""},
 		{"the MAC of another node's end", "kubelet", nil, []string{"VXLANTunnelMACAddr", v.mac}, "has the MAC of node " + victim, ""},
 	} {
 		t.Run(c.aim, func(t *testing.T) {
