@@ -33,7 +33,8 @@ CNI_PLUGINS  := \
 LDFLAGS := -s -w -X github.com/tortie-net/tortie/internal/version.Version=$(VERSION)
 # Nothing of this machine goes into a program, so that two builds of a commit by one release of Go give the same bytes.
 GO_BUILD := CGO_ENABLED=0 GOOS=linux GOAMD64=v1 GOARM64=v8.0 GOEXPERIMENT= go build -trimpath
-MAKE_IMAGE = go -C hack run ./image -ref '$(IMAGE)' -version '$(VERSION)' -revision '$(REVISION)' -created '$(CREATED)'
+# Built as the programs are, so that what both need is compiled once.
+MAKE_IMAGE = CGO_ENABLED=0 go -C hack run -trimpath ./image -ref '$(IMAGE)' -version '$(VERSION)' -revision '$(REVISION)' -created '$(CREATED)'
 ARCHES   := amd64 arm64
 
 # $(call programs,DIRECTORY,ARCHITECTURE) builds what an image has.
@@ -74,7 +75,7 @@ build: bin/lab ## the programs, into bin/
 bin/lab:
 	@mkdir -p bin
 	@echo "building the lab"
-	@go -C lab build -o ../bin/lab ./cmd/lab || { echo "The lab could not be built. If modules cannot be downloaded: run this once with network, set GOPROXY, or bring another machine's GOMODCACHE." >&2; false; }
+	@CGO_ENABLED=0 go -C lab build -trimpath -o ../bin/lab ./cmd/lab || { echo "The lab could not be built. If modules cannot be downloaded: run this once with network, set GOPROXY, or bring another machine's GOMODCACHE." >&2; false; }
 
 .PHONY: image
 image: build ## the container image as an OCI archive, dist/tortie.tar, without Docker
