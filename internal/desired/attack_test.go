@@ -137,6 +137,29 @@ func TestAddressesThatAreNone(t *testing.T) {
 	}
 }
 
+// A node may announce the broadcast address of a subnet of this node's: the kernel refuses such a next hop, and by that every pass would fail. One
+// that this node has itself, on another link, is no next hop either, and is named.
+func TestNextHopsThatTheKernelRefuses(t *testing.T) {
+	for address, why := range map[string]string{
+		"10.0.0.255/24": "is the broadcast address of the subnet 10.0.0.0/24", "10.1.0.1/24": "is this node itself", "10.1.0.255/32": "is the broadcast address of the subnet 10.1.0.0/24",
+	} {
+		w := contest(func(w *kube.World, far map[string]string) {
+			w.Pools[0].Spec.VXLANMode, far[api.AnnotationIPv4Address] = api.EncapNever, address
+		})
+		s, _ := Build(Self{Name: "node1"}, w)
+		s = s.As(Self{Name: "node1", Addr: prefix("10.0.0.1/24"), Link: "eth0", Found: []nodeaddr.Candidate{
+			{Addr: prefix("10.0.0.1/24"), Link: "eth0"}, {Addr: prefix("10.1.0.1/24"), Link: "eth1"},
+		}})
+		accepted, refused := s.Judge(nil)
+		if routes := s.Routes(accepted); slices.ContainsFunc(routes, func(r fib.Route) bool { return r.Dst == prefix("192.168.3.0/26") }) || len(routes) == 0 {
+			t.Errorf("%s: routes %v", address, routes)
+		}
+		if text := fmt.Sprint(Refusals(refused)); !strings.Contains(text, "192.168.3.0/26 via "+prefix(address).Addr().String()) || !strings.Contains(text, why) {
+			t.Errorf("%s: %s", address, text)
+		}
+	}
+}
+
 // A kubelet may say any address of its Node's, one in another node's block among them: the block stays, also for the next agent, and the
 // Node is named. A node that was there before somebody claimed a block around its address stays reached.
 func TestAKubeletEndsNoRoutesToBlocks(t *testing.T) {

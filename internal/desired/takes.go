@@ -1,6 +1,7 @@
 package desired
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -11,11 +12,16 @@ import (
 // takes says what of the network between the nodes a route to a prefix of a pool would take away, whatever pool, block or claim it
 // follows from; empty if nothing. A route that is shorter than the subnet that leads to an address takes nothing from it.
 func (s *Snapshot) takes(p netip.Prefix, hop netip.Addr) string {
+	if s.isSelf(hop) {
+		return fmt.Sprintf("its next hop %s is this node itself", hop)
+	}
 	if s.leadsAway(p, hop) {
 		return fmt.Sprintf("it holds its own next hop %s", hop)
 	}
 	for _, at := range s.near().subnets {
 		switch {
+		case hop == broadcast(at.prefix): // the kernel refuses it, and the pass would fail
+			return fmt.Sprintf("its next hop %s is the broadcast address of the subnet %s", hop, at.prefix)
 		case at.prefix.IsSingleIP() || !inside(p, at.prefix):
 		case p == at.prefix:
 			return fmt.Sprintf("it is the subnet %s that this node is in, by %s", at.prefix, at.link)
@@ -37,6 +43,15 @@ func (s *Snapshot) takes(p netip.Prefix, hop netip.Addr) string {
 		return fmt.Sprintf("it overlaps %s, the addresses of services, which each node serves itself", s.ServiceRanges[i])
 	}
 	return s.takesMember(p)
+}
+
+// broadcast is the last address of a subnet of IPv4; invalid if it has none.
+func broadcast(p netip.Prefix) netip.Addr {
+	if !p.Addr().Is4() || p.Bits() > 30 {
+		return netip.Addr{}
+	}
+	a := p.Addr().As4()
+	return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, binary.BigEndian.Uint32(a[:])|1<<(32-p.Bits())-1)))
 }
 
 // leadsAway reports that a route to a prefix would be one to an address: that it is inside, and in no subnet of this node's that is more
