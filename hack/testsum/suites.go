@@ -132,8 +132,9 @@ func suites(ctx context.Context, root string) []suite {
 				{name: "helm lint", args: []string{"sh", "-c", `"$(` + lab + ` build helm)" lint --strict charts/tortie`}},
 				{name: "helm lint, all of it", args: []string{"sh", "-c", `"$(` + lab + ` build helm)" lint --strict charts/tortie ` + everything}},
 			}},
+		// Many of them wait, so that there may be more than processors.
 		{name: "unit", what: "units, network namespaces, real etcd and kube-apiserver",
-			tests: &goTest{env: env, flags: []string{"-timeout=20m", "-skip=" + tunnelTests}, except: append([]string{ipipPackage}, clusterPackages...)}},
+			tests: &goTest{env: env, flags: []string{"-timeout=20m", "-p=3", "-skip=" + tunnelTests}, except: append([]string{ipipPackage}, clusterPackages...)}},
 		ipip,
 		{name: "tunnel", what: "agents that restart and pools that change, over tunl0: " + where,
 			tests: &goTest{env: env, flags: []string{"-timeout=20m", "-run=" + tunnelTests}, only: "./internal/mesh"}},
