@@ -64,7 +64,7 @@ func buildProgram(root, path string) error {
 		fmt.Fprintf(os.Stderr, "labtest: no %s: building it\n", path)
 	}
 	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", path, "./cmd/lab")
-	cmd.Dir, cmd.Env = filepath.Join(root, "lab"), append(os.Environ(), "CGO_ENABLED=0")
+	cmd.Dir, cmd.Env = filepath.Join(root, "lab"), append(cmd.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the lab: %w\n%s", err, out)
 	}
