@@ -8,12 +8,6 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
-// openWith frames an OPEN with these optional parameters.
-func openWith(params ...byte) []byte {
-	b := append(bytes.Repeat([]byte{0xff}, 16), 0, byte(29+len(params)), 1, 4, 0xfc, 0, 0, 90, 10, 0, 0, 5, byte(len(params)))
-	return append(b, params...)
-}
-
 // Our OPEN is read back as it was meant, in both families, with AS numbers that fit into two octets and that do not.
 func TestLocalOpen(t *testing.T) {
 	id := netip.MustParseAddr("10.0.0.5")

@@ -16,6 +16,7 @@ func replace(pattern, with string) replacement { return replacement{regexp.MustC
 
 // replacements are tried in this order: long forms before the short ones that are parts of them.
 var replacements = []replacement{
+	replace(`,"status":\{"conditions":\[[^]]*\]\}`, ""), // of pools, in the agent's file: the controllers set it in their own time
 	replace(`[A-Z][a-z]{2} [A-Z][a-z]{2} +\d+ \d\d:\d\d:\d\d \d{4}`, "TIME"),
 	replace(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`, "TIME"),
 	replace(`\b([0-9a-f]{2}:){5}[0-9a-f]{2}\b`, "MAC"),
