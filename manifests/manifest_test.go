@@ -142,7 +142,8 @@ func TestManifestOnARealServer(t *testing.T) {
 		{"tortie-node", "update", calico, "felixconfigurations", "", "default", false},
 		{"tortie-node", "get", "", "configmaps", "", "kubeadm-config", true},
 		{"tortie-node", "get", "", "configmaps", "", "other", false},
-		{"tortie-node", "create", "", "events", "", "", true},
+		{"tortie-node", "create", "", "default/events", "", "", true},
+		{"tortie-node", "create", "", "events", "", "", false},
 		{"tortie-node", "delete", "", "events", "", "", false},
 		{"tortie-node", "get", "", "pods", "", "web", false},
 		{"tortie-node", "watch", "", "pods", "", "", false},
@@ -173,10 +174,14 @@ func TestManifestOnARealServer(t *testing.T) {
 	for _, c := range cases {
 		name := strings.Join([]string{c.user, c.verb, c.resource, c.sub, c.name}, " ")
 		t.Run(name, func(t *testing.T) {
+			namespace, resource, found := strings.Cut(c.resource, "/")
+			if !found {
+				namespace, resource = "kube-system", c.resource
+			}
 			review := &authv1.SubjectAccessReview{Spec: authv1.SubjectAccessReviewSpec{
 				User: "system:serviceaccount:kube-system:" + c.user,
 				ResourceAttributes: &authv1.ResourceAttributes{
-					Namespace: "kube-system", Verb: c.verb, Group: c.group, Resource: c.resource, Subresource: c.sub, Name: c.name,
+					Namespace: namespace, Verb: c.verb, Group: c.group, Resource: resource, Subresource: c.sub, Name: c.name,
 				},
 			}}
 			if got := allowed(t, client, review, c.allowed); got != c.allowed {
