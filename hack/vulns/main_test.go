@@ -193,6 +193,7 @@ func testSources(t *testing.T, dir string) string {
 	return all.String()
 }
 
+// FuzzParse: whatever the scanner prints, what is read of it names a function, or is an error.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{"osv":{"id":"GO-1","summary":"x"}}{"finding":{"osv":"GO-1","trace":[{"module":"stdlib","package":"net/url","function":"Parse"}]}}`))
 	f.Add([]byte(`{"finding":{"osv":"GO-1","trace":[]}}`))
