@@ -330,6 +330,7 @@ func TestChooseAtMost16(t *testing.T) {
 	}
 }
 
+// FuzzReadAttribute: whatever attributes GoBGP hands out, a path that is read of them has a unicast next hop.
 func FuzzReadAttribute(f *testing.F) {
 	for _, seed := range [][]byte{origin, emptyPath, asPath, nextHop, longHop, mpReach, mpReachTwo} {
 		f.Add(seed)

@@ -23,6 +23,7 @@ func wantCode(t *testing.T, err error) {
 	}
 }
 
+// FuzzConf: a configuration is refused with a CNI code, or has a name, an IPAM type and a kubeconfig.
 func FuzzConf(f *testing.F) {
 	golden, err := os.ReadFile("testdata/golden/stdin-conf.json")
 	if err != nil {
@@ -47,6 +48,7 @@ func FuzzConf(f *testing.F) {
 	})
 }
 
+// FuzzArgs: CNI_ARGS are refused with a CNI code, or name a pod and a namespace that there can be.
 func FuzzArgs(f *testing.F) {
 	for _, seed := range []string{
 		"K8S_POD_NAMESPACE=ns;K8S_POD_NAME=web", "IgnoreUnknown=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME=web;X=1", "", ";", "=", "a=b=c",
@@ -68,6 +70,7 @@ func FuzzArgs(f *testing.F) {
 	})
 }
 
+// FuzzAnnotations: annotations of a pod and its namespace are refused with a CNI code, or ask for addresses and a MAC that there can be.
 func FuzzAnnotations(f *testing.F) {
 	for _, seed := range []string{`["default-ipv4-ippool"]`, `["10.0.0.0/8","b"]`, "", "[]", "null", "{}", `"a"`, `[null]`, "[\"\xff\"]", "[",
 		`["IPv4","IPv6"]`, `["10.0.0.5","fd00::5"]`, `["10.0.0.5","10.0.0.6"]`, `["::ffff:10.0.0.5"]`, `["fe80::1%eth0"]`,

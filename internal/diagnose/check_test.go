@@ -383,6 +383,7 @@ func TestParseListener(t *testing.T) {
 	}
 }
 
+// FuzzPackets: whatever packets, sockets and conflists are read, there is no panic, and nothing is longer than what it was in.
 func FuzzPackets(f *testing.F) {
 	a := netip.MustParseAddr("10.0.0.1")
 	f.Add(ipv4Packet(a, a, protocolICMP, ipv4Packet(a, a, protocolICMP, echoRequest(true, 1, 2, 64))))

@@ -266,6 +266,7 @@ func (h *hanging) Create(context.Context, Event) error {
 
 func (h *hanging) Patch(context.Context, Metadata, Change) (int, error) { return 0, ErrMissing }
 
+// FuzzEventIsTaken: whatever an Event is about, its name and message keep to the API server's bounds, and the message is valid text if it was.
 func FuzzEventIsTaken(f *testing.F) {
 	f.Add("node1", "text")
 	f.Add(strings.Repeat("ä", 300), strings.Repeat("é", 2000))

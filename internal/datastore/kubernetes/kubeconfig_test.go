@@ -161,6 +161,7 @@ func TestNewErrors(t *testing.T) {
 	}
 }
 
+// FuzzLoadKubeconfig: a kubeconfig is refused, or names a server.
 func FuzzLoadKubeconfig(f *testing.F) {
 	f.Add("current-context: a\ncontexts: [{name: a, context: {cluster: c, user: u}}]\nclusters: [{name: c, cluster: {server: 'https://a'}}]\nusers: [{name: u, user: {token: x}}]")
 	f.Add(`{"current-context":"a","contexts":[{"name":"a","context":{}}]}`)
