@@ -174,6 +174,7 @@ func TestManifestOnARealServer(t *testing.T) {
 	for _, c := range cases {
 		name := strings.Join([]string{c.user, c.verb, c.resource, c.sub, c.name}, " ")
 		t.Run(name, func(t *testing.T) {
+			// In the release's namespace, unless another one stands before the resource.
 			namespace, resource, found := strings.Cut(c.resource, "/")
 			if !found {
 				namespace, resource = "kube-system", c.resource

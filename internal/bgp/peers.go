@@ -260,9 +260,8 @@ func (s *Server) removePeer(ctx context.Context, addr netip.Addr) error {
 func (s *Server) relayPeer(p Peer) relay.Peer {
 	peer := relay.Peer{
 		Addr: p.Addr, From: p.From, Port: p.Port, ASN: p.ASN, Passive: p.Passive,
-		ConnectRetry: p.ConnectRetry, HoldTime: p.HoldTime, RestartTime: p.RestartTime, Keepalive: p.Keepalive, Password: p.Password, MaxPrefixes: p.MaxPrefixes,
-		Hops:      p.TTLSecurity,
-		ClusterID: s.cluster(p),
+		ConnectRetry: p.ConnectRetry, HoldTime: p.HoldTime, RestartTime: p.RestartTime, Keepalive: p.Keepalive,
+		Password: p.Password, MaxPrefixes: p.MaxPrefixes, Hops: p.TTLSecurity, ClusterID: s.cluster(p),
 	}
 	// A peer that was removed, or has changed, got a Cease, and has dropped all that it had kept.
 	if s.local.Restarting && !s.known[p.Addr] {

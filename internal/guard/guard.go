@@ -177,8 +177,7 @@ func (c Config) translated(to ...nft.Term) []nft.Rule {
 		rules = append(rules, drop(TranslatedVXLAN, slices.Concat(c.vxlan(), to, []nft.Term{nft.Translated()})...))
 	}
 	if !c.AllowBGPFromPods {
-		bgp := opensBGP()
-		rules = append(rules, drop(TranslatedBGP, slices.Concat(bgp, to, []nft.Term{nft.Translated()})...))
+		rules = append(rules, drop(TranslatedBGP, slices.Concat(opensBGP(), to, []nft.Term{nft.Translated()})...))
 	}
 	return rules
 }
@@ -293,6 +292,7 @@ func (c Config) vxlan() []nft.Term {
 	return []nft.Term{nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_UDP)), nft.DestPort.Is(nft.PortKey(c.VXLANPort))}
 }
 
+// opensBGP matches the first packets of connections to BGP ports.
 func opensBGP() []nft.Term {
 	return []nft.Term{nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_TCP)), nft.OpensTCP(), nft.In(bgpSet, nft.DestPort)}
 }

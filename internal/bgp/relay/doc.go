@@ -3,6 +3,9 @@
 // sets TCP MD5 keys and the TTL, refuses who is no peer, retries, resolves collisions (RFC 4271 section 6.8), and ends and
 // holds down the session of a peer that announces too much.
 //
+// The relay goes through the handshake with a peer by itself, and hands over a session that is up: what fails before that is nothing to
+// the speaker behind, which keeps the paths of a peer that restarts.
+//
 // How a session ends is told truly to both sides. A peer whose connection breaks is a broken connection for the speaker
 // behind, which then keeps the peer's paths as graceful restart has it; what the speaker says before it closes reaches the
 // peer; a peer that sent what it must not gets the NOTIFICATION from here, and the speaker is told to drop its paths.

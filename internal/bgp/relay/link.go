@@ -228,7 +228,7 @@ func (l *Link) Retire() {
 	switch {
 	case l.current == nil && l.parting == 0:
 		l.cancel()
-	case l.current != nil && !l.current.attached.Load():
+	case l.current != nil && l.current.upSince.Load() == 0:
 		l.current.abort(&wire.Notification{Code: wire.Cease, Subcode: wire.PeerDeconfigured})
 	}
 }

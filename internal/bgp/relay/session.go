@@ -43,7 +43,6 @@ type session struct {
 	overflow bool          // it has announced too many prefixes
 	refresh  time.Time     // when it last asked for our table
 	opened   atomic.Bool   // the peer's OPEN has come
-	attached atomic.Bool   // the speaker behind has it
 	graceful atomic.Bool   // the peer has offered graceful restart
 	narrow   atomic.Bool   // its AS numbers have two octets
 	before   wire.Restart  // what our OPEN says of the session before
@@ -222,7 +221,6 @@ func (s *session) run(ctx context.Context) parting {
 	if err != nil {
 		return s.untaken(ctx, err)
 	}
-	s.attached.Store(true)
 	s.noteUp()
 	outDone := make(chan struct{})
 	go func() {
@@ -423,7 +421,7 @@ func (s *session) pace(kind wire.Type) {
 	s.refresh = time.Now()
 }
 
-// noteUp notes that the session is up.
+// noteUp notes that the session is up: the speaker behind has it.
 func (s *session) noteUp() {
 	s.upSince.Store(s.link.relay.now().UnixNano())
 	s.link.spoken.Store(true)
@@ -488,7 +486,7 @@ func (s *session) utter(message []byte) error {
 	return s.tell(message)
 }
 
-// greeting is what the speaker behind has said from its first KEEPALIVE on, which makes the session up for the peer. After a
+// greeting is what the peer is told from our KEEPALIVE on, which makes the session up for it. After a
 // restart it is held back until our table is complete and then told at once: a peer whose session comes up and is lost
 // again before we have announced anything drops what it has kept of us (RFC 4724 section 4.2), and a process that starts
 // is one that may be killed again.
@@ -500,13 +498,13 @@ type greeting struct {
 }
 
 const (
-	// greetingWait is for how long it is held, greetingRoom how much of it. The speaker behind takes milliseconds, once the peer
-	// has sent its KEEPALIVE. A peer that has restarted as well, and holds that back, too, must not be waited for.
+	// greetingWait is for how long it is held, greetingRoom how much of it. The speaker behind takes the session and tells its table in
+	// milliseconds, once the peer has sent its KEEPALIVE. A peer that has restarted as well, and holds that back, too, must not be waited for.
 	greetingWait = 250 * time.Millisecond
 	greetingRoom = 1 << 16
 )
 
-// tell sends a message of the speaker behind to the peer, now or with the greeting.
+// tell sends a message to the peer, now or with the greeting.
 func (s *session) tell(message []byte) error {
 	g := &s.greeting
 	g.mu.Lock()

@@ -16,6 +16,8 @@ import (
 	"unicode"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/lab/internal/remedy"
 )
 
 // How often progress is shown: on a terminal, where one line is rewritten, and in a log.
@@ -161,8 +163,8 @@ func (p *progress) run(ctx context.Context, cmd *exec.Cmd) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case err != nil:
-		if remedy := explain(err.Error() + "\n" + printed); remedy != "" {
-			return errors.New(remedy)
+		if line := remedy.Of(err.Error()+"\n"+printed, causes); line != "" {
+			return errors.New(line)
 		}
 		return errors.Join(err, errors.New(printed))
 	}

@@ -3,11 +3,13 @@ package binaries
 import (
 	"strings"
 	"testing"
+
+	"github.com/tortie-net/tortie/lab/internal/remedy"
 )
 
 // What go has really printed, and what of the remedy helps.
-func TestExplain(t *testing.T) {
-	for output, remedy := range map[string]string{
+func TestCauses(t *testing.T) {
+	for output, want := range map[string]string{
 		`cmd/vminit/main.go:15:2: golang.org/x/sys@v0.47.0: Get "https://proxy.golang.org/golang.org/x/sys/@v/v0.47.0.zip": dial tcp: lookup proxy.golang.org on 10.255.255.53:53: dial udp 10.255.255.53:53: connect: network is unreachable`: "with network",
 		"internal/binaries/binaries.go:22:2: golang.org/x/sys@v0.47.0: Get \"http://127.0.0.1:9/golang.org/x/sys/@v/v0.47.0.zip\": dial tcp 127.0.0.1:9: connect: connection refused":                                                          "GOPROXY",
 		"internal/binaries/binaries.go:22:2: module lookup disabled by GOPROXY=off": "GOPROXY",
@@ -16,13 +18,13 @@ func TestExplain(t *testing.T) {
 		"go: go.mod requires go >= 1.99 (running go 1.26.8; GOTOOLCHAIN=local)":            "GOTOOLCHAIN",
 		"exit status 1\nmkdir /x/cache/download/golang.org: no space left on device\nmore": "disk is full",
 	} {
-		got := explain(output)
-		if !strings.Contains(got, remedy) || strings.Contains(got, "\n") {
-			t.Errorf("of %q it says %q, want %q in one line", output, got, remedy)
+		got := remedy.Of(output, causes)
+		if !strings.Contains(got, want) || strings.Contains(got, "\n") {
+			t.Errorf("of %q it says %q, want %q in one line", output, got, want)
 		}
 	}
 	for _, output := range []string{"", "exit status 1\n# x\n./main.go:3:15: undefined: undefinedName", "x.go:1: cannot use certificate (variable) as int value"} {
-		if got := explain(output); got != "" {
+		if got := remedy.Of(output, causes); got != "" {
 			t.Errorf("of %q it says %q", output, got)
 		}
 	}
