@@ -23,7 +23,8 @@ type Behind interface {
 	Attach(ctx context.Context, open []byte) (net.Conn, error)
 	// Throttle waits until the speaker can take another UPDATE. It ends with ctx.
 	Throttle(ctx context.Context)
-	// Ending is called when a session that was up ends, before the relay forgets what the peer has announced in it. It must not wait.
+	// Ending is called when a session that was up ends, before the relay forgets what the peer has announced in it; when its link is replaced,
+	// twice. It must not wait.
 	Ending()
 	// Failed is told in words why the session is not, or no longer, established.
 	Failed(reason string)
@@ -216,6 +217,9 @@ func (r *Relay) Add(p Peer, rules *Rules, behind Behind) *Link {
 // that both sides keep the other's paths as graceful restart has it.
 func (r *Relay) Replace(old *Link, p Peer, rules *Rules, behind Behind) *Link {
 	old.Retire()
+	if old.Status().Up { // its session ends in its own time, and whoever asks the new link finds nothing of it
+		old.behind.Ending()
+	}
 	old.hangUp()
 	old.Release()
 	p.KeptUntil = old.peer.KeptUntil

@@ -3,10 +3,12 @@ package relay_test
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -42,25 +44,34 @@ func read(conn net.Conn) (kind byte, body []byte) {
 	return header[18], body
 }
 
-// A peer that is removed hears Cease, also if the speaker behind does not come to saying it.
-func TestReleaseSaysCease(t *testing.T) {
-	t.Parallel()
+// counting is mute, and counts the ends that it is told.
+type counting struct {
+	mute
+	endings *atomic.Int64
+}
+
+func (c counting) Ending()     { c.endings.Add(1) }
+func (counting) Failed(string) {} // which may be after the test
+
+// established makes a link whose session is up, and returns the peer's end, and how to replace the link.
+func established(t *testing.T, behind relay.Behind) (link *relay.Link, conn net.Conn, replace func() *relay.Link) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	t.Cleanup(func() { _ = l.Close() })
 	local := netip.MustParseAddr("127.0.0.1")
 	r := relay.New(slog.New(slog.DiscardHandler), time.Now, relay.Config{ASN: 64512, RouterID: netip.MustParseAddr("10.0.0.1")})
 	rules := &relay.Rules{Base: &policy.Base{}, Session: policy.Session{LocalASN: 64512, PeerASN: 64512}}
-	link := r.Add(relay.Peer{
+	peer := relay.Peer{
 		Addr: local, From: local, Port: uint16(l.Addr().(*net.TCPAddr).Port), ASN: 64512, ConnectRetry: time.Second, HoldTime: 90 * time.Second, MaxPrefixes: 10,
-	}, rules, mute{t})
-	conn, err := l.Accept()
-	if err != nil {
+	}
+	link = r.Add(peer, rules, behind)
+	if conn, err = l.Accept(); err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	t.Cleanup(func() { _ = conn.Close() })
 	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
 	_, _ = conn.Write(bgptest.OpenMessage(64512, netip.MustParseAddr("10.0.0.2"), true, 90, 120))
 	_, _ = conn.Write(bgptest.Message(bgptest.Keepalive))
@@ -69,6 +80,31 @@ func TestReleaseSaysCease(t *testing.T) {
 			t.Fatal("there is no session")
 		}
 	}
+	return link, conn, func() *relay.Link { return r.Replace(link, peer, rules, behind) }
+}
+
+// Whoever asks for paths after a link was replaced asks the new one: that the old one's session is over is said before.
+func TestReplaceSaysThatTheSessionEnds(t *testing.T) {
+	t.Parallel()
+	behind := counting{mute{t}, new(atomic.Int64)}
+	link, _, replace := established(t, behind)
+	bgptest.Eventually(t, func() error {
+		if !link.Status().Up {
+			return errors.New("the session is not up")
+		}
+		return nil
+	})
+	link = replace()
+	defer func() { link.Retire(); link.Release() }()
+	if behind.endings.Load() == 0 {
+		t.Error("nothing was said of the session's end")
+	}
+}
+
+// A peer that is removed hears Cease, also if the speaker behind does not come to saying it.
+func TestReleaseSaysCease(t *testing.T) {
+	t.Parallel()
+	link, conn, _ := established(t, mute{t})
 	link.Retire()
 	link.Release()
 	for {
