@@ -373,10 +373,11 @@ func (s *Server) Totals() Totals {
 	return Totals{}
 }
 
-// stateOf is a session's state in the words of RFC 4271. GoBGP has no part in handshakes.
-func stateOf(seen api.PeerState_SessionState, s relay.Status) State {
+// stateOf is a session's state in the words of RFC 4271. GoBGP has no part in handshakes. It is established when its history says so, too:
+// since when would else be of the state before.
+func stateOf(seen api.PeerState_SessionState, s relay.Status, up bool) State {
 	switch {
-	case s.OpenConfirm:
+	case s.OpenConfirm, seen == api.PeerState_ESTABLISHED && !s.OpenSent && !up:
 		return OpenConfirm
 	case s.OpenSent:
 		return OpenSent
@@ -403,7 +404,7 @@ func (s *Server) status(p Peer, seen *api.Peer) PeerStatus {
 	}
 	now := known.link.Status()
 	if !known.mute() {
-		status.State = stateOf(seen.GetState().GetSessionState(), now)
+		status.State = stateOf(seen.GetState().GetSessionState(), now, past.up)
 	}
 	status.Supports, status.SaysEnd, status.TableEnded = now.Offer, now.SaysEnd, now.TableEnded
 	status.Received, status.Sent = now.Received, now.Sent

@@ -202,6 +202,7 @@ func TestPeerThatVanished(t *testing.T) {
 			first.establish(2)
 			first.send(announce(peer.v4, 26, 10, 1, 2, 0), message(2, 0, 0, 0, 0))
 			node.waitLearned("10.1.2.0/26")
+			node.waitEstablished(peer.v4)
 			since := node.peer(peer.v4).Since
 			peer.lose(fate)
 			second := peer.connect(peer.v4, to)

@@ -188,11 +188,18 @@ func TestKilledSpeakerComesBack(t *testing.T) {
 		}
 		return nil
 	})
-	for _, p := range ten.snapshot() {
-		if !p.Stale {
-			t.Errorf("path %s of the killed peer is not stale", p.Prefix)
+	eventually(t, func() error {
+		paths := ten.snapshot()
+		if len(paths) != 2 {
+			t.Fatalf("paths of the killed peer: %v", paths)
 		}
-	}
+		for _, p := range paths {
+			if !p.Stale {
+				return fmt.Errorf("path %s of the killed peer is not stale", p.Prefix)
+			}
+		}
+		return nil
+	})
 
 	again := nine.host.speak()
 	again.do(call{Method: "Start", Local: bgp.Local{
