@@ -30,7 +30,7 @@ CNI_PLUGINS  := \
 	github.com/containernetworking/plugins/plugins/main/loopback \
 	github.com/containernetworking/plugins/plugins/meta/bandwidth \
 	github.com/containernetworking/plugins/plugins/meta/portmap
-LDFLAGS := -s -w -X github.com/tortie-net/tortie/internal/version.Version=$(VERSION)
+LDFLAGS := -s -w -X github.com/tortie-net/tortie/internal/app/version.Version=$(VERSION)
 # Nothing of this machine goes into a program, so that two builds of a commit by one release of Go give the same bytes.
 GO_BUILD := CGO_ENABLED=0 GOOS=linux GOAMD64=v1 GOARM64=v8.0 GOEXPERIMENT= go build -trimpath
 # Built as the programs are, so that what both need is compiled once.
@@ -100,11 +100,11 @@ lint: ## format, vet, staticcheck, import layers, generated files
 
 .PHONY: soak
 soak: deps ## ten minutes of nodes that die, programs that are killed and clocks that step, then an audit; writes docs/soak.md (SOAK=30m)
-	go test ./internal/chaos -run 'TestCluster$$' -count=1 -v -timeout 2h -soak $(or $(SOAK),10m) -soak-report '$(CURDIR)/docs/soak.md'
+	go test ./internal/tests/chaos -run 'TestCluster$$' -count=1 -v -timeout 2h -soak $(or $(SOAK),10m) -soak-report '$(CURDIR)/docs/soak.md'
 
 .PHONY: attack
 attack: deps ## somebody takes over a node of a real cluster of three, while pods of the others talk; writes docs/attack.md (about three minutes)
-	go test ./internal/cluster -run 'TestAttack$$' -count=1 -v -timeout 15m -attack-report '$(CURDIR)/docs/attack.md'
+	go test ./internal/tests/cluster -run 'TestAttack$$' -count=1 -v -timeout 15m -attack-report '$(CURDIR)/docs/attack.md'
 
 .PHONY: vulncheck
 vulncheck: ## known vulnerabilities in what is called, from https://vuln.go.dev or a copy (VULNDB=directory or URL)
@@ -123,8 +123,8 @@ fuzz: ## every fuzz target for a while, with what each shows (FUZZTIME=20s, ONLY
 
 .PHONY: fence-versions
 fence-versions: deps ## node fencing on the oldest API server that can, and that the one before cannot (each is built once, about 10 minutes)
-	go test ./internal/rights -count=1 -timeout 60m -kubernetes 1.31
-	go test ./internal/rights -count=1 -timeout 60m -run TestPoliciesOfRelease -kubernetes 1.30
+	go test ./internal/tests/rights -count=1 -timeout 60m -kubernetes 1.31
+	go test ./internal/tests/rights -count=1 -timeout 60m -run TestPoliciesOfRelease -kubernetes 1.30
 
 .PHONY: generate
 generate: bin/lab ## definitions, manifest and tables of docs/, from their sources

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tortie-net/tortie/internal/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
 // An upgrade does not change the pool that the first installation made. So one that asks for another encapsulation fails, and names the

@@ -16,11 +16,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tortie-net/tortie/internal/app/version"
 	"github.com/tortie-net/tortie/internal/program/controllers"
 	"github.com/tortie-net/tortie/internal/program/hook"
 	"github.com/tortie-net/tortie/internal/program/install"
 	"github.com/tortie-net/tortie/internal/program/node"
-	"github.com/tortie-net/tortie/internal/version"
 )
 
 // programs take their arguments without their name, and return the exit code.

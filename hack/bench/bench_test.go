@@ -116,7 +116,7 @@ func TestDistinct(t *testing.T) {
 
 func TestFindsGoBenchmarks(t *testing.T) {
 	found, err := benchmarked(filepath.Join("..", ".."))
-	if err != nil || !slices.Contains(found, "./internal/podnet") || slices.Contains(found, "./internal/names") {
+	if err != nil || !slices.Contains(found, "./internal/kernel/podnet") || slices.Contains(found, "./internal/api/names") {
 		t.Errorf("packages with benchmarks: %v, %v", found, err)
 	}
 }
@@ -126,12 +126,12 @@ func TestParseGoBenchmarks(t *testing.T) {
 pkg: github.com/tortie-net/tortie/internal/ipam
 BenchmarkPlan/1000_blocks-2         	    5000	      2345 ns/op	     128 B/op	       3 allocs/op
 PASS
-pkg: github.com/tortie-net/tortie/internal/podnet
+pkg: github.com/tortie-net/tortie/internal/kernel/podnet
 BenchmarkSetup 	 100	 1 ns/op
 `
 	want := []goBenchmark{
 		{"internal/ipam", "Plan/1000_blocks", "2345 ns/op 128 B/op 3 allocs/op"},
-		{"internal/podnet", "Setup", "1 ns/op"},
+		{"internal/kernel/podnet", "Setup", "1 ns/op"},
 	}
 	if got := parseGoBenchmarks(text); !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// installTest is the test of internal/cluster that measures: a lab with kubelets, containerd and the chart.
+// installTest is the test of internal/tests/cluster that measures: a lab with kubelets, containerd and the chart.
 const installTest = "TestSpeed"
 
 func (r *results) writeInstall(w *bytes.Buffer) {

@@ -152,7 +152,7 @@ func (r *results) byPrograms(ctx context.Context, o options, dir string) error {
 		run        func() error
 	}{
 		{"mesh", "thirty agents, and what they do about trouble", func() (err error) {
-			r.mesh, err = runTests(ctx, o.root, dir, "internal/mesh", meshTests...)
+			r.mesh, err = runTests(ctx, o.root, dir, "internal/tests/mesh", meshTests...)
 			return err
 		}},
 		{"reflectors", "thousands of nodes simulated, and two hundred speakers", func() (err error) {
@@ -164,7 +164,7 @@ func (r *results) byPrograms(ctx context.Context, o options, dir string) error {
 			return err
 		}},
 		{"install", "nodes of a real cluster, and pods beside trivial plugins", func() (err error) {
-			r.install, err = runTests(ctx, o.root, dir, "internal/cluster", installTest)
+			r.install, err = runTests(ctx, o.root, dir, "internal/tests/cluster", installTest)
 			return err
 		}},
 		{"go", "benchmarks of Go's own kind", func() (err error) {

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// meshTests are the tests of internal/mesh that measure: real agents on a cluster of their own.
+// meshTests are the tests of internal/tests/mesh that measure: real agents on a cluster of their own.
 var meshTests = []string{"TestThirty", "TestDrift", "TestRestarts"}
 
 // figure is one thing that the tests have measured, one or several times.

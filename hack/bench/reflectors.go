@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// agreement is what a simulated cluster has come to, as internal/reflectors' TestLarge writes it.
+// agreement is what a simulated cluster has come to, as internal/bgp/reflectors' TestLarge writes it.
 type agreement struct {
 	Nodes                  int
 	Elected, Replaced, All float64
@@ -46,13 +46,13 @@ type reflection struct {
 	configured []configured
 }
 
-// runReflectors has the tests of internal/reflectors measure: first what is decided, then what speakers cost.
+// runReflectors has the tests of internal/bgp/reflectors measure: first what is decided, then what speakers cost.
 func runReflectors(ctx context.Context, root, dir string) (*reflection, error) {
 	r := &reflection{}
 	large, speakers := filepath.Join(dir, "large.json"), filepath.Join(dir, "speakers.json")
 	for _, run := range [][]string{
-		{"-run=^TestLarge$", "./internal/reflectors", "-figures=" + large},
-		{"-run=^(TestSpeakers|TestConfigured)$", "./internal/reflectors", "-speakers=" + speakers},
+		{"-run=^TestLarge$", "./internal/bgp/reflectors", "-figures=" + large},
+		{"-run=^(TestSpeakers|TestConfigured)$", "./internal/bgp/reflectors", "-speakers=" + speakers},
 	} {
 		cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-count=1", "-timeout=20m"}, run...)...)
 		cmd.Dir = root

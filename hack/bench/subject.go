@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/facts"
 	"github.com/tortie-net/tortie/internal/ipam"
+	"github.com/tortie-net/tortie/internal/plugin/facts"
 )
 
 // subject is something that is measured as a CNI plugin.

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	ownthread "github.com/tortie-net/tortie/internal/thread"
+	ownthread "github.com/tortie-net/tortie/internal/testkit/thread"
 )
 
 // thread is an operating system's thread in namespaces of its own. What it starts and opens is in them; they end with it.

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/definitions"
+	"github.com/tortie-net/tortie/internal/install/definitions"
 )
 
 const crdDir = "charts/tortie/crds"

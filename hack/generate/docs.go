@@ -10,10 +10,10 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/tortie-net/tortie/internal/config"
+	"github.com/tortie-net/tortie/internal/agent/nodestatus"
+	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/install"
-	"github.com/tortie-net/tortie/internal/nodestatus"
-	"github.com/tortie-net/tortie/internal/rights/fence"
+	"github.com/tortie-net/tortie/internal/tests/rights/fence"
 )
 
 // section finds a generated part of a page: <!-- generated: NAME --> ... <!-- end -->.

@@ -28,7 +28,7 @@ type pluginInputs struct {
 }
 
 func readPluginInputs(root string) (*pluginInputs, error) {
-	src, err := parseDir(filepath.Join(root, "internal/cni"))
+	src, err := parseDir(filepath.Join(root, "internal/plugin"))
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +41,7 @@ func readPluginInputs(root string) (*pluginInputs, error) {
 	in.arguments = src.fields("podArgs")
 	in.annotations = src.literals("annotations", constants)
 	if len(in.options) < 50 || len(in.arguments) < 3 || len(in.annotations) < 5 {
-		return nil, fmt.Errorf("found only %d keys, %d arguments and %d annotations in internal/cni: were the declarations renamed?",
+		return nil, fmt.Errorf("found only %d keys, %d arguments and %d annotations in internal/plugin: were the declarations renamed?",
 			len(in.options), len(in.arguments), len(in.annotations))
 	}
 	return in, errors.Join(described(in.options), described(in.arguments), described(in.annotations))

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tortie-net/tortie/internal/config"
+	"github.com/tortie-net/tortie/internal/app/config"
 )
 
 const repository = "../.."

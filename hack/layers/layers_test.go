@@ -16,44 +16,50 @@ const module = "github.com/tortie-net/tortie/"
 
 // doors says which packages alone may import a library: elsewhere, values go in and values come out.
 var doors = map[string][]string{
-	"github.com/vishvananda/netlink": {"internal/netlinkx"},
-	"github.com/vishvananda/netns":   {"internal/netlinkx"},
-	"github.com/mdlayher/netlink":    {"internal/nft", "internal/nft/nfttest"},
-	"github.com/google/nftables":     {"internal/nft"},
+	"github.com/vishvananda/netlink": {"internal/kernel/netlinkx"},
+	"github.com/vishvananda/netns":   {"internal/kernel/netlinkx"},
+	"github.com/mdlayher/netlink":    {"internal/kernel/nft", "internal/testkit/nfttest"},
+	"github.com/google/nftables":     {"internal/kernel/nft"},
 	"github.com/osrg/gobgp":          {"internal/bgp"},
-	"k8s.io/client-go":               {"internal/definitions", "internal/uninstall", "internal/kube", "internal/objects", "internal/program/hook", "internal/install", "internal/labtest", "internal/mesh/meshtest"},
-	"k8s.io/apimachinery":            {"internal/definitions", "internal/traffic", "internal/uninstall", "internal/kube", "internal/objects", "internal/program/hook", "internal/install", "internal/labtest", "internal/mesh/meshtest"},
-	"k8s.io/api":                     {"internal/objects", "internal/traffic", "internal/uninstall", "internal/program/hook", "internal/install", "internal/labtest", "internal/mesh/meshtest"},
-	"github.com/prometheus":          {"internal/node", "internal/controllers", "internal/install", "internal/serving"},
-	"os/exec":                        {"internal/needtest", "internal/install", "internal/bgp/bgptest", "internal/labtest", "internal/netlinkx/netnstest", "internal/cnitest", "internal/mesh/meshtest"}, // the agent and the plugins run no programs; libcni runs IPAM's, and install proves plugins by running them
+	"k8s.io/client-go":               {"internal/install/definitions", "internal/install/uninstall", "internal/cluster", "internal/install/objects", "internal/program/hook", "internal/install", "internal/testkit/labtest", "internal/testkit/meshtest"},
+	"k8s.io/apimachinery":            {"internal/install/definitions", "internal/install/traffic", "internal/install/uninstall", "internal/cluster", "internal/install/objects", "internal/program/hook", "internal/install", "internal/testkit/labtest", "internal/testkit/meshtest"},
+	"k8s.io/api":                     {"internal/install/objects", "internal/install/traffic", "internal/install/uninstall", "internal/program/hook", "internal/install", "internal/testkit/labtest", "internal/testkit/meshtest"},
+	"github.com/prometheus":          {"internal/agent", "internal/controllers", "internal/install", "internal/app/serving"},
+	"os/exec":                        {"internal/testkit/needtest", "internal/install", "internal/testkit/bgptest", "internal/testkit/labtest", "internal/testkit/netnstest", "internal/testkit/cnitest", "internal/testkit/meshtest"}, // the agent and the plugins run no programs; libcni runs IPAM's, and install proves plugins by running them
 }
 
-// levels orders the packages: each imports only packages of lower levels. A new package must be given its place here.
-var levels = []string{
-	"cmd/calico cmd/calico-ipam cmd/install cmd/kube-controllers cmd/node cmd/tortie",
-	"cmd/internal/plugin internal/program/controllers internal/program/hook internal/program/install internal/program/node",
-	"cmd/internal/early internal/traffic internal/uninstall internal/controllers internal/ipamtool internal/node internal/cni internal/cnitest internal/diagnose internal/mesh/meshtest",
-	"internal/desired internal/desired/desiredtest internal/labtest/labstore",
-	"internal/audit internal/bgp/bgptest internal/definitions internal/gc internal/install internal/kube internal/labtest internal/nodestatus internal/objects internal/peering internal/takeover",
-	"internal/bgp internal/duties internal/inventory internal/encap internal/guard internal/fib internal/nat internal/nft/nfttest internal/podnet internal/vxlan",
-	"internal/bgp/relay internal/hostsysctl internal/ipam internal/netlinkx/netnstest internal/nft internal/facts internal/journal internal/podnote",
-	"internal/memlimit internal/datastore/kubernetes internal/datastore/etcd internal/datastore/datastoretest internal/netlinkx",
-	"internal/rights/fence internal/bgp/policy internal/datastore internal/datastore/dialer internal/sysctl internal/config internal/hostfile",
-	"internal/bgp/wire internal/names internal/nodeaddr internal/reflectors internal/selector internal/events internal/progress internal/serving internal/thread internal/services",
-	"internal/api internal/needtest internal/program internal/version internal/waittest",
+// floors orders the folders of internal/, with cmd above: each imports only folders of lower lines. Two of one line do not know each other.
+// Inside a folder the compiler sees to it that there is no circle.
+var floors = []string{
+	"cmd",
+	"program",
+	"tests",
+	"testkit",
+	"agent controllers install",
+	"plugin cluster",
+	"ipam bgp",
+	"datastore",
+	"app",
+	"api kernel",
 }
+
+// Whoever looks at the listing of internal/ should see the way of data, and whoever draws the imports between its folders a picture.
+const (
+	mostFolders = 14
+	mostArrows  = 80
+)
 
 // plugins run for every pod: what they link is paid each time.
 var (
 	plugins         = []string{"cmd/calico", "cmd/calico-ipam"}
 	tooHeavyToLink  = []string{"k8s.io/", "sigs.k8s.io/", "github.com/prometheus/", "github.com/osrg/", "google.golang.org/"}
 	pureIPAM        = []string{"addr.go", "block.go", "cooldown.go", "affinity.go", "explicit.go", "handle.go", "pool.go", "state.go", "choose.go", "plan.go"}
-	purePackages    = []string{"internal/desired", "internal/peering", "internal/reflectors", "internal/services", "internal/bgp/policy"}
+	purePackages    = []string{"internal/agent/desired", "internal/bgp/peering", "internal/bgp/reflectors", "internal/cluster/services", "internal/bgp/policy"}
 	notPure         = []string{"os", "net", "net/http", "syscall", "context", "io", "golang.org/x/sys", module + "internal/datastore"}
 	environment     = []string{"Getenv", "LookupEnv", "Environ", "ExpandEnv"}
 	endings         = map[string][]string{"os": {"Exit"}, "log": {"Fatal", "Fatalf", "Fatalln", "Panic", "Panicf", "Panicln"}}
-	testOnly        = []string{"internal/bgp/bgptest", "internal/labtest", "internal/labtest/labstore", "internal/cnitest", "internal/mesh/meshtest", "internal/netlinkx/netnstest", "internal/nft/nfttest", "internal/datastore/datastoretest", "internal/desired/desiredtest", "internal/needtest", "internal/waittest", "internal/rights/fence"}
-	mayReadSettings = "internal/config"
+	testOnly        = []string{"internal/testkit/bgptest", "internal/testkit/labtest", "internal/testkit/labstore", "internal/testkit/cnitest", "internal/testkit/meshtest", "internal/testkit/netnstest", "internal/testkit/nfttest", "internal/testkit/datastoretest", "internal/testkit/desiredtest", "internal/testkit/needtest", "internal/testkit/waittest", "internal/tests/rights/fence"}
+	mayReadSettings = "internal/app/config"
 )
 
 func load(t *testing.T) map[string]*packages.Package {
@@ -92,7 +98,7 @@ func TestLayers(t *testing.T) {
 			}
 		}
 	})
-	t.Run("levels", func(t *testing.T) { checkLevels(t, own) })
+	t.Run("floors", func(t *testing.T) { checkFloors(t, own) })
 	t.Run("plugins stay small", func(t *testing.T) {
 		for _, name := range plugins {
 			for _, path := range heavy(own[name]) {
@@ -133,25 +139,45 @@ func checkDoor(t *testing.T, name, path string) {
 	}
 }
 
-func checkLevels(t *testing.T, own map[string]*packages.Package) {
+// folder returns the folder of internal/ that a package lies in, or cmd.
+func folder(name string) string {
+	if below, ok := strings.CutPrefix(name, "internal/"); ok {
+		name = below
+	}
+	first, _, _ := strings.Cut(name, "/")
+	return first
+}
+
+func checkFloors(t *testing.T, own map[string]*packages.Package) {
 	t.Helper()
-	level := map[string]int{}
-	for i, line := range levels {
+	floor := map[string]int{}
+	for i, line := range floors {
 		for name := range strings.FieldsSeq(line) {
-			level[name] = len(levels) - i
+			floor[name] = len(floors) - i
 		}
 	}
+	if n := len(floor) - 1; n > mostFolders {
+		t.Errorf("internal/ has %d folders: more than %d are no picture", n, mostFolders)
+	}
+	arrows := map[[2]string]bool{}
 	for name, p := range own {
-		if level[name] == 0 {
-			t.Errorf("%s has no level: give it its place in this test", name)
+		from := folder(name)
+		if floor[from] == 0 {
+			t.Errorf("%s: the folder %s has no floor: give it its place in this test", name, from)
 			continue
 		}
 		for path := range p.Imports {
 			lower, ok := strings.CutPrefix(path, module)
-			if ok && level[lower] >= level[name] {
-				t.Errorf("%s imports %s, which is not below it", name, lower)
+			if to := folder(lower); ok && to != from {
+				arrows[[2]string{from, to}] = true
+				if floor[to] >= floor[from] {
+					t.Errorf("%s imports %s, which is not below it", name, lower)
+				}
 			}
 		}
+	}
+	if len(arrows) > mostArrows {
+		t.Errorf("%d pairs of folders import each other's packages, more than %d", len(arrows), mostArrows)
 	}
 }
 

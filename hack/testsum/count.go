@@ -182,7 +182,7 @@ func (c *counter) countPackage(pkg string, r *result) {
 	}
 }
 
-// short matches why a test is left out of a short run, as internal/needtest says it.
+// short matches why a test is left out of a short run, as internal/testkit/needtest says it.
 var short = regexp.MustCompile(`(?m): left out of a short run: needs (.*)$`)
 
 func hasChild(names []string, parent string) bool {

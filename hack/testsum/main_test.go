@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tortie-net/tortie/internal/needtest"
+	"github.com/tortie-net/tortie/internal/testkit/needtest"
 )
 
 // module writes a Go module with packages that end in every way that a package can.
@@ -118,7 +118,7 @@ func TestWithout(t *testing.T) {
 	}
 }
 
-// What a short run leaves out is counted by what it needs, as internal/needtest says it.
+// What a short run leaves out is counted by what it needs, as internal/testkit/needtest says it.
 func TestShort(t *testing.T) {
 	c := newCounter(io.Discard)
 	for _, e := range []event{

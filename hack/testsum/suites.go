@@ -37,12 +37,12 @@ type goTest struct {
 }
 
 // ipipPackage needs a kernel with IPIP, or a virtual machine that has one.
-const ipipPackage = "internal/encap"
+const ipipPackage = "internal/kernel/ipip"
 
 // clusterPackages have labs of their own, with nodes that kubelets and containerd run on: one lab at a time is enough for a machine.
-var clusterPackages = []string{"internal/cluster", "internal/migrate", "internal/uninstall"}
+var clusterPackages = []string{"internal/tests/cluster", "internal/tests/migrate", "internal/install/uninstall"}
 
-// tunnelTests, of internal/mesh, have agents, an API server and pods in one kernel with IPIP; they find the virtual machine by themselves.
+// tunnelTests, of internal/tests/mesh, have agents, an API server and pods in one kernel with IPIP; they find the virtual machine by themselves.
 const tunnelTests = "^TestTunnel"
 
 // everything is the chart's values that turn on what is off by default.
@@ -53,7 +53,7 @@ const everything = "--set migrateFromHostLocal=true,monitoring.metrics.enabled=t
 var wrappers = []string{"cmd/hyperkube", "internal/etcd"}
 
 // wholeNodes is linked by the tests that run agents on nodes of their own: none of them can do without the lab.
-const wholeNodes = "internal/mesh/meshtest"
+const wholeNodes = "internal/testkit/meshtest"
 
 // sets are the suites of make's targets check, test and test-docs.
 var sets = map[string]func(ctx context.Context, root string) []suite{"check": checks, "test": suites, "docs": documents}
@@ -137,7 +137,7 @@ func suites(ctx context.Context, root string) []suite {
 			tests: &goTest{env: env, flags: []string{"-timeout=20m", "-p=3", "-skip=" + tunnelTests}, except: append([]string{ipipPackage}, clusterPackages...)}},
 		ipip,
 		{name: "tunnel", what: "agents that restart and pools that change, over tunl0: " + where,
-			tests: &goTest{env: env, flags: []string{"-timeout=20m", "-run=" + tunnelTests}, only: "./internal/mesh"}},
+			tests: &goTest{env: env, flags: []string{"-timeout=20m", "-run=" + tunnelTests}, only: "./internal/tests/mesh"}},
 		{name: "lab", what: "the lab itself: nodes come, work, and leave nothing",
 			tests: &goTest{dir: "lab", env: env, flags: []string{"-timeout=30m", "-p=1"}, except: append([]string{"e2e"}, wrappers...)}},
 		{name: "cluster", what: "what Kubernetes does with pods and nodes, attacks, migration, uninstallation: on real nodes, with every packet counted",

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tortie-net/tortie/internal/bgp"
-	"github.com/tortie-net/tortie/internal/bgp/bgptest"
+	"github.com/tortie-net/tortie/internal/testkit/bgptest"
 )
 
 // babbler is a peer that says random things in an orderly way.

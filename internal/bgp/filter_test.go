@@ -9,8 +9,8 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
-	"github.com/tortie-net/tortie/internal/bgp/bgptest"
 	"github.com/tortie-net/tortie/internal/bgp/policy"
+	"github.com/tortie-net/tortie/internal/testkit/bgptest"
 )
 
 // sixth is our end of a session in IPv6 to the daemon of a neighbour.

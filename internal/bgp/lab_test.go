@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/bgp"
-	"github.com/tortie-net/tortie/internal/needtest"
-	"github.com/tortie-net/tortie/internal/waittest"
+	"github.com/tortie-net/tortie/internal/testkit/needtest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 const (

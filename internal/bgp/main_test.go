@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/bgp"
-	"github.com/tortie-net/tortie/internal/bgp/bgptest"
+	"github.com/tortie-net/tortie/internal/testkit/bgptest"
 )
 
 // childArg as the only argument makes the test binary a speaker that is driven over its standard input. GoBGP can only be

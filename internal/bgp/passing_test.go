@@ -14,7 +14,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
-	"github.com/tortie-net/tortie/internal/bgp/bgptest"
+	"github.com/tortie-net/tortie/internal/testkit/bgptest"
 )
 
 // ourASN is the node's; every node in Calico has it unless told otherwise.

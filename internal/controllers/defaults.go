@@ -8,11 +8,11 @@ import (
 	"os"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/config"
+	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/cluster/duties"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
-	"github.com/tortie-net/tortie/internal/duties"
-	"github.com/tortie-net/tortie/internal/inventory"
+	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
 
 // defaultPools makes the pools of a cluster that has none: once in a process' life, when it begins to lead. If there are none later,

@@ -8,11 +8,11 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/config"
+	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/cluster/duties"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
-	"github.com/tortie-net/tortie/internal/duties"
-	"github.com/tortie-net/tortie/internal/inventory"
+	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
 
 // housekeeping keeps the cluster's own objects in order. All of it compares what watches show, and asks the API server for nothing

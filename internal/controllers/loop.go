@@ -13,15 +13,15 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/config"
+	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/app/serving"
+	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/cluster/events"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
-	"github.com/tortie-net/tortie/internal/events"
-	"github.com/tortie-net/tortie/internal/gc"
-	"github.com/tortie-net/tortie/internal/inventory"
 	"github.com/tortie-net/tortie/internal/ipam"
-	"github.com/tortie-net/tortie/internal/kube"
-	"github.com/tortie-net/tortie/internal/serving"
+	"github.com/tortie-net/tortie/internal/ipam/gc"
+	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
 
 const (
@@ -44,9 +44,9 @@ type Deps struct {
 	// Store is the Kubernetes API. Etcd has the addresses if they are there, else it is nil.
 	Store *kubernetes.Store
 	Etcd  Etcd
-	Watch *kube.Inventory
+	Watch *cluster.Inventory
 	// Policies are the NetworkPolicies, which nobody enforces.
-	Policies *kube.Policies
+	Policies *cluster.Policies
 	Events   *events.Recorder
 	// Identity is in the Lease, and no other process's.
 	Identity string

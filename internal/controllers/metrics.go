@@ -7,8 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
-	"github.com/tortie-net/tortie/internal/gc"
-	"github.com/tortie-net/tortie/internal/version"
+	"github.com/tortie-net/tortie/internal/app/version"
+	"github.com/tortie-net/tortie/internal/ipam/gc"
 )
 
 // metrics are what the controllers count. Those of Calico's have its names and labels, so that its dashboards go on.

@@ -10,8 +10,8 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/tortie-net/tortie/internal/gc"
-	"github.com/tortie-net/tortie/internal/labtest"
+	"github.com/tortie-net/tortie/internal/ipam/gc"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
 // What alerts ask for is served, and explained.

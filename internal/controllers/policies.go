@@ -6,8 +6,8 @@ import (
 	"maps"
 	"time"
 
-	"github.com/tortie-net/tortie/internal/events"
-	"github.com/tortie-net/tortie/internal/kube"
+	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/cluster/events"
 )
 
 // Until NetworkPolicies are enforced, whoever makes one is told that it protects nothing: by an Event at each of them, once, and by a
@@ -47,7 +47,7 @@ func (c *Controllers) tellPolicies(ctx context.Context) {
 }
 
 // forget forgets those that do not exist any more.
-func (u *unenforced) forget(all []kube.NetworkPolicy) {
+func (u *unenforced) forget(all []cluster.NetworkPolicy) {
 	there := make(map[string]bool, len(all))
 	for i := range all {
 		there[all[i].UID] = true
@@ -56,7 +56,7 @@ func (u *unenforced) forget(all []kube.NetworkPolicy) {
 }
 
 // tellOf tells of those that were not told of yet, as long as this process leads.
-func (c *Controllers) tellOf(ctx context.Context, u *unenforced, all []kube.NetworkPolicy) {
+func (c *Controllers) tellOf(ctx context.Context, u *unenforced, all []cluster.NetworkPolicy) {
 	for i := range all {
 		p := &all[i]
 		if u.told[p.UID] || !c.elector.Leading() || ctx.Err() != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/config"
-	"github.com/tortie-net/tortie/internal/inventory"
+	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
 
 func pool(name, cidr string) api.IPPool {

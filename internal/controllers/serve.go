@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tortie-net/tortie/internal/gc"
-	"github.com/tortie-net/tortie/internal/serving"
+	"github.com/tortie-net/tortie/internal/app/serving"
+	"github.com/tortie-net/tortie/internal/ipam/gc"
 )
 
 // Status is what the controllers say of themselves at /status.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/config"
+	"github.com/tortie-net/tortie/internal/app/config"
 )
 
 // Settings are what is in force: the environment over the object, and that over Calico's defaults.

@@ -6,9 +6,9 @@ import (
 	"math/big"
 	"net/netip"
 
-	"github.com/tortie-net/tortie/internal/audit"
-	"github.com/tortie-net/tortie/internal/inventory"
 	"github.com/tortie-net/tortie/internal/ipam"
+	"github.com/tortie-net/tortie/internal/ipam/audit"
+	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
 
 // share is what one node has of one pool.

@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/tortie-net/tortie/internal/progress"
+	"github.com/tortie-net/tortie/internal/app/progress"
 )
 
 const (

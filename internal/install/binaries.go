@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/tortie-net/tortie/internal/config"
-	"github.com/tortie-net/tortie/internal/hostfile"
+	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/app/hostfile"
 )
 
 // mainPlugin is the one that the conflist begins with.

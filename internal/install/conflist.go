@@ -13,7 +13,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/tortie-net/tortie/internal/config"
+	"github.com/tortie-net/tortie/internal/app/config"
 )
 
 // defaultConflist is the template for an empty CNI_NETWORK_CONFIG. The chart's ConfigMap holds a copy (make generate).

@@ -12,10 +12,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tortie-net/tortie/internal/config"
+	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/app/hostfile"
+	"github.com/tortie-net/tortie/internal/app/progress"
 	"github.com/tortie-net/tortie/internal/datastore"
-	"github.com/tortie-net/tortie/internal/hostfile"
-	"github.com/tortie-net/tortie/internal/progress"
 )
 
 const (

@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/tortie-net/tortie/internal/facts"
+	"github.com/tortie-net/tortie/internal/plugin/facts"
 )
 
 // keep writes the conflist when the agent serves, renews the token early and without end, as the plugins need one as long as they

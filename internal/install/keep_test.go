@@ -19,7 +19,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/tortie-net/tortie/internal/waittest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // run lets an installer stay until the test ends, which it must do without an error.

@@ -12,7 +12,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/tortie-net/tortie/internal/config"
+	"github.com/tortie-net/tortie/internal/app/config"
 )
 
 // KubeconfigName is the file, in the directory of CNI configuration, that the plugins reach the API server by.

@@ -15,9 +15,9 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/tortie-net/tortie/internal/config"
-	"github.com/tortie-net/tortie/internal/hostfile"
-	"github.com/tortie-net/tortie/internal/progress"
+	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/app/hostfile"
+	"github.com/tortie-net/tortie/internal/app/progress"
 )
 
 const (

@@ -8,7 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/tortie-net/tortie/internal/serving"
+	"github.com/tortie-net/tortie/internal/app/serving"
 )
 
 // Metrics are what the installer counts.

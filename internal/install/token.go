@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/tortie-net/tortie/internal/config"
+	"github.com/tortie-net/tortie/internal/app/config"
 )
 
 const (

@@ -26,9 +26,9 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/tortie-net/tortie/internal/config"
-	"github.com/tortie-net/tortie/internal/labtest"
-	"github.com/tortie-net/tortie/internal/waittest"
+	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 func TestUntilRenewal(t *testing.T) {

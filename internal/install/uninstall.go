@@ -13,9 +13,9 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/tortie-net/tortie/internal/config"
-	"github.com/tortie-net/tortie/internal/hostfile"
-	"github.com/tortie-net/tortie/internal/journal"
+	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/app/hostfile"
+	"github.com/tortie-net/tortie/internal/plugin/journal"
 )
 
 // Uninstall takes from the host what installations, the plugins and the agent have put there, and puts back what they replaced. It may

@@ -15,7 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/tortie-net/tortie/internal/config"
+	"github.com/tortie-net/tortie/internal/app/config"
 )
 
 const calicosConflist = `{"name":"k8s-pod-network","cniVersion":"0.3.1","plugins":[{"type":"calico"}]}`

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/names"
+	"github.com/tortie-net/tortie/internal/api/names"
 )
 
 // newAffinity returns a node's pending claim of a block.

@@ -16,9 +16,9 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
-	"github.com/tortie-net/tortie/internal/labtest"
-	"github.com/tortie-net/tortie/internal/labtest/labstore"
-	"github.com/tortie-net/tortie/internal/waittest"
+	"github.com/tortie-net/tortie/internal/testkit/labstore"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // cluster creates nodes and one pool on the real API server, and removes them and all of IPAM's objects when the test ends.

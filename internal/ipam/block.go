@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/names"
+	"github.com/tortie-net/tortie/internal/api/names"
 )
 
 // maxBlockBits bounds a block to 2^12 addresses: Calico allows a /20 (and a /116) at most.

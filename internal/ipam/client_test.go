@@ -17,7 +17,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
-	"github.com/tortie-net/tortie/internal/datastore/datastoretest"
+	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
 )
 
 // recorder notes the requests of a client: reads, which run in parallel, sorted, and writes in their order.

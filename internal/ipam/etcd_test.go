@@ -7,7 +7,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/etcd"
-	"github.com/tortie-net/tortie/internal/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
 // etcdSite starts an etcd with a pool, and returns what opens it as a process of its own would: with its own connection.

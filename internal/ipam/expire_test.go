@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/datastore/datastoretest"
-	"github.com/tortie-net/tortie/internal/names"
+	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
 )
 
 // A holder of whose addresses one was assigned anew, in whichever block, keeps all; the others in these blocks lose theirs.

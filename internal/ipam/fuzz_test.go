@@ -9,7 +9,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
-	"github.com/tortie-net/tortie/internal/datastore/datastoretest"
+	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
 )
 
 // FuzzStoredObjects: whatever the objects say that an operation reads, it does not panic, gives nobody an address that

@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/names"
+	"github.com/tortie-net/tortie/internal/api/names"
 )
 
 // newHandle returns a handle that holds nothing yet.

@@ -9,8 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/datastore"
-	"github.com/tortie-net/tortie/internal/names"
 )
 
 // Holder is who holds addresses.

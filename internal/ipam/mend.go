@@ -8,8 +8,8 @@ import (
 	"net/netip"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/datastore"
-	"github.com/tortie-net/tortie/internal/names"
 )
 
 // Recount makes a handle say what the blocks say, and creates it if it is missing; one that holds nothing it leaves alone. Whoever

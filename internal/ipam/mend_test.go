@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/datastore/datastoretest"
-	"github.com/tortie-net/tortie/internal/names"
+	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
 )
 
 // mendWorld is a node a with a pod's address, whose handle and claim a test damages.

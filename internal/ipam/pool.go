@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/selector"
+	"github.com/tortie-net/tortie/internal/api/selector"
 )
 
 // Default prefix lengths of blocks: 64 addresses in both families.

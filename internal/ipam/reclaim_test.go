@@ -11,7 +11,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
-	"github.com/tortie-net/tortie/internal/datastore/datastoretest"
+	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
 )
 
 // aged returns a block that was claimed before the clock's time.

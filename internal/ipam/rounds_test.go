@@ -16,7 +16,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
-	"github.com/tortie-net/tortie/internal/datastore/datastoretest"
+	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
 )
 
 // metronome notes the requests of a client, and how many rounds they take: each takes a second of a bubble's time, so that

@@ -6,7 +6,7 @@ package early
 import (
 	"os"
 
-	"github.com/tortie-net/tortie/internal/version"
+	"github.com/tortie-net/tortie/internal/app/version"
 )
 
 func init() {

@@ -15,9 +15,9 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/tortie-net/tortie/internal/cni"
-	"github.com/tortie-net/tortie/internal/config"
-	"github.com/tortie-net/tortie/internal/version"
+	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/app/version"
+	"github.com/tortie-net/tortie/internal/plugin"
 )
 
 // IPAMName is the name by which the program is calico-ipam; by any other it is calico.
@@ -34,14 +34,14 @@ func Main() {
 
 func calico() {
 	if slices.Equal(os.Args[1:], []string{"-t"}) {
-		if failure := cni.Probe(os.Stdin); failure != nil {
+		if failure := plugin.Probe(os.Stdin); failure != nil {
 			_ = failure.Print()
 			os.Exit(1)
 		}
 		return
 	}
 	boundInput()
-	skel.PluginMainFuncs(cni.Funcs(), cni.Versions(), version.About("calico"))
+	skel.PluginMainFuncs(plugin.Funcs(), plugin.Versions(), version.About("calico"))
 }
 
 // IPAM is calico-ipam, whatever the process was called as. It may end the process.
@@ -51,7 +51,7 @@ func IPAM() {
 		return
 	}
 	boundInput()
-	skel.PluginMainFuncs(cni.IPAMFuncs(), cni.Versions(), version.About(IPAMName))
+	skel.PluginMainFuncs(plugin.IPAMFuncs(), plugin.Versions(), version.About(IPAMName))
 }
 
 // maxInput is far more than any network configuration with its previous result.
@@ -79,7 +79,7 @@ func boundInput() {
 func upgrade() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := cni.Upgrade(ctx, config.OS(), os.Stderr); err != nil {
+	if err := plugin.Upgrade(ctx, config.OS(), os.Stderr); err != nil {
 		fmt.Fprintf(os.Stderr, "calico-ipam -upgrade: %v\n", err)
 		os.Exit(1)
 	}

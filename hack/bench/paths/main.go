@@ -21,20 +21,20 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tortie-net/tortie/internal/encap"
-	"github.com/tortie-net/tortie/internal/fib"
-	"github.com/tortie-net/tortie/internal/guard"
-	"github.com/tortie-net/tortie/internal/nat"
-	"github.com/tortie-net/tortie/internal/netlinkx"
-	"github.com/tortie-net/tortie/internal/nft"
-	"github.com/tortie-net/tortie/internal/podnet"
-	"github.com/tortie-net/tortie/internal/sysctl"
-	"github.com/tortie-net/tortie/internal/vxlan"
+	"github.com/tortie-net/tortie/internal/kernel/guard"
+	"github.com/tortie-net/tortie/internal/kernel/ipip"
+	"github.com/tortie-net/tortie/internal/kernel/nat"
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/nft"
+	"github.com/tortie-net/tortie/internal/kernel/podnet"
+	"github.com/tortie-net/tortie/internal/kernel/routes"
+	"github.com/tortie-net/tortie/internal/kernel/sysctl"
+	"github.com/tortie-net/tortie/internal/kernel/vxlan"
 )
 
 const (
 	nodeMTU   = 1500
-	tunnelMTU = nodeMTU - encap.Overhead
+	tunnelMTU = nodeMTU - ipip.Overhead
 	vxlanMTU  = nodeMTU - vxlan.Overhead4
 )
 
@@ -97,7 +97,7 @@ func measure(ctx context.Context, tunnels bool, seconds float64, rounds, streams
 // withoutTunnel makes a pair of nodes: the ways between themselves, and between their pods.
 func withoutTunnel(ctx context.Context) ([]*path, error) {
 	pair, err := newPair(ctx, nodeMTU, func(n, other *node) error {
-		return n.program(ctx, fib.To(other.block, fib.Hop{Via: other.addr, Dev: "eth0"}))
+		return n.program(ctx, routes.To(other.block, routes.Hop{Via: other.addr, Dev: "eth0"}))
 	})
 	if err != nil {
 		return nil, fmt.Errorf("nodes without encapsulation: %w", err)
@@ -114,7 +114,7 @@ func throughVXLAN(ctx context.Context) ([]*path, error) {
 		if err := vxlan.New(n.conn).Sync(ctx, t); err != nil {
 			return err
 		}
-		return n.program(ctx, fib.To(other.block, fib.Hop{Via: other.block.Addr(), Dev: vxlan.Device4, Onlink: true}))
+		return n.program(ctx, routes.To(other.block, routes.Hop{Via: other.block.Addr(), Dev: vxlan.Device4, Onlink: true}))
 	})
 	if err != nil {
 		return nil, fmt.Errorf("nodes with vxlan.calico: %w", err)
@@ -140,10 +140,10 @@ func throughVXLAN(ctx context.Context) ([]*path, error) {
 // throughTunnels makes a pair of nodes as the agent does, and one by hand.
 func throughTunnels(ctx context.Context) ([]*path, error) {
 	byAgent := func(n, other *node) error {
-		if err := encap.New(n.conn).Sync(ctx, encap.Tunnel{MTU: tunnelMTU, Addr: n.block.Addr()}); err != nil {
+		if err := ipip.New(n.conn).Sync(ctx, ipip.Tunnel{MTU: tunnelMTU, Addr: n.block.Addr()}); err != nil {
 			return err
 		}
-		return n.program(ctx, fib.To(other.block, fib.Hop{Via: other.addr, Dev: encap.Device, Onlink: true}))
+		return n.program(ctx, routes.To(other.block, routes.Hop{Via: other.addr, Dev: ipip.Device, Onlink: true}))
 	}
 	tunnel, err := newPair(ctx, tunnelMTU, byAgent)
 	if err != nil {
@@ -231,8 +231,8 @@ func (n *node) start(ctx context.Context, podMTU int) error {
 	})
 }
 
-func (n *node) program(ctx context.Context, way fib.Route) error {
-	_, err := fib.New(n.conn, fib.Options{}).Sync(ctx, []fib.Route{{Dst: n.block, Type: netlinkx.Unreachable}, way})
+func (n *node) program(ctx context.Context, way routes.Route) error {
+	_, err := routes.New(n.conn, routes.Options{}).Sync(ctx, []routes.Route{{Dst: n.block, Type: netlinkx.Unreachable}, way})
 	return err
 }
 

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/bgp"
-	"github.com/tortie-net/tortie/internal/bgp/bgptest"
+	"github.com/tortie-net/tortie/internal/testkit/bgptest"
 )
 
 // guarded is a node with an honest peer, whose session must not be touched whatever others do.

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tortie-net/tortie/internal/bgp"
-	"github.com/tortie-net/tortie/internal/bgp/bgptest"
+	"github.com/tortie-net/tortie/internal/testkit/bgptest"
 )
 
 // side is one way to open a session between the node and a daemon.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/bgp"
-	"github.com/tortie-net/tortie/internal/bgp/bgptest"
+	"github.com/tortie-net/tortie/internal/testkit/bgptest"
 )
 
 // A node whose process is killed, told to end or killed again before it has spoken to anybody loses no route in its peers' kernels.

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/bgp"
-	"github.com/tortie-net/tortie/internal/bgp/bgptest"
+	"github.com/tortie-net/tortie/internal/testkit/bgptest"
 )
 
 // Why a session is down is said in words, for whichever end found out.

@@ -20,7 +20,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp/wire"
-	"github.com/tortie-net/tortie/internal/needtest"
+	"github.com/tortie-net/tortie/internal/testkit/needtest"
 )
 
 // BIRD 1.6 is what Calico's nodes run their BGPFilters in. Random filters decide there as here: about the same routes, with the

@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tortie-net/tortie/internal/bgp/bgptest"
 	"github.com/tortie-net/tortie/internal/bgp/policy"
 	"github.com/tortie-net/tortie/internal/bgp/relay"
+	"github.com/tortie-net/tortie/internal/testkit/bgptest"
 )
 
 // mute is a speaker that takes a session and then says nothing, whatever it is told.

@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tortie-net/tortie/internal/datastore"
-	"github.com/tortie-net/tortie/internal/datastore/datastoretest"
+	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
 )
 
 // faulty is an etcd that answers what a test tells it to: what a real one cannot be made to do at will.

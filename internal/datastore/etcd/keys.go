@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/names"
+	"github.com/tortie-net/tortie/internal/api/names"
 )
 
 // Where Calico keeps what. Nothing is escaped: names have no slash.

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/tortie-net/tortie/internal/datastore"
-	"github.com/tortie-net/tortie/internal/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
 // Calico's nodes are read, relabelled with all else of them kept, and deleted, each guarded by what was read.

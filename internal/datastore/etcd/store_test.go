@@ -14,10 +14,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/datastore"
-	"github.com/tortie-net/tortie/internal/datastore/datastoretest"
-	"github.com/tortie-net/tortie/internal/labtest"
-	"github.com/tortie-net/tortie/internal/names"
+	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
 // password is a secret that no error may repeat.

@@ -25,8 +25,8 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
-	"github.com/tortie-net/tortie/internal/datastore/datastoretest"
 	"github.com/tortie-net/tortie/internal/datastore/dialer"
+	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
 )
 
 // faulty is an API server that answers what a test tells it to: what a real one cannot be made to do at will.

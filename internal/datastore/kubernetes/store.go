@@ -11,8 +11,8 @@ import (
 	"strings"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/datastore"
-	"github.com/tortie-net/tortie/internal/names"
 )
 
 const (

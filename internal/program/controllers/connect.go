@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/tortie-net/tortie/internal/config"
+	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/datastore/etcd"
-	"github.com/tortie-net/tortie/internal/inventory"
-	"github.com/tortie-net/tortie/internal/kube"
+	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
 
 // openSource connects a tool for people to where the controllers have their addresses from.
@@ -17,11 +17,11 @@ func openSource(ctx context.Context, env config.Env) (inventory.Source, error) {
 	if err != nil {
 		return inventory.Source{}, err
 	}
-	rest, err := kube.Connect(cfg.Kubeconfig, "tortie-"+name+"-ipam")
+	rest, err := cluster.Connect(cfg.Kubeconfig, "tortie-"+name+"-ipam")
 	if err != nil {
 		return inventory.Source{}, err
 	}
-	store, err := kube.OpenStore(rest)
+	store, err := cluster.OpenStore(rest)
 	if err != nil {
 		return inventory.Source{}, err
 	}

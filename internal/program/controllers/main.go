@@ -18,15 +18,15 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/tortie-net/tortie/internal/config"
+	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/app/memlimit"
+	"github.com/tortie-net/tortie/internal/app/version"
+	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/cluster/events"
 	"github.com/tortie-net/tortie/internal/controllers"
-	"github.com/tortie-net/tortie/internal/events"
-	"github.com/tortie-net/tortie/internal/inventory"
-	"github.com/tortie-net/tortie/internal/ipamtool"
-	"github.com/tortie-net/tortie/internal/kube"
-	"github.com/tortie-net/tortie/internal/memlimit"
+	"github.com/tortie-net/tortie/internal/controllers/ipamtool"
+	"github.com/tortie-net/tortie/internal/ipam/inventory"
 	"github.com/tortie-net/tortie/internal/program"
-	"github.com/tortie-net/tortie/internal/version"
 )
 
 const name = "kube-controllers"
@@ -132,12 +132,12 @@ func runControllers(ctx context.Context, env config.Env, stderr io.Writer) error
 
 // open makes the doors to the outside. No request is made yet.
 func open(ctx context.Context, cfg config.Controllers, identity string, log *slog.Logger) (controllers.Deps, error) {
-	rest, err := kube.Connect(cfg.Kubeconfig, "tortie-"+name)
+	rest, err := cluster.Connect(cfg.Kubeconfig, "tortie-"+name)
 	if err != nil {
 		return controllers.Deps{}, err
 	}
 	deps := controllers.Deps{Config: cfg, Log: log, Identity: identity}
-	if deps.Store, err = kube.OpenStore(rest); err != nil {
+	if deps.Store, err = cluster.OpenStore(rest); err != nil {
 		return controllers.Deps{}, err
 	}
 	if cfg.Etcd {
@@ -147,13 +147,13 @@ func open(ctx context.Context, cfg config.Controllers, identity string, log *slo
 		}
 		deps.Etcd = store
 	}
-	if deps.Watch, err = kube.NewInventory(rest, !cfg.Etcd, log); err != nil {
+	if deps.Watch, err = cluster.NewInventory(rest, !cfg.Etcd, log); err != nil {
 		return controllers.Deps{}, err
 	}
-	if deps.Policies, err = kube.NewPolicies(rest, log); err != nil {
+	if deps.Policies, err = cluster.NewPolicies(rest, log); err != nil {
 		return controllers.Deps{}, err
 	}
-	poster, err := kube.OpenEvents(rest)
+	poster, err := cluster.OpenEvents(rest)
 	if err != nil {
 		return controllers.Deps{}, err
 	}

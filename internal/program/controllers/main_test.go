@@ -15,12 +15,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/etcd"
-	"github.com/tortie-net/tortie/internal/inventory"
 	"github.com/tortie-net/tortie/internal/ipam"
-	"github.com/tortie-net/tortie/internal/labtest"
-	"github.com/tortie-net/tortie/internal/names"
+	"github.com/tortie-net/tortie/internal/ipam/inventory"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
 // Everything that nodes and pods leave behind goes, and what is in use stays: with the real program, as the chart's account, on the

@@ -9,18 +9,18 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/tortie-net/tortie/internal/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
 // elsewhere are the rights that no test here uses.
 var elsewhere = []string{
-	// Of `kube-controllers ipam`, which runs as the same account: tested in internal/ipamtool.
+	// Of `kube-controllers ipam`, which runs as the same account: tested in internal/controllers/ipamtool.
 	account + " get ipamconfigs.crd.projectcalico.org",
 	account + " create blockaffinities.crd.projectcalico.org",
 	account + " get ipamhandles.crd.projectcalico.org",
 	account + " create ipamhandles.crd.projectcalico.org",
 	account + " update ipamhandles.crd.projectcalico.org",
-	// Of an Event that is told once more after a while: tested in internal/events.
+	// Of an Event that is told once more after a while: tested in internal/cluster/events.
 	account + " patch events.",
 }
 

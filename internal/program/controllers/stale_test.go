@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/gc"
 	"github.com/tortie-net/tortie/internal/ipam"
+	"github.com/tortie-net/tortie/internal/ipam/gc"
 )
 
 // A cache that went back in time, and says that it is of now: pods that live by now are not there yet, a node is gone that exists, an

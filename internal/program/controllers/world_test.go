@@ -23,13 +23,13 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/controllers"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
-	"github.com/tortie-net/tortie/internal/inventory"
 	"github.com/tortie-net/tortie/internal/ipam"
-	"github.com/tortie-net/tortie/internal/kube"
-	"github.com/tortie-net/tortie/internal/labtest"
-	"github.com/tortie-net/tortie/internal/waittest"
+	"github.com/tortie-net/tortie/internal/ipam/inventory"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // asProgram in the environment makes the test binary the program itself.
@@ -61,13 +61,13 @@ type world struct {
 // newWorld makes the cluster's objects on a server of the test's own.
 func newWorld(t testing.TB, server *labtest.Server) *world {
 	t.Helper()
-	admin, err := kube.Connect(server.Kubeconfig(), "test")
+	admin, err := cluster.Connect(server.Kubeconfig(), "test")
 	if err != nil {
 		t.Fatal(err)
 	}
 	admin.QPS, admin.Burst = 1000, 1000
 	w := &world{t: t, admin: admin, core: clientset.NewForConfigOrDie(admin)}
-	if w.store, err = kube.OpenStore(admin); err != nil {
+	if w.store, err = cluster.OpenStore(admin); err != nil {
 		t.Fatal(err)
 	}
 	w.ipam = ipam.NewClient(w.store, time.Now)

@@ -18,11 +18,11 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
-	"github.com/tortie-net/tortie/internal/definitions"
-	"github.com/tortie-net/tortie/internal/kube"
+	"github.com/tortie-net/tortie/internal/app/version"
+	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/install/definitions"
+	"github.com/tortie-net/tortie/internal/install/uninstall"
 	"github.com/tortie-net/tortie/internal/program"
-	"github.com/tortie-net/tortie/internal/uninstall"
-	"github.com/tortie-net/tortie/internal/version"
 )
 
 // Main runs the program with its arguments, without its name, and returns the exit code.
@@ -84,7 +84,7 @@ func usage(args []string, out io.Writer) error {
 // connection declares the flag by which a command finds the API server, and returns how to reach it.
 func connection(flags *flag.FlagSet) func() (*rest.Config, error) {
 	path := flags.String("kubeconfig", "", "`file` by which the API server is reached; empty in a pod, as its service account")
-	return func() (*rest.Config, error) { return kube.Connect(*path, "tortie-hook/"+version.Version) }
+	return func() (*rest.Config, error) { return cluster.Connect(*path, "tortie-hook/"+version.Version) }
 }
 
 func applyDefinitions(flags *flag.FlagSet, tell func(string)) func(ctx context.Context) error {

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tortie-net/tortie/internal/traffic"
+	"github.com/tortie-net/tortie/internal/install/traffic"
 )
 
 // say runs the program and returns what it wrote.

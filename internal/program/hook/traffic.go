@@ -14,8 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/tortie-net/tortie/internal/objects"
-	"github.com/tortie-net/tortie/internal/traffic"
+	"github.com/tortie-net/tortie/internal/install/objects"
+	"github.com/tortie-net/tortie/internal/install/traffic"
 )
 
 // testTraffic is what `helm test` runs.

@@ -14,12 +14,12 @@ import (
 	"os"
 	"time"
 
-	"github.com/tortie-net/tortie/internal/config"
-	"github.com/tortie-net/tortie/internal/events"
+	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/app/version"
+	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/cluster/events"
 	"github.com/tortie-net/tortie/internal/install"
-	"github.com/tortie-net/tortie/internal/kube"
 	"github.com/tortie-net/tortie/internal/program"
-	"github.com/tortie-net/tortie/internal/version"
 )
 
 const (
@@ -140,7 +140,7 @@ func newRecorder(cfg config.Install, log *slog.Logger) (*events.Recorder, error)
 	if err != nil {
 		return nil, err
 	}
-	poster, err := kube.OpenEvents(api)
+	poster, err := cluster.OpenEvents(api)
 	if err != nil {
 		log.Info("no Events are written", "error", err)
 		return nil, nil

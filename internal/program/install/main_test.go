@@ -22,8 +22,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/tortie-net/tortie/internal/labtest"
-	"github.com/tortie-net/tortie/internal/needtest"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/needtest"
 )
 
 // aPlugin answers as one.

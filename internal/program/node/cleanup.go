@@ -6,11 +6,11 @@ import (
 	"flag"
 	"fmt"
 
-	"github.com/tortie-net/tortie/internal/config"
-	"github.com/tortie-net/tortie/internal/netlinkx"
-	"github.com/tortie-net/tortie/internal/nft"
-	"github.com/tortie-net/tortie/internal/nodestatus"
-	"github.com/tortie-net/tortie/internal/takeover"
+	"github.com/tortie-net/tortie/internal/agent/nodestatus"
+	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/nft"
+	"github.com/tortie-net/tortie/internal/kernel/takeover"
 )
 
 const (

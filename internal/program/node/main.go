@@ -16,24 +16,24 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/tortie-net/tortie/internal/agent"
+	"github.com/tortie-net/tortie/internal/agent/diagnose"
+	"github.com/tortie-net/tortie/internal/agent/nodestatus"
+	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/app/memlimit"
+	"github.com/tortie-net/tortie/internal/app/version"
 	"github.com/tortie-net/tortie/internal/bgp"
-	"github.com/tortie-net/tortie/internal/config"
-	"github.com/tortie-net/tortie/internal/diagnose"
-	"github.com/tortie-net/tortie/internal/encap"
-	"github.com/tortie-net/tortie/internal/events"
-	"github.com/tortie-net/tortie/internal/fib"
-	"github.com/tortie-net/tortie/internal/guard"
-	"github.com/tortie-net/tortie/internal/kube"
-	"github.com/tortie-net/tortie/internal/memlimit"
-	"github.com/tortie-net/tortie/internal/nat"
-	"github.com/tortie-net/tortie/internal/netlinkx"
-	"github.com/tortie-net/tortie/internal/nft"
-	"github.com/tortie-net/tortie/internal/node"
-	"github.com/tortie-net/tortie/internal/nodestatus"
+	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/cluster/events"
+	"github.com/tortie-net/tortie/internal/kernel/guard"
+	"github.com/tortie-net/tortie/internal/kernel/ipip"
+	"github.com/tortie-net/tortie/internal/kernel/nat"
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/nft"
+	"github.com/tortie-net/tortie/internal/kernel/routes"
+	"github.com/tortie-net/tortie/internal/kernel/takeover"
+	"github.com/tortie-net/tortie/internal/kernel/vxlan"
 	"github.com/tortie-net/tortie/internal/program"
-	"github.com/tortie-net/tortie/internal/takeover"
-	"github.com/tortie-net/tortie/internal/version"
-	"github.com/tortie-net/tortie/internal/vxlan"
 )
 
 // Main runs the program with its arguments, without its name, and returns the exit code. A program that calls it must be built
@@ -108,8 +108,8 @@ func runAgent(ctx context.Context, env config.Env, stderr io.Writer) error {
 }
 
 // newStatus shows what the agent's parts count.
-func newStatus(cfg config.Node, speaker bgp.Speaker, recorder *events.Recorder, packets *guard.Syncer) *node.Status {
-	status := node.NewStatus(cfg.Nodename, time.Now(), speaker.Healthy)
+func newStatus(cfg config.Node, speaker bgp.Speaker, recorder *events.Recorder, packets *guard.Syncer) *agent.Status {
+	status := agent.NewStatus(cfg.Nodename, time.Now(), speaker.Healthy)
 	status.ShowEvents(recorder.Counts)
 	status.ShowGuard(packets.Counters)
 	status.ShowTraffic(speaker.Traffic, speaker.Totals)
@@ -120,63 +120,63 @@ func newStatus(cfg config.Node, speaker bgp.Speaker, recorder *events.Recorder, 
 }
 
 // open makes the agent's doors to the API server, the kernel and BGP. No request is made yet.
-func open(cfg config.Node, log *slog.Logger) (node.Deps, error) {
-	rest, err := kube.Connect(cfg.Kubeconfig, "tortie-node")
+func open(cfg config.Node, log *slog.Logger) (agent.Deps, error) {
+	rest, err := cluster.Connect(cfg.Kubeconfig, "tortie-node")
 	if err != nil {
-		return node.Deps{}, err
+		return agent.Deps{}, err
 	}
-	store, err := kube.OpenStore(rest)
+	store, err := cluster.OpenStore(rest)
 	if err != nil {
-		return node.Deps{}, err
+		return agent.Deps{}, err
 	}
-	watch, err := kube.NewWatch(rest, cfg.Nodename, cfg.Namespace, log)
+	watch, err := cluster.NewWatch(rest, cfg.Nodename, cfg.Namespace, log)
 	if err != nil {
-		return node.Deps{}, err
+		return agent.Deps{}, err
 	}
-	poster, err := kube.OpenEvents(rest)
+	poster, err := cluster.OpenEvents(rest)
 	if err != nil {
-		return node.Deps{}, err
+		return agent.Deps{}, err
 	}
 	speaker, err := bgp.New(log.With("part", "bgp"), time.Now)
 	if err != nil {
-		return node.Deps{}, err
+		return agent.Deps{}, err
 	}
 	kernel, err := netlinkx.Open()
 	if err != nil {
-		return node.Deps{}, fmt.Errorf("open rtnetlink: %w: the agent needs CAP_NET_ADMIN", err)
+		return agent.Deps{}, fmt.Errorf("open rtnetlink: %w: the agent needs CAP_NET_ADMIN", err)
 	}
 	table := nft.New()
 	recorder := events.New(poster, events.Source{Component: "tortie-node", Host: cfg.Nodename}, log)
 	packets := guard.New(table)
-	return node.Deps{
+	return agent.Deps{
 		Config:  cfg,
 		Log:     log,
 		Store:   store,
 		Watch:   watch,
 		Speaker: speaker,
 		Kernel:  kernel,
-		FIB: fib.New(kernel, fib.Options{
-			Protocol: netlinkx.Protocol(cfg.RouteProtocol), TakeOver: takeover.Protocols, Devices: []string{encap.Device, vxlan.Device4, vxlan.Device6},
+		FIB: routes.New(kernel, routes.Options{
+			Protocol: netlinkx.Protocol(cfg.RouteProtocol), TakeOver: takeover.Protocols, Devices: []string{ipip.Device, vxlan.Device4, vxlan.Device6},
 		}),
-		Encap:     encap.New(kernel),
+		Encap:     ipip.New(kernel),
 		VXLAN:     vxlan.New(kernel),
 		NAT:       nat.New(table),
 		Guard:     packets,
 		NFT:       table,
 		Status:    newStatus(cfg, speaker, recorder, packets),
 		Events:    recorder,
-		APIServer: kube.Addresses(rest),
+		APIServer: cluster.Addresses(rest),
 	}, nil
 }
 
 // serve runs the agent and its HTTP server until ctx ends or one of them fails.
-func serve(ctx context.Context, deps node.Deps) error {
+func serve(ctx context.Context, deps agent.Deps) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return deps.Status.Serve(ctx, deps.Config.HealthAddr, deps.Log) })
 	if addr := deps.Config.Metrics.Addr; addr != "" {
 		g.Go(func() error { return deps.Status.ServeMetrics(ctx, addr, deps.Log) })
 	}
-	g.Go(func() error { return node.NewAgent(deps).Run(ctx) })
+	g.Go(func() error { return agent.NewAgent(deps).Run(ctx) })
 	err := g.Wait()
 	if err == nil {
 		deps.Log.Info("told to end: routes, addresses and rules stay for the next agent")

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tortie-net/tortie/internal/node"
-	"github.com/tortie-net/tortie/internal/nodestatus"
+	"github.com/tortie-net/tortie/internal/agent"
+	"github.com/tortie-net/tortie/internal/agent/nodestatus"
 )
 
 func execute(t *testing.T, env map[string]string, args ...string) (stdout, stderr string, err error) {
@@ -27,7 +27,7 @@ func execute(t *testing.T, env map[string]string, args ...string) (stdout, stder
 
 // The commands find the agent by the variables that tell the agent where to serve, and need none of the others.
 func TestCommandsFindTheAgent(t *testing.T) {
-	server := httptest.NewServer(node.NewStatus("node1", time.Now(), nil).Handler())
+	server := httptest.NewServer(agent.NewStatus("node1", time.Now(), nil).Handler())
 	defer server.Close()
 	host, port, err := net.SplitHostPort(server.Listener.Addr().String())
 	if err != nil {

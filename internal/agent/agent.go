@@ -1,0 +1,460 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tortie-net/tortie/internal/agent/desired"
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/app/nodeaddr"
+	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/cluster/duties"
+	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/ipam"
+	"github.com/tortie-net/tortie/internal/kernel/guard"
+	"github.com/tortie-net/tortie/internal/kernel/ipip"
+	"github.com/tortie-net/tortie/internal/kernel/nat"
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/nft"
+	"github.com/tortie-net/tortie/internal/kernel/routes"
+	"github.com/tortie-net/tortie/internal/kernel/sysctl"
+	"github.com/tortie-net/tortie/internal/kernel/takeover"
+	"github.com/tortie-net/tortie/internal/kernel/vxlan"
+	"github.com/tortie-net/tortie/internal/plugin/journal"
+)
+
+const (
+	// coalesce is how long the agent waits for more of what woke it, so that a burst of changes costs one pass.
+	coalesce = 20 * time.Millisecond
+	// tableGap is how long nothing is heard of BGP before its table is taken to be whole, tableTime how long that is waited for.
+	tableGap  = 5 * time.Millisecond
+	tableTime = 150 * time.Millisecond
+	// mostCoalesce bounds how much longer that is after a pass that took long, so that passes take no more than half of the time.
+	mostCoalesce = 100 * time.Millisecond
+	// fullPass is how often the agent compares everything although nothing woke it.
+	fullPass = 30 * time.Second
+	// passTime bounds one pass.
+	passTime = 30 * time.Second
+	// dutyTime bounds the set-up of the cluster's objects.
+	dutyTime = 30 * time.Second
+	// settleTime is for how long after a BGP session came up no peer's silence is believed, and how long after all peers have told all
+	// what an earlier agent knew is dropped.
+	settleTime = 5 * time.Second
+	// lookPause is between two looks at whether peers have told all by now.
+	lookPause = 2 * time.Second
+	// workInTime is what BGP is given to work in the end of a table.
+	workInTime = time.Second
+	// holdTime bounds how long a starting agent keeps routes that BGP has not told it of: the time for which peers keep
+	// theirs, by graceful restart.
+	holdTime = bgp.DefaultRestartTime
+	// maxRetry bounds the pause before a failed pass is repeated.
+	maxRetry = 30 * time.Second
+)
+
+// errRestart: BGP's own identity changed, which GoBGP takes only at its start.
+var errRestart = errors.New("this node's address or AS number changed: the agent ends in order to start anew; routes stay")
+
+// Deps are the agent's doors to the outside.
+type Deps struct {
+	Config  config.Node
+	Log     *slog.Logger
+	Store   *kubernetes.Store
+	Watch   *cluster.Watch
+	Speaker bgp.Speaker
+	Kernel  *netlinkx.Conn
+	FIB     *routes.Table
+	Encap   *ipip.Syncer
+	VXLAN   *vxlan.Syncer
+	NFT     *nft.Table
+	NAT     *nat.Syncer
+	Guard   *guard.Syncer
+	Status  *Status
+	// APIServer are the addresses at which the API server is reached, as far as they are known.
+	APIServer []netip.Addr
+	Events    Recorder // nil: operators look at status and log
+}
+
+// Agent keeps this node's kernel and BGP speaker as the cluster wants them. Its fields belong to the goroutine of Run.
+type Agent struct {
+	Deps
+	ipam    *ipam.Client
+	sysctls sysctl.Root
+	herald  *herald
+
+	node       *api.Node           // this node as it was last seen
+	view       desired.View        // the cluster
+	services   desired.ServiceView // what is announced for services
+	anchor     anchor              // this node's place in it
+	peering    desired.Deciding    // which BGP sessions there are to be
+	reflecting reflecting          // this node's part in route reflection
+	bgp        speaking            // what BGP is told and says
+	calico     *takeover.Watch     // what Calico has left on this node
+
+	gone         bool  // this node was deleted
+	alone        error // the API server was not heard of yet, and what passes go by instead; nil: it was
+	memory       memory
+	tunnels      tunnels
+	records      *records
+	evidence     *evidence
+	teller       teller
+	pods         []netip.Addr // local addresses that the last pass saw
+	availability *duties.Availability
+	complaints   string                // what was logged of the last pass
+	broken       map[string][]string   // what was reported last as not usable, by what it is about
+	known        desired.Announcements // how other nodes were reached so far
+	doubt        time.Duration         // until a change of that is believed; 0: there is none
+	hosts        map[string]netip.Addr // of which addresses were looked up
+	candidates   []nodeaddr.Candidate  // as they were logged last
+	news         news                  // what the next pass has to look at
+	took         time.Duration         // the last pass
+	ended        time.Time             // and when it was over
+	full         time.Time             // when a pass last looked at everything
+
+	kernelEvents <-chan struct{} // nil: not subscribed
+	tableEvents  <-chan struct{} // of nftables; nil: not subscribed
+}
+
+// NewAgent returns an agent that has done nothing yet.
+func NewAgent(d Deps) *Agent {
+	client := ipam.NewClient(d.Store, time.Now)
+	return &Agent{
+		Deps:         d,
+		ipam:         client,
+		tunnels:      newTunnels(client, d.Config.Nodename, d.Config.StateDir),
+		availability: duties.NewAvailability(d.Store, d.Config.Nodename, time.Now),
+		sysctls:      sysctl.Root(d.Config.SysctlRoot),
+		herald:       newHerald(filepath.Join(d.Config.RunDir, factsFile), d.Watch, d.Status, d.Log),
+		broken:       map[string][]string{},
+		known:        desired.Announcements{},
+		hosts:        map[string]netip.Addr{},
+		records:      newRecords(d.Store),
+		evidence:     newEvidence(d.Store),
+		calico:       takeover.NewWatch(d.Kernel, d.NFT, d.Config.RemoveRules),
+		teller:       teller{to: d.Events, node: d.Config.Nodename},
+		memory:       memory{path: filepath.Join(d.Config.RunDir, worldFile)},
+		news:         allNews,
+	}
+}
+
+// Run works until ctx ends. Then it leaves everything as it is: routes, sessions' graceful restart and addresses carry the
+// traffic until the next agent takes over.
+func (a *Agent) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return a.Watch.Run(ctx) })
+	g.Go(func() error { return a.loop(ctx) })
+	g.Go(func() error { return a.herald.run(ctx) })
+	g.Go(func() error { return a.records.run(ctx) })
+	g.Go(func() error { return a.evidence.run(ctx) })
+	if a.Events != nil {
+		g.Go(func() error { return a.Events.Run(ctx) })
+	}
+	g.Go(func() error { return a.finisher().run(ctx) })
+	g.Go(func() error { return a.answerer().run(ctx) })
+	err := g.Wait()
+	a.tunnels.ignore()
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	return errors.Join(err, a.Speaker.Stop(stop, bgp.Exit))
+}
+
+// setUp sees to it that this node exists, and sets up the cluster's objects. It waits for an API server that is away: a
+// rebooted node often comes up before its control plane.
+func (a *Agent) setUp(ctx context.Context) error {
+	return a.retry(ctx, "set up the cluster's objects", func(ctx context.Context) error {
+		if a.node = a.Watch.World().Self; a.node == nil {
+			return fmt.Errorf("node %s does not exist: is environment variable NODENAME %q the name of a Node?", a.Config.Nodename, a.Config.Nodename)
+		}
+		return duties.SetUp(ctx, a.Store, duties.Cluster{Type: a.Config.ClusterType}, duties.Found(a.Watch.Basics()))
+	})
+}
+
+// awaitPools returns when the cluster has a pool, unless it is to have none by itself. Without one no pod gets an address, and
+// kube-controllers is about to make the default ones.
+func (a *Agent) awaitPools(ctx context.Context) error {
+	if a.Config.NoDefaultPools || a.Watch.HasPools() {
+		return nil
+	}
+	const why = "the cluster has no IPPool: waiting until tortie-kube-controllers makes the default ones, or somebody creates one"
+	a.Log.Info(why)
+	a.Status.SetProblems("start", []string{why})
+	for !a.Watch.HasPools() {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.Watch.Changed():
+		}
+	}
+	a.Status.SetProblems("start", nil)
+	return nil
+}
+
+func (a *Agent) answerer() *answerer {
+	return &answerer{node: a.Config.Nodename, watch: a.Watch, store: a.Store, report: a.Status.Report, log: a.Log}
+}
+
+func (a *Agent) finisher() *finisher {
+	dir := journal.Dir(filepath.Join(a.Config.StateDir, journalDir))
+	return &finisher{dir: dir, node: a.Config.Nodename, store: a.Store, ipam: a.ipam, watch: a.Watch, status: a.Status, log: a.Log}
+}
+
+// retry repeats what until it succeeds or ctx ends, with growing and jittered pauses.
+func (a *Agent) retry(ctx context.Context, doing string, what func(context.Context) error) error {
+	for pause := time.Second; ; pause = min(2*pause, maxRetry) {
+		try, cancel := context.WithTimeout(ctx, dutyTime)
+		err := what(try)
+		cancel()
+		if err == nil {
+			a.Status.SetProblems("start", nil)
+			return nil
+		}
+		a.Log.Warn("will try again", "doing", doing, "err", err, "pause", pause)
+		a.Status.SetProblems("start", []string{fmt.Sprintf("%s: %v", doing, err)})
+		select {
+		case <-time.After(pause/2 + rand.N(pause)):
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w", doing, errors.Join(err, context.Cause(ctx)))
+		}
+	}
+}
+
+// loop makes passes, after the cluster's objects were set up.
+func (a *Agent) loop(ctx context.Context) error {
+	if err := a.awaitCluster(ctx); err != nil {
+		return err
+	}
+	if err := a.setUp(ctx); err != nil {
+		return err
+	}
+	if err := a.awaitPools(ctx); err != nil {
+		return err
+	}
+	a.awaitServices(ctx)
+	a.bgp.begun, a.news = time.Now(), allNews
+	return a.rounds(ctx, nil)
+}
+
+// rounds makes a pass whenever something may have changed, and now and then although nothing has; until ctx ends, or until says
+// so, of which it returns the error.
+func (a *Agent) rounds(ctx context.Context, until <-chan error) error {
+	pause := time.Second
+	for {
+		if err := a.subscribe(ctx); err != nil {
+			return err
+		}
+		begun := time.Now()
+		a.Status.Begin()
+		err := a.pass(ctx)
+		if errors.Is(err, errRestart) {
+			return err
+		}
+		took := time.Since(begun)
+		a.took, a.ended = min(took, mostCoalesce), time.Now()
+		a.report(err, took)
+		next := fullPass
+		if err != nil {
+			next, pause = pause/2+rand.N(pause), min(2*pause, maxRetry)
+		} else {
+			pause = time.Second
+		}
+		if !a.wait(ctx, a.sooner(next)) {
+			return nil
+		}
+		if err != nil {
+			a.news.bgp, a.news.all = true, true
+		}
+		select {
+		case err := <-until:
+			return err
+		default:
+		}
+	}
+}
+
+// sooner shortens the pause before the next pass if something is to be looked at again before.
+func (a *Agent) sooner(next time.Duration) time.Duration {
+	if a.bgp.holding { // also while something else is wrong
+		next = min(next, a.bgp.nextLook(time.Now()))
+	}
+	if a.doubt > 0 {
+		next = min(next, a.doubt)
+	}
+	if a.tunnels.again > 0 {
+		next = min(next, a.tunnels.again)
+	}
+	if a.anchor.moving() || a.alone != nil {
+		next = min(next, time.Second)
+	}
+	if a.memory.putOff {
+		next = min(next, a.memory.pause)
+	}
+	return a.reflecting.again(time.Now(), next)
+}
+
+// subscribe listens to changes of the kernel's links, addresses, routes and of our nftables, again if a socket broke.
+func (a *Agent) subscribe(ctx context.Context) (err error) {
+	if a.kernelEvents == nil {
+		protocols := append([]netlinkx.Protocol{netlinkx.Protocol(a.Config.RouteProtocol)}, netlinkx.HostProtocols...)
+		events := netlinkx.LinkEvents | netlinkx.AddrEvents | netlinkx.RouteEvents | netlinkx.SettingEvents
+		a.kernelEvents, err = a.Kernel.SubscribeToOthers(ctx, events, protocols...)
+		if err != nil {
+			return err
+		}
+	}
+	if a.tableEvents == nil {
+		// Without these, only full passes find what somebody changed: a reason to complain and none to end.
+		var problems []error
+		if a.tableEvents, err = a.NFT.Events(ctx); err != nil {
+			problems = append(problems, err)
+		}
+		a.complain("nftables", problems)
+	}
+	return nil
+}
+
+// news says what may have changed since the last pass. What it does not name is taken as an earlier pass found it, where that
+// spares much; the kernel is always looked at, and the World says by itself whether it changed.
+type news struct {
+	bgp      bool // sessions, learned paths, or what blocks' records say of them
+	evidence bool // what decides where nodes contradict each other
+	all      bool // anything
+}
+
+var allNews = news{bgp: true, all: true}
+
+// wait returns after the pause, or soon after something happened; false if ctx ended.
+func (a *Agent) wait(ctx context.Context, pause time.Duration) bool {
+	a.news = news{}
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		a.news.bgp, a.news.all = true, true
+	case <-a.Watch.Changed():
+	case <-a.Speaker.Dirty():
+		a.news.bgp = true
+	case <-a.records.changed:
+		a.news.bgp = true
+	case <-a.evidence.change:
+		a.news.evidence = true
+	case _, ok := <-a.kernelEvents:
+		a.heardKernel(ok)
+	case _, ok := <-a.tableEvents:
+		a.heardTable(ok)
+	case _, ok := <-a.tunnels.events:
+		a.tunnels.heard(ok)
+	}
+	// A peer's table comes in many messages: to read what is there of it, and the whole soon after, takes longer than to wait.
+	for pause, last := max(coalesce, a.took-time.Since(a.ended)), time.Now().Add(tableTime); ; pause = tableGap {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(pause):
+		}
+		if !a.hearMore() || time.Now().After(last) {
+			break
+		}
+	}
+	if time.Since(a.full) > fullPass { // events that never end must not keep it off
+		a.news.bgp, a.news.all = true, true
+	}
+	return true
+}
+
+// hearMore takes what has come meanwhile, and reports whether BGP was among it.
+func (a *Agent) hearMore() (learning bool) {
+	for range 1000 { // events that never end must not keep the pass off
+		select {
+		case <-a.Watch.Changed():
+		case <-a.Speaker.Dirty():
+			a.news.bgp, learning = true, true
+		case <-a.records.changed:
+			a.news.bgp = true
+		case <-a.evidence.change:
+			a.news.evidence = true
+		case _, ok := <-a.kernelEvents:
+			a.heardKernel(ok)
+		case _, ok := <-a.tableEvents:
+			a.heardTable(ok)
+		case _, ok := <-a.tunnels.events:
+			a.tunnels.heard(ok)
+		default:
+			return learning
+		}
+	}
+	return learning
+}
+
+func (a *Agent) heardKernel(ok bool) {
+	if !ok {
+		a.kernelEvents = nil
+	}
+}
+
+func (a *Agent) heardTable(ok bool) {
+	if !ok {
+		a.tableEvents = nil
+	}
+}
+
+// report tells people about a pass: once when a problem appears, changes or goes.
+func (a *Agent) report(err error, took time.Duration) {
+	a.Status.Passed(err, took)
+	known := a.Status.now()
+	a.teller.tell(time.Now(), &known, err)
+	a.herald.tell(local{ready: known.ready, pods: a.pods})
+	text := "ok"
+	if err != nil {
+		text = err.Error()
+	}
+	if text == a.complaints {
+		return
+	}
+	a.complaints = text
+	if err != nil {
+		a.Log.Error("this node is not as it should be; trying again", "err", err)
+		return
+	}
+	self := known.snapshot.Self
+	a.Log.Info("this node is as it should be", "address", self.Addr, "interface", self.Link, "tunnels", self.TunnelAddrs(),
+		"blocks", known.snapshot.Blocks, "peers", len(known.peers), "took", took)
+}
+
+// complain shows what cannot be used, and logs what is new of it.
+func (a *Agent) complain(about string, problems []error) {
+	a.teller.tellProblems(problems)
+	found := texts(problems)
+	if slices.Equal(found, a.broken[about]) {
+		return
+	}
+	before := a.broken[about]
+	a.broken[about] = found
+	a.Status.SetProblems(about, found)
+	for _, text := range found {
+		if !slices.Contains(before, text) {
+			a.logProblem(about, text)
+		}
+	}
+}
+
+// logProblem tells what was asked for and is not done from what the host has beside what the agent does.
+func (a *Agent) logProblem(about, text string) {
+	switch about {
+	case "object", "path", "gateway", "reflection":
+		a.Log.Warn("left out of this node's configuration", about, text)
+	default:
+		a.Log.Warn("this host needs attention", about, text)
+	}
+}

@@ -1,0 +1,411 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/app/nodeaddr"
+	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/kernel/guard"
+	"github.com/tortie-net/tortie/internal/kernel/ipip"
+	"github.com/tortie-net/tortie/internal/kernel/nat"
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/nft"
+	"github.com/tortie-net/tortie/internal/kernel/routes"
+	"github.com/tortie-net/tortie/internal/kernel/vxlan"
+	"github.com/tortie-net/tortie/internal/testkit/labstore"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
+)
+
+// peers stands for the other end of BGP: it notes what the agent wants and says what the test tells it to. The speaker
+// itself has tests with real sessions of its own, in internal/bgp.
+type peers struct {
+	mu         sync.Mutex
+	local      bgp.Local
+	sessions   []bgp.Peer
+	originated []bgp.Path
+	learned    []bgp.Path
+	down       bool
+	stopped    bgp.Mode
+	dirty      chan struct{}
+}
+
+func newPeers() *peers { return &peers{dirty: make(chan struct{}, 1), stopped: -1} }
+
+func (p *peers) tell(down bool, learned ...bgp.Path) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.down, p.learned = down, learned
+	select {
+	case p.dirty <- struct{}{}:
+	default:
+	}
+}
+
+func (p *peers) Start(_ context.Context, l bgp.Local) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.local = l
+	return nil
+}
+
+func (p *peers) SetPeers(_ context.Context, s []bgp.Peer) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sessions = s
+	return nil
+}
+
+func (p *peers) SetOriginated(_ context.Context, paths []bgp.Path) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.originated = paths
+	return nil
+}
+
+func (p *peers) Snapshot(_ context.Context, accept bgp.Accept) ([]bgp.Path, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var paths []bgp.Path
+	for _, path := range p.learned {
+		if accept(path) {
+			paths = append(paths, path)
+		}
+	}
+	return paths, nil
+}
+
+func (p *peers) SetLocal(context.Context, bgp.Local) error { return nil }
+
+func (p *peers) SetPolicy(context.Context, bgp.Policy) error { return nil }
+
+func (p *peers) NextHops(context.Context, []netip.Addr) (map[netip.Addr]bool, error) { return nil, nil }
+
+func (p *peers) Traffic() map[netip.Addr]bgp.Traffic { return nil }
+
+func (p *peers) Totals() bgp.Totals { return bgp.Totals{} }
+
+func (p *peers) Peers(context.Context) ([]bgp.PeerStatus, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var all []bgp.PeerStatus
+	for _, s := range p.sessions {
+		state := bgp.Established
+		if p.down {
+			state = bgp.Active
+		}
+		all = append(all, bgp.PeerStatus{Addr: s.Addr, ASN: s.ASN, State: state})
+	}
+	return all, nil
+}
+
+func (p *peers) Dirty() <-chan struct{}        { return p.dirty }
+func (p *peers) Healthy(context.Context) error { return nil }
+
+func (p *peers) Stop(_ context.Context, mode bgp.Mode) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stopped = mode
+	return nil
+}
+
+// rig is a node: a real kernel namespace and a real API server around an agent.
+type rig struct {
+	store    *kubernetes.Store
+	ns       *netnstest.NS
+	stateDir string
+	runDir   string
+	sysctls  string
+	// api is how the agent reaches the API server: as the chart lets it.
+	api *rest.Config
+	// configure changes the agent's configuration; nil leaves it.
+	configure func(*config.Node)
+}
+
+const (
+	rigNode  = "rig-node"
+	rigOther = "rig-other"
+)
+
+func newRig(t *testing.T) *rig {
+	r := &rig{
+		store: labstore.Store(t), ns: netnstest.New(t), stateDir: t.TempDir(), runDir: t.TempDir(), sysctls: t.TempDir(), api: labtest.As(t, "tortie-node"),
+	}
+	far := netnstest.New(t)
+	netnstest.Cable(t, r.ns, "eth0", far, "eth0")
+	r.ns.Addr(t, "eth0", "172.31.0.1/24")
+	// The parameters of the namespace belong to the thread that writes them, and the agent's threads are not in it.
+	if err := os.MkdirAll(filepath.Join(r.sysctls, "net/ipv4"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(r.sysctls, "net/ipv4/ip_forward"), []byte("0\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	r.node(t, rigNode, "172.31.0.1", nil)
+	r.node(t, rigOther, "172.31.0.2", map[string]string{api.AnnotationIPv4Address: "172.31.0.2/24"})
+	r.make(t, &api.IPPool{Meta: api.Meta{Name: "rig"}, Spec: api.IPPoolSpec{CIDR: "10.90.0.0/16", NATOutgoing: true}})
+	labstore.Forget(t, r.store, &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}})
+	labstore.Forget(t, r.store, &api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}})
+	return r
+}
+
+func (r *rig) node(t *testing.T, name, ip string, annotations map[string]string) {
+	t.Helper()
+	n := &api.Node{Meta: api.Meta{Name: name, Annotations: annotations}}
+	r.make(t, n)
+	patch := kubernetes.Patch{Status: map[string]any{"addresses": []api.NodeAddress{{Type: "InternalIP", Address: ip}}}}
+	if err := r.store.PatchStatus(t.Context(), n, patch, false); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// make creates an object that goes with the test.
+func (r *rig) make(t *testing.T, obj api.Resource) {
+	t.Helper()
+	meta := *obj.GetMeta()
+	gone := *obj.GetMeta()
+	switch o := obj.(type) {
+	case *api.Node:
+		labstore.Forget(t, r.store, &api.Node{Meta: gone})
+	case *api.IPPool:
+		labstore.Forget(t, r.store, &api.IPPool{Meta: gone})
+	case *api.BlockAffinity:
+		labstore.Forget(t, r.store, &api.BlockAffinity{Meta: gone})
+	case *api.IPAMBlock:
+		labstore.Forget(t, r.store, &api.IPAMBlock{Meta: gone})
+	case *api.BGPConfiguration:
+		labstore.Forget(t, r.store, &api.BGPConfiguration{Meta: gone})
+	case *api.FelixConfiguration:
+		labstore.Forget(t, r.store, &api.FelixConfiguration{Meta: gone})
+	case *api.IPReservation:
+		labstore.Forget(t, r.store, &api.IPReservation{Meta: gone})
+	default:
+		t.Fatalf("no test makes a %T", o)
+	}
+	*obj.GetMeta() = meta
+	if err := r.store.Create(t.Context(), obj); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (r *rig) affinity(t *testing.T, node, cidr, name string) *api.BlockAffinity {
+	t.Helper()
+	a := &api.BlockAffinity{
+		// With its labels, or the agent writes them.
+		Meta: api.Meta{Name: name, Labels: names.AffinityLabels(node, api.AffinityHost, netip.MustParsePrefix(cidr))},
+		Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: node, CIDR: cidr, Type: api.AffinityHost, Deleted: "false"},
+	}
+	r.make(t, a)
+	return a
+}
+
+// lent makes the record of block 10.90.7.0/26, which says that a node has its address 10.90.7.7.
+func (r *rig) lent(t *testing.T, node string) {
+	t.Helper()
+	first := 0
+	spec := api.IPAMBlockSpec{
+		CIDR: "10.90.7.0/26", Allocations: make([]*int, 64), Unallocated: []int{},
+		Attributes: []api.AllocationAttribute{{Secondary: map[string]string{"node": node}}},
+	}
+	spec.Allocations[7] = &first
+	r.make(t, &api.IPAMBlock{Meta: api.Meta{Name: "10-90-7-0-26"}, Spec: spec})
+}
+
+// agent runs an agent until the returned function is called.
+func (r *rig) agent(t *testing.T, speaker bgp.Speaker) (status *Status, stop func()) {
+	t.Helper()
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	watch, err := cluster.NewWatch(r.api, rigNode, "kube-system", log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := cluster.OpenStore(r.api)
+	if err != nil {
+		t.Fatal(err)
+	}
+	status = NewStatus(rigNode, time.Now(), speaker.Healthy)
+	table := nft.NewAt(r.ns.Conn.Namespace())
+	cfg := config.Node{
+		Nodename: rigNode, Addresses: config.Addresses{V4: config.Address{Setting: nodeaddr.Setting{Mode: nodeaddr.Detect}}}, ClusterType: []string{"k8s"}, SysctlRoot: r.sysctls, StateDir: r.stateDir, RunDir: r.runDir, RouteProtocol: int(routes.DefaultProtocol),
+	}
+	if r.configure != nil {
+		r.configure(&cfg)
+	}
+	a := NewAgent(Deps{
+		Config: cfg,
+		Log:    log, Store: store, Watch: watch, Speaker: speaker, Status: status,
+		Kernel: r.ns.Conn, FIB: routes.New(r.ns.Conn, routes.Options{}), Encap: ipip.New(r.ns.Conn), VXLAN: vxlan.New(r.ns.Conn), NFT: table, NAT: nat.New(table), Guard: guard.New(table),
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("the agent ended with %v", err)
+		}
+	})
+	t.Cleanup(stop)
+	return status, stop
+}
+
+// within fails the test unless the condition comes true in time.
+func within(t *testing.T, limit time.Duration, what string, condition func() bool) {
+	t.Helper()
+	waittest.Until(t, limit, what, condition)
+}
+
+func (r *rig) routes(t *testing.T) string {
+	return strings.Join(strings.Fields(r.ns.Run(t, "ip", "route", "show", "proto", "84")), " ")
+}
+
+func (r *rig) has(t *testing.T, route string) func() bool {
+	return func() bool { return strings.Contains(r.routes(t), route) }
+}
+
+const toOther = "10.90.2.0/26 via 172.31.0.2 dev eth0"
+
+func TestAgentBringsUpANode(t *testing.T) {
+	r := newRig(t)
+	r.affinity(t, rigNode, "10.90.1.0/26", "rig-node-10-90-1-0-26")
+	r.affinity(t, rigOther, "10.90.2.0/26", "rig-other-10-90-2-0-26")
+	speaker := newPeers()
+	status, stop := r.agent(t, speaker)
+	within(t, 20*time.Second, "ready", func() bool { return status.Report().Ready })
+	within(t, time.Second, "routes", r.has(t, toOther))
+	if !r.has(t, "unreachable 10.90.1.0/26")() {
+		t.Errorf("routes: %s", r.routes(t))
+	}
+
+	node := &api.Node{Meta: api.Meta{Name: rigNode}}
+	if err := r.store.Get(t.Context(), node); err != nil {
+		t.Fatal(err)
+	}
+	if got := node.Annotations[api.AnnotationIPv4Address]; got != "172.31.0.1/24" {
+		t.Errorf("announced address %q", got)
+	}
+	if !slices.ContainsFunc(node.Status.Conditions, func(c api.NodeCondition) bool { return c.Type == api.NetworkUnavailable && c.Status == "False" }) {
+		t.Errorf("conditions %+v", node.Status.Conditions)
+	}
+	for name, want := range map[string]string{"nodename": rigNode, "mtu": "1500"} {
+		if got, err := os.ReadFile(filepath.Join(r.stateDir, name)); err != nil || string(got) != want {
+			t.Errorf("file %s holds %q, %v; want %q", name, got, err, want)
+		}
+	}
+	if got, _ := os.ReadFile(filepath.Join(r.sysctls, "net/ipv4/ip_forward")); string(got) != "1" && string(got) != "1\n" {
+		t.Errorf("ip_forward is %q", got)
+	}
+	if table := r.ns.Run(t, "nft", "list", "table", "inet", "tortie"); !strings.Contains(table, "10.90.0.0/16") || !strings.Contains(table, "masquerade") {
+		t.Errorf("table: %s", table)
+	}
+	speaker.mu.Lock()
+	if len(speaker.sessions) != 1 || speaker.sessions[0].Addr != netip.MustParseAddr("172.31.0.2") || speaker.local.Restarting {
+		t.Errorf("BGP: %+v, sessions %+v", speaker.local, speaker.sessions)
+	}
+	if want := []bgp.Path{{Prefix: prefix("10.90.1.0/26")}}; !slices.Equal(speaker.originated, want) {
+		t.Errorf("originated %v, want %v", speaker.originated, want)
+	}
+	speaker.mu.Unlock()
+
+	before := r.routes(t)
+	stop()
+	if after := r.routes(t); after != before || speaker.stopped != bgp.Exit {
+		t.Errorf("the agent took something with it: BGP mode %v, routes before %q, after %q", speaker.stopped, before, after)
+	}
+}
+
+func TestAgentRepairsFollowsAndKeeps(t *testing.T) {
+	r := newRig(t)
+	other := r.affinity(t, rigOther, "10.90.2.0/26", "rig-other-10-90-2-0-26")
+	speaker := newPeers()
+	status, _ := r.agent(t, speaker)
+	within(t, 20*time.Second, "ready", func() bool { return status.Report().Ready })
+	within(t, time.Second, "the route", r.has(t, toOther))
+
+	r.ns.Run(t, "ip", "route", "delete", "10.90.2.0/26")
+	within(t, time.Second, "a route that was removed by hand is back", r.has(t, toOther))
+
+	// An address that the other node borrowed comes by BGP alone, and goes with it.
+	r.lent(t, rigOther)
+	borrowed := bgp.Path{Prefix: prefix("10.90.7.7/32"), NextHop: addr("172.31.0.2")}
+	speaker.tell(false, borrowed)
+	within(t, 5*time.Second, "the borrowed address", r.has(t, "10.90.7.7 via 172.31.0.2"))
+
+	// What BGP no longer knows goes, once a starting agent has given it the time to tell.
+	speaker.tell(false)
+	within(t, 3*settleTime, "the borrowed address is gone", func() bool { return !r.has(t, "10.90.7.7")() })
+
+	// The session is lost: what the affinity says stays.
+	lost := time.Now()
+	speaker.tell(true)
+	within(t, 5*time.Second, "a pass", func() bool { return status.Report().LastPass.After(lost.Add(coalesce)) })
+	if !r.has(t, toOther)() {
+		t.Errorf("the lost session took the owner's route: %s", r.routes(t))
+	}
+	if !status.Report().Ready {
+		t.Error("a dead peer made the node unready")
+	}
+
+	// A broken pool is named, and everything else goes on.
+	r.make(t, &api.IPPool{Meta: api.Meta{Name: "rig-broken"}, Spec: api.IPPoolSpec{CIDR: "10.91.0.1/16"}})
+	within(t, 5*time.Second, "the problem is shown", func() bool {
+		return slices.ContainsFunc(status.Report().Problems, func(p string) bool { return strings.Contains(p, "rig-broken") })
+	})
+	if !r.has(t, toOther)() || !status.Report().Ready {
+		t.Errorf("a broken pool did harm: %s", r.routes(t))
+	}
+
+	if err := r.store.Delete(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	within(t, 5*time.Second, "the route goes with the affinity", func() bool { return !r.has(t, toOther)() })
+}
+
+func TestAgentRestartChangesNothing(t *testing.T) {
+	r := newRig(t)
+	r.affinity(t, rigOther, "10.90.2.0/26", "rig-other-10-90-2-0-26")
+	r.lent(t, rigOther)
+	first := newPeers()
+	first.tell(false, bgp.Path{Prefix: prefix("10.90.7.7/32"), NextHop: addr("172.31.0.2")})
+	status, stop := r.agent(t, first)
+	within(t, 20*time.Second, "ready", func() bool { return status.Report().Ready })
+	within(t, 5*time.Second, "both routes", func() bool { return r.has(t, toOther)() && r.has(t, "10.90.7.7")() })
+	stop()
+
+	events := r.ns.Quiet(t, netlinkx.RouteEvents|netlinkx.AddrEvents)
+	second := newPeers()
+	second.tell(true) // no session yet: BGP knows nothing
+	status, _ = r.agent(t, second)
+	within(t, 20*time.Second, "ready again", func() bool { return status.Report().Ready })
+	select {
+	case <-events:
+		t.Errorf("the next agent changed routes or addresses; now %s", r.routes(t))
+	case <-time.After(2 * time.Second):
+	}
+	if !r.has(t, "10.90.7.7")() || !second.local.Restarting {
+		t.Errorf("routes %s, BGP told of a restart: %v", r.routes(t), second.local.Restarting)
+	}
+	// BGP is back, without the borrowed address.
+	second.tell(false)
+	within(t, 3*settleTime, "what nobody announces any more goes", func() bool { return !r.has(t, "10.90.7.7")() })
+	if !r.has(t, toOther)() {
+		t.Errorf("routes: %s", r.routes(t))
+	}
+}

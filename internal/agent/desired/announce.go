@@ -1,0 +1,130 @@
+package desired
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/tortie-net/tortie/internal/app/nodeaddr"
+	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/bgp/policy"
+)
+
+// Local returns this node's end of all sessions. The error is for the operator.
+func (s *Snapshot) Local() (bgp.Local, error) {
+	id, err := nodeaddr.RouterID(s.Self.RouterID, s.Self.Name, s.Self.Addr.Addr())
+	return bgp.Local{ASN: s.asn(s.Self.ASN), RouterID: id, Listen: s.listen(), Port: s.Port, ClusterID: s.Peering.ClusterID}, err
+}
+
+// listen returns the addresses that BGP is spoken at: the node's, unless the cluster's bindMode is None. Calico takes None for the
+// default, which nobody needs who does not say so.
+func (s *Snapshot) listen() []netip.Addr {
+	addrs := s.Self.addrs()
+	if s.peers.config.BindMode == "None" {
+		for i, a := range addrs {
+			addrs[i] = netip.IPv4Unspecified()
+			if a.Is6() {
+				addrs[i] = netip.IPv6Unspecified()
+			}
+		}
+	}
+	return addrs
+}
+
+// Policy returns what passes on the sessions. Learned paths are passed on inside of the pools, but for those with disableBGPExport,
+// and by a route reflector inside of the ranges of services, too; BGP itself passes them on to other ASes and to reflectors' clients
+// only.
+func (s *Snapshot) Policy() bgp.Policy {
+	p := bgp.Policy{
+		Tags: s.Peering.Tags, Import: s.imports(), Export: s.Peering.Export, Refuse: s.ownAddresses(), Own: s.Blocks,
+		Normal4: s.priorities.v4, Normal6: s.priorities.v6,
+	}
+	for _, pool := range s.Pools {
+		if pool.NoExport {
+			p.Hidden = append(p.Hidden, pool.CIDR)
+		} else {
+			p.Transit = append(p.Transit, pool.CIDR)
+		}
+	}
+	if s.Peering.ClusterID.IsValid() {
+		p.Transit = append(p.Transit, s.PassedServices()...)
+	}
+	for _, at := range s.near().subnets {
+		p.Links = append(p.Links, policy.Link{Prefix: at.prefix, Interface: at.link})
+	}
+	return p
+}
+
+// imports are the rules for what peers announce: the operator's, and after them for peers that are nodes of the cluster that nothing else
+// comes in than what lies in pools, or is a service's, which reflectors pass on.
+func (s *Snapshot) imports() map[netip.Addr]*policy.Rules {
+	all := maps.Clone(s.Peering.Import)
+	var closed *policy.Rules
+	for peer, source := range s.Peering.Sources {
+		if source.Peer == "" || source.Node == "" {
+			continue
+		}
+		if closed == nil {
+			closed = policy.Within(slices.Concat(s.PoolRanges(), s.ServiceRanges), "outside of the pools, from a node")
+		}
+		if all == nil {
+			all = map[netip.Addr]*policy.Rules{}
+		}
+		all[peer] = policy.Join(all[peer], closed)
+	}
+	return all
+}
+
+// ownAddresses are the addresses of this node that others can reach it at, in ascending order.
+func (s *Snapshot) ownAddresses() []netip.Prefix {
+	all := append(s.Self.addrs(), s.Self.TunnelAddrs()...)
+	for _, c := range s.Self.Found {
+		// Those of services, which kube-proxy puts there, are many and come and go. No route of ours leads to one.
+		if !ofServices(c.Link) {
+			all = append(all, c.Addr.Addr())
+		}
+	}
+	var own []netip.Prefix
+	for _, a := range all {
+		if a.IsGlobalUnicast() && !a.Is4In6() {
+			own = append(own, netip.PrefixFrom(a.WithZone(""), a.BitLen()))
+		}
+	}
+	slices.SortFunc(own, netip.Prefix.Compare)
+	return slices.Compact(own)
+}
+
+func (s *Snapshot) asn(own uint32) uint32 {
+	if own != 0 {
+		return own
+	}
+	return s.ASN
+}
+
+// Originated returns what this node announces: its own confirmed blocks, each pod whose address was borrowed from another node's
+// block, and addresses of services; but nothing of pools that keep out of BGP, nor of a family in which it has no address.
+func (s *Snapshot) Originated() []bgp.Path {
+	var paths []bgp.Path
+	announce := func(p netip.Prefix) {
+		self, _ := s.Self.towards(p.Addr())
+		if pool, ok := s.poolOf(p); ok && !pool.NoExport && self.IsValid() {
+			paths = append(paths, bgp.Path{Prefix: p})
+		}
+	}
+	for _, b := range s.Blocks {
+		announce(b)
+	}
+	for _, pod := range s.Self.Pods {
+		single := netip.PrefixFrom(pod, pod.BitLen())
+		if _, owner, ok := s.blockOf(single); !ok || owner.Node != s.Self.Name {
+			announce(single)
+		}
+	}
+	for _, p := range s.Services {
+		self, _ := s.Self.towards(p.Addr())
+		if pool, ok := s.poolOf(p); self.IsValid() && (!ok || !pool.NoExport) {
+			paths = append(paths, bgp.Path{Prefix: p})
+		}
+	}
+	return paths
+}

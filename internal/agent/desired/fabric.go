@@ -1,0 +1,273 @@
+package desired
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/bgp/wire"
+	"github.com/tortie-net/tortie/internal/kernel/ipip"
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/podnet"
+	"github.com/tortie-net/tortie/internal/kernel/routes"
+	"github.com/tortie-net/tortie/internal/kernel/vxlan"
+)
+
+// Grounds are what paths are judged by beside what the cluster says.
+type Grounds struct {
+	// Borrowed is what the records of blocks say of borrowed addresses.
+	Borrowed map[Claim]Verdict
+	// Held are confirmed claims of nodes that BGP has no session with.
+	Held   []Claim
+	fabric fabric
+}
+
+// JudgedBy returns the grounds as they are now.
+func (s *Snapshot) JudgedBy() Grounds {
+	s.near()
+	return s.Grounds
+}
+
+// Recall puts in what paths were judged by in an earlier pass.
+func (s *Snapshot) Recall(g Grounds) {
+	near := s.near()
+	s.Grounds = g
+	s.fabric.near = near
+}
+
+// Moved reports that routers are reached otherwise than when paths were judged by g.
+func (s *Snapshot) Moved(g Grounds) bool {
+	var before []subnet
+	if g.fabric.near != nil {
+		before = g.fabric.near.subnets
+	}
+	return !s.fabric.host.same(&g.fabric.host) || !slices.Equal(s.near().subnets, before)
+}
+
+// LookAround takes up the host's own routes by a gateway, and the links that they name.
+func (s *Snapshot) LookAround(routes []netlinkx.Route, links []netlinkx.Link) {
+	s.fabric.host = hostWays(routes, links)
+}
+
+// Resume has next hops be reached by other paths as they were before.
+func (s *Snapshot) Resume(g Grounds) { s.fabric.learned = g.fabric.learned }
+
+// Lead takes up by which of these paths next hops of others are reached, and reports whether that is new.
+func (s *Snapshot) Lead(paths []bgp.Path) bool {
+	leading := s.leading(paths)
+	if leading.same(&s.fabric.learned) {
+		return false
+	}
+	s.fabric.learned = leading
+	return true
+}
+
+// fabric is what is known of the ways to routers around the nodes, beside the subnets that this node is in.
+type fabric struct {
+	// host are the host's own routes by a gateway, without default routes: those lead anywhere, and what they lead to needs no
+	// other route.
+	host prefixes
+	// learned are paths outside of pools whose next hops are reached without another path.
+	learned prefixes
+	// near is made when it is first asked for.
+	near *surroundings
+}
+
+// prefixes finds the longest prefix that has an address, and the next hops there.
+type prefixes struct {
+	hops    map[netip.Prefix][]routes.Hop
+	lengths []int // of both families, longest first
+}
+
+func (p *prefixes) add(prefix netip.Prefix, hops ...routes.Hop) {
+	if p.hops == nil {
+		p.hops = map[netip.Prefix][]routes.Hop{}
+	}
+	p.hops[prefix] = append(p.hops[prefix], hops...)
+	if i, found := slices.BinarySearchFunc(p.lengths, prefix.Bits(), func(a, b int) int { return b - a }); !found {
+		p.lengths = slices.Insert(p.lengths, i, prefix.Bits())
+	}
+}
+
+// find returns the next hops towards an address, and the length of the prefix; none and -1 if no prefix has it.
+func (p *prefixes) find(a netip.Addr) ([]routes.Hop, int) {
+	for _, bits := range p.lengths {
+		prefix, err := a.Prefix(bits)
+		if err != nil {
+			continue // IPv6's length
+		}
+		if hops, ok := p.hops[prefix]; ok {
+			return hops, bits
+		}
+	}
+	return nil, -1
+}
+
+// same reports equal prefixes with equal next hops.
+func (p *prefixes) same(other *prefixes) bool {
+	if len(p.hops) != len(other.hops) {
+		return false
+	}
+	for prefix, hops := range p.hops {
+		if theirs, ok := other.hops[prefix]; !ok || !slices.Equal(hops, theirs) {
+			return false
+		}
+	}
+	return true
+}
+
+// believed reports that a peer is believed about what is not of its own blocks: a router that an operator has made a peer is, a node of the
+// cluster as far as a rule of the operator's accepts the prefix. What a node says of itself, its labels too, makes it no router.
+func (s *Snapshot) believed(p bgp.Path) bool {
+	source := s.Peering.Sources[p.From]
+	if source.Peer == "" || source.Node == "" {
+		return source.Peer != ""
+	}
+	accepts := s.Peering.Import[p.From].Accepts(wire.FamilyOf(p.Prefix.Addr()))
+	return slices.ContainsFunc(accepts, func(in netip.Prefix) bool { return inside(p.Prefix, in) })
+}
+
+// Routed reports that there may be paths by way of routers.
+func (s *Snapshot) Routed() bool {
+	for _, source := range s.Peering.Sources {
+		if source.Peer != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// surroundings are a node's own addresses and the subnets that it is in, made once for a snapshot: kube-proxy may give a host thousands
+// of addresses.
+type surroundings struct {
+	subnets []subnet // that of the node's address first in each family
+	own     map[netip.Addr]bool
+}
+
+// subnet is one that the node has an address in, and the link.
+type subnet struct {
+	prefix netip.Prefix
+	link   string
+}
+
+// near returns the surroundings, without the links of the agent and of the plugins.
+func (s *Snapshot) near() *surroundings {
+	if s.fabric.near != nil {
+		return s.fabric.near
+	}
+	n := &surroundings{own: make(map[netip.Addr]bool, len(s.Self.Found)+4)}
+	for _, a := range append(s.Self.addrs(), s.Self.TunnelAddrs()...) {
+		n.own[a] = true
+	}
+	for _, own := range []netip.Prefix{s.Self.Addr, s.Self.Addr6} {
+		if _, link := s.Self.towards(own.Addr()); own.IsValid() && link != "" {
+			n.subnets = append(n.subnets, subnet{own.Masked(), link})
+		}
+	}
+	for _, c := range s.Self.Found {
+		n.own[c.Addr.Addr()] = true
+		if at := (subnet{c.Addr.Masked(), c.Link}); !internal(c.Link) && !slices.Contains(n.subnets, at) {
+			n.subnets = append(n.subnets, at)
+		}
+	}
+	s.fabric.near = n
+	return n
+}
+
+// connected returns the next hop in a subnet of this node's. Of several subnets the smallest counts, as for the kernel.
+func (s *Snapshot) connected(a netip.Addr) (h routes.Hop, ok bool) {
+	bits := -1
+	for _, at := range s.near().subnets {
+		if at.prefix.Bits() > bits && at.prefix.Contains(a) && !at.prefix.IsSingleIP() {
+			h, bits = routes.Hop{Via: a, Dev: at.link}, at.prefix.Bits()
+		}
+	}
+	return h, bits >= 0 && !s.isSelf(a)
+}
+
+// internal reports that nothing outside of the cluster is behind a link.
+func internal(link string) bool {
+	return link == "lo" || strings.HasPrefix(link, podnet.DefaultVethPrefix) || slices.Contains(ownDevices, link) || ofServices(link)
+}
+
+// ofServices reports the link that kube-proxy puts addresses of services on in its mode ipvs.
+func ofServices(link string) bool { return strings.HasPrefix(link, "kube-ipvs") }
+
+// ownDevices are the links that Calico or the agent make, beside those of pods.
+var ownDevices = []string{ipip.Device, vxlan.Device4, vxlan.Device6, "wireguard.cali", "wg-v6.cali"}
+
+// isSelf reports that an address is this node's.
+func (s *Snapshot) isSelf(a netip.Addr) bool { return s.near().own[a] }
+
+// resolve returns the kernel's next hops towards a next hop that BGP has told, none if it is not reached: it is in a subnet of this
+// node's, or is a peer that the operator has given a gateway for, or a route of the host or a path outside of pools leads there,
+// whichever is more specific. A path whose own next hop takes another path leads nowhere: there are no loops.
+func (s *Snapshot) resolve(hop netip.Addr) []routes.Hop {
+	if hops := s.direct(hop); hops != nil {
+		return hops
+	}
+	host, hostBits := s.fabric.host.find(hop)
+	learned, learnedBits := s.fabric.learned.find(hop)
+	if learnedBits > hostBits {
+		return learned
+	}
+	return host
+}
+
+// direct is resolve without other routes.
+func (s *Snapshot) direct(hop netip.Addr) []routes.Hop {
+	if h, ok := s.connected(hop); ok {
+		return []routes.Hop{h}
+	}
+	for _, st := range s.Peering.Static {
+		if h, ok := s.connected(st.Via); ok && st.Peer == hop && st.Via.Is4() == hop.Is4() {
+			return []routes.Hop{h}
+		}
+	}
+	return nil
+}
+
+// leading returns the paths outside of pools by which next hops of other paths may be reached.
+func (s *Snapshot) leading(paths []bgp.Path) prefixes {
+	var leading prefixes
+	for _, p := range paths {
+		if _, inPool := s.poolOf(p.Prefix); inPool || p.Prefix.Bits() == 0 {
+			continue
+		}
+		if hops := s.direct(p.NextHop); len(hops) > 0 {
+			leading.add(p.Prefix, hops...)
+		}
+	}
+	return leading
+}
+
+// hostWays are the host's own routes by a gateway, as far as they matter to next hops.
+func hostWays(host []netlinkx.Route, links []netlinkx.Link) prefixes {
+	names := make(map[int]string, len(links))
+	for _, l := range links {
+		names[l.Index] = l.Name
+	}
+	var ways prefixes
+	best := map[netip.Prefix]uint32{}
+	for _, r := range host {
+		name := names[r.Dev]
+		metric, known := best[r.Dst]
+		if r.Type != netlinkx.Unicast || !r.Via.IsValid() || r.Dst.Bits() == 0 || r.TOS != 0 || name == "" || internal(name) || known && metric <= r.Metric {
+			continue
+		}
+		best[r.Dst] = r.Metric
+		delete(ways.hops, r.Dst)
+		ways.add(r.Dst, routes.Hop{Via: r.Via, Dev: name, Onlink: r.Onlink})
+	}
+	return ways
+}
+
+// PoolRanges are the pools'.
+func (s *Snapshot) PoolRanges() []netip.Prefix {
+	ranges := make([]netip.Prefix, len(s.Pools))
+	for i, p := range s.Pools {
+		ranges[i] = p.CIDR
+	}
+	return ranges
+}

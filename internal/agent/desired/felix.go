@@ -1,0 +1,233 @@
+package desired
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/kernel/guard"
+	"github.com/tortie-net/tortie/internal/kernel/hostsysctl"
+	"github.com/tortie-net/tortie/internal/kernel/ipip"
+	"github.com/tortie-net/tortie/internal/kernel/nat"
+	"github.com/tortie-net/tortie/internal/kernel/nft"
+	"github.com/tortie-net/tortie/internal/kernel/podnet"
+	"github.com/tortie-net/tortie/internal/kernel/vxlan"
+)
+
+// Felix is what a FelixConfiguration says about packets. The zero value is Calico's default.
+type Felix struct {
+	NATSource           netip.Addr
+	NATPorts            nft.Ports
+	ExcludeNodes        bool // from natOutgoing
+	NoForwarding        bool // the host's forwarding sysctls are somebody else's
+	VXLANPort           uint16
+	VXLANVNI            uint32 // 0: the default, as with the port
+	VXLANMTU, VXLANMTU6 int    // 0 derives them from the links
+	// Checksums of what is tunneled must not be left to devices, or may be.
+	Checksums             checksums
+	AllowIPIP, AllowVXLAN bool // from pods
+	// OtherSources: pods may send from the prefixes of their annotation.
+	OtherSources bool
+}
+
+// ParseFelix reads a spec. A field that can't be understood is named in the problems, and stays as it was before.
+func ParseFelix(spec api.FelixConfigurationSpec, before Felix) (Felix, []error) {
+	var problems []error
+	f := before
+	note := func(field, value, remedy string) {
+		err := fmt.Errorf("spec.%s %q: must be %s; what was there before stays in force", field, value, remedy)
+		problems = append(problems, InObject((&api.FelixConfiguration{}).ResourceType(), api.Meta{Name: api.DefaultName}, err))
+	}
+	if addr, err := optional(spec.NATOutgoingAddress, netip.ParseAddr); err == nil && addr.Zone() == "" {
+		f.NATSource = addr.Unmap()
+	} else {
+		note("natOutgoingAddress", spec.NATOutgoingAddress, "an IP address of the nodes")
+	}
+	if spec.NATPortRange == nil {
+		f.NATPorts = nft.Ports{}
+	} else if first, last, err := spec.NATPortRange.Ports(); err == nil {
+		f.NATPorts = nft.Ports{First: first, Last: last}
+	} else {
+		note("natPortRange", string(*spec.NATPortRange), "a port, or two such as 32768:65535 with the lower one first")
+	}
+	if !choice(spec.NATOutgoingExclusions, "IPPoolsOnly", "IPPoolsAndHostIPs", &f.ExcludeNodes) {
+		note("natOutgoingExclusions", spec.NATOutgoingExclusions, "IPPoolsOnly or IPPoolsAndHostIPs")
+	}
+	if !choice(spec.IPForwarding, "Enabled", "Disabled", &f.NoForwarding) {
+		note("ipForwarding", spec.IPForwarding, "Enabled or Disabled")
+	}
+	f.parseVXLAN(spec, note)
+	if !choice(spec.WorkloadSourceSpoofing, "Disabled", "Any", &f.OtherSources) {
+		note("workloadSourceSpoofing", spec.WorkloadSourceSpoofing, "Disabled or Any")
+	}
+	f.AllowIPIP = spec.AllowIPIPPacketsFromWorkloads != nil && *spec.AllowIPIPPacketsFromWorkloads
+	f.AllowVXLAN = spec.AllowVXLANPacketsFromWorkloads != nil && *spec.AllowVXLANPacketsFromWorkloads
+	return f, problems
+}
+
+// parseVXLAN reads what concerns VXLAN.
+func (f *Felix) parseVXLAN(spec api.FelixConfigurationSpec, note func(field, value, remedy string)) {
+	number := func(field string, value *int, low, high int, remedy string, set func(int)) {
+		switch {
+		case value == nil:
+			set(0)
+		case *value >= low && *value <= high:
+			set(*value)
+		default:
+			note(field, fmt.Sprint(*value), remedy)
+		}
+	}
+	mtu := func(field string, value *int, v6 bool, set func(int)) {
+		least, most := vxlan.MTULimits(v6)
+		if value != nil && *value == 0 {
+			value = nil
+		}
+		number(field, value, least, most, fmt.Sprintf("a number from %d to %d, or 0 to derive it from the link", least, most), set)
+	}
+	number("vxlanPort", spec.VXLANPort, 1, 1<<16-1, "a UDP port from 1 to 65535", func(n int) { f.VXLANPort = uint16(n) })
+	number("vxlanVNI", spec.VXLANVNI, 1, vxlan.MaxVNI, "a number from 1 to 16777215", func(n int) { f.VXLANVNI = uint32(n) })
+	mtu("vxlanMTU", spec.VXLANMTU, false, func(n int) { f.VXLANMTU = n })
+	mtu("vxlanMTUV6", spec.VXLANMTUV6, true, func(n int) { f.VXLANMTU6 = n })
+	if broken, ok := featureOverride(spec.FeatureDetectOverride, "ChecksumOffloadBroken"); ok {
+		f.Checksums = broken
+	} else {
+		note("featureDetectOverride", spec.FeatureDetectOverride, "words such as ChecksumOffloadBroken=true with commas between them")
+	}
+}
+
+// checksums says who computes them.
+type checksums int
+
+const (
+	checksumsByKernel checksums = iota // its version says whether devices may
+	checksumsSoft
+	checksumsByDevice
+)
+
+// featureOverride finds what a list of words says of a feature that is a fault. ok is false if it says neither true nor false.
+func featureOverride(list, feature string) (value checksums, ok bool) {
+	for word := range strings.SplitSeq(list, ",") {
+		name, text, _ := strings.Cut(strings.TrimSpace(word), "=")
+		if !strings.EqualFold(name, feature) {
+			continue
+		}
+		b, err := strconv.ParseBool(text)
+		switch {
+		case err != nil:
+			return 0, false
+		case b:
+			value = checksumsSoft
+		default:
+			value = checksumsByDevice
+		}
+	}
+	return value, true
+}
+
+// optional parses text unless it is empty.
+func optional[T any](text string, parse func(string) (T, error)) (value T, err error) {
+	if text == "" {
+		return value, nil
+	}
+	return parse(text)
+}
+
+// choice sets yes by one of two words, of which empty stands for the first, and reports whether it was one.
+func choice(word, no, other string, yes *bool) (ok bool) {
+	switch word {
+	case "", no:
+		*yes = false
+	case other:
+		*yes = true
+	default:
+		return false
+	}
+	return true
+}
+
+// NAT returns which pools' packets are masqueraded on their way out of the pools.
+func (s *Snapshot) NAT() nat.Config {
+	c := nat.Config{Source: s.Felix.NATSource, Ports: s.Felix.NATPorts}
+	for _, p := range s.Pools {
+		// Addresses of services only are outside: what pods send to them is not for pods until kube-proxy says so.
+		if !slices.Equal(p.Uses, []api.AllowedUse{api.UseLoadBalancer}) {
+			c.Pools = append(c.Pools, nat.Pool{CIDR: p.CIDR, NATOutgoing: p.NATOutgoing})
+		}
+	}
+	if s.Felix.ExcludeNodes {
+		c.Nodes = s.nodeAddrs()
+	}
+	return c
+}
+
+// nodeAddrs returns the addresses of all nodes that have announced theirs, after this node's.
+func (s *Snapshot) nodeAddrs() []netip.Addr {
+	addrs := s.Self.addrs()
+	for _, m := range s.Others {
+		for _, a := range []netip.Addr{m.Addr, m.Addr6} {
+			if a.IsValid() {
+				addrs = append(addrs, a)
+			}
+		}
+	}
+	return addrs
+}
+
+// Guard returns from whom tunnel packets are taken and what pods may not send. What the cluster's objects do not say is left to the caller.
+func (s *Snapshot) Guard() guard.Config {
+	return guard.Config{
+		Nodes: s.nodeAddrs(), PodLinks: podnet.DefaultVethPrefix, IPIP: s.Needs(IPIPTunnel),
+		VXLAN: s.Needs(VXLANTunnel) || s.Needs(VXLANTunnel6), VXLANPort: s.Felix.VXLANPort, BGPPorts: s.bgpPorts(),
+		AllowIPIPFromPods: s.Felix.AllowIPIP, AllowVXLANFromPods: s.Felix.AllowVXLAN, Sources: s.otherSources(),
+	}
+}
+
+func (s *Snapshot) otherSources() []guard.Source {
+	if !s.Felix.OtherSources {
+		return nil
+	}
+	return s.Self.Sources
+}
+
+// bgpPorts returns the ports that this node, the others and its peers listen on.
+func (s *Snapshot) bgpPorts() []uint16 {
+	ports := []uint16{s.Port, s.meshPort}
+	for _, m := range s.Others {
+		ports = append(ports, m.Port)
+	}
+	for _, p := range s.Peering.Peers {
+		ports = append(ports, p.Port)
+	}
+	slices.Sort(ports)
+	return slices.Compact(slices.DeleteFunc(ports, func(p uint16) bool { return p == 0 }))
+}
+
+// Host returns what the host's kernel parameters are to be like.
+func (s *Snapshot) Host() hostsysctl.Config {
+	c := hostsysctl.Config{Forward: !s.Felix.NoForwarding, Link: cmp.Or(s.Self.Link6, s.Self.Link)}
+	if _, ok := s.Tunnel(); ok {
+		c.Tunnels = append(c.Tunnels, ipip.Device)
+	}
+	if s.Needs(VXLANTunnel) {
+		c.Tunnels = append(c.Tunnels, vxlan.Device4)
+	}
+	for _, source := range s.otherSources() {
+		if source.Prefix.Addr().Is4() && !slices.Contains(c.Pods, source.Link) {
+			c.Pods = append(c.Pods, source.Link)
+		}
+	}
+	c.IPv6 = s.usesIPv6()
+	return c
+}
+
+// usesIPv6 reports that there is something to forward: a pool alone is none, as clusters have one by default, and a host that
+// forwards no longer learns its own default route from its router.
+func (s *Snapshot) usesIPv6() bool {
+	six := func(a netip.Addr) bool { return a.Is6() }
+	return s.Self.Addr6.IsValid() && slices.ContainsFunc(s.Pools, func(p Pool) bool { return six(p.CIDR.Addr()) }) ||
+		slices.ContainsFunc(s.Blocks, func(b netip.Prefix) bool { return six(b.Addr()) }) || slices.ContainsFunc(s.Self.Pods, six)
+}

@@ -1,0 +1,132 @@
+package desired
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tortie-net/tortie/internal/agent/nodestatus"
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/ipam"
+	"github.com/tortie-net/tortie/internal/kernel/guard"
+	"github.com/tortie-net/tortie/internal/kernel/hostsysctl"
+	"github.com/tortie-net/tortie/internal/kernel/nat"
+	"github.com/tortie-net/tortie/internal/kernel/nft"
+)
+
+func TestParseFelix(t *testing.T) {
+	full := api.FelixConfigurationSpec{
+		NATOutgoingAddress: "192.0.2.7", NATPortRange: ptr(api.PortRange("32768:65535")), NATOutgoingExclusions: "IPPoolsAndHostIPs",
+		IPForwarding: "Disabled", VXLANPort: ptr(8472), VXLANVNI: ptr(7), VXLANMTU: ptr(1400), VXLANMTUV6: ptr(1380),
+		FeatureDetectOverride: "Other=false, checksumOffloadBroken=true", AllowIPIPPacketsFromWorkloads: ptr(true), AllowVXLANPacketsFromWorkloads: ptr(true),
+		WorkloadSourceSpoofing: "Any",
+	}
+	parsed := Felix{
+		NATSource: netip.MustParseAddr("192.0.2.7"), NATPorts: nft.Ports{First: 32768, Last: 65535}, ExcludeNodes: true,
+		NoForwarding: true, VXLANPort: 8472, VXLANVNI: 7, VXLANMTU: 1400, VXLANMTU6: 1380, Checksums: checksumsSoft, AllowIPIP: true, AllowVXLAN: true,
+		OtherSources: true,
+	}
+	for name, tt := range map[string]struct {
+		spec         api.FelixConfigurationSpec
+		before, want Felix
+	}{
+		"nothing":          {api.FelixConfigurationSpec{}, Felix{}, Felix{}},
+		"everything":       {full, Felix{}, parsed},
+		"nothing any more": {api.FelixConfigurationSpec{}, parsed, Felix{}},
+		"derived MTUs":     {api.FelixConfigurationSpec{VXLANMTU: ptr(0), VXLANMTUV6: ptr(0), FeatureDetectOverride: "ChecksumOffloadBroken=false"}, parsed, Felix{Checksums: checksumsByDevice}},
+		"defaults": {api.FelixConfigurationSpec{NATOutgoingExclusions: "IPPoolsOnly", IPForwarding: "Enabled", AllowIPIPPacketsFromWorkloads: ptr(false)},
+			parsed, Felix{}},
+		"one port": {api.FelixConfigurationSpec{NATPortRange: ptr(api.PortRange("7"))}, Felix{}, Felix{NATPorts: nft.Ports{First: 7, Last: 7}}},
+	} {
+		got, problems := ParseFelix(tt.spec, tt.before)
+		if got != tt.want || len(problems) > 0 {
+			t.Errorf("%s: %+v, %v; want %+v", name, got, problems, tt.want)
+		}
+	}
+	for field, spec := range map[string]api.FelixConfigurationSpec{
+		"natOutgoingAddress":     {NATOutgoingAddress: "192.0.2"},
+		"natPortRange":           {NATPortRange: ptr(api.PortRange("9:8"))},
+		"natOutgoingExclusions":  {NATOutgoingExclusions: "Everything"},
+		"ipForwarding":           {IPForwarding: "maybe"},
+		"vxlanPort":              {VXLANPort: ptr(70000)},
+		"vxlanVNI":               {VXLANVNI: ptr(1 << 24)},
+		"vxlanMTU ":              {VXLANMTU: ptr(20)},
+		"vxlanMTUV6":             {VXLANMTUV6: ptr(1279)},
+		"workloadSourceSpoofing": {WorkloadSourceSpoofing: "Some"},
+		"featureDetectOverride":  {FeatureDetectOverride: "ChecksumOffloadBroken=perhaps"},
+	} {
+		before := parsed
+		before.AllowIPIP, before.AllowVXLAN = false, false
+		got, problems := ParseFelix(spec, before)
+		if len(problems) != 1 || !strings.Contains(problems[0].Error(), "FelixConfiguration default: spec."+field) {
+			t.Errorf("%s: problems %v, want one that names it", field, problems)
+		}
+		if same := fmt.Sprintf("%+v", got); same == fmt.Sprintf("%+v", Felix{}) {
+			t.Errorf("%s: %s, want what was there before in this field", field, same)
+		}
+	}
+}
+
+// aPool is one of the pools of a snapshot.
+func aPool(cidr string, natOutgoing bool, mode api.Encapsulation, uses ...api.AllowedUse) Pool {
+	return Pool{Pool: ipam.Pool{CIDR: netip.MustParsePrefix(cidr), Uses: uses}, NATOutgoing: natOutgoing, IPIP: mode}
+}
+
+func TestPacketsOfASnapshot(t *testing.T) {
+	s := Snapshot{
+		Self:   Self{Addr: netip.MustParsePrefix("192.0.2.1/24"), Link: "eth0"},
+		Others: []Member{{Name: "a", Addr: netip.MustParseAddr("192.0.2.2")}, {Name: "b", Addr: netip.MustParseAddr("192.0.2.3")}},
+		Pools: []Pool{
+			aPool("10.1.0.0/16", true, api.EncapNever, api.UseWorkload, api.UseTunnel), // not enabled: pools of a snapshot count as they are
+			aPool("10.2.0.0/16", false, api.EncapNever, api.UseWorkload, api.UseLoadBalancer),
+			aPool("10.3.0.0/16", true, api.EncapNever, api.UseLoadBalancer),
+		},
+	}
+	pools := []nat.Pool{{CIDR: netip.MustParsePrefix("10.1.0.0/16"), NATOutgoing: true}, {CIDR: netip.MustParsePrefix("10.2.0.0/16")}}
+	nodes := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3")}
+	check := func(what string, want, got any) {
+		t.Helper()
+		if diff := cmp.Diff(want, got, compareAddrs); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", what, diff)
+		}
+	}
+	check("NAT", nat.Config{Pools: pools}, s.NAT())
+	check("guard", guard.Config{Nodes: nodes, PodLinks: "cali"}, s.Guard())
+	check("host", hostsysctl.Config{Forward: true, Link: "eth0"}, s.Host())
+
+	// What pods ask to send from counts if an operator says so. BGP's ports are this node's, the mesh's, other nodes' and peers'.
+	s.Port, s.meshPort, s.Others[0].Port = 1790, 179, 1791
+	s.Peering.Peers = []bgp.Peer{{Port: 1792}, {}}
+	s.Self.Sources = []guard.Source{
+		{Link: "cali1", Prefix: netip.MustParsePrefix("10.9.0.0/16")}, {Link: "cali1", Prefix: netip.MustParsePrefix("10.8.0.0/16")},
+		{Link: "cali2", Prefix: netip.MustParsePrefix("fd00:9::/64")},
+	}
+	ports := []uint16{179, 1790, 1791, 1792}
+	check("guard with ports", guard.Config{Nodes: nodes, PodLinks: "cali", BGPPorts: ports}, s.Guard())
+	check("host that does not allow sources", hostsysctl.Config{Forward: true, Link: "eth0"}, s.Host())
+	s.Felix.OtherSources = true
+	check("guard with sources", guard.Config{Nodes: nodes, PodLinks: "cali", BGPPorts: ports, Sources: s.Self.Sources}, s.Guard())
+	check("host with sources", hostsysctl.Config{Forward: true, Link: "eth0", Pods: []string{"cali1"}}, s.Host())
+	s.Port, s.meshPort, s.Others[0].Port, s.Peering.Peers = 0, 0, 0, nil
+
+	s.Felix = Felix{NATSource: nodes[0], NATPorts: nft.Ports{First: 1, Last: 2}, ExcludeNodes: true, NoForwarding: true, VXLANPort: 8472, VXLANVNI: 7, VXLANMTU: 1400, VXLANMTU6: 1380, Checksums: checksumsSoft, AllowIPIP: true, AllowVXLAN: true}
+	s.Pools = append(s.Pools, aPool("10.4.0.0/16", false, api.EncapCrossSubnet, api.UseWorkload), aPool("fd00::/48", false, api.EncapNever, api.UseWorkload))
+	pools = append(pools, nat.Pool{CIDR: netip.MustParsePrefix("10.4.0.0/16")}, nat.Pool{CIDR: netip.MustParsePrefix("fd00::/48")})
+	check("NAT by configuration", nat.Config{Pools: pools, Nodes: nodes, Source: nodes[0], Ports: nft.Ports{First: 1, Last: 2}}, s.NAT())
+	check("guard by configuration",
+		guard.Config{Nodes: nodes, PodLinks: "cali", IPIP: true, VXLANPort: 8472, AllowIPIPFromPods: true, AllowVXLANFromPods: true}, s.Guard())
+	reported := func() bool {
+		var r nodestatus.Report
+		s.Describe(&r)
+		return r.ForwardsIPv6
+	}
+	check("host by configuration, with nothing of IPv6 but a pool", hostsysctl.Config{Tunnels: []string{"tunl0"}, Link: "eth0"}, s.Host())
+	check("what the report says of that", false, reported())
+	s.Blocks = []netip.Prefix{netip.MustParsePrefix("fd00::/122")}
+	check("host by configuration, with a block of IPv6", hostsysctl.Config{IPv6: true, Tunnels: []string{"tunl0"}, Link: "eth0"}, s.Host())
+	check("what the report says of that", true, reported())
+}

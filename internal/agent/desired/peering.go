@@ -1,0 +1,131 @@
+package desired
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/bgp/peering"
+	"github.com/tortie-net/tortie/internal/cluster"
+)
+
+// peerObjects are those that decide on BGP sessions beyond the mesh.
+type peerObjects struct {
+	all         []api.BGPPeer
+	filters     []api.BGPFilter
+	secrets     map[api.Place]peering.Secret
+	config, own api.BGPConfigurationSpec
+}
+
+func peersOf(w cluster.World) peerObjects {
+	p := peerObjects{all: w.Peers, filters: w.Filters, config: w.BGP, own: w.OwnBGP}
+	for place, known := range w.Passwords {
+		if p.secrets == nil {
+			p.secrets = make(map[api.Place]peering.Secret, len(w.Passwords))
+		}
+		p.secrets[place] = peering.Secret{Text: known.Text, Err: known.Err, Pending: known.Pending}
+	}
+	return p
+}
+
+// peeringInput is what decides on this node's sessions.
+func (s *Snapshot) peeringInput() peering.Input {
+	in := peering.Input{
+		Self: peering.Node{
+			Name: s.Self.Name, Addr: s.Self.Addr.Addr(), Addr6: s.Self.Addr6.Addr(), ASN: s.Self.ASN, Port: s.Port,
+			Reflector: s.Self.Reflector, ClusterID: s.Self.ClusterID, Labels: s.Self.Labels,
+		},
+		Others:    make([]peering.Node, len(s.Others)),
+		ASN:       s.ASN,
+		Port:      s.meshPort,
+		Mesh:      peering.Mesh{On: s.Mesh, Password: s.settings.password.text, Restart: s.settings.restart, Unknown: s.settings.password.unknown},
+		Automatic: s.Automatic,
+		Peers:     s.peers.all, Filters: s.peers.filters, Secrets: s.peers.secrets,
+		Config: s.peers.config, OwnConfig: s.peers.own,
+		MaxPrefixes: s.Self.MaxPrefixes,
+	}
+	for i, m := range s.Others {
+		in.Others[i] = peering.Node{
+			Name: m.Name, Addr: m.Addr, Addr6: m.Addr6, ASN: m.ASN, Port: m.Port, Reflector: m.Reflector, ClusterID: m.ClusterID, Labels: m.Labels,
+		}
+	}
+	return in
+}
+
+// Deciding is the last decision on sessions, and what it followed from.
+type Deciding struct {
+	decision peering.Decision
+	Problems []error
+	State    peering.State
+	from     decidedFrom
+}
+
+// decidedFrom is all that a decision follows from, in a form that can be compared.
+type decidedFrom struct {
+	view        uint64 // the view's build
+	addr, addr6 netip.Addr
+	asn         uint32
+	maxPrefixes int
+	automatic   *peering.Automatic
+}
+
+// Decide puts the decision on sessions into a snapshot. It is made anew only if it may be another one.
+func (d *Deciding) Decide(s *Snapshot, build uint64) {
+	from := decidedFrom{build, s.Self.Addr.Addr(), s.Self.Addr6.Addr(), s.Self.ASN, s.Self.MaxPrefixes, s.Automatic}
+	if from != d.from {
+		d.decision, d.State = peering.Decide(s.peeringInput(), d.State)
+		d.Problems, d.from = s.problemsWith(d.decision.Problems), from
+	}
+	s.Peering = d.decision
+}
+
+// problemsWith names objects as events do.
+func (s *Snapshot) problemsWith(problems []error) []error {
+	named := make([]error, len(problems))
+	for i, err := range problems {
+		named[i] = err
+		var p *peering.Problem
+		if errors.As(err, &p) {
+			named[i] = InObject(p.Kind, api.Meta{Name: p.Name, UID: s.uidOf(p.Kind, p.Name)}, p.Err)
+		}
+	}
+	return named
+}
+
+// labelsOf returns a node's labels with those that only Calico's selectors see; where both have one, Kubernetes' counts.
+func labelsOf(n api.Node, note func(error)) map[string]string {
+	text := n.Annotations[api.AnnotationLabels]
+	if text == "" {
+		return n.Labels
+	}
+	merged := map[string]string{}
+	if err := json.Unmarshal([]byte(text), &merged); err != nil {
+		note(inNode(n.Name, fmt.Errorf("annotation %s %q is no JSON object of texts: correct or remove it", api.AnnotationLabels, cut(text))))
+		return n.Labels
+	}
+	if merged == nil {
+		return n.Labels
+	}
+	maps.Copy(merged, n.Labels)
+	return merged
+}
+
+// clusterID reads under which number a node reflects, invalid if it does not, and whether an operator made it a reflector.
+func clusterID(n api.Node, note func(error)) (id netip.Addr, reflector bool) {
+	text := n.Annotations[api.AnnotationReflector]
+	if text == "" {
+		return netip.Addr{}, false
+	}
+	id, err := netip.ParseAddr(text)
+	if err == nil && (!id.Is4() || id.IsUnspecified()) {
+		err = errors.New("not four numbers")
+	}
+	if err != nil {
+		note(inNode(n.Name, fmt.Errorf("annotation %s %q has not the form of an IPv4 address, such as 244.0.0.1: the node is no part of the mesh, and reflects nothing", api.AnnotationReflector, cut(text))))
+		return netip.Addr{}, true
+	}
+	return id, true
+}

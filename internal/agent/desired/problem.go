@@ -1,0 +1,97 @@
+package desired
+
+import (
+	"fmt"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/cluster/events"
+)
+
+// Problem is an error about one object of the API. Its text names the object.
+type Problem struct {
+	About  events.Object
+	Reason string
+	Err    error
+}
+
+// Error names the object.
+func (p *Problem) Error() string {
+	return fmt.Sprintf("%s %s: %v", p.About.Kind, p.About.Name, p.Err)
+}
+
+// Unwrap returns what is wrong, without the object.
+func (p *Problem) Unwrap() error { return p.Err }
+
+// reasons are those of events about objects that cannot be used.
+var reasons = map[string]string{
+	"IPPool": "InvalidPool", "BlockAffinity": "InvalidAffinity", "Node": "InvalidNode",
+	"BGPConfiguration": "InvalidConfiguration", "FelixConfiguration": "InvalidConfiguration",
+	"BGPPeer": "InvalidPeer", "BGPFilter": "InvalidFilter",
+}
+
+// InObject names the object that an error is about.
+func InObject(t api.Type, m api.Meta, err error) error {
+	about := events.Object{APIVersion: t.APIVersion(), Kind: t.Kind, Namespace: m.Namespace, Name: m.Name, UID: m.UID}
+	if t.Kind == "Node" {
+		about = NodeObject(m.Name)
+	}
+	return &Problem{about, reasons[t.Kind], err}
+}
+
+// Concern is an error about this node itself, with the reason by which an operator is told at once.
+type Concern struct {
+	Reason string
+	Err    error
+}
+
+// Error says what is wrong.
+func (c *Concern) Error() string { return c.Err.Error() }
+
+// Unwrap returns the cause.
+func (c *Concern) Unwrap() error { return c.Err }
+
+// InSelf marks an error as one about this node that an operator must act on; nil stays nil.
+func InSelf(reason string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &Concern{reason, err}
+}
+
+// NodeObject is a Node. Its UID is the name, as in the kubelet's events: kubectl describe looks for that too.
+func NodeObject(name string) events.Object {
+	return events.Object{APIVersion: "v1", Kind: "Node", Name: name, UID: name}
+}
+
+// ProblemsOf is err as a list.
+func ProblemsOf(err error) []error {
+	if err == nil {
+		return nil
+	}
+	return []error{err}
+}
+
+// PeerObject is a BGPPeer, with its UID if that is known.
+func (s *Snapshot) PeerObject(name string) events.Object {
+	t := (*api.BGPPeer)(nil).ResourceType()
+	return events.Object{APIVersion: t.APIVersion(), Kind: t.Kind, Name: name, UID: s.uidOf(t, name)}
+}
+
+// uidOf is the UID of a BGPPeer or BGPFilter, by which kubectl describe finds its events; empty if it is not known.
+func (s *Snapshot) uidOf(t api.Type, name string) string {
+	switch t {
+	case (*api.BGPPeer)(nil).ResourceType():
+		for i := range s.peers.all {
+			if s.peers.all[i].Name == name {
+				return s.peers.all[i].UID
+			}
+		}
+	case (*api.BGPFilter)(nil).ResourceType():
+		for i := range s.peers.filters {
+			if s.peers.filters[i].Name == name {
+				return s.peers.filters[i].UID
+			}
+		}
+	}
+	return ""
+}

@@ -1,0 +1,195 @@
+package desired
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/bgp/policy"
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/routes"
+)
+
+// Way is a desired route and what it follows from.
+type Way struct {
+	Route routes.Route
+	// Paths are those that the route's next hops come from, the preferred one first; none for what needs no BGP.
+	Paths []bgp.Path
+	// About says what a way without paths is for.
+	About string
+}
+
+// Routes returns the routes that this node should have: see Ways.
+func (s *Snapshot) Routes(accepted []bgp.Path) []routes.Route {
+	ways, _ := s.Ways(accepted)
+	return RoutesOf(ways)
+}
+
+// RoutesOf returns the ways' routes, in their order.
+func RoutesOf(ways []Way) []routes.Route {
+	routes := make([]routes.Route, len(ways))
+	for i, w := range ways {
+		routes[i] = w.Route
+	}
+	return routes
+}
+
+// Ways returns the routes that this node should have: the accepted paths by way of their next hops, those of one prefix as one
+// route; each own block as unreachable, so that a packet to an address without a pod fails at once instead of leaving by the default
+// route (the pods' own routes are longer and win); and the ways to peers that are reached by others. left are the paths that need a
+// route in the network between the nodes, not here.
+func (s *Snapshot) Ways(accepted []bgp.Path) (ways []Way, left []Refusal) {
+	ways = make([]Way, 0, len(accepted)+len(s.Blocks))
+	for _, b := range s.Blocks {
+		if b.IsSingleIP() {
+			continue // the pod's own route has the same destination
+		}
+		ways = append(ways, Way{Route: routes.Route{Dst: b, Type: netlinkx.Unreachable}, About: "own block"})
+	}
+	statics, _ := s.StaticRoutes()
+	for _, r := range statics {
+		ways = append(ways, Way{Route: r, About: "reachableBy"})
+	}
+	taken := s.reservedFor(statics)
+	hops := make(hopStore, 0, len(accepted)) // one piece of memory for all: nearly all have one
+	for paths := range byPrefix(accepted) {
+		if taken[paths[0].Prefix] {
+			continue
+		}
+		w, without := s.way(paths, &hops)
+		left = append(left, without...)
+		if len(w.Paths) > 0 {
+			ways = append(ways, w)
+		}
+	}
+	return append(ways, s.endWays(ways)...), left
+}
+
+// reservedFor returns the destinations of static routes, which the operator has chosen.
+func (s *Snapshot) reservedFor(statics []routes.Route) map[netip.Prefix]bool {
+	taken := make(map[netip.Prefix]bool, len(statics))
+	for _, r := range statics {
+		taken[r.Dst] = true
+	}
+	return taken
+}
+
+// byPrefix yields the paths of each prefix; all of them stand together.
+func byPrefix(paths []bgp.Path) func(yield func([]bgp.Path) bool) {
+	return func(yield func([]bgp.Path) bool) {
+		for len(paths) > 0 {
+			n := 1
+			for n < len(paths) && paths[n].Prefix == paths[0].Prefix {
+				n++
+			}
+			if !yield(paths[:n:n]) {
+				return
+			}
+			paths = paths[n:]
+		}
+	}
+}
+
+// hopStore has the next hops of many routes behind each other.
+type hopStore []routes.Hop
+
+// add appends a next hop that is not among those from on already, as far as a route may have more.
+func (s *hopStore) add(from int, h routes.Hop) {
+	if own := (*s)[from:]; !slices.Contains(own, h) && len(own) < routes.MaxHops {
+		*s = append(*s, h)
+	}
+}
+
+// way returns the route of one prefix. A path without next hops here is left to the network.
+func (s *Snapshot) way(paths []bgp.Path, hops *hopStore) (w Way, left []Refusal) {
+	pool, _ := s.poolOf(paths[0].Prefix)
+	w = Way{Route: routes.Route{Dst: paths[0].Prefix, Metric: s.metric(paths[0].Prefix, pool)}, Paths: paths}
+	from := len(*hops)
+	for _, p := range paths {
+		if !s.hops(p, pool, from, hops) {
+			left = append(left, s.without(p))
+		}
+	}
+	if len(left) > 0 {
+		w.Paths = slices.DeleteFunc(slices.Clone(paths), func(p bgp.Path) bool {
+			return slices.ContainsFunc(left, func(r Refusal) bool { return r.Path == p })
+		})
+	}
+	w.Route.Hops = (*hops)[from:len(*hops):len(*hops)]
+	return w, left
+}
+
+// without says why there is no next hop for a path.
+func (s *Snapshot) without(p bgp.Path) Refusal {
+	if pool, ok := s.poolOf(p.Prefix); ok && s.awaited(pool, p.NextHop) {
+		return Refusal{Path: p, Why: "its node has not announced its end of the VXLAN tunnels yet", Pending: true}
+	}
+	return Refusal{Path: p, Why: "the next hop is in another subnet and the pool does not encapsulate"}
+}
+
+// priorities are the metrics of learned routes outside of pools.
+type priorities struct{ v4, v6 uint32 }
+
+// prioritiesOf reads them. The normal one is Calico's since 3.32; a host's own routes have lower ones.
+func prioritiesOf(b api.BGPConfigurationSpec) priorities {
+	number := func(n *int) uint32 {
+		if n == nil || *n < 1 || *n > math.MaxInt32-1 { // the API refuses others
+			return policy.NormalPriority
+		}
+		return uint32(*n)
+	}
+	return priorities{number(b.IPv4NormalRoutePriority), number(b.IPv6NormalRoutePriority)}
+}
+
+// metric returns that of a learned route. In pools it is 0, as nobody but the nodes has routes there; outside it lets the host's own
+// routes win, a default route above all.
+func (s *Snapshot) metric(p netip.Prefix, pool *Pool) uint32 {
+	switch {
+	case pool != nil:
+		return 0
+	case p.Addr().Is4():
+		return s.priorities.v4
+	}
+	return s.priorities.v6
+}
+
+// hops adds the kernel's next hops of a path, and reports whether it has a way there.
+func (s *Snapshot) hops(p bgp.Path, pool *Pool, from int, to *hopStore) bool {
+	if p.NextHop.Is4() != p.Prefix.Addr().Is4() {
+		return false
+	}
+	if pool != nil {
+		if h, ok := s.over(pool, p.NextHop); ok {
+			to.add(from, h)
+			return true
+		}
+		if pool.encapsulates() {
+			return false
+		}
+	}
+	if !p.From.IsValid() {
+		return false // without BGP's word there is nothing but the owner's address
+	}
+	resolved := s.resolve(p.NextHop)
+	for _, h := range resolved {
+		to.add(from, h)
+	}
+	return len(resolved) > 0
+}
+
+// StaticRoutes are the ways to peers that are not in a subnet of this node's: by the gateway that the operator has named. The errors
+// are about gateways that are not there either.
+func (s *Snapshot) StaticRoutes() (static []routes.Route, problems []error) {
+	for _, st := range s.Peering.Static {
+		h, ok := s.connected(st.Via)
+		if !ok || st.Via.Is4() != st.Peer.Is4() {
+			problems = append(problems, fmt.Errorf("BGP peer %s: reachableBy %s is in no subnet of this node", st.Peer, st.Via))
+			continue
+		}
+		static = append(static, routes.To(netip.PrefixFrom(st.Peer, st.Peer.BitLen()), h))
+	}
+	return static, problems
+}

@@ -1,0 +1,100 @@
+package desired
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/cluster/services"
+)
+
+// ServiceView is what the agent makes of services: when something has changed, and not in each pass.
+type ServiceView struct {
+	config    services.Config
+	excluded  bool
+	revision  uint64
+	known     bool
+	announced []netip.Prefix
+	problems  []error
+	// Remembered is what an earlier agent announced. It counts until services are known.
+	Remembered []netip.Prefix
+	believed   cluster.Services
+	doubt      doubt // in newer ones
+}
+
+// serviceConfig reads what BGPConfiguration says. If something is wrong with it, what was in force stays; at the first time, what
+// can be read counts.
+func serviceConfig(before services.Config, spec *api.BGPConfigurationSpec, first bool) (services.Config, []error) {
+	c, problems := services.Parse(spec)
+	for i, err := range problems {
+		if !first {
+			err = fmt.Errorf("%w; what was announced before stays so", err)
+		}
+		problems[i] = inBGP(err)
+	}
+	if len(problems) > 0 && !first {
+		return before, problems
+	}
+	return c, problems
+}
+
+// excluded reports that this node is kept out of load balancing.
+func (s *Snapshot) excluded() bool { return s.Self.Labels[api.LabelExcludeNode] == "true" }
+
+// ServicesOn reports that addresses of services are announced.
+func (s *Snapshot) ServicesOn() bool { return s.served.On() }
+
+// Follow puts into a snapshot what is announced for services, and returns what is wrong with them. found is asked if there may be news.
+func (v *ServiceView) Follow(now time.Time, s *Snapshot, revision uint64, found func() cluster.Services) []error {
+	if !v.known || v.doubt.on() || v.revision != revision || v.excluded != s.excluded() || !v.config.Equal(s.served) {
+		v.update(now, s, found(), revision)
+	}
+	s.Services, s.servicesKnown = v.announced, v.known
+	return v.problems
+}
+
+// update takes what is new.
+func (v *ServiceView) update(at time.Time, s *Snapshot, found cluster.Services, revision uint64) {
+	now, doubt := v.believe(at, found)
+	v.config, v.excluded, v.revision, v.known, v.believed = s.served, s.excluded(), revision, now.Known, now
+	in := services.Input{Config: v.config, Excluded: v.excluded}
+	if now.Known {
+		in.Services, in.Endpoints, v.Remembered = now.Services, now.Endpoints, nil
+	}
+	v.announced = services.Announce(in)
+	if v.config.On() && !v.excluded {
+		v.announced = slices.Concat(v.announced, v.Remembered)
+		slices.SortFunc(v.announced, netip.Prefix.Compare)
+		v.announced = slices.Compact(v.announced)
+	}
+	v.problems = ProblemsOf(doubt)
+	if now.Err != nil && !now.Known {
+		v.problems = append(v.problems, InSelf("ServicesUnknown", fmt.Errorf("services cannot be read, so that their addresses are not announced one by one: %w", now.Err)))
+	}
+	for _, p := range now.Problems {
+		v.problems = append(v.problems, InObject(p.Kind, api.Meta{Name: p.Name}, cmp.Or(errors.Unwrap(p.Err), p.Err)))
+	}
+}
+
+// believe returns what is to be gone by: what was found, or for a while what was known before, if most of that is missing at once. An
+// API server that comes back with an old or an empty datastore shows that.
+func (v *ServiceView) believe(at time.Time, found cluster.Services) (cluster.Services, error) {
+	var why error
+	if found.Known {
+		why = shrunk(count{"Services", len(v.believed.Services), len(found.Services)},
+			count{"EndpointSlices", len(v.believed.Endpoints), len(found.Endpoints)})
+	}
+	if err := v.doubt.about(at, why); err != nil {
+		return v.believed, err
+	}
+	return found, nil
+}
+
+// PassedServices are the ranges of services inside of which a route reflector passes on what it learns, as it does inside of the
+// pools: a service whose endpoints are all on other nodes is announced by them alone.
+func (s *Snapshot) PassedServices() []netip.Prefix { return s.served.Passed() }

@@ -1,0 +1,84 @@
+package desired
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/cluster"
+)
+
+// settings are those of the cluster's settings that can be wrong in themselves. What is wrong leaves the last good ones in
+// force: a slip in an object must not close every session.
+type settings struct {
+	password passwordSetting
+	// restart is for how long peers are asked to keep our paths; 0 is the speaker's default.
+	restart time.Duration
+	// tunnelMTU is the MTU of tunl0; 0 derives it from the link.
+	tunnelMTU int
+}
+
+// passwordSetting is the mesh's password. While one is wanted and none is known yet there can be no sessions: without a password
+// peers would refuse them, or worse, take them.
+type passwordSetting struct {
+	text    string
+	unknown bool
+}
+
+// maxRestart is what BGP can say (RFC 4724).
+const maxRestart = 4095 * time.Second
+
+// next returns the settings of a World, given those in force; first says that there are none.
+func (in settings) next(w cluster.World, first bool) (settings, []error) {
+	out := in
+	var problems []error
+	switch p := w.MeshPassword; {
+	case p.Err != nil:
+		out.password.unknown = in.password.unknown || first
+		if !p.Pending {
+			problems = append(problems, inBGP(fmt.Errorf("spec.nodeMeshPassword: %w: %s", p.Err, out.password.meanwhile())))
+		}
+	case !p.Set:
+		out.password = passwordSetting{}
+	default:
+		out.password = passwordSetting{text: p.Text}
+	}
+	if restart, err := parseRestart(w.BGP.NodeMeshMaxRestartTime); err != nil {
+		problems = append(problems, inBGP(err))
+	} else {
+		out.restart = restart
+	}
+	switch m := w.Felix.IPIPMTU; {
+	case m == nil:
+		out.tunnelMTU = 0
+	case *m != 0 && (*m < minTunnelMTU || *m > maxTunnelMTU):
+		err := fmt.Errorf("spec.ipipMTU %d: use %d to %d, or 0 to derive it from the link; what was there before stays in force", *m, minTunnelMTU, maxTunnelMTU)
+		problems = append(problems, InObject((*api.FelixConfiguration)(nil).ResourceType(), api.Meta{Name: api.DefaultName}, err))
+	default:
+		out.tunnelMTU = *m
+	}
+	return out, problems
+}
+
+func (p passwordSetting) meanwhile() string {
+	if p.unknown {
+		return "until it is known this node has no BGP sessions"
+	}
+	return "sessions go on with the last one that was known"
+}
+
+func parseRestart(text string) (time.Duration, error) {
+	if text == "" {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d < time.Second || d > maxRestart {
+		return 0, fmt.Errorf("spec.nodeMeshMaxRestartTime %q: use a duration from 1s to %s, such as 120s", text, maxRestart)
+	}
+	return d.Truncate(time.Second), nil
+}
+
+// inBGP names the cluster's BGPConfiguration as what an error is about.
+func inBGP(err error) error {
+	return InObject((*api.BGPConfiguration)(nil).ResourceType(), api.Meta{Name: api.DefaultName}, err)
+}

@@ -1,0 +1,558 @@
+package desired
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/app/nodeaddr"
+	"github.com/tortie-net/tortie/internal/bgp/peering"
+	"github.com/tortie-net/tortie/internal/bgp/reflectors"
+	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/cluster/services"
+	"github.com/tortie-net/tortie/internal/ipam"
+	"github.com/tortie-net/tortie/internal/kernel/guard"
+	"github.com/tortie-net/tortie/internal/kernel/vxlan"
+)
+
+// Calico's defaults.
+const (
+	defaultASN  uint32 = 64512
+	defaultPort uint16 = 179
+)
+
+// Snapshot is what is known about this node and the cluster at one moment. The desired state is a function of it and of
+// nothing else.
+type Snapshot struct {
+	// Self is this node.
+	Self Self
+	// Others are the nodes that have announced an address, ordered by name.
+	Others []Member
+	// Pools are ordered by CIDR.
+	Pools []Pool
+	// Blocks are the confirmed blocks of this node, in ascending order.
+	Blocks []netip.Prefix
+	// Owners has the node that owns each other confirmed block.
+	Owners map[netip.Prefix]Owner
+	// ASN, Port and Mesh are the cluster's BGP settings; Port is this node's own if it has one.
+	ASN  uint32
+	Port uint16
+	Mesh bool
+	// Felix are the settings for packets.
+	Felix Felix
+	// Services are the prefixes that this node announces for services, ServiceRanges those inside of which nothing that is
+	// learned may become a route of this node: it serves these addresses itself. Both are in ascending order.
+	Services, ServiceRanges []netip.Prefix
+
+	// Automatic is what the nodes have agreed on reflectors, nil while there is nothing.
+	Automatic *peering.Automatic
+	Plan      *reflectors.Plan // that it follows from; nil: automatic reflectors are off
+	// Peering is the decision on this node's sessions.
+	Peering peering.Decision
+
+	Grounds
+
+	meshPort uint16 // of nodes that have no port of their own
+	peers    peerObjects
+	settings settings
+	served   services.Config
+	// servicesKnown: services have been read, or are not asked for.
+	servicesKnown bool
+	priorities    priorities
+	index         index
+	// Unsure is what is to be read before all of it can be decided.
+	Unsure Unsure
+}
+
+// Self is this node as it finds itself.
+type Self struct {
+	Name string
+	// Addr is the node's IPv4 address with the prefix length of its subnet; invalid on a node with IPv6 alone.
+	Addr netip.Prefix
+	// AddrSource says in words where that comes from.
+	AddrSource string
+	// Link is the name of the interface that has the address, LinkMTU its MTU.
+	Link    string
+	LinkMTU int
+	// Addr6 and what follows are the same for IPv6; invalid on a node with IPv4 alone.
+	Addr6       netip.Prefix
+	AddrSource6 string
+	Link6       string
+	LinkMTU6    int
+	// Found are all addresses that the host has, with the reasons for and against each.
+	Found []nodeaddr.Candidate
+	// Internal are the addresses that the Node's status calls InternalIP, APIServer those at which the API server is reached, Gateways
+	// the next hops of the host's own routes.
+	Internal, APIServer, Gateways []netip.Addr
+	// ASN overrides the cluster's AS number if not 0.
+	ASN uint32
+	// Labels are matched by selectors of nodes.
+	Labels map[string]string
+	// Reflector: an operator made this node a route reflector, which is no part of the mesh; for the cluster ClusterID, which is
+	// invalid if what the operator wrote is.
+	Reflector bool
+	ClusterID netip.Addr
+	// Pods are the addresses that the kernel has routes to pods for, in ascending order.
+	Pods []netip.Addr
+	// Sources are what single pods ask to send from besides; a FelixConfiguration has to let them.
+	Sources []guard.Source
+	// TunnelAddr is the address of tunl0; invalid if none is assigned.
+	TunnelAddr netip.Addr
+	// VTEP and VTEP6 are the addresses of vxlan.calico and vxlan-v6.calico, invalid as TunnelAddr; MAC and MAC6 are what the Node says
+	// of their MACs, zero if it leaves them to its name.
+	VTEP, VTEP6 netip.Addr
+	MAC, MAC6   vxlan.MAC
+	// ChecksumsBroken: this kernel gets checksums of what it tunnels wrong if devices are to compute them.
+	ChecksumsBroken bool
+	// TunnelMTU is the MTU of tunl0 that the environment sets; 0 means that FelixConfiguration or the link decide.
+	TunnelMTU int
+	// RouterID and MaxPrefixes are BGP settings of the environment.
+	RouterID    string
+	MaxPrefixes int
+}
+
+// addrs returns the node's addresses, of one family or of both.
+func (s *Self) addrs() []netip.Addr {
+	var all []netip.Addr
+	for _, p := range []netip.Prefix{s.Addr, s.Addr6} {
+		if p.IsValid() {
+			all = append(all, p.Addr())
+		}
+	}
+	return all
+}
+
+// towards returns the node's address, with its subnet, and its link, in the family of a.
+func (s *Self) towards(a netip.Addr) (addr netip.Prefix, link string) {
+	if a.Is4() {
+		return s.Addr, s.Link
+	}
+	return s.Addr6, s.Link6
+}
+
+// Member is another node.
+type Member struct {
+	Name string
+	// Addr and Addr6 are its addresses; one of them may be invalid.
+	Addr, Addr6 netip.Addr
+	ASN         uint32 // 0 means the cluster's
+	Port        uint16 // 0 means the cluster's
+	// Reflector and ClusterID are as in Self.
+	Reflector bool
+	ClusterID netip.Addr
+	Labels    map[string]string
+	// VTEP and VTEP6 are its ends of VXLAN tunnels. Tunneled: it has announced an address of tunl0.
+	VTEP, VTEP6 VTEP
+	Tunneled    bool
+}
+
+// In returns the member's address in the family of a, which may be invalid.
+func (m Member) In(a netip.Addr) netip.Addr {
+	if a.Is4() {
+		return m.Addr
+	}
+	return m.Addr6
+}
+
+// Owner is the node that owns a block.
+type Owner struct {
+	Node string
+	// Addr is its address in the block's family; invalid if the node does not exist, or has not announced one.
+	Addr netip.Addr
+}
+
+// Pool is an IPPool as the agent sees it. A disabled pool still has pods.
+type Pool struct {
+	ipam.Pool
+	IPIP, VXLAN api.Encapsulation // one of them at most is not Never
+	Former      former            // what was before, while that still matters
+	NATOutgoing bool
+	NoExport    bool
+	UID         string
+}
+
+// index is how a Snapshot finds things among thousands.
+type index struct {
+	byAddr   map[netip.Addr]int          // place in Others
+	byName   map[string]int              // place in Others
+	nested   bool                        // one pool lies in another
+	addrs    []netip.Addr                // of Others, in ascending order
+	covered  map[netip.Prefix]netip.Addr // blocks that hold an address which certainly is a node's
+	twins    map[netip.Addr]string       // nodes whose kubelets say an address of this one
+	lengths4 []int                       // of blocks
+	lengths6 []int
+}
+
+// Build turns the World into a Snapshot. What cannot be understood is left out and returned as problems, each of
+// which names the object: one broken object must not stop a node.
+func Build(self Self, w cluster.World) (Snapshot, []error) { return build(self, w, Evidence{}) }
+
+// build is Build with what decides where nodes contradict each other.
+func build(self Self, w cluster.World, ev Evidence) (Snapshot, []error) {
+	s := Snapshot{Self: self, ASN: defaultASN, Mesh: true}
+	var problems []error
+	note := func(err error) { problems = append(problems, err) }
+	s.bgp(w)
+	s.peers = peersOf(w)
+	if w.Self != nil {
+		s.self(*w.Self, note)
+		s.Self.Internal = w.Self.InternalIPs()
+	}
+	s.members(w, &ev, note)
+	s.pools(w.Pools, note)
+	s.blocks(w.Affinities, &ev, note)
+	s.checkVTEPs(w.Nodes, &ev, note)
+	s.coverMembers(&ev, note)
+	return s, problems
+}
+
+// As returns the snapshot with another view of this node; what the cluster says of it stays.
+func (s Snapshot) As(self Self) Snapshot {
+	self.Labels, self.Reflector, self.ClusterID, self.MAC, self.MAC6 = s.Self.Labels, s.Self.Reflector, s.Self.ClusterID, s.Self.MAC, s.Self.MAC6
+	self.Internal = s.Self.Internal
+	if self.ASN == 0 {
+		self.ASN = s.Self.ASN
+	}
+	s.Self = self
+	return s
+}
+
+func (s *Snapshot) bgp(w cluster.World) {
+	s.priorities = prioritiesOf(w.BGP)
+	if w.BGP.ASNumber != nil {
+		s.ASN = *w.BGP.ASNumber
+	}
+	s.meshPort = cmp.Or(w.BGP.ListenPort, defaultPort)
+	s.Port = cmp.Or(w.OwnBGP.ListenPort, s.meshPort)
+	if w.BGP.NodeToNodeMeshEnabled != nil {
+		s.Mesh = *w.BGP.NodeToNodeMeshEnabled
+	}
+}
+
+// self takes what the Node says of this node.
+func (s *Snapshot) self(n api.Node, note func(error)) {
+	s.Self.Labels = labelsOf(n, note)
+	s.Self.ClusterID, s.Self.Reflector = clusterID(n, note)
+	s.Self.MAC, s.Self.MAC6 = ownMAC(n, api.AnnotationVXLANMAC, note), ownMAC(n, api.AnnotationVXLANMACv6, note)
+	if s.Self.ASN != 0 {
+		return
+	}
+	asn, err := nodeASN(n.Annotations)
+	if err != nil {
+		note(inNode(n.Name, err))
+	}
+	s.Self.ASN = asn
+}
+
+func (s *Snapshot) members(w cluster.World, ev *Evidence, note func(error)) {
+	for _, n := range w.Nodes {
+		if n.Name == s.Self.Name {
+			s.self(n, note)
+			continue
+		}
+		asn, err := nodeASN(n.Annotations)
+		if err != nil {
+			note(inNode(n.Name, err))
+		}
+		m := Member{
+			Name: n.Name, ASN: asn, Port: w.Ports[n.Name], Labels: labelsOf(n, note),
+			Addr:  announced(n, api.AnnotationIPv4Address, nodeaddr.IPv4, note),
+			Addr6: announced(n, api.AnnotationIPv6Address, nodeaddr.IPv6, note),
+			VTEP:  vtep(n, false, note), VTEP6: vtep(n, true, note), Tunneled: n.Annotations[api.AnnotationIPv4TunnelAddr] != "",
+		}
+		m.ClusterID, m.Reflector = clusterID(n, note)
+		if m.Addr.IsValid() || m.Addr6.IsValid() { // else its agent has not come up yet
+			s.Others = append(s.Others, m)
+		}
+	}
+	slices.SortFunc(s.Others, func(a, b Member) int { return strings.Compare(a.Name, b.Name) })
+	s.checkAddresses(w, ev, note)
+	s.indexMembers()
+}
+
+// indexMembers finds members by name and by address.
+func (s *Snapshot) indexMembers() {
+	s.index.byName = make(map[string]int, len(s.Others))
+	s.index.byAddr = make(map[netip.Addr]int, len(s.Others))
+	for i, m := range s.Others {
+		s.index.byName[m.Name] = i
+		for _, a := range m.addrs() {
+			s.index.byAddr[a] = i
+			s.index.addrs = append(s.index.addrs, a)
+		}
+	}
+	slices.SortFunc(s.index.addrs, netip.Addr.Compare)
+}
+
+// inNode names the Node that an error is about.
+func inNode(name string, err error) error {
+	return InObject((*api.Node)(nil).ResourceType(), api.Meta{Name: name}, err)
+}
+
+// announced reads an address that a node has announced; invalid if there is none.
+func announced(n api.Node, annotation string, f nodeaddr.Family, note func(error)) netip.Addr {
+	text, ok := n.Annotations[annotation]
+	if !ok || text == "" {
+		return netip.Addr{}
+	}
+	addr, err := netip.ParsePrefix(text)
+	if err != nil || addr.Addr().Is4() != (f == nodeaddr.IPv4) || addr.Addr().Is4In6() {
+		note(inNode(n.Name, fmt.Errorf("annotation %s %q is no %s address with its prefix length", annotation, cut(text), f)))
+		return netip.Addr{}
+	}
+	// What the kernel does not take as a neighbour or a sender would end this node's passes, whoever has written it.
+	if why := nodeaddr.Unusable(addr.Addr()); why != "" {
+		note(inNode(n.Name, fmt.Errorf("annotation %s %s cannot be a node's address: it is %s", annotation, addr, why)))
+		return netip.Addr{}
+	}
+	return addr.Addr()
+}
+
+// nodeASN reads a node's own AS number, 0 if it has none.
+func nodeASN(annotations map[string]string) (uint32, error) {
+	text, ok := annotations[api.AnnotationASNumber]
+	if !ok || text == "" {
+		return 0, nil
+	}
+	n, err := config.ParseASN(text)
+	if err != nil {
+		return 0, fmt.Errorf("annotation %s %q %w", api.AnnotationASNumber, cut(text), err)
+	}
+	return n, nil
+}
+
+func (s *Snapshot) pools(pools []api.IPPool, note func(error)) {
+	for _, p := range pools {
+		parsed, err := ipam.ParsePool(&p)
+		if err != nil {
+			note(InObject(p.ResourceType(), p.Meta, errors.Unwrap(err))) // which names it too
+			continue
+		}
+		ipip, vxlan := encapsulation(p, parsed.CIDR.Addr().Is6(), note)
+		s.Pools = append(s.Pools, Pool{
+			Pool: parsed, IPIP: ipip, VXLAN: vxlan, NATOutgoing: p.Spec.NATOutgoing, NoExport: p.Spec.DisableBGPExport, UID: p.UID,
+		})
+	}
+	slices.SortFunc(s.Pools, func(a, b Pool) int { return a.CIDR.Compare(b.CIDR) })
+	for i := 1; i < len(s.Pools); i++ {
+		s.index.nested = s.index.nested || s.Pools[i-1].CIDR.Overlaps(s.Pools[i].CIDR)
+	}
+}
+
+// blocks needs the members and the pools. The API lets every node write claims of its own name, so that a mistaken node, or one whose
+// token was stolen, may claim what is another's, or what nobody has yet. A claim counts as soon as it has the size of its pool's blocks, and
+// of two the one that was there first. One of another size is left from a time in which the pool had that blockSize, if the block is
+// there; its age is the block's. This node's own claims nobody else can write.
+func (s *Snapshot) blocks(affinities []api.BlockAffinity, ev *Evidence, note func(error)) {
+	s.Owners = make(map[netip.Prefix]Owner, len(affinities))
+	claimed := make(map[netip.Prefix]string, len(affinities)) // the node
+	claims, odd := s.sized(confirmed(affinities, note), ev)
+	for _, c := range claims {
+		s.claim(claimed, c, note)
+	}
+	for _, c := range odd {
+		pool, in := s.poolOf(c.cidr)
+		switch _, node := s.firstClaim(claimed, c.cidr); {
+		case node == c.Spec.Node: // a part of its own block
+			s.claim(claimed, c, note)
+		case in:
+			note(InObject(c.ResourceType(), c.Meta, fmt.Errorf("spec.cidr %s of node %s is no block of IPPool %s (/%d), and there is no IPAMBlock of that size for the node: nothing is sent there: remove the claim",
+				c.cidr, c.Spec.Node, pool.Name, pool.BlockBits)))
+		}
+	}
+	slices.SortFunc(s.Blocks, netip.Prefix.Compare)
+}
+
+// claim takes a claim up, unless what it is about was claimed before.
+func (s *Snapshot) claim(claimed map[netip.Prefix]string, c claimOfBlock, note func(error)) {
+	if first, node := s.firstClaim(claimed, c.cidr); node != "" && node != c.Spec.Node {
+		note(InObject(c.ResourceType(), c.Meta, fmt.Errorf("block %s of node %s is, or lies in, %s, which node %s claimed before: remove the wrong one", c.cidr, c.Spec.Node, first, node)))
+		return
+	}
+	claimed[c.cidr] = c.Spec.Node
+	s.indexLength(c.cidr)
+	if c.Spec.Node == s.Self.Name {
+		s.Blocks = append(s.Blocks, c.cidr)
+		return
+	}
+	owner := Owner{Node: c.Spec.Node}
+	if i, ok := s.index.byName[c.Spec.Node]; ok {
+		owner.Addr = s.Others[i].In(c.cidr.Addr())
+	}
+	s.Owners[c.cidr] = owner
+}
+
+// claimOfBlock is a confirmed BlockAffinity.
+type claimOfBlock struct {
+	*api.BlockAffinity
+	cidr netip.Prefix
+	age  string // when it began to count
+}
+
+// confirmed returns the confirmed claims of nodes.
+func confirmed(affinities []api.BlockAffinity, note func(error)) []claimOfBlock {
+	claims := make([]claimOfBlock, 0, len(affinities))
+	for i := range affinities {
+		a := &affinities[i]
+		if !a.Confirmed() || (a.Spec.Type != "" && a.Spec.Type != api.AffinityHost) {
+			continue
+		}
+		cidr, err := netip.ParsePrefix(a.Spec.CIDR)
+		if err != nil || cidr != cidr.Masked() {
+			note(InObject(a.ResourceType(), a.Meta, fmt.Errorf("spec.cidr %q is no CIDR with its host bits zero", cut(a.Spec.CIDR))))
+			continue
+		}
+		claims = append(claims, claimOfBlock{a, cidr, a.CreationTimestamp})
+	}
+	return claims
+}
+
+// sized returns the claims that may count, the oldest first, and those that have not the size of a block.
+func (s *Snapshot) sized(all []claimOfBlock, ev *Evidence) (claims, odd []claimOfBlock) {
+	claims = all[:0]
+	for _, c := range all {
+		if c.Spec.Node == s.Self.Name || s.isBlock(c.cidr) {
+			claims = append(claims, c)
+			continue
+		}
+		if _, in := s.poolOf(c.cidr); in {
+			s.Unsure.Blocks = append(s.Unsure.Blocks, BlockClaim{c.cidr, c.Spec.Node})
+		}
+		if record, known := ev.Blocks[c.cidr]; known && record.Node == c.Spec.Node {
+			c.age = max(c.age, record.Created) // the API server writes times in one form, which sorts
+			claims = append(claims, c)
+			continue
+		}
+		odd = append(odd, c)
+	}
+	order := func(a, b claimOfBlock) int {
+		return cmp.Or(strings.Compare(a.age, b.age), strings.Compare(a.Name, b.Name))
+	}
+	slices.SortFunc(claims, order)
+	slices.SortFunc(odd, order)
+	return claims, odd
+}
+
+// isBlock reports that a prefix has the size of the blocks of a pool that it lies in.
+func (s *Snapshot) isBlock(cidr netip.Prefix) bool {
+	pool, in := s.poolOf(cidr)
+	if !in || pool.BlockBits == cidr.Bits() || !s.index.nested {
+		return in && pool.BlockBits == cidr.Bits()
+	}
+	return slices.ContainsFunc(s.Pools, func(p Pool) bool { return inside(cidr, p.CIDR) && p.BlockBits == cidr.Bits() })
+}
+
+// firstClaim returns the claim that a block is, or lies in, and whose it is. One that is larger than the blocks of its pool takes
+// nothing from others: it would be all of the pool.
+func (s *Snapshot) firstClaim(claimed map[netip.Prefix]string, cidr netip.Prefix) (first netip.Prefix, node string) {
+	for _, bits := range *s.index.lengths(cidr.Addr()) {
+		if bits > cidr.Bits() {
+			continue
+		}
+		around := netip.PrefixFrom(cidr.Addr(), bits).Masked()
+		owner, ok := claimed[around]
+		if !ok {
+			continue
+		}
+		if pool, in := s.poolOf(around); bits == cidr.Bits() || in && bits >= pool.BlockBits {
+			return around, owner
+		}
+	}
+	return netip.Prefix{}, ""
+}
+
+// lengths are those of blocks in the family of a.
+func (i *index) lengths(a netip.Addr) *[]int {
+	if a.Is6() {
+		return &i.lengths6
+	}
+	return &i.lengths4
+}
+
+// indexLength notes that there are blocks of a length.
+func (s *Snapshot) indexLength(block netip.Prefix) {
+	lengths := s.index.lengths(block.Addr())
+	if !slices.Contains(*lengths, block.Bits()) {
+		*lengths = append(*lengths, block.Bits())
+	}
+}
+
+// owns reports that a confirmed block is this node's.
+func (s *Snapshot) owns(block netip.Prefix) bool {
+	_, found := slices.BinarySearchFunc(s.Blocks, block, netip.Prefix.Compare)
+	return found
+}
+
+// blockOf returns the confirmed block that a prefix lies in, or is, and its owner, which may be this node.
+func (s *Snapshot) blockOf(p netip.Prefix) (block netip.Prefix, owner Owner, ok bool) {
+	for _, bits := range *s.index.lengths(p.Addr()) {
+		if bits > p.Bits() {
+			continue
+		}
+		block := netip.PrefixFrom(p.Addr(), bits).Masked()
+		if owner, ok := s.Owners[block]; ok {
+			return block, owner, true
+		}
+		if s.owns(block) {
+			self, _ := s.Self.towards(p.Addr())
+			return block, Owner{Node: s.Self.Name, Addr: self.Addr()}, true
+		}
+	}
+	return netip.Prefix{}, Owner{}, false
+}
+
+// poolOf returns the pool that a prefix lies in.
+func (s *Snapshot) poolOf(p netip.Prefix) (*Pool, bool) {
+	// The last pool that does not begin after the prefix, unless pools are nested.
+	i, _ := slices.BinarySearchFunc(s.Pools, p.Addr(), func(pool Pool, a netip.Addr) int {
+		if pool.CIDR.Addr().Compare(a) <= 0 {
+			return -1
+		}
+		return 1
+	})
+	for i--; i >= 0; i-- {
+		if pool := &s.Pools[i]; inside(p, pool.CIDR) {
+			return pool, true
+		}
+		if !s.index.nested {
+			break
+		}
+	}
+	return nil, false
+}
+
+// MemberAt returns the node with an address.
+func (s *Snapshot) MemberAt(a netip.Addr) (*Member, bool) {
+	i, ok := s.index.byAddr[a]
+	if !ok {
+		return nil, false
+	}
+	return &s.Others[i], true
+}
+
+// Member returns the node with a name, if it has announced an address.
+func (s *Snapshot) Member(name string) (*Member, bool) {
+	i, ok := s.index.byName[name]
+	if !ok {
+		return nil, false
+	}
+	return &s.Others[i], true
+}
+
+// Duplicate names a node that has announced this node's address, and has it as far as is known; empty if none has.
+func (s *Snapshot) Duplicate() (node string, addr netip.Addr) {
+	for _, a := range s.Self.addrs() {
+		if name := s.index.twins[a]; name != "" {
+			return name, a
+		}
+		if m, ok := s.MemberAt(a); ok {
+			return m.Name, a
+		}
+	}
+	return "", netip.Addr{}
+}

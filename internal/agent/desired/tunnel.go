@@ -1,0 +1,321 @@
+package desired
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/cluster/duties"
+	"github.com/tortie-net/tortie/internal/kernel/ipip"
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/routes"
+	"github.com/tortie-net/tortie/internal/kernel/vxlan"
+)
+
+// TunnelKind is one of the node's tunnels, each of which has a device and an address.
+type TunnelKind int
+
+const (
+	IPIPTunnel TunnelKind = iota
+	VXLANTunnel
+	VXLANTunnel6
+	TunnelKinds
+)
+
+// Standing says which tunnels' devices are there, and receive.
+type Standing [TunnelKinds]bool
+
+// StandingOf finds them among a host's links.
+func StandingOf(links []netlinkx.Link) (found Standing) {
+	for _, l := range links {
+		found[IPIPTunnel] = found[IPIPTunnel] || l.Up && ipip.Is(l)
+		found[VXLANTunnel] = found[VXLANTunnel] || l.Up && vxlan.Is(l, false)
+		found[VXLANTunnel6] = found[VXLANTunnel6] || l.Up && vxlan.Is(l, true)
+	}
+	return found
+}
+
+// has reports that the tunnel is there in which a pool's packets travel if its modes are m.
+func (s Standing) has(p Pool, m modes) bool {
+	for k := range TunnelKinds {
+		if s[k] && p.in(m, k) {
+			return true
+		}
+	}
+	return false
+}
+
+// NameRemedy adds to what IPIP failed by, if the kernel has none, the command that has the pools which ask for it do without.
+func (s *Snapshot) NameRemedy(err error) error {
+	var names []string
+	for _, p := range s.Pools {
+		if p.in(p.modes(), IPIPTunnel) {
+			names = append(names, p.Name)
+		}
+	}
+	if !errors.Is(err, ipip.ErrNoIPIP) || len(names) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w: to change to VXLAN on all nodes, run: kubectl patch ippools.crd.projectcalico.org %s --type=merge -p '%s'",
+		err, strings.Join(names, " "), `{"spec":{"ipipMode":"Never","vxlanMode":"Always"}}`)
+}
+
+// Tunnels are the devices that this node should have; it should not have those that are nil.
+type Tunnels struct {
+	IPIP           *ipip.Tunnel
+	VXLAN, VXLANv6 *vxlan.Tunnel
+}
+
+// Tunnels returns the devices that this node should have: those of pools that encapsulate, and of those that did a moment ago, as
+// other nodes may still send so. A pool that is disabled, or that other nodes use, counts: its pods are still to be reached. Then a
+// device may have no address, which only this node's own packets need.
+func (s *Snapshot) Tunnels() (t Tunnels) {
+	if ipip, ok := s.Tunnel(); ok {
+		t.IPIP = &ipip
+	}
+	t.VXLAN, t.VXLANv6 = s.vxlan(VXLANTunnel), s.vxlan(VXLANTunnel6)
+	return t
+}
+
+// Tunnel returns tunl0; ok is false if this node should not have it.
+func (s *Snapshot) Tunnel() (t ipip.Tunnel, ok bool) {
+	if !s.Needs(IPIPTunnel) {
+		return ipip.Tunnel{}, false
+	}
+	return ipip.Tunnel{MTU: s.tunnelMTU(IPIPTunnel), Addr: s.Self.TunnelAddr}, true
+}
+
+// vxlan returns a family's VXLAN device, with all other nodes' ends; nil if this node should not have it.
+func (s *Snapshot) vxlan(k TunnelKind) *vxlan.Tunnel {
+	if !s.Needs(k) {
+		return nil
+	}
+	local, link := s.Self.of(k)
+	t := &vxlan.Tunnel{
+		VNI: cmp.Or(s.Felix.VXLANVNI, vxlan.DefaultVNI), Port: cmp.Or(s.Felix.VXLANPort, vxlan.DefaultPort),
+		Local: local.Addr(), Parent: link, MAC: s.Self.mac(k == VXLANTunnel6), MTU: s.tunnelMTU(k), Addr: *s.Self.AddrOf(k),
+		SoftChecksums: s.Felix.Checksums == checksumsSoft || s.Felix.Checksums == checksumsByKernel && s.Self.ChecksumsBroken,
+	}
+	for _, m := range s.Others {
+		if v, node := m.vtepIn(t.Local), m.In(t.Local); v.Addr.IsValid() && node.IsValid() {
+			t.Peers = append(t.Peers, vxlan.Peer{Addr: v.Addr, MAC: v.MAC, Node: node})
+		}
+	}
+	return t
+}
+
+// mac returns that of this node's end of a family's VXLAN tunnels.
+func (s *Self) mac(v6 bool) vxlan.MAC {
+	own := s.MAC
+	if v6 {
+		own = s.MAC6
+	}
+	return cmp.Or(own, vxlan.MACOf(s.Name, v6))
+}
+
+// Needs reports that packets may come or go in a tunnel, and that the node has an address for the outer ones.
+func (s *Snapshot) Needs(k TunnelKind) bool {
+	local, _ := s.Self.of(k)
+	return local.IsValid() && slices.ContainsFunc(s.Pools, func(p Pool) bool { return p.in(p.modes(), k) || p.in(p.Former.modes, k) })
+}
+
+// of returns the node's address, with its subnet, and link in the family of a tunnel's outer packets.
+func (s *Self) of(k TunnelKind) (addr netip.Prefix, link string) {
+	if k == VXLANTunnel6 {
+		return s.Addr6, s.Link6
+	}
+	return s.Addr, s.Link
+}
+
+// AddrOf is where the address of a tunnel's device stands.
+func (s *Self) AddrOf(k TunnelKind) *netip.Addr {
+	return [...]*netip.Addr{&s.TunnelAddr, &s.VTEP, &s.VTEP6}[k]
+}
+
+// TunnelAddrs are the addresses that the tunnels' devices have.
+func (s *Self) TunnelAddrs() (addrs []netip.Addr) {
+	for k := range TunnelKinds {
+		if a := *s.AddrOf(k); a.IsValid() {
+			addrs = append(addrs, a)
+		}
+	}
+	return addrs
+}
+
+func (p Pool) modes() modes { return modes{ipip: p.IPIP, vxlan: p.VXLAN} }
+
+func (p Pool) encapsulates() bool { return !p.modes().none() }
+
+// in reports that the pool's packets may travel in a tunnel if its modes are m.
+func (p Pool) in(m modes, k TunnelKind) bool {
+	v6 := p.CIDR.Addr().Is6()
+	switch k {
+	case IPIPTunnel:
+		return !v6 && encapsulates(m.ipip)
+	case VXLANTunnel:
+		return !v6 && encapsulates(m.vxlan)
+	}
+	return v6 && encapsulates(m.vxlan)
+}
+
+// over returns the way to a node's address in a pool: directly within a subnet if the pool lets it, else through a tunnel. ok is
+// false if there is none: in another subnet and no tunnel, in a family in which this node has no address, or as long as the node
+// has not announced its end of the tunnel. If the pool's encapsulation was changed and the node does not say yet that it can receive
+// the new form, the way is the old one; for a moment also if there is no other.
+func (s *Snapshot) over(pool *Pool, hop netip.Addr) (h routes.Hop, ok bool) {
+	h, ok = s.through(pool.modes(), hop)
+	if pool.Former == (former{}) || ok && s.ready(pool, h, hop) || !ok && !pool.Former.fresh && !s.awaited(pool, hop) {
+		return h, ok
+	}
+	if old, there := s.through(pool.Former.modes, hop); there {
+		return old, true
+	}
+	return h, ok
+}
+
+// ready reports that a node can receive what is sent to it by a way. An end of VXLAN is announced by an agent once it is there. So is
+// an address of IPIP, but not every node has one.
+func (s *Snapshot) ready(pool *Pool, way routes.Hop, hop netip.Addr) bool {
+	if way.Dev != ipip.Device || !pool.Former.fresh {
+		return true
+	}
+	m, ok := s.MemberAt(hop)
+	return ok && m.Tunneled
+}
+
+// through returns the way to a node's address by modes.
+func (s *Snapshot) through(m modes, hop netip.Addr) (h routes.Hop, ok bool) {
+	self, link := s.Self.towards(hop)
+	if !self.IsValid() {
+		return routes.Hop{}, false
+	}
+	sameSubnet := self.Masked().Contains(hop)
+	switch {
+	case wraps(m.vxlan, sameSubnet):
+		member, known := s.MemberAt(hop)
+		if !known || !member.vtepIn(hop).Addr.IsValid() {
+			return routes.Hop{}, false
+		}
+		// The other end's address is on nobody's subnet: the neighbour entry resolves it.
+		return routes.Hop{Via: member.vtepIn(hop).Addr, Dev: vxlan.Device(hop.Is6()), Onlink: true}, true
+	case wraps(m.ipip, sameSubnet):
+		// The next hop is the outer destination: nothing on the tunnel resolves it, which onlink tells the kernel.
+		return routes.Hop{Via: hop, Dev: ipip.Device, Onlink: true}, hop.Is4()
+	}
+	// Without encapsulation the fabric between the nodes has to know the blocks, unless they share a subnet.
+	return routes.Hop{Via: hop, Dev: link}, sameSubnet
+}
+
+// endWays are ways to the ends of IPv6 tunnels that other ways lead through. The kernel looks a next hop of IPv6 up although it is
+// told that it is on the link, and refuses one that a route leads to elsewhere: the route of the block that the end's address is from
+// does so as long as a pool is being changed. An address outside of the blocks of whom the way is to is not its node's to say.
+func (s *Snapshot) endWays(ways []Way) (ends []Way) {
+	taken := map[netip.Prefix]bool{}
+	for _, w := range ways {
+		if w.Route.Dst.IsSingleIP() {
+			taken[w.Route.Dst] = true
+		}
+	}
+	for _, w := range ways {
+		for _, h := range w.Route.Hops {
+			if end := netip.PrefixFrom(h.Via, h.Via.BitLen()); h.Dev == vxlan.Device6 && !taken[end] && s.sameOwner(end, w.Route.Dst) {
+				taken[end] = true
+				ends = append(ends, Way{Route: routes.To(end, routes.Hop{Dev: h.Dev}), About: "end of VXLAN"})
+			}
+		}
+	}
+	return ends
+}
+
+// sameOwner reports that two prefixes lie in blocks of one other node.
+func (s *Snapshot) sameOwner(p, q netip.Prefix) bool {
+	_, a, known := s.blockOf(p)
+	_, b, both := s.blockOf(q)
+	return known && both && a.Node == b.Node && a.Node != s.Self.Name
+}
+
+// awaited reports that the way to a node's address in a pool is still to be told by the node itself.
+func (s *Snapshot) awaited(pool *Pool, hop netip.Addr) bool {
+	self, _ := s.Self.towards(hop)
+	m, isNode := s.MemberAt(hop)
+	return isNode && self.IsValid() && wraps(pool.VXLAN, self.Masked().Contains(hop)) && !m.vtepIn(hop).Addr.IsValid()
+}
+
+// Behind returns the address of the node that a next hop leads to, which for one through VXLAN is the node's end of the tunnel.
+func (s *Snapshot) Behind(via netip.Addr) netip.Addr {
+	for _, m := range s.Others {
+		if m.vtepIn(via).Addr == via && m.In(via).IsValid() {
+			return m.In(via)
+		}
+	}
+	return via
+}
+
+// Limits of an MTU of tunl0: the least of an IPv4 link, and what an IPv4 packet can have.
+const (
+	minTunnelMTU = 68
+	maxTunnelMTU = 65535
+)
+
+// tunnelMTU is that of the environment, else of the FelixConfiguration, else what fits the link. The kernel gives a VXLAN device none
+// that does not fit.
+func (s *Snapshot) tunnelMTU(k TunnelKind) int {
+	switch k {
+	case IPIPTunnel:
+		return cmp.Or(s.Self.TunnelMTU, s.settings.tunnelMTU, ipip.MTU(s.Self.LinkMTU))
+	case VXLANTunnel:
+		return fitting(s.Felix.VXLANMTU, s.Self.LinkMTU, false)
+	}
+	return fitting(s.Felix.VXLANMTU6, s.Self.LinkMTU6, true)
+}
+
+func fitting(wanted, link int, v6 bool) int {
+	least, _ := vxlan.MTULimits(v6)
+	fits := max(vxlan.MTU(link, v6), least)
+	return min(cmp.Or(wanted, fits), fits)
+}
+
+// PodMTU returns the MTU of pods' interfaces: what fits through every way that a pod's packets can take.
+func (s *Snapshot) PodMTU() int {
+	v4, v6 := s.familyMTU(s.Self.LinkMTU, IPIPTunnel, VXLANTunnel), s.familyMTU(s.Self.LinkMTU6, VXLANTunnel6)
+	if v4 == 0 || v6 != 0 && v6 < v4 {
+		return v6
+	}
+	return v4
+}
+
+// familyMTU is the least of a family's tunnels that pools use now, or the link's without one.
+func (s *Snapshot) familyMTU(link int, kinds ...TunnelKind) (mtu int) {
+	for _, k := range kinds {
+		local, _ := s.Self.of(k)
+		used := slices.ContainsFunc(s.Pools, func(p Pool) bool { return p.in(p.modes(), k) })
+		if m := s.tunnelMTU(k); local.IsValid() && used && (mtu == 0 || m < mtu) {
+			mtu = m
+		}
+	}
+	return cmp.Or(mtu, link)
+}
+
+// TunnelRanges say where the address of a tunnel's device may lie. While a pool's change is fresh the address stays that other nodes
+// may still use.
+func (s *Snapshot) TunnelRanges(k TunnelKind) duties.Ranges {
+	var r duties.Ranges
+	if local, _ := s.Self.of(k); !local.IsValid() && k != IPIPTunnel {
+		return r
+	}
+	for _, p := range s.Pools {
+		now := p.in(p.modes(), k)
+		if !now && !p.in(p.Former.modes, k) {
+			continue
+		}
+		r.Keep = append(r.Keep, p.CIDR)
+		if now && p.Enabled && slices.Contains(p.Uses, api.UseTunnel) && p.Nodes.Matches(s.Self.Labels) {
+			r.Assign = append(r.Assign, p.CIDR)
+		}
+	}
+	return r
+}

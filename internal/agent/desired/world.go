@@ -1,0 +1,112 @@
+package desired
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/cluster"
+)
+
+const (
+	// doubtTime is how long a World that suddenly has lost much is not believed: an API server that comes back with an empty or an
+	// old datastore shows that the pods are gone, which run on.
+	doubtTime = time.Minute
+	// muchLost is how many objects of a kind have to be missing for that.
+	muchLost = 10
+)
+
+// View is what the agent makes of the World: when it has changed, and not in each pass.
+type View struct {
+	World cluster.World // the last one that was believed
+	doubt doubt         // in a newer one
+	// Base is the snapshot of world without what the node finds by itself.
+	Base     Snapshot
+	Problems []error
+	Built    bool
+	Builds   uint64 // how often base was made
+	// Evidence decides where nodes contradict each other.
+	Evidence Evidence
+}
+
+// Doubted reports that there is a newer World that is not believed.
+func (v *View) Doubted() bool { return v.doubt.on() }
+
+// Update takes a new World.
+func (v *View) Update(now time.Time, self Self, w cluster.World) {
+	var why error
+	if v.Built {
+		why = lost(v.World, w)
+	}
+	doubt := v.doubt.about(now, why)
+	if doubt != nil {
+		w = v.World
+	}
+	settings, problems := v.Base.settings.next(w, !v.Built)
+	if v.Evidence.before = nil; v.Built {
+		before := v.Base
+		v.Evidence.before = &before
+	}
+	base, more := build(self, w, v.Evidence)
+	v.Evidence.before = nil
+	felix, unclear := ParseFelix(w.Felix, v.Base.Felix)
+	announced, wrong := serviceConfig(v.Base.served, &w.BGP, !v.Built)
+	base.settings, base.Felix, base.served, base.ServiceRanges = settings, felix, announced, announced.Ranges()
+	v.World, v.Base, v.Built = w, base, true
+	v.Builds++
+	v.Problems = slices.Concat(problems, more, unclear, wrong, ProblemsOf(doubt))
+	for _, p := range w.Problems {
+		v.Problems = append(v.Problems, InObject(p.Kind, api.Meta{Name: p.Name}, cmp.Or(errors.Unwrap(p.Err), p.Err))) // which names it too
+	}
+}
+
+// doubt is disbelief in news by which much is gone at once. It lasts for doubtTime, unless better news come before.
+type doubt struct{ since time.Time }
+
+// on reports that there are newer news that are not believed.
+func (d *doubt) on() bool { return !d.since.IsZero() }
+
+// about returns why the news are not believed, which is why they should not be; nil if they are believed.
+func (d *doubt) about(now time.Time, why error) error {
+	switch {
+	case why == nil:
+		d.since = time.Time{}
+		return nil
+	case d.since.IsZero():
+		d.since = now
+	}
+	if now.Sub(d.since) < doubtTime {
+		return InSelf("ClusterShrank", why)
+	}
+	d.since = time.Time{}
+	return nil
+}
+
+// lost says what a World has lost that clusters do not lose at once; nil if nothing.
+func lost(before, after cluster.World) error {
+	err := shrunk(count{"Nodes", len(before.Nodes), len(after.Nodes)}, count{"BlockAffinities", len(before.Affinities), len(after.Affinities)})
+	if err == nil && len(before.Pools) > 0 && len(after.Pools) == 0 && len(after.Affinities) > 0 {
+		err = fmt.Errorf("the API server shows no IPPools where it showed %d, and blocks in them: keeping what was known for %s", len(before.Pools), doubtTime)
+	}
+	return err
+}
+
+// count is how many objects of a kind there were, and are.
+type count struct {
+	kind          string
+	before, after int
+}
+
+// shrunk names the first kind of which most is gone; nil if there is none.
+func shrunk(counts ...count) error {
+	for _, c := range counts {
+		if gone := c.before - c.after; gone >= muchLost && gone > c.before/2 {
+			return fmt.Errorf("the API server shows %d %s where it showed %d: keeping what was known for %s, in case it came back with an old datastore",
+				c.after, c.kind, c.before, doubtTime)
+		}
+	}
+	return nil
+}

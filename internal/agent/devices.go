@@ -1,0 +1,230 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/agent/desired"
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/cluster/duties"
+	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/ipam"
+	"github.com/tortie-net/tortie/internal/kernel/vxlan"
+)
+
+// tunnels is what the agent keeps of its tunnels.
+type tunnels struct {
+	ends    [desired.TunnelKinds]tunnelEnd
+	changes desired.Changes
+	again   time.Duration // until changes look different; 0: they will not by themselves
+	// rest is what is to be removed once no route needs it.
+	rest []vxlan.Merged
+	// checksumsBroken: see Self.
+	checksumsBroken bool
+
+	// known is the UID of the Node whose addresses an agent of this machine has made sure of last.
+	known string
+
+	links  []int           // whose entries are listened to
+	events <-chan struct{} // nil: not subscribed
+	deaf   context.CancelFunc
+}
+
+// tunnelEnd is this node's end of one kind of tunnels.
+type tunnelEnd struct {
+	keeper     *duties.Tunnel
+	annotation string
+	addr       netip.Addr // as far as is known
+	stands     bool       // the device is there, and receives
+}
+
+// newTunnels are in the order in which Calico assigns their addresses.
+func newTunnels(client *ipam.Client, node, stateDir string) tunnels {
+	t := tunnels{checksumsBroken: vxlan.ChecksumsBroken()}
+	if text, err := os.ReadFile(filepath.Join(stateDir, nodeFile)); err == nil { // without it one write more is made
+		t.known = strings.TrimSpace(string(text))
+	}
+	for k, of := range [desired.TunnelKinds]struct {
+		kind       duties.TunnelKind
+		annotation string
+	}{
+		desired.IPIPTunnel:   {duties.IPIP, api.AnnotationIPv4TunnelAddr},
+		desired.VXLANTunnel:  {duties.VXLAN, api.AnnotationIPv4VXLANAddr},
+		desired.VXLANTunnel6: {duties.VXLANv6, api.AnnotationIPv6VXLANAddr},
+	} {
+		t.ends[k] = tunnelEnd{keeper: duties.NewTunnel(client, of.kind, node, time.Now), annotation: of.annotation}
+	}
+	return t
+}
+
+// tunnelAddresses finds the addresses of the tunnels' devices. While the datastore does not say, the last ones stay, or what the Node
+// says.
+func (a *Agent) tunnelAddresses(ctx context.Context, s *desired.Snapshot) error {
+	unread := len(s.Pools) < len(a.view.World.Pools) || slices.ContainsFunc(a.view.World.Problems, func(p cluster.Problem) bool {
+		return p.Kind == (*api.IPPool)(nil).ResourceType()
+	})
+	var errs []error
+	for k := range desired.TunnelKinds {
+		end := &a.tunnels.ends[k]
+		noted := a.node.Annotations[end.annotation]
+		if !end.addr.IsValid() {
+			end.addr, _ = netip.ParseAddr(noted)
+		}
+		if !a.gone && a.alone == nil { // an address for no Node is a leak
+			in := duties.TunnelInput{Ranges: s.TunnelRanges(k), UID: a.node.UID, Known: a.tunnels.known == a.node.UID, Noted: noted, Blocks: s.Blocks, Unsure: unread}
+			addr, err := end.keeper.Address(ctx, in)
+			if err == nil {
+				end.addr = addr
+			}
+			errs = append(errs, err)
+		}
+		*s.Self.AddrOf(k) = end.addr
+	}
+	if err := errors.Join(errs...); err != nil || a.gone || a.alone != nil {
+		return err
+	}
+	return a.knowNode()
+}
+
+// knowNode keeps over restarts that what the tunnels have is this Node's.
+func (a *Agent) knowNode() error {
+	if a.tunnels.known == a.node.UID {
+		return nil
+	}
+	if err := writeState(a.Config.StateDir, nodeFile, a.node.UID); err != nil {
+		return err
+	}
+	a.tunnels.known = a.node.UID
+	return nil
+}
+
+// occupied returns the addresses that the kernel has something at, in ascending order.
+func occupied(pods []netip.Addr, tunnels []netip.Addr) []netip.Addr {
+	if len(tunnels) == 0 {
+		return pods
+	}
+	all := slices.Concat(pods, tunnels)
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.Compact(all)
+}
+
+// announceSelf tells other nodes, Calico's among them, how to reach this one.
+func (a *Agent) announceSelf(ctx context.Context, s *desired.Snapshot) error {
+	want := map[string]string{
+		api.AnnotationIPv4Address: prefixText(s.Self.Addr),
+		api.AnnotationIPv6Address: prefixText(s.Self.Addr6),
+	}
+	want[api.AnnotationReflection] = string(a.reflecting.plan.Annotate)
+	if asn := a.Config.Addresses.ASN; asn != 0 {
+		want[api.AnnotationASNumber] = strconv.FormatUint(uint64(asn), 10)
+	}
+	for _, end := range a.tunnels.ends {
+		if end.stands || !end.addr.IsValid() { // else others would send what cannot be received yet
+			want[end.annotation] = desired.AddrText(end.addr)
+		}
+	}
+	if err := duties.Announce(ctx, a.Store, a.node.Annotations, a.node.Name, want); err != nil {
+		if errors.Is(err, datastore.ErrNotFound) { // the Node is gone
+			for _, end := range a.tunnels.ends {
+				err = errors.Join(err, end.keeper.Abandon(ctx))
+			}
+		}
+		return fmt.Errorf("announce this node's address: %w", err)
+	}
+	return nil
+}
+
+// syncTunnels makes the devices that there are to be, with all that they need to know of other nodes. What is too much stays until
+// routes no longer lead there: see pruneTunnels.
+func (a *Agent) syncTunnels(ctx context.Context, s *desired.Snapshot) error {
+	want := s.Tunnels()
+	t := &a.tunnels
+	t.rest = t.rest[:0]
+	var errs []error
+	done := func(k desired.TunnelKind, err error) {
+		t.ends[k].stands = err == nil
+		errs = append(errs, err)
+	}
+	if want.IPIP != nil {
+		done(desired.IPIPTunnel, s.NameRemedy(a.Encap.Sync(ctx, *want.IPIP)))
+	}
+	var links []int
+	for i, v := range []*vxlan.Tunnel{want.VXLAN, want.VXLANv6} {
+		if v == nil {
+			continue
+		}
+		m, err := a.VXLAN.Merge(ctx, *v)
+		done(desired.VXLANTunnel+desired.TunnelKind(i), err)
+		t.rest = append(t.rest, m)
+		if m.Link != 0 {
+			links = append(links, m.Link)
+		}
+	}
+	slices.Sort(links)
+	return errors.Join(append(errs, t.listen(ctx, a, links))...)
+}
+
+// listen has changes of the devices' entries wake the agent.
+func (t *tunnels) listen(ctx context.Context, a *Agent, links []int) (err error) {
+	if slices.Equal(links, t.links) && (t.events != nil || len(links) == 0) {
+		return nil
+	}
+	t.ignore()
+	if len(links) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // of the pass
+	if t.events, err = a.Kernel.SubscribeToNeighbours(ctx, links); err != nil {
+		cancel()
+		return err
+	}
+	t.links, t.deaf = links, cancel
+	return nil
+}
+
+// ignore ends that.
+func (t *tunnels) ignore() {
+	if t.deaf != nil {
+		t.deaf()
+	}
+	t.links, t.events, t.deaf = nil, nil, nil
+}
+
+func (t *tunnels) heard(ok bool) {
+	if !ok {
+		t.events = nil
+	}
+}
+
+// pruneTunnels takes away what the routes have just been led away from: entries of nodes that have gone, and devices that no pool
+// uses any more. While routes are held, so are these.
+func (a *Agent) pruneTunnels(ctx context.Context, s *desired.Snapshot) error {
+	if a.bgp.holding {
+		return nil
+	}
+	var errs []error
+	for _, m := range a.tunnels.rest {
+		errs = append(errs, m.Prune())
+	}
+	for k := range desired.TunnelKinds {
+		if s.Needs(k) {
+			continue
+		}
+		a.tunnels.ends[k].stands = false
+		if k == desired.IPIPTunnel {
+			errs = append(errs, a.Encap.Remove(ctx))
+		} else {
+			errs = append(errs, a.VXLAN.Remove(ctx, k == desired.VXLANTunnel6))
+		}
+	}
+	return errors.Join(errs...)
+}

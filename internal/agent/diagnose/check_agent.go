@@ -1,0 +1,155 @@
+package diagnose
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/plugin/facts"
+)
+
+// overdue is how old the last pass of an agent that works may be: it makes one each 30 s, however little happens.
+const overdue = 2 * time.Minute
+
+// Check makes findings of what was seen. It is pure.
+func Check(o *Observations) []Finding {
+	findings := slices.Concat(o.agent(), o.mesh(), o.forwarding(), o.reversePath(), o.kernel(), o.portOwners(), o.cniConfigs(), o.otherNetworks(), o.foreignRoutes(), o.managers())
+	for _, p := range o.Peers {
+		findings = append(findings, o.peer(p)...)
+	}
+	return findings
+}
+
+// agent looks at what the agent says of itself.
+func (o *Observations) agent() []Finding {
+	const check = "agent"
+	r := o.Agent
+	if r == nil {
+		return []Finding{{
+			Check: check, Level: Problem, Seen: fmt.Sprint(o.AgentErr), Why: "routes, addresses and rules stay, but nothing follows the cluster any more",
+			Do: "look at its log: kubectl -n kube-system logs -l app.kubernetes.io/name=tortie -c node; peers that are to be probed meanwhile can be named: node diagnose 10.0.0.7",
+		}}
+	}
+	findings := []Finding{{Check: check, Level: OK, Seen: "answers, and is ready"}}
+	f := &findings[0]
+	switch age := r.Time.Sub(r.LastPass); {
+	case age > overdue:
+		f.Level, f.Seen = Problem, fmt.Sprintf("its last pass ended %s ago", age.Round(time.Second))
+		f.Why, f.Do = "it hangs: nothing follows the cluster any more", "its liveness probe restarts it; if it does not, delete the pod"
+	case !r.Ready:
+		f.Level, f.Seen = Problem, "is not ready: "+orNothing(r.LastError, "its first pass has not ended")
+		f.Why, f.Do = "pods are not scheduled to this node", "the error says what hinders it"
+	case r.LastError != "":
+		f.Level, f.Seen = Problem, "its last pass failed: "+r.LastError
+		f.Why, f.Do = "this node is not as the cluster wants it", "the error says what hinders it; it tries again"
+	}
+	for _, p := range r.Problems {
+		findings = append(findings, Finding{Check: "problem", Level: Warning, Seen: p, Why: "what the agent cannot use it leaves out, and everything else goes on", Do: "correct what it names"})
+	}
+	return append(findings, o.plugins()...)
+}
+
+func orNothing(text, otherwise string) string {
+	if text == "" {
+		return otherwise
+	}
+	return text
+}
+
+// plugins looks at what the agent does for the CNI plugins.
+func (o *Observations) plugins() []Finding {
+	r := o.Agent
+	told := Finding{Check: "facts", Level: OK, Seen: "the plugins are told about the cluster"}
+	switch {
+	case r.Facts == nil && r.Time.Sub(r.Started) > facts.MaxAge:
+		told.Level, told.Seen = Warning, "the plugins have not been told anything since the agent started"
+	case r.Facts != nil && !r.Facts.Usable:
+		told.Level, told.Seen = Warning, fmt.Sprintf("what the plugins were told is %s old", r.Time.Sub(r.Facts.Written).Round(time.Second))
+	}
+	if told.Level != OK {
+		told.Why, told.Do = "they ask the API server for each pod, which takes longer", "see that the API server answers this node; the agent's log and its problems say what hinders it"
+	}
+	left := Finding{Check: "journal", Level: OK, Seen: "nothing is left to release"}
+	if r.Journal.Entries > 0 {
+		left.Level, left.Seen = Warning, fmt.Sprintf("addresses of %d containers are still to be released", r.Journal.Entries)
+		left.Why, left.Do = "nobody else gets these addresses", "see that the API server answers this node"
+		if r.Journal.LastError != "" {
+			left.Seen += ": " + r.Journal.LastError
+		}
+	}
+	return []Finding{told, left}
+}
+
+// largeMesh is with how many nodes a full mesh begins to cost more than it is worth.
+const largeMesh = 100
+
+// mesh looks at how many sessions the full mesh takes. A small one is nothing to speak of, and so is one that reflectors are about to end.
+func (o *Observations) mesh() []Finding {
+	r := o.report()
+	nodes := map[string]bool{}
+	for _, p := range r.Peers {
+		if p.Kind == "mesh" && p.Node != "" {
+			nodes[p.Node] = true
+		}
+	}
+	if len(nodes) <= largeMesh || r.Reflection != nil {
+		return nil
+	}
+	return []Finding{{
+		Check: "mesh", Level: Warning, Seen: fmt.Sprintf("this node has sessions with %d others, each with each", len(nodes)),
+		Why: "their number grows with the square of the nodes, and so does what a restart of many costs",
+		Do:  "let the nodes agree on route reflectors (Helm: bgp.automaticReflectors=true), or make some of them reflectors (docs/bgp.md)",
+	}}
+}
+
+// agentProgram is what the kernel calls the agent.
+const agentProgram = "node"
+
+// portOwners looks at who has BGP's port.
+func (o *Observations) portOwners() []Finding {
+	const check = "bgp-port"
+	if o.ListenersErr != nil {
+		return []Finding{{Check: check, Level: Unknown, Seen: o.ListenersErr.Error()}}
+	}
+	own := o.ownAddrs()
+	silent := slices.Clone(own)
+	var others []string
+	for _, l := range o.Listeners {
+		if i := slices.Index(silent, l.Addr.Addr().Unmap()); i >= 0 {
+			silent = slices.Delete(silent, i, i+1)
+			continue
+		}
+		if l.Addr.Addr().IsUnspecified() && strings.HasPrefix(l.Owner, agentProgram+" (") { // bindMode None
+			silent = slices.DeleteFunc(silent, func(a netip.Addr) bool { return a.Is4() == l.Addr.Addr().Is4() })
+			continue
+		}
+		if !l.Addr.Addr().IsLoopback() {
+			others = append(others, fmt.Sprintf("%s has %s", orNothing(l.Owner, "a process that cannot be seen from here"), l.Addr))
+		}
+	}
+	f := Finding{Check: check, Level: OK, Seen: "the node's address is listened on, and no other"}
+	switch {
+	case len(others) > 0:
+		f.Level, f.Seen = Problem, strings.Join(others, ", ")
+		f.Why, f.Do = "the agent listens on the node's addresses alone, unless bindMode is None: this is another BGP speaker, which takes sessions or the port", "stop it (BIRD of a calico-node, FRR), or give the cluster another port (BGPConfiguration default, spec.listenPort)"
+	case len(own) == 0:
+		f.Level, f.Seen = Unknown, "the node's address is not known"
+	case len(silent) > 0:
+		f.Level, f.Seen = Problem, fmt.Sprintf("nothing listens on the node's address %s", silent[0])
+		f.Why, f.Do = "no peer can open a session to this node", "the agent's last error says why"
+	}
+	return []Finding{f}
+}
+
+// ownAddrs are the node's addresses.
+func (o *Observations) ownAddrs() []netip.Addr {
+	var own []netip.Addr
+	for _, text := range []string{o.report().Address, o.report().Address6} {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			own = append(own, p.Addr())
+		}
+	}
+	return own
+}

@@ -1,0 +1,337 @@
+package diagnose
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/tortie-net/tortie/internal/agent/nodestatus"
+	"github.com/tortie-net/tortie/internal/kernel/ipip"
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/podnet"
+)
+
+// report is what the agent says, or nothing.
+func (o *Observations) report() *nodestatus.Report {
+	if o.Agent == nil {
+		return &nodestatus.Report{}
+	}
+	return o.Agent
+}
+
+// encapsulates reports whether pods' packets travel in IPIP.
+func (o *Observations) encapsulates() bool {
+	_, ok := tunnelOf(o.report(), kindIPIP, true)
+	return ok
+}
+
+// poolsOf lists the ranges of one family.
+func (o *Observations) poolsOf(is4 bool) []netip.Prefix {
+	var all []netip.Prefix
+	for _, p := range o.report().Pools {
+		if cidr, err := netip.ParsePrefix(p.CIDR); err == nil && cidr.Addr().Is4() == is4 {
+			all = append(all, cidr)
+		}
+	}
+	return all
+}
+
+func (o *Observations) forwarding() []Finding {
+	one := func(key string, needed bool, family string) Finding {
+		value, known := o.Sysctls[key]
+		f := Finding{Check: "forwarding", About: strings.ReplaceAll(key, "/", "."), Seen: "is " + value, Level: OK}
+		switch {
+		case !known && needed:
+			f.Level, f.Seen = Unknown, "cannot be read"
+		case value == "0" && needed:
+			f.Level, f.Why = Problem, "without it the kernel forwards no "+family+" packet to or from a pod"
+			f.Do = "set it to 1, and look for what sets it to 0: a file in /etc/sysctl.d, a firewall; the agent sets it at each pass"
+		}
+		return f
+	}
+	findings := []Finding{one("net/ipv4/ip_forward", o.Agent == nil || len(o.poolsOf(true)) > 0, "IPv4")}
+	if o.report().ForwardsIPv6 { // a pool alone asks for nothing: clusters have one by default
+		findings = append(findings, one("net/ipv6/conf/all/forwarding", true, "IPv6"))
+	}
+	return findings
+}
+
+// strict is the value of rp_filter by which a packet must come in by the link that an answer would leave by.
+const strict = "1"
+
+// reversePath looks at rp_filter of the links that nodes' and tunnelled packets come in by. The kernel takes the greater of a
+// link's value and that of all.
+func (o *Observations) reversePath() []Finding {
+	var findings []Finding
+	all := o.Sysctls["net/ipv4/conf/all/rp_filter"]
+	for _, link := range o.pathLinks() {
+		own, known := o.Sysctls["net/ipv4/conf/"+link+"/rp_filter"]
+		f := Finding{Check: "rp-filter", About: link, Level: OK, Seen: "is " + max(all, own)}
+		if !known {
+			f.Level, f.Seen = Unknown, "cannot be read"
+		} else if max(all, own) == strict {
+			f = o.strictly(f, link)
+		}
+		findings = append(findings, f)
+	}
+	return findings
+}
+
+func (o *Observations) strictly(f Finding, link string) Finding {
+	f.Level, f.Seen = Warning, "is 1 (strict)"
+	f.Why = "the kernel drops silently what comes in by " + link + " unless an answer would leave by it: with several links, or routes that differ by direction, packets vanish"
+	f.Do = fmt.Sprintf("set net.ipv4.conf.all.rp_filter and net.ipv4.conf.%s.rp_filter to 2 (loose) or 0, in a file of /etc/sysctl.d too", link)
+	if link != o.report().Interface {
+		return f
+	}
+	for _, p := range o.Peers {
+		if p.Addr.Is4() && p.WayErr == nil && p.Way != "" && p.Way != link {
+			f.Level = Problem
+			f.Seen = fmt.Sprintf("is 1 (strict), and %s is reached by %s: what it sends to the node's address on %s is dropped", p.name(), p.Way, link)
+			return f
+		}
+	}
+	return f
+}
+
+// pathLinks are the links that packets from other nodes come in by.
+func (o *Observations) pathLinks() []string {
+	var links []string
+	if l := o.report().Interface; l != "" {
+		links = append(links, l)
+	}
+	for _, t := range tunnelsOf(o.report()) {
+		if slices.ContainsFunc(o.Links, func(l netlinkx.Link) bool { return l.Name == t.Device }) {
+			links = append(links, t.Device)
+		}
+	}
+	return links
+}
+
+func (o *Observations) kernel() []Finding {
+	var findings []Finding
+	if o.encapsulates() {
+		findings = append(findings, feature("ipip", o.Kernel.IPIP, true, "pools with IPIP need it: their packets cannot leave this node",
+			"modprobe ipip, and a line \"ipip\" in /etc/modules-load.d/ipip.conf", "use a kernel built with CONFIG_NET_IPIP, or pools without IPIP"))
+	}
+	return append(findings,
+		feature("nf_tables", o.Kernel.NFTables, true, "masquerading and the guard of the tunnels need it",
+			"modprobe nf_tables", "use a kernel built with CONFIG_NF_TABLES and CONFIG_NF_TABLES_INET"),
+		feature("tcp-md5", o.Kernel.MD5, false, "BGP passwords (BGPConfiguration default, spec.nodeMeshPassword) need it, and the agent guards with it what its parts say to each other",
+			"", "use a kernel built with CONFIG_TCP_MD5SIG if sessions are to have passwords"))
+}
+
+func feature(name string, has Feature, needed bool, why, load, build string) Finding {
+	f := Finding{Check: "kernel", About: name, Level: OK, Seen: "there"}
+	if has.Has {
+		return f
+	}
+	f.Level, f.Why, f.Do, f.Seen = Warning, why, build, "the kernel does not have it"
+	if needed {
+		f.Level = Problem
+	}
+	switch {
+	case has.Err != nil:
+		f.Level, f.Seen = Unknown, has.Err.Error()
+	case has.Loadable:
+		f.Seen, f.Do = "there is a module that is not loaded", load
+	}
+	return f
+}
+
+// cniConfigs looks at whose configuration the container runtime uses.
+func (o *Observations) cniConfigs() []Finding {
+	const check = "cni-config"
+	c := o.Configs
+	if c.Err != nil {
+		f := Finding{Check: check, About: c.Dir, Level: Unknown, Seen: "could not look: " + c.Err.Error(), Do: "run the program on the host"}
+		if errors.Is(c.Err, fs.ErrPermission) {
+			f.Do = "run the program as root"
+		}
+		return []Finding{f}
+	}
+	if len(c.Files) == 0 {
+		return []Finding{{Check: check, About: c.Dir, Level: Problem, Seen: "is empty", Why: "the container runtime has no network to give to pods",
+			Do: "look at the log of the container install of this node's pod tortie-node: it writes the configuration"}}
+	}
+	var findings []Finding
+	for i, file := range c.Files {
+		f := Finding{Check: check, About: file.Name, Level: OK, Seen: "plugins " + strings.Join(file.Types, ", ")}
+		switch ours := slices.Contains(file.Types, "calico"); {
+		case file.Err != nil:
+			f.Level, f.Seen, f.Do = Warning, "cannot be read: "+file.Err.Error(), "repair or remove it"
+		case !ours && i == 0:
+			f.Level, f.Why = Problem, "the runtime uses the first file by name: pods get another network than this one"
+			f.Do = "remove the other network, then this file"
+		case !ours:
+			f.Level, f.Why, f.Do = Warning, "the runtime uses the first file by name: this one would be used if that went away", "remove it if its network is gone"
+		case i > 0:
+			f.Level, f.Why, f.Do = Warning, "the runtime uses the first file by name, which is "+c.Files[0].Name, "remove what is in its way"
+		}
+		findings = append(findings, f)
+	}
+	return findings
+}
+
+// stranger is another network plugin, and what it leaves in a kernel.
+type stranger struct {
+	name     string
+	links    []string // beginnings of names
+	chains   []string // beginnings of names
+	protocol netlinkx.Protocol
+}
+
+var strangers = []stranger{
+	{"flannel", []string{"flannel.", "flannel-v6."}, []string{"FLANNEL-"}, 0},
+	{"Cilium", []string{"cilium_", "lxc"}, []string{"CILIUM_"}, 0},
+	{"kube-router", []string{"kube-bridge", "tun-"}, []string{"KUBE-ROUTER-"}, 0},
+	{"Calico's Felix", []string{"vxlan.calico", "wireguard.cali"}, []string{"cali-", "filter-cali-", "nat-cali-"}, netlinkx.ProtocolFelix},
+	{"BIRD", nil, nil, netlinkx.ProtocolBIRD},
+	{"Weave", []string{"weave", "vethwe-"}, []string{"WEAVE"}, 0},
+	{"Antrea", []string{"antrea-"}, []string{"ANTREA-"}, 0},
+	{"OVN-Kubernetes", []string{"ovn-k8s-", "br-int"}, nil, 0},
+}
+
+// otherNetworks looks for traces of other network plugins.
+func (o *Observations) otherNetworks() []Finding {
+	var findings []Finding
+	for _, s := range strangers {
+		var traces []string
+		for _, l := range o.Links {
+			if begins(l.Name, s.links) && !o.ownTunnel(l.Name) {
+				traces = append(traces, "link "+l.Name)
+			}
+		}
+		for _, c := range o.Chains {
+			if begins(c.Name, s.chains) {
+				traces = append(traces, "chain "+c.Name+" of table "+c.Table)
+			}
+		}
+		for _, r := range o.Routes {
+			if s.protocol != 0 && r.Protocol == s.protocol {
+				traces = append(traces, "route to "+r.Dst.String())
+			}
+		}
+		if len(traces) > 0 {
+			findings = append(findings, Finding{
+				Check: "other-network", About: s.name, Level: Warning, Seen: summary(traces, 3),
+				Why: "it runs here, or has left this behind: two networks on one node fight over routes, rules and addresses",
+				Do:  "remove it if it runs; else delete what it left, or restart the machine",
+			})
+		}
+	}
+	if len(findings) == 0 && o.LinksErr == nil && o.RoutesErr == nil {
+		findings = append(findings, Finding{Check: "other-network", Level: OK, Seen: "no links, chains or routes of other networks that are known here" + o.unseenChains()})
+	}
+	return findings
+}
+
+// ownTunnel reports that the agent has a device of that name, as Calico's Felix has.
+func (o *Observations) ownTunnel(link string) bool {
+	return slices.ContainsFunc(tunnelsOf(o.report()), func(t nodestatus.Tunnel) bool { return t.Device == link })
+}
+
+// unseenChains says which chains were not looked at.
+func (o *Observations) unseenChains() string {
+	text := ""
+	if o.ChainsErr != nil {
+		text += "; those of nf_tables could not be looked at: " + o.ChainsErr.Error()
+	}
+	if len(o.LegacyTables) > 0 {
+		text += "; what iptables-legacy has in its tables " + strings.Join(o.LegacyTables, ", ") + " is not looked at (iptables-legacy-save shows it)"
+	}
+	return text
+}
+
+func begins(name string, prefixes []string) bool {
+	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) })
+}
+
+func summary(items []string, most int) string {
+	if more := len(items) - most; more > 0 {
+		items = append(slices.Clone(items[:most]), fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(items, ", ")
+}
+
+// foreignRoutes looks for others' routes into the pools: the more specific one wins, and then the lesser metric.
+func (o *Observations) foreignRoutes() []Finding {
+	const check = "foreign-routes"
+	if o.RoutesErr != nil {
+		return []Finding{{Check: check, Level: Unknown, Seen: o.RoutesErr.Error()}}
+	}
+	var into []string
+	pools := append(o.poolsOf(true), o.poolsOf(false)...)
+	for _, r := range o.Routes {
+		inside := slices.ContainsFunc(pools, func(p netip.Prefix) bool { return p.Bits() <= r.Dst.Bits() && p.Contains(r.Dst.Addr()) })
+		if inside && r.Protocol != o.Protocol && !o.toPod(r) {
+			into = append(into, o.inWords(r))
+		}
+	}
+	if len(into) == 0 {
+		return []Finding{{Check: check, Level: OK, Seen: "no routes into the pools but the agent's and the plugins'"}}
+	}
+	return []Finding{{
+		Check: check, Level: Problem, Seen: summary(into, 5),
+		Why: "routes of others into the pools win over the agent's if they are longer or have a lesser metric, and lead packets elsewhere",
+		Do:  "find out by the protocol who makes them (see /etc/iproute2/rt_protos), stop that, and delete them with ip route delete",
+	}}
+}
+
+// toPod reports whether a route is one that the plugins made.
+func (o *Observations) toPod(r netlinkx.Route) bool {
+	return r.Dst.IsSingleIP() && strings.HasPrefix(o.linkName(r.Dev), podnet.DefaultVethPrefix)
+}
+
+func (o *Observations) linkName(index int) string {
+	if i := slices.IndexFunc(o.Links, func(l netlinkx.Link) bool { return l.Index == index }); i >= 0 {
+		return o.Links[i].Name
+	}
+	return ""
+}
+
+// inWords is a route with its link's name.
+func (o *Observations) inWords(r netlinkx.Route) string {
+	return strings.Replace(r.String(), fmt.Sprintf("dev #%d", r.Dev), "dev "+o.linkName(r.Dev), 1)
+}
+
+// managers looks at whether a program of the host configures links or routes that are ours.
+func (o *Observations) managers() []Finding {
+	if o.Managers.Err != nil {
+		return []Finding{{Check: "network-manager", Level: Unknown, Seen: "could not look: " + o.Managers.Err.Error()}}
+	}
+	nm, nd := o.Managers.NetworkManager, o.Managers.Networkd
+	findings := []Finding{
+		o.managed("NetworkManager", nm, "write /etc/NetworkManager/conf.d/tortie.conf with\n[keyfile]\nunmanaged-devices=interface-name:cali*;interface-name:tunl*\nand run systemctl reload NetworkManager"),
+		o.managed("systemd-networkd", nd, "write /etc/systemd/network/10-tortie.network with\n[Match]\nName=cali* tunl*\n[Link]\nUnmanaged=yes\nand run networkctl reload"),
+	}
+	if nd.Running && !o.Managers.KeepsForeignRoutes && slices.Contains(nd.Manages, o.report().Interface) {
+		findings = append(findings, Finding{
+			Check: "network-manager", About: "systemd-networkd, ManageForeignRoutes", Level: Warning,
+			Seen: "networkd manages " + o.report().Interface + " and may remove routes that it did not make",
+			Why:  "when networkd is restarted, the agent's routes by that link go, and come back a moment later",
+			Do:   "write /etc/systemd/networkd.conf.d/tortie.conf with\n[Network]\nManageForeignRoutes=no\nManageForeignRoutingPolicyRules=no\nand restart systemd-networkd",
+		})
+	}
+	return findings
+}
+
+func (o *Observations) managed(name string, m Manager, remedy string) Finding {
+	f := Finding{Check: "network-manager", About: name, Level: OK, Seen: "does not run"}
+	if !m.Running {
+		return f
+	}
+	ours := slices.DeleteFunc(slices.Clone(m.Manages), func(l string) bool {
+		return l != ipip.Device && !o.ownTunnel(l) && !strings.HasPrefix(l, podnet.DefaultVethPrefix)
+	})
+	if len(ours) == 0 {
+		f.Seen = "runs, and leaves our links alone"
+		return f
+	}
+	f.Level, f.Seen = Problem, "manages "+summary(ours, 5)
+	f.Why, f.Do = "it takes addresses and routes from links that it manages: pods lose their network", remedy
+	return f
+}

@@ -1,0 +1,199 @@
+package diagnose
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/agent/nodestatus"
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+)
+
+// defaultPort is BGP's, if the agent does not say.
+const defaultPort = 179
+
+// Options are what a diagnosis goes by.
+type Options struct {
+	// Address is host:port on which the agent serves /status.
+	Address string
+	// Root is where the host's file system is.
+	Root string
+	// Only limits the peers, and adds those that the agent does not know.
+	Only []netip.Addr
+	// Protocol marks the agent's routes.
+	Protocol netlinkx.Protocol
+	// Progress is told what is being done.
+	Progress func(string)
+}
+
+// Run looks, probes and checks, until ctx ends at the latest: what there was no time for is said.
+func Run(ctx context.Context, opts Options) (*Result, error) {
+	begun := time.Now()
+	kernel, err := netlinkx.Open()
+	if err != nil {
+		return nil, fmt.Errorf("open rtnetlink: %w", err)
+	}
+	defer kernel.Close()
+	o := &Observations{Time: begun, Protocol: opts.Protocol}
+	opts.Progress("asking the agent on " + opts.Address)
+	o.Agent, o.AgentErr = nodestatus.Fetch(ctx, opts.Address)
+	o.Peers = peers(o.report(), opts.Only)
+	for i := range o.Peers {
+		o.wayTo(kernel, &o.Peers[i])
+	}
+	opts.Progress("looking at this host")
+	host{opts.Root, kernel}.look(o, bgpPort(o.report()))
+	passwords := netlinkx.WrongPasswords()
+	if len(o.Peers) > 0 {
+		opts.Progress(fmt.Sprintf("probing peers: %d", len(o.Peers)))
+		newProber(o.report()).probeAll(ctx, o.Peers)
+	}
+	o.WrongPasswords = netlinkx.WrongPasswords() - passwords
+	r := &Result{Node: o.report().Node, Time: begun, Seconds: time.Since(begun).Seconds(), Findings: Check(o)}
+	r.Order()
+	return r, nil
+}
+
+func bgpPort(r *nodestatus.Report) uint16 { return cmp.Or(r.BGPPort, defaultPort) }
+
+// wayTo notes by which link a peer is reached.
+func (o *Observations) wayTo(kernel *netlinkx.Conn, p *Peer) {
+	way, err := kernel.WayTo(p.Addr)
+	if err != nil {
+		p.WayErr = err
+		return
+	}
+	link, err := kernel.LinkByIndex(way.Dev)
+	p.Way, p.WayErr = link.Name, err
+}
+
+// peers are those that the agent has sessions with, or those that were asked for.
+func peers(r *nodestatus.Report, only []netip.Addr) []Peer {
+	var all []Peer
+	for _, p := range r.Peers {
+		addr, err := netip.ParseAddr(p.Address)
+		if err != nil || len(only) > 0 && !slices.Contains(only, addr) {
+			continue
+		}
+		peer := Peer{
+			Addr: addr, Node: p.Node, Session: p.State, Words: p.LastError, Port: cmp.Or(p.Port, bgpPort(r)), Password: p.Password, TTLHops: p.TTLHops,
+			Tunnelled: tunnelled(r, p), VTEP: vtep(r, p),
+		}
+		peer.WantSize, peer.Overhead = packetSize(r, addr.Is4())
+		all = append(all, peer)
+	}
+	for _, addr := range only {
+		if !slices.ContainsFunc(all, func(p Peer) bool { return p.Addr == addr }) {
+			_, ipip := tunnelOf(r, kindIPIP, true)
+			peer := Peer{Addr: addr, Port: bgpPort(r), Tunnelled: ipip && addr.Is4()}
+			peer.WantSize, peer.Overhead = packetSize(r, addr.Is4())
+			all = append(all, peer)
+		}
+	}
+	return all
+}
+
+// Kinds of tunnels.
+const (
+	kindIPIP  = "IPIP"
+	kindVXLAN = "VXLAN"
+)
+
+// tunnelsOf returns the agent's tunnels.
+func tunnelsOf(r *nodestatus.Report) []nodestatus.Tunnel {
+	if len(r.Tunnels) == 0 && r.Tunnel != nil {
+		return []nodestatus.Tunnel{*r.Tunnel} // an older agent's, which knows IPIP alone
+	}
+	return r.Tunnels
+}
+
+// tunnelOf returns the agent's tunnel of a kind for a family of outer packets.
+func tunnelOf(r *nodestatus.Report, kind string, is4 bool) (nodestatus.Tunnel, bool) {
+	for _, t := range tunnelsOf(r) {
+		if v6 := strings.Contains(t.Device, "v6"); cmp.Or(t.Kind, kindIPIP) == kind && v6 != is4 {
+			return t, true
+		}
+	}
+	return nodestatus.Tunnel{}, false
+}
+
+// tunnelled reports whether pods' packets to a peer travel in IPIP: by a route's word, or by the pools' while there is none.
+func tunnelled(r *nodestatus.Report, p nodestatus.Peer) bool {
+	t, ok := tunnelOf(r, kindIPIP, true)
+	if !ok {
+		return false
+	}
+	routed := false
+	for _, route := range r.Routes.List {
+		if route.Via == p.Address {
+			routed = true
+			if route.Device == t.Device {
+				return true
+			}
+		}
+	}
+	return !routed && slices.ContainsFunc(r.Pools, func(p nodestatus.Pool) bool { return p.IPIPMode == "Always" })
+}
+
+// vtep returns the other end of the tunnel if pods' packets to a peer travel in VXLAN: it is the next hop of their routes.
+func vtep(r *nodestatus.Report, p nodestatus.Peer) netip.Addr {
+	peer, err := netip.ParseAddr(p.Address)
+	if err != nil || p.Node == "" {
+		return netip.Addr{}
+	}
+	for _, route := range r.Routes.List {
+		if route.Encap != kindVXLAN || route.Node != p.Node {
+			continue
+		}
+		if via, err := netip.ParseAddr(route.Via); err == nil && via.Is4() == peer.Is4() {
+			return via
+		}
+	}
+	return netip.Addr{}
+}
+
+// packetSize is the size of the largest packets between the nodes, and how many bytes of it are a tunnel's: those of the tunnel whose
+// packets are the largest, or the pods' own.
+func packetSize(r *nodestatus.Report, is4 bool) (size, overhead int) {
+	if t, ok := tunnelOf(r, kindIPIP, true); ok && is4 {
+		size, overhead = t.MTU+ipv4Header, ipv4Header
+	}
+	if t, ok := tunnelOf(r, kindVXLAN, is4); ok {
+		header := ipv4Header + vxlanHeaders
+		if !is4 {
+			header = ipv6Header + vxlanHeaders
+		}
+		if t.MTU+header > size {
+			size, overhead = t.MTU+header, header
+		}
+	}
+	if size == 0 {
+		return r.PodMTU, 0
+	}
+	return size, overhead
+}
+
+// newProber takes the addresses from what the agent says.
+func newProber(r *nodestatus.Report) *prober {
+	p := &prober{from: map[bool]netip.Addr{}}
+	for _, text := range []string{r.Address, r.Address6} {
+		if prefix, err := netip.ParsePrefix(text); err == nil {
+			p.from[prefix.Addr().Is4()] = prefix.Addr()
+		}
+	}
+	if t, ok := tunnelOf(r, kindIPIP, true); ok {
+		p.tunnel, _ = netip.ParseAddr(t.Address)
+	}
+	p.ends = map[bool]vxlanEnd{}
+	for _, is4 := range []bool{true, false} {
+		if t, ok := tunnelOf(r, kindVXLAN, is4); ok {
+			addr, _ := netip.ParseAddr(t.Address)
+			p.ends[is4] = vxlanEnd{addr: addr, device: t.Device, port: uint16(t.Port)}
+		}
+	}
+	return p
+}

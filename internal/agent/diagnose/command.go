@@ -1,0 +1,69 @@
+package diagnose
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/agent/nodestatus"
+	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+)
+
+// Command is its name, Help what it does in a few words.
+const (
+	Command = "diagnose"
+	Help    = "checks of this node and the ways to its peers, and what to do"
+)
+
+// runTime bounds a diagnosis.
+const runTime = 25 * time.Second
+
+// Main is the command, with what follows its name. It fails if a check has found a problem, after the result is written.
+func Main(ctx context.Context, args []string, settings config.Diagnose, out nodestatus.Output) error {
+	flags := flag.NewFlagSet("node "+Command, flag.ContinueOnError)
+	flags.SetOutput(out.Err)
+	flags.Usage = func() {
+		fmt.Fprintf(out.Err, "usage: node %s [flags] [ADDRESS...]\n\nWith addresses, only these peers are probed.\n\n", Command)
+		flags.PrintDefaults()
+	}
+	format := flags.String("o", "text", "`format`: text or json")
+	root := flags.String("root", "/", "`directory` where the host's file system is")
+	address := flags.String("address", settings.HealthAddr, "`host:port` on which the agent serves /status; from FELIX_HEALTHHOST and FELIX_HEALTHPORT")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	opts := Options{
+		Address: *address, Root: *root, Protocol: netlinkx.Protocol(settings.RouteProtocol),
+		Progress: func(text string) { fmt.Fprintln(out.Err, text+" ...") },
+	}
+	for _, arg := range flags.Args() {
+		addr, err := netip.ParseAddr(arg)
+		if err != nil {
+			return fmt.Errorf("%q is no address: name peers by their addresses, such as 10.0.0.7 (node peers lists them)", arg)
+		}
+		opts.Only = append(opts.Only, addr.Unmap())
+	}
+	write, ok := map[string]func(*Result) error{
+		"text": func(r *Result) error { return r.WriteText(out.Out) },
+		"json": func(r *Result) error { return r.WriteJSON(out.Out) },
+	}[*format]
+	if !ok {
+		return fmt.Errorf("-o %q: must be text or json", *format)
+	}
+	ctx, cancel := context.WithTimeout(ctx, runTime)
+	defer cancel()
+	result, err := Run(ctx, opts)
+	if err != nil {
+		return err
+	}
+	if err := write(result); err != nil {
+		return fmt.Errorf("write the answer: %w", err)
+	}
+	if n := result.Count(Problem); n > 0 {
+		return fmt.Errorf("%d of %d checks found a problem", n, len(result.Findings))
+	}
+	return nil
+}

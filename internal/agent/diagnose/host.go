@@ -1,0 +1,287 @@
+package diagnose
+
+import (
+	"bufio"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/sysctl"
+)
+
+// host looks at this machine below a root directory, which is another than / where the host's file system is mounted elsewhere.
+// The kernel's own files are always those of this process.
+type host struct {
+	root   string
+	kernel *netlinkx.Conn
+}
+
+func (h host) path(p string) string { return filepath.Join(h.root, p) }
+
+// look fills in what is seen of the host.
+func (h host) look(o *Observations, port uint16) {
+	o.Links, o.LinksErr = h.kernel.Links()
+	o.Routes, o.RoutesErr = h.routes()
+	o.Chains, o.ChainsErr = h.kernel.NFChains()
+	o.LegacyTables = legacyTables()
+	o.Sysctls = readSysctls(o.Links)
+	o.Kernel = h.features(o)
+	o.Listeners, o.ListenersErr = listeners(port)
+	o.Configs = readConfigs(h.path("/etc/cni/net.d"))
+	o.Managers = h.managers(o.Links)
+}
+
+func (h host) routes() ([]netlinkx.Route, error) {
+	all, err := h.kernel.Routes(netlinkx.RouteFilter{})
+	return slices.DeleteFunc(all, func(r netlinkx.Route) bool { return r.Protocol == netlinkx.ProtocolKernel }), err
+}
+
+// legacyTables lists the tables that iptables-legacy has used; a kernel without it has no such file.
+func legacyTables() []string {
+	text, _ := os.ReadFile("/proc/thread-self/net/ip_tables_names")
+	return strings.Fields(string(text))
+}
+
+// readSysctls reads what the checks look at.
+func readSysctls(links []netlinkx.Link) map[string]string {
+	keys := []sysctl.Key{{"net", "ipv4", "ip_forward"}, {"net", "ipv6", "conf", "all", "forwarding"}, {"net", "ipv4", "conf", "all", "rp_filter"}}
+	for _, l := range links {
+		keys = append(keys, sysctl.Key{"net", "ipv4", "conf", l.Name, "rp_filter"})
+	}
+	values := map[string]string{}
+	for _, k := range keys {
+		if v, err := sysctl.DefaultRoot.Get(k); err == nil {
+			values[k.String()] = v
+		}
+	}
+	return values
+}
+
+// features finds out what the kernel has, without loading anything.
+func (h host) features(o *Observations) Kernel {
+	k := Kernel{IPIP: h.module("ipip"), NFTables: Feature{Has: o.ChainsErr == nil}, MD5: md5()}
+	if slices.ContainsFunc(o.Links, func(l netlinkx.Link) bool { return l.Kind == "ipip" }) {
+		k.IPIP = Feature{Has: true}
+	}
+	if !k.NFTables.Has {
+		k.NFTables = h.module("nf_tables")
+		if k.NFTables.Has || k.NFTables.Err != nil {
+			k.NFTables = Feature{Err: o.ChainsErr} // it is there, and does not answer us: for want of rights
+		}
+	}
+	return k
+}
+
+// module finds out whether a part of the kernel is there: loaded, or built in; or could be loaded.
+func (h host) module(name string) Feature {
+	if _, err := os.Stat("/sys/module/" + name); err == nil {
+		return Feature{Has: true}
+	}
+	var uname unix.Utsname
+	if err := unix.Uname(&uname); err != nil {
+		return Feature{Err: err}
+	}
+	dir := filepath.Join(h.root, "/lib/modules", unix.ByteSliceToString(uname.Release[:]))
+	builtin, err := mentions(filepath.Join(dir, "modules.builtin"), "/"+name+".ko")
+	if err != nil {
+		return Feature{Err: fmt.Errorf("neither loaded, nor are the kernel's modules to be seen here: %w", err)}
+	}
+	loadable, err := mentions(filepath.Join(dir, "modules.dep"), "/"+name+".ko")
+	if err != nil {
+		return Feature{Err: err}
+	}
+	return Feature{Has: builtin, Loadable: loadable && !builtin}
+}
+
+// mentions reports whether a file has a text in one of its lines.
+func mentions(path, text string) (bool, error) {
+	b, err := os.ReadFile(path)
+	return strings.Contains(string(b), text), err
+}
+
+// md5 tries whether TCP connections can have passwords (RFC 2385).
+func md5() Feature {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return Feature{Err: err}
+	}
+	defer unix.Close(fd)
+	key := unix.TCPMD5Sig{Keylen: 1, Key: [80]byte{'x'}}
+	key.Addr.Family = unix.AF_INET
+	key.Addr.Data[2] = 127 // the address follows the port
+	err = unix.SetsockoptTCPMD5Sig(fd, unix.IPPROTO_TCP, unix.TCP_MD5SIG, &key)
+	switch {
+	case err == nil:
+		return Feature{Has: true}
+	case errors.Is(err, unix.ENOPROTOOPT):
+		return Feature{}
+	}
+	return Feature{Err: err}
+}
+
+// listeners lists who takes TCP connections on a port.
+func listeners(port uint16) ([]Listener, error) {
+	var all []Listener
+	for _, file := range []string{"/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"} {
+		f, err := os.Open(file)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // no IPv6
+		}
+		if err != nil {
+			return nil, err
+		}
+		for s := bufio.NewScanner(f); s.Scan(); {
+			if addr, inode, ok := parseListener(s.Text()); ok && addr.Port() == port {
+				all = append(all, Listener{Addr: addr, Owner: ownerOf(inode)})
+			}
+		}
+		f.Close()
+	}
+	return all, nil
+}
+
+// parseListener reads a line of /proc/net/tcp or tcp6; ok is false unless it is of a socket that listens.
+func parseListener(line string) (addr netip.AddrPort, inode string, ok bool) {
+	const listen = "0A"
+	fields := strings.Fields(line)
+	if len(fields) < 10 || fields[3] != listen {
+		return netip.AddrPort{}, "", false
+	}
+	host, port, found := strings.Cut(fields[1], ":")
+	raw, err := hex.DecodeString(host)
+	number, portErr := strconv.ParseUint(port, 16, 16)
+	if !found || err != nil || portErr != nil || len(raw)%4 != 0 {
+		return netip.AddrPort{}, "", false
+	}
+	for word := range slices.Chunk(raw, 4) {
+		slices.Reverse(word) // the kernel prints words of a little-endian machine
+	}
+	a, ok := netip.AddrFromSlice(raw)
+	return netip.AddrPortFrom(a, uint16(number)), fields[9], ok
+}
+
+// ownerOf finds the process that has a socket, among those that can be seen; empty if none.
+func ownerOf(inode string) string {
+	want := "socket:[" + inode + "]"
+	descriptors, _ := filepath.Glob("/proc/[0-9]*/fd/*")
+	for _, fd := range descriptors {
+		if target, err := os.Readlink(fd); err != nil || target != want {
+			continue
+		}
+		dir := filepath.Dir(filepath.Dir(fd))
+		name, _ := os.ReadFile(filepath.Join(dir, "comm"))
+		return fmt.Sprintf("%s (process %s)", strings.TrimSpace(string(name)), filepath.Base(dir))
+	}
+	return ""
+}
+
+// readConfigs reads the runtime's network configurations.
+func readConfigs(dir string) CNIConfigs {
+	c := CNIConfigs{Dir: dir}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		c.Err = err
+		return c
+	}
+	for _, e := range entries { // in the order of their names, which is the runtime's
+		if ext := filepath.Ext(e.Name()); ext != ".conf" && ext != ".conflist" && ext != ".json" {
+			continue
+		}
+		file := CNIConfig{Name: e.Name()}
+		text, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if err == nil {
+			file.Types, err = pluginTypes(text)
+		}
+		file.Err = err
+		c.Files = append(c.Files, file)
+	}
+	return c
+}
+
+// pluginTypes lists the plugins of a configuration, a list or a single one.
+func pluginTypes(text []byte) ([]string, error) {
+	var conf struct {
+		Type    string
+		Plugins []struct{ Type string }
+	}
+	if err := json.Unmarshal(text, &conf); err != nil {
+		return nil, err
+	}
+	var types []string
+	if conf.Type != "" {
+		types = append(types, conf.Type)
+	}
+	for _, p := range conf.Plugins {
+		types = append(types, p.Type)
+	}
+	return types, nil
+}
+
+// errNotTheHost: this process sees another file system than the host's.
+var errNotTheHost = errors.New("the host's file system is not to be seen from here: run the program on the host, or mount the host's / and name it by -root")
+
+// managers looks for programs that configure links, by what they say of ours.
+func (h host) managers(links []netlinkx.Link) Managers {
+	if _, err := os.Stat(h.path("/etc/os-release")); err != nil {
+		if _, err := os.Stat(h.path("/usr/lib/os-release")); err != nil {
+			return Managers{Err: errNotTheHost}
+		}
+	}
+	m := Managers{
+		NetworkManager: h.manager(links, "/run/NetworkManager/devices", "managed=true"),
+		Networkd:       h.manager(links, "/run/systemd/netif/links", "ADMIN_STATE=configur"), // configuring, configured
+	}
+	m.KeepsForeignRoutes = h.keepsForeignRoutes()
+	return m
+}
+
+// manager reads a directory that has a file for each link, by its number.
+func (h host) manager(links []netlinkx.Link, dir, managed string) Manager {
+	var m Manager
+	if _, err := os.Stat(h.path(dir)); err != nil {
+		return m
+	}
+	m.Running = true
+	for _, l := range links {
+		text, err := os.ReadFile(filepath.Join(h.path(dir), strconv.Itoa(l.Index)))
+		if err == nil && strings.Contains(string(text), managed) {
+			m.Manages = append(m.Manages, l.Name)
+		}
+	}
+	return m
+}
+
+// keepsForeignRoutes reads networkd's setting; the last file that has it counts.
+func (h host) keepsForeignRoutes() (keeps bool) {
+	files := []string{"/usr/lib/systemd/networkd.conf", "/etc/systemd/networkd.conf"}
+	for _, dir := range []string{"/usr/lib/systemd/networkd.conf.d", "/run/systemd/networkd.conf.d", "/etc/systemd/networkd.conf.d"} {
+		more, _ := filepath.Glob(h.path(dir + "/*.conf"))
+		for _, m := range more {
+			files = append(files, strings.TrimPrefix(m, strings.TrimSuffix(h.root, "/")))
+		}
+	}
+	for _, f := range files {
+		text, err := os.ReadFile(h.path(f))
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(text)) {
+			key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+			if strings.TrimSpace(key) == "ManageForeignRoutes" {
+				keeps = slices.Contains([]string{"no", "false", "0", "off"}, strings.ToLower(strings.TrimSpace(value)))
+			}
+		}
+	}
+	return keeps
+}

@@ -1,0 +1,146 @@
+package diagnose
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/agent/nodestatus"
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+)
+
+// Observations are all that the checks go by. An error beside a value says why it could not be looked at.
+type Observations struct {
+	Time time.Time
+
+	Agent    *nodestatus.Report // nil if it does not answer
+	AgentErr error
+
+	Peers []Peer
+
+	Links    []netlinkx.Link
+	LinksErr error
+	// Routes are those of the main table that are not the kernel's own.
+	Routes    []netlinkx.Route
+	RoutesErr error
+	// Protocol marks the agent's routes.
+	Protocol netlinkx.Protocol
+	// Chains are all of nf_tables.
+	Chains    []netlinkx.NFChain
+	ChainsErr error
+	// LegacyTables are those of iptables-legacy, which are not in nf_tables.
+	LegacyTables []string
+
+	// Sysctls are by their names with slashes; one that is missing does not exist, or could not be read.
+	Sysctls map[string]string
+	Kernel  Kernel
+	// Listeners have the port of BGP.
+	Listeners    []Listener
+	ListenersErr error
+
+	// WrongPasswords is by how much the kernel's count of TCP segments with a wrong password has grown meanwhile.
+	WrongPasswords uint64
+
+	Configs  CNIConfigs
+	Managers Managers
+}
+
+// Peer is what was seen of the way to one peer.
+type Peer struct {
+	Addr     netip.Addr
+	Node     string // if known
+	Session  string // the state of its BGP session; empty if there is none
+	Words    string // what the agent says of the session that is down
+	Port     uint16
+	Password bool // its session has one
+	TTLHops  int  // how far away it may be at most; 0: anywhere
+	// Tunnelled: this node sends pods' packets to it in IPIP.
+	Tunnelled bool
+	// VTEP is its end of VXLAN tunnels; invalid if this node sends pods' packets to it otherwise.
+	VTEP netip.Addr
+
+	Probed bool // false if there was no time
+	TCP    Probe
+	Echo   Probe
+	IPIP   Probe
+	// VXLAN is an echo from this node's end of the tunnel to the other, UDP a packet to VXLAN's port outside of any tunnel.
+	VXLAN, UDP Probe
+	// WantSize is how many bytes a full packet between the nodes has, of which Overhead are a tunnel's; GotSize is the largest that
+	// was answered, 0 if none was tried.
+	WantSize, GotSize, Overhead int
+
+	// Way is the link by which this node reaches the peer.
+	Way    string
+	WayErr error
+}
+
+// Outcome is how a probe ended.
+type Outcome string
+
+// The outcomes. The zero value is a probe that was not made.
+const (
+	Answered   Outcome = "answered"
+	Refused    Outcome = "refused"     // by the other end: nothing is there, or its firewall says so
+	Silent     Outcome = "silent"      // no answer in time
+	NoWay      Outcome = "no way"      // no route, or the network says that the peer cannot be reached
+	NoProtocol Outcome = "no protocol" // the peer's kernel does not know the protocol
+	NotAllowed Outcome = "not allowed" // this host does not let the probe out
+	Impossible Outcome = "impossible"  // the probe could not be made, which says nothing of the peer
+	notAProbe  Outcome = ""
+)
+
+// Probe is one question to a peer.
+type Probe struct {
+	Outcome Outcome
+	Detail  string // the error's words, or what was noteworthy of the answer
+}
+
+// Kernel is what the kernel has.
+type Kernel struct {
+	IPIP, NFTables, MD5 Feature
+}
+
+// Feature is whether the kernel has something.
+type Feature struct {
+	Has bool
+	// Loadable: it has not, and there is a module for it.
+	Loadable bool
+	Err      error // if it could not be found out
+}
+
+// Listener is a TCP socket that takes connections.
+type Listener struct {
+	Addr  netip.AddrPort
+	Owner string // name of the process, if it can be seen
+}
+
+// CNIConfigs are the runtime's network configurations.
+type CNIConfigs struct {
+	Dir   string
+	Files []CNIConfig // in the runtime's order: it uses the first
+	Err   error
+}
+
+// CNIConfig is one file.
+type CNIConfig struct {
+	Name  string
+	Types []string // of its plugins
+	Err   error
+}
+
+// Managers are the programs that configure a host's network.
+type Managers struct {
+	Err error // if this is not the host's file system
+	// NetworkManager and Networkd list our links that they manage; Running says that they were seen at all.
+	NetworkManager, Networkd Manager
+	// KeepsForeignRoutes: networkd was told not to remove others' routes.
+	KeepsForeignRoutes bool
+}
+
+// Manager is one of them.
+type Manager struct {
+	Running bool
+	Manages []string
+}
+
+// established is a state of RFC 4271.
+const established = "Established"

@@ -1,0 +1,374 @@
+package diagnose
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/agent/nodestatus"
+	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/kernel/sysctl"
+	"github.com/tortie-net/tortie/internal/kernel/vxlan"
+	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+)
+
+// asProgram in the environment makes the test binary the command itself: sockets and /proc are those of the namespace that it
+// is started in.
+const asProgram = "TORTIE_TEST_AS_DIAGNOSE"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) == "" {
+		os.Exit(m.Run())
+	}
+	err := Main(context.Background(), os.Args[1:], config.Diagnose{HealthAddr: "127.0.0.1:9099", RouteProtocol: 84}, nodestatus.Output{Out: os.Stdout, Err: os.Stderr})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// network is two nodes with a router between them; here is where the command runs.
+type network struct {
+	here, router, there *netnstest.NS
+
+	mu     sync.Mutex // guards report once the agent serves it
+	report *nodestatus.Report
+}
+
+func newNetwork(t *testing.T) *network {
+	t.Helper()
+	n := &network{here: netnstest.New(t), router: netnstest.New(t), there: netnstest.New(t)}
+	for i, side := range []*netnstest.NS{n.here, n.there} {
+		link := fmt.Sprint("side", i+1)
+		netnstest.Cable(t, side, "eth0", n.router, link)
+		n.router.Addr(t, link, fmt.Sprintf("10.%d.0.1/24", i+1))
+		n.router.Addr(t, link, fmt.Sprintf("fd00:%d::1/64", i+1))
+		side.Addr(t, "eth0", fmt.Sprintf("10.%d.0.5/24", i+1))
+		side.Addr(t, "eth0", fmt.Sprintf("fd00:%d::5/64", i+1))
+		side.Route(t, "0.0.0.0/0", fmt.Sprintf("10.%d.0.1", i+1), "eth0")
+		side.Route(t, "::/0", fmt.Sprintf("fd00:%d::1", i+1), "eth0")
+	}
+	for _, ns := range []*netnstest.NS{n.here, n.router, n.there} {
+		set(t, ns, "1", "net", "ipv4", "ip_forward")
+		set(t, ns, "1", "net", "ipv6", "conf", "all", "forwarding")
+	}
+	set(t, n.here, "0", "net", "ipv4", "conf", "eth0", "rp_filter")
+	n.report = &nodestatus.Report{
+		Node: "here", Ready: true, Address: "10.1.0.5/24", Address6: "fd00:1::5/64", Interface: "eth0", PodMTU: 1480,
+		Tunnel: &nodestatus.Tunnel{Device: "tunl0", MTU: 1480}, ForwardsIPv6: true, Pools: []nodestatus.Pool{{CIDR: "192.168.0.0/16", IPIPMode: "Always"}, {CIDR: "fd00:10::/48"}},
+		Peers: []nodestatus.Peer{{Address: "10.2.0.5", Node: "there", State: "Active"}, {Address: "fd00:2::5", Node: "there", State: "Active"}},
+	}
+	n.listen(t, n.here, "10.1.0.5:179")
+	n.listen(t, n.here, "[fd00:1::5]:179")
+	return n
+}
+
+func set(t *testing.T, ns *netnstest.NS, value string, key ...string) {
+	t.Helper()
+	ns.Within(t, func() error { return sysctl.DefaultRoot.Set(key, value) })
+}
+
+func (n *network) listen(t *testing.T, ns *netnstest.NS, addr string) {
+	t.Helper()
+	family := "tcp4"
+	if strings.HasPrefix(addr, "[") {
+		family = "tcp6" // and no IPv4 by it
+	}
+	var l net.Listener
+	ns.Within(t, func() (err error) {
+		l, err = new(net.ListenConfig).Listen(context.Background(), family, addr)
+		return err
+	})
+	t.Cleanup(func() { l.Close() })
+}
+
+// agent serves the report as the agent does.
+func (n *network) agent(t *testing.T) {
+	t.Helper()
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.report.Time = time.Now()
+		n.report.LastPass, n.report.Started = n.report.Time, n.report.Time
+		_ = json.NewEncoder(w).Encode(n.report)
+	}))
+	server.Listener.Close()
+	n.here.Within(t, func() (err error) {
+		server.Listener, err = new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:9099")
+		return err
+	})
+	server.Start()
+	t.Cleanup(server.Close)
+}
+
+// diagnose runs the command, as a host without CNI configurations would.
+func (n *network) diagnose(t *testing.T, args ...string) (findings []Finding, code int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	var out, errs bytes.Buffer
+	var cmd *exec.Cmd
+	err := n.here.Do(func() error {
+		cmd = exec.CommandContext(ctx, os.Args[0], append([]string{"-o", "json", "-root", t.TempDir()}, args...)...)
+		cmd.Env = append(os.Environ(), asProgram+"=1")
+		cmd.Stdout, cmd.Stderr = &out, &errs
+		return cmd.Run()
+	})
+	var r Result
+	if decodeErr := json.Unmarshal(out.Bytes(), &r); decodeErr != nil {
+		t.Fatalf("%v, %v\n%s%s", err, decodeErr, &out, &errs)
+	}
+	if !strings.Contains(errs.String(), "looking at this host ...\n") {
+		t.Errorf("no progress: %q", &errs)
+	}
+	return r.Findings, cmd.ProcessState.ExitCode()
+}
+
+func find(t *testing.T, findings []Finding, check, about string) Finding {
+	t.Helper()
+	i := slices.IndexFunc(findings, func(f Finding) bool { return f.Check == check && strings.HasPrefix(f.About, about) })
+	if i < 0 {
+		t.Fatalf("no finding of %s about %q in %+v", check, about, findings)
+	}
+	return findings[i]
+}
+
+func expect(t *testing.T, findings []Finding, check, about string, level Level, seen string) {
+	t.Helper()
+	if f := find(t, findings, check, about); f.Level != level || !strings.Contains(f.Seen, seen) {
+		t.Errorf("%+v; want %s with %q", f, level, seen)
+	}
+}
+
+// What a real kernel does with each obstacle, and what is made of it.
+func TestObstaclesOnTheWay(t *testing.T) {
+	const there, there6 = "10.2.0.5", "fd00:2::5"
+	const nft = "table inet t { chain c { type filter hook input priority 0; %s }; }"
+	for _, c := range []struct {
+		name  string
+		make  func(*testing.T, *network)
+		check func(*testing.T, []Finding)
+	}{
+		{"an open way", func(t *testing.T, n *network) {
+			n.listen(t, n.there, "10.2.0.5:179")
+			n.listen(t, n.there, "[fd00:2::5]:179")
+		}, func(t *testing.T, f []Finding) {
+			expect(t, f, "peer-bgp", there, Warning, "open, but the session is Active")
+			expect(t, f, "peer-bgp", there6, Warning, "TCP port 179 from")
+			expect(t, f, "peer-mtu", there, OK, "1500 bytes arrive whole")
+			expect(t, f, "peer-mtu", there6, OK, "1480 bytes arrive whole")
+			expect(t, f, "rp-filter", "eth0", OK, "is 0")
+			expect(t, f, "bgp-port", "", OK, "the node's address is listened on")
+			expect(t, f, "foreign-routes", "", OK, "")
+			expect(t, f, "cni-config", "", Unknown, "could not look")
+			expect(t, f, "kernel", "tcp-md5", OK, "there")
+			expect(t, f, "kernel", "nf_tables", OK, "there")
+			// Nobody takes protocol 4 in a namespace without a tunnel, and the kernel says so.
+			if ipip := find(t, f, "peer-ipip", there); ipip.Level != Problem || strings.Contains(ipip.Seen, "dropped") {
+				t.Errorf("%+v", ipip)
+			}
+		}},
+		{"nobody listens", func(*testing.T, *network) {}, func(t *testing.T, f []Finding) {
+			expect(t, f, "peer-bgp", there, Problem, "TCP port 179 from 10.1.0.5: refused")
+			expect(t, f, "peer-bgp", there6, Problem, "refused")
+		}},
+		{"the peer's firewall drops", func(t *testing.T, n *network) {
+			n.there.Run(t, "nft", fmt.Sprintf(nft, "tcp dport 179 drop; meta l4proto 4 drop;"))
+		}, func(t *testing.T, f []Finding) {
+			expect(t, f, "peer-bgp", there, Problem, "no answer: filtered")
+			expect(t, f, "peer-bgp", there6, Problem, "no answer: filtered")
+			expect(t, f, "peer-ipip", there, Problem, "protocol 4 is dropped")
+			expect(t, f, "peer-mtu", there, OK, "")
+		}},
+		{"the peer's firewall rejects", func(t *testing.T, n *network) {
+			n.there.Run(t, "nft", fmt.Sprintf(nft, "tcp dport 179 reject with tcp reset; meta l4proto 4 reject with icmp type admin-prohibited;"))
+		}, func(t *testing.T, f []Finding) {
+			expect(t, f, "peer-bgp", there, Problem, "refused")
+			expect(t, f, "peer-ipip", there, Problem, "is rejected")
+		}},
+		{"this host's firewall", func(t *testing.T, n *network) {
+			n.here.Run(t, "nft", "table inet t { chain c { type filter hook output priority 0; tcp dport 179 drop; meta l4proto 4 drop; }; }")
+		}, func(t *testing.T, f []Finding) {
+			expect(t, f, "peer-ipip", there, Problem, "does not let it out")
+			if bgp := find(t, f, "peer-bgp", there); bgp.Level != Problem {
+				t.Errorf("%+v", bgp)
+			}
+		}},
+		{"a small MTU on the way, and nobody says so", func(t *testing.T, n *network) {
+			if err := n.router.Conn.SetMTU(n.router.Link(t, "side2").Index, 1400); err != nil {
+				t.Fatal(err)
+			}
+			n.router.Run(t, "nft", "table inet t { chain c { type filter hook output priority 0; icmp type destination-unreachable drop; icmpv6 type packet-too-big drop; }; }")
+		}, func(t *testing.T, f []Finding) {
+			expect(t, f, "peer-mtu", there, Problem, "packets of 1500 bytes do not arrive; of those that were tried, the largest that did has 1400")
+			expect(t, f, "peer-mtu", there6, Problem, "has 1400")
+		}},
+		{"a small MTU on the way, and the router says so", func(t *testing.T, n *network) {
+			if err := n.router.Conn.SetMTU(n.router.Link(t, "side2").Index, 1450); err != nil {
+				t.Fatal(err)
+			}
+		}, func(t *testing.T, f []Finding) {
+			expect(t, f, "peer-mtu", there, Problem, "has 1450")
+			expect(t, f, "peer-mtu", there6, Problem, "has 1450")
+		}},
+		{"the peer is away", func(t *testing.T, n *network) {
+			if err := n.there.Conn.SetDown(n.there.Link(t, "eth0").Index); err != nil {
+				t.Fatal(err)
+			}
+		}, func(t *testing.T, f []Finding) {
+			if bgp := find(t, f, "peer-bgp", there); bgp.Level != Problem || !strings.Contains(bgp.Seen, "no ") {
+				t.Errorf("%+v", bgp)
+			}
+			expect(t, f, "peer-mtu", there, Unknown, "no ping")
+		}},
+		{"what the host does", func(t *testing.T, n *network) {
+			set(t, n.here, "1", "net", "ipv4", "conf", "all", "rp_filter")
+			set(t, n.here, "0", "net", "ipv4", "ip_forward")
+			n.here.Route(t, "10.2.0.5/32", "10.1.0.1", "eth0")
+			n.here.Run(t, "ip", "route", "add", "192.168.7.0/26", "via", "10.1.0.1", "proto", "12")
+			n.here.Run(t, "nft", "table ip filter { chain KUBE-ROUTER-INPUT { }; }")
+			n.here.Addr(t, "eth0", "10.1.0.6/24")
+			n.listen(t, n.here, "10.1.0.6:179")
+		}, func(t *testing.T, f []Finding) {
+			expect(t, f, "rp-filter", "eth0", Warning, "strict")
+			expect(t, f, "forwarding", "net.ipv4.ip_forward", Problem, "is 0")
+			expect(t, f, "foreign-routes", "", Problem, "192.168.7.0/26 via 10.1.0.1 dev eth0")
+			expect(t, f, "other-network", "BIRD", Warning, "route to 192.168.7.0/26")
+			expect(t, f, "other-network", "kube-router", Warning, "chain KUBE-ROUTER-INPUT of table filter")
+			expect(t, f, "bgp-port", "", Problem, "has 10.1.0.6:179")
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			n := newNetwork(t)
+			n.agent(t)
+			c.make(t, n)
+			findings, code := n.diagnose(t)
+			c.check(t, findings)
+			if code != 1 {
+				t.Errorf("exit code %d", code)
+			}
+		})
+	}
+}
+
+// Without an agent, peers that are named are probed all the same.
+func TestWithoutAnAgent(t *testing.T) {
+	n := newNetwork(t)
+	n.listen(t, n.there, "10.2.0.5:179")
+	findings, code := n.diagnose(t, "10.2.0.5", "fd00:2::5")
+	expect(t, findings, "agent", "", Problem, "no agent answers on 127.0.0.1:9099")
+	expect(t, findings, "peer-bgp", "10.2.0.5", OK, "open")
+	expect(t, findings, "peer-bgp", "fd00:2::5", Problem, "refused")
+	if code != 1 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// A cluster of which nobody answers does not take for ever, and each peer has its finding.
+func TestManyPeersThatAreAway(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t)
+	n.router.Run(t, "nft", "table inet t { chain c { type filter hook forward priority 0; policy drop; }; }")
+	n.report.Peers = nil
+	for i := range 400 {
+		n.report.Peers = append(n.report.Peers, nodestatus.Peer{Address: fmt.Sprintf("10.2.%d.%d", i/200+1, i%200+1), State: "Active"})
+	}
+	n.agent(t)
+	began := time.Now()
+	findings, code := n.diagnose(t)
+	if took := time.Since(began); took > 35*time.Second || code != 1 {
+		t.Errorf("%s, exit code %d", took, code)
+	}
+	silent := 0
+	for _, f := range findings {
+		if f.Check == "peer-bgp" && strings.Contains(f.Seen, "no answer: filtered") {
+			silent++
+		}
+	}
+	if silent != 400 {
+		t.Errorf("%d peers are said to be silent", silent)
+	}
+}
+
+func TestArguments(t *testing.T) {
+	var out, errs bytes.Buffer
+	for want, args := range map[string][]string{"node2": {"node2"}, "text or json": {"-o", "yaml"}} {
+		err := Main(t.Context(), args, config.Diagnose{}, nodestatus.Output{Out: &out, Err: &errs})
+		if err == nil || !strings.Contains(err.Error(), want) || out.Len() > 0 {
+			t.Errorf("%v: %v, %q", args, err, &out)
+		}
+	}
+}
+
+// Through real VXLAN: of both families, with a firewall in the way, and with nobody at the other end.
+func TestVXLANOnTheWay(t *testing.T) {
+	n := newNetwork(t)
+	sides := []struct {
+		ns    *netnstest.NS
+		name  string
+		v4    netip.Addr
+		v6    netip.Addr
+		inner [2]netip.Addr
+		block [2]string
+	}{
+		{n.here, "here", netip.MustParseAddr("10.1.0.5"), netip.MustParseAddr("fd00:1::5"), [2]netip.Addr{netip.MustParseAddr("192.168.1.1"), netip.MustParseAddr("fd00:a:1::1")}, [2]string{"192.168.1.0/26", "fd00:a:1::/122"}},
+		{n.there, "there", netip.MustParseAddr("10.2.0.5"), netip.MustParseAddr("fd00:2::5"), [2]netip.Addr{netip.MustParseAddr("192.168.2.1"), netip.MustParseAddr("fd00:a:2::1")}, [2]string{"192.168.2.0/26", "fd00:a:2::/122"}},
+	}
+	for i, side := range sides {
+		other := sides[1-i]
+		for j, local := range []netip.Addr{side.v4, side.v6} {
+			tunnel := vxlan.Tunnel{
+				Local: local, Parent: "eth0", MAC: vxlan.MACOf(side.name, j == 1), MTU: 1430 - 20*j, Addr: side.inner[j],
+				Peers: []vxlan.Peer{{Addr: other.inner[j], MAC: vxlan.MACOf(other.name, j == 1), Node: []netip.Addr{other.v4, other.v6}[j]}},
+			}
+			if err := vxlan.New(side.ns.Conn).Sync(t.Context(), tunnel); err != nil {
+				t.Fatal(err)
+			}
+			side.ns.Run(t, "ip", "route", "add", other.block[j], "via", other.inner[j].String(), "dev", vxlan.Device(j == 1), "onlink")
+		}
+	}
+	n.report.Tunnels = []nodestatus.Tunnel{
+		{Kind: "VXLAN", Device: "vxlan.calico", Address: "192.168.1.1", MTU: 1430, Port: 4789}, {Kind: "VXLAN", Device: "vxlan-v6.calico", Address: "fd00:a:1::1", MTU: 1410, Port: 4789},
+	}
+	n.report.Tunnel = &n.report.Tunnels[0]
+	n.report.Pools = []nodestatus.Pool{{CIDR: "192.168.0.0/16", VXLANMode: "Always"}, {CIDR: "fd00:a::/48", VXLANMode: "Always"}}
+	n.report.Routes.List = []nodestatus.Route{
+		{Destination: "192.168.2.0/26", Via: "192.168.2.1", Device: "vxlan.calico", Encap: "VXLAN", Node: "there"}, {Destination: "fd00:a:2::/122", Via: "fd00:a:2::1", Device: "vxlan-v6.calico", Encap: "VXLAN", Node: "there"},
+	}
+	n.agent(t)
+	look := func(what string, level Level, seen string) {
+		t.Helper()
+		findings, _ := n.diagnose(t)
+		for _, peer := range []string{"10.2.0.5", "fd00:2::5"} {
+			if f := find(t, findings, "peer-vxlan", peer); f.Level != level || !strings.Contains(f.Seen, seen) {
+				t.Errorf("%s: %+v; want %s with %q", what, f, level, seen)
+			}
+			expect(t, findings, "peer-mtu", peer, OK, "1480 bytes arrive whole")
+		}
+		for _, f := range findings {
+			if f.Check == "other-network" && f.Level != OK || f.Check == "peer-ipip" {
+				t.Errorf("%s: %+v", what, f)
+			}
+		}
+	}
+	look("an open way", OK, "was answered")
+	n.router.Run(t, "nft", "table inet t { chain c { type filter hook forward priority 0; udp dport 4789 drop; }; }")
+	look("a firewall", Problem, "VXLAN is dropped")
+	n.router.Run(t, "nft", "delete table inet t")
+	n.there.Run(t, "ip", "link", "delete", "vxlan.calico")
+	n.there.Run(t, "ip", "link", "delete", "vxlan-v6.calico")
+	look("nobody there", Problem, "UDP port 4789 there is closed")
+}

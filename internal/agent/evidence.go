@@ -1,0 +1,157 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/agent/desired"
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/datastore"
+)
+
+const (
+	// evidencePause is the least time between two readings.
+	evidencePause = 100 * time.Millisecond
+	// evidenceAge is how long what was read is gone by.
+	evidenceAge = 5 * time.Minute
+)
+
+// inquiry is an object to be read: the Node, if the block is not valid.
+type inquiry struct {
+	node  string
+	block netip.Prefix
+}
+
+// evidence reads what decides where nodes contradict each other. In a cluster in which none does it reads nothing.
+type evidence struct {
+	get objectGetter
+
+	mu     sync.Mutex
+	found  map[inquiry]answer
+	todo   rota[inquiry]
+	work   chan struct{} // of size 1: there is something to do
+	change chan struct{} // of size 1: something else was found
+}
+
+// answer is what was found. Neither internal nor record: the object does not exist.
+type answer struct {
+	internal []netip.Addr
+	record   desired.BlockRecord
+	read     time.Time
+}
+
+func newEvidence(get objectGetter) *evidence {
+	return &evidence{get: get, found: map[inquiry]answer{}, work: make(chan struct{}, 1), change: make(chan struct{}, 1)}
+}
+
+// want has read what a snapshot asks for, now and then again, and forgets the rest.
+func (e *evidence) want(now time.Time, u desired.Unsure) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	asked := make(map[inquiry]bool, len(u.Nodes)+len(u.Blocks))
+	for _, n := range u.Nodes {
+		asked[inquiry{node: n}] = true
+	}
+	for _, b := range u.Blocks {
+		asked[inquiry{b.Node, b.Block}] = true
+	}
+	maps.DeleteFunc(e.found, func(q inquiry, _ answer) bool { return !asked[q] })
+	for q := range asked {
+		if known, ok := e.found[q]; !ok || now.Sub(known.read) >= evidenceAge {
+			e.todo.add(q.node, q)
+		}
+	}
+	e.todo.forget(now)
+	wake(e.work)
+}
+
+// known is what was found.
+func (e *evidence) known(believed desired.Announcements) desired.Evidence {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	ev := desired.Evidence{Known: believed, Internal: map[string][]netip.Addr{}, Blocks: map[netip.Prefix]desired.BlockRecord{}}
+	for q, a := range e.found {
+		switch {
+		case !q.block.IsValid():
+			ev.Internal[q.node] = a.internal
+		case a.record.Node != "":
+			ev.Blocks[q.block] = a.record
+		}
+	}
+	return ev
+}
+
+// run reads until ctx ends.
+func (e *evidence) run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		e.mu.Lock()
+		_, q, wait, ok := e.todo.take(time.Now())
+		e.mu.Unlock()
+		if !ok {
+			await(ctx, e.work, wait)
+			continue
+		}
+		e.read(ctx, q)
+		sleep(ctx, evidencePause)
+	}
+	return nil
+}
+
+// read reads one object. One that cannot be read leaves what was known.
+func (e *evidence) read(ctx context.Context, q inquiry) {
+	ctx, cancel := context.WithTimeout(ctx, recordTime)
+	defer cancel()
+	a, err := e.ask(ctx, q)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.todo.judge(time.Now(), q.node, err == nil && (!q.block.IsValid() || a.record.Node == q.node))
+	if err != nil {
+		return
+	}
+	before, known := e.found[q]
+	e.found[q] = a
+	if !known || !slices.Equal(before.internal, a.internal) || before.record != a.record {
+		wake(e.change)
+	}
+}
+
+func (e *evidence) ask(ctx context.Context, q inquiry) (a answer, err error) {
+	a.read = time.Now()
+	if !q.block.IsValid() {
+		n := &api.Node{Meta: api.Meta{Name: q.node}}
+		if err = e.get.Get(ctx, n); err == nil {
+			a.internal = n.InternalIPs()
+		}
+	} else {
+		b := &api.IPAMBlock{Meta: api.Meta{Name: names.Block(q.block)}}
+		err = e.get.Get(ctx, b)
+		if s := &b.Spec; err == nil && !s.Deleted && s.CIDR == q.block.String() && s.Affinity != nil && *s.Affinity == names.HostAffinity(q.node) {
+			a.record = desired.BlockRecord{Node: q.node, Created: b.CreationTimestamp}
+		}
+	}
+	if errors.Is(err, datastore.ErrNotFound) {
+		err = nil
+	}
+	return a, err
+}
+
+// await returns when there is work, after a wait unless that is 0, or when ctx ends.
+func await(ctx context.Context, work <-chan struct{}, wait time.Duration) {
+	var later <-chan time.Time
+	if wait > 0 {
+		timer := time.NewTimer(wait)
+		defer timer.Stop()
+		later = timer.C
+	}
+	select {
+	case <-ctx.Done():
+	case <-work:
+	case <-later:
+	}
+}

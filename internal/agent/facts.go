@@ -1,0 +1,299 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/ipam"
+	"github.com/tortie-net/tortie/internal/plugin/facts"
+)
+
+const (
+	// factsGrace is how long a starting agent waits for its first pass before it tells the plugins anything: what the agent
+	// before it wrote still holds, and a restart should not look like trouble.
+	factsGrace = 5 * time.Second
+	// quietTime is how long the API server may have been silent before it is asked whether it is still there. In a cluster of
+	// some hundred nodes something changes more often than that.
+	quietTime = 2 * time.Second
+	// probeTime bounds that question.
+	probeTime = 3 * time.Second
+)
+
+// local is what the agent's passes find out and the plugins want to know.
+type local struct {
+	// ready: one pass has succeeded.
+	ready bool
+	// pods are the addresses that the kernel has routes to, in ascending order, with that of tunl0.
+	pods []netip.Addr
+}
+
+// buildFacts turns what is known into what the plugins read; ok is false if this node does not exist. It is pure: everything
+// but the time comes from its arguments, and the result is the same for the same arguments in another order.
+func buildFacts(a cluster.Assignment, l local) (f facts.Facts, ok bool) {
+	if a.Node == nil {
+		return facts.Facts{}, false
+	}
+	f = facts.Facts{
+		AgentReady:     l.ready,
+		DatastoreReady: cluster.Ready(a.Information),
+		Node:           a.Node.Name,
+		NodeLabels:     a.Node.Labels,
+		Config:         ipam.DefaultConfig(),
+		Pools:          []api.IPPool{},
+		Reservations:   []api.IPReservation{},
+		Affinities:     []facts.Affinity{},
+		Namespaces:     namespaces(a),
+	}
+	if a.Config != nil {
+		f.Config = a.Config.Spec
+	}
+	for _, p := range a.Pools {
+		p.Meta = api.Meta{Name: p.Name, DeletionTimestamp: p.DeletionTimestamp}
+		f.Pools = append(f.Pools, p)
+	}
+	for _, r := range a.Reservations {
+		r.Meta = api.Meta{Name: r.Name}
+		f.Reservations = append(f.Reservations, r)
+	}
+	for _, b := range a.Affinities {
+		if !b.MarkedDeleted() {
+			f.Affinities = append(f.Affinities, facts.Affinity{BlockAffinity: b, Free: noneFree(b, l.pods)})
+		}
+	}
+	slices.SortFunc(f.Pools, func(x, y api.IPPool) int { return strings.Compare(x.Name, y.Name) })
+	slices.SortFunc(f.Reservations, func(x, y api.IPReservation) int { return strings.Compare(x.Name, y.Name) })
+	slices.SortFunc(f.Affinities, func(x, y facts.Affinity) int { return strings.Compare(x.Name, y.Name) })
+	return f, true
+}
+
+// noneFree returns 0 if the kernel has a pod at each of the block's addresses, so that asking for the block would be in vain;
+// else nil: addresses may be taken that have no route here. Nobody watches blocks for a better answer, see docs/design/agent.md.
+func noneFree(b api.BlockAffinity, pods []netip.Addr) *int {
+	cidr, err := netip.ParsePrefix(b.Spec.CIDR)
+	if err != nil || len(pods) == 0 {
+		return nil
+	}
+	host := cidr.Addr().BitLen() - cidr.Bits()
+	from, _ := slices.BinarySearchFunc(pods, cidr.Masked().Addr(), netip.Addr.Compare)
+	inside := 0
+	for inside < len(pods)-from && cidr.Contains(pods[from+inside]) {
+		inside++
+	}
+	if host > 16 || inside < 1<<host {
+		return nil
+	}
+	return new(int)
+}
+
+// namespaces returns of each namespace what can choose a pool: its annotations, and the labels by which pools select. A pool
+// whose selector cannot be read is the plugins' to refuse.
+func namespaces(a cluster.Assignment) map[string]facts.Namespace {
+	var keys []string
+	for i := range a.Pools {
+		if p, err := ipam.ParsePool(&a.Pools[i]); err == nil {
+			keys = append(keys, p.Namespaces.Keys()...)
+		}
+	}
+	all := make(map[string]facts.Namespace, len(a.Namespaces))
+	for _, n := range a.Namespaces {
+		all[n.Name] = facts.Namespace{Labels: only(n.Labels, keys), Annotations: n.Annotations}
+	}
+	return all
+}
+
+func only(labels map[string]string, keys []string) map[string]string {
+	var kept map[string]string
+	for _, key := range keys {
+		value, ok := labels[key]
+		if !ok {
+			continue
+		}
+		if kept == nil {
+			kept = map[string]string{}
+		}
+		kept[key] = value
+	}
+	return kept
+}
+
+// herald writes the file of facts for this node's plugins.
+type herald struct {
+	path   string
+	watch  *cluster.Watch
+	status *Status
+	log    *slog.Logger
+
+	mu    sync.Mutex
+	local local
+	told  chan struct{} // local changed
+
+	// Of the goroutine of run.
+	content  string    // what was written last, but for the time
+	written  time.Time // the time that it says
+	complain string    // what was logged last
+}
+
+func newHerald(path string, watch *cluster.Watch, status *Status, log *slog.Logger) *herald {
+	return &herald{path: path, watch: watch, status: status, log: log, told: make(chan struct{}, 1)}
+}
+
+// tell takes what a pass has found out.
+func (h *herald) tell(l local) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.local.ready == l.ready && slices.Equal(h.local.pods, l.pods) {
+		return
+	}
+	h.local = l
+	select {
+	case h.told <- struct{}{}:
+	default:
+	}
+}
+
+func (h *herald) known() local {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.local
+}
+
+// run writes facts when they change, and now and then although they have not, as long as they are known to hold. When it ends
+// the file stays: it says until when it held, and the next agent is seldom far.
+func (h *herald) run(ctx context.Context) error {
+	if err := h.watch.WaitForSync(ctx, slog.New(slog.DiscardHandler)); err != nil {
+		return nil // ctx ended; the agent's loop says how long it waits
+	}
+	h.awaitFirstPass(ctx)
+	beat := make(chan struct{}, 1)
+	probes := make(chan struct{})
+	go func() {
+		defer close(probes)
+		h.probe(ctx, beat)
+	}()
+	defer func() { <-probes }()
+	for ctx.Err() == nil {
+		h.refresh()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-h.watch.AssignmentChanged():
+		case <-h.told:
+		case <-beat:
+		}
+		sleep(ctx, coalesce)
+	}
+	return nil
+}
+
+func (h *herald) awaitFirstPass(ctx context.Context) {
+	limit := time.NewTimer(factsGrace)
+	defer limit.Stop()
+	for !h.known().ready {
+		select {
+		case <-ctx.Done():
+			return
+		case <-limit.C:
+			return
+		case <-h.told:
+		}
+	}
+}
+
+// probe sees to it that silence is told from absence, and sets the beat of the file.
+func (h *herald) probe(ctx context.Context, beat chan<- struct{}) {
+	for ctx.Err() == nil {
+		pause := facts.Interval*3/4 + rand.N(facts.Interval/4)
+		err := h.ask(ctx)
+		if ctx.Err() == nil {
+			h.status.SetProblems("facts", factsProblem(err))
+		}
+		if err != nil {
+			pause = quietTime/2 + rand.N(quietTime)
+		}
+		select {
+		case beat <- struct{}{}:
+		default:
+		}
+		sleep(ctx, pause)
+	}
+}
+
+// ask asks the API server whether it is still there, unless it has said so just now.
+func (h *herald) ask(ctx context.Context) error {
+	if time.Since(h.watch.Confirmed()) <= quietTime {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, probeTime)
+	defer cancel()
+	return h.watch.Probe(ctx)
+}
+
+func factsProblem(err error) []string {
+	if err == nil {
+		return nil
+	}
+	return []string{fmt.Sprintf("what plugins are told of the cluster is getting old, they will ask the API server instead: %v", err)}
+}
+
+// refresh makes the file say what is known, and since when.
+func (h *herald) refresh() {
+	confirmed := h.watch.Confirmed()
+	if confirmed.IsZero() {
+		return
+	}
+	f, ok := buildFacts(h.watch.Assignment(), h.known())
+	if !ok {
+		h.report(h.retract())
+		return
+	}
+	data, err := facts.Encode(f)
+	if err == nil && (string(data) != h.content || confirmed.Sub(h.written) >= facts.Interval/2) {
+		f.Written = confirmed
+		if err = facts.Write(h.path, f); err == nil {
+			h.content, h.written = string(data), confirmed
+			h.status.SetFacts(f, len(data))
+		}
+	}
+	h.report(err)
+}
+
+// retract removes the file: of a node that does not exist there are no facts.
+func (h *herald) retract() error {
+	h.content, h.written = "", time.Time{}
+	if err := os.Remove(h.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// report logs what goes wrong, once.
+func (h *herald) report(err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if text != "" && text != h.complain {
+		h.log.Warn("plugins cannot be told about the cluster; they ask the API server", "err", err)
+	}
+	h.complain = text
+}
+
+// sleep waits, or less if ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}

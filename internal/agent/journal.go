@@ -1,0 +1,138 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/datastore/podnote"
+	"github.com/tortie-net/tortie/internal/ipam"
+	"github.com/tortie-net/tortie/internal/plugin/journal"
+)
+
+const (
+	// journalPause is how often the agent looks for what plugins have left, which costs one read of a directory.
+	journalPause = 5 * time.Second
+	// journalRetry bounds the pause after a try that left some. When the API server is back, the agents of a cluster come with
+	// what they have spread over that time.
+	journalRetry = 40 * time.Second
+	// entryTime bounds what is done for one entry.
+	entryTime = 15 * time.Second
+)
+
+// datastoreType is that of the entries that the agent can finish.
+const datastoreType = "kubernetes"
+
+// finisher does what DELs on this node could not do because the API server was away.
+type finisher struct {
+	dir    journal.Dir
+	node   string
+	store  *kubernetes.Store
+	ipam   *ipam.Client
+	watch  *cluster.Watch
+	status *Status
+	log    *slog.Logger
+}
+
+// run works until ctx ends.
+func (f *finisher) run(ctx context.Context) error {
+	if err := f.watch.WaitForSync(ctx, slog.New(slog.DiscardHandler)); err != nil {
+		return nil // ctx ended; the agent's loop says how long it waits
+	}
+	complained := ""
+	for pause := journalPause; ctx.Err() == nil; {
+		err := f.pass(ctx)
+		text := ""
+		if err != nil {
+			text = err.Error()
+		}
+		if text != "" && text != complained && ctx.Err() == nil {
+			f.log.Warn("addresses that plugins have left are still to be released", "err", err, "pause", pause)
+		}
+		complained = text
+		if err != nil {
+			pause = min(2*pause, journalRetry)
+		} else {
+			pause = journalPause
+		}
+		sleep(ctx, pause/2+rand.N(pause))
+	}
+	return nil
+}
+
+// pass tries every entry once.
+func (f *finisher) pass(ctx context.Context) error {
+	finished := 0
+	err := f.dir.Each(ctx, func(e journal.Entry) error {
+		ctx, cancel := context.WithTimeout(ctx, entryTime)
+		defer cancel()
+		if err := f.finish(ctx, e); err != nil {
+			return err
+		}
+		finished++
+		f.log.Info("released what a plugin has left", "handle", e.Handle, "pod", e.Namespace+"/"+e.Pod, "since", e.Time, "reason", e.Reason)
+		return nil
+	})
+	left, lenErr := f.dir.Len()
+	err = errors.Join(err, lenErr)
+	f.status.SetJournal(left, finished, err)
+	return err
+}
+
+// finish does the rest of one DEL, in its order: while the pod is said to have the address, nobody else gets it.
+func (f *finisher) finish(ctx context.Context, e journal.Entry) error {
+	if e.Datastore != datastoreType {
+		return fmt.Errorf("%w: datastore %q", journal.ErrKeep, e.Datastore)
+	}
+	if !f.watch.DatastoreReady() {
+		return fmt.Errorf("%w: spec.datastoreReady of ClusterInformation default is not true: somebody has locked the datastore", journal.ErrStop)
+	}
+	err := f.clear(ctx, e)
+	if err == nil {
+		err = f.release(ctx, e)
+	}
+	for _, hopeless := range []error{datastore.ErrUnavailable, datastore.ErrUnauthorized, context.DeadlineExceeded, context.Canceled} {
+		if errors.Is(err, hopeless) {
+			return fmt.Errorf("%w: %w", journal.ErrStop, err)
+		}
+	}
+	return err
+}
+
+// clear takes the addresses from the pod's annotations if they are still those of this container.
+func (f *finisher) clear(ctx context.Context, e journal.Entry) error {
+	if e.Pod == "" || e.IfName != podnote.Primary {
+		return nil
+	}
+	pod := &api.Pod{Meta: api.Meta{Namespace: e.Namespace, Name: e.Pod}}
+	err := podnote.Clear(ctx, f.store, pod, e.ContainerID)
+	if errors.Is(err, datastore.ErrConflict) {
+		return nil // the pod has a newer container, or none was noted
+	}
+	if err != nil {
+		return fmt.Errorf("note on the pod that its address is released: %w", err)
+	}
+	return nil
+}
+
+// release frees the container's addresses, and those of the handle that Calico 2 would have given it if it has none.
+func (f *finisher) release(ctx context.Context, e journal.Entry) error {
+	pod := map[string]string{"pod": e.Pod, "namespace": e.Namespace}
+	owner := ipam.Owner{Handle: e.Handle, Attrs: map[string]string{"node": f.node}}
+	maps.Copy(owner.Attrs, pod)
+	freed, err := f.ipam.ReleaseOwned(ctx, owner)
+	if err != nil || len(freed) > 0 || e.Pod == "" {
+		return err
+	}
+	_, err = f.ipam.ReleaseOwned(ctx, ipam.Owner{Handle: names.LegacyPodHandle(e.Namespace, e.Pod), Attrs: pod})
+	return err
+}

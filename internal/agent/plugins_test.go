@@ -1,0 +1,394 @@
+package agent
+
+import (
+	"context"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/agent/nodestatus"
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/datastore/podnote"
+	"github.com/tortie-net/tortie/internal/ipam"
+	"github.com/tortie-net/tortie/internal/plugin/facts"
+	"github.com/tortie-net/tortie/internal/plugin/journal"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+)
+
+// told returns what a plugin would read now, nil if it would ask the API server.
+func (r *rig) told() *facts.Facts {
+	f, err := facts.Read(filepath.Join(r.runDir, factsFile), rigNode, time.Now())
+	if err != nil {
+		return nil
+	}
+	return f
+}
+
+// tells waits until the plugins are told what is wanted, and logs how long that took.
+func (r *rig) tells(t *testing.T, what string, wanted func(f *facts.Facts) bool) {
+	t.Helper()
+	begun := time.Now()
+	within(t, 5*time.Second, "plugins are told of "+what, func() bool { f := r.told(); return f != nil && wanted(f) })
+	t.Logf("plugins were told of %s after %s", what, time.Since(begun).Round(time.Millisecond))
+}
+
+func (r *rig) update(t *testing.T, obj api.Resource, change func()) {
+	t.Helper()
+	if err := r.store.Get(t.Context(), obj); err != nil {
+		t.Fatal(err)
+	}
+	change()
+	if err := r.store.Update(t.Context(), obj); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestPluginsAreToldEveryChange(t *testing.T) {
+	r := newRig(t)
+	status, _ := r.agent(t, newPeers())
+	within(t, 20*time.Second, "ready", func() bool { return status.Report().Ready })
+	r.tells(t, "a node that is ready", func(f *facts.Facts) bool {
+		return f.AgentReady && f.DatastoreReady && len(f.Pools) == 1 && f.Pools[0].Spec.CIDR == "10.90.0.0/16" && f.Config.AutoAllocateBlocks
+	})
+
+	r.make(t, &api.IPPool{Meta: api.Meta{Name: "rig-second"}, Spec: api.IPPoolSpec{CIDR: "10.91.0.0/16"}})
+	r.tells(t, "a new pool", func(f *facts.Facts) bool { return len(f.Pools) == 2 })
+
+	pool := &api.IPPool{Meta: api.Meta{Name: "rig-second"}}
+	r.update(t, pool, func() { pool.Spec.Disabled = true })
+	r.tells(t, "a disabled pool", func(f *facts.Facts) bool { return f.Pools[1].Spec.Disabled })
+
+	r.make(t, &api.IPReservation{Meta: api.Meta{Name: "rig"}, Spec: api.IPReservationSpec{ReservedCIDRs: []string{"10.90.0.0/30"}}})
+	r.tells(t, "a reservation", func(f *facts.Facts) bool {
+		return len(f.Reservations) == 1 && f.Reservations[0].Spec.ReservedCIDRs[0] == "10.90.0.0/30"
+	})
+
+	config := &api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}}
+	r.update(t, config, func() { config.Spec.StrictAffinity = true })
+	r.tells(t, "strict affinity", func(f *facts.Facts) bool { return f.Config.StrictAffinity })
+
+	affinity := r.affinity(t, rigNode, "10.90.1.0/26", "rig-node-10-90-1-0-26")
+	r.affinity(t, rigOther, "10.90.2.0/26", "rig-other-10-90-2-0-26")
+	r.tells(t, "an affinity, and none of others", func(f *facts.Facts) bool {
+		return len(f.Affinities) == 1 && f.Affinities[0].Spec.CIDR == "10.90.1.0/26" && f.Affinities[0].ResourceVersion == affinity.ResourceVersion
+	})
+	if err := r.store.Delete(t.Context(), affinity); err != nil {
+		t.Fatal(err)
+	}
+	r.tells(t, "an affinity that went", func(f *facts.Facts) bool { return len(f.Affinities) == 0 })
+
+	// A namespace cannot be removed here, where no controller runs: another test may have made it.
+	if _, ok := r.told().Namespace("rig-none"); ok {
+		t.Error("plugins are told of a namespace that does not exist")
+	}
+	ns := &api.Namespace{Meta: api.Meta{Name: "default"}}
+	r.update(t, ns, func() { ns.Annotations = map[string]string{api.AnnotationIPv4Pools: `["rig"]`, "other": "left out"} })
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := r.store.Get(ctx, ns); err == nil {
+			ns.Annotations = nil
+			_ = r.store.Update(ctx, ns)
+		}
+	})
+	r.tells(t, "a namespace's pools", func(f *facts.Facts) bool {
+		n, ok := f.Namespace("default")
+		return ok && n.Annotations[api.AnnotationIPv4Pools] == `["rig"]` && len(n.Annotations) == 1 && len(n.Labels) == 0
+	})
+	r.update(t, pool, func() { pool.Spec.NamespaceSelector = "kubernetes.io/metadata.name == 'default'" })
+	r.tells(t, "labels that a pool asks for", func(f *facts.Facts) bool {
+		n, ok := f.Namespace("default")
+		return ok && n.Labels["kubernetes.io/metadata.name"] == "default"
+	})
+
+	node := &api.Node{Meta: api.Meta{Name: rigNode}}
+	r.update(t, node, func() { node.Labels = map[string]string{"rack": "r1"} })
+	r.tells(t, "the node's labels", func(f *facts.Facts) bool { return f.NodeLabels["rack"] == "r1" })
+
+	info := &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}
+	locked := false
+	r.update(t, info, func() { info.Spec.DatastoreReady = &locked })
+	r.tells(t, "a locked datastore", func(f *facts.Facts) bool { return !f.DatastoreReady })
+
+	within(t, 5*time.Second, "the status shows what was written", func() bool { return !status.Report().Facts.DatastoreReady })
+	report := status.Report().Facts
+	if report.Pools != 2 || report.Namespaces < 1 || time.Since(report.Written) > facts.MaxAge {
+		t.Errorf("status: %+v", report)
+	}
+	if err := r.store.Delete(t.Context(), node); err != nil {
+		t.Fatal(err)
+	}
+	within(t, 5*time.Second, "no facts of a node that does not exist", func() bool {
+		_, err := os.Stat(filepath.Join(r.runDir, factsFile))
+		return os.IsNotExist(err)
+	})
+}
+
+// Nothing changes: the file is written as a sign of life and for nothing else; when the agent ends, it stays and ages.
+func TestSteadyFactsAreOnlyHeartbeats(t *testing.T) {
+	r := newRig(t)
+	status, stop := r.agent(t, newPeers())
+	within(t, 20*time.Second, "ready", func() bool { return status.Report().Ready })
+	r.tells(t, "a node that is ready", func(f *facts.Facts) bool { return f.AgentReady })
+	time.Sleep(time.Second)
+	path := filepath.Join(r.runDir, factsFile)
+	content := func() (string, time.Time) {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := r.told()
+		if f == nil {
+			t.Fatal("plugins would ask the API server")
+		}
+		return strings.ReplaceAll(string(data), f.Written.Format(time.RFC3339Nano), ""), f.Written
+	}
+	first, last := content()
+	writes := 0
+	for end := time.Now().Add(facts.Interval + 2*time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		now, written := content()
+		if now != first {
+			t.Fatalf("without a change %s\nbecame %s", first, now)
+		}
+		if !written.Equal(last) {
+			writes, last = writes+1, written
+		}
+		if age := time.Since(written); age > facts.MaxAge/2 {
+			t.Fatalf("the facts are %s old", age)
+		}
+	}
+	if writes < 1 || writes > 2 {
+		t.Errorf("%d writes in %s", writes, facts.Interval+2*time.Second)
+	}
+	stop()
+	if _, written := content(); !written.Equal(last) {
+		t.Error("an agent that ends says something new")
+	}
+}
+
+// A restart must not look like trouble: what the earlier agent wrote holds until the next knows better.
+func TestRestartKeepsFacts(t *testing.T) {
+	r := newRig(t)
+	_, stop := r.agent(t, newPeers())
+	r.tells(t, "a node that is ready", func(f *facts.Facts) bool { return f.AgentReady })
+	stop()
+	before := r.told().Written
+	status, _ := r.agent(t, newPeers())
+	within(t, 20*time.Second, "the next agent's facts", func() bool {
+		f := r.told()
+		if f == nil || !f.AgentReady {
+			t.Fatal("the restart was seen")
+		}
+		return f.Written.After(before) && status.Report().Facts != nil
+	})
+}
+
+// An agent that hears nothing must not say that it knows: silence, the worst of failures, sends no error.
+func TestFactsAgeWhenTheAPIServerIsSilent(t *testing.T) {
+	r := newRig(t)
+	wire, wired := labtest.NewWire(t, r.api)
+	r.api = wired
+	status, _ := r.agent(t, newPeers())
+	within(t, 20*time.Second, "ready", func() bool { return status.Report().Ready })
+	r.tells(t, "a node that is ready", func(f *facts.Facts) bool { return f.AgentReady })
+
+	wire.Silence()
+	cut := time.Now()
+	within(t, facts.Interval+probeTime+3*time.Second, "the problem is shown", func() bool {
+		return slices.ContainsFunc(status.Report().Problems, func(p string) bool { return strings.Contains(p, "getting old") })
+	})
+	time.Sleep(3 * time.Second) // retries
+	if f := r.told(); f == nil || f.Written.After(cut) {
+		t.Errorf("facts claim to hold after the network was cut at %s: %+v", cut, f)
+	}
+	if metrics := scrape(status); !strings.Contains(metrics, "tortie_facts_age_seconds ") {
+		t.Errorf("metrics:\n%s", metrics)
+	}
+	wire.Mend()
+	r.tells(t, "the API server's return", func(f *facts.Facts) bool { return f.Written.After(cut) })
+	within(t, 5*time.Second, "the problem is gone", func() bool {
+		return !slices.ContainsFunc(status.Report().Problems, func(p string) bool { return strings.Contains(p, "getting old") })
+	})
+}
+
+func scrape(status *Status) string {
+	answer := httptest.NewRecorder()
+	status.Handler().ServeHTTP(answer, httptest.NewRequest("GET", "/metrics", nil))
+	return answer.Body.String()
+}
+
+func (r *rig) journal() journal.Dir { return journal.Dir(filepath.Join(r.stateDir, journalDir)) }
+
+// left makes a container with an address, noted on its pod, that a plugin could not release.
+func (r *rig) left(t *testing.T, pod, containerID string) journal.Entry {
+	t.Helper()
+	e := journal.Entry{
+		Handle: "rig-net." + containerID, Datastore: datastoreType, Network: "rig-net", Namespace: "default", Pod: pod,
+		ContainerID: containerID, IfName: "eth0", Time: time.Now(), Reason: "connection refused",
+	}
+	client := ipam.NewClient(r.store, time.Now)
+	owner := ipam.Owner{Handle: e.Handle, Attrs: map[string]string{"node": rigNode, "pod": pod, "namespace": "default"}}
+	got, err := client.Assign(t.Context(), ipam.Request{Owner: owner, Host: rigNode, V4: true, Use: api.UseWorkload})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		_, _ = client.Release(ctx, e.Handle)
+	})
+	if pod != "" {
+		if err := podnote.Write(t.Context(), r.store, r.pod(pod), containerID, []netip.Addr{got[0].Address}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return e
+}
+
+func (r *rig) pod(name string) *api.Pod {
+	return &api.Pod{Meta: api.Meta{Namespace: "default", Name: name}}
+}
+
+func (r *rig) put(t *testing.T, entries ...journal.Entry) {
+	t.Helper()
+	for _, e := range entries {
+		if err := r.journal().Add(t.Context(), e); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (r *rig) holds(t *testing.T, e journal.Entry) bool {
+	t.Helper()
+	held, err := ipam.NewClient(r.store, time.Now).Addresses(t.Context(), e.Handle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(held) > 0
+}
+
+func (r *rig) noted(t *testing.T, pod string) string {
+	t.Helper()
+	p := r.pod(pod)
+	if err := r.store.Get(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	return p.Annotations[api.AnnotationPodIP]
+}
+
+func (r *rig) entries(t *testing.T) int {
+	t.Helper()
+	n, err := r.journal().Len()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// newJournalRig is a rig whose pool's blocks and affinities go with the test.
+func newJournalRig(t *testing.T) *rig {
+	r := newRig(t)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		for _, obj := range []api.Resource{
+			&api.IPAMBlock{Meta: api.Meta{Name: "10-90-0-0-26"}}, &api.BlockAffinity{Meta: api.Meta{Name: rigNode + "-10-90-0-0-26"}},
+		} {
+			if err := r.store.Get(ctx, obj); err == nil {
+				_ = r.store.Delete(ctx, obj)
+			}
+		}
+	})
+	r.make(t, &api.IPPool{Meta: api.Meta{Name: "rig"}, Spec: api.IPPoolSpec{CIDR: "10.90.0.0/26"}})
+	return r
+}
+
+func TestAgentFinishesTheJournal(t *testing.T) {
+	r := newJournalRig(t)
+	for _, name := range []string{"rig-gone", "rig-again", "rig-live"} {
+		labtest.CreatePod(t, "default", name)
+	}
+	gone, plain := r.left(t, "rig-gone", "c1"), r.left(t, "", "c2")
+	again := r.left(t, "rig-again", "c3")
+	newer := r.left(t, "rig-again", "c4") // the pod has a new sandbox by now, which is not in the journal
+	foreign := journal.Entry{Handle: "other.c5", Datastore: "etcdv3", ContainerID: "c5"}
+	// A Calico 2 would have given this pod the handle that is the new sandbox's.
+	namesake := journal.Entry{Handle: "rig-net.c7", Datastore: datastoreType, Network: "rig-net", Namespace: "rig-net", Pod: "c4", ContainerID: "c7", IfName: "net1"}
+	r.put(t, gone, plain, again, foreign, namesake)
+
+	status, _ := r.agent(t, newPeers())
+	within(t, 20*time.Second, "all but the other datastore's is finished", func() bool { return r.entries(t) == 1 })
+	for name, e := range map[string]journal.Entry{"a pod": gone, "a container without a pod": plain, "an old sandbox": again} {
+		if r.holds(t, e) {
+			t.Errorf("%s still holds its address", name)
+		}
+	}
+	if got := r.noted(t, "rig-gone"); got != "" {
+		t.Errorf("the pod is still said to have %s", got)
+	}
+	if !r.holds(t, newer) || r.noted(t, "rig-again") == "" {
+		t.Errorf("the new sandbox lost its address: held %v, noted %q", r.holds(t, newer), r.noted(t, "rig-again"))
+	}
+	within(t, time.Second, "status", func() bool { return status.Report().Journal == nodestatus.Journal{Entries: 1} })
+	if metrics := scrape(status); !strings.Contains(metrics, "tortie_journal_entries 1") || !strings.Contains(metrics, "tortie_journal_finished_total 4") {
+		t.Errorf("metrics:\n%s", metrics)
+	}
+
+	// One that appears while the agent runs, and a damaged one that stops nobody.
+	if err := os.WriteFile(filepath.Join(string(r.journal()), "damaged.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	live := r.left(t, "rig-live", "c6")
+	r.put(t, live)
+	within(t, 2*journalPause, "the new entry is finished", func() bool { return r.entries(t) == 1 && !r.holds(t, live) })
+}
+
+func TestJournalWaitsForTheDatastore(t *testing.T) {
+	r := newJournalRig(t)
+	wire, wired := labtest.NewWire(t, r.api)
+	r.api = wired
+	status, _ := r.agent(t, newPeers())
+	within(t, 20*time.Second, "ready", func() bool { return status.Report().Ready })
+
+	locked, open := false, true
+	info := &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}
+	r.update(t, info, func() { info.Spec.DatastoreReady = &locked })
+	r.tells(t, "a locked datastore", func(f *facts.Facts) bool { return !f.DatastoreReady })
+	e := r.left(t, "", "c1")
+	r.put(t, e)
+	within(t, 2*journalPause, "the reason is shown", func() bool {
+		return strings.Contains(status.Report().Journal.LastError, "locked the datastore")
+	})
+	if !r.holds(t, e) {
+		t.Error("an address was released in a locked datastore")
+	}
+
+	wire.Silence()
+	r.update(t, info, func() { info.Spec.DatastoreReady = &open })
+	time.Sleep(2 * time.Second)
+	if r.entries(t) != 1 || !r.holds(t, e) {
+		t.Error("finished without the API server")
+	}
+	wire.Mend()
+	within(t, 2*journalRetry, "finished after the API server's return", func() bool { return r.entries(t) == 0 && !r.holds(t, e) })
+}
+
+// Agent and plugins meet in the same files.
+func TestDefaultPathsAreThePlugins(t *testing.T) {
+	c, err := config.LoadNode(func(name string) (string, bool) { return "node-1", name == "NODENAME" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := filepath.Join(c.RunDir, factsFile); got != facts.DefaultFile {
+		t.Errorf("facts are written to %s and read from %s", got, facts.DefaultFile)
+	}
+	if got := journal.Dir(filepath.Join(c.StateDir, journalDir)); got != journal.DefaultDir {
+		t.Errorf("the journal is read in %s and written in %s", got, journal.DefaultDir)
+	}
+}

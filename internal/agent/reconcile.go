@@ -1,0 +1,329 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/agent/desired"
+	"github.com/tortie-net/tortie/internal/cluster/duties"
+	"github.com/tortie-net/tortie/internal/kernel/guard"
+	"github.com/tortie-net/tortie/internal/kernel/hostsysctl"
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/podnet"
+)
+
+// What the CNI plugins read and write: in the state directory, and facts.json in the run directory. The plugins know them as
+// facts.DefaultFile and journal.DefaultDir.
+const (
+	nodenameFile = "nodename"
+	mtuFile      = "mtu"
+	journalDir   = "tortie/journal"
+	factsFile    = "tortie/facts.json"
+)
+
+// nodeFile is the agent's own, in the state directory: see tunnels.known.
+const nodeFile = "tortie/node-uid"
+
+// bgpStart bounds how long one pass waits for BGP's port; the next pass tries again.
+const bgpStart = 3 * time.Second
+
+// pass makes this node as it should be. Each part is tried even if another failed; the error joins what went wrong.
+func (a *Agent) pass(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, passTime)
+	defer cancel()
+	if a.news.all {
+		a.full = time.Now()
+	}
+	s, trouble, err := a.look(ctx)
+	if err != nil {
+		return a.cannotServe(ctx, err) // without an address nothing else can be right
+	}
+	if a.bgp.started && !a.bgp.is(&s) {
+		return errRestart
+	}
+	shown := s
+	a.Status.SetNode(&shown)
+	// The ends of tunnels are announced when they are there and the guard lets packets in.
+	broken := errors.Join(a.NAT.Sync(ctx, s.NAT()), a.syncGuard(ctx, &s), a.syncTunnels(ctx, &s), a.prepareHost(&s))
+	told := errors.Join(trouble, a.tellCluster(ctx, &s))
+	heard, err := a.syncBGP(ctx, &s)
+	a.bgp.holding = err != nil || a.bgp.settling(time.Now()) || a.alone != nil
+	broken = errors.Join(broken, a.syncRoutes(ctx, &s, heard), a.pruneTunnels(ctx, &s))
+	a.lookForCalico(ctx, broken == nil)
+	switch {
+	case broken != nil:
+		return a.cannotServe(ctx, errors.Join(told, broken, err))
+	case told != nil || err != nil:
+		return errors.Join(told, err)
+	}
+	return a.openForPods(ctx, &s)
+}
+
+// syncGuard leaves the guard as it is while the API server has not been heard of: the nodes that an earlier agent learned of last may be
+// missing in what it wrote down, and their packets would be dropped.
+func (a *Agent) syncGuard(ctx context.Context, s *desired.Snapshot) error {
+	if a.alone != nil {
+		return nil
+	}
+	c := s.Guard()
+	c.AllowBGPFromPods = a.Config.AllowBGPFromPods
+	err := a.Guard.Sync(ctx, c)
+	if errors.Is(err, guard.ErrNoSourceCheck) {
+		a.complain("guard", []error{err})
+		return nil
+	}
+	a.complain("guard", nil)
+	return err
+}
+
+// look collects what is known into a snapshot. The trouble is an error that leaves the rest to be done.
+func (a *Agent) look(ctx context.Context) (s desired.Snapshot, trouble, err error) {
+	gone, err := a.lookAtCluster()
+	if err != nil {
+		return s, nil, err
+	}
+	links, err := a.Kernel.Links()
+	if err != nil {
+		return s, nil, err
+	}
+	self, trouble, err := a.lookAtSelf(ctx, links)
+	if err != nil {
+		return s, nil, err
+	}
+	s = a.view.Base.As(self)
+	if s.Meets() {
+		if s.Self.Gateways, err = a.gateways(); err != nil {
+			return s, nil, err
+		}
+	}
+	said, refusal := a.checkDuplicate(&s)
+	if refusal != nil {
+		return s, nil, refusal
+	}
+	a.complain("reflection", a.agree(ctx, &s))
+	a.peering.Decide(&s, a.view.Builds)
+	a.complain("object", slices.Concat(a.view.Problems, s.CheckPools(), desired.ProblemsOf(said), a.lookAtServices(&s), a.peering.Problems))
+	a.tunnels.again = a.tunnels.changes.Follow(&s, desired.StandingOf(links), time.Now())
+	none := a.tunnelAddresses(ctx, &s)
+	a.pods = occupied(self.Pods, s.Self.TunnelAddrs())
+	return s, errors.Join(gone, trouble, none), nil
+}
+
+// gateways are the next hops of the host's own routes.
+func (a *Agent) gateways() (all []netip.Addr, err error) {
+	for _, protocol := range netlinkx.HostProtocols {
+		routes, err := a.Kernel.Routes(netlinkx.RouteFilter{Protocol: protocol})
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range routes {
+			for _, h := range append(r.Hops, netlinkx.Hop{Via: r.Via}) {
+				if h.Via.IsValid() && !h.Via.IsLinkLocalUnicast() {
+					all = append(all, h.Via)
+				}
+			}
+		}
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.Compact(all), nil
+}
+
+// lookAtCluster takes up what the watches say, if that has changed or is to be believed by now. Without its Node an agent that
+// knows the cluster goes on: the Node may come back, and until then its pods run on.
+func (a *Agent) lookAtCluster() (gone, err error) {
+	if a.alone != nil {
+		return a.alone, nil
+	}
+	if a.view.Built && !a.gone && a.view.World.Revision == a.Watch.Revision() && a.doubt == 0 && !a.view.Doubted() && !a.news.evidence {
+		return nil, nil
+	}
+	world := a.Watch.World()
+	if a.gone = world.Self == nil; a.gone {
+		err := fmt.Errorf("node %s does not exist in the API: keeping everything as it is until it comes back", a.Config.Nodename)
+		if !a.view.Built {
+			return nil, err
+		}
+		return err, nil
+	}
+	a.node = world.Self
+	world.Nodes, a.doubt = a.known.Believe(world.Nodes, a.node.Name, time.Now())
+	world.Felix = a.Config.Felix.Over(world.Felix)
+	a.legacyServices(&world)
+	a.view.Evidence = a.evidence.known(a.known)
+	if !a.view.Built {
+		if a.view.Evidence.Inherited, err = a.inherited(); err != nil {
+			return nil, err
+		}
+	}
+	a.view.Update(time.Now(), desired.Self{Name: a.node.Name}, world)
+	a.evidence.want(time.Now(), a.view.Base.Unsure)
+	a.news.bgp = true
+	return nil, nil
+}
+
+// inherited are the destinations of routes that an earlier agent has left.
+func (a *Agent) inherited() (map[netip.Prefix]bool, error) {
+	routes, err := a.Kernel.Routes(netlinkx.RouteFilter{Protocol: netlinkx.Protocol(a.Config.RouteProtocol)})
+	all := make(map[netip.Prefix]bool, len(routes))
+	for _, r := range routes {
+		all[r.Dst] = true
+	}
+	return all, err
+}
+
+// lookAtSelf finds this node's addresses and pods.
+func (a *Agent) lookAtSelf(ctx context.Context, links []netlinkx.Link) (self desired.Self, trouble, err error) {
+	found, failed := a.find(ctx, links)
+	failed = desired.InSelf("NoNodeAddress", failed)
+	at, trouble := a.anchor.hold(time.Now(), found, failed)
+	self = desired.Self{
+		Name: a.node.Name, ASN: a.Config.Addresses.ASN, TunnelMTU: a.Config.TunnelMTU, ChecksumsBroken: a.tunnels.checksumsBroken,
+		RouterID: a.Config.Addresses.RouterID, MaxPrefixes: a.Config.Addresses.MaxPrefixes, APIServer: a.APIServer,
+		Found: slices.Concat(found.v4.Candidates, found.v6.Candidates),
+	}
+	a.logCandidates(self.Found)
+	if errors.Is(trouble, errRestart) || trouble != nil && at.same(place{}) {
+		return self, nil, trouble
+	}
+	a.complain("address", at.notes())
+	describe(&self, at)
+	if self.Pods, err = a.localPods(links); err == nil {
+		self.Sources, err = a.otherSources(links)
+	}
+	return self, trouble, err
+}
+
+// otherSources returns what pods may send from besides their own addresses if a FelixConfiguration lets them, by what the plugin has
+// written down in the kernel.
+func (a *Agent) otherSources(links []netlinkx.Link) (sources []guard.Source, err error) {
+	routes, err := a.Kernel.Routes(netlinkx.RouteFilter{Table: podnet.SourcesTable})
+	if len(routes) == 0 {
+		return nil, err
+	}
+	names := map[int]string{}
+	for _, l := range links {
+		names[l.Index] = l.Name
+	}
+	for _, r := range routes {
+		if name := names[r.Dev]; strings.HasPrefix(name, podnet.DefaultVethPrefix) {
+			sources = append(sources, guard.Source{Link: name, Prefix: r.Dst})
+		}
+	}
+	return sources, nil
+}
+
+func texts(errs []error) []string {
+	out := make([]string, len(errs))
+	for i, err := range errs {
+		out[i] = err.Error()
+	}
+	return out
+}
+
+// podProtocols are those of routes to pods: the plugins', and Felix's if it was told to use its own.
+var podProtocols = []netlinkx.Protocol{netlinkx.ProtocolBoot, netlinkx.ProtocolFelix}
+
+// localPods returns the addresses that the plugins have made routes for, in ascending order. The routes are the one record of
+// them that needs no API server.
+func (a *Agent) localPods(links []netlinkx.Link) ([]netip.Addr, error) {
+	ours := map[int]bool{}
+	for _, l := range links {
+		ours[l.Index] = strings.HasPrefix(l.Name, podnet.DefaultVethPrefix)
+	}
+	var pods []netip.Addr
+	for _, protocol := range podProtocols {
+		routes, err := a.Kernel.Routes(netlinkx.RouteFilter{Protocol: protocol})
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range routes {
+			if ours[r.Dev] && r.Dst.IsSingleIP() {
+				pods = append(pods, r.Dst.Addr())
+			}
+		}
+	}
+	slices.SortFunc(pods, netip.Addr.Compare)
+	return slices.Compact(pods), nil
+}
+
+// tellCluster writes what others go by, if it is not there already.
+func (a *Agent) tellCluster(ctx context.Context, s *desired.Snapshot) error {
+	if a.gone || a.alone != nil {
+		return nil
+	}
+	return errors.Join(a.announceSelf(ctx, s), duties.LabelAffinities(ctx, a.Store, a.Watch.OwnAffinities()))
+}
+
+// prefixText is empty for the invalid prefix.
+func prefixText(p netip.Prefix) string {
+	if !p.IsValid() {
+		return ""
+	}
+	return p.String()
+}
+
+// syncRoutes programs the kernel. While BGP cannot be asked or has not learned yet what an earlier agent knew, nothing is
+// removed.
+func (a *Agent) syncRoutes(ctx context.Context, s *desired.Snapshot, h heard) error {
+	s.Recall(h.grounds)
+	accepted, refused := s.Judge(h.learned)
+	refused = append(refused, h.refused...)
+	a.complain("path", desired.Refusals(refused))
+	ways, left := s.Ways(accepted)
+	routes := desired.RoutesOf(ways)
+	a.FIB.Inherit(a.calico.Estate(time.Now(), s.PoolRanges()))
+	sync := a.FIB.Sync
+	if a.bgp.holding {
+		sync = a.FIB.Merge
+	}
+	stats, err := sync(ctx, routes)
+	a.calico.Took(time.Now(), a.FIB.Taken())
+	a.Status.SetRoutes(routesSeen{ways: ways, left: left, refused: refused, desired: len(routes), stats: stats, starting: a.bgp.holding})
+	return err
+}
+
+// openForPods writes what the plugins wait for and lets pods be scheduled here.
+func (a *Agent) openForPods(ctx context.Context, s *desired.Snapshot) error {
+	if err := writeState(a.Config.StateDir, mtuFile, strconv.Itoa(s.PodMTU())); err != nil {
+		return err
+	}
+	if err := writeState(a.Config.StateDir, nodenameFile, a.node.Name); err != nil {
+		return err
+	}
+	if !a.view.Doubted() {
+		a.complain("memory", desired.ProblemsOf(a.memory.save(time.Now(), a.view.World, s.Services, a.peering.State.Past())))
+	}
+	return a.availability.Sync(ctx, a.node.Status.Conditions, nil)
+}
+
+// cannotServe keeps new pods off this node when what is broken has been so for long. It returns what is wrong.
+func (a *Agent) cannotServe(ctx context.Context, broken error) error {
+	if a.node == nil || a.alone != nil {
+		return broken
+	}
+	return errors.Join(broken, a.availability.Sync(ctx, a.node.Status.Conditions, broken))
+}
+
+// prepareHost sets what the host needs to forward packets between pods and nodes.
+func (a *Agent) prepareHost(s *desired.Snapshot) error {
+	host := s.Host()
+	err := hostsysctl.Sync(a.sysctls, host)
+	var notes []error
+	for _, text := range host.Notes(a.sysctls.Get) {
+		notes = append(notes, errors.New(text))
+	}
+	a.complain("host", notes)
+	return err
+}
+
+// lookForCalico looks for what Calico has left beside routes. Its rules may go if the agent's own are in place.
+func (a *Agent) lookForCalico(ctx context.Context, inPlace bool) {
+	a.calico.Look(ctx, time.Now(), inPlace)
+	a.complain("calico", a.calico.Problems(time.Now()))
+}

@@ -1,0 +1,248 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/agent/desired"
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/app/nodeaddr"
+	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/bgp/peering"
+	"github.com/tortie-net/tortie/internal/bgp/reflectors"
+	"github.com/tortie-net/tortie/internal/datastore"
+)
+
+const (
+	// missTime bounds the one request by which a node finds out whether a reflector that it misses still lives; missPause is between
+	// two about the same Node.
+	missTime  = 2 * time.Second
+	missPause = 10 * time.Second
+)
+
+// leaving are the taints by which others say that a node is about to go.
+var leaving = []string{
+	"ToBeDeletedByClusterAutoscaler", "DeletionCandidateOfClusterAutoscaler", "karpenter.sh/disrupted", "node.kubernetes.io/out-of-service",
+	"node.cloudprovider.kubernetes.io/shutdown",
+}
+
+// reflecting is this node's part in the nodes' agreement on route reflectors.
+type reflecting struct {
+	state reflectors.State
+	plan  reflectors.Plan
+	roll  *reflectors.Roll
+	build uint64 // of the view that roll was made of
+
+	sessions map[string]reflectors.Session // what BGP has said of those with reflectors
+	shown    map[netip.Addr]bool           // next hops that reflectors have announced
+	verdicts map[string]reflectors.Verdict
+	asked    map[string]time.Time
+
+	agreed *peering.Automatic
+	shape  reflectors.Shape
+	id     netip.Addr
+	// stirred: what a plan follows from has changed since the last one.
+	stirred bool
+}
+
+// agree puts into a snapshot what this node is among its reflectors. It needs what BGP has said in an earlier pass.
+func (a *Agent) agree(ctx context.Context, s *desired.Snapshot) []error {
+	r := &a.reflecting
+	if !a.Config.Reflectors.Automatic || a.Config.NoBGP {
+		return nil
+	}
+	if r.roll == nil || r.build != a.view.Builds {
+		r.roll, r.build = s.Roll(a.view.World.Nodes), a.view.Builds
+	}
+	before := r.plan
+	r.plan = r.state.Decide(settingsOf(a.Config.Reflectors), r.view(s, a.node), time.Now())
+	r.stirred = false
+	a.ask(ctx)
+	r.publish(s)
+	a.tellRole(before)
+	if refused := s.Refusal(); refused != "" {
+		return inReflection(fmt.Errorf("automatic route reflectors are on, and %s: change that, or switch them off", refused))
+	}
+	return inReflection(r.plan.Problem)
+}
+
+func settingsOf(c config.Reflectors) reflectors.Settings {
+	return reflectors.Settings{Above: c.Above, Count: c.Count}
+}
+
+// inReflection marks what an operator must act on.
+func inReflection(err error) []error {
+	return desired.ProblemsOf(desired.InSelf("AutomaticReflectors", err))
+}
+
+// view is what this node knows now.
+func (r *reflecting) view(s *desired.Snapshot, own *api.Node) reflectors.View {
+	v := reflectors.View{
+		Self: s.Self.Name, Roll: r.roll, Refusal: s.Refusal(), Unwilling: unwilling(own),
+		Sessions: r.sessions, Verdicts: r.verdicts,
+		Shown: func(name string) bool {
+			m, ok := s.Member(name)
+			return ok && r.shows(s, m)
+		},
+	}
+	for _, m := range s.Others {
+		if m.Reflector {
+			v.Manual = m.Name
+			break
+		}
+	}
+	return v
+}
+
+// unwilling says why this node should not reflect; empty if it may.
+func unwilling(own *api.Node) string {
+	if own.Spec.Unschedulable {
+		return "the node is cordoned"
+	}
+	for _, t := range own.Spec.Taints {
+		if slices.Contains(leaving, t.Key) {
+			return "the node has taint " + t.Key
+		}
+	}
+	return ""
+}
+
+// shows reports whether reflectors have announced paths to a node, in each family in which it has blocks.
+func (r *reflecting) shows(s *desired.Snapshot, m *desired.Member) bool {
+	n, ok := r.roll.Get(m.Name)
+	for _, family := range []struct {
+		is   reflectors.Families
+		addr netip.Addr
+	}{{reflectors.IPv4, m.Addr}, {reflectors.IPv6, m.Addr6}} {
+		if n.Announces&family.is != 0 && family.addr.IsValid() && !r.shown[family.addr] {
+			return false
+		}
+	}
+	return ok
+}
+
+// publish says in the words of the peering what the plan is; a new value only if sessions may follow from it.
+func (r *reflecting) publish(s *desired.Snapshot) {
+	id, _ := nodeaddr.RouterID(s.Self.RouterID, s.Self.Name, s.Self.Addr.Addr()) // what is wrong with it is said where BGP starts
+	if shape := r.plan.Shape(); r.agreed == nil || shape != r.shape || id != r.id {
+		r.shape, r.id = shape, id
+		r.agreed = automatic(r.plan, s.Self.Name, id)
+	}
+	shown := r.plan // what is shown does not change any more
+	s.Automatic, s.Plan = r.agreed, &shown
+}
+
+func automatic(plan reflectors.Plan, self string, id netip.Addr) *peering.Automatic {
+	agreed := &peering.Automatic{
+		Role: peering.Role(plan.Role), ClusterID: id, Reflectors: map[string]bool{}, Clients: map[string]bool{}, KeepMesh: plan.KeepMesh,
+	}
+	for _, name := range plan.Reflectors {
+		agreed.Reflectors[name] = true
+	}
+	for _, name := range plan.Roll.Names() {
+		if name != self && !agreed.Reflectors[name] {
+			agreed.Clients[name] = true
+		}
+	}
+	return agreed
+}
+
+// hear takes what BGP says of the sessions with reflectors, and of what these have announced, if anything waits for that.
+func (a *Agent) hear(ctx context.Context, s *desired.Snapshot, peers []bgp.PeerStatus) error {
+	r := &a.reflecting
+	if r.agreed == nil {
+		return nil
+	}
+	sessions, complete := s.ReflectorSessions(r.plan.Reflectors, peers)
+	r.stirred = r.stirred || !maps.Equal(sessions, r.sessions)
+	r.sessions = sessions
+	if r.plan.Kept() == 0 || len(complete) == 0 {
+		r.shown = nil
+		return nil
+	}
+	shown, err := a.Speaker.NextHops(ctx, complete)
+	if err != nil {
+		return fmt.Errorf("what route reflectors have announced: %w", err)
+	}
+	r.stirred = r.stirred || !maps.Equal(shown, r.shown)
+	r.shown = shown
+	return nil
+}
+
+// ask reads the Nodes of reflectors that this node misses and would stand in for: the watch does not say whether they are ready.
+func (a *Agent) ask(ctx context.Context) {
+	r := &a.reflecting
+	if a.gone || a.alone != nil {
+		return
+	}
+	for _, name := range r.plan.Ask {
+		now := time.Now()
+		if now.Sub(r.asked[name]) < missPause {
+			continue
+		}
+		if r.asked == nil {
+			r.asked, r.verdicts = map[string]time.Time{}, map[string]reflectors.Verdict{}
+		}
+		r.asked[name] = now
+		dead, err := a.dead(ctx, name)
+		if err != nil {
+			a.Log.Warn("a route reflector is missed, and its Node cannot be read", "node", name, "err", err)
+			continue
+		}
+		a.Log.Info("a route reflector is missed", "node", name, "dead", dead)
+		r.verdicts[name], r.stirred = reflectors.Verdict{Dead: dead, At: now}, true
+	}
+}
+
+// dead reports whether a Node is gone, or its kubelet is not heard of.
+func (a *Agent) dead(ctx context.Context, name string) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, missTime)
+	defer cancel()
+	n := &api.Node{Meta: api.Meta{Name: name}}
+	if err := a.Store.Get(ctx, n); err != nil {
+		if errors.Is(err, datastore.ErrNotFound) {
+			return true, nil
+		}
+		return false, err
+	}
+	return !slices.ContainsFunc(n.Status.Conditions, func(c api.NodeCondition) bool { return c.Type == api.NodeReady && c.Status == "True" }), nil
+}
+
+// again shortens the pause before the next pass to when the plan is another. What it returns 0 for it does once: a pass that comes to no
+// plan must not be followed by the next one at once.
+func (r *reflecting) again(now time.Time, next time.Duration) time.Duration {
+	if r.stirred {
+		r.stirred = false
+		return 0
+	}
+	if len(r.plan.Ask) > 0 {
+		next = min(next, missPause)
+	}
+	if at := r.plan.Again; !at.IsZero() {
+		if !at.After(now) {
+			r.plan.Again = time.Time{}
+		}
+		next = min(next, max(0, at.Sub(now)))
+	}
+	return next
+}
+
+// tellRole tells people when this node begins to reflect, or ceases to.
+func (a *Agent) tellRole(before reflectors.Plan) {
+	plan := &a.reflecting.plan
+	if plan.Role == before.Role || before.Role == reflectors.NoRole && plan.Role == reflectors.AsClient {
+		return
+	}
+	text := fmt.Sprintf("it is %s for BGP routes now: %s", cmp.Or(string(plan.Role), "neither client nor reflector"), plan.Why)
+	a.Log.Info("another part in route reflection", "role", plan.Role, "before", before.Role, "why", plan.Why)
+	if a.Events != nil {
+		a.Events.Note(desired.NodeObject(a.Config.Nodename), "RouteReflection", text)
+	}
+}

@@ -1,0 +1,321 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/agent/desired"
+	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/routes"
+	"github.com/tortie-net/tortie/internal/kernel/takeover"
+)
+
+// speaking is what BGP has been told and has said.
+type speaking struct {
+	started bool      // the speaker listens
+	local   bgp.Local // what it was started with
+	policy  *bgp.Policy
+	asked   []bgp.Peer
+	heard   heard
+	fresh   bool // heard is what BGP said last
+
+	begun   time.Time      // when the agent began; zero once it knows what an earlier agent knew
+	settled time.Time      // since when all peers have told what they know; zero if one has not
+	heir    bool           // an earlier agent has left ways to other nodes
+	holding bool           // what an earlier agent has left is kept for now
+	statics []routes.Route // ways to peers that have been made
+}
+
+// heard is what BGP said: the paths that may become routes, and those that may not; and what that was judged by.
+type heard struct {
+	learned []bgp.Path
+	refused []desired.Refusal
+
+	grounds desired.Grounds
+}
+
+// is reports that BGP speaks as the snapshot wants. Another identity needs another process.
+func (b *speaking) is(s *desired.Snapshot) bool {
+	want, err := s.Local()
+	return err == nil && want.ASN == b.local.ASN && want.RouterID == b.local.RouterID
+}
+
+// settling reports that this agent started so recently that BGP may not have told it everything yet: what an earlier agent
+// programmed has to stay. It ends when all peers have told what they know a while ago, or after the time of a graceful restart.
+func (b *speaking) settling(now time.Time) bool {
+	if b.begun.IsZero() {
+		return false
+	}
+	if now.Sub(b.begun) > holdTime || !b.settled.IsZero() && now.Sub(b.settled) > settleTime {
+		b.begun = time.Time{} // for good: later, a lost session is BGP's to judge
+		return false
+	}
+	return true
+}
+
+// watch notes since when all peers have told what they know. That there are none to be had is no proof of anything if there were
+// some for an earlier agent: the cluster may not be all there yet.
+func (b *speaking) watch(now time.Time, peers []bgp.PeerStatus) {
+	waiting := slices.ContainsFunc(peers, func(p bgp.PeerStatus) bool { return !toldAll(p, now) })
+	switch {
+	case waiting || len(peers) == 0 && b.heir:
+		b.settled = time.Time{}
+	case b.settled.IsZero():
+		b.settled = now
+	}
+}
+
+// nextLook is how long after now it may be over that what an earlier agent left is kept. Where it is kept for another reason, which
+// settled does not know, it is looked at now and then.
+func (b *speaking) nextLook(now time.Time) time.Duration {
+	if b.settled.IsZero() {
+		return lookPause
+	}
+	return max(lookPause/2, b.settled.Add(settleTime).Sub(now))
+}
+
+// toldAll reports whether a peer has told all that it knows, so that its silence about an address means something. Most peers say when
+// they have told what they had. On a busy node that can be long after the session came up, and what was not heard by then is not
+// gone; a reflector has to hear it from others first, so that nobody is believed at once.
+func toldAll(p bgp.PeerStatus, now time.Time) bool {
+	up := now.Sub(p.Since)
+	switch {
+	case p.State != bgp.Established || up < settleTime:
+		return false
+	case p.EndOfTable():
+		return now.Sub(p.TableEnded) >= workInTime
+	}
+	return !p.SaysEnd || up >= holdTime
+}
+
+// syncBGP sets what is announced and the sessions, in this order, and returns what BGP says.
+func (a *Agent) syncBGP(ctx context.Context, s *desired.Snapshot) (heard, error) {
+	if a.Config.NoBGP {
+		a.bgp.begun = time.Time{} // nobody will tell more
+		return heard{}, nil
+	}
+	if err := a.startBGP(ctx, s); err != nil {
+		return heard{}, err
+	}
+	deaf := a.setLocal(ctx, s) // sessions go on where BGP listened before
+	if err := a.Speaker.SetOriginated(ctx, s.Originated()); err != nil {
+		return heard{}, err
+	}
+	if err := a.setPolicy(ctx, s); err != nil {
+		return heard{}, err
+	}
+	a.layStatics(ctx, s)
+	if err := a.setPeers(ctx, s); err != nil {
+		return heard{}, err
+	}
+	moved, err := a.lookAround(s)
+	if err != nil {
+		return heard{}, err
+	}
+	if a.bgp.fresh && !a.news.bgp && !moved && !a.bgp.holding {
+		return a.bgp.heard, deaf
+	}
+	a.bgp.fresh = false
+	peers, err := a.Speaker.Peers(ctx)
+	if err != nil {
+		return heard{}, err
+	}
+	a.bgp.watch(time.Now(), peers)
+	if err := a.hear(ctx, s, peers); err != nil {
+		return heard{}, err
+	}
+	h, err := a.listen(ctx, s, peers)
+	a.Status.SetBGP(peers, h.learned)
+	a.bgp.heard, a.bgp.fresh = h, err == nil
+	return h, errors.Join(deaf, err)
+}
+
+// setLocal tells BGP where to listen and for which cluster to reflect, if that is not what it was told before.
+func (a *Agent) setLocal(ctx context.Context, s *desired.Snapshot) error {
+	want, err := s.Local()
+	if err != nil {
+		return err
+	}
+	was := a.bgp.local
+	if want.Port == was.Port && want.ClusterID == was.ClusterID && slices.Equal(want.Listen, was.Listen) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, bgpStart)
+	defer cancel()
+	if err := a.Speaker.SetLocal(ctx, want); err != nil {
+		return err
+	}
+	a.bgp.local = want
+	return nil
+}
+
+// setPolicy tells BGP what passes on its sessions, if that is not what it was told before.
+func (a *Agent) setPolicy(ctx context.Context, s *desired.Snapshot) error {
+	p := s.Policy()
+	if a.bgp.policy != nil && !a.news.all && a.bgp.policy.Equal(p) {
+		return nil
+	}
+	a.bgp.policy = nil
+	if err := a.Speaker.SetPolicy(ctx, p); err != nil {
+		return err
+	}
+	a.bgp.policy = &p
+	return nil
+}
+
+// setPeers tells BGP of its sessions, if they are not what it was told before.
+func (a *Agent) setPeers(ctx context.Context, s *desired.Snapshot) error {
+	peers := s.Peering.Peers
+	if a.bgp.asked != nil && !a.news.all && slices.Equal(peers, a.bgp.asked) {
+		return nil
+	}
+	a.bgp.asked = nil
+	if err := a.Speaker.SetPeers(ctx, peers); err != nil {
+		return err
+	}
+	a.bgp.asked = slices.Clip(append([]bgp.Peer{}, peers...))
+	return nil
+}
+
+// listen returns what BGP has learned, after what the records of blocks say of it. Each path is judged where BGP still knows the
+// alternatives: a refused one must not hide one that may be used.
+func (a *Agent) listen(ctx context.Context, s *desired.Snapshot, peers []bgp.PeerStatus) (heard, error) {
+	down := sessionsDown(s, peers, time.Now())
+	s.Borrowed = a.records.verdicts()
+	s.Held = desired.Sessionless(s.Borrowed, down)
+	h, err := a.judgeTable(ctx, s)
+	if err != nil {
+		return heard{}, err
+	}
+	claims := desired.Claims{}
+	for _, p := range h.learned {
+		s.Add(claims, p)
+	}
+	for _, r := range h.refused {
+		s.Add(claims, r.Path)
+	}
+	a.records.want(time.Now(), claims, down)
+	return h, nil
+}
+
+// sessionsDown tells for a node whose address was borrowed whether BGP's silence about it means nothing: there should be a session
+// with the node, and the node has not told yet what it knows.
+func sessionsDown(s *desired.Snapshot, peers []bgp.PeerStatus, now time.Time) func(desired.Claim) bool {
+	silent := map[netip.Addr]bool{}
+	for _, p := range peers {
+		silent[p.Addr] = !toldAll(p, now)
+	}
+	return func(c desired.Claim) bool {
+		m, ok := s.Member(c.Node)
+		if !ok { // it has gone, or the claim names this node: see claim.elsewhere
+			return false
+		}
+		if quiet, own := silent[m.In(c.Addr)]; own {
+			return quiet
+		}
+		return s.Unreflected(c.Addr, silent)
+	}
+}
+
+// startBGP begins to listen, once.
+func (a *Agent) startBGP(ctx context.Context, s *desired.Snapshot) error {
+	if a.bgp.started {
+		return nil
+	}
+	local, err := s.Local()
+	if err != nil {
+		return err
+	}
+	var own []netlinkx.Route
+	for _, protocol := range append([]netlinkx.Protocol{netlinkx.Protocol(a.Config.RouteProtocol)}, takeover.Protocols...) {
+		found, err := a.Kernel.Routes(netlinkx.RouteFilter{Protocol: protocol})
+		if err != nil {
+			return err
+		}
+		own = append(own, found...)
+	}
+	// Routes of an earlier agent, or of Calico, are still in the kernel: peers may keep theirs to us.
+	local.Restarting = len(own) > 0
+	heirs := desired.Claims{}
+	for _, r := range own {
+		for _, h := range append(r.Hops, netlinkx.Hop{Via: r.Via}) {
+			if h.Via.IsValid() {
+				a.bgp.heir = true
+				s.Add(heirs, bgp.Path{Prefix: r.Dst, NextHop: s.Behind(h.Via)})
+			}
+		}
+	}
+	a.records.trust(heirs)
+	ctx, cancel := context.WithTimeout(ctx, bgpStart)
+	defer cancel()
+	if err := a.Speaker.Start(ctx, local); err != nil {
+		return err
+	}
+	a.bgp.started, a.bgp.local = true, local
+	return nil
+}
+
+// judgeTable asks BGP for the paths that may become routes. Next hops may be reached by other paths, so if these are not those of the
+// last time, it is asked once more.
+func (a *Agent) judgeTable(ctx context.Context, s *desired.Snapshot) (h heard, err error) {
+	s.Resume(a.bgp.heard.grounds)
+	for range 2 {
+		var refused []desired.Refusal
+		learned, err := a.Speaker.Snapshot(ctx, func(p bgp.Path) bool {
+			r := s.Objection(p)
+			if r.Why != "" {
+				refused = append(refused, r)
+			}
+			return r.Why == ""
+		})
+		if err != nil {
+			return heard{}, err // refused may still be written to
+		}
+		h.learned, h.refused = learned, refused
+		if !s.Lead(learned) {
+			break
+		}
+	}
+	h.grounds = s.JudgedBy()
+	return h, nil
+}
+
+// lookAround finds how routers are reached. moved: not as when BGP was listened to last.
+func (a *Agent) lookAround(s *desired.Snapshot) (moved bool, err error) {
+	if !s.Routed() {
+		return false, nil
+	}
+	var routes []netlinkx.Route
+	for _, protocol := range netlinkx.HostProtocols {
+		found, err := a.Kernel.Routes(netlinkx.RouteFilter{Protocol: protocol})
+		if err != nil {
+			return false, err
+		}
+		routes = append(routes, slices.DeleteFunc(found, func(r netlinkx.Route) bool { return !r.Via.IsValid() || r.Dst.Bits() == 0 })...)
+	}
+	if len(routes) > 0 {
+		links, err := a.Kernel.Links()
+		if err != nil {
+			return false, err
+		}
+		s.LookAround(routes, links)
+	}
+	return s.Moved(a.bgp.heard.grounds), nil
+}
+
+// layStatics makes the ways to peers before the sessions that need them; later they are kept among all routes.
+func (a *Agent) layStatics(ctx context.Context, s *desired.Snapshot) {
+	static, problems := s.StaticRoutes()
+	a.complain("gateway", problems)
+	if slices.EqualFunc(static, a.bgp.statics, routes.Route.Equal) {
+		return
+	}
+	a.FIB.Inherit(a.calico.Estate(time.Now(), s.PoolRanges()))
+	if _, err := a.FIB.Merge(ctx, static); err == nil { // else the routes' own step says so
+		a.bgp.statics = static
+	}
+}

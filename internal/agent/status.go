@@ -1,0 +1,267 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/agent/desired"
+	"github.com/tortie-net/tortie/internal/agent/nodestatus"
+	"github.com/tortie-net/tortie/internal/app/nodeaddr"
+	"github.com/tortie-net/tortie/internal/app/serving"
+	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/kernel/nft"
+	"github.com/tortie-net/tortie/internal/plugin/facts"
+)
+
+// stuckAfter is how long a pass may be overdue before the agent counts as stuck: several full passes and their time limits.
+const stuckAfter = 3 * (fullPass + passTime)
+
+// Status is what the agent tells people and probes. It is safe for concurrent use.
+type Status struct {
+	metrics *metrics
+	healthy func(context.Context) error
+	traffic func() map[netip.Addr]bgp.Traffic // nil: nobody counts
+
+	mu         sync.Mutex // guards the rest
+	stuckAfter time.Duration
+	seen       seen
+	begun      time.Time // of the pass that has not ended; zero between passes
+}
+
+// NewStatus returns the status of a node whose agent has just started. healthy proves that the BGP speaker's loop turns.
+func NewStatus(node string, now time.Time, healthy func(context.Context) error) *Status {
+	s := &Status{
+		metrics: newMetrics(node),
+		healthy: healthy, stuckAfter: stuckAfter,
+		seen: seen{node: node, started: now, lastPass: now, problems: map[string][]string{}},
+	}
+	s.metrics.addTunnels(func() []nodestatus.Tunnel {
+		if snap := s.now().snapshot; snap != nil {
+			return snap.TunnelReports()
+		}
+		return nil
+	})
+	s.metrics.addLive(now, healthy, func() time.Time {
+		if f := s.now().facts; f != nil {
+			return f.Written
+		}
+		return time.Time{}
+	})
+	return s
+}
+
+// ShowPeers makes metrics for each peer, the mesh's too. It is to be called before the agent runs.
+func (s *Status) ShowPeers() { s.metrics.perPeer.all = true }
+
+// ShowEvents makes metrics of the events that were written and dropped. It is to be called before the agent runs.
+func (s *Status) ShowEvents(counts func() (written, dropped uint64)) { s.metrics.addEvents(counts) }
+
+// ShowTraffic shows what passes on BGP sessions, as it is when somebody asks. It is to be called before the agent runs.
+func (s *Status) ShowTraffic(traffic func() map[netip.Addr]bgp.Traffic, totals func() bgp.Totals) {
+	s.traffic = traffic
+	s.metrics.addTraffic(totals)
+}
+
+// ShowGuard makes metrics of what the packet guard drops. It is to be called before the agent runs.
+func (s *Status) ShowGuard(read func(context.Context) (map[string]nft.Counter, error)) {
+	s.metrics.addGuard(read)
+}
+
+// SetFacts notes what the plugins were told.
+func (s *Status) SetFacts(f facts.Facts, bytes int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen.facts = &nodestatus.Facts{
+		Written: f.Written, AgentReady: f.AgentReady, DatastoreReady: f.DatastoreReady, Bytes: bytes,
+		Pools: len(f.Pools), Reservations: len(f.Reservations), Affinities: len(f.Affinities), Namespaces: len(f.Namespaces),
+	}
+	s.metrics.factsBytes.Set(float64(bytes))
+	s.metrics.factsWrites.Inc()
+}
+
+// SetJournal notes what the plugins have left to do, how much of that was just done, and why not all.
+func (s *Status) SetJournal(left, finished int, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen.journal = nodestatus.Journal{Entries: left}
+	if err != nil {
+		s.seen.journal.LastError = err.Error()
+	}
+	s.metrics.entries.Set(float64(left))
+	s.metrics.finished.Add(float64(finished))
+}
+
+// Begin notes the beginning of a pass.
+func (s *Status) Begin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.begun = time.Now()
+}
+
+// Passed notes the end of a pass.
+func (s *Status) Passed(err error, took time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.begun = time.Time{}
+	s.seen.lastPass, s.seen.lastTook, s.seen.lastErr = time.Now(), took, err
+	s.metrics.passes.Observe(took.Seconds())
+	s.metrics.felixApply.Observe(took.Seconds())
+	s.metrics.lastPass.Set(seconds(s.seen.lastPass))
+	if err != nil {
+		s.metrics.failures.Inc()
+		s.metrics.felixFailures.Inc()
+		return
+	}
+	s.seen.ready = true
+	s.metrics.ready.Set(1)
+}
+
+// SetProblems replaces what is known to be wrong about something.
+func (s *Status) SetProblems(about string, problems []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := maps.Clone(s.seen.problems) // a copy is out there for a report that is being made
+	all[about] = problems
+	s.seen.problems = all
+	s.metrics.problems.WithLabelValues(about).Set(float64(len(problems)))
+}
+
+// SetFound notes all addresses that the host has, also while none of them will do.
+func (s *Status) SetFound(found []nodeaddr.Candidate) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen.found = found
+}
+
+// SetNode notes what a pass has found. The snapshot is not changed any more.
+func (s *Status) SetNode(snap *desired.Snapshot) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen.snapshot = snap
+	s.metrics.blocks.Set(float64(len(snap.Blocks)))
+	s.metrics.hosts.Set(float64(len(snap.Others) + 1))
+	s.metrics.endpoints.Set(float64(pods(snap.Self.Pods)))
+	s.metrics.reflection.Set(0)
+	if snap.Plan != nil {
+		s.metrics.reflection.Set(float64(snap.Plan.Roll.Len()))
+	}
+}
+
+// pods returns how many pods have these addresses: each has at most one of a family.
+func pods(addrs []netip.Addr) int {
+	v4 := 0
+	for _, a := range addrs {
+		if a.Is4() {
+			v4++
+		}
+	}
+	return max(v4, len(addrs)-v4)
+}
+
+// SetBGP replaces what is known of sessions and learned paths, after SetNode.
+func (s *Status) SetBGP(peers []bgp.PeerStatus, learned []bgp.Path) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.seen.peers
+	s.seen.peers, s.seen.learned = peers, learned
+	s.metrics.setPeers(before, peers, time.Now())
+	sessions := s.seen.snapshot.Sessions()
+	s.metrics.bgp.set(s.seen.snapshot, peers, sessions)
+	s.metrics.perPeer.set(shown(peers, sessions, s.metrics.perPeer.all), func(p bgp.PeerStatus) (node, object string) {
+		return s.seen.peerName(p), sessions[p.Addr].Source.Peer
+	})
+	s.metrics.learned.Set(float64(len(learned)))
+	s.metrics.originated.Set(float64(len(s.seen.snapshot.Originated())))
+}
+
+// SetRoutes notes what the kernel should have and what was written.
+func (s *Status) SetRoutes(r routesSeen) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen.routes = r
+	m, programmed := s.metrics, r.stats.Added+r.stats.Replaced+r.stats.Kept
+	m.routes.Set(float64(r.desired))
+	m.programmed.Set(float64(programmed))
+	m.heldRoutes.Set(float64(r.stats.Held))
+	m.felixRoutes.WithLabelValues("main").Set(float64(programmed + r.stats.Held))
+	m.refused.Set(float64(desired.Objections(r.refused)))
+	m.routeWrites.WithLabelValues("add").Add(float64(r.stats.Added))
+	m.routeWrites.WithLabelValues("replace").Add(float64(r.stats.Replaced))
+	m.routeWrites.WithLabelValues("delete").Add(float64(r.stats.Deleted))
+}
+
+// now returns what is known now.
+func (s *Status) now() seen {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.seen // what it refers to is replaced, never changed
+}
+
+// Report says what is known now. It costs time for each route: who needs less asks for less.
+func (s *Status) Report() nodestatus.Report {
+	known := s.now()
+	if s.traffic != nil {
+		known.traffic = s.traffic()
+	}
+	return known.report(time.Now())
+}
+
+// Handler serves /livez, /readyz, /metrics and /status.
+func (s *Status) Handler() http.Handler {
+	return serving.Program{
+		Alive: s.alive, Ready: s.ready, Metrics: s.metrics.registry, Status: func() any { return s.Report() },
+	}.Handler()
+}
+
+// speakerTime bounds how long the BGP speaker may take to answer; the liveness probe itself waits a second longer.
+const speakerTime = 4 * time.Second
+
+// alive proves that both loops turn: the agent's own and the BGP speaker's. An agent that waits for its API server before its
+// first pass is alive.
+func (s *Status) alive(ctx context.Context) error {
+	s.mu.Lock()
+	begun, last, passed, limit := s.begun, s.seen.lastPass, s.seen.ready || s.seen.lastErr != nil, s.stuckAfter
+	s.mu.Unlock()
+	if !begun.IsZero() && time.Since(begun) > limit {
+		return fmt.Errorf("a pass began %s ago and has not ended", time.Since(begun).Round(time.Second))
+	}
+	if passed && time.Since(last) > limit {
+		return fmt.Errorf("the last pass ended %s ago", time.Since(last).Round(time.Second))
+	}
+	ctx, cancel := context.WithTimeout(ctx, speakerTime)
+	defer cancel()
+	if err := s.healthy(ctx); err != nil {
+		return fmt.Errorf("BGP speaker: %w", err)
+	}
+	return nil
+}
+
+// ready is about this node's dataplane alone: neither a dead peer nor an API server that is away makes a node unready.
+func (s *Status) ready(context.Context) error {
+	known := s.now()
+	switch {
+	case known.ready:
+		return nil
+	case known.lastErr != nil:
+		return known.lastErr
+	default:
+		return errors.New("the first pass has not ended yet")
+	}
+}
+
+// Serve serves the handler until ctx ends.
+func (s *Status) Serve(ctx context.Context, addr string, log *slog.Logger) error {
+	return serving.Run(ctx, addr, s.Handler(), log.With("paths", "/livez /readyz /metrics /status"), "FELIX_HEALTHHOST, FELIX_HEALTHPORT")
+}
+
+// ServeMetrics serves /metrics alone until ctx ends.
+func (s *Status) ServeMetrics(ctx context.Context, addr string, log *slog.Logger) error {
+	return serving.Run(ctx, addr, serving.Metrics(s.metrics.registry), log.With("paths", "/metrics"), "FELIX_PROMETHEUSMETRICSHOST, FELIX_PROMETHEUSMETRICSPORT")
+}

@@ -1,0 +1,199 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/agent/desired"
+	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/cluster/events"
+	"github.com/tortie-net/tortie/internal/ipam"
+	"github.com/tortie-net/tortie/internal/kernel/ipip"
+	"github.com/tortie-net/tortie/internal/kernel/routes"
+	"github.com/tortie-net/tortie/internal/kernel/vxlan"
+	"github.com/tortie-net/tortie/internal/plugin/facts"
+)
+
+const (
+	// patience is how long something may be wrong that often cures itself, before an operator is told.
+	patience = time.Minute
+	// staleFacts is how old the facts may be before that is an operator's matter: an API server that restarts is not.
+	staleFacts = 4 * facts.MaxAge
+)
+
+// Recorder tells operators, through the API, what they must act on; internal/cluster/events has the real one. It is told the same for
+// as long as it is so, and writes it seldom. It never waits.
+type Recorder interface {
+	Warn(about events.Object, reason, message string)
+	// WarnCommon is Warn for what the agents of all nodes find, about an object that they all see.
+	WarnCommon(about events.Object, reason, message string)
+	// Note tells what has changed and is not wrong, once.
+	Note(about events.Object, reason, message string)
+	// Run writes until ctx ends.
+	Run(ctx context.Context) error
+}
+
+// teller turns what the agent finds wrong into events. It belongs to the goroutine of Run.
+type teller struct {
+	to      Recorder
+	node    string
+	failing time.Time       // since when passes fail
+	refused time.Time       // since when paths are refused
+	stuck   time.Time       // since when the journal is
+	down    map[string]bool // BGPPeers that were told to be
+}
+
+// tell says what is wrong after a pass.
+func (t *teller) tell(now time.Time, k *seen, err error) {
+	if t.to == nil {
+		return
+	}
+	self := k.self()
+	for _, leaf := range leaves(err) {
+		if about, reason, ok := classify(self, leaf); ok {
+			t.warn(about, reason, leaf)
+		} else if lasts(&t.failing, now, true) {
+			t.to.Warn(self, "NotAsItShouldBe", leaf.Error())
+		}
+	}
+	if err == nil {
+		t.failing = time.Time{}
+	}
+	for _, p := range k.peers {
+		if p.HeldUntil.After(now) {
+			t.to.Warn(k.peerNode(p), "PeerHeldDown", fmt.Sprintf("%s keeps its BGP session with %s closed: %s", k.node, p.Addr, p.LastError))
+		}
+	}
+	if lasts(&t.refused, now, desired.Objections(k.routes.refused) > 0) { // a block that moves is refused for a moment
+		t.tellRefused(k)
+	}
+	t.tellPeers(now, k)
+	t.tellPlugins(now, k, self)
+}
+
+// tellRefused says once for each peer that it announces what is not its own.
+func (t *teller) tellRefused(k *seen) {
+	var told []string
+	for _, r := range k.routes.refused {
+		peer := desired.AddrText(r.Path.From)
+		if r.Pending || r.Usual || slices.Contains(told, peer) {
+			continue
+		}
+		told = append(told, peer)
+		about := k.peerNode(bgp.PeerStatus{Addr: r.Path.From})
+		t.to.Warn(about, "PathRefused", fmt.Sprintf("%s does not use what BGP peer %s announces, %s via %s among it: %s", k.node, peer, r.Path.Prefix, r.Path.NextHop, r.Why))
+	}
+}
+
+// tellPlugins says what the plugins suffer from.
+func (t *teller) tellPlugins(now time.Time, k *seen, self events.Object) {
+	if f := k.facts; f != nil && now.Sub(f.Written) > staleFacts {
+		t.to.Warn(self, "FactsStale", fmt.Sprintf("what the CNI plugins are told of the cluster is of %s: they ask the API server for each pod, which takes longer", f.Written.UTC().Format(time.RFC3339)))
+	}
+	if lasts(&t.stuck, now, k.journal.Entries > 0 && k.journal.LastError != "") {
+		t.to.Warn(self, "JournalStuck", "addresses of deleted pods cannot be released: "+firstLine(k.journal.LastError))
+	}
+}
+
+// lasts notes since when something is so, and reports whether that is too long.
+func lasts(since *time.Time, now time.Time, so bool) bool {
+	switch {
+	case !so:
+		*since = time.Time{}
+	case since.IsZero():
+		*since = now
+	}
+	return so && now.Sub(*since) >= patience
+}
+
+// classify says which object an error is about and in one word what it is; ok is false of what may cure itself.
+func classify(self events.Object, err error) (about events.Object, reason string, ok bool) {
+	var p *desired.Problem
+	var c *desired.Concern
+	var taken *bgp.ListenError
+	switch {
+	case errors.As(err, &p):
+		return p.About, p.Reason, p.Reason != ""
+	case errors.As(err, &c):
+		return self, c.Reason, true
+	case errors.As(err, &taken):
+		return self, "BGPPortTaken", true
+	case errors.Is(err, routes.ErrForeign):
+		return self, "ForeignRoute", true
+	case errors.Is(err, ipip.ErrNoIPIP):
+		return self, "NoIPIP", true
+	case errors.Is(err, vxlan.ErrNoVXLAN):
+		return self, "NoVXLAN", true
+	case errors.Is(err, ipam.ErrExhausted), errors.Is(err, ipam.ErrBlockLimit), errors.Is(err, ipam.ErrNoPool):
+		return self, "NoTunnelAddress", true
+	}
+	return self, "", false
+}
+
+// leaves takes joined errors apart. An error that wraps several and has words of its own is left whole.
+func leaves(err error) []error {
+	if err == nil {
+		return nil
+	}
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok || err.Error() != strings.Join(texts(joined.Unwrap()), "\n") {
+		return []error{err}
+	}
+	var all []error
+	for _, e := range joined.Unwrap() {
+		all = append(all, leaves(e)...)
+	}
+	return all
+}
+
+func (k *seen) self() events.Object { return desired.NodeObject(k.node) }
+
+// peerNode is the Node that a peer is, or this one if it is none that is known.
+func (k *seen) peerNode(p bgp.PeerStatus) events.Object {
+	if name := k.peerName(p); name != "" {
+		return desired.NodeObject(name)
+	}
+	return k.self()
+}
+
+// peerName is the name of the node that a peer is; empty if it is none that is known.
+func (k *seen) peerName(p bgp.PeerStatus) string {
+	if k.snapshot == nil {
+		return ""
+	}
+	if m, ok := k.snapshot.MemberAt(p.Addr); ok {
+		return m.Name
+	}
+	return ""
+}
+
+func firstLine(text string) string {
+	line, _, _ := strings.Cut(text, "\n")
+	return line
+}
+
+// tellProblems says what is wrong with objects, each by its own name, and with this node.
+func (t *teller) tellProblems(problems []error) {
+	if t.to == nil {
+		return
+	}
+	for _, err := range problems {
+		if about, reason, ok := classify(desired.NodeObject(t.node), err); ok {
+			t.warn(about, reason, err)
+		}
+	}
+}
+
+// warn says what is wrong. With an object it is so on all nodes.
+func (t *teller) warn(about events.Object, reason string, err error) {
+	var p *desired.Problem
+	if errors.As(err, &p) {
+		t.to.WarnCommon(about, reason, err.Error())
+		return
+	}
+	t.to.Warn(about, reason, err.Error())
+}

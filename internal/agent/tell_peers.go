@@ -1,0 +1,90 @@
+package agent
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/bgp"
+)
+
+const (
+	// peerPatience is how long a session that an operator has configured may be down before it is told: a peer that restarts is no
+	// matter.
+	peerPatience = 30 * time.Second
+	// mostNamed is how many peers of one object are named.
+	mostNamed = 5
+)
+
+// tellPeers says which sessions of BGPPeers are down, and when all of an object are up again. Sessions of the mesh are left to the
+// agents at their other ends, or one node that goes away would be told by all others.
+func (t *teller) tellPeers(now time.Time, k *seen) {
+	if k.snapshot == nil {
+		return
+	}
+	objects := map[string]*objectPeers{}
+	for _, p := range k.peers {
+		object := k.snapshot.Peering.Sources[p.Addr].Peer
+		if object == "" {
+			continue
+		}
+		o := objects[object]
+		if o == nil {
+			o = &objectPeers{}
+			objects[object] = o
+		}
+		o.add(now, p)
+	}
+	down := map[string]bool{}
+	for object, o := range objects {
+		switch {
+		case len(o.down) > 0:
+			down[object] = true
+			t.to.Warn(k.snapshot.PeerObject(object), "PeerDown", fmt.Sprintf("%s has no BGP session with %s: %s", k.node, o.named(), o.why))
+		case t.down[object] && o.coming:
+			down[object] = true // it is not up yet
+		case t.down[object]:
+			t.to.Note(k.snapshot.PeerObject(object), "PeerUp", k.node+" has its BGP sessions again")
+		}
+	}
+	t.down = down
+}
+
+// objectPeers are the peers of one object.
+type objectPeers struct {
+	down   []string
+	why    string // the first is
+	coming bool   // one is down, and not for long
+}
+
+func (o *objectPeers) add(now time.Time, p bgp.PeerStatus) {
+	switch {
+	case p.State == bgp.Established:
+	case now.Sub(p.Since) <= peerPatience:
+		o.coming = true
+	default:
+		if len(o.down) == 0 {
+			o.why = whyDown(p)
+		}
+		o.down = append(o.down, p.Addr.String())
+	}
+}
+
+// whyDown says why there is no session.
+func whyDown(p bgp.PeerStatus) string {
+	switch {
+	case p.LastError != "":
+		return firstLine(p.LastError)
+	case p.Passive:
+		return "it does not connect, which it is to do as this end is passive"
+	}
+	return "connecting"
+}
+
+// named lists the peers that are down.
+func (o *objectPeers) named() string {
+	if more := len(o.down) - mostNamed; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(o.down[:mostNamed], ", "), more)
+	}
+	return strings.Join(o.down, ", ")
+}

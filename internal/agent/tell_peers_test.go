@@ -1,0 +1,64 @@
+package agent
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tortie-net/tortie/internal/agent/desired"
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/bgp/peering"
+	"github.com/tortie-net/tortie/internal/cluster"
+)
+
+// Sessions that an operator has configured are told when they have been down for a while, each object once; and when they are back.
+func TestPeersAreTold(t *testing.T) {
+	begin := time.Date(2026, 11, 20, 14, 30, 0, 0, time.UTC)
+	s, _ := desired.Build(desired.Self{Name: "n1"}, cluster.World{Peers: []api.BGPPeer{{Meta: api.Meta{Name: "racks", UID: "7"}}}})
+	s.Peering.Sources = map[netip.Addr]peering.Source{}
+	k := seen{node: "n1", snapshot: &s}
+	session := func(i int, state bgp.State, since time.Duration, why string) bgp.PeerStatus {
+		return bgp.PeerStatus{Addr: addr(fmt.Sprintf("10.9.0.%d", i)), State: state, Since: begin.Add(since), LastError: why}
+	}
+	for i := range 8 {
+		k.snapshot.Peering.Sources[addr(fmt.Sprintf("10.9.0.%d", i))] = peering.Source{Peer: "racks"}
+	}
+	k.snapshot.Peering.Sources[addr("10.9.0.100")] = peering.Source{Node: "n2"} // the mesh's
+	if o := k.snapshot.PeerObject("racks"); o.UID != "7" || o.Kind != "BGPPeer" {
+		t.Errorf("%+v", o)
+	}
+	mesh := session(100, bgp.Active, -time.Hour, "gone")
+	down := []bgp.PeerStatus{mesh}
+	for i := range 8 {
+		down = append(down, session(i, bgp.Active, 0, "TCP refused\nand more"))
+	}
+	var got told
+	teller := teller{to: &got}
+	for _, step := range []struct {
+		what  string
+		at    time.Duration
+		peers []bgp.PeerStatus
+		want  []string
+	}{
+		{"all is well", 0, []bgp.PeerStatus{mesh, session(1, bgp.Established, 0, "")}, nil},
+		{"down just now", peerPatience, down, nil},
+		{"down for long", peerPatience + 1, down, []string{"BGPPeer racks: PeerDown: n1 has no BGP session with 10.9.0.0, 10.9.0.1, 10.9.0.2, 10.9.0.3, 10.9.0.4 and 3 more: TCP refused"}},
+		{"one is back", 2 * peerPatience, []bgp.PeerStatus{session(1, bgp.Established, 0, ""), session(2, bgp.OpenSent, 0, "")}, []string{"BGPPeer racks: PeerDown: n1 has no BGP session with 10.9.0.2: connecting"}},
+		{"up and lost at once", 2 * peerPatience, []bgp.PeerStatus{session(2, bgp.Active, 2*peerPatience, "")}, nil},
+		{"up again", 3 * peerPatience, []bgp.PeerStatus{session(2, bgp.Established, 0, "before")}, []string{"BGPPeer racks: PeerUp, which is normal: n1 has its BGP sessions again"}},
+		{"said once", 4 * peerPatience, []bgp.PeerStatus{session(2, bgp.Established, 0, "before")}, nil},
+		{"down again", 5 * peerPatience, []bgp.PeerStatus{{Addr: addr("10.9.0.2"), Passive: true, Since: begin}}, []string{"BGPPeer racks: PeerDown: n1 has no BGP session with 10.9.0.2: it does not connect, which it is to do as this end is passive"}},
+		{"the object is gone", 6 * peerPatience, []bgp.PeerStatus{mesh}, nil},
+	} {
+		k.peers, got.lines = step.peers, nil
+		teller.tellPeers(begin.Add(step.at), &k)
+		if d := cmp.Diff(step.want, got.lines); d != "" {
+			t.Errorf("%s (-want +got):\n%s", step.what, d)
+		}
+	}
+	teller.tellPeers(begin, &seen{}) // before the first pass
+}

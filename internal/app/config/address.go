@@ -1,0 +1,107 @@
+package config
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+
+	"github.com/tortie-net/tortie/internal/app/nodeaddr"
+)
+
+// RawAddress is the environment by which a node's addresses are found, as it is written. Names and meanings are Calico's; but the
+// default method is kubernetes-internal-ip, links are told by kind, and an address on the Node that no link has is not believed.
+type RawAddress struct {
+	IP       string `env:"IP" default:"" help:"IPv4 address of this node, with or without prefix length. autodetect takes what IP_AUTODETECTION_METHOD finds; none uses IPv6 alone; empty keeps what the Node has if a link still has it, else detects."`
+	IP6      string `env:"IP6" default:"" help:"IPv6 address of this node, as IP; but empty uses no IPv6 unless the Node has an address."`
+	Method   string `env:"IP_AUTODETECTION_METHOD" default:"kubernetes-internal-ip" help:"kubernetes-internal-ip, first-found, can-reach=HOST, interface=REGEX, skip-interface=REGEX or cidr=CIDR; the last three take lists."`
+	Method6  string `env:"IP6_AUTODETECTION_METHOD" default:"kubernetes-internal-ip" help:"The same for IPv6."`
+	NoCheck  string `env:"DISABLE_NODE_IP_CHECK" default:"false" help:"true takes an address although another node has announced it."`
+	RouterID string `env:"CALICO_ROUTER_ID" default:"" help:"BGP's router ID: an IPv4 address, or hash, which makes one of the node's name. Empty means the IPv4 address; a node with IPv6 alone needs it."`
+	AS       string `env:"AS" default:"" help:"AS number of this node, which is written to its Node. Empty leaves what is there."`
+	Prefixes string `env:"TORTIE_BGP_MAX_PREFIXES" default:"20000" help:"How many prefixes one BGP peer may announce. The session of one that announces more is closed and held down for a while."`
+}
+
+// Address says how the node's address of one family is found.
+type Address struct {
+	Setting nodeaddr.Setting
+	Method  nodeaddr.Method
+}
+
+// Addresses say how the node's addresses are found, and how it presents itself to its BGP peers.
+type Addresses struct {
+	V4, V6 Address
+	// Shared: an address that another node has announced is taken all the same.
+	Shared bool
+	// RouterID is as nodeaddr.RouterID takes it.
+	RouterID string
+	// ASN is written to the Node; 0 leaves what is there.
+	ASN uint32
+	// MaxPrefixes is how many prefixes one peer may announce; 0 leaves it to the speaker.
+	MaxPrefixes int
+}
+
+func (p *problems) addresses(raw RawAddress) Addresses {
+	a := Addresses{
+		V4:          p.addressOf(nodeaddr.IPv4, "IP", raw.IP, raw.Method),
+		V6:          p.addressOf(nodeaddr.IPv6, "IP6", raw.IP6, raw.Method6),
+		Shared:      p.boolean("DISABLE_NODE_IP_CHECK", raw.NoCheck),
+		RouterID:    raw.RouterID,
+		MaxPrefixes: p.integer("TORTIE_BGP_MAX_PREFIXES", raw.Prefixes, 1, 10_000_000),
+	}
+	if err := nodeaddr.ParseRouterID(raw.RouterID); err != nil {
+		p.add("CALICO_ROUTER_ID", raw.RouterID, err.Error())
+	}
+	if a.V4.Setting.Mode == nodeaddr.None && a.V6.Setting.Mode == nodeaddr.None {
+		p.add("IP6", raw.IP6, "must not be none beside IP=none: a node needs an address")
+	}
+	if raw.AS != "" {
+		n, err := ParseASN(raw.AS)
+		if err != nil {
+			p.add("AS", raw.AS, err.Error())
+		}
+		a.ASN = n
+	}
+	return a
+}
+
+func (p *problems) addressOf(f nodeaddr.Family, name, setting, method string) (a Address) {
+	var err error
+	if a.Setting, err = nodeaddr.ParseSetting(setting, f); err != nil {
+		p.add(name, setting, err.Error())
+	}
+	if a.Method, err = nodeaddr.ParseMethod(method, f); err != nil {
+		p.add(name+"_AUTODETECTION_METHOD", method, err.Error())
+	}
+	return a
+}
+
+// ParseASN reads an AS number as Calico does: in decimal, or as its two halves with a dot between.
+func ParseASN(text string) (uint32, error) {
+	high, low, halves := strings.Cut(text, ".")
+	bits := 32
+	if halves {
+		bits = 16
+	} else {
+		high, low = "0", text
+	}
+	h, err1 := strconv.ParseUint(high, 10, 16)
+	l, err2 := strconv.ParseUint(low, 10, bits)
+	if n := uint32(h<<16 | l); err1 == nil && err2 == nil && n != 0 {
+		return n, nil
+	}
+	return 0, errors.New("is no AS number from 1 to 4294967295")
+}
+
+// RawAccepted are variables of Calico's manifest that change nothing here, so that a manifest need not be rewritten.
+type RawAccepted struct {
+	WaitForDatastore string `env:"WAIT_FOR_DATASTORE" default:"" help:"Accepted: the agent always waits."`
+	PollInterval     string `env:"AUTODETECT_POLL_INTERVAL" default:"" help:"Accepted: the kernel tells of changes, nothing is polled."`
+	HealthEnabled    string `env:"FELIX_HEALTHENABLED" default:"" help:"Accepted: health is always served."`
+	IPv6Support      string `env:"FELIX_IPV6SUPPORT" default:"" help:"Accepted: IP6 decides."`
+	WireGuardMTU     string `env:"FELIX_WIREGUARDMTU" default:"" help:"Accepted: there is no WireGuard."`
+	EndpointToHost   string `env:"FELIX_DEFAULTENDPOINTTOHOSTACTION" default:"" help:"Accepted: pods' packets to their own node are not filtered."`
+	NoFileLogging    string `env:"CALICO_DISABLE_FILE_LOGGING" default:"" help:"Accepted: the log goes to standard error alone."`
+	StartupLogLevel  string `env:"CALICO_STARTUP_LOGLEVEL" default:"" help:"Accepted: LOG_LEVEL counts."`
+	ManageCNI        string `env:"CALICO_MANAGE_CNI" default:"" help:"Accepted: the installer manages the plugins."`
+	NodeRef          string `env:"CALICO_K8S_NODE_REF" default:"" help:"Accepted: NODENAME is the Node."`
+}

@@ -1,0 +1,161 @@
+// Package memlimit keeps Go's memory limit below that of the control group, so that the collector works harder before the
+// kernel ends the process.
+package memlimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math"
+	"os"
+	"path"
+	"path/filepath"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/app/config"
+)
+
+const (
+	// share is the part of the group's limit that is Go's: the rest is for what the runtime does not count, such as the
+	// program's own text and the kernel's memory for sockets.
+	share = 0.9
+	// again is how often the limit is read: Kubernetes may change it while the process runs, and nothing tells of it.
+	again = time.Minute
+	// explicit is the variable by which people set Go's limit themselves.
+	explicit = "GOMEMLIMIT"
+)
+
+// Follow sets Go's memory limit by that of the control group, again when that changes, until ctx ends. It does nothing if
+// GOMEMLIMIT is set. What it sets and what it cannot read is logged.
+func Follow(ctx context.Context, env config.Env, log *slog.Logger) {
+	if _, set := env(explicit); set {
+		return
+	}
+	f := follower{root: "/", set: func(n int64) { debug.SetMemoryLimit(n) }, log: log, was: math.MaxInt64}
+	f.look()
+	go func() {
+		tick := time.NewTicker(again)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				f.look()
+			}
+		}
+	}()
+}
+
+type follower struct {
+	root string // of the file system
+	set  func(int64)
+	log  *slog.Logger
+	was  int64 // the group's limit that was seen last
+	said string
+}
+
+func (f *follower) look() {
+	limit, err := Limit(f.root)
+	if err != nil {
+		if err.Error() != f.said {
+			f.log.Warn("the limit of this container's memory is not known; Go's own is not changed", "err", err)
+		}
+		f.said = err.Error()
+		return
+	}
+	if limit == f.was {
+		return
+	}
+	f.was = limit
+	mine := int64(math.MaxInt64)
+	if limit != math.MaxInt64 {
+		mine = int64(float64(limit) * share)
+	}
+	f.set(mine)
+	f.log.Info("memory limit", "group", limit, "go", mine)
+}
+
+// Limit returns the memory limit of this process's control group in bytes: the least of the group's and those above it, as far
+// as they can be seen. math.MaxInt64 means none. Root is that of the file system.
+func Limit(root string) (int64, error) {
+	text, err := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return math.MaxInt64, nil // a kernel without control groups
+	}
+	if err != nil {
+		return 0, fmt.Errorf("find this process's control group: %w", err)
+	}
+	least := int64(math.MaxInt64)
+	for line := range strings.Lines(string(text)) {
+		dir, group, file := parse(line)
+		if file == "" {
+			continue
+		}
+		limit, err := leastAbove(filepath.Join(root, dir), group, file)
+		if err != nil {
+			return 0, err
+		}
+		least = min(least, limit)
+	}
+	return least, nil
+}
+
+// parse reads a line of /proc/self/cgroup: where the hierarchy is mounted, the group in it, and the file with the limit, which
+// is empty for a hierarchy that does not limit memory.
+func parse(line string) (dir, group, file string) {
+	fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
+	if len(fields) != 3 {
+		return "", "", ""
+	}
+	switch controllers := fields[1]; {
+	case controllers == "" && fields[0] == "0":
+		return "sys/fs/cgroup", fields[2], "memory.max"
+	case strings.Contains(","+controllers+",", ",memory,"):
+		return "sys/fs/cgroup/memory", fields[2], "memory.limit_in_bytes"
+	}
+	return "", "", ""
+}
+
+// leastAbove reads the limits of a group and of all above it. A container that sees its own part of the hierarchy only finds
+// its group at the top.
+func leastAbove(dir, group, file string) (int64, error) {
+	least := int64(math.MaxInt64)
+	for g := path.Clean("/" + group); ; g = path.Dir(g) {
+		text, err := os.ReadFile(filepath.Join(dir, g, file))
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // not seen from here, or the top, which has none
+		case err != nil:
+			return 0, fmt.Errorf("read the memory limit: %w", err)
+		default:
+			limit, err := number(strings.TrimSpace(string(text)))
+			if err != nil {
+				return 0, fmt.Errorf("memory limit in %s: %w", filepath.Join(dir, g, file), err)
+			}
+			least = min(least, limit)
+		}
+		if g == "/" {
+			return least, nil
+		}
+	}
+}
+
+// number reads a limit. Version 1 has a number near the largest for none.
+func number(text string) (int64, error) {
+	if text == "max" {
+		return math.MaxInt64, nil
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 0 {
+		return 0, fmt.Errorf("%q is no number of bytes", text)
+	}
+	if n > math.MaxInt64/2 {
+		return math.MaxInt64, nil
+	}
+	return n, nil
+}

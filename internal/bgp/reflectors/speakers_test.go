@@ -1,0 +1,277 @@
+//go:debug multipathtcp=0
+
+package reflectors_test
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/testkit/bgptest"
+)
+
+var speakersFile = flag.String("speakers", "", "file to write what real speakers cost to, in JSON; makes them many")
+
+func TestMain(m *testing.M) {
+	if child, err := bgptest.Child(); child {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+const (
+	asn = 64512
+	// blocks is how many each node announces.
+	blocks = 2
+	// reflecting is how many reflectors there are.
+	reflecting = 3
+)
+
+var pods = netip.MustParsePrefix("10.128.0.0/9")
+
+// crowd is real speakers, the first of which reflect for all others.
+type crowd struct {
+	hosts    []*bgptest.Host
+	speakers []*bgptest.Speaker
+}
+
+// cost is what a crowd has come to.
+type cost struct {
+	Speakers               int
+	Sessions, Clients      int     // of a reflector; of a client
+	ReflectorMiB           float64 // RSS, mean
+	ClientMiB              float64
+	ReflectorCPU           float64 // seconds until all know all, mean
+	ClientCPU              float64
+	Converged              float64 // seconds until all know all, from the first session on
+	Spread                 float64 // seconds until all know a new prefix
+	Missed                 float64 // seconds until all know a new prefix after a reflector's death
+	Replaced               float64 // seconds until all have another reflector's whole table
+	Withdrawn              float64 // seconds until nobody knows what was announced no more
+	ReflectorPaths, Client int     // paths that a reflector, and a client, has learned
+}
+
+// configured is what sessions cost of which none is established: what GoBGP's loop looks at grows with each.
+type configured struct {
+	Peers        int
+	Seconds, MiB float64
+}
+
+// TestConfigured measures that, where it is asked for.
+func TestConfigured(t *testing.T) {
+	sizes := []int{50}
+	if *speakersFile != "" {
+		sizes = []int{500, 1000, 2000}
+	}
+	var all []configured
+	for _, n := range sizes {
+		h := bgptest.Crowd(t, 1)[0]
+		s := h.Speak()
+		s.StartLocal(bgp.Local{ASN: asn})
+		peers := make([]bgp.Peer, n)
+		for i := range peers {
+			peers[i] = bgp.Peer{Addr: netip.AddrFrom4([4]byte{172, 16, byte(i / 250), byte(1 + i%250)}), ASN: asn, From: h.V4, Passive: true}
+		}
+		before, begun := mebibytes(s), time.Now()
+		s.SetPeers(peers...)
+		all = append(all, configured{n, time.Since(begun).Seconds(), mebibytes(s) - before})
+		s.End(syscall.SIGKILL)
+	}
+	t.Logf("%+v", all)
+	if *speakersFile != "" {
+		write(t, *speakersFile+".configured", all)
+	}
+}
+
+func write(t *testing.T, file string, all any) {
+	t.Helper()
+	text, err := json.Marshal(all)
+	if err == nil {
+		err = os.WriteFile(file, text, 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Real speakers as clients and reflectors: all learn all, also when a reflector dies and another stands in.
+func TestSpeakers(t *testing.T) {
+	sizes := []int{12}
+	if *speakersFile != "" {
+		sizes = []int{1, 50, 100, 200}
+	}
+	var all []cost
+	for _, n := range sizes {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			c := measure(t, n)
+			t.Logf("%+v", c)
+			all = append(all, c)
+		})
+	}
+	if *speakersFile != "" {
+		write(t, *speakersFile, all)
+	}
+}
+
+func measure(t *testing.T, n int) cost {
+	c := &crowd{hosts: bgptest.Crowd(t, n)}
+	for i, h := range c.hosts {
+		s := h.Speak()
+		s.StartLocal(bgp.Local{ASN: asn})
+		s.Originate(own(i)...)
+		c.speakers = append(c.speakers, s)
+	}
+	result := cost{Speakers: n}
+	if n == 1 { // what a speaker is before it has a peer
+		s := c.speakers[0]
+		result.ReflectorMiB, result.ClientMiB = mebibytes(s), mebibytes(s)
+		result.ReflectorCPU, result.ClientCPU = s.CPU().Seconds(), s.CPU().Seconds()
+		return result
+	}
+	begun := time.Now()
+	for i := range reflecting {
+		c.reflect(i, reflecting)
+	}
+	for i := reflecting; i < n; i++ {
+		c.follow(i, reflecting)
+	}
+	c.await(t, reflecting, blocks*(n-1))
+	result.Converged = time.Since(begun).Seconds()
+	c.account(&result)
+
+	begun = time.Now()
+	c.speakers[n-1].Originate(append(own(n-1), "10.255.0.0/26")...)
+	c.await(t, reflecting, blocks*(n-1)+1)
+	result.Spread = time.Since(begun).Seconds()
+	begun = time.Now()
+	c.speakers[n-1].Originate(own(n - 1)...) // no reflector keeps what another has told it of
+	c.await(t, reflecting, blocks*(n-1))
+	result.Withdrawn = time.Since(begun).Seconds()
+
+	c.speakers[0].End(syscall.SIGKILL)
+	begun = time.Now()
+	c.speakers[n-1].Originate(append(own(n-1), "10.255.0.0/26", "10.255.1.0/26")...)
+	c.awaitFrom(t, 1, reflecting, blocks*(n-1)+2)
+	result.Missed = time.Since(begun).Seconds()
+
+	begun = time.Now()
+	c.reflect(reflecting, reflecting+1)
+	for i := 1; i < n; i++ {
+		if i < reflecting {
+			c.reflect(i, reflecting+1)
+		} else if i > reflecting {
+			c.follow(i, reflecting+1)
+		}
+	}
+	c.awaitFrom(t, 1, reflecting+1, blocks*(n-1)+2)
+	result.Replaced = time.Since(begun).Seconds()
+	return result
+}
+
+// own are the blocks of a node.
+func own(i int) (prefixes []string) {
+	for b := range blocks {
+		prefixes = append(prefixes, fmt.Sprintf("10.%d.%d.%d/26", 128+i/64, i%64*4, 64*b))
+	}
+	return prefixes
+}
+
+// session is one towards another of the crowd.
+func (c *crowd) session(i, other int) bgp.Peer {
+	return bgp.Peer{Addr: c.hosts[other].V4, ASN: asn, From: c.hosts[i].V4, Passive: i < other}
+}
+
+// reflect makes one a reflector for all but the first ones, who reflect too.
+func (c *crowd) reflect(i, count int) {
+	s := c.speakers[i]
+	s.SetPolicy(bgp.Policy{Transit: []netip.Prefix{pods}}, nil)
+	s.SetLocal(bgp.Local{ASN: asn, ClusterID: c.hosts[i].V4})
+	var peers []bgp.Peer
+	for other := range c.hosts {
+		if other != i {
+			p := c.session(i, other)
+			p.Client = other >= count
+			peers = append(peers, p)
+		}
+	}
+	s.SetPeers(peers...)
+}
+
+// follow makes one a client of the first ones.
+func (c *crowd) follow(i, count int) {
+	var peers []bgp.Peer
+	for other := range count {
+		if other != i {
+			peers = append(peers, c.session(i, other))
+		}
+	}
+	c.speakers[i].SetPeers(peers...)
+}
+
+func (c *crowd) await(t *testing.T, count, paths int) { t.Helper(); c.awaitFrom(t, 0, count, paths) }
+
+// awaitFrom waits until each client has that many paths from each reflector, but for its own.
+func (c *crowd) awaitFrom(t *testing.T, first, count, paths int) {
+	t.Helper()
+	deadline := time.Now().Add(5 * time.Minute)
+	for i := count; i < len(c.speakers); {
+		err := c.complete(i, first, count, paths)
+		if err == nil {
+			i++
+			continue
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+func (c *crowd) complete(i, first, count, paths int) error {
+	if i == len(c.speakers)-1 {
+		paths = blocks * (len(c.speakers) - 1) // what is new is its own
+	}
+	for _, p := range c.speakers[i].Peers() {
+		for r := first; r < count; r++ {
+			if p.Addr == c.hosts[r].V4 && (p.State != bgp.Established || p.Received != paths) {
+				return fmt.Errorf("%s has %d paths from reflector %s, want %d; the session is %s: %s", c.hosts[i].V4, p.Received, p.Addr, paths, p.State, p.LastError)
+			}
+		}
+	}
+	return nil
+}
+
+func mebibytes(s *bgptest.Speaker) float64 { return float64(s.RSS()) / (1 << 20) }
+
+// account adds up what the speakers have cost so far.
+func (c *crowd) account(into *cost) {
+	clients := float64(len(c.speakers) - reflecting)
+	for i, s := range c.speakers {
+		if i < reflecting {
+			into.ReflectorMiB += mebibytes(s) / reflecting
+			into.ReflectorCPU += s.CPU().Seconds() / reflecting
+		} else {
+			into.ClientMiB += mebibytes(s) / clients
+			into.ClientCPU += s.CPU().Seconds() / clients
+		}
+	}
+	received := func(i int) (sessions, paths int) {
+		for _, p := range c.speakers[i].Peers() {
+			sessions++
+			paths += p.Received
+		}
+		return sessions, paths
+	}
+	into.Sessions, into.ReflectorPaths = received(0)
+	into.Clients, into.Client = received(len(c.speakers) - 1)
+}

@@ -1,0 +1,219 @@
+package cluster
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
+)
+
+// awaitAssignment waits for wake-ups until the Assignment is as wanted.
+func awaitAssignment(t *testing.T, w *Watch, what string, wanted func(Assignment) bool) {
+	t.Helper()
+	limit := time.After(10 * time.Second)
+	for !wanted(w.Assignment()) {
+		select {
+		case <-w.AssignmentChanged():
+		case <-limit:
+			t.Fatalf("%s: the assignment never became as wanted: %+v", what, w.Assignment())
+		}
+	}
+}
+
+func TestAssignmentFollowsTheCluster(t *testing.T) {
+	w, store := watchReal(t)
+	if a := w.Assignment(); a.Node != nil || a.Config != nil || a.Information != nil {
+		t.Fatalf("before: %+v", a)
+	}
+	ready := true
+	for _, obj := range []api.Resource{
+		&api.Node{Meta: api.Meta{Name: "watched", Labels: map[string]string{"zone": "a"}}},
+		&api.IPPool{Meta: api.Meta{Name: "watched"}, Spec: api.IPPoolSpec{CIDR: "10.81.0.0/16"}},
+		&api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}, Spec: api.IPAMConfigSpec{StrictAffinity: true, MaxBlocksPerHost: 3}},
+		&api.IPReservation{Meta: api.Meta{Name: "watched"}, Spec: api.IPReservationSpec{ReservedCIDRs: []string{"10.81.0.0/30"}}},
+		&api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}, Spec: api.ClusterInformationSpec{DatastoreReady: &ready}},
+		claim("watched", "10.81.0.0/26"), claim("somebody-else", "10.81.1.0/26"),
+	} {
+		create(t, store, obj)
+	}
+	ns := &api.Namespace{Meta: api.Meta{Name: "watched", Labels: map[string]string{"team": "blue"}, Annotations: map[string]string{
+		api.AnnotationIPv4Pools: `["watched"]`, "someone.else/big": "left out",
+	}}}
+	create(t, store, ns)
+	find := func(a Assignment) *api.Namespace {
+		i := slices.IndexFunc(a.Namespaces, func(n api.Namespace) bool { return n.Name == "watched" })
+		if i < 0 {
+			return nil
+		}
+		return &a.Namespaces[i]
+	}
+	awaitAssignment(t, w, "all there", func(a Assignment) bool {
+		return a.Node != nil && len(a.Pools) == 1 && a.Config != nil && len(a.Reservations) == 1 && a.Information != nil && len(a.Affinities) == 1 && find(a) != nil
+	})
+	a := w.Assignment()
+	if a.Node.Labels["zone"] != "a" || !a.Config.Spec.StrictAffinity || a.Config.Spec.MaxBlocksPerHost != 3 || a.Reservations[0].Spec.ReservedCIDRs[0] != "10.81.0.0/30" || !*a.Information.Spec.DatastoreReady {
+		t.Errorf("assignment: %+v", a)
+	}
+	// The affinity goes into a guarded write as it is.
+	if own := a.Affinities[0]; own.Spec.CIDR != "10.81.0.0/26" || own.UID == "" || own.ResourceVersion == "" || own.Labels["kept"] != "yes" {
+		t.Errorf("affinity: %+v", own)
+	}
+	if n := find(a); n.Annotations[api.AnnotationIPv4Pools] != `["watched"]` || len(n.Annotations) != 1 || n.Labels["team"] != "blue" {
+		t.Errorf("namespace: %+v", n)
+	}
+}
+
+func claim(node, cidr string) *api.BlockAffinity {
+	return &api.BlockAffinity{
+		Meta: api.Meta{Name: node, Labels: map[string]string{"kept": "yes"}},
+		Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: node, CIDR: cidr, Type: "host", Deleted: "false"},
+	}
+}
+
+// In a big cluster others change all the time: who writes facts is not to be woken by it.
+func TestOthersChangesWakeNoAssignment(t *testing.T) {
+	w, store := watchReal(t)
+	quiet := func() {
+		for {
+			select {
+			case <-w.AssignmentChanged():
+			case <-time.After(300 * time.Millisecond):
+				return
+			}
+		}
+	}
+	quiet()
+	drain(w)
+	other := &api.Node{Meta: api.Meta{Name: "other", Labels: map[string]string{"zone": "b"}}}
+	create(t, store, other)
+	create(t, store, claim("other", "10.81.2.0/26"))
+	await(t, w, func(world World) bool {
+		return len(world.Affinities) == 1 && slices.ContainsFunc(world.Nodes, func(n api.Node) bool { return n.Name == "other" })
+	})
+	select {
+	case <-w.AssignmentChanged():
+		t.Error("another node's changes woke the reader of the assignment")
+	case <-time.After(500 * time.Millisecond):
+	}
+	create(t, store, claim("watched", "10.81.3.0/26"))
+	awaitAssignment(t, w, "an affinity of this node", func(a Assignment) bool { return len(a.Affinities) == 1 })
+}
+
+func probe(t *testing.T, w *Watch) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	return w.Probe(ctx)
+}
+
+// proves waits for a probe that succeeds: a list is complete a moment before its watch is open.
+func proves(t *testing.T, w *Watch) {
+	t.Helper()
+	waittest.For(t, 20*time.Second, func() error { return probe(t, w) })
+}
+
+// What is confirmed must be true: neither a silent connection nor a lost one confirms anything.
+func TestConfirmedIsHonest(t *testing.T) {
+	cfg, err := Connect(labtest.API(t), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	wire, wired := labtest.NewWire(t, cfg)
+	w := watchAt(t, wired)
+	store := storeAt(t, cfg)
+
+	proves(t, w)                                                                                             // no ClusterInformation, and none seen
+	for end := time.Now().Add(5 * time.Second); wire.Connections() != 1; time.Sleep(10 * time.Millisecond) { // spare ones are closed
+		if time.Now().After(end) {
+			t.Fatalf("%d connections: an event on one says nothing about the others", wire.Connections())
+		}
+	}
+	before := w.Confirmed()
+	if age := time.Since(before); age > 2*time.Second {
+		t.Errorf("after a probe: confirmed %s ago", age)
+	}
+	time.Sleep(50 * time.Millisecond)
+	create(t, store, &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}})
+	awaitAssignment(t, w, "the object", func(a Assignment) bool { return a.Information != nil })
+	if !w.Confirmed().After(before) {
+		t.Error("an event confirmed nothing")
+	}
+
+	wire.Silence()
+	silenced := time.Now()
+	if err := probe(t, w); err == nil {
+		t.Error("a probe went through a silent connection")
+	}
+	info := &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}
+	if err := store.Get(t.Context(), info); err != nil {
+		t.Fatal(err)
+	}
+	info.Spec.ClusterType = "changed unseen"
+	if err := store.Update(t.Context(), info); err != nil {
+		t.Fatal(err)
+	}
+	if w.Confirmed().After(silenced) {
+		t.Error("confirmed although nothing comes through")
+	}
+
+	// The connections end and nobody can make new ones: all that is seen is old.
+	wire.Reset()
+	time.Sleep(200 * time.Millisecond)
+	if err := probe(t, w); err == nil {
+		t.Error("a probe succeeded without open watches")
+	}
+	if w.Confirmed().After(silenced) {
+		t.Error("confirmed although all watches are lost")
+	}
+	wire.Mend()
+	mended := time.Now()
+	awaitAssignment(t, w, "what changed meanwhile", func(a Assignment) bool { return a.Information.Spec.ClusterType == "changed unseen" })
+	limit := time.Now().Add(40 * time.Second) // client-go waits longer after each failure
+	for !w.Confirmed().After(mended) {
+		if err := probe(t, w); err == nil && !w.Confirmed().After(mended) {
+			t.Fatal("a probe succeeded and confirmed nothing")
+		} else if time.Now().After(limit) {
+			t.Fatalf("never confirmed again: %v", err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+func storeAt(t *testing.T, cfg *rest.Config) *kubernetes.Store {
+	t.Helper()
+	store, err := OpenStore(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
+func watchAt(t *testing.T, cfg *rest.Config) *Watch {
+	t.Helper()
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	w, err := NewWatch(cfg, "watched", "kube-system", log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = w.Run(ctx)
+	}()
+	t.Cleanup(func() { stop(); <-done })
+	limit, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	if err := w.WaitForSync(limit, log); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}

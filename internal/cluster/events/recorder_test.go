@@ -1,0 +1,279 @@
+package events
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"unicode/utf8"
+)
+
+// shelf holds what was written, and can be told to fail. The real API server has its test in internal/cluster.
+type shelf struct {
+	mu      sync.Mutex
+	events  map[Metadata]Event
+	writes  int
+	failing error
+}
+
+func (s *shelf) Create(_ context.Context, e Event) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.writes++
+	if s.failing != nil {
+		return s.failing
+	}
+	if _, ok := s.events[e.Metadata]; ok {
+		return ErrExists
+	}
+	s.events[e.Metadata] = e
+	return nil
+}
+
+func (s *shelf) Patch(_ context.Context, name Metadata, c Change) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.writes++
+	if s.failing != nil {
+		return 0, s.failing
+	}
+	e, ok := s.events[name]
+	if !ok {
+		return 0, ErrMissing
+	}
+	if c.Count != 0 {
+		e.Count = c.Count
+	}
+	e.LastTimestamp = c.LastTimestamp
+	s.events[name] = e
+	return e.Count, nil
+}
+
+func (s *shelf) only(t *testing.T) Event {
+	t.Helper()
+	if len(s.events) != 1 {
+		t.Fatalf("%d events: %+v", len(s.events), s.events)
+	}
+	for _, e := range s.events {
+		return e
+	}
+	panic("unreachable")
+}
+
+// desk is a Recorder with a clock that the test turns, whose writes happen when the test says so.
+type desk struct {
+	*Recorder
+	shelf *shelf
+	at    time.Time
+}
+
+func newDesk() *desk {
+	d := &desk{shelf: &shelf{events: map[Metadata]Event{}}, at: time.Date(2026, 11, 20, 14, 0, 0, 0, time.UTC)}
+	d.Recorder = newRecorder(d.shelf, Source{"tortie-node", "n1"}, slog.New(slog.DiscardHandler), func() time.Time { return d.at })
+	return d
+}
+
+// drain writes what waits, as Run does.
+func (d *desk) drain(t *testing.T) (err error) {
+	t.Helper()
+	for k, ok := d.next(); ok; k, ok = d.next() {
+		err = errors.Join(err, d.write(t.Context(), k))
+	}
+	return err
+}
+
+var pool = Object{APIVersion: "crd.projectcalico.org/v1", Kind: "IPPool", Name: "Odd_Name", UID: "u1"}
+
+func TestTheSameIsWrittenEveryTenMinutes(t *testing.T) {
+	d := newDesk()
+	for second := range 25 * 60 {
+		d.Warn(pool, "InvalidPool", "spec.cidr is odd")
+		if err := d.drain(t); err != nil {
+			t.Fatal(err)
+		}
+		if want := second/600 + 1; d.shelf.writes != want {
+			t.Fatalf("%d writes after %d s, want %d", d.shelf.writes, second, want)
+		}
+		d.at = d.at.Add(time.Second)
+	}
+	e := d.shelf.only(t)
+	if e.Count != 1201 || e.Metadata.Namespace != "default" || !strings.HasPrefix(e.Metadata.Name, "odd_name.") || e.Type != "Warning" ||
+		e.InvolvedObject != pool || e.LastTimestamp.Sub(e.FirstTimestamp) != 20*time.Minute {
+		t.Errorf("%+v", e)
+	}
+}
+
+func TestANewTextIsWrittenAtOnce(t *testing.T) {
+	d := newDesk()
+	d.Warn(pool, "InvalidPool", "one")
+	d.Warn(pool, "InvalidPool", "two") // before the first was written: only the newest counts
+	_ = d.drain(t)
+	if e := d.shelf.only(t); e.Message != "two" || e.Count != 1 {
+		t.Errorf("%+v", e)
+	}
+	d.Warn(pool, "InvalidPool", "three")
+	_ = d.drain(t)
+	if len(d.shelf.events) != 2 {
+		t.Errorf("%+v", d.shelf.events)
+	}
+}
+
+// An agent that starts again and again goes on with the event of the one before.
+func TestARestartGoesOnCounting(t *testing.T) {
+	first := newDesk()
+	for range 3 {
+		first.Warn(pool, "InvalidPool", "odd")
+	}
+	_ = first.drain(t)
+	second := newDesk()
+	second.shelf.events = first.shelf.events
+	second.at = first.at.Add(time.Hour)
+	second.Warn(pool, "InvalidPool", "odd")
+	if err := second.drain(t); err != nil {
+		t.Fatal(err)
+	}
+	if e := second.shelf.only(t); e.Count != 4 || !e.LastTimestamp.Equal(second.at) {
+		t.Errorf("%+v", e)
+	}
+	// The API server keeps an event for an hour.
+	clear(second.shelf.events)
+	second.at = second.at.Add(2 * time.Hour)
+	second.Warn(pool, "InvalidPool", "odd")
+	if err := second.drain(t); err != nil {
+		t.Fatal(err)
+	}
+	if e := second.shelf.only(t); e.Count != 1 || !e.FirstTimestamp.Equal(second.at) {
+		t.Errorf("%+v", e)
+	}
+}
+
+// What is common to all nodes is one Event, of the first who says it, as long as that one goes on.
+func TestCommon(t *testing.T) {
+	first, second := newDesk(), newDesk()
+	second.shelf, second.poster, second.source.Host = first.shelf, first.shelf, "n2"
+	turn := func(d *desk) {
+		d.WarnCommon(pool, "InvalidPool", "odd")
+		if err := d.drain(t); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 3 {
+		turn(first)
+		turn(second)
+		first.at, second.at = first.at.Add(repeat), second.at.Add(repeat)
+	}
+	if e := first.shelf.only(t); e.Source.Host != "n1" || e.Count != 3 {
+		t.Errorf("%+v", e)
+	}
+	clear(first.shelf.events)
+	turn(second)
+	if e := first.shelf.only(t); e.Source.Host != "n2" || e.Count != 1 || !e.FirstTimestamp.Equal(first.at.Add(-3*repeat)) {
+		t.Errorf("when the first is silent: %+v", e)
+	}
+}
+
+func TestWithoutAnAPIServerNothingIsLostThatIsSaidAgain(t *testing.T) {
+	d := newDesk()
+	d.shelf.failing = errors.New("connection refused")
+	for range 100 {
+		d.Warn(pool, "InvalidPool", "odd")
+		_ = d.drain(t)
+		d.at = d.at.Add(time.Second)
+	}
+	if written, dropped := d.Counts(); written != 0 || dropped != 4 || d.shelf.writes != 4 { // every 30 s
+		t.Errorf("%d written, %d dropped, %d tries", written, dropped, d.shelf.writes)
+	}
+	d.shelf.failing = nil
+	d.at = d.at.Add(retry)
+	d.Warn(pool, "InvalidPool", "odd")
+	if err := d.drain(t); err != nil {
+		t.Fatal(err)
+	}
+	if e := d.shelf.only(t); e.Count != 101 {
+		t.Errorf("%+v", e)
+	}
+}
+
+// Texts that change all the time, or are about everything, are bounded in memory, queue and rate.
+func TestAFloodIsBounded(t *testing.T) {
+	d := newDesk()
+	for i := range 10 * maxKnown {
+		d.Warn(Object{Kind: "IPPool", Name: fmt.Sprint("p", i)}, "InvalidPool", "odd")
+	}
+	if len(d.waiting) > maxWaiting || len(d.known) > maxKnown+1 {
+		t.Errorf("%d wait, %d known", len(d.waiting), len(d.known))
+	}
+	_ = d.drain(t)
+	if d.shelf.writes != burst {
+		t.Errorf("%d writes, want %d", d.shelf.writes, burst)
+	}
+	if _, dropped := d.Counts(); dropped != 10*maxKnown-burst {
+		t.Errorf("%d dropped", dropped)
+	}
+	d.at = d.at.Add(time.Minute)
+	for i := range 100 {
+		d.Warn(pool, "InvalidPool", fmt.Sprint("text ", i))
+	}
+	_ = d.drain(t)
+	if d.shelf.writes > burst+1 {
+		t.Errorf("%d writes a minute later", d.shelf.writes)
+	}
+}
+
+// A caller is never held up: not by a write that hangs, and not without a Recorder.
+func TestWarnNeverWaits(t *testing.T) {
+	hang := &hanging{begun: make(chan struct{}), end: make(chan struct{})}
+	r := New(hang, Source{}, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	r.Warn(pool, "a", "b")
+	<-hang.begun
+	done := make(chan struct{})
+	go func() {
+		for i := range 10000 {
+			r.Warn(pool, "a", fmt.Sprint(i))
+		}
+		(*Recorder)(nil).Warn(pool, "a", "b")
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		t.Fatal("Warn waits for a write")
+	}
+	cancel()
+	close(hang.end)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+type hanging struct {
+	once       sync.Once
+	begun, end chan struct{}
+}
+
+func (h *hanging) Create(context.Context, Event) error {
+	h.once.Do(func() { close(h.begun) })
+	<-h.end
+	return errors.New("hung")
+}
+
+func (h *hanging) Patch(context.Context, Metadata, Change) (int, error) { return 0, ErrMissing }
+
+// FuzzEventIsTaken: whatever an Event is about, its name and message keep to the API server's bounds, and the message is valid text if it was.
+func FuzzEventIsTaken(f *testing.F) {
+	f.Add("node1", "text")
+	f.Add(strings.Repeat("ä", 300), strings.Repeat("é", 2000))
+	f.Fuzz(func(t *testing.T, name, message string) {
+		e := build(Source{"c", "h"}, key{Object{Name: name}, "r"}, message, false, time.Now(), time.Now(), 1)
+		if len(e.Message) > maxMessage || len(e.Metadata.Name) > 253+len(name)*2 || utf8.ValidString(message) != utf8.ValidString(e.Message) && utf8.ValidString(message) {
+			t.Errorf("%q: %+v", name, e)
+		}
+	})
+}

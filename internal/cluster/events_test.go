@@ -1,0 +1,98 @@
+package cluster_test
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/cluster/events"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+)
+
+// The real API server takes the events, counts them on, and says what it does not take.
+func TestEventsOnARealServer(t *testing.T) {
+	admin := labtest.RESTConfig(t)
+	poster, err := cluster.OpenEvents(admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := events.Object{APIVersion: "crd.projectcalico.org/v1", Kind: "IPPool", Name: "events-pool"}
+	aNode := events.Object{APIVersion: "v1", Kind: "Node", Name: "events-node", UID: "1c7a2b1e-0000-4000-8000-000000000000"}
+	secret := events.Object{APIVersion: "v1", Kind: "Secret", Namespace: "kube-system", Name: "bgp-password"}
+	for _, try := range []int{1, 2} { // the second agent goes on with the events of the first
+		r := events.New(poster, events.Source{Component: "tortie-node", Host: "events-node"}, slog.New(slog.NewTextHandler(t.Output(), nil)))
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- r.Run(ctx) }()
+		for _, about := range []events.Object{pool, aNode, secret} {
+			r.Warn(about, "EventsTest", "something is wrong with "+about.String()+strings.Repeat(" é", 600))
+		}
+		for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+			if written, dropped := r.Counts(); written == 3 {
+				break
+			} else if dropped > 0 || time.Now().After(end) {
+				t.Fatalf("%d written, %d dropped", written, dropped)
+			}
+		}
+		cancel()
+		<-ended
+		for about, namespace := range map[events.Object]string{pool: "default", aNode: "default", secret: "kube-system"} {
+			found := eventsAbout(t, admin, namespace, about.Name)
+			if len(found) != 1 || found[0].Count != try || found[0].Reason != "EventsTest" || found[0].Type != "Warning" ||
+				found[0].InvolvedObject != about || found[0].ReportingComponent != "tortie-node" || found[0].Source.Host != "events-node" {
+				t.Errorf("try %d: %+v", try, found)
+			}
+		}
+	}
+	elsewhere := events.Event{Metadata: events.Metadata{Name: "elsewhere", Namespace: "default"}, InvolvedObject: secret}
+	if err := poster.Create(t.Context(), elsewhere); err == nil || !strings.Contains(err.Error(), "namespace") {
+		t.Errorf("an event that the server refuses: %v", err)
+	}
+	if _, err := poster.Patch(t.Context(), events.Metadata{Name: "none", Namespace: "default"}, events.Change{}); err != events.ErrMissing {
+		t.Errorf("an event that is not there: %v", err)
+	}
+}
+
+// eventsAbout asks as kubectl describe does.
+func eventsAbout(t *testing.T, cfg *rest.Config, namespace, name string) []events.Event {
+	t.Helper()
+	client, err := rest.HTTPClientFor(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := client.Get(cfg.Host + "/api/v1/namespaces/" + namespace + "/events?fieldSelector=involvedObject.name%3D" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	var list struct{ Items []events.Event }
+	if err := json.NewDecoder(response.Body).Decode(&list); err != nil || response.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %v", response.Status, err)
+	}
+	return list.Items
+}
+
+// The agent's own rights are enough.
+func TestTheAgentMayWriteEvents(t *testing.T) {
+	poster, err := cluster.OpenEvents(labtest.As(t, "tortie-node"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := events.Event{
+		Metadata: events.Metadata{Name: "rights.1", Namespace: "default"}, InvolvedObject: events.Object{Kind: "Node", Name: "rights"},
+		Type: "Warning", Reason: "Test", Count: 1, FirstTimestamp: time.Now(), LastTimestamp: time.Now(),
+	}
+	if err := poster.Create(t.Context(), e); err != nil {
+		t.Error(err)
+	}
+	if _, err := poster.Patch(t.Context(), e.Metadata, events.Change{Count: 2, LastTimestamp: time.Now()}); err != nil {
+		t.Error(err)
+	}
+}

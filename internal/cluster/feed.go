@@ -1,0 +1,113 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/app/progress"
+)
+
+// feed fills shelves from one API server, and knows until when what is on them is known to be complete.
+type feed struct {
+	config    *rest.Config
+	http      *http.Client // shared: one connection for all watches
+	log       *slog.Logger
+	streams   *streams
+	prober    rest.Interface
+	followers []*follower
+}
+
+func newFeed(cfg *rest.Config, log *slog.Logger) (feed, error) {
+	shared, err := rest.HTTPClientFor(cfg)
+	if err != nil {
+		return feed{}, fmt.Errorf("connection to the API server: %w", err)
+	}
+	prober, err := newClient[api.ClusterInformation](cfg, shared, (*api.ClusterInformation)(nil).ResourceType())
+	return feed{config: cfg, http: shared, log: log, streams: &streams{now: time.Now, open: map[string]*stream{}}, prober: prober}, err
+}
+
+func add[T any](w *feed, src source[T], into *shelf[T]) error {
+	src.of = any(new(T)).(api.Resource).ResourceType()
+	if src.name == "" {
+		src.name = src.of.Kind
+	}
+	f, err := follow(w, src, into)
+	w.followers = append(w.followers, f)
+	return err
+}
+
+// endTime bounds the wait for watches to end: client-go does not interrupt its waits for an API server that is away.
+const endTime = time.Second
+
+// run watches, and does what else there is to do beside, until ctx ends.
+func (w *feed) run(ctx context.Context, beside ...func(context.Context)) {
+	var running sync.WaitGroup
+	for _, do := range beside {
+		running.Go(func() { do(ctx) })
+	}
+	for _, f := range w.followers {
+		running.Go(func() { f.run(ctx) })
+	}
+	<-ctx.Done()
+	ended := make(chan struct{})
+	go func() { running.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(endTime):
+	}
+}
+
+// WaitForSync blocks until everything is complete for the first time.
+func (w *feed) WaitForSync(ctx context.Context, log *slog.Logger) error {
+	start, pause := time.Now(), progress.First
+	words := time.NewTimer(pause)
+	defer words.Stop()
+	for _, f := range w.followers {
+		for !f.full() {
+			select {
+			case <-f.await:
+			case <-ctx.Done():
+				return fmt.Errorf("first complete list of the cluster: %w", errors.Join(context.Cause(ctx), f.failure()))
+			case <-words.C:
+				pause = progress.Next(pause)
+				words.Reset(pause)
+				log.Info("waiting for the first complete list from the API server", "kind", f.name, "waited", time.Since(start).Round(time.Second), "err", f.failure())
+			}
+		}
+	}
+	return nil
+}
+
+// probe asks for ClusterInformation default and compares it with what its watch has brought.
+func (w *feed) probe(ctx context.Context, information *shelf[api.ClusterInformation]) error {
+	if !w.streams.allOpen() {
+		return fmt.Errorf("not all watches of the API server are open")
+	}
+	sent := time.Now()
+	t := (*api.ClusterInformation)(nil).ResourceType()
+	answer, err := w.prober.Get().Resource(t.Plural).Name(api.DefaultName).Do(ctx).Get()
+	revision, seen := "", ""
+	switch {
+	case missing(err):
+	case err != nil:
+		return fmt.Errorf("probe of the API server: %w", err)
+	default:
+		revision = answer.(*object[api.ClusterInformation]).meta().ResourceVersion
+	}
+	if info := information.get(api.DefaultName); info != nil {
+		seen = info.ResourceVersion
+	}
+	if seen != revision {
+		return fmt.Errorf("%s %s has revision %q, and its watch says %q: the watch lags", t.Kind, api.DefaultName, revision, seen)
+	}
+	w.streams.confirm(sent)
+	return nil
+}

@@ -1,0 +1,240 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
+
+const (
+	// minPause and maxPause bound the wait before a request that follows others without a result: it doubles with each, and is
+	// jittered by half. A thousand agents with ten watches each that lost their API server make 1,000 requests per second.
+	minPause, maxPause = 100 * time.Millisecond, 10 * time.Second
+	// atOnce is how many requests are made without a wait: to stream a list, to list where that is not known, and to watch.
+	atOnce = 3
+	// quiet is how long after a request the next one is no repetition: watches of what never changes end without a result.
+	quiet = time.Minute
+	// absentPause is how long a kind whose definition is not installed is left alone. One that was there is looked for every
+	// absentRetry first, and only after absentDoubt there is none.
+	absentPause = 2 * time.Minute
+	absentDoubt = time.Minute
+	absentRetry = 2 * time.Second
+)
+
+// source is where the objects of one kind come from, and what of them is kept.
+type source[T any] struct {
+	name string // in logs, and among the streams
+	of   api.Type
+	// partial: metadata only.
+	partial bool
+	// namespace and object, if not empty, narrow the source to one object.
+	namespace, object string
+	// labels and fields, if not empty, are selectors that narrow it.
+	labels, fields string
+	// pages, if not 0, is how many objects one answer to a list may have.
+	pages int64
+	// optional: the kind's definition may not be installed. Then there are no objects.
+	optional bool
+	// proof: without this stream nothing is known to be up to date.
+	proof bool
+	trim  func(*T) // may be nil
+}
+
+// follower keeps a shelf up to date.
+type follower struct {
+	name         string
+	log          *slog.Logger
+	full         func() bool
+	await        <-chan struct{}
+	listAndWatch func(context.Context) error
+	absent       func() error // nil: the kind's definition must be installed
+	failed       func()       // told when err comes or goes; may be nil
+
+	mu    sync.Mutex
+	err   error     // why the API server's word cannot be had; nil while it can
+	since time.Time // since when
+	tries int       // requests since the last that had a result
+	asked time.Time // the last request
+}
+
+// follow prepares to fill a shelf from a source.
+func follow[T any](w *feed, src source[T], into *shelf[T]) (*follower, error) {
+	client, err := newClient[T](w.config, w.http, src.of)
+	if err != nil {
+		return nil, err
+	}
+	if src.proof {
+		w.streams.want(src.name)
+	}
+	f := &follower{name: src.name, log: w.log, full: into.isFull, await: into.full}
+	// The reflector waits in some cases and not in others: see pace, which does in all.
+	backoff := &wait.Backoff{Duration: minPause, Cap: minPause, Factor: 1, Jitter: 0.5, Steps: 1}
+	r := cache.NewReflectorWithOptions(listWatch(w, src, client, f), nil, into, cache.ReflectorOptions{Name: src.name, TypeDescription: src.name, Backoff: backoff})
+	r.WatchListPageSize = src.pages
+	f.listAndWatch = r.ListAndWatchWithContext
+	if src.optional {
+		f.absent = func() error { return into.Replace(nil, "") }
+	}
+	return f, nil
+}
+
+// listWatch are a source's requests, of which a follower takes note; the objects are prepared on their way.
+func listWatch[T any](w *feed, src source[T], client rest.Interface, f *follower) *cache.ListWatch {
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+			f.pace(ctx)
+			list, err := src.request(client, opts, asPartialList).Do(ctx).Get()
+			f.note(ctx, err)
+			if l, ok := list.(*objectList[T]); ok {
+				f.delivered()
+				for _, o := range l.Items {
+					src.prepare(o)
+				}
+			}
+			return list, err
+		},
+		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+			opts.Watch = true
+			f.pace(ctx)
+			events, err := src.request(client, opts, asPartial).Watch(ctx)
+			f.note(ctx, err)
+			if err != nil {
+				return nil, err
+			}
+			beginsWithList := opts.SendInitialEvents != nil && *opts.SendInitialEvents
+			return w.streams.follow(src.name, events, beginsWithList, func(obj runtime.Object) {
+				if o, ok := obj.(*object[T]); ok {
+					f.delivered()
+					src.prepare(o)
+				}
+			}), nil
+		},
+	}
+}
+
+func (src *source[T]) request(client rest.Interface, opts metav1.ListOptions, accept string) *rest.Request {
+	if src.object != "" {
+		opts.FieldSelector = fields.OneTermEqualSelector("metadata.name", src.object).String()
+	}
+	opts.LabelSelector, opts.FieldSelector = cmp.Or(src.labels, opts.LabelSelector), cmp.Or(src.fields, opts.FieldSelector)
+	r := client.Get().NamespaceIfScoped(src.namespace, src.of.Namespaced).Resource(src.of.Plural).VersionedParams(&opts, metav1.ParameterCodec)
+	if src.partial {
+		r.SetHeader("Accept", accept)
+	}
+	return r
+}
+
+// prepare drops what nobody asks for, before the object is kept.
+func (src *source[T]) prepare(o *object[T]) {
+	if src.trim != nil && o.broken == nil && !o.ended {
+		src.trim(&o.value)
+	}
+}
+
+// run follows until ctx ends.
+func (f *follower) run(ctx context.Context) {
+	ctx = klog.NewContext(ctx, klog.Logger{}) // client-go's own log: note says what there is to say
+	var since time.Time                       // since when the kind's definition is missing; zero: it is not
+	for ctx.Err() == nil {
+		pause := minPause
+		if err := f.listAndWatch(ctx); f.absent == nil || !missing(err) {
+			since = time.Time{}
+		} else if ctx.Err() == nil {
+			if since.IsZero() {
+				since = time.Now()
+			}
+			pause = f.withoutDefinition(ctx, time.Since(since))
+		}
+		sleep(ctx, pause)
+	}
+}
+
+// withoutDefinition decides what it means that the kind's definition has been missing for a time, and returns when to look again. An
+// API server that has just started may not know it yet: what was there of the kind stays for a while.
+func (f *follower) withoutDefinition(ctx context.Context, missing time.Duration) (pause time.Duration) {
+	if f.full() && missing < absentDoubt {
+		return absentRetry
+	}
+	if err := f.absent(); err == nil {
+		f.note(ctx, nil)
+	}
+	return absentPause
+}
+
+// sleep waits, jittered by half, or less if ctx ends.
+func sleep(ctx context.Context, pause time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(pause/2 + rand.N(pause)):
+	}
+}
+
+// pace waits before a request that follows others without a result. Reflectors repeat some failures at once and for ever, such
+// as a revision that is too old.
+func (f *follower) pace(ctx context.Context) {
+	f.mu.Lock()
+	if time.Since(f.asked) > quiet {
+		f.tries = 0
+	}
+	f.tries++
+	over := f.tries - atOnce
+	f.mu.Unlock()
+	if over > 0 {
+		sleep(ctx, min(minPause<<min(over, 10), maxPause))
+	}
+	f.mu.Lock()
+	f.asked = time.Now()
+	f.mu.Unlock()
+}
+
+// delivered notes that the API server has sent an object or a list.
+func (f *follower) delivered() {
+	f.mu.Lock()
+	f.tries = 0
+	f.mu.Unlock()
+}
+
+// note tells people when the API server's word cannot be had any more, and when it can again.
+func (f *follower) note(ctx context.Context, err error) {
+	if ctx.Err() != nil || f.absent != nil && missing(err) {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if (err == nil) != (f.err == nil) && f.failed != nil {
+		defer f.failed()
+	}
+	switch {
+	case err != nil && f.err == nil:
+		f.since = time.Now()
+		f.log.Warn("watch of the API server interrupted; going on with what is known", "kind", f.name, "err", err)
+	case err == nil && f.err != nil:
+		f.log.Info("watch of the API server is back", "kind", f.name, "after", time.Since(f.since).Round(time.Second))
+	}
+	f.err = err
+}
+
+// failure returns why the API server's word cannot be had, nil while it can.
+func (f *follower) failure() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", f.name, f.err)
+}

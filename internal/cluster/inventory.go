@@ -1,0 +1,157 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/ipam"
+	"github.com/tortie-net/tortie/internal/ipam/inventory"
+)
+
+// Inventory keeps a View of the whole cluster's addresses up to date, as the controllers need it: 30,000 pods in a few ten megabytes.
+// Of handles it follows the names alone, of Nodes the metadata.
+type Inventory struct {
+	feed
+	nodes        *shelf[inventory.Node]
+	pods         *shelf[inventory.Pod]
+	pools        *shelf[api.IPPool]
+	blocks       *shelf[inventory.Block]
+	affinities   *shelf[api.BlockAffinity]
+	handles      *shelf[inventory.Handle]
+	configs      *shelf[api.IPAMConfig]
+	reservations *shelf[api.IPReservation]
+	information  *shelf[api.ClusterInformation]
+	settings     *shelf[api.KubeControllersConfiguration]
+
+	revision         atomic.Uint64
+	changed, nodeEnd chan struct{}
+}
+
+// NewInventory prepares the watches; Run starts them. Without inKubernetes the addresses are in another datastore, and only Nodes and
+// Pods are followed for them.
+func NewInventory(cfg *rest.Config, inKubernetes bool, log *slog.Logger) (*Inventory, error) {
+	feed, err := newFeed(cfg, log)
+	if err != nil {
+		return nil, err
+	}
+	w := &Inventory{feed: feed, changed: make(chan struct{}, 1), nodeEnd: make(chan struct{}, 1)}
+	w.makeShelves()
+	err = errors.Join(
+		add(&w.feed, source[inventory.Node]{partial: true, proof: true}, w.nodes),
+		add(&w.feed, source[inventory.Pod]{proof: true, pages: podPage}, w.pods),
+	)
+	if !inKubernetes { // Probe asks for it
+		return w, errors.Join(err, add(&w.feed, source[api.ClusterInformation]{optional: true}, w.information))
+	}
+	return w, errors.Join(err,
+		add(&w.feed, source[api.IPPool]{proof: true}, w.pools),
+		add(&w.feed, source[inventory.Block]{proof: true, pages: podPage}, w.blocks),
+		add(&w.feed, source[api.BlockAffinity]{proof: true}, w.affinities),
+		add(&w.feed, source[inventory.Handle]{partial: true, proof: true, pages: podPage}, w.handles),
+		add(&w.feed, source[api.IPAMConfig]{proof: true}, w.configs),
+		add(&w.feed, source[api.IPReservation]{proof: true}, w.reservations),
+		add(&w.feed, source[api.ClusterInformation]{proof: true}, w.information),
+		add(&w.feed, source[api.KubeControllersConfiguration]{optional: true}, w.settings),
+	)
+}
+
+// podPage bounds one answer to a list of what there is most of, where the API server does not stream lists: 30,000 pods at once are
+// 150 MB.
+const podPage = 500
+
+func (w *Inventory) makeShelves() {
+	w.nodes = newShelf(sameInventoryNode, func(n *inventory.Node) {
+		if w.nodes.get(n.Name) == nil {
+			wake(w.nodeEnd)
+		}
+		w.noteChange()
+	})
+	w.pods = newShelf(samePod, func(*inventory.Pod) { w.noteChange() })
+	w.pools = newShelf(sameRevision, func(*api.IPPool) { w.noteChange() })
+	w.blocks = newShelf(sameRevision, func(*inventory.Block) { w.noteChange() })
+	w.affinities = newShelf(sameRevision, func(*api.BlockAffinity) { w.noteChange() })
+	w.handles = newShelf(sameRevision, func(*inventory.Handle) { w.noteChange() })
+	w.configs = newShelf(sameRevision, func(*api.IPAMConfig) { w.noteChange() })
+	w.reservations = newShelf(sameRevision, func(*api.IPReservation) { w.noteChange() })
+	w.information = newShelf(sameRevision, func(*api.ClusterInformation) { w.noteChange() })
+	w.settings = newShelf(sameRevision, func(*api.KubeControllersConfiguration) { w.noteChange() })
+}
+
+// sameInventoryNode compares what is kept of Nodes: kubelets write theirs all the time.
+func sameInventoryNode(before, after *inventory.Node) bool {
+	if before.UID != after.UID || len(before.Tunnels) != len(after.Tunnels) || !sameMeta(&before.Meta, &after.Meta) {
+		return false
+	}
+	for kind, a := range before.Tunnels {
+		if after.Tunnels[kind] != a {
+			return false
+		}
+	}
+	return true
+}
+
+// samePod compares what is kept of Pods: most of what kubelets write of them does not matter.
+func samePod(before, after *inventory.Pod) bool {
+	return before.UID == after.UID && before.Node == after.Node && before.Finished == after.Finished && before.Reported == after.Reported &&
+		before.ContainerID == after.ContainerID && slices.Equal(before.Addresses, after.Addresses)
+}
+
+func (w *Inventory) noteChange() {
+	w.revision.Add(1)
+	wake(w.changed)
+}
+
+// Changed wakes its one reader after the View changed. Wake-ups are coalesced and carry nothing.
+func (w *Inventory) Changed() <-chan struct{} { return w.changed }
+
+// NodeEnded wakes its one reader after a Node was deleted.
+func (w *Inventory) NodeEnded() <-chan struct{} { return w.nodeEnd }
+
+// Run watches until ctx ends.
+func (w *Inventory) Run(ctx context.Context) error {
+	w.run(ctx)
+	return nil
+}
+
+// View returns what is known now; before WaitForSync has returned it is incomplete. Its Taken is until when it is known to miss
+// nothing: an API server that is away, or a watch that is stuck, leaves that behind. What the View's slices lead to is not to be changed.
+func (w *Inventory) View() inventory.View {
+	taken := w.streams.Confirmed() // first: the rest may be newer, never older
+	v := inventory.View{
+		Taken: taken, Config: ipam.DefaultConfig(),
+		Pools: w.pools.all(nil), Reservations: w.reservations.all(nil), Affinities: w.affinities.all(standing), Blocks: w.blocks.all(nil),
+		Handles: w.handles.all(nil), Nodes: w.nodes.all(nil), Pods: w.pods.all(nil),
+	}
+	if c := w.configs.get(api.DefaultName); c != nil {
+		v.Config = c.Spec
+	}
+	v.Information = copied(w.information.get(api.DefaultName))
+	v.Ready = Ready(v.Information) && !w.unreadable()
+	return v
+}
+
+// standing leaves out what is marked deleted.
+func standing(a *api.BlockAffinity) bool { return !a.MarkedDeleted() }
+
+// unreadable reports that an object cannot be decoded at all: what it says is not known, so nothing may be concluded from the rest.
+func (w *Inventory) unreadable() bool {
+	return len(w.blocks.problems())+len(w.pods.problems())+len(w.nodes.problems())+len(w.reservations.problems()) > 0
+}
+
+// Settings returns the KubeControllersConfiguration default, nil if there is none.
+func (w *Inventory) Settings() *api.KubeControllersConfiguration {
+	return copied(w.settings.get(api.DefaultName))
+}
+
+// Probe is as that of Watch.
+func (w *Inventory) Probe(ctx context.Context) error { return w.probe(ctx, w.information) }
+
+// Behind is how long ago everything was last known to be complete.
+func (w *Inventory) Behind(now time.Time) time.Duration { return now.Sub(w.streams.Confirmed()) }

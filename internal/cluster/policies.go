@@ -1,0 +1,53 @@
+package cluster
+
+import (
+	"context"
+	"log/slog"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
+
+// NetworkPolicy is a Kubernetes NetworkPolicy, as far as somebody has to know it who does not enforce it.
+type NetworkPolicy struct {
+	api.Meta `json:"metadata"`
+}
+
+// ResourceType implements api.Resource.
+func (*NetworkPolicy) ResourceType() api.Type {
+	return api.Type{Group: "networking.k8s.io", Version: "v1", Kind: "NetworkPolicy", Plural: "networkpolicies", Namespaced: true}
+}
+
+// Policies follow which NetworkPolicies there are. Their feed is no other's: nothing waits for it, and its lack of a right stops nothing.
+type Policies struct {
+	feed
+	policies *shelf[NetworkPolicy]
+	changed  chan struct{}
+}
+
+// NewPolicies prepares the watch; Run starts it.
+func NewPolicies(cfg *rest.Config, log *slog.Logger) (*Policies, error) {
+	feed, err := newFeed(cfg, log)
+	if err != nil {
+		return nil, err
+	}
+	p := &Policies{feed: feed, changed: make(chan struct{}, 1)}
+	p.policies = newShelf(func(before, after *NetworkPolicy) bool { return before.UID == after.UID }, func(*NetworkPolicy) { wake(p.changed) })
+	nameOnly := func(n *NetworkPolicy) {
+		n.Meta = api.Meta{Namespace: n.Namespace, Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion}
+	}
+	return p, add(&p.feed, source[NetworkPolicy]{partial: true, pages: podPage, trim: nameOnly}, p.policies)
+}
+
+// Run watches until ctx ends.
+func (p *Policies) Run(ctx context.Context) error {
+	p.run(ctx)
+	return nil
+}
+
+// Changed wakes its one reader after a NetworkPolicy came or went.
+func (p *Policies) Changed() <-chan struct{} { return p.changed }
+
+// All returns the NetworkPolicies that are known, in no particular order.
+func (p *Policies) All() []NetworkPolicy { return p.policies.all(nil) }

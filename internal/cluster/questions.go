@@ -1,0 +1,31 @@
+package cluster
+
+import "github.com/tortie-net/tortie/internal/api"
+
+// questions are the cluster's CalicoNodeStatus objects, as metadata alone: each is written by the node that it asks, every few seconds
+// and with all its routes, and sent to all that watch.
+type questions struct {
+	of   *shelf[api.CalicoNodeStatus]
+	by   *follower
+	wake chan struct{}
+}
+
+// followQuestions is not waited for at the start, and proves nothing: an agent that may not read them works as well.
+func (w *Watch) followQuestions() (*questions, error) {
+	q := &questions{wake: make(chan struct{}, 1)}
+	q.of = newShelf(sameRevision, func(*api.CalicoNodeStatus) { wake(q.wake) })
+	var err error
+	q.by, err = follow(&w.feed, source[api.CalicoNodeStatus]{
+		name: "CalicoNodeStatus", of: (*api.CalicoNodeStatus)(nil).ResourceType(), partial: true, optional: true,
+		trim: func(s *api.CalicoNodeStatus) {
+			*s = api.CalicoNodeStatus{Meta: api.Meta{Name: s.Name, UID: s.UID, ResourceVersion: s.ResourceVersion}}
+		},
+	}, q.of)
+	return q, err
+}
+
+// Questions returns the CalicoNodeStatus objects that there are, by name, identity and revision alone.
+func (w *Watch) Questions() []api.CalicoNodeStatus { return w.questions.of.all(nil) }
+
+// QuestionsChanged wakes its one reader after Questions changed.
+func (w *Watch) QuestionsChanged() <-chan struct{} { return w.questions.wake }

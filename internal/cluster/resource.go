@@ -1,0 +1,117 @@
+package cluster
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
+
+// object carries one of the project's own resource types through client-go. It is what is kept of the object, too: client-go's
+// metadata would be most of its size.
+type object[T any] struct {
+	value T
+	// ended marks a bookmark: the list that a watch begins with has come to its end.
+	ended bool
+	// broken says why the object cannot be read. Its value is what it was before, or its name alone if it could never be read.
+	broken error
+	never  bool
+}
+
+func (o *object[T]) meta() *api.Meta { return any(&o.value).(api.Resource).GetMeta() }
+
+// UnmarshalJSON never fails for what is in an object's spec or status: one broken object must not hide all others of its kind.
+func (o *object[T]) UnmarshalJSON(data []byte) error {
+	if err := json.Unmarshal(data, &o.value); err != nil {
+		return o.readName(data, err)
+	}
+	o.ended = o.meta().Annotations[metav1.InitialEventsAnnotationKey] == "true"
+	return nil
+}
+
+func (o *object[T]) readName(data []byte, cause error) error {
+	var only struct {
+		Meta api.Meta `json:"metadata"`
+	}
+	if err := json.Unmarshal(data, &only); err != nil {
+		return err
+	}
+	*o = object[T]{broken: cause, never: true}
+	m := only.Meta
+	*o.meta() = api.Meta{Name: m.Name, Namespace: m.Namespace, UID: m.UID, ResourceVersion: m.ResourceVersion}
+	return nil
+}
+
+// GetObjectMeta implements metav1.ObjectMetaAccessor, by which reflectors go.
+func (o *object[T]) GetObjectMeta() metav1.Object {
+	m := o.meta()
+	meta := &metav1.ObjectMeta{Name: m.Name, Namespace: m.Namespace, ResourceVersion: m.ResourceVersion}
+	if o.ended {
+		meta.Annotations = map[string]string{metav1.InitialEventsAnnotationKey: "true"}
+	}
+	return meta
+}
+
+// GetObjectKind implements runtime.Object. The Go type says it.
+func (o *object[T]) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
+
+// DeepCopyObject implements runtime.Object. Objects are never changed once they are on a shelf, so that sharing them is safe.
+func (o *object[T]) DeepCopyObject() runtime.Object { return o }
+
+// objectList is a list of objects.
+type objectList[T any] struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata"`
+	Items           []*object[T] `json:"items"`
+}
+
+// DeepCopyObject implements runtime.Object.
+func (l *objectList[T]) DeepCopyObject() runtime.Object {
+	c := *l
+	return &c
+}
+
+// partial is what the API server calls an object that was asked for as metadata only.
+var partial = api.Type{Group: "meta.k8s.io", Version: "v1", Kind: "PartialObjectMetadata"}
+
+// asPartial asks for it.
+const asPartial = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+
+// asPartialList asks for a list of it.
+const asPartialList = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
+// newClient returns a client of one kind. Clients that share an http.Client share its connection to the API server.
+func newClient[T any](cfg *rest.Config, shared *http.Client, t api.Type) (rest.Interface, error) {
+	scheme := runtime.NewScheme()
+	for _, known := range []api.Type{t, partial} {
+		gv := schema.GroupVersion{Group: known.Group, Version: known.Version}
+		scheme.AddKnownTypeWithName(gv.WithKind(known.Kind), &object[T]{})
+		scheme.AddKnownTypeWithName(gv.WithKind(known.Kind+"List"), &objectList[T]{})
+	}
+	gv := schema.GroupVersion{Group: t.Group, Version: t.Version}
+	metav1.AddToGroupVersion(scheme, gv)
+	c := rest.CopyConfig(cfg)
+	c.GroupVersion = &gv
+	c.APIPath = "/apis"
+	if t.Group == "" {
+		c.APIPath = "/api"
+	}
+	c.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	c.QPS = -1 // reflectors pause by themselves
+	client, err := rest.RESTClientForConfigAndClient(c, shared)
+	if err != nil {
+		return nil, fmt.Errorf("client of %s: %w", t.Plural, err)
+	}
+	return client, nil
+}
+
+// missing reports that an object, or the definition of its kind, does not exist.
+func missing(err error) bool { return apierrors.IsNotFound(err) }

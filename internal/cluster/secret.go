@@ -1,0 +1,179 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
+
+// maxPassword is what TCP MD5 takes.
+const maxPassword = 80
+
+// secretWatch follows one Secret that passwords are in, for as long as an object names it.
+type secretWatch struct {
+	of   *shelf[api.Secret]
+	by   *follower
+	stop context.CancelFunc
+}
+
+// meshPlace returns where the password of the mesh is; ok is false if there is to be none.
+func (w *Watch) meshPlace() (place api.Place, ok bool) {
+	return w.bgpSpec(api.DefaultName).NodeMeshPassword.Place()
+}
+
+// peerPlaces returns where the passwords of BGPPeers are.
+func (w *Watch) peerPlaces() []api.Place {
+	var places []api.Place
+	for _, p := range w.peers.all(nil) {
+		if place, ok := p.Spec.Password.Place(); ok {
+			places = append(places, place)
+		}
+	}
+	return places
+}
+
+// mindSecrets follows the Secrets that objects refer to, and no others.
+func (w *Watch) mindSecrets(ctx context.Context) {
+	for ctx.Err() == nil {
+		w.mindSecret(ctx)
+		select {
+		case <-ctx.Done():
+		case <-w.configured:
+		}
+	}
+}
+
+func (w *Watch) mindSecret(ctx context.Context) {
+	wanted := map[string]bool{}
+	if place, ok := w.meshPlace(); ok {
+		wanted[place.Name] = true
+	}
+	for _, place := range w.peerPlaces() {
+		wanted[place.Name] = true
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	changed := false
+	for name, s := range w.secrets {
+		if !wanted[name] {
+			s.stop()
+			delete(w.secrets, name)
+			changed = true
+		}
+	}
+	for name := range wanted {
+		if name != "" && w.secrets[name] == nil {
+			w.secrets[name] = w.followSecret(ctx, name)
+			changed = true
+		}
+	}
+	if changed {
+		w.worldChanged()
+	}
+}
+
+func (w *Watch) followSecret(ctx context.Context, name string) *secretWatch {
+	s := &secretWatch{of: newShelf(sameRevision[api.Secret], func(*api.Secret) { w.worldChanged() })}
+	var err error
+	s.by, err = follow(&w.feed, source[api.Secret]{
+		name: "Secret " + w.namespace + "/" + name, of: (*api.Secret)(nil).ResourceType(), namespace: w.namespace, object: name,
+	}, s.of)
+	if err != nil {
+		s.by = &follower{err: err}
+		s.stop = func() {}
+		return s
+	}
+	s.by.failed = w.worldChanged
+	ctx, s.stop = context.WithCancel(ctx)
+	go s.by.run(ctx)
+	go func() {
+		select {
+		case <-ctx.Done():
+		case <-s.of.full: // that there is no Secret is news, too
+			w.worldChanged()
+		}
+	}()
+	return s
+}
+
+// meshPassword returns the mesh's password as far as it is known.
+func (w *Watch) meshPassword() Password {
+	place, ok := w.meshPlace()
+	if !ok {
+		return Password{}
+	}
+	return w.passwordAt(place)
+}
+
+// passwords returns those of BGPPeers as far as they are known.
+func (w *Watch) passwords() map[api.Place]Password {
+	places := w.peerPlaces()
+	if len(places) == 0 {
+		return nil
+	}
+	known := make(map[api.Place]Password, len(places))
+	for _, place := range places {
+		known[place] = w.passwordAt(place)
+	}
+	return known
+}
+
+var errNotRead = errors.New("not read yet")
+
+// passwordAt returns the password that is there, as far as it is known.
+func (w *Watch) passwordAt(place api.Place) Password {
+	w.mu.Lock()
+	s := w.secrets[place.Name]
+	w.mu.Unlock()
+	if s == nil || !s.of.isFull() {
+		err := errNotRead
+		if place.Name == "" {
+			err = errors.New("the Secret has no name: set it, or remove the reference")
+		}
+		if s != nil && s.by.failure() != nil {
+			err = s.by.failure()
+		}
+		return Password{Set: true, Err: w.about(place, err), Pending: err == errNotRead}
+	}
+	text, err := password(place, s.of.get(w.namespace+"/"+place.Name))
+	switch {
+	case err != nil:
+		return Password{Set: true, Err: w.about(place, err)}
+	case text == "":
+		return Password{}
+	}
+	return Password{Set: true, Text: text}
+}
+
+func (w *Watch) about(place api.Place, err error) error {
+	return fmt.Errorf("key %q of Secret %s/%s: %w", place.Key, w.namespace, place.Name, err)
+}
+
+// password reads one key of a Secret, nil if that does not exist. No text and no error means that there is to be none.
+func password(place api.Place, secret *api.Secret) (string, error) {
+	if secret == nil {
+		if place.Optional {
+			return "", nil
+		}
+		return "", errors.New("the Secret does not exist: create it, or remove the reference")
+	}
+	data, ok := secret.Data[place.Key]
+	if !ok {
+		if place.Optional {
+			return "", nil
+		}
+		return "", errors.New("the Secret has no such key: add it, or correct the reference")
+	}
+	// Files that Secrets are made of end with a line break, which nobody means.
+	text := strings.TrimRight(string(data), "\r\n")
+	switch {
+	case text == "":
+		return "", errors.New("the password is empty: set one, or remove the reference")
+	case len(text) > maxPassword:
+		return "", fmt.Errorf("the password has %d bytes: TCP MD5 takes %d at most", len(text), maxPassword)
+	}
+	return text, nil
+}

@@ -1,0 +1,237 @@
+package cluster
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/rest"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/cluster/services"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+)
+
+const (
+	servicePath = "/api/v1/namespaces/default/services"
+	slicePath   = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
+)
+
+func serviceBody(name, spec string) string {
+	return fmt.Sprintf(`{"apiVersion":"v1","kind":"Service","metadata":{"name":%q,"labels":{"big":"label"}},"spec":%s}`, name, spec)
+}
+
+func sliceBody(name, service, endpoints string) string {
+	return fmt.Sprintf(`{"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSlice","metadata":{"name":%q,"labels":{"kubernetes.io/service-name":%q}},
+		"addressType":"IPv4","ports":[{"name":"http","port":80}],"endpoints":%s}`, name, service, endpoints)
+}
+
+const localSpec = `{"type":"LoadBalancer","externalTrafficPolicy":"Local","selector":{"app":"x"},"ports":[{"port":80}]}`
+
+// awaitServices waits for wake-ups until services are as wanted.
+func awaitServices(t *testing.T, w *Watch, wanted func(Services) bool) {
+	t.Helper()
+	limit := time.After(20 * time.Second)
+	for !wanted(w.Services()) {
+		select {
+		case <-w.Changed():
+		case <-limit:
+			t.Fatalf("services never became as wanted: %+v", w.Services())
+		}
+	}
+}
+
+// of returns a service and its endpoints.
+func (s Services) of(name string) (found *api.Service, e services.Endpoints) {
+	for i := range s.Services {
+		if s.Services[i].Name == name {
+			found = &s.Services[i]
+		}
+	}
+	for _, one := range s.Endpoints {
+		if one.Service == name {
+			e = one
+		}
+	}
+	return found, e
+}
+
+func TestServicesAreFollowedWhileTheyAreWanted(t *testing.T) {
+	proxy := labtest.NewProxy(t)
+	through, err := Connect(proxy.Kubeconfig(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := labtest.RESTConfig(t)
+	put(t, cfg, servicePath, "followed", serviceBody("followed", localSpec))
+	put(t, cfg, servicePath, "headless", serviceBody("headless", `{"clusterIP":"None","selector":{"app":"x"},"ports":[{"port":80}]}`))
+	put(t, cfg, slicePath, "followed-1", sliceBody("followed-1", "followed", `[{"addresses":["10.0.0.9"],"nodeName":"watched","conditions":{"ready":false}}]`))
+
+	w := watchAt(t, through)
+	asked := func() int {
+		r := proxy.Requests()
+		return r["list services"] + r["list endpointslices"]
+	}
+	time.Sleep(300 * time.Millisecond)
+	w.AwaitServices(t.Context()) // nobody wants them: at once
+	if n := asked(); n != 0 || w.Services().Known {
+		t.Fatalf("%d requests for what nobody wants: %v", n, proxy.Requests())
+	}
+
+	before := w.Revision()
+	w.FollowServices(true)
+	w.FollowServices(true)
+	w.AwaitServices(t.Context())
+	awaitServices(t, w, func(s Services) bool { return s.Known })
+	s, e := w.Services().of("followed")
+	if s == nil || s.Spec.ExternalTrafficPolicy != api.TrafficLocal || s.Spec.ClusterIP == "" || len(s.Labels) > 0 || e.Here || e.Anywhere {
+		t.Errorf("%+v, %+v", s, e)
+	}
+	if s, _ := w.Services().of("headless"); s != nil {
+		t.Errorf("a service without an address is kept: %+v", s)
+	}
+	// Heartbeats aside, each of them is asked for once, or listed and then watched.
+	if n := asked(); n < 2 || n > 4 {
+		t.Errorf("%d requests to follow two kinds: %v", n, proxy.Requests())
+	}
+
+	if err := raw(t, cfg, http.MethodPatch, slicePath+"/followed-1", `{"endpoints":[{"addresses":["10.0.0.9"],"nodeName":"watched"}]}`); err != nil {
+		t.Fatal(err)
+	}
+	awaitServices(t, w, func(s Services) bool { _, e := s.of("followed"); return e.Here && e.Anywhere })
+	revision := w.ServicesRevision()
+	// What is none of our business wakes nobody.
+	if err := raw(t, cfg, http.MethodPatch, slicePath+"/followed-1", `{"endpoints":[{"addresses":["10.0.0.8"],"nodeName":"watched"}]}`); err != nil {
+		t.Fatal(err)
+	}
+	if err := raw(t, cfg, http.MethodPatch, servicePath+"/followed", `{"metadata":{"labels":{"another":"label"}}}`); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(500 * time.Millisecond)
+	if now := w.ServicesRevision(); now != revision || w.Revision() != before {
+		t.Errorf("revision %d, then %d; of the World %d, then %d", revision, now, before, w.Revision())
+	}
+	if err := raw(t, cfg, http.MethodDelete, slicePath+"/followed-1", ""); err != nil {
+		t.Fatal(err)
+	}
+	awaitServices(t, w, func(s Services) bool { _, e := s.of("followed"); return !e.Here })
+
+	w.FollowServices(false)
+	awaitServices(t, w, func(s Services) bool { return !s.Known && len(s.Services) == 0 })
+	proxy.Reset()
+	put(t, cfg, slicePath, "followed-2", sliceBody("followed-2", "followed", `[{"addresses":["10.0.0.9"],"nodeName":"watched"}]`))
+	time.Sleep(300 * time.Millisecond)
+	if n := asked(); n != 0 || w.Services().Known {
+		t.Errorf("%d requests after the end", n)
+	}
+	w.FollowServices(true)
+	awaitServices(t, w, func(s Services) bool { _, e := s.of("followed"); return e.Here })
+}
+
+// An agent that may not read services says so, waits for nothing, and all else goes on. The chart's role may.
+func TestRightsToServices(t *testing.T) {
+	w := watchAt(t, labtest.As(t, "tortie-node"))
+	w.FollowServices(true)
+	w.AwaitServices(t.Context())
+	awaitServices(t, w, func(s Services) bool { return s.Known && s.Err == nil })
+
+	w = watchAt(t, refusing(t, "/services"))
+	w.FollowServices(true)
+	w.AwaitServices(t.Context())
+	awaitServices(t, w, func(s Services) bool { return !s.Known && apierrors.IsForbidden(s.Err) })
+	proves(t, w) // services that cannot be read do not stand in the way
+}
+
+// refusing reaches the API server, but for paths with an ending.
+func refusing(t *testing.T, ending string) *rest.Config {
+	t.Helper()
+	cfg := labtest.RESTConfig(t)
+	f, wired := newFaulty(t, cfg)
+	through := f.server.Config.Handler
+	f.server.Config.Handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if !strings.HasSuffix(r.URL.Path, ending) {
+			through.ServeHTTP(rw, r)
+			return
+		}
+		rw.Header().Set("Content-Type", "application/json")
+		rw.WriteHeader(http.StatusForbidden)
+		fmt.Fprint(rw, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,"message":"not you"}`)
+	})
+	return wired
+}
+
+// What is known of services stays while the API server is away, and is corrected when it is back.
+func TestServicesStayWhileTheServerIsAway(t *testing.T) {
+	server := labtest.NewServer(t)
+	cfg, err := Connect(server.Kubeconfig(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := watchAt(t, cfg)
+	put(t, cfg, servicePath, "stays", serviceBody("stays", localSpec))
+	w.FollowServices(true)
+	awaitServices(t, w, func(s Services) bool { found, _ := s.of("stays"); return found != nil })
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	awaitServices(t, w, func(s Services) bool { return s.Err != nil })
+	if s := w.Services(); !s.Known || len(s.Services) == 0 {
+		t.Errorf("what was known is forgotten: %+v", s)
+	}
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := raw(t, cfg, http.MethodDelete, servicePath+"/stays", ""); err != nil {
+		t.Fatal(err)
+	}
+	limit := time.Now().Add(40 * time.Second)
+	for found, _ := w.Services().of("stays"); found != nil; found, _ = w.Services().of("stays") {
+		if time.Now().After(limit) {
+			t.Fatal("a service that was deleted is still known")
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// What 5,000 services and their slices of 20 endpoints each take. The objects are made as they come from the API server.
+func BenchmarkServicesMemory(b *testing.B) {
+	w := &Watch{self: "n1"}
+	for b.Loop() {
+		before := heap()
+		keptServices := newShelf(sameService, func(*api.Service) {})
+		keptSlices := newShelf(sameEndpoints, func(*endpointSlice) {})
+		for i := range 5000 {
+			name := fmt.Sprintf("service-%04d", i)
+			var s object[api.Service]
+			decode(b, serviceBody(name, fmt.Sprintf(`{"type":"LoadBalancer","externalTrafficPolicy":"Local","clusterIP":"10.96.%d.%d","clusterIPs":["10.96.%d.%d"],"selector":{"app":"x"},"ports":[{"port":80}]}`, i/250, i%250, i/250, i%250)), &s)
+			trimService(&s.value)
+			_ = keptServices.Add(&s)
+			var e object[endpointSlice]
+			endpoint := `{"addresses":["10.0.0.9"],"nodeName":"n2","targetRef":{"kind":"Pod","name":"pod"},"conditions":{"ready":true,"serving":true}}`
+			decode(b, sliceBody(name+"-x7f2k", name, "["+strings.Repeat(endpoint+",", 19)+endpoint+"]"), &e)
+			w.trimEndpoints(&e.value)
+			_ = keptSlices.Add(&e)
+		}
+		b.ReportMetric(float64(heap()-before)/5000, "B/service")
+		runtime.KeepAlive(keptServices)
+		runtime.KeepAlive(keptSlices)
+	}
+}
+
+func decode(b *testing.B, text string, into any) {
+	if err := json.Unmarshal([]byte(text), into); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}

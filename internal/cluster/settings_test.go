@@ -1,0 +1,454 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/rest"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
+)
+
+// raw sends an object as an operator's tool does, with whatever is in it.
+func raw(t *testing.T, cfg *rest.Config, method, path, body string) error {
+	t.Helper()
+	hc, err := rest.HTTPClientFor(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second) // also after the test has ended
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, cfg.Host+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if method == http.MethodPatch {
+		req.Header.Set("Content-Type", "application/merge-patch+json")
+	}
+	resp, err := hc.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode >= 300 {
+		var s struct{ Message string }
+		_ = json.NewDecoder(resp.Body).Decode(&s)
+		return fmt.Errorf("HTTP %d: %s", resp.StatusCode, s.Message)
+	}
+	return nil
+}
+
+const (
+	felixPath  = "/apis/crd.projectcalico.org/v1/felixconfigurations"
+	secretPath = "/api/v1/namespaces/kube-system/secrets"
+)
+
+// put creates an object that goes with the test.
+func put(t *testing.T, cfg *rest.Config, path, name, body string) {
+	t.Helper()
+	if err := raw(t, cfg, http.MethodPost, path, body); err != nil {
+		t.Fatalf("%s %s: %v", path, name, err)
+	}
+	t.Cleanup(func() { _ = raw(t, cfg, http.MethodDelete, path+"/"+name, "") })
+}
+
+func felix(name, spec string) string {
+	return fmt.Sprintf(`{"apiVersion":"crd.projectcalico.org/v1","kind":"FelixConfiguration","metadata":{"name":%q},"spec":%s}`, name, spec)
+}
+
+// This node's settings come from its own objects, then from the cluster's. What this project does not know stays in them.
+func TestSettingsOfThisNode(t *testing.T) {
+	w, store := watchReal(t)
+	cfg := labtest.RESTConfig(t)
+	put(t, cfg, felixPath, "default", felix("default", `{"ipipMTU":1400,"natPortRange":32768,"natOutgoingExclusions":"IPPoolsAndHostIPs","bpfEnabled":false}`))
+	put(t, cfg, felixPath, "node.watched", felix("node.watched", `{"ipipMTU":1300,"natPortRange":"1000:2000","allowIPIPPacketsFromWorkloads":true}`))
+	put(t, cfg, felixPath, "node.other", felix("node.other", `{"ipipMTU":1200}`))
+	create(t, store, &api.BGPConfiguration{Meta: api.Meta{Name: "node.watched"}, Spec: api.BGPConfigurationSpec{ListenPort: 1790}})
+	await(t, w, func(world World) bool {
+		f := world.Felix
+		return f.IPIPMTU != nil && *f.IPIPMTU == 1300 && f.NATOutgoingExclusions == "IPPoolsAndHostIPs" && f.AllowIPIPPacketsFromWorkloads != nil &&
+			*f.AllowIPIPPacketsFromWorkloads && f.NATPortRange != nil && *f.NATPortRange == "1000:2000" && world.OwnBGP.ListenPort == 1790
+	})
+	before := w.World().Revision
+	if err := raw(t, cfg, http.MethodDelete, felixPath+"/node.watched", ""); err != nil {
+		t.Fatal(err)
+	}
+	await(t, w, func(world World) bool {
+		return *world.Felix.IPIPMTU == 1400 && *world.Felix.NATPortRange == "32768" && world.Felix.AllowIPIPPacketsFromWorkloads == nil
+	})
+	if after := w.World().Revision; after <= before {
+		t.Errorf("revision %d, then %d", before, after)
+	}
+	// Unknown fields are neither pruned by the definition nor refused.
+	f := &api.FelixConfiguration{Meta: api.Meta{Name: "default"}}
+	if err := store.Get(t.Context(), f); err != nil {
+		t.Fatal(err)
+	}
+	if err := raw(t, cfg, http.MethodPatch, felixPath+"/default", `{"spec":{"ipipMTU":1401}}`); err != nil {
+		t.Fatal(err)
+	}
+	await(t, w, func(world World) bool { return *world.Felix.IPIPMTU == 1401 })
+}
+
+// This node's own status is followed; heartbeats are not.
+func TestOwnNode(t *testing.T) {
+	w, store := watchReal(t)
+	create(t, store, &api.Node{Meta: api.Meta{Name: "watched"}})
+	n := &api.Node{Meta: api.Meta{Name: "watched"}}
+	status := func(s map[string]any) {
+		t.Helper()
+		if err := store.PatchStatus(t.Context(), n, kubernetes.Patch{Status: s}, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	status(map[string]any{"addresses": []api.NodeAddress{{Type: "InternalIP", Address: "10.0.0.9"}}})
+	await(t, w, func(world World) bool { return world.Self != nil && len(world.Self.Status.Addresses) == 1 })
+	status(map[string]any{"conditions": []api.NodeCondition{{Type: api.NetworkUnavailable, Status: "True", Reason: "NoRouteCreated"}}})
+	await(t, w, func(world World) bool {
+		c := world.Self.Status.Conditions
+		return len(c) == 1 && c[0].Status == "True"
+	})
+	drain(w)
+	status(map[string]any{"conditions": []api.NodeCondition{
+		{Type: "Ready", Status: "True"},
+		{Type: api.NetworkUnavailable, Status: "True", Reason: "NoRouteCreated", LastHeartbeatTime: time.Now().UTC().Format(time.RFC3339)},
+	}})
+	select {
+	case <-w.Changed():
+		t.Error("a heartbeat woke the reader")
+	case <-time.After(500 * time.Millisecond):
+	}
+}
+
+func meshWith(ref string) string {
+	return fmt.Sprintf(`{"apiVersion":"crd.projectcalico.org/v1","kind":"BGPConfiguration","metadata":{"name":"default"},"spec":{"nodeMeshPassword":{"secretKeyRef":%s}}}`, ref)
+}
+
+func secret(name, data string) string {
+	return fmt.Sprintf(`{"apiVersion":"v1","kind":"Secret","metadata":{"name":%q},"stringData":%s}`, name, data)
+}
+
+// The one Secret that the configuration names is followed while it is named.
+func TestMeshPassword(t *testing.T) {
+	w, _ := watchReal(t)
+	cfg := labtest.RESTConfig(t)
+	if p := w.World().MeshPassword; p.Set {
+		t.Fatalf("without a configuration: set %v, %v", p.Set, p.Err)
+	}
+	says := func(what string) func(World) bool {
+		return func(world World) bool {
+			p := world.MeshPassword
+			return p.Set && p.Text == "" && p.Err != nil && strings.Contains(p.Err.Error(), what)
+		}
+	}
+	is := func(text string) func(World) bool {
+		return func(world World) bool { return world.MeshPassword == Password{Set: true, Text: text} }
+	}
+	const bgpPath = "/apis/crd.projectcalico.org/v1/bgpconfigurations"
+	put(t, cfg, bgpPath, "default", meshWith(`{"name":"bgp-one","key":"rr"}`))
+	await(t, w, says("does not exist"))
+	put(t, cfg, secretPath, "bgp-one", secret("bgp-one", `{"other":"x"}`))
+	await(t, w, says(`no such key`))
+	patch := func(path, body string) {
+		t.Helper()
+		if err := raw(t, cfg, http.MethodPatch, path, body); err != nil {
+			t.Fatal(err)
+		}
+	}
+	patch(secretPath+"/bgp-one", `{"stringData":{"rr":"first\n"}}`)
+	await(t, w, is("first"))
+	patch(secretPath+"/bgp-one", `{"stringData":{"rr":"second"}}`)
+	await(t, w, is("second"))
+	patch(secretPath+"/bgp-one", fmt.Sprintf(`{"stringData":{"rr":%q}}`, strings.Repeat("x", 81)))
+	await(t, w, says("80 at most"))
+	patch(secretPath+"/bgp-one", `{"stringData":{"rr":""}}`)
+	await(t, w, says("empty"))
+	// Another Secret is named, and then none.
+	put(t, cfg, secretPath, "bgp-two", secret("bgp-two", `{"rr":"third"}`))
+	patch(bgpPath+"/default", `{"spec":{"nodeMeshPassword":{"secretKeyRef":{"name":"bgp-two"}}}}`)
+	await(t, w, is("third"))
+	patch(bgpPath+"/default", `{"spec":{"nodeMeshPassword":{"secretKeyRef":{"name":"bgp-three","optional":true}}}}`)
+	await(t, w, func(world World) bool { return world.MeshPassword == Password{} })
+	patch(bgpPath+"/default", `{"spec":{"nodeMeshPassword":null}}`)
+	await(t, w, func(world World) bool { return world.MeshPassword == Password{} })
+	followsSecrets(t, w, 0)
+}
+
+// followsSecrets waits until so many Secrets are followed.
+func followsSecrets(t *testing.T, w *Watch, want int) {
+	t.Helper()
+	waittest.For(t, 10*time.Second, func() error {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if n := len(w.secrets); n != want {
+			return fmt.Errorf("%d Secrets are followed, want %d", n, want)
+		}
+		return nil
+	})
+}
+
+func peer(name, password string) string {
+	return fmt.Sprintf(`{"apiVersion":"crd.projectcalico.org/v1","kind":"BGPPeer","metadata":{"name":%q},"spec":{"peerIP":"10.9.9.9","asNumber":64999,"password":%s}}`, name, password)
+}
+
+// BGPFilters are followed.
+func TestFilters(t *testing.T) {
+	w, _ := watchReal(t)
+	cfg := labtest.RESTConfig(t)
+	const filterPath = "/apis/crd.projectcalico.org/v1/bgpfilters"
+	put(t, cfg, filterPath, "no-default", `{"apiVersion":"crd.projectcalico.org/v1","kind":"BGPFilter","metadata":{"name":"no-default"},
+		"spec":{"importV4":[{"action":"Reject","matchOperator":"Equal","cidr":"0.0.0.0/0"}]}}`)
+	await(t, w, func(world World) bool { return len(world.Filters) == 1 && len(world.Filters[0].Spec.ImportV4) == 1 })
+	if err := raw(t, cfg, http.MethodPatch, filterPath+"/no-default", `{"spec":{"exportV4":[{"action":"Accept"}]}}`); err != nil {
+		t.Fatal(err)
+	}
+	await(t, w, func(world World) bool { return len(world.Filters) == 1 && len(world.Filters[0].Spec.ExportV4) == 1 })
+}
+
+// BGPPeers are followed, and the Secrets that they name, each once.
+func TestPeersAndTheirPasswords(t *testing.T) {
+	w, _ := watchReal(t)
+	cfg := labtest.RESTConfig(t)
+	const peerPath = "/apis/crd.projectcalico.org/v1/bgppeers"
+	put(t, cfg, peerPath, "tor-a", peer("tor-a", `{"secretKeyRef":{"name":"tor","key":"a"}}`))
+	put(t, cfg, peerPath, "tor-b", peer("tor-b", `{"secretKeyRef":{"name":"tor","key":"b"}}`))
+	put(t, cfg, peerPath, "tor-c", peer("tor-c", `{"secretKeyRef":{"name":"none","key":"c","optional":true}}`))
+	a, b := api.Place{Name: "tor", Key: "a"}, api.Place{Name: "tor", Key: "b"}
+	c := api.Place{Name: "none", Key: "c", Optional: true}
+	await(t, w, func(world World) bool {
+		p := world.Passwords
+		return len(world.Peers) == 3 && p[a].Err != nil && strings.Contains(p[a].Err.Error(), "does not exist") && p[c] == Password{}
+	})
+	followsSecrets(t, w, 2)
+	put(t, cfg, secretPath, "tor", secret("tor", `{"a":"first","b":"second"}`))
+	await(t, w, func(world World) bool {
+		return world.Passwords[a] == Password{Set: true, Text: "first"} && world.Passwords[b] == Password{Set: true, Text: "second"}
+	})
+	for _, name := range []string{"tor-a", "tor-b", "tor-c"} {
+		if err := raw(t, cfg, http.MethodDelete, peerPath+"/"+name, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	await(t, w, func(world World) bool { return len(world.Peers) == 0 && len(world.Passwords) == 0 })
+	followsSecrets(t, w, 0)
+}
+
+// An agent that may not read the Secret says so; all else goes on, also the proof that nothing is missing.
+func TestMeshPasswordThatMayNotBeRead(t *testing.T) {
+	w := watchAt(t, labtest.As(t, "tortie-node"))
+	cfg := labtest.RESTConfig(t)
+	put(t, cfg, "/apis/crd.projectcalico.org/v1/bgpconfigurations", "default", meshWith(`{"name":"hidden","key":"rr"}`))
+	await(t, w, func(world World) bool {
+		p := world.MeshPassword
+		return p.Set && p.Err != nil && apierrors.IsForbidden(p.Err) && strings.Contains(p.Err.Error(), "kube-system/hidden")
+	})
+	proves(t, w) // a Secret that cannot be read does not stand in the way
+}
+
+// faulty stands between the watches and the API server and answers in its place.
+type faulty struct {
+	server  *httptest.Server
+	through *httputil.ReverseProxy
+	answer  atomic.Pointer[http.HandlerFunc]
+	asked   atomic.Int32
+}
+
+func newFaulty(t *testing.T, cfg *rest.Config) (*faulty, *rest.Config) {
+	t.Helper()
+	target, err := url.Parse(cfg.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport, err := rest.TransportFor(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &faulty{through: &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }, Transport: transport, FlushInterval: -1,
+	}}
+	f.server = httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		f.asked.Add(1)
+		if answer := f.answer.Load(); answer != nil {
+			(*answer)(rw, r)
+			return
+		}
+		f.through.ServeHTTP(rw, r)
+	}))
+	t.Cleanup(func() { f.server.CloseClientConnections(); f.server.Close() })
+	return f, &rest.Config{Host: f.server.URL}
+}
+
+func (f *faulty) answers(h http.HandlerFunc) { f.answer.Store(&h) }
+
+// knowsNo makes the server answer that it has no such resource, and counts how often it did.
+func (f *faulty) knowsNo(plural string) *atomic.Int32 {
+	asked := &atomic.Int32{}
+	f.answers(func(rw http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/"+plural) {
+			asked.Add(1)
+			http.NotFound(rw, r)
+			return
+		}
+		f.through.ServeHTTP(rw, r)
+	})
+	return asked
+}
+
+// The definition of FelixConfiguration may be older than the agent, as Helm does not bring new ones: then there are none.
+func TestADefinitionThatIsMissing(t *testing.T) {
+	cfg := labtest.RESTConfig(t)
+	f, wired := newFaulty(t, cfg)
+	f.knowsNo("felixconfigurations")
+	w := watchAt(t, wired) // it waits for the first complete lists
+	if w.Basics().Felix {
+		t.Error("there is a FelixConfiguration")
+	}
+	proves(t, w)
+}
+
+// An API server that does not know a definition for a moment, as after its start, takes no BGPPeer away.
+func TestADefinitionThatIsMissingForAMoment(t *testing.T) {
+	cfg := labtest.RESTConfig(t)
+	f, wired := newFaulty(t, cfg)
+	const peerPath = "/apis/crd.projectcalico.org/v1/bgppeers"
+	put(t, cfg, peerPath, "stays", peer("stays", "null"))
+	w := watchAt(t, wired)
+	await(t, w, func(world World) bool { return len(world.Peers) == 1 })
+	asked := f.knowsNo("bgppeers")
+	f.server.CloseClientConnections()
+	for end := time.Now().Add(20 * time.Second); asked.Load() < 3; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it is not looked for")
+		}
+		if len(w.World().Peers) != 1 {
+			t.Fatal("it was taken away")
+		}
+	}
+	f.answer.Store(nil)
+	put(t, cfg, peerPath, "comes", peer("comes", "null"))
+	await(t, w, func(world World) bool { return len(world.Peers) == 2 })
+}
+
+// Whatever the API server answers, it is asked ever less often; and when it is itself again, all is seen.
+func TestStormsOfErrors(t *testing.T) {
+	for name, answer := range map[string]http.HandlerFunc{
+		"errors": func(rw http.ResponseWriter, _ *http.Request) {
+			http.Error(rw, "broken", http.StatusInternalServerError)
+		},
+		"gone": func(rw http.ResponseWriter, _ *http.Request) {
+			rw.Header().Set("Content-Type", "application/json")
+			rw.WriteHeader(http.StatusGone)
+			fmt.Fprint(rw, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410,"message":"too old resource version"}`)
+		},
+		"empty watches": func(rw http.ResponseWriter, _ *http.Request) { rw.Header().Set("Content-Type", "application/json") },
+		"nonsense": func(rw http.ResponseWriter, _ *http.Request) {
+			rw.Header().Set("Content-Type", "application/json")
+			fmt.Fprint(rw, `{"type":"ADDED","object":[`)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := labtest.RESTConfig(t)
+			f, wired := newFaulty(t, cfg)
+			w := watchAt(t, wired)
+			store := storeAt(t, cfg)
+			f.answers(answer)
+			f.server.CloseClientConnections()
+			f.asked.Store(0)
+			time.Sleep(3 * time.Second)
+			// Twelve streams; each asks twice or three times a try, and the pauses double from 100 ms.
+			if n := f.asked.Load(); n > 300 {
+				t.Errorf("%d requests in 3 s", n)
+			}
+			create(t, store, &api.IPPool{Meta: api.Meta{Name: "after-the-storm"}, Spec: api.IPPoolSpec{CIDR: "10.83.0.0/16"}})
+			f.answer.Store(nil)
+			limit := time.Now().Add(40 * time.Second)
+			for len(w.World().Pools) == 0 {
+				if time.Now().After(limit) {
+					t.Fatal("what changed meanwhile was never seen")
+				}
+				time.Sleep(50 * time.Millisecond)
+			}
+		})
+	}
+}
+
+// An API server that was away and has forgotten what it had told: watches begin anew, and see what is there.
+func TestServerThatWasAway(t *testing.T) {
+	server := labtest.NewServer(t)
+	cfg, err := Connect(server.Kubeconfig(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, store := watchAt(t, cfg), storeAt(t, cfg)
+	gone := &api.IPPool{Meta: api.Meta{Name: "gone"}, Spec: api.IPPoolSpec{CIDR: "10.81.0.0/16"}}
+	if err := store.Create(t.Context(), gone); err != nil {
+		t.Fatal(err)
+	}
+	await(t, w, func(world World) bool { return len(world.Pools) == 1 })
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(3 * time.Second)
+	if w.World().Pools[0].Name != "gone" {
+		t.Error("what was known is forgotten")
+	}
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Get(t.Context(), gone); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Delete(t.Context(), gone); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Create(t.Context(), &api.IPPool{Meta: api.Meta{Name: "new"}, Spec: api.IPPoolSpec{CIDR: "10.82.0.0/16"}}); err != nil {
+		t.Fatal(err)
+	}
+	limit := time.Now().Add(40 * time.Second)
+	for {
+		world := w.World()
+		if len(world.Pools) == 1 && world.Pools[0].Name == "new" {
+			return
+		}
+		if time.Now().After(limit) {
+			t.Fatalf("pools: %+v", world.Pools)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// When its time is over a Watch ends at once, even if client-go waits for an API server that is away.
+func TestRunEnds(t *testing.T) {
+	w, err := NewWatch(&rest.Config{Host: "http://127.0.0.1:1"}, "watched", "kube-system", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = w.Run(ctx)
+	}()
+	time.Sleep(2 * time.Second)
+	cancel()
+	select {
+	case <-ended:
+	case <-time.After(20 * time.Second):
+		t.Error("it goes on")
+	}
+}

@@ -1,0 +1,177 @@
+package cluster
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
+
+// shelf keeps what is known of the objects of one kind. A reflector fills it.
+type shelf[T any] struct {
+	// same reports that readers see no difference between two states of an object.
+	same func(before, after *T) bool
+	// changed is told of each object that came, went, or is not the same any more.
+	changed func(*T)
+
+	mu      sync.RWMutex
+	objects map[string]*object[T]
+
+	first sync.Once
+	full  chan struct{} // closed once there has been a complete list
+}
+
+func newShelf[T any](same func(before, after *T) bool, changed func(*T)) *shelf[T] {
+	return &shelf[T]{same: same, changed: changed, objects: map[string]*object[T]{}, full: make(chan struct{})}
+}
+
+func key(m *api.Meta) string {
+	if m.Namespace == "" {
+		return m.Name
+	}
+	return m.Namespace + "/" + m.Name
+}
+
+// Add implements cache.ReflectorStore.
+func (s *shelf[T]) Add(obj any) error {
+	o, ok := obj.(*object[T])
+	if !ok {
+		return fmt.Errorf("a %T among objects of %T", obj, o)
+	}
+	s.mu.Lock()
+	before := s.objects[key(o.meta())]
+	o = o.orOlder(before)
+	s.objects[key(o.meta())] = o
+	s.mu.Unlock()
+	s.compare(before, o)
+	return nil
+}
+
+// Update implements cache.ReflectorStore.
+func (s *shelf[T]) Update(obj any) error { return s.Add(obj) }
+
+// Delete implements cache.ReflectorStore.
+func (s *shelf[T]) Delete(obj any) error {
+	o, ok := obj.(*object[T])
+	if !ok {
+		return fmt.Errorf("a %T among objects of %T", obj, o)
+	}
+	s.mu.Lock()
+	before := s.objects[key(o.meta())]
+	delete(s.objects, key(o.meta()))
+	s.mu.Unlock()
+	if before != nil {
+		s.changed(&before.value)
+	}
+	return nil
+}
+
+// Replace implements cache.ReflectorStore.
+func (s *shelf[T]) Replace(list []any, _ string) error {
+	next := make(map[string]*object[T], len(list))
+	s.mu.Lock()
+	before := s.objects
+	for _, obj := range list {
+		o, ok := obj.(*object[T])
+		if !ok {
+			s.mu.Unlock()
+			return fmt.Errorf("a %T among objects of %T", obj, o)
+		}
+		k := key(o.meta())
+		next[k] = o.orOlder(before[k])
+	}
+	s.objects = next
+	s.mu.Unlock()
+	s.first.Do(func() { close(s.full) })
+	for k, o := range next {
+		s.compare(before[k], o)
+	}
+	for k, o := range before {
+		if next[k] == nil {
+			s.changed(&o.value)
+		}
+	}
+	return nil
+}
+
+// Resync implements cache.ReflectorStore.
+func (s *shelf[T]) Resync() error { return nil }
+
+// orOlder returns an object that can be used: what it was before, if it cannot be read any more.
+func (o *object[T]) orOlder(before *object[T]) *object[T] {
+	if o.broken == nil || !before.usable() {
+		return o
+	}
+	return &object[T]{value: before.value, broken: o.broken}
+}
+
+func (s *shelf[T]) compare(before, after *object[T]) {
+	if before != nil && before.broken == nil && after.broken == nil && s.same(&before.value, &after.value) {
+		return
+	}
+	s.changed(&after.value)
+}
+
+// sameRevision is for kinds whose every change matters.
+func sameRevision[T any](before, after *T) bool {
+	a, b := any(before).(api.Resource).GetMeta(), any(after).(api.Resource).GetMeta()
+	return a.ResourceVersion == b.ResourceVersion && a.UID == b.UID
+}
+
+// get returns the object with that name, nil if there is none that could ever be read. It is not to be changed.
+func (s *shelf[T]) get(name string) *T {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if o := s.objects[name]; o.usable() {
+		return &o.value
+	}
+	return nil
+}
+
+// usable is false of no object, and of one that could never be read.
+func (o *object[T]) usable() bool { return o != nil && !o.never }
+
+// all returns the objects that could be read at some time and that keep wants; keep may be nil.
+func (s *shelf[T]) all(keep func(*T) bool) []T {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	var out []T
+	if keep == nil {
+		out = make([]T, 0, len(s.objects))
+	}
+	for _, o := range s.objects {
+		if o.usable() && (keep == nil || keep(&o.value)) {
+			out = append(out, o.value)
+		}
+	}
+	return out
+}
+
+// problems returns what is wrong with objects of the shelf.
+func (s *shelf[T]) problems() []Problem {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	var out []Problem
+	for _, o := range s.objects {
+		if o.broken == nil {
+			continue
+		}
+		verb := "it is left out"
+		if o.usable() {
+			verb = "what it was before stays in force"
+		}
+		t := any(&o.value).(api.Resource).ResourceType()
+		out = append(out, Problem{Kind: t, Name: o.meta().Name, Err: fmt.Errorf("%s %s cannot be read, %s: %w", t.Kind, o.meta().Name, verb, o.broken)})
+	}
+	return out
+}
+
+// isFull reports that there has been a complete list.
+func (s *shelf[T]) isFull() bool {
+	select {
+	case <-s.full:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,150 @@
+package cluster
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// streams knows until when all watches are known to have delivered. client-go itself keeps quiet about that: an informer whose
+// API server is gone shows what it has seen last as if it were now.
+type streams struct {
+	now func() time.Time
+
+	mu        sync.Mutex
+	wanted    []string           // the kinds that must be watched for anything to be proved
+	open      map[string]*stream // by kind: the watch that delivers, once what it begins with has arrived
+	confirmed time.Time
+}
+
+// want names a kind that must be watched.
+func (s *streams) want(kind string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.wanted = append(s.wanted, kind)
+}
+
+// complete reports that all kinds that must be are watched. The caller holds the lock.
+func (s *streams) complete() bool {
+	return !slices.ContainsFunc(s.wanted, func(kind string) bool { return s.open[kind] == nil })
+}
+
+// heard notes that the API server said something at that time. One stream's word is good for all that are open: they share a
+// connection. The caller holds the lock.
+func (s *streams) heard(at time.Time) {
+	if s.complete() && at.After(s.confirmed) {
+		s.confirmed = at
+	}
+}
+
+// Confirmed returns when it was last known that nothing is missing; zero before the first time.
+func (s *streams) Confirmed() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.confirmed
+}
+
+// confirm notes what a request that was sent at that time proved.
+func (s *streams) confirm(sent time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.heard(sent)
+}
+
+// allOpen reports that every watch delivers.
+func (s *streams) allOpen() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.complete()
+}
+
+// follow passes a watch's events on and listens in; prepare may drop what nobody needs of an object. A watch that begins with
+// the list of what there is (WatchList) counts once the bookmark at the list's end has come.
+func (s *streams) follow(kind string, w watch.Interface, beginsWithList bool, prepare func(runtime.Object)) watch.Interface {
+	f := &stream{Interface: w, of: s, kind: kind, prepare: prepare, events: make(chan watch.Event), stopped: make(chan struct{})}
+	if !beginsWithList {
+		f.delivers()
+	}
+	go f.pass()
+	return f
+}
+
+// stream is one watch of one kind.
+type stream struct {
+	watch.Interface
+	of      *streams
+	kind    string
+	prepare func(runtime.Object)
+	events  chan watch.Event
+	once    sync.Once
+	stopped chan struct{}
+}
+
+// ResultChan implements watch.Interface.
+func (f *stream) ResultChan() <-chan watch.Event { return f.events }
+
+// Stop implements watch.Interface.
+func (f *stream) Stop() {
+	f.once.Do(func() { close(f.stopped) })
+	f.Interface.Stop()
+}
+
+func (f *stream) pass() {
+	defer close(f.events)
+	defer f.ended()
+	for {
+		select {
+		case <-f.stopped:
+			return
+		case e, ok := <-f.Interface.ResultChan():
+			if !ok || !f.deliver(e) {
+				return
+			}
+		}
+	}
+}
+
+// deliver notes an event after the reader has taken it: only then is what it says known.
+func (f *stream) deliver(e watch.Event) bool {
+	f.prepare(e.Object)
+	select {
+	case f.events <- e:
+	case <-f.stopped:
+		return false
+	}
+	switch {
+	case e.Type == watch.Error:
+		return true // the watch is about to end
+	case e.Type == watch.Bookmark && endsList(e):
+		f.delivers()
+	default:
+		f.of.confirm(f.of.now())
+	}
+	return true
+}
+
+func endsList(bookmark watch.Event) bool {
+	m, err := meta.Accessor(bookmark.Object)
+	return err == nil && m.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true"
+}
+
+func (f *stream) delivers() {
+	f.of.mu.Lock()
+	defer f.of.mu.Unlock()
+	f.of.open[f.kind] = f
+	f.of.heard(f.of.now())
+}
+
+// ended forgets the watch, unless the next one of its kind is there already.
+func (f *stream) ended() {
+	f.of.mu.Lock()
+	defer f.of.mu.Unlock()
+	if f.of.open[f.kind] == f {
+		delete(f.of.open, f.kind)
+	}
+}

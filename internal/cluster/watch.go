@@ -1,0 +1,145 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
+
+// Watch keeps a World and an Assignment up to date.
+type Watch struct {
+	feed
+	self, namespace string
+
+	nodes        *shelf[api.Node] // metadata only
+	own          *shelf[api.Node] // this one, with its status
+	namespaces   *shelf[api.Namespace]
+	pools        *shelf[api.IPPool]
+	affinities   *shelf[api.BlockAffinity]
+	bgp          *shelf[api.BGPConfiguration]
+	peers        *shelf[api.BGPPeer]
+	filters      *shelf[api.BGPFilter]
+	felix        *shelf[api.FelixConfiguration]
+	configs      *shelf[api.IPAMConfig]
+	reservations *shelf[api.IPReservation]
+	information  *shelf[api.ClusterInformation]
+
+	revision            atomic.Uint64
+	changed, assignment chan struct{}
+	configured          chan struct{} // what may name a Secret changed
+
+	mu      sync.Mutex // guards secrets
+	secrets map[string]*secretWatch
+
+	services  serviceWatches
+	questions *questions
+}
+
+// NewWatch prepares the watches of the node self, whose agent runs in a namespace; Run starts them.
+func NewWatch(cfg *rest.Config, self, namespace string, log *slog.Logger) (*Watch, error) {
+	feed, err := newFeed(cfg, log)
+	if err != nil {
+		return nil, err
+	}
+	w := &Watch{
+		feed:       feed,
+		self:       self,
+		namespace:  namespace,
+		changed:    make(chan struct{}, 1),
+		assignment: make(chan struct{}, 1),
+		configured: make(chan struct{}, 1),
+		secrets:    map[string]*secretWatch{},
+		services:   serviceWatches{wanted: make(chan struct{}, 1)},
+	}
+	w.makeShelves()
+	if w.questions, err = w.followQuestions(); err != nil {
+		return nil, err
+	}
+	return w, w.followAll()
+}
+
+// makeShelves decides who is woken by what.
+func (w *Watch) makeShelves() {
+	both := func() { w.worldChanged(); w.assignmentChanged() }
+	w.nodes = newShelf(sameNode, func(n *api.Node) { w.either(n.Name, both) })
+	w.own = newShelf(sameNode, func(*api.Node) { w.worldChanged() })
+	w.affinities = newShelf(sameRevision, func(a *api.BlockAffinity) { w.either(a.Spec.Node, both) })
+	w.pools = newShelf(sameRevision, func(*api.IPPool) { both() })
+	w.bgp = newShelf(sameRevision, func(*api.BGPConfiguration) { w.worldChanged(); wake(w.configured) })
+	w.peers = newShelf(sameRevision, func(*api.BGPPeer) { w.worldChanged(); wake(w.configured) })
+	w.filters = newShelf(sameRevision, func(*api.BGPFilter) { w.worldChanged() })
+	w.felix = newShelf(sameRevision, func(*api.FelixConfiguration) { w.worldChanged() })
+	w.namespaces = newShelf(sameNamespace, func(*api.Namespace) { w.assignmentChanged() })
+	w.configs = newShelf(sameRevision, func(*api.IPAMConfig) { w.assignmentChanged() })
+	w.reservations = newShelf(sameRevision, func(*api.IPReservation) { w.assignmentChanged() })
+	w.information = newShelf(sameRevision, func(*api.ClusterInformation) { w.assignmentChanged() })
+}
+
+// followAll fills the shelves. What Assignment shows, and the older half of World, is proof: see streams.
+func (w *Watch) followAll() error {
+	return errors.Join(
+		add(&w.feed, source[api.Node]{partial: true, proof: true, trim: trimNode}, w.nodes),
+		add(&w.feed, source[api.Node]{name: "Node " + w.self, object: w.self, trim: trimOwnNode}, w.own),
+		add(&w.feed, source[api.Namespace]{partial: true, proof: true, trim: trimNamespace}, w.namespaces),
+		add(&w.feed, source[api.IPPool]{proof: true}, w.pools),
+		add(&w.feed, source[api.BlockAffinity]{proof: true, trim: w.trimAffinity}, w.affinities),
+		add(&w.feed, source[api.BGPConfiguration]{proof: true}, w.bgp),
+		add(&w.feed, source[api.BGPPeer]{optional: true}, w.peers),
+		add(&w.feed, source[api.BGPFilter]{optional: true}, w.filters),
+		add(&w.feed, source[api.FelixConfiguration]{optional: true}, w.felix),
+		add(&w.feed, source[api.IPAMConfig]{proof: true}, w.configs),
+		add(&w.feed, source[api.IPReservation]{proof: true}, w.reservations),
+		add(&w.feed, source[api.ClusterInformation]{proof: true}, w.information),
+	)
+}
+
+// either wakes the reader of World for what belongs to another node, and the second function's for what belongs to this one.
+func (w *Watch) either(node string, own func()) {
+	if node == w.self {
+		own()
+		return
+	}
+	w.worldChanged()
+}
+
+func (w *Watch) worldChanged() {
+	w.revision.Add(1)
+	wake(w.changed)
+}
+
+func (w *Watch) assignmentChanged() { wake(w.assignment) }
+
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Changed wakes its one reader after the World changed. Wake-ups are coalesced and carry nothing.
+func (w *Watch) Changed() <-chan struct{} { return w.changed }
+
+// AssignmentChanged wakes its one reader after the Assignment changed.
+func (w *Watch) AssignmentChanged() <-chan struct{} { return w.assignment }
+
+// Run watches until ctx ends.
+func (w *Watch) Run(ctx context.Context) error {
+	w.run(ctx, w.mindSecrets, w.mindServices, w.questions.by.run)
+	return nil
+}
+
+// Confirmed returns when World and Assignment were last known to miss nothing but what was under way: all watches were open,
+// and the API server said something on one of them, or answered a Probe. Zero: not yet. What only the agent's own settings
+// depend on is not part of it: FelixConfiguration, BGPPeers, BGPFilters, Secrets, and this node's status.
+func (w *Watch) Confirmed() time.Time { return w.streams.Confirmed() }
+
+// Probe asks the API server for one object, past all caches, and compares it with what the watches say. If it is the same and
+// all watches are open, this confirms the time at which it asked.
+func (w *Watch) Probe(ctx context.Context) error { return w.probe(ctx, w.information) }

@@ -1,0 +1,142 @@
+package cluster
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+)
+
+// watchReal starts a Watch of the real API server and returns a store for the changes that it is to see.
+func watchReal(t *testing.T) (*Watch, *kubernetes.Store) {
+	t.Helper()
+	cfg, err := Connect(labtest.API(t), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return watchAt(t, cfg), storeAt(t, cfg)
+}
+
+func create(t *testing.T, store *kubernetes.Store, obj api.Resource) {
+	t.Helper()
+	if err := store.Create(t.Context(), obj); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := store.Get(ctx, obj); err == nil {
+			_ = store.Delete(ctx, obj)
+		}
+	})
+}
+
+// await waits for wake-ups until the World is as wanted.
+func await(t *testing.T, w *Watch, wanted func(World) bool) {
+	t.Helper()
+	limit := time.After(10 * time.Second)
+	for !wanted(w.World()) {
+		select {
+		case <-w.Changed():
+		case <-limit:
+			t.Fatalf("the world never became as wanted: %+v", w.World())
+		}
+	}
+}
+
+func TestWorldFollowsTheCluster(t *testing.T) {
+	w, store := watchReal(t)
+	node := &api.Node{Meta: api.Meta{Name: "watched", Labels: map[string]string{"zone": "a"}, Annotations: map[string]string{
+		api.AnnotationIPv4Address: "10.0.0.7/24", "someone.else/big": "left out",
+	}}}
+	pool := &api.IPPool{Meta: api.Meta{Name: "watched"}, Spec: api.IPPoolSpec{CIDR: "10.81.0.0/16", IPIPMode: api.EncapAlways}}
+	asn := uint32(65010)
+	bgp := &api.BGPConfiguration{Meta: api.Meta{Name: api.DefaultName}, Spec: api.BGPConfigurationSpec{ASNumber: &asn}}
+	affinity := &api.BlockAffinity{
+		Meta: api.Meta{Name: "watched-10-81-0-0-26"},
+		Spec: api.BlockAffinitySpec{State: api.AffinityPending, Node: "watched", CIDR: "10.81.0.0/26", Type: "host", Deleted: "false"},
+	}
+	for _, obj := range []api.Resource{node, pool, bgp, affinity} {
+		create(t, store, obj)
+	}
+	seen := func(world World) (n *api.Node) {
+		for i := range world.Nodes {
+			if world.Nodes[i].Name == "watched" {
+				n = &world.Nodes[i]
+			}
+		}
+		return n
+	}
+	await(t, w, func(world World) bool {
+		return seen(world) != nil && len(world.Pools) == 1 && len(world.Affinities) == 1 && world.BGP.ASNumber != nil
+	})
+	world := w.World()
+	n := seen(world)
+	if n.UID == "" || n.Labels["zone"] != "a" || n.Annotations[api.AnnotationIPv4Address] != "10.0.0.7/24" || len(n.Annotations) != 1 {
+		t.Errorf("node: %+v", n)
+	}
+	if world.Pools[0].Spec.CIDR != "10.81.0.0/16" || world.Pools[0].Spec.IPIPMode != api.EncapAlways || *world.BGP.ASNumber != asn || world.Affinities[0].Confirmed() {
+		t.Errorf("world: %+v", world)
+	}
+
+	affinity.Spec.State = api.AffinityConfirmed
+	if err := store.Update(t.Context(), affinity); err != nil {
+		t.Fatal(err)
+	}
+	await(t, w, func(world World) bool { return world.Affinities[0].Confirmed() })
+
+	if err := store.Delete(t.Context(), affinity); err != nil {
+		t.Fatal(err)
+	}
+	await(t, w, func(world World) bool {
+		return !slices.ContainsFunc(world.Affinities, func(a api.BlockAffinity) bool { return !a.MarkedDeleted() })
+	})
+}
+
+// Kubelets write their Node every few seconds: nobody is to be woken by it.
+func TestHeartbeatsWakeNobody(t *testing.T) {
+	w, store := watchReal(t)
+	node := &api.Node{Meta: api.Meta{Name: "beating"}}
+	create(t, store, node)
+	await(t, w, func(world World) bool {
+		return slices.ContainsFunc(world.Nodes, func(n api.Node) bool { return n.Name == "beating" })
+	})
+	drain(w)
+	for range 3 {
+		stamp := time.Now().UTC().Format(time.RFC3339Nano)
+		beat := kubernetes.Patch{Status: map[string]any{"conditions": []api.NodeCondition{{Type: "Ready", Status: "True", Message: stamp}}}}
+		if err := store.PatchStatus(t.Context(), node, beat, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	select {
+	case <-w.Changed():
+		t.Error("a heartbeat woke the reader")
+	case <-time.After(500 * time.Millisecond):
+	}
+	value := "10.0.0.8/24"
+	change := kubernetes.Patch{Metadata: kubernetes.PatchMeta{Annotations: map[string]*string{api.AnnotationIPv4Address: &value}}}
+	if err := store.PatchStatus(t.Context(), node, change, false); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-w.Changed():
+	case <-time.After(10 * time.Second):
+		t.Error("a new address woke nobody")
+	}
+}
+
+// drain waits until the wake-ups of earlier changes have been seen.
+func drain(w *Watch) {
+	for {
+		select {
+		case <-w.Changed():
+		case <-time.After(300 * time.Millisecond):
+			return
+		}
+	}
+}

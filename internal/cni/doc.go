@@ -1,5 +1,0 @@
-// Package cni implements the CNI verbs of the plugins calico and calico-ipam, one file each.
-//
-// It owns the meaning of the network configuration and the mapping from errors to CNI's codes. It never changes the
-// kernel or the datastore itself: internal/podnet wires a pod, internal/ipam assigns its address.
-package cni

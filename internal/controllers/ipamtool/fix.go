@@ -1,0 +1,198 @@
+package ipamtool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/ipam"
+	"github.com/tortie-net/tortie/internal/ipam/audit"
+	"github.com/tortie-net/tortie/internal/ipam/gc"
+	"github.com/tortie-net/tortie/internal/ipam/inventory"
+)
+
+// settled is how long ago something must have been written before it is taken for what it will stay: no ADD takes as long. Whoever
+// assigns writes the handle first, then the block, and what the pod has at last.
+const settled = 2 * time.Minute
+
+// young reports that the ADD to which an address belongs may still be at work. Addresses of tunnels, and some of Calico's, do not say
+// when they were assigned; a clock that is ahead makes them young.
+func young(h *gc.Holder, taken time.Time) bool {
+	return slices.ContainsFunc(h.Addresses, func(a inventory.Allocation) bool {
+		return !a.Since.IsZero() && taken.Sub(a.Since) < settled
+	})
+}
+
+// fix says what would be done about what was found, and does it if it is to.
+func (t *tool) fix(ctx context.Context, found *looks, yes bool) (int, error) {
+	if !found.last.Ready {
+		return exitError, errNotReady
+	}
+	d, mends := decide(found), mendsOf(found.Findings)
+	if d.Empty() && len(mends) == 0 {
+		fmt.Fprintln(t.Err, "there is nothing that could be put right from here")
+		return code(found.Findings), nil
+	}
+	if err := table(t.Err, append([][]string{{"DO", "TO", "BECAUSE"}}, append(steps(&d), mendSteps(mends)...)...)); err != nil {
+		return exitError, err
+	}
+	if !yes {
+		fmt.Fprintln(t.Err, "\nNothing was changed. To do this: the same command with -fix -yes.")
+		return code(found.Findings), nil
+	}
+	fmt.Fprintln(t.Err)
+	return t.carryOut(ctx, found, &d, mends)
+}
+
+// errNotReady is why nothing is written.
+var errNotReady = errors.New("ClusterInformation default does not say that the datastore is ready (spec.datastoreReady): somebody migrates it, or no agent has run yet. Nothing was changed")
+
+// carryOut does what was decided, and looks at what is left.
+func (t *tool) carryOut(ctx context.Context, found *looks, d *gc.Decision, mends []audit.Finding) (int, error) {
+	report, err := t.sweeper().Sweep(ctx, found.last, d)
+	mended, mendErr := t.mend(ctx, found.last.Config, mends)
+	fmt.Fprintf(t.Err, "freed %s, removed %s, %s and %s, completed %s, mended %s; left alone %s that had changed\n",
+		number(report.Addresses(), "address", "addresses"), number(report.Handles, "handle", "handles"), number(report.Blocks, "block", "blocks"),
+		number(report.Affinities, "claim", "claims"), number(report.Confirmed, "claim", "claims"), number(mended, "object", "objects"), number(report.Spared, "holder", "holders"))
+	if err := errors.Join(err, mendErr); err != nil {
+		return exitError, fmt.Errorf("not all could be done, and what was done stays: %w", err)
+	}
+	left, err := t.read(ctx)
+	if err != nil {
+		return exitError, err
+	}
+	remaining := audit.Check(left)
+	fmt.Fprintf(t.Err, "now there are %s\n", number(len(remaining), "finding", "findings"))
+	return code(remaining), nil
+}
+
+func (t *tool) sweeper() *gc.Sweeper {
+	return &gc.Sweeper{IPAM: t.source.IPAM, Cluster: t.source.Cluster, Client: t.client(), Log: slog.New(slog.NewTextHandler(t.Err, nil))}
+}
+
+func (t *tool) client() *ipam.Client { return ipam.NewClient(t.source.IPAM, t.now) }
+
+// decide asks for the decision of the controllers, with the time between the two looks for a grace. What may belong to an ADD that is at
+// work is left alone, unless the looks are so far apart that it cannot be.
+func decide(found *looks) gc.Decision {
+	grace := found.last.Taken.Sub(found.first.Taken)
+	rules := gc.Rules{Grace: grace, NodeGrace: grace}
+	state, _ := gc.Pass(gc.State{}, found.first, rules)
+	_, d := gc.Pass(state, found.last, rules)
+	if grace >= settled {
+		return d
+	}
+	d.Holders = slices.DeleteFunc(d.Holders, func(h gc.Holder) bool { return young(&h, found.last.Taken) })
+	d.Handles = slices.DeleteFunc(d.Handles, func(h inventory.Handle) bool { return youngHandle(&h, found.last.Taken) })
+	return d
+}
+
+// youngHandle reports that somebody may be about to assign by a handle that holds nothing. In etcd nothing tells how old it is.
+func youngHandle(h *inventory.Handle, taken time.Time) bool {
+	created, err := time.Parse(time.RFC3339, h.CreationTimestamp)
+	return err != nil || taken.Sub(created) < settled
+}
+
+// steps are what a decision does, for people.
+func steps(d *gc.Decision) [][]string {
+	var rows [][]string
+	for _, h := range d.Holders {
+		var texts []string
+		for i := range h.Addresses {
+			texts = append(texts, h.Addresses[i].String())
+		}
+		rows = append(rows, []string{"free", strings.Join(texts, ", "), h.Why})
+	}
+	for _, h := range d.Handles {
+		rows = append(rows, []string{"remove", "IPAMHandle/" + h.Name, "it holds nothing"})
+	}
+	for i := range d.Blocks {
+		rows = append(rows, []string{"remove", "IPAMBlock/" + d.Blocks[i].Name, "nobody uses it, and its node has another or is gone"})
+	}
+	for i := range d.Affinities {
+		rows = append(rows, []string{"remove", "BlockAffinity/" + d.Affinities[i].Name, "its node owns no such block"})
+	}
+	for i := range d.Confirm {
+		rows = append(rows, []string{"confirm", "BlockAffinity/" + d.Confirm[i].Name, "its node owns the block"})
+	}
+	return rows
+}
+
+// mendsOf returns the findings that the controllers do not look after.
+func mendsOf(findings []audit.Finding) []audit.Finding {
+	return where(findings, func(f audit.Finding) bool {
+		return f.Fix == audit.Recount || f.Fix == audit.Label || f.Fix == audit.FreeAddress || f.Kind == audit.BlockUnclaimed
+	})
+}
+
+func mendSteps(mends []audit.Finding) [][]string {
+	var rows [][]string
+	for _, f := range mends {
+		to := f.Object
+		if f.Address.IsValid() {
+			to = f.Address.String()
+		}
+		rows = append(rows, []string{string(f.Fix), to, f.Detail})
+	}
+	return rows
+}
+
+// mend puts right what the controllers do not look after, and returns how much it was. One that fails does not keep the others.
+func (t *tool) mend(ctx context.Context, cfg api.IPAMConfigSpec, mends []audit.Finding) (int, error) {
+	n := 0
+	var failed []error
+	for _, f := range mends {
+		done, err := t.mendOne(ctx, cfg, f)
+		if err != nil {
+			failed = append(failed, fmt.Errorf("%s of %s: %w", f.Fix, f.Object, err))
+		}
+		if done {
+			n++
+		}
+	}
+	return n, errors.Join(failed...)
+}
+
+func (t *tool) mendOne(ctx context.Context, cfg api.IPAMConfigSpec, f audit.Finding) (bool, error) {
+	_, name, _ := strings.Cut(f.Object, "/")
+	switch f.Fix {
+	case audit.Recount:
+		return t.client().Recount(ctx, f.Handle)
+	case audit.Claim:
+		cidr, _ := names.ParseBlock(name)
+		return t.client().RestoreClaim(ctx, cidr)
+	case audit.Label:
+		return t.label(ctx, name)
+	case audit.FreeAddress:
+		cidr, _ := names.ParseBlock(name)
+		of := ipam.Expired{Addresses: map[netip.Addr]ipam.Assigned{f.Address: {Block: cidr, Sequence: f.Sequence}}}
+		done, err := t.client().Expire(ctx, cfg, []ipam.Expired{of})
+		return len(done) > 0, err
+	}
+	return false, nil
+}
+
+// label writes the labels of a claim. Others may be at it too.
+func (t *tool) label(ctx context.Context, name string) (bool, error) {
+	a := &api.BlockAffinity{Meta: api.Meta{Name: name}}
+	if err := t.source.IPAM.Get(ctx, a); err != nil {
+		return false, err
+	}
+	next, missing := ipam.Labelled(a)
+	if !missing {
+		return false, nil
+	}
+	err := t.source.IPAM.Update(ctx, next)
+	if datastore.Contended(err) {
+		return false, nil
+	}
+	return err == nil, err
+}

@@ -1,0 +1,294 @@
+package ipamtool
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/ipam"
+	"github.com/tortie-net/tortie/internal/ipam/audit"
+	"github.com/tortie-net/tortie/internal/ipam/gc"
+	"github.com/tortie-net/tortie/internal/ipam/inventory"
+)
+
+var releaseCommand = command{
+	name: "release", help: "free addresses: by address, handle, node or report",
+	args: "[-yes] [-force] (ADDRESS... | -handle ID | -node NODE | -report FILE...)",
+	text: `
+Frees addresses that nobody uses: those that are named, those of a handle, those that were assigned on a node, or those that all
+of the given reports of ipam audit show to be of nobody. Addresses of one handle are freed together, or not at all.
+
+It says what it would free, and frees it with -yes. An address that a pod or a node still uses is refused; right before the
+write the pod is asked for once more, and an address that was assigned anew since is left alone. With -force the address is
+freed although somebody seems to use it: that pod keeps running, and another one can be given its address. Delete the pod
+instead, if you can.`,
+}
+
+func init() { releaseCommand.run = (*tool).release }
+
+// wish is what is to be freed.
+type wish struct {
+	addresses    []netip.Addr
+	handle, node string
+	reports      []string
+}
+
+func (t *tool) release(ctx context.Context, args []string) (int, error) {
+	flags := t.flagsOf(releaseCommand)
+	var w wish
+	flags.StringVar(&w.handle, "handle", "", "free what this handle, an `ID` as show prints it, holds")
+	flags.StringVar(&w.node, "node", "", "free what was assigned on this `node`")
+	flags.Func("report", "free what is of nobody by this `file` of ipam audit; may be repeated", func(path string) error {
+		w.reports = append(w.reports, path)
+		return nil
+	})
+	yes := flags.Bool("yes", false, "do it")
+	force := flags.Bool("force", false, "free what seems to be in use, too: another pod can get the address")
+	rest, err := parse(flags, args)
+	if err != nil {
+		return exitUsage, err
+	}
+	if w.addresses, err = addresses(rest); err != nil {
+		return exitUsage, err
+	}
+	if err := w.check(); err != nil {
+		return exitUsage, err
+	}
+	if *force && len(w.addresses) == 0 && w.handle == "" {
+		return exitUsage, fmt.Errorf("%w: -force frees what is named one by one: addresses, or a -handle", errUsage)
+	}
+	v, err := t.read(ctx)
+	if err != nil {
+		return exitError, err
+	}
+	holders, err := w.find(v)
+	if err != nil {
+		return exitError, err
+	}
+	return t.releaseHolders(ctx, v, holders, *yes, *force)
+}
+
+// check refuses what asks for nothing, or in two ways.
+func (w *wish) check() error {
+	n := 0
+	for _, given := range []bool{len(w.addresses) > 0, w.handle != "", w.node != "", len(w.reports) > 0} {
+		if given {
+			n++
+		}
+	}
+	if n != 1 {
+		return fmt.Errorf("%w: name addresses, or give one of -handle, -node and -report", errUsage)
+	}
+	return nil
+}
+
+// holder is who holds what is to be freed, all of it.
+type holder struct {
+	gc.Holder
+	inUse bool // of one address at least
+}
+
+// find returns who holds what is wished to be freed.
+func (w *wish) find(v *inventory.View) ([]holder, error) {
+	chosen, err := w.chooser(v)
+	if err != nil {
+		return nil, err
+	}
+	all := holdersOf(v)
+	var found []holder
+	matched := map[netip.Addr]bool{}
+	for _, h := range all {
+		if slices.ContainsFunc(h.Addresses, func(a inventory.Allocation) bool { return chosen(&a) }) {
+			found = append(found, h)
+			for _, a := range h.Addresses {
+				matched[a.Address] = true
+			}
+		}
+	}
+	for _, a := range w.addresses {
+		if !matched[a] {
+			return nil, fmt.Errorf("%s is held by nobody: there is nothing to free (ipam show %s tells more)", a, a)
+		}
+	}
+	if w.handle != "" && len(found) == 0 {
+		return nil, fmt.Errorf("handle %q holds nothing (ipam show ADDRESS prints the handle of an address)", w.handle)
+	}
+	return found, nil
+}
+
+// chooser says which addresses are wished to be freed.
+func (w *wish) chooser(v *inventory.View) (func(*inventory.Allocation) bool, error) {
+	switch {
+	case w.handle != "":
+		return func(a *inventory.Allocation) bool { return a.Handle == w.handle }, nil
+	case w.node != "":
+		index := inventory.NewIndex(v.Nodes, v.Pods)
+		return func(a *inventory.Allocation) bool {
+			verdict, _ := index.Judge(a)
+			return a.Node == w.node && (verdict == inventory.Dead || verdict == inventory.Orphaned)
+		}, nil
+	case len(w.reports) > 0:
+		return chosenByReports(w.reports, v)
+	}
+	return func(a *inventory.Allocation) bool { return slices.Contains(w.addresses, a.Address) }, nil
+}
+
+// assignment is one assignment of an address, which no later one is taken for.
+type assignment struct {
+	address  netip.Addr
+	handle   string
+	sequence uint64
+}
+
+// chosenByReports chooses the assignments that all reports show to be of nobody.
+func chosenByReports(paths []string, v *inventory.View) (func(*inventory.Allocation) bool, error) {
+	times := map[assignment]int{}
+	for _, path := range paths {
+		r, err := loadReport(path, v)
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range r.Findings {
+			if f.Fix == audit.Free || f.Fix == audit.FreeAddress {
+				times[assignment{f.Address, f.Handle, f.Sequence}]++
+			}
+		}
+	}
+	return func(a *inventory.Allocation) bool {
+		return times[assignment{a.Address, a.Handle, a.Sequence}] == len(paths)
+	}, nil
+}
+
+// holdersOf lists who holds addresses, in the order of their first ones. An address without a handle stands alone.
+func holdersOf(v *inventory.View) []holder {
+	index := inventory.NewIndex(v.Nodes, v.Pods)
+	byKey := map[string]*holder{}
+	for i := range v.Blocks {
+		for _, a := range v.Blocks[i].Allocations {
+			if a.Cooling() || a.Class == inventory.Windows {
+				continue
+			}
+			key := a.Handle
+			if key == "" {
+				key = "address " + a.Address.String()
+			}
+			h := byKey[key]
+			if h == nil {
+				h = &holder{Holder: gc.Holder{Handle: a.Handle, Orphaned: true}}
+				byKey[key] = h
+			}
+			h.take(a, v.Blocks[i].CIDR, index)
+		}
+	}
+	all := make([]holder, 0, len(byKey))
+	for _, h := range byKey {
+		all = append(all, *h)
+	}
+	slices.SortFunc(all, func(a, b holder) int { return a.Addresses[0].Address.Compare(b.Addresses[0].Address) })
+	return all
+}
+
+func (h *holder) take(a inventory.Allocation, block netip.Prefix, index *inventory.Index) {
+	verdict, why := index.Judge(&a)
+	h.Addresses, h.Blocks = append(h.Addresses, a), append(h.Blocks, block)
+	h.Orphaned = h.Orphaned && verdict == inventory.Orphaned
+	if verdict == inventory.Live || verdict == inventory.Foreign {
+		h.inUse = true
+	}
+	if why != "" {
+		h.Why = why
+	}
+}
+
+// releaseHolders says what it will free and what it refuses, and frees it if it is to.
+func (t *tool) releaseHolders(ctx context.Context, v *inventory.View, holders []holder, yes, force bool) (int, error) {
+	if len(holders) == 0 {
+		fmt.Fprintln(t.Out, "there is nothing to free")
+		return exitOK, nil
+	}
+	rows := [][]string{{"ADDRESS", "HANDLE", "OF", "NOT IN USE", "WHAT"}}
+	refused := 0
+	for _, h := range holders {
+		what := h.fate(v.Taken, force)
+		if strings.HasPrefix(what, "refused") {
+			refused++
+		}
+		for i, a := range h.Addresses {
+			rows = append(rows, []string{a.Address.String(), h.Handle, strings.TrimPrefix(h.Addresses[i].String(), a.Address.String()+" "), h.Why, what})
+		}
+	}
+	if err := table(t.Out, rows); err != nil {
+		return exitError, err
+	}
+	switch {
+	case !yes:
+		fmt.Fprintln(t.Err, "\nNothing was changed. To do this: the same command with -yes.")
+		return refusedCode(refused), nil
+	case !v.Ready:
+		return exitError, errNotReady
+	}
+	freed, err := t.free(ctx, v, holders, force)
+	fmt.Fprintf(t.Out, "\nfreed %s\n", number(freed, "address", "addresses"))
+	if err != nil {
+		return exitError, fmt.Errorf("not all could be freed: %w", err)
+	}
+	wanted := 0
+	for _, h := range holders {
+		wanted += len(h.Addresses)
+	}
+	return refusedCode(wanted - freed), nil
+}
+
+// fate says what will be done with a holder, in words.
+func (h *holder) fate(taken time.Time, force bool) string {
+	switch {
+	case !h.inUse && !young(&h.Holder, taken):
+		return "free"
+	case force:
+		return "free by force"
+	case h.inUse:
+		return "refused: in use, or nobody can tell"
+	}
+	return fmt.Sprintf("refused: assigned less than %v ago, its pod may be starting", settled)
+}
+
+func refusedCode(refused int) int {
+	if refused > 0 {
+		return exitLeak
+	}
+	return exitOK
+}
+
+// free frees what nobody uses by the controllers' rules, and the rest only by force.
+func (t *tool) free(ctx context.Context, v *inventory.View, holders []holder, force bool) (int, error) {
+	var d gc.Decision
+	var forced []ipam.Expired
+	for _, h := range holders {
+		switch h.fate(v.Taken, force) {
+		case "free":
+			d.Holders = append(d.Holders, h.Holder)
+		case "free by force":
+			e := ipam.Expired{Handle: h.Handle, Addresses: map[netip.Addr]ipam.Assigned{}}
+			for i, a := range h.Addresses {
+				e.Addresses[a.Address] = ipam.Assigned{Block: h.Blocks[i], Sequence: a.Sequence}
+			}
+			forced = append(forced, e)
+		}
+	}
+	report, err := t.sweeper().Sweep(ctx, v, &d)
+	if err != nil {
+		return report.Addresses(), err
+	}
+	n := report.Addresses()
+	done, err := t.client().Expire(ctx, v.Config, forced)
+	for _, i := range done {
+		n += len(forced[i].Addresses)
+		if err == nil && forced[i].Handle != "" {
+			_, err = t.client().Release(ctx, forced[i].Handle) // the handle goes too
+		}
+	}
+	return n, err
+}

@@ -1,0 +1,55 @@
+package podnote
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/testkit/labstore"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+)
+
+func TestWriteAndClear(t *testing.T) {
+	store := labstore.Store(t)
+	labtest.CreatePod(t, "default", "noted")
+	pod := func() *api.Pod { return &api.Pod{Meta: api.Meta{Namespace: "default", Name: "noted"}} }
+	check := func(what string, want map[string]string) {
+		t.Helper()
+		p := pod()
+		if err := store.Get(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(want, p.Annotations); d != "" {
+			t.Errorf("%s (-want +got):\n%s", what, d)
+		}
+	}
+	if err := Clear(t.Context(), store, pod(), "one"); !errors.Is(err, datastore.ErrConflict) {
+		t.Errorf("clear a pod that names no container: %v", err)
+	}
+	addrs := []netip.Addr{netip.MustParseAddr("10.0.0.5"), netip.MustParseAddr("fd00::5")}
+	if err := Write(t.Context(), store, pod(), "one", addrs); err != nil {
+		t.Fatal(err)
+	}
+	full := map[string]string{
+		api.AnnotationPodIP: "10.0.0.5/32", api.AnnotationPodIPs: "10.0.0.5/32,fd00::5/128", api.AnnotationContainerID: "one",
+	}
+	check("written", full)
+	if err := Clear(t.Context(), store, pod(), "two"); !errors.Is(err, datastore.ErrConflict) {
+		t.Errorf("clear for another container: %v", err)
+	}
+	check("after another container's", full)
+	cleared := map[string]string{api.AnnotationPodIP: "", api.AnnotationPodIPs: "", api.AnnotationContainerID: "one"}
+	for range 2 {
+		if err := Clear(t.Context(), store, pod(), "one"); err != nil {
+			t.Fatal(err)
+		}
+		check("cleared", cleared)
+	}
+	if err := Clear(t.Context(), store, &api.Pod{Meta: api.Meta{Namespace: "default", Name: "noted-never"}}, "one"); err != nil {
+		t.Errorf("clear a pod that is gone: %v", err)
+	}
+}

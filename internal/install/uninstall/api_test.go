@@ -1,0 +1,169 @@
+package uninstall
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+)
+
+// world is a real API server with Nodes that no kubelet serves; the test plays the kubelets' part.
+type world struct {
+	t      *testing.T
+	client kubernetes.Interface
+	u      *Uninstaller
+
+	mu   sync.Mutex // guards told
+	told []string
+}
+
+// newWorld has nodes with what an agent writes on them; those of a name that begins with "silent" have no kubelet that answers.
+func newWorld(t *testing.T, timeout time.Duration, nodes ...string) *world {
+	t.Helper()
+	cfg := labtest.RESTConfig(t)
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, client: client}
+	for _, name := range nodes {
+		w.addNode(name)
+	}
+	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "kernel", Image: "none", Args: []string{"cleanup", allFlag}}}}}
+	settings := Settings{Namespace: "kube-system", DaemonSet: "none", Agents: "of=" + nodes[0], Pod: pod, Timeout: timeout}
+	w.u, err = New(cfg, settings, func(line string) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.told = append(w.told, line)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func (w *world) addNode(name string) {
+	w.t.Helper()
+	status := corev1.ConditionTrue
+	if strings.HasPrefix(name, "silent") {
+		status = corev1.ConditionUnknown
+	}
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"kubernetes.io/os": "linux"},
+		Annotations: map[string]string{api.AnnotationIPv4Address: "10.0.0.1/24", "other": "stays"}}}
+	n, err := w.client.CoreV1().Nodes().Create(w.t.Context(), n, metav1.CreateOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status},
+		{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse, Message: "Tortie is running on this node"}}
+	if _, err := w.client.CoreV1().Nodes().UpdateStatus(w.t.Context(), n, metav1.UpdateOptions{}); err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() {
+		if err := w.client.CoreV1().Nodes().Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
+			w.t.Error(err)
+		}
+	})
+}
+
+// kubelet gives the pods that clean the node a status, again and again until the test ends.
+func (w *world) kubelet(node string, status corev1.PodStatus) {
+	pods := w.client.CoreV1().Pods("kube-system")
+	ctx, cancel := context.WithCancel(w.t.Context())
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for ; ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
+			all, err := pods.List(ctx, metav1.ListOptions{LabelSelector: cleanerLabel})
+			if err != nil {
+				continue // the test has ended, or is about to fail by its own requests
+			}
+			for i := range all.Items {
+				if p := &all.Items[i]; p.Spec.NodeName == node && p.Status.Phase != status.Phase {
+					p.Status = status
+					_, _ = pods.UpdateStatus(ctx, p, metav1.UpdateOptions{}) // else at the next turn
+				}
+			}
+		}
+	})
+	w.t.Cleanup(func() { cancel(); serving.Wait() })
+}
+
+// marks returns what of the agent's is on a Node.
+func (w *world) marks(name string) (left []string) {
+	w.t.Helper()
+	n, err := w.client.CoreV1().Nodes().Get(w.t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if n.Annotations["other"] != "stays" || !slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady }) {
+		w.t.Errorf("Node %s lost what is not the agent's: %v, %v", name, n.Annotations, n.Status.Conditions)
+	}
+	if n.Annotations[api.AnnotationIPv4Address] != "" {
+		left = append(left, "annotation")
+	}
+	if condition(n) != nil {
+		left = append(left, "condition")
+	}
+	return left
+}
+
+var failure = corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{Name: "kernel",
+	State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Message: "it takes CAP_NET_ADMIN\n"}}}}}
+
+// TestDeadline: a node that is cleaned is free of marks; one that fails is named with its reason, keeps them, and so is cleaned by the next
+// run; one whose kubelet is silent is named too.
+func TestDeadline(t *testing.T) {
+	w := newWorld(t, 6*time.Second, "well", "fails", "silent")
+	w.kubelet("well", corev1.PodStatus{Phase: corev1.PodSucceeded})
+	failing := failure
+	failing.Phase = corev1.PodRunning
+	w.kubelet("fails", failing)
+	err := w.u.Run(t.Context())
+	for _, want := range []string{"not cleaned within 6s", "fails (kernel failed: it takes CAP_NET_ADMIN)", "--no-hooks"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q", err, want)
+		}
+	}
+	if told := strings.Join(w.told, "\n"); !strings.Contains(told, "1 of 3 nodes are clean") || !strings.Contains(told, "NOT CLEANED, as their kubelets do not answer: silent.") {
+		t.Errorf("told:\n%s", told)
+	}
+	if left := w.marks("well"); len(left) > 0 {
+		t.Errorf("a clean node still has %v", left)
+	}
+	if len(w.marks("fails")) != 2 || len(w.marks("silent")) != 2 {
+		t.Error("the next run would not know the nodes that are not clean")
+	}
+	w.next("fails")
+}
+
+// next runs it once more, when what failed works: the pod that failed before is no obstacle.
+func (w *world) next(node string) {
+	w.t.Helper()
+	again := newWorld(w.t, 20*time.Second, "new")
+	again.kubelet("new", corev1.PodStatus{Phase: corev1.PodSucceeded})
+	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
+	defer cancel()
+	finished := make(chan error, 1)
+	go func() { finished <- again.u.Run(ctx) }()
+	for ctx.Err() == nil {
+		view, err := again.u.view(ctx)
+		if _, ok := view.Cleaners[node]; err == nil && ok {
+			break
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	if ctx.Err() != nil {
+		w.t.Error("the next run made no new pod on the node that failed")
+	}
+	cancel()
+	<-finished
+}

@@ -1,0 +1,61 @@
+package uninstall
+
+import (
+	"encoding/json"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
+
+// written are the annotations that agents write on their Nodes. Others of Calico's names are an administrator's, such as a node's AS
+// number, and stay.
+var written = []string{
+	api.AnnotationIPv4Address, api.AnnotationIPv6Address, api.AnnotationIPv4TunnelAddr, api.AnnotationInterfaces,
+	api.AnnotationIPv4VXLANAddr, api.AnnotationIPv6VXLANAddr, api.AnnotationVXLANMAC, api.AnnotationVXLANMACv6, api.AnnotationReflection,
+}
+
+// isOurs reports that an agent has been on the node: what it wrote is there until the node is clean.
+func isOurs(n *corev1.Node) bool {
+	for _, key := range written {
+		if n.Annotations[key] != "" {
+			return true
+		}
+	}
+	return condition(n) != nil
+}
+
+// ourMessage begins the messages of internal/cluster/duties. The reasons are Calico's own.
+const ourMessage = "Tortie "
+
+// condition returns the one that agents write, nil if it is not there or somebody else's.
+func condition(n *corev1.Node) *corev1.NodeCondition {
+	for i := range n.Status.Conditions {
+		c := &n.Status.Conditions[i]
+		if c.Type == corev1.NodeNetworkUnavailable && strings.HasPrefix(c.Message, ourMessage) {
+			return c
+		}
+	}
+	return nil
+}
+
+// undo returns the patch of a Node that removes what its agent wrote, nil if there is nothing.
+func undo(n *corev1.Node) ([]byte, error) {
+	patch, remove := map[string]any{}, map[string]any{}
+	for _, key := range written {
+		if _, ok := n.Annotations[key]; ok {
+			remove[key] = nil
+		}
+	}
+	if len(remove) > 0 {
+		patch["metadata"] = map[string]any{"annotations": remove}
+	}
+	if condition(n) != nil {
+		patch["status"] = map[string]any{"conditions": []any{map[string]any{"$patch": "delete", "type": corev1.NodeNetworkUnavailable}}}
+	}
+	if len(patch) == 0 {
+		return nil, nil
+	}
+	return json.Marshal(patch)
+}

@@ -1,0 +1,331 @@
+package uninstall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/rest"
+
+	"github.com/tortie-net/tortie/internal/install/objects"
+)
+
+// Settings say what there is to uninstall.
+type Settings struct {
+	// Namespace has the agents, and gets the pods that clean.
+	Namespace string
+	// DaemonSet is the agents', Agents the selector of its pods.
+	DaemonSet, Agents string
+	// Pod is what runs on each node. It is given the node, a name and labels.
+	Pod *corev1.Pod
+	// Timeout is for all nodes together.
+	Timeout time.Duration
+}
+
+const (
+	// cleanerLabel marks the pods that clean, by which they are found again.
+	cleanerLabel = "tortie.io/uninstall"
+	// calicoNodes are the pods of Calico's agent, however Calico was installed.
+	calicoNodes = "k8s-app=calico-node"
+	allFlag     = "-all"
+
+	pollEvery = time.Second
+	tellEvery = 5 * time.Second
+	// patience is how long nodes whose kubelets do not answer are waited for when all others are clean.
+	patience = 30 * time.Second
+)
+
+// Uninstaller does it. To run it again goes on with the nodes that are not clean.
+type Uninstaller struct {
+	Settings
+	cluster *objects.Client
+	tell    func(line string)
+	run     string // tells its pods from those of a run before, which may be what failed
+}
+
+// New returns an uninstaller; tell takes lines of progress.
+func New(cfg *rest.Config, s Settings, tell func(line string)) (*Uninstaller, error) {
+	cluster, err := objects.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &Uninstaller{Settings: s, cluster: cluster, tell: tell, run: fmt.Sprintf("%06x", rand.N(1<<24))}, nil
+}
+
+// Run returns nil when every node that could be reached is clean. The error names the others, and what to do about them.
+func (u *Uninstaller) Run(ctx context.Context) error {
+	deadline := time.Now().Add(u.Timeout)
+	ctx, cancel := context.WithDeadlineCause(ctx, deadline, fmt.Errorf("it took longer than %v (value uninstall.timeoutSeconds)", u.Timeout))
+	defer cancel()
+	targets, err := u.begin(ctx)
+	for ; err != nil && !apierrors.IsForbidden(err); targets, err = u.begin(ctx) {
+		u.tell("trying again: " + err.Error())
+		if u.pause(ctx); ctx.Err() != nil {
+			break
+		}
+	}
+	if err != nil {
+		return err
+	}
+	round, err := u.clean(ctx, targets, deadline)
+	after := context.WithoutCancel(ctx)
+	if err == nil || errors.Is(err, context.DeadlineExceeded) {
+		err = u.verdict(round)
+	}
+	return errors.Join(err, u.takeBack(after, round.Done), u.sweepDone(after))
+}
+
+// begin finds out which nodes are to be cleaned, and ends their agents. It may be repeated: until a node is clean it bears their marks.
+func (u *Uninstaller) begin(ctx context.Context) (targets []string, err error) {
+	if err := u.sweep(ctx); err != nil {
+		return nil, err
+	}
+	view, err := u.view(ctx)
+	if err != nil {
+		return nil, err
+	}
+	targets = view.Targets()
+	u.tell(fmt.Sprintf("uninstalling from %d nodes; the agents end first", len(targets)))
+	if err := u.cluster.DeleteDaemonSet(ctx, u.Namespace, u.DaemonSet); err != nil && !apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("delete DaemonSet %s: %w", u.DaemonSet, err)
+	}
+	return targets, nil
+}
+
+// clean works until all targets are clean, or there is no more hope or time, and returns the last round.
+func (u *Uninstaller) clean(ctx context.Context, targets []string, deadline time.Time) (round Round, err error) {
+	round.Waiting = map[string]string{}
+	for _, name := range targets {
+		round.Waiting[name] = "the API server has not been heard since its agent was told to end"
+	}
+	var told, hopeless time.Time
+	for ; ; u.pause(ctx) {
+		if ctx.Err() != nil {
+			u.progress(round, len(targets), deadline, err) // where it ends, of which the last line may be seconds old
+			return round, errors.Join(ctx.Err(), err)
+		}
+		if round, err = u.turn(ctx, targets, round); err == nil && len(round.Waiting) == 0 {
+			break
+		}
+		if failed, _ := round.failed(); err != nil || len(failed) > 0 {
+			hopeless = time.Time{}
+		} else if hopeless.IsZero() {
+			hopeless = time.Now()
+		} else if time.Since(hopeless) > patience {
+			break
+		}
+		if time.Since(told) >= tellEvery {
+			told = time.Now()
+			u.progress(round, len(targets), deadline, err)
+		}
+	}
+	u.progress(round, len(targets), deadline, nil)
+	return round, nil
+}
+
+// turn looks at the cluster and makes the pods that are missing. On an error the round is the one before: the API server may be away
+// for a while.
+func (u *Uninstaller) turn(ctx context.Context, targets []string, before Round) (Round, error) {
+	view, err := u.view(ctx)
+	if err != nil {
+		return before, err
+	}
+	round := view.Next(targets)
+	return round, u.create(ctx, round.Create)
+}
+
+func (u *Uninstaller) progress(round Round, total int, deadline time.Time, err error) {
+	u.tell(round.progress(total, max(0, time.Until(deadline))))
+	if err != nil {
+		u.tell("trying again: " + err.Error())
+	}
+}
+
+func (u *Uninstaller) pause(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(pollEvery/2 + rand.N(pollEvery)):
+	}
+}
+
+// verdict is the error about the nodes that were not cleaned in time. Nodes that nothing can be run on are told and no error: they
+// may be gone for good, and would keep the release from ever being uninstalled.
+func (u *Uninstaller) verdict(round Round) error {
+	failed, unreachable := round.failed()
+	if len(unreachable) > 0 {
+		u.tell(fmt.Sprintf("NOT CLEANED, as their kubelets do not answer: %s. When one comes back, run there: install uninstall; node cleanup -all (docs/chart.md, Uninstalling)",
+			strings.Join(unreachable, ", ")))
+	}
+	if len(failed) == 0 {
+		return nil
+	}
+	return fmt.Errorf("not cleaned within %v: %s: look at the pods labelled %s in namespace %s, then run helm uninstall again, or with --no-hooks to leave the nodes as they are",
+		u.Timeout, strings.Join(failed, ", "), cleanerLabel, u.Namespace)
+}
+
+// view looks at the cluster.
+func (u *Uninstaller) view(ctx context.Context) (View, error) {
+	nodes, errNodes := u.cluster.Nodes(ctx, "kubernetes.io/os=linux")
+	agents, errAgents := u.cluster.Pods(ctx, u.Namespace, u.Agents)
+	calico, errCalico := u.cluster.Pods(ctx, "", calicoNodes)
+	cleaners, errCleaners := u.cluster.Pods(ctx, u.Namespace, cleanerLabel+"="+u.run)
+	if err := errors.Join(errNodes, errAgents, errCalico, errCleaners); err != nil {
+		return View{}, fmt.Errorf("look at the cluster: %w", err)
+	}
+	v := View{Agents: placed(agents), Calico: placed(calico), Cleaners: map[string]Cleaner{}}
+	for i := range nodes {
+		n := &nodes[i]
+		v.Nodes = append(v.Nodes, Node{Name: n.Name, Ready: answers(n), Ours: isOurs(n)})
+	}
+	for i := range cleaners {
+		pod := &cleaners[i]
+		v.Cleaners[pod.Spec.NodeName] = Cleaner{Done: pod.Status.Phase == corev1.PodSucceeded, Message: complaint(pod)}
+	}
+	return v, nil
+}
+
+func placed(pods []corev1.Pod) map[string]bool {
+	nodes := map[string]bool{}
+	for i := range pods {
+		nodes[pods[i].Spec.NodeName] = true
+	}
+	return nodes
+}
+
+// answers reports that the kubelet does. A node whose conflist has gone is not Ready either, and still runs pods in its own network.
+// So what counts is the control plane's judgement, by which the conditions of a silent kubelet are Unknown.
+func answers(n *corev1.Node) bool {
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status != corev1.ConditionUnknown
+		}
+	}
+	return false
+}
+
+// complaint is what a pod's containers said last when they failed, or why they do not run.
+func complaint(pod *corev1.Pod) string {
+	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		for _, ended := range []*corev1.ContainerStateTerminated{s.State.Terminated, s.LastTerminationState.Terminated} {
+			if ended != nil && ended.ExitCode != 0 {
+				return fmt.Sprintf("%s failed: %s", s.Name, strings.TrimSpace(ended.Message))
+			}
+		}
+		if w := s.State.Waiting; w != nil && w.Message != "" {
+			return fmt.Sprintf("%s: %s: %s", s.Name, w.Reason, w.Message)
+		}
+	}
+	return ""
+}
+
+// create makes the pods that clean. One that is there already was made by a request whose answer got lost.
+func (u *Uninstaller) create(ctx context.Context, orders []Order) error {
+	var errs []error
+	for _, o := range orders {
+		err := u.cluster.CreatePod(ctx, u.cleaner(o))
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			errs = append(errs, fmt.Errorf("make a pod on node %s: %w", o.Node, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// cleaner is the pod for one node.
+func (u *Uninstaller) cleaner(o Order) *corev1.Pod {
+	pod := u.Pod.DeepCopy()
+	pod.Name, pod.Namespace = objects.NameFor("tortie-uninstall-"+u.run, o.Node), u.Namespace
+	pod.Labels = maps.Clone(pod.Labels)
+	if pod.Labels == nil {
+		pod.Labels = map[string]string{}
+	}
+	pod.Labels[cleanerLabel] = u.run
+	pod.Spec.NodeName = o.Node
+	if o.HandOver {
+		for i := range pod.Spec.Containers {
+			c := &pod.Spec.Containers[i]
+			c.Args = slices.DeleteFunc(c.Args, func(arg string) bool { return arg == allFlag })
+		}
+	}
+	return pod
+}
+
+// sweep deletes the pods that a run before has left.
+func (u *Uninstaller) sweep(ctx context.Context) error {
+	return u.deletePods(ctx, func(pod *corev1.Pod) bool { return pod.Labels[cleanerLabel] != u.run })
+}
+
+// sweepDone deletes the pods that have done their work. The others stay: they tell why they have not.
+func (u *Uninstaller) sweepDone(ctx context.Context) error {
+	return u.deletePods(ctx, func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodSucceeded })
+}
+
+func (u *Uninstaller) deletePods(ctx context.Context, which func(*corev1.Pod) bool) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	pods, err := u.cluster.Pods(ctx, u.Namespace, cleanerLabel)
+	if err != nil {
+		return fmt.Errorf("look for pods that have cleaned: %w", err)
+	}
+	var errs []error
+	for i := range pods {
+		if !which(&pods[i]) {
+			continue
+		}
+		if err := u.cluster.DeletePod(ctx, u.Namespace, pods[i].Name); err != nil && !apierrors.IsNotFound(err) {
+			errs = append(errs, fmt.Errorf("delete pod %s: %w", pods[i].Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// retryPatch is how often a Node is written that somebody else, its kubelet as a rule, writes too.
+const retryPatch = 5
+
+// takeBack removes the annotations and the condition that agents wrote on the nodes' Nodes, except where Calico runs.
+func (u *Uninstaller) takeBack(ctx context.Context, done []string) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	nodes, errNodes := u.cluster.Nodes(ctx, "")
+	calico, errCalico := u.cluster.Pods(ctx, "", calicoNodes)
+	if err := errors.Join(errNodes, errCalico); err != nil {
+		return fmt.Errorf("take back what agents wrote on Nodes: %w", err)
+	}
+	theirs := placed(calico)
+	var errs []error
+	for i := range nodes {
+		n := &nodes[i]
+		patch, err := undo(n)
+		if err == nil && patch != nil && slices.Contains(done, n.Name) && !theirs[n.Name] {
+			err = u.patch(ctx, n.Name, patch)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("take back what the agent wrote on Node %s: %w", n.Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (u *Uninstaller) patch(ctx context.Context, node string, patch []byte) (err error) {
+	for range retryPatch {
+		err = u.cluster.PatchNode(ctx, node, patch)
+		if err == nil || apierrors.IsNotFound(err) {
+			return nil
+		}
+		if !apierrors.IsConflict(err) && !apierrors.IsServerTimeout(err) && !apierrors.IsTooManyRequests(err) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(ctx.Err(), err)
+		case <-time.After(pollEvery):
+		}
+	}
+	return err
+}

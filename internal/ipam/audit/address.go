@@ -1,0 +1,176 @@
+package audit
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/tortie-net/tortie/internal/ipam/inventory"
+)
+
+// found returns a finding about an address.
+func found(a held, k Kind, fix Fix, format string, args ...any) Finding {
+	return Finding{
+		Kind: k, Object: blockName(a.block), Address: a.Address, Handle: a.Handle, Node: a.Node, Pod: podOf(a.Allocation),
+		Detail: fmt.Sprintf(format, args...), Fix: fix, Sequence: a.Sequence, Revision: a.block.ResourceVersion,
+	}
+}
+
+// podOf is NAMESPACE/NAME of the pod that the address was assigned to; empty if it is no pod's.
+func podOf(a *inventory.Allocation) string {
+	if a.Pod == "" {
+		return ""
+	}
+	return a.Namespace + "/" + a.Pod
+}
+
+func podName(p *inventory.Pod) string { return p.Namespace + "/" + p.Name }
+
+// checkAllocations says which addresses are kept for nobody.
+func (c *cluster) checkAllocations() {
+	for _, addr := range slices.SortedFunc(maps.Keys(c.heldAt), netip.Addr.Compare) {
+		for _, a := range c.heldAt[addr] {
+			c.checkAllocation(a)
+		}
+	}
+}
+
+// checkAllocation judges an address as the controllers do, and looks at what they leave to people.
+func (c *cluster) checkAllocation(a held) {
+	if a.Handle == "" {
+		c.checkWithoutHandle(a)
+		return
+	}
+	verdict, why := c.index.Judge(a.Allocation)
+	switch {
+	case verdict == inventory.Dead || verdict == inventory.Orphaned:
+		c.add(found(a, deadKind(a, verdict, c.index), Free, "%s", why))
+	case a.Class == inventory.Tunnel:
+		c.checkTunnelUse(a)
+	case a.Class == inventory.Unknown && !c.used(a.Address):
+		c.add(found(a, AddressUnknown, ByHand, "its attributes do not tell what it is for").advised(
+			"if you know that nobody uses it: kube-controllers ipam release " + a.Address.String()))
+	}
+}
+
+// deadKind says in which way an address's holder is gone.
+func deadKind(a held, verdict inventory.Verdict, index *inventory.Index) Kind {
+	p := index.Pod(inventory.PodKey{Namespace: a.Namespace, Name: a.Pod})
+	switch {
+	case a.Class == inventory.Tunnel:
+		return TunnelUnused
+	case a.Class == inventory.OfContainer:
+		return AddressDeadNode
+	case p == nil || p.Finished:
+		return AddressNoPod
+	case p.Node != "" && p.Node != a.Node:
+		return AddressOtherNode
+	case verdict == inventory.Orphaned:
+		return AddressDeadNode
+	}
+	return AddressOtherPod
+}
+
+// checkWithoutHandle is for an address that nothing can release: no container, as it has no handle, and no controller, as it cannot
+// tell whose it is.
+func (c *cluster) checkWithoutHandle(a held) {
+	if c.used(a.Address) {
+		c.add(found(a, AddressNoHandle, ByHand, "it is used, and has no handle: its pod cannot release it").advised("start the pod anew, then free the address"))
+		return
+	}
+	c.add(found(a, AddressNoHandle, FreeAddress, "it has no handle: nothing that ends releases it"))
+}
+
+// checkTunnelUse compares a tunnel's address with what its Node says.
+func (c *cluster) checkTunnelUse(a held) {
+	n := c.index.Node(a.Node)
+	if n == nil || n.Tunnels[a.Type] == a.Address {
+		return
+	}
+	says := "none"
+	if n.Tunnels[a.Type].IsValid() {
+		says = n.Tunnels[a.Type].String()
+	}
+	c.add(found(a, TunnelUnused, ByHand, "it is the %s of %s, whose Node says %s", a.Type, a.Node, says).advised(
+		"the agent of the node puts that right when it starts; look at whether it runs"))
+}
+
+// checkUsers says which addresses are used by somebody whom IPAM does not know of.
+func (c *cluster) checkUsers() {
+	for _, a := range slices.SortedFunc(maps.Keys(c.users), netip.Addr.Compare) {
+		if !c.pooled(single(a)) {
+			continue // another network's, in which others may rightly have the same address
+		}
+		// One that is being deleted may have given up its address, and says no more that it has.
+		users := slices.DeleteFunc(slices.Clone(c.users[a]), func(p *inventory.Pod) bool { return p.DeletionTimestamp != "" })
+		for i, p := range users {
+			for _, other := range users[i+1:] {
+				c.add(podFinding(p, PodTwice, a, "pod %s has the same address", podName(other)))
+			}
+			c.checkPodAddress(p, a)
+		}
+	}
+	c.checkStrangers()
+	for i := range c.Nodes {
+		n := &c.Nodes[i]
+		for _, kind := range slices.Sorted(maps.Keys(n.Tunnels)) {
+			c.checkTunnelAddress(n, kind, n.Tunnels[kind])
+		}
+	}
+}
+
+func podFinding(p *inventory.Pod, k Kind, a netip.Addr, format string, args ...any) Finding {
+	return Finding{Kind: k, Object: "Pod/" + podName(p), Address: a, Node: p.Node, Pod: podName(p), Detail: fmt.Sprintf(format, args...),
+		Advice: "start it anew: it gets an address of its own"}
+}
+
+// checkStrangers notes the pods of which no address is a pool's, and none is held.
+func (c *cluster) checkStrangers() {
+	for i := range c.Pods {
+		p := &c.Pods[i]
+		known := func(a netip.Addr) bool { return c.pooled(single(a)) || len(c.heldAt[a]) > 0 }
+		if len(p.Addresses) == 0 || p.HostNetwork || p.Finished || slices.ContainsFunc(p.Addresses, known) {
+			continue
+		}
+		c.add(podFinding(p, PodOutsidePools, p.Addresses[0], "its address is of no IPPool").advised("if its pool was removed, the pod may be cut off: start it anew"))
+	}
+}
+
+func (c *cluster) checkPodAddress(p *inventory.Pod, a netip.Addr) {
+	holders := c.heldAt[a]
+	switch {
+	case slices.ContainsFunc(holders, func(h held) bool { return mayBeOf(h, p) }), len(holders) == 0 && c.unsure(a):
+		// The one is as it should be, and of the other its block has a finding.
+	case len(holders) > 0:
+		c.add(podFinding(p, PodNotHolder, a, "IPAM has given its address to another: %s", holders[0]))
+	default:
+		c.add(podFinding(p, PodUnallocated, a, "IPAM takes its address for free, and will give it to another pod"))
+	}
+}
+
+// mayBeOf reports whether what holds an address is the pod, or something that does not say which pod it is.
+func mayBeOf(h held, p *inventory.Pod) bool {
+	switch h.Class {
+	case inventory.OfContainer, inventory.Unknown, inventory.VM:
+		return h.Pod == "" || h.Pod == p.Name && h.Namespace == p.Namespace
+	}
+	return h.Pod == p.Name && h.Namespace == p.Namespace
+}
+
+func (c *cluster) checkTunnelAddress(n *inventory.Node, kind string, a netip.Addr) {
+	add := func(k Kind, format string, args ...any) {
+		c.add(Finding{Kind: k, Object: "Node/" + n.Name, Address: a, Node: n.Name, Detail: fmt.Sprintf(format, args...),
+			Advice: "start the agent of the node anew: it takes an address of its own"})
+	}
+	holders := c.heldAt[a]
+	mine := slices.ContainsFunc(holders, func(h held) bool { return h.Type == kind && h.Node == n.Name })
+	switch {
+	case mine, len(holders) == 0 && (!c.pooled(single(a)) || c.unsure(a)):
+		// A tunnel's address may be set by hand, of no pool.
+	case len(holders) > 0:
+		add(TunnelNotHolder, "IPAM has given its %s to another: %s", kind, holders[0])
+	default:
+		add(TunnelUnallocated, "IPAM takes its %s for free, and will give it to a pod", kind)
+	}
+}

@@ -1,0 +1,136 @@
+package audit
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/ipam/inventory"
+)
+
+// blockName is how findings name a block.
+func blockName(b *inventory.Block) string { return "IPAMBlock/" + b.Name }
+
+func blockFinding(b *inventory.Block, k Kind, fix Fix, format string, args ...any) Finding {
+	owner, isNode := b.Owner()
+	if !isNode {
+		owner = ""
+	}
+	return Finding{Kind: k, Object: blockName(b), Node: owner, Detail: fmt.Sprintf(format, args...), Fix: fix, Revision: b.ResourceVersion}
+}
+
+func (f Finding) advised(advice string) Finding {
+	f.Advice = advice
+	return f
+}
+
+// checkBlocks says what is wrong with blocks that can be read, each for itself and with its owner.
+func (c *cluster) checkBlocks() {
+	for i := range c.Blocks {
+		b := &c.Blocks[i]
+		if b.Damage != nil {
+			continue
+		}
+		c.checkOwner(b)
+		c.checkNumbers(b)
+		if !c.pooled(b.CIDR) {
+			c.add(outside(b))
+		}
+	}
+	c.checkOverlaps()
+	c.checkSurplus()
+}
+
+func outside(b *inventory.Block) Finding {
+	if b.Empty() {
+		return blockFinding(b, BlockNoPool, RemoveBlock, "no IPPool has %s, and nobody uses it", b.CIDR)
+	}
+	return blockFinding(b, BlockNoPool, ByHand, "no IPPool has %s, which is in use", b.CIDR).advised(
+		"create the IPPool again, or start the pods that have its addresses anew: the block goes with them")
+}
+
+// checkNumbers compares an address's sequence number with its block's, which every write raises.
+func (c *cluster) checkNumbers(b *inventory.Block) {
+	for i := range b.Allocations {
+		a := &b.Allocations[i]
+		switch {
+		case a.Sequence > b.Sequence:
+			c.add(found(held{a, b}, BlockUntidy, ByHand, "it has the sequence number %d, and its block %d, which must be the greater one", a.Sequence, b.Sequence).advised(
+				"the block was restored from a backup, or written by hand: start the pod anew"))
+		case a.Cooling() && a.Released.After(c.Taken.Add(clockTolerance)):
+			c.add(found(held{a, b}, BlockUntidy, ByHand, "it was released in the future, at %s", a.Released).advised("compare the clocks of the nodes"))
+		case a.Cooling() && c.Config.IPCooldownSeconds == 0:
+			c.add(found(held{a, b}, AddressCooling, ByHand, "it was released at %s and rests, though IPAMConfig has no ipCooldownSeconds any more", a.Released).advised(
+				"the next write of the block frees it"))
+		}
+	}
+}
+
+// checkOwner says whether somebody has the right to the block, and the claim that goes with it.
+func (c *cluster) checkOwner(b *inventory.Block) {
+	owner, isNode := b.Owner()
+	switch {
+	case b.Affinity == "" && b.Empty():
+		c.add(blockFinding(b, BlockOfNobody, RemoveBlock, "nobody owns %s, and nobody uses it", b.CIDR))
+	case b.Affinity == "", strings.HasPrefix(b.Affinity, api.AffinityVirtual+":"):
+		// The one goes with its last address, the other belongs to those who give addresses to Services.
+	case !isNode:
+		c.add(blockFinding(b, BlockBadOwner, ByHand, "spec.affinity %q names neither a node (host:NODE) nor virtual:load-balancer", b.Affinity).advised(
+			"no node assigns from it or announces it: write the node that its pods run on"))
+	case !c.nodeExists(owner) && b.Empty():
+		c.add(blockFinding(b, BlockOfDeadNode, RemoveBlock, "its node %s does not exist, and nobody uses %s", owner, b.CIDR))
+	case !c.nodeExists(owner):
+		c.add(blockFinding(b, BlockOfDeadNode, ByHand, "its node %s does not exist, and %d of its addresses are held", owner, len(b.Allocations)).advised(
+			"see who holds them: as soon as they are free, the block goes"))
+	case !c.claimed(b):
+		c.add(blockFinding(b, BlockUnclaimed, Claim, "its node %s has no BlockAffinity of %s: it neither assigns from it nor announces it", owner, b.CIDR))
+	}
+}
+
+// checkOverlaps finds addresses that are in two blocks. Ranges overlap only where one contains the other: in the order of where they
+// begin, the wider one first, each need be compared only with the last that was not contained.
+func (c *cluster) checkOverlaps() {
+	blocks := make([]*inventory.Block, 0, len(c.Blocks))
+	for i := range c.Blocks {
+		if c.Blocks[i].CIDR.IsValid() {
+			blocks = append(blocks, &c.Blocks[i])
+		}
+	}
+	slices.SortFunc(blocks, func(a, b *inventory.Block) int {
+		return cmp.Or(a.CIDR.Addr().Compare(b.CIDR.Addr()), a.CIDR.Bits()-b.CIDR.Bits())
+	})
+	var outer *inventory.Block
+	for _, b := range blocks {
+		if outer == nil || !outer.CIDR.Overlaps(b.CIDR) {
+			outer = b
+			continue
+		}
+		f := blockFinding(b, BlockOverlap, ByHand, "%s lies in the block %s: its addresses can be given twice", b.CIDR, outer.CIDR)
+		c.add(f.advised("disable the pool, start the pods of the smaller block anew, and let its node give it up"))
+	}
+}
+
+// checkSurplus notes blocks that their node does not need: all that are empty, but one if it has no other.
+func (c *cluster) checkSurplus() {
+	owned, kept := map[string]int{}, map[string]bool{}
+	for i := range c.Blocks {
+		if owner, ok := c.Blocks[i].Owner(); ok {
+			owned[owner]++
+			kept[owner] = kept[owner] || !c.Blocks[i].Empty()
+		}
+	}
+	for i := range c.Blocks {
+		b := &c.Blocks[i]
+		owner, ok := b.Owner()
+		if !ok || !b.Empty() || !c.nodeExists(owner) {
+			continue
+		}
+		if !kept[owner] {
+			kept[owner] = true
+			continue
+		}
+		c.add(blockFinding(b, BlockSurplus, RemoveBlock, "nobody uses %s, and %s has %d blocks", b.CIDR, owner, owned[owner]))
+	}
+}

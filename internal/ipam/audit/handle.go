@@ -1,0 +1,76 @@
+package audit
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/ipam/inventory"
+)
+
+func handleFinding(h *inventory.Handle, k Kind, fix Fix, format string, args ...any) Finding {
+	return Finding{Kind: k, Object: "IPAMHandle/" + h.Name, Handle: h.ID, Detail: fmt.Sprintf(format, args...), Fix: fix, Revision: h.ResourceVersion}
+}
+
+// checkHandles compares what handles say with what blocks say. Of a handle that names a block which cannot be read, nobody can tell
+// what it holds.
+func (c *cluster) checkHandles() {
+	holds := c.heldByHandle()
+	exists := map[string]bool{}
+	for i := range c.Handles {
+		h := &c.Handles[i]
+		id, _, _ := strings.Cut(h.ID, "\r") // blocks are read without it, too
+		exists[id] = true
+		if h.Name != names.Handle(h.ID) {
+			c.add(handleFinding(h, HandleName, ByHand, "its ID is %q: nobody finds that by this name", h.ID).advised("remove it when its container has ended"))
+		}
+		for _, odd := range h.Odd {
+			c.add(handleFinding(h, HandleCount, Recount, "it names %q, which is no range of addresses", odd))
+		}
+		switch {
+		case slices.ContainsFunc(c.damaged, func(cidr netip.Prefix) bool { _, named := h.Blocks[cidr]; return named }):
+		case len(holds[id]) == 0:
+			c.add(handleFinding(h, HandleEmpty, RemoveHandle, "it says that it holds %s, and holds nothing", counts(h.Blocks)))
+		case !maps.Equal(h.Blocks, holds[id]):
+			c.add(handleFinding(h, HandleCount, Recount, "it says that it holds %s, and the blocks say %s", counts(h.Blocks), counts(holds[id])))
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(holds)) {
+		if !exists[id] {
+			c.add(Finding{Kind: HandleMissing, Object: "IPAMHandle/" + names.Handle(id), Handle: id, Fix: Recount,
+				Detail: fmt.Sprintf("it does not exist, and holds %s: nothing that ends can release that", counts(holds[id]))})
+		}
+	}
+}
+
+// heldByHandle counts what blocks say of each handle. What Windows keeps in its blocks has no handle object.
+func (c *cluster) heldByHandle() map[string]map[netip.Prefix]int {
+	holds := map[string]map[netip.Prefix]int{}
+	for _, all := range c.heldAt {
+		for _, a := range all {
+			if a.Handle == "" || a.Class == inventory.Windows {
+				continue
+			}
+			if holds[a.Handle] == nil {
+				holds[a.Handle] = map[netip.Prefix]int{}
+			}
+			holds[a.Handle][a.block.CIDR]++
+		}
+	}
+	return holds
+}
+
+// counts says how many addresses are in which block.
+func counts(blocks map[netip.Prefix]int) string {
+	if len(blocks) == 0 {
+		return "nothing"
+	}
+	var parts []string
+	for _, cidr := range slices.SortedFunc(maps.Keys(blocks), netip.Prefix.Compare) {
+		parts = append(parts, fmt.Sprintf("%d in %s", blocks[cidr], cidr))
+	}
+	return strings.Join(parts, ", ")
+}

@@ -1,0 +1,196 @@
+package audit
+
+import (
+	"math/big"
+	"net/netip"
+	"slices"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/ipam"
+	"github.com/tortie-net/tortie/internal/ipam/inventory"
+)
+
+// Usage says how full a pool is. Its numbers add up: Size = InUse + Cooling + Reserved + Free.
+type Usage struct {
+	// Name is the pool's; empty for the blocks that are of no pool.
+	Name string `json:"name"`
+	// CIDR is the pool's range; invalid for the blocks that are of no pool.
+	CIDR netip.Prefix `json:"cidr,omitzero"`
+	// Size is how many addresses there are. A pool of IPv6 has more than a uint64 counts.
+	Size *big.Int `json:"size"`
+	// InUse is how many are held by somebody, Cooling how many were released and rest.
+	InUse   int `json:"inUse"`
+	Cooling int `json:"cooling"`
+	// Reserved is how many of the others an IPReservation keeps.
+	Reserved *big.Int `json:"reserved"`
+	// Free is how many can be given to somebody.
+	Free *big.Int `json:"free"`
+	// Borrowed is how many of those in use are on another node than their block's.
+	Borrowed int `json:"borrowed"`
+	// Blocks are those that were cut from it, in the order of their ranges.
+	Blocks []BlockUsage `json:"blocks"`
+}
+
+// BlockUsage says how full a block is. Its numbers add up as those of a pool do.
+type BlockUsage struct {
+	CIDR netip.Prefix `json:"cidr"`
+	// Owner is what the block says: host:NODE, virtual:load-balancer, or nothing.
+	Owner    string `json:"owner"`
+	Size     int    `json:"size"`
+	InUse    int    `json:"inUse"`
+	Cooling  int    `json:"cooling"`
+	Reserved int    `json:"reserved"`
+	Free     int    `json:"free"`
+	Borrowed int    `json:"borrowed"`
+}
+
+// Usages counts each pool, in the order of their ranges, and at last the blocks that are of none, if there are any. What is in
+// blocks that cannot be read is not counted.
+func Usages(v *inventory.View) []Usage {
+	c := &cluster{View: v} // of which nothing but the pools is asked: the controllers count at each pass
+	c.readPools()
+	reserved := reservations(v.Reservations)
+	byPool := map[string][]BlockUsage{}
+	for i := range v.Blocks {
+		if b := &v.Blocks[i]; b.Damage == nil {
+			name := c.poolOf(b.CIDR)
+			byPool[name] = append(byPool[name], blockUsage(b, reserved))
+		}
+	}
+	var all []Usage
+	for _, p := range c.pools {
+		u := sum(byPool[p.Name])
+		u.Name, u.CIDR, u.Size = p.Name, p.CIDR, size(p.CIDR)
+		u.Reserved = c.reservedFree(p.CIDR, reserved)
+		u.settle()
+		all = append(all, u)
+	}
+	slices.SortFunc(all, func(a, b Usage) int { return a.CIDR.Compare(b.CIDR) })
+	if stray := byPool[""]; len(stray) > 0 {
+		u := sum(stray)
+		for _, b := range stray {
+			u.Size.Add(u.Size, big.NewInt(int64(b.Size)))
+			u.Reserved.Add(u.Reserved, big.NewInt(int64(b.Reserved)))
+		}
+		u.settle()
+		all = append(all, u)
+	}
+	return all
+}
+
+// poolOf returns the name of the pool in which a block lies, the narrowest if there are several; empty if there is none.
+func (c *cluster) poolOf(block netip.Prefix) string {
+	name, bits := "", -1
+	for _, p := range c.pools {
+		if p.CIDR.Overlaps(block) && p.CIDR.Bits() <= block.Bits() && p.CIDR.Bits() > bits {
+			name, bits = p.Name, p.CIDR.Bits()
+		}
+	}
+	return name
+}
+
+// reservations returns the ranges that are reserved, without those that lie in others. What cannot be read reserves nothing.
+func reservations(objects []api.IPReservation) []netip.Prefix {
+	var ranges []netip.Prefix
+	for _, r := range objects {
+		for _, text := range r.Spec.ReservedCIDRs {
+			if cidr, err := ipam.ParseRange(text); err == nil {
+				ranges = append(ranges, cidr)
+			}
+		}
+	}
+	return merged(ranges)
+}
+
+// settle makes Free what the others leave.
+func (u *Usage) settle() {
+	u.Free = new(big.Int).Sub(u.Size, u.Reserved)
+	u.Free.Sub(u.Free, big.NewInt(int64(u.InUse+u.Cooling)))
+}
+
+func sum(blocks []BlockUsage) Usage {
+	slices.SortFunc(blocks, func(a, b BlockUsage) int { return a.CIDR.Compare(b.CIDR) })
+	u := Usage{Size: new(big.Int), Reserved: new(big.Int), Blocks: blocks}
+	for _, b := range blocks {
+		u.InUse, u.Cooling, u.Borrowed = u.InUse+b.InUse, u.Cooling+b.Cooling, u.Borrowed+b.Borrowed
+	}
+	return u
+}
+
+func blockUsage(b *inventory.Block, reserved []netip.Prefix) BlockUsage {
+	u := BlockUsage{CIDR: b.CIDR, Owner: b.Affinity, Size: b.Free + len(b.Allocations), Free: b.Free}
+	for i := range b.Allocations {
+		a := &b.Allocations[i]
+		if a.Cooling() {
+			u.Cooling++
+			continue
+		}
+		u.InUse++
+		if a.Node != "" && b.Affinity != "" && names.HostAffinity(a.Node) != b.Affinity {
+			u.Borrowed++
+		}
+	}
+	if !slices.ContainsFunc(reserved, b.CIDR.Overlaps) {
+		return u
+	}
+	taken := map[netip.Addr]bool{}
+	for i := range b.Allocations {
+		taken[b.Allocations[i].Address] = true
+	}
+	for a := b.CIDR.Addr(); b.CIDR.Contains(a); a = a.Next() {
+		if !taken[a] && within(a, reserved) {
+			u.Reserved, u.Free = u.Reserved+1, u.Free-1
+		}
+	}
+	return u
+}
+
+// reservedFree counts the addresses of a pool that are reserved and that nobody has all the same.
+func (c *cluster) reservedFree(pool netip.Prefix, reserved []netip.Prefix) *big.Int {
+	n := new(big.Int)
+	for _, r := range reserved {
+		if !r.Overlaps(pool) {
+			continue
+		}
+		if r.Bits() < pool.Bits() {
+			r = pool
+		}
+		n.Add(n, size(r))
+	}
+	for i := range c.Blocks {
+		for j := range c.Blocks[i].Allocations {
+			if a := c.Blocks[i].Allocations[j].Address; pool.Contains(a) && within(a, reserved) {
+				n.Sub(n, big.NewInt(1))
+			}
+		}
+	}
+	return n
+}
+
+// merged returns the ranges without those that lie in others.
+func merged(ranges []netip.Prefix) []netip.Prefix {
+	sorted := slices.Clone(ranges)
+	slices.SortFunc(sorted, func(a, b netip.Prefix) int {
+		if c := a.Masked().Addr().Compare(b.Masked().Addr()); c != 0 {
+			return c
+		}
+		return a.Bits() - b.Bits()
+	})
+	var out []netip.Prefix
+	for _, r := range sorted {
+		if len(out) == 0 || !out[len(out)-1].Overlaps(r) {
+			out = append(out, r.Masked())
+		}
+	}
+	return out
+}
+
+func within(a netip.Addr, ranges []netip.Prefix) bool {
+	return slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(a) })
+}
+
+// size is how many addresses a range has.
+func size(r netip.Prefix) *big.Int {
+	return new(big.Int).Lsh(big.NewInt(1), uint(r.Addr().BitLen()-r.Bits()))
+}

@@ -1,0 +1,120 @@
+package gc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/ipam/inventory"
+)
+
+// live is what the API server says now of some nodes and their pods.
+type live struct {
+	mu    sync.Mutex // guards all below
+	nodes []inventory.Node
+	pods  []inventory.Pod
+}
+
+// look asks the API server for the nodes and pods of holders, and for nothing else: a few pods one by one, more of a node by one list of
+// that node's. A pod that is on another node by now does not use the addresses, and need not be found.
+func (w *sweep) look(ctx context.Context, holders []Holder) (*inventory.Index, error) {
+	pods := map[string]map[inventory.PodKey]bool{}
+	for i := range holders {
+		for _, a := range holders[i].Addresses {
+			if pods[a.Node] == nil {
+				pods[a.Node] = map[inventory.PodKey]bool{}
+			}
+			if a.Class == inventory.OfPod {
+				pods[a.Node][inventory.PodKey{Namespace: a.Namespace, Name: a.Pod}] = true
+			}
+		}
+	}
+	var l live
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(parallel)
+	for node, of := range pods {
+		g.Go(func() error { return l.node(ctx, w.Cluster, node) })
+		if len(of) > fewPods {
+			g.Go(func() error { return l.podsOn(ctx, w.Cluster, node) })
+			continue
+		}
+		for key := range of {
+			g.Go(func() error { return l.pod(ctx, w.Cluster, key) })
+		}
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	return inventory.NewIndex(l.nodes, l.pods), nil
+}
+
+// node asks for a Node; one that is gone is no error.
+func (l *live) node(ctx context.Context, cluster datastore.Store, name string) error {
+	n := inventory.Node{Meta: api.Meta{Name: name}}
+	err := cluster.Get(ctx, &n)
+	if err == nil {
+		l.mu.Lock()
+		l.nodes = append(l.nodes, n)
+		l.mu.Unlock()
+	}
+	return unlessMissing(err)
+}
+
+func (l *live) pod(ctx context.Context, cluster datastore.Store, key inventory.PodKey) error {
+	p := inventory.Pod{Meta: api.Meta{Name: key.Name, Namespace: key.Namespace}}
+	err := cluster.Get(ctx, &p)
+	if err == nil {
+		l.mu.Lock()
+		l.pods = append(l.pods, p)
+		l.mu.Unlock()
+	}
+	return unlessMissing(err)
+}
+
+func (l *live) podsOn(ctx context.Context, cluster datastore.Store, node string) error {
+	var list api.List[inventory.Pod, *inventory.Pod]
+	err := cluster.List(ctx, &list, datastore.ListOptions{Host: node})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pods = append(l.pods, list.Items...)
+	return err
+}
+
+func unlessMissing(err error) error {
+	if errors.Is(err, datastore.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// nodesBack asks for those of the nodes that the view shows to be gone, and returns those that exist: they had no grace.
+func (w *sweep) nodesBack(ctx context.Context, names []string) (map[string]bool, error) {
+	gone := map[string]bool{}
+	for _, name := range names {
+		gone[name] = name != ""
+	}
+	for i := range w.view.Nodes {
+		delete(gone, w.view.Nodes[i].Name)
+	}
+	var l live
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(parallel)
+	for name, asked := range gone {
+		if asked {
+			g.Go(func() error { return l.node(ctx, w.Cluster, name) })
+		}
+	}
+	if err := g.Wait(); err != nil {
+		return nil, fmt.Errorf("look once more which nodes are gone: %w", err)
+	}
+	back := make(map[string]bool, len(l.nodes))
+	for i := range l.nodes {
+		back[l.nodes[i].Name] = true
+	}
+	return back, nil
+}

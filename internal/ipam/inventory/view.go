@@ -1,0 +1,152 @@
+// Package inventory is who holds addresses and who uses them, as plain data: one View of one moment. It reads a View from a datastore
+// and from Kubernetes, and judges each address by it. What follows from that is for others: internal/ipam/gc frees, internal/ipam/audit tells.
+//
+// Its types decode themselves from the API's objects and keep only what matters, so that a View of 30,000 pods is small.
+package inventory
+
+import (
+	"net/netip"
+	"time"
+	"unique"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
+
+// View is the cluster's addresses at one moment, in no particular order.
+type View struct {
+	// Taken is when it was read; of a View that watches keep, until when it is known to miss nothing.
+	Taken time.Time
+	// Ready is what ClusterInformation says of the datastore: false while somebody migrates it, and nothing may be written.
+	Ready bool
+	// Information is the ClusterInformation, nil if there is none.
+	Information  *api.ClusterInformation
+	Config       api.IPAMConfigSpec
+	Pools        []api.IPPool
+	Reservations []api.IPReservation
+	Blocks       []Block
+	Affinities   []api.BlockAffinity
+	Handles      []Handle
+	Nodes        []Node
+	Pods         []Pod
+}
+
+// Block is an IPAMBlock.
+type Block struct {
+	api.Meta // without labels and annotations
+	CIDR     netip.Prefix
+	// Affinity is the owner as it is stored: "host:NODE", "virtual:load-balancer", or empty.
+	Affinity string
+	// Claimed is when the owner claimed it; zero if it does not say.
+	Claimed time.Time
+	// Sequence is the block's own number.
+	Sequence uint64
+	// Allocations are the addresses that are taken or cool down, in ascending order.
+	Allocations []Allocation
+	// Free is how many addresses can be assigned, reserved ones among them.
+	Free int
+	// Damage says how the block contradicts itself, nil if it does not. Of a damaged block nothing else is known but its name,
+	// its revision and, if the name tells, its CIDR.
+	Damage error
+}
+
+// Owner returns the node that a block belongs to; false if it belongs to nobody, or to something that is no node.
+func (b *Block) Owner() (string, bool) { return owner(b.Affinity) }
+
+// Empty reports whether nobody uses an address; those that Windows reserves do not count, those that cool down do.
+func (b *Block) Empty() bool {
+	for i := range b.Allocations {
+		if b.Allocations[i].Class != Windows {
+			return false
+		}
+	}
+	return b.Damage == nil
+}
+
+// Allocation is one address of a block that is not free.
+type Allocation struct {
+	Address netip.Addr
+	// Handle is what it is released by; empty if it has none.
+	Handle string
+	// Sequence is the number that the block had when it was assigned; 0 if the block does not say.
+	Sequence uint64
+	Class    Class
+	// Further is true of an address of an interface that another plugin made beside the pod's first: the pod may not say that it has it.
+	Further bool
+	// Node, Namespace and Pod are who holds it, as far as the attributes tell; Type is what a tunnel's attributes say.
+	Node, Namespace, Pod, Type string
+	// Since is when it was assigned by the attributes; zero if they do not say.
+	Since time.Time
+	// Released is when it was released, for one that cools down; zero for one that is in use.
+	Released time.Time
+}
+
+// Cooling reports that nobody holds the address any more, and that it is not free yet.
+func (a *Allocation) Cooling() bool { return !a.Released.IsZero() }
+
+// Class is what an address is for.
+type Class uint8
+
+// The classes of allocations, by their attributes.
+const (
+	Unknown      Class = iota // nothing tells
+	OfPod                     // a pod's: node, namespace and pod are known
+	OfContainer               // of a container that is no pod
+	Tunnel                    // of a node's tunnel
+	LoadBalancer              // of a Service
+	VM                        // of a virtual machine, which outlives its pods
+	Windows                   // reserved by Windows
+)
+
+var classes = [...]string{"unknown", "pod", "container", "tunnel", "load balancer", "virtual machine", "Windows"}
+
+func (c Class) String() string { return classes[c] }
+
+// Handle is an IPAMHandle.
+type Handle struct {
+	api.Meta // without labels and annotations
+	// ID is the handle in its own case. Blocks has how many addresses it says to hold where. Both are empty if Named.
+	ID     string
+	Blocks map[netip.Prefix]int
+	// Odd are keys of the handle that are no CIDRs.
+	Odd []string
+	// Named: only the object's metadata was read. Its name is the ID in lower case.
+	Named bool
+	// Node is whose it says it is. Calico's do not.
+	Node string
+}
+
+// Node is a Kubernetes Node.
+type Node struct {
+	api.Meta // without annotations
+	// Tunnels are the addresses of its tunnels, by the type that allocations of them have.
+	Tunnels map[string]netip.Addr
+}
+
+// Pod is a Kubernetes Pod.
+type Pod struct {
+	api.Meta // without labels and annotations
+	Node     string
+	// HostNetwork: its addresses are the node's.
+	HostNetwork bool
+	// Finished: it has succeeded or failed, and does not use its addresses any more.
+	Finished bool
+	// Addresses are all that its status and its annotations name, IPv4 unmapped. Reported says that its status names any: a
+	// pod that has just got an address does not say so yet.
+	Addresses []netip.Addr
+	Reported  bool
+	// ContainerID is the sandbox for which the plugin wrote its annotations; empty if it did not.
+	ContainerID string
+}
+
+// Uses reports whether the pod names an address as its own.
+func (p *Pod) Uses(a netip.Addr) bool {
+	for _, own := range p.Addresses {
+		if own == a {
+			return true
+		}
+	}
+	return false
+}
+
+// shared returns the one copy of a text that many objects have.
+func shared(text string) string { return unique.Make(text).Value() }

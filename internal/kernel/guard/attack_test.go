@@ -1,0 +1,599 @@
+package guard_test
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/kernel/guard"
+	"github.com/tortie-net/tortie/internal/kernel/podnet"
+	"github.com/tortie-net/tortie/internal/kernel/sysctl"
+	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+)
+
+// Pods that attack, and their victim, in both families.
+var (
+	pod6              = addr("fd00:10::7")
+	victim, victim6   = addr("10.244.0.8"), addr("fd00:10::8")
+	hostMAC, otherMAC = mac("ee:ee:ee:ee:ee:ee"), mac("02:00:00:00:00:99")
+)
+
+func mac(text string) net.HardwareAddr {
+	m, err := net.ParseMAC(text)
+	if err != nil {
+		panic(err)
+	}
+	return m
+}
+
+// cell is a node with two pods, of which one attacks, and a neighbour.
+type cell struct {
+	*host
+	attacker, victim *netnstest.NS
+}
+
+const attackerLink, victimLink = "cali00000000001", "cali00000000002"
+
+func newCell(t *testing.T) *cell {
+	t.Helper()
+	h := newHost(t)
+	c := &cell{host: h, attacker: netnstest.New(t), victim: netnstest.New(t)}
+	h.Run(t, "ip", "link", "delete", "cali0")
+	h.Route(t, "::/0", known6.String(), "eth0")
+	h.known.Route(t, "fd00:10::/64", nodeAddr6.String(), "eth0")
+	h.Within(t, func() error {
+		for _, key := range []sysctl.Key{{"net", "ipv6", "conf", "all", "forwarding"}} {
+			if err := sysctl.DefaultRoot.Set(key, "1"); err != nil {
+				return err
+			}
+		}
+		for _, p := range []podnet.Config{
+			{Netns: c.attacker.Path(), HostVeth: attackerLink, Addresses: []netip.Addr{pod, pod6}},
+			{Netns: c.victim.Path(), HostVeth: victimLink, Addresses: []netip.Addr{victim, victim6}},
+		} {
+			p.IfName, p.MTU = "eth0", 1480
+			if _, err := podnet.Setup(t.Context(), p); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return c
+}
+
+func (c *cell) shut(t *testing.T, change func(*guard.Config)) {
+	t.Helper()
+	config := config(nodeAddr, known, nodeAddr6, known6)
+	if change != nil {
+		change(&config)
+	}
+	sync(t, c.guard, config)
+}
+
+// send sends frames from within the attacker.
+func (c *cell) send(t *testing.T, frames ...[]byte) {
+	t.Helper()
+	c.attacker.Send(t, "eth0", frames...)
+}
+
+// datagram sends UDP by a frame of the pod's, with any addresses in it.
+func (c *cell) datagram(t *testing.T, src, dst netip.AddrPort, text string) {
+	t.Helper()
+	kind, b := netnstest.Datagram(src, dst, []byte(text))
+	c.send(t, netnstest.Frame(c.attacker.Link(t, "eth0").HardwareAddr, hostMAC, kind, b))
+}
+
+// next returns the text and the source of the next datagram, empty after the wait.
+func next(t *testing.T, conn *net.UDPConn, wait time.Duration) (string, netip.Addr) {
+	t.Helper()
+	if err := conn.SetReadDeadline(time.Now().Add(wait)); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 100)
+	n, from, err := conn.ReadFromUDPAddrPort(buf)
+	if err != nil {
+		return "", netip.Addr{}
+	}
+	return string(buf[:n]), from.Addr().Unmap()
+}
+
+const soon, surely = 200 * time.Millisecond, 20 * time.Second
+
+// TestSpoofedSource sends frames with other pods', nodes' and strangers' addresses to another pod, to the node and to another node.
+func TestSpoofedSource(t *testing.T) {
+	for name, is := range map[string]struct {
+		own, node, to netip.Addr
+		forged        []netip.Addr
+	}{
+		"IPv4": {pod, nodeAddr, known, []netip.Addr{victim, known, stranger, addr("127.0.0.1"), addr("169.254.1.1"), nodeAddr}},
+		"IPv6": {pod6, nodeAddr6, known6, []netip.Addr{victim6, known6, stranger6, addr("fd00:10::9"), nodeAddr6}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCell(t)
+			to := netip.AddrPortFrom(is.to, 7000)
+			conn := c.known.ListenUDP(t, to.String())
+			other := victim
+			if is.own.Is6() {
+				other = victim6
+			}
+			atVictim := c.victim.ListenUDP(t, netip.AddrPortFrom(other, 7000).String())
+			c.loosen(t)
+			c.datagram(t, netip.AddrPortFrom(is.forged[1], 53), netip.AddrPortFrom(other, 7000), "forged")
+			if got, from := next(t, atVictim, surely); got != "forged" || from != is.forged[1] {
+				t.Fatalf("without the guard %q arrives from %s: the test shows nothing", got, from)
+			}
+			c.shut(t, nil)
+			for i, src := range is.forged {
+				c.datagram(t, netip.AddrPortFrom(src, 53), to, "forged")
+				c.eventually(t, guard.SpoofedFromPod, uint64(2*i+1))
+				c.datagram(t, netip.AddrPortFrom(src, 53), netip.AddrPortFrom(other, 7000), "forged")
+				c.eventually(t, guard.SpoofedFromPod, uint64(2*i+2))
+			}
+			if got, from := next(t, atVictim, soon); got != "" {
+				t.Errorf("the other pod got %q from %s", got, from)
+			}
+			c.datagram(t, netip.AddrPortFrom(is.own, 53), to, "own")
+			if got, from := next(t, conn, surely); got != "own" || from != is.own {
+				t.Errorf("the other node got %q from %s, want the pod's own only", got, from)
+			}
+			if tracked := c.Run(t, "cat", "/proc/net/nf_conntrack"); strings.Contains(tracked, "src="+stranger.String()+" ") {
+				t.Errorf("a forged packet is tracked:\n%s", tracked)
+			}
+		})
+	}
+}
+
+// loosen takes the reverse path filter off the attacker's link, which stops much of IPv4 as well: what is tried is the guard.
+func (c *cell) loosen(t *testing.T) {
+	t.Helper()
+	c.Within(t, func() error {
+		for _, link := range []string{"all", attackerLink} {
+			if err := sysctl.DefaultRoot.Set(sysctl.Key{"net", "ipv4", "conf", link, "rp_filter"}, "0"); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// TestAllowedSources has a pod that an operator lets send from other prefixes: from these, and no other pod.
+func TestAllowedSources(t *testing.T) {
+	c := newCell(t)
+	c.loosen(t)
+	may := addr("10.1.2.3")
+	to := netip.AddrPortFrom(known, 7000)
+	conn := c.known.ListenUDP(t, to.String())
+	only := func(link string) func(*guard.Config) {
+		return func(g *guard.Config) {
+			g.Sources = []guard.Source{{Link: link, Prefix: netip.MustParsePrefix("10.1.0.0/16")}, {Link: link, Prefix: netip.MustParsePrefix("10.1.2.0/24")}}
+		}
+	}
+	c.shut(t, only(victimLink))
+	c.datagram(t, netip.AddrPortFrom(may, 53), to, "another pod's")
+	c.eventually(t, guard.SpoofedFromPod, 1)
+	c.shut(t, only(attackerLink))
+	c.datagram(t, netip.AddrPortFrom(may, 53), to, "allowed")
+	if got, from := next(t, conn, surely); got != "allowed" || from != may {
+		t.Errorf("%q arrives from %s", got, from)
+	}
+	before := c.count(t, guard.SpoofedFromPod)
+	c.datagram(t, netip.AddrPortFrom(addr("10.2.0.1"), 53), to, "no")
+	c.eventually(t, guard.SpoofedFromPod, before+1)
+}
+
+// TestLoopback sends frames to 127.0.0.1 of the node, on a link that Calico, or the port mapping, has opened for that.
+func TestLoopback(t *testing.T) {
+	c := newCell(t)
+	inside := netip.MustParseAddrPort("127.0.0.1:9099")
+	conn := c.ListenUDP(t, inside.String())
+	from := netip.AddrPortFrom(pod, 53)
+	c.datagram(t, from, inside, "closed by the link")
+	if got, _ := next(t, conn, soon); got != "" {
+		t.Errorf("without route_localnet %q arrives", got)
+	}
+	c.Within(t, func() error {
+		return sysctl.DefaultRoot.Set(sysctl.Key{"net", "ipv4", "conf", attackerLink, "route_localnet"}, "1")
+	})
+	c.datagram(t, from, inside, "attack")
+	if got, _ := next(t, conn, surely); got != "attack" {
+		t.Fatal("nothing arrives without the guard: the test shows nothing")
+	}
+	c.shut(t, nil)
+	for i, to := range []string{"127.0.0.1:9099", "127.0.0.53:9099", "127.255.255.254:9099"} {
+		c.datagram(t, from, netip.MustParseAddrPort(to), "attack")
+		c.eventually(t, guard.LoopbackFromPod, uint64(i+1))
+	}
+	if got, _ := next(t, conn, soon); got != "" {
+		t.Errorf("%q arrives", got)
+	}
+	// What somebody translates to a service there on purpose is theirs.
+	c.Run(t, "nft", "add table ip user")
+	c.Run(t, "nft", "add chain ip user pre { type nat hook prerouting priority dstnat; }")
+	c.Run(t, "nft", "add rule ip user pre ip daddr 169.254.169.254 udp dport 80 dnat to 127.0.0.1:9099")
+	c.datagram(t, from, netip.MustParseAddrPort("169.254.169.254:80"), "translated")
+	if got, _ := next(t, conn, surely); got != "translated" {
+		t.Errorf("translated: %q", got)
+	}
+}
+
+// dial tries to open a connection.
+func dial(t *testing.T, ns *netnstest.NS, local, to netip.AddrPort, wait time.Duration) error {
+	t.Helper()
+	var failed error
+	ns.Within(t, func() error {
+		d := net.Dialer{Timeout: wait}
+		if local.IsValid() {
+			d.LocalAddr = net.TCPAddrFromAddrPort(local)
+		}
+		conn, err := d.DialContext(t.Context(), "tcp", to.String())
+		if failed = err; err == nil {
+			_ = conn.Close()
+		}
+		return nil
+	})
+	return failed
+}
+
+func listen(t *testing.T, ns *netnstest.NS, at netip.AddrPort) {
+	t.Helper()
+	var l net.Listener
+	ns.Within(t, func() (err error) {
+		l, err = new(net.ListenConfig).Listen(t.Context(), "tcp", at.String())
+		return err
+	})
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_ = conn.Close()
+		}
+	}()
+}
+
+// TestBGP opens connections to BGP's ports: of the pod's own node, of another one, and by a service that leads there.
+func TestBGP(t *testing.T) {
+	for name, is := range map[string]struct{ pod, node, known netip.Addr }{"ip": {pod, nodeAddr, known}, "ip6": {pod6, nodeAddr6, known6}} {
+		t.Run(name, func(t *testing.T) {
+			c := newCell(t)
+			at := netip.AddrPortFrom
+			var targets []netip.AddrPort
+			for _, port := range []uint16{179, 1790} {
+				targets = append(targets, at(is.node, port), at(is.known, port))
+				listen(t, c.NS, at(is.node, port))
+				listen(t, c.known, at(is.known, port))
+			}
+			c.Run(t, "nft", "add table inet user")
+			c.Run(t, "nft", "add chain inet user pre { type nat hook prerouting priority dstnat; }")
+			c.Run(t, "nft", fmt.Sprintf("add rule inet user pre tcp dport 8179 dnat %s to %s", name, at(is.known, 179)))
+			targets = append(targets, at(is.known, 8179))
+			all := func(want bool) {
+				t.Helper()
+				for _, to := range targets {
+					wait := surely
+					if !want {
+						wait = soon
+					}
+					if err := dial(t, c.attacker, netip.AddrPort{}, to, wait); (err == nil) != want {
+						t.Errorf("connection to %s: %v", to, err)
+					}
+				}
+			}
+			all(true) // without the guard
+			c.shut(t, func(g *guard.Config) { g.BGPPorts = []uint16{1790} })
+			all(false)
+			if c.count(t, guard.BGPFromPod) < uint64(len(targets)) {
+				t.Error("not all are counted")
+			}
+			// Nodes among themselves, and answers to a client that happens to use such a port.
+			if err := dial(t, c.known, netip.AddrPort{}, at(is.node, 179), surely); err != nil {
+				t.Errorf("from another node: %v", err)
+			}
+			listen(t, c.attacker, at(is.pod, 80))
+			if err := dial(t, c.known, at(is.known, 17900), at(is.pod, 80), surely); err != nil {
+				t.Fatal(err)
+			}
+			c.shut(t, func(g *guard.Config) { g.BGPPorts = []uint16{1790, 17901} })
+			if err := dial(t, c.known, at(is.known, 17901), at(is.pod, 80), surely); err != nil {
+				t.Errorf("a client at a BGP port: %v", err)
+			}
+			c.shut(t, func(g *guard.Config) { g.BGPPorts, g.AllowBGPFromPods = []uint16{1790}, true })
+			all(true)
+		})
+	}
+}
+
+// TestTranslatedAway has VXLAN of nodes translated to a pod, as a host port or a Service with an external address does: it is taken all the
+// same, in both families and directions.
+func TestTranslatedAway(t *testing.T) {
+	for name, is := range map[string]struct{ node, known, pod netip.Addr }{"ip": {nodeAddr, known, victim}, "ip6": {nodeAddr6, known6, victim6}} {
+		t.Run(name, func(t *testing.T) {
+			c := newCell(t)
+			port := func(a netip.Addr) string { return netip.AddrPortFrom(a, guard.DefaultVXLANPort).String() }
+			atNode, atKnown := c.ListenUDP(t, port(is.node)), c.known.ListenUDP(t, port(is.known))
+			c.Run(t, "nft", "add table inet user")
+			for _, hook := range []string{"prerouting", "output"} {
+				c.Run(t, "nft", "add chain inet user "+hook+" { type nat hook "+hook+" priority -100; }")
+				c.Run(t, "nft", fmt.Sprintf("add rule inet user %s udp dport 4789 dnat %s to %s", hook, name, port(is.pod)))
+			}
+			both := func(text string, want bool) {
+				t.Helper()
+				for what, way := range map[string]struct {
+					from    *netnstest.NS
+					src, to netip.Addr
+					at      *net.UDPConn
+				}{"in": {c.known, is.known, is.node, atNode}, "out": {c.NS, is.node, is.known, atKnown}} {
+					wait := soon
+					if want {
+						wait = surely
+					}
+					conn := way.from.ListenUDP(t, netip.AddrPortFrom(way.src, 0).String())
+					if _, err := conn.WriteToUDPAddrPort([]byte(text), netip.MustParseAddrPort(port(way.to))); err != nil {
+						t.Fatal(err)
+					}
+					if got, _ := next(t, way.at, wait); (got == text) != want {
+						t.Errorf("%s, %s: got %q", text, what, got)
+					}
+				}
+			}
+			both("without the guard", false)
+			c.shut(t, nil)
+			both("with it", true)
+			c.shut(t, func(g *guard.Config) { g.VXLAN = false }) // what others do with that port is theirs
+			both("without VXLAN", false)
+		})
+	}
+}
+
+// TestTranslatedTo has what another host sends to a port of the node, or through it to another node, translated to VXLAN and BGP there: it comes
+// from an address that is a node's, and is nobody's to send.
+func TestTranslatedTo(t *testing.T) {
+	for name, is := range map[string]struct{ node, known, pod netip.Addr }{"ip": {nodeAddr, known, victim}, "ip6": {nodeAddr6, known6, victim6}} {
+		t.Run(name, func(t *testing.T) {
+			c := newCell(t)
+			at := netip.AddrPortFrom
+			local := c.ListenUDP(t, at(is.node, guard.DefaultVXLANPort).String())
+			pod := c.victim.ListenUDP(t, at(is.pod, guard.DefaultVXLANPort).String())
+			listen(t, c.NS, at(is.node, 179))
+			listen(t, c.victim, at(is.pod, 179))
+			c.Run(t, "nft", "add table inet user")
+			c.Run(t, "nft", "add chain inet user pre { type nat hook prerouting priority dstnat; }")
+			rule := func(protocol string, port int, to netip.AddrPort) {
+				c.Run(t, "nft", fmt.Sprintf("add rule inet user pre %s dport %d dnat %s to %s", protocol, port, name, to))
+			}
+			rule("udp", 30001, at(is.node, guard.DefaultVXLANPort))
+			rule("tcp", 30001, at(is.node, 179))
+			rule("udp", 30002, at(is.pod, guard.DefaultVXLANPort))
+			rule("tcp", 30002, at(is.pod, 179))
+			try := func(port uint16, conn *net.UDPConn, want bool) {
+				t.Helper()
+				wait := soon
+				if want {
+					wait = surely
+				}
+				from := c.known.ListenUDP(t, at(is.known, 0).String())
+				if _, err := from.WriteToUDPAddrPort([]byte("packet"), at(is.node, port)); err != nil {
+					t.Fatal(err)
+				}
+				if got, _ := next(t, conn, wait); (got != "") != want {
+					t.Errorf("VXLAN by port %d: %q", port, got)
+				}
+				if err := dial(t, c.known, netip.AddrPort{}, at(is.node, port), wait); (err == nil) != want {
+					t.Errorf("BGP by port %d: %v", port, err)
+				}
+			}
+			try(30001, local, true) // without the guard
+			c.shut(t, nil)
+			try(30001, local, false)
+			try(30002, pod, true) // a pod's own
+			if c.count(t, guard.TranslatedVXLAN) == 0 || c.count(t, guard.TranslatedBGP) == 0 {
+				t.Error("not all are counted")
+			}
+			// The pod's address is a node's now: as if the node had sent it on.
+			c.shut(t, func(g *guard.Config) { g.Nodes = append(g.Nodes, is.pod) })
+			try(30002, pod, false)
+			c.shut(t, func(g *guard.Config) {
+				g.Nodes, g.AllowBGPFromPods, g.AllowVXLANFromPods = append(g.Nodes, is.pod), true, true
+			})
+			try(30002, pod, true)
+		})
+	}
+}
+
+// neighbours returns the host's entries of a link.
+func (c *cell) neighbours(t *testing.T, link string) []string {
+	t.Helper()
+	var all []string
+	for line := range strings.Lines(c.Run(t, "ip", "neigh", "show", "dev", link)) {
+		all = append(all, strings.TrimSpace(line))
+	}
+	return all
+}
+
+// claims returns the entries that have the attacker's other MAC address, or one of the addresses.
+func (c *cell) claims(t *testing.T, addrs ...netip.Addr) (found []string) {
+	t.Helper()
+	for _, link := range []string{"eth0", "eth1", attackerLink, victimLink} {
+		for _, entry := range c.neighbours(t, link) {
+			first, _, _ := strings.Cut(entry, " ")
+			if strings.Contains(entry, otherMAC.String()) || link == attackerLink && slices.Contains(addrs, addr(first)) {
+				found = append(found, link+": "+entry)
+			}
+		}
+	}
+	return found
+}
+
+// reach has the host and the neighbour talk to the victim, and the host to the neighbour.
+func (c *cell) reach(t *testing.T) {
+	t.Helper()
+	for _, to := range []netip.Addr{victim, victim6} {
+		for name, from := range map[string]*netnstest.NS{"its node": c.NS, "another node": c.known} {
+			if _, err := from.AskUDP(t, "", netip.AddrPortFrom(to, 7000).String(), "hello", 5*time.Second); err != nil {
+				t.Errorf("%s does not reach %s: %v", name, to, err)
+			}
+		}
+	}
+}
+
+func (c *cell) echo(t *testing.T) {
+	t.Helper()
+	for _, a := range []netip.Addr{victim, victim6} {
+		c.victim.EchoUDP(t, netip.AddrPortFrom(a, 7000).String())
+	}
+}
+
+// TestARP claims other pods' and nodes' addresses by requests, replies and gratuitous ARP, with the pod's MAC address and another.
+func TestARP(t *testing.T) {
+	c := newCell(t)
+	c.echo(t)
+	c.shut(t, nil)
+	c.reach(t)
+	claimed := []netip.Addr{victim, nodeAddr, known, stranger, addr("10.244.0.99")}
+	var frames [][]byte
+	for _, src := range []net.HardwareAddr{otherMAC, c.attacker.Link(t, "eth0").HardwareAddr} {
+		for _, a := range claimed {
+			for _, op := range []byte{1, 2} { // request, reply
+				for _, target := range []netip.Addr{a, addr("169.254.1.1"), nodeAddr, victim} { // the first is gratuitous
+					frames = append(frames, netnstest.ARP(op, src, a, target))
+				}
+			}
+		}
+	}
+	c.send(t, frames...)
+	if got := c.claims(t, claimed...); len(got) > 0 {
+		t.Errorf("the host believes: %q", got)
+	}
+	c.reach(t)
+	// Its own address is the pod's to claim.
+	c.send(t, netnstest.ARP(1, otherMAC, pod, addr("169.254.1.1")))
+	if got := c.claims(t); len(got) != 1 || !strings.Contains(got[0], pod.String()) {
+		t.Errorf("after the pod has told its own address: %q", got)
+	}
+}
+
+// TestARPFlood solicits the gateway from 2,000 addresses: the kernel has one table of 1,024 neighbours for all namespaces.
+func TestARPFlood(t *testing.T) {
+	c := newCell(t)
+	c.echo(t)
+	c.shut(t, nil)
+	var frames [][]byte
+	for i := range 2000 {
+		frames = append(frames, netnstest.ARP(1, otherMAC, netip.AddrFrom4([4]byte{10, 250, byte(i >> 8), byte(i)}), addr("169.254.1.1")))
+	}
+	c.send(t, frames...)
+	if got := len(c.neighbours(t, attackerLink)); got > 5 {
+		t.Errorf("the host has %d neighbours on the pod's link", got)
+	}
+	c.reach(t)
+}
+
+// icmp6 is a frame of neighbour discovery.
+func icmp6(kind byte, srcMAC net.HardwareAddr, src, dst, target netip.Addr) []byte {
+	const option = 1 // source's link-layer address
+	body := []byte{kind, 0, 0, 0, 0, 0, 0, 0}
+	switch kind {
+	case 136:
+		body[4] = 0x60 // solicited, override
+		body = slices.Concat(body, target.AsSlice(), []byte{2, 1}, srcMAC)
+	case 135:
+		body = slices.Concat(body, target.AsSlice(), []byte{option, 1}, srcMAC)
+	case 137:
+		body = slices.Concat(body, target.AsSlice(), target.AsSlice(), []byte{2, 1}, srcMAC)
+	case 134:
+		body = slices.Concat(body[:4], []byte{64, 0, 7, 8}, make([]byte, 8), []byte{option, 1}, srcMAC)
+	default:
+		body = slices.Concat(body, []byte{option, 1}, srcMAC)
+	}
+	etherType, b := netnstest.Packet(src, dst, unix.IPPROTO_ICMPV6, 255, body, 2)
+	return netnstest.Frame(srcMAC, hostMAC, etherType, b)
+}
+
+var linkLocal = addr("fe80::ecee:eeff:feee:eeee")
+
+// TestND claims other pods' and nodes' addresses by neighbour discovery, and poses as a router.
+func TestND(t *testing.T) {
+	c := newCell(t)
+	c.echo(t)
+	c.Within(t, func() error { // as hosts have it that take routes from routers although they forward
+		return sysctl.DefaultRoot.Set(sysctl.Key{"net", "ipv6", "conf", "all", "accept_ra"}, "2")
+	})
+	c.shut(t, nil)
+	c.reach(t)
+	routes := c.Run(t, "ip", "-6", "route", "show", "default")
+	claimed := []netip.Addr{victim6, nodeAddr6, known6, stranger6, addr("fd00:10::99")}
+	own := addr("fe80::99")
+	var frames [][]byte
+	for _, src := range []net.HardwareAddr{otherMAC, c.attacker.Link(t, "eth0").HardwareAddr} {
+		for _, a := range claimed {
+			for _, kind := range []byte{133, 135, 136} {
+				frames = append(frames, icmp6(kind, src, a, linkLocal, linkLocal), icmp6(kind, src, a, linkLocal, a), icmp6(kind, src, a, nodeAddr6, a))
+			}
+			frames = append(frames, icmp6(136, src, own, linkLocal, a), icmp6(137, src, own, linkLocal, a))
+		}
+		frames = append(frames, icmp6(134, src, own, linkLocal, netip.Addr{}))
+	}
+	c.send(t, frames...)
+	time.Sleep(soon)
+	var believed []string
+	for _, entry := range c.claims(t, claimed...) {
+		if !strings.Contains(entry, own.String()+" ") { // a link-local address is the pod's to choose
+			believed = append(believed, entry)
+		}
+	}
+	if len(believed) > 0 {
+		t.Errorf("the host believes: %q", believed)
+	}
+	if now := c.Run(t, "ip", "-6", "route", "show", "default"); now != routes {
+		t.Errorf("default routes %q, before %q", now, routes)
+	}
+	c.reach(t)
+}
+
+// TestNDFlood solicits from 2,000 addresses, link-local ones among them.
+func TestNDFlood(t *testing.T) {
+	c := newCell(t)
+	c.echo(t)
+	c.shut(t, nil)
+	var frames [][]byte
+	for i := range 2000 {
+		last := [16]byte{0: 0xfe, 1: 0x80, 14: byte(i >> 8), 15: byte(i)}
+		if i%2 == 1 {
+			last[0], last[1] = 0xfd, 0
+		}
+		frames = append(frames, icmp6([]byte{133, 135}[i/2%2], otherMAC, netip.AddrFrom16(last), linkLocal, linkLocal))
+	}
+	c.send(t, frames...)
+	if got := len(c.neighbours(t, attackerLink)); got > 400 {
+		t.Errorf("the host has %d neighbours on the pod's link", got)
+	}
+	if c.count(t, guard.NeighboursFromPod) == 0 {
+		t.Error("nothing is counted")
+	}
+	c.reach(t)
+}
+
+// TestNewPod shows that what a pod needs before it has talked to anybody is not dropped: duplicate address detection, router solicitation,
+// reports of group membership, a DHCP client's broadcast.
+func TestNewPod(t *testing.T) {
+	c := newCell(t)
+	c.shut(t, nil)
+	unspecified := netip.IPv6Unspecified()
+	c.send(t, icmp6(135, otherMAC, unspecified, addr("ff02::1:ff00:7"), pod6), icmp6(133, otherMAC, addr("fe80::99"), addr("ff02::2"), netip.Addr{}))
+	c.datagram(t, netip.MustParseAddrPort("0.0.0.0:68"), netip.MustParseAddrPort("255.255.255.255:67"), "discover")
+	if got := c.count(t, guard.SpoofedFromPod); got != 0 {
+		t.Errorf("%d packets are taken for forged", got)
+	}
+	if !bytes.Contains([]byte(c.Run(t, "ip", "-6", "addr", "show", "dev", attackerLink)), []byte(linkLocal.String())) {
+		t.Error("the pod's gateway is not there")
+	}
+}

@@ -1,0 +1,350 @@
+package guard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/kernel/nft"
+)
+
+// DefaultVXLANPort is the one that IANA has assigned.
+const DefaultVXLANPort = 4789
+
+// Config is the desired state.
+type Config struct {
+	// Nodes are the addresses that nodes send from, of both families, this node's own among them. While there are none they
+	// are taken to be not known yet, and no sender is a stranger: a node must not be locked out by a list that is not complete.
+	Nodes []netip.Addr
+	// PodLinks is how the names of pods' interfaces on the host begin.
+	PodLinks string
+	// IPIP and VXLAN say which encapsulations the pools use. Packets of others are not looked at, as they may be somebody
+	// else's, except those that pods send.
+	IPIP, VXLAN bool
+	// VXLANPort is the UDP port of VXLAN, 0 for the default.
+	VXLANPort uint16
+	// BGPPorts are the TCP ports of all BGP speakers known, besides DefaultBGPPort.
+	BGPPorts []uint16
+	// AllowIPIPFromPods, AllowVXLANFromPods and AllowBGPFromPods let pods send such packets to other hosts, and open BGP
+	// connections.
+	AllowIPIPFromPods, AllowVXLANFromPods, AllowBGPFromPods bool
+	// Sources are prefixes that single pods may send from besides their own addresses.
+	Sources []Source
+}
+
+// Source is a prefix that the pod behind a link may send from.
+type Source struct {
+	Link   string
+	Prefix netip.Prefix
+}
+
+// DefaultBGPPort is the one that IANA has assigned.
+const DefaultBGPPort = 179
+
+// The reasons for which packets are dropped. They are the comments of the rules.
+const (
+	IPIPFromStranger  = "ipip-from-stranger"
+	VXLANFromStranger = "vxlan-from-stranger"
+	IPIPFromPod       = "ipip-from-pod"
+	VXLANFromPod      = "vxlan-from-pod"
+	BGPFromPod        = "bgp-from-pod"
+	LoopbackFromPod   = "loopback-from-pod"
+	SpoofedFromPod    = "spoofed-from-pod"
+	NeighboursFromPod = "neighbours-from-pod"
+	TranslatedVXLAN   = "vxlan-translated"
+	TranslatedBGP     = "bgp-translated"
+)
+
+const (
+	prefix          = "guard-"
+	preroutingChain = prefix + "prerouting"
+	inputChain      = prefix + "input"
+	forwardChain    = prefix + "forward"
+	sourceChain     = prefix + "source"
+	fromPodsChain   = prefix + "from-pods"
+	outputChain     = prefix + "output"
+	bgpSet          = prefix + "bgp-ports"
+	// priority is in front of most firewalls. What these say counts as well: a packet has to pass all chains.
+	priority = nft.PriorityFilter - 1
+	// neighboursPerSecond bounds how many entries pods make in the host's table of IPv6 neighbours, which all network namespaces share
+	// and which holds 1,024: the kernel may drop an entry that is not in use after five seconds.
+	neighboursPerSecond = 100
+)
+
+// Syncer keeps the guard in a table.
+type Syncer struct{ table *nft.Table }
+
+// New returns the syncer of a table. It touches nothing yet.
+func New(table *nft.Table) *Syncer { return &Syncer{table} }
+
+// ErrNoSourceCheck says that the guard is in force but for the check of pods' sources, which this kernel cannot make.
+var ErrNoSourceCheck = errors.New("pods may send from addresses of others: the kernel has no fib expression for nftables: load module nft_fib_inet, or set CONFIG_NFT_FIB_INET")
+
+// Sync makes the guard as desired, in one transaction. What is right is not written, and rules that stay keep their counters:
+// nodes that come and go change elements alone. If the error is ErrNoSourceCheck, the rest is done.
+func (s *Syncer) Sync(ctx context.Context, c Config) error {
+	err := s.sync(ctx, c, true)
+	// A kernel without the expression has no better word for it than that something does not exist.
+	if errors.Is(err, unix.ENOENT) && s.sync(ctx, c, false) == nil {
+		return ErrNoSourceCheck
+	}
+	return err
+}
+
+func (s *Syncer) sync(ctx context.Context, c Config, sources bool) error {
+	p, err := c.part(sources)
+	if err == nil {
+		_, err = s.table.Sync(ctx, p)
+	}
+	if err != nil {
+		return fmt.Errorf("packet guard: %w", err)
+	}
+	return nil
+}
+
+// Remove takes the guard away.
+func (s *Syncer) Remove(ctx context.Context) error {
+	if _, err := s.table.Sync(ctx, empty()); err != nil {
+		return fmt.Errorf("packet guard: %w", err)
+	}
+	return nil
+}
+
+// Counters returns what was dropped, by reason. A reason without a rule is missing. Counting begins anew when a rule changes.
+func (s *Syncer) Counters(ctx context.Context) (map[string]nft.Counter, error) {
+	return s.table.Counters(ctx, prefix)
+}
+
+func empty() nft.Part {
+	return nft.Part{Prefixes: []string{prefix}, Former: []string{preroutingChain, inputChain, forwardChain, outputChain, sourceChain, fromPodsChain}}
+}
+
+// part is c in nftables.
+func (c Config) part(sources bool) (nft.Part, error) {
+	p := empty()
+	if c.PodLinks == "" || len(c.PodLinks) >= unix.IFNAMSIZ {
+		return p, fmt.Errorf("prefix of pods' interfaces %q: must have 1 to %d characters", c.PodLinks, unix.IFNAMSIZ-1)
+	}
+	if c.VXLANPort == 0 {
+		c.VXLANPort = DefaultVXLANPort
+	}
+	if err := c.sets(&p); err != nil {
+		return p, err
+	}
+	fromPods := c.fromPods()
+	p.Chains = slices.Concat(
+		chain(sourceChain, nil, c.source(sources)),
+		chain(fromPodsChain, nil, fromPods),
+		chain(preroutingChain, hook(nft.Prerouting, nft.PriorityRaw), append([]nft.Rule{c.podsGo(sourceChain)}, c.betweenNodes()...)),
+		chain(inputChain, hook(nft.Input, priority), slices.Concat(c.podsToHost(fromPods), c.translated(), c.fromStrangers())),
+		chain(outputChain, hook(nft.Output, nft.PriorityRaw), c.betweenNodes()),
+	)
+	var forward []nft.Rule
+	if len(fromPods) > 0 {
+		forward = []nft.Rule{c.podsGo(fromPodsChain)}
+	}
+	for _, f := range families {
+		forward = append(forward, c.translated(f.Is(), nft.In(f.nodesSet, f.Dest))...)
+	}
+	p.Chains = append(p.Chains, chain(forwardChain, hook(nft.Forward, priority), forward)...)
+	return p, nil
+}
+
+// betweenNodes keeps VXLAN between nodes out of connection tracking: who may make a pod with a host port, or a Service with an external
+// address, could else have it translated to a pod.
+func (c Config) betweenNodes() []nft.Rule {
+	if !c.VXLAN || len(c.Nodes) == 0 {
+		return nil
+	}
+	var rules []nft.Rule
+	for _, f := range families {
+		terms := append([]nft.Term{f.Is()}, c.vxlan()...)
+		rules = append(rules, nft.NewRule("", append(terms, nft.In(f.nodesSet, f.Src), nft.In(f.nodesSet, f.Dest), nft.NoTrack())...))
+	}
+	return rules
+}
+
+// translated drops what was sent to another address or port and was translated to VXLAN or BGP of a node: it comes from the address of a
+// node that has translated it, whoever has sent it. No node sends such packets.
+func (c Config) translated(to ...nft.Term) []nft.Rule {
+	var rules []nft.Rule
+	if c.VXLAN && !c.AllowVXLANFromPods {
+		rules = append(rules, drop(TranslatedVXLAN, slices.Concat(c.vxlan(), to, []nft.Term{nft.Translated()})...))
+	}
+	if !c.AllowBGPFromPods {
+		rules = append(rules, drop(TranslatedBGP, slices.Concat(opensBGP(), to, []nft.Term{nft.Translated()})...))
+	}
+	return rules
+}
+
+// sets fills in the sets.
+func (c Config) sets(p *nft.Part) error {
+	for _, f := range families {
+		nodes, err := c.nodes(f)
+		if err != nil {
+			return err
+		}
+		p.Sets = append(p.Sets, nodes)
+		if further := c.furtherSources(f); len(further.Elements) > 0 {
+			p.Sets = append(p.Sets, further)
+		}
+	}
+	if !c.AllowBGPFromPods {
+		p.Sets = append(p.Sets, c.bgpPorts())
+	}
+	return nil
+}
+
+func hook(number nft.HookNumber, priority int32) *nft.Hook {
+	return &nft.Hook{Type: nft.Filter, Number: number, Priority: priority}
+}
+
+// chain returns none for no rules.
+func chain(name string, at *nft.Hook, rules []nft.Rule) []nft.Chain {
+	if len(rules) == 0 {
+		return nil
+	}
+	return []nft.Chain{{Name: name, Hook: at, Rules: rules}}
+}
+
+func (c Config) fromPod() nft.Term { return nft.InLink.HasPrefix(c.PodLinks) }
+
+// podsGo sends what pods send through a chain: other packets are compared once.
+func (c Config) podsGo(chain string) nft.Rule {
+	return nft.NewRule("", c.fromPod(), nft.Do(nft.Jump(chain)))
+}
+
+// family is what differs between IPv4 and IPv6.
+type family struct {
+	nft.Family
+	is4                  bool
+	nodesSet, sourcesSet string
+}
+
+var families = []family{{nft.IPv4, true, prefix + "nodes-v4", prefix + "sources-v4"}, {nft.IPv6, false, prefix + "nodes-v6", prefix + "sources-v6"}}
+
+func (c Config) nodes(f family) (nft.Set, error) {
+	s := nft.Set{Name: f.nodesSet, Key: []nft.Type{f.Addr}}
+	seen := map[netip.Addr]bool{}
+	for _, a := range c.Nodes {
+		a = a.Unmap().WithZone("")
+		if !a.IsValid() || a.IsUnspecified() {
+			return s, fmt.Errorf("address of a node %q is none that a node sends from", a)
+		}
+		if a.Is4() == f.is4 && !seen[a] {
+			seen[a] = true
+			s.Elements = append(s.Elements, nft.Element{First: nft.AddrKey(a)})
+		}
+	}
+	return s, nil
+}
+
+// furtherSources is the set of a family's prefixes that single pods may send from.
+func (c Config) furtherSources(f family) nft.Set {
+	s := nft.Set{Name: f.sourcesSet, Key: []nft.Type{nft.LinkName, f.Addr}, Interval: true}
+	byLink := map[string][]netip.Prefix{}
+	for _, src := range c.Sources {
+		if src.Prefix.Addr().Is4() == f.is4 {
+			byLink[src.Link] = append(byLink[src.Link], src.Prefix)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(byLink)) {
+		link := nft.LinkKey(name)
+		for _, r := range nft.Ranges(byLink[name]) {
+			s.Elements = append(s.Elements, nft.Element{First: nft.Key(link, r.First), Last: nft.Key(link, r.Last)})
+		}
+	}
+	return s
+}
+
+func (c Config) bgpPorts() nft.Set {
+	s := nft.Set{Name: bgpSet, Key: []nft.Type{nft.Port}}
+	for _, port := range slices.Compact(slices.Sorted(slices.Values(append([]uint16{DefaultBGPPort}, c.BGPPorts...)))) {
+		s.Elements = append(s.Elements, nft.Element{First: nft.PortKey(port)})
+	}
+	return s
+}
+
+// source looks at what pods send before the kernel does anything with it.
+func (c Config) source(check bool) []nft.Rule {
+	const loopback = 127
+	rules := []nft.Rule{drop(LoopbackFromPod, nft.IPv4.Is(), nft.DestNet8.Is(nft.ByteKey(loopback)))}
+	if !check {
+		return rules
+	}
+	for _, f := range families {
+		if len(c.furtherSources(f).Elements) > 0 {
+			rules = append(rules, nft.NewRule("", f.Is(), nft.In(f.sourcesSet, nft.InLink, f.Src), nft.Do(nft.Accept)))
+		}
+	}
+	return append(rules, drop(SpoofedFromPod, nft.SourceLink.Is(nft.NoLink)))
+}
+
+// ipip and vxlan match outer packets. Few packets get as far as the rules' other conditions.
+func ipip() nft.Term { return nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_IPIP)) }
+
+func (c Config) vxlan() []nft.Term {
+	return []nft.Term{nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_UDP)), nft.DestPort.Is(nft.PortKey(c.VXLANPort))}
+}
+
+// opensBGP matches the first packets of connections to BGP ports.
+func opensBGP() []nft.Term {
+	return []nft.Term{nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_TCP)), nft.OpensTCP(), nft.In(bgpSet, nft.DestPort)}
+}
+
+// fromPods drops what would look like a node's on its way to another host, and what a node might take for one's itself.
+func (c Config) fromPods() []nft.Rule {
+	var rules []nft.Rule
+	if !c.AllowIPIPFromPods {
+		rules = append(rules, drop(IPIPFromPod, ipip()))
+	}
+	if !c.AllowVXLANFromPods {
+		rules = append(rules, drop(VXLANFromPod, c.vxlan()...))
+	}
+	if !c.AllowBGPFromPods {
+		rules = append(rules, drop(BGPFromPod, opensBGP()...))
+	}
+	return rules
+}
+
+// podsToHost is about what pods send to the host itself. The kernel makes an entry in its table of neighbours for who solicits it,
+// and a pod has 2^64 link-local addresses to do so from; its other addresses are the routes'.
+func (c Config) podsToHost(fromPods []nft.Rule) []nft.Rule {
+	const routerSolicitation, neighbourSolicitation = 133, 135
+	linkLocal := string([]byte{0xfe, 0x80, 0, 0, 0, 0, 0, 0})
+	var rules []nft.Rule
+	if len(fromPods) > 0 {
+		rules = append(rules, c.podsGo(fromPodsChain))
+	}
+	for _, kind := range []byte{routerSolicitation, neighbourSolicitation} {
+		rules = append(rules, drop(NeighboursFromPod, nft.IPv6.Is(), nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_ICMPV6)), nft.ICMPType.Is(nft.ByteKey(kind)),
+			c.fromPod(), nft.SrcNet64.Is(linkLocal), nft.Over(neighboursPerSecond)))
+	}
+	return rules
+}
+
+func (c Config) fromStrangers() []nft.Rule {
+	var rules []nft.Rule
+	if len(c.Nodes) == 0 {
+		return nil
+	}
+	if v4 := families[0]; c.IPIP {
+		rules = append(rules, drop(IPIPFromStranger, v4.Is(), ipip(), nft.NotIn(v4.nodesSet, v4.Src)))
+	}
+	for _, f := range families {
+		if c.VXLAN {
+			terms := append([]nft.Term{f.Is()}, c.vxlan()...)
+			rules = append(rules, drop(VXLANFromStranger, append(terms, nft.NotIn(f.nodesSet, f.Src))...))
+		}
+	}
+	return rules
+}
+
+func drop(reason string, terms ...nft.Term) nft.Rule {
+	return nft.NewRule(reason, append(terms, nft.Count(), nft.Do(nft.Drop))...)
+}

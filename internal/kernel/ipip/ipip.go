@@ -1,0 +1,178 @@
+package ipip
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+)
+
+const (
+	// Device is the name that the kernel gives its own IPIP device and that Calico's parts expect.
+	Device = "tunl0"
+
+	// Overhead is the size of the outer IPv4 header.
+	Overhead = 20
+
+	kind = "ipip"
+
+	// minMTU is the kernel's least for an IPv4 link.
+	minMTU = 68
+)
+
+// ErrNoIPIP says that the kernel can't do IPIP. Its text names the remedy.
+var ErrNoIPIP = errors.New("the kernel has no IP-in-IP tunnels: load module ipip (modprobe ipip, and a line \"ipip\" in /etc/modules-load.d/ipip.conf), use a kernel built with CONFIG_NET_IPIP, or use pools without IPIP")
+
+// Tunnel is the desired device.
+type Tunnel struct {
+	MTU  int
+	Addr netip.Addr // IPv4; becomes the device's only address, as a /32. Invalid: the device has none, and carries pods' packets all the same
+}
+
+// Syncer keeps the device in one network namespace. It has no state: what is there is read from the kernel each time.
+type Syncer struct {
+	conn *netlinkx.Conn
+}
+
+// New returns the syncer of the connection's namespace. It touches nothing yet.
+func New(conn *netlinkx.Conn) *Syncer { return &Syncer{conn: conn} }
+
+// MTU returns the largest MTU of a tunnel whose outer packets leave through a link with the MTU given.
+func MTU(host int) int { return host - Overhead }
+
+// Is reports that a link is the device, and not somebody else's of the same name.
+func Is(l netlinkx.Link) bool {
+	return l.Name == Device && l.Kind == kind && !l.Tunnel.Local.IsValid() && !l.Tunnel.Remote.IsValid()
+}
+
+// Available returns nil if the kernel has IPIP, or can load it, and ErrNoIPIP if not. It tries in a namespace of its own.
+func Available() error {
+	ns, err := netlinkx.NewNamespace()
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	conn, err := netlinkx.OpenAt(ns)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	_, err = New(conn).ensure()
+	return err
+}
+
+// Sync makes the device as desired: its MTU, path MTU discovery on, up, and with the one address, or none. What is right is not
+// written, and the right address stays throughout. The error wraps ErrNoIPIP if the kernel has no IPIP.
+func (s *Syncer) Sync(ctx context.Context, t Tunnel) error {
+	if err := t.validate(); err != nil {
+		return err
+	}
+	link, err := s.ensure()
+	if err != nil {
+		return err
+	}
+	if link.MTU != t.MTU {
+		if err := s.conn.SetMTU(link.Index, t.MTU); err != nil {
+			return fmt.Errorf("%s: %w", Device, err)
+		}
+	}
+	// Without it, kernels before 5.11 let inner packets with DF go by the device's MTU alone: a smaller one on the path
+	// between two nodes swallows them, and no sender learns (calico #7146). Later kernels turn inner packets without DF into
+	// outer fragments, which clouds drop; with it the pod's own packets are fragmented.
+	if !link.Tunnel.PMTUDisc {
+		if err := s.conn.SetTunnelPMTUDisc(link, true); err != nil {
+			return err
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	var want netip.Prefix
+	if t.Addr.IsValid() {
+		want = netip.PrefixFrom(t.Addr, t.Addr.BitLen())
+	}
+	if err := s.conn.SoleAddr(link.Index, netlinkx.IPv4, want); err != nil {
+		return fmt.Errorf("%s: %w", Device, err)
+	}
+	if link.Up {
+		return nil
+	}
+	if err := s.conn.SetUp(link.Index); err != nil {
+		return fmt.Errorf("%s: %w", Device, err)
+	}
+	return nil
+}
+
+func (t Tunnel) validate() error {
+	if t.Addr.IsValid() && !t.Addr.Is4() {
+		return fmt.Errorf("tunnel address %q is not an IPv4 address", t.Addr)
+	}
+	if t.MTU < minMTU || t.MTU > 65535-Overhead {
+		return fmt.Errorf("tunnel mtu %d is not between %d and %d", t.MTU, minMTU, 65535-Overhead)
+	}
+	return nil
+}
+
+// ensure returns the device, made if it is missing. The kernel makes it itself unless told not to
+// (net.core.fb_tunnels_only_for_init_net); asked for one, it loads the module, which makes one, and says that it exists.
+func (s *Syncer) ensure() (netlinkx.Link, error) {
+	link, err := s.conn.LinkByName(Device)
+	if netlinkx.IsNotExist(err) {
+		err = s.conn.AddIPIP(Device)
+		if netlinkx.IsUnsupported(err) {
+			return netlinkx.Link{}, fmt.Errorf("%w (%w)", ErrNoIPIP, err)
+		}
+		if err != nil && !netlinkx.IsExist(err) {
+			return netlinkx.Link{}, err
+		}
+		link, err = s.conn.LinkByName(Device)
+		if netlinkx.IsNotExist(err) {
+			return netlinkx.Link{}, s.renamed()
+		}
+	}
+	if err != nil {
+		return netlinkx.Link{}, err
+	}
+	if !Is(link) {
+		return netlinkx.Link{}, fmt.Errorf("interface %s is not an any-to-any ipip tunnel but %s (local %s, remote %s): remove or rename it",
+			Device, link.Kind, link.Tunnel.Local, link.Tunnel.Remote)
+	}
+	return link, nil
+}
+
+// renamed explains why the device neither is there nor can be made: a namespace has one any-to-any tunnel at most.
+func (s *Syncer) renamed() error {
+	links, err := s.conn.Links()
+	if err != nil {
+		return err
+	}
+	for _, l := range links {
+		if l.Kind == kind && !l.Tunnel.Local.IsValid() && !l.Tunnel.Remote.IsValid() {
+			return fmt.Errorf("interface %s is missing and can't be made, as %s takes its place: rename that (ip link set %s down name %s)",
+				Device, l.Name, l.Name, Device)
+		}
+	}
+	return fmt.Errorf("interface %s was removed while it was being made", Device)
+}
+
+// Remove undoes Sync for a node without IPIP pools: the device loses its addresses and goes down. The device itself stays,
+// as the kernel does not let go of its own. Without a device, or with one that is not ours, there is nothing to do.
+func (s *Syncer) Remove(context.Context) error {
+	link, err := s.conn.LinkByName(Device)
+	if netlinkx.IsNotExist(err) || (err == nil && link.Kind != kind) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	errs := []error{s.conn.SoleAddr(link.Index, netlinkx.IPv4, netip.Prefix{})}
+	if link.Up {
+		errs = append(errs, s.conn.SetDown(link.Index))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("%s: %w", Device, err)
+	}
+	return nil
+}

@@ -1,0 +1,255 @@
+package ipip_test
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/tortie-net/tortie/internal/kernel/ipip"
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/testkit/needtest"
+	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+)
+
+// The tests of this package need a kernel with IPIP and fail on another: there they are to be run in a virtual machine. A short
+// run leaves them out.
+
+var addr = netip.MustParseAddr
+
+// TestAvailable holds on any kernel: what Available says is so.
+func TestAvailable(t *testing.T) {
+	ns := netnstest.New(t)
+	sync := ipip.New(ns.Conn).Sync(t.Context(), ipip.Tunnel{MTU: 1480, Addr: addr("10.244.1.0")})
+	switch err := ipip.Available(); {
+	case err == nil && sync != nil:
+		t.Errorf("Available says yes, and Sync says %v", sync)
+	case err != nil && !errors.Is(err, ipip.ErrNoIPIP):
+		t.Errorf("Available = %v, want nil or ErrNoIPIP", err)
+	case err != nil && !errors.Is(sync, ipip.ErrNoIPIP):
+		t.Errorf("Available says %v, and Sync says %v", err, sync)
+	case err != nil && !strings.Contains(err.Error(), "modprobe ipip"):
+		t.Errorf("%v: the remedy is missing", err)
+	}
+	if _, err := ns.Conn.LinkByName(ipip.Device); sync != nil && !netlinkx.IsNotExist(err) {
+		t.Errorf("a Sync that failed left %s behind: %v", ipip.Device, err)
+	}
+}
+
+func newNS(t testing.TB) *netnstest.NS {
+	t.Helper()
+	if ipip.Available() != nil {
+		needtest.More(t, "a kernel with IPIP")
+	}
+	return netnstest.New(t)
+}
+
+// wantDevice checks everything that Sync is to take care of.
+func wantDevice(t *testing.T, ns *netnstest.NS, want ipip.Tunnel) {
+	t.Helper()
+	link := ns.Link(t, ipip.Device)
+	wantLink := netlinkx.Link{
+		Index: link.Index, Name: "tunl0", Kind: "ipip", MTU: want.MTU, Up: true, Tunnel: netlinkx.Tunnel{PMTUDisc: true},
+		HardwareAddr: link.HardwareAddr, TxQueues: 1, RxQueues: 1,
+	}
+	if diff := cmp.Diff(wantLink, link, cmpopts.IgnoreUnexported(netlinkx.Link{}), cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+		t.Errorf("tunl0 (-want +got):\n%s", diff)
+	}
+	got, err := ns.Conn.Addrs(link.Index, netlinkx.FamilyAll)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantAddrs := []netlinkx.Addr{{Prefix: netip.PrefixFrom(want.Addr, 32), Link: link.Index}}
+	if diff := cmp.Diff(wantAddrs, got, cmpopts.EquateComparable(netip.Prefix{})); diff != "" {
+		t.Errorf("addresses of tunl0 (-want +got):\n%s", diff)
+	}
+}
+
+func sync(t *testing.T, ns *netnstest.NS, tunnel ipip.Tunnel) {
+	t.Helper()
+	if err := ipip.New(ns.Conn).Sync(t.Context(), tunnel); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestFromKernelsOwnDevice(t *testing.T) {
+	ns := newNS(t)
+	want := ipip.Tunnel{MTU: 1480, Addr: addr("10.244.1.0")}
+	sync(t, ns, want)
+	wantDevice(t, ns, want)
+}
+
+func TestSteadyWritesNothing(t *testing.T) {
+	ns := newNS(t)
+	want := ipip.Tunnel{MTU: 1430, Addr: addr("10.244.1.0")}
+	sync(t, ns, want)
+	wake := ns.Quiet(t, netlinkx.LinkEvents|netlinkx.AddrEvents|netlinkx.RouteEvents)
+	sync(t, ns, want)
+	sync(t, ns, want)
+	select {
+	case <-wake:
+		t.Error("the kernel reports a change")
+	case <-time.After(300 * time.Millisecond):
+	}
+}
+
+func TestDriftIsRepaired(t *testing.T) {
+	for name, spoil := range map[string]func(c *netlinkx.Conn, l netlinkx.Link) error{
+		"MTU":                func(c *netlinkx.Conn, l netlinkx.Link) error { return c.SetMTU(l.Index, 1400) },
+		"down":               func(c *netlinkx.Conn, l netlinkx.Link) error { return c.SetDown(l.Index) },
+		"path MTU discovery": func(c *netlinkx.Conn, l netlinkx.Link) error { return c.SetTunnelPMTUDisc(l, false) },
+		"address gone": func(c *netlinkx.Conn, l netlinkx.Link) error {
+			return c.DeleteAddr(l.Index, netip.MustParsePrefix("10.244.1.0/32"))
+		},
+		"more addresses": func(c *netlinkx.Conn, l netlinkx.Link) error {
+			return errors.Join(c.AddAddr(l.Index, netip.MustParsePrefix("10.244.9.0/32")), c.AddAddr(l.Index, netip.MustParsePrefix("192.0.2.1/24")))
+		},
+		"same address, wider": func(c *netlinkx.Conn, l netlinkx.Link) error {
+			return errors.Join(c.DeleteAddr(l.Index, netip.MustParsePrefix("10.244.1.0/32")), c.AddAddr(l.Index, netip.MustParsePrefix("10.244.1.0/24")))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ns := newNS(t)
+			want := ipip.Tunnel{MTU: 1480, Addr: addr("10.244.1.0")}
+			sync(t, ns, want)
+			if err := spoil(ns.Conn, ns.Link(t, ipip.Device)); err != nil {
+				t.Fatal(err)
+			}
+			sync(t, ns, want)
+			wantDevice(t, ns, want)
+		})
+	}
+}
+
+// TestRightAddressStays changes everything else many times over while a prober binds to the address.
+func TestRightAddressStays(t *testing.T) {
+	ns := newNS(t)
+	want := ipip.Tunnel{MTU: 1480, Addr: addr("10.244.1.0")}
+	sync(t, ns, want)
+	link := ns.Link(t, ipip.Device)
+	stop, done := make(chan struct{}), make(chan error, 1)
+	go func() {
+		done <- ns.Do(func() error {
+			for {
+				select {
+				case <-stop:
+					return nil
+				default:
+				}
+				conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.MustParseAddrPort("10.244.1.0:0")))
+				if err != nil {
+					return err
+				}
+				conn.Close()
+			}
+		})
+	}()
+	for i := range 50 {
+		want.MTU = 1400 + i
+		if err := ns.Conn.AddAddr(link.Index, netip.MustParsePrefix("10.244.9.0/32")); err != nil {
+			t.Fatal(err)
+		}
+		sync(t, ns, want)
+	}
+	close(stop)
+	if err := <-done; err != nil {
+		t.Errorf("the address was gone for a moment: %v", err)
+	}
+	wantDevice(t, ns, want)
+}
+
+func TestAddressChanges(t *testing.T) {
+	ns := newNS(t)
+	sync(t, ns, ipip.Tunnel{MTU: 1480, Addr: addr("10.244.1.0")})
+	want := ipip.Tunnel{MTU: 1480, Addr: addr("10.244.7.192")}
+	sync(t, ns, want)
+	wantDevice(t, ns, want)
+}
+
+func TestRemove(t *testing.T) {
+	ns := newNS(t)
+	s := ipip.New(ns.Conn)
+	for range 2 {
+		sync(t, ns, ipip.Tunnel{MTU: 1480, Addr: addr("10.244.1.0")})
+		for range 2 {
+			if err := s.Remove(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			link := ns.Link(t, ipip.Device)
+			addrs, err := ns.Conn.Addrs(link.Index, netlinkx.IPv4)
+			if err != nil || len(addrs) != 0 || link.Up {
+				t.Errorf("after Remove: up %v, addresses %v, %v; want down and none", link.Up, addrs, err)
+			}
+		}
+	}
+}
+
+func TestBadTunnel(t *testing.T) {
+	ns := newNS(t)
+	for want, tunnel := range map[string]ipip.Tunnel{
+		"\"fd00::1\" is not an IPv4":      {MTU: 1480, Addr: addr("fd00::1")},
+		"tunnel mtu 0 is not between 68":  {Addr: addr("10.244.1.0")},
+		"tunnel mtu 65516 is not between": {MTU: 65516, Addr: addr("10.244.1.0")},
+	} {
+		if err := ipip.New(ns.Conn).Sync(t.Context(), tunnel); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Sync(%+v) = %v, want an error with %q", tunnel, err, want)
+		}
+	}
+}
+
+func TestNameTaken(t *testing.T) {
+	ns := newNS(t)
+	tunnel := ipip.Tunnel{MTU: 1480, Addr: addr("10.244.1.0")}
+	sync(t, ns, tunnel)
+	link := ns.Link(t, ipip.Device)
+	if err := errors.Join(ns.Conn.SetDown(link.Index), ns.Conn.SetName(link.Index, "mine")); err != nil {
+		t.Fatal(err)
+	}
+	s := ipip.New(ns.Conn)
+	if err := s.Sync(t.Context(), tunnel); err == nil || !strings.Contains(err.Error(), "ip link set mine down name tunl0") {
+		t.Errorf("with the device renamed: %v", err)
+	}
+	if err := s.Remove(t.Context()); err != nil {
+		t.Errorf("Remove with the device renamed: %v", err)
+	}
+	netnstest.Cable(t, ns, ipip.Device, ns, "other")
+	if err := s.Sync(t.Context(), tunnel); err == nil || !strings.Contains(err.Error(), "not an any-to-any ipip tunnel but veth") {
+		t.Errorf("with a veth of that name: %v", err)
+	}
+	if err := s.Remove(t.Context()); err != nil || !ns.Link(t, ipip.Device).Up {
+		t.Errorf("Remove with a veth of that name: %v, and up is %v", err, ns.Link(t, ipip.Device).Up)
+	}
+}
+
+func TestTunnelWithoutAddress(t *testing.T) {
+	ns := newNS(t)
+	s := ipip.New(ns.Conn)
+	for _, tunnel := range []ipip.Tunnel{{MTU: 1480, Addr: addr("10.244.0.1")}, {MTU: 1480}} {
+		if err := s.Sync(t.Context(), tunnel); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link := ns.Link(t, ipip.Device)
+	have, err := ns.Conn.Addrs(link.Index, netlinkx.IPv4)
+	if err != nil || len(have) != 0 || !link.Up {
+		t.Errorf("addresses %v, up %v, %v; want none, and up", have, link.Up, err)
+	}
+	// Routes through it are what it is for.
+	netnstest.Cable(t, ns, "eth0", ns, "far")
+	ns.Addr(t, "eth0", "10.0.0.1/24")
+	route := netlinkx.Route{Dst: netip.MustParsePrefix("10.244.1.0/26"), Via: addr("10.0.0.2"), Dev: link.Index, Onlink: true}
+	if err := ns.Conn.AddRoute(route); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestMTU(t *testing.T) {
+	if got := ipip.MTU(1460); got != 1440 {
+		t.Errorf("tunnel MTU %d over a link of 1460, want 1440", got)
+	}
+}

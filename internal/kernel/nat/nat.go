@@ -1,0 +1,153 @@
+package nat
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/kernel/nft"
+)
+
+// chain is where packets are translated.
+const chain = "nat-postrouting"
+
+// Config is the desired state. The same rules are for packets of pods and of the node's own processes: what these send is
+// translated only if it comes from an address in a pool, such as the tunnel's.
+type Config struct {
+	// Pools are all of them, of both families, those that are disabled too, as they may still have pods. One that holds
+	// addresses of services only (allowedUses LoadBalancer) is to be left out. Pools may overlap: what is in any of them counts
+	// as inside, and what is in any with NATOutgoing is translated.
+	Pools []Pool
+	// Nodes are addresses that count as inside although they are in no pool, as with natOutgoingExclusions IPPoolsAndHostIPs.
+	Nodes []netip.Addr
+	// Source is the address that packets of its family are sent from; invalid means an address of the link that they leave by.
+	Source netip.Addr
+	// Ports are those that TCP and UDP are sent from; zero leaves the choice to the kernel. Other protocols are translated
+	// without.
+	Ports nft.Ports
+}
+
+// Pool is an IP pool.
+type Pool struct {
+	CIDR        netip.Prefix
+	NATOutgoing bool
+}
+
+// Syncer keeps the chain in a table.
+type Syncer struct{ table *nft.Table }
+
+// New returns the syncer of a table. It touches nothing yet.
+func New(table *nft.Table) *Syncer { return &Syncer{table} }
+
+// Sync makes the chain and its sets as desired, in one transaction: no packet sees half of it. What is right is not written;
+// pools that come or go change elements alone. Without a pool that has natOutgoing everything of ours is removed.
+//
+// Connections keep the translation that they began with.
+func (s *Syncer) Sync(ctx context.Context, c Config) error {
+	p, err := c.part()
+	if err != nil {
+		return err
+	}
+	if _, err := s.table.Sync(ctx, p); err != nil {
+		return fmt.Errorf("nat: %w", err)
+	}
+	return nil
+}
+
+// family is what differs between IPv4 and IPv6.
+type family struct {
+	nft.Family
+	is4      bool
+	pools    string // name of the set with all that counts as inside
+	outgoing string // name of the set with the pools that have natOutgoing
+}
+
+var families = []family{
+	{nft.IPv4, true, "pools-v4", "nat-outgoing-v4"},
+	{nft.IPv6, false, "pools-v6", "nat-outgoing-v6"},
+}
+
+// part is c in nftables.
+func (c Config) part() (nft.Part, error) {
+	p := nft.Part{Prefixes: []string{"nat-", "pools-"}, Former: []string{chain}}
+	if err := c.validate(); err != nil {
+		return nft.Part{}, err
+	}
+	translate := false
+	rules := nft.Chain{Name: chain, Hook: &nft.Hook{Type: nft.NAT, Number: nft.Postrouting, Priority: nft.PrioritySNAT}}
+	for _, f := range families {
+		inside, outgoing := c.ranges(f)
+		translate = translate || len(outgoing) > 0
+		rules.Rules = append(rules.Rules, c.rules(f)...)
+		p.Sets = append(p.Sets,
+			nft.Set{Name: f.outgoing, Key: []nft.Type{f.Addr}, Interval: true, Elements: outgoing},
+			nft.Set{Name: f.pools, Key: []nft.Type{f.Addr}, Interval: true, Elements: inside})
+	}
+	if !translate {
+		p.Sets = nil
+		return p, nil
+	}
+	p.Chains = []nft.Chain{rules}
+	return p, nil
+}
+
+func (c Config) validate() error {
+	for _, p := range c.Pools {
+		if !p.CIDR.IsValid() || p.CIDR != p.CIDR.Masked() {
+			return fmt.Errorf("pool %q is not a CIDR without host bits", p.CIDR)
+		}
+	}
+	for _, a := range c.Nodes {
+		if !a.IsValid() || a.Zone() != "" {
+			return fmt.Errorf("node address %q is not an address without zone", a)
+		}
+	}
+	if c.Source.IsValid() && (c.Source.IsUnspecified() || c.Source.IsMulticast() || c.Source.Zone() != "" || c.Source.Is4In6()) {
+		return fmt.Errorf("natOutgoingAddress %q is not an address to send from", c.Source)
+	}
+	if c.Ports.First > c.Ports.Last || c.Ports != (nft.Ports{}) && c.Ports.First == 0 {
+		return fmt.Errorf("natPortRange %d:%d: must be a port from 1 to 65535, or two with the lesser first", c.Ports.First, c.Ports.Last)
+	}
+	return nil
+}
+
+// ranges returns what counts as inside, and the pools with natOutgoing.
+func (c Config) ranges(f family) (inside, outgoing []nft.Element) {
+	var all, translated []netip.Prefix
+	for _, p := range c.Pools {
+		if p.CIDR.Addr().Is4() != f.is4 {
+			continue
+		}
+		all = append(all, p.CIDR)
+		if p.NATOutgoing {
+			translated = append(translated, p.CIDR)
+		}
+	}
+	for _, a := range c.Nodes {
+		if a = a.Unmap(); a.Is4() == f.is4 {
+			all = append(all, netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+	return nft.Ranges(all), nft.Ranges(translated)
+}
+
+// rules are, in nft's words, "ip saddr @nat-outgoing-v4 ip daddr != @pools-v4 masquerade fully-random", in front of it the
+// same with ports for each protocol that has them if ports are limited.
+func (c Config) rules(f family) []nft.Rule {
+	translate := func(ports nft.Ports) nft.Term {
+		if c.Source.IsValid() && c.Source.Is4() == f.is4 {
+			return nft.SourceNAT(c.Source, ports)
+		}
+		return nft.Masquerade(ports)
+	}
+	outgoing, leaves := nft.In(f.outgoing, f.Src), nft.NotIn(f.pools, f.Dest)
+	var rules []nft.Rule
+	if c.Ports != (nft.Ports{}) {
+		for _, proto := range []byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
+			rules = append(rules, nft.NewRule("", f.Is(), nft.L4Proto.Is(nft.ByteKey(proto)), outgoing, leaves, translate(c.Ports)))
+		}
+	}
+	return append(rules, nft.NewRule("", f.Is(), outgoing, leaves, translate(nft.Ports{})))
+}

@@ -1,0 +1,132 @@
+package netlinkx_test
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+)
+
+func vxlanLink(t *testing.T) (*netnstest.NS, netlinkx.Link) {
+	t.Helper()
+	ns := netnstest.New(t)
+	netnstest.Cable(t, ns, "eth0", ns, "far")
+	ns.Addr(t, "eth0", "172.30.0.1/24")
+	v := netlinkx.VXLAN{ID: 7, Port: 4790, Local: netip.MustParseAddr("172.30.0.1"), Parent: ns.Link(t, "eth0").Index}
+	if err := ns.Conn.AddVXLAN("vx0", [6]byte{0x66, 1, 2, 3, 4, 5}, 1400, v); err != nil {
+		t.Fatal(err)
+	}
+	link := ns.Up(t, "vx0")
+	if link.VXLAN != v || link.MTU != 1400 || link.Kind != "vxlan" {
+		t.Fatalf("the link is %+v, want %+v", link, v)
+	}
+	if err := ns.Conn.AddVXLAN("vx1", [6]byte{0x66, 1, 2, 3, 4, 6}, 1400, v); !netlinkx.IsExist(err) {
+		t.Errorf("another of the same ID and port: %v", err)
+	}
+	return ns, link
+}
+
+// Many entries in one go, of which one cannot be had: the answers are in the order of the requests, and lists are of one link.
+func TestNeighbours(t *testing.T) {
+	ns, link := vxlanLink(t)
+	other := ns.Link(t, "eth0").Index
+	var all []netlinkx.Neighbour
+	for i := range 300 {
+		mac, last := [6]byte{0x66, 0, 0, 0, byte(i >> 8), byte(i)}, byte(i)
+		inside := netlinkx.Neighbour{Link: link.Index, Addr: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), last}), MAC: mac, Permanent: true}
+		all = append(all, inside, netlinkx.Neighbour{Link: link.Index, Forward: true, Addr: netip.AddrFrom4([4]byte{172, 30, byte(i >> 8), last}), MAC: mac, Permanent: true})
+	}
+	stranger := netlinkx.Neighbour{Link: other, Addr: netip.MustParseAddr("172.30.0.9"), MAC: [6]byte{2}, Permanent: true}
+	requests := append([]netlinkx.Neighbour{stranger}, all...)
+	requests = append(requests, all[0], netlinkx.Neighbour{Link: 9999, Addr: netip.MustParseAddr("10.9.9.9"), Permanent: true})
+	for i, err := range ns.Conn.AddNeighbours(requests) {
+		switch last := len(requests) - 1; {
+		case i < last-1 && err != nil, i == last-1 && !netlinkx.IsExist(err), i == last && !netlinkx.IsNotExist(err):
+			t.Errorf("request %d, %s: %v", i, requests[i], err)
+		}
+	}
+	list := func(family netlinkx.Family) (found []netlinkx.Neighbour) {
+		neighbours, err := ns.Conn.Neighbours(link.Index, family)
+		if err != nil {
+			t.Fatal(err)
+		}
+		forwarding, err := ns.Conn.Forwarding(link.Index)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return append(neighbours, forwarding...)
+	}
+	have := map[netlinkx.Neighbour]bool{}
+	for _, n := range list(netlinkx.IPv4) {
+		have[n] = true
+	}
+	for _, n := range all {
+		if !have[n] {
+			t.Fatalf("%s is not listed", n)
+		}
+	}
+	if len(have) != len(all) {
+		t.Errorf("%d entries are listed, want %d", len(have), len(all))
+	}
+	all[0].MAC, all[1].Addr = [6]byte{0x66, 9}, netip.MustParseAddr("172.30.9.9")
+	for _, err := range ns.Conn.ReplaceNeighbours(all[:2]) {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	shown := ns.Run(t, "ip", "neigh", "show", "dev", "vx0") + ns.Run(t, "bridge", "fdb", "show", "dev", "vx0")
+	for _, want := range []string{"10.0.0.0 lladdr 66:09:00:00:00:00 PERMANENT", "66:00:00:00:00:00 dst 172.30.9.9 self permanent"} {
+		if !strings.Contains(shown, want) {
+			t.Errorf("no %q in\n%s", want, shown)
+		}
+	}
+	for _, err := range ns.Conn.DeleteNeighbours(all) {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	if left := list(netlinkx.IPv4); len(left) != 0 {
+		t.Errorf("left: %v", left)
+	}
+	if err := ns.Conn.DeleteNeighbours(all[:2]); !netlinkx.IsNotExist(err[0]) || !netlinkx.IsNotExist(err[1]) {
+		t.Errorf("what is not there: %v", err)
+	}
+}
+
+// Entries of the links asked for wake, whoever made them, and those of others do not. Our own wake only where the kernel does not
+// say whose they are.
+func TestSubscribeToNeighbours(t *testing.T) {
+	ns, link := vxlanLink(t)
+	wake, err := ns.Conn.SubscribeToNeighbours(t.Context(), []int{999, link.Index})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		wakes   bool
+		command string
+	}{
+		{true, "ip neigh add 10.0.0.1 lladdr 66:00:00:00:00:01 dev vx0 nud permanent"},
+		{true, "ip neigh change 10.0.0.1 lladdr 66:00:00:00:00:02 dev vx0"},
+		{true, "ip neigh del 10.0.0.1 dev vx0"},
+		{true, "bridge fdb add 66:00:00:00:00:01 dev vx0 dst 172.30.0.2"},
+		{true, "bridge fdb del 66:00:00:00:00:01 dev vx0"},
+		{false, "ip neigh add 172.30.0.7 lladdr 66:00:00:00:00:01 dev eth0 nud reachable"},
+		{false, "ip neigh del 172.30.0.7 dev eth0"},
+		{true, "ip -6 neigh add fd00::1 lladdr 66:00:00:00:00:01 dev vx0"},
+	} {
+		settle(wake)
+		args := strings.Fields(tt.command)
+		ns.Run(t, args[0], args[1:]...)
+		if woken := within(wake, 300*time.Millisecond); woken != tt.wakes && !(tt.wakes && within(wake, 10*time.Second)) {
+			t.Errorf("%s: wakes %v, want %v", tt.command, woken, tt.wakes)
+		}
+	}
+	settle(wake)
+	ns.Conn.AddNeighbours([]netlinkx.Neighbour{{Link: link.Index, Addr: netip.MustParseAddr("10.0.0.3"), MAC: [6]byte{0x66}}})
+	if within(wake, 300*time.Millisecond) {
+		t.Error("our own neighbour wakes")
+	}
+}

@@ -1,0 +1,113 @@
+package nft_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/kernel/nft"
+	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+)
+
+// woken waits for one wake-up.
+func woken(t *testing.T, wake <-chan struct{}) {
+	t.Helper()
+	select {
+	case _, ok := <-wake:
+		if !ok {
+			t.Fatal("the channel is closed")
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("not woken")
+	}
+}
+
+// TestEvents goes through changes by this table, which wake nobody, and by others. What a wake-up is for is told by the order: a
+// change by hand that comes last is the only one to be seen.
+func TestEvents(t *testing.T) {
+	ns := netnstest.New(t)
+	table := nft.NewAt(ns.Namespace)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	wake, err := table.Events(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	quiet := func(after string) {
+		t.Helper()
+		// A mark behind what must not wake: once it is seen, so would the rest have been.
+		other := nft.NewAt(ns.Namespace)
+		marked, err := other.Events(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ns.Run(t, "nft", "add table inet marker; delete table inet marker")
+		select {
+		case <-marked:
+			t.Errorf("%s: another table's change wakes", after)
+		case <-wake:
+			t.Errorf("%s: woken", after)
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+	syncPart(t, table, policy())
+	changed := policy()
+	changed.Sets[3].Elements = nil
+	syncPart(t, table, changed)
+	syncPart(t, table, policy())
+	quiet("own writes")
+	ns.Run(t, "nft", "add table inet foreign; add chain inet foreign c; add rule inet foreign c counter; add table ip tortie; delete table ip tortie")
+	quiet("others' tables")
+
+	for _, script := range []string{
+		"flush chain inet tortie policy-forward", "delete element inet tortie policy-marks { 10.0.0.9 }", "flush set inet tortie policy-net6",
+		"add chain inet tortie another", "add table inet tortie { flags dormant; }", "delete table inet tortie",
+		"add table inet foreign; delete table inet foreign; add table inet tortie; add chain inet tortie x; add table inet foreign", // in the middle of a transaction
+	} {
+		ns.Run(t, "nft", script)
+		woken(t, wake)
+		syncPart(t, table, policy())
+		quiet("the repair of: " + script)
+	}
+	cancel()
+	for deadline := time.After(20 * time.Second); ; {
+		select {
+		case _, ok := <-wake:
+			if !ok {
+				return
+			}
+		case <-deadline:
+			t.Fatal("the channel stays open after the end of its context")
+		}
+	}
+}
+
+// TestEventsAreCoalesced: nobody reads while more happens than the socket holds.
+func TestEventsAreCoalesced(t *testing.T) {
+	ns := netnstest.New(t)
+	table := nft.NewAt(ns.Namespace)
+	wake, err := table.Events(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var script strings.Builder
+	script.WriteString("add table inet tortie\nadd set inet tortie many { type ipv4_addr; }\n")
+	for i := range 5000 {
+		fmt.Fprintf(&script, "add element inet tortie many { 10.0.%d.%d }\n", i/256, i%256)
+	}
+	file := filepath.Join(t.TempDir(), "script")
+	if err := os.WriteFile(file, []byte(script.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		ns.Run(t, "nft", "-f", file)
+		ns.Run(t, "nft", "delete table inet tortie")
+	}
+	woken(t, wake)
+	ns.Run(t, "nft", "add table inet tortie")
+	woken(t, wake)
+}

@@ -1,0 +1,240 @@
+package nft
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+)
+
+// Foreign tells what another program has in nf_tables from what is anybody else's. iptables' tables are among those of nf_tables
+// where its programs use them.
+type Foreign struct {
+	// Tables are the names of those that are the program's as a whole, in any family.
+	Tables []string
+	// Chain is how the names of its chains in tables of others begin; empty: it has none.
+	Chain string
+	// Mark is how the comments of its rules in chains of others begin. A rule that leads to a chain of its own needs none.
+	Mark string
+}
+
+// Remains are what a Foreign has been found to tell.
+type Remains struct {
+	Tables []Place // of its own
+	Chains []Place // of its own in tables of others
+	Rules  []Place // of its own in chains of others
+}
+
+// Place is a table, a chain or a rule.
+type Place struct {
+	Family uint8
+	Table  string
+	Chain  string // empty: the table
+	Handle uint64 // 0: the chain
+}
+
+// Empty reports that nothing was found.
+func (r Remains) Empty() bool { return len(r.Tables)+len(r.Chains)+len(r.Rules) == 0 }
+
+// String is for people: tables, and how much there is in tables of others.
+func (r Remains) String() string {
+	var words []string
+	for _, t := range r.Tables {
+		words = append(words, "table "+t.String())
+	}
+	for _, t := range tablesOf(r.Chains) {
+		n := 0
+		for _, c := range r.Chains {
+			if c.Family == t.Family && c.Table == t.Table {
+				n++
+			}
+		}
+		words = append(words, fmt.Sprintf("%d chains in table %s", n, t))
+	}
+	return strings.Join(words, ", ")
+}
+
+// String is in nft's words.
+func (p Place) String() string {
+	name := map[uint8]string{unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6", unix.NFPROTO_INET: "inet", unix.NFPROTO_ARP: "arp", unix.NFPROTO_BRIDGE: "bridge"}[p.Family]
+	text := cmp.Or(name, fmt.Sprint("family ", p.Family)) + " " + p.Table
+	if p.Chain != "" {
+		text += " " + p.Chain
+	}
+	return text
+}
+
+func tablesOf(places []Place) []Place {
+	var tables []Place
+	for _, p := range places {
+		if t := (Place{Family: p.Family, Table: p.Table}); !slices.Contains(tables, t) {
+			tables = append(tables, t)
+		}
+	}
+	return tables
+}
+
+// Own is what Table makes, for when there is nobody any more who keeps it.
+var Own = Foreign{Tables: []string{TableName}}
+
+// Find looks for what another program has. A kernel without nf_tables has nothing of it.
+func (t *Table) Find(ctx context.Context, f Foreign) (Remains, error) {
+	s, err := dial(ctx, t.netns)
+	if err != nil {
+		return Remains{}, err
+	}
+	defer s.Close()
+	r, err := s.remains(f)
+	if netlinkx.IsUnsupported(err) || errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, fs.ErrNotExist) {
+		return Remains{}, nil
+	}
+	return r, err
+}
+
+// Remove removes all that Find finds, in one transaction: no packet meets a part of it. It returns what that was.
+func (t *Table) Remove(ctx context.Context, f Foreign) (r Remains, err error) {
+	for range attempts {
+		if r, err = t.tryRemove(ctx, f); !stale(err) {
+			return r, err
+		}
+		time.Sleep(rand.N(attemptPause))
+	}
+	return r, err
+}
+
+func (t *Table) tryRemove(ctx context.Context, f Foreign) (r Remains, err error) {
+	if err := ctx.Err(); err != nil {
+		return r, err
+	}
+	s, err := dial(ctx, t.netns)
+	if err != nil {
+		return r, err
+	}
+	defer s.Close()
+	generation, err := s.generation()
+	if err != nil {
+		return r, err
+	}
+	if r, err = s.remains(f); err != nil || r.Empty() {
+		return r, err
+	}
+	if err := s.commit(generation, r.removal()); err != nil {
+		return r, fmt.Errorf("remove %s: %w", r, err)
+	}
+	return r, nil
+}
+
+// remains collects what there is.
+func (s socket) remains(f Foreign) (r Remains, err error) {
+	err = s.list(unix.NFT_MSG_GETTABLE, unix.NFPROTO_UNSPEC, nil, func(family uint8, b []byte) {
+		if name := text(find(b, unix.NFTA_TABLE_NAME)); slices.Contains(f.Tables, name) {
+			r.Tables = append(r.Tables, Place{Family: family, Table: name})
+		}
+	})
+	if err != nil {
+		return r, fmt.Errorf("list tables of nftables: %w", err)
+	}
+	err = s.list(unix.NFT_MSG_GETCHAIN, unix.NFPROTO_UNSPEC, nil, func(family uint8, b []byte) {
+		p := Place{Family: family, Table: text(find(b, unix.NFTA_CHAIN_TABLE)), Chain: text(find(b, unix.NFTA_CHAIN_NAME))}
+		if f.Chain != "" && !slices.Contains(f.Tables, p.Table) && strings.HasPrefix(p.Chain, f.Chain) {
+			r.Chains = append(r.Chains, p)
+		}
+	})
+	if err != nil {
+		return r, fmt.Errorf("list chains of nftables: %w", err)
+	}
+	for _, t := range tablesOf(r.Chains) {
+		var a attributes
+		a.text(unix.NFTA_RULE_TABLE, t.Table)
+		err = s.list(unix.NFT_MSG_GETRULE, t.Family, a, func(_ uint8, b []byte) {
+			p := Place{Family: t.Family, Table: t.Table, Chain: text(find(b, unix.NFTA_RULE_CHAIN)), Handle: number64(find(b, unix.NFTA_RULE_HANDLE))}
+			if text(find(b, unix.NFTA_RULE_TABLE)) == t.Table && !strings.HasPrefix(p.Chain, f.Chain) && f.made(b) {
+				r.Rules = append(r.Rules, p)
+			}
+		})
+		if err != nil {
+			return r, fmt.Errorf("list rules of table %s: %w", t, err)
+		}
+	}
+	return r, nil
+}
+
+// made reports that a rule outside of the program's chains is its: by the comment, which iptables keeps in a match or in what nft
+// keeps comments in, or as it leads to one of the chains.
+func (f Foreign) made(rule []byte) bool {
+	if f.Mark != "" && (bytes.Contains(find(rule, unix.NFTA_RULE_USERDATA), []byte(f.Mark)) || bytes.Contains(find(rule, unix.NFTA_RULE_EXPRESSIONS), []byte(f.Mark))) {
+		return true
+	}
+	leads := false
+	_ = each(find(rule, unix.NFTA_RULE_EXPRESSIONS), func(_ uint16, expression []byte) {
+		data := find(expression, unix.NFTA_EXPR_DATA)
+		verdict := find(find(data, unix.NFTA_IMMEDIATE_DATA), unix.NFTA_DATA_VERDICT)
+		leads = leads || strings.HasPrefix(text(find(verdict, unix.NFTA_VERDICT_CHAIN)), f.Chain)
+	})
+	return leads
+}
+
+// list hands each part of a dump to take, with its family.
+func (s socket) list(kind int, family uint8, attrs attributes, take func(family uint8, b []byte)) error {
+	request := message(kind, netlink.Dump, attrs)
+	request.Data[0] = family
+	answer, err := s.Execute(request)
+	if err != nil {
+		return err
+	}
+	for _, m := range answer {
+		if len(m.Data) >= 4 {
+			take(m.Data[0], m.Data[4:])
+		}
+	}
+	return nil
+}
+
+// removal is the transaction: the rules that lead to chains first, then what is in the chains, then these.
+func (r Remains) removal() []netlink.Message {
+	var requests []netlink.Message
+	request := func(kind int, p Place, attrs attributes) {
+		m := message(kind, 0, attrs)
+		m.Data[0] = p.Family
+		requests = append(requests, m)
+	}
+	for _, p := range r.Rules {
+		var a attributes
+		a.text(unix.NFTA_RULE_TABLE, p.Table)
+		a.text(unix.NFTA_RULE_CHAIN, p.Chain)
+		a.add(unix.NFTA_RULE_HANDLE, binary.BigEndian.AppendUint64(nil, p.Handle))
+		request(unix.NFT_MSG_DELRULE, p, a)
+	}
+	for _, step := range []struct {
+		kind  int
+		chain uint16
+	}{
+		{unix.NFT_MSG_DELRULE, unix.NFTA_RULE_CHAIN},
+		{unix.NFT_MSG_DELCHAIN, unix.NFTA_CHAIN_NAME},
+	} {
+		for _, p := range r.Chains {
+			var a attributes
+			a.text(unix.NFTA_TABLE_NAME, p.Table) // of one number with all kinds of things
+			a.text(step.chain, p.Chain)
+			request(step.kind, p, a)
+		}
+	}
+	for _, p := range r.Tables {
+		var a attributes
+		a.text(unix.NFTA_TABLE_NAME, p.Table)
+		request(unix.NFT_MSG_DELTABLE, p, a)
+	}
+	return requests
+}

@@ -1,0 +1,120 @@
+package podnet
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+)
+
+// Link is the node's end of a container's link.
+type Link struct {
+	Name string
+	// Handle and IfName are what the alias says, empty for a link that a real Calico made.
+	Handle, IfName string
+	// Addresses are those that the node reaches through the link.
+	Addresses []netip.Addr
+
+	index int
+}
+
+// Links lists the links of containers on the node in whose namespace the calling process is: those that say so by their alias,
+// and pairs with an end in another namespace to which a route leads, who may be anybody's.
+func Links() ([]Link, error) {
+	host, err := netlinkx.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer host.Close()
+	all, err := host.Links()
+	if err != nil {
+		return nil, err
+	}
+	behind, err := addrsByLink(host)
+	if err != nil {
+		return nil, err
+	}
+	var links []Link
+	for _, l := range all {
+		handle, ifName, named := ParseAlias(l.Alias)
+		if !isPair(l) || !named && (l.Peer == netlinkx.PeerHere || len(behind[l.Index]) == 0) {
+			continue
+		}
+		links = append(links, Link{Name: l.Name, Handle: handle, IfName: ifName, Addresses: behind[l.Index], index: l.Index})
+	}
+	return links, nil
+}
+
+func addrsByLink(host *netlinkx.Conn) (map[int][]netip.Addr, error) {
+	routes, err := host.Routes(netlinkx.RouteFilter{})
+	if err != nil {
+		return nil, err
+	}
+	behind := map[int][]netip.Addr{}
+	for _, r := range routes {
+		if a := r.Dst.Addr(); r.Dst.IsSingleIP() && r.Dev != 0 && !r.Via.IsValid() && !slices.Contains(behind[r.Dev], a) {
+			behind[r.Dev] = append(behind[r.Dev], a)
+		}
+	}
+	return behind, nil
+}
+
+// Process returns a process that runs in the container's namespace, or 0.
+func (l Link) Process() (pid int, err error) {
+	err = l.onNode(func(host *netlinkx.Conn, now netlinkx.Link) error {
+		pid, err = host.PeerProcess(now)
+		return err
+	})
+	return pid, err
+}
+
+// Remove removes the link, and the kernel forgets the connections of its addresses. A link that is gone, or not what it was
+// when it was listed, is left alone.
+func (l Link) Remove(ctx context.Context, log *slog.Logger) error {
+	ctx, cancel := context.WithTimeout(ctx, TeardownTimeout)
+	defer cancel()
+	node, err := netlinkx.CurrentNamespace()
+	if err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	go func() { // see Teardown
+		defer node.Close()
+		done <- node.Do(func() error {
+			return l.onNode(func(host *netlinkx.Conn, now netlinkx.Link) error {
+				_, err := removeHostEnd(host, now, (&Config{Log: log}).warn)
+				return err
+			})
+		})
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("remove link %s: the kernel is busy: %w", l.Name, ctx.Err())
+	}
+}
+
+// onNode calls f with the link as it is now.
+func (l Link) onNode(f func(*netlinkx.Conn, netlinkx.Link) error) error {
+	host, err := netlinkx.Open()
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	now, err := host.LinkByIndex(l.index)
+	if netlinkx.IsNotExist(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	handle, ifName, _ := ParseAlias(now.Alias)
+	if now.Name != l.Name || handle != l.Handle || ifName != l.IfName {
+		return nil
+	}
+	return f(host, now)
+}

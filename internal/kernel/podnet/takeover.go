@@ -1,0 +1,82 @@
+package podnet
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+)
+
+// takeOver removes a link that has the name of the pod's, or returns why it must stay.
+func (w *wiring) takeOver(old netlinkx.Link) error {
+	why, err := w.stale(old)
+	if err != nil {
+		return err
+	}
+	w.Log.Info("removing a link left by an earlier sandbox of this pod", "link", describe(old), "why", why)
+	if err := w.host.DeleteLink(old.Index); err != nil && !netlinkx.IsNotExist(err) {
+		return fmt.Errorf("remove leftover host-side link: %w", err)
+	}
+	return nil
+}
+
+// stale says why nobody needs a link any more that has the name of this pod's. If somebody does, the error says who.
+//
+// A sandbox is dead when its namespace is gone, and also when no process is left in it: a namespace may stay mounted for as
+// long as the node runs, and a pod of that name could never start here again. The runtime has a process in each sandbox that
+// is ready, and of two sandboxes of one pod it starts the second after it has ended the first.
+func (w *wiring) stale(old netlinkx.Link) (why string, err error) {
+	if w.Alias != "" && old.Alias == w.Alias {
+		return "it is of the same container", nil
+	}
+	if !isPair(old) {
+		return "", fmt.Errorf("%s has the name of the pod's link and is none: remove it (ip link delete %s)", describe(old), old.Name)
+	}
+	if w.sameContainer(old) {
+		return "", fmt.Errorf("%s is another interface of the same container: a pod has one link of this network", describe(old))
+	}
+	alive, err := w.host.PeerAlive(old)
+	if err != nil {
+		return "", err
+	}
+	if !alive {
+		return "its other end's namespace is gone", nil
+	}
+	if old.Peer == netlinkx.PeerHere {
+		return "its other end is in no pod", nil
+	}
+	pid, err := w.host.PeerProcess(old)
+	if err != nil {
+		return "", err
+	}
+	if pid != 0 {
+		return "", fmt.Errorf("%s is the link of an earlier sandbox of this pod, which is alive (process %d): the pod can be wired once that sandbox has ended",
+			describe(old), pid)
+	}
+	return "no process is left at its other end", nil
+}
+
+// sameContainer reports whether a link is of the same container, perhaps of another interface.
+func (w *wiring) sameContainer(old netlinkx.Link) bool {
+	mine, _, ok := ParseAlias(w.Alias)
+	theirs, _, okToo := ParseAlias(old.Alias)
+	return ok && okToo && mine == theirs
+}
+
+// isPair reports whether a link is of a kind that pods have.
+func isPair(l netlinkx.Link) bool { return l.Kind == "veth" || l.Kind == "netkit" }
+
+// describe says which link and whose.
+func describe(l netlinkx.Link) string {
+	text := fmt.Sprintf("%s (%s, index %d", l.Name, l.Kind, l.Index)
+	if handle, ifName, ok := ParseAlias(l.Alias); ok {
+		network, container := handle, ""
+		if at := strings.LastIndexByte(handle, '.'); at >= 0 {
+			network, container = handle[:at], handle[at+1:]
+		}
+		text += fmt.Sprintf(", %s of container %s in network %s", ifName, container, network)
+	} else if l.Alias != "" {
+		text += fmt.Sprintf(", alias %q", l.Alias)
+	}
+	return text + ")"
+}

@@ -1,0 +1,224 @@
+package podnet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+)
+
+// TeardownTimeout bounds Teardown. Taking down one link keeps the kernel busy for tens of milliseconds under its one lock
+// for network configuration, so a node that loses all its pods makes each wait for all the others.
+const TeardownTimeout = 20 * time.Second
+
+// Teardown removes the interface of c, and with it the node's end and the routes; then the kernel has forgotten all connections
+// of the pod. Of c it uses Netns, IfName, HostVeth, Alias and Log. It returns the addresses that the pod had, as far as the
+// kernel still knew them.
+//
+// It succeeds when there is nothing to remove: no namespace (an empty path, nothing at the path, or a file there that is no
+// namespace) or no interface. In those cases a node's end called HostVeth is removed too if its alias says that it is of this
+// container, or if its other end's namespace is gone: ahead of the kernel, so that the pod's address leads nowhere once
+// Teardown has returned. Another link of that name belongs to a newer sandbox of the pod. An empty HostVeth skips this.
+//
+// The node's own namespace is refused. An interface whose other end is another container's by its alias stays: the path leads
+// to a newer sandbox.
+func Teardown(ctx context.Context, c Config) ([]netip.Addr, error) {
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	node, err := netlinkx.CurrentNamespace()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, TeardownTimeout)
+	defer cancel()
+	type outcome struct {
+		addrs []netip.Addr
+		err   error
+	}
+	done := make(chan outcome, 1)
+	// A thread that waits for the kernel's lock can't be called back; what it does stays right after the deadline.
+	go func() {
+		defer node.Close()
+		addrs, err := teardown(node, c)
+		done <- outcome{addrs, err}
+	}()
+	select {
+	case o := <-done:
+		return o.addrs, o.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("remove interface %s of %s: the kernel is busy: %w", c.IfName, c.Netns, ctx.Err())
+	}
+}
+
+func teardown(node *netlinkx.Namespace, c Config) ([]netip.Addr, error) {
+	host, err := netlinkx.OpenAt(node)
+	if err != nil {
+		return nil, err
+	}
+	defer host.Close()
+	if c.Netns == "" {
+		return reapHostEnd(host, c)
+	}
+	ns, err := netlinkx.OpenNamespace(c.Netns)
+	if netlinkx.IsNotExist(err) || errors.Is(err, netlinkx.ErrNotNamespace) {
+		return reapHostEnd(host, c)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer ns.Close()
+	if err := notTheNodes(ns, node, c.Netns); err != nil {
+		return nil, err
+	}
+	pod, err := netlinkx.OpenAt(ns)
+	if err != nil {
+		return nil, err
+	}
+	defer pod.Close()
+	link, err := pod.LinkByName(c.IfName)
+	if netlinkx.IsNotExist(err) {
+		return reapHostEnd(host, c)
+	}
+	if err == nil {
+		return c.unwire(host, pod, link)
+	}
+	return nil, fmt.Errorf("in namespace %s: %w", c.Netns, err)
+}
+
+// unwire removes the pod's end, and with it the other. Taking a link down is 20 ms of waiting for other processors (RCU); the
+// connections are forgotten meanwhile. So that there are no new ones, the addresses go first, at both ends.
+func (c *Config) unwire(host, pod *netlinkx.Conn, link netlinkx.Link) ([]netip.Addr, error) {
+	other, found, err := otherEnd(host, link)
+	if err != nil {
+		return nil, err
+	}
+	if found && c.isAnothers(other) {
+		c.Log.Warn("the namespace is that of another container by now: its interface stays", "netns", c.Netns, "link", describe(other))
+		return nil, nil
+	}
+	have, err := pod.Addrs(link.Index, netlinkx.FamilyAll)
+	if err != nil {
+		return nil, fmt.Errorf("in namespace %s: %w", c.Netns, err)
+	}
+	var addrs []netip.Addr
+	for _, a := range have {
+		if a.Prefix.Addr().IsLinkLocalUnicast() {
+			continue
+		}
+		addrs = append(addrs, a.Prefix.Addr())
+		err := pod.DeleteAddr(link.Index, a.Prefix)
+		if found {
+			err = errors.Join(err, host.DeleteRoute(hostRoute(a.Prefix.Addr(), other.Index)))
+		}
+		if err != nil {
+			c.Log.Debug("an address or its route was gone", "err", err) // or goes with the link
+		}
+	}
+	forgotten := forgetMeanwhile(host, addrs)
+	if err := pod.DeleteLink(link.Index); err != nil && !netlinkx.IsNotExist(err) {
+		return addrs, errors.Join(fmt.Errorf("in namespace %s: %w", c.Netns, err), forgotten())
+	}
+	c.warn(forgotten())
+	return addrs, nil
+}
+
+// otherEnd finds the node's end of a pod's link.
+func otherEnd(host *netlinkx.Conn, link netlinkx.Link) (other netlinkx.Link, found bool, err error) {
+	if link.PeerIndex == 0 {
+		return other, false, nil
+	}
+	other, err = host.LinkByIndex(link.PeerIndex)
+	if netlinkx.IsNotExist(err) {
+		return other, false, nil
+	}
+	return other, err == nil && isPair(other) && other.PeerIndex == link.Index, err
+}
+
+// isAnothers reports whether a link is another container's by its alias.
+func (c *Config) isAnothers(l netlinkx.Link) bool {
+	_, _, ok := ParseAlias(l.Alias)
+	return ok && c.Alias != "" && l.Alias != c.Alias
+}
+
+// forgetMeanwhile starts forgetting the addresses' connections and returns what waits for that.
+func forgetMeanwhile(host *netlinkx.Conn, addrs []netip.Addr) func() error {
+	done := make(chan error, 1)
+	go func() {
+		_, err := host.DeleteFlows(addrs)
+		done <- err
+	}()
+	return func() error { return <-done }
+}
+
+// warn says of connections that stay that they do: no reason to keep the pod.
+func (c *Config) warn(err error) {
+	if err != nil {
+		c.Log.Warn("connections of the pod may be remembered until they time out", "err", err)
+	}
+}
+
+// reapHostEnd removes the node's end where the pod's can't be reached.
+func reapHostEnd(host *netlinkx.Conn, c Config) ([]netip.Addr, error) {
+	if c.HostVeth == "" {
+		return nil, nil
+	}
+	link, err := host.LinkByName(c.HostVeth)
+	if netlinkx.IsNotExist(err) {
+		return nil, nil
+	}
+	if err != nil || !isPair(link) {
+		return nil, err
+	}
+	if c.Alias == "" || link.Alias != c.Alias {
+		alive, err := host.PeerAlive(link)
+		if err != nil || alive {
+			return nil, err
+		}
+	}
+	return removeHostEnd(host, link, c.warn)
+}
+
+// removeHostEnd removes a link from the node's side, with its routes first. It returns the addresses that they led to.
+func removeHostEnd(host *netlinkx.Conn, link netlinkx.Link, warn func(error)) ([]netip.Addr, error) {
+	behind, err := addrsByLink(host)
+	if err != nil {
+		return nil, err
+	}
+	addrs := behind[link.Index]
+	for _, a := range addrs {
+		if err := host.DeleteRoute(hostRoute(a, link.Index)); err != nil && !netlinkx.IsNotExist(err) {
+			return nil, err
+		}
+	}
+	forgotten := forgetMeanwhile(host, addrs)
+	if err := host.DeleteLink(link.Index); err != nil && !netlinkx.IsNotExist(err) {
+		return addrs, errors.Join(err, forgotten())
+	}
+	warn(forgotten())
+	return addrs, nil
+}
+
+// Forget makes the kernel forget the connections of addresses that no pod on this node has any more. Those to which the node
+// has a route of their own are left alone: a newer pod has them.
+func Forget(addrs []netip.Addr) error {
+	host, err := netlinkx.Open()
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	routes, err := host.Routes(netlinkx.RouteFilter{})
+	if err != nil {
+		return err
+	}
+	addrs = slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool {
+		return slices.ContainsFunc(routes, func(r netlinkx.Route) bool { return r.Dst == hostPrefix(a) && r.Dev != 0 })
+	})
+	_, err = host.DeleteFlows(addrs)
+	return err
+}

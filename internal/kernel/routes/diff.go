@@ -1,0 +1,185 @@
+package routes
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+)
+
+// wanted are the desired routes by key, and what the kernel makes of them.
+type wanted struct {
+	own    netlinkx.Protocol
+	routes []Route
+	at     map[key]int // in routes
+	links  map[string]link
+	held   map[int]bool // those that can't be had now
+	errs   []error      // why
+}
+
+func newWanted(desired []Route, own netlinkx.Protocol) (*wanted, error) {
+	w := &wanted{own: own, routes: desired, at: make(map[key]int, len(desired)), held: map[int]bool{}}
+	for i, r := range desired {
+		if other, ok := w.at[r.key()]; ok {
+			return nil, fmt.Errorf("two routes with one destination and metric: %s, and %s", desired[other], r)
+		}
+		w.at[r.key()] = i
+	}
+	return w, nil
+}
+
+// resolve finds the routes that can't be had now: what runs in their place is left alone.
+func (w *wanted) resolve() {
+	missing := map[string]int{}
+	for i, r := range w.routes {
+		err := r.validate()
+		if dev, ok := w.absent(r); err == nil && ok {
+			if missing[dev]++; missing[dev] == 1 {
+				err = fmt.Errorf("route %s: there is no device %s", r, dev)
+			}
+			w.held[i] = true
+		}
+		if err != nil {
+			w.held[i] = true
+			w.errs = append(w.errs, err)
+		}
+	}
+	for _, dev := range slices.Sorted(maps.Keys(missing)) {
+		if n := missing[dev]; n > 1 {
+			w.errs = append(w.errs, fmt.Errorf("%d more routes need the device %s", n-1, dev))
+		}
+	}
+}
+
+// absent names a device that is not there, if the route has no other.
+func (w *wanted) absent(r Route) (dev string, ok bool) {
+	for _, h := range r.Hops {
+		if _, ok := w.links[h.Dev]; ok {
+			return "", false
+		}
+		dev = h.Dev
+	}
+	return dev, len(r.Hops) > 0
+}
+
+// hops are those that the kernel is to use, in the order of sortHops. Of several, one whose link is away, or passes nothing, is left
+// out: the kernel would refuse the whole route, or go on to use a link that has lost its carrier.
+func (w *wanted) hops(r Route) []netlinkx.Hop {
+	var hops, doubtful []netlinkx.Hop
+	for _, h := range r.Hops {
+		l, ok := w.links[h.Dev]
+		k := netlinkx.Hop{Via: h.Via, Dev: l.index, Onlink: h.Onlink, Weight: cmp.Or(h.Weight, 1)}
+		switch {
+		case !ok:
+		case l.down:
+			doubtful = append(doubtful, k)
+		default:
+			hops = append(hops, k)
+		}
+	}
+	if len(hops) == 0 {
+		hops = doubtful
+	}
+	sortHops(hops)
+	return hops
+}
+
+// sortHops brings hops into one order: IPv6 lists them in another than they were given.
+func sortHops(hops []netlinkx.Hop) {
+	slices.SortFunc(hops, func(a, b netlinkx.Hop) int { return cmp.Or(a.Via.Compare(b.Via), cmp.Compare(a.Dev, b.Dev)) })
+}
+
+// destinations are those of the routes that can be had.
+func (w *wanted) destinations() map[netip.Prefix]bool {
+	reached := make(map[netip.Prefix]bool, len(w.routes))
+	for i, r := range w.routes {
+		if !w.held[i] {
+			reached[r.Dst] = true
+		}
+	}
+	return reached
+}
+
+// kernel is the route as the kernel will list it, but for the order of its hops, so that a listed one can be compared.
+func (w *wanted) kernel(i int) netlinkx.Route {
+	r := w.routes[i]
+	k := netlinkx.Route{
+		Dst: r.Dst, Table: netlinkx.TableMain, Protocol: w.own, Type: cmp.Or(r.Type, netlinkx.Unicast), Src: r.Src, Metric: r.key().metric,
+	}
+	if len(r.Hops) == 1 { // as nearly all of ten thousand have
+		h := r.Hops[0]
+		k.Via, k.Dev, k.Onlink = h.Via, w.links[h.Dev].index, h.Onlink
+	} else if hops := w.hops(r); len(hops) == 1 {
+		k.Via, k.Dev, k.Onlink = hops[0].Via, hops[0].Dev, hops[0].Onlink
+	} else {
+		k.Hops = hops
+	}
+	// IPv4 only: a destination on the link itself has link scope, and IPv6 routes have no scope.
+	onLink := k.Type == netlinkx.Unicast && !k.Via.IsValid() && !slices.ContainsFunc(k.Hops, func(h netlinkx.Hop) bool { return h.Via.IsValid() })
+	if onLink && r.Dst.Addr().Is4() {
+		k.Scope = netlinkx.ScopeLink
+	}
+	return k
+}
+
+// plan is what remains to be done, each list in the order of its routes' destinations.
+type plan struct {
+	add, replace, remove []netlinkx.Route
+	kept                 int
+}
+
+// What is known of a desired route's place in the kernel.
+const (
+	absent = iota
+	differs
+	right
+)
+
+// diff compares by key. Of several actual routes with one key (which only somebody who uses our protocol number can make)
+// one is kept or replaced, the others are removed.
+func (w *wanted) diff(actual []netlinkx.Route) plan {
+	for _, r := range actual {
+		sortHops(r.Hops)
+	}
+	place := make([]uint8, len(w.routes))
+	for _, r := range actual {
+		if i, ok := w.at[keyOf(r.Dst, r.Metric)]; ok && place[i] != right {
+			place[i] = differs
+			if r.Equal(w.kernel(i)) {
+				place[i] = right
+			}
+		}
+	}
+	var p plan
+	stays := make([]bool, len(w.routes)) // one of its actual routes has been passed over
+	for _, r := range actual {
+		i, ok := w.at[keyOf(r.Dst, r.Metric)]
+		switch {
+		case ok && w.held[i]:
+		case ok && !stays[i] && (place[i] == differs || r.Equal(w.kernel(i))):
+			stays[i] = true
+		default:
+			p.remove = append(p.remove, r)
+		}
+	}
+	for i := range w.routes {
+		switch {
+		case w.held[i]:
+		case place[i] == absent:
+			p.add = append(p.add, w.kernel(i))
+		case place[i] == differs:
+			p.replace = append(p.replace, w.kernel(i))
+		default:
+			p.kept++
+		}
+	}
+	for _, list := range [][]netlinkx.Route{p.add, p.replace, p.remove} {
+		slices.SortFunc(list, func(a, b netlinkx.Route) int {
+			return cmp.Or(a.Dst.Addr().Compare(b.Dst.Addr()), cmp.Compare(a.Dst.Bits(), b.Dst.Bits()), cmp.Compare(a.Metric, b.Metric))
+		})
+	}
+	return p
+}

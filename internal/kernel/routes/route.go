@@ -1,0 +1,163 @@
+package routes
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+)
+
+// MaxHops is how many next hops a route can have. More are of no use, and each packet's choice is made among all.
+const MaxHops = 16
+
+// Route is a desired route.
+type Route struct {
+	Dst  netip.Prefix
+	Type netlinkx.RouteType // 0: unicast
+
+	// Hops are the next hops that the traffic is spread over, in any order: at least one and at most MaxHops for a unicast route,
+	// none for another.
+	Hops   []Hop
+	Src    netip.Addr
+	Metric uint32
+}
+
+// Hop is a next hop.
+type Hop struct {
+	Via netip.Addr // invalid: the destination is on Dev's link
+
+	// Dev is the output link's name. Names are looked up at each Sync: a link that was made anew has another index.
+	Dev string
+
+	Onlink bool // don't require a route to Via; tunnels need it, as Via is the outer destination
+	// Weight is the hop's share among several, from 1 to 256; 0 means 1.
+	Weight int
+}
+
+// To returns the route to a destination by one next hop.
+func To(dst netip.Prefix, hop Hop) Route { return Route{Dst: dst, Hops: []Hop{hop}} }
+
+// Equal reports whether two values mean the same route.
+func (r Route) Equal(other Route) bool {
+	return r.Dst == other.Dst && cmp.Or(r.Type, netlinkx.Unicast) == cmp.Or(other.Type, netlinkx.Unicast) && r.Src == other.Src &&
+		r.key() == other.key() && slices.Equal(sortedHops(r.Hops), sortedHops(other.Hops))
+}
+
+// sortedHops returns the hops in an order of their own.
+func sortedHops(hops []Hop) []Hop {
+	hops = slices.Clone(hops)
+	for i := range hops {
+		hops[i].Weight = cmp.Or(hops[i].Weight, 1)
+	}
+	slices.SortFunc(hops, func(a, b Hop) int {
+		return cmp.Or(a.Via.Compare(b.Via), cmp.Compare(a.Dev, b.Dev), cmp.Compare(a.Weight, b.Weight))
+	})
+	return hops
+}
+
+// String is the route in ip-route's words.
+func (r Route) String() string {
+	s := r.Dst.String()
+	if t := cmp.Or(r.Type, netlinkx.Unicast); t != netlinkx.Unicast {
+		s = t.String() + " " + s
+	}
+	if len(r.Hops) == 1 {
+		s += r.Hops[0].String()
+	}
+	if r.Metric != 0 {
+		s += fmt.Sprint(" metric ", r.Metric)
+	}
+	if len(r.Hops) == 1 && r.Hops[0].Onlink {
+		s += " onlink"
+	}
+	if len(r.Hops) > 1 {
+		for _, h := range r.Hops {
+			s += fmt.Sprint(" nexthop", h, " weight ", cmp.Or(h.Weight, 1))
+			if h.Onlink {
+				s += " onlink"
+			}
+		}
+	}
+	return s
+}
+
+// String is the hop in ip-route's words, with a space before, and without what belongs at a line's end.
+func (h Hop) String() string {
+	s := ""
+	if h.Via.IsValid() {
+		s += " via " + h.Via.String()
+	}
+	if h.Dev != "" {
+		s += " dev " + h.Dev
+	}
+	return s
+}
+
+// validate refuses what the kernel would refuse, or would understand otherwise.
+func (r Route) validate() error {
+	unicast := cmp.Or(r.Type, netlinkx.Unicast) == netlinkx.Unicast
+	switch {
+	case !r.Dst.IsValid():
+		return errors.New("route without a destination")
+	case r.Dst != r.Dst.Masked():
+		return fmt.Errorf("route %s: destination has bits beyond its length, want %s", r, r.Dst.Masked())
+	case unicast && len(r.Hops) == 0:
+		return fmt.Errorf("route %s: no next hop and no device", r)
+	case !unicast && len(r.Hops) > 0:
+		return fmt.Errorf("route %s: a route that drops has no next hop", r)
+	case len(r.Hops) > MaxHops:
+		return fmt.Errorf("route %s: %d next hops, want %d at most", r.Dst, len(r.Hops), MaxHops)
+	case r.Src.IsValid() && r.Src.Is4() != r.Dst.Addr().Is4():
+		return fmt.Errorf("route %s: %s is of the other address family", r, r.Src)
+	}
+	for i, h := range r.Hops {
+		if err := r.validateHop(h); err != nil {
+			return err
+		}
+		if slices.ContainsFunc(r.Hops[:i], func(o Hop) bool { return o.Via == h.Via && o.Dev == h.Dev }) {
+			return fmt.Errorf("route %s: a next hop is named twice:%s", r, h)
+		}
+	}
+	return nil
+}
+
+func (r Route) validateHop(h Hop) error {
+	switch {
+	case h.Dev == "":
+		return fmt.Errorf("route %s: no device", r)
+	case h.Onlink && !h.Via.IsValid():
+		return fmt.Errorf("route %s: onlink without a next hop", r)
+	case h.Via.IsValid() && h.Via.Is4() != r.Dst.Addr().Is4():
+		return fmt.Errorf("route %s: %s is of the other address family", r, h.Via)
+	case h.Weight < 0 || h.Weight > 256:
+		return fmt.Errorf("route %s: weight %d, want 1 to 256", r, h.Weight)
+	}
+	return nil
+}
+
+// key is what the kernel lets exist once.
+type key struct {
+	dst    netip.Prefix
+	metric uint32
+}
+
+// ipv6DefaultMetric is what the kernel makes of an IPv6 route without a metric.
+const ipv6DefaultMetric = 1024
+
+func (r Route) key() key { return keyOf(r.Dst, r.Metric) }
+
+// Key is the destination and metric, of which the kernel lets each pair exist once.
+func (r Route) Key() (netip.Prefix, uint32) {
+	k := r.key()
+	return k.dst, k.metric
+}
+
+func keyOf(dst netip.Prefix, metric uint32) key {
+	if metric == 0 && dst.Addr().Is6() {
+		metric = ipv6DefaultMetric
+	}
+	return key{dst, metric}
+}

@@ -1,0 +1,197 @@
+package routes
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+)
+
+// DefaultProtocol marks our routes. It is none of BIRD's (12), Felix's (80) or FRR's (186): a Felix on the same node deletes
+// every route of protocol 80 that is not its own.
+const DefaultProtocol netlinkx.Protocol = 84
+
+// ErrForeign: a route that is not ours is in the place of a desired one, or beside it where the kernel cannot tell them apart.
+var ErrForeign = errors.New("a foreign route is in the way")
+
+// Options says whose routes a Table keeps.
+type Options struct {
+	// Protocol is the mark of our routes; 0: DefaultProtocol.
+	Protocol netlinkx.Protocol
+
+	// TakeOver names protocols of a predecessor (BIRD's 12, Felix's 80). Its routes are replaced where they stand in the place of
+	// desired ones. A complete Sync also removes those to desired destinations with other metrics, which would be used again
+	// once ours are withdrawn, those through Devices, and those that Estate names. Its other routes are not touched, nor are those
+	// to pods, which need no next hop.
+	TakeOver []netlinkx.Protocol
+
+	// Devices are links that nobody but us and a predecessor has routes through.
+	Devices []string
+}
+
+// Estate is what is known of what predecessors have left.
+type Estate struct {
+	// Ranges are those in which all routes by a next hop, and all that drop, were made for the cluster.
+	Ranges []netip.Prefix
+	// Alive are protocols of predecessors that still run: what they have stays, also in the place of desired routes. Two that
+	// replace each other's routes would do so for ever.
+	Alive []netlinkx.Protocol
+}
+
+// Stats counts what a Sync did.
+type Stats struct {
+	Added    int
+	Replaced int // own routes that differed, and routes taken over
+	Deleted  int // own ones that are not desired, and what a predecessor left
+	Kept     int // right already
+	Held     int // not desired and left in place by Merge
+	Left     int // desired, and left to a predecessor that still runs
+}
+
+// Changed reports whether anything was written.
+func (s Stats) Changed() bool { return s.Added+s.Replaced+s.Deleted > 0 }
+
+// Table keeps our routes in one network namespace. What is there is read from the kernel each time. It is for one goroutine.
+type Table struct {
+	conn   *netlinkx.Conn
+	opts   Options
+	estate Estate
+	taken  []netlinkx.Route
+}
+
+// Inherit says what is known of predecessors from now on.
+func (t *Table) Inherit(e Estate) { t.estate = e }
+
+// Taken returns the routes of predecessors that the last Sync replaced or removed.
+func (t *Table) Taken() []netlinkx.Route { return t.taken }
+
+// alive reports that a route belongs to a predecessor that still runs.
+func (t *Table) alive(r netlinkx.Route) bool { return slices.Contains(t.estate.Alive, r.Protocol) }
+
+// New returns the table of the connection's namespace. It touches nothing yet.
+func New(conn *netlinkx.Conn, opts Options) *Table {
+	opts.Protocol = cmp.Or(opts.Protocol, DefaultProtocol)
+	return &Table{conn: conn, opts: opts}
+}
+
+// Sync makes our routes equal to desired, which is the whole set: what is ours and not in it is deleted. Routes that are
+// right are not written, and one that differs is replaced without a gap.
+//
+// A route that can't be had (its link does not exist, a foreign route is in its place, the kernel refuses it) does not keep
+// Sync from the others; an existing route of ours in its place stays. The error joins all such cases, and Stats tells what was
+// done. Two desired routes with one destination and metric are an error before anything is written.
+func (t *Table) Sync(ctx context.Context, desired []Route) (Stats, error) {
+	return t.sync(ctx, desired, true)
+}
+
+// Merge is Sync without the last step: routes of ours that are not desired stay. It is for while desired may be incomplete.
+func (t *Table) Merge(ctx context.Context, desired []Route) (Stats, error) {
+	return t.sync(ctx, desired, false)
+}
+
+func (t *Table) sync(ctx context.Context, desired []Route, prune bool) (Stats, error) {
+	t.taken = nil
+	w, err := newWanted(desired, t.opts.Protocol)
+	if err != nil {
+		return Stats{}, err
+	}
+	if w.links, err = t.devices(desired); err != nil {
+		return Stats{}, err
+	}
+	actual, err := t.conn.Routes(netlinkx.RouteFilter{Protocol: t.opts.Protocol})
+	if err != nil {
+		return Stats{}, err
+	}
+	w.resolve()
+	p := w.diff(actual)
+	spared := len(p.remove)
+	if prune {
+		left, err := t.leftBehind(w)
+		if err != nil {
+			return Stats{}, err
+		}
+		p.remove, spared = append(p.remove, left...), 0
+	} else {
+		p.remove = nil
+	}
+	stats, errs := t.apply(ctx, p)
+	stats.Held = spared
+	return stats, netlinkx.Summary(append(errs, w.errs...))
+}
+
+// link is what a Sync has to know of one.
+type link struct {
+	index int
+	down  bool
+}
+
+// devices looks up the links that routes go through: a few, on a node that may have a thousand.
+func (t *Table) devices(desired []Route) (map[string]link, error) {
+	links, asked := map[string]link{}, map[string]bool{"": true}
+	ask := func(name string) error {
+		if asked[name] {
+			return nil
+		}
+		asked[name] = true
+		l, err := t.conn.LinkByName(name)
+		if err == nil {
+			links[name] = link{l.Index, l.Down}
+		}
+		if netlinkx.IsNotExist(err) || errors.Is(err, netlinkx.ErrLinkName) {
+			return nil
+		}
+		return err
+	}
+	for _, name := range t.opts.Devices {
+		if err := ask(name); err != nil {
+			return nil, err
+		}
+	}
+	for _, r := range desired {
+		for _, h := range r.Hops {
+			if err := ask(h.Dev); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return links, nil
+}
+
+// leftBehind lists a predecessor's routes that are to go: see Options.TakeOver. Those that are in the place of a desired route are
+// not among them.
+func (t *Table) leftBehind(w *wanted) (left []netlinkx.Route, err error) {
+	for _, protocol := range t.opts.TakeOver {
+		if slices.Contains(t.estate.Alive, protocol) {
+			continue
+		}
+		theirs, err := t.conn.Routes(netlinkx.RouteFilter{Protocol: protocol})
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range theirs {
+			if _, taken := w.at[keyOf(r.Dst, r.Metric)]; !taken {
+				left = append(left, r)
+			}
+		}
+	}
+	if len(left) == 0 {
+		return nil, nil
+	}
+	reached := w.destinations()
+	return slices.DeleteFunc(left, func(r netlinkx.Route) bool {
+		ours := slices.ContainsFunc(t.opts.Devices, func(dev string) bool { return r.Leaves(w.links[dev].index) })
+		return !ours && (toPod(r) || !reached[r.Dst] && !t.estate.has(r.Dst))
+	}), nil
+}
+
+// toPod reports a route of the kind that leads to a pod on this node: to its interface, by no next hop.
+func toPod(r netlinkx.Route) bool {
+	return r.Type == netlinkx.Unicast && !r.Via.IsValid() && len(r.Hops) == 0 && !r.Object
+}
+
+func (e *Estate) has(p netip.Prefix) bool {
+	return slices.ContainsFunc(e.Ranges, func(r netip.Prefix) bool { return r.Bits() <= p.Bits() && r.Contains(p.Addr()) })
+}

@@ -1,0 +1,177 @@
+package takeover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/nft"
+	"github.com/tortie-net/tortie/internal/kernel/vxlan"
+)
+
+// Handover is what is to become of what the agent has left on a node where it does not run any more.
+type Handover struct {
+	Kernel *netlinkx.Conn
+	Table  *nft.Table
+	// Protocol is the mark of the agent's routes.
+	Protocol netlinkx.Protocol
+	// All: nothing takes the agent's place. What it left is removed; else the routes are given to Calico's programs.
+	All bool
+	// DryRun: nothing is done.
+	DryRun bool
+}
+
+// Step is something that was done, or would be.
+type Step struct{ What, About string }
+
+// Run does it, and returns what was done, or would be. To run it again does no harm.
+//
+// Calico's programs can't put routes in the place of ours, as BIRD takes these for an administrator's and Felix does not have
+// them in sight. Given their protocol numbers they are taken for what they made themselves: what is right stays, and the rest is
+// replaced or removed by them. A packet always finds a route. Where Calico has its own to the same destination already, ours is
+// removed. Our rules of nftables go when Felix has made its own, and not before: else packets would leave the pools untranslated.
+// The devices of tunnels are Calico's too, and stay, as do the links of pods; with All they go.
+func (h Handover) Run(ctx context.Context) ([]Step, error) {
+	var steps []Step
+	var errs []error
+	for _, part := range []func(context.Context) ([]Step, error){h.routes, h.rules, h.devices} {
+		done, err := part(ctx)
+		steps, errs = append(steps, done...), append(errs, err)
+	}
+	return steps, errors.Join(errs...)
+}
+
+func (h Handover) routes(ctx context.Context) ([]Step, error) {
+	ours, err := h.Kernel.Routes(netlinkx.RouteFilter{Protocol: h.Protocol})
+	if err != nil || len(ours) == 0 {
+		return nil, err
+	}
+	theirs, tunnels, err := h.calico()
+	if err != nil {
+		return nil, err
+	}
+	links, err := h.Kernel.Links()
+	if err != nil {
+		return nil, err
+	}
+	give, remove, steps := h.sort(ours, theirs, tunnels, namesOf(links))
+	if h.DryRun {
+		return steps, nil
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	return steps, errors.Join(errors.Join(h.Kernel.ReplaceRoutes(give)...), withoutGone(h.Kernel.DeleteRoutes(remove)))
+}
+
+func namesOf(links []netlinkx.Link) map[int]string {
+	names := make(map[int]string, len(links))
+	for _, l := range links {
+		names[l.Index] = l.Name
+	}
+	return names
+}
+
+// withoutGone leaves out what has gone by itself.
+func withoutGone(errs []error) error {
+	return errors.Join(slices.DeleteFunc(errs, netlinkx.IsNotExist)...)
+}
+
+// calico returns the destinations that Calico has routes to, and the links that are Felix's.
+func (h Handover) calico() (theirs map[netip.Prefix]bool, tunnels []int, err error) {
+	theirs = map[netip.Prefix]bool{}
+	for _, protocol := range Protocols {
+		routes, err := h.Kernel.Routes(netlinkx.RouteFilter{Protocol: protocol})
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, r := range routes {
+			theirs[r.Dst] = true
+		}
+	}
+	for _, name := range []string{vxlan.Device4, vxlan.Device6} {
+		switch link, err := h.Kernel.LinkByName(name); {
+		case err == nil:
+			tunnels = append(tunnels, link.Index)
+		case !netlinkx.IsNotExist(err):
+			return nil, nil, err
+		}
+	}
+	return theirs, tunnels, nil
+}
+
+// sort decides on each of our routes. names are the links'.
+func (h Handover) sort(ours []netlinkx.Route, theirs map[netip.Prefix]bool, tunnels []int, names map[int]string) (give, remove []netlinkx.Route, steps []Step) {
+	for _, r := range ours {
+		given := r
+		given.Protocol = netlinkx.ProtocolBIRD
+		if slices.ContainsFunc(tunnels, r.Leaves) {
+			given.Protocol = netlinkx.ProtocolFelix
+		}
+		if given.Type == netlinkx.Unreachable {
+			given.Type = netlinkx.Blackhole // as Calico has it
+		}
+		switch {
+		case h.All || theirs[r.Dst] || r.Object || r.More:
+			remove, steps = append(remove, r), append(steps, Step{"remove route", r.Text(names)})
+		default:
+			give, steps = append(give, given), append(steps, Step{fmt.Sprintf("give route to %s", owner(given.Protocol)), given.Text(names)})
+		}
+	}
+	return give, remove, steps
+}
+
+func owner(p netlinkx.Protocol) string {
+	if p == netlinkx.ProtocolFelix {
+		return "Felix"
+	}
+	return "BIRD"
+}
+
+func (h Handover) rules(ctx context.Context) ([]Step, error) {
+	ours, err := h.Table.Find(ctx, nft.Own)
+	if err != nil || ours.Empty() {
+		return nil, err
+	}
+	felix, err := h.Table.Find(ctx, rules)
+	if err != nil {
+		return nil, err
+	}
+	if felix.Empty() && !h.All {
+		return []Step{{"keep", ours.String() + ", as Felix has made no rules here yet: run this again when it has"}}, nil
+	}
+	step := []Step{{"remove", ours.String()}}
+	if h.DryRun {
+		return step, nil
+	}
+	_, err = h.Table.Remove(ctx, nft.Own)
+	return step, err
+}
+
+// RemoveRules removes the rules and ipsets of a Felix that does not run any more.
+func RemoveRules(ctx context.Context, kernel *netlinkx.Conn, table *nft.Table, dryRun bool) (steps []Step, err error) {
+	found, err := table.Find(ctx, rules)
+	if err != nil {
+		return nil, err
+	}
+	sets, err := felixSets(kernel)
+	if err != nil {
+		return nil, err
+	}
+	if !found.Empty() {
+		steps = append(steps, Step{"remove", found.String()})
+	}
+	for _, name := range sets {
+		steps = append(steps, Step{"remove ipset", name})
+	}
+	if dryRun || len(steps) == 0 {
+		return steps, nil
+	}
+	if _, err = table.Remove(ctx, rules); err != nil {
+		return nil, err
+	}
+	return steps, destroy(kernel, sets)
+}

@@ -1,0 +1,301 @@
+package takeover
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/nft"
+	"github.com/tortie-net/tortie/internal/kernel/routes"
+	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+)
+
+var pools = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
+
+// calicoNode is a namespace as Calico leaves a node, by what is known of its versions up to 3.31: a pool without encapsulation, one
+// with VXLAN, a pod, and what Felix has of rules in its mode of nftables.
+func calicoNode(t testing.TB) *netnstest.NS {
+	t.Helper()
+	ns := netnstest.New(t)
+	netnstest.Cable(t, ns, "eth0", ns, "far")
+	netnstest.Cable(t, ns, "cali1", ns, "pod")
+	ns.Addr(t, "eth0", "10.0.0.1/24")
+	ns.Run(t, "ip", "link", "add", "vxlan.calico", "type", "vxlan", "id", "4096", "dstport", "4789", "dev", "eth0", "local", "10.0.0.1")
+	ns.Up(t, "vxlan.calico")
+	for _, r := range []string{
+		"blackhole 10.244.0.0/26 proto bird", "10.244.0.5 dev cali1 scope link", "10.244.1.0/26 via 10.0.0.2 dev eth0 proto bird",
+		"10.244.200.0/26 via 10.244.200.0 dev vxlan.calico proto 80 onlink", "blackhole 10.244.199.0/26 proto 80", "10.244.9.0/26 via 10.0.0.9 dev eth0 proto bird",
+	} {
+		ns.Run(t, "ip", append([]string{"route", "add"}, strings.Fields(r)...)...)
+	}
+	felix(t, ns)
+	return ns
+}
+
+// felix makes rules as Felix does.
+func felix(t testing.TB, ns *netnstest.NS) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "felix.nft")
+	const text = `table ip calico {
+	chain filter-FORWARD { type filter hook forward priority 0; policy accept; iifname "cali*" drop
+	}
+}
+`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ns.Run(t, "nft", "-f", file)
+}
+
+// desired is what the agent wants on that node.
+var desired = []routes.Route{
+	{Dst: netip.MustParsePrefix("10.244.0.0/26"), Type: netlinkx.Unreachable},
+	routes.To(netip.MustParsePrefix("10.244.1.0/26"), routes.Hop{Via: netip.MustParseAddr("10.0.0.2"), Dev: "eth0"}),
+	routes.To(netip.MustParsePrefix("10.244.200.0/26"), routes.Hop{Via: netip.MustParseAddr("10.244.200.0"), Dev: "vxlan.calico", Onlink: true}),
+}
+
+// heir is what of the agent has to do with a takeover.
+type heir struct {
+	*Watch
+	fib *routes.Table
+}
+
+func newHeir(ns *netnstest.NS, remove bool) heir {
+	h := heir{NewWatch(ns.Conn, nft.NewAt(ns.Namespace), remove), routes.New(ns.Conn, routes.Options{TakeOver: Protocols, Devices: []string{"vxlan.calico"}})}
+	h.sockets = func() (found []string, err error) {
+		err = ns.Namespace.Do(func() error {
+			found, err = listeningBIRD()
+			return err
+		})
+		return found, err
+	}
+	return h
+}
+
+func (h heir) pass(t testing.TB, now time.Time) routes.Stats {
+	t.Helper()
+	h.fib.Inherit(h.Estate(now, pools))
+	stats, err := h.fib.Sync(t.Context(), desired)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Took(now, h.fib.Taken())
+	h.Look(t.Context(), now, true)
+	return stats
+}
+
+func wantRoutes(t testing.TB, ns *netnstest.NS, want ...string) {
+	t.Helper()
+	text := ns.Run(t, "ip", "route", "show", "root", "10.244.0.0/16")
+	var got []string
+	for line := range strings.Lines(text) {
+		got = append(got, strings.Join(strings.Fields(line), " "))
+	}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("routes\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+var agentsRoutes = []string{
+	"unreachable 10.244.0.0/26 proto 84",
+	"10.244.0.5 dev cali1 scope link",
+	"10.244.1.0/26 via 10.0.0.2 dev eth0 proto 84",
+	"10.244.200.0/26 via 10.244.200.0 dev vxlan.calico proto 84 onlink",
+}
+
+func TestTakeOverAndBack(t *testing.T) {
+	ns := calicoNode(t)
+	h := newHeir(ns, true)
+	now := time.Now()
+	if got, want := h.pass(t, now), (routes.Stats{Replaced: 3, Deleted: 2}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	wantRoutes(t, ns, agentsRoutes...)
+	if got := h.pass(t, now); got != (routes.Stats{Kept: 3}) || len(h.Problems(now)) > 0 {
+		t.Errorf("the second pass: %+v, %v", got, h.Problems(now))
+	}
+	if text := ns.Run(t, "nft", "list", "ruleset"); text != "" {
+		t.Errorf("rules of Felix's:\n%s", text)
+	}
+
+	ns.Run(t, "nft", "add", "table", "inet", "tortie")
+	back := Handover{Kernel: ns.Conn, Table: nft.NewAt(ns.Namespace), Protocol: 84}
+	dry := back
+	dry.DryRun = true
+	would, err := dry.Run(t.Context())
+	if err != nil || len(would) != 4 {
+		t.Errorf("would do %v, %v", would, err)
+	}
+	wantRoutes(t, ns, agentsRoutes...)
+	did, err := back.Run(t.Context())
+	if err != nil || len(did) != 4 || did[3].What != "keep" {
+		t.Errorf("did %v, %v; would have done %v", did, err, would)
+	}
+	calicos := []string{
+		"blackhole 10.244.0.0/26 proto bird",
+		"10.244.0.5 dev cali1 scope link",
+		"10.244.1.0/26 via 10.0.0.2 dev eth0 proto bird",
+		"10.244.200.0/26 via 10.244.200.0 dev vxlan.calico proto 80 onlink",
+	}
+	wantRoutes(t, ns, calicos...)
+	felix(t, ns)
+	did, err = back.Run(t.Context())
+	if err != nil || len(did) != 1 || did[0] != (Step{"remove", "table inet tortie"}) {
+		t.Errorf("once Felix has its rules: %v, %v", did, err)
+	}
+	if text := ns.Run(t, "nft", "list", "tables"); strings.TrimSpace(text) != "table ip calico" {
+		t.Errorf("tables:\n%s", text)
+	}
+	if did, err = back.Run(t.Context()); err != nil || len(did) > 0 {
+		t.Errorf("again: %v, %v", did, err)
+	}
+	wantRoutes(t, ns, calicos...)
+}
+
+func TestHandoverWhereCalicoHasItsOwn(t *testing.T) {
+	ns := calicoNode(t)
+	newHeir(ns, false).pass(t, time.Now())
+	ns.Run(t, "ip", strings.Fields("route add 10.244.1.0/26 via 10.0.0.3 dev eth0 proto bird metric 1024")...) // since 3.32
+	did, err := Handover{Kernel: ns.Conn, Table: nft.NewAt(ns.Namespace), Protocol: 84}.Run(t.Context())
+	if err != nil || len(did) != 3 {
+		t.Errorf("%v, %v", did, err)
+	}
+	wantRoutes(t, ns, "blackhole 10.244.0.0/26 proto bird", "10.244.0.5 dev cali1 scope link", "10.244.1.0/26 via 10.0.0.3 dev eth0 proto bird metric 1024",
+		"10.244.200.0/26 via 10.244.200.0 dev vxlan.calico proto 80 onlink")
+}
+
+// TestHandoverOfAll: a pod's link goes, by its name or its alias, and a pair that is somebody else's stays, although a route leads to it.
+func TestHandoverOfAll(t *testing.T) {
+	ns, pod := calicoNode(t), netnstest.New(t)
+	newHeir(ns, true).pass(t, time.Now())
+	ns.Run(t, "nft", "add", "table", "inet", "tortie")
+	for _, link := range []string{"cali2", "lan3", "docker0"} {
+		netnstest.Cable(t, ns, link, pod, "eth-"+link)
+	}
+	ns.Run(t, "ip", "link", "set", "lan3", "alias", "tortie:k8s-pod-network.c:eth0")
+	ns.Run(t, "ip", "route", "add", "10.244.0.6", "dev", "cali2", "scope", "link")
+	ns.Run(t, "ip", "route", "add", "172.17.0.9", "dev", "docker0", "scope", "link")
+	all := Handover{Kernel: ns.Conn, Table: nft.NewAt(ns.Namespace), Protocol: 84, All: true}
+	dry := all
+	dry.DryRun = true
+	would, err := dry.Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	did, err := all.Run(t.Context())
+	if err != nil || len(did) != 7 || !slices.Equal(would, did) {
+		t.Errorf("%v, %v, and without doing it %v", did, err, would)
+	}
+	wantRoutes(t, ns, "10.244.0.5 dev cali1 scope link")
+	if text := ns.Run(t, "nft", "list", "ruleset"); text != "" {
+		t.Errorf("rules:\n%s", text)
+	}
+	links := ns.Run(t, "ip", "-br", "link")
+	for name, want := range map[string]bool{"vxlan.calico": false, "cali2": false, "lan3": false, "docker0": true, "eth0": true} {
+		if there := strings.Contains("\n"+links, "\n"+name); there != want {
+			t.Errorf("%s is there: %v, want %v:\n%s", name, there, want, links)
+		}
+	}
+	if again, err := all.Run(t.Context()); err != nil || len(again) != 0 {
+		t.Errorf("once more: %v, %v", again, err)
+	}
+}
+
+// TestBIRDRuns: while its socket listens nothing of it is touched, and when it has ended all is taken over.
+func TestBIRDRuns(t *testing.T) {
+	ns := calicoNode(t)
+	var socket net.Listener
+	ns.Within(t, func() (err error) {
+		socket, err = net.Listen("unix", filepath.Join(t.TempDir(), "bird.ctl"))
+		return err
+	})
+	h := newHeir(ns, false)
+	now := time.Now()
+	for range 3 {
+		if got := h.pass(t, now); got.Left != 2 || got.Changed() && got.Replaced+got.Deleted != 2 {
+			t.Errorf("%+v, want both of BIRD's routes left alone", got)
+		}
+	}
+	if problems := h.Problems(now); len(problems) != 2 || !strings.Contains(problems[0].Error(), "BIRD still runs on this node (") {
+		t.Errorf("problems: %v", problems)
+	}
+	socket.Close()
+	if got := h.pass(t, now); got.Left != 0 || got.Replaced != 2 || got.Deleted != 1 {
+		t.Errorf("%+v", got)
+	}
+	wantRoutes(t, ns, agentsRoutes...)
+}
+
+// TestFelixRuns: what came back once is left alone, and said.
+func TestFelixRuns(t *testing.T) {
+	ns := calicoNode(t)
+	h := newHeir(ns, true)
+	now := time.Now()
+	h.pass(t, now)
+	again := func() {
+		ns.Run(t, "ip", strings.Fields("route replace 10.244.200.0/26 via 10.244.200.0 dev vxlan.calico proto 80 onlink")...)
+		felix(t, ns)
+	}
+	again()
+	now = now.Add(90 * time.Second)
+	h.pass(t, now)
+	again()
+	for range 3 {
+		now = now.Add(rulesPause)
+		if got := h.pass(t, now); got.Left != 1 || got.Changed() {
+			t.Errorf("%+v, want Felix's route left alone", got)
+		}
+	}
+	if problems := h.Problems(now); len(problems) != 1 || !strings.Contains(problems[0].Error(), "Felix still runs on this node") {
+		t.Errorf("problems: %v", problems)
+	}
+	if text := ns.Run(t, "nft", "list", "tables"); !strings.Contains(text, "table ip calico") {
+		t.Errorf("its rules were removed again:\n%s", text)
+	}
+	now = now.Add(longPause)
+	if got := h.pass(t, now); got.Left != 0 || got.Replaced != 1 {
+		t.Errorf("long after: %+v", got)
+	}
+	if problems := h.Problems(now); len(problems) > 0 {
+		t.Errorf("problems: %v", problems)
+	}
+}
+
+// TestRulesAreToldOf, and stay unless somebody asked for that.
+func TestRulesAreToldOf(t *testing.T) {
+	ns := calicoNode(t)
+	ns.Run(t, "ip", strings.Fields("rule add priority 99 not fwmark 0x100000/0x100000 table 1")...)
+	ns.Run(t, "iptables-legacy", "-N", "cali-FORWARD")
+	h := newHeir(ns, false)
+	now := time.Now()
+	h.pass(t, now)
+	text := errors.Join(h.Problems(now)...).Error()
+	for _, want := range []string{"table ip calico", "TORTIE_REMOVE_CALICO_RULES", "ip rule 99 leads packets to table 1", "chain cali-FORWARD of table filter"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("problems without %q: %s", want, text)
+		}
+	}
+	if did, err := RemoveRules(t.Context(), ns.Conn, nft.NewAt(ns.Namespace), true); err != nil || len(did) != 1 {
+		t.Errorf("would %v, %v", did, err)
+	}
+	if did, err := RemoveRules(t.Context(), ns.Conn, nft.NewAt(ns.Namespace), false); err != nil || len(did) != 1 {
+		t.Errorf("did %v, %v", did, err)
+	}
+	ns.Run(t, "ip", strings.Fields("rule del priority 99")...)
+	ns.Run(t, "iptables-legacy", "-X", "cali-FORWARD")
+	h.pass(t, now.Add(rulesPause/2))
+	if len(h.Problems(now)) == 0 {
+		t.Error("it was looked again at once")
+	}
+	h.pass(t, now.Add(2*rulesPause))
+	if problems := h.Problems(now); len(problems) > 0 {
+		t.Errorf("problems: %v", problems)
+	}
+}

@@ -1,0 +1,95 @@
+package takeover
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+)
+
+// What was taken away and came back is left alone for at least shortPause, for twice as long each time, for longPause at most.
+const (
+	shortPause = 5 * time.Minute
+	longPause  = 2 * time.Hour
+	// mostTaken bounds what is remembered of what was taken away.
+	mostTaken = 1 << 16
+)
+
+// Tracker finds out by what happens to what is taken away from predecessors whether they still run. The zero value knows of nothing.
+type Tracker struct {
+	routes map[netlinkx.Protocol]*taken[route]
+	rules  taken[struct{}]
+}
+
+// route is what the kernel lets exist once.
+type route struct {
+	dst    netip.Prefix
+	metric uint32
+}
+
+// taken remembers what was taken away from one predecessor.
+type taken[K comparable] struct {
+	away  map[K]bool
+	pause time.Duration
+	until time.Time // it is left alone
+}
+
+// take notes what has been taken away; again is what had been already.
+func (t *taken[K]) take(now time.Time, keys ...K) {
+	if t.away == nil {
+		t.away = map[K]bool{}
+	}
+	back := false
+	for _, k := range keys {
+		back = back || t.away[k]
+		if len(t.away) < mostTaken {
+			t.away[k] = true
+		}
+	}
+	if !back {
+		return
+	}
+	t.pause = min(max(2*t.pause, shortPause), longPause)
+	t.until, t.away = now.Add(t.pause), nil
+}
+
+func (t *taken[K]) alive(now time.Time) bool { return now.Before(t.until) }
+
+// TookRoutes notes that predecessors' routes were replaced or removed.
+func (t *Tracker) TookRoutes(now time.Time, routes []netlinkx.Route) {
+	keys := map[netlinkx.Protocol][]route{}
+	for _, r := range routes {
+		keys[r.Protocol] = append(keys[r.Protocol], route{r.Dst, r.Metric})
+	}
+	if t.routes == nil {
+		t.routes = map[netlinkx.Protocol]*taken[route]{}
+	}
+	for protocol, keys := range keys {
+		if t.routes[protocol] == nil {
+			t.routes[protocol] = &taken[route]{}
+		}
+		t.routes[protocol].take(now, keys...)
+	}
+}
+
+// Leaves notes that what the owner of a protocol has is left alone: what is found later may be from before.
+func (t *Tracker) Leaves(protocol netlinkx.Protocol) {
+	if k := t.routes[protocol]; k != nil {
+		k.away = nil
+	}
+	if protocol == netlinkx.ProtocolFelix {
+		t.rules.away = nil
+	}
+}
+
+// TookRules notes that Felix's rules were removed.
+func (t *Tracker) TookRules(now time.Time) { t.rules.take(now, struct{}{}) }
+
+// Writes reports that the owner of a protocol has made routes again that were taken away from it not long ago.
+func (t *Tracker) Writes(now time.Time, protocol netlinkx.Protocol) bool {
+	k := t.routes[protocol]
+	return k != nil && k.alive(now)
+}
+
+// WritesRules is Writes for rules.
+func (t *Tracker) WritesRules(now time.Time) bool { return t.rules.alive(now) }

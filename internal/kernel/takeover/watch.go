@@ -1,0 +1,166 @@
+package takeover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/nft"
+	"github.com/tortie-net/tortie/internal/kernel/routes"
+)
+
+// Protocols are those of the routes of BIRD and Felix.
+var Protocols = []netlinkx.Protocol{netlinkx.ProtocolBIRD, netlinkx.ProtocolFelix}
+
+// rules are Felix's in nf_tables: a table for each family in one of its modes, chains in iptables' tables in the other.
+var rules = nft.Foreign{Tables: []string{"calico"}, Chain: "cali-", Mark: "cali:"}
+
+const (
+	// rulesPause is how long it takes until it is looked again whether Felix's rules are there.
+	rulesPause = time.Minute
+	// fwmarkPriority is that of Felix's rule for WireGuard, which sends packets to a table of its own.
+	fwmarkPriority = 99
+)
+
+// Watch follows what Calico left on this node. It is for one goroutine.
+type Watch struct {
+	kernel  *netlinkx.Conn
+	table   *nft.Table
+	remove  bool
+	sockets func() ([]string, error)
+
+	tracker Tracker
+	birds   []string // sockets that listen
+	looked  time.Time
+	rules   nft.Remains // that are there
+	others  []string    // what else is there, in words
+	failed  error       // of looking, or of removing
+}
+
+// NewWatch returns a Watch that has seen nothing yet. remove has it remove Felix's rules; else they are only told of.
+func NewWatch(kernel *netlinkx.Conn, table *nft.Table, remove bool) *Watch {
+	return &Watch{kernel: kernel, table: table, remove: remove, sockets: listeningBIRD}
+}
+
+// Estate says which of their routes may be taken away. Ranges are the cluster's pools.
+func (w *Watch) Estate(now time.Time, ranges []netip.Prefix) routes.Estate {
+	e := routes.Estate{Ranges: ranges}
+	var err error
+	if w.birds, err = w.sockets(); err != nil {
+		w.birds = []string{err.Error()} // what cannot be seen may be there
+	}
+	if len(w.birds) > 0 || w.tracker.Writes(now, netlinkx.ProtocolBIRD) {
+		e.Alive = append(e.Alive, netlinkx.ProtocolBIRD)
+	}
+	if w.felixRuns(now) {
+		e.Alive = append(e.Alive, netlinkx.ProtocolFelix)
+	}
+	for _, protocol := range e.Alive {
+		w.tracker.Leaves(protocol)
+	}
+	return e
+}
+
+func (w *Watch) felixRuns(now time.Time) bool {
+	return w.tracker.Writes(now, netlinkx.ProtocolFelix) || w.tracker.WritesRules(now)
+}
+
+// Took notes what was taken away.
+func (w *Watch) Took(now time.Time, routes []netlinkx.Route) { w.tracker.TookRoutes(now, routes) }
+
+// Look looks for Felix's rules, not more often than makes sense, and removes them if that is wanted and it does not run, and the
+// agent's own rules are in place.
+func (w *Watch) Look(ctx context.Context, now time.Time, inPlace bool) {
+	if !w.looked.IsZero() && now.Sub(w.looked) < rulesPause {
+		return
+	}
+	w.looked = now
+	mayRemove := w.remove && inPlace && !w.felixRuns(now)
+	found, err := w.table.Find(ctx, rules)
+	if err == nil && !found.Empty() && mayRemove {
+		if found, err = w.table.Remove(ctx, rules); err == nil {
+			w.tracker.TookRules(now)
+			found = nft.Remains{}
+		}
+	}
+	w.rules = found
+	sets, failed := w.sets(mayRemove && w.rules.Empty())
+	others, trouble := w.findOthers()
+	w.others, w.failed = append(sets, others...), errors.Join(err, failed, trouble)
+}
+
+// sets removes Felix's ipsets if no rule is left that may use them; else it tells of them.
+func (w *Watch) sets(mayRemove bool) (found []string, err error) {
+	sets, err := felixSets(w.kernel)
+	if err != nil || len(sets) == 0 {
+		return nil, err
+	}
+	if mayRemove {
+		return nil, destroy(w.kernel, sets)
+	}
+	return []string{fmt.Sprintf("%d ipsets of Felix's, which do no harm (ipset destroy)", len(sets))}, nil
+}
+
+// felixSets are the names of Felix's ipsets.
+func felixSets(kernel *netlinkx.Conn) ([]string, error) {
+	sets, err := kernel.IPSets()
+	return slices.DeleteFunc(sets, func(name string) bool { return !strings.HasPrefix(name, "cali4") && !strings.HasPrefix(name, "cali6") }), err
+}
+
+func destroy(kernel *netlinkx.Conn, sets []string) error {
+	var errs []error
+	for _, name := range sets {
+		errs = append(errs, kernel.DestroyIPSet(name))
+	}
+	return errors.Join(errs...)
+}
+
+// findOthers finds what is only told of.
+func (w *Watch) findOthers() (found []string, err error) {
+	chains, err := w.kernel.LegacyChains()
+	if i := slices.IndexFunc(chains, func(c netlinkx.NFChain) bool { return strings.HasPrefix(c.Name, rules.Chain) }); i >= 0 {
+		found = append(found, fmt.Sprintf("rules of Felix's in iptables-legacy (chain %s of table %s): they drop the packets of pods that it has not heard of: remove them with iptables-legacy, or restart the machine", chains[i].Name, chains[i].Table))
+	}
+	policies, failed := w.kernel.Rules()
+	err = errors.Join(err, failed)
+	for _, r := range policies {
+		if r.Priority == fwmarkPriority && r.Mark != 0 {
+			found = append(found, fmt.Sprintf("ip rule %d leads packets to table %d, as Felix has it for WireGuard (ip rule del priority %d; ip route flush table %d)", r.Priority, r.Table, r.Priority, r.Table))
+		}
+	}
+	return found, err
+}
+
+// Problems says what is not as it should be, as of the last looks.
+func (w *Watch) Problems(now time.Time) []error {
+	var problems []error
+	note := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
+	const remedy = "what it has is left alone: remove calico-node from this node"
+	switch {
+	case len(w.birds) > 0:
+		note("BIRD still runs on this node (%s): %s", strings.Join(w.birds, ", "), remedy)
+	case w.tracker.Writes(now, netlinkx.ProtocolBIRD):
+		note("BIRD still runs on this node, as routes of protocol %d that were removed came back: %s", netlinkx.ProtocolBIRD, remedy)
+	}
+	switch {
+	case w.tracker.Writes(now, netlinkx.ProtocolFelix):
+		note("Felix still runs on this node, as routes of protocol %d that were removed came back: %s", netlinkx.ProtocolFelix, remedy)
+	case w.tracker.WritesRules(now):
+		note("Felix still runs on this node, as rules that were removed came back: %s", remedy)
+	}
+	if !w.rules.Empty() && !w.felixRuns(now) {
+		note("Calico's Felix has left rules on this node (%s): they drop the packets of pods that it has not heard of, and keep policies in force that nobody changes any more: set TORTIE_REMOVE_CALICO_RULES=true, or run node cleanup calico", w.rules)
+	}
+	for _, text := range w.others {
+		note("left on this node: %s", text)
+	}
+	if w.failed != nil {
+		note("what Calico may have left on this node: %w", w.failed)
+	}
+	return problems
+}

@@ -1,0 +1,109 @@
+package vxlan
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+)
+
+// ensure returns the device with its VNI, port, local address and parent. What of these the kernel lets nobody change makes a new
+// device necessary.
+func (s *Syncer) ensure(t Tunnel) (link netlinkx.Link, anew bool, err error) {
+	parent, err := s.conn.LinkByName(t.Parent)
+	if err != nil {
+		return link, false, err
+	}
+	want := netlinkx.VXLAN{ID: t.VNI, Port: t.Port, Local: t.Local, Parent: parent.Index}
+	link, err = s.conn.LinkByName(t.device())
+	if netlinkx.IsNotExist(err) {
+		link, err = s.add(t, want)
+		return link, true, err
+	}
+	if err != nil {
+		return link, false, err
+	}
+	if link.Kind != kind {
+		return link, false, fmt.Errorf("there is an interface of this name of kind %s: remove or rename it", link.Kind)
+	}
+	if link.VXLAN == want {
+		return link, false, nil
+	}
+	if changeable(link.VXLAN, want) && s.conn.ChangeVXLAN(link, want) == nil {
+		if link, err = s.conn.LinkByName(t.device()); err == nil && link.VXLAN == want {
+			return link, false, nil
+		}
+	}
+	if err := s.conn.DeleteLink(link.Index); err != nil && !netlinkx.IsNotExist(err) {
+		return link, false, err
+	}
+	link, err = s.add(t, want)
+	return link, true, err
+}
+
+// changeable reports that the device can become as wanted while it works.
+func changeable(have, want netlinkx.VXLAN) bool {
+	return have.ID == want.ID && have.Port == want.Port && !have.More && have.Local.Is4() == want.Local.Is4()
+}
+
+func (s *Syncer) add(t Tunnel, v netlinkx.VXLAN) (netlinkx.Link, error) {
+	err := s.conn.AddVXLAN(t.device(), t.MAC, t.MTU, v)
+	switch {
+	case netlinkx.IsUnsupported(err):
+		return netlinkx.Link{}, fmt.Errorf("%w (%w)", ErrNoVXLAN, err)
+	case netlinkx.IsExist(err):
+		return netlinkx.Link{}, s.rival(v, err)
+	case err != nil:
+		return netlinkx.Link{}, err
+	}
+	return s.conn.LinkByName(t.device())
+}
+
+// rival names the device that keeps ours from being made: of those with one VNI and port there is one in a namespace.
+func (s *Syncer) rival(v netlinkx.VXLAN, exists error) error {
+	links, err := s.conn.Links()
+	if err != nil {
+		return errors.Join(exists, err)
+	}
+	for _, l := range links {
+		if l.Kind == kind && l.VXLAN.ID == v.ID && l.VXLAN.Port == v.Port {
+			return fmt.Errorf("%w: interface %s has the same VNI %d and port %d: remove it, or choose others in FelixConfiguration spec.vxlanVNI and spec.vxlanPort",
+				exists, l.Name, v.ID, v.Port)
+		}
+	}
+	return exists
+}
+
+// settings are what can be changed at any time.
+func (s *Syncer) settings(link netlinkx.Link, t Tunnel) error {
+	var errs []error
+	if link.MTU != t.MTU {
+		errs = append(errs, s.conn.SetMTU(link.Index, t.MTU))
+	}
+	if string(link.HardwareAddr) != string(t.MAC[:]) {
+		errs = append(errs, s.conn.SetHardwareAddr(link.Index, t.MAC[:]))
+	}
+	return errors.Join(append(errs, s.checksums(link, t))...)
+}
+
+// checksums leaves them to the kernel where t says so. Elsewhere somebody may have done so for a reason of his own: that stays.
+func (s *Syncer) checksums(link netlinkx.Link, t Tunnel) error {
+	if !t.SoftChecksums {
+		return nil
+	}
+	on, err := s.conn.TxChecksum(link.Name)
+	if err != nil || !on {
+		return err
+	}
+	return s.conn.SetTxChecksum(link.Name, false)
+}
+
+// address makes the tunnel's the link's only one.
+func (s *Syncer) address(link netlinkx.Link, t Tunnel) error {
+	var want netip.Prefix
+	if t.Addr.IsValid() {
+		want = netip.PrefixFrom(t.Addr, t.Addr.BitLen())
+	}
+	return s.conn.SoleAddr(link.Index, netlinkx.FamilyAll, want)
+}

@@ -1,0 +1,119 @@
+package vxlan
+
+import (
+	"net/netip"
+
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+)
+
+// entries makes what the kernel must know of the peers: whose MAC an inside address is, and to which node frames for a MAC go. What
+// is not desired is noted in m.
+func (s *Syncer) entries(m *Merged, t Tunnel) error {
+	family := netlinkx.FamilyOf(t.Local)
+	neighbours, err := s.conn.Neighbours(m.Link, family)
+	if err != nil {
+		return err
+	}
+	forwarding, err := s.conn.Forwarding(m.Link)
+	if err != nil {
+		return err
+	}
+	// The second is what the first needs to be of use, so it comes before.
+	p := compareForwarding(m.Link, t.Peers, forwarding)
+	p = p.and(compareNeighbours(m.Link, t.Peers, neighbours))
+	m.stale = p.remove
+	var errs []error
+	for _, err := range append(s.conn.AddNeighbours(p.add), s.conn.ReplaceNeighbours(p.replace)...) {
+		switch {
+		case err == nil:
+			m.Written++
+		case netlinkx.IsExist(err): // made meanwhile: the next look says whether it is right
+		default:
+			errs = append(errs, err)
+		}
+	}
+	return netlinkx.Summary(errs)
+}
+
+// Prune removes the entries that Merge has found and nobody wants.
+func (m Merged) Prune() error {
+	if len(m.stale) == 0 {
+		return nil
+	}
+	var errs []error
+	for _, err := range m.conn.DeleteNeighbours(m.stale) {
+		if err != nil && !netlinkx.IsNotExist(err) {
+			errs = append(errs, err)
+		}
+	}
+	return netlinkx.Summary(errs)
+}
+
+// plan is what has to be done to the entries.
+type plan struct{ add, replace, remove []netlinkx.Neighbour }
+
+func (p plan) and(q plan) plan {
+	return plan{append(p.add, q.add...), append(p.replace, q.replace...), append(p.remove, q.remove...)}
+}
+
+// compareNeighbours finds what is missing, wrong and superfluous in the neighbour table. What the kernel has found out by itself, or
+// tries to, is replaced where a peer has the address and else forgotten by the kernel.
+func compareNeighbours(link int, peers []Peer, have []netlinkx.Neighbour) (p plan) {
+	found := make(map[netip.Addr]netlinkx.Neighbour, len(have))
+	for _, n := range have {
+		found[n.Addr] = n
+	}
+	for _, peer := range peers {
+		want := netlinkx.Neighbour{Link: link, Addr: peer.Addr, MAC: peer.MAC, Permanent: true}
+		n, ok := found[peer.Addr]
+		delete(found, peer.Addr)
+		switch {
+		case !ok:
+			p.add = append(p.add, want)
+		case n != want:
+			p.replace = append(p.replace, want)
+		}
+	}
+	for _, n := range have {
+		if _, unwanted := found[n.Addr]; unwanted && n.Permanent {
+			p.remove = append(p.remove, n)
+		}
+	}
+	return p
+}
+
+// compareForwarding does so for the forwarding database. Frames to a MAC with several entries go to all of them: one of those is
+// replaced, unless one is right, and the others go.
+func compareForwarding(link int, peers []Peer, have []netlinkx.Neighbour) (p plan) {
+	found := make(map[[6]byte][]netlinkx.Neighbour, len(have))
+	for _, n := range have {
+		found[n.MAC] = append(found[n.MAC], n)
+	}
+	for _, peer := range peers {
+		want := netlinkx.Neighbour{Link: link, Forward: true, Addr: peer.Node, MAC: peer.MAC, Permanent: true}
+		entries := found[peer.MAC]
+		delete(found, peer.MAC)
+		right := false
+		for _, n := range entries {
+			right = right || n == want
+		}
+		switch {
+		case len(entries) == 0:
+			p.add = append(p.add, want)
+		case right:
+			for _, n := range entries {
+				if n != want {
+					p.remove = append(p.remove, n)
+				}
+			}
+		default: // the kernel puts it in the place of the first; the next look finds the others
+			p.replace = append(p.replace, want)
+		}
+	}
+	for _, n := range have {
+		if _, unwanted := found[n.MAC]; unwanted {
+			p.remove = append(p.remove, n)
+		}
+	}
+	return p
+}

@@ -1,0 +1,494 @@
+package vxlan_test
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/sysctl"
+	"github.com/tortie-net/tortie/internal/kernel/vxlan"
+	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+)
+
+var addr = netip.MustParseAddr
+
+// host is a namespace that stands for a node with an address of each family.
+func host(t testing.TB) *netnstest.NS {
+	t.Helper()
+	ns := netnstest.New(t)
+	netnstest.Cable(t, ns, "eth0", ns, "far")
+	ns.Addr(t, "eth0", "172.30.0.1/24")
+	ns.Addr(t, "eth0", "fd30::1/64")
+	return ns
+}
+
+// tunnel is one of a node called n1 with so many peers.
+func tunnel(v6 bool, peers int) vxlan.Tunnel {
+	t := vxlan.Tunnel{Local: addr("172.30.0.1"), Parent: "eth0", MAC: vxlan.MACOf("n1", v6), MTU: 1450, Addr: addr("10.244.1.0")}
+	if v6 {
+		t.Local, t.MTU, t.Addr = addr("fd30::1"), 1430, addr("fd44::1:0")
+	}
+	for i := range peers {
+		p := vxlan.Peer{Addr: netip.AddrFrom4([4]byte{10, 245, byte(i >> 8), byte(i)}), Node: netip.AddrFrom4([4]byte{172, 30, byte(1 + i>>8), byte(i)})}
+		if v6 {
+			p.Addr, p.Node = addr(fmt.Sprintf("fd45::%x:0", i+1)), addr(fmt.Sprintf("fd30::%x", i+2))
+		}
+		p.MAC = vxlan.MACOf(fmt.Sprint("peer", i), v6)
+		t.Peers = append(t.Peers, p)
+	}
+	return t
+}
+
+func sync(t testing.TB, ns *netnstest.NS, tun vxlan.Tunnel) {
+	t.Helper()
+	if err := vxlan.New(ns.Conn).Sync(t.Context(), tun); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// entries are what ip and bridge show of a device, in order.
+func entries(t testing.TB, ns *netnstest.NS, device string) []string {
+	t.Helper()
+	var all []string
+	for _, args := range [][]string{{"ip", "-4", "neigh", "show", "dev", device, "nud", "permanent"}, {"ip", "-6", "neigh", "show", "dev", device, "nud", "permanent"}, {"bridge", "fdb", "show", "dev", device}} {
+		for line := range strings.Lines(ns.Run(t, args[0], args[1:]...)) {
+			all = append(all, strings.TrimSpace(line))
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// wanted is what a peer's entries look like.
+func wanted(peers ...vxlan.Peer) []string {
+	var all []string
+	for _, p := range peers {
+		all = append(all, fmt.Sprintf("%s lladdr %s PERMANENT", p.Addr, p.MAC), fmt.Sprintf("%s dst %s self permanent", p.MAC, p.Node))
+	}
+	slices.Sort(all)
+	return all
+}
+
+func wantEntries(t testing.TB, ns *netnstest.NS, tun vxlan.Tunnel) {
+	t.Helper()
+	if d := cmp.Diff(wanted(tun.Peers...), entries(t, ns, vxlan.Device(tun.Local.Is6()))); d != "" {
+		t.Errorf("entries (-want +got):\n%s", d)
+	}
+}
+
+func both(t *testing.T, test func(t *testing.T, v6 bool)) {
+	for name, v6 := range map[string]bool{"IPv4": false, "IPv6": true} {
+		t.Run(name, func(t *testing.T) { test(t, v6) })
+	}
+}
+
+// The device is Calico's, to the letter.
+func TestDevice(t *testing.T) {
+	both(t, func(t *testing.T, v6 bool) {
+		ns, tun := host(t), tunnel(v6, 2)
+		sync(t, ns, tun)
+		shown := ns.Run(t, "ip", "-d", "link", "show", vxlan.Device(v6))
+		for _, want := range []string{
+			fmt.Sprintf("mtu %d ", tun.MTU), ",UP", "link/ether " + tun.MAC.String(), "vxlan id 4096 ", fmt.Sprintf("local %s dev eth0", tun.Local), "dstport 4789 ", "nolearning",
+		} {
+			if !strings.Contains(shown, want) {
+				t.Errorf("no %q in\n%s", want, shown)
+			}
+		}
+		wantAddress(t, ns, v6, tun.Addr)
+		wantEntries(t, ns, tun)
+
+		if err := vxlan.New(ns.Conn).Remove(t.Context(), v6); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ns.Conn.LinkByName(vxlan.Device(v6)); !netlinkx.IsNotExist(err) {
+			t.Errorf("the device is still there: %v", err)
+		}
+		if err := vxlan.New(ns.Conn).Remove(t.Context(), v6); err != nil {
+			t.Errorf("nothing to remove: %v", err)
+		}
+	})
+}
+
+func wantAddress(t testing.TB, ns *netnstest.NS, v6 bool, want ...netip.Addr) {
+	t.Helper()
+	have, err := ns.Conn.Addrs(ns.Link(t, vxlan.Device(v6)).Index, netlinkx.FamilyAll)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []netip.Addr
+	for _, a := range have {
+		if !a.Prefix.Addr().IsLinkLocalUnicast() {
+			got = append(got, a.Prefix.Addr())
+			if !a.Prefix.IsSingleIP() || a.Tentative {
+				t.Errorf("address %s, tentative %t", a.Prefix, a.Tentative)
+			}
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("addresses %v, want %v", got, want)
+	}
+}
+
+// A node's MAC is Calico's: whoever knows the name knows it. The value is that of sha1sum.
+func TestMAC(t *testing.T) {
+	for name, got := range map[string]string{"66:b3:68:28:39:8e": vxlan.MACOf("node-1", false).String(), "66:24:ac:63:df:6c": vxlan.MACOf("node-1", true).String()} {
+		if got != name {
+			t.Errorf("got %s, want %s", got, name)
+		}
+	}
+	for _, text := range []string{"", "66:11", "01:00:5e:00:00:01", "00:00:00:00:00:00", "66:11:22:33:44:55:66:77"} {
+		if m, err := vxlan.ParseMAC(text); err == nil {
+			t.Errorf("%q is taken for %s", text, m)
+		}
+	}
+	if m, err := vxlan.ParseMAC("66-11-22-33-44-55"); err != nil || m.String() != "66:11:22:33:44:55" {
+		t.Errorf("%v, %v", m, err)
+	}
+}
+
+// watched has a channel for each kind of thing that Sync could write.
+func watched(t *testing.T, ns *netnstest.NS, v6 bool) (quiet func()) {
+	t.Helper()
+	links := ns.Quiet(t, netlinkx.LinkEvents|netlinkx.AddrEvents|netlinkx.RouteEvents)
+	other, err := netlinkx.OpenAt(ns.Namespace) // whose own changes are not left out
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(other.Close)
+	neighbours, err := other.SubscribeToNeighbours(t.Context(), []int{ns.Link(t, vxlan.Device(v6)).Index})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		t.Helper()
+		select {
+		case <-links:
+			t.Error("a link, an address or a route was written")
+		case <-neighbours:
+			t.Error("a neighbour or a forwarding entry was written")
+		case <-time.After(300 * time.Millisecond):
+		}
+	}
+}
+
+func TestSteadyWritesNothing(t *testing.T) {
+	both(t, func(t *testing.T, v6 bool) {
+		ns, tun := host(t), tunnel(v6, 20)
+		sync(t, ns, tun)
+		time.Sleep(2 * time.Second) // the kernel's own multicast on a new link of IPv6
+		quiet := watched(t, ns, v6)
+		for range 3 {
+			m, err := vxlan.New(ns.Conn).Merge(t.Context(), tun)
+			if err != nil || m.Anew || m.Written != 0 || m.Prune() != nil {
+				t.Fatalf("%+v, %v", m, err)
+			}
+		}
+		quiet()
+	})
+}
+
+// Whatever of it is bent by hand is put right, and nothing else is touched.
+func TestDrift(t *testing.T) {
+	both(t, func(t *testing.T, v6 bool) {
+		ns, tun := host(t), tunnel(v6, 3)
+		dev, p := vxlan.Device(v6), tun.Peers[0]
+		family, stray, strayNode := "-4", "10.245.9.9", "172.30.9.9"
+		if v6 {
+			family, stray, strayNode = "-6", "fd45::9:9", "fd30::9:9"
+		}
+		sync(t, ns, tun)
+		index := ns.Link(t, dev).Index
+		for _, command := range []string{
+			fmt.Sprintf("ip %s neigh del %s dev %s", family, p.Addr, dev),
+			fmt.Sprintf("ip %s neigh change %s lladdr 66:00:00:00:00:01 dev %s", family, p.Addr, dev),
+			fmt.Sprintf("ip %s neigh change %s lladdr %s dev %s nud stale", family, p.Addr, p.MAC, dev),
+			fmt.Sprintf("ip %s neigh flush dev %s nud permanent", family, dev),
+			fmt.Sprintf("ip %s neigh add %s lladdr 66:00:00:00:00:02 dev %s nud permanent", family, stray, dev),
+			fmt.Sprintf("bridge fdb del %s dev %s", p.MAC, dev),
+			fmt.Sprintf("bridge fdb replace %s dev %s dst %s", p.MAC, dev, strayNode),
+			fmt.Sprintf("bridge fdb replace %s dev %s dst %s port 4790", p.MAC, dev, p.Node),
+			fmt.Sprintf("bridge fdb add 66:00:00:00:00:03 dev %s dst %s", dev, strayNode),
+			fmt.Sprintf("bridge fdb append 00:00:00:00:00:00 dev %s dst %s", dev, strayNode),
+			fmt.Sprintf("ip link set %s mtu 1300", dev),
+			fmt.Sprintf("ip link set %s down", dev),
+			fmt.Sprintf("ip link set %s address 66:00:00:00:00:04", dev),
+			fmt.Sprintf("ip %s addr del %s dev %s", family, tun.Addr, dev),
+			fmt.Sprintf("ip %s addr add %s dev %s", family, stray, dev),
+			fmt.Sprintf("ip link set %s type vxlan learning", dev),
+		} {
+			args := strings.Fields(command)
+			ns.Run(t, args[0], args[1:]...)
+			sync(t, ns, tun)
+			sync(t, ns, tun) // a port of another's is found at the second look
+			if after := ns.Link(t, dev); after.Index != index || !after.Up || after.MTU != tun.MTU || after.HardwareAddr.String() != tun.MAC.String() || after.VXLAN.Learning {
+				t.Errorf("%s: the device is now %+v", command, after)
+			}
+			wantAddress(t, ns, v6, tun.Addr)
+			if t.Failed() {
+				t.Fatal(command)
+			}
+			wantEntries(t, ns, tun)
+		}
+		ns.Run(t, "ip", "link", "del", dev)
+		sync(t, ns, tun)
+		wantEntries(t, ns, tun)
+	})
+}
+
+// Two entries of one MAC are one too many: packets go to both.
+func TestFramesGoToOneNode(t *testing.T) {
+	ns, tun := host(t), tunnel(false, 1)
+	sync(t, ns, tun)
+	// What ip and bridge cannot make of a unicast MAC, since the kernel refuses it, another program may.
+	moved := tun
+	moved.Peers = slices.Clone(tun.Peers)
+	moved.Peers[0].Node = addr("172.30.7.7")
+	sync(t, ns, moved)
+	wantEntries(t, ns, moved)
+	moved.Peers[0].MAC = vxlan.MACOf("another", false)
+	sync(t, ns, moved)
+	wantEntries(t, ns, moved)
+	moved.Peers[0].Addr = addr("10.245.3.3")
+	sync(t, ns, moved)
+	wantEntries(t, ns, moved)
+	moved.Peers = nil
+	sync(t, ns, moved)
+	wantEntries(t, ns, moved)
+}
+
+// What leads to a node that is gone stays until its routes are gone: that is what Prune is apart for.
+func TestPruneIsLast(t *testing.T) {
+	ns, tun := host(t), tunnel(false, 3)
+	sync(t, ns, tun)
+	less := tun
+	less.Peers = tun.Peers[:1]
+	m, err := vxlan.New(ns.Conn).Merge(t.Context(), less)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantEntries(t, ns, tun)
+	if err := m.Prune(); err != nil {
+		t.Fatal(err)
+	}
+	wantEntries(t, ns, less)
+	if err := m.Prune(); err != nil {
+		t.Errorf("what is gone is gone: %v", err)
+	}
+}
+
+// What the kernel refuses keeps nothing else from being made, and is made when the kernel takes it.
+func TestPartialFailure(t *testing.T) {
+	ns, tun := host(t), tunnel(true, 300)
+	less := tun
+	less.Peers = tun.Peers[:100]
+	sync(t, ns, less)
+	off := func(value string) {
+		ns.Within(t, func() error {
+			return sysctl.DefaultRoot.Set(sysctl.Key{"net", "ipv6", "conf", vxlan.Device6, "disable_ipv6"}, value)
+		})
+	}
+	off("1")
+	err := vxlan.New(ns.Conn).Sync(t.Context(), tun)
+	if err == nil || !strings.Contains(err.Error(), vxlan.Device6) || strings.Count(err.Error(), "\n") > 20 {
+		t.Errorf("the error: %v", err)
+	}
+	have := ns.Run(t, "bridge", "fdb", "show", "dev", vxlan.Device6)
+	for _, p := range tun.Peers {
+		if !strings.Contains(have, p.MAC.String()+" dst "+p.Node.String()) {
+			t.Fatalf("no forwarding entry of %s", p.Node)
+		}
+	}
+	off("0")
+	sync(t, ns, tun)
+	wantEntries(t, ns, tun)
+	wantAddress(t, ns, true, tun.Addr)
+}
+
+// Bad input is an error that names it, and nothing is made.
+func TestRefused(t *testing.T) {
+	for part, change := range map[string]func(*vxlan.Tunnel){
+		"no address of this node": func(t *vxlan.Tunnel) { t.Local = netip.Addr{} },
+		"other family":            func(t *vxlan.Tunnel) { t.Addr = addr("fd00::1") },
+		"mtu 20":                  func(t *vxlan.Tunnel) { t.MTU = 20 },
+		"vni 16777216":            func(t *vxlan.Tunnel) { t.VNI = 1 << 24 },
+		"no MAC":                  func(t *vxlan.Tunnel) { t.MAC = vxlan.MAC{} },
+		"there twice":             func(t *vxlan.Tunnel) { t.Peers = append(t.Peers, t.Peers[0]) },
+		"no end of a tunnel":      func(t *vxlan.Tunnel) { t.Peers[0].Node = addr("fd00::1") },
+		"nowhere":                 func(t *vxlan.Tunnel) { t.Parent = "nowhere" },
+	} {
+		ns, tun := host(t), tunnel(false, 1)
+		change(&tun)
+		if err := vxlan.New(ns.Conn).Sync(t.Context(), tun); err == nil || !strings.Contains(err.Error(), part) {
+			t.Errorf("%s: %v", part, err)
+		}
+		if _, err := ns.Conn.LinkByName(vxlan.Device4); !netlinkx.IsNotExist(err) {
+			t.Errorf("%s: a device was made", part)
+		}
+	}
+}
+
+// What stands in the way is named with its remedy.
+func TestInTheWay(t *testing.T) {
+	ns, tun := host(t), tunnel(false, 1)
+	ns.Run(t, "ip", "link", "add", "flannel.1", "type", "vxlan", "id", "4096", "dstport", "4789")
+	if err := vxlan.New(ns.Conn).Sync(t.Context(), tun); err == nil || !strings.Contains(err.Error(), "interface flannel.1 has the same VNI 4096 and port 4789") {
+		t.Errorf("%v", err)
+	}
+	ns.Run(t, "ip", "link", "del", "flannel.1")
+	ns.Run(t, "ip", "link", "add", vxlan.Device4, "type", "bridge")
+	if err := vxlan.New(ns.Conn).Sync(t.Context(), tun); err == nil || !strings.Contains(err.Error(), "of kind bridge: remove or rename it") {
+		t.Errorf("%v", err)
+	}
+	if err := vxlan.New(ns.Conn).Remove(t.Context(), false); err != nil {
+		t.Error(err)
+	}
+	ns.Link(t, vxlan.Device4) // somebody else's stays
+}
+
+// felixDevice is the device as Felix leaves it.
+func felixDevice(t testing.TB, ns *netnstest.NS, tun vxlan.Tunnel) {
+	t.Helper()
+	dev := vxlan.Device(tun.Local.Is6())
+	ns.Run(t, "ip", "link", "add", dev, "address", tun.MAC.String(), "mtu", fmt.Sprint(tun.MTU), "type", "vxlan", "id", "4096", "local", tun.Local.String(), "dev", "eth0", "dstport", "4789", "nolearning")
+	ns.Run(t, "ip", "addr", "add", netip.PrefixFrom(tun.Addr, tun.Addr.BitLen()).String(), "dev", dev, "nodad")
+	ns.Run(t, "ip", "link", "set", dev, "up")
+	for _, p := range tun.Peers {
+		ns.Run(t, "ip", "neigh", "add", p.Addr.String(), "lladdr", p.MAC.String(), "dev", dev, "nud", "permanent")
+		ns.Run(t, "bridge", "fdb", "add", p.MAC.String(), "dev", dev, "dst", p.Node.String(), "self", "permanent")
+	}
+}
+
+// A device that Felix has left is used as it is: not one thing is written.
+func TestFelixDeviceIsAdopted(t *testing.T) {
+	both(t, func(t *testing.T, v6 bool) {
+		ns, tun := host(t), tunnel(v6, 5)
+		felixDevice(t, ns, tun)
+		time.Sleep(2 * time.Second)
+		quiet := watched(t, ns, v6)
+		sync(t, ns, tun)
+		quiet()
+	})
+}
+
+// Parameters that the kernel lets change are changed on the device that is there, which keeps its entries; others cost a new one.
+func TestParametersChange(t *testing.T) {
+	ns, tun := host(t), tunnel(false, 4)
+	netnstest.Cable(t, ns, "eth1", ns, "far1")
+	ns.Addr(t, "eth1", "172.30.0.2/24")
+	sync(t, ns, tun)
+	index := ns.Link(t, vxlan.Device4).Index
+	tun.Local, tun.Parent = addr("172.30.0.2"), "eth1"
+	sync(t, ns, tun)
+	wantEntries(t, ns, tun)
+	if l := ns.Link(t, vxlan.Device4); l.Index != index || l.VXLAN.Local != tun.Local || l.VXLAN.Parent != ns.Link(t, "eth1").Index {
+		t.Errorf("the device is %+v, its index was %d", l, index)
+	}
+	for _, change := range []func(){func() { tun.Port = 8472 }, func() { tun.VNI = 5 }} {
+		change()
+		m, err := vxlan.New(ns.Conn).Merge(t.Context(), tun)
+		if err != nil || !m.Anew {
+			t.Fatalf("%+v, %v; want a new device", m, err)
+		}
+		wantEntries(t, ns, tun)
+		wantAddress(t, ns, false, tun.Addr)
+	}
+	ns.Run(t, "ip", "link", "del", "eth1") // takes the device with it
+	tun.Local, tun.Parent = addr("172.30.0.1"), "eth0"
+	sync(t, ns, tun)
+	wantEntries(t, ns, tun)
+}
+
+// On kernels that get the checksums of translated packets wrong, the device leaves them to the kernel.
+func TestSoftChecksums(t *testing.T) {
+	ns, tun := host(t), tunnel(false, 0)
+	sync(t, ns, tun)
+	if on, err := ns.Conn.TxChecksum(vxlan.Device4); err != nil || !on {
+		t.Fatalf("checksums by the device: %t, %v", on, err)
+	}
+	tun.SoftChecksums = true
+	sync(t, ns, tun)
+	if on, err := ns.Conn.TxChecksum(vxlan.Device4); err != nil || on {
+		t.Errorf("checksums by the device: %t, %v", on, err)
+	}
+	wake := ns.Quiet(t, netlinkx.LinkEvents)
+	sync(t, ns, tun)
+	select {
+	case <-wake:
+		t.Error("the device was written to again")
+	case <-time.After(300 * time.Millisecond):
+	}
+}
+
+// One packet in each direction, both families, between two nodes and their pods' blocks, with no other help than routes.
+func TestDatapath(t *testing.T) {
+	both(t, func(t *testing.T, v6 bool) {
+		a, b := netnstest.New(t), netnstest.New(t)
+		netnstest.Cable(t, a, "eth0", b, "eth0")
+		ends := []struct {
+			ns                *netnstest.NS
+			local, inside, ip string
+		}{{a, "172.30.0.1", "10.244.1.0", "10.244.1.5"}, {b, "172.30.0.2", "10.244.2.0", "10.244.2.5"}}
+		bits, block := "/24", 26
+		if v6 {
+			bits, block = "/64", 122
+			ends[0].local, ends[0].inside, ends[0].ip = "fd30::1", "fd44::1:0", "fd44::1:5"
+			ends[1].local, ends[1].inside, ends[1].ip = "fd30::2", "fd44::2:0", "fd44::2:5"
+		}
+		for i, e := range ends {
+			o := ends[1-i]
+			e.ns.Addr(t, "eth0", e.local+bits)
+			e.ns.Addr(t, "lo", netip.PrefixFrom(addr(e.ip), addr(e.ip).BitLen()).String())
+			tun := tunnel(v6, 0)
+			tun.Local, tun.Addr, tun.MAC = addr(e.local), addr(e.inside), vxlan.MACOf(fmt.Sprint("n", i), v6)
+			tun.Peers = []vxlan.Peer{{Addr: addr(o.inside), MAC: vxlan.MACOf(fmt.Sprint("n", 1-i), v6), Node: addr(o.local)}}
+			sync(t, e.ns, tun)
+			e.ns.Run(t, "ip", "route", "add", netip.PrefixFrom(addr(o.ip), block).Masked().String(), "via", o.inside, "dev", vxlan.Device(v6), "onlink")
+		}
+		b.EchoUDP(t, netip.AddrPortFrom(addr(ends[1].ip), 7000).String())
+		answer, err := a.AskUDP(t, netip.AddrPortFrom(addr(ends[0].ip), 0).String(), netip.AddrPortFrom(addr(ends[1].ip), 7000).String(), "hello", 5*time.Second)
+		if err != nil || !strings.Contains(answer, "hello") {
+			t.Errorf("%q, %v", answer, err)
+		}
+	})
+}
+
+// Entries of 5,000 nodes. Steady is what each pass of the agent pays.
+func BenchmarkPeers(b *testing.B) {
+	const peers = 5000
+	b.Run("first", func(b *testing.B) {
+		for b.Loop() {
+			b.StopTimer()
+			ns, tun := host(b), tunnel(false, peers)
+			b.StartTimer()
+			sync(b, ns, tun)
+			b.StopTimer()
+			vxlan.New(ns.Conn).Remove(b.Context(), false)
+			b.StartTimer()
+		}
+	})
+	for name, v6 := range map[string]bool{"steady/v4": false, "steady/v6": true} {
+		b.Run(name, func(b *testing.B) {
+			ns, tun := host(b), tunnel(v6, peers)
+			sync(b, ns, tun)
+			for b.Loop() {
+				sync(b, ns, tun)
+			}
+		})
+	}
+	b.Run("one more", func(b *testing.B) {
+		ns, tun := host(b), tunnel(false, peers)
+		less := tun
+		less.Peers = tun.Peers[1:]
+		for b.Loop() {
+			sync(b, ns, tun)
+			sync(b, ns, less)
+		}
+	})
+}

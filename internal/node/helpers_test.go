@@ -1,6 +1,0 @@
-package node
-
-import "net/netip"
-
-func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
-func addr(s string) netip.Addr     { return netip.MustParseAddr(s) }

@@ -1,0 +1,201 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/tortie-net/tortie/internal/kernel/podnet"
+	"github.com/tortie-net/tortie/internal/plugin/journal"
+)
+
+// undoTime bounds the clean-up after a failed ADD, whatever is left of the verb's own time.
+const undoTime = 20 * time.Second
+
+// add gives a container its address and its link, or lets one that has them join a further network.
+func add(ctx context.Context, c *call) error {
+	s, err := c.open()
+	if err != nil {
+		return err
+	}
+	if err := checkNetns(s.netns); err != nil {
+		return err
+	}
+	if err := s.settle(); err != nil {
+		return err
+	}
+	if s.plain() && s.conf.FeatureControl.IPAddrsNoIPAM {
+		return failure(types.ErrInvalidNetworkConfig, errors.New(
+			"network configuration: feature_control.ip_addrs_no_ipam true: the annotation is a pod's, and CNI_ARGS name none: remove the key"))
+	}
+	if err := journal.DefaultDir.Withdraw(ctx, s.handle()); err != nil {
+		return err
+	}
+	res, err := s.join(ctx)
+	if res == nil && err == nil {
+		res, err = s.attach(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	return types.PrintResult(res, s.conf.CNIVersion)
+}
+
+// attach gives the container its address and its link. After a failure nothing is left of it.
+func (s *session) attach(ctx context.Context) (_ *types100.Result, err error) {
+	wanted := ask(func() (wish, error) {
+		w, err := s.endpoint().read(ctx)
+		if err != nil {
+			return wish{}, err
+		}
+		return s.wish(w)
+	})
+	if err := awaitGates(ctx, s.conf.ReadinessGates, gatePace); err != nil {
+		return nil, err
+	}
+	assigned, err := s.addressing().add(ctx, wanted)
+	if err != nil {
+		return nil, err
+	}
+	wired := false
+	defer func() {
+		if err != nil {
+			err = s.undo(ctx, wired, err)
+		}
+	}()
+	wiring, err := s.wiring(wanted, assigned)
+	if err != nil {
+		return nil, err
+	}
+	link, err := podnet.Setup(ctx, wiring)
+	if err != nil {
+		return nil, fmt.Errorf("wire the pod: %w", err)
+	}
+	wired = true
+	if err := s.endpoint().note(ctx, link, wiring.Addresses); err != nil {
+		return nil, fmt.Errorf("note the address on the pod: %w", err)
+	}
+	s.awaitPolicy(ctx)
+	s.log.Info("wired", "link", link.HostVeth, "addresses", wiring.Addresses, "mtu", link.MTU)
+	return result(s.request, link, wiring.Addresses, assigned), nil
+}
+
+// settle reads what the configuration says of the link, and what it leaves to the agent.
+func (s *session) settle() (err error) {
+	if s.mtu, err = podMTU(&s.conf, defaultMTUFile); err != nil {
+		return err
+	}
+	s.routes, err = s.conf.podRoutes()
+	return err
+}
+
+// wiring says how the container is to be wired, with the addresses that it was assigned.
+func (s *session) wiring(wanted func() (wish, error), assigned *types100.Result) (podnet.Config, error) {
+	want, err := wanted()
+	if err != nil {
+		return podnet.Config{}, err
+	}
+	addrs, err := resultAddrs(assigned)
+	if err != nil {
+		return podnet.Config{}, err
+	}
+	c := s.podConfig(s.log, addrs)
+	c.MAC, c.Sources = want.mac, want.sources
+	return c, s.checkFloating(&want, addrs)
+}
+
+// undo takes back what a failed ADD has done, and returns why it failed. The link, if one was made, goes first: an address
+// must not be free while a pod has it.
+func (s *session) undo(ctx context.Context, wired bool, cause error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+	defer cancel()
+	var err error
+	if wired {
+		_, err = s.unwire(ctx)
+	} else {
+		err = s.checkUnwired()
+	}
+	if err == nil {
+		s.tryClear(ctx)
+		err = s.addressing().del(ctx, cleared)
+	}
+	if err == nil || errors.Is(err, errStillWired) {
+		return cause
+	}
+	// The code is the cause's, so the other error takes part as text only.
+	return fmt.Errorf("%w; what it had done is left for DEL, since undoing it failed: %v", cause, err)
+}
+
+// tryClear takes back what this ADD, whatever the answer to it was, or an earlier one has noted. If it cannot, DEL does.
+func (s *session) tryClear(ctx context.Context) {
+	if err := s.endpoint().clear(ctx); err != nil {
+		s.log.Warn("the pod may keep the note of an address that it does not have until DEL", "err", err)
+	}
+}
+
+func resultAddrs(res *types100.Result) ([]netip.Addr, error) {
+	var addrs []netip.Addr
+	for _, ip := range res.IPs {
+		a, ok := netip.AddrFromSlice(ip.Address.IP)
+		if !ok {
+			return nil, fmt.Errorf("IPAM plugin: its result has the address %q", ip.Address.String())
+		}
+		addrs = append(addrs, a.Unmap())
+	}
+	if len(addrs) == 0 {
+		return nil, errors.New("IPAM plugin: its result has no address")
+	}
+	return addrs, nil
+}
+
+// hostVeth is the name of the node's end. That of a container that is no pod's begins like the container's ID.
+func (r *request) hostVeth() string {
+	if r.plain() {
+		return podnet.DefaultVethPrefix + r.containerID[:min(len(r.containerID), 11)]
+	}
+	return podnet.HostVethName(r.conf.vethPrefix(), r.namespace, r.pod)
+}
+
+func (r *request) podConfig(log *slog.Logger, addrs []netip.Addr) podnet.Config {
+	return podnet.Config{
+		Netns:             r.netns,
+		IfName:            r.ifName,
+		HostVeth:          r.hostVeth(),
+		Alias:             podnet.Alias(r.handle(), r.ifName),
+		Netkit:            r.conf.DeviceType == deviceNetkit,
+		Addresses:         addrs,
+		MTU:               r.mtu,
+		Queues:            r.conf.NumQueues,
+		Routes:            r.routes,
+		AllowIPForwarding: r.conf.ContainerSettings.AllowIPForwarding,
+		Log:               log,
+	}
+}
+
+// result is what ADD prints. Calico's forms: the host's link by name only, addresses as /32 or /128 of the second
+// interface, no gateway, and the IPAM plugin's routes.
+func result(r *request, link podnet.Result, addrs []netip.Addr, assigned *types100.Result) *types100.Result {
+	res := &types100.Result{
+		CNIVersion: types100.ImplementedSpecVersion,
+		Interfaces: []*types100.Interface{
+			{Name: link.HostVeth},
+			{Name: r.ifName, Mac: link.MAC.String(), Mtu: link.MTU, Sandbox: r.netns},
+		},
+		Routes: assigned.Routes,
+		DNS:    assigned.DNS,
+	}
+	for _, a := range addrs {
+		res.IPs = append(res.IPs, &types100.IPConfig{
+			Interface: types100.Int(1),
+			Address:   net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())},
+		})
+	}
+	return res
+}

@@ -1,0 +1,69 @@
+package plugin
+
+import (
+	"fmt"
+	"net/netip"
+	"regexp"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+)
+
+// podArgs is what the kubelet's runtime passes in CNI_ARGS. The names of the fields are the keys; docs/ is made of the tags.
+type podArgs struct {
+	types.CommonArgs
+	K8S_POD_NAMESPACE          types.UnmarshallableString `help:"Namespace of the pod. With datastore kubernetes calico requires it; calico-ipam does not."`
+	K8S_POD_NAME               types.UnmarshallableString `help:"Name of the pod; both or neither. A container of neither is no pod's."`
+	K8S_POD_INFRA_CONTAINER_ID types.UnmarshallableString `help:"Accepted: it is the container ID, which CNI_CONTAINERID says too."`
+	K8S_POD_UID                types.UnmarshallableString `help:"UID of the pod: ADD refuses a sandbox of a pod that was deleted and created again."`
+	IP                         types.UnmarshallableString `help:"calico-ipam: assign this address and no other. The annotation ipAddrs wins over it."`
+}
+
+// objectName is what Kubernetes accepts as the name of a pod. Nothing else may become part of a URL.
+var objectName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`)
+
+// parseArgs reads CNI_ARGS. What is there for other plugins is none of our business.
+func parseArgs(text string) (podArgs, error) {
+	var args podArgs
+	err := types.LoadArgs(ignoreUnknown(text), &args)
+	return args, err
+}
+
+// ignoreUnknown lets the reader of CNI_ARGS ignore the keys that it does not know: containerd and CRI-O say so, not every caller does.
+func ignoreUnknown(args string) string { return strings.TrimSuffix("IgnoreUnknown=1;"+args, ";") }
+
+// readArgs takes the pod and the address that CNI_ARGS names.
+func (r *request) readArgs(text string) error {
+	args, err := parseArgs(text)
+	if err != nil {
+		return err
+	}
+	r.namespace, r.pod, r.podUID = string(args.K8S_POD_NAMESPACE), string(args.K8S_POD_NAME), string(args.K8S_POD_UID)
+	if err := r.checkPod(); err != nil {
+		return err
+	}
+	if args.IP == "" {
+		return nil
+	}
+	if r.address, err = netip.ParseAddr(string(args.IP)); err != nil || r.address.Zone() != "" {
+		return fmt.Errorf("IP %q: use one address without a prefix length, such as 10.0.0.5", args.IP)
+	}
+	r.address = r.address.Unmap()
+	return nil
+}
+
+func (r *request) checkPod() error {
+	if r.namespace == "" && r.pod == "" {
+		return nil
+	}
+	for _, arg := range [][2]string{{"K8S_POD_NAMESPACE", r.namespace}, {"K8S_POD_NAME", r.pod}} {
+		key, value := arg[0], arg[1]
+		if value == "" {
+			return fmt.Errorf("%s is missing: a pod has both a namespace and a name", key)
+		}
+		if !objectName.MatchString(value) {
+			return fmt.Errorf("%s %q is no name of a Kubernetes object", key, value)
+		}
+	}
+	return nil
+}

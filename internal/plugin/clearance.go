@@ -1,0 +1,82 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore"
+)
+
+// clearance is what a release waits for.
+type clearance struct {
+	unwired func() error // the kernel has nothing of the container: an address must not be free while a pod has it
+	noted   func() error // Felix and garbage collection have been told: nor while a pod is said to have it
+}
+
+func (c clearance) wait() error { return errors.Join(c.unwired(), c.noted()) }
+
+// cleared is the clearance of what nobody was told about.
+var cleared = clearance{unwired: func() error { return nil }, noted: func() error { return nil }}
+
+// errNotCleared stops a release for a reason that who gave no clearance knows, and that trying again does not mend.
+var errNotCleared = errors.New("the release has no clearance")
+
+// gatedStore lets a release read which blocks it is about at once, and makes it wait for its clearance where it must: blocks
+// are read with the host's lock held, which nobody is to wait for while the kernel takes 20 ms to remove a link; nothing is
+// written before the pod says that its address is released.
+type gatedStore struct {
+	datastore.Store
+	may    clearance
+	lock   func() (unlock func(), err error)
+	once   sync.Once
+	unlock func() // nil: the lock is not held
+	err    error
+}
+
+// Get implements datastore.Store.
+func (g *gatedStore) Get(ctx context.Context, obj api.Resource) error {
+	if _, isBlock := obj.(*api.IPAMBlock); isBlock {
+		if err := g.enter(); err != nil {
+			return err
+		}
+	}
+	return g.Store.Get(ctx, obj)
+}
+
+// Update implements datastore.Store.
+func (g *gatedStore) Update(ctx context.Context, obj api.Resource) error {
+	if g.may.noted() != nil {
+		return errNotCleared
+	}
+	return g.Store.Update(ctx, obj)
+}
+
+// Delete implements datastore.Store.
+func (g *gatedStore) Delete(ctx context.Context, obj api.Resource) error {
+	if g.may.wait() != nil {
+		return errNotCleared
+	}
+	if _, isHandle := obj.(*api.IPAMHandle); isHandle {
+		g.leave() // the blocks are written
+	}
+	return g.Store.Delete(ctx, obj)
+}
+
+// enter waits until the kernel is done and for the host's lock.
+func (g *gatedStore) enter() error {
+	if g.may.unwired() != nil {
+		return errNotCleared
+	}
+	g.once.Do(func() { g.unlock, g.err = g.lock() })
+	return g.err
+}
+
+// leave gives the lock back.
+func (g *gatedStore) leave() {
+	if g.unlock != nil {
+		g.unlock()
+		g.unlock = nil
+	}
+}

@@ -1,0 +1,192 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/podnet"
+	"github.com/tortie-net/tortie/internal/plugin/journal"
+)
+
+// releaseTime bounds what DEL does at the datastore. A node is drained, or a namespace deleted, while the API server is away:
+// no container has to wait for it longer than this.
+const releaseTime = 10 * time.Second
+
+// del takes away a pod's link and address. It succeeds if they are gone already: a runtime repeats DEL until it does. What
+// the datastore cannot be told now is put down for later, once the kernel has nothing of the pod any more.
+func del(ctx context.Context, c *call) error {
+	s, err := c.open()
+	if err != nil {
+		return err
+	}
+	if err := spareNode(s.netns); err != nil {
+		return err
+	}
+	var had []netip.Addr
+	unwired := begin(func() (err error) {
+		had, err = s.unwire(ctx)
+		return err
+	})
+	released := s.release(ctx, unwired)
+	err = unwired()
+	if errors.Is(err, errStillWired) {
+		c.log.Info("the address stays", "why", err)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	s.forget(had)
+	var later *postponed
+	if errors.As(released, &later) {
+		return s.postpone(ctx, later)
+	}
+	if released == nil && s.facts == nil {
+		s.catchUp(ctx)
+	}
+	return released
+}
+
+// unwire removes the container's link, and makes sure that it has no other. It returns the addresses that the link had.
+func (s *session) unwire(ctx context.Context) ([]netip.Addr, error) {
+	had, err := podnet.Teardown(ctx, s.podConfig(s.log, nil))
+	if err != nil {
+		return had, fmt.Errorf("remove the pod's link: %w", err)
+	}
+	return had, s.checkUnwired()
+}
+
+// errStillWired: the container has a link that this verb is not about, and with it its address.
+var errStillWired = errors.New("the container is still wired")
+
+// checkUnwired looks whether the node has a link of the container.
+func (s *session) checkUnwired() error {
+	host, err := netlinkx.Open()
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	link, err := host.LinkByName(s.hostVeth())
+	if netlinkx.IsNotExist(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if handle, ifName, ok := podnet.ParseAlias(link.Alias); ok && handle == s.handle() {
+		return fmt.Errorf("%w: %s of the node leads to its %s", errStillWired, link.Name, ifName)
+	}
+	return nil
+}
+
+// release tells the datastore that the container has no address any more, and frees it once unwired has succeeded. An error
+// that wraps a postponed leaves nothing but work at the datastore.
+func (s *session) release(ctx context.Context, unwired func() error) error {
+	noted := begin(func() error {
+		ctx, cancel := context.WithTimeout(ctx, releaseTime)
+		defer cancel()
+		if err := s.ready(ctx); err != nil {
+			return err
+		}
+		if err := s.endpoint().clear(ctx); err != nil {
+			return fmt.Errorf("note on the pod that its address is released: %w", err)
+		}
+		return nil
+	})
+	return s.addressing().del(ctx, clearance{unwired: unwired, noted: noted})
+}
+
+// forget ends the connections of addresses that were released though the kernel had no link with them any more.
+func (s *session) forget(known []netip.Addr) {
+	left := slices.DeleteFunc(slices.Clone(s.freed), func(a netip.Addr) bool { return slices.Contains(known, a) })
+	if len(left) == 0 {
+		return
+	}
+	if err := podnet.Forget(left); err != nil {
+		s.log.Warn("connections of addresses may be remembered until they time out", "addresses", left, "err", err)
+	}
+}
+
+// postponed is why the datastore cannot be told anything now.
+type postponed struct{ error }
+
+func (p *postponed) Unwrap() error { return p.error }
+
+// postponable marks an error after which all that a DEL has to do at the datastore can be done later.
+func postponable(err error) error {
+	for _, reason := range []error{datastore.ErrUnavailable, datastore.ErrUnauthorized, errDatastoreNotReady, context.DeadlineExceeded} {
+		if errors.Is(err, reason) {
+			return &postponed{err}
+		}
+	}
+	return err
+}
+
+// postpone writes down what is left to do, for the agent and later DELs and GCs.
+func (s *session) postpone(ctx context.Context, why error) error {
+	tellRefusal(s.log, why) // it ends here: the verb succeeds
+	err := journal.DefaultDir.Add(ctx, journal.Entry{
+		Handle:      s.handle(),
+		Datastore:   s.datastore(),
+		Network:     s.conf.Name,
+		Namespace:   s.namespace,
+		Pod:         s.pod,
+		ContainerID: s.containerID,
+		IfName:      s.ifName,
+		Time:        time.Now(),
+		Reason:      why.Error(),
+	})
+	if err != nil {
+		return fmt.Errorf("%w; nor could it be put down for later: %v", why, err)
+	}
+	s.log.Warn("the address is released later, by the agent", "handle", s.handle(), "err", why)
+	return nil
+}
+
+// catchUpTime bounds what one DEL does for others.
+const catchUpTime = 5 * time.Second
+
+// catchUp finishes what earlier DELs have put down. The agent does that while it runs.
+func (s *session) catchUp(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, catchUpTime)
+	defer cancel()
+	if err := journal.DefaultDir.Each(ctx, func(e journal.Entry) error { return s.finish(ctx, e) }); err != nil {
+		s.log.Warn("what earlier DELs could not release stays for later", "err", err)
+	}
+}
+
+// finish does what is left of another container's DEL.
+func (s *session) finish(ctx context.Context, e journal.Entry) error {
+	if e.Datastore != s.datastore() {
+		return journal.ErrKeep
+	}
+	err := s.of(e).release(ctx, cleared.unwired)
+	var later *postponed
+	if errors.As(err, &later) {
+		return fmt.Errorf("%w: %w", journal.ErrStop, err)
+	}
+	return err
+}
+
+// of returns a session for another container.
+func (s *session) of(e journal.Entry) *session {
+	r := *s.request
+	r.conf.Name, r.conf.IPAM.Type = e.Network, calicoIPAM // another plugin's part was done at once
+	r.namespace, r.pod, r.containerID, r.ifName = e.Namespace, e.Pod, e.ContainerID, e.IfName
+	other := *s
+	other.request, other.work = &r, nil
+	return &other
+}
+
+// handle is the name under which the container holds its addresses.
+func (r *request) handle() string { return names.PodHandle(r.conf.Name, r.containerID) }
+
+// datastore is the type of the session's datastore.
+func (s *session) datastore() string { return s.conf.DatastoreType }

@@ -1,0 +1,143 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/datastore/podnote"
+	"github.com/tortie-net/tortie/internal/kernel/podnet"
+)
+
+// endpoint is where the datastore keeps what Felix, garbage collection and people know of a container.
+type endpoint interface {
+	// read returns whom the container belongs to.
+	read(ctx context.Context) (*workload, error)
+	// note writes down what the container was given.
+	note(ctx context.Context, link podnet.Result, addrs []netip.Addr) error
+	// clear takes the addresses back, unless the endpoint is gone or belongs to a newer container by now.
+	clear(ctx context.Context) error
+}
+
+// workload is whom a container belongs to.
+type workload struct {
+	pod       api.Pod
+	namespace api.Namespace
+}
+
+// endpoint returns where this container is noted.
+func (s *session) endpoint() endpoint {
+	if s.conf.DatastoreType == datastoreEtcd {
+		return &objectEndpoint{s}
+	}
+	return &podEndpoint{s}
+}
+
+// podEndpoint is the annotations of a Pod.
+type podEndpoint struct{ *session }
+
+// read asks, at the same time, whether the datastore may be used, for the pod, and for its namespace, as far as the agent has
+// not told.
+func (e *podEndpoint) read(ctx context.Context) (*workload, error) {
+	w := &workload{pod: *e.name(), namespace: api.Namespace{Meta: api.Meta{Name: e.session.namespace}}}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return e.ready(ctx) })
+	g.Go(func() error { return missing(e.kube.Get(ctx, &w.pod)) })
+	g.Go(func() error { return missing(e.getNamespace(ctx, &w.namespace)) })
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	return w, e.sameUID(&w.pod)
+}
+
+// name is the pod that the container belongs to, unread.
+func (e *podEndpoint) name() *api.Pod {
+	return &api.Pod{Meta: api.Meta{Name: e.pod, Namespace: e.session.namespace}}
+}
+
+// missing says what it means that a pod or its namespace does not exist.
+func missing(err error) error {
+	if errors.Is(err, datastore.ErrNotFound) {
+		return failure(types.ErrUnknownContainer,
+			fmt.Errorf("read the pod: %w: it was deleted meanwhile, or the plugins' kubeconfig is of another cluster than the kubelet's", err))
+	}
+	return err
+}
+
+// sameUID refuses a sandbox of a pod that was deleted and created again under its name: the address would be noted on the
+// new pod, and Felix would apply the new pod's policy to the old one's sandbox. The kubelet ends that sandbox.
+func (e *podEndpoint) sameUID(pod *api.Pod) error {
+	_, static := pod.Annotations[api.AnnotationMirrorPod] // which the kubelet knows by another UID than the API server
+	if e.podUID == "" || static || e.podUID == pod.UID {
+		return nil
+	}
+	return failure(types.ErrTryAgainLater, fmt.Errorf("CNI_ARGS: the sandbox is of pod %s/%s with K8S_POD_UID %s, and by now the pod of that name has UID %s: "+
+		"the kubelet makes a new sandbox", pod.Namespace, pod.Name, e.podUID, pod.UID))
+}
+
+// note writes the addresses in the form that Calico uses.
+func (e *podEndpoint) note(ctx context.Context, _ podnet.Result, addrs []netip.Addr) error {
+	return podnote.Write(ctx, e.kube, e.name(), e.containerID, addrs)
+}
+
+// delTries at delPause bound how often DEL clears a pod's annotations that somebody else is changing.
+const (
+	delTries = 6
+	delPause = 20 * time.Millisecond
+)
+
+// clear empties the addresses on the pod if they are this container's.
+func (e *podEndpoint) clear(ctx context.Context) error {
+	if e.ifName != podnote.Primary {
+		return nil
+	}
+	err := podnote.Clear(ctx, e.kube, e.name(), e.containerID)
+	if errors.Is(err, datastore.ErrConflict) {
+		return e.clearOther(ctx)
+	}
+	return err
+}
+
+// clearOther looks at a pod that does not carry this container's ID: it has a newer sandbox, whose addresses stay, or its
+// ADD did not get so far, or was one of a Calico that did not write the ID.
+func (e *podEndpoint) clearOther(ctx context.Context) error {
+	empty := ""
+	patch := kubernetes.Patch{Metadata: kubernetes.PatchMeta{Annotations: map[string]*string{
+		api.AnnotationPodIP:  &empty,
+		api.AnnotationPodIPs: &empty,
+	}}}
+	for try := 1; ; try++ {
+		pod := e.name()
+		err := e.kube.Get(ctx, pod)
+		if err == nil {
+			if id := pod.Annotations[api.AnnotationContainerID]; id != "" && id != e.containerID {
+				e.log.Info("the pod has another sandbox by now: its annotations stay", "sandbox", id)
+				return nil
+			}
+			if pod.Annotations[api.AnnotationPodIP] == "" && pod.Annotations[api.AnnotationPodIPs] == "" {
+				return nil
+			}
+			err = e.kube.PatchStatus(ctx, pod, patch, true)
+		}
+		switch {
+		case errors.Is(err, datastore.ErrNotFound):
+			return nil
+		case !datastore.Contended(err) || try == delTries:
+			return err
+		}
+		select {
+		case <-time.After(delPause/2 + rand.N(delPause)):
+		case <-ctx.Done():
+			return fmt.Errorf("%w (%w)", context.Cause(ctx), err)
+		}
+	}
+}

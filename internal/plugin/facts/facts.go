@@ -1,0 +1,178 @@
+// Package facts is the file by which the agent tells the plugins of its node what changes seldom, so that an ADD need not ask
+// the API server for it.
+//
+// The file is a hint. Whatever a plugin writes because of it is guarded by the revision of the object that it writes, so that
+// facts which are out of date cost a second try and never an address. A plugin that finds no file, or an old one, asks the
+// API server.
+package facts
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/app/hostfile"
+)
+
+// DefaultFile is where the agent writes and the plugins read. It lies in memory: after a reboot there are no facts.
+const DefaultFile = "/var/run/calico/tortie/facts.json"
+
+// TokenRefusedFile is touched by a plugin whose token the API server does not accept (HTTP 401). The installer watches it, requests
+// a new token at once, and removes it when the API server has accepted that.
+const TokenRefusedFile = "/var/run/calico/tortie/token-refused"
+
+const (
+	// Interval is how often the agent writes the file while nothing changes, as a sign that it still follows the cluster.
+	Interval = 10 * time.Second
+	// MaxAge is how old facts may be to save requests.
+	MaxAge = 30 * time.Second
+)
+
+// maxNamespaces bounds, in bytes of JSON, each of the two ways in which the file has namespaces: reading 64 KiB costs a plugin
+// as much as asking for one namespace. Those beyond it are left out.
+const maxNamespaces = 64 << 10
+
+// format is the version of the file's content. Plugins and agent are rolled out one after the other: a file of another
+// format is no file.
+const format = 1
+
+// ErrUnusable: there is no file that says anything about now.
+var ErrUnusable = errors.New("no usable facts of the agent")
+
+// Facts are what the agent has seen of the cluster.
+type Facts struct {
+	Format int `json:"format"`
+	// Written is when the agent last knew that all of this holds.
+	Written time.Time `json:"written"`
+	// AgentReady says that the agent has programmed the node's kernel once since it started.
+	AgentReady bool `json:"agentReady"`
+	// DatastoreReady is that of ClusterInformation default: false while an operator has locked the datastore.
+	DatastoreReady bool `json:"datastoreReady"`
+	// Node is the node's name.
+	Node         string              `json:"node"`
+	NodeLabels   map[string]string   `json:"nodeLabels"`
+	Config       api.IPAMConfigSpec  `json:"config"`
+	Pools        []api.IPPool        `json:"pools"`
+	Reservations []api.IPReservation `json:"reservations"`
+	Affinities   []Affinity          `json:"affinities"`
+	// Namespaces are for Write. A reader asks the method Namespace: most have nothing that matters, and the file has only
+	// the names of these.
+	Namespaces map[string]Namespace `json:"namespaces"`
+
+	plain string // what was read: the names of those, each between blanks
+}
+
+// Namespace returns what the agent has seen of a namespace; ok is false if it has not seen it, which proves nothing: the
+// namespace may be a moment old.
+func (f *Facts) Namespace(name string) (ns Namespace, ok bool) {
+	if ns, ok = f.Namespaces[name]; ok {
+		return ns, true
+	}
+	return ns, name != "" && !strings.Contains(name, " ") && strings.Contains(f.plain, " "+name+" ")
+}
+
+// file is how Facts lie on the disk.
+type file struct {
+	*Facts
+	// Plain are the namespaces without anything that matters. One string is read five times as fast as a map.
+	Plain string `json:"plainNamespaces"`
+}
+
+// Affinity is one of the node's claims.
+type Affinity struct {
+	api.BlockAffinity
+	// Free is how many addresses of the block were free; nil if the agent does not know.
+	Free *int `json:"free,omitempty"`
+}
+
+// Namespace is what matters of a namespace: the annotations of Calico, and the labels that a pool's namespaceSelector names.
+type Namespace struct {
+	Labels      map[string]string `json:"labels,omitempty"`
+	Annotations map[string]string `json:"annotations,omitempty"`
+}
+
+// Read returns the facts in a file. An absent, older or damaged file, one of another node or of another format is
+// ErrUnusable: the caller asks the datastore instead.
+func Read(path, node string, now time.Time) (*Facts, error) {
+	data, err := hostfile.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnusable, err)
+	}
+	f := &Facts{}
+	stored := file{Facts: f}
+	if err := json.Unmarshal(data, &stored); err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", ErrUnusable, path, err)
+	}
+	f.plain = stored.Plain
+	age := now.Sub(f.Written)
+	switch {
+	case f.Format != format:
+		return nil, fmt.Errorf("%w: %s has format %d, not %d", ErrUnusable, path, f.Format, format)
+	case f.Node != node:
+		return nil, fmt.Errorf("%w: %s is of node %q, not of %q", ErrUnusable, path, f.Node, node)
+	case age > MaxAge || age < -MaxAge:
+		return nil, fmt.Errorf("%w: %s was written %s ago: the agent does not run, or has lost the API server", ErrUnusable, path, age.Round(time.Second))
+	}
+	return f, nil
+}
+
+// Write replaces the file as a whole: a reader sees the old facts or the new ones.
+func Write(path string, f Facts) error {
+	data, err := Encode(f)
+	if err != nil {
+		return err
+	}
+	if err := hostfile.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("facts: %w", err)
+	}
+	_, err = hostfile.Replace(path, data, 0o600)
+	return err
+}
+
+// Encode returns the content of the file: the same for the same facts.
+func Encode(f Facts) ([]byte, error) {
+	f.Format = format
+	stored := file{Facts: &f}
+	stored.Plain, f.Namespaces = compact(f.Namespaces)
+	data, err := json.Marshal(stored)
+	if err != nil {
+		return nil, fmt.Errorf("facts: %w", err)
+	}
+	return data, nil
+}
+
+// compact tells the namespaces of which there is nothing to say from the others, and leaves out what does not fit.
+func compact(all map[string]Namespace) (plain string, others map[string]Namespace) {
+	others = map[string]Namespace{}
+	names := []byte{' '}
+	size := 0
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		ns := all[name]
+		switch {
+		case len(ns.Labels) > 0 || len(ns.Annotations) > 0:
+			if size += jsonSize(name, ns); size <= maxNamespaces {
+				others[name] = ns
+			}
+		case len(names)+len(name) < maxNamespaces:
+			names = append(append(names, name...), ' ')
+		}
+	}
+	return string(names), others
+}
+
+// jsonSize is about what a namespace takes in the file.
+func jsonSize(name string, ns Namespace) int {
+	size := len(name) + len(`"":{"labels":{},"annotations":{}},`)
+	for _, m := range []map[string]string{ns.Labels, ns.Annotations} {
+		for k, v := range m {
+			size += len(k) + len(v) + len(`"":"",`)
+		}
+	}
+	return size
+}

@@ -1,0 +1,260 @@
+package plugin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore"
+)
+
+// hostLocal is the IPAM plugin for which calico fills in the node's pod CIDRs.
+const hostLocal = "host-local"
+
+// podCIDRs is what the words usePodCidr and usePodCidrIPv6 stand for.
+type podCIDRs struct{ v4, v6 string }
+
+// word returns the CIDR that a subnet stands for, and whether it is one of the words.
+func (p *podCIDRs) word(subnet string) (cidr string, ok bool) {
+	switch strings.ToLower(subnet) {
+	case "usepodcidr":
+		return p.v4, true
+	case "usepodcidripv6":
+		return p.v6, true
+	}
+	return "", false
+}
+
+// stdinForAdd is the configuration for the IPAM plugin: the caller's own, with the node's pod CIDRs in it.
+func (d *delegated) stdinForAdd(ctx context.Context) ([]byte, error) {
+	used, err := d.conf.IPAM.words()
+	if err != nil || len(used) == 0 {
+		return d.stdin, err
+	}
+	cidrs, err := d.nodeCIDRs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, word := range used {
+		if cidr, _ := cidrs.word(word); cidr == "" {
+			return nil, failure(types.ErrInvalidNetworkConfig, fmt.Errorf("network configuration: ipam.subnet %s: spec.podCIDRs of node %s has no range of that family: "+
+				"run kube-controller-manager with --allocate-node-cidrs, or write a range in place of %s", word, d.cidrNode(), word))
+		}
+	}
+	return editIPAM(d.stdin, cidrs.fillIn)
+}
+
+// stdinForDel is the configuration for what assigns nothing: host-local wants to see valid ranges, and then goes by the
+// container ID alone. So the Node is not read, and need not exist any more.
+func (d *delegated) stdinForDel() ([]byte, error) {
+	used, err := d.conf.IPAM.words()
+	if err != nil || len(used) == 0 {
+		return d.stdin, nil // what is malformed is host-local's to refuse
+	}
+	return editIPAM(d.stdin, func(ipam map[string]json.RawMessage) error {
+		// All other ranges would overlap with these.
+		for key := range ipam {
+			if slices.ContainsFunc([]string{"subnet", "rangeStart", "rangeEnd", "gateway", "ranges"}, func(k string) bool { return strings.EqualFold(k, key) }) {
+				delete(ipam, key)
+			}
+		}
+		ipam["ranges"] = json.RawMessage(`[[{"subnet":"0.0.0.0/0"}],[{"subnet":"::/0"}]]`)
+		return nil
+	})
+}
+
+// cidrNode names the Node whose pod CIDRs are used.
+func (d *delegated) cidrNode() string {
+	if d.conf.Kubernetes.NodeName != "" {
+		return d.conf.Kubernetes.NodeName
+	}
+	return d.node
+}
+
+func (d *delegated) nodeCIDRs(ctx context.Context) (*podCIDRs, error) {
+	if d.kube == nil {
+		return nil, failure(types.ErrInvalidNetworkConfig,
+			errors.New("network configuration: ipam.subnet usePodCidr: it takes policy.type k8s to know the node's pod CIDRs: write a range"))
+	}
+	node := &api.Node{Meta: api.Meta{Name: d.cidrNode()}}
+	err := d.kube.Get(ctx, node)
+	if errors.Is(err, datastore.ErrNotFound) {
+		return nil, failure(types.ErrInvalidNetworkConfig, fmt.Errorf("read the node's pod CIDRs: %w: set kubernetes.node_name to this node's name in Kubernetes", err))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the node's pod CIDRs: %w", err)
+	}
+	cidrs := &podCIDRs{}
+	for _, text := range node.Spec.PodCIDRs {
+		p, err := netip.ParsePrefix(text)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("spec.podCIDRs of node %s: %w", d.cidrNode(), err)
+		case p.Addr().Is4() && cidrs.v4 == "":
+			cidrs.v4 = text
+		case p.Addr().Is6() && cidrs.v6 == "":
+			cidrs.v6 = text
+		}
+	}
+	return cidrs, nil
+}
+
+// ipamRange is a range of host-local, of which only the subnet concerns us.
+type ipamRange map[string]json.RawMessage
+
+// words lists the special words that the IPAM section uses.
+func (c *ipamConf) words() ([]string, error) {
+	if c.Type != hostLocal {
+		return nil, nil
+	}
+	var words []string
+	note := func(text json.RawMessage) error {
+		subnet, err := optional[string](text)
+		if _, ok := (&podCIDRs{}).word(subnet); ok {
+			words = append(words, subnet)
+		}
+		return err
+	}
+	if err := note(c.Subnet); err != nil {
+		return nil, badIPAM("subnet", err)
+	}
+	sets, err := optional[[][]ipamRange](c.Ranges)
+	if err != nil {
+		return nil, badIPAM("ranges", err)
+	}
+	for _, set := range sets {
+		for _, r := range set {
+			for _, key := range keysLike(r, "subnet") {
+				if err := note(r[key]); err != nil {
+					return nil, badIPAM("ranges", err)
+				}
+			}
+		}
+	}
+	return words, nil
+}
+
+// keysLike returns the keys that are a name but for their case: host-local's decoder, Go's, takes each of them for it.
+func keysLike(of map[string]json.RawMessage, name string) []string {
+	var keys []string
+	for key := range of {
+		if strings.EqualFold(key, name) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// fillIn puts the CIDRs in the place of the words.
+func (p *podCIDRs) fillIn(ipam map[string]json.RawMessage) error {
+	if err := p.fillInSubnet(ipam); err != nil {
+		return err
+	}
+	for _, key := range keysLike(ipam, "ranges") {
+		var err error
+		if ipam[key], err = p.fillInRanges(ipam[key]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *podCIDRs) fillInRanges(text json.RawMessage) (json.RawMessage, error) {
+	sets, err := optional[[][]ipamRange](text)
+	if err != nil || sets == nil {
+		return text, err
+	}
+	for _, set := range sets {
+		for _, r := range set {
+			if err := p.fillInSubnet(r); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return json.Marshal(sets)
+}
+
+func (p *podCIDRs) fillInSubnet(of ipamRange) error {
+	for _, key := range keysLike(of, "subnet") {
+		subnet, err := optional[string](of[key])
+		if err != nil {
+			return err
+		}
+		if cidr, ok := p.word(subnet); ok {
+			if of[key], err = json.Marshal(cidr); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// editIPAM changes the IPAM section of a configuration and leaves all else as it is.
+func editIPAM(stdin []byte, edit func(ipam map[string]json.RawMessage) error) ([]byte, error) {
+	var conf, ipam map[string]json.RawMessage
+	if err := json.Unmarshal(stdin, &conf); err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(conf["ipam"], &ipam); err != nil || ipam == nil {
+		// The decoder of the typed form accepts "IPAM", and two "ipam" of which the second is null.
+		return nil, failure(types.ErrInvalidNetworkConfig, errors.New(`network configuration: "ipam" has to be there once, as an object in lower case`))
+	}
+	err := edit(ipam)
+	if err != nil {
+		return nil, err
+	}
+	if conf["ipam"], err = json.Marshal(ipam); err != nil {
+		return nil, err
+	}
+	return json.Marshal(conf)
+}
+
+// podRoutes returns the destinations that the pod reaches through the node, nil for everything. Like Calico's, they are
+// host-local's routes without their gateways.
+func (c *netConf) podRoutes() ([]netip.Prefix, error) {
+	if c.IPAM.Type != hostLocal {
+		return nil, nil
+	}
+	given, err := optional[[]struct {
+		Dst string `json:"dst"`
+	}](c.IPAM.Routes)
+	if err != nil {
+		return nil, badIPAM("routes", err)
+	}
+	if len(given) == 0 {
+		return nil, nil
+	}
+	var routes []netip.Prefix
+	for _, r := range given {
+		p, err := netip.ParsePrefix(r.Dst)
+		if err != nil {
+			return nil, badIPAM("routes", fmt.Errorf("dst %q: use a CIDR such as 10.0.0.0/8", r.Dst))
+		}
+		routes = append(routes, p.Masked())
+	}
+	if c.IncludeDefaultRoutes {
+		routes = append(routes, netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0))
+	}
+	return routes, nil
+}
+
+func badIPAM(key string, err error) error {
+	return failure(types.ErrInvalidNetworkConfig, fmt.Errorf("network configuration: ipam.%s: %w", key, err))
+}
+
+// optional decodes a value that may be missing or null.
+func optional[T any](text json.RawMessage) (T, error) {
+	var v T
+	if len(bytes.TrimSpace(text)) == 0 {
+		return v, nil
+	}
+	return v, json.Unmarshal(text, &v)
+}

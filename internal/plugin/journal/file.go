@@ -1,0 +1,182 @@
+package journal
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/app/hostfile"
+)
+
+const (
+	extension = ".json"
+	damaged   = ".damaged"
+	// lockPause is how long a waiter for a lock sleeps. The kernel's own wait could not be given up when ctx ends.
+	lockPause = 4 * time.Millisecond
+)
+
+// errBusy: another process holds the lock.
+var errBusy = errors.New("in use by another process")
+
+// fileName returns the name of a handle's file. Handles are made of a network's name and a container ID, which come from
+// configuration and arguments: what is no safe name is hashed, behind a sign that no safe name has.
+func fileName(handle string) string {
+	if readable(handle) {
+		return handle + extension
+	}
+	sum := sha256.Sum256([]byte(handle))
+	return "%" + hex.EncodeToString(sum[:]) + extension
+}
+
+// file is a locked entry.
+type file struct {
+	*os.File
+	path string
+}
+
+// lockFile waits for the lock on the entry that has the path. It fails with fs.ErrNotExist when there is none.
+func lockFile(ctx context.Context, path string) (*file, error) {
+	for {
+		f, err := tryLockFile(path)
+		if !errors.Is(err, errBusy) {
+			return f, err
+		}
+		if err := pause(ctx); err != nil {
+			return nil, fmt.Errorf("%s is %w: %w", path, errBusy, err)
+		}
+	}
+}
+
+// tryLockFile locks the entry that has the path, or fails with errBusy or fs.ErrNotExist. It follows no link and waits for no
+// pipe.
+func tryLockFile(path string) (*file, error) {
+	for {
+		f, err := hostfile.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0)
+		if errors.Is(err, syscall.ELOOP) {
+			return nil, fmt.Errorf("%s is a symbolic link, which no entry is: remove it", path)
+		}
+		if err != nil {
+			return nil, err
+		}
+		locked := &file{File: f, path: path}
+		if err := flock(f); err != nil {
+			f.Close()
+			return nil, err
+		}
+		current, err := locked.current()
+		if current {
+			return locked, nil
+		}
+		f.Close()
+		if err != nil {
+			return nil, err
+		}
+		// It was replaced or removed between opening and locking: look again.
+	}
+}
+
+// current reports that the path still names the file that was opened.
+func (f *file) current() (bool, error) {
+	own, err := f.Stat()
+	if err != nil {
+		return false, err
+	}
+	now, err := hostfile.Lstat(f.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return os.SameFile(own, now), nil
+}
+
+// remove removes the entry, unless a newer one has taken its place. The caller holds the directory's lock.
+func (f *file) remove() error {
+	return f.unlessReplaced(func() error { return hostfile.Unlink(f.path) })
+}
+
+// rename gives the entry another name in its directory, unless a newer one has taken its place. The caller holds the directory's lock.
+func (f *file) rename(to string) error {
+	return f.unlessReplaced(func() error { return hostfile.Rename(f.path, to) })
+}
+
+func (f *file) unlessReplaced(do func() error) error {
+	if current, err := f.current(); err != nil || !current {
+		return err
+	}
+	return do()
+}
+
+// read reads an entry.
+func read(f *file, name string) (Entry, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return Entry{}, err
+	}
+	if !info.Mode().IsRegular() {
+		return Entry{}, fmt.Errorf("it is no regular file: %s", info.Mode())
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxSize+1))
+	if err != nil {
+		return Entry{}, err
+	}
+	return decode(name, data)
+}
+
+// locked runs change while no other process changes names in the directory. A directory that is not there has no names.
+func (d Dir) locked(ctx context.Context, change func() error) error {
+	f, err := hostfile.OpenFile(string(d), os.O_RDONLY|syscall.O_DIRECTORY, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close() // gives the lock back
+	for {
+		err := flock(f)
+		if err == nil {
+			return change()
+		}
+		if !errors.Is(err, errBusy) {
+			return err
+		}
+		if err := pause(ctx); err != nil {
+			return fmt.Errorf("%s is %w: %w", d, errBusy, err)
+		}
+	}
+}
+
+// flock takes the exclusive lock on an open file, or fails with errBusy.
+func flock(f *os.File) error {
+	for {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, syscall.EWOULDBLOCK):
+			return errBusy
+		case !errors.Is(err, syscall.EINTR):
+			return fmt.Errorf("lock %s: %w", f.Name(), err)
+		}
+	}
+}
+
+// pause sleeps a moment, or fails if ctx ends.
+func pause(ctx context.Context) error {
+	select {
+	case <-time.After(lockPause/2 + rand.N(lockPause)):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,106 @@
+package plugin
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/ipam"
+)
+
+// lease is a file of host-local: its name is an address, its first line a container.
+type lease struct {
+	path      string
+	address   netip.Addr
+	container string
+	written   time.Time
+}
+
+// readLeases reads a directory of host-local. Its other files, lock and last_reserved_ip.*, have no addresses as their names.
+func readLeases(dir string) ([]lease, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var leases []lease
+	for _, e := range entries {
+		addr, err := netip.ParseAddr(e.Name())
+		if err != nil || !e.Type().IsRegular() {
+			continue
+		}
+		l := lease{path: filepath.Join(dir, e.Name()), address: addr.Unmap()}
+		if err := l.read(); err != nil {
+			return nil, err
+		}
+		leases = append(leases, l)
+	}
+	return leases, nil
+}
+
+func (l *lease) read() error {
+	data, err := os.ReadFile(l.path)
+	if err != nil {
+		return err
+	}
+	info, err := os.Stat(l.path)
+	if err != nil {
+		return err
+	}
+	first, _, _ := bytes.Cut(data, []byte("\n"))
+	// The line ends in CR LF. A Calico that kept the CR made handles that nobody finds.
+	l.container, l.written = strings.TrimSpace(string(first)), info.ModTime()
+	if len(l.container) > 256 || strings.ContainsFunc(l.container, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == '/' }) {
+		return fmt.Errorf("%s: its first line %.40q is no container ID: remove the file if no pod has that address", l.path, l.container)
+	}
+	return nil
+}
+
+// owner returns the pod that has the address: the one whose sandbox is the container, or else one that lives and says that it
+// has the address. A pod that has ended says so too, though its address may be another's by now.
+func (l *lease) owner(pods []api.Pod) *api.Pod {
+	for i := range pods {
+		if id := pods[i].Annotations[api.AnnotationContainerID]; id != "" && id == l.container {
+			return &pods[i]
+		}
+	}
+	for i := range pods {
+		p := &pods[i]
+		if !p.Spec.HostNetwork && p.Status.Phase != "Succeeded" && p.Status.Phase != "Failed" && l.addressOf(p) {
+			return p
+		}
+	}
+	return nil
+}
+
+func (l *lease) addressOf(p *api.Pod) bool {
+	texts := append(strings.Split(p.Annotations[api.AnnotationPodIPs], ","), p.Annotations[api.AnnotationPodIP], p.Status.PodIP)
+	for _, ip := range p.Status.PodIPs {
+		texts = append(texts, ip.IP)
+	}
+	for _, text := range texts {
+		bare, _, _ := strings.Cut(strings.TrimSpace(text), "/")
+		if a, err := netip.ParseAddr(bare); err == nil && a.Unmap() == l.address {
+			return true
+		}
+	}
+	return false
+}
+
+// ipamOwner is to whom the address is assigned, as if calico-ipam had assigned it.
+func (l *lease) ipamOwner(node string, pod *api.Pod, now time.Time) ipam.Owner {
+	return ipam.Owner{
+		Handle: names.PodHandle(upgradedNetwork, l.container),
+		Attrs: map[string]string{
+			"node":      node,
+			"pod":       pod.Name,
+			"namespace": pod.Namespace,
+			"timestamp": now.UTC().Format(timestampFormat),
+		},
+	}
+}

@@ -1,0 +1,44 @@
+package plugin
+
+import (
+	"fmt"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+)
+
+// checkNetns refuses what cannot be a pod's network namespace, before anything is assigned.
+func checkNetns(path string) error {
+	pod, err := netlinkx.OpenNamespace(path)
+	if err != nil {
+		return failure(types.ErrInvalidNetNS, fmt.Errorf("CNI_NETNS: %w: the sandbox has ended; the runtime makes a new one", err))
+	}
+	defer pod.Close()
+	return checkNotOwn(pod, path)
+}
+
+// spareNode refuses to take the node's own namespace for a pod's: DEL would remove the node's eth0. A namespace that is gone
+// is none of its business.
+func spareNode(path string) error {
+	pod, err := netlinkx.OpenNamespace(path)
+	if err != nil {
+		return nil
+	}
+	defer pod.Close()
+	return checkNotOwn(pod, path)
+}
+
+func checkNotOwn(pod *netlinkx.Namespace, path string) error {
+	own, err := netlinkx.CurrentNamespace()
+	if err != nil {
+		return err
+	}
+	defer own.Close()
+	same, err := own.Same(pod)
+	if err == nil && same {
+		err = failure(types.ErrInvalidNetNS,
+			fmt.Errorf("CNI_NETNS: %s is the node's own network namespace: a pod on the host's network has no link of its own", path))
+	}
+	return err
+}

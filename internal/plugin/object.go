@@ -1,0 +1,293 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/ipam"
+	"github.com/tortie-net/tortie/internal/kernel/podnet"
+)
+
+// The orchestrators of endpoints, and the namespace of those that are no pods.
+const (
+	orchestratorPods  = "k8s"
+	orchestratorPlain = "cni"
+	plainNamespace    = "default"
+)
+
+// objectEndpoint is a WorkloadEndpoint on etcd: of a pod, or of a container that is no pod's.
+type objectEndpoint struct{ *session }
+
+// plain says that the container is no pod's.
+func (r *request) plain() bool { return r.pod == "" }
+
+// attributes says in the block to whom the addresses are assigned.
+func (s *session) attributes() map[string]string {
+	attrs := map[string]string{"node": s.node, "timestamp": s.began.UTC().Format(timestampFormat)}
+	if !s.plain() {
+		attrs["pod"], attrs["namespace"] = s.pod, s.namespace
+	}
+	if s.anothers {
+		attrs[names.AttributeInterface] = s.ifName
+	}
+	return attrs
+}
+
+// legacyOwner has the handle that a Calico before version 3 gave the container. That one noted nothing in the block: what is noted of
+// anything but the pod is of another, who happens to have a handle of this name.
+func (r *request) legacyOwner() ipam.Owner {
+	handle := r.containerID
+	if !r.plain() {
+		handle = names.LegacyPodHandle(r.namespace, r.pod)
+	}
+	return ipam.Owner{Handle: handle, Attrs: map[string]string{"pod": r.pod, "namespace": r.namespace}}
+}
+
+// read asks, at the same time, whether the datastore may be used, and, if the configuration says that pods are to be read, for
+// the pod and its namespace.
+func (e *objectEndpoint) read(ctx context.Context) (*workload, error) {
+	e.work = &workload{}
+	if !e.plain() && e.conf.ofPods() {
+		w, err := (&podEndpoint{e.session}).read(ctx)
+		if err == nil {
+			e.work = w
+		}
+		return w, err
+	}
+	return e.work, e.ready(ctx)
+}
+
+// name is the endpoint without its content.
+func (e *objectEndpoint) name() *api.WorkloadEndpoint {
+	if e.plain() {
+		return &api.WorkloadEndpoint{Meta: api.Meta{
+			Name: names.WorkloadEndpoint(e.node, orchestratorPlain, e.containerID, e.ifName), Namespace: plainNamespace,
+		}}
+	}
+	return &api.WorkloadEndpoint{Meta: api.Meta{
+		Name: names.WorkloadEndpoint(e.node, orchestratorPods, e.pod, e.ifName), Namespace: e.session.namespace,
+	}}
+}
+
+// note writes the endpoint, and before it the profile that it names if that is this network's and missing.
+func (e *objectEndpoint) note(ctx context.Context, link podnet.Result, addrs []netip.Addr) error {
+	if err := e.ensureProfile(ctx); err != nil {
+		return err
+	}
+	return e.write(ctx, e.endpointOf(link, addrs))
+}
+
+// objectTries at objectPause bound how often an endpoint is written that somebody else is changing.
+const (
+	objectTries = 6
+	objectPause = 20 * time.Millisecond
+)
+
+// again repeats what somebody else got in the way of.
+func again(ctx context.Context, do func() error) error {
+	for try := 1; ; try++ {
+		err := do()
+		if !datastore.Contended(err) || try == objectTries {
+			return err
+		}
+		select {
+		case <-time.After(objectPause/2 + rand.N(objectPause)):
+		case <-ctx.Done():
+			return fmt.Errorf("%w (%w)", context.Cause(ctx), err)
+		}
+	}
+}
+
+// write creates the endpoint, or replaces what an earlier sandbox of the pod left.
+func (e *objectEndpoint) write(ctx context.Context, want *api.WorkloadEndpoint) error {
+	return again(ctx, func() error {
+		fresh := *want
+		err := e.store.Create(ctx, &fresh)
+		if !errors.Is(err, datastore.ErrExists) {
+			return err
+		}
+		have := e.name()
+		if err := e.store.Get(ctx, have); errors.Is(err, datastore.ErrNotFound) {
+			return fmt.Errorf("%w: it went away", datastore.ErrConflict)
+		} else if err != nil {
+			return err
+		}
+		have.GenerateName, have.Labels, have.Spec = want.GenerateName, want.Labels, want.Spec
+		return e.store.Update(ctx, have)
+	})
+}
+
+// endpointOf says what Felix is to know of the container.
+func (e *objectEndpoint) endpointOf(link podnet.Result, addrs []netip.Addr) *api.WorkloadEndpoint {
+	w := e.name()
+	w.Spec = api.WorkloadEndpointSpec{
+		Orchestrator: orchestratorPlain, Node: e.node, ContainerID: e.containerID, Endpoint: e.ifName,
+		Profiles: []string{e.conf.Name}, InterfaceName: link.HostVeth, MAC: link.MAC.String(),
+	}
+	for _, a := range addrs {
+		w.Spec.IPNetworks = append(w.Spec.IPNetworks, netip.PrefixFrom(a, a.BitLen()).String())
+	}
+	if !e.plain() {
+		e.describePod(w, addrs)
+	}
+	return w
+}
+
+// describePod adds what follows from the pod: what Calico's policy selects endpoints by, and what its annotations allow.
+func (e *objectEndpoint) describePod(w *api.WorkloadEndpoint, addrs []netip.Addr) {
+	pod := &e.work.pod
+	account := pod.Spec.ServiceAccountName
+	w.Spec.Orchestrator, w.Spec.Pod, w.Spec.ServiceAccountName = orchestratorPods, e.pod, account
+	w.Labels = map[string]string{}
+	for k, v := range pod.Labels {
+		w.Labels[k] = v
+	}
+	w.Labels["projectcalico.org/namespace"] = e.session.namespace
+	w.Labels["projectcalico.org/orchestrator"] = orchestratorPods
+	if account != "" && len(account) <= maxLabel {
+		w.Labels["projectcalico.org/serviceaccount"] = account
+	}
+	if !e.conf.ofPods() {
+		return
+	}
+	w.GenerateName = pod.GenerateName
+	w.Spec.Profiles = []string{"kns." + e.session.namespace}
+	if account != "" {
+		w.Spec.Profiles = append(w.Spec.Profiles, "ksa."+e.session.namespace+"."+account)
+	}
+	w.Spec.Ports = endpointPorts(pod)
+	e.describeWish(w, addrs)
+}
+
+// maxLabel is the longest value that a label may have.
+const maxLabel = 63
+
+// describeWish adds what annotations ask of Felix. They were found right before the container was wired.
+func (e *objectEndpoint) describeWish(w *api.WorkloadEndpoint, addrs []netip.Addr) {
+	var want wish
+	if readAnnotations(e.work, &want) != nil {
+		return
+	}
+	for _, f := range want.floating {
+		for _, a := range addrs {
+			if a.Is4() == f.Is4() {
+				w.Spec.IPNATs = append(w.Spec.IPNATs, api.EndpointNAT{InternalIP: a.String(), ExternalIP: f.String()})
+			}
+		}
+	}
+	for _, p := range want.sources {
+		w.Spec.AllowSpoofedSourcePrefixes = append(w.Spec.AllowSpoofedSourcePrefixes, p.Masked().String())
+	}
+}
+
+// endpointPorts returns the ports that have a name, which policy may use, or a port of the host.
+func endpointPorts(pod *api.Pod) []api.EndpointPort {
+	var ports []api.EndpointPort
+	for _, containers := range [][]api.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+		for _, c := range containers {
+			for _, p := range c.Ports {
+				if p.Name == "" && p.HostPort == 0 {
+					continue
+				}
+				protocol := p.Protocol
+				if protocol == "" {
+					protocol = "TCP"
+				}
+				ports = append(ports, api.EndpointPort{Name: p.Name, Protocol: protocol, Port: p.ContainerPort, HostPort: p.HostPort, HostIP: p.HostIP})
+			}
+		}
+	}
+	return ports
+}
+
+// ensureProfile creates the profile of the network if nobody else did: it lets pods be reached by everybody, and other
+// containers by those of the same network. A profile that exists is its owner's.
+func (e *objectEndpoint) ensureProfile(ctx context.Context) error {
+	if e.conf.Policy.Type != "" {
+		return nil
+	}
+	p := &api.Profile{Meta: api.Meta{Name: e.conf.Name}}
+	err := e.store.Get(ctx, p)
+	if !errors.Is(err, datastore.ErrNotFound) {
+		return err
+	}
+	ingress := api.Rule{Action: "Allow"}
+	if e.plain() {
+		ingress.Source.Selector = "has(" + e.conf.Name + ")"
+	}
+	p.Spec = api.ProfileSpec{Ingress: []api.Rule{ingress}, Egress: []api.Rule{{Action: "Allow"}}, LabelsToApply: map[string]string{e.conf.Name: ""}}
+	if err := e.store.Create(ctx, p); !errors.Is(err, datastore.ErrExists) {
+		return err
+	}
+	return nil
+}
+
+// clear removes the endpoint if it is this container's. One that this network has only joined stays for its first.
+func (e *objectEndpoint) clear(ctx context.Context) error {
+	return again(ctx, func() error {
+		w := e.name()
+		err := e.store.Get(ctx, w)
+		if errors.Is(err, datastore.ErrNotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if w.Spec.ContainerID != "" && w.Spec.ContainerID != e.containerID {
+			e.log.Info("the pod has another sandbox by now: its endpoint stays", "sandbox", w.Spec.ContainerID)
+			return nil
+		}
+		if e.joined(w) {
+			return nil
+		}
+		return e.store.Delete(ctx, w)
+	})
+}
+
+// clearAll removes the container's endpoints of this network, whatever their interfaces are called.
+func (e *objectEndpoint) clearAll(ctx context.Context) error {
+	return again(ctx, func() error {
+		own, err := e.list(ctx)
+		for i := range own {
+			if w := &own[i]; e.ofNetwork(w) {
+				err = errors.Join(err, e.store.Delete(ctx, w))
+			}
+		}
+		return err
+	})
+}
+
+// lister lists endpoints by the beginnings of their names, as only etcd can.
+type lister interface {
+	ListNamed(ctx context.Context, list api.ResourceList, namespace, prefix string) error
+}
+
+// list returns the container's endpoints.
+func (e *objectEndpoint) list(ctx context.Context) ([]api.WorkloadEndpoint, error) {
+	store, ok := e.store.(lister)
+	if !ok {
+		return nil, fmt.Errorf("%T lists no endpoints", e.store)
+	}
+	r := *e.request
+	r.ifName = ""
+	prefix := (&objectEndpoint{&session{request: &r}}).name()
+	var list api.WorkloadEndpointList
+	if err := store.ListNamed(ctx, &list, prefix.Namespace, prefix.Name); err != nil {
+		return nil, err
+	}
+	// With its dashes doubled, the name of an endpoint of pod web-0 begins like those of pod web.
+	return slices.DeleteFunc(list.Items, func(w api.WorkloadEndpoint) bool { return w.Spec.ContainerID != e.containerID }), nil
+}
+
+// ofNetwork says that an endpoint was made by this network, not by one that the container was in before.
+func (e *objectEndpoint) ofNetwork(w *api.WorkloadEndpoint) bool {
+	return !e.plain() || len(w.Spec.Profiles) == 0 || w.Spec.Profiles[0] == e.conf.Name
+}

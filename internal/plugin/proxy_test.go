@@ -1,0 +1,213 @@
+package plugin_test
+
+import (
+	"log"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+)
+
+// proxy stands between a node's plugins and the API server, which is in another network namespace. It passes on requests with
+// their credentials, keeps what was asked for, and fails what a test wants to fail.
+type proxy struct {
+	*httptest.Server
+	mu          sync.Mutex // guards what follows
+	seen        []string
+	connections int
+	rule        rule
+}
+
+// rule decides on one request, named as in the proxy's record. It may serve it by next, instead of it, or both.
+type rule func(request string, w http.ResponseWriter, r *http.Request, next http.Handler)
+
+func newProxy(t testing.TB, h *host) *proxy {
+	t.Helper()
+	cfg := rest.AnonymousClientConfig(labtest.RESTConfig(t))
+	upstream, err := url.Parse(cfg.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport, err := rest.TransportFor(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{}
+	pass := &httputil.ReverseProxy{
+		Transport: transport,
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(upstream)
+			labtest.Repeatable(r.Out)
+		},
+		ErrorLog: log.New(t.Output(), "proxy: ", 0),
+	}
+	p.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { p.serve(w, r, pass) }))
+	p.Listener.Close()
+	p.Listener = h.Listen(t)
+	p.EnableHTTP2 = true
+	p.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.connections++
+		}
+	}
+	p.StartTLS()
+	t.Cleanup(p.Close)
+	return p
+}
+
+func (p *proxy) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	request := describe(r)
+	p.mu.Lock()
+	p.seen = append(p.seen, request)
+	rule := p.rule
+	p.mu.Unlock()
+	if rule == nil {
+		next.ServeHTTP(w, r)
+		return
+	}
+	rule(request, w, r, next)
+}
+
+// setRule makes the proxy follow the rule, or none, from the next request on.
+func (p *proxy) setRule(r rule) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rule = r
+}
+
+// take returns the requests since the last take, sorted: those of a process that run at the same time have no order.
+func (p *proxy) take() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	seen := p.seen
+	p.seen = nil
+	slices.Sort(seen)
+	return seen
+}
+
+// takeConnections returns how many connections were made since the last call.
+func (p *proxy) takeConnections() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := p.connections
+	p.connections = 0
+	return n
+}
+
+// describe names a request by program, verb and resource, such as "calico-ipam LIST ippools".
+func describe(r *http.Request) string {
+	verb := r.Method
+	resource, all := labtest.Resource(r)
+	if verb == http.MethodGet && all {
+		verb = "LIST"
+	}
+	return strings.TrimPrefix(r.UserAgent(), "tortie-") + " " + verb + " " + resource
+}
+
+// refuse answers requests of one name with a status and an object of kind Status, and passes on all others.
+func refuse(name string, code int) rule {
+	return func(request string, w http.ResponseWriter, r *http.Request, next http.Handler) {
+		if request != name {
+			next.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(code)
+		_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Refused","message":"refused by the test"}`))
+	}
+}
+
+// loseAnswer lets requests of one name reach the API server and drops its answer.
+func loseAnswer(name string) rule {
+	return func(request string, w http.ResponseWriter, r *http.Request, next http.Handler) {
+		if request != name {
+			next.ServeHTTP(w, r)
+			return
+		}
+		next.ServeHTTP(httptest.NewRecorder(), r)
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// dieAt drops the first request of one name and everything after it, as an API server that stops.
+func dieAt(name string) rule {
+	var mu sync.Mutex
+	dead := false
+	return func(request string, w http.ResponseWriter, r *http.Request, next http.Handler) {
+		mu.Lock()
+		dead = dead || request == name
+		now := dead
+		mu.Unlock()
+		if now {
+			panic(http.ErrAbortHandler)
+		}
+		next.ServeHTTP(w, r)
+	}
+}
+
+// quiet is how long no request must come for a round to be over: longer than a plugin that runs beside other tests needs to
+// send what waits for no answer, also after it has removed a link.
+const quiet = 400 * time.Millisecond
+
+// rounds is a rule that holds all answers back until no further request comes, and so tells which requests wait for the
+// answers of which others.
+type rounds struct {
+	mu    sync.Mutex // guards what follows
+	now   []string   // the round under way
+	over  chan struct{}
+	timer *time.Timer
+	past  [][]string
+}
+
+func (r *rounds) rule(request string, w http.ResponseWriter, req *http.Request, next http.Handler) {
+	over := r.join(request)
+	answer := httptest.NewRecorder()
+	next.ServeHTTP(answer, req)
+	<-over
+	maps.Copy(w.Header(), answer.Header())
+	w.WriteHeader(answer.Code)
+	_, _ = answer.Body.WriteTo(w)
+}
+
+// join adds a request to the round under way, and returns what is closed at its end.
+func (r *rounds) join(request string) <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.now) == 0 {
+		r.over = make(chan struct{})
+		r.timer = time.AfterFunc(quiet, r.end)
+	}
+	r.timer.Reset(quiet)
+	r.now = append(r.now, request)
+	return r.over
+}
+
+func (r *rounds) end() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	slices.Sort(r.now)
+	r.past, r.now = append(r.past, r.now), nil
+	close(r.over)
+}
+
+// take returns the rounds since the last take.
+func (r *rounds) take() [][]string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	past := r.past
+	r.past = nil
+	return past
+}

@@ -1,0 +1,89 @@
+package plugin_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// What the API server is asked for, in rounds: the requests of one round wait for no answer of each other. Calico (master after
+// v3.32.1) makes 25 requests for the first pod of a node, 20 for any other and 18 for DEL, nearly all of them in rounds of
+// their own, over two connections. 30 nodes that boot with 30 pods each are 900 times the second list.
+var (
+	roundsOfFirstAdd = [][]string{ // 14
+		{
+			"calico GET clusterinformations", "calico GET ipamconfigs", "calico GET namespaces", "calico GET pods",
+			"calico LIST blockaffinities", "calico LIST ippools", "calico LIST ipreservations",
+		},
+		{"calico LIST blockaffinities", "calico LIST ipamblocks"},
+		{"calico POST blockaffinities", "calico POST ipamhandles"},
+		{"calico POST ipamblocks"},
+		{"calico PUT blockaffinities"},
+		{"calico PATCH pods/status"},
+	}
+	roundsOfAdd = [][]string{ // 11
+		{
+			"calico GET clusterinformations", "calico GET ipamconfigs", "calico GET namespaces", "calico GET pods",
+			"calico LIST blockaffinities", "calico LIST ippools", "calico LIST ipreservations",
+		},
+		{"calico GET ipamblocks", "calico POST ipamhandles"},
+		{"calico PUT ipamblocks"},
+		{"calico PATCH pods/status"},
+	}
+	roundsOfAddWithFacts = [][]string{ // 5
+		{"calico GET ipamblocks", "calico GET pods", "calico POST ipamhandles"},
+		{"calico PUT ipamblocks"},
+		{"calico PATCH pods/status"},
+	}
+	roundsOfDel = [][]string{ // 6: how long addresses cool down, which Calico asks too since 3.33, the ADD has noted
+		{"calico GET clusterinformations", "calico GET ipamhandles"},
+		{"calico GET ipamblocks", "calico PATCH pods/status"},
+		{"calico PUT ipamblocks"},
+		{"calico DELETE ipamhandles"},
+	}
+	roundsOfDelWithFacts = [][]string{ // 5
+		{"calico GET ipamhandles", "calico PATCH pods/status"},
+		{"calico GET ipamblocks"},
+		{"calico PUT ipamblocks"},
+		{"calico DELETE ipamhandles"},
+	}
+	roundsOfDelAgain = [][]string{ // 4: among them the look for a handle of Calico 2
+		{"calico GET clusterinformations", "calico GET ipamhandles"},
+		{"calico GET ipamhandles", "calico PATCH pods/status"},
+	}
+)
+
+// It is not parallel: its pool is for every node, so that nobody has to read the Node.
+func TestRequests(t *testing.T) {
+	w := newEmptyWorld(t)
+	w.api.create(t, manifest(t, fmt.Sprintf(`{apiVersion: crd.projectcalico.org/v1, kind: IPPool, metadata: {name: %s}, spec: {cidr: %s}}`, w.name, w.cidr)))
+	w.api.settle(t)
+	first, s, known := w.newPod(t, "first"), w.newPod(t, "web"), w.newPod(t, "known")
+	held := &rounds{}
+	w.proxy.setRule(held.rule)
+	asked := func(what string, a answer, want [][]string) answer {
+		t.Helper()
+		a.ok(t)
+		if diff := cmp.Diff(want, held.take()); diff != "" {
+			t.Errorf("requests of %s, round by round (-want +got):\n%s", what, diff)
+		}
+		if n := w.proxy.takeConnections(); n > 1 || n == 0 && want != nil {
+			t.Errorf("%s made %d connections", what, n)
+		}
+		w.api.settle(t)
+		return a
+	}
+	asked("the first ADD on a node", first.add(t), roundsOfFirstAdd)
+	added := asked("ADD", s.add(t), roundsOfAdd)
+	asked("CHECK", s.check(t, added), [][]string{{"calico GET ipamhandles"}, {"calico GET ipamblocks"}}) // the kernel knows all else
+	asked("DEL", s.del(t), roundsOfDel)
+	asked("DEL again", s.del(t), roundsOfDelAgain)
+	w.api.delete(t, "Pod", w.name, "web")
+	asked("DEL of a pod that is gone", s.del(t), roundsOfDelAgain)
+
+	w.tellFacts(t, nil)
+	asked("ADD with facts", known.add(t), roundsOfAddWithFacts)
+	w.tellFacts(t, nil)
+	asked("DEL with facts", known.del(t), roundsOfDelWithFacts)
+}

@@ -1,0 +1,250 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/ipam"
+)
+
+// upgradedNetwork is the one network whose addresses are migrated, and its directory of host-local's files: Calico's names.
+const (
+	upgradedNetwork    = "k8s-pod-network"
+	upgradedNetworkDir = "/var/lib/cni/networks/" + upgradedNetwork
+)
+
+// Times of a migration.
+const (
+	upgradeTime  = 10 * time.Minute // of all attempts: then the container fails, which people see
+	attemptTime  = 2 * time.Minute
+	firstPause   = time.Second
+	longestPause = 30 * time.Second
+	// drainTime lets plugins that were executed just before the programs were removed come to their end.
+	drainTime = 5 * time.Second
+	// inFlight is how old a file without a pod must be to be somebody's leftover: the kubelet gives up an ADD after two
+	// minutes, and the pod may not show its address before the ADD is over.
+	inFlight = 2 * time.Minute
+)
+
+// errInFlight: a container may be about to be connected.
+var errInFlight = errors.New("an ADD may be under way")
+
+// migration enters the addresses that host-local has assigned on this node into the datastore, so that they stay their pods'.
+//
+// It can be killed at any point and started again. An address is entered before host-local's file of it is removed, and the
+// directory is removed last. While it runs, nobody in the cluster assigns: the datastore says that it is not ready.
+type migration struct {
+	log    *slog.Logger
+	node   string
+	dir    string // host-local's
+	binDir string
+	drain  time.Duration
+	store  *kubernetes.Store
+	client *ipam.Client
+	now    func() time.Time
+}
+
+// Upgrade moves this node from host-local to calico-ipam: calico-ipam -upgrade. Nothing to do is success.
+func Upgrade(ctx context.Context, env config.Env, out io.Writer) error {
+	cfg, err := config.LoadUpgrade(env)
+	if err != nil {
+		return err
+	}
+	store, err := upgradeStore(&cfg)
+	if err != nil {
+		return err
+	}
+	m := &migration{
+		log:    slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: cfg.LogLevel})).With("node", cfg.NodeName),
+		node:   cfg.NodeName,
+		dir:    upgradedNetworkDir,
+		binDir: cfg.BinDir,
+		drain:  drainTime,
+		store:  store,
+		client: ipam.NewClient(store, time.Now),
+		now:    time.Now,
+	}
+	return m.run(ctx)
+}
+
+func upgradeStore(u *config.Upgrade) (*kubernetes.Store, error) {
+	cfg, err := kubernetes.LoadKubeconfigOverridden(u.Kubeconfig, kubernetes.Override{
+		Context: u.K8sContext, Server: u.K8sEndpoint, CAFile: u.K8sCAFile, CertFile: u.K8sCertFile, KeyFile: u.K8sKeyFile, Insecure: u.K8sInsecure,
+	})
+	if err == nil && u.APIServer != "" {
+		cfg, err = kubernetes.LoadKubeconfigOverridden("", kubernetes.Override{Server: u.APIServer, CAFile: u.CAFile})
+		cfg.TokenFile = u.TokenFile
+	}
+	if err != nil {
+		return nil, err
+	}
+	cfg.UserAgent = "tortie-calico-ipam-upgrade"
+	return kubernetes.New(cfg)
+}
+
+// run tries until it succeeds or has no more time.
+func (m *migration) run(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, upgradeTime)
+	defer cancel()
+	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+		err := m.attempt(ctx)
+		if err == nil {
+			return nil
+		}
+		m.log.Warn("the migration from host-local is not complete: it is tried again", "err", err, "in", pause)
+		select {
+		case <-time.After(pause/2 + rand.N(pause/2)):
+		case <-ctx.Done():
+			return fmt.Errorf("migrate node %s from host-local: %w (%w)", m.node, err, context.Cause(ctx))
+		}
+	}
+}
+
+func (m *migration) attempt(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, attemptTime)
+	defer cancel()
+	leases, err := readLeases(m.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		m.log.Info("there is nothing to migrate", "dir", m.dir)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := m.keepTunnelAddress(ctx); err != nil {
+		return err
+	}
+	if len(leases) > 0 {
+		if err := m.migrate(ctx); err != nil {
+			return err
+		}
+	}
+	// An attempt that was killed may have left the datastore locked. Nobody would look without the directory.
+	if err := m.unlock(ctx); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(m.dir); err != nil {
+		return err
+	}
+	m.log.Info("the node is migrated", "dir", m.dir)
+	return nil
+}
+
+// migrate enters every address while nobody assigns any. The cluster does not stay locked if it fails: what stays is that
+// this node lacks its plugins.
+func (m *migration) migrate(ctx context.Context) (err error) {
+	if err := m.lock(ctx); err != nil {
+		return err
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+		defer cancel()
+		err = errors.Join(err, m.unlock(ctx))
+	}()
+	if err := m.retire(ctx); err != nil {
+		return err
+	}
+	return m.enterAll(ctx)
+}
+
+// enterAll enters what the directory holds, with host-local kept out of it.
+func (m *migration) enterAll(ctx context.Context) error {
+	unlock, err := lockStore(ctx, m.dir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	leases, err := readLeases(m.dir)
+	if err != nil {
+		return err
+	}
+	var pods api.List[api.Pod, *api.Pod]
+	if err := m.store.List(ctx, &pods, datastore.ListOptions{Host: m.node}); err != nil {
+		return fmt.Errorf("list the pods of node %s: %w", m.node, err)
+	}
+	var problems []error
+	for _, l := range leases {
+		problems = append(problems, m.enter(ctx, l, pods.Items))
+	}
+	return errors.Join(problems...)
+}
+
+// retire removes the programs that assign with host-local, and lets those that run come to their end.
+func (m *migration) retire(ctx context.Context) error {
+	removed := false
+	for _, name := range []string{calico, hostLocal} {
+		err := os.Remove(filepath.Join(m.binDir, name))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		removed = removed || err == nil
+	}
+	if !removed {
+		return nil
+	}
+	m.log.Info("plugins removed: the install container puts the new ones there", "dir", m.binDir)
+	select {
+	case <-time.After(m.drain):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// lockStore takes host-local's own lock, which it holds for milliseconds.
+func lockStore(ctx context.Context, dir string) (unlock func(), err error) {
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	p := pace{limit: 10 * time.Second, first: time.Millisecond, most: 100 * time.Millisecond}
+	err = p.until(ctx, func(context.Context) error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) })
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock %s: %w: is there a host-local that hangs?", f.Name(), err)
+	}
+	return func() { f.Close() }, nil
+}
+
+// enter assigns a lease's address to its pod, or drops a lease without a pod.
+func (m *migration) enter(ctx context.Context, l lease, pods []api.Pod) error {
+	pod := l.owner(pods)
+	if pod == nil {
+		if age := m.now().Sub(l.written); age < inFlight {
+			return fmt.Errorf("%s of container %s has no pod and is %v old: %w", l.path, l.container, age.Round(time.Second), errInFlight)
+		}
+		m.log.Info("dropped: no pod has it", "address", l.address, "container", l.container)
+		return os.Remove(l.path)
+	}
+	_, err := m.client.Assign(ctx, ipam.Request{
+		Owner:     l.ipamOwner(m.node, pod, m.now()),
+		Host:      m.node,
+		V4:        l.address.Is4(),
+		V6:        l.address.Is6(),
+		Addresses: []netip.Addr{l.address},
+		Use:       api.UseWorkload,
+	})
+	if errors.Is(err, ipam.ErrNoPool) {
+		return fmt.Errorf("%s of pod %s/%s: %w: create an IPPool of the range from which host-local assigned", l.path, pod.Namespace, pod.Name, err)
+	}
+	if err != nil {
+		return fmt.Errorf("%s of pod %s/%s: %w", l.path, pod.Namespace, pod.Name, err)
+	}
+	m.log.Info("migrated", "address", l.address, "pod", pod.Namespace+"/"+pod.Name)
+	return os.Remove(l.path)
+}

@@ -1,0 +1,127 @@
+package plugin
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"golang.org/x/sync/errgroup"
+)
+
+// pace bounds a wait for something that does not tell when it happens.
+type pace struct {
+	limit       time.Duration // of the whole wait
+	first, most time.Duration // between two looks, doubled from one to the next
+}
+
+var (
+	// gatePace waits as long as Calico does, but looks earlier: most gates open within a second.
+	gatePace   = pace{limit: 30 * time.Second, first: 100 * time.Millisecond, most: 5 * time.Second}
+	policyPace = pace{first: 2 * time.Millisecond, most: 100 * time.Millisecond}
+)
+
+// until looks until there is no error, or else returns the last one; a look that the limit cuts short says less than the one
+// before. Pauses vary by half, so that the pods of a node that wait for the same thing do not look at the same moment.
+func (p pace) until(ctx context.Context, look func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, p.limit)
+	defer cancel()
+	var last error
+	for pause := p.first; ; pause = min(2*pause, p.most) {
+		err := look(ctx)
+		if err == nil {
+			return nil
+		}
+		if last == nil || ctx.Err() == nil {
+			last = err
+		}
+		select {
+		case <-time.After(pause/2 + rand.N(pause/2)):
+		case <-ctx.Done():
+			return last
+		}
+	}
+}
+
+// awaitGates waits until every readiness gate answers that it is ready.
+func awaitGates(ctx context.Context, gates []string, p pace) error {
+	if len(gates) == 0 {
+		return nil
+	}
+	client := &http.Client{
+		Timeout: 5 * time.Second,
+		// As with the kubelet's probes, a certificate of its own will do: nothing secret is sent, and only a status is read.
+		Transport:     &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	defer client.CloseIdleConnections()
+	g, ctx := errgroup.WithContext(ctx)
+	for _, gate := range gates {
+		g.Go(func() error {
+			err := p.until(ctx, func(ctx context.Context) error { return askGate(ctx, client, gate) })
+			if err != nil {
+				err = failure(types.ErrTryAgainLater, fmt.Errorf("readiness_gates of the network configuration: after %v: %w: check what serves it on this node", p.limit, err))
+			}
+			return err
+		})
+	}
+	return g.Wait()
+}
+
+// askGate asks one gate once.
+func askGate(ctx context.Context, client *http.Client, gate string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, gate, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	resp.Body.Close()
+	if resp.StatusCode < 200 || resp.StatusCode > 399 {
+		return fmt.Errorf("GET %s: HTTP %d", gate, resp.StatusCode)
+	}
+	return nil
+}
+
+// awaitPolicy waits, if the configuration asks for it, until Felix says that the container's policy is set up. A Felix that
+// does not say so is no reason to leave a pod without a network: that is logged.
+func (s *session) awaitPolicy(ctx context.Context) {
+	if s.conf.PolicySetupTimeout == 0 {
+		return
+	}
+	p := policyPace
+	p.limit = time.Duration(s.conf.PolicySetupTimeout) * time.Second
+	path := filepath.Join(s.conf.EndpointStatusDir, s.statusFile())
+	err := p.until(ctx, func(context.Context) error {
+		_, err := os.Stat(path)
+		return err
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		s.log.Warn("Felix has not said in time that the policy is set up: ADD goes on", "policy_setup_timeout_seconds", s.conf.PolicySetupTimeout, "file", path)
+	} else if err != nil {
+		s.log.Warn("it cannot be seen whether the policy is set up: ADD goes on", "err", err)
+	}
+}
+
+// statusFile is the name of the file by which Felix says that an endpoint is set up: orchestrator, workload and endpoint.
+func (s *session) statusFile() string {
+	parts := []string{"k8s", s.namespace + "/" + s.pod, s.ifName}
+	if s.pod == "" {
+		parts = []string{"cni", s.containerID, s.ifName}
+	}
+	for i := range parts {
+		parts[i] = url.PathEscape(parts[i])
+	}
+	return strings.Join(parts, " ")
+}

@@ -1,0 +1,139 @@
+package cnitest
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+	"github.com/tortie-net/tortie/internal/testkit/thread"
+)
+
+// BinDir is where a host has the programs.
+const BinDir = "/opt/cni/bin"
+
+// Host is a node as plugins see it: a network namespace with a default route, and a mount namespace in which Calico's paths
+// hold what the test puts there and the machine's own are out of reach.
+type Host struct {
+	*netnstest.NS
+	jobs chan func() // run by the thread that is in both namespaces
+}
+
+// NewHost makes a node that ends with the test.
+func NewHost(t testing.TB, programs *Programs) *Host {
+	t.Helper()
+	bin := programs.Dir(t)
+	h := &Host{NS: netnstest.New(t), jobs: make(chan func())}
+	underlay := netnstest.New(t)
+	netnstest.Cable(t, h.NS, "eth0", underlay, "node")
+	h.Addr(t, "eth0", "10.250.9.9/16")
+	h.Route(t, "0.0.0.0/0", "10.250.0.1", "eth0")
+	entered := make(chan error)
+	go thread.Run(func() { h.live(bin, entered) }) // and the mount namespace with it
+	if err := <-entered; err != nil {
+		t.Fatalf("make a node (tests of the plugins need root): %v", err)
+	}
+	t.Cleanup(func() { close(h.jobs) })
+	return h
+}
+
+func (h *Host) live(bin string, entered chan<- error) {
+	err := h.enter(bin)
+	entered <- err
+	if err != nil {
+		return
+	}
+	for job := range h.jobs {
+		job()
+	}
+}
+
+func (h *Host) enter(bin string) error {
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("make a mount namespace: %w", err)
+	}
+	if err := unix.Setns(h.Fd(), unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("enter the network namespace: %w", err)
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("detach from the machine's mounts: %w", err)
+	}
+	// The directory of the programs may lie below one that is about to be hidden.
+	if err := mountTmpfs("/opt"); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(BinDir, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount(bin, BinDir, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("bind %s: %w", BinDir, err)
+	}
+	for _, dir := range []string{"/etc", "/run", "/var"} {
+		if err := mountTmpfs(dir); err != nil {
+			return err
+		}
+	}
+	return os.Symlink("/run", "/var/run")
+}
+
+func mountTmpfs(dir string) error {
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0755"); err != nil {
+		return fmt.Errorf("mount a tmpfs on %s: %w", dir, err)
+	}
+	return nil
+}
+
+// Try runs fn on the node, one at a time: its files, its network, and the processes that it starts are the node's.
+func (h *Host) Try(fn func() error) error {
+	done := make(chan error, 1)
+	h.jobs <- func() { done <- fn() }
+	return <-done
+}
+
+// On runs fn on the node; the test fails with fn's error.
+func (h *Host) On(t testing.TB, fn func() error) {
+	t.Helper()
+	if err := h.Try(fn); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Write writes a file of the node, and makes its directory.
+func (h *Host) Write(t testing.TB, path, text string) {
+	t.Helper()
+	h.On(t, func() error {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		return os.WriteFile(path, []byte(text), 0o600)
+	})
+}
+
+// Read returns a file's content, and nothing if there is none.
+func (h *Host) Read(t testing.TB, path string) string {
+	t.Helper()
+	var text []byte
+	h.On(t, func() (err error) {
+		if text, err = os.ReadFile(path); errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		return err
+	})
+	return string(text)
+}
+
+// Listen opens a TCP socket on the node's loopback; who holds it may be anywhere.
+func (h *Host) Listen(t testing.TB) net.Listener {
+	t.Helper()
+	var l net.Listener
+	h.On(t, func() (err error) {
+		l, err = net.Listen("tcp", "127.0.0.1:0")
+		return err
+	})
+	return l
+}

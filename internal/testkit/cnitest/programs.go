@@ -1,0 +1,94 @@
+package cnitest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/needtest"
+)
+
+// Programs is a directory of programs, built for a test binary as for a release.
+type Programs struct {
+	packages []string
+	links    map[string]string // by the further name
+	stepping bool
+	sources  string // of a stepping clock; empty: none
+	once     sync.Once
+	dir      string
+	err      error
+}
+
+// NewPrograms returns programs that are built when a test first asks for them. Packages are as for go build at the root of the
+// repository.
+func NewPrograms(packages ...string) *Programs {
+	return &Programs{packages: packages, links: map[string]string{}}
+}
+
+// Link gives a program a further name.
+func (p *Programs) Link(program, name string) *Programs {
+	p.links[name] = program
+	return p
+}
+
+// Dir returns the directory, in which each program has the name of its package.
+func (p *Programs) Dir(t testing.TB) string {
+	t.Helper()
+	needtest.More(t, "the plugins, built")
+	p.once.Do(func() { p.err = p.build() })
+	if p.err != nil {
+		t.Fatal(p.err)
+	}
+	return p.dir
+}
+
+// Remove removes the directory, if there is one, at the end of the test binary.
+func (p *Programs) Remove() {
+	for _, dir := range []string{p.dir, p.sources} {
+		if dir != "" {
+			os.RemoveAll(dir)
+		}
+	}
+}
+
+// flags are those of go build.
+func (p *Programs) flags() ([]string, error) {
+	if !p.stepping {
+		return nil, nil
+	}
+	dir, err := os.MkdirTemp("", "tortie-clock-")
+	if err != nil {
+		return nil, err
+	}
+	p.sources = dir
+	list, err := overlay(dir)
+	return []string{"-overlay=" + list}, err
+}
+
+func (p *Programs) build() (err error) {
+	if p.dir, err = os.MkdirTemp("", "tortie-plugins-"); err != nil {
+		return err
+	}
+	flags, err := p.flags()
+	if err != nil {
+		return err
+	}
+	build := exec.Command("go", slices.Concat([]string{"build"}, flags, []string{"-o", p.dir + "/"}, p.packages)...)
+	build.Dir = labtest.Root()
+	build.Env = append(build.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w\n%s", strings.Join(p.packages, ", "), err, out)
+	}
+	for name, program := range p.links {
+		if err := os.Symlink(program, filepath.Join(p.dir, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

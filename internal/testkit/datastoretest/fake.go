@@ -1,0 +1,228 @@
+package datastoretest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/datastore"
+)
+
+// Fake is a datastore in memory that keeps objects as JSON, under the Kubernetes API's rules: revisions, UIDs, marks of
+// Calico's deletions in two steps, lists that may be old. It implements datastore.Store; Session gives one client a view in which requests fail.
+type Fake struct {
+	mu      sync.Mutex // guards all below
+	objects map[string]record
+	writes  uint64              // the number of writes so far; the last one's is the newest revision
+	past    []map[string]record // the states after the latest writes, oldest first, while lag is set
+	lag     func(states int) int
+	late    []func() error
+}
+
+// record is one object as it is stored.
+type record struct {
+	meta   api.Meta
+	marked bool
+	data   []byte
+}
+
+var _ datastore.Store = (*Fake)(nil)
+
+// NewFake returns an empty Fake.
+func NewFake() *Fake { return &Fake{objects: map[string]record{}} }
+
+// keepStates bounds how old a stale list can be, in writes.
+const keepStates = 20
+
+// SetLag makes stale lists old: for each, lag is asked how many writes it misses; states is the most there can be.
+func (f *Fake) SetLag(lag func(states int) int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lag = lag
+	f.past = []map[string]record{maps.Clone(f.objects)}
+}
+
+// LandLate lets the writes that a Late fault has held back reach the datastore now, in the order in which they were sent.
+// Those whose object has changed since do not land, as nothing tells their senders.
+func (f *Fake) LandLate() {
+	f.mu.Lock()
+	late := f.late
+	f.late = nil
+	f.mu.Unlock()
+	for _, write := range late {
+		_ = write()
+	}
+}
+
+// Get implements datastore.Store.
+func (f *Fake) Get(ctx context.Context, obj api.Resource) error {
+	return f.Session(nil).Get(ctx, obj)
+}
+
+// List implements datastore.Store.
+func (f *Fake) List(ctx context.Context, list api.ResourceList, opts datastore.ListOptions) error {
+	return f.Session(nil).List(ctx, list, opts)
+}
+
+// Create implements datastore.Store.
+func (f *Fake) Create(ctx context.Context, obj api.Resource) error {
+	return f.Session(nil).Create(ctx, obj)
+}
+
+// Update implements datastore.Store.
+func (f *Fake) Update(ctx context.Context, obj api.Resource) error {
+	return f.Session(nil).Update(ctx, obj)
+}
+
+// Delete implements datastore.Store.
+func (f *Fake) Delete(ctx context.Context, obj api.Resource) error {
+	return f.Session(nil).Delete(ctx, obj)
+}
+
+// get is one read of an object.
+func (f *Fake) get(key string) (record, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r, ok := f.objects[key]
+	if !ok {
+		return record{}, fmt.Errorf("%s: %w", key, datastore.ErrNotFound)
+	}
+	return r, nil
+}
+
+// list returns the objects of a kind in the order of their names.
+func (f *Fake) list(t api.Type, opts datastore.ListOptions) []record {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	objects := f.objects
+	if opts.Stale && f.lag != nil {
+		newest := len(f.past) - 1
+		objects = f.past[newest-min(max(f.lag(newest), 0), newest)]
+	}
+	var labels map[string]string
+	if opts.Host != "" && t == (*api.BlockAffinity)(nil).ResourceType() {
+		labels = names.AffinitySelector(opts.Host, api.AffinityHost)
+	}
+	var found []record
+	for _, key := range slices.Sorted(maps.Keys(objects)) {
+		r := objects[key]
+		if strings.HasPrefix(key, t.Plural+"/") && hasAll(r.meta.Labels, labels) {
+			found = append(found, r)
+		}
+	}
+	return found
+}
+
+func hasAll(have, want map[string]string) bool {
+	for k, v := range want {
+		if have[k] != v {
+			return false
+		}
+	}
+	return true
+}
+
+// create stores a new object and returns it as stored.
+func (f *Fake) create(key string, obj api.Resource) (record, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, ok := f.objects[key]; ok {
+		return record{}, fmt.Errorf("create %s: %w", key, datastore.ErrExists)
+	}
+	return f.store(key, obj, fmt.Sprintf("uid-%d", f.writes+1))
+}
+
+// update replaces the revision that obj carries and returns the object as stored.
+func (f *Fake) update(key string, obj api.Resource) (record, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	m := obj.GetMeta()
+	if m.ResourceVersion == "" {
+		return record{}, fmt.Errorf("update %s: it carries no resourceVersion", key)
+	}
+	have, ok := f.objects[key]
+	if !ok || have.meta.ResourceVersion != m.ResourceVersion || m.UID != "" && have.meta.UID != m.UID {
+		return record{}, fmt.Errorf("update %s: %w", key, datastore.ErrConflict)
+	}
+	return f.store(key, obj, have.meta.UID)
+}
+
+// remove deletes exactly one revision.
+func (f *Fake) remove(key string, m api.Meta) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	have, ok := f.objects[key]
+	if !ok {
+		return fmt.Errorf("delete %s: %w", key, datastore.ErrNotFound)
+	}
+	if have.meta.UID != m.UID || have.meta.ResourceVersion != m.ResourceVersion {
+		return fmt.Errorf("delete %s: %w", key, datastore.ErrConflict)
+	}
+	delete(f.objects, key)
+	f.wrote()
+	return nil
+}
+
+// store must be called with mu held.
+func (f *Fake) store(key string, obj api.Resource, uid string) (record, error) {
+	data, err := json.Marshal(obj)
+	if err != nil {
+		return record{}, fmt.Errorf("encode %s: %w", key, err)
+	}
+	copied := newLike(obj)
+	if err := json.Unmarshal(data, copied); err != nil {
+		return record{}, fmt.Errorf("decode %s: %w", key, err)
+	}
+	m := copied.GetMeta()
+	m.UID, m.ResourceVersion = uid, strconv.FormatUint(f.writes+1, 10)
+	if data, err = json.Marshal(copied); err != nil {
+		return record{}, fmt.Errorf("encode %s: %w", key, err)
+	}
+	r := record{meta: *m, marked: markedDeleted(copied), data: data}
+	f.objects[key] = r
+	f.wrote()
+	return r, nil
+}
+
+// wrote counts a write. It must be called with mu held.
+func (f *Fake) wrote() {
+	f.writes++
+	if f.lag == nil {
+		return
+	}
+	f.past = append(f.past, maps.Clone(f.objects))
+	f.past = f.past[max(0, len(f.past)-keepStates):]
+}
+
+func markedDeleted(obj api.Resource) bool {
+	d, ok := obj.(api.Deletable)
+	return ok && d.MarkedDeleted()
+}
+
+// into decodes a record and replaces what obj points to by it.
+func (r record) into(obj api.Resource) error {
+	fresh := newLike(obj)
+	if err := json.Unmarshal(r.data, fresh); err != nil {
+		return errors.Join(errors.New("decode a stored object"), err)
+	}
+	assign(obj, fresh)
+	return nil
+}
+
+// name returns the record as a list of names has it.
+func (r record) name() []byte {
+	m := api.Meta{Name: r.meta.Name, Namespace: r.meta.Namespace, ResourceVersion: r.meta.ResourceVersion}
+	data, err := json.Marshal(map[string]api.Meta{"metadata": m})
+	if err != nil {
+		panic(err) // strings always encode
+	}
+	return data
+}

@@ -1,0 +1,46 @@
+// Package labstore gives tests a store at a real API server.
+package labstore
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+)
+
+// Store returns a store at the server of labtest.API, as its administrator.
+func Store(t testing.TB) *kubernetes.Store {
+	t.Helper()
+	return At(t, labtest.API(t))
+}
+
+// At returns a store where a kubeconfig leads, such as that of a server of the test's own or of a proxy.
+func At(t testing.TB, kubeconfig string) *kubernetes.Store {
+	t.Helper()
+	cfg, err := kubernetes.LoadKubeconfig(kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := kubernetes.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
+// Forget removes an object now and at the end of the test: the API server is shared.
+func Forget(t testing.TB, store *kubernetes.Store, obj api.Resource) {
+	t.Helper()
+	clean := func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := store.Get(ctx, obj); err == nil {
+			_ = store.Delete(ctx, obj)
+		}
+	}
+	clean()
+	t.Cleanup(clean)
+}

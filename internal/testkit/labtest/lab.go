@@ -1,0 +1,207 @@
+package labtest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+)
+
+// labPatience is for what many containers must do on a machine that is busy.
+const labPatience = 6 * time.Minute
+
+// DebugImage has a shell and a few programs.
+const DebugImage = "docker.io/tortie-net/debug:dev"
+
+// Lab is a real cluster of a test's own: nodes with containerd, kubelet and kube-proxy, which have no pod network until a chart
+// brings it.
+type Lab struct {
+	// Name tells it apart from other labs of the machine.
+	Name       string
+	program    string
+	kubeconfig string
+}
+
+// NewLab starts a lab with that many nodes (master, node1, node2, ...); options are more of `lab up`. It ends with the test, also when
+// the test is killed.
+func NewLab(t testing.TB, nodes int, options ...string) *Lab {
+	t.Helper()
+	l := &Lab{Name: fmt.Sprintf("test%d", os.Getpid()), program: Binary(t)}
+	args := append([]string{"up", "-attached", "-name", l.Name, "-nodes", strconv.Itoa(nodes)}, options...)
+	var err error
+	if l.kubeconfig, err = launchFor(t, args...).ready(); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// Do runs a command of the lab, such as kubectl, helm, exec or restart, on this lab and returns what it wrote. An error holds what it said.
+func (l *Lab) Do(ctx context.Context, command string, args ...string) (string, error) {
+	return l.do(ctx, nil, command, args...)
+}
+
+// Command is what a script writes in place of a program, such as kubectl, that it runs on this lab.
+func (l *Lab) Command(command string) string {
+	return fmt.Sprintf("%s %s -name %s", l.program, command, l.Name)
+}
+
+// Run is Do without blanks around what the command wrote; the test fails with the command, or if that takes too long.
+func (l *Lab) Run(t testing.TB, command string, args ...string) string {
+	t.Helper()
+	return l.run(t, nil, command, args...)
+}
+
+// Kubectl runs kubectl as the administrator.
+func (l *Lab) Kubectl(t testing.TB, args ...string) string {
+	t.Helper()
+	return l.Run(t, "kubectl", args...)
+}
+
+// On runs a line of shell on a node.
+func (l *Lab) On(t testing.TB, node, line string) string {
+	t.Helper()
+	return l.Run(t, "exec", node, "sh", "-c", line)
+}
+
+// Put writes a file onto a node, and makes its directory.
+func (l *Lab) Put(t testing.TB, node, path string, mode os.FileMode, content []byte) {
+	t.Helper()
+	l.run(t, content, "exec", node, "sh", "-c", `mkdir -p "${0%/*}" && cat > "$0" && chmod "$1" "$0"`, path, fmt.Sprintf("%o", mode))
+}
+
+func (l *Lab) run(t testing.TB, input []byte, command string, args ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), labPatience)
+	defer cancel()
+	out, err := l.do(ctx, input, command, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(out)
+}
+
+func (l *Lab) do(ctx context.Context, input []byte, command string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, l.program, append([]string{command, "-name", l.Name}, args...)...)
+	var out, diag bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(input), &out, &diag
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("lab %s %q: %w: %s", command, args, err, bytes.TrimSpace(diag.Bytes()))
+	}
+	return out.String(), nil
+}
+
+// RESTConfig returns client-go's configuration of the administrator, by way of a port of this machine's loopback.
+func (l *Lab) RESTConfig(t testing.TB) *rest.Config {
+	t.Helper()
+	cfg, err := clientcmd.BuildConfigFromFlags("", l.kubeconfig)
+	if err != nil {
+		t.Fatalf("read the lab's kubeconfig: %v", err)
+	}
+	server, err := url.Parse(cfg.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns := openNamespace(t, l.namespace("cp"))
+	door, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { door.Close() })
+	go forward(door, func() (conn net.Conn, err error) {
+		err = ns.Do(func() error {
+			conn, err = net.Dial("tcp", server.Host) // a literal address: it needs no other thread
+			return err
+		})
+		return conn, err
+	})
+	cfg.Host = "https://" + door.Addr().String()
+	return cfg
+}
+
+// Explain shows, if the test has failed, what Kubernetes and the agents say, and what more commands of the lab show. It is for the end
+// of a test, or for a Cleanup of it.
+func (l *Lab) Explain(t testing.TB, more ...[]string) {
+	if !t.Failed() {
+		return
+	}
+	for _, args := range append([][]string{
+		{"kubectl", "get", "nodes"},
+		{"kubectl", "get", "pods", "-A", "-o", "wide"},
+		{"kubectl", "get", "events", "-A", "--sort-by=.lastTimestamp"},
+		{"kubectl", "-n", chartNamespace, "logs", "-l", "app.kubernetes.io/name=tortie", "--all-containers", "--prefix", "--tail=20"},
+	}, more...) {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second) // t's has ended in a Cleanup
+		out, err := l.Do(ctx, args[0], args[1:]...)
+		cancel()
+		t.Logf("%s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+}
+
+// StartPod runs a pod that does nothing on a node, and returns once it is ready. Every node has its image.
+func (l *Lab) StartPod(t testing.TB, name, node string) {
+	t.Helper()
+	where := fmt.Sprintf(`{"spec":{"nodeName":%q,"terminationGracePeriodSeconds":0}}`, node)
+	l.Kubectl(t, "run", name, "--image="+DebugImage, "--overrides", where, "--", "sleep", "1d")
+	l.Kubectl(t, "wait", "pod/"+name, "--for=condition=Ready", "--timeout=2m")
+}
+
+// Pod opens a running pod's network, until the test ends.
+func (l *Lab) Pod(t testing.TB, uid string) *netnstest.NS {
+	t.Helper()
+	path, err := l.podNamespace(uid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &netnstest.NS{Namespace: openNamespace(t, path)}
+}
+
+// Node opens a node's network, until the test ends.
+func (l *Lab) Node(t testing.TB, name string) *netnstest.NS {
+	t.Helper()
+	return &netnstest.NS{Namespace: openNamespace(t, l.namespace(name))}
+}
+
+// namespace is the path of a node's network namespace.
+func (l *Lab) namespace(node string) string {
+	return filepath.Join("/run/netns", "tortie-"+l.Name+"-"+node)
+}
+
+func openNamespace(t testing.TB, path string) *netlinkx.Namespace {
+	t.Helper()
+	ns, err := netlinkx.OpenNamespace(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ns.Close() })
+	return ns
+}
+
+// podNamespace is the path of a running pod's network namespace, found by the cgroups of its processes.
+func (l *Lab) podNamespace(uid string) (string, error) {
+	files, err := filepath.Glob("/proc/[0-9]*/cgroup")
+	if err != nil {
+		return "", err
+	}
+	for _, file := range files {
+		text, _ := os.ReadFile(file) // a process that has ended meanwhile has no file
+		if bytes.Contains(text, []byte("/tortie-"+l.Name+"/")) && bytes.Contains(text, []byte("/pod"+uid+"/")) {
+			return filepath.Join(filepath.Dir(file), "ns", "net"), nil
+		}
+	}
+	return "", errors.New("no process of pod " + uid)
+}

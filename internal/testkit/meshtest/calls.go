@@ -1,0 +1,126 @@
+package meshtest
+
+import (
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+)
+
+// SessionsSince returns nil if the agent has that many sessions, all of them begun after a moment.
+func (n *Node) SessionsSince(since time.Time, peers int) error {
+	r, err := n.Status()
+	if err != nil {
+		return err
+	}
+	for _, p := range r.Peers {
+		if p.State != "Established" || p.Since.Before(since) {
+			return fmt.Errorf("%s: the session with %s is %s since %v, %v after the change: %s", n.Name, p.Address, p.State, p.Since, p.Since.Sub(since), p.LastError)
+		}
+	}
+	if len(r.Peers) != peers {
+		return fmt.Errorf("%s has %d peers, not %d", n.Name, len(r.Peers), peers)
+	}
+	return nil
+}
+
+// SettledAlone returns nil when no session is up and the agent does what it can without.
+func (n *Node) SettledAlone() error {
+	r, err := n.Status()
+	if err != nil {
+		return err
+	}
+	for _, p := range r.Peers {
+		if p.State == "Established" {
+			return fmt.Errorf("%s: the session with %s is up", n.Name, p.Address)
+		}
+	}
+	if r.LastError != "" || len(r.Peers) == 0 {
+		return fmt.Errorf("%s: %d peers, %s", n.Name, len(r.Peers), r.LastError)
+	}
+	return nil
+}
+
+// Annotate edits the Node as a person would; nil removes.
+func (n *Node) Annotate(t testing.TB, key string, text *string) {
+	t.Helper()
+	patch := kubernetes.Patch{Metadata: kubernetes.PatchMeta{Annotations: map[string]*string{key: text}}}
+	if err := n.Store.PatchStatus(t.Context(), &api.Node{Meta: api.Meta{Name: n.Name}}, patch, false); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Annotated returns nil if the Node has an annotation with that value.
+func (n *Node) Annotated(t testing.TB, key, want string) error {
+	obj := &api.Node{Meta: api.Meta{Name: n.Name}}
+	if err := n.Store.Get(t.Context(), obj); err != nil {
+		return err
+	}
+	if have := obj.Annotations[key]; have != want {
+		return fmt.Errorf("%s: annotation %s is %q, want %q", n.Name, key, have, want)
+	}
+	return nil
+}
+
+// Try is Run for what may fail.
+func (n *Node) Try(name string, args ...string) (text string, err error) {
+	err = n.Do(func() error {
+		out, err := exec.Command(name, args...).CombinedOutput()
+		text = string(out)
+		return err
+	})
+	return text, err
+}
+
+// Lend writes the record of a block of one node's, of which another one's pod has an address.
+func (c *Cluster) Lend(t testing.TB, cidr string, owner *Node, ordinal int, borrower *Node) {
+	t.Helper()
+	first, handle, affinity := 0, "mesh", "host:"+owner.Name
+	b := &api.IPAMBlock{Meta: api.Meta{Name: names.Block(netip.MustParsePrefix(cidr))}, Spec: api.IPAMBlockSpec{
+		CIDR: cidr, Affinity: &affinity, Allocations: make([]*int, 64), Unallocated: []int{}, SequenceNumberForAllocation: map[string]uint64{},
+		Attributes: []api.AllocationAttribute{{HandleID: &handle, Secondary: map[string]string{"node": borrower.Name}}},
+	}}
+	b.Spec.Allocations[ordinal] = &first
+	c.Create(t, b)
+}
+
+// NewNodeWithPod makes a node in a subnet whose address, name and block say its number.
+func (c *Cluster) NewNodeWithPod(t testing.TB, subnet, number int) (*Node, *Pod) {
+	t.Helper()
+	n := c.NewNode(t, fmt.Sprintf("node-%d", number), subnet, number)
+	n.Claim(t, fmt.Sprintf("10.90.%d.0/26", number))
+	addrs := []string{fmt.Sprintf("10.90.%d.5", number)}
+	if c.Dual {
+		n.Claim(t, fmt.Sprintf("fd90::%x:0/122", number))
+		addrs = append(addrs, fmt.Sprintf("fd90::%x:5", number))
+	}
+	return n, n.NewPod(t, addrs...)
+}
+
+// Counters are where a node's kernel says that it has dropped something.
+func (n *Node) Counters() string {
+	var all strings.Builder
+	for _, args := range [][]string{
+		{"cat", "/proc/self/net/snmp"}, {"cat", "/proc/self/net/stat/nf_conntrack"}, {"ip", "-s", "link"}, {"ip", "-s", "neigh"}, {"ip", "route"},
+		{"nft", "list", "table", "inet", "tortie"},
+	} {
+		text, err := n.Try(args[0], args[1:]...)
+		fmt.Fprintf(&all, "%s (%v)\n%s", strings.Join(args, " "), err, text)
+	}
+	return all.String()
+}
+
+// Condition has the Node say of itself what its kubelet, or the cluster's controllers, would.
+func (n *Node) Condition(t testing.TB, kind, status string) {
+	t.Helper()
+	patch := kubernetes.Patch{Status: map[string]any{"conditions": []api.NodeCondition{{Type: kind, Status: status, Reason: "Test"}}}}
+	if err := n.Store.PatchStatus(t.Context(), &api.Node{Meta: api.Meta{Name: n.Name}}, patch, false); err != nil {
+		t.Fatal(err)
+	}
+}

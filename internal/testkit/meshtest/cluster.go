@@ -1,0 +1,164 @@
+package meshtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/kernel/sysctl"
+	"github.com/tortie-net/tortie/internal/testkit/labstore"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
+)
+
+// Patience is how long a test waits for what must happen. It says nothing of how long that should take: see the benchmarks.
+// An emulated processor is ten times slower.
+const Patience = 90 * time.Second
+
+// subnets are the nodes', each on a bridge of its own behind one router.
+var subnets = []netip.Prefix{netip.MustParsePrefix("172.31.1.0/24"), netip.MustParsePrefix("172.31.2.0/24")}
+
+// Cluster is some nodes, what joins them, and the API server of their own.
+type Cluster struct {
+	Server *labtest.Server
+	Admin  *rest.Config
+	Store  *kubernetes.Store
+	Fabric *netnstest.NS // bridges and the router between them
+	Dual   bool          // nodes and pods of pairs have an IPv6 address beside the other
+	Env    []string      // of agents, over what they have anyway
+	// Launcher is what an agent is started by, such as setpriv with its options. It executes the program that follows in its own place.
+	Launcher []string
+	// Labels are those of a Node that is made.
+	Labels map[string]string
+}
+
+// NewCluster makes a cluster without nodes. It ends with the test.
+func NewCluster(t testing.TB) *Cluster {
+	t.Helper()
+	return NewClusterOn(t, labtest.NewServer(t))
+}
+
+// NewClusterOn is NewCluster on a server of the test's.
+func NewClusterOn(t testing.TB, server *labtest.Server) *Cluster {
+	t.Helper()
+	c := &Cluster{Server: server, Fabric: newFabric(t)}
+	var err error
+	if c.Admin, err = clientcmd.BuildConfigFromFlags("", c.Server.Kubeconfig()); err != nil {
+		t.Fatal(err)
+	}
+	labtest.Fence(t, c.Admin)
+	c.Store = labstore.At(t, c.Server.Kubeconfig())
+	return c
+}
+
+// newFabric makes a namespace with a bridge for each subnet, which it routes between.
+func newFabric(t testing.TB) *netnstest.NS {
+	t.Helper()
+	fabric := netnstest.New(t)
+	for i, subnet := range subnets {
+		bridge := bridgeName(i)
+		fabric.Run(t, "ip", "link", "add", bridge, "type", "bridge")
+		fabric.Up(t, bridge)
+		fabric.Addr(t, bridge, netip.PrefixFrom(subnet.Addr().Next(), subnet.Bits()).String())
+	}
+	fabric.Within(t, func() error { return sysctl.DefaultRoot.Set(sysctl.Key{"net", "ipv4", "ip_forward"}, "1") })
+	return fabric
+}
+
+func bridgeName(subnet int) string { return fmt.Sprint("br", subnet) }
+
+// Create makes objects of the cluster.
+func (c *Cluster) Create(t testing.TB, objects ...api.Resource) {
+	t.Helper()
+	for _, obj := range objects {
+		if err := c.Store.Create(t.Context(), obj); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Remove deletes an object, if it is there.
+func (c *Cluster) Remove(t testing.TB, obj api.Resource) {
+	t.Helper()
+	err := c.Store.Get(t.Context(), obj)
+	if err == nil {
+		err = c.Store.Delete(t.Context(), obj)
+	}
+	if err != nil && !errors.Is(err, datastore.ErrNotFound) {
+		t.Fatal(err)
+	}
+}
+
+// NewPool is a pool whose packets are masqueraded outside of pools.
+func NewPool(name, cidr string, mode api.Encapsulation) *api.IPPool {
+	size := 26
+	if strings.Contains(cidr, ":") {
+		size = 122
+	}
+	return &api.IPPool{Meta: api.Meta{Name: name}, Spec: api.IPPoolSpec{
+		CIDR: cidr, BlockSize: size, IPIPMode: mode, VXLANMode: api.EncapNever, NATOutgoing: true, NodeSelector: "all()",
+		AllowedUses: []api.AllowedUse{api.UseWorkload, api.UseTunnel},
+	}}
+}
+
+// NewAffinity is a confirmed claim of a node.
+func NewAffinity(node, cidr string) *api.BlockAffinity {
+	return &api.BlockAffinity{
+		Meta: api.Meta{Name: node + "-" + strings.NewReplacer(".", "-", "/", "-", ":", "-").Replace(cidr)},
+		Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: node, CIDR: cidr, Type: api.AffinityHost, Deleted: "false"},
+	}
+}
+
+// Start starts nodes at the same time, and returns when all of them are ready.
+func Start(t testing.TB, nodes ...*Node) {
+	t.Helper()
+	for _, n := range nodes {
+		n.Start(t, Build)
+	}
+	Eventually(t, func() error {
+		for _, n := range nodes {
+			if err := n.Probe("/readyz"); err != nil {
+				return fmt.Errorf("%s: %w", n.Name, err)
+			}
+		}
+		return nil
+	})
+}
+
+// Eventually waits until check returns nil.
+func Eventually(t testing.TB, check func() error) {
+	t.Helper()
+	Within(t, Patience, check)
+}
+
+// Within is Eventually with another limit.
+func Within(t testing.TB, limit time.Duration, check func() error) {
+	t.Helper()
+	waittest.For(t, limit*TimeScale, func() error {
+		err := check()
+		if err != nil && t.Context().Err() != nil {
+			t.Fatal(context.Cause(t.Context()))
+		}
+		return err
+	})
+}
+
+// TimeScale is how much slower than usual this machine is.
+var TimeScale = func() time.Duration {
+	if scale, _ := config.OS()("TORTIE_LAB_TIMESCALE"); scale != "" {
+		return 10
+	}
+	return 1
+}()

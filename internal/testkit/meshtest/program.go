@@ -1,0 +1,83 @@
+package meshtest
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/needtest"
+)
+
+// Names of the agent's builds: the second stands for an upgrade, and differs in its version alone.
+const (
+	Build        = "node"
+	AnotherBuild = "node-upgraded"
+)
+
+// BuiltElsewhere names a directory that has the programs already: an emulated processor would take minutes to build them.
+const BuiltElsewhere = "TORTIE_MESH_PROGRAMS"
+
+// programs returns the directory of the agent's builds.
+var programs = sync.OnceValues(func() (string, error) {
+	if dir, _ := config.OS()(BuiltElsewhere); dir != "" {
+		return dir, nil
+	}
+	dir, err := os.MkdirTemp("", "tortie-mesh-")
+	if err != nil {
+		return "", err
+	}
+	builtHere = dir
+	for name, version := range map[string]string{Build: "mesh", AnotherBuild: "mesh-upgraded"} {
+		flags := "-X github.com/tortie-net/tortie/internal/app/version.Version=" + version
+		cmd := exec.Command("go", "build", "-ldflags", flags, "-o", filepath.Join(dir, name), "./cmd/node")
+		cmd.Dir = labtest.Root()
+		cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("build the agent: %w\n%s", err, out)
+		}
+	}
+	return dir, nil
+})
+
+// builtHere is the directory to remove at the end.
+var builtHere string
+
+// Program is the path of a build of the agent.
+func Program(t testing.TB, name string) string {
+	t.Helper()
+	needtest.More(t, "the agent, built")
+	dir, err := programs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, name)
+	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+		t.Fatalf("%v: %s must hold the programs %s and %s", err, BuiltElsewhere, Build, AnotherBuild)
+	}
+	return path
+}
+
+// Main is for TestMain: it runs the tests, as many at a time as mostly wait, and removes what was built for them. It
+// returns what the process is to exit with.
+func Main(m *testing.M) int {
+	// As many as there are processors would be too few.
+	if err := flag.Set("test.parallel", "16"); err != nil {
+		panic(err)
+	}
+	code := m.Run()
+	if err := writeFigures(); err != nil {
+		fmt.Fprintln(os.Stderr, "-figures:", err)
+		code = 1
+	}
+	if builtHere != "" {
+		os.RemoveAll(builtHere)
+	}
+	return code
+}

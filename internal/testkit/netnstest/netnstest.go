@@ -1,0 +1,279 @@
+// Package netnstest gives tests scratch network namespaces. It owns what it makes and removes it with the test; it never
+// changes the namespace that the test runs in, and it fails a test that lacks the rights instead of skipping it.
+package netnstest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/sysctl"
+	"github.com/tortie-net/tortie/internal/testkit/needtest"
+)
+
+// NS is a scratch namespace with an open connection.
+type NS struct {
+	*netlinkx.Namespace
+	Conn *netlinkx.Conn
+}
+
+// New makes a namespace with lo up. It ends with the test.
+func New(t testing.TB) *NS {
+	t.Helper()
+	ns, err := netlinkx.NewNamespace()
+	if err != nil {
+		t.Fatalf("make scratch namespace (tests of the kernel need root): %v", err)
+	}
+	t.Cleanup(func() { ns.Close() })
+	conn, err := netlinkx.OpenAt(ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	n := &NS{Namespace: ns, Conn: conn}
+	n.Up(t, "lo")
+	return n
+}
+
+// Link returns the link called name.
+func (n *NS) Link(t testing.TB, name string) netlinkx.Link {
+	t.Helper()
+	l, err := n.Conn.LinkByName(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// Up brings a link up and returns it.
+func (n *NS) Up(t testing.TB, name string) netlinkx.Link {
+	t.Helper()
+	if err := n.Conn.SetUp(n.Link(t, name).Index); err != nil {
+		t.Fatal(err)
+	}
+	return n.Link(t, name)
+}
+
+// Addr puts an address, in CIDR form, on a link.
+func (n *NS) Addr(t testing.TB, link, cidr string) {
+	t.Helper()
+	if err := n.Conn.AddUniqueAddr(n.Link(t, link).Index, netip.MustParsePrefix(cidr)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Route adds a route via next hop and link; either may be empty.
+func (n *NS) Route(t testing.TB, dst, via, dev string) {
+	t.Helper()
+	r := netlinkx.Route{Dst: netip.MustParsePrefix(dst)}
+	if via != "" {
+		r.Via = netip.MustParseAddr(via)
+	} else {
+		r.Scope = netlinkx.ScopeLink
+	}
+	if dev != "" {
+		r.Dev = n.Link(t, dev).Index
+	}
+	if err := n.Conn.AddRoute(r); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Within runs fn inside the namespace and fails the test with fn's error.
+func (n *NS) Within(t testing.TB, fn func() error) {
+	t.Helper()
+	if err := n.Do(fn); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Run runs a program inside the namespace and returns its standard output; the test fails with the program.
+func (n *NS) Run(t testing.TB, name string, args ...string) string {
+	t.Helper()
+	needtest.Program(t, name)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var out, diag strings.Builder
+	err := n.Do(func() error {
+		cmd := exec.CommandContext(ctx, name, args...)
+		cmd.Stdout, cmd.Stderr = &out, &diag
+		return cmd.Run()
+	})
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s%s", name, strings.Join(args, " "), err, out.String(), diag.String())
+	}
+	return out.String()
+}
+
+// Start starts a program inside the namespace, which is ended with the test, and returns its process ID.
+func (n *NS) Start(t testing.TB, name string, args ...string) int {
+	t.Helper()
+	needtest.Program(t, name)
+	cmd := exec.Command(name, args...)
+	n.Within(t, cmd.Start)
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	return cmd.Process.Pid
+}
+
+// Cable joins two namespaces with a veth pair, both ends up.
+func Cable(t testing.TB, a *NS, aName string, b *NS, bName string) {
+	t.Helper()
+	err := a.Conn.AddVeth(netlinkx.Veth{
+		Name: aName, TxQueueLen: 1000, PeerName: bName, PeerNamespace: b.Namespace, PeerTxQueueLen: 1000,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.withoutDAD(t, aName)
+	b.withoutDAD(t, bName)
+	a.Up(t, aName)
+	b.Up(t, bName)
+}
+
+// withoutDAD makes link-local addresses usable a second or two earlier.
+func (n *NS) withoutDAD(t testing.TB, link string) {
+	t.Helper()
+	n.Within(t, func() error {
+		return sysctl.DefaultRoot.Set(sysctl.Key{"net", "ipv6", "conf", link, "accept_dad"}, "0")
+	})
+}
+
+// Quiet subscribes to events once the kernel has done what follows from earlier changes on its own account: the next
+// wake-up is the caller's doing.
+func (n *NS) Quiet(t testing.TB, events netlinkx.Events) <-chan struct{} {
+	t.Helper()
+	wake, err := n.Conn.Subscribe(t.Context(), events)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
+		addrs, err := n.Conn.Addrs(0, netlinkx.IPv6)
+		if err != nil {
+			t.Fatal(err)
+		}
+		busy := slices.ContainsFunc(addrs, func(a netlinkx.Addr) bool { return a.Tentative })
+		select {
+		case <-wake:
+		case <-time.After(200 * time.Millisecond):
+			if !busy {
+				return wake
+			}
+		}
+	}
+	t.Fatal("the namespace does not come to rest")
+	return nil
+}
+
+// Dying makes a namespace with a veth pair into host and ends the namespace while the kernel's cleanup is kept busy, so
+// the host's end of the pair stays for a moment; it returns that end's name. A prepare that is not nil makes the pair, and
+// more, instead. The kernel may still be faster.
+func Dying(t testing.TB, host *NS, name string, prepare func(*netlinkx.Namespace)) string {
+	t.Helper()
+	bulk := make([]*netlinkx.Namespace, 16)
+	for i := range bulk {
+		bulk[i] = temporary(t)
+		cableOnce(t, host, fmt.Sprintf("bulk%d", i), bulk[i])
+	}
+	last := temporary(t)
+	if prepare == nil {
+		prepare = func(ns *netlinkx.Namespace) { cableOnce(t, host, name, ns) }
+	}
+	prepare(last)
+	// A netlink socket keeps its namespace for one RCU grace period after it is closed.
+	time.Sleep(100 * time.Millisecond)
+	for _, ns := range append(bulk, last) {
+		if err := ns.Close(); err != nil {
+			t.Fatal(err)
+		}
+		// The first namespace to go starts a batch of its own; the others wait for it.
+		time.Sleep(time.Millisecond)
+	}
+	return name
+}
+
+func temporary(t testing.TB) *netlinkx.Namespace {
+	t.Helper()
+	ns, err := netlinkx.NewNamespace()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ns
+}
+
+func cableOnce(t testing.TB, host *NS, name string, ns *netlinkx.Namespace) {
+	t.Helper()
+	if err := host.Conn.AddVeth(netlinkx.Veth{Name: name, PeerName: "eth0", PeerNamespace: ns}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ListenUDP opens a UDP socket inside the namespace, bound to addr ("10.0.0.5:7000"). It is closed with the test.
+func (n *NS) ListenUDP(t testing.TB, addr string) *net.UDPConn {
+	t.Helper()
+	var conn *net.UDPConn
+	n.Within(t, func() (err error) {
+		conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.MustParseAddrPort(addr)))
+		return err
+	})
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// EchoUDP answers every datagram to addr inside the namespace with "<source address> <payload>", until the test ends. The
+// source is what the sender looked like from there.
+func (n *NS) EchoUDP(t testing.TB, addr string) {
+	t.Helper()
+	conn := n.ListenUDP(t, addr)
+	go func() {
+		buf := make([]byte, 65536)
+		for {
+			size, from, err := conn.ReadFromUDPAddrPort(buf)
+			if err != nil {
+				return
+			}
+			conn.WriteToUDPAddrPort(append([]byte(from.Addr().Unmap().String()+" "), buf[:size]...), from)
+		}
+	}()
+}
+
+// AskUDP sends payload from inside the namespace to addr, from the address local if it is not empty, and returns the
+// answer. It sends again every 200 ms, as the first packets on a path may be lost to address resolution, and returns an
+// error when the time is over.
+func (n *NS) AskUDP(t testing.TB, local, addr, payload string, wait time.Duration) (string, error) {
+	t.Helper()
+	if local == "" {
+		local = "[::]:0"
+		if netip.MustParseAddrPort(addr).Addr().Is4() {
+			local = "0.0.0.0:0"
+		}
+	}
+	conn := n.ListenUDP(t, local)
+	defer conn.Close()
+	deadline := time.Now().Add(wait)
+	buf := make([]byte, 65536)
+	for {
+		_, sendErr := conn.WriteToUDPAddrPort([]byte(payload), netip.MustParseAddrPort(addr))
+		conn.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
+		size, err := conn.Read(buf)
+		if err == nil {
+			return string(buf[:size]), nil
+		}
+		if time.Now().After(deadline) {
+			return "", errors.Join(fmt.Errorf("no answer from %s in %v", addr, wait), sendErr, err)
+		}
+		if sendErr != nil {
+			time.Sleep(50 * time.Millisecond)
+		}
+	}
+}

@@ -1,0 +1,133 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/url"
+	"testing"
+
+	"github.com/tortie-net/tortie/internal/api"
+	store "github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+)
+
+// cluster is where the state of some nodes is.
+type cluster struct {
+	datastore
+	store store.Store // the administrator's
+}
+
+// datastore is what is particular to one.
+type datastore interface {
+	// equip gives a node its credentials, and returns what its network configuration says of the datastore.
+	equip(t testing.TB, n *node) map[string]any
+	// newPod creates what the datastore has of a pod before it starts, and returns the plugin's arguments for it.
+	newPod(t testing.TB, p *pod) (args string)
+	// noted returns the address that the pod is said to have.
+	noted(t testing.TB, p *pod) string
+}
+
+// setUp creates what an installed Tortie has in a datastore.
+func setUp(t testing.TB, d datastore, s store.Store) *cluster {
+	t.Helper()
+	ready := true
+	info := &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}, Spec: api.ClusterInformationSpec{DatastoreReady: &ready}}
+	if err := s.Create(t.Context(), info); err != nil && !errors.Is(err, store.ErrExists) {
+		t.Fatal(err)
+	}
+	return &cluster{datastore: d, store: s}
+}
+
+// shared returns a cluster on the API server of the test binary, without any of IPAM's objects, now and when the test has ended.
+func shared(t *testing.T) *cluster {
+	t.Helper()
+	c := onKubernetes(t, labtest.API(t))
+	c.wipe(t)
+	t.Cleanup(func() { c.wipe(t) })
+	return c
+}
+
+// wipe removes what plugins have made.
+func (c *cluster) wipe(t testing.TB) {
+	t.Helper()
+	all, err := c.contents(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range all.blocks.Items {
+		c.remove(t, &all.blocks.Items[i])
+	}
+	for i := range all.handles.Items {
+		c.remove(t, &all.handles.Items[i])
+	}
+	for i := range all.affinities.Items {
+		c.remove(t, &all.affinities.Items[i])
+	}
+}
+
+// create creates objects, which end with the test.
+func (c *cluster) create(t testing.TB, objs ...api.Resource) {
+	t.Helper()
+	for _, obj := range objs {
+		if err := c.store.Create(t.Context(), obj); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.remove(t, obj) })
+	}
+}
+
+func (c *cluster) remove(t testing.TB, obj api.Resource) {
+	t.Helper()
+	ctx := context.Background()
+	err := c.store.Get(ctx, obj)
+	if err == nil {
+		err = c.store.Delete(ctx, obj)
+	}
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("clean up: %v", err)
+	}
+}
+
+// reach lets a node, which has a network of its own, reach a server through a socket on the node's loopback, and returns the
+// address. Bytes and ends of connections pass as they are: what a killed server does to its clients, it does to the plugins.
+func (n *node) reach(t testing.TB, server string) string {
+	t.Helper()
+	upstream, err := url.Parse(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := n.Listen(t)
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go splice(conn.(*net.TCPConn), upstream.Host)
+		}
+	}()
+	return l.Addr().String()
+}
+
+func splice(down *net.TCPConn, address string) {
+	defer down.Close()
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		_ = down.SetLinger(0) // a reset, as from a host on which nobody listens
+		return
+	}
+	up := conn.(*net.TCPConn)
+	defer up.Close()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = io.Copy(up, down)
+		_ = up.CloseWrite()
+	}()
+	_, _ = io.Copy(down, up)
+	_ = down.CloseWrite()
+	<-done
+}

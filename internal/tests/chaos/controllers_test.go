@@ -1,0 +1,71 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/testkit/cnitest"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+)
+
+const (
+	// leakGrace and nodeGrace are the controllers', which have minutes for it in a real cluster. The time from when an ADD has an address
+	// until the pod says so must fit into the first, on a machine that has much else to do.
+	leakGrace = 8 * time.Second
+	nodeGrace = 2 * time.Second
+)
+
+// controllers is one of the processes of kube-controllers.
+type controllers struct {
+	*process
+	clock string
+}
+
+// newControllers prepares a process with the rights that the chart gives it. It ends with the test.
+func newControllers(t testing.TB, name string, k *kube) *controllers {
+	t.Helper()
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	token := labtest.AsOn(t, k.admin, "tortie-kube-controllers").BearerToken
+	if err := os.WriteFile(kubeconfig, []byte(k.kubeconfig(strings.TrimPrefix(k.admin.Host, "https://"), k.admin.CAData, token)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := &controllers{process: &process{name: name, bin: filepath.Join(steppers.Dir(t), "kube-controllers")}, clock: filepath.Join(t.TempDir(), "clock")}
+	if err := cnitest.StepClock(c.clock, 0); err != nil {
+		t.Fatal(err)
+	}
+	c.env = []string{
+		"KUBECONFIG=" + kubeconfig, "DATASTORE_TYPE=kubernetes", "NO_DEFAULT_POOLS=true", "TORTIE_LEAK_GRACE_PERIOD=" + leakGrace.String(), "TORTIE_NODE_GRACE_PERIOD=" + nodeGrace.String(),
+		"RECONCILER_PERIOD=5s", "TORTIE_CONTROLLERS_ADDRESS=" + freePort(t), "LOG_LEVEL=info", "POD_NAMESPACE=kube-system", cnitest.ClockSetting(c.clock),
+	}
+	c.endWith(t)
+	return c
+}
+
+func freePort(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// tool runs kube-controllers ipam, as the controllers reach the cluster, and returns what it wrote and its exit code.
+func (c *controllers) tool(ctx context.Context, args ...string) (said string, code int, err error) {
+	cmd := exec.CommandContext(ctx, c.bin, append([]string{"ipam"}, args...)...)
+	cmd.Env = append(os.Environ(), c.env...)
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return string(out), exit.ExitCode(), nil
+	}
+	return string(out), 0, err
+}

@@ -1,0 +1,64 @@
+package chaos
+
+import (
+	"os"
+	"testing"
+
+	"github.com/tortie-net/tortie/internal/api"
+	store "github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/datastore/etcd"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+)
+
+// plain is an etcd as the datastore, with TLS. The containers are no pods: there is no Kubernetes.
+type plain struct {
+	*labtest.Etcd
+	store store.Store
+}
+
+func onEtcd(t testing.TB, e *labtest.Etcd) *cluster {
+	t.Helper()
+	s, err := etcd.New(etcd.Config{Endpoints: []string{e.Endpoint}, CAFile: e.CAFile, CertFile: e.CertFile, KeyFile: e.KeyFile})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return setUp(t, &plain{e, s}, s)
+}
+
+const (
+	etcdCAPath   = "/etc/calico/ca"
+	etcdCertPath = "/etc/calico/cert"
+	etcdKeyPath  = "/etc/calico/key"
+)
+
+func (e *plain) equip(t testing.TB, n *node) map[string]any {
+	t.Helper()
+	for path, file := range map[string]string{etcdCAPath: e.CAFile, etcdCertPath: e.CertFile, etcdKeyPath: e.KeyFile} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.Write(t, path, string(text))
+	}
+	return map[string]any{
+		"datastore_type": "etcdv3", "etcd_endpoints": "https://" + n.reach(t, e.Endpoint),
+		"etcd_ca_cert_file": etcdCAPath, "etcd_cert_file": etcdCertPath, "etcd_key_file": etcdKeyPath,
+	}
+}
+
+func (e *plain) newPod(testing.TB, *pod) (args string) { return "" }
+
+// noted returns the addresses of the endpoints of all containers that the pod has had.
+func (e *plain) noted(t testing.TB, p *pod) string {
+	t.Helper()
+	var all api.WorkloadEndpointList
+	if err := e.store.List(t.Context(), &all, store.ListOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range all.Items {
+		if w.Spec.Node == p.node.name && p.had(w.Spec.ContainerID) {
+			return w.Name
+		}
+	}
+	return ""
+}

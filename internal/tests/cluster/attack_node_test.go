@@ -1,0 +1,290 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/testkit/bgptest"
+	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+)
+
+const partLies = "By what its node says of itself"
+
+// lies are what the API server takes, as it is about the thief's own Node. The thief has ended its agent, which would put it right.
+func (s *siege) lies(t *testing.T) {
+	s.On(t, thief, "kill -STOP $(pgrep -xo kubelet); kill -KILL $(pgrep -xo node)")
+	path := core + "nodes/" + thief + "/status"
+	v := s.is[victim]
+	const prefix = "projectcalico.org/"
+	meant := field[object](s.get(t, core+"nodes/"+thief), "metadata", "annotations")
+	inside := lastOf(s.block(victim)).String()
+	for _, c := range []struct {
+		aim, by    string
+		kubelet    any // written with the kubelet's credential before
+		notes      []string
+		says, what string
+	}{
+		{"another node's address, and another AS number", "agent", nil, []string{"IPv4Address", v.address + "/24", "ASNumber", "65009"}, "its address " + v.address + " is that of node " + victim + " too", ""},
+		{"another node's address, and its kubelet says so", "agent", internalIP(v.address), []string{"IPv4Address", v.address + "/24"}, "its address " + v.address + " is that of node " + victim + " too", "its InternalIP too"},
+		{"an address in another node's block", "agent", nil, []string{"IPv4Address", inside + "/32"}, "its address " + inside + " lies in block", ""},
+		{"an address in another node's block, and its kubelet says so", "agent", internalIP(inside), []string{"IPv4Address", inside + "/32"}, "its address " + inside + " lies in block", "its InternalIP too"},
+		{"another node's end of VXLAN tunnels", "agent", nil, []string{"IPv4VXLANTunnelAddr", v.end}, "its end of VXLAN tunnels, " + v.end + ", lies in none of its blocks", ""},
+		{"an address that is none", "kubelet", nil, []string{"IPv4Address", "0.0.0.0/0"}, "0.0.0.0/0 cannot be a node's address", ""},
+		{"an address of several hosts", "kubelet", nil, []string{"IPv4Address", "224.0.0.1/4"}, "224.0.0.1/4 cannot be a node's address", ""},
+		{"the MAC of another node's end", "kubelet", nil, []string{"VXLANTunnelMACAddr", v.mac}, "has the MAC of node " + victim, ""},
+	} {
+		t.Run(c.aim, func(t *testing.T) {
+			if c.kubelet != nil {
+				s.must(t, request{by: "kubelet", verb: "PATCH", path: path, body: c.kubelet})
+			}
+			var pairs []string
+			for i, text := range c.notes {
+				if i%2 == 0 {
+					text = prefix + text
+				}
+				pairs = append(pairs, text)
+			}
+			r := request{by: c.by, verb: "PATCH", path: path, body: notes(pairs...)}
+			s.must(t, r)
+			problem, seen := s.told(t, c.says)
+			s.inVain(t)
+			tried := r.String()
+			if c.what != "" {
+				tried += ", " + c.what
+			}
+			s.record.add(row{part: partLies, aim: c.aim, tried: tried, answer: "ignored: " + problem, seen: seen})
+			s.restore(t, path, meant)
+		})
+	}
+}
+
+// lastOf is the last address of a block.
+func lastOf(b netip.Prefix) netip.Addr {
+	a := b.Addr().As4()
+	a[3] |= byte(1<<(32-b.Bits()) - 1)
+	return netip.AddrFrom4(a)
+}
+
+// internalIP is what a kubelet says of its node's address.
+func internalIP(a string) object {
+	return object{"status": object{"addresses": []any{object{"type": "InternalIP", "address": a}, object{"type": "Hostname", "address": thief}}}}
+}
+
+// restore writes what the thief's node has by right, and waits until the witness has nothing to say of it.
+func (s *siege) restore(t *testing.T, path string, meant object) {
+	t.Helper()
+	was := object{}
+	for _, key := range []string{"IPv4Address", "IPv4VXLANTunnelAddr", "VXLANTunnelMACAddr", "ASNumber"} {
+		was["projectcalico.org/"+key] = meant["projectcalico.org/"+key] // null removes it
+	}
+	body := internalIP(s.is[thief].address)
+	body["metadata"] = object{"annotations": was}
+	s.must(t, request{by: "kubelet", verb: "PATCH", path: path, body: body})
+	meshtest.Within(t, time.Minute, func() error {
+		status, err := s.status(witness)
+		if err == nil && slices.ContainsFunc(status.Problems, func(p string) bool { return strings.HasPrefix(p, "Node "+thief) }) {
+			err = fmt.Errorf("%s still says %q", witness, status.Problems)
+		}
+		return err
+	})
+}
+
+func (s *siege) must(t *testing.T, r request) {
+	t.Helper()
+	if err := s.send(t, r); err != nil {
+		t.Fatalf("%s: %v", r, err)
+	}
+}
+
+const partBGP = "By BGP, and packets between nodes"
+
+// speaker is a BGP speaker in place of the thief's agent.
+func (s *siege) speaker(t *testing.T) {
+	s.strangers(t)
+	host := &bgptest.Host{NS: s.hosts[thief], T: t, V4: netip.MustParseAddr(s.is[thief].address)}
+	to := netip.MustParseAddr(s.is[witness].address)
+	s.crowd(t, host, to)
+	session, _ := host.Establish(to, 64512, 120)
+	hop, other := host.V4, netip.MustParseAddr(s.is[victim].address)
+	free := netip.MustParsePrefix("192.168.77.0/26")
+	single := func(a string) netip.Prefix { p := netip.MustParseAddr(a); return netip.PrefixFrom(p, p.BitLen()) }
+	for _, c := range []struct {
+		aim    string
+		prefix netip.Prefix
+		hop    netip.Addr
+		why    string
+	}{
+		{"another node's block", s.block(victim), hop, "belongs to node " + victim},
+		{"the address of another node's pod", single(s.web.Status.PodIP), hop, "in use on node " + victim},
+		{"a part of another node's block", netip.PrefixFrom(s.block(victim).Addr(), 27), hop, "belongs to node " + victim},
+		{"half of the pool", netip.MustParsePrefix("192.168.0.0/17"), hop, "larger than a block"},
+		{"a default route", netip.MustParsePrefix("0.0.0.0/0"), hop, ""},
+		{"the API server's address", single("172.30.0.1"), hop, "in no IPPool"},
+		{"another node's address", single(s.is[victim].address), hop, "in no IPPool"},
+		{"a Service's address", netip.MustParsePrefix("10.96.0.1/32"), hop, "in no IPPool"},
+		{"its own block by another node", s.block(thief), other, "belongs to node " + thief},
+		{"a free block by a host that is no node", free, netip.MustParseAddr("172.30.0.99"), "no node of the cluster"},
+	} {
+		t.Run(c.aim, func(t *testing.T) {
+			session.Send(bgptest.UpdateMessage(c.hop, 100, c.prefix), bgptest.Message(bgptest.Keepalive))
+			why := s.refusal(t, c.prefix, c.why)
+			s.inVain(t)
+			s.record.add(row{part: partBGP, aim: "announce " + c.aim, tried: c.prefix.String() + " via " + c.hop.String(), answer: "no route: " + why, seen: witness + ": `node routes`, refused"})
+		})
+	}
+	t.Run("too many prefixes", func(t *testing.T) {
+		s.flood(t, session, hop)
+	})
+	s.revive(t)
+}
+
+// refusal waits until the witness says why a prefix is no route.
+func (s *siege) refusal(t *testing.T, p netip.Prefix, words string) (why string) {
+	t.Helper()
+	meshtest.Within(t, 30*time.Second, func() error {
+		status, err := s.status(witness)
+		if err != nil {
+			return err
+		}
+		for _, r := range slices.Concat(status.Routes.Refusals, status.Routes.LeftToNetwork) {
+			if r.Prefix == p.String() && strings.Contains(r.Reason, words) {
+				why = r.Reason
+				return nil
+			}
+		}
+		for _, peer := range status.Peers {
+			for _, r := range peer.Refusals {
+				if r.Example == p.String() {
+					why = r.Reason
+					return nil
+				}
+			}
+		}
+		return fmt.Errorf("%s refuses %+v, and of %s nothing with %q", witness, status.Routes.Refusals, p, words)
+	})
+	return why
+}
+
+// flood announces more prefixes than a peer may.
+func (s *siege) flood(t *testing.T, session *bgptest.Raw, hop netip.Addr) {
+	const most = 20000
+	var some []netip.Prefix
+	for i := range most + 1000 {
+		some = append(some, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 128 + byte(i>>16), byte(i >> 8), byte(i)}), 32))
+	}
+	seen := s.counted(t, witness, "tortie_bgp_held_down_peers", func() {
+		for chunk := range slices.Chunk(some, 500) {
+			session.Send(bgptest.UpdateMessage(hop, 100, chunk...))
+		}
+	})
+	s.event(t, "PeerHeldDown", thief)
+	s.inVain(t)
+	s.record.add(row{part: partBGP, aim: "announce too much", tried: fmt.Sprintf("%d prefixes", len(some)), answer: "the session is closed, for a minute at least", seen: seen + "; Event PeerHeldDown"})
+}
+
+// crowd opens connections and says nothing.
+func (s *siege) crowd(t *testing.T, host *bgptest.Host, to netip.Addr) {
+	t.Run("silent connections", func(t *testing.T) {
+		const count, few = 300, 8
+		var open []net.Conn
+		for range count {
+			_ = host.Do(func() error {
+				d := net.Dialer{LocalAddr: &net.TCPAddr{IP: host.V4.AsSlice()}, Timeout: time.Second}
+				conn, err := d.DialContext(t.Context(), "tcp", netip.AddrPortFrom(to, 179).String())
+				if err == nil {
+					open = append(open, conn)
+				}
+				return nil
+			})
+		}
+		s.inVain(t)
+		kept := 0
+		for _, conn := range open {
+			_ = conn.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
+			if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
+				kept++
+			}
+			_ = conn.Close()
+		}
+		if kept > few {
+			t.Errorf("%s keeps %d of %d connections", witness, kept, count)
+		}
+		s.record.add(row{part: partBGP, aim: "keep the speaker busy", tried: fmt.Sprintf("%d connections that say nothing, from the node's address", count),
+			answer: fmt.Sprintf("at most %d are kept; sessions of others stay", few), seen: witness + ": `node peers`: " + s.down(t)})
+	})
+}
+
+// down is why the witness has no session with the thief's node.
+func (s *siege) down(t *testing.T) string {
+	t.Helper()
+	status, err := s.status(witness)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range status.Peers {
+		if p.Node == thief && p.State != "Established" && strings.Contains(p.Address, ".") {
+			return "no session with " + thief
+		}
+	}
+	t.Errorf("%s has a session with %s: %+v", witness, thief, status.Peers)
+	return ""
+}
+
+// strangers are packets and connections from addresses that are no node's.
+func (s *siege) strangers(t *testing.T) {
+	const stranger = "172.30.0.99"
+	ns := s.hosts[thief]
+	ns.Run(t, "ip", "addr", "add", stranger+"/24", "dev", "eth0")
+	defer ns.Run(t, "ip", "addr", "del", stranger+"/24", "dev", "eth0")
+	t.Run("BGP of a stranger", func(t *testing.T) {
+		seen := s.counted(t, witness, "tortie_bgp_strangers_total", func() {
+			_ = ns.Do(func() error {
+				d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(stranger)}, Timeout: time.Second}
+				conn, err := d.DialContext(context.Background(), "tcp", at(s.is[witness].address, 179))
+				if err == nil {
+					conn.Close()
+				}
+				return nil
+			})
+		})
+		s.inVain(t)
+		s.record.add(row{part: partBGP, aim: "a BGP session from an address of no node", tried: "connect from " + stranger, answer: "closed", seen: seen})
+	})
+	t.Run("VXLAN of a stranger", func(t *testing.T) {
+		kind, b := netnstest.Datagram(netip.MustParseAddrPort(stranger+":4789"), netip.MustParseAddrPort(at(s.is[victim].address, 4789)), s.encapsulated())
+		seen := s.counted(t, victim, dropped("vxlan-from-stranger"), func() {
+			ns.Send(t, "eth0", netnstest.Frame(mac(t, ns, "eth0"), mac(t, s.hosts[victim], "eth0"), kind, b))
+		})
+		s.inVain(t)
+		s.record.add(row{part: partBGP, aim: "VXLAN from an address of no node", tried: "a pod's packet inside, from " + stranger, answer: "dropped", seen: seen})
+	})
+}
+
+func mac(t *testing.T, ns *netnstest.NS, link string) (address net.HardwareAddr) {
+	t.Helper()
+	ns.Within(t, func() error {
+		l, err := net.InterfaceByName(link)
+		if err == nil {
+			address = l.HardwareAddr
+		}
+		return err
+	})
+	return address
+}
+
+// revive lets the thief's kubelet go on, which starts the agent again: all is as it was.
+func (s *siege) revive(t *testing.T) {
+	t.Helper()
+	s.On(t, thief, "kill -CONT $(pgrep -xo kubelet)")
+	s.rolledOut(t, "daemonset/tortie-node", "-n", "kube-system")
+}

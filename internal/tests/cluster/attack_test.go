@@ -1,0 +1,419 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/tortie-net/tortie/internal/agent/nodestatus"
+	objectnames "github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/ipam/audit"
+	"github.com/tortie-net/tortie/internal/ipam/inventory"
+	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+)
+
+// Of the three nodes the one in the middle, by its name and by when it was made, is the attacker's.
+const thief, victim, witness = "node1", "node2", "master"
+
+var honest = []string{witness, victim}
+
+// siege is a cluster in which somebody is root on a node and has its tokens, and pods on another one, while the pods of the other nodes talk.
+type siege struct {
+	*world
+	by     map[string]rest.Interface // who asks the API server: admin, and agent, plugins and kubelet with the thief's tokens
+	hosts  map[string]*netnstest.NS
+	pod    map[string]*meshtest.Pod // the pods that talk, by their nodes
+	talker map[string]string        // their names
+	is     map[string]*machine
+	web    corev1.Pod
+
+	packets meshtest.Traffic
+	asker   *asker
+	before  map[string][]string // routes of the honest nodes
+	own     map[string]bool     // where routes may lead to the thief
+	record  record
+	noticed string // by the pods that talked
+}
+
+// machine is what a node has by right.
+type machine struct {
+	address, address6, end, mac string
+	blocks                      []netip.Prefix
+}
+
+// TestAttack makes all attacks that we know of on a cluster under traffic. Each is denied by the API server or seen on a node that is not the
+// attacker's, no packet of others is lost, and no address is anybody else's than before.
+func TestAttack(t *testing.T) {
+	s := newSiege(t)
+	for _, part := range []struct {
+		name string
+		run  func(*siege, *testing.T)
+	}{
+		{"by the API", (*siege).requests},
+		{"by pods", (*siege).hostilePods},
+		{"by what its node says", (*siege).lies},
+		{"by BGP", (*siege).speaker},
+	} {
+		t.Run(part.name, func(t *testing.T) { part.run(s, t) })
+	}
+	s.verdict(t)
+	s.record.write(t, s)
+	s.explain(t)
+}
+
+func newSiege(t *testing.T) *siege {
+	t.Helper()
+	w := newWorld(t, "-ipv6", "-image", image(t, "dev"))
+	w.Release(t, "install", "dev", append(slices.Clone(dualStack), "--set", `ipPool.vxlanMode=Always,controllers.nodeSelector.kubernetes\.io/hostname=`+witness)...)
+	w.rolledOut(t, "daemonset/tortie-node", "-n", "kube-system")
+	w.Kubectl(t, "wait", "--for=condition=Ready", "node", "--all", "--timeout="+patience.String())
+	w.exclusive(t)
+	w.apply(t, "traffic.yaml")
+	w.apply(t, "attack.yaml")
+	w.ends = map[string]*meshtest.Pod{}
+	s := &siege{world: w, by: map[string]rest.Interface{}, hosts: map[string]*netnstest.NS{}, pod: map[string]*meshtest.Pod{}, talker: map[string]string{}, is: map[string]*machine{}}
+	w.rolledOut(t, "daemonset/traffic")
+	s.web = w.readyPods(t, "attacked", 1)[0]
+	w.readyPods(t, "hostile", 2)
+	for _, p := range w.readyPods(t, "traffic", len(nodes)) {
+		s.pod[p.Spec.NodeName], s.talker[p.Spec.NodeName] = s.both(t, &p), p.Name
+	}
+	for _, node := range nodes {
+		s.hosts[node] = w.Node(t, node)
+	}
+	s.steal(t)
+	s.learn(t)
+	s.settled(t)
+	s.before = s.allRoutes(t)
+	s.packets = meshtest.StartTraffic(t, s.pod[witness], s.pod[victim])
+	s.asker = s.ask(t)
+	return s
+}
+
+// both opens a pod's network, with its addresses of both families.
+func (s *siege) both(t *testing.T, p *corev1.Pod) *meshtest.Pod {
+	t.Helper()
+	end := s.inside(t, p)
+	end.V6 = netip.MustParseAddr(p.Status.PodIPs[1].IP)
+	return end
+}
+
+// steal takes the tokens from where they lie on the thief's node.
+func (s *siege) steal(t *testing.T) {
+	t.Helper()
+	agent := s.agents(t)[thief]
+	cfg := s.RESTConfig(t)
+	kubeconfig := func(path string) string {
+		c, err := clientcmd.Load([]byte(s.On(t, thief, "cat "+path)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, info := range c.AuthInfos {
+			return info.Token
+		}
+		return ""
+	}
+	for who, token := range map[string]string{
+		"admin":   cfg.BearerToken,
+		"agent":   s.On(t, thief, fmt.Sprintf("cat /var/lib/kubelet/pods/%s/volumes/kubernetes.io~projected/*/token", agent.UID)),
+		"plugins": kubeconfig("/etc/cni/net.d/calico-kubeconfig"),
+		"kubelet": kubeconfig("/lab/state/kubeconfig"),
+	} {
+		s.by[who] = client(t, cfg, token)
+	}
+}
+
+// learn asks what each node has, before anybody lies about it.
+func (s *siege) learn(t *testing.T) {
+	t.Helper()
+	for _, node := range nodes {
+		n := s.get(t, "/api/v1/nodes/"+node)
+		notes := field[map[string]any](n, "metadata", "annotations")
+		text := func(key string) string { v, _ := notes["projectcalico.org/"+key].(string); return v }
+		address, _, _ := strings.Cut(text("IPv4Address"), "/")
+		address6, _, _ := strings.Cut(text("IPv6Address"), "/")
+		s.is[node] = &machine{address: address, address6: address6, end: text("IPv4VXLANTunnelAddr")}
+		s.is[node].mac = strings.Fields(s.hosts[node].Run(t, "ip", "-o", "link", "show", "vxlan.calico"))[16]
+	}
+	for _, item := range field[[]any](s.get(t, crd+"blockaffinities"), "items") {
+		spec := item.(map[string]any)["spec"].(map[string]any)
+		if m := s.is[spec["node"].(string)]; m != nil {
+			m.blocks = append(m.blocks, netip.MustParsePrefix(spec["cidr"].(string)))
+		}
+	}
+	s.own = map[string]bool{}
+	at := s.is[thief]
+	for _, what := range append([]string{at.end, at.mac}, texts(at.blocks)...) {
+		s.own[what] = true
+	}
+}
+
+func texts[T fmt.Stringer](values []T) (all []string) {
+	for _, v := range values {
+		all = append(all, v.String())
+	}
+	return all
+}
+
+// block is a node's first one of IPv4.
+func (s *siege) block(node string) netip.Prefix {
+	i := slices.IndexFunc(s.is[node].blocks, func(b netip.Prefix) bool { return b.Addr().Is4() })
+	return s.is[node].blocks[i]
+}
+
+// settled waits until the honest nodes have a session with all others, and routes to all blocks.
+func (s *siege) settled(t *testing.T) {
+	t.Helper()
+	meshtest.Within(t, time.Minute, func() error {
+		for _, node := range honest {
+			status, err := s.status(node)
+			if err != nil {
+				return err
+			}
+			for _, p := range status.Peers {
+				if p.State != "Established" || !p.EndOfTable {
+					return fmt.Errorf("session of %s with %s is %s", node, p.Node, p.State)
+				}
+			}
+			if len(status.Peers) < 4 || status.Routes.Desired != status.Routes.Programmed {
+				return fmt.Errorf("%s is not settled: %d peers, %q", node, len(status.Peers), status.Problems)
+			}
+		}
+		return nil
+	})
+}
+
+// allRoutes are the routes, the neighbours in tunnels and the forwarding entries of the honest nodes.
+func (s *siege) allRoutes(t *testing.T) map[string][]string {
+	t.Helper()
+	all := map[string][]string{}
+	for _, node := range honest {
+		for _, args := range [][]string{
+			{"ip", "-4", "route"}, {"ip", "-6", "route", "show", "proto", "84"}, {"ip", "neigh", "show", "dev", "vxlan.calico"}, {"bridge", "fdb", "show", "dev", "vxlan.calico"},
+		} {
+			for line := range strings.Lines(s.hosts[node].Run(t, args[0], args[1:]...)) {
+				if what := strings.Fields(line); len(what) > 0 && !s.own[what[0]] && !strings.Contains(line, " dev cali") {
+					all[node] = append(all[node], strings.Join(what, " "))
+				}
+			}
+		}
+		slices.Sort(all[node])
+	}
+	return all
+}
+
+// inVain fails the test unless the honest nodes have the routes that they had, and their sessions with each other.
+func (s *siege) inVain(t *testing.T) {
+	t.Helper()
+	now := s.allRoutes(t)
+	for _, node := range honest {
+		if !slices.Equal(now[node], s.before[node]) {
+			t.Errorf("routes of %s are now\n%s\nwere\n%s", node, strings.Join(now[node], "\n"), strings.Join(s.before[node], "\n"))
+		}
+		status, err := s.status(node)
+		if err != nil {
+			t.Error(err)
+		}
+		for _, p := range status.Peers {
+			if slices.Contains(honest, p.Node) && p.State != "Established" {
+				t.Errorf("session of %s with %s is %s: %s", node, p.Node, p.State, p.LastError)
+			}
+		}
+	}
+}
+
+// status is what an agent says.
+func (s *siege) status(node string) (r nodestatus.Report, err error) {
+	body, err := s.ofAgent(node, "/status")
+	if err == nil {
+		err = json.Unmarshal([]byte(body), &r)
+	}
+	return r, err
+}
+
+func (s *siege) ofAgent(node, path string) (string, error) {
+	return page(context.Background(), s.hosts[node], "127.0.0.1:9099", path)
+}
+
+// metric is the value of a line of an agent's metrics, 0 if there is none.
+func (s *siege) metric(t *testing.T, node, name string) (value float64) {
+	t.Helper()
+	body, err := s.ofAgent(node, "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(body) {
+		if rest, ok := strings.CutPrefix(line, name+" "); ok {
+			fmt.Sscan(rest, &value)
+		}
+	}
+	return value
+}
+
+// dropped is the metric of the guard's counter.
+func dropped(reason string) string {
+	return `tortie_guard_dropped_packets_total{reason="` + reason + `"}`
+}
+
+// counted does something and waits until a metric of a node has grown.
+func (s *siege) counted(t *testing.T, node, metric string, do func()) string {
+	t.Helper()
+	was := s.metric(t, node, metric)
+	do()
+	meshtest.Eventually(t, func() error {
+		if now := s.metric(t, node, metric); now <= was {
+			return fmt.Errorf("%s of %s is %v", metric, node, now)
+		}
+		return nil
+	})
+	return fmt.Sprintf("%s: `%s`", node, metric)
+}
+
+// told waits until the witness names a problem, and there is an Event of an honest node that says it.
+func (s *siege) told(t *testing.T, words string) (problem, seen string) {
+	t.Helper()
+	meshtest.Within(t, time.Minute, func() error {
+		status, err := s.status(witness)
+		if err != nil {
+			return err
+		}
+		i := slices.IndexFunc(status.Problems, func(p string) bool { return strings.Contains(p, words) })
+		if i < 0 {
+			return fmt.Errorf("%s says %q and nothing of %q", witness, status.Problems, words)
+		}
+		problem = status.Problems[i]
+		return nil
+	})
+	return problem, fmt.Sprintf("%s: `node status`; Event %s", witness, s.event(t, "", words))
+}
+
+// event waits until an honest node has written an Event, of a reason if one is given, with these words in it or about the Node of that name.
+func (s *siege) event(t *testing.T, want, words string) (reason string) {
+	t.Helper()
+	meshtest.Within(t, time.Minute, func() error {
+		list, err := s.client.CoreV1().Events(metav1.NamespaceDefault).List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, e := range list.Items {
+			said := strings.Contains(e.Message, words) || e.InvolvedObject.Name == words
+			if e.ReportingController == "tortie-node" && slices.Contains(honest, e.ReportingInstance) && said && strings.Contains(e.Reason, want) {
+				reason = e.Reason
+				return nil
+			}
+		}
+		return fmt.Errorf("no Event %s says %q", want, words)
+	})
+	return reason
+}
+
+// asker asks a Service for a page from a pod of the witness, again and again.
+type asker struct {
+	stop          context.CancelFunc
+	done          sync.WaitGroup
+	asked, failed int
+	last          error
+}
+
+func (s *siege) ask(t *testing.T) *asker {
+	t.Helper()
+	service, err := s.client.CoreV1().Services(namespace).Get(t.Context(), "attacked", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := service.Spec.ClusterIP + ":80"
+	serves(t, s.pod[witness].NS, address, "web")
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	a := &asker{stop: cancel}
+	a.done.Go(func() {
+		for ctx.Err() == nil {
+			page, err := get(context.WithoutCancel(ctx), s.pod[witness].NS, address)
+			if a.asked++; err != nil || page != "web" {
+				a.failed++
+				a.last = fmt.Errorf("%q, %w", page, err)
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+	})
+	return a
+}
+
+// verdict ends the traffic and looks for what was lost, and whose addresses are.
+func (s *siege) verdict(t *testing.T) {
+	t.Helper()
+	for _, c := range s.packets.Intact(t) {
+		said, _, _ := strings.Cut(c.String(), ", 0 dropped")
+		s.noticed += fmt.Sprintf("- %s\n", s.named(said))
+	}
+	s.asker.stop()
+	s.asker.done.Wait()
+	s.noticed += fmt.Sprintf("- Connections from master to the Service of a pod on node2: %d, %d failed\n", s.asker.asked, s.asker.failed)
+	if s.asker.failed > 0 || s.asker.asked < 100 {
+		t.Errorf("of %d connections to the Service %d failed: %v", s.asker.asked, s.asker.failed, s.asker.last)
+	}
+	for _, f := range s.findings(t) {
+		if f.Grade > audit.Note && f.Node != thief && !strings.Contains(f.Object, thief) {
+			t.Errorf("%s %s: %s", f.Kind, f.Object, f.Detail)
+		}
+	}
+	for _, node := range []string{witness, victim} {
+		b := s.ofBlock(t, s.block(node))
+		if got := field[string](b, "spec", "affinity"); got != objectnames.HostAffinity(node) {
+			t.Errorf("the block of %s is of %q", node, got)
+		}
+	}
+}
+
+// findings are what `ipam check` says.
+func (s *siege) findings(t *testing.T) []audit.Finding {
+	t.Helper()
+	view, err := inventory.Read(t.Context(), inventory.Source{IPAM: s.store, Cluster: s.store}, time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return audit.Check(&view)
+}
+
+// ofBlock is the IPAMBlock of a block.
+func (s *siege) ofBlock(t *testing.T, b netip.Prefix) map[string]any {
+	t.Helper()
+	return s.get(t, crd+"ipamblocks/"+objectnames.Block(b))
+}
+
+// field is a value inside of an object, zero if it is not there.
+func field[T any](obj map[string]any, path ...string) (value T) {
+	var at any = obj
+	for _, p := range path {
+		m, _ := at.(map[string]any)
+		at = m[p]
+	}
+	value, _ = at.(T)
+	return value
+}
+
+// get reads an object as the administrator.
+func (s *siege) get(t *testing.T, path string) (obj map[string]any) {
+	t.Helper()
+	body, err := s.by["admin"].Get().AbsPath(path).Do(t.Context()).Raw()
+	if err == nil {
+		err = utiljson.Unmarshal(body, &obj) // whole numbers stay whole: sequence numbers have 19 digits
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return obj
+}

@@ -1,0 +1,250 @@
+package cluster
+
+import (
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+	"github.com/tortie-net/tortie/internal/testkit/needtest"
+)
+
+func onNode(name string) func(corev1.Pod) bool {
+	return func(p corev1.Pod) bool { return p.Spec.NodeName == name }
+}
+
+// reaches sends packets until one is answered.
+func reaches(t testing.TB, from *meshtest.Pod, address string) {
+	t.Helper()
+	from.Run(t, "busybox", "ping", "-c", "1", "-w", "20", address)
+}
+
+func gone(pods []corev1.Pod) error {
+	if len(pods) > 0 {
+		return fmt.Errorf("%d pods are still there, %s among them", len(pods), pods[0].Name)
+	}
+	return nil
+}
+
+// between starts to send both ways between the traffic pods of each pair of nodes.
+func (w *world) between(t *testing.T, pairs ...[2]string) meshtest.Traffic {
+	t.Helper()
+	ends := map[string]*meshtest.Pod{}
+	for _, p := range w.readyPods(t, "traffic", len(nodes)) {
+		ends[p.Spec.NodeName] = w.inside(t, &p)
+	}
+	var all meshtest.Traffic
+	for _, pair := range pairs {
+		all = append(all, meshtest.StartTraffic(t, ends[pair[0]], ends[pair[1]])...)
+	}
+	return all
+}
+
+// containerd may restart: what runs is not concerned, and what comes finds the network.
+func (w *world) containerd(t *testing.T) {
+	traffic := w.between(t, [2]string{"node1", "node2"})
+	before := w.identities(t, "traffic")
+	w.Run(t, "restart", "-containerd", "node1")
+	w.apply(t, "web.yaml")
+	w.rolledOut(t, "deployment/web")
+	traffic.Intact(t)
+	if after := w.identities(t, "traffic"); !slices.Equal(before, after) {
+		t.Errorf("pods were made anew by containerd's restart: %v, %v before", after, before)
+	}
+}
+
+// identities are what changes when a pod or its containers are made anew.
+func (w *world) identities(t *testing.T, app string) []string {
+	t.Helper()
+	var all []string
+	for _, p := range w.readyPods(t, app, len(nodes)) {
+		all = append(all, fmt.Sprint(p.UID, p.Status.PodIP, p.Status.ContainerStatuses[0].ContainerID))
+	}
+	return all
+}
+
+// upgrade replaces the image, and goes back, while packets are counted and pods come.
+func (w *world) upgrade(t *testing.T) {
+	streams := w.between(t, [2]string{"node1", "node2"}, [2]string{"master", "node1"})
+	agents := w.agents(t)
+	w.apply(t, "web.yaml") // its pods come while plugins and agents are replaced
+	w.Release(t, "upgrade", "next", dualStack...)
+	w.replaced(t, agents, "next")
+	w.plugins(t, "next")
+	agents = w.agents(t)
+	w.Kubectl(t, "rollout", "restart", "deployment/web")
+	w.Run(t, "helm", "rollback", "tortie", "1", "--namespace", "kube-system", "--wait", "--timeout", patience.String())
+	w.replaced(t, agents, "dev")
+	w.plugins(t, "dev")
+	w.rolledOut(t, "deployment/web")
+	streams.Intact(t)
+	w.readyPods(t, "web", 6)
+	w.untroubled(t)
+}
+
+// untroubled fails the test if the runtime could not make or take away a pod's network so far, even if it could later.
+func (w *world) untroubled(t *testing.T) {
+	t.Helper()
+	for _, reason := range []string{"FailedCreatePodSandBox", "FailedKillPod"} {
+		list, err := w.client.CoreV1().Events(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{FieldSelector: "reason=" + reason})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range list.Items {
+			t.Errorf("%s of %s, %d times: %s", reason, e.InvolvedObject.Name, e.Count, e.Message)
+		}
+	}
+}
+
+// plugins fails the test unless the nodes have the plugins of that image, which carry its tag as their version.
+func (w *world) plugins(t *testing.T, version string) {
+	t.Helper()
+	for _, node := range nodes {
+		if out := w.On(t, node, "/opt/cni/bin/calico -v"); !strings.Contains(out, version) {
+			t.Errorf("%s has the plugins of %s, want %s", node, out, version)
+		}
+	}
+}
+
+// image makes an image of these sources with a tag, and with that as its version: each program is another file.
+func image(t *testing.T, tag string) string {
+	t.Helper()
+	needtest.More(t, "the image, built")
+	dir := t.TempDir()
+	archive := filepath.Join(dir, "tortie.tar")
+	out, err := exec.CommandContext(t.Context(), "make", "-C", labtest.Root(), "--no-print-directory", "image", "VERSION="+tag, "IMAGE="+labtest.ImageRepository+":"+tag,
+		"BIN="+filepath.Join(dir, "bin"), "OUT="+archive).CombinedOutput()
+	if err != nil {
+		t.Fatalf("make image: %v: %s", err, out)
+	}
+	return archive
+}
+
+// status is CNI's verb, which containerd executes for each look of the kubelet: a node where ADD would fail is not ready and says
+// why, while its pods go on.
+func (w *world) status(t *testing.T) {
+	streams := w.between(t, [2]string{"node1", "node2"})
+	lock := func(locked bool) {
+		w.Kubectl(t, "patch", "clusterinformation", "default", "--type=merge", "-p", fmt.Sprintf(`{"spec":{"datastoreReady":%v}}`, !locked))
+		meshtest.Within(t, patience, func() error { return w.nodesSay(t, locked, "the datastore is not ready") })
+	}
+	lock(true)
+	lock(false)
+	streams.Intact(t)
+}
+
+// nodesSay fails unless all nodes are ready, or are not for a reason that has these words.
+func (w *world) nodesSay(t *testing.T, unready bool, words string) error {
+	t.Helper()
+	list, err := w.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for _, n := range list.Items {
+		i := slices.IndexFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady })
+		c := n.Status.Conditions[i]
+		if got := c.Status != corev1.ConditionTrue; got != unready || unready && !strings.Contains(c.Message, words) {
+			return fmt.Errorf("%s: ready is %s: %s", n.Name, c.Status, c.Message)
+		}
+	}
+	return nil
+}
+
+// agents are the pods of the DaemonSet, by their nodes.
+func (w *world) agents(t *testing.T) map[string]*corev1.Pod {
+	t.Helper()
+	byNode := map[string]*corev1.Pod{}
+	for _, p := range w.podsOf(t, "kube-system", "app.kubernetes.io/name=tortie") {
+		if owner := metav1.GetControllerOf(&p); owner != nil && owner.Kind == "DaemonSet" && p.DeletionTimestamp == nil {
+			byNode[p.Spec.NodeName] = &p
+		}
+	}
+	return byNode
+}
+
+// replaced fails the test unless every node has another agent than before, ready and of that tag.
+func (w *world) replaced(t *testing.T, before map[string]*corev1.Pod, tag string) {
+	t.Helper()
+	after := w.agents(t)
+	for _, node := range nodes {
+		p := after[node]
+		if p == nil || p.UID == before[node].UID || ready(p) != nil || p.Spec.Containers[0].Image != labtest.ImageRepository+":"+tag {
+			t.Errorf("%s has not got a new agent of %s: %+v", node, tag, p)
+		}
+	}
+}
+
+// drain moves all pods of a node elsewhere; the agent stays, and what is there goes on.
+func (w *world) drain(t *testing.T) {
+	w.apply(t, "web.yaml")
+	w.rolledOut(t, "deployment/web")
+	streams := w.between(t, [2]string{"master", "node1"})
+	w.Kubectl(t, "drain", "node2", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout="+patience.String())
+	pods := w.readyPods(t, "web", 6)
+	if slices.ContainsFunc(pods, onNode("node2")) {
+		t.Errorf("a drained node has a pod: %v", names(pods))
+	}
+	traffic := w.readyPods(t, "traffic", len(nodes))
+	from := w.inside(t, &traffic[slices.IndexFunc(traffic, onNode("node2"))])
+	for _, p := range pods {
+		serves(t, from.NS, p.Status.PodIP+":80", p.Name)
+	}
+	w.Kubectl(t, "uncordon", "node2")
+	w.Kubectl(t, "rollout", "restart", "deployment/web")
+	w.rolledOut(t, "deployment/web")
+	streams.Intact(t)
+	w.readyPods(t, "web", 6)
+}
+
+// reboot kills every process of a node and starts it again. Its pods come back with addresses that nobody has, and other nodes
+// lose nothing.
+func (w *world) reboot(t *testing.T) {
+	w.apply(t, "web.yaml")
+	w.apply(t, "set.yaml")
+	w.rolledOut(t, "deployment/web")
+	w.readyPods(t, "set", 3)
+	elsewhere := w.between(t, [2]string{"master", "node2"})
+	restarts := w.restarts(t, "node1")
+	w.Run(t, "restart", "node1")
+	meshtest.Within(t, patience, func() error {
+		for uid, count := range w.restarts(t, "node1") {
+			if count == restarts[uid] {
+				return fmt.Errorf("a container of pod %s has not been started again", uid)
+			}
+		}
+		return nil
+	})
+	w.rolledOut(t, "daemonset/tortie-node", "-n", "kube-system")
+	again := w.between(t, [2]string{"node1", "node2"})
+	all := slices.Concat(w.readyPods(t, "web", 6), w.readyPods(t, "set", 3), w.readyPods(t, "traffic", len(nodes)))
+	distinct(t, all)
+	for _, node := range nodes {
+		traffic := w.readyPods(t, "traffic", len(nodes))
+		from := w.inside(t, &traffic[slices.IndexFunc(traffic, onNode(node))])
+		for _, p := range all {
+			reaches(t, from, p.Status.PodIP)
+		}
+	}
+	elsewhere.Intact(t)
+	again.Intact(t)
+}
+
+// restarts counts how often the pods of a node have been started, by their UIDs.
+func (w *world) restarts(t *testing.T, node string) map[types.UID]int32 {
+	t.Helper()
+	counts := map[types.UID]int32{}
+	for _, p := range w.podsOf(t, namespace, "") {
+		if p.Spec.NodeName == node && len(p.Status.ContainerStatuses) > 0 {
+			counts[p.UID] = p.Status.ContainerStatuses[0].RestartCount
+		}
+	}
+	return counts
+}

@@ -1,0 +1,141 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/tortie-net/tortie/internal/ipam/audit"
+	"github.com/tortie-net/tortie/internal/ipam/inventory"
+	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+)
+
+// dualStack are Helm's flags for pods that have addresses of both families, those of IPv6 in the range that the lab has for them.
+var dualStack = []string{"--set", "ipFamilies={IPv4,IPv6},ipv6Pool.cidr=fd00:192:168::/48"}
+
+// TestKubernetes is one cluster's life: each part leaves it as it found it, without a leak.
+func TestKubernetes(t *testing.T) {
+	// containerd 2 calls what containerd 1.6, of the other suites' labs, does not know.
+	w := newWorld(t, "-containerd", "2", "-ipv6", "-dns", "-image", image(t, "dev"), "-image", image(t, "next"))
+	w.installed(t)
+	w.exclusive(t)
+	w.apply(t, "traffic.yaml")
+	for _, part := range []struct {
+		name string
+		run  func(*world, *testing.T)
+	}{
+		{"a deployment with init containers behind a service", (*world).deployment},
+		{"a host port", (*world).hostPort},
+		{"a stateful set is rescheduled", (*world).statefulSet},
+		{"sixty pods at once on one node", (*world).sixty},
+		{"containerd restarts", (*world).containerd},
+		{"the runtime asks whether pods can be added", (*world).status},
+		{"helm upgrade and rollback", (*world).upgrade},
+		{"a node is drained", (*world).drain},
+		{"a node reboots", (*world).reboot},
+	} {
+		passed := t.Run(part.name, func(t *testing.T) {
+			w.ends = map[string]*meshtest.Pod{}
+			w.rolledOut(t, "daemonset/traffic")
+			part.run(w, t)
+		})
+		passed = passed && t.Run(part.name+": nothing is left", w.clean)
+		if !passed {
+			// What follows would fail for the same reason, after its deadlines.
+			break
+		}
+	}
+	w.explain(t)
+}
+
+// installed brings Tortie onto the nodes, and waits until they are ready.
+func (w *world) installed(t *testing.T) {
+	t.Helper()
+	start := time.Now()
+	w.Release(t, "install", "dev", dualStack...)
+	w.rolledOut(t, "daemonset/tortie-node", "-n", "kube-system")
+	t.Logf("helm install to a DaemonSet that is ready on %d nodes: %v", len(nodes), time.Since(start))
+	w.Kubectl(t, "wait", "--for=condition=Ready", "node", "--all", "--timeout="+patience.String())
+}
+
+// exclusive fails the test if the API ever shows two pods with one address, until the test ends.
+func (w *world) exclusive(t *testing.T) {
+	t.Helper()
+	events, err := w.client.CoreV1().Pods(metav1.NamespaceAll).Watch(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		holders := map[string]*corev1.Pod{} // by their addresses
+		for event := range events.ResultChan() {
+			p, ok := event.Object.(*corev1.Pod)
+			if !ok || p.Spec.HostNetwork {
+				continue
+			}
+			maps.DeleteFunc(holders, func(_ string, h *corev1.Pod) bool { return h.UID == p.UID })
+			if event.Type == watch.Deleted || p.Status.Phase != corev1.PodRunning || p.Status.PodIP == "" {
+				continue
+			}
+			if h := holders[p.Status.PodIP]; h != nil {
+				t.Errorf("pods %s on %s and %s on %s have the address %s", h.Name, h.Spec.NodeName, p.Name, p.Spec.NodeName, p.Status.PodIP)
+			}
+			holders[p.Status.PodIP] = p
+		}
+	})
+	t.Cleanup(func() { events.Stop(); watching.Wait() })
+}
+
+// clean waits until nothing of the part's is left in IPAM, and nothing on the nodes that is not of a pod that runs.
+func (w *world) clean(t *testing.T) {
+	meshtest.Within(t, patience, func() error {
+		view, err := inventory.Read(t.Context(), inventory.Source{IPAM: w.store, Cluster: w.store}, time.Now)
+		if err != nil {
+			return err
+		}
+		var errs []error
+		for _, f := range audit.Check(&view) {
+			if f.Grade > audit.Note {
+				errs = append(errs, fmt.Errorf("%s %s: %s", f.Kind, f.Object, f.Detail))
+			}
+		}
+		return errors.Join(errs...)
+	})
+	for _, node := range nodes {
+		meshtest.Within(t, patience, func() error { return w.tidy(t, node) })
+	}
+}
+
+// tidy says what a node has too much or too little: links and routes of pods, or words in the journal.
+func (w *world) tidy(t *testing.T, node string) error {
+	t.Helper()
+	pods := 0
+	for _, p := range w.podsOf(t, metav1.NamespaceAll, "") {
+		if p.Spec.NodeName == node && !p.Spec.HostNetwork {
+			pods++
+		}
+	}
+	out := w.On(t, node, "ip -o link | grep -c ': cali'; ip -4 route | grep -c ' dev cali'; ls /run/netns | wc -l; find /var/lib/calico -path '*journal*' -type f | wc -l; true")
+	want := fmt.Sprintf("%[1]d %[1]d %[1]d 0", pods)
+	if got := strings.Join(strings.Fields(out), " "); got != want {
+		return fmt.Errorf("%s has %s links, routes, namespaces of pods and journal entries, want %s", node, got, want)
+	}
+	return nil
+}
+
+// explain shows what Kubernetes, the agents and the plugins have said.
+func (w *world) explain(t *testing.T) {
+	var plugins [][]string
+	for _, node := range nodes {
+		plugins = append(plugins, []string{"exec", node, "sh", "-c", "grep -v level=INFO /var/log/calico/cni/cni.log | tail -20; ip -4 route; ls /run/netns"})
+	}
+	w.Explain(t, plugins...)
+}

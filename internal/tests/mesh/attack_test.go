@@ -1,0 +1,176 @@
+package mesh
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/kernel/vxlan"
+	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+)
+
+// theft is two honest nodes whose pods talk to each other, and the Node of a third, which is older than theirs, has the lesser name, and
+// whose token somebody has stolen: no agent puts right what is written for it.
+type theft struct {
+	*meshtest.Cluster
+	thief, victim, watcher *meshtest.Node
+	packets                meshtest.Traffic
+	before                 []string // the watcher's routes
+}
+
+const thiefBlock = "10.90.66.0/26"
+
+func newTheft(t *testing.T) *theft {
+	t.Helper()
+	c := meshtest.NewCluster(t)
+	pool := meshtest.NewPool("pods", "10.90.0.0/16", api.EncapNever)
+	pool.Spec.VXLANMode = api.EncapAlways
+	c.Create(t, pool)
+	th := &theft{Cluster: c, thief: c.NewNode(t, "aaa-thief", 0, 66)}
+	th.thief.Claim(t, thiefBlock)
+	th.say(t, api.AnnotationIPv4Address, "172.31.1.66/24")
+	th.say(t, api.AnnotationIPv4VXLANAddr, "10.90.66.1")
+	time.Sleep(time.Second) // the API server's times are in seconds
+	var pods []*meshtest.Pod
+	for number, n := range map[int]**meshtest.Node{11: &th.victim, 12: &th.watcher} {
+		var pod *meshtest.Pod
+		*n, pod = c.NewNodeWithPod(t, 0, number)
+		pods = append(pods, pod)
+	}
+	meshtest.Start(t, th.victim, th.watcher)
+	meshtest.Eventually(t, func() error {
+		for _, route := range []string{"10.90.11.0/26 via 10.90.", thiefBlock + " via 10.90.66.1"} {
+			if err := th.watcher.Has(t, route); err != nil {
+				return err
+			}
+		}
+		return th.victim.Has(t, "10.90.12.0/26 via 10.90.")
+	})
+	th.before = th.routes(t)
+	th.packets = meshtest.StartTraffic(t, pods[0], pods[1])
+	return th
+}
+
+// say writes an annotation of the thief's Node.
+func (th *theft) say(t *testing.T, key, text string) {
+	t.Helper()
+	th.thief.Annotate(t, key, &text)
+}
+
+// routes are the watcher's, but for those to the thief's own block.
+func (th *theft) routes(t *testing.T) []string {
+	t.Helper()
+	var lines []string
+	for line := range strings.Lines(th.watcher.Routes(t) + th.watcher.Run(t, "ip", "neigh", "show", "dev", vxlan.Device4)) {
+		if !strings.Contains(line, "10.90.66.") {
+			lines = append(lines, strings.TrimSpace(line))
+		}
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+// inVain fails the test if the watcher's routes are not as they were, but for more.
+func (th *theft) inVain(t *testing.T, what string, more ...string) {
+	t.Helper()
+	want := slices.Sorted(slices.Values(append(more, th.before...)))
+	if now := th.routes(t); !slices.Equal(now, want) {
+		t.Errorf("after %s:\n%s\nwant\n%s", what, strings.Join(now, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// What a node writes about itself on its Node takes nothing from others: neither their addresses nor their ends of tunnels.
+func TestStolenAnnotations(t *testing.T) {
+	t.Parallel()
+	th := newTheft(t)
+	victim := &api.Node{Meta: api.Meta{Name: th.victim.Name}}
+	if err := th.Store.Get(t.Context(), victim); err != nil {
+		t.Fatal(err)
+	}
+	end := victim.Annotations[api.AnnotationIPv4VXLANAddr]
+	for _, lie := range []struct{ key, text, after, says string }{
+		{api.AnnotationIPv4VXLANAddr, end, "10.90.66.1", "its end of VXLAN tunnels, " + end + ", lies in none of its blocks"},
+		{api.AnnotationVXLANMAC, vxlan.MACOf(th.victim.Name, false).String(), "", "has the MAC of node " + th.victim.Name},
+		{api.AnnotationIPv4Address, th.victim.Prefix.String(), "172.31.1.66/24", "its address " + th.victim.Prefix.Addr().String() + " is that of node " + th.victim.Name},
+	} {
+		th.say(t, lie.key, lie.text)
+		says(t, th.watcher, "Node aaa-thief: ", lie.says)
+		th.inVain(t, lie.key)
+		if lie.after == "" {
+			th.thief.Annotate(t, lie.key, nil)
+		} else {
+			th.say(t, lie.key, lie.after)
+		}
+		meshtest.Eventually(t, func() error { return th.watcher.Has(t, thiefBlock+" via 10.90.66.1") })
+	}
+	// A new agent knows nothing of before but what the one before has written down.
+	th.say(t, api.AnnotationIPv4Address, th.victim.Prefix.String())
+	th.say(t, api.AnnotationASNumber, "65009")
+	says(t, th.watcher, "Node aaa-thief: its address")
+	th.watcher.Signal(t, 9)
+	th.watcher.Forget(t)
+	th.watcher.Start(t, meshtest.Build)
+	says(t, th.watcher, "Node aaa-thief: its address")
+	meshtest.Eventually(t, func() error { return th.watcher.Settled(1) })
+	th.inVain(t, "a restart")
+	th.packets.Intact(t)
+
+	// A node joins whose address somebody claims already.
+	late := th.NewNode(t, "late", 0, 13)
+	th.say(t, api.AnnotationIPv4Address, late.Prefix.String())
+	meshtest.Eventually(t, func() error { return th.thief.Annotated(t, api.AnnotationIPv4Address, late.Prefix.String()) })
+	time.Sleep(4 * time.Second) // until others believe it
+	late.Claim(t, "10.90.13.0/26")
+	meshtest.Start(t, late)
+	meshtest.Eventually(t, func() error { return th.watcher.Has(t, "10.90.13.0/26 via 10.90.") })
+}
+
+// Pools and claims take nothing from the network between the nodes, nor from blocks that others come to own.
+func TestStolenRanges(t *testing.T) {
+	t.Parallel()
+	th := newTheft(t)
+	claims := func(cidrs ...string) {
+		t.Helper()
+		for _, cidr := range cidrs {
+			th.Create(t, meshtest.NewAffinity(th.thief.Name, cidr))
+		}
+	}
+	evil := meshtest.NewPool("evil", "172.31.1.0/24", api.EncapNever)
+	evil.Spec.BlockSize, evil.Spec.VXLANMode, evil.Spec.NodeSelector = 32, api.EncapAlways, "!all()"
+	th.Create(t, evil)
+	claims(th.victim.Prefix.Addr().String()+"/32", th.watcher.Prefix.Addr().String()+"/32", "172.31.1.1/32")
+	says(t, th.watcher, "IPPool evil: spec.cidr 172.31.1.0/24 shares addresses with 172.31.1.0/24")
+	says(t, th.watcher, "BlockAffinity: "+th.victim.Prefix.Addr().String()+"/32 via 172.31.1.66", "a node")
+	says(t, th.watcher, "BlockAffinity: 172.31.1.1/32 via 172.31.1.66", "it holds a gateway of this host 172.31.1.1")
+	th.inVain(t, "a pool over the nodes' network")
+
+	claims("10.90.99.70/32", "10.90.99.96/27", "10.90.0.0/16", "0.0.0.0/0")
+	time.Sleep(time.Second) // the honest claim is younger
+	th.victim.Claim(t, "10.90.99.64/26")
+	says(t, th.watcher, "spec.cidr 10.90.99.96/27 of node aaa-thief is no block of IPPool pods (/26)")
+	line := ""
+	meshtest.Eventually(t, func() error {
+		for have := range strings.Lines(th.watcher.Routes(t)) {
+			if strings.HasPrefix(have, "10.90.99.64/26 via 10.90.") {
+				line = strings.TrimSpace(have)
+				return nil
+			}
+		}
+		return fmt.Errorf("%s has no route to the block", th.watcher.Name)
+	})
+	th.inVain(t, "claims of parts", line)
+	th.packets.Intact(t)
+
+	// A block from a time when the pool's were smaller is in use.
+	handle := "old"
+	old := &api.IPAMBlock{Meta: api.Meta{Name: "10-90-66-64-28"}, Spec: api.IPAMBlockSpec{
+		CIDR: "10.90.66.64/28", Affinity: ptr("host:aaa-thief"), Allocations: make([]*int, 16), Unallocated: []int{},
+		SequenceNumberForAllocation: map[string]uint64{}, Attributes: []api.AllocationAttribute{{HandleID: &handle}},
+	}}
+	th.Create(t, old)
+	claims("10.90.66.64/28")
+	meshtest.Eventually(t, func() error { return th.watcher.Has(t, "10.90.66.64/28 via 10.90.66.1") })
+}

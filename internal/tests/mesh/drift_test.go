@@ -1,0 +1,134 @@
+package mesh
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+)
+
+// hand is something that is undone by hand on a node whose agent runs, and how to see that it is back.
+type hand struct {
+	what string
+	undo []string // a command
+	back func() error
+}
+
+// hands are what can be undone without a tunnel. The first block is the node's own, the second the other node's.
+func hands(t testing.TB, n *meshtest.Node, own, others, via string) []hand {
+	sysctl := func(key, want string) func() error {
+		return func() error {
+			if have := strings.TrimSpace(n.Run(t, "sysctl", "-n", key)); have != want {
+				return fmt.Errorf("%s is %s", key, have)
+			}
+			return nil
+		}
+	}
+	route := func(text string) func() error { return func() error { return n.Has(t, text) } }
+	ruleset := n.Run(t, "nft", "-s", "list", "table", "inet", "tortie")
+	table := func() error {
+		if have, err := n.Try("nft", "-s", "list", "table", "inet", "tortie"); err != nil || have != ruleset {
+			return fmt.Errorf("table inet tortie is now (%v)\n%s\nand was\n%s", err, have, ruleset)
+		}
+		return nil
+	}
+	all := []hand{
+		{"a route is removed", []string{"ip", "route", "del", others}, route(others + " via " + via + " dev eth0")},
+		{"a route is changed", []string{"ip", "route", "replace", others, "via", "172.31.1.1", "dev", "eth0", "proto", "84"}, route(others + " via " + via + " dev eth0")},
+		{"the own block's route is removed", []string{"ip", "route", "del", "unreachable", own}, route("unreachable " + own)},
+		{"the NAT chain is flushed", []string{"nft", "flush", "chain", "inet", "tortie", "nat-postrouting"}, table},
+		{"the whole table is removed", []string{"nft", "delete", "table", "inet", "tortie"}, table},
+		{"forwarding is turned off", []string{"sysctl", "-qw", "net.ipv4.ip_forward=0"}, sysctl("net.ipv4.ip_forward", "1")},
+	}
+	if set := setWith(ruleset, "10.90.0.0/16"); set != "" {
+		all = append(all, hand{"a set loses an element", []string{"nft", "delete element inet tortie " + set + " { 10.90.0.0/16 }"}, table},
+			hand{"a set gets an element", []string{"nft", "add element inet tortie " + set + " { 10.200.0.0/16 }"}, table})
+	} else {
+		t.Errorf("no set has the pool:\n%s", ruleset)
+	}
+	return all
+}
+
+// setWith returns the name of a set in the text of a table that has an element.
+func setWith(ruleset, element string) string {
+	name := ""
+	for line := range strings.Lines(ruleset) {
+		if fields := strings.Fields(line); len(fields) > 1 && fields[0] == "set" {
+			name = fields[1]
+		}
+		if name != "" && strings.Contains(line, "elements = {") && strings.Contains(line, element) {
+			return name
+		}
+	}
+	return ""
+}
+
+// repair undoes by hand and returns how long it took until that was put right.
+func (h hand) repair(t testing.TB, n *meshtest.Node) time.Duration {
+	t.Helper()
+	begun := time.Now()
+	n.Run(t, h.undo[0], h.undo[1:]...)
+	for end := begun.Add(meshtest.Patience * meshtest.TimeScale); ; time.Sleep(2 * time.Millisecond) {
+		err := h.back()
+		if err == nil {
+			return time.Since(begun)
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%s: not put right in %v: %v", h.what, meshtest.Patience*meshtest.TimeScale, err)
+		}
+	}
+}
+
+// foreigners are things of others that look as much like the agent's as can be.
+func foreigners(t testing.TB, n *meshtest.Node) (look func() string) {
+	t.Helper()
+	for _, args := range [][]string{
+		{"ip", "route", "add", "10.77.0.0/16", "via", "172.31.1.1", "proto", "12"},
+		{"ip", "route", "add", "10.80.250.0/26", "via", "172.31.1.1", "proto", "80"},
+		{"ip", "route", "add", "10.90.251.0/26", "via", "172.31.1.1", "proto", "static"},
+		{"ip", "route", "add", "10.90.11.0/26", "via", "172.31.1.1", "proto", "84", "table", "77"},
+		{"ip", "rule", "add", "pref", "30000", "to", "10.78.0.0/16", "table", "77"},
+		{"ip", "addr", "add", "10.66.0.1/32", "dev", "lo"},
+		{"nft", "add table inet tortie-not; add chain inet tortie-not nat-postrouting { type nat hook postrouting priority 90; }; " +
+			"add rule inet tortie-not nat-postrouting ip saddr 10.79.0.0/16 masquerade; add table ip tortie"},
+	} {
+		n.Run(t, args[0], args[1:]...)
+	}
+	return func() string {
+		var all strings.Builder
+		for _, args := range [][]string{
+			{"ip", "route", "show", "proto", "12"}, {"ip", "route", "show", "proto", "80"}, {"ip", "route", "show", "proto", "static"},
+			{"ip", "route", "show", "table", "77"}, {"ip", "rule"}, {"ip", "-o", "addr", "show", "dev", "lo"}, {"ip", "-o", "-4", "addr", "show", "dev", "eth0"},
+			{"nft", "list", "table", "inet", "tortie-not"}, {"nft", "list", "table", "ip", "tortie"},
+		} {
+			all.WriteString(n.Run(t, args[0], args[1:]...))
+		}
+		return all.String()
+	}
+}
+
+// What hands undo, the running agent does again, and it leaves what is not its own. How fast is for the benchmark to say.
+func TestDrift(t *testing.T) {
+	t.Parallel()
+	c := meshtest.NewCluster(t)
+	c.Create(t, meshtest.NewPool("pods", "10.90.0.0/16", api.EncapNever))
+	p := newPair(t, c, 0)
+	meshtest.Start(t, p.nodes()...)
+	meshtest.Settle(t, p.nodes()...)
+	foreign := foreigners(t, p.a)
+	before := foreign()
+	for _, h := range hands(t, p.a, "10.90.10.0/26", "10.90.11.0/26", "172.31.1.11") {
+		for range meshtest.Repeat(1, 5) {
+			took := h.repair(t, p.a)
+			t.Logf("%s: back after %v", h.what, took.Round(time.Millisecond))
+			meshtest.RecordTimes(h.what+": put right", took)
+		}
+		if after := foreign(); after != before {
+			t.Errorf("%s: others' things were\n%s\nand are\n%s", h.what, before, after)
+		}
+	}
+	p.a.Running(t)
+}

@@ -1,0 +1,96 @@
+package mesh
+
+import (
+	"errors"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+)
+
+// What agents know of the cluster may go away, change behind their backs, or lie for a moment: the packets between pods that are
+// none of that do not notice. The parts follow one another on one cluster.
+func TestOutages(t *testing.T) {
+	t.Parallel()
+	c := meshtest.NewCluster(t)
+	pools := []*api.IPPool{meshtest.NewPool("pods", "10.90.0.0/16", api.EncapNever), meshtest.NewPool("unused", "10.91.0.0/24", api.EncapNever)}
+	c.Create(t, pools[0], pools[1])
+	p := newPair(t, c, 0)
+	others := newPair(t, c, 1)
+	all := append(p.nodes(), others.nodes()...)
+	meshtest.Start(t, all...)
+	meshtest.Settle(t, all...)
+	whole := t
+
+	t.Run("API server", func(t *testing.T) {
+		packets := append(p.traffic(t), others.traffic(t)...)
+		if err := c.Server.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(4 * time.Second)
+		// This one finds nobody to ask what to do.
+		others.a.Signal(t, syscall.SIGTERM)
+		others.a.Start(t, meshtest.Build)
+		time.Sleep(6 * time.Second)
+		if err := c.Server.Start(); err != nil {
+			t.Fatal(err)
+		}
+		meshtest.Settle(t, all...)
+		// The watches work again.
+		others.b.Claim(t, "10.90.200.0/26")
+		for _, n := range []*meshtest.Node{p.a, p.b, others.a} {
+			meshtest.Eventually(t, func() error { return n.Has(t, "10.90.200.0/26 via 172.31.1.13") })
+		}
+		packets.Intact(t)
+	})
+
+	t.Run("another world", func(t *testing.T) {
+		packets := p.traffic(t)
+		for _, n := range p.nodes() {
+			n.Wire.Silence()
+			n.Wire.Reset()
+		}
+		// A node comes, another goes with its block, a block gets a new owner, pools are changed, come and go.
+		added := c.NewNode(whole, "node-20", 0, 20)
+		added.Claim(t, "10.90.20.0/26")
+		added.Start(t, meshtest.Build)
+		others.b.Signal(t, syscall.SIGKILL)
+		for _, obj := range []api.Resource{
+			&api.Node{Meta: api.Meta{Name: others.b.Name}}, meshtest.NewAffinity(others.b.Name, "10.90.13.0/26"), meshtest.NewAffinity(others.b.Name, "10.90.200.0/26"), pools[1],
+		} {
+			c.Remove(t, obj)
+		}
+		others.a.Claim(t, "10.90.200.0/26")
+		c.Create(t, meshtest.NewPool("late", "10.92.0.0/24", api.EncapNever))
+		time.Sleep(3 * time.Second)
+		for _, n := range p.nodes() {
+			n.Wire.Mend()
+		}
+		for _, n := range p.nodes() {
+			meshtest.Eventually(t, func() error {
+				gone := errors.New("the block of the node that is gone still has a route")
+				if n.Has(t, "10.90.13.0/26") != nil {
+					gone = nil
+				}
+				return errors.Join(n.Has(t, "10.90.20.0/26 via 172.31.1.20"), n.Has(t, "10.90.200.0/26 via 172.31.1.12"), gone)
+			})
+		}
+		all = append(p.nodes(), others.a, added)
+		meshtest.Settle(t, all...)
+		packets.Intact(t)
+	})
+
+	t.Run("annotation", func(t *testing.T) {
+		packets := p.traffic(t)
+		for _, text := range []*string{ptr("172.31.1.99/24"), ptr("nonsense"), nil} {
+			p.b.Annotate(t, api.AnnotationIPv4Address, text)
+			meshtest.Eventually(t, func() error { return p.b.Annotated(t, api.AnnotationIPv4Address, p.b.Prefix.String()) })
+		}
+		meshtest.Settle(t, all...)
+		packets.Intact(t)
+	})
+}
+
+func ptr[T any](v T) *T { return &v }

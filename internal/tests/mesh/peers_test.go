@@ -1,0 +1,113 @@
+package mesh
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+)
+
+// Sessions may be lost, be kept from coming up, begin anew, or be with a peer that is not all there: pods' packets do not notice,
+// nor do the node's probes.
+func TestPeers(t *testing.T) {
+	t.Parallel()
+	c := meshtest.NewCluster(t)
+	c.Create(t, meshtest.NewPool("pods", "10.90.0.0/16", api.EncapNever))
+	p := newPair(t, c, 0)
+	all := append(p.nodes(), newPair(t, c, 1).nodes()...)
+	meshtest.Start(t, all...)
+	meshtest.Settle(t, all...)
+
+	t.Run("port", func(t *testing.T) {
+		packets := p.traffic(t)
+		p.a.Run(t, "nft", "add table inet closed; add chain inet closed in { type filter hook input priority 0; }; "+
+			"add chain inet closed out { type filter hook output priority 0; }; "+
+			"add rule inet closed in tcp dport 179 drop; add rule inet closed out tcp dport 179 drop")
+		time.Sleep(time.Second)
+		// Without a restart, nothing would happen before the hold time is over.
+		p.a.Signal(t, syscall.SIGKILL)
+		p.a.Start(t, meshtest.Build)
+		meshtest.Eventually(t, func() error { return p.a.Probe("/readyz") })
+		meshtest.Eventually(t, func() error { return p.a.SettledAlone() })
+		time.Sleep(7 * time.Second)
+		p.a.Run(t, "nft", "delete", "table", "inet", "closed")
+		meshtest.Settle(t, all...)
+		packets.Intact(t)
+	})
+
+	t.Run("password", func(t *testing.T) {
+		packets := p.traffic(t)
+		for _, password := range []string{"one", "another"} {
+			changed := time.Now()
+			c.Protect(t, password)
+			// Sessions begin anew, which needs the same password at both ends.
+			meshtest.Eventually(t, func() error {
+				for _, n := range all {
+					if err := n.SessionsSince(changed, len(all)-1); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			for _, n := range all {
+				if text := n.Tail(1 << 20); strings.Contains(text, "pass-"+password) {
+					t.Errorf("%s has the password in its log", n.Name)
+				}
+			}
+		}
+		meshtest.Settle(t, all...)
+		packets.Intact(t)
+	})
+
+	t.Run("stopped peer", func(t *testing.T) {
+		packets := p.traffic(t)
+		// It keeps its connections, answers nothing, and takes new connections without a word.
+		stopped := all[2]
+		if err := stopped.Cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			for _, path := range []string{"/livez", "/readyz"} {
+				meshtest.Eventually(t, func() error { return p.a.Probe(path) })
+			}
+			// The second time, for one that has never had a session with it.
+			p.a.Signal(t, syscall.SIGTERM)
+			p.a.Start(t, meshtest.Build)
+		}
+		meshtest.Eventually(t, func() error { return p.a.Probe("/readyz") })
+		meshtest.Eventually(t, func() error { return p.b.Probe("/readyz") })
+		time.Sleep(2 * time.Second)
+		if err := stopped.Cmd.Process.Signal(syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+		meshtest.Settle(t, all...)
+		packets.Intact(t)
+	})
+
+	t.Run("peers", func(t *testing.T) {
+		packets := p.traffic(t)
+		// First one that has no part in it, then all that the first node has.
+		for _, n := range all[2:] {
+			n.Signal(t, syscall.SIGKILL)
+			time.Sleep(2 * time.Second)
+		}
+		p.b.Signal(t, syscall.SIGKILL)
+		if err := p.a.Probe("/readyz"); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(20 * time.Second)
+		for _, path := range []string{"/livez", "/readyz"} {
+			if err := p.a.Probe(path); err != nil {
+				t.Error(err)
+			}
+		}
+		for _, n := range all[1:] {
+			n.Start(t, meshtest.Build)
+		}
+		meshtest.Settle(t, all...)
+		packets.Intact(t)
+	})
+}

@@ -1,0 +1,117 @@
+package mesh
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+)
+
+// pair is two nodes with a pod each, and a second one on the first whose address is borrowed from the second's block: only BGP
+// tells where that is.
+type pair struct {
+	a, b                 *meshtest.Node
+	podA, podB, borrower *meshtest.Pod
+}
+
+// newPair makes two nodes of a subnet, the number-th pair of the cluster: nodes, blocks and pods have numbers made of it.
+func newPair(t testing.TB, c *meshtest.Cluster, number int) *pair {
+	t.Helper()
+	p := &pair{}
+	for i, at := range []struct {
+		n *(*meshtest.Node)
+		p *(*meshtest.Pod)
+	}{{&p.a, &p.podA}, {&p.b, &p.podB}} {
+		*at.n, *at.p = c.NewNodeWithPod(t, 0, 10+2*number+i)
+	}
+	c.Lend(t, fmt.Sprintf("10.90.%d.0/26", 11+2*number), p.b, 9, p.a)
+	p.borrower = p.a.NewPod(t, fmt.Sprintf("10.90.%d.9", 11+2*number))
+	return p
+}
+
+// traffic is streams between the nodes' own pods, and between the second's and the borrower.
+func (p *pair) traffic(t testing.TB) meshtest.Traffic {
+	t.Helper()
+	return append(meshtest.StartTraffic(t, p.podA, p.podB), meshtest.StartTraffic(t, p.podB, p.borrower)...)
+}
+
+func (p *pair) nodes() []*meshtest.Node { return []*meshtest.Node{p.a, p.b} }
+
+// An agent may end in any way, at any time, and come back: the pods' packets do not notice. Each way has a pair of nodes of
+// its own in one full mesh.
+func TestRestarts(t *testing.T) {
+	t.Parallel()
+	c := meshtest.NewCluster(t)
+	c.Dual = true
+	c.Create(t, meshtest.NewPool("pods", "10.90.0.0/16", api.EncapNever), meshtest.NewPool("pods6", "fd90::/64", api.EncapNever))
+	ways := []struct {
+		name string
+		do   func(t *testing.T, p *pair)
+	}{
+		{"SIGTERM", func(t *testing.T, p *pair) {
+			p.a.Signal(t, syscall.SIGTERM)
+			time.Sleep(500 * time.Millisecond)
+			p.a.Start(t, meshtest.Build)
+		}},
+		{"SIGKILL", func(t *testing.T, p *pair) {
+			p.a.Signal(t, syscall.SIGKILL)
+			p.a.Start(t, meshtest.Build)
+		}},
+		{"twice within two seconds", func(t *testing.T, p *pair) {
+			p.a.Signal(t, syscall.SIGTERM)
+			p.a.Start(t, meshtest.Build)
+			time.Sleep(1500 * time.Millisecond)
+			p.a.Signal(t, syscall.SIGKILL)
+			p.a.Start(t, meshtest.Build)
+		}},
+		{"upgrade", func(t *testing.T, p *pair) {
+			p.a.Signal(t, syscall.SIGTERM)
+			p.a.Start(t, meshtest.AnotherBuild)
+		}},
+		{"both", func(t *testing.T, p *pair) {
+			p.a.Signal(t, syscall.SIGTERM)
+			p.b.Signal(t, syscall.SIGKILL)
+			p.a.Start(t, meshtest.Build)
+			p.b.Start(t, meshtest.Build)
+		}},
+	}
+	pairs := make([]*pair, len(ways))
+	var all []*meshtest.Node
+	for i := range ways {
+		pairs[i] = newPair(t, c, i)
+		all = append(all, pairs[i].nodes()...)
+	}
+	meshtest.Start(t, all...)
+	meshtest.Settle(t, all...)
+	var ears []*ear
+	for _, n := range all {
+		ears = append(ears, listen(t, n))
+	}
+	t.Run("ways", func(t *testing.T) {
+		for i, way := range ways {
+			t.Run(way.name, func(t *testing.T) {
+				t.Parallel()
+				p := pairs[i]
+				packets := p.traffic(t)
+				way.do(t, p)
+				begun := time.Now()
+				meshtest.Eventually(t, func() error { return errors.Join(p.a.Probe("/readyz"), p.b.Probe("/readyz")) })
+				meshtest.Timed(t, "an agent comes back, five pairs at once: ready", begun)
+				// Long enough for the agent to remove what it thinks is not needed.
+				meshtest.Settle(t, all...)
+				time.Sleep(time.Second)
+				packets.Intact(t)
+			})
+		}
+	})
+	// The new agents have found everything as they would have it.
+	for _, e := range ears {
+		if heard, err := e.all(); err != nil || len(heard) > 0 {
+			t.Errorf("%s: restarts have changed %s, %v; want nothing", e.node.Name, counts(heard), err)
+		}
+	}
+}

@@ -1,0 +1,63 @@
+package mesh
+
+import (
+	"net/netip"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+)
+
+// The counter is worth something only if it counts: what a rule drops, what the sender's kernel refuses, what is translated.
+func TestStreamCounts(t *testing.T) {
+	a, b := pairOfPods(t)
+	hole := func() int {
+		b.Run(t, "nft", "add table ip hole; add chain ip hole in { type filter hook input priority 0; }; add rule ip hole in udp dport 7001 counter drop")
+		time.Sleep(300 * time.Millisecond)
+		b.Run(t, "nft", "insert rule ip hole in udp dport 7001 accept")
+		time.Sleep(100 * time.Millisecond)
+		text := b.Run(t, "nft", "list", "table", "ip", "hole")
+		b.Run(t, "nft", "delete", "table", "ip", "hole")
+		found := regexp.MustCompile(`counter packets (\d+)`).FindStringSubmatch(text)
+		dropped, err := strconv.Atoi(found[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return dropped
+	}
+	s := meshtest.StartStream(t, "dropped", a, b)
+	dropped := hole()
+	if c := s.End(); c.Lost != dropped || c.Lost == 0 || c.Lost == c.Sent || c.Overrun+uint32(c.Duplicated) != 0 {
+		t.Errorf("%s, but the rule dropped %d", c, dropped)
+	}
+	s = meshtest.StartStream(t, "refused", a, b)
+	a.Run(t, "ip", "route", "add", "unreachable", b.V4.String(), "table", "9")
+	a.Run(t, "ip", "rule", "add", "pref", "0", "to", b.V4.String(), "table", "9")
+	time.Sleep(200 * time.Millisecond)
+	a.Run(t, "ip", "rule", "del", "pref", "0", "table", "9")
+	if c := s.End(); c.Lost == 0 || len(c.Refused) == 0 {
+		t.Errorf("%s", c)
+	}
+	s = meshtest.StartStream(t, "translated", a, b)
+	a.Run(t, "nft", "add table ip n; add chain ip n p { type nat hook postrouting priority 100; }; add rule ip n p snat to 10.0.0.3")
+	a.Addr(t, "eth0", "10.0.0.3/24")
+	time.Sleep(300 * time.Millisecond)
+	a.Run(t, "nft", "delete", "table", "ip", "n")
+	if c := s.End(); c.Translated == 0 || c.Lost != 0 {
+		t.Errorf("%s", c)
+	}
+}
+
+// pairOfPods are two pods on one cable.
+func pairOfPods(t *testing.T) (a, b *meshtest.Pod) {
+	t.Helper()
+	a = &meshtest.Pod{NS: netnstest.New(t), V4: netip.MustParseAddr("10.0.0.1")}
+	b = &meshtest.Pod{NS: netnstest.New(t), V4: netip.MustParseAddr("10.0.0.2")}
+	netnstest.Cable(t, a.NS, "eth0", b.NS, "eth0")
+	a.Addr(t, "eth0", "10.0.0.1/24")
+	b.Addr(t, "eth0", "10.0.0.2/24")
+	return a, b
+}

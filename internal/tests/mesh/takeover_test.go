@@ -1,0 +1,176 @@
+package mesh
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/testkit/bgptest"
+	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+)
+
+// felixTable is what Felix leaves in its mode of nftables: it lets nothing through from a pod that it has not heard of.
+const felixTable = `table ip calico {
+	chain filter-cali-from-wl-dispatch {
+		iifname "cali*" drop
+	}
+	chain filter-FORWARD {
+		type filter hook forward priority 0; policy accept;
+		iifname "calinew*" jump filter-cali-from-wl-dispatch
+	}
+}
+`
+
+// A node changes from Calico to the agent and back, among a node that stays Calico's and one that has the agent all the time, and
+// loses no packet: neither of a pool without encapsulation, whose routes are BIRD's, nor of one with VXLAN, whose routes are Felix's.
+// The agent begins while BIRD still runs, and leaves its routes alone; then it takes over. Handed back, both have their routes again.
+func TestNodeChangesOverAndBack(t *testing.T) {
+	t.Parallel()
+	c := meshtest.NewCluster(t)
+	vx := meshtest.NewPool("vxlan", "10.91.0.0/16", api.EncapNever)
+	vx.Spec.VXLANMode = api.EncapAlways
+	c.Create(t, meshtest.NewPool("pods", "10.90.0.0/16", api.EncapNever), vx)
+	agent, agentPod := c.NewNodeWithPod(t, 0, 40)
+	ours := agent.Prefix.Addr()
+	stays := newCalicoNode(t, c, 30, ours, netip.MustParseAddr("172.31.1.20"))
+	node := newCalicoNode(t, c, 20, ours, stays.Prefix.Addr())
+	peers := []netip.Addr{ours, stays.Prefix.Addr()}
+	felix, staying := withFelix(t, c, node.Node, "10.91.20.0/26"), withFelix(t, c, stays.Node, "10.91.30.0/26")
+	agent.Claim(t, "10.91.40.0/26")
+	vxPod := agent.NewPod(t, "10.91.40.5")
+	meshtest.Start(t, agent)
+	meshtest.Eventually(t, func() error { return agent.Settled(2) })
+	meshtest.Eventually(t, func() error {
+		if !end(t, agent, false).IsValid() {
+			return fmt.Errorf("%s has announced no end", agent.Name)
+		}
+		return nil
+	})
+	felix.knows(t, staying.Node, staying.end, staying.block)
+	staying.knows(t, felix.Node, felix.end, felix.block)
+	for _, f := range []*felixNode{felix, staying} {
+		f.knows(t, agent, end(t, agent, false), "10.91.40.0/26")
+	}
+	for _, block := range []struct {
+		prefix string
+		via    netip.Addr
+	}{{"10.90.40.0/26", ours}, {stays.block, stays.Prefix.Addr()}} {
+		bgptest.WaitKernel(t, node.bird.On(), block.prefix, block.via)
+	}
+	leaveFelix(t, node)
+
+	streams := func() (all meshtest.Traffic) {
+		for _, pair := range [][2]*meshtest.Pod{{node.pod, agentPod}, {node.pod, stays.pod}, {felix.pod, vxPod}, {felix.pod, staying.pod}, {stays.pod, agentPod}, {staying.pod, vxPod}} {
+			all = append(all, meshtest.StartTraffic(t, pair[0], pair[1])...)
+		}
+		return all
+	}
+	packets := streams()
+	before := node.routesOf(t, "bird")
+	node.Env = append(node.Env, "TORTIE_REMOVE_CALICO_RULES=true")
+	node.Start(t, meshtest.Build)
+	meshtest.Eventually(t, func() error { return node.complains("BIRD still runs on this node") })
+	if after := node.routesOf(t, "bird"); after != before {
+		t.Errorf("BIRD's routes while it runs:\n%s\nbefore:\n%s", after, before)
+	}
+	node.bird.Signal(syscall.SIGKILL)
+	meshtest.Eventually(t, func() error { return node.Settled(len(peers)) })
+	for _, route := range []string{"10.90.40.0/26 via 172.31.1.40 dev eth0", stays.block + " via 172.31.1.30 dev eth0", "unreachable " + node.block} {
+		if err := node.Has(t, route); err != nil {
+			t.Errorf("%v:\n%s", err, node.Routes(t))
+		}
+	}
+	meshtest.Eventually(t, func() error {
+		if left := node.routesOf(t, "bird") + node.routesOf(t, "80"); left != "" {
+			return fmt.Errorf("left of BIRD's and Felix's routes: %s", left)
+		}
+		return node.Has(t, fmt.Sprintf("%s via %s dev vxlan.calico onlink", staying.block, staying.end))
+	})
+	meshtest.Eventually(t, func() error {
+		if text, err := node.Try("nft", "list", "tables"); err != nil || strings.Contains(text, "calico") {
+			return fmt.Errorf("tables of nftables: %s, %v", text, err)
+		}
+		return nil
+	})
+	time.Sleep(3 * time.Second) // what the other BIRD would drop, it drops by the end of the agent's table
+	packets.Intact(t)
+
+	packets = streams()
+	if text, err := node.Try(meshtest.Program(t, meshtest.Build), "cleanup"); err == nil || !strings.Contains(text+err.Error(), "still runs") {
+		t.Errorf("cleanup while the agent runs: %v\n%s", err, text)
+	}
+	node.Signal(t, syscall.SIGTERM)
+	node.bird.Restart()
+	for _, peer := range peers {
+		bgptest.WaitState(t, node.bird, peer, "Established")
+	}
+	leaveFelix(t, node)
+	text, err := node.Try(meshtest.Program(t, meshtest.Build), "cleanup")
+	for _, want := range []string{
+		"give route to BIRD: blackhole " + node.block, "give route to BIRD: " + stays.block + " via 172.31.1.30 dev eth0",
+		fmt.Sprintf("give route to Felix: %s via %s dev vxlan.calico", staying.block, staying.end), "remove: table inet tortie",
+	} {
+		if err != nil || !strings.Contains(text, want) {
+			t.Errorf("cleanup: %v; it does not say %q:\n%s", err, want, text)
+		}
+	}
+	if left := node.Routes(t); left != "" {
+		t.Errorf("left of the agent's routes:\n%s", left)
+	}
+	time.Sleep(5 * time.Second) // two of BIRD's scans
+	for _, want := range []string{"10.90.40.0/26 via 172.31.1.40 dev eth0", stays.block + " via 172.31.1.30 dev eth0", "blackhole " + node.block} {
+		if got := node.routesOf(t, "bird"); !strings.Contains(got, want) {
+			t.Errorf("BIRD has no route %q:\n%s", want, got)
+		}
+	}
+	for _, f := range []*felixNode{staying, {Node: agent, block: "10.91.40.0/26", end: end(t, agent, false)}} {
+		if want, got := fmt.Sprintf("%s via %s dev vxlan.calico onlink", f.block, f.end), node.routesOf(t, "80"); !strings.Contains(got, want) {
+			t.Errorf("Felix has no route %q:\n%s", want, got)
+		}
+	}
+	meshtest.Eventually(t, func() error { return agent.Settled(2) })
+	packets.Intact(t)
+
+	// They are BIRD's own: what another node takes back goes.
+	stays.bird.Announce(netip.MustParsePrefix("10.90.31.0/26"))
+	bgptest.WaitKernel(t, node.bird.On(), "10.90.31.0/26", stays.Prefix.Addr())
+	meshtest.Eventually(t, func() error {
+		if got := node.routesOf(t, "bird"); strings.Contains(got, stays.block) {
+			return fmt.Errorf("a block that was taken back has its route still:\n%s", got)
+		}
+		return nil
+	})
+}
+
+// leaveFelix has the node look like one on which Felix ran, and BIRD knew of a node that is gone.
+func leaveFelix(t testing.TB, n *calicoNode) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "felix.nft")
+	if err := os.WriteFile(file, []byte(felixTable), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.Run(t, "nft", "-f", file)
+}
+
+func (n *calicoNode) routesOf(t testing.TB, protocol string) string {
+	t.Helper()
+	return n.Run(t, "ip", "route", "show", "proto", protocol)
+}
+
+// complains returns nil if the agent's status names a problem.
+func (n *calicoNode) complains(about string) error {
+	r, err := n.Status()
+	if err != nil {
+		return err
+	}
+	if text := strings.Join(r.Problems, "\n"); !strings.Contains(text, about) {
+		return fmt.Errorf("problems of %s:\n%s", n.Name, text)
+	}
+	return nil
+}

@@ -1,0 +1,200 @@
+package mesh
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/kernel/ipip"
+	"github.com/tortie-net/tortie/internal/kernel/sysctl"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+)
+
+// TestTunnel is the same over the kernel's IPIP.
+func TestTunnel(t *testing.T) { withIPIP(t, overTunnel) }
+
+// TestTunnelChange is TestVXLAN where a pool has IPIP before.
+func TestTunnelChange(t *testing.T) { withIPIP(t, changeOverTunnel) }
+
+// withIPIP runs a test here or, if this kernel has no IPIP, in a virtual machine, which runs this very binary and the agents that
+// were built here.
+func withIPIP(t *testing.T, test func(*testing.T)) {
+	err := ipip.Available()
+	if err == nil {
+		test(t)
+		return
+	}
+	if meshtest.TimeScale > 1 {
+		t.Fatalf("in the virtual machine: %v", err)
+	}
+	lab := labtest.Binary(t)
+	cmd := exec.Command(lab, "vm", "-timeout", "15m", "-programs", "hyperkube", "--", os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=14m")
+	cmd.Env = append(cmd.Environ(), meshtest.BuiltElsewhere+"="+filepath.Dir(meshtest.Program(t, meshtest.Build)), "TORTIE_LAB="+lab)
+	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("in the virtual machine: %v", err)
+	}
+}
+
+// tunnelled are two nodes in one subnet and one in another, and pods of a pool that always encapsulates and of one that does so
+// between the subnets.
+type tunnelled struct {
+	*meshtest.Cluster
+	nodes         []*meshtest.Node
+	always, cross []*meshtest.Pod
+	begun         time.Time
+}
+
+func (n *tunnelled) done(t testing.TB, what string) {
+	t.Logf("%v: %s", time.Since(n.begun).Round(100*time.Millisecond), what)
+}
+
+// newTunnelled returns when the nodes know each other.
+func newTunnelled(t *testing.T) *tunnelled {
+	t.Helper()
+	if meshtest.TimeScale > 1 {
+		// The kernel's queue is too short for a processor that an emulator may stop for seconds. This one is the test's own.
+		if err := sysctl.DefaultRoot.Set(sysctl.Key{"net", "core", "netdev_max_backlog"}, "100000"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n := &tunnelled{Cluster: meshtest.NewCluster(t), begun: time.Now()}
+	n.Create(t, meshtest.NewPool("always", "10.90.0.0/16", api.EncapAlways), meshtest.NewPool("cross", "10.91.0.0/16", api.EncapCrossSubnet))
+	for i, subnet := range []int{0, 0, 1} {
+		node := n.NewNode(t, fmt.Sprint("node-", i+1), subnet, 10+i)
+		node.Claim(t, fmt.Sprintf("10.90.%d.0/26", 100+i))
+		node.Claim(t, fmt.Sprintf("10.91.%d.0/26", 100+i))
+		n.always = append(n.always, node.NewPod(t, fmt.Sprintf("10.90.%d.5", 100+i)))
+		n.cross = append(n.cross, node.NewPod(t, fmt.Sprintf("10.91.%d.5", 100+i)))
+		n.nodes = append(n.nodes, node)
+	}
+	t.Cleanup(func() {
+		for _, node := range n.nodes {
+			if t.Failed() {
+				t.Logf("%s has counted:\n%s", node.Name, node.Counters())
+			}
+		}
+	})
+	meshtest.Start(t, n.nodes...)
+	meshtest.Settle(t, n.nodes...)
+	n.done(t, "the nodes know each other")
+	for _, route := range []string{"10.90.101.0/26 via 172.31.1.11 dev tunl0", "10.91.101.0/26 via 172.31.1.11 dev eth0", "10.91.102.0/26 via 172.31.2.12 dev tunl0"} {
+		if err := n.nodes[0].Has(t, route); err != nil {
+			t.Errorf("%v:\n%s", err, n.nodes[0].Routes(t))
+		}
+	}
+	return n
+}
+
+func (n *tunnelled) streams(t testing.TB) meshtest.Traffic {
+	t.Helper()
+	return append(meshtest.StartTraffic(t, n.always[0], n.always[1]), meshtest.StartTraffic(t, n.cross[0], n.cross[2])...)
+}
+
+// overTunnel has agents that end and come back, and a device that somebody changes.
+func overTunnel(t *testing.T) {
+	n := newTunnelled(t)
+	nodes := n.nodes
+	streams := func() meshtest.Traffic { return n.streams(t) }
+	done := func(what string) { n.done(t, what) }
+
+	packets := streams()
+	nodes[0].Signal(t, syscall.SIGTERM)
+	nodes[0].Start(t, meshtest.Build)
+	nodes[2].Signal(t, syscall.SIGKILL)
+	nodes[2].Start(t, meshtest.Build)
+	meshtest.Settle(t, nodes...)
+	packets.Intact(t)
+	done("SIGTERM to one and SIGKILL to another")
+
+	packets = streams()
+	nodes[0].Signal(t, syscall.SIGTERM)
+	nodes[0].Start(t, meshtest.AnotherBuild)
+	time.Sleep(time.Second)
+	nodes[0].Signal(t, syscall.SIGKILL)
+	nodes[0].Start(t, meshtest.AnotherBuild)
+	nodes[1].Wire.Silence()
+	nodes[1].Wire.Reset()
+	nodes[1].Signal(t, syscall.SIGTERM)
+	nodes[1].Start(t, meshtest.Build)
+	time.Sleep(5 * time.Second)
+	nodes[1].Wire.Mend()
+	meshtest.Settle(t, nodes...)
+	packets.Intact(t)
+	done("an upgrade, twice, and a restart without an API server")
+
+	for _, h := range tunnelHands(nodes[0]) {
+		t.Logf("%s: back after %v", h.what, h.repair(t, nodes[0]).Round(time.Millisecond))
+	}
+	done("tunl0 put right")
+}
+
+// changeOverTunnel has the same nodes, and pools that change from IPIP to VXLAN and back under traffic.
+func changeOverTunnel(t *testing.T) {
+	n := newTunnelled(t)
+	never, always, cross := api.EncapNever, api.EncapAlways, api.EncapCrossSubnet
+	for _, step := range []struct {
+		ipip, vxlan api.Encapsulation
+		near, far   string // devices towards the second node and the third
+	}{
+		{never, always, "vxlan.calico", "vxlan.calico"},
+		{always, never, "tunl0", "tunl0"},
+		{never, cross, "eth0", "vxlan.calico"},
+		{cross, never, "eth0", "tunl0"},
+	} {
+		packets := n.streams(t)
+		for _, pool := range []string{"always", "cross"} {
+			repool(t, n.Cluster, pool, step.ipip, step.vxlan)
+		}
+		for prefix, device := range map[string]string{"10.90.101.0/26": step.near, "10.91.102.0/26": step.far} {
+			meshtest.Eventually(t, func() error {
+				if text, err := n.nodes[0].Try("ip", "route", "show", prefix); err != nil || !strings.Contains(text, "dev "+device) {
+					return fmt.Errorf("the way to %s is %q, %v; want %s", prefix, text, err, device)
+				}
+				return nil
+			})
+		}
+		time.Sleep(2 * time.Second)
+		packets.Intact(t)
+		n.done(t, fmt.Sprintf("IPIP %s, VXLAN %s", step.ipip, step.vxlan))
+	}
+}
+
+// tunnelHands are what can be undone of a tunnel.
+func tunnelHands(n *meshtest.Node) []hand {
+	shows := func(want ...string) func() error {
+		return func() error {
+			text, err := n.Try("ip", "addr", "show", "dev", "tunl0")
+			for _, w := range want {
+				if err != nil || !strings.Contains(text, w) {
+					return fmt.Errorf("tunl0 is without %q: %s, %v", w, text, err)
+				}
+			}
+			return nil
+		}
+	}
+	text, _ := n.Try("ip", "-o", "-4", "addr", "show", "dev", "tunl0")
+	address := ""
+	if fields := strings.Fields(text); len(fields) > 3 {
+		address = fields[3]
+	}
+	right := shows("inet "+address, "mtu 1480", ",UP")
+	return []hand{
+		{"the tunnel's address is removed", []string{"ip", "addr", "flush", "dev", "tunl0"}, right},
+		{"the tunnel's MTU is changed", []string{"ip", "link", "set", "tunl0", "mtu", "1300"}, right},
+		{"a route over the tunnel is removed", []string{"ip", "route", "del", "10.90.101.0/26"}, func() error {
+			text, err := n.Try("ip", "route", "show", "10.90.101.0/26")
+			if err != nil || !strings.Contains(text, "dev tunl0") {
+				return fmt.Errorf("the route is %q, %v", text, err)
+			}
+			return nil
+		}},
+	}
+}

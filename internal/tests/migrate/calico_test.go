@@ -1,0 +1,280 @@
+package migrate
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/testkit/bgptest"
+	"github.com/tortie-net/tortie/internal/testkit/cnitest"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+)
+
+// programs stand for Calico's plugins: they keep its formats, which tests of their own compare with what a real Calico wrote.
+var programs = cnitest.NewPrograms("./cmd/calico", "./cmd/calico-ipam", "github.com/containernetworking/plugins/plugins/meta/portmap",
+	"github.com/containernetworking/plugins/plugins/meta/bandwidth", "github.com/containernetworking/plugins/plugins/main/loopback")
+
+// nodes are those of the lab, with the block that each has in testdata/datastore.yaml.
+var nodes = []struct{ name, block string }{{"master", "192.168.154.0/26"}, {"node1", "192.168.9.64/26"}}
+
+// world is a lab, and what runs in it.
+type world struct {
+	*labtest.Lab
+	t *testing.T
+}
+
+func newWorld(t *testing.T, count int) *world {
+	t.Helper()
+	w := &world{labtest.NewLab(t, count, "-image", labtest.Image()), t}
+	t.Cleanup(func() {
+		w.Explain(t, []string{"kubectl", "-n", "kube-system", "logs", "-l", "k8s-app=calico-node", "--all-containers", "--prefix", "--tail=20"})
+	})
+	return w
+}
+
+// copy puts a file of this machine there.
+func (w *world) copy(node, path, from string) {
+	w.t.Helper()
+	text, err := os.ReadFile(from)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.Put(w.t, node, path, 0o755, text)
+}
+
+// apply makes the objects of a file of testdata, with words in it replaced.
+func (w *world) apply(file string, replaced ...string) {
+	w.t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", file))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	path := filepath.Join(w.t.TempDir(), file)
+	if err := os.WriteFile(path, []byte(strings.NewReplacer(replaced...).Replace(string(text))), 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+	w.Kubectl(w.t, "create", "-f", path)
+}
+
+func (w *world) address(node string) netip.Addr {
+	w.t.Helper()
+	text := w.Kubectl(w.t, "get", "node", node, "-o", `jsonpath={.status.addresses[?(@.type=="InternalIP")].address}`)
+	return netip.MustParseAddr(text)
+}
+
+// calico makes the lab's nodes those of a Calico: its objects, its DaemonSet, which runs BIRD, and its files on each node.
+func (w *world) calico() {
+	w.t.Helper()
+	w.Kubectl(w.t, "apply", "--server-side", "-f", filepath.Join(labtest.ChartDir(), "crds"))
+	w.Kubectl(w.t, "wait", "--for=condition=Established", "crd", "--all")
+	w.apply("datastore.yaml", "NODE1", nodes[0].name, "NODE2", nodes[1].name,
+		"HASH1", names.HostnameHash(nodes[0].name), "HASH2", names.HostnameHash(nodes[1].name))
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for i, n := range nodes {
+		self := &bgptest.Host{T: w.t, V4: w.address(n.name)}
+		w.Kubectl(w.t, "annotate", "node", n.name, "projectcalico.org/IPv4Address="+self.V4.String()+"/24")
+		config := bgptest.Config{ASN: 64512, Announce: []netip.Prefix{netip.MustParsePrefix(n.block)}}
+		peer := w.address(nodes[1-i].name)
+		config.Sessions = []bgptest.Session{{Peer: peer, ASN: 64512, Passive: peer.String() > self.V4.String()}}
+		w.Put(w.t, n.name, "/opt/calico/bird.conf", 0o644, []byte(self.BirdText(bgptest.BIRD1, config, "ipv4")))
+		for _, program := range []string{"bird", "birdc"} {
+			w.copy(n.name, "/opt/calico/"+program, filepath.Join(cache, "tortie/bird-1.6/usr/sbin", program))
+		}
+		w.copy(n.name, "/opt/calico/install-cni.sh", "testdata/install-cni.sh")
+		for _, program := range []string{"calico", "calico-ipam", "portmap", "bandwidth", "loopback"} {
+			w.copy(n.name, "/opt/calico/cni/"+program, filepath.Join(programs.Dir(w.t), program))
+		}
+		w.On(w.t, n.name, "sysctl -qw net.ipv4.ip_forward=1")
+	}
+	w.apply("calico-node.yaml")
+	w.Kubectl(w.t, "-n", "kube-system", "rollout", "status", "daemonset/calico-node", "--timeout=3m")
+	w.Kubectl(w.t, "wait", "node", "--all", "--for=condition=Ready", "--timeout=2m")
+}
+
+// pod starts a pod on a node, and opens its network once it runs.
+func (w *world) pod(name, node string) *pod {
+	w.t.Helper()
+	w.StartPod(w.t, name, node)
+	p := &pod{world: w, name: name, before: w.facts(name)}
+	uid, address := w.Kubectl(w.t, "get", "pod", name, "-o", "jsonpath={.metadata.uid}"), w.Kubectl(w.t, "get", "pod", name, "-o", "jsonpath={.status.podIP}")
+	p.Pod = &meshtest.Pod{NS: w.Lab.Pod(w.t, uid), V4: netip.MustParseAddr(address)}
+	p.link = p.Run(w.t, "ip", "-o", "link", "show", "eth0")
+	return p
+}
+
+// pod is a pod that was there before the change.
+type pod struct {
+	*meshtest.Pod
+	world        *world
+	name         string
+	before, link string
+}
+
+// facts are what must not change of a running pod.
+func (w *world) facts(name string) string {
+	w.t.Helper()
+	return w.Kubectl(w.t, "get", "pod", name, "-o", "jsonpath={.metadata.uid} {.status.podIP} {.status.containerStatuses[0].containerID} {.status.containerStatuses[0].restartCount}")
+}
+
+// same fails the test if the pod is not what it was.
+func (p *pod) same() {
+	p.world.t.Helper()
+	if now := p.world.facts(p.name); now != p.before {
+		p.world.t.Errorf("pod %s is %s, and was %s", p.name, now, p.before)
+	}
+	if now := p.Run(p.world.t, "ip", "-o", "link", "show", "eth0"); now != p.link {
+		p.world.t.Errorf("pod %s has the link %s, and had %s", p.name, now, p.link)
+	}
+}
+
+// felix leaves on a node what Felix has in nftables for the pods that are there: those of others it lets through nothing. When Calico
+// comes back it makes that anew.
+func (w *world) felix(node string) {
+	w.t.Helper()
+	links := strings.Fields(w.On(w.t, node, `ip -o link show | sed -n 's/^[0-9]*: \(cali[^@:]*\)[@:].*/\1/p'`))
+	var known []string
+	for _, l := range links {
+		w.On(w.t, node, fmt.Sprintf("ip link set dev %s alias ''", l)) // as Calico makes them
+		known = append(known, fmt.Sprintf("iifname %q accept;", l))
+	}
+	w.Put(w.t, node, "/opt/calico/felix.nft", 0o644, []byte(fmt.Sprintf(`table ip calico {}
+delete table ip calico
+table ip calico {
+	chain filter-cali-from-wl-dispatch { %s drop; }
+	chain filter-FORWARD { type filter hook forward priority 0; policy accept; iifname "cali*" jump filter-cali-from-wl-dispatch; }
+}
+`, strings.Join(known, " "))))
+	w.On(w.t, node, "nft -f /opt/calico/felix.nft")
+}
+
+// files are the sums of what a network installs on a node.
+func (w *world) files(node string) string {
+	w.t.Helper()
+	return w.On(w.t, node, "sha256sum /etc/cni/net.d/10-calico.conflist /opt/cni/bin/calico /opt/cni/bin/calico-ipam /opt/cni/bin/portmap /opt/cni/bin/bandwidth; grep -c . /etc/cni/net.d/calico-kubeconfig")
+}
+
+// golden is what Calico wrote of a pod that this test has nothing to do with.
+func (w *world) golden() string {
+	w.t.Helper()
+	return w.Kubectl(w.t, "get", "ipamhandles.crd.projectcalico.org", "k8s-pod-network.3f1d9c8a7b6e5d4c3b2a190817263544536271809fabcdef0123456789abcdef", "-o", "jsonpath={.spec} {.metadata.uid}") + "\n" +
+		w.Kubectl(w.t, "get", "ipamblocks.crd.projectcalico.org", "192-168-154-0-26", "-o", `jsonpath={.metadata.uid} {.spec.cidr} {.spec.affinity} {.spec.attributes[?(@.handle_id=="k8s-pod-network.3f1d9c8a7b6e5d4c3b2a190817263544536271809fabcdef0123456789abcdef")].secondary}`) + "\n" +
+		w.Kubectl(w.t, "get", "blockaffinities.crd.projectcalico.org", "-o", `jsonpath={range .items[*]}{.metadata.name} {.metadata.uid} {.spec}{"\n"}{end}`) + "\n" +
+		w.Kubectl(w.t, "get", "ippools.crd.projectcalico.org", "-o", `jsonpath={range .items[*]}{.metadata.name} {.metadata.uid} {.spec}{"\n"}{end}`)
+}
+
+// A cluster of Calico's changes over by the page, node by node, and back again. Pods talk all the while: none loses a packet, its
+// address or a connection, and what Calico had in the datastore is what it was.
+func TestFromCalicoAndBack(t *testing.T) {
+	w := newWorld(t, len(nodes))
+	w.calico()
+	first, second := w.pod("first", nodes[0].name), w.pod("second", nodes[1].name)
+	for i, want := range []string{"192.168.154.3", "192.168.9.69"} { // the next of what Calico's blocks have free
+		if got := []*pod{first, second}[i].V4.String(); got != want {
+			t.Errorf("%s got %s, want %s", nodes[i].name, got, want)
+		}
+		w.felix(nodes[i].name)
+	}
+	files, golden := []string{w.files(nodes[0].name), w.files(nodes[1].name)}, w.golden()
+	packets := meshtest.StartTraffic(t, first.Pod, second.Pod)
+	connection := connect(t, first.Pod, second.Pod)
+	sh := newShell(t, readPage(t, "migrate-from-calico.md"), w.Lab)
+
+	sh.follow(t, "Before you begin", nil)
+	sh.follow(t, "1. Let Calico keep off nodes that have moved", nil)
+	sh.follow(t, "2. Install Tortie, on no node yet", nil)
+	move := func(node, moved string) {
+		t.Helper()
+		sh.follow(t, "3. Move a node", map[string]string{"NODE": node, "MOVED": moved})
+		connection.alive(t)
+		if tables := w.On(w.t, node, "nft list tables"); strings.Contains(tables, "calico") {
+			t.Errorf("Felix's table is on %s still: %s", node, tables)
+		}
+	}
+	back := func(node, calico string) {
+		t.Helper()
+		sh.follow(t, "4. Take a node back to Calico", map[string]string{"NODE": node, "CALICO": calico})
+		connection.alive(t)
+		for i, n := range nodes {
+			if got := w.files(n.name); n.name == node && got != files[i] {
+				t.Errorf("files of %s:\n%s\nbefore:\n%s", node, got, files[i])
+			}
+		}
+		if left := w.On(w.t, node, "ip route show proto 84"); left != "" {
+			t.Errorf("%s has routes of the agent's:\n%s", node, left)
+		}
+	}
+	// Not node1 back and forth at once: the other node's BIRD drops what it knows of a BIRD that it has just seen restart, when that ends.
+	move("node1", "1")
+	move("master", "2")
+	sh.follow(t, "5. When the last node has moved", nil)
+	if now := w.golden(); now != golden {
+		t.Errorf("the datastore has\n%s\nand Calico had\n%s", now, golden)
+	}
+	third := w.pod("third", nodes[0].name)
+	if !netip.MustParsePrefix(nodes[0].block).Contains(third.V4) {
+		t.Errorf("a new pod has %s, which is not of its node's block %s", third.V4, nodes[0].block)
+	}
+	sh.follow(t, "6. Back to Calico, the whole cluster", nil)
+	back("node1", "1")
+	back("master", "2")
+	sh.follow(t, "When no node has Tortie any more", nil)
+
+	connection.alive(t)
+	packets.Intact(t)
+	first.same()
+	second.same()
+}
+
+// talk is one TCP connection between two pods.
+type talk struct{ near, far net.Conn }
+
+// connect opens a connection that is to stay.
+func connect(t *testing.T, from, to *meshtest.Pod) *talk {
+	t.Helper()
+	var l net.Listener
+	to.Within(t, func() (err error) {
+		l, err = net.Listen("tcp4", netip.AddrPortFrom(to.V4, 7100).String())
+		return err
+	})
+	defer l.Close()
+	c := &talk{}
+	from.Within(t, func() (err error) {
+		c.near, err = net.DialTimeout("tcp4", l.Addr().String(), meshtest.Patience)
+		return err
+	})
+	var err error
+	if c.far, err = l.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.near.Close(); c.far.Close() })
+	c.alive(t)
+	return c
+}
+
+// alive fails the test if the connection is not what it was.
+func (c *talk) alive(t *testing.T) {
+	t.Helper()
+	for _, way := range [][2]net.Conn{{c.near, c.far}, {c.far, c.near}} {
+		const said = "still here"
+		_ = way[1].SetReadDeadline(time.Now().Add(meshtest.Patience))
+		_, err := way[0].Write([]byte(said))
+		heard := make([]byte, len(said))
+		if err == nil {
+			_, err = io.ReadFull(way[1], heard)
+		}
+		if err != nil || string(heard) != said {
+			t.Fatalf("the connection from %s to %s: %q, %v", way[0].LocalAddr(), way[0].RemoteAddr(), heard, err)
+		}
+	}
+}

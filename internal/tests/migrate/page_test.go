@@ -1,0 +1,232 @@
+package migrate
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+)
+
+// command is what a page has people type, and what it says that they see.
+type command struct {
+	line int
+	text string
+	want []string
+}
+
+// page is a document with commands, by the heading that they stand under.
+type page struct {
+	path     string
+	headings []string
+	commands map[string][]command
+	values   map[string]string // blocks of YAML, by the name in the comment before
+}
+
+var valuesOf = regexp.MustCompile(`^<!-- values: (\S+) -->$`)
+
+// readPage takes a document of docs/ apart.
+func readPage(t *testing.T, name string) *page {
+	t.Helper()
+	p := &page{path: filepath.Join(labtest.Root(), "docs", name), commands: map[string][]command{}, values: map[string]string{}}
+	text, err := os.ReadFile(p.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	heading, fence, values, indent := "", "", "", ""
+	for i, line := range strings.Split(string(text), "\n") {
+		if at := strings.Index(line, "<!-- values:"); at >= 0 {
+			indent = line[:at] // of an item of a list
+		}
+		line = strings.TrimPrefix(line, indent)
+		switch found := valuesOf.FindStringSubmatch(line); {
+		case strings.HasPrefix(line, "```"):
+			if fence == "yaml" {
+				values = ""
+			}
+			fence = strings.TrimPrefix(line, "```")
+		case fence == "yaml" && values != "":
+			p.values[values] += line + "\n"
+		case fence == "console":
+			p.add(heading, i+1, line)
+		case found != nil:
+			values = found[1]
+		case fence == "" && strings.HasPrefix(line, "#"):
+			heading = strings.TrimLeft(line, "# ")
+			p.headings = append(p.headings, heading)
+		}
+	}
+	return p
+}
+
+func (p *page) add(heading string, number int, line string) {
+	if text, ok := strings.CutPrefix(line, "$ "); ok {
+		p.commands[heading] = append(p.commands[heading], command{line: number, text: text})
+		return
+	}
+	all := p.commands[heading]
+	last := &all[len(all)-1]
+	last.want = append(last.want, line)
+}
+
+// shell executes a page's commands, with the variables that they set.
+type shell struct {
+	page *page
+	dir  string // where they run, and where programs are that take the place of the reader's
+	env  map[string]string
+}
+
+// newShell makes a shell in which kubectl and helm are those of a lab. The page's values say nothing of the image that its nodes have.
+func newShell(t *testing.T, p *page, l *labtest.Lab) *shell {
+	t.Helper()
+	s := &shell{page: p, dir: t.TempDir(), env: map[string]string{}}
+	s.write(t, "kubectl", "#!/bin/sh\nexec "+l.Command("kubectl")+" \"$@\"\n")
+	s.write(t, "helm", fmt.Sprintf("#!/bin/sh\ncase $1 in install|upgrade) set -- \"$@\" --set %s;; esac\nexec %s \"$@\"\n", labtest.SetImage(labtest.ImageTag), l.Command("helm")))
+	if err := os.Symlink(filepath.Join(labtest.Root(), "charts"), filepath.Join(s.dir, "charts")); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range p.values {
+		s.write(t, name+".yaml", text)
+	}
+	return s
+}
+
+func (s *shell) write(t *testing.T, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(s.dir, name), []byte(text), 0o700); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// follow executes what stands under a heading; instead says what variables are to be, in place of what the page sets.
+func (s *shell) follow(t *testing.T, heading string, instead map[string]string) {
+	t.Helper()
+	if len(s.page.commands[heading]) == 0 {
+		t.Fatalf("%s has no commands under %q; it has %q", s.page.path, heading, s.page.headings)
+	}
+	for _, c := range s.page.commands[heading] {
+		s.try(t, c, instead)
+	}
+}
+
+// looking finds commands that change nothing: what they show may take a while to be so.
+var (
+	looking   = regexp.MustCompile(`^kubectl( -n \S+)? (get|logs|exec \S+ -c \S+ -- node) `)
+	assigning = regexp.MustCompile(`^([A-Z]+)=`)
+)
+
+func (s *shell) try(t *testing.T, c command, instead map[string]string) {
+	t.Helper()
+	deadline := time.Now().Add(meshtest.Patience / 2 * meshtest.TimeScale)
+	start := time.Now()
+	for {
+		out, err := s.run(t, c.text, instead)
+		if err == nil {
+			err = matches(c.want, out)
+		}
+		if err == nil {
+			t.Logf("%5.1f s  %s", time.Since(start).Seconds(), c.text)
+			return
+		}
+		if !looking.MatchString(c.text) || time.Now().After(deadline) {
+			t.Fatalf("%s:%d: %s: %v", s.page.path, c.line, c.text, err)
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+}
+
+// run executes a command; a variable that it sets is kept.
+func (s *shell) run(t *testing.T, text string, instead map[string]string) (string, error) {
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	script := "set -o pipefail; " + text
+	var names []string
+	if assigning.MatchString(text) && !strings.Contains(text, "; ") {
+		for _, word := range strings.Fields(text) {
+			if name := assigning.FindStringSubmatch(word); name != nil {
+				names = append(names, name[1])
+				script += fmt.Sprintf("\nprintf '%%s\\n' \"$%s\"", name[1])
+			}
+		}
+	}
+	cmd := exec.CommandContext(ctx, "bash", "-c", script)
+	cmd.Dir = s.dir
+	cmd.Env = append(os.Environ(), "PATH="+s.dir+":"+os.Getenv("PATH"))
+	for name, value := range s.env {
+		cmd.Env = append(cmd.Env, name+"="+value)
+	}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%w: %s", err, out)
+	}
+	if len(names) == 0 {
+		return string(out), nil
+	}
+	for i, value := range strings.Split(strings.TrimSpace(string(out)), "\n") {
+		s.env[names[i]] = value
+		if other, ok := instead[names[i]]; ok {
+			s.env[names[i]] = other
+		}
+	}
+	return "", nil
+}
+
+// matches compares an output with the page's: ... stands for anything, on a line of its own for any lines. How much blank there is
+// between words does not matter.
+func matches(want []string, got string) error {
+	var b strings.Builder
+	b.WriteString(`(?s)^\s*`)
+	for _, line := range want {
+		if strings.TrimSpace(line) == "..." {
+			b.WriteString(`.*`)
+			continue
+		}
+		for i, part := range strings.Split(strings.TrimSpace(line), "...") {
+			if i > 0 {
+				b.WriteString(`[^\n]*?`)
+			}
+			words := strings.Fields(part)
+			for i := range words {
+				words[i] = regexp.QuoteMeta(words[i])
+			}
+			b.WriteString(strings.Join(words, `\s+`))
+			b.WriteString(`\s*`)
+		}
+	}
+	b.WriteString(`$`)
+	if !regexp.MustCompile(b.String()).MatchString(got) {
+		return fmt.Errorf("the page says\n%s\nand this is so:\n%s", strings.Join(want, "\n"), got)
+	}
+	return nil
+}
+
+// The comparison is worth something only if it finds differences.
+func TestMatches(t *testing.T) {
+	for _, c := range []struct {
+		want, got string
+		ok        bool
+	}{
+		{"true", "true\n", true},
+		{"true", "false\n", false},
+		{"", "", true},
+		{"", "something\n", false},
+		{"NAME AGE\npool ...", "NAME      AGE\npool      12s\n", true},
+		{"NAME AGE\npool ...", "NAME      AGE\nother     12s\n", false},
+		{"NAME AGE\npool ...", "NAME      AGE\npool 1s\nother     12s\n", false},
+		{"Node ..., ready\n...\nRoutes 3", "Node       n1, ready\nA\nB\nRoutes  3\n", true},
+		{"Node ..., ready\n...\nRoutes 3", "Node       n1, not\nA, ready\nRoutes  3\n", false},
+		{"... 0 problems, ...", "Node n: 17 checks in 2 s: 0 problems, 1\n", true},
+		{"... 0 problems, ...", "Node n: 17 checks in 2 s: 2 problems, 1\n", false},
+	} {
+		if err := matches(strings.Split(c.want, "\n"), c.got); (err == nil) != c.ok {
+			t.Errorf("%q and %q: %v", c.want, c.got, err)
+		}
+	}
+}

@@ -1,0 +1,54 @@
+package migrate
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+)
+
+// documents are those that show values of the chart.
+var documents = []string{"migrate-from-calico.md", "get-started/kubeadm.md", "get-started/kind.md", "get-started/k3s.md", "get-started/bare.md"}
+
+// What docs/ shows as values, the chart takes and renders; and what a page says of directories is where things are mounted.
+func TestChartTakesShownValues(t *testing.T) {
+	helm, dir := labtest.Program(t, "helm"), t.TempDir()
+	seen := map[string]string{}
+	for _, document := range documents {
+		p := readPage(t, document)
+		if len(p.values) == 0 {
+			t.Errorf("docs/%s shows no values", document)
+		}
+		for name, text := range p.values {
+			file := filepath.Join(dir, name+".yaml")
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			out, err := exec.Command(helm, "template", "tortie", labtest.ChartDir(), "--namespace", "kube-system", "-f", file).CombinedOutput()
+			if err != nil {
+				t.Errorf("docs/%s, values %s: %v\n%s", document, name, err, out)
+			}
+			if seen[name] != "" {
+				t.Errorf("values %s are in docs/%s and in docs/%s", name, document, p.path)
+			}
+			seen[name] = string(out)
+		}
+	}
+	for name, wants := range map[string][]string{
+		"k3s":          {"path: /var/lib/rancher/k3s/data/cni,", "path: /var/lib/rancher/k3s/agent/etc/cni/net.d,", "10.42.0.0/16"},
+		"kind":         {"docker.io/tortie-net/tortie:dev", "path: /opt/cni/bin,"},
+		"bare":         {"10.244.0.0/16", "path: /etc/cni/net.d,"},
+		"migrate":      {"tortie.net/network: tortie", "TORTIE_REMOVE_CALICO_RULES"},
+		"flannel":      {"name: migrate", "maxUnavailable: 100%"},
+		"kubeadm-dual": {`"assign_ipv6": "true"`},
+	} {
+		for _, want := range wants {
+			if !strings.Contains(seen[name], want) {
+				t.Errorf("the chart with values %s renders no %q", name, want)
+			}
+		}
+	}
+}

@@ -1,0 +1,140 @@
+package rights
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/tortie-net/tortie/internal/agent/nodestatus"
+	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+)
+
+// bits are the kernel's numbers of the capabilities that the chart gives to the agent.
+var bits = map[corev1.Capability]int{
+	"NET_ADMIN": unix.CAP_NET_ADMIN, "NET_RAW": unix.CAP_NET_RAW, "NET_BIND_SERVICE": unix.CAP_NET_BIND_SERVICE,
+}
+
+// agentCapabilities are what the chart gives to the agent.
+func agentCapabilities(t *testing.T) []corev1.Capability {
+	t.Helper()
+	for _, c := range templates(t)["DaemonSet tortie-node"].Containers {
+		if c.Name == "node" {
+			return c.SecurityContext.Capabilities.Add
+		}
+	}
+	t.Fatal("the chart has no agent")
+	return nil
+}
+
+// confined executes a program as a container runtime does with these capabilities: no others, and no way to gain any.
+func confined(capabilities []corev1.Capability) []string {
+	set := "-all"
+	for _, c := range capabilities {
+		set += ",+" + strings.ToLower(string(c))
+	}
+	return []string{"setpriv", "--no-new-privs", "--bounding-set", set}
+}
+
+// wantConfined fails the test unless a process has these capabilities and no others.
+func wantConfined(t *testing.T, pid int, capabilities []corev1.Capability) {
+	t.Helper()
+	var want uint64
+	for _, c := range capabilities {
+		want |= 1 << bits[c]
+	}
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	must(t, err)
+	for line := range bytes.Lines(text) {
+		name, value, _ := strings.Cut(strings.TrimSpace(string(line)), ":\t")
+		if name != "CapEff" && name != "CapBnd" {
+			continue
+		}
+		if got, err := strconv.ParseUint(value, 16, 64); err != nil || got != want {
+			t.Errorf("the agent has %s %s, want %x", name, value, want)
+		}
+	}
+}
+
+// capabilities shows that the agents, which have done all that life brings with exactly the chart's capabilities, can do without none of
+// them.
+func (l *life) capabilities(t *testing.T) {
+	all := agentCapabilities(t)
+	wantConfined(t, l.first.Cmd.Process.Pid, all)
+	without := func(c corev1.Capability) []string {
+		return confined(slices.DeleteFunc(slices.Clone(all), func(has corev1.Capability) bool { return has == c }))
+	}
+	for _, c := range all {
+		switch c {
+		case "NET_ADMIN":
+			l.replace(t, without(c))
+			meshtest.Eventually(t, func() error { return l.said("operation not permitted", "CAP_NET_ADMIN") })
+			if l.first.Probe("/readyz") == nil {
+				t.Error("an agent without NET_ADMIN is ready")
+			}
+		case "NET_BIND_SERVICE":
+			l.replace(t, without(c))
+			meshtest.Eventually(t, func() error { return l.said("listen for BGP on", "capability NET_BIND_SERVICE is missing") })
+			l.told(t, "BGPPortTaken", 1)
+			l.replace(t, without(c))
+			l.told(t, "BGPPortTaken", 2) // the next agent counts on, which takes a right of its own
+		case "NET_RAW":
+			l.replace(t, confined(all))
+			l.probes(t, confined(all), "")
+			l.probes(t, without(c), "or with the capability NET_RAW")
+		default:
+			t.Errorf("nothing shows that the agent needs %s", c)
+		}
+	}
+}
+
+// replace ends the first node's agent and starts it in another way. It may fail: said tells.
+func (l *life) replace(t *testing.T, launcher []string) {
+	t.Helper()
+	l.first.End(t)
+	must(t, os.Truncate(filepath.Join(l.first.Dir, "agent.log"), 0))
+	before := l.Launcher
+	l.Launcher = launcher
+	l.first.Start(t, meshtest.Build)
+	l.Launcher = before
+}
+
+// said is nil if the first node's agent has logged all of that.
+func (l *life) said(texts ...string) error {
+	log := l.first.Tail(1 << 20)
+	for _, text := range texts {
+		if !strings.Contains(log, text) {
+			return fmt.Errorf("the agent has not said %q:\n%s", text, log)
+		}
+	}
+	return nil
+}
+
+// probes runs node diagnose, and looks for what it advises about the tunnel to another node; "" means that its probe was answered.
+func (l *life) probes(t *testing.T, launcher []string, advice string) {
+	t.Helper()
+	command := append(slices.Clone(launcher), meshtest.Program(t, meshtest.Build), "diagnose", "-o", "json")
+	meshtest.Eventually(t, func() error {
+		out, err := l.first.Try(command[0], command[1:]...)
+		_, text, _ := strings.Cut(out, "\n{")
+		var d nodestatus.Diagnosis
+		if err := json.NewDecoder(strings.NewReader("{" + text)).Decode(&d); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		for _, f := range d.Findings {
+			if f.Check == "peer-vxlan" && (advice == "" && f.Level == nodestatus.OK || advice != "" && strings.Contains(f.Do, advice)) {
+				return nil
+			}
+		}
+		return errors.Join(err, fmt.Errorf("no finding of peer-vxlan with %q: %s", advice, out))
+	})
+}

@@ -1,0 +1,187 @@
+package rights
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	authv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
+
+	"github.com/tortie-net/tortie/internal/install/definitions"
+	"github.com/tortie-net/tortie/internal/install/objects"
+	"github.com/tortie-net/tortie/internal/install/traffic"
+	"github.com/tortie-net/tortie/internal/install/uninstall"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+)
+
+// hooks are the end of life: definitions are brought up to date, packets are sent between pods, and the first node is left, each by its own
+// account. No kubelet runs here; the test plays the part of the first node's.
+func (l *life) hooks(t *testing.T) {
+	admin := newUser(t, l.Admin)
+	l.upgrade(t, admin)
+	patchNode(t, admin, `{"metadata":{"labels":{"kubernetes.io/os":"linux"}}}`)
+	patchNode(t, admin, `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`, "status")
+	cluster, err := objects.New(l.as(t, "tortie-test"))
+	must(t, err)
+	test := traffic.New(cluster, traffic.Settings{Namespace: "kube-system", Pod: chartPod(t, "tortie-test", chartArgs...), Timeout: time.Second}, func(string) {})
+	if err := test.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "it took longer than 1s: waiting for pod") {
+		t.Errorf("helm test, whose pods nobody runs: %v", err)
+	}
+	settings := uninstall.Settings{Namespace: "kube-system", DaemonSet: "tortie-node", Agents: "none=none", Pod: chartPod(t, "tortie-uninstall", chartArgs...), Timeout: meshtest.Patience}
+	u, err := uninstall.New(l.as(t, "tortie-uninstall"), settings, func(string) {})
+	must(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan struct{})
+	go func() { defer close(served); endPods(ctx, admin) }()
+	must(t, u.Run(t.Context()))
+	stop()
+	<-served
+}
+
+// as is the API server as one of the hooks' accounts, which have had the chart's rights since the beginning.
+func (l *life) as(t *testing.T, account string) *rest.Config { return asHook(t, l.Admin, account) }
+
+func asHook(t *testing.T, admin *rest.Config, account string) *rest.Config {
+	t.Helper()
+	accounts := newUser(t, admin).core.CoreV1().ServiceAccounts("kube-system")
+	_, err := accounts.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: account}}, metav1.CreateOptions{})
+	must(t, err)
+	answer, err := accounts.CreateToken(t.Context(), account, &authv1.TokenRequest{}, metav1.CreateOptions{})
+	must(t, err)
+	cfg := rest.AnonymousClientConfig(admin)
+	cfg.BearerToken = answer.Status.Token
+	return cfg
+}
+
+// upgrade creates a definition that is missing, and completes one that somebody else has made.
+func (l *life) upgrade(t *testing.T, admin *user) {
+	t.Helper()
+	kind := admin.any.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	must(t, kind.Delete(t.Context(), "bgpfilters.crd.projectcalico.org", metav1.DeleteOptions{}))
+	_, err := kind.Patch(t.Context(), "ipreservations.crd.projectcalico.org", types.JSONPatchType, []byte(`[
+		{"op": "remove", "path": "/metadata/labels/app.kubernetes.io~1part-of"},
+		{"op": "remove", "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec"}]`), metav1.PatchOptions{})
+	must(t, err)
+	all, err := definitions.Read(os.DirFS("../../../charts/tortie/crds"))
+	must(t, err)
+	told := ""
+	applier, err := definitions.NewApplier(l.as(t, "tortie-upgrade"), func(line string) { told += line + "\n" })
+	must(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), meshtest.Patience)
+	defer cancel()
+	must(t, applier.Apply(ctx, all))
+	for _, want := range []string{"bgpfilters.crd.projectcalico.org: " + string(definitions.Create), "ipreservations.crd.projectcalico.org: " + string(definitions.Extend)} {
+		if !strings.Contains(told, want) {
+			t.Errorf("the upgrade says\n%swant %s", told, want)
+		}
+	}
+}
+
+func patchNode(t *testing.T, admin *user, change string, sub ...string) {
+	t.Helper()
+	_, err := admin.core.CoreV1().Nodes().Patch(t.Context(), "first", types.StrategicMergePatchType, []byte(change), metav1.PatchOptions{}, sub...)
+	must(t, err)
+}
+
+// endPods says of the pods that clean the first node that they have, until ctx ends.
+func endPods(ctx context.Context, admin *user) {
+	pods := admin.core.CoreV1().Pods("kube-system")
+	for ; ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
+		all, err := pods.List(ctx, metav1.ListOptions{LabelSelector: "tortie.io/uninstall"})
+		if err != nil {
+			continue // the uninstallation says that nobody has cleaned
+		}
+		for i := range all.Items {
+			all.Items[i].Status.Phase = corev1.PodSucceeded
+			_, _ = pods.UpdateStatus(ctx, &all.Items[i], metav1.UpdateOptions{}) // else at the next turn
+		}
+	}
+}
+
+// chartPod is the pod that a hook of the chart makes, from its ConfigMap.
+func chartPod(t *testing.T, hook string, args ...string) *corev1.Pod {
+	t.Helper()
+	for _, obj := range labtest.Chart(t, args...) {
+		if obj.GetKind() != "ConfigMap" || obj.GetName() != hook {
+			continue
+		}
+		text, _, _ := unstructured.NestedString(obj.Object, "data", "pod.yaml")
+		pod := &corev1.Pod{}
+		must(t, yaml.Unmarshal([]byte(text), pod))
+		return pod
+	}
+	t.Fatalf("the chart has no ConfigMap %s", hook)
+	return nil
+}
+
+// TestHookPods: a hook makes the pods that the chart has and no others, on any node, and deletes no others.
+func TestHookPods(t *testing.T) {
+	cfg := server(t, "auto", "--set", "extraEnv[0].name=A,extraEnv[0].value=b")
+	admin := newUser(t, cfg)
+	labtest.GrantAll(t, cfg, labtest.Chart(t))
+	for _, hook := range []string{"tortie-uninstall", "tortie-test"} {
+		pods := newUser(t, asHook(t, cfg, hook)).core.CoreV1().Pods("kube-system")
+		label := map[string]string{"tortie-uninstall": "tortie.io/uninstall", "tortie-test": "tortie.io/test"}[hook]
+		base := chartPod(t, hook, "--set", "extraEnv[0].name=A,extraEnv[0].value=b")
+		base.Name, base.Spec.NodeName, base.Labels[label] = hook+"-pod", "any", "run"
+		yes := true
+		for name, c := range map[string]struct {
+			change  func(*corev1.PodSpec)
+			refused bool
+		}{
+			"as the chart has it":   {func(*corev1.PodSpec) {}, false},
+			"with fewer arguments":  {func(p *corev1.PodSpec) { p.Containers[0].Args = nil }, false},
+			"with an account":       {func(p *corev1.PodSpec) { p.ServiceAccountName = "tortie-kube-controllers" }, true},
+			"with a token":          {func(p *corev1.PodSpec) { p.AutomountServiceAccountToken = &yes }, true},
+			"with another image":    {func(p *corev1.PodSpec) { p.Containers[0].Image = "thief.example/x" }, true},
+			"with another command":  {func(p *corev1.PodSpec) { p.Containers[0].Command = []string{"/bin/sh"} }, true},
+			"with another argument": {func(p *corev1.PodSpec) { p.Containers[0].Args = []string{"-x"} }, true},
+			"with more in its environment": {func(p *corev1.PodSpec) {
+				p.Containers[0].Env = append(p.Containers[0].Env, corev1.EnvVar{Name: "LD_PRELOAD", Value: "x"})
+			}, true},
+			"with another container": {func(p *corev1.PodSpec) {
+				p.Containers = append(p.Containers, p.Containers[0])
+				p.Containers[1].Name = "other"
+			}, true},
+			"with another container first": {func(p *corev1.PodSpec) {
+				p.InitContainers = append(p.InitContainers, corev1.Container{Name: "first", Image: "x"})
+			}, true},
+			"privileged": {func(p *corev1.PodSpec) {
+				p.Containers[0].SecurityContext.AllowPrivilegeEscalation, p.Containers[0].SecurityContext.Privileged = &yes, &yes
+			}, true},
+			"with a capability": {func(p *corev1.PodSpec) {
+				p.Containers[0].SecurityContext.Capabilities.Add = append(p.Containers[0].SecurityContext.Capabilities.Add, "SYS_ADMIN")
+			}, true},
+			"that sees the host's processes": {func(p *corev1.PodSpec) { p.HostPID = true }, true},
+			"in the other network":           {func(p *corev1.PodSpec) { p.HostNetwork = !p.HostNetwork }, true},
+			"with a directory of the host": {func(p *corev1.PodSpec) {
+				p.Volumes = append(p.Volumes, corev1.Volume{Name: "root", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}})
+			}, true},
+			"with a probe": {func(p *corev1.PodSpec) {
+				p.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"/x"}}}}
+			}, true},
+			"with another profile": {func(p *corev1.PodSpec) { p.SecurityContext.SeccompProfile.Type = corev1.SeccompProfileTypeUnconfined }, true},
+		} {
+			pod := base.DeepCopy()
+			c.change(&pod.Spec)
+			_, err := pods.Create(t.Context(), pod, metav1.CreateOptions{DryRun: dryRun})
+			check(t, hook+" makes a pod "+name, err, c.refused)
+		}
+		made := object(t, `{apiVersion: v1, kind: Pod, metadata: {name: %s-other, namespace: kube-system, labels: {app: x}}, spec: {containers: [{name: c, image: none}]}}`, hook)
+		admin.create(t, made)
+		refused(t, hook+" deletes another's pod", pods.Delete(t.Context(), made.GetName(), metav1.DeleteOptions{DryRun: dryRun}))
+		own, err := pods.Create(t.Context(), base, metav1.CreateOptions{})
+		must(t, err)
+		passed(t, hook+" deletes its pod", pods.Delete(t.Context(), own.Name, *metav1.NewDeleteOptions(0)))
+	}
+}

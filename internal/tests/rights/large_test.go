@@ -1,0 +1,89 @@
+package rights
+
+import (
+	"fmt"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+)
+
+// sized is a block of the victim's in which every second address is held by a pod, each with attributes of its own.
+func sized(bits int, victim string) *unstructured.Unstructured {
+	size := 1 << (32 - bits)
+	allocations, unallocated, attributes, numbers := []any{}, []any{}, []any{}, map[string]any{}
+	for i := range size {
+		if i%2 == 1 {
+			allocations, unallocated = append(allocations, nil), append(unallocated, int64(i))
+			continue
+		}
+		allocations = append(allocations, int64(len(attributes)))
+		attributes = append(attributes, map[string]any{
+			"handle_id": fmt.Sprintf("k8s-pod-network.%064d", i),
+			"secondary": map[string]any{"node": victim, "namespace": "default", "pod": fmt.Sprint("pod-", i), "timestamp": "2026-11-20 16:04:32.68279702 +0000 UTC"},
+		})
+		numbers[fmt.Sprint(i)] = int64(i)
+	}
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "crd.projectcalico.org/v1", "kind": "IPAMBlock", "metadata": map[string]any{"name": fmt.Sprintf("10-64-0-0-%d", bits)},
+		"spec": map[string]any{
+			"cidr": fmt.Sprintf("10.64.0.0/%d", bits), "affinity": "host:" + victim, "affinityClaimTime": "2026-01-02T03:04:05Z",
+			"strictAffinity": false, "deleted": false, "sequenceNumber": int64(1), "allocations": allocations, "unallocated": unallocated,
+			"attributes": attributes, "sequenceNumberForAllocation": numbers,
+		},
+	}}
+}
+
+// The policies count steps, and refuse what takes too many: the largest block that there may be does not.
+func TestLargeBlock(t *testing.T) {
+	s := newScene(t)
+	made := s.admin.create(t, sized(20, s.victim))
+	b := spec(made.Object["spec"].(map[string]any))
+	b.assign(1, "net.n", s.thief)
+	b.bump()
+	made, err := s.plugin.of(made).Update(t.Context(), made, metav1.UpdateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b = spec(made.Object["spec"].(map[string]any))
+	b.free(0)
+	b.bump()
+	_, err = s.plugin.of(made).Update(t.Context(), made, metav1.UpdateOptions{})
+	refused(t, "free the victim's", err)
+}
+
+// BenchmarkBlockWrite borrows and returns an address: what a write of a block takes with and without the fence.
+func BenchmarkBlockWrite(b *testing.B) {
+	for _, bits := range []int{26, 20} {
+		for _, mode := range []string{"off", "auto"} {
+			b.Run(fmt.Sprintf("%d/%s", bits, mode), func(b *testing.B) { benchmarkWrite(b, bits, mode) })
+		}
+	}
+}
+
+func benchmarkWrite(b *testing.B, bits int, mode string) {
+	cfg := labtest.NewServer(b)
+	admin := newUser(b, restConfig(b, cfg))
+	if mode != "off" {
+		labtest.Fence(b, restConfig(b, cfg))
+	}
+	admin.declare(b, "thief")
+	plugin := newUser(b, labtest.OnNode(b, restConfig(b, cfg), "tortie-cni", "thief"))
+	made := admin.create(b, sized(bits, "victim"))
+	for i := 0; b.Loop(); i++ {
+		content := spec(made.Object["spec"].(map[string]any))
+		if i%2 == 0 {
+			content.assign(1, "net.n", "thief")
+		} else {
+			content.free(1)
+			content["attributes"] = content.list("attributes")[:len(content.list("attributes"))-1]
+		}
+		content.bump()
+		var err error
+		if made, err = plugin.of(made).Update(b.Context(), made, metav1.UpdateOptions{}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

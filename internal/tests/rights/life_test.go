@@ -1,0 +1,346 @@
+package rights
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/plugin/journal"
+	"github.com/tortie-net/tortie/internal/testkit/cnitest"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+)
+
+var programs = cnitest.NewPrograms("./cmd/calico", "./cmd/calico-ipam", "./cmd/install")
+
+func TestMain(m *testing.M) {
+	code := meshtest.Main(m)
+	programs.Remove()
+	os.Exit(code)
+}
+
+// life is a cluster of two nodes with real agents, and the real plugins and installer on a host that stands for the first of them,
+// before a server that records what they ask and fences them.
+type life struct {
+	server *labtest.Server
+	*meshtest.Cluster
+	first, second *meshtest.Node
+	host          *cnitest.Host
+	plugin        *rest.Config // as the plugins of the first node
+	address       string       // of the server, on the host
+}
+
+func newLife(t *testing.T) *life {
+	server := labtest.NewAuditedServer(t)
+	l := &life{server: server, Cluster: meshtest.NewClusterOn(t, server), host: cnitest.NewHost(t, programs)}
+	l.Launcher = confined(agentCapabilities(t))
+	l.first, l.second = l.NewNode(t, "first", 0, 10), l.NewNode(t, "second", 0, 11)
+	l.plugin = labtest.OnNode(t, l.Admin, "tortie-cni", "first")
+	chart := labtest.Chart(t, chartArgs...)
+	labtest.GrantAll(t, l.Admin, chart) // over those that came with the tokens
+	labtest.FenceWith(t, l.Admin, chart)
+	listener := l.host.Listen(t)
+	t.Cleanup(func() { listener.Close() })
+	go labtest.Forward(listener, strings.TrimPrefix(l.plugin.Host, "https://"))
+	l.address = listener.Addr().String()
+	l.Env = []string{"NO_DEFAULT_POOLS=false"}
+	pool := meshtest.NewPool("default-ipv4-ippool", "10.10.0.0/29", api.EncapNever)
+	pool.Spec.BlockSize, pool.Spec.VXLANMode = 32, api.EncapAlways
+	l.Create(t, pool)
+	return l
+}
+
+// restart ends an agent and starts it with more environment.
+func (l *life) restart(t *testing.T, n *meshtest.Node, env ...string) {
+	t.Helper()
+	n.Signal(t, syscall.SIGTERM)
+	before := l.Env
+	l.Env = append(l.Env[:len(l.Env):len(l.Env)], env...)
+	meshtest.Start(t, n)
+	l.Env = before
+}
+
+// beginning sets a cluster up, and meets one that somebody else has set up, at a server that knows no streaming lists.
+func (l *life) beginning(t *testing.T) {
+	meshtest.Start(t, l.first, l.second)
+	info := &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}
+	must(t, l.Store.Get(t.Context(), info))
+	info.Spec.ClusterType = "k8s"
+	must(t, l.Store.Update(t.Context(), info))
+	l.restart(t, l.second, "KUBE_FEATURE_WatchListClient=false")
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// migration takes over what host-local has assigned on the first node: an address of a pod that is gone.
+func (l *life) migration(t *testing.T, cfg *rest.Config) {
+	t.Helper()
+	l.host.Write(t, "/etc/agent-kubeconfig", kubeconfig(l.address, cfg))
+	const lease = "/var/lib/cni/networks/k8s-pod-network/10.10.0.7"
+	l.host.Write(t, lease, "gone\r\neth0")
+	l.host.Write(t, "/opt/host/cni/bin/host-local", "old")
+	l.host.On(t, func() error { return os.Chtimes(lease, time.Time{}, time.Now().Add(-time.Hour)) })
+	ctx, cancel := context.WithTimeout(t.Context(), meshtest.Patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, cnitest.BinDir+"/calico-ipam", "-upgrade")
+	cmd.Env = []string{"KUBERNETES_NODE_NAME=first", "KUBECONFIG=/etc/agent-kubeconfig", "HOST_CNI_BIN_DIR=/opt/host/cni/bin"}
+	l.host.On(t, func() error {
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("calico-ipam -upgrade: %w: %s", err, out)
+		}
+		return nil
+	})
+}
+
+// installation installs the plugins, as the sidecar of the first node's agent.
+func (l *life) installation(t *testing.T) {
+	dir := t.TempDir()
+	cfg := labtest.OnNode(t, l.Admin, "tortie-node", "first")
+	for name, text := range map[string]string{"token": cfg.BearerToken, "ca.crt": string(cfg.CAData), "namespace": "kube-system"} {
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
+	address, err := netip.ParseAddrPort(strings.TrimPrefix(cfg.Host, "https://"))
+	must(t, err)
+	cmd := exec.Command(filepath.Join(programs.Dir(t), "install"), "-once")
+	cmd.Env = []string{
+		"KUBERNETES_NODE_NAME=first", "KUBERNETES_SERVICE_HOST=" + address.Addr().String(), fmt.Sprint("KUBERNETES_SERVICE_PORT=", address.Port()),
+		"SERVICE_ACCOUNT_DIR=" + dir, "CNI_BIN_SOURCE_DIR=" + programs.Dir(t), "SKIP_CNI_BINARIES=install", "HOST_CNI_BIN_DIR=" + dir + "/bin", "HOST_CNI_NET_DIR=" + dir + "/net",
+		"TORTIE_INSTALL_STATE_DIR=" + dir, "TORTIE_INSTALL_RUN_DIR=" + dir,
+	}
+	for _, made := range []string{"bin", "net"} {
+		must(t, os.Mkdir(filepath.Join(dir, made), 0o755))
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("install: %v\n%s", err, out)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "net", "calico-kubeconfig"))
+	must(t, err)
+	if bytes.Contains(text, []byte(cfg.BearerToken)) {
+		t.Error("the plugins have the agent's token")
+	}
+	l.migration(t, cfg)
+}
+
+// call executes a plugin for a pod's sandbox on the host.
+func (l *life) call(t *testing.T, verb, container, pod string, more map[string]any) error {
+	t.Helper()
+	conf := map[string]any{
+		"name": "net", "cniVersion": "1.1.0", "type": "calico", "datastore_type": "kubernetes", "nodename": "first",
+		"ipam": map[string]any{"type": "calico-ipam"}, "policy": map[string]any{"type": "k8s"}, "kubernetes": map[string]any{"kubeconfig": "/etc/cni/net.d/calico-kubeconfig"},
+	}
+	for key, value := range more {
+		conf[key] = value
+	}
+	stdin, err := json.Marshal(conf)
+	must(t, err)
+	cmd := exec.Command(cnitest.BinDir + "/calico")
+	cmd.Stdin = bytes.NewReader(stdin)
+	cmd.Env = []string{"CNI_COMMAND=" + verb, "CNI_PATH=" + cnitest.BinDir}
+	if container != "" {
+		ns := netnstest.New(t)
+		cmd.Env = append(cmd.Env, "CNI_CONTAINERID="+container, "CNI_IFNAME=eth0", fmt.Sprintf("CNI_NETNS=/proc/%d/fd/%d", os.Getpid(), ns.Fd()),
+			"CNI_ARGS=K8S_POD_NAMESPACE=default;K8S_POD_NAME="+pod)
+	}
+	return l.host.Try(func() error {
+		out, err := cmd.Output()
+		if err != nil {
+			return fmt.Errorf("%s %s: %w: %s", verb, container, err, out)
+		}
+		return nil
+	})
+}
+
+// reach writes a kubeconfig of the first node's plugins for an address of the host's.
+func (l *life) reach(t *testing.T, address string) {
+	t.Helper()
+	l.host.Write(t, "/etc/cni/net.d/calico-kubeconfig", kubeconfig(address, l.plugin))
+}
+
+func kubeconfig(address string, cfg *rest.Config) string {
+	return labtest.PluginKubeconfig("https://"+address, cfg.CAData, cfg.BearerToken)
+}
+
+// pod declares a pod of the first node.
+func (l *life) pod(t *testing.T, name string) {
+	t.Helper()
+	admin := newUser(t, l.Admin)
+	admin.create(t, object(t, `{apiVersion: v1, kind: Pod, metadata: {name: %s, namespace: default}, spec: {nodeName: first, containers: [{name: c, image: none}]}}`, name))
+}
+
+// containers come and go: the usual, one whose DEL the agent finishes, and garbage.
+func (l *life) containers(t *testing.T) {
+	l.reach(t, l.address)
+	l.host.Write(t, "/var/lib/calico/nodename", "first")
+	for _, pod := range []string{"usual", "late", "dead"} {
+		l.pod(t, pod)
+		must(t, l.call(t, "ADD", pod, pod, nil))
+	}
+	must(t, l.call(t, "STATUS", "", "", nil))
+	must(t, l.call(t, "DEL", "usual", "usual", nil))
+	must(t, l.call(t, "GC", "", "", map[string]any{"cni.dev/valid-attachments": []any{map[string]any{"containerID": "late", "ifname": "eth0"}}}))
+	l.reach(t, "127.0.0.1:1")
+	must(t, l.call(t, "DEL", "late", "late", nil))
+	l.handJournal(t)
+	l.reach(t, l.address)
+}
+
+// handJournal gives the agent what the plugins have left it, and waits until it has done that.
+func (l *life) handJournal(t *testing.T) {
+	t.Helper()
+	to := filepath.Join(l.first.Dir, "state", "tortie", "journal")
+	must(t, os.MkdirAll(to, 0o700))
+	l.host.On(t, func() error {
+		entries, err := os.ReadDir(string(journal.DefaultDir))
+		for _, e := range entries {
+			text, errRead := os.ReadFile(filepath.Join(string(journal.DefaultDir), e.Name()))
+			err = errors.Join(err, errRead, os.WriteFile(filepath.Join(to, e.Name()), text, 0o600))
+		}
+		if len(entries) == 0 {
+			return errors.New("the plugin has left no journal")
+		}
+		return err
+	})
+	meshtest.Eventually(t, func() error {
+		if err := l.Store.Get(t.Context(), &api.IPAMHandle{Meta: api.Meta{Name: "net.late"}, Spec: api.IPAMHandleSpec{HandleID: "net.late"}}); err == nil {
+			return errors.New("the agent has not finished the journal")
+		}
+		return nil
+	})
+}
+
+// block makes a block of one address that was claimed long ago; holder is the node that holds it, owner that whose block it is.
+func (l *life) block(t *testing.T, cidr, owner, holder string) {
+	t.Helper()
+	spec := map[string]any{
+		"cidr": cidr, "affinityClaimTime": "2026-01-02T03:04:05Z", "strictAffinity": false, "deleted": false, "sequenceNumber": 1,
+		"allocations": []any{nil}, "unallocated": []any{0}, "attributes": []any{}, "sequenceNumberForAllocation": map[string]any{},
+	}
+	if holder != "" {
+		spec["allocations"], spec["unallocated"] = []any{0}, []any{}
+		spec["attributes"] = []any{map[string]any{"handle_id": "net.x", "secondary": map[string]any{"node": holder}}}
+	}
+	if owner != "" {
+		spec["affinity"] = names.HostAffinity(owner)
+		l.Create(t, meshtest.NewAffinity(owner, cidr))
+	}
+	text, err := json.Marshal(spec)
+	must(t, err)
+	newUser(t, l.Admin).create(t, object(t, `{kind: IPAMBlock, metadata: {name: %s}, spec: %s}`, names.Block(netip.MustParsePrefix(cidr)), text))
+}
+
+// rest are the blocks of a pool of 8 that nobody has.
+func (l *life) rest(t *testing.T, base string) (free []string) {
+	t.Helper()
+	first := netip.MustParseAddr(base)
+	for range 8 {
+		cidr := netip.PrefixFrom(first, 32)
+		if err := l.Store.Get(t.Context(), &api.IPAMBlock{Meta: api.Meta{Name: names.Block(cidr)}}); err != nil {
+			free = append(free, cidr.String())
+		}
+		first = first.Next()
+	}
+	return free
+}
+
+// scarcity is when all ranges are taken: pods, and then tunnels, take what nobody owns, leave the rest to its owners, and borrow.
+func (l *life) scarcity(t *testing.T) {
+	pool := &api.IPPool{Meta: api.Meta{Name: "default-ipv4-ippool"}}
+	must(t, l.Store.Get(t.Context(), pool))
+	pool.Spec.NodeSelector = "!has(other)" // so that somebody has to look
+	must(t, l.Store.Update(t.Context(), pool))
+	rest := l.rest(t, "10.10.0.0")
+	l.scarce(t, rest, "first")
+	again := &api.IPAMHandle{Meta: api.Meta{Name: "net.pod0"}, Spec: api.IPAMHandleSpec{HandleID: "net.pod0", Block: map[string]int{}}}
+	l.Create(t, again) // as an ADD leaves it that was killed
+	for i := range 8 - len(rest) + 1 {
+		name := fmt.Sprint("pod", i)
+		l.pod(t, name)
+		if err := l.call(t, "ADD", name, name, nil); err != nil && i < 8-len(rest)-2 {
+			t.Fatal(err)
+		}
+	}
+	spare := meshtest.NewPool("spare", "10.11.0.0/29", api.EncapNever)
+	spare.Spec.VXLANMode, spare.Spec.BlockSize, spare.Spec.NodeSelector = api.EncapAlways, 32, "!has(other)"
+	l.scarce(t, l.rest(t, "10.11.0.0"), "third")
+	l.Create(t, spare)
+	meshtest.Start(t, l.NewNode(t, "third", 0, 12), l.NewNode(t, "fourth", 0, 13))
+
+	h := &api.IPAMHandle{Meta: api.Meta{Name: names.VXLANHandle("first")}, Spec: api.IPAMHandleSpec{HandleID: names.VXLANHandle("first")}}
+	must(t, l.Store.Get(t.Context(), h))
+	h.Spec.Block = map[string]int{}
+	must(t, l.Store.Update(t.Context(), h))
+	l.restart(t, l.first)
+}
+
+// scarce leaves of the free blocks of a pool one to nobody and one to a node that does not use it; of the others one is claimed by
+// two nodes.
+func (l *life) scarce(t *testing.T, free []string, node string) {
+	t.Helper()
+	if len(free) < 3 {
+		t.Fatalf("only %s is free", free)
+	}
+	l.block(t, free[0], "", "")
+	l.block(t, free[1], "ghost", "")
+	for _, cidr := range free[2:] {
+		l.block(t, cidr, "ghost", "ghost")
+	}
+	l.Create(t, meshtest.NewAffinity(node, free[2]))
+}
+
+// configuration is what operators ask for besides: BGP with passwords, services, reports, and mistakes.
+func (l *life) configuration(t *testing.T) {
+	admin := newUser(t, l.Admin)
+	admin.create(t, object(t, `{apiVersion: v1, kind: Secret, metadata: {name: bgp, namespace: kube-system}, stringData: {password: x}}`))
+	admin.create(t, object(t, `{kind: BGPConfiguration, metadata: {name: default}, spec: {serviceClusterIPs: [{cidr: 10.96.0.0/16}], nodeMeshPassword: {secretKeyRef: {name: bgp, key: password}}}}`))
+	admin.create(t, object(t, `{kind: CalicoNodeStatus, metadata: {name: ask}, spec: {node: first, classes: [Agent, BGP, Routes], updatePeriodSeconds: 10}}`))
+	bad := "x"
+	l.second.Annotate(t, api.AnnotationASNumber, &bad)
+	meshtest.Eventually(t, func() error {
+		status := &api.CalicoNodeStatus{Meta: api.Meta{Name: "ask"}}
+		if err := l.Store.Get(t.Context(), status); err != nil || status.Status.LastUpdated == nil {
+			return fmt.Errorf("CalicoNodeStatus is not answered: %v", err)
+		}
+		return nil
+	})
+	l.restart(t, l.second, "KUBE_FEATURE_WatchListClient=false")
+}
+
+// told waits until the first node's agents have told operators of something so many times.
+func (l *life) told(t *testing.T, reason string, times int32) {
+	t.Helper()
+	all := newUser(t, l.Admin).core.CoreV1().Events("")
+	meshtest.Eventually(t, func() error {
+		found, err := all.List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=first,reason=" + reason})
+		if err != nil {
+			return err
+		}
+		for i := range found.Items {
+			if found.Items[i].Count >= times {
+				return nil
+			}
+		}
+		return fmt.Errorf("of %d Events %s none has the count %d", len(found.Items), reason, times)
+	})
+}

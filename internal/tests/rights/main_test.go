@@ -1,0 +1,155 @@
+// Package rights holds the tests of what the chart's accounts and pods may do, on the real API server: that each right is used and
+// none is missing, and that a node's token does no harm to other nodes.
+package rights
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/yaml"
+
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+)
+
+// kinds are the resources of the kinds that tests write.
+var kinds = map[string]schema.GroupVersionResource{
+	"Node":          {Version: "v1", Resource: "nodes"},
+	"Pod":           {Version: "v1", Resource: "pods"},
+	"IPAMBlock":     custom("ipamblocks"),
+	"IPAMHandle":    custom("ipamhandles"),
+	"BlockAffinity": custom("blockaffinities"),
+	"IPPool":        custom("ippools"),
+	"IPAMConfig":    custom("ipamconfigs"),
+
+	"ClusterInformation": custom("clusterinformations"),
+	"FelixConfiguration": custom("felixconfigurations"),
+	"CalicoNodeStatus":   custom("caliconodestatuses"),
+	"Event":              {Version: "v1", Resource: "events"},
+	"Secret":             {Version: "v1", Resource: "secrets"},
+	"Role":               {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "roles"},
+	"RoleBinding":        {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "rolebindings"},
+	"BGPConfiguration":   custom("bgpconfigurations"),
+	"ClusterRole":        {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterroles"},
+	"ClusterRoleBinding": {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterrolebindings"},
+}
+
+func custom(plural string) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: "crd.projectcalico.org", Version: "v1", Resource: plural}
+}
+
+// object decodes one object of YAML. The group crd.projectcalico.org/v1 goes without saying.
+func object(t testing.TB, text string, args ...any) *unstructured.Unstructured {
+	t.Helper()
+	data, err := yaml.YAMLToJSON(fmt.Appendf(nil, text, args...))
+	if err != nil {
+		t.Fatalf("%v:\n%s", err, text)
+	}
+	obj := &unstructured.Unstructured{Object: map[string]any{}}
+	if !strings.Contains(string(data), `"apiVersion"`) {
+		data = append([]byte(`{"apiVersion":"crd.projectcalico.org/v1",`), data[1:]...)
+	}
+	if err := obj.UnmarshalJSON(data); err != nil {
+		t.Fatalf("%v:\n%s", err, text)
+	}
+	return obj
+}
+
+// user is somebody who writes.
+type user struct {
+	any  dynamic.Interface
+	core kubernetes.Interface
+}
+
+func newUser(t testing.TB, cfg *rest.Config) *user {
+	t.Helper()
+	cfg = rest.CopyConfig(cfg)
+	cfg.QPS, cfg.Timeout = -1, time.Minute
+	if cfg.WarningHandler == nil {
+		cfg.WarningHandler = rest.NoWarnings{}
+	}
+	dyn, err := dynamic.NewForConfig(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	core, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &user{any: dyn, core: core}
+}
+
+func (u *user) of(obj *unstructured.Unstructured) dynamic.ResourceInterface {
+	kind, ok := kinds[obj.GetKind()]
+	if !ok {
+		panic("no resource of kind " + obj.GetKind())
+	}
+	if ns := obj.GetNamespace(); ns != "" {
+		return u.any.Resource(kind).Namespace(ns)
+	}
+	return u.any.Resource(kind)
+}
+
+// create makes an object for the time of the test.
+func (u *user) create(t testing.TB, obj *unstructured.Unstructured) *unstructured.Unstructured {
+	t.Helper()
+	made, err := u.of(obj).Create(t.Context(), obj, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		err := u.of(made).Delete(context.Background(), made.GetName(), metav1.DeleteOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			t.Errorf("clean up: %v", err)
+		}
+	})
+	return made
+}
+
+// inForce is the fencing of the server that tests share, which run one after the other.
+var inForce string
+
+// server is the API server that tests share, with the chart's fencing of a mode, and further arguments of `helm template`.
+func server(t testing.TB, mode string, args ...string) (admin *rest.Config) {
+	t.Helper()
+	admin = labtest.RESTConfig(t)
+	wantRelease(t, admin)
+	if want := fmt.Sprint(mode, args); inForce != want {
+		labtest.FenceWith(t, admin, labtest.Chart(t, append(args, "--set", "fencing="+mode)...))
+		inForce = want
+	}
+	return admin
+}
+
+// declare makes a Node.
+func (u *user) declare(t testing.TB, name string) *corev1.Node {
+	t.Helper()
+	node, err := u.core.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: name, Labels: map[string]string{"zone": "z1"}, Annotations: map[string]string{"other": "x"},
+	}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return node
+}
+
+// restConfig is the administrator's of a server of the test's own.
+func restConfig(t testing.TB, server *labtest.Server) *rest.Config {
+	t.Helper()
+	cfg, err := clientcmd.BuildConfigFromFlags("", server.Kubeconfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}

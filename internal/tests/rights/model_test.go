@@ -1,0 +1,643 @@
+package rights
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sync/errgroup"
+	authv1 "k8s.io/api/authentication/v1"
+	authzv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+	"github.com/tortie-net/tortie/internal/tests/rights/fence"
+)
+
+// parallel is how many requests are under way at once: the API server has the same processors as the test.
+const parallel = 8
+
+var dryRun = []string{metav1.DryRunAll}
+
+// everybody are rights that all authenticated users have: to ask what they may.
+var everybody = []string{"selfsubjectaccessreviews.authorization.k8s.io", "selfsubjectrulesreviews.authorization.k8s.io", "selfsubjectreviews.authentication.k8s.io"}
+
+// TestModelIsRBAC: the accounts may write what a rule of the model is about, and nothing else.
+func TestModelIsRBAC(t *testing.T) {
+	s := newScene(t)
+	labtest.GrantAll(t, s.cfg, labtest.Chart(t))
+	for _, namespace := range namespaces {
+		wrote, _ := s.rights(t, namespace)
+		if d := cmp.Diff(fence.Granted(namespace), wrote); d != "" {
+			t.Errorf("what may be written in %s, by the model (-) and by RBAC (+):\n%s", namespace, d)
+		}
+	}
+}
+
+// namespaces are the release's, that of Events about what is in none, and any other.
+var namespaces = []string{"kube-system", "default", "other"}
+
+// readOnly are the verbs that change nothing.
+var readOnly = []string{"get", "list", "watch"}
+
+// TestReadsAreRBAC: the accounts may read what the model says, and nothing else: with the default values, with all that add rights, and
+// without those that take some away.
+func TestReadsAreRBAC(t *testing.T) {
+	s := newScene(t)
+	defer func() {
+		for _, kind := range []string{"Role", "RoleBinding"} { // which no default value has
+			err := s.admin.any.Resource(kinds[kind]).Namespace("kube-system").Delete(t.Context(), "tortie-node-secrets", metav1.DeleteOptions{})
+			if err != nil && !apierrors.IsNotFound(err) {
+				t.Error(err)
+			}
+		}
+		labtest.GrantAll(t, s.cfg, labtest.Manifest(t))
+	}()
+	for _, c := range []struct{ values, off string }{
+		{"bgp.enabled=true", "bgp.passwordSecrets migrateFromHostLocal"},
+		{"bgp.passwordSecrets={one},migrateFromHostLocal=true", ""},
+		{"bgp.passwordSecrets={one},bgp.advertiseServices=false", "bgp.advertiseServices migrateFromHostLocal"},
+		{"bgp.passwordSecrets={one},bgp.enabled=false,ipPool.ipipMode=Never,ipPool.vxlanMode=Always", "bgp.advertiseServices migrateFromHostLocal"},
+	} {
+		labtest.GrantAll(t, s.cfg, labtest.Chart(t, "--set", c.values))
+		for _, namespace := range namespaces {
+			want := fence.Readable(namespace, func(value string) bool { return !slices.Contains(strings.Fields(c.off), value) })
+			meshtest.Eventually(t, func() error { // until the authorizer has heard of it
+				_, reads := s.rights(t, namespace)
+				if d := cmp.Diff(want, reads); d != "" {
+					return fmt.Errorf("with %s, what may be read in %s, by the model (-) and by RBAC (+):\n%s", c.values, namespace, d)
+				}
+				return nil
+			})
+		}
+	}
+}
+
+// rights are those of both accounts in a namespace and in the cluster, as "ACCOUNT VERB RESOURCE.GROUP".
+func (s *scene) rights(t *testing.T, namespace string) (write, read map[string]bool) {
+	t.Helper()
+	write, read = map[string]bool{}, map[string]bool{}
+	for account, u := range map[string]*user{fence.Agent: s.agent, fence.Plugins: s.plugin} {
+		for _, right := range u.may(t, namespace) {
+			verb, _, _ := strings.Cut(right, " ")
+			if slices.Contains(readOnly, verb) {
+				read[account+" "+right] = true
+			} else {
+				write[account+" "+right] = true
+			}
+		}
+	}
+	return write, read
+}
+
+// may are the user's rights in a namespace and in the cluster, as "VERB RESOURCE.GROUP".
+func (u *user) may(t *testing.T, namespace string) (rights []string) {
+	t.Helper()
+	review := &authzv1.SelfSubjectRulesReview{Spec: authzv1.SelfSubjectRulesReviewSpec{Namespace: namespace}}
+	review, err := u.core.AuthorizationV1().SelfSubjectRulesReviews().Create(t.Context(), review, metav1.CreateOptions{})
+	must(t, err)
+	for _, r := range review.Status.ResourceRules {
+		for _, verb := range r.Verbs {
+			for _, group := range r.APIGroups {
+				for _, resource := range r.Resources {
+					right := strings.TrimSuffix(resource+"."+group, ".")
+					if !slices.Contains(everybody, right) {
+						rights = append(rights, verb+" "+right)
+					}
+				}
+			}
+		}
+	}
+	return rights
+}
+
+// sample is an object that the model speaks of.
+type sample struct {
+	resource string
+	whose    fence.Whose
+	stored   *unstructured.Unstructured // as it is in the API server; for a creation: as it would be
+}
+
+// samples are objects of each kind and owner, made by an administrator.
+func (s *scene) samples(t *testing.T) (all []sample) {
+	t.Helper()
+	add := func(resource string, whose fence.Whose, obj *unstructured.Unstructured) {
+		all = append(all, sample{resource, whose, s.admin.create(t, obj)})
+	}
+	const group = ".crd.projectcalico.org"
+	for i, of := range []struct {
+		whose fence.Whose
+		node  string
+	}{{fence.Own, s.thief}, {fence.Others, s.victim}} {
+		add("blockaffinities"+group, of.whose, affinity(fmt.Sprintf("%s-10-97-%d-0-26", of.node, i), of.node, fmt.Sprintf("10.97.%d.0/26", i)))
+		add("ipamblocks"+group, of.whose, s.block(t, 150+i, "host:"+of.node))
+		add("ipamhandles"+group, of.whose, handle("net.model-"+of.node, of.node))
+		add("caliconodestatuses"+group, of.whose, object(t, `{kind: CalicoNodeStatus, metadata: {name: ask-%s}, spec: {node: %[1]s, classes: [Agent], updatePeriodSeconds: 10}}`, of.node))
+		add("events", of.whose, s.event(t, "model-"+of.node, of.node))
+		for resource, kind := range map[string]schema.GroupVersionResource{"nodes/status": kinds["Node"], "pods/status": kinds["Pod"]} {
+			var at dynamic.ResourceInterface = s.admin.any.Resource(kind)
+			if resource == "pods/status" {
+				at = s.admin.any.Resource(kind).Namespace("default")
+			}
+			obj, err := at.Get(t.Context(), of.node, metav1.GetOptions{})
+			must(t, err)
+			all = append(all, sample{resource, of.whose, obj})
+		}
+	}
+	add("ipamblocks"+group, fence.Nobodys, s.block(t, 152, ""))
+	add("ipamhandles"+group, fence.Nobodys, handle("net.model-calico", ""))
+	add("clusterinformations"+group, fence.Cluster, object(t, `{kind: ClusterInformation, metadata: {name: default}, spec: {datastoreReady: true, clusterGUID: 0123456789abcdef0123456789abcdef, clusterType: "k8s,bgp"}}`))
+	return all
+}
+
+// templates are objects that do not exist yet.
+func (s *scene) templates(t *testing.T) (all []sample) {
+	t.Helper()
+	const group = ".crd.projectcalico.org"
+	for _, of := range []struct {
+		whose fence.Whose
+		node  string
+	}{{fence.Own, s.thief}, {fence.Others, s.victim}} {
+		all = append(all,
+			sample{"blockaffinities" + group, of.whose, affinity(of.node+"-10-96-0-0-26", of.node, "10.96.0.0/26")},
+			sample{"ipamblocks" + group, of.whose, emptied(s.block(t, 160, "host:"+of.node))},
+			sample{"ipamhandles" + group, of.whose, handle("net.new-"+of.node, of.node)},
+			sample{"caliconodestatuses" + group, of.whose, object(t, `{kind: CalicoNodeStatus, metadata: {name: new-%s}, spec: {node: %[1]s}}`, of.node)},
+			sample{"events", of.whose, s.event(t, "new-"+of.node, of.node)},
+		)
+	}
+	return append(all,
+		sample{"ipamblocks" + group, fence.Nobodys, emptied(s.block(t, 160, ""))},
+		sample{"ipamhandles" + group, fence.Nobodys, handle("net.new-calico", "")},
+	)
+}
+
+func (s *scene) event(t *testing.T, name, host string) *unstructured.Unstructured {
+	return object(t, `{apiVersion: v1, kind: Event, metadata: {name: %s, namespace: default}, involvedObject: {apiVersion: v1, kind: Node, name: %s},
+		type: Warning, reason: Test, message: x, source: {component: tortie-node, host: %[2]s}, count: 1}`, name, host)
+}
+
+// change is one write of one field.
+type change struct {
+	path  []string
+	value any
+	good  bool
+}
+
+// changes are the writes of all fields of an object: those of the rule with its values, all others with values of their type.
+func (s *scene) changes(t *testing.T, rule *fence.Rule, fields []change) (all []change) {
+	t.Helper()
+	if rule != nil {
+		for _, f := range rule.Fields {
+			for good, values := range map[bool][]any{true: f.Good, false: f.Bad} {
+				for _, v := range values {
+					all = append(all, change{f.Path, s.filled(t, v), good})
+				}
+			}
+		}
+	}
+	for _, f := range fields {
+		if !known(rule, f.path) {
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
+// filled puts the nodes' names into a value.
+func (s *scene) filled(t *testing.T, value any) any {
+	t.Helper()
+	text, err := json.Marshal(value)
+	must(t, err)
+	text = []byte(strings.NewReplacer("{thief}", s.thief, "{victim}", s.victim).Replace(string(text)))
+	out := &unstructured.Unstructured{}
+	must(t, out.UnmarshalJSON(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"X","value":%s}`, text)))
+	return out.Object["value"]
+}
+
+// fields are those that an object may have, with values that are not those that it has.
+func (s *scene) fields(t *testing.T, resource string) (all []change) {
+	t.Helper()
+	add := func(value any, path ...string) { all = append(all, change{path: path, value: value}) }
+	add("b", "metadata", "labels", "thief.example/a")
+	add(strings.Repeat("x", 20000), "metadata", "annotations", "thief.example/a")
+	for _, key := range []string{
+		api.AnnotationInterfaces, api.AnnotationVXLANMAC, api.AnnotationVXLANMACv6, api.AnnotationReflector, api.AnnotationLabels, api.AnnotationIPv4Address,
+		api.NoReflector, api.AnnotationReflection, names.AnnotationMetadata, names.AnnotationNode, "tortie.net/upgrading-nodes", api.AnnotationPodIP, api.AnnotationIPAddrs, api.AnnotationHwAddr,
+	} {
+		add("192.0.2.77/32", "metadata", "annotations", key)
+	}
+	add([]any{"thief.example/x"}, "metadata", "finalizers")
+	add([]any{map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "name": "none", "uid": "0"}}, "metadata", "ownerReferences")
+	switch resource {
+	case "nodes/status":
+		return append(all, typed("spec", reflect.TypeFor[corev1.NodeSpec](), "status", reflect.TypeFor[corev1.NodeStatus]())...)
+	case "pods/status":
+		return append(all, typed("spec", reflect.TypeFor[corev1.PodSpec](), "status", reflect.TypeFor[corev1.PodStatus]())...)
+	case "events":
+		for _, f := range typed("", reflect.TypeFor[corev1.Event]()) {
+			if f.path[0] != "metadata" && f.path[0] != "TypeMeta" {
+				all = append(all, f)
+			}
+		}
+		return all
+	}
+	add("x", "spec", "thief")
+	return append(all, s.schema(t, resource)...)
+}
+
+// schema are the fields of a kind, by its definition.
+func (s *scene) schema(t *testing.T, resource string) (all []change) {
+	t.Helper()
+	definitions := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+	def, err := s.admin.any.Resource(definitions).Get(t.Context(), resource, metav1.GetOptions{})
+	must(t, err)
+	versions, _, err := unstructured.NestedSlice(def.Object, "spec", "versions")
+	must(t, err)
+	for _, part := range []string{"spec", "status"} {
+		fields, _, err := unstructured.NestedMap(versions[0].(map[string]any), "schema", "openAPIV3Schema", "properties", part, "properties")
+		must(t, err)
+		for name, field := range fields {
+			kind, _ := field.(map[string]any)["type"].(string)
+			all = append(all, change{path: []string{part, name}, value: map[string]any{
+				"string": "thief", "integer": int64(77), "boolean": true, "array": []any{}, "object": map[string]any{},
+			}[kind]})
+		}
+	}
+	return all
+}
+
+// typed are the fields of Go types, below their names.
+func typed(parts ...any) (all []change) {
+	for i := 0; i < len(parts); i += 2 {
+		name := parts[i].(string)
+		of, ok := reflect.Type(nil), false
+		if i+1 < len(parts) {
+			of, ok = parts[i+1].(reflect.Type)
+		}
+		if !ok {
+			panic("name and type")
+		}
+		for j := range of.NumField() {
+			f := of.Field(j)
+			tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			if tag == "" {
+				continue
+			}
+			path := []string{tag}
+			if name != "" {
+				path = []string{name, tag}
+			}
+			all = append(all, change{path: path, value: fake(f.Type, 0)})
+		}
+	}
+	return all
+}
+
+// fake is a value of a type as JSON has it.
+func fake(of reflect.Type, depth int) any {
+	switch of {
+	case reflect.TypeFor[metav1.Time](), reflect.TypeFor[metav1.MicroTime]():
+		return "2026-01-02T03:04:05.000000Z"
+	case reflect.TypeFor[resource.Quantity]():
+		return "77"
+	}
+	switch of.Kind() {
+	case reflect.Pointer:
+		return fake(of.Elem(), depth)
+	case reflect.String:
+		return "thief"
+	case reflect.Bool:
+		return true
+	case reflect.Slice:
+		return []any{fake(of.Elem(), depth+1)}
+	case reflect.Map:
+		return map[string]any{"cpu": fake(of.Elem(), depth+1)}
+	case reflect.Struct:
+		out := map[string]any{}
+		for i := range of.NumField() {
+			if tag, _, _ := strings.Cut(of.Field(i).Tag.Get("json"), ","); tag != "" && depth < 2 {
+				out[tag] = fake(of.Field(i).Type, depth+1)
+			}
+		}
+		return out
+	}
+	return int64(77)
+}
+
+// send makes a write of one field, in a dry run, and returns what the object would become.
+func (u *user) send(ctx context.Context, verb string, on *sample, c change) (*unstructured.Unstructured, error) {
+	if verb == "patch" {
+		return u.patch(ctx, on, c)
+	}
+	next := on.stored.DeepCopy()
+	if c.path != nil {
+		if err := unstructured.SetNestedField(next.Object, c.value, c.path...); err != nil {
+			return nil, err
+		}
+	}
+	if verb == "create" {
+		return u.of(next).Create(ctx, next, metav1.CreateOptions{DryRun: dryRun})
+	}
+	if next.GetKind() == "IPAMBlock" && !slices.Equal(c.path, []string{"spec", "sequenceNumber"}) {
+		spec(next.Object["spec"].(map[string]any)).bump()
+	}
+	return u.of(next).Update(ctx, next, metav1.UpdateOptions{DryRun: dryRun})
+}
+
+func (u *user) patch(ctx context.Context, on *sample, c change) (*unstructured.Unstructured, error) {
+	body := map[string]any{}
+	if c.path != nil {
+		if err := unstructured.SetNestedField(body, c.value, c.path...); err != nil {
+			return nil, err
+		}
+	}
+	kind, sub := types.MergePatchType, []string(nil)
+	if _, name, ok := strings.Cut(on.resource, "/"); ok {
+		kind, sub = types.StrategicMergePatchType, []string{name}
+	}
+	return u.of(on.stored).Patch(ctx, on.stored.GetName(), kind, patch(body), metav1.PatchOptions{DryRun: dryRun}, sub...)
+}
+
+// matrix makes requests at once and counts them.
+type matrix struct {
+	t               *testing.T
+	g               errgroup.Group
+	allowed, denied atomic.Int64
+}
+
+func (m *matrix) expect(what string, want bool, do func() error) {
+	m.g.Go(func() error {
+		err := do()
+		switch {
+		case want && err != nil:
+			m.t.Errorf("%s: the model allows it: %v", what, err)
+		case !want && err == nil:
+			m.t.Errorf("%s: it passed, and the model does not allow it", what)
+		case !want && !denied(err):
+			m.t.Errorf("%s: error %v, want a refusal", what, err)
+		case want:
+			m.allowed.Add(1)
+		default:
+			m.denied.Add(1)
+		}
+		return nil
+	})
+}
+
+func (m *matrix) done(allowed, denied int64) {
+	m.t.Helper()
+	must(m.t, m.g.Wait())
+	m.t.Logf("%d requests were allowed, %d refused", m.allowed.Load(), m.denied.Load())
+	if !m.t.Failed() && (m.allowed.Load() < allowed || m.denied.Load() < denied) {
+		m.t.Errorf("%d requests were allowed and %d refused, want %d and %d at least", m.allowed.Load(), m.denied.Load(), allowed, denied)
+	}
+}
+
+func newMatrix(t *testing.T) *matrix {
+	m := &matrix{t: t}
+	m.g.SetLimit(parallel)
+	return m
+}
+
+// errNoEffect stands for a refusal: the API server takes no note of the field.
+var errNoEffect = errors.New("it has no effect")
+
+func denied(err error) bool {
+	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || errors.Is(err, errNoEffect) || strings.Contains(err.Error(), "strategic merge patch")
+}
+
+// TestModelFields: each write of each field of each kind, of objects of the own node, of another, of nobody and of the cluster, which exist
+// or do not yet, is allowed if a rule of the model says so, and refused otherwise.
+func TestModelFields(t *testing.T) {
+	s := newScene(t)
+	m := newMatrix(t)
+	fields := map[string][]change{}
+	for _, set := range []struct {
+		verbs   []string
+		samples []sample
+	}{{[]string{"update", "patch"}, s.samples(t)}, {[]string{"create"}, s.templates(t)}} {
+		for i := range set.samples {
+			on := &set.samples[i]
+			if fields[on.resource] == nil {
+				fields[on.resource] = s.fields(t, on.resource)
+			}
+			for _, verb := range set.verbs {
+				s.tryFields(t, m, verb, on, fields[on.resource])
+			}
+		}
+	}
+	m.done(150, 1500)
+}
+
+func (s *scene) tryFields(t *testing.T, m *matrix, verb string, on *sample, fields []change) {
+	t.Helper()
+	for account, u := range map[string]*user{fence.Agent: s.agent, fence.Plugins: s.plugin} {
+		if !fence.Granted(on.stored.GetNamespace())[account+" "+verb+" "+on.resource] {
+			continue // TestModelIsRBAC
+		}
+		rule := fence.Find(account, verb, on.resource, on.whose)
+		for _, c := range s.changes(t, rule, fields) {
+			what := fmt.Sprintf("%s %s %s %s: %s = %.80v", account, verb, on.resource, on.whose, strings.Join(c.path, " "), c.value)
+			m.expect(what, rule != nil && c.good, func() error {
+				got, err := u.send(t.Context(), verb, on, c)
+				if err == nil && !c.good && !differs(on.stored, got, c.path) {
+					return errNoEffect
+				}
+				return err
+			})
+		}
+		what := fmt.Sprintf("%s %s %s %s", account, verb, on.resource, on.whose)
+		if verb != "patch" {
+			m.expect(what, rule != nil, func() error { _, err := u.send(t.Context(), verb, on, change{}); return err })
+		}
+	}
+}
+
+// differs reports whether a field is not what it was.
+func differs(before, after *unstructured.Unstructured, path []string) bool {
+	a, hadIt, _ := unstructured.NestedFieldNoCopy(before.Object, path...)
+	b, hasIt, _ := unstructured.NestedFieldNoCopy(after.Object, path...)
+	return hadIt != hasIt || !reflect.DeepEqual(a, b)
+}
+
+// TestModelDeletes: an object is deleted by its own node, or if it is nobody's, and by nobody if it holds addresses of others.
+func TestModelDeletes(t *testing.T) {
+	s := newScene(t)
+	m := newMatrix(t)
+	all := s.samples(t)
+	for i, owner := range map[int]string{170: "host:" + s.thief, 171: "", 172: "host:" + s.victim} {
+		whose := map[string]fence.Whose{"host:" + s.thief: fence.Own, "": fence.Nobodys, "host:" + s.victim: fence.Others}[owner]
+		all = append(all, sample{"ipamblocks.crd.projectcalico.org", whose, s.admin.create(t, emptied(s.block(t, i, owner)))})
+	}
+	for _, on := range all {
+		holds := on.stored.GetKind() == "IPAMBlock" && len(on.stored.Object["spec"].(map[string]any)["attributes"].([]any)) > 0
+		for account, u := range map[string]*user{fence.Agent: s.agent, fence.Plugins: s.plugin} {
+			want := fence.Find(account, "delete", on.resource, on.whose) != nil && !holds
+			m.expect(fmt.Sprintf("%s delete %s %s %s", account, on.resource, on.whose, on.stored.GetName()), want, func() error {
+				return u.of(on.stored).Delete(t.Context(), on.stored.GetName(), metav1.DeleteOptions{DryRun: dryRun})
+			})
+		}
+	}
+	m.done(8, 20)
+}
+
+// TestModelClaims: claims of all nodes, ranges, names, types and states.
+func TestModelClaims(t *testing.T) {
+	s := newScene(t)
+	m := newMatrix(t)
+	ranges := []string{
+		"10.97.0.0/26", "10.97.0.0/20", "10.97.0.0/19", "10.97.0.0/32", "10.97.0.1/26", "10.97.0.0", "0.0.0.0/0", "x", "", "010.97.0.0/26",
+		"fd00::40/122", "fd00::/116", "fd00::/115", "fd00::41/128", "fd00:0::40/122", "fd00::41/122", "::/0", "::ffff:10.97.0.0/122",
+	}
+	for _, node := range []string{s.thief, s.victim, s.thief + "-x", ""} {
+		for _, cidr := range ranges {
+			for _, named := range []string{s.thief, s.victim, s.thief + "-x"} {
+				name := named + "-" + strings.NewReplacer(".", "-", ":", "-", "/", "-").Replace(cidr)
+				for _, kind := range []string{"", "host", "virtual"} {
+					for _, state := range []string{"pending", "confirmed", "x"} {
+						a := with(with(affinity(strings.TrimRight(name, "-"), node, cidr), "type", kind), "state", state)
+						want := node == s.thief && claims(s.thief, a.GetName(), cidr) && kind != "virtual" && state != "x"
+						m.expect(fmt.Sprintf("claim %s for %s as %s, %s, %s", cidr, node, name, kind, state), want, func() error {
+							_, err := s.plugin.of(a).Create(t.Context(), a, metav1.CreateOptions{DryRun: dryRun})
+							return err
+						})
+					}
+				}
+			}
+		}
+	}
+	m.done(24, 1500)
+}
+
+// claims says whether a name is that of a node's claim of a range that may be a block.
+func claims(node, name, text string) bool {
+	cidr, err := netip.ParsePrefix(text)
+	return err == nil && !cidr.Addr().Is4In6() && cidr.Masked().String() == text && cidr.Addr().BitLen()-cidr.Bits() <= 12 && name == names.Affinity(node, cidr)
+}
+
+// TestModelHandles: handles of all IDs, in all cases, of all nodes.
+func TestModelHandles(t *testing.T) {
+	s := newScene(t)
+	m := newMatrix(t)
+	tunnels := []string{"ipip-tunnel-addr-", "vxlan-tunnel-addr-", "vxlan-v6-tunnel-addr-", "wireguard-tunnel-addr-", "wireguard-v6-tunnel-addr-"}
+	prefixes := append([]string{"net.", "Net.", "IPIP-tunnel-addr-", "vxlan-Tunnel-addr-", "VXLAN-V6-TUNNEL-ADDR-"}, tunnels...)
+	for _, prefix := range prefixes {
+		for _, node := range []string{s.thief, s.victim, s.thief + "-x", strings.ToUpper(s.victim)} {
+			for _, by := range []string{"", s.thief, s.victim} {
+				id := prefix + node
+				lower := strings.ToLower(id)
+				ofTunnel := slices.ContainsFunc(tunnels, func(p string) bool { return strings.HasPrefix(lower, p) })
+				own := slices.ContainsFunc(tunnels, func(p string) bool { return id == p+s.thief })
+				for _, name := range []string{lower, lower + "-x"} {
+					h := handle(id, by)
+					h.SetName(name)
+					want := by != s.victim && name == lower && (!ofTunnel || own)
+					m.expect(fmt.Sprintf("handle %s of %q as %s", id, by, name), want, func() error {
+						_, err := s.agent.of(h).Create(t.Context(), h, metav1.CreateOptions{DryRun: dryRun})
+						return err
+					})
+				}
+			}
+		}
+	}
+	m.done(20, 150)
+}
+
+// TestModelTokens: tokens of all accounts, bound to all kinds of objects, of all lives.
+func TestModelTokens(t *testing.T) {
+	s := newScene(t)
+	m := newMatrix(t)
+	rule := fence.Find(fence.Agent, "create", "serviceaccounts/token", fence.Own)
+	for _, account := range []string{"tortie-cni", "tortie-node", "tortie-kube-controllers", "default"} {
+		for _, bind := range s.changes(t, &fence.Rule{Fields: rule.Fields[:1]}, nil) {
+			for _, life := range s.changes(t, &fence.Rule{Fields: rule.Fields[1:2]}, nil) {
+				for user, u := range map[string]*user{fence.Agent: s.agent, fence.Plugins: s.plugin} {
+					text, err := json.Marshal(map[string]any{"spec": map[string]any{"boundObjectRef": bind.value, "expirationSeconds": life.value}})
+					must(t, err)
+					request := &authv1.TokenRequest{}
+					must(t, json.Unmarshal(text, request))
+					want := user == fence.Agent && account == "tortie-cni" && bind.good && life.good
+					m.expect(fmt.Sprintf("%s asks for a token of %s: %s", user, account, text), want, func() error {
+						_, err := u.core.CoreV1().ServiceAccounts("kube-system").CreateToken(t.Context(), account, request, metav1.CreateOptions{})
+						return err
+					})
+				}
+			}
+		}
+	}
+	m.done(3, 100)
+}
+
+// TestModelAbsent: what does not exist is neither changed nor deleted, and what is the cluster's is made with its defaults alone.
+func TestModelAbsent(t *testing.T) {
+	s := newScene(t)
+	m := newMatrix(t)
+	defaults := map[string]map[string]any{
+		"IPAMConfig":         {"strictAffinity": false, "autoAllocateBlocks": true, "maxBlocksPerHost": int64(0)},
+		"FelixConfiguration": {"logSeverityScreen": "Info", "reportingInterval": "0s"},
+		"ClusterInformation": {"datastoreReady": true, "clusterGUID": "0123456789abcdef0123456789abcdef", "clusterType": "k8s,bgp,kdd"},
+	}
+	for kind, spec := range defaults {
+		for _, name := range []string{"default", "node." + s.victim, "Default", s.thief} {
+			obj := object(t, `{kind: %s, metadata: {name: %s}}`, kind, name)
+			obj.Object["spec"] = maps.Clone(spec)
+			m.expect(fmt.Sprintf("create %s %s", kind, name), name == "default", func() error {
+				_, err := s.agent.of(obj).Create(t.Context(), obj, metav1.CreateOptions{DryRun: dryRun})
+				return err
+			})
+			m.expect(fmt.Sprintf("plugins create %s %s", kind, name), false, func() error {
+				_, err := s.plugin.of(obj).Create(t.Context(), obj, metav1.CreateOptions{DryRun: dryRun})
+				return err
+			})
+			m.expect(fmt.Sprintf("delete %s %s", kind, name), false, func() error {
+				return s.agent.of(obj).Delete(t.Context(), name, metav1.DeleteOptions{DryRun: dryRun})
+			})
+		}
+		for _, c := range s.fields(t, kinds[kind].Resource+".crd.projectcalico.org") {
+			if rule := fence.Find(fence.Agent, "create", kinds[kind].Resource+".crd.projectcalico.org", fence.Cluster); known(rule, c.path) {
+				continue
+			}
+			obj := object(t, `{kind: %s, metadata: {name: default}}`, kind)
+			obj.Object["spec"] = maps.Clone(spec)
+			must(t, unstructured.SetNestedField(obj.Object, c.value, c.path...))
+			if before, had := spec[c.path[len(c.path)-1]]; had && reflect.DeepEqual(before, c.value) {
+				continue
+			}
+			m.expect(fmt.Sprintf("create %s default: %s = %.80v", kind, c.path, c.value), false, func() error {
+				got, err := s.agent.of(obj).Create(t.Context(), obj, metav1.CreateOptions{DryRun: dryRun})
+				if err == nil && !differs(object(t, `{kind: %s, metadata: {name: default}}`, kind), got, c.path) {
+					return errNoEffect
+				}
+				return err
+			})
+		}
+	}
+	m.done(3, 100)
+}
+
+// known reports that a rule has a field, or one that it is a part of.
+func known(rule *fence.Rule, path []string) bool {
+	return rule != nil && slices.ContainsFunc(rule.Fields, func(f fence.Field) bool {
+		return len(f.Path) <= len(path) && slices.Equal(f.Path, path[:len(f.Path)])
+	})
+}

@@ -1,0 +1,73 @@
+package topology
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+)
+
+// document is the page that these tests prove.
+const document = "docs/bgp.md"
+
+// block is a fenced block of the document.
+type block struct {
+	language string // sh, yaml, frr, bird
+	name     string // of the router that a configuration is for
+	text     string
+}
+
+// chapter returns the blocks below a heading of the document that begins so, up to the next one of its kind.
+func chapter(t testing.TB, heading string) []block {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(labtest.Root(), document))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, ok := strings.Cut(string(text), "\n## "+heading)
+	if !ok {
+		t.Fatalf("%s has no chapter %q", document, heading)
+	}
+	rest, _, _ = strings.Cut(rest, "\n## ")
+	return blocks(t, rest)
+}
+
+func blocks(t testing.TB, text string) (all []block) {
+	t.Helper()
+	const fence = "\n```"
+	for {
+		_, after, ok := strings.Cut(text, fence)
+		if !ok {
+			return all
+		}
+		info, after, _ := strings.Cut(after, "\n")
+		body, rest, closed := strings.Cut(after, fence)
+		if !closed {
+			t.Fatalf("%s: a block of %q is not closed", document, info)
+		}
+		language, name, _ := strings.Cut(info, " ")
+		all = append(all, block{language, name, body + "\n"})
+		text = rest
+	}
+}
+
+// apply has kubectl do what the blocks of commands and objects say, in their order. It returns the blocks that are left: the routers'.
+func (w *world) apply(t testing.TB, blocks []block) (routers map[string]block) {
+	t.Helper()
+	routers = map[string]block{}
+	for _, b := range blocks {
+		switch b.language {
+		case "sh":
+			w.shell(t, b.text, "")
+		case "yaml":
+			w.shell(t, "kubectl apply -f -", b.text)
+		case "frr", "bird":
+			routers[b.name] = b
+		default:
+			t.Fatalf("%s has a block of %q, which this test does not know", document, b.language)
+		}
+	}
+	return routers
+}
