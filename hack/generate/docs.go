@@ -110,8 +110,8 @@ func sections(o options) (map[string]string, error) {
 
 // addMetrics adds the tables of what the programs count.
 func addMetrics(parts map[string]string, root string) (err error) {
-	for _, program := range []string{"node", "install", "controllers"} {
-		if parts[program+"-metrics"], err = metricTable(filepath.Join(root, "internal", program)); err != nil {
+	for program, folder := range map[string]string{"node": "agent", "install": "install", "controllers": "controllers"} {
+		if parts[program+"-metrics"], err = metricTable(filepath.Join(root, "internal", folder)); err != nil {
 			return err
 		}
 	}
