@@ -11,10 +11,11 @@ IMAGE    ?= docker.io/tortie-net/tortie:dev
 # Where the programs and the image of this machine's architecture go.
 BIN      ?= bin
 OUT      ?= dist/tortie.tar
-# Of the demo: keep the cluster, under another name, and write the transcript to a file.
+# Of the demo: keep the cluster, under another name, write the transcript to a file; auto, ipip or vxlan.
 KEEP     ?=
 NAME     ?=
 RECORD   ?=
+ENCAP    ?=
 ONLY     ?=
 QUICK    ?=
 # Of vulncheck: where the database is.
@@ -50,15 +51,15 @@ help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: demo-root demo-deps image ## a cluster of three nodes, Tortie by Helm, step by step (KEEP=1 leaves it running)
-	bin/lab demo $(if $(KEEP),-keep) $(if $(NAME),-name $(NAME)) $(if $(RECORD),-record $(RECORD))
+demo: demo-root demo-deps image ## a cluster of three nodes, Tortie by Helm, step by step (KEEP=1 leaves it running, ENCAP=ipip shows tunl0 on every kernel)
+	bin/lab demo $(if $(ENCAP),-encap $(ENCAP)) $(if $(KEEP),-keep) $(if $(NAME),-name $(NAME)) $(if $(RECORD),-record $(RECORD))
 
 .PHONY: check
 check: ## first feedback, with nothing but Go, git, make and gcc: format, vet, units, namespaces
 	go -C hack run ./testsum -root .. -set check -only '$(ONLY)'
 
 .PHONY: test
-test: demo-deps ## everything: the demo, lint, units, namespaces, real API server, IPIP, the demo's promises (ONLY=lint,unit for some)
+test: lab-deps ## everything: the demo, lint, units, namespaces, real API server, IPIP, the demo's promises (ONLY=lint,unit for some)
 	go -C hack run ./testsum -root .. -only '$(ONLY)'
 
 .PHONY: test-docs
@@ -145,8 +146,13 @@ deps: bin/lab ## the Debian packages that labs and tests need: installed when ro
 demo-root:
 	@[ "$$(id -u)" = 0 ] || { echo "The demo makes namespaces and mounts, so it must be run as root: sudo make demo" >&2; false; }
 
+# Without IPIP in the kernel, a virtual machine's too where the demo shall show it.
 .PHONY: demo-deps
 demo-deps: bin/lab
+	$(INSTALL_DEPS) -encap $(or $(ENCAP),auto)
+
+.PHONY: lab-deps
+lab-deps: bin/lab
 	$(INSTALL_DEPS)
 
 .PHONY: clean

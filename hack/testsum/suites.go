@@ -112,7 +112,7 @@ func suites(ctx context.Context, root string) []suite {
 	}
 	all := []suite{
 		// The first of all: what it needs must come from itself, and not from an earlier suite.
-		{name: "demo", what: "make demo, as a new user: from a fresh clone with an empty cache, interrupted three times and then run through",
+		{name: "demo", what: "make demo, as a new user: from a fresh clone with an empty cache, interrupted four times and run through with IPIP and with VXLAN",
 			tests: &goTest{dir: "lab", flags: []string{"-timeout=45m", "-v"}, only: "./e2e"}},
 		{name: "lint", what: "format, vet, staticcheck", steps: lintSteps(root)},
 		{name: "tools", what: "the layers of imports, what programs are linked from, and what makes the image",

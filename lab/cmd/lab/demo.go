@@ -34,23 +34,28 @@ func runDemo(ctx context.Context, args []string) error {
 	f.StringVar(&o.name, "name", demo.Name, "name of the lab")
 	f.BoolVar(&o.keep, "keep", false, "leave the cluster running")
 	f.StringVar(&o.record, "record", "", "file that the transcript is written to as well")
+	f.StringVar(&o.encap, "encap", encapAuto, "what packets between nodes travel in: ipip, in a virtual machine where the kernel has none, vxlan, or auto, ipip if the kernel has it, else vxlan")
 	if err := parse(f, args, false); err != nil {
 		return err
 	}
 	if err := preflight.Check(preflight.Needs{What: "the demo", Root: "makes namespaces and mounts"}); err != nil {
 		return err
 	}
+	choice, err := chooseEncap(ctx, o.encap, machineKernel)
+	if err != nil {
+		return err
+	}
+	if choice.say != "" {
+		fmt.Fprintln(os.Stderr, choice.say)
+	}
 	root, err := demoFiles()
 	if err != nil {
 		return err
 	}
-	err = probe.IPIP(ctx)
-	if errors.Is(err, probe.ErrNoIPIP) {
+	if choice.inVM {
 		return demoInVM(ctx, o)
 	}
-	if err != nil {
-		return err
-	}
+	o.shown = choice.encap
 	return demoHere(ctx, root, o)
 }
 
@@ -58,6 +63,63 @@ type demoOptions struct {
 	name   string
 	keep   bool
 	record string
+	encap  string
+	shown  *demo.Encap
+}
+
+// Values of -encap.
+const (
+	encapAuto  = "auto"
+	encapIPIP  = "ipip"
+	encapVXLAN = "vxlan"
+)
+
+// encapChoice is what the demo shows, and where.
+type encapChoice struct {
+	encap *demo.Encap
+	// inVM: in a virtual machine whose kernel has it.
+	inVM bool
+	// say is what is to be said about it.
+	say string
+}
+
+// kernel says what a kernel has, with probe.ErrNoIPIP and probe.ErrNoVXLAN if it has not.
+type kernel struct{ ipip, vxlan func(context.Context) error }
+
+// machineKernel is the one that runs.
+var machineKernel = kernel{ipip: probe.IPIP, vxlan: probe.VXLAN}
+
+// chooseEncap chooses by what is wanted and what the kernel has.
+func chooseEncap(ctx context.Context, want string, has kernel) (encapChoice, error) {
+	const inVM = "This kernel has no IPIP tunnels: the demo runs in a virtual machine with Debian's kernel (slower: some minutes)."
+	switch want {
+	case encapVXLAN:
+		if err := has.vxlan(ctx); err != nil {
+			return encapChoice{}, fmt.Errorf("%w: make demo ENCAP=ipip shows IPIP, in a virtual machine if need be", err)
+		}
+		return encapChoice{encap: demo.VXLAN}, nil
+	case encapIPIP, encapAuto:
+	default:
+		return encapChoice{}, usageError{fmt.Sprintf("-encap %s: auto, ipip or vxlan", want)}
+	}
+	err := has.ipip(ctx)
+	if err == nil {
+		return encapChoice{encap: demo.IPIP}, nil
+	}
+	if !errors.Is(err, probe.ErrNoIPIP) {
+		return encapChoice{}, err
+	}
+	if want == encapAuto {
+		err = has.vxlan(ctx)
+		if err == nil {
+			return encapChoice{encap: demo.VXLAN, say: "This kernel has no IPIP tunnels: the demo shows VXLAN, the other encapsulation. " +
+				"For tunl0, in a virtual machine with Debian's kernel (slower: some minutes): make demo ENCAP=ipip"}, nil
+		}
+		if !errors.Is(err, probe.ErrNoVXLAN) {
+			return encapChoice{}, err
+		}
+	}
+	return encapChoice{encap: demo.IPIP, inVM: true, say: inVM}, nil
 }
 
 // demoFiles returns the root of the clone and makes sure that what the demo needs of it is there.
@@ -102,7 +164,7 @@ func demoHere(ctx context.Context, root string, o demoOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	d := demo.Demo{Lab: l, Root: root, Out: transcript, TimeScale: slow}
+	d := demo.Demo{Lab: l, Root: root, Encap: o.shown, Out: transcript, TimeScale: slow}
 	err = d.Run(ctx)
 	switch {
 	case err == nil && o.keep && insideVM():
@@ -142,7 +204,6 @@ func runAgain(ctx context.Context, args []string, stdout, stderr io.Writer) (int
 
 // demoInVM runs this program again, inside a virtual machine, under a supervisor.
 func demoInVM(ctx context.Context, o demoOptions) error {
-	fmt.Fprintln(os.Stderr, "This kernel has no IPIP tunnels: the demo runs in a virtual machine with Debian's kernel (slower: some minutes).")
 	m, err := demoMachine(ctx, o)
 	if err != nil {
 		return err
@@ -176,7 +237,7 @@ func demoMachine(ctx context.Context, o demoOptions) (vm.Machine, error) {
 	if err != nil {
 		return m, err
 	}
-	m.Config = vmproto.Config{Program: self, Args: []string{"demo", "-name", o.name}, Env: passedOn(), Dir: wd, SharedRoot: true}
+	m.Config = vmproto.Config{Program: self, Args: []string{"demo", "-name", o.name, "-encap", encapIPIP}, Env: passedOn(), Dir: wd, SharedRoot: true}
 	m.Timeout = demoTimeout
 	if o.keep {
 		m.Args = append(m.Args, "-keep")

@@ -27,6 +27,7 @@ func runDeps(ctx context.Context, args []string) error {
 	f := flags("deps")
 	install := f.Bool("install", false, "install what is missing (as root), without starting services")
 	tests := f.Bool("tests", false, "what tests and benchmarks need, too")
+	encap := f.String("encap", encapIPIP, "what is run is lab demo with this -encap; by default anything, so that a virtual machine is needed where the kernel has no IPIP")
 	if err := parse(f, args, false); err != nil {
 		return err
 	}
@@ -34,11 +35,13 @@ func runDeps(ctx context.Context, args []string) error {
 	if *tests {
 		needs = append(needs, deps.Tests...)
 	}
-	err := probe.IPIP(ctx)
-	if errors.Is(err, probe.ErrNoIPIP) {
-		needs = append(needs, deps.VM...)
-	} else if err != nil && os.Geteuid() == 0 {
+	choice, err := chooseEncap(ctx, *encap, machineKernel)
+	var wrong usageError
+	if err != nil && (os.Geteuid() == 0 || errors.As(err, &wrong)) {
 		return err
+	}
+	if choice.inVM {
+		needs = append(needs, deps.VM...)
 	}
 	cache, err := binaries.DefaultDir()
 	if err != nil {

@@ -36,8 +36,8 @@ func commands() []command {
 		{"vm", "vm [-mem MB] [-timeout D] [-out DIR] [-programs NAMES] -- CMD [ARGS]...", "run a program in a virtual machine that has IPIP", runVM},
 		{"vmtest", "vmtest PROG [ARGS]...", "for go test -exec: run a static test binary in one", runVMTest},
 		{"probe", "probe", "say whether this kernel has IPIP tunnels (exit code 0) or not (1)", runProbe},
-		{"deps", "deps [-install] [-tests]", "name or install the Debian packages that are missing", runDeps},
-		{"demo", "demo [-name N] [-keep] [-record FILE]", "Tortie on three nodes, step by step", runDemo},
+		{"deps", "deps [-install] [-tests] [-encap auto]", "name or install the Debian packages that are missing", runDeps},
+		{"demo", "demo [-name N] [-keep] [-record FILE] [-encap auto]", "Tortie on three nodes, step by step", runDemo},
 		{"build", "build [NAME]...", "build the lab's programs into the cache", runBuild},
 	}
 }

@@ -38,6 +38,8 @@ type Demo struct {
 	Lab *lab.Lab
 	// Root is the root of the clone: the chart lies in it.
 	Root string
+	// Encap is IPIP or VXLAN.
+	Encap *Encap
 	// Out takes the transcript.
 	Out io.Writer
 	// TimeScale multiplies all deadlines.
@@ -50,8 +52,8 @@ type Demo struct {
 // facts are what steps learn and later steps use.
 type facts struct {
 	podIP, pod2IP string
-	// blocks are the nodes' blocks and addresses the nodes' own addresses, by node.
-	blocks, addresses map[string]string
+	// blocks are the nodes' blocks, addresses the nodes' own addresses and ends those of VXLAN's tunnels, by node.
+	blocks, addresses, ends map[string]string
 }
 
 // step is one of the demo's steps: it says what it shows, and does it.
@@ -68,7 +70,8 @@ func (d *Demo) Run(ctx context.Context) error {
 	}
 	start := time.Now()
 	d.say("# The demo\n\n%s\n", intro)
-	for i, s := range append([]step{installStep}, steps...) {
+	steps := append([]step{installStep}, d.steps()...)
+	for i, s := range steps {
 		d.say("## %d. %s\n\n%s\n", i, s.title, s.text)
 		stepCtx, cancel := context.WithTimeout(ctx, d.scaled(stepTimeout))
 		err := s.run(d, stepCtx)
@@ -77,7 +80,7 @@ func (d *Demo) Run(ctx context.Context) error {
 			return fmt.Errorf("step %d (%s): %w", i, s.title, err)
 		}
 	}
-	d.say("All %d steps showed what they should, in %.0f s.", len(steps), time.Since(start).Seconds())
+	d.say("All %d steps showed what they should, in %.0f s.", len(steps)-1, time.Since(start).Seconds())
 	return nil
 }
 

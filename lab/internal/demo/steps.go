@@ -29,39 +29,41 @@ var installStep = step{
 	(*Demo).install,
 }
 
-var steps = []step{
-	{"The components run", `The nodes are Ready, since each has a pod network now. Next to containerd, kubelet and kube-proxy runs Tortie's agent, "node"; "install"
+// steps are those after installStep.
+func (d *Demo) steps() []step {
+	return []step{
+		{"The components run", `The nodes are Ready, since each has a pod network now. Next to containerd, kubelet and kube-proxy runs Tortie's agent, "node"; "install"
 has put the CNI plugins on the node and renews their token.`, (*Demo).components},
-	{"A pod on node1", "The scheduler is passed over, so that the pod is where we look. The pod serves its name by HTTP.", (*Demo).runPod},
-	{"The kubelet has the runtime make a sandbox", `containerd holds the pod's namespaces open with a container of its own, "pause", and calls CNI for the network namespace, cni-...`,
-		(*Demo).sandbox},
-	{"The runtime reads the conflist", `containerd takes the first file in /etc/cni/net.d. It was written last, after the plugins and their kubeconfig: a node is never
+		{"A pod on node1", "The scheduler is passed over, so that the pod is where we look. The pod serves its name by HTTP.", (*Demo).runPod},
+		{"The kubelet has the runtime make a sandbox", `containerd holds the pod's namespaces open with a container of its own, "pause", and calls CNI for the network namespace, cni-...`,
+			(*Demo).sandbox},
+		{"The runtime reads the conflist", `containerd takes the first file in /etc/cni/net.d. It was written last, after the plugins and their kubeconfig: a node is never
 Ready with half an installation.`, (*Demo).conflist},
-	{`The runtime executes "calico"`, "The plugin makes the interfaces and routes. It is a small static program; nothing of it stays running.", (*Demo).calico},
-	{`"calico" assigns an address`, `The address is its own work too, as ipam.type is calico-ipam: a second process would double the time. It is taken by updating
+		{`The runtime executes "calico"`, "The plugin makes the interfaces and routes. It is a small static program; nothing of it stays running.", (*Demo).calico},
+		{`"calico" assigns an address`, `The address is its own work too, as ipam.type is calico-ipam: a second process would double the time. It is taken by updating
 the API's objects and by asking no agent, and is noted in a handle, so that DEL finds it again. What the agent has written
 down of pools and claims only saves requests.`, (*Demo).calicoIPAM},
-	{"Pool, block, affinity", `The pool is cut into blocks of 64 addresses (the one of IPv6 waits for a plugin that is told to assign from it). A node claims a block by
+		{"Pool, block, affinity", `The pool is cut into blocks of 64 addresses (the one of IPv6 waits for a plugin that is told to assign from it). A node claims a block by
 creating a BlockAffinity, and every address in it by updating the IPAMBlock, each write guarded by its resource version.`, (*Demo).blocks},
-	{"The pod's address", "The kubelet reports the address from the CNI result. The plugin has noted it on the pod too, where agents find it at once.", (*Demo).podAddress},
-	{"BlockAffinities of all nodes", `An affinity says which node a block is for: that is all that routing needs. The IPAMBlock says which of its addresses are taken
+		{"The pod's address", "The kubelet reports the address from the CNI result. The plugin has noted it on the pod too, where agents find it at once.", (*Demo).podAddress},
+		{"BlockAffinities of all nodes", `An affinity says which node a block is for: that is all that routing needs. The IPAMBlock says which of its addresses are taken
 and by which handle: only the plugins read it. The first address of each block is the node's own, for its tunnel.`, (*Demo).affinities},
-	{"The pod's route and interface", `On the host the pod is a /32 route to its veth, named by a hash of namespace and name. The pod's only neighbour is 169.254.1.1,
+		{"The pod's route and interface", `On the host the pod is a /32 route to its veth, named by a hash of namespace and name. The pod's only neighbour is 169.254.1.1,
 which no interface has: the host's end of the veth answers for it by proxy ARP.`, (*Demo).podRoute},
-	{"What the agent watches", `Besides Nodes and Namespaces, every agent watches ten of Calico's resources, three of them only for the plugins of its node: these
+		{"What the agent watches", `Besides Nodes and Namespaces, every agent watches ten of Calico's resources, three of them only for the plugins of its node: these
 are the watches that the API server counts. (A fourth of each is the garbage collector's of kube-controller-manager, which
 watches everything, and a fifth of some kube-controllers'; one of the pools is the API server's own, for node fencing.) An agent need not see pods: blocks are enough to route.`, (*Demo).watches},
-	{"BGP sessions", "Every agent has one BGP session with every other node, on port 179. A node announces its blocks.", (*Demo).sessions},
-	{"Routes to the other nodes' blocks", "What the peers have announced is in the kernel: one route for each block, through the tunnel device, to the node that owns it.",
-		(*Demo).routes},
-	{"From node to node", `A second pod on node2, and a third on node1 that calls it. Time to live is 62 of 64: each node takes one, the tunnel takes none.`, (*Demo).traffic},
-	{"IPIP on the wire", "One tunnel device for all peers. On node2's interface the pod's packets arrive inside packets from node to node, of IP protocol 4.", (*Demo).tunnel},
-	{"The pool", "The IPPool says all of it: range, block size, IPIP always, masquerading for what leaves the pool.", (*Demo).pool},
+		{"BGP sessions", "Every agent has one BGP session with every other node, on port 179. A node announces its blocks.", (*Demo).sessions},
+		d.Encap.routes,
+		{"From node to node", `A second pod on node2, and a third on node1 that calls it. Time to live is 62 of 64: each node takes one, the tunnel takes none.`, (*Demo).traffic},
+		d.Encap.wire,
+		{"The pool", "The IPPool says all of it: range, block size, encapsulation, masquerading for what leaves the pool.", (*Demo).pool},
+	}
 }
 
 func (d *Demo) install(ctx context.Context) error {
 	out, err := d.kubectl(ctx, "helm install tortie charts/tortie --namespace kube-system --wait --timeout "+d.timeout()+
-		" --set image.repository="+Image+",image.tag=dev")
+		" --set image.repository="+Image+",image.tag=dev"+d.Encap.values)
 	if err != nil {
 		return err
 	}
@@ -171,7 +173,7 @@ func (d *Demo) calicoIPAM(ctx context.Context) error {
 	return errors.Join(
 		expectLines(log, 1, `msg=assigned plugin=calico .*192\.168\.`),
 		expectLines(facts, 1, `"cidr":"192\.168\.0\.0/16"`),
-		expectLines(handles, len(Nodes), `^ipip-tunnel-addr-(master|node1|node2)\s`),
+		expectLines(handles, len(Nodes), `^`+d.Encap.handle+`(master|node1|node2)\s`),
 		expectLines(handles, 1, `^k8s-pod-network\.[0-9a-f]{64}\s+map\[`))
 }
 
@@ -181,7 +183,7 @@ func (d *Demo) blocks(ctx context.Context) error {
 		return err
 	}
 	return errors.Join(
-		expectLines(out, 1, `^ippool\S+/default-ipv4-ippool\s+192\.168\.0\.0/16\s+26\s+Always`),
+		expectLines(out, 1, `^ippool\S+/default-ipv4-ippool\s+192\.168\.0\.0/16\s+26\s+`+d.Encap.printed+`\s`),
 		expectLines(out, len(Nodes), `^blockaffinity\S+/(master|node1|node2)-192-168-\S+-26\s+192\.168\.\S+/26\s`),
 		expectLines(out, len(Nodes), `^ipamblock\S+/192-168-\S+-26\s+192\.168\.\S+/26\s`))
 }
@@ -210,7 +212,7 @@ func (d *Demo) affinities(ctx context.Context) error {
 	}
 	errs := []error{expectLines(out, len(Nodes), `/26\s+confirmed\s+false\s*$`)}
 	for _, n := range Nodes {
-		errs = append(errs, expect(blocks, `^`+quote(d.facts.blocks[n])+`\s+host:`+n+`\s+\S*ipip-tunnel-addr-`+n))
+		errs = append(errs, expect(blocks, `^`+quote(d.facts.blocks[n])+`\s+host:`+n+`\s+\S*`+d.Encap.handle+n))
 	}
 	errs = append(errs, expect(blocks, `host:node1\s+\S*k8s-pod-network\.[0-9a-f]{64}`), inside(d.facts.podIP, d.facts.blocks["node1"]))
 	return errors.Join(errs...)
@@ -254,7 +256,7 @@ func (d *Demo) podRoute(ctx context.Context) error {
 	}
 	return errors.Join(
 		expect(route, `^`+quote(d.facts.podIP)+` dev `+testVeth+` scope link`),
-		expect(link, testVeth+`@.*state UP`, `link/ether ee:ee:ee:ee:ee:ee`),
+		expect(link, testVeth+fmt.Sprintf(`@.* mtu %d .*state UP`, d.Encap.mtu), `link/ether ee:ee:ee:ee:ee:ee`),
 		expect(proxy, `= 1$`),
 		expect(addr, `inet `+quote(d.facts.podIP)+`/32`),
 		expect(routes, `^default via 169\.254\.1\.1 dev eth0`, `^169\.254\.1\.1 dev eth0`))
@@ -306,23 +308,6 @@ func (d *Demo) sessions(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-func (d *Demo) routes(ctx context.Context) error {
-	var errs []error
-	for _, n := range Nodes {
-		out, err := d.node(ctx, n, "ip route | grep tunl0")
-		if err != nil {
-			return err
-		}
-		errs = append(errs, expectLines(out, len(Nodes)-1, `tunl0`))
-		for _, other := range Nodes {
-			if other != n {
-				errs = append(errs, expect(out, `^`+quote(d.facts.blocks[other])+` via `+quote(d.facts.addresses[other])+` dev tunl0 .*onlink`))
-			}
-		}
-	}
-	return errors.Join(errs...)
-}
-
 func (d *Demo) traffic(ctx context.Context) error {
 	if err := d.runOn(ctx, "node2", "test-pod2", web); err != nil {
 		return err
@@ -350,35 +335,14 @@ func (d *Demo) traffic(ctx context.Context) error {
 		expect(page, `^test-pod2$`))
 }
 
-// tunnel looks at the wire of node2 while the debug pod pings.
-func (d *Demo) tunnel(ctx context.Context) error {
-	link, err := d.node(ctx, "node1", "ip -d link show tunl0 | head -3 | sed -E 's, (mode|addrgenmode) .*,,'")
-	if err != nil {
-		return err
-	}
-	ping := "kubectl exec debug -- ping -q -c 60 -i 0.5 " + d.facts.pod2IP
-	d.show("$ " + ping + " &")
-	stop := d.background(ctx, ping)
-	wire, err := d.node(ctx, "node2", "tcpdump -nn -t -c 4 -i eth0 'ip proto 4' 2>/dev/null")
-	if pingErr := stop(); err != nil {
-		return errors.Join(err, pingErr)
-	}
-	counters, err := d.node(ctx, "node2", "ip -s link show tunl0 | tail -4")
-	if err != nil {
-		return err
-	}
-	outer := quote(d.facts.addresses["node1"]) + " > " + quote(d.facts.addresses["node2"])
-	return errors.Join(
-		expect(link, `^\d+: tunl0@NONE: <NOARP,UP,LOWER_UP> mtu 1480 `, `ipip any remote any local any`),
-		expect(wire, `^IP `+outer+`: IP \S+ > `+quote(d.facts.pod2IP)+`: ICMP echo request`),
-		expectLines(wire, 4, `: IP \S+ > \S+: ICMP echo re(quest|ply)`),
-		expect(counters, `^\s+[1-9]\d+\s+[1-9]\d+`))
-}
-
 func (d *Demo) pool(ctx context.Context) error {
 	out, err := d.kubectl(ctx, "kubectl get ippool default-ipv4-ippool -o yaml")
 	if err != nil {
 		return err
 	}
-	return expect(out, `^  cidr: 192\.168\.0\.0/16$`, `^  blockSize: 26$`, `^  ipipMode: Always$`, `^  natOutgoing: true$`)
+	errs := []error{expect(out, `^  cidr: 192\.168\.0\.0/16$`, `^  blockSize: 26$`, `^  natOutgoing: true$`)}
+	for _, mode := range d.Encap.pool {
+		errs = append(errs, expect(out, `^  `+mode+`$`))
+	}
+	return errors.Join(errs...)
 }

@@ -36,3 +36,14 @@ func TestIPIPAgreesWithTunl0(t *testing.T) {
 		t.Error("the probe says that there is IPIP, and a new namespace has no tunl0")
 	}
 }
+
+// A kernel that has VXLAN registers the kind with rtnetlink, and names the module's parameters or the built-in's.
+func TestVXLANAgreesWithADevice(t *testing.T) {
+	err := VXLAN(context.Background())
+	if err != nil && !errors.Is(err, ErrNoVXLAN) {
+		t.Fatal(err)
+	}
+	if _, statErr := os.Stat("/sys/module/vxlan"); (statErr == nil) != (err == nil) {
+		t.Errorf("/sys/module/vxlan: %v, and the probe says: %v", statErr, err)
+	}
+}
