@@ -17,6 +17,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/bgp/wire"
+	"github.com/tortie-net/tortie/internal/testkit/logtest"
 )
 
 // rawPeer is a TCP connection from a host, on which a test says what it likes.
@@ -25,7 +26,7 @@ type rawPeer struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
 	out io.Reader
-	err *lockedBuffer
+	err *logtest.Buffer
 }
 
 // connect opens a connection from an address of the host, which need not be its own in the eyes of others.
@@ -35,7 +36,7 @@ func (h *host) connect(from netip.Addr, to netip.AddrPort) *rawPeer {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	p := &rawPeer{t: h.t, cmd: h.command(self, pipeArg, netip.AddrPortFrom(from, 0).String(), to.String()), err: &lockedBuffer{}}
+	p := &rawPeer{t: h.t, cmd: h.command(self, pipeArg, netip.AddrPortFrom(from, 0).String(), to.String()), err: &logtest.Buffer{}}
 	p.cmd.Stderr = p.err
 	if p.in, err = p.cmd.StdinPipe(); err != nil {
 		h.t.Fatal(err)

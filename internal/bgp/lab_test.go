@@ -1,7 +1,6 @@
 package bgp_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,12 +9,12 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/testkit/logtest"
 	"github.com/tortie-net/tortie/internal/testkit/needtest"
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
@@ -91,7 +90,7 @@ type speaker struct {
 	in      io.WriteCloser
 	calls   *json.Encoder
 	replies *json.Decoder
-	log     *lockedBuffer
+	log     *logtest.Buffer
 	over    bool
 }
 
@@ -102,7 +101,7 @@ func (h *host) speak(wrap ...string) *speaker {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	s := &speaker{host: h, cmd: h.command(append(wrap, self, childArg)...), log: &lockedBuffer{}}
+	s := &speaker{host: h, cmd: h.command(append(wrap, self, childArg)...), log: &logtest.Buffer{}}
 	s.cmd.Stderr = s.log
 	if s.in, err = s.cmd.StdinPipe(); err != nil {
 		h.t.Fatal(err)
@@ -255,22 +254,4 @@ func run(t testing.TB, args ...string) string {
 		t.Fatalf("%s: %v: %s", strings.Join(args, " "), err, out)
 	}
 	return string(out)
-}
-
-// lockedBuffer collects a process's output.
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }

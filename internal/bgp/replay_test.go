@@ -15,6 +15,7 @@ import (
 	"github.com/osrg/gobgp/v3/pkg/server"
 
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/testkit/logtest"
 )
 
 // outsideASN is that of the peer which sends what the advisories are about.
@@ -139,7 +140,7 @@ func TestAdvisoriesWithoutRelay(t *testing.T) {
 			if a.Confederation {
 				args[2] = inConfederation
 			}
-			var stderr lockedBuffer
+			var stderr logtest.Buffer
 			cmd := node.command(args...)
 			cmd.Stderr = &stderr
 			in, err := cmd.StdinPipe()

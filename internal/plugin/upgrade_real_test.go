@@ -1,7 +1,6 @@
 package plugin_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"net/http"
@@ -11,7 +10,6 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -24,6 +22,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/logtest"
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
@@ -180,7 +179,7 @@ func upgradeKilled(t *testing.T, n int, landed bool) bool {
 	state := p.wait()
 	w.proxy.setRule(nil)
 	if state.ExitCode() != -1 && !state.Success() {
-		t.Errorf("it was not killed, but failed: %s", p.output())
+		t.Errorf("it was not killed, but failed: %s", p.out.String())
 	}
 	holder := w.allocations(t)[addr]
 	if file := w.host.Read(t, oldDir+"/"+addr.String()); file == "" && holder != oldNetwork+"."+a.container {
@@ -213,14 +212,13 @@ func killAt(started <-chan *process, n int, landed bool) rule {
 type process struct {
 	cmd  *exec.Cmd
 	done chan struct{}
-	mu   sync.Mutex
-	out  bytes.Buffer // guarded by mu
+	out  logtest.Buffer // stderr
 }
 
 func (h *host) start(t *testing.T, program string, env []string, args ...string) *process {
 	t.Helper()
 	p := &process{cmd: exec.Command(program, args...), done: make(chan struct{})}
-	p.cmd.Env, p.cmd.Stderr = env, p
+	p.cmd.Env, p.cmd.Stderr = env, &p.out
 	if err := h.Try(p.cmd.Start); err != nil {
 		t.Fatal(err)
 	}
@@ -232,18 +230,6 @@ func (h *host) start(t *testing.T, program string, env []string, args ...string)
 	return p
 }
 
-// Write implements io.Writer for what the process says.
-func (p *process) Write(text []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.out.Write(text)
-}
-
-func (p *process) output() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.out.String()
-}
 
 func (p *process) wait() *os.ProcessState {
 	<-p.done
@@ -303,8 +289,8 @@ func TestUpgradeWaitsForTheOperator(t *testing.T) {
 	if err := w.api.setReady(context.Background(), true); err != nil {
 		t.Fatal(err)
 	}
-	if state := p.wait(); !state.Success() || !strings.Contains(p.output(), "an operator has locked it") {
-		t.Errorf("%v: %s", state, p.output())
+	if state := p.wait(); !state.Success() || !strings.Contains(p.out.String(), "an operator has locked it") {
+		t.Errorf("%v: %s", state, p.out.String())
 	}
 	w.wantMigrated(t, map[netip.Addr]*sandbox{addrA: a})
 }
@@ -315,7 +301,7 @@ func TestUpgradeOfDoubtfulAddresses(t *testing.T) {
 	a, addrA := w.withHostLocal(t, "a")
 	w.host.Write(t, oldDir+"/"+w.fixed("3.77"), "0123456789abcdef\r\neth0")
 	p := w.host.start(t, "/opt/cni/bin/calico-ipam", w.upgradeEnv(), "-upgrade")
-	waittest.Until(t, time.Minute, "it says that an ADD may be under way", func() bool { return strings.Contains(p.output(), "an ADD may be under way") })
+	waittest.Until(t, time.Minute, "it says that an ADD may be under way", func() bool { return strings.Contains(p.out.String(), "an ADD may be under way") })
 	if held := w.allocations(t)[addrA]; held != oldNetwork+"."+a.container {
 		t.Errorf("the address beside it is of %q", held)
 	}
@@ -324,7 +310,7 @@ func TestUpgradeOfDoubtfulAddresses(t *testing.T) {
 	}
 	w.age(t, oldDir+"/"+w.fixed("3.77"))
 	if state := p.wait(); !state.Success() {
-		t.Errorf("%v: %s", state, p.output())
+		t.Errorf("%v: %s", state, p.out.String())
 	}
 	w.wantMigrated(t, map[netip.Addr]*sandbox{addrA: a})
 }
@@ -337,9 +323,9 @@ func TestUpgradeNeedsAPool(t *testing.T) {
 	p := w.host.start(t, "/opt/cni/bin/calico-ipam", w.upgradeEnv(), "-upgrade")
 	waittest.Until(t, time.Minute, "it is ready, and asks for a pool", func() bool {
 		ready, _ := w.ready(t)
-		return ready && strings.Contains(p.output(), "create an IPPool")
+		return ready && strings.Contains(p.out.String(), "create an IPPool")
 	})
-	if out := p.output(); !strings.Contains(out, "192.0.2.8") || !strings.Contains(out, w.name+"/stray") {
+	if out := p.out.String(); !strings.Contains(out, "192.0.2.8") || !strings.Contains(out, w.name+"/stray") {
 		t.Errorf("it does not say whose address it is: %s", out)
 	}
 	p.end()

@@ -240,7 +240,7 @@ func TestALeaderIsKilled(t *testing.T) {
 	v = w.view()
 	w.stays("a live pod", &v, "k8s-pod-network.of-live", live)
 	for _, p := range append(two, next) {
-		if strings.Contains(p.said(), "looked unused and is not") {
+		if strings.Contains(p.log.String(), "looked unused and is not") {
 			t.Errorf("%s was about to free a live address", p.name)
 		}
 	}
@@ -386,7 +386,7 @@ func TestAddressesInEtcd(t *testing.T) {
 		if v := read(); len(v.Handles) != 1 || len(held(&v)) != 2 || len(v.Affinities) != 2 {
 			return fmt.Errorf("%d handles, %d addresses and %d affinities are left", len(v.Handles), len(held(&v)), len(v.Affinities))
 		}
-		if !strings.Contains(p.said(), "compacted etcd") {
+		if !strings.Contains(p.log.String(), "compacted etcd") {
 			return fmt.Errorf("etcd is not compacted")
 		}
 		nodes, err := store.CalicoNodes(t.Context())

@@ -13,7 +13,6 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -29,6 +28,7 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/logtest"
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
@@ -202,21 +202,7 @@ type process struct {
 	cmd     *exec.Cmd
 	address string
 	name    string
-
-	mu  sync.Mutex // guards log
-	log strings.Builder
-}
-
-func (p *process) Write(text []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.log.Write(text)
-}
-
-func (p *process) said() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.log.String()
+	log     logtest.Buffer // stdout and stderr
 }
 
 // start starts the program with the rights that the chart gives it. It ends with the test.
@@ -236,14 +222,14 @@ func (w *world) start(name, kubeconfig string, env ...string) *process {
 		asProgram, "KUBECONFIG=" + kubeconfig, "POD_NAME=" + name, "TORTIE_CONTROLLERS_ADDRESS=" + p.address,
 		"TORTIE_LEAK_GRACE_PERIOD=4s", "TORTIE_NODE_GRACE_PERIOD=1s",
 	}, env...)...)
-	p.cmd.Stdout, p.cmd.Stderr = p, p
+	p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log
 	if err := p.cmd.Start(); err != nil {
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(func() {
 		p.kill()
 		if w.t.Failed() {
-			text := p.said()
+			text := p.log.String()
 			w.t.Logf("%s:\n%s", name, text[max(0, len(text)-6000):])
 		}
 	})

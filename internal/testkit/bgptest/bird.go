@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"text/template"
 	"time"
+
+	"github.com/tortie-net/tortie/internal/testkit/logtest"
 )
 
 // bird is BIRD: a process for both families of version 2, one for each of version 1.6.
@@ -20,7 +22,7 @@ type bird struct {
 	kind   Kind
 	config Config
 	dir    string
-	log    *Buffer
+	log    *logtest.Buffer
 	parts  []*birdProcess
 }
 
@@ -138,7 +140,7 @@ func birdSessionName(peer netip.Addr) string {
 
 func (h *Host) bird(kind Kind, config Config) *bird {
 	h.T.Helper()
-	b := &bird{Host: h, kind: kind, config: config, dir: h.T.TempDir(), log: &Buffer{}}
+	b := &bird{Host: h, kind: kind, config: config, dir: h.T.TempDir(), log: &logtest.Buffer{}}
 	h.T.Cleanup(func() {
 		if h.T.Failed() {
 			h.T.Logf("log of %s on %s:\n%s", kind, h.V4, b.log.Tail())

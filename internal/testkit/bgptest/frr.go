@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"text/template"
 	"time"
+
+	"github.com/tortie-net/tortie/internal/testkit/logtest"
 )
 
 // frr is FRR's bgpd, and its zebra, which writes to the kernel.
@@ -21,7 +23,7 @@ type frr struct {
 	*Host
 	config Config
 	dir    string
-	log    *Buffer
+	log    *logtest.Buffer
 	zebra  *process
 	bgpd   *process
 }
@@ -121,7 +123,7 @@ func (v frrValues) From(peer netip.Addr) netip.Addr { return v.from(peer) }
 
 func (h *Host) frr(config Config) *frr {
 	h.T.Helper()
-	f := &frr{Host: h, config: config, log: &Buffer{}}
+	f := &frr{Host: h, config: config, log: &logtest.Buffer{}}
 	h.T.Cleanup(func() {
 		if h.T.Failed() {
 			h.T.Logf("log of FRR on %s:\n%s", h.V4, f.log.Tail())

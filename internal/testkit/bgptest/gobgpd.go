@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"text/template"
 	"time"
+
+	"github.com/tortie-net/tortie/internal/testkit/logtest"
 )
 
 // gobgpd is GoBGP's own daemon, at the version that Debian has. It writes nothing to the kernel.
@@ -20,7 +22,7 @@ type gobgpd struct {
 	*Host
 	config Config
 	file   string
-	log    *Buffer
+	log    *logtest.Buffer
 	daemon *process
 }
 
@@ -87,7 +89,7 @@ func (v gobgpdValues) Least(hops int) int { return 256 - hops }
 
 func (h *Host) gobgpd(config Config) *gobgpd {
 	h.T.Helper()
-	g := &gobgpd{Host: h, config: config, file: filepath.Join(h.T.TempDir(), "gobgpd.conf"), log: &Buffer{}}
+	g := &gobgpd{Host: h, config: config, file: filepath.Join(h.T.TempDir(), "gobgpd.conf"), log: &logtest.Buffer{}}
 	h.T.Cleanup(func() {
 		if h.T.Failed() {
 			h.T.Logf("log of gobgpd on %s:\n%s", h.V4, g.log.Tail())

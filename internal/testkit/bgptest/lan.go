@@ -1,16 +1,16 @@
 package bgptest
 
 import (
-	"bytes"
 	"fmt"
 	"net/netip"
 	"os/exec"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
+	"github.com/tortie-net/tortie/internal/testkit/logtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // LAN is a bridge in a namespace of its own; hosts hang off it.
@@ -88,7 +88,7 @@ func (h *Host) KernelRoute(prefix string) string {
 }
 
 // Monitor is a record of what happens to a host's routes.
-type Monitor struct{ log Buffer }
+type Monitor struct{ log logtest.Buffer }
 
 // Monitor records the changes of the host's routes from now on, until the test ends.
 func (h *Host) Monitor() *Monitor {
@@ -138,40 +138,5 @@ const Patience = 60 * time.Second
 // Eventually polls until check has no objection.
 func Eventually(t testing.TB, check func() error) {
 	t.Helper()
-	for deadline := time.Now().Add(Patience); ; time.Sleep(50 * time.Millisecond) {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("after %s: %v", Patience, err)
-		}
-	}
-}
-
-// Buffer collects a process's output.
-type Buffer struct {
-	mu   sync.Mutex // guards text
-	text bytes.Buffer
-}
-
-// Write implements io.Writer.
-func (b *Buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-// String returns what was written so far.
-func (b *Buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
-}
-
-// Tail returns the end of it, short enough for a test's output.
-func (b *Buffer) Tail() string {
-	const limit = 6000
-	text := b.String()
-	return text[max(0, len(text)-limit):]
+	waittest.For(t, Patience, check)
 }

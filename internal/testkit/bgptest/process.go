@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/tortie-net/tortie/internal/testkit/logtest"
 )
 
 // process is somebody else's daemon on a host. It ends when its guard's standard input does, and that is a pipe of this process's.
@@ -19,14 +21,14 @@ type process struct {
 	guard *exec.Cmd
 	input io.Closer
 	pid   int
-	log   *Buffer
+	log   *logtest.Buffer
 }
 
 // guardScript runs a command, says its process ID and ends it when standard input ends.
 const guardScript = `"$@" </dev/null >&2 & echo $!; read never; kill -9 $! 2>/dev/null; wait`
 
 // launch starts a program on the host, whose output goes to log.
-func (h *Host) launch(log *Buffer, args ...string) *process {
+func (h *Host) launch(log *logtest.Buffer, args ...string) *process {
 	h.T.Helper()
 	p := &process{t: h.T, name: args[0], log: log}
 	p.guard = exec.Command("sh", append([]string{"-c", guardScript, "guard"}, args...)...)

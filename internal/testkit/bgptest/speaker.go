@@ -20,6 +20,7 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/bgp/policy"
 	"github.com/tortie-net/tortie/internal/bgp/wire"
+	"github.com/tortie-net/tortie/internal/testkit/logtest"
 )
 
 // childArg as the only argument makes a test binary a speaker that is driven over its standard input. GoBGP can only be had once
@@ -143,7 +144,7 @@ type Speaker struct {
 	in      io.WriteCloser
 	calls   *json.Encoder
 	replies *json.Decoder
-	log     *Buffer
+	log     *logtest.Buffer
 	over    bool
 }
 
@@ -157,7 +158,7 @@ func (h *Host) Speak() *Speaker {
 	if err != nil {
 		h.T.Fatal(err)
 	}
-	s := &Speaker{Host: h, cmd: exec.Command(self, childArg), log: &Buffer{}}
+	s := &Speaker{Host: h, cmd: exec.Command(self, childArg), log: &logtest.Buffer{}}
 	s.cmd.Stderr = s.log
 	if s.in, err = s.cmd.StdinPipe(); err != nil {
 		h.T.Fatal(err)

@@ -5,7 +5,6 @@ package labtest
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"flag"
 	"fmt"
@@ -22,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/tortie-net/tortie/internal/testkit/logtest"
 	"github.com/tortie-net/tortie/internal/testkit/needtest"
 )
 
@@ -106,7 +106,7 @@ type child struct {
 	process *os.Process
 	stdin   io.WriteCloser
 	said    chan string // the lines of its standard output; closed once it has ended
-	stderr  buffer
+	stderr  logtest.Buffer
 }
 
 // start runs `lab api` and returns the kubeconfig of its administrator.
@@ -160,7 +160,7 @@ func (c *child) await(prefix string) (string, error) {
 		select {
 		case line, ok := <-c.said:
 			if !ok {
-				return "", fmt.Errorf("`lab %s` ended before it said %q: %s%s", c.command, prefix, last, c.stderr.tail())
+				return "", fmt.Errorf("`lab %s` ended before it printed %q: %s\n%s", c.command, prefix, last, c.stderr.Tail())
 			}
 			if rest, ok := strings.CutPrefix(line, prefix); ok {
 				return rest, nil
@@ -168,29 +168,8 @@ func (c *child) await(prefix string) (string, error) {
 			last = line
 		case <-timeout.C:
 			_ = c.process.Kill()
-			return "", fmt.Errorf("`lab %s` did not say %q within %v (a first start builds Kubernetes, about 10 minutes on two cores; what is built so far is kept: try again, or with -timeout=30m): %s",
-				c.command, prefix, limit.Round(time.Second), c.stderr.tail())
+			return "", fmt.Errorf("`lab %s` did not print %q within %v (a first start builds Kubernetes, about 10 minutes on two cores; what is built so far is kept: try again, or with -timeout=30m):\n%s",
+				c.command, prefix, limit.Round(time.Second), c.stderr.Tail())
 		}
 	}
-}
-
-// buffer keeps what a child writes while another goroutine reads it.
-type buffer struct {
-	mu   sync.Mutex // guards text
-	text bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-// tail returns the end of what was written, short enough for a test's output.
-func (b *buffer) tail() string {
-	const limit = 2000
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	text := b.text.Bytes()
-	return "\n" + string(text[max(0, len(text)-limit):])
 }
