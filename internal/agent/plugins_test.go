@@ -198,7 +198,7 @@ func TestFactsAgeWhenTheAPIServerIsSilent(t *testing.T) {
 	within(t, 20*time.Second, "ready", func() bool { return status.Report().Ready })
 	r.tells(t, "a node that is ready", func(f *facts.Facts) bool { return f.AgentReady })
 
-	wire.Silence()
+	wire.Stall()
 	cut := time.Now()
 	within(t, facts.Interval+probeTime+3*time.Second, "the problem is shown", func() bool {
 		return slices.ContainsFunc(status.Report().Problems, func(p string) bool { return strings.Contains(p, "getting old") })
@@ -210,7 +210,7 @@ func TestFactsAgeWhenTheAPIServerIsSilent(t *testing.T) {
 	if metrics := scrape(status); !strings.Contains(metrics, "tortie_facts_age_seconds ") {
 		t.Errorf("metrics:\n%s", metrics)
 	}
-	wire.Mend()
+	wire.Resume()
 	r.tells(t, "the API server's return", func(f *facts.Facts) bool { return f.Written.After(cut) })
 	within(t, 5*time.Second, "the problem is gone", func() bool {
 		return !slices.ContainsFunc(status.Report().Problems, func(p string) bool { return strings.Contains(p, "getting old") })
@@ -369,13 +369,13 @@ func TestJournalWaitsForTheDatastore(t *testing.T) {
 		t.Error("an address was released in a locked datastore")
 	}
 
-	wire.Silence()
+	wire.Stall()
 	r.update(t, info, func() { info.Spec.DatastoreReady = &open })
 	time.Sleep(2 * time.Second)
 	if r.entries(t) != 1 || !r.holds(t, e) {
 		t.Error("finished without the API server")
 	}
-	wire.Mend()
+	wire.Resume()
 	within(t, 2*journalRetry, "finished after the API server's return", func() bool { return r.entries(t) == 0 && !r.holds(t, e) })
 }
 

@@ -27,7 +27,7 @@ var ownBlocks = []string{"10.1.5.0/26", "10.200.0.5/32", "fd01:5::/122"}
 func node(t *testing.T) (*bgptest.LAN, *bgptest.Speaker) {
 	t.Helper()
 	lan := bgptest.NewLAN(t)
-	s := lan.Host(5).Speak()
+	s := lan.Host(5).Speaker()
 	s.Start(ourASN, false)
 	s.Originate(ownBlocks...)
 	return lan, s
@@ -47,7 +47,7 @@ type neighbour struct {
 func beside(lan *bgptest.LAN, s *bgptest.Speaker, kind bgptest.Kind, n int, asn uint32, edits ...func(*bgptest.Config)) *neighbour {
 	host := lan.Host(n)
 	block := netip.MustParsePrefix(fmt.Sprintf("10.1.%d.0/26", n))
-	config := bgptest.Config{ASN: asn, Announce: []netip.Prefix{block}, PassOn: true, Sessions: []bgptest.Session{{Peer: s.V4, ASN: ourASN, Passive: true}}}
+	config := bgptest.Config{ASN: asn, Announce: []netip.Prefix{block}, Readvertise: true, Sessions: []bgptest.Session{{Peer: s.V4, ASN: ourASN, Passive: true}}}
 	for _, edit := range edits {
 		edit(&config)
 	}
@@ -105,7 +105,7 @@ func undisturbed(t *testing.T, s *bgptest.Speaker, all ...*neighbour) (check fun
 func TestReflection(t *testing.T) {
 	t.Parallel()
 	lan := bgptest.NewLAN(t)
-	s := lan.Host(5).Speak()
+	s := lan.Host(5).Speaker()
 	local := bgp.Local{ASN: ourASN, ClusterID: netip.MustParseAddr("10.0.0.5")}
 	s.StartLocal(local)
 	s.SetPolicy(bgp.Policy{Transit: pods}, nil)
@@ -176,7 +176,7 @@ func TestReflection(t *testing.T) {
 func TestTransit(t *testing.T) {
 	t.Parallel()
 	lan := bgptest.NewLAN(t)
-	s := lan.Host(5).Speak()
+	s := lan.Host(5).Speaker()
 	s.Start(ourASN, false)
 	s.Originate("10.1.5.0/26")
 	s.SetPolicy(bgp.Policy{Transit: pods}, nil)
@@ -297,7 +297,7 @@ func TestOwnASN(t *testing.T) {
 func TestLocalASN(t *testing.T) {
 	t.Parallel()
 	lan := bgptest.NewLAN(t)
-	s := lan.Host(5).Speak()
+	s := lan.Host(5).Speaker()
 	any4, any6 := netip.IPv4Unspecified(), netip.IPv6Unspecified()
 	s.StartLocal(bgp.Local{ASN: ourASN})
 	s.SetLocal(bgp.Local{ASN: ourASN, Listen: []netip.Addr{any4, any6}})
@@ -414,7 +414,7 @@ func TestTwoReflectors(t *testing.T) {
 	var reflectors []*bgptest.Speaker
 	hosts := []*bgptest.Host{lan.Host(5), lan.Host(6)}
 	for _, h := range hosts {
-		s := h.Speak()
+		s := h.Speaker()
 		s.StartLocal(bgp.Local{ASN: ourASN, ClusterID: h.V4})
 		s.SetPolicy(bgp.Policy{Transit: pods}, nil)
 		reflectors = append(reflectors, s)

@@ -147,7 +147,7 @@ func TestConfirmedIsHonest(t *testing.T) {
 		t.Error("an event confirmed nothing")
 	}
 
-	wire.Silence()
+	wire.Stall()
 	silenced := time.Now()
 	if err := probe(t, w); err == nil {
 		t.Error("a probe went through a silent connection")
@@ -173,7 +173,7 @@ func TestConfirmedIsHonest(t *testing.T) {
 	if w.Confirmed().After(silenced) {
 		t.Error("confirmed although all watches are lost")
 	}
-	wire.Mend()
+	wire.Resume()
 	mended := time.Now()
 	awaitAssignment(t, w, "what changed meanwhile", func(a Assignment) bool { return a.Information.Spec.ClusterType == "changed unseen" })
 	limit := time.Now().Add(40 * time.Second) // client-go waits longer after each failure

@@ -64,7 +64,7 @@ func forEachOf(t *testing.T, kinds []bgptest.Kind, test func(t *testing.T, kind 
 func node(t *testing.T) (*bgptest.LAN, *bgptest.Speaker) {
 	t.Helper()
 	lan := bgptest.NewLAN(t)
-	s := lan.Host(5).Speak()
+	s := lan.Host(5).Speaker()
 	s.Start(ourASN, false)
 	s.Originate(ownBlocks...)
 	return lan, s

@@ -44,7 +44,7 @@ func TestNodeRestarts(t *testing.T) {
 
 		// What is not announced again is dropped.
 		node.End(syscall.SIGKILL)
-		last := node.Host.Speak()
+		last := node.Host.Speaker()
 		last.Start(ourASN, true)
 		last.Originate(ownBlocks[0], ownBlocks[2])
 		last.SetPeers(signed(node.Host, host)...)
@@ -106,7 +106,7 @@ func TestConnectionIsLost(t *testing.T) {
 // again replaces the node's process.
 func again(node *bgptest.Speaker, host *bgptest.Host, signal syscall.Signal) *bgptest.Speaker {
 	node.End(signal)
-	next := node.Host.Speak()
+	next := node.Host.Speaker()
 	next.Start(ourASN, true)
 	next.Originate(ownBlocks...)
 	next.SetPeers(signed(node.Host, host)...)

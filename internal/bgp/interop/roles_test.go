@@ -35,7 +35,7 @@ func roles() []role {
 // config is the daemon's, on host 10, with sessions to hosts, signed and from one hop away.
 func (r role) config(hosts map[*bgptest.Host]uint32) bgptest.Config {
 	c := bgptest.Config{
-		ASN: r.asn, Announce: blocksOf(10), Communities: []string{"64999:100", "64999:1:2"}, PassOn: r.passesOn,
+		ASN: r.asn, Announce: blocksOf(10), Communities: []string{"64999:100", "64999:1:2"}, Readvertise: r.passesOn,
 	}
 	if r.reflector {
 		c.ClusterID = netip.MustParseAddr("10.0.0.10")
@@ -69,7 +69,7 @@ func TestRoles(t *testing.T) {
 
 func inRole(t *testing.T, kind bgptest.Kind, r role) {
 	lan, node := node(t)
-	other, host := lan.Host(6).Speak(), lan.Host(10)
+	other, host := lan.Host(6).Speaker(), lan.Host(10)
 	other.Start(r.otherASN, false)
 	others := blocksOf(6)
 	other.Originate(others[0].String(), others[1].String())

@@ -141,7 +141,7 @@ func TestRestartBitsOnTheWire(t *testing.T) {
 		checkRestart(t, open, byte(i+1), false, true)
 	}
 	node.End(syscall.SIGKILL)
-	next := node.Host.Speak()
+	next := node.Host.Speaker()
 	next.Start(ourASN, true)
 	next.Originate(ownBlocks...)
 	set(next)

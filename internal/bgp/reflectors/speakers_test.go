@@ -75,8 +75,8 @@ func TestConfigured(t *testing.T) {
 	}
 	var all []configured
 	for _, n := range sizes {
-		h := bgptest.Crowd(t, 1)[0]
-		s := h.Speak()
+		h := bgptest.SharedHosts(t, 1)[0]
+		s := h.Speaker()
 		s.StartLocal(bgp.Local{ASN: asn})
 		peers := make([]bgp.Peer, n)
 		for i := range peers {
@@ -124,9 +124,9 @@ func TestSpeakers(t *testing.T) {
 }
 
 func measure(t *testing.T, n int) cost {
-	c := &crowd{hosts: bgptest.Crowd(t, n)}
+	c := &crowd{hosts: bgptest.SharedHosts(t, n)}
 	for i, h := range c.hosts {
-		s := h.Speak()
+		s := h.Speaker()
 		s.StartLocal(bgp.Local{ASN: asn})
 		s.Originate(own(i)...)
 		c.speakers = append(c.speakers, s)

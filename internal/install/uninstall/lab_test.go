@@ -23,7 +23,7 @@ type cluster struct {
 func newCluster(t *testing.T) cluster {
 	t.Helper()
 	c := cluster{labtest.NewLab(t, 2, "-image", labtest.Image()), t}
-	t.Cleanup(func() { c.Explain(t) })
+	t.Cleanup(func() { c.LogDiagnostics(t) })
 	return c
 }
 

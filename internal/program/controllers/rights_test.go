@@ -38,11 +38,11 @@ func audited(t *testing.T) *labtest.Server {
 	t.Helper()
 	server := labtest.NewAuditedServer(t)
 	granted := labtest.Rules(t)
-	t.Cleanup(func() { rights.add(t, granted, server.Asked(t)) })
+	t.Cleanup(func() { rights.add(t, granted, server.AuditedRequests(t)) })
 	return server
 }
 
-func (r *record) add(t *testing.T, granted map[string]bool, asked []labtest.Asked) {
+func (r *record) add(t *testing.T, granted map[string]bool, asked []labtest.AuditedRequest) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for rule := range granted {

@@ -46,7 +46,7 @@ log stderr all;
     {{- if .LocalPref}} bgp_local_pref = {{.LocalPref}};{{end}}
     {{- range .Standard}} bgp_community.add(({{.}}));{{end}}
     {{- range .Large}} bgp_large_community.add(({{.}}));{{end}} accept; }
-    {{- if .PassOn}} if source = RTS_BGP then accept;{{end}} reject; }{{end -}}
+    {{- if .Readvertise}} if source = RTS_BGP then accept;{{end}} reject; }{{end -}}
 {{if .V1}}listen bgp address {{.Listen}} port 179;
 {{end -}}
 protocol device { scan time 2; }
@@ -94,7 +94,7 @@ type birdValues struct {
 	ASN              uint32
 	RestartTime      int
 	LocalPref        uint32
-	PassOn           bool
+	Readvertise           bool
 	Standard, Large  []string // communities in its own words: 64512,100
 	ClusterID        netip.Addr
 	Families         []string // of a protocol that has channels without options
@@ -201,7 +201,7 @@ func (p *birdProcess) configure() {
 func (h *Host) BirdText(kind Kind, config Config, family string) string {
 	h.T.Helper()
 	v := birdValues{V1: kind == BIRD1, RouterID: h.V4, Listen: h.V4, ASN: config.ASN, RestartTime: int(config.RestartTime / time.Second)}
-	v.LocalPref, v.PassOn, v.ClusterID = config.LocalPref, config.PassOn, config.ClusterID
+	v.LocalPref, v.Readvertise, v.ClusterID = config.LocalPref, config.Readvertise, config.ClusterID
 	for _, c := range config.Communities {
 		words := strings.ReplaceAll(c, ":", ",")
 		if large(c) {

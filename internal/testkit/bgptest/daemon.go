@@ -41,9 +41,9 @@ type Config struct {
 	LocalPref uint32
 	// Communities are on what is announced, "64999:100" or "64999:1:2".
 	Communities []string
-	// PassOn makes it a router, and not a host: what it learns from one peer it tells the others as far as BGP lets it. Reflectors
+	// Readvertise makes it a router, and not a host: what it learns from one peer it tells the others as far as BGP lets it. Reflectors
 	// need it. FRR and gobgpd always do.
-	PassOn bool
+	Readvertise bool
 	// ClusterID is that of a reflector, which reflects to the sessions that are marked as clients'.
 	ClusterID netip.Addr
 	// Text, if it is not empty, is the whole configuration, and all of the above only says what is in it. Of Sessions nothing is needed.

@@ -58,8 +58,8 @@ func (h *Host) Addrs() []netip.Addr {
 	return []netip.Addr{h.V4, h.V6}
 }
 
-// Crowd returns hosts with one IPv4 address each that are all in one namespace: hundreds of speakers on one machine.
-func Crowd(t testing.TB, count int) []*Host {
+// SharedHosts returns hosts with one IPv4 address each that are all in one namespace: hundreds of speakers on one machine.
+func SharedHosts(t testing.TB, count int) []*Host {
 	t.Helper()
 	ns := netnstest.New(t)
 	ns.Up(t, "lo")

@@ -151,8 +151,8 @@ type Speaker struct {
 // callTimeout is far above what a call takes on a busy machine.
 const callTimeout = 20 * time.Second
 
-// Speak starts a process without calling Start in it.
-func (h *Host) Speak() *Speaker {
+// Speaker starts a process without calling Start in it.
+func (h *Host) Speaker() *Speaker {
 	h.T.Helper()
 	self, err := os.Executable()
 	if err != nil {

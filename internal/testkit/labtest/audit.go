@@ -14,8 +14,8 @@ func NewAuditedServer(t testing.TB) *Server {
 	return define(t, newServer(t, "-audit", "system:serviceaccounts:"+chartNamespace))
 }
 
-// Asked is a request of one of the chart's accounts.
-type Asked struct {
+// AuditedRequest is a request of one of the chart's accounts.
+type AuditedRequest struct {
 	Account   string
 	Verb      string // as in RBAC
 	Group     string
@@ -35,14 +35,14 @@ type auditEvent struct {
 	Annotations map[string]string
 }
 
-// Asked returns what the chart's accounts have asked an audited server, in the order of its answers.
-func (s *Server) Asked(t testing.TB) []Asked {
+// AuditedRequests returns what the chart's accounts have asked an audited server, in the order of its answers.
+func (s *Server) AuditedRequests(t testing.TB) []AuditedRequest {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(filepath.Dir(s.kubeconfig), "audit.log"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var all []Asked
+	var all []AuditedRequest
 	for line := range strings.Lines(string(text)) {
 		var e auditEvent
 		if err := json.Unmarshal([]byte(line), &e); err != nil {
@@ -53,7 +53,7 @@ func (s *Server) Asked(t testing.TB) []Asked {
 		}
 		_, account, _ := strings.Cut(e.User.Username, "system:serviceaccount:"+chartNamespace+":")
 		resource := strings.TrimSuffix(e.ObjectRef.Resource+"/"+e.ObjectRef.Subresource, "/")
-		all = append(all, Asked{
+		all = append(all, AuditedRequest{
 			Account: account, Verb: e.Verb, Group: e.ObjectRef.APIGroup, Resource: resource, Namespace: e.ObjectRef.Namespace,
 			Name: e.ObjectRef.Name, Forbidden: e.Annotations["authorization.k8s.io/decision"] == "forbid",
 		})

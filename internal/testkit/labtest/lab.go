@@ -133,9 +133,9 @@ func (l *Lab) RESTConfig(t testing.TB) *rest.Config {
 	return cfg
 }
 
-// Explain shows, if the test has failed, what Kubernetes and the agents say, and what more commands of the lab show. It is for the end
+// LogDiagnostics shows, if the test has failed, what Kubernetes and the agents say, and what more commands of the lab show. It is for the end
 // of a test, or for a Cleanup of it.
-func (l *Lab) Explain(t testing.TB, more ...[]string) {
+func (l *Lab) LogDiagnostics(t testing.TB, more ...[]string) {
 	if !t.Failed() {
 		return
 	}

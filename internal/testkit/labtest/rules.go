@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Rules are what the chart lets its accounts do, in the form of Asked.Rule. args are helm's.
+// Rules are what the chart lets its accounts do, in the form of AuditedRequest.Rule. args are helm's.
 func Rules(t testing.TB, args ...string) map[string]bool {
 	t.Helper()
 	roles := map[string][]rbacv1.PolicyRule{}
@@ -52,6 +52,6 @@ func expand(granted map[string]bool, account string, rule rbacv1.PolicyRule) {
 }
 
 // Rule is the right that a request needs: "ACCOUNT VERB RESOURCE.GROUP".
-func (a Asked) Rule() string {
+func (a AuditedRequest) Rule() string {
 	return fmt.Sprintf("%s %s %s.%s", a.Account, a.Verb, a.Resource, a.Group)
 }

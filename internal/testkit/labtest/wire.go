@@ -61,22 +61,22 @@ func NewWire(t testing.TB, cfg *rest.Config) (*Wire, *rest.Config) {
 	w := &Wire{upstream: u.Host}
 	w.cond = sync.NewCond(&w.mu)
 	go w.serve(l)
-	t.Cleanup(func() { l.Close(); w.Mend(); w.Reset() })
+	t.Cleanup(func() { l.Close(); w.Resume(); w.Reset() })
 	wired := rest.CopyConfig(cfg)
 	u.Host = l.Addr().String()
 	wired.Host = u.String()
 	return w, wired
 }
 
-// Silence lets nothing through any more, and tells neither end.
-func (w *Wire) Silence() {
+// Stall lets nothing through any more, and tells neither end.
+func (w *Wire) Stall() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.cut = true
 }
 
-// Mend lets through what was held back, and what follows.
-func (w *Wire) Mend() {
+// Resume lets through what was held back, and what follows.
+func (w *Wire) Resume() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.cut = false

@@ -30,8 +30,8 @@ func (n *Node) SessionsSince(since time.Time, peers int) error {
 	return nil
 }
 
-// SettledAlone returns nil when no session is up and the agent does what it can without.
-func (n *Node) SettledAlone() error {
+// SettledWithoutPeers returns nil when no session is up and the agent does what it can without.
+func (n *Node) SettledWithoutPeers() error {
 	r, err := n.Status()
 	if err != nil {
 		return err
@@ -78,8 +78,8 @@ func (n *Node) Try(name string, args ...string) (text string, err error) {
 	return text, err
 }
 
-// Lend writes the record of a block of one node's, of which another one's pod has an address.
-func (c *Cluster) Lend(t testing.TB, cidr string, owner *Node, ordinal int, borrower *Node) {
+// AssignBorrowed writes the record of a block of one node's, of which another one's pod has an address.
+func (c *Cluster) AssignBorrowed(t testing.TB, cidr string, owner *Node, ordinal int, borrower *Node) {
 	t.Helper()
 	first, handle, affinity := 0, "mesh", "host:"+owner.Name
 	b := &api.IPAMBlock{Meta: api.Meta{Name: names.Block(netip.MustParsePrefix(cidr))}, Spec: api.IPAMBlockSpec{

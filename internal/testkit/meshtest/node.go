@@ -288,8 +288,8 @@ func (n *Node) Running(t testing.TB) {
 	}
 }
 
-// Forget removes what the agents of this node have written down for those that come after.
-func (n *Node) Forget(t testing.TB) {
+// RemoveState removes what the agents of this node have written down for those that come after.
+func (n *Node) RemoveState(t testing.TB) {
 	t.Helper()
 	if err := os.RemoveAll(filepath.Join(n.Dir, "run")); err != nil {
 		t.Fatal(err)

@@ -13,8 +13,8 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// Protect gives the mesh a password, or another one: the Secret, the right to read it, and what refers to it.
-func (c *Cluster) Protect(t testing.TB, password string) {
+// SetPassword gives the mesh a password, or another one: the Secret, the right to read it, and what refers to it.
+func (c *Cluster) SetPassword(t testing.TB, password string) {
 	t.Helper()
 	const namespace, name = "kube-system", "bgp-password"
 	core, err := kubernetes.NewForConfig(c.Admin)
@@ -33,13 +33,13 @@ func (c *Cluster) Protect(t testing.TB, password string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.LetRead(t, name)
+	c.GrantSecret(t, name)
 	ref := &api.BGPPassword{SecretKeyRef: &api.SecretKeyRef{Name: name, Key: "mesh"}}
 	c.Create(t, &api.BGPConfiguration{Meta: api.Meta{Name: api.DefaultName}, Spec: api.BGPConfigurationSpec{NodeMeshPassword: ref}})
 }
 
-// LetRead lets the agents read a Secret of theirs, as the chart does for bgp.passwordSecret and bgp.passwordSecrets.
-func (c *Cluster) LetRead(t testing.TB, name string) {
+// GrantSecret lets the agents read a Secret of theirs, as the chart does for bgp.passwordSecret and bgp.passwordSecrets.
+func (c *Cluster) GrantSecret(t testing.TB, name string) {
 	t.Helper()
 	const namespace = "kube-system"
 	core, err := kubernetes.NewForConfig(c.Admin)

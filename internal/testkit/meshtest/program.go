@@ -21,12 +21,12 @@ const (
 	AnotherBuild = "node-upgraded"
 )
 
-// BuiltElsewhere names a directory that has the programs already: an emulated processor would take minutes to build them.
-const BuiltElsewhere = "TORTIE_MESH_PROGRAMS"
+// ProgramsEnv names a directory that has the programs already: an emulated processor would take minutes to build them.
+const ProgramsEnv = "TORTIE_MESH_PROGRAMS"
 
 // programs returns the directory of the agent's builds.
 var programs = sync.OnceValues(func() (string, error) {
-	if dir, _ := config.OS()(BuiltElsewhere); dir != "" {
+	if dir, _ := config.OS()(ProgramsEnv); dir != "" {
 		return dir, nil
 	}
 	dir, err := os.MkdirTemp("", "tortie-mesh-")
@@ -59,7 +59,7 @@ func Program(t testing.TB, name string) string {
 	}
 	path := filepath.Join(dir, name)
 	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
-		t.Fatalf("%v: %s must hold the programs %s and %s", err, BuiltElsewhere, Build, AnotherBuild)
+		t.Fatalf("%v: %s must hold the programs %s and %s", err, ProgramsEnv, Build, AnotherBuild)
 	}
 	return path
 }

@@ -137,5 +137,5 @@ func (w *world) explain(t *testing.T) {
 	for _, node := range nodes {
 		plugins = append(plugins, []string{"exec", node, "sh", "-c", "grep -v level=INFO /var/log/calico/cni/cni.log | tail -20; ip -4 route; ls /run/netns"})
 	}
-	w.Explain(t, plugins...)
+	w.LogDiagnostics(t, plugins...)
 }

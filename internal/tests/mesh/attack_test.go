@@ -111,7 +111,7 @@ func TestStolenAnnotations(t *testing.T) {
 	th.say(t, api.AnnotationASNumber, "65009")
 	says(t, th.watcher, "Node aaa-thief: its address")
 	th.watcher.Signal(t, 9)
-	th.watcher.Forget(t)
+	th.watcher.RemoveState(t)
 	th.watcher.Start(t, meshtest.Build)
 	says(t, th.watcher, "Node aaa-thief: its address")
 	meshtest.Eventually(t, func() error { return th.watcher.Settled(1) })

@@ -93,7 +93,7 @@ func TestAmongCalicoNodes(t *testing.T) {
 	// A password for the mesh reaches both kinds of nodes, as far as Calico's part is concerned by the hand of its confd. New sessions
 	// are begun, in which BIRD drops what it had: no packets are counted.
 	changed := time.Now()
-	c.Protect(t, "first")
+	c.SetPassword(t, "first")
 	for _, n := range calico {
 		for _, peer := range append(others(calico, n), ours) {
 			n.bird.SetPassword(peer, "pass-first")

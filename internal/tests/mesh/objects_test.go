@@ -112,7 +112,7 @@ func TestBGPObjects(t *testing.T) {
 		t.Fatal(err)
 	}
 	secrets := core.CoreV1().Secrets("kube-system")
-	cluster.LetRead(t, "special")
+	cluster.GrantSecret(t, "special")
 
 	peer := &api.BGPPeer{Meta: api.Meta{Name: "special"}, Spec: api.BGPPeerSpec{
 		Node: a.Name, PeerIP: c.Prefix.Addr().String(), ASNumber: 64512,

@@ -49,7 +49,7 @@ func TestOutages(t *testing.T) {
 	t.Run("another world", func(t *testing.T) {
 		packets := p.traffic(t)
 		for _, n := range p.nodes() {
-			n.Wire.Silence()
+			n.Wire.Stall()
 			n.Wire.Reset()
 		}
 		// A node comes, another goes with its block, a block gets a new owner, pools are changed, come and go.
@@ -66,7 +66,7 @@ func TestOutages(t *testing.T) {
 		c.Create(t, meshtest.NewPool("late", "10.92.0.0/24", api.EncapNever))
 		time.Sleep(3 * time.Second)
 		for _, n := range p.nodes() {
-			n.Wire.Mend()
+			n.Wire.Resume()
 		}
 		for _, n := range p.nodes() {
 			meshtest.Eventually(t, func() error {

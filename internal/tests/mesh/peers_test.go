@@ -31,7 +31,7 @@ func TestPeers(t *testing.T) {
 		p.a.Signal(t, syscall.SIGKILL)
 		p.a.Start(t, meshtest.Build)
 		meshtest.Eventually(t, func() error { return p.a.Probe("/readyz") })
-		meshtest.Eventually(t, func() error { return p.a.SettledAlone() })
+		meshtest.Eventually(t, func() error { return p.a.SettledWithoutPeers() })
 		time.Sleep(7 * time.Second)
 		p.a.Run(t, "nft", "delete", "table", "inet", "closed")
 		meshtest.Settle(t, all...)
@@ -42,7 +42,7 @@ func TestPeers(t *testing.T) {
 		packets := p.traffic(t)
 		for _, password := range []string{"one", "another"} {
 			changed := time.Now()
-			c.Protect(t, password)
+			c.SetPassword(t, password)
 			// Sessions begin anew, which needs the same password at both ends.
 			meshtest.Eventually(t, func() error {
 				for _, n := range all {

@@ -152,7 +152,7 @@ func (r *reflected) traffic(t testing.TB, of ...*Node) (packets Traffic) {
 func (r *reflected) borrow(t testing.TB, owner, by *Node) *Pod {
 	t.Helper()
 	host := owner.Prefix.Addr().As4()[3]
-	r.Lend(t, fmt.Sprintf("10.90.%d.0/26", host), owner, 9, by)
+	r.AssignBorrowed(t, fmt.Sprintf("10.90.%d.0/26", host), owner, 9, by)
 	return by.NewPod(t, fmt.Sprintf("10.90.%d.9", host))
 }
 

@@ -28,7 +28,7 @@ func newPair(t testing.TB, c *meshtest.Cluster, number int) *pair {
 	}{{&p.a, &p.podA}, {&p.b, &p.podB}} {
 		*at.n, *at.p = c.NewNodeWithPod(t, 0, 10+2*number+i)
 	}
-	c.Lend(t, fmt.Sprintf("10.90.%d.0/26", 11+2*number), p.b, 9, p.a)
+	c.AssignBorrowed(t, fmt.Sprintf("10.90.%d.0/26", 11+2*number), p.b, 9, p.a)
 	p.borrower = p.a.NewPod(t, fmt.Sprintf("10.90.%d.9", 11+2*number))
 	return p
 }

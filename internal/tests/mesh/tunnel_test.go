@@ -36,7 +36,7 @@ func withIPIP(t *testing.T, test func(*testing.T)) {
 	}
 	lab := labtest.Binary(t)
 	cmd := exec.Command(lab, "vm", "-timeout", "15m", "-programs", "hyperkube", "--", os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=14m")
-	cmd.Env = append(cmd.Environ(), meshtest.BuiltElsewhere+"="+filepath.Dir(meshtest.Program(t, meshtest.Build)), "TORTIE_LAB="+lab)
+	cmd.Env = append(cmd.Environ(), meshtest.ProgramsEnv+"="+filepath.Dir(meshtest.Program(t, meshtest.Build)), "TORTIE_LAB="+lab)
 	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("in the virtual machine: %v", err)
@@ -120,12 +120,12 @@ func overTunnel(t *testing.T) {
 	time.Sleep(time.Second)
 	nodes[0].Signal(t, syscall.SIGKILL)
 	nodes[0].Start(t, meshtest.AnotherBuild)
-	nodes[1].Wire.Silence()
+	nodes[1].Wire.Stall()
 	nodes[1].Wire.Reset()
 	nodes[1].Signal(t, syscall.SIGTERM)
 	nodes[1].Start(t, meshtest.Build)
 	time.Sleep(5 * time.Second)
-	nodes[1].Wire.Mend()
+	nodes[1].Wire.Resume()
 	meshtest.Settle(t, nodes...)
 	packets.Intact(t)
 	done("an upgrade, twice, and a restart without an API server")

@@ -35,7 +35,7 @@ func newWorld(t *testing.T, count int) *world {
 	t.Helper()
 	w := &world{labtest.NewLab(t, count, "-image", labtest.Image()), t}
 	t.Cleanup(func() {
-		w.Explain(t, []string{"kubectl", "-n", "kube-system", "logs", "-l", "k8s-app=calico-node", "--all-containers", "--prefix", "--tail=20"})
+		w.LogDiagnostics(t, []string{"kubectl", "-n", "kube-system", "logs", "-l", "k8s-app=calico-node", "--all-containers", "--prefix", "--tail=20"})
 	})
 	return w
 }

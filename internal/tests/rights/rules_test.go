@@ -30,7 +30,7 @@ func TestRules(t *testing.T) {
 	l.installation(t)
 	l.containers(t)
 	l.scarcity(t)
-	for _, r := range l.server.Asked(t) {
+	for _, r := range l.server.AuditedRequests(t) {
 		if r.Resource == "services" || r.Resource == "endpointslices" {
 			t.Errorf("%s, and no address of a service is announced yet", r.Rule())
 		}
@@ -40,7 +40,7 @@ func TestRules(t *testing.T) {
 	l.hooks(t)
 
 	asked, unused := map[string]bool{}, []string{}
-	for _, r := range l.server.Asked(t) {
+	for _, r := range l.server.AuditedRequests(t) {
 		rule := r.Rule()
 		if r.Forbidden {
 			t.Errorf("the chart has no right for: %s %s/%s", rule, r.Namespace, r.Name)

@@ -38,9 +38,9 @@ func newForce(t *testing.T) *force {
 	for number := 11; number <= 13; number++ {
 		f.nodes = append(f.nodes, f.node(t, 0, number))
 	}
-	f.LetRead(t, "bgp-passwords")
+	f.GrantSecret(t, "bgp-passwords")
 	f.secret(t, "one")
-	config := bgptest.Config{ASN: torASN, PassOn: true, Announce: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}}
+	config := bgptest.Config{ASN: torASN, Readvertise: true, Announce: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}}
 	for _, n := range f.nodes {
 		config.Sessions = append(config.Sessions, bgptest.Session{Peer: n.Prefix.Addr(), ASN: 64512, Passive: true})
 	}

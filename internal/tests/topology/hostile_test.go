@@ -36,7 +36,7 @@ func newHostile(t *testing.T) *hostile {
 	h.Create(t, meshtest.NewPool("pods", "10.90.0.0/16", api.EncapNever))
 	h.nodes = []*meshtest.Node{h.node(t, 0, 11), h.node(t, 0, 12)}
 	h.host = h.router(t, "hostile", hostileAddr)
-	config := bgptest.Config{ASN: honestASN, PassOn: true, Announce: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}}
+	config := bgptest.Config{ASN: honestASN, Readvertise: true, Announce: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}}
 	for _, n := range h.nodes {
 		config.Sessions = append(config.Sessions, bgptest.Session{Peer: n.Prefix.Addr(), ASN: 64512, Passive: true})
 	}

@@ -73,14 +73,14 @@ func TestReflectorRestarts(t *testing.T) {
 func (w *world) reflected(t *testing.T, kind bgptest.Kind, number int) *reflected {
 	t.Helper()
 	r := &reflected{kind: kind, name: fmt.Sprint("reflector-", number), at: netip.AddrFrom4([4]byte{172, 31, 1, byte(number)})}
-	config := bgptest.Config{ASN: 64512, PassOn: true, ClusterID: r.at}
+	config := bgptest.Config{ASN: 64512, Readvertise: true, ClusterID: r.at}
 	for i := range 2 {
 		n := w.node(t, 0, number+1+i)
 		r.nodes = append(r.nodes, n)
 		w.shell(t, fmt.Sprintf("kubectl label node %s reflector=%s", n.Name, r.name), "")
 		config.Sessions = append(config.Sessions, bgptest.Session{Peer: n.Prefix.Addr(), ASN: 64512, Client: true})
 	}
-	w.Lend(t, blockOf(r.nodes[1]), r.nodes[1], 9, r.nodes[0])
+	w.AssignBorrowed(t, blockOf(r.nodes[1]), r.nodes[1], 9, r.nodes[0])
 	r.borrowed = fmt.Sprintf("10.90.%d.9", number+2)
 	r.lender, r.guest = w.pods[r.nodes[1]], r.nodes[0].NewPod(t, r.borrowed)
 	r.reflector = w.host(t, fmt.Sprint("rr", number), link{"nodes", "br0", []string{r.at.String() + "/24"}}).Daemon(kind, config)

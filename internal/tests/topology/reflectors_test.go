@@ -25,7 +25,7 @@ func TestReflectors(t *testing.T) {
 	meshtest.Start(t, nodes...)
 	meshtest.Settle(t, nodes...)
 	// The way to this one is told by BGP alone.
-	w.Lend(t, blockOf(nodes[3]), nodes[3], 9, nodes[2])
+	w.AssignBorrowed(t, blockOf(nodes[3]), nodes[3], 9, nodes[2])
 	guest := nodes[2].NewPod(t, "10.90.14.9")
 	leads(t, nodes[3].NS, nodes[3].Name, "10.90.14.9", nodes[2].Prefix.Addr().String()+" eth0")
 	packets := slices.Concat(meshtest.StartTraffic(t, w.pods[nodes[2]], w.pods[nodes[3]]), meshtest.StartTraffic(t, w.pods[nodes[3]], guest),

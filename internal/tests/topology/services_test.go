@@ -28,7 +28,7 @@ func TestServices(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, false)
 	nodes := []*meshtest.Node{w.node(t, 0, 11), w.node(t, 0, 12)}
-	w.LetRead(t, "bgp-passwords")
+	w.GrantSecret(t, "bgp-passwords")
 	meshtest.Start(t, nodes...)
 	routers := w.apply(t, chapter(t, "5. "))
 	// What sets the Service's address writes its status.
