@@ -51,10 +51,21 @@ const (
 
 // plugins run for every pod: what they link is paid each time.
 var (
-	plugins         = []string{"cmd/calico", "cmd/calico-ipam"}
-	tooHeavyToLink  = []string{"k8s.io/", "sigs.k8s.io/", "github.com/prometheus/", "github.com/osrg/", "google.golang.org/"}
-	pureIPAM        = []string{"addr.go", "block.go", "cooldown.go", "affinity.go", "explicit.go", "handle.go", "pool.go", "state.go", "choose.go", "plan.go"}
-	purePackages    = []string{"internal/agent/desired", "internal/bgp/peering", "internal/bgp/reflectors", "internal/cluster/services", "internal/bgp/policy"}
+	plugins        = []string{"cmd/calico", "cmd/calico-ipam"}
+	tooHeavyToLink = []string{"k8s.io/", "sigs.k8s.io/", "github.com/prometheus/", "github.com/osrg/", "google.golang.org/"}
+	pureIPAM       = []string{"addr.go", "block.go", "cooldown.go", "affinity.go", "explicit.go", "handle.go", "pool.go", "state.go", "choose.go", "plan.go"}
+	purePackages   = []string{"internal/agent/desired", "internal/bgp/peering", "internal/bgp/reflectors", "internal/cluster/services", "internal/cluster/state", "internal/bgp/policy"}
+	// pureDependencies are what packages that decide must not reach by any import. desired and peering take values of the speaker, and desired
+	// of the kernel, so that they link GoBGP and netlink; none links a client of the API server or runs a program. The rest link no network.
+	pureDependencies = map[string][]string{
+		"internal/agent/desired":    {"k8s.io/", "os/exec"},
+		"internal/bgp/peering":      {"k8s.io/", "os/exec"},
+		"internal/bgp/reflectors":   {"k8s.io/", "os/exec", "net/http", "github.com/"},
+		"internal/bgp/policy":       {"k8s.io/", "os/exec", "net/http", "github.com/osrg/", "github.com/vishvananda/", "github.com/mdlayher/"},
+		"internal/cluster/services": {"k8s.io/", "os/exec", "net/http", "github.com/osrg/", "github.com/vishvananda/", "github.com/mdlayher/"},
+		"internal/cluster/state":    {"k8s.io/", "os/exec", "net/http", "github.com/osrg/", "github.com/vishvananda/", "github.com/mdlayher/"},
+		"internal/ipam/inventory":   {"k8s.io/", "os/exec"},
+	}
 	notPure         = []string{"os", "net", "net/http", "syscall", "context", "io", "golang.org/x/sys", module + "internal/datastore"}
 	environment     = []string{"Getenv", "LookupEnv", "Environ", "ExpandEnv"}
 	endings         = map[string][]string{"os": {"Exit"}, "log": {"Fatal", "Fatalf", "Fatalln", "Panic", "Panicf", "Panicln"}}
@@ -101,7 +112,7 @@ func TestLayers(t *testing.T) {
 	t.Run("floors", func(t *testing.T) { checkFloors(t, own) })
 	t.Run("plugins stay small", func(t *testing.T) {
 		for _, name := range plugins {
-			for _, path := range heavy(own[name]) {
+			for _, path := range links(own[name], tooHeavyToLink) {
 				t.Errorf("%s links %s", name, path)
 			}
 		}
@@ -117,6 +128,15 @@ func TestLayers(t *testing.T) {
 		checkPure(t, own["internal/ipam"], pureIPAM...)
 		for _, name := range purePackages {
 			checkPure(t, own[name])
+		}
+		for name, forbidden := range pureDependencies {
+			if own[name] == nil {
+				t.Errorf("there is no package %s: was it renamed?", name)
+				continue
+			}
+			for _, path := range links(own[name], forbidden) {
+				t.Errorf("%s links %s, directly or not: it must decide without input or output", name, path)
+			}
 		}
 	})
 	t.Run("test helpers stay in tests", func(t *testing.T) {
@@ -181,8 +201,8 @@ func checkFloors(t *testing.T, own map[string]*packages.Package) {
 	}
 }
 
-// heavy lists what a program links, directly or not, that it should not.
-func heavy(p *packages.Package) []string {
+// links lists what a package links, directly or not, of the forbidden packages. One that ends with a slash stands for all below it.
+func links(p *packages.Package, forbidden []string) []string {
 	seen := map[string]bool{}
 	var found []string
 	var visit func(p *packages.Package)
@@ -191,7 +211,9 @@ func heavy(p *packages.Package) []string {
 			return
 		}
 		seen[p.PkgPath] = true
-		if slices.ContainsFunc(tooHeavyToLink, func(prefix string) bool { return strings.HasPrefix(p.PkgPath, prefix) }) {
+		if own := strings.HasPrefix(p.PkgPath, module); !own && slices.ContainsFunc(forbidden, func(f string) bool {
+			return p.PkgPath == f || strings.HasSuffix(f, "/") && strings.HasPrefix(p.PkgPath, f)
+		}) {
 			found = append(found, p.PkgPath)
 		}
 		for _, next := range p.Imports {

@@ -172,10 +172,10 @@ func (a *Agent) Run(ctx context.Context) error {
 // rebooted node often comes up before its control plane.
 func (a *Agent) setUp(ctx context.Context) error {
 	return a.retry(ctx, "set up the cluster's objects", func(ctx context.Context) error {
-		if a.node = a.Watch.World().Self; a.node == nil {
+		if a.node = a.Watch.Cluster().Self; a.node == nil {
 			return fmt.Errorf("node %s does not exist: is environment variable NODENAME %q the name of a Node?", a.Config.Nodename, a.Config.Nodename)
 		}
-		return duties.SetUp(ctx, a.Store, duties.Cluster{Type: a.Config.ClusterType}, duties.Found(a.Watch.Basics()))
+		return duties.SetUp(ctx, a.Store, duties.Cluster{Type: a.Config.ClusterType}, a.Watch.Defaults())
 	})
 }
 

@@ -19,7 +19,7 @@ import (
 	"github.com/tortie-net/tortie/internal/app/nodeaddr"
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/bgp/peering"
-	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/testkit/desiredtest"
@@ -400,11 +400,11 @@ func TestMemory(t *testing.T) {
 	m := memory{path: path}
 	now := time.Now()
 	w := desiredtest.World(nil)
-	w.Self, w.Revision, w.MeshPassword = &w.Nodes[1], 7, cluster.Password{Set: true, Text: "secret word"}
+	w.Self, w.Revision, w.MeshPassword = &w.Nodes[1], 7, state.Password{Set: true, Text: "secret word"}
 	ref := &api.BGPPassword{SecretKeyRef: &api.SecretKeyRef{Name: "tor", Key: "rr"}}
 	place, _ := ref.Place()
 	w.Peers = []api.BGPPeer{{Meta: api.Meta{Name: "tor"}, Spec: api.BGPPeerSpec{PeerIP: "10.0.0.254", ASNumber: 65000, Password: ref}}}
-	w.Passwords = map[api.Place]cluster.Password{place: {Set: true, Text: "secret word"}}
+	w.Passwords = map[api.Place]state.Password{place: {Set: true, Text: "secret word"}}
 	w.Filters = []api.BGPFilter{{Meta: api.Meta{Name: "f"}}}
 	past := []peering.Past{{Peer: w.Peers[0], Filters: w.Filters}}
 	for _, step := range []struct {

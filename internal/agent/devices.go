@@ -14,8 +14,8 @@ import (
 
 	"github.com/tortie-net/tortie/internal/agent/desired"
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/cluster/duties"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
@@ -69,7 +69,7 @@ func newTunnels(client *ipam.Client, node, stateDir string) tunnels {
 // tunnelAddresses finds the addresses of the tunnels' devices. While the datastore does not say, the last ones stay, or what the Node
 // says.
 func (a *Agent) tunnelAddresses(ctx context.Context, s *desired.Snapshot) error {
-	unread := len(s.Pools) < len(a.view.World.Pools) || slices.ContainsFunc(a.view.World.Problems, func(p cluster.Problem) bool {
+	unread := len(s.Pools) < len(a.view.World.Pools) || slices.ContainsFunc(a.view.World.Problems, func(p state.Problem) bool {
 		return p.Kind == (*api.IPPool)(nil).ResourceType()
 	})
 	var errs []error
@@ -80,7 +80,8 @@ func (a *Agent) tunnelAddresses(ctx context.Context, s *desired.Snapshot) error 
 			end.addr, _ = netip.ParseAddr(noted)
 		}
 		if !a.gone && a.alone == nil { // an address for no Node is a leak
-			in := duties.TunnelInput{Ranges: s.TunnelRanges(k), UID: a.node.UID, Known: a.tunnels.known == a.node.UID, Noted: noted, Blocks: s.Blocks, Unsure: unread}
+			assign, keep := s.TunnelRanges(k)
+			in := duties.TunnelInput{Ranges: duties.Ranges{Assign: assign, Keep: keep}, UID: a.node.UID, Known: a.tunnels.known == a.node.UID, Noted: noted, Blocks: s.Blocks, Unsure: unread}
 			addr, err := end.keeper.Address(ctx, in)
 			if err == nil {
 				end.addr = addr
@@ -129,7 +130,7 @@ func (a *Agent) announceSelf(ctx context.Context, s *desired.Snapshot) error {
 	}
 	for _, end := range a.tunnels.ends {
 		if end.stands || !end.addr.IsValid() { // else others would send what cannot be received yet
-			want[end.annotation] = desired.AddrText(end.addr)
+			want[end.annotation] = addrText(end.addr)
 		}
 	}
 	if err := duties.Announce(ctx, a.Store, a.node.Annotations, a.node.Name, want); err != nil {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 )
@@ -41,13 +42,13 @@ type local struct {
 
 // buildFacts turns what is known into what the plugins read; ok is false if this node does not exist. It is pure: everything
 // but the time comes from its arguments, and the result is the same for the same arguments in another order.
-func buildFacts(a cluster.Assignment, l local) (f facts.Facts, ok bool) {
+func buildFacts(a state.Assignment, l local) (f facts.Facts, ok bool) {
 	if a.Node == nil {
 		return facts.Facts{}, false
 	}
 	f = facts.Facts{
 		AgentReady:     l.ready,
-		DatastoreReady: cluster.Ready(a.Information),
+		DatastoreReady: state.Ready(a.Information),
 		Node:           a.Node.Name,
 		NodeLabels:     a.Node.Labels,
 		Config:         ipam.DefaultConfig(),
@@ -99,7 +100,7 @@ func noneFree(b api.BlockAffinity, pods []netip.Addr) *int {
 
 // namespaces returns of each namespace what can choose a pool: its annotations, and the labels by which pools select. A pool
 // whose selector cannot be read is the plugins' to refuse.
-func namespaces(a cluster.Assignment) map[string]facts.Namespace {
+func namespaces(a state.Assignment) map[string]facts.Namespace {
 	var keys []string
 	for i := range a.Pools {
 		if p, err := ipam.ParsePool(&a.Pools[i]); err == nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 )
@@ -25,7 +25,7 @@ func ownAffinity(name, cidr string) api.BlockAffinity {
 func TestBuildFacts(t *testing.T) {
 	yes, no := true, false
 	node := &api.Node{Meta: api.Meta{Name: "node-1", Labels: map[string]string{"zone": "a"}}}
-	type asg = cluster.Assignment
+	type asg = state.Assignment
 	tests := map[string]struct {
 		in    asg
 		local local
@@ -143,7 +143,7 @@ func TestNoneFree(t *testing.T) {
 
 // The order of the cluster's objects is that of a map: it must not look like a change.
 func TestFactsDoNotDependOnOrder(t *testing.T) {
-	in := cluster.Assignment{Node: &api.Node{Meta: api.Meta{Name: "node-1"}}}
+	in := state.Assignment{Node: &api.Node{Meta: api.Meta{Name: "node-1"}}}
 	for i := range 20 {
 		name := fmt.Sprintf("n%d", i)
 		in.Pools = append(in.Pools, api.IPPool{Meta: api.Meta{Name: name}})
@@ -189,7 +189,7 @@ func TestOccupied(t *testing.T) {
 
 // What one change costs the agent in a big cluster.
 func BenchmarkFacts(b *testing.B) {
-	in := cluster.Assignment{Node: &api.Node{Meta: api.Meta{Name: "node-1"}}, Affinities: []api.BlockAffinity{ownAffinity("a", "10.1.0.0/26")}}
+	in := state.Assignment{Node: &api.Node{Meta: api.Meta{Name: "node-1"}}, Affinities: []api.BlockAffinity{ownAffinity("a", "10.1.0.0/26")}}
 	for i := range 2000 {
 		labels := map[string]string{"kubernetes.io/metadata.name": fmt.Sprintf("team-namespace-%d", i), "team": "blue"}
 		in.Namespaces = append(in.Namespaces, api.Namespace{Meta: api.Meta{Name: fmt.Sprintf("team-namespace-%d", i), Labels: labels}})

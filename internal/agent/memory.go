@@ -15,7 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/app/hostfile"
 	"github.com/tortie-net/tortie/internal/bgp/peering"
-	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 )
 
 const (
@@ -69,7 +69,7 @@ var errNoPassword = errors.New("its Secret is not known while the API server is 
 
 // save writes a World down, what is announced for services, and which BGPPeers could be used, which follows from the World; unless
 // that was done just now or nothing has changed.
-func (m *memory) save(now time.Time, w cluster.World, services []netip.Prefix, past []peering.Past) error {
+func (m *memory) save(now time.Time, w state.Cluster, services []netip.Prefix, past []peering.Past) error {
 	same := w.Revision == m.revision && slices.Equal(services, m.services)
 	if m.putOff = !same && now.Sub(m.written) < m.pause; m.putOff || same && now.Sub(m.written) < worldTouch {
 		return nil
@@ -97,7 +97,7 @@ func (m *memory) save(now time.Time, w cluster.World, services []netip.Prefix, p
 }
 
 // load reads what an earlier agent of this node knew, and when.
-func (m *memory) load(now time.Time, node string) (w cluster.World, at time.Time, err error) {
+func (m *memory) load(now time.Time, node string) (w state.Cluster, at time.Time, err error) {
 	info, err := os.Stat(m.path)
 	if err != nil {
 		return w, at, err
@@ -115,18 +115,18 @@ func (m *memory) load(now time.Time, node string) (w cluster.World, at time.Time
 	case now.Sub(info.ModTime()) > worldAge:
 		return w, at, fmt.Errorf("%s is of %s, which is too long ago", m.path, info.ModTime().UTC().Format(time.RFC3339))
 	}
-	w = cluster.World{
+	w = state.Cluster{
 		Nodes: r.Nodes, Self: r.Self, Pools: r.Pools, Affinities: r.Affinities, BGP: r.BGP, OwnBGP: r.OwnBGP, Ports: r.Ports, Felix: r.Felix,
-		Peers: r.Peers, Filters: r.Filters, Passwords: map[api.Place]cluster.Password{},
+		Peers: r.Peers, Filters: r.Filters, Passwords: map[api.Place]state.Password{},
 	}
 	for _, p := range r.Peers {
 		if place, ok := p.Spec.Password.Place(); ok {
-			w.Passwords[place] = cluster.Password{Set: true, Err: errNoPassword}
+			w.Passwords[place] = state.Password{Set: true, Err: errNoPassword}
 		}
 	}
 	m.services, m.past = r.Services, r.Past
 	if r.PasswordSet {
-		w.MeshPassword = cluster.Password{Set: true, Err: errNoPassword}
+		w.MeshPassword = state.Password{Set: true, Err: errNoPassword}
 	}
 	return w, info.ModTime(), nil
 }

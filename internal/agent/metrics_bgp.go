@@ -75,7 +75,7 @@ func (b *bgpMetrics) set(s *desired.Snapshot, peers []bgp.PeerStatus, sessions m
 	b.whole.Set(float64(whole))
 	b.reflectors.Set(float64(reflectors))
 	role := "none"
-	if r := s.Reflection(); r != nil {
+	if r := reflectionReport(s); r != nil {
 		role = r.Role
 	}
 	for _, known := range []string{"none", string(peering.Client), string(peering.Reflector), "configured"} {

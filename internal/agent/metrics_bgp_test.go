@@ -12,12 +12,12 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/bgp/peering"
-	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 )
 
 // routers are a snapshot and the state of sessions with so many routers that BGPPeers name, beside one of the mesh.
 func routers(n int) (*desired.Snapshot, []bgp.PeerStatus) {
-	var w cluster.World
+	var w state.Cluster
 	for i := range n {
 		w.Peers = append(w.Peers, api.BGPPeer{Meta: api.Meta{Name: fmt.Sprintf("tor-%d", i)}})
 	}

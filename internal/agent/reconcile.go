@@ -143,7 +143,7 @@ func (a *Agent) lookAtCluster() (gone, err error) {
 	if a.view.Built && !a.gone && a.view.World.Revision == a.Watch.Revision() && a.doubt == 0 && !a.view.Doubted() && !a.news.evidence {
 		return nil, nil
 	}
-	world := a.Watch.World()
+	world := a.Watch.Cluster()
 	if a.gone = world.Self == nil; a.gone {
 		err := fmt.Errorf("node %s does not exist in the API: keeping everything as it is until it comes back", a.Config.Nodename)
 		if !a.view.Built {

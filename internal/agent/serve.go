@@ -6,12 +6,12 @@ import (
 
 	"github.com/tortie-net/tortie/internal/agent/desired"
 	"github.com/tortie-net/tortie/internal/app/progress"
-	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/cluster/services"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 )
 
 // legacyServices adds what the environment says to a World that says nothing.
-func (a *Agent) legacyServices(w *cluster.World) {
+func (a *Agent) legacyServices(w *state.Cluster) {
 	if len(w.BGP.ServiceClusterIPs) == 0 {
 		w.BGP.ServiceClusterIPs = a.Config.Services
 	}
@@ -27,7 +27,7 @@ func (a *Agent) lookAtServices(s *desired.Snapshot) []error {
 // awaitServices lets services be known before the first pass, if they are announced: peers that have kept this node's paths over
 // its restart drop what is not announced again at once.
 func (a *Agent) awaitServices(ctx context.Context) {
-	w := a.Watch.World()
+	w := a.Watch.Cluster()
 	a.legacyServices(&w)
 	c, _ := services.Parse(&w.BGP)
 	a.Watch.FollowServices(c.On())

@@ -44,7 +44,7 @@ func NewStatus(node string, now time.Time, healthy func(context.Context) error) 
 	}
 	s.metrics.addTunnels(func() []nodestatus.Tunnel {
 		if snap := s.now().snapshot; snap != nil {
-			return snap.TunnelReports()
+			return tunnelReports(snap)
 		}
 		return nil
 	})

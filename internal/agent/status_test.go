@@ -19,7 +19,7 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/bgp/peering"
 	"github.com/tortie-net/tortie/internal/bgp/policy"
-	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/kernel/routes"
 )
@@ -111,9 +111,9 @@ func TestReport(t *testing.T) {
 		return bgp.Path{Prefix: prefix(p), NextHop: hop, From: from}
 	}
 	var view desired.View
-	view.Update(now, desired.Self{Name: "n1"}, cluster.World{BGP: api.BGPConfigurationSpec{ServiceClusterIPs: []api.ServiceRange{{CIDR: "10.96.0.0/12"}}}})
+	view.Update(now, desired.Self{Name: "n1"}, state.Cluster{BGP: api.BGPConfigurationSpec{ServiceClusterIPs: []api.ServiceRange{{CIDR: "10.96.0.0/12"}}}})
 	s := view.Base
-	(&desired.ServiceView{}).Follow(now, &s, 1, func() cluster.Services { return cluster.Services{Known: true} })
+	(&desired.ServiceView{}).Follow(now, &s, 1, func() state.Services { return state.Services{Known: true} })
 	s.Services = rangesOf("10.96.0.0/12", "10.96.0.7/32")
 	s.Self = desired.Self{Name: "n1", Addr: prefix("10.0.0.5/24"), AddrSource: "environment variable IP", Link: "eth0", LinkMTU: 1500, Addr6: prefix("fd00::5/64"), AddrSource6: "first-found", Link6: "eth1", ASN: 65001, TunnelAddr: addr("192.168.1.0")}
 	s.Peering = peering.Decision{

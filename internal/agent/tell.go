@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/agent/desired"
+	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
-	"github.com/tortie-net/tortie/internal/cluster/events"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/routes"
@@ -28,11 +28,11 @@ const (
 // Recorder tells operators, through the API, what they must act on; internal/cluster/events has the real one. It is told the same for
 // as long as it is so, and writes it seldom. It never waits.
 type Recorder interface {
-	Warn(about events.Object, reason, message string)
+	Warn(about api.ObjectReference, reason, message string)
 	// WarnCommon is Warn for what the agents of all nodes find, about an object that they all see.
-	WarnCommon(about events.Object, reason, message string)
+	WarnCommon(about api.ObjectReference, reason, message string)
 	// Note tells what has changed and is not wrong, once.
-	Note(about events.Object, reason, message string)
+	Note(about api.ObjectReference, reason, message string)
 	// Run writes until ctx ends.
 	Run(ctx context.Context) error
 }
@@ -79,7 +79,7 @@ func (t *teller) tell(now time.Time, k *seen, err error) {
 func (t *teller) tellRefused(k *seen) {
 	var told []string
 	for _, r := range k.routes.refused {
-		peer := desired.AddrText(r.Path.From)
+		peer := addrText(r.Path.From)
 		if r.Pending || r.Usual || slices.Contains(told, peer) {
 			continue
 		}
@@ -90,7 +90,7 @@ func (t *teller) tellRefused(k *seen) {
 }
 
 // tellPlugins says what the plugins suffer from.
-func (t *teller) tellPlugins(now time.Time, k *seen, self events.Object) {
+func (t *teller) tellPlugins(now time.Time, k *seen, self api.ObjectReference) {
 	if f := k.facts; f != nil && now.Sub(f.Written) > staleFacts {
 		t.to.Warn(self, "FactsStale", fmt.Sprintf("what the CNI plugins are told of the cluster is of %s: they ask the API server for each pod, which takes longer", f.Written.UTC().Format(time.RFC3339)))
 	}
@@ -111,7 +111,7 @@ func lasts(since *time.Time, now time.Time, so bool) bool {
 }
 
 // classify says which object an error is about and in one word what it is; ok is false of what may cure itself.
-func classify(self events.Object, err error) (about events.Object, reason string, ok bool) {
+func classify(self api.ObjectReference, err error) (about api.ObjectReference, reason string, ok bool) {
 	var p *desired.Problem
 	var c *desired.Concern
 	var taken *bgp.ListenError
@@ -150,10 +150,10 @@ func leaves(err error) []error {
 	return all
 }
 
-func (k *seen) self() events.Object { return desired.NodeObject(k.node) }
+func (k *seen) self() api.ObjectReference { return desired.NodeObject(k.node) }
 
 // peerNode is the Node that a peer is, or this one if it is none that is known.
-func (k *seen) peerNode(p bgp.PeerStatus) events.Object {
+func (k *seen) peerNode(p bgp.PeerStatus) api.ObjectReference {
 	if name := k.peerName(p); name != "" {
 		return desired.NodeObject(name)
 	}
@@ -189,7 +189,7 @@ func (t *teller) tellProblems(problems []error) {
 }
 
 // warn says what is wrong. With an object it is so on all nodes.
-func (t *teller) warn(about events.Object, reason string, err error) {
+func (t *teller) warn(about api.ObjectReference, reason string, err error) {
 	var p *desired.Problem
 	if errors.As(err, &p) {
 		t.to.WarnCommon(about, reason, err.Error())

@@ -12,13 +12,13 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/bgp/peering"
-	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 )
 
 // Sessions that an operator has configured are told when they have been down for a while, each object once; and when they are back.
 func TestPeersAreTold(t *testing.T) {
 	begin := time.Date(2026, 11, 20, 14, 30, 0, 0, time.UTC)
-	s, _ := desired.Build(desired.Self{Name: "n1"}, cluster.World{Peers: []api.BGPPeer{{Meta: api.Meta{Name: "racks", UID: "7"}}}})
+	s, _ := desired.Build(desired.Self{Name: "n1"}, state.Cluster{Peers: []api.BGPPeer{{Meta: api.Meta{Name: "racks", UID: "7"}}}})
 	s.Peering.Sources = map[netip.Addr]peering.Source{}
 	k := seen{node: "n1", snapshot: &s}
 	session := func(i int, state bgp.State, since time.Duration, why string) bgp.PeerStatus {

@@ -17,8 +17,7 @@ import (
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
-	"github.com/tortie-net/tortie/internal/cluster"
-	"github.com/tortie-net/tortie/internal/cluster/events"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/routes"
@@ -28,15 +27,15 @@ import (
 // told notes what is said.
 type told struct{ lines []string }
 
-func (t *told) Warn(about events.Object, reason, message string) {
+func (t *told) Warn(about api.ObjectReference, reason, message string) {
 	t.lines = append(t.lines, fmt.Sprintf("%s: %s: %s", about, reason, message))
 }
 
-func (t *told) WarnCommon(about events.Object, reason, message string) {
+func (t *told) WarnCommon(about api.ObjectReference, reason, message string) {
 	t.lines = append(t.lines, fmt.Sprintf("%s: %s, of all nodes: %s", about, reason, message))
 }
 
-func (t *told) Note(about events.Object, reason, message string) {
+func (t *told) Note(about api.ObjectReference, reason, message string) {
 	t.lines = append(t.lines, fmt.Sprintf("%s: %s, which is normal: %s", about, reason, message))
 }
 
@@ -46,7 +45,7 @@ func (t *told) Run(context.Context) error { return nil }
 func TestWhatOperatorsAreTold(t *testing.T) {
 	now := time.Date(2026, 11, 20, 14, 30, 0, 0, time.UTC)
 	other := addr("10.0.0.7")
-	s, _ := desired.Build(desired.Self{Name: "n1"}, cluster.World{Nodes: []api.Node{{Meta: api.Meta{
+	s, _ := desired.Build(desired.Self{Name: "n1"}, state.Cluster{Nodes: []api.Node{{Meta: api.Meta{
 		Name: "n2", Annotations: map[string]string{api.AnnotationIPv4Address: other.String() + "/24"},
 	}}}})
 	base := seen{node: "n1", snapshot: &s}

@@ -10,13 +10,14 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // awaitAssignment waits for wake-ups until the Assignment is as wanted.
-func awaitAssignment(t *testing.T, w *Watch, what string, wanted func(Assignment) bool) {
+func awaitAssignment(t *testing.T, w *Watch, what string, wanted func(state.Assignment) bool) {
 	t.Helper()
 	limit := time.After(10 * time.Second)
 	for !wanted(w.Assignment()) {
@@ -48,14 +49,14 @@ func TestAssignmentFollowsTheCluster(t *testing.T) {
 		api.AnnotationIPv4Pools: `["watched"]`, "someone.else/big": "left out",
 	}}}
 	create(t, store, ns)
-	find := func(a Assignment) *api.Namespace {
+	find := func(a state.Assignment) *api.Namespace {
 		i := slices.IndexFunc(a.Namespaces, func(n api.Namespace) bool { return n.Name == "watched" })
 		if i < 0 {
 			return nil
 		}
 		return &a.Namespaces[i]
 	}
-	awaitAssignment(t, w, "all there", func(a Assignment) bool {
+	awaitAssignment(t, w, "all there", func(a state.Assignment) bool {
 		return a.Node != nil && len(a.Pools) == 1 && a.Config != nil && len(a.Reservations) == 1 && a.Information != nil && len(a.Affinities) == 1 && find(a) != nil
 	})
 	a := w.Assignment()
@@ -95,7 +96,7 @@ func TestOthersChangesWakeNoAssignment(t *testing.T) {
 	other := &api.Node{Meta: api.Meta{Name: "other", Labels: map[string]string{"zone": "b"}}}
 	create(t, store, other)
 	create(t, store, claim("other", "10.81.2.0/26"))
-	await(t, w, func(world World) bool {
+	await(t, w, func(world state.Cluster) bool {
 		return len(world.Affinities) == 1 && slices.ContainsFunc(world.Nodes, func(n api.Node) bool { return n.Name == "other" })
 	})
 	select {
@@ -104,7 +105,7 @@ func TestOthersChangesWakeNoAssignment(t *testing.T) {
 	case <-time.After(500 * time.Millisecond):
 	}
 	create(t, store, claim("watched", "10.81.3.0/26"))
-	awaitAssignment(t, w, "an affinity of this node", func(a Assignment) bool { return len(a.Affinities) == 1 })
+	awaitAssignment(t, w, "an affinity of this node", func(a state.Assignment) bool { return len(a.Affinities) == 1 })
 }
 
 func probe(t *testing.T, w *Watch) error {
@@ -142,7 +143,7 @@ func TestConfirmedIsHonest(t *testing.T) {
 	}
 	time.Sleep(50 * time.Millisecond)
 	create(t, store, &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}})
-	awaitAssignment(t, w, "the object", func(a Assignment) bool { return a.Information != nil })
+	awaitAssignment(t, w, "the object", func(a state.Assignment) bool { return a.Information != nil })
 	if !w.Confirmed().After(before) {
 		t.Error("an event confirmed nothing")
 	}
@@ -175,7 +176,7 @@ func TestConfirmedIsHonest(t *testing.T) {
 	}
 	wire.Resume()
 	mended := time.Now()
-	awaitAssignment(t, w, "what changed meanwhile", func(a Assignment) bool { return a.Information.Spec.ClusterType == "changed unseen" })
+	awaitAssignment(t, w, "what changed meanwhile", func(a state.Assignment) bool { return a.Information.Spec.ClusterType == "changed unseen" })
 	limit := time.Now().Add(40 * time.Second) // client-go waits longer after each failure
 	for !w.Confirmed().After(mended) {
 		if err := probe(t, w); err == nil && !w.Confirmed().After(mended) {

@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/cluster/events"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
@@ -23,15 +24,15 @@ func TestEventsOnARealServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pool := events.Object{APIVersion: "crd.projectcalico.org/v1", Kind: "IPPool", Name: "events-pool"}
-	aNode := events.Object{APIVersion: "v1", Kind: "Node", Name: "events-node", UID: "1c7a2b1e-0000-4000-8000-000000000000"}
-	secret := events.Object{APIVersion: "v1", Kind: "Secret", Namespace: "kube-system", Name: "bgp-password"}
+	pool := api.ObjectReference{APIVersion: "crd.projectcalico.org/v1", Kind: "IPPool", Name: "events-pool"}
+	aNode := api.ObjectReference{APIVersion: "v1", Kind: "Node", Name: "events-node", UID: "1c7a2b1e-0000-4000-8000-000000000000"}
+	secret := api.ObjectReference{APIVersion: "v1", Kind: "Secret", Namespace: "kube-system", Name: "bgp-password"}
 	for _, try := range []int{1, 2} { // the second agent goes on with the events of the first
 		r := events.New(poster, events.Source{Component: "tortie-node", Host: "events-node"}, slog.New(slog.NewTextHandler(t.Output(), nil)))
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- r.Run(ctx) }()
-		for _, about := range []events.Object{pool, aNode, secret} {
+		for _, about := range []api.ObjectReference{pool, aNode, secret} {
 			r.Warn(about, "EventsTest", "something is wrong with "+about.String()+strings.Repeat(" é", 600))
 		}
 		for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
@@ -43,7 +44,7 @@ func TestEventsOnARealServer(t *testing.T) {
 		}
 		cancel()
 		<-ended
-		for about, namespace := range map[events.Object]string{pool: "default", aNode: "default", secret: "kube-system"} {
+		for about, namespace := range map[api.ObjectReference]string{pool: "default", aNode: "default", secret: "kube-system"} {
 			found := eventsAbout(t, admin, namespace, about.Name)
 			if len(found) != 1 || found[0].Count != try || found[0].Reason != "EventsTest" || found[0].Type != "Warning" ||
 				found[0].InvolvedObject != about || found[0].ReportingComponent != "tortie-node" || found[0].Source.Host != "events-node" {
@@ -86,7 +87,7 @@ func TestTheAgentMayWriteEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := events.Event{
-		Metadata: events.Metadata{Name: "rights.1", Namespace: "default"}, InvolvedObject: events.Object{Kind: "Node", Name: "rights"},
+		Metadata: events.Metadata{Name: "rights.1", Namespace: "default"}, InvolvedObject: api.ObjectReference{Kind: "Node", Name: "rights"},
 		Type: "Warning", Reason: "Test", Count: 1, FirstTimestamp: time.Now(), LastTimestamp: time.Now(),
 	}
 	if err := poster.Create(t.Context(), e); err != nil {

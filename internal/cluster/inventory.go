@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
@@ -133,7 +134,7 @@ func (w *Inventory) View() inventory.View {
 		v.Config = c.Spec
 	}
 	v.Information = copied(w.information.get(api.DefaultName))
-	v.Ready = Ready(v.Information) && !w.unreadable()
+	v.Ready = state.Ready(v.Information) && !w.unreadable()
 	return v
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 )
 
 // maxPassword is what TCP MD5 takes.
@@ -100,21 +101,21 @@ func (w *Watch) followSecret(ctx context.Context, name string) *secretWatch {
 }
 
 // meshPassword returns the mesh's password as far as it is known.
-func (w *Watch) meshPassword() Password {
+func (w *Watch) meshPassword() state.Password {
 	place, ok := w.meshPlace()
 	if !ok {
-		return Password{}
+		return state.Password{}
 	}
 	return w.passwordAt(place)
 }
 
 // passwords returns those of BGPPeers as far as they are known.
-func (w *Watch) passwords() map[api.Place]Password {
+func (w *Watch) passwords() map[api.Place]state.Password {
 	places := w.peerPlaces()
 	if len(places) == 0 {
 		return nil
 	}
-	known := make(map[api.Place]Password, len(places))
+	known := make(map[api.Place]state.Password, len(places))
 	for _, place := range places {
 		known[place] = w.passwordAt(place)
 	}
@@ -124,7 +125,7 @@ func (w *Watch) passwords() map[api.Place]Password {
 var errNotRead = errors.New("not read yet")
 
 // passwordAt returns the password that is there, as far as it is known.
-func (w *Watch) passwordAt(place api.Place) Password {
+func (w *Watch) passwordAt(place api.Place) state.Password {
 	w.mu.Lock()
 	s := w.secrets[place.Name]
 	w.mu.Unlock()
@@ -136,16 +137,16 @@ func (w *Watch) passwordAt(place api.Place) Password {
 		if s != nil && s.by.failure() != nil {
 			err = s.by.failure()
 		}
-		return Password{Set: true, Err: w.about(place, err), Pending: err == errNotRead}
+		return state.Password{Set: true, Err: w.about(place, err), Pending: err == errNotRead}
 	}
 	text, err := password(place, s.of.get(w.namespace+"/"+place.Name))
 	switch {
 	case err != nil:
-		return Password{Set: true, Err: w.about(place, err)}
+		return state.Password{Set: true, Err: w.about(place, err)}
 	case text == "":
-		return Password{}
+		return state.Password{}
 	}
-	return Password{Set: true, Text: text}
+	return state.Password{Set: true, Text: text}
 }
 
 func (w *Watch) about(place api.Place, err error) error {

@@ -10,19 +10,8 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/cluster/services"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 )
-
-// Services are the cluster's Services and where their endpoints are, in no particular order.
-type Services struct {
-	// Known: both have been listed whole since they were asked for. What the API server has said stays while it is away.
-	Known     bool
-	Services  []api.Service
-	Endpoints []services.Endpoints
-	// Err is why the API server's word cannot be had; nil while it can, or while nobody asks for it.
-	Err error
-	// Problems are objects that cannot be read.
-	Problems []Problem
-}
 
 // serviceWatches are open while somebody wants to know of services. In a large cluster endpoints are what changes most: a cluster
 // that announces no addresses of services pays nothing for them.
@@ -78,14 +67,14 @@ func (w *Watch) servicesChanged() {
 }
 
 // Services returns what is known now.
-func (w *Watch) Services() Services {
+func (w *Watch) Services() state.Services {
 	w.services.mu.Lock()
 	open := w.services.open
 	w.services.mu.Unlock()
 	if open == nil {
-		return Services{}
+		return state.Services{}
 	}
-	out := Services{Known: open.known(), Services: open.services.all(nil), Err: open.failure()}
+	out := state.Services{Known: open.known(), Services: open.services.all(nil), Err: open.failure()}
 	for _, e := range open.endpoints.all(func(e *endpointSlice) bool { return e.use }) {
 		out.Endpoints = append(out.Endpoints, e.kept)
 	}

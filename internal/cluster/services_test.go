@@ -14,6 +14,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/cluster/services"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -34,7 +35,7 @@ func sliceBody(name, service, endpoints string) string {
 const localSpec = `{"type":"LoadBalancer","externalTrafficPolicy":"Local","selector":{"app":"x"},"ports":[{"port":80}]}`
 
 // awaitServices waits for wake-ups until services are as wanted.
-func awaitServices(t *testing.T, w *Watch, wanted func(Services) bool) {
+func awaitServices(t *testing.T, w *Watch, wanted func(state.Services) bool) {
 	t.Helper()
 	limit := time.After(20 * time.Second)
 	for !wanted(w.Services()) {
@@ -47,7 +48,7 @@ func awaitServices(t *testing.T, w *Watch, wanted func(Services) bool) {
 }
 
 // of returns a service and its endpoints.
-func (s Services) of(name string) (found *api.Service, e services.Endpoints) {
+func of(s state.Services, name string) (found *api.Service, e services.Endpoints) {
 	for i := range s.Services {
 		if s.Services[i].Name == name {
 			found = &s.Services[i]
@@ -87,12 +88,12 @@ func TestServicesAreFollowedWhileTheyAreWanted(t *testing.T) {
 	w.FollowServices(true)
 	w.FollowServices(true)
 	w.AwaitServices(t.Context())
-	awaitServices(t, w, func(s Services) bool { return s.Known })
-	s, e := w.Services().of("followed")
+	awaitServices(t, w, func(s state.Services) bool { return s.Known })
+	s, e := of(w.Services(), "followed")
 	if s == nil || s.Spec.ExternalTrafficPolicy != api.TrafficLocal || s.Spec.ClusterIP == "" || len(s.Labels) > 0 || e.Here || e.Anywhere {
 		t.Errorf("%+v, %+v", s, e)
 	}
-	if s, _ := w.Services().of("headless"); s != nil {
+	if s, _ := of(w.Services(), "headless"); s != nil {
 		t.Errorf("a service without an address is kept: %+v", s)
 	}
 	// Heartbeats aside, each of them is asked for once, or listed and then watched.
@@ -103,7 +104,7 @@ func TestServicesAreFollowedWhileTheyAreWanted(t *testing.T) {
 	if err := raw(t, cfg, http.MethodPatch, slicePath+"/followed-1", `{"endpoints":[{"addresses":["10.0.0.9"],"nodeName":"watched"}]}`); err != nil {
 		t.Fatal(err)
 	}
-	awaitServices(t, w, func(s Services) bool { _, e := s.of("followed"); return e.Here && e.Anywhere })
+	awaitServices(t, w, func(s state.Services) bool { _, e := of(s, "followed"); return e.Here && e.Anywhere })
 	revision := w.ServicesRevision()
 	// What is none of our business wakes nobody.
 	if err := raw(t, cfg, http.MethodPatch, slicePath+"/followed-1", `{"endpoints":[{"addresses":["10.0.0.8"],"nodeName":"watched"}]}`); err != nil {
@@ -114,15 +115,15 @@ func TestServicesAreFollowedWhileTheyAreWanted(t *testing.T) {
 	}
 	time.Sleep(500 * time.Millisecond)
 	if now := w.ServicesRevision(); now != revision || w.Revision() != before {
-		t.Errorf("revision %d, then %d; of the World %d, then %d", revision, now, before, w.Revision())
+		t.Errorf("revision %d, then %d; of the cluster %d, then %d", revision, now, before, w.Revision())
 	}
 	if err := raw(t, cfg, http.MethodDelete, slicePath+"/followed-1", ""); err != nil {
 		t.Fatal(err)
 	}
-	awaitServices(t, w, func(s Services) bool { _, e := s.of("followed"); return !e.Here })
+	awaitServices(t, w, func(s state.Services) bool { _, e := of(s, "followed"); return !e.Here })
 
 	w.FollowServices(false)
-	awaitServices(t, w, func(s Services) bool { return !s.Known && len(s.Services) == 0 })
+	awaitServices(t, w, func(s state.Services) bool { return !s.Known && len(s.Services) == 0 })
 	proxy.Reset()
 	put(t, cfg, slicePath, "followed-2", sliceBody("followed-2", "followed", `[{"addresses":["10.0.0.9"],"nodeName":"watched"}]`))
 	time.Sleep(300 * time.Millisecond)
@@ -130,7 +131,7 @@ func TestServicesAreFollowedWhileTheyAreWanted(t *testing.T) {
 		t.Errorf("%d requests after the end", n)
 	}
 	w.FollowServices(true)
-	awaitServices(t, w, func(s Services) bool { _, e := s.of("followed"); return e.Here })
+	awaitServices(t, w, func(s state.Services) bool { _, e := of(s, "followed"); return e.Here })
 }
 
 // An agent that may not read services says so, waits for nothing, and all else goes on. The chart's role may.
@@ -138,12 +139,12 @@ func TestRightsToServices(t *testing.T) {
 	w := watchAt(t, labtest.As(t, "tortie-node"))
 	w.FollowServices(true)
 	w.AwaitServices(t.Context())
-	awaitServices(t, w, func(s Services) bool { return s.Known && s.Err == nil })
+	awaitServices(t, w, func(s state.Services) bool { return s.Known && s.Err == nil })
 
 	w = watchAt(t, refusing(t, "/services"))
 	w.FollowServices(true)
 	w.AwaitServices(t.Context())
-	awaitServices(t, w, func(s Services) bool { return !s.Known && apierrors.IsForbidden(s.Err) })
+	awaitServices(t, w, func(s state.Services) bool { return !s.Known && apierrors.IsForbidden(s.Err) })
 	proves(t, w) // services that cannot be read do not stand in the way
 }
 
@@ -175,11 +176,11 @@ func TestServicesStayWhileTheServerIsAway(t *testing.T) {
 	w := watchAt(t, cfg)
 	put(t, cfg, servicePath, "stays", serviceBody("stays", localSpec))
 	w.FollowServices(true)
-	awaitServices(t, w, func(s Services) bool { found, _ := s.of("stays"); return found != nil })
+	awaitServices(t, w, func(s state.Services) bool { found, _ := of(s, "stays"); return found != nil })
 	if err := server.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	awaitServices(t, w, func(s Services) bool { return s.Err != nil })
+	awaitServices(t, w, func(s state.Services) bool { return s.Err != nil })
 	if s := w.Services(); !s.Known || len(s.Services) == 0 {
 		t.Errorf("what was known is forgotten: %+v", s)
 	}
@@ -190,7 +191,7 @@ func TestServicesStayWhileTheServerIsAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	limit := time.Now().Add(40 * time.Second)
-	for found, _ := w.Services().of("stays"); found != nil; found, _ = w.Services().of("stays") {
+	for found, _ := of(w.Services(), "stays"); found != nil; found, _ = of(w.Services(), "stays") {
 		if time.Now().After(limit) {
 			t.Fatal("a service that was deleted is still known")
 		}

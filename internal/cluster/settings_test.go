@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
@@ -79,19 +80,19 @@ func TestSettingsOfThisNode(t *testing.T) {
 	put(t, cfg, felixPath, "node.watched", felix("node.watched", `{"ipipMTU":1300,"natPortRange":"1000:2000","allowIPIPPacketsFromWorkloads":true}`))
 	put(t, cfg, felixPath, "node.other", felix("node.other", `{"ipipMTU":1200}`))
 	create(t, store, &api.BGPConfiguration{Meta: api.Meta{Name: "node.watched"}, Spec: api.BGPConfigurationSpec{ListenPort: 1790}})
-	await(t, w, func(world World) bool {
+	await(t, w, func(world state.Cluster) bool {
 		f := world.Felix
 		return f.IPIPMTU != nil && *f.IPIPMTU == 1300 && f.NATOutgoingExclusions == "IPPoolsAndHostIPs" && f.AllowIPIPPacketsFromWorkloads != nil &&
 			*f.AllowIPIPPacketsFromWorkloads && f.NATPortRange != nil && *f.NATPortRange == "1000:2000" && world.OwnBGP.ListenPort == 1790
 	})
-	before := w.World().Revision
+	before := w.Cluster().Revision
 	if err := raw(t, cfg, http.MethodDelete, felixPath+"/node.watched", ""); err != nil {
 		t.Fatal(err)
 	}
-	await(t, w, func(world World) bool {
+	await(t, w, func(world state.Cluster) bool {
 		return *world.Felix.IPIPMTU == 1400 && *world.Felix.NATPortRange == "32768" && world.Felix.AllowIPIPPacketsFromWorkloads == nil
 	})
-	if after := w.World().Revision; after <= before {
+	if after := w.Cluster().Revision; after <= before {
 		t.Errorf("revision %d, then %d", before, after)
 	}
 	// Unknown fields are neither pruned by the definition nor refused.
@@ -102,7 +103,7 @@ func TestSettingsOfThisNode(t *testing.T) {
 	if err := raw(t, cfg, http.MethodPatch, felixPath+"/default", `{"spec":{"ipipMTU":1401}}`); err != nil {
 		t.Fatal(err)
 	}
-	await(t, w, func(world World) bool { return *world.Felix.IPIPMTU == 1401 })
+	await(t, w, func(world state.Cluster) bool { return *world.Felix.IPIPMTU == 1401 })
 }
 
 // This node's own status is followed; heartbeats are not.
@@ -117,9 +118,9 @@ func TestOwnNode(t *testing.T) {
 		}
 	}
 	status(map[string]any{"addresses": []api.NodeAddress{{Type: "InternalIP", Address: "10.0.0.9"}}})
-	await(t, w, func(world World) bool { return world.Self != nil && len(world.Self.Status.Addresses) == 1 })
+	await(t, w, func(world state.Cluster) bool { return world.Self != nil && len(world.Self.Status.Addresses) == 1 })
 	status(map[string]any{"conditions": []api.NodeCondition{{Type: api.NetworkUnavailable, Status: "True", Reason: "NoRouteCreated"}}})
-	await(t, w, func(world World) bool {
+	await(t, w, func(world state.Cluster) bool {
 		c := world.Self.Status.Conditions
 		return len(c) == 1 && c[0].Status == "True"
 	})
@@ -147,17 +148,17 @@ func secret(name, data string) string {
 func TestMeshPassword(t *testing.T) {
 	w, _ := watchReal(t)
 	cfg := labtest.RESTConfig(t)
-	if p := w.World().MeshPassword; p.Set {
+	if p := w.Cluster().MeshPassword; p.Set {
 		t.Fatalf("without a configuration: set %v, %v", p.Set, p.Err)
 	}
-	says := func(what string) func(World) bool {
-		return func(world World) bool {
+	says := func(what string) func(state.Cluster) bool {
+		return func(world state.Cluster) bool {
 			p := world.MeshPassword
 			return p.Set && p.Text == "" && p.Err != nil && strings.Contains(p.Err.Error(), what)
 		}
 	}
-	is := func(text string) func(World) bool {
-		return func(world World) bool { return world.MeshPassword == Password{Set: true, Text: text} }
+	is := func(text string) func(state.Cluster) bool {
+		return func(world state.Cluster) bool { return world.MeshPassword == state.Password{Set: true, Text: text} }
 	}
 	const bgpPath = "/apis/crd.projectcalico.org/v1/bgpconfigurations"
 	put(t, cfg, bgpPath, "default", meshWith(`{"name":"bgp-one","key":"rr"}`))
@@ -183,9 +184,9 @@ func TestMeshPassword(t *testing.T) {
 	patch(bgpPath+"/default", `{"spec":{"nodeMeshPassword":{"secretKeyRef":{"name":"bgp-two"}}}}`)
 	await(t, w, is("third"))
 	patch(bgpPath+"/default", `{"spec":{"nodeMeshPassword":{"secretKeyRef":{"name":"bgp-three","optional":true}}}}`)
-	await(t, w, func(world World) bool { return world.MeshPassword == Password{} })
+	await(t, w, func(world state.Cluster) bool { return world.MeshPassword == state.Password{} })
 	patch(bgpPath+"/default", `{"spec":{"nodeMeshPassword":null}}`)
-	await(t, w, func(world World) bool { return world.MeshPassword == Password{} })
+	await(t, w, func(world state.Cluster) bool { return world.MeshPassword == state.Password{} })
 	followsSecrets(t, w, 0)
 }
 
@@ -213,11 +214,15 @@ func TestFilters(t *testing.T) {
 	const filterPath = "/apis/crd.projectcalico.org/v1/bgpfilters"
 	put(t, cfg, filterPath, "no-default", `{"apiVersion":"crd.projectcalico.org/v1","kind":"BGPFilter","metadata":{"name":"no-default"},
 		"spec":{"importV4":[{"action":"Reject","matchOperator":"Equal","cidr":"0.0.0.0/0"}]}}`)
-	await(t, w, func(world World) bool { return len(world.Filters) == 1 && len(world.Filters[0].Spec.ImportV4) == 1 })
+	await(t, w, func(world state.Cluster) bool {
+		return len(world.Filters) == 1 && len(world.Filters[0].Spec.ImportV4) == 1
+	})
 	if err := raw(t, cfg, http.MethodPatch, filterPath+"/no-default", `{"spec":{"exportV4":[{"action":"Accept"}]}}`); err != nil {
 		t.Fatal(err)
 	}
-	await(t, w, func(world World) bool { return len(world.Filters) == 1 && len(world.Filters[0].Spec.ExportV4) == 1 })
+	await(t, w, func(world state.Cluster) bool {
+		return len(world.Filters) == 1 && len(world.Filters[0].Spec.ExportV4) == 1
+	})
 }
 
 // BGPPeers are followed, and the Secrets that they name, each once.
@@ -230,21 +235,21 @@ func TestPeersAndTheirPasswords(t *testing.T) {
 	put(t, cfg, peerPath, "tor-c", peer("tor-c", `{"secretKeyRef":{"name":"none","key":"c","optional":true}}`))
 	a, b := api.Place{Name: "tor", Key: "a"}, api.Place{Name: "tor", Key: "b"}
 	c := api.Place{Name: "none", Key: "c", Optional: true}
-	await(t, w, func(world World) bool {
+	await(t, w, func(world state.Cluster) bool {
 		p := world.Passwords
-		return len(world.Peers) == 3 && p[a].Err != nil && strings.Contains(p[a].Err.Error(), "does not exist") && p[c] == Password{}
+		return len(world.Peers) == 3 && p[a].Err != nil && strings.Contains(p[a].Err.Error(), "does not exist") && p[c] == state.Password{}
 	})
 	followsSecrets(t, w, 2)
 	put(t, cfg, secretPath, "tor", secret("tor", `{"a":"first","b":"second"}`))
-	await(t, w, func(world World) bool {
-		return world.Passwords[a] == Password{Set: true, Text: "first"} && world.Passwords[b] == Password{Set: true, Text: "second"}
+	await(t, w, func(world state.Cluster) bool {
+		return world.Passwords[a] == state.Password{Set: true, Text: "first"} && world.Passwords[b] == state.Password{Set: true, Text: "second"}
 	})
 	for _, name := range []string{"tor-a", "tor-b", "tor-c"} {
 		if err := raw(t, cfg, http.MethodDelete, peerPath+"/"+name, ""); err != nil {
 			t.Fatal(err)
 		}
 	}
-	await(t, w, func(world World) bool { return len(world.Peers) == 0 && len(world.Passwords) == 0 })
+	await(t, w, func(world state.Cluster) bool { return len(world.Peers) == 0 && len(world.Passwords) == 0 })
 	followsSecrets(t, w, 0)
 }
 
@@ -253,7 +258,7 @@ func TestMeshPasswordThatMayNotBeRead(t *testing.T) {
 	w := watchAt(t, labtest.As(t, "tortie-node"))
 	cfg := labtest.RESTConfig(t)
 	put(t, cfg, "/apis/crd.projectcalico.org/v1/bgpconfigurations", "default", meshWith(`{"name":"hidden","key":"rr"}`))
-	await(t, w, func(world World) bool {
+	await(t, w, func(world state.Cluster) bool {
 		p := world.MeshPassword
 		return p.Set && p.Err != nil && apierrors.IsForbidden(p.Err) && strings.Contains(p.Err.Error(), "kube-system/hidden")
 	})
@@ -315,7 +320,7 @@ func TestADefinitionThatIsMissing(t *testing.T) {
 	f, wired := newFaulty(t, cfg)
 	f.knowsNo("felixconfigurations")
 	w := watchAt(t, wired) // it waits for the first complete lists
-	if w.Basics().Felix {
+	if w.Defaults().Felix {
 		t.Error("there is a FelixConfiguration")
 	}
 	proves(t, w)
@@ -328,20 +333,20 @@ func TestADefinitionThatIsMissingForAMoment(t *testing.T) {
 	const peerPath = "/apis/crd.projectcalico.org/v1/bgppeers"
 	put(t, cfg, peerPath, "stays", peer("stays", "null"))
 	w := watchAt(t, wired)
-	await(t, w, func(world World) bool { return len(world.Peers) == 1 })
+	await(t, w, func(world state.Cluster) bool { return len(world.Peers) == 1 })
 	asked := f.knowsNo("bgppeers")
 	f.server.CloseClientConnections()
 	for end := time.Now().Add(20 * time.Second); asked.Load() < 3; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("it is not looked for")
 		}
-		if len(w.World().Peers) != 1 {
+		if len(w.Cluster().Peers) != 1 {
 			t.Fatal("it was taken away")
 		}
 	}
 	f.answer.Store(nil)
 	put(t, cfg, peerPath, "comes", peer("comes", "null"))
-	await(t, w, func(world World) bool { return len(world.Peers) == 2 })
+	await(t, w, func(world state.Cluster) bool { return len(world.Peers) == 2 })
 }
 
 // Whatever the API server answers, it is asked ever less often; and when it is itself again, all is seen.
@@ -377,7 +382,7 @@ func TestStormsOfErrors(t *testing.T) {
 			create(t, store, &api.IPPool{Meta: api.Meta{Name: "after-the-storm"}, Spec: api.IPPoolSpec{CIDR: "10.83.0.0/16"}})
 			f.answer.Store(nil)
 			limit := time.Now().Add(40 * time.Second)
-			for len(w.World().Pools) == 0 {
+			for len(w.Cluster().Pools) == 0 {
 				if time.Now().After(limit) {
 					t.Fatal("what changed meanwhile was never seen")
 				}
@@ -399,12 +404,12 @@ func TestServerThatWasAway(t *testing.T) {
 	if err := store.Create(t.Context(), gone); err != nil {
 		t.Fatal(err)
 	}
-	await(t, w, func(world World) bool { return len(world.Pools) == 1 })
+	await(t, w, func(world state.Cluster) bool { return len(world.Pools) == 1 })
 	if err := server.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(3 * time.Second)
-	if w.World().Pools[0].Name != "gone" {
+	if w.Cluster().Pools[0].Name != "gone" {
 		t.Error("what was known is forgotten")
 	}
 	if err := server.Start(); err != nil {
@@ -421,7 +426,7 @@ func TestServerThatWasAway(t *testing.T) {
 	}
 	limit := time.Now().Add(40 * time.Second)
 	for {
-		world := w.World()
+		world := w.Cluster()
 		if len(world.Pools) == 1 && world.Pools[0].Name == "new" {
 			return
 		}

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 )
 
 // shelf keeps what is known of the objects of one kind. A reflector fills it.
@@ -148,10 +149,10 @@ func (s *shelf[T]) all(keep func(*T) bool) []T {
 }
 
 // problems returns what is wrong with objects of the shelf.
-func (s *shelf[T]) problems() []Problem {
+func (s *shelf[T]) problems() []state.Problem {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	var out []Problem
+	var out []state.Problem
 	for _, o := range s.objects {
 		if o.broken == nil {
 			continue
@@ -161,7 +162,7 @@ func (s *shelf[T]) problems() []Problem {
 			verb = "what it was before stays in force"
 		}
 		t := any(&o.value).(api.Resource).ResourceType()
-		out = append(out, Problem{Kind: t, Name: o.meta().Name, Err: fmt.Errorf("%s %s cannot be read, %s: %w", t.Kind, o.meta().Name, verb, o.broken)})
+		out = append(out, state.Problem{Kind: t, Name: o.meta().Name, Err: fmt.Errorf("%s %s cannot be read, %s: %w", t.Kind, o.meta().Name, verb, o.broken)})
 	}
 	return out
 }

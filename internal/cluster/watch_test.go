@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
@@ -35,15 +36,15 @@ func create(t *testing.T, store *kubernetes.Store, obj api.Resource) {
 	})
 }
 
-// await waits for wake-ups until the World is as wanted.
-func await(t *testing.T, w *Watch, wanted func(World) bool) {
+// await waits for wake-ups until the state.Cluster is as wanted.
+func await(t *testing.T, w *Watch, wanted func(state.Cluster) bool) {
 	t.Helper()
 	limit := time.After(10 * time.Second)
-	for !wanted(w.World()) {
+	for !wanted(w.Cluster()) {
 		select {
 		case <-w.Changed():
 		case <-limit:
-			t.Fatalf("the world never became as wanted: %+v", w.World())
+			t.Fatalf("the world never became as wanted: %+v", w.Cluster())
 		}
 	}
 }
@@ -63,7 +64,7 @@ func TestWorldFollowsTheCluster(t *testing.T) {
 	for _, obj := range []api.Resource{node, pool, bgp, affinity} {
 		create(t, store, obj)
 	}
-	seen := func(world World) (n *api.Node) {
+	seen := func(world state.Cluster) (n *api.Node) {
 		for i := range world.Nodes {
 			if world.Nodes[i].Name == "watched" {
 				n = &world.Nodes[i]
@@ -71,10 +72,10 @@ func TestWorldFollowsTheCluster(t *testing.T) {
 		}
 		return n
 	}
-	await(t, w, func(world World) bool {
+	await(t, w, func(world state.Cluster) bool {
 		return seen(world) != nil && len(world.Pools) == 1 && len(world.Affinities) == 1 && world.BGP.ASNumber != nil
 	})
-	world := w.World()
+	world := w.Cluster()
 	n := seen(world)
 	if n.UID == "" || n.Labels["zone"] != "a" || n.Annotations[api.AnnotationIPv4Address] != "10.0.0.7/24" || len(n.Annotations) != 1 {
 		t.Errorf("node: %+v", n)
@@ -87,12 +88,12 @@ func TestWorldFollowsTheCluster(t *testing.T) {
 	if err := store.Update(t.Context(), affinity); err != nil {
 		t.Fatal(err)
 	}
-	await(t, w, func(world World) bool { return world.Affinities[0].Confirmed() })
+	await(t, w, func(world state.Cluster) bool { return world.Affinities[0].Confirmed() })
 
 	if err := store.Delete(t.Context(), affinity); err != nil {
 		t.Fatal(err)
 	}
-	await(t, w, func(world World) bool {
+	await(t, w, func(world state.Cluster) bool {
 		return !slices.ContainsFunc(world.Affinities, func(a api.BlockAffinity) bool { return !a.MarkedDeleted() })
 	})
 }
@@ -102,7 +103,7 @@ func TestHeartbeatsWakeNobody(t *testing.T) {
 	w, store := watchReal(t)
 	node := &api.Node{Meta: api.Meta{Name: "beating"}}
 	create(t, store, node)
-	await(t, w, func(world World) bool {
+	await(t, w, func(world state.Cluster) bool {
 		return slices.ContainsFunc(world.Nodes, func(n api.Node) bool { return n.Name == "beating" })
 	})
 	drain(w)

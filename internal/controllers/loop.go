@@ -300,12 +300,12 @@ func (c *Controllers) warn(v *inventory.View, warnings []Warning) {
 		if w.Exhausted {
 			reason = "PoolExhausted"
 		}
-		c.deps.Events.Warn(events.Object{APIVersion: kind.APIVersion(), Kind: kind.Kind, Name: w.Pool.Name, UID: w.Pool.UID}, reason, w.Text)
+		c.deps.Events.Warn(api.ObjectReference{APIVersion: kind.APIVersion(), Kind: kind.Kind, Name: w.Pool.Name, UID: w.Pool.UID}, reason, w.Text)
 	}
 	block := (*api.IPAMBlock)(nil).ResourceType()
 	for i := range v.Blocks {
 		if b := &v.Blocks[i]; b.Damage != nil {
-			c.deps.Events.Warn(events.Object{APIVersion: block.APIVersion(), Kind: block.Kind, Name: b.Name, UID: b.UID}, "DamagedBlock", b.Damage.Error())
+			c.deps.Events.Warn(api.ObjectReference{APIVersion: block.APIVersion(), Kind: block.Kind, Name: b.Name, UID: b.UID}, "DamagedBlock", b.Damage.Error())
 		}
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"maps"
 	"time"
 
+	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/cluster"
-	"github.com/tortie-net/tortie/internal/cluster/events"
 )
 
 // Until NetworkPolicies are enforced, whoever makes one is told that it protects nothing: by an Event at each of them, once, and by a
@@ -63,7 +63,7 @@ func (c *Controllers) tellOf(ctx context.Context, u *unenforced, all []cluster.N
 			continue
 		}
 		kind := p.ResourceType()
-		about := events.Object{APIVersion: kind.APIVersion(), Kind: kind.Kind, Namespace: p.Namespace, Name: p.Name, UID: p.UID}
+		about := api.ObjectReference{APIVersion: kind.APIVersion(), Kind: kind.Kind, Namespace: p.Namespace, Name: p.Name, UID: p.UID}
 		err := c.deps.Events.WarnOnce(ctx, about, "PolicyNotEnforced", policyText)
 		u.told[p.UID] = err == nil
 		u.complain(c.deps.Log, err)

@@ -1,6 +1,7 @@
 package desired
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -13,7 +14,7 @@ import (
 // Local returns this node's end of all sessions. The error is for the operator.
 func (s *Snapshot) Local() (bgp.Local, error) {
 	id, err := nodeaddr.RouterID(s.Self.RouterID, s.Self.Name, s.Self.Addr.Addr())
-	return bgp.Local{ASN: s.asn(s.Self.ASN), RouterID: id, Listen: s.listen(), Port: s.Port, ClusterID: s.Peering.ClusterID}, err
+	return bgp.Local{ASN: s.OwnASN(), RouterID: id, Listen: s.listen(), Port: s.Port, ClusterID: s.Peering.ClusterID}, err
 }
 
 // listen returns the addresses that BGP is spoken at: the node's, unless the cluster's bindMode is None. Calico takes None for the
@@ -94,12 +95,8 @@ func (s *Snapshot) ownAddresses() []netip.Prefix {
 	return slices.Compact(own)
 }
 
-func (s *Snapshot) asn(own uint32) uint32 {
-	if own != 0 {
-		return own
-	}
-	return s.ASN
-}
+// OwnASN is the AS number of this node.
+func (s *Snapshot) OwnASN() uint32 { return cmp.Or(s.Self.ASN, s.ASN) }
 
 // Originated returns what this node announces: its own confirmed blocks, each pod whose address was borrowed from another node's
 // block, and addresses of services; but nothing of pools that keep out of BGP, nor of a family in which it has no address.

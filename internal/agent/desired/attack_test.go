@@ -14,15 +14,15 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/peering"
 	"github.com/tortie-net/tortie/internal/bgp/policy"
 	"github.com/tortie-net/tortie/internal/bgp/wire"
-	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/kernel/routes"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
 	"github.com/tortie-net/tortie/internal/testkit/desiredtest"
 )
 
 // evil adds a pool, which has nothing but claims of far and of mate, which is in this node's subnet.
-func evil(cidr string, size int, claims ...string) func(*cluster.World) {
-	return func(w *cluster.World) {
+func evil(cidr string, size int, claims ...string) func(*state.Cluster) {
+	return func(w *state.Cluster) {
 		w.Nodes = append(w.Nodes, api.Node{Meta: api.Meta{Name: "mate", Annotations: map[string]string{api.AnnotationIPv4Address: "10.0.0.77/24"}}})
 		w.Pools = append(w.Pools, api.IPPool{Meta: api.Meta{Name: "evil"}, Spec: api.IPPoolSpec{CIDR: cidr, BlockSize: size, IPIPMode: api.EncapAlways}})
 		for _, c := range claims {
@@ -94,15 +94,15 @@ func TestPoolsTakeNothingFromTheNetwork(t *testing.T) {
 
 // While it is not known whose an address is, what there was before stays: routes to a block, or none.
 func TestUnsureAddressesChangeNothing(t *testing.T) {
-	poolAlone := func(w *cluster.World) { evil("10.5.0.0/24", 26, "far 10.5.0.0/26")(w) }
-	withNode := func(w *cluster.World) {
+	poolAlone := func(w *state.Cluster) { evil("10.5.0.0/24", 26, "far 10.5.0.0/26")(w) }
+	withNode := func(w *state.Cluster) {
 		poolAlone(w)
 		w.Nodes = append(w.Nodes, api.Node{Meta: api.Meta{Name: "fifth", Annotations: map[string]string{api.AnnotationIPv4Address: "10.5.0.5/24"}}})
 	}
-	nodeAlone := func(w *cluster.World) { withNode(w); w.Affinities = w.Affinities[:len(w.Affinities)-1] }
+	nodeAlone := func(w *state.Cluster) { withNode(w); w.Affinities = w.Affinities[:len(w.Affinities)-1] }
 	self := Self{Name: "node1", Addr: prefix("10.0.0.1/24"), Link: "eth0"}
 	for name, c := range map[string]struct {
-		before func(*cluster.World)
+		before func(*state.Cluster)
 		covers bool
 	}{"the block was first": {poolAlone, false}, "the node was first": {nodeAlone, true}} {
 		var v View
@@ -124,13 +124,13 @@ func TestUnsureAddressesChangeNothing(t *testing.T) {
 // Whatever a Node announces: what is no address of a node reaches neither the kernel's tables nor the guard, and is named.
 func TestAddressesThatAreNone(t *testing.T) {
 	for _, text := range []string{"0.0.0.0/0", "127.0.0.1/8", "224.0.0.1/4", "255.255.255.255/32", "169.254.9.9/16"} {
-		s, problems := Build(Self{Name: "node1"}, contest(func(_ *cluster.World, far map[string]string) { far[api.AnnotationIPv4Address] = text }))
+		s, problems := Build(Self{Name: "node1"}, contest(func(_ *state.Cluster, far map[string]string) { far[api.AnnotationIPv4Address] = text }))
 		if _, ok := s.MemberAt(prefix(text).Addr()); ok || !strings.Contains(strings.Join(texts(problems), "\n"), "Node far: annotation projectcalico.org/IPv4Address "+text+" cannot be") {
 			t.Errorf("%s: a member: %v; problems %q", text, ok, problems)
 		}
 	}
 	for _, text := range []string{"::/0", "::1/128", "ff02::1/64", "fe80::1/64"} {
-		s, problems := Build(Self{Name: "node1"}, contest(func(_ *cluster.World, far map[string]string) { far[api.AnnotationIPv6Address] = text }))
+		s, problems := Build(Self{Name: "node1"}, contest(func(_ *state.Cluster, far map[string]string) { far[api.AnnotationIPv6Address] = text }))
 		if _, ok := s.MemberAt(prefix(text).Addr()); ok || !strings.Contains(strings.Join(texts(problems), "\n"), "Node far: annotation projectcalico.org/IPv6Address "+text+" cannot be") {
 			t.Errorf("%s: a member: %v; problems %q", text, ok, problems)
 		}
@@ -143,7 +143,7 @@ func TestNextHopsThatTheKernelRefuses(t *testing.T) {
 	for address, why := range map[string]string{
 		"10.0.0.255/24": "is the broadcast address of the subnet 10.0.0.0/24", "10.1.0.1/24": "is this node itself", "10.1.0.255/32": "is the broadcast address of the subnet 10.1.0.0/24",
 	} {
-		w := contest(func(w *cluster.World, far map[string]string) {
+		w := contest(func(w *state.Cluster, far map[string]string) {
 			w.Pools[0].Spec.VXLANMode, far[api.AnnotationIPv4Address] = api.EncapNever, address
 		})
 		s, _ := Build(Self{Name: "node1"}, w)
@@ -164,16 +164,16 @@ func TestNextHopsThatTheKernelRefuses(t *testing.T) {
 // Node is named. A node that was there before somebody claimed a block around its address stays reached.
 func TestAKubeletEndsNoRoutesToBlocks(t *testing.T) {
 	blockAlone := evil("10.5.0.0/24", 26, "far 10.5.0.0/26")
-	withNode := func(w *cluster.World) {
+	withNode := func(w *state.Cluster) {
 		blockAlone(w)
 		w.Nodes = append(w.Nodes, api.Node{Meta: api.Meta{Name: "fifth", Annotations: map[string]string{api.AnnotationIPv4Address: "10.5.0.5/24"}}})
 	}
-	nodeAlone := func(w *cluster.World) { withNode(w); w.Affinities = w.Affinities[:len(w.Affinities)-1] }
+	nodeAlone := func(w *state.Cluster) { withNode(w); w.Affinities = w.Affinities[:len(w.Affinities)-1] }
 	self := Self{Name: "node1", Addr: prefix("10.0.0.1/24"), Link: "eth0"}
 	vouched := map[string][]netip.Addr{"fifth": {addr("10.5.0.5")}}
 	left := map[netip.Prefix]bool{prefix("10.5.0.0/26"): true}
 	for name, c := range map[string]struct {
-		before    func(*cluster.World) // nil: this agent has just begun
+		before    func(*state.Cluster) // nil: this agent has just begun
 		inherited map[netip.Prefix]bool
 		covers    bool
 	}{
@@ -217,8 +217,8 @@ func TestBlocksWithoutAClaim(t *testing.T) {
 }
 
 // contest is a cluster in which far, the older Node with the lesser name, announces what is node2's.
-func contest(change func(w *cluster.World, far map[string]string)) cluster.World {
-	return desiredtest.World(func(w *cluster.World) {
+func contest(change func(w *state.Cluster, far map[string]string)) state.Cluster {
+	return desiredtest.World(func(w *state.Cluster) {
 		w.Pools[0].Spec.IPIPMode, w.Pools[0].Spec.VXLANMode = "", api.EncapAlways
 		near, far := &w.Nodes[0], &w.Nodes[2]
 		near.UID, far.UID, near.CreationTimestamp, far.CreationTimestamp = "b", "a", "2026-11-22T06:00:00Z", "2026-11-22T05:00:00Z"
@@ -232,7 +232,7 @@ func contest(change func(w *cluster.World, far map[string]string)) cluster.World
 
 // What a node writes about itself harms nobody else, whoever has the lesser name or the older Node.
 func TestAnnotationsHarmNobodyElse(t *testing.T) {
-	own := func(w cluster.World) Announcements { // what was believed before far began to lie
+	own := func(w state.Cluster) Announcements { // what was believed before far began to lie
 		known := Announcements{}
 		known.Believe(contest(nil).Nodes, "node1", time.Unix(1000, 0))
 		known.Believe(w.Nodes, "node1", time.Unix(2000, 0))
@@ -241,54 +241,54 @@ func TestAnnotationsHarmNobodyElse(t *testing.T) {
 	}
 	internal := map[string][]netip.Addr{"node2": {addr("10.0.0.2")}, "far": {addr("10.9.0.9")}}
 	for name, c := range map[string]struct {
-		lie  func(w *cluster.World, far map[string]string)
-		ev   func(w cluster.World) Evidence
+		lie  func(w *state.Cluster, far map[string]string)
+		ev   func(w state.Cluster) Evidence
 		says string
 	}{
 		"the address, which was believed before": {
-			func(_ *cluster.World, far map[string]string) { far[api.AnnotationIPv4Address] = "10.0.0.2/24" },
-			func(w cluster.World) Evidence { return Evidence{Known: own(w)} }, "Node far: its address 10.0.0.2 is that of node node2 too",
+			func(_ *state.Cluster, far map[string]string) { far[api.AnnotationIPv4Address] = "10.0.0.2/24" },
+			func(w state.Cluster) Evidence { return Evidence{Known: own(w)} }, "Node far: its address 10.0.0.2 is that of node node2 too",
 		},
 		"the address, which a kubelet says": {
-			func(_ *cluster.World, far map[string]string) { far[api.AnnotationIPv4Address] = "10.0.0.2/24" },
-			func(cluster.World) Evidence { return Evidence{Internal: internal} }, "Node far: its address 10.0.0.2 is that of node node2 too",
+			func(_ *state.Cluster, far map[string]string) { far[api.AnnotationIPv4Address] = "10.0.0.2/24" },
+			func(state.Cluster) Evidence { return Evidence{Internal: internal} }, "Node far: its address 10.0.0.2 is that of node node2 too",
 		},
 		"the address, which its own kubelet says and the other has not been asked yet": {
-			func(_ *cluster.World, far map[string]string) { far[api.AnnotationIPv4Address] = "10.0.0.2/24" },
-			func(w cluster.World) Evidence {
+			func(_ *state.Cluster, far map[string]string) { far[api.AnnotationIPv4Address] = "10.0.0.2/24" },
+			func(w state.Cluster) Evidence {
 				return Evidence{Known: own(w), Internal: map[string][]netip.Addr{"far": {addr("10.0.0.2")}}}
 			}, "Node far: its address 10.0.0.2 is that of node node2 too",
 		},
 		"the address, which both kubelets say": {
-			func(_ *cluster.World, far map[string]string) { far[api.AnnotationIPv4Address] = "10.0.0.2/24" },
-			func(w cluster.World) Evidence {
+			func(_ *state.Cluster, far map[string]string) { far[api.AnnotationIPv4Address] = "10.0.0.2/24" },
+			func(w state.Cluster) Evidence {
 				return Evidence{Known: own(w), Internal: map[string][]netip.Addr{"far": {addr("10.0.0.2")}, "node2": {addr("10.0.0.2")}}}
 			}, "Node far: its address 10.0.0.2 is that of node node2 too",
 		},
 		"the address and another AS number": {
-			func(_ *cluster.World, far map[string]string) {
+			func(_ *state.Cluster, far map[string]string) {
 				far[api.AnnotationIPv4Address], far[api.AnnotationASNumber] = "10.0.0.2/24", "65009"
 			},
-			func(cluster.World) Evidence { return Evidence{Internal: internal} }, "Node far: its address 10.0.0.2 is that of node node2 too",
+			func(state.Cluster) Evidence { return Evidence{Internal: internal} }, "Node far: its address 10.0.0.2 is that of node node2 too",
 		},
 		"the address of the younger Node": {
-			func(w *cluster.World, far map[string]string) {
+			func(w *state.Cluster, far map[string]string) {
 				far[api.AnnotationIPv4Address] = "10.0.0.2/24"
 				w.Nodes[0].CreationTimestamp = "2026-11-22T04:00:00Z"
 			}, nil, "Node far: its address 10.0.0.2 is that of node node2 too",
 		},
 		"the address of the tunnel": {
-			func(_ *cluster.World, far map[string]string) { far[api.AnnotationIPv4VXLANAddr] = "192.168.2.1" }, nil,
+			func(_ *state.Cluster, far map[string]string) { far[api.AnnotationIPv4VXLANAddr] = "192.168.2.1" }, nil,
 			"Node far: its end of VXLAN tunnels, 192.168.2.1, lies in none of its blocks",
 		},
 		"the MAC that follows from the name": {
-			func(_ *cluster.World, far map[string]string) {
+			func(_ *state.Cluster, far map[string]string) {
 				far[api.AnnotationVXLANMAC] = vxlan.MACOf("node2", false).String()
 			}, nil,
 			"Node far: its end of VXLAN tunnels, 192.168.3.1 at " + vxlan.MACOf("node2", false).String() + ", has the MAC of node node2",
 		},
 		"the MAC of a node that is still to announce one": {
-			func(_ *cluster.World, far map[string]string) {
+			func(_ *state.Cluster, far map[string]string) {
 				far[api.AnnotationVXLANMAC] = vxlan.MACOf("new", false).String()
 			}, nil, "has the MAC of node new",
 		},
@@ -331,7 +331,7 @@ func TestThisNodesAddress(t *testing.T) {
 		"its kubelet says another":    {map[string][]netip.Addr{"far": {addr("10.9.0.9")}}, "", ""},
 		"its kubelet says this one's": {map[string][]netip.Addr{"far": {addr("10.0.0.1")}}, "far", ""},
 	} {
-		w := contest(func(w *cluster.World, far map[string]string) {
+		w := contest(func(w *state.Cluster, far map[string]string) {
 			far[api.AnnotationIPv4Address] = "10.0.0.1/24"
 			w.Self = &api.Node{Meta: api.Meta{Name: "node1"}, Status: api.NodeStatus{Addresses: []api.NodeAddress{{Type: "InternalIP", Address: "10.0.0.1"}}}}
 		})
@@ -348,12 +348,12 @@ func TestThisNodesAddress(t *testing.T) {
 func TestAnnouncementsAreRecalled(t *testing.T) {
 	known := Announcements{}
 	known.Recall(contest(nil).Nodes)
-	w := contest(func(_ *cluster.World, far map[string]string) { far[api.AnnotationIPv4Address] = "10.0.0.2/24" })
+	w := contest(func(_ *state.Cluster, far map[string]string) { far[api.AnnotationIPv4Address] = "10.0.0.2/24" })
 	w.Nodes, _ = known.Believe(w.Nodes, "node1", time.Unix(1000, 0))
 	if w.Nodes[2].Annotations[api.AnnotationIPv4Address] != "10.9.0.9/24" {
 		t.Errorf("believed at once: %v", w.Nodes[2].Annotations)
 	}
-	w = contest(func(_ *cluster.World, far map[string]string) { far[api.AnnotationIPv4Address] = "10.0.0.2/24" })
+	w = contest(func(_ *state.Cluster, far map[string]string) { far[api.AnnotationIPv4Address] = "10.0.0.2/24" })
 	w.Nodes, _ = known.Believe(w.Nodes, "node1", time.Unix(1004, 0))
 	s, _ := build(Self{Name: "node1"}, w, Evidence{Known: known})
 	if m, ok := s.MemberAt(addr("10.0.0.2")); !ok || m.Name != "node2" {
@@ -364,7 +364,7 @@ func TestAnnouncementsAreRecalled(t *testing.T) {
 // No text repeats more than a little of what a node has written.
 func TestProblemsAreShort(t *testing.T) {
 	long := strings.Repeat("x", 200_000)
-	w := desiredtest.World(func(w *cluster.World) {
+	w := desiredtest.World(func(w *state.Cluster) {
 		for _, key := range []string{
 			api.AnnotationIPv4Address, api.AnnotationIPv6Address, api.AnnotationASNumber, api.AnnotationLabels, api.AnnotationReflector,
 			api.AnnotationIPv4VXLANAddr, api.AnnotationIPv6VXLANAddr, api.AnnotationVXLANMAC, api.AnnotationVXLANMACv6,
@@ -415,7 +415,7 @@ func TestNodesAreNoRouters(t *testing.T) {
 		"another's block, taken from its node": {false, "192.168.3.0/26", "10.0.0.2", true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := racked(t, func(w *cluster.World) {
+			s := racked(t, func(w *state.Cluster) {
 				w.Nodes[0].Annotations[api.AnnotationLabels] = `{"route-reflector":"true"}`
 				w.Affinities = append(w.Affinities, claim("far", "192.168.3.0/26", ""))
 				peer := reflector

@@ -7,7 +7,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
-	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 )
 
 // A large cluster: 1,000 nodes with three blocks each, and BGP that knows ten single addresses of each beside them.
@@ -23,8 +23,8 @@ func nth(base string, i, step int) netip.Addr {
 	return netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
 }
 
-func largeWorld() (w cluster.World, learned []bgp.Path) {
-	w = cluster.World{Revision: 1}
+func largeWorld() (w state.Cluster, learned []bgp.Path) {
+	w = state.Cluster{Revision: 1}
 	for i := range 20 {
 		w.Pools = append(w.Pools, api.IPPool{
 			Meta: api.Meta{Name: fmt.Sprintf("pool-%d", i)},

@@ -10,7 +10,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
-	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/nat"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
@@ -18,7 +18,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/desiredtest"
 )
 
-func snapshot(t *testing.T, change func(*cluster.World)) *Snapshot {
+func snapshot(t *testing.T, change func(*state.Cluster)) *Snapshot {
 	t.Helper()
 	self := Self{Name: "node1", Addr: prefix("10.0.0.1/24"), Link: "eth0", LinkMTU: 1500}
 	s, problems := Build(self, desiredtest.World(change))
@@ -29,8 +29,8 @@ func snapshot(t *testing.T, change func(*cluster.World)) *Snapshot {
 	return &s
 }
 
-func pool(change func(*api.IPPoolSpec)) func(*cluster.World) {
-	return func(w *cluster.World) { change(&w.Pools[0].Spec) }
+func pool(change func(*api.IPPoolSpec)) func(*state.Cluster) {
+	return func(w *state.Cluster) { change(&w.Pools[0].Spec) }
 }
 
 func TestOnlyConfirmedOwnBlocksAreOriginated(t *testing.T) {
@@ -43,7 +43,7 @@ func TestOnlyConfirmedOwnBlocksAreOriginated(t *testing.T) {
 	if got := s.Originated(); len(got) > 0 {
 		t.Errorf("a pool with disableBGPExport is announced: %v", got)
 	}
-	s = snapshot(t, func(w *cluster.World) { w.Pools = nil })
+	s = snapshot(t, func(w *state.Cluster) { w.Pools = nil })
 	if got := s.Originated(); len(got) > 0 {
 		t.Errorf("blocks outside of every pool are announced: %v", got)
 	}
@@ -60,7 +60,7 @@ func TestMeshHasEveryNodeThatAnnouncedItsAddress(t *testing.T) {
 		}
 	}
 	off := false
-	s := snapshot(t, func(w *cluster.World) { w.BGP.NodeToNodeMeshEnabled = &off })
+	s := snapshot(t, func(w *state.Cluster) { w.BGP.NodeToNodeMeshEnabled = &off })
 	if got := sessions(s); len(got) > 0 {
 		t.Errorf("the mesh is off, peers: %+v", got)
 	}
@@ -68,7 +68,7 @@ func TestMeshHasEveryNodeThatAnnouncedItsAddress(t *testing.T) {
 
 func TestASNumbers(t *testing.T) {
 	asn := uint32(65001)
-	s := snapshot(t, func(w *cluster.World) {
+	s := snapshot(t, func(w *state.Cluster) {
 		w.BGP.ASNumber, w.BGP.ListenPort = &asn, 1790
 		w.Nodes[0].Annotations[api.AnnotationASNumber] = "65002"
 	})
@@ -90,7 +90,7 @@ func TestRoutes(t *testing.T) {
 	}
 	direct := routes.To(near.Prefix, routes.Hop{Via: near.NextHop, Dev: "eth0"})
 	for name, tc := range map[string]struct {
-		change func(*cluster.World)
+		change func(*state.Cluster)
 		want   []routes.Route
 	}{
 		"always encapsulated":              {nil, []routes.Route{tunnel(near), tunnel(far)}},
@@ -148,7 +148,7 @@ func TestTunnelAndMTU(t *testing.T) {
 }
 
 func TestNATCoversEveryPool(t *testing.T) {
-	s := snapshot(t, func(w *cluster.World) {
+	s := snapshot(t, func(w *state.Cluster) {
 		w.Pools = append(w.Pools, api.IPPool{Meta: api.Meta{Name: "b"}, Spec: api.IPPoolSpec{CIDR: "10.5.0.0/16"}})
 	})
 	want := nat.Config{Pools: []nat.Pool{{CIDR: prefix("10.5.0.0/16")}, {CIDR: prefix("192.168.0.0/16"), NATOutgoing: true}}}
@@ -171,15 +171,15 @@ func TestTunnelPools(t *testing.T) {
 		"for namespaces, so pods only": {func(p *api.IPPoolSpec) { p.AssignmentMode = api.AssignManual }, 1, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := snapshot(t, pool(tc.change)).TunnelRanges(IPIPTunnel); len(got.Assign) != tc.assign || len(got.Keep) != tc.keep {
-				t.Errorf("got %v; want %d to assign from, %d to keep", got, tc.assign, tc.keep)
+			if assign, keep := snapshot(t, pool(tc.change)).TunnelRanges(IPIPTunnel); len(assign) != tc.assign || len(keep) != tc.keep {
+				t.Errorf("assign from %v, keep in %v; want %d and %d ranges", assign, keep, tc.assign, tc.keep)
 			}
 		})
 	}
 }
 
 func TestBrokenObjectsAreNamedAndLeftOut(t *testing.T) {
-	w := desiredtest.World(func(w *cluster.World) {
+	w := desiredtest.World(func(w *state.Cluster) {
 		w.Pools = append(w.Pools, api.IPPool{Meta: api.Meta{Name: "crooked"}, Spec: api.IPPoolSpec{CIDR: "10.5.0.1/16"}})
 		w.Nodes[0].Annotations[api.AnnotationIPv4Address] = "10.0.0.2"
 		w.Nodes[2].Annotations[api.AnnotationASNumber] = "minus"
@@ -227,7 +227,7 @@ func TestJudge(t *testing.T) {
 	owned := "+ 192.168.2.0/26 via 10.0.0.2"
 	never := pool(func(p *api.IPPoolSpec) { p.IPIPMode = api.EncapNever })
 	for name, tc := range map[string]struct {
-		change  func(*cluster.World)
+		change  func(*state.Cluster)
 		learned []bgp.Path
 		want    []string
 	}{
@@ -253,11 +253,11 @@ func TestJudge(t *testing.T) {
 		"the whole pool":                                   {nil, []bgp.Path{path("192.168.0.0/16", "10.9.0.9")}, []string{owned, "- 192.168.0.0/16 via 10.9.0.9"}},
 		"outside of every pool":                            {nil, []bgp.Path{path("10.96.0.0/26", "10.9.0.9")}, []string{owned, "- 10.96.0.0/26 via 10.9.0.9"}},
 		"the owner has not announced its address": {
-			func(w *cluster.World) { delete(w.Nodes[0].Annotations, api.AnnotationIPv4Address) }, nil, nil,
+			func(w *state.Cluster) { delete(w.Nodes[0].Annotations, api.AnnotationIPv4Address) }, nil, nil,
 		},
-		"the owner's Node is gone": {func(w *cluster.World) { w.Nodes = w.Nodes[1:] }, nil, nil},
+		"the owner's Node is gone": {func(w *state.Cluster) { w.Nodes = w.Nodes[1:] }, nil, nil},
 		"the claim is not confirmed": {
-			func(w *cluster.World) { w.Affinities[4].Spec.State = api.AffinityPending }, nil, nil,
+			func(w *state.Cluster) { w.Affinities[4].Spec.State = api.AffinityPending }, nil, nil,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
 )
 
@@ -93,7 +93,7 @@ func (c claimant) before(o claimant) bool {
 
 // checkAddresses takes addresses from members that are another node's: of all that announce one it is the first's. This node is one of
 // them.
-func (s *Snapshot) checkAddresses(w cluster.World, ev *Evidence, note func(error)) {
+func (s *Snapshot) checkAddresses(w state.Cluster, ev *Evidence, note func(error)) {
 	holders := make(map[netip.Addr]string, len(s.Others)) // the first that was seen, of nearly all addresses the only one
 	contested := map[netip.Addr][]string{}
 	for _, a := range s.Self.Internal {
@@ -125,7 +125,7 @@ func (s *Snapshot) checkAddresses(w cluster.World, ev *Evidence, note func(error
 }
 
 // nodesOf finds Nodes by name, this one with its status.
-func nodesOf(w cluster.World, self string) map[string]*api.Node {
+func nodesOf(w state.Cluster, self string) map[string]*api.Node {
 	nodes := make(map[string]*api.Node, len(w.Nodes))
 	for i := range w.Nodes {
 		nodes[w.Nodes[i].Name] = &w.Nodes[i]

@@ -13,16 +13,16 @@ import (
 	"github.com/tortie-net/tortie/internal/app/nodeaddr"
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/bgp/peering"
-	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/routes"
 )
 
 // racked is a node behind two top-of-rack routers, 10.0.0.254 on eth0 and 10.1.0.254 on eth1, with one more, 10.255.0.1, behind a
 // gateway, and a host's route to 10.77.0.0/16. Its pool does not encapsulate.
-func racked(t *testing.T, change func(*cluster.World)) *Snapshot {
+func racked(t *testing.T, change func(*state.Cluster)) *Snapshot {
 	t.Helper()
-	s := snapshot(t, func(w *cluster.World) {
+	s := snapshot(t, func(w *state.Cluster) {
 		w.Pools[0].Spec.IPIPMode = api.EncapNever
 		if change != nil {
 			change(w)
@@ -179,11 +179,11 @@ func TestStatics(t *testing.T) {
 }
 
 func TestNormalRoutePriority(t *testing.T) {
-	set := func(v4, v6 int) func(*cluster.World) {
-		return func(w *cluster.World) { w.BGP.IPv4NormalRoutePriority, w.BGP.IPv6NormalRoutePriority = &v4, &v6 }
+	set := func(v4, v6 int) func(*state.Cluster) {
+		return func(w *state.Cluster) { w.BGP.IPv4NormalRoutePriority, w.BGP.IPv6NormalRoutePriority = &v4, &v6 }
 	}
 	for _, tc := range []struct {
-		change func(*cluster.World)
+		change func(*state.Cluster)
 		want   string
 	}{{set(90, 91), "90 91 0"}, {set(0, -1), "1024 1024 0"}, {nil, "1024 1024 0"}} {
 		s := racked(t, tc.change)

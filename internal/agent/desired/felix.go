@@ -220,13 +220,13 @@ func (s *Snapshot) Host() hostsysctl.Config {
 			c.Pods = append(c.Pods, source.Link)
 		}
 	}
-	c.IPv6 = s.usesIPv6()
+	c.IPv6 = s.UsesIPv6()
 	return c
 }
 
-// usesIPv6 reports that there is something to forward: a pool alone is none, as clusters have one by default, and a host that
+// UsesIPv6 reports that there is something to forward: a pool alone is none, as clusters have one by default, and a host that
 // forwards no longer learns its own default route from its router.
-func (s *Snapshot) usesIPv6() bool {
+func (s *Snapshot) UsesIPv6() bool {
 	six := func(a netip.Addr) bool { return a.Is6() }
 	return s.Self.Addr6.IsValid() && slices.ContainsFunc(s.Pools, func(p Pool) bool { return six(p.CIDR.Addr()) }) ||
 		slices.ContainsFunc(s.Blocks, func(b netip.Prefix) bool { return six(b.Addr()) }) || slices.ContainsFunc(s.Self.Pods, six)

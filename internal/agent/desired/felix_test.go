@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/tortie-net/tortie/internal/agent/nodestatus"
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/ipam"
@@ -119,14 +118,9 @@ func TestPacketsOfASnapshot(t *testing.T) {
 	check("NAT by configuration", nat.Config{Pools: pools, Nodes: nodes, Source: nodes[0], Ports: nft.Ports{First: 1, Last: 2}}, s.NAT())
 	check("guard by configuration",
 		guard.Config{Nodes: nodes, PodLinks: "cali", IPIP: true, VXLANPort: 8472, AllowIPIPFromPods: true, AllowVXLANFromPods: true}, s.Guard())
-	reported := func() bool {
-		var r nodestatus.Report
-		s.Describe(&r)
-		return r.ForwardsIPv6
-	}
 	check("host by configuration, with nothing of IPv6 but a pool", hostsysctl.Config{Tunnels: []string{"tunl0"}, Link: "eth0"}, s.Host())
-	check("what the report says of that", false, reported())
+	check("what the report says of that", false, s.UsesIPv6())
 	s.Blocks = []netip.Prefix{netip.MustParsePrefix("fd00::/122")}
 	check("host by configuration, with a block of IPv6", hostsysctl.Config{IPv6: true, Tunnels: []string{"tunl0"}, Link: "eth0"}, s.Host())
-	check("what the report says of that", true, reported())
+	check("what the report says of that", true, s.UsesIPv6())
 }

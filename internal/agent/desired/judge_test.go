@@ -7,7 +7,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
-	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/testkit/desiredtest"
 )
 
@@ -19,7 +19,7 @@ func FuzzJudge(f *testing.F) {
 			f.Add(prefix(p).Addr().AsSlice(), uint8(prefix(p).Bits()), addr(hop).AsSlice(), addr("10.0.0.2").AsSlice(), uint16(3))
 		}
 	}
-	w := desiredtest.World(func(w *cluster.World) {
+	w := desiredtest.World(func(w *state.Cluster) {
 		w.Pools = append(w.Pools,
 			api.IPPool{Meta: api.Meta{Name: "v6"}, Spec: api.IPPoolSpec{CIDR: "fd00:10::/64"}},
 			api.IPPool{Meta: api.Meta{Name: "plain"}, Spec: api.IPPoolSpec{CIDR: "10.66.0.0/16"}})

@@ -9,7 +9,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp/peering"
-	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 )
 
 // peerObjects are those that decide on BGP sessions beyond the mesh.
@@ -20,7 +20,7 @@ type peerObjects struct {
 	config, own api.BGPConfigurationSpec
 }
 
-func peersOf(w cluster.World) peerObjects {
+func peersOf(w state.Cluster) peerObjects {
 	p := peerObjects{all: w.Peers, filters: w.Filters, config: w.BGP, own: w.OwnBGP}
 	for place, known := range w.Passwords {
 		if p.secrets == nil {

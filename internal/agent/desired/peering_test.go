@@ -14,7 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/bgp/peering"
 	"github.com/tortie-net/tortie/internal/bgp/policy"
-	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/testkit/desiredtest"
 )
 
@@ -28,7 +28,7 @@ func sessions(s *Snapshot) []bgp.Peer {
 func TestPeersFromTheWorld(t *testing.T) {
 	ref := &api.BGPPassword{SecretKeyRef: &api.SecretKeyRef{Name: "tor", Key: "rr"}}
 	place, _ := ref.Place()
-	s := snapshot(t, func(w *cluster.World) {
+	s := snapshot(t, func(w *state.Cluster) {
 		off := false
 		w.BGP.NodeToNodeMeshEnabled = &off
 		w.Nodes[0].Annotations[api.AnnotationLabels] = `{"rr":"true","zone":"calico"}`
@@ -38,7 +38,7 @@ func TestPeersFromTheWorld(t *testing.T) {
 			{Meta: api.Meta{Name: "rr"}, Spec: api.BGPPeerSpec{PeerSelector: "rr == 'true' && zone == 'kubernetes'"}},
 			{Meta: api.Meta{Name: "tor"}, Spec: api.BGPPeerSpec{PeerIP: "10.0.0.254", ASNumber: 65000, Password: ref, Filters: []string{"f"}, ReachableBy: "10.0.0.253"}},
 		}
-		w.Passwords = map[api.Place]cluster.Password{place: {Set: true, Text: "secret"}}
+		w.Passwords = map[api.Place]state.Password{place: {Set: true, Text: "secret"}}
 		w.Filters = []api.BGPFilter{{Meta: api.Meta{Name: "f"}, Spec: api.BGPFilterSpec{ImportV4: []api.BGPFilterRule{{Action: "Reject"}}}}}
 	})
 	peers := sessions(s)
@@ -58,7 +58,7 @@ func TestPeersFromTheWorld(t *testing.T) {
 func TestDecisionsAreKept(t *testing.T) {
 	var d Deciding
 	tor := api.BGPPeer{Meta: api.Meta{Name: "tor", UID: "u1"}, Spec: api.BGPPeerSpec{PeerIP: "10.0.0.254", ASNumber: 65000}}
-	s := snapshot(t, func(w *cluster.World) { w.Peers = []api.BGPPeer{tor} })
+	s := snapshot(t, func(w *state.Cluster) { w.Peers = []api.BGPPeer{tor} })
 	d.Decide(s, 1)
 	same := &s.Peering.Peers[0]
 	d.Decide(s, 1)
@@ -66,7 +66,7 @@ func TestDecisionsAreKept(t *testing.T) {
 		t.Error("decided twice about the same")
 	}
 	tor.Spec.ASNumber = 0
-	s = snapshot(t, func(w *cluster.World) { w.Peers = []api.BGPPeer{tor} })
+	s = snapshot(t, func(w *state.Cluster) { w.Peers = []api.BGPPeer{tor} })
 	d.Decide(s, 2)
 	if len(s.Peering.Peers) != 3 || len(d.Problems) != 1 || !strings.HasPrefix(d.Problems[0].Error(), "BGPPeer tor: spec.asNumber") {
 		t.Errorf("peers %v, problems %v", s.Peering.Peers, d.Problems)
@@ -87,7 +87,7 @@ func TestDecisionsAreKept(t *testing.T) {
 
 func TestAnnotationsThatCannotBeRead(t *testing.T) {
 	for annotation, text := range map[string]string{api.AnnotationLabels: `["a"]`, api.AnnotationReflector: "one"} {
-		s, problems := Build(Self{Name: "node1", Addr: prefix("10.0.0.1/24")}, desiredtest.World(func(w *cluster.World) {
+		s, problems := Build(Self{Name: "node1", Addr: prefix("10.0.0.1/24")}, desiredtest.World(func(w *state.Cluster) {
 			w.Nodes[0].Annotations[annotation] = text
 			w.Nodes[0].Labels = map[string]string{"a": "b"}
 		}))
@@ -103,7 +103,7 @@ func TestAnnotationsThatCannotBeRead(t *testing.T) {
 
 func TestPolicy(t *testing.T) {
 	priority := 900
-	s := snapshot(t, func(w *cluster.World) {
+	s := snapshot(t, func(w *state.Cluster) {
 		w.Pools = append(w.Pools, api.IPPool{Meta: api.Meta{Name: "hidden"}, Spec: api.IPPoolSpec{CIDR: "10.1.0.0/16", DisableBGPExport: true}})
 		w.BGP.IPv6NormalRoutePriority = &priority
 		w.BGP.PrefixAdvertisements = []api.PrefixAdvertisement{{CIDR: "192.168.0.0/16", Communities: []string{"64512:7"}}}

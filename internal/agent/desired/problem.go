@@ -4,12 +4,11 @@ import (
 	"fmt"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/cluster/events"
 )
 
 // Problem is an error about one object of the API. Its text names the object.
 type Problem struct {
-	About  events.Object
+	About  api.ObjectReference
 	Reason string
 	Err    error
 }
@@ -31,7 +30,7 @@ var reasons = map[string]string{
 
 // InObject names the object that an error is about.
 func InObject(t api.Type, m api.Meta, err error) error {
-	about := events.Object{APIVersion: t.APIVersion(), Kind: t.Kind, Namespace: m.Namespace, Name: m.Name, UID: m.UID}
+	about := api.ObjectReference{APIVersion: t.APIVersion(), Kind: t.Kind, Namespace: m.Namespace, Name: m.Name, UID: m.UID}
 	if t.Kind == "Node" {
 		about = NodeObject(m.Name)
 	}
@@ -59,8 +58,8 @@ func InSelf(reason string, err error) error {
 }
 
 // NodeObject is a Node. Its UID is the name, as in the kubelet's events: kubectl describe looks for that too.
-func NodeObject(name string) events.Object {
-	return events.Object{APIVersion: "v1", Kind: "Node", Name: name, UID: name}
+func NodeObject(name string) api.ObjectReference {
+	return api.ObjectReference{APIVersion: "v1", Kind: "Node", Name: name, UID: name}
 }
 
 // ProblemsOf is err as a list.
@@ -72,9 +71,9 @@ func ProblemsOf(err error) []error {
 }
 
 // PeerObject is a BGPPeer, with its UID if that is known.
-func (s *Snapshot) PeerObject(name string) events.Object {
+func (s *Snapshot) PeerObject(name string) api.ObjectReference {
 	t := (*api.BGPPeer)(nil).ResourceType()
-	return events.Object{APIVersion: t.APIVersion(), Kind: t.Kind, Name: name, UID: s.uidOf(t, name)}
+	return api.ObjectReference{APIVersion: t.APIVersion(), Kind: t.Kind, Name: name, UID: s.uidOf(t, name)}
 }
 
 // uidOf is the UID of a BGPPeer or BGPFilter, by which kubectl describe finds its events; empty if it is not known.

@@ -1,6 +1,7 @@
 package desired
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 
@@ -17,7 +18,7 @@ func (s *Snapshot) Refusal() string {
 		return "the mesh is off (BGPConfiguration default, nodeToNodeMeshEnabled), so that there is nothing that reflectors could stand in for"
 	case s.Self.Reflector:
 		return "annotation " + api.AnnotationReflector + " makes this node a route reflector"
-	case s.asn(s.Self.ASN) != s.ASN:
+	case s.OwnASN() != s.ASN:
 		return fmt.Sprintf("this node is in AS %d and the cluster in AS %d: routes are reflected inside of one AS", s.Self.ASN, s.ASN)
 	}
 	return ""
@@ -39,7 +40,7 @@ func (s *Snapshot) Roll(nodes []api.Node) *reflectors.Roll {
 			Name: n.Name, Zone: n.Labels[api.LabelZone], Says: reflectors.Word(n.Annotations[api.AnnotationReflection]),
 			Barred: barred(&n), Families: m.families(), Announces: announces[n.Name],
 		}
-		if m.Reflector || s.asn(m.ASN) != s.ASN {
+		if m.Reflector || cmp.Or(m.ASN, s.ASN) != s.ASN {
 			entry.Says = reflectors.Nothing // it may have said something before
 		}
 		all = append(all, entry)

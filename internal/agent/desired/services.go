@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/cluster/services"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 )
 
 // ServiceView is what the agent makes of services: when something has changed, and not in each pass.
@@ -23,7 +23,7 @@ type ServiceView struct {
 	problems  []error
 	// Remembered is what an earlier agent announced. It counts until services are known.
 	Remembered []netip.Prefix
-	believed   cluster.Services
+	believed   state.Services
 	doubt      doubt // in newer ones
 }
 
@@ -43,25 +43,25 @@ func serviceConfig(before services.Config, spec *api.BGPConfigurationSpec, first
 	return c, problems
 }
 
-// excluded reports that this node is kept out of load balancing.
-func (s *Snapshot) excluded() bool { return s.Self.Labels[api.LabelExcludeNode] == "true" }
+// Excluded reports that this node is kept out of load balancing.
+func (s *Snapshot) Excluded() bool { return s.Self.Labels[api.LabelExcludeNode] == "true" }
 
 // ServicesOn reports that addresses of services are announced.
 func (s *Snapshot) ServicesOn() bool { return s.served.On() }
 
 // Follow puts into a snapshot what is announced for services, and returns what is wrong with them. found is asked if there may be news.
-func (v *ServiceView) Follow(now time.Time, s *Snapshot, revision uint64, found func() cluster.Services) []error {
-	if !v.known || v.doubt.on() || v.revision != revision || v.excluded != s.excluded() || !v.config.Equal(s.served) {
+func (v *ServiceView) Follow(now time.Time, s *Snapshot, revision uint64, found func() state.Services) []error {
+	if !v.known || v.doubt.on() || v.revision != revision || v.excluded != s.Excluded() || !v.config.Equal(s.served) {
 		v.update(now, s, found(), revision)
 	}
-	s.Services, s.servicesKnown = v.announced, v.known
+	s.Services, s.ServicesKnown = v.announced, v.known
 	return v.problems
 }
 
 // update takes what is new.
-func (v *ServiceView) update(at time.Time, s *Snapshot, found cluster.Services, revision uint64) {
+func (v *ServiceView) update(at time.Time, s *Snapshot, found state.Services, revision uint64) {
 	now, doubt := v.believe(at, found)
-	v.config, v.excluded, v.revision, v.known, v.believed = s.served, s.excluded(), revision, now.Known, now
+	v.config, v.excluded, v.revision, v.known, v.believed = s.served, s.Excluded(), revision, now.Known, now
 	in := services.Input{Config: v.config, Excluded: v.excluded}
 	if now.Known {
 		in.Services, in.Endpoints, v.Remembered = now.Services, now.Endpoints, nil
@@ -83,7 +83,7 @@ func (v *ServiceView) update(at time.Time, s *Snapshot, found cluster.Services, 
 
 // believe returns what is to be gone by: what was found, or for a while what was known before, if most of that is missing at once. An
 // API server that comes back with an old or an empty datastore shows that.
-func (v *ServiceView) believe(at time.Time, found cluster.Services) (cluster.Services, error) {
+func (v *ServiceView) believe(at time.Time, found state.Services) (state.Services, error) {
 	var why error
 	if found.Known {
 		why = shrunk(count{"Services", len(v.believed.Services), len(found.Services)},

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/cluster/services"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/ipam"
 )
 
@@ -33,7 +33,7 @@ func TestServiceSettings(t *testing.T) {
 func TestServiceView(t *testing.T) {
 	c, _ := services.Parse(servedBy("10.96.0.0/12"))
 	s := &Snapshot{served: c}
-	known := cluster.Services{
+	known := state.Services{
 		Known:     true,
 		Services:  []api.Service{{Meta: api.Meta{Namespace: "a", Name: "b"}, Spec: api.ServiceSpec{Type: api.ServiceNodePort, ClusterIP: "10.96.0.9", ExternalTrafficPolicy: api.TrafficLocal}}},
 		Endpoints: []services.Endpoints{{Namespace: "a", Service: "b", Here: true, Anywhere: true}},
@@ -45,7 +45,7 @@ func TestServiceView(t *testing.T) {
 			t.Errorf("%s: %s; want %s", what, got, want)
 		}
 	}
-	v.update(now, s, cluster.Services{Err: errors.New("away")}, 1)
+	v.update(now, s, state.Services{Err: errors.New("away")}, 1)
 	is("services are not known: what an earlier agent announced", "10.96.0.0/12 10.96.0.8/32")
 	if len(v.problems) != 1 {
 		t.Errorf("problems %v", v.problems)
@@ -62,7 +62,7 @@ func TestServiceView(t *testing.T) {
 	v.update(now, s, known, 3)
 	is("excluded", "")
 	s.Self.Labels = map[string]string{api.LabelExcludeNode: "false"}
-	v.update(now, s, cluster.Services{}, 4)
+	v.update(now, s, state.Services{}, 4)
 	is("forgotten", "10.96.0.0/12")
 }
 
@@ -70,7 +70,7 @@ func TestServiceView(t *testing.T) {
 func TestServicesThatVanish(t *testing.T) {
 	c, _ := services.Parse(servedBy("10.96.0.0/12"))
 	s := &Snapshot{served: c}
-	full := cluster.Services{Known: true}
+	full := state.Services{Known: true}
 	for i := range 2 * muchLost {
 		name := fmt.Sprint("s", i)
 		full.Services = append(full.Services, api.Service{Meta: api.Meta{Namespace: "a", Name: name}, Spec: api.ServiceSpec{Type: api.ServiceNodePort, ClusterIP: fmt.Sprintf("10.96.0.%d", i), ExternalTrafficPolicy: api.TrafficLocal}})
@@ -79,9 +79,9 @@ func TestServicesThatVanish(t *testing.T) {
 	few := full
 	few.Endpoints = full.Endpoints[:1]
 	begin := time.Now()
-	for name, lost := range map[string]cluster.Services{"all": {Known: true}, "most endpoints": few} {
+	for name, lost := range map[string]state.Services{"all": {Known: true}, "most endpoints": few} {
 		var v ServiceView
-		look := func(after time.Duration, found cluster.Services, want int, doubts bool) {
+		look := func(after time.Duration, found state.Services, want int, doubts bool) {
 			t.Helper()
 			if v.update(begin.Add(after), s, found, 1); len(v.announced) != want || (len(v.problems) > 0) != doubts || doubts != v.doubt.on() {
 				t.Errorf("%s, after %s: %d announced, problems %v", name, after, len(v.announced), v.problems)
@@ -103,7 +103,7 @@ func TestServicesThatVanish(t *testing.T) {
 	if v.update(begin, s, less, 2); len(v.announced) != 1+len(less.Services) {
 		t.Errorf("%d announced", len(v.announced))
 	}
-	if v.update(begin, &Snapshot{}, cluster.Services{}, 3); len(v.announced) > 0 || len(v.problems) > 0 {
+	if v.update(begin, &Snapshot{}, state.Services{}, 3); len(v.announced) > 0 || len(v.problems) > 0 {
 		t.Errorf("%v announced, problems %v", v.announced, v.problems)
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 )
 
 // settings are those of the cluster's settings that can be wrong in themselves. What is wrong leaves the last good ones in
@@ -29,7 +29,7 @@ type passwordSetting struct {
 const maxRestart = 4095 * time.Second
 
 // next returns the settings of a World, given those in force; first says that there are none.
-func (in settings) next(w cluster.World, first bool) (settings, []error) {
+func (in settings) next(w state.Cluster, first bool) (settings, []error) {
 	out := in
 	var problems []error
 	switch p := w.MeshPassword; {

@@ -8,23 +8,23 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 )
 
 func TestSettingsThatCannotBeUsedLeaveTheLastOnes(t *testing.T) {
 	mtu := func(n int) api.FelixConfigurationSpec { return api.FelixConfigurationSpec{IPIPMTU: &n} }
-	good := cluster.World{
+	good := state.Cluster{
 		BGP: api.BGPConfigurationSpec{NodeMeshMaxRestartTime: "90s"}, Felix: mtu(1400),
-		MeshPassword: cluster.Password{Set: true, Text: "first"},
+		MeshPassword: state.Password{Set: true, Text: "first"},
 	}
 	in, problems := settings{}.next(good, true)
 	want := settings{password: passwordSetting{text: "first"}, restart: 90 * time.Second, tunnelMTU: 1400}
 	if in != want || len(problems) > 0 {
 		t.Fatalf("%+v, %v", in, problems)
 	}
-	bad := cluster.World{
+	bad := state.Cluster{
 		BGP: api.BGPConfigurationSpec{NodeMeshMaxRestartTime: "soon"}, Felix: mtu(3),
-		MeshPassword: cluster.Password{Set: true, Err: errors.New("Secret bgp has no key password")},
+		MeshPassword: state.Password{Set: true, Err: errors.New("Secret bgp has no key password")},
 	}
 	if out, problems := in.next(bad, false); out != in || len(problems) != 3 {
 		t.Errorf("%+v, %v", out, problems)
@@ -44,13 +44,13 @@ func TestSettingsThatCannotBeUsedLeaveTheLastOnes(t *testing.T) {
 	if peers := sessions(s); len(peers) > 0 {
 		t.Errorf("sessions without the password: %v", peers)
 	}
-	if out, problems := out.next(cluster.World{}, false); out != (settings{}) || len(problems) > 0 {
+	if out, problems := out.next(state.Cluster{}, false); out != (settings{}) || len(problems) > 0 {
 		t.Errorf("nothing is set any more: %+v, %v", out, problems)
 	}
 }
 
 func TestMeshSettingsReachEverySession(t *testing.T) {
-	s := snapshot(t, func(w *cluster.World) {
+	s := snapshot(t, func(w *state.Cluster) {
 		w.BGP.ListenPort, w.OwnBGP.ListenPort = 1790, 1791
 		w.Ports = map[string]uint16{"far": 1792}
 		w.Nodes = append(w.Nodes, api.Node{Meta: api.Meta{Name: "rr", Annotations: map[string]string{

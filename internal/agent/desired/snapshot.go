@@ -13,8 +13,8 @@ import (
 	"github.com/tortie-net/tortie/internal/app/nodeaddr"
 	"github.com/tortie-net/tortie/internal/bgp/peering"
 	"github.com/tortie-net/tortie/internal/bgp/reflectors"
-	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/cluster/services"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/kernel/guard"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
@@ -61,8 +61,8 @@ type Snapshot struct {
 	peers    peerObjects
 	settings settings
 	served   services.Config
-	// servicesKnown: services have been read, or are not asked for.
-	servicesKnown bool
+	// ServicesKnown: services have been read, or are not asked for.
+	ServicesKnown bool
 	priorities    priorities
 	index         index
 	// Unsure is what is to be read before all of it can be decided.
@@ -190,10 +190,10 @@ type index struct {
 
 // Build turns the World into a Snapshot. What cannot be understood is left out and returned as problems, each of
 // which names the object: one broken object must not stop a node.
-func Build(self Self, w cluster.World) (Snapshot, []error) { return build(self, w, Evidence{}) }
+func Build(self Self, w state.Cluster) (Snapshot, []error) { return build(self, w, Evidence{}) }
 
 // build is Build with what decides where nodes contradict each other.
-func build(self Self, w cluster.World, ev Evidence) (Snapshot, []error) {
+func build(self Self, w state.Cluster, ev Evidence) (Snapshot, []error) {
 	s := Snapshot{Self: self, ASN: defaultASN, Mesh: true}
 	var problems []error
 	note := func(err error) { problems = append(problems, err) }
@@ -222,7 +222,7 @@ func (s Snapshot) As(self Self) Snapshot {
 	return s
 }
 
-func (s *Snapshot) bgp(w cluster.World) {
+func (s *Snapshot) bgp(w state.Cluster) {
 	s.priorities = prioritiesOf(w.BGP)
 	if w.BGP.ASNumber != nil {
 		s.ASN = *w.BGP.ASNumber
@@ -249,7 +249,7 @@ func (s *Snapshot) self(n api.Node, note func(error)) {
 	s.Self.ASN = asn
 }
 
-func (s *Snapshot) members(w cluster.World, ev *Evidence, note func(error)) {
+func (s *Snapshot) members(w state.Cluster, ev *Evidence, note func(error)) {
 	for _, n := range w.Nodes {
 		if n.Name == s.Self.Name {
 			s.self(n, note)

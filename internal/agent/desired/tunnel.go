@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/cluster/duties"
 	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/routes"
@@ -300,22 +299,21 @@ func (s *Snapshot) familyMTU(link int, kinds ...TunnelKind) (mtu int) {
 	return cmp.Or(mtu, link)
 }
 
-// TunnelRanges say where the address of a tunnel's device may lie. While a pool's change is fresh the address stays that other nodes
-// may still use.
-func (s *Snapshot) TunnelRanges(k TunnelKind) duties.Ranges {
-	var r duties.Ranges
+// TunnelRanges are the pools' CIDRs from which the address of a tunnel's device is assigned, and those in which an address may stay:
+// while a pool's change is fresh, other nodes may still use the old address.
+func (s *Snapshot) TunnelRanges(k TunnelKind) (assign, keep []netip.Prefix) {
 	if local, _ := s.Self.of(k); !local.IsValid() && k != IPIPTunnel {
-		return r
+		return nil, nil
 	}
 	for _, p := range s.Pools {
 		now := p.in(p.modes(), k)
 		if !now && !p.in(p.Former.modes, k) {
 			continue
 		}
-		r.Keep = append(r.Keep, p.CIDR)
+		keep = append(keep, p.CIDR)
 		if now && p.Enabled && slices.Contains(p.Uses, api.UseTunnel) && p.Nodes.Matches(s.Self.Labels) {
-			r.Assign = append(r.Assign, p.CIDR)
+			assign = append(assign, p.CIDR)
 		}
 	}
-	return r
+	return assign, keep
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
@@ -20,9 +20,9 @@ import (
 )
 
 // dual is a snapshot with both families, in which node2 has announced ends of all tunnels and far none.
-func dual(t *testing.T, ipip, vxlan4, vxlan6 api.Encapsulation, change func(*cluster.World)) *Snapshot {
+func dual(t *testing.T, ipip, vxlan4, vxlan6 api.Encapsulation, change func(*state.Cluster)) *Snapshot {
 	t.Helper()
-	w := desiredtest.World(func(w *cluster.World) {
+	w := desiredtest.World(func(w *state.Cluster) {
 		w.Pools[0].Spec.IPIPMode, w.Pools[0].Spec.VXLANMode = ipip, vxlan4
 		w.Pools = append(w.Pools, api.IPPool{Meta: api.Meta{Name: "six"}, Spec: api.IPPoolSpec{CIDR: "fd44::/48", VXLANMode: vxlan6}})
 		near, far := w.Nodes[0].Annotations, w.Nodes[2].Annotations
@@ -94,7 +94,7 @@ func TestOver(t *testing.T) {
 
 // A path whose node has not announced its end is waited for, and nothing is said of subnets.
 func TestAwaitedEnds(t *testing.T) {
-	s := dual(t, api.EncapNever, api.EncapAlways, api.EncapAlways, func(w *cluster.World) {
+	s := dual(t, api.EncapNever, api.EncapAlways, api.EncapAlways, func(w *state.Cluster) {
 		w.Affinities = append(w.Affinities, api.BlockAffinity{
 			Meta: api.Meta{Name: "far-block"}, Spec: api.BlockAffinitySpec{Node: "far", CIDR: "192.168.7.0/26", State: api.AffinityConfirmed, Type: "host"},
 		})
@@ -124,7 +124,7 @@ func TestEndWays(t *testing.T) {
 		"in this node's":         {"fd44::1:9", nil},
 		"outside of all pools":   {"fd00::53", nil},
 	} {
-		s := dual(t, api.EncapNever, api.EncapAlways, api.EncapAlways, func(w *cluster.World) {
+		s := dual(t, api.EncapNever, api.EncapAlways, api.EncapAlways, func(w *state.Cluster) {
 			w.Nodes[0].Annotations[api.AnnotationIPv6VXLANAddr] = "fd44::2:1"
 			for cidr, node := range map[string]string{"fd44::2:0/122": "node2", "fd44::2:40/122": "node2", "fd44::9:0/122": "far", "fd44::1:0/122": "node1"} {
 				w.Affinities = append(w.Affinities, claim(node, cidr, ""))
@@ -220,7 +220,7 @@ func TestRemedyOfNoIPIP(t *testing.T) {
 
 // Ends that cannot be used are named, and the nodes count without them.
 func TestBadEnds(t *testing.T) {
-	w := desiredtest.World(func(w *cluster.World) {
+	w := desiredtest.World(func(w *state.Cluster) {
 		w.Pools[0].Spec.VXLANMode = api.EncapCrossSubnet
 		w.Nodes[0].Annotations[api.AnnotationIPv4VXLANAddr] = "192.168.2.1/32"
 		w.Nodes[0].Annotations[api.AnnotationIPv6VXLANAddr] = "192.168.2.1"
@@ -262,16 +262,16 @@ func TestChangeOfEncapsulation(t *testing.T) {
 	type step struct {
 		after       time.Duration
 		ipip, vxlan api.Encapsulation
-		change      func(*cluster.World)
+		change      func(*state.Cluster)
 		near        string // the way to node2, which has a block
 		ipipDev     bool   // this node has tunl0
 		vxlanDev    bool
 		again       bool // it changes by itself
 	}
 	unable := Standing{VXLANTunnel: true} // a kernel without IPIP
-	noEnd := func(w *cluster.World) { delete(w.Nodes[0].Annotations, api.AnnotationIPv4VXLANAddr) }
-	elsewhere := func(*cluster.World) {} // this node's subnet is its own address: see below
-	noIPIP := func(w *cluster.World) { delete(w.Nodes[0].Annotations, api.AnnotationIPv4TunnelAddr) }
+	noEnd := func(w *state.Cluster) { delete(w.Nodes[0].Annotations, api.AnnotationIPv4VXLANAddr) }
+	elsewhere := func(*state.Cluster) {} // this node's subnet is its own address: see below
+	noIPIP := func(w *state.Cluster) { delete(w.Nodes[0].Annotations, api.AnnotationIPv4TunnelAddr) }
 	for name, steps := range map[string][]step{
 		"IPIP to VXLAN": {
 			{0, always, never, noEnd, "10.0.0.2 tunl0 onlink", true, false, false},
@@ -344,9 +344,8 @@ func TestChangeOfEncapsulation(t *testing.T) {
 				if d := cmp.Diff([]any{st.near, st.ipipDev, st.vxlanDev, st.again, st.ipipDev, st.vxlanDev}, got); d != "" {
 					t.Errorf("step %d: way, tunl0, VXLAN, again, the guard's IPIP and VXLAN (-want +got):\n%s", i, d)
 				}
-				keep := len(s.TunnelRanges(VXLANTunnel).Keep) > 0
-				if assign := len(s.TunnelRanges(VXLANTunnel).Assign) > 0; keep != st.vxlanDev || assign != (st.vxlan == always) {
-					t.Errorf("step %d: the address of VXLAN is kept %t, assigned %t", i, keep, assign)
+				if assign, keep := s.TunnelRanges(VXLANTunnel); len(keep) > 0 != st.vxlanDev || len(assign) > 0 != (st.vxlan == always) {
+					t.Errorf("step %d: the address of VXLAN is kept in %v, assigned from %v", i, keep, assign)
 				}
 			}
 		})

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 )
 
 const (
@@ -21,7 +21,7 @@ const (
 
 // View is what the agent makes of the World: when it has changed, and not in each pass.
 type View struct {
-	World cluster.World // the last one that was believed
+	World state.Cluster // the last one that was believed
 	doubt doubt         // in a newer one
 	// Base is the snapshot of world without what the node finds by itself.
 	Base     Snapshot
@@ -36,7 +36,7 @@ type View struct {
 func (v *View) Doubted() bool { return v.doubt.on() }
 
 // Update takes a new World.
-func (v *View) Update(now time.Time, self Self, w cluster.World) {
+func (v *View) Update(now time.Time, self Self, w state.Cluster) {
 	var why error
 	if v.Built {
 		why = lost(v.World, w)
@@ -86,7 +86,7 @@ func (d *doubt) about(now time.Time, why error) error {
 }
 
 // lost says what a World has lost that clusters do not lose at once; nil if nothing.
-func lost(before, after cluster.World) error {
+func lost(before, after state.Cluster) error {
 	err := shrunk(count{"Nodes", len(before.Nodes), len(after.Nodes)}, count{"BlockAffinities", len(before.Affinities), len(after.Affinities)})
 	if err == nil && len(before.Pools) > 0 && len(after.Pools) == 0 && len(after.Affinities) > 0 {
 		err = fmt.Errorf("the API server shows no IPPools where it showed %d, and blocks in them: keeping what was known for %s", len(before.Pools), doubtTime)

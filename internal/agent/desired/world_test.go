@@ -7,11 +7,11 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 )
 
-func worldOf(nodes, affinities, pools int) cluster.World {
-	var w cluster.World
+func worldOf(nodes, affinities, pools int) state.Cluster {
+	var w state.Cluster
 	for i := range nodes {
 		w.Nodes = append(w.Nodes, api.Node{Meta: api.Meta{Name: fmt.Sprintf("n%d", i), Annotations: map[string]string{api.AnnotationIPv4Address: fmt.Sprintf("10.0.0.%d/24", i+1)}}})
 	}
@@ -31,7 +31,7 @@ func worldOf(nodes, affinities, pools int) cluster.World {
 func TestAWorldThatLostMuchIsDoubted(t *testing.T) {
 	full := worldOf(30, 60, 1)
 	for name, tc := range map[string]struct {
-		after cluster.World
+		after state.Cluster
 		doubt string // part of the problem; empty: believed at once
 	}{
 		"no affinities":            {worldOf(30, 0, 1), "shows 0 BlockAffinities where it showed 60"},

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/ipam"
 )
@@ -35,20 +36,13 @@ type Cluster struct {
 	Type []string
 }
 
-// Found is what there is already, as the watches of the datastore show it.
-type Found struct {
-	Information *api.ClusterInformation // nil if there is none
-	IPAMConfig  bool
-	Felix       bool // FelixConfiguration default
-}
-
 // SetUp makes the objects that plugins, agents and Calico's tools expect, if nobody has made them yet. In a cluster that is
 // set up it makes no request. Pools are not among them: they say where all nodes' packets go, and no node may make one (see MakePools).
 //
 // Two kinds that Calico makes it does not. BGPConfiguration default: its absence means the same as the empty one, and the
 // chart, which owns the object where its values ask for one, could not take over an agent's. Tiers: they belong to network
 // policy, and without it there is not even their definition.
-func SetUp(ctx context.Context, store datastore.Store, want Cluster, found Found) error {
+func SetUp(ctx context.Context, store datastore.Store, want Cluster, found state.Defaults) error {
 	var kubeadm *kubeadm
 	if known := found.Information != nil && slices.Contains(strings.Split(found.Information.Spec.ClusterType, ","), typeKDD); !known {
 		var err error

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/testkit/labstore"
@@ -19,9 +20,9 @@ import (
 )
 
 // found is what a Watch would tell.
-func found(t *testing.T, store *kubernetes.Store) Found {
+func found(t *testing.T, store *kubernetes.Store) state.Defaults {
 	t.Helper()
-	var f Found
+	var f state.Defaults
 	has := func(obj api.Resource) bool {
 		err := store.Get(t.Context(), obj)
 		if err != nil && !isNotFound(err) {
@@ -71,7 +72,7 @@ func TestManyAgentsSetUpOneCluster(t *testing.T) {
 	var agents sync.WaitGroup
 	for range 100 {
 		agents.Go(func() {
-			err := errors.Join(SetUp(t.Context(), store, Cluster{Type: []string{"k8s", "bgp"}}, Found{}), MakePools(t.Context(), store, testPools(), nil))
+			err := errors.Join(SetUp(t.Context(), store, Cluster{Type: []string{"k8s", "bgp"}}, state.Defaults{}), MakePools(t.Context(), store, testPools(), nil))
 			if err != nil {
 				t.Error(err)
 			}

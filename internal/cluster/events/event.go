@@ -6,34 +6,25 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/tortie-net/tortie/internal/api"
 )
-
-// Object is what an event is about.
-type Object struct {
-	APIVersion string `json:"apiVersion,omitempty"`
-	Kind       string `json:"kind,omitempty"`
-	Namespace  string `json:"namespace,omitempty"`
-	Name       string `json:"name,omitempty"`
-	UID        string `json:"uid,omitempty"` // if known: kubectl describe looks for it
-}
-
-func (o Object) String() string { return o.Kind + " " + o.Name }
 
 // Event is an Event of the API group "", version v1, as far as it is used here.
 type Event struct {
-	APIVersion         string    `json:"apiVersion"`
-	Kind               string    `json:"kind"`
-	Metadata           Metadata  `json:"metadata"`
-	InvolvedObject     Object    `json:"involvedObject"`
-	Type               string    `json:"type"`
-	Reason             string    `json:"reason"`
-	Message            string    `json:"message"`
-	Source             Source    `json:"source"`
-	ReportingComponent string    `json:"reportingComponent"`
-	ReportingInstance  string    `json:"reportingInstance"`
-	FirstTimestamp     time.Time `json:"firstTimestamp"`
-	LastTimestamp      time.Time `json:"lastTimestamp"`
-	Count              int       `json:"count"`
+	APIVersion         string              `json:"apiVersion"`
+	Kind               string              `json:"kind"`
+	Metadata           Metadata            `json:"metadata"`
+	InvolvedObject     api.ObjectReference `json:"involvedObject"`
+	Type               string              `json:"type"`
+	Reason             string              `json:"reason"`
+	Message            string              `json:"message"`
+	Source             Source              `json:"source"`
+	ReportingComponent string              `json:"reportingComponent"`
+	ReportingInstance  string              `json:"reportingInstance"`
+	FirstTimestamp     time.Time           `json:"firstTimestamp"`
+	LastTimestamp      time.Time           `json:"lastTimestamp"`
+	Count              int                 `json:"count"`
 }
 
 // Metadata names an Event.

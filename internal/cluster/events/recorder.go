@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
 )
 
 const (
@@ -59,7 +61,7 @@ type Recorder struct {
 
 // key is what events are the same by; a new text replaces the old one.
 type key struct {
-	about  Object
+	about  api.ObjectReference
 	reason string
 }
 
@@ -90,24 +92,24 @@ func newRecorder(poster Poster, source Source, log *slog.Logger, now func() time
 
 // Warn says that something about an object needs an operator. It returns at once: what cannot be written now is dropped and
 // counted, and has its turn when it is said again, as it should be for as long as it is so.
-func (r *Recorder) Warn(about Object, reason, message string) {
+func (r *Recorder) Warn(about api.ObjectReference, reason, message string) {
 	r.say(about, reason, &entry{message: message})
 }
 
 // WarnCommon is Warn for what everybody finds who looks at the object, be it on a thousand nodes. There is one Event, of the first who
 // says it; when that one is silent and the Event has expired, the next one makes it anew.
-func (r *Recorder) WarnCommon(about Object, reason, message string) {
+func (r *Recorder) WarnCommon(about api.ObjectReference, reason, message string) {
 	r.say(about, reason, &entry{message: message, common: true})
 }
 
 // Note says that something about an object has changed that an operator may want to know. It is said once, and otherwise as Warn.
-func (r *Recorder) Note(about Object, reason, message string) {
+func (r *Recorder) Note(about api.ObjectReference, reason, message string) {
 	r.say(about, reason, &entry{message: message, normal: true})
 }
 
 // WarnOnce writes, before it returns, a warning that there is to be once for an object, whoever says it: one that exists is left as it is.
 // It is not limited. The caller paces himself, and tries again what fails.
-func (r *Recorder) WarnOnce(ctx context.Context, about Object, reason, message string) error {
+func (r *Recorder) WarnOnce(ctx context.Context, about api.ObjectReference, reason, message string) error {
 	if r == nil {
 		return nil
 	}
@@ -129,7 +131,7 @@ func (r *Recorder) WarnOnce(ctx context.Context, about Object, reason, message s
 }
 
 // say says what a new entry says, or goes on with the one that says it already.
-func (r *Recorder) say(about Object, reason string, fresh *entry) {
+func (r *Recorder) say(about api.ObjectReference, reason string, fresh *entry) {
 	if r == nil {
 		return
 	}

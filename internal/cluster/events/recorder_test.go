@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"github.com/tortie-net/tortie/internal/api"
 )
 
 // shelf holds what was written, and can be told to fail. The real API server has its test in internal/cluster.
@@ -86,7 +88,7 @@ func (d *desk) drain(t *testing.T) (err error) {
 	return err
 }
 
-var pool = Object{APIVersion: "crd.projectcalico.org/v1", Kind: "IPPool", Name: "Odd_Name", UID: "u1"}
+var pool = api.ObjectReference{APIVersion: "crd.projectcalico.org/v1", Kind: "IPPool", Name: "Odd_Name", UID: "u1"}
 
 func TestTheSameIsWrittenEveryTenMinutes(t *testing.T) {
 	d := newDesk()
@@ -202,7 +204,7 @@ func TestWithoutAnAPIServerNothingIsLostThatIsSaidAgain(t *testing.T) {
 func TestAFloodIsBounded(t *testing.T) {
 	d := newDesk()
 	for i := range 10 * maxKnown {
-		d.Warn(Object{Kind: "IPPool", Name: fmt.Sprint("p", i)}, "InvalidPool", "odd")
+		d.Warn(api.ObjectReference{Kind: "IPPool", Name: fmt.Sprint("p", i)}, "InvalidPool", "odd")
 	}
 	if len(d.waiting) > maxWaiting || len(d.known) > maxKnown+1 {
 		t.Errorf("%d wait, %d known", len(d.waiting), len(d.known))
@@ -271,7 +273,7 @@ func FuzzEventIsTaken(f *testing.F) {
 	f.Add("node1", "text")
 	f.Add(strings.Repeat("ä", 300), strings.Repeat("é", 2000))
 	f.Fuzz(func(t *testing.T, name, message string) {
-		e := build(Source{"c", "h"}, key{Object{Name: name}, "r"}, message, false, time.Now(), time.Now(), 1)
+		e := build(Source{"c", "h"}, key{api.ObjectReference{Name: name}, "r"}, message, false, time.Now(), time.Now(), 1)
 		if len(e.Message) > maxMessage || len(e.Metadata.Name) > 253+len(name)*2 || utf8.ValidString(message) != utf8.ValidString(e.Message) && utf8.ValidString(message) {
 			t.Errorf("%q: %+v", name, e)
 		}

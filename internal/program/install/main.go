@@ -14,6 +14,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/app/version"
 	"github.com/tortie-net/tortie/internal/cluster"
@@ -98,7 +99,7 @@ func installOn(ctx context.Context, cfg config.Install, once bool, log *slog.Log
 	ended, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	go func() { _ = recorder.Run(ended) }() // it fails at nothing
-	node := events.Object{APIVersion: "v1", Kind: "Node", Name: cfg.NodeName, UID: cfg.NodeName}
+	node := api.ObjectReference{APIVersion: "v1", Kind: "Node", Name: cfg.NodeName, UID: cfg.NodeName}
 	warn := func(reason, text string) { recorder.Warn(node, reason, text) }
 	if err = work(ctx, cfg, once, warn, log); err != nil && ctx.Err() == nil {
 		before := said(recorder)

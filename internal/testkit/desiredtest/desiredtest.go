@@ -3,11 +3,11 @@ package desiredtest
 
 import (
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 )
 
 // World is one of three nodes with one pool; node1 is the one that is looked at.
-func World(change func(*cluster.World)) cluster.World {
+func World(change func(*state.Cluster)) state.Cluster {
 	node := func(name, address string) api.Node {
 		n := api.Node{Meta: api.Meta{Name: name, Annotations: map[string]string{}}}
 		if address != "" {
@@ -21,7 +21,7 @@ func World(change func(*cluster.World)) cluster.World {
 			Spec: api.BlockAffinitySpec{Node: node, CIDR: cidr, State: state, Type: "host", Deleted: "false"},
 		}
 	}
-	w := cluster.World{
+	w := state.Cluster{
 		Nodes: []api.Node{node("node2", "10.0.0.2/24"), node("node1", "10.0.0.1/24"), node("far", "10.9.0.9/24"), node("new", "")},
 		Pools: []api.IPPool{{
 			Meta: api.Meta{Name: "default-ipv4-ippool"},
@@ -42,7 +42,7 @@ func World(change func(*cluster.World)) cluster.World {
 }
 
 // Reflecting is one of three nodes in two families, of which the last is an operator's reflector; n2 owns blocks.
-func Reflecting() cluster.World {
+func Reflecting() state.Cluster {
 	node := func(name, v4, v6 string, more map[string]string) api.Node {
 		n := api.Node{Meta: api.Meta{Name: name, Labels: map[string]string{api.LabelZone: "zone-" + name}, Annotations: map[string]string{
 			api.AnnotationIPv4Address: v4, api.AnnotationIPv6Address: v6, api.AnnotationReflection: "client",
@@ -58,7 +58,7 @@ func Reflecting() cluster.World {
 	pool := func(cidr string, size int) api.IPPool {
 		return api.IPPool{Meta: api.Meta{Name: cidr}, Spec: api.IPPoolSpec{CIDR: cidr, BlockSize: size, NodeSelector: "all()"}}
 	}
-	return cluster.World{
+	return state.Cluster{
 		Self: &api.Node{Meta: api.Meta{Name: "n1"}},
 		Nodes: []api.Node{
 			node("n1", "10.0.0.1/24", "fd00::1/64", map[string]string{api.AnnotationReflection: "reflector"}),

@@ -1,0 +1,123 @@
+package desired
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/bgp/peering"
+	"github.com/tortie-net/tortie/internal/bgp/policy"
+)
+
+// Kinds of sessions.
+const (
+	KindMesh      = "mesh"
+	KindReflector = "reflector"
+	KindNode      = "node"
+	KindGlobal    = "global"
+)
+
+// Session is what the decision on sessions says of one.
+type Session struct {
+	Peer   bgp.Peer
+	Source peering.Source
+	// Kind is one of the kinds of sessions.
+	Kind string
+}
+
+// Sessions are those that were decided on, by address.
+func (s *Snapshot) Sessions() map[netip.Addr]Session {
+	global := make(map[string]bool, len(s.peers.all))
+	for i := range s.peers.all {
+		p := &s.peers.all[i]
+		global[p.Name] = p.Spec.Node == "" && p.Spec.NodeSelector == ""
+	}
+	all := make(map[netip.Addr]Session, len(s.Peering.Peers))
+	for _, p := range s.Peering.Peers {
+		source := s.Peering.Sources[p.Addr]
+		all[p.Addr] = Session{Peer: p, Source: source, Kind: s.kind(source, global)}
+	}
+	return all
+}
+
+// kind tells why a session is there; global has the BGPPeers that are for all nodes.
+func (s *Snapshot) kind(source peering.Source, global map[string]bool) string {
+	switch {
+	case source.Peer != "" && global[source.Peer]:
+		return KindGlobal
+	case source.Peer != "":
+		return KindNode
+	case s.reflects(source.Node):
+		return KindReflector
+	}
+	return KindMesh
+}
+
+// reflects reports that a session with a node is one between a reflector and another that takes part in automatic reflection.
+func (s *Snapshot) reflects(node string) bool {
+	a := s.Automatic
+	if a == nil {
+		return false
+	}
+	return a.Reflectors[node] && a.Role != peering.NoRole || a.Clients[node] && a.Role == peering.Reflector
+}
+
+// Announcement is a prefix that this node originates in BGP.
+type Announcement struct {
+	Prefix netip.Prefix
+	// Origin is what the prefix is: own block, borrowed address, service range or service.
+	Origin string
+	// Communities are those of prefixAdvertisements.
+	Communities []policy.Community
+}
+
+// Announcements are the prefixes that this node originates, with their origins.
+func (s *Snapshot) Announcements() []Announcement {
+	var all []Announcement
+	ranges := s.served.Ranges()
+	for _, p := range s.Originated() {
+		a := Announcement{Prefix: p.Prefix, Origin: "borrowed address", Communities: s.communities(p.Prefix)}
+		switch {
+		case s.owns(p.Prefix):
+			a.Origin = "own block"
+		case slices.Contains(ranges, p.Prefix):
+			a.Origin = "service range"
+		case listed(s.Services, p.Prefix):
+			a.Origin = "service"
+		}
+		all = append(all, a)
+	}
+	return all
+}
+
+// listed looks a prefix up among some in ascending order.
+func listed(sorted []netip.Prefix, p netip.Prefix) bool {
+	_, found := slices.BinarySearchFunc(sorted, p, netip.Prefix.Compare)
+	return found
+}
+
+// communities returns those that prefixAdvertisements give to a prefix that this node originates.
+func (s *Snapshot) communities(p netip.Prefix) []policy.Community {
+	var all []policy.Community
+	for _, t := range s.Peering.Tags {
+		if !inside(p, t.Prefix) {
+			continue
+		}
+		for _, c := range t.Communities {
+			if !slices.Contains(all, c) {
+				all = append(all, c)
+			}
+		}
+	}
+	return all
+}
+
+// Names returns the names of the other nodes by their addresses.
+func (s *Snapshot) Names() map[netip.Addr]string {
+	names := make(map[netip.Addr]string, len(s.Others))
+	for _, m := range s.Others {
+		names[m.Addr], names[m.Addr6] = m.Name, m.Name
+	}
+	delete(names, netip.Addr{})
+	return names
+}

@@ -1,0 +1,289 @@
+package agent
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/agent/desired"
+	"github.com/tortie-net/tortie/internal/agent/nodestatus"
+	"github.com/tortie-net/tortie/internal/app/nodeaddr"
+	"github.com/tortie-net/tortie/internal/app/version"
+	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/bgp/peering"
+	"github.com/tortie-net/tortie/internal/kernel/ipip"
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/routes"
+	"github.com/tortie-net/tortie/internal/kernel/vxlan"
+	"github.com/tortie-net/tortie/internal/plugin/facts"
+)
+
+// seen is what the agent's loops have handed over for people to see. A pass stores only references; words are made of them when
+// somebody asks, which is seldom.
+type seen struct {
+	node    string
+	started time.Time
+	ready   bool
+
+	lastPass time.Time
+	lastTook time.Duration
+	lastErr  error
+
+	problems map[string][]string  // by what they are about
+	found    []nodeaddr.Candidate // addresses of the host
+	snapshot *desired.Snapshot    // nil before the first pass that found the node's address
+	peers    []bgp.PeerStatus
+	traffic  map[netip.Addr]bgp.Traffic // of now
+	learned  []bgp.Path
+	routes   routesSeen
+	facts    *nodestatus.Facts
+	journal  nodestatus.Journal
+}
+
+// routesSeen is what a pass made of the paths.
+type routesSeen struct {
+	ways     []desired.Way
+	left     []desired.Refusal // to the network between the nodes
+	refused  []desired.Refusal
+	desired  int
+	stats    routes.Stats
+	starting bool // nothing is removed yet
+}
+
+// report puts what was seen into words. It is pure: the time comes from its argument.
+func (k *seen) report(now time.Time) nodestatus.Report {
+	r := nodestatus.Report{
+		Node: k.node, Version: version.Version, Time: now, Started: k.started, Ready: k.ready,
+		LastPass: k.lastPass, LastPassSeconds: k.lastTook.Seconds(),
+		Pools: []nodestatus.Pool{}, Blocks: []string{}, Peers: []nodestatus.Peer{}, Announced: []nodestatus.Announced{}, Learned: []nodestatus.Path{},
+		Routes:  k.routes.counts(),
+		Facts:   k.factsAt(now),
+		Journal: k.journal,
+	}
+	if k.lastErr != nil {
+		r.LastError = k.lastErr.Error()
+	}
+	for _, about := range slices.Sorted(maps.Keys(k.problems)) {
+		r.Problems = append(r.Problems, k.problems[about]...)
+	}
+	for _, c := range k.found {
+		r.Candidates = append(r.Candidates, nodestatus.Candidate{Address: c.Addr.String(), Interface: c.Link, Chosen: c.Chosen, Reason: c.Why})
+	}
+	if k.snapshot == nil {
+		return r
+	}
+	describeSnapshot(&r, k.snapshot)
+	names := k.snapshot.Names()
+	sessions := k.snapshot.Sessions()
+	for _, p := range k.peers {
+		peer, passed := peerReport(k.snapshot, sessions[p.Addr], p, names), k.traffic[p.Addr]
+		peer.Sessions, peer.MessagesReceived, peer.MessagesSent = passed.Sessions, passed.Received, passed.Sent
+		peer.FlawedMessages, peer.LastFlaw, peer.NextTry = passed.Flawed, passed.LastFlaw, passed.NextTry
+		r.Peers = append(r.Peers, peer)
+	}
+	for _, p := range k.learned {
+		r.Learned = append(r.Learned, nodestatus.Path{
+			Prefix: p.Prefix.String(), NextHop: p.NextHop.String(), Peer: addrText(p.From), Stale: p.Stale,
+			ASPath: p.ASPath, Communities: p.Communities, LocalPref: p.LocalPref, MED: p.MED,
+		})
+	}
+	k.routes.list(names, &r.Routes)
+	return r
+}
+
+func (k *seen) factsAt(now time.Time) *nodestatus.Facts {
+	if k.facts == nil {
+		return nil
+	}
+	f := *k.facts
+	f.Usable = now.Sub(f.Written) <= facts.MaxAge
+	return &f
+}
+
+func (k *routesSeen) counts() nodestatus.Routes {
+	return nodestatus.Routes{
+		Desired: k.desired, Programmed: k.stats.Added + k.stats.Replaced + k.stats.Kept, Held: k.stats.Held,
+		Starting: k.starting, Refused: desired.Objections(k.refused),
+		List: []nodestatus.Route{}, Refusals: []nodestatus.Refusal{}, LeftToNetwork: []nodestatus.Refusal{},
+	}
+}
+
+// list fills in the routes, and the paths that became none.
+func (k *routesSeen) list(names map[netip.Addr]string, r *nodestatus.Routes) {
+	for _, w := range k.ways {
+		r.List = append(r.List, routeReport(w, names))
+	}
+	for _, left := range k.left {
+		r.LeftToNetwork = append(r.LeftToNetwork, refusalReport(left))
+	}
+	for _, refused := range k.refused {
+		r.Refusals = append(r.Refusals, refusalReport(refused))
+	}
+}
+
+// describeSnapshot fills in what the snapshot says.
+func describeSnapshot(r *nodestatus.Report, s *desired.Snapshot) {
+	if s.Self.Addr.IsValid() {
+		r.Address, r.AddressSource, r.Interface = s.Self.Addr.String(), s.Self.AddrSource, s.Self.Link
+	}
+	if s.Self.Addr6.IsValid() {
+		r.Address6, r.Address6Source, r.Interface6 = s.Self.Addr6.String(), s.Self.AddrSource6, s.Self.Link6
+	}
+	r.ForwardsIPv6 = s.UsesIPv6()
+	r.ASN, r.BGPPort, r.PodMTU = s.OwnASN(), s.Port, s.PodMTU()
+	if r.Tunnels = tunnelReports(s); len(r.Tunnels) > 0 {
+		r.Tunnel = &r.Tunnels[0]
+	}
+	if local, err := s.Local(); err == nil {
+		r.RouterID = addrText(local.RouterID)
+	}
+	r.Reflection, r.Services = reflectionReport(s), serviceReport(s)
+	for _, a := range s.Announcements() {
+		r.Announced = append(r.Announced, nodestatus.Announced{Prefix: a.Prefix.String(), Origin: a.Origin, Communities: strings.Join(stringsOf(a.Communities), " ")})
+	}
+	for _, p := range s.Pools {
+		r.Pools = append(r.Pools, nodestatus.Pool{
+			Name: p.Name, CIDR: p.CIDR.String(), BlockSize: p.BlockBits, IPIPMode: string(p.IPIP), VXLANMode: string(p.VXLAN), NATOutgoing: p.NATOutgoing,
+			Disabled: !p.Enabled, DisableBGPExport: p.NoExport, SelectsNode: p.Nodes.Matches(s.Self.Labels),
+		})
+	}
+	r.Blocks = append(r.Blocks, stringsOf(s.Blocks)...)
+}
+
+// sources are how a session came about, by its kind, if no BGPPeer asks for it; the mesh's as calicoctl has it.
+var sources = map[string]string{desired.KindMesh: "node-to-node mesh", desired.KindReflector: "automatic reflection"}
+
+// peerReport shows a session: its configuration and its state.
+func peerReport(s *desired.Snapshot, d desired.Session, p bgp.PeerStatus, names map[netip.Addr]string) nodestatus.Peer {
+	out := nodestatus.Peer{
+		Address: p.Addr.String(), Node: names[p.Addr], From: addrText(d.Peer.From), Port: d.Peer.Port, ASN: p.ASN, Source: sources[d.Kind], Kind: d.Kind,
+		Object: d.Source.Peer, Client: p.Client, Password: d.Peer.Password != "", TTLHops: d.Peer.TTLSecurity, Passive: p.Passive,
+		State: string(p.State), Since: p.Since, Restarting: p.Restarting, Received: p.Received, Sent: p.Sent, EndOfTable: p.EndOfTable(), Supports: p.Supports,
+		LastError: p.LastError, ErrorSince: p.ErrorSince, ErrorAt: p.LastErrorAt, HeldUntil: p.HeldUntil,
+	}
+	if d.Source.Peer != "" {
+		out.Source = d.Source.String()
+	}
+	if p.LocalASN != s.OwnASN() {
+		out.LocalASN = p.LocalASN
+	}
+	for _, r := range p.Refused {
+		out.Refused += r.Prefixes
+		reason := nodestatus.Reason{Reason: r.Reason, Prefixes: r.Prefixes}
+		if r.Example.IsValid() {
+			reason.Example = r.Example.String()
+		}
+		out.Refusals = append(out.Refusals, reason)
+	}
+	return out
+}
+
+// reflectionReport is this node's part in route reflection; nil if it has none.
+func reflectionReport(s *desired.Snapshot) *nodestatus.Reflection {
+	id := addrText(s.Peering.ClusterID)
+	switch {
+	case s.Self.Reflector:
+		return &nodestatus.Reflection{Role: "configured", ClusterID: id}
+	case s.Automatic == nil || s.Automatic.Role == peering.NoRole:
+		return nil
+	}
+	out := &nodestatus.Reflection{Role: string(s.Automatic.Role), ClusterID: id}
+	for node, is := range s.Automatic.Reflectors {
+		if is {
+			out.Reflectors = append(out.Reflectors, node)
+		}
+	}
+	if s.Automatic.Role == peering.Reflector {
+		out.Reflectors = append(out.Reflectors, s.Self.Name)
+	}
+	slices.Sort(out.Reflectors)
+	if p := s.Plan; p != nil {
+		out.Since, out.Why, out.Nodes, out.Waiting = p.Since, p.Why, p.Roll.Len(), p.Kept()
+	}
+	return out
+}
+
+// serviceReport says what is announced for services; nil if nothing is configured.
+func serviceReport(s *desired.Snapshot) *nodestatus.Services {
+	if !s.ServicesOn() {
+		return nil
+	}
+	return &nodestatus.Services{
+		Known: s.ServicesKnown, Excluded: s.Excluded(), Prefixes: len(s.Services), Ranges: append([]string{}, stringsOf(s.ServiceRanges)...),
+	}
+}
+
+// tunnelReports are the tunnel devices that this node should have.
+func tunnelReports(s *desired.Snapshot) []nodestatus.Tunnel {
+	var all []nodestatus.Tunnel
+	tunnels := s.Tunnels()
+	if t := tunnels.IPIP; t != nil {
+		all = append(all, nodestatus.Tunnel{Kind: "IPIP", Device: ipip.Device, Address: addrText(t.Addr), MTU: t.MTU})
+	}
+	for _, t := range []*vxlan.Tunnel{tunnels.VXLAN, tunnels.VXLANv6} {
+		if t != nil {
+			all = append(all, nodestatus.Tunnel{
+				Kind: "VXLAN", Device: vxlan.Device(t.Local.Is6()), Address: addrText(t.Addr), MTU: t.MTU, Port: int(t.Port), VNI: int(t.VNI), Ends: len(t.Peers),
+			})
+		}
+	}
+	return all
+}
+
+// encapsulations are the encapsulations of packets that leave by a device.
+var encapsulations = map[string]string{ipip.Device: "IPIP", vxlan.Device(false): "VXLAN", vxlan.Device6: "VXLAN"}
+
+// routeReport shows a route. Of one with several next hops Via and Device have them all, in one order; of several paths it has the
+// attributes of the preferred one.
+func routeReport(w desired.Way, names map[netip.Addr]string) nodestatus.Route {
+	var via, dev []string
+	for _, h := range w.Route.Hops {
+		via, dev = append(via, addrText(h.Via)), append(dev, h.Dev)
+	}
+	line := nodestatus.Route{
+		Destination: w.Route.Dst.String(), Type: cmp.Or(w.Route.Type, netlinkx.Unicast).String(), Via: strings.Join(via, ", "),
+		Device: strings.Join(slices.Compact(dev), ", "), Metric: int(w.Route.Metric), Source: w.About,
+	}
+	line.Encap = encapsulations[line.Device]
+	if len(w.Paths) == 0 {
+		return line
+	}
+	line.Source = "affinity"
+	p := w.Paths[0]
+	line.Node, line.ASPath, line.Communities = names[p.NextHop], p.ASPath, p.Communities
+	if p.From.IsValid() {
+		line.Source, line.Peer = "BGP", p.From.String()
+	}
+	if len(w.Paths) > 1 {
+		for _, p := range w.Paths {
+			line.Peers = append(line.Peers, addrText(p.From))
+		}
+		slices.Sort(line.Peers)
+		line.Peers = slices.Compact(line.Peers)
+	}
+	return line
+}
+
+func refusalReport(r desired.Refusal) nodestatus.Refusal {
+	return nodestatus.Refusal{Prefix: r.Path.Prefix.String(), Via: r.Path.NextHop.String(), Peer: addrText(r.Path.From), Reason: r.Why}
+}
+
+// addrText is empty for the invalid address.
+func addrText(a netip.Addr) string {
+	if !a.IsValid() {
+		return ""
+	}
+	return a.String()
+}
+
+func stringsOf[T fmt.Stringer](all []T) []string {
+	var texts []string
+	for _, x := range all {
+		texts = append(texts, x.String())
+	}
+	return texts
+}

@@ -1,0 +1,93 @@
+// Package state has what the watches of the API server show as plain values. It imports no client: what decides by these values
+// (internal/agent/desired above all) compiles without client-go.
+package state
+
+import (
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/cluster/services"
+)
+
+// Cluster is the cluster as a node's agent sees it: every node, pool and affinity, in no particular order.
+type Cluster struct {
+	// Nodes have their metadata only.
+	Nodes []api.Node
+	// Self is this node with its addresses and its condition NetworkUnavailable, nil if it does not exist.
+	Self       *api.Node
+	Pools      []api.IPPool
+	Affinities []api.BlockAffinity
+	// BGP is the cluster's default BGPConfiguration, OwnBGP that of this node (node.NAME); zero if there is none.
+	BGP, OwnBGP api.BGPConfigurationSpec
+	// Ports are the BGP ports of the nodes that have their own, by the Node's name.
+	Ports map[string]uint16
+	// Felix is this node's FelixConfiguration over the cluster's default.
+	Felix api.FelixConfigurationSpec
+	// MeshPassword is what BGP's nodeMeshPassword refers to.
+	MeshPassword Password
+	// Peers are the BGPPeers, Passwords what they refer to, Filters the BGPFilters.
+	Peers     []api.BGPPeer
+	Filters   []api.BGPFilter
+	Passwords map[api.Place]Password
+	// Problems are objects that cannot be read.
+	Problems []Problem
+	// Revision grows with every change of the rest.
+	Revision uint64
+}
+
+// Problem is an object that cannot be read. The last valid version of it, if there was one, stays in force.
+type Problem struct {
+	Kind api.Type
+	Name string
+	// Err names the object, too.
+	Err error
+}
+
+// Password is one that lies in a Secret. It is never to be logged or shown.
+type Password struct {
+	// Set: the cluster's configuration asks for a password.
+	Set bool
+	// Text is the password, empty as long as Err says why it is not known. Err names the Secret and the key, not the object
+	// that refers to them.
+	Text string
+	Err  error
+	// Pending: the API server has been asked, and has not answered yet. Err says so, too.
+	Pending bool
+}
+
+// Services are the cluster's Services and where their endpoints are, in no particular order.
+type Services struct {
+	// Known: both have been listed completely since they were asked for. What was listed stays while the API server is away.
+	Known     bool
+	Services  []api.Service
+	Endpoints []services.Endpoints
+	// Err is why the watches fail; nil while they work, or are closed.
+	Err error
+	// Problems are objects that cannot be read.
+	Problems []Problem
+}
+
+// Assignment is what the assignment of an address on this node depends on, in no particular order, but for the blocks.
+type Assignment struct {
+	// Node is this node, nil if it does not exist. It has its metadata only.
+	Node         *api.Node
+	Pools        []api.IPPool
+	Reservations []api.IPReservation
+	// Affinities are this node's.
+	Affinities []api.BlockAffinity
+	// Namespaces have their labels and Calico's annotations only.
+	Namespaces []api.Namespace
+	// Config and Information are the objects with the name default; nil if there is none.
+	Config      *api.IPAMConfig
+	Information *api.ClusterInformation
+}
+
+// Defaults are the objects that every cluster has, as far as they exist.
+type Defaults struct {
+	Information *api.ClusterInformation // nil if there is none
+	IPAMConfig  bool
+	Felix       bool // FelixConfiguration default
+}
+
+// Ready reports that a ClusterInformation, nil if there is none, lets the datastore be used.
+func Ready(info *api.ClusterInformation) bool {
+	return info != nil && info.Spec.DatastoreReady != nil && *info.Spec.DatastoreReady
+}

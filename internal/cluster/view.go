@@ -1,0 +1,99 @@
+package cluster
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/cluster/state"
+)
+
+// Revision is that of Cluster, for a reader who wants to know whether it has changed: that costs nothing.
+func (w *Watch) Revision() uint64 { return w.revision.Load() }
+
+// Cluster returns what is known now. Before WaitForSync has returned it is incomplete.
+func (w *Watch) Cluster() state.Cluster {
+	c := state.Cluster{Revision: w.revision.Load()} // first: the rest may be newer, never older
+	c.Nodes = w.nodes.all(nil)
+	c.Self = copied(w.own.get(w.self))
+	c.Pools = w.pools.all(nil)
+	c.Affinities = w.affinities.all(nil)
+	c.BGP, c.OwnBGP = w.bgpSpec(api.DefaultName), w.bgpSpec(w.ownName())
+	c.Ports = w.ports()
+	c.Felix = w.felixSpec(w.ownName()).Over(w.felixSpec(api.DefaultName))
+	c.MeshPassword = w.meshPassword()
+	c.Peers, c.Passwords, c.Filters = w.peers.all(nil), w.passwords(), w.filters.all(nil)
+	c.Problems = slices.Concat(w.pools.problems(), w.affinities.problems(), w.bgp.problems(), w.felix.problems(),
+		w.peers.problems(), w.filters.problems())
+	return c
+}
+
+// ownName is the name of the configurations that are for this node.
+func (w *Watch) ownName() string { return "node." + w.self }
+
+func (w *Watch) bgpSpec(name string) api.BGPConfigurationSpec {
+	if c := w.bgp.get(name); c != nil {
+		return c.Spec
+	}
+	return api.BGPConfigurationSpec{}
+}
+
+// ports returns what the objects node.NAME say.
+func (w *Watch) ports() map[string]uint16 {
+	ports := map[string]uint16{}
+	for _, c := range w.bgp.all(nil) {
+		if name, ok := strings.CutPrefix(c.Name, "node."); ok && c.Spec.ListenPort != 0 {
+			ports[name] = c.Spec.ListenPort
+		}
+	}
+	return ports
+}
+
+func (w *Watch) felixSpec(name string) api.FelixConfigurationSpec {
+	if c := w.felix.get(name); c != nil {
+		return c.Spec
+	}
+	return api.FelixConfigurationSpec{}
+}
+
+// Assignment returns what is known now. Before WaitForSync has returned it is incomplete.
+func (w *Watch) Assignment() state.Assignment {
+	return state.Assignment{
+		Node:         copied(w.nodes.get(w.self)),
+		Pools:        w.pools.all(nil),
+		Reservations: w.reservations.all(nil),
+		Affinities:   w.OwnAffinities(),
+		Namespaces:   w.namespaces.all(nil),
+		Config:       copied(w.configs.get(api.DefaultName)),
+		Information:  copied(w.information.get(api.DefaultName)),
+	}
+}
+
+// OwnAffinities returns this node's affinities, whole: they can be written again.
+func (w *Watch) OwnAffinities() []api.BlockAffinity {
+	return w.affinities.all(func(a *api.BlockAffinity) bool { return a.Spec.Node == w.self })
+}
+
+// Defaults returns which of the objects that every cluster has exist.
+func (w *Watch) Defaults() state.Defaults {
+	return state.Defaults{
+		Information: copied(w.information.get(api.DefaultName)),
+		IPAMConfig:  w.configs.get(api.DefaultName) != nil,
+		Felix:       w.felix.get(api.DefaultName) != nil,
+	}
+}
+
+// HasPools reports that there is an IPPool, usable or not.
+func (w *Watch) HasPools() bool { return len(w.pools.all(nil)) > 0 }
+
+// DatastoreReady reports that nobody has locked the datastore for a migration, and that it has been set up.
+func (w *Watch) DatastoreReady() bool { return state.Ready(w.information.get(api.DefaultName)) }
+
+// copied lets a reader have an object of his own, as far as its fields go.
+func copied[T any](of *T) *T {
+	if of == nil {
+		return nil
+	}
+	c := *of
+	return &c
+}
