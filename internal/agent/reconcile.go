@@ -271,11 +271,11 @@ func prefixText(p netip.Prefix) string {
 // syncRoutes programs the kernel. While BGP cannot be asked or has not learned yet what an earlier agent knew, nothing is
 // removed.
 func (a *Agent) syncRoutes(ctx context.Context, s *desired.Snapshot, h heard) error {
-	s.Recall(h.grounds)
-	accepted, refused := s.Judge(h.learned)
+	judge := s.By(h.grounds)
+	accepted, refused := judge.Accept(h.learned)
 	refused = append(refused, h.refused...)
 	a.complain("path", desired.Refusals(refused))
-	ways, left := s.Ways(accepted)
+	ways, left := judge.Ways(accepted)
 	routes := desired.RoutesOf(ways)
 	a.FIB.Inherit(a.calico.Estate(time.Now(), s.PoolRanges()))
 	sync := a.FIB.Sync

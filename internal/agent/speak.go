@@ -36,6 +36,7 @@ type heard struct {
 	refused []desired.Refusal
 
 	grounds desired.Grounds
+	subnets []desired.Subnet // that the node was in
 }
 
 // is reports that BGP speaks as the snapshot wants. Another identity needs another process.
@@ -112,11 +113,12 @@ func (a *Agent) syncBGP(ctx context.Context, s *desired.Snapshot) (heard, error)
 	if err := a.setPeers(ctx, s); err != nil {
 		return heard{}, err
 	}
-	moved, err := a.lookAround(s)
+	host, err := a.hostRoutes(s)
 	if err != nil {
 		return heard{}, err
 	}
-	if a.bgp.fresh && !a.news.bgp && !moved && !a.bgp.holding {
+	before := &a.bgp.heard
+	if a.bgp.fresh && !a.news.bgp && !a.bgp.holding && host.Same(before.grounds.HostRoutes) && slices.Equal(s.Subnets(), before.subnets) {
 		return a.bgp.heard, deaf
 	}
 	a.bgp.fresh = false
@@ -128,7 +130,7 @@ func (a *Agent) syncBGP(ctx context.Context, s *desired.Snapshot) (heard, error)
 	if err := a.hear(ctx, s, peers); err != nil {
 		return heard{}, err
 	}
-	h, err := a.listen(ctx, s, peers)
+	h, err := a.listen(ctx, s, host, peers)
 	a.Status.SetBGP(peers, h.learned)
 	a.bgp.heard, a.bgp.fresh = h, err == nil
 	return h, errors.Join(deaf, err)
@@ -183,11 +185,12 @@ func (a *Agent) setPeers(ctx context.Context, s *desired.Snapshot) error {
 
 // listen returns what BGP has learned, after what the records of blocks say of it. Each path is judged where BGP still knows the
 // alternatives: a refused one must not hide one that may be used.
-func (a *Agent) listen(ctx context.Context, s *desired.Snapshot, peers []bgp.PeerStatus) (heard, error) {
+func (a *Agent) listen(ctx context.Context, s *desired.Snapshot, host desired.HostRoutes, peers []bgp.PeerStatus) (heard, error) {
 	down := sessionsDown(s, peers, time.Now())
-	s.Borrowed = a.records.verdicts()
-	s.Held = desired.Sessionless(s.Borrowed, down)
-	h, err := a.judgeTable(ctx, s)
+	g := a.bgp.heard.grounds // next hops are resolved as they were before, at first
+	g.Borrowed, g.HostRoutes = a.records.verdicts(), host
+	g.Held = desired.Sessionless(g.Borrowed, down)
+	h, err := a.judgeTable(ctx, s, g)
 	if err != nil {
 		return heard{}, err
 	}
@@ -261,12 +264,12 @@ func (a *Agent) startBGP(ctx context.Context, s *desired.Snapshot) error {
 
 // judgeTable asks BGP for the paths that may become routes. Next hops may be reached by other paths, so if these are not those of the
 // last time, it is asked once more.
-func (a *Agent) judgeTable(ctx context.Context, s *desired.Snapshot) (h heard, err error) {
-	s.Resume(a.bgp.heard.grounds)
-	for range 2 {
+func (a *Agent) judgeTable(ctx context.Context, s *desired.Snapshot, g desired.Grounds) (heard, error) {
+	for again := true; ; again = false {
+		judge := s.By(g)
 		var refused []desired.Refusal
 		learned, err := a.Speaker.Snapshot(ctx, func(p bgp.Path) bool {
-			r := s.Objection(p)
+			r := judge.Objection(p)
 			if r.Why != "" {
 				refused = append(refused, r)
 			}
@@ -275,36 +278,31 @@ func (a *Agent) judgeTable(ctx context.Context, s *desired.Snapshot) (h heard, e
 		if err != nil {
 			return heard{}, err // refused may still be written to
 		}
-		h.learned, h.refused = learned, refused
-		if !s.Lead(learned) {
-			break
+		resolved, changed := judge.Resolve(learned)
+		if g = resolved; !changed || !again {
+			return heard{learned: learned, refused: refused, grounds: g, subnets: s.Subnets()}, nil
 		}
 	}
-	h.grounds = s.JudgedBy()
-	return h, nil
 }
 
-// lookAround finds how routers are reached. moved: not as when BGP was listened to last.
-func (a *Agent) lookAround(s *desired.Snapshot) (moved bool, err error) {
+// hostRoutes are the host's own routes by which routers may be reached, if there may be paths by way of routers.
+func (a *Agent) hostRoutes(s *desired.Snapshot) (desired.HostRoutes, error) {
 	if !s.Routed() {
-		return false, nil
+		return desired.HostRoutes{}, nil
 	}
 	var routes []netlinkx.Route
 	for _, protocol := range netlinkx.HostProtocols {
 		found, err := a.Kernel.Routes(netlinkx.RouteFilter{Protocol: protocol})
 		if err != nil {
-			return false, err
+			return desired.HostRoutes{}, err
 		}
 		routes = append(routes, slices.DeleteFunc(found, func(r netlinkx.Route) bool { return !r.Via.IsValid() || r.Dst.Bits() == 0 })...)
 	}
-	if len(routes) > 0 {
-		links, err := a.Kernel.Links()
-		if err != nil {
-			return false, err
-		}
-		s.LookAround(routes, links)
+	if len(routes) == 0 {
+		return desired.HostRoutes{}, nil
 	}
-	return s.Moved(a.bgp.heard.grounds), nil
+	links, err := a.Kernel.Links()
+	return desired.HostRoutesOf(routes, links), err
 }
 
 // layStatics makes the ways to peers before the sessions that need them; later they are kept among all routes.

@@ -151,7 +151,7 @@ func TestReport(t *testing.T) {
 		facts:   &nodestatus.Facts{Written: now.Add(-time.Minute)},
 		journal: nodestatus.Journal{Entries: 1, LastError: "away"},
 	}
-	k.routes.ways, k.routes.left = k.snapshot.Ways([]bgp.Path{
+	k.routes.ways, k.routes.left = k.snapshot.By(desired.Grounds{}).Ways([]bgp.Path{
 		path("10.9.1.0/24", far, other), path("192.168.2.0/26", other, other), path("192.168.3.0/26", other, netip.Addr{}),
 	})
 	want := nodestatus.Report{

@@ -76,8 +76,8 @@ func TestPoolsTakeNothingFromTheNetwork(t *testing.T) {
 			s.ServiceRanges = rangesOf("10.96.0.0/12", "10.112.7.0/24")
 			_, block, _ := strings.Cut(c.claims, " ")
 			for what, learned := range map[string][]bgp.Path{"claim": nil, "BGP": {{Prefix: prefix(block), NextHop: addr(c.hop), From: addr(c.hop)}}} {
-				accepted, refused := s.Judge(learned)
-				is := slices.ContainsFunc(s.Routes(accepted), func(r routes.Route) bool { return r.Dst == prefix(block) })
+				accepted, refused := s.By(Grounds{}).Accept(learned)
+				is := slices.ContainsFunc(s.By(Grounds{}).Routes(accepted), func(r routes.Route) bool { return r.Dst == prefix(block) })
 				says := slices.ContainsFunc(refused, func(r Refusal) bool {
 					return r.Path.Prefix == prefix(block) && !r.Usual && strings.Contains(r.Why, strings.TrimPrefix(c.why, "it "))
 				})
@@ -150,8 +150,8 @@ func TestNextHopsThatTheKernelRefuses(t *testing.T) {
 		s = s.As(Self{Name: "node1", Addr: prefix("10.0.0.1/24"), Link: "eth0", Found: []nodeaddr.Candidate{
 			{Addr: prefix("10.0.0.1/24"), Link: "eth0"}, {Addr: prefix("10.1.0.1/24"), Link: "eth1"},
 		}})
-		accepted, refused := s.Judge(nil)
-		if got := s.Routes(accepted); slices.ContainsFunc(got, func(r routes.Route) bool { return r.Dst == prefix("192.168.3.0/26") }) || len(got) == 0 {
+		accepted, refused := s.By(Grounds{}).Accept(nil)
+		if got := s.By(Grounds{}).Routes(accepted); slices.ContainsFunc(got, func(r routes.Route) bool { return r.Dst == prefix("192.168.3.0/26") }) || len(got) == 0 {
 			t.Errorf("%s: routes %v", address, got)
 		}
 		if text := fmt.Sprint(Refusals(refused)); !strings.Contains(text, "192.168.3.0/26 via "+prefix(address).Addr().String()) || !strings.Contains(text, why) {
@@ -210,7 +210,7 @@ func TestBlocksWithoutAClaim(t *testing.T) {
 	for text, want := range map[string]string{
 		"10.5.0.0/26 via 10.9.0.9": "it holds the address 10.5.0.5 of a node", "10.5.0.64/26 via 10.9.0.9": "", "10.5.0.96/27 via 10.9.0.9": "it is no block of IPPool evil (/26)",
 	} {
-		if r := s.Objection(learn(text)[0]); r.Why != want {
+		if r := s.By(Grounds{}).Objection(learn(text)[0]); r.Why != want {
 			t.Errorf("%s: %q, want %q", text, r.Why, want)
 		}
 	}
@@ -300,7 +300,7 @@ func TestAnnotationsHarmNobodyElse(t *testing.T) {
 				ev = c.ev(w)
 			}
 			s, problems := build(Self{Name: "node1", Addr: prefix("10.0.0.1/24"), Link: "eth0"}, w, ev)
-			if got := s.Routes(s.known()); !slices.ContainsFunc(got, func(r routes.Route) bool {
+			if got := s.By(Grounds{}).Routes(s.By(Grounds{}).known()); !slices.ContainsFunc(got, func(r routes.Route) bool {
 				return r.String() == "192.168.2.0/26 via 192.168.2.1 dev vxlan.calico onlink"
 			}) {
 				t.Errorf("node2's block has no route by its own end: %v", got)
@@ -436,10 +436,10 @@ func TestNodesAreNoRouters(t *testing.T) {
 				t.Errorf("the session's rules say %+v", out)
 			}
 			p := bgp.Path{Prefix: prefix(c.prefix), NextHop: addr(c.hop), From: from}
-			if r := s.Objection(p); (r.Why == "") != c.accepted {
+			if r := s.By(Grounds{}).Objection(p); (r.Why == "") != c.accepted {
 				t.Errorf("objection: %q", r.Why)
 			}
-			if r := s.Objection(bgp.Path{Prefix: prefix("172.20.0.0/16"), NextHop: addr("10.0.0.254"), From: addr("10.0.0.254")}); r.Why == "" {
+			if r := s.By(Grounds{}).Objection(bgp.Path{Prefix: prefix("172.20.0.0/16"), NextHop: addr("10.0.0.254"), From: addr("10.0.0.254")}); r.Why == "" {
 				t.Error("a router that is nobody's peer is believed")
 			}
 		})

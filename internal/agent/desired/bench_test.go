@@ -71,7 +71,7 @@ func BenchmarkObjection(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		for _, p := range learned {
-			if r := s.Objection(p); r.Why != "" {
+			if r := s.By(Grounds{}).Objection(p); r.Why != "" {
 				b.Fatal(r)
 			}
 		}
@@ -83,8 +83,8 @@ func BenchmarkJudgeAndRoutes(b *testing.B) {
 	s, _ := Build(largeSelf, w)
 	b.ReportAllocs()
 	for b.Loop() {
-		accepted, refused := s.Judge(learned)
-		if routes := s.Routes(accepted); len(routes) != len(learned)+largeBlocks || len(refused) > 0 {
+		accepted, refused := s.By(Grounds{}).Accept(learned)
+		if routes := s.By(Grounds{}).Routes(accepted); len(routes) != len(learned)+largeBlocks || len(refused) > 0 {
 			b.Fatal(len(routes), len(refused))
 		}
 	}

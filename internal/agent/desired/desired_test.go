@@ -100,7 +100,7 @@ func TestRoutes(t *testing.T) {
 		"a disabled pool keeps its routes": {pool(func(p *api.IPPoolSpec) { p.Disabled = true }), []routes.Route{tunnel(near), tunnel(far)}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := snapshot(t, tc.change).Routes([]bgp.Path{near, far})
+			got := snapshot(t, tc.change).By(Grounds{}).Routes([]bgp.Path{near, far})
 			if d := cmp.Diff(append(own[:2:2], tc.want...), got, compareAddrs); d != "" {
 				t.Errorf("routes (-want +got):\n%s", d)
 			}
@@ -120,7 +120,7 @@ func TestTunnelStaysWhileAPoolEncapsulates(t *testing.T) {
 			if got, ok := s.Tunnel(); !ok || got.MTU != 1480 || got.Addr.IsValid() {
 				t.Errorf("tunnel %+v, %v; want one without an address", got, ok)
 			}
-			got := s.Routes([]bgp.Path{{Prefix: prefix("192.168.2.0/26"), NextHop: addr("10.0.0.2")}})
+			got := s.By(Grounds{}).Routes([]bgp.Path{{Prefix: prefix("192.168.2.0/26"), NextHop: addr("10.0.0.2")}})
 			if len(got) != 3 || got[2].Hops[0].Dev != ipip.Device {
 				t.Errorf("routes: %v", got)
 			}
@@ -209,8 +209,8 @@ func TestPodsWithBorrowedAddressesAreOriginated(t *testing.T) {
 }
 
 // judged shows a judgement as lines: "+ prefix via hop" for a route, "- prefix via hop" for a refusal.
-func judged(s *Snapshot, learned ...bgp.Path) []string {
-	accepted, refused := s.Judge(learned)
+func judged(s *Snapshot, g Grounds, learned ...bgp.Path) []string {
+	accepted, refused := s.By(g).Accept(learned)
 	var lines []string
 	for _, p := range accepted {
 		lines = append(lines, "+ "+p.Prefix.String()+" via "+p.NextHop.String())
@@ -264,14 +264,14 @@ func TestJudge(t *testing.T) {
 			s := snapshot(t, tc.change)
 			s.Self.Pods = []netip.Addr{addr("192.168.2.12")}
 			confirmed := Verdict{Confirmed: true}
-			s.Borrowed = map[Claim]Verdict{
+			g := Grounds{Borrowed: map[Claim]Verdict{
 				{Addr: addr("192.168.2.9"), Node: "far"}: confirmed, {Addr: addr("192.168.1.9"), Node: "far"}: confirmed, {Addr: addr("192.168.7.9"), Node: "far"}: confirmed,
 				{Addr: addr("192.168.2.13"), Node: "far"}: confirmed, {Addr: addr("192.168.2.10"), Node: "far"}: {Why: "no"},
-			}
+			}}
 			if strings.Contains(name, "no session") {
-				s.Held = []Claim{{Addr: addr("192.168.2.13"), Node: "far"}}
+				g.Held = []Claim{{Addr: addr("192.168.2.13"), Node: "far"}}
 			}
-			if d := cmp.Diff(tc.want, judged(s, tc.learned...), compareAddrs); d != "" {
+			if d := cmp.Diff(tc.want, judged(s, g, tc.learned...), compareAddrs); d != "" {
 				t.Errorf("judgement (-want +got):\n%s", d)
 			}
 		})

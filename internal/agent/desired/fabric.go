@@ -14,65 +14,49 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
 )
 
-// Grounds are what paths are judged by beside what the cluster says.
+// Grounds are what paths are judged by beside a Snapshot. The zero value is that nothing is known.
 type Grounds struct {
 	// Borrowed is what the records of blocks say of borrowed addresses.
 	Borrowed map[Claim]Verdict
 	// Held are confirmed claims of nodes that BGP has no session with.
-	Held   []Claim
-	fabric fabric
-}
-
-// JudgedBy returns the grounds as they are now.
-func (s *Snapshot) JudgedBy() Grounds {
-	s.near()
-	return s.Grounds
-}
-
-// Recall puts in what paths were judged by in an earlier pass.
-func (s *Snapshot) Recall(g Grounds) {
-	near := s.near()
-	s.Grounds = g
-	s.fabric.near = near
-}
-
-// Moved reports that routers are reached otherwise than when paths were judged by g.
-func (s *Snapshot) Moved(g Grounds) bool {
-	var before []subnet
-	if g.fabric.near != nil {
-		before = g.fabric.near.subnets
-	}
-	return !s.fabric.host.same(&g.fabric.host) || !slices.Equal(s.near().subnets, before)
-}
-
-// LookAround takes up the host's own routes by a gateway, and the links that they name.
-func (s *Snapshot) LookAround(routes []netlinkx.Route, links []netlinkx.Link) {
-	s.fabric.host = hostWays(routes, links)
-}
-
-// Resume has next hops be reached by other paths as they were before.
-func (s *Snapshot) Resume(g Grounds) { s.fabric.learned = g.fabric.learned }
-
-// Lead takes up by which of these paths next hops of others are reached, and reports whether that is new.
-func (s *Snapshot) Lead(paths []bgp.Path) bool {
-	leading := s.leading(paths)
-	if leading.same(&s.fabric.learned) {
-		return false
-	}
-	s.fabric.learned = leading
-	return true
-}
-
-// fabric is what is known of the ways to routers around the nodes, beside the subnets that this node is in.
-type fabric struct {
-	// host are the host's own routes by a gateway, without default routes: those lead anywhere, and what they lead to needs no
-	// other route.
-	host prefixes
+	Held []Claim
+	// HostRoutes are the host's own routes by a gateway.
+	HostRoutes HostRoutes
 	// learned are paths outside of pools whose next hops are reached without another path.
 	learned prefixes
-	// near is made when it is first asked for.
-	near *surroundings
 }
+
+// HostRoutes are a host's own routes by a gateway, without default routes: those lead anywhere, and what they lead to needs no other
+// route.
+type HostRoutes struct{ prefixes }
+
+// Same reports equal routes.
+func (h HostRoutes) Same(o HostRoutes) bool { return h.same(&o.prefixes) }
+
+// Judge decides about paths by a Snapshot and Grounds. It changes neither.
+type Judge struct {
+	*Snapshot
+	Grounds
+}
+
+// By returns the Judge by some grounds.
+func (s *Snapshot) By(g Grounds) *Judge { return &Judge{s, g} }
+
+// Resolve returns the grounds by which next hops are resolved recursively through these paths, and reports whether that is new.
+func (j *Judge) Resolve(paths []bgp.Path) (g Grounds, changed bool) {
+	g = j.Grounds
+	g.learned = j.leading(paths)
+	return g, !g.learned.same(&j.learned)
+}
+
+// Subnet is one that the node has an address in, and the link.
+type Subnet struct {
+	prefix netip.Prefix
+	link   string
+}
+
+// Subnets are the subnets that this node is in, that of the node's address first in each family.
+func (s *Snapshot) Subnets() []Subnet { return s.near().subnets }
 
 // prefixes finds the longest prefix that has an address, and the next hops there.
 type prefixes struct {
@@ -141,20 +125,14 @@ func (s *Snapshot) Routed() bool {
 // surroundings are a node's own addresses and the subnets that it is in, made once for a snapshot: kube-proxy may give a host thousands
 // of addresses.
 type surroundings struct {
-	subnets []subnet // that of the node's address first in each family
+	subnets []Subnet // that of the node's address first in each family
 	own     map[netip.Addr]bool
-}
-
-// subnet is one that the node has an address in, and the link.
-type subnet struct {
-	prefix netip.Prefix
-	link   string
 }
 
 // near returns the surroundings, without the links of the agent and of the plugins.
 func (s *Snapshot) near() *surroundings {
-	if s.fabric.near != nil {
-		return s.fabric.near
+	if s.surroundings != nil {
+		return s.surroundings
 	}
 	n := &surroundings{own: make(map[netip.Addr]bool, len(s.Self.Found)+4)}
 	for _, a := range append(s.Self.addrs(), s.Self.TunnelAddrs()...) {
@@ -162,16 +140,16 @@ func (s *Snapshot) near() *surroundings {
 	}
 	for _, own := range []netip.Prefix{s.Self.Addr, s.Self.Addr6} {
 		if _, link := s.Self.towards(own.Addr()); own.IsValid() && link != "" {
-			n.subnets = append(n.subnets, subnet{own.Masked(), link})
+			n.subnets = append(n.subnets, Subnet{own.Masked(), link})
 		}
 	}
 	for _, c := range s.Self.Found {
 		n.own[c.Addr.Addr()] = true
-		if at := (subnet{c.Addr.Masked(), c.Link}); !internal(c.Link) && !slices.Contains(n.subnets, at) {
+		if at := (Subnet{c.Addr.Masked(), c.Link}); !internal(c.Link) && !slices.Contains(n.subnets, at) {
 			n.subnets = append(n.subnets, at)
 		}
 	}
-	s.fabric.near = n
+	s.surroundings = n
 	return n
 }
 
@@ -203,12 +181,12 @@ func (s *Snapshot) isSelf(a netip.Addr) bool { return s.near().own[a] }
 // resolve returns the kernel's next hops towards a next hop that BGP has told, none if it is not reached: it is in a subnet of this
 // node's, or is a peer that the operator has given a gateway for, or a route of the host or a path outside of pools leads there,
 // whichever is more specific. A path whose own next hop takes another path leads nowhere: there are no loops.
-func (s *Snapshot) resolve(hop netip.Addr) []routes.Hop {
-	if hops := s.direct(hop); hops != nil {
+func (j *Judge) resolve(hop netip.Addr) []routes.Hop {
+	if hops := j.direct(hop); hops != nil {
 		return hops
 	}
-	host, hostBits := s.fabric.host.find(hop)
-	learned, learnedBits := s.fabric.learned.find(hop)
+	host, hostBits := j.HostRoutes.find(hop)
+	learned, learnedBits := j.learned.find(hop)
 	if learnedBits > hostBits {
 		return learned
 	}
@@ -242,8 +220,8 @@ func (s *Snapshot) leading(paths []bgp.Path) prefixes {
 	return leading
 }
 
-// hostWays are the host's own routes by a gateway, as far as they matter to next hops.
-func hostWays(host []netlinkx.Route, links []netlinkx.Link) prefixes {
+// HostRoutesOf returns those of a host's routes that matter to next hops.
+func HostRoutesOf(host []netlinkx.Route, links []netlinkx.Link) HostRoutes {
 	names := make(map[int]string, len(links))
 	for _, l := range links {
 		names[l.Index] = l.Name
@@ -260,7 +238,7 @@ func hostWays(host []netlinkx.Route, links []netlinkx.Link) prefixes {
 		delete(ways.hops, r.Dst)
 		ways.add(r.Dst, routes.Hop{Via: r.Via, Dev: name, Onlink: r.Onlink})
 	}
-	return ways
+	return HostRoutes{ways}
 }
 
 // PoolRanges are the pools'.

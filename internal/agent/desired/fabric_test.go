@@ -40,8 +40,15 @@ func racked(t *testing.T, change func(*state.Cluster)) *Snapshot {
 		s.Peering.Sources[addr(tor)] = peering.Source{Peer: "tor"}
 	}
 	s.Peering.Static = []peering.Static{{Peer: addr("10.255.0.1"), Via: addr("10.0.0.253")}, {Peer: addr("10.255.0.2"), Via: addr("10.7.7.7")}}
-	s.fabric.host.add(prefix("10.77.0.0/16"), routes.Hop{Via: addr("10.0.0.252"), Dev: "eth0"})
 	return s
+}
+
+// rackGrounds are a host's route, and what BGP has learned.
+func rackGrounds(s *Snapshot, learned []bgp.Path) Grounds {
+	var g Grounds
+	g.HostRoutes.add(prefix("10.77.0.0/16"), routes.Hop{Via: addr("10.0.0.252"), Dev: "eth0"})
+	g, _ = s.By(g).Resolve(learned)
+	return g
 }
 
 // learn reads "PREFIX via HOP from PEER".
@@ -59,10 +66,11 @@ func learn(texts ...string) []bgp.Path {
 }
 
 // outcome shows what becomes of paths, without the routes of blocks of the cluster and of peers: a route, or the reason against it.
-func outcome(s *Snapshot, paths []bgp.Path) []string {
-	s.fabric.learned = s.leading(paths)
-	accepted, refused := s.Judge(paths)
-	ways, left := s.Ways(accepted)
+func outcome(s *Snapshot, borrowed map[Claim]Verdict, paths []bgp.Path) []string {
+	g := rackGrounds(s, paths)
+	g.Borrowed = borrowed
+	accepted, refused := s.By(g).Accept(paths)
+	ways, left := s.By(g).Ways(accepted)
 	var lines []string
 	for _, w := range ways {
 		if len(w.Paths) > 0 && w.Paths[0].From.IsValid() {
@@ -149,8 +157,8 @@ func TestRouters(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := racked(t, nil)
 			s.Self.Pods = []netip.Addr{addr("192.168.1.12")}
-			s.Borrowed = map[Claim]Verdict{{addr("192.168.1.9"), "node1", true}: {Confirmed: true}}
-			got := outcome(s, learn(tc.learned...))
+			borrowed := map[Claim]Verdict{{addr("192.168.1.9"), "node1", true}: {Confirmed: true}}
+			got := outcome(s, borrowed, learn(tc.learned...))
 			matches := len(got) == len(tc.want)
 			for i := range got {
 				matches = matches && strings.HasPrefix(got[i], tc.want[i])
@@ -173,7 +181,7 @@ func TestStatics(t *testing.T) {
 	if len(problems) != 1 || !strings.Contains(problems[0].Error(), "10.255.0.2: reachableBy 10.7.7.7") {
 		t.Errorf("problems: %v", problems)
 	}
-	if got := s.Routes(nil); !slices.ContainsFunc(got, want[0].Equal) {
+	if got := s.By(rackGrounds(s, nil)).Routes(nil); !slices.ContainsFunc(got, want[0].Equal) {
 		t.Errorf("not among all routes: %v", got)
 	}
 }
@@ -198,7 +206,7 @@ func TestNormalRoutePriority(t *testing.T) {
 func TestEncapsulatedPoolsAreNodesAlone(t *testing.T) {
 	s := racked(t, pool(func(p *api.IPPoolSpec) { p.IPIPMode = api.EncapCrossSubnet }))
 	for _, path := range learn("192.168.5.0/26 via 10.0.0.254", "192.168.0.0/16 via 10.0.0.254") {
-		if r := s.Objection(path); r.Why == "" {
+		if r := s.By(rackGrounds(s, nil)).Objection(path); r.Why == "" {
 			t.Errorf("%v is accepted", path)
 		}
 	}
@@ -207,7 +215,7 @@ func TestEncapsulatedPoolsAreNodesAlone(t *testing.T) {
 // TestWhatIsUsualIsNoComplaint: all nodes of Calico announce the ranges of services.
 func TestWhatIsUsualIsNoComplaint(t *testing.T) {
 	s := racked(t, nil)
-	_, refused := s.Judge(learn("10.96.0.0/12 via 10.0.0.2", "172.20.0.0/16 via 10.0.0.2", "127.0.0.0/16 via 10.0.0.254"))
+	_, refused := s.By(rackGrounds(s, nil)).Accept(learn("10.96.0.0/12 via 10.0.0.2", "172.20.0.0/16 via 10.0.0.2", "127.0.0.0/16 via 10.0.0.254"))
 	if errs := Refusals(refused); len(refused) != 3 || len(errs) != 1 || !strings.Contains(errs[0].Error(), "127.0.0.0/16") {
 		t.Errorf("%d refused, complaints %v", len(refused), errs)
 	}
@@ -223,7 +231,7 @@ func TestHostWays(t *testing.T) {
 		r.Via, _ = netip.ParseAddr(via)
 		return r
 	}
-	ways := hostWays([]netlinkx.Route{
+	ways := HostRoutesOf([]netlinkx.Route{
 		route("10.77.0.0/16", "10.0.0.9", 2, 100), route("10.77.0.0/16", "10.0.0.8", 2, 50), route("10.77.0.0/16", "10.0.0.7", 2, 70),
 		route("0.0.0.0/0", "10.0.0.1", 2, 0), route("10.5.0.0/16", "", 2, 0), route("10.6.0.0/16", "10.6.6.6", 3, 0), route("10.7.0.0/16", "10.0.0.1", 9, 0),
 		{Dst: prefix("10.8.0.0/16"), Type: netlinkx.Unreachable}, route("10.77.5.0/24", "10.0.0.5", 2, 0),
@@ -253,9 +261,9 @@ func FuzzRouters(f *testing.F) {
 		if !p.Prefix.IsValid() || !p.NextHop.IsValid() {
 			return
 		}
-		s.fabric.learned = s.leading([]bgp.Path{p})
-		accepted, _ := s.Judge([]bgp.Path{p})
-		ways, _ := s.Ways(accepted)
+		judge := s.By(rackGrounds(s, []bgp.Path{p}))
+		accepted, _ := judge.Accept([]bgp.Path{p})
+		ways, _ := judge.Ways(accepted)
 		for _, w := range ways {
 			if len(w.Paths) == 0 || !w.Paths[0].From.IsValid() {
 				continue

@@ -45,7 +45,7 @@ func Refusals(refused []Refusal) []error {
 	return errs
 }
 
-// Judge decides which paths become routes. Affinities say who owns a block, BGP says the way to it:
+// Accept decides which paths become routes. Affinities say who owns a block, BGP says the way to it:
 //
 //   - A learned path is refused if its next hop is not the node that owns the block that it is, or lies in. A mistaken or
 //     hostile peer cannot take a block, or a part of one, that way.
@@ -60,25 +60,25 @@ func Refusals(refused []Refusal) []error {
 //     a subnet that this node is in.
 //
 // Several paths of one prefix stay in their order. A block without an affinity is taken as a node announces it, since the API may lag behind BGP.
-func (s *Snapshot) Judge(learned []bgp.Path) (accepted []bgp.Path, refused []Refusal) {
+func (j *Judge) Accept(learned []bgp.Path) (accepted []bgp.Path, refused []Refusal) {
 	known := make(map[netip.Prefix]bool, len(learned))
-	accepted = make([]bgp.Path, 0, len(learned)+len(s.Owners))
+	accepted = make([]bgp.Path, 0, len(learned)+len(j.Owners))
 	for _, p := range learned {
-		if s.owns(p.Prefix) {
+		if j.owns(p.Prefix) {
 			continue // our own, whatever a peer says of it
 		}
-		if r := s.Objection(p); r.Why != "" {
+		if r := j.Objection(p); r.Why != "" {
 			refused = append(refused, r)
 			continue
 		}
 		known[p.Prefix] = true
 		accepted = append(accepted, p)
 	}
-	for _, p := range s.known() {
+	for _, p := range j.known() {
 		if known[p.Prefix] {
 			continue
 		}
-		if why := s.takes(p.Prefix, p.NextHop); why != "" {
+		if why := j.takes(p.Prefix, p.NextHop); why != "" {
 			refused = append(refused, Refusal{Path: p, Why: why})
 			continue
 		}
@@ -89,21 +89,21 @@ func (s *Snapshot) Judge(learned []bgp.Path) (accepted []bgp.Path, refused []Ref
 }
 
 // known returns the paths that need no BGP: to the blocks of others, and to borrowed addresses that have been confirmed.
-func (s *Snapshot) known() []bgp.Path {
-	paths := make([]bgp.Path, 0, len(s.Owners)+len(s.Held))
-	for block, owner := range s.Owners {
-		self, _ := s.Self.towards(block.Addr())
-		if _, ok := s.poolOf(block); ok && owner.Addr.IsValid() && owner.Addr != self.Addr() {
+func (j *Judge) known() []bgp.Path {
+	paths := make([]bgp.Path, 0, len(j.Owners)+len(j.Held))
+	for block, owner := range j.Owners {
+		self, _ := j.Self.towards(block.Addr())
+		if _, ok := j.poolOf(block); ok && owner.Addr.IsValid() && owner.Addr != self.Addr() {
 			paths = append(paths, bgp.Path{Prefix: block, NextHop: owner.Addr})
 		}
 	}
-	for _, c := range s.Held {
-		m, ok := s.Member(c.Node)
+	for _, c := range j.Held {
+		m, ok := j.Member(c.Node)
 		if !ok || !m.In(c.Addr).IsValid() {
 			continue
 		}
 		p := bgp.Path{Prefix: netip.PrefixFrom(c.Addr, c.Addr.BitLen()), NextHop: m.In(c.Addr)}
-		if s.Objection(p).Why == "" {
+		if j.Objection(p).Why == "" {
 			paths = append(paths, p)
 		}
 	}
@@ -111,34 +111,34 @@ func (s *Snapshot) known() []bgp.Path {
 }
 
 // Objection says why a path must not become a route; its why is empty if it may.
-func (s *Snapshot) Objection(p bgp.Path) Refusal {
+func (j *Judge) Objection(p bgp.Path) Refusal {
 	no := func(format string, args ...any) Refusal { return Refusal{Path: p, Why: fmt.Sprintf(format, args...)} }
-	if r := s.reserved(p); r.Why != "" {
+	if r := j.reserved(p); r.Why != "" {
 		return r
 	}
-	pool, ok := s.poolOf(p.Prefix)
+	pool, ok := j.poolOf(p.Prefix)
 	if !ok {
-		return s.outside(p)
+		return j.outside(p)
 	}
-	if p.Prefix.IsSingleIP() && s.hasPod(p.Prefix.Addr()) {
+	if p.Prefix.IsSingleIP() && j.hasPod(p.Prefix.Addr()) {
 		return no("a pod on this node has the address")
 	}
-	if why := s.takes(p.Prefix, p.NextHop); why != "" {
+	if why := j.takes(p.Prefix, p.NextHop); why != "" {
 		return Refusal{Path: p, Why: why}
 	}
-	hop, isNode := s.MemberAt(p.NextHop)
-	_, fromNode := s.MemberAt(p.From)
+	hop, isNode := j.MemberAt(p.NextHop)
+	_, fromNode := j.MemberAt(p.From)
 	switch {
-	case p.Prefix.Bits() < pool.BlockBits && (isNode || pool.encapsulates() || !s.believed(p)) && !s.ownsOdd(hop, p.Prefix):
+	case p.Prefix.Bits() < pool.BlockBits && (isNode || pool.encapsulates() || !j.believed(p)) && !j.ownsOdd(hop, p.Prefix):
 		return no("it is larger than a block of IPPool %s (/%d)", pool.Name, pool.BlockBits)
 	case !isNode && pool.encapsulates():
 		return no("the next hop is no node of the cluster, so it cannot be the end of a tunnel")
-	case !isNode && fromNode && !s.believed(p):
+	case !isNode && fromNode && !j.believed(p):
 		return no("the next hop is no node of the cluster, and nodes announce themselves")
 	case !isNode:
-		return s.byRouter(p)
+		return j.byRouter(p)
 	}
-	return s.ownership(p, pool, hop)
+	return j.ownership(p, pool, hop)
 }
 
 // ownsOdd reports that a prefix is a block of a node's that is larger than those that its pool has now.
@@ -162,48 +162,48 @@ func (s *Snapshot) reserved(p bgp.Path) Refusal {
 }
 
 // outside judges a path that lies in no pool.
-func (s *Snapshot) outside(p bgp.Path) Refusal {
-	if source := s.Peering.Sources[p.From]; source.Peer == "" {
+func (j *Judge) outside(p bgp.Path) Refusal {
+	if source := j.Peering.Sources[p.From]; source.Peer == "" {
 		return Refusal{Path: p, Why: "it lies in no IPPool, and is learned from a node of the mesh", Usual: true}
 	}
-	if !s.believed(p) {
+	if !j.believed(p) {
 		return Refusal{Path: p, Why: "it lies in no IPPool, and is learned from a node: a BGPFilter of the BGPPeer can accept it"}
 	}
-	for _, at := range s.near().subnets {
+	for _, at := range j.near().subnets {
 		if inside(p.Prefix, at.prefix) {
 			return Refusal{Path: p, Why: fmt.Sprintf("this node is in the subnet %s itself, by %s", at.prefix, at.link)}
 		}
 	}
-	if i := slices.IndexFunc(s.Blocks, func(b netip.Prefix) bool { return inside(p.Prefix, b) }); i >= 0 {
-		return Refusal{Path: p, Why: fmt.Sprintf("it lies in this node's own block %s", s.Blocks[i])}
+	if i := slices.IndexFunc(j.Blocks, func(b netip.Prefix) bool { return inside(p.Prefix, b) }); i >= 0 {
+		return Refusal{Path: p, Why: fmt.Sprintf("it lies in this node's own block %s", j.Blocks[i])}
 	}
-	return s.reached(p)
+	return j.reached(p)
 }
 
 // byRouter judges a path inside of a pool whose next hop is a router that the operator has made a peer, or learned from one: its way
 // is its own, but it does not know better than this node what this node owns.
-func (s *Snapshot) byRouter(p bgp.Path) Refusal {
-	block, owner, owned := s.blockOf(p.Prefix)
+func (j *Judge) byRouter(p bgp.Path) Refusal {
+	block, owner, owned := j.blockOf(p.Prefix)
 	switch {
-	case !owned || owner.Node != s.Self.Name:
-		return s.reached(p)
+	case !owned || owner.Node != j.Self.Name:
+		return j.reached(p)
 	case !p.Prefix.IsSingleIP() || block == p.Prefix:
 		return Refusal{Path: p, Why: fmt.Sprintf("it lies in this node's own block %s", block)}
 	}
-	if r := s.borrowing(p, Claim{p.Prefix.Addr(), s.Self.Name, true}); r.Why != "" {
+	if r := j.borrowing(p, Claim{p.Prefix.Addr(), j.Self.Name, true}); r.Why != "" {
 		return r
 	}
-	return s.reached(p)
+	return j.reached(p)
 }
 
 // reached refuses a path whose next hop is not reached.
-func (s *Snapshot) reached(p bgp.Path) Refusal {
+func (j *Judge) reached(p bgp.Path) Refusal {
 	switch {
 	case p.NextHop.Is4() != p.Prefix.Addr().Is4():
 		return Refusal{Path: p, Why: "its next hop is of the other address family"}
-	case s.isSelf(p.NextHop):
+	case j.isSelf(p.NextHop):
 		return Refusal{Path: p, Why: "its next hop is this node itself"}
-	case len(s.resolve(p.NextHop)) == 0:
+	case len(j.resolve(p.NextHop)) == 0:
 		return Refusal{Path: p, Why: "its next hop is in no subnet of this node, and no route but a default one leads there: a BGPPeer's reachableBy can name a gateway"}
 	}
 	return Refusal{}
@@ -213,14 +213,14 @@ func (s *Snapshot) reached(p bgp.Path) Refusal {
 func inside(p, in netip.Prefix) bool { return in.Bits() <= p.Bits() && in.Contains(p.Addr()) }
 
 // ownership compares a path by way of a node with who owns the block.
-func (s *Snapshot) ownership(p bgp.Path, pool *Pool, hop *Member) Refusal {
-	block, owner, owned := s.blockOf(p.Prefix)
+func (j *Judge) ownership(p bgp.Path, pool *Pool, hop *Member) Refusal {
+	block, owner, owned := j.blockOf(p.Prefix)
 	single := p.Prefix.IsSingleIP() && (owned || p.Prefix.Bits() != pool.BlockBits)
 	switch {
 	case owned && owner.Node == hop.Name, !owned && p.Prefix.Bits() == pool.BlockBits:
 		return Refusal{Path: p}
 	case single:
-		return s.borrowing(p, Claim{Addr: p.Prefix.Addr(), Node: hop.Name})
+		return j.borrowing(p, Claim{Addr: p.Prefix.Addr(), Node: hop.Name})
 	case !owned:
 		return Refusal{Path: p, Why: fmt.Sprintf("it is no block of IPPool %s (/%d)", pool.Name, pool.BlockBits)}
 	case block == p.Prefix:
@@ -230,8 +230,8 @@ func (s *Snapshot) ownership(p bgp.Path, pool *Pool, hop *Member) Refusal {
 }
 
 // borrowing judges a single address by its block's record.
-func (s *Snapshot) borrowing(p bgp.Path, c Claim) Refusal {
-	v, ok := s.Borrowed[c]
+func (j *Judge) borrowing(p bgp.Path, c Claim) Refusal {
+	v, ok := j.Borrowed[c]
 	switch {
 	case !ok:
 		return Refusal{Path: p, Why: "its block's record is being read", Pending: true}

@@ -39,17 +39,18 @@ func FuzzJudge(f *testing.F) {
 			return
 		}
 		s.Self.Pods = []netip.Addr{addr("192.168.1.7")}
+		var g Grounds
 		if flags&1 != 0 {
-			s.Borrowed = map[Claim]Verdict{{Addr: p.Prefix.Addr(), Node: "far"}: {Confirmed: flags&2 != 0, Pending: flags&4 != 0, Why: "no"}}
+			g.Borrowed = map[Claim]Verdict{{Addr: p.Prefix.Addr(), Node: "far"}: {Confirmed: flags&2 != 0, Pending: flags&4 != 0, Why: "no"}}
 		}
-		accepted, refused := s.Judge([]bgp.Path{p})
+		accepted, refused := s.By(g).Accept([]bgp.Path{p})
 		if len(refused) == 0 && !slices.Contains(accepted, p) && !s.owns(p.Prefix) {
 			t.Fatalf("%+v is neither accepted nor refused", p)
 		}
 		for _, got := range accepted {
-			checkAccepted(t, &s, got)
+			checkAccepted(t, s.By(g), got)
 		}
-		for _, r := range s.Routes(accepted) {
+		for _, r := range s.By(g).Routes(accepted) {
 			if _, ok := s.poolOf(r.Dst); !ok || r.Dst != r.Dst.Masked() {
 				t.Fatalf("route %s", r)
 			}
@@ -57,7 +58,7 @@ func FuzzJudge(f *testing.F) {
 	})
 }
 
-func checkAccepted(t *testing.T, s *Snapshot, p bgp.Path) {
+func checkAccepted(t *testing.T, s *Judge, p bgp.Path) {
 	t.Helper()
 	pool, ok := s.poolOf(p.Prefix)
 	if !ok || p.Prefix.Bits() < pool.BlockBits || s.owns(p.Prefix) || p.Prefix.IsSingleIP() && s.hasPod(p.Prefix.Addr()) {

@@ -23,8 +23,8 @@ type Way struct {
 }
 
 // Routes returns the routes that this node should have: see Ways.
-func (s *Snapshot) Routes(accepted []bgp.Path) []routes.Route {
-	ways, _ := s.Ways(accepted)
+func (j *Judge) Routes(accepted []bgp.Path) []routes.Route {
+	ways, _ := j.Ways(accepted)
 	return RoutesOf(ways)
 }
 
@@ -41,31 +41,31 @@ func RoutesOf(ways []Way) []routes.Route {
 // route; each own block as unreachable, so that a packet to an address without a pod fails at once instead of leaving by the default
 // route (the pods' own routes are longer and win); and the ways to peers that are reached by others. left are the paths that need a
 // route in the network between the nodes, not here.
-func (s *Snapshot) Ways(accepted []bgp.Path) (ways []Way, left []Refusal) {
-	ways = make([]Way, 0, len(accepted)+len(s.Blocks))
-	for _, b := range s.Blocks {
+func (j *Judge) Ways(accepted []bgp.Path) (ways []Way, left []Refusal) {
+	ways = make([]Way, 0, len(accepted)+len(j.Blocks))
+	for _, b := range j.Blocks {
 		if b.IsSingleIP() {
 			continue // the pod's own route has the same destination
 		}
 		ways = append(ways, Way{Route: routes.Route{Dst: b, Type: netlinkx.Unreachable}, About: "own block"})
 	}
-	statics, _ := s.StaticRoutes()
+	statics, _ := j.StaticRoutes()
 	for _, r := range statics {
 		ways = append(ways, Way{Route: r, About: "reachableBy"})
 	}
-	taken := s.reservedFor(statics)
+	taken := j.reservedFor(statics)
 	hops := make(hopStore, 0, len(accepted)) // one piece of memory for all: nearly all have one
 	for paths := range byPrefix(accepted) {
 		if taken[paths[0].Prefix] {
 			continue
 		}
-		w, without := s.way(paths, &hops)
+		w, without := j.way(paths, &hops)
 		left = append(left, without...)
 		if len(w.Paths) > 0 {
 			ways = append(ways, w)
 		}
 	}
-	return append(ways, s.endWays(ways)...), left
+	return append(ways, j.endWays(ways)...), left
 }
 
 // reservedFor returns the destinations of static routes, which the operator has chosen.
@@ -104,13 +104,13 @@ func (s *hopStore) add(from int, h routes.Hop) {
 }
 
 // way returns the route of one prefix. A path without next hops here is left to the network.
-func (s *Snapshot) way(paths []bgp.Path, hops *hopStore) (w Way, left []Refusal) {
-	pool, _ := s.poolOf(paths[0].Prefix)
-	w = Way{Route: routes.Route{Dst: paths[0].Prefix, Metric: s.metric(paths[0].Prefix, pool)}, Paths: paths}
+func (j *Judge) way(paths []bgp.Path, hops *hopStore) (w Way, left []Refusal) {
+	pool, _ := j.poolOf(paths[0].Prefix)
+	w = Way{Route: routes.Route{Dst: paths[0].Prefix, Metric: j.metric(paths[0].Prefix, pool)}, Paths: paths}
 	from := len(*hops)
 	for _, p := range paths {
-		if !s.hops(p, pool, from, hops) {
-			left = append(left, s.without(p))
+		if !j.hops(p, pool, from, hops) {
+			left = append(left, j.without(p))
 		}
 	}
 	if len(left) > 0 {
@@ -157,12 +157,12 @@ func (s *Snapshot) metric(p netip.Prefix, pool *Pool) uint32 {
 }
 
 // hops adds the kernel's next hops of a path, and reports whether it has a way there.
-func (s *Snapshot) hops(p bgp.Path, pool *Pool, from int, to *hopStore) bool {
+func (j *Judge) hops(p bgp.Path, pool *Pool, from int, to *hopStore) bool {
 	if p.NextHop.Is4() != p.Prefix.Addr().Is4() {
 		return false
 	}
 	if pool != nil {
-		if h, ok := s.over(pool, p.NextHop); ok {
+		if h, ok := j.over(pool, p.NextHop); ok {
 			to.add(from, h)
 			return true
 		}
@@ -173,7 +173,7 @@ func (s *Snapshot) hops(p bgp.Path, pool *Pool, from int, to *hopStore) bool {
 	if !p.From.IsValid() {
 		return false // without BGP's word there is nothing but the owner's address
 	}
-	resolved := s.resolve(p.NextHop)
+	resolved := j.resolve(p.NextHop)
 	for _, h := range resolved {
 		to.add(from, h)
 	}

@@ -55,8 +55,6 @@ type Snapshot struct {
 	// Peering is the decision on this node's sessions.
 	Peering peering.Decision
 
-	Grounds
-
 	meshPort uint16 // of nodes that have no port of their own
 	peers    peerObjects
 	settings settings
@@ -65,6 +63,7 @@ type Snapshot struct {
 	ServicesKnown bool
 	priorities    priorities
 	index         index
+	surroundings  *surroundings // made when they are first asked for
 	// Unsure is what is to be read before all of it can be decided.
 	Unsure Unsure
 }
@@ -218,7 +217,7 @@ func (s Snapshot) As(self Self) Snapshot {
 	if self.ASN == 0 {
 		self.ASN = s.Self.ASN
 	}
-	s.Self = self
+	s.Self, s.surroundings = self, nil
 	return s
 }
 

@@ -57,7 +57,7 @@ func broadcast(p netip.Prefix) netip.Addr {
 // leadsAway reports that a route to a prefix would be one to an address: that it is inside, and in no subnet of this node's that is more
 // specific.
 func (s *Snapshot) leadsAway(p netip.Prefix, a netip.Addr) bool {
-	return p.Contains(a) && !slices.ContainsFunc(s.near().subnets, func(at subnet) bool {
+	return p.Contains(a) && !slices.ContainsFunc(s.near().subnets, func(at Subnet) bool {
 		return at.prefix.Bits() > p.Bits() && at.prefix.Contains(a) && !at.prefix.IsSingleIP()
 	})
 }
@@ -117,7 +117,7 @@ func (ev *Evidence) led(block netip.Prefix, node string) bool {
 // Meets reports that pools share addresses with networks that this node is in.
 func (s *Snapshot) Meets() bool {
 	return slices.ContainsFunc(s.Pools, func(p Pool) bool {
-		return slices.ContainsFunc(s.near().subnets, func(at subnet) bool { return p.CIDR.Overlaps(at.prefix) })
+		return slices.ContainsFunc(s.near().subnets, func(at Subnet) bool { return p.CIDR.Overlaps(at.prefix) })
 	})
 }
 

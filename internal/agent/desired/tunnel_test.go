@@ -99,8 +99,8 @@ func TestAwaitedEnds(t *testing.T) {
 			Meta: api.Meta{Name: "far-block"}, Spec: api.BlockAffinitySpec{Node: "far", CIDR: "192.168.7.0/26", State: api.AffinityConfirmed, Type: "host"},
 		})
 	})
-	accepted, refused := s.Judge(nil)
-	ways, left := s.Ways(accepted)
+	accepted, refused := s.By(Grounds{}).Accept(nil)
+	ways, left := s.By(Grounds{}).Ways(accepted)
 	if len(refused) > 0 || len(left) != 1 || !left[0].Pending || !strings.Contains(left[0].Why, "not announced its end") || len(Refusals(left)) > 0 {
 		t.Errorf("left: %+v, refused: %+v", left, refused)
 	}
@@ -131,9 +131,9 @@ func TestEndWays(t *testing.T) {
 			}
 		})
 		s.Others[slices.IndexFunc(s.Others, func(m Member) bool { return m.Name == "node2" })].VTEP6.Addr = addr(tt.end)
-		accepted, _ := s.Judge(nil)
+		accepted, _ := s.By(Grounds{}).Accept(nil)
 		var ends []string
-		for _, r := range s.Routes(accepted) {
+		for _, r := range s.By(Grounds{}).Routes(accepted) {
 			if r.Dst.IsSingleIP() {
 				ends = append(ends, r.String())
 			}
