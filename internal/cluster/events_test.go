@@ -3,6 +3,7 @@ package cluster_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -14,13 +15,14 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/cluster/events"
+	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
 // The real API server takes the events, counts them on, and says what it does not take.
 func TestEventsOnARealServer(t *testing.T) {
 	admin := labtest.RESTConfig(t)
-	poster, err := cluster.OpenEvents(admin)
+	store, err := cluster.OpenStore(admin)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,7 +30,7 @@ func TestEventsOnARealServer(t *testing.T) {
 	aNode := api.ObjectReference{APIVersion: "v1", Kind: "Node", Name: "events-node", UID: "1c7a2b1e-0000-4000-8000-000000000000"}
 	secret := api.ObjectReference{APIVersion: "v1", Kind: "Secret", Namespace: "kube-system", Name: "bgp-password"}
 	for _, try := range []int{1, 2} { // the second agent goes on with the events of the first
-		r := events.New(poster, events.Source{Component: "tortie-node", Host: "events-node"}, slog.New(slog.NewTextHandler(t.Output(), nil)))
+		r := events.New(store, events.Source{Component: "tortie-node", Host: "events-node"}, slog.New(slog.NewTextHandler(t.Output(), nil)))
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- r.Run(ctx) }()
@@ -52,11 +54,12 @@ func TestEventsOnARealServer(t *testing.T) {
 			}
 		}
 	}
-	elsewhere := events.Event{Metadata: events.Metadata{Name: "elsewhere", Namespace: "default"}, InvolvedObject: secret}
-	if err := poster.Create(t.Context(), elsewhere); err == nil || !strings.Contains(err.Error(), "namespace") {
+	elsewhere := &events.Event{Meta: api.Meta{Name: "elsewhere", Namespace: "default"}, InvolvedObject: secret}
+	if err := store.Create(t.Context(), elsewhere); err == nil || !strings.Contains(err.Error(), "namespace") {
 		t.Errorf("an event that the server refuses: %v", err)
 	}
-	if _, err := poster.Patch(t.Context(), events.Metadata{Name: "none", Namespace: "default"}, events.Change{}); err != events.ErrMissing {
+	none := &events.Event{Meta: api.Meta{Name: "none", Namespace: "default"}}
+	if err := store.MergePatch(t.Context(), none, map[string]int{"count": 1}); !errors.Is(err, datastore.ErrNotFound) {
 		t.Errorf("an event that is not there: %v", err)
 	}
 }
@@ -82,18 +85,18 @@ func eventsAbout(t *testing.T, cfg *rest.Config, namespace, name string) []event
 
 // The agent's own rights are enough.
 func TestTheAgentMayWriteEvents(t *testing.T) {
-	poster, err := cluster.OpenEvents(labtest.As(t, "tortie-node"))
+	store, err := cluster.OpenStore(labtest.As(t, "tortie-node"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := events.Event{
-		Metadata: events.Metadata{Name: "rights.1", Namespace: "default"}, InvolvedObject: api.ObjectReference{Kind: "Node", Name: "rights"},
+	e := &events.Event{
+		Meta: api.Meta{Name: "rights.1", Namespace: "default"}, InvolvedObject: api.ObjectReference{Kind: "Node", Name: "rights"},
 		Type: "Warning", Reason: "Test", Count: 1, FirstTimestamp: time.Now(), LastTimestamp: time.Now(),
 	}
-	if err := poster.Create(t.Context(), e); err != nil {
+	if err := store.Create(t.Context(), e); err != nil {
 		t.Error(err)
 	}
-	if _, err := poster.Patch(t.Context(), e.Metadata, events.Change{Count: 2, LastTimestamp: time.Now()}); err != nil {
-		t.Error(err)
+	if err := store.MergePatch(t.Context(), e, map[string]int{"count": 2}); err != nil || e.Count != 2 {
+		t.Errorf("count %d, %v", e.Count, err)
 	}
 }

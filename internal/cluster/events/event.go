@@ -12,9 +12,7 @@ import (
 
 // Event is an Event of the API group "", version v1, as far as it is used here.
 type Event struct {
-	APIVersion         string              `json:"apiVersion"`
-	Kind               string              `json:"kind"`
-	Metadata           Metadata            `json:"metadata"`
+	api.Meta           `json:"metadata"`
 	InvolvedObject     api.ObjectReference `json:"involvedObject"`
 	Type               string              `json:"type"`
 	Reason             string              `json:"reason"`
@@ -27,20 +25,19 @@ type Event struct {
 	Count              int                 `json:"count"`
 }
 
-// Metadata names an Event.
-type Metadata struct {
-	Name      string `json:"name"`
-	Namespace string `json:"namespace"`
+// ResourceType implements api.Resource.
+func (*Event) ResourceType() api.Type {
+	return api.Type{Version: "v1", Kind: "Event", Plural: "events", Namespaced: true}
 }
 
-// Source is who says it.
+// Source is the component that reports.
 type Source struct {
 	Component string `json:"component"`
 	Host      string `json:"host"`
 }
 
-// Change is what a later write changes in an Event.
-type Change struct {
+// change is what a later write changes in an Event.
+type change struct {
 	Count         int       `json:"count,omitempty"`
 	LastTimestamp time.Time `json:"lastTimestamp"`
 }
@@ -56,7 +53,7 @@ const (
 
 // build returns the Event for something seen. Its name is a function of what it says: an agent that starts again and again
 // goes on with the Event that it began with, and no list of Events grows by it. What is common has the same name whoever says it.
-func build(s Source, k key, message string, common bool, first, last time.Time, count int) Event {
+func build(s Source, k key, message string, common bool, first, last time.Time, count int) *Event {
 	o := k.about
 	namespace := o.Namespace
 	if namespace == "" {
@@ -68,9 +65,8 @@ func build(s Source, k key, message string, common bool, first, last time.Time, 
 	}
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%s\x00%s\x00%s\x00%s\x00%s\x00%s", o.Kind, o.UID, k.reason, message, host, s.Component)
-	return Event{
-		APIVersion: "v1", Kind: "Event",
-		Metadata:       Metadata{Name: fmt.Sprintf("%s.%016x", cut(strings.ToLower(o.Name), maxName), h.Sum64()), Namespace: namespace},
+	return &Event{
+		Meta:           api.Meta{Name: fmt.Sprintf("%s.%016x", cut(strings.ToLower(o.Name), maxName), h.Sum64()), Namespace: namespace},
 		InvolvedObject: o, Type: "Warning", Reason: k.reason, Message: cut(message, maxMessage),
 		Source: s, ReportingComponent: s.Component, ReportingInstance: s.Host,
 		FirstTimestamp: first.UTC().Truncate(time.Second), LastTimestamp: last.UTC().Truncate(time.Second), Count: count,

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore"
 )
 
 const (
@@ -26,24 +27,18 @@ const (
 	spare = time.Minute
 )
 
-// Errors of a Poster that a Recorder can act on.
-var (
-	ErrExists  = errors.New("the event exists")
-	ErrMissing = errors.New("the event does not exist any more")
-)
-
-// Poster writes Events.
-type Poster interface {
-	// Create makes an Event; ErrExists if there is one with its name.
-	Create(ctx context.Context, e Event) error
-	// Patch changes an Event and returns its count; ErrMissing if there is none, as Events live an hour.
-	Patch(ctx context.Context, name Metadata, c Change) (count int, err error)
+// Store is what a Recorder needs of the API server; datastore/kubernetes has it.
+type Store interface {
+	// Create makes an Event; datastore.ErrExists if there is one with its name.
+	Create(ctx context.Context, obj api.Resource) error
+	// MergePatch changes an Event and reads it; datastore.ErrNotFound if there is none, as Events live an hour.
+	MergePatch(ctx context.Context, obj api.Resource, patch any) error
 }
 
 // Recorder writes what it is told as Events, each text at most every 10 minutes, with a count that grows. It is safe for
 // concurrent use, and nil is a Recorder that drops everything.
 type Recorder struct {
-	poster Poster
+	store  Store
 	source Source
 	log    *slog.Logger
 	now    func() time.Time
@@ -71,21 +66,21 @@ type entry struct {
 	normal      bool // no warning
 	common      bool // others say the same
 	first, last time.Time
-	name        Metadata // of the Event; zero before the first write of message, and if it is another's
-	total       int      // the Event's count
-	unsaid      int      // how often it was said since the last write
+	own         bool // the Event with message was written, and not by another recorder
+	total       int  // the Event's count
+	unsaid      int  // how often it was said since the last write
 	next        time.Time
 	queued      bool
 }
 
 // New returns a Recorder that writes nothing until Run.
-func New(poster Poster, source Source, log *slog.Logger) *Recorder {
-	return newRecorder(poster, source, log, time.Now)
+func New(store Store, source Source, log *slog.Logger) *Recorder {
+	return newRecorder(store, source, log, time.Now)
 }
 
-func newRecorder(poster Poster, source Source, log *slog.Logger, now func() time.Time) *Recorder {
+func newRecorder(store Store, source Source, log *slog.Logger, now func() time.Time) *Recorder {
 	return &Recorder{
-		poster: poster, source: source, log: log, now: now,
+		store: store, source: source, log: log, now: now,
 		known: map[key]*entry{}, tokens: burst, filled: now(), wake: make(chan struct{}, 1),
 	}
 }
@@ -116,8 +111,8 @@ func (r *Recorder) WarnOnce(ctx context.Context, about api.ObjectReference, reas
 	ctx, cancel := context.WithTimeout(ctx, writeTime)
 	defer cancel()
 	now := r.now()
-	err := r.poster.Create(ctx, build(r.source, key{about, reason}, message, true, now, now, 1))
-	if errors.Is(err, ErrExists) {
+	err := r.store.Create(ctx, build(r.source, key{about, reason}, message, true, now, now, 1))
+	if errors.Is(err, datastore.ErrExists) {
 		return nil
 	}
 	r.mu.Lock()
@@ -259,9 +254,10 @@ func (r *Recorder) write(ctx context.Context, k key) error {
 	if had.normal {
 		event.Type = "Normal"
 	}
+	own := true
 	total, err := r.put(ctx, event, had)
-	if had.common && errors.Is(err, ErrExists) {
-		event.Metadata, total, err = Metadata{}, 0, nil // it is said
+	if had.common && errors.Is(err, datastore.ErrExists) {
+		own, total, err = false, 0, nil // another recorder's
 	}
 
 	r.mu.Lock()
@@ -273,26 +269,32 @@ func (r *Recorder) write(ctx context.Context, k key) error {
 		return err
 	}
 	r.written++
-	e.name, e.total, e.next = event.Metadata, total, r.now().Add(repeat)
+	e.own, e.total, e.next = own, total, r.now().Add(repeat)
 	return nil
 }
 
-// put creates the Event, or counts on in the one that there is; ErrExists if that is another's, of what is common.
-func (r *Recorder) put(ctx context.Context, event Event, had entry) (total int, err error) {
-	if had.name != (Metadata{}) {
-		total, err = r.poster.Patch(ctx, had.name, Change{Count: event.Count, LastTimestamp: event.LastTimestamp})
-		if !errors.Is(err, ErrMissing) {
+// put creates the Event, or counts on in the one that there is; datastore.ErrExists if that is another's, of what is common.
+func (r *Recorder) put(ctx context.Context, event *Event, had entry) (total int, err error) {
+	if had.own {
+		total, err = r.count(ctx, *event, event.Count)
+		if !errors.Is(err, datastore.ErrNotFound) {
 			return total, err
 		}
 		event.Count, event.FirstTimestamp = had.unsaid, event.LastTimestamp
 	}
-	if err = r.poster.Create(ctx, event); had.common || !errors.Is(err, ErrExists) {
+	if err = r.store.Create(ctx, event); had.common || !errors.Is(err, datastore.ErrExists) {
 		return event.Count, err
 	}
-	// An earlier agent of this node has said the same: its count goes on. The first change tells what it is.
-	was, err := r.poster.Patch(ctx, event.Metadata, Change{LastTimestamp: event.LastTimestamp})
+	// An earlier agent of this node has written the same Event: its count goes on. The first change tells what it is.
+	was, err := r.count(ctx, *event, 0)
 	if err != nil {
 		return 0, err
 	}
-	return r.poster.Patch(ctx, event.Metadata, Change{Count: was + event.Count, LastTimestamp: event.LastTimestamp})
+	return r.count(ctx, *event, was+event.Count)
+}
+
+// count sets an Event's count, unless that is 0, and its last time. It returns the Event's count.
+func (r *Recorder) count(ctx context.Context, e Event, count int) (int, error) {
+	err := r.store.MergePatch(ctx, &e, change{count, e.LastTimestamp})
+	return e.Count, err
 }

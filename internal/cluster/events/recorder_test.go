@@ -12,50 +12,53 @@ import (
 	"unicode/utf8"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore"
 )
 
-// shelf holds what was written, and can be told to fail. The real API server has its test in internal/cluster.
-type shelf struct {
+// memory is a Store that can be told to fail. The real API server has its test in internal/cluster.
+type memory struct {
 	mu      sync.Mutex
-	events  map[Metadata]Event
+	events  map[string]Event
 	writes  int
 	failing error
 }
 
-func (s *shelf) Create(_ context.Context, e Event) error {
+func (s *memory) Create(_ context.Context, obj api.Resource) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.writes++
 	if s.failing != nil {
 		return s.failing
 	}
-	if _, ok := s.events[e.Metadata]; ok {
-		return ErrExists
+	if _, ok := s.events[obj.GetMeta().Name]; ok {
+		return datastore.ErrExists
 	}
-	s.events[e.Metadata] = e
+	s.events[obj.GetMeta().Name] = *obj.(*Event)
 	return nil
 }
 
-func (s *shelf) Patch(_ context.Context, name Metadata, c Change) (int, error) {
+func (s *memory) MergePatch(_ context.Context, obj api.Resource, patch any) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.writes++
 	if s.failing != nil {
-		return 0, s.failing
+		return s.failing
 	}
-	e, ok := s.events[name]
+	e, ok := s.events[obj.GetMeta().Name]
 	if !ok {
-		return 0, ErrMissing
+		return datastore.ErrNotFound
 	}
+	c := patch.(change)
 	if c.Count != 0 {
 		e.Count = c.Count
 	}
 	e.LastTimestamp = c.LastTimestamp
-	s.events[name] = e
-	return e.Count, nil
+	s.events[e.Name] = e
+	*obj.(*Event) = e
+	return nil
 }
 
-func (s *shelf) only(t *testing.T) Event {
+func (s *memory) only(t *testing.T) Event {
 	t.Helper()
 	if len(s.events) != 1 {
 		t.Fatalf("%d events: %+v", len(s.events), s.events)
@@ -69,13 +72,13 @@ func (s *shelf) only(t *testing.T) Event {
 // desk is a Recorder with a clock that the test turns, whose writes happen when the test says so.
 type desk struct {
 	*Recorder
-	shelf *shelf
-	at    time.Time
+	server *memory
+	at     time.Time
 }
 
 func newDesk() *desk {
-	d := &desk{shelf: &shelf{events: map[Metadata]Event{}}, at: time.Date(2026, 11, 20, 14, 0, 0, 0, time.UTC)}
-	d.Recorder = newRecorder(d.shelf, Source{"tortie-node", "n1"}, slog.New(slog.DiscardHandler), func() time.Time { return d.at })
+	d := &desk{server: &memory{events: map[string]Event{}}, at: time.Date(2026, 11, 20, 14, 0, 0, 0, time.UTC)}
+	d.Recorder = newRecorder(d.server, Source{"tortie-node", "n1"}, slog.New(slog.DiscardHandler), func() time.Time { return d.at })
 	return d
 }
 
@@ -97,13 +100,13 @@ func TestTheSameIsWrittenEveryTenMinutes(t *testing.T) {
 		if err := d.drain(t); err != nil {
 			t.Fatal(err)
 		}
-		if want := second/600 + 1; d.shelf.writes != want {
-			t.Fatalf("%d writes after %d s, want %d", d.shelf.writes, second, want)
+		if want := second/600 + 1; d.server.writes != want {
+			t.Fatalf("%d writes after %d s, want %d", d.server.writes, second, want)
 		}
 		d.at = d.at.Add(time.Second)
 	}
-	e := d.shelf.only(t)
-	if e.Count != 1201 || e.Metadata.Namespace != "default" || !strings.HasPrefix(e.Metadata.Name, "odd_name.") || e.Type != "Warning" ||
+	e := d.server.only(t)
+	if e.Count != 1201 || e.Namespace != "default" || !strings.HasPrefix(e.Name, "odd_name.") || e.Type != "Warning" ||
 		e.InvolvedObject != pool || e.LastTimestamp.Sub(e.FirstTimestamp) != 20*time.Minute {
 		t.Errorf("%+v", e)
 	}
@@ -114,13 +117,13 @@ func TestANewTextIsWrittenAtOnce(t *testing.T) {
 	d.Warn(pool, "InvalidPool", "one")
 	d.Warn(pool, "InvalidPool", "two") // before the first was written: only the newest counts
 	_ = d.drain(t)
-	if e := d.shelf.only(t); e.Message != "two" || e.Count != 1 {
+	if e := d.server.only(t); e.Message != "two" || e.Count != 1 {
 		t.Errorf("%+v", e)
 	}
 	d.Warn(pool, "InvalidPool", "three")
 	_ = d.drain(t)
-	if len(d.shelf.events) != 2 {
-		t.Errorf("%+v", d.shelf.events)
+	if len(d.server.events) != 2 {
+		t.Errorf("%+v", d.server.events)
 	}
 }
 
@@ -132,23 +135,23 @@ func TestARestartGoesOnCounting(t *testing.T) {
 	}
 	_ = first.drain(t)
 	second := newDesk()
-	second.shelf.events = first.shelf.events
+	second.server.events = first.server.events
 	second.at = first.at.Add(time.Hour)
 	second.Warn(pool, "InvalidPool", "odd")
 	if err := second.drain(t); err != nil {
 		t.Fatal(err)
 	}
-	if e := second.shelf.only(t); e.Count != 4 || !e.LastTimestamp.Equal(second.at) {
+	if e := second.server.only(t); e.Count != 4 || !e.LastTimestamp.Equal(second.at) {
 		t.Errorf("%+v", e)
 	}
 	// The API server keeps an event for an hour.
-	clear(second.shelf.events)
+	clear(second.server.events)
 	second.at = second.at.Add(2 * time.Hour)
 	second.Warn(pool, "InvalidPool", "odd")
 	if err := second.drain(t); err != nil {
 		t.Fatal(err)
 	}
-	if e := second.shelf.only(t); e.Count != 1 || !e.FirstTimestamp.Equal(second.at) {
+	if e := second.server.only(t); e.Count != 1 || !e.FirstTimestamp.Equal(second.at) {
 		t.Errorf("%+v", e)
 	}
 }
@@ -156,7 +159,7 @@ func TestARestartGoesOnCounting(t *testing.T) {
 // What is common to all nodes is one Event, of the first who says it, as long as that one goes on.
 func TestCommon(t *testing.T) {
 	first, second := newDesk(), newDesk()
-	second.shelf, second.poster, second.source.Host = first.shelf, first.shelf, "n2"
+	second.server, second.store, second.source.Host = first.server, first.server, "n2"
 	turn := func(d *desk) {
 		d.WarnCommon(pool, "InvalidPool", "odd")
 		if err := d.drain(t); err != nil {
@@ -168,34 +171,34 @@ func TestCommon(t *testing.T) {
 		turn(second)
 		first.at, second.at = first.at.Add(repeat), second.at.Add(repeat)
 	}
-	if e := first.shelf.only(t); e.Source.Host != "n1" || e.Count != 3 {
+	if e := first.server.only(t); e.Source.Host != "n1" || e.Count != 3 {
 		t.Errorf("%+v", e)
 	}
-	clear(first.shelf.events)
+	clear(first.server.events)
 	turn(second)
-	if e := first.shelf.only(t); e.Source.Host != "n2" || e.Count != 1 || !e.FirstTimestamp.Equal(first.at.Add(-3*repeat)) {
+	if e := first.server.only(t); e.Source.Host != "n2" || e.Count != 1 || !e.FirstTimestamp.Equal(first.at.Add(-3*repeat)) {
 		t.Errorf("when the first is silent: %+v", e)
 	}
 }
 
 func TestWithoutAnAPIServerNothingIsLostThatIsSaidAgain(t *testing.T) {
 	d := newDesk()
-	d.shelf.failing = errors.New("connection refused")
+	d.server.failing = errors.New("connection refused")
 	for range 100 {
 		d.Warn(pool, "InvalidPool", "odd")
 		_ = d.drain(t)
 		d.at = d.at.Add(time.Second)
 	}
-	if written, dropped := d.Counts(); written != 0 || dropped != 4 || d.shelf.writes != 4 { // every 30 s
-		t.Errorf("%d written, %d dropped, %d tries", written, dropped, d.shelf.writes)
+	if written, dropped := d.Counts(); written != 0 || dropped != 4 || d.server.writes != 4 { // every 30 s
+		t.Errorf("%d written, %d dropped, %d tries", written, dropped, d.server.writes)
 	}
-	d.shelf.failing = nil
+	d.server.failing = nil
 	d.at = d.at.Add(retry)
 	d.Warn(pool, "InvalidPool", "odd")
 	if err := d.drain(t); err != nil {
 		t.Fatal(err)
 	}
-	if e := d.shelf.only(t); e.Count != 101 {
+	if e := d.server.only(t); e.Count != 101 {
 		t.Errorf("%+v", e)
 	}
 }
@@ -210,8 +213,8 @@ func TestAFloodIsBounded(t *testing.T) {
 		t.Errorf("%d wait, %d known", len(d.waiting), len(d.known))
 	}
 	_ = d.drain(t)
-	if d.shelf.writes != burst {
-		t.Errorf("%d writes, want %d", d.shelf.writes, burst)
+	if d.server.writes != burst {
+		t.Errorf("%d writes, want %d", d.server.writes, burst)
 	}
 	if _, dropped := d.Counts(); dropped != 10*maxKnown-burst {
 		t.Errorf("%d dropped", dropped)
@@ -221,8 +224,8 @@ func TestAFloodIsBounded(t *testing.T) {
 		d.Warn(pool, "InvalidPool", fmt.Sprint("text ", i))
 	}
 	_ = d.drain(t)
-	if d.shelf.writes > burst+1 {
-		t.Errorf("%d writes a minute later", d.shelf.writes)
+	if d.server.writes > burst+1 {
+		t.Errorf("%d writes a minute later", d.server.writes)
 	}
 }
 
@@ -260,13 +263,13 @@ type hanging struct {
 	begun, end chan struct{}
 }
 
-func (h *hanging) Create(context.Context, Event) error {
+func (h *hanging) Create(context.Context, api.Resource) error {
 	h.once.Do(func() { close(h.begun) })
 	<-h.end
 	return errors.New("hung")
 }
 
-func (h *hanging) Patch(context.Context, Metadata, Change) (int, error) { return 0, ErrMissing }
+func (h *hanging) MergePatch(context.Context, api.Resource, any) error { return datastore.ErrNotFound }
 
 // FuzzEventIsTaken: whatever an Event is about, its name and message keep to the API server's bounds, and the message is valid text if it was.
 func FuzzEventIsTaken(f *testing.F) {
@@ -274,7 +277,7 @@ func FuzzEventIsTaken(f *testing.F) {
 	f.Add(strings.Repeat("ä", 300), strings.Repeat("é", 2000))
 	f.Fuzz(func(t *testing.T, name, message string) {
 		e := build(Source{"c", "h"}, key{api.ObjectReference{Name: name}, "r"}, message, false, time.Now(), time.Now(), 1)
-		if len(e.Message) > maxMessage || len(e.Metadata.Name) > 253+len(name)*2 || utf8.ValidString(message) != utf8.ValidString(e.Message) && utf8.ValidString(message) {
+		if len(e.Message) > maxMessage || len(e.Name) > 253+len(name)*2 || utf8.ValidString(message) != utf8.ValidString(e.Message) && utf8.ValidString(message) {
 			t.Errorf("%q: %+v", name, e)
 		}
 	})

@@ -222,6 +222,11 @@ func (s *Store) PatchPart(ctx context.Context, obj api.Resource, ops []Operation
 	return s.write(ctx, r, obj)
 }
 
+// MergePatch sends a JSON merge patch (RFC 7386) of the object, and replaces the object by the answer.
+func (s *Store) MergePatch(ctx context.Context, obj api.Resource, patch any) error {
+	return s.client.do(ctx, request{method: http.MethodPatch, path: objectPath(obj), contentType: "application/merge-patch+json", body: patch}, obj)
+}
+
 // Operation is one operation of a JSON patch.
 type Operation struct {
 	Op    string `json:"op"` // test, add or remove

@@ -153,11 +153,7 @@ func open(ctx context.Context, cfg config.Controllers, identity string, log *slo
 	if deps.Policies, err = cluster.NewPolicies(rest, log); err != nil {
 		return controllers.Deps{}, err
 	}
-	poster, err := cluster.OpenEvents(rest)
-	if err != nil {
-		return controllers.Deps{}, err
-	}
-	deps.Events = events.New(poster, events.Source{Component: "tortie-" + name, Host: cfg.Identity}, log)
+	deps.Events = events.New(deps.Store, events.Source{Component: "tortie-" + name, Host: cfg.Identity}, log)
 	return deps, nil
 }
 

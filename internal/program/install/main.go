@@ -141,12 +141,12 @@ func newRecorder(cfg config.Install, log *slog.Logger) (*events.Recorder, error)
 	if err != nil {
 		return nil, err
 	}
-	poster, err := cluster.OpenEvents(api)
+	store, err := cluster.OpenStore(api)
 	if err != nil {
 		log.Info("no Events are written", "error", err)
 		return nil, nil
 	}
-	return events.New(poster, events.Source{Component: "tortie-install", Host: cfg.NodeName}, log), nil
+	return events.New(store, events.Source{Component: "tortie-install", Host: cfg.NodeName}, log), nil
 }
 
 // said counts the Events that were written or given up.

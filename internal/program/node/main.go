@@ -133,10 +133,6 @@ func open(cfg config.Node, log *slog.Logger) (agent.Deps, error) {
 	if err != nil {
 		return agent.Deps{}, err
 	}
-	poster, err := cluster.OpenEvents(rest)
-	if err != nil {
-		return agent.Deps{}, err
-	}
 	speaker, err := bgp.New(log.With("part", "bgp"), time.Now)
 	if err != nil {
 		return agent.Deps{}, err
@@ -146,7 +142,7 @@ func open(cfg config.Node, log *slog.Logger) (agent.Deps, error) {
 		return agent.Deps{}, fmt.Errorf("open rtnetlink: %w: the agent needs CAP_NET_ADMIN", err)
 	}
 	table := nft.New()
-	recorder := events.New(poster, events.Source{Component: "tortie-node", Host: cfg.Nodename}, log)
+	recorder := events.New(store, events.Source{Component: "tortie-node", Host: cfg.Nodename}, log)
 	packets := guard.New(table)
 	return agent.Deps{
 		Config:  cfg,
