@@ -230,7 +230,6 @@ func (h *host) start(t *testing.T, program string, env []string, args ...string)
 	return p
 }
 
-
 func (p *process) wait() *os.ProcessState {
 	<-p.done
 	return p.cmd.ProcessState

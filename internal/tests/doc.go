@@ -1,5 +1,5 @@
-// Package tests has no code: its folder holds the tests that look at the product from outside: programs are started as a node starts
-// them, and API objects, routes of the kernel and packets are what is compared.
+// Package tests has no code. Its folder holds black-box tests of the product: they start programs as a node starts them, and compare API
+// objects, kernel routes and packets.
 //
-// The tests of a single package lie beside it.
+// The tests of a single package are in that package.
 package tests

@@ -16,7 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/logtest"
 )
 
-// bird is BIRD: a process for both families of version 2, one for each of version 1.6.
+// bird is BIRD: one process for both families in version 2, one process per family in version 1.6.
 type bird struct {
 	*Host
 	kind   Kind
@@ -33,12 +33,11 @@ type birdProcess struct {
 	names  birdNames
 }
 
-// birdNames are a process's programs and files.
+// birdNames is the programs and files of a process.
 type birdNames struct{ daemon, client, config, socket, pid string }
 
-// birdTemplate is what calico-node's templates make for a mesh without encapsulation: own blocks as blackholes, all else learned,
-// one multihop session to each node with its next hops resolved by the kernel's routes, add-paths offered, and Calico's timers. The
-// words of BIRD 2 differ in that routes have a family.
+// birdTemplate follows calico-node's templates for a mesh without encapsulation: own blocks as blackholes, a multihop session to each node
+// with next hops resolved by the kernel's routes, add-path offered, and Calico's timers. In BIRD 2 routes have a family.
 var birdTemplate = template.Must(template.New("bird.conf").Parse(`
 router id {{.RouterID}};
 log stderr all;
@@ -87,17 +86,17 @@ template bgp mesh_{{$f.Name}} {
 }
 {{end}}{{end}}`))
 
-// birdValues are a template's values.
+// birdValues is the template's values.
 type birdValues struct {
 	V1               bool
 	RouterID, Listen netip.Addr
 	ASN              uint32
 	RestartTime      int
 	LocalPref        uint32
-	Readvertise           bool
-	Standard, Large  []string // communities in its own words: 64512,100
+	Readvertise      bool
+	Standard, Large  []string // communities in BIRD's syntax: 64512,100
 	ClusterID        netip.Addr
-	Families         []string // of a protocol that has channels without options
+	Families         []string // families whose channels have no options
 	Channels         []birdChannel
 }
 
@@ -113,7 +112,7 @@ type birdSession struct {
 	From netip.Addr
 }
 
-// session is the name of the session with a peer, which a configuration of the test's own chooses.
+// session returns the protocol name of the session with a peer, which Config.Text may choose.
 func (b *bird) session(peer netip.Addr) string {
 	b.T.Helper()
 	if b.config.Text == "" {
@@ -133,7 +132,7 @@ func (b *bird) session(peer netip.Addr) string {
 	return ""
 }
 
-// birdSessionName is as in Calico.
+// birdSessionName returns the protocol name that Calico uses.
 func birdSessionName(peer netip.Addr) string {
 	return "Mesh_" + strings.NewReplacer(".", "_", ":", "_").Replace(peer.String())
 }
@@ -167,7 +166,7 @@ func (h *Host) bird(kind Kind, config Config) *bird {
 func (b *bird) names(family string) birdNames {
 	b.T.Helper()
 	file := func(name string) string { return filepath.Join(b.dir, family+"."+name) }
-	// The names of control sockets are Calico's, by which a node's agent sees that a BIRD runs.
+	// The control sockets have Calico's names, by which an agent detects a running BIRD.
 	socket := map[string]string{"ipv6": "bird6.ctl"}[family]
 	n := birdNames{config: file("conf"), socket: filepath.Join(b.dir, cmp.Or(socket, "bird.ctl")), pid: file("pid"), daemon: "/usr/sbin/bird", client: "/usr/sbin/birdc"}
 	if b.kind == BIRD1 {
@@ -185,7 +184,7 @@ func (b *bird) names(family string) birdNames {
 	return n
 }
 
-// configure writes the configuration.
+// configure writes the configuration file.
 func (p *birdProcess) configure() {
 	p.b.T.Helper()
 	text := p.b.config.Text
@@ -197,7 +196,7 @@ func (p *birdProcess) configure() {
 	}
 }
 
-// BirdText is the configuration of a BIRD of the host, for family ipv4, ipv6 or both, for whoever starts it by himself.
+// BirdText returns the configuration of a BIRD on the host, for family ipv4, ipv6 or both, for tests that start it themselves.
 func (h *Host) BirdText(kind Kind, config Config, family string) string {
 	h.T.Helper()
 	v := birdValues{V1: kind == BIRD1, RouterID: h.V4, Listen: h.V4, ASN: config.ASN, RestartTime: int(config.RestartTime / time.Second)}
@@ -245,12 +244,12 @@ func (h *Host) BirdText(kind Kind, config Config, family string) string {
 func (p *birdProcess) launch(extra ...string) {
 	args := append([]string{p.names.daemon, "-f", "-c", p.names.config, "-s", p.names.socket, "-P", p.names.pid}, extra...)
 	if p.b.kind == BIRD1 {
-		args[1] = "-d" // 1.6 has no -f: in the foreground it also says what it does
+		args[1] = "-d" // 1.6 has no -f; in the foreground it also logs debug messages
 	}
 	p.process = p.b.Host.launch(p.b.log, args...)
 }
 
-// ready waits until all processes answer.
+// ready waits until the control sockets of all processes respond.
 func (b *bird) ready() {
 	b.T.Helper()
 	for _, p := range b.parts {
@@ -264,7 +263,7 @@ func (b *bird) ready() {
 	}
 }
 
-// ask runs a command of the client.
+// ask runs a command in the process' client.
 func (p *birdProcess) ask(args ...string) (string, error) {
 	out, err := exec.Command(p.names.client, append([]string{"-s", p.names.socket}, args...)...).CombinedOutput()
 	if err != nil {
@@ -273,7 +272,7 @@ func (p *birdProcess) ask(args ...string) (string, error) {
 	return string(out), nil
 }
 
-// ask runs a command of the client of the process that has the session to peer.
+// ask runs a command in the client of the process that has the session with peer.
 func (b *bird) ask(peer netip.Addr, args ...string) string {
 	b.T.Helper()
 	out, err := b.part(peer).ask(args...)
@@ -309,7 +308,7 @@ func (b *bird) Learned(peer netip.Addr) []Route {
 	return sortRoutes(birdRoutes(b.ask(peer, "show", "route", "all", "protocol", b.session(peer))))
 }
 
-// birdRoutes reads the answer to "show route all": a line that starts with the prefix, and indented lines about the path.
+// birdRoutes parses "show route all": a line that starts with the prefix, and indented lines about the path.
 func birdRoutes(text string) []Route {
 	var routes []Route
 	for line := range strings.Lines(text) {
@@ -325,7 +324,7 @@ func birdRoutes(text string) []Route {
 		r := &routes[len(routes)-1]
 		switch value = strings.TrimSpace(value); name {
 		case "BGP.next_hop":
-			first, _, _ := strings.Cut(value, " ") // a link-local one may follow
+			first, _, _ := strings.Cut(value, " ") // a link-local next hop may follow
 			r.NextHop, _ = netip.ParseAddr(first)
 		case "BGP.origin":
 			r.Origin = value
@@ -351,7 +350,7 @@ func (b *bird) SetPassword(peer netip.Addr, password string) {
 	b.part(peer).reconfigure()
 }
 
-// reconfigure has the process read its configuration again.
+// reconfigure makes the process reload its configuration.
 func (p *birdProcess) reconfigure() {
 	p.b.T.Helper()
 	p.configure()
@@ -386,7 +385,7 @@ func (b *bird) Signal(s syscall.Signal) {
 	}
 }
 
-// Restart has the flag with which calico-node starts BIRD: an earlier process has left its routes in the kernel.
+// Restart passes the flag with which calico-node starts BIRD: routes of an earlier process are in the kernel.
 func (b *bird) Restart(announce ...netip.Prefix) {
 	b.T.Helper()
 	if len(announce) > 0 {

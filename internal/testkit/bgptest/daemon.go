@@ -16,41 +16,40 @@ import (
 // Kind is another implementation of BGP.
 type Kind string
 
-// Kinds, as Debian has them.
+// Kinds of daemons, in Debian's versions.
 const (
-	BIRD1  Kind = "BIRD 1.6" // of which Calico's is a fork
+	BIRD1  Kind = "BIRD 1.6" // Calico's BIRD is a fork of it
 	BIRD2  Kind = "BIRD 2"
 	FRR    Kind = "FRR"
 	GoBGPd Kind = "gobgpd"
 )
 
-// Kinds are those that write what they learn into their kernel.
+// Kinds returns the kinds that write learned routes to the kernel.
 func Kinds() []Kind { return []Kind{BIRD1, BIRD2, FRR} }
 
-// AllKinds has gobgpd besides, which speaks and forwards nothing.
+// AllKinds returns Kinds and gobgpd, which does not forward.
 func AllKinds() []Kind { return append(Kinds(), GoBGPd) }
 
-// Config is what a daemon is configured to do: announce prefixes, which lead nowhere, over sessions.
+// Config is the configuration of a daemon: the prefixes that it originates, as blackholes, and its sessions.
 type Config struct {
 	ASN      uint32
 	Announce []netip.Prefix
 	Sessions []Session
-	// RestartTime is for how long peers are asked to keep this daemon's paths; 0: its default, 120 s for all kinds.
+	// RestartTime is the restart time of graceful restart; 0: the default of all kinds, 120 s.
 	RestartTime time.Duration
-	// LocalPref is what is announced, by BIRD only; 0: the default of 100.
+	// LocalPref is the local preference of originated prefixes, for BIRD only; 0: the default of 100.
 	LocalPref uint32
-	// Communities are on what is announced, "64999:100" or "64999:1:2".
+	// Communities are attached to originated prefixes: "64999:100" or "64999:1:2".
 	Communities []string
-	// Readvertise makes it a router, and not a host: what it learns from one peer it tells the others as far as BGP lets it. Reflectors
-	// need it. FRR and gobgpd always do.
+	// Readvertise makes it readvertise learned routes to other peers as far as BGP allows it. Reflectors need it. FRR and gobgpd always do it.
 	Readvertise bool
-	// ClusterID is that of a reflector, which reflects to the sessions that are marked as clients'.
+	// ClusterID is the cluster ID of a reflector, whose clients are the sessions with Client.
 	ClusterID netip.Addr
-	// Text, if it is not empty, is the whole configuration, and all of the above only says what is in it. Of Sessions nothing is needed.
+	// Text, if not empty, is the whole configuration. The other fields then only describe it, and Sessions may be empty.
 	Text string
 }
 
-// Session is one session as the daemon sees it.
+// Session is one session in the daemon's configuration.
 type Session struct {
 	Peer     netip.Addr
 	ASN      uint32 // of the peer
@@ -60,43 +59,43 @@ type Session struct {
 	HoldTime time.Duration // the kind's default if 0
 	// Client is a client of this reflector.
 	Client bool
-	// NextHopSelf has the daemon announce itself as the next hop of all.
+	// NextHopSelf makes the daemon the next hop of all routes that it announces.
 	NextHopSelf bool
-	// TTLSecurity is how many hops away the peer may be (RFC 5082), 0 for any.
+	// TTLSecurity is the maximum number of hops to the peer (RFC 5082), 0 for no limit.
 	TTLSecurity int
 }
 
-// Route is a path that a daemon has learned, in words that all kinds have.
+// Route is a path that a daemon has learned, in a form common to all kinds.
 type Route struct {
 	Prefix      netip.Prefix
 	NextHop     netip.Addr
 	Origin      string // IGP
 	ASPath      string
 	LocalPref   string
-	Communities string // standard ones and then large ones, each in order: "64512:100 64512:1:2"
+	Communities string // standard, then large communities, each sorted: "64512:100 64512:1:2"
 }
 
-// Daemon is a speaker of somebody else on a host.
+// Daemon is another BGP implementation on a host.
 type Daemon interface {
-	// On is where it runs.
+	// On returns its host.
 	On() *Host
-	// State is that of the session to peer in the words of RFC 4271.
+	// State returns the state of the session with peer by its name in RFC 4271.
 	State(peer netip.Addr) string
-	// Learned are the paths that peer has announced, ordered by prefix. They may be stale.
+	// Learned returns the paths from peer, ordered by prefix. They may be stale.
 	Learned(peer netip.Addr) []Route
-	// Session is all that the daemon says about a session, for people.
+	// Session returns the daemon's details of a session, for failure messages.
 	Session(peer netip.Addr) string
-	// SetPassword changes the password of the session to peer while the daemon runs.
+	// SetPassword changes the password of the session with peer at run time.
 	SetPassword(peer netip.Addr, password string)
-	// Announce sets what is announced, in all sessions, while the daemon runs.
+	// Announce sets the originated prefixes of all sessions at run time.
 	Announce(prefixes ...netip.Prefix)
-	// Shutdown ends the session to peer, administratively, and tells the peer why.
+	// Shutdown closes the session with peer by an administrative shutdown with a message (RFC 8203).
 	Shutdown(peer netip.Addr, message string)
-	// Reset ends the session to peer, which may come back at once.
+	// Reset resets the session with peer, which may be established again at once.
 	Reset(peer netip.Addr)
-	// Signal sends a signal to what speaks BGP; after one that ends it, it is gone when this returns.
+	// Signal sends a signal to the process that speaks BGP, and waits for the exit after one that ends it.
 	Signal(syscall.Signal)
-	// Restart starts it again, as its init system would, with these prefixes to announce, if there are any, instead of those before.
+	// Restart starts the daemon again, as its init system does. Prefixes, if any, replace the originated ones.
 	Restart(announce ...netip.Prefix)
 }
 
@@ -116,7 +115,7 @@ func (h *Host) Daemon(kind Kind, config Config) Daemon {
 	return nil
 }
 
-// from is this host's end of a session to peer.
+// from returns the host's address in the family of peer.
 func (h *Host) from(peer netip.Addr) netip.Addr {
 	if peer.Is4() {
 		return h.V4
@@ -124,7 +123,7 @@ func (h *Host) from(peer netip.Addr) netip.Addr {
 	return h.V6
 }
 
-// WaitState waits until a daemon's session to peer is in a state.
+// WaitState waits until a daemon's session with peer is in a state.
 func WaitState(t testing.TB, d Daemon, peer netip.Addr, want string) {
 	t.Helper()
 	Eventually(t, func() error {
@@ -135,7 +134,7 @@ func WaitState(t testing.TB, d Daemon, peer netip.Addr, want string) {
 	})
 }
 
-// WaitKernel waits until the kernel of a daemon's host sends prefix to via.
+// WaitKernel waits until the kernel route of a daemon's host to prefix is via an address.
 func WaitKernel(t testing.TB, h *Host, prefix string, via netip.Addr) {
 	t.Helper()
 	Eventually(t, func() error {
@@ -146,13 +145,13 @@ func WaitKernel(t testing.TB, h *Host, prefix string, via netip.Addr) {
 	})
 }
 
-// large tells communities with three parts from those with two.
+// large reports whether a community has three parts.
 func large(community string) bool { return strings.Count(community, ":") == 2 }
 
-// communities puts them in one form, whatever a daemon calls them: BIRD says (64512,100) and (64512, 1, 2).
-func communities(said ...string) string {
+// communities converts a daemon's communities to a common form: BIRD prints (64512,100) and (64512, 1, 2).
+func communities(printed ...string) string {
 	var all []string
-	for _, text := range said {
+	for _, text := range printed {
 		text = strings.NewReplacer(", ", ":", ",", ":", "(", " ", ")", " ").Replace(text)
 		all = append(all, strings.Fields(text)...)
 	}

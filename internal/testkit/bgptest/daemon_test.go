@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-// Each kind announces to the next one, with communities, a password and a limit on hops: what is read back is the same of all.
+// Each kind announces to the next one, with communities, a password and TTL security. All kinds must report the same routes.
 func TestOneForm(t *testing.T) {
 	t.Parallel()
 	kinds := AllKinds()
@@ -39,7 +39,7 @@ func TestOneForm(t *testing.T) {
 				Eventually(t, func() error {
 					learned := reader.Learned(addr)
 					for i := range learned {
-						learned[i].LocalPref = "" // not sent between ASes: what some kinds show is their own
+						learned[i].LocalPref = "" // not sent over eBGP: some kinds show their own value
 					}
 					if d := cmp.Diff(want, learned, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})); d != "" {
 						return fmt.Errorf("learned from %s (-want +got):\n%s", addr, d)

@@ -18,7 +18,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/logtest"
 )
 
-// frr is FRR's bgpd, and its zebra, which writes to the kernel.
+// frr is FRR's bgpd with its zebra, which writes the kernel's routes.
 type frr struct {
 	*Host
 	config Config
@@ -30,8 +30,8 @@ type frr struct {
 
 const frrPrograms = "/usr/lib/frr"
 
-// frrTemplate has the timers of the other kinds. FRR asks for policies on eBGP sessions, and for routes to what it announces, unless
-// told not to.
+// frrTemplate has the same timers as the other kinds. By default FRR requires policies on eBGP sessions, and kernel routes for announced
+// networks; both are turned off.
 var frrTemplate = template.Must(template.New("frr.conf").Parse(`
 log stdout informational
 {{if .Communities -}}
@@ -105,20 +105,20 @@ type frrValues struct {
 	Config
 	*Host
 	Seconds  int
-	Families map[string]bool // is it IPv4?
+	Families map[string]bool // true for IPv4
 }
 
-// Standard are the communities with two parts, Large those with three.
+// Standard returns the communities of RFC 1997.
 func (v frrValues) Standard() string { return v.which(false) }
 
-// Large says the same of the others.
+// Large returns the large communities of RFC 8092.
 func (v frrValues) Large() string { return v.which(true) }
 
 func (v frrValues) which(three bool) string {
 	return strings.Join(slices.DeleteFunc(slices.Clone(v.Communities), func(c string) bool { return large(c) != three }), " ")
 }
 
-// From is this end of a session.
+// From returns the local address of a session.
 func (v frrValues) From(peer netip.Addr) netip.Addr { return v.from(peer) }
 
 func (h *Host) frr(config Config) *frr {
@@ -138,7 +138,7 @@ func (h *Host) frr(config Config) *frr {
 	return f
 }
 
-// makeDir makes a directory of the user that FRR's programs turn into; what they share is in it.
+// makeDir creates the directory that FRR's programs share, owned by the user that they switch to.
 func (f *frr) makeDir() {
 	f.T.Helper()
 	if _, err := os.Stat(frrPrograms + "/bgpd"); err != nil {
@@ -146,11 +146,11 @@ func (f *frr) makeDir() {
 	}
 	account, err := user.Lookup("frr")
 	if err != nil {
-		f.T.Fatalf("FRR is not installed as Debian does it: %v: make deps", err)
+		f.T.Fatalf("FRR is not installed as by Debian's package: %v: make deps", err)
 	}
 	uid, _ := strconv.Atoi(account.Uid)
 	gid, _ := strconv.Atoi(account.Gid)
-	// Not below the test's own directory, which is not theirs to read.
+	// Not below the test's own directory, which that user cannot read.
 	if f.dir, err = os.MkdirTemp("", "bgptest-frr-"); err != nil {
 		f.T.Fatal(err)
 	}
@@ -195,7 +195,7 @@ func (f *frr) start(program string) *process {
 		"-z", f.file("zserv.api"), "--vty_socket", f.dir, "-P", "0", "--log", "stdout",
 	}
 	if program == "zebra" {
-		// Without it zebra deletes an IPv6 route before it adds the route again, for kernels that knew no better.
+		// Without this flag zebra replaces an IPv6 route by a deletion and an addition, for old kernels.
 		args = append(args, "--v6-rr-semantics")
 	}
 	return f.launch(f.log, args...)
@@ -234,7 +234,7 @@ func (f *frr) ask(commands ...string) string {
 	return out
 }
 
-// change runs commands of the configuration of BGP.
+// change runs configuration commands of the BGP instance.
 func (f *frr) change(commands ...string) {
 	f.T.Helper()
 	f.ask(append([]string{"configure terminal", fmt.Sprintf("router bgp %d", f.config.ASN)}, commands...)...)
@@ -254,7 +254,7 @@ func (f *frr) State(peer netip.Addr) string {
 	return neighbors[peer.String()].BGPState
 }
 
-// decode runs a command that answers in JSON.
+// decode runs a command with JSON output.
 func (f *frr) decode(into any, command string) {
 	f.T.Helper()
 	out := f.ask(command)
@@ -301,10 +301,10 @@ func (f *frr) Learned(peer netip.Addr) []Route {
 	return sortRoutes(routes)
 }
 
-// tooMany routes are not asked about one by one.
+// tooMany is the number of routes above which they are not queried one by one.
 const tooMany = 100
 
-// addCommunities asks for what the whole table does not show.
+// addCommunities queries communities, which the table does not contain, route by route.
 func (f *frr) addCommunities(peer netip.Addr, family string, routes []Route) {
 	f.T.Helper()
 	if len(routes) == 0 || len(routes) > tooMany {
@@ -314,13 +314,13 @@ func (f *frr) addCommunities(peer netip.Addr, family string, routes []Route) {
 	for _, r := range routes {
 		commands = append(commands, "show bgp "+family+" unicast "+r.Prefix.String()+" json")
 	}
-	type said struct{ String string }
+	type text struct{ String string }
 	answers := json.NewDecoder(strings.NewReader(f.ask(commands...)))
 	for i := range routes {
 		var detail struct {
 			Paths []struct {
 				Peer                      struct{ PeerID string }
-				Community, LargeCommunity said
+				Community, LargeCommunity text
 			}
 		}
 		if err := answers.Decode(&detail); err != nil {
@@ -371,7 +371,7 @@ func (f *frr) Reset(peer netip.Addr) {
 	f.ask("clear bgp " + peer.String())
 }
 
-// Signal is for bgpd: zebra, and with it the kernel's routes, outlives it.
+// Signal signals bgpd: zebra keeps running, and the kernel's routes stay.
 func (f *frr) Signal(s syscall.Signal) {
 	f.T.Helper()
 	f.bgpd.signalled(s)

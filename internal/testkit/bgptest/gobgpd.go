@@ -17,7 +17,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/logtest"
 )
 
-// gobgpd is GoBGP's own daemon, at the version that Debian has. It writes nothing to the kernel.
+// gobgpd is GoBGP's daemon in Debian's version. It writes no kernel routes.
 type gobgpd struct {
 	*Host
 	config Config
@@ -31,7 +31,7 @@ const (
 	gobgpProgram  = "/usr/bin/gobgp"
 )
 
-// gobgpdTemplate has the timers of the other kinds. Prefixes to announce are no part of its configuration.
+// gobgpdTemplate has the same timers as the other kinds. Announced prefixes are not part of its configuration.
 var gobgpdTemplate = template.Must(template.New("gobgpd.conf").Parse(`
 [global.config]
   as = {{.ASN}}
@@ -81,10 +81,10 @@ type gobgpdValues struct {
 	Seconds int
 }
 
-// From is this end of a session.
+// From returns the local address of a session.
 func (v gobgpdValues) From(peer netip.Addr) netip.Addr { return v.from(peer) }
 
-// Least is the least TTL that a peer so many hops away may have left.
+// Least returns the minimum TTL of packets from a peer that is this number of hops away.
 func (v gobgpdValues) Least(hops int) int { return 256 - hops }
 
 func (h *Host) gobgpd(config Config) *gobgpd {
@@ -111,7 +111,7 @@ func (g *gobgpd) configure() {
 	} else if err := gobgpdTemplate.Execute(&text, gobgpdValues{g.config, g.Host, g.seconds()}); err != nil {
 		g.T.Fatal(err)
 	}
-	// As a whole: the daemon may be about to read what it was told of a moment ago.
+	// Replaced by a rename: the daemon may still be about to read the file after an earlier signal.
 	next := g.file + ".next"
 	if err := os.WriteFile(next, []byte(text.String()), 0o600); err != nil {
 		g.T.Fatal(err)
@@ -128,7 +128,7 @@ func (g *gobgpd) seconds() int {
 	return int(g.config.RestartTime / time.Second)
 }
 
-// start starts the daemon, with more flags if there are any, and has it announce what it shall.
+// start starts the daemon, with more flags if there are any, and announces the prefixes.
 func (g *gobgpd) start(extra ...string) {
 	g.T.Helper()
 	g.daemon = g.launch(g.log, append([]string{gobgpdProgram, "-f", g.file, "-t", "toml", "--api-hosts", "127.0.0.1:50051", "--pprof-disable"}, extra...)...)
@@ -142,7 +142,7 @@ func (g *gobgpd) start(extra ...string) {
 	g.announce("add", g.config.Announce)
 }
 
-// try runs a command of the client, on the host.
+// try runs a command of the gobgp client on the host.
 func (g *gobgpd) try(args ...string) (out string, err error) {
 	err = g.Do(func() error {
 		text, err := exec.Command(gobgpProgram, args...).CombinedOutput()
@@ -179,7 +179,7 @@ func (g *gobgpd) Session(peer netip.Addr) string {
 	return g.ask("neighbor", peer.String())
 }
 
-// gobgpdStates are RFC 4271's, by the numbers of its interface.
+// gobgpdStates are the session states of RFC 4271 by the numbers of GoBGP's API.
 var gobgpdStates = []string{"Unknown", "Idle", "Connect", "Active", "OpenSent", "OpenConfirm", "Established"}
 
 func (g *gobgpd) State(peer netip.Addr) string {
@@ -193,10 +193,10 @@ func (g *gobgpd) State(peer netip.Addr) string {
 	return gobgpdStates[neighbor.State.SessionState]
 }
 
-// gobgpdPath is a path as its client prints it.
+// gobgpdPath is a path as the gobgp client prints it.
 type gobgpdPath struct {
 	NLRI struct{ Prefix netip.Prefix }
-	// Attrs have a type of RFC 4271 and its successors, and a value of that type's own form.
+	// Attrs are path attributes, with the type code and a value whose form depends on the type.
 	Attrs []gobgpdAttribute
 }
 
@@ -231,7 +231,7 @@ func (g *gobgpd) Learned(peer netip.Addr) []Route {
 	return sortRoutes(routes)
 }
 
-// route puts a path into words that all kinds have.
+// route converts a path to the common form.
 func (p gobgpdPath) route() Route {
 	r := Route{Prefix: p.NLRI.Prefix}
 	const origin, asPath, nextHop, localPref, standard, mpReach, threeParts = 1, 2, 3, 5, 8, 14, 32
@@ -287,7 +287,7 @@ func (g *gobgpd) SetPassword(peer netip.Addr, password string) {
 		}
 	}
 	g.configure()
-	// Of two signals that come close together it may act on the first alone.
+	// Of two signals in short succession it may handle only the first.
 	Eventually(g.T, func() error {
 		g.daemon.signal(syscall.SIGHUP)
 		time.Sleep(200 * time.Millisecond)
@@ -314,14 +314,14 @@ func (g *gobgpd) announce(word string, prefixes []netip.Prefix) {
 		args := []string{"global", "rib", word, p.String(), "-a", family}
 		if word == "add" {
 			args = append(args, "nexthop", hop.String(), "origin", "igp")
-			args = append(args, g.words()...)
+			args = append(args, g.communityArgs()...)
 		}
 		g.ask(args...)
 	}
 }
 
-// words are the communities as the client takes them.
-func (g *gobgpd) words() []string {
+// communityArgs returns the communities as arguments of the client.
+func (g *gobgpd) communityArgs() []string {
 	var standard, threeParts []string
 	for _, c := range g.config.Communities {
 		if large(c) {
@@ -362,7 +362,7 @@ func (g *gobgpd) Signal(s syscall.Signal) {
 	g.daemon.signalled(s)
 }
 
-// Restart has the flag that says in graceful restart that it has restarted.
+// Restart passes the flag that sets the restart state bit in the graceful restart capability.
 func (g *gobgpd) Restart(announce ...netip.Prefix) {
 	g.T.Helper()
 	if len(announce) > 0 {

@@ -13,13 +13,13 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// LAN is a bridge in a namespace of its own; hosts hang off it.
+// LAN is a bridge in a namespace of its own, to which hosts are attached.
 type LAN struct {
 	t  testing.TB
 	ns *netnstest.NS
 }
 
-// NewLAN makes a network without hosts.
+// NewLAN returns a LAN without hosts.
 func NewLAN(t testing.TB) *LAN {
 	t.Helper()
 	l := &LAN{t: t, ns: netnstest.New(t)}
@@ -27,7 +27,7 @@ func NewLAN(t testing.TB) *LAN {
 	return l
 }
 
-// Host is a namespace with the addresses that its speaker has. Without V6 it has no sessions in IPv6.
+// Host is a namespace with the addresses of its speaker. Without V6 it has no IPv6 sessions.
 type Host struct {
 	*netnstest.NS
 	T      testing.TB
@@ -50,7 +50,7 @@ func (l *LAN) Host(n int) *Host {
 	return h
 }
 
-// Addrs are the host's addresses, IPv4 first.
+// Addrs returns the host's addresses, IPv4 first.
 func (h *Host) Addrs() []netip.Addr {
 	if !h.V6.IsValid() {
 		return []netip.Addr{h.V4}
@@ -58,7 +58,7 @@ func (h *Host) Addrs() []netip.Addr {
 	return []netip.Addr{h.V4, h.V6}
 }
 
-// SharedHosts returns hosts with one IPv4 address each that are all in one namespace: hundreds of speakers on one machine.
+// SharedHosts returns hosts with one IPv4 address each that share one namespace, for hundreds of speakers on one machine.
 func SharedHosts(t testing.TB, count int) []*Host {
 	t.Helper()
 	ns := netnstest.New(t)
@@ -71,13 +71,13 @@ func SharedHosts(t testing.TB, count int) []*Host {
 	return hosts
 }
 
-// IP runs ip(8) on the host and returns what it says.
+// IP runs ip(8) on the host and returns its output.
 func (h *Host) IP(args ...string) string {
 	h.T.Helper()
 	return h.Run(h.T, "ip", args...)
 }
 
-// KernelRoute returns the host's route to exactly prefix as ip(8) shows it, "" if there is none.
+// KernelRoute returns the host's route to exactly prefix in the output format of ip(8), or "".
 func (h *Host) KernelRoute(prefix string) string {
 	h.T.Helper()
 	family := "-4"
@@ -87,10 +87,10 @@ func (h *Host) KernelRoute(prefix string) string {
 	return strings.TrimSpace(h.IP(family, "route", "show", "exact", prefix))
 }
 
-// Monitor is a record of what happens to a host's routes.
+// Monitor is a record of changes of a host's routes.
 type Monitor struct{ log logtest.Buffer }
 
-// Monitor records the changes of the host's routes from now on, until the test ends.
+// Monitor records changes of the host's routes until the test ends.
 func (h *Host) Monitor() *Monitor {
 	h.T.Helper()
 	m := &Monitor{}
@@ -101,20 +101,20 @@ func (h *Host) Monitor() *Monitor {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	// It says nothing when it has begun to listen: a route of ours shows it.
+	// ip monitor does not report when it has subscribed: a route that the test adds shows it.
 	const probe = "198.51.100.1"
 	Eventually(h.T, func() error {
 		h.IP("route", "replace", "unreachable", probe)
 		h.IP("route", "del", "unreachable", probe)
 		if !strings.Contains(m.log.String(), probe) {
-			return fmt.Errorf("the monitor of routes on %s sees nothing", h.V4)
+			return fmt.Errorf("the route monitor on %s receives no events", h.V4)
 		}
 		return nil
 	})
 	return m
 }
 
-// Lost returns the events that took the way to prefix from the kernel: the route was deleted, or leads nowhere.
+// Lost returns the events that removed the route to prefix or made it a blackhole.
 func (m *Monitor) Lost(prefix string) []string {
 	var lost []string
 	for line := range strings.Lines(m.log.String()) {
@@ -131,11 +131,10 @@ func (m *Monitor) Lost(prefix string) []string {
 	return lost
 }
 
-// Patience is for how long Eventually polls: handshakes take milliseconds, but speakers wait before they connect again and machines
-// are busy.
+// Patience is the limit of Eventually: handshakes take milliseconds, but speakers wait before they reconnect and machines are busy.
 const Patience = 60 * time.Second
 
-// Eventually polls until check has no objection.
+// Eventually polls until check returns nil, for at most Patience.
 func Eventually(t testing.TB, check func() error) {
 	t.Helper()
 	waittest.For(t, Patience, check)

@@ -14,7 +14,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/logtest"
 )
 
-// process is somebody else's daemon on a host. It ends when its guard's standard input does, and that is a pipe of this process's.
+// process is a daemon of another implementation on a host. It ends when the standard input of its guard is closed, the write end of which this
+// process holds.
 type process struct {
 	t     testing.TB
 	name  string
@@ -24,10 +25,10 @@ type process struct {
 	log   *logtest.Buffer
 }
 
-// guardScript runs a command, says its process ID and ends it when standard input ends.
+// guardScript runs a command, prints its process ID, and kills it when standard input is closed.
 const guardScript = `"$@" </dev/null >&2 & echo $!; read never; kill -9 $! 2>/dev/null; wait`
 
-// launch starts a program on the host, whose output goes to log.
+// launch starts a program on the host, with its output in log.
 func (h *Host) launch(log *logtest.Buffer, args ...string) *process {
 	h.T.Helper()
 	p := &process{t: h.T, name: args[0], log: log}
@@ -62,7 +63,7 @@ func (p *process) signal(s syscall.Signal) {
 	}
 }
 
-// end kills the program, if it still runs, and returns when it is gone.
+// end kills the program, if it still runs, and returns when it has exited.
 func (p *process) end() {
 	if p.input == nil {
 		return
@@ -72,7 +73,7 @@ func (p *process) end() {
 	p.input = nil
 }
 
-// gone reports an error while the program runs.
+// gone returns an error while the program runs.
 func (p *process) gone() error {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.pid))
 	if err != nil || strings.Contains(string(stat), ") Z ") {
@@ -81,7 +82,7 @@ func (p *process) gone() error {
 	return fmt.Errorf("%s still runs", p.name)
 }
 
-// signalled sends a signal and, if it is one that ends the program, waits for that.
+// signalled sends a signal and waits for the exit after one that ends the program.
 func (p *process) signalled(s syscall.Signal) {
 	p.t.Helper()
 	p.signal(s)

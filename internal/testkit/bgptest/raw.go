@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Types of messages, RFC 4271.
+// Message types of RFC 4271.
 const (
 	Open byte = iota + 1
 	Update
@@ -20,17 +20,18 @@ const (
 	Keepalive
 )
 
-// Raw is one end of a TCP connection to a speaker: a peer that sends what it is told to, right or wrong. What it writes and reads
-// is put together here from the RFCs, and shares nothing with the code that is tested.
+// Raw is a TCP connection to a speaker that sends arbitrary bytes, valid or not. Its encoding follows the RFCs and shares no code with the
+// product.
 type Raw struct {
 	net.Conn
 	host *Host
 }
 
-// rawTimeout is for one answer.
+// rawTimeout is the limit for one response.
 const rawTimeout = 20 * time.Second
 
-// Dial connects to port 179 of a speaker from the host's address of the same family, until it is accepted or Patience is over.
+// Dial connects to port 179 of a speaker from the host's address of the same family. It retries until the connection is accepted or Patience
+// is over.
 func (h *Host) Dial(to netip.Addr) *Raw {
 	h.T.Helper()
 	r := &Raw{host: h}
@@ -41,7 +42,7 @@ func (h *Host) Dial(to netip.Addr) *Raw {
 	return r
 }
 
-// TryDial is one attempt to connect. The connection ends with the test.
+// TryDial makes one attempt to connect. The connection is closed with the test.
 func (h *Host) TryDial(to netip.Addr) (net.Conn, error) {
 	var conn net.Conn
 	err := h.Do(func() (err error) {
@@ -56,7 +57,7 @@ func (h *Host) TryDial(to netip.Addr) (net.Conn, error) {
 	return conn, nil
 }
 
-// Listen accepts sessions on port 179 of one of the host's addresses, until the test ends.
+// Listen listens on port 179 of one of the host's addresses until the test ends.
 func (h *Host) Listen(addr netip.Addr) net.Listener {
 	h.T.Helper()
 	var l net.Listener
@@ -68,7 +69,7 @@ func (h *Host) Listen(addr netip.Addr) net.Listener {
 	return l
 }
 
-// Accept waits for a session.
+// Accept accepts one connection.
 func (h *Host) Accept(l net.Listener) *Raw {
 	h.T.Helper()
 	_ = l.(*net.TCPListener).SetDeadline(time.Now().Add(Patience))
@@ -80,7 +81,7 @@ func (h *Host) Accept(l net.Listener) *Raw {
 	return &Raw{Conn: conn, host: h}
 }
 
-// Message frames a message.
+// Message adds the header to a message body.
 func Message(kind byte, body ...byte) []byte {
 	m := bytes.Repeat([]byte{0xff}, 16)
 	m = binary.BigEndian.AppendUint16(m, uint16(19+len(body)))
@@ -88,7 +89,7 @@ func Message(kind byte, body ...byte) []byte {
 	return append(m, body...)
 }
 
-// OpenMessage is an OPEN with the capabilities of one family, four-octet AS numbers and, if restart is not 0, graceful restart.
+// OpenMessage returns an OPEN with the capabilities of one family, four-octet AS numbers and, if restart is not 0, graceful restart.
 func OpenMessage(asn uint32, id netip.Addr, v4 bool, hold, restart uint16) []byte {
 	afi := byte(2)
 	if v4 {
@@ -111,7 +112,7 @@ func OpenMessage(asn uint32, id netip.Addr, v4 bool, hold, restart uint16) []byt
 	return Message(Open, append(body, caps...)...)
 }
 
-// UpdateMessage is an UPDATE of IPv4 with the attributes of a path in the peer's own AS.
+// UpdateMessage returns an IPv4 UPDATE with the attributes of an iBGP path.
 func UpdateMessage(nextHop netip.Addr, localPref uint32, prefixes ...netip.Prefix) []byte {
 	attrs := []byte{0x40, 1, 1, 0, 0x40, 2, 0, 0x40, 3, 4}
 	attrs = append(attrs, nextHop.AsSlice()...)
@@ -120,7 +121,7 @@ func UpdateMessage(nextHop netip.Addr, localPref uint32, prefixes ...netip.Prefi
 	return Message(Update, UpdateBody(nil, attrs, NLRI(prefixes...))...)
 }
 
-// UpdateBody puts the three parts of an UPDATE together.
+// UpdateBody encodes the three parts of an UPDATE.
 func UpdateBody(withdrawn, attrs, nlri []byte) []byte {
 	body := binary.BigEndian.AppendUint16(nil, uint16(len(withdrawn)))
 	body = append(body, withdrawn...)
@@ -129,7 +130,7 @@ func UpdateBody(withdrawn, attrs, nlri []byte) []byte {
 	return append(body, nlri...)
 }
 
-// NLRI writes prefixes as an UPDATE has them.
+// NLRI encodes prefixes as in an UPDATE.
 func NLRI(prefixes ...netip.Prefix) []byte {
 	var out []byte
 	for _, p := range prefixes {
@@ -139,14 +140,14 @@ func NLRI(prefixes ...netip.Prefix) []byte {
 	return out
 }
 
-// Send writes bytes; that the other end has closed the connection is for the reader to see.
+// Send writes bytes. It ignores a connection closed by the peer; Read reports that.
 func (r *Raw) Send(data ...[]byte) {
 	r.host.T.Helper()
 	_ = r.SetWriteDeadline(time.Now().Add(rawTimeout))
 	_, _ = r.Write(bytes.Join(data, nil))
 }
 
-// Read returns the next message, the error of io.Reader at the end of the connection.
+// Read returns the next message, or the error of io.Reader at the end of the connection.
 func (r *Raw) Read() (kind byte, body []byte, err error) {
 	if err := r.SetReadDeadline(time.Now().Add(rawTimeout)); err != nil {
 		return 0, nil, err
@@ -164,7 +165,7 @@ func (r *Raw) Read() (kind byte, body []byte, err error) {
 	return header[18], body, err
 }
 
-// Until reads up to the next message of one type and returns its body.
+// Until reads up to the next message of a type and returns its body.
 func (r *Raw) Until(want byte) ([]byte, error) {
 	for {
 		kind, body, err := r.Read()
@@ -174,7 +175,7 @@ func (r *Raw) Until(want byte) ([]byte, error) {
 	}
 }
 
-// TryHandshake opens a session in an orderly way, as AS asn, and returns the body of the speaker's OPEN.
+// TryHandshake establishes a session as AS asn, and returns the body of the speaker's OPEN.
 func (r *Raw) TryHandshake(asn uint32, restart uint16) ([]byte, error) {
 	local, err := netip.ParseAddrPort(r.LocalAddr().String())
 	if err != nil {
@@ -192,8 +193,7 @@ func (r *Raw) TryHandshake(asn uint32, restart uint16) ([]byte, error) {
 	return open, nil
 }
 
-// Establish connects and opens a session in an orderly way, again and again until it is up: a speaker may still be busy with the
-// end of the one before.
+// Establish connects and establishes a session. It retries, as a speaker may still be closing the session before.
 func (h *Host) Establish(to netip.Addr, asn uint32, restart uint16) (session *Raw, open []byte) {
 	h.T.Helper()
 	Eventually(h.T, func() error {

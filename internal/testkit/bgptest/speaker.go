@@ -23,12 +23,12 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/logtest"
 )
 
-// childArg as the only argument makes a test binary a speaker that is driven over its standard input. GoBGP can only be had once
-// in a process, so each speaker of a test is a process.
+// childArg as the only argument makes a test binary a speaker that is controlled over its standard input. GoBGP supports one instance per
+// process, so each speaker of a test is a process.
 const childArg = "bgptest-speaker"
 
-// Child is for the beginning of TestMain: it reports whether this process is a speaker of another test process, which it then
-// has been until its end. The test's main package must be built with //go:debug multipathtcp=0.
+// Child must be called at the beginning of TestMain. In a speaker process of another test process it runs the speaker until its end and
+// reports true. The test's main package must be built with //go:debug multipathtcp=0.
 func Child() (was bool, err error) {
 	if len(os.Args) != 2 || os.Args[1] != childArg {
 		return false, nil
@@ -36,21 +36,21 @@ func Child() (was bool, err error) {
 	return true, serve(os.Stdin, os.Stdout)
 }
 
-// call is a method of bgp.Speaker and its arguments, reply its results.
+// call is a method of bgp.Speaker with its arguments, reply its results.
 type call struct {
 	Method  string
 	Timeout time.Duration
 	Local   bgp.Local
 	Peers   []bgp.Peer
 	Paths   []bgp.Path
-	Within  []netip.Prefix // nil accepts all
-	Policy  bgp.Policy     // without rules for peers
+	Within  []netip.Prefix // nil: all
+	Policy  bgp.Policy     // without per-peer rules
 	Filters map[netip.Addr]api.BGPFilterSpec
 	Mode    bgp.Mode
 	From    []netip.Addr
 }
 
-// policy is a call's, with the rules that its filters are compiled to.
+// policy returns the policy of a call, with its filters compiled to rules.
 func (c call) policy() (bgp.Policy, error) {
 	p := c.Policy
 	p.Import, p.Export = map[netip.Addr]*policy.Rules{}, map[netip.Addr]*policy.Rules{}
@@ -85,7 +85,7 @@ func serve(in io.Reader, out io.Writer) error {
 	for {
 		var c call
 		if err := calls.Decode(&c); errors.Is(err, io.EOF) {
-			return nil // exit without a word to anybody
+			return nil // exit without a Cease
 		} else if err != nil {
 			return err
 		}
@@ -148,10 +148,10 @@ type Speaker struct {
 	over    bool
 }
 
-// callTimeout is far above what a call takes on a busy machine.
+// callTimeout is far more than a call takes on a busy machine.
 const callTimeout = 20 * time.Second
 
-// Speaker starts a process without calling Start in it.
+// Speaker starts a speaker process; its Start is not called yet.
 func (h *Host) Speaker() *Speaker {
 	h.T.Helper()
 	self, err := os.Executable()
@@ -178,7 +178,7 @@ func (h *Host) Speaker() *Speaker {
 	return s
 }
 
-// End ends the process by a signal; an agent that is told to end by SIGTERM says no more to its peers than one that is killed.
+// End ends the process by a signal. SIGTERM and SIGKILL look the same to peers: an agent sends no NOTIFICATION when it exits.
 func (s *Speaker) End(signal syscall.Signal) {
 	if !s.over {
 		s.over = true
@@ -187,7 +187,7 @@ func (s *Speaker) End(signal syscall.Signal) {
 	}
 }
 
-// try makes a call, do one that must not fail.
+// try makes a call; do fails the test if the call fails.
 func (s *Speaker) try(c call) (reply, error) {
 	s.T.Helper()
 	c.Timeout = callTimeout
@@ -216,14 +216,14 @@ func (s *Speaker) Start(asn uint32, restarting bool) {
 	s.StartLocal(bgp.Local{ASN: asn, Restarting: restarting})
 }
 
-// StartLocal is Start with more to say; the addresses are the host's.
+// StartLocal is Start with all local settings; the addresses are the host's.
 func (s *Speaker) StartLocal(local bgp.Local) {
 	s.T.Helper()
 	local.RouterID, local.Listen = s.V4, s.Addrs()
 	s.do(call{Method: "Start", Local: local})
 }
 
-// SetLocal changes a started speaker; its router ID and, unless others are given, the host's addresses are added.
+// SetLocal changes the local settings of a started speaker. The router ID and, if none are given, the host's addresses are filled in.
 func (s *Speaker) SetLocal(local bgp.Local) {
 	s.T.Helper()
 	if err := s.TrySetLocal(local); err != nil {
@@ -231,7 +231,7 @@ func (s *Speaker) SetLocal(local bgp.Local) {
 	}
 }
 
-// TrySetLocal is SetLocal that may fail.
+// TrySetLocal is SetLocal for settings that may be refused.
 func (s *Speaker) TrySetLocal(local bgp.Local) error {
 	s.T.Helper()
 	local.RouterID = s.V4
@@ -242,19 +242,19 @@ func (s *Speaker) TrySetLocal(local bgp.Local) error {
 	return err
 }
 
-// NextHops returns the next hops of all that some peers have announced.
+// NextHops returns the next hops of all paths from some peers.
 func (s *Speaker) NextHops(from ...netip.Addr) map[netip.Addr]bool {
 	s.T.Helper()
 	return s.do(call{Method: "NextHops", From: from}).NextHops
 }
 
-// SetPolicy sets what passes on the sessions, and for some peers a filter.
+// SetPolicy sets the policy of all sessions, and filters for some peers.
 func (s *Speaker) SetPolicy(p bgp.Policy, filters map[netip.Addr]api.BGPFilterSpec) {
 	s.T.Helper()
 	s.do(call{Method: "SetPolicy", Policy: p, Filters: filters})
 }
 
-// Originate sets what the speaker announces.
+// Originate sets the prefixes that the speaker originates.
 func (s *Speaker) Originate(prefixes ...string) {
 	s.T.Helper()
 	var paths []bgp.Path
@@ -264,13 +264,13 @@ func (s *Speaker) Originate(prefixes ...string) {
 	s.do(call{Method: "SetOriginated", Paths: paths})
 }
 
-// SetPeers sets the speaker's sessions.
+// SetPeers sets the speaker's peers.
 func (s *Speaker) SetPeers(peers ...bgp.Peer) {
 	s.T.Helper()
 	s.do(call{Method: "SetPeers", Peers: peers})
 }
 
-// Healthy fails the test if the speaker's loop does not turn.
+// Healthy fails the test if the speaker's event loop is stuck.
 func (s *Speaker) Healthy() {
 	s.T.Helper()
 	s.do(call{Method: "Healthy"})
@@ -282,7 +282,7 @@ func (s *Speaker) Snapshot() []bgp.Path {
 	return s.do(call{Method: "Snapshot"}).Paths
 }
 
-// LearnedFrom returns what was learned from one peer.
+// LearnedFrom returns the paths learned from one peer.
 func (s *Speaker) LearnedFrom(peer netip.Addr) []bgp.Path {
 	s.T.Helper()
 	var paths []bgp.Path
@@ -294,7 +294,7 @@ func (s *Speaker) LearnedFrom(peer netip.Addr) []bgp.Path {
 	return paths
 }
 
-// Peer returns the state of one session.
+// Peer returns the state of the session with a peer.
 func (s *Speaker) Peer(addr netip.Addr) bgp.PeerStatus {
 	s.T.Helper()
 	for _, p := range s.do(call{Method: "Peers"}).Peers {
@@ -306,7 +306,7 @@ func (s *Speaker) Peer(addr netip.Addr) bgp.PeerStatus {
 	return bgp.PeerStatus{}
 }
 
-// WaitEstablished waits until the sessions to peers are up.
+// WaitEstablished waits until the sessions with peers are established.
 func (s *Speaker) WaitEstablished(peers ...netip.Addr) {
 	s.T.Helper()
 	for _, addr := range peers {
@@ -319,20 +319,20 @@ func (s *Speaker) WaitEstablished(peers ...netip.Addr) {
 	}
 }
 
-// WaitErrors waits until each of some sessions is down and has had a last error that contains all of the words. Reasons come and
-// go: after "administrative shutdown" a peer refuses connections.
+// WaitErrors waits until each session is down and has had a last error that contains all of its words. Errors change: after "administrative
+// shutdown" a peer refuses connections.
 func (s *Speaker) WaitErrors(want map[netip.Addr][]string) {
 	s.T.Helper()
-	said := map[netip.Addr][]string{}
+	seen := map[netip.Addr][]string{}
 	Eventually(s.T, func() error {
 		for _, p := range s.do(call{Method: "Peers"}).Peers {
-			if p.State != bgp.Established && p.LastError != "" && !slices.Contains(said[p.Addr], p.LastError) {
-				said[p.Addr] = append(said[p.Addr], p.LastError)
+			if p.State != bgp.Established && p.LastError != "" && !slices.Contains(seen[p.Addr], p.LastError) {
+				seen[p.Addr] = append(seen[p.Addr], p.LastError)
 			}
 		}
 		for addr, words := range want {
-			if !slices.ContainsFunc(said[addr], func(text string) bool { return containsAll(text, words) }) {
-				return fmt.Errorf("session of %s to %s: want an error with %q, it had %q", s.V4, addr, words, said[addr])
+			if !slices.ContainsFunc(seen[addr], func(text string) bool { return containsAll(text, words) }) {
+				return fmt.Errorf("session of %s to %s: want an error with %q, it had %q", s.V4, addr, words, seen[addr])
 			}
 		}
 		return nil
@@ -343,7 +343,7 @@ func containsAll(text string, words []string) bool {
 	return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(text, w) })
 }
 
-// RSS returns the process's memory in bytes.
+// RSS returns the resident memory of the process in bytes.
 func (s *Speaker) RSS() int {
 	s.T.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))
@@ -362,14 +362,14 @@ func (s *Speaker) RSS() int {
 	return kib << 10
 }
 
-// CPU returns the processor time that the process has used.
+// CPU returns the processor time of the process.
 func (s *Speaker) CPU() time.Duration {
 	s.T.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.cmd.Process.Pid))
 	if err != nil {
 		s.T.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(string(text), ") ") // its name may have spaces
+	_, rest, _ := strings.Cut(string(text), ") ") // the name may contain spaces
 	fields := strings.Fields(rest)
 	var ticks int
 	for _, field := range fields[11:13] { // utime and stime

@@ -12,32 +12,31 @@ import (
 	"time"
 )
 
-// clockEnv names the file that steps the clock of a program that was built with Stepping.
+// clockEnv is the environment variable with the file that steps the clock of a program built with Stepping.
 const clockEnv = "TORTIE_TEST_CLOCK"
 
-// Stepping has the programs built so that a test can step the clock that they see, as settimeofday steps a machine's: what the wall
-// clock shows jumps, and what measures durations does not. It is the standard library's time.Now that is replaced, in these builds
-// only; the sources of the programs are those of a release.
+// Stepping builds the programs so that a test can step their clock as settimeofday steps a machine's: the wall clock jumps, the monotonic
+// clock does not. Only time.Now of the standard library is replaced, in these builds only; the sources of the programs are those of a release.
 func (p *Programs) Stepping() *Programs {
 	p.stepping = true
 	return p
 }
 
-// ClockSetting is what a program's environment must have to see the clock in a file, which NewClock has written.
+// ClockSetting returns the environment setting with which a program uses the clock in a file that StepClock has written.
 func ClockSetting(file string) string { return clockEnv + "=" + file }
 
-// StepClock makes a clock that a program sees go ahead of the machine's, or behind it, by so much. The file is created if there is none.
+// StepClock sets the clock of a program ahead of the machine's, or behind it. The file is created if it does not exist.
 func StepClock(file string, ahead time.Duration) error {
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE, 0o644)
 	if err != nil {
 		return err
 	}
-	// In one write: a program sees the one value or the other.
+	// A single write: a program reads either the old or the new value.
 	_, err = f.WriteAt(binary.NativeEndian.AppendUint64(nil, uint64(int64(ahead/time.Second))), 0)
 	return errors.Join(err, f.Close())
 }
 
-// stepSource is what package time gets in addition.
+// stepSource is added to package time.
 const stepSource = `package time
 
 import (
@@ -47,7 +46,7 @@ import (
 
 var clockAhead = mapClock()
 
-// mapClock maps the file that says by how many seconds the clock is ahead.
+// mapClock maps the file with the number of seconds that the clock is ahead.
 func mapClock() *int64 {
 	name, ok := syscall.Getenv("` + clockEnv + `")
 	if !ok {
@@ -66,13 +65,13 @@ func mapClock() *int64 {
 }
 `
 
-// The beginning of time.Now, and what it becomes.
+// The first lines of time.Now, and their replacement.
 const (
 	nowBegins = "func Now() Time {\n\tsec, nsec, mono := runtimeNow()\n"
 	nowSteps  = nowBegins + "\tsec += *clockAhead\n"
 )
 
-// overlay writes what go build -overlay needs to replace time.Now into a directory, and returns its file.
+// overlay writes the files for go build -overlay that replace time.Now into a directory, and returns the overlay file.
 func overlay(dir string) (string, error) {
 	root, err := exec.Command("go", "env", "GOROOT").Output()
 	if err != nil {

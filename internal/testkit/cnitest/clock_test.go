@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// probe prints its clock, and for how long it has slept by that.
+// probe prints its clock, and for how long it has slept by that clock.
 const probe = `package main
 
 import (
@@ -30,7 +30,7 @@ func main() {
 }
 `
 
-// A program sees its clock step while it runs; durations go on as they are.
+// A running program observes the step of its clock; durations are not affected.
 func TestStepClock(t *testing.T) {
 	dir := t.TempDir()
 	list, err := overlay(dir)

@@ -14,17 +14,17 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/thread"
 )
 
-// BinDir is where a host has the programs.
+// BinDir is the directory of the programs on a host.
 const BinDir = "/opt/cni/bin"
 
-// Host is a node as plugins see it: a network namespace with a default route, and a mount namespace in which Calico's paths
-// hold what the test puts there and the machine's own are out of reach.
+// Host is a node for plugins: a network namespace with a default route, and a mount namespace in which Calico's paths contain only the files
+// of the test and hide the machine's own.
 type Host struct {
 	*netnstest.NS
-	jobs chan func() // run by the thread that is in both namespaces
+	jobs chan func() // run on the thread that is in both namespaces
 }
 
-// NewHost makes a node that ends with the test.
+// NewHost returns a node that is removed with the test.
 func NewHost(t testing.TB, programs *Programs) *Host {
 	t.Helper()
 	bin := programs.Dir(t)
@@ -88,7 +88,7 @@ func mountTmpfs(dir string) error {
 	return nil
 }
 
-// Try runs fn on the node, one at a time: its files, its network, and the processes that it starts are the node's.
+// Try runs fn on the node, one call at a time: in its mount and network namespaces, which processes that fn starts inherit.
 func (h *Host) Try(fn func() error) error {
 	done := make(chan error, 1)
 	h.jobs <- func() { done <- fn() }
@@ -103,7 +103,7 @@ func (h *Host) On(t testing.TB, fn func() error) {
 	}
 }
 
-// Write writes a file of the node, and makes its directory.
+// Write writes a file of the node, and creates its directory.
 func (h *Host) Write(t testing.TB, path, text string) {
 	t.Helper()
 	h.On(t, func() error {
@@ -114,7 +114,7 @@ func (h *Host) Write(t testing.TB, path, text string) {
 	})
 }
 
-// Read returns a file's content, and nothing if there is none.
+// Read returns a file's content, or "" if it does not exist.
 func (h *Host) Read(t testing.TB, path string) string {
 	t.Helper()
 	var text []byte
@@ -127,7 +127,7 @@ func (h *Host) Read(t testing.TB, path string) string {
 	return string(text)
 }
 
-// Listen opens a TCP socket on the node's loopback; who holds it may be anywhere.
+// Listen opens a TCP socket on the node's loopback. It may be used from any namespace.
 func (h *Host) Listen(t testing.TB) net.Listener {
 	t.Helper()
 	var l net.Listener

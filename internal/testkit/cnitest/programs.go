@@ -14,24 +14,23 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/needtest"
 )
 
-// Programs is a directory of programs, built for a test binary as for a release.
+// Programs is a directory of programs, built once per test binary with the flags of a release.
 type Programs struct {
 	packages []string
-	links    map[string]string // by the further name
+	links    map[string]string // by the name of the link
 	stepping bool
-	sources  string // of a stepping clock; empty: none
+	sources  string // sources of a steppable clock; empty: the standard one
 	once     sync.Once
 	dir      string
 	err      error
 }
 
-// NewPrograms returns programs that are built when a test first asks for them. Packages are as for go build at the root of the
-// repository.
+// NewPrograms returns programs that are built when a test first needs them. packages are arguments of go build at the root of the repository.
 func NewPrograms(packages ...string) *Programs {
 	return &Programs{packages: packages, links: map[string]string{}}
 }
 
-// Link gives a program a further name.
+// Link adds a symbolic link to a program.
 func (p *Programs) Link(program, name string) *Programs {
 	p.links[name] = program
 	return p
@@ -48,7 +47,7 @@ func (p *Programs) Dir(t testing.TB) string {
 	return p.dir
 }
 
-// Remove removes the directory, if there is one, at the end of the test binary.
+// Remove removes the directory, if it exists. Call it at the end of TestMain.
 func (p *Programs) Remove() {
 	for _, dir := range []string{p.dir, p.sources} {
 		if dir != "" {

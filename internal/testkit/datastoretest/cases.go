@@ -17,8 +17,8 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
-// Run runs the cases that every datastore passes. Each case asks for a store of its own; what the stores of one datastore
-// share does not disturb the cases, which use names of their own and leave nothing behind.
+// Run runs the conformance cases of a datastore. open returns a store for one case; stores may share their content, as each case uses names of
+// its own and deletes its objects.
 func Run(t *testing.T, open func() datastore.Store) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -60,10 +60,10 @@ var cases = []struct {
 	{"a context that has ended is ErrUnavailable", testContext},
 }
 
-// env is what one case has.
+// env is the environment of one case.
 type env struct {
 	store datastore.Store
-	id    string // makes the case's names its own
+	id    string // unique part of the case's names
 }
 
 func (e *env) handle(suffix string) *api.IPAMHandle {
@@ -83,7 +83,7 @@ func (e *env) affinity(node string) *api.BlockAffinity {
 	}
 }
 
-// pool returns an object that users write, whose labels and annotations every datastore keeps.
+// pool returns an object with labels and annotations, as users write it.
 func (e *env) pool() *api.IPPool {
 	return &api.IPPool{
 		Meta: api.Meta{Name: "conformance-" + e.id, Labels: map[string]string{"a": "label"}, Annotations: map[string]string{"an": "annotation"}},
@@ -91,7 +91,7 @@ func (e *env) pool() *api.IPPool {
 	}
 }
 
-// create stores an object and removes it, in whatever state it is, when the test ends.
+// create stores an object and deletes it, in any state, when the test ends.
 func (e *env) create(t *testing.T, obj api.Resource) {
 	t.Helper()
 	if err := e.store.Create(t.Context(), obj); err != nil {
@@ -101,7 +101,7 @@ func (e *env) create(t *testing.T, obj api.Resource) {
 }
 
 func (e *env) cleanUp(t *testing.T, obj api.Resource) {
-	left := wanted(obj)
+	left := keyed(obj)
 	t.Cleanup(func() {
 		err := e.store.Get(context.Background(), left)
 		if err == nil {
@@ -113,8 +113,8 @@ func (e *env) cleanUp(t *testing.T, obj api.Resource) {
 	})
 }
 
-// wanted returns an object that says no more than Get needs.
-func wanted(obj api.Resource) api.Resource {
+// keyed returns an object with only the fields that Get needs.
+func keyed(obj api.Resource) api.Resource {
 	meta := api.Meta{Name: obj.GetMeta().Name}
 	switch o := obj.(type) {
 	case *api.IPAMHandle:
@@ -127,10 +127,10 @@ func wanted(obj api.Resource) api.Resource {
 	return fresh
 }
 
-// read returns what the datastore has under the object's name.
+// read returns the stored object with obj's name.
 func (e *env) read(t *testing.T, obj api.Resource) api.Resource {
 	t.Helper()
-	have := wanted(obj)
+	have := keyed(obj)
 	if err := e.store.Get(t.Context(), have); err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +166,7 @@ func testRoundTrip(t *testing.T, e *env) {
 			CIDR: cidr.String(), Affinity: &affinity, AffinityClaimTime: "2026-11-20T16:03:57Z",
 			Allocations: []*int{nil, &one, nil, nil}, Unallocated: []int{2, 3, 0},
 			Attributes: []api.AllocationAttribute{{HandleID: &handle, Secondary: map[string]string{"pod": "web-1"}}},
-			// A number that a float64 does not hold: a decoder that goes through one loses the last digits.
+			// A float64 cannot hold this number: a decoder that uses one loses the last digits.
 			SequenceNumber: 1795190637820903757, SequenceNumberForAllocation: map[string]uint64{"1": 1795190637820903756},
 		},
 	}
@@ -175,7 +175,7 @@ func testRoundTrip(t *testing.T, e *env) {
 		assign(sent, obj)
 		e.create(t, obj)
 		if m := obj.GetMeta(); m.ResourceVersion == "" {
-			t.Errorf("%s: the revision is not filled in", m.Name)
+			t.Errorf("%s: no revision after create", m.Name)
 		}
 		got := e.read(t, obj)
 		if d := diff(obj, got); d != "" {
@@ -283,7 +283,7 @@ func testUpdateBlind(t *testing.T, e *env) {
 	blind.Spec.Block = nil
 	err := e.store.Update(t.Context(), blind)
 	if err == nil || datastore.Contended(err) {
-		t.Errorf("error %v: want one that says to read first, and not to try again", err)
+		t.Errorf("error %v: want one that asks for a read first and is not retriable", err)
 	}
 	if d := diff(api.Resource(h), e.read(t, h)); d != "" {
 		t.Errorf("object (-want +got):\n%s", d)
@@ -297,7 +297,7 @@ func testDelete(t *testing.T, e *env) {
 		t.Fatal(err)
 	}
 	wantError(t, "get", e.store.Get(t.Context(), e.handle("")), datastore.ErrNotFound)
-	e.create(t, e.handle("")) // the name is free again
+	e.create(t, e.handle("")) // the name can be reused
 }
 
 func testDeleteOld(t *testing.T, e *env) {
@@ -351,7 +351,7 @@ func testDeleteFinished(t *testing.T, e *env) {
 	}
 }
 
-// What a deletion that is refused leaves is not marked: the object stays whole, in the datastore and in the caller's hands.
+// A refused deletion leaves no mark, neither on the stored object nor on the caller's.
 func testDeleteUnmarked(t *testing.T, e *env) {
 	for _, obj := range []api.Deletable{e.handle(""), e.affinity("node-a")} {
 		e.create(t, obj)
@@ -392,9 +392,9 @@ func testMarked(t *testing.T, e *env) {
 	for _, obj := range []api.Deletable{e.handle(""), e.affinity("node-a")} {
 		e.create(t, obj)
 		e.mark(t, obj)
-		wantError(t, "get", e.store.Get(t.Context(), wanted(obj)), datastore.ErrNotFound)
+		wantError(t, "get", e.store.Get(t.Context(), keyed(obj)), datastore.ErrNotFound)
 	}
-	e.create(t, e.handle("")) // the names are free again
+	e.create(t, e.handle("")) // the names can be reused
 	e.create(t, e.affinity("node-a"))
 }
 
@@ -446,10 +446,10 @@ func testListStale(t *testing.T, e *env) {
 		t.Fatal(err)
 	}
 	if len(list.Items) == 0 {
-		return // as it was before the creation
+		return // the state before the creation
 	}
 	if diff(list.Items, []api.BlockAffinity{created}) != "" && diff(list.Items, []api.BlockAffinity{*a}) != "" {
-		t.Errorf("the list shows what never was: %+v", list.Items)
+		t.Errorf("the list is not a past state: %+v", list.Items)
 	}
 }
 
@@ -499,7 +499,7 @@ func testListNamesHost(t *testing.T, e *env) {
 	}
 }
 
-// racers is how many writers compete. They start together.
+// racers is the number of writers that compete; they start together.
 const racers = 8
 
 func race(t *testing.T, racers int, write func(i int) error, lost error) {

@@ -16,12 +16,12 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
-// Fake is a datastore in memory that keeps objects as JSON, under the Kubernetes API's rules: revisions, UIDs, marks of
-// Calico's deletions in two steps, lists that may be old. It implements datastore.Store; Session gives one client a view in which requests fail.
+// Fake is a datastore in memory that keeps objects as JSON, under the Kubernetes API's rules: revisions, UIDs, Calico's deletion marks, lists
+// that may be stale. It implements datastore.Store; Session returns a client in which requests can fail.
 type Fake struct {
 	mu      sync.Mutex // guards all below
 	objects map[string]record
-	writes  uint64              // the number of writes so far; the last one's is the newest revision
+	writes  uint64              // number of writes so far, and the newest revision
 	past    []map[string]record // the states after the latest writes, oldest first, while lag is set
 	lag     func(states int) int
 	late    []func() error
@@ -39,10 +39,10 @@ var _ datastore.Store = (*Fake)(nil)
 // NewFake returns an empty Fake.
 func NewFake() *Fake { return &Fake{objects: map[string]record{}} }
 
-// keepStates bounds how old a stale list can be, in writes.
+// keepStates is the maximum age of a stale list, in writes.
 const keepStates = 20
 
-// SetLag makes stale lists old: for each, lag is asked how many writes it misses; states is the most there can be.
+// SetLag makes stale lists old: for each list, lag returns the number of writes that it misses, at most states.
 func (f *Fake) SetLag(lag func(states int) int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -50,8 +50,8 @@ func (f *Fake) SetLag(lag func(states int) int) {
 	f.past = []map[string]record{maps.Clone(f.objects)}
 }
 
-// LandLate lets the writes that a Late fault has held back reach the datastore now, in the order in which they were sent.
-// Those whose object has changed since do not land, as nothing tells their senders.
+// LandLate applies the writes that a Late fault has held back, in the order in which they were sent. A write whose object has changed since is
+// dropped, without an error for its sender.
 func (f *Fake) LandLate() {
 	f.mu.Lock()
 	late := f.late
@@ -87,7 +87,6 @@ func (f *Fake) Delete(ctx context.Context, obj api.Resource) error {
 	return f.Session(nil).Delete(ctx, obj)
 }
 
-// get is one read of an object.
 func (f *Fake) get(key string) (record, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -98,7 +97,7 @@ func (f *Fake) get(key string) (record, error) {
 	return r, nil
 }
 
-// list returns the objects of a kind in the order of their names.
+// list returns the objects of a kind, ordered by name.
 func (f *Fake) list(t api.Type, opts datastore.ListOptions) []record {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -171,7 +170,7 @@ func (f *Fake) remove(key string, m api.Meta) error {
 	return nil
 }
 
-// store must be called with mu held.
+// store saves the object with a new revision. The caller must hold mu.
 func (f *Fake) store(key string, obj api.Resource, uid string) (record, error) {
 	data, err := json.Marshal(obj)
 	if err != nil {
@@ -192,7 +191,7 @@ func (f *Fake) store(key string, obj api.Resource, uid string) (record, error) {
 	return r, nil
 }
 
-// wrote counts a write. It must be called with mu held.
+// wrote counts a write. The caller must hold mu.
 func (f *Fake) wrote() {
 	f.writes++
 	if f.lag == nil {
@@ -217,7 +216,7 @@ func (r record) into(obj api.Resource) error {
 	return nil
 }
 
-// name returns the record as a list of names has it.
+// name returns the record as an item of a metadata-only list.
 func (r record) name() []byte {
 	m := api.Meta{Name: r.meta.Name, Namespace: r.meta.Namespace, ResourceVersion: r.meta.ResourceVersion}
 	data, err := json.Marshal(map[string]api.Meta{"metadata": m})

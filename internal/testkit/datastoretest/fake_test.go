@@ -21,8 +21,7 @@ func TestFakePassesTheCasesWithOldLists(t *testing.T) {
 	Run(t, func() datastore.Store { return f })
 }
 
-// What each fault does to a create: whether the caller hears of success, what it hears else, and whether the object is there
-// at once and after late writes have landed.
+// Effect of each fault on a create: the error that the caller gets, and whether the object exists at once and after late writes were applied.
 func TestFaults(t *testing.T) {
 	for _, c := range []struct {
 		name        string
@@ -53,20 +52,20 @@ func TestFaults(t *testing.T) {
 				t.Errorf("create: error %v, want %v", err, c.want)
 			}
 			if got := f.Get(t.Context(), e.handle("")) == nil; got != c.now {
-				t.Errorf("the object is there: %v, want %v", got, c.now)
+				t.Errorf("the object exists: %v, want %v", got, c.now)
 			}
 			f.LandLate()
 			if got := f.Get(t.Context(), e.handle("")) == nil; got != c.landed {
-				t.Errorf("the object is there at last: %v, want %v", got, c.landed)
+				t.Errorf("the object exists after late writes: %v, want %v", got, c.landed)
 			}
 			if got := errors.Is(s.Get(t.Context(), e.handle("")), ErrCrashed); got != c.dead {
-				t.Errorf("the client is dead: %v, want %v", got, c.dead)
+				t.Errorf("the client has crashed: %v, want %v", got, c.dead)
 			}
 		})
 	}
 }
 
-// Each request passes through the hook, also that of a reader that finishes a deletion.
+// Each request passes through the hook, including that of a reader that finishes a deletion.
 func TestHookSeesEveryRequest(t *testing.T) {
 	f := NewFake()
 	var got []string
@@ -99,8 +98,8 @@ func TestHookSeesEveryRequest(t *testing.T) {
 	}
 }
 
-// A late write is guarded like any other: it does not land on an object that changed in between.
-func TestLateWriteMeetsTheGuard(t *testing.T) {
+// A late write conflicts like any other on an object that changed in between.
+func TestLateWriteConflicts(t *testing.T) {
 	f := NewFake()
 	e := &env{store: f, id: "x"}
 	h := e.handle("")
@@ -136,7 +135,7 @@ func TestStaleListsLag(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(stale.Items) != want || len(sure.Items) != 2 {
-			t.Errorf("lag %d: %d items in the stale list, want %d; %d in the sure one, want 2", missed, len(stale.Items), want, len(sure.Items))
+			t.Errorf("lag %d: %d items in the stale list, want %d; %d in the current one, want 2", missed, len(stale.Items), want, len(sure.Items))
 		}
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// Script is the handler of a server that answers what a test tells it to: what a real one cannot be made to do at will.
+// Script is the handler of a server that gives prepared responses which a real server cannot be made to give.
 type Script struct {
 	name func(*http.Request) string
 
@@ -14,7 +14,7 @@ type Script struct {
 	seen    []string
 }
 
-// NewScript gives the answers in order, the last one for ever. It keeps of each request what name returns.
+// NewScript returns a handler that gives the answers in order and repeats the last one. It records name of each request.
 func NewScript(name func(*http.Request) string, answers ...http.HandlerFunc) *Script {
 	return &Script{name: name, answers: answers}
 }
@@ -30,7 +30,7 @@ func (s *Script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	answer(w, r)
 }
 
-// Requests returns the names of all requests so far.
+// Requests returns the recorded names of all requests.
 func (s *Script) Requests() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

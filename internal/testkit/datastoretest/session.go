@@ -13,10 +13,10 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
-// ErrCrashed is what a session answers after its Crash or CrashAfter: its process is dead.
+// ErrCrashed is returned by a session after Crash or CrashAfter: its process is dead.
 var ErrCrashed = errors.New("this client has crashed")
 
-// Request is one request as the API server sees it.
+// Request is one request to the datastore.
 type Request struct {
 	Verb string // GET, LIST, POST, PUT or DELETE
 	Kind string
@@ -34,29 +34,29 @@ func (r Request) String() string { return r.Verb + " " + r.Kind + " " + r.Name }
 
 const verbList = "LIST"
 
-// Fault is what happens to one request.
+// Fault is a failure injected into one request.
 type Fault int
 
 const (
 	// None: the request is served.
 	None Fault = iota
-	// Conflict: a write is refused as if somebody else had been faster.
+	// Conflict: a write fails with a conflict, as after a concurrent write.
 	Conflict
-	// Unavailable: the request is lost on its way.
+	// Unavailable: the request is lost before it is served.
 	Unavailable
-	// Lost: the request is served and its answer is lost.
+	// Lost: the request is served and its response is lost.
 	Lost
-	// Late: a write without an answer that is still on its way; it lands at LandLate if it can by then.
+	// Late: a write fails without a response and is applied at LandLate, unless it conflicts by then.
 	Late
-	// Crash: the client dies before the request.
+	// Crash: the client crashes before the request.
 	Crash
-	// CrashAfter: the client dies when the request has been served, before it sees the answer.
+	// CrashAfter: the client crashes when the request has been served, before it receives the response.
 	CrashAfter
-	// CrashLate: the client dies while its write is on its way, as with Late.
+	// CrashLate: the client crashes while its write is in flight, as with Late.
 	CrashLate
 )
 
-// Hook decides what happens to a request. It may block, to put the requests of several clients in an order of its own.
+// Hook returns the fault of a request. It may block, to order the requests of several clients.
 type Hook func(ctx context.Context, r Request) Fault
 
 // Session is one client of a Fake. It implements datastore.Store.
@@ -71,10 +71,10 @@ type Session struct {
 
 var _ datastore.Store = (*Session)(nil)
 
-// Session returns a client whose requests the hook decides on; without a hook all are served.
+// Session returns a client whose faults the hook decides; without a hook all requests are served.
 func (f *Fake) Session(hook Hook) *Session { return &Session{fake: f, hook: hook} }
 
-// Crashed reports whether the client is dead.
+// Crashed reports whether the client has crashed.
 func (s *Session) Crashed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,7 +141,7 @@ func (s *Session) Delete(ctx context.Context, obj api.Resource) error {
 	return err
 }
 
-// write sends a copy of obj, since a late write lands when its sender may be using obj for something else.
+// write sends a copy of obj: the caller may have changed obj when a late write is applied.
 func (s *Session) write(ctx context.Context, verb string, obj api.Resource, apply func(string, api.Resource) (record, error)) error {
 	sent := newLike(obj)
 	data, err := json.Marshal(obj)
@@ -183,7 +183,7 @@ func (s *Session) do(ctx context.Context, r Request, apply func() error) error {
 	if s.hook != nil && !s.Crashed() {
 		fault = s.hook(ctx, r)
 	}
-	if s.Crashed() { // perhaps by a request that ran beside this one
+	if s.Crashed() { // by a concurrent request
 		return fmt.Errorf("%s: %w", r, ErrCrashed)
 	}
 	if err := ctx.Err(); err != nil {
@@ -201,7 +201,7 @@ func (s *Session) do(ctx context.Context, r Request, apply func() error) error {
 	case Unavailable:
 		return fmt.Errorf("%s: %w (injected)", r, datastore.ErrUnavailable)
 	case Lost:
-		_ = apply() // nobody hears of its result
+		_ = apply() // the response is lost
 		return fmt.Errorf("%s: %w (injected after it was served)", r, datastore.ErrUnavailable)
 	case Late, CrashLate:
 		s.fake.hold(apply)
@@ -209,13 +209,13 @@ func (s *Session) do(ctx context.Context, r Request, apply func() error) error {
 	case Crash:
 		return s.lost(r, true)
 	case CrashAfter:
-		_ = apply() // nobody hears of its result
+		_ = apply() // the response is lost
 		return s.lost(r, true)
 	}
 	return apply()
 }
 
-// onRead turns the faults that only a write can have into those that are left of them for a read.
+// onRead replaces the faults of writes by their equivalents for a read.
 func onRead(f Fault) Fault {
 	switch f {
 	case Conflict:

@@ -1,4 +1,4 @@
-// Package desiredtest has clusters for tests.
+// Package desiredtest has snapshots of clusters for tests of the desired state.
 package desiredtest
 
 import (
@@ -6,7 +6,7 @@ import (
 	"github.com/tortie-net/tortie/internal/cluster/state"
 )
 
-// World is one of three nodes with one pool; node1 is the one that is looked at.
+// World returns a cluster of three nodes with one pool, as seen from node1, after change.
 func World(change func(*state.Cluster)) state.Cluster {
 	node := func(name, address string) api.Node {
 		n := api.Node{Meta: api.Meta{Name: name, Annotations: map[string]string{}}}
@@ -41,7 +41,7 @@ func World(change func(*state.Cluster)) state.Cluster {
 	return w
 }
 
-// Reflecting is one of three nodes in two families, of which the last is an operator's reflector; n2 owns blocks.
+// Reflecting returns a dual-stack cluster of three nodes, of which the last is a route reflector set by an operator; n2 owns blocks.
 func Reflecting() state.Cluster {
 	node := func(name, v4, v6 string, more map[string]string) api.Node {
 		n := api.Node{Meta: api.Meta{Name: name, Labels: map[string]string{api.LabelZone: "zone-" + name}, Annotations: map[string]string{

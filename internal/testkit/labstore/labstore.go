@@ -1,4 +1,4 @@
-// Package labstore gives tests a store at a real API server.
+// Package labstore gives tests a datastore on a real API server.
 package labstore
 
 import (
@@ -11,13 +11,13 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
-// Store returns a store at the server of labtest.API, as its administrator.
+// Store returns a datastore on the server of labtest.API, with administrator rights.
 func Store(t testing.TB) *kubernetes.Store {
 	t.Helper()
 	return At(t, labtest.API(t))
 }
 
-// At returns a store where a kubeconfig leads, such as that of a server of the test's own or of a proxy.
+// At returns a datastore on the server of a kubeconfig, such as that of a test's own server or of a proxy.
 func At(t testing.TB, kubeconfig string) *kubernetes.Store {
 	t.Helper()
 	cfg, err := kubernetes.LoadKubeconfig(kubeconfig)
@@ -31,7 +31,7 @@ func At(t testing.TB, kubeconfig string) *kubernetes.Store {
 	return store
 }
 
-// Forget removes an object now and at the end of the test: the API server is shared.
+// Forget deletes an object now and at the end of the test: the API server is shared.
 func Forget(t testing.TB, store *kubernetes.Store, obj api.Resource) {
 	t.Helper()
 	clean := func() {

@@ -21,33 +21,34 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// chartNamespace is where the chart's service accounts are in tests.
+// chartNamespace is the namespace of the chart's service accounts in tests.
 const chartNamespace = "kube-system"
 
-// agentAccount is the agents' and the installers'.
+// agentAccount is the service account of agents and installers.
 const agentAccount = "tortie-node"
 
-// granted are the accounts that were made, by an administrator's token, which no two servers share, and name. One test at a time makes them.
+// granted is the set of accounts that were created, by the administrator's token, which is unique per server, and by name. accounts lets one
+// test at a time create them.
 var (
 	accounts sync.Mutex
 	granted  = map[string]bool{}
 )
 
-// As returns how to reach the API server as one of the chart's service accounts, with exactly the rights that the chart gives
-// it: a test that runs the product so fails if a right is missing.
+// As returns a configuration for the API server with one of the chart's service accounts and exactly the permissions that the chart grants it,
+// so that a test of the product fails if one is missing.
 func As(t testing.TB, account string) *rest.Config {
 	t.Helper()
 	return AsOn(t, RESTConfig(t), account)
 }
 
-// AsOn is As for another server than that of API.
+// AsOn is As for another server.
 func AsOn(t testing.TB, admin *rest.Config, account string) *rest.Config {
 	t.Helper()
 	return asOn(t, admin, account, "")
 }
 
-// OnNode is AsOn with a token that names a Node, which must exist. The agent's is bound to its pod there, which is made, as the
-// kubelet's are; the plugins' to the Node, as the installer's are, and ends with it.
+// OnNode is AsOn with a token that names a Node, which must exist. The agent's token is bound to its pod on that Node, which is created, like
+// a token from the kubelet; the plugins' token is bound to the Node, like one from the installer, and is revoked with it.
 func OnNode(t testing.TB, admin *rest.Config, account, node string) *rest.Config {
 	t.Helper()
 	return asOn(t, admin, account, node)
@@ -65,7 +66,7 @@ func asOn(t testing.TB, admin *rest.Config, account, node string) *rest.Config {
 	}
 	if key := admin.BearerToken + account; !granted[key] {
 		if err := grant(ctx, admin, core, account, chartRights(t, account)); err != nil {
-			t.Fatalf("the chart's rights of %s: %v", account, err)
+			t.Fatalf("grant %s the chart's roles: %v", account, err)
 		}
 		granted[key] = true
 	}
@@ -84,7 +85,7 @@ func asOn(t testing.TB, admin *rest.Config, account, node string) *rest.Config {
 	return cfg
 }
 
-// boundTo returns what a token of the account that names a node is bound to.
+// boundTo returns the object that a token of the account on a node is bound to.
 func boundTo(ctx context.Context, core kubernetes.Interface, account, node string) (*authv1.BoundObjectReference, error) {
 	obj, err := core.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 	if err != nil {
@@ -110,7 +111,7 @@ func boundTo(ctx context.Context, core kubernetes.Interface, account, node strin
 	return &authv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: name, UID: pod.UID}, nil
 }
 
-// GrantAll gives what a test has rendered of the chart's rights, over those of its default values.
+// GrantAll applies the RBAC objects of a rendered chart, in addition to those of the default values.
 func GrantAll(t testing.TB, admin *rest.Config, chart []*unstructured.Unstructured) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -123,7 +124,7 @@ func GrantAll(t testing.TB, admin *rest.Config, chart []*unstructured.Unstructur
 	}
 }
 
-// grant creates the account, what the chart gives it, and waits until the authorizer has heard of that.
+// grant creates the account and its RBAC objects, and waits until the authorizer has observed them.
 func grant(ctx context.Context, admin *rest.Config, core kubernetes.Interface, account string, rights []right) error {
 	sa := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: account}}
 	_, err := core.CoreV1().ServiceAccounts(chartNamespace).Create(ctx, sa, metav1.CreateOptions{})
@@ -143,13 +144,13 @@ func grant(ctx context.Context, admin *rest.Config, core kubernetes.Interface, a
 	return nil
 }
 
-// right is a role that the chart binds to an account, cluster-wide or in a namespace.
+// right is a role and its binding, cluster-wide or in a namespace, from the chart.
 type right struct {
 	role, binding *unstructured.Unstructured
-	rule          rbacv1.PolicyRule // the first of the role's
+	rule          rbacv1.PolicyRule // the first rule of the role
 }
 
-// await asks the authorizer until it knows the role.
+// await sends access reviews until the authorizer has observed the role.
 func (r right) await(ctx context.Context, core kubernetes.Interface, account string) error {
 	asked := &authzv1.ResourceAttributes{
 		Namespace: r.role.GetNamespace(), Group: r.rule.APIGroups[0], Resource: r.rule.Resources[0], Verb: r.rule.Verbs[0],
@@ -177,19 +178,19 @@ func (r right) await(ctx context.Context, core kubernetes.Interface, account str
 	}
 }
 
-// rendered is the chart with its default values, once for a test binary.
+// rendered is the chart with its default values, rendered once for a test binary.
 var rendered struct {
 	sync.Once
 	objects []*unstructured.Unstructured
 }
 
-// chartRights returns what the chart binds to the account.
+// chartRights returns the roles that the chart binds to the account.
 func chartRights(t testing.TB, account string) []right {
 	t.Helper()
 	rendered.Do(func() { rendered.objects = Manifest(t) })
 	var rights []right
 	for _, obj := range rendered.objects {
-		var binding rbacv1.RoleBinding // which has the fields of a ClusterRoleBinding
+		var binding rbacv1.RoleBinding // has the same fields as ClusterRoleBinding
 		if !slices.Contains([]string{"ClusterRoleBinding", "RoleBinding"}, obj.GetKind()) {
 			continue
 		}

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// NewAuditedServer is NewServer with a record of what the chart's accounts ask.
+// NewAuditedServer is NewServer with an audit log of the chart's accounts.
 func NewAuditedServer(t testing.TB) *Server {
 	t.Helper()
 	return define(t, newServer(t, "-audit", "system:serviceaccounts:"+chartNamespace))
@@ -22,10 +22,10 @@ type AuditedRequest struct {
 	Resource  string // with its subresource, as in RBAC
 	Namespace string
 	Name      string
-	Forbidden bool // for want of a right
+	Forbidden bool // denied by RBAC
 }
 
-// auditEvent is what is looked at of an audit.k8s.io/v1 Event.
+// auditEvent is the decoded part of an audit.k8s.io/v1 Event.
 type auditEvent struct {
 	Verb      string
 	User      struct{ Username string }
@@ -35,7 +35,7 @@ type auditEvent struct {
 	Annotations map[string]string
 }
 
-// AuditedRequests returns what the chart's accounts have asked an audited server, in the order of its answers.
+// AuditedRequests returns the requests of the chart's accounts to an audited server, in the order of its responses.
 func (s *Server) AuditedRequests(t testing.TB) []AuditedRequest {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(filepath.Dir(s.kubeconfig), "audit.log"))
@@ -48,7 +48,7 @@ func (s *Server) AuditedRequests(t testing.TB) []AuditedRequest {
 		if err := json.Unmarshal([]byte(line), &e); err != nil {
 			t.Fatalf("audit.log: %v in %s", err, line)
 		}
-		if e.ObjectRef == nil { // what everybody may ask, such as /version
+		if e.ObjectRef == nil { // non-resource request that every account may make, such as /version
 			continue
 		}
 		_, account, _ := strings.Cut(e.User.Username, "system:serviceaccount:"+chartNamespace+":")

@@ -63,7 +63,7 @@ func createDefinition(ctx context.Context, client dynamic.Interface, file string
 	return def, nil
 }
 
-// waitServed lists the new kind until that works: Established says only that the definition was accepted.
+// waitServed lists the new kind until that succeeds: the condition Established is true before the resource is served.
 func waitServed(ctx context.Context, client dynamic.Interface, def *unstructured.Unstructured) error {
 	group, _, _ := unstructured.NestedString(def.Object, "spec", "group")
 	plural, _, _ := unstructured.NestedString(def.Object, "spec", "names", "plural")

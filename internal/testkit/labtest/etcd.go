@@ -6,16 +6,16 @@ import (
 	"testing"
 )
 
-// Etcd is an etcd of a test's own, empty and without an API server, which the test may kill.
+// Etcd is an empty etcd without an API server, used by one test, which may kill it.
 type Etcd struct {
 	child *child
 	// Endpoint is the URL for clients.
 	Endpoint string
-	// CAFile, CertFile and KeyFile are what a client needs if it is served over TLS, else empty.
+	// CAFile, CertFile and KeyFile are the client's TLS files, empty without TLS.
 	CAFile, CertFile, KeyFile string
 }
 
-// NewEtcd starts an etcd, which speaks TLS with clients that have a certificate, or in the clear. It ends with the test.
+// NewEtcd starts an etcd that ends with the test. With tls it requires client certificates.
 func NewEtcd(t testing.TB, tls bool) *Etcd {
 	t.Helper()
 	args := []string{"etcd"}
@@ -35,14 +35,14 @@ func NewEtcd(t testing.TB, tls bool) *Etcd {
 	return e
 }
 
-// Kill ends etcd with SIGKILL, and returns when it has ended. Its data stay.
+// Kill ends etcd with SIGKILL, and returns when it has exited. Its data stay.
 func (e *Etcd) Kill() error {
-	_, err := e.child.tell("kill", "killed")
+	_, err := e.child.send("kill", "killed")
 	return err
 }
 
-// Start starts a killed etcd, with the same address and data, and returns when it is healthy.
+// Start restarts a killed etcd with the same address and data, and returns when it is healthy.
 func (e *Etcd) Start() error {
-	_, err := e.child.tell("start", "ready ENDPOINT=")
+	_, err := e.child.send("start", "ready ENDPOINT=")
 	return err
 }

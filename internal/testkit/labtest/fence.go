@@ -42,7 +42,7 @@ func Chart(t testing.TB, args ...string) []*unstructured.Unstructured {
 	return decode(t, string(out))
 }
 
-// Manifest returns what the chart makes of its default values, from the file that has it: where a test runs there may be no Helm.
+// Manifest returns the objects of the chart's default values from the generated manifest: Helm may not be installed where a test runs.
 func Manifest(t testing.TB) []*unstructured.Unstructured {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(Root(), "manifests", "tortie.yaml"))
@@ -57,7 +57,7 @@ func decode(t testing.TB, text string) (objects []*unstructured.Unstructured) {
 	for doc := range strings.SplitSeq(text, "\n---\n") {
 		obj := &unstructured.Unstructured{}
 		if err := yaml.Unmarshal([]byte(doc), &obj.Object); err != nil {
-			t.Fatalf("what the chart renders: %v\n%s", err, doc)
+			t.Fatalf("decode the rendered chart: %v\n%s", err, doc)
 		}
 		if obj.GetKind() != "" {
 			objects = append(objects, obj)
@@ -66,7 +66,7 @@ func decode(t testing.TB, text string) (objects []*unstructured.Unstructured) {
 	return objects
 }
 
-// resources are those of kinds that the chart makes and tests apply.
+// resources maps the kinds of the chart that tests apply to resource names.
 var resources = map[string]string{
 	"ClusterRole":                      "clusterroles",
 	"ClusterRoleBinding":               "clusterrolebindings",
@@ -96,14 +96,14 @@ func apply(ctx context.Context, admin *rest.Config, objects ...*unstructured.Uns
 	return nil
 }
 
-// Fence puts the chart's default fencing on a server and returns when it is in force. In a server that tests share it stays: it is
-// about the chart's accounts only.
+// Fence applies the chart's default admission policies to a server and returns when they are enforced. They stay on a shared server, as they
+// match the chart's accounts only.
 func Fence(t testing.TB, admin *rest.Config) {
 	t.Helper()
 	FenceWith(t, admin, Manifest(t))
 }
 
-// FenceWith is Fence with what a test has rendered.
+// FenceWith is Fence with a rendered chart.
 func FenceWith(t testing.TB, admin *rest.Config, chart []*unstructured.Unstructured) {
 	t.Helper()
 	accounts.Lock()
@@ -117,12 +117,12 @@ func FenceWith(t testing.TB, admin *rest.Config, chart []*unstructured.Unstructu
 		t.Fatal(err)
 	}
 	if err := awaitFence(ctx, admin); err != nil {
-		t.Fatalf("the API server does not take up the chart's fencing: %v", err)
+		t.Fatalf("the API server does not enforce the chart's admission policies: %v", err)
 	}
 }
 
-// awaitFence waits until the API server's admission has heard of all of the policies: it compiles them one by one, and a probe of
-// its own shows when that which was made last is in force.
+// awaitFence waits until the API server enforces all of the policies. It compiles them one by one, so a probe policy that was created last
+// shows when the others are in force.
 func awaitFence(ctx context.Context, admin *rest.Config) error {
 	core, err := kubernetes.NewForConfig(admin)
 	if err != nil {
@@ -158,7 +158,7 @@ func awaitFence(ctx context.Context, admin *rest.Config) error {
 	}
 }
 
-// refusing is a policy, and its binding, that refuses ConfigMaps of a name, which is its own.
+// refusing returns a policy with a binding that denies ConfigMaps with the policy's own name.
 func refusing(name string) (*admissionv1.ValidatingAdmissionPolicy, *admissionv1.ValidatingAdmissionPolicyBinding) {
 	fail, meta := admissionv1.Fail, metav1.ObjectMeta{Name: name}
 	rule := admissionv1.RuleWithOperations{

@@ -16,7 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-// WriteKubeconfig writes what leads where cfg does, by its token, into a directory, and returns its path.
+// WriteKubeconfig writes a kubeconfig with the server and the token of cfg into a directory, and returns its path.
 func WriteKubeconfig(t testing.TB, dir string, cfg *rest.Config) string {
 	t.Helper()
 	named := func(key string, value map[string]any) []any { return []any{map[string]any{"name": "lab", key: value}} }
@@ -38,7 +38,7 @@ func WriteKubeconfig(t testing.TB, dir string, cfg *rest.Config) string {
 	return path
 }
 
-// PluginKubeconfig is one as the install container writes it for the plugins. ca is PEM.
+// PluginKubeconfig returns a kubeconfig as the install container writes it for the plugins. ca is PEM.
 func PluginKubeconfig(server string, ca []byte, token string) string {
 	return fmt.Sprintf(`apiVersion: v1
 kind: Config
@@ -49,7 +49,7 @@ current-context: calico-context
 `, server, base64.StdEncoding.EncodeToString(ca), token)
 }
 
-// Inside returns how to reach cfg's server from inside a namespace, where it is at an address of the loopback until the test ends.
+// Inside returns a configuration that reaches cfg's server from inside a namespace, at a loopback address there, until the test ends.
 func Inside(t testing.TB, ns *netnstest.NS, cfg *rest.Config) *rest.Config {
 	t.Helper()
 	var l net.Listener

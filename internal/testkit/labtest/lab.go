@@ -22,22 +22,21 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-// labPatience is for what many containers must do on a machine that is busy.
+// labPatience is the limit for operations of many containers on a busy machine.
 const labPatience = 6 * time.Minute
 
 // DebugImage has a shell and a few programs.
 const DebugImage = "docker.io/tortie-net/debug:dev"
 
-// Lab is a real cluster of a test's own: nodes with containerd, kubelet and kube-proxy, which have no pod network until a chart
-// brings it.
+// Lab is a real cluster of one test: nodes with containerd, kubelet and kube-proxy, without a pod network until a chart is installed.
 type Lab struct {
-	// Name tells it apart from other labs of the machine.
+	// Name identifies the lab on this machine.
 	Name       string
 	program    string
 	kubeconfig string
 }
 
-// NewLab starts a lab with that many nodes (master, node1, node2, ...); options are more of `lab up`. It ends with the test, also when
+// NewLab starts a lab with this number of nodes (master, node1, node2, ...); options are passed to `lab up`. It ends with the test, also when
 // the test is killed.
 func NewLab(t testing.TB, nodes int, options ...string) *Lab {
 	t.Helper()
@@ -50,17 +49,17 @@ func NewLab(t testing.TB, nodes int, options ...string) *Lab {
 	return l
 }
 
-// Do runs a command of the lab, such as kubectl, helm, exec or restart, on this lab and returns what it wrote. An error holds what it said.
+// Do runs a command of the lab, such as kubectl, helm, exec or restart, and returns its standard output. An error contains its standard error.
 func (l *Lab) Do(ctx context.Context, command string, args ...string) (string, error) {
 	return l.do(ctx, nil, command, args...)
 }
 
-// Command is what a script writes in place of a program, such as kubectl, that it runs on this lab.
+// Command returns the shell words that run a program of the lab, such as kubectl, from a script.
 func (l *Lab) Command(command string) string {
 	return fmt.Sprintf("%s %s -name %s", l.program, command, l.Name)
 }
 
-// Run is Do without blanks around what the command wrote; the test fails with the command, or if that takes too long.
+// Run is Do with the output trimmed. The test fails if the command fails or exceeds its time.
 func (l *Lab) Run(t testing.TB, command string, args ...string) string {
 	t.Helper()
 	return l.run(t, nil, command, args...)
@@ -72,13 +71,13 @@ func (l *Lab) Kubectl(t testing.TB, args ...string) string {
 	return l.Run(t, "kubectl", args...)
 }
 
-// On runs a line of shell on a node.
+// On runs a shell command on a node.
 func (l *Lab) On(t testing.TB, node, line string) string {
 	t.Helper()
 	return l.Run(t, "exec", node, "sh", "-c", line)
 }
 
-// Put writes a file onto a node, and makes its directory.
+// Put writes a file on a node, and creates its directory.
 func (l *Lab) Put(t testing.TB, node, path string, mode os.FileMode, content []byte) {
 	t.Helper()
 	l.run(t, content, "exec", node, "sh", "-c", `mkdir -p "${0%/*}" && cat > "$0" && chmod "$1" "$0"`, path, fmt.Sprintf("%o", mode))
@@ -105,7 +104,7 @@ func (l *Lab) do(ctx context.Context, input []byte, command string, args ...stri
 	return out.String(), nil
 }
 
-// RESTConfig returns client-go's configuration of the administrator, by way of a port of this machine's loopback.
+// RESTConfig returns the administrator's client-go configuration, by a port of this machine's loopback.
 func (l *Lab) RESTConfig(t testing.TB) *rest.Config {
 	t.Helper()
 	cfg, err := clientcmd.BuildConfigFromFlags("", l.kubeconfig)
@@ -124,7 +123,7 @@ func (l *Lab) RESTConfig(t testing.TB) *rest.Config {
 	t.Cleanup(func() { door.Close() })
 	go forward(door, func() (conn net.Conn, err error) {
 		err = ns.Do(func() error {
-			conn, err = net.Dial("tcp", server.Host) // a literal address: it needs no other thread
+			conn, err = net.Dial("tcp", server.Host) // a literal address: no resolver, no other thread
 			return err
 		})
 		return conn, err
@@ -133,8 +132,8 @@ func (l *Lab) RESTConfig(t testing.TB) *rest.Config {
 	return cfg
 }
 
-// LogDiagnostics shows, if the test has failed, what Kubernetes and the agents say, and what more commands of the lab show. It is for the end
-// of a test, or for a Cleanup of it.
+// LogDiagnostics logs, if the test has failed, the state of Kubernetes and the agents' logs, and the output of more commands of the lab. Call
+// it at the end of a test, or in a Cleanup.
 func (l *Lab) LogDiagnostics(t testing.TB, more ...[]string) {
 	if !t.Failed() {
 		return
@@ -145,14 +144,14 @@ func (l *Lab) LogDiagnostics(t testing.TB, more ...[]string) {
 		{"kubectl", "get", "events", "-A", "--sort-by=.lastTimestamp"},
 		{"kubectl", "-n", chartNamespace, "logs", "-l", "app.kubernetes.io/name=tortie", "--all-containers", "--prefix", "--tail=20"},
 	}, more...) {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second) // t's has ended in a Cleanup
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second) // t.Context is canceled in a Cleanup
 		out, err := l.Do(ctx, args[0], args[1:]...)
 		cancel()
 		t.Logf("%s: %v\n%s", strings.Join(args, " "), err, out)
 	}
 }
 
-// StartPod runs a pod that does nothing on a node, and returns once it is ready. Every node has its image.
+// StartPod runs an idle pod on a node, and returns once it is ready. Every node has its image.
 func (l *Lab) StartPod(t testing.TB, name, node string) {
 	t.Helper()
 	where := fmt.Sprintf(`{"spec":{"nodeName":%q,"terminationGracePeriodSeconds":0}}`, node)
@@ -160,7 +159,7 @@ func (l *Lab) StartPod(t testing.TB, name, node string) {
 	l.Kubectl(t, "wait", "pod/"+name, "--for=condition=Ready", "--timeout=2m")
 }
 
-// Pod opens a running pod's network, until the test ends.
+// Pod opens the network namespace of a running pod, until the test ends.
 func (l *Lab) Pod(t testing.TB, uid string) *netnstest.NS {
 	t.Helper()
 	path, err := l.podNamespace(uid)
@@ -170,13 +169,13 @@ func (l *Lab) Pod(t testing.TB, uid string) *netnstest.NS {
 	return &netnstest.NS{Namespace: openNamespace(t, path)}
 }
 
-// Node opens a node's network, until the test ends.
+// Node opens the network namespace of a node, until the test ends.
 func (l *Lab) Node(t testing.TB, name string) *netnstest.NS {
 	t.Helper()
 	return &netnstest.NS{Namespace: openNamespace(t, l.namespace(name))}
 }
 
-// namespace is the path of a node's network namespace.
+// namespace returns the path of a node's network namespace.
 func (l *Lab) namespace(node string) string {
 	return filepath.Join("/run/netns", "tortie-"+l.Name+"-"+node)
 }
@@ -191,14 +190,14 @@ func openNamespace(t testing.TB, path string) *netlinkx.Namespace {
 	return ns
 }
 
-// podNamespace is the path of a running pod's network namespace, found by the cgroups of its processes.
+// podNamespace returns the path of a running pod's network namespace, found by the cgroup of its processes.
 func (l *Lab) podNamespace(uid string) (string, error) {
 	files, err := filepath.Glob("/proc/[0-9]*/cgroup")
 	if err != nil {
 		return "", err
 	}
 	for _, file := range files {
-		text, _ := os.ReadFile(file) // a process that has ended meanwhile has no file
+		text, _ := os.ReadFile(file) // the process may have exited
 		if bytes.Contains(text, []byte("/tortie-"+l.Name+"/")) && bytes.Contains(text, []byte("/pod"+uid+"/")) {
 			return filepath.Join(filepath.Dir(file), "ns", "net"), nil
 		}

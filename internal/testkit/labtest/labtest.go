@@ -1,6 +1,6 @@
 // Package labtest gives tests a real etcd and kube-apiserver with this project's CustomResourceDefinitions, or an etcd alone.
 //
-// It owns the one API server of a test binary and never touches a cluster that it did not start.
+// It never accesses a cluster that it did not start.
 package labtest
 
 import (
@@ -30,11 +30,11 @@ const startTimeout = 30 * time.Minute
 
 var begun = time.Now()
 
-// Kubernetes is the minor release of the API servers that tests start, such as 1.31: one of those that the lab can build. Empty is the lab's
-// own. It is set before the first one is started.
+// Kubernetes is the minor release of the API servers that tests start, such as 1.31; the lab must be able to build it. Empty selects the lab's
+// default. It must be set before the first server is started.
 var Kubernetes string
 
-// apiArgs are those of the lab's command for an API server.
+// apiArgs returns the arguments of the lab's command for an API server.
 func apiArgs(options ...string) []string {
 	args := []string{"api"}
 	if Kubernetes != "" {
@@ -43,7 +43,7 @@ func apiArgs(options ...string) []string {
 	return append(args, options...)
 }
 
-// patience is startTimeout, or a little less than go test's -timeout leaves: a build that takes longer is to be told of.
+// patience returns startTimeout, or slightly less than go test's -timeout leaves, so that a build that takes longer is reported.
 func patience() time.Duration {
 	if f := flag.Lookup("test.timeout"); f != nil {
 		if limit, ok := f.Value.(flag.Getter).Get().(time.Duration); ok && limit > 0 {
@@ -55,8 +55,8 @@ func patience() time.Duration {
 
 // API returns the path of an administrator's kubeconfig for an API server that has the definitions of charts/tortie/crds.
 //
-// The server is started at the first call, is the same for all tests of one test binary, and ends with it. Tests share its
-// content: they use names of their own. A test fails where the server cannot run; only a short run leaves it out.
+// The server is started by the first call, shared by all tests of a test binary, and ends with it. Tests use object names of their own. A test
+// fails if the server cannot run; a short run skips it.
 func API(t testing.TB) string {
 	t.Helper()
 	needtest.More(t, theLab)
@@ -100,16 +100,16 @@ var shared = sync.OnceValues(func() (string, error) {
 	return kubeconfig, nil
 })
 
-// child is a command of the lab that was started.
+// child is a running command of the lab.
 type child struct {
 	command string
 	process *os.Process
 	stdin   io.WriteCloser
-	said    chan string // the lines of its standard output; closed once it has ended
+	stdout  chan string // lines of standard output; closed once the command has ended
 	stderr  logtest.Buffer
 }
 
-// start runs `lab api` and returns the kubeconfig of its administrator.
+// start runs `lab api` and returns its administrator's kubeconfig.
 func start(lab string) (kubeconfig string, err error) {
 	c, err := launch(lab, apiArgs()...)
 	if err != nil {
@@ -118,11 +118,11 @@ func start(lab string) (kubeconfig string, err error) {
 	return c.ready()
 }
 
-// launch runs a command of the lab that serves. It stops when its standard input ends: the write end of that pipe is open as long as this process
-// lives, however it dies.
+// launch starts a long-running command of the lab. It stops when its standard input is closed: this process holds the write end of that pipe,
+// so it also stops when this process is killed.
 func launch(lab string, args ...string) (*child, error) {
 	cmd := exec.Command(lab, args...)
-	c := &child{said: make(chan string), command: args[0]}
+	c := &child{stdout: make(chan string), command: args[0]}
 	cmd.Stderr = &c.stderr
 	var err error
 	if c.stdin, err = cmd.StdinPipe(); err != nil {
@@ -138,19 +138,19 @@ func launch(lab string, args ...string) (*child, error) {
 	c.process = cmd.Process
 	go func() {
 		for s := bufio.NewScanner(out); s.Scan(); {
-			c.said <- s.Text()
+			c.stdout <- s.Text()
 		}
-		_ = cmd.Wait() // whoever needs the server notices its end by his own requests
-		// Only now is all that it said on standard error copied.
-		close(c.said)
+		_ = cmd.Wait() // clients of the server notice its end by failed requests
+		// Wait has copied all of standard error.
+		close(c.stdout)
 	}()
 	return c, nil
 }
 
-// ready waits until the API server serves, and returns its kubeconfig.
+// ready waits until the API server is ready, and returns its kubeconfig.
 func (c *child) ready() (string, error) { return c.await("ready KUBECONFIG=") }
 
-// await returns what follows prefix on the first line that starts with it.
+// await returns the rest of the first line that starts with prefix.
 func (c *child) await(prefix string) (string, error) {
 	limit := patience()
 	timeout := time.NewTimer(limit)
@@ -158,7 +158,7 @@ func (c *child) await(prefix string) (string, error) {
 	last := ""
 	for {
 		select {
-		case line, ok := <-c.said:
+		case line, ok := <-c.stdout:
 			if !ok {
 				return "", fmt.Errorf("`lab %s` ended before it printed %q: %s\n%s", c.command, prefix, last, c.stderr.Tail())
 			}

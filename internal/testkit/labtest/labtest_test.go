@@ -26,11 +26,11 @@ import (
 func TestNamedLabIsMissing(t *testing.T) {
 	env := func(string) (string, bool) { return filepath.Join(t.TempDir(), "lab"), true }
 	if _, err := findProgram(env, t.TempDir()); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "TORTIE_LAB") {
-		t.Errorf("error %v does not tell what TORTIE_LAB is for", err)
+		t.Errorf("error %v does not name TORTIE_LAB", err)
 	}
 }
 
-// A clone that nothing was built in has its lab built, and a lab of other sources is built anew.
+// Without a built lab, a clone's lab is built, and it is rebuilt when the sources change.
 func TestLabIsBuilt(t *testing.T) {
 	root := t.TempDir()
 	write := func(name, text string) {
@@ -50,13 +50,13 @@ func TestLabIsBuilt(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if said, err := exec.Command(program).CombinedOutput(); err != nil || string(said) != word {
-			t.Errorf("the program says %q, %v, want %q", said, err, word)
+		if out, err := exec.Command(program).CombinedOutput(); err != nil || string(out) != word {
+			t.Errorf("the program printed %q, %v, want %q", out, err, word)
 		}
 	}
 	write("lab/cmd/lab/main.go", "package main\n\nfunc main() { missing() }\n")
 	if _, err := findProgram(func(string) (string, bool) { return "", false }, root); err == nil || !strings.Contains(err.Error(), "undefined: missing") {
-		t.Errorf("error %v does not show what the compiler says", err)
+		t.Errorf("error %v does not contain the compiler's message", err)
 	}
 }
 
@@ -67,7 +67,7 @@ func TestLabThatDiesShowsItsError(t *testing.T) {
 	}
 	_, err := start(lab)
 	if err == nil || !strings.Contains(err.Error(), "port 2379 is taken") {
-		t.Errorf("error %v does not show what the lab said", err)
+		t.Errorf("error %v does not contain the lab's message", err)
 	}
 }
 
@@ -76,8 +76,7 @@ var plurals = map[string]string{
 	"ClusterInformation": "clusterinformations",
 }
 
-// What a real Calico wrote must pass the definitions unchanged: a field that is refused breaks its writes, one that is pruned
-// is lost.
+// Objects of a real Calico must pass the definitions unchanged: a rejected field breaks Calico's writes, a pruned one is lost.
 func TestDefinitionsAcceptCalicosObjects(t *testing.T) {
 	client, err := dynamic.NewForConfig(RESTConfig(t))
 	if err != nil {
@@ -138,7 +137,7 @@ func TestDefinitionsRefuseMistakes(t *testing.T) {
 	}
 }
 
-// Every field that Calico's objects for BGP have is known, both to the definitions and to the types that they are made of.
+// Every field of Calico's BGP objects is known to the definitions and to the Go types they are generated from.
 func TestDefinitionsKnowBGP(t *testing.T) {
 	client, err := dynamic.NewForConfig(RESTConfig(t))
 	if err != nil {
@@ -183,7 +182,7 @@ func TestDefinitionsKnowBGP(t *testing.T) {
 	}
 }
 
-func TestDefinitionsKeepWhatNewerCalicosAdd(t *testing.T) {
+func TestDefinitionsKeepFieldsOfNewerCalico(t *testing.T) {
 	client, err := dynamic.NewForConfig(RESTConfig(t))
 	if err != nil {
 		t.Fatal(err)
@@ -229,7 +228,7 @@ func resource(plural string) schema.GroupVersionResource {
 func TestServerSurvivesItsKill(t *testing.T) {
 	s := NewServer(t)
 	if s.Kubeconfig() == API(t) {
-		t.Fatal("the server of this test is that of all tests")
+		t.Fatal("NewServer returned the shared server")
 	}
 	for _, do := range []func() error{s.Kill, s.Start} {
 		if err := do(); err != nil {
@@ -245,6 +244,6 @@ func TestServerSurvivesItsKill(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := client.Resource(definitions).Get(t.Context(), "ippools.crd.projectcalico.org", metav1.GetOptions{}); err != nil {
-		t.Errorf("what was stored before: %v", err)
+		t.Errorf("object stored before the kill: %v", err)
 	}
 }

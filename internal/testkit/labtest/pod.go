@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// CreatePod creates a Pod, which nothing runs and which goes with the test.
+// CreatePod creates a Pod object that no kubelet runs and that is deleted with the test.
 func CreatePod(t testing.TB, namespace, name string) {
 	t.Helper()
 	client, err := dynamic.NewForConfig(RESTConfig(t))

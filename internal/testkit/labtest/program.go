@@ -16,10 +16,10 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/needtest"
 )
 
-// theLab is what a short run does without.
+// theLab is the dependency that a short run is without.
 const theLab = "the lab"
 
-// Binary returns the path of the lab's program, which is built where nobody has named one.
+// Binary returns the path of the lab's program. It is built unless TORTIE_LAB names one.
 func Binary(t testing.TB) string {
 	t.Helper()
 	needtest.More(t, theLab)
@@ -30,11 +30,11 @@ func Binary(t testing.TB) string {
 	return path
 }
 
-// program is the lab's program.
+// program finds or builds the lab's program once.
 var program = sync.OnceValues(func() (string, error) { return findProgram(config.OS(), Root()) })
 
-// findProgram returns the program that TORTIE_LAB names, or else builds that of the clone. Go does so in a moment if it is there
-// already, and of these sources.
+// findProgram returns the program that TORTIE_LAB names, or builds that of the clone. Go's build cache makes that fast when the sources are
+// unchanged.
 func findProgram(env config.Env, root string) (string, error) {
 	path, ok := env("TORTIE_LAB")
 	if !ok {
@@ -47,7 +47,7 @@ func findProgram(env config.Env, root string) (string, error) {
 	return path, nil
 }
 
-// buildProgram does what `make bin/lab` does, one test binary at a time.
+// buildProgram does the same as `make bin/lab`, in one test binary at a time.
 func buildProgram(root, path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("build the lab: %w", err)
@@ -71,8 +71,8 @@ func buildProgram(root, path string) error {
 	return nil
 }
 
-// Program returns the path of one of the lab's programs, such as hyperkube, which is all of Kubernetes' components. It is built
-// if it is missing.
+// Program returns the path of one of the lab's programs, such as hyperkube, which contains all of Kubernetes' components. It is built if it is
+// missing.
 func Program(t testing.TB, name string) string {
 	t.Helper()
 	lab := Binary(t)

@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Proxy stands in front of the API server and counts what passes: requests by verb and resource, and connections.
+// Proxy is a reverse proxy in front of the API server that counts requests, by verb and resource, and connections.
 type Proxy struct {
 	kubeconfig string
 
@@ -32,13 +32,13 @@ type Proxy struct {
 	fault       func(request string) (status int, delay time.Duration)
 }
 
-// NewProxy starts a proxy before the server of API. It ends with the test.
+// NewProxy starts a proxy to the server of API. It ends with the test.
 func NewProxy(t testing.TB) *Proxy {
 	t.Helper()
 	return NewProxyTo(t, API(t))
 }
 
-// NewProxyTo starts a proxy before the server of an administrator's kubeconfig. It ends with the test.
+// NewProxyTo starts a proxy to the server of an administrator's kubeconfig. It ends with the test.
 func NewProxyTo(t testing.TB, kubeconfig string) *Proxy {
 	t.Helper()
 	upstream, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
@@ -76,8 +76,8 @@ func NewProxyTo(t testing.TB, kubeconfig string) *Proxy {
 	return p
 }
 
-// Repeatable lets a proxy's transport send a request again over a new connection, as a client's own would be let: now and then
-// the API server ends one (GOAWAY) before it has taken the request. A body whose sender was killed stays as short as it is.
+// Repeatable lets a proxy's transport retry a request on a new connection, as a client's transport may: the API server sometimes closes a
+// connection (GOAWAY) before it has processed a request. A body whose sender was killed stays truncated.
 func Repeatable(r *http.Request) {
 	if r.Body == nil {
 		return
@@ -89,7 +89,7 @@ func Repeatable(r *http.Request) {
 	}
 }
 
-// write writes the kubeconfig of a client that comes through the proxy as the administrator.
+// write writes the administrator's kubeconfig for access through the proxy.
 func (p *Proxy) write(t testing.TB, server *httptest.Server, kubeconfig string, upstream *rest.Config) string {
 	t.Helper()
 	cfg, err := clientcmd.LoadFromFile(kubeconfig)
@@ -128,8 +128,8 @@ func (p *Proxy) count(r *http.Request) {
 	p.requests[requestKey(r)]++
 }
 
-// Fault has the proxy ask, for each request that is named as in Requests, how it is answered: late, or if status is not 0 with that and
-// not by the API server. Watches are left alone. Nil ends it.
+// Fault sets a function that decides, for each request as named by Requests, about a delay, and a status other than 0 that the proxy returns
+// instead of forwarding the request. Watches are not affected. Nil removes it.
 func (p *Proxy) Fault(fault func(request string) (status int, delay time.Duration)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -152,10 +152,10 @@ func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request) bool {
 	return status != 0
 }
 
-// Resource returns what a request is for, with its subresource if it has one, such as "pods/status", and whether it is for all of
-// them. What is not for a resource is returned as its path.
+// Resource returns the resource of a request, with its subresource such as "pods/status", and whether the request is for the collection. For a
+// request without a resource it returns the path.
 func Resource(r *http.Request) (name string, all bool) {
-	// /api/v1/RESOURCE… or /apis/GROUP/VERSION/RESOURCE…, the resource perhaps behind namespaces/NAME.
+	// /api/v1/RESOURCE… or /apis/GROUP/VERSION/RESOURCE…, with an optional namespaces/NAME before the resource.
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	skip := 3
 	if parts[0] == "api" {
@@ -175,7 +175,7 @@ func Resource(r *http.Request) (name string, all bool) {
 	return name, len(parts) == 1
 }
 
-// requestKey names a request as RBAC does, such as "list ippools" or "patch pods/status".
+// requestKey returns verb and resource as in RBAC, such as "list ippools" or "patch pods/status".
 func requestKey(r *http.Request) string {
 	resource, all := Resource(r)
 	verb := strings.ToLower(r.Method)
@@ -190,17 +190,17 @@ func requestKey(r *http.Request) string {
 	return verb + " " + resource
 }
 
-// Kubeconfig returns the path of an administrator's kubeconfig that leads through the proxy.
+// Kubeconfig returns the path of an administrator's kubeconfig for access through the proxy.
 func (p *Proxy) Kubeconfig() string { return p.kubeconfig }
 
-// Reset forgets what was counted.
+// Reset sets the counts to zero.
 func (p *Proxy) Reset() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.requests, p.connections = map[string]int{}, 0
 }
 
-// Requests returns how many requests passed since the last Reset, by verb and resource, such as "get ipamblocks".
+// Requests returns the number of requests since the last Reset, by verb and resource, such as "get ipamblocks".
 func (p *Proxy) Requests() map[string]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -211,7 +211,7 @@ func (p *Proxy) Requests() map[string]int {
 	return out
 }
 
-// Connections returns how many connections were opened to the proxy since the last Reset.
+// Connections returns the number of connections opened to the proxy since the last Reset.
 func (p *Proxy) Connections() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

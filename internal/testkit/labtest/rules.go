@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Rules are what the chart lets its accounts do, in the form of AuditedRequest.Rule. args are helm's.
+// Rules returns the permissions that the chart grants its accounts, in the form of AuditedRequest.Rule. args are Helm's.
 func Rules(t testing.TB, args ...string) map[string]bool {
 	t.Helper()
 	roles := map[string][]rbacv1.PolicyRule{}
@@ -51,7 +51,7 @@ func expand(granted map[string]bool, account string, rule rbacv1.PolicyRule) {
 	}
 }
 
-// Rule is the right that a request needs: "ACCOUNT VERB RESOURCE.GROUP".
+// Rule returns the permission that a request needs: "ACCOUNT VERB RESOURCE.GROUP".
 func (a AuditedRequest) Rule() string {
 	return fmt.Sprintf("%s %s %s.%s", a.Account, a.Verb, a.Resource, a.Group)
 }

@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// Server is an API server of a test's own, with this project's definitions, which the test may kill.
+// Server is an API server of one test, with this project's definitions. The test may kill it.
 type Server struct {
 	child      *child
 	kubeconfig string
 }
 
-// NewBareServer starts a server that has no definitions but Kubernetes' own. It ends with the test.
+// NewBareServer starts a server with only Kubernetes' own API. It ends with the test.
 func NewBareServer(t testing.TB) *Server {
 	t.Helper()
 	return newServer(t)
@@ -38,7 +38,7 @@ func NewServer(t testing.TB) *Server {
 	return define(t, NewBareServer(t))
 }
 
-// define gives a server this project's definitions.
+// define creates this project's definitions on a server.
 func define(t testing.TB, s *Server) *Server {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -52,19 +52,19 @@ func define(t testing.TB, s *Server) *Server {
 // Kubeconfig returns the path of an administrator's kubeconfig.
 func (s *Server) Kubeconfig() string { return s.kubeconfig }
 
-// Kill ends kube-apiserver with SIGKILL, and returns when it has ended. Its data stay.
+// Kill ends kube-apiserver with SIGKILL, and returns when it has exited. Its data stay.
 func (s *Server) Kill() error {
-	_, err := s.child.tell("kill", "killed")
+	_, err := s.child.send("kill", "killed")
 	return err
 }
 
-// Start starts a killed kube-apiserver, with the same address, data and credentials, and returns when it is ready.
+// Start restarts a killed kube-apiserver with the same address, data and credentials, and returns when it is ready.
 func (s *Server) Start() error {
-	_, err := s.child.tell("start", "ready KUBECONFIG=")
+	_, err := s.child.send("start", "ready KUBECONFIG=")
 	return err
 }
 
-// launchFor runs a command of the lab that ends with the test.
+// launchFor starts a command of the lab that ends with the test.
 func launchFor(t testing.TB, args ...string) *child {
 	t.Helper()
 	c, err := launch(Binary(t), args...)
@@ -73,16 +73,16 @@ func launchFor(t testing.TB, args ...string) *child {
 	}
 	t.Cleanup(func() {
 		c.stdin.Close()
-		for range c.said { // until it has ended, and removed its files
+		for range c.stdout { // until it has exited, and removed its files
 		}
 	})
 	return c
 }
 
-// tell gives a command and returns what follows the answer's beginning.
-func (c *child) tell(command, answer string) (string, error) {
+// send writes a command to standard input and returns the rest of the reply after the prefix answer.
+func (c *child) send(command, answer string) (string, error) {
 	if _, err := io.WriteString(c.stdin, command+"\n"); err != nil {
-		return "", fmt.Errorf("tell `lab %s` to %s: %w", c.command, command, err)
+		return "", fmt.Errorf("send `lab %s` the command %s: %w", c.command, command, err)
 	}
 	return c.await(answer)
 }

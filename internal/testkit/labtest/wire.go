@@ -11,8 +11,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Forward carries connections that come in on l, which may be in another network namespace, to an address of this process's
-// own. It returns when l is closed.
+// Forward forwards connections from l, which may be in another network namespace, to an address in the namespace of this process. It returns
+// when l is closed.
 func Forward(l net.Listener, to string) {
 	forward(l, func() (net.Conn, error) { return net.Dial("tcp", to) })
 }
@@ -36,8 +36,8 @@ func forward(l net.Listener, dial func() (net.Conn, error)) {
 	}
 }
 
-// Wire is the network between one client and the API server. A test may cut it in the two ways in which networks fail: in
-// silence, or with all connections reset.
+// Wire is the network between one client and the API server. A test can interrupt it in the two ways in which networks fail: packets are
+// dropped, or all connections are reset.
 type Wire struct {
 	upstream string
 
@@ -47,7 +47,7 @@ type Wire struct {
 	conns []net.Conn
 }
 
-// NewWire returns a Wire and how to reach the API server through it. It goes with the test.
+// NewWire returns a Wire, and a configuration that reaches the API server through it. It is closed with the test.
 func NewWire(t testing.TB, cfg *rest.Config) (*Wire, *rest.Config) {
 	t.Helper()
 	u, err := url.Parse(cfg.Host)
@@ -68,14 +68,14 @@ func NewWire(t testing.TB, cfg *rest.Config) (*Wire, *rest.Config) {
 	return w, wired
 }
 
-// Stall lets nothing through any more, and tells neither end.
+// Stall holds back all data, without an error at either end.
 func (w *Wire) Stall() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.cut = true
 }
 
-// Resume lets through what was held back, and what follows.
+// Resume forwards the data that was held back, and all that follows.
 func (w *Wire) Resume() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -83,7 +83,7 @@ func (w *Wire) Resume() {
 	w.cond.Broadcast()
 }
 
-// Connections returns how many connections there are.
+// Connections returns the number of open connections.
 func (w *Wire) Connections() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -96,7 +96,7 @@ func (w *Wire) forget(a, b net.Conn) {
 	w.conns = slices.DeleteFunc(w.conns, func(c net.Conn) bool { return c == a || c == b })
 }
 
-// Reset ends all connections.
+// Reset resets all connections.
 func (w *Wire) Reset() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -138,7 +138,7 @@ func (w *Wire) copy(to, from net.Conn) {
 	}
 }
 
-// await blocks while the wire is silent.
+// await blocks while the wire is stalled.
 func (w *Wire) await() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 )
 
-// SessionsSince returns nil if the agent has that many sessions, all of them begun after a moment.
+// SessionsSince returns nil if the agent has this number of sessions, all of them established after since.
 func (n *Node) SessionsSince(since time.Time, peers int) error {
 	r, err := n.Status()
 	if err != nil {
@@ -30,7 +30,7 @@ func (n *Node) SessionsSince(since time.Time, peers int) error {
 	return nil
 }
 
-// SettledWithoutPeers returns nil when no session is up and the agent does what it can without.
+// SettledWithoutPeers returns nil when no session is established and the agent has applied everything else.
 func (n *Node) SettledWithoutPeers() error {
 	r, err := n.Status()
 	if err != nil {
@@ -47,7 +47,7 @@ func (n *Node) SettledWithoutPeers() error {
 	return nil
 }
 
-// Annotate edits the Node as a person would; nil removes.
+// Annotate sets an annotation of the Node; nil removes it.
 func (n *Node) Annotate(t testing.TB, key string, text *string) {
 	t.Helper()
 	patch := kubernetes.Patch{Metadata: kubernetes.PatchMeta{Annotations: map[string]*string{key: text}}}
@@ -68,7 +68,7 @@ func (n *Node) Annotated(t testing.TB, key, want string) error {
 	return nil
 }
 
-// Try is Run for what may fail.
+// Try is Run for a command that may fail.
 func (n *Node) Try(name string, args ...string) (text string, err error) {
 	err = n.Do(func() error {
 		out, err := exec.Command(name, args...).CombinedOutput()
@@ -78,7 +78,7 @@ func (n *Node) Try(name string, args ...string) (text string, err error) {
 	return text, err
 }
 
-// AssignBorrowed writes the record of a block of one node's, of which another one's pod has an address.
+// AssignBorrowed writes a block with an affinity to owner in which a pod on borrower has an address.
 func (c *Cluster) AssignBorrowed(t testing.TB, cidr string, owner *Node, ordinal int, borrower *Node) {
 	t.Helper()
 	first, handle, affinity := 0, "mesh", "host:"+owner.Name
@@ -90,7 +90,7 @@ func (c *Cluster) AssignBorrowed(t testing.TB, cidr string, owner *Node, ordinal
 	c.Create(t, b)
 }
 
-// NewNodeWithPod makes a node in a subnet whose address, name and block say its number.
+// NewNodeWithPod adds a node with a pod to a subnet. Address, name and block are derived from number.
 func (c *Cluster) NewNodeWithPod(t testing.TB, subnet, number int) (*Node, *Pod) {
 	t.Helper()
 	n := c.NewNode(t, fmt.Sprintf("node-%d", number), subnet, number)
@@ -103,7 +103,7 @@ func (c *Cluster) NewNodeWithPod(t testing.TB, subnet, number int) (*Node, *Pod)
 	return n, n.NewPod(t, addrs...)
 }
 
-// Counters are where a node's kernel says that it has dropped something.
+// Counters returns the drop counters of the node's kernel.
 func (n *Node) Counters() string {
 	var all strings.Builder
 	for _, args := range [][]string{
@@ -116,7 +116,7 @@ func (n *Node) Counters() string {
 	return all.String()
 }
 
-// Condition has the Node say of itself what its kubelet, or the cluster's controllers, would.
+// Condition sets a condition of the Node, as a kubelet or a controller does.
 func (n *Node) Condition(t testing.TB, kind, status string) {
 	t.Helper()
 	patch := kubernetes.Patch{Status: map[string]any{"conditions": []api.NodeCondition{{Type: kind, Status: status, Reason: "Test"}}}}

@@ -23,34 +23,34 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// Patience is how long a test waits for what must happen. It says nothing of how long that should take: see the benchmarks.
-// An emulated processor is ten times slower.
+// Patience is the limit for a condition that must become true. It is no expectation of speed (the benchmarks measure that): an emulated
+// processor is ten times slower.
 const Patience = 90 * time.Second
 
-// subnets are the nodes', each on a bridge of its own behind one router.
+// subnets holds the subnets of the nodes. Each is a bridge behind one router.
 var subnets = []netip.Prefix{netip.MustParsePrefix("172.31.1.0/24"), netip.MustParsePrefix("172.31.2.0/24")}
 
-// Cluster is some nodes, what joins them, and the API server of their own.
+// Cluster is a set of nodes, the network between them, and an API server of its own.
 type Cluster struct {
 	Server *labtest.Server
 	Admin  *rest.Config
 	Store  *kubernetes.Store
 	Fabric *netnstest.NS // bridges and the router between them
-	Dual   bool          // nodes and pods of pairs have an IPv6 address beside the other
-	Env    []string      // of agents, over what they have anyway
-	// Launcher is what an agent is started by, such as setpriv with its options. It executes the program that follows in its own place.
+	Dual   bool          // nodes and pods also have an IPv6 address
+	Env    []string      // additional environment of the agents
+	// Launcher is a program that starts the agent, such as setpriv with its options. It must exec the program that follows.
 	Launcher []string
-	// Labels are those of a Node that is made.
+	// Labels are set on Nodes that are created.
 	Labels map[string]string
 }
 
-// NewCluster makes a cluster without nodes. It ends with the test.
+// NewCluster returns a cluster without nodes. It is removed with the test.
 func NewCluster(t testing.TB) *Cluster {
 	t.Helper()
 	return NewClusterOn(t, labtest.NewServer(t))
 }
 
-// NewClusterOn is NewCluster on a server of the test's.
+// NewClusterOn is NewCluster with an API server that the test started.
 func NewClusterOn(t testing.TB, server *labtest.Server) *Cluster {
 	t.Helper()
 	c := &Cluster{Server: server, Fabric: newFabric(t)}
@@ -63,7 +63,7 @@ func NewClusterOn(t testing.TB, server *labtest.Server) *Cluster {
 	return c
 }
 
-// newFabric makes a namespace with a bridge for each subnet, which it routes between.
+// newFabric returns a namespace with a bridge for each subnet and routing between them.
 func newFabric(t testing.TB) *netnstest.NS {
 	t.Helper()
 	fabric := netnstest.New(t)
@@ -79,7 +79,7 @@ func newFabric(t testing.TB) *netnstest.NS {
 
 func bridgeName(subnet int) string { return fmt.Sprint("br", subnet) }
 
-// Create makes objects of the cluster.
+// Create creates objects in the cluster.
 func (c *Cluster) Create(t testing.TB, objects ...api.Resource) {
 	t.Helper()
 	for _, obj := range objects {
@@ -89,7 +89,7 @@ func (c *Cluster) Create(t testing.TB, objects ...api.Resource) {
 	}
 }
 
-// Remove deletes an object, if it is there.
+// Remove deletes an object, if it exists.
 func (c *Cluster) Remove(t testing.TB, obj api.Resource) {
 	t.Helper()
 	err := c.Store.Get(t.Context(), obj)
@@ -101,7 +101,7 @@ func (c *Cluster) Remove(t testing.TB, obj api.Resource) {
 	}
 }
 
-// NewPool is a pool whose packets are masqueraded outside of pools.
+// NewPool returns a pool with outgoing NAT.
 func NewPool(name, cidr string, mode api.Encapsulation) *api.IPPool {
 	size := 26
 	if strings.Contains(cidr, ":") {
@@ -113,7 +113,7 @@ func NewPool(name, cidr string, mode api.Encapsulation) *api.IPPool {
 	}}
 }
 
-// NewAffinity is a confirmed claim of a node.
+// NewAffinity returns a confirmed affinity of a node.
 func NewAffinity(node, cidr string) *api.BlockAffinity {
 	return &api.BlockAffinity{
 		Meta: api.Meta{Name: node + "-" + strings.NewReplacer(".", "-", "/", "-", ":", "-").Replace(cidr)},
@@ -121,7 +121,7 @@ func NewAffinity(node, cidr string) *api.BlockAffinity {
 	}
 }
 
-// Start starts nodes at the same time, and returns when all of them are ready.
+// Start starts nodes concurrently, and returns when all of them are ready.
 func Start(t testing.TB, nodes ...*Node) {
 	t.Helper()
 	for _, n := range nodes {
@@ -155,7 +155,7 @@ func Within(t testing.TB, limit time.Duration, check func() error) {
 	})
 }
 
-// TimeScale is how much slower than usual this machine is.
+// TimeScale multiplies timeouts on slow machines.
 var TimeScale = func() time.Duration {
 	if scale, _ := config.OS()("TORTIE_LAB_TIMESCALE"); scale != "" {
 		return 10

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// figuresFile is how hack/bench has the tests measure: more repetitions, and what was measured in a file.
+// figuresFile is set by hack/bench: tests then repeat more often and write their measurements to this file.
 var figuresFile = flag.String("figures", "", "measure, and write what was measured to this file")
 
-// figure is one thing that was measured, one or several times.
+// figure is one measured quantity with all its values.
 type figure struct {
 	Name   string
 	Unit   string
@@ -27,7 +27,7 @@ var figures struct {
 // Measuring reports whether a benchmark runs the tests.
 func Measuring() bool { return *figuresFile != "" }
 
-// Repeat is how often something is done that once is enough to prove.
+// Repeat returns how often a test repeats a step: proof in a normal run, measured in a benchmark.
 func Repeat(proof, measured int) int {
 	if Measuring() {
 		return measured
@@ -35,7 +35,7 @@ func Repeat(proof, measured int) int {
 	return proof
 }
 
-// Record adds what was measured to a figure.
+// Record adds measured values to a figure.
 func Record(name, unit string, values ...float64) {
 	figures.mu.Lock()
 	defer figures.mu.Unlock()
@@ -48,7 +48,7 @@ func Record(name, unit string, values ...float64) {
 	figures.all = append(figures.all, figure{name, unit, values})
 }
 
-// RecordTimes is Record for spans.
+// RecordTimes is Record for durations.
 func RecordTimes(name string, times ...time.Duration) {
 	for _, d := range times {
 		Record(name, "ms", float64(d)/float64(time.Millisecond))
@@ -66,7 +66,7 @@ func writeFigures() error {
 	return os.WriteFile(*figuresFile, text, 0o644)
 }
 
-// Timed is a span that a benchmark shows, and that a test only writes down.
+// Timed records a duration in a benchmark, and logs it in a normal run.
 func Timed(t testing.TB, name string, since time.Time) {
 	t.Helper()
 	took := time.Since(since)

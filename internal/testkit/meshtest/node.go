@@ -28,23 +28,23 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-// Node is a namespace with an agent's process in it, or without.
+// Node is a namespace in which an agent may run.
 type Node struct {
 	*netnstest.NS
 	*Cluster
 	Name   string
 	Prefix netip.Prefix // its IPv4 address
-	// V6 is the IPv6 address, if the cluster has two families.
+	// V6 is the IPv6 address in a dual-stack cluster.
 	V6   netip.Addr
 	Wire *labtest.Wire // between the agent and the API server
 	Dir  string
 	http *http.Client // from inside the namespace
-	Cmd  *exec.Cmd    // nil: no agent runs
-	done chan error   // what became of cmd
+	Cmd  *exec.Cmd    // nil while no agent runs
+	done chan error   // result of Cmd.Wait
 	pods int
 }
 
-// NewNode makes a node in a subnet, and its Node. Its address ends with host.
+// NewNode adds a node to a subnet and creates its Node object. host is the last part of its address.
 func (c *Cluster) NewNode(t testing.TB, name string, subnet, host int) *Node {
 	t.Helper()
 	base := subnets[subnet].Addr().As4()
@@ -66,7 +66,7 @@ func (c *Cluster) NewNode(t testing.TB, name string, subnet, host int) *Node {
 	return n
 }
 
-// declare creates the Node, as a kubelet does.
+// declare creates the Node object, as a kubelet does.
 func (n *Node) declare(t testing.TB) {
 	t.Helper()
 	obj := &api.Node{Meta: api.Meta{Name: n.Name, Labels: n.Labels}}
@@ -81,7 +81,7 @@ func (n *Node) declare(t testing.TB) {
 	}
 }
 
-// connect lets the agent reach the API server at the node's loopback, by a wire that can be cut.
+// connect gives the agent access to the API server at the node's loopback address, over a Wire that a test can interrupt.
 func (n *Node) connect(t testing.TB) {
 	t.Helper()
 	var wired *rest.Config
@@ -89,7 +89,7 @@ func (n *Node) connect(t testing.TB) {
 	labtest.WriteKubeconfig(t, n.Dir, labtest.Inside(t, n.NS, wired))
 }
 
-// Claim makes a block the node's.
+// Claim creates a block with an affinity to the node.
 func (n *Node) Claim(t testing.TB, cidr string) {
 	t.Helper()
 	n.Create(t, NewAffinity(n.Name, cidr))
@@ -106,7 +106,7 @@ func (n *Node) env() []string {
 	}, n.Env...)
 }
 
-// Start starts an agent of that build and returns at once. Its log goes on where that of the agent before has ended.
+// Start starts an agent of a build and returns at once. Its log is appended to that of the agent before.
 func (n *Node) Start(t testing.TB, build string) {
 	t.Helper()
 	log, err := os.OpenFile(n.logPath(), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
@@ -124,7 +124,7 @@ func (n *Node) Start(t testing.TB, build string) {
 
 func (n *Node) logPath() string { return filepath.Join(n.Dir, "agent.log") }
 
-// Signal ends the agent and returns when it has ended.
+// Signal sends a signal that ends the agent, and returns when it has ended.
 func (n *Node) Signal(t testing.TB, s syscall.Signal) {
 	t.Helper()
 	if err := n.Cmd.Process.Signal(s); err != nil {
@@ -138,20 +138,20 @@ func (n *Node) Signal(t testing.TB, s syscall.Signal) {
 	}
 }
 
-// End kills the agent with the test, and shows what it said if that failed.
+// End kills the agent with the test, and logs the end of its log if the test failed.
 func (n *Node) End(t testing.TB) {
 	if n.Cmd != nil {
 		_ = n.Cmd.Process.Kill()
 		<-n.done
 	}
 	if t.Failed() {
-		t.Logf("%s said last:\n%s", n.Name, n.Tail(4000))
+		t.Logf("end of the log of %s:\n%s", n.Name, n.Tail(4000))
 	}
 }
 
-// Tail is the end of what the agents of this node have logged.
+// Tail returns the end of the log of the node's agents.
 func (n *Node) Tail(size int) string {
-	text, _ := os.ReadFile(n.logPath()) // nothing to show of an agent that never ran
+	text, _ := os.ReadFile(n.logPath()) // an agent that never ran has no log
 	return string(text[max(0, len(text)-size):])
 }
 
@@ -164,7 +164,7 @@ func (n *Node) dial(ctx context.Context, network, address string) (conn net.Conn
 	return conn, err
 }
 
-// Probe asks the agent's server as the kubelet does.
+// Probe requests a health endpoint of the agent, as the kubelet does.
 func (n *Node) Probe(path string) error {
 	_, err := n.get(path)
 	return err
@@ -183,7 +183,7 @@ func (n *Node) get(path string) ([]byte, error) {
 	return text, err
 }
 
-// Status is what the agent says of itself.
+// Status returns the agent's status report.
 func (n *Node) Status() (r nodestatus.Report, err error) {
 	text, err := n.get("/status")
 	if err != nil {
@@ -192,8 +192,8 @@ func (n *Node) Status() (r nodestatus.Report, err error) {
 	return r, json.Unmarshal(text, &r)
 }
 
-// Settled returns nil once the agent has sessions with these peers, and no others that are not established, knows all that
-// BGP has to tell, and has removed what is left of an earlier agent.
+// Settled returns nil once the agent has this number of established sessions, has removed the stale routes of an earlier agent, and reports no
+// error.
 func (n *Node) Settled(peers int) error {
 	r, err := n.Status()
 	if err != nil {
@@ -233,13 +233,13 @@ func Settle(t testing.TB, nodes ...*Node) {
 	})
 }
 
-// Routes are the agent's, as the kernel has them.
+// Routes returns the agent's routes in the kernel.
 func (n *Node) Routes(t testing.TB) string {
 	t.Helper()
 	return n.Run(t, "ip", "route", "show", "proto", "84")
 }
 
-// Has returns nil if the kernel has a route of the agent's that begins so.
+// Has returns nil if the kernel has a route of the agent that starts with this text.
 func (n *Node) Has(t testing.TB, route string) error {
 	t.Helper()
 	for line := range strings.Lines(n.Routes(t)) {
@@ -250,14 +250,14 @@ func (n *Node) Has(t testing.TB, route string) error {
 	return fmt.Errorf("%s has no route %q", n.Name, route)
 }
 
-// Pod is a namespace that is wired to a node as the plugin wires a pod.
+// Pod is a namespace connected to a node by the plugin's code.
 type Pod struct {
 	*netnstest.NS
-	V4, V6  netip.Addr // V6 invalid: none
-	streams int        // that it has received
+	V4, V6  netip.Addr // V6 is invalid without IPv6
+	streams int        // number of streams received
 }
 
-// NewPod makes a pod with an address of the block, or one of each family, by the plugin's own code.
+// NewPod connects a pod with one address of the block, or one of each family, by the plugin's code.
 func (n *Node) NewPod(t testing.TB, addrs ...string) *Pod {
 	t.Helper()
 	p := &Pod{NS: netnstest.New(t), V4: netip.MustParseAddr(addrs[0])}
@@ -277,18 +277,18 @@ func (n *Node) NewPod(t testing.TB, addrs ...string) *Pod {
 	return p
 }
 
-// Running fails the test if the agent has ended by itself.
+// Running fails the test if the agent has exited.
 func (n *Node) Running(t testing.TB) {
 	t.Helper()
 	select {
 	case err := <-n.done:
 		n.Cmd = nil
-		t.Errorf("%s: the agent has ended: %v", n.Name, err)
+		t.Errorf("%s: the agent has exited: %v", n.Name, err)
 	default:
 	}
 }
 
-// RemoveState removes what the agents of this node have written down for those that come after.
+// RemoveState removes the state that the agents of this node persist across restarts.
 func (n *Node) RemoveState(t testing.TB) {
 	t.Helper()
 	if err := os.RemoveAll(filepath.Join(n.Dir, "run")); err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// SetPassword gives the mesh a password, or another one: the Secret, the right to read it, and what refers to it.
+// SetPassword sets or replaces the BGP password of the mesh: the Secret, the right to read it, and the reference to it.
 func (c *Cluster) SetPassword(t testing.TB, password string) {
 	t.Helper()
 	const namespace, name = "kube-system", "bgp-password"
@@ -38,7 +38,7 @@ func (c *Cluster) SetPassword(t testing.TB, password string) {
 	c.Create(t, &api.BGPConfiguration{Meta: api.Meta{Name: api.DefaultName}, Spec: api.BGPConfigurationSpec{NodeMeshPassword: ref}})
 }
 
-// GrantSecret lets the agents read a Secret of theirs, as the chart does for bgp.passwordSecret and bgp.passwordSecrets.
+// GrantSecret lets the agents read a Secret in their namespace, as the chart does for bgp.passwordSecret and bgp.passwordSecrets.
 func (c *Cluster) GrantSecret(t testing.TB, name string) {
 	t.Helper()
 	const namespace = "kube-system"

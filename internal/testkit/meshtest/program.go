@@ -15,16 +15,16 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/needtest"
 )
 
-// Names of the agent's builds: the second stands for an upgrade, and differs in its version alone.
+// Names of the agent's builds. AnotherBuild stands for an upgrade, and differs in its version only.
 const (
 	Build        = "node"
 	AnotherBuild = "node-upgraded"
 )
 
-// ProgramsEnv names a directory that has the programs already: an emulated processor would take minutes to build them.
+// ProgramsEnv is the environment variable with a directory of prebuilt programs: an emulated processor would take minutes to build them.
 const ProgramsEnv = "TORTIE_MESH_PROGRAMS"
 
-// programs returns the directory of the agent's builds.
+// programs builds the agent and returns the directory of its builds.
 var programs = sync.OnceValues(func() (string, error) {
 	if dir, _ := config.OS()(ProgramsEnv); dir != "" {
 		return dir, nil
@@ -49,7 +49,7 @@ var programs = sync.OnceValues(func() (string, error) {
 // builtHere is the directory to remove at the end.
 var builtHere string
 
-// Program is the path of a build of the agent.
+// Program returns the path of a build of the agent.
 func Program(t testing.TB, name string) string {
 	t.Helper()
 	needtest.More(t, "the agent, built")
@@ -64,10 +64,9 @@ func Program(t testing.TB, name string) string {
 	return path
 }
 
-// Main is for TestMain: it runs the tests, as many at a time as mostly wait, and removes what was built for them. It
-// returns what the process is to exit with.
+// Main is for TestMain: it runs the tests, with more of them in parallel than there are processors as most of them wait, and removes the
+// builds. It returns the exit code.
 func Main(m *testing.M) int {
-	// As many as there are processors would be too few.
 	if err := flag.Set("test.parallel", "16"); err != nil {
 		panic(err)
 	}

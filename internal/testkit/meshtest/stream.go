@@ -17,21 +17,21 @@ import (
 )
 
 const (
-	// rate is a stream's packets per second. An emulated processor does not carry more: what is lost is counted all the same.
+	// fullRate is the packets per second of a stream. emulatedRate is what an emulated processor can carry; loss is counted at either rate.
 	fullRate     = 1000
 	emulatedRate = 100
-	// perFlow is how many packets a stream sends from one port before it takes another: a new connection in the eyes of
-	// conntrack, so that a gap in the NAT rules shows too, which old connections do not notice.
+	// perFlow is the number of packets from one source port before the sender uses another. A new port is a new connection for conntrack, so
+	// gaps in the NAT rules, which do not affect established connections, show too.
 	perFlow = 10
-	// burst bounds how much a sender that was not scheduled in time sends at once: the kernel queues 1,000 packets per processor.
+	// burst is the most a sender that was scheduled late sends at once: the kernel queues 1,000 packets per processor.
 	burst = 32
-	// receiveBuffer takes minutes of a stream: a receiver that is not scheduled loses nothing.
+	// receiveBuffer holds minutes of a stream, so a receiver that is scheduled late loses nothing.
 	receiveBuffer = 64 << 20
-	// Receivers take ports above this one.
+	// streamPort is below the ports of the receivers.
 	streamPort = 7000
 )
 
-// Stream is packets with numbers from one pod to another, sent at a fixed rate until it is ended.
+// Stream is a sequence of numbered packets from one pod to another, sent at a fixed rate until End.
 type Stream struct {
 	name     string
 	from     *Pod
@@ -41,42 +41,42 @@ type Stream struct {
 	stop     atomic.Bool
 	began    time.Time
 
-	sent     chan sendCount // what the sender has done, once it has ended
+	sent     chan sendCount // the sender's counts, once it has ended
 	received chan arrivals
-	last     atomic.Int64 // when a packet arrived last, since began
-	arrived  atomic.Int64 // how many have
+	last     atomic.Int64 // time of the last arrival, since began
+	arrived  atomic.Int64 // packets received
 }
 
-// sendCount is the sender's own account.
+// sendCount is the counters of the sender.
 type sendCount struct {
 	packets int
-	errors  map[string]int // sends that the kernel refused: these count as lost
+	errors  map[string]int // send errors by text; these packets count as lost
 	at      []time.Duration
 	took    time.Duration
 	givenUp int // sent, and no longer waited for
 }
 
-// arrivals is the receiver's.
+// arrivals is the counters of the receiver.
 type arrivals struct {
 	seen       []bool // by number
 	duplicated int
 	reordered  int
-	translated int // from another address than the pod's: masqueraded on the way
+	translated int // source address is not the pod's: masqueraded on the way
 	overrun    uint32
 }
 
-// Count is what became of a stream. Lost are packets that never arrived.
+// Count is the result of a stream. Lost packets never arrived.
 type Count struct {
 	name                                          string
 	Sent, Lost, Duplicated, Reordered, Translated int
-	Overrun                                       uint32 // dropped at the receiver's socket: no fault of the network
+	Overrun                                       uint32 // dropped at the receiver's socket, not by the network
 	Took                                          time.Duration
 	Refused                                       map[string]int
-	when                                          []time.Duration // when the lost ones were sent
-	gaps                                          int             // how often the ones before a lost one arrived
+	when                                          []time.Duration // send times of the lost packets
+	gaps                                          int             // number of runs of lost packets
 }
 
-// String says it in one line.
+// String formats the counts in one line.
 func (c Count) String() string {
 	s := fmt.Sprintf("%s: %d sent in %v (%.0f per s), %d lost, %d duplicated, %d reordered, %d translated, %d dropped at the receiver's socket",
 		c.name, c.Sent, c.Took.Round(time.Millisecond), float64(c.Sent)/c.Took.Seconds(), c.Lost, c.Duplicated, c.Reordered, c.Translated, c.Overrun)
@@ -86,13 +86,13 @@ func (c Count) String() string {
 	return s
 }
 
-// StartStream begins to send in IPv4, once a packet has come through.
+// StartStream starts to send over IPv4, once a first packet has arrived.
 func StartStream(t testing.TB, name string, from, to *Pod) *Stream {
 	t.Helper()
 	return StartStreamBetween(t, name, from, to, from.V4, to.V4)
 }
 
-// StartStreamBetween is StartStream between two of the pods' addresses.
+// StartStreamBetween is StartStream between two given addresses of the pods.
 func StartStreamBetween(t testing.TB, name string, from, to *Pod, src, dst netip.Addr) *Stream {
 	t.Helper()
 	to.streams++
@@ -122,7 +122,7 @@ func StartStreamBetween(t testing.TB, name string, from, to *Pod, src, dst netip
 	return s
 }
 
-// warmUp sends packets without a number until one arrives: the first ones of a path may be lost to address resolution.
+// warmUp sends packets without a number until one arrives, as address resolution may drop the first packets of a path.
 func (s *Stream) warmUp(t testing.TB, to netip.AddrPort) {
 	t.Helper()
 	conn := s.from.ListenUDP(t, netip.AddrPortFrom(s.src, 0).String())
@@ -137,12 +137,12 @@ func (s *Stream) warmUp(t testing.TB, to netip.AddrPort) {
 		_, err = s.conn.Read(buf)
 		return err
 	})
-	// What else was sent arrives now, or has no number.
+	// The other warm-up packets arrive now; they have no number.
 	time.Sleep(100 * time.Millisecond)
 	s.conn.SetReadDeadline(time.Time{})
 }
 
-// send is run by a thread of its own, inside the sender's namespace.
+// send runs on a thread of its own, inside the sender's namespace.
 func (s *Stream) send(interval time.Duration) {
 	c := sendCount{errors: map[string]int{}}
 	err := s.from.Do(func() error {
@@ -168,15 +168,14 @@ func (s *Stream) send(interval time.Duration) {
 	s.sent <- c
 }
 
-// An emulated processor, on a machine that has other things to do, may fall behind at any rate; then packets queue until the
-// kernel gives up looking for their next hop. There a sender waits while this many of its packets are on their way, unless none
-// arrives any more.
+// An emulated processor on a busy machine may fall behind at any rate; then packets queue until the kernel gives up resolving their next hop.
+// There the sender waits while this many of its packets are in flight, unless no packet arrives any more.
 const (
 	window   = 64
 	hopeless = time.Second
 )
 
-// wait returns how long it has waited.
+// wait blocks while too many packets are in flight and returns the time it has waited.
 func (s *Stream) wait(c *sendCount) time.Duration {
 	begun := time.Now()
 	for TimeScale > 1 && !s.stop.Load() && c.packets-c.givenUp-int(s.arrived.Load()) >= window {
@@ -189,17 +188,18 @@ func (s *Stream) wait(c *sendCount) time.Duration {
 	return time.Since(begun)
 }
 
-// flow is a socket, with a port of its own, and how much it has sent.
+// flow is a socket with a source port of its own, and the number of packets sent from it.
 type flow struct{ fd, packets int }
 
 func (f *flow) close() { _ = unix.Close(f.fd) }
 
-// sendOne sends the next packet. Only an error of the sender's own is one: what the kernel refuses to send counts as lost.
+// sendOne sends the next packet. Packets that the kernel refuses to send count as lost; an error is returned only for failures of the sender
+// itself.
 func (s *Stream) sendOne(c *sendCount, f *flow) (err error) {
 	family, to := s.destination()
 	if f.packets%perFlow == 0 {
 		f.close()
-		// Unconnected: an ICMP error in answer to one packet must not keep the next from being sent.
+		// The socket is not connected: an ICMP error for one packet must not fail the next send.
 		if f.fd, err = unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
 			return err
 		}
@@ -213,7 +213,7 @@ func (s *Stream) sendOne(c *sendCount, f *flow) (err error) {
 	return nil
 }
 
-// destination is what the kernel is told to send to.
+// destination returns the socket address to send to.
 func (s *Stream) destination() (family int, to unix.Sockaddr) {
 	if s.dst.Is4() {
 		return unix.AF_INET, &unix.SockaddrInet4{Port: s.port, Addr: s.dst.As4()}
@@ -221,7 +221,7 @@ func (s *Stream) destination() (family int, to unix.Sockaddr) {
 	return unix.AF_INET6, &unix.SockaddrInet6{Port: s.port, Addr: s.dst.As16()}
 }
 
-// receive ends when the socket is closed or has a deadline.
+// receive counts packets until the socket is closed or its deadline has passed.
 func (s *Stream) receive() {
 	var a arrivals
 	buf := make([]byte, 100)
@@ -257,7 +257,7 @@ func (s *Stream) receive() {
 	s.received <- a
 }
 
-// dropped is the kernel's own count of what found no room in the socket's buffer.
+// dropped returns the kernel's count of packets that did not fit into the socket's buffer.
 func dropped(conn *net.UDPConn) (drops uint32) {
 	const indexOfDrops = 8 // SK_MEMINFO_DROPS
 	raw, err := conn.SyscallConn()
@@ -276,10 +276,10 @@ func dropped(conn *net.UDPConn) (drops uint32) {
 	return drops
 }
 
-// quiet is how long nothing has arrived when all that was on its way has.
+// quiet is the time without an arrival after which no packet is in flight.
 const quiet = time.Second
 
-// End stops the sender, gives what is on its way time to arrive, and counts.
+// End stops the sender, waits for packets in flight, and returns the counts.
 func (s *Stream) End() Count {
 	s.stop.Store(true)
 	sent := <-s.sent
@@ -309,7 +309,7 @@ func (s *Stream) End() Count {
 // Traffic is a stream in each direction.
 type Traffic []*Stream
 
-// StartTraffic begins to send both ways, in each family that the pods have.
+// StartTraffic starts a stream in each direction, in each address family of the pods.
 func StartTraffic(t testing.TB, a, b *Pod) (tr Traffic) {
 	t.Helper()
 	both := func(ofA, ofB netip.Addr) {
@@ -324,7 +324,7 @@ func StartTraffic(t testing.TB, a, b *Pod) (tr Traffic) {
 	return tr
 }
 
-// Intact ends the streams; the test fails unless every packet has arrived once, from the address that it was sent from.
+// Intact ends the streams. The test fails unless every packet has arrived exactly once with its source address unchanged.
 func (tr Traffic) Intact(t testing.TB) (counts []Count) {
 	t.Helper()
 	for _, s := range tr {
@@ -340,17 +340,18 @@ func (tr Traffic) Intact(t testing.TB) (counts []Count) {
 		case c.Overrun > 0:
 			t.Errorf("%s: this machine is too busy to count: the receiver's socket dropped %d", c.name, c.Overrun)
 		case c.Lost+c.Duplicated+c.Translated > 0:
-			t.Errorf("%s: not every packet has arrived once and as it was sent (the kernel's queues have dropped %d on all processors since it runs)", c, backlogDrops())
+			t.Errorf("%s: want every packet exactly once and unchanged (backlog drops of all processors since boot: %d)", c, backlogDrops())
 		case c.Sent < int(c.Took.Seconds()*emulatedRate/4):
-			t.Errorf("%s: that is no stream", c)
+			t.Errorf("%s: too few packets for a stream", c)
 		}
 	}
 	return counts
 }
 
-// backlogDrops is how many packets found no room in the processors' queues: an overloaded machine, and no route's fault.
+// backlogDrops returns the packets dropped because a processor's backlog queue was full: a sign of an overloaded machine, not of a wrong
+// route.
 func backlogDrops() (drops int) {
-	text, _ := os.ReadFile("/proc/net/softnet_stat") // not there: nothing to say
+	text, _ := os.ReadFile("/proc/net/softnet_stat") // missing: reported as 0
 	for line := range strings.Lines(string(text)) {
 		var n int
 		if fields := strings.Fields(line); len(fields) > 1 {

@@ -14,14 +14,14 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Usage is what an agent's process has used so far.
+// Usage is the resources that an agent's process has used so far.
 type Usage struct {
 	CPU            time.Duration
 	RSS, Anonymous int // KiB
 	Threads        int
 }
 
-// Usage is what the agent's process has used since it began.
+// Usage returns the resources that the agent's process has used since its start.
 func (n *Node) Usage(t testing.TB) (u Usage) {
 	t.Helper()
 	pid := n.Cmd.Process.Pid
@@ -29,9 +29,9 @@ func (n *Node) Usage(t testing.TB) (u Usage) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Behind the name, which may hold anything: state is field 3, the times of user and system are 14 and 15.
+	// After the name, which may contain spaces: state is field 3, the user and system times are 14 and 15.
 	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
-	const ticks = 100 // per second, in everything that the kernel tells programs
+	const ticks = 100 // USER_HZ: jiffies per second in /proc
 	for _, f := range fields[11:13] {
 		n, err := strconv.Atoi(f)
 		if err != nil {
@@ -54,7 +54,7 @@ var requestTotal = regexp.MustCompile(`(?m)^apiserver_request_total\{(.*)\} ([0-
 
 var label = regexp.MustCompile(`(\w+)="([^"]*)"`)
 
-// Requests are what the API server has been asked so far, by verb and resource.
+// Requests returns the API server's request counts by verb and resource.
 func (c *Cluster) Requests(t testing.TB) map[string]int {
 	t.Helper()
 	client, err := rest.HTTPClientFor(c.Admin)
@@ -88,8 +88,8 @@ func (c *Cluster) Requests(t testing.TB) map[string]int {
 	return found
 }
 
-// Writes leaves of what was asked between two moments what changes something, but for what the API server writes on its own
-// account: its leases, and the Service and EndpointSlice of its own address.
+// Writes returns the write requests between two calls of Requests, without those that the API server makes itself: for its leases, and for the
+// Service and EndpointSlice of its own address.
 func Writes(before, after map[string]int) map[string]int {
 	found := map[string]int{}
 	for what, n := range after {

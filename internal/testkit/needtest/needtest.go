@@ -1,5 +1,5 @@
-// Package needtest skips, in a short run (go test -short, make check), the tests that need more than Go, root and the kernel: the
-// lab's programs, Debian packages, a virtual machine. Every other run fails where something is missing.
+// Package needtest skips, in a short run (go test -short, make check), the tests that need more than Go, root and the kernel: the lab's
+// programs, Debian packages, a virtual machine. In every other run a missing dependency fails the test.
 package needtest
 
 import (
@@ -7,10 +7,10 @@ import (
 	"testing"
 )
 
-// Skipped begins the reason of each such skip; what is needed follows. hack/testsum counts by it.
+// Skipped is the prefix of the reason of each such skip; hack/testsum counts skips by it.
 const Skipped = "left out of a short run: needs "
 
-// More skips the test in a short run.
+// More skips the test in a short run, with what it needs as the reason.
 func More(t testing.TB, what string) {
 	t.Helper()
 	if testing.Short() {
@@ -18,12 +18,12 @@ func More(t testing.TB, what string) {
 	}
 }
 
-// debian has the Debian packages of the programs that tests run.
+// debian maps programs to their Debian packages.
 var debian = map[string]string{
 	"ip": "iproute2", "bridge": "iproute2", "ss": "iproute2", "tc": "iproute2", "nft": "nftables", "sysctl": "procps",
 }
 
-// Program fails the test if a program is missing, and skips it for that in a short run.
+// Program fails the test if a program is missing, or skips it in a short run.
 func Program(t testing.TB, name string) {
 	t.Helper()
 	if _, err := exec.LookPath(name); err == nil {

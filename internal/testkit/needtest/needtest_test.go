@@ -6,30 +6,30 @@ import (
 	"testing"
 )
 
-// told is a test that notes its end.
-type told struct {
+// recorder is a test that records how it ended.
+type recorder struct {
 	testing.TB
 	end string
 }
 
-func (t *told) Helper() {}
+func (t *recorder) Helper() {}
 
-func (t *told) Skip(...any) {
+func (t *recorder) Skip(...any) {
 	t.end = "skipped"
 	runtime.Goexit()
 }
 
-func (t *told) Fatalf(string, ...any) {
+func (t *recorder) Fatalf(string, ...any) {
 	t.end = "failed"
 	runtime.Goexit()
 }
 
-// A short run leaves out a test exactly if what it needs is missing; any other run goes on, or fails.
+// A short run skips a test exactly if its dependency is missing; any other run goes on, or fails.
 func TestShortRun(t *testing.T) {
 	before := flag.Lookup("test.short").Value.String()
 	t.Cleanup(func() { _ = flag.Set("test.short", before) })
 	more := func(t testing.TB) { More(t, "more") }
-	there := func(t testing.TB) { Program(t, "go") }
+	installed := func(t testing.TB) { Program(t, "go") }
 	missing := func(t testing.TB) { Program(t, "no-such-program") }
 	for _, c := range []struct {
 		name, short string
@@ -38,22 +38,22 @@ func TestShortRun(t *testing.T) {
 	}{
 		{"more, short", "true", more, "skipped"},
 		{"more", "false", more, ""},
-		{"a program that is there, short", "true", there, ""},
-		{"a program that is there", "false", there, ""},
-		{"a program that is missing, short", "true", missing, "skipped"},
-		{"a program that is missing", "false", missing, "failed"},
+		{"an installed program, short", "true", installed, ""},
+		{"an installed program", "false", installed, ""},
+		{"a missing program, short", "true", missing, "skipped"},
+		{"a missing program", "false", missing, "failed"},
 	} {
 		if err := flag.Set("test.short", c.short); err != nil {
 			t.Fatal(err)
 		}
-		said := &told{TB: t}
+		rec := &recorder{TB: t}
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			c.need(said)
+			c.need(rec)
 		}()
-		if <-done; said.end != c.end {
-			t.Errorf("%s: %q, want %q", c.name, said.end, c.end)
+		if <-done; rec.end != c.end {
+			t.Errorf("%s: %q, want %q", c.name, rec.end, c.end)
 		}
 	}
 }

@@ -10,19 +10,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Frame is an Ethernet frame.
+// Frame encodes an Ethernet frame.
 func Frame(src, dst net.HardwareAddr, kind uint16, payload []byte) []byte {
 	return append(binary.BigEndian.AppendUint16(slices.Concat(dst, src), kind), payload...)
 }
 
-// ARP is a frame of ARP, 1 a request and 2 a reply, with any addresses in it.
+// ARP encodes an ARP request (op 1) or reply (op 2). The addresses need not match the sender's own.
 func ARP(op byte, src net.HardwareAddr, sender, target netip.Addr) []byte {
 	b := []byte{0, 1, 8, 0, 6, 4, 0, op}
 	b = slices.Concat(b, src, sender.AsSlice(), make([]byte, 6), target.AsSlice())
 	return Frame(src, net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, unix.ETH_P_ARP, b)
 }
 
-// Packet is one of either family, with the checksum at an offset of the payload; less than 0: none.
+// Packet encodes an IPv4 or IPv6 packet. sumAt is the offset of the checksum in the payload; a negative offset leaves it out.
 func Packet(src, dst netip.Addr, protocol, hops byte, payload []byte, sumAt int) (kind uint16, b []byte) {
 	s, d := src.AsSlice(), dst.AsSlice()
 	if sumAt >= 0 {
@@ -42,7 +42,7 @@ func Packet(src, dst netip.Addr, protocol, hops byte, payload []byte, sumAt int)
 	return unix.ETH_P_IP, append(header, payload...)
 }
 
-// Datagram is a packet of UDP.
+// Datagram encodes a UDP packet.
 func Datagram(src, dst netip.AddrPort, data []byte) (kind uint16, b []byte) {
 	udp := make([]byte, 8, 8+len(data))
 	binary.BigEndian.PutUint16(udp, src.Port())
@@ -67,7 +67,7 @@ func sum16(parts ...[]byte) uint16 {
 	return ^uint16(total)
 }
 
-// Send sends frames by a link, as who has CAP_NET_RAW may.
+// Send sends frames on a link through a packet socket.
 func (n *NS) Send(t testing.TB, link string, frames ...[]byte) {
 	t.Helper()
 	n.Within(t, func() error {

@@ -1,5 +1,5 @@
-// Package netnstest gives tests scratch network namespaces. It owns what it makes and removes it with the test; it never
-// changes the namespace that the test runs in, and it fails a test that lacks the rights instead of skipping it.
+// Package netnstest gives tests scratch network namespaces, which are removed with the test. It never changes the namespace that the test runs
+// in, and fails a test that lacks the permissions instead of skipping it.
 package netnstest
 
 import (
@@ -95,7 +95,7 @@ func (n *NS) Within(t testing.TB, fn func() error) {
 	}
 }
 
-// Run runs a program inside the namespace and returns its standard output; the test fails with the program.
+// Run runs a program inside the namespace and returns its standard output. The test fails if the program fails.
 func (n *NS) Run(t testing.TB, name string, args ...string) string {
 	t.Helper()
 	needtest.Program(t, name)
@@ -113,7 +113,7 @@ func (n *NS) Run(t testing.TB, name string, args ...string) string {
 	return out.String()
 }
 
-// Start starts a program inside the namespace, which is ended with the test, and returns its process ID.
+// Start starts a program inside the namespace and returns its process ID. The program is killed at the end of the test.
 func (n *NS) Start(t testing.TB, name string, args ...string) int {
 	t.Helper()
 	needtest.Program(t, name)
@@ -149,8 +149,7 @@ func (n *NS) withoutDAD(t testing.TB, link string) {
 	})
 }
 
-// Quiet subscribes to events once the kernel has done what follows from earlier changes on its own account: the next
-// wake-up is the caller's doing.
+// Quiet subscribes to events once the kernel has finished the work caused by earlier changes, so the next wake-up is caused by the caller.
 func (n *NS) Quiet(t testing.TB, events netlinkx.Events) <-chan struct{} {
 	t.Helper()
 	wake, err := n.Conn.Subscribe(t.Context(), events)
@@ -171,13 +170,13 @@ func (n *NS) Quiet(t testing.TB, events netlinkx.Events) <-chan struct{} {
 			}
 		}
 	}
-	t.Fatal("the namespace does not come to rest")
+	t.Fatal("the kernel does not stop changing the namespace")
 	return nil
 }
 
-// Dying makes a namespace with a veth pair into host and ends the namespace while the kernel's cleanup is kept busy, so
-// the host's end of the pair stays for a moment; it returns that end's name. A prepare that is not nil makes the pair, and
-// more, instead. The kernel may still be faster.
+// Dying makes a namespace with a veth pair into host, and deletes the namespace while the kernel's cleanup worker is busy, so that the host's
+// end of the pair stays for a moment. It returns the name of that end. A prepare function other than nil creates the pair, and more, itself.
+// The kernel may still be faster.
 func Dying(t testing.TB, host *NS, name string, prepare func(*netlinkx.Namespace)) string {
 	t.Helper()
 	bulk := make([]*netlinkx.Namespace, 16)
@@ -196,7 +195,7 @@ func Dying(t testing.TB, host *NS, name string, prepare func(*netlinkx.Namespace
 		if err := ns.Close(); err != nil {
 			t.Fatal(err)
 		}
-		// The first namespace to go starts a batch of its own; the others wait for it.
+		// The first namespace to be deleted starts a cleanup batch of its own; the others wait for it.
 		time.Sleep(time.Millisecond)
 	}
 	return name
@@ -230,8 +229,8 @@ func (n *NS) ListenUDP(t testing.TB, addr string) *net.UDPConn {
 	return conn
 }
 
-// EchoUDP answers every datagram to addr inside the namespace with "<source address> <payload>", until the test ends. The
-// source is what the sender looked like from there.
+// EchoUDP answers every datagram to addr inside the namespace with "<source address> <payload>" until the test ends. The source address is the
+// one that the receiver saw.
 func (n *NS) EchoUDP(t testing.TB, addr string) {
 	t.Helper()
 	conn := n.ListenUDP(t, addr)
@@ -247,9 +246,8 @@ func (n *NS) EchoUDP(t testing.TB, addr string) {
 	}()
 }
 
-// AskUDP sends payload from inside the namespace to addr, from the address local if it is not empty, and returns the
-// answer. It sends again every 200 ms, as the first packets on a path may be lost to address resolution, and returns an
-// error when the time is over.
+// AskUDP sends payload from inside the namespace to addr, from the address local if it is not empty, and returns the reply. It retransmits
+// every 200 ms, as address resolution may drop the first packets, and returns an error after wait.
 func (n *NS) AskUDP(t testing.TB, local, addr, payload string, wait time.Duration) (string, error) {
 	t.Helper()
 	if local == "" {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// SendTCP sends a megabyte, which is more than one window, to an address of another namespace, where nothing listens yet. It returns an
-// error if not all has arrived after ten seconds.
+// SendTCP sends one megabyte, more than one window, to an address in another namespace where no socket listens yet. It returns an error if
+// less has arrived after ten seconds.
 func (n *NS) SendTCP(t testing.TB, to *NS, address string) error {
 	t.Helper()
 	const size, limit = 1 << 20, 10 * time.Second

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// WantText compares what a tool of the host prints of a namespace with testdata/NAME.txt, which rewrite writes anew.
+// WantText compares the output of a tool in a namespace with testdata/NAME.txt; rewrite updates the file instead.
 func WantText(t testing.TB, name, got string, rewrite bool) {
 	t.Helper()
 	file := filepath.Join("testdata", name+".txt")

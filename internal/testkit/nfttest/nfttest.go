@@ -1,4 +1,4 @@
-// Package nfttest tells tests what has been done to nftables. It looks by itself, past the package that it helps to test.
+// Package nfttest observes nftables in tests, independently of the package under test.
 package nfttest
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-// Generation counts the transactions that the namespace's nftables have seen, whosever they were.
+// Generation returns the nftables generation ID of the namespace: it counts the transactions of all programs.
 func Generation(t testing.TB, ns *netnstest.NS) uint32 {
 	t.Helper()
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: ns.Fd()})
@@ -26,5 +26,5 @@ func Generation(t testing.TB, ns *netnstest.NS) uint32 {
 	if err != nil || len(got) != 1 || len(got[0].Data) < 12 {
 		t.Fatalf("ask for the generation: %v, %v", got, err)
 	}
-	return binary.BigEndian.Uint32(got[0].Data[8:]) // behind the attribute's header, which is the first
+	return binary.BigEndian.Uint32(got[0].Data[8:]) // after the header of the first attribute
 }

@@ -1,5 +1,4 @@
-// Package thread runs functions on operating system threads of their own, for what belongs to a thread and not to the
-// process: namespaces.
+// Package thread runs functions on operating system threads of their own: namespaces belong to a thread, not to the process.
 package thread
 
 import (
@@ -8,11 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Run runs f on a locked thread that ends with it, so that f may leave it in any namespace. f must not rely on goroutines that
-// it starts: they run elsewhere.
+// Run runs f on a locked thread that ends with it, so that f may leave it in any namespace. Goroutines that f starts run on other threads.
 //
-// The thread is never the process' first one, which the runtime cannot end: that would keep its namespaces for ever, and be
-// what /proc/self shows.
+// The thread is never the process' main thread: the runtime cannot end that one, so its namespaces would stay, and /proc/self would show them.
 func Run(f func()) {
 	done := make(chan struct{})
 	go func() {

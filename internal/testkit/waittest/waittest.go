@@ -1,4 +1,4 @@
-// Package waittest lets tests wait for what must happen. How long they wait says nothing of how long that should take.
+// Package waittest polls for conditions that must become true. The limits are no expectation of speed.
 package waittest
 
 import (
@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// The pauses between two looks: short at first, for what is nearly so, then such that looking costs little.
+// Pauses between two checks: short at first, then long enough that polling costs little.
 const (
 	firstPause = 5 * time.Millisecond
 	lastPause  = 50 * time.Millisecond
 )
 
-// For waits until check returns nil. The test fails with what check said last when the limit is over.
+// For polls until check returns nil. The test fails with the last error of check after limit.
 func For(t testing.TB, limit time.Duration, check func() error) {
 	t.Helper()
 	end := time.Now().Add(limit)
@@ -29,7 +29,7 @@ func For(t testing.TB, limit time.Duration, check func() error) {
 	}
 }
 
-// Until is For where there is no reason to give but that it is not so; what names it.
+// Until is For with a boolean condition; what describes it in the failure.
 func Until(t testing.TB, limit time.Duration, what string, so func() bool) {
 	t.Helper()
 	For(t, limit, func() error {
