@@ -101,7 +101,7 @@ func sameInventoryNode(before, after *inventory.Node) bool {
 // samePod compares what is kept of Pods: most of what kubelets write of them does not matter.
 func samePod(before, after *inventory.Pod) bool {
 	return before.UID == after.UID && before.Node == after.Node && before.Finished == after.Finished && before.Reported == after.Reported &&
-		before.ContainerID == after.ContainerID && slices.Equal(before.Addresses, after.Addresses)
+		slices.Equal(before.Addresses, after.Addresses)
 }
 
 func (w *Inventory) noteChange() {

@@ -281,7 +281,7 @@ func (c *Controllers) act(v *inventory.View, d *gc.Decision, s Settings, warning
 	} else {
 		errs = append(errs, c.etcd.sync(ctx, v, s))
 	}
-	if !d.Empty() {
+	if len(d.Due) > 0 {
 		report, err := c.sweeper.Sweep(ctx, v, d)
 		errs = append(errs, err)
 		c.board.metrics.did(&report)

@@ -162,7 +162,7 @@ func reclaimable(st *State, req *Request, pools []Pool) *Block {
 			continue
 		}
 		// A smaller block than the pool's would leave no room for one.
-		if slices.ContainsFunc(pools, func(p Pool) bool { return inPools(b.cidr, []Pool{p}) && b.cidr.Bits() <= p.BlockBits }) {
+		if slices.ContainsFunc(pools, func(p Pool) bool { return p.Has(b.cidr) && b.cidr.Bits() <= p.BlockBits }) {
 			return b
 		}
 	}

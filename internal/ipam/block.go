@@ -59,7 +59,7 @@ func ParseBlock(obj *api.IPAMBlock) (*Block, error) {
 	}
 	b := &Block{obj: obj, cidr: cidr}
 	if err := b.check(); err != nil {
-		return nil, fmt.Errorf("IPAMBlock %s is damaged: %w: repair it with calicoctl ipam check", obj.Name, err)
+		return nil, fmt.Errorf("IPAMBlock %s is damaged: %w: kube-controllers ipam check says what to do", obj.Name, err)
 	}
 	b.fillAbsent()
 	return b, nil

@@ -210,7 +210,7 @@ func chooseFreeIn(st *State, req *Request, p Pool) (choice, bool) {
 // coveredBy returns the first of the ranges in which the whole block lies.
 func coveredBy(cidr netip.Prefix, ranges []netip.Prefix) (netip.Prefix, bool) {
 	for _, r := range ranges {
-		if r.Bits() <= cidr.Bits() && r.Contains(cidr.Addr()) {
+		if contains(r, cidr) {
 			return r, true
 		}
 	}
@@ -281,12 +281,12 @@ func startBlock(host string) uint64 {
 }
 
 func inPools(cidr netip.Prefix, pools []Pool) bool {
-	return slices.ContainsFunc(pools, func(p Pool) bool { return p.CIDR.Contains(cidr.Addr()) && cidr.Bits() >= p.CIDR.Bits() })
+	return slices.ContainsFunc(pools, func(p Pool) bool { return p.Has(cidr) })
 }
 
 // ofPoolSize reports that a range is a block as one of the pools makes them.
 func ofPoolSize(cidr netip.Prefix, pools []Pool) bool {
-	return slices.ContainsFunc(pools, func(p Pool) bool { return p.BlockBits == cidr.Bits() && inPools(cidr, []Pool{p}) })
+	return slices.ContainsFunc(pools, func(p Pool) bool { return p.BlockBits == cidr.Bits() && p.Has(cidr) })
 }
 
 func overlaps(ranges []netip.Prefix, cidr netip.Prefix) bool {

@@ -286,7 +286,7 @@ func (c *Client) ConfirmClaim(ctx context.Context, seen *api.BlockAffinity) (boo
 func (c *Client) owns(ctx context.Context, a *api.BlockAffinity) (bool, error) {
 	cidr, err := netip.ParsePrefix(a.Spec.CIDR)
 	if err != nil {
-		return false, fmt.Errorf("spec.cidr %q is no CIDR", a.Spec.CIDR)
+		return false, nil // it claims nothing
 	}
 	obj := &api.IPAMBlock{Meta: api.Meta{Name: names.Block(cidr)}}
 	if err := c.store.Get(ctx, obj); errors.Is(err, datastore.ErrNotFound) {

@@ -96,6 +96,14 @@ func enabled(obj *api.IPPool) bool {
 	})
 }
 
+// Has reports whether a range lies in the pool.
+func (p Pool) Has(r netip.Prefix) bool { return contains(p.CIDR, r) }
+
+// contains reports whether all of a range lies in another.
+func contains(outer, r netip.Prefix) bool {
+	return outer.Bits() <= r.Bits() && outer.Contains(r.Addr())
+}
+
 // blockCount returns how many blocks the pool has, or 2^32 if it has more.
 func (p Pool) blockCount() uint64 { return 1 << min(p.BlockBits-p.CIDR.Bits(), 32) }
 

@@ -131,7 +131,7 @@ func selected(b *Block, known *Known) bool {
 	st := State{}
 	st.storePools(known.Pools)
 	return !slices.ContainsFunc(st.Pools, func(p Pool) bool {
-		return inPools(b.cidr, []Pool{p}) && !p.Nodes.Matches(known.NodeLabels)
+		return p.Has(b.cidr) && !p.Nodes.Matches(known.NodeLabels)
 	})
 }
 

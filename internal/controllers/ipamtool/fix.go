@@ -25,8 +25,8 @@ const settled = 2 * time.Minute
 
 // young reports that the ADD to which an address belongs may still be at work. Addresses of tunnels, and some of Calico's, do not say
 // when they were assigned; a clock that is ahead makes them young.
-func young(h *gc.Holder, taken time.Time) bool {
-	return slices.ContainsFunc(h.Addresses, func(a inventory.Allocation) bool {
+func young(h *audit.Holder, taken time.Time) bool {
+	return slices.ContainsFunc(h.Addresses, func(a audit.Held) bool {
 		return !a.Since.IsZero() && taken.Sub(a.Since) < settled
 	})
 }
@@ -37,11 +37,11 @@ func (t *tool) fix(ctx context.Context, found *looks, yes bool) (int, error) {
 		return exitError, errNotReady
 	}
 	d, mends := decide(found), mendsOf(found.Findings)
-	if d.Empty() && len(mends) == 0 {
+	if len(d.Due)+len(mends) == 0 {
 		fmt.Fprintln(t.Err, "there is nothing that could be put right from here")
 		return code(found.Findings), nil
 	}
-	if err := table(t.Err, append([][]string{{"DO", "TO", "BECAUSE"}}, append(steps(&d), mendSteps(mends)...)...)); err != nil {
+	if err := table(t.Err, steps(&d, mends)); err != nil {
 		return exitError, err
 	}
 	if !yes {
@@ -90,8 +90,9 @@ func decide(found *looks) gc.Decision {
 	if grace >= settled {
 		return d
 	}
-	d.Holders = slices.DeleteFunc(d.Holders, func(h gc.Holder) bool { return young(&h, found.last.Taken) })
-	d.Handles = slices.DeleteFunc(d.Handles, func(h inventory.Handle) bool { return youngHandle(&h, found.last.Taken) })
+	d.Due = slices.DeleteFunc(d.Due, func(c audit.Candidate) bool {
+		return c.Holder != nil && young(c.Holder, found.last.Taken) || c.Handle != nil && youngHandle(c.Handle, found.last.Taken)
+	})
 	return d
 }
 
@@ -101,27 +102,18 @@ func youngHandle(h *inventory.Handle, taken time.Time) bool {
 	return err != nil || taken.Sub(created) < settled
 }
 
-// steps are what a decision does, for people.
-func steps(d *gc.Decision) [][]string {
-	var rows [][]string
-	for _, h := range d.Holders {
-		var texts []string
-		for i := range h.Addresses {
-			texts = append(texts, h.Addresses[i].String())
+// steps are what a decision and mends do, for people.
+func steps(d *gc.Decision, mends []audit.Finding) [][]string {
+	rows := [][]string{{"DO", "TO", "BECAUSE"}}
+	for _, c := range d.Due {
+		rows = append(rows, []string{string(c.Fix), c.Object(), c.Why})
+	}
+	for _, f := range mends {
+		to := f.Object
+		if f.Address.IsValid() {
+			to = f.Address.String()
 		}
-		rows = append(rows, []string{"free", strings.Join(texts, ", "), h.Why})
-	}
-	for _, h := range d.Handles {
-		rows = append(rows, []string{"remove", "IPAMHandle/" + h.Name, "it holds nothing"})
-	}
-	for i := range d.Blocks {
-		rows = append(rows, []string{"remove", "IPAMBlock/" + d.Blocks[i].Name, "nobody uses it, and its node has another or is gone"})
-	}
-	for i := range d.Affinities {
-		rows = append(rows, []string{"remove", "BlockAffinity/" + d.Affinities[i].Name, "its node owns no such block"})
-	}
-	for i := range d.Confirm {
-		rows = append(rows, []string{"confirm", "BlockAffinity/" + d.Confirm[i].Name, "its node owns the block"})
+		rows = append(rows, []string{string(f.Fix), to, f.Detail})
 	}
 	return rows
 }
@@ -131,18 +123,6 @@ func mendsOf(findings []audit.Finding) []audit.Finding {
 	return where(findings, func(f audit.Finding) bool {
 		return f.Fix == audit.Recount || f.Fix == audit.Label || f.Fix == audit.FreeAddress || f.Kind == audit.BlockUnclaimed
 	})
-}
-
-func mendSteps(mends []audit.Finding) [][]string {
-	var rows [][]string
-	for _, f := range mends {
-		to := f.Object
-		if f.Address.IsValid() {
-			to = f.Address.String()
-		}
-		rows = append(rows, []string{string(f.Fix), to, f.Detail})
-	}
-	return rows
 }
 
 // mend puts right what the controllers do not look after, and returns how much it was. One that fails does not keep the others.

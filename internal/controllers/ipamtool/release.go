@@ -85,23 +85,16 @@ func (w *wish) check() error {
 	return nil
 }
 
-// holder is who holds what is to be freed, all of it.
-type holder struct {
-	gc.Holder
-	inUse bool // of one address at least
-}
-
 // find returns who holds what is wished to be freed.
-func (w *wish) find(v *inventory.View) ([]holder, error) {
+func (w *wish) find(v *inventory.View) ([]*audit.Holder, error) {
 	chosen, err := w.chooser(v)
 	if err != nil {
 		return nil, err
 	}
-	all := holdersOf(v)
-	var found []holder
+	var found []*audit.Holder
 	matched := map[netip.Addr]bool{}
-	for _, h := range all {
-		if slices.ContainsFunc(h.Addresses, func(a inventory.Allocation) bool { return chosen(&a) }) {
+	for _, h := range audit.Holders(v, inventory.NewIndex(v.Nodes, v.Pods)) {
+		if slices.ContainsFunc(h.Addresses, func(a audit.Held) bool { return chosen(a.Allocation) }) {
 			found = append(found, h)
 			for _, a := range h.Addresses {
 				matched[a.Address] = true
@@ -128,7 +121,7 @@ func (w *wish) chooser(v *inventory.View) (func(*inventory.Allocation) bool, err
 		index := inventory.NewIndex(v.Nodes, v.Pods)
 		return func(a *inventory.Allocation) bool {
 			verdict, _ := index.Judge(a)
-			return a.Node == w.node && (verdict == inventory.Dead || verdict == inventory.Orphaned)
+			return a.Node == w.node && verdict.Unused()
 		}, nil
 	case len(w.reports) > 0:
 		return chosenByReports(w.reports, v)
@@ -162,49 +155,8 @@ func chosenByReports(paths []string, v *inventory.View) (func(*inventory.Allocat
 	}, nil
 }
 
-// holdersOf lists who holds addresses, in the order of their first ones. An address without a handle stands alone.
-func holdersOf(v *inventory.View) []holder {
-	index := inventory.NewIndex(v.Nodes, v.Pods)
-	byKey := map[string]*holder{}
-	for i := range v.Blocks {
-		for _, a := range v.Blocks[i].Allocations {
-			if a.Cooling() || a.Class == inventory.Windows {
-				continue
-			}
-			key := a.Handle
-			if key == "" {
-				key = "address " + a.Address.String()
-			}
-			h := byKey[key]
-			if h == nil {
-				h = &holder{Holder: gc.Holder{Handle: a.Handle, Orphaned: true}}
-				byKey[key] = h
-			}
-			h.take(a, v.Blocks[i].CIDR, index)
-		}
-	}
-	all := make([]holder, 0, len(byKey))
-	for _, h := range byKey {
-		all = append(all, *h)
-	}
-	slices.SortFunc(all, func(a, b holder) int { return a.Addresses[0].Address.Compare(b.Addresses[0].Address) })
-	return all
-}
-
-func (h *holder) take(a inventory.Allocation, block netip.Prefix, index *inventory.Index) {
-	verdict, why := index.Judge(&a)
-	h.Addresses, h.Blocks = append(h.Addresses, a), append(h.Blocks, block)
-	h.Orphaned = h.Orphaned && verdict == inventory.Orphaned
-	if verdict == inventory.Live || verdict == inventory.Foreign {
-		h.inUse = true
-	}
-	if why != "" {
-		h.Why = why
-	}
-}
-
 // releaseHolders says what it will free and what it refuses, and frees it if it is to.
-func (t *tool) releaseHolders(ctx context.Context, v *inventory.View, holders []holder, yes, force bool) (int, error) {
+func (t *tool) releaseHolders(ctx context.Context, v *inventory.View, holders []*audit.Holder, yes, force bool) (int, error) {
 	if len(holders) == 0 {
 		fmt.Fprintln(t.Out, "there is nothing to free")
 		return exitOK, nil
@@ -212,12 +164,12 @@ func (t *tool) releaseHolders(ctx context.Context, v *inventory.View, holders []
 	rows := [][]string{{"ADDRESS", "HANDLE", "OF", "NOT IN USE", "WHAT"}}
 	refused := 0
 	for _, h := range holders {
-		what := h.fate(v.Taken, force)
+		what := fate(h, v.Taken, force)
 		if strings.HasPrefix(what, "refused") {
 			refused++
 		}
-		for i, a := range h.Addresses {
-			rows = append(rows, []string{a.Address.String(), h.Handle, strings.TrimPrefix(h.Addresses[i].String(), a.Address.String()+" "), h.Why, what})
+		for _, a := range h.Addresses {
+			rows = append(rows, []string{a.Address.String(), h.Handle, strings.TrimPrefix(a.String(), a.Address.String()+" "), h.Why, what})
 		}
 	}
 	if err := table(t.Out, rows); err != nil {
@@ -243,13 +195,13 @@ func (t *tool) releaseHolders(ctx context.Context, v *inventory.View, holders []
 }
 
 // fate says what will be done with a holder, in words.
-func (h *holder) fate(taken time.Time, force bool) string {
+func fate(h *audit.Holder, taken time.Time, force bool) string {
 	switch {
-	case !h.inUse && !young(&h.Holder, taken):
+	case h.Unused && !young(h, taken):
 		return "free"
 	case force:
 		return "free by force"
-	case h.inUse:
+	case !h.Unused:
 		return "refused: in use, or nobody can tell"
 	}
 	return fmt.Sprintf("refused: assigned less than %v ago, its pod may be starting", settled)
@@ -263,19 +215,15 @@ func refusedCode(refused int) int {
 }
 
 // free frees what nobody uses by the controllers' rules, and the rest only by force.
-func (t *tool) free(ctx context.Context, v *inventory.View, holders []holder, force bool) (int, error) {
+func (t *tool) free(ctx context.Context, v *inventory.View, holders []*audit.Holder, force bool) (int, error) {
 	var d gc.Decision
 	var forced []ipam.Expired
 	for _, h := range holders {
-		switch h.fate(v.Taken, force) {
+		switch fate(h, v.Taken, force) {
 		case "free":
-			d.Holders = append(d.Holders, h.Holder)
+			d.Due = append(d.Due, audit.Candidate{Fix: audit.Free, Why: h.Why, Holder: h})
 		case "free by force":
-			e := ipam.Expired{Handle: h.Handle, Addresses: map[netip.Addr]ipam.Assigned{}}
-			for i, a := range h.Addresses {
-				e.Addresses[a.Address] = ipam.Assigned{Block: h.Blocks[i], Sequence: a.Sequence}
-			}
-			forced = append(forced, e)
+			forced = append(forced, h.Expired())
 		}
 	}
 	report, err := t.sweeper().Sweep(ctx, v, &d)

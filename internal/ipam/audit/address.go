@@ -10,10 +10,10 @@ import (
 )
 
 // found returns a finding about an address.
-func found(a held, k Kind, fix Fix, format string, args ...any) Finding {
+func found(a Held, k Kind, fix Fix, format string, args ...any) Finding {
 	return Finding{
-		Kind: k, Object: blockName(a.block), Address: a.Address, Handle: a.Handle, Node: a.Node, Pod: podOf(a.Allocation),
-		Detail: fmt.Sprintf(format, args...), Fix: fix, Sequence: a.Sequence, Revision: a.block.ResourceVersion,
+		Kind: k, Object: blockName(a.Block), Address: a.Address, Handle: a.Handle, Node: a.Node, Pod: podOf(a.Allocation),
+		Detail: fmt.Sprintf(format, args...), Fix: fix, Sequence: a.Sequence, Revision: a.Block.ResourceVersion,
 	}
 }
 
@@ -29,23 +29,25 @@ func podName(p *inventory.Pod) string { return p.Namespace + "/" + p.Name }
 
 // checkAllocations says which addresses are kept for nobody.
 func (c *cluster) checkAllocations() {
-	for _, addr := range slices.SortedFunc(maps.Keys(c.heldAt), netip.Addr.Compare) {
-		for _, a := range c.heldAt[addr] {
-			c.checkAllocation(a)
+	for _, h := range Holders(c.View, c.index) {
+		for _, a := range h.Addresses {
+			c.checkAllocation(h, a)
 		}
 	}
 }
 
 // checkAllocation judges an address as the controllers do, and looks at what they leave to people.
-func (c *cluster) checkAllocation(a held) {
-	if a.Handle == "" {
-		c.checkWithoutHandle(a)
-		return
-	}
+func (c *cluster) checkAllocation(h *Holder, a Held) {
 	verdict, why := c.index.Judge(a.Allocation)
 	switch {
-	case verdict == inventory.Dead || verdict == inventory.Orphaned:
+	case a.Handle == "" && h.Unused:
+		c.add(found(a, AddressNoHandle, Free, "it has no handle, and %s", why))
+	case a.Handle == "":
+		c.checkWithoutHandle(a)
+	case h.Unused:
 		c.add(found(a, deadKind(a, verdict, c.index), Free, "%s", why))
+	case verdict.Unused():
+		c.add(found(a, deadKind(a, verdict, c.index), ByHand, "%s", why).advised("another address of its handle is in use: it goes with that"))
 	case a.Class == inventory.Tunnel:
 		c.checkTunnelUse(a)
 	case a.Class == inventory.Unknown && !c.used(a.Address):
@@ -55,7 +57,7 @@ func (c *cluster) checkAllocation(a held) {
 }
 
 // deadKind says in which way an address's holder is gone.
-func deadKind(a held, verdict inventory.Verdict, index *inventory.Index) Kind {
+func deadKind(a Held, verdict inventory.Verdict, index *inventory.Index) Kind {
 	p := index.Pod(inventory.PodKey{Namespace: a.Namespace, Name: a.Pod})
 	switch {
 	case a.Class == inventory.Tunnel:
@@ -74,7 +76,7 @@ func deadKind(a held, verdict inventory.Verdict, index *inventory.Index) Kind {
 
 // checkWithoutHandle is for an address that nothing can release: no container, as it has no handle, and no controller, as it cannot
 // tell whose it is.
-func (c *cluster) checkWithoutHandle(a held) {
+func (c *cluster) checkWithoutHandle(a Held) {
 	if c.used(a.Address) {
 		c.add(found(a, AddressNoHandle, ByHand, "it is used, and has no handle: its pod cannot release it").advised("start the pod anew, then free the address"))
 		return
@@ -83,7 +85,7 @@ func (c *cluster) checkWithoutHandle(a held) {
 }
 
 // checkTunnelUse compares a tunnel's address with what its Node says.
-func (c *cluster) checkTunnelUse(a held) {
+func (c *cluster) checkTunnelUse(a Held) {
 	n := c.index.Node(a.Node)
 	if n == nil || n.Tunnels[a.Type] == a.Address {
 		return
@@ -140,7 +142,7 @@ func (c *cluster) checkStrangers() {
 func (c *cluster) checkPodAddress(p *inventory.Pod, a netip.Addr) {
 	holders := c.heldAt[a]
 	switch {
-	case slices.ContainsFunc(holders, func(h held) bool { return mayBeOf(h, p) }), len(holders) == 0 && c.unsure(a):
+	case slices.ContainsFunc(holders, func(h Held) bool { return mayBeOf(h, p) }), len(holders) == 0 && c.unsure(a):
 		// The one is as it should be, and of the other its block has a finding.
 	case len(holders) > 0:
 		c.add(podFinding(p, PodNotHolder, a, "IPAM has given its address to another: %s", holders[0]))
@@ -150,7 +152,7 @@ func (c *cluster) checkPodAddress(p *inventory.Pod, a netip.Addr) {
 }
 
 // mayBeOf reports whether what holds an address is the pod, or something that does not say which pod it is.
-func mayBeOf(h held, p *inventory.Pod) bool {
+func mayBeOf(h Held, p *inventory.Pod) bool {
 	switch h.Class {
 	case inventory.OfContainer, inventory.Unknown, inventory.VM:
 		return h.Pod == "" || h.Pod == p.Name && h.Namespace == p.Namespace
@@ -164,7 +166,7 @@ func (c *cluster) checkTunnelAddress(n *inventory.Node, kind string, a netip.Add
 			Advice: "start the agent of the node anew: it takes an address of its own"})
 	}
 	holders := c.heldAt[a]
-	mine := slices.ContainsFunc(holders, func(h held) bool { return h.Type == kind && h.Node == n.Name })
+	mine := slices.ContainsFunc(holders, func(h Held) bool { return h.Type == kind && h.Node == n.Name })
 	switch {
 	case mine, len(holders) == 0 && (!c.pooled(single(a)) || c.unsure(a)):
 		// A tunnel's address may be set by hand, of no pool.

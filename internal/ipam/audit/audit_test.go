@@ -213,6 +213,16 @@ func TestCheck(t *testing.T) {
 		{"the pod has another address", func(w *world) {
 			w.assign("net.of-a-2", "a", map[string]string{"node": "a", "namespace": "default", "pod": "of-a"})
 		}, []string{"leak address-not-its-pod IPAMBlock default/of-a on a: free"}},
+		{"one of the two addresses that it has for a pod", func(w *world) {
+			first := w.addressOf("of-a")
+			second := w.assign("net.second", "a", map[string]string{"node": "a", "namespace": "default", "pod": "of-a"})
+			edit(w, w.blockOf("a"), func(b *api.IPAMBlock) {
+				b.Spec.Attributes[*b.Spec.Allocations[ordinal(w, second)]].HandleID = ptr("net.of-a")
+			})
+			edit(w, "net.of-a", func(h *api.IPAMHandle) { h.Spec.Block[w.cidrOf("a").String()] = 2 })
+			w.remove(&api.IPAMHandle{Meta: api.Meta{Name: "net.second"}})
+			edit(w, "of-a", func(p *api.Pod) { p.Status.PodIPs = []api.PodIP{{IP: first.String()}} })
+		}, []string{"leak address-not-its-pod IPAMBlock default/of-a on a"}},
 		{"the pod has not said so yet", func(w *world) {
 			w.assign("net.new", "a", map[string]string{"node": "a", "namespace": "default", "pod": "new"})
 			w.create(podWith("new", "a"))
@@ -298,6 +308,9 @@ func TestCheck(t *testing.T) {
 		{"a handle holds nothing", func(w *world) {
 			w.create(&api.IPAMHandle{Meta: api.Meta{Name: "net.empty"}, Spec: api.IPAMHandleSpec{HandleID: "net.Empty", Block: map[string]int{}}})
 		}, []string{"leak handle-empty IPAMHandle: remove-handle"}},
+		{"a handle of a node's tunnel holds nothing", func(w *world) {
+			w.create(&api.IPAMHandle{Meta: api.Meta{Name: "vxlan-tunnel-addr-a"}, Spec: api.IPAMHandleSpec{HandleID: "vxlan-tunnel-addr-a", Block: map[string]int{}}})
+		}, nil},
 		{"a handle counts wrong", func(w *world) {
 			edit(w, "net.of-a", func(h *api.IPAMHandle) { h.Spec.Block[w.cidrOf("b").String()] = 1 })
 		}, []string{"leak handle-count IPAMHandle: recount"}},
@@ -306,7 +319,7 @@ func TestCheck(t *testing.T) {
 		}, []string{"leak handle-count IPAMHandle: recount"}},
 		{"a handle of another name", func(w *world) {
 			w.create(&api.IPAMHandle{Meta: api.Meta{Name: "other"}, Spec: api.IPAMHandleSpec{HandleID: "net.of-a", Block: map[string]int{w.cidrOf("a").String(): 1}}})
-		}, []string{"danger handle-name IPAMHandle"}},
+		}, []string{"danger handle-name IPAMHandle: remove-handle"}},
 
 		// Blocks.
 		{"a block contradicts itself", func(w *world) {
@@ -323,6 +336,16 @@ func TestCheck(t *testing.T) {
 			"leak block-no-pool IPAMBlock on a: remove-block", "leak block-no-pool IPAMBlock on b", "leak block-no-pool IPAMBlock on a",
 			"note block-surplus IPAMBlock on a: remove-block"}},
 		{"an empty block more", func(w *world) { w.newBlock("a") }, []string{"note block-surplus IPAMBlock on a: remove-block"}},
+		{"an empty block of the other family", func(w *world) {
+			w.pool("v6", "fd00::/121", 125)
+			w.create(w.blockLike(netip.MustParsePrefix("fd00::/125"), "a"))
+			w.claim("a", "fd00::/125", api.AffinityConfirmed)
+		}, nil},
+		{"the only block of a family, of a pool that is for others", func(w *world) {
+			w.create(&api.IPPool{Meta: api.Meta{Name: "v6"}, Spec: api.IPPoolSpec{CIDR: "fd00::/121", BlockSize: 125, NodeSelector: "x == 'y'"}})
+			w.create(w.blockLike(netip.MustParsePrefix("fd00::/125"), "a"))
+			w.claim("a", "fd00::/125", api.AffinityConfirmed)
+		}, []string{"note block-surplus IPAMBlock on a: remove-block"}},
 		{"a block of nobody", func(w *world) {
 			name := w.newBlock("a")
 			edit(w, name, func(b *api.IPAMBlock) { b.Spec.Affinity = nil })
@@ -378,6 +401,11 @@ func coolOne(b *api.IPAMBlock, at time.Time) {
 	s.Attributes = append(s.Attributes, api.AllocationAttribute{ReleasedAt: at.Format(time.RFC3339)})
 	s.Allocations[s.Unallocated[0]] = ptr(len(s.Attributes) - 1)
 	s.Unallocated = s.Unallocated[1:]
+}
+
+// ordinal is where an address lies in the block of a.
+func ordinal(w *world, a netip.Addr) int {
+	return int(a.As4()[3]) - int(w.cidrOf("a").Addr().As4()[3])
 }
 
 func (w *world) claim(node, cidr string, state api.AffinityState) {
@@ -441,7 +469,7 @@ func TestGrades(t *testing.T) {
 	if worst, _ := audit.Worst([]audit.Finding{{Grade: audit.Leak}, {Grade: audit.Danger}, {}}); worst != audit.Danger {
 		t.Errorf("the worst: %v", worst)
 	}
-	for _, k := range audit.Kinds() {
+	for _, k := range audit.Kinds {
 		if k.Explain() == "" {
 			t.Errorf("%s is not explained", k)
 		}
@@ -485,7 +513,7 @@ func TestDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, k := range audit.Kinds() {
+	for _, k := range audit.Kinds {
 		if row := fmt.Sprintf("| `%s` | %s | %s |\n", k, k.Grade(), k.Explain()); !strings.Contains(string(text), row) {
 			t.Errorf("docs/ipam-tool.md lacks the row %q", row)
 		}

@@ -1,9 +1,7 @@
 package audit
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/tortie-net/tortie/internal/api"
@@ -26,29 +24,27 @@ func (f Finding) advised(advice string) Finding {
 	return f
 }
 
-// checkBlocks says what is wrong with blocks that can be read, each for itself and with its owner.
+// checkBlocks says what is wrong with blocks, each for itself and with its owner.
 func (c *cluster) checkBlocks() {
 	for i := range c.Blocks {
 		b := &c.Blocks[i]
 		if b.Damage != nil {
+			c.add(blockFinding(b, BlockDamaged, ByHand, "%v", b.Damage).advised(
+				"nothing is assigned from it or released into it: correct it by hand, or start its pods anew and remove it"))
 			continue
 		}
 		c.checkOwner(b)
 		c.checkNumbers(b)
-		if !c.pooled(b.CIDR) {
-			c.add(outside(b))
+		switch {
+		case c.pooled(b.CIDR):
+		case c.surplus[b]:
+			c.add(blockFinding(b, BlockNoPool, RemoveBlock, "no IPPool has %s, and nobody uses it", b.CIDR))
+		default:
+			c.add(blockFinding(b, BlockNoPool, ByHand, "no IPPool has %s, which is in use", b.CIDR).advised(
+				"create the IPPool again, or start the pods that have its addresses anew: the block goes with them"))
 		}
 	}
 	c.checkOverlaps()
-	c.checkSurplus()
-}
-
-func outside(b *inventory.Block) Finding {
-	if b.Empty() {
-		return blockFinding(b, BlockNoPool, RemoveBlock, "no IPPool has %s, and nobody uses it", b.CIDR)
-	}
-	return blockFinding(b, BlockNoPool, ByHand, "no IPPool has %s, which is in use", b.CIDR).advised(
-		"create the IPPool again, or start the pods that have its addresses anew: the block goes with them")
 }
 
 // checkNumbers compares an address's sequence number with its block's, which every write raises.
@@ -57,12 +53,12 @@ func (c *cluster) checkNumbers(b *inventory.Block) {
 		a := &b.Allocations[i]
 		switch {
 		case a.Sequence > b.Sequence:
-			c.add(found(held{a, b}, BlockUntidy, ByHand, "it has the sequence number %d, and its block %d, which must be the greater one", a.Sequence, b.Sequence).advised(
+			c.add(found(Held{a, b}, BlockUntidy, ByHand, "it has the sequence number %d, and its block %d, which must be the greater one", a.Sequence, b.Sequence).advised(
 				"the block was restored from a backup, or written by hand: start the pod anew"))
 		case a.Cooling() && a.Released.After(c.Taken.Add(clockTolerance)):
-			c.add(found(held{a, b}, BlockUntidy, ByHand, "it was released in the future, at %s", a.Released).advised("compare the clocks of the nodes"))
+			c.add(found(Held{a, b}, BlockUntidy, ByHand, "it was released in the future, at %s", a.Released).advised("compare the clocks of the nodes"))
 		case a.Cooling() && c.Config.IPCooldownSeconds == 0:
-			c.add(found(held{a, b}, AddressCooling, ByHand, "it was released at %s and rests, though IPAMConfig has no ipCooldownSeconds any more", a.Released).advised(
+			c.add(found(Held{a, b}, AddressCooling, ByHand, "it was released at %s and rests, though IPAMConfig has no ipCooldownSeconds any more", a.Released).advised(
 				"the next write of the block frees it"))
 		}
 	}
@@ -72,19 +68,15 @@ func (c *cluster) checkNumbers(b *inventory.Block) {
 func (c *cluster) checkOwner(b *inventory.Block) {
 	owner, isNode := b.Owner()
 	switch {
-	case b.Affinity == "" && b.Empty():
-		c.add(blockFinding(b, BlockOfNobody, RemoveBlock, "nobody owns %s, and nobody uses it", b.CIDR))
 	case b.Affinity == "", strings.HasPrefix(b.Affinity, api.AffinityVirtual+":"):
 		// The one goes with its last address, the other belongs to those who give addresses to Services.
 	case !isNode:
 		c.add(blockFinding(b, BlockBadOwner, ByHand, "spec.affinity %q names neither a node (host:NODE) nor virtual:load-balancer", b.Affinity).advised(
 			"no node assigns from it or announces it: write the node that its pods run on"))
-	case !c.nodeExists(owner) && b.Empty():
-		c.add(blockFinding(b, BlockOfDeadNode, RemoveBlock, "its node %s does not exist, and nobody uses %s", owner, b.CIDR))
-	case !c.nodeExists(owner):
+	case !c.nodeExists(owner) && !c.surplus[b]:
 		c.add(blockFinding(b, BlockOfDeadNode, ByHand, "its node %s does not exist, and %d of its addresses are held", owner, len(b.Allocations)).advised(
 			"see who holds them: as soon as they are free, the block goes"))
-	case !c.claimed(b):
+	case c.nodeExists(owner) && !c.claimed(b):
 		c.add(blockFinding(b, BlockUnclaimed, Claim, "its node %s has no BlockAffinity of %s: it neither assigns from it nor announces it", owner, b.CIDR))
 	}
 }
@@ -92,45 +84,16 @@ func (c *cluster) checkOwner(b *inventory.Block) {
 // checkOverlaps finds addresses that are in two blocks. Ranges overlap only where one contains the other: in the order of where they
 // begin, the wider one first, each need be compared only with the last that was not contained.
 func (c *cluster) checkOverlaps() {
-	blocks := make([]*inventory.Block, 0, len(c.Blocks))
-	for i := range c.Blocks {
-		if c.Blocks[i].CIDR.IsValid() {
-			blocks = append(blocks, &c.Blocks[i])
-		}
-	}
-	slices.SortFunc(blocks, func(a, b *inventory.Block) int {
-		return cmp.Or(a.CIDR.Addr().Compare(b.CIDR.Addr()), a.CIDR.Bits()-b.CIDR.Bits())
-	})
 	var outer *inventory.Block
-	for _, b := range blocks {
+	for _, b := range sortedBlocks(c.View) {
+		if !b.CIDR.IsValid() {
+			continue
+		}
 		if outer == nil || !outer.CIDR.Overlaps(b.CIDR) {
 			outer = b
 			continue
 		}
 		f := blockFinding(b, BlockOverlap, ByHand, "%s lies in the block %s: its addresses can be given twice", b.CIDR, outer.CIDR)
 		c.add(f.advised("disable the pool, start the pods of the smaller block anew, and let its node give it up"))
-	}
-}
-
-// checkSurplus notes blocks that their node does not need: all that are empty, but one if it has no other.
-func (c *cluster) checkSurplus() {
-	owned, kept := map[string]int{}, map[string]bool{}
-	for i := range c.Blocks {
-		if owner, ok := c.Blocks[i].Owner(); ok {
-			owned[owner]++
-			kept[owner] = kept[owner] || !c.Blocks[i].Empty()
-		}
-	}
-	for i := range c.Blocks {
-		b := &c.Blocks[i]
-		owner, ok := b.Owner()
-		if !ok || !b.Empty() || !c.nodeExists(owner) {
-			continue
-		}
-		if !kept[owner] {
-			kept[owner] = true
-			continue
-		}
-		c.add(blockFinding(b, BlockSurplus, RemoveBlock, "nobody uses %s, and %s has %d blocks", b.CIDR, owner, owned[owner]))
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
@@ -15,11 +16,10 @@ import (
 //
 // Reading a View takes a while, in which the cluster goes on. What is found once may be on its way to be right; see Persisting.
 func Check(v *inventory.View) []Finding {
-	c := newCluster(v)
-	c.readPools()
-	c.readBlocks()
-	c.readClaims()
+	c := newCluster(v, inventory.NewIndex(v.Nodes, v.Pods))
 	c.readUsers()
+	c.addCandidates()
+	c.checkPools()
 	c.checkBlocks()
 	c.checkClaims()
 	c.checkHandles()
@@ -31,28 +31,62 @@ func Check(v *inventory.View) []Finding {
 // cluster is a View in the form in which questions to it are asked, and the findings so far.
 type cluster struct {
 	*inventory.View
-	index    *inventory.Index
-	pools    []ipam.Pool
-	blockAt  map[netip.Prefix]*inventory.Block // those that can be read
-	damaged  []netip.Prefix                    // the ranges of the others
-	claims   map[netip.Prefix][]*api.BlockAffinity
-	heldAt   map[netip.Addr][]held // without what cools down
+	index   *inventory.Index
+	pools   []ipam.Pool                       // those that can be read
+	blockAt map[netip.Prefix]*inventory.Block // those that can be read
+	damaged []netip.Prefix                    // the ranges of the others
+	claims  map[netip.Prefix][]*api.BlockAffinity
+
+	// Of Check alone:
+	heldAt   map[netip.Addr][]Held // without what cools down
 	users    map[netip.Addr][]*inventory.Pod
 	tunnels  map[netip.Addr]string // the nodes
+	surplus  map[any]bool          // the blocks and handles among the candidates
 	findings []Finding
 }
 
-// held is an address that somebody has, and the block that says so.
-type held struct {
-	*inventory.Allocation
-	block *inventory.Block
+// newCluster indexes what can be read.
+func newCluster(v *inventory.View, index *inventory.Index) *cluster {
+	c := &cluster{
+		View: v, index: index, pools: readPools(v),
+		blockAt: make(map[netip.Prefix]*inventory.Block, len(v.Blocks)), claims: make(map[netip.Prefix][]*api.BlockAffinity, len(v.Affinities)),
+	}
+	for i := range v.Blocks {
+		if b := &v.Blocks[i]; b.Damage != nil {
+			c.damaged = append(c.damaged, b.CIDR)
+		} else {
+			c.blockAt[b.CIDR] = b
+		}
+	}
+	for i := range v.Affinities {
+		a := &v.Affinities[i]
+		if cidr, err := netip.ParsePrefix(a.Spec.CIDR); err == nil && cidr == cidr.Masked() && a.Spec.Node != "" {
+			c.claims[cidr] = append(c.claims[cidr], a)
+		}
+	}
+	return c
 }
 
-func newCluster(v *inventory.View) *cluster {
-	return &cluster{
-		View: v, index: inventory.NewIndex(v.Nodes, v.Pods), blockAt: map[netip.Prefix]*inventory.Block{}, claims: map[netip.Prefix][]*api.BlockAffinity{},
-		heldAt: map[netip.Addr][]held{}, users: map[netip.Addr][]*inventory.Pod{}, tunnels: map[netip.Addr]string{},
+// readPools returns the pools that can be read.
+func readPools(v *inventory.View) []ipam.Pool {
+	var pools []ipam.Pool
+	for i := range v.Pools {
+		if p, err := ipam.ParsePool(&v.Pools[i]); err == nil {
+			pools = append(pools, p)
+		}
 	}
+	return pools
+}
+
+// hosted reports whether a claim is of a node, and not of those who give addresses to Services.
+func hosted(a *api.BlockAffinity) bool { return a.Spec.Type == "" || a.Spec.Type == api.AffinityHost }
+
+// ownerOf is what a block of the claim says.
+func ownerOf(a *api.BlockAffinity) string {
+	if hosted(a) {
+		return names.HostAffinity(a.Spec.Node)
+	}
+	return string(a.Spec.Type) + ":" + a.Spec.Node
 }
 
 func (c *cluster) add(f Finding) {
@@ -65,9 +99,9 @@ func (c *cluster) nodeExists(name string) bool { return c.index.Node(name) != ni
 // used reports whether a pod or a tunnel says that it has the address.
 func (c *cluster) used(a netip.Addr) bool { return len(c.users[a]) > 0 || c.tunnels[a] != "" }
 
-// pooled reports whether the range, or address, is a pool's.
+// pooled reports whether the range is a pool's.
 func (c *cluster) pooled(r netip.Prefix) bool {
-	return slices.ContainsFunc(c.pools, func(p ipam.Pool) bool { return p.CIDR.Overlaps(r) && p.CIDR.Bits() <= r.Bits() })
+	return slices.ContainsFunc(c.pools, func(p ipam.Pool) bool { return p.Has(r) })
 }
 
 // unsure reports whether an address may be held in a block that cannot be read.
@@ -75,8 +109,23 @@ func (c *cluster) unsure(a netip.Addr) bool { return within(a, c.damaged) }
 
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// readPools indexes the pools that can be read, and reports the others and those that overlap.
-func (c *cluster) readPools() {
+// addCandidates reports the handles and blocks that the controllers remove; checkAllocations and checkClaims report the others.
+func (c *cluster) addCandidates() {
+	for _, l := range c.candidates() {
+		switch {
+		case l.Handle != nil:
+			c.surplus[l.Handle] = true
+			c.add(handleFinding(l.Handle, l.Kind, l.Fix, "%s", l.Why))
+		case l.Block != nil:
+			c.surplus[l.Block] = true
+			c.add(blockFinding(l.Block, l.Kind, l.Fix, "%s", l.Why))
+		}
+	}
+}
+
+// checkPools reports the pools that cannot be read and those that overlap.
+func (c *cluster) checkPools() {
+	var before []ipam.Pool
 	for i := range c.Pools {
 		obj := &c.Pools[i]
 		parsed, err := ipam.ParsePool(obj)
@@ -84,13 +133,13 @@ func (c *cluster) readPools() {
 			c.add(poolFinding(obj, PoolDamaged, err.Error(), "correct the IPPool: nothing is assigned from it"))
 			continue
 		}
-		for _, other := range c.pools {
+		for _, other := range before {
 			if other.CIDR.Overlaps(parsed.CIDR) {
 				c.add(poolFinding(obj, PoolOverlap, fmt.Sprintf("it overlaps IPPool %s, %s", other.Name, other.CIDR),
 					"disable one of the two, and remove it when nobody uses it"))
 			}
 		}
-		c.pools = append(c.pools, parsed)
+		before = append(before, parsed)
 	}
 }
 
@@ -98,27 +147,17 @@ func poolFinding(p *api.IPPool, k Kind, detail, advice string) Finding {
 	return Finding{Kind: k, Object: "IPPool/" + p.Name, Detail: detail, Advice: advice, Revision: p.ResourceVersion}
 }
 
-// readBlocks indexes blocks and what they hold, and reports those that contradict themselves.
-func (c *cluster) readBlocks() {
+// readUsers indexes the addresses that are held, and those that pods and nodes say they have. A pod in its node's network has the node's.
+func (c *cluster) readUsers() {
+	c.heldAt, c.users, c.tunnels, c.surplus = map[netip.Addr][]Held{}, map[netip.Addr][]*inventory.Pod{}, map[netip.Addr]string{}, map[any]bool{}
 	for i := range c.Blocks {
 		b := &c.Blocks[i]
-		if b.Damage != nil {
-			c.add(blockFinding(b, BlockDamaged, ByHand, "%v", b.Damage).advised(
-				"nothing is assigned from it or released into it: correct it by hand, or start its pods anew and remove it"))
-			c.damaged = append(c.damaged, b.CIDR)
-			continue
-		}
-		c.blockAt[b.CIDR] = b
-		for j := range b.Allocations {
+		for j := range b.Allocations { // none of a damaged block is known
 			if a := &b.Allocations[j]; !a.Cooling() {
-				c.heldAt[a.Address] = append(c.heldAt[a.Address], held{a, b})
+				c.heldAt[a.Address] = append(c.heldAt[a.Address], Held{a, b})
 			}
 		}
 	}
-}
-
-// readUsers indexes the addresses that pods and nodes say they have. A pod in its node's network has the node's.
-func (c *cluster) readUsers() {
 	for i := range c.Pods {
 		p := &c.Pods[i]
 		if p.HostNetwork || p.Finished {

@@ -3,7 +3,6 @@ package audit
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -95,7 +94,7 @@ var kinds = map[Kind]struct {
 	BlockOfDeadNode:   {Leak, "its owner is gone"},
 	BlockOfNobody:     {Leak, "nobody owns it, and nobody uses it"},
 	BlockBadOwner:     {Danger, "its owner is neither a node nor virtual"},
-	BlockSurplus:      {Note, "it is empty, and not its node's only one"},
+	BlockSurplus:      {Note, "it is empty, and its node has another or cannot use it"},
 	AddressNoHandle:   {Leak, "allocated, and nothing releases it"},
 	AddressNoPod:      {Leak, "its pod is gone, or finished"},
 	AddressOtherNode:  {Leak, "its pod runs on another node"},
@@ -125,9 +124,6 @@ var kinds = map[Kind]struct {
 	PoolDamaged:       {Danger, "a pool cannot be read"},
 	PoolOverlap:       {Danger, "two pools overlap"},
 }
-
-// Kinds are all kinds, in alphabetical order.
-func Kinds() []Kind { return slices.Sorted(maps.Keys(kinds)) }
 
 // Explain says what a kind is, in a few words.
 func (k Kind) Explain() string { return kinds[k].text }

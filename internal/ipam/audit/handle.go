@@ -24,17 +24,13 @@ func (c *cluster) checkHandles() {
 		h := &c.Handles[i]
 		id, _, _ := strings.Cut(h.ID, "\r") // blocks are read without it, too
 		exists[id] = true
-		if h.Name != names.Handle(h.ID) {
-			c.add(handleFinding(h, HandleName, ByHand, "its ID is %q: nobody finds that by this name", h.ID).advised("remove it when its container has ended"))
+		if h.Name != names.Handle(h.ID) && !c.surplus[h] {
+			c.add(handleFinding(h, HandleName, ByHand, "%s", misnamed(h)).advised("remove it when its container has ended"))
 		}
 		for _, odd := range h.Odd {
 			c.add(handleFinding(h, HandleCount, Recount, "it names %q, which is no range of addresses", odd))
 		}
-		switch {
-		case slices.ContainsFunc(c.damaged, func(cidr netip.Prefix) bool { _, named := h.Blocks[cidr]; return named }):
-		case len(holds[id]) == 0:
-			c.add(handleFinding(h, HandleEmpty, RemoveHandle, "it says that it holds %s, and holds nothing", counts(h.Blocks)))
-		case !maps.Equal(h.Blocks, holds[id]):
+		if !c.surplus[h] && !MayHold(h, c.damaged) && len(holds[id]) > 0 && !maps.Equal(h.Blocks, holds[id]) {
 			c.add(handleFinding(h, HandleCount, Recount, "it says that it holds %s, and the blocks say %s", counts(h.Blocks), counts(holds[id])))
 		}
 	}
@@ -44,6 +40,10 @@ func (c *cluster) checkHandles() {
 				Detail: fmt.Sprintf("it does not exist, and holds %s: nothing that ends can release that", counts(holds[id]))})
 		}
 	}
+}
+
+func misnamed(h *inventory.Handle) string {
+	return fmt.Sprintf("its ID is %q: nobody finds that by this name", h.ID)
 }
 
 // heldByHandle counts what blocks say of each handle. What Windows keeps in its blocks has no handle object.
@@ -57,7 +57,7 @@ func (c *cluster) heldByHandle() map[string]map[netip.Prefix]int {
 			if holds[a.Handle] == nil {
 				holds[a.Handle] = map[netip.Prefix]int{}
 			}
-			holds[a.Handle][a.block.CIDR]++
+			holds[a.Handle][a.Block.CIDR]++
 		}
 	}
 	return holds

@@ -48,21 +48,20 @@ type BlockUsage struct {
 // Usages counts each pool, in the order of their ranges, and at last the blocks that are of none, if there are any. What is in
 // blocks that cannot be read is not counted.
 func Usages(v *inventory.View) []Usage {
-	c := &cluster{View: v} // of which nothing but the pools is asked: the controllers count at each pass
-	c.readPools()
+	pools := readPools(v)
 	reserved := reservations(v.Reservations)
 	byPool := map[string][]BlockUsage{}
 	for i := range v.Blocks {
 		if b := &v.Blocks[i]; b.Damage == nil {
-			name := c.poolOf(b.CIDR)
+			name := poolOf(pools, b.CIDR)
 			byPool[name] = append(byPool[name], blockUsage(b, reserved))
 		}
 	}
 	var all []Usage
-	for _, p := range c.pools {
+	for _, p := range pools {
 		u := sum(byPool[p.Name])
 		u.Name, u.CIDR, u.Size = p.Name, p.CIDR, size(p.CIDR)
-		u.Reserved = c.reservedFree(p.CIDR, reserved)
+		u.Reserved = reservedFree(v, p.CIDR, reserved)
 		u.settle()
 		all = append(all, u)
 	}
@@ -80,10 +79,10 @@ func Usages(v *inventory.View) []Usage {
 }
 
 // poolOf returns the name of the pool in which a block lies, the narrowest if there are several; empty if there is none.
-func (c *cluster) poolOf(block netip.Prefix) string {
+func poolOf(pools []ipam.Pool, block netip.Prefix) string {
 	name, bits := "", -1
-	for _, p := range c.pools {
-		if p.CIDR.Overlaps(block) && p.CIDR.Bits() <= block.Bits() && p.CIDR.Bits() > bits {
+	for _, p := range pools {
+		if p.Has(block) && p.CIDR.Bits() > bits {
 			name, bits = p.Name, p.CIDR.Bits()
 		}
 	}
@@ -147,7 +146,7 @@ func blockUsage(b *inventory.Block, reserved []netip.Prefix) BlockUsage {
 }
 
 // reservedFree counts the addresses of a pool that are reserved and that nobody has all the same.
-func (c *cluster) reservedFree(pool netip.Prefix, reserved []netip.Prefix) *big.Int {
+func reservedFree(v *inventory.View, pool netip.Prefix, reserved []netip.Prefix) *big.Int {
 	n := new(big.Int)
 	for _, r := range reserved {
 		if !r.Overlaps(pool) {
@@ -158,9 +157,9 @@ func (c *cluster) reservedFree(pool netip.Prefix, reserved []netip.Prefix) *big.
 		}
 		n.Add(n, size(r))
 	}
-	for i := range c.Blocks {
-		for j := range c.Blocks[i].Allocations {
-			if a := c.Blocks[i].Allocations[j].Address; pool.Contains(a) && within(a, reserved) {
+	for i := range v.Blocks {
+		for j := range v.Blocks[i].Allocations {
+			if a := v.Blocks[i].Allocations[j].Address; pool.Contains(a) && within(a, reserved) {
 				n.Sub(n, big.NewInt(1))
 			}
 		}
@@ -170,17 +169,11 @@ func (c *cluster) reservedFree(pool netip.Prefix, reserved []netip.Prefix) *big.
 
 // merged returns the ranges without those that lie in others.
 func merged(ranges []netip.Prefix) []netip.Prefix {
-	sorted := slices.Clone(ranges)
-	slices.SortFunc(sorted, func(a, b netip.Prefix) int {
-		if c := a.Masked().Addr().Compare(b.Masked().Addr()); c != 0 {
-			return c
-		}
-		return a.Bits() - b.Bits()
-	})
+	slices.SortFunc(ranges, netip.Prefix.Compare)
 	var out []netip.Prefix
-	for _, r := range sorted {
+	for _, r := range ranges {
 		if len(out) == 0 || !out[len(out)-1].Overlaps(r) {
-			out = append(out, r.Masked())
+			out = append(out, r)
 		}
 	}
 	return out

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/ipam/audit"
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
 
@@ -22,10 +24,10 @@ type live struct {
 
 // look asks the API server for the nodes and pods of holders, and for nothing else: a few pods one by one, more of a node by one list of
 // that node's. A pod that is on another node by now does not use the addresses, and need not be found.
-func (w *sweep) look(ctx context.Context, holders []Holder) (*inventory.Index, error) {
+func (w *sweep) look(ctx context.Context, due []audit.Candidate) (*inventory.Index, error) {
 	pods := map[string]map[inventory.PodKey]bool{}
-	for i := range holders {
-		for _, a := range holders[i].Addresses {
+	for i := range due {
+		for _, a := range due[i].Holder.Addresses {
 			if pods[a.Node] == nil {
 				pods[a.Node] = map[inventory.PodKey]bool{}
 			}
@@ -92,29 +94,28 @@ func unlessMissing(err error) error {
 	return err
 }
 
-// nodesBack asks for those of the nodes that the view shows to be gone, and returns those that exist: they had no grace.
-func (w *sweep) nodesBack(ctx context.Context, names []string) (map[string]bool, error) {
+// notBack asks once more for the nodes that the view shows to be gone, and returns the candidates without those of nodes that exist:
+// they had no grace.
+func (w *sweep) notBack(ctx context.Context, due []audit.Candidate) ([]audit.Candidate, error) {
+	seen := inventory.NewIndex(w.view.Nodes, nil)
 	gone := map[string]bool{}
-	for _, name := range names {
-		gone[name] = name != ""
-	}
-	for i := range w.view.Nodes {
-		delete(gone, w.view.Nodes[i].Name)
+	for i := range due {
+		if _, _, node := identity(&due[i]); node != "" && seen.Node(node) == nil {
+			gone[node] = true
+		}
 	}
 	var l live
-	g, ctx := errgroup.WithContext(ctx)
+	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(parallel)
-	for name, asked := range gone {
-		if asked {
-			g.Go(func() error { return l.node(ctx, w.Cluster, name) })
-		}
+	for name := range gone {
+		g.Go(func() error { return l.node(gctx, w.Cluster, name) })
 	}
 	if err := g.Wait(); err != nil {
 		return nil, fmt.Errorf("look once more which nodes are gone: %w", err)
 	}
-	back := make(map[string]bool, len(l.nodes))
-	for i := range l.nodes {
-		back[l.nodes[i].Name] = true
-	}
-	return back, nil
+	now := inventory.NewIndex(l.nodes, nil)
+	return slices.DeleteFunc(due, func(c audit.Candidate) bool {
+		_, _, node := identity(&c)
+		return now.Node(node) != nil
+	}), nil
 }

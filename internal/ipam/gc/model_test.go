@@ -530,7 +530,7 @@ func (h *history) collect() {
 	v := h.view(who)
 	next, d := Pass(h.states[who], &v, h.rules)
 	h.states[who] = next
-	if d.Empty() {
+	if len(d.Due) == 0 {
 		return
 	}
 	dies := -1
@@ -556,7 +556,7 @@ func (h *history) collect() {
 		return datastoretest.None
 	})
 	h.mu.Lock()
-	h.note("collector %d frees %d holders, %d handles, %d blocks, %d affinities", who, len(d.Holders), len(d.Handles), len(d.Blocks), len(d.Affinities))
+	h.note("collector %d puts %d candidates right", who, len(d.Due))
 	h.mu.Unlock()
 	s := Sweeper{IPAM: session, Cluster: session, Client: ipam.NewClient(session, h.now), Log: slog.New(slog.DiscardHandler)}
 	_, _ = s.Sweep(h.ctx, &v, &d)
@@ -643,10 +643,10 @@ func (h *history) audit() {
 			}
 		}
 		node, hosted := b.Owner()
-		if hosted && b.Empty() {
+		if hosted && len(b.Allocations) == 0 {
 			empty[node+names.IPVersion(b.CIDR.Addr())]++
 		}
-		if !hosted || h.store.Get(h.ctx, &inventory.Node{Meta: api.Meta{Name: node}}) != nil && b.Empty() {
+		if !hosted || h.store.Get(h.ctx, &inventory.Node{Meta: api.Meta{Name: node}}) != nil && len(b.Allocations) == 0 {
 			h.fail("block %s of %q is left", b.CIDR, b.Affinity)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -13,6 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/ipam"
+	"github.com/tortie-net/tortie/internal/ipam/audit"
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
 
@@ -66,10 +68,8 @@ type sweep struct {
 // datastore or an API server that does not answer ends the sweep.
 func (s *Sweeper) Sweep(ctx context.Context, view *inventory.View, d *Decision) (Report, error) {
 	w := &sweep{Sweeper: s, view: view, report: Report{Freed: map[string]int{}}, handles: map[string]*inventory.Handle{}}
-	if len(d.Holders) > 0 {
-		for i := range view.Handles {
-			w.handles[view.Handles[i].Name] = &view.Handles[i]
-		}
+	for i := range view.Handles {
+		w.handles[view.Handles[i].Name] = &view.Handles[i]
 	}
 	var errs []error
 	for _, step := range []func(context.Context, *Decision) error{w.freeHolders, w.forgetHandles, w.giveUpBlocks, w.mendAffinities} {
@@ -90,7 +90,7 @@ func hopeless(err error) bool {
 // freeHolders frees addresses, some blocks at a time.
 func (w *sweep) freeHolders(ctx context.Context, d *Decision) error {
 	var errs []error
-	for rest := d.Holders; len(rest) > 0 && ctx.Err() == nil; {
+	for rest := d.due(audit.Free); len(rest) > 0 && ctx.Err() == nil; {
 		n := batch(rest)
 		if err := w.freeBatch(ctx, rest[:n]); err != nil {
 			errs = append(errs, err)
@@ -104,10 +104,10 @@ func (w *sweep) freeHolders(ctx context.Context, d *Decision) error {
 }
 
 // batch returns how many of the holders, which are in the order of their addresses, fill as many blocks as are written at once.
-func batch(holders []Holder) int {
-	blocks := map[netip.Prefix]bool{}
+func batch(holders []audit.Candidate) int {
+	blocks := map[*inventory.Block]bool{}
 	for i := range holders {
-		blocks[holders[i].Blocks[0]] = true
+		blocks[holders[i].Holder.Addresses[0].Block] = true
 		if len(blocks) > batchBlocks {
 			return i
 		}
@@ -116,74 +116,55 @@ func batch(holders []Holder) int {
 }
 
 // freeBatch frees the addresses of those holders who do not use them, as the API server says now.
-func (w *sweep) freeBatch(ctx context.Context, holders []Holder) error {
-	index, err := w.look(ctx, holders)
+func (w *sweep) freeBatch(ctx context.Context, due []audit.Candidate) error {
+	index, err := w.look(ctx, due)
 	if err != nil {
 		return fmt.Errorf("look once more who uses addresses: %w", err)
 	}
-	var dead []Holder
+	var dead []*audit.Holder
 	var expired []ipam.Expired
-	for _, h := range holders {
-		if !stillUnused(index, &h) {
-			w.Log.Warn("an address looked unused and is not", "handle", h.Handle, "address", h.Addresses[0].Address, "because", h.Why)
+	for i := range due {
+		h := due[i].Holder
+		if !stillUnused(index, h) {
+			w.Log.Warn("address kept: it looked unused and is not", "handle", h.Handle, "address", h.Addresses[0].Address, "reason", h.Why)
 			w.report.Spared++
 			continue
 		}
-		dead, expired = append(dead, h), append(expired, h.expired())
+		dead, expired = append(dead, h), append(expired, h.Expired())
 	}
 	done, err := w.Client.Expire(ctx, w.view.Config, expired)
-	freed := make([]Holder, 0, len(done))
-	for _, i := range done {
-		freed = append(freed, dead[i])
+	w.report.Spared += len(dead) - len(done)
+	freed := make([]*audit.Holder, len(done))
+	for i, at := range done {
+		freed[i] = dead[at]
+		w.note(freed[i])
 	}
-	w.report.Spared += len(dead) - len(freed)
-	w.note(freed)
 	return errors.Join(err, w.forgetFreed(ctx, freed))
 }
 
-func (w *sweep) note(freed []Holder) {
-	for _, h := range freed {
-		for i := range h.Addresses {
-			w.report.Freed[h.Addresses[i].Node]++
-		}
-		w.Log.Info("freed", "addresses", len(h.Addresses), "first", h.Addresses[0].String(), "handle", h.Handle, "because", h.Why)
+func (w *sweep) note(h *audit.Holder) {
+	for _, a := range h.Addresses {
+		w.report.Freed[a.Node]++
 	}
+	w.Log.Info("addresses freed", "addresses", len(h.Addresses), "first", h.Addresses[0].String(), "handle", h.Handle, "reason", h.Why)
 }
 
-func (h *Holder) expired() ipam.Expired {
-	e := ipam.Expired{Handle: h.Handle, Addresses: make(map[netip.Addr]ipam.Assigned, len(h.Addresses))}
-	for i, a := range h.Addresses {
-		e.Addresses[a.Address] = ipam.Assigned{Block: h.Blocks[i], Sequence: a.Sequence}
-	}
-	return e
-}
-
-// stillUnused judges a holder anew.
-func stillUnused(index *inventory.Index, h *Holder) bool {
-	for i := range h.Addresses {
-		switch verdict, _ := index.Judge(&h.Addresses[i]); verdict {
-		case inventory.Orphaned:
-		case inventory.Dead:
-			if h.Orphaned { // its node is back, and it had no grace
-				return false
-			}
-		default:
-			return false
-		}
-	}
-	return true
+// stillUnused judges a holder anew. One whose node is back had no grace.
+func stillUnused(index *inventory.Index, h *audit.Holder) bool {
+	return !slices.ContainsFunc(h.Addresses, func(a audit.Held) bool {
+		verdict, _ := index.Judge(a.Allocation)
+		return !verdict.Unused() || h.Orphaned && verdict != inventory.Orphaned
+	})
 }
 
 // forgetFreed removes the handles of those who have just been freed. Their objects are as the view showed them, or stay for a later pass.
-func (w *sweep) forgetFreed(ctx context.Context, freed []Holder) error {
-	var g errgroup.Group
-	g.SetLimit(parallel)
-	for _, h := range freed {
+func (w *sweep) forgetFreed(ctx context.Context, freed []*audit.Holder) error {
+	return each(ctx, freed, func(ctx context.Context, h *audit.Holder) error {
 		if seen := w.handles[inventory.HandleName(h.Handle)]; h.Handle != "" && seen != nil {
-			g.Go(func() error { return w.forget(ctx, seen, h.Handle) })
+			return w.forget(ctx, seen, h.Handle)
 		}
-	}
-	return g.Wait()
+		return nil
+	})
 }
 
 func (w *sweep) forget(ctx context.Context, seen *inventory.Handle, id string) error {
@@ -199,7 +180,7 @@ func (w *sweep) forget(ctx context.Context, seen *inventory.Handle, id string) e
 // forgetHandles removes handles that hold nothing. One list of all blocks, as they are now, says for all of them that this is so: none
 // has been written for the grace, and whoever assigns by a handle writes it first.
 func (w *sweep) forgetHandles(ctx context.Context, d *Decision) error {
-	unused, err := w.notOfTunnels(ctx, d.Handles)
+	unused, err := w.notOfTunnels(ctx, d.due(audit.RemoveHandle))
 	if err != nil || len(unused) == 0 {
 		return err
 	}
@@ -207,45 +188,44 @@ func (w *sweep) forgetHandles(ctx context.Context, d *Decision) error {
 	if err != nil {
 		return fmt.Errorf("look once more which handles hold nothing: %w", err)
 	}
-	holding := map[string]bool{}
-	damaged := map[netip.Prefix]bool{}
+	holding := audit.Holding(blocks)
+	var damaged []netip.Prefix
 	for i := range blocks {
 		if blocks[i].Damage != nil {
-			damaged[blocks[i].CIDR] = true
-		}
-		for j := range blocks[i].Allocations {
-			holding[inventory.HandleName(blocks[i].Allocations[j].Handle)] = true
+			damaged = append(damaged, blocks[i].CIDR)
 		}
 	}
+	return each(ctx, unused, func(ctx context.Context, h *inventory.Handle) error {
+		if holding[h.Name] {
+			return nil
+		}
+		return w.forgetOutside(ctx, h, damaged)
+	})
+}
+
+// each does something with all of a list, some of them at a time.
+func each[T any](ctx context.Context, all []T, do func(context.Context, T) error) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(parallel)
-	for i := range unused {
-		if h := &unused[i]; !holding[h.Name] {
-			g.Go(func() error { return w.forgetOutside(ctx, h, damaged) })
-		}
+	for _, one := range all {
+		g.Go(func() error { return do(ctx, one) })
 	}
 	return g.Wait()
 }
 
-// forgetOutside removes a handle, unless it says that it holds something in a damaged block: who assigns an address writes that into the
-// handle before. A damaged block whose name does not say its range may be any.
-func (w *sweep) forgetOutside(ctx context.Context, h *inventory.Handle, damaged map[netip.Prefix]bool) error {
+// forgetOutside removes a handle, unless it may hold something in a damaged block.
+func (w *sweep) forgetOutside(ctx context.Context, h *inventory.Handle, damaged []netip.Prefix) error {
 	if len(damaged) == 0 {
 		return w.forget(ctx, h, h.ID)
 	}
 	now := inventory.Handle{Meta: api.Meta{Name: h.Name}}
 	err := w.IPAM.Get(ctx, &now)
-	if errors.Is(err, datastore.ErrNotFound) {
+	switch {
+	case errors.Is(err, datastore.ErrNotFound):
 		return nil
-	}
-	if err != nil {
+	case err != nil:
 		return fmt.Errorf("look where handle %s holds something: %w", h.Name, err)
-	}
-	unclear := now.ResourceVersion != h.ResourceVersion || len(now.Odd) > 0 || len(now.Blocks) > 0 && damaged[netip.Prefix{}]
-	for block := range now.Blocks {
-		unclear = unclear || damaged[block]
-	}
-	if unclear {
+	case now.ResourceVersion != h.ResourceVersion, audit.MayHold(&now, damaged):
 		return nil
 	}
 	return w.forget(ctx, h, h.ID)
@@ -253,88 +233,59 @@ func (w *sweep) forgetOutside(ctx context.Context, h *inventory.Handle, damaged 
 
 // notOfTunnels reads the handles of which nothing but the name was seen, and that is of a tunnel of a node that exists. It returns those
 // that are not the node's, and all others.
-func (w *sweep) notOfTunnels(ctx context.Context, all []inventory.Handle) (unused []inventory.Handle, err error) {
+func (w *sweep) notOfTunnels(ctx context.Context, due []audit.Candidate) (unused []*inventory.Handle, err error) {
 	index := inventory.NewIndex(w.view.Nodes, nil)
-	for i := range all {
-		h := all[i]
-		if h.Named && ofTunnel(index, &h) {
+	for _, c := range due {
+		h := *c.Handle
+		if h.Named && audit.OfTunnel(index, &h) {
 			seen := h.ResourceVersion
 			err := w.IPAM.Get(ctx, &h)
-			if errors.Is(err, datastore.ErrNotFound) || err == nil && (h.ResourceVersion != seen || ofTunnel(index, &h)) {
+			if errors.Is(err, datastore.ErrNotFound) || err == nil && (h.ResourceVersion != seen || audit.OfTunnel(index, &h)) {
 				continue
 			}
 			if err != nil {
 				return nil, fmt.Errorf("look whether handle %s is of a tunnel: %w", h.Name, err)
 			}
 		}
-		unused = append(unused, h)
+		unused = append(unused, &h)
 	}
 	return unused, nil
 }
 
-// giveUpBlocks removes blocks, and the claims of them. Of a node that was gone the API server is asked once more.
+// giveUpBlocks removes blocks, and the claims of them.
 func (w *sweep) giveUpBlocks(ctx context.Context, d *Decision) error {
-	owners := make([]string, len(d.Blocks))
-	for i := range d.Blocks {
-		owners[i], _ = d.Blocks[i].Owner()
-	}
-	back, err := w.nodesBack(ctx, owners)
+	due, err := w.notBack(ctx, d.due(audit.RemoveBlock))
 	if err != nil {
 		return err
 	}
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(parallel)
-	for i := range d.Blocks {
-		b := &d.Blocks[i]
-		if back[owners[i]] {
-			continue
-		}
-		g.Go(func() error {
-			gone, err := w.Client.GiveUp(ctx, w.view.Config, b.Meta)
-			return w.count(&w.report.Blocks, gone, err, "gave up a block", b.Name, b.Affinity)
-		})
-	}
-	return g.Wait()
+	return each(ctx, due, func(ctx context.Context, c audit.Candidate) error {
+		gone, err := w.Client.GiveUp(ctx, w.view.Config, c.Block.Meta)
+		return w.count(&w.report.Blocks, gone, err, "block removed", c.Block.Name, c.Why)
+	})
 }
 
 // mendAffinities removes claims of nothing, and completes those of blocks that are in use.
 func (w *sweep) mendAffinities(ctx context.Context, d *Decision) error {
-	owners := make([]string, len(d.Affinities))
-	for i := range d.Affinities {
-		owners[i] = d.Affinities[i].Spec.Node
-	}
-	back, err := w.nodesBack(ctx, owners)
+	due, err := w.notBack(ctx, d.due(audit.RemoveClaim))
 	if err != nil {
 		return err
 	}
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(parallel)
-	for i := range d.Affinities {
-		a := &d.Affinities[i]
-		if back[owners[i]] {
-			continue
+	return each(ctx, append(due, d.due(audit.Claim)...), func(ctx context.Context, c audit.Candidate) error {
+		if c.Fix == audit.Claim {
+			done, err := w.Client.ConfirmClaim(ctx, c.Claim)
+			return w.count(&w.report.Confirmed, done, err, "affinity confirmed", c.Claim.Name, c.Why)
 		}
-		g.Go(func() error {
-			gone, err := w.Client.DropClaim(ctx, a)
-			return w.count(&w.report.Affinities, gone, err, "removed a claim", a.Name, a.Spec.Node)
-		})
-	}
-	for i := range d.Confirm {
-		a := &d.Confirm[i]
-		g.Go(func() error {
-			done, err := w.Client.ConfirmClaim(ctx, a)
-			return w.count(&w.report.Confirmed, done, err, "completed a claim", a.Name, a.Spec.Node)
-		})
-	}
-	return g.Wait()
+		gone, err := w.Client.DropClaim(ctx, c.Claim)
+		return w.count(&w.report.Affinities, gone, err, "affinity removed", c.Claim.Name, c.Why)
+	})
 }
 
-func (w *sweep) count(n *int, done bool, err error, what, name, owner string) error {
+func (w *sweep) count(n *int, done bool, err error, what, name, why string) error {
 	if done {
 		w.mu.Lock()
 		*n++
 		w.mu.Unlock()
-		w.Log.Info(what, "name", name, "of", owner)
+		w.Log.Info(what, "name", name, "reason", why)
 	}
 	return err
 }

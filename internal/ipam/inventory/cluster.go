@@ -55,7 +55,7 @@ func NewNode(m api.Meta) Node {
 // listEnd is the annotation of the bookmark that ends the list with which a watch begins.
 const listEnd = "k8s.io/initial-events-end"
 
-// bookmark keeps it: it comes as an object of the kind.
+// bookmark keeps the annotation, which arrives on an object of the watched kind.
 func bookmark(m api.Meta) map[string]string {
 	if value, ok := m.Annotations[listEnd]; ok {
 		return map[string]string{listEnd: value}
@@ -89,7 +89,6 @@ func (p *Pod) UnmarshalJSON(data []byte) error {
 func newPod(obj *podObject) Pod {
 	p := Pod{Meta: bare(obj.Meta), Node: shared(obj.Spec.NodeName), HostNetwork: obj.Spec.HostNetwork}
 	p.Namespace, p.DeletionTimestamp = shared(obj.Meta.Namespace), obj.Meta.DeletionTimestamp
-	p.ContainerID = obj.Meta.Annotations[api.AnnotationContainerID]
 	p.Finished = obj.Status.Phase == "Succeeded" || obj.Status.Phase == "Failed"
 	p.add(obj.Status.PodIP)
 	for _, ip := range obj.Status.PodIPs {

@@ -15,6 +15,9 @@ const (
 	Foreign
 )
 
+// Unused reports that nobody uses the address.
+func (v Verdict) Unused() bool { return v == Dead || v == Orphaned }
+
 // Index finds what a View knows of an address's holder.
 type Index struct {
 	nodes map[string]*Node

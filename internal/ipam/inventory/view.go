@@ -1,5 +1,5 @@
-// Package inventory is who holds addresses and who uses them, as plain data: one View of one moment. It reads a View from a datastore
-// and from Kubernetes, and judges each address by it. What follows from that is for others: internal/ipam/gc frees, internal/ipam/audit tells.
+// Package inventory is who holds addresses and who uses them, as plain data: one View of one moment, read from a datastore and from
+// Kubernetes. Index says of an address whether it is in use; all else that follows from a View is for packages audit and gc.
 //
 // Its types decode themselves from the API's objects and keep only what matters, so that a View of 30,000 pods is small.
 package inventory
@@ -51,16 +51,6 @@ type Block struct {
 
 // Owner returns the node that a block belongs to; false if it belongs to nobody, or to something that is no node.
 func (b *Block) Owner() (string, bool) { return owner(b.Affinity) }
-
-// Empty reports whether nobody uses an address; those that Windows reserves do not count, those that cool down do.
-func (b *Block) Empty() bool {
-	for i := range b.Allocations {
-		if b.Allocations[i].Class != Windows {
-			return false
-		}
-	}
-	return b.Damage == nil
-}
 
 // Allocation is one address of a block that is not free.
 type Allocation struct {
@@ -134,8 +124,6 @@ type Pod struct {
 	// pod that has just got an address does not say so yet.
 	Addresses []netip.Addr
 	Reported  bool
-	// ContainerID is the sandbox for which the plugin wrote its annotations; empty if it did not.
-	ContainerID string
 }
 
 // Uses reports whether the pod names an address as its own.

@@ -43,8 +43,8 @@ func TestACacheThatWentBackInTimeFreesNothing(t *testing.T) {
 		v.Taken = v.Taken.Add(gc.DefaultRules.Grace)
 		st, d = gc.Pass(st, &v, gc.DefaultRules)
 	}
-	if len(d.Holders) != 3 {
-		t.Fatalf("%d holders look dead, want 3: %+v", len(d.Holders), d.Holders)
+	if len(d.Due) != 3 {
+		t.Fatalf("%d holders look dead, want 3: %+v", len(d.Due), d.Due)
 	}
 	s := gc.Sweeper{IPAM: w.store, Cluster: w.store, Client: w.ipam, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
 	report, err := s.Sweep(t.Context(), &v, &d)

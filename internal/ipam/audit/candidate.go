@@ -1,0 +1,216 @@
+package audit
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/ipam/inventory"
+)
+
+// Candidate is something that is kept for nobody, or that a crash has left half-way, and that the controllers put right. Its Fix says what it
+// is: Free a Holder, RemoveHandle a Handle, RemoveBlock a Block, RemoveClaim or Claim (which confirms it) a Claim.
+type Candidate struct {
+	Kind   Kind // none of a holder, whose addresses have a kind each
+	Fix    Fix
+	Why    string
+	Holder *Holder
+	Handle *inventory.Handle
+	Block  *inventory.Block
+	Claim  *api.BlockAffinity
+}
+
+// Object names it for people: as KIND/NAME, a Holder by its addresses.
+func (c *Candidate) Object() string {
+	switch {
+	case c.Handle != nil:
+		return "IPAMHandle/" + c.Handle.Name
+	case c.Block != nil:
+		return blockName(c.Block)
+	case c.Claim != nil:
+		return "BlockAffinity/" + c.Claim.Name
+	}
+	texts := make([]string, len(c.Holder.Addresses))
+	for i, a := range c.Holder.Addresses {
+		texts[i] = a.String()
+	}
+	return strings.Join(texts, ", ")
+}
+
+// Candidates returns what a View shows to be for the controllers, in the order in which it is to go. It may be on its way to be right:
+// internal/ipam/gc waits until a candidate is older than its grace.
+func Candidates(v *inventory.View, index *inventory.Index) []Candidate {
+	return newCluster(v, index).candidates()
+}
+
+func (c *cluster) candidates() []Candidate {
+	unused := slices.DeleteFunc(Holders(c.View, c.index), func(h *Holder) bool { return !h.Unused })
+	all := make([]Candidate, 0, len(unused))
+	for _, h := range unused {
+		all = append(all, Candidate{Fix: Free, Why: h.Why, Holder: h})
+	}
+	all = append(all, c.emptyHandles()...)
+	all = append(all, c.surplusBlocks()...)
+	for i := range c.Affinities {
+		if l := c.judgeClaim(&c.Affinities[i]); l.Fix != ByHand {
+			all = append(all, l)
+		}
+	}
+	return all
+}
+
+// emptyHandles finds the handles that hold nothing, as far as blocks can be read.
+func (c *cluster) emptyHandles() []Candidate {
+	var all []Candidate
+	holding := Holding(c.Blocks)
+	for i := range c.Handles {
+		h := &c.Handles[i]
+		if holding[h.Name] || !h.Named && (OfTunnel(c.index, h) || MayHold(h, c.damaged)) {
+			continue
+		}
+		l := Candidate{Kind: HandleEmpty, Fix: RemoveHandle, Why: "it holds nothing", Handle: h}
+		switch {
+		case !h.Named && h.Name != names.Handle(h.ID):
+			l.Kind, l.Why = HandleName, misnamed(h)
+		case len(h.Blocks) > 0:
+			l.Why = fmt.Sprintf("it says that it holds %s, and holds nothing", counts(h.Blocks))
+		}
+		all = append(all, l)
+	}
+	return all
+}
+
+// OfTunnel reports whether a handle is that of a tunnel of a node that exists: its agent uses the same handle again at any time, so
+// that it is never certain that nobody is about to. One that has the name of it alone keeps the agent from making its own: it says that it
+// is another node's, or its ID has capitals. Of a handle of which only the metadata was read, the ID is not known.
+func OfTunnel(index *inventory.Index, h *inventory.Handle) bool {
+	node, ok := names.TunnelNode(h.Name)
+	return ok && index.Node(node) != nil && (h.Node == "" || h.Node == node) && (h.Named || h.ID == h.Name)
+}
+
+// MayHold reports whether a handle says that it holds something in a block that cannot be read: who assigns an address writes that into
+// the handle before. A damaged block whose name does not say its range may be any.
+func MayHold(h *inventory.Handle, damaged []netip.Prefix) bool {
+	return slices.ContainsFunc(damaged, func(cidr netip.Prefix) bool {
+		_, names := h.Blocks[cidr]
+		return names || len(h.Odd) > 0 || len(h.Blocks) > 0 && !cidr.IsValid()
+	})
+}
+
+// family is one of the two address families of a node.
+type family struct {
+	node string
+	v6   bool
+}
+
+// surplusBlocks finds the idle blocks that nobody needs, in the order of their ranges. A node keeps one idle block of a family, for the
+// next pod, unless another of its blocks has pods. It must be one that the node can use: its claim stands, and the pool is still for it.
+func (c *cluster) surplusBlocks() []Candidate {
+	served := map[family]bool{}
+	var idle []*inventory.Block
+	for _, b := range sortedBlocks(c.View) {
+		if c.idle(b) {
+			idle = append(idle, b)
+		} else if node, ok := b.Owner(); ok && b.Damage == nil {
+			served[family{node, b.CIDR.Addr().Is6()}] = true
+		}
+	}
+	var all []Candidate
+	for _, b := range idle {
+		node, hosted := b.Owner()
+		of := family{node, b.CIDR.Addr().Is6()}
+		l := Candidate{Kind: BlockSurplus, Fix: RemoveBlock, Block: b, Why: fmt.Sprintf("nobody uses %s, and its node %s has another or cannot use it", b.CIDR, node)}
+		switch {
+		case b.Affinity == "":
+			l.Kind, l.Why = BlockOfNobody, fmt.Sprintf("nobody owns %s, and nobody uses it", b.CIDR)
+		case !hosted: // of load balancers
+			continue
+		case !c.nodeExists(node):
+			l.Kind, l.Why = BlockOfDeadNode, fmt.Sprintf("its node %s does not exist, and nobody uses %s", node, b.CIDR)
+		case !served[of] && c.stands(b) && c.selected(b.CIDR, node):
+			served[of] = true
+			continue
+		}
+		all = append(all, l)
+	}
+	return all
+}
+
+// idle reports that nobody uses an address, and that those that cool down have cooled down: they become free with the next write.
+func (c *cluster) idle(b *inventory.Block) bool {
+	if b.Damage != nil || b.DeletionTimestamp != "" {
+		return false
+	}
+	cooldown := time.Duration(c.Config.IPCooldownSeconds) * time.Second
+	return !slices.ContainsFunc(b.Allocations, func(a inventory.Allocation) bool {
+		if a.Cooling() {
+			return c.Taken.Sub(a.Released) < cooldown
+		}
+		return a.Class != inventory.Windows
+	})
+}
+
+// stands reports whether the owner of a block has a confirmed claim of it.
+func (c *cluster) stands(b *inventory.Block) bool {
+	return slices.ContainsFunc(c.claims[b.CIDR], func(a *api.BlockAffinity) bool { return ownerOf(a) == b.Affinity && a.Confirmed() })
+}
+
+// selected reports whether the pool of a block is for a node. A block whose pool is gone is for nobody; one whose pool cannot be read
+// may be for anybody.
+func (c *cluster) selected(cidr netip.Prefix, node string) bool {
+	if len(c.pools) < len(c.Pools) {
+		return true
+	}
+	labels := c.index.Node(node).Labels
+	for _, p := range c.pools {
+		if p.Has(cidr) && p.Nodes.Matches(labels) {
+			return true
+		}
+	}
+	return false
+}
+
+// judgeClaim says what is wrong between an affinity, its node and its block. A claim goes with its block where that is about to go.
+func (c *cluster) judgeClaim(a *api.BlockAffinity) Candidate {
+	l := func(kind Kind, fix Fix, format string, args ...any) Candidate {
+		if !hosted(a) {
+			fix = ByHand
+		}
+		return Candidate{Kind: kind, Fix: fix, Why: fmt.Sprintf(format, args...), Claim: a}
+	}
+	cidr, err := netip.ParsePrefix(a.Spec.CIDR)
+	switch {
+	case err != nil || cidr != cidr.Masked():
+		return l(ClaimDamaged, RemoveClaim, "spec.cidr %q is no range of addresses", a.Spec.CIDR)
+	case a.Spec.Node == "":
+		return l(ClaimDamaged, RemoveClaim, "spec.node is empty: nobody claims %s", cidr)
+	case slices.Contains(c.damaged, cidr):
+		return Candidate{} // the block has a finding of its own, and nobody can tell whose it is
+	}
+	b, state := c.blockAt[cidr], cmp.Or(a.Spec.State, api.AffinityConfirmed)
+	owned := b != nil && b.Affinity == ownerOf(a)
+	switch gone := hosted(a) && !c.nodeExists(a.Spec.Node); {
+	case gone && owned:
+		return l(ClaimOfDeadNode, ByHand, "its node %s does not exist", a.Spec.Node)
+	case gone:
+		return l(ClaimOfDeadNode, RemoveClaim, "its node %s does not exist", a.Spec.Node)
+	case b != nil && !owned && a.Confirmed():
+		return l(ClaimForeign, RemoveClaim, "it is confirmed, and %s belongs to %s", cidr, cmp.Or(b.Affinity, "nobody"))
+	case b != nil && !owned: // the node's next assignment takes care, too
+		return l(ClaimPending, RemoveClaim, "it is %s, and %s belongs to %s", state, cidr, cmp.Or(b.Affinity, "nobody"))
+	case a.Confirmed() && b == nil:
+		return l(ClaimNoBlock, RemoveClaim, "it is confirmed, and there is no block %s: %s announces addresses that nobody has", cidr, a.Spec.Node)
+	case a.Confirmed():
+		return Candidate{}
+	case b == nil:
+		return l(ClaimPending, RemoveClaim, "it is %s, and there is no block %s: who wrote it was interrupted, or is at work", state, cidr)
+	case c.idle(b):
+		return l(ClaimPending, ByHand, "it is %s, and nobody uses the block %s: who wrote it was interrupted, or is at work", state, cidr)
+	}
+	return l(ClaimPending, Claim, "it is %s, though the block %s is %s's: who wrote it was interrupted, or is at work", state, cidr, a.Spec.Node)
+}
