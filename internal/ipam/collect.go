@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -53,17 +51,48 @@ func (c *Client) Collect(ctx context.Context, what Collection) ([]Holder, error)
 	return freed, errors.Join(err, c.collectHandles(ctx, what, now.handles))
 }
 
-// collectAddresses frees what the dead hold.
+// collectAddresses frees what the dead hold, and then removes their handles.
 func (c *Client) collectAddresses(ctx context.Context, dead []Holder, cfg api.IPAMConfigSpec) ([]Holder, error) {
-	handles := make([]string, len(dead))
-	blocks := map[netip.Prefix]bool{}
+	expired := make([]Expired, len(dead))
 	for i, h := range dead {
-		handles[i] = h.Handle
-		maps.Copy(blocks, h.blocks)
+		expired[i] = Expired{Handle: h.Handle, Addresses: h.assigned}
 	}
-	r := reaper{client: c, cfg: cfg, handles: handles, reaped: map[string]bool{}}
-	err := r.reap(ctx, slices.SortedFunc(maps.Keys(blocks), netip.Prefix.Compare))
-	return slices.DeleteFunc(dead, func(h Holder) bool { return !r.reaped[h.Handle] }), err
+	done, err := c.Expire(ctx, cfg, expired)
+	freed := make([]Holder, len(done))
+	failed := make([]error, len(done))
+	var g errgroup.Group
+	g.SetLimit(maxParallel)
+	for i, at := range done {
+		freed[i] = dead[at]
+		g.Go(func() error { failed[i] = c.forget(ctx, freed[i]); return nil })
+	}
+	_ = g.Wait() // failed has the errors
+	return freed, errors.Join(append(failed, err)...)
+}
+
+// forget removes the handle of a holder whose addresses were freed. One that names other blocks too, or is written meanwhile, is released
+// as usual, in all of its blocks.
+func (c *Client) forget(ctx context.Context, freed Holder) error {
+	h, err := c.readHandle(ctx, freed.Handle)
+	if err != nil || h == nil {
+		return err
+	}
+	in := map[netip.Prefix]bool{}
+	for _, at := range freed.assigned {
+		in[at.Block] = true
+	}
+	release := slices.ContainsFunc(handleBlocks(h), func(b netip.Prefix) bool { return !in[b] })
+	if !release {
+		err = c.store.Delete(ctx, h)
+		release = datastore.Contended(err)
+	}
+	if release {
+		_, err = c.Release(ctx, freed.Handle)
+	}
+	if err != nil {
+		return fmt.Errorf("remove handle %s: %w", freed.Handle, err)
+	}
+	return nil
 }
 
 // emptyHandleAge is how old a handle must be that goes because it holds nothing. No ADD takes as long, and no write is under
@@ -136,92 +165,3 @@ func (what *Collection) spares(h Holder) bool {
 
 // timestampFormat is that of the attribute "timestamp": Go's own for a time, as Calico writes it.
 const timestampFormat = "2006-01-02 15:04:05.999999999 -0700 MST"
-
-// reaper frees the addresses of dead handles: each block is written once, however many hold addresses in it.
-type reaper struct {
-	client  *Client
-	cfg     api.IPAMConfigSpec
-	handles []string
-
-	mu     sync.Mutex // guards reaped
-	reaped map[string]bool
-}
-
-// reap goes on after an error: each block stands for itself. A handle goes when all of its addresses have gone.
-func (r *reaper) reap(ctx context.Context, blocks []netip.Prefix) error {
-	failed := make([]error, len(blocks))
-	var g errgroup.Group
-	g.SetLimit(maxParallel)
-	for i, cidr := range blocks {
-		g.Go(func() error {
-			failed[i] = r.client.retry(ctx, func() error { return r.reapBlock(ctx, cidr) })
-			return nil
-		})
-	}
-	_ = g.Wait() // failed has the errors
-	var done []netip.Prefix
-	for i, cidr := range blocks {
-		if failed[i] == nil {
-			done = append(done, cidr)
-		}
-	}
-	forgotten := make([]error, len(r.handles))
-	for i, handle := range r.handles {
-		g.Go(func() error { forgotten[i] = r.forget(ctx, handle, done); return nil })
-	}
-	_ = g.Wait()
-	return errors.Join(append(failed, forgotten...)...)
-}
-
-// reapBlock takes the addresses in one block from all of the handles.
-func (r *reaper) reapBlock(ctx context.Context, cidr netip.Prefix) error {
-	read, err := r.client.readBlocks(ctx, []netip.Prefix{cidr})
-	if err != nil {
-		return err
-	}
-	b := read[0].block
-	if b == nil {
-		return read[0].damage
-	}
-	now := r.client.now()
-	b.Thaw(cooldown(r.cfg, now))
-	var freed []string
-	for _, handle := range r.handles {
-		if len(b.ReleaseHandle(handle, cooldown(r.cfg, now))) > 0 {
-			freed = append(freed, handle)
-		}
-	}
-	if len(freed) == 0 {
-		return nil
-	}
-	var p Plan
-	p.free(b)
-	if _, err := r.client.commit(ctx, p); err != nil {
-		return fmt.Errorf("free addresses of block %s: %w", cidr, err)
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, handle := range freed {
-		r.reaped[handle] = true
-	}
-	return nil
-}
-
-// forget removes a handle whose addresses were freed. One that names other blocks too is released as usual, in all of them.
-func (r *reaper) forget(ctx context.Context, handle string, done []netip.Prefix) error {
-	h, err := r.client.readHandle(ctx, handle)
-	if err != nil || h == nil {
-		return err
-	}
-	if slices.ContainsFunc(handleBlocks(h), func(b netip.Prefix) bool { return !slices.Contains(done, b) }) {
-		_, err := r.client.Release(ctx, handle)
-		return err
-	}
-	if err := r.client.store.Delete(ctx, h); datastore.Contended(err) {
-		_, err := r.client.Release(ctx, handle)
-		return err
-	} else if err != nil {
-		return fmt.Errorf("remove handle %s: %w", handle, err)
-	}
-	return nil
-}

@@ -206,29 +206,28 @@ func (b *Block) release(h *Expired, cool Cooldown) {
 	}
 }
 
-// ForgetHandle deletes a handle that holds nothing, if it still is what was seen: its name, UID and revision. That somebody was faster
-// is no error: what he made of it is seen next time.
-func (c *Client) ForgetHandle(ctx context.Context, seen api.Meta, id string) (bool, error) {
-	h := &api.IPAMHandle{Meta: seen, Spec: api.IPAMHandleSpec{HandleID: id}}
-	err := c.store.Delete(ctx, h)
-	if datastore.Contended(err) {
+// landed reports whether a guarded write was made. That somebody else was faster is no error: what came of it is seen next time.
+func landed(err error, format string, args ...any) (bool, error) {
+	switch {
+	case datastore.Contended(err):
 		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("remove handle %s: %w", seen.Name, err)
+	case err != nil:
+		return false, fmt.Errorf(format+": %w", append(args, err)...)
 	}
 	return true, nil
 }
 
-// GiveUp ends the affinity of a block that nobody uses and deletes the block, if it still is what was seen. That somebody was faster
-// is no error.
+// ForgetHandle deletes a handle that holds nothing, if it still is what was seen: its name, UID and revision.
+func (c *Client) ForgetHandle(ctx context.Context, seen api.Meta, id string) (bool, error) {
+	err := c.store.Delete(ctx, &api.IPAMHandle{Meta: seen, Spec: api.IPAMHandleSpec{HandleID: id}})
+	return landed(err, "remove handle %s", seen.Name)
+}
+
+// GiveUp ends the affinity of a block that nobody uses and deletes the block, if it still is what was seen.
 func (c *Client) GiveUp(ctx context.Context, cfg api.IPAMConfigSpec, seen api.Meta) (bool, error) {
 	obj := &api.IPAMBlock{Meta: api.Meta{Name: seen.Name}}
 	err := c.store.Get(ctx, obj)
-	if errors.Is(err, datastore.ErrNotFound) {
-		return false, nil
-	}
-	if err == nil && (obj.UID != seen.UID || obj.ResourceVersion != seen.ResourceVersion) {
+	if errors.Is(err, datastore.ErrNotFound) || err == nil && (obj.UID != seen.UID || obj.ResourceVersion != seen.ResourceVersion) {
 		return false, nil
 	}
 	var b *Block
@@ -239,47 +238,35 @@ func (c *Client) GiveUp(ctx context.Context, cfg api.IPAMConfigSpec, seen api.Me
 		b.Thaw(cooldown(cfg, c.now()))
 		err = c.giveUp(ctx, b)
 	}
-	if datastore.Contended(err) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("give up block %s: %w", seen.Name, err)
-	}
-	return true, nil
+	return landed(err, "give up block %s", seen.Name)
 }
 
-// DropClaim deletes an affinity that claims nothing: there is no such block, or it is somebody else's. Whoever is about to create the
-// block writes the affinity before, so that this deletes the one that was seen or nothing. That somebody was faster is no error.
+// DropClaim deletes an affinity that claims nothing: there is no such block, or it is another owner's. Whoever is about to create the
+// block writes the affinity before, so that this deletes the one that was seen or nothing.
 func (c *Client) DropClaim(ctx context.Context, seen *api.BlockAffinity) (bool, error) {
 	owns, err := c.owns(ctx, seen)
-	if err == nil && !owns {
-		err = c.store.Delete(ctx, seen)
-	}
-	if owns || datastore.Contended(err) {
+	if owns {
 		return false, nil
 	}
-	if err != nil {
-		return false, fmt.Errorf("remove affinity %s: %w", seen.Name, err)
+	if err == nil {
+		err = c.store.Delete(ctx, seen)
 	}
-	return true, nil
+	return landed(err, "remove affinity %s", seen.Name)
 }
 
-// ConfirmClaim confirms an affinity that was left half-way, if the block is its node's. That somebody was faster is no error.
+// ConfirmClaim confirms an affinity that was left half-way, if the block is its node's.
 func (c *Client) ConfirmClaim(ctx context.Context, seen *api.BlockAffinity) (bool, error) {
 	owns, err := c.owns(ctx, seen)
-	if err == nil && owns {
+	if err == nil && !owns {
+		return false, nil
+	}
+	if err == nil {
 		cidr := netip.MustParsePrefix(seen.Spec.CIDR) // owns has read it
 		next := withState(seen, cidr, api.AffinityConfirmed)
 		next.Name = seen.Name
 		err = c.store.Update(ctx, next)
 	}
-	if err == nil && !owns || datastore.Contended(err) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("confirm affinity %s: %w", seen.Name, err)
-	}
-	return true, nil
+	return landed(err, "confirm affinity %s", seen.Name)
 }
 
 // owns reports whether the block that an affinity claims exists and is its node's.

@@ -7,8 +7,10 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
+	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/datastore"
 )
@@ -20,7 +22,7 @@ type Holder struct {
 	Attrs     map[string]string
 	Addresses []netip.Addr
 
-	blocks map[netip.Prefix]bool // in which they lie
+	assigned map[netip.Addr]Assigned
 }
 
 // Holders lists who holds addresses for a host, by the attribute "node", in blocks of whatever owner. It is as of now:
@@ -74,10 +76,12 @@ func (all *census) add(b *Block, host string) {
 		}
 		h := all.holders[*owner.HandleID]
 		if h == nil {
-			h = &Holder{Handle: *owner.HandleID, Attrs: owner.Secondary, blocks: map[netip.Prefix]bool{}}
+			h = &Holder{Handle: *owner.HandleID, Attrs: owner.Secondary, assigned: map[netip.Addr]Assigned{}}
 			all.holders[h.Handle] = h
 		}
-		h.Addresses, h.blocks[b.cidr] = append(h.Addresses, b.addr(ordinal)), true
+		a := b.addr(ordinal)
+		h.Addresses = append(h.Addresses, a)
+		h.assigned[a] = Assigned{Block: b.cidr, Sequence: b.obj.Spec.SequenceNumberForAllocation[strconv.Itoa(ordinal)]}
 	}
 }
 
@@ -94,34 +98,42 @@ func (all *census) list() []Holder {
 // Holdings returns the addresses that a handle holds now, each with the attributes of its owner. None if the handle does not
 // exist.
 func (c *Client) Holdings(ctx context.Context, handle string) (map[netip.Addr]map[string]string, error) {
+	blocks, err := c.readHeld(ctx, handle)
+	held := map[netip.Addr]map[string]string{}
+	for _, b := range blocks {
+		for _, a := range b.Held(handle) {
+			held[a] = b.noted(a)
+		}
+	}
+	return held, err
+}
+
+// readHeld returns the blocks that a handle names and that exist; none if there is no handle.
+func (c *Client) readHeld(ctx context.Context, handle string) ([]*Block, error) {
 	h, err := c.readHandle(ctx, handle)
 	if err != nil || h == nil {
 		return nil, err
 	}
-	blocks, err := c.readBlocks(ctx, handleBlocks(h))
+	return c.readBlocksOf(ctx, h)
+}
+
+// readBlocksOf returns the blocks that a handle names and that exist. A damaged one is an error: nobody can tell what the handle holds
+// there.
+func (c *Client) readBlocksOf(ctx context.Context, h *api.IPAMHandle) ([]*Block, error) {
+	read, err := c.readBlocks(ctx, handleBlocks(h))
 	if err != nil {
 		return nil, err
 	}
-	held := map[netip.Addr]map[string]string{}
-	for _, b := range blocks {
+	var blocks []*Block
+	for _, b := range read {
 		if b.damage != nil {
 			return nil, b.damage
 		}
 		if b.block != nil {
-			maps.Copy(held, b.block.holdings(handle))
+			blocks = append(blocks, b.block)
 		}
 	}
-	return held, nil
-}
-
-func (b *Block) holdings(handle string) map[netip.Addr]map[string]string {
-	held := map[netip.Addr]map[string]string{}
-	for _, a := range b.Held(handle) {
-		if at := b.obj.Spec.Allocations[b.ordinal(a)]; at != nil {
-			held[a] = b.obj.Spec.Attributes[*at].Secondary
-		}
-	}
-	return held
+	return blocks, nil
 }
 
 // Addresses returns the addresses that a handle holds now, in ascending order; none if it does not exist.
@@ -132,27 +144,14 @@ func (c *Client) Addresses(ctx context.Context, handle string) ([]netip.Addr, er
 
 // Assigned returns what the owner holds now.
 func (c *Client) Assigned(ctx context.Context, owner Owner) ([]Assignment, error) {
-	h, err := c.readHandle(ctx, owner.Handle)
-	if err != nil || h == nil {
-		return nil, err
-	}
-	blocks, err := c.readBlocks(ctx, handleBlocks(h))
-	if err != nil {
-		return nil, err
-	}
+	blocks, err := c.readHeld(ctx, owner.Handle)
 	var assigned []Assignment
 	for _, b := range blocks {
-		if b.damage != nil {
-			return nil, b.damage
-		}
-		if b.block == nil {
-			continue
-		}
-		for _, a := range b.block.owned(owner) {
+		for _, a := range b.owned(owner) {
 			assigned = append(assigned, Assignment{Address: a, Block: b.cidr})
 		}
 	}
-	return assigned, nil
+	return assigned, err
 }
 
 // Holds returns nil if the owner holds all of the addresses, and else an error that wraps ErrNotHeld and names those that it

@@ -2,13 +2,10 @@ package ipam
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
 
-	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
@@ -17,13 +14,12 @@ import (
 // That somebody was faster is no error.
 func (c *Client) Recount(ctx context.Context, id string) (bool, error) {
 	h, err := c.readHandle(ctx, id)
-	if err != nil {
-		return false, fmt.Errorf("count what handle %s holds: %w", id, err)
+	var held map[string]int
+	if err == nil {
+		held, err = c.countHeld(ctx, id)
 	}
-	held, err := c.countHeld(ctx, id)
 	switch {
 	case err != nil:
-		return false, fmt.Errorf("count what handle %s holds: %w", id, err)
 	case len(held) == 0, h != nil && maps.Equal(h.Spec.Block, held):
 		return false, nil
 	case h == nil:
@@ -34,10 +30,7 @@ func (c *Client) Recount(ctx context.Context, id string) (bool, error) {
 		h.Spec.Block = held
 		err = c.store.Update(ctx, h)
 	}
-	if datastore.Contended(err) {
-		return false, nil
-	}
-	return err == nil, err
+	return landed(err, "count what handle %s holds", id)
 }
 
 // countHeld counts the addresses of a handle, by block. As long as a block cannot be read nobody can tell.
@@ -61,26 +54,21 @@ func (c *Client) countHeld(ctx context.Context, id string) (map[string]int, erro
 
 // RestoreClaim gives the owner of a block the claim that it lacks. That there is one by now is no error.
 func (c *Client) RestoreClaim(ctx context.Context, cidr netip.Prefix) (bool, error) {
-	obj := &api.IPAMBlock{Meta: api.Meta{Name: names.Block(cidr)}}
-	if err := c.store.Get(ctx, obj); err != nil {
-		if errors.Is(err, datastore.ErrNotFound) {
-			return false, nil
-		}
+	read, err := c.readBlocks(ctx, []netip.Prefix{cidr})
+	if err != nil {
 		return false, fmt.Errorf("restore the claim of %s: %w", cidr, err)
 	}
-	b, err := ParseBlock(obj)
-	if err != nil {
-		return false, err
+	b := read[0].block
+	if b == nil {
+		return false, read[0].damage
 	}
 	owner, isNode := b.host()
 	if !isNode {
 		return false, nil
 	}
 	claim := newAffinity(owner, cidr)
-	if err := c.store.Create(ctx, claim); datastore.Contended(err) {
-		return false, nil
-	} else if err != nil {
-		return false, fmt.Errorf("restore the claim of %s: %w", cidr, err)
+	if done, err := landed(c.store.Create(ctx, claim), "restore the claim of %s", cidr); !done {
+		return false, err
 	}
 	return c.ConfirmClaim(ctx, claim)
 }

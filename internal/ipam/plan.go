@@ -254,9 +254,9 @@ func (p *Plan) confirm(c choice) {
 	p.add(toConfirm, update, withState(c.affinity, c.block.cidr, api.AffinityConfirmed))
 }
 
-// PlanRelease decides which writes free all addresses of a handle that are the owner's: the blocks first, the handle last. blocks holds
-// what was read of the blocks that the handle names; nil is a block that is gone. A block that nobody owns goes with its last address. A
-// handle under which others hold addresses stays, and if none is the owner's nothing is written.
+// PlanRelease decides which writes free all addresses of a handle that are the owner's: the blocks first, the handle last. blocks has
+// those blocks that the handle names and that exist. A block without an owner is removed with its last address. A handle under which others
+// hold addresses stays, and if none is the owner's nothing is written.
 //
 // A block that holds no address of the handle is written too: the write that would assign one may have been sent by a
 // process that died, and land after this; the new revision defeats it.
@@ -265,9 +265,6 @@ func PlanRelease(h *api.IPAMHandle, owner Owner, blocks []*Block, cool Cooldown)
 	var freed []netip.Addr
 	left := map[string]int{}
 	for _, b := range blocks {
-		if b == nil {
-			continue
-		}
 		next := b.clone()
 		freed = append(freed, next.releaseOwned(owner, cool)...)
 		if n := len(next.Held(owner.Handle)); n > 0 {

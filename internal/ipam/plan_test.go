@@ -678,7 +678,7 @@ func TestPlanRelease(t *testing.T) {
 		},
 		{
 			name: "a block that is gone is passed over", handle: storedHandle("h", "10.0.0.0/30=1"),
-			blocks: []*Block{nil}, writes: []string{"delete handle h 10.0.0.0/30=1"},
+			blocks: nil, writes: []string{"delete handle h 10.0.0.0/30=1"},
 		},
 		{
 			name: "a block that does not hold it yet is written, so that it never will", handle: storedHandle("h", "10.0.0.0/30=1"),
@@ -689,9 +689,7 @@ func TestPlanRelease(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			var before []string
 			for _, b := range c.blocks {
-				if b != nil {
-					before = append(before, describe(b.obj))
-				}
+				before = append(before, describe(b.obj))
 			}
 			plan, freed := PlanRelease(c.handle, Owner{Handle: c.handle.Spec.HandleID}, c.blocks, Cooldown{})
 			if d := cmp.Diff(c.writes, plan.lines()); d != "" {
@@ -706,9 +704,7 @@ func TestPlanRelease(t *testing.T) {
 			}
 			var after []string
 			for _, b := range c.blocks {
-				if b != nil {
-					after = append(after, describe(b.obj))
-				}
+				after = append(after, describe(b.obj))
 			}
 			if d := cmp.Diff(before, after); d != "" {
 				t.Errorf("planning changed the blocks (-before +after):\n%s", d)

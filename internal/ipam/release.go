@@ -61,9 +61,12 @@ func (r *release) try(ctx context.Context) error {
 	if err != nil || h == nil {
 		return err
 	}
-	blocks, err := r.readBlocks(ctx, h)
+	blocks, err := r.client.readBlocksOf(ctx, h)
 	if err != nil {
 		return err
+	}
+	for _, b := range blocks {
+		b.Thaw(cooldown(*r.cool, r.client.now()))
 	}
 	plan, addrs := PlanRelease(h, r.owner, blocks, cooldown(*r.cool, r.client.now()))
 	for _, a := range addrs {
@@ -91,25 +94,6 @@ func (r *release) read(ctx context.Context) (h *api.IPAMHandle, err error) {
 		return nil, err
 	}
 	return h, nil
-}
-
-// readBlocks reads the blocks that a handle names. A damaged one is an error: nobody can tell what the handle holds there.
-func (r *release) readBlocks(ctx context.Context, h *api.IPAMHandle) ([]*Block, error) {
-	read, err := r.client.readBlocks(ctx, handleBlocks(h))
-	if err != nil {
-		return nil, err
-	}
-	var blocks []*Block
-	for _, b := range read {
-		if b.damage != nil {
-			return nil, b.damage
-		}
-		if b.block != nil {
-			b.block.Thaw(cooldown(*r.cool, r.client.now()))
-		}
-		blocks = append(blocks, b.block)
-	}
-	return blocks, nil
 }
 
 // leaveUnselected gives up the blocks of a host that nobody uses and whose pool is not for the host any more. That somebody

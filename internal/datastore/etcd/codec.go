@@ -9,8 +9,8 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// blockValue is the value of a block: the fields of an IPAMBlock under older names.
-type blockValue struct {
+// blockFields are the fields of an IPAMBlock under older names.
+type blockFields struct {
 	CIDR                        string                    `json:"cidr"`
 	Affinity                    *string                   `json:"affinity"`
 	AffinityClaimTime           string                    `json:"affinity_claim_time,omitempty"`
@@ -20,29 +20,23 @@ type blockValue struct {
 	SequenceNumber              uint64                    `json:"sequenceNumber"`
 	SequenceNumberForAllocation map[string]uint64         `json:"sequenceNumberForAllocation"`
 	Deleted                     bool                      `json:"deleted"`
+	StrictAffinity              bool                      `json:"-"`
+}
+
+// blockValue is the value of a block.
+type blockValue struct {
+	blockFields
 	// HostAffinity is what Calico 2 wrote instead of Affinity: a host's name.
 	HostAffinity *string `json:"hostAffinity,omitempty"`
 }
 
-func blockValueOf(s api.IPAMBlockSpec) blockValue {
-	return blockValue{
-		CIDR: s.CIDR, Affinity: s.Affinity, AffinityClaimTime: s.AffinityClaimTime, Allocations: s.Allocations,
-		Unallocated: s.Unallocated, Attributes: s.Attributes, SequenceNumber: s.SequenceNumber,
-		SequenceNumberForAllocation: s.SequenceNumberForAllocation, Deleted: s.Deleted,
-	}
-}
-
 func (v *blockValue) spec() api.IPAMBlockSpec {
-	affinity := v.Affinity
-	if affinity == nil && v.HostAffinity != nil {
+	spec := api.IPAMBlockSpec(v.blockFields)
+	if spec.Affinity == nil && v.HostAffinity != nil {
 		host := api.AffinityHost + ":" + *v.HostAffinity
-		affinity = &host
+		spec.Affinity = &host
 	}
-	return api.IPAMBlockSpec{
-		CIDR: v.CIDR, Affinity: affinity, AffinityClaimTime: v.AffinityClaimTime, Allocations: v.Allocations,
-		Unallocated: v.Unallocated, Attributes: v.Attributes, SequenceNumber: v.SequenceNumber,
-		SequenceNumberForAllocation: v.SequenceNumberForAllocation, Deleted: v.Deleted,
-	}
+	return spec
 }
 
 // affinityValue is the value of an affinity; the rest is in its key. An empty object is a confirmed one.
@@ -78,7 +72,7 @@ type nodeValue struct {
 func encode(obj api.Resource) ([]byte, error) {
 	switch o := obj.(type) {
 	case *api.IPAMBlock:
-		return json.Marshal(blockValueOf(o.Spec))
+		return json.Marshal(blockFields(o.Spec))
 	case *api.BlockAffinity:
 		return json.Marshal(affinityValue{o.Spec.State, o.MarkedDeleted()})
 	case *api.IPAMHandle:

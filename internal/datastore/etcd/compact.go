@@ -8,16 +8,8 @@ import (
 
 // Revision returns the datastore's revision.
 func (s *Store) Revision(ctx context.Context) (int64, error) {
-	r := rpc{method: methodRange, msg: rangeRequest{key: keyConfig, countOnly: true}.encode(), what: "ask for the revision", read: true}
-	data, err := s.client.call(ctx, r)
-	if err != nil {
-		return 0, err
-	}
-	revision, err := decodeRevision(data)
-	if err != nil {
-		return 0, fmt.Errorf("%s: %w", r.what, err)
-	}
-	return revision, nil
+	found, err := s.find(ctx, "ask for the revision", rangeRequest{key: keyConfig, countOnly: true})
+	return found.revision, err
 }
 
 // Compact has etcd forget what was before a revision. That somebody else did is no error.
@@ -29,20 +21,4 @@ func (s *Store) Compact(ctx context.Context, revision int64) error {
 		return nil
 	}
 	return err
-}
-
-// decodeRevision reads what the header of an answer says.
-func decodeRevision(data []byte) (revision int64, err error) {
-	err = fields(data, func(field int, _ uint64, header []byte) error {
-		if field != 1 {
-			return nil
-		}
-		return fields(header, func(field int, v uint64, _ []byte) error {
-			if field == 3 {
-				revision = int64(v)
-			}
-			return nil
-		})
-	})
-	return revision, err
 }

@@ -25,13 +25,9 @@ type CalicoNode struct {
 // CalicoNodes lists them.
 func (s *Store) CalicoNodes(ctx context.Context) ([]CalicoNode, error) {
 	prefix := prefixResources + "nodes/"
-	data, err := s.client.call(ctx, rpc{method: methodRange, msg: rangeRequest{key: prefix, end: prefixEnd(prefix)}.encode(), what: "list " + prefix, read: true})
+	found, err := s.find(ctx, "list "+prefix, rangeRequest{key: prefix, end: prefixEnd(prefix)})
 	if err != nil {
 		return nil, err
-	}
-	found, err := decodeRange(data)
-	if err != nil {
-		return nil, fmt.Errorf("list %s: %w", prefix, err)
 	}
 	var nodes []CalicoNode
 	for _, kv := range found.kvs {

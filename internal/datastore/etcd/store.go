@@ -56,19 +56,27 @@ func (s *Store) Get(ctx context.Context, obj api.Resource) error {
 }
 
 func (s *Store) read(ctx context.Context, key string) (keyValue, error) {
-	r := rpc{method: methodRange, msg: rangeRequest{key: key}.encode(), what: "get " + key, read: true}
-	data, err := s.client.call(ctx, r)
-	if err != nil {
-		return keyValue{}, err
-	}
-	found, err := decodeRange(data)
+	found, err := s.find(ctx, "get "+key, rangeRequest{key: key})
 	switch {
 	case err != nil:
-		return keyValue{}, fmt.Errorf("%s: %w", r.what, err)
+		return keyValue{}, err
 	case len(found.kvs) == 0:
-		return keyValue{}, fmt.Errorf("%s: %w", r.what, datastore.ErrNotFound)
+		return keyValue{}, fmt.Errorf("get %s: %w", key, datastore.ErrNotFound)
 	}
 	return found.kvs[0], nil
+}
+
+// find reads a range of keys; what says for errors what that is for.
+func (s *Store) find(ctx context.Context, what string, req rangeRequest) (rangeResponse, error) {
+	data, err := s.client.call(ctx, rpc{method: methodRange, msg: req.encode(), what: what, read: true})
+	if err != nil {
+		return rangeResponse{}, err
+	}
+	found, err := decodeRange(data)
+	if err != nil {
+		return rangeResponse{}, fmt.Errorf("%s: %w", what, err)
+	}
+	return found, nil
 }
 
 // collector is what List needs of any api.List.
@@ -105,18 +113,13 @@ func (s *Store) ListNamed(ctx context.Context, list api.ResourceList, namespace,
 
 func (s *Store) listPrefix(ctx context.Context, into collector, prefix string, opts datastore.ListOptions) error {
 	req := rangeRequest{key: prefix, end: prefixEnd(prefix), serializable: opts.Stale, keysOnly: opts.NamesOnly}
-	r := rpc{method: methodRange, msg: req.encode(), what: "list " + prefix, read: true}
-	data, err := s.client.call(ctx, r)
+	found, err := s.find(ctx, "list "+prefix, req)
 	if err != nil {
 		return err
 	}
-	found, err := decodeRange(data)
-	if err != nil {
-		return fmt.Errorf("%s: %w", r.what, err)
-	}
 	for _, kv := range found.kvs {
 		if err := collect(into, kv, opts.NamesOnly); err != nil {
-			return fmt.Errorf("%s: %w", r.what, err)
+			return fmt.Errorf("list %s: %w", prefix, err)
 		}
 	}
 	return nil

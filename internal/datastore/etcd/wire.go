@@ -108,8 +108,9 @@ type keyValue struct {
 
 // rangeResponse is the answer to a rangeRequest.
 type rangeResponse struct {
-	kvs   []keyValue
-	count int64
+	revision int64 // of the datastore
+	kvs      []keyValue
+	count    int64
 }
 
 // txnResponse is the answer to a txnRequest.
@@ -123,6 +124,8 @@ func decodeRange(data []byte) (rangeResponse, error) {
 	var r rangeResponse
 	err := fields(data, func(field int, v uint64, sub []byte) error {
 		switch field {
+		case 1:
+			return decodeHeader(sub, &r.revision)
 		case 2:
 			kv, err := decodeKeyValue(sub)
 			r.kvs = append(r.kvs, kv)
@@ -133,6 +136,16 @@ func decodeRange(data []byte) (rangeResponse, error) {
 		return nil
 	})
 	return r, err
+}
+
+// decodeHeader takes the datastore's revision out of the header of an answer.
+func decodeHeader(data []byte, revision *int64) error {
+	return fields(data, func(field int, v uint64, _ []byte) error {
+		if field == 3 {
+			*revision = int64(v)
+		}
+		return nil
+	})
 }
 
 func decodeKeyValue(data []byte) (keyValue, error) {
@@ -156,12 +169,7 @@ func decodeTxn(data []byte) (txnResponse, error) {
 	err := fields(data, func(field int, v uint64, sub []byte) error {
 		switch field {
 		case 1:
-			return fields(sub, func(field int, v uint64, _ []byte) error {
-				if field == 3 {
-					t.revision = int64(v)
-				}
-				return nil
-			})
+			return decodeHeader(sub, &t.revision)
 		case 2:
 			t.succeeded = v != 0
 		case 3:
