@@ -27,13 +27,19 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/probe"
 )
 
-// TestDemo interrupts `make demo` at four points, looks for what it left, and runs it through with IPIP and without. The demo asserts all
-// that it shows; the shape of the transcript with IPIP is that of docs/demo.md.
+// TestDemo interrupts `make demo` at four points, looks for what it left, and runs it through with IPIP and on this machine's own kernel. The
+// demo asserts all that it shows.
 //
 // IPIP comes first. On a kernel that has none it runs in a virtual machine, where nothing can be built: what was not built before it
 // boots is missing there, and only an empty cache shows it.
 func TestDemo(t *testing.T) {
 	u := newUser(t)
+	t.Run("IPIP", func(t *testing.T) { u.ipip(t) })
+	t.Run("here", func(t *testing.T) { u.here(t, native(t)...) })
+}
+
+// ipip expects the transcript to have the shape of docs/demo.md.
+func (u user) ipip(t *testing.T) {
 	const ipip = "ENCAP=ipip"
 	for _, point := range []string{
 		`packages to compile`,    // while Kubernetes is built
@@ -50,9 +56,12 @@ func TestDemo(t *testing.T) {
 	if diff := cmp.Diff(demo.Shape(want), demo.Shape(got)); diff != "" {
 		t.Errorf("docs/demo.md shows another demo (-page +now); make demo ENCAP=ipip RECORD=docs/demo.md writes it again:\n%s", diff)
 	}
-	other := native(t)
-	u.interrupt(t, regexp.MustCompile(`^## 3\. `), other...) // a pod is there, with all that belongs to it
-	u.kept(t, other...)
+}
+
+// here interrupts a demo when a pod is there with all that belongs to it, and runs it through.
+func (u user) here(t *testing.T, args ...string) {
+	u.interrupt(t, regexp.MustCompile(`^## 3\. `), args...)
+	u.kept(t, args...)
 }
 
 // native returns what make has to be told so that it shows on this machine's own kernel what it has not shown yet: nothing, as a new user,

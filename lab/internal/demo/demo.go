@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/lab"
+	"github.com/tortie-net/tortie/lab/internal/kubeapi"
 	"github.com/tortie-net/tortie/lab/internal/netns"
 )
 
@@ -46,6 +47,7 @@ type Demo struct {
 	TimeScale float64
 
 	path  string // PATH with kubectl and helm
+	api   *kubeapi.Client
 	facts facts
 }
 
@@ -66,6 +68,11 @@ type step struct {
 // Run installs the chart and goes through the steps. The error names the step that was not as it should be.
 func (d *Demo) Run(ctx context.Context) error {
 	if err := d.findTools(ctx); err != nil {
+		return err
+	}
+	var err error
+	// What is only waited for needs no program: each of them is a second in an emulator.
+	if d.api, err = kubeapi.New(d.Lab.Kubeconfig(), netns.Dialer(d.Lab.NetNS())); err != nil {
 		return err
 	}
 	start := time.Now()

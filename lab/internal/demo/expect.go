@@ -65,5 +65,16 @@ func columns(out string) map[string]string {
 	return m
 }
 
+// ofKind returns the lines of a table without heading whose first column is the kind, without that column.
+func ofKind(out, kind string) string {
+	var b strings.Builder
+	for line := range strings.Lines(out) {
+		if rest, ok := strings.CutPrefix(line, kind+" "); ok {
+			b.WriteString(strings.TrimLeft(rest, " "))
+		}
+	}
+	return b.String()
+}
+
 // quote makes a literal of a pattern, for addresses with their dots.
 func quote(s string) string { return regexp.QuoteMeta(s) }

@@ -23,7 +23,7 @@ var replacements = []replacement{
 	replace(`\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b`, "UUID"),
 	replace(`\b[0-9a-f]{64}\b`, "ID"),
 	replace(`tortie-node-[a-z0-9]{5}\b`, "tortie-node-POD"),
-	replace(`tortie-kube-controllers-[a-z0-9]+-[a-z0-9]{5}\s+\S+`, "tortie-kube-controllers-POD NODE"), // on whichever node
+	replace(`(tortie-kube-controllers)-[a-z0-9]+-[a-z0-9]{5}(\s+<none>)\s+\S+`, "$1-POD$2 NODE"), // on whichever node
 	replace(`\b\d{1,3}-\d{1,3}-\d{1,3}-\d{1,3}-26\b`, "BLOCK"),
 	replace(`\bfd[0-9a-f]{2}(:[0-9a-f]{1,4}){0,2}::/48\b`, "LOCAL/48"), // of the default IPv6 pool, chosen at random
 	replace(`\b(\d{1,3}\.){3}\d{1,3}\b`, "IP"),

@@ -26,7 +26,8 @@ Text.
         RX:  bytes packets errors dropped  missed   mcast
                3389      42      0       0       0       0
         link/ipip 0.0.0.0 brd 0.0.0.0 promiscuity 0  allmulti 0 minmtu 0 maxmtu 0
-    tortie-node-kmdcc   master   Running   true
+    Pod    tortie-kube-controllers-ffd5f5965-klfnp   <none>        master   True   <none>
+    Pod    tortie-node-kmdcc                         <none>        node1    True   <none>
     ippools WATCH 3
     default-ipv6-ippool   fd31:4502:20b5::/48   122
     0      0      172.30.0.12:49743 172.30.0.11:179
@@ -54,7 +55,8 @@ Text.
         RX:  bytes packets errors dropped  missed   mcast
             1003389     142      1       0       0       0
         link/ipip 0.0.0.0 brd 0.0.0.0 promiscuity 0
-    tortie-node-abcd2   master   Running   true
+    Pod    tortie-node-abcd2                          <none>        node1    True   <none>
+    Pod    tortie-kube-controllers-54f7c7c799-l6l9h   <none>        node2    True   <none>
     ippools WATCH 4
     default-ipv6-ippool   fd00:2:3::/48   122
     0      0      172.30.0.11:179   172.30.0.12:1024
@@ -75,6 +77,7 @@ func TestShapeSeesWhatChanged(t *testing.T) {
 		{"kubectl get ipamblocks", "kubectl get ippools"},
 		{"CIDR ", "RANGE"},
 		{"dev tunl0", "dev eth0"},
+		{"<none>        node1    True", "<none>        node1    False"},
 		{"    unreachable 192.168.161.192/26 proto 84\n", ""},
 		{"ttl=62", "ttl=63"},
 		{"proto 84", "proto 80"},
@@ -105,6 +108,15 @@ func TestExpect(t *testing.T) {
 	}
 	if err := expectLines(out, 1, `^two`); err == nil {
 		t.Error("two lines pass for one")
+	}
+	if got := ofKind("Node a 1\nPod    b 2\nNodes c 3\nNode   d 4\n", "Node"); got != "a 1\nd 4\n" {
+		t.Errorf("of kind Node: %q", got)
+	}
+	if err := firstOf("192.168.1.64", "192.168.1.64/26"); err != nil {
+		t.Error(err)
+	}
+	if err := firstOf("192.168.1.65", "192.168.1.64/26"); err == nil {
+		t.Error(".65 is the first of .64/26")
 	}
 	if got := columns(out)["one"]; got != "1" {
 		t.Errorf("column %q", got)

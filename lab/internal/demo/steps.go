@@ -12,7 +12,8 @@ import (
 const intro = `What follows is real output. A cluster runs on this machine: etcd, kube-apiserver, kube-controller-manager and kube-scheduler,
 and three nodes with containerd, kubelet and kube-proxy, each in namespaces of its own. The nodes have no pod network yet.
 
-Lines after $ run next to the control plane (lab kubectl, lab helm), lines after node1# on that node (lab exec node1).`
+Lines after $ run next to the control plane (lab kubectl, lab helm), lines after node1# on that node (lab exec node1). Before it looks at
+nodes and pods, the demo waits until they are Ready.`
 
 // Names that the steps agree on. The veth's name follows from namespace and pod, by a hash that Calico has fixed.
 const (
@@ -71,38 +72,37 @@ func (d *Demo) install(ctx context.Context) error {
 }
 
 func (d *Demo) components(ctx context.Context) error {
-	if _, err := d.kubectl(ctx, "kubectl wait --for=condition=Ready node --all --timeout="+d.timeout()); err != nil {
+	if err := d.waitNodes(ctx); err != nil {
 		return err
 	}
-	nodes, err := d.kubectl(ctx, `kubectl get nodes --no-headers -o custom-columns='NODE:.metadata.name,IP:.status.addresses[0].address,READY:.status.conditions[?(@.type=="Ready")].status,NETWORK UNAVAILABLE:.status.conditions[?(@.type=="NetworkUnavailable")].status'`)
+	out, err := d.kubectl(ctx, `kubectl get nodes,pods -n kube-system --no-headers -o custom-columns='KIND:.kind,NAME:.metadata.name,ADDRESS:.status.addresses[0].address,NODE:.spec.nodeName,READY:.status.conditions[?(@.type=="Ready")].status,NETWORK UNAVAILABLE:.status.conditions[?(@.type=="NetworkUnavailable")].status'`)
 	if err != nil {
 		return err
 	}
+	nodes, pods := ofKind(out, "Node"), ofKind(out, "Pod")
 	d.facts.addresses = columns(nodes)
-	pods, err := d.kubectl(ctx, "kubectl get pods -n kube-system --no-headers --sort-by=.spec.nodeName -o custom-columns='POD:.metadata.name,NODE:.spec.nodeName,PHASE:.status.phase,READY:.status.containerStatuses[*].ready'")
-	if err != nil {
-		return err
-	}
 	procs, err := d.node(ctx, "node1", "ps -C containerd,kubelet,kube-proxy,node,install -o comm= | sort")
 	if err != nil {
 		return err
 	}
 	return errors.Join(
-		expectLines(nodes, len(Nodes), `True\s+False\s*$`),
-		expectLines(pods, len(Nodes), `^tortie-node-\S+\s+(master|node1|node2)\s+Running\s+true\s*$`),
+		expectLines(nodes, len(Nodes), `^(master|node1|node2)\s+[0-9.]+\s+<none>\s+True\s+False\s*$`),
+		expectLines(pods, len(Nodes), `^tortie-node-\S+\s+<none>\s+(master|node1|node2)\s+True\s`),
 		expect(procs, `^containerd$`, `^kubelet$`, `^kube-proxy$`, `^node$`, `^install$`))
 }
 
 func (d *Demo) runOn(ctx context.Context, node, pod, command string) error {
 	overrides := fmt.Sprintf(`{"spec":{"nodeName":"%s","terminationGracePeriodSeconds":0}}`, node)
-	if _, err := d.kubectl(ctx, fmt.Sprintf("kubectl run %s --image=%s --overrides='%s' -- %s", pod, debugImage, overrides, command)); err != nil {
-		return err
-	}
-	_, err := d.kubectl(ctx, fmt.Sprintf("kubectl wait --for=condition=Ready pod/%s --timeout=%s", pod, d.timeout()))
+	_, err := d.kubectl(ctx, fmt.Sprintf("kubectl run %s --image=%s --overrides='%s' -- %s", pod, debugImage, overrides, command))
 	return err
 }
 
-func (d *Demo) runPod(ctx context.Context) error { return d.runOn(ctx, "node1", "test-pod", web) }
+func (d *Demo) runPod(ctx context.Context) error {
+	if err := d.runOn(ctx, "node1", "test-pod", web); err != nil {
+		return err
+	}
+	return d.waitPods(ctx, "test-pod")
+}
 
 func (d *Demo) sandbox(ctx context.Context) error {
 	containers, err := d.node(ctx, "node1", "ctr -n k8s.io containers list")
@@ -201,18 +201,16 @@ func (d *Demo) podAddress(ctx context.Context) error {
 }
 
 func (d *Demo) affinities(ctx context.Context) error {
-	out, err := d.kubectl(ctx, "kubectl get blockaffinities --no-headers -o custom-columns='NODE:.spec.node,BLOCK:.spec.cidr,STATE:.spec.state,DELETED:.spec.deleted'")
+	out, err := d.kubectl(ctx, "kubectl get blockaffinities,ipamblocks --no-headers -o custom-columns="+
+		"'KIND:.kind,NODE:.spec.node,BLOCK:.spec.cidr,STATE:.spec.state,DELETED:.spec.deleted,AFFINITY:.spec.affinity,HANDLES:.spec.attributes[*].handle_id'")
 	if err != nil {
 		return err
 	}
-	d.facts.blocks = columns(out)
-	blocks, err := d.kubectl(ctx, "kubectl get ipamblocks --no-headers -o custom-columns='BLOCK:.spec.cidr,AFFINITY:.spec.affinity,HANDLES:.spec.attributes[*].handle_id'")
-	if err != nil {
-		return err
-	}
-	errs := []error{expectLines(out, len(Nodes), `/26\s+confirmed\s+false\s*$`)}
+	affinities, blocks := ofKind(out, "BlockAffinity"), ofKind(out, "IPAMBlock")
+	d.facts.blocks = columns(affinities)
+	errs := []error{expectLines(affinities, len(Nodes), `/26\s+confirmed\s+false\s+<none>\s+<none>\s*$`), expectLines(blocks, len(Nodes), `.`)}
 	for _, n := range Nodes {
-		errs = append(errs, expect(blocks, `^`+quote(d.facts.blocks[n])+`\s+host:`+n+`\s+\S*`+d.Encap.handle+n))
+		errs = append(errs, expect(blocks, `^<none>\s+`+quote(d.facts.blocks[n])+`\s+<none>\s+(<none>|false)\s+host:`+n+`\s+\S*`+d.Encap.handle+n))
 	}
 	errs = append(errs, expect(blocks, `host:node1\s+\S*k8s-pod-network\.[0-9a-f]{64}`), inside(d.facts.podIP, d.facts.blocks["node1"]))
 	return errors.Join(errs...)
@@ -246,11 +244,7 @@ func (d *Demo) podRoute(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	addr, err := d.kubectl(ctx, "kubectl exec test-pod -- ip -4 addr show eth0")
-	if err != nil {
-		return err
-	}
-	routes, err := d.kubectl(ctx, "kubectl exec test-pod -- ip route")
+	inside, err := d.kubectl(ctx, "kubectl exec test-pod -- sh -c 'ip -4 addr show eth0; ip route'")
 	if err != nil {
 		return err
 	}
@@ -258,8 +252,8 @@ func (d *Demo) podRoute(ctx context.Context) error {
 		expect(route, `^`+quote(d.facts.podIP)+` dev `+testVeth+` scope link`),
 		expect(link, testVeth+fmt.Sprintf(`@.* mtu %d .*state UP`, d.Encap.mtu), `link/ether ee:ee:ee:ee:ee:ee`),
 		expect(proxy, `= 1$`),
-		expect(addr, `inet `+quote(d.facts.podIP)+`/32`),
-		expect(routes, `^default via 169\.254\.1\.1 dev eth0`, `^169\.254\.1\.1 dev eth0`))
+		expect(inside, `inet `+quote(d.facts.podIP)+`/32`),
+		expect(inside, `^default via 169\.254\.1\.1 dev eth0`, `^169\.254\.1\.1 dev eth0`))
 }
 
 // watched are the resources whose watches each agent holds.
@@ -315,24 +309,24 @@ func (d *Demo) traffic(ctx context.Context) error {
 	if err := d.runOn(ctx, "node1", "debug", "sleep infinity"); err != nil {
 		return err
 	}
-	out, err := d.kubectl(ctx, "kubectl get pod test-pod2 --no-headers -o custom-columns='POD:.metadata.name,IP:.status.podIP,NODE:.spec.nodeName'")
+	if err := d.waitPods(ctx, "test-pod2", "debug"); err != nil {
+		return err
+	}
+	out, err := d.kubectl(ctx, "kubectl get pods --no-headers -o custom-columns='POD:.metadata.name,IP:.status.podIP,NODE:.spec.nodeName'")
 	if err != nil {
 		return err
 	}
 	d.facts.pod2IP = columns(out)["test-pod2"]
-	ping, err := d.kubectl(ctx, "kubectl exec debug -- ping -c 5 "+d.facts.pod2IP)
-	if err != nil {
-		return err
-	}
-	page, err := d.kubectl(ctx, "kubectl exec debug -- wget -qO- http://"+d.facts.pod2IP+"/")
+	said, err := d.kubectl(ctx, fmt.Sprintf("kubectl exec debug -- sh -c 'ping -c 5 -i 0.2 %[1]s; wget -qO- http://%[1]s/'", d.facts.pod2IP))
 	if err != nil {
 		return err
 	}
 	return errors.Join(
 		inside(d.facts.pod2IP, d.facts.blocks["node2"]),
-		expect(ping, `5 packets received, 0% packet loss`),
-		expectLines(ping, 5, ` ttl=62 `),
-		expect(page, `^test-pod2$`))
+		expect(out, `^test-pod\s+`+quote(d.facts.podIP)+`\s+node1\s*$`, `^test-pod2\s+`+quote(d.facts.pod2IP)+`\s+node2\s*$`, `^debug\s+\S+\s+node1\s*$`),
+		expect(said, `5 packets received, 0% packet loss`),
+		expectLines(said, 5, ` ttl=62 `),
+		expect(said, `^test-pod2$`))
 }
 
 func (d *Demo) pool(ctx context.Context) error {

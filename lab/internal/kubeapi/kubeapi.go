@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -55,7 +56,7 @@ func (c *Client) Ready(ctx context.Context) error {
 	return nil
 }
 
-// Condition is a condition of a node.
+// Condition is a condition of a node or a pod.
 type Condition struct {
 	Type, Status, Reason, Message string
 }
@@ -70,12 +71,21 @@ type Node struct {
 
 // Ready says whether the node's Ready condition is true, and its message.
 func (n Node) Ready() (bool, string) {
-	for _, c := range n.Conditions {
-		if c.Type == "Ready" {
-			return c.Status == "True", c.Message
-		}
+	if c, ok := n.Condition("Ready"); ok {
+		return c.Status == "True", c.Message
 	}
 	return false, "no Ready condition yet"
+}
+
+// Condition returns the node's condition of a type, if it has it.
+func (n Node) Condition(kind string) (Condition, bool) { return find(n.Conditions, kind) }
+
+func find(conditions []Condition, kind string) (Condition, bool) {
+	i := slices.IndexFunc(conditions, func(c Condition) bool { return c.Type == kind })
+	if i < 0 {
+		return Condition{}, false
+	}
+	return conditions[i], true
 }
 
 // OnlyNetworkMissing says whether the node is Ready, or is not for the one reason that it has no pod network yet.
@@ -116,6 +126,27 @@ func (c *Client) Nodes(ctx context.Context) ([]Node, error) {
 		nodes = append(nodes, n)
 	}
 	return nodes, nil
+}
+
+// PodReady returns nil when a pod is Ready.
+func (c *Client) PodReady(ctx context.Context, namespace, name string) error {
+	var pod struct {
+		Status struct {
+			Phase      string
+			Conditions []Condition
+		}
+	}
+	b, err := c.get(ctx, "/api/v1/namespaces/"+namespace+"/pods/"+name)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(b, &pod); err != nil {
+		return fmt.Errorf("decode pod %s/%s: %w", namespace, name, err)
+	}
+	if ready, ok := find(pod.Status.Conditions, "Ready"); !ok || ready.Status != "True" {
+		return fmt.Errorf("pod %s/%s, %s, is not Ready: %s", namespace, name, pod.Status.Phase, ready.Message)
+	}
+	return nil
 }
 
 // Exists says whether there is an object at a path such as /api/v1/namespaces/default/serviceaccounts/default.
