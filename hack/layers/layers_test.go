@@ -18,8 +18,6 @@ const module = "github.com/tortie-net/tortie/"
 var doors = map[string][]string{
 	"github.com/vishvananda/netlink": {"internal/kernel/netlinkx"},
 	"github.com/vishvananda/netns":   {"internal/kernel/netlinkx"},
-	"github.com/mdlayher/netlink":    {"internal/kernel/nft", "internal/testkit/nfttest"},
-	"github.com/google/nftables":     {"internal/kernel/nft"},
 	"github.com/osrg/gobgp":          {"internal/bgp"},
 	"k8s.io/client-go":               {"internal/install/definitions", "internal/install/uninstall", "internal/cluster", "internal/install/objects", "internal/program/hook", "internal/install", "internal/testkit/labtest", "internal/testkit/meshtest"},
 	"k8s.io/apimachinery":            {"internal/install/definitions", "internal/install/traffic", "internal/install/uninstall", "internal/cluster", "internal/install/objects", "internal/program/hook", "internal/install", "internal/testkit/labtest", "internal/testkit/meshtest"},

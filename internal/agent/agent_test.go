@@ -241,7 +241,7 @@ func (r *rig) agent(t *testing.T, speaker bgp.Speaker) (status *Status, stop fun
 		t.Fatal(err)
 	}
 	status = NewStatus(rigNode, time.Now(), speaker.Healthy)
-	table := nft.NewAt(r.ns.Conn.Namespace())
+	table := nft.New(r.ns.Conn.Namespace())
 	cfg := config.Node{
 		Nodename: rigNode, Addresses: config.Addresses{V4: config.Address{Setting: nodeaddr.Setting{Mode: nodeaddr.Detect}}}, ClusterType: []string{"k8s"}, SysctlRoot: r.sysctls, StateDir: r.stateDir, RunDir: r.runDir, RouteProtocol: int(routes.DefaultProtocol),
 	}

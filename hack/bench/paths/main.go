@@ -238,7 +238,7 @@ func (n *node) program(ctx context.Context, way routes.Route) error {
 
 // filter makes the agent's part of nftables: translation of what leaves the pools, and the guard of tunnels.
 func (n *node) filter(ctx context.Context, other *node) error {
-	table := nft.New()
+	table := nft.New(nil)
 	return n.ns.Do(func() error {
 		pool := nat.Pool{CIDR: netip.MustParsePrefix("10.244.0.0/16"), NATOutgoing: true}
 		return errors.Join(

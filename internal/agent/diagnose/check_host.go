@@ -206,8 +206,8 @@ func (o *Observations) otherNetworks() []Finding {
 			}
 		}
 		for _, c := range o.Chains {
-			if begins(c.Name, s.chains) {
-				traces = append(traces, "chain "+c.Name+" of table "+c.Table)
+			if begins(c.Chain, s.chains) {
+				traces = append(traces, "chain "+c.Chain+" of table "+c.Table)
 			}
 		}
 		for _, r := range o.Routes {

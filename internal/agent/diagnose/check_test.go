@@ -13,6 +13,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/nft"
 )
 
 // sound is a host on which nothing is wrong.
@@ -36,7 +37,7 @@ func sound() *Observations {
 			{Dst: netip.MustParsePrefix("192.168.2.0/26"), Protocol: 84, Dev: 3},
 			{Dst: netip.MustParsePrefix("192.168.1.7/32"), Protocol: netlinkx.ProtocolBoot, Dev: 4},
 		},
-		Chains: []netlinkx.NFChain{{Table: "filter", Name: "KUBE-FORWARD"}, {Table: "tortie", Name: "nat-postrouting"}},
+		Chains: []nft.Place{{Table: "filter", Chain: "KUBE-FORWARD"}, {Table: "tortie", Chain: "nat-postrouting"}},
 		Sysctls: map[string]string{
 			"net/ipv4/ip_forward": "1", "net/ipv6/conf/all/forwarding": "1", "net/ipv4/conf/all/rp_filter": "0",
 			"net/ipv4/conf/eth0/rp_filter": "2", "net/ipv4/conf/tunl0/rp_filter": "0",
@@ -180,7 +181,7 @@ func TestChecks(t *testing.T) {
 		}, Warning, "cni-config", []string{"20-x.conf", "odd"}},
 		"flannel": {func(o *Observations) { o.Links = append(o.Links, netlinkx.Link{Index: 9, Name: "flannel.1"}) }, Warning, "other-network", []string{"flannel", "link flannel.1"}},
 		"Cilium": {func(o *Observations) {
-			o.Chains = append(o.Chains, netlinkx.NFChain{Table: "raw", Name: "CILIUM_PRE_raw"})
+			o.Chains = append(o.Chains, nft.Place{Table: "raw", Chain: "CILIUM_PRE_raw"})
 		}, Warning, "other-network", []string{"Cilium", "chain CILIUM_PRE_raw of table raw"}},
 		"BIRD": {func(o *Observations) {
 			o.Routes = append(o.Routes, netlinkx.Route{Dst: netip.MustParsePrefix("172.20.0.0/26"), Protocol: 12, Dev: 2})

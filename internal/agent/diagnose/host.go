@@ -2,6 +2,7 @@ package diagnose
 
 import (
 	"bufio"
+	"context"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -17,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/nft"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
 )
 
@@ -30,10 +32,10 @@ type host struct {
 func (h host) path(p string) string { return filepath.Join(h.root, p) }
 
 // look fills in what is seen of the host.
-func (h host) look(o *Observations, port uint16) {
+func (h host) look(ctx context.Context, o *Observations, port uint16) {
 	o.Links, o.LinksErr = h.kernel.Links()
 	o.Routes, o.RoutesErr = h.routes()
-	o.Chains, o.ChainsErr = h.kernel.NFChains()
+	o.Chains, o.ChainsErr = nft.New(nil).Chains(ctx)
 	o.LegacyTables = legacyTables()
 	o.Sysctls = readSysctls(o.Links)
 	o.Kernel = h.features(o)

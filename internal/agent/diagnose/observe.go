@@ -6,6 +6,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/nft"
 )
 
 // Observations are all that the checks go by. An error beside a value says why it could not be looked at.
@@ -25,7 +26,7 @@ type Observations struct {
 	// Protocol marks the agent's routes.
 	Protocol netlinkx.Protocol
 	// Chains are all of nf_tables.
-	Chains    []netlinkx.NFChain
+	Chains    []nft.Place
 	ChainsErr error
 	// LegacyTables are those of iptables-legacy, which are not in nf_tables.
 	LegacyTables []string

@@ -190,20 +190,6 @@ func TestWords(t *testing.T) {
 	}
 }
 
-func TestSumCounters(t *testing.T) {
-	const text = "TcpExt: SyncookiesSent TCPMD5NotFound TCPMD5Unexpected TCPMD5Failure\nTcpExt: 9 1 2 4\nIpExt: InNoRoutes\nIpExt: 7\n"
-	names := []string{"TCPMD5NotFound", "TCPMD5Failure"}
-	for in, want := range map[string]uint64{text: 5, "": 0, "TcpExt: TCPMD5Failure": 0, "TcpExt: TCPMD5Failure\nTcpExt:": 0, "TcpExt: TCPMD5Failure\nTcpExt: x": 0} {
-		if got := sumCounters(in, names...); got != want {
-			t.Errorf("%q: %d, want %d", in, got, want)
-		}
-	}
-	c := md5Counter{now: time.Now}
-	if c.read(); c.at.IsZero() {
-		t.Error("this kernel's counters can't be read")
-	}
-}
-
 func TestLost(t *testing.T) {
 	r := New(slog.New(slog.DiscardHandler), time.Now, Config{RouterID: addr("10.0.0.5")})
 	l := &Link{relay: r, peer: Peer{Addr: addr("10.0.0.2"), ASN: 64512, MaxPrefixes: 10}}

@@ -1,17 +1,15 @@
 package relay
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"os"
-	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
 
 // dialFailure names the cause of a failed connect and where to look. refused says that the kernel has refused segments for
@@ -71,28 +69,7 @@ func (c *md5Counter) read() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if now := c.now(); now.Sub(c.at) >= md5CounterAge || now.Before(c.at) {
-		if text, err := os.ReadFile("/proc/thread-self/net/netstat"); err == nil {
-			c.at, c.count = now, sumCounters(string(text), "TCPMD5NotFound", "TCPMD5Unexpected", "TCPMD5Failure")
-		}
+		c.at, c.count = now, netlinkx.WrongPasswords()
 	}
 	return c.count
-}
-
-// sumCounters adds counters of /proc/net/netstat up, in which a line of names is followed by a line of values.
-func sumCounters(text string, names ...string) (sum uint64) {
-	lines := bufio.NewScanner(strings.NewReader(text))
-	for lines.Scan() {
-		keys := strings.Fields(lines.Text())
-		if !lines.Scan() {
-			return sum
-		}
-		values := strings.Fields(lines.Text())
-		for i := 1; i < min(len(keys), len(values)); i++ {
-			if slices.Contains(names, keys[i]) {
-				n, _ := strconv.ParseUint(values[i], 10, 64) // what is no number counts nothing
-				sum += n
-			}
-		}
-	}
-	return sum
 }

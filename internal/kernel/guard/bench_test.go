@@ -12,7 +12,7 @@ import (
 // BenchmarkSync has the addresses of 1,000 nodes in both families.
 func BenchmarkSync(b *testing.B) {
 	ns := netnstest.New(b)
-	g := guard.New(nft.NewAt(ns.Namespace))
+	g := guard.New(nft.New(ns.Namespace))
 	nodes := func(n int) guard.Config {
 		var all []netip.Addr
 		for i := range n {

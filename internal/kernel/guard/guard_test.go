@@ -33,7 +33,7 @@ func config(nodes ...netip.Addr) guard.Config {
 	return guard.Config{Nodes: nodes, PodLinks: podnet.DefaultVethPrefix, IPIP: true, VXLAN: true}
 }
 
-func newGuard(ns *netnstest.NS) *guard.Syncer { return guard.New(nft.NewAt(ns.Namespace)) }
+func newGuard(ns *netnstest.NS) *guard.Syncer { return guard.New(nft.New(ns.Namespace)) }
 
 func sync(t *testing.T, g *guard.Syncer, c guard.Config) {
 	t.Helper()

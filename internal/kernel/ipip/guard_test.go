@@ -74,7 +74,7 @@ func TestGuard(t *testing.T) {
 		t.Fatalf("without a guard %q arrives: the test shows nothing", got)
 	}
 
-	packets := guard.New(nft.NewAt(b.Namespace))
+	packets := guard.New(nft.New(b.Namespace))
 	config := guard.Config{Nodes: []netip.Addr{addr(a.addr), addr(b.addr)}, PodLinks: podnet.DefaultVethPrefix, IPIP: true}
 	if err := packets.Sync(t.Context(), config); err != nil {
 		t.Fatal(err)

@@ -34,7 +34,7 @@ func config(pools ...string) nat.Config {
 	return c
 }
 
-func syncer(ns *netnstest.NS) *nat.Syncer { return nat.New(nft.NewAt(ns.Namespace)) }
+func syncer(ns *netnstest.NS) *nat.Syncer { return nat.New(nft.New(ns.Namespace)) }
 
 func sync(t testing.TB, ns *netnstest.NS, pools ...string) {
 	t.Helper()

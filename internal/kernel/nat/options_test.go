@@ -129,7 +129,7 @@ func TestRandomConfigs(t *testing.T) {
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 1))
 	ns := netnstest.New(t)
-	table := nft.NewAt(ns.Namespace)
+	table := nft.New(ns.Namespace)
 	for range 100 {
 		c := randomConfig(r)
 		if err := nat.New(table).Sync(t.Context(), c); err != nil {
@@ -323,7 +323,7 @@ func BenchmarkSync(b *testing.B) {
 		}
 		return c
 	}
-	table := nft.NewAt(ns.Namespace)
+	table := nft.New(ns.Namespace)
 	run := func(name string, config func(i int) nat.Config, reset bool) {
 		b.Run(name, func(b *testing.B) {
 			for i := 0; b.Loop(); i++ {

@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
 // batchSize is how many requests one system call carries. If all fail, their answers have to fit into the socket's receive
@@ -55,7 +57,7 @@ type entry interface {
 func change[E entry](c *Conn, doing string, kind, flags uint16, entries []E) []error {
 	errs := make([]error, len(entries))
 	from := 0
-	err := c.routes.with(c.ns, func(s *routeSocket) error {
+	err := c.direct.with(c.ns, func(s *nlmsg.Socket) error {
 		for ; from < len(entries); from += batchSize {
 			part := entries[from:min(from+batchSize, len(entries))]
 			err := changeBatch(s, kind, flags, part, func(i int, err error) {
@@ -78,26 +80,25 @@ func change[E entry](c *Conn, doing string, kind, flags uint16, entries []E) []e
 
 // changeBatch sends the requests at once and says which fail. The kernel works through them in order, reports each that fails, and
 // acknowledges the last one, by which time it has answered to all before.
-func changeBatch[E entry](s *routeSocket, kind, flags uint16, entries []E, failed func(i int, err error)) error {
-	first := s.seq + 1
-	s.request = s.request[:0]
+func changeBatch[E entry](s *nlmsg.Socket, kind, flags uint16, entries []E, failed func(i int, err error)) error {
+	first, b := s.Seq+1, s.Request()
 	for i, e := range entries {
-		s.seq++
+		s.Seq++
 		if i == len(entries)-1 {
 			flags |= unix.NLM_F_ACK
 		}
-		s.request = e.appendRequest(s.request, kind, flags, s.seq)
+		b = e.appendRequest(b, kind, flags, s.Seq)
 	}
-	if err := s.send(); err != nil {
+	if err := s.Send(b); err != nil {
 		return err
 	}
-	return s.receive(first, func(m message) (bool, error) {
-		if m.kind != unix.NLMSG_ERROR {
+	return s.Receive(first, func(m nlmsg.Message) (bool, error) {
+		if m.Kind != unix.NLMSG_ERROR {
 			return false, nil
 		}
-		if err := m.status(); err != nil {
-			failed(int(m.seq-first), err)
+		if err := m.Err(); err != nil {
+			failed(int(m.Seq-first), err)
 		}
-		return m.seq == s.seq, nil
+		return m.Seq == s.Seq, nil
 	})
 }

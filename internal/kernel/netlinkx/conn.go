@@ -6,10 +6,13 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
 const (
@@ -28,11 +31,52 @@ const (
 type Conn struct {
 	ns *Namespace
 
-	// requests carries everything else.
+	// requests is for links, addresses, policy rules and single routes: the only socket that a plugin needs.
 	requests *netlink.Handle
 
-	// routes carries route dumps and batches.
-	routes routeDoor
+	// direct is for batches and large dumps of routes and neighbours, and for what the library does not know.
+	direct directSocket
+}
+
+// directSocket is opened when it is first needed. It is not the library's, as many answers to one request must not mix with those to
+// others.
+type directSocket struct {
+	mu     sync.Mutex
+	socket *nlmsg.Socket
+}
+
+// with runs fn alone with the socket. A socket that failed is replaced: answers may still be under way on it.
+func (d *directSocket) with(ns *Namespace, fn func(*nlmsg.Socket) error) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.socket == nil {
+		err := ns.Do(func() (err error) {
+			d.socket, err = nlmsg.Open(unix.NETLINK_ROUTE, answerTimeout)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	err := fn(d.socket)
+	if err != nil && d.socket.Broken {
+		d.close()
+	}
+	return err
+}
+
+// execute makes one request whose answer nobody reads.
+func (c *Conn) execute(m nlmsg.Message) error {
+	return c.direct.with(c.ns, func(s *nlmsg.Socket) error {
+		return s.Execute(m, func(nlmsg.Message) error { return nil })
+	})
+}
+
+func (d *directSocket) close() {
+	if d.socket != nil {
+		d.socket.Close()
+		d.socket = nil
+	}
 }
 
 // Open connects to the network namespace of the calling thread.
@@ -81,7 +125,7 @@ func newHandle() (*netlink.Handle, error) {
 // Close releases the sockets. The connection must not be in use.
 func (c *Conn) Close() {
 	c.requests.Close()
-	c.routes.close()
+	c.direct.close()
 	c.ns.Close()
 }
 
@@ -95,7 +139,7 @@ func retryDump[T any](what string, list func() ([]T, error)) ([]T, error) {
 		switch {
 		case err == nil:
 			return got, nil
-		case !errors.Is(err, netlink.ErrDumpInterrupted) && !errors.Is(err, unix.EINTR):
+		case !errors.Is(err, netlink.ErrDumpInterrupted) && !errors.Is(err, nlmsg.ErrInterrupted) && !errors.Is(err, unix.EINTR):
 			return nil, fmt.Errorf("list %s: %w", what, err)
 		case attempt == dumpAttempts:
 			return nil, fmt.Errorf("list %s: %d attempts: %w", what, attempt, err)

@@ -1,34 +1,40 @@
 package netlinkx
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net/netip"
 	"slices"
 	"strconv"
-	"syscall"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
 )
 
-// What linux/netfilter/nfnetlink_conntrack.h and the kernel's nf_internals.h add to the library's constants.
+// What linux/netfilter/nfnetlink_conntrack.h and the kernel's nf_internals.h say.
 const (
-	ctnetlink           = 1 // the subsystem's number
+	ctnetlink           = 1 // NFNL_SUBSYS_CTNETLINK
+	ctGet               = 1 // IPCTNL_MSG_CT_GET
+	ctDelete            = 2 // IPCTNL_MSG_CT_DELETE
+	ctaTupleOrig        = 1
+	ctaTupleReply       = 2
+	ctaTupleIP          = 1
+	ctaIPv4Src          = 1
+	ctaIPv6Src          = 3
+	ctaID               = 12
+	ctaZone             = 18
 	ctaFilter           = 25
 	ctaFilterOrigFlags  = 1
 	ctaFilterReplyFlags = 2
 	filterIPSource      = 1 << 0
-
-	// nfgenmsg, ahead of a message's attributes.
-	sizeofNfgenmsg = 4
 )
 
-// fewFlows is up to how many connections one look at all of them costs less than a filtered look for each address and
-// direction: every look goes through the whole hash table, which has 262144 buckets on a machine of some size and takes 10 ms.
+// Up to fewFlows entries, one full dump is cheaper than a filtered dump for each address and direction: every dump walks the whole hash
+// table, which has 262144 buckets on a large machine and takes 10 ms.
 const fewFlows = 2500
 
 // flowCount is how many connections the kernel tracks in the namespace of the calling thread.
@@ -46,11 +52,12 @@ func (c *Conn) DeleteFlows(addrs []netip.Addr) (deleted int, err error) {
 			return nil
 		}
 		count, _ := strconv.Atoi(text) // unreadable is taken for few: slower at worst
-		t, err := openTracker()
+		s, err := nlmsg.Open(unix.NETLINK_NETFILTER, answerTimeout)
 		if err != nil {
 			return err
 		}
-		defer t.socket.Close()
+		defer s.Close()
+		t := tracker{s}
 		flows, err := t.find(addrs, count)
 		if err != nil {
 			return err
@@ -64,53 +71,31 @@ func (c *Conn) DeleteFlows(addrs []netip.Addr) (deleted int, err error) {
 	return deleted, nil
 }
 
-// tracker is a connection to the kernel's table of connections.
-type tracker struct{ socket *nl.NetlinkSocket }
+// tracker is a socket for the kernel's table of connections.
+type tracker struct{ socket *nlmsg.Socket }
 
-func openTracker() (*tracker, error) {
-	s, err := nl.Subscribe(unix.NETLINK_NETFILTER)
-	if err != nil {
-		return nil, fmt.Errorf("open netfilter socket: %w", err)
-	}
-	timeout := unix.NsecToTimeval(int64(answerTimeout))
-	if err := errors.Join(s.SetSendTimeout(&timeout), s.SetReceiveTimeout(&timeout)); err != nil {
-		s.Close()
-		return nil, fmt.Errorf("set timeout on netfilter socket: %w", err)
-	}
-	return &tracker{s}, nil
-}
-
-func (t *tracker) request(operation, flags int, family Family) *nl.NetlinkRequest {
-	req := nl.NewNetlinkRequest(ctnetlink<<8|operation, flags)
-	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_NETFILTER: {Socket: t.socket, Seq: req.Seq}}
-	req.AddData(&nl.Nfgenmsg{NfgenFamily: uint8(family), Version: nl.NFNETLINK_V0})
-	return req
-}
-
-// flow is an entry as the kernel sent it.
+// flow is an entry of the table.
 type flow struct {
-	family  Family
-	name    []*nl.RtAttr  // what identifies it
-	sources [2]netip.Addr // of both directions
+	family  uint8
+	name    nlmsg.Attributes // what identifies it
+	sources [2]netip.Addr    // of both directions
 }
 
-// direction is one of an entry's.
-type direction struct{ tuple, flags int }
+// direction is a conntrack tuple direction: original or reply.
+type direction struct{ tuple, flags uint16 }
 
-var directions = []direction{{nl.CTA_TUPLE_ORIG, ctaFilterOrigFlags}, {nl.CTA_TUPLE_REPLY, ctaFilterReplyFlags}}
+var directions = []direction{{ctaTupleOrig, ctaFilterOrigFlags}, {ctaTupleReply, ctaFilterReplyFlags}}
 
 // find returns the entries that have one of the addresses for a source of either direction; an entry may be there twice. The
 // addresses as destinations add nothing: who sends to one directly, or to a service that it stands behind, is answered by it.
 func (t *tracker) find(addrs []netip.Addr, count int) ([]flow, error) {
 	if count <= fewFlows {
-		return t.list(t.request(nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP, FamilyAll), addrs)
+		return t.list(FamilyAll, nil, addrs)
 	}
 	var all []flow
 	for _, a := range addrs {
 		for _, d := range directions {
-			req := t.request(nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP, FamilyOf(a))
-			d.filter(req, a)
-			flows, err := t.list(req, addrs)
+			flows, err := t.list(FamilyOf(a), d.filter(a), addrs)
 			if err != nil {
 				return nil, err
 			}
@@ -126,27 +111,29 @@ func (t *tracker) find(addrs []netip.Addr, count int) ([]flow, error) {
 // filter asks the kernel for the entries with one source in one direction, so that it need not send them all. A kernel before
 // 5.8 ignores this. It is of no use for IPv6: the kernel compares those addresses the wrong way round and sends all entries
 // but the ones asked for (ctnetlink_filter_match_tuple, at least up to 6.18).
-func (d direction) filter(req *nl.NetlinkRequest, a netip.Addr) {
+func (d direction) filter(a netip.Addr) (attrs nlmsg.Attributes) {
 	if a.Is6() {
-		return
+		return nil
 	}
-	tuple := nl.NewRtAttr(unix.NLA_F_NESTED|d.tuple, nil)
-	tuple.AddRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_IP, nil).AddRtAttr(nl.CTA_IP_V4_SRC, a.AsSlice())
-	filter := nl.NewRtAttr(unix.NLA_F_NESTED|ctaFilter, nil)
-	filter.AddRtAttr(d.flags, nl.Uint32Attr(filterIPSource))
-	req.AddData(tuple)
-	req.AddData(filter)
+	var source, tuple, filter nlmsg.Attributes
+	source.Add(ctaIPv4Src, a.AsSlice())
+	tuple.Nest(ctaTupleIP, source)
+	filter.Add(d.flags, binary.NativeEndian.AppendUint32(nil, filterIPSource))
+	attrs.Nest(d.tuple, tuple)
+	attrs.Nest(ctaFilter, filter)
+	return attrs
 }
 
-// list carries out a request and keeps the entries with one of the addresses for a source.
-func (t *tracker) list(req *nl.NetlinkRequest, addrs []netip.Addr) ([]flow, error) {
+// list lists the entries that the kernel takes the filter to mean, and keeps those with one of the addresses for a source.
+func (t *tracker) list(family Family, filter nlmsg.Attributes, addrs []netip.Addr) ([]flow, error) {
+	request := nlmsg.Netfilter(ctnetlink, ctGet, unix.NLM_F_DUMP, uint8(family), filter)
 	return retryDump("connections", func() (found []flow, err error) {
-		err = req.ExecuteIter(unix.NETLINK_NETFILTER, 0, func(msg []byte) bool {
-			f := parseFlow(msg)
-			if slices.Contains(addrs, f.sources[0]) || slices.Contains(addrs, f.sources[1]) {
+		err = t.socket.Execute(request, func(m nlmsg.Message) error {
+			if f := parseFlow(m.Body); slices.Contains(addrs, f.sources[0]) || slices.Contains(addrs, f.sources[1]) {
+				f.name = identity(m.Body[nlmsg.SizeofNfgenmsg:])
 				found = append(found, f)
 			}
-			return true
+			return nil
 		})
 		return found, err
 	})
@@ -169,71 +156,42 @@ func (t *tracker) delete(f flow) error {
 	if len(f.name) == 0 {
 		return errors.New("the kernel listed a connection without a tuple")
 	}
-	req := t.request(nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK, f.family)
-	for _, a := range f.name {
-		req.AddData(a)
-	}
-	_, err := req.Execute(unix.NETLINK_NETFILTER, 0)
-	return err
+	request := nlmsg.Netfilter(ctnetlink, ctDelete, unix.NLM_F_ACK, f.family, f.name)
+	return t.socket.Execute(request, func(nlmsg.Message) error { return nil })
 }
 
-func parseFlow(msg []byte) (f flow) {
-	if len(msg) < sizeofNfgenmsg {
+func parseFlow(body []byte) (f flow) {
+	if len(body) < nlmsg.SizeofNfgenmsg {
 		return f
 	}
-	attrs, err := nl.ParseRouteAttr(msg[sizeofNfgenmsg:])
-	if err != nil {
-		return f
-	}
-	f.family = Family(msg[0])
-	var tuple, more []*nl.RtAttr
-	for _, a := range attrs {
-		switch kindOf(a) {
-		case nl.CTA_TUPLE_ORIG:
-			f.sources[0] = tupleSource(a)
-			tuple = append(tuple, clone(a))
-		case nl.CTA_TUPLE_REPLY:
-			f.sources[1] = tupleSource(a)
-		case nl.CTA_ID, nl.CTA_ZONE:
-			more = append(more, clone(a))
-		}
-	}
-	if len(tuple) > 0 {
-		f.name = append(tuple, more...)
-	}
+	f.family = body[0]
+	attrs := body[nlmsg.SizeofNfgenmsg:]
+	f.sources[0] = tupleSource(nlmsg.Find(attrs, ctaTupleOrig))
+	f.sources[1] = tupleSource(nlmsg.Find(attrs, ctaTupleReply))
 	return f
 }
 
-func clone(a syscall.NetlinkRouteAttr) *nl.RtAttr {
-	return nl.NewRtAttr(int(a.Attr.Type), slices.Clone(a.Value))
-}
-
-func tupleSource(tuple syscall.NetlinkRouteAttr) netip.Addr {
-	for _, a := range nested(tuple.Value, nl.CTA_TUPLE_IP) {
-		switch kindOf(a) {
-		case nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC:
-			return addrFromIP(a.Value)
-		}
-	}
-	return netip.Addr{}
-}
-
-// nested returns the attributes inside the attribute of one kind.
-func nested(value []byte, kind int) []syscall.NetlinkRouteAttr {
-	attrs, err := nl.ParseRouteAttr(value)
-	if err != nil {
+// identity is what names an entry in a request to delete it: its tuple, and its ID and zone if it has them.
+func identity(attrs []byte) (name nlmsg.Attributes) {
+	tuple := nlmsg.Find(attrs, ctaTupleOrig)
+	if tuple == nil {
 		return nil
 	}
-	for _, a := range attrs {
-		if kindOf(a) == kind {
-			inner, _ := nl.ParseRouteAttr(a.Value)
-			return inner
+	name.Nest(ctaTupleOrig, tuple)
+	for _, kind := range []uint16{ctaID, ctaZone} {
+		if value := nlmsg.Find(attrs, kind); value != nil {
+			name.Add(kind, value)
 		}
 	}
-	return nil
+	return name
 }
 
-// kindOf is an attribute's number without the flags that share its place.
-func kindOf(a syscall.NetlinkRouteAttr) int {
-	return int(a.Attr.Type &^ (unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER))
+func tupleSource(tuple []byte) netip.Addr {
+	ip := nlmsg.Find(tuple, ctaTupleIP)
+	source := nlmsg.Find(ip, ctaIPv4Src)
+	if source == nil {
+		source = nlmsg.Find(ip, ctaIPv6Src)
+	}
+	a, _ := netip.AddrFromSlice(source)
+	return a
 }

@@ -1,15 +1,14 @@
 package netlinkx
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"strings"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
 // What linux/netfilter/ipset/ip_set.h says.
@@ -32,54 +31,41 @@ func (c *Conn) IPSets() (names []string, err error) {
 	if _, err := os.Stat(ipsetModule); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	err = c.ns.Do(func() error {
-		req := ipsetRequest(ipsetList, unix.NLM_F_DUMP)
-		req.AddData(nl.NewRtAttr(ipsetaFlags|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint32(nil, ipsetNamesOnly)))
-		answer, err := req.Execute(unix.NETLINK_NETFILTER, 0)
-		if err != nil {
-			return fmt.Errorf("list ipsets: %w", err)
-		}
-		for _, msg := range answer {
-			if name := parseIPSet(msg); name != "" {
+	var flags nlmsg.Attributes
+	flags.Number(ipsetaFlags|unix.NLA_F_NET_BYTEORDER, ipsetNamesOnly)
+	err = c.ipset(ipsetList, unix.NLM_F_DUMP, flags, func(m nlmsg.Message) error {
+		if len(m.Body) >= nlmsg.SizeofNfgenmsg {
+			if name := nlmsg.Text(nlmsg.Find(m.Body[nlmsg.SizeofNfgenmsg:], ipsetaName)); name != "" {
 				names = append(names, name)
 			}
 		}
 		return nil
 	})
-	return names, err
+	if err != nil {
+		return nil, fmt.Errorf("list ipsets: %w", err)
+	}
+	return names, nil
 }
 
 // DestroyIPSet removes one that no rule refers to.
 func (c *Conn) DestroyIPSet(name string) error {
+	var attrs nlmsg.Attributes
+	attrs.Text(ipsetaName, name)
+	if err := c.ipset(ipsetDestroy, unix.NLM_F_ACK, attrs, func(nlmsg.Message) error { return nil }); err != nil {
+		return fmt.Errorf("destroy ipset %s: %w", name, err)
+	}
+	return nil
+}
+
+func (c *Conn) ipset(command int, flags uint16, more nlmsg.Attributes, take func(nlmsg.Message) error) error {
+	var attrs nlmsg.Attributes
+	attrs.Add(ipsetaProtocol, []byte{ipsetProtocol})
 	return c.ns.Do(func() error {
-		req := ipsetRequest(ipsetDestroy, unix.NLM_F_ACK)
-		req.AddData(nl.NewRtAttr(ipsetaName, nl.ZeroTerminated(name)))
-		if _, err := req.Execute(unix.NETLINK_NETFILTER, 0); err != nil {
-			return fmt.Errorf("destroy ipset %s: %w", name, err)
+		s, err := nlmsg.Open(unix.NETLINK_NETFILTER, answerTimeout)
+		if err != nil {
+			return err
 		}
-		return nil
+		defer s.Close()
+		return s.Execute(nlmsg.Netfilter(ipsetSubsystem, command, flags, unix.AF_INET, append(attrs, more...)), take)
 	})
-}
-
-func ipsetRequest(command, flags int) *nl.NetlinkRequest {
-	req := nl.NewNetlinkRequest(ipsetSubsystem<<8|command, flags)
-	req.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_INET, Version: nl.NFNETLINK_V0})
-	req.AddData(nl.NewRtAttr(ipsetaProtocol, []byte{ipsetProtocol}))
-	return req
-}
-
-func parseIPSet(msg []byte) string {
-	if len(msg) < sizeofNfgenmsg {
-		return ""
-	}
-	attrs, err := nl.ParseRouteAttr(msg[sizeofNfgenmsg:])
-	if err != nil {
-		return ""
-	}
-	for _, a := range attrs {
-		if kindOf(a) == ipsetaName {
-			return strings.TrimRight(string(a.Value), "\x00")
-		}
-	}
-	return ""
 }

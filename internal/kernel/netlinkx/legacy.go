@@ -36,9 +36,12 @@ var legacyFamilies = []legacyFamily{
 	{"/proc/thread-self/net/ip6_tables_names", unix.AF_INET6, unix.SOL_IPV6, 140},
 }
 
+// LegacyChain names a chain of iptables-legacy.
+type LegacyChain struct{ Table, Name string }
+
 // LegacyChains lists the chains that iptables-legacy has made in tables that are in use, those of both families. It makes no table
 // and loads no module.
-func (c *Conn) LegacyChains() (chains []NFChain, err error) {
+func (c *Conn) LegacyChains() (chains []LegacyChain, err error) {
 	err = c.ns.Do(func() error {
 		for _, f := range legacyFamilies {
 			text, err := os.ReadFile(f.names)
@@ -54,7 +57,7 @@ func (c *Conn) LegacyChains() (chains []NFChain, err error) {
 					return fmt.Errorf("read table %s of iptables-legacy: %w", table, err)
 				}
 				for _, name := range names {
-					chains = append(chains, NFChain{Table: table, Name: name})
+					chains = append(chains, LegacyChain{Table: table, Name: name})
 				}
 			}
 		}

@@ -26,7 +26,7 @@ func TestLegacyChains(t *testing.T) {
 		ns.Run(t, words[0], words[1:]...)
 	}
 	got, err := ns.Conn.LegacyChains()
-	want := []netlinkx.NFChain{{Table: "nat", Name: "mine"}, {Table: "filter", Name: "cali-FORWARD"}, {Table: "mangle", Name: "cali-PREROUTING"}}
+	want := []netlinkx.LegacyChain{{Table: "nat", Name: "mine"}, {Table: "filter", Name: "cali-FORWARD"}, {Table: "mangle", Name: "cali-PREROUTING"}}
 	if err != nil || len(got) != len(want) {
 		t.Fatalf("%v, %v", got, err)
 	}

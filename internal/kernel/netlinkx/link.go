@@ -1,14 +1,16 @@
 package netlinkx
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
 // maxLinkName is IFNAMSIZ without the closing zero byte.
@@ -157,25 +159,22 @@ func (c *Conn) PeerAlive(link Link) (bool, error) {
 	if link.Peer != PeerElsewhere {
 		return link.Peer == PeerHere, nil
 	}
-	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_ACK)
-	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	msg.Index = int32(link.PeerIndex)
-	req.AddData(msg)
-	req.AddData(nl.NewRtAttr(unix.IFLA_TARGET_NETNSID, nl.Uint32Attr(uint32(link.peerNSID))))
-	var err error
-	doErr := c.ns.Do(func() error {
-		_, err = req.Execute(unix.NETLINK_ROUTE, 0)
-		return nil
-	})
+	body := nlmsg.AppendUint32(linkBody(link.PeerIndex), unix.IFLA_TARGET_NETNSID, uint32(link.peerNSID))
+	err := c.execute(nlmsg.Message{Kind: unix.RTM_GETLINK, Flags: unix.NLM_F_ACK, Body: body})
 	switch {
-	case doErr != nil:
-		return false, doErr
 	case err == nil:
 		return true, nil
 	case IsNotExist(err) || errors.Is(err, unix.EINVAL):
 		return false, nil
 	}
 	return false, fmt.Errorf("look for the peer of link %s: %w", link.Name, err)
+}
+
+// linkBody is struct ifinfomsg for the link with an index.
+func linkBody(index int) []byte {
+	body := make([]byte, unix.SizeofIfInfomsg)
+	binary.NativeEndian.PutUint32(body[4:], uint32(index))
+	return body
 }
 
 // Veth describes a pair of virtual Ethernet links to be made: one end in the connection's namespace, the other, called the

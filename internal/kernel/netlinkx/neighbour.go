@@ -7,6 +7,8 @@ import (
 	"net/netip"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
 // Neighbour is who has an address on a link: an entry of the kernel's neighbour table, or of a VXLAN link's forwarding database.
@@ -57,10 +59,19 @@ func (c *Conn) Forwarding(link int) ([]Neighbour, error) {
 	return c.listNeighbours(link, unix.AF_BRIDGE)
 }
 
+// listNeighbours lists a link's entries. Kernels with strict checking choose them; others send all.
 func (c *Conn) listNeighbours(link int, family uint8) (all []Neighbour, err error) {
-	err = c.routes.with(c.ns, func(s *routeSocket) error {
+	request := nlmsg.Message{Kind: unix.RTM_GETNEIGH, Flags: unix.NLM_F_DUMP, Body: append([]byte{family}, make([]byte, sizeofNdmsg-1)...)}
+	request.Body = nlmsg.AppendUint32(request.Body, ndaLink, uint32(link))
+	err = c.direct.with(c.ns, func(s *nlmsg.Socket) error {
 		all, err = retryDump("neighbours", func() (found []Neighbour, err error) {
-			err = s.dumpNeighbours(link, family, func(n Neighbour) { found = append(found, n) })
+			err = s.Execute(request, func(m nlmsg.Message) error {
+				n, ok, err := parseNeighbour(m.Body)
+				if ok && n.Link == link && n.Forward == (family == unix.AF_BRIDGE) {
+					found = append(found, n)
+				}
+				return err
+			})
 			return found, err
 		})
 		return err
@@ -68,26 +79,10 @@ func (c *Conn) listNeighbours(link int, family uint8) (all []Neighbour, err erro
 	return all, err
 }
 
-// dumpNeighbours lists a link's entries. A socket with strict checking has the kernel choose them; another gets all.
-func (s *routeSocket) dumpNeighbours(link int, family uint8, add func(Neighbour)) error {
-	s.seq++
-	b := appendHeader(s.request[:0], unix.RTM_GETNEIGH, unix.NLM_F_DUMP, s.seq)
-	b = append(b, family, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
-	b = appendUint32(b, ndaLink, uint32(link))
-	s.request = finish(b, 0)
-	return s.collect(unix.RTM_NEWNEIGH, func(body []byte) error {
-		n, ok, err := parseNeighbour(body)
-		if ok && n.Link == link && n.Forward == (family == unix.AF_BRIDGE) {
-			add(n)
-		}
-		return err
-	})
-}
-
 // parseNeighbour reads the body of an RTM_NEWNEIGH; ok is false for a bridge's entry, which lists it under its ports.
 func parseNeighbour(body []byte) (n Neighbour, ok bool, err error) {
 	if len(body) < sizeofNdmsg {
-		return n, false, fmt.Errorf("%w: neighbour of %d bytes", errMalformed, len(body))
+		return n, false, fmt.Errorf("%w: neighbour of %d bytes", nlmsg.ErrMalformed, len(body))
 	}
 	n.Forward = body[0] == unix.AF_BRIDGE
 	n.Link = int(int32(binary.NativeEndian.Uint32(body[4:])))
@@ -95,7 +90,7 @@ func parseNeighbour(body []byte) (n Neighbour, ok bool, err error) {
 	for rest := body[sizeofNdmsg:]; len(rest) > 0; {
 		var kind uint16
 		var value []byte
-		if kind, value, rest, err = nextAttribute(rest); err != nil {
+		if kind, value, rest, err = nlmsg.NextAttribute(rest); err != nil {
 			return Neighbour{}, false, err
 		}
 		switch kind {
@@ -132,7 +127,7 @@ func (c *Conn) DeleteNeighbours(entries []Neighbour) []error {
 // appendRequest encodes a request to make or delete the entry.
 func (n Neighbour) appendRequest(b []byte, kind, flags uint16, seq uint32) []byte {
 	from := len(b)
-	b = appendHeader(b, kind, flags, seq)
+	b = nlmsg.Begin(b, kind, flags, seq)
 	family, self := uint8(FamilyOf(n.Addr)), uint8(0)
 	if n.Forward {
 		family, self = unix.AF_BRIDGE, ndFlagSelf
@@ -145,9 +140,9 @@ func (n Neighbour) appendRequest(b []byte, kind, flags uint16, seq uint32) []byt
 		b = appendAddr(b, ndaDst, n.Addr)
 	}
 	if kind == unix.RTM_NEWNEIGH || n.Forward {
-		b = appendAttribute(b, ndaMAC, n.MAC[:])
+		b = nlmsg.AppendAttribute(b, ndaMAC, n.MAC[:])
 	}
-	return finish(b, from)
+	return nlmsg.Finish(b, from)
 }
 
 // SubscribeToNeighbours is Subscribe for entries of some links, which may be changed by anybody but this connection; the kernel does
@@ -155,8 +150,8 @@ func (n Neighbour) appendRequest(b []byte, kind, flags uint16, seq uint32) []byt
 // wakes five times a second.
 func (c *Conn) SubscribeToNeighbours(ctx context.Context, links []int) (<-chan struct{}, error) {
 	var filter []unix.SockFilter
-	err := c.routes.with(c.ns, func(s *routeSocket) error {
-		filter = neighbourFilter(s.port, links)
+	err := c.direct.with(c.ns, func(s *nlmsg.Socket) error {
+		filter = neighbourFilter(s.Port, links)
 		return nil
 	})
 	if err != nil {

@@ -9,6 +9,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
 // TableMain is the routing table that every packet consults.
@@ -160,9 +162,9 @@ func (c *Conn) Routes(f RouteFilter) ([]Route, error) {
 		families = []Family{IPv4, IPv6}
 	}
 	return retryDump("routes", func() (routes []Route, err error) {
-		err = c.routes.with(c.ns, func(s *routeSocket) error {
+		err = c.direct.with(c.ns, func(s *nlmsg.Socket) error {
 			for _, family := range families {
-				if err := s.dump(f, family, func(r Route) { routes = append(routes, r) }); err != nil {
+				if err := f.dump(s, family, func(r Route) { routes = append(routes, r) }); err != nil {
 					return err
 				}
 			}

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
 // rtaNHID names an object of the kernel's own table of next hops: linux/rtnetlink.h.
@@ -16,7 +18,7 @@ const rtaNHID = 30
 // entry of the kernel's cache, another family, and an IPv6 route for some sources only.
 func parseRoute(body []byte) (r Route, ok bool, err error) {
 	if len(body) < unix.SizeofRtMsg {
-		return r, false, fmt.Errorf("%w: route of %d bytes", errMalformed, len(body))
+		return r, false, fmt.Errorf("%w: route of %d bytes", nlmsg.ErrMalformed, len(body))
 	}
 	family, bits, sourceBits := body[0], int(body[1]), body[2]
 	flags := binary.NativeEndian.Uint32(body[8:])
@@ -31,7 +33,7 @@ func parseRoute(body []byte) (r Route, ok bool, err error) {
 	for rest := body[unix.SizeofRtMsg:]; len(rest) > 0; {
 		var kind uint16
 		var value []byte
-		if kind, value, rest, err = nextAttribute(rest); err != nil {
+		if kind, value, rest, err = nlmsg.NextAttribute(rest); err != nil {
 			return Route{}, false, err
 		}
 		if kind == unix.RTA_DST {
@@ -44,7 +46,7 @@ func parseRoute(body []byte) (r Route, ok bool, err error) {
 		}
 	}
 	if r.Dst, err = addr.Prefix(bits); err != nil {
-		return Route{}, false, fmt.Errorf("%w: route: %w", errMalformed, err)
+		return Route{}, false, fmt.Errorf("%w: route: %w", nlmsg.ErrMalformed, err)
 	}
 	return r.tidy(), true, nil
 }
@@ -64,7 +66,7 @@ func zeroAddr(family uint8) netip.Addr {
 func addrFromBytes(b []byte, like netip.Addr) (netip.Addr, error) {
 	a, ok := netip.AddrFromSlice(b)
 	if !ok || a.Is4() != like.Is4() {
-		return like, fmt.Errorf("%w: address of %d bytes", errMalformed, len(b))
+		return like, fmt.Errorf("%w: address of %d bytes", nlmsg.ErrMalformed, len(b))
 	}
 	return a, nil
 }
@@ -77,11 +79,11 @@ func (r *Route) readAttribute(kind uint16, value []byte) (err error) {
 	case unix.RTA_PREFSRC:
 		var ok bool
 		if r.Src, ok = netip.AddrFromSlice(value); !ok {
-			return fmt.Errorf("%w: route with an address of %d bytes", errMalformed, len(value))
+			return fmt.Errorf("%w: route with an address of %d bytes", nlmsg.ErrMalformed, len(value))
 		}
 	case unix.RTA_OIF, unix.RTA_TABLE, unix.RTA_PRIORITY:
 		if len(value) != 4 {
-			return fmt.Errorf("%w: attribute %d of %d bytes", errMalformed, kind, len(value))
+			return fmt.Errorf("%w: attribute %d of %d bytes", nlmsg.ErrMalformed, kind, len(value))
 		}
 		r.readNumber(kind, binary.NativeEndian.Uint32(value))
 	case unix.RTA_MULTIPATH:
@@ -98,14 +100,14 @@ func (r *Route) readAttribute(kind uint16, value []byte) (err error) {
 func readNextHop(kind uint16, value []byte) (netip.Addr, error) {
 	if kind == unix.RTA_VIA {
 		if len(value) < 2 {
-			return netip.Addr{}, fmt.Errorf("%w: next hop of %d bytes", errMalformed, len(value))
+			return netip.Addr{}, fmt.Errorf("%w: next hop of %d bytes", nlmsg.ErrMalformed, len(value))
 		}
 		via, _ := netip.AddrFromSlice(value[2:])
 		return via, nil
 	}
 	via, ok := netip.AddrFromSlice(value)
 	if !ok {
-		return netip.Addr{}, fmt.Errorf("%w: route with a next hop of %d bytes", errMalformed, len(value))
+		return netip.Addr{}, fmt.Errorf("%w: route with a next hop of %d bytes", nlmsg.ErrMalformed, len(value))
 	}
 	return via, nil
 }
@@ -114,16 +116,16 @@ func readNextHop(kind uint16, value []byte) (netip.Addr, error) {
 func (r *Route) readHops(b []byte) error {
 	for len(b) > 0 {
 		if len(b) < unix.SizeofRtNexthop {
-			return fmt.Errorf("%w: next hop of %d bytes", errMalformed, len(b))
+			return fmt.Errorf("%w: next hop of %d bytes", nlmsg.ErrMalformed, len(b))
 		}
 		size := int(binary.NativeEndian.Uint16(b))
 		if size < unix.SizeofRtNexthop || size > len(b) {
-			return fmt.Errorf("%w: next hop length %d of %d bytes", errMalformed, size, len(b))
+			return fmt.Errorf("%w: next hop length %d of %d bytes", nlmsg.ErrMalformed, size, len(b))
 		}
 		// What the kernel says of the link's state beside Onlink is no part of the route.
 		h := Hop{Onlink: b[2]&unix.RTNH_F_ONLINK != 0, Weight: int(b[3]) + 1, Dev: int(int32(binary.NativeEndian.Uint32(b[4:])))}
 		for rest := b[unix.SizeofRtNexthop:size]; len(rest) > 0; {
-			kind, value, after, err := nextAttribute(rest)
+			kind, value, after, err := nlmsg.NextAttribute(rest)
 			if err == nil {
 				err = r.readHopAttribute(&h, kind, value)
 			}
@@ -132,7 +134,7 @@ func (r *Route) readHops(b []byte) error {
 			}
 			rest = after
 		}
-		r.Hops, b = append(r.Hops, h), b[min(aligned(size), len(b)):]
+		r.Hops, b = append(r.Hops, h), b[min(nlmsg.Aligned(size), len(b)):]
 	}
 	return nil
 }
@@ -175,7 +177,7 @@ func (r Route) tidy() Route {
 // appendRequest encodes a request to add, replace or delete the route.
 func (r Route) appendRequest(b []byte, kind, flags uint16, seq uint32) []byte {
 	from := len(b)
-	b = appendHeader(b, kind, flags, seq)
+	b = nlmsg.Begin(b, kind, flags, seq)
 	b = append(b, uint8(FamilyOf(r.Dst.Addr())), uint8(r.Dst.Bits()), 0, r.TOS,
 		unix.RT_TABLE_UNSPEC, // the attribute has room for all of them
 		uint8(cmp.Or(r.Protocol, ProtocolBoot)), uint8(r.Scope), uint8(cmp.Or(r.Type, Unicast)))
@@ -184,7 +186,7 @@ func (r Route) appendRequest(b []byte, kind, flags uint16, seq uint32) []byte {
 		bits = unix.RTNH_F_ONLINK
 	}
 	b = binary.NativeEndian.AppendUint32(b, bits)
-	b = appendUint32(b, unix.RTA_TABLE, uint32(cmp.Or(r.Table, TableMain)))
+	b = nlmsg.AppendUint32(b, unix.RTA_TABLE, uint32(cmp.Or(r.Table, TableMain)))
 	b = appendAddr(b, unix.RTA_DST, r.Dst.Addr())
 	if r.Via.IsValid() {
 		b = appendNextHop(b, r.Via, r.Dst.Addr())
@@ -193,15 +195,15 @@ func (r Route) appendRequest(b []byte, kind, flags uint16, seq uint32) []byte {
 		b = appendAddr(b, unix.RTA_PREFSRC, r.Src)
 	}
 	if r.Dev != 0 {
-		b = appendUint32(b, unix.RTA_OIF, uint32(r.Dev))
+		b = nlmsg.AppendUint32(b, unix.RTA_OIF, uint32(r.Dev))
 	}
 	if r.Metric != 0 {
-		b = appendUint32(b, unix.RTA_PRIORITY, r.Metric)
+		b = nlmsg.AppendUint32(b, unix.RTA_PRIORITY, r.Metric)
 	}
 	if len(r.Hops) > 0 {
 		b = appendHops(b, r.Hops, r.Dst.Addr())
 	}
-	return finish(b, from)
+	return nlmsg.Finish(b, from)
 }
 
 // appendHops appends an RTA_MULTIPATH.
@@ -229,10 +231,10 @@ func appendHops(b []byte, hops []Hop, dst netip.Addr) []byte {
 func appendAddr(b []byte, kind uint16, a netip.Addr) []byte {
 	if a.Is4() {
 		bytes := a.As4()
-		return appendAttribute(b, kind, bytes[:])
+		return nlmsg.AppendAttribute(b, kind, bytes[:])
 	}
 	bytes := a.As16()
-	return appendAttribute(b, kind, bytes[:])
+	return nlmsg.AppendAttribute(b, kind, bytes[:])
 }
 
 func appendNextHop(b []byte, via, dst netip.Addr) []byte {
@@ -240,21 +242,28 @@ func appendNextHop(b []byte, via, dst netip.Addr) []byte {
 		return appendAddr(b, unix.RTA_GATEWAY, via)
 	}
 	value := binary.NativeEndian.AppendUint16(nil, uint16(FamilyOf(via)))
-	return appendAttribute(b, unix.RTA_VIA, append(value, via.AsSlice()...))
+	return nlmsg.AppendAttribute(b, unix.RTA_VIA, append(value, via.AsSlice()...))
 }
 
-// appendDumpRequest encodes a request to list routes of one family. Each field of it is a filter to a socket with strict
-// checking, and nothing to another.
-func (f RouteFilter) appendDumpRequest(b []byte, family Family, seq uint32) []byte {
-	from := len(b)
-	b = appendHeader(b, unix.RTM_GETROUTE, unix.NLM_F_DUMP, seq)
-	b = append(b, uint8(family), 0, 0, 0, unix.RT_TABLE_UNSPEC, uint8(f.Protocol), 0, 0)
-	b = binary.NativeEndian.AppendUint32(b, 0)
-	b = appendUint32(b, unix.RTA_TABLE, uint32(cmp.Or(f.Table, TableMain)))
+// dump lists routes of one family; each is handed to add as it comes. The fields of the request are a filter to kernels with strict
+// checking, and nothing to others.
+func (f RouteFilter) dump(s *nlmsg.Socket, family Family, add func(Route)) error {
+	b := []byte{uint8(family), 0, 0, 0, unix.RT_TABLE_UNSPEC, uint8(f.Protocol), 0, 0, 0, 0, 0, 0}
+	b = nlmsg.AppendUint32(b, unix.RTA_TABLE, uint32(cmp.Or(f.Table, TableMain)))
 	if f.Dev != 0 {
-		b = appendUint32(b, unix.RTA_OIF, uint32(f.Dev))
+		b = nlmsg.AppendUint32(b, unix.RTA_OIF, uint32(f.Dev))
 	}
-	return finish(b, from)
+	err := s.Execute(nlmsg.Message{Kind: unix.RTM_GETROUTE, Flags: unix.NLM_F_DUMP, Body: b}, func(m nlmsg.Message) error {
+		r, ok, err := parseRoute(m.Body)
+		if ok && f.selects(r) {
+			add(r)
+		}
+		return err
+	})
+	if err == unix.ENOENT { // there is no such table: the kernel makes one with its first route
+		return nil
+	}
+	return err
 }
 
 // selects reports whether a route is one to be listed, whatever the kernel made of the request. Which links a route by way of a next

@@ -7,6 +7,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
 var equalAddrs = cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})
@@ -34,11 +36,11 @@ func TestRouteMessages(t *testing.T) {
 	}
 	var got []Route
 	for i := 0; len(datagram) > 0; i++ {
-		m, rest, err := nextMessage(datagram)
-		if err != nil || m.kind != unix.RTM_NEWROUTE || m.seq != uint32(i) || m.flags != unix.NLM_F_ACK|unix.NLM_F_REQUEST {
+		m, rest, err := nlmsg.Next(datagram)
+		if err != nil || m.Kind != unix.RTM_NEWROUTE || m.Seq != uint32(i) || m.Flags != unix.NLM_F_ACK|unix.NLM_F_REQUEST {
 			t.Fatalf("message %d: %+v, %v", i, m, err)
 		}
-		r, ok, err := parseRoute(m.body)
+		r, ok, err := parseRoute(m.Body)
 		if err != nil || !ok {
 			t.Fatalf("route %d: %v, %v", i, ok, err)
 		}
@@ -54,10 +56,10 @@ func FuzzParseRoute(f *testing.F) {
 	for _, r := range everyField {
 		f.Add(r.appendRequest(nil, unix.RTM_NEWROUTE, 0, 1))
 	}
-	f.Add(finish(append(appendHeader(nil, unix.NLMSG_DONE, 0, 1), 0, 0, 0, 0), 0))
+	f.Add(nlmsg.Finish(append(nlmsg.Begin(nil, unix.NLMSG_DONE, 0, 1), 0, 0, 0, 0), 0))
 	f.Fuzz(func(t *testing.T, datagram []byte) {
 		for len(datagram) > 0 {
-			m, rest, err := nextMessage(datagram)
+			m, rest, err := nlmsg.Next(datagram)
 			if err != nil {
 				return
 			}
@@ -65,8 +67,8 @@ func FuzzParseRoute(f *testing.F) {
 				t.Fatal("no end")
 			}
 			datagram = rest
-			_ = m.status()
-			r, ok, err := parseRoute(m.body)
+			_ = m.Err()
+			r, ok, err := parseRoute(m.Body)
 			if err != nil || !ok {
 				if ok || r.Dst.IsValid() && err != nil {
 					t.Fatalf("%+v, %v, %v", r, ok, err)
@@ -88,7 +90,7 @@ func TestMalformedMessages(t *testing.T) {
 		"length beyond the end":     func(b []byte) []byte { b[0]++; return b },
 		"length below the header's": func(b []byte) []byte { b[0] = 15; return b },
 	} {
-		if _, _, err := nextMessage(spoil(append([]byte(nil), good...))); err == nil {
+		if _, _, err := nlmsg.Next(spoil(append([]byte(nil), good...))); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
@@ -99,15 +101,17 @@ func TestMalformedMessages(t *testing.T) {
 		"prefix too long":             func(b []byte) []byte { b[1] = 33; return b },
 		"attribute of no length":      func(b []byte) []byte { b[12] = 0; return b },
 		"destination of other family": func(b []byte) []byte { return appendAddr(b, unix.RTA_DST, netip.MustParseAddr("fd00::1")) },
-		"link of two bytes":           func(b []byte) []byte { return appendAttribute(b, unix.RTA_OIF, []byte{1, 2}) },
-		"gateway of two bytes":        func(b []byte) []byte { return appendAttribute(b, unix.RTA_GATEWAY, []byte{1, 2}) },
-		"next hops of three bytes":    func(b []byte) []byte { return appendAttribute(b, unix.RTA_MULTIPATH, []byte{1, 2, 3}) },
-		"next hop of no length":       func(b []byte) []byte { return appendAttribute(b, unix.RTA_MULTIPATH, make([]byte, 8)) },
-		"next hop beyond the end":     func(b []byte) []byte { return appendAttribute(b, unix.RTA_MULTIPATH, []byte{9, 0, 0, 0, 1, 0, 0, 0}) },
-		"next hop's cut attribute": func(b []byte) []byte {
-			return appendAttribute(b, unix.RTA_MULTIPATH, []byte{10, 0, 0, 0, 1, 0, 0, 0, 4, 0})
+		"link of two bytes":           func(b []byte) []byte { return nlmsg.AppendAttribute(b, unix.RTA_OIF, []byte{1, 2}) },
+		"gateway of two bytes":        func(b []byte) []byte { return nlmsg.AppendAttribute(b, unix.RTA_GATEWAY, []byte{1, 2}) },
+		"next hops of three bytes":    func(b []byte) []byte { return nlmsg.AppendAttribute(b, unix.RTA_MULTIPATH, []byte{1, 2, 3}) },
+		"next hop of no length":       func(b []byte) []byte { return nlmsg.AppendAttribute(b, unix.RTA_MULTIPATH, make([]byte, 8)) },
+		"next hop beyond the end": func(b []byte) []byte {
+			return nlmsg.AppendAttribute(b, unix.RTA_MULTIPATH, []byte{9, 0, 0, 0, 1, 0, 0, 0})
 		},
-		"via of one byte": func(b []byte) []byte { return appendAttribute(b, unix.RTA_VIA, []byte{1}) },
+		"next hop's cut attribute": func(b []byte) []byte {
+			return nlmsg.AppendAttribute(b, unix.RTA_MULTIPATH, []byte{10, 0, 0, 0, 1, 0, 0, 0, 4, 0})
+		},
+		"via of one byte": func(b []byte) []byte { return nlmsg.AppendAttribute(b, unix.RTA_VIA, []byte{1}) },
 	} {
 		if r, ok, err := parseRoute(spoil(append([]byte(nil), body...))); err == nil || ok {
 			t.Errorf("%s: %+v, %v, %v", name, r, ok, err)

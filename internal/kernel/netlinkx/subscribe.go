@@ -5,11 +5,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
 // Events selects what Subscribe watches.
@@ -67,8 +68,8 @@ const (
 // cost nothing. What comes without end wakes five times a second.
 func (c *Conn) SubscribeToOthers(ctx context.Context, events Events, protocols ...Protocol) (<-chan struct{}, error) {
 	var filter []unix.SockFilter
-	err := c.routes.with(c.ns, func(s *routeSocket) error {
-		filter = othersFilter(s.port, protocols)
+	err := c.direct.with(c.ns, func(s *nlmsg.Socket) error {
+		filter = othersFilter(s.Port, protocols)
 		return nil
 	})
 	if err != nil {
@@ -78,7 +79,11 @@ func (c *Conn) SubscribeToOthers(ctx context.Context, events Events, protocols .
 }
 
 func (c *Conn) subscribe(ctx context.Context, events Events, filter []unix.SockFilter, p *pace) (<-chan struct{}, error) {
-	socket, err := openEvents(c.ns, events.groups(), filter)
+	var socket *nlmsg.Events
+	err := c.ns.Do(func() (err error) {
+		socket, err = nlmsg.Listen(unix.NETLINK_ROUTE, events.groups(), filter, 0)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("subscribe to netlink events: %w", err)
 	}
@@ -89,7 +94,7 @@ func (c *Conn) subscribe(ctx context.Context, events Events, filter []unix.SockF
 		defer func() { _ = socket.Close() }()
 		defer stop()
 		for awaitEvent(socket) && p.wait(ctx) {
-			discardEvents(socket)
+			socket.Discard(maxDiscard) // one wake-up is for all that has come meanwhile
 			select {
 			case wake <- struct{}{}:
 			default:
@@ -99,72 +104,15 @@ func (c *Conn) subscribe(ctx context.Context, events Events, filter []unix.SockF
 	return wake, nil
 }
 
-// openEvents opens a socket that gets what is said to the groups and passes the filter.
-func openEvents(ns *Namespace, groups []int, filter []unix.SockFilter) (*os.File, error) {
-	fd := -1
-	err := ns.Do(func() (err error) {
-		fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	socket := os.NewFile(uintptr(fd), "netlink events")
-	if len(filter) > 0 {
-		prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-		err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &prog)
-	}
-	err = errors.Join(err, unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}))
-	for _, group := range groups {
-		err = errors.Join(err, unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group))
-	}
-	if err != nil {
-		return nil, errors.Join(err, socket.Close())
-	}
-	return socket, nil
-}
-
-// awaitEvent returns when there is an event, or when the kernel says that it had no room for one (ENOBUFS); false if the socket
-// was closed or is broken.
-func awaitEvent(socket *os.File) bool {
-	raw, err := socket.SyscallConn()
-	if err != nil {
-		return false
-	}
-	var received error
-	err = raw.Read(func(fd uintptr) bool {
-		received = receiveEvent(int(fd))
-		return received != unix.EAGAIN
-	})
-	return err == nil && (received == nil || received == unix.ENOBUFS)
-}
-
 // maxDiscard bounds how many events are read at once. While they come faster the next wake-up will not be long.
 const maxDiscard = 1024
 
-// discardEvents reads what came in the meantime: all of it is told by one wake-up.
-func discardEvents(socket *os.File) {
-	raw, err := socket.SyscallConn()
-	if err != nil {
-		return
-	}
-	_ = raw.Control(func(fd uintptr) {
-		for n := 0; n < maxDiscard; n++ {
-			if err := receiveEvent(int(fd)); err != nil && err != unix.ENOBUFS {
-				return
-			}
-		}
-	})
-}
-
-// receiveEvent takes one event off the socket. One byte of it is enough: the kernel throws the rest away.
-func receiveEvent(fd int) error {
+// awaitEvent returns when there is an event, or when the kernel says that it had no room for one; false if the socket was closed or is
+// broken. One byte of an event is enough: the kernel drops the rest.
+func awaitEvent(socket *nlmsg.Events) bool {
 	var b [1]byte
-	for {
-		if _, _, err := unix.Recvfrom(fd, b[:], unix.MSG_DONTWAIT); err != unix.EINTR {
-			return err
-		}
-	}
+	_, err := socket.Receive(b[:])
+	return err == nil || errors.Is(err, unix.ENOBUFS)
 }
 
 // pace lets some through at once and then one in each interval. The nil pace lets all through.

@@ -6,8 +6,9 @@ import (
 	"unsafe"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
 // VXLAN holds what is particular to a link of kind vxlan.
@@ -51,29 +52,20 @@ func (c *Conn) AddVXLAN(name string, mac [6]byte, mtu int, v VXLAN) error {
 // ChangeVXLAN changes Local, Parent and Learning of a link, which keeps everything else and goes on to work. What carries its ID and
 // port cannot be changed. IsUnsupported holds for the error on kernels that can't do it, before 5.3.
 func (c *Conn) ChangeVXLAN(link Link, v VXLAN) error {
-	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
-	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	msg.Index = int32(link.Index)
-	req.AddData(msg)
-	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("vxlan"))
-	data := info.AddRtAttr(nl.IFLA_INFO_DATA, nil)
-	local, learning := nl.IFLA_VXLAN_LOCAL, uint8(0)
+	local, learning := uint16(unix.IFLA_VXLAN_LOCAL), uint8(0)
 	if v.Local.Is6() {
-		local = nl.IFLA_VXLAN_LOCAL6
+		local = unix.IFLA_VXLAN_LOCAL6
 	}
 	if v.Learning {
 		learning = 1
 	}
-	data.AddRtAttr(local, v.Local.AsSlice())
-	data.AddRtAttr(nl.IFLA_VXLAN_LINK, nl.Uint32Attr(uint32(v.Parent)))
-	data.AddRtAttr(nl.IFLA_VXLAN_LEARNING, nl.Uint8Attr(learning))
-	req.AddData(info)
-	var err error
-	if doErr := c.ns.Do(func() error { _, err = req.Execute(unix.NETLINK_ROUTE, 0); return nil }); doErr != nil {
-		return doErr
-	}
-	if err != nil {
+	data := nlmsg.AppendAttribute(nil, local, v.Local.AsSlice())
+	data = nlmsg.AppendUint32(data, unix.IFLA_VXLAN_LINK, uint32(v.Parent))
+	data = nlmsg.AppendAttribute(data, unix.IFLA_VXLAN_LEARNING, []byte{learning})
+	info := nlmsg.AppendAttribute(nil, unix.IFLA_INFO_KIND, []byte("vxlan"))
+	info = nlmsg.AppendAttribute(info, unix.IFLA_INFO_DATA, data)
+	body := nlmsg.AppendAttribute(linkBody(link.Index), unix.IFLA_LINKINFO, info)
+	if err := c.execute(nlmsg.Message{Kind: unix.RTM_NEWLINK, Flags: unix.NLM_F_ACK, Body: body}); err != nil {
 		return fmt.Errorf("change vxlan link %s: %w", link.Name, err)
 	}
 	return nil

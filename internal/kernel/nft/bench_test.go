@@ -36,7 +36,7 @@ func large(pods int) nft.Part {
 func BenchmarkPolicy(b *testing.B) {
 	ns := netnstest.New(b)
 	part, none := large(500), nft.Part{Prefixes: []string{"policy-"}}
-	table := nft.NewAt(ns.Namespace)
+	table := nft.New(ns.Namespace)
 	b.Run("from empty", func(b *testing.B) {
 		for b.Loop() {
 			b.StopTimer()
@@ -53,7 +53,7 @@ func BenchmarkPolicy(b *testing.B) {
 	})
 	b.Run("others changed something", func(b *testing.B) {
 		for b.Loop() {
-			syncPart(b, nft.NewAt(ns.Namespace), part)
+			syncPart(b, nft.New(ns.Namespace), part)
 		}
 	})
 	b.Run("one pod changed", func(b *testing.B) {

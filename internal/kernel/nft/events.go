@@ -6,41 +6,45 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
 // eventBuffer takes the notes of a transaction of some thousand changes. What does not fit is a reason to look as well.
 const eventBuffer = 1 << 20
 
+// eventSize is more than the kernel puts into one datagram of events.
+const eventSize = 1 << 16
+
 // Events returns a channel that becomes readable after somebody else than this Table has changed something in the table.
 // Changes between two reads become one wake-up. The channel is closed when ctx ends, or when the socket breaks: then ask again.
 func (t *Table) Events(ctx context.Context) (<-chan struct{}, error) {
-	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: t.netns})
+	var socket *nlmsg.Events
+	err := within(t.ns, func() (err error) {
+		socket, err = nlmsg.Listen(unix.NETLINK_NETFILTER, []int{unix.NFNLGRP_NFTABLES}, nil, eventBuffer)
+		return err
+	})
 	if err != nil {
-		return nil, fmt.Errorf("open nftables socket: %w", err)
-	}
-	err = errors.Join(conn.SetReadBuffer(eventBuffer), conn.JoinGroup(unix.NFNLGRP_NFTABLES))
-	if err != nil {
-		conn.Close()
 		return nil, fmt.Errorf("subscribe to nftables events: %w", err)
 	}
 	wake := make(chan struct{}, 1)
-	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	stop := context.AfterFunc(ctx, func() { _ = socket.Close() })
 	go func() {
 		defer close(wake)
-		defer conn.Close()
+		defer func() { _ = socket.Close() }()
 		defer stop()
-		t.listen(conn, wake)
+		t.listen(socket, wake)
 	}()
 	return wake, nil
 }
 
 // listen wakes until the socket breaks or is closed.
-func (t *Table) listen(conn *netlink.Conn, wake chan<- struct{}) {
+func (t *Table) listen(socket *nlmsg.Events, wake chan<- struct{}) {
 	touched := false
+	datagram := make([]byte, eventSize)
 	for {
-		messages, err := conn.Receive()
+		n, err := socket.Receive(datagram)
 		if errors.Is(err, unix.ENOBUFS) {
 			touched = false
 			notify(wake) // something was lost
@@ -49,7 +53,12 @@ func (t *Table) listen(conn *netlink.Conn, wake chan<- struct{}) {
 		if err != nil {
 			return
 		}
-		for _, m := range messages {
+		for rest := datagram[:n]; len(rest) > 0; {
+			var m nlmsg.Message
+			if m, rest, err = nlmsg.Next(rest); err != nil {
+				notify(wake) // it did not fit
+				break
+			}
 			made, ends := generationOf(m)
 			touched = touched || isOurs(m)
 			if ends && touched && !t.isOwn(made) {
@@ -68,17 +77,17 @@ func notify(wake chan<- struct{}) {
 }
 
 // isOurs reports that a change is one of our table: all kinds of changes have the table's name in the same attribute.
-func isOurs(m netlink.Message) bool {
-	return m.Header.Type>>8 == unix.NFNL_SUBSYS_NFTABLES && len(m.Data) >= 4 && m.Data[0] == family &&
-		text(find(m.Data[4:], unix.NFTA_TABLE_NAME)) == TableName
+func isOurs(m nlmsg.Message) bool {
+	return m.Kind>>8 == unix.NFNL_SUBSYS_NFTABLES && len(m.Body) >= nlmsg.SizeofNfgenmsg && m.Body[0] == family &&
+		nlmsg.Text(nlmsg.Find(m.Body[nlmsg.SizeofNfgenmsg:], unix.NFTA_TABLE_NAME)) == TableName
 }
 
 // generationOf returns the generation that a transaction made. The kernel tells it after the transaction's changes.
-func generationOf(m netlink.Message) (made uint32, ok bool) {
-	if m.Header.Type != subsystem|unix.NFT_MSG_NEWGEN || len(m.Data) < 4 {
+func generationOf(m nlmsg.Message) (made uint32, ok bool) {
+	if m.Kind != unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWGEN || len(m.Body) < nlmsg.SizeofNfgenmsg {
 		return 0, false
 	}
-	return number(find(m.Data[4:], unix.NFTA_GEN_ID)), true
+	return nlmsg.Number(nlmsg.Find(m.Body[nlmsg.SizeofNfgenmsg:], unix.NFTA_GEN_ID)), true
 }
 
 // isOwn reports that this Table made a generation. The note of it may come while Sync still waits for the kernel's answer.

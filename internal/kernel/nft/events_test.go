@@ -30,7 +30,7 @@ func woken(t *testing.T, wake <-chan struct{}) {
 // change by hand that comes last is the only one to be seen.
 func TestEvents(t *testing.T) {
 	ns := netnstest.New(t)
-	table := nft.NewAt(ns.Namespace)
+	table := nft.New(ns.Namespace)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	wake, err := table.Events(ctx)
@@ -40,7 +40,7 @@ func TestEvents(t *testing.T) {
 	quiet := func(after string) {
 		t.Helper()
 		// A mark behind what must not wake: once it is seen, so would the rest have been.
-		other := nft.NewAt(ns.Namespace)
+		other := nft.New(ns.Namespace)
 		marked, err := other.Events(ctx)
 		if err != nil {
 			t.Fatal(err)
@@ -89,7 +89,7 @@ func TestEvents(t *testing.T) {
 // TestEventsAreCoalesced: nobody reads while more happens than the socket holds.
 func TestEventsAreCoalesced(t *testing.T) {
 	ns := netnstest.New(t)
-	table := nft.NewAt(ns.Namespace)
+	table := nft.New(ns.Namespace)
 	wake, err := table.Events(t.Context())
 	if err != nil {
 		t.Fatal(err)

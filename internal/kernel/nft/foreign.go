@@ -13,10 +13,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
 // Foreign tells what another program has in nf_tables from what is anybody else's. iptables' tables are among those of nf_tables
@@ -91,7 +91,7 @@ var Own = Foreign{Tables: []string{TableName}}
 
 // Find looks for what another program has. A kernel without nf_tables has nothing of it.
 func (t *Table) Find(ctx context.Context, f Foreign) (Remains, error) {
-	s, err := dial(ctx, t.netns)
+	s, err := dial(ctx, t.ns)
 	if err != nil {
 		return Remains{}, err
 	}
@@ -118,7 +118,7 @@ func (t *Table) tryRemove(ctx context.Context, f Foreign) (r Remains, err error)
 	if err := ctx.Err(); err != nil {
 		return r, err
 	}
-	s, err := dial(ctx, t.netns)
+	s, err := dial(ctx, t.ns)
 	if err != nil {
 		return r, err
 	}
@@ -139,7 +139,7 @@ func (t *Table) tryRemove(ctx context.Context, f Foreign) (r Remains, err error)
 // remains collects what there is.
 func (s socket) remains(f Foreign) (r Remains, err error) {
 	err = s.list(unix.NFT_MSG_GETTABLE, unix.NFPROTO_UNSPEC, nil, func(family uint8, b []byte) {
-		if name := text(find(b, unix.NFTA_TABLE_NAME)); slices.Contains(f.Tables, name) {
+		if name := nlmsg.Text(nlmsg.Find(b, unix.NFTA_TABLE_NAME)); slices.Contains(f.Tables, name) {
 			r.Tables = append(r.Tables, Place{Family: family, Table: name})
 		}
 	})
@@ -147,7 +147,7 @@ func (s socket) remains(f Foreign) (r Remains, err error) {
 		return r, fmt.Errorf("list tables of nftables: %w", err)
 	}
 	err = s.list(unix.NFT_MSG_GETCHAIN, unix.NFPROTO_UNSPEC, nil, func(family uint8, b []byte) {
-		p := Place{Family: family, Table: text(find(b, unix.NFTA_CHAIN_TABLE)), Chain: text(find(b, unix.NFTA_CHAIN_NAME))}
+		p := chainPlace(family, b)
 		if f.Chain != "" && !slices.Contains(f.Tables, p.Table) && strings.HasPrefix(p.Chain, f.Chain) {
 			r.Chains = append(r.Chains, p)
 		}
@@ -156,11 +156,11 @@ func (s socket) remains(f Foreign) (r Remains, err error) {
 		return r, fmt.Errorf("list chains of nftables: %w", err)
 	}
 	for _, t := range tablesOf(r.Chains) {
-		var a attributes
-		a.text(unix.NFTA_RULE_TABLE, t.Table)
+		var a nlmsg.Attributes
+		a.Text(unix.NFTA_RULE_TABLE, t.Table)
 		err = s.list(unix.NFT_MSG_GETRULE, t.Family, a, func(_ uint8, b []byte) {
-			p := Place{Family: t.Family, Table: t.Table, Chain: text(find(b, unix.NFTA_RULE_CHAIN)), Handle: number64(find(b, unix.NFTA_RULE_HANDLE))}
-			if text(find(b, unix.NFTA_RULE_TABLE)) == t.Table && !strings.HasPrefix(p.Chain, f.Chain) && f.made(b) {
+			p := Place{Family: t.Family, Table: t.Table, Chain: nlmsg.Text(nlmsg.Find(b, unix.NFTA_RULE_CHAIN)), Handle: nlmsg.Number64(nlmsg.Find(b, unix.NFTA_RULE_HANDLE))}
+			if nlmsg.Text(nlmsg.Find(b, unix.NFTA_RULE_TABLE)) == t.Table && !strings.HasPrefix(p.Chain, f.Chain) && f.made(b) {
 				r.Rules = append(r.Rules, p)
 			}
 		})
@@ -174,47 +174,52 @@ func (s socket) remains(f Foreign) (r Remains, err error) {
 // made reports that a rule outside of the program's chains is its: by the comment, which iptables keeps in a match or in what nft
 // keeps comments in, or as it leads to one of the chains.
 func (f Foreign) made(rule []byte) bool {
-	if f.Mark != "" && (bytes.Contains(find(rule, unix.NFTA_RULE_USERDATA), []byte(f.Mark)) || bytes.Contains(find(rule, unix.NFTA_RULE_EXPRESSIONS), []byte(f.Mark))) {
+	if f.Mark != "" && (bytes.Contains(nlmsg.Find(rule, unix.NFTA_RULE_USERDATA), []byte(f.Mark)) || bytes.Contains(nlmsg.Find(rule, unix.NFTA_RULE_EXPRESSIONS), []byte(f.Mark))) {
 		return true
 	}
 	leads := false
-	_ = each(find(rule, unix.NFTA_RULE_EXPRESSIONS), func(_ uint16, expression []byte) {
-		data := find(expression, unix.NFTA_EXPR_DATA)
-		verdict := find(find(data, unix.NFTA_IMMEDIATE_DATA), unix.NFTA_DATA_VERDICT)
-		leads = leads || strings.HasPrefix(text(find(verdict, unix.NFTA_VERDICT_CHAIN)), f.Chain)
+	_ = nlmsg.Each(nlmsg.Find(rule, unix.NFTA_RULE_EXPRESSIONS), func(_ uint16, expression []byte) {
+		data := nlmsg.Find(expression, unix.NFTA_EXPR_DATA)
+		verdict := nlmsg.Find(nlmsg.Find(data, unix.NFTA_IMMEDIATE_DATA), unix.NFTA_DATA_VERDICT)
+		leads = leads || strings.HasPrefix(nlmsg.Text(nlmsg.Find(verdict, unix.NFTA_VERDICT_CHAIN)), f.Chain)
 	})
 	return leads
 }
 
-// list hands each part of a dump to take, with its family.
-func (s socket) list(kind int, family uint8, attrs attributes, take func(family uint8, b []byte)) error {
-	request := message(kind, netlink.Dump, attrs)
-	request.Data[0] = family
-	answer, err := s.Execute(request)
+// list lists what there is of all families, or of one.
+func (s socket) list(kind int, family uint8, attrs nlmsg.Attributes, take func(family uint8, b []byte)) error {
+	return s.ask(nlmsg.Netfilter(unix.NFNL_SUBSYS_NFTABLES, kind, unix.NLM_F_DUMP, family, attrs), take)
+}
+
+// Chains lists the names of all chains of all families; iptables' own are among them where its programs use nf_tables.
+// netlinkx.IsUnsupported or netlinkx.IsNotExist may hold for the error if the kernel has no nf_tables.
+func (t *Table) Chains(ctx context.Context) (chains []Place, err error) {
+	s, err := dial(ctx, t.ns)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	for _, m := range answer {
-		if len(m.Data) >= 4 {
-			take(m.Data[0], m.Data[4:])
-		}
-	}
-	return nil
+	defer s.Close()
+	err = s.list(unix.NFT_MSG_GETCHAIN, unix.NFPROTO_UNSPEC, nil, func(family uint8, b []byte) {
+		chains = append(chains, chainPlace(family, b))
+	})
+	return chains, err
+}
+
+func chainPlace(family uint8, b []byte) Place {
+	return Place{Family: family, Table: nlmsg.Text(nlmsg.Find(b, unix.NFTA_CHAIN_TABLE)), Chain: nlmsg.Text(nlmsg.Find(b, unix.NFTA_CHAIN_NAME))}
 }
 
 // removal is the transaction: the rules that lead to chains first, then what is in the chains, then these.
-func (r Remains) removal() []netlink.Message {
-	var requests []netlink.Message
-	request := func(kind int, p Place, attrs attributes) {
-		m := message(kind, 0, attrs)
-		m.Data[0] = p.Family
-		requests = append(requests, m)
+func (r Remains) removal() []nlmsg.Message {
+	var requests []nlmsg.Message
+	request := func(kind int, p Place, attrs nlmsg.Attributes) {
+		requests = append(requests, nlmsg.Netfilter(unix.NFNL_SUBSYS_NFTABLES, kind, 0, p.Family, attrs))
 	}
 	for _, p := range r.Rules {
-		var a attributes
-		a.text(unix.NFTA_RULE_TABLE, p.Table)
-		a.text(unix.NFTA_RULE_CHAIN, p.Chain)
-		a.add(unix.NFTA_RULE_HANDLE, binary.BigEndian.AppendUint64(nil, p.Handle))
+		var a nlmsg.Attributes
+		a.Text(unix.NFTA_RULE_TABLE, p.Table)
+		a.Text(unix.NFTA_RULE_CHAIN, p.Chain)
+		a.Add(unix.NFTA_RULE_HANDLE, binary.BigEndian.AppendUint64(nil, p.Handle))
 		request(unix.NFT_MSG_DELRULE, p, a)
 	}
 	for _, step := range []struct {
@@ -225,15 +230,15 @@ func (r Remains) removal() []netlink.Message {
 		{unix.NFT_MSG_DELCHAIN, unix.NFTA_CHAIN_NAME},
 	} {
 		for _, p := range r.Chains {
-			var a attributes
-			a.text(unix.NFTA_TABLE_NAME, p.Table) // of one number with all kinds of things
-			a.text(step.chain, p.Chain)
+			var a nlmsg.Attributes
+			a.Text(unix.NFTA_TABLE_NAME, p.Table) // of one number with all kinds of things
+			a.Text(step.chain, p.Chain)
 			request(step.kind, p, a)
 		}
 	}
 	for _, p := range r.Tables {
-		var a attributes
-		a.text(unix.NFTA_TABLE_NAME, p.Table)
+		var a nlmsg.Attributes
+		a.Text(unix.NFTA_TABLE_NAME, p.Table)
 		request(unix.NFT_MSG_DELTABLE, p, a)
 	}
 	return requests

@@ -66,7 +66,7 @@ func withFelix(t *testing.T) (*netnstest.NS, *nft.Table) {
 		t.Fatal(err)
 	}
 	ns.Run(t, "nft", "-f", file)
-	return ns, nft.NewAt(ns.Namespace)
+	return ns, nft.New(ns.Namespace)
 }
 
 func TestForeign(t *testing.T) {

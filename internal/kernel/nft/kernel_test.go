@@ -88,20 +88,20 @@ func policy() nft.Part {
 
 func TestText(t *testing.T) {
 	ns := netnstest.New(t)
-	syncPart(t, nft.NewAt(ns.Namespace), policy())
+	syncPart(t, nft.New(ns.Namespace), policy())
 	netnstest.WantText(t, "policy", ns.Run(t, "nft", "list", "table", "inet", "tortie"), *rewrite)
 }
 
 // TestSteady: neither the same table nor another one, which knows nothing, writes what is right.
 func TestSteady(t *testing.T) {
 	ns := netnstest.New(t)
-	table := nft.NewAt(ns.Namespace)
+	table := nft.New(ns.Namespace)
 	if !syncPart(t, table, policy()) {
 		t.Error("Sync says that nothing was written to an empty namespace")
 	}
 	before := nfttest.Generation(t, ns)
 	for range 3 {
-		if syncPart(t, table, policy()) || syncPart(t, nft.NewAt(ns.Namespace), policy()) {
+		if syncPart(t, table, policy()) || syncPart(t, nft.New(ns.Namespace), policy()) {
 			t.Error("Sync says that something was written although all was right")
 		}
 	}
@@ -155,7 +155,7 @@ func TestDrift(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			ns := netnstest.New(t)
-			ours := nft.NewAt(ns.Namespace)
+			ours := nft.New(ns.Namespace)
 			syncPart(t, ours, policy())
 			want := sorted(ruleset(t, ns))
 			ns.Run(t, "nft", script)
@@ -198,7 +198,7 @@ func TestOwners(t *testing.T) {
 	ns := netnstest.New(t)
 	const foreign = "table inet foreign {\n\tchain policy-forward {\n\t\tcounter packets 0 bytes 0\n\t}\n}\n"
 	ns.Run(t, "nft", "add table inet foreign; add chain inet foreign policy-forward; add rule inet foreign policy-forward counter")
-	table := nft.NewAt(ns.Namespace)
+	table := nft.New(ns.Namespace)
 	other := nft.Part{Prefixes: []string{"other-"}, Chains: []nft.Chain{{Name: "other-input", Rules: []nft.Rule{nft.NewRule("", nft.Count())},
 		Hook: &nft.Hook{Type: nft.Filter, Number: nft.Input}}}}
 	syncPart(t, table, other)
@@ -231,7 +231,7 @@ func TestOwners(t *testing.T) {
 // nothing is changed by halves.
 func TestSomebodyHoldsOn(t *testing.T) {
 	ns := netnstest.New(t)
-	table := nft.NewAt(ns.Namespace)
+	table := nft.New(ns.Namespace)
 	syncPart(t, table, policy())
 	ns.Run(t, "nft", "add chain inet tortie handmade; add rule inet tortie handmade jump policy-pod1")
 	before := ruleset(t, ns)
@@ -250,9 +250,9 @@ func TestSomebodyHoldsOn(t *testing.T) {
 // TestLeavingAfterDrift: an owner that leaves finds a base chain by its name although its rules are gone.
 func TestLeavingAfterDrift(t *testing.T) {
 	ns := netnstest.New(t)
-	syncPart(t, nft.NewAt(ns.Namespace), policy())
+	syncPart(t, nft.New(ns.Namespace), policy())
 	ns.Run(t, "nft", "flush chain inet tortie policy-forward")
-	syncPart(t, nft.NewAt(ns.Namespace), nft.Part{Prefixes: policy().Prefixes, Former: []string{"policy-forward"}})
+	syncPart(t, nft.New(ns.Namespace), nft.Part{Prefixes: policy().Prefixes, Former: []string{"policy-forward"}})
 	if left := ruleset(t, ns); left != "" {
 		t.Errorf("left:\n%s", left)
 	}
@@ -261,7 +261,7 @@ func TestLeavingAfterDrift(t *testing.T) {
 func TestCounters(t *testing.T) {
 	ns := netnstest.New(t)
 	ns.Addr(t, "lo", "192.0.2.1/32")
-	table := nft.NewAt(ns.Namespace)
+	table := nft.New(ns.Namespace)
 	part := func(comments ...string) nft.Part {
 		c := nft.Chain{Name: "count-input", Hook: &nft.Hook{Type: nft.Filter, Number: nft.Input}}
 		for _, comment := range comments {
@@ -314,7 +314,7 @@ func TestCounters(t *testing.T) {
 }
 
 func TestBadPart(t *testing.T) {
-	table := nft.NewAt(netnstest.New(t).Namespace)
+	table := nft.New(netnstest.New(t).Namespace)
 	for want, change := range map[string]func(*nft.Part){
 		"must begin with one of": func(p *nft.Part) { p.Chains[0].Name = "somebody-else" },
 		"has no rule":            func(p *nft.Part) { p.Chains[1].Rules = nil },
@@ -346,7 +346,7 @@ func TestBadPart(t *testing.T) {
 // TestOthersWriteMeanwhile: somebody changes nftables all the time, our table among it.
 func TestOthersWriteMeanwhile(t *testing.T) {
 	ns := netnstest.New(t)
-	table := nft.NewAt(ns.Namespace)
+	table := nft.New(ns.Namespace)
 	syncPart(t, table, policy())
 	want := sorted(ruleset(t, ns))
 	var wait sync.WaitGroup
@@ -379,18 +379,18 @@ func TestRandomParts(t *testing.T) {
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 1))
 	ns := netnstest.New(t)
-	table := nft.NewAt(ns.Namespace)
+	table := nft.New(ns.Namespace)
 	for i := range 60 {
 		p := randomPart(random)
 		syncPart(t, table, p)
-		if syncPart(t, nft.NewAt(ns.Namespace), p) {
+		if syncPart(t, nft.New(ns.Namespace), p) {
 			t.Fatalf("step %d: not read back as it was written:\n%s", i, ruleset(t, ns))
 		}
 		if i%10 != 0 {
 			continue
 		}
 		fresh := netnstest.New(t)
-		syncPart(t, nft.NewAt(fresh.Namespace), p)
+		syncPart(t, nft.New(fresh.Namespace), p)
 		if diff := cmp.Diff(sorted(ruleset(t, fresh)), sorted(ruleset(t, ns))); diff != "" {
 			t.Fatalf("step %d (-from nothing +from the step before):\n%s", i, diff)
 		}

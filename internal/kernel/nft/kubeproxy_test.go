@@ -235,7 +235,7 @@ func TestBesideKubeProxy(t *testing.T) {
 			}
 			p.wantSource(t, p.client, "192.0.2.9:7000", "10.244.0.1")
 
-			table := nft.NewAt(p.node.Namespace)
+			table := nft.New(p.node.Namespace)
 			masquerade, packets := nat.New(table), guard.New(table)
 			ours := func() string { return p.node.Run(t, "nft", "list", "table", "inet", "tortie") }
 			syncBoth := func() {

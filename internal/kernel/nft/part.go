@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
 // TableName is the name of the project's one table, of family inet.
@@ -145,7 +147,7 @@ func Key(parts ...string) string {
 	var b strings.Builder
 	for _, p := range parts {
 		b.WriteString(p)
-		b.WriteString(strings.Repeat("\x00", padding(len(p))))
+		b.WriteString(strings.Repeat("\x00", nlmsg.Aligned(len(p))-len(p)))
 	}
 	return b.String()
 }
@@ -157,7 +159,7 @@ func (s Set) keySize() int {
 	}
 	size := 0
 	for _, t := range s.Key {
-		size += t.size + padding(t.size)
+		size += nlmsg.Aligned(t.size)
 	}
 	return size
 }

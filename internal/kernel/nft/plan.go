@@ -6,26 +6,27 @@ import (
 	"reflect"
 	"slices"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
 // batch collects the requests of one transaction.
 type batch struct {
-	requests []netlink.Message
+	requests []nlmsg.Message
 	sets     uint32 // that were made
 }
 
 // plan returns what makes the content as p wants it; nothing if it is so already. To rebuild is to remove first all that is
 // there.
-func plan(have *content, p Part, rebuild bool) []netlink.Message {
+func plan(have *content, p Part, rebuild bool) []nlmsg.Message {
 	var b batch
 	if p.empty() {
 		b.leave(have)
 		return b.requests
 	}
 	if !have.exists || have.dormant {
-		b.table(unix.NFT_MSG_NEWTABLE, netlink.Create)
+		b.table(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
 	}
 	if rebuild || !have.sound(p) {
 		b.remove(have)
@@ -146,14 +147,14 @@ func (b *batch) leave(have *content) {
 	}
 }
 
-func (b *batch) request(kind int, flags netlink.HeaderFlags, attrs attributes) {
+func (b *batch) request(kind int, flags uint16, attrs nlmsg.Attributes) {
 	b.requests = append(b.requests, message(kind, flags, attrs))
 }
 
-func (b *batch) table(kind int, flags netlink.HeaderFlags) {
-	var a attributes
-	a.text(unix.NFTA_TABLE_NAME, TableName)
-	a.number(unix.NFTA_TABLE_FLAGS, 0)
+func (b *batch) table(kind int, flags uint16) {
+	var a nlmsg.Attributes
+	a.Text(unix.NFTA_TABLE_NAME, TableName)
+	a.Number(unix.NFTA_TABLE_FLAGS, 0)
 	b.request(kind, flags, a)
 }
 
@@ -167,9 +168,9 @@ const (
 )
 
 // in names a thing of the table. The table's attribute has one number with all kinds of things.
-func in(nameType uint16, name string) (a attributes) {
-	a.text(unix.NFTA_TABLE_NAME, TableName)
-	a.text(nameType, name)
+func in(nameType uint16, name string) (a nlmsg.Attributes) {
+	a.Text(unix.NFTA_TABLE_NAME, TableName)
+	a.Text(nameType, name)
 	return a
 }
 
@@ -191,14 +192,14 @@ func (b *batch) remove(have *content) {
 func (b *batch) newChain(c Chain) {
 	a := in(unix.NFTA_CHAIN_NAME, c.Name)
 	if c.Hook != nil {
-		var hook attributes
-		hook.number(unix.NFTA_HOOK_HOOKNUM, uint32(c.Hook.Number))
-		hook.number(unix.NFTA_HOOK_PRIORITY, uint32(c.Hook.Priority))
-		a.nest(unix.NFTA_CHAIN_HOOK, hook)
-		a.number(unix.NFTA_CHAIN_POLICY, uint32(verdictCodes[string(Accept)]))
-		a.text(unix.NFTA_CHAIN_TYPE, string(c.Hook.Type))
+		var hook nlmsg.Attributes
+		hook.Number(unix.NFTA_HOOK_HOOKNUM, uint32(c.Hook.Number))
+		hook.Number(unix.NFTA_HOOK_PRIORITY, uint32(c.Hook.Priority))
+		a.Nest(unix.NFTA_CHAIN_HOOK, hook)
+		a.Number(unix.NFTA_CHAIN_POLICY, uint32(verdictCodes[string(Accept)]))
+		a.Text(unix.NFTA_CHAIN_TYPE, string(c.Hook.Type))
 	}
-	b.request(unix.NFT_MSG_NEWCHAIN, netlink.Create, a)
+	b.request(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, a)
 }
 
 // syncSet makes the set if have is nil, and brings the elements up to date. Deletions go first: the kernel refuses a range that
@@ -210,7 +211,7 @@ func (b *batch) syncSet(have *setContent, want Set) {
 	}
 	gone, added := compare(have.elements, want.Elements)
 	b.elements(unix.NFT_MSG_DELSETELEM, 0, want, gone)
-	b.elements(unix.NFT_MSG_NEWSETELEM, netlink.Create, want, added)
+	b.elements(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, want, added)
 }
 
 // byteOrder is user data by which nft knows in what order a key's bytes are: 2 is the network's, 1 the machine's.
@@ -226,42 +227,42 @@ func (b *batch) newSet(s Set) {
 	b.sets++
 	kind := s.kind()
 	a := in(unix.NFTA_SET_NAME, s.Name)
-	a.number(unix.NFTA_SET_FLAGS, kind.flags)
-	a.number(unix.NFTA_SET_KEY_TYPE, kind.keyType)
-	a.number(unix.NFTA_SET_KEY_LEN, kind.keySize)
+	a.Number(unix.NFTA_SET_FLAGS, kind.flags)
+	a.Number(unix.NFTA_SET_KEY_TYPE, kind.keyType)
+	a.Number(unix.NFTA_SET_KEY_LEN, kind.keySize)
 	if s.Value != (Type{}) {
-		a.number(unix.NFTA_SET_DATA_TYPE, s.Value.number)
-		a.number(unix.NFTA_SET_DATA_LEN, uint32(s.Value.size))
+		a.Number(unix.NFTA_SET_DATA_TYPE, s.Value.number)
+		a.Number(unix.NFTA_SET_DATA_LEN, uint32(s.Value.size))
 	}
-	a.number(unix.NFTA_SET_ID, b.sets)
+	a.Number(unix.NFTA_SET_ID, b.sets)
 	if kind.flags&setConcat != 0 {
-		a.nest(unix.NFTA_SET_DESC, s.description())
+		a.Nest(unix.NFTA_SET_DESC, s.description())
 	}
-	a.add(unix.NFTA_SET_USERDATA, s.byteOrder())
-	b.request(unix.NFT_MSG_NEWSET, netlink.Create|netlink.Excl, a)
+	a.Add(unix.NFTA_SET_USERDATA, s.byteOrder())
+	b.request(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE|unix.NLM_F_EXCL, a)
 }
 
 // description tells the sizes of a concatenation's parts.
-func (s Set) description() (a attributes) {
-	var parts attributes
+func (s Set) description() (a nlmsg.Attributes) {
+	var parts nlmsg.Attributes
 	for _, t := range s.Key {
-		var field attributes
-		field.number(setFieldLen, uint32(t.size))
-		parts.nest(unix.NFTA_LIST_ELEM, field)
+		var field nlmsg.Attributes
+		field.Number(setFieldLen, uint32(t.size))
+		parts.Nest(unix.NFTA_LIST_ELEM, field)
 	}
-	a.nest(setDescConcat, parts)
+	a.Nest(setDescConcat, parts)
 	return a
 }
 
 // portion is how many bytes of elements go into one request: a netlink attribute holds 64 KiB.
 const portion = 60 << 10
 
-func (b *batch) elements(kind int, flags netlink.HeaderFlags, s Set, all []Element) {
-	var list attributes
+func (b *batch) elements(kind int, flags uint16, s Set, all []Element) {
+	var list nlmsg.Attributes
 	send := func() {
 		if len(list) > 0 {
 			a := in(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
-			a.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, list)
+			a.Nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, list)
 			b.request(kind, flags, a)
 			list = nil
 		}
@@ -276,30 +277,30 @@ func (b *batch) elements(kind int, flags netlink.HeaderFlags, s Set, all []Eleme
 }
 
 // encode is an element in the kernel's form, which for a range of single keys is two.
-func (s Set) encode(e Element) (list attributes) {
+func (s Set) encode(e Element) (list nlmsg.Attributes) {
 	kind := s.kind()
 	pair := kind.flags&unix.NFT_SET_INTERVAL != 0 && kind.flags&setConcat == 0
-	var a attributes
+	var a nlmsg.Attributes
 	if e.First == "" {
-		a.number(unix.NFTA_SET_ELEM_FLAGS, setElemForRest)
+		a.Number(unix.NFTA_SET_ELEM_FLAGS, setElemForRest)
 	} else {
-		a.nest(unix.NFTA_SET_ELEM_KEY, data(e.First))
+		a.Nest(unix.NFTA_SET_ELEM_KEY, data(e.First))
 	}
 	if e.Last != "" && !pair {
-		a.nest(setElemKeyEnd, data(e.Last))
+		a.Nest(setElemKeyEnd, data(e.Last))
 	}
 	switch {
 	case e.Verdict != "":
-		a.nest(unix.NFTA_SET_ELEM_DATA, e.Verdict.data())
+		a.Nest(unix.NFTA_SET_ELEM_DATA, e.Verdict.data())
 	case e.Value != "":
-		a.nest(unix.NFTA_SET_ELEM_DATA, data(e.Value))
+		a.Nest(unix.NFTA_SET_ELEM_DATA, data(e.Value))
 	}
-	list.nest(unix.NFTA_LIST_ELEM, a)
+	list.Nest(unix.NFTA_LIST_ELEM, a)
 	if end, ok := next(e.Last); pair && ok {
-		var a attributes
-		a.number(unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END)
-		a.nest(unix.NFTA_SET_ELEM_KEY, data(end))
-		list.nest(unix.NFTA_LIST_ELEM, a)
+		var a nlmsg.Attributes
+		a.Number(unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END)
+		a.Nest(unix.NFTA_SET_ELEM_KEY, data(end))
+		list.Nest(unix.NFTA_LIST_ELEM, a)
 	}
 	return list
 }
@@ -323,7 +324,7 @@ func (b *batch) syncRules(have *chainContent, want Chain) {
 	}
 	for _, r := range is {
 		a := in(unix.NFTA_RULE_CHAIN, want.Name)
-		a.add(unix.NFTA_RULE_HANDLE, binary.BigEndian.AppendUint64(nil, r.handle))
+		a.Add(unix.NFTA_RULE_HANDLE, binary.BigEndian.AppendUint64(nil, r.handle))
 		b.request(unix.NFT_MSG_DELRULE, 0, a)
 	}
 }
@@ -331,14 +332,14 @@ func (b *batch) syncRules(have *chainContent, want Chain) {
 // newRule puts a rule in front of the one with the handle, or at the chain's end if that is 0.
 func (b *batch) newRule(chain string, r Rule, behind uint64) {
 	a := in(unix.NFTA_RULE_CHAIN, chain)
-	a.nest(unix.NFTA_RULE_EXPRESSIONS, r.encode())
-	flags := netlink.Create | netlink.Append
+	a.Nest(unix.NFTA_RULE_EXPRESSIONS, r.encode())
+	flags := uint16(unix.NLM_F_CREATE | unix.NLM_F_APPEND)
 	if behind != 0 {
-		flags = netlink.Create
-		a.add(unix.NFTA_RULE_POSITION, binary.BigEndian.AppendUint64(nil, behind))
+		flags = unix.NLM_F_CREATE
+		a.Add(unix.NFTA_RULE_POSITION, binary.BigEndian.AppendUint64(nil, behind))
 	}
 	if r.Comment != "" {
-		a.add(unix.NFTA_RULE_USERDATA, encodeComment(r.Comment))
+		a.Add(unix.NFTA_RULE_USERDATA, encodeComment(r.Comment))
 	}
 	b.request(unix.NFT_MSG_NEWRULE, flags, a)
 }

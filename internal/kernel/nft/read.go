@@ -1,13 +1,16 @@
 package nft
 
 import (
+	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"slices"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
 // content is what the kernel has of one owner.
@@ -58,62 +61,54 @@ func (s socket) read(p Part) (*content, error) {
 }
 
 func (s socket) readTable(c *content) error {
-	var a attributes
-	a.text(unix.NFTA_TABLE_NAME, TableName)
-	answer, err := s.ask(unix.NFT_MSG_GETTABLE, 0, a)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("read nftables table inet %s: %w", TableName, err)
-	}
-	for _, part := range answer {
+	var a nlmsg.Attributes
+	a.Text(unix.NFTA_TABLE_NAME, TableName)
+	err := s.ask(message(unix.NFT_MSG_GETTABLE, 0, a), func(_ uint8, part []byte) {
 		c.exists = true
-		c.uses = number(find(part, unix.NFTA_TABLE_USE))
-		c.dormant = number(find(part, unix.NFTA_TABLE_FLAGS))&unix.NFT_TABLE_F_DORMANT != 0
+		c.uses = nlmsg.Number(nlmsg.Find(part, unix.NFTA_TABLE_USE))
+		c.dormant = nlmsg.Number(nlmsg.Find(part, unix.NFTA_TABLE_FLAGS))&unix.NFT_TABLE_F_DORMANT != 0
+	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("read nftables table inet %s: %w", TableName, err)
 	}
 	return nil
 }
 
 func (s socket) readSets(p Part, c *content) error {
-	var a attributes
-	a.text(unix.NFTA_SET_TABLE, TableName)
-	answer, err := s.ask(unix.NFT_MSG_GETSET, netlink.Dump, a)
+	var a nlmsg.Attributes
+	a.Text(unix.NFTA_SET_TABLE, TableName)
+	err := s.ask(message(unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, a), func(_ uint8, part []byte) {
+		if name := nlmsg.Text(nlmsg.Find(part, unix.NFTA_SET_NAME)); p.owns(name) {
+			c.sets[name] = &setContent{kind: setKind{
+				flags: nlmsg.Number(nlmsg.Find(part, unix.NFTA_SET_FLAGS)), timeout: nlmsg.Find(part, unix.NFTA_SET_TIMEOUT) != nil,
+				keyType: nlmsg.Number(nlmsg.Find(part, unix.NFTA_SET_KEY_TYPE)), keySize: nlmsg.Number(nlmsg.Find(part, unix.NFTA_SET_KEY_LEN)),
+				valueType: nlmsg.Number(nlmsg.Find(part, unix.NFTA_SET_DATA_TYPE)),
+			}}
+		}
+	})
 	if err != nil {
 		return fmt.Errorf("list sets of table inet %s: %w", TableName, err)
 	}
-	for _, part := range answer {
-		name := text(find(part, unix.NFTA_SET_NAME))
-		if !p.owns(name) {
-			continue
-		}
-		set := &setContent{kind: setKind{
-			flags: number(find(part, unix.NFTA_SET_FLAGS)), timeout: find(part, unix.NFTA_SET_TIMEOUT) != nil,
-			keyType: number(find(part, unix.NFTA_SET_KEY_TYPE)), keySize: number(find(part, unix.NFTA_SET_KEY_LEN)),
-			valueType: number(find(part, unix.NFTA_SET_DATA_TYPE)),
-		}}
+	for name, set := range c.sets {
 		if set.elements, err = s.readElements(name, set.kind); err != nil {
 			return fmt.Errorf("list elements of set %s: %w", name, err)
 		}
-		c.sets[name] = set
 	}
 	return nil
 }
 
 func (s socket) readElements(set string, kind setKind) ([]Element, error) {
-	var a attributes
-	a.text(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
-	a.text(unix.NFTA_SET_ELEM_LIST_SET, set)
-	answer, err := s.ask(unix.NFT_MSG_GETSETELEM, netlink.Dump, a)
-	if err != nil {
-		return nil, err
-	}
+	var a nlmsg.Attributes
+	a.Text(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
+	a.Text(unix.NFTA_SET_ELEM_LIST_SET, set)
 	var bounds []bound
-	for _, part := range answer {
-		err := each(find(part, unix.NFTA_SET_ELEM_LIST_ELEMENTS), func(_ uint16, b []byte) { bounds = append(bounds, decodeElement(b)) })
-		if err != nil {
-			return nil, err
-		}
+	var malformed error
+	err := s.ask(message(unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, a), func(_ uint8, part []byte) {
+		err := nlmsg.Each(nlmsg.Find(part, unix.NFTA_SET_ELEM_LIST_ELEMENTS), func(_ uint16, b []byte) { bounds = append(bounds, decodeElement(b)) })
+		malformed = cmp.Or(malformed, err)
+	})
+	if err = cmp.Or(err, malformed); err != nil {
+		return nil, err
 	}
 	if kind.flags&unix.NFT_SET_INTERVAL != 0 && kind.flags&setConcat == 0 {
 		return join(bounds), nil
@@ -128,14 +123,14 @@ func (s socket) readElements(set string, kind setKind) ([]Element, error) {
 func decodeElement(b []byte) bound {
 	e := bound{
 		Element: Element{
-			First: string(find(find(b, unix.NFTA_SET_ELEM_KEY), unix.NFTA_DATA_VALUE)),
-			Last:  string(find(find(b, setElemKeyEnd), unix.NFTA_DATA_VALUE)),
+			First: string(nlmsg.Find(nlmsg.Find(b, unix.NFTA_SET_ELEM_KEY), unix.NFTA_DATA_VALUE)),
+			Last:  string(nlmsg.Find(nlmsg.Find(b, setElemKeyEnd), unix.NFTA_DATA_VALUE)),
 		},
-		end: number(find(b, unix.NFTA_SET_ELEM_FLAGS))&unix.NFT_SET_ELEM_INTERVAL_END != 0,
+		end: nlmsg.Number(nlmsg.Find(b, unix.NFTA_SET_ELEM_FLAGS))&unix.NFT_SET_ELEM_INTERVAL_END != 0,
 	}
-	if value := find(b, unix.NFTA_SET_ELEM_DATA); value != nil {
-		e.Value = string(find(value, unix.NFTA_DATA_VALUE))
-		if v := find(value, unix.NFTA_DATA_VERDICT); v != nil {
+	if value := nlmsg.Find(b, unix.NFTA_SET_ELEM_DATA); value != nil {
+		e.Value = string(nlmsg.Find(value, unix.NFTA_DATA_VALUE))
+		if v := nlmsg.Find(value, unix.NFTA_DATA_VERDICT); v != nil {
 			e.Verdict = decodeVerdict(v)
 		}
 	}
@@ -173,46 +168,41 @@ func (s socket) readChains(p Part, c *content) error {
 
 // rules lists all rules of the table, by chain.
 func (s socket) rules() (map[string][]ruleContent, error) {
-	var a attributes
-	a.text(unix.NFTA_RULE_TABLE, TableName)
-	answer, err := s.ask(unix.NFT_MSG_GETRULE, netlink.Dump, a)
+	var a nlmsg.Attributes
+	a.Text(unix.NFTA_RULE_TABLE, TableName)
+	rules := map[string][]ruleContent{}
+	err := s.ask(message(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, a), func(_ uint8, part []byte) {
+		r := ruleContent{Rule: decodeRule(bytes.Clone(nlmsg.Find(part, unix.NFTA_RULE_EXPRESSIONS))), handle: nlmsg.Number64(nlmsg.Find(part, unix.NFTA_RULE_HANDLE))}
+		r.Comment = decodeComment(nlmsg.Find(part, unix.NFTA_RULE_USERDATA))
+		chain := nlmsg.Text(nlmsg.Find(part, unix.NFTA_RULE_CHAIN))
+		rules[chain] = append(rules[chain], r)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("list rules of table inet %s: %w", TableName, err)
-	}
-	rules := map[string][]ruleContent{}
-	for _, part := range answer {
-		r := ruleContent{Rule: decodeRule(find(part, unix.NFTA_RULE_EXPRESSIONS)), handle: number64(find(part, unix.NFTA_RULE_HANDLE))}
-		r.Comment = decodeComment(find(part, unix.NFTA_RULE_USERDATA))
-		chain := text(find(part, unix.NFTA_RULE_CHAIN))
-		rules[chain] = append(rules[chain], r)
 	}
 	return rules, nil
 }
 
 // readChain returns nil for a chain that is not there.
 func (s socket) readChain(name string) (*chainContent, error) {
-	var a attributes
-	a.text(unix.NFTA_CHAIN_TABLE, TableName)
-	a.text(unix.NFTA_CHAIN_NAME, name)
-	answer, err := s.ask(unix.NFT_MSG_GETCHAIN, 0, a)
+	var a nlmsg.Attributes
+	a.Text(unix.NFTA_CHAIN_TABLE, TableName)
+	a.Text(unix.NFTA_CHAIN_NAME, name)
+	chain := &chainContent{}
+	err := s.ask(message(unix.NFT_MSG_GETCHAIN, 0, a), func(_ uint8, part []byte) {
+		hook := nlmsg.Find(part, unix.NFTA_CHAIN_HOOK)
+		chain.base = hook != nil
+		chain.hook = Hook{
+			Type:     ChainType(nlmsg.Text(nlmsg.Find(part, unix.NFTA_CHAIN_TYPE))),
+			Number:   HookNumber(nlmsg.Number(nlmsg.Find(hook, unix.NFTA_HOOK_HOOKNUM))),
+			Priority: int32(nlmsg.Number(nlmsg.Find(hook, unix.NFTA_HOOK_PRIORITY))),
+		}
+		chain.drops = chain.base && nlmsg.Number(nlmsg.Find(part, unix.NFTA_CHAIN_POLICY)) == 0
+	})
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, err
-	}
-	chain := &chainContent{}
-	for _, part := range answer {
-		hook := find(part, unix.NFTA_CHAIN_HOOK)
-		chain.base = hook != nil
-		chain.hook = Hook{
-			Type:     ChainType(text(find(part, unix.NFTA_CHAIN_TYPE))),
-			Number:   HookNumber(number(find(hook, unix.NFTA_HOOK_HOOKNUM))),
-			Priority: int32(number(find(hook, unix.NFTA_HOOK_PRIORITY))),
-		}
-		chain.drops = chain.base && number(find(part, unix.NFTA_CHAIN_POLICY)) == 0
-	}
-	return chain, nil
+	return chain, err
 }
 
 // Rules' and sets' user data is nft's own: a byte for what it is, a byte for its size, and the data.
@@ -233,7 +223,7 @@ func decodeComment(b []byte) string {
 			break
 		}
 		if b[0] == udataComment {
-			return text(b[2 : 2+size])
+			return nlmsg.Text(b[2 : 2+size])
 		}
 		b = b[2+size:]
 	}

@@ -3,39 +3,21 @@ package nft
 import (
 	"testing"
 
-	"github.com/mdlayher/netlink"
-	"github.com/mdlayher/netlink/nltest"
 	"golang.org/x/sys/unix"
 
+	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-// recorder passes requests on to the kernel and keeps them.
-func recorder(t *testing.T, ns *netnstest.NS, requests *[]netlink.Message) socket {
-	t.Helper()
-	kernel, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: ns.Fd()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { kernel.Close() })
-	return socket{nltest.Dial(func(sent []netlink.Message) ([]netlink.Message, error) {
-		m := sent[0]
-		*requests = append(*requests, m)
-		m.Header.Sequence, m.Header.PID = 0, 0
-		answer, err := kernel.Execute(m)
-		if err != nil {
-			return nil, err
-		}
-		for i := range answer {
-			answer[i].Header.Sequence, answer[i].Header.PID = sent[0].Header.Sequence, sent[0].Header.PID
-		}
-		if m.Header.Flags&netlink.Dump != 0 {
-			// A list ends with a mark, which an empty one has alone.
-			answer = append(answer, netlink.Message{Header: netlink.Header{Type: netlink.Done, Flags: netlink.Multi,
-				Sequence: sent[0].Header.Sequence, PID: sent[0].Header.PID}, Data: make([]byte, 4)})
-		}
-		return answer, nil
-	})}
+// recorder keeps the requests that pass.
+type recorder struct {
+	conn
+	requests []nlmsg.Message
+}
+
+func (r *recorder) Execute(m nlmsg.Message, take func(nlmsg.Message) error) error {
+	r.requests = append(r.requests, m)
+	return r.conn.Execute(m, take)
 }
 
 // TestOnlyOurTableIsAsked: whatever else there is, of the same family too, no request is about it.
@@ -44,29 +26,33 @@ func TestOnlyOurTableIsAsked(t *testing.T) {
 	part := Part{Prefixes: []string{"own-"}, Former: []string{"own-former"}, Chains: []Chain{
 		{Name: "own-chain", Rules: []Rule{NewRule("", In("own-set", IPv4.Src), Count())}},
 	}, Sets: []Set{{Name: "own-set", Key: []Type{IPv4Addr}, Elements: []Element{{First: "\x0a\x00\x00\x01"}}}}}
-	if _, err := NewAt(ns.Namespace).Sync(t.Context(), part); err != nil {
+	if _, err := New(ns.Namespace).Sync(t.Context(), part); err != nil {
 		t.Fatal(err)
 	}
 	for _, family := range []string{"inet", "ip", "ip6"} {
 		ns.Run(t, "nft", "add table "+family+" other; add chain "+family+" other own-chain; add rule "+family+" other own-chain counter; add set "+family+" other own-set { type ipv4_addr; }")
 	}
-	var requests []netlink.Message
-	s := recorder(t, ns, &requests)
-	have, err := s.read(part)
+	s, err := dial(t.Context(), ns.Namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	r := &recorder{conn: s.conn}
+	have, err := socket{r}.read(part)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(have.chains) != 1 || len(have.chains["own-chain"].rules) != 1 || len(have.sets) != 1 || len(have.sets["own-set"].elements) != 1 {
 		t.Errorf("read %+v, want the one chain with its rule, and the set with its element", have)
 	}
-	if len(requests) < 6 {
-		t.Errorf("only %d requests were seen", len(requests))
+	if len(r.requests) < 6 {
+		t.Errorf("only %d requests were seen", len(r.requests))
 	}
-	for _, m := range requests {
-		table := text(find(m.Data[4:], unix.NFTA_TABLE_NAME))
-		listsChains := m.Header.Type == subsystem|unix.NFT_MSG_GETCHAIN && m.Header.Flags&netlink.Dump != 0
-		if m.Data[0] != family || table != TableName || listsChains {
-			t.Errorf("request %v of family %d is about table %q; chains of all tables: %v", m.Header, m.Data[0], table, listsChains)
+	for _, m := range r.requests {
+		table := nlmsg.Text(nlmsg.Find(m.Body[nlmsg.SizeofNfgenmsg:], unix.NFTA_TABLE_NAME))
+		listsChains := m.Kind == unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETCHAIN && m.Flags&unix.NLM_F_DUMP != 0
+		if m.Body[0] != family || table != TableName || listsChains {
+			t.Errorf("request %d of family %d is about table %q; chains of all tables: %v", m.Kind, m.Body[0], table, listsChains)
 		}
 	}
 }

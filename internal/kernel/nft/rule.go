@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
 // Rule is a list of expressions, which work on a packet one after the other until one of them does not match.
@@ -19,7 +21,7 @@ type Rule struct {
 // expression is one of the kernel's: a name and attributes.
 type expression struct {
 	name  string
-	attrs attributes
+	attrs nlmsg.Attributes
 	// set and chain are those that the attributes name, if any.
 	set, chain string
 }
@@ -41,7 +43,7 @@ const (
 	wordRegister    = unix.NFT_REG32_00
 )
 
-func expr(name string, fill func(*attributes)) expression {
+func expr(name string, fill func(*nlmsg.Attributes)) expression {
 	e := expression{name: name}
 	fill(&e.attrs)
 	return e
@@ -55,9 +57,9 @@ type Field struct {
 
 func meta(key uint32, size int) Field {
 	return Field{size, func(register uint32) expression {
-		return expr("meta", func(a *attributes) {
-			a.number(unix.NFTA_META_KEY, key)
-			a.number(unix.NFTA_META_DREG, register)
+		return expr("meta", func(a *nlmsg.Attributes) {
+			a.Number(unix.NFTA_META_KEY, key)
+			a.Number(unix.NFTA_META_DREG, register)
 		})
 	}}
 }
@@ -65,10 +67,10 @@ func meta(key uint32, size int) Field {
 // SourceLink is the link by which the kernel would send to the packet's source, if that is the one that the packet came in by;
 // else NoLink. It is for the prerouting hook.
 var SourceLink = Field{4, func(register uint32) expression {
-	return expr("fib", func(a *attributes) {
-		a.number(unix.NFTA_FIB_DREG, register)
-		a.number(unix.NFTA_FIB_RESULT, unix.NFT_FIB_RESULT_OIF)
-		a.number(unix.NFTA_FIB_FLAGS, unix.NFTA_FIB_F_SADDR|unix.NFTA_FIB_F_IIF)
+	return expr("fib", func(a *nlmsg.Attributes) {
+		a.Number(unix.NFTA_FIB_DREG, register)
+		a.Number(unix.NFTA_FIB_RESULT, unix.NFT_FIB_RESULT_OIF)
+		a.Number(unix.NFTA_FIB_FLAGS, unix.NFTA_FIB_F_SADDR|unix.NFTA_FIB_F_IIF)
 	})
 }}
 
@@ -77,11 +79,11 @@ const NoLink = "\x00\x00\x00\x00"
 
 func payload(base, offset uint32, size int) Field {
 	return Field{size, func(register uint32) expression {
-		return expr("payload", func(a *attributes) {
-			a.number(unix.NFTA_PAYLOAD_DREG, register)
-			a.number(unix.NFTA_PAYLOAD_BASE, base)
-			a.number(unix.NFTA_PAYLOAD_OFFSET, offset)
-			a.number(unix.NFTA_PAYLOAD_LEN, uint32(size))
+		return expr("payload", func(a *nlmsg.Attributes) {
+			a.Number(unix.NFTA_PAYLOAD_DREG, register)
+			a.Number(unix.NFTA_PAYLOAD_BASE, base)
+			a.Number(unix.NFTA_PAYLOAD_OFFSET, offset)
+			a.Number(unix.NFTA_PAYLOAD_LEN, uint32(size))
 		})
 	}}
 }
@@ -146,15 +148,15 @@ func (f Field) IsName(name string) Term {
 }
 
 func (f Field) compare(op uint32, value string) Term {
-	return Term{f.load(register), expr("cmp", func(a *attributes) {
-		a.number(unix.NFTA_CMP_SREG, register)
-		a.number(unix.NFTA_CMP_OP, op)
-		a.nest(unix.NFTA_CMP_DATA, data(value))
+	return Term{f.load(register), expr("cmp", func(a *nlmsg.Attributes) {
+		a.Number(unix.NFTA_CMP_SREG, register)
+		a.Number(unix.NFTA_CMP_OP, op)
+		a.Nest(unix.NFTA_CMP_DATA, data(value))
 	})}
 }
 
-func data(value string) (a attributes) {
-	a.add(unix.NFTA_DATA_VALUE, []byte(value))
+func data(value string) (a nlmsg.Attributes) {
+	a.Add(unix.NFTA_DATA_VALUE, []byte(value))
 	return a
 }
 
@@ -166,12 +168,12 @@ const (
 
 // OpensTCP matches the first packet of a TCP connection. The rule must have compared L4Proto before.
 func OpensTCP() Term {
-	masked := expr("bitwise", func(a *attributes) {
-		a.number(unix.NFTA_BITWISE_SREG, register)
-		a.number(unix.NFTA_BITWISE_DREG, register)
-		a.number(unix.NFTA_BITWISE_LEN, 1)
-		a.nest(unix.NFTA_BITWISE_MASK, data(ByteKey(tcpSYN|tcpACK)))
-		a.nest(unix.NFTA_BITWISE_XOR, data(ByteKey(0)))
+	masked := expr("bitwise", func(a *nlmsg.Attributes) {
+		a.Number(unix.NFTA_BITWISE_SREG, register)
+		a.Number(unix.NFTA_BITWISE_DREG, register)
+		a.Number(unix.NFTA_BITWISE_LEN, 1)
+		a.Nest(unix.NFTA_BITWISE_MASK, data(ByteKey(tcpSYN|tcpACK)))
+		a.Nest(unix.NFTA_BITWISE_XOR, data(ByteKey(0)))
 	})
 	is := tcpFlags.Is(ByteKey(tcpSYN))
 	return Term{is[0], masked, is[1]}
@@ -181,21 +183,21 @@ func OpensTCP() Term {
 func Translated() Term {
 	const destination = 1 << 5 // IPS_DST_NAT
 	mask := string(binary.NativeEndian.AppendUint32(nil, destination))
-	load := expr("ct", func(a *attributes) {
-		a.number(unix.NFTA_CT_KEY, unix.NFT_CT_STATUS)
-		a.number(unix.NFTA_CT_DREG, register)
+	load := expr("ct", func(a *nlmsg.Attributes) {
+		a.Number(unix.NFTA_CT_KEY, unix.NFT_CT_STATUS)
+		a.Number(unix.NFTA_CT_DREG, register)
 	})
-	masked := expr("bitwise", func(a *attributes) {
-		a.number(unix.NFTA_BITWISE_SREG, register)
-		a.number(unix.NFTA_BITWISE_DREG, register)
-		a.number(unix.NFTA_BITWISE_LEN, 4)
-		a.nest(unix.NFTA_BITWISE_MASK, data(mask))
-		a.nest(unix.NFTA_BITWISE_XOR, data("\x00\x00\x00\x00"))
+	masked := expr("bitwise", func(a *nlmsg.Attributes) {
+		a.Number(unix.NFTA_BITWISE_SREG, register)
+		a.Number(unix.NFTA_BITWISE_DREG, register)
+		a.Number(unix.NFTA_BITWISE_LEN, 4)
+		a.Nest(unix.NFTA_BITWISE_MASK, data(mask))
+		a.Nest(unix.NFTA_BITWISE_XOR, data("\x00\x00\x00\x00"))
 	})
-	some := expr("cmp", func(a *attributes) {
-		a.number(unix.NFTA_CMP_SREG, register)
-		a.number(unix.NFTA_CMP_OP, unix.NFT_CMP_NEQ)
-		a.nest(unix.NFTA_CMP_DATA, data("\x00\x00\x00\x00"))
+	some := expr("cmp", func(a *nlmsg.Attributes) {
+		a.Number(unix.NFTA_CMP_SREG, register)
+		a.Number(unix.NFTA_CMP_OP, unix.NFT_CMP_NEQ)
+		a.Nest(unix.NFTA_CMP_DATA, data("\x00\x00\x00\x00"))
 	})
 	return Term{load, masked, some}
 }
@@ -206,12 +208,12 @@ func NoTrack() Term { return Term{expression{name: "notrack"}} }
 
 // Over matches the packets that are more than so many in a second.
 func Over(perSecond uint32) Term {
-	return Term{expr("limit", func(a *attributes) {
-		a.number64(unix.NFTA_LIMIT_RATE, uint64(perSecond))
-		a.number64(unix.NFTA_LIMIT_UNIT, 1)
-		a.number(unix.NFTA_LIMIT_BURST, perSecond)
-		a.number(unix.NFTA_LIMIT_TYPE, unix.NFT_LIMIT_PKTS)
-		a.number(unix.NFTA_LIMIT_FLAGS, unix.NFT_LIMIT_F_INV)
+	return Term{expr("limit", func(a *nlmsg.Attributes) {
+		a.Number64(unix.NFTA_LIMIT_RATE, uint64(perSecond))
+		a.Number64(unix.NFTA_LIMIT_UNIT, 1)
+		a.Number(unix.NFTA_LIMIT_BURST, perSecond)
+		a.Number(unix.NFTA_LIMIT_TYPE, unix.NFT_LIMIT_PKTS)
+		a.Number(unix.NFTA_LIMIT_FLAGS, unix.NFT_LIMIT_F_INV)
 	})}
 }
 
@@ -252,13 +254,13 @@ func lookup(set string, flags uint32, verdict bool, fields []Field) Term {
 		t = append(t, f.load(r))
 		word += uint32((f.size + 3) / 4)
 	}
-	e := expr("lookup", func(a *attributes) {
-		a.text(unix.NFTA_LOOKUP_SET, set)
-		a.number(unix.NFTA_LOOKUP_SREG, register)
+	e := expr("lookup", func(a *nlmsg.Attributes) {
+		a.Text(unix.NFTA_LOOKUP_SET, set)
+		a.Number(unix.NFTA_LOOKUP_SREG, register)
 		if verdict {
-			a.number(unix.NFTA_LOOKUP_DREG, verdictRegister)
+			a.Number(unix.NFTA_LOOKUP_DREG, verdictRegister)
 		}
-		a.number(unix.NFTA_LOOKUP_FLAGS, flags)
+		a.Number(unix.NFTA_LOOKUP_FLAGS, flags)
 	})
 	e.set = set
 	return append(t, e)
@@ -266,30 +268,30 @@ func lookup(set string, flags uint32, verdict bool, fields []Field) Term {
 
 // Count counts the packets that come so far in the rule.
 func Count() Term {
-	return Term{expr("counter", func(a *attributes) {
-		a.add(unix.NFTA_COUNTER_BYTES, make([]byte, 8))
-		a.add(unix.NFTA_COUNTER_PACKETS, make([]byte, 8))
+	return Term{expr("counter", func(a *nlmsg.Attributes) {
+		a.Add(unix.NFTA_COUNTER_BYTES, make([]byte, 8))
+		a.Add(unix.NFTA_COUNTER_PACKETS, make([]byte, 8))
 	})}
 }
 
 // Do ends the rule with a verdict.
 func Do(v Verdict) Term {
-	e := expr("immediate", func(a *attributes) {
-		a.number(unix.NFTA_IMMEDIATE_DREG, verdictRegister)
-		a.nest(unix.NFTA_IMMEDIATE_DATA, v.data())
+	e := expr("immediate", func(a *nlmsg.Attributes) {
+		a.Number(unix.NFTA_IMMEDIATE_DREG, verdictRegister)
+		a.Nest(unix.NFTA_IMMEDIATE_DATA, v.data())
 	})
 	e.chain = v.chain()
 	return Term{e}
 }
 
-func (v Verdict) data() (a attributes) {
+func (v Verdict) data() (a nlmsg.Attributes) {
 	code, chain := v.split()
-	var inner attributes
-	inner.number(unix.NFTA_VERDICT_CODE, uint32(code))
+	var inner nlmsg.Attributes
+	inner.Number(unix.NFTA_VERDICT_CODE, uint32(code))
 	if chain != "" {
-		inner.text(unix.NFTA_VERDICT_CHAIN, chain)
+		inner.Text(unix.NFTA_VERDICT_CHAIN, chain)
 	}
-	a.nest(unix.NFTA_DATA_VERDICT, inner)
+	a.Nest(unix.NFTA_DATA_VERDICT, inner)
 	return a
 }
 
@@ -308,32 +310,32 @@ const (
 // Ports are chosen at random: in order, they collide when two CPUs translate at once, and the kernel then drops a packet. DNS
 // queries that two threads of one pod send together are the usual victims.
 func Masquerade(ports Ports) Term {
-	return append(ports.load(), expr("masq", func(a *attributes) {
+	return append(ports.load(), expr("masq", func(a *nlmsg.Attributes) {
 		flags := uint32(natFullyRandom)
 		if ports != (Ports{}) {
 			flags |= natPorts
-			a.number(unix.NFTA_MASQ_REG_PROTO_MIN, portRegister)
-			a.number(unix.NFTA_MASQ_REG_PROTO_MAX, portEndRegister)
+			a.Number(unix.NFTA_MASQ_REG_PROTO_MIN, portRegister)
+			a.Number(unix.NFTA_MASQ_REG_PROTO_MAX, portEndRegister)
 		}
-		a.number(unix.NFTA_MASQ_FLAGS, flags)
+		a.Number(unix.NFTA_MASQ_FLAGS, flags)
 	}))
 }
 
 // SourceNAT sends the packet, which must be of the address's family, from an address. Ports are as with Masquerade.
 func SourceNAT(from netip.Addr, ports Ports) Term {
 	t := append(Term{load(register, AddrKey(from))}, ports.load()...)
-	return append(t, expr("nat", func(a *attributes) {
-		a.number(unix.NFTA_NAT_TYPE, unix.NFT_NAT_SNAT)
-		a.number(unix.NFTA_NAT_FAMILY, uint32(FamilyOf(from).nfproto))
-		a.number(unix.NFTA_NAT_REG_ADDR_MIN, register)
-		a.number(unix.NFTA_NAT_REG_ADDR_MAX, register)
+	return append(t, expr("nat", func(a *nlmsg.Attributes) {
+		a.Number(unix.NFTA_NAT_TYPE, unix.NFT_NAT_SNAT)
+		a.Number(unix.NFTA_NAT_FAMILY, uint32(FamilyOf(from).nfproto))
+		a.Number(unix.NFTA_NAT_REG_ADDR_MIN, register)
+		a.Number(unix.NFTA_NAT_REG_ADDR_MAX, register)
 		flags := uint32(natAddresses | natFullyRandom)
 		if ports != (Ports{}) {
 			flags |= natPorts
-			a.number(unix.NFTA_NAT_REG_PROTO_MIN, portRegister)
-			a.number(unix.NFTA_NAT_REG_PROTO_MAX, portEndRegister)
+			a.Number(unix.NFTA_NAT_REG_PROTO_MIN, portRegister)
+			a.Number(unix.NFTA_NAT_REG_PROTO_MAX, portEndRegister)
 		}
-		a.number(unix.NFTA_NAT_FLAGS, flags)
+		a.Number(unix.NFTA_NAT_FLAGS, flags)
 	}))
 }
 
@@ -345,19 +347,19 @@ func (p Ports) load() Term {
 }
 
 func load(register uint32, value string) expression {
-	return expr("immediate", func(a *attributes) {
-		a.number(unix.NFTA_IMMEDIATE_DREG, register)
-		a.nest(unix.NFTA_IMMEDIATE_DATA, data(value))
+	return expr("immediate", func(a *nlmsg.Attributes) {
+		a.Number(unix.NFTA_IMMEDIATE_DREG, register)
+		a.Nest(unix.NFTA_IMMEDIATE_DATA, data(value))
 	})
 }
 
 // encode is the list of expressions as a message has it.
-func (r Rule) encode() (list attributes) {
+func (r Rule) encode() (list nlmsg.Attributes) {
 	for _, e := range r.exprs {
-		var inner attributes
-		inner.text(unix.NFTA_EXPR_NAME, e.name)
-		inner.nest(unix.NFTA_EXPR_DATA, e.attrs)
-		list.nest(unix.NFTA_LIST_ELEM, inner)
+		var inner nlmsg.Attributes
+		inner.Text(unix.NFTA_EXPR_NAME, e.name)
+		inner.Nest(unix.NFTA_EXPR_DATA, e.attrs)
+		list.Nest(unix.NFTA_LIST_ELEM, inner)
 	}
 	return list
 }
@@ -399,7 +401,7 @@ func (e expression) normalize(b *bytes.Buffer) {
 		return
 	}
 	for _, typ := range types {
-		value := find(e.attrs, typ)
+		value := nlmsg.Find(e.attrs, typ)
 		if e.holdsData(typ) {
 			value = normalData(value)
 		}
@@ -426,20 +428,20 @@ func (e expression) holdsData(typ uint16) bool {
 
 // normalData is a value, or a verdict, with a mark that tells them apart.
 func normalData(b []byte) []byte {
-	if v := find(b, unix.NFTA_DATA_VERDICT); v != nil {
+	if v := nlmsg.Find(b, unix.NFTA_DATA_VERDICT); v != nil {
 		return append([]byte("verdict "), decodeVerdict(v)...)
 	}
-	return append([]byte("value "), find(b, unix.NFTA_DATA_VALUE)...)
+	return append([]byte("value "), nlmsg.Find(b, unix.NFTA_DATA_VALUE)...)
 }
 
 // decodeVerdict reads the inner part of what Verdict.data makes.
 func decodeVerdict(b []byte) Verdict {
-	code := int32(number(find(b, unix.NFTA_VERDICT_CODE)))
+	code := int32(nlmsg.Number(nlmsg.Find(b, unix.NFTA_VERDICT_CODE)))
 	for word, c := range verdictCodes {
 		if c != code {
 			continue
 		}
-		if chain := text(find(b, unix.NFTA_VERDICT_CHAIN)); chain != "" {
+		if chain := nlmsg.Text(nlmsg.Find(b, unix.NFTA_VERDICT_CHAIN)); chain != "" {
 			return Verdict(word + " " + chain)
 		}
 		return Verdict(word)
@@ -450,8 +452,8 @@ func decodeVerdict(b []byte) Verdict {
 // decodeRule reads a rule's expressions.
 func decodeRule(list []byte) (r Rule) {
 	// What is cut off does not compare equal to what is wanted.
-	_ = each(list, func(_ uint16, e []byte) {
-		r.exprs = append(r.exprs, expression{name: text(find(e, unix.NFTA_EXPR_NAME)), attrs: find(e, unix.NFTA_EXPR_DATA)})
+	_ = nlmsg.Each(list, func(_ uint16, e []byte) {
+		r.exprs = append(r.exprs, expression{name: nlmsg.Text(nlmsg.Find(e, unix.NFTA_EXPR_NAME)), attrs: nlmsg.Find(e, unix.NFTA_EXPR_DATA)})
 	})
 	return r
 }

@@ -8,16 +8,15 @@ import (
 	"io/fs"
 	"time"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
 const (
 	// answerTimeout bounds all exchanges with the kernel for one Sync.
 	answerTimeout = 20 * time.Second
-	subsystem     = unix.NFNL_SUBSYS_NFTABLES << 8
 	family        = unix.NFPROTO_INET
 
 	// batchGeneration is NFNL_BATCH_GENID of linux/netfilter/nfnetlink.h.
@@ -25,58 +24,68 @@ const (
 )
 
 // socket is a netlink socket for one Sync.
-type socket struct{ *netlink.Conn }
+type socket struct{ conn }
 
-// dial opens a socket in the namespace of a file descriptor, or the thread's own if that is 0.
-func dial(ctx context.Context, netns int) (socket, error) {
-	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: netns})
-	if err != nil {
-		return socket{}, fmt.Errorf("open nftables socket: %w", err)
-	}
-	deadline := time.Now().Add(answerTimeout)
-	if end, ok := ctx.Deadline(); ok && end.Before(deadline) {
-		deadline = end
-	}
-	if err := conn.SetDeadline(deadline); err != nil {
-		conn.Close()
-		return socket{}, fmt.Errorf("set deadline of nftables socket: %w", err)
-	}
-	return socket{conn}, nil
+// conn is what *nlmsg.Socket does.
+type conn interface {
+	Execute(request nlmsg.Message, take func(nlmsg.Message) error) error
+	Batch(requests []nlmsg.Message) error
+	Close()
 }
 
-// message makes a request; family and version go before its attributes.
-func message(kind int, flags netlink.HeaderFlags, attrs attributes) netlink.Message {
-	return netlink.Message{
-		Header: netlink.Header{Type: netlink.HeaderType(subsystem | kind), Flags: netlink.Request | flags},
-		Data:   append([]byte{family, unix.NFNETLINK_V0, 0, 0}, attrs...),
+// dial opens a socket in a namespace, or in that of the process if it is nil.
+func dial(ctx context.Context, ns *netlinkx.Namespace) (s socket, err error) {
+	timeout := answerTimeout
+	if end, ok := ctx.Deadline(); ok {
+		timeout = min(timeout, max(time.Until(end), time.Millisecond))
 	}
+	err = within(ns, func() (err error) {
+		s.conn, err = nlmsg.Open(unix.NETLINK_NETFILTER, timeout)
+		return err
+	})
+	return s, err
 }
 
-// ask returns the attributes of each part of the answer.
-func (s socket) ask(kind int, flags netlink.HeaderFlags, attrs attributes) ([][]byte, error) {
-	answer, err := s.Execute(message(kind, flags, attrs))
-	if err != nil {
-		return nil, err
+func within(ns *netlinkx.Namespace, f func() error) error {
+	if ns == nil {
+		return f()
 	}
-	var parts [][]byte
-	for _, m := range answer {
-		if len(m.Data) >= 4 {
-			parts = append(parts, m.Data[4:])
+	return ns.Do(f)
+}
+
+// message makes a request about what is of family inet.
+func message(kind int, flags uint16, attrs nlmsg.Attributes) nlmsg.Message {
+	return nlmsg.Netfilter(unix.NFNL_SUBSYS_NFTABLES, kind, flags, family, attrs)
+}
+
+// ask hands the family and the attributes of each part of the answer to take, which must not keep them. A list that was interrupted is
+// not an error: who reads compares generations, and who writes names one.
+func (s socket) ask(request nlmsg.Message, take func(family uint8, attrs []byte)) error {
+	err := s.Execute(request, func(m nlmsg.Message) error {
+		if len(m.Body) >= nlmsg.SizeofNfgenmsg {
+			take(m.Body[0], m.Body[nlmsg.SizeofNfgenmsg:])
 		}
+		return nil
+	})
+	if err == nlmsg.ErrInterrupted {
+		return nil
 	}
-	return parts, nil
+	return err
 }
 
 // generation counts the transactions of the namespace, whosever they are.
-func (s socket) generation() (uint32, error) {
-	answer, err := s.ask(unix.NFT_MSG_GETGEN, 0, nil)
+func (s socket) generation() (g uint32, err error) {
+	answered := false
+	err = s.ask(message(unix.NFT_MSG_GETGEN, 0, nil), func(_ uint8, b []byte) {
+		g, answered = nlmsg.Number(nlmsg.Find(b, unix.NFTA_GEN_ID)), true
+	})
+	if err == nil && !answered {
+		err = errors.New("no answer")
+	}
 	if err != nil {
 		return 0, explain(fmt.Errorf("ask for the generation of nftables: %w", err))
 	}
-	if len(answer) != 1 {
-		return 0, errors.New("ask for the generation of nftables: no answer")
-	}
-	return number(find(answer[0], unix.NFTA_GEN_ID)), nil
+	return g, nil
 }
 
 // successor is the generation after g; there is none with number 0.
@@ -88,54 +97,24 @@ func successor(g uint32) uint32 {
 }
 
 // commit sends a transaction, which the kernel refuses as a whole unless the generation is still the one given.
-func (s socket) commit(generation uint32, requests []netlink.Message) error {
-	batch := make([]netlink.Message, 0, len(requests)+2)
+func (s socket) commit(generation uint32, requests []nlmsg.Message) error {
+	batch := make([]nlmsg.Message, 0, len(requests)+2)
 	batch = append(batch, boundary(unix.NFNL_MSG_BATCH_BEGIN, generation))
 	batch = append(batch, requests...)
 	// The kernel reports each request that fails. One answer for success is enough: of thousands, some would get lost.
-	batch[len(batch)-1].Header.Flags |= netlink.Acknowledge
-	batch = append(batch, boundary(unix.NFNL_MSG_BATCH_END, 0))
-	size := 0
-	for _, m := range batch {
-		size += unix.NLMSG_HDRLEN + len(m.Data) + padding(len(m.Data))
-	}
-	// What makes it a transaction is that it is one piece.
-	if err := s.SetWriteBuffer(size + 4096); err != nil {
-		return fmt.Errorf("make room for a transaction of %d bytes: %w", size, err)
-	}
-	sent, err := s.SendMessages(batch)
-	if err != nil {
-		return err
-	}
-	return s.awaitAnswer(sent[len(sent)-2].Header.Sequence)
+	batch[len(batch)-1].Flags |= unix.NLM_F_ACK
+	return s.Batch(append(batch, boundary(unix.NFNL_MSG_BATCH_END, 0)))
 }
 
 // boundary begins or ends a transaction.
-func boundary(kind netlink.HeaderType, generation uint32) netlink.Message {
-	m := netlink.Message{
-		Header: netlink.Header{Type: kind, Flags: netlink.Request},
-		Data:   binary.BigEndian.AppendUint16([]byte{unix.NFPROTO_UNSPEC, unix.NFNETLINK_V0}, unix.NFNL_SUBSYS_NFTABLES),
-	}
+func boundary(kind uint16, generation uint32) nlmsg.Message {
+	m := nlmsg.Message{Kind: kind, Body: binary.BigEndian.AppendUint16([]byte{unix.NFPROTO_UNSPEC, unix.NFNETLINK_V0}, unix.NFNL_SUBSYS_NFTABLES)}
 	if generation != 0 {
-		var a attributes
-		a.number(batchGeneration, generation)
-		m.Data = append(m.Data, a...)
+		var a nlmsg.Attributes
+		a.Number(batchGeneration, generation)
+		m.Body = append(m.Body, a...)
 	}
 	return m
-}
-
-func (s socket) awaitAnswer(sequence uint32) error {
-	for {
-		answer, err := s.Receive()
-		if err != nil {
-			return err
-		}
-		for _, m := range answer {
-			if m.Header.Type == netlink.Error && m.Header.Sequence == sequence {
-				return nil
-			}
-		}
-	}
 }
 
 // stale reports that the kernel refused a transaction because there was another one in between.

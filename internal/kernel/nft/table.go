@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
 const (
@@ -27,7 +28,7 @@ const (
 // Table is the table "inet tortie" in one network namespace. It is safe for concurrent use, and the owners of one namespace's
 // parts should share one.
 type Table struct {
-	netns int // a file descriptor; 0 is the namespace of the process
+	ns *netlinkx.Namespace // nil: that of the process
 
 	mu      sync.Mutex         // held for a whole Sync
 	settled map[string]settled // by owner
@@ -40,15 +41,9 @@ type settled struct {
 	generation uint32
 }
 
-// New returns the table of the network namespace of the process. It touches nothing yet.
-func New() *Table { return &Table{settled: map[string]settled{}} }
-
-// NewAt returns the table of ns, which must stay open as long as the table is used.
-func NewAt(ns *netlinkx.Namespace) *Table {
-	t := New()
-	t.netns = ns.Fd()
-	return t
-}
+// New returns the table of a network namespace, which must stay open as long as the table is used; nil is that of the process. It
+// touches nothing yet.
+func New(ns *netlinkx.Namespace) *Table { return &Table{ns: ns, settled: map[string]settled{}} }
 
 // Sync makes what p's owner has in the table as p says, in one transaction, and reports whether something had to be written.
 // What is right is not written: elements alone change if only elements differ, and rules keep their counters if they stay.
@@ -85,7 +80,7 @@ func (t *Table) Sync(ctx context.Context, p Part) (written bool, err error) {
 // attempt reads, compares and writes. The error is stale if somebody else was faster. It has a socket of its own: the kernel
 // may have more to say of a transaction that it refuses.
 func (t *Table) attempt(ctx context.Context, p Part, rebuild bool) (written bool, err error) {
-	s, err := dial(ctx, t.netns)
+	s, err := dial(ctx, t.ns)
 	if err != nil {
 		return false, err
 	}
@@ -157,7 +152,7 @@ type Counter struct {
 // Counters returns what the rules with a comment have counted, in chains whose names begin with prefix, by comment. A rule
 // that was changed or removed begins at zero again.
 func (t *Table) Counters(ctx context.Context, prefix string) (map[string]Counter, error) {
-	s, err := dial(ctx, t.netns)
+	s, err := dial(ctx, t.ns)
 	if err != nil {
 		return nil, err
 	}
@@ -185,7 +180,7 @@ func (t *Table) Counters(ctx context.Context, prefix string) (map[string]Counter
 func (r Rule) counter() (c Counter, ok bool) {
 	for _, e := range r.exprs {
 		if e.name == "counter" {
-			return Counter{number64(find(e.attrs, unix.NFTA_COUNTER_PACKETS)), number64(find(e.attrs, unix.NFTA_COUNTER_BYTES))}, true
+			return Counter{nlmsg.Number64(nlmsg.Find(e.attrs, unix.NFTA_COUNTER_PACKETS)), nlmsg.Number64(nlmsg.Find(e.attrs, unix.NFTA_COUNTER_BYTES))}, true
 		}
 	}
 	return Counter{}, false

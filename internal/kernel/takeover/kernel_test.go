@@ -68,7 +68,7 @@ type heir struct {
 }
 
 func newHeir(ns *netnstest.NS, remove bool) heir {
-	h := heir{NewWatch(ns.Conn, nft.NewAt(ns.Namespace), remove), routes.New(ns.Conn, routes.Options{TakeOver: Protocols, Devices: []string{"vxlan.calico"}})}
+	h := heir{NewWatch(ns.Conn, nft.New(ns.Namespace), remove), routes.New(ns.Conn, routes.Options{TakeOver: Protocols, Devices: []string{"vxlan.calico"}})}
 	h.sockets = func() (found []string, err error) {
 		err = ns.Namespace.Do(func() error {
 			found, err = listeningBIRD()
@@ -126,7 +126,7 @@ func TestTakeOverAndBack(t *testing.T) {
 	}
 
 	ns.Run(t, "nft", "add", "table", "inet", "tortie")
-	back := Handover{Kernel: ns.Conn, Table: nft.NewAt(ns.Namespace), Protocol: 84}
+	back := Handover{Kernel: ns.Conn, Table: nft.New(ns.Namespace), Protocol: 84}
 	dry := back
 	dry.DryRun = true
 	would, err := dry.Run(t.Context())
@@ -163,7 +163,7 @@ func TestHandoverWhereCalicoHasItsOwn(t *testing.T) {
 	ns := calicoNode(t)
 	newHeir(ns, false).pass(t, time.Now())
 	ns.Run(t, "ip", strings.Fields("route add 10.244.1.0/26 via 10.0.0.3 dev eth0 proto bird metric 1024")...) // since 3.32
-	did, err := Handover{Kernel: ns.Conn, Table: nft.NewAt(ns.Namespace), Protocol: 84}.Run(t.Context())
+	did, err := Handover{Kernel: ns.Conn, Table: nft.New(ns.Namespace), Protocol: 84}.Run(t.Context())
 	if err != nil || len(did) != 3 {
 		t.Errorf("%v, %v", did, err)
 	}
@@ -182,7 +182,7 @@ func TestHandoverOfAll(t *testing.T) {
 	ns.Run(t, "ip", "link", "set", "lan3", "alias", "tortie:k8s-pod-network.c:eth0")
 	ns.Run(t, "ip", "route", "add", "10.244.0.6", "dev", "cali2", "scope", "link")
 	ns.Run(t, "ip", "route", "add", "172.17.0.9", "dev", "docker0", "scope", "link")
-	all := Handover{Kernel: ns.Conn, Table: nft.NewAt(ns.Namespace), Protocol: 84, All: true}
+	all := Handover{Kernel: ns.Conn, Table: nft.New(ns.Namespace), Protocol: 84, All: true}
 	dry := all
 	dry.DryRun = true
 	would, err := dry.Run(t.Context())
@@ -282,10 +282,10 @@ func TestRulesAreToldOf(t *testing.T) {
 			t.Errorf("problems without %q: %s", want, text)
 		}
 	}
-	if did, err := RemoveRules(t.Context(), ns.Conn, nft.NewAt(ns.Namespace), true); err != nil || len(did) != 1 {
+	if did, err := RemoveRules(t.Context(), ns.Conn, nft.New(ns.Namespace), true); err != nil || len(did) != 1 {
 		t.Errorf("would %v, %v", did, err)
 	}
-	if did, err := RemoveRules(t.Context(), ns.Conn, nft.NewAt(ns.Namespace), false); err != nil || len(did) != 1 {
+	if did, err := RemoveRules(t.Context(), ns.Conn, nft.New(ns.Namespace), false); err != nil || len(did) != 1 {
 		t.Errorf("did %v, %v", did, err)
 	}
 	ns.Run(t, "ip", strings.Fields("rule del priority 99")...)

@@ -123,7 +123,7 @@ func destroy(kernel *netlinkx.Conn, sets []string) error {
 // findOthers finds what is only told of.
 func (w *Watch) findOthers() (found []string, err error) {
 	chains, err := w.kernel.LegacyChains()
-	if i := slices.IndexFunc(chains, func(c netlinkx.NFChain) bool { return strings.HasPrefix(c.Name, rules.Chain) }); i >= 0 {
+	if i := slices.IndexFunc(chains, func(c netlinkx.LegacyChain) bool { return strings.HasPrefix(c.Name, rules.Chain) }); i >= 0 {
 		found = append(found, fmt.Sprintf("rules of Felix's in iptables-legacy (chain %s of table %s): they drop the packets of pods that it has not heard of: remove them with iptables-legacy, or restart the machine", chains[i].Name, chains[i].Table))
 	}
 	policies, failed := w.kernel.Rules()

@@ -44,14 +44,14 @@ func cleanup(ctx context.Context, args []string, settings config.Diagnose, out n
 	}
 	defer kernel.Close()
 	if ofCalico {
-		steps, err := takeover.RemoveRules(ctx, kernel, nft.New(), *dryRun)
+		steps, err := takeover.RemoveRules(ctx, kernel, nft.New(nil), *dryRun)
 		return tellSteps(out, steps, *dryRun, err)
 	}
 	if r, err := nodestatus.Fetch(ctx, *address); err == nil {
 		return fmt.Errorf("the agent of node %s still runs, and would make anew what is removed: end it first (it answers on %s)", r.Node, *address)
 	}
 	steps, err := takeover.Handover{
-		Kernel: kernel, Table: nft.New(), Protocol: netlinkx.Protocol(settings.RouteProtocol), All: *all, DryRun: *dryRun,
+		Kernel: kernel, Table: nft.New(nil), Protocol: netlinkx.Protocol(settings.RouteProtocol), All: *all, DryRun: *dryRun,
 	}.Run(ctx)
 	return tellSteps(out, steps, *dryRun, err)
 }

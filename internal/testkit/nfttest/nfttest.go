@@ -2,29 +2,32 @@
 package nfttest
 
 import (
-	"encoding/binary"
 	"testing"
+	"time"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
 // Generation returns the nftables generation ID of the namespace: it counts the transactions of all programs.
 func Generation(t testing.TB, ns *netnstest.NS) uint32 {
 	t.Helper()
-	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: ns.Fd()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	got, err := conn.Execute(netlink.Message{
-		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN, Flags: netlink.Request},
-		Data:   make([]byte, 4), // struct nfgenmsg
+	var generation uint32
+	ns.Within(t, func() error {
+		s, err := nlmsg.Open(unix.NETLINK_NETFILTER, time.Minute)
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		return s.Execute(nlmsg.Netfilter(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETGEN, 0, unix.NFPROTO_UNSPEC, nil), func(m nlmsg.Message) error {
+			generation = nlmsg.Number(nlmsg.Find(m.Body[nlmsg.SizeofNfgenmsg:], unix.NFTA_GEN_ID))
+			return nil
+		})
 	})
-	if err != nil || len(got) != 1 || len(got[0].Data) < 12 {
-		t.Fatalf("ask for the generation: %v, %v", got, err)
+	if generation == 0 {
+		t.Fatal("the kernel did not tell the generation of nftables")
 	}
-	return binary.BigEndian.Uint32(got[0].Data[8:]) // after the header of the first attribute
+	return generation
 }
