@@ -30,7 +30,7 @@ func readYAML(t *testing.T, path string, into any) {
 // A block that a real Calico wrote.
 func TestBlockOfCalico(t *testing.T) {
 	var b Block
-	readYAML(t, filepath.Join("..", "labtest", "testdata", "calico", "ipamblock-192-168-154-0-26.yaml"), &b)
+	readYAML(t, filepath.Join("..", "..", "testkit", "labtest", "testdata", "calico", "ipamblock-192-168-154-0-26.yaml"), &b)
 	if b.Damage != nil || b.CIDR != netip.MustParsePrefix("192.168.154.0/26") || b.Name != "192-168-154-0-26" || b.Free+len(b.Allocations) != 64 {
 		t.Fatalf("%+v", b)
 	}
