@@ -38,11 +38,16 @@ func metricTable(dir string) (string, error) {
 }
 
 // metricRow reads prometheus.NewXxx(prometheus.XxxOpts{Name: "...", Help: "..."}, []string{labels...}), and prometheus.NewDesc("name",
-// "help", []string{labels...}, nil), which is of gauges here.
+// "help", []string{labels...}, nil), which is of gauges here; and rows of the agent's table: gauge("name", "help", ...).
 func metricRow(n ast.Node) []string {
 	call, ok := n.(*ast.CallExpr)
 	if !ok || len(call.Args) == 0 {
 		return nil
+	}
+	if row, ok := call.Fun.(*ast.Ident); ok && len(call.Args) >= 3 && literal(call.Args[0]) != "" {
+		if kind, ok := map[string]string{"gauge": "gauge", "gauges": "gauge", "peerGauge": "gauge", "counter": "counter"}[row.Name]; ok {
+			return []string{code(literal(call.Args[0])), kind, labelList(call.Args[2]), literal(call.Args[1])}
+		}
 	}
 	constructor, ok := call.Fun.(*ast.SelectorExpr)
 	if !ok || !strings.HasPrefix(constructor.Sel.Name, "New") {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -17,6 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/app/nodeaddr"
+	"github.com/tortie-net/tortie/internal/app/wait"
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/cluster/duties"
@@ -210,7 +210,7 @@ func (a *Agent) finisher() *finisher {
 
 // retry repeats what until it succeeds or ctx ends, with growing and jittered pauses.
 func (a *Agent) retry(ctx context.Context, doing string, what func(context.Context) error) error {
-	for pause := time.Second; ; pause = min(2*pause, maxRetry) {
+	for backoff := (wait.Backoff{First: time.Second, Most: maxRetry}); ; {
 		try, cancel := context.WithTimeout(ctx, dutyTime)
 		err := what(try)
 		cancel()
@@ -218,11 +218,10 @@ func (a *Agent) retry(ctx context.Context, doing string, what func(context.Conte
 			a.Status.SetProblems("start", nil)
 			return nil
 		}
+		pause := backoff.Next()
 		a.Log.Warn("will try again", "doing", doing, "err", err, "pause", pause)
 		a.Status.SetProblems("start", []string{fmt.Sprintf("%s: %v", doing, err)})
-		select {
-		case <-time.After(pause/2 + rand.N(pause)):
-		case <-ctx.Done():
+		if !wait.Sleep(ctx, pause) {
 			return fmt.Errorf("%s: %w", doing, errors.Join(err, context.Cause(ctx)))
 		}
 	}
@@ -247,7 +246,7 @@ func (a *Agent) loop(ctx context.Context) error {
 // rounds makes a pass whenever something may have changed, and now and then although nothing has; until ctx ends, or until says
 // so, of which it returns the error.
 func (a *Agent) rounds(ctx context.Context, until <-chan error) error {
-	pause := time.Second
+	backoff := wait.Backoff{First: time.Second, Most: maxRetry}
 	for {
 		if err := a.subscribe(ctx); err != nil {
 			return err
@@ -263,9 +262,9 @@ func (a *Agent) rounds(ctx context.Context, until <-chan error) error {
 		a.report(err, took)
 		next := fullPass
 		if err != nil {
-			next, pause = pause/2+rand.N(pause), min(2*pause, maxRetry)
+			next = backoff.Next()
 		} else {
-			pause = time.Second
+			backoff.Reset()
 		}
 		if !a.wait(ctx, a.sooner(next)) {
 			return nil

@@ -11,6 +11,8 @@ import (
 
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/app/progress"
+	"github.com/tortie-net/tortie/internal/app/wait"
 	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
@@ -44,8 +46,8 @@ type answerer struct {
 	report func() nodestatus.Report
 	log    *slog.Logger
 
-	known      map[string]*question
-	complained string
+	known    map[string]*question
+	reported progress.Changes
 }
 
 // question is one object as it was last read or written.
@@ -69,7 +71,7 @@ func (a *answerer) run(ctx context.Context) error {
 		case <-a.watch.QuestionsChanged():
 			pause = rand.N(readSpread)
 		}
-		sleep(ctx, pause)
+		wait.Sleep(ctx, pause)
 		if next := a.round(ctx, time.Now()); next > 0 {
 			timer.Reset(next)
 		}
@@ -94,9 +96,9 @@ func (a *answerer) round(ctx context.Context, now time.Time) time.Duration {
 	next := time.Duration(0)
 	switch {
 	case a.complain(errors.Join(errs...)):
-		next = answerRetry/2 + rand.N(answerRetry)
+		next = wait.Jitter(answerRetry)
 	case more:
-		next = readPause/2 + rand.N(readPause)
+		next = wait.Jitter(readPause)
 	}
 	for _, q := range a.known {
 		if left := max(q.due.Sub(now), time.Millisecond); !q.due.IsZero() && (next == 0 || left < next) {
@@ -108,14 +110,9 @@ func (a *answerer) round(ctx context.Context, now time.Time) time.Duration {
 
 // complain logs what has gone wrong, once for the same, and reports whether something has.
 func (a *answerer) complain(err error) bool {
-	text := ""
-	if err != nil {
-		text = err.Error()
-	}
-	if text != "" && text != a.complained {
+	if a.reported.New(err) {
 		a.log.Warn("a CalicoNodeStatus is not answered", "err", err)
 	}
-	a.complained = text
 	return err != nil
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/tortie-net/tortie/internal/agent/desired"
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/app/wait"
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
@@ -65,14 +66,6 @@ func newRecords(get objectGetter) *records {
 	return &records{get: get, known: map[desired.Claim]record{}, work: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
 }
 
-// wake makes a channel of size 1 readable.
-func wake(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
 // verdicts returns what is known. The map is the caller's.
 func (r *records) verdicts() map[desired.Claim]desired.Verdict {
 	r.mu.Lock()
@@ -121,7 +114,7 @@ func (r *records) want(now time.Time, claims desired.Claims, keep func(desired.C
 		r.wanted.add(claimed.By, claimed.Block)
 	}
 	r.wanted.forget(now)
-	wake(r.work)
+	wait.Signal(r.work)
 }
 
 // spent reports that a claim that was refused makes room for another one of a claimant that makes more than are remembered.
@@ -164,13 +157,13 @@ func (r *records) trust(claims desired.Claims) {
 // run reads records until ctx ends.
 func (r *records) run(ctx context.Context) error {
 	for ctx.Err() == nil {
-		by, block, wait, ok := r.take(time.Now())
+		by, block, pause, ok := r.take(time.Now())
 		if !ok {
-			await(ctx, r.work, wait)
+			await(ctx, r.work, pause)
 			continue
 		}
 		r.settle(ctx, by, block)
-		sleep(ctx, recordPause)
+		wait.Sleep(ctx, recordPause)
 	}
 	return nil
 }
@@ -207,7 +200,7 @@ func (r *records) settle(ctx context.Context, by string, block netip.Prefix) {
 		r.wanted.judge(time.Now(), by, good)
 	}
 	if news {
-		wake(r.changed)
+		wait.Signal(r.changed)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/tortie-net/tortie/internal/agent/desired"
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/app/wait"
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
@@ -68,7 +69,7 @@ func (e *evidence) want(now time.Time, u desired.Unsure) {
 		}
 	}
 	e.todo.forget(now)
-	wake(e.work)
+	wait.Signal(e.work)
 }
 
 // known is what was found.
@@ -91,14 +92,14 @@ func (e *evidence) known(believed desired.Announcements) desired.Evidence {
 func (e *evidence) run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		e.mu.Lock()
-		_, q, wait, ok := e.todo.take(time.Now())
+		_, q, pause, ok := e.todo.take(time.Now())
 		e.mu.Unlock()
 		if !ok {
-			await(ctx, e.work, wait)
+			await(ctx, e.work, pause)
 			continue
 		}
 		e.read(ctx, q)
-		sleep(ctx, evidencePause)
+		wait.Sleep(ctx, evidencePause)
 	}
 	return nil
 }
@@ -117,7 +118,7 @@ func (e *evidence) read(ctx context.Context, q inquiry) {
 	before, known := e.found[q]
 	e.found[q] = a
 	if !known || !slices.Equal(before.internal, a.internal) || before.record != a.record {
-		wake(e.change)
+		wait.Signal(e.change)
 	}
 }
 

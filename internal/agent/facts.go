@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/app/progress"
+	"github.com/tortie-net/tortie/internal/app/wait"
 	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/ipam"
@@ -143,7 +145,7 @@ type herald struct {
 	// Of the goroutine of run.
 	content  string    // what was written last, but for the time
 	written  time.Time // the time that it says
-	complain string    // what was logged last
+	reported progress.Changes
 }
 
 func newHerald(path string, watch *cluster.Watch, status *Status, log *slog.Logger) *herald {
@@ -158,10 +160,7 @@ func (h *herald) tell(l local) {
 		return
 	}
 	h.local = l
-	select {
-	case h.told <- struct{}{}:
-	default:
-	}
+	wait.Signal(h.told)
 }
 
 func (h *herald) known() local {
@@ -193,7 +192,7 @@ func (h *herald) run(ctx context.Context) error {
 		case <-h.told:
 		case <-beat:
 		}
-		sleep(ctx, coalesce)
+		wait.Sleep(ctx, coalesce)
 	}
 	return nil
 }
@@ -221,13 +220,10 @@ func (h *herald) probe(ctx context.Context, beat chan<- struct{}) {
 			h.status.SetProblems("facts", factsProblem(err))
 		}
 		if err != nil {
-			pause = quietTime/2 + rand.N(quietTime)
+			pause = wait.Jitter(quietTime)
 		}
-		select {
-		case beat <- struct{}{}:
-		default:
-		}
-		sleep(ctx, pause)
+		wait.Signal(beat)
+		wait.Sleep(ctx, pause)
 	}
 }
 
@@ -281,20 +277,7 @@ func (h *herald) retract() error {
 
 // report logs what goes wrong, once.
 func (h *herald) report(err error) {
-	text := ""
-	if err != nil {
-		text = err.Error()
-	}
-	if text != "" && text != h.complain {
+	if h.reported.New(err) {
 		h.log.Warn("plugins cannot be told about the cluster; they ask the API server", "err", err)
-	}
-	h.complain = text
-}
-
-// sleep waits, or less if ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
 	}
 }

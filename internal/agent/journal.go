@@ -6,11 +6,12 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"math/rand/v2"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/app/progress"
+	"github.com/tortie-net/tortie/internal/app/wait"
 	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
@@ -48,23 +49,17 @@ func (f *finisher) run(ctx context.Context) error {
 	if err := f.watch.WaitForSync(ctx, slog.New(slog.DiscardHandler)); err != nil {
 		return nil // ctx ended; the agent's loop says how long it waits
 	}
-	complained := ""
-	for pause := journalPause; ctx.Err() == nil; {
+	var reported progress.Changes
+	for backoff := (wait.Backoff{First: journalPause, Most: journalRetry}); ctx.Err() == nil; {
 		err := f.pass(ctx)
-		text := ""
-		if err != nil {
-			text = err.Error()
+		if err == nil {
+			backoff.Reset()
 		}
-		if text != "" && text != complained && ctx.Err() == nil {
+		pause := backoff.Next()
+		if reported.New(err) && ctx.Err() == nil {
 			f.log.Warn("addresses that plugins have left are still to be released", "err", err, "pause", pause)
 		}
-		complained = text
-		if err != nil {
-			pause = min(2*pause, journalRetry)
-		} else {
-			pause = journalPause
-		}
-		sleep(ctx, pause/2+rand.N(pause))
+		wait.Sleep(ctx, pause)
 	}
 	return nil
 }

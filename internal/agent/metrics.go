@@ -1,100 +1,256 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"math"
+	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/tortie-net/tortie/internal/agent/desired"
 	"github.com/tortie-net/tortie/internal/app/version"
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/bgp/peering"
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 )
 
-// metrics are what the agent counts. Those of Felix are here where they are true of this agent too, so that dashboards and
-// alerts of a cluster that ran Calico go on; a name that would mean something else is left out.
+// metrics are what the agent serves to Prometheus. What follows from a Status is in a table, and computed when it is scraped; the rest
+// are counters. Metrics of Felix are here where they are true of this agent too, so that dashboards and alerts of a cluster that ran
+// Calico go on; a name that would mean something else is left out.
 type metrics struct {
 	registry *prometheus.Registry
 
-	passes    prometheus.Histogram
-	failures  prometheus.Counter
-	ready     prometheus.Gauge
-	lastPass  prometheus.Gauge
-	problems  *prometheus.GaugeVec
-	blocks    prometheus.Gauge
-	endpoints prometheus.Gauge
-	hosts     prometheus.Gauge
-
-	peers      *prometheus.GaugeVec
-	held       prometheus.Gauge
-	changes    prometheus.Counter
-	lastChange prometheus.Gauge
-	received   prometheus.Gauge
-	sent       prometheus.Gauge
-	learned    prometheus.Gauge
-	refused    prometheus.Gauge
-	reflection prometheus.Gauge
-	originated prometheus.Gauge
-
-	routes      prometheus.Gauge
-	programmed  prometheus.Gauge
-	heldRoutes  prometheus.Gauge
+	passes      prometheus.Histogram
+	failures    prometheus.Counter
+	changes     prometheus.Counter
 	routeWrites *prometheus.CounterVec
-
-	factsBytes  prometheus.Gauge
 	factsWrites prometheus.Counter
-	entries     prometheus.Gauge
 	finished    prometheus.Counter
 
 	felixApply    prometheus.Summary
 	felixFailures prometheus.Counter
-	felixRoutes   *prometheus.GaugeVec
 
-	perPeer *perPeer
-	bgp     *bgpMetrics
-}
-
-// perPeer are series for each peer that a BGPPeer is about. For those of the mesh they would grow with the square of the nodes: only on
-// request.
-type perPeer struct {
-	all bool // also the mesh's
-
-	up       *prometheus.GaugeVec
-	received *prometheus.GaugeVec
-	sent     *prometheus.GaugeVec
-	since    *prometheus.GaugeVec
-	refused  *prometheus.GaugeVec
 	losses   *prometheus.CounterVec
-
-	shown map[peerLabels]time.Time // since when the session is up, zero if it is not
+	allPeers bool                     // series of the mesh's peers, too
+	up       map[peerLabels]time.Time // since when the sessions are up of which losses are counted, zero if one is not
+	notTaken *prometheus.GaugeVec
+	reasons  map[string]bool // of which notTaken has series
 }
 
-// peerLabels are the values of a peer's labels.
+// peerLabels are a peer's address, node and BGPPeer.
 type peerLabels [3]string
 
-func (p *perPeer) gauges() []*prometheus.GaugeVec {
-	return []*prometheus.GaugeVec{p.up, p.received, p.sent, p.since, p.refused}
+// sample is what a scrape sees.
+type sample struct {
+	*seen
+	now      time.Time
+	sessions map[netip.Addr]desired.Session
+	role     string
+	shown    []bgp.PeerStatus
+	labels   []peerLabels // of shown
 }
 
-func newMetrics(node string) *metrics {
-	m := &metrics{registry: prometheus.NewRegistry()}
-	m.addOwn()
-	m.addBGP()
-	m.addSessions()
-	m.addPerPeer()
-	m.addMD5()
-	m.addRoutes()
-	m.addPlugins()
-	m.addFelix(node)
-	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return m
+// sum adds something up of all peers, and count counts those that are so.
+func (s *sample) sum(of func(bgp.PeerStatus) float64) (sum float64) {
+	for _, p := range s.peers {
+		sum += of(p)
+	}
+	return sum
 }
 
-// addOwn makes the metrics of the agent's loop.
-func (m *metrics) addOwn() {
+func (s *sample) count(is func(bgp.PeerStatus) bool) float64 {
+	return s.sum(func(p bgp.PeerStatus) float64 { return truth(is(p)) })
+}
+
+// row is one line of a table of metrics.
+type row struct {
+	desc   *prometheus.Desc
+	kind   prometheus.ValueType
+	values func(s *sample, set func(value float64, labels ...string))
+}
+
+func gauge(name, help string, value func(*sample) float64) row {
+	return row{prometheus.NewDesc(name, help, nil, nil), prometheus.GaugeValue, func(s *sample, set func(float64, ...string)) { set(value(s)) }}
+}
+
+func gauges(name, help string, labels []string, values func(*sample, func(float64, ...string))) row {
+	return row{prometheus.NewDesc(name, help, labels, nil), prometheus.GaugeValue, values}
+}
+
+func counter(name, help string, value func() float64) row {
+	return row{prometheus.NewDesc(name, help, nil, nil), prometheus.CounterValue, func(_ *sample, set func(float64, ...string)) { set(value()) }}
+}
+
+// peerGauge is a gauge of each peer that is shown.
+func peerGauge(name, help string, labels []string, value func(bgp.PeerStatus) float64) row {
+	return gauges(name, help, labels, func(s *sample, set func(float64, ...string)) {
+		for i, p := range s.shown {
+			set(value(p), s.labels[i][:]...)
+		}
+	})
+}
+
+// table is a prometheus.Collector.
+type table struct {
+	scrape func() *sample
+	rows   []row
+}
+
+// Describe implements prometheus.Collector.
+func (t table) Describe(ch chan<- *prometheus.Desc) {
+	for _, r := range t.rows {
+		ch <- r.desc
+	}
+}
+
+// Collect implements prometheus.Collector. All values are of one moment.
+func (t table) Collect(ch chan<- prometheus.Metric) {
+	s := t.scrape()
+	for _, r := range t.rows {
+		r.values(s, func(value float64, labels ...string) {
+			ch <- prometheus.MustNewConstMetric(r.desc, r.kind, value, labels...)
+		})
+	}
+}
+
+func (m *metrics) add(rows ...row) {
+	m.registry.MustRegister(table{func() *sample { return nil }, rows})
+}
+
+func number[T int | uint64](n T) float64 { return float64(n) }
+
+func truth(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+// rows are what follows from a Status.
+var rows = []row{
+	gauge("tortie_node_ready", "1 once the dataplane of this node stands.", func(s *sample) float64 { return truth(s.ready) }),
+	gauge("tortie_node_last_pass_timestamp_seconds", "When the last pass ended; it is seldom more than 30 seconds ago.", func(s *sample) float64 {
+		if s.lastTook == 0 { // there was none
+			return 0
+		}
+		return seconds(s.lastPass)
+	}),
+	gauges("tortie_node_problems", "Problems that status lists, by what they are about: object (of the API), path (of BGP), address, gateway (of a BGPPeer), reflection, calico (that still runs), host, nftables, memory (of the next agent), facts or start.", []string{"about"}, func(s *sample, set func(float64, ...string)) {
+		for about, problems := range s.problems {
+			set(number(len(problems)), about)
+		}
+	}),
+	gauge("tortie_node_blocks", "Confirmed blocks of this node.", func(s *sample) float64 { return number(len(s.snapshot.Blocks)) }),
+	gauges("tortie_build_info", "Always 1; the label has the agent's version.", []string{"version"}, func(_ *sample, set func(float64, ...string)) { set(1, version.Version) }),
+
+	gauges("tortie_bgp_peers", "Configured BGP sessions by state.", []string{"state"}, func(s *sample, set func(float64, ...string)) {
+		for _, state := range allStates { // also those that none is in, for alerts
+			set(s.count(func(p bgp.PeerStatus) bool { return p.State == state }), string(state))
+		}
+	}),
+	gauge("tortie_bgp_held_down_peers", "Peers whose sessions are kept closed for what they did, such as announcing too many prefixes.", func(s *sample) float64 {
+		return s.count(func(p bgp.PeerStatus) bool { return p.HeldUntil.After(s.now) })
+	}),
+	gauge("tortie_bgp_last_change_timestamp_seconds", "When a session was last established, lost or configured; 0 without sessions.", func(s *sample) (last float64) {
+		for _, p := range s.peers {
+			last = max(last, seconds(p.Since))
+		}
+		return last
+	}),
+	gauge("tortie_bgp_received_prefixes", "Prefixes that all peers together have announced, usable or not.", func(s *sample) float64 {
+		return s.sum(func(p bgp.PeerStatus) float64 { return number(p.Received) })
+	}),
+	gauge("tortie_bgp_sent_prefixes", "Prefixes that were announced to all peers together.", func(s *sample) float64 {
+		return s.sum(func(p bgp.PeerStatus) float64 { return number(p.Sent) })
+	}),
+	gauge("tortie_bgp_learned_prefixes", "Prefixes inside the pools that BGP has learned.", func(s *sample) float64 { return number(len(s.learned)) }),
+	gauge("tortie_bgp_refused_prefixes", "Of these, those that must not become routes, as the next hop does not own them or they fit no pool's blocks.", func(s *sample) float64 { return number(desired.Objections(s.routes.refused)) }),
+	gauge("tortie_bgp_reflection_nodes", "Nodes that take part in the agreement on route reflectors; 0 where there is none.", func(s *sample) float64 {
+		if s.snapshot.Plan == nil {
+			return 0
+		}
+		return number(s.snapshot.Plan.Roll.Len())
+	}),
+	gauge("tortie_bgp_originated_prefixes", "Prefixes that this node announces.", func(s *sample) float64 {
+		return truth(s.bgp) * number(len(s.snapshot.Originated()))
+	}),
+	gauge("tortie_bgp_whole_tables", "Established sessions on which the peer has sent the whole of its table.", func(s *sample) float64 {
+		return s.count(func(p bgp.PeerStatus) bool { return p.State == bgp.Established && p.EndOfTable() })
+	}),
+	gauges("tortie_bgp_reflector_role", "1 for this node's part in route reflection: none, client, reflector, or configured if an operator has made it a reflector.", []string{"role"}, func(s *sample, set func(float64, ...string)) {
+		for _, role := range []string{"none", string(peering.Client), string(peering.Reflector), "configured"} {
+			set(truth(role == s.role), role)
+		}
+	}),
+	gauge("tortie_bgp_reflector_sessions", "Established sessions with automatic reflectors.", func(s *sample) float64 {
+		return s.count(func(p bgp.PeerStatus) bool {
+			d := s.sessions[p.Addr]
+			return p.State == bgp.Established && d.Kind == desired.KindReflector && s.snapshot.Automatic.Reflectors[d.Source.Node]
+		})
+	}),
+	gauge("tortie_services_announced_prefixes", "Prefixes that this node announces for services: ranges and single addresses.", func(s *sample) float64 {
+		return truth(s.bgp) * number(len(s.snapshot.Services))
+	}),
+	counter("tortie_tcp_md5_failures_total", "TCP segments that the kernel has dropped for their password (MD5 signature): none, another, or one where there is to be none. They are of the whole host, as the kernel counts no others.", func() float64 { return number(netlinkx.WrongPasswords()) }),
+
+	peerGauge("tortie_bgp_peer_up", "1 if the session is established. There are tortie_bgp_peer_* for peers of BGPPeers, 100 at most, and with TORTIE_METRICS_PER_PEER=true for all.", []string{"peer", "node", "object"}, func(p bgp.PeerStatus) float64 { return truth(p.State == bgp.Established) }),
+	peerGauge("tortie_bgp_peer_received_prefixes", "Prefixes that the peer has announced.", []string{"peer", "node", "object"}, func(p bgp.PeerStatus) float64 { return number(p.Received) }),
+	peerGauge("tortie_bgp_peer_sent_prefixes", "Prefixes that were announced to the peer.", []string{"peer", "node", "object"}, func(p bgp.PeerStatus) float64 { return number(p.Sent) }),
+	peerGauge("tortie_bgp_peer_since_timestamp_seconds", "When the session was established or, if it is not, when it was lost or first configured.", []string{"peer", "node", "object"}, func(p bgp.PeerStatus) float64 { return seconds(p.Since) }),
+	peerGauge("tortie_bgp_peer_refused_prefixes", "Of the prefixes that the peer has announced, those that are not taken, by BGP's rules or a BGPFilter.", []string{"peer", "node", "object"}, func(p bgp.PeerStatus) (refused float64) {
+		for _, r := range p.Refused {
+			refused += number(r.Prefixes)
+		}
+		return refused
+	}),
+
+	gauge("tortie_routes_desired", "Routes that this node should have in the kernel.", func(s *sample) float64 { return number(s.routes.desired) }),
+	gauge("tortie_routes_programmed", "Of these, those that the last pass found or made right.", func(s *sample) float64 { return number(s.routes.programmed()) }),
+	gauge("tortie_routes_held", "Routes of an earlier agent that are kept although nobody has confirmed them yet.", func(s *sample) float64 { return number(s.routes.stats.Held) }),
+	gauges("tortie_tunnel_ends", "Other ends that a tunnel device of this node should know: one for each other node, of VXLAN; 0 of tunl0, which asks the routes.", []string{"device"}, func(s *sample, set func(float64, ...string)) {
+		for _, t := range tunnelReports(s.snapshot) {
+			set(number(t.Ends), t.Device)
+		}
+	}),
+
+	gauge("tortie_facts_bytes", "Size of the file of facts that saves the plugins requests.", func(s *sample) float64 {
+		if s.facts == nil {
+			return 0
+		}
+		return number(s.facts.Bytes)
+	}),
+	gauge("tortie_facts_age_seconds", "Time since the facts were last known to hold; over 30 the plugins ask the API server instead.", func(s *sample) float64 {
+		if s.facts == nil {
+			return s.now.Sub(s.started).Seconds()
+		}
+		return s.now.Sub(s.facts.Written).Seconds()
+	}),
+	gauge("tortie_journal_entries", "Containers whose addresses are still to be released because the API server was away.", func(s *sample) float64 { return number(s.journal.Entries) }),
+
+	gauges("felix_host", "Always 1; the label has the node's name.", []string{"host"}, func(s *sample, set func(float64, ...string)) { set(1, s.node) }),
+	gauges("felix_route_table_num_routes", "Routes of the agent in the kernel, held ones among them; the table is always main.", []string{"table"}, func(s *sample, set func(float64, ...string)) {
+		set(number(s.routes.programmed()+s.routes.stats.Held), "main")
+	}),
+	gauge("felix_cluster_num_hosts", "Nodes of the cluster that have announced an address, this one among them.", func(s *sample) float64 {
+		if s.snapshot == &noSnapshot {
+			return 0
+		}
+		return number(len(s.snapshot.Others) + 1)
+	}),
+	gauge("felix_active_local_endpoints", "Pods of this node, by the kernel's routes to them.", func(s *sample) float64 { return number(pods(s.snapshot.Self.Pods)) }),
+}
+
+// noSnapshot is for before the first pass that found the node's address.
+var noSnapshot desired.Snapshot
+
+func newMetrics(s *Status) *metrics {
+	m := &metrics{registry: prometheus.NewRegistry(), up: map[peerLabels]time.Time{}, reasons: map[string]bool{}}
 	m.passes = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name: "tortie_node_pass_seconds", Help: "Time of one comparison of this node with what it should be.",
 		Buckets: prometheus.ExponentialBuckets(0.001, 4, 8),
@@ -102,100 +258,24 @@ func (m *metrics) addOwn() {
 	m.failures = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "tortie_node_pass_failures_total", Help: "Passes after which this node was not as it should be.",
 	})
-	m.ready = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "tortie_node_ready", Help: "1 once the dataplane of this node stands.",
-	})
-	m.lastPass = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "tortie_node_last_pass_timestamp_seconds", Help: "When the last pass ended; it is seldom more than 30 seconds ago.",
-	})
-	m.problems = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "tortie_node_problems", Help: "Problems that status lists, by what they are about: object (of the API), path (of BGP), address, gateway (of a BGPPeer), reflection, calico (that still runs), host, nftables, memory (of the next agent), facts or start.",
-	}, []string{"about"})
-	m.blocks = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "tortie_node_blocks", Help: "Confirmed blocks of this node.",
-	})
-	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "tortie_build_info", Help: "Always 1; the label has the agent's version.",
-	}, []string{"version"})
-	build.WithLabelValues(version.Version).Set(1)
-	m.registry.MustRegister(m.passes, m.failures, m.ready, m.lastPass, m.problems, m.blocks, build)
-}
-
-// addBGP makes the metrics of sessions and paths.
-func (m *metrics) addBGP() {
-	m.peers = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "tortie_bgp_peers", Help: "Configured BGP sessions by state.",
-	}, []string{"state"})
-	m.held = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "tortie_bgp_held_down_peers", Help: "Peers whose sessions are kept closed for what they did, such as announcing too many prefixes.",
-	})
 	m.changes = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "tortie_bgp_session_changes_total", Help: "How often a session was established or lost.",
 	})
-	m.lastChange = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "tortie_bgp_last_change_timestamp_seconds", Help: "When a session was last established, lost or configured; 0 without sessions.",
-	})
-	m.received = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "tortie_bgp_received_prefixes", Help: "Prefixes that all peers together have announced, usable or not.",
-	})
-	m.sent = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "tortie_bgp_sent_prefixes", Help: "Prefixes that were announced to all peers together.",
-	})
-	m.learned = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "tortie_bgp_learned_prefixes", Help: "Prefixes inside the pools that BGP has learned.",
-	})
-	m.refused = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "tortie_bgp_refused_prefixes", Help: "Of these, those that must not become routes, as the next hop does not own them or they fit no pool's blocks.",
-	})
-	m.reflection = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "tortie_bgp_reflection_nodes", Help: "Nodes that take part in the agreement on route reflectors; 0 where there is none.",
-	})
-	m.originated = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "tortie_bgp_originated_prefixes", Help: "Prefixes that this node announces.",
-	})
-	m.registry.MustRegister(m.peers, m.held, m.changes, m.lastChange, m.received, m.sent, m.learned, m.refused, m.originated, m.reflection)
-}
-
-// addRoutes makes the metrics of the kernel's routes.
-func (m *metrics) addRoutes() {
-	m.routes = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "tortie_routes_desired", Help: "Routes that this node should have in the kernel.",
-	})
-	m.programmed = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "tortie_routes_programmed", Help: "Of these, those that the last pass found or made right.",
-	})
-	m.heldRoutes = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "tortie_routes_held", Help: "Routes of an earlier agent that are kept although nobody has confirmed them yet.",
-	})
+	m.notTaken = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "tortie_bgp_not_taken_prefixes", Help: "Prefixes that peers announce and that are not taken, by reason: BGP's own rules, or a BGPFilter. Series for 30 reasons at most, the rest as other.",
+	}, []string{"reason"})
+	m.losses = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "tortie_bgp_peer_losses_total", Help: "How often the session was lost.",
+	}, []string{"peer", "node", "object"})
 	m.routeWrites = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "tortie_route_writes_total", Help: "Routes written to the kernel by what was done.",
 	}, []string{"op"})
-	m.registry.MustRegister(m.routes, m.programmed, m.heldRoutes, m.routeWrites)
-}
-
-// addPlugins makes the metrics of what the agent does for the plugins.
-func (m *metrics) addPlugins() {
-	m.factsBytes = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "tortie_facts_bytes", Help: "Size of the file of facts that saves the plugins requests.",
-	})
 	m.factsWrites = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "tortie_facts_writes_total", Help: "How often the file of facts was written.",
-	})
-	m.entries = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "tortie_journal_entries", Help: "Containers whose addresses are still to be released because the API server was away.",
 	})
 	m.finished = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "tortie_journal_finished_total", Help: "Containers whose addresses the agent has released for the plugins.",
 	})
-	m.registry.MustRegister(m.factsBytes, m.factsWrites, m.entries, m.finished)
-}
-
-// addFelix makes those of Felix's metrics that are true here.
-func (m *metrics) addFelix(node string) {
-	host := prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "felix_host", Help: "Always 1; the label has the node's name.",
-	}, []string{"host"})
-	host.WithLabelValues(node).Set(1)
 	m.felixApply = prometheus.NewSummary(prometheus.SummaryOpts{
 		Name: "felix_int_dataplane_apply_time_seconds", Help: "As tortie_node_pass_seconds, under Felix's name.",
 		Objectives: map[float64]float64{0.5: 0.05, 0.9: 0.01, 0.99: 0.001},
@@ -203,72 +283,34 @@ func (m *metrics) addFelix(node string) {
 	m.felixFailures = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "felix_int_dataplane_failures", Help: "As tortie_node_pass_failures_total, under Felix's name.",
 	})
-	m.felixRoutes = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "felix_route_table_num_routes", Help: "Routes of the agent in the kernel, held ones among them; the table is always main.",
-	}, []string{"table"})
-	m.hosts = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "felix_cluster_num_hosts", Help: "Nodes of the cluster that have announced an address, this one among them.",
-	})
-	m.endpoints = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "felix_active_local_endpoints", Help: "Pods of this node, by the kernel's routes to them.",
-	})
-	m.registry.MustRegister(host, m.felixApply, m.felixFailures, m.felixRoutes, m.hosts, m.endpoints)
+	m.registry.MustRegister(m.passes, m.failures, m.changes, m.notTaken, m.losses, m.routeWrites, m.factsWrites, m.finished, m.felixApply, m.felixFailures,
+		table{s.scrape, rows}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
 }
 
-// addPerPeer makes the series of single peers.
-func (m *metrics) addPerPeer() {
-	labels := &perPeer{
-		up: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "tortie_bgp_peer_up", Help: "1 if the session is established. There are tortie_bgp_peer_* for peers of BGPPeers, 100 at most, and with TORTIE_METRICS_PER_PEER=true for all.",
-		}, []string{"peer", "node", "object"}),
-		received: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "tortie_bgp_peer_received_prefixes", Help: "Prefixes that the peer has announced.",
-		}, []string{"peer", "node", "object"}),
-		sent: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "tortie_bgp_peer_sent_prefixes", Help: "Prefixes that were announced to the peer.",
-		}, []string{"peer", "node", "object"}),
-		since: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "tortie_bgp_peer_since_timestamp_seconds", Help: "When the session was established or, if it is not, when it was lost or first configured.",
-		}, []string{"peer", "node", "object"}),
-		refused: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "tortie_bgp_peer_refused_prefixes", Help: "Of the prefixes that the peer has announced, those that are not taken, by BGP's rules or a BGPFilter.",
-		}, []string{"peer", "node", "object"}),
-		losses: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "tortie_bgp_peer_losses_total", Help: "How often the session was lost.",
-		}, []string{"peer", "node", "object"}),
-		shown: map[peerLabels]time.Time{},
+// scrape computes what the rows need.
+func (s *Status) scrape() *sample {
+	known := s.now()
+	out := &sample{seen: &known, now: time.Now(), role: "none"}
+	if known.snapshot == nil {
+		known.snapshot = &noSnapshot
 	}
-	m.perPeer = labels
-	m.registry.MustRegister(labels.up, labels.received, labels.sent, labels.since, labels.refused, labels.losses)
+	out.sessions = known.snapshot.Sessions()
+	if r := reflectionReport(known.snapshot); r != nil {
+		out.role = r.Role
+	}
+	out.shown = shown(known.peers, out.sessions, s.metrics.allPeers)
+	for _, p := range out.shown {
+		out.labels = append(out.labels, known.labels(p, out.sessions))
+	}
+	return out
+}
+
+func (k *seen) labels(p bgp.PeerStatus, sessions map[netip.Addr]desired.Session) peerLabels {
+	return peerLabels{p.Addr.String(), k.peerName(p), sessions[p.Addr].Source.Peer}
 }
 
 var allStates = []bgp.State{bgp.Idle, bgp.Active, bgp.OpenSent, bgp.OpenConfirm, bgp.Established}
-
-// setPeers counts the sessions. before is what they were at the last look. A scrape may come at any moment: no number is ever one
-// that was not so.
-func (m *metrics) setPeers(before, peers []bgp.PeerStatus, now time.Time) {
-	held, received, sent, last := 0, 0, 0, time.Time{}
-	states := make(map[bgp.State]int, len(allStates))
-	for _, p := range peers {
-		states[p.State]++
-		if p.HeldUntil.After(now) {
-			held++
-		}
-		received += p.Received
-		sent += p.Sent
-		if p.Since.After(last) {
-			last = p.Since
-		}
-	}
-	for _, state := range allStates { // also those that none is in, for alerts
-		m.peers.WithLabelValues(string(state)).Set(float64(states[state]))
-	}
-	m.held.Set(float64(held))
-	m.received.Set(float64(received))
-	m.sent.Set(float64(sent))
-	m.lastChange.Set(seconds(last))
-	m.changes.Add(float64(changesOf(before, peers)))
-}
 
 // seconds is a time as Prometheus has it.
 func seconds(t time.Time) float64 {
@@ -298,56 +340,90 @@ func changesOf(before, now []bgp.PeerStatus) int {
 	return changes
 }
 
-// set replaces the series. object names the BGPPeer and the node of a peer.
-func (p *perPeer) set(peers []bgp.PeerStatus, object func(bgp.PeerStatus) (node, object string)) {
-	now := make(map[peerLabels]time.Time, len(peers))
-	for _, peer := range peers {
-		node, name := object(peer)
-		labels := peerLabels{peer.Addr.String(), node, name}
-		up, refused := 0.0, 0
+// countSessions counts what has changed since the last look. before is what the sessions were.
+func (m *metrics) countSessions(before []bgp.PeerStatus, k *seen) {
+	m.changes.Add(number(changesOf(before, k.peers)))
+	refused := map[string]int{}
+	for _, p := range k.peers {
+		for _, r := range p.Refused {
+			refused[r.Reason] += r.Prefixes
+		}
+	}
+	m.setReasons(refused)
+	sessions := k.snapshot.Sessions()
+	now := map[peerLabels]time.Time{}
+	for _, p := range shown(k.peers, sessions, m.allPeers) {
+		labels := k.labels(p, sessions)
 		now[labels] = time.Time{}
-		if peer.State == bgp.Established {
-			up, now[labels] = 1, peer.Since
+		if p.State == bgp.Established {
+			now[labels] = p.Since
 		}
-		for _, r := range peer.Refused {
-			refused += r.Prefixes
-		}
-		for i, value := range []float64{up, float64(peer.Received), float64(peer.Sent), seconds(peer.Since), float64(refused)} {
-			p.gauges()[i].WithLabelValues(labels[:]...).Set(value)
-		}
-		lost := p.losses.WithLabelValues(labels[:]...) // there from the first look
-		if since := p.shown[labels]; !since.IsZero() && !since.Equal(now[labels]) {
+		lost := m.losses.WithLabelValues(labels[:]...) // there from the first look
+		if since := m.up[labels]; !since.IsZero() && !since.Equal(now[labels]) {
 			lost.Inc()
 		}
 	}
-	for labels := range p.shown {
+	for labels := range m.up {
 		if _, still := now[labels]; !still {
-			for _, vec := range p.gauges() {
-				vec.DeleteLabelValues(labels[:]...)
-			}
-			p.losses.DeleteLabelValues(labels[:]...)
+			m.losses.DeleteLabelValues(labels[:]...)
 		}
 	}
-	p.shown = now
+	m.up = now
+}
+
+// mostReasons bounds the series of reasons for which prefixes are not taken: operators name filters as they like. The rest are one.
+const (
+	mostReasons  = 30
+	otherReasons = "other"
+)
+
+// setReasons replaces the series of reasons. One that was there stays at 0, so that rates and alerts see its end.
+func (m *metrics) setReasons(refused map[string]int) {
+	other := 0
+	for reason, n := range refused {
+		if !m.reasons[reason] && len(m.reasons) < mostReasons {
+			m.reasons[reason] = true
+		}
+		if !m.reasons[reason] {
+			other += n
+		}
+	}
+	for reason := range m.reasons {
+		m.notTaken.WithLabelValues(reason).Set(number(refused[reason]))
+	}
+	m.notTaken.WithLabelValues(otherReasons).Set(number(other))
+}
+
+// mostShown is of how many sessions with BGPPeers there are series unless all are asked for: a reflector that an operator has made by
+// a BGPPeer may have thousands of clients. For those of the mesh series would grow with the square of the nodes: only on request.
+const mostShown = 100
+
+// shown returns the peers that there are series of: all, or those that BGPPeers are about, routers before nodes.
+func shown(peers []bgp.PeerStatus, sessions map[netip.Addr]desired.Session, all bool) []bgp.PeerStatus {
+	if all {
+		return peers
+	}
+	var out []bgp.PeerStatus
+	for _, p := range peers {
+		if k := sessions[p.Addr].Kind; k == desired.KindNode || k == desired.KindGlobal {
+			out = append(out, p)
+		}
+	}
+	if len(out) > mostShown {
+		slices.SortStableFunc(out, func(a, b bgp.PeerStatus) int {
+			return cmp.Compare(min(1, len(sessions[a.Addr].Source.Node)), min(1, len(sessions[b.Addr].Source.Node)))
+		})
+		out = out[:mostShown]
+	}
+	return out
 }
 
 // loopTime bounds how long a scrape waits for BGP's loop.
 const loopTime = time.Second
 
-// addLive makes the metrics that are found out when they are asked for.
-func (m *metrics) addLive(begun time.Time, healthy func(context.Context) error, factsWritten func() time.Time) {
-	age := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "tortie_facts_age_seconds", Help: "Time since the facts were last known to hold; over 30 the plugins ask the API server instead.",
-	}, func() float64 {
-		since := factsWritten()
-		if since.IsZero() {
-			since = begun
-		}
-		return time.Since(since).Seconds()
-	})
-	loop := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "tortie_bgp_loop_seconds", Help: "How long BGP's loop took to answer when this was asked for; infinite if it was more than a second.",
-	}, func() float64 {
+// addSpeaker makes the metric of the BGP speaker's loop.
+func (m *metrics) addSpeaker(healthy func(context.Context) error) {
+	m.add(gauge("tortie_bgp_loop_seconds", "How long BGP's loop took to answer when this was asked for; infinite if it was more than a second.", func(*sample) float64 {
 		ctx, cancel := context.WithTimeout(context.Background(), loopTime)
 		defer cancel()
 		asked := time.Now()
@@ -355,19 +431,25 @@ func (m *metrics) addLive(begun time.Time, healthy func(context.Context) error, 
 			return math.Inf(1)
 		}
 		return time.Since(asked).Seconds()
-	})
-	m.registry.MustRegister(age, loop)
+	}))
 }
 
-// addEvents makes the metrics of what operators are told.
+// addEvents makes the metrics of Events.
 func (m *metrics) addEvents(counts func() (written, dropped uint64)) {
-	written := prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name: "tortie_events_written_total", Help: "Kubernetes Events that were written, or counted on.",
-	}, func() float64 { n, _ := counts(); return float64(n) })
-	dropped := prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name: "tortie_events_dropped_total", Help: "Kubernetes Events that were not written: the API server was away, or they were too many.",
-	}, func() float64 { _, n := counts(); return float64(n) })
-	m.registry.MustRegister(written, dropped)
+	m.add(
+		counter("tortie_events_written_total", "Kubernetes Events that were written, or counted on.", func() float64 { n, _ := counts(); return number(n) }),
+		counter("tortie_events_dropped_total", "Kubernetes Events that were not written: the API server was away, or they were too many.", func() float64 { _, n := counts(); return number(n) }),
+	)
+}
+
+// addTraffic makes the metrics of what passes on all BGP sessions.
+func (m *metrics) addTraffic(totals func() bgp.Totals) {
+	m.add(
+		counter("tortie_bgp_received_messages_total", "BGP messages that all peers together have sent.", func() float64 { return number(totals().Received) }),
+		counter("tortie_bgp_sent_messages_total", "BGP messages that were sent to all peers together.", func() float64 { return number(totals().Sent) }),
+		counter("tortie_bgp_flawed_messages_total", "Of the received ones, those that were malformed and did not end the session: what they announce is not taken, or attributes of it are left out.", func() float64 { return number(totals().Flawed) }),
+		counter("tortie_bgp_strangers_total", "Connections to the BGP port that were refused as they came from no peer's address.", func() float64 { return number(totals().Strangers) }),
+	)
 }
 
 // guardTime bounds how long a scrape waits for the kernel's counters.

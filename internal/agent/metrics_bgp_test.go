@@ -71,13 +71,13 @@ func TestSeriesOfConfiguredPeers(t *testing.T) {
 }
 
 func TestReasonsAreBounded(t *testing.T) {
-	m := newMetrics("n1")
+	m := newMetrics(NewStatus("n1", time.Now(), func(context.Context) error { return nil }))
 	refused := map[string]int{}
 	for i := range 100 {
 		refused[fmt.Sprint("filter ", i)] = 1
 	}
-	m.bgp.setReasons(refused)
-	m.bgp.setReasons(map[string]int{"a new one": 5})
+	m.setReasons(refused)
+	m.setReasons(map[string]int{"a new one": 5})
 	families, err := m.registry.Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -36,6 +36,7 @@ type seen struct {
 	problems map[string][]string  // by what they are about
 	found    []nodeaddr.Candidate // addresses of the host
 	snapshot *desired.Snapshot    // nil before the first pass that found the node's address
+	bgp      bool                 // BGP has been listened to
 	peers    []bgp.PeerStatus
 	traffic  map[netip.Addr]bgp.Traffic // of now
 	learned  []bgp.Path
@@ -104,9 +105,12 @@ func (k *seen) factsAt(now time.Time) *nodestatus.Facts {
 	return &f
 }
 
+// programmed counts the routes that the last pass found or made right.
+func (k *routesSeen) programmed() int { return k.stats.Added + k.stats.Replaced + k.stats.Kept }
+
 func (k *routesSeen) counts() nodestatus.Routes {
 	return nodestatus.Routes{
-		Desired: k.desired, Programmed: k.stats.Added + k.stats.Replaced + k.stats.Kept, Held: k.stats.Held,
+		Desired: k.desired, Programmed: k.programmed(), Held: k.stats.Held,
 		Starting: k.starting, Refused: desired.Objections(k.refused),
 		List: []nodestatus.Route{}, Refusals: []nodestatus.Refusal{}, LeftToNetwork: []nodestatus.Refusal{},
 	}

@@ -38,27 +38,16 @@ type Status struct {
 // NewStatus returns the status of a node whose agent has just started. healthy proves that the BGP speaker's loop turns.
 func NewStatus(node string, now time.Time, healthy func(context.Context) error) *Status {
 	s := &Status{
-		metrics: newMetrics(node),
 		healthy: healthy, stuckAfter: stuckAfter,
 		seen: seen{node: node, started: now, lastPass: now, problems: map[string][]string{}},
 	}
-	s.metrics.addTunnels(func() []nodestatus.Tunnel {
-		if snap := s.now().snapshot; snap != nil {
-			return tunnelReports(snap)
-		}
-		return nil
-	})
-	s.metrics.addLive(now, healthy, func() time.Time {
-		if f := s.now().facts; f != nil {
-			return f.Written
-		}
-		return time.Time{}
-	})
+	s.metrics = newMetrics(s)
+	s.metrics.addSpeaker(healthy)
 	return s
 }
 
 // ShowPeers makes metrics for each peer, the mesh's too. It is to be called before the agent runs.
-func (s *Status) ShowPeers() { s.metrics.perPeer.all = true }
+func (s *Status) ShowPeers() { s.metrics.allPeers = true }
 
 // ShowEvents makes metrics of the events that were written and dropped. It is to be called before the agent runs.
 func (s *Status) ShowEvents(counts func() (written, dropped uint64)) { s.metrics.addEvents(counts) }
@@ -82,7 +71,6 @@ func (s *Status) SetFacts(f facts.Facts, bytes int) {
 		Written: f.Written, AgentReady: f.AgentReady, DatastoreReady: f.DatastoreReady, Bytes: bytes,
 		Pools: len(f.Pools), Reservations: len(f.Reservations), Affinities: len(f.Affinities), Namespaces: len(f.Namespaces),
 	}
-	s.metrics.factsBytes.Set(float64(bytes))
 	s.metrics.factsWrites.Inc()
 }
 
@@ -94,7 +82,6 @@ func (s *Status) SetJournal(left, finished int, err error) {
 	if err != nil {
 		s.seen.journal.LastError = err.Error()
 	}
-	s.metrics.entries.Set(float64(left))
 	s.metrics.finished.Add(float64(finished))
 }
 
@@ -113,14 +100,12 @@ func (s *Status) Passed(err error, took time.Duration) {
 	s.seen.lastPass, s.seen.lastTook, s.seen.lastErr = time.Now(), took, err
 	s.metrics.passes.Observe(took.Seconds())
 	s.metrics.felixApply.Observe(took.Seconds())
-	s.metrics.lastPass.Set(seconds(s.seen.lastPass))
 	if err != nil {
 		s.metrics.failures.Inc()
 		s.metrics.felixFailures.Inc()
 		return
 	}
 	s.seen.ready = true
-	s.metrics.ready.Set(1)
 }
 
 // SetProblems replaces what is known to be wrong about something.
@@ -130,7 +115,6 @@ func (s *Status) SetProblems(about string, problems []string) {
 	all := maps.Clone(s.seen.problems) // a copy is out there for a report that is being made
 	all[about] = problems
 	s.seen.problems = all
-	s.metrics.problems.WithLabelValues(about).Set(float64(len(problems)))
 }
 
 // SetFound notes all addresses that the host has, also while none of them will do.
@@ -145,13 +129,6 @@ func (s *Status) SetNode(snap *desired.Snapshot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.seen.snapshot = snap
-	s.metrics.blocks.Set(float64(len(snap.Blocks)))
-	s.metrics.hosts.Set(float64(len(snap.Others) + 1))
-	s.metrics.endpoints.Set(float64(pods(snap.Self.Pods)))
-	s.metrics.reflection.Set(0)
-	if snap.Plan != nil {
-		s.metrics.reflection.Set(float64(snap.Plan.Roll.Len()))
-	}
 }
 
 // pods returns how many pods have these addresses: each has at most one of a family.
@@ -170,15 +147,8 @@ func (s *Status) SetBGP(peers []bgp.PeerStatus, learned []bgp.Path) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.seen.peers
-	s.seen.peers, s.seen.learned = peers, learned
-	s.metrics.setPeers(before, peers, time.Now())
-	sessions := s.seen.snapshot.Sessions()
-	s.metrics.bgp.set(s.seen.snapshot, peers, sessions)
-	s.metrics.perPeer.set(shown(peers, sessions, s.metrics.perPeer.all), func(p bgp.PeerStatus) (node, object string) {
-		return s.seen.peerName(p), sessions[p.Addr].Source.Peer
-	})
-	s.metrics.learned.Set(float64(len(learned)))
-	s.metrics.originated.Set(float64(len(s.seen.snapshot.Originated())))
+	s.seen.peers, s.seen.learned, s.seen.bgp = peers, learned, true
+	s.metrics.countSessions(before, &s.seen)
 }
 
 // SetRoutes notes what the kernel should have and what was written.
@@ -186,15 +156,9 @@ func (s *Status) SetRoutes(r routesSeen) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.seen.routes = r
-	m, programmed := s.metrics, r.stats.Added+r.stats.Replaced+r.stats.Kept
-	m.routes.Set(float64(r.desired))
-	m.programmed.Set(float64(programmed))
-	m.heldRoutes.Set(float64(r.stats.Held))
-	m.felixRoutes.WithLabelValues("main").Set(float64(programmed + r.stats.Held))
-	m.refused.Set(float64(desired.Objections(r.refused)))
-	m.routeWrites.WithLabelValues("add").Add(float64(r.stats.Added))
-	m.routeWrites.WithLabelValues("replace").Add(float64(r.stats.Replaced))
-	m.routeWrites.WithLabelValues("delete").Add(float64(r.stats.Deleted))
+	s.metrics.routeWrites.WithLabelValues("add").Add(float64(r.stats.Added))
+	s.metrics.routeWrites.WithLabelValues("replace").Add(float64(r.stats.Replaced))
+	s.metrics.routeWrites.WithLabelValues("delete").Add(float64(r.stats.Deleted))
 }
 
 // now returns what is known now.

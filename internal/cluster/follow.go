@@ -5,20 +5,20 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/wait"
+	kwait "k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/app/wait"
 )
 
 const (
@@ -83,7 +83,7 @@ func follow[T any](w *feed, src source[T], into *shelf[T]) (*follower, error) {
 	}
 	f := &follower{name: src.name, log: w.log, full: into.isFull, await: into.full}
 	// The reflector waits in some cases and not in others: see pace, which does in all.
-	backoff := &wait.Backoff{Duration: minPause, Cap: minPause, Factor: 1, Jitter: 0.5, Steps: 1}
+	backoff := &kwait.Backoff{Duration: minPause, Cap: minPause, Factor: 1, Jitter: 0.5, Steps: 1}
 	r := cache.NewReflectorWithOptions(listWatch(w, src, client, f), nil, into, cache.ReflectorOptions{Name: src.name, TypeDescription: src.name, Backoff: backoff})
 	r.WatchListPageSize = src.pages
 	f.listAndWatch = r.ListAndWatchWithContext
@@ -160,7 +160,7 @@ func (f *follower) run(ctx context.Context) {
 			}
 			pause = f.withoutDefinition(ctx, time.Since(since))
 		}
-		sleep(ctx, pause)
+		wait.Sleep(ctx, wait.Jitter(pause))
 	}
 }
 
@@ -176,14 +176,6 @@ func (f *follower) withoutDefinition(ctx context.Context, missing time.Duration)
 	return absentPause
 }
 
-// sleep waits, jittered by half, or less if ctx ends.
-func sleep(ctx context.Context, pause time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(pause/2 + rand.N(pause)):
-	}
-}
-
 // pace waits before a request that follows others without a result. Reflectors repeat some failures at once and for ever, such
 // as a revision that is too old.
 func (f *follower) pace(ctx context.Context) {
@@ -195,7 +187,7 @@ func (f *follower) pace(ctx context.Context) {
 	over := f.tries - atOnce
 	f.mu.Unlock()
 	if over > 0 {
-		sleep(ctx, min(minPause<<min(over, 10), maxPause))
+		wait.Sleep(ctx, wait.Jitter(min(minPause<<min(over, 10), maxPause)))
 	}
 	f.mu.Lock()
 	f.asked = time.Now()

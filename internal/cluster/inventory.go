@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/app/wait"
 	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
@@ -70,7 +71,7 @@ const podPage = 500
 func (w *Inventory) makeShelves() {
 	w.nodes = newShelf(sameInventoryNode, func(n *inventory.Node) {
 		if w.nodes.get(n.Name) == nil {
-			wake(w.nodeEnd)
+			wait.Signal(w.nodeEnd)
 		}
 		w.noteChange()
 	})
@@ -106,7 +107,7 @@ func samePod(before, after *inventory.Pod) bool {
 
 func (w *Inventory) noteChange() {
 	w.revision.Add(1)
-	wake(w.changed)
+	wait.Signal(w.changed)
 }
 
 // Changed wakes its one reader after the View changed. Wake-ups are coalesced and carry nothing.

@@ -7,6 +7,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/app/wait"
 )
 
 // NetworkPolicy is a Kubernetes NetworkPolicy, as far as somebody has to know it who does not enforce it.
@@ -33,7 +34,7 @@ func NewPolicies(cfg *rest.Config, log *slog.Logger) (*Policies, error) {
 		return nil, err
 	}
 	p := &Policies{feed: feed, changed: make(chan struct{}, 1)}
-	p.policies = newShelf(func(before, after *NetworkPolicy) bool { return before.UID == after.UID }, func(*NetworkPolicy) { wake(p.changed) })
+	p.policies = newShelf(func(before, after *NetworkPolicy) bool { return before.UID == after.UID }, func(*NetworkPolicy) { wait.Signal(p.changed) })
 	nameOnly := func(n *NetworkPolicy) {
 		n.Meta = api.Meta{Namespace: n.Namespace, Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion}
 	}

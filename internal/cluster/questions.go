@@ -1,6 +1,9 @@
 package cluster
 
-import "github.com/tortie-net/tortie/internal/api"
+import (
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/app/wait"
+)
 
 // questions are the cluster's CalicoNodeStatus objects, as metadata alone: each is written by the node that it asks, every few seconds
 // and with all its routes, and sent to all that watch.
@@ -13,7 +16,7 @@ type questions struct {
 // followQuestions is not waited for at the start, and proves nothing: an agent that may not read them works as well.
 func (w *Watch) followQuestions() (*questions, error) {
 	q := &questions{wake: make(chan struct{}, 1)}
-	q.of = newShelf(sameRevision, func(*api.CalicoNodeStatus) { wake(q.wake) })
+	q.of = newShelf(sameRevision, func(*api.CalicoNodeStatus) { wait.Signal(q.wake) })
 	var err error
 	q.by, err = follow(&w.feed, source[api.CalicoNodeStatus]{
 		name: "CalicoNodeStatus", of: (*api.CalicoNodeStatus)(nil).ResourceType(), partial: true, optional: true,

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/app/wait"
 	"github.com/tortie-net/tortie/internal/cluster/services"
 	"github.com/tortie-net/tortie/internal/cluster/state"
 )
@@ -54,7 +55,7 @@ func (w *Watch) FollowServices(on bool) {
 	defer s.mu.Unlock()
 	if s.on != on {
 		s.on = on
-		wake(s.wanted)
+		wait.Signal(s.wanted)
 	}
 }
 
@@ -63,7 +64,7 @@ func (w *Watch) ServicesRevision() uint64 { return w.services.revision.Load() }
 
 func (w *Watch) servicesChanged() {
 	w.services.revision.Add(1)
-	wake(w.changed)
+	wait.Signal(w.changed)
 }
 
 // Services returns what is known now.

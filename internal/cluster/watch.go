@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/app/wait"
 )
 
 // Watch keeps a World and an Assignment up to date.
@@ -72,8 +73,8 @@ func (w *Watch) makeShelves() {
 	w.own = newShelf(sameNode, func(*api.Node) { w.worldChanged() })
 	w.affinities = newShelf(sameRevision, func(a *api.BlockAffinity) { w.either(a.Spec.Node, both) })
 	w.pools = newShelf(sameRevision, func(*api.IPPool) { both() })
-	w.bgp = newShelf(sameRevision, func(*api.BGPConfiguration) { w.worldChanged(); wake(w.configured) })
-	w.peers = newShelf(sameRevision, func(*api.BGPPeer) { w.worldChanged(); wake(w.configured) })
+	w.bgp = newShelf(sameRevision, func(*api.BGPConfiguration) { w.worldChanged(); wait.Signal(w.configured) })
+	w.peers = newShelf(sameRevision, func(*api.BGPPeer) { w.worldChanged(); wait.Signal(w.configured) })
 	w.filters = newShelf(sameRevision, func(*api.BGPFilter) { w.worldChanged() })
 	w.felix = newShelf(sameRevision, func(*api.FelixConfiguration) { w.worldChanged() })
 	w.namespaces = newShelf(sameNamespace, func(*api.Namespace) { w.assignmentChanged() })
@@ -111,17 +112,10 @@ func (w *Watch) either(node string, own func()) {
 
 func (w *Watch) worldChanged() {
 	w.revision.Add(1)
-	wake(w.changed)
+	wait.Signal(w.changed)
 }
 
-func (w *Watch) assignmentChanged() { wake(w.assignment) }
-
-func wake(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
+func (w *Watch) assignmentChanged() { wait.Signal(w.assignment) }
 
 // Changed wakes its one reader after the World changed. Wake-ups are coalesced and carry nothing.
 func (w *Watch) Changed() <-chan struct{} { return w.changed }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/app/progress"
+	"github.com/tortie-net/tortie/internal/app/wait"
 )
 
 const (
@@ -34,7 +35,7 @@ func (i *Installer) agentServes(ctx context.Context) <-chan struct{} {
 				next = waited + pause
 				i.sayAgentIsLate(err, waited.Round(time.Second))
 			}
-			if !sleep(ctx, askAgent) {
+			if !wait.Sleep(ctx, askAgent) {
 				return
 			}
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/app/hostfile"
 	"github.com/tortie-net/tortie/internal/app/progress"
+	"github.com/tortie-net/tortie/internal/app/wait"
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
@@ -299,7 +300,7 @@ func (i *Installer) kubeconfig() string { return filepath.Join(i.cfg.HostNetDir,
 func (i *Installer) firstToken(ctx context.Context) (Token, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, firstTokenLimit, fmt.Errorf("gave up after %v", firstTokenLimit))
 	defer cancel()
-	for retry := firstRetry; ; retry = min(2*retry, minRenewal) {
+	for backoff := (wait.Backoff{First: firstRetry, Most: minRenewal}); ; {
 		token, err := i.renew(ctx)
 		if err == nil {
 			return token, nil
@@ -307,9 +308,9 @@ func (i *Installer) firstToken(ctx context.Context) (Token, error) {
 		if errors.As(err, new(*lasting)) {
 			return Token{}, err
 		}
-		wait := withJitter(retry)
-		i.log.Warn("no token that works yet", "error", err, "retry", wait)
-		if !sleep(ctx, wait) {
+		pause := backoff.Next()
+		i.log.Warn("no token that works yet", "error", err, "retry", pause)
+		if !wait.Sleep(ctx, pause) {
 			return Token{}, fmt.Errorf("%w (%w)", err, context.Cause(ctx))
 		}
 	}

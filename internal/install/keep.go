@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/tortie-net/tortie/internal/app/wait"
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 )
 
@@ -17,7 +18,7 @@ import (
 // are on the host, and follows what the plugins' files are made of.
 func (i *Installer) keep(ctx context.Context, expires time.Time) error {
 	w := i.watch(ctx)
-	life := lifetime{i: i, expires: expires, renewed: time.Now(), retry: firstRetry}
+	life := lifetime{i: i, expires: expires, renewed: time.Now(), backoff: wait.Backoff{First: firstRetry, Most: maxRetry}}
 	life.plan(i.untilRenewal(expires))
 	life.refused() // before the watch began
 	for {
@@ -91,10 +92,7 @@ func either(ctx context.Context, a, b <-chan struct{}) <-chan struct{} {
 			case <-a:
 			case <-b:
 			}
-			select {
-			case out <- struct{}{}:
-			default:
-			}
+			wait.Signal(out)
 		}
 	}()
 	return out
@@ -131,7 +129,7 @@ type lifetime struct {
 	i       *Installer
 	expires time.Time
 	renewed time.Time // last tried
-	retry   time.Duration
+	backoff wait.Backoff
 	timer   *time.Timer
 }
 
@@ -162,16 +160,15 @@ func (l *lifetime) renew(ctx context.Context) {
 		return
 	}
 	if err != nil {
-		l.retry = min(2*l.retry, maxRetry)
-		wait := max(minRenewal, withJitter(l.retry))
+		pause := max(minRenewal, l.backoff.Next())
 		if ctx.Err() == nil {
-			l.i.log.Error("token not renewed", "error", err, "expires", l.expires.UTC(), "retry", wait)
+			l.i.log.Error("token not renewed", "error", err, "expires", l.expires.UTC(), "retry", pause)
 			l.i.warn(eventTokenNotRenewed, fmt.Sprintf("the plugins' token, which expires at %s, could not be renewed: %v", l.expires.UTC().Format(time.RFC3339), err))
 		}
-		l.plan(wait)
+		l.plan(pause)
 		return
 	}
-	l.retry = firstRetry
+	l.backoff.Reset()
 	l.expires = token.Expires
 	l.plan(l.i.untilRenewal(token.Expires))
 }
@@ -202,16 +199,4 @@ func withJitter(d time.Duration) time.Duration {
 		return 0
 	}
 	return d + rand.N(d)
-}
-
-// sleep reports false when ctx was done first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/app/wait"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 )
@@ -39,7 +40,7 @@ func proveBinary(ctx context.Context, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, proofTime)
 	defer cancel()
 	out, stderr, err := askVersion(ctx, path)
-	for errors.Is(err, syscall.ETXTBSY) && sleep(ctx, busyPause) { // a process forked while it was written has yet to let go of it
+	for errors.Is(err, syscall.ETXTBSY) && wait.Sleep(ctx, busyPause) { // a process forked while it was written has yet to let go of it
 		out, stderr, err = askVersion(ctx, path)
 	}
 	if err != nil {

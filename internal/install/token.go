@@ -15,14 +15,11 @@ import (
 
 	authv1 "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/install/objects"
 )
 
 const (
@@ -109,35 +106,15 @@ func Connect(cfg config.Install) (*rest.Config, error) {
 	return api, nil
 }
 
-// client is a client of one kind only: client-go's clientset makes the same binary 16 MB larger. It is made for each token, since
-// the API server's address can change.
-func (s *accountTokens) client() (*rest.RESTClient, error) {
-	cfg, err := s.connect()
-	if err != nil {
-		return nil, err
-	}
-	scheme := runtime.NewScheme()
-	if err := authv1.AddToScheme(scheme); err != nil {
-		return nil, fmt.Errorf("registering the kind TokenRequest: %w", err)
-	}
-	core := schema.GroupVersion{Version: "v1"}
-	metav1.AddToGroupVersion(scheme, core) // Status: the API server's reason for an error
-	cfg = rest.CopyConfig(cfg)
-	cfg.UserAgent = userAgent
-	cfg.APIPath = "/api"
-	cfg.GroupVersion = &core
-	cfg.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	cfg.Timeout = callTimeout
-	client, err := rest.RESTClientFor(cfg)
-	if err != nil {
-		return nil, fmt.Errorf("building the client of %s: %w", cfg.Host, err)
-	}
-	return client, nil
-}
-
 // Token implements TokenSource.
 func (s *accountTokens) Token(ctx context.Context) (Token, error) {
-	api, err := s.client()
+	cfg, err := s.connect()
+	if err != nil {
+		return Token{}, err
+	}
+	cfg = rest.CopyConfig(cfg)
+	cfg.UserAgent, cfg.Timeout = userAgent, callTimeout
+	api, err := objects.New(cfg) // for each token: the API server's address can change
 	if err != nil {
 		return Token{}, err
 	}
@@ -160,16 +137,13 @@ func (s *accountTokens) Token(ctx context.Context) (Token, error) {
 }
 
 // request asks for a token that lives as long as the object; nil binds it to none. The object's UID is left to the API server.
-func (s *accountTokens) request(ctx context.Context, api *rest.RESTClient, object *authv1.BoundObjectReference) (Token, error) {
+func (s *accountTokens) request(ctx context.Context, api *objects.Client, object *authv1.BoundObjectReference) (Token, error) {
 	life := int64(tokenLife / time.Second)
-	var answer authv1.TokenRequest
-	err := api.Post().Namespace(s.namespace).Resource("serviceaccounts").Name(s.account).SubResource("token").
-		Body(&authv1.TokenRequest{Spec: authv1.TokenRequestSpec{ExpirationSeconds: &life, BoundObjectRef: object}}).
-		Do(ctx).Into(&answer)
+	issued, err := api.CreateToken(ctx, s.namespace, s.account, authv1.TokenRequestSpec{ExpirationSeconds: &life, BoundObjectRef: object})
 	if err != nil {
 		return Token{}, err
 	}
-	return Token{Value: answer.Status.Token, Expires: answer.Status.ExpirationTimestamp.Time}, nil
+	return Token{Value: issued.Token, Expires: issued.ExpirationTimestamp.Time}, nil
 }
 
 // cannotBind reports an API server that binds tokens to Pods and Secrets only: the kind Node came with Kubernetes 1.29, switched off.

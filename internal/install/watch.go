@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/tortie-net/tortie/internal/app/wait"
 )
 
 // coalesce is how long to wait for more: the kubelet replaces the files of a directory in several steps.
@@ -34,14 +36,11 @@ func changesIn(ctx context.Context, dir, late string, log *slog.Logger) <-chan s
 			case err := <-watcher.Errors: // some events are lost: look
 				log.Info("watching a directory", "dir", dir, "error", err)
 			}
-			if !sleep(ctx, coalesce) {
+			if !wait.Sleep(ctx, coalesce) {
 				return
 			}
 			drain(watcher.Events)
-			select {
-			case changed <- struct{}{}:
-			default:
-			}
+			wait.Signal(changed)
 		}
 	}()
 	return changed

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/app/progress"
 )
 
 const (
@@ -53,20 +54,19 @@ func Follow(ctx context.Context, env config.Env, log *slog.Logger) {
 }
 
 type follower struct {
-	root string // of the file system
-	set  func(int64)
-	log  *slog.Logger
-	was  int64 // the group's limit that was seen last
-	said string
+	root     string // of the file system
+	set      func(int64)
+	log      *slog.Logger
+	was      int64 // the group's limit that was seen last
+	reported progress.Changes
 }
 
 func (f *follower) look() {
 	limit, err := Limit(f.root)
 	if err != nil {
-		if err.Error() != f.said {
+		if f.reported.New(err) {
 			f.log.Warn("the limit of this container's memory is not known; Go's own is not changed", "err", err)
 		}
-		f.said = err.Error()
 		return
 	}
 	if limit == f.was {

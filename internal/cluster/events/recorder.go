@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/app/progress"
+	"github.com/tortie-net/tortie/internal/app/wait"
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
@@ -152,10 +154,7 @@ func (r *Recorder) say(about api.ObjectReference, reason string, fresh *entry) {
 	}
 	e.queued = true
 	r.waiting = append(r.waiting, k)
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
+	wait.Signal(r.wake)
 }
 
 // remember keeps an entry, if need be in the place of the one that was said longest ago.
@@ -202,7 +201,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 	if r == nil {
 		return nil
 	}
-	complained := ""
+	var reported progress.Changes
 	for {
 		select {
 		case <-ctx.Done():
@@ -211,14 +210,9 @@ func (r *Recorder) Run(ctx context.Context) error {
 		}
 		for k, ok := r.next(); ok && ctx.Err() == nil; k, ok = r.next() {
 			err := r.write(ctx, k)
-			text := ""
-			if err != nil {
-				text = err.Error()
-			}
-			if text != "" && text != complained && ctx.Err() == nil {
+			if reported.New(err) && ctx.Err() == nil {
 				r.log.Warn("an event could not be written; it is said in the log and in status too", "about", k.about, "reason", k.reason, "err", err)
 			}
-			complained = text
 		}
 	}
 }

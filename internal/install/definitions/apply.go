@@ -5,19 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/rand/v2"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
-)
 
-var resource = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+	"github.com/tortie-net/tortie/internal/app/wait"
+	"github.com/tortie-net/tortie/internal/install/objects"
+)
 
 // Read returns the definitions of a directory's *.yaml files, one in each. A file that holds anything else is an error.
 func Read(dir fs.FS) ([]*unstructured.Unstructured, error) {
@@ -61,13 +60,11 @@ type Applier struct {
 
 // NewApplier returns an applier for the cluster; tell takes a line for each definition, and for each wait.
 func NewApplier(cfg *rest.Config, tell func(line string)) (*Applier, error) {
-	cfg = rest.CopyConfig(cfg)
-	cfg.QPS, cfg.Burst = 50, 100 // some dozens of requests, once
-	client, err := dynamic.NewForConfig(cfg)
+	client, err := objects.New(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("API server: %w", err)
+		return nil, err
 	}
-	return &Applier{client: client.Resource(resource), tell: tell, retry: 250 * time.Millisecond}, nil
+	return &Applier{client: client.Resource(objects.Definitions), tell: tell, retry: 250 * time.Millisecond}, nil
 }
 
 // Apply brings all of them in, and returns when the API server serves each, or ctx ends. To apply what is there writes nothing.
@@ -180,7 +177,7 @@ const (
 // untilDone calls f until it succeeds, fails for good, or ctx ends: then the error is f's last.
 func (a *Applier) untilDone(ctx context.Context, name string, f func() error) error {
 	told := time.Now()
-	for wait := a.retry; ; wait = min(2*wait, maxRetry) {
+	for backoff := (wait.Backoff{First: a.retry, Most: maxRetry}); ; {
 		err := f()
 		if err == nil {
 			return nil
@@ -192,10 +189,8 @@ func (a *Applier) untilDone(ctx context.Context, name string, f func() error) er
 			a.tell(fmt.Sprintf("%s: trying again: %v", name, err))
 			told = time.Now()
 		}
-		select {
-		case <-ctx.Done():
+		if !wait.Sleep(ctx, backoff.Next()) {
 			return fmt.Errorf("definition %s: %w: %w", name, context.Cause(ctx), err)
-		case <-time.After(wait/2 + rand.N(wait)):
 		}
 	}
 }

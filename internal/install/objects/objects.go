@@ -1,4 +1,4 @@
-// Package objects reads and writes a few of Kubernetes' own objects, for programs that run once: hooks of the chart and its test. It
+// Package objects reads and writes a few of Kubernetes' own objects for the installer, the chart's hooks and its test. It
 // decides nothing, and knows as many kinds as they need. What watches is internal/cluster.
 //
 // It is made of client-go's dynamic client and the types of k8s.io/api: the typed client would link every group of Kubernetes.
@@ -10,6 +10,7 @@ import (
 	"hash/fnv"
 	"strings"
 
+	authv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -20,7 +21,11 @@ import (
 	"k8s.io/client-go/rest"
 )
 
+// Definitions are the CustomResourceDefinitions.
+var Definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+
 var (
+	accounts   = schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"}
 	nodes      = schema.GroupVersionResource{Version: "v1", Resource: "nodes"}
 	pods       = schema.GroupVersionResource{Version: "v1", Resource: "pods"}
 	daemonSets = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "daemonsets"}
@@ -38,6 +43,29 @@ func New(cfg *rest.Config) (*Client, error) {
 		return nil, fmt.Errorf("API server: %w", err)
 	}
 	return &Client{client}, nil
+}
+
+// Resource gives access to the objects of a kind as they are, for those whose fields are not known to this program.
+func (c *Client) Resource(of schema.GroupVersionResource) dynamic.ResourceInterface {
+	return c.dynamic.Resource(of)
+}
+
+// CreateToken requests a token of a ServiceAccount.
+func (c *Client) CreateToken(ctx context.Context, namespace, account string, spec authv1.TokenRequestSpec) (authv1.TokenRequestStatus, error) {
+	request := authv1.TokenRequest{ObjectMeta: metav1.ObjectMeta{Name: account}, Spec: spec}
+	tree, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&request)
+	if err != nil {
+		return request.Status, err
+	}
+	obj := &unstructured.Unstructured{Object: tree}
+	obj.SetAPIVersion("authentication.k8s.io/v1")
+	obj.SetKind("TokenRequest")
+	answer, err := c.dynamic.Resource(accounts).Namespace(namespace).Create(ctx, obj, metav1.CreateOptions{}, "token")
+	if err != nil {
+		return request.Status, err
+	}
+	err = runtime.DefaultUnstructuredConverter.FromUnstructured(answer.Object, &request)
+	return request.Status, err
 }
 
 // Nodes lists the Nodes that match a selector of labels.

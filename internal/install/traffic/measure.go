@@ -12,6 +12,8 @@ import (
 	"net/netip"
 	"strconv"
 	"time"
+
+	"github.com/tortie-net/tortie/internal/app/wait"
 )
 
 // What one measurement sends.
@@ -102,7 +104,7 @@ func (r *Result) small(ctx context.Context, address string) error {
 				r.Min = took
 			}
 		}
-		if !pause(ctx, packetEvery) {
+		if !wait.Sleep(ctx, packetEvery) {
 			return ctx.Err()
 		}
 	}
@@ -121,7 +123,7 @@ func firstAnswer(ctx context.Context, conn net.Conn) error {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("no answer within %v: %w", patience, err)
 		}
-		if !pause(ctx, packetEvery) {
+		if !wait.Sleep(ctx, packetEvery) {
 			return ctx.Err()
 		}
 	}
@@ -146,15 +148,6 @@ func ask(conn net.Conn, number uint64, wait time.Duration) (time.Duration, error
 		if n == packetSize && binary.BigEndian.Uint64(buf) == number {
 			return time.Since(sent), nil
 		}
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/tortie-net/tortie/internal/app/wait"
 	"github.com/tortie-net/tortie/internal/install/objects"
 )
 
@@ -202,7 +203,7 @@ func (t *Test) await(ctx context.Context, part string, done func(*corev1.Pod) bo
 			told = time.Now()
 			t.tell("waiting for " + describe(waiting, err))
 		}
-		if !pause(ctx, pollEvery/2+rand.N(pollEvery)) {
+		if !wait.Sleep(ctx, wait.Jitter(pollEvery)) {
 			return nil, fmt.Errorf("%w: waiting for %s", context.Cause(ctx), describe(waiting, err))
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 
+	"github.com/tortie-net/tortie/internal/app/wait"
 	"github.com/tortie-net/tortie/internal/install/objects"
 )
 
@@ -67,7 +68,7 @@ func (u *Uninstaller) Run(ctx context.Context) error {
 	targets, err := u.begin(ctx)
 	for ; err != nil && !apierrors.IsForbidden(err); targets, err = u.begin(ctx) {
 		u.tell("trying again: " + err.Error())
-		if u.pause(ctx); ctx.Err() != nil {
+		if !wait.Sleep(ctx, wait.Jitter(pollEvery)) {
 			break
 		}
 	}
@@ -106,7 +107,7 @@ func (u *Uninstaller) clean(ctx context.Context, targets []string, deadline time
 		round.Waiting[name] = "the API server has not been heard since its agent was told to end"
 	}
 	var told, hopeless time.Time
-	for ; ; u.pause(ctx) {
+	for ; ; wait.Sleep(ctx, wait.Jitter(pollEvery)) {
 		if ctx.Err() != nil {
 			u.progress(round, len(targets), deadline, err) // where it ends, of which the last line may be seconds old
 			return round, errors.Join(ctx.Err(), err)
@@ -145,13 +146,6 @@ func (u *Uninstaller) progress(round Round, total int, deadline time.Time, err e
 	u.tell(round.progress(total, max(0, time.Until(deadline))))
 	if err != nil {
 		u.tell("trying again: " + err.Error())
-	}
-}
-
-func (u *Uninstaller) pause(ctx context.Context) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(pollEvery/2 + rand.N(pollEvery)):
 	}
 }
 
@@ -321,10 +315,8 @@ func (u *Uninstaller) patch(ctx context.Context, node string, patch []byte) (err
 		if !apierrors.IsConflict(err) && !apierrors.IsServerTimeout(err) && !apierrors.IsTooManyRequests(err) {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !wait.Sleep(ctx, pollEvery) {
 			return errors.Join(ctx.Err(), err)
-		case <-time.After(pollEvery):
 		}
 	}
 	return err

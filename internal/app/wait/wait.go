@@ -1,0 +1,52 @@
+// Package wait has the pauses of loops: signals that coalesce, sleeps that end with a context, and exponential backoff with jitter.
+package wait
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// Signal makes a channel of size 1 readable. Signals that nobody has received yet become one.
+func Signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Sleep returns after d, or false as soon as ctx ends.
+func Sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// Jitter returns a random duration from half of d to one and a half times d: what begins at the same time on many nodes is spread.
+func Jitter(d time.Duration) time.Duration {
+	if d <= 0 {
+		return 0
+	}
+	return d/2 + rand.N(d)
+}
+
+// Backoff is a pause that doubles with each try that fails.
+type Backoff struct {
+	First, Most time.Duration
+	next        time.Duration
+}
+
+// Next returns the next pause, with jitter.
+func (b *Backoff) Next() time.Duration {
+	pause := max(b.next, b.First)
+	b.next = min(2*pause, b.Most)
+	return Jitter(pause)
+}
+
+// Reset begins anew with the first pause.
+func (b *Backoff) Reset() { b.next = 0 }
