@@ -53,7 +53,7 @@ func metricRow(n ast.Node) []string {
 	if !ok || !strings.HasPrefix(constructor.Sel.Name, "New") {
 		return nil
 	}
-	if constructor.Sel.Name == "NewDesc" && len(call.Args) == 4 {
+	if constructor.Sel.Name == "NewDesc" && len(call.Args) == 4 && literal(call.Args[0]) != "" {
 		return []string{code(literal(call.Args[0])), "gauge", labelList(call.Args[2]), literal(call.Args[1])}
 	}
 	opts, ok := call.Args[0].(*ast.CompositeLit)
