@@ -14,14 +14,14 @@ import (
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 )
 
-// agentInterval is how often the agents tell their plugins something. It is long, so that plugins believe what is no more.
+// agentInterval is how often the agents write facts for their plugins. It is long, so that plugins use stale facts.
 const agentInterval = time.Second
 
-// agents plays the agents of every second node: their plugins find facts, which are seldom quite true.
-func (st *storm) agents(ctx context.Context) error {
+// agents writes facts for every second node, which are mostly stale or wrong.
+func (st *churn) agents(ctx context.Context) error {
 	random := rand.New(rand.NewPCG(*seed, 1<<32))
 	for {
-		if err := st.inform(ctx, random); err != nil && ctx.Err() == nil && !st.outages {
+		if err := st.writeFacts(ctx, random); err != nil && ctx.Err() == nil && !st.outages {
 			return err
 		}
 		select {
@@ -32,7 +32,7 @@ func (st *storm) agents(ctx context.Context) error {
 	}
 }
 
-func (st *storm) inform(ctx context.Context, random *rand.Rand) error {
+func (st *churn) writeFacts(ctx context.Context, random *rand.Rand) error {
 	var pools api.IPPoolList
 	var affinities api.BlockAffinityList
 	written := time.Now()
@@ -47,16 +47,16 @@ func (st *storm) inform(ctx context.Context, random *rand.Rand) error {
 		}
 		f := n.facts(written, pools.Items, affinities.Items)
 		for i := range f.Affinities {
-			f.Affinities[i].Free = rumour(random)
+			f.Affinities[i].Free = randomUsage(random)
 		}
-		if err := n.tell(f); err != nil {
+		if err := n.writeFacts(f); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// facts are what the node's agent writes when it has seen some pools and affinities.
+// facts returns the facts that the node's agent writes for some pools and affinities.
 func (n *node) facts(written time.Time, pools []api.IPPool, affinities []api.BlockAffinity) facts.Facts {
 	f := facts.Facts{
 		Written: written, AgentReady: true, DatastoreReady: true, Node: n.name, Pools: pools,
@@ -70,7 +70,7 @@ func (n *node) facts(written time.Time, pools []api.IPPool, affinities []api.Blo
 	return f
 }
 
-func (n *node) tell(f facts.Facts) error {
+func (n *node) writeFacts(f facts.Facts) error {
 	return n.Try(func() error {
 		if err := os.MkdirAll(filepath.Dir(facts.DefaultFile), 0o755); err != nil {
 			return err
@@ -79,8 +79,8 @@ func (n *node) tell(f facts.Facts) error {
 	})
 }
 
-// dismissAgents takes away what the agents have told.
-func (st *storm) dismissAgents() error {
+// removeFacts removes the facts of all nodes.
+func (st *churn) removeFacts() error {
 	var errs []error
 	for _, n := range st.nodes {
 		errs = append(errs, n.Try(func() error {
@@ -93,8 +93,8 @@ func (st *storm) dismissAgents() error {
 	return errors.Join(errs...)
 }
 
-// rumour says of a block that it is full, or has room, or nothing: right or not.
-func rumour(random *rand.Rand) *int {
+// randomUsage returns a number of free addresses of a block, or nil, right or not.
+func randomUsage(random *rand.Rand) *int {
 	return [...]*int{nil, nil, ptr(0), ptr(3)}[random.IntN(4)]
 }
 

@@ -15,14 +15,14 @@ import (
 	store "github.com/tortie-net/tortie/internal/datastore"
 )
 
-// ranges are what the pools of these tests are made of.
+// ranges contain all pools of these tests.
 var ranges = []netip.Prefix{netip.MustParsePrefix("10.64.0.0/12"), netip.MustParsePrefix("fd64::/16")}
 
 func inPools(a netip.Addr) bool {
 	return slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// contents is all that a datastore holds of IPAM.
+// contents is all IPAM objects of a datastore.
 type contents struct {
 	blocks     api.IPAMBlockList
 	handles    api.IPAMHandleList
@@ -37,7 +37,7 @@ func (c *cluster) contents(ctx context.Context) (*contents, error) {
 		c.store.List(ctx, &all.affinities, store.ListOptions{}))
 }
 
-// holders says who holds each address of some blocks. Addresses that cool down are held by nobody.
+// holders returns the handle of each assigned address. Addresses in cooldown are not assigned.
 func holders(blocks []api.IPAMBlock) (map[netip.Addr]string, error) {
 	held := map[netip.Addr]string{}
 	for i := range blocks {
@@ -62,8 +62,8 @@ func holders(blocks []api.IPAMBlock) (map[netip.Addr]string, error) {
 	return held, nil
 }
 
-// audit lists what is wrong in a datastore in which exactly the given handles should hold addresses. Its rules are those of
-// `calicoctl ipam check`, and more.
+// audit returns the violations in a datastore in which exactly the given handles should hold addresses. Its rules are those of `calicoctl ipam
+// check`, and more.
 func (all *contents) audit(live map[string][]netip.Addr) []string {
 	held, err := holders(all.blocks.Items)
 	if err != nil {
@@ -95,7 +95,7 @@ func (all *contents) audit(live map[string][]netip.Addr) []string {
 	return wrong
 }
 
-// blockFaults checks that a block agrees with itself.
+// blockFaults checks that a block is consistent.
 func blockFaults(b *api.IPAMBlock) []string {
 	var wrong []string
 	add := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
@@ -140,12 +140,12 @@ func blockFaults(b *api.IPAMBlock) []string {
 	return wrong
 }
 
-// attributeFaults checks that somebody uses each attribute, and that none was released in the future.
+// attributeFaults checks that each attribute is used, and that no release time is in the future.
 func attributeFaults(attributes []api.AllocationAttribute, used map[int]bool) []string {
 	var wrong []string
 	for i, attr := range attributes {
 		if !used[i] {
-			wrong = append(wrong, fmt.Sprintf("nobody uses attribute %d", i))
+			wrong = append(wrong, fmt.Sprintf("attribute %d is not used", i))
 		}
 		if released, err := time.Parse(time.RFC3339, attr.ReleasedAt); attr.ReleasedAt != "" && (err != nil || time.Until(released) > time.Second) {
 			wrong = append(wrong, fmt.Sprintf("attribute %d was released at %s", i, attr.ReleasedAt))
@@ -154,7 +154,7 @@ func attributeFaults(attributes []api.AllocationAttribute, used map[int]bool) []
 	return wrong
 }
 
-// handleFaults checks that handles say what blocks say.
+// handleFaults checks that handles match blocks.
 func (all *contents) handleFaults(held map[netip.Addr]string) []string {
 	var wrong []string
 	count := map[string]map[string]int{} // by handle and block
@@ -174,7 +174,7 @@ func (all *contents) handleFaults(held map[netip.Addr]string) []string {
 	for _, h := range all.handles.Items {
 		exists[h.Spec.HandleID] = true
 		if !maps.Equal(h.Spec.Block, count[h.Spec.HandleID]) {
-			wrong = append(wrong, fmt.Sprintf("handle %s says %v, the blocks say %v", h.Spec.HandleID, h.Spec.Block, count[h.Spec.HandleID]))
+			wrong = append(wrong, fmt.Sprintf("handle %s counts %v, the blocks count %v", h.Spec.HandleID, h.Spec.Block, count[h.Spec.HandleID]))
 		}
 	}
 	for handle, blocks := range count {
@@ -185,12 +185,12 @@ func (all *contents) handleFaults(held map[netip.Addr]string) []string {
 	return wrong
 }
 
-// affinityFaults checks that claims and blocks agree, as far as the next assignment of a node would not repair them: a claim
-// that is pending must be one that its node can complete.
+// affinityFaults checks that affinities match blocks, except where the next assignment of a node repairs them: a node must be able to confirm
+// its pending affinity.
 func (all *contents) affinityFaults() []string {
 	var wrong []string
 	claims := map[string]api.AffinityState{}
-	owner := map[string]string{} // of blocks, by CIDR
+	owner := map[string]string{} // by CIDR of a block
 	for _, a := range all.affinities.Items {
 		claims[a.Spec.Node+" "+a.Spec.CIDR] = a.Spec.State
 	}
@@ -212,7 +212,7 @@ func (all *contents) affinityFaults() []string {
 	return wrong
 }
 
-// unconfirmed returns the claims that are not confirmed.
+// unconfirmed returns the affinities that are not confirmed.
 func (all *contents) unconfirmed() []api.BlockAffinity {
 	return slices.DeleteFunc(slices.Clone(all.affinities.Items), func(a api.BlockAffinity) bool { return a.Spec.State == api.AffinityConfirmed })
 }

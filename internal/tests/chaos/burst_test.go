@@ -10,7 +10,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// TestBurst: many pods start on one node at the same moment, over the boundary of a block.
+// TestBurst starts many pods on one node at once, with more addresses than one block has.
 func TestBurst(t *testing.T) {
 	for i, tt := range []struct {
 		name       string
@@ -29,11 +29,11 @@ func TestBurst(t *testing.T) {
 			c.create(t, p)
 			n := c.newNode(t, fmt.Sprintf("burst-%d", i), shape{pods: tt.pods, ipam: "calico-ipam"})
 			if tt.facts {
-				if err := n.tell(n.facts(time.Now(), []api.IPPool{*p}, nil)); err != nil {
+				if err := n.writeFacts(n.facts(time.Now(), []api.IPPool{*p}, nil)); err != nil {
 					t.Fatal(err)
 				}
 			}
-			st := newStorm(c, []*node{n}, 0)
+			st := newChurn(c, []*node{n}, 0)
 			met := c.countConflicts(t)
 			st.all(t)
 			conflicts := float64(met()) / float64(tt.pods)
@@ -46,18 +46,18 @@ func TestBurst(t *testing.T) {
 	}
 }
 
-// TestFirstBlocks: many nodes start their first pod at the same moment, and want their first block of one pool.
+// TestFirstBlocks starts the first pod of many nodes at once, each of which claims its first block in one pool.
 func TestFirstBlocks(t *testing.T) {
 	const count = 20
 	c := shared(t)
 	p := &api.IPPool{Meta: api.Meta{Name: "first"}}
-	p.Spec.CIDR, p.Spec.BlockSize = "10.66.0.0/25", 30 // 32 blocks: many nodes want the same one
+	p.Spec.CIDR, p.Spec.BlockSize = "10.66.0.0/25", 30 // 32 blocks: many nodes choose the same one
 	c.create(t, p)
 	var nodes []*node
 	for i := range count {
 		nodes = append(nodes, c.newNode(t, fmt.Sprintf("first-%d", i), shape{pods: 1, ipam: "calico-ipam"}))
 	}
-	st := newStorm(c, nodes, 0)
+	st := newChurn(c, nodes, 0)
 	met := c.countConflicts(t)
 	st.all(t)
 	t.Logf("%d first ADDs in %v, %d conflicts", count, st.now().Round(time.Millisecond), met())
@@ -65,7 +65,7 @@ func TestFirstBlocks(t *testing.T) {
 }
 
 // all starts all pods of all nodes at once.
-func (st *storm) all(t *testing.T) {
+func (st *churn) all(t *testing.T) {
 	t.Helper()
 	defer st.report(t)
 	var sandboxes []*sandbox
@@ -82,7 +82,7 @@ func (st *storm) all(t *testing.T) {
 	st.history = newHistory()
 	var g errgroup.Group
 	for _, s := range sandboxes {
-		k := st.calm()
+		k := st.gentle()
 		g.Go(func() error {
 			_, err := k.add(s)
 			return err
@@ -93,8 +93,8 @@ func (st *storm) all(t *testing.T) {
 	}
 }
 
-// settle checks what the pods were given, that so many blocks have one owner each, and that nothing is left when they are gone.
-func (st *storm) settle(t *testing.T, blocks int) {
+// settle checks the addresses of the pods, that this number of blocks has one owner each, and that nothing is left after the pods' deletion.
+func (st *churn) settle(t *testing.T, blocks int) {
 	t.Helper()
 	defer st.report(t)
 	all, err := st.audit(t.Context(), "with sandboxes")
@@ -121,6 +121,6 @@ func (st *storm) settle(t *testing.T, blocks int) {
 	}
 	st.checkNodes(t)
 	for _, w := range st.check() {
-		t.Errorf("no order of these operations makes sense:\n%s", w)
+		t.Errorf("these operations are not linearizable:\n%s", w)
 	}
 }

@@ -13,23 +13,23 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
-// cluster is where the state of some nodes is.
+// cluster is a datastore with the state of some nodes.
 type cluster struct {
 	datastore
-	store store.Store // the administrator's
+	store store.Store // with administrator rights
 }
 
-// datastore is what is particular to one.
+// datastore is the part of a cluster that depends on the kind of datastore.
 type datastore interface {
-	// equip gives a node its credentials, and returns what its network configuration says of the datastore.
+	// equip gives a node its credentials, and returns the datastore's part of its network configuration.
 	equip(t testing.TB, n *node) map[string]any
-	// newPod creates what the datastore has of a pod before it starts, and returns the plugin's arguments for it.
+	// newPod creates the pod's objects before it starts, and returns CNI_ARGS for it.
 	newPod(t testing.TB, p *pod) (args string)
-	// noted returns the address that the pod is said to have.
-	noted(t testing.TB, p *pod) string
+	// reported returns the pod's address in its status.
+	reported(t testing.TB, p *pod) string
 }
 
-// setUp creates what an installed Tortie has in a datastore.
+// setUp creates the objects of an installed Tortie.
 func setUp(t testing.TB, d datastore, s store.Store) *cluster {
 	t.Helper()
 	ready := true
@@ -40,7 +40,7 @@ func setUp(t testing.TB, d datastore, s store.Store) *cluster {
 	return &cluster{datastore: d, store: s}
 }
 
-// shared returns a cluster on the API server of the test binary, without any of IPAM's objects, now and when the test has ended.
+// shared returns a cluster on the shared API server, with all IPAM objects removed, now and at the end of the test.
 func shared(t *testing.T) *cluster {
 	t.Helper()
 	c := onKubernetes(t, labtest.API(t))
@@ -49,7 +49,7 @@ func shared(t *testing.T) *cluster {
 	return c
 }
 
-// wipe removes what plugins have made.
+// wipe removes the objects that plugins create.
 func (c *cluster) wipe(t testing.TB) {
 	t.Helper()
 	all, err := c.contents(context.Background())
@@ -67,7 +67,7 @@ func (c *cluster) wipe(t testing.TB) {
 	}
 }
 
-// create creates objects, which end with the test.
+// create creates objects that are deleted with the test.
 func (c *cluster) create(t testing.TB, objs ...api.Resource) {
 	t.Helper()
 	for _, obj := range objs {
@@ -90,8 +90,8 @@ func (c *cluster) remove(t testing.TB, obj api.Resource) {
 	}
 }
 
-// reach lets a node, which has a network of its own, reach a server through a socket on the node's loopback, and returns the
-// address. Bytes and ends of connections pass as they are: what a killed server does to its clients, it does to the plugins.
+// reach gives a node, which has a network namespace of its own, access to a server through a socket on the node's loopback, and returns the
+// address. Data, closes and resets are passed on, so a killed server has its usual effect on its clients.
 func (n *node) reach(t testing.TB, server string) string {
 	t.Helper()
 	upstream, err := url.Parse(server)
@@ -116,7 +116,7 @@ func splice(down *net.TCPConn, address string) {
 	defer down.Close()
 	conn, err := net.Dial("tcp", address)
 	if err != nil {
-		_ = down.SetLinger(0) // a reset, as from a host on which nobody listens
+		_ = down.SetLinger(0) // a reset, as from a host without a listener
 		return
 	}
 	up := conn.(*net.TCPConn)

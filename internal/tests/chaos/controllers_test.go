@@ -16,19 +16,19 @@ import (
 )
 
 const (
-	// leakGrace and nodeGrace are the controllers', which have minutes for it in a real cluster. The time from when an ADD has an address
-	// until the pod says so must fit into the first, on a machine that has much else to do.
+	// leakGrace and nodeGrace are the controllers' grace periods, minutes in a real cluster. leakGrace must exceed the time between the
+	// assignment of an ADD and the update of the pod's status on a busy machine.
 	leakGrace = 8 * time.Second
 	nodeGrace = 2 * time.Second
 )
 
-// controllers is one of the processes of kube-controllers.
+// controllers is one process of kube-controllers.
 type controllers struct {
 	*process
 	clock string
 }
 
-// newControllers prepares a process with the rights that the chart gives it. It ends with the test.
+// newControllers prepares a process with the permissions from the chart. It ends with the test.
 func newControllers(t testing.TB, name string, k *kube) *controllers {
 	t.Helper()
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
@@ -58,8 +58,8 @@ func freePort(t testing.TB) string {
 	return l.Addr().String()
 }
 
-// tool runs kube-controllers ipam, as the controllers reach the cluster, and returns what it wrote and its exit code.
-func (c *controllers) tool(ctx context.Context, args ...string) (said string, code int, err error) {
+// tool runs kube-controllers ipam with the controllers' kubeconfig, and returns its output and exit code.
+func (c *controllers) tool(ctx context.Context, args ...string) (output string, code int, err error) {
 	cmd := exec.CommandContext(ctx, c.bin, append([]string{"ipam"}, args...)...)
 	cmd.Env = append(os.Environ(), c.env...)
 	out, err := cmd.CombinedOutput()

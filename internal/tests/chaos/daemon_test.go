@@ -19,18 +19,18 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
-// agentAccount is the agent's, in the chart.
+// agentAccount is the chart's service account of the agent.
 const agentAccount = "tortie-node"
 
-// agentKubeconfig is where a machine's agent has its credentials, in no directory that is looked at for leftovers.
+// agentKubeconfig is the path of a machine's agent's kubeconfig, outside the directories that are checked for leftovers.
 const agentKubeconfig = "/opt/agent-kubeconfig"
 
-// agentFiles are what an agent keeps, beside what a node has anyway.
+// agentFiles are the files that an agent persists, in addition to a node's own.
 var agentFiles = []string{"/var/lib/calico/mtu", "/var/lib/calico/tortie/node-uid", "/run/calico/tortie/world.json"}
 
-// daemons are the machines whose agent is a process of the real program. There the plugins find its facts, it finishes the entries of
-// their journal, and the tunnel's address is its own doing. On all others it is the agent's code that keeps the address, in the test's
-// process: a process for each would leave the machine of the test no time for anything else.
+// daemons returns the machines whose agent is a process. There the agent writes the plugins' facts, completes the entries of their journal,
+// and assigns the tunnel's address. On all others the agent's code assigns the address in the test's process: one process per machine would
+// use too much CPU.
 func daemons() []int {
 	if *soakTime < time.Minute {
 		return []int{5}
@@ -38,9 +38,9 @@ func daemons() []int {
 	return []int{5, 13, 26}
 }
 
-// newDaemon gives a machine an agent of its own.
+// newDaemon creates the agent process of a machine.
 func (m *machine) newDaemon(t *testing.T, number int) {
-	labtest.AsOn(t, m.soak.kube.admin, agentAccount) // it has the chart's rights from now on
+	labtest.AsOn(t, m.soak.kube.admin, agentAccount) // creates the account and the chart's roles
 	address := netip.AddrFrom4([4]byte{10, 250, 10, byte(number)})
 	m.Addr(t, "eth0", address.String()+"/16")
 	m.daemon = &process{name: "node of " + m.name, bin: filepath.Join(cnitest.BinDir, "node"), within: m.Try, env: []string{
@@ -51,7 +51,7 @@ func (m *machine) newDaemon(t *testing.T, number int) {
 	m.daemon.endWith(t)
 }
 
-// startDaemon starts the agent of a machine that has one, with a token that ends with its Node.
+// startDaemon starts the agent process of a machine, if it has one, with a token bound to its Node.
 func (m *machine) startDaemon(ctx context.Context) error {
 	if m.daemon == nil {
 		return nil
@@ -67,25 +67,25 @@ func (m *machine) startDaemon(ctx context.Context) error {
 	return m.daemon.start()
 }
 
-// killDaemon ends the agent, if the machine has one, in the middle of whatever it does.
+// killDaemon kills the agent process, if the machine has one.
 func (m *machine) killDaemon() error {
 	if m.daemon == nil {
 		return nil
 	}
-	m.soak.note("kills of agents")
+	m.soak.inc("kills of agents")
 	return m.daemon.kill()
 }
 
 // restartDaemon kills the agent and starts another.
 func (m *machine) restartDaemon() error {
-	m.soak.tell("kill -9 %s", m.daemon.name)
+	m.soak.logEvent("kill -9 %s", m.daemon.name)
 	if err := m.killDaemon(); err != nil {
 		return err
 	}
 	return m.daemon.start()
 }
 
-// watchDaemon notes the address that the agent has told the Node: it was assigned some time since the machine has it.
+// watchDaemon records the address in the Node's annotation: it was assigned at some time since the machine booted.
 func (m *machine) watchDaemon(n *api.Node) {
 	a, err := netip.ParseAddr(n.Annotations[api.AnnotationIPv4VXLANAddr])
 	if err != nil || a == m.tunnel {
@@ -95,7 +95,7 @@ func (m *machine) watchDaemon(n *api.Node) {
 	m.tunnel = a
 }
 
-// settleDaemon waits until the agent has its tunnel's address, and tells the plugins what is true.
+// settleDaemon waits until the agent has its tunnel's address, and its facts are current.
 func (m *machine) settleDaemon(ctx context.Context) error {
 	for deadline := time.Now().Add(restTime); ; sleep(ctx, 300*time.Millisecond) {
 		m.ticked = time.Time{}
@@ -125,17 +125,17 @@ func (m *machine) settledDaemon(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var said, want []string
+	var have, want []string
 	for _, a := range f.Affinities {
-		said = append(said, a.Spec.CIDR+" "+string(a.Spec.State))
+		have = append(have, a.Spec.CIDR+" "+string(a.Spec.State))
 	}
 	for _, a := range claims.Items {
 		want = append(want, a.Spec.CIDR+" "+string(a.Spec.State))
 	}
-	slices.Sort(said)
+	slices.Sort(have)
 	slices.Sort(want)
-	if !f.AgentReady || !f.DatastoreReady || !slices.Equal(said, want) {
-		return fmt.Errorf("the agent's facts: ready %t, datastore %t, blocks %s, which are %s", f.AgentReady, f.DatastoreReady, strings.Join(said, ", "), strings.Join(want, ", "))
+	if !f.AgentReady || !f.DatastoreReady || !slices.Equal(have, want) {
+		return fmt.Errorf("facts: ready %t, datastore %t, blocks %s, want %s", f.AgentReady, f.DatastoreReady, strings.Join(have, ", "), strings.Join(want, ", "))
 	}
 	return nil
 }

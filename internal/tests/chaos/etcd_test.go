@@ -10,8 +10,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
-// plain is an etcd as the datastore, with TLS. The containers are no pods: there is no Kubernetes.
-type plain struct {
+// etcdStore is etcd with TLS as the datastore. The containers are not pods: there is no Kubernetes.
+type etcdStore struct {
 	*labtest.Etcd
 	store store.Store
 }
@@ -22,7 +22,7 @@ func onEtcd(t testing.TB, e *labtest.Etcd) *cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return setUp(t, &plain{e, s}, s)
+	return setUp(t, &etcdStore{e, s}, s)
 }
 
 const (
@@ -31,7 +31,7 @@ const (
 	etcdKeyPath  = "/etc/calico/key"
 )
 
-func (e *plain) equip(t testing.TB, n *node) map[string]any {
+func (e *etcdStore) equip(t testing.TB, n *node) map[string]any {
 	t.Helper()
 	for path, file := range map[string]string{etcdCAPath: e.CAFile, etcdCertPath: e.CertFile, etcdKeyPath: e.KeyFile} {
 		text, err := os.ReadFile(file)
@@ -46,10 +46,10 @@ func (e *plain) equip(t testing.TB, n *node) map[string]any {
 	}
 }
 
-func (e *plain) newPod(testing.TB, *pod) (args string) { return "" }
+func (e *etcdStore) newPod(testing.TB, *pod) (args string) { return "" }
 
-// noted returns the addresses of the endpoints of all containers that the pod has had.
-func (e *plain) noted(t testing.TB, p *pod) string {
+// reported returns the addresses of the workload endpoints of all containers of the pod.
+func (e *etcdStore) reported(t testing.TB, p *pod) string {
 	t.Helper()
 	var all api.WorkloadEndpointList
 	if err := e.store.List(t.Context(), &all, store.ListOptions{}); err != nil {

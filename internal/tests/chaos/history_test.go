@@ -14,30 +14,30 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// kind is what an operation does to an address.
+// kind is the effect of an operation on an address.
 type kind int
 
 const (
-	assign  kind = iota // a handle gets the address
-	release             // a handle gives back whatever it holds
-	read                // somebody looks who holds it
-	end                 // the history is over
+	assign  kind = iota // a handle is assigned the address
+	release             // a handle releases all its addresses
+	read                // an observer reads the holder
+	end                 // end of the history
 )
 
 func (k kind) String() string { return [...]string{"assign", "release", "read", "end"}[k] }
 
-// operation is one entry of a history: what a process was asked to do, or what an observer saw.
+// operation is one entry of a history: a process's request, or an observation.
 type operation struct {
 	kind   kind
 	handle string
-	addrs  []netip.Addr          // what assign gave
-	held   map[netip.Addr]string // what read saw; an address that is not in it was free
-	// unknown says that nobody knows whether it had an effect: it may have, may still have, or never will.
+	addrs  []netip.Addr          // assigned addresses
+	held   map[netip.Addr]string // holders seen by read; an address that is missing is free
+	// unknown is set if the effect is unknown: it may have happened, happen later, or never happen.
 	unknown           bool
 	called, completed time.Duration
 }
 
-// history collects operations of concurrent processes.
+// history records operations of concurrent processes.
 type history struct {
 	start time.Time
 	mu    sync.Mutex // guards ops
@@ -48,7 +48,7 @@ func newHistory() *history { return &history{start: time.Now()} }
 
 func (h *history) now() time.Duration { return time.Since(h.start) }
 
-// at is when something happened; what happened before the history began, happened at its beginning.
+// at returns the offset of t in the history, at least 0.
 func (h *history) at(t time.Time) time.Duration { return max(t.Sub(h.start), 0) }
 
 func (h *history) add(op operation) {
@@ -57,26 +57,26 @@ func (h *history) add(op operation) {
 	h.ops = append(h.ops, op)
 }
 
-// step is what an operation means for one address.
+// step is the effect of an operation on one address.
 type step struct {
 	kind    kind
-	handle  string // for read the holder; empty is nobody
+	handle  string // of read: the holder; empty: free
 	unknown bool
 }
 
 func (s step) String() string {
-	text := s.kind.String() + " " + cmp.Or(s.handle, "nobody")
+	text := s.kind.String() + " " + cmp.Or(s.handle, "free")
 	if s.unknown {
 		text += " (killed or failed)"
 	}
 	return text
 }
 
-// over is the state after the end, when what was never known may be taken for never done.
+// over is the state after the end, in which operations of unknown effect may be placed that never took effect.
 const over = "the end"
 
-// model is one address: free, or held by one handle. An assignment to its holder changes nothing, as a repeated ADD must not;
-// a release by another handle neither. What is not known to have had an effect has one, or comes after the end.
+// model is one address: free, or held by one handle. An assignment to its holder changes nothing (a repeated ADD), nor does a release by
+// another handle. An operation of unknown effect takes effect, or is placed after the end.
 var model = porcupine.Model{
 	Init: func() any { return "" },
 	Step: func(state, input, _ any) (bool, any) {
@@ -100,10 +100,10 @@ var model = porcupine.Model{
 	DescribeOperation: func(input, _ any) string { return input.(step).String() },
 }
 
-// checkTime bounds the search for an order of one address's operations. They are few hundreds, and almost in order.
+// checkTime limits the linearizability check of one address. It has a few hundred operations, almost in order.
 const checkTime = time.Minute
 
-// check returns a description of every address whose operations fit no order in which it has one holder at a time.
+// check returns a description of every address whose operations are not linearizable with one holder at a time.
 func (h *history) check() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -118,7 +118,7 @@ func (h *history) check() []string {
 	return wrong
 }
 
-// touched returns, for each address, the handles that are known to have held it once.
+// touched returns, for each address, the handles that have verifiably held it.
 func (h *history) touched() map[netip.Addr]map[string]bool {
 	all := map[netip.Addr]map[string]bool{}
 	note := func(a netip.Addr, handle string) {
@@ -138,8 +138,8 @@ func (h *history) touched() map[netip.Addr]map[string]bool {
 	return all
 }
 
-// of returns the operations that concern one address. An assignment whose address nobody knows can be any that its handle is
-// ever seen to hold; where it is never seen, it has no part.
+// of returns the operations on one address. An assignment whose address is unknown may be of any address that its handle is seen to hold; if
+// there is none it is left out.
 func (h *history) of(addr netip.Addr, handles map[string]bool) []porcupine.Operation {
 	var ops []porcupine.Operation
 	var last time.Duration
@@ -166,7 +166,7 @@ func (h *history) of(addr netip.Addr, handles map[string]bool) []porcupine.Opera
 	return append(ops, porcupine.Operation{Input: step{kind: end}, Call: int64(last) + 1, Return: int64(last) + 1})
 }
 
-// describe lists operations by the time at which they began. Of reads that saw the same one after the other, the first.
+// describe lists operations by start time. Of consecutive equal reads it lists the first.
 func describe(ops []porcupine.Operation) string {
 	slices.SortFunc(ops, func(a, b porcupine.Operation) int { return cmp.Compare(a.Call, b.Call) })
 	var out []string
@@ -188,7 +188,7 @@ func describe(ops []porcupine.Operation) string {
 	return strings.Join(out, "\n")
 }
 
-// The checker tells right histories from wrong ones.
+// The checker accepts linearizable histories and rejects others.
 func TestChecker(t *testing.T) {
 	a, b := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
 	op := func(k kind, handle string, from, to int, addrs ...netip.Addr) operation {
@@ -236,12 +236,12 @@ func TestChecker(t *testing.T) {
 		{name: "released and still held", wrong: true, ops: []operation{op(assign, "x", 1, 2, a), op(release, "x", 3, 4), saw("x", 5)}},
 		{name: "killed assignment over a live one", wrong: true, ops: []operation{
 			op(assign, "y", 1, 2, a), unknown(assign, "x", 3), saw("x", 4), saw("y", 5)}},
-		{name: "held by nobody who asked", wrong: true, ops: []operation{saw("x", 1)}},
+		{name: "held by a handle without an assignment", wrong: true, ops: []operation{saw("x", 1)}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := &history{ops: c.ops}
 			if wrong := h.check(); len(wrong) > 0 != c.wrong {
-				t.Errorf("found wrong: %q", wrong)
+				t.Errorf("violations: %q", wrong)
 			}
 		})
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
-// namespace is that of all pods.
+// namespace is the namespace of all pods.
 const namespace = "chaos"
 
 // kube is an API server as the datastore. Each container is the sandbox of a pod.
@@ -34,7 +34,7 @@ func onKubernetes(t testing.TB, kubeconfig string) *cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	admin.QPS = -1 // the client's own limit would be most of what the tests take
+	admin.QPS = -1 // client-side throttling would take most of the tests' time
 	labtest.Fence(t, admin)
 	k := &kube{admin: admin}
 	if k.core, err = clientset.NewForConfig(admin); err != nil {
@@ -82,7 +82,7 @@ func (k *kube) newPod(t testing.TB, p *pod) (args string) {
 	return fmt.Sprintf("K8S_POD_NAMESPACE=%s;K8S_POD_NAME=%s;K8S_POD_UID=%s", namespace, p.name, created.UID)
 }
 
-func (k *kube) noted(t testing.TB, p *pod) string {
+func (k *kube) reported(t testing.TB, p *pod) string {
 	t.Helper()
 	obj, err := k.core.CoreV1().Pods(namespace).Get(t.Context(), p.name, metav1.GetOptions{})
 	if err != nil {
@@ -91,28 +91,27 @@ func (k *kube) noted(t testing.TB, p *pod) string {
 	return obj.Annotations[api.AnnotationPodIP]
 }
 
-// token is one for the plugins of a node.
+// token returns a token for the plugins of a node.
 func (k *kube) token(t testing.TB, n *node) string {
 	t.Helper()
 	return labtest.OnNode(t, k.admin, "tortie-cni", n.name).BearerToken
 }
 
-// kubeconfig is one as the install container writes it, for a server at an address with a certificate of ca.
+// kubeconfig returns the plugins' kubeconfig, as the install container writes it, for a server at an address with a certificate of ca.
 func (k *kube) kubeconfig(address string, ca []byte, token string) string {
 	return labtest.PluginKubeconfig("https://"+address, ca, token)
 }
 
 var conflictMetric = regexp.MustCompile(`(?m)^apiserver_request_total\{code="409",.*resource="(?:ipamblocks|ipamhandles|blockaffinities)".*\} (\d+)$`)
 
-// countConflicts returns a function that returns how many writes of IPAM's objects the API server has refused since, because
-// somebody else was faster.
+// countConflicts returns a function that returns the number of conflicts on IPAM objects since.
 func (c *cluster) countConflicts(t testing.TB) (met func() int) {
 	t.Helper()
 	before := c.datastore.(*kube).conflicts(t)
 	return func() int { return c.datastore.(*kube).conflicts(t) - before }
 }
 
-// conflicts asks the API server itself.
+// conflicts reads the count from the API server's metrics.
 func (k *kube) conflicts(t testing.TB) (sum int) {
 	t.Helper()
 	text, err := k.core.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())

@@ -15,49 +15,49 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// storm is many nodes that start and end sandboxes until enough has happened.
-type storm struct {
+// churn is many nodes that start and end sandboxes until a number of processes has run.
+type churn struct {
 	*cluster
 	*history
 	nodes   []*node
 	pools   []*api.IPPool
-	kills   float64       // share of processes that are to be killed
-	outages bool          // the datastore may be away: what is not killed may fail
-	slots   chan struct{} // one for each process that may run at the same time; nil: as many as there are
+	kills   float64       // probability that a process is killed
+	outages bool          // the datastore has outages: processes may fail without a kill
+	slots   chan struct{} // limits concurrent processes; nil: no limit
 
-	mu     sync.Mutex // guards what follows
-	count  map[string]int
-	usual  map[string]time.Duration // how long each verb takes, when nobody kills it
-	target int
-	wrong  []string
-	blamed map[string]bool
+	mu      sync.Mutex // guards what follows
+	count   map[string]int
+	usual   map[string]time.Duration // average duration of each verb without a kill
+	target  int
+	wrong   []string
+	faulted map[string]bool
 }
 
-func newStorm(c *cluster, nodes []*node, target int) *storm {
-	return &storm{cluster: c, history: newHistory(), nodes: nodes, target: target, kills: 0.45,
-		count: map[string]int{}, usual: map[string]time.Duration{}, blamed: map[string]bool{}}
+func newChurn(c *cluster, nodes []*node, target int) *churn {
+	return &churn{cluster: c, history: newHistory(), nodes: nodes, target: target, kills: 0.45,
+		count: map[string]int{}, usual: map[string]time.Duration{}, faulted: map[string]bool{}}
 }
 
-// blame notes something that must not be.
-func (st *storm) blame(format string, args ...any) {
+// fault records a violation.
+func (st *churn) fault(format string, args ...any) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.wrong = append(st.wrong, fmt.Sprintf(format, args...))
 }
 
-// blameOnce notes what would be seen again and again of one thing.
-func (st *storm) blameOnce(thing, format string, args ...any) {
+// faultOnce records a violation once per thing.
+func (st *churn) faultOnce(thing, format string, args ...any) {
 	st.mu.Lock()
-	known := st.blamed[thing]
-	st.blamed[thing] = true
+	known := st.faulted[thing]
+	st.faulted[thing] = true
 	st.mu.Unlock()
 	if !known {
-		st.blame(format, args...)
+		st.fault(format, args...)
 	}
 }
 
-// report fails the test with all that was wrong.
-func (st *storm) report(t testing.TB) {
+// report fails the test with all violations.
+func (st *churn) report(t testing.TB) {
 	t.Helper()
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -73,18 +73,18 @@ func (st *storm) report(t testing.TB) {
 	}
 }
 
-// done says how many processes have run.
-func (st *storm) done() int {
+// done returns the number of processes that have run.
+func (st *churn) done() int {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	return st.count["ADD"] + st.count["DEL"]
 }
 
-// workers is how many kubelets work on one node at the same time.
+// workers is the number of concurrent kubelet workers per node.
 const workers = 2
 
-// blow runs until the target is reached. Sandboxes that run then go on running.
-func (st *storm) blow(ctx context.Context) error {
+// run runs until the target is reached. Running sandboxes are kept.
+func (st *churn) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for i, n := range st.nodes {
 		idle := make(chan *pod, len(n.pods))
@@ -92,15 +92,15 @@ func (st *storm) blow(ctx context.Context) error {
 			idle <- p
 		}
 		for w := range workers {
-			k := &kubelet{storm: st, random: rand.New(rand.NewPCG(*seed, uint64(i*workers+w)))}
+			k := &kubelet{churn: st, random: rand.New(rand.NewPCG(*seed, uint64(i*workers+w)))}
 			g.Go(func() error { return k.work(ctx, idle) })
 		}
 	}
 	return g.Wait()
 }
 
-// drain ends all sandboxes, without killing anybody any more.
-func (st *storm) drain(ctx context.Context) error {
+// drain ends all sandboxes without kills.
+func (st *churn) drain(ctx context.Context) error {
 	var g errgroup.Group
 	g.SetLimit(16)
 	for _, n := range st.nodes {
@@ -108,16 +108,15 @@ func (st *storm) drain(ctx context.Context) error {
 			if p.sandbox == nil {
 				continue
 			}
-			k := st.calm()
+			k := st.gentle()
 			g.Go(func() error { return k.finish(ctx, p.sandbox) })
 		}
 	}
 	return g.Wait()
 }
 
-// reboot takes all sandboxes of a node away without a DEL, as when a runtime has lost its memory, and has GC collect what they
-// had.
-func (st *storm) reboot(n *node) error {
+// reboot removes all sandboxes of a node without a DEL, as when a runtime has lost its state, and runs GC.
+func (st *churn) reboot(n *node) error {
 	var ended []operation
 	for _, p := range n.pods {
 		if p.sandbox == nil {
@@ -137,17 +136,17 @@ func (st *storm) reboot(n *node) error {
 	return err
 }
 
-// kubelet does to the pods of a node what a kubelet does through its runtime.
+// kubelet runs plugins for the pods of a node as a kubelet does through its runtime.
 type kubelet struct {
-	*storm
-	random   *rand.Rand
-	peaceful bool // it kills nobody
-	always   bool // it kills everybody
+	*churn
+	random  *rand.Rand
+	noKills bool // kills no process
+	always  bool // kills every process
 }
 
-// calm returns a kubelet that kills nobody.
-func (st *storm) calm() *kubelet {
-	return &kubelet{storm: st, random: rand.New(rand.NewPCG(*seed, 0)), peaceful: true}
+// gentle returns a kubelet that kills no process.
+func (st *churn) gentle() *kubelet {
+	return &kubelet{churn: st, random: rand.New(rand.NewPCG(*seed, 0)), noKills: true}
 }
 
 func (k *kubelet) chance(p float64) bool { return k.random.Float64() < p }
@@ -163,7 +162,7 @@ func (k *kubelet) work(ctx context.Context, idle chan *pod) error {
 	return nil
 }
 
-// attend does the next thing to a pod: it gets a sandbox, keeps it, or loses it.
+// attend does the next action for a pod: ADD, a repeated ADD, or DEL.
 func (k *kubelet) attend(ctx context.Context, p *pod) error {
 	switch {
 	case p.sandbox == nil:
@@ -176,7 +175,7 @@ func (k *kubelet) attend(ctx context.Context, p *pod) error {
 	return nil
 }
 
-// begin makes a sandbox and ends it if the ADD fails; sometimes the runtime tries the same container once more before.
+// begin creates a sandbox and ends it if the ADD fails; sometimes it retries the same container before.
 func (k *kubelet) begin(ctx context.Context, p *pod) error {
 	s, err := p.newSandbox()
 	if err != nil {
@@ -197,7 +196,7 @@ func (k *kubelet) begin(ctx context.Context, p *pod) error {
 	}
 }
 
-// addAgain repeats the ADD of a sandbox that runs. If that fails the sandbox is ended.
+// addAgain repeats the ADD of a running sandbox. If that fails the sandbox is ended.
 func (k *kubelet) addAgain(ctx context.Context, s *sandbox) error {
 	had := s.addrs
 	ok, err := k.add(s)
@@ -208,7 +207,7 @@ func (k *kubelet) addAgain(ctx context.Context, s *sandbox) error {
 		return k.finish(ctx, s)
 	}
 	if !slices.Equal(had, s.addrs) {
-		k.blame("%s had %v, and a repeated ADD gave it %v", s.container, had, s.addrs)
+		k.fault("%s had %v, and a repeated ADD gave it %v", s.container, had, s.addrs)
 	}
 	return nil
 }
@@ -227,7 +226,7 @@ func (k *kubelet) finish(ctx context.Context, s *sandbox) error {
 		if ok {
 			continue
 		}
-		// The kubelet waits as well, for longer.
+		// A kubelet waits, too, for longer.
 		select {
 		case <-time.After(time.Duration(k.random.Int64N(int64(100 * time.Millisecond)))):
 		case <-ctx.Done():
@@ -236,7 +235,8 @@ func (k *kubelet) finish(ctx context.Context, s *sandbox) error {
 	}
 }
 
-// errRefused: a process failed that nobody killed, with the datastore there. Going on would hide it among its consequences.
+// errRefused is the error of a process that failed although it was not killed and the datastore was available. The test stops at once, before
+// other failures follow from it.
 var errRefused = errors.New("failed without being killed")
 
 func (k *kubelet) add(s *sandbox) (ok bool, err error) {
@@ -249,7 +249,7 @@ func (k *kubelet) add(s *sandbox) (ok bool, err error) {
 		op.unknown = true
 		k.history.add(op)
 		if !a.killed || k.outages {
-			op.kind = release // it has tried, or began, to undo what it did
+			op.kind = release // it may have undone its work
 			k.history.add(op)
 		}
 		return false, nil
@@ -272,15 +272,15 @@ func (k *kubelet) del(s *sandbox) (ok bool, err error) {
 		if op.unknown, err = s.journalled(); err != nil {
 			return false, err
 		}
-		op.completed = k.now() // another DEL of the node may have finished the entry since
+		op.completed = k.now() // another DEL on the node may have completed the journal's entry since
 		k.tally("journalled", op.unknown)
 	}
 	k.history.add(op)
 	return a.exit == 0, nil
 }
 
-// tally counts what happened.
-func (st *storm) tally(what string, happened bool) {
+// tally counts an event if it happened.
+func (st *churn) tally(what string, happened bool) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if happened {
@@ -288,14 +288,14 @@ func (st *storm) tally(what string, happened bool) {
 	}
 }
 
-// call runs one process, and kills it perhaps.
+// call runs one process, and may kill it.
 func (k *kubelet) call(s *sandbox, verb string) (answer, error) {
 	k.mu.Lock()
 	k.count[verb]++
 	usual := k.usual[verb]
 	k.mu.Unlock()
 	var kill <-chan time.Time
-	if !k.peaceful && usual > 0 && (k.always || k.chance(k.kills)) {
+	if !k.noKills && usual > 0 && (k.always || k.chance(k.kills)) {
 		kill = time.After(time.Duration(k.random.Int64N(int64(usual))))
 	}
 	if k.slots != nil {
@@ -321,7 +321,7 @@ func (k *kubelet) call(s *sandbox, verb string) (answer, error) {
 	return a, nil
 }
 
-// average follows the last few values.
+// average returns a moving average.
 func average(old, next time.Duration) time.Duration {
 	if old == 0 {
 		return next

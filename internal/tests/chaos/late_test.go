@@ -19,15 +19,15 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// lateWrite is a write that is on its way when its process is killed, and lands when everybody believes that the process is
-// over and done with. No storm hits that moment often enough.
+// lateWrite is a write that is in flight when its process is killed, and is applied after the runtime has handled the failure. Random kills
+// hit that moment too rarely.
 type lateWrite struct {
-	verb  string // of the process that is killed
+	verb  string // of the killed process
 	write string
 	first bool // the node has no block yet
-	// orphan says that the write makes an object, against which nothing that a DEL can write is a guard: GC frees what it holds.
+	// orphan is set if the write creates an object that no write of a DEL can conflict with: GC releases it.
 	orphan bool
-	// idle says that it makes a handle that holds nothing. It does no harm, and GC lets it grow old before it takes it away.
+	// idle is set if the write creates an empty handle. It is harmless, and GC removes it after the grace period.
 	idle bool
 }
 
@@ -47,7 +47,7 @@ func TestLateWrites(t *testing.T) {
 	} {
 		for _, then := range []string{"DEL", "DEL and other pods", "ADD"} {
 			if then == "ADD" && l.verb == "DEL" {
-				continue // no runtime does that
+				continue // no runtime does this
 			}
 			name := fmt.Sprintf("%s of %s, after a %s", l.write, l.verb, then)
 			if l.first {
@@ -59,15 +59,15 @@ func TestLateWrites(t *testing.T) {
 	}
 }
 
-// test does to a pod what a runtime does after its process was killed, and then lets the write land.
+// test handles a pod as a runtime does after its process was killed, and then delivers the write.
 func (l lateWrite) test(t *testing.T, number int, then string) {
 	c := shared(t)
 	p := &api.IPPool{Meta: api.Meta{Name: fmt.Sprintf("late-%d", number)}}
 	p.Spec.CIDR, p.Spec.BlockSize = fmt.Sprintf("10.67.%d.0/28", number), 30
 	c.create(t, p)
 	n := c.newNode(t, fmt.Sprintf("late-%d", number), shape{pods: 6, ipam: "calico-ipam"})
-	m := newMail(t, n)
-	st := newStorm(c, []*node{n}, 0)
+	m := newInterceptor(t, n)
+	st := newChurn(c, []*node{n}, 0)
 	defer st.report(t)
 	if !l.first {
 		st.start(t, n.pods[1])
@@ -80,13 +80,13 @@ func (l lateWrite) test(t *testing.T, number int, then string) {
 		st.stop(t, victim)
 	default:
 		st.stop(t, victim)
-		for _, p := range n.pods[2:] { // they fill a block: one of them gets what the victim was to have
+		for _, p := range n.pods[2:] { // they fill a block: one of them gets the victim's address
 			st.start(t, p)
 		}
 	}
-	t.Logf("the answer to the late %s: %s", l.write, m.deliver(t))
+	t.Logf("response to the late %s: %s", l.write, m.deliver(t))
 	for _, wrong := range st.faults(t) {
-		if !l.excuses(wrong, victim) {
+		if !l.expected(wrong, victim) {
 			t.Errorf("after the late write: %s", wrong)
 		}
 	}
@@ -101,23 +101,23 @@ func (l lateWrite) test(t *testing.T, number int, then string) {
 	st.history.add(collected)
 	l.orphan = false
 	for _, wrong := range st.faults(t) {
-		if !l.excuses(wrong, victim) {
-			t.Errorf("in the end: %s", wrong)
+		if !l.expected(wrong, victim) {
+			t.Errorf("after GC: %s", wrong)
 		}
 	}
 	for _, w := range st.check() {
-		t.Errorf("no order of these operations makes sense:\n%s", w)
+		t.Errorf("these operations are not linearizable:\n%s", w)
 	}
 }
 
-// excuses says of a fault in the datastore that it is what the late write is known to leave.
-func (l lateWrite) excuses(fault string, victim *sandbox) bool {
-	idle := strings.HasPrefix(fault, "handle "+victim.handle()+" says ") && strings.HasSuffix(fault, "the blocks say map[]")
+// expected reports whether a violation is a known result of the late write.
+func (l lateWrite) expected(fault string, victim *sandbox) bool {
+	idle := strings.HasPrefix(fault, "handle "+victim.handle()+" counts ") && strings.HasSuffix(fault, "the blocks count map[]")
 	return l.idle && idle || l.orphan && strings.Contains(fault, victim.handle())
 }
 
-// start gives a pod a sandbox that runs.
-func (st *storm) start(t *testing.T, p *pod) {
+// start starts a sandbox for a pod.
+func (st *churn) start(t *testing.T, p *pod) {
 	t.Helper()
 	s, err := p.newSandbox()
 	if err != nil {
@@ -126,23 +126,23 @@ func (st *storm) start(t *testing.T, p *pod) {
 	st.startIn(t, s)
 }
 
-func (st *storm) startIn(t *testing.T, s *sandbox) {
+func (st *churn) startIn(t *testing.T, s *sandbox) {
 	t.Helper()
-	if ok, err := st.calm().add(s); err != nil || !ok {
+	if ok, err := st.gentle().add(s); err != nil || !ok {
 		t.Fatalf("ADD: %v, %v", ok, err)
 	}
 	s.pod.sandbox = s
 }
 
-func (st *storm) stop(t *testing.T, s *sandbox) {
+func (st *churn) stop(t *testing.T, s *sandbox) {
 	t.Helper()
-	if err := st.calm().finish(t.Context(), s); err != nil {
+	if err := st.gentle().finish(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// faults returns what is wrong in the datastore.
-func (st *storm) faults(t *testing.T) []string {
+// faults returns the violations in the datastore.
+func (st *churn) faults(t *testing.T) []string {
 	t.Helper()
 	if err := st.look(t.Context()); err != nil {
 		t.Fatal(err)
@@ -154,8 +154,8 @@ func (st *storm) faults(t *testing.T) []string {
 	return all.audit(st.live())
 }
 
-// killAt kills a process of the pod while the write is on its way.
-func (st *storm) killAt(t *testing.T, p *pod, l lateWrite, m *mail) *sandbox {
+// killAt kills a process of the pod while the write is in flight.
+func (st *churn) killAt(t *testing.T, p *pod, l lateWrite, m *interceptor) *sandbox {
 	t.Helper()
 	s, err := p.newSandbox()
 	if err != nil {
@@ -178,8 +178,8 @@ func (st *storm) killAt(t *testing.T, p *pod, l lateWrite, m *mail) *sandbox {
 	return s
 }
 
-// mail is what lies between a node's plugins and the API server: it holds one write back.
-type mail struct {
+// interceptor is a proxy between a node's plugins and the API server that holds back one write.
+type interceptor struct {
 	upstream  http.RoundTripper
 	target    *url.URL
 	mu        sync.Mutex // guards wanted
@@ -189,8 +189,8 @@ type mail struct {
 	delivered chan string
 }
 
-// newMail leads the node's plugins through mail.
-func newMail(t *testing.T, n *node) *mail {
+// newInterceptor routes the node's plugins through an interceptor.
+func newInterceptor(t *testing.T, n *node) *interceptor {
 	t.Helper()
 	k := n.datastore.(*kube)
 	cfg := rest.AnonymousClientConfig(k.admin)
@@ -198,7 +198,7 @@ func newMail(t *testing.T, n *node) *mail {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &mail{target: target, held: make(chan time.Time, 1), letGo: make(chan struct{}), delivered: make(chan string, 1)}
+	m := &interceptor{target: target, held: make(chan time.Time, 1), letGo: make(chan struct{}), delivered: make(chan string, 1)}
 	if m.upstream, err = rest.TransportFor(cfg); err != nil {
 		t.Fatal(err)
 	}
@@ -213,29 +213,29 @@ func newMail(t *testing.T, n *node) *mail {
 	return m
 }
 
-// hold keeps the next write of a name back; what it returns delivers when that has come.
-func (m *mail) hold(write string) <-chan time.Time {
+// hold holds back the next write of this name; the channel receives when it has arrived.
+func (m *interceptor) hold(write string) <-chan time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.wanted = write
 	return m.held
 }
 
-// deliver lets the write that is held back go on, and returns the API server's answer.
-func (m *mail) deliver(t *testing.T) string {
+// deliver forwards the write that is held back, and returns the API server's response.
+func (m *interceptor) deliver(t *testing.T) string {
 	t.Helper()
 	close(m.letGo)
 	select {
 	case answer := <-m.delivered:
 		return answer
 	case <-time.After(30 * time.Second):
-		t.Fatal("the API server does not answer")
+		t.Fatal("no response from the API server")
 		return ""
 	}
 }
 
-// take says whether a request is the one to hold back, which is one only.
-func (m *mail) take(r *http.Request) bool {
+// take reports whether to hold back a request; it does so once.
+func (m *interceptor) take(r *http.Request) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	verb, resource, _ := strings.Cut(m.wanted, " ")
@@ -246,12 +246,12 @@ func (m *mail) take(r *http.Request) bool {
 	return true
 }
 
-func (m *mail) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (m *interceptor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		return
 	}
-	out := r.Clone(context.WithoutCancel(r.Context())) // it lives longer than who sent it
+	out := r.Clone(context.WithoutCancel(r.Context())) // it outlives its client
 	out.URL.Scheme, out.URL.Host, out.Host, out.RequestURI = m.target.Scheme, m.target.Host, "", ""
 	out.Body = io.NopCloser(bytes.NewReader(body))
 	late := m.take(r)

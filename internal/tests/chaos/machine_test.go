@@ -20,33 +20,32 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/cnitest"
 )
 
-// machine is a node with a life: pods come and go on it, it dies without a word and comes back under the same name. It is the kubelet
-// and the runtime; the plugins that it executes are the real ones, and so is the keeper of its tunnel's address, or
-// the whole agent.
+// machine is a node on which pods start and end, and which crashes and comes back under the same name. The test acts as kubelet and runtime;
+// the plugins are the real programs, as is the code that keeps the tunnel's address, or the whole agent.
 type machine struct {
 	*node
 	soak    *soak
 	kubelet *kubelet
 	random  *rand.Rand
-	most    int    // pods at the same time
-	server  string // where the plugins reach the API server
+	most    int    // most pods at the same time
+	server  string // address of the API server for the plugins
 
 	agent  *duties.Tunnel
-	daemon *process // the agent as a process; nil: agent stands for it
+	daemon *process // the agent's process; nil: the agent's code runs in the test
 	booted time.Time
-	tunnel netip.Addr // as the agent last said
+	tunnel netip.Addr // last reported by the agent
 	ticked time.Time
-	ahead  atomic.Int64 // how far its clock is
-	ended  []string     // pods that have finished, and whose objects are still there
+	ahead  atomic.Int64 // offset of its clock
+	ended  []string     // finished pods whose objects still exist
 }
 
-// clockPath is where a machine's plugins read their clock, in no directory that is looked at for leftovers.
+// clockPath is the file with a machine's clock, outside the directories that are checked for leftovers.
 const clockPath = "/opt/clock"
 
-// tunnelHandle is that of the tunnel's address.
+// tunnelHandle returns the handle of the tunnel's address.
 func (m *machine) tunnelHandle() string { return names.VXLANHandle(m.name) }
 
-// stepClock makes the machine's clock wrong by so much.
+// stepClock sets the offset of the machine's clock.
 func (m *machine) stepClock(ahead time.Duration) error {
 	m.ahead.Store(int64(ahead))
 	return m.Try(func() error { return cnitest.StepClock(clockPath, ahead) })
@@ -54,13 +53,13 @@ func (m *machine) stepClock(ahead time.Duration) error {
 
 func (m *machine) chance(p float64) bool { return m.random.Float64() < p }
 
-// upTo is a random time.
+// upTo returns a random duration up to d.
 func (m *machine) upTo(d time.Duration) time.Duration {
 	return time.Duration(m.random.Int64N(int64(d)))
 }
 
-// live goes on until during ends; what it has begun then it finishes, for which it has ctx.
-func (m *machine) live(ctx, during context.Context) error {
+// run acts until during ends, and finishes the last action with ctx.
+func (m *machine) run(ctx, during context.Context) error {
 	for during.Err() == nil {
 		if err := m.tick(ctx); err != nil {
 			return err
@@ -80,15 +79,15 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// act does the next thing.
+// act does the next random action.
 func (m *machine) act(ctx context.Context) error {
 	switch n := m.random.IntN(200); {
 	case n < 2:
-		return m.die(ctx)
+		return m.crash(ctx)
 	case n < 4:
 		return m.reboot(ctx)
 	case n < 10:
-		_ = m.collect() // the datastore may be away: the next one has the same to do
+		_ = m.collect() // the datastore may be down: the next GC repeats it
 		return nil
 	case n < 20 && len(m.pods) > 0:
 		return m.again(ctx, m.pick())
@@ -102,7 +101,7 @@ func (m *machine) act(ctx context.Context) error {
 
 func (m *machine) pick() *pod { return m.pods[m.random.IntN(len(m.pods))] }
 
-// startPod starts a new pod: one of a kind, or one that has run elsewhere before under the same name.
+// startPod starts a new pod, or one with a name that ran elsewhere before.
 func (m *machine) startPod(ctx context.Context) error {
 	p := &pod{node: m.node, name: m.soak.newName(m.chance(0.3)), made: 1000 * int(m.soak.serial.Add(1))}
 	var err error
@@ -113,7 +112,7 @@ func (m *machine) startPod(ctx context.Context) error {
 	return m.sandboxFor(ctx, p)
 }
 
-// sandboxFor gives a pod a sandbox and, if that has come to be, says so as a kubelet does.
+// sandboxFor creates a sandbox for a pod and, if that succeeds, reports it as a kubelet does.
 func (m *machine) sandboxFor(ctx context.Context, p *pod) error {
 	if err := m.kubelet.begin(ctx, p); err != nil || p.sandbox == nil {
 		return err
@@ -121,7 +120,7 @@ func (m *machine) sandboxFor(ctx context.Context, p *pod) error {
 	return m.soak.reportPod(ctx, p)
 }
 
-// again does what a kubelet does to a pod that it has: it repeats an ADD, or makes the sandbox that a reboot has cost.
+// again repeats the ADD of a pod, or recreates a sandbox lost in a reboot, as a kubelet does.
 func (m *machine) again(ctx context.Context, p *pod) error {
 	if p.sandbox == nil {
 		return m.sandboxFor(ctx, p)
@@ -129,33 +128,33 @@ func (m *machine) again(ctx context.Context, p *pod) error {
 	return m.kubelet.addAgain(ctx, p.sandbox)
 }
 
-// endPod ends a pod, or what it has for one, in one of the ways in which that happens.
+// endPod ends a pod in one of the ways in which that happens.
 func (m *machine) endPod(ctx context.Context, p *pod) error {
 	n := m.random.IntN(100)
 	if p.sandbox == nil {
-		return m.forgetPod(ctx, p)
+		return m.removePod(ctx, p)
 	}
 	switch {
-	case n < 12: // its runtime forgets it
-		m.soak.note("lost DELs")
+	case n < 12: // the runtime loses its state
+		m.soak.inc("lost DELs")
 		if err := m.vanish(p); err != nil {
 			return err
 		}
-	case n < 20: // a Job's, whose DEL is lost
-		m.soak.note("finished pods without a DEL")
+	case n < 20: // a pod of a Job, whose DEL is lost
+		m.soak.inc("finished pods without a DEL")
 		if err := m.vanish(p); err != nil {
 			return err
 		}
 		m.drop(p)
 		m.ended = append(m.ended, p.name)
 		return m.soak.finishPod(ctx, p)
-	case n < 30: // its sandbox dies, and it gets another
-		m.soak.note("sandboxes replaced")
+	case n < 30: // its sandbox fails and is replaced
+		m.soak.inc("sandboxes replaced")
 		if err := m.vanish(p); err != nil {
 			return err
 		}
 		return m.sandboxFor(ctx, p)
-	case n < 38: // removed by force, and its DEL comes late
+	case n < 38: // deleted by force, and its DEL is late
 		m.drop(p)
 		if err := m.soak.deletePod(ctx, p); err != nil {
 			return err
@@ -168,11 +167,11 @@ func (m *machine) endPod(ctx context.Context, p *pod) error {
 			return err
 		}
 	}
-	return m.forgetPod(ctx, p)
+	return m.removePod(ctx, p)
 }
 
-// forgetPod removes a pod that has no sandbox any more.
-func (m *machine) forgetPod(ctx context.Context, p *pod) error {
+// removePod removes a pod that has no sandbox any more.
+func (m *machine) removePod(ctx context.Context, p *pod) error {
 	m.drop(p)
 	err := m.soak.deletePod(ctx, p)
 	m.soak.freeName(p.name)
@@ -183,7 +182,7 @@ func (m *machine) drop(p *pod) {
 	m.pods = slices.DeleteFunc(m.pods, func(o *pod) bool { return o == p })
 }
 
-// vanish ends a pod's sandbox without a DEL: what it held is for others to free, whenever they do.
+// vanish ends a pod's sandbox without a DEL: garbage collection must release its addresses.
 func (m *machine) vanish(p *pod) error {
 	s := p.sandbox
 	if s == nil {
@@ -194,9 +193,9 @@ func (m *machine) vanish(p *pod) error {
 	return s.end()
 }
 
-// reboot takes all sandboxes away, and what the machine's memory had. The pods stay, and get new sandboxes.
+// reboot removes all sandboxes and the content of tmpfs. The pods stay, and get new sandboxes.
 func (m *machine) reboot(ctx context.Context) error {
-	m.soak.note("reboots")
+	m.soak.inc("reboots")
 	if err := m.killDaemon(); err != nil {
 		return err
 	}
@@ -211,12 +210,12 @@ func (m *machine) reboot(ctx context.Context) error {
 	return m.startDaemon(ctx)
 }
 
-// die is the end of the machine without a drain, often while it starts a pod. Its pods and its Node are removed by others, in any
-// order; then it comes back under the same name, perhaps with a new disk, perhaps before anybody has noticed.
-func (m *machine) die(ctx context.Context) error {
-	m.soak.tell("%s dies with %d pods", m.name, len(m.pods))
+// crash ends the machine without a drain, often while it starts a pod. Others delete its pods and its Node in any order; then it comes back
+// under the same name, with its disk or a new one, possibly before its failure was noticed.
+func (m *machine) crash(ctx context.Context) error {
+	m.soak.logEvent("%s crashes with %d pods", m.name, len(m.pods))
 	if m.chance(0.5) {
-		if err := m.startDying(ctx); err != nil {
+		if err := m.startAndCrash(ctx); err != nil {
 			return err
 		}
 	}
@@ -224,7 +223,7 @@ func (m *machine) die(ctx context.Context) error {
 		return err
 	}
 	died := m.soak.now()
-	if m.daemon != nil && !m.tunnel.IsValid() { // it may have an address of which nobody has heard
+	if m.daemon != nil && !m.tunnel.IsValid() { // it may have an address that it has not reported yet
 		m.soak.history.add(operation{kind: assign, handle: m.tunnelHandle(), unknown: true, called: m.soak.history.at(m.booted), completed: died})
 	}
 	for _, p := range m.pods {
@@ -246,7 +245,7 @@ func (m *machine) die(ctx context.Context) error {
 	}
 	for len(m.pods) > 0 {
 		sleep(ctx, m.upTo(200*time.Millisecond))
-		if err := m.forgetPod(ctx, m.pods[0]); err != nil {
+		if err := m.removePod(ctx, m.pods[0]); err != nil {
 			return err
 		}
 	}
@@ -256,12 +255,12 @@ func (m *machine) die(ctx context.Context) error {
 		}
 	}
 	sleep(ctx, m.upTo(2*nodeGrace))
-	m.soak.tell("%s is back", m.name)
+	m.soak.logEvent("%s is back", m.name)
 	return m.boot(ctx)
 }
 
-// startDying begins a pod, and is killed in it. No DEL comes.
-func (m *machine) startDying(ctx context.Context) error {
+// startAndCrash starts a pod and kills the plugin. No DEL follows.
+func (m *machine) startAndCrash(ctx context.Context) error {
 	p := &pod{node: m.node, name: m.soak.newName(false), made: 1000 * int(m.soak.serial.Add(1))}
 	var err error
 	if p.args, err = m.soak.createPod(ctx, p); err != nil {
@@ -272,15 +271,15 @@ func (m *machine) startDying(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	k := kubelet{storm: m.soak.storm, random: m.random, always: true}
+	k := kubelet{churn: m.soak.churn, random: m.random, always: true}
 	if _, err = k.add(s); err != nil {
 		return err
 	}
-	p.sandbox = s // whatever came of it
+	p.sandbox = s // in any case
 	return nil
 }
 
-// newDisk removes what plugins have kept.
+// newDisk removes the files that plugins persist.
 func newDisk() error {
 	for _, dir := range []string{"/run/calico", filepath.Dir(journalPath)} {
 		if err := os.RemoveAll(dir); err != nil {
@@ -290,7 +289,7 @@ func newDisk() error {
 	return nil
 }
 
-// boot registers the machine, and starts its agent.
+// boot creates the Node, and starts the agent.
 func (m *machine) boot(ctx context.Context) error {
 	if err := m.soak.createNode(ctx, m.name); err != nil {
 		return err
@@ -299,14 +298,14 @@ func (m *machine) boot(ctx context.Context) error {
 		return err
 	}
 	m.agent = duties.NewTunnel(m.soak.agents, duties.VXLAN, m.name, time.Now)
-	m.tunnel, m.ticked = netip.Addr{}, time.Now() // a kubelet starts an agent's pod later than its own
+	m.tunnel, m.ticked = netip.Addr{}, time.Now() // a kubelet starts other pods before the agent's
 	m.booted = time.Now()
 	return m.startDaemon(ctx)
 }
 
 var serverLine = regexp.MustCompile(`server: "https://([^"]+)"`)
 
-// apiServer returns where the machine's kubeconfig says that the API server is.
+// apiServer returns the server of the machine's kubeconfig.
 func (m *machine) apiServer() (address string, err error) {
 	err = m.Try(func() error {
 		text, err := os.ReadFile(kubeconfigPath)
@@ -323,7 +322,7 @@ func (m *machine) apiServer() (address string, err error) {
 	return address, err
 }
 
-// install gives the plugins a token, as the installer does: it is bound to the Node, and ends with it.
+// install gives the plugins a token that is bound to the Node, as the installer does.
 func (m *machine) install(ctx context.Context) error {
 	token, err := m.soak.newToken(ctx, m.name, "tortie-cni")
 	if err != nil {
@@ -333,10 +332,10 @@ func (m *machine) install(ctx context.Context) error {
 	return m.Try(func() error { return os.WriteFile(kubeconfigPath, []byte(text), 0o600) })
 }
 
-// tickInterval is how often an agent looks at its Node.
+// tickInterval is how often an agent reconciles its Node.
 const tickInterval = time.Second
 
-// tick is what the agent does about the tunnel's address: it keeps it, and the Node says it.
+// tick keeps the tunnel's address and its annotation on the Node, as the agent does.
 func (m *machine) tick(ctx context.Context) error {
 	if time.Since(m.ticked) < tickInterval {
 		return nil
@@ -369,7 +368,7 @@ func (m *machine) tick(ctx context.Context) error {
 	return unlessAway(m.soak.annotateNode(ctx, m.name, a))
 }
 
-// unlessAway: a datastore that is away now and then is part of the test.
+// unlessAway returns nil for ErrUnavailable: outages are part of the test.
 func unlessAway(err error) error {
 	if errors.Is(err, store.ErrUnavailable) || store.Contended(err) {
 		return nil
@@ -377,10 +376,9 @@ func unlessAway(err error) error {
 	return err
 }
 
-// settle has the machine finish what it has begun, with nobody disturbing it: each of its pods gets a sandbox, what is in the journal
-// is done, and the tunnel has its address.
+// settle finishes the machine's work without disturbance: each pod gets a sandbox, the journal is processed, and the tunnel has its address.
 func (m *machine) settle(ctx context.Context) error {
-	m.kubelet.peaceful = true
+	m.kubelet.noKills = true
 	if len(m.pods) == 0 {
 		if err := m.startPod(ctx); err != nil {
 			return err
@@ -408,7 +406,7 @@ func (m *machine) settle(ctx context.Context) error {
 	return m.collectAll(ctx)
 }
 
-// collectAll repeats a GC until it succeeds: an API server that has just started may know no service accounts yet.
+// collectAll repeats GC until it succeeds: an API server that has just started may not know the service accounts yet.
 func (m *machine) collectAll(ctx context.Context) error {
 	for {
 		err := m.collect()
@@ -428,7 +426,7 @@ func (m *machine) leave(ctx context.Context) error {
 				return err
 			}
 		}
-		if err := m.forgetPod(ctx, p); err != nil {
+		if err := m.removePod(ctx, p); err != nil {
 			return err
 		}
 	}

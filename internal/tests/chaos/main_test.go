@@ -1,5 +1,5 @@
-// Package chaos runs the real plugins of many nodes at once and kills them, and the API server, at any moment. It looks from
-// outside only: at processes, at the datastore's objects, at the nodes' kernels and files.
+// Package chaos runs the real plugins of many nodes concurrently and kills them, and the API server, at random times. It observes processes,
+// the datastore's objects, and the nodes' kernels and files.
 package chaos
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/cnitest"
 )
 
-// seed decides which processes are killed, and when. What the processes do meanwhile is the kernel's choice.
+// seed decides which processes are killed, and when. Their scheduling is up to the kernel.
 var seed = flag.Uint64("seed", 1, "seed of the random choices of the tests")
 
 var programs = cnitest.NewPrograms("./cmd/calico", "./cmd/calico-ipam").Link("calico-ipam", delegate)
@@ -22,5 +22,5 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// delegate is another name of calico-ipam.
+// delegate is a second name of calico-ipam.
 const delegate = "another-ipam"

@@ -35,23 +35,23 @@ const (
 	netnsPath      = "/var/run/netns"
 )
 
-// node is one machine of the cluster.
+// node is one node of the cluster.
 type node struct {
 	*cnitest.Host
 	*cluster
 	name string
 	conf map[string]any
-	env  []string // of the plugins, besides what a runtime gives them
-	ours []string // files that it may have, besides ownFiles
+	env  []string // of the plugins, in addition to that of a runtime
+	ours []string // files that it may have, in addition to ownFiles
 	pods []*pod
 }
 
-// shape is what nodes differ in.
+// shape is the configuration of a node.
 type shape struct {
 	pods     int
 	dual     bool              // both families
 	ipam     string            // ipam.type
-	programs *cnitest.Programs // nil: those of a release
+	programs *cnitest.Programs // nil: release builds
 }
 
 func (c *cluster) newNode(t testing.TB, name string, s shape) *node {
@@ -75,27 +75,27 @@ func (c *cluster) newNode(t testing.TB, name string, s shape) *node {
 	return n
 }
 
-// pod is a pod of a node. It has one sandbox after the other.
+// pod is a pod of a node, with one sandbox at a time.
 type pod struct {
 	*node
 	name    string
 	args    string // CNI_ARGS of its containers
 	made    int
-	sandbox *sandbox // nil: none, or one that is being made or ended
+	sandbox *sandbox // nil while there is none, or one is created or ended
 }
 
-// containerID names a container of the pod. It begins with a hash, as plugins name links by the first characters.
+// containerID returns a container ID of the pod. It begins with a hash, as plugins name links by its first characters.
 func (p *pod) containerID(number int) string {
 	name := fmt.Sprintf("%s-%d", p.name, number)
 	return fmt.Sprintf("%.6x-%s", sha256.Sum256([]byte(name)), name)
 }
 
-// had says whether a container is one of the pod's.
+// had reports whether a container belongs to the pod.
 func (p *pod) had(containerID string) bool {
 	return strings.HasPrefix(containerID[min(len(containerID), 13):], p.name+"-")
 }
 
-// sandbox is one attempt of the runtime at a pod: a container ID and a network namespace.
+// sandbox is one attempt of the runtime to start a pod: a container ID and a network namespace.
 type sandbox struct {
 	*pod
 	container string
@@ -123,7 +123,7 @@ func (p *pod) newSandbox() (*sandbox, error) {
 	})
 }
 
-// end takes the namespace away, after DEL has succeeded.
+// end removes the namespace, after a successful DEL.
 func (s *sandbox) end() error {
 	if err := s.ns.Close(); err != nil {
 		return err
@@ -138,7 +138,7 @@ func (s *sandbox) end() error {
 
 func (s *sandbox) handle() string { return names.PodHandle(network, s.container) }
 
-// answer is what a runtime sees of a process that has ended.
+// answer is the result of a process: what a runtime sees of it.
 type answer struct {
 	stdout, stderr    string
 	exit              int
@@ -153,11 +153,11 @@ func (a answer) String() string {
 	return fmt.Sprintf("exit %d after %v: %s%s", a.exit, (a.completed - a.called).Round(time.Millisecond), a.stdout, a.stderr)
 }
 
-// execTimeout is longer than the plugins' own deadline: to reach it is a bug.
+// execTimeout is longer than the plugins' own deadline; reaching it is a bug.
 const execTimeout = 3 * time.Minute
 
-// call executes the plugin for a sandbox as containerd does. When kill delivers, which may be never (nil), the plugin and all
-// processes that it has started are killed.
+// call executes the plugin for a sandbox as containerd does. When kill delivers, which may be never (nil), the plugin and its child processes
+// are killed.
 func (s *sandbox) call(command string, h *history, kill <-chan time.Time) (answer, error) {
 	conf, err := json.Marshal(s.conf)
 	if err != nil {
@@ -171,9 +171,9 @@ func (s *sandbox) call(command string, h *history, kill <-chan time.Time) (answe
 		"CNI_ARGS=IgnoreUnknown=1;" + s.args,
 	}
 	cmd.Env = append(cmd.Env, s.env...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a group of its own: a kill reaches the IPAM plugin that it executes
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // own process group: a kill includes the delegated IPAM plugin
 	a := answer{called: h.now()}
-	if err := s.Try(cmd.Start); err != nil { // a process is in the namespaces of the thread that starts it
+	if err := s.Try(cmd.Start); err != nil { // a process inherits the namespaces of the thread that starts it
 		return a, err
 	}
 	stop := make(chan struct{})
@@ -206,7 +206,7 @@ func (s *sandbox) call(command string, h *history, kill <-chan time.Time) (answe
 	return a, nil
 }
 
-// addresses decodes what ADD printed.
+// addresses decodes the result of ADD.
 func (a answer) addresses() ([]netip.Addr, error) {
 	var res types100.Result
 	if err := json.Unmarshal([]byte(a.stdout), &res); err != nil {
@@ -220,7 +220,7 @@ func (a answer) addresses() ([]netip.Addr, error) {
 	return addrs, nil
 }
 
-// collect has the plugin collect what belongs to no sandbox of the node.
+// collect runs GC with the attachments of the node's sandboxes.
 func (n *node) collect() error {
 	conf := maps.Clone(n.conf)
 	conf["cniVersion"] = "1.1.0"
@@ -248,7 +248,7 @@ func (n *node) collect() error {
 	return nil
 }
 
-// journalled says whether the node still has to release the sandbox's addresses.
+// journalled reports whether the journal has an entry for the sandbox.
 func (s *sandbox) journalled() (found bool, err error) {
 	err = s.Try(func() error {
 		_, err := os.Stat(filepath.Join(journalPath, s.handle()+".json"))
@@ -261,7 +261,7 @@ func (s *sandbox) journalled() (found bool, err error) {
 	return found, err
 }
 
-// leftovers lists what a node without sandboxes should not have: links, routes and files.
+// leftovers lists links, routes and files that a node without sandboxes must not have.
 func (n *node) leftovers(t testing.TB) []string {
 	t.Helper()
 	var found []string
@@ -286,7 +286,7 @@ func (n *node) leftovers(t testing.TB) []string {
 		}
 	}
 	n.On(t, func() error {
-		files, err := n.strangeFiles()
+		files, err := n.unexpectedFiles()
 		for _, f := range files {
 			found = append(found, fmt.Sprintf("%s: file %s", n.name, f))
 		}
@@ -295,14 +295,14 @@ func (n *node) leftovers(t testing.TB) []string {
 	return found
 }
 
-// ownFiles are what a node may have in the directories of Calico and Tortie. The journal's directory stays, empty.
+// ownFiles are the expected files in the directories of Calico and Tortie. The journal's directory stays, empty.
 var ownFiles = []string{kubeconfigPath, etcdCAPath, etcdCertPath, etcdKeyPath, nodenamePath, logPath, "/run/calico/ipam.lock", "/run/calico/tortie/facts.json",
 	"/run/calico/tortie/cooldown"}
 
-// agentRoutes marks the routes of agents, which stay when these end.
+// agentRoutes is the protocol number of agents' routes, which stay when an agent ends.
 const agentRoutes = 84
 
-func (n *node) strangeFiles() ([]string, error) {
+func (n *node) unexpectedFiles() ([]string, error) {
 	var found []string
 	for _, dir := range []string{"/etc", "/run", "/var"} {
 		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {

@@ -9,39 +9,39 @@ import (
 	"testing"
 )
 
-// process is a program that runs all the time, and that is killed and started again.
+// process is a daemon that is killed and restarted.
 type process struct {
 	name, bin string
 	env       []string
-	// within starts it where it is to run; nil: here.
+	// within runs the start of the process on a node; nil: in the test's namespaces.
 	within func(func() error) error
 
-	mu    sync.Mutex // guards all below
-	cmd   *exec.Cmd
-	began int
-	said  bytes.Buffer // by all of its processes, one after the other
+	mu     sync.Mutex // guards all below
+	cmd    *exec.Cmd
+	began  int
+	output bytes.Buffer // output of all of its processes, in order
 }
 
-// endWith kills the process when the test ends, and shows what it said if that failed.
+// endWith kills the process when the test ends, and logs its output if the test failed.
 func (p *process) endWith(t testing.TB) {
 	t.Cleanup(func() {
 		if err := p.kill(); err != nil {
 			t.Error(err)
 		}
 		if t.Failed() {
-			t.Logf("%s said:\n%s", p.name, tail(p.said.String(), 6000))
+			t.Logf("output of %s:\n%s", p.name, tail(p.output.String(), 6000))
 		}
 	})
 }
 
-// start starts the process, each time under another name, as a Deployment does.
+// start starts the process under a new pod name, as a Deployment does.
 func (p *process) start() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.began++
 	p.cmd = exec.Command(p.bin)
 	p.cmd.Env = append(os.Environ(), append(p.env, fmt.Sprintf("POD_NAME=%s-%d", p.name, p.began))...)
-	p.cmd.Stdout, p.cmd.Stderr = &p.said, &p.said
+	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
 	if p.within == nil {
 		return p.cmd.Start()
 	}
@@ -56,13 +56,13 @@ func (p *process) kill() error {
 		return nil
 	}
 	if err := p.cmd.Process.Kill(); err != nil {
-		return fmt.Errorf("%s has ended by itself: %w: %s", p.name, err, tail(p.said.String(), 2000))
+		return fmt.Errorf("%s has exited: %w: %s", p.name, err, tail(p.output.String(), 2000))
 	}
 	_ = p.cmd.Wait()
 	status := p.cmd.ProcessState
 	p.cmd = nil
 	if status.Exited() {
-		return fmt.Errorf("%s has ended by itself: %s: %s", p.name, status, tail(p.said.String(), 2000))
+		return fmt.Errorf("%s has exited: %s: %s", p.name, status, tail(p.output.String(), 2000))
 	}
 	return nil
 }

@@ -37,44 +37,44 @@ var (
 
 const (
 	machines = 50
-	// atOnce is how many plugins run at the same time: more would only wait for each other's processors.
-	atOnce = 6
+	// concurrency is the number of plugins that run at the same time: more would only wait for a processor.
+	concurrency = 6
 )
 
-// soakPool is what all addresses are from: 64 blocks of 16 for 50 machines, some of which have more pods than that. They borrow.
+// soakPool has 64 blocks of 16 addresses for 50 machines. Some machines have more pods than a block has addresses, and borrow.
 var soakPool = netip.MustParsePrefix("10.64.0.0/22")
 
-// steppers are the programs, with clocks that a test steps.
+// steppers are the programs, built with steppable clocks.
 var steppers = cnitest.NewPrograms("./cmd/calico", "./cmd/calico-ipam", "./cmd/kube-controllers", "./cmd/node").Link("calico-ipam", delegate).Stepping()
 
-// soak is a whole cluster: its API server, two kube-controllers of which one leads, and machines on which pods come and go.
+// soak is a whole cluster: its API server, two kube-controllers with leader election, and machines on which pods start and end.
 type soak struct {
-	*storm
+	*churn
 	kube        *kube
 	server      *labtest.Server
 	machines    []*machine
 	controllers []*controllers
 	agents      *ipam.Client
-	pace        time.Duration // how long a machine rests at most
+	pace        time.Duration // the longest pause of a machine
 	serial      atomic.Int64
-	freeNames   chan string // of pods that keep their names
+	freeNames   chan string // names of pods that are created again under the same name
 
-	tellMu sync.Mutex // guards told
-	told   []string
+	eventsMu sync.Mutex // guards events
+	events   []string
 }
 
-// tell notes an event for the report.
-func (s *soak) tell(format string, args ...any) {
-	s.tellMu.Lock()
-	defer s.tellMu.Unlock()
-	s.told = append(s.told, fmt.Sprintf("%6.1f s  %s", s.now().Seconds(), fmt.Sprintf(format, args...)))
+// logEvent adds a line to the report.
+func (s *soak) logEvent(format string, args ...any) {
+	s.eventsMu.Lock()
+	defer s.eventsMu.Unlock()
+	s.events = append(s.events, fmt.Sprintf("%6.1f s  %s", s.now().Seconds(), fmt.Sprintf(format, args...)))
 }
 
-// note counts an event for the report.
-func (s *soak) note(what string) { s.tally(what, true) }
+// inc counts an event for the report.
+func (s *soak) inc(what string) { s.tally(what, true) }
 
-// TestCluster shakes a whole cluster, lets it rest, and audits it: no address was ever given twice, nothing is left of what has gone,
-// and the numbers of the pools are exact.
+// TestCluster disturbs a whole cluster, lets it settle, and audits it: no address was assigned twice, no record of a deleted object is left,
+// and the usage of the pools is exact.
 func TestCluster(t *testing.T) {
 	s := newSoak(t)
 	defer s.report(t)
@@ -82,21 +82,21 @@ func TestCluster(t *testing.T) {
 	defer cancel()
 	s.history.start = time.Now()
 	v := &verdict{started: time.Now()}
-	if err := s.shake(ctx); err != nil {
+	if err := s.disturb(ctx); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("shaken for %v: %s", s.now().Round(time.Second), s.summary())
+	t.Logf("disturbed for %v: %s", s.now().Round(time.Second), s.summary())
 	s.mu.Lock()
-	v.events = maps.Clone(s.storm.count)
+	v.events = maps.Clone(s.churn.count)
 	s.mu.Unlock()
-	for _, step := range []func(context.Context, *verdict) error{s.rest, s.count, s.empty, s.vacate, s.noLeftovers(t)} {
+	for _, step := range []func(context.Context, *verdict) error{s.rest, s.compare, s.empty, s.vacate, s.noLeftovers(t)} {
 		if err := step(ctx, v); err != nil {
-			s.blame("%v", err)
+			s.fault("%v", err)
 			break
 		}
 	}
-	if err := s.look(ctx); err != nil { // what has been lost since the last look is part of the history, too
-		s.blame("%v", err)
+	if err := s.look(ctx); err != nil { // losses since the last observation belong to the history
+		s.fault("%v", err)
 	}
 	s.prove(v)
 	t.Log("\n" + v.String())
@@ -105,13 +105,13 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-// newSoak makes the cluster.
+// newSoak creates the cluster.
 func newSoak(t *testing.T) *soak {
 	server := labtest.NewServer(t)
 	c := onKubernetes(t, server.Kubeconfig())
-	s := &soak{storm: newStorm(c, nil, 0), kube: c.datastore.(*kube), server: server, agents: ipam.NewClient(c.store, time.Now),
+	s := &soak{churn: newChurn(c, nil, 0), kube: c.datastore.(*kube), server: server, agents: ipam.NewClient(c.store, time.Now),
 		pace: 400 * time.Millisecond, freeNames: make(chan string, 40)}
-	s.outages, s.kills, s.slots = true, 0.25, make(chan struct{}, atOnce)
+	s.outages, s.kills, s.slots = true, 0.25, make(chan struct{}, concurrency)
 	for i := range cap(s.freeNames) {
 		s.freeNames <- fmt.Sprintf("web-%d", i)
 	}
@@ -129,7 +129,7 @@ func newSoak(t *testing.T) *soak {
 	return s
 }
 
-// newMachine makes a machine. One of five has more pods than a block has addresses; some execute calico-ipam as any IPAM plugin.
+// newMachine creates a machine. One of five has more pods than a block has addresses; some run calico-ipam by the protocol of any IPAM plugin.
 func (s *soak) newMachine(t *testing.T, i int) *machine {
 	shape := shape{ipam: "calico-ipam", programs: steppers}
 	if i%10 == 3 {
@@ -143,7 +143,7 @@ func (s *soak) newMachine(t *testing.T, i int) *machine {
 	if m.server, err = m.apiServer(); err != nil {
 		t.Fatal(err)
 	}
-	m.kubelet = &kubelet{storm: s.storm, random: m.random}
+	m.kubelet = &kubelet{churn: s.churn, random: m.random}
 	m.env = []string{cnitest.ClockSetting(clockPath)}
 	if err := m.stepClock(0); err != nil {
 		t.Fatal(err)
@@ -157,29 +157,29 @@ func (s *soak) newMachine(t *testing.T, i int) *machine {
 	return m
 }
 
-// shake disturbs the cluster, for as long as it is to.
-func (s *soak) shake(ctx context.Context) error {
+// disturb disturbs the cluster until the given time is over.
+func (s *soak) disturb(ctx context.Context) error {
 	during, stop := context.WithTimeout(ctx, *soakTime)
 	defer stop()
 	g, gctx := errgroup.WithContext(ctx)
 	watching, stopWatching := context.WithCancel(gctx)
 	defer stopWatching()
 	g.Go(func() error { return s.watch(watching) })
-	var shaking errgroup.Group
+	var disturbing errgroup.Group
 	for _, m := range s.machines {
-		shaking.Go(func() error { return m.live(gctx, during) })
+		disturbing.Go(func() error { return m.run(gctx, during) })
 	}
 	for _, disturb := range []func(context.Context, *rand.Rand) error{s.killControllers, s.killServer, s.stepClocks, s.useTool} {
 		random := rand.New(rand.NewPCG(*seed, uint64(s.serial.Add(1))<<32))
-		shaking.Go(func() error { return disturb(during, random) })
+		disturbing.Go(func() error { return disturb(during, random) })
 	}
-	err := shaking.Wait()
+	err := disturbing.Wait()
 	stopWatching()
 	return errors.Join(err, g.Wait())
 }
 
-// killControllers kills the controllers, mostly one of them, sometimes both at the same time. They are given time to do something
-// between, and the last part of the time they are left alone: who leads anew must wait for the lease to end.
+// killControllers kills one of the controllers, sometimes both. Between kills they have time to work, and it stops early enough for a new
+// leader to wait for the lease to expire.
 func (s *soak) killControllers(ctx context.Context, random *rand.Rand) error {
 	end := time.Now().Add(*soakTime * 2 / 3)
 	for pause := min(*soakTime/4, 10*time.Second); ; pause = 5*time.Second + time.Duration(random.Int64N(int64(20*time.Second))) {
@@ -192,8 +192,8 @@ func (s *soak) killControllers(ctx context.Context, random *rand.Rand) error {
 			victims = s.controllers
 		}
 		for _, c := range victims {
-			s.tell("kill -9 %s", c.name)
-			s.note("kills of kube-controllers")
+			s.logEvent("kill -9 %s", c.name)
+			s.inc("kills of kube-controllers")
 			if err := c.kill(); err != nil {
 				return err
 			}
@@ -207,30 +207,30 @@ func (s *soak) killControllers(ctx context.Context, random *rand.Rand) error {
 	}
 }
 
-// killServer kills the API server now and then.
+// killServer kills the API server at random times.
 func (s *soak) killServer(ctx context.Context, random *rand.Rand) error {
 	for pause := min(*soakTime/3, 20*time.Second); ; pause = 6*time.Second + time.Duration(random.Int64N(int64(30*time.Second))) {
 		sleep(ctx, pause)
 		if ctx.Err() != nil {
 			return nil
 		}
-		s.tell("kill -9 kube-apiserver")
-		s.note("kills of kube-apiserver")
+		s.logEvent("kill -9 kube-apiserver")
+		s.inc("kills of kube-apiserver")
 		if err := s.server.Kill(); err != nil {
 			return err
 		}
-		time.Sleep(absence) // it must come back, also when the time is over
+		time.Sleep(absence) // it is restarted even if ctx has ended
 		if err := s.server.Start(); err != nil {
 			return err
 		}
-		s.tell("kube-apiserver serves again")
+		s.logEvent("kube-apiserver serves again")
 	}
 }
 
-// maxStep is by how much clocks are wrong at most. Certificates are valid from an hour before they were made.
+// maxStep is the largest error of a clock. Certificates are valid from one hour before they were created.
 const maxStep = 50 * time.Minute
 
-// stepClocks steps the clocks of machines and of the controllers, forwards and backwards.
+// stepClocks steps the clocks of machines and of the controllers forward and backward.
 func (s *soak) stepClocks(ctx context.Context, random *rand.Rand) error {
 	for {
 		sleep(ctx, time.Duration(random.Int64N(int64(2*time.Second))))
@@ -238,10 +238,10 @@ func (s *soak) stepClocks(ctx context.Context, random *rand.Rand) error {
 			return nil
 		}
 		ahead := time.Duration(random.Int64N(int64(2*maxStep)) - int64(maxStep)).Round(time.Second)
-		s.note("clock steps")
+		s.inc("clock steps")
 		if n := random.IntN(len(s.machines) + 10); n >= len(s.machines) {
 			c := s.controllers[n%2]
-			s.tell("the clock of %s is off by %v", c.name, ahead)
+			s.logEvent("the clock of %s is off by %v", c.name, ahead)
 			if err := cnitest.StepClock(c.clock, ahead); err != nil {
 				return err
 			}
@@ -251,24 +251,25 @@ func (s *soak) stepClocks(ctx context.Context, random *rand.Rand) error {
 	}
 }
 
-// useTool has somebody put right what he finds, again and again, while all goes on.
+// useTool runs `ipam check -fix` repeatedly during the disturbance.
 func (s *soak) useTool(ctx context.Context, _ *rand.Rand) error {
 	for {
 		sleep(ctx, *soakTime/4)
 		if ctx.Err() != nil {
 			return nil
 		}
-		said, code, err := s.controllers[0].tool(context.WithoutCancel(ctx), "check", "-again", "2s", "-fix", "-yes")
-		s.note("runs of ipam check -fix")
-		// A pod whose DEL is through says for a moment that it has what others may have by now: only at rest nothing may be found.
+		output, code, err := s.controllers[0].tool(context.WithoutCancel(ctx), "check", "-again", "2s", "-fix", "-yes")
+		s.inc("runs of ipam check -fix")
+		// Between its DEL and the update of its status a pod reports an address that may already be assigned to another: findings are only
+		// wrong in a settled cluster.
 		if err != nil || code == 2 {
-			s.blame("ipam check -fix while all goes on: exit code %d, %v: %s", code, err, tail(said, 2000))
+			s.fault("ipam check -fix during the disturbance: exit code %d, %v: %s", code, err, tail(output, 2000))
 		}
-		s.tell("ipam check -fix ends with exit code %d", code)
+		s.logEvent("ipam check -fix ends with exit code %d", code)
 	}
 }
 
-// newName returns a pod's name: of one that has run before, if there is one that does not now, or of a new one.
+// newName returns the name of a pod that has run before and does not run now, or a new name.
 func (s *soak) newName(again bool) string {
 	if again {
 		select {
@@ -280,15 +281,15 @@ func (s *soak) newName(again bool) string {
 	return fmt.Sprintf("pod-%d", s.serial.Add(1))
 }
 
-// freeName lets a name be used again, if it is one that pods keep.
+// freeName makes the name of a deleted pod available again, if it is one of those that are reused.
 func (s *soak) freeName(name string) {
 	if len(name) > 4 && name[:4] == "web-" {
 		s.freeNames <- name
 	}
 }
 
-// ask repeats a request while the API server is away.
-func ask(ctx context.Context, request func(context.Context) error) error {
+// retry repeats a request while the API server is unavailable.
+func retry(ctx context.Context, request func(context.Context) error) error {
 	for {
 		try, cancel := context.WithTimeout(ctx, 5*time.Second)
 		err := request(try)
@@ -304,10 +305,10 @@ func ask(ctx context.Context, request func(context.Context) error) error {
 	}
 }
 
-// createPod creates a pod's object, and returns the plugins' arguments for it. One that exists is from a try without an answer.
+// createPod creates a pod's object, and returns CNI_ARGS for it. AlreadyExists is the result of an earlier try without a response.
 func (s *soak) createPod(ctx context.Context, p *pod) (args string, err error) {
 	pods := s.kube.core.CoreV1().Pods(namespace)
-	err = ask(ctx, func(ctx context.Context) error {
+	err = retry(ctx, func(ctx context.Context) error {
 		obj, err := pods.Create(ctx, &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: p.name},
 			Spec:       corev1.PodSpec{NodeName: p.node.name, Containers: []corev1.Container{{Name: "c", Image: "none"}}},
@@ -323,13 +324,13 @@ func (s *soak) createPod(ctx context.Context, p *pod) (args string, err error) {
 	return args, err
 }
 
-// reportPod says what a pod has, as its kubelet does.
+// reportPod sets the status of a pod, as its kubelet does.
 func (s *soak) reportPod(ctx context.Context, p *pod) error {
 	status := map[string]any{"phase": "Running", "podIP": p.sandbox.addrs[0].String(), "podIPs": []map[string]string{{"ip": p.sandbox.addrs[0].String()}}}
 	return s.patchStatus(ctx, p, status)
 }
 
-// finishPod says that a pod has done what it was for.
+// finishPod sets a pod's phase to Succeeded.
 func (s *soak) finishPod(ctx context.Context, p *pod) error {
 	return s.patchStatus(ctx, p, map[string]any{"phase": "Succeeded"})
 }
@@ -339,18 +340,18 @@ func (s *soak) patchStatus(ctx context.Context, p *pod, status map[string]any) e
 	if err != nil {
 		return err
 	}
-	return ask(ctx, func(ctx context.Context) error {
+	return retry(ctx, func(ctx context.Context) error {
 		_, err := s.kube.core.CoreV1().Pods(namespace).Patch(ctx, p.name, types.MergePatchType, body, metav1.PatchOptions{}, "status")
 		return err
 	})
 }
 
-// deletePod removes a pod's object. From then on the controllers may free what it holds.
+// deletePod deletes a pod's object. From then on the controllers may release its addresses.
 func (s *soak) deletePod(ctx context.Context, p *pod) error {
 	if p.sandbox != nil {
 		s.history.add(operation{kind: release, handle: p.sandbox.handle(), unknown: true, called: s.now(), completed: s.now()})
 	}
-	return ask(ctx, func(ctx context.Context) error {
+	return retry(ctx, func(ctx context.Context) error {
 		err := s.kube.core.CoreV1().Pods(namespace).Delete(ctx, p.name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)})
 		if apierrors.IsNotFound(err) {
 			return nil
@@ -360,7 +361,7 @@ func (s *soak) deletePod(ctx context.Context, p *pod) error {
 }
 
 func (s *soak) createNode(ctx context.Context, name string) error {
-	return ask(ctx, func(ctx context.Context) error {
+	return retry(ctx, func(ctx context.Context) error {
 		_, err := s.kube.core.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 		if apierrors.IsAlreadyExists(err) {
 			return nil
@@ -369,9 +370,9 @@ func (s *soak) createNode(ctx context.Context, name string) error {
 	})
 }
 
-// newToken makes a token for an account of the chart's, of a node.
+// newToken requests a token for a service account on a node.
 func (s *soak) newToken(ctx context.Context, node, account string) (token string, err error) {
-	err = ask(ctx, func(ctx context.Context) error {
+	err = retry(ctx, func(ctx context.Context) error {
 		n, err := s.kube.core.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -387,8 +388,8 @@ func (s *soak) newToken(ctx context.Context, node, account string) (token string
 }
 
 func (s *soak) deleteNode(ctx context.Context, name string) error {
-	s.note("deaths of nodes")
-	return ask(ctx, func(ctx context.Context) error {
+	s.inc("deaths of nodes")
+	return retry(ctx, func(ctx context.Context) error {
 		err := s.kube.core.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil
@@ -402,16 +403,16 @@ func (s *soak) annotateNode(ctx context.Context, name string, tunnel netip.Addr)
 	if err != nil {
 		return err
 	}
-	return ask(ctx, func(ctx context.Context) error {
+	return retry(ctx, func(ctx context.Context) error {
 		_, err := s.kube.core.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, body, metav1.PatchOptions{})
 		return err
 	})
 }
 
-// each does something on all machines, some at a time.
+// each runs do for all machines, some at a time.
 func (s *soak) each(do func(*machine) error) error {
 	var g errgroup.Group
-	g.SetLimit(2 * atOnce)
+	g.SetLimit(2 * concurrency)
 	for _, m := range s.machines {
 		g.Go(func() error {
 			if err := do(m); err != nil {
@@ -423,16 +424,16 @@ func (s *soak) each(do func(*machine) error) error {
 	return g.Wait()
 }
 
-// restTime is what the controllers may take, which begins with the election of one that leads.
+// restTime is the limit for the controllers, including leader election.
 const restTime = 3 * time.Minute
 
-// view reads the whole cluster, as the administrator.
+// view reads the inventory of the cluster with administrator rights.
 func (s *soak) view(ctx context.Context) (*inventory.View, error) {
 	v, err := inventory.Read(ctx, inventory.Source{IPAM: s.store, Cluster: s.store}, time.Now)
 	return &v, err
 }
 
-// await looks at the cluster until it is right, and returns how long that took.
+// await reads the cluster until right returns "", and returns how long that took.
 func (s *soak) await(ctx context.Context, right func(*inventory.View, []audit.Finding) string) (time.Duration, error) {
 	start := time.Now()
 	for {
@@ -451,7 +452,7 @@ func (s *soak) await(ctx context.Context, right func(*inventory.View, []audit.Fi
 	}
 }
 
-// clean says what is wrong, if anything is.
+// clean returns the first findings, or "".
 func clean(_ *inventory.View, findings []audit.Finding) string {
 	text := ""
 	for i, f := range findings {
@@ -463,7 +464,7 @@ func clean(_ *inventory.View, findings []audit.Finding) string {
 	return text
 }
 
-// rest lets the cluster come to rest while its pods run on, and waits until nothing is wrong with it.
+// rest stops the disturbance while pods keep running, and waits until an audit finds nothing.
 func (s *soak) rest(ctx context.Context, v *verdict) error {
 	view, err := s.view(ctx)
 	if err != nil {
@@ -478,14 +479,14 @@ func (s *soak) rest(ctx context.Context, v *verdict) error {
 	}
 	for _, f := range audit.Check(view) {
 		if f.Grade == audit.Danger {
-			s.blame("at rest: %s %s %s: %s", f.Kind, f.Object, f.Address, f.Detail)
+			s.fault("settled: %s %s %s: %s", f.Kind, f.Object, f.Address, f.Detail)
 		}
 	}
 	v.resting, err = s.await(ctx, clean)
 	return err
 }
 
-// expected is who must hold what: the sandboxes that run, and the tunnels.
+// expected returns the addresses by handle: of running sandboxes and of tunnels.
 func (s *soak) expected() map[string][]netip.Addr {
 	all := map[string][]netip.Addr{}
 	for _, m := range s.machines {
@@ -499,8 +500,8 @@ func (s *soak) expected() map[string][]netip.Addr {
 	return all
 }
 
-// count compares the pool with what runs, address by address and in sum.
-func (s *soak) count(ctx context.Context, v *verdict) error {
+// compare compares the pool with the running sandboxes, address by address and in sum.
+func (s *soak) compare(ctx context.Context, v *verdict) error {
 	if err := s.look(ctx); err != nil {
 		return err
 	}
@@ -510,18 +511,18 @@ func (s *soak) count(ctx context.Context, v *verdict) error {
 	}
 	expected := s.expected()
 	for _, w := range all.audit(expected) {
-		s.blame("with pods: %s", w)
+		s.fault("with pods: %s", w)
 	}
-	said, code, err := s.controllers[1].tool(ctx, "check", "-again", "0")
+	output, code, err := s.controllers[1].tool(ctx, "check", "-again", "0")
 	if err != nil || code != 0 {
-		s.blame("ipam check at rest: exit code %d, %v: %s", code, err, tail(said, 2000))
+		s.fault("ipam check when settled: exit code %d, %v: %s", code, err, tail(output, 2000))
 	}
 	v.live = len(expected)
 	v.withPods, err = s.usage(ctx, len(expected))
 	return err
 }
 
-// usage reads how full the pool is, and checks that its numbers add up.
+// usage reads the usage of the pool, and checks its sums.
 func (s *soak) usage(ctx context.Context, inUse int) (audit.Usage, error) {
 	view, err := s.view(ctx)
 	if err != nil {
@@ -534,12 +535,12 @@ func (s *soak) usage(ctx context.Context, inUse int) (audit.Usage, error) {
 	}
 	u := all[i]
 	if u.InUse != inUse || u.Free.Int64() != 1024-int64(inUse) || u.Cooling != 0 || u.Reserved.Sign() != 0 {
-		return u, fmt.Errorf("%d addresses are used by pods and tunnels; the pool says %d in use, %d cooling, %d reserved, %d free of %d", inUse, u.InUse, u.Cooling, u.Reserved, u.Free, u.Size)
+		return u, fmt.Errorf("%d addresses are used by pods and tunnels; the pool reports %d in use, %d cooling, %d reserved, %d free of %d", inUse, u.InUse, u.Cooling, u.Reserved, u.Free, u.Size)
 	}
 	return u, nil
 }
 
-// empty ends all pods; the tunnels stay.
+// empty ends all pods; tunnel addresses stay.
 func (s *soak) empty(ctx context.Context, v *verdict) error {
 	if err := s.each(func(m *machine) error { return m.leave(ctx) }); err != nil {
 		return err
@@ -552,7 +553,7 @@ func (s *soak) empty(ctx context.Context, v *verdict) error {
 	return err
 }
 
-// vacate takes all machines away: nothing may be left.
+// vacate removes all machines: no record may be left.
 func (s *soak) vacate(ctx context.Context, v *verdict) error {
 	if err := s.each(func(m *machine) error {
 		if err := m.killDaemon(); err != nil {
@@ -573,24 +574,24 @@ func (s *soak) vacate(ctx context.Context, v *verdict) error {
 	return err
 }
 
-// noLeftovers looks at the machines themselves.
+// noLeftovers checks the machines' namespaces and files.
 func (s *soak) noLeftovers(t *testing.T) func(context.Context, *verdict) error {
 	return func(context.Context, *verdict) error {
 		for _, m := range s.machines {
 			for _, l := range m.leftovers(t) {
-				s.blame("left over: %s", l)
+				s.fault("left over: %s", l)
 			}
 		}
 		return nil
 	}
 }
 
-// prove looks for an order of all that has happened in which each address had one holder at a time.
+// prove checks that the history is linearizable with one holder per address at a time.
 func (s *soak) prove(v *verdict) {
 	start := time.Now()
 	for _, w := range s.check() {
 		v.twice++
-		s.blame("no order of these operations makes sense:\n%s", w)
+		s.fault("these operations are not linearizable:\n%s", w)
 	}
 	v.operations, v.proving = len(s.ops), time.Since(start)
 	v.addresses = len(s.touched())

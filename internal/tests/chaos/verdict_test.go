@@ -11,11 +11,11 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam/audit"
 )
 
-// verdict is what came of a run of TestCluster.
+// verdict is the result of a run of TestCluster.
 type verdict struct {
 	started     time.Time
-	events      map[string]int // by the end of the disturbance
-	left        int            // findings when the disturbance ended
+	events      map[string]int // by kind, during the disturbance
+	left        int            // findings at the end of the disturbance
 	resting     time.Duration
 	live        int
 	withPods    audit.Usage
@@ -37,7 +37,7 @@ func (v *verdict) String() string {
 		v.emptying.Round(100*time.Millisecond), v.withoutPods.InUse, v.vacating.Round(100*time.Millisecond))
 }
 
-// write writes the report, if one is wished for.
+// write writes the report to path, if it is not empty.
 func (s *soak) write(path string, v *verdict) error {
 	if path == "" {
 		return nil
@@ -61,7 +61,7 @@ The verdict of the run of %s, disturbed for %v, seed %d: %s
 | Addresses for which no order of these gives one holder at a time | %d |
 | Findings of internal/ipam/audit at the moment at which the disturbance ended | %d |
 | Time until there was none, from when each pod had its sandbox (grace %v, of a node %v) | %v |
-| Addresses that pods and tunnels use; that the pool says are in use; free, of | %d; %d; %d, %d |
+| Addresses that pods and tunnels use; that the pool reports in use; free, of | %d; %d; %d, %d |
 | Time until there was none after all pods had ended | %v, %d in use by tunnels |
 | Time until no block, claim or handle was left after all Nodes had been deleted | %v |
 
@@ -77,15 +77,15 @@ process. Clocks were stepped by up to %v, in plugins, agents and controllers.
 `, v.started.UTC().Format("2006-01-02 15:04 MST"), *soakTime, *seed, result,
 		v.operations, v.addresses, v.twice, v.left, leakGrace, nodeGrace, v.resting.Round(100*time.Millisecond),
 		v.live, v.withPods.InUse, v.withPods.Free, v.withPods.Size, v.emptying.Round(100*time.Millisecond), v.withoutPods.InUse, v.vacating.Round(100*time.Millisecond),
-		machines, atOnce, len(daemons()), maxStep)
+		machines, concurrency, len(daemons()), maxStep)
 	for _, what := range slices.Sorted(maps.Keys(v.events)) {
 		fmt.Fprintf(&b, "| %s | %d |\n", what, v.events[what])
 	}
-	fmt.Fprintf(&b, "\n## History\n\n```\n%s\n```\n", strings.Join(shorten(s.told), "\n"))
+	fmt.Fprintf(&b, "\n## History\n\n```\n%s\n```\n", strings.Join(shorten(s.events), "\n"))
 	return os.WriteFile(path, []byte(b.String()), 0o644)
 }
 
-// shorten leaves out the middle of a long history.
+// shorten removes the middle of a long history.
 func shorten(lines []string) []string {
 	const keep = 60
 	if len(lines) <= 2*keep {

@@ -20,25 +20,24 @@ import (
 )
 
 const (
-	// processes is how many ADD and DEL the storm has at least.
+	// processes is the minimum number of ADD and DEL on Kubernetes.
 	processes = 2000
-	// processesOnEtcd is how many it has on etcd, where claims, handles and blocks are the same code's.
+	// processesOnEtcd is that number on etcd, where the IPAM code is the same.
 	processesOnEtcd = 600
-	// processesInOutages is how many it has while the datastore dies now and then.
+	// processesInOutages is that number with outages of the datastore.
 	processesInOutages = 600
 	outages            = 4
-	// absence is how long the datastore is away at least: some plugins give up before.
+	// absence is the minimum outage of the datastore: some plugins reach their deadline in it.
 	absence = 500 * time.Millisecond
-	// generation is how many processes share a pool before the next takes its place, in which nodes race for their first blocks.
+	// generation is the number of processes per pool. Then the next pool replaces it, in which nodes race for their first blocks.
 	generation = 300
-	// watchInterval is how often an observer reads all blocks.
+	// watchInterval is the interval at which an observer reads all blocks.
 	watchInterval = 250 * time.Millisecond
 )
 
-// fleet is the nodes of a storm. Half of them have more pods than their share of the pool's blocks has addresses, so that
-// they borrow from others. Two assign both families, two execute calico-ipam under another name, as calico executes any IPAM
-// plugin that it does not know.
-func (c *cluster) fleet(t testing.TB) []*node {
+// newNodes creates the nodes. Half of them have more pods than their share of the pool has addresses, so that they borrow. Two assign both
+// families, two run calico-ipam under another name, by the protocol of any IPAM plugin.
+func (c *cluster) newNodes(t testing.TB) []*node {
 	var nodes []*node
 	for i := range 8 {
 		s := shape{pods: 3, ipam: "calico-ipam"}
@@ -54,7 +53,7 @@ func (c *cluster) fleet(t testing.TB) []*node {
 	return nodes
 }
 
-// poolSize is how many addresses a pool has, in 8 blocks.
+// poolSize is the number of addresses of a pool, in 8 blocks.
 const poolSize = 64
 
 // pool returns the pool of a generation.
@@ -69,7 +68,7 @@ func pool(generation int, v6 bool) *api.IPPool {
 	return p
 }
 
-// setDisabled changes whether addresses are assigned from a pool. It tries again while the API server is away.
+// setDisabled sets spec.disabled of a pool. It retries while the API server is down.
 func (c *cluster) setDisabled(ctx context.Context, p *api.IPPool, disabled bool) error {
 	for {
 		err := c.store.Get(ctx, p)
@@ -88,8 +87,8 @@ func (c *cluster) setDisabled(ctx context.Context, p *api.IPPool, disabled bool)
 	}
 }
 
-// rotate lets one pool follow the other as the storm goes on.
-func (st *storm) rotate(ctx context.Context, pools [][]*api.IPPool) error {
+// rotate replaces one pool by the next as processes run.
+func (st *churn) rotate(ctx context.Context, pools [][]*api.IPPool) error {
 	for i := 1; i < len(pools); i++ {
 		for st.done() < st.target*i/len(pools) {
 			select {
@@ -110,8 +109,8 @@ func (st *storm) rotate(ctx context.Context, pools [][]*api.IPPool) error {
 	return nil
 }
 
-// watch reads all blocks again and again, until ctx ends. Each list shows one moment between its call and its return.
-func (st *storm) watch(ctx context.Context) error {
+// watch reads all blocks repeatedly, until ctx ends. Each list shows the state at one moment between its call and its return.
+func (st *churn) watch(ctx context.Context) error {
 	for {
 		if err := st.look(ctx); err != nil && ctx.Err() == nil && !st.outages {
 			return err
@@ -124,7 +123,7 @@ func (st *storm) watch(ctx context.Context) error {
 	}
 }
 
-func (st *storm) look(ctx context.Context) error {
+func (st *churn) look(ctx context.Context) error {
 	var blocks api.IPAMBlockList
 	op := operation{kind: read, called: st.now()}
 	if err := st.store.List(ctx, &blocks, store.ListOptions{}); err != nil {
@@ -146,19 +145,19 @@ func (st *storm) look(ctx context.Context) error {
 	for a, handle := range held {
 		f := family{handle, a.Is6()}
 		if other, ok := first[f]; ok {
-			st.blameOnce(handle, "at %v, %s holds %s and %s", op.completed.Round(time.Millisecond), handle, a, other)
+			st.faultOnce(handle, "at %v, %s holds %s and %s", op.completed.Round(time.Millisecond), handle, a, other)
 		}
 		first[f] = a
 	}
 	for i := range blocks.Items {
 		for _, fault := range blockFaults(&blocks.Items[i]) {
-			st.blameOnce(blocks.Items[i].Name, "at %v, block %s: %s", op.completed.Round(time.Millisecond), blocks.Items[i].Name, fault)
+			st.faultOnce(blocks.Items[i].Name, "at %v, block %s: %s", op.completed.Round(time.Millisecond), blocks.Items[i].Name, fault)
 		}
 	}
 	return nil
 }
 
-// borrowed says whether any address is held on another node than its block's.
+// borrowed reports whether an address is assigned on another node than its block's.
 func borrowed(blocks []api.IPAMBlock) bool {
 	for _, b := range blocks {
 		for _, attr := range b.Spec.Attributes {
@@ -170,8 +169,8 @@ func borrowed(blocks []api.IPAMBlock) bool {
 	return false
 }
 
-// live returns what the sandboxes that run were given.
-func (st *storm) live() map[string][]netip.Addr {
+// live returns the addresses of the running sandboxes.
+func (st *churn) live() map[string][]netip.Addr {
 	all := map[string][]netip.Addr{}
 	for _, n := range st.nodes {
 		for _, p := range n.pods {
@@ -183,29 +182,29 @@ func (st *storm) live() map[string][]netip.Addr {
 	return all
 }
 
-// audit notes what is wrong in the datastore now that nobody works on it.
-func (st *storm) audit(ctx context.Context, when string) (*contents, error) {
+// audit records the violations in the datastore while no process runs.
+func (st *churn) audit(ctx context.Context, when string) (*contents, error) {
 	all, err := st.contents(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for _, w := range all.audit(st.live()) {
-		st.blame("%s: %s", when, w)
+		st.fault("%s: %s", when, w)
 	}
 	return all, nil
 }
 
-// mend lets every node assign and release once more, nobody being killed.
-func (st *storm) mend(ctx context.Context) error {
+// repair runs one ADD and DEL on every node, without kills.
+func (st *churn) repair(ctx context.Context) error {
 	for _, n := range st.nodes {
-		k := st.calm()
+		k := st.gentle()
 		s, err := n.pods[0].newSandbox()
 		if err != nil {
 			return err
 		}
 		for _, verb := range []string{"ADD", "DEL"} {
 			if a, err := k.call(s, verb); err != nil || a.exit != 0 {
-				return fmt.Errorf("%s on %s after the storm: %v, %w", verb, n.name, a, err)
+				return fmt.Errorf("%s on %s after the churn: %v, %w", verb, n.name, a, err)
 			}
 		}
 		if err := s.end(); err != nil {
@@ -215,58 +214,58 @@ func (st *storm) mend(ctx context.Context) error {
 	return nil
 }
 
-// checkNodes notes what nodes and pods have kept of sandboxes that are gone.
-func (st *storm) checkNodes(t testing.TB) {
+// checkNodes records leftovers of deleted sandboxes on nodes and in pods' status.
+func (st *churn) checkNodes(t testing.TB) {
 	t.Helper()
 	for _, n := range st.nodes {
 		for _, l := range n.leftovers(t) {
-			st.blame("left over: %s", l)
+			st.fault("left over: %s", l)
 		}
 		for _, p := range n.pods {
-			if ip := st.noted(t, p); ip != "" {
-				st.blame("left over: pod %s is said to have %s", p.name, ip)
+			if ip := st.reported(t, p); ip != "" {
+				st.fault("left over: pod %s reports %s", p.name, ip)
 			}
 		}
 	}
 }
 
-// Whenever plugins are killed, no address is given to two containers, and what the killed have left is gone once their
-// containers have seen a DEL or a GC.
+// TestKilledPlugins: with plugins killed at any time, no address is assigned to two containers, and the leftovers of killed plugins are
+// removed once their containers have seen a DEL or a GC.
 func TestKilledPlugins(t *testing.T) {
 	t.Run("kubernetes", func(t *testing.T) {
 		c := shared(t)
 		met := c.countConflicts(t)
-		newStorm(c, c.fleet(t), processes).rage(t, nil)
+		newChurn(c, c.newNodes(t), processes).runChecked(t, nil)
 		t.Logf("%d conflicts", met())
 	})
 	t.Run("etcdv3", func(t *testing.T) {
 		c := onEtcd(t, labtest.NewEtcd(t, true))
-		newStorm(c, c.fleet(t), processesOnEtcd).rage(t, nil)
+		newChurn(c, c.newNodes(t), processesOnEtcd).runChecked(t, nil)
 	})
 }
 
-// The same while the datastore dies and comes back again and again.
+// TestKilledDatastore is TestKilledPlugins with outages of the datastore.
 func TestKilledDatastore(t *testing.T) {
 	t.Run("kubernetes", func(t *testing.T) {
 		server := labtest.NewServer(t)
 		c := onKubernetes(t, server.Kubeconfig())
-		newStorm(c, c.fleet(t), processesInOutages).rage(t, server)
+		newChurn(c, c.newNodes(t), processesInOutages).runChecked(t, server)
 	})
 	t.Run("etcdv3", func(t *testing.T) {
 		server := labtest.NewEtcd(t, true)
 		c := onEtcd(t, server)
-		newStorm(c, c.fleet(t), processesInOutages).rage(t, server)
+		newChurn(c, c.newNodes(t), processesInOutages).runChecked(t, server)
 	})
 }
 
-// mortal is a server that can be killed.
-type mortal interface {
+// killable is a server that can be killed and restarted.
+type killable interface {
 	Kill() error
 	Start() error
 }
 
-// strike kills the server now and then, and lets it be away for a moment.
-func (st *storm) strike(ctx context.Context, server mortal) error {
+// killServer kills the server at random times, and restarts it after a pause.
+func (st *churn) killServer(ctx context.Context, server killable) error {
 	for i := range outages {
 		for st.done() < st.target*(i+1)/(outages+1) {
 			select {
@@ -286,8 +285,8 @@ func (st *storm) strike(ctx context.Context, server mortal) error {
 	return nil
 }
 
-// rage runs a storm, in which the server, if one is given, dies now and then, and checks everything during and after it.
-func (st *storm) rage(t *testing.T, server mortal) {
+// runChecked runs the churn, with outages of the server if it is not nil, and checks everything during and after it.
+func (st *churn) runChecked(t *testing.T, server killable) {
 	t.Helper()
 	pools := st.createPools(t)
 	if server != nil {
@@ -296,32 +295,32 @@ func (st *storm) rage(t *testing.T, server mortal) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	defer st.report(t)
-	g, storming := errgroup.WithContext(ctx)
-	calm := st.accompany(storming)
-	g.Go(func() error { return st.blow(storming) })
-	g.Go(func() error { return st.rotate(storming, pools) })
+	g, churning := errgroup.WithContext(ctx)
+	stop := st.startObservers(churning)
+	g.Go(func() error { return st.run(churning) })
+	g.Go(func() error { return st.rotate(churning, pools) })
 	if server != nil {
-		g.Go(func() error { return st.strike(storming, server) })
+		g.Go(func() error { return st.killServer(churning, server) })
 	}
 	err := g.Wait()
-	calm()
+	stop()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("%v: %v", st.now().Round(time.Second), st.summary())
 	st.checkStrength(t)
-	if err := st.aftermath(ctx, t); err != nil {
+	if err := st.checkAfter(ctx, t); err != nil {
 		t.Fatal(err)
 	}
 	start := time.Now()
 	for _, w := range st.check() {
-		st.blame("no order of these operations makes sense:\n%s", w)
+		st.fault("these operations are not linearizable:\n%s", w)
 	}
 	t.Logf("checked %d operations in %v", len(st.ops), time.Since(start).Round(time.Millisecond))
 }
 
-// createPools creates the pools of all generations, of which the first is open.
-func (st *storm) createPools(t testing.TB) [][]*api.IPPool {
+// createPools creates the pools of all generations. Only the first is enabled.
+func (st *churn) createPools(t testing.TB) [][]*api.IPPool {
 	t.Helper()
 	pools := make([][]*api.IPPool, st.target/generation)
 	for i := range pools {
@@ -335,52 +334,52 @@ func (st *storm) createPools(t testing.TB) [][]*api.IPPool {
 	return pools
 }
 
-// accompany runs the observer and the agents until stop is called, which returns when they have ended.
-func (st *storm) accompany(ctx context.Context) (stop func()) {
+// startObservers runs the observer and the agents until stop is called, which returns when they have ended.
+func (st *churn) startObservers(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var beside sync.WaitGroup
 	beside.Go(func() {
 		if err := st.watch(ctx); err != nil {
-			st.blame("watch the blocks: %v", err)
+			st.fault("watch the blocks: %v", err)
 		}
 	})
-	if _, ok := st.datastore.(*kube); ok { // there are no agents elsewhere
+	if _, ok := st.datastore.(*kube); ok { // agents need Kubernetes
 		beside.Go(func() {
 			if err := st.agents(ctx); err != nil {
-				st.blame("write facts: %v", err)
+				st.fault("write facts: %v", err)
 			}
 		})
 	}
 	return func() { cancel(); beside.Wait() }
 }
 
-// checkStrength fails the test if the storm was too weak to prove anything.
-func (st *storm) checkStrength(t testing.TB) {
+// checkStrength fails the test if the churn did not cover enough.
+func (st *churn) checkStrength(t testing.TB) {
 	t.Helper()
 	if killed := st.count["killed ADD"] + st.count["killed DEL"]; float64(killed) < float64(st.target)*st.kills/3 {
 		t.Errorf("only %d processes were killed", killed)
 	}
 	if st.count[looksAtBorrowed] == 0 && !st.outages {
-		t.Error("no node has borrowed an address")
+		t.Error("no node borrowed an address")
 	}
 }
 
 const looksAtBorrowed = "looks at borrowed addresses"
 
-func (st *storm) aftermath(ctx context.Context, t *testing.T) error {
+func (st *churn) checkAfter(ctx context.Context, t *testing.T) error {
 	if !st.outages {
 		if _, err := st.audit(ctx, "with sandboxes"); err != nil {
 			return err
 		}
 	}
-	// The agents are gone: what DELs have put down in the journal, GC and the DELs of mend finish.
-	err := errors.Join(st.dismissAgents(), st.look(ctx))
+	// Without agents, GC and the DELs of repair complete the journal's entries.
+	err := errors.Join(st.removeFacts(), st.look(ctx))
 	for i, n := range st.nodes {
 		if i%2 == 1 {
 			err = errors.Join(err, st.reboot(n))
 		}
 	}
-	if err := errors.Join(err, st.drain(ctx), st.mend(ctx), st.look(ctx)); err != nil {
+	if err := errors.Join(err, st.drain(ctx), st.repair(ctx), st.look(ctx)); err != nil {
 		return err
 	}
 	all, err := st.audit(ctx, "without sandboxes")
@@ -388,7 +387,7 @@ func (st *storm) aftermath(ctx context.Context, t *testing.T) error {
 		return err
 	}
 	st.checkNodes(t)
-	t.Logf("%d blocks, %d claims, of which %d are not confirmed", len(all.blocks.Items), len(all.affinities.Items), len(all.unconfirmed()))
+	t.Logf("%d blocks, %d affinities, of which %d are not confirmed", len(all.blocks.Items), len(all.affinities.Items), len(all.unconfirmed()))
 	for _, a := range all.unconfirmed() {
 		if err := st.complete(ctx, a); err != nil {
 			return err
@@ -398,9 +397,9 @@ func (st *storm) aftermath(ctx context.Context, t *testing.T) error {
 	return err
 }
 
-// complete checks that a claim which a process has left behind is no obstacle: as soon as its node needs the block, it gets
-// it, or gives it up because somebody else has it.
-func (st *storm) complete(ctx context.Context, a api.BlockAffinity) error {
+// complete checks that an affinity left by a killed process is no obstacle: when its node needs the block, it confirms the affinity, or
+// deletes it because another node owns the block.
+func (st *churn) complete(ctx context.Context, a api.BlockAffinity) error {
 	cidr := netip.MustParsePrefix(a.Spec.CIDR)
 	for _, p := range st.pools {
 		of := netip.MustParsePrefix(p.Spec.CIDR)
@@ -409,12 +408,12 @@ func (st *storm) complete(ctx context.Context, a api.BlockAffinity) error {
 		}
 	}
 	n := st.nodes[slices.IndexFunc(st.nodes, func(n *node) bool { return n.name == a.Spec.Node })]
-	k := st.calm()
+	k := st.gentle()
 	var used []*sandbox
 	defer func() {
 		for _, s := range used {
 			if err := k.finish(ctx, s); err != nil {
-				st.blame("%v", err)
+				st.fault("%v", err)
 			}
 		}
 	}()
@@ -425,7 +424,7 @@ func (st *storm) complete(ctx context.Context, a api.BlockAffinity) error {
 		}
 		used = append(used, s)
 		if ok, err := k.add(s); !ok || err != nil {
-			return fmt.Errorf("an ADD that may complete the claim of %s by %s: %w", cidr, n.name, err)
+			return fmt.Errorf("ADD to confirm the affinity of %s to %s: %w", cidr, n.name, err)
 		}
 		now := a
 		err = st.store.Get(ctx, &now)
@@ -436,11 +435,11 @@ func (st *storm) complete(ctx context.Context, a api.BlockAffinity) error {
 			return err
 		}
 	}
-	st.blame("the claim of %s by %s stays %s however many pods the node gets", cidr, n.name, a.Spec.State)
+	st.fault("the affinity of %s to %s stays %s, although the node needs blocks", cidr, n.name, a.Spec.State)
 	return nil
 }
 
-func (st *storm) summary() string {
+func (st *churn) summary() string {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	text := ""
