@@ -18,7 +18,7 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam/audit"
 )
 
-// crd and core are where the API server has Calico's resources, and Kubernetes' first ones.
+// crd and core are the API paths of Calico's resources and of the core group.
 const (
 	crd  = "/apis/crd.projectcalico.org/v1/"
 	core = "/api/v1/"
@@ -27,7 +27,7 @@ const (
 func client(t *testing.T, admin *rest.Config, token string) rest.Interface {
 	t.Helper()
 	if token == "" {
-		t.Fatal("a token is empty")
+		t.Fatal("empty token")
 	}
 	cfg := rest.AnonymousClientConfig(admin)
 	cfg.BearerToken, cfg.QPS, cfg.WarningHandler = token, -1, rest.NoWarnings{}
@@ -38,29 +38,29 @@ func client(t *testing.T, admin *rest.Config, token string) rest.Interface {
 	return c.Discovery().RESTClient()
 }
 
-// request is one to the API server.
+// request is one request to the API server.
 type request struct {
-	aim  string // what the attacker wants
-	by   string // whose token it has
+	aim  string // purpose of the attack
+	by   string // owner of its token
 	verb string
 	path string
-	// body is an object, or of PATCH what is merged into it. what says in words what a large one has.
-	body any
-	what string
-	says string // words of the refusal
-	// refused is what the refusal has: the name of a policy, or words of RBAC, the node authorizer and NodeRestriction.
+	// body is an object, or the merge patch of a PATCH. what describes a large one.
+	body    any
+	what    string
+	message string // part of the error message
+	// refused identifies the refusal: the name of a policy, or words of RBAC, the node authorizer and NodeRestriction.
 	refused string
 }
 
-// Who refuses besides the policies.
+// Refusals by others than the policies.
 const (
-	byRBAC = "cannot " // the account has no such right
-	byNode = "only "   // Kubernetes' own fence around kubelets
+	byRBAC = "cannot " // RBAC
+	byNode = "only "   // NodeRestriction
 )
 
 type object = map[string]any
 
-// send makes a request.
+// send sends a request.
 func (s *siege) send(t *testing.T, r request) error {
 	t.Helper()
 	body, err := json.Marshal(r.body)
@@ -77,11 +77,11 @@ func (s *siege) send(t *testing.T, r request) error {
 	return req.Do(t.Context()).Error()
 }
 
-// String is the request as a reader wants it.
+// String formats the request for a reader.
 func (r request) String() string {
 	text := r.what
 	if text == "" && r.body != nil {
-		b, _ := json.Marshal(r.body) // what came from JSON
+		b, _ := json.Marshal(r.body) // decoded from JSON
 		text = string(b)
 	}
 	path := strings.TrimPrefix(strings.TrimPrefix(strings.TrimPrefix(r.path, crd), core), "/apis/")
@@ -90,7 +90,7 @@ func (r request) String() string {
 
 const partAPI = "By the API, with the tokens of node1"
 
-// requests are refused by the API server, but for the last.
+// requests runs the attacks on the API server; all but the last are refused.
 func (s *siege) requests(t *testing.T) {
 	was, policies := s.refusals(t), 0
 	for _, r := range slices.Concat(s.onClaims(), s.onBlocks(t), s.onHandles(t), s.onTheCluster(t), s.onNodesAndPods(), s.onTokens()) {
@@ -98,8 +98,8 @@ func (s *siege) requests(t *testing.T) {
 			err := s.send(t, r)
 			refusal := apierrors.IsForbidden(err) || apierrors.IsInvalid(err)
 			byPolicy := refusal && strings.Contains(err.Error(), "ValidatingAdmissionPolicy '")
-			if !refusal || !strings.Contains(err.Error(), r.refused) || !strings.Contains(err.Error(), r.says) || byPolicy != strings.HasPrefix(r.refused, "tortie-") {
-				t.Fatalf("%s: %v, want that %q refuses it: %q", r, err, r.refused, r.says)
+			if !refusal || !strings.Contains(err.Error(), r.refused) || !strings.Contains(err.Error(), r.message) || byPolicy != strings.HasPrefix(r.refused, "tortie-") {
+				t.Fatalf("%s: %v, want it refused by %q: %q", r, err, r.refused, r.message)
 			}
 			seen := "the API server's answer"
 			if byPolicy {
@@ -113,11 +113,11 @@ func (s *siege) requests(t *testing.T) {
 	if now := s.refusals(t); now-was < policies || policies == 0 {
 		t.Errorf("the API server has counted %d refusals by policies, want %d at least", now-was, policies)
 	}
-	t.Run("claim many blocks", s.hoard)
+	t.Run("claim many blocks", s.claimMany)
 	t.Run("another pod's address for its own pod", s.pose)
 }
 
-// refusals is how often the API server says that the policies have refused something.
+// refusals returns the number of refusals by the policies in the API server's metrics.
 func (s *siege) refusals(t *testing.T) (total int) {
 	t.Helper()
 	text, err := s.by["admin"].Get().AbsPath("/metrics").Do(t.Context()).Raw()
@@ -134,9 +134,9 @@ func (s *siege) refusals(t *testing.T) (total int) {
 	return total
 }
 
-// hoard claims blocks that nobody has. A policy sees one object and not how many there are: the blocks are the thief's then. Pods of others get
-// addresses all the same, and what looks after addresses finds the claims.
-func (s *siege) hoard(t *testing.T) {
+// claimMany claims free blocks. A policy sees one object and not their number, so the claims succeed. Pods of others still get addresses, and
+// `ipam check` finds the claims.
+func (s *siege) claimMany(t *testing.T) {
 	const count = 40
 	var claims []string
 	for i := range count {
@@ -155,24 +155,24 @@ func (s *siege) hoard(t *testing.T) {
 	}
 	s.inVain(t)
 	s.record.add(row{part: partAPI, aim: "claim many blocks", tried: fmt.Sprintf("plugins: POST blockaffinities, %d times", count),
-		answer: "granted: nobody else has them; a new pod on node2 gets an address all the same", seen: "`kube-controllers ipam check`: claim-no-block"})
+		answer: "granted: the blocks are free; a new pod on node2 still gets an address", seen: "`kube-controllers ipam check`: claim-no-block"})
 	for _, path := range claims {
 		s.must(t, request{by: "plugins", verb: "DELETE", path: path})
 	}
 	s.Kubectl(t, "delete", "pod", "late", "--now")
 }
 
-// pose gives a pod of the thief's node the address of another pod, by the annotation that Calico's agents read.
+// pose sets the address of another pod in the annotation that Calico's agents read, on a pod of the thief's node.
 func (s *siege) pose(t *testing.T) {
 	path := core + "namespaces/default/pods/" + s.talker[thief] + "/status"
 	r := request{by: "plugins", verb: "PATCH", path: path, body: notes("cni.projectcalico.org/podIP", s.web.Status.PodIP+"/32", "cni.projectcalico.org/podIPs", s.web.Status.PodIP+"/32")}
 	s.must(t, r)
 	s.inVain(t)
 	s.record.add(row{part: partAPI, aim: "another pod's address for its own pod", tried: r.String(),
-		answer: "stored, and nobody goes by it: whose an address is the blocks say", seen: "the annotation of the thief's own pod"})
+		answer: "stored and not used: the blocks record the owner of an address", seen: "the annotation of the thief's own pod"})
 }
 
-// denial is what counts in a refusal.
+// denial returns the essential part of a refusal.
 func denial(err error) string {
 	text := err.Error()
 	policy := ""
@@ -215,7 +215,7 @@ func (s *siege) onClaims() []request {
 	}
 }
 
-// changed is an IPAMBlock with a change of its spec, and of what is there besides.
+// changed returns an IPAMBlock with a changed spec and metadata.
 func (s *siege) changed(t *testing.T, b netip.Prefix, change func(obj, spec object)) object {
 	t.Helper()
 	obj := s.ofBlock(t, b)
@@ -228,9 +228,9 @@ func (s *siege) changed(t *testing.T, b netip.Prefix, change func(obj, spec obje
 func (s *siege) onBlocks(t *testing.T) []request {
 	b := s.block(victim)
 	place := int(s.pod[victim].V4.As4()[3]) - int(b.Addr().As4()[3])
-	put := func(aim, what, says string, block netip.Prefix, change func(obj, spec object)) request {
+	put := func(aim, what, message string, block netip.Prefix, change func(obj, spec object)) request {
 		return request{
-			aim: aim, by: "plugins", verb: "PUT", path: crd + "ipamblocks/" + objectnames.Block(block), what: what, refused: "tortie-fence-blocks", says: says,
+			aim: aim, by: "plugins", verb: "PUT", path: crd + "ipamblocks/" + objectnames.Block(block), what: what, refused: "tortie-fence-blocks", message: message,
 			body: s.changed(t, block, change),
 		}
 	}

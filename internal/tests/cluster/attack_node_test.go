@@ -18,10 +18,11 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-const partLies = "By what its node says of itself"
+const partAnnotations = "By annotations of its own Node"
 
-// lies are what the API server takes, as it is about the thief's own Node. The thief has ended its agent, which would put it right.
-func (s *siege) lies(t *testing.T) {
+// annotations are the writes that the API server accepts, as they are about the thief's own Node. The thief has stopped its agent, which would
+// revert them.
+func (s *siege) annotations(t *testing.T) {
 	s.On(t, thief, "kill -STOP $(pgrep -xo kubelet); kill -KILL $(pgrep -xo node)")
 	path := core + "nodes/" + thief + "/status"
 	v := s.is[victim]
@@ -29,15 +30,15 @@ func (s *siege) lies(t *testing.T) {
 	meant := field[object](s.get(t, core+"nodes/"+thief), "metadata", "annotations")
 	inside := lastOf(s.block(victim)).String()
 	for _, c := range []struct {
-		aim, by    string
-		kubelet    any // written with the kubelet's credential before
-		notes      []string
-		says, what string
+		aim, by       string
+		kubelet       any // written first, with the kubelet's credentials
+		notes         []string
+		problem, what string
 	}{
 		{"another node's address, and another AS number", "agent", nil, []string{"IPv4Address", v.address + "/24", "ASNumber", "65009"}, "its address " + v.address + " is that of node " + victim + " too", ""},
-		{"another node's address, and its kubelet says so", "agent", internalIP(v.address), []string{"IPv4Address", v.address + "/24"}, "its address " + v.address + " is that of node " + victim + " too", "its InternalIP too"},
+		{"another node's address, and its kubelet reports it", "agent", internalIP(v.address), []string{"IPv4Address", v.address + "/24"}, "its address " + v.address + " is that of node " + victim + " too", "its InternalIP too"},
 		{"an address in another node's block", "agent", nil, []string{"IPv4Address", inside + "/32"}, "its address " + inside + " lies in block", ""},
-		{"an address in another node's block, and its kubelet says so", "agent", internalIP(inside), []string{"IPv4Address", inside + "/32"}, "its address " + inside + " lies in block", "its InternalIP too"},
+		{"an address in another node's block, and its kubelet reports it", "agent", internalIP(inside), []string{"IPv4Address", inside + "/32"}, "its address " + inside + " lies in block", "its InternalIP too"},
 		{"another node's end of VXLAN tunnels", "agent", nil, []string{"IPv4VXLANTunnelAddr", v.end}, "its end of VXLAN tunnels, " + v.end + ", lies in none of its blocks", ""},
 		{"an address that is none", "kubelet", nil, []string{"IPv4Address", "0.0.0.0/0"}, "0.0.0.0/0 cannot be a node's address", ""},
 		{"an address of several hosts", "kubelet", nil, []string{"IPv4Address", "224.0.0.1/4"}, "224.0.0.1/4 cannot be a node's address", ""},
@@ -56,31 +57,31 @@ func (s *siege) lies(t *testing.T) {
 			}
 			r := request{by: c.by, verb: "PATCH", path: path, body: notes(pairs...)}
 			s.must(t, r)
-			problem, seen := s.told(t, c.says)
+			problem, seen := s.reported(t, c.problem)
 			s.inVain(t)
 			tried := r.String()
 			if c.what != "" {
 				tried += ", " + c.what
 			}
-			s.record.add(row{part: partLies, aim: c.aim, tried: tried, answer: "ignored: " + problem, seen: seen})
+			s.record.add(row{part: partAnnotations, aim: c.aim, tried: tried, answer: "ignored: " + problem, seen: seen})
 			s.restore(t, path, meant)
 		})
 	}
 }
 
-// lastOf is the last address of a block.
+// lastOf returns the last address of a block.
 func lastOf(b netip.Prefix) netip.Addr {
 	a := b.Addr().As4()
 	a[3] |= byte(1<<(32-b.Bits()) - 1)
 	return netip.AddrFrom4(a)
 }
 
-// internalIP is what a kubelet says of its node's address.
+// internalIP returns a Node status with an InternalIP.
 func internalIP(a string) object {
 	return object{"status": object{"addresses": []any{object{"type": "InternalIP", "address": a}, object{"type": "Hostname", "address": thief}}}}
 }
 
-// restore writes what the thief's node has by right, and waits until the witness has nothing to say of it.
+// restore restores the Node of the thief, and waits until the witness reports no problem.
 func (s *siege) restore(t *testing.T, path string, meant object) {
 	t.Helper()
 	was := object{}
@@ -93,7 +94,7 @@ func (s *siege) restore(t *testing.T, path string, meant object) {
 	meshtest.Within(t, time.Minute, func() error {
 		status, err := s.status(witness)
 		if err == nil && slices.ContainsFunc(status.Problems, func(p string) bool { return strings.HasPrefix(p, "Node "+thief) }) {
-			err = fmt.Errorf("%s still says %q", witness, status.Problems)
+			err = fmt.Errorf("%s still reports %q", witness, status.Problems)
 		}
 		return err
 	})
@@ -108,12 +109,12 @@ func (s *siege) must(t *testing.T, r request) {
 
 const partBGP = "By BGP, and packets between nodes"
 
-// speaker is a BGP speaker in place of the thief's agent.
+// speaker replaces the thief's agent by a BGP speaker.
 func (s *siege) speaker(t *testing.T) {
-	s.strangers(t)
+	s.unknown(t)
 	host := &bgptest.Host{NS: s.hosts[thief], T: t, V4: netip.MustParseAddr(s.is[thief].address)}
 	to := netip.MustParseAddr(s.is[witness].address)
-	s.crowd(t, host, to)
+	s.silent(t, host, to)
 	session, _ := host.Establish(to, 64512, 120)
 	hop, other := host.V4, netip.MustParseAddr(s.is[victim].address)
 	free := netip.MustParsePrefix("192.168.77.0/26")
@@ -148,7 +149,7 @@ func (s *siege) speaker(t *testing.T) {
 	s.revive(t)
 }
 
-// refusal waits until the witness says why a prefix is no route.
+// refusal waits until the witness reports why it rejects a prefix.
 func (s *siege) refusal(t *testing.T, p netip.Prefix, words string) (why string) {
 	t.Helper()
 	meshtest.Within(t, 30*time.Second, func() error {
@@ -170,12 +171,12 @@ func (s *siege) refusal(t *testing.T, p netip.Prefix, words string) (why string)
 				}
 			}
 		}
-		return fmt.Errorf("%s refuses %+v, and of %s nothing with %q", witness, status.Routes.Refusals, p, words)
+		return fmt.Errorf("%s rejects %+v, want %s with %q", witness, status.Routes.Refusals, p, words)
 	})
 	return why
 }
 
-// flood announces more prefixes than a peer may.
+// flood announces more prefixes than the maximum prefix limit.
 func (s *siege) flood(t *testing.T, session *bgptest.Raw, hop netip.Addr) {
 	const most = 20000
 	var some []netip.Prefix
@@ -192,8 +193,8 @@ func (s *siege) flood(t *testing.T, session *bgptest.Raw, hop netip.Addr) {
 	s.record.add(row{part: partBGP, aim: "announce too much", tried: fmt.Sprintf("%d prefixes", len(some)), answer: "the session is closed, for a minute at least", seen: seen + "; Event PeerHeldDown"})
 }
 
-// crowd opens connections and says nothing.
-func (s *siege) crowd(t *testing.T, host *bgptest.Host, to netip.Addr) {
+// silent opens connections and sends nothing.
+func (s *siege) silent(t *testing.T, host *bgptest.Host, to netip.Addr) {
 	t.Run("silent connections", func(t *testing.T) {
 		const count, few = 300, 8
 		var open []net.Conn
@@ -224,7 +225,7 @@ func (s *siege) crowd(t *testing.T, host *bgptest.Host, to netip.Addr) {
 	})
 }
 
-// down is why the witness has no session with the thief's node.
+// down waits until the witness has no session with the thief's node, and returns the reason.
 func (s *siege) down(t *testing.T) string {
 	t.Helper()
 	status, err := s.status(witness)
@@ -240,16 +241,16 @@ func (s *siege) down(t *testing.T) string {
 	return ""
 }
 
-// strangers are packets and connections from addresses that are no node's.
-func (s *siege) strangers(t *testing.T) {
-	const stranger = "172.30.0.99"
+// unknown sends packets and opens connections from addresses that are no node's.
+func (s *siege) unknown(t *testing.T) {
+	const outsider = "172.30.0.99"
 	ns := s.hosts[thief]
-	ns.Run(t, "ip", "addr", "add", stranger+"/24", "dev", "eth0")
-	defer ns.Run(t, "ip", "addr", "del", stranger+"/24", "dev", "eth0")
-	t.Run("BGP of a stranger", func(t *testing.T) {
+	ns.Run(t, "ip", "addr", "add", outsider+"/24", "dev", "eth0")
+	defer ns.Run(t, "ip", "addr", "del", outsider+"/24", "dev", "eth0")
+	t.Run("BGP from an unconfigured peer", func(t *testing.T) {
 		seen := s.counted(t, witness, "tortie_bgp_strangers_total", func() {
 			_ = ns.Do(func() error {
-				d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(stranger)}, Timeout: time.Second}
+				d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(outsider)}, Timeout: time.Second}
 				conn, err := d.DialContext(context.Background(), "tcp", at(s.is[witness].address, 179))
 				if err == nil {
 					conn.Close()
@@ -258,15 +259,15 @@ func (s *siege) strangers(t *testing.T) {
 			})
 		})
 		s.inVain(t)
-		s.record.add(row{part: partBGP, aim: "a BGP session from an address of no node", tried: "connect from " + stranger, answer: "closed", seen: seen})
+		s.record.add(row{part: partBGP, aim: "a BGP session from an address of no node", tried: "connect from " + outsider, answer: "closed", seen: seen})
 	})
-	t.Run("VXLAN of a stranger", func(t *testing.T) {
-		kind, b := netnstest.Datagram(netip.MustParseAddrPort(stranger+":4789"), netip.MustParseAddrPort(at(s.is[victim].address, 4789)), s.encapsulated())
+	t.Run("VXLAN from an unknown address", func(t *testing.T) {
+		kind, b := netnstest.Datagram(netip.MustParseAddrPort(outsider+":4789"), netip.MustParseAddrPort(at(s.is[victim].address, 4789)), s.encapsulated())
 		seen := s.counted(t, victim, dropped("vxlan-from-stranger"), func() {
 			ns.Send(t, "eth0", netnstest.Frame(mac(t, ns, "eth0"), mac(t, s.hosts[victim], "eth0"), kind, b))
 		})
 		s.inVain(t)
-		s.record.add(row{part: partBGP, aim: "VXLAN from an address of no node", tried: "a pod's packet inside, from " + stranger, answer: "dropped", seen: seen})
+		s.record.add(row{part: partBGP, aim: "VXLAN from an address of no node", tried: "a pod's packet inside, from " + outsider, answer: "dropped", seen: seen})
 	})
 }
 
@@ -282,7 +283,7 @@ func mac(t *testing.T, ns *netnstest.NS, link string) (address net.HardwareAddr)
 	return address
 }
 
-// revive lets the thief's kubelet go on, which starts the agent again: all is as it was.
+// revive resumes the thief's kubelet, which restarts the agent: the initial state is restored.
 func (s *siege) revive(t *testing.T) {
 	t.Helper()
 	s.On(t, thief, "kill -CONT $(pgrep -xo kubelet)")

@@ -23,7 +23,7 @@ import (
 
 const partPods = "By pods on node2"
 
-// hostMAC is that of the host's end of each pod's link.
+// hostMAC is the address of the host's end of each pod's veth pair.
 var hostMAC = net.HardwareAddr{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
 
 // tenant has pods on a node that is not the thief's.
@@ -50,7 +50,7 @@ func (s *siege) hostilePods(t *testing.T) {
 	h.detour(t)
 }
 
-// drop tries something that the guard of the tenant's node must count.
+// drop runs an attack that the guard of the tenant's node must drop and count.
 func (h *tenant) drop(t *testing.T, aim, tried, reason string, do func()) {
 	t.Helper()
 	t.Run(aim, func(t *testing.T) {
@@ -60,7 +60,7 @@ func (h *tenant) drop(t *testing.T, aim, tried, reason string, do func()) {
 	})
 }
 
-// send sends packets of the pod with NET_RAW.
+// send sends packets from the pod with NET_RAW.
 func (h *tenant) send(t *testing.T, packets ...func() (uint16, []byte)) {
 	t.Helper()
 	for _, p := range packets {
@@ -77,7 +77,7 @@ func datagram(src, dst string, data []byte) func() (uint16, []byte) {
 
 func at(a any, port int) string { return net.JoinHostPort(fmt.Sprint(a), fmt.Sprint(port)) }
 
-// encapsulated is what VXLAN carries: a datagram from a pod of the witness to one of the victim.
+// encapsulated returns the payload of a VXLAN packet: a datagram from a pod of the witness to one of the victim.
 func (s *siege) encapsulated() []byte {
 	kind, b := netnstest.Datagram(netip.AddrPortFrom(s.pod[witness].V4, 53), netip.AddrPortFrom(s.pod[victim].V4, 7999), []byte("forged"))
 	mac, _ := net.ParseMAC(s.is[victim].mac)
@@ -86,7 +86,7 @@ func (s *siege) encapsulated() []byte {
 	return append(header, netnstest.Frame(hostMAC, mac, kind, b)...)
 }
 
-// forged are packets that are not the pod's to send.
+// forged sends packets with addresses or protocols that are not the pod's.
 func (h *tenant) forged(t *testing.T) {
 	web, own := h.web.Status.PodIP, h.raw.V4
 	h.drop(t, "packets with another pod's address", "UDP from "+h.pod[witness].V4.String()+" to "+web, "spoofed-from-pod", func() {
@@ -113,13 +113,13 @@ func (h *tenant) forged(t *testing.T) {
 	for _, to := range []string{h.is[witness].address, h.is[victim].address, h.is[witness].address6} {
 		h.drop(t, "a BGP session as its node, without any capability: to "+to, "connect "+at(to, 179), "bgp-from-pod", func() {
 			if err := connect(h.bare.NS, at(to, 179)); err == nil {
-				t.Errorf("a pod is connected with %s:179", to)
+				t.Errorf("a pod has a connection to %s:179", to)
 			}
 		})
 	}
 }
 
-// connect opens a connection within a moment.
+// connect opens a connection within a short timeout.
 func connect(from *netnstest.NS, to string) error {
 	return from.Do(func() error {
 		conn, err := net.DialTimeout("tcp", to, 500*time.Millisecond)
@@ -130,7 +130,7 @@ func connect(from *netnstest.NS, to string) error {
 	})
 }
 
-// neighbours are claims of others' addresses on the pod's link.
+// neighbours sends ARP and NDP claims of other addresses on the pod's link.
 func (h *tenant) neighbours(t *testing.T) {
 	t.Run("ARP", func(t *testing.T) {
 		gateway := netip.MustParseAddr("169.254.1.1")
@@ -151,7 +151,7 @@ func (h *tenant) neighbours(t *testing.T) {
 			}
 		}
 		if len(believed) > 0 {
-			t.Errorf("%s believes %q", victim, believed)
+			t.Errorf("neighbour entry of %s: %q", victim, believed)
 		}
 		h.inVain(t)
 		h.record.add(row{part: partPods, aim: "ARP for others' addresses, and from 2,000", tried: "requests and replies for pods and nodes",
@@ -169,9 +169,9 @@ func (h *tenant) neighbours(t *testing.T) {
 	})
 }
 
-// annotated are pods that ask for what is others' by Calico's annotations.
+// annotated creates pods that request addresses of others by Calico's annotations.
 func (h *tenant) annotated(t *testing.T) {
-	for i, c := range []struct{ aim, key, value, says string }{
+	for i, c := range []struct{ aim, key, value, message string }{
 		{"the address of a pod that runs", "cni.projectcalico.org/ipAddrs", fmt.Sprintf("[%q]", h.web.Status.PodIP), h.web.Status.PodIP},
 		{"any address, without IPAM", "cni.projectcalico.org/ipAddrsNoIpam", fmt.Sprintf("[%q]", h.is[witness].address), "ipAddrsNoIpam"},
 		{"a node's address", "cni.projectcalico.org/ipAddrs", fmt.Sprintf("[%q]", h.is[witness].address), h.is[witness].address},
@@ -184,14 +184,14 @@ func (h *tenant) annotated(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer h.Kubectl(t, "delete", "pod", name, "--now")
-			text := h.sandboxRefused(t, name, c.says)
+			text := h.sandboxRefused(t, name, c.message)
 			h.inVain(t)
 			h.record.add(row{part: partPods, aim: c.aim, tried: c.key + ": " + c.value, answer: text, seen: "Event FailedCreatePodSandBox of the pod"})
 		})
 	}
 }
 
-// idle is a pod on the victim's node.
+// idle returns a pod on the victim's node.
 func idle(name string, annotations map[string]string) *corev1.Pod {
 	now := int64(0)
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations, Labels: map[string]string{"app": name}}, Spec: corev1.PodSpec{
@@ -200,7 +200,7 @@ func idle(name string, annotations map[string]string) *corev1.Pod {
 	}}
 }
 
-// sandboxRefused waits until the runtime says why a pod has no network.
+// sandboxRefused waits until the runtime reports why a pod has no network.
 func (s *siege) sandboxRefused(t *testing.T, name, words string) (text string) {
 	t.Helper()
 	meshtest.Within(t, time.Minute, func() error {
@@ -220,7 +220,7 @@ func (s *siege) sandboxRefused(t *testing.T, name, words string) (text string) {
 	return text
 }
 
-// translated uses what kube-proxy and portmap do: packets to a node's address lead to a pod, and packets to a Service to a node.
+// translated uses the DNAT of kube-proxy and portmap: packets to a node's address lead to a pod, and packets to a Service to a node.
 func (h *tenant) translated(t *testing.T) {
 	t.Run("host port of VXLAN", func(t *testing.T) {
 		h.porter(t, corev1.ContainerPort{ContainerPort: 4789, HostPort: 4789, Protocol: corev1.ProtocolUDP})
@@ -229,7 +229,7 @@ func (h *tenant) translated(t *testing.T) {
 	t.Run("host port of BGP", func(t *testing.T) {
 		h.porter(t, corev1.ContainerPort{ContainerPort: 179, HostPort: 179, Protocol: corev1.ProtocolTCP})
 		if err := connect(h.hosts[witness], at(h.is[victim].address, 179)); !errors.Is(err, unix.ECONNREFUSED) {
-			t.Errorf("a new connection to BGP of %s: %v, want that it is the pod's, which does not listen", victim, err)
+			t.Errorf("a new connection to BGP of %s: %v, want it refused by the pod, which does not listen", victim, err)
 		}
 		h.flows(t, "new BGP sessions of a node, by a host port", "hostPort 179/TCP", "new connections are the pod's, which is a known gap; sessions that are up, and routes, stay")
 	})
@@ -249,7 +249,7 @@ func (h *tenant) translated(t *testing.T) {
 
 const untracked = "no effect: VXLAN between nodes is not tracked, and so not translated"
 
-// porter runs a pod with a host port for the time of the test.
+// porter runs a pod with a host port until the test ends.
 func (h *tenant) porter(t *testing.T, port corev1.ContainerPort) {
 	t.Helper()
 	p := idle("porter", nil)
@@ -265,15 +265,15 @@ func (h *tenant) porter(t *testing.T, port corev1.ContainerPort) {
 	h.readyPods(t, "porter", 1)
 }
 
-// translates waits until kube-proxy has heard of a Service's external address.
+// translates returns nil once kube-proxy has rules for a Service's external address.
 func (h *tenant) translates(t *testing.T, port string) error {
 	if text := h.hosts[victim].Run(t, "nft", "list", "map", "ip", "kube-proxy", "service-ips"); !strings.Contains(text, h.is[victim].address+" . udp . "+port) {
-		return fmt.Errorf("kube-proxy knows %s", text)
+		return fmt.Errorf("rules of kube-proxy: %s", text)
 	}
 	return nil
 }
 
-// flows opens connections between the pods that talk: each is another flow of VXLAN.
+// flows opens connections between the pods with traffic: each is another VXLAN flow.
 func (h *tenant) flows(t *testing.T, aim, tried, answer string) {
 	t.Helper()
 	for range 50 {
@@ -286,8 +286,7 @@ func (h *tenant) flows(t *testing.T, aim, tried, answer string) {
 	h.record.add(row{part: partPods, aim: aim, tried: tried, answer: answer, seen: "the pod's or Service's own object"})
 }
 
-// detour leads through another node: a Service whose endpoints are nodes, at its port of a node, which sends what it has translated from its
-// own address.
+// detour sends packets through another node: to the node port of a Service whose endpoints are nodes. The node masquerades what it translates.
 func (h *tenant) detour(t *testing.T) {
 	for _, c := range []struct {
 		aim, reason string
@@ -297,7 +296,7 @@ func (h *tenant) detour(t *testing.T) {
 	}{
 		{"a BGP session as a node, by a port of a Service", "bgp-translated", corev1.ProtocolTCP, 179, func(to string) {
 			if err := connect(h.bare.NS, to); err == nil {
-				t.Errorf("a pod is connected with BGP by %s", to)
+				t.Errorf("a pod has a BGP connection by %s", to)
 			}
 		}},
 		{"VXLAN as a node, by a port of a Service", "vxlan-translated", corev1.ProtocolUDP, 4789, func(to string) {

@@ -18,30 +18,29 @@ var attackReport = flag.String("attack-report", "", "file into which TestAttack 
 // row is one attack.
 type row struct{ part, aim, tried, answer, seen string }
 
-// record is what a run says of itself.
+// record is the report of a run.
 type record struct{ rows []row }
 
 func (r *record) add(another row) { r.rows = append(r.rows, another) }
 
-// ids are of containers and sandboxes, and other things without a meaning.
+// ids matches container IDs, sandbox IDs and UIDs, which differ between runs.
 var ids = regexp.MustCompile(`\b[0-9a-f]{64}\b|\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b`)
 
 const attackIntro = `<!-- Written by make attack; what it does is in internal/tests/cluster/attack_test.go and the files beside it. -->
 
 # A cluster under attack
 
-A real cluster of three nodes in [the lab](lab.md), dual stack, VXLAN for IPv4 and no encapsulation for IPv6. Somebody is root on node1: he has the
-tokens of its agent, plugins and kubelet from where they lie, and the node's network. He also has two pods on node2, one with the capabilities
-that the runtime gives (NET_RAW among them), one without any. Meanwhile pods on master and node2 talk to each other. After each attack the routes,
-tunnel neighbours and sessions of master and node2 are compared with what they were before the first. The last column says where an attack
-is seen: in the API server's refusal (403), which its metric apiserver_validating_admission_policy_check_total counts where a policy refuses, or on a
-node that is not the attacker's. Rows that name neither say what is so. What he can do all the same is in
-[security](security.md#a-stolen-node).
+A real cluster of three nodes in [the lab](lab.md), dual stack, VXLAN for IPv4 and no encapsulation for IPv6. The attacker is root on node1, with
+the tokens of its agent, plugins and kubelet from the node's files, and the node's network, and also has two pods on node2, one with the
+runtime's default capabilities (including NET_RAW), one without any. Meanwhile pods on master and node2 exchange traffic. After each attack the
+routes, tunnel neighbours and sessions of master and node2 are compared with those before the first one. The last column is where an attack is
+reported: in the API server's refusal (403), which its metric apiserver_validating_admission_policy_check_total counts where a policy refuses, or on
+a node that is not the attacker's. Rows with neither state the result. What the attacker can still do is in [security](security.md#a-stolen-node).
 
-Addresses and blocks are shown by whose they are.
+Addresses and blocks are replaced by the names of their owners.
 `
 
-// write writes the report, if one is asked for.
+// write writes the report, if -report names a file.
 func (r *record) write(t *testing.T, s *siege) {
 	t.Helper()
 	if len(r.rows) < 25 {
@@ -60,13 +59,13 @@ func (r *record) write(t *testing.T, s *siege) {
 		}
 		fmt.Fprintf(&b, "| %d | %s | %s | %s | %s |\n", i+1, cell(s, w.aim), code(s, w.tried), cell(s, w.answer), cell(s, w.seen))
 	}
-	fmt.Fprintf(&b, "\n## What the others noticed\n\n%s", s.noticed)
+	fmt.Fprintf(&b, "\n## Effect on others\n\n%s", s.effects)
 	if err := os.WriteFile(*attackReport, b.Bytes(), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// cell is text in a table, with names in place of what another run has others of.
+// cell returns text for a table, with the values of this run replaced by names.
 func cell(s *siege, text string) string {
 	const most = 240
 	if text = s.named(text); len(text) > most {
@@ -75,13 +74,13 @@ func cell(s *siege, text string) string {
 	return strings.ReplaceAll(text, "|", `\|`)
 }
 
-// code is the same for what was sent.
+// code is cell for a request.
 func code(s *siege, text string) string {
 	text = cell(s, text)
 	return "`" + strings.ReplaceAll(text, "`", "'") + "`"
 }
 
-// named replaces addresses and blocks by whose they are.
+// named replaces addresses and blocks by the names of their owners.
 func (s *siege) named(text string) string {
 	with := map[string]string{}
 	for _, node := range nodes {

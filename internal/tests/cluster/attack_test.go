@@ -25,37 +25,38 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-// Of the three nodes the one in the middle, by its name and by when it was made, is the attacker's.
+// The attacker's node is the middle one of the three by name and by creation time.
 const thief, victim, witness = "node1", "node2", "master"
 
 var honest = []string{witness, victim}
 
-// siege is a cluster in which somebody is root on a node and has its tokens, and pods on another one, while the pods of the other nodes talk.
+// siege is a cluster in which the attacker is root on one node and has its tokens, and runs pods on another, while pods of the other nodes
+// exchange traffic.
 type siege struct {
 	*world
-	by     map[string]rest.Interface // who asks the API server: admin, and agent, plugins and kubelet with the thief's tokens
+	by     map[string]rest.Interface // clients of the API server: admin, and agent, plugins and kubelet with the thief's tokens
 	hosts  map[string]*netnstest.NS
-	pod    map[string]*meshtest.Pod // the pods that talk, by their nodes
+	pod    map[string]*meshtest.Pod // the pods with traffic, by node
 	talker map[string]string        // their names
 	is     map[string]*machine
 	web    corev1.Pod
 
 	packets meshtest.Traffic
-	asker   *asker
+	prober  *prober
 	before  map[string][]string // routes of the honest nodes
-	own     map[string]bool     // where routes may lead to the thief
+	own     map[string]bool     // blocks and addresses to which routes may lead to the thief
 	record  record
-	noticed string // by the pods that talked
+	effects string // packet loss of the pods with traffic
 }
 
-// machine is what a node has by right.
+// machine is the legitimate state of a node.
 type machine struct {
 	address, address6, end, mac string
 	blocks                      []netip.Prefix
 }
 
-// TestAttack makes all attacks that we know of on a cluster under traffic. Each is denied by the API server or seen on a node that is not the
-// attacker's, no packet of others is lost, and no address is anybody else's than before.
+// TestAttack runs all known attacks on a cluster under traffic. Each is denied by the API server or reported by a node other than the
+// attacker's, no packet of others is lost, and no address changes its holder.
 func TestAttack(t *testing.T) {
 	s := newSiege(t)
 	for _, part := range []struct {
@@ -64,7 +65,7 @@ func TestAttack(t *testing.T) {
 	}{
 		{"by the API", (*siege).requests},
 		{"by pods", (*siege).hostilePods},
-		{"by what its node says", (*siege).lies},
+		{"by annotations of its Node", (*siege).annotations},
 		{"by BGP", (*siege).speaker},
 	} {
 		t.Run(part.name, func(t *testing.T) { part.run(s, t) })
@@ -99,11 +100,11 @@ func newSiege(t *testing.T) *siege {
 	s.settled(t)
 	s.before = s.allRoutes(t)
 	s.packets = meshtest.StartTraffic(t, s.pod[witness], s.pod[victim])
-	s.asker = s.ask(t)
+	s.prober = s.ask(t)
 	return s
 }
 
-// both opens a pod's network, with its addresses of both families.
+// both opens a pod's network namespace, with its addresses of both families.
 func (s *siege) both(t *testing.T, p *corev1.Pod) *meshtest.Pod {
 	t.Helper()
 	end := s.inside(t, p)
@@ -111,7 +112,7 @@ func (s *siege) both(t *testing.T, p *corev1.Pod) *meshtest.Pod {
 	return end
 }
 
-// steal takes the tokens from where they lie on the thief's node.
+// steal reads the tokens from the files of the thief's node.
 func (s *siege) steal(t *testing.T) {
 	t.Helper()
 	agent := s.agents(t)[thief]
@@ -136,7 +137,7 @@ func (s *siege) steal(t *testing.T) {
 	}
 }
 
-// learn asks what each node has, before anybody lies about it.
+// learn reads the state of each node before the attacks.
 func (s *siege) learn(t *testing.T) {
 	t.Helper()
 	for _, node := range nodes {
@@ -168,13 +169,13 @@ func texts[T fmt.Stringer](values []T) (all []string) {
 	return all
 }
 
-// block is a node's first one of IPv4.
+// block returns a node's first IPv4 block.
 func (s *siege) block(node string) netip.Prefix {
 	i := slices.IndexFunc(s.is[node].blocks, func(b netip.Prefix) bool { return b.Addr().Is4() })
 	return s.is[node].blocks[i]
 }
 
-// settled waits until the honest nodes have a session with all others, and routes to all blocks.
+// settled waits until the honest nodes have a session with every other node, and routes to all blocks.
 func (s *siege) settled(t *testing.T) {
 	t.Helper()
 	meshtest.Within(t, time.Minute, func() error {
@@ -196,7 +197,7 @@ func (s *siege) settled(t *testing.T) {
 	})
 }
 
-// allRoutes are the routes, the neighbours in tunnels and the forwarding entries of the honest nodes.
+// allRoutes returns routes, neighbour entries of tunnels and forwarding database entries of the honest nodes.
 func (s *siege) allRoutes(t *testing.T) map[string][]string {
 	t.Helper()
 	all := map[string][]string{}
@@ -215,7 +216,7 @@ func (s *siege) allRoutes(t *testing.T) map[string][]string {
 	return all
 }
 
-// inVain fails the test unless the honest nodes have the routes that they had, and their sessions with each other.
+// inVain fails the test unless the honest nodes have their original routes, and their sessions with each other.
 func (s *siege) inVain(t *testing.T) {
 	t.Helper()
 	now := s.allRoutes(t)
@@ -235,7 +236,7 @@ func (s *siege) inVain(t *testing.T) {
 	}
 }
 
-// status is what an agent says.
+// status returns an agent's status report.
 func (s *siege) status(node string) (r nodestatus.Report, err error) {
 	body, err := s.ofAgent(node, "/status")
 	if err == nil {
@@ -248,7 +249,7 @@ func (s *siege) ofAgent(node, path string) (string, error) {
 	return page(context.Background(), s.hosts[node], "127.0.0.1:9099", path)
 }
 
-// metric is the value of a line of an agent's metrics, 0 if there is none.
+// metric returns the value of a metric of an agent, 0 if it is missing.
 func (s *siege) metric(t *testing.T, node, name string) (value float64) {
 	t.Helper()
 	body, err := s.ofAgent(node, "/metrics")
@@ -263,12 +264,12 @@ func (s *siege) metric(t *testing.T, node, name string) (value float64) {
 	return value
 }
 
-// dropped is the metric of the guard's counter.
+// dropped returns the name of the guard's drop counter for a reason.
 func dropped(reason string) string {
 	return `tortie_guard_dropped_packets_total{reason="` + reason + `"}`
 }
 
-// counted does something and waits until a metric of a node has grown.
+// counted runs do and waits until a metric of a node has increased.
 func (s *siege) counted(t *testing.T, node, metric string, do func()) string {
 	t.Helper()
 	was := s.metric(t, node, metric)
@@ -282,8 +283,8 @@ func (s *siege) counted(t *testing.T, node, metric string, do func()) string {
 	return fmt.Sprintf("%s: `%s`", node, metric)
 }
 
-// told waits until the witness names a problem, and there is an Event of an honest node that says it.
-func (s *siege) told(t *testing.T, words string) (problem, seen string) {
+// reported waits until the witness reports a problem with these words, and an Event of an honest node does.
+func (s *siege) reported(t *testing.T, words string) (problem, seen string) {
 	t.Helper()
 	meshtest.Within(t, time.Minute, func() error {
 		status, err := s.status(witness)
@@ -292,7 +293,7 @@ func (s *siege) told(t *testing.T, words string) (problem, seen string) {
 		}
 		i := slices.IndexFunc(status.Problems, func(p string) bool { return strings.Contains(p, words) })
 		if i < 0 {
-			return fmt.Errorf("%s says %q and nothing of %q", witness, status.Problems, words)
+			return fmt.Errorf("%s reports %q, want a problem with %q", witness, status.Problems, words)
 		}
 		problem = status.Problems[i]
 		return nil
@@ -300,7 +301,8 @@ func (s *siege) told(t *testing.T, words string) (problem, seen string) {
 	return problem, fmt.Sprintf("%s: `node status`; Event %s", witness, s.event(t, "", words))
 }
 
-// event waits until an honest node has written an Event, of a reason if one is given, with these words in it or about the Node of that name.
+// event waits for an Event from an honest node with this reason, if one is given, that contains these words or is about the Node with this
+// name.
 func (s *siege) event(t *testing.T, want, words string) (reason string) {
 	t.Helper()
 	meshtest.Within(t, time.Minute, func() error {
@@ -315,20 +317,20 @@ func (s *siege) event(t *testing.T, want, words string) (reason string) {
 				return nil
 			}
 		}
-		return fmt.Errorf("no Event %s says %q", want, words)
+		return fmt.Errorf("no Event %s contains %q", want, words)
 	})
 	return reason
 }
 
-// asker asks a Service for a page from a pod of the witness, again and again.
-type asker struct {
-	stop          context.CancelFunc
-	done          sync.WaitGroup
-	asked, failed int
-	last          error
+// prober requests a page of a Service from a pod of the witness, repeatedly.
+type prober struct {
+	stop         context.CancelFunc
+	done         sync.WaitGroup
+	sent, failed int
+	last         error
 }
 
-func (s *siege) ask(t *testing.T) *asker {
+func (s *siege) ask(t *testing.T) *prober {
 	t.Helper()
 	service, err := s.client.CoreV1().Services(namespace).Get(t.Context(), "attacked", metav1.GetOptions{})
 	if err != nil {
@@ -338,11 +340,11 @@ func (s *siege) ask(t *testing.T) *asker {
 	serves(t, s.pod[witness].NS, address, "web")
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
-	a := &asker{stop: cancel}
+	a := &prober{stop: cancel}
 	a.done.Go(func() {
 		for ctx.Err() == nil {
 			page, err := get(context.WithoutCancel(ctx), s.pod[witness].NS, address)
-			if a.asked++; err != nil || page != "web" {
+			if a.sent++; err != nil || page != "web" {
 				a.failed++
 				a.last = fmt.Errorf("%q, %w", page, err)
 			}
@@ -352,18 +354,18 @@ func (s *siege) ask(t *testing.T) *asker {
 	return a
 }
 
-// verdict ends the traffic and looks for what was lost, and whose addresses are.
+// verdict ends the traffic and checks for packet loss, findings of the audit, and the owners of the blocks.
 func (s *siege) verdict(t *testing.T) {
 	t.Helper()
 	for _, c := range s.packets.Intact(t) {
 		said, _, _ := strings.Cut(c.String(), ", 0 dropped")
-		s.noticed += fmt.Sprintf("- %s\n", s.named(said))
+		s.effects += fmt.Sprintf("- %s\n", s.named(said))
 	}
-	s.asker.stop()
-	s.asker.done.Wait()
-	s.noticed += fmt.Sprintf("- Connections from master to the Service of a pod on node2: %d, %d failed\n", s.asker.asked, s.asker.failed)
-	if s.asker.failed > 0 || s.asker.asked < 100 {
-		t.Errorf("of %d connections to the Service %d failed: %v", s.asker.asked, s.asker.failed, s.asker.last)
+	s.prober.stop()
+	s.prober.done.Wait()
+	s.effects += fmt.Sprintf("- Connections from master to the Service of a pod on node2: %d, %d failed\n", s.prober.sent, s.prober.failed)
+	if s.prober.failed > 0 || s.prober.sent < 100 {
+		t.Errorf("of %d connections to the Service %d failed: %v", s.prober.sent, s.prober.failed, s.prober.last)
 	}
 	for _, f := range s.findings(t) {
 		if f.Grade > audit.Note && f.Node != thief && !strings.Contains(f.Object, thief) {
@@ -373,12 +375,12 @@ func (s *siege) verdict(t *testing.T) {
 	for _, node := range []string{witness, victim} {
 		b := s.ofBlock(t, s.block(node))
 		if got := field[string](b, "spec", "affinity"); got != objectnames.HostAffinity(node) {
-			t.Errorf("the block of %s is of %q", node, got)
+			t.Errorf("the block of %s belongs to %q", node, got)
 		}
 	}
 }
 
-// findings are what `ipam check` says.
+// findings returns the findings of `ipam check`.
 func (s *siege) findings(t *testing.T) []audit.Finding {
 	t.Helper()
 	view, err := inventory.Read(t.Context(), inventory.Source{IPAM: s.store, Cluster: s.store}, time.Now)
@@ -388,13 +390,13 @@ func (s *siege) findings(t *testing.T) []audit.Finding {
 	return audit.Check(&view)
 }
 
-// ofBlock is the IPAMBlock of a block.
+// ofBlock returns the IPAMBlock of a CIDR.
 func (s *siege) ofBlock(t *testing.T, b netip.Prefix) map[string]any {
 	t.Helper()
 	return s.get(t, crd+"ipamblocks/"+objectnames.Block(b))
 }
 
-// field is a value inside of an object, zero if it is not there.
+// field returns a nested value of an object, or zero.
 func field[T any](obj map[string]any, path ...string) (value T) {
 	var at any = obj
 	for _, p := range path {
@@ -405,12 +407,12 @@ func field[T any](obj map[string]any, path ...string) (value T) {
 	return value
 }
 
-// get reads an object as the administrator.
+// get reads an object with administrator rights.
 func (s *siege) get(t *testing.T, path string) (obj map[string]any) {
 	t.Helper()
 	body, err := s.by["admin"].Get().AbsPath(path).Do(t.Context()).Raw()
 	if err == nil {
-		err = utiljson.Unmarshal(body, &obj) // whole numbers stay whole: sequence numbers have 19 digits
+		err = utiljson.Unmarshal(body, &obj) // keeps integers exact: sequence numbers have 19 digits
 	}
 	if err != nil {
 		t.Fatal(err)

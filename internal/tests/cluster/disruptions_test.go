@@ -21,7 +21,7 @@ func onNode(name string) func(corev1.Pod) bool {
 	return func(p corev1.Pod) bool { return p.Spec.NodeName == name }
 }
 
-// reaches sends packets until one is answered.
+// reaches retransmits a packet until it is answered.
 func reaches(t testing.TB, from *meshtest.Pod, address string) {
 	t.Helper()
 	from.Run(t, "busybox", "ping", "-c", "1", "-w", "20", address)
@@ -29,12 +29,12 @@ func reaches(t testing.TB, from *meshtest.Pod, address string) {
 
 func gone(pods []corev1.Pod) error {
 	if len(pods) > 0 {
-		return fmt.Errorf("%d pods are still there, %s among them", len(pods), pods[0].Name)
+		return fmt.Errorf("%d pods still exist, e.g. %s", len(pods), pods[0].Name)
 	}
 	return nil
 }
 
-// between starts to send both ways between the traffic pods of each pair of nodes.
+// between starts traffic in both directions between the traffic pods of each pair of nodes.
 func (w *world) between(t *testing.T, pairs ...[2]string) meshtest.Traffic {
 	t.Helper()
 	ends := map[string]*meshtest.Pod{}
@@ -48,7 +48,7 @@ func (w *world) between(t *testing.T, pairs ...[2]string) meshtest.Traffic {
 	return all
 }
 
-// containerd may restart: what runs is not concerned, and what comes finds the network.
+// containerd restarts the runtime: running pods keep their containers, and new pods get a network.
 func (w *world) containerd(t *testing.T) {
 	traffic := w.between(t, [2]string{"node1", "node2"})
 	before := w.identities(t, "traffic")
@@ -57,11 +57,11 @@ func (w *world) containerd(t *testing.T) {
 	w.rolledOut(t, "deployment/web")
 	traffic.Intact(t)
 	if after := w.identities(t, "traffic"); !slices.Equal(before, after) {
-		t.Errorf("pods were made anew by containerd's restart: %v, %v before", after, before)
+		t.Errorf("the restart of containerd recreated pods: %v, before %v", after, before)
 	}
 }
 
-// identities are what changes when a pod or its containers are made anew.
+// identities returns UIDs and container IDs, which change when a pod or its containers are recreated.
 func (w *world) identities(t *testing.T, app string) []string {
 	t.Helper()
 	var all []string
@@ -71,11 +71,11 @@ func (w *world) identities(t *testing.T, app string) []string {
 	return all
 }
 
-// upgrade replaces the image, and goes back, while packets are counted and pods come.
+// upgrade upgrades the image and rolls back, while packets are counted and pods start.
 func (w *world) upgrade(t *testing.T) {
 	streams := w.between(t, [2]string{"node1", "node2"}, [2]string{"master", "node1"})
 	agents := w.agents(t)
-	w.apply(t, "web.yaml") // its pods come while plugins and agents are replaced
+	w.apply(t, "web.yaml") // its pods start while plugins and agents are replaced
 	w.Release(t, "upgrade", "next", dualStack...)
 	w.replaced(t, agents, "next")
 	w.plugins(t, "next")
@@ -87,11 +87,11 @@ func (w *world) upgrade(t *testing.T) {
 	w.rolledOut(t, "deployment/web")
 	streams.Intact(t)
 	w.readyPods(t, "web", 6)
-	w.untroubled(t)
+	w.noSandboxErrors(t)
 }
 
-// untroubled fails the test if the runtime could not make or take away a pod's network so far, even if it could later.
-func (w *world) untroubled(t *testing.T) {
+// noSandboxErrors fails the test if the runtime has failed to set up or tear down a pod's network, even if a retry succeeded.
+func (w *world) noSandboxErrors(t *testing.T) {
 	t.Helper()
 	for _, reason := range []string{"FailedCreatePodSandBox", "FailedKillPod"} {
 		list, err := w.client.CoreV1().Events(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{FieldSelector: "reason=" + reason})
@@ -114,7 +114,7 @@ func (w *world) plugins(t *testing.T, version string) {
 	}
 }
 
-// image makes an image of these sources with a tag, and with that as its version: each program is another file.
+// image builds an image of these sources with a tag that is also its version, so that each program differs.
 func image(t *testing.T, tag string) string {
 	t.Helper()
 	needtest.More(t, "the image, built")
@@ -128,21 +128,21 @@ func image(t *testing.T, tag string) string {
 	return archive
 }
 
-// status is CNI's verb, which containerd executes for each look of the kubelet: a node where ADD would fail is not ready and says
-// why, while its pods go on.
+// status tests STATUS, which containerd executes for each runtime status request of the kubelet: a node where ADD would fail is not ready and
+// reports the reason, while its pods keep running.
 func (w *world) status(t *testing.T) {
 	streams := w.between(t, [2]string{"node1", "node2"})
 	lock := func(locked bool) {
 		w.Kubectl(t, "patch", "clusterinformation", "default", "--type=merge", "-p", fmt.Sprintf(`{"spec":{"datastoreReady":%v}}`, !locked))
-		meshtest.Within(t, patience, func() error { return w.nodesSay(t, locked, "the datastore is not ready") })
+		meshtest.Within(t, patience, func() error { return w.nodeConditions(t, locked, "the datastore is not ready") })
 	}
 	lock(true)
 	lock(false)
 	streams.Intact(t)
 }
 
-// nodesSay fails unless all nodes are ready, or are not for a reason that has these words.
-func (w *world) nodesSay(t *testing.T, unready bool, words string) error {
+// nodeConditions returns an error unless all nodes are ready, or not ready for a reason that contains these words.
+func (w *world) nodeConditions(t *testing.T, unready bool, words string) error {
 	t.Helper()
 	list, err := w.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -158,7 +158,7 @@ func (w *world) nodesSay(t *testing.T, unready bool, words string) error {
 	return nil
 }
 
-// agents are the pods of the DaemonSet, by their nodes.
+// agents returns the pods of the DaemonSet by node.
 func (w *world) agents(t *testing.T) map[string]*corev1.Pod {
 	t.Helper()
 	byNode := map[string]*corev1.Pod{}
@@ -170,19 +170,19 @@ func (w *world) agents(t *testing.T) map[string]*corev1.Pod {
 	return byNode
 }
 
-// replaced fails the test unless every node has another agent than before, ready and of that tag.
+// replaced fails the test unless every node has a new ready agent with this tag.
 func (w *world) replaced(t *testing.T, before map[string]*corev1.Pod, tag string) {
 	t.Helper()
 	after := w.agents(t)
 	for _, node := range nodes {
 		p := after[node]
 		if p == nil || p.UID == before[node].UID || ready(p) != nil || p.Spec.Containers[0].Image != labtest.ImageRepository+":"+tag {
-			t.Errorf("%s has not got a new agent of %s: %+v", node, tag, p)
+			t.Errorf("%s has no new agent of %s: %+v", node, tag, p)
 		}
 	}
 }
 
-// drain moves all pods of a node elsewhere; the agent stays, and what is there goes on.
+// drain evicts all pods of a node; the agent stays, and traffic of other nodes continues.
 func (w *world) drain(t *testing.T) {
 	w.apply(t, "web.yaml")
 	w.rolledOut(t, "deployment/web")
@@ -204,8 +204,7 @@ func (w *world) drain(t *testing.T) {
 	w.readyPods(t, "web", 6)
 }
 
-// reboot kills every process of a node and starts it again. Its pods come back with addresses that nobody has, and other nodes
-// lose nothing.
+// reboot kills every process of a node and starts it again. Its pods come back with unused addresses, and other nodes lose no packet.
 func (w *world) reboot(t *testing.T) {
 	w.apply(t, "web.yaml")
 	w.apply(t, "set.yaml")
@@ -217,7 +216,7 @@ func (w *world) reboot(t *testing.T) {
 	meshtest.Within(t, patience, func() error {
 		for uid, count := range w.restarts(t, "node1") {
 			if count == restarts[uid] {
-				return fmt.Errorf("a container of pod %s has not been started again", uid)
+				return fmt.Errorf("a container of pod %s has not restarted", uid)
 			}
 		}
 		return nil
@@ -237,7 +236,7 @@ func (w *world) reboot(t *testing.T) {
 	again.Intact(t)
 }
 
-// restarts counts how often the pods of a node have been started, by their UIDs.
+// restarts returns the restart counts of the pods of a node by UID.
 func (w *world) restarts(t *testing.T, node string) map[types.UID]int32 {
 	t.Helper()
 	counts := map[types.UID]int32{}

@@ -18,12 +18,12 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
-// dualStack are Helm's flags for pods that have addresses of both families, those of IPv6 in the range that the lab has for them.
+// dualStack are Helm's flags for dual-stack pods, with the lab's IPv6 range.
 var dualStack = []string{"--set", "ipFamilies={IPv4,IPv6},ipv6Pool.cidr=fd00:192:168::/48"}
 
-// TestKubernetes is one cluster's life: each part leaves it as it found it, without a leak.
+// TestKubernetes runs all parts on one cluster: each restores the state that it found, without a leak.
 func TestKubernetes(t *testing.T) {
-	// containerd 2 calls what containerd 1.6, of the other suites' labs, does not know.
+	// containerd 2 calls STATUS and GC, which containerd 1.6 of the other suites' labs does not.
 	w := newWorld(t, "-containerd", "2", "-ipv6", "-dns", "-image", image(t, "dev"), "-image", image(t, "next"))
 	w.installed(t)
 	w.exclusive(t)
@@ -49,14 +49,14 @@ func TestKubernetes(t *testing.T) {
 		})
 		passed = passed && t.Run(part.name+": nothing is left", w.clean)
 		if !passed {
-			// What follows would fail for the same reason, after its deadlines.
+			// The next parts would fail for the same reason, after their deadlines.
 			break
 		}
 	}
 	w.explain(t)
 }
 
-// installed brings Tortie onto the nodes, and waits until they are ready.
+// installed installs Tortie, and waits until the nodes are ready.
 func (w *world) installed(t *testing.T) {
 	t.Helper()
 	start := time.Now()
@@ -75,7 +75,7 @@ func (w *world) exclusive(t *testing.T) {
 	}
 	var watching sync.WaitGroup
 	watching.Go(func() {
-		holders := map[string]*corev1.Pod{} // by their addresses
+		holders := map[string]*corev1.Pod{} // by address
 		for event := range events.ResultChan() {
 			p, ok := event.Object.(*corev1.Pod)
 			if !ok || p.Spec.HostNetwork {
@@ -94,7 +94,7 @@ func (w *world) exclusive(t *testing.T) {
 	t.Cleanup(func() { events.Stop(); watching.Wait() })
 }
 
-// clean waits until nothing of the part's is left in IPAM, and nothing on the nodes that is not of a pod that runs.
+// clean waits until IPAM has no record of the part, and the nodes have only the links, routes and journal entries of running pods.
 func (w *world) clean(t *testing.T) {
 	meshtest.Within(t, patience, func() error {
 		view, err := inventory.Read(t.Context(), inventory.Source{IPAM: w.store, Cluster: w.store}, time.Now)
@@ -114,7 +114,7 @@ func (w *world) clean(t *testing.T) {
 	}
 }
 
-// tidy says what a node has too much or too little: links and routes of pods, or words in the journal.
+// tidy returns an error if a node has links, routes or namespaces other than those of its pods, or journal entries.
 func (w *world) tidy(t *testing.T, node string) error {
 	t.Helper()
 	pods := 0
@@ -131,7 +131,7 @@ func (w *world) tidy(t *testing.T, node string) error {
 	return nil
 }
 
-// explain shows what Kubernetes, the agents and the plugins have said.
+// explain logs the state of Kubernetes, and the logs of agents and plugins.
 func (w *world) explain(t *testing.T) {
 	var plugins [][]string
 	for _, node := range nodes {

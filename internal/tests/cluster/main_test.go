@@ -1,5 +1,5 @@
-// Package cluster proves that Kubernetes really uses Tortie: kubelets, containerd and kube-proxy of a lab's nodes, with what people
-// run on them, and with what happens to nodes. It looks from outside only, and counts every packet of the traffic that it watches.
+// Package cluster tests Tortie in a real Kubernetes: kubelets, containerd and kube-proxy on a lab's nodes, with usual workloads and node
+// disruptions. It counts every packet of its traffic.
 package cluster
 
 import (

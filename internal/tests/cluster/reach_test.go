@@ -14,7 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
-// named proves that pods find a Service by its name, and that it serves them by both families.
+// named tests that pods resolve a Service by DNS and reach it over both families.
 func (w *world) named(t *testing.T, from []corev1.Pod, service *corev1.Service, pods []corev1.Pod) {
 	t.Helper()
 	for _, p := range from {
@@ -32,7 +32,7 @@ func (w *world) named(t *testing.T, from []corev1.Pod, service *corev1.Service, 
 	}
 }
 
-// called proves that the API server, which runs on no node, reaches pods of all nodes: without encapsulation, and with VXLAN.
+// called tests that the API server, which runs on no node, reaches pods of all nodes, without encapsulation and with VXLAN.
 func (w *world) called(t *testing.T, service *corev1.Service, pods []corev1.Pod) {
 	t.Helper()
 	w.proxied(t, pods)
@@ -42,21 +42,21 @@ func (w *world) called(t *testing.T, service *corev1.Service, pods []corev1.Pod)
 	w.vxlan(t, "Never", 0)
 }
 
-// proxied asks the API server for the page of each pod.
+// proxied requests the page of each pod through the API server's proxy.
 func (w *world) proxied(t *testing.T, pods []corev1.Pod) {
 	t.Helper()
 	for _, p := range pods {
 		meshtest.Eventually(t, func() error {
 			page, err := w.client.CoreV1().Pods(namespace).ProxyGet("http", p.Name, "80", "/", nil).DoRaw(t.Context())
 			if got := strings.TrimSpace(string(page)); err == nil && got != p.Name {
-				err = fmt.Errorf("by the API server %s says %q", p.Name, got)
+				err = fmt.Errorf("the API server's proxy returned %[2]q from %[1]s", p.Name, got)
 			}
 			return err
 		})
 	}
 }
 
-// vxlan changes the pool, and waits until the first node has so many routes to other nodes' blocks through the tunnel.
+// vxlan changes the pool, and waits until the first node has this number of routes to other nodes' blocks through the tunnel.
 func (w *world) vxlan(t *testing.T, mode string, routes int) {
 	t.Helper()
 	w.Kubectl(t, "patch", "ippools.crd.projectcalico.org", "default-ipv4-ippool", "--type=merge", "-p", `{"spec":{"vxlanMode":"`+mode+`"}}`)
@@ -69,8 +69,8 @@ func (w *world) vxlan(t *testing.T, mode string, routes int) {
 	})
 }
 
-// webhook has the API server ask a pod whether an object may be made. The pod speaks HTTP where a webhook has HTTPS: the complaint is
-// the proof that it was asked.
+// webhook makes the API server call an admission webhook in a pod. The pod serves HTTP instead of HTTPS, so the error shows that it was
+// reached.
 func (w *world) webhook(t *testing.T, service *corev1.Service) {
 	t.Helper()
 	path, port, effects, fail := "/", int32(80), admission.SideEffectClassNone, admission.Fail
@@ -96,7 +96,7 @@ func (w *world) webhook(t *testing.T, service *corev1.Service) {
 		_, err := w.client.CoreV1().ConfigMaps(namespace).Create(t.Context(), asking, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		switch {
 		case err == nil:
-			return errors.New("the API server does not ask yet")
+			return errors.New("the API server does not call the webhook yet")
 		case strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
 			return nil
 		}

@@ -22,7 +22,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
-// TestSpeed measures, for hack/bench, how fast nodes become ready and pods run. As a proof it does all of it once, with few pods.
+// TestSpeed measures, for hack/bench, the time until nodes are ready and pods run. Without -figures it runs once, with few pods.
 func TestSpeed(t *testing.T) {
 	archive := image(t, "dev")
 	rounds := meshtest.Repeat(1, 3)
@@ -37,7 +37,7 @@ func TestSpeed(t *testing.T) {
 	}
 }
 
-// rollout measures the way from the DaemonSet to nodes that are ready. The image is on the nodes before.
+// rollout measures the time from the DaemonSet to ready nodes. The image is on the nodes already.
 func (w *world) rollout(t *testing.T) {
 	sets, err := w.client.AppsV1().DaemonSets("kube-system").Watch(t.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -62,7 +62,7 @@ func (w *world) rollout(t *testing.T) {
 	}
 }
 
-// when returns when the first object of a watch was so, or the zero time if the watch ends.
+// when returns the time of the first object of a watch that matches, or the zero time if the watch ends.
 func when(w watch.Interface, so func(runtime.Object) bool) time.Time {
 	for event := range w.ResultChan() {
 		if event.Type != watch.Error && so(event.Object) {
@@ -72,7 +72,7 @@ func when(w watch.Interface, so func(runtime.Object) bool) time.Time {
 	return time.Time{}
 }
 
-// allReady is so when every node has been seen ready.
+// allReady matches once every node has been seen ready.
 func allReady() func(runtime.Object) bool {
 	seen := map[string]bool{}
 	return func(obj runtime.Object) bool {
@@ -86,13 +86,13 @@ func allReady() func(runtime.Object) bool {
 	}
 }
 
-// startOf prints when a process of a node was started, in seconds since 1970: its start and the uptime are in the kernel's time.
+// startOf prints the start time of a process on a node, in seconds since 1970, computed from its start time since boot and the uptime.
 const startOf = `awk -v now=$(date +%%s.%%N) -v up=$(cut -d" " -f1 /proc/uptime) '{printf "%%.3f", now - up + $22/100}' /proc/$(pgrep -xo %s)/stat`
 
 var logLine = regexp.MustCompile(`time=(\S+) level=INFO msg="(plugins are in place|kubeconfig is in place and works|conflist is in place)"`)
 
-// installer measures the installer's work by the process' start and the times in its log. Between kubeconfig and conflist it waits for
-// the agent.
+// installer measures the steps of the installer by the process' start time and the timestamps in its log. Between kubeconfig and conflist it
+// waits for the agent.
 func (w *world) installer(t *testing.T, node string) {
 	t.Helper()
 	seconds, err := strconv.ParseFloat(w.On(t, node, fmt.Sprintf(startOf, "install")), 64)
@@ -108,19 +108,19 @@ func (w *world) installer(t *testing.T, node string) {
 		}
 	}
 	if len(at) != 3 {
-		t.Fatalf("the installer of %s has said only %v:\n%s", node, at, log)
+		t.Fatalf("the installer of %s has logged only %v:\n%s", node, at, log)
 	}
 	proven := at["kubeconfig is in place and works"]
 	meshtest.RecordTimes("install: from its start until plugins and kubeconfig are in place and proven", proven.Sub(start))
 	meshtest.RecordTimes("install: then, until the agent serves and the conflist is in place", at["conflist is in place"].Sub(proven))
 }
 
-// trivial is the least that gives a pod an address.
+// trivial is the smallest configuration that gives a pod an address.
 const trivial = `{"name": "trivial", "cniVersion": "1.0.0", "plugins": [
   {"type": "ptp", "ipam": {"type": "host-local", "subnet": "10.99.0.0/24"}}
 ]}`
 
-// compare measures pods that are created at once on one node, by turns with our plugins and with trivial ones.
+// compare measures pods that are created at once on one node, alternating between our plugins and trivial ones.
 func (w *world) compare(t *testing.T) {
 	const node, conflist = "node1", "/etc/cni/net.d/00-trivial.conflist"
 	w.trivialPlugins(t, node)
@@ -133,7 +133,7 @@ func (w *world) compare(t *testing.T) {
 	}
 }
 
-// trivialPlugins builds the plugins of the project that defines CNI and puts them onto a node.
+// trivialPlugins builds the CNI project's reference plugins and copies them to a node.
 func (w *world) trivialPlugins(t *testing.T, node string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -152,7 +152,7 @@ func (w *world) trivialPlugins(t *testing.T, node string) {
 	}
 }
 
-// burst creates pods on a node, measures until all run, and removes them. Their addresses prove which plugins they have.
+// burst creates pods on a node, measures the time until all run, and deletes them. Their addresses show which plugins they use.
 func (w *world) burst(t *testing.T, node string, count int, from netip.Prefix, plugins string) {
 	t.Helper()
 	w.uses(t, node, from)
@@ -170,7 +170,7 @@ func (w *world) burst(t *testing.T, node string, count int, from netip.Prefix, p
 	case end := <-running:
 		meshtest.RecordTimes(fmt.Sprintf("%d pods at once on one node, until all run: %s", count, plugins), end.Sub(began))
 	case <-time.After(patience):
-		t.Fatalf("%d pods with %s do not run", count, plugins)
+		t.Fatalf("%d pods with %s are not running", count, plugins)
 	}
 	for _, p := range w.pods(t, "burst") {
 		if addr, err := netip.ParseAddr(p.Status.PodIP); err != nil || !from.Contains(addr) {
@@ -180,7 +180,7 @@ func (w *world) burst(t *testing.T, node string, count int, from netip.Prefix, p
 	w.remove(t, "burst", node)
 }
 
-// allRun is so when so many pods have been seen running.
+// allRun matches once this number of pods has been seen running.
 func allRun(count int) func(runtime.Object) bool {
 	seen := map[string]bool{}
 	return func(obj runtime.Object) bool {
@@ -191,7 +191,7 @@ func allRun(count int) func(runtime.Object) bool {
 	}
 }
 
-// uses waits until the runtime of a node has read the configuration that gives addresses of that range.
+// uses waits until the runtime of a node uses the configuration with this range.
 func (w *world) uses(t *testing.T, node string, from netip.Prefix) {
 	t.Helper()
 	meshtest.Eventually(t, func() error {
@@ -212,7 +212,7 @@ func (w *world) uses(t *testing.T, node string, from netip.Prefix) {
 	})
 }
 
-// create creates pods that do nothing, on a node: the scheduler is passed over.
+// create creates idle pods on a node, bypassing the scheduler.
 func (w *world) create(t *testing.T, app, node string, count int) {
 	t.Helper()
 	var g errgroup.Group
@@ -235,7 +235,7 @@ func (w *world) create(t *testing.T, app, node string, count int) {
 	}
 }
 
-// remove deletes an app's pods, and waits until the node is rid of them.
+// remove deletes an app's pods, and waits until the node has none left.
 func (w *world) remove(t *testing.T, app, node string) {
 	t.Helper()
 	w.Kubectl(t, "delete", "pods", "-l", "app="+app)

@@ -12,7 +12,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
-// deployment has pods whose init containers use the network, behind a Service that kube-proxy makes.
+// deployment tests pods whose init containers use the network, behind a Service.
 func (w *world) deployment(t *testing.T) {
 	w.apply(t, "web.yaml")
 	w.rolledOut(t, "deployment/web")
@@ -28,12 +28,12 @@ func (w *world) deployment(t *testing.T) {
 			serves(t, from.NS, to.Status.PodIP+":80", to.Name)
 		}
 		serves(t, from.NS, service.Spec.ClusterIP+":80", names(pods)...)
-		// By the port of another node, masqueraded there, and of the pod's own.
+		// By the node port of another node, which masquerades, and of the pod's own node.
 		for _, node := range nodes {
 			serves(t, from.NS, w.address(t, node)+":30080", names(pods)...)
 		}
 	}
-	// A pod that reaches itself by its Service: kube-proxy masquerades, and the answer comes back to the same veth.
+	// Hairpin: a pod reaches itself by its Service. kube-proxy masquerades, and the reply comes back to the same veth.
 	own := w.inside(t, &pods[0])
 	serves(t, own.NS, service.Spec.ClusterIP+":80", names(pods)...)
 	serves(t, w.Node(t, "node1"), service.Spec.ClusterIP+":80", names(pods)...)
@@ -41,7 +41,7 @@ func (w *world) deployment(t *testing.T) {
 	w.called(t, service, pods)
 }
 
-// address is a node's own.
+// address returns a node's address.
 func (w *world) address(t *testing.T, node string) string {
 	t.Helper()
 	n, err := w.client.CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{})
@@ -51,7 +51,7 @@ func (w *world) address(t *testing.T, node string) string {
 	return n.Status.Addresses[0].Address
 }
 
-// hostPort is a port of the node that portmap carries to the pod, and that is closed when the pod has gone.
+// hostPort tests a host port of portmap, which is closed when the pod is deleted.
 func (w *world) hostPort(t *testing.T) {
 	w.apply(t, "hostport.yaml")
 	w.readyPods(t, "hostport", 1)
@@ -64,16 +64,16 @@ func (w *world) hostPort(t *testing.T) {
 	w.Kubectl(t, "delete", "pod", "hostport")
 	meshtest.Within(t, patience, func() error {
 		if page, err := get(t.Context(), w.Node(t, "node1"), door); err == nil {
-			return fmt.Errorf("the port of a pod that is gone serves %q", page)
+			return fmt.Errorf("the port of a deleted pod serves %q", page)
 		}
 		if rules := w.On(t, "node2", "nft list ruleset | grep -w 8081; true"); rules != "" {
-			return fmt.Errorf("rules of a pod that is gone: %s", rules)
+			return fmt.Errorf("rules of a deleted pod: %s", rules)
 		}
 		return nil
 	})
 }
 
-// statefulSet has pods whose names stay while their nodes and addresses change.
+// statefulSet tests pods that keep their names while their nodes and addresses change.
 func (w *world) statefulSet(t *testing.T) {
 	w.apply(t, "set.yaml")
 	before := w.readyPods(t, "set", 3)
@@ -93,16 +93,16 @@ func (w *world) statefulSet(t *testing.T) {
 	}
 	for _, i := range []int{0, 2} {
 		if after[i].Status.PodIP != before[i].Status.PodIP {
-			t.Errorf("%s was left alone and has another address: %s, %s before", after[i].Name, after[i].Status.PodIP, before[i].Status.PodIP)
+			t.Errorf("the address of %s changed without a move: %s, before %s", after[i].Name, after[i].Status.PodIP, before[i].Status.PodIP)
 		}
 	}
-	// A pod that is deleted where it may stay gets a fresh address: the old one may be remembered by others.
+	// A pod that is recreated on the same node gets a new address: peers may have cached the old one.
 	w.Kubectl(t, "delete", "pod", after[0].Name)
 	last := w.readyPods(t, "set", 3)
 	serves(t, w.inside(t, &last[2]).NS, last[0].Status.PodIP+":80", last[0].Name)
 }
 
-// sixty pods at once: the runtime executes as many plugins side by side as it likes.
+// sixty starts sixty pods at once: the runtime runs plugins concurrently without a limit.
 func (w *world) sixty(t *testing.T) {
 	start := time.Now()
 	w.apply(t, "sixty.yaml")

@@ -27,18 +27,18 @@ import (
 
 const (
 	namespace = "default"
-	// patience is for what many containers must do on a machine that is busy.
+	// patience is the limit for operations of many containers on a busy machine.
 	patience = 4 * time.Minute
 )
 
 var nodes = []string{"master", "node1", "node2"}
 
-// world is the one cluster of a test.
+// world is the cluster of a test.
 type world struct {
 	*labtest.Lab
 	client *kubernetes.Clientset
 	store  datastore.Store
-	// ends are pods' networks that a part of the test has opened: a receiver of streams counts its ports.
+	// ends are the opened network namespaces of pods by UID: a receiver of streams counts its ports.
 	ends map[string]*meshtest.Pod
 }
 
@@ -58,7 +58,7 @@ func newWorld(t *testing.T, options ...string) *world {
 	return &world{Lab: l, client: client, store: store}
 }
 
-// apply creates what a file of testdata says, and everything of it goes with the test.
+// apply creates the objects of a file of testdata, which are deleted with the test.
 func (w *world) apply(t testing.TB, file string) {
 	t.Helper()
 	path, err := filepath.Abs(filepath.Join("testdata", file))
@@ -75,13 +75,13 @@ func (w *world) apply(t testing.TB, file string) {
 	})
 }
 
-// rolledOut waits until a Deployment, StatefulSet or DaemonSet has all its pods ready.
+// rolledOut waits until all pods of a Deployment, StatefulSet or DaemonSet are ready.
 func (w *world) rolledOut(t testing.TB, workload string, options ...string) {
 	t.Helper()
 	w.Kubectl(t, append([]string{"rollout", "status", workload, "--timeout=" + patience.String()}, options...)...)
 }
 
-// pods lists the pods of an app in the order of their names.
+// pods returns the pods of an app, ordered by name.
 func (w *world) pods(t testing.TB, app string) []corev1.Pod {
 	t.Helper()
 	return w.podsOf(t, namespace, "app="+app)
@@ -97,7 +97,7 @@ func (w *world) podsOf(t testing.TB, namespace, selector string) []corev1.Pod {
 	return list.Items
 }
 
-// inside opens a running pod's network.
+// inside opens a running pod's network namespace.
 func (w *world) inside(t testing.TB, p *corev1.Pod) *meshtest.Pod {
 	t.Helper()
 	key := fmt.Sprint(p.UID, p.Status.ContainerStatuses[0].RestartCount)
@@ -112,7 +112,7 @@ func (w *world) inside(t testing.TB, p *corev1.Pod) *meshtest.Pod {
 	return w.ends[key]
 }
 
-// get asks for the first page of a server from inside a namespace, by a new connection.
+// get requests the first page of a server from inside a namespace, over a new connection.
 func get(ctx context.Context, from *netnstest.NS, address string) (string, error) {
 	return page(ctx, from, address, "/")
 }
@@ -142,19 +142,19 @@ func page(ctx context.Context, from *netnstest.NS, address, path string) (string
 	return strings.TrimSpace(string(body)), err
 }
 
-// serves waits until a page comes, one of those that are wanted.
+// serves waits until the response is one of want.
 func serves(t testing.TB, from *netnstest.NS, address string, want ...string) {
 	t.Helper()
 	meshtest.Eventually(t, func() error {
 		got, err := get(t.Context(), from, address)
 		if err == nil && !slices.Contains(want, got) {
-			err = fmt.Errorf("http://%s said %q, want one of %q", address, got, want)
+			err = fmt.Errorf("http://%s returned %q, want one of %q", address, got, want)
 		}
 		return err
 	})
 }
 
-// names of pods, which are what they serve.
+// names returns the names of pods, which are also the content that they serve.
 func names(pods []corev1.Pod) []string {
 	var all []string
 	for _, p := range pods {
@@ -163,7 +163,7 @@ func names(pods []corev1.Pod) []string {
 	return all
 }
 
-// ready says why a pod is not.
+// ready returns an error unless a pod is ready.
 func ready(p *corev1.Pod) error {
 	if p.DeletionTimestamp != nil {
 		return fmt.Errorf("pod %s is being deleted", p.Name)
@@ -176,7 +176,7 @@ func ready(p *corev1.Pod) error {
 	return fmt.Errorf("pod %s on %s is %s and not ready", p.Name, p.Spec.NodeName, p.Status.Phase)
 }
 
-// readyPods waits until an app has so many ready pods and no others, with an address each, and returns them.
+// readyPods waits until an app has exactly this number of pods, all ready and with an address each, and returns them.
 func (w *world) readyPods(t testing.TB, app string, count int) []corev1.Pod {
 	t.Helper()
 	var pods []corev1.Pod
@@ -195,7 +195,7 @@ func (w *world) readyPods(t testing.TB, app string, count int) []corev1.Pod {
 	return pods
 }
 
-// distinct fails the test if two pods have one address.
+// distinct fails the test if two pods have the same address.
 func distinct(t testing.TB, pods []corev1.Pod) {
 	t.Helper()
 	owners := map[string]string{}

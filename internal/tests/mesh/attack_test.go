@@ -12,13 +12,13 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
-// theft is two honest nodes whose pods talk to each other, and the Node of a third, which is older than theirs, has the lesser name, and
-// whose token somebody has stolen: no agent puts right what is written for it.
+// theft is two honest nodes with traffic between their pods, and a third Node whose token was stolen. That Node is older and has the lesser
+// name, and no agent reverts what is written to it.
 type theft struct {
 	*meshtest.Cluster
 	thief, victim, watcher *meshtest.Node
 	packets                meshtest.Traffic
-	before                 []string // the watcher's routes
+	before                 []string // routes of the watcher
 }
 
 const thiefBlock = "10.90.66.0/26"
@@ -31,9 +31,9 @@ func newTheft(t *testing.T) *theft {
 	c.Create(t, pool)
 	th := &theft{Cluster: c, thief: c.NewNode(t, "aaa-thief", 0, 66)}
 	th.thief.Claim(t, thiefBlock)
-	th.say(t, api.AnnotationIPv4Address, "172.31.1.66/24")
-	th.say(t, api.AnnotationIPv4VXLANAddr, "10.90.66.1")
-	time.Sleep(time.Second) // the API server's times are in seconds
+	th.annotate(t, api.AnnotationIPv4Address, "172.31.1.66/24")
+	th.annotate(t, api.AnnotationIPv4VXLANAddr, "10.90.66.1")
+	time.Sleep(time.Second) // timestamps of the API server are in seconds
 	var pods []*meshtest.Pod
 	for number, n := range map[int]**meshtest.Node{11: &th.victim, 12: &th.watcher} {
 		var pod *meshtest.Pod
@@ -54,13 +54,13 @@ func newTheft(t *testing.T) *theft {
 	return th
 }
 
-// say writes an annotation of the thief's Node.
-func (th *theft) say(t *testing.T, key, text string) {
+// annotate sets an annotation of the thief's Node.
+func (th *theft) annotate(t *testing.T, key, text string) {
 	t.Helper()
 	th.thief.Annotate(t, key, &text)
 }
 
-// routes are the watcher's, but for those to the thief's own block.
+// routes returns the watcher's routes, without those to the thief's own block.
 func (th *theft) routes(t *testing.T) []string {
 	t.Helper()
 	var lines []string
@@ -73,7 +73,7 @@ func (th *theft) routes(t *testing.T) []string {
 	return lines
 }
 
-// inVain fails the test if the watcher's routes are not as they were, but for more.
+// inVain fails the test unless the watcher's routes are unchanged, apart from more.
 func (th *theft) inVain(t *testing.T, what string, more ...string) {
 	t.Helper()
 	want := slices.Sorted(slices.Values(append(more, th.before...)))
@@ -82,7 +82,7 @@ func (th *theft) inVain(t *testing.T, what string, more ...string) {
 	}
 }
 
-// What a node writes about itself on its Node takes nothing from others: neither their addresses nor their ends of tunnels.
+// Annotations of a node on its own Node take neither addresses nor tunnel endpoints from other nodes.
 func TestStolenAnnotations(t *testing.T) {
 	t.Parallel()
 	th := newTheft(t)
@@ -96,39 +96,39 @@ func TestStolenAnnotations(t *testing.T) {
 		{api.AnnotationVXLANMAC, vxlan.MACOf(th.victim.Name, false).String(), "", "has the MAC of node " + th.victim.Name},
 		{api.AnnotationIPv4Address, th.victim.Prefix.String(), "172.31.1.66/24", "its address " + th.victim.Prefix.Addr().String() + " is that of node " + th.victim.Name},
 	} {
-		th.say(t, lie.key, lie.text)
-		says(t, th.watcher, "Node aaa-thief: ", lie.says)
+		th.annotate(t, lie.key, lie.text)
+		reports(t, th.watcher, "Node aaa-thief: ", lie.says)
 		th.inVain(t, lie.key)
 		if lie.after == "" {
 			th.thief.Annotate(t, lie.key, nil)
 		} else {
-			th.say(t, lie.key, lie.after)
+			th.annotate(t, lie.key, lie.after)
 		}
 		meshtest.Eventually(t, func() error { return th.watcher.Has(t, thiefBlock+" via 10.90.66.1") })
 	}
-	// A new agent knows nothing of before but what the one before has written down.
-	th.say(t, api.AnnotationIPv4Address, th.victim.Prefix.String())
-	th.say(t, api.AnnotationASNumber, "65009")
-	says(t, th.watcher, "Node aaa-thief: its address")
+	// A new agent knows of earlier state only what the agent before has persisted.
+	th.annotate(t, api.AnnotationIPv4Address, th.victim.Prefix.String())
+	th.annotate(t, api.AnnotationASNumber, "65009")
+	reports(t, th.watcher, "Node aaa-thief: its address")
 	th.watcher.Signal(t, 9)
 	th.watcher.RemoveState(t)
 	th.watcher.Start(t, meshtest.Build)
-	says(t, th.watcher, "Node aaa-thief: its address")
+	reports(t, th.watcher, "Node aaa-thief: its address")
 	meshtest.Eventually(t, func() error { return th.watcher.Settled(1) })
 	th.inVain(t, "a restart")
 	th.packets.Intact(t)
 
-	// A node joins whose address somebody claims already.
+	// A node joins whose address is already claimed.
 	late := th.NewNode(t, "late", 0, 13)
-	th.say(t, api.AnnotationIPv4Address, late.Prefix.String())
+	th.annotate(t, api.AnnotationIPv4Address, late.Prefix.String())
 	meshtest.Eventually(t, func() error { return th.thief.Annotated(t, api.AnnotationIPv4Address, late.Prefix.String()) })
-	time.Sleep(4 * time.Second) // until others believe it
+	time.Sleep(4 * time.Second) // until others trust it
 	late.Claim(t, "10.90.13.0/26")
 	meshtest.Start(t, late)
 	meshtest.Eventually(t, func() error { return th.watcher.Has(t, "10.90.13.0/26 via 10.90.") })
 }
 
-// Pools and claims take nothing from the network between the nodes, nor from blocks that others come to own.
+// Pools and affinities take neither addresses of the network between the nodes nor blocks that others own later.
 func TestStolenRanges(t *testing.T) {
 	t.Parallel()
 	th := newTheft(t)
@@ -142,15 +142,15 @@ func TestStolenRanges(t *testing.T) {
 	evil.Spec.BlockSize, evil.Spec.VXLANMode, evil.Spec.NodeSelector = 32, api.EncapAlways, "!all()"
 	th.Create(t, evil)
 	claims(th.victim.Prefix.Addr().String()+"/32", th.watcher.Prefix.Addr().String()+"/32", "172.31.1.1/32")
-	says(t, th.watcher, "IPPool evil: spec.cidr 172.31.1.0/24 shares addresses with 172.31.1.0/24")
-	says(t, th.watcher, "BlockAffinity: "+th.victim.Prefix.Addr().String()+"/32 via 172.31.1.66", "a node")
-	says(t, th.watcher, "BlockAffinity: 172.31.1.1/32 via 172.31.1.66", "it holds a gateway of this host 172.31.1.1")
+	reports(t, th.watcher, "IPPool evil: spec.cidr 172.31.1.0/24 shares addresses with 172.31.1.0/24")
+	reports(t, th.watcher, "BlockAffinity: "+th.victim.Prefix.Addr().String()+"/32 via 172.31.1.66", "a node")
+	reports(t, th.watcher, "BlockAffinity: 172.31.1.1/32 via 172.31.1.66", "it holds a gateway of this host 172.31.1.1")
 	th.inVain(t, "a pool over the nodes' network")
 
 	claims("10.90.99.70/32", "10.90.99.96/27", "10.90.0.0/16", "0.0.0.0/0")
-	time.Sleep(time.Second) // the honest claim is younger
+	time.Sleep(time.Second) // the honest affinity is younger
 	th.victim.Claim(t, "10.90.99.64/26")
-	says(t, th.watcher, "spec.cidr 10.90.99.96/27 of node aaa-thief is no block of IPPool pods (/26)")
+	reports(t, th.watcher, "spec.cidr 10.90.99.96/27 of node aaa-thief is no block of IPPool pods (/26)")
 	line := ""
 	meshtest.Eventually(t, func() error {
 		for have := range strings.Lines(th.watcher.Routes(t)) {
@@ -164,7 +164,7 @@ func TestStolenRanges(t *testing.T) {
 	th.inVain(t, "claims of parts", line)
 	th.packets.Intact(t)
 
-	// A block from a time when the pool's were smaller is in use.
+	// A block from a time with a smaller block size is in use.
 	handle := "old"
 	old := &api.IPAMBlock{Meta: api.Meta{Name: "10-90-66-64-28"}, Spec: api.IPAMBlockSpec{
 		CIDR: "10.90.66.64/28", Affinity: ptr("host:aaa-thief"), Allocations: make([]*int, 16), Unallocated: []int{},

@@ -16,8 +16,7 @@ import (
 // calicoPreference is the LOCAL_PREF of Calico 3.32 and later: 2147483647 less the metric of a block's route, which is 1024.
 const calicoPreference = 2147482623
 
-// calicoNode is a node as Calico runs it: BIRD 1.6 has the sessions and the kernel's routes, and the Node says so in annotations.
-// There is no agent on it.
+// calicoNode is a node with Calico: BIRD 1.6 has the sessions and the kernel's routes, and the Node has the annotations. No agent runs on it.
 type calicoNode struct {
 	*meshtest.Node
 	bird  bgptest.Daemon
@@ -25,7 +24,7 @@ type calicoNode struct {
 	pod   *meshtest.Pod
 }
 
-// newCalicoNode makes a node with a block and a pod, whose BIRD knows all of peers.
+// newCalicoNode creates a node with a block and a pod, whose BIRD has sessions with all peers.
 func newCalicoNode(t testing.TB, c *meshtest.Cluster, host int, peers ...netip.Addr) *calicoNode {
 	t.Helper()
 	n := &calicoNode{Node: c.NewNode(t, fmt.Sprintf("calico-%d", host), 0, host), block: fmt.Sprintf("10.90.%d.0/26", host)}
@@ -43,7 +42,7 @@ func newCalicoNode(t testing.TB, c *meshtest.Cluster, host int, peers ...netip.A
 
 	config := bgptest.Config{ASN: 64512, Announce: []netip.Prefix{netip.MustParsePrefix(n.block)}, LocalPref: calicoPreference}
 	for _, peer := range peers {
-		// Calico's rule: whose peer has the greater address, as text, waits.
+		// Calico's rule: the side whose peer has the greater address, compared as text, is passive.
 		passive := peer.String() > n.Prefix.Addr().String()
 		config.Sessions = append(config.Sessions, bgptest.Session{Peer: peer, ASN: 64512, Passive: passive})
 	}
@@ -51,8 +50,8 @@ func newCalicoNode(t testing.TB, c *meshtest.Cluster, host int, peers ...netip.A
 	return n
 }
 
-// An agent in the mesh of Calico nodes, half of a cluster that changes over: of two, one connects to it and one waits for it. Both
-// kernels have the other's routes, pods reach each other, and restarts on either side lose no packet.
+// An agent in a mesh of Calico nodes, as during a migration: it connects to one of two and waits for the other. All kernels have the others'
+// routes, pods reach each other, and restarts on either side lose no packet.
 func TestAmongCalicoNodes(t *testing.T) {
 	t.Parallel()
 	c := meshtest.NewCluster(t)
@@ -78,7 +77,7 @@ func TestAmongCalicoNodes(t *testing.T) {
 	agent.Signal(t, syscall.SIGKILL)
 	agent.Start(t, meshtest.Build)
 	meshtest.Eventually(t, func() error { return agent.Settled(len(calico)) })
-	time.Sleep(3 * time.Second) // what BIRD would drop, it drops by the end of the agent's table
+	time.Sleep(3 * time.Second) // BIRD drops stale routes at the End-of-RIB
 	packets.Intact(t)
 
 	packets = streams()
@@ -90,8 +89,8 @@ func TestAmongCalicoNodes(t *testing.T) {
 	time.Sleep(3 * time.Second)
 	packets.Intact(t)
 
-	// A password for the mesh reaches both kinds of nodes, as far as Calico's part is concerned by the hand of its confd. New sessions
-	// are begun, in which BIRD drops what it had: no packets are counted.
+	// A password of the mesh is applied by both kinds of nodes; the test does it for Calico's confd. In the new sessions BIRD drops the old
+	// paths: no packets are counted.
 	changed := time.Now()
 	c.SetPassword(t, "first")
 	for _, n := range calico {
@@ -103,7 +102,7 @@ func TestAmongCalicoNodes(t *testing.T) {
 	known(t, agent, calico)
 }
 
-// known waits until the agent's kernel and those of Calico nodes have each other's blocks.
+// known waits until the agent's kernel and those of Calico nodes have routes to each other's blocks.
 func known(t testing.TB, agent *meshtest.Node, calico []*calicoNode) {
 	t.Helper()
 	for _, n := range calico {
@@ -114,7 +113,7 @@ func known(t testing.TB, agent *meshtest.Node, calico []*calicoNode) {
 	}
 }
 
-// others are the addresses of all Calico nodes but one.
+// others returns the addresses of all Calico nodes but one.
 func others(calico []*calicoNode, but *calicoNode) []netip.Addr {
 	var list []netip.Addr
 	for _, n := range calico {

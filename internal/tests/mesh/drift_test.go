@@ -10,15 +10,15 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
-// hand is something that is undone by hand on a node whose agent runs, and how to see that it is back.
-type hand struct {
+// intervention is a manual change on a node with a running agent, and a check that it was reverted.
+type intervention struct {
 	what string
 	undo []string // a command
 	back func() error
 }
 
-// hands are what can be undone without a tunnel. The first block is the node's own, the second the other node's.
-func hands(t testing.TB, n *meshtest.Node, own, others, via string) []hand {
+// interventions returns the changes that need no tunnel. own is a block of the node, others one of the other node.
+func interventions(t testing.TB, n *meshtest.Node, own, others, via string) []intervention {
 	sysctl := func(key, want string) func() error {
 		return func() error {
 			if have := strings.TrimSpace(n.Run(t, "sysctl", "-n", key)); have != want {
@@ -35,7 +35,7 @@ func hands(t testing.TB, n *meshtest.Node, own, others, via string) []hand {
 		}
 		return nil
 	}
-	all := []hand{
+	all := []intervention{
 		{"a route is removed", []string{"ip", "route", "del", others}, route(others + " via " + via + " dev eth0")},
 		{"a route is changed", []string{"ip", "route", "replace", others, "via", "172.31.1.1", "dev", "eth0", "proto", "84"}, route(others + " via " + via + " dev eth0")},
 		{"the own block's route is removed", []string{"ip", "route", "del", "unreachable", own}, route("unreachable " + own)},
@@ -44,15 +44,15 @@ func hands(t testing.TB, n *meshtest.Node, own, others, via string) []hand {
 		{"forwarding is turned off", []string{"sysctl", "-qw", "net.ipv4.ip_forward=0"}, sysctl("net.ipv4.ip_forward", "1")},
 	}
 	if set := setWith(ruleset, "10.90.0.0/16"); set != "" {
-		all = append(all, hand{"a set loses an element", []string{"nft", "delete element inet tortie " + set + " { 10.90.0.0/16 }"}, table},
-			hand{"a set gets an element", []string{"nft", "add element inet tortie " + set + " { 10.200.0.0/16 }"}, table})
+		all = append(all, intervention{"a set loses an element", []string{"nft", "delete element inet tortie " + set + " { 10.90.0.0/16 }"}, table},
+			intervention{"a set gets an element", []string{"nft", "add element inet tortie " + set + " { 10.200.0.0/16 }"}, table})
 	} else {
 		t.Errorf("no set has the pool:\n%s", ruleset)
 	}
 	return all
 }
 
-// setWith returns the name of a set in the text of a table that has an element.
+// setWith returns the name of the set with an element, from the text of a table.
 func setWith(ruleset, element string) string {
 	name := ""
 	for line := range strings.Lines(ruleset) {
@@ -66,8 +66,8 @@ func setWith(ruleset, element string) string {
 	return ""
 }
 
-// repair undoes by hand and returns how long it took until that was put right.
-func (h hand) repair(t testing.TB, n *meshtest.Node) time.Duration {
+// repair makes the change and returns the time until the agent has reverted it.
+func (h intervention) repair(t testing.TB, n *meshtest.Node) time.Duration {
 	t.Helper()
 	begun := time.Now()
 	n.Run(t, h.undo[0], h.undo[1:]...)
@@ -77,13 +77,13 @@ func (h hand) repair(t testing.TB, n *meshtest.Node) time.Duration {
 			return time.Since(begun)
 		}
 		if time.Now().After(end) {
-			t.Fatalf("%s: not put right in %v: %v", h.what, meshtest.Patience*meshtest.TimeScale, err)
+			t.Fatalf("%s: not repaired in %v: %v", h.what, meshtest.Patience*meshtest.TimeScale, err)
 		}
 	}
 }
 
-// foreigners are things of others that look as much like the agent's as can be.
-func foreigners(t testing.TB, n *meshtest.Node) (look func() string) {
+// foreign creates objects of other owners that resemble the agent's, and returns a function that prints them.
+func foreign(t testing.TB, n *meshtest.Node) (look func() string) {
 	t.Helper()
 	for _, args := range [][]string{
 		{"ip", "route", "add", "10.77.0.0/16", "via", "172.31.1.1", "proto", "12"},
@@ -110,7 +110,7 @@ func foreigners(t testing.TB, n *meshtest.Node) (look func() string) {
 	}
 }
 
-// What hands undo, the running agent does again, and it leaves what is not its own. How fast is for the benchmark to say.
+// A running agent reverts manual changes, and leaves objects of other owners. hack/bench measures how fast.
 func TestDrift(t *testing.T) {
 	t.Parallel()
 	c := meshtest.NewCluster(t)
@@ -118,16 +118,16 @@ func TestDrift(t *testing.T) {
 	p := newPair(t, c, 0)
 	meshtest.Start(t, p.nodes()...)
 	meshtest.Settle(t, p.nodes()...)
-	foreign := foreigners(t, p.a)
+	foreign := foreign(t, p.a)
 	before := foreign()
-	for _, h := range hands(t, p.a, "10.90.10.0/26", "10.90.11.0/26", "172.31.1.11") {
+	for _, h := range interventions(t, p.a, "10.90.10.0/26", "10.90.11.0/26", "172.31.1.11") {
 		for range meshtest.Repeat(1, 5) {
 			took := h.repair(t, p.a)
 			t.Logf("%s: back after %v", h.what, took.Round(time.Millisecond))
 			meshtest.RecordTimes(h.what+": put right", took)
 		}
 		if after := foreign(); after != before {
-			t.Errorf("%s: others' things were\n%s\nand are\n%s", h.what, before, after)
+			t.Errorf("%s: objects of others were\n%s\nand are\n%s", h.what, before, after)
 		}
 	}
 	p.a.Running(t)

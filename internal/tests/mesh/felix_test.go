@@ -16,7 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
-// felixNode is a node as Felix leaves it: its device, what is in it, and routes of protocol 80. Nothing runs on it.
+// felixNode is a node with the state of a stopped Felix: its VXLAN device with entries, and routes of protocol 80.
 type felixNode struct {
 	*meshtest.Node
 	pod   *meshtest.Pod
@@ -29,7 +29,7 @@ func newFelixNode(t testing.TB, c *meshtest.Cluster, subnet, host int) *felixNod
 	return withFelix(t, c, c.NewNode(t, fmt.Sprintf("felix-%d", host), subnet, host), fmt.Sprintf("10.90.%d.0/26", host))
 }
 
-// withFelix makes a node, which may have something else beside, one of Felix's, with a block of a pool of VXLAN.
+// withFelix adds Felix's state, with a block of a VXLAN pool, to a node that may have other state.
 func withFelix(t testing.TB, c *meshtest.Cluster, node *meshtest.Node, block string) *felixNode {
 	t.Helper()
 	n := &felixNode{Node: node, block: block}
@@ -65,7 +65,7 @@ func withFelix(t testing.TB, c *meshtest.Cluster, node *meshtest.Node, block str
 	return n
 }
 
-// knows does what Felix does when it hears of another node.
+// knows programs another node as Felix does.
 func (n *felixNode) knows(t testing.TB, other *meshtest.Node, end netip.Addr, block string) {
 	t.Helper()
 	mac := vxlan.MACOf(other.Name, false).String()
@@ -74,8 +74,8 @@ func (n *felixNode) knows(t testing.TB, other *meshtest.Node, end netip.Addr, bl
 	n.Run(t, "ip", "route", "replace", block, "via", end.String(), "dev", vxlan.Device4, "proto", "80", "onlink")
 }
 
-// Half of a cluster without BGP changes over: agents among nodes of Felix's, in one subnet and in two. Each reaches each, and an agent
-// that takes a node over from Felix uses its device, and loses no packet.
+// A cluster without BGP is being migrated: agents among Felix nodes, in one subnet and in two. All pods reach each other, and an agent that
+// takes over a node uses Felix's device and loses no packet.
 func TestAmongFelixNodes(t *testing.T) {
 	t.Parallel()
 	c := meshtest.NewCluster(t)
@@ -115,7 +115,7 @@ func TestAmongFelixNodes(t *testing.T) {
 	meshtest.Eventually(t, func() error { return first.Settled(0) })
 	packets.Intact(t)
 	if text := first.Run(t, "ss", "-Htln", "sport", "=", ":179"); text != "" {
-		t.Errorf("BGP is off, and something listens: %s", text)
+		t.Errorf("BGP is disabled, but a socket listens: %s", text)
 	}
 
 	packets = streams()
@@ -130,12 +130,12 @@ func TestAmongFelixNodes(t *testing.T) {
 	})
 	packets.Intact(t)
 	if now := near.Link(t, vxlan.Device4).Index; now != device {
-		t.Errorf("the device was made anew: index %d became %d", device, now)
+		t.Errorf("the device was recreated: index %d became %d", device, now)
 	}
 	if now := end(t, near.Node, false); now != near.end {
-		t.Errorf("the end %s became %s", near.end, now)
+		t.Errorf("the tunnel endpoint %s became %s", near.end, now)
 	}
-	meshtest.Eventually(t, func() error { // a busy API server may be slow to answer, which is a problem that passes
+	meshtest.Eventually(t, func() error { // a busy API server may be slow, which is a transient problem
 		status, err := near.Status()
 		if err == nil && (len(status.Problems) > 0 || !strings.Contains(fmt.Sprint(status.Tunnels), "vxlan.calico")) {
 			err = fmt.Errorf("problems %q, tunnels %+v", status.Problems, status.Tunnels)

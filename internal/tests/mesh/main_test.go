@@ -1,5 +1,5 @@
-// Package mesh proves the agent as a whole: real agent processes in namespaces that stand for nodes, a real API server, real
-// BGP sessions between them, real pods' packets, each of which is counted. It looks from outside only.
+// Package mesh tests agents in a mesh: real agent processes in namespaces that stand for nodes, a real API server, real BGP sessions, and
+// packets between pods, each of which is counted.
 package mesh
 
 import (

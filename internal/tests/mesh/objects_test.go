@@ -19,7 +19,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
-// between is a node's session with another.
+// between returns a node's session with another.
 func between(n, other *meshtest.Node) (nodestatus.Peer, error) {
 	r, err := n.Status()
 	if err != nil {
@@ -33,7 +33,7 @@ func between(n, other *meshtest.Node) (nodestatus.Peer, error) {
 	return nodestatus.Peer{}, fmt.Errorf("%s has no session with %s", n.Name, other.Name)
 }
 
-// by returns nil if both ends have their session by an object, or by the mesh if that has no name, and have had it no longer than since.
+// by returns nil if both ends have their session from an object, or from the mesh if object is empty, established after since.
 func by(object string, since time.Time, a, b *meshtest.Node) error {
 	for _, ends := range [][2]*meshtest.Node{{a, b}, {b, a}} {
 		p, err := between(ends[0], ends[1])
@@ -47,10 +47,10 @@ func by(object string, since time.Time, a, b *meshtest.Node) error {
 	return nil
 }
 
-// untouched notes a session, and returns what fails the test if it has been another since.
+// untouched returns a function that fails the test if a session was reset since.
 func untouched(t *testing.T, a, b *meshtest.Node) func(after string) {
 	t.Helper()
-	// An agent closes a connection on which nothing is asked for 5 s. On a loaded machine that happens to one that is asked by a test.
+	// An agent closes an HTTP connection after 5 s without a request, which may hit the test's request on a loaded machine.
 	answered := func() (p nodestatus.Peer) {
 		t.Helper()
 		meshtest.Eventually(t, func() (err error) { p, err = between(a, b); return err })
@@ -68,8 +68,8 @@ func untouched(t *testing.T, a, b *meshtest.Node) func(after string) {
 	}
 }
 
-// says waits until a node names a problem that contains all parts, and fails if none of its problems does.
-func says(t *testing.T, n *meshtest.Node, parts ...string) {
+// reports waits until a node reports a problem that contains all parts.
+func reports(t *testing.T, n *meshtest.Node, parts ...string) {
 	t.Helper()
 	meshtest.Eventually(t, func() error {
 		r, err := n.Status()
@@ -85,12 +85,12 @@ func says(t *testing.T, n *meshtest.Node, parts ...string) {
 				return nil
 			}
 		}
-		return fmt.Errorf("%s says %q, and nothing of %q", n.Name, r.Problems, parts)
+		return fmt.Errorf("%s reports %q, want a problem with %q", n.Name, r.Problems, parts)
 	})
 }
 
-// A BGPPeer, its Secret and its BGPFilter come, change, break and go: what they say is in force soon, what is broken leaves what was
-// there, and no other session is touched.
+// A BGPPeer, its Secret and its BGPFilter are created, changed, made invalid and deleted: each change takes effect soon, an invalid object
+// leaves the last valid state, and no other session is reset.
 func TestBGPObjects(t *testing.T) {
 	t.Parallel()
 	cluster := meshtest.NewCluster(t)
@@ -119,7 +119,7 @@ func TestBGPObjects(t *testing.T) {
 		Password: &api.BGPPassword{SecretKeyRef: &api.SecretKeyRef{Name: "special", Key: "rr"}},
 	}}
 	cluster.Create(t, peer)
-	says(t, a, "BGPPeer special: spec.password: ", "Secret kube-system/special: the Secret does not exist", "there is no session until then")
+	reports(t, a, "BGPPeer special: spec.password: ", "Secret kube-system/special: the Secret does not exist", "there is no session until then")
 	if err := by("", time.Time{}, a, c); err != nil {
 		t.Error(err)
 	}
@@ -138,8 +138,8 @@ func TestBGPObjects(t *testing.T) {
 	if err := secrets.Delete(t.Context(), "special", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	says(t, a, "BGPPeer special: spec.password: ", "what it was before stays in force")
-	says(t, c, "BGPPeer special: spec.password: ", "what it was before stays in force")
+	reports(t, a, "BGPPeer special: spec.password: ", "what it was before stays in force")
+	reports(t, c, "BGPPeer special: spec.password: ", "what it was before stays in force")
 	put("one")
 	meshtest.Eventually(t, func() error { return quiet(a, c) })
 	same("the Secret's absence")
@@ -149,26 +149,26 @@ func TestBGPObjects(t *testing.T) {
 	}}
 	peer.Spec.Filters = []string{"special"}
 	update(t, cluster, peer)
-	says(t, a, "BGPPeer special: spec.filters: BGPFilter special does not exist", "what it was before stays in force")
+	reports(t, a, "BGPPeer special: spec.filters: BGPFilter special does not exist", "what it was before stays in force")
 	took(t, "a filter", func() { cluster.Create(t, filter) }, func(time.Time) error { return refuses(a, c, 1) })
 	filter.Spec.ImportV4[0].Action = "Accept"
 	took(t, "a filter's change", func() { update(t, cluster, filter) }, func(time.Time) error { return refuses(a, c, 0) })
 	same("changes of the filter")
 	others("changes of the filter")
 
-	// An agent that starts anew while the filter is missing goes on with what the earlier one knew.
+	// An agent that restarts while the filter is missing uses what the earlier one persisted.
 	cluster.Remove(t, filter)
-	says(t, a, "BGPPeer special: spec.filters: BGPFilter special does not exist", "what it was before stays in force")
+	reports(t, a, "BGPPeer special: spec.filters: BGPFilter special does not exist", "what it was before stays in force")
 	meshtest.Eventually(t, func() error {
 		text, err := os.ReadFile(filepath.Join(a.Dir, "run/tortie/world.json"))
 		if err == nil && !strings.Contains(string(text), `"past":[{"peer":{"metadata":{"name":"special"`) {
-			err = fmt.Errorf("nothing is kept of the peer")
+			err = fmt.Errorf("no persisted state of the peer")
 		}
 		return err
 	})
 	a.Signal(t, syscall.SIGKILL)
 	took(t, "an agent's start", func() { a.Start(t, meshtest.Build) }, func(since time.Time) error { return by("special", since, a, c) })
-	says(t, a, "BGPPeer special: spec.filters: BGPFilter special does not exist", "what it was before stays in force")
+	reports(t, a, "BGPPeer special: spec.filters: BGPFilter special does not exist", "what it was before stays in force")
 	stays = stays[1:]
 
 	took(t, "a peer's removal", func() { cluster.Remove(t, peer) }, func(since time.Time) error { return by("", since, a, c) })
@@ -177,7 +177,7 @@ func TestBGPObjects(t *testing.T) {
 	meshtest.Settle(t, a, b, c)
 }
 
-// Where an agent listens, and for which cluster it reflects, change while it runs: no other session is touched.
+// The listen address and the cluster ID of an agent change at run time, and no other session is reset.
 func TestBGPOfOneNode(t *testing.T) {
 	t.Parallel()
 	cluster := meshtest.NewCluster(t)
@@ -208,7 +208,7 @@ func TestBGPOfOneNode(t *testing.T) {
 	meshtest.Eventually(t, func() error { return listens(c.Prefix.Addr().String() + ":1790") })
 	all("bindMode")
 
-	// A reflector that the operator makes leaves the mesh, and has the sessions that BGPPeers give it.
+	// A reflector set by an operator leaves the mesh, and has the sessions of its BGPPeers.
 	cluster.Create(t, &api.BGPPeer{Meta: api.Meta{Name: "reflectors"}, Spec: api.BGPPeerSpec{PeerSelector: "has(reflector)"}})
 	id, labels := "1.0.0.1", `{"reflector":"yes"}`
 	c.Annotate(t, api.AnnotationReflector, &id)
@@ -224,16 +224,16 @@ func TestBGPOfOneNode(t *testing.T) {
 	}
 }
 
-// took waits for what a change leads to, and shows how long that took.
+// took waits until a change has taken effect, and logs how long that took.
 func took(t *testing.T, what string, change func(), check func(since time.Time) error) {
 	t.Helper()
 	begun := time.Now()
 	change()
 	meshtest.Eventually(t, func() error { return check(begun) })
-	t.Logf("%s: in force after %v", what, time.Since(begun).Round(10*time.Millisecond))
+	t.Logf("%s: effective after %v", what, time.Since(begun).Round(10*time.Millisecond))
 }
 
-// quiet returns nil if none of the nodes says anything of the object.
+// quiet returns nil if none of the nodes reports a problem with the object.
 func quiet(nodes ...*meshtest.Node) error {
 	for _, n := range nodes {
 		r, err := n.Status()
@@ -249,7 +249,7 @@ func quiet(nodes ...*meshtest.Node) error {
 	return nil
 }
 
-// refuses returns nil if a node refuses so many prefixes of another's.
+// refuses returns nil if a node rejects this number of prefixes of another.
 func refuses(n, other *meshtest.Node, want int) error {
 	p, err := between(n, other)
 	if err == nil && (p.Refused != want || p.State != "Established") {
@@ -258,7 +258,7 @@ func refuses(n, other *meshtest.Node, want int) error {
 	return err
 }
 
-// update writes an object's spec over what there is.
+// update replaces an object's spec.
 func update(t *testing.T, c *meshtest.Cluster, obj api.Resource) {
 	t.Helper()
 	if err := c.Store.Update(t.Context(), obj); err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
-// What agents know of the cluster may go away, change behind their backs, or lie for a moment: the packets between pods that are
-// none of that do not notice. The parts follow one another on one cluster.
+// The API server may fail, the cluster may change while watches are interrupted, and objects may be wrong for a moment: packets between
+// unaffected pods are not lost. The parts run in sequence on one cluster.
 func TestOutages(t *testing.T) {
 	t.Parallel()
 	c := meshtest.NewCluster(t)
@@ -30,7 +30,7 @@ func TestOutages(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(4 * time.Second)
-		// This one finds nobody to ask what to do.
+		// This agent starts without an API server.
 		others.a.Signal(t, syscall.SIGTERM)
 		others.a.Start(t, meshtest.Build)
 		time.Sleep(6 * time.Second)
@@ -46,13 +46,13 @@ func TestOutages(t *testing.T) {
 		packets.Intact(t)
 	})
 
-	t.Run("another world", func(t *testing.T) {
+	t.Run("changed cluster", func(t *testing.T) {
 		packets := p.traffic(t)
 		for _, n := range p.nodes() {
 			n.Wire.Stall()
 			n.Wire.Reset()
 		}
-		// A node comes, another goes with its block, a block gets a new owner, pools are changed, come and go.
+		// Meanwhile a node joins, another is deleted with its block, a block gets a new owner, pools are changed, created and deleted.
 		added := c.NewNode(whole, "node-20", 0, 20)
 		added.Claim(t, "10.90.20.0/26")
 		added.Start(t, meshtest.Build)
@@ -70,7 +70,7 @@ func TestOutages(t *testing.T) {
 		}
 		for _, n := range p.nodes() {
 			meshtest.Eventually(t, func() error {
-				gone := errors.New("the block of the node that is gone still has a route")
+				gone := errors.New("the block of the deleted node still has a route")
 				if n.Has(t, "10.90.13.0/26") != nil {
 					gone = nil
 				}

@@ -10,8 +10,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
-// Sessions may be lost, be kept from coming up, begin anew, or be with a peer that is not all there: pods' packets do not notice,
-// nor do the node's probes.
+// Sessions may be lost, fail to come up, be reset, or have an unresponsive peer, without packet loss or failed probes.
 func TestPeers(t *testing.T) {
 	t.Parallel()
 	c := meshtest.NewCluster(t)
@@ -27,7 +26,7 @@ func TestPeers(t *testing.T) {
 			"add chain inet closed out { type filter hook output priority 0; }; "+
 			"add rule inet closed in tcp dport 179 drop; add rule inet closed out tcp dport 179 drop")
 		time.Sleep(time.Second)
-		// Without a restart, nothing would happen before the hold time is over.
+		// Without a restart, nothing happens before the hold time expires.
 		p.a.Signal(t, syscall.SIGKILL)
 		p.a.Start(t, meshtest.Build)
 		meshtest.Eventually(t, func() error { return p.a.Probe("/readyz") })
@@ -43,7 +42,7 @@ func TestPeers(t *testing.T) {
 		for _, password := range []string{"one", "another"} {
 			changed := time.Now()
 			c.SetPassword(t, password)
-			// Sessions begin anew, which needs the same password at both ends.
+			// Sessions are established again, which needs the same password at both ends.
 			meshtest.Eventually(t, func() error {
 				for _, n := range all {
 					if err := n.SessionsSince(changed, len(all)-1); err != nil {
@@ -64,7 +63,7 @@ func TestPeers(t *testing.T) {
 
 	t.Run("stopped peer", func(t *testing.T) {
 		packets := p.traffic(t)
-		// It keeps its connections, answers nothing, and takes new connections without a word.
+		// A stopped process keeps its connections, and the kernel accepts new ones, but neither is answered.
 		stopped := all[2]
 		if err := stopped.Cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
@@ -73,7 +72,7 @@ func TestPeers(t *testing.T) {
 			for _, path := range []string{"/livez", "/readyz"} {
 				meshtest.Eventually(t, func() error { return p.a.Probe(path) })
 			}
-			// The second time, for one that has never had a session with it.
+			// Again, for an agent that has never had a session with it.
 			p.a.Signal(t, syscall.SIGTERM)
 			p.a.Start(t, meshtest.Build)
 		}
@@ -89,7 +88,7 @@ func TestPeers(t *testing.T) {
 
 	t.Run("peers", func(t *testing.T) {
 		packets := p.traffic(t)
-		// First one that has no part in it, then all that the first node has.
+		// First a session without routes in use, then all sessions of the first node.
 		for _, n := range all[2:] {
 			n.Signal(t, syscall.SIGKILL)
 			time.Sleep(2 * time.Second)

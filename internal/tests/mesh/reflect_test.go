@@ -13,7 +13,7 @@ import (
 	. "github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
-// reflected is a cluster whose agents agree on route reflectors from eight nodes on.
+// reflected is a cluster with automatic route reflectors from eight nodes on.
 type reflected struct {
 	*Cluster
 	nodes []*Node
@@ -33,7 +33,7 @@ func newReflected(t testing.TB, dual bool) *reflected {
 	return r
 }
 
-// add makes nodes with a pod each, in three zones, and starts their agents.
+// add creates nodes with a pod each, in three zones, and starts their agents.
 func (r *reflected) add(t testing.TB, count int) (added []*Node) {
 	t.Helper()
 	for range count {
@@ -48,8 +48,8 @@ func (r *reflected) add(t testing.TB, count int) (added []*Node) {
 	return added
 }
 
-// says returns what each node says of itself.
-func (r *reflected) says(t testing.TB) map[string]string {
+// reports returns the reflection annotation of each node.
+func (r *reflected) reports(t testing.TB) map[string]string {
 	t.Helper()
 	words := map[string]string{}
 	for _, n := range r.nodes {
@@ -62,10 +62,10 @@ func (r *reflected) says(t testing.TB) map[string]string {
 	return words
 }
 
-// reflectors are the nodes that say that they are.
+// reflectors returns the nodes that are annotated as reflectors.
 func (r *reflected) reflectors(t testing.TB) (all []*Node) {
 	t.Helper()
-	words := r.says(t)
+	words := r.reports(t)
 	for _, n := range r.nodes {
 		if words[n.Name] == "reflector" || words[n.Name] == "retiring" {
 			all = append(all, n)
@@ -74,8 +74,8 @@ func (r *reflected) reflectors(t testing.TB) (all []*Node) {
 	return all
 }
 
-// agreed returns nil once some of the nodes are reflectors, in a zone each, and all have sessions with these and no others, but for
-// nodes whose agents do not run.
+// agreed returns nil once count nodes are reflectors, in a zone each, and all nodes have sessions with these and no others, except nodes
+// without a running agent.
 func (r *reflected) agreed(t testing.TB, count int) error {
 	t.Helper()
 	reflecting := r.reflectors(t)
@@ -94,13 +94,13 @@ func (r *reflected) agreed(t testing.TB, count int) error {
 		}
 	}
 	if standing != count || len(zones) != min(count, 3) {
-		return fmt.Errorf("%d reflectors in %d zones, want %d: %v", standing, len(zones), count, r.says(t))
+		return fmt.Errorf("%d reflectors in %d zones, want %d: %v", standing, len(zones), count, r.reports(t))
 	}
 	var errs []error
 	for _, n := range running {
 		want := standing
 		if slices.Contains(reflecting, n) {
-			want = len(running) // and this one is not its own peer
+			want = len(running) // and is not its own peer
 		}
 		errs = append(errs, r.sessions(n, want-btoi(slices.Contains(reflecting, n))))
 	}
@@ -114,7 +114,8 @@ func btoi(b bool) int {
 	return 0
 }
 
-// sessions returns nil if that many of a node's are up in each family, and none is not but those with nodes whose agents do not run.
+// sessions returns nil if a node has this number of established sessions in each family, and all others are with nodes without a running
+// agent.
 func (r *reflected) sessions(n *Node, count int) error {
 	report, err := n.Status()
 	if err != nil {
@@ -139,7 +140,7 @@ func (r *reflected) sessions(n *Node, count int) error {
 	return nil
 }
 
-// traffic is streams between neighbours in the list of nodes, and to a pod whose address was borrowed, which BGP alone shows.
+// traffic starts streams between neighbours in the list of nodes, and to a pod with a borrowed address, whose route is known by BGP only.
 func (r *reflected) traffic(t testing.TB, of ...*Node) (packets Traffic) {
 	t.Helper()
 	for i, n := range of[1:] {
@@ -148,7 +149,7 @@ func (r *reflected) traffic(t testing.TB, of ...*Node) (packets Traffic) {
 	return packets
 }
 
-// borrow puts a pod on one node whose address is of another's block.
+// borrow creates a pod on one node with an address of another node's block.
 func (r *reflected) borrow(t testing.TB, owner, by *Node) *Pod {
 	t.Helper()
 	host := owner.Prefix.Addr().As4()[3]
@@ -156,14 +157,13 @@ func (r *reflected) borrow(t testing.TB, owner, by *Node) *Pod {
 	return by.NewPod(t, fmt.Sprintf("10.90.%d.9", host))
 }
 
-// ready has the API say of a Node what its kubelet would.
+// ready sets the Ready condition of a Node, as its kubelet does.
 func (r *reflected) ready(t testing.TB, n *Node, status string) {
 	t.Helper()
 	n.Condition(t, api.NodeReady, status)
 }
 
-// A mesh grows until its nodes agree on reflectors; one of these is restarted, another one dies and comes back. The packets between
-// pods do not notice.
+// A mesh grows until its nodes elect reflectors; one of these is restarted, another one fails and comes back, without packet loss.
 func TestReflectors(t *testing.T) {
 	t.Parallel()
 	r := newReflected(t, true)
@@ -172,7 +172,7 @@ func TestReflectors(t *testing.T) {
 		r.ready(t, n, "True")
 	}
 	Settle(t, nodes...)
-	if words := r.says(t); len(r.reflectors(t)) > 0 {
+	if words := r.reports(t); len(r.reflectors(t)) > 0 {
 		t.Fatalf("seven nodes have reflectors: %v", words)
 	}
 	borrower := r.borrow(t, nodes[1], nodes[0])
@@ -193,14 +193,14 @@ func TestReflectors(t *testing.T) {
 	time.Sleep(500 * time.Millisecond)
 	restarted.Start(t, Build)
 	Within(t, 2*Patience, func() error { return r.agreed(t, 3) })
-	time.Sleep(6 * time.Second) // what it thinks is not needed is gone by now
+	time.Sleep(6 * time.Second) // it has removed stale routes by now
 	packets.Intact(t)
 	const write = "PATCH nodes/status"
 	if now := r.Requests(t); now[write] > writes[write] || writes[write] < len(r.nodes) {
-		t.Errorf("a restart has written Nodes, beside %d writes before it: %v", writes[write], Writes(writes, now))
+		t.Errorf("a restart has written Nodes (writes before it: %d): %v", writes[write], Writes(writes, now))
 	}
 
-	// It dies with its node's kubelet; its kernel goes on.
+	// The agent and the kubelet of the node fail; its kernel keeps forwarding.
 	dead := r.reflectors(t)[1]
 	packets = append(r.traffic(t, nodes[:4]...), StartTraffic(t, r.pods[nodes[2]], borrower)...)
 	dead.Signal(t, syscall.SIGKILL)
@@ -216,14 +216,14 @@ func TestReflectors(t *testing.T) {
 	}
 }
 
-// Reflectors' Nodes are deleted, all at once; then so many nodes leave that the mesh comes back.
+// The Nodes of all reflectors are deleted at once; then nodes leave until the full mesh is used again.
 func TestReflectorsLeave(t *testing.T) {
 	t.Parallel()
 	r := newReflected(t, false)
 	r.add(t, 12)
 	Within(t, 3*Patience, func() error { return r.agreed(t, 3) })
 	gone := r.reflectors(t)
-	r.forget(t, gone...)
+	r.remove(t, gone...)
 	packets := r.traffic(t, r.nodes[:4]...)
 	begun := time.Now()
 	Within(t, 2*Patience, func() error { return r.agreed(t, 3) })
@@ -237,7 +237,7 @@ func TestReflectorsLeave(t *testing.T) {
 			clients = append(clients, n)
 		}
 	}
-	r.forget(t, clients[:3]...)
+	r.remove(t, clients[:3]...)
 	packets = r.traffic(t, r.nodes[:4]...)
 	begun = time.Now()
 	Within(t, 2*Patience, func() error {
@@ -250,7 +250,7 @@ func TestReflectorsLeave(t *testing.T) {
 	Timed(t, "too few nodes are left for reflectors: all have sessions with all", begun)
 	Within(t, 3*Patience, func() error {
 		if left := r.reflectors(t); len(left) > 0 {
-			return fmt.Errorf("reflectors of a mesh: %v", r.says(t))
+			return fmt.Errorf("reflectors of a mesh: %v", r.reports(t))
 		}
 		return nil
 	})
@@ -261,8 +261,8 @@ func TestReflectorsLeave(t *testing.T) {
 	}
 }
 
-// forget ends nodes for good.
-func (r *reflected) forget(t testing.TB, nodes ...*Node) {
+// remove removes nodes for good.
+func (r *reflected) remove(t testing.TB, nodes ...*Node) {
 	t.Helper()
 	for _, n := range nodes {
 		n.Signal(t, syscall.SIGKILL)
@@ -271,7 +271,7 @@ func (r *reflected) forget(t testing.TB, nodes ...*Node) {
 	}
 }
 
-// A node says that it reflects although three others do. It steps down, and keeps no session that the others have given up.
+// A node is annotated as a fourth reflector. It steps down, and keeps no session that the others have closed.
 func TestReflectorsTooMany(t *testing.T) {
 	t.Parallel()
 	r := newReflected(t, false)

@@ -11,14 +11,14 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
-// pair is two nodes with a pod each, and a second one on the first whose address is borrowed from the second's block: only BGP
-// tells where that is.
+// pair is two nodes with a pod each. A second pod on the first node has an address borrowed from the second's block, whose route is known by
+// BGP only.
 type pair struct {
 	a, b                 *meshtest.Node
 	podA, podB, borrower *meshtest.Pod
 }
 
-// newPair makes two nodes of a subnet, the number-th pair of the cluster: nodes, blocks and pods have numbers made of it.
+// newPair creates two nodes of a subnet, whose names, blocks and pods are derived from number.
 func newPair(t testing.TB, c *meshtest.Cluster, number int) *pair {
 	t.Helper()
 	p := &pair{}
@@ -33,7 +33,7 @@ func newPair(t testing.TB, c *meshtest.Cluster, number int) *pair {
 	return p
 }
 
-// traffic is streams between the nodes' own pods, and between the second's and the borrower.
+// traffic starts streams between the nodes' own pods, and between the second's and the borrower.
 func (p *pair) traffic(t testing.TB) meshtest.Traffic {
 	t.Helper()
 	return append(meshtest.StartTraffic(t, p.podA, p.podB), meshtest.StartTraffic(t, p.podB, p.borrower)...)
@@ -41,8 +41,7 @@ func (p *pair) traffic(t testing.TB) meshtest.Traffic {
 
 func (p *pair) nodes() []*meshtest.Node { return []*meshtest.Node{p.a, p.b} }
 
-// An agent may end in any way, at any time, and come back: the pods' packets do not notice. Each way has a pair of nodes of
-// its own in one full mesh.
+// An agent may be stopped or killed at any time and restarted without packet loss. Each case has a pair of nodes of its own in one full mesh.
 func TestRestarts(t *testing.T) {
 	t.Parallel()
 	c := meshtest.NewCluster(t)
@@ -87,9 +86,9 @@ func TestRestarts(t *testing.T) {
 	}
 	meshtest.Start(t, all...)
 	meshtest.Settle(t, all...)
-	var ears []*ear
+	var monitors []*monitor
 	for _, n := range all {
-		ears = append(ears, listen(t, n))
+		monitors = append(monitors, listen(t, n))
 	}
 	t.Run("ways", func(t *testing.T) {
 		for i, way := range ways {
@@ -101,17 +100,17 @@ func TestRestarts(t *testing.T) {
 				begun := time.Now()
 				meshtest.Eventually(t, func() error { return errors.Join(p.a.Probe("/readyz"), p.b.Probe("/readyz")) })
 				meshtest.Timed(t, "an agent comes back, five pairs at once: ready", begun)
-				// Long enough for the agent to remove what it thinks is not needed.
+				// Long enough for the agent to remove stale routes.
 				meshtest.Settle(t, all...)
 				time.Sleep(time.Second)
 				packets.Intact(t)
 			})
 		}
 	})
-	// The new agents have found everything as they would have it.
-	for _, e := range ears {
-		if heard, err := e.all(); err != nil || len(heard) > 0 {
-			t.Errorf("%s: restarts have changed %s, %v; want nothing", e.node.Name, counts(heard), err)
+	// The new agents change nothing.
+	for _, e := range monitors {
+		if events, err := e.all(); err != nil || len(events) > 0 {
+			t.Errorf("%s: restarts have changed %s, %v; want nothing", e.node.Name, counts(events), err)
 		}
 	}
 }

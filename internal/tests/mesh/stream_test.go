@@ -11,7 +11,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-// The counter is worth something only if it counts: what a rule drops, what the sender's kernel refuses, what is translated.
+// The counter counts packets that a rule drops, that the sender's kernel refuses, and that are translated.
 func TestStreamCounts(t *testing.T) {
 	a, b := pairOfPods(t)
 	hole := func() int {
@@ -51,7 +51,7 @@ func TestStreamCounts(t *testing.T) {
 	}
 }
 
-// pairOfPods are two pods on one cable.
+// pairOfPods returns two pods connected by a veth pair.
 func pairOfPods(t *testing.T) (a, b *meshtest.Pod) {
 	t.Helper()
 	a = &meshtest.Pod{NS: netnstest.New(t), V4: netip.MustParseAddr("10.0.0.1")}

@@ -15,7 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
-// felixTable is what Felix leaves in its mode of nftables: it lets nothing through from a pod that it has not heard of.
+// felixTable is what Felix leaves in nftables mode: it drops packets from unknown pods.
 const felixTable = `table ip calico {
 	chain filter-cali-from-wl-dispatch {
 		iifname "cali*" drop
@@ -27,9 +27,9 @@ const felixTable = `table ip calico {
 }
 `
 
-// A node changes from Calico to the agent and back, among a node that stays Calico's and one that has the agent all the time, and
-// loses no packet: neither of a pool without encapsulation, whose routes are BIRD's, nor of one with VXLAN, whose routes are Felix's.
-// The agent begins while BIRD still runs, and leaves its routes alone; then it takes over. Handed back, both have their routes again.
+// A node migrates from Calico to the agent and back without packet loss, among a node that keeps Calico and one that always has the agent. One
+// pool has no encapsulation, with BIRD's routes, and one has VXLAN, with Felix's. The agent starts while BIRD still runs, and leaves its
+// routes alone; then it takes over. After the way back both have their routes again.
 func TestNodeChangesOverAndBack(t *testing.T) {
 	t.Parallel()
 	c := meshtest.NewCluster(t)
@@ -48,7 +48,7 @@ func TestNodeChangesOverAndBack(t *testing.T) {
 	meshtest.Eventually(t, func() error { return agent.Settled(2) })
 	meshtest.Eventually(t, func() error {
 		if !end(t, agent, false).IsValid() {
-			return fmt.Errorf("%s has announced no end", agent.Name)
+			return fmt.Errorf("%s has announced no tunnel endpoint", agent.Name)
 		}
 		return nil
 	})
@@ -98,7 +98,7 @@ func TestNodeChangesOverAndBack(t *testing.T) {
 		}
 		return nil
 	})
-	time.Sleep(3 * time.Second) // what the other BIRD would drop, it drops by the end of the agent's table
+	time.Sleep(3 * time.Second) // the other BIRD drops stale routes at the End-of-RIB
 	packets.Intact(t)
 
 	packets = streams()
@@ -117,13 +117,13 @@ func TestNodeChangesOverAndBack(t *testing.T) {
 		fmt.Sprintf("give route to Felix: %s via %s dev vxlan.calico", staying.block, staying.end), "remove: table inet tortie",
 	} {
 		if err != nil || !strings.Contains(text, want) {
-			t.Errorf("cleanup: %v; it does not say %q:\n%s", err, want, text)
+			t.Errorf("cleanup: %v; want %q:\n%s", err, want, text)
 		}
 	}
 	if left := node.Routes(t); left != "" {
 		t.Errorf("left of the agent's routes:\n%s", left)
 	}
-	time.Sleep(5 * time.Second) // two of BIRD's scans
+	time.Sleep(5 * time.Second) // two scans of BIRD
 	for _, want := range []string{"10.90.40.0/26 via 172.31.1.40 dev eth0", stays.block + " via 172.31.1.30 dev eth0", "blackhole " + node.block} {
 		if got := node.routesOf(t, "bird"); !strings.Contains(got, want) {
 			t.Errorf("BIRD has no route %q:\n%s", want, got)
@@ -137,18 +137,18 @@ func TestNodeChangesOverAndBack(t *testing.T) {
 	meshtest.Eventually(t, func() error { return agent.Settled(2) })
 	packets.Intact(t)
 
-	// They are BIRD's own: what another node takes back goes.
+	// The routes are BIRD's own: a withdrawal removes them.
 	stays.bird.Announce(netip.MustParsePrefix("10.90.31.0/26"))
 	bgptest.WaitKernel(t, node.bird.On(), "10.90.31.0/26", stays.Prefix.Addr())
 	meshtest.Eventually(t, func() error {
 		if got := node.routesOf(t, "bird"); strings.Contains(got, stays.block) {
-			return fmt.Errorf("a block that was taken back has its route still:\n%s", got)
+			return fmt.Errorf("the route of a withdrawn block is still there:\n%s", got)
 		}
 		return nil
 	})
 }
 
-// leaveFelix has the node look like one on which Felix ran, and BIRD knew of a node that is gone.
+// leaveFelix leaves the traces of Felix on the node, and a BIRD route of a deleted node.
 func leaveFelix(t testing.TB, n *calicoNode) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "felix.nft")
@@ -163,7 +163,7 @@ func (n *calicoNode) routesOf(t testing.TB, protocol string) string {
 	return n.Run(t, "ip", "route", "show", "proto", protocol)
 }
 
-// complains returns nil if the agent's status names a problem.
+// complains returns nil if the agent's status reports a problem.
 func (n *calicoNode) complains(about string) error {
 	r, err := n.Status()
 	if err != nil {

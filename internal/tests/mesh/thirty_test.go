@@ -10,17 +10,17 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
-// thirty is how many agents there are in the large mesh, the late one included.
+// thirty is the number of agents in the large mesh, including the late one.
 const thirty = 30
 
-// large is a full mesh of agents that have all learned everything, each with an ear at its node.
+// large is a converged full mesh of agents, with a monitor on each node.
 type large struct {
 	*meshtest.Cluster
-	nodes []*meshtest.Node
-	ears  []*ear
+	nodes    []*meshtest.Node
+	monitors []*monitor
 }
 
-// newLarge makes nodes with a block each, but for the last, whose agent does not run yet.
+// newLarge creates nodes with a block each. The last node has no block, and its agent does not run yet.
 func newLarge(t testing.TB, size int) *large {
 	t.Helper()
 	l := &large{Cluster: meshtest.NewCluster(t)}
@@ -31,7 +31,7 @@ func newLarge(t testing.TB, size int) *large {
 		if i < size-1 {
 			n.Claim(t, blockOf(n))
 		}
-		l.ears = append(l.ears, listen(t, n))
+		l.monitors = append(l.monitors, listen(t, n))
 	}
 	begun := time.Now()
 	meshtest.Start(t, l.nodes[:size-1]...)
@@ -62,10 +62,10 @@ func (l *large) complete(t testing.TB, nodes []*meshtest.Node) {
 	}
 }
 
-// spread is how long after something each of the other nodes had a route.
+// spread returns the time until each of the other nodes had a route.
 func (l *large) spread(t testing.TB, since time.Time, owner *meshtest.Node, dst string, limit time.Duration) (all []time.Duration) {
 	t.Helper()
-	for i, e := range l.ears {
+	for i, e := range l.monitors {
 		if l.nodes[i] == owner {
 			continue
 		}
@@ -86,11 +86,11 @@ func describe(all []time.Duration) string {
 	return fmt.Sprintf("p50 %v, p95 %v, max %v of %d", at(0.5), at(0.95), at(1), len(all))
 }
 
-// noFullPass is less than the time between two passes that nothing has caused: what comes within it was told by an event.
+// noFullPass is less than the time between two periodic passes: a change within it was caused by an event.
 const noFullPass = 20 * time.Second
 
-// join has the last node's agent start, and its first block be confirmed once the node is ready; it returns how long after that
-// each other kernel had the route.
+// join starts the last node's agent and, once the node is ready, confirms its first block. It returns the times until the other kernels had
+// the route.
 func (l *large) join(t testing.TB) []time.Duration {
 	t.Helper()
 	late := l.nodes[len(l.nodes)-1]
@@ -102,13 +102,13 @@ func (l *large) join(t testing.TB) []time.Duration {
 	return l.spread(t, confirmed, late, blockOf(late), noFullPass)
 }
 
-// Thirty agents, each a peer of all others: all know everything, a node that comes late is known at once, and then nobody
-// writes anything. It runs alone: each kernel knows the others' addresses, and all namespaces of a machine share a table of 1,024
-// neighbours (net.ipv4.neigh.default.gc_thresh3), which these and another test's nodes would fill. Then packets are lost.
+// Thirty agents in a full mesh: all have all routes, a node that joins late is learned at once, and then no kernel and no object is written.
+// It does not run in parallel: each kernel knows the others' addresses, and all namespaces of a machine share a table of 1,024 neighbours
+// (net.ipv4.neigh.default.gc_thresh3), which these and another test's nodes would fill. Then packets are lost.
 func TestThirty(t *testing.T) {
 	l := newLarge(t, thirty)
 	joined := l.join(t)
-	t.Logf("a new node's first block is in the other kernels after: %s", describe(joined))
+	t.Logf("first block of a new node, route in the other kernels after: %s", describe(joined))
 	meshtest.RecordTimes("a new node's first block, until it is a route in another kernel", joined...)
 	l.complete(t, l.nodes)
 
@@ -118,10 +118,10 @@ func TestThirty(t *testing.T) {
 		owner.Claim(t, dst)
 		known := l.spread(t, confirmed, owner, dst, noFullPass)
 		meshtest.Within(t, noFullPass, func() error { // unreachable, in the owner's kernel: it may come last
-			_, err := l.ears[i*7%thirty].made(dst)
+			_, err := l.monitors[i*7%thirty].made(dst)
 			return err
 		})
-		t.Logf("a block of %s is in the other kernels after: %s", owner.Name, describe(known))
+		t.Logf("block of %s, route in the other kernels after: %s", owner.Name, describe(known))
 		meshtest.RecordTimes("a block in steady state, until it is a route in another kernel", known...)
 	}
 	for _, n := range l.nodes {
@@ -130,28 +130,28 @@ func TestThirty(t *testing.T) {
 	l.quiet(t, time.Minute)
 }
 
-// quiet watches for that long: nobody writes to a kernel or to the API server.
+// quiet fails the test if a kernel or the API server is written within span.
 func (l *large) quiet(t testing.TB, span time.Duration) {
 	t.Helper()
-	for _, e := range l.ears {
-		e.forget()
+	for _, e := range l.monitors {
+		e.reset()
 	}
 	asked, used := l.Requests(t), make([]meshtest.Usage, len(l.nodes))
 	for i, n := range l.nodes {
 		used[i] = n.Usage(t)
 	}
 	if asked["POST blockaffinities"] == 0 {
-		t.Errorf("the API server has counted no writes so far, of which there were some: %s", counts(asked))
+		t.Errorf("the API server counts no writes, although there were some: %s", counts(asked))
 	}
 	time.Sleep(span)
 	after := l.Requests(t)
-	for i, e := range l.ears {
-		if heard, err := e.all(); err != nil || len(heard) > 0 {
-			t.Errorf("%s in %v: %s, %v; want nothing", l.nodes[i].Name, span, counts(heard), err)
+	for i, e := range l.monitors {
+		if events, err := e.all(); err != nil || len(events) > 0 {
+			t.Errorf("%s in %v: %s, %v; want nothing", l.nodes[i].Name, span, counts(events), err)
 		}
 	}
 	if w := meshtest.Writes(asked, after); len(w) > 0 {
-		t.Errorf("the API server was asked in %v: %s; want nothing", span, counts(w))
+		t.Errorf("writes to the API server in %v: %s; want none", span, counts(w))
 	}
 	var cpu []time.Duration
 	var rss, anonymous []int

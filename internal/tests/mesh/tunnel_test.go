@@ -17,14 +17,13 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
-// TestTunnel is the same over the kernel's IPIP.
+// TestTunnel is the restart test over the kernel's IPIP.
 func TestTunnel(t *testing.T) { withIPIP(t, overTunnel) }
 
-// TestTunnelChange is TestVXLAN where a pool has IPIP before.
+// TestTunnelChange is TestVXLAN from a pool with IPIP.
 func TestTunnelChange(t *testing.T) { withIPIP(t, changeOverTunnel) }
 
-// withIPIP runs a test here or, if this kernel has no IPIP, in a virtual machine, which runs this very binary and the agents that
-// were built here.
+// withIPIP runs a test on the host or, if its kernel has no IPIP, in a virtual machine, with the same test binary and agents.
 func withIPIP(t *testing.T, test func(*testing.T)) {
 	err := ipip.Available()
 	if err == nil {
@@ -43,8 +42,8 @@ func withIPIP(t *testing.T, test func(*testing.T)) {
 	}
 }
 
-// tunnelled are two nodes in one subnet and one in another, and pods of a pool that always encapsulates and of one that does so
-// between the subnets.
+// tunnelled is two nodes in one subnet and one in another, with pods of a pool that always encapsulates and of one that encapsulates between
+// subnets only.
 type tunnelled struct {
 	*meshtest.Cluster
 	nodes         []*meshtest.Node
@@ -56,11 +55,12 @@ func (n *tunnelled) done(t testing.TB, what string) {
 	t.Logf("%v: %s", time.Since(n.begun).Round(100*time.Millisecond), what)
 }
 
-// newTunnelled returns when the nodes know each other.
+// newTunnelled returns when the nodes have sessions with each other.
 func newTunnelled(t *testing.T) *tunnelled {
 	t.Helper()
 	if meshtest.TimeScale > 1 {
-		// The kernel's queue is too short for a processor that an emulator may stop for seconds. This one is the test's own.
+		// An emulator may stop a processor for seconds, which overflows the kernel's default queue. In the virtual machine the setting affects
+		// only the test.
 		if err := sysctl.DefaultRoot.Set(sysctl.Key{"net", "core", "netdev_max_backlog"}, "100000"); err != nil {
 			t.Fatal(err)
 		}
@@ -98,7 +98,7 @@ func (n *tunnelled) streams(t testing.TB) meshtest.Traffic {
 	return append(meshtest.StartTraffic(t, n.always[0], n.always[1]), meshtest.StartTraffic(t, n.cross[0], n.cross[2])...)
 }
 
-// overTunnel has agents that end and come back, and a device that somebody changes.
+// overTunnel stops and restarts agents, and changes the device manually.
 func overTunnel(t *testing.T) {
 	n := newTunnelled(t)
 	nodes := n.nodes
@@ -130,19 +130,19 @@ func overTunnel(t *testing.T) {
 	packets.Intact(t)
 	done("an upgrade, twice, and a restart without an API server")
 
-	for _, h := range tunnelHands(nodes[0]) {
+	for _, h := range tunnelInterventions(nodes[0]) {
 		t.Logf("%s: back after %v", h.what, h.repair(t, nodes[0]).Round(time.Millisecond))
 	}
 	done("tunl0 put right")
 }
 
-// changeOverTunnel has the same nodes, and pools that change from IPIP to VXLAN and back under traffic.
+// changeOverTunnel changes pools from IPIP to VXLAN and back under traffic.
 func changeOverTunnel(t *testing.T) {
 	n := newTunnelled(t)
 	never, always, cross := api.EncapNever, api.EncapAlways, api.EncapCrossSubnet
 	for _, step := range []struct {
 		ipip, vxlan api.Encapsulation
-		near, far   string // devices towards the second node and the third
+		near, far   string // devices to the second node and the third
 	}{
 		{never, always, "vxlan.calico", "vxlan.calico"},
 		{always, never, "tunl0", "tunl0"},
@@ -167,8 +167,8 @@ func changeOverTunnel(t *testing.T) {
 	}
 }
 
-// tunnelHands are what can be undone of a tunnel.
-func tunnelHands(n *meshtest.Node) []hand {
+// tunnelInterventions returns manual changes of a tunnel.
+func tunnelInterventions(n *meshtest.Node) []intervention {
 	shows := func(want ...string) func() error {
 		return func() error {
 			text, err := n.Try("ip", "addr", "show", "dev", "tunl0")
@@ -186,7 +186,7 @@ func tunnelHands(n *meshtest.Node) []hand {
 		address = fields[3]
 	}
 	right := shows("inet "+address, "mtu 1480", ",UP")
-	return []hand{
+	return []intervention{
 		{"the tunnel's address is removed", []string{"ip", "addr", "flush", "dev", "tunl0"}, right},
 		{"the tunnel's MTU is changed", []string{"ip", "link", "set", "tunl0", "mtu", "1300"}, right},
 		{"a route over the tunnel is removed", []string{"ip", "route", "del", "10.90.101.0/26"}, func() error {

@@ -14,7 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-// newRouter makes a router of AS 65001 that announces prefixes to a node, beside or behind whatever the test cables it to.
+// newRouter starts a router of AS 65001 that announces prefixes to a node.
 func newRouter(t testing.TB, ns *netnstest.NS, addr, node string, announce ...string) bgptest.Daemon {
 	t.Helper()
 	config := bgptest.Config{ASN: 65001, Sessions: []bgptest.Session{{Peer: netip.MustParseAddr(node), ASN: 64512}}}
@@ -32,15 +32,15 @@ func newBGPPeer(name, ip string, change func(*api.BGPPeerSpec)) *api.BGPPeer {
 	return p
 }
 
-// shown is the kernel's route to a prefix, in one line; empty if there is none.
+// shown returns the kernel's route to a prefix in one line, or "".
 func shown(t testing.TB, n *meshtest.Node, prefix string) string {
 	t.Helper()
 	return strings.Join(strings.Fields(n.Run(t, "ip", "route", "show", "exact", prefix)), " ")
 }
 
-// A node with a router at each of two links: what both announce, outside of the pools, has one route by both, below the host's own.
-// When a cable is pulled the other carries all, long before BGP knows; and both do when it is back. A third router is reached by a
-// gateway, which its BGPPeer names, and so is what it announces. When the objects go, their routes go.
+// A node with a router at each of two links: a prefix outside of the pools that both announce has one multipath route, with a higher metric
+// than the host's own routes. When one link fails the kernel uses the other long before BGP detects it; both are used again when the link is
+// back. A third router is reached by a gateway from its BGPPeer, and so are its prefixes. When the objects are deleted, their routes are.
 func TestUplinks(t *testing.T) {
 	t.Parallel()
 	c := meshtest.NewCluster(t)

@@ -17,15 +17,15 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
-// inSubnets are nodes in two subnets with a pod each, two in the first one.
+// inSubnets is nodes in two subnets with a pod each, two in the first subnet.
 type inSubnets struct {
 	*meshtest.Cluster
 	nodes []*meshtest.Node
 	pods  []*meshtest.Pod
 }
 
-// newInSubnets makes the nodes, of both families. The network between them knows all blocks, as one does whose routers speak BGP, so
-// that a pool can do without encapsulation.
+// newInSubnets creates the nodes, dual-stack. The network between them has routes to all blocks, as if its routers spoke BGP, so that a pool
+// works without encapsulation.
 func newInSubnets(t testing.TB, c *meshtest.Cluster) *inSubnets {
 	t.Helper()
 	c.Dual = true
@@ -46,13 +46,13 @@ func newInSubnets(t testing.TB, c *meshtest.Cluster) *inSubnets {
 	return s
 }
 
-// streams go between the nodes of one subnet and of two.
+// streams starts traffic within one subnet and between the two.
 func (s *inSubnets) streams(t testing.TB) meshtest.Traffic {
 	t.Helper()
 	return append(meshtest.StartTraffic(t, s.pods[0], s.pods[1]), meshtest.StartTraffic(t, s.pods[0], s.pods[2])...)
 }
 
-// repool changes how packets of a pool travel.
+// repool changes the encapsulation of a pool.
 func repool(t testing.TB, c *meshtest.Cluster, name string, ipip, vxlan api.Encapsulation) {
 	t.Helper()
 	pool := &api.IPPool{Meta: api.Meta{Name: name}}
@@ -65,7 +65,7 @@ func repool(t testing.TB, c *meshtest.Cluster, name string, ipip, vxlan api.Enca
 	}
 }
 
-// end is a node's end of VXLAN, as it says.
+// end returns a node's VXLAN tunnel address from its annotation.
 func end(t testing.TB, n *meshtest.Node, v6 bool) netip.Addr {
 	t.Helper()
 	obj := &api.Node{Meta: api.Meta{Name: n.Name}}
@@ -80,7 +80,7 @@ func end(t testing.TB, n *meshtest.Node, v6 bool) netip.Addr {
 	return a
 }
 
-// ways are the first node's to the blocks of the second, in its subnet, and of the third.
+// ways waits for the first node's routes to the blocks of the second, in its subnet, and of the third.
 func (s *inSubnets) ways(t testing.TB, near, far string) {
 	t.Helper()
 	for _, v6 := range []bool{false, true} {
@@ -99,7 +99,7 @@ func (s *inSubnets) way(t testing.TB, to int, v6 bool, device string) error {
 	want := ""
 	switch n := s.nodes[to]; {
 	case device == "vxlan" && !end(t, n, v6).IsValid():
-		return fmt.Errorf("%s has announced no end of VXLAN", n.Name)
+		return fmt.Errorf("%s has announced no VXLAN tunnel address", n.Name)
 	case device == "vxlan":
 		want = fmt.Sprintf(" via %s dev %s proto 84", end(t, n, v6), vxlan.Device(v6))
 	case device == "eth0" && v6:
@@ -107,7 +107,7 @@ func (s *inSubnets) way(t testing.TB, to int, v6 bool, device string) error {
 	case device == "eth0":
 		want = fmt.Sprintf(" via %s dev eth0 proto 84", n.Prefix.Addr())
 	case have != "":
-		return fmt.Errorf("%s has a way to %s: %s", s.nodes[0].Name, args[3], have)
+		return fmt.Errorf("%s has a route to %s: %s", s.nodes[0].Name, args[3], have)
 	}
 	if err != nil || !strings.Contains(have, want) {
 		return fmt.Errorf("%s: %s is %q, %v; want %q", s.nodes[0].Name, args[3], have, err, want)
@@ -115,8 +115,8 @@ func (s *inSubnets) way(t testing.TB, to int, v6 bool, device string) error {
 	return nil
 }
 
-// A pool is changed under traffic, from nothing to VXLAN in each of its forms and back; an agent ends meanwhile and comes back. No
-// packet is lost, in either family.
+// A pool is changed under traffic, from no encapsulation to each VXLAN mode and back; an agent is restarted meanwhile. No packet is lost, in
+// either family.
 func TestVXLAN(t *testing.T) {
 	t.Parallel()
 	c := meshtest.NewCluster(t)
@@ -137,7 +137,7 @@ func TestVXLAN(t *testing.T) {
 		near, far string
 	}{
 		{api.EncapAlways, "vxlan", "vxlan"},
-		{api.EncapNever, "eth0", "vxlan"}, // there is no other way in this minute that the node itself knows
+		{api.EncapNever, "eth0", "vxlan"}, // the node has no other route at this moment
 		{api.EncapCrossSubnet, "eth0", "vxlan"},
 	} {
 		packets := s.streams(t)
@@ -159,10 +159,10 @@ func TestVXLAN(t *testing.T) {
 	packets.Intact(t)
 	done("a change while agents are away")
 
-	for _, h := range vxlanHands(t, s) {
+	for _, h := range vxlanInterventions(t, s) {
 		t.Logf("%s: back after %v", h.what, h.repair(t, s.nodes[0]).Round(time.Millisecond))
 	}
-	done("put right by hand")
+	done("repaired manual changes")
 
 	packets = s.streams(t)
 	both(api.EncapNever)
@@ -175,7 +175,7 @@ func TestVXLAN(t *testing.T) {
 	done("nothing is left of VXLAN")
 }
 
-// cleared returns nil once nothing of VXLAN is left on a node: not a device, not an address, not a rule.
+// cleared returns nil once a node has no VXLAN device, address or rule.
 func cleared(t testing.TB, n *meshtest.Node) error {
 	for _, v6 := range []bool{false, true} {
 		if _, err := n.Conn.LinkByName(vxlan.Device(v6)); !netlinkx.IsNotExist(err) {
@@ -196,8 +196,8 @@ func cleared(t testing.TB, n *meshtest.Node) error {
 	return nil
 }
 
-// vxlanHands are what can be undone of VXLAN.
-func vxlanHands(t testing.TB, s *inSubnets) []hand {
+// vxlanInterventions returns manual changes of VXLAN.
+func vxlanInterventions(t testing.TB, s *inSubnets) []intervention {
 	n, peer := s.nodes[0], end(t, s.nodes[1], false)
 	mac := vxlan.MACOf(s.nodes[1].Name, false).String()
 	shows := func(want string, command ...string) func() error {
@@ -210,7 +210,7 @@ func vxlanHands(t testing.TB, s *inSubnets) []hand {
 	}
 	neighbour := shows(fmt.Sprintf("%s lladdr %s PERMANENT", peer, mac), "ip", "neigh", "show", "dev", vxlan.Device4)
 	forward := shows(fmt.Sprintf("%s dst %s self permanent", mac, s.nodes[1].Prefix.Addr()), "bridge", "fdb", "show", "dev", vxlan.Device4)
-	return []hand{
+	return []intervention{
 		{"a neighbour is removed", []string{"ip", "neigh", "del", peer.String(), "dev", vxlan.Device4}, neighbour},
 		{"a neighbour is changed", []string{"ip", "neigh", "change", peer.String(), "lladdr", "66:00:00:00:00:01", "dev", vxlan.Device4}, neighbour},
 		{"a forwarding entry is removed", []string{"bridge", "fdb", "del", mac, "dev", vxlan.Device4}, forward},

@@ -17,41 +17,41 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
-// ear hears every change of a node's links, addresses, routes, rules and nftables, whoever makes it, when it is made. What the
-// kernel does by itself to its neighbours' entries is none.
-type ear struct {
+// monitor records every change of a node's links, addresses, routes, rules and nftables, by any process. The kernel's own updates of neighbour
+// entries are not included.
+type monitor struct {
 	node *meshtest.Node
 
 	mu     sync.Mutex // guards all below
-	heard  map[string]int
-	routes map[string]time.Time // when a route to a destination was last made
+	events map[string]int
+	routes map[string]time.Time // last creation of a route, by destination
 	missed error
 }
 
-// groups are multicast groups of rtnetlink, as bits.
+// groups is a bit set of rtnetlink multicast groups.
 const groups = unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV4_ROUTE | unix.RTMGRP_IPV4_RULE |
 	unix.RTMGRP_IPV6_IFADDR | unix.RTMGRP_IPV6_ROUTE | 1<<(unix.RTNLGRP_IPV6_RULE-1)
 
-// nftGroup is NFNLGRP_NFTABLES, as a bit.
+// nftGroup is the bit of NFNLGRP_NFTABLES.
 const nftGroup = 1 << (unix.NFNLGRP_NFTABLES - 1)
 
-func listen(t testing.TB, n *meshtest.Node) *ear {
+func listen(t testing.TB, n *meshtest.Node) *monitor {
 	t.Helper()
-	e := &ear{node: n}
-	e.forget()
+	e := &monitor{node: n}
+	e.reset()
 	e.subscribe(t, unix.NETLINK_ROUTE, groups, e.route)
 	e.subscribe(t, unix.NETLINK_NETFILTER, nftGroup, func(m syscall.NetlinkMessage) { e.note(fmt.Sprintf("nftables message %d", m.Header.Type&0xff)) })
 	return e
 }
 
-func (e *ear) subscribe(t testing.TB, protocol int, groups uint32, each func(syscall.NetlinkMessage)) {
+func (e *monitor) subscribe(t testing.TB, protocol int, groups uint32, each func(syscall.NetlinkMessage)) {
 	t.Helper()
 	var fd int
 	e.node.Within(t, func() (err error) {
 		fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, protocol)
 		return err
 	})
-	// A file has the runtime wait for it without a thread.
+	// A file lets the runtime poll the socket without a thread.
 	file := os.NewFile(uintptr(fd), "netlink")
 	t.Cleanup(func() { file.Close() })
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groups}); err != nil {
@@ -69,7 +69,7 @@ func (e *ear) subscribe(t testing.TB, protocol int, groups uint32, each func(sys
 				messages, err = syscall.ParseNetlinkMessage(buf[:size])
 			}
 			if err != nil {
-				e.deaf(err)
+				e.fail(err)
 				return
 			}
 			for _, m := range messages {
@@ -79,16 +79,16 @@ func (e *ear) subscribe(t testing.TB, protocol int, groups uint32, each func(sys
 	}()
 }
 
-func (e *ear) deaf(err error) {
+func (e *monitor) fail(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.missed = err
 }
 
-func (e *ear) note(what string) {
+func (e *monitor) note(what string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.heard[what]++
+	e.events[what]++
 }
 
 var kinds = map[uint16]string{
@@ -96,20 +96,20 @@ var kinds = map[uint16]string{
 	unix.RTM_NEWROUTE: "route", unix.RTM_DELROUTE: "route removed", unix.RTM_NEWRULE: "rule", unix.RTM_DELRULE: "rule removed",
 }
 
-func (e *ear) route(m syscall.NetlinkMessage) {
+func (e *monitor) route(m syscall.NetlinkMessage) {
 	kind, dst := kinds[m.Header.Type], ""
 	if m.Header.Type == unix.RTM_NEWROUTE || m.Header.Type == unix.RTM_DELROUTE {
 		dst = destination(m)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.heard[strings.TrimSpace(kind+" "+dst)]++
+	e.events[strings.TrimSpace(kind+" "+dst)]++
 	if m.Header.Type == unix.RTM_NEWROUTE {
 		e.routes[dst] = time.Now()
 	}
 }
 
-// destination reads the IPv4 prefix of a route's message.
+// destination returns the IPv4 prefix of a route message.
 func destination(m syscall.NetlinkMessage) string {
 	attrs, err := syscall.ParseNetlinkRouteAttr(&m)
 	if err != nil {
@@ -123,32 +123,32 @@ func destination(m syscall.NetlinkMessage) string {
 	return "default"
 }
 
-// made returns when a route to dst was made, or an error if it was not.
-func (e *ear) made(dst string) (time.Time, error) {
+// made returns the time at which a route to dst was created.
+func (e *monitor) made(dst string) (time.Time, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	at, ok := e.routes[dst]
 	if !ok {
-		return at, fmt.Errorf("%s has no route to %s: it had, since it was listened to, %s", e.node.Name, dst, counts(e.heard))
+		return at, fmt.Errorf("%s has no route to %s; recorded changes: %s", e.node.Name, dst, counts(e.events))
 	}
 	return at, e.missed
 }
 
-// forget begins anew.
-func (e *ear) forget() {
+// reset discards the recorded changes.
+func (e *monitor) reset() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.heard, e.routes = map[string]int{}, map[string]time.Time{}
+	e.events, e.routes = map[string]int{}, map[string]time.Time{}
 }
 
-// all returns what was heard since it was last forgotten.
-func (e *ear) all() (map[string]int, error) {
+// all returns the changes since the last reset.
+func (e *monitor) all() (map[string]int, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return maps.Clone(e.heard), e.missed
+	return maps.Clone(e.events), e.missed
 }
 
-// counts prints a map in order.
+// counts formats a map in order.
 func counts(m map[string]int) string {
 	var parts []string
 	for _, k := range slices.Sorted(maps.Keys(m)) {
@@ -160,8 +160,8 @@ func counts(m map[string]int) string {
 	return strings.Join(parts, ", ")
 }
 
-// An ear that hears nothing would find every node quiet.
-func TestEarHears(t *testing.T) {
+// A monitor that receives no event would find every node quiet.
+func TestMonitorReceives(t *testing.T) {
 	p, _ := pairOfPods(t)
 	e := listen(t, &meshtest.Node{NS: p.NS, Name: "p"})
 	p.Run(t, "ip", "addr", "add", "10.0.9.1/32", "dev", "lo")
@@ -171,7 +171,7 @@ func TestEarHears(t *testing.T) {
 	p.Run(t, "ip", "link", "set", "eth0", "mtu", "1400")
 	p.Run(t, "nft", "add table inet t; add set inet t s { type ipv4_addr; }; add element inet t s { 10.0.0.1 }")
 	meshtest.Eventually(t, func() error {
-		heard, err := e.all()
+		events, err := e.all()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -179,8 +179,8 @@ func TestEarHears(t *testing.T) {
 			"address", "route 10.1.0.0/16", "route removed 10.1.0.0/16", "rule", "link",
 			fmt.Sprintf("nftables message %d", unix.NFT_MSG_NEWTABLE), fmt.Sprintf("nftables message %d", unix.NFT_MSG_NEWSETELEM),
 		} {
-			if heard[want] == 0 {
-				return fmt.Errorf("not heard: %s; heard: %s", want, counts(heard))
+			if events[want] == 0 {
+				return fmt.Errorf("not recorded: %s; recorded: %s", want, counts(events))
 			}
 		}
 		return nil
