@@ -18,14 +18,14 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
-// programs stand for Calico's plugins: they keep its formats, which tests of their own compare with what a real Calico wrote.
+// programs replace Calico's plugins: they write the same formats, which other tests compare with files of a real Calico.
 var programs = cnitest.NewPrograms("./cmd/calico", "./cmd/calico-ipam", "github.com/containernetworking/plugins/plugins/meta/portmap",
 	"github.com/containernetworking/plugins/plugins/meta/bandwidth", "github.com/containernetworking/plugins/plugins/main/loopback")
 
-// nodes are those of the lab, with the block that each has in testdata/datastore.yaml.
+// nodes are the lab's nodes, with their blocks in testdata/datastore.yaml.
 var nodes = []struct{ name, block string }{{"master", "192.168.154.0/26"}, {"node1", "192.168.9.64/26"}}
 
-// world is a lab, and what runs in it.
+// world is a lab with its workloads.
 type world struct {
 	*labtest.Lab
 	t *testing.T
@@ -40,7 +40,7 @@ func newWorld(t *testing.T, count int) *world {
 	return w
 }
 
-// copy puts a file of this machine there.
+// copy copies a file of this machine to a node.
 func (w *world) copy(node, path, from string) {
 	w.t.Helper()
 	text, err := os.ReadFile(from)
@@ -50,7 +50,7 @@ func (w *world) copy(node, path, from string) {
 	w.Put(w.t, node, path, 0o755, text)
 }
 
-// apply makes the objects of a file of testdata, with words in it replaced.
+// apply creates the objects of a file of testdata after replacements.
 func (w *world) apply(file string, replaced ...string) {
 	w.t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", file))
@@ -70,7 +70,7 @@ func (w *world) address(node string) netip.Addr {
 	return netip.MustParseAddr(text)
 }
 
-// calico makes the lab's nodes those of a Calico: its objects, its DaemonSet, which runs BIRD, and its files on each node.
+// calico installs the state of Calico: its objects, its DaemonSet, which runs BIRD, and its files on each node.
 func (w *world) calico() {
 	w.t.Helper()
 	w.Kubectl(w.t, "apply", "--server-side", "-f", filepath.Join(labtest.ChartDir(), "crds"))
@@ -102,7 +102,7 @@ func (w *world) calico() {
 	w.Kubectl(w.t, "wait", "node", "--all", "--for=condition=Ready", "--timeout=2m")
 }
 
-// pod starts a pod on a node, and opens its network once it runs.
+// pod starts a pod on a node, and opens its network namespace once it runs.
 func (w *world) pod(name, node string) *pod {
 	w.t.Helper()
 	w.StartPod(w.t, name, node)
@@ -113,7 +113,7 @@ func (w *world) pod(name, node string) *pod {
 	return p
 }
 
-// pod is a pod that was there before the change.
+// pod is a pod that existed before the migration.
 type pod struct {
 	*meshtest.Pod
 	world        *world
@@ -121,13 +121,13 @@ type pod struct {
 	before, link string
 }
 
-// facts are what must not change of a running pod.
+// facts returns the properties of a running pod that must not change.
 func (w *world) facts(name string) string {
 	w.t.Helper()
 	return w.Kubectl(w.t, "get", "pod", name, "-o", "jsonpath={.metadata.uid} {.status.podIP} {.status.containerStatuses[0].containerID} {.status.containerStatuses[0].restartCount}")
 }
 
-// same fails the test if the pod is not what it was.
+// same fails the test if the pod has changed.
 func (p *pod) same() {
 	p.world.t.Helper()
 	if now := p.world.facts(p.name); now != p.before {
@@ -138,14 +138,14 @@ func (p *pod) same() {
 	}
 }
 
-// felix leaves on a node what Felix has in nftables for the pods that are there: those of others it lets through nothing. When Calico
-// comes back it makes that anew.
+// felix writes Felix's nftables rules for the existing pods to a node: packets of other pods are dropped. A Calico that comes back recreates
+// them.
 func (w *world) felix(node string) {
 	w.t.Helper()
 	links := strings.Fields(w.On(w.t, node, `ip -o link show | sed -n 's/^[0-9]*: \(cali[^@:]*\)[@:].*/\1/p'`))
 	var known []string
 	for _, l := range links {
-		w.On(w.t, node, fmt.Sprintf("ip link set dev %s alias ''", l)) // as Calico makes them
+		w.On(w.t, node, fmt.Sprintf("ip link set dev %s alias ''", l)) // as created by Calico
 		known = append(known, fmt.Sprintf("iifname %q accept;", l))
 	}
 	w.Put(w.t, node, "/opt/calico/felix.nft", 0o644, []byte(fmt.Sprintf(`table ip calico {}
@@ -158,13 +158,13 @@ table ip calico {
 	w.On(w.t, node, "nft -f /opt/calico/felix.nft")
 }
 
-// files are the sums of what a network installs on a node.
+// files returns checksums of the installed files of a node.
 func (w *world) files(node string) string {
 	w.t.Helper()
 	return w.On(w.t, node, "sha256sum /etc/cni/net.d/10-calico.conflist /opt/cni/bin/calico /opt/cni/bin/calico-ipam /opt/cni/bin/portmap /opt/cni/bin/bandwidth; grep -c . /etc/cni/net.d/calico-kubeconfig")
 }
 
-// golden is what Calico wrote of a pod that this test has nothing to do with.
+// golden returns Calico's object of a pod that this test does not use.
 func (w *world) golden() string {
 	w.t.Helper()
 	return w.Kubectl(w.t, "get", "ipamhandles.crd.projectcalico.org", "k8s-pod-network.3f1d9c8a7b6e5d4c3b2a190817263544536271809fabcdef0123456789abcdef", "-o", "jsonpath={.spec} {.metadata.uid}") + "\n" +
@@ -173,13 +173,13 @@ func (w *world) golden() string {
 		w.Kubectl(w.t, "get", "ippools.crd.projectcalico.org", "-o", `jsonpath={range .items[*]}{.metadata.name} {.metadata.uid} {.spec}{"\n"}{end}`)
 }
 
-// A cluster of Calico's changes over by the page, node by node, and back again. Pods talk all the while: none loses a packet, its
-// address or a connection, and what Calico had in the datastore is what it was.
+// A Calico cluster is migrated by the page, node by node, and back again under traffic: no pod loses a packet, its address or a connection,
+// and Calico's objects are unchanged.
 func TestFromCalicoAndBack(t *testing.T) {
 	w := newWorld(t, len(nodes))
 	w.calico()
 	first, second := w.pod("first", nodes[0].name), w.pod("second", nodes[1].name)
-	for i, want := range []string{"192.168.154.3", "192.168.9.69"} { // the next of what Calico's blocks have free
+	for i, want := range []string{"192.168.154.3", "192.168.9.69"} { // the next free addresses of Calico's blocks
 		if got := []*pod{first, second}[i].V4.String(); got != want {
 			t.Errorf("%s got %s, want %s", nodes[i].name, got, want)
 		}
@@ -198,7 +198,7 @@ func TestFromCalicoAndBack(t *testing.T) {
 		sh.follow(t, "3. Move a node", map[string]string{"NODE": node, "MOVED": moved})
 		connection.alive(t)
 		if tables := w.On(w.t, node, "nft list tables"); strings.Contains(tables, "calico") {
-			t.Errorf("Felix's table is on %s still: %s", node, tables)
+			t.Errorf("Felix's table still exists on %s: %s", node, tables)
 		}
 	}
 	back := func(node, calico string) {
@@ -211,10 +211,11 @@ func TestFromCalicoAndBack(t *testing.T) {
 			}
 		}
 		if left := w.On(w.t, node, "ip route show proto 84"); left != "" {
-			t.Errorf("%s has routes of the agent's:\n%s", node, left)
+			t.Errorf("%s has routes of the agent:\n%s", node, left)
 		}
 	}
-	// Not node1 back and forth at once: the other node's BIRD drops what it knows of a BIRD that it has just seen restart, when that ends.
+	// Not node1 back and forth at once: the other node's BIRD drops the stale routes of a peer that restarts again during its graceful
+	// restart.
 	move("node1", "1")
 	move("master", "2")
 	sh.follow(t, "5. When the last node has moved", nil)
@@ -223,7 +224,7 @@ func TestFromCalicoAndBack(t *testing.T) {
 	}
 	third := w.pod("third", nodes[0].name)
 	if !netip.MustParsePrefix(nodes[0].block).Contains(third.V4) {
-		t.Errorf("a new pod has %s, which is not of its node's block %s", third.V4, nodes[0].block)
+		t.Errorf("a new pod has %s, want one of its node's block %s", third.V4, nodes[0].block)
 	}
 	sh.follow(t, "6. Back to Calico, the whole cluster", nil)
 	back("node1", "1")
@@ -239,7 +240,7 @@ func TestFromCalicoAndBack(t *testing.T) {
 // talk is one TCP connection between two pods.
 type talk struct{ near, far net.Conn }
 
-// connect opens a connection that is to stay.
+// connect opens a connection that must survive.
 func connect(t *testing.T, from, to *meshtest.Pod) *talk {
 	t.Helper()
 	var l net.Listener
@@ -262,7 +263,7 @@ func connect(t *testing.T, from, to *meshtest.Pod) *talk {
 	return c
 }
 
-// alive fails the test if the connection is not what it was.
+// alive fails the test if the connection is broken.
 func (c *talk) alive(t *testing.T) {
 	t.Helper()
 	for _, way := range [][2]net.Conn{{c.near, c.far}, {c.far, c.near}} {

@@ -1,5 +1,5 @@
-// Package migrate follows docs/migrate-from-calico.md on real nodes, command by command, while pods talk to each other: no packet may
-// be lost. It also sees to it that the chart takes the values that docs/ shows. It has no other code.
+// Package migrate runs docs/migrate-from-calico.md on real nodes, command by command, with traffic between pods: no packet may be lost. It
+// also checks that the chart accepts the values shown in docs/.
 package migrate
 
 import (

@@ -15,24 +15,24 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
-// command is what a page has people type, and what it says that they see.
+// command is a command of a page, and its documented output.
 type command struct {
 	line int
 	text string
 	want []string
 }
 
-// page is a document with commands, by the heading that they stand under.
+// page is a document with its commands by heading.
 type page struct {
 	path     string
 	headings []string
 	commands map[string][]command
-	values   map[string]string // blocks of YAML, by the name in the comment before
+	values   map[string]string // YAML blocks, by the name in the comment before
 }
 
 var valuesOf = regexp.MustCompile(`^<!-- values: (\S+) -->$`)
 
-// readPage takes a document of docs/ apart.
+// readPage parses a document of docs/.
 func readPage(t *testing.T, name string) *page {
 	t.Helper()
 	p := &page{path: filepath.Join(labtest.Root(), "docs", name), commands: map[string][]command{}, values: map[string]string{}}
@@ -43,7 +43,7 @@ func readPage(t *testing.T, name string) *page {
 	heading, fence, values, indent := "", "", "", ""
 	for i, line := range strings.Split(string(text), "\n") {
 		if at := strings.Index(line, "<!-- values:"); at >= 0 {
-			indent = line[:at] // of an item of a list
+			indent = line[:at] // of a list item
 		}
 		line = strings.TrimPrefix(line, indent)
 		switch found := valuesOf.FindStringSubmatch(line); {
@@ -76,14 +76,14 @@ func (p *page) add(heading string, number int, line string) {
 	last.want = append(last.want, line)
 }
 
-// shell executes a page's commands, with the variables that they set.
+// shell executes a page's commands, and keeps the variables that they set.
 type shell struct {
 	page *page
-	dir  string // where they run, and where programs are that take the place of the reader's
+	dir  string // working directory, with programs that replace the reader's
 	env  map[string]string
 }
 
-// newShell makes a shell in which kubectl and helm are those of a lab. The page's values say nothing of the image that its nodes have.
+// newShell returns a shell in which kubectl and helm use a lab. The image of its nodes is added to the page's values.
 func newShell(t *testing.T, p *page, l *labtest.Lab) *shell {
 	t.Helper()
 	s := &shell{page: p, dir: t.TempDir(), env: map[string]string{}}
@@ -105,7 +105,7 @@ func (s *shell) write(t *testing.T, name, text string) {
 	}
 }
 
-// follow executes what stands under a heading; instead says what variables are to be, in place of what the page sets.
+// follow executes the commands under a heading; instead replaces variables that the page sets.
 func (s *shell) follow(t *testing.T, heading string, instead map[string]string) {
 	t.Helper()
 	if len(s.page.commands[heading]) == 0 {
@@ -116,7 +116,7 @@ func (s *shell) follow(t *testing.T, heading string, instead map[string]string) 
 	}
 }
 
-// looking finds commands that change nothing: what they show may take a while to be so.
+// looking matches read-only commands: their output may take a while to match.
 var (
 	looking   = regexp.MustCompile(`^kubectl( -n \S+)? (get|logs|exec \S+ -c \S+ -- node) `)
 	assigning = regexp.MustCompile(`^([A-Z]+)=`)
@@ -142,7 +142,7 @@ func (s *shell) try(t *testing.T, c command, instead map[string]string) {
 	}
 }
 
-// run executes a command; a variable that it sets is kept.
+// run executes a command and keeps a variable that it sets.
 func (s *shell) run(t *testing.T, text string, instead map[string]string) (string, error) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
@@ -178,8 +178,7 @@ func (s *shell) run(t *testing.T, text string, instead map[string]string) (strin
 	return "", nil
 }
 
-// matches compares an output with the page's: ... stands for anything, on a line of its own for any lines. How much blank there is
-// between words does not matter.
+// matches compares an output with the page's: ... matches any text, or any lines on a line of its own. White space between words is ignored.
 func matches(want []string, got string) error {
 	var b strings.Builder
 	b.WriteString(`(?s)^\s*`)
@@ -202,12 +201,12 @@ func matches(want []string, got string) error {
 	}
 	b.WriteString(`$`)
 	if !regexp.MustCompile(b.String()).MatchString(got) {
-		return fmt.Errorf("the page says\n%s\nand this is so:\n%s", strings.Join(want, "\n"), got)
+		return fmt.Errorf("documented output:\n%s\nactual output:\n%s", strings.Join(want, "\n"), got)
 	}
 	return nil
 }
 
-// The comparison is worth something only if it finds differences.
+// The comparison finds differences.
 func TestMatches(t *testing.T) {
 	for _, c := range []struct {
 		want, got string

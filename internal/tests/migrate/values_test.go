@@ -10,10 +10,10 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
-// documents are those that show values of the chart.
+// documents are the pages that show values of the chart.
 var documents = []string{"migrate-from-calico.md", "get-started/kubeadm.md", "get-started/kind.md", "get-started/k3s.md", "get-started/bare.md"}
 
-// What docs/ shows as values, the chart takes and renders; and what a page says of directories is where things are mounted.
+// The chart accepts and renders the values shown in docs/, and mounts the directories that a page names.
 func TestChartTakesShownValues(t *testing.T) {
 	helm, dir := labtest.Program(t, "helm"), t.TempDir()
 	seen := map[string]string{}

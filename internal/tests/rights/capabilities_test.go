@@ -19,12 +19,12 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
-// bits are the kernel's numbers of the capabilities that the chart gives to the agent.
+// bits are the numbers of the capabilities that the chart grants the agent.
 var bits = map[corev1.Capability]int{
 	"NET_ADMIN": unix.CAP_NET_ADMIN, "NET_RAW": unix.CAP_NET_RAW, "NET_BIND_SERVICE": unix.CAP_NET_BIND_SERVICE,
 }
 
-// agentCapabilities are what the chart gives to the agent.
+// agentCapabilities returns the capabilities that the chart grants the agent.
 func agentCapabilities(t *testing.T) []corev1.Capability {
 	t.Helper()
 	for _, c := range templates(t)["DaemonSet tortie-node"].Containers {
@@ -36,7 +36,7 @@ func agentCapabilities(t *testing.T) []corev1.Capability {
 	return nil
 }
 
-// confined executes a program as a container runtime does with these capabilities: no others, and no way to gain any.
+// confined returns a launcher that executes a program with only these capabilities and no_new_privs, as a container runtime does.
 func confined(capabilities []corev1.Capability) []string {
 	set := "-all"
 	for _, c := range capabilities {
@@ -65,8 +65,7 @@ func wantConfined(t *testing.T, pid int, capabilities []corev1.Capability) {
 	}
 }
 
-// capabilities shows that the agents, which have done all that life brings with exactly the chart's capabilities, can do without none of
-// them.
+// capabilities tests that the agents, which have passed all parts with exactly the chart's capabilities, need each of them.
 func (l *life) capabilities(t *testing.T) {
 	all := agentCapabilities(t)
 	wantConfined(t, l.first.Cmd.Process.Pid, all)
@@ -77,27 +76,27 @@ func (l *life) capabilities(t *testing.T) {
 		switch c {
 		case "NET_ADMIN":
 			l.replace(t, without(c))
-			meshtest.Eventually(t, func() error { return l.said("operation not permitted", "CAP_NET_ADMIN") })
+			meshtest.Eventually(t, func() error { return l.logged("operation not permitted", "CAP_NET_ADMIN") })
 			if l.first.Probe("/readyz") == nil {
 				t.Error("an agent without NET_ADMIN is ready")
 			}
 		case "NET_BIND_SERVICE":
 			l.replace(t, without(c))
-			meshtest.Eventually(t, func() error { return l.said("listen for BGP on", "capability NET_BIND_SERVICE is missing") })
-			l.told(t, "BGPPortTaken", 1)
+			meshtest.Eventually(t, func() error { return l.logged("listen for BGP on", "capability NET_BIND_SERVICE is missing") })
+			l.reported(t, "BGPPortTaken", 1)
 			l.replace(t, without(c))
-			l.told(t, "BGPPortTaken", 2) // the next agent counts on, which takes a right of its own
+			l.reported(t, "BGPPortTaken", 2) // the next agent updates the count, which needs another permission
 		case "NET_RAW":
 			l.replace(t, confined(all))
 			l.probes(t, confined(all), "")
 			l.probes(t, without(c), "or with the capability NET_RAW")
 		default:
-			t.Errorf("nothing shows that the agent needs %s", c)
+			t.Errorf("the agent works without %s", c)
 		}
 	}
 }
 
-// replace ends the first node's agent and starts it in another way. It may fail: said tells.
+// replace stops the first node's agent and starts it with another launcher. The start may fail; logged checks for it.
 func (l *life) replace(t *testing.T, launcher []string) {
 	t.Helper()
 	l.first.End(t)
@@ -108,18 +107,18 @@ func (l *life) replace(t *testing.T, launcher []string) {
 	l.Launcher = before
 }
 
-// said is nil if the first node's agent has logged all of that.
-func (l *life) said(texts ...string) error {
+// logged returns nil if the first node's agent has logged all texts.
+func (l *life) logged(texts ...string) error {
 	log := l.first.Tail(1 << 20)
 	for _, text := range texts {
 		if !strings.Contains(log, text) {
-			return fmt.Errorf("the agent has not said %q:\n%s", text, log)
+			return fmt.Errorf("the agent has not logged %q:\n%s", text, log)
 		}
 	}
 	return nil
 }
 
-// probes runs node diagnose, and looks for what it advises about the tunnel to another node; "" means that its probe was answered.
+// probes runs node diagnose, and waits for its advice about the tunnel to another node; "" expects that its probe was answered.
 func (l *life) probes(t *testing.T, launcher []string, advice string) {
 	t.Helper()
 	command := append(slices.Clone(launcher), meshtest.Program(t, meshtest.Build), "diagnose", "-o", "json")

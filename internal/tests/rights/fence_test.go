@@ -24,7 +24,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
-// scene is a cluster of two nodes in which each has a pod and a block, and tokens of the first were stolen.
+// scene is a cluster of two nodes with a pod and a block each. The attacker has tokens of the first.
 type scene struct {
 	admin         *user
 	agent, plugin *user // with tokens of node thief
@@ -49,7 +49,7 @@ func newScene(t *testing.T, args ...string) *scene {
 // secret is a literal value in the environment of all pods.
 const secret = "a literal secret"
 
-// pod makes the node's pod, of the same name.
+// pod creates a pod of the node with the node's name.
 func (s *scene) pod(t *testing.T, node string) {
 	t.Helper()
 	pod := &corev1.Pod{
@@ -61,25 +61,25 @@ func (s *scene) pod(t *testing.T, node string) {
 	}
 }
 
-// refused fails the test unless the fence, and nothing else, has refused. What an expression cannot make sense of is refused as
-// invalid.
+// refused fails the test unless the chart's admission policies, and nothing else, denied the request. An expression that cannot be evaluated
+// results in Invalid.
 func refused(t *testing.T, what string, err error) {
 	t.Helper()
 	said := apierrors.IsForbidden(err) || apierrors.IsInvalid(err)
 	if !said || !strings.Contains(err.Error(), "ValidatingAdmissionPolicy 'tortie-fence-") {
-		t.Errorf("%s: error %v, want the fence's refusal", what, err)
+		t.Errorf("%s: error %v, want a denial by the chart's policies", what, err)
 	}
 }
 
-// refusedByRBAC fails the test unless the account has no such right at all.
+// refusedByRBAC fails the test unless RBAC denied the request.
 func refusedByRBAC(t *testing.T, what string, err error) {
 	t.Helper()
 	if !apierrors.IsForbidden(err) || strings.Contains(err.Error(), "ValidatingAdmissionPolicy") {
-		t.Errorf("%s: error %v, want that there is no right", what, err)
+		t.Errorf("%s: error %v, want a denial by RBAC", what, err)
 	}
 }
 
-// passed fails the test if the fence, or anything else, has refused.
+// passed fails the test if the request was denied.
 func passed(t *testing.T, what string, err error) {
 	t.Helper()
 	if err != nil {
@@ -87,8 +87,8 @@ func passed(t *testing.T, what string, err error) {
 	}
 }
 
-// block is 16 addresses at 10.99.N.0/28: the first two are the victim's, the third is the thief's, the fourth cools down, the fifth
-// is held without a node, the sixth is nobody's, the rest is free.
+// block returns a block of 16 addresses at 10.99.N.0/28: the first two are the victim's, the third is the thief's, the fourth is in cooldown,
+// the fifth is assigned without a node, the sixth has an empty attribute, the rest is free.
 func (s *scene) block(t testing.TB, n int, affinity string) *unstructured.Unstructured {
 	t.Helper()
 	spec := map[string]any{
@@ -119,7 +119,7 @@ type spec map[string]any
 
 func (s spec) list(field string) []any { return s[field].([]any) }
 
-// assign takes a free address for a holder.
+// assign assigns a free address.
 func (s spec) assign(ordinal int, handle, node string) {
 	attrs := append(s.list("attributes"), map[string]any{"handle_id": handle, "secondary": map[string]any{"node": node}})
 	s["attributes"] = attrs
@@ -128,20 +128,20 @@ func (s spec) assign(ordinal int, handle, node string) {
 	s["sequenceNumberForAllocation"].(map[string]any)[fmt.Sprint(ordinal)] = s["sequenceNumber"]
 }
 
-// free frees an address; attributes stay where they are.
+// free releases an address; attributes stay in place.
 func (s spec) free(ordinal int) {
 	s.list("allocations")[ordinal] = nil
 	s["unallocated"] = append(s.list("unallocated"), int64(ordinal))
 	delete(s["sequenceNumberForAllocation"].(map[string]any), fmt.Sprint(ordinal))
 }
 
-// point gives an address another holder.
+// point changes the attributes of an address.
 func (s spec) point(ordinal int, attributes map[string]any) {
 	s["attributes"] = append(s.list("attributes"), attributes)
 	s.list("allocations")[ordinal] = int64(len(s.list("attributes")) - 1)
 }
 
-// drop removes the first attribute, to which nothing points any more, and moves the others.
+// drop removes the first attribute, which is not used any more, and renumbers the others.
 func (s spec) drop() {
 	s["attributes"] = s.list("attributes")[1:]
 	for i, at := range s.list("allocations") {
@@ -162,11 +162,11 @@ func TestBlocks(t *testing.T) {
 	victims, thiefs := "host:"+s.victim, "host:"+s.thief
 	for n, c := range []struct {
 		name    string
-		owner   string // "" is nobody
+		owner   string // "": none
 		change  func(*unstructured.Unstructured, spec)
 		refused bool
 	}{
-		// What plugins do in others' blocks.
+		// Writes of plugins to blocks of other nodes.
 		{"borrow", victims, func(_ *unstructured.Unstructured, b spec) { b.assign(6, "net.n", s.thief); b.bump() }, false},
 		{"return", victims, func(_ *unstructured.Unstructured, b spec) { b.free(2); b.bump() }, false},
 		{"return, to cool down", victims, func(_ *unstructured.Unstructured, b spec) {
@@ -186,8 +186,8 @@ func TestBlocks(t *testing.T) {
 			}
 			b.bump()
 		}, false},
-		// And to a block of nobody and of its own.
-		{"claim a block of nobody", "", func(_ *unstructured.Unstructured, b spec) {
+		// Writes to blocks without an owner and to own blocks.
+		{"claim a block without an owner", "", func(_ *unstructured.Unstructured, b spec) {
 			b["affinity"], b["affinityClaimTime"] = thiefs, "2026-02-02T03:04:05Z"
 			b.assign(6, "net.n", s.thief)
 			b.bump()
@@ -200,7 +200,7 @@ func TestBlocks(t *testing.T) {
 			b.bump()
 		}, false},
 		{"free what has no node in its own", thiefs, func(_ *unstructured.Unstructured, b spec) { b.free(4); b.bump() }, false},
-		// What a thief would.
+		// Attacks.
 		{"free the victim's", victims, func(_ *unstructured.Unstructured, b spec) { b.free(0); b.bump() }, true},
 		{"free the victim's in its own block", thiefs, func(_ *unstructured.Unstructured, b spec) { b.free(0); b.bump() }, true},
 		{"free the victim's in a block of nobody", "", func(_ *unstructured.Unstructured, b spec) { b.free(0); b.bump() }, true},
@@ -324,7 +324,7 @@ func check(t *testing.T, what string, err error, want bool) {
 	}
 }
 
-// emptied is a block in which nobody has an address.
+// emptied returns a block without assigned addresses.
 func emptied(b *unstructured.Unstructured) *unstructured.Unstructured {
 	s := spec(b.Object["spec"].(map[string]any))
 	for i := range 6 {
@@ -398,7 +398,7 @@ func affinity(name, node, cidr string) *unstructured.Unstructured {
 	}}
 }
 
-// with is an object with a field of its spec changed.
+// with returns a copy of an object with a field of its spec changed.
 func with(obj *unstructured.Unstructured, field string, value any) *unstructured.Unstructured {
 	obj.Object["spec"].(map[string]any)[field] = value
 	return obj
@@ -455,7 +455,7 @@ func TestAffinities(t *testing.T) {
 	passed(t, "its own is deleted", s.agent.of(own).Delete(t.Context(), own.GetName(), metav1.DeleteOptions{}))
 }
 
-// The name of an affinity that would be too long is shortened, and still tells the node.
+// The name of an affinity that would be too long is shortened, and still identifies the node.
 func TestAffinityOfALongName(t *testing.T) {
 	cfg := server(t, "auto")
 	admin := newUser(t, cfg)
@@ -506,7 +506,7 @@ func TestHandles(t *testing.T) {
 		made := s.admin.create(t, c.obj)
 		next := made.DeepCopy()
 		next.Object["spec"].(map[string]any)["block"] = map[string]any{"10.99.1.0/28": int64(1)}
-		if !c.changes { // who takes over what is the node's makes it the node's
+		if !c.changes { // an update with the node's ID makes it the node's
 			next.Object["spec"].(map[string]any)["handleID"] = mine(next, s.thief)
 			next.SetAnnotations(map[string]string{"tortie.io/node": s.thief})
 		}
@@ -538,7 +538,7 @@ func TestHandles(t *testing.T) {
 	}
 }
 
-// mine is the handle ID that a node's handle must have: that of a tunnel is its name.
+// mine returns the handle ID that a node's handle must have: that of a tunnel is its name.
 func mine(obj *unstructured.Unstructured, node string) string {
 	if strings.HasSuffix(obj.GetName(), "-tunnel-addr-"+node) {
 		return obj.GetName()
@@ -551,7 +551,7 @@ func mine(obj *unstructured.Unstructured, node string) string {
 func patch(change map[string]any) []byte {
 	data, err := json.Marshal(change)
 	if err != nil {
-		panic(err) // it is made of strings
+		panic(err) // it consists of strings
 	}
 	return data
 }
@@ -635,7 +635,7 @@ func TestPods(t *testing.T) {
 	}
 }
 
-// A stolen token gets no token of another node, and none that names no node.
+// A node's token can request neither a token of another node nor one without a node.
 func TestTokens(t *testing.T) {
 	s := newScene(t)
 	uid := func(node string) types.UID {
@@ -729,7 +729,7 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-// No token of a node makes, changes or deletes pools, even where somebody has given the accounts the right.
+// No token of a node can create, change or delete pools, even where an administrator has granted that.
 func TestPools(t *testing.T) {
 	s := newScene(t)
 	made := s.admin.create(t, object(t, `{kind: IPPool, metadata: {name: pools-test}, spec: {cidr: 10.123.0.0/16}}`))
@@ -744,7 +744,7 @@ func TestPools(t *testing.T) {
 		if err == nil || strings.Contains(err.Error(), "ValidatingAdmissionPolicy") {
 			return nil
 		}
-		return err // the right is not in force yet
+		return err // the role is not observed yet
 	})
 	for account, u := range map[string]*user{"agent": s.agent, "plugins": s.plugin} {
 		for name, cidr := range map[string]string{"default-ipv4-ippool": "10.0.0.0/16", "default-ipv6-ippool": "10.0.0.0/24", "mine": "fd00:9::/64"} {
@@ -767,7 +767,7 @@ func createPool(t *testing.T, u *user, name, cidr string) error {
 	return err
 }
 
-// Events are about anything, and in the own node's name.
+// Events may be about any object, but only in the name of the own node.
 func TestEvents(t *testing.T) {
 	s := newScene(t)
 	event := func(name, host string) *unstructured.Unstructured {
@@ -795,7 +795,8 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// A claim, and a block, has the size that its pool says, or a part of a block would be claimed that another node is about to claim.
+// The size of an affinity's or block's range must be the pool's block size. Otherwise a node could claim part of a block that another node is
+// about to claim.
 func TestRanges(t *testing.T) {
 	s := newScene(t)
 	for _, pool := range []string{
@@ -809,9 +810,9 @@ func TestRanges(t *testing.T) {
 	claim := func(cidr string) *unstructured.Unstructured {
 		return affinity(names.Affinity(s.thief, netip.MustParsePrefix(cidr)), s.thief, cidr)
 	}
-	meshtest.Eventually(t, func() error { // until the API server's admission has seen the last pool
+	meshtest.Eventually(t, func() error { // until admission has observed the last pool
 		if _, err := s.plugin.of(claim("fd00:120::/128")).Create(t.Context(), claim("fd00:120::/128"), dry); err == nil {
-			return errors.New("the policy does not know the pool")
+			return errors.New("the policy has not observed the pool")
 		}
 		return nil
 	})
@@ -822,8 +823,8 @@ func TestRanges(t *testing.T) {
 		{"10.120.0.0/26", false}, {"10.121.0.16/28", false}, {"fd00:120::40/122", false},
 		{"10.120.0.64/27", true}, {"10.120.0.70/32", true}, {"10.120.0.0/25", true}, {"10.121.0.0/26", true}, {"10.121.0.0/20", true},
 		{"fd00:120::40/128", true}, {"fd00:120::/121", true},
-		{"10.122.0.0/27", false}, // in no pool: agents make nothing of it
-		// These have the names of claims of nodes NODE-1 and NODE-1-2.
+		{"10.122.0.0/27", false}, // in no pool: ignored by agents
+		// These have the names of affinities of nodes NODE-1 and NODE-1-2.
 		{"1:fd00:120::40/122", true}, {"1:2:fd00:120::40/122", true}, {"1:fd00:121::40/122", false},
 	} {
 		a := claim(c.cidr)
@@ -842,7 +843,7 @@ func longAffinity(t *testing.T, node, cidr string) string {
 	return names.Affinity(node, netip.MustParsePrefix(cidr))
 }
 
-// Nodes that take over what host-local has assigned lock the datastore meanwhile, each for itself, and only where the chart has them.
+// Nodes that migrate from host-local lock the datastore meanwhile, each with its own lock, and only if the chart enables it.
 func TestMigrationLocks(t *testing.T) {
 	s := newScene(t, "--set", "migrateFromHostLocal=true")
 	for _, c := range []struct {
@@ -875,15 +876,15 @@ func TestMigrationLocks(t *testing.T) {
 	}
 }
 
-// The right to note addresses on pods shows any pod: the API server applies a patch before it asks the policies, and its answer to a patch whose
-// result is no pod has all of that. To take the right to read pods from the plugins would hide nothing.
-func TestPatchesTellOfPods(t *testing.T) {
+// The permission to patch a pod's status exposes any pod: the API server applies a patch before it evaluates policies, and its response to a
+// patch with an invalid result contains the pod. Removing the plugins' permission to read pods would hide nothing.
+func TestPatchesExposePods(t *testing.T) {
 	s := newScene(t)
 	_, err := s.agent.core.CoreV1().Pods("default").Get(t.Context(), s.victim, metav1.GetOptions{})
 	refusedByRBAC(t, "an agent reads a pod", err)
 	text := []byte(`[{"op": "replace", "path": "/status/phase", "value": 1}]`)
 	_, err = s.agent.core.CoreV1().Pods("default").Patch(t.Context(), s.victim, types.JSONPatchType, text, metav1.PatchOptions{}, "status")
 	if err == nil || !strings.Contains(err.Error(), secret) {
-		t.Errorf("the answer to a patch that cannot be applied does not tell what is in the pod: docs/security.md says so: %v", err)
+		t.Errorf("the response to an invalid patch does not contain the pod, contrary to docs/security.md: %v", err)
 	}
 }

@@ -24,8 +24,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
-// hooks are the end of life: definitions are brought up to date, packets are sent between pods, and the first node is left, each by its own
-// account. No kubelet runs here; the test plays the part of the first node's.
+// hooks runs Helm's hooks, each with its own account: definitions are upgraded, packets are sent between pods, and the first node is cleaned.
+// No kubelet runs here; the test updates the pods of the first node.
 func (l *life) hooks(t *testing.T) {
 	admin := newUser(t, l.Admin)
 	l.upgrade(t, admin)
@@ -35,7 +35,7 @@ func (l *life) hooks(t *testing.T) {
 	must(t, err)
 	test := traffic.New(cluster, traffic.Settings{Namespace: "kube-system", Pod: chartPod(t, "tortie-test", chartArgs...), Timeout: time.Second}, func(string) {})
 	if err := test.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "it took longer than 1s: waiting for pod") {
-		t.Errorf("helm test, whose pods nobody runs: %v", err)
+		t.Errorf("helm test without a kubelet: %v", err)
 	}
 	settings := uninstall.Settings{Namespace: "kube-system", DaemonSet: "tortie-node", Agents: "none=none", Pod: chartPod(t, "tortie-uninstall", chartArgs...), Timeout: meshtest.Patience}
 	u, err := uninstall.New(l.as(t, "tortie-uninstall"), settings, func(string) {})
@@ -48,7 +48,7 @@ func (l *life) hooks(t *testing.T) {
 	<-served
 }
 
-// as is the API server as one of the hooks' accounts, which have had the chart's rights since the beginning.
+// as returns a configuration with the account of a hook, which has had the chart's roles since the beginning.
 func (l *life) as(t *testing.T, account string) *rest.Config { return asHook(t, l.Admin, account) }
 
 func asHook(t *testing.T, admin *rest.Config, account string) *rest.Config {
@@ -63,7 +63,7 @@ func asHook(t *testing.T, admin *rest.Config, account string) *rest.Config {
 	return cfg
 }
 
-// upgrade creates a definition that is missing, and completes one that somebody else has made.
+// upgrade creates a missing definition, and completes one that another installer has created.
 func (l *life) upgrade(t *testing.T, admin *user) {
 	t.Helper()
 	kind := admin.any.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
@@ -82,7 +82,7 @@ func (l *life) upgrade(t *testing.T, admin *user) {
 	must(t, applier.Apply(ctx, all))
 	for _, want := range []string{"bgpfilters.crd.projectcalico.org: " + string(definitions.Create), "ipreservations.crd.projectcalico.org: " + string(definitions.Extend)} {
 		if !strings.Contains(told, want) {
-			t.Errorf("the upgrade says\n%swant %s", told, want)
+			t.Errorf("the upgrade printed\n%swant %s", told, want)
 		}
 	}
 }
@@ -93,22 +93,22 @@ func patchNode(t *testing.T, admin *user, change string, sub ...string) {
 	must(t, err)
 }
 
-// endPods says of the pods that clean the first node that they have, until ctx ends.
+// endPods sets the status of the pods that clean the first node to Succeeded, until ctx ends.
 func endPods(ctx context.Context, admin *user) {
 	pods := admin.core.CoreV1().Pods("kube-system")
 	for ; ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
 		all, err := pods.List(ctx, metav1.ListOptions{LabelSelector: "tortie.io/uninstall"})
 		if err != nil {
-			continue // the uninstallation says that nobody has cleaned
+			continue // the uninstallation reports the node as not cleaned
 		}
 		for i := range all.Items {
 			all.Items[i].Status.Phase = corev1.PodSucceeded
-			_, _ = pods.UpdateStatus(ctx, &all.Items[i], metav1.UpdateOptions{}) // else at the next turn
+			_, _ = pods.UpdateStatus(ctx, &all.Items[i], metav1.UpdateOptions{}) // retried in the next round
 		}
 	}
 }
 
-// chartPod is the pod that a hook of the chart makes, from its ConfigMap.
+// chartPod returns the pod that a hook of the chart creates, from its ConfigMap.
 func chartPod(t *testing.T, hook string, args ...string) *corev1.Pod {
 	t.Helper()
 	for _, obj := range labtest.Chart(t, args...) {
@@ -124,7 +124,7 @@ func chartPod(t *testing.T, hook string, args ...string) *corev1.Pod {
 	return nil
 }
 
-// TestHookPods: a hook makes the pods that the chart has and no others, on any node, and deletes no others.
+// TestHookPods: a hook may create the chart's pods and no others, on any node, and delete no others.
 func TestHookPods(t *testing.T) {
 	cfg := server(t, "auto", "--set", "extraEnv[0].name=A,extraEnv[0].value=b")
 	admin := newUser(t, cfg)

@@ -10,7 +10,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
-// sized is a block of the victim's in which every second address is held by a pod, each with attributes of its own.
+// sized returns a block of the victim in which every second address is assigned to a pod, each with attributes of its own.
 func sized(bits int, victim string) *unstructured.Unstructured {
 	size := 1 << (32 - bits)
 	allocations, unallocated, attributes, numbers := []any{}, []any{}, []any{}, map[string]any{}
@@ -36,7 +36,7 @@ func sized(bits int, victim string) *unstructured.Unstructured {
 	}}
 }
 
-// The policies count steps, and refuse what takes too many: the largest block that there may be does not.
+// CEL limits the cost of an expression: the largest possible block stays below the limit.
 func TestLargeBlock(t *testing.T) {
 	s := newScene(t)
 	made := s.admin.create(t, sized(20, s.victim))
@@ -54,7 +54,7 @@ func TestLargeBlock(t *testing.T) {
 	refused(t, "free the victim's", err)
 }
 
-// BenchmarkBlockWrite borrows and returns an address: what a write of a block takes with and without the fence.
+// BenchmarkBlockWrite assigns and releases a borrowed address: the cost of a block write with and without the policies.
 func BenchmarkBlockWrite(b *testing.B) {
 	for _, bits := range []int{26, 20} {
 		for _, mode := range []string{"off", "auto"} {

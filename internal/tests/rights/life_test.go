@@ -35,8 +35,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// life is a cluster of two nodes with real agents, and the real plugins and installer on a host that stands for the first of them,
-// before a server that records what they ask and fences them.
+// life is a cluster of two nodes with real agents, and the real plugins and installer on a host that stands for the first node, with an API
+// server that has an audit log and the chart's admission policies.
 type life struct {
 	server *labtest.Server
 	*meshtest.Cluster
@@ -53,7 +53,7 @@ func newLife(t *testing.T) *life {
 	l.first, l.second = l.NewNode(t, "first", 0, 10), l.NewNode(t, "second", 0, 11)
 	l.plugin = labtest.OnNode(t, l.Admin, "tortie-cni", "first")
 	chart := labtest.Chart(t, chartArgs...)
-	labtest.GrantAll(t, l.Admin, chart) // over those that came with the tokens
+	labtest.GrantAll(t, l.Admin, chart) // in addition to the default values' roles
 	labtest.FenceWith(t, l.Admin, chart)
 	listener := l.host.Listen(t)
 	t.Cleanup(func() { listener.Close() })
@@ -66,7 +66,7 @@ func newLife(t *testing.T) *life {
 	return l
 }
 
-// restart ends an agent and starts it with more environment.
+// restart stops an agent and starts it with more environment.
 func (l *life) restart(t *testing.T, n *meshtest.Node, env ...string) {
 	t.Helper()
 	n.Signal(t, syscall.SIGTERM)
@@ -76,7 +76,7 @@ func (l *life) restart(t *testing.T, n *meshtest.Node, env ...string) {
 	l.Env = before
 }
 
-// beginning sets a cluster up, and meets one that somebody else has set up, at a server that knows no streaming lists.
+// beginning initializes a cluster, and starts on an initialized one, with a server that does not support streaming lists.
 func (l *life) beginning(t *testing.T) {
 	meshtest.Start(t, l.first, l.second)
 	info := &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}
@@ -93,7 +93,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// migration takes over what host-local has assigned on the first node: an address of a pod that is gone.
+// migration takes over an address that host-local has assigned on the first node, of a deleted pod.
 func (l *life) migration(t *testing.T, cfg *rest.Config) {
 	t.Helper()
 	l.host.Write(t, "/etc/agent-kubeconfig", kubeconfig(l.address, cfg))
@@ -114,7 +114,7 @@ func (l *life) migration(t *testing.T, cfg *rest.Config) {
 	})
 }
 
-// installation installs the plugins, as the sidecar of the first node's agent.
+// installation installs the plugins, as the sidecar of the first node's agent does.
 func (l *life) installation(t *testing.T) {
 	dir := t.TempDir()
 	cfg := labtest.OnNode(t, l.Admin, "tortie-node", "first")
@@ -172,7 +172,7 @@ func (l *life) call(t *testing.T, verb, container, pod string, more map[string]a
 	})
 }
 
-// reach writes a kubeconfig of the first node's plugins for an address of the host's.
+// reach writes the kubeconfig of the first node's plugins for an address of the host.
 func (l *life) reach(t *testing.T, address string) {
 	t.Helper()
 	l.host.Write(t, "/etc/cni/net.d/calico-kubeconfig", kubeconfig(address, l.plugin))
@@ -182,14 +182,14 @@ func kubeconfig(address string, cfg *rest.Config) string {
 	return labtest.PluginKubeconfig("https://"+address, cfg.CAData, cfg.BearerToken)
 }
 
-// pod declares a pod of the first node.
+// pod creates a pod of the first node.
 func (l *life) pod(t *testing.T, name string) {
 	t.Helper()
 	admin := newUser(t, l.Admin)
 	admin.create(t, object(t, `{apiVersion: v1, kind: Pod, metadata: {name: %s, namespace: default}, spec: {nodeName: first, containers: [{name: c, image: none}]}}`, name))
 }
 
-// containers come and go: the usual, one whose DEL the agent finishes, and garbage.
+// containers runs ADD and DEL, a DEL that the agent completes, and GC.
 func (l *life) containers(t *testing.T) {
 	l.reach(t, l.address)
 	l.host.Write(t, "/var/lib/calico/nodename", "first")
@@ -206,7 +206,7 @@ func (l *life) containers(t *testing.T) {
 	l.reach(t, l.address)
 }
 
-// handJournal gives the agent what the plugins have left it, and waits until it has done that.
+// handJournal copies the plugins' journal to the agent, and waits until the agent has processed it.
 func (l *life) handJournal(t *testing.T) {
 	t.Helper()
 	to := filepath.Join(l.first.Dir, "state", "tortie", "journal")
@@ -218,7 +218,7 @@ func (l *life) handJournal(t *testing.T) {
 			err = errors.Join(err, errRead, os.WriteFile(filepath.Join(to, e.Name()), text, 0o600))
 		}
 		if len(entries) == 0 {
-			return errors.New("the plugin has left no journal")
+			return errors.New("the plugin has written no journal")
 		}
 		return err
 	})
@@ -230,7 +230,7 @@ func (l *life) handJournal(t *testing.T) {
 	})
 }
 
-// block makes a block of one address that was claimed long ago; holder is the node that holds it, owner that whose block it is.
+// block creates a block of one address that was claimed long ago; holder is the node of its address, owner that of its affinity.
 func (l *life) block(t *testing.T, cidr, owner, holder string) {
 	t.Helper()
 	spec := map[string]any{
@@ -250,7 +250,7 @@ func (l *life) block(t *testing.T, cidr, owner, holder string) {
 	newUser(t, l.Admin).create(t, object(t, `{kind: IPAMBlock, metadata: {name: %s}, spec: %s}`, names.Block(netip.MustParsePrefix(cidr)), text))
 }
 
-// rest are the blocks of a pool of 8 that nobody has.
+// rest returns the free blocks of a pool of 8.
 func (l *life) rest(t *testing.T, base string) (free []string) {
 	t.Helper()
 	first := netip.MustParseAddr(base)
@@ -264,16 +264,16 @@ func (l *life) rest(t *testing.T, base string) (free []string) {
 	return free
 }
 
-// scarcity is when all ranges are taken: pods, and then tunnels, take what nobody owns, leave the rest to its owners, and borrow.
+// scarcity exhausts all ranges: pods, and then tunnels, claim blocks without an owner, leave the others to their owners, and borrow.
 func (l *life) scarcity(t *testing.T) {
 	pool := &api.IPPool{Meta: api.Meta{Name: "default-ipv4-ippool"}}
 	must(t, l.Store.Get(t.Context(), pool))
-	pool.Spec.NodeSelector = "!has(other)" // so that somebody has to look
+	pool.Spec.NodeSelector = "!has(other)" // so that the selector must be evaluated
 	must(t, l.Store.Update(t.Context(), pool))
 	rest := l.rest(t, "10.10.0.0")
 	l.scarce(t, rest, "first")
 	again := &api.IPAMHandle{Meta: api.Meta{Name: "net.pod0"}, Spec: api.IPAMHandleSpec{HandleID: "net.pod0", Block: map[string]int{}}}
-	l.Create(t, again) // as an ADD leaves it that was killed
+	l.Create(t, again) // as left by a killed ADD
 	for i := range 8 - len(rest) + 1 {
 		name := fmt.Sprint("pod", i)
 		l.pod(t, name)
@@ -294,8 +294,7 @@ func (l *life) scarcity(t *testing.T) {
 	l.restart(t, l.first)
 }
 
-// scarce leaves of the free blocks of a pool one to nobody and one to a node that does not use it; of the others one is claimed by
-// two nodes.
+// scarce leaves one free block without an owner and one of a node that does not use it; of the others one is claimed by two nodes.
 func (l *life) scarce(t *testing.T, free []string, node string) {
 	t.Helper()
 	if len(free) < 3 {
@@ -309,7 +308,7 @@ func (l *life) scarce(t *testing.T, free []string, node string) {
 	l.Create(t, meshtest.NewAffinity(node, free[2]))
 }
 
-// configuration is what operators ask for besides: BGP with passwords, services, reports, and mistakes.
+// configuration applies other settings of operators: BGP with passwords, services, reports, and mistakes.
 func (l *life) configuration(t *testing.T) {
 	admin := newUser(t, l.Admin)
 	admin.create(t, object(t, `{apiVersion: v1, kind: Secret, metadata: {name: bgp, namespace: kube-system}, stringData: {password: x}}`))
@@ -320,15 +319,15 @@ func (l *life) configuration(t *testing.T) {
 	meshtest.Eventually(t, func() error {
 		status := &api.CalicoNodeStatus{Meta: api.Meta{Name: "ask"}}
 		if err := l.Store.Get(t.Context(), status); err != nil || status.Status.LastUpdated == nil {
-			return fmt.Errorf("CalicoNodeStatus is not answered: %v", err)
+			return fmt.Errorf("CalicoNodeStatus has no status: %v", err)
 		}
 		return nil
 	})
 	l.restart(t, l.second, "KUBE_FEATURE_WatchListClient=false")
 }
 
-// told waits until the first node's agents have told operators of something so many times.
-func (l *life) told(t *testing.T, reason string, times int32) {
+// reported waits for an Event of the first node's agents with this count.
+func (l *life) reported(t *testing.T, reason string, times int32) {
 	t.Helper()
 	all := newUser(t, l.Admin).core.CoreV1().Events("")
 	meshtest.Eventually(t, func() error {
@@ -341,6 +340,6 @@ func (l *life) told(t *testing.T, reason string, times int32) {
 				return nil
 			}
 		}
-		return fmt.Errorf("of %d Events %s none has the count %d", len(found.Items), reason, times)
+		return fmt.Errorf("%d Events %s, want one with count %d", len(found.Items), reason, times)
 	})
 }

@@ -1,5 +1,5 @@
-// Package rights holds the tests of what the chart's accounts and pods may do, on the real API server: that each right is used and
-// none is missing, and that a node's token does no harm to other nodes.
+// Package rights tests the permissions of the chart's accounts and pods on a real API server: each permission is used and none is missing, and
+// a node's token cannot harm other nodes.
 package rights
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
-// kinds are the resources of the kinds that tests write.
+// kinds maps the kinds that tests write to resources.
 var kinds = map[string]schema.GroupVersionResource{
 	"Node":          {Version: "v1", Resource: "nodes"},
 	"Pod":           {Version: "v1", Resource: "pods"},
@@ -49,7 +49,7 @@ func custom(plural string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "crd.projectcalico.org", Version: "v1", Resource: plural}
 }
 
-// object decodes one object of YAML. The group crd.projectcalico.org/v1 goes without saying.
+// object decodes one object of YAML. The default apiVersion is crd.projectcalico.org/v1.
 func object(t testing.TB, text string, args ...any) *unstructured.Unstructured {
 	t.Helper()
 	data, err := yaml.YAMLToJSON(fmt.Appendf(nil, text, args...))
@@ -66,7 +66,7 @@ func object(t testing.TB, text string, args ...any) *unstructured.Unstructured {
 	return obj
 }
 
-// user is somebody who writes.
+// user is a client of the API server with some credentials.
 type user struct {
 	any  dynamic.Interface
 	core kubernetes.Interface
@@ -101,7 +101,7 @@ func (u *user) of(obj *unstructured.Unstructured) dynamic.ResourceInterface {
 	return u.any.Resource(kind)
 }
 
-// create makes an object for the time of the test.
+// create creates an object that is deleted with the test.
 func (u *user) create(t testing.TB, obj *unstructured.Unstructured) *unstructured.Unstructured {
 	t.Helper()
 	made, err := u.of(obj).Create(t.Context(), obj, metav1.CreateOptions{})
@@ -117,10 +117,10 @@ func (u *user) create(t testing.TB, obj *unstructured.Unstructured) *unstructure
 	return made
 }
 
-// inForce is the fencing of the server that tests share, which run one after the other.
+// inForce is the fencing mode of the shared server. Its tests run in sequence.
 var inForce string
 
-// server is the API server that tests share, with the chart's fencing of a mode, and further arguments of `helm template`.
+// server returns the shared API server, with the chart's admission policies in a mode, and more arguments of `helm template`.
 func server(t testing.TB, mode string, args ...string) (admin *rest.Config) {
 	t.Helper()
 	admin = labtest.RESTConfig(t)
@@ -132,7 +132,7 @@ func server(t testing.TB, mode string, args ...string) (admin *rest.Config) {
 	return admin
 }
 
-// declare makes a Node.
+// declare creates a Node.
 func (u *user) declare(t testing.TB, name string) *corev1.Node {
 	t.Helper()
 	node, err := u.core.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{
@@ -144,7 +144,7 @@ func (u *user) declare(t testing.TB, name string) *corev1.Node {
 	return node
 }
 
-// restConfig is the administrator's of a server of the test's own.
+// restConfig returns the administrator's configuration of a test's own server.
 func restConfig(t testing.TB, server *labtest.Server) *rest.Config {
 	t.Helper()
 	cfg, err := clientcmd.BuildConfigFromFlags("", server.Kubeconfig())

@@ -33,38 +33,38 @@ import (
 	"github.com/tortie-net/tortie/internal/tests/rights/fence"
 )
 
-// parallel is how many requests are under way at once: the API server has the same processors as the test.
+// parallel is the number of concurrent requests: the API server shares the processors of the test.
 const parallel = 8
 
 var dryRun = []string{metav1.DryRunAll}
 
-// everybody are rights that all authenticated users have: to ask what they may.
-var everybody = []string{"selfsubjectaccessreviews.authorization.k8s.io", "selfsubjectrulesreviews.authorization.k8s.io", "selfsubjectreviews.authentication.k8s.io"}
+// everyAccount are permissions of all authenticated users: access reviews.
+var everyAccount = []string{"selfsubjectaccessreviews.authorization.k8s.io", "selfsubjectrulesreviews.authorization.k8s.io", "selfsubjectreviews.authentication.k8s.io"}
 
-// TestModelIsRBAC: the accounts may write what a rule of the model is about, and nothing else.
+// TestModelIsRBAC: RBAC grants exactly the writes that the model has rules for.
 func TestModelIsRBAC(t *testing.T) {
 	s := newScene(t)
 	labtest.GrantAll(t, s.cfg, labtest.Chart(t))
 	for _, namespace := range namespaces {
 		wrote, _ := s.rights(t, namespace)
 		if d := cmp.Diff(fence.Granted(namespace), wrote); d != "" {
-			t.Errorf("what may be written in %s, by the model (-) and by RBAC (+):\n%s", namespace, d)
+			t.Errorf("writes in %s, by the model (-) and by RBAC (+):\n%s", namespace, d)
 		}
 	}
 }
 
-// namespaces are the release's, that of Events about what is in none, and any other.
+// namespaces are the release's, that of Events about cluster-scoped objects, and another.
 var namespaces = []string{"kube-system", "default", "other"}
 
-// readOnly are the verbs that change nothing.
+// readOnly are the verbs that only read.
 var readOnly = []string{"get", "list", "watch"}
 
-// TestReadsAreRBAC: the accounts may read what the model says, and nothing else: with the default values, with all that add rights, and
-// without those that take some away.
+// TestReadsAreRBAC: RBAC grants exactly the model's reads: with the default values, with all values that add permissions, and without those
+// that remove some.
 func TestReadsAreRBAC(t *testing.T) {
 	s := newScene(t)
 	defer func() {
-		for _, kind := range []string{"Role", "RoleBinding"} { // which no default value has
+		for _, kind := range []string{"Role", "RoleBinding"} { // not rendered by the default values
 			err := s.admin.any.Resource(kinds[kind]).Namespace("kube-system").Delete(t.Context(), "tortie-node-secrets", metav1.DeleteOptions{})
 			if err != nil && !apierrors.IsNotFound(err) {
 				t.Error(err)
@@ -81,10 +81,10 @@ func TestReadsAreRBAC(t *testing.T) {
 		labtest.GrantAll(t, s.cfg, labtest.Chart(t, "--set", c.values))
 		for _, namespace := range namespaces {
 			want := fence.Readable(namespace, func(value string) bool { return !slices.Contains(strings.Fields(c.off), value) })
-			meshtest.Eventually(t, func() error { // until the authorizer has heard of it
+			meshtest.Eventually(t, func() error { // until the authorizer has observed it
 				_, reads := s.rights(t, namespace)
 				if d := cmp.Diff(want, reads); d != "" {
-					return fmt.Errorf("with %s, what may be read in %s, by the model (-) and by RBAC (+):\n%s", c.values, namespace, d)
+					return fmt.Errorf("with %s, reads in %s, by the model (-) and by RBAC (+):\n%s", c.values, namespace, d)
 				}
 				return nil
 			})
@@ -92,7 +92,7 @@ func TestReadsAreRBAC(t *testing.T) {
 	}
 }
 
-// rights are those of both accounts in a namespace and in the cluster, as "ACCOUNT VERB RESOURCE.GROUP".
+// rights returns the permissions of both accounts in a namespace and in the cluster, as "ACCOUNT VERB RESOURCE.GROUP".
 func (s *scene) rights(t *testing.T, namespace string) (write, read map[string]bool) {
 	t.Helper()
 	write, read = map[string]bool{}, map[string]bool{}
@@ -109,7 +109,7 @@ func (s *scene) rights(t *testing.T, namespace string) (write, read map[string]b
 	return write, read
 }
 
-// may are the user's rights in a namespace and in the cluster, as "VERB RESOURCE.GROUP".
+// may returns the user's permissions in a namespace and in the cluster, as "VERB RESOURCE.GROUP".
 func (u *user) may(t *testing.T, namespace string) (rights []string) {
 	t.Helper()
 	review := &authzv1.SelfSubjectRulesReview{Spec: authzv1.SelfSubjectRulesReviewSpec{Namespace: namespace}}
@@ -120,7 +120,7 @@ func (u *user) may(t *testing.T, namespace string) (rights []string) {
 			for _, group := range r.APIGroups {
 				for _, resource := range r.Resources {
 					right := strings.TrimSuffix(resource+"."+group, ".")
-					if !slices.Contains(everybody, right) {
+					if !slices.Contains(everyAccount, right) {
 						rights = append(rights, verb+" "+right)
 					}
 				}
@@ -130,14 +130,14 @@ func (u *user) may(t *testing.T, namespace string) (rights []string) {
 	return rights
 }
 
-// sample is an object that the model speaks of.
+// sample is an object of the model.
 type sample struct {
 	resource string
 	whose    fence.Whose
-	stored   *unstructured.Unstructured // as it is in the API server; for a creation: as it would be
+	stored   *unstructured.Unstructured // as stored; for a creation: as it would be stored
 }
 
-// samples are objects of each kind and owner, made by an administrator.
+// samples creates objects of each kind and owner as an administrator.
 func (s *scene) samples(t *testing.T) (all []sample) {
 	t.Helper()
 	add := func(resource string, whose fence.Whose, obj *unstructured.Unstructured) {
@@ -169,7 +169,7 @@ func (s *scene) samples(t *testing.T) (all []sample) {
 	return all
 }
 
-// templates are objects that do not exist yet.
+// templates returns objects that do not exist yet.
 func (s *scene) templates(t *testing.T) (all []sample) {
 	t.Helper()
 	const group = ".crd.projectcalico.org"
@@ -203,7 +203,7 @@ type change struct {
 	good  bool
 }
 
-// changes are the writes of all fields of an object: those of the rule with its values, all others with values of their type.
+// changes returns the writes of all fields of an object: those of the rule with its values, all others with values of their type.
 func (s *scene) changes(t *testing.T, rule *fence.Rule, fields []change) (all []change) {
 	t.Helper()
 	if rule != nil {
@@ -223,7 +223,7 @@ func (s *scene) changes(t *testing.T, rule *fence.Rule, fields []change) (all []
 	return all
 }
 
-// filled puts the nodes' names into a value.
+// filled replaces the placeholders of node names in a value.
 func (s *scene) filled(t *testing.T, value any) any {
 	t.Helper()
 	text, err := json.Marshal(value)
@@ -234,7 +234,7 @@ func (s *scene) filled(t *testing.T, value any) any {
 	return out.Object["value"]
 }
 
-// fields are those that an object may have, with values that are not those that it has.
+// fields returns the fields that an object may have, with values that differ from its own.
 func (s *scene) fields(t *testing.T, resource string) (all []change) {
 	t.Helper()
 	add := func(value any, path ...string) { all = append(all, change{path: path, value: value}) }
@@ -265,7 +265,7 @@ func (s *scene) fields(t *testing.T, resource string) (all []change) {
 	return append(all, s.schema(t, resource)...)
 }
 
-// schema are the fields of a kind, by its definition.
+// schema returns the fields of a kind from its CustomResourceDefinition.
 func (s *scene) schema(t *testing.T, resource string) (all []change) {
 	t.Helper()
 	definitions := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
@@ -286,7 +286,7 @@ func (s *scene) schema(t *testing.T, resource string) (all []change) {
 	return all
 }
 
-// typed are the fields of Go types, below their names.
+// typed returns the fields of Go types, under their names.
 func typed(parts ...any) (all []change) {
 	for i := 0; i < len(parts); i += 2 {
 		name := parts[i].(string)
@@ -313,7 +313,7 @@ func typed(parts ...any) (all []change) {
 	return all
 }
 
-// fake is a value of a type as JSON has it.
+// fake returns a JSON value of a type.
 func fake(of reflect.Type, depth int) any {
 	switch of {
 	case reflect.TypeFor[metav1.Time](), reflect.TypeFor[metav1.MicroTime]():
@@ -344,7 +344,7 @@ func fake(of reflect.Type, depth int) any {
 	return int64(77)
 }
 
-// send makes a write of one field, in a dry run, and returns what the object would become.
+// send writes one field in a dry run, and returns the resulting object.
 func (u *user) send(ctx context.Context, verb string, on *sample, c change) (*unstructured.Unstructured, error) {
 	if verb == "patch" {
 		return u.patch(ctx, on, c)
@@ -378,7 +378,7 @@ func (u *user) patch(ctx context.Context, on *sample, c change) (*unstructured.U
 	return u.of(on.stored).Patch(ctx, on.stored.GetName(), kind, patch(body), metav1.PatchOptions{DryRun: dryRun}, sub...)
 }
 
-// matrix makes requests at once and counts them.
+// matrix sends requests concurrently and counts the results.
 type matrix struct {
 	t               *testing.T
 	g               errgroup.Group
@@ -390,9 +390,9 @@ func (m *matrix) expect(what string, want bool, do func() error) {
 		err := do()
 		switch {
 		case want && err != nil:
-			m.t.Errorf("%s: the model allows it: %v", what, err)
+			m.t.Errorf("%s: denied, want allowed: %v", what, err)
 		case !want && err == nil:
-			m.t.Errorf("%s: it passed, and the model does not allow it", what)
+			m.t.Errorf("%s: allowed, want denied", what)
 		case !want && !denied(err):
 			m.t.Errorf("%s: error %v, want a refusal", what, err)
 		case want:
@@ -419,15 +419,15 @@ func newMatrix(t *testing.T) *matrix {
 	return m
 }
 
-// errNoEffect stands for a refusal: the API server takes no note of the field.
-var errNoEffect = errors.New("it has no effect")
+// errNoEffect is a refusal without an error: the API server ignored the field.
+var errNoEffect = errors.New("the write has no effect")
 
 func denied(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || errors.Is(err, errNoEffect) || strings.Contains(err.Error(), "strategic merge patch")
 }
 
-// TestModelFields: each write of each field of each kind, of objects of the own node, of another, of nobody and of the cluster, which exist
-// or do not yet, is allowed if a rule of the model says so, and refused otherwise.
+// TestModelFields: each write of each field of each kind, on existing and new objects of each owner, is allowed if a rule of the model allows
+// it, and denied otherwise.
 func TestModelFields(t *testing.T) {
 	s := newScene(t)
 	m := newMatrix(t)
@@ -473,14 +473,14 @@ func (s *scene) tryFields(t *testing.T, m *matrix, verb string, on *sample, fiel
 	}
 }
 
-// differs reports whether a field is not what it was.
+// differs reports whether a field has changed.
 func differs(before, after *unstructured.Unstructured, path []string) bool {
 	a, hadIt, _ := unstructured.NestedFieldNoCopy(before.Object, path...)
 	b, hasIt, _ := unstructured.NestedFieldNoCopy(after.Object, path...)
 	return hadIt != hasIt || !reflect.DeepEqual(a, b)
 }
 
-// TestModelDeletes: an object is deleted by its own node, or if it is nobody's, and by nobody if it holds addresses of others.
+// TestModelDeletes: an object may be deleted by its own node, or by any node if it has no owner, but not while it holds addresses of others.
 func TestModelDeletes(t *testing.T) {
 	s := newScene(t)
 	m := newMatrix(t)
@@ -501,7 +501,7 @@ func TestModelDeletes(t *testing.T) {
 	m.done(8, 20)
 }
 
-// TestModelClaims: claims of all nodes, ranges, names, types and states.
+// TestModelClaims: affinities of all nodes, ranges, names, types and states.
 func TestModelClaims(t *testing.T) {
 	s := newScene(t)
 	m := newMatrix(t)
@@ -529,7 +529,7 @@ func TestModelClaims(t *testing.T) {
 	m.done(24, 1500)
 }
 
-// claims says whether a name is that of a node's claim of a range that may be a block.
+// claims reports whether name is that of a node's affinity to a range that may be a block.
 func claims(node, name, text string) bool {
 	cidr, err := netip.ParsePrefix(text)
 	return err == nil && !cidr.Addr().Is4In6() && cidr.Masked().String() == text && cidr.Addr().BitLen()-cidr.Bits() <= 12 && name == names.Affinity(node, cidr)
@@ -563,7 +563,7 @@ func TestModelHandles(t *testing.T) {
 	m.done(20, 150)
 }
 
-// TestModelTokens: tokens of all accounts, bound to all kinds of objects, of all lives.
+// TestModelTokens: tokens of all accounts, bound to all kinds of objects, with all lifetimes.
 func TestModelTokens(t *testing.T) {
 	s := newScene(t)
 	m := newMatrix(t)
@@ -588,7 +588,7 @@ func TestModelTokens(t *testing.T) {
 	m.done(3, 100)
 }
 
-// TestModelAbsent: what does not exist is neither changed nor deleted, and what is the cluster's is made with its defaults alone.
+// TestModelAbsent: absent objects can be neither changed nor deleted, and objects of the cluster are created with their defaults only.
 func TestModelAbsent(t *testing.T) {
 	s := newScene(t)
 	m := newMatrix(t)
@@ -635,7 +635,7 @@ func TestModelAbsent(t *testing.T) {
 	m.done(3, 100)
 }
 
-// known reports that a rule has a field, or one that it is a part of.
+// known reports whether a rule has a field, or one that it is a part of.
 func known(rule *fence.Rule, path []string) bool {
 	return rule != nil && slices.ContainsFunc(rule.Fields, func(f fence.Field) bool {
 		return len(f.Path) <= len(path) && slices.Equal(f.Path, path[:len(f.Path)])

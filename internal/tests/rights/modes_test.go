@@ -13,13 +13,13 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
-// warnings are what the API server adds to its answers.
+// warnings are the warning headers of the API server's responses.
 type warnings []string
 
 // HandleWarningHeader implements rest.WarningHandler.
 func (w *warnings) HandleWarningHeader(_ int, _, text string) { *w = append(*w, text) }
 
-// answer is what the fence does with a request.
+// answer is the reaction of the policies to a request.
 type answer string
 
 const (
@@ -28,7 +28,7 @@ const (
 	refusal answer = "is refused"
 )
 
-// claim asks whether a block could be claimed for a node.
+// claim dry-runs the creation of an affinity of a node.
 func claim(t *testing.T, as *rest.Config, node string) answer {
 	t.Helper()
 	as = rest.CopyConfig(as)
@@ -47,11 +47,11 @@ func claim(t *testing.T, as *rest.Config, node string) answer {
 	return silence
 }
 
-// TestModes: what each value of `fencing` does with a token that names its node, and with one that names none.
+// TestModes: the effect of each value of `fencing` on a token with and without a node.
 func TestModes(t *testing.T) {
 	for _, c := range []struct {
 		mode                 string
-		own, victims, nobody answer // of a node for itself, of a node for another, of no node
+		own, victims, nobody answer // of a node for itself, of a node for another, without a node
 	}{
 		{"warn", silence, warning, warning},
 		{"enforce", silence, refusal, refusal},
@@ -81,7 +81,7 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// TestUnfenced: where the API server cannot fence, auto asks nothing of it; off never does. A value that must fence is not softened.
+// TestUnfenced: where the API server does not support the policies, auto renders none; off never does. Other values fail instead.
 func TestUnfenced(t *testing.T) {
 	for _, c := range []struct {
 		mode, kubernetes string

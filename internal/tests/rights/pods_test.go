@@ -18,7 +18,7 @@ import (
 	"github.com/tortie-net/tortie/internal/tests/rights/fence"
 )
 
-// templates are the pods of the chart, by what makes them, each with all that any value adds. A hook has some in a ConfigMap.
+// templates returns the pods of the chart by workload, with every value enabled. The pods of hooks may be in a ConfigMap.
 func templates(t *testing.T) map[string]corev1.PodSpec {
 	t.Helper()
 	objects := labtest.Chart(t, "--set", "migrateFromHostLocal=true,monitoring.metrics.enabled=true,bgp.passwordSecret=bgp")
@@ -50,7 +50,7 @@ func templates(t *testing.T) map[string]corev1.PodSpec {
 	return pods
 }
 
-// TestHost: each container has of the host what the model says, and nothing else: user, network, capabilities and directories.
+// TestHost: each container has exactly the host access of the model: user, network, capabilities and directories.
 func TestHost(t *testing.T) {
 	got, want := map[string][]string{}, map[string][]string{}
 	for _, pod := range templates(t) {
@@ -72,11 +72,11 @@ func TestHost(t *testing.T) {
 		want[c.Name] = slices.Sorted(slices.Values(c.Has()))
 	}
 	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("what containers have of the host, by the model (-) and by the chart (+):\n%s", d)
+		t.Errorf("host access, by the model (-) and by the chart (+):\n%s", d)
 	}
 }
 
-// isRoot reports that a container runs as user 0, or may.
+// isRoot reports whether a container runs as user 0, or may.
 func isRoot(pod *corev1.PodSpec, c *corev1.Container) bool {
 	user := c.SecurityContext.RunAsUser
 	if user == nil && pod.SecurityContext != nil {
@@ -85,7 +85,7 @@ func isRoot(pod *corev1.PodSpec, c *corev1.Container) bool {
 	return user == nil || *user == 0
 }
 
-// TestTemplates holds each container of the chart to what it needs.
+// TestTemplates checks the security context of each container.
 func TestTemplates(t *testing.T) {
 	pods := templates(t)
 	if len(pods) < 2 {
@@ -93,7 +93,7 @@ func TestTemplates(t *testing.T) {
 	}
 	for name, pod := range pods {
 		if pod.HostPID || pod.HostIPC {
-			t.Errorf("%s sees the host's processes", name)
+			t.Errorf("%s uses the host's PID namespace", name)
 		}
 		if s := pod.SecurityContext; s == nil || s.SeccompProfile == nil || s.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
 			t.Errorf("%s has no seccomp profile RuntimeDefault", name)
@@ -126,13 +126,13 @@ func faults(c corev1.Container) (found []string) {
 	return found
 }
 
-// violations are what PodSecurity's checks of the level restricted find in each pod: all that a cluster must allow it.
+// violations are the checks of the level restricted that each pod fails: what a cluster must allow it.
 var violations = map[string][]string{
 	"DaemonSet tortie-node": {
 		"host namespaces", "hostPort", "probe or lifecycle host", "restricted volume types", "runAsNonRoot != true", "runAsUser=0",
 		"unrestricted capabilities",
 	},
-	// These run before there is a pod network, or without.
+	// These run before the pod network is ready, or without it.
 	"Deployment tortie-kube-controllers": {"host namespaces", "hostPort", "probe or lifecycle host"},
 	"Pod tortie-test":                    {"host namespaces"},
 	"Job tortie-uninstall":               {"host namespaces"},
@@ -140,7 +140,7 @@ var violations = map[string][]string{
 	"Pod tortie-uninstall/pod.yaml":      {"host namespaces", "restricted volume types", "runAsNonRoot != true", "runAsUser=0", "unrestricted capabilities"},
 }
 
-// TestPodSecurity shows each pod to the API server's own PodSecurity admission.
+// TestPodSecurity sends each pod through the API server's PodSecurity admission.
 func TestPodSecurity(t *testing.T) {
 	cfg := labtest.RESTConfig(t)
 	admin, checksProbes := newUser(t, cfg), release(t, cfg).AtLeast(version.MajorMinor(1, 34))
@@ -153,7 +153,7 @@ func TestPodSecurity(t *testing.T) {
 		return slices.DeleteFunc(slices.Clone(checks), func(check string) bool { return check == "probe or lifecycle host" && !checksProbes })
 	}
 	for name, spec := range templates(t) {
-		spec.PriorityClassName = "" // only kube-system may use the usual one here
+		spec.PriorityClassName = "" // other namespaces may not use the system classes
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "p-"}, Spec: spec}
 		_, err := admin.core.CoreV1().Pods(strict).Create(t.Context(), pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if diff := cmp.Diff(known(violations[name]), violated(err)); diff != "" {
@@ -162,7 +162,7 @@ func TestPodSecurity(t *testing.T) {
 	}
 }
 
-// violated are the names of the checks in PodSecurity's refusal.
+// violated returns the names of the failed checks.
 func violated(err error) (checks []string) {
 	if err == nil {
 		return nil

@@ -8,22 +8,22 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
-// chartArgs ask for all that may need rights.
+// chartArgs enable everything that may need permissions.
 var chartArgs = []string{"--set", "bgp.passwordSecret=bgp,migrateFromHostLocal=true"}
 
-// elsewhere are the accounts whose rights are used in tests of their own: in internal/program/controllers.
+// elsewhere are the accounts whose permissions are tested in internal/program/controllers.
 var elsewhere = []string{"tortie-kube-controllers"}
 
-// unseen are rights that are used and need not show in what was asked.
+// unseen are permissions that are needed and may be missing from the audit log.
 var unseen = []string{
-	// The API server asks for it within a patch that finds nothing: without it that fails, and so the test.
+	// The API server checks it within a patch of a missing object: without it that request fails, and so does the test.
 	"tortie-upgrade create customresourcedefinitions.apiextensions.k8s.io",
-	// Of a claim that another node has won: which of two nodes that start together is first is chance. Tested in internal/ipam.
+	// Deletes an affinity that lost a race: which of two nodes wins is random. Tested in internal/ipam.
 	"tortie-node delete blockaffinities.crd.projectcalico.org",
 }
 
-// TestRules has agents, which have the chart's capabilities and no more, plugins, installer and Helm's hooks live through what they meet, and
-// compares what they asked of the API server with what the chart lets them ask: no right is missing, and none is there that nobody uses.
+// TestRules runs agents with exactly the chart's capabilities, plugins, installer and Helm's hooks through all situations, and compares the
+// audit log with the chart's permissions: none is missing, and none is unused.
 func TestRules(t *testing.T) {
 	l := newLife(t)
 	l.beginning(t)
@@ -32,7 +32,7 @@ func TestRules(t *testing.T) {
 	l.scarcity(t)
 	for _, r := range l.server.AuditedRequests(t) {
 		if r.Resource == "services" || r.Resource == "endpointslices" {
-			t.Errorf("%s, and no address of a service is announced yet", r.Rule())
+			t.Errorf("%s although no service address is announced yet", r.Rule())
 		}
 	}
 	l.configuration(t)
@@ -43,7 +43,7 @@ func TestRules(t *testing.T) {
 	for _, r := range l.server.AuditedRequests(t) {
 		rule := r.Rule()
 		if r.Forbidden {
-			t.Errorf("the chart has no right for: %s %s/%s", rule, r.Namespace, r.Name)
+			t.Errorf("the chart grants no permission for: %s %s/%s", rule, r.Namespace, r.Name)
 		}
 		asked[rule] = true
 	}
@@ -55,6 +55,6 @@ func TestRules(t *testing.T) {
 	}
 	slices.Sort(unused)
 	if len(unused) > 0 {
-		t.Errorf("nobody uses:\n%s", strings.Join(unused, "\n"))
+		t.Errorf("unused permissions:\n%s", strings.Join(unused, "\n"))
 	}
 }

@@ -18,10 +18,10 @@ func init() {
 	flag.StringVar(&labtest.Kubernetes, "kubernetes", "", "minor release of the API servers, of those that lab/versions has; empty is the lab's own")
 }
 
-// oldestFenced is the first release whose policies know addresses.
+// oldestFenced is the first release whose CEL has IP address functions.
 var oldestFenced = version.MajorMinor(1, 31)
 
-// release is that of the API server.
+// release returns the release of the API server.
 func release(t testing.TB, admin *rest.Config) *version.Version {
 	t.Helper()
 	info, err := newUser(t, admin).core.Discovery().ServerVersion()
@@ -31,16 +31,16 @@ func release(t testing.TB, admin *rest.Config) *version.Version {
 	return v
 }
 
-// wantRelease fails the test unless the API server is of the release that was asked for.
+// wantRelease fails the test unless the API server has the release of -kubernetes.
 func wantRelease(t testing.TB, admin *rest.Config) {
 	t.Helper()
 	if v := release(t, admin); labtest.Kubernetes != "" && v.WithPatch(0).String() != labtest.Kubernetes+".0" {
-		t.Fatalf("the API server is %s, and -kubernetes %s", v, labtest.Kubernetes)
+		t.Fatalf("the API server is %s, want %s (-kubernetes)", v, labtest.Kubernetes)
 	}
 }
 
-// TestPoliciesOfRelease: the API server takes each of the chart's policies, from the first release on that the chart makes them for; the
-// release before refuses some, and gets none.
+// TestPoliciesOfRelease: the API server accepts each of the chart's policies, from the first release for which the chart renders them; the
+// release before rejects some, and gets none.
 func TestPoliciesOfRelease(t *testing.T) {
 	cfg := labtest.RESTConfig(t)
 	wantRelease(t, cfg)
@@ -57,7 +57,7 @@ func TestPoliciesOfRelease(t *testing.T) {
 		text, err := obj.MarshalJSON()
 		must(t, err)
 		if strings.Contains(string(text), "containsCIDR") {
-			t.Errorf("%s asks containsCIDR, which is wrong in Kubernetes 1.31: ask containsIP", obj.GetName())
+			t.Errorf("%s uses containsCIDR, which is wrong in Kubernetes 1.31: use containsIP", obj.GetName())
 		}
 		obj.SetName("dry-" + obj.GetName())
 		_, err = kind.Create(t.Context(), obj, metav1.CreateOptions{DryRun: dryRun})

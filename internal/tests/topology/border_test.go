@@ -9,7 +9,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
-// Chapter 3: a router for all nodes, and one for some; what a router announces stays with the nodes that have a session with it.
+// Chapter 3: a router for all nodes, and one for some nodes; routes from a router stay on the nodes that have a session with it.
 func TestBorder(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, false)
@@ -23,7 +23,7 @@ func TestBorder(t *testing.T) {
 	edge := w.host(t, "edge", link{"nodes", "br0", []string{"172.31.1.3/24"}})
 	inside := clientOf(t, core, "203.0.113.1/24", "203.0.113.10/24")
 	outside := clientOf(t, edge, "198.51.100.1/24", "198.51.100.10/24")
-	// The nodes' default route leads to a router that knows the ways out.
+	// The nodes' default gateway has the external routes.
 	w.Fabric.Run(t, "ip", "route", "add", "198.51.100.0/24", "via", "172.31.1.3")
 	coreDaemon := run(t, core, routers["core"])
 	edgeDaemon := edge.Daemon(bgptest.BIRD1, bgptest.Config{Text: routers["edge"].text})
@@ -52,7 +52,7 @@ func TestBorder(t *testing.T) {
 	talk(t, append(pods, inside)...)
 	talk(t, append(pods, outside)...)
 
-	// A node that is no border node any more has its session with the edge ended, and no other.
+	// A node that is no longer a border node closes its session with the edge, and no other.
 	before := uptimes(t, nodes...)
 	w.shell(t, "kubectl label node node-12 border-", "")
 	peersWith(t, nodes[1], "172.31.1.2", "172.31.1.11", "172.31.1.13")
@@ -66,7 +66,7 @@ func TestBorder(t *testing.T) {
 	}
 }
 
-// everyBlock is what any node tells a router of another AS: its own block and those of the others, in order.
+// everyBlock returns the routes that any node announces to a router of another AS: the blocks of all nodes, in order.
 func everyBlock(nodes []*meshtest.Node) (all []bgptest.Route) {
 	for _, n := range nodes {
 		all = append(all, bgptest.Route{Prefix: netip.MustParsePrefix(blockOf(n)), ASPath: fmt.Sprint(64512)})

@@ -9,17 +9,17 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
-// document is the page that these tests prove.
+// document is the page under test.
 const document = "docs/bgp.md"
 
 // block is a fenced block of the document.
 type block struct {
 	language string // sh, yaml, frr, bird
-	name     string // of the router that a configuration is for
+	name     string // name of the router of a configuration
 	text     string
 }
 
-// chapter returns the blocks below a heading of the document that begins so, up to the next one of its kind.
+// chapter returns the blocks of a section whose heading starts with this text.
 func chapter(t testing.TB, heading string) []block {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(labtest.Root(), document))
@@ -53,7 +53,7 @@ func blocks(t testing.TB, text string) (all []block) {
 	}
 }
 
-// apply has kubectl do what the blocks of commands and objects say, in their order. It returns the blocks that are left: the routers'.
+// apply runs the blocks of commands and objects with kubectl, in order, and returns the remaining blocks: the routers' configurations.
 func (w *world) apply(t testing.TB, blocks []block) (routers map[string]block) {
 	t.Helper()
 	routers = map[string]block{}
@@ -66,7 +66,7 @@ func (w *world) apply(t testing.TB, blocks []block) (routers map[string]block) {
 		case "frr", "bird":
 			routers[b.name] = b
 		default:
-			t.Fatalf("%s has a block of %q, which this test does not know", document, b.language)
+			t.Fatalf("%s has a block of %q, which this test does not support", document, b.language)
 		}
 	}
 	return routers

@@ -28,7 +28,7 @@ protocol bgp node_11 {
 }
 `
 
-// All that a BGPPeer can say of one session at once, and a configuration of one node's own.
+// All fields of a BGPPeer in one session, and a BGPConfiguration of one node.
 func TestPeerFields(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, false)
@@ -59,7 +59,7 @@ func TestPeerFields(t *testing.T) {
 		return bgptest.Route{Prefix: netip.MustParsePrefix(blockOf(n)), NextHop: via, ASPath: path, Communities: communities}
 	}
 	learned(t, router, first, block(nodes[0], "65055", "65000:11", first), block(nodes[1], "65055", "", first))
-	// What goes to another AS leads to this node, and what it has learned keeps the communities that it came with.
+	// Routes announced over eBGP have this node as next hop, and learned routes keep their communities.
 	learned(t, near, first, block(nodes[0], "64512", "65000:11", first), block(nodes[1], "64512", "", netip.Addr{}))
 	learned(t, near, nodes[1].Prefix.Addr(), block(nodes[0], "64512", "65000:11", netip.Addr{}), block(nodes[1], "64512", "", nodes[1].Prefix.Addr()))
 	leads(t, nodes[0].NS, nodes[0].Name, "172.31.2.2", "172.31.1.1 eth0")
@@ -71,12 +71,12 @@ func TestPeerFields(t *testing.T) {
 		}
 	}
 
-	// Without the peer there is no way to it, and nothing is left of what it said.
+	// After the deletion of the peer no route to it or from it is left.
 	w.Remove(t, &api.BGPPeer{Meta: api.Meta{Name: "far"}})
 	peersWith(t, nodes[0], "172.31.1.2", "172.31.1.12")
 	meshtest.Eventually(t, func() error {
 		if text := nodes[0].Run(t, "ip", "route", "show", "via", "172.31.1.1", "proto", "84"); text != "" {
-			return fmt.Errorf("routes are left of a peer that is gone: %s", text)
+			return fmt.Errorf("routes of a deleted peer: %s", text)
 		}
 		return nil
 	})

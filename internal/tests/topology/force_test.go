@@ -17,7 +17,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
-// force is a cluster of three nodes and two routers, one of which all changes are about, and what is noted before each change.
+// force is a cluster of three nodes and two routers, one of which all changes are about, and the state before each change.
 type force struct {
 	*world
 	nodes      []*meshtest.Node
@@ -51,7 +51,7 @@ func newForce(t *testing.T) *force {
 	meshtest.Start(t, f.nodes...)
 	for i, n := range f.nodes {
 		peersWith(t, n, f.meshOf(i, otherAddr)...)
-		meshtest.Eventually(t, func() error { return n.Settled(3) }) // until then nothing is removed that an earlier agent may have left
+		meshtest.Eventually(t, func() error { return n.Settled(3) }) // stale routes of an earlier agent are removed only then
 	}
 	return f
 }
@@ -60,7 +60,7 @@ func newPeer(name, ip string) *api.BGPPeer {
 	return &api.BGPPeer{Meta: api.Meta{Name: name}, Spec: api.BGPPeerSpec{PeerIP: ip, ASNumber: torASN}}
 }
 
-// meshOf are the peers of a node: the others, and some more.
+// meshOf returns the peers of a node: the other nodes, and some more.
 func (f *force) meshOf(node int, more ...string) []string {
 	for i, n := range f.nodes {
 		if i != node {
@@ -70,7 +70,7 @@ func (f *force) meshOf(node int, more ...string) []string {
 	return more
 }
 
-// secret gives the password that BGPPeers refer to.
+// secret sets the password that BGPPeers refer to.
 func (f *force) secret(t testing.TB, password string) {
 	t.Helper()
 	core, err := kubernetes.NewForConfig(f.Admin)
@@ -101,14 +101,13 @@ func change[T api.Resource](t testing.TB, w *world, obj T, edit func(T)) {
 	})
 }
 
-// now notes how things are before a change.
+// now records the uptimes before a change.
 func (f *force) now(t testing.TB) {
 	t.Helper()
 	f.before, f.begun = uptimes(t, f.nodes...), time.Now()
 }
 
-// holds waits until all that is checked holds, writes down after how long, and fails the test if a session was touched that is not
-// with one of but.
+// holds waits until check succeeds, logs the time, and fails the test if a session with other peers than but was reset.
 func (f *force) holds(t testing.TB, what string, check func() error, but ...string) {
 	t.Helper()
 	for end := f.begun.Add(meshtest.Patience); ; time.Sleep(3 * time.Millisecond) {
@@ -136,7 +135,7 @@ func (f *force) established(t testing.TB) func() error {
 	}
 }
 
-// announced returns nil when the router has learned of every node what want says of it.
+// announced returns nil when the router has learned want from every node.
 func (f *force) announced(t testing.TB, want func(n *meshtest.Node) map[string]string) func() error {
 	return func() error {
 		for _, n := range f.nodes {
@@ -155,7 +154,7 @@ func (f *force) announced(t testing.TB, want func(n *meshtest.Node) map[string]s
 	}
 }
 
-// allBlocks are the blocks of all nodes, which each announces to a router, with these communities.
+// allBlocks returns the blocks of all nodes, which each node announces to a router, with these communities.
 func (f *force) allBlocks(communities string) func(*meshtest.Node) map[string]string {
 	return func(*meshtest.Node) map[string]string {
 		all := map[string]string{}
@@ -166,7 +165,7 @@ func (f *force) allBlocks(communities string) func(*meshtest.Node) map[string]st
 	}
 }
 
-// complains returns nil when all nodes name an object as a problem, or none does.
+// complains returns nil when all nodes report a problem with an object, or none does.
 func (f *force) complains(t testing.TB, about string, want bool) func() error {
 	return func() error {
 		for _, n := range f.nodes {
@@ -183,7 +182,7 @@ func (f *force) complains(t testing.TB, about string, want bool) func() error {
 	}
 }
 
-// Whatever an operator changes is in force at once, and touches only the sessions that it is about.
+// Each change of an operator takes effect at once, and resets only the sessions that it concerns.
 func TestInForce(t *testing.T) {
 	t.Parallel()
 	f := newForce(t)
@@ -277,7 +276,7 @@ func TestInForce(t *testing.T) {
 	}
 }
 
-// secretChanges gives the sessions with the router a password, another one, and one that cannot be read.
+// secretChanges sets a password, another one, and one that cannot be read.
 func (f *force) secretChanges(t *testing.T, peer *api.BGPPeer) {
 	ref := func(key string) *api.BGPPassword {
 		return &api.BGPPassword{SecretKeyRef: &api.SecretKeyRef{Name: "bgp-passwords", Key: key}}
@@ -338,8 +337,8 @@ func (f *force) meshGoes(t *testing.T, configuration *api.BGPConfiguration) {
 	f.holds(t, "the mesh is turned on: all sessions are established", sessionsWith(4))
 }
 
-// roleChanges makes a node a route reflector, under one cluster ID and another, and takes that back. Its sessions with the other nodes
-// are made anew, as what passes on them is another thing; those between the others stay, and those with routers of another AS.
+// roleChanges makes a node a route reflector, with one cluster ID and another, and reverts that. Its sessions with the other nodes are reset,
+// as the kind of session changes; those between the others stay, and those with routers of another AS.
 func (f *force) roleChanges(t *testing.T) {
 	last := f.nodes[len(f.nodes)-1]
 	renewed := func(kind, cluster string) func() error {
@@ -385,7 +384,7 @@ func (f *force) roleChanges(t *testing.T) {
 	time.Sleep(time.Second) // both ends have changed
 }
 
-// labelMoves has a label decide who has a session with the router.
+// labelMoves selects the nodes of a BGPPeer by a label.
 func (f *force) labelMoves(t *testing.T, peer *api.BGPPeer) {
 	f.now(t)
 	change(t, f.world, peer, func(p *api.BGPPeer) { p.Spec.NodeSelector = "router == 'yes'" })

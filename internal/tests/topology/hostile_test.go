@@ -15,7 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
-// A hostile router, which an operator has configured all the same, beside an honest one.
+// A hostile router that an operator has configured, beside an honest one.
 const (
 	hostileAddr, honestAddr = "172.31.1.66", "172.31.1.3"
 	hostileASN, honestASN   = 65066, 65000
@@ -45,7 +45,7 @@ func newHostile(t *testing.T) *hostile {
 	meshtest.Start(t, h.nodes...)
 	for _, n := range h.nodes {
 		leads(t, n.NS, n.Name, "203.0.113.0/24", honestAddr+" eth0")
-		// Until then nothing is removed that an earlier agent may have left.
+		// Stale routes of an earlier agent are removed only then.
 		meshtest.Eventually(t, func() error { return n.Settled(2) })
 	}
 	h.Create(t, &api.BGPPeer{Meta: api.Meta{Name: "hostile"}, Spec: api.BGPPeerSpec{PeerIP: hostileAddr, ASNumber: hostileASN, Node: "node-11"}})
@@ -61,13 +61,13 @@ func (h *hostile) router(t testing.TB, name, addr string) *bgptest.Host {
 // victim is the node with a session to the hostile router.
 func (h *hostile) victim() *meshtest.Node { return h.nodes[0] }
 
-// establish opens the hostile session.
+// establish opens the session of the hostile router.
 func (h *hostile) establish() *bgptest.Raw {
 	session, _ := h.host.Establish(h.victim().Prefix.Addr(), hostileASN, 120)
 	return session
 }
 
-// update announces prefixes with an AS path and a next hop, and whatever attributes more.
+// update returns an UPDATE for prefixes with an AS path, a next hop and more attributes.
 func update(path []uint32, hop string, more []byte, prefixes ...string) []byte {
 	attrs := []byte{0x40, 1, 1, 0, 0x40, 2, byte(2 + 4*len(path)), 2, byte(len(path))}
 	for _, as := range path {
@@ -83,19 +83,19 @@ func update(path []uint32, hop string, more []byte, prefixes ...string) []byte {
 	return bgptest.Message(bgptest.Update, bgptest.UpdateBody(nil, attrs, bgptest.NLRI(nlri...))...)
 }
 
-// manyCommunities is an attribute of more than 2 KiB.
+// manyCommunities returns an attribute of more than 2 KiB.
 func manyCommunities() []byte {
 	const count = 600
 	attr := binary.BigEndian.AppendUint16([]byte{0xd0, 8}, 4*count)
 	return append(attr, bytes.Repeat([]byte{0xfc, 0, 0, 1}, count)...)
 }
 
-// lie is an announcement that must not become a route of the victim, and how that is seen.
+// lie is an announcement that must be rejected, and its reason.
 type lie struct {
 	name   string
 	update []byte
 	prefix string
-	// reason is in what the peer's status, or the list of refused routes, says of it.
+	// reason is part of the reason in the peer's status, or in the list of rejected routes.
 	reason string
 }
 
@@ -119,8 +119,8 @@ func lies() []lie {
 	}
 }
 
-// What a router must not say is refused, counted and shown, each with its reason; what else it says on the same session is taken;
-// and nobody else notices.
+// Invalid announcements of a router are rejected, counted and reported with a reason; valid ones of the same session are accepted; other
+// sessions are not affected.
 func TestHostileRouter(t *testing.T) {
 	t.Parallel()
 	h := newHostile(t)
@@ -131,7 +131,7 @@ func TestHostileRouter(t *testing.T) {
 		session.Send(l.update, update([]uint32{hostileASN}, hostileAddr, nil, marker))
 		leads(t, h.victim().NS, h.victim().Name, marker, hostileAddr+" eth0")
 		h.refused(t, l)
-		if l.prefix == "" { // the kernel has a way there of its own
+		if l.prefix == "" { // the kernel has a route of its own
 			continue
 		}
 		if have := hops(t, h.victim().NS, l.prefix); slices.ContainsFunc(have, func(hop string) bool { return strings.HasPrefix(hop, hostileAddr) }) {
@@ -145,12 +145,12 @@ func TestHostileRouter(t *testing.T) {
 	if p.State != "Established" || p.Refused < 7 {
 		t.Errorf("the session is %s, and %d prefixes are refused: %+v", p.State, p.Refused, p.Refusals)
 	}
-	// Pods' packets have gone their way all the time, also those of the honest router.
+	// Other traffic was not interrupted, including that of the honest router.
 	h.since.untouched(t, "lies")
 	packets.Intact(t)
 }
 
-// refused waits until the victim says why it does not take something.
+// refused waits until the victim reports why it rejects an announcement.
 func (h *hostile) refused(t *testing.T, l lie) {
 	t.Helper()
 	meshtest.Eventually(t, func() error {
@@ -173,12 +173,12 @@ func (h *hostile) refused(t *testing.T, l lie) {
 	})
 }
 
-// A router whose session comes and goes, again and again, and one that leaks the whole Internet, costs nobody else anything.
+// A flapping router, and one that leaks a full table, do not affect others.
 func TestFlappingAndLeakingRouter(t *testing.T) {
 	t.Parallel()
 	h := newHostile(t)
 	packets := meshtest.StartTraffic(t, h.pods[h.nodes[0]], h.pods[h.nodes[1]])
-	for i := range 10 { // after some, the agent lets the router wait
+	for i := range 10 { // after some, the agent delays the router
 		session := h.establish()
 		session.Send(update([]uint32{hostileASN}, hostileAddr, nil, fmt.Sprintf("198.51.100.%d/32", i%3+1)))
 		_ = session.Close()
@@ -188,7 +188,7 @@ func TestFlappingAndLeakingRouter(t *testing.T) {
 	leads(t, h.victim().NS, h.victim().Name, "198.51.100.200", hostileAddr+" eth0")
 	h.since.untouched(t, "a router that flaps")
 	if p := sessions(t, h.victim())[hostileAddr]; p.Sessions < 11 {
-		t.Errorf("a router whose sessions come and go: %d are counted", p.Sessions)
+		t.Errorf("flapping router: %d sessions are counted", p.Sessions)
 	}
 
 	before := h.victim().Usage(t)
@@ -208,7 +208,7 @@ func TestFlappingAndLeakingRouter(t *testing.T) {
 		}
 		return nil
 	})
-	// Nothing of it stays, not even what was good.
+	// All its routes are removed, including valid ones.
 	meshtest.Eventually(t, func() error {
 		text := h.victim().Run(t, "ip", "route", "show", "via", hostileAddr)
 		if count := strings.Count(text, "\n"); count > 0 {

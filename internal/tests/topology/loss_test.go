@@ -14,8 +14,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
-// reflected is a pair of nodes with a reflector of their own, of one kind, and a pod on the first that has borrowed its address from
-// the second: only the reflector tells where that is.
+// reflected is a pair of nodes with a reflector of one kind, and a pod on the first node with an address borrowed from the second: only the
+// reflector announces its route.
 type reflected struct {
 	kind           bgptest.Kind
 	nodes          []*meshtest.Node
@@ -25,7 +25,7 @@ type reflected struct {
 	borrowed, name string
 }
 
-// A reflector that restarts gracefully, of each kind, loses no packet: not even to addresses that only it tells of.
+// A graceful restart of a reflector of each kind loses no packet, not even to addresses whose routes only it announces.
 func TestReflectorRestarts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, false)
@@ -47,7 +47,7 @@ func TestReflectorRestarts(t *testing.T) {
 					peersWith(t, n, r.at.String())
 				}
 				leads(t, r.nodes[1].NS, r.nodes[1].Name, r.borrowed, r.nodes[0].Prefix.Addr().String()+" eth0")
-				told(t, r.nodes[1], blockOf(r.nodes[0]), r.at.String())
+				learnedFrom(t, r.nodes[1], blockOf(r.nodes[0]), r.at.String())
 				packets := meshtest.StartTraffic(t, r.lender, r.guest)
 				for range 2 {
 					begun := time.Now()
@@ -56,7 +56,7 @@ func TestReflectorRestarts(t *testing.T) {
 					for _, n := range r.nodes {
 						meshtest.Eventually(t, func() error {
 							if p := sessions(t, n)[r.at.String()]; p.State != "Established" || p.Since.Before(begun) || !p.EndOfTable {
-								return fmt.Errorf("%s: the reflector is %s since %v, and has told everything: %t; %s", n.Name, p.State, p.Since, p.EndOfTable, p.LastError)
+								return fmt.Errorf("%s: the session with the reflector is %s since %v, End-of-RIB received: %t; %s", n.Name, p.State, p.Since, p.EndOfTable, p.LastError)
 							}
 							return nil
 						})
@@ -69,7 +69,7 @@ func TestReflectorRestarts(t *testing.T) {
 	})
 }
 
-// reflected makes two nodes, from a number on, and the reflector that they alone have.
+// reflected creates two nodes, numbered from number, and their reflector.
 func (w *world) reflected(t *testing.T, kind bgptest.Kind, number int) *reflected {
 	t.Helper()
 	r := &reflected{kind: kind, name: fmt.Sprint("reflector-", number), at: netip.AddrFrom4([4]byte{172, 31, 1, byte(number)})}
@@ -90,8 +90,8 @@ func (w *world) reflected(t *testing.T, kind bgptest.Kind, number int) *reflecte
 	return r
 }
 
-// A router's session is lost and comes back, its process is killed and comes back: while there is another way, and routers keep
-// what they had, no packet is lost on either.
+// A router's session is lost and comes back, and its process is killed and restarted: with a second path, and graceful restart, no packet is
+// lost.
 func TestRouterFlaps(t *testing.T) {
 	t.Parallel()
 	r := newRacks(t)
@@ -104,7 +104,7 @@ func TestRouterFlaps(t *testing.T) {
 	for _, tor := range []string{"tor-2a", "tor-2b"} {
 		leads(t, r.tors[tor].On().NS, tor, blockOf(here), "172.31.0.11 spine", "172.31.0.12 spine")
 	}
-	// Each flow takes a way of its own, of those that there are.
+	// Each flow is hashed to one of the paths.
 	for _, n := range r.everywhere() {
 		n.Within(t, func() error {
 			if err := sysctl.DefaultRoot.Set(sysctl.Key{"net", "ipv6", "fib_multipath_hash_policy"}, "1"); err != nil {
@@ -119,7 +119,7 @@ func TestRouterFlaps(t *testing.T) {
 		for _, addr := range []string{"172.31.1.2", "fd31:1::2"} {
 			meshtest.Eventually(t, func() error {
 				if p := sessions(t, here)[addr]; p.State != "Established" || p.Since.Before(after) || !p.EndOfTable {
-					return fmt.Errorf("the session with %s is %s since %v, and has told everything: %t; %s", addr, p.State, p.Since, p.EndOfTable, p.LastError)
+					return fmt.Errorf("the session with %s is %s since %v, End-of-RIB received: %t; %s", addr, p.State, p.Since, p.EndOfTable, p.LastError)
 				}
 				return nil
 			})
@@ -139,8 +139,8 @@ func TestRouterFlaps(t *testing.T) {
 	back(killed)
 	packets.Intact(t)
 
-	// A router that ends a session takes back what it has said there: the node has one way, and then two. What the routers do among each
-	// other meanwhile is theirs: only packets from the node are counted.
+	// A router that closes a session withdraws its routes: the node has one path, and then two. Convergence between the routers is not tested:
+	// only packets from the node are counted.
 	up := meshtest.Traffic{
 		meshtest.StartStream(t, "up", r.pods[there], r.pods[here]),
 		meshtest.StartStreamBetween(t, "up, IPv6", r.pods[there], r.pods[here], r.pods[there].V6, r.pods[here].V6),
@@ -164,7 +164,7 @@ func TestRouterFlaps(t *testing.T) {
 	up.Intact(t)
 }
 
-// everywhere are all namespaces that packets between racks pass.
+// everywhere returns all namespaces on the paths between racks.
 func (r *racks) everywhere() (all []namespace) {
 	for _, n := range slices.Concat(r.one, r.two) {
 		all = append(all, n)

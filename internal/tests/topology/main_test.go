@@ -1,6 +1,5 @@
-// Package topology proves docs/bgp.md: the objects and the routers' configurations that stand there are read out of it, applied to a
-// cluster of real agents and to real routers, and what then holds is looked at from all sides: sessions, routes in every kernel,
-// what the routers have learned, and packets between pods.
+// Package topology tests docs/bgp.md: the objects and router configurations are read from the page and applied to a cluster of real agents and
+// to real routers. Then sessions, routes in every kernel, paths learned by the routers, and packets between pods are checked.
 package topology
 
 import (

@@ -7,7 +7,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
-// Chapter 1: the pools, and nothing else.
+// Chapter 1: the default mesh.
 func TestMesh(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, true)
@@ -25,14 +25,14 @@ func TestMesh(t *testing.T) {
 		peersWith(t, n, peers...)
 		for _, other := range append(nodes[:i:i], nodes[i+1:]...) {
 			w.knows(t, n, other)
-			told(t, n, blockOf(other), other.Prefix.Addr().String())
-			told(t, n, block6Of(other), other.V6.String())
+			learnedFrom(t, n, blockOf(other), other.Prefix.Addr().String())
+			learnedFrom(t, n, block6Of(other), other.V6.String())
 		}
 	}
 	talk(t, w.pods[nodes[0]], w.pods[nodes[1]], w.pods[nodes[2]])
 }
 
-// knows waits until a node's kernel sends the blocks of other nodes to the nodes themselves.
+// knows waits until a node's kernel has routes to the blocks of other nodes with these nodes as next hops.
 func (w *world) knows(t testing.TB, n *meshtest.Node, others ...*meshtest.Node) {
 	t.Helper()
 	for _, other := range others {
@@ -46,7 +46,7 @@ func (w *world) knows(t testing.TB, n *meshtest.Node, others ...*meshtest.Node) 
 // blockOf is the node's IPv4 block.
 func blockOf(n *meshtest.Node) string { return fmt.Sprintf("10.90.%d.0/26", numberOf(n)) }
 
-// block6Of is its IPv6 block.
+// block6Of is the node's IPv6 block.
 func block6Of(n *meshtest.Node) string { return fmt.Sprintf("fd90::%x:0/122", numberOf(n)) }
 
 func numberOf(n *meshtest.Node) byte { return n.Prefix.Addr().As4()[3] }

@@ -38,8 +38,8 @@ func newRacks(t testing.TB) *racks {
 	return r
 }
 
-// Chapter 2: every node has a session with both routers of its rack, in both families; between racks two ways are in use, on nodes
-// as on routers; within a rack packets go from node to node.
+// Chapter 2: every node has a session with both routers of its rack, in both families; between racks two paths are used, on nodes and on
+// routers; within a rack packets go directly between nodes.
 func TestRacks(t *testing.T) {
 	t.Parallel()
 	r := newRacks(t)
@@ -54,8 +54,8 @@ func TestRacks(t *testing.T) {
 		leads(t, r.two[0].NS, r.two[0].Name, block6Of(n), "fd31:2::2 eth0", "fd31:2::3 eth0")
 	}
 	r.knows(t, r.one[0], r.one[1])
-	told(t, r.one[0], blockOf(r.one[1]), "172.31.1.2", "172.31.1.3")
-	told(t, r.one[0], block6Of(r.one[1]), "fd31:1::2", "fd31:1::3")
+	learnedFrom(t, r.one[0], blockOf(r.one[1]), "172.31.1.2", "172.31.1.3")
+	learnedFrom(t, r.one[0], block6Of(r.one[1]), "fd31:1::2", "fd31:1::3")
 	for _, tor := range []string{"tor-1a", "tor-1b"} {
 		leads(t, r.tors[tor].On().NS, tor, blockOf(r.two[0]), "172.31.0.21 spine", "172.31.0.22 spine")
 		learned(t, r.tors[tor], r.one[0].Prefix.Addr(), bgptest.Route{Prefix: netip.MustParsePrefix(blockOf(r.one[0])), NextHop: r.one[0].Prefix.Addr(), ASPath: "65001"})

@@ -8,7 +8,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
-// Chapter 4: some nodes reflect. The change from the mesh loses no packet.
+// Chapter 4: route reflectors. The change from the mesh loses no packet.
 func TestReflectors(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, true)
@@ -20,11 +20,11 @@ func TestReflectors(t *testing.T) {
 	isPools := func(b block) bool { return b.language == "yaml" }
 	first := slices.IndexFunc(blocks, isPools)
 	pools := blocks[first]
-	// The document's order but for the pools, which every cluster has: the mesh is there first.
+	// In the page's order, but the pools first: a cluster has a mesh before.
 	w.apply(t, []block{pools})
 	meshtest.Start(t, nodes...)
 	meshtest.Settle(t, nodes...)
-	// The way to this one is told by BGP alone.
+	// The route to this address is known by BGP only.
 	w.AssignBorrowed(t, blockOf(nodes[3]), nodes[3], 9, nodes[2])
 	guest := nodes[2].NewPod(t, "10.90.14.9")
 	leads(t, nodes[3].NS, nodes[3].Name, "10.90.14.9", nodes[2].Prefix.Addr().String()+" eth0")
@@ -46,14 +46,14 @@ func TestReflectors(t *testing.T) {
 			}
 			w.knows(t, n, other)
 			by, by6 := []string{"172.31.1.11", "172.31.1.12"}, []string{nodes[0].V6.String(), nodes[1].V6.String()}
-			told(t, n, blockOf(other), append(by, other.Prefix.Addr().String())...)
-			told(t, n, block6Of(other), append(by6, other.V6.String())...)
+			learnedFrom(t, n, blockOf(other), append(by, other.Prefix.Addr().String())...)
+			learnedFrom(t, n, block6Of(other), append(by6, other.V6.String())...)
 		}
 	}
 	time.Sleep(time.Second)
 	packets.Intact(t)
 
-	// What is new is told through the reflectors.
+	// New routes are learned through the reflectors.
 	nodes[2].Claim(t, "10.90.200.0/26")
 	leads(t, nodes[3].NS, nodes[3].Name, "10.90.200.0/26", nodes[2].Prefix.Addr().String()+" eth0")
 	talk(t, w.pods[nodes[0]], w.pods[nodes[1]], w.pods[nodes[2]], w.pods[nodes[3]])

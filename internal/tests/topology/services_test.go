@@ -9,7 +9,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
-// endpoints are what a cluster's controllers make of the chapter's Service: one on node-12.
+// endpoints is the EndpointSlice of the chapter's Service: one endpoint on node-12.
 const endpoints = `
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
@@ -23,7 +23,7 @@ endpoints:
 ports: [{port: 80, name: ""}]
 `
 
-// Chapter 5: Services' addresses with communities, a filter, a password and TTL security.
+// Chapter 5: Service addresses with communities, a filter, a password and TTL security.
 func TestServices(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, false)
@@ -31,7 +31,7 @@ func TestServices(t *testing.T) {
 	w.GrantSecret(t, "bgp-passwords")
 	meshtest.Start(t, nodes...)
 	routers := w.apply(t, chapter(t, "5. "))
-	// What sets the Service's address writes its status.
+	// The Service's load balancer controller writes its status.
 	w.shell(t, `kubectl patch service web --subresource=status --type=merge -p '{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.7"}]}}}'`, "")
 	w.shell(t, "kubectl apply -f -", endpoints)
 	host := w.host(t, "tor", link{"nodes", "br0", []string{"172.31.1.2/24"}})
@@ -57,12 +57,12 @@ func TestServices(t *testing.T) {
 	}
 	talk(t, w.pods[nodes[0]], w.pods[nodes[1]], client)
 
-	// What stands in for kube-proxy sends the Service's packets to its pod.
+	// These rules replace kube-proxy.
 	nodes[1].Run(t, "nft", "add table ip proxy; add chain ip proxy pre { type nat hook prerouting priority -100; }; add rule ip proxy pre ip daddr 192.0.2.7 dnat to 10.90.12.5")
 	w.pods[nodes[1]].EchoUDP(t, "10.90.12.5:80")
 	answer, err := client.AskUDP(t, "198.51.100.10:0", "192.0.2.7:80", "hello", meshtest.Patience)
 	if err != nil || answer != "198.51.100.10 hello" {
-		t.Errorf("the Service answers %q, %v", answer, err)
+		t.Errorf("response of the Service: %q, %v", answer, err)
 	}
 
 	t.Run("no endpoint", func(t *testing.T) {

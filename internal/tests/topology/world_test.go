@@ -22,14 +22,14 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-// world is a cluster, the routers beside it, and what runs an operator's commands.
+// world is a cluster, its routers, and the shell for an operator's commands.
 type world struct {
 	*meshtest.Cluster
 	path string // of programs, for the operator's shell
 	pods map[*meshtest.Node]*meshtest.Pod
 }
 
-// newWorld makes a cluster without nodes; dual says that nodes and pods have both families.
+// newWorld returns a cluster without nodes, dual-stack if dual.
 func newWorld(t testing.TB, dual bool) *world {
 	t.Helper()
 	kubectl := labtest.Program(t, "kubectl")
@@ -38,7 +38,7 @@ func newWorld(t testing.TB, dual bool) *world {
 	return w
 }
 
-// shell runs commands as the cluster's administrator would type them.
+// shell runs commands as the cluster's administrator.
 func (w *world) shell(t testing.TB, commands, input string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "sh", "-ec", commands)
@@ -51,7 +51,7 @@ func (w *world) shell(t testing.TB, commands, input string) string {
 	return string(out)
 }
 
-// node makes a node of a subnet with a block and a pod that have its number.
+// node adds a node to a subnet, with a block and a pod derived from its number.
 func (w *world) node(t testing.TB, subnet, number int) *meshtest.Node {
 	t.Helper()
 	n, pod := w.NewNodeWithPod(t, subnet, number)
@@ -65,7 +65,7 @@ type link struct {
 	addrs        []string // with their lengths
 }
 
-// host makes a namespace that forwards, with these links; it speaks from the first addresses of the first one.
+// host returns a router's namespace with these links; its sessions are from the first addresses of the first link.
 func (w *world) host(t testing.TB, name string, links ...link) *bgptest.Host {
 	t.Helper()
 	h := &bgptest.Host{NS: netnstest.New(t), T: t}
@@ -100,7 +100,7 @@ func (w *world) bridge(t testing.TB, name string) string {
 	return name
 }
 
-// run starts a router as the document says, with changes in pairs of old and new.
+// run starts a router with the configuration of the page, with replacements in pairs of old and new text.
 func run(t testing.TB, h *bgptest.Host, b block, changes ...string) bgptest.Daemon {
 	t.Helper()
 	if b.text == "" {
@@ -113,7 +113,7 @@ func run(t testing.TB, h *bgptest.Host, b block, changes ...string) bgptest.Daem
 	return h.Daemon(kind, bgptest.Config{ASN: 1, Text: strings.NewReplacer(changes...).Replace(b.text)})
 }
 
-// clientOf makes a host behind a router, on a link of its own that is called outside.
+// clientOf returns a host behind a router, on a link of its own called outside.
 func clientOf(t testing.TB, router *bgptest.Host, gateway, addr string) *meshtest.Pod {
 	t.Helper()
 	p := &meshtest.Pod{NS: netnstest.New(t), V4: netip.MustParsePrefix(addr).Addr()}
@@ -124,7 +124,7 @@ func clientOf(t testing.TB, router *bgptest.Host, gateway, addr string) *meshtes
 	return p
 }
 
-// sessions are a node's by the peers' addresses.
+// sessions returns a node's sessions by peer address.
 func sessions(t testing.TB, n *meshtest.Node) map[string]nodestatus.Peer {
 	t.Helper()
 	r, err := n.Status()
@@ -156,7 +156,7 @@ func peersWith(t testing.TB, n *meshtest.Node, want ...string) {
 	})
 }
 
-// uptime is since when sessions are up that are.
+// uptime is the time since which each established session has been up.
 type uptime map[*meshtest.Node]map[string]time.Time
 
 func uptimes(t testing.TB, nodes ...*meshtest.Node) uptime {
@@ -173,7 +173,7 @@ func uptimes(t testing.TB, nodes ...*meshtest.Node) uptime {
 	return u
 }
 
-// untouched fails the test unless all sessions that were up are up since then, but for those with some peers.
+// untouched fails the test if a session was reset since, except with the peers in but.
 func (u uptime) untouched(t testing.TB, after string, but ...string) {
 	t.Helper()
 	for n, was := range u {
@@ -189,7 +189,7 @@ func (u uptime) untouched(t testing.TB, after string, but ...string) {
 	}
 }
 
-// hops are the next hops of a namespace's routes to exactly prefix, in order: "172.31.1.2 eth0".
+// hops returns the sorted next hops of a namespace's routes to exactly prefix: "172.31.1.2 eth0".
 func hops(t testing.TB, ns *netnstest.NS, prefix string) []string {
 	t.Helper()
 	family := "-4"
@@ -228,7 +228,7 @@ func hops(t testing.TB, ns *netnstest.NS, prefix string) []string {
 	return all
 }
 
-// leads waits until a namespace's kernel sends a prefix to exactly these next hops.
+// leads waits until a namespace's kernel has exactly these next hops for a prefix.
 func leads(t testing.TB, ns *netnstest.NS, who, prefix string, want ...string) {
 	t.Helper()
 	slices.Sort(want)
@@ -240,9 +240,9 @@ func leads(t testing.TB, ns *netnstest.NS, who, prefix string, want ...string) {
 	})
 }
 
-// told waits until a node's route to a prefix is there because one or several of these peers have announced it: the owners of blocks
-// are known from the API, too.
-func told(t testing.TB, n *meshtest.Node, prefix string, by ...string) {
+// learnedFrom waits until a node's route to a prefix is learned by BGP from exactly these peers: routes to owners of blocks may come from the
+// API, too.
+func learnedFrom(t testing.TB, n *meshtest.Node, prefix string, by ...string) {
 	t.Helper()
 	meshtest.Eventually(t, func() error {
 		r, err := n.Status()
@@ -256,7 +256,7 @@ func told(t testing.TB, n *meshtest.Node, prefix string, by ...string) {
 		route := r.Routes.List[i]
 		stranger := func(peer string) bool { return !slices.Contains(by, peer) }
 		if peers := append(slices.Clone(route.Peers), route.Peer); route.Source != "BGP" || slices.ContainsFunc(slices.DeleteFunc(peers, isEmpty), stranger) {
-			return fmt.Errorf("%s: the route to %s is there by %s of %v, want it by BGP of %v", n.Name, prefix, route.Source, peers, by)
+			return fmt.Errorf("%s: the route to %s is from %s of %v, want BGP from %v", n.Name, prefix, route.Source, peers, by)
 		}
 		return nil
 	})
@@ -264,7 +264,7 @@ func told(t testing.TB, n *meshtest.Node, prefix string, by ...string) {
 
 func isEmpty(s string) bool { return s == "" }
 
-// learned waits until a router has learned exactly these paths of a peer; what is not said of one is not compared.
+// learned waits until a router has learned exactly these paths from a peer; empty fields of want are not compared.
 func learned(t testing.TB, d bgptest.Daemon, peer netip.Addr, want ...bgptest.Route) {
 	t.Helper()
 	meshtest.Eventually(t, func() error {
@@ -283,10 +283,10 @@ func learned(t testing.TB, d bgptest.Daemon, peer netip.Addr, want ...bgptest.Ro
 	})
 }
 
-// asked counts what was asked, for a port of its own each.
+// asked counts the requests; each uses a port of its own.
 var asked atomic.Int32
 
-// talk has all pairs of pods ask each other, in each family that both have: the answer says who seems to have asked.
+// talk sends a packet between all pairs of pods, in each family that both have, and checks the source address in the reply.
 func talk(t testing.TB, pods ...*meshtest.Pod) {
 	t.Helper()
 	for _, from := range pods {
@@ -308,11 +308,11 @@ func asks(t testing.TB, from, to *meshtest.Pod, src, dst netip.Addr) {
 	to.EchoUDP(t, address)
 	answer, err := from.AskUDP(t, netip.AddrPortFrom(src, 0).String(), address, "who am I?", meshtest.Patience)
 	if err != nil || answer != src.String()+" who am I?" {
-		t.Errorf("%s asks %s: %q, %v", src, dst, answer, err)
+		t.Errorf("reply to %s from %s: %q, %v", src, dst, answer, err)
 	}
 }
 
-// down waits until a node's session is not established, with a reason that has a word in it.
+// down waits until a node's session is not established, with a reason that contains a word.
 func down(t testing.TB, n *meshtest.Node, peer, word string) {
 	t.Helper()
 	meshtest.Eventually(t, func() error {

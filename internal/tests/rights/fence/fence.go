@@ -1,6 +1,6 @@
-// Package fence has, as data, what a node's tokens may read and change, and what its containers have of the host. The chart's roles, policies
-// and pods enforce it; the tests of internal/tests/rights hold the chart, and an API server that has it, against it, and docs/security.md shows it.
-// No program links it.
+// Package fence is the permission model, as data: what a node's tokens may read and write, and the host access of its containers. The chart's
+// roles, policies and pods enforce it; the tests of internal/tests/rights compare it with the chart and with an API server, and
+// docs/security.md contains its tables. No program imports it.
 package fence
 
 import (
@@ -13,16 +13,16 @@ import (
 	"github.com/tortie-net/tortie/internal/api/names"
 )
 
-// The accounts whose tokens are on each node.
+// The accounts with tokens on each node.
 const (
 	Agent   = "tortie-node"
 	Plugins = "tortie-cni"
 )
 
-// Whose an object is, as far as a node is concerned.
+// Whose is the owner of an object, as seen from a node.
 type Whose string
 
-// Objects of the node of the token, of another one, of none, and of the cluster.
+// Owners: the node of the token, another node, no node, and the cluster.
 const (
 	Own     Whose = "own"
 	Others  Whose = "another node's"
@@ -30,27 +30,27 @@ const (
 	Cluster Whose = "the cluster's"
 )
 
-// Rule allows accounts some verbs on a resource. What no rule allows is refused.
+// Rule allows accounts some verbs on a resource. Requests without a rule are denied.
 type Rule struct {
 	Accounts []string
 	Verbs    []string
-	Resource string // such as ipamblocks.crd.projectcalico.org or nodes/status
+	Resource string // e.g. ipamblocks.crd.projectcalico.org or nodes/status
 	Whose    Whose
-	// Namespace is the only one in which RBAC gives the right; empty is all.
+	// Namespace limits the RBAC permission to one namespace; empty: no limit.
 	Namespace string
-	// Fields are those that a write may set or change, all others stay what they were. A creation may set no others.
+	// Fields may be set or changed by a write; all others must keep their values, and be absent from a creation.
 	Fields []Field
-	// Condition is about the object as a whole, for people.
+	// Condition restricts the object as a whole; it is prose for docs/security.md.
 	Condition string
 }
 
-// Field may be written.
+// Field is a field that may be written.
 type Field struct {
 	Path []string
-	// Condition is what its values must be, for people.
+	// Condition restricts its values; it is prose for docs/security.md.
 	Condition string
-	// Good are values that a write may give to it, Bad are some that it may not. In texts, {thief} is the node of the token and
-	// {victim} another one. A field without good values changes together with others only, as the Condition of the rule says.
+	// Good are values that a write may set, Bad are examples of others. In texts, {thief} is the node of the token and {victim} another node.
+	// A field without good values changes together with others only, as the rule's Condition states.
 	Good, Bad []any
 }
 
@@ -86,7 +86,7 @@ var (
 		metadata,
 	}
 
-	// blockFields change together: see the tests of blocks.
+	// blockFields change together; TestBlocks tests them.
 	blockFields = []Field{
 		{Path: at("spec.allocations"), Condition: "each address is free or held, and those of other nodes stay theirs"},
 		{Path: at("spec.unallocated"), Condition: "the free addresses as before, then what was freed"},
@@ -161,12 +161,12 @@ var (
 	}
 )
 
-// condition is a change of a Node's conditions by a strategic merge patch.
+// condition returns a strategic merge patch of a Node's conditions.
 func condition(kind, status, reason, message string) []any {
 	return []any{map[string]any{"type": kind, "status": status, "reason": reason, "message": message}}
 }
 
-// many are so many blocks.
+// many returns n blocks.
 func many(n int) map[string]any {
 	all := map[string]any{}
 	for i := range n {
@@ -177,10 +177,10 @@ func many(n int) map[string]any {
 
 var both = []string{Agent, Plugins}
 
-// release is the release's namespace, in tests and in docs/.
+// release is the release's namespace in tests and docs.
 const release = "kube-system"
 
-// Rules are all that the two accounts may write.
+// Rules are all permissions to write of the two accounts.
 var Rules = []Rule{
 	{Accounts: both, Verbs: verbs("create"), Resource: "blockaffinities.crd.projectcalico.org", Whose: Own, Fields: affinityFields,
 		Condition: "named after the node and its range, which has the size that its pool says: IPv4 /20 to /32, IPv6 /116 to /128"},
@@ -229,7 +229,7 @@ func node(name string) map[string]any {
 	return map[string]any{"apiVersion": "v1", "kind": "Node", "name": name}
 }
 
-// Granted are the rights in a namespace that the rules need of RBAC, as "ACCOUNT VERB RESOURCE".
+// Granted returns the permissions in a namespace that the rules need from RBAC, as "ACCOUNT VERB RESOURCE".
 func Granted(namespace string) map[string]bool {
 	all := map[string]bool{}
 	for _, r := range Rules {
@@ -245,7 +245,7 @@ func Granted(namespace string) map[string]bool {
 	return all
 }
 
-// Find returns the rule for a request; nil if none allows it.
+// Find returns the rule that allows a request, or nil.
 func Find(account, verb, resource string, whose Whose) *Rule {
 	i := slices.IndexFunc(Rules, func(r Rule) bool {
 		return r.Resource == resource && r.Whose == whose && slices.Contains(r.Accounts, account) && slices.Contains(r.Verbs, verb)
@@ -256,7 +256,7 @@ func Find(account, verb, resource string, whose Whose) *Rule {
 	return &Rules[i]
 }
 
-// Table is the rules in Markdown.
+// Table returns the rules as a Markdown table.
 func Table() string {
 	var b strings.Builder
 	b.WriteString("| Object | Verbs | By | What |\n|---|---|---|---|\n")
@@ -276,7 +276,7 @@ func by(accounts []string) string {
 	return strings.Join(out, ", ")
 }
 
-// text is the condition and the fields of a rule.
+// text returns the condition and the fields of a rule.
 func (r *Rule) text() string {
 	var parts []string
 	for _, f := range r.Fields {

@@ -5,27 +5,27 @@ import (
 	"strings"
 )
 
-// Container is a container of the chart, and what it has of the host: all that whoever has taken it over can use.
+// Container is a container of the chart with its access to the host: all that is available to an attacker who controls it.
 type Container struct {
 	Name string
-	// Root says that it is user 0, HostNetwork that it is in the host's network.
+	// Root: runs as user 0. HostNetwork: uses the host's network namespace.
 	Root, HostNetwork bool
 	Capabilities      []Capability
 	Paths             []Path
 }
 
-// Capability is one that a container has.
+// Capability is a Linux capability of a container.
 type Capability struct{ Name, Why string }
 
-// Path is a directory of the host that a container sees.
+// Path is a host directory that is mounted into a container.
 type Path struct {
 	Path  string
 	Write bool
-	// What is there, and what can be done with it.
+	// What describes the directory and what access to it allows.
 	What string
 }
 
-// Containers are all of the chart, with all that any value adds.
+// Containers are all containers of the chart, with every value enabled.
 var Containers = []Container{
 	{
 		Name: "node", Root: true, HostNetwork: true,
@@ -79,7 +79,7 @@ var Containers = []Container{
 	{Name: "probe"},
 }
 
-// Has is all that a container has of the host, one each.
+// Has returns the items of a container's host access.
 func (c *Container) Has() []string {
 	var all []string
 	if c.Root {
@@ -104,7 +104,7 @@ func (p Path) String() string {
 	return p.Path + ", to read"
 }
 
-// HostTable is Containers in Markdown.
+// HostTable returns Containers as a Markdown table.
 func HostTable() string {
 	var b strings.Builder
 	b.WriteString("| Container | What it has of the host | Why, and what whoever has taken it over can do with it |\n|---|---|---|\n")

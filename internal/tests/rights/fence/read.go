@@ -5,20 +5,20 @@ import (
 	"strings"
 )
 
-// Read lets an account read a resource. What none allows is refused.
+// Read allows an account to read a resource. Reads without an entry are denied.
 type Read struct {
 	Account   string
 	Verbs     []string
 	Resources []string
-	// Namespace is the only one in which it may be read, Name the only object; empty is all.
+	// Namespace and Name limit the permission to one namespace and one object; empty: no limit.
 	Namespace, Name string
-	// Value is the value of the chart without which the right is not given; empty if it always is.
+	// Value is the chart's value that grants the permission; empty: always granted.
 	Value string
-	// What is told by it, for people.
+	// What describes the information; it is prose for docs/security.md.
 	What string
 }
 
-// Reads are all that the two accounts may read.
+// Reads are all permissions to read of the two accounts.
 var Reads = []Read{
 	{Account: Agent, Verbs: verbs("get", "list", "watch"), Resources: of("", "nodes"), What: "all Nodes, whole"},
 	{Account: Agent, Verbs: verbs("list", "watch"), Resources: of("", "namespaces"), What: "their labels and annotations choose pools"},
@@ -39,7 +39,7 @@ var Reads = []Read{
 
 const calico = "crd.projectcalico.org"
 
-// of names resources of a group.
+// of returns resource names with their group.
 func of(group string, names ...string) []string {
 	all := make([]string, len(names))
 	for i, name := range names {
@@ -48,8 +48,7 @@ func of(group string, names ...string) []string {
 	return all
 }
 
-// Readable are the rights to read in a namespace of a chart with its default values, but for the values that are off, as "ACCOUNT VERB
-// RESOURCE".
+// Readable returns the permissions to read in a namespace, for the values that are on, as "ACCOUNT VERB RESOURCE".
 func Readable(namespace string, on func(value string) bool) map[string]bool {
 	all := map[string]bool{}
 	for _, r := range Reads {
@@ -65,7 +64,7 @@ func Readable(namespace string, on func(value string) bool) map[string]bool {
 	return all
 }
 
-// ReadTable is Reads in Markdown.
+// ReadTable returns Reads as a Markdown table.
 func ReadTable() string {
 	var b strings.Builder
 	b.WriteString("| By | Verbs | What | Why, and what it tells |\n|---|---|---|---|\n")
@@ -75,7 +74,7 @@ func ReadTable() string {
 	return b.String()
 }
 
-// objects are the resources, with what narrows them.
+// objects returns the resources with their limits.
 func (r *Read) objects() string {
 	names := make([]string, len(r.Resources))
 	for i, name := range r.Resources {
