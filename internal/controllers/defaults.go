@@ -15,8 +15,8 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
 
-// defaultPools makes the pools of a cluster that has none: once in a process' life, when it begins to lead. If there are none later,
-// somebody has removed them, and is about to make others.
+// defaultPools creates the pools of a cluster that has none: once per process, when it begins to lead. If there are none later, an
+// administrator has deleted them, and is about to create others.
 type defaultPools struct {
 	store *kubernetes.Store
 	want  config.Pools
@@ -34,7 +34,7 @@ func (d *defaultPools) sync(ctx context.Context, v *inventory.View) error {
 	return err
 }
 
-// mostAsked is how many Nodes are asked for their addresses: when pools are made there are few, and one subnet has many.
+// mostAsked bounds the Nodes that are read for their addresses: when pools are created there are few, and many share a subnet.
 const mostAsked = 50
 
 // networks returns the networks of the nodes' IPv4 addresses: those of this host with their subnet, others alone.

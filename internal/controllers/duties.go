@@ -15,14 +15,13 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
 
-// housekeeping keeps the cluster's own objects in order. All of it compares what watches show, and asks the API server for nothing
-// as long as that is right.
+// housekeeping keeps the cluster's own objects in order. It compares what watches show, and makes no request while that is right.
 type housekeeping struct {
 	store    *kubernetes.Store
 	defaults defaultPools
 	pools    poolStatus
 	set      map[string]string // the environment, for the status
-	told     string            // the settings that the object's status has been told of
+	reported string            // the settings in the object's status
 }
 
 func newHousekeeping(store *kubernetes.Store, pools config.Pools, set map[string]string) *housekeeping {
@@ -31,7 +30,7 @@ func newHousekeeping(store *kubernetes.Store, pools config.Pools, set map[string
 	}
 }
 
-// sync does what there is to do.
+// sync writes what differs.
 func (h *housekeeping) sync(ctx context.Context, v *inventory.View, obj *api.KubeControllersConfiguration, s Settings, now time.Time) error {
 	return errors.Join(
 		h.defaults.sync(ctx, v),
@@ -41,7 +40,7 @@ func (h *housekeeping) sync(ctx context.Context, v *inventory.View, obj *api.Kub
 	)
 }
 
-// configuration creates the object if there is none, and says in its status what is in force: once, and when that changes.
+// configuration creates the object if there is none, and writes the settings in force into its status, once and when they change.
 func (h *housekeeping) configuration(ctx context.Context, obj *api.KubeControllersConfiguration, s Settings) error {
 	if obj == nil {
 		obj = defaultConfiguration()
@@ -60,7 +59,7 @@ func (h *housekeeping) configuration(ctx context.Context, obj *api.KubeControlle
 	if err != nil {
 		return fmt.Errorf("encode the running configuration: %w", err)
 	}
-	if h.told == string(body) {
+	if h.reported == string(body) {
 		return nil
 	}
 	// A patch: Calico's own fields of the object are not known here.
@@ -71,6 +70,6 @@ func (h *housekeeping) configuration(ctx context.Context, obj *api.KubeControlle
 	if err != nil {
 		return fmt.Errorf("status of KubeControllersConfiguration %s: %w", api.DefaultName, err)
 	}
-	h.told = string(body)
+	h.reported = string(body)
 	return nil
 }

@@ -15,19 +15,17 @@ import (
 // LeaseName is the name of the Lease.
 const LeaseName = "tortie-kube-controllers"
 
-// terms are how long a Lease holds without being renewed, how long its holder tries to renew it, how often, and how long an answer may
-// take. A renewal is one request, unless somebody else has written.
+// terms are the duration of a lease, the time within which its holder must renew it, the interval of attempts, and the limit of one
+// request. A renewal is one request, unless the Lease was written by another process.
 type terms struct{ lease, renew, retry, request time.Duration }
 
-// defaultTerms: a leader that dies is replaced within 20 seconds. renew has room for three attempts also if each of them, and the last
-// one that succeeded, takes all of its time. What is left of the lease after renew is for requests under way to end.
+// defaultTerms replace a leader that dies within 20 seconds. renew has room for three attempts even if each of them, and the last one
+// that succeeded, takes the whole request limit. The rest of the lease after renew is for requests in flight to end.
 var defaultTerms = terms{lease: 15 * time.Second, renew: 12 * time.Second, retry: 2 * time.Second, request: 3 * time.Second}
 
-// Elector has one of several processes lead, by a Lease as client-go's leader election writes it. client-go's own would bring all of
-// Kubernetes' types into the program, 15 MB; it gives the Lease back before the leader's work has ended, and counts the time for a
-// renewal from when the answer to the last one came, not from when others may have seen it.
+// Elector elects one of several processes by a Lease, as client-go's leader election writes it. Why it is not that is in doc.go.
 //
-// Clocks need not agree: how long somebody else's lease holds is counted from when it was last seen to change.
+// Clocks need not agree: another holder's lease is counted from when it was last seen to change.
 type Elector struct {
 	store     datastore.Store
 	namespace string
@@ -41,7 +39,7 @@ type Elector struct {
 	tried time.Time // when the last attempt began
 }
 
-// NewElector returns an Elector. The identity must be no other process's, also not that of the one before in the same pod.
+// NewElector returns an Elector. The identity must be unique, also against earlier processes in the same pod.
 func NewElector(store datastore.Store, namespace, identity string, log *slog.Logger) *Elector {
 	return &Elector{store: store, namespace: namespace, identity: identity, terms: defaultTerms, log: log}
 }
@@ -49,8 +47,8 @@ func NewElector(store datastore.Store, namespace, identity string, log *slog.Log
 // Leading reports whether this process leads.
 func (e *Elector) Leading() bool { return e.leading.Load() }
 
-// Run has lead run while this process leads, and waits until it has returned, again and again until ctx ends. The context of lead ends
-// when leadership is lost, in time before anybody else's begins.
+// Run calls lead while this process leads, and waits until it has returned, repeatedly until ctx ends. The context of lead ends when
+// leadership is lost, before another process may lead.
 func (e *Elector) Run(ctx context.Context, lead func(context.Context)) {
 	for ctx.Err() == nil {
 		if !e.acquire(ctx) {
@@ -61,12 +59,12 @@ func (e *Elector) Run(ctx context.Context, lead func(context.Context)) {
 		e.lead(ctx, lead)
 		e.leading.Store(false)
 		if ctx.Err() == nil {
-			e.log.Warn("not leading any more: the lease could not be renewed")
+			e.log.Warn("leadership lost: the lease was not renewed")
 		}
 	}
 }
 
-// acquire waits until the lease is this process's; false if ctx ends before.
+// acquire waits until this process holds the lease; false if ctx ends before.
 func (e *Elector) acquire(ctx context.Context) bool {
 	complained := ""
 	for {
@@ -75,7 +73,7 @@ func (e *Elector) acquire(ctx context.Context) bool {
 			return true
 		}
 		if err != nil && err.Error() != complained && ctx.Err() == nil {
-			e.log.Warn("cannot take part in the election of a leader; trying again", "err", err)
+			e.log.Warn("leader election failed; retrying", "err", err)
 			complained = err.Error()
 		}
 		if !e.pause(ctx) {
@@ -84,7 +82,7 @@ func (e *Elector) acquire(ctx context.Context) bool {
 	}
 }
 
-// lead runs until leadership is lost or ctx ends, and then gives the lease back.
+// lead runs until leadership is lost or ctx ends, and then releases the lease.
 func (e *Elector) lead(ctx context.Context, lead func(context.Context)) {
 	leading, stop := context.WithCancel(ctx)
 	ended := make(chan struct{})
@@ -103,8 +101,8 @@ func (e *Elector) renew(ctx context.Context) {
 	}
 }
 
-// renewOnce tries until the lease is renewed; false if somebody else has it, ctx ends, or the time for it does. That is counted from
-// the begin of the last request that succeeded: others may have seen the lease change as early.
+// renewOnce tries until the lease is renewed; false if another process holds it, ctx ends, or the renewal deadline passes. That is
+// counted from the start of the last request that succeeded: other processes may have seen the lease change as early.
 func (e *Elector) renewOnce(ctx context.Context) bool {
 	limited, cancel := context.WithDeadline(ctx, e.since.Add(e.terms.renew))
 	defer cancel()
@@ -117,15 +115,15 @@ func (e *Elector) renewOnce(ctx context.Context) bool {
 		failed = err
 	}
 	if ctx.Err() == nil {
-		e.log.Warn("the lease could not be renewed", "err", failed)
+		e.log.Warn("cannot renew the lease", "err", failed)
 	}
 	return false
 }
 
-// try takes the lease or renews it, if nobody else holds it.
+// try takes the lease or renews it, unless another process holds it.
 func (e *Elector) try(ctx context.Context) (bool, error) {
 	e.tried = time.Now()
-	if e.seen.Spec.HolderIdentity == e.identity { // nobody else has written, most likely
+	if e.seen.Spec.HolderIdentity == e.identity { // most likely not written by another process
 		err := e.write(ctx, e.seen, e.store.Update)
 		if !datastore.Contended(err) {
 			return err == nil, err
@@ -144,12 +142,12 @@ func (e *Elector) try(ctx context.Context) (bool, error) {
 		err = e.write(ctx, lease, e.store.Update)
 	}
 	if datastore.Contended(err) {
-		return false, nil // somebody else was faster
+		return false, nil // another process was faster
 	}
 	return err == nil, err
 }
 
-// heldByAnother notes the lease as it was read, and reports whether another process may lead by it.
+// heldByAnother records the lease as it was read, and reports whether another process may lead by it.
 func (e *Elector) heldByAnother(lease *api.Lease) bool {
 	if lease.UID != e.seen.UID || lease.ResourceVersion != e.seen.ResourceVersion {
 		e.seen, e.since = *lease, time.Now()
@@ -158,7 +156,7 @@ func (e *Elector) heldByAnother(lease *api.Lease) bool {
 	return lease.Spec.HolderIdentity != "" && lease.Spec.HolderIdentity != e.identity && time.Since(e.since) < held
 }
 
-// write makes the lease this process's.
+// write makes this process the holder.
 func (e *Elector) write(ctx context.Context, lease api.Lease, request func(context.Context, api.Resource) error) error {
 	began := time.Now()
 	lease.Spec = e.mine(lease.Spec, began)
@@ -169,14 +167,14 @@ func (e *Elector) write(ctx context.Context, lease api.Lease, request func(conte
 	return err
 }
 
-// send makes a request, and waits for its answer as long as one may take.
+// send makes a request with a timeout.
 func (e *Elector) send(ctx context.Context, request func(context.Context, api.Resource) error, lease *api.Lease) error {
 	ctx, cancel := context.WithTimeout(ctx, e.terms.request)
 	defer cancel()
 	return request(ctx, lease)
 }
 
-// mine is the lease as this process writes it.
+// mine is the spec that this process writes.
 func (e *Elector) mine(before api.LeaseSpec, now time.Time) api.LeaseSpec {
 	stamp := now.UTC().Format(api.MicroTime)
 	next := before
@@ -188,7 +186,7 @@ func (e *Elector) mine(before api.LeaseSpec, now time.Time) api.LeaseSpec {
 	return next
 }
 
-// release lets the next one lead at once.
+// release removes the holder, so that the next one leads at once.
 func (e *Elector) release(ctx context.Context) {
 	lease := api.Lease{Meta: api.Meta{Namespace: e.namespace, Name: LeaseName}}
 	if err := e.send(ctx, e.store.Get, &lease); err != nil || lease.Spec.HolderIdentity != e.identity {
@@ -196,12 +194,11 @@ func (e *Elector) release(ctx context.Context) {
 	}
 	lease.Spec.HolderIdentity, lease.Spec.LeaseDurationSeconds = "", 1
 	if err := e.send(ctx, e.store.Update, &lease); err != nil {
-		e.log.Warn("the lease could not be given back; the next leader waits until it has ended", "err", err)
+		e.log.Warn("cannot release the lease; the next leader waits until it expires", "err", err)
 	}
 }
 
-// pause waits for the time of the next attempt, jittered by a fifth; false if ctx ends before. An attempt that took long is followed by
-// the next at once.
+// pause waits until the next attempt, jittered by a fifth; false if ctx ends before. A slow attempt is followed by the next at once.
 func (e *Elector) pause(ctx context.Context) bool {
 	select {
 	case <-ctx.Done():

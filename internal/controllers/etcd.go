@@ -15,7 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
 
-// etcdDuties is what there is to do on etcd beside addresses.
+// etcdDuties are the controllers' requests on etcd besides IPAM.
 type etcdDuties interface {
 	CalicoNodes(ctx context.Context) ([]etcd.CalicoNode, error)
 	Relabel(ctx context.Context, n etcd.CalicoNode, labels, annotations map[string]string) error
@@ -24,8 +24,8 @@ type etcdDuties interface {
 	Compact(ctx context.Context, revision int64) error
 }
 
-// etcdKeeper looks after addresses that are in etcd. It lists them for each pass: who follows them would need a connection to etcd that
-// nothing else here needs, for a few lists an hour.
+// etcdKeeper is for IPAM on etcd. It lists the objects for each pass: a watch would need a streaming gRPC client, to save a few lists an
+// hour.
 type etcdKeeper struct {
 	store   Etcd
 	cluster datastore.Store
@@ -37,8 +37,8 @@ type etcdKeeper struct {
 	revision  int64 // of that time
 }
 
-// view adds what is in etcd to what is known of Nodes and Pods. A host that is no Kubernetes Node exists as long as Calico's Node of it
-// does. One whose names differ in both is left alone: by which of them its addresses go nobody can tell.
+// view adds what is on etcd to the Nodes and Pods. A host without a Kubernetes Node exists as long as Calico's Node of it does. Addresses
+// of a node whose names differ in both are left alone: which of the names they refer to is unknown.
 func (k *etcdKeeper) view(ctx context.Context, of inventory.View) (inventory.View, error) {
 	v, err := inventory.ReadIPAM(ctx, k.store, time.Now)
 	if err != nil {
@@ -87,7 +87,7 @@ func (k *etcdKeeper) readSettings(ctx context.Context) error {
 	return nil
 }
 
-// sync keeps Calico's nodes like Kubernetes', and etcd small.
+// sync keeps Calico's Nodes equal to Kubernetes', and compacts etcd.
 func (k *etcdKeeper) sync(ctx context.Context, v *inventory.View, s Settings) error {
 	errs := []error{k.compact(ctx, s.Compaction)}
 	existing := make(map[string]*inventory.Node, len(v.Nodes))
@@ -109,7 +109,7 @@ func (k *etcdKeeper) sync(ctx context.Context, v *inventory.View, s Settings) er
 	return errors.Join(errs...)
 }
 
-// deleteNode deletes Calico's Node of one that Kubernetes, asked once more, does not have.
+// deleteNode deletes Calico's Node without a Kubernetes Node, which is read once more.
 func (k *etcdKeeper) deleteNode(ctx context.Context, n etcd.CalicoNode) error {
 	err := k.cluster.Get(ctx, &inventory.Node{Meta: api.Meta{Name: n.Kubernetes}})
 	if !errors.Is(err, datastore.ErrNotFound) {
@@ -122,10 +122,10 @@ func (k *etcdKeeper) deleteNode(ctx context.Context, n etcd.CalicoNode) error {
 	return nil
 }
 
-// kubeLabels is the annotation in which Calico's controllers keep which labels of a node are Kubernetes'.
+// kubeLabels is the annotation in which Calico's controllers note which of a node's labels are Kubernetes'.
 const kubeLabels = "projectcalico.org/kube-labels"
 
-// relabel gives Calico's Node the labels of Kubernetes', and takes away those that it had from there before.
+// relabel sets the labels of Kubernetes' Node on Calico's, and removes those that came from there before.
 func (k *etcdKeeper) relabel(ctx context.Context, n etcd.CalicoNode, want map[string]string) error {
 	labels, annotations, differ := joinLabels(n.Labels, n.Annotations, want)
 	if !differ {
@@ -137,11 +137,11 @@ func (k *etcdKeeper) relabel(ctx context.Context, n etcd.CalicoNode, want map[st
 	return nil
 }
 
-// joinLabels returns the labels and annotations that a node of Calico's should have. Labels that people gave it stay, unless Kubernetes has
-// one of that name.
+// joinLabels returns the labels and annotations that Calico's Node should have. Labels that an administrator set stay, unless Kubernetes'
+// Node has one of that name.
 func joinLabels(have, annotations, want map[string]string) (labels, notes map[string]string, differ bool) {
 	var before map[string]string
-	_ = json.Unmarshal([]byte(annotations[kubeLabels]), &before) // what cannot be read names none
+	_ = json.Unmarshal([]byte(annotations[kubeLabels]), &before) // invalid JSON names none
 	labels = maps.Clone(have)
 	if labels == nil {
 		labels = map[string]string{}
@@ -161,7 +161,7 @@ func joinLabels(have, annotations, want map[string]string) (labels, notes map[st
 	return labels, notes, !maps.Equal(labels, have) || !maps.Equal(before, want)
 }
 
-// compact has etcd forget what was before the last time that this was asked for: watchers have had a period to catch up.
+// compact compacts etcd to the revision of the last compaction's time, so that watchers have a period to catch up.
 func (k *etcdKeeper) compact(ctx context.Context, period time.Duration) error {
 	if period <= 0 || time.Since(k.compacted) < period {
 		return nil

@@ -6,11 +6,11 @@ import (
 )
 
 const (
-	// window is how far back a pool's growth is looked at, youngest how long at least: a burst of pods is no trend.
+	// window is how much of a pool's history counts, youngest the least: a burst of pods is no trend.
 	window, youngest = time.Hour, 10 * time.Minute
-	// horizon is how long before its end a pool that fills is told of, if it is as full as half.
+	// horizon is how long before its exhaustion a pool is warned of, if its fill is at least half.
 	horizon = 6 * time.Hour
-	// nearly is the fill at which a pool is told of, however slowly it fills.
+	// nearly is the fill at which a pool is warned of, however slowly it fills.
 	nearly, half = 0.9, 0.5
 )
 
@@ -20,7 +20,7 @@ type sample struct {
 	inUse int
 }
 
-// Forecast says of each pool when it will be exhausted.
+// Forecast predicts when pools will be exhausted.
 type Forecast struct{ samples map[string][]sample }
 
 // Warning is that a pool is exhausted, or about to be.
@@ -30,7 +30,7 @@ type Warning struct {
 	Text      string
 }
 
-// Look takes note of a measurement and returns what operators must know: before a pool is exhausted, as far as its growth tells.
+// Look records a measurement and returns warnings.
 func (f *Forecast) Look(u *Usage, now time.Time) []Warning {
 	next := map[string][]sample{}
 	var warnings []Warning
@@ -51,7 +51,7 @@ func (f *Forecast) Look(u *Usage, now time.Time) []Warning {
 	return warnings
 }
 
-// judgePool says whether a pool is to be told of.
+// judgePool returns a warning if the pool deserves one.
 func judgePool(p PoolUsage, past []sample, now time.Time) (Warning, bool) {
 	usable := p.Size - p.Reserved
 	if usable <= 0 {
@@ -75,7 +75,7 @@ func judgePool(p PoolUsage, past []sample, now time.Time) (Warning, bool) {
 	return w, true
 }
 
-// timeLeft is when the pool is full if it fills as it has lately; false if it does not fill, or nobody can tell yet.
+// timeLeft is when the pool is exhausted if its recent growth continues; false if it does not grow, or has too little history.
 func timeLeft(p PoolUsage, past []sample, now time.Time) (time.Duration, bool) {
 	first := past[0]
 	span, grown := now.Sub(first.at), p.InUse-first.inUse
@@ -86,7 +86,7 @@ func timeLeft(p PoolUsage, past []sample, now time.Time) (time.Duration, bool) {
 	return time.Duration(min(left, float64(1000*time.Hour))), true
 }
 
-// roughly rounds a time so that a text does not change with each look.
+// roughly rounds a time, so that the text does not change with each measurement.
 func roughly(d time.Duration) string {
 	switch {
 	case d < 30*time.Minute:

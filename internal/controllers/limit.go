@@ -9,8 +9,7 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
-// limited is a datastore of which not more than so much is asked in a second: 30,000 leaked addresses must not become a load for
-// those who start pods.
+// limited is a datastore with a rate limit: freeing 30,000 leaked addresses must not delay the requests that start pods.
 type limited struct {
 	store datastore.Store
 	rate  *rate.Limiter
@@ -20,10 +19,7 @@ var _ datastore.Store = (*limited)(nil)
 
 // Get implements datastore.Store.
 func (l *limited) Get(ctx context.Context, obj api.Resource) error {
-	if err := l.rate.Wait(ctx); err != nil {
-		return err
-	}
-	return l.store.Get(ctx, obj)
+	return l.send(ctx, obj, l.store.Get)
 }
 
 // List implements datastore.Store.
@@ -36,24 +32,22 @@ func (l *limited) List(ctx context.Context, list api.ResourceList, opts datastor
 
 // Create implements datastore.Store.
 func (l *limited) Create(ctx context.Context, obj api.Resource) error {
-	if err := l.rate.Wait(ctx); err != nil {
-		return err
-	}
-	return l.store.Create(ctx, obj)
+	return l.send(ctx, obj, l.store.Create)
 }
 
 // Update implements datastore.Store.
 func (l *limited) Update(ctx context.Context, obj api.Resource) error {
-	if err := l.rate.Wait(ctx); err != nil {
-		return err
-	}
-	return l.store.Update(ctx, obj)
+	return l.send(ctx, obj, l.store.Update)
 }
 
 // Delete implements datastore.Store.
 func (l *limited) Delete(ctx context.Context, obj api.Resource) error {
+	return l.send(ctx, obj, l.store.Delete)
+}
+
+func (l *limited) send(ctx context.Context, obj api.Resource, request func(context.Context, api.Resource) error) error {
 	if err := l.rate.Wait(ctx); err != nil {
 		return err
 	}
-	return l.store.Delete(ctx, obj)
+	return request(ctx, obj)
 }

@@ -25,19 +25,19 @@ import (
 )
 
 const (
-	// calm is the least time between two passes that changes alone lead to: in a busy cluster there are always some.
+	// calm is the least time between two passes that are due to changes: in a busy cluster there are always some.
 	calm = 30 * time.Second
-	// soon is how long after the end of a Node the pass waits for those of others.
+	// soon is how long a pass waits for other Nodes after one was deleted.
 	soon = time.Second
 	// sweepTime bounds one sweep. What is left is for the next.
 	sweepTime = 15 * time.Minute
-	// probeTime bounds the question whether the watches miss anything.
+	// probeTime bounds the probe of the watches.
 	probeTime = 5 * time.Second
 	// minRetry and maxRetry bound the pause after a pass that failed.
 	minRetry, maxRetry = 2 * time.Second, 30 * time.Second
 )
 
-// Deps are the controllers' doors to the outside.
+// Deps are the controllers' dependencies.
 type Deps struct {
 	Config config.Controllers
 	Log    *slog.Logger
@@ -45,10 +45,10 @@ type Deps struct {
 	Store *kubernetes.Store
 	Etcd  Etcd
 	Watch *cluster.Inventory
-	// Policies are the NetworkPolicies, which nobody enforces.
+	// Policies are the NetworkPolicies, which are not enforced.
 	Policies *cluster.Policies
 	Events   *events.Recorder
-	// Identity is in the Lease, and no other process's.
+	// Identity is the unique one in the Lease.
 	Identity string
 }
 
@@ -58,7 +58,7 @@ type Etcd interface {
 	etcdDuties
 }
 
-// Controllers are all of them.
+// Controllers is the process.
 type Controllers struct {
 	deps    Deps
 	elector *Elector
@@ -69,14 +69,14 @@ type Controllers struct {
 
 	state    gc.State
 	forecast Forecast
-	again    time.Time // when something may be due
+	again    time.Time // when a candidate may be due
 	failed   int       // passes in a row
-	told     string    // the last complaint
+	logged   string    // the last error
 
-	began chan struct{} // this process leads now
+	began chan struct{} // wakes the loop when this process begins to lead
 
 	mu      sync.Mutex      // guards leading; held by a sweep, so that leadership is not given away under it
-	leading context.Context // nil: somebody else leads
+	leading context.Context // nil: another process leads
 }
 
 // New returns controllers that do nothing until Run.
@@ -111,10 +111,10 @@ func (c *Controllers) Run(ctx context.Context) error {
 	g.Go(func() error { return c.deps.Watch.Run(ctx) })
 	g.Go(func() error { return c.deps.Events.Run(ctx) })
 	g.Go(func() error { return c.deps.Policies.Run(ctx) })
-	g.Go(func() error { c.tellPolicies(ctx); return nil })
+	g.Go(func() error { c.reportPolicies(ctx); return nil })
 	g.Go(func() error {
 		if err := c.deps.Watch.WaitForSync(ctx, c.deps.Log); err != nil {
-			return nil // told to end
+			return nil // shutting down
 		}
 		c.board.change(func(s *Status) { s.Synced = true })
 		inner, ctx := errgroup.WithContext(ctx)
@@ -125,7 +125,7 @@ func (c *Controllers) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// lead lets sweeps begin, until ctx ends, and returns when none runs.
+// lead allows sweeps until ctx ends, and returns when none runs.
 func (c *Controllers) lead(ctx context.Context) {
 	c.mu.Lock()
 	c.leading = ctx
@@ -140,7 +140,7 @@ func (c *Controllers) lead(ctx context.Context) {
 	c.mu.Unlock()
 }
 
-// loop looks at everything, again and again. One that does not lead looks too, so that it goes on where the leader ended.
+// loop runs passes until ctx ends. A process that does not lead runs them too, so that it continues where the leader ended.
 func (c *Controllers) loop(ctx context.Context) {
 	for ctx.Err() == nil {
 		settings, err := effective(&c.deps.Config, c.configuration())
@@ -158,7 +158,7 @@ func (c *Controllers) configuration() *api.KubeControllersConfiguration {
 	return c.deps.Watch.Settings()
 }
 
-// conclude notes what came of a pass.
+// conclude records the result of a pass.
 func (c *Controllers) conclude(settings Settings, err error) {
 	text := ""
 	c.failed++
@@ -168,10 +168,10 @@ func (c *Controllers) conclude(settings Settings, err error) {
 		text = err.Error()
 		c.board.metrics.failures.Inc()
 	}
-	if text != "" && text != c.told {
-		c.deps.Log.Warn("not everything could be done; it is tried again", "err", err)
+	if text != "" && text != c.logged {
+		c.deps.Log.Warn("pass failed in part; retrying", "err", err)
 	}
-	c.told = text
+	c.logged = text
 	c.board.change(func(s *Status) {
 		s.Error, s.LastPass, s.Grace, s.Period = text, time.Now(), settings.Grace.String(), settings.Period.String()
 		s.Next = s.LastPass.Add(c.pauseAfter(settings))
@@ -195,7 +195,7 @@ func (c *Controllers) pauseAfter(s Settings) time.Duration {
 	return max(d, time.Second)
 }
 
-// wait waits for the next pass. Changes bring it forward, the end of a Node most of all, but not while things fail.
+// wait waits for the next pass. Changes make it earlier, a deleted Node most of all, but not after a failure.
 func (c *Controllers) wait(ctx context.Context, s Settings) {
 	last := time.Now()
 	due := last.Add(c.pauseAfter(s))
@@ -224,7 +224,7 @@ func (c *Controllers) wait(ctx context.Context, s Settings) {
 	}
 }
 
-// pass looks at everything once, and does what follows if this process leads.
+// pass judges the current view and, if this process leads, writes.
 func (c *Controllers) pass(ctx context.Context, s Settings) error {
 	v, err := c.view(ctx)
 	if err != nil {
@@ -243,14 +243,15 @@ func (c *Controllers) pass(ctx context.Context, s Settings) error {
 	return c.act(&v, &d, s, warnings)
 }
 
-// view is what is known. If something may be due by now and the watches have not said so far that they miss nothing, they are asked.
+// view returns the current view. If something may be due, and the watches have not confirmed since that they are complete, they are
+// probed.
 func (c *Controllers) view(ctx context.Context) (inventory.View, error) {
 	now := time.Now()
 	if !c.again.IsZero() && now.After(c.again) && c.deps.Watch.Behind(c.again) > 0 {
 		limited, cancel := context.WithTimeout(ctx, probeTime)
 		defer cancel()
 		if err := c.deps.Watch.Probe(limited); err != nil {
-			return inventory.View{}, fmt.Errorf("what is known may be old: %w", err)
+			return inventory.View{}, fmt.Errorf("the watches may be behind: %w", err)
 		}
 	}
 	v := c.deps.Watch.View()
@@ -260,7 +261,7 @@ func (c *Controllers) view(ctx context.Context) (inventory.View, error) {
 	return v, nil
 }
 
-// act writes, if this process leads. Leadership that ends meanwhile ends what is under way.
+// act writes, if this process leads. It is cancelled when leadership ends.
 func (c *Controllers) act(v *inventory.View, d *gc.Decision, s Settings, warnings []Warning) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -292,7 +293,7 @@ func (c *Controllers) act(v *inventory.View, d *gc.Decision, s Settings, warning
 	return errors.Join(errs...)
 }
 
-// warn tells operators of pools that are exhausted or about to be, and of blocks that nobody can use.
+// warn writes Events about pools that are exhausted or will be, and about damaged blocks.
 func (c *Controllers) warn(v *inventory.View, warnings []Warning) {
 	kind := (*api.IPPool)(nil).ResourceType()
 	for _, w := range warnings {

@@ -11,7 +11,7 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam/gc"
 )
 
-// metrics are what the controllers count. Those of Calico's have its names and labels, so that its dashboards go on.
+// metrics are the controllers' metrics. Calico's have its names and labels, so that its dashboards go on.
 type metrics struct {
 	registry *prometheus.Registry
 
@@ -31,7 +31,7 @@ type metrics struct {
 	candidates map[string]int
 }
 
-// The series of which there is one for each node or pool; they are made when somebody asks.
+// Series per node or pool, which are made at each scrape.
 var (
 	inUseDesc     = prometheus.NewDesc("ipam_allocations_in_use", "Addresses that are assigned, by the node that uses them.", []string{"ippool", "node"}, nil)
 	borrowedDesc  = prometheus.NewDesc("ipam_allocations_borrowed", "Of these, those that lie in a block of another node.", []string{"ippool", "node"}, nil)
@@ -89,7 +89,7 @@ func newMetrics() *metrics {
 	return m
 }
 
-// saw notes what a pass saw.
+// saw records a pass.
 func (m *metrics) saw(u Usage, d *gc.Decision, took, behind time.Duration) {
 	m.passes.Observe(took.Seconds())
 	m.behind.Set(behind.Seconds())
@@ -99,7 +99,7 @@ func (m *metrics) saw(u Usage, d *gc.Decision, took, behind time.Duration) {
 	m.usage, m.candidates = u, d.Candidates
 }
 
-// did notes what a sweep did.
+// did records a sweep.
 func (m *metrics) did(r *gc.Report) {
 	for node, n := range r.Freed {
 		m.reclaimed.WithLabelValues(node).Add(float64(n))

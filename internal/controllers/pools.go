@@ -23,7 +23,7 @@ const (
 	reasonOverlap     = "CIDROverlap"
 )
 
-// condition says whether addresses of a pool can be assigned, among the others.
+// condition is the condition Allocatable of a pool.
 func condition(pool *api.IPPool, all []api.IPPool) api.Condition {
 	c := api.Condition{Type: allocatable, Status: "False"}
 	other := overlapping(pool, all)
@@ -41,7 +41,7 @@ func condition(pool *api.IPPool, all []api.IPPool) api.Condition {
 	return c
 }
 
-// overlapping returns a pool that shares addresses with one and is older; nil if there is none.
+// overlapping returns an older pool that overlaps one; nil if there is none.
 func overlapping(pool *api.IPPool, all []api.IPPool) *api.IPPool {
 	cidr, err := netip.ParsePrefix(pool.Spec.CIDR)
 	if err != nil {
@@ -58,7 +58,7 @@ func overlapping(pool *api.IPPool, all []api.IPPool) *api.IPPool {
 	return nil
 }
 
-// withCondition returns a pool's status with a condition among those that others have written; false if it is so already.
+// withCondition returns a pool's status with a condition besides those that others have written; false if it is unchanged.
 func withCondition(had *api.IPPoolStatus, want api.Condition, now time.Time) (*api.IPPoolStatus, bool) {
 	next := &api.IPPoolStatus{}
 	want.LastTransitionTime = now.UTC().Format(time.RFC3339)
@@ -84,8 +84,8 @@ type poolStatus struct {
 	tried map[string]string // by UID: the revision for which the API server did not take the status
 }
 
-// sync writes the condition of each pool where it is another one. That somebody was faster is seen by the pool's new revision; a
-// definition of Calico's without a status has none.
+// sync writes the conditions that have changed. A conflict leads to a new revision, which is looked at again; a definition of Calico's
+// without a status ignores the write, so each revision is tried once.
 func (s *poolStatus) sync(ctx context.Context, pools []api.IPPool, now time.Time) error {
 	var failed error
 	for i := range pools {

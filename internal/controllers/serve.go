@@ -12,7 +12,7 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam/gc"
 )
 
-// Status is what the controllers say of themselves at /status.
+// Status is what /status shows.
 type Status struct {
 	Leading  bool      `json:"leading"`
 	Identity string    `json:"identity"`
@@ -37,7 +37,7 @@ type Status struct {
 	Period  string `json:"reconcilerPeriod"`
 }
 
-// stuckAfter is how long after a pass began the process is not alive any more: longer than a sweep may take.
+// stuckAfter is how long after the begin of a pass the process is not alive any more: longer than a sweep may take.
 const stuckAfter = sweepTime + 10*time.Minute
 
 // board keeps the Status for those who ask.
@@ -67,7 +67,7 @@ func (s *Status) did(r *gc.Report) {
 	s.Removed += r.Handles + r.Blocks + r.Affinities
 }
 
-// alive is that the loop turns. An API server that is away makes nobody dead.
+// alive reports that the loop runs. An unavailable API server is no failure.
 func (b *board) alive(context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -77,7 +77,7 @@ func (b *board) alive(context.Context) error {
 	return fmt.Errorf("nothing has happened since %s", b.turned.Format(time.RFC3339))
 }
 
-// ready is that the cluster was seen whole and looked at, whether this process leads or not.
+// ready reports that the cluster was listed and judged, whether this process leads or not.
 func (b *board) ready(context.Context) error {
 	s := b.read()
 	switch {

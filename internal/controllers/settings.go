@@ -10,7 +10,7 @@ import (
 	"github.com/tortie-net/tortie/internal/app/config"
 )
 
-// Settings are what is in force: the environment over the object, and that over Calico's defaults.
+// Settings are the settings in force: the environment's over the object's over Calico's defaults.
 type Settings struct {
 	Period, Grace, Compaction time.Duration
 	SyncLabels                bool
@@ -23,7 +23,7 @@ const (
 	defaultCompaction = 10 * time.Minute
 )
 
-// effective joins what there is. What the object says and cannot be read is left out and is an error.
+// effective merges the settings. A field of the object that can't be parsed is ignored and returned as an error.
 func effective(env *config.Controllers, obj *api.KubeControllersConfiguration) (Settings, error) {
 	spec, node := api.KubeControllersConfigurationSpec{}, api.NodeControllerConfig{}
 	if obj != nil {
@@ -46,7 +46,7 @@ func effective(env *config.Controllers, obj *api.KubeControllersConfiguration) (
 	return s, errors.Join(errs[:]...)
 }
 
-// chooseTime takes what the environment says, else the object, else the default.
+// chooseTime returns the environment's value, else the object's, else the default.
 func chooseTime(env *time.Duration, text string, otherwise time.Duration, field string) (time.Duration, error) {
 	if env != nil {
 		return *env, nil
@@ -58,7 +58,7 @@ func chooseTime(env *time.Duration, text string, otherwise time.Duration, field 
 	return d, nil
 }
 
-// defaultConfiguration is the object as Calico's controllers would create it, as far as it is read here.
+// defaultConfiguration is the object as Calico's controllers create it, as far as it is read here.
 func defaultConfiguration() *api.KubeControllersConfiguration {
 	port := 9094
 	return &api.KubeControllersConfiguration{
@@ -72,7 +72,7 @@ func defaultConfiguration() *api.KubeControllersConfiguration {
 	}
 }
 
-// running is what is in force, in the form of the object's status.
+// running is the settings in the form of the object's status.
 func (s Settings) running() api.KubeControllersConfigurationSpec {
 	labels := map[bool]string{true: "Enabled", false: "Disabled"}[s.SyncLabels]
 	spec := defaultConfiguration().Spec
@@ -81,5 +81,5 @@ func (s Settings) running() api.KubeControllersConfigurationSpec {
 	return spec
 }
 
-// text is how Kubernetes' tools write a time.
+// text is a duration as Kubernetes' tools write it.
 func text(d time.Duration) string { return d.String() }

@@ -11,10 +11,10 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
 
-// share is what one node has of one pool.
+// share is a pool and a node.
 type share struct{ pool, node string }
 
-// noPool is the label of what lies in no pool.
+// noPool is the label of blocks outside of all pools.
 const noPool = "no_ippool"
 
 // Usage is how full the pools are.
@@ -42,7 +42,7 @@ type PoolUsage struct {
 // Free is how many addresses are left.
 func (p *PoolUsage) Free() float64 { return max(p.Size-p.Reserved-float64(p.InUse), 0) }
 
-// Measure counts, by what package audit says of each pool.
+// Measure measures the pools, by audit.Usages.
 func Measure(v *inventory.View) Usage {
 	u := Usage{InUse: map[share]int{}, Borrowed: map[share]int{}, Blocks: map[share]int{}, Cooling: map[share]int{}}
 	poolOf := map[netip.Prefix]string{}
@@ -84,7 +84,7 @@ func float(n *big.Int) float64 {
 	return f
 }
 
-// count adds a block's addresses to what their nodes have.
+// count adds a block's addresses to the counts by node.
 func (u *Usage) count(pool string, b *inventory.Block) {
 	owner, _ := b.Owner()
 	u.Blocks[share{pool, owner}]++
@@ -98,7 +98,7 @@ func (u *Usage) count(pool string, b *inventory.Block) {
 			continue
 		}
 		u.InUse[share{pool, a.Node}]++
-		if owner != "" && a.Node != "" && a.Node != owner {
+		if b.Borrowed(a) {
 			u.Borrowed[share{pool, a.Node}]++
 		}
 	}

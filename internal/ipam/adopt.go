@@ -12,11 +12,11 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
-// Adopt puts an address that its block has for nobody in particular under the owner's handle, and reports whether the handle
-// holds it now. Such are addresses from before there were handles, with neither handle nor attributes, and those that have
-// the owner's attributes with another handle, or with one whose IPAMHandle is lost. All others stay whose they are.
+// Adopt puts an address that its block assigns to no identifiable owner under the owner's handle, and reports whether the handle holds it
+// now. Such are addresses from before there were handles, with neither handle nor attributes, and those that have the owner's attributes
+// with another handle, or with one whose IPAMHandle is lost. All others are left alone.
 //
-// It never frees the address on the way: of two who adopt one, one gets it. And it makes the assignment a new one, as Renew does.
+// The address is never free in between: of two owners that adopt one, one gets it. The assignment becomes a new one, as with Renew.
 func (c *Client) Adopt(ctx context.Context, owner Owner, a netip.Addr) (held bool, err error) {
 	err = c.retry(ctx, func() error {
 		held = false
@@ -62,7 +62,7 @@ func (c *Client) blockWith(ctx context.Context, a netip.Addr) (*Block, error) {
 	return nil, nil
 }
 
-// planAdopt decides the writes: the handle first, as for each assignment. It returns false if the address is not to be had.
+// planAdopt decides the writes: the handle first, as for each assignment. It returns false if the address can't be adopted.
 func planAdopt(b *Block, h *api.IPAMHandle, owner Owner, a netip.Addr) (Plan, bool) {
 	at := b.obj.Spec.Allocations[b.ordinal(a)]
 	if at == nil || !adoptable(b.obj.Spec.Attributes[*at], owner) {
@@ -93,7 +93,7 @@ func planAdopt(b *Block, h *api.IPAMHandle, owner Owner, a netip.Addr) (Plan, bo
 	return p, true
 }
 
-// adoptable reports that an allocation is the owner's, or nobody's that could be told.
+// adoptable reports whether an allocation is the owner's, or has no identifiable owner.
 func adoptable(at api.AllocationAttribute, owner Owner) bool {
 	switch {
 	case at.ReleasedAt != "":
@@ -106,8 +106,8 @@ func adoptable(at api.AllocationAttribute, owner Owner) bool {
 	return len(owner.Attrs) > 0 && maps.Equal(at.Secondary, owner.Attrs)
 }
 
-// Renew makes an address that a handle holds one that was assigned just now, and reports whether the handle holds it. Whoever is about to
-// free what it was before, as Expire does, finds another sequence number, and leaves it.
+// Renew turns an address that a handle holds into a new assignment, and reports whether the handle holds it. An Expire of the assignment
+// before finds another sequence number, and leaves the address alone.
 func (c *Client) Renew(ctx context.Context, handle string, a netip.Addr) (held bool, err error) {
 	err = c.retry(ctx, func() error {
 		held = false
@@ -135,7 +135,7 @@ func (c *Client) Renew(ctx context.Context, handle string, a netip.Addr) (held b
 	return held, nil
 }
 
-// renew gives an address the number of an assignment that is made now.
+// renew gives an address the sequence number of a new assignment.
 func (b *Block) renew(a netip.Addr) {
 	s := &b.obj.Spec
 	s.SequenceNumberForAllocation[strconv.Itoa(b.ordinal(a))] = s.SequenceNumber

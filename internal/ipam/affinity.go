@@ -12,7 +12,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api/names"
 )
 
-// newAffinity returns a node's pending claim of a block.
+// newAffinity returns a pending affinity of a node for a block.
 func newAffinity(host string, cidr netip.Prefix) *api.BlockAffinity {
 	return &api.BlockAffinity{
 		Meta: affinityMeta(host, cidr),
@@ -34,8 +34,8 @@ func withState(a *api.BlockAffinity, cidr netip.Prefix, state api.AffinityState)
 	return next
 }
 
-// Labelled returns a host's affinity with the labels by which Calico, since 3.31, finds it, and whether they were missing: Calico
-// before wrote none.
+// Labelled returns a host's affinity with the labels by which Calico, since 3.31, lists them, and whether they were missing: Calico
+// before 3.31 wrote none.
 func Labelled(a *api.BlockAffinity) (next *api.BlockAffinity, missing bool) {
 	cidr, err := netip.ParsePrefix(a.Spec.CIDR)
 	if err != nil || a.MarkedDeleted() || a.Spec.Type != "" && a.Spec.Type != api.AffinityHost {
@@ -87,8 +87,8 @@ func affinityOf(st *State, cidr netip.Prefix) *api.BlockAffinity {
 	return nil
 }
 
-// ownAffinities splits the host's claims of blocks in the pools: those that stand or can be completed, and those whose
-// block belongs to somebody else. The first come in the order in which their blocks are to be tried.
+// ownAffinities splits the host's affinities in the pools: those that are confirmed or can be completed, in the order in which their
+// blocks are to be tried, and stale ones, whose block has another owner.
 func ownAffinities(st *State, host string, pools []Pool) (own, stale []*api.BlockAffinity) {
 	for _, a := range st.Affinities {
 		cidr := claimedBlock(a)
@@ -112,7 +112,7 @@ func ownAffinities(st *State, host string, pools []Pool) (own, stale []*api.Bloc
 	return own, stale
 }
 
-// room is how much room an affinity's block is thought to have. One that nobody knows anything of may have some.
+// room is the estimated number of free addresses in an affinity's block; 1 if there is no estimate.
 func (st *State) room(a *api.BlockAffinity) int {
 	if n, ok := st.Room[claimedBlock(a)]; ok {
 		return max(n, 0)
@@ -120,8 +120,8 @@ func (st *State) room(a *api.BlockAffinity) int {
 	return 1
 }
 
-// unread returns a need for those of the host's blocks that were not read and may have an address: the most promising one
-// first, and if that has none, all. What everybody thinks is full is looked at together with the rest of the cluster.
+// unread returns a need for those of the host's blocks that were not read and may have a free address: first for the most promising one,
+// then for all. Blocks that are estimated to be full are read together with the names of all blocks in the cluster.
 func unread(st *State, own []*api.BlockAffinity) *need {
 	var missing []netip.Prefix
 	hope := false
@@ -144,11 +144,11 @@ func unread(st *State, own []*api.BlockAffinity) *need {
 	return &need{blocks: missing}
 }
 
-// reclaimAge is how long a block must have had its owner before another node may take it: the owner may be about to use it.
-// Calico's number.
+// reclaimAge is how long a block must have had its owner before another node may take it: the owner may be about to use it. The number is
+// Calico's.
 const reclaimAge = 60 * time.Second
 
-// reclaimable returns a block in the pools that nobody uses though another node or nobody owns it; nil if there is none.
+// reclaimable returns an idle block in the pools that has another owner or none; nil if there is none.
 func reclaimable(st *State, req *Request, pools []Pool) *Block {
 	for _, b := range st.Cluster {
 		owner, isHost := b.host()

@@ -10,38 +10,38 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
-// Start is what an assignment can begin with, before all of the request is known.
+// Start is what an assignment can begin with, before the whole request is known.
 type Start struct {
 	Owner
-	// Host is the node that asks.
+	// Host is the node that the addresses are for.
 	Host string
 	// V4, V6 say which families are likely to be wanted.
 	V4, V6 bool
 	// Use says what the addresses are for; empty stands for Workload.
 	Use api.AllowedUse
-	// Known saves requests; nil if nobody follows the cluster.
+	// Known saves requests; nil without an agent that watches the cluster.
 	Known *Known
-	// InUse says that the owner uses addresses already: a failure leaves what the handle holds, for the owner's release.
+	// InUse: the owner already uses addresses, so a failure leaves what the handle holds to the owner's release.
 	InUse bool
 }
 
 // Attempt is an assignment that has begun. Finish or Abandon must be called, once.
 //
-// It takes it that the handle is new: one that exists shows when it is written. It names in the handle the block from which
-// the address will probably come, while that block is being read, so that nothing but the block is left to be written.
+// It assumes that the handle is new; writing it fails if it is not. The handle is created while the block that the address will probably
+// come from is being read, and names that block, so that only the block is left to be written.
 type Attempt struct {
 	view
 	owner  Owner
-	opened chan struct{} // closed when what Begin started has ended
-	err    error         // of what Begin started
+	opened chan struct{} // closed when the work that Begin started has ended
+	err    error         // of that work
 
 	wrote bool // more than the handle was written, or may have been
 	inUse bool // what was written stays after a failure
 }
 
-// Begin starts what an assignment needs, in the background, and returns at once. With Known this writes already: the handle,
-// naming the block from which the address will probably come. The host's lock must be held, if there is one, so that
-// neighbours do not want the same address.
+// Begin starts an assignment in the background and returns at once. With Known it already writes the handle, which names the block that
+// the address will probably come from. The host's lock must be held, if there is one, so that ADDs on one host do not compete for the
+// same address.
 func (c *Client) Begin(ctx context.Context, start Start) *Attempt {
 	a := &Attempt{view: newView(c, start.Host, start.Known), owner: start.Owner, opened: make(chan struct{}), inUse: start.InUse}
 	a.handleID = start.Handle
@@ -52,25 +52,25 @@ func (c *Client) Begin(ctx context.Context, start Start) *Attempt {
 	return a
 }
 
-// open reads what changes seldom, or if that is known, does what comes next.
+// open reads pools, reservations, affinities and the configuration, or if these are known, what a plan needs next.
 func (a *Attempt) open(ctx context.Context, start Start) error {
-	if err := a.read(ctx); err != nil || a.certainty != told {
+	if err := a.read(ctx); err != nil || a.freshness != cached {
 		return err
 	}
 	probable := Request{Owner: start.Owner, Host: start.Host, V4: start.V4, V6: start.V6, Use: cmp.Or(start.Use, api.UseWorkload)}
 	_, err := PlanAssign(a.st, &probable)
 	var n *need
-	if !errors.As(err, &n) { // a refusal, of which the request itself may know better
+	if !errors.As(err, &n) { // a refusal, which the whole request may not meet
 		return nil
 	}
-	return a.meet(ctx, n)
+	return a.supply(ctx, n)
 }
 
-// Finish gives the request's owner one address of each family that it wants: all of them, or an error and nothing. The
-// request's owner and host must be those of the Start.
+// Finish assigns one address of each family that the request wants: all of them, or an error and nothing. The request's owner and host
+// must be those of the Start.
 //
-// It is idempotent by handle: an address that the handle holds already is returned again. Errors wrap ErrNoPool,
-// ErrExhausted, ErrBlockLimit, ErrTaken or an error of the datastore.
+// It is idempotent by handle: an address that the handle already holds is returned again. Errors wrap ErrNoPool, ErrExhausted,
+// ErrBlockLimit, ErrTaken or an error of the datastore.
 func (a *Attempt) Finish(ctx context.Context, req Request) ([]Assignment, error) {
 	<-a.opened
 	err := a.err
@@ -87,7 +87,7 @@ func (a *Attempt) Finish(ctx context.Context, req Request) ([]Assignment, error)
 	return plan.Assignments, nil
 }
 
-// Config is the IPAMConfig that was read for the assignment, after Finish or Abandon; ok is false if none was.
+// Config is the IPAMConfig that was read for the assignment, after Finish or Abandon; ok is false if none was read.
 func (a *Attempt) Config() (cfg api.IPAMConfigSpec, ok bool) {
 	if a.st == nil {
 		return api.IPAMConfigSpec{}, false
@@ -95,24 +95,23 @@ func (a *Attempt) Config() (cfg api.IPAMConfigSpec, ok bool) {
 	return a.st.Config, true
 }
 
-// Abandon takes back what Begin has written.
+// Abandon undoes what Begin has written.
 func (a *Attempt) Abandon(ctx context.Context) error {
 	<-a.opened
 	return a.undo(ctx)
 }
 
-// try decides and commits once. After a conflict it is clear what the next try must read again: if nothing but a block or the
-// handle was in the way, what is known of all else is as good as before.
+// try plans and commits once. After a conflict on a block or the handle, the other data is still good for the next try.
 func (a *Attempt) try(ctx context.Context, req *Request) (Plan, error) {
-	plan, err := a.decide(ctx, req, a.meet)
+	plan, err := a.decide(ctx, req, a.supply)
 	if err != nil {
 		return Plan{}, err
 	}
-	named := a.named
-	a.named = false
-	a.inUse = a.inUse || plan.kept && !a.wrote && !named // the owner had it before this began
+	created := a.created
+	a.created = false
+	a.inUse = a.inUse || plan.kept && !a.wrote && !created // the owner had it before this began
 	wrote, err := a.client.commit(ctx, plan)
-	a.wrote = a.wrote || wrote || named
+	a.wrote = a.wrote || wrote || created
 	if err == nil || !datastore.Contended(err) {
 		return plan, err
 	}
@@ -120,41 +119,41 @@ func (a *Attempt) try(ctx context.Context, req *Request) (Plan, error) {
 	return plan, err
 }
 
-// remember keeps what a plan that met a conflict tells of the next one. The handle is looked at each time: a DEL that runs
-// while this does, as it should not, may have removed it, and an address without a handle is found by nobody.
+// remember keeps what is still valid after a conflict. The handle is read again each time: a concurrent DEL, which there should not be,
+// may have deleted it, and an address without a handle can't be released.
 func (a *Attempt) remember(plan *Plan) {
 	if h := plan.landedHandle(); h != nil {
 		a.handle = h
 	}
-	a.look = true
+	a.readAgain = true
 	if plan.claims() {
-		a.certainty, a.st = sure, nil
+		a.freshness, a.st = consistent, nil
 	} else {
 		a.st.forgetBlocks()
 	}
 }
 
-// meet provides what a plan needs.
-func (a *Attempt) meet(ctx context.Context, n *need) error {
+// supply reads what a plan needs.
+func (a *Attempt) supply(ctx context.Context, n *need) error {
 	if n.reclaim != nil {
 		return a.reclaim(ctx, n.reclaim)
 	}
 	h, likely := n.handle(a.handleID, a.host)
-	if !likely || a.handle != nil || a.wrote || a.look {
+	if !likely || a.handle != nil || a.wrote || a.readAgain {
 		return a.fetch(ctx, n, nil)
 	}
-	// Not in the context of the group: the write's answer tells whether it landed.
-	return a.fetch(ctx, n, func() error { return a.name(ctx, h) })
+	// Not in the context of the group: only the answer to the write says whether it was applied.
+	return a.fetch(ctx, n, func() error { return a.createHandle(ctx, h) })
 }
 
-// name creates the handle before it is sure which block it must name.
-func (a *Attempt) name(ctx context.Context, h *api.IPAMHandle) error {
+// createHandle creates the handle before it is certain which block it must name.
+func (a *Attempt) createHandle(ctx context.Context, h *api.IPAMHandle) error {
 	err := a.client.store.Create(ctx, h)
 	switch {
 	case err == nil:
-		a.handle, a.named = h, true
+		a.handle, a.created = h, true
 	case datastore.Contended(err):
-		a.look = true
+		a.readAgain = true
 		return nil
 	default:
 		a.wrote = true
@@ -162,9 +161,9 @@ func (a *Attempt) name(ctx context.Context, h *api.IPAMHandle) error {
 	return err
 }
 
-// reclaim takes a block from an owner that does not use it, or takes note that it cannot.
+// reclaim takes an idle block from its owner, or notes that it can't be taken.
 func (a *Attempt) reclaim(ctx context.Context, b *Block) error {
-	err := a.client.giveUp(ctx, b)
+	err := a.client.releaseBlock(ctx, b)
 	switch {
 	case err == nil:
 		a.st.drop(b.cidr)
@@ -175,14 +174,14 @@ func (a *Attempt) reclaim(ctx context.Context, b *Block) error {
 	return err
 }
 
-// undo takes back what was written for a request that failed.
+// undo releases what was written for a request that failed.
 func (a *Attempt) undo(ctx context.Context) error {
-	if !a.named && !a.wrote {
+	if !a.created && !a.wrote {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
-	if a.named && !a.wrote && a.client.store.Delete(ctx, a.handle) == nil || a.inUse {
+	if a.created && !a.wrote && a.client.store.Delete(ctx, a.handle) == nil || a.inUse {
 		return nil
 	}
 	if _, err := a.client.ReleaseOwned(ctx, a.owner); err != nil {

@@ -23,7 +23,7 @@ type Block struct {
 	cidr netip.Prefix
 }
 
-// NewBlock returns a block in which every address is free, claimed by host at the given time.
+// NewBlock returns a block with all addresses free and an affinity to host, claimed at the given time.
 func NewBlock(cidr netip.Prefix, host string, now time.Time) *Block {
 	cidr = cidr.Masked()
 	size := 1 << (cidr.Addr().BitLen() - cidr.Bits())
@@ -50,8 +50,8 @@ func NewBlock(cidr netip.Prefix, host string, now time.Time) *Block {
 	return &Block{obj: b, cidr: cidr}
 }
 
-// ParseBlock checks a stored block: a block that contradicts itself must be neither assigned from nor released into, or an
-// address could be given twice. The error names the block and what is wrong with it.
+// ParseBlock checks a stored block. A block that contradicts itself must be neither assigned from nor released into, or an address could
+// be assigned twice. The error names the block and what is wrong with it.
 func ParseBlock(obj *api.IPAMBlock) (*Block, error) {
 	cidr, err := netip.ParsePrefix(obj.Spec.CIDR)
 	if err != nil {
@@ -65,7 +65,7 @@ func ParseBlock(obj *api.IPAMBlock) (*Block, error) {
 	return b, nil
 }
 
-// fillAbsent makes what is absent empty: the schema refuses null where it wants a list.
+// fillAbsent replaces absent lists by empty ones: the schema refuses null.
 func (b *Block) fillAbsent() {
 	s := &b.obj.Spec
 	if s.Unallocated == nil {
@@ -151,10 +151,10 @@ func (b *Block) OwnedBy(host string) bool {
 	return b.obj.Spec.Affinity != nil && *b.obj.Spec.Affinity == names.HostAffinity(host)
 }
 
-// Orphan reports whether the block belongs to nobody.
+// Orphan reports whether the block has no affinity.
 func (b *Block) Orphan() bool { return b.obj.Spec.Affinity == nil || *b.obj.Spec.Affinity == "" }
 
-// host returns the node that the block belongs to; false if it belongs to nobody, or to something that is no node.
+// host returns the node that the block has an affinity to; false if it has none, or one that is not to a node.
 func (b *Block) host() (string, bool) {
 	if b.Orphan() {
 		return "", false
@@ -162,11 +162,11 @@ func (b *Block) host() (string, bool) {
 	return strings.CutPrefix(*b.obj.Spec.Affinity, api.AffinityHost+":")
 }
 
-// windowsReserved is the handle, in any case, of the addresses that Windows keeps for itself in each of its blocks.
+// windowsReserved is the handle, in any case, of the addresses that Windows reserves in each of its blocks.
 const windowsReserved = "windows-reserved-ipam-handle"
 
-// Empty reports whether nobody uses an address: none is allocated but those that Windows reserves. An address that cools
-// down counts as used, as in Calico.
+// Empty reports whether no address is allocated, except those that Windows reserves. An address that cools down counts as allocated, as
+// in Calico.
 func (b *Block) Empty() bool {
 	s := &b.obj.Spec
 	return !slices.ContainsFunc(s.Allocations, func(at *int) bool {
@@ -178,7 +178,7 @@ func (b *Block) Empty() bool {
 	})
 }
 
-// claimedBefore reports whether the block's owner claimed it by then. Blocks of Calico before 3.32 do not say when.
+// claimedBefore reports whether the owner claimed the block by then. Blocks of Calico before 3.32 have no time of the claim.
 func (b *Block) claimedBefore(then time.Time) bool {
 	at, err := time.Parse(time.RFC3339, b.obj.Spec.AffinityClaimTime)
 	return err != nil || !at.After(then)
@@ -230,7 +230,7 @@ func (b *Block) take(i int, owner Owner) {
 	s.SequenceNumberForAllocation[strconv.Itoa(ordinal)] = s.SequenceNumber
 }
 
-// attribute returns the index of the owner's attributes, which addresses of one owner share.
+// attribute returns the index of the owner's attributes, which all addresses of one owner share.
 func (b *Block) attribute(owner Owner) int {
 	s := &b.obj.Spec
 	for i, a := range s.Attributes {
@@ -254,8 +254,8 @@ func (b *Block) Held(handle string) []netip.Addr {
 	return held
 }
 
-// ReleaseHandle takes the addresses of a handle from it and returns them. They go to the end of the order of assignment, so
-// that an address is used again as late as the block allows: at once, or when they have cooled down.
+// ReleaseHandle releases the addresses of a handle and returns them. They go to the end of the list of free addresses, so that an address
+// is reused as late as the block allows: at once, or after the cooldown.
 func (b *Block) ReleaseHandle(handle string, cool Cooldown) []netip.Addr {
 	return b.releaseOwned(Owner{Handle: handle}, cool)
 }
@@ -269,7 +269,7 @@ func (b *Block) releaseOwned(owner Owner, cool Cooldown) []netip.Addr {
 	return released
 }
 
-// releaseAll takes addresses from whoever holds them.
+// releaseAll releases addresses, whatever their handles are.
 func (b *Block) releaseAll(released []netip.Addr, cool Cooldown) {
 	s := &b.obj.Spec
 	for _, a := range released {
@@ -312,10 +312,10 @@ func (b *Block) dropUnusedAttributes() {
 	}
 }
 
-// bump counts a write, as every writer of a block must: releases by garbage collection are guarded by the number.
+// bump increments the sequence number, as every write of a block must: garbage collection guards its releases by it.
 func (b *Block) bump() { b.obj.Spec.SequenceNumber++ }
 
-// holds reports whether the attributes belong to a handle. An address that cools down is nobody's.
+// holds reports whether the attributes belong to a handle. An address that cools down belongs to none.
 func holds(a api.AllocationAttribute, handle string) bool {
 	return a.HandleID != nil && *a.HandleID == handle && a.ReleasedAt == ""
 }

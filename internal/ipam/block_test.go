@@ -191,7 +191,7 @@ func TestCloneIsIndependent(t *testing.T) {
 	b.ReleaseHandle("b", Cooldown{Now: clock, Period: time.Minute})
 	before := asMap(t, b.obj)
 	c := b.clone()
-	c.Thaw(Cooldown{Now: clock.Add(time.Minute), Period: time.Minute})
+	c.FreeCooled(Cooldown{Now: clock.Add(time.Minute), Period: time.Minute})
 	c.Assign(owner("d"), nil)
 	c.AssignAddress(netip.MustParseAddr("10.0.0.7"), owner("e"))
 	c.ReleaseHandle("a", Cooldown{})
@@ -364,7 +364,7 @@ func FuzzDamagedBlock(f *testing.F) {
 // checkCooling lets addresses cool down and thaw: the block stays valid, and each address comes back, once its time has come.
 func checkCooling(t *testing.T, b *Block, r *rand.Rand) {
 	t.Helper()
-	b.Thaw(Cooldown{Now: clock}) // what cooled down before, whenever that was
+	b.FreeCooled(Cooldown{Now: clock}) // what cooled down before, whenever that was
 	free, now := b.Free(nil), clock
 	period := time.Duration(1+r.IntN(60)) * time.Second
 	for range 20 {
@@ -376,7 +376,7 @@ func checkCooling(t *testing.T, b *Block, r *rand.Rand) {
 			b.ReleaseHandle(handle, Cooldown{now, period})
 		default:
 			now = now.Add(time.Duration(r.IntN(30)) * time.Second)
-			b.Thaw(Cooldown{now, period})
+			b.FreeCooled(Cooldown{now, period})
 		}
 		if err := b.check(); err != nil {
 			t.Fatalf("the block is not valid any more: %v", err)
@@ -385,7 +385,7 @@ func checkCooling(t *testing.T, b *Block, r *rand.Rand) {
 	for _, handle := range []string{"cool-a", "cool-b", "cool-c"} {
 		b.ReleaseHandle(handle, Cooldown{now, period})
 	}
-	b.Thaw(Cooldown{now.Add(period), period})
+	b.FreeCooled(Cooldown{now.Add(period), period})
 	if got := b.Free(nil); got != free {
 		t.Fatalf("%d addresses are free when all have cooled down, want %d", got, free)
 	}

@@ -22,9 +22,9 @@ type choice struct {
 	address  netip.Addr
 }
 
-// choose picks the address of one family: the one asked for, else one that the handle holds, else from a block of the host,
-// else from a new block, else from one that somebody else does not use, else from somebody else's. It also returns the
-// host's affinities whose block belongs to somebody else.
+// choose selects the address of one family: the requested one, else one that the handle holds, else from a block of the host, else from a
+// new block, else from an idle block of another owner, else from any block of another owner. It also returns the host's stale affinities,
+// whose block has another owner.
 func choose(st *State, req *Request, v6 bool) (choice, []*api.BlockAffinity, error) {
 	if a, ok := req.address(v6); ok {
 		c, err := chooseExplicit(st, req, a)
@@ -48,7 +48,7 @@ func choose(st *State, req *Request, v6 bool) (choice, []*api.BlockAffinity, err
 	return c, stale, err
 }
 
-// chooseElsewhere is for a host whose own blocks have no address left.
+// chooseElsewhere is for a host whose own blocks have no free address.
 func chooseElsewhere(st *State, req *Request, pools []Pool, own []*api.BlockAffinity) (choice, error) {
 	if !st.HaveTaken {
 		return choice{}, &need{names: true}
@@ -75,8 +75,8 @@ func chooseElsewhere(st *State, req *Request, pools []Pool, own []*api.BlockAffi
 	return chooseUsed(st, req, pools)
 }
 
-// chooseUsed takes from a block that exists: the host's own whose claim was lost, one whose owner does not need it, somebody
-// else's.
+// chooseUsed selects from a block that exists: the host's own whose affinity was lost, then an idle block of another owner, then any
+// other block, unless strictAffinity forbids that.
 func chooseUsed(st *State, req *Request, pools []Pool) (choice, error) {
 	if st.Config.AutoAllocateBlocks {
 		if c, ok := chooseLost(st, req, pools); ok {
@@ -148,8 +148,8 @@ func chooseAffine(st *State, req *Request, own []*api.BlockAffinity) (choice, bo
 	return choice{}, false
 }
 
-// chooseClaimed completes a claim without its block, which a crash between the two leaves, unless a block of another size
-// lies there by now.
+// chooseClaimed completes an affinity without its block, which a crash between the two writes leaves, unless a block of another size is
+// there by now.
 func chooseClaimed(st *State, req *Request, own []*api.BlockAffinity) (choice, bool) {
 	for _, a := range own {
 		cidr := claimedBlock(a)
@@ -164,7 +164,7 @@ func chooseClaimed(st *State, req *Request, own []*api.BlockAffinity) (choice, b
 	return choice{}, false
 }
 
-// assign takes an address from a copy of the chosen block, so that the state stays as it was read.
+// assign takes an address from a copy of the chosen block: the state stays as it was read.
 func (c *choice) assign(st *State, req *Request) (ok bool) {
 	if c.block.Free(st.Reserved) == 0 {
 		return false
@@ -174,8 +174,8 @@ func (c *choice) assign(st *State, req *Request) (ok bool) {
 	return ok
 }
 
-// chooseFree claims a range that no block overlaps. Each node starts to look at a place of its own, so that nodes seldom want
-// the same block.
+// chooseFree claims a range that no block overlaps. The search starts at a place that depends on the node, so that nodes seldom compete
+// for one block.
 func chooseFree(st *State, req *Request, pools []Pool) (choice, bool) {
 	for _, p := range pools {
 		if c, ok := chooseFreeIn(st, req, p); ok {
@@ -217,8 +217,8 @@ func coveredBy(cidr netip.Prefix, ranges []netip.Prefix) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-// takenBlocks returns a test whether a block of the pool overlaps one that exists. A blockSize that changed leaves blocks
-// of another size, so that names do not tell.
+// takenBlocks returns a test whether a block of the pool overlaps one that exists. Where blockSize has changed there are blocks of
+// another size, so names are not enough.
 func takenBlocks(st *State, p Pool) func(netip.Prefix) bool {
 	sameSize := make(map[netip.Prefix]bool, len(st.Taken))
 	var others []netip.Prefix
@@ -235,8 +235,8 @@ func takenBlocks(st *State, p Pool) func(netip.Prefix) bool {
 	}
 }
 
-// chooseLost takes from a block of the host whose claim was lost, and claims it anew. Where nodes are fenced, a claim has the size that the
-// pool says: blocks of another, from before blockSize changed, get theirs back from kube-controllers.
+// chooseLost selects from a block of the host whose affinity was lost, and creates the affinity again. Where nodes are fenced, an
+// affinity has the pool's block size: for blocks of another size, from before blockSize changed, kube-controllers creates it.
 func chooseLost(st *State, req *Request, pools []Pool) (choice, bool) {
 	for _, b := range st.Cluster {
 		if !b.OwnedBy(req.Host) || !ofPoolSize(b.cidr, pools) || affinityOf(st, b.cidr) != nil {
@@ -250,7 +250,7 @@ func chooseLost(st *State, req *Request, pools []Pool) (choice, bool) {
 	return choice{}, false
 }
 
-// chooseBorrowed takes an address from a block of somebody else.
+// chooseBorrowed selects an address from a block of another owner.
 func chooseBorrowed(st *State, req *Request, pools []Pool) (choice, bool) {
 	candidates := st.Cluster
 	if len(candidates) == 0 {
@@ -284,7 +284,7 @@ func inPools(cidr netip.Prefix, pools []Pool) bool {
 	return slices.ContainsFunc(pools, func(p Pool) bool { return p.Has(cidr) })
 }
 
-// ofPoolSize reports that a range is a block as one of the pools makes them.
+// ofPoolSize reports whether a range has the block size of the pool that it lies in.
 func ofPoolSize(cidr netip.Prefix, pools []Pool) bool {
 	return slices.ContainsFunc(pools, func(p Pool) bool { return p.BlockBits == cidr.Bits() && p.Has(cidr) })
 }

@@ -10,11 +10,11 @@ import (
 )
 
 const (
-	// maxTries bounds how often a request is planned anew because somebody else was faster. Calico's number.
+	// maxTries bounds how often a request is planned again after a conflict. The number is Calico's.
 	maxTries = 100
-	// minPause is what the winner of a race needs to be done; maxPause lets 100 processes that want the same block take turns.
+	// minPause is how long the winner of a conflict needs to finish; maxPause lets 100 processes that want the same block take turns.
 	minPause, maxPause = 5 * time.Millisecond, 500 * time.Millisecond
-	// undoTime is what cleaning up after a failure may take when the caller's own time is over.
+	// undoTime bounds the cleanup after a failure, also if the caller's context has ended.
 	undoTime = 15 * time.Second
 )
 
@@ -29,12 +29,12 @@ func NewClient(store datastore.Store, now func() time.Time) *Client {
 	return &Client{store: store, now: now}
 }
 
-// Assign is Begin and Finish in one, for a caller who has the whole request at the start.
+// Assign is Begin and Finish in one, for a caller that has the whole request.
 func (c *Client) Assign(ctx context.Context, req Request) ([]Assignment, error) {
 	return c.Begin(ctx, Start{Owner: req.Owner, Host: req.Host}).Finish(ctx, req)
 }
 
-// retry runs try until it succeeds or fails for a reason that another try cannot mend.
+// retry repeats try after conflicts, until it succeeds, fails otherwise or has been tried too often.
 func (c *Client) retry(ctx context.Context, try func() error) error {
 	pause := minPause
 	for n := 1; ; n++ {

@@ -16,31 +16,31 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
-// Collection says which containers of a host live, so that what others hold can be freed.
+// Collection says which containers of a host are alive, so that the addresses of the others can be freed.
 type Collection struct {
 	Host string
 	// Network is the name of the CNI network: only handles of its containers are looked at.
 	Network string
-	// Live are the IDs of the containers that keep their addresses.
+	// Live are the IDs of the containers that are alive.
 	Live []string
-	// Before is when the list of the living was made: what was assigned since then is left alone.
+	// Before is when that list was made: what was assigned since then is left alone.
 	Before time.Time
-	// Known saves requests; nil if nobody follows the cluster.
+	// Known saves requests; nil without an agent that watches the cluster.
 	Known *Known
 }
 
-// Collect frees the addresses that containers of the network hold on the host though they do not live, and returns who held
-// them. Addresses count as the host's by their attribute "node", in blocks of whatever owner; those without are left alone.
-// It also removes handles of the network, but those of other hosts, that have held nothing for longer than any ADD takes.
+// Collect frees the addresses that containers of the network hold on the host though they are not alive, and returns their holders.
+// Addresses are the host's by their attribute "node", in blocks of whatever owner; those without the attribute are left alone. It also
+// deletes handles of the network, except those of other hosts, that have held nothing for longer than any ADD takes.
 //
-// What is freed is decided once. A container that starts meanwhile has a handle of its own, and loses nothing. A block that
-// contradicts itself is an error, after the others were served.
+// What is freed is decided once. A container that starts meanwhile has a handle of its own. A damaged block is an error, after the others
+// were handled.
 func (c *Client) Collect(ctx context.Context, what Collection) ([]Holder, error) {
 	cfg, err := c.collectConfig(ctx, what.Known)
 	if err != nil {
 		return nil, fmt.Errorf("collect the addresses of dead containers: %w", err)
 	}
-	now, err := c.takeCensus(ctx, what.Host)
+	now, err := c.readHolders(ctx, what.Host)
 	if err != nil {
 		return nil, fmt.Errorf("collect the addresses of dead containers: %w", err)
 	}
@@ -51,7 +51,7 @@ func (c *Client) Collect(ctx context.Context, what Collection) ([]Holder, error)
 	return freed, errors.Join(err, c.collectHandles(ctx, what, now.handles))
 }
 
-// collectAddresses frees what the dead hold, and then removes their handles.
+// collectAddresses frees what dead containers hold, and then deletes their handles.
 func (c *Client) collectAddresses(ctx context.Context, dead []Holder, cfg api.IPAMConfigSpec) ([]Holder, error) {
 	expired := make([]Expired, len(dead))
 	for i, h := range dead {
@@ -70,8 +70,8 @@ func (c *Client) collectAddresses(ctx context.Context, dead []Holder, cfg api.IP
 	return freed, errors.Join(append(failed, err)...)
 }
 
-// forget removes the handle of a holder whose addresses were freed. One that names other blocks too, or is written meanwhile, is released
-// as usual, in all of its blocks.
+// forget deletes the handle of a holder whose addresses were freed. A handle that names other blocks too, or is written concurrently, is
+// released as usual, in all of its blocks.
 func (c *Client) forget(ctx context.Context, freed Holder) error {
 	h, err := c.readHandle(ctx, freed.Handle)
 	if err != nil || h == nil {
@@ -95,12 +95,12 @@ func (c *Client) forget(ctx context.Context, freed Holder) error {
 	return nil
 }
 
-// emptyHandleAge is how old a handle must be that goes because it holds nothing. No ADD takes as long, and no write is under
-// way as long.
+// emptyHandleAge is the minimum age of a handle that is deleted because it holds nothing. It is longer than any ADD, or any write in
+// flight.
 const emptyHandleAge = 10 * time.Minute
 
-// collectHandles removes the handles that hold nothing, as a process leaves them that is killed while it creates one, or a
-// creation that lands after the DEL of its container. Whoever comes first removes one that does not say of which host it is.
+// collectHandles deletes the handles that hold nothing: a process that is killed while it creates one leaves them, and a creation that is
+// applied after the container's DEL. A handle that names no host is deleted by the first host that finds it.
 func (c *Client) collectHandles(ctx context.Context, what Collection, holding map[string]bool) error {
 	var list api.IPAMHandleList
 	if err := c.store.List(ctx, &list, datastore.ListOptions{Stale: true, NamesOnly: true}); err != nil {
@@ -124,7 +124,8 @@ func (c *Client) collectHandles(ctx context.Context, what Collection, holding ma
 	return errors.Join(errs...)
 }
 
-// removeEmptyHandle removes a handle that is old, holds nothing and is not another host's. In etcd nothing tells how old one is: there it stays.
+// removeEmptyHandle deletes a handle that is old, holds nothing and is not another host's. On etcd handles have no time of creation, so
+// they stay.
 func (c *Client) removeEmptyHandle(ctx context.Context, name, host string) error {
 	h := &api.IPAMHandle{Meta: api.Meta{Name: name}}
 	err := c.store.Get(ctx, h)
@@ -158,7 +159,7 @@ func (what *Collection) spares(h Holder) bool {
 	if !ok || slices.Contains(what.Live, id) {
 		return true
 	}
-	// A container that has no time stamp is older than this program.
+	// A container without a timestamp is older than this program.
 	at, err := time.Parse(timestampFormat, h.Attrs["timestamp"])
 	return err == nil && !what.Before.IsZero() && !at.Before(what.Before)
 }

@@ -15,13 +15,13 @@ type Cooldown struct {
 	Period time.Duration
 }
 
-// cooldown returns what an IPAMConfig says. Unset is none, also in Calico: nodes before its version 3.33 do not know
-// releasedAt and drop it with their next write of the block, and then the address belongs to nobody for ever.
+// cooldown returns what an IPAMConfig says. Unset is none, as in Calico: nodes before its version 3.33 do not know releasedAt and drop it
+// with their next write of the block, which leaves the address allocated without an owner for ever.
 func cooldown(cfg api.IPAMConfigSpec, now time.Time) Cooldown {
 	return Cooldown{Now: now, Period: time.Duration(cfg.IPCooldownSeconds) * time.Second}
 }
 
-// cool marks addresses as released now: allocated to nobody, until they have cooled down.
+// cool marks addresses as released now: allocated, without an owner, until they have cooled down.
 func (b *Block) cool(released []netip.Addr, now time.Time) {
 	s := &b.obj.Spec
 	mark := api.AllocationAttribute{ReleasedAt: now.UTC().Format(time.RFC3339)}
@@ -32,9 +32,9 @@ func (b *Block) cool(released []netip.Addr, now time.Time) {
 	}
 }
 
-// Thaw makes the addresses that have cooled down free again: those that were released first are assigned first. It is done
-// whenever a block is read, and stored with the next write.
-func (b *Block) Thaw(cool Cooldown) {
+// FreeCooled frees the addresses whose cooldown is over: those that were released first are assigned first. It is called whenever a block
+// is read; the result is stored with the block's next write.
+func (b *Block) FreeCooled(cool Cooldown) {
 	s := &b.obj.Spec
 	type thawed struct {
 		ordinal int

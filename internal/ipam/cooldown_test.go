@@ -55,13 +55,13 @@ func TestReleasedAddressesCoolDown(t *testing.T) {
 	if b.AssignAddress(netip.MustParseAddr("10.0.0.1"), owner("x")) {
 		t.Error("an address was assigned while it cooled down")
 	}
-	b.Thaw(at(9))
+	b.FreeCooled(at(9))
 	expect("after 9 s", "~~~~.... [4 5 6 7], 3 attributes", 4, false)
-	b.Thaw(at(10))
+	b.FreeCooled(at(10))
 	expect("after 10 s", "~.~..... [4 5 6 7 1 3], 2 attributes", 6, false)
-	b.Thaw(at(14)) // releasedAt has whole seconds: a release counts from the start of its second
+	b.FreeCooled(at(14)) // releasedAt has whole seconds: a release counts from the start of its second
 	expect("after 14 s", "~....... [4 5 6 7 1 3 2], 1 attributes", 7, false)
-	b.Thaw(at(15))
+	b.FreeCooled(at(15))
 	expect("after 15 s", "........ [4 5 6 7 1 3 2 0], 0 attributes", 8, true)
 }
 
@@ -100,7 +100,7 @@ func TestThaw(t *testing.T) {
 		{"cool-down was shortened", released(clock.Add(-time.Minute)), Cooldown{clock, time.Minute}, 4},
 		{"cool-down was prolonged", released(clock.Add(-time.Minute)), Cooldown{clock, 2 * time.Minute}, 3},
 	} {
-		c.b.Thaw(c.cool)
+		c.b.FreeCooled(c.cool)
 		if got := c.b.Free(nil); got != c.free {
 			t.Errorf("%s: %d free, want %d", c.name, got, c.free)
 		}

@@ -16,22 +16,22 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
-// Expired is who holds addresses that somebody has found to be of nobody: all that the handle holds, each with the sequence number of
-// its assignment. An address without a handle stands alone.
+// Expired is an unused holder: all that the handle holds, each address with the sequence number of its assignment. An address without a
+// handle is a holder of its own.
 type Expired struct {
 	Handle    string
 	Addresses map[netip.Addr]Assigned
 }
 
-// Assigned says which assignment of an address is meant.
+// Assigned identifies one assignment of an address.
 type Assigned struct {
 	Block    netip.Prefix
 	Sequence uint64
 }
 
-// Expire frees addresses, each holder's together or not at all, with one write for each block. A holder that holds anything else by
-// now in one of these blocks, or whose address was assigned anew since, keeps all. It returns the indexes of the holders whose
-// addresses are free now. An error is of some blocks; the others were served.
+// Expire frees addresses, all of a holder or none, with one write for each block. A holder that now holds anything else in one of these
+// blocks, or whose address was assigned again since, keeps all. It returns the indexes of the holders whose addresses were freed. An
+// error is of some blocks; the others were written.
 func (c *Client) Expire(ctx context.Context, cfg api.IPAMConfigSpec, holders []Expired) ([]int, error) {
 	e := expiry{client: c, cfg: cfg, holders: holders, of: map[netip.Prefix][]int{}, kept: make([]bool, len(holders)), freed: make([]int, len(holders))}
 	for i, h := range holders {
@@ -68,7 +68,7 @@ type expiry struct {
 	freed []int      // in how many blocks
 }
 
-// verify finds the holders that a block shows to hold something else than was said.
+// verify finds the holders that hold something else in a block than expected.
 func (e *expiry) verify(read blockRead) {
 	for _, i := range e.of[read.cidr] {
 		if read.block == nil || !read.block.holdsExactly(&e.holders[i]) {
@@ -77,7 +77,7 @@ func (e *expiry) verify(read blockRead) {
 	}
 }
 
-// freeAll writes each block, side by side. A block that somebody else has written meanwhile is read and judged again.
+// freeAll writes the blocks in parallel. After a conflict a block is read and checked again.
 func (e *expiry) freeAll(ctx context.Context, blocks []blockRead) error {
 	failed := make([]error, len(blocks))
 	var g errgroup.Group
@@ -103,14 +103,14 @@ func (e *expiry) freeAll(ctx context.Context, blocks []blockRead) error {
 	return errors.Join(failed...)
 }
 
-// free takes the holders' addresses in one block from them.
+// free releases the holders' addresses in one block.
 func (e *expiry) free(ctx context.Context, read blockRead) error {
 	b := read.block
 	if b == nil {
 		return read.damage
 	}
 	cool := cooldown(e.cfg, e.client.now())
-	b.Thaw(cool)
+	b.FreeCooled(cool)
 	var freed []int
 	for _, i := range e.of[read.cidr] {
 		if !e.keeps(i) && b.holdsExactly(&e.holders[i]) {
@@ -157,7 +157,7 @@ func (e *expiry) done() []int {
 	return done
 }
 
-// holdsExactly reports whether a holder holds in the block what it is said to, by the same assignments, and nothing else.
+// holdsExactly reports whether a holder holds the expected addresses in the block, by the same assignments, and no others.
 func (b *Block) holdsExactly(h *Expired) bool {
 	for a, at := range h.Addresses {
 		if at.Block == b.cidr && !b.assigned(a, h.Handle, at.Sequence) {
@@ -175,7 +175,7 @@ func (b *Block) holdsExactly(h *Expired) bool {
 	return true
 }
 
-// assigned reports whether an address is still what an assignment made it.
+// assigned reports whether an address still has this assignment.
 func (b *Block) assigned(a netip.Addr, handle string, sequence uint64) bool {
 	s := &b.obj.Spec
 	if !b.cidr.Contains(a) {
@@ -193,7 +193,7 @@ func (b *Block) assigned(a netip.Addr, handle string, sequence uint64) bool {
 	return holds(*owner, handle)
 }
 
-// release takes a holder's addresses from it.
+// release releases a holder's addresses.
 func (b *Block) release(h *Expired, cool Cooldown) {
 	if h.Handle != "" {
 		b.ReleaseHandle(h.Handle, cool)
@@ -206,7 +206,7 @@ func (b *Block) release(h *Expired, cool Cooldown) {
 	}
 }
 
-// landed reports whether a guarded write was made. That somebody else was faster is no error: what came of it is seen next time.
+// landed reports whether a guarded write was applied. A conflict is no error: the caller looks again later.
 func landed(err error, format string, args ...any) (bool, error) {
 	switch {
 	case datastore.Contended(err):
@@ -217,14 +217,14 @@ func landed(err error, format string, args ...any) (bool, error) {
 	return true, nil
 }
 
-// ForgetHandle deletes a handle that holds nothing, if it still is what was seen: its name, UID and revision.
-func (c *Client) ForgetHandle(ctx context.Context, seen api.Meta, id string) (bool, error) {
+// DeleteHandle deletes a handle that holds nothing, if its UID and revision are unchanged.
+func (c *Client) DeleteHandle(ctx context.Context, seen api.Meta, id string) (bool, error) {
 	err := c.store.Delete(ctx, &api.IPAMHandle{Meta: seen, Spec: api.IPAMHandleSpec{HandleID: id}})
 	return landed(err, "remove handle %s", seen.Name)
 }
 
-// GiveUp ends the affinity of a block that nobody uses and deletes the block, if it still is what was seen.
-func (c *Client) GiveUp(ctx context.Context, cfg api.IPAMConfigSpec, seen api.Meta) (bool, error) {
+// ReleaseBlock deletes an idle block and its owner's affinity, if the block is unchanged since it was seen.
+func (c *Client) ReleaseBlock(ctx context.Context, cfg api.IPAMConfigSpec, seen api.Meta) (bool, error) {
 	obj := &api.IPAMBlock{Meta: api.Meta{Name: seen.Name}}
 	err := c.store.Get(ctx, obj)
 	if errors.Is(err, datastore.ErrNotFound) || err == nil && (obj.UID != seen.UID || obj.ResourceVersion != seen.ResourceVersion) {
@@ -235,15 +235,15 @@ func (c *Client) GiveUp(ctx context.Context, cfg api.IPAMConfigSpec, seen api.Me
 		b, err = ParseBlock(obj)
 	}
 	if err == nil {
-		b.Thaw(cooldown(cfg, c.now()))
-		err = c.giveUp(ctx, b)
+		b.FreeCooled(cooldown(cfg, c.now()))
+		err = c.releaseBlock(ctx, b)
 	}
 	return landed(err, "give up block %s", seen.Name)
 }
 
-// DropClaim deletes an affinity that claims nothing: there is no such block, or it is another owner's. Whoever is about to create the
-// block writes the affinity before, so that this deletes the one that was seen or nothing.
-func (c *Client) DropClaim(ctx context.Context, seen *api.BlockAffinity) (bool, error) {
+// DeleteAffinity deletes an affinity whose block does not exist, or has another owner. Before a block is created its affinity is written,
+// so this deletes the affinity that was seen, or nothing.
+func (c *Client) DeleteAffinity(ctx context.Context, seen *api.BlockAffinity) (bool, error) {
 	owns, err := c.owns(ctx, seen)
 	if owns {
 		return false, nil
@@ -254,8 +254,8 @@ func (c *Client) DropClaim(ctx context.Context, seen *api.BlockAffinity) (bool, 
 	return landed(err, "remove affinity %s", seen.Name)
 }
 
-// ConfirmClaim confirms an affinity that was left half-way, if the block is its node's.
-func (c *Client) ConfirmClaim(ctx context.Context, seen *api.BlockAffinity) (bool, error) {
+// ConfirmAffinity confirms a pending affinity, if its block has its node as the owner.
+func (c *Client) ConfirmAffinity(ctx context.Context, seen *api.BlockAffinity) (bool, error) {
 	owns, err := c.owns(ctx, seen)
 	if err == nil && !owns {
 		return false, nil
@@ -269,7 +269,7 @@ func (c *Client) ConfirmClaim(ctx context.Context, seen *api.BlockAffinity) (boo
 	return landed(err, "confirm affinity %s", seen.Name)
 }
 
-// owns reports whether the block that an affinity claims exists and is its node's.
+// owns reports whether an affinity's block exists and has its node as the owner.
 func (c *Client) owns(ctx context.Context, a *api.BlockAffinity) (bool, error) {
 	cidr, err := netip.ParsePrefix(a.Spec.CIDR)
 	if err != nil {

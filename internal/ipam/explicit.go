@@ -9,7 +9,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// chooseExplicit takes the one address that is asked for. Its block is claimed if there is none yet.
+// chooseExplicit selects the requested address. Its block is claimed if it does not exist.
 func chooseExplicit(st *State, req *Request, a netip.Addr) (choice, error) {
 	pool, err := poolOf(st, req, a)
 	if err != nil {
@@ -43,8 +43,7 @@ func chooseExplicit(st *State, req *Request, a netip.Addr) (choice, error) {
 	return c, nil
 }
 
-// poolOf returns the pool of an address that is asked for. Its selectors and its mode do not matter: whoever asks for an
-// address knows what they want.
+// poolOf returns the pool of a requested address. The pool's selectors and mode do not apply to requested addresses.
 func poolOf(st *State, req *Request, a netip.Addr) (Pool, error) {
 	i := slices.IndexFunc(st.Pools, func(p Pool) bool { return p.CIDR.Contains(a) })
 	switch {
@@ -58,8 +57,7 @@ func poolOf(st *State, req *Request, a netip.Addr) (Pool, error) {
 	return st.Pools[i], nil
 }
 
-// blockOf returns the block of an address, after it was read: the pool's, or one of another size from before the pool's
-// blockSize changed.
+// blockOf returns the block of an address, after it was read: of the pool's block size, or of another from before blockSize changed.
 func blockOf(st *State, pool Pool, a netip.Addr) (netip.Prefix, error) {
 	cidr := netip.PrefixFrom(a, pool.BlockBits).Masked()
 	b, err := st.read(cidr)
@@ -83,7 +81,7 @@ func blockOf(st *State, pool Pool, a netip.Addr) (netip.Prefix, error) {
 	return cidr, nil
 }
 
-// read returns a block that was read, or the need for it. A damaged one is an error.
+// read returns a block that was read, or a need for it. A damaged one is an error.
 func (st *State) read(cidr netip.Prefix) (*Block, error) {
 	b, read := st.Blocks[cidr]
 	switch {

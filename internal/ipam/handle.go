@@ -16,20 +16,20 @@ func newHandle(id string) *api.IPAMHandle {
 	}
 }
 
-// hostHandle returns a new handle that says of which host it is.
+// hostHandle returns a new handle that names its host.
 func hostHandle(id, host string) *api.IPAMHandle {
 	h := newHandle(id)
 	h.Annotations[names.AnnotationNode] = host
 	return h
 }
 
-// ofOther reports that a handle is another host's. Those of Calico do not tell whose they are.
+// ofOther reports whether a handle is another host's. Calico's handles name none.
 func ofOther(h *api.IPAMHandle, host string) bool {
 	node := h.Annotations[names.AnnotationNode]
 	return node != "" && node != host
 }
 
-// handleBlocks returns the blocks in which a handle says it holds addresses, in order.
+// handleBlocks returns the blocks that a handle names, in order.
 func handleBlocks(h *api.IPAMHandle) []netip.Prefix {
 	if h == nil {
 		return nil

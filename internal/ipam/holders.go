@@ -15,7 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
-// Holder is who holds addresses.
+// Holder is a handle and the addresses that it holds.
 type Holder struct {
 	Handle string
 	// Attrs are the attributes of one of its addresses.
@@ -25,30 +25,30 @@ type Holder struct {
 	assigned map[netip.Addr]Assigned
 }
 
-// Holders lists who holds addresses for a host, by the attribute "node", in blocks of whatever owner. It is as of now:
-// who acts on it looks again. Blocks that contradict themselves are an error beside the list of the others.
+// Holders lists the holders of addresses on a host, by the attribute "node", in blocks of whatever owner. A caller that acts on it checks
+// again. Damaged blocks are an error, beside the list from the others.
 func (c *Client) Holders(ctx context.Context, host string) ([]Holder, error) {
-	now, err := c.takeCensus(ctx, host)
+	now, err := c.readHolders(ctx, host)
 	if err != nil {
 		return nil, fmt.Errorf("list who holds addresses on %s: %w", host, err)
 	}
 	return now.list(), now.damage
 }
 
-// census is who holds addresses.
-type census struct {
+// holdersRead is what the blocks say of holders.
+type holdersRead struct {
 	holders map[string]*Holder // for one host, by their handles
 	handles map[string]bool    // the names of all handles of the cluster that hold an address
-	damage  error              // of blocks that cannot be told
+	damage  error              // of the blocks that are damaged
 }
 
-// takeCensus reads all blocks of the cluster.
-func (c *Client) takeCensus(ctx context.Context, host string) (*census, error) {
+// readHolders reads all blocks of the cluster.
+func (c *Client) readHolders(ctx context.Context, host string) (*holdersRead, error) {
 	blocks, err := c.readCluster(ctx, datastore.ListOptions{})
 	if err != nil {
 		return nil, err
 	}
-	all := &census{holders: map[string]*Holder{}, handles: map[string]bool{}}
+	all := &holdersRead{holders: map[string]*Holder{}, handles: map[string]bool{}}
 	for i := range blocks {
 		b, err := ParseBlock(&blocks[i])
 		if err != nil {
@@ -60,8 +60,8 @@ func (c *Client) takeCensus(ctx context.Context, host string) (*census, error) {
 	return all, nil
 }
 
-// add counts the block's addresses.
-func (all *census) add(b *Block, host string) {
+// add adds the block's addresses.
+func (all *holdersRead) add(b *Block, host string) {
 	for ordinal, at := range b.obj.Spec.Allocations {
 		if at == nil {
 			continue
@@ -86,7 +86,7 @@ func (all *census) add(b *Block, host string) {
 }
 
 // list returns the holders in the order of their handles.
-func (all *census) list() []Holder {
+func (all *holdersRead) list() []Holder {
 	list := make([]Holder, 0, len(all.holders))
 	for _, h := range all.holders {
 		list = append(list, *h)
@@ -95,8 +95,7 @@ func (all *census) list() []Holder {
 	return list
 }
 
-// Holdings returns the addresses that a handle holds now, each with the attributes of its owner. None if the handle does not
-// exist.
+// Holdings returns the addresses that a handle holds now, each with its attributes; none if the handle does not exist.
 func (c *Client) Holdings(ctx context.Context, handle string) (map[netip.Addr]map[string]string, error) {
 	blocks, err := c.readHeld(ctx, handle)
 	held := map[netip.Addr]map[string]string{}
@@ -117,8 +116,7 @@ func (c *Client) readHeld(ctx context.Context, handle string) ([]*Block, error) 
 	return c.readBlocksOf(ctx, h)
 }
 
-// readBlocksOf returns the blocks that a handle names and that exist. A damaged one is an error: nobody can tell what the handle holds
-// there.
+// readBlocksOf returns the blocks that a handle names and that exist. A damaged one is an error: what the handle holds there is unknown.
 func (c *Client) readBlocksOf(ctx context.Context, h *api.IPAMHandle) ([]*Block, error) {
 	read, err := c.readBlocks(ctx, handleBlocks(h))
 	if err != nil {
@@ -154,8 +152,7 @@ func (c *Client) Assigned(ctx context.Context, owner Owner) ([]Assignment, error
 	return assigned, err
 }
 
-// Holds returns nil if the owner holds all of the addresses, and else an error that wraps ErrNotHeld and names those that it
-// does not.
+// Holds returns nil if the owner holds all of the addresses, and else an error that wraps ErrNotHeld and names the others.
 func (c *Client) Holds(ctx context.Context, owner Owner, addrs []netip.Addr) error {
 	assigned, err := c.Assigned(ctx, owner)
 	if err != nil {

@@ -4,8 +4,8 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// Known is what somebody who follows the cluster, the node's agent, has seen of it. With it an operation asks the datastore
-// only for what it is about to change. It may be a little old: every write is guarded, and no refusal rests on it.
+// Known is the agent's cached view of the cluster. With it an operation reads only what it is about to change. It may be stale: every
+// write is guarded, and no refusal is based on it.
 type Known struct {
 	Config       api.IPAMConfigSpec
 	Pools        []api.IPPool
@@ -16,9 +16,9 @@ type Known struct {
 	Claims []Claim
 }
 
-// Claim is a host's claim of a block.
+// Claim is an affinity of the host, with an estimate of the block's free addresses.
 type Claim struct {
 	api.BlockAffinity
-	// Free is how many addresses of the block are thought to be free; nil if nobody knows.
+	// Free is the estimated number of free addresses in the block; nil if unknown.
 	Free *int
 }

@@ -9,9 +9,8 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
-// Recount makes a handle say what the blocks say, and creates it if it is missing; one that holds nothing it leaves alone. Whoever
-// assigns by the handle writes it before the block, so that the count lands only if nobody has begun to since the handle was read.
-// That somebody was faster is no error.
+// Recount sets a handle's counts to what the blocks say, and creates the handle if it is missing; one that holds nothing is left alone.
+// An assignment writes the handle before the block, so the write fails if one has begun since the handle was read.
 func (c *Client) Recount(ctx context.Context, id string) (bool, error) {
 	h, err := c.readHandle(ctx, id)
 	var held map[string]int
@@ -33,7 +32,7 @@ func (c *Client) Recount(ctx context.Context, id string) (bool, error) {
 	return landed(err, "count what handle %s holds", id)
 }
 
-// countHeld counts the addresses of a handle, by block. As long as a block cannot be read nobody can tell.
+// countHeld counts the addresses of a handle, by block. With a damaged block in the cluster the count is unknown.
 func (c *Client) countHeld(ctx context.Context, id string) (map[string]int, error) {
 	blocks, err := c.readCluster(ctx, datastore.ListOptions{})
 	if err != nil {
@@ -52,8 +51,8 @@ func (c *Client) countHeld(ctx context.Context, id string) (map[string]int, erro
 	return held, nil
 }
 
-// RestoreClaim gives the owner of a block the claim that it lacks. That there is one by now is no error.
-func (c *Client) RestoreClaim(ctx context.Context, cidr netip.Prefix) (bool, error) {
+// RestoreAffinity creates the missing affinity of a block's owner.
+func (c *Client) RestoreAffinity(ctx context.Context, cidr netip.Prefix) (bool, error) {
 	read, err := c.readBlocks(ctx, []netip.Prefix{cidr})
 	if err != nil {
 		return false, fmt.Errorf("restore the claim of %s: %w", cidr, err)
@@ -70,5 +69,5 @@ func (c *Client) RestoreClaim(ctx context.Context, cidr netip.Prefix) (bool, err
 	if done, err := landed(c.store.Create(ctx, claim), "restore the claim of %s", cidr); !done {
 		return false, err
 	}
-	return c.ConfirmClaim(ctx, claim)
+	return c.ConfirmAffinity(ctx, claim)
 }

@@ -97,7 +97,7 @@ func TestRecount(t *testing.T) {
 
 func TestRestoreClaim(t *testing.T) {
 	store, c, cidr := mendWorld(t)
-	if done, err := c.RestoreClaim(t.Context(), cidr); err != nil || done {
+	if done, err := c.RestoreAffinity(t.Context(), cidr); err != nil || done {
 		t.Errorf("there is one: %v, %v", done, err)
 	}
 	claim := newAffinity("a", cidr)
@@ -105,7 +105,7 @@ func TestRestoreClaim(t *testing.T) {
 	if err := store.Delete(t.Context(), claim); err != nil {
 		t.Fatal(err)
 	}
-	if done, err := c.RestoreClaim(t.Context(), cidr); err != nil || !done {
+	if done, err := c.RestoreAffinity(t.Context(), cidr); err != nil || !done {
 		t.Errorf("it is missing: %v, %v", done, err)
 	}
 	claim = newAffinity("a", cidr)
@@ -113,7 +113,7 @@ func TestRestoreClaim(t *testing.T) {
 	if claim.Spec.State != api.AffinityConfirmed || !maps.Equal(claim.Labels, names.AffinityLabels("a", api.AffinityHost, cidr)) {
 		t.Errorf("restored: %+v", claim)
 	}
-	if done, err := c.RestoreClaim(t.Context(), netip.MustParsePrefix("10.0.0.240/28")); err != nil || done {
+	if done, err := c.RestoreAffinity(t.Context(), netip.MustParsePrefix("10.0.0.240/28")); err != nil || done {
 		t.Errorf("there is no such block: %v, %v", done, err)
 	}
 }

@@ -8,18 +8,18 @@ import (
 	"github.com/tortie-net/tortie/internal/api/names"
 )
 
-// Owner is who an address is assigned to.
+// Owner is what an address is assigned to.
 type Owner struct {
 	// Handle is what the address is released by.
 	Handle string
 	// Attrs describe the owner to people and to garbage collection: pod, namespace, node, type, timestamp, and the interface if the
-	// container may have several in the network. Without any, the handle alone tells who the owner is.
+	// container may have several in the network. Without any, the handle alone identifies the owner.
 	Attrs map[string]string
 }
 
-// sameContainer reports whether an address of the owner's handle, of which the block notes these attributes, was assigned to the owner's
-// container. A handle is only the name of a network and an ID that a runtime chose: another node's runtime may choose the same one, and a
-// network "a.b" with container "c" has the handle of network "a" with container "b.c". A Calico before 3.0 noted nothing.
+// sameContainer reports whether an allocation of the owner's handle, with these attributes, is of the owner's container. A handle
+// consists of a network's name and an ID that a container runtime chose: runtimes of two nodes may choose the same ID, and network "a.b"
+// with container "c" has the handle of network "a" with container "b.c". Calico before 3.0 stored no attributes.
 func (o *Owner) sameContainer(noted map[string]string) bool {
 	switch {
 	case len(noted) == 0 || len(o.Attrs) == 0:
@@ -32,7 +32,7 @@ func (o *Owner) sameContainer(noted map[string]string) bool {
 	return noted["node"] == "" || noted["node"] == o.Attrs["node"]
 }
 
-// owns reports whether an address of the owner's handle is the owner's: of its container, and of its interface if both say which.
+// owns reports whether an allocation of the owner's handle is the owner's: of its container, and of its interface if both name one.
 func (o *Owner) owns(noted map[string]string) bool {
 	theirs, ours := noted[names.AttributeInterface], o.Attrs[names.AttributeInterface]
 	return o.sameContainer(noted) && (theirs == "" || ours == "" || theirs == ours)
@@ -43,13 +43,13 @@ func (b *Block) owned(owner Owner) []netip.Addr {
 	return slices.DeleteFunc(b.Held(owner.Handle), func(a netip.Addr) bool { return !owner.owns(b.noted(a)) })
 }
 
-// noted returns the attributes of whoever holds an address that is taken.
+// noted returns the attributes of an allocated address.
 func (b *Block) noted(a netip.Addr) map[string]string {
 	return b.obj.Spec.Attributes[*b.obj.Spec.Allocations[b.ordinal(a)]].Secondary
 }
 
-// handleOwned refuses a handle under which another container holds addresses, or another node is about to assign one. The blocks that it
-// names were read.
+// handleOwned refuses a handle under which another container holds addresses, or another node is assigning one. The blocks that it names
+// were read.
 func (st *State) handleOwned(req *Request) error {
 	held := 0
 	for _, cidr := range handleBlocks(st.Handle) {

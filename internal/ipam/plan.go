@@ -10,7 +10,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// What callers branch on.
+// Errors that callers branch on.
 var (
 	// ErrNoPool: no pool may serve the request.
 	ErrNoPool = errors.New("no usable IPPool")
@@ -18,27 +18,27 @@ var (
 	ErrExhausted = errors.New("no free address")
 	// ErrBlockLimit: the node owns as many blocks as it may, and they are full.
 	ErrBlockLimit = errors.New("the node owns as many blocks as it may")
-	// ErrTaken: the address that was asked for belongs to somebody else.
+	// ErrTaken: the requested address has another owner.
 	ErrTaken = errors.New("address is taken")
-	// ErrForeignHandle: the object that has the handle's name is of another handle, whose ID differs in its case.
+	// ErrForeignHandle: the object of the handle's name has another handle ID, which differs in its case.
 	ErrForeignHandle = errors.New("handle is of another")
-	// ErrNotHeld: a handle does not hold what it should.
+	// ErrNotHeld: a handle does not hold an expected address.
 	ErrNotHeld = errors.New("address is not held")
 )
 
 // Request asks for one address per family.
 type Request struct {
 	Owner
-	// Host is the node that asks.
+	// Host is the node that the addresses are for.
 	Host string
 	// V4, V6 say which families are wanted: all of them or the request fails.
 	V4, V6 bool
 	// PoolsV4, PoolsV6 restrict the pools, by name or CIDR.
 	PoolsV4, PoolsV6 []string
-	// Use says what the addresses are for.
+	// Use is the purpose, which pools may exclude.
 	Use api.AllowedUse
-	// Addresses are those that the owner must get, at most one of a family; a family without one gets any. Reservations and the
-	// pools' selectors do not matter to them.
+	// Addresses are the requested ones, at most one of a family; of a family without one, any will do. Reservations and the
+	// pools' selectors do not apply to them.
 	Addresses []netip.Addr
 	// NamespaceLabels are matched by the pools' namespace selectors; nil where there is no namespace.
 	NamespaceLabels map[string]string
@@ -61,7 +61,7 @@ func (r *Request) address(v6 bool) (netip.Addr, bool) {
 	return r.Addresses[i], true
 }
 
-// check refuses a request that asks for nothing, or for too much.
+// check refuses a request for no address, or for several of a family.
 func (r *Request) check() error {
 	if !r.wants(false) && !r.wants(true) {
 		return fmt.Errorf("handle %s asks for no address: neither IPv4 nor IPv6 is wanted", r.Handle)
@@ -90,14 +90,14 @@ const (
 	remove
 )
 
-// stage orders writes: those of a stage do not depend on each other and go out at once, when all of the stage before have
-// landed.
+// stage orders writes: those of one stage do not depend on each other and are sent in parallel, after all writes of the stage
+// before were applied.
 type stage int
 
 const (
-	toClaim   stage = iota // claims that are stale go, new ones become pending, the handle is told where its addresses will be
+	toClaim   stage = iota // stale affinities are deleted, new ones created as pending, the handle names the blocks
 	toAssign               // the blocks
-	toConfirm              // the claims
+	toConfirm              // the affinities
 
 	toFree   = toAssign  // the blocks
 	toForget = toConfirm // the handle
@@ -108,20 +108,20 @@ type write struct {
 	stage  stage
 	verb   verb
 	obj    api.Resource
-	landed bool // it was sent, and the datastore said that it took it
+	landed bool // the datastore has confirmed it
 }
 
-// Plan is what to write, in order, and what is assigned once all of it is written.
+// Plan is what to write, in order, and what is assigned after that.
 type Plan struct {
 	Assignments []Assignment
 	writes      []write
 	kept        bool // an address was the owner's already
 }
 
-// PlanAssign decides which addresses to assign and which writes that takes. It is pure: the same state and request give the
-// same plan. An address that the handle holds already is kept, so that a repeated request gets the same one.
+// PlanAssign decides which addresses to assign and which writes that takes. It is pure: the same state and request give the same plan. An
+// address that the handle already holds is kept, so that a repeated request gets the same one.
 //
-// Where the state lacks what the decision depends on, the error is a need, and the caller asks again when it is met.
+// Where the state lacks what the decision depends on, the error is a need; the caller reads that and plans again.
 func PlanAssign(st *State, req *Request) (Plan, error) {
 	if err := req.check(); err != nil {
 		return Plan{}, err
@@ -177,7 +177,7 @@ func assemble(st *State, req *Request, choices []choice, stale []*api.BlockAffin
 	return p
 }
 
-// claims reports whether the plan writes affinities: it claims a block or gives one up.
+// claims reports whether the plan writes affinities.
 func (p *Plan) claims() bool {
 	return slices.ContainsFunc(p.writes, func(w write) bool { _, ok := w.obj.(*api.BlockAffinity); return ok })
 }
@@ -196,8 +196,8 @@ func (p *Plan) add(s stage, v verb, obj api.Resource) {
 	p.writes = append(p.writes, write{stage: s, verb: v, obj: obj})
 }
 
-// claim writes the affinity as pending. One that is pending already is written again: its new revision defeats whoever is
-// about to act on the old one.
+// claim writes the affinity as pending. One that is already pending is written again: its new revision makes concurrent writes that are
+// based on the old one fail.
 func (p *Plan) claim(c choice) {
 	switch {
 	case c.affinity == nil || c.held:
@@ -208,8 +208,8 @@ func (p *Plan) claim(c choice) {
 	}
 }
 
-// handle writes how many addresses the handle holds in each block: those that it is seen to hold, and the new ones. What an
-// earlier try of this request noted, and did not get, is dropped.
+// handle writes the number of addresses that the handle holds in each block: those that the blocks show, and the new ones. Blocks that an
+// earlier try of this request named without getting an address there are dropped.
 func (p *Plan) handle(st *State, req *Request, choices []choice) {
 	h := hostHandle(req.Handle, req.Host)
 	known := map[string]int{}

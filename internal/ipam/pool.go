@@ -85,8 +85,9 @@ func blockBits(cidr netip.Prefix, size int) (int, error) {
 	return size, nil
 }
 
-// enabled reports whether the pool gives out addresses: not disabled, not being deleted, and not found unallocatable by
-// the pool controller, Calico's or ours. That one repeats spec.disabled a little later, and perhaps does not run any more.
+// enabled reports whether addresses may be assigned from the pool: it is not disabled, not being deleted, and its condition Allocatable,
+// which Calico's pool controller or kube-controllers writes, is not False. That condition repeats spec.disabled with a delay, or not at
+// all if the controller does not run.
 func enabled(obj *api.IPPool) bool {
 	if obj.Spec.Disabled || obj.DeletionTimestamp != "" {
 		return false
@@ -159,8 +160,8 @@ func usablePools(st *State, req *Request, v6 bool) ([]Pool, error) {
 		ErrNoPool, family, st.flaws())
 }
 
-// candidatePools returns the pools that were asked for, in that order, or all if none were. Each that was asked for must
-// exist and be enabled, as in Calico: to fall back to the others would hide the mistake.
+// candidatePools returns the requested pools in that order, or all if none was requested. Each requested pool must exist and be enabled,
+// as in Calico: falling back to the others would hide the mistake.
 func candidatePools(st *State, wanted []string) ([]Pool, error) {
 	pools := st.Pools
 	if len(wanted) == 0 {
@@ -180,12 +181,12 @@ func candidatePools(st *State, wanted []string) ([]Pool, error) {
 	return asked, nil
 }
 
-// is reports whether the pool is what a person means by a name or CIDR.
+// is reports whether a name or CIDR in a request means the pool.
 func (p Pool) is(nameOrCIDR string) bool {
 	return p.Name == nameOrCIDR || p.CIDR.String() == nameOrCIDR
 }
 
-// unusable says why a request may not use a pool; empty if it may.
+// unusable returns why a request may not use a pool; empty if it may.
 func unusable(p Pool, st *State, req *Request, asked bool) string {
 	switch {
 	case !p.Enabled:

@@ -14,7 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
-// readSlow reads what changes seldom.
+// readSlow reads what seldom changes.
 func (c *Client) readSlow(ctx context.Context, st *State, host string, opts datastore.ListOptions) error {
 	g, ctx := errgroup.WithContext(ctx)
 	var pools api.IPPoolList
@@ -41,7 +41,7 @@ func (c *Client) readConfig(ctx context.Context) (api.IPAMConfigSpec, error) {
 	return cfg.Spec, err
 }
 
-// DefaultConfig is what holds in a cluster without an IPAMConfig.
+// DefaultConfig is the configuration of a cluster without an IPAMConfig.
 func DefaultConfig() api.IPAMConfigSpec { return api.IPAMConfigSpec{AutoAllocateBlocks: true} }
 
 func (c *Client) readAffinities(ctx context.Context, host string, opts datastore.ListOptions) ([]*api.BlockAffinity, error) {
@@ -52,7 +52,7 @@ func (c *Client) readAffinities(ctx context.Context, host string, opts datastore
 	}
 	var own []*api.BlockAffinity
 	for i := range list.Items {
-		// The label is a hash: trust the name itself.
+		// The label is a hash of the name, so compare the name itself.
 		if a := &list.Items[i]; a.Spec.Node == host {
 			own = append(own, a)
 		}
@@ -83,9 +83,9 @@ func (c *Client) readHandle(ctx context.Context, id string) (*api.IPAMHandle, er
 	return h, nil
 }
 
-// RemoveForeign removes the IPAMHandle that has the name of a handle and another ID, which differs in its case, so that the handle can be
-// made. It is for the handles of tunnels only: their IDs have no capitals, so that nobody has made that object for himself. What it
-// holds stays held.
+// RemoveForeign deletes the IPAMHandle that has the name of a handle and another ID, which differs in its case, so that the handle can be
+// created. It is for handles of tunnels only, whose IDs have no capitals: no other handle of that name is in use. What the deleted one
+// holds stays allocated.
 func (c *Client) RemoveForeign(ctx context.Context, id string) error {
 	if !names.OfTunnel(id) {
 		return fmt.Errorf("IPAMHandle %s is not a tunnel's and may be of use to somebody", names.Handle(id))
@@ -93,7 +93,7 @@ func (c *Client) RemoveForeign(ctx context.Context, id string) error {
 	h := &api.IPAMHandle{Meta: api.Meta{Name: names.Handle(id)}, Spec: api.IPAMHandleSpec{HandleID: id}}
 	err := c.store.Get(ctx, h)
 	if errors.Is(err, datastore.ErrNotFound) || err == nil && h.Spec.HandleID == id {
-		return nil // somebody was faster
+		return nil // it is deleted or replaced already
 	}
 	if err == nil {
 		err = c.store.Delete(ctx, h)
@@ -107,7 +107,7 @@ func (c *Client) RemoveForeign(ctx context.Context, id string) error {
 // maxParallel bounds how many blocks are read or written at once.
 const maxParallel = 8
 
-// blockRead is what came of reading a block: neither block nor damage if there is none.
+// blockRead is the result of reading a block: neither block nor damage if it does not exist.
 type blockRead struct {
 	cidr   netip.Prefix
 	block  *Block

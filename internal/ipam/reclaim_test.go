@@ -204,7 +204,7 @@ func TestReleaseLeavesUnselectedPools(t *testing.T) {
 func TestGiveUpRefusesWhatIsUsed(t *testing.T) {
 	store := reclaimScene(t)
 	old := aged(stored("10.5.0.0/30", "node-b"), time.Hour)
-	if err := client(store).giveUp(t.Context(), old); !datastore.Contended(err) {
+	if err := client(store).releaseBlock(t.Context(), old); !datastore.Contended(err) {
 		t.Errorf("of a block as it was once: error %v, want a conflict", err)
 	}
 	req := fromTiny("x")
@@ -212,7 +212,7 @@ func TestGiveUpRefusesWhatIsUsed(t *testing.T) {
 	got := mustAssign(t, store, req)
 	read, err := client(store).readBlocks(t.Context(), cidrs("10.5.0.0/30"))
 	must(t, err)
-	if err := client(store).giveUp(t.Context(), read[0].block); !datastore.Contended(err) {
+	if err := client(store).releaseBlock(t.Context(), read[0].block); !datastore.Contended(err) {
 		t.Errorf("of a block in use: error %v, want a conflict", err)
 	}
 	must(t, audit(store, map[string][]netip.Addr{"x": got}))

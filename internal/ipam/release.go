@@ -24,8 +24,8 @@ func (c *Client) ReleaseOwned(ctx context.Context, owner Owner) ([]netip.Addr, e
 	return c.ReleaseKnowing(ctx, owner, "", nil)
 }
 
-// ReleaseKnowing is ReleaseOwned for a caller who knows the IPAMConfig, which then is not read. If host's pools and labels are
-// known too, a block of host's that became empty, and whose pool does not select the host any more, is given up.
+// ReleaseKnowing is ReleaseOwned with a known IPAMConfig, which then is not read. If host's pools and labels are known too, a block of
+// host's that became idle, and whose pool does not select the host any more, is released.
 func (c *Client) ReleaseKnowing(ctx context.Context, owner Owner, host string, known *Known) ([]netip.Addr, error) {
 	r := release{client: c, owner: owner, freed: map[netip.Addr]bool{}}
 	if known != nil {
@@ -35,14 +35,14 @@ func (c *Client) ReleaseKnowing(ctx context.Context, owner Owner, host string, k
 		return nil, fmt.Errorf("release handle %s: %w", owner.Handle, err)
 	}
 	if known != nil {
-		if err := c.leaveUnselected(ctx, r.blocks, host, known); err != nil {
+		if err := c.releaseUnselected(ctx, r.blocks, host, known); err != nil {
 			return nil, fmt.Errorf("release handle %s: %w", owner.Handle, err)
 		}
 	}
 	return slices.SortedFunc(maps.Keys(r.freed), netip.Addr.Compare), nil
 }
 
-// HandOver is Release for a caller who assigns the same addresses to the same pod at once: they need not cool down.
+// HandOver is Release without cooldown, for a caller that assigns the same addresses to the same pod next.
 func (c *Client) HandOver(ctx context.Context, handle string) ([]netip.Addr, error) {
 	return c.ReleaseKnowing(ctx, Owner{Handle: handle}, "", &Known{})
 }
@@ -52,7 +52,7 @@ type release struct {
 	client *Client
 	owner  Owner
 	cool   *api.IPAMConfigSpec // nil: to be read
-	freed  map[netip.Addr]bool // by all tries: one may free a block and meet a conflict at the next
+	freed  map[netip.Addr]bool // by all tries: one may free in a block and fail with a conflict at the next
 	blocks []*Block            // as the last try wrote them
 }
 
@@ -66,7 +66,7 @@ func (r *release) try(ctx context.Context) error {
 		return err
 	}
 	for _, b := range blocks {
-		b.Thaw(cooldown(*r.cool, r.client.now()))
+		b.FreeCooled(cooldown(*r.cool, r.client.now()))
 	}
 	plan, addrs := PlanRelease(h, r.owner, blocks, cooldown(*r.cool, r.client.now()))
 	for _, a := range addrs {
@@ -96,14 +96,14 @@ func (r *release) read(ctx context.Context) (h *api.IPAMHandle, err error) {
 	return h, nil
 }
 
-// leaveUnselected gives up the blocks of a host that nobody uses and whose pool is not for the host any more. That somebody
-// was faster is no error: whoever reads next finds what there is to do.
-func (c *Client) leaveUnselected(ctx context.Context, blocks []*Block, host string, known *Known) error {
+// releaseUnselected releases the idle blocks of a host whose pool does not select the host any more. A conflict is no error: the block is
+// looked at again later.
+func (c *Client) releaseUnselected(ctx context.Context, blocks []*Block, host string, known *Known) error {
 	for _, b := range blocks {
 		if !b.OwnedBy(host) || !b.Empty() || selected(b, known) {
 			continue
 		}
-		if err := c.giveUp(ctx, b); err != nil && !datastore.Contended(err) {
+		if err := c.releaseBlock(ctx, b); err != nil && !datastore.Contended(err) {
 			return fmt.Errorf("give up block %s: %w", b.cidr, err)
 		}
 	}
@@ -119,10 +119,10 @@ func selected(b *Block, known *Known) bool {
 	})
 }
 
-// giveUp ends a block's affinity and deletes the block, if nobody uses it and nobody has written it since it was read. Its
-// owner's claim goes through the state pendingDeletion, so that the owner, if it is about to use the block, takes the claim
-// back: whichever of the two writes the block first wins.
-func (c *Client) giveUp(ctx context.Context, b *Block) error {
+// releaseBlock deletes a block and its owner's affinity, if the block is idle and unchanged since it was read. The affinity goes through
+// the state pendingDeletion, so that an owner that is about to use the block reverts it: whichever of the two writes the block first
+// wins.
+func (c *Client) releaseBlock(ctx context.Context, b *Block) error {
 	if !b.Empty() {
 		return fmt.Errorf("block %s is in use: %w", b.cidr, datastore.ErrConflict)
 	}
@@ -144,7 +144,7 @@ func (c *Client) giveUp(ctx context.Context, b *Block) error {
 		return err
 	}
 	if err := c.store.Delete(ctx, b.obj); err != nil {
-		// The owner was faster. Nothing is routed to a block whose claim is not confirmed, so that the claim is restored at once.
+		// The owner was faster. No traffic is routed to a block without a confirmed affinity, so restore that at once.
 		back := withState(leaving, b.cidr, claim.Spec.State)
 		if restore := c.store.Update(ctx, back); restore != nil && !datastore.Contended(restore) {
 			err = errors.Join(err, restore)
@@ -154,7 +154,7 @@ func (c *Client) giveUp(ctx context.Context, b *Block) error {
 	return c.store.Delete(ctx, leaving)
 }
 
-// readClaim returns the owner's claim of a block, nil if there is none, and whether the block is as it was read.
+// readClaim returns the owner's affinity to a block, nil if there is none, and whether the block is unchanged since it was read.
 func (c *Client) readClaim(ctx context.Context, owner string, b *Block) (claim *api.BlockAffinity, unchanged bool, err error) {
 	claim = newAffinity(owner, b.cidr)
 	g, gctx := errgroup.WithContext(ctx)

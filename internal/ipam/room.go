@@ -5,8 +5,8 @@ import (
 	"errors"
 )
 
-// Room returns nil if a request could be served now, and else why not: an error that wraps ErrNoPool, ErrExhausted,
-// ErrBlockLimit or an error of the datastore. It writes nothing, and so promises nothing.
+// Room returns nil if a request could be served now, and else why not: an error that wraps ErrNoPool, ErrExhausted, ErrBlockLimit or an
+// error of the datastore. It writes nothing, so nothing is reserved.
 func (c *Client) Room(ctx context.Context, req Request, known *Known) error {
 	v := newView(c, req.Host, known)
 	_, err := v.decide(ctx, &req, func(ctx context.Context, n *need) error {
@@ -21,5 +21,5 @@ func (c *Client) Room(ctx context.Context, req Request, known *Known) error {
 	return err
 }
 
-// errReclaimable: there is room in a block that its owner does not use.
+// errReclaimable: an idle block of another owner can be taken.
 var errReclaimable = errors.New("a block can be reclaimed")

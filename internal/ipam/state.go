@@ -12,7 +12,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api/names"
 )
 
-// State is what was read of the datastore, and all that a plan depends on.
+// State is what was read from the datastore: all that a plan depends on.
 type State struct {
 	Now      time.Time
 	Config   api.IPAMConfigSpec
@@ -22,23 +22,23 @@ type State struct {
 	NodeLabels map[string]string
 	// HaveLabels says that they were.
 	HaveLabels bool
-	// Affinities are the host's claims.
+	// Affinities are the host's.
 	Affinities []*api.BlockAffinity
-	// Room is how many addresses a block of the host is thought to have left, for those of which anybody thinks something.
+	// Room is the estimated number of free addresses in blocks of the host, where there is an estimate.
 	Room map[netip.Prefix]int
 	// Blocks are those that were read one by one; nil means that there is none of that CIDR.
 	Blocks map[netip.Prefix]*Block
-	// Taken has the CIDRs of all blocks of the cluster, perhaps a little old, if they were listed.
+	// Taken has the CIDRs of all blocks of the cluster, perhaps stale, if they were listed.
 	Taken []netip.Prefix
 	// HaveTaken says that they were.
 	HaveTaken bool
-	// Cluster holds the blocks of the whole cluster, perhaps a little old, if they were listed.
+	// Cluster holds the blocks of the whole cluster, perhaps stale, if they were listed.
 	Cluster []*Block
 	// HaveCluster says that they were; Taken is complete then too.
 	HaveCluster bool
 	// Damaged has the blocks that contradict themselves, with what is wrong. Nothing is assigned from them.
 	Damaged map[netip.Prefix]error
-	// Flaws has what is wrong with other objects. They are passed over.
+	// Flaws has what is wrong with other objects, which are ignored.
 	Flaws []error
 	// Needed are blocks that could not be taken from their owners.
 	Needed map[netip.Prefix]bool
@@ -56,7 +56,7 @@ func newState(now time.Time) *State {
 	}
 }
 
-// need says what a plan depends on and the state lacks. It asks for the least that may do.
+// need is what a plan depends on and the state lacks. It asks for as little as may suffice.
 type need struct {
 	blocks  []netip.Prefix // to be read one by one
 	labels  bool           // the node's
@@ -64,8 +64,8 @@ type need struct {
 	cluster bool           // the cluster's blocks themselves
 	reclaim *Block         // to be taken from its owner
 
-	// likely are the blocks from which the addresses will come if they have as much room as is thought; unlikely says that
-	// nobody can tell for one of the families.
+	// likely are the blocks that the addresses will come from if the estimates are right; unlikely: for one of the families
+	// there is no estimate.
 	likely   []netip.Prefix
 	unlikely bool
 }
@@ -76,7 +76,7 @@ func (n *need) any() bool {
 	return len(n.blocks) > 0 || n.labels || n.names || n.cluster || n.reclaim != nil
 }
 
-// add joins what another family needs.
+// add adds what another family needs.
 func (n *need) add(m *need) {
 	n.blocks = append(n.blocks, m.blocks...)
 	n.likely = append(n.likely, m.likely...)
@@ -87,10 +87,10 @@ func (n *need) add(m *need) {
 	}
 }
 
-// guess says from which block the next family's address will come.
+// guess adds the block that the next family's address will come from.
 func (n *need) guess(block netip.Prefix) { n.likely = append(n.likely, block) }
 
-// handle returns the handle that the addresses will need, if they can be guessed.
+// handle returns the handle that the addresses will need, if their blocks can be predicted.
 func (n *need) handle(id, host string) (*api.IPAMHandle, bool) {
 	if n.unlikely {
 		return nil, false
@@ -102,8 +102,8 @@ func (n *need) handle(id, host string) (*api.IPAMHandle, bool) {
 	return h, true
 }
 
-// handleReadable returns a need for the blocks that the handle names, or an error if one of them is damaged: nobody can tell
-// what the handle holds.
+// handleReadable returns a need for the blocks that the handle names, or an error if one of them is damaged: what the handle holds there
+// is unknown.
 func (st *State) handleReadable() error {
 	if st.HandleNew {
 		return nil
@@ -124,27 +124,27 @@ func (st *State) handleReadable() error {
 	return nil
 }
 
-// store takes note of a block that was read; nil for one that does not exist.
+// store adds a block that was read; nil for one that does not exist.
 func (st *State) store(cidr netip.Prefix, b *Block, err error) {
 	if err != nil {
 		st.Damaged[cidr] = err
 		return
 	}
 	if b != nil {
-		b.Thaw(cooldown(st.Config, st.Now))
+		b.FreeCooled(cooldown(st.Config, st.Now))
 	}
 	st.Blocks[cidr] = b
 	delete(st.Damaged, cidr)
 }
 
-// storeCluster takes note of a list of all blocks. A damaged one keeps its range.
+// storeCluster adds a list of all blocks. Of a damaged one only the range is known.
 func (st *State) storeCluster(items []api.IPAMBlock) {
 	st.Cluster, st.Taken = nil, nil
 	st.HaveCluster, st.HaveTaken = true, true
 	for i := range items {
 		b, err := ParseBlock(&items[i])
 		if err == nil {
-			b.Thaw(cooldown(st.Config, st.Now))
+			b.FreeCooled(cooldown(st.Config, st.Now))
 			st.Cluster = append(st.Cluster, b)
 			st.Taken = append(st.Taken, b.cidr)
 			continue
@@ -159,8 +159,7 @@ func (st *State) storeCluster(items []api.IPAMBlock) {
 	slices.SortFunc(st.Cluster, func(a, b *Block) int { return a.cidr.Compare(b.cidr) })
 }
 
-// storeNames takes note of a list of all blocks' names. Whatever has another name than a block's is none: nobody finds a
-// block but by its name.
+// storeNames adds a list of all blocks' names. Objects with other names are ignored: blocks are found by their names only.
 func (st *State) storeNames(items []api.IPAMBlock) {
 	st.Taken, st.HaveTaken = nil, true
 	for i := range items {
@@ -170,7 +169,7 @@ func (st *State) storeNames(items []api.IPAMBlock) {
 	}
 }
 
-// storePools takes note of a list of pools. One that contradicts itself is passed over: others may serve.
+// storePools adds a list of pools. One that contradicts itself is ignored: others may serve.
 func (st *State) storePools(items []api.IPPool) {
 	for i := range items {
 		p, err := ParsePool(&items[i])
@@ -182,8 +181,8 @@ func (st *State) storePools(items []api.IPPool) {
 	}
 }
 
-// storeReservations takes note of a list of reservations. One that cannot be read is an error: what it reserves must not be
-// assigned, and nobody knows what that is.
+// storeReservations adds a list of reservations. One that can't be parsed is an error: what it reserves must not be assigned, and is
+// unknown.
 func (st *State) storeReservations(items []api.IPReservation) error {
 	for _, r := range items {
 		for _, text := range r.Spec.ReservedCIDRs {
@@ -209,7 +208,7 @@ func ParseRange(text string) (netip.Prefix, error) {
 	return netip.PrefixFrom(a, a.BitLen()), nil
 }
 
-// storeAffinity takes note of a claim of the host.
+// storeAffinity adds an affinity of the host.
 func (st *State) storeAffinity(a *api.BlockAffinity) {
 	cidr, err := netip.ParsePrefix(a.Spec.CIDR)
 	if err != nil || cidr != cidr.Masked() || a.Name != names.Affinity(a.Spec.Node, cidr) {
@@ -219,7 +218,7 @@ func (st *State) storeAffinity(a *api.BlockAffinity) {
 	st.Affinities = append(st.Affinities, a)
 }
 
-// storeClaims takes note of all claims of the host, in place of those that were known.
+// storeClaims replaces the host's affinities.
 func (st *State) storeClaims(affinities []*api.BlockAffinity) {
 	st.Affinities = nil
 	for _, a := range affinities {
@@ -227,7 +226,7 @@ func (st *State) storeClaims(affinities []*api.BlockAffinity) {
 	}
 }
 
-// storeKnown takes note of what somebody knows already.
+// storeKnown adds the agent's cached view.
 func (st *State) storeKnown(k *Known, host string) error {
 	st.Config = k.Config
 	st.NodeLabels, st.HaveLabels = k.NodeLabels, true
@@ -245,20 +244,20 @@ func (st *State) storeKnown(k *Known, host string) error {
 	return st.storeReservations(k.Reservations)
 }
 
-// forgetBlocks drops what was read of blocks, since somebody has changed one.
+// forgetBlocks drops the blocks that were read, since one of them has changed.
 func (st *State) forgetBlocks() {
 	clear(st.Blocks)
 	st.Taken, st.HaveTaken, st.Cluster, st.HaveCluster = nil, false, nil, false
 }
 
-// drop forgets a block that was deleted.
+// drop drops a block that was deleted.
 func (st *State) drop(cidr netip.Prefix) {
 	st.Blocks[cidr] = nil
 	st.Taken = slices.DeleteFunc(st.Taken, func(p netip.Prefix) bool { return p == cidr })
 	st.Cluster = slices.DeleteFunc(st.Cluster, func(b *Block) bool { return b.cidr == cidr })
 }
 
-// flaws returns what is wrong with objects that were passed over, for the end of an error.
+// flaws returns what is wrong with the objects that were ignored, for the end of an error.
 func (st *State) flaws() string {
 	errs := slices.Clone(st.Flaws)
 	for _, err := range st.Damaged {

@@ -10,13 +10,13 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
-// certainty is how old what a view shows may be. No refusal rests on less than the last.
-type certainty int
+// freshness is how old the data of a view may be. A refusal is final only if it is based on consistent reads.
+type freshness int
 
 const (
-	told  certainty = iota // what changes seldom is what somebody else knew
-	stale                  // lists may be a little old
-	sure
+	cached freshness = iota // pools, affinities and configuration as the agent knew them
+	stale                   // lists may be stale
+	consistent
 )
 
 // view is what one operation has read, and reads while it decides.
@@ -24,25 +24,25 @@ type view struct {
 	client    *Client
 	host      string
 	known     *Known
-	certainty certainty
+	freshness freshness
 	st        *State // nil: to be read
 
-	handleID string          // empty if none matters
-	handle   *api.IPAMHandle // as it was last seen or written
-	look     bool            // it must be read
-	named    bool            // it was created by this operation, which has not tried to assign anything yet
+	handleID  string          // empty if none matters
+	handle    *api.IPAMHandle // as it was last seen or written
+	readAgain bool            // it must be read again
+	created   bool            // it was created by this operation, which has not tried to assign yet
 }
 
 func newView(c *Client, host string, known *Known) view {
 	v := view{client: c, host: host, known: known}
 	if known == nil {
-		v.certainty = stale
+		v.freshness = stale
 	}
 	return v
 }
 
 func (v *view) listOptions() datastore.ListOptions {
-	return datastore.ListOptions{Stale: v.certainty < sure}
+	return datastore.ListOptions{Stale: v.freshness < consistent}
 }
 
 // read reads what changes seldom, unless that was read.
@@ -52,7 +52,7 @@ func (v *view) read(ctx context.Context) error {
 	}
 	st := newState(v.client.now())
 	err := error(nil)
-	if v.certainty == told {
+	if v.freshness == cached {
 		err = st.storeKnown(v.known, v.host)
 	} else {
 		err = v.client.readSlow(ctx, st, v.host, v.listOptions())
@@ -63,7 +63,7 @@ func (v *view) read(ctx context.Context) error {
 	return err
 }
 
-// refused reports an error that reading again, for certain, can mend.
+// refused reports whether an error may be due to stale data.
 func refused(err error) bool {
 	for _, r := range []error{ErrNoPool, ErrExhausted, ErrBlockLimit, ErrTaken} {
 		if errors.Is(err, r) {
@@ -73,31 +73,31 @@ func refused(err error) bool {
 	return false
 }
 
-// decide plans. A refusal is repeated with more certainty before it stands: the lists may be old, and the handle, which was
-// taken for new, may hold an address. meet is called with what a plan needs.
-func (v *view) decide(ctx context.Context, req *Request, meet func(context.Context, *need) error) (Plan, error) {
+// decide plans. A refusal is planned again on fresher data before it is returned: the lists may be stale, and the handle, which was taken
+// for new, may hold an address. supply reads what a plan needs.
+func (v *view) decide(ctx context.Context, req *Request, supply func(context.Context, *need) error) (Plan, error) {
 	for {
-		plan, err := v.plan(ctx, req, meet)
-		if v.certainty == sure || !refused(err) {
+		plan, err := v.plan(ctx, req, supply)
+		if v.freshness == consistent || !refused(err) {
 			return plan, err
 		}
-		v.doubt()
+		v.reread()
 	}
 }
 
-// doubt forgets all that was read, to read it with more certainty.
-func (v *view) doubt() {
-	v.certainty = min(v.certainty+1, sure)
+// reread drops all that was read, so that it is read again, fresher.
+func (v *view) reread() {
+	v.freshness = min(v.freshness+1, consistent)
 	v.st = nil
-	v.look = v.handleID != "" && v.handle == nil && v.certainty == sure
+	v.readAgain = v.handleID != "" && v.handle == nil && v.freshness == consistent
 }
 
-func (v *view) plan(ctx context.Context, req *Request, meet func(context.Context, *need) error) (Plan, error) {
+func (v *view) plan(ctx context.Context, req *Request, supply func(context.Context, *need) error) (Plan, error) {
 	if err := v.read(ctx); err != nil {
 		return Plan{}, err
 	}
 	for {
-		if err := v.lookAtHandle(ctx); err != nil {
+		if err := v.readHandleAgain(ctx); err != nil {
 			return Plan{}, err
 		}
 		plan, err := PlanAssign(v.st, req)
@@ -105,15 +105,15 @@ func (v *view) plan(ctx context.Context, req *Request, meet func(context.Context
 		if !errors.As(err, &n) {
 			return plan, err
 		}
-		if err := meet(ctx, n); err != nil {
+		if err := supply(ctx, n); err != nil {
 			return Plan{}, err
 		}
 	}
 }
 
-// lookAtHandle reads the handle if it must be read, and beside it the blocks that it named before: it probably does still.
-func (v *view) lookAtHandle(ctx context.Context) error {
-	if v.look {
+// readHandleAgain reads the handle if that is required and, in parallel, the blocks that it named before, which it probably still names.
+func (v *view) readHandleAgain(ctx context.Context) error {
+	if v.readAgain {
 		var blocks []blockRead
 		g, gctx := errgroup.WithContext(ctx)
 		before := handleBlocks(v.handle)
@@ -125,13 +125,13 @@ func (v *view) lookAtHandle(ctx context.Context) error {
 		for _, b := range blocks {
 			v.st.store(b.cidr, b.block, b.damage)
 		}
-		v.look, v.named = false, false
+		v.readAgain, v.created = false, false
 	}
-	v.st.Handle, v.st.HandleNew = v.handle, v.named
+	v.st.Handle, v.st.HandleNew = v.handle, v.created
 	return nil
 }
 
-// answers are what came of reading what a plan needs.
+// answers are the results of the reads for a need.
 type answers struct {
 	blocks         []blockRead
 	affinities     []*api.BlockAffinity
@@ -139,16 +139,16 @@ type answers struct {
 	labels         map[string]string
 }
 
-// fetch reads what a plan needs, all at once, while beside runs. Whoever looks at the cluster is about to claim a block: the
-// host's claims are read again too, as they are from before the wait for the host's lock, or from the agent. A neighbour may
-// have claimed a block with room for all meanwhile, and a burst on a new node would else claim one for each pod. What is known
-// from the agent is then read altogether: nothing guards a claim against a pool that is gone.
+// fetch reads what a plan needs, in parallel, while beside runs. A plan that lists the cluster's blocks is about to claim one: the host's
+// affinities are read again too, as they are older than the wait for the host's lock, or come from the agent. Another ADD on the host may
+// have claimed a block with room for all meanwhile; without this a burst of pods on a new node claims one block each. Data from the agent
+// is then read again altogether: nothing guards a claim against a pool that was deleted.
 func (v *view) fetch(ctx context.Context, n *need, beside func() error) error {
 	g, gctx := errgroup.WithContext(ctx)
 	c, opts, a, slow := v.client, v.listOptions(), answers{}, &State{}
 	namesOnly := opts
 	namesOnly.NamesOnly = true
-	renew := (n.names || n.cluster) && v.certainty < sure
+	renew := (n.names || n.cluster) && v.freshness < consistent
 	for _, r := range []struct {
 		wanted bool
 		read   func() error
@@ -157,8 +157,8 @@ func (v *view) fetch(ctx context.Context, n *need, beside func() error) error {
 		{len(n.blocks) > 0, func() (err error) { a.blocks, err = c.readBlocks(gctx, n.blocks); return err }},
 		{n.cluster, func() (err error) { a.cluster, err = c.readCluster(gctx, opts); return err }},
 		{n.names && !n.cluster, func() (err error) { a.names, err = c.readCluster(gctx, namesOnly); return err }},
-		{renew && v.certainty == told, func() error { return c.readSlow(gctx, slow, v.host, opts) }},
-		{renew && v.certainty > told, func() (err error) { a.affinities, err = c.readAffinities(gctx, v.host, opts); return err }},
+		{renew && v.freshness == cached, func() error { return c.readSlow(gctx, slow, v.host, opts) }},
+		{renew && v.freshness > cached, func() (err error) { a.affinities, err = c.readAffinities(gctx, v.host, opts); return err }},
 		{n.labels, func() (err error) { a.labels, err = c.readLabels(gctx, v.host); return err }},
 	} {
 		if r.wanted {
@@ -169,9 +169,9 @@ func (v *view) fetch(ctx context.Context, n *need, beside func() error) error {
 		return err
 	}
 	switch {
-	case renew && v.certainty == told:
+	case renew && v.freshness == cached:
 		v.st.Config, v.st.Pools, v.st.Reserved, v.st.Affinities, v.st.Flaws = slow.Config, slow.Pools, slow.Reserved, slow.Affinities, slow.Flaws
-		v.certainty = stale
+		v.freshness = stale
 	case renew:
 		v.st.storeClaims(a.affinities)
 	}
@@ -179,7 +179,7 @@ func (v *view) fetch(ctx context.Context, n *need, beside func() error) error {
 	return nil
 }
 
-// storeAnswers takes note of what a plan needed.
+// storeAnswers adds to the state what was read for a need.
 func (st *State) storeAnswers(n *need, a *answers) {
 	for _, b := range a.blocks {
 		st.store(b.cidr, b.block, b.damage)

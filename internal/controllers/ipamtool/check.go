@@ -42,6 +42,7 @@ func (t *tool) check(ctx context.Context, args []string) (int, error) {
 	case *fix && flags.again <= 0:
 		return exitUsage, fmt.Errorf("%w: -fix needs a second look: -again must be more than 0", errUsage)
 	}
+	// looks are the findings, and the two views that have them: the same one twice if one was enough.
 	looks, err := t.look(ctx, flags.again)
 	if err != nil {
 		return exitError, err
@@ -55,7 +56,7 @@ func (t *tool) check(ctx context.Context, args []string) (int, error) {
 	return code(looks.Findings), nil
 }
 
-// lookFlags are the flags of a command that looks for what is wrong in the whole cluster.
+// lookFlags are the flags of a command that checks the whole cluster.
 type lookFlags struct {
 	*flag.FlagSet
 	again  time.Duration
@@ -70,7 +71,7 @@ func (t *tool) lookFlagsOf(c command) *lookFlags {
 	return f
 }
 
-// parse reads the arguments, which are flags only.
+// parse parses the arguments, which are flags only.
 func (f *lookFlags) parse(args []string) error {
 	rest, err := parse(f.FlagSet, args)
 	if err != nil {
@@ -89,7 +90,7 @@ type looks struct {
 	Findings    []audit.Finding `json:"findings"`
 }
 
-// look looks at the cluster, and again if anything was found, and keeps what has not changed.
+// look checks the cluster, and again if there are findings, and keeps those that have not changed.
 func (t *tool) look(ctx context.Context, again time.Duration) (*looks, error) {
 	v, err := t.read(ctx)
 	if err != nil {
@@ -123,7 +124,7 @@ func (l *looks) write(t *tool, asJSON bool) error {
 	return err
 }
 
-// writeFindings writes a table, and below it what to do where nobody but people can tell.
+// writeFindings writes a table, and below it the advice for findings without a fix.
 func writeFindings(t *tool, findings []audit.Finding) error {
 	if len(findings) == 0 {
 		return nil
@@ -156,7 +157,7 @@ func writeFindings(t *tool, findings []audit.Finding) error {
 	return nil
 }
 
-// some returns the first of many.
+// some shortens a list.
 func some(names []string) []string {
 	const limit = 5
 	if len(names) <= limit {
@@ -165,7 +166,7 @@ func some(names []string) []string {
 	return append(names[:limit:limit], fmt.Sprintf("and %d more", len(names)-limit))
 }
 
-// summary says in a line what was looked at, and how much was found.
+// summary says in a line what was checked, and how much was found.
 func (l *looks) summary() string {
 	held := 0
 	for i := range l.last.Blocks {
@@ -188,7 +189,7 @@ func (l *looks) summary() string {
 		verdict, held, len(v.Blocks), len(v.Pools), len(v.Handles), len(v.Affinities), len(v.Nodes), len(v.Pods))
 }
 
-// code is the exit code that findings call for.
+// code is the exit code for findings.
 func code(findings []audit.Finding) int {
 	worst, any := audit.Worst(findings)
 	switch {

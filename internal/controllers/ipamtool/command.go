@@ -24,14 +24,14 @@ const (
 	exitOK     = 0
 	exitError  = 1 // it could not be done
 	exitUsage  = 2
-	exitLeak   = 3 // something is kept for nobody, or was refused
+	exitLeak   = 3 // something is kept without a use, or was refused
 	exitDanger = 4 // an address may be given twice
 )
 
-// Output is where the tool writes: what was asked for, and everything else.
+// Output is where the tool writes: the result, and messages.
 type Output struct{ Out, Err io.Writer }
 
-// Open connects to the cluster. It is called once, when the arguments are known to be right.
+// Open connects to the cluster. It is called once, after the arguments were parsed.
 type Open func(context.Context) (inventory.Source, error)
 
 // tool is one run of a command.
@@ -42,7 +42,7 @@ type tool struct {
 	source inventory.Source
 }
 
-// command is one of the tool's.
+// command is a subcommand.
 type command struct {
 	name, args, help string
 	text             string // what it does and when it is used
@@ -51,7 +51,7 @@ type command struct {
 
 var commands = []*command{&checkCommand, &showCommand, &auditCommand, &releaseCommand}
 
-// errUsage: the arguments make no sense. What is wrong with them has been said.
+// errUsage: the arguments are wrong.
 var errUsage = errors.New("usage")
 
 // Main runs the tool with its arguments, without its name, and returns the exit code.
@@ -105,7 +105,7 @@ freed, 4 an address may be given twice.
 `)
 }
 
-// flagsOf returns the flags of a command, which describe it when they are asked to.
+// flagsOf returns a command's flags.
 func (t *tool) flagsOf(c command) *flag.FlagSet {
 	flags := flag.NewFlagSet("kube-controllers ipam "+c.name, flag.ContinueOnError)
 	flags.SetOutput(t.Err)
@@ -116,7 +116,7 @@ func (t *tool) flagsOf(c command) *flag.FlagSet {
 	return flags
 }
 
-// parse reads flags before and behind the arguments, and returns these.
+// parse parses flags before and after the arguments, and returns the arguments.
 func parse(flags *flag.FlagSet, args []string) ([]string, error) {
 	var rest []string
 	for {
@@ -133,7 +133,7 @@ func parse(flags *flag.FlagSet, args []string) ([]string, error) {
 	}
 }
 
-// format reads the value of -o.
+// format parses the value of -o.
 func format(value string) (asJSON bool, err error) {
 	switch value {
 	case "text":
@@ -144,10 +144,10 @@ func format(value string) (asJSON bool, err error) {
 	return false, fmt.Errorf("%w: -o %q: must be text or json", errUsage, value)
 }
 
-// readTime bounds one reading of the cluster.
+// readTime bounds reading the cluster.
 const readTime = 2 * time.Minute
 
-// read reads the whole cluster, and says so, as a large one takes a while.
+// read reads the whole cluster. In a large one that takes a while, which it reports.
 func (t *tool) read(ctx context.Context) (*inventory.View, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()

@@ -19,19 +19,19 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
 
-// settled is how long ago something must have been written before it is taken for what it will stay: no ADD takes as long. Whoever
-// assigns writes the handle first, then the block, and what the pod has at last.
+// settled is the minimum age before a record is trusted; it is longer than any ADD, which writes the handle first, then the block, and
+// the pod's status last.
 const settled = 2 * time.Minute
 
-// young reports that the ADD to which an address belongs may still be at work. Addresses of tunnels, and some of Calico's, do not say
-// when they were assigned; a clock that is ahead makes them young.
+// young reports that the ADD of an address may still be running. Addresses of tunnels, and some of Calico's, have no timestamp; a clock
+// that is ahead makes addresses young.
 func young(h *audit.Holder, taken time.Time) bool {
 	return slices.ContainsFunc(h.Addresses, func(a audit.Held) bool {
 		return !a.Since.IsZero() && taken.Sub(a.Since) < settled
 	})
 }
 
-// fix says what would be done about what was found, and does it if it is to.
+// fix prints what it would do about the findings, and does it with -yes.
 func (t *tool) fix(ctx context.Context, found *looks, yes bool) (int, error) {
 	if !found.last.Ready {
 		return exitError, errNotReady
@@ -52,10 +52,10 @@ func (t *tool) fix(ctx context.Context, found *looks, yes bool) (int, error) {
 	return t.carryOut(ctx, found, &d, mends)
 }
 
-// errNotReady is why nothing is written.
+// errNotReady: the datastore may be migrated.
 var errNotReady = errors.New("ClusterInformation default does not say that the datastore is ready (spec.datastoreReady): somebody migrates it, or no agent has run yet. Nothing was changed")
 
-// carryOut does what was decided, and looks at what is left.
+// carryOut carries out the decision, and checks again.
 func (t *tool) carryOut(ctx context.Context, found *looks, d *gc.Decision, mends []audit.Finding) (int, error) {
 	report, err := t.sweeper().Sweep(ctx, found.last, d)
 	mended, mendErr := t.mend(ctx, found.last.Config, mends)
@@ -80,8 +80,8 @@ func (t *tool) sweeper() *gc.Sweeper {
 
 func (t *tool) client() *ipam.Client { return ipam.NewClient(t.source.IPAM, t.now) }
 
-// decide asks for the decision of the controllers, with the time between the two looks for a grace. What may belong to an ADD that is at
-// work is left alone, unless the looks are so far apart that it cannot be.
+// decide returns the controllers' decision, with the time between the two looks for a grace period. Unless that is long, it leaves out
+// what a running ADD may be writing.
 func decide(found *looks) gc.Decision {
 	grace := found.last.Taken.Sub(found.first.Taken)
 	rules := gc.Rules{Grace: grace, NodeGrace: grace}
@@ -96,13 +96,13 @@ func decide(found *looks) gc.Decision {
 	return d
 }
 
-// youngHandle reports that somebody may be about to assign by a handle that holds nothing. In etcd nothing tells how old it is.
+// youngHandle reports that an ADD may be about to assign by a handle that holds nothing. On etcd handles have no time of creation.
 func youngHandle(h *inventory.Handle, taken time.Time) bool {
 	created, err := time.Parse(time.RFC3339, h.CreationTimestamp)
 	return err != nil || taken.Sub(created) < settled
 }
 
-// steps are what a decision and mends do, for people.
+// steps are the repairs of a decision and of mends, for people.
 func steps(d *gc.Decision, mends []audit.Finding) [][]string {
 	rows := [][]string{{"DO", "TO", "BECAUSE"}}
 	for _, c := range d.Due {
@@ -118,14 +118,14 @@ func steps(d *gc.Decision, mends []audit.Finding) [][]string {
 	return rows
 }
 
-// mendsOf returns the findings that the controllers do not look after.
+// mendsOf returns the findings with a repair that the controllers do not make.
 func mendsOf(findings []audit.Finding) []audit.Finding {
 	return where(findings, func(f audit.Finding) bool {
 		return f.Fix == audit.Recount || f.Fix == audit.Label || f.Fix == audit.FreeAddress || f.Kind == audit.BlockUnclaimed
 	})
 }
 
-// mend puts right what the controllers do not look after, and returns how much it was. One that fails does not keep the others.
+// mend repairs findings, and returns how many. An error does not keep the others.
 func (t *tool) mend(ctx context.Context, cfg api.IPAMConfigSpec, mends []audit.Finding) (int, error) {
 	n := 0
 	var failed []error
@@ -148,7 +148,7 @@ func (t *tool) mendOne(ctx context.Context, cfg api.IPAMConfigSpec, f audit.Find
 		return t.client().Recount(ctx, f.Handle)
 	case audit.Claim:
 		cidr, _ := names.ParseBlock(name)
-		return t.client().RestoreClaim(ctx, cidr)
+		return t.client().RestoreAffinity(ctx, cidr)
 	case audit.Label:
 		return t.label(ctx, name)
 	case audit.FreeAddress:
@@ -160,7 +160,7 @@ func (t *tool) mendOne(ctx context.Context, cfg api.IPAMConfigSpec, f audit.Find
 	return false, nil
 }
 
-// label writes the labels of a claim. Others may be at it too.
+// label writes the labels of an affinity.
 func (t *tool) label(ctx context.Context, name string) (bool, error) {
 	a := &api.BlockAffinity{Meta: api.Meta{Name: name}}
 	if err := t.source.IPAM.Get(ctx, a); err != nil {

@@ -29,8 +29,8 @@ instead, if you can.`,
 
 func init() { releaseCommand.run = (*tool).release }
 
-// wish is what is to be freed.
-type wish struct {
+// selection is what the arguments select.
+type selection struct {
 	addresses    []netip.Addr
 	handle, node string
 	reports      []string
@@ -38,7 +38,7 @@ type wish struct {
 
 func (t *tool) release(ctx context.Context, args []string) (int, error) {
 	flags := t.flagsOf(releaseCommand)
-	var w wish
+	var w selection
 	flags.StringVar(&w.handle, "handle", "", "free what this handle, an `ID` as show prints it, holds")
 	flags.StringVar(&w.node, "node", "", "free what was assigned on this `node`")
 	flags.Func("report", "free what is of nobody by this `file` of ipam audit; may be repeated", func(path string) error {
@@ -71,8 +71,8 @@ func (t *tool) release(ctx context.Context, args []string) (int, error) {
 	return t.releaseHolders(ctx, v, holders, *yes, *force)
 }
 
-// check refuses what asks for nothing, or in two ways.
-func (w *wish) check() error {
+// check refuses no selection, or several.
+func (w *selection) check() error {
 	n := 0
 	for _, given := range []bool{len(w.addresses) > 0, w.handle != "", w.node != "", len(w.reports) > 0} {
 		if given {
@@ -85,16 +85,16 @@ func (w *wish) check() error {
 	return nil
 }
 
-// find returns who holds what is wished to be freed.
-func (w *wish) find(v *inventory.View) ([]*audit.Holder, error) {
-	chosen, err := w.chooser(v)
+// find returns the selected holders.
+func (w *selection) find(v *inventory.View) ([]*audit.Holder, error) {
+	matches, err := w.matcher(v)
 	if err != nil {
 		return nil, err
 	}
 	var found []*audit.Holder
 	matched := map[netip.Addr]bool{}
 	for _, h := range audit.Holders(v, inventory.NewIndex(v.Nodes, v.Pods)) {
-		if slices.ContainsFunc(h.Addresses, func(a audit.Held) bool { return chosen(a.Allocation) }) {
+		if slices.ContainsFunc(h.Addresses, func(a audit.Held) bool { return matches(a.Allocation) }) {
 			found = append(found, h)
 			for _, a := range h.Addresses {
 				matched[a.Address] = true
@@ -112,8 +112,8 @@ func (w *wish) find(v *inventory.View) ([]*audit.Holder, error) {
 	return found, nil
 }
 
-// chooser says which addresses are wished to be freed.
-func (w *wish) chooser(v *inventory.View) (func(*inventory.Allocation) bool, error) {
+// matcher returns whether an address is selected.
+func (w *selection) matcher(v *inventory.View) (func(*inventory.Allocation) bool, error) {
 	switch {
 	case w.handle != "":
 		return func(a *inventory.Allocation) bool { return a.Handle == w.handle }, nil
@@ -124,20 +124,20 @@ func (w *wish) chooser(v *inventory.View) (func(*inventory.Allocation) bool, err
 			return a.Node == w.node && verdict.Unused()
 		}, nil
 	case len(w.reports) > 0:
-		return chosenByReports(w.reports, v)
+		return matchReports(w.reports, v)
 	}
 	return func(a *inventory.Allocation) bool { return slices.Contains(w.addresses, a.Address) }, nil
 }
 
-// assignment is one assignment of an address, which no later one is taken for.
+// assignment identifies one assignment of an address.
 type assignment struct {
 	address  netip.Addr
 	handle   string
 	sequence uint64
 }
 
-// chosenByReports chooses the assignments that all reports show to be of nobody.
-func chosenByReports(paths []string, v *inventory.View) (func(*inventory.Allocation) bool, error) {
+// matchReports selects the assignments that all reports show to be unused.
+func matchReports(paths []string, v *inventory.View) (func(*inventory.Allocation) bool, error) {
 	times := map[assignment]int{}
 	for _, path := range paths {
 		r, err := loadReport(path, v)
@@ -155,7 +155,7 @@ func chosenByReports(paths []string, v *inventory.View) (func(*inventory.Allocat
 	}, nil
 }
 
-// releaseHolders says what it will free and what it refuses, and frees it if it is to.
+// releaseHolders prints what is freed and what is refused, and frees it with -yes.
 func (t *tool) releaseHolders(ctx context.Context, v *inventory.View, holders []*audit.Holder, yes, force bool) (int, error) {
 	if len(holders) == 0 {
 		fmt.Fprintln(t.Out, "there is nothing to free")
@@ -164,7 +164,7 @@ func (t *tool) releaseHolders(ctx context.Context, v *inventory.View, holders []
 	rows := [][]string{{"ADDRESS", "HANDLE", "OF", "NOT IN USE", "WHAT"}}
 	refused := 0
 	for _, h := range holders {
-		what := fate(h, v.Taken, force)
+		what := action(h, v.Taken, force)
 		if strings.HasPrefix(what, "refused") {
 			refused++
 		}
@@ -194,8 +194,8 @@ func (t *tool) releaseHolders(ctx context.Context, v *inventory.View, holders []
 	return refusedCode(wanted - freed), nil
 }
 
-// fate says what will be done with a holder, in words.
-func fate(h *audit.Holder, taken time.Time, force bool) string {
+// action says what will be done with a holder.
+func action(h *audit.Holder, taken time.Time, force bool) string {
 	switch {
 	case h.Unused && !young(h, taken):
 		return "free"
@@ -214,12 +214,12 @@ func refusedCode(refused int) int {
 	return exitOK
 }
 
-// free frees what nobody uses by the controllers' rules, and the rest only by force.
+// free frees unused holders by the controllers' sweep, and the others by force.
 func (t *tool) free(ctx context.Context, v *inventory.View, holders []*audit.Holder, force bool) (int, error) {
 	var d gc.Decision
 	var forced []ipam.Expired
 	for _, h := range holders {
-		switch fate(h, v.Taken, force) {
+		switch action(h, v.Taken, force) {
 		case "free":
 			d.Due = append(d.Due, audit.Candidate{Fix: audit.Free, Why: h.Why, Holder: h})
 		case "free by force":

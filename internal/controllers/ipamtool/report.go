@@ -23,10 +23,10 @@ of several, shows to be of nobody, and what still is.`,
 
 func init() { auditCommand.run = (*tool).audit }
 
-// reportVersion is that of the form of a Report. A report of another version is refused.
+// reportVersion is the version of a Report's format. Other versions are refused.
 const reportVersion = 1
 
-// Report is the account of one moment.
+// Report is the state of IPAM at one moment.
 type Report struct {
 	Version int `json:"version"`
 	// Cluster is the GUID of ClusterInformation.

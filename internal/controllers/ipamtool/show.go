@@ -89,7 +89,7 @@ func addresses(texts []string) ([]netip.Addr, error) {
 	return addrs, nil
 }
 
-// ofNode leaves the pools' numbers as they are, and the blocks of a node alone.
+// ofNode keeps the blocks of one node, and the pools' numbers.
 func ofNode(all []audit.Usage, node string) []audit.Usage {
 	for i := range all {
 		all[i].Blocks = where(all[i].Blocks, func(b audit.BlockUsage) bool { return b.Owner == names.HostAffinity(node) })
@@ -97,7 +97,7 @@ func ofNode(all []audit.Usage, node string) []audit.Usage {
 	return all
 }
 
-// where returns those of a list that are wanted, never nil.
+// where returns the matching items of a list, never nil.
 func where[T any](all []T, wanted func(T) bool) []T {
 	out := []T{}
 	for _, v := range all {
@@ -122,6 +122,7 @@ func usageRows(all []audit.Usage, blocks bool) [][]string {
 		}
 		for _, b := range u.Blocks {
 			rows = append(rows, []string{"", b.CIDR.String(), strings.TrimPrefix(cmp.Or(b.Owner, "nobody"), api.AffinityHost+":"), fmt.Sprint(b.Size),
+				// part is a number with its percentage.
 				part(b.InUse, big.NewInt(int64(b.Size))), fmt.Sprint(b.Cooling), fmt.Sprint(b.Reserved), fmt.Sprint(b.Free), fmt.Sprint(b.Borrowed), ""})
 		}
 	}
@@ -137,7 +138,7 @@ func part(n int, of *big.Int) string {
 	return fmt.Sprintf("%d (%s%%)", n, share.Div(share, of))
 }
 
-// Held is one address that somebody has, for programs.
+// Held is an allocated address, for programs.
 type Held struct {
 	Address   netip.Addr `json:"address"`
 	Block     string     `json:"block"`
@@ -151,13 +152,13 @@ type Held struct {
 	Since     string     `json:"since,omitempty"`
 	Borrowed  bool       `json:"borrowed,omitempty"`
 	Resting   bool       `json:"resting,omitempty"`
-	// InUse is what the controllers think: false means that they free it when its grace is over.
+	// InUse is the controllers' judgement: false means that they free it when its grace period is over.
 	InUse bool `json:"inUse"`
-	// Why says why it is not in use.
+	// Why is the reason that it is not in use.
 	Why string `json:"why,omitempty"`
 }
 
-// allHeld lists the addresses that are not free, in their order.
+// allHeld lists the addresses that are not free, in order.
 func allHeld(v *inventory.View) []Held {
 	index := inventory.NewIndex(v.Nodes, v.Pods)
 	all := []Held{}
@@ -175,9 +176,9 @@ func newHeld(b *inventory.Block, a *inventory.Allocation, index *inventory.Index
 	h := Held{
 		Address: a.Address, Block: b.CIDR.String(), Owner: b.Affinity, Handle: a.Handle, Sequence: a.Sequence, Class: a.Class.String(),
 		Node: a.Node, Namespace: a.Namespace, Pod: a.Pod, Resting: a.Cooling(), Why: why,
-		InUse: !a.Cooling() && verdict != inventory.Dead && verdict != inventory.Orphaned,
+		InUse: !a.Cooling() && !verdict.Unused(),
 	}
-	h.Borrowed = a.Node != "" && b.Affinity != "" && names.HostAffinity(a.Node) != b.Affinity
+	h.Borrowed = b.Borrowed(a)
 	if !a.Since.IsZero() {
 		h.Since = a.Since.UTC().Format("2006-01-02T15:04:05Z")
 	}

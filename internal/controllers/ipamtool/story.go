@@ -17,23 +17,23 @@ type Story struct {
 	Address netip.Addr `json:"address"`
 	// Pool is its pool's name; empty if it is of none.
 	Pool string `json:"pool,omitempty"`
-	// Reserved is the reservation that keeps it.
+	// Reserved is its IPReservation.
 	Reserved string `json:"reserved,omitempty"`
-	// Block is its block's range, Owner the block's; Claim is where the owner's claim stands.
+	// Block is its block's range, Owner the block's owner, Claim the state of the owner's affinity.
 	Block string `json:"block,omitempty"`
 	Owner string `json:"owner,omitempty"`
 	Claim string `json:"claim,omitempty"`
-	// Holder is who has it; nil if it is free.
+	// Holder is its allocation; nil if it is free.
 	Holder *Held `json:"holder,omitempty"`
 	// With are the other addresses of the same handle.
 	With []netip.Addr `json:"with,omitempty"`
-	// Users are the pods and tunnels that say they have it.
+	// Users are the pods and tunnels that name it as their own.
 	Users []string `json:"users,omitempty"`
-	// Findings are what is wrong with it.
+	// Findings are those about it.
 	Findings []audit.Finding `json:"findings,omitempty"`
 }
 
-// writeStories tells what is known of addresses.
+// writeStories writes what is known of addresses.
 func (t *tool) writeStories(v *inventory.View, addrs []netip.Addr, asJSON bool) error {
 	findings := audit.Check(v)
 	stories := make([]Story, len(addrs))
@@ -98,7 +98,7 @@ func ended(p *inventory.Pod) string {
 	return ""
 }
 
-// describeBlock tells of the address's block, and who holds it there.
+// describeBlock adds the address's block and holder.
 func (s *Story) describeBlock(v *inventory.View, b *inventory.Block) {
 	index := inventory.NewIndex(v.Nodes, v.Pods)
 	s.Block, s.Owner, s.Claim = b.CIDR.String(), b.Affinity, "none"
@@ -120,9 +120,11 @@ func (s *Story) describeBlock(v *inventory.View, b *inventory.Block) {
 	if s.Holder == nil || s.Holder.Handle == "" {
 		return
 	}
-	for _, h := range allHeld(v) {
-		if h.Handle == s.Holder.Handle && h.Address != s.Address {
-			s.With = append(s.With, h.Address)
+	for _, h := range audit.Holders(v, index) {
+		for _, a := range h.Addresses {
+			if h.Handle == s.Holder.Handle && a.Address != s.Address {
+				s.With = append(s.With, a.Address)
+			}
 		}
 	}
 }

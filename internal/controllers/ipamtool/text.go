@@ -8,7 +8,7 @@ import (
 	"text/tabwriter"
 )
 
-// writeJSON writes data for programs.
+// writeJSON writes indented JSON.
 func writeJSON(w io.Writer, data any) error {
 	text, err := json.MarshalIndent(data, "", "  ")
 	if err != nil {
@@ -32,7 +32,7 @@ func table(w io.Writer, rows [][]string) error {
 	return t.Flush()
 }
 
-// number counts things in words.
+// number is a number with its noun.
 func number(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one

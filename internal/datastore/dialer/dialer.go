@@ -16,23 +16,23 @@ const (
 	// timeout bounds a connection's set-up, TLS included. Linux repeats a SYN that got no answer after 1 and after 3 s: two
 	// may be lost before a server is taken for dead.
 	timeout = 5 * time.Second
-	// slow is what tells a server that is not there, of which the kernel hears by ARP's silence after some seconds, from one
-	// that refuses because it is being restarted.
+	// slow distinguishes an absent server, for which the kernel's neighbour resolution fails after some seconds, from one that
+	// refuses because it is being restarted.
 	slow = 500 * time.Millisecond
-	// memory is how long a silent server is taken for dead without being asked. It covers the pauses between the tries of
+	// memory is how long a silent server is considered dead without another attempt. It covers the pauses between the tries of
 	// those that waited with the one that found out.
 	memory = 2 * time.Second
-	// A connection on which nothing came for pingAfter is asked for a sign of life, and closed after pingTimeout without one.
+	// A connection on which nothing was received for pingAfter is pinged, and closed after pingTimeout without an answer.
 	pingAfter, pingTimeout = 4 * time.Second, 3 * time.Second
 )
 
-// DeadAfter is how long a connection can be dead before the requests on it are told.
+// DeadAfter is how long a connection can be dead before the requests on it fail.
 const DeadAfter = pingAfter + pingTimeout
 
 // stagger is how long the next of several servers waits for the one before it to answer: RFC 8305's.
 const stagger = 250 * time.Millisecond
 
-// Error says that no connection came about: what was to be sent was not.
+// Error: no connection was established, so the request was not sent.
 type Error struct{ Err error }
 
 func (e *Error) Error() string { return e.Err.Error() }

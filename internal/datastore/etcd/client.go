@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// requestTimeout bounds one try of one request. It is longer than dialer.DeadAfter, so that what waits on the dead
-	// connection of a member that was cut off is told, and a read goes on over another.
+	// requestTimeout bounds one try of one request. It is longer than dialer.DeadAfter, so that requests on the
+	// dead connection of an unreachable member fail first, and a read is retried on another.
 	requestTimeout = 10 * time.Second
 	// totalTimeout bounds all tries of one request together, and the pauses between them.
 	totalTimeout = 20 * time.Second
@@ -74,9 +74,9 @@ type rpc struct {
 
 // call sends a request and returns the answer's message.
 //
-// It tries again, with growing and jittered pauses and the next member, when the request was not sent or the member says that
-// it did not take it and, for reads, when there was no answer. A write that was sent may have landed: its caller has to read
-// before it decides, so it is told ErrUnavailable.
+// It retries, with growing and jittered pauses and the next member, if the request was not sent, if the member says that it did not
+// accept it and, for reads, if there was no answer. A write that was sent may have been applied: the caller gets ErrUnavailable and has
+// to read before it decides.
 func (c *client) call(ctx context.Context, r rpc) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, totalTimeout)
 	defer cancel()
@@ -129,7 +129,7 @@ func (c *client) member() member {
 	return member{c.http, c.scheme + "://" + c.servers[0]}
 }
 
-// next puts the first member last, unless somebody else did already. It returns false if there is no other.
+// next moves the first member to the end, unless that was done already. It returns false if there is no other.
 func (c *client) next(failed member) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -164,7 +164,7 @@ func (c *client) authenticate(ctx context.Context) (string, error) {
 	return c.token, nil
 }
 
-// forget drops a token that etcd does not take any more, unless there is another by now.
+// forget drops a token that etcd does not accept any more, unless there is another by now.
 func (c *client) forget(token string) {
 	c.authMu.Lock()
 	defer c.authMu.Unlock()
@@ -199,7 +199,7 @@ func (c *client) passing(ctx context.Context, err error) bool {
 	return s.code == codeUnavailable || untaken(err)
 }
 
-// untaken reports whether the request had no effect for sure.
+// untaken reports whether the request certainly had no effect.
 func untaken(err error) bool {
 	var unsent *dialer.Error
 	var s *statusError
@@ -212,7 +212,7 @@ func untaken(err error) bool {
 	return false
 }
 
-// explain says what failed where, and wraps what callers branch on.
+// explain adds the request and the member, and wraps the error that callers branch on.
 func (c *client) explain(r rpc, err error) error {
 	var s *statusError
 	if !errors.As(err, &s) {

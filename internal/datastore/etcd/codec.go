@@ -9,7 +9,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// blockFields are the fields of an IPAMBlock under older names.
+// blockFields are the fields of an IPAMBlock under the names that they have on etcd.
 type blockFields struct {
 	CIDR                        string                    `json:"cidr"`
 	Affinity                    *string                   `json:"affinity"`
@@ -138,8 +138,8 @@ func decodeValue(obj api.Resource, kv keyValue) (err error) {
 	return err
 }
 
-// carry returns next with what raw has and nobody here knows of: known is raw after it was decoded and encoded again. So a
-// write does not take away the fields that another program wrote. It looks into objects, not into arrays.
+// carry returns next with the fields of raw that are unknown here: known is raw after decoding and encoding. So a write does not remove
+// the fields that another program wrote. It merges objects, not arrays.
 func carry(raw, known, next json.RawMessage) (json.RawMessage, error) {
 	var r, k, n map[string]json.RawMessage
 	if json.Unmarshal(raw, &r) != nil || json.Unmarshal(known, &k) != nil || json.Unmarshal(next, &n) != nil || n == nil {

@@ -12,7 +12,7 @@ func (s *Store) Revision(ctx context.Context) (int64, error) {
 	return found.revision, err
 }
 
-// Compact has etcd forget what was before a revision. That somebody else did is no error.
+// Compact compacts etcd's history to a revision. If another process did that already, that is no error.
 func (s *Store) Compact(ctx context.Context, revision int64) error {
 	r := rpc{method: methodCompact, msg: message{}.number(1, revision), what: fmt.Sprintf("compact to revision %d", revision)}
 	_, err := s.client.call(ctx, r)

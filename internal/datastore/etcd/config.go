@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// Config says how to reach an etcd cluster and as whom.
+// Config is how to reach an etcd cluster, and the credentials.
 type Config struct {
 	// Endpoints are the URLs of its members, such as https://10.0.0.1:2379. All have one scheme. Without one, it is https if
 	// there is a file below, else http; without a port it is 2379.

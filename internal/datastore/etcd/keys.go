@@ -73,7 +73,7 @@ func resourcePrefix(t api.Type) (string, error) {
 	return prefixResources + t.Plural + "/", nil
 }
 
-// hostsPrefix is another one for what is nobody's host, such as the blocks of load balancers.
+// hostsPrefix differs for affinities that are not to hosts, such as those of load balancers' blocks.
 func hostsPrefix(affinityType string) string {
 	if affinityType == "" || affinityType == api.AffinityHost {
 		return prefixHosts
@@ -81,7 +81,7 @@ func hostsPrefix(affinityType string) string {
 	return strings.Replace(prefixHosts, "/host/", "/"+affinityType+"/", 1)
 }
 
-// segment refuses what would lead to the key of another object.
+// segment refuses values that would lead to the key of another object.
 func segment(kind, name, field, value string) (string, error) {
 	if value == "" || strings.Contains(value, "/") {
 		return "", fmt.Errorf("%s %q: %s %q cannot be part of a key: it is empty or has a slash", kind, name, field, value)
@@ -129,7 +129,7 @@ func prefixEnd(prefix string) string {
 	return prefix[:last] + string([]byte{prefix[last] + 1})
 }
 
-// identify writes into obj what its key says of it. It returns false if the key is not one of obj's kind.
+// identify sets in obj what its key says. It returns false if the key is not of obj's kind.
 func identify(obj api.Resource, key string) bool {
 	m := obj.GetMeta()
 	switch o := obj.(type) {

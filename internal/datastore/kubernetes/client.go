@@ -24,8 +24,8 @@ import (
 )
 
 const (
-	// requestTimeout bounds one try of one request. It is longer than dialer.DeadAfter, so that what waits on the dead
-	// connection of a server that was cut off is told, and a read goes on over a new one.
+	// requestTimeout bounds one try of one request. It is longer than dialer.DeadAfter, so that requests on the
+	// dead connection of an unreachable server fail first, and a read is retried on a new one.
 	requestTimeout = 10 * time.Second
 	// totalTimeout bounds all tries of one request together, and the pauses between them.
 	totalTimeout = 20 * time.Second
@@ -113,7 +113,7 @@ type request struct {
 //
 // It tries again, with growing and jittered pauses, when the server said that it did not take the request (429, 503 with
 // Retry-After), when there was no connection to send it over and, for reads, when there was no answer or a 503. A write that
-// was sent may have landed: the caller has to read before it decides, so it is told ErrUnavailable.
+// was sent may have been applied: the caller gets ErrUnavailable and has to read before it decides.
 func (c *client) do(ctx context.Context, r request, out any) error {
 	var payload []byte
 	if r.body != nil {

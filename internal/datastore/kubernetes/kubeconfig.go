@@ -11,7 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Config says how to reach an API server and as whom.
+// Config is how to reach an API server, and the credentials.
 type Config struct {
 	// Server is the URL of the API server.
 	Server string
@@ -66,7 +66,7 @@ type user struct {
 	KeyData   string `yaml:"client-key-data"`
 }
 
-// Override is what takes the place of what a kubeconfig says. What is empty changes nothing.
+// Override replaces fields of a kubeconfig. Empty fields change nothing.
 type Override struct {
 	Context                   string // instead of the current one
 	Server                    string

@@ -157,7 +157,7 @@ func (s *Store) write(ctx context.Context, r request, obj api.Resource) error {
 
 // Delete implements datastore.Store: one DELETE whose preconditions are the UID and the revision that obj carries, which the
 // API server checks in the transaction that removes the object. Calico marks the object first, as its clients could not
-// guard a DELETE by the revision once; nobody relies on seeing the mark.
+// guard a DELETE by the revision once; no reader relies on the mark.
 func (s *Store) Delete(ctx context.Context, obj api.Resource) error {
 	m := obj.GetMeta()
 	body := map[string]any{

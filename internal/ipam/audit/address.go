@@ -27,7 +27,8 @@ func podOf(a *inventory.Allocation) string {
 
 func podName(p *inventory.Pod) string { return p.Namespace + "/" + p.Name }
 
-// checkAllocations says which addresses are kept for nobody.
+// checkAllocations reports the addresses that are not in use, by the controllers' judgement, and those that the controllers leave to
+// people.
 func (c *cluster) checkAllocations() {
 	for _, h := range Holders(c.View, c.index) {
 		for _, a := range h.Addresses {
@@ -36,7 +37,6 @@ func (c *cluster) checkAllocations() {
 	}
 }
 
-// checkAllocation judges an address as the controllers do, and looks at what they leave to people.
 func (c *cluster) checkAllocation(h *Holder, a Held) {
 	verdict, why := c.index.Judge(a.Allocation)
 	switch {
@@ -56,7 +56,7 @@ func (c *cluster) checkAllocation(h *Holder, a Held) {
 	}
 }
 
-// deadKind says in which way an address's holder is gone.
+// deadKind returns why an address is not in use.
 func deadKind(a Held, verdict inventory.Verdict, index *inventory.Index) Kind {
 	p := index.Pod(inventory.PodKey{Namespace: a.Namespace, Name: a.Pod})
 	switch {
@@ -74,8 +74,8 @@ func deadKind(a Held, verdict inventory.Verdict, index *inventory.Index) Kind {
 	return AddressOtherPod
 }
 
-// checkWithoutHandle is for an address that nothing can release: no container, as it has no handle, and no controller, as it cannot
-// tell whose it is.
+// checkWithoutHandle is for an address that can't be released: not by its container, as it has no handle, nor by a controller, as its
+// owner is unknown.
 func (c *cluster) checkWithoutHandle(a Held) {
 	if c.used(a.Address) {
 		c.add(found(a, AddressNoHandle, ByHand, "it is used, and has no handle: its pod cannot release it").advised("start the pod anew, then free the address"))
@@ -98,13 +98,13 @@ func (c *cluster) checkTunnelUse(a Held) {
 		"the agent of the node puts that right when it starts; look at whether it runs"))
 }
 
-// checkUsers says which addresses are used by somebody whom IPAM does not know of.
+// checkUsers reports the addresses that pods and tunnels use and IPAM does not know of.
 func (c *cluster) checkUsers() {
 	for _, a := range slices.SortedFunc(maps.Keys(c.users), netip.Addr.Compare) {
 		if !c.pooled(single(a)) {
-			continue // another network's, in which others may rightly have the same address
+			continue // of another network, in which addresses may repeat
 		}
-		// One that is being deleted may have given up its address, and says no more that it has.
+		// A pod that is being deleted may have released its address, although its status still has it.
 		users := slices.DeleteFunc(slices.Clone(c.users[a]), func(p *inventory.Pod) bool { return p.DeletionTimestamp != "" })
 		for i, p := range users {
 			for _, other := range users[i+1:] {
@@ -113,7 +113,7 @@ func (c *cluster) checkUsers() {
 			c.checkPodAddress(p, a)
 		}
 	}
-	c.checkStrangers()
+	c.checkOutsidePools()
 	for i := range c.Nodes {
 		n := &c.Nodes[i]
 		for _, kind := range slices.Sorted(maps.Keys(n.Tunnels)) {
@@ -127,8 +127,8 @@ func podFinding(p *inventory.Pod, k Kind, a netip.Addr, format string, args ...a
 		Advice: "start it anew: it gets an address of its own"}
 }
 
-// checkStrangers notes the pods of which no address is a pool's, and none is held.
-func (c *cluster) checkStrangers() {
+// checkOutsidePools notes the pods of which no address is in a pool, and none is allocated.
+func (c *cluster) checkOutsidePools() {
 	for i := range c.Pods {
 		p := &c.Pods[i]
 		known := func(a netip.Addr) bool { return c.pooled(single(a)) || len(c.heldAt[a]) > 0 }
@@ -143,7 +143,7 @@ func (c *cluster) checkPodAddress(p *inventory.Pod, a netip.Addr) {
 	holders := c.heldAt[a]
 	switch {
 	case slices.ContainsFunc(holders, func(h Held) bool { return mayBeOf(h, p) }), len(holders) == 0 && c.unsure(a):
-		// The one is as it should be, and of the other its block has a finding.
+		// Held by the pod, or unknown since the block is damaged, which is a finding of its own.
 	case len(holders) > 0:
 		c.add(podFinding(p, PodNotHolder, a, "IPAM has given its address to another: %s", holders[0]))
 	default:
@@ -151,7 +151,7 @@ func (c *cluster) checkPodAddress(p *inventory.Pod, a netip.Addr) {
 	}
 }
 
-// mayBeOf reports whether what holds an address is the pod, or something that does not say which pod it is.
+// mayBeOf reports whether the holder of an address is the pod, or does not name its pod.
 func mayBeOf(h Held, p *inventory.Pod) bool {
 	switch h.Class {
 	case inventory.OfContainer, inventory.Unknown, inventory.VM:

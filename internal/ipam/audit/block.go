@@ -24,7 +24,7 @@ func (f Finding) advised(advice string) Finding {
 	return f
 }
 
-// checkBlocks says what is wrong with blocks, each for itself and with its owner.
+// checkBlocks reports what is wrong with blocks and their owners.
 func (c *cluster) checkBlocks() {
 	for i := range c.Blocks {
 		b := &c.Blocks[i]
@@ -47,7 +47,7 @@ func (c *cluster) checkBlocks() {
 	c.checkOverlaps()
 }
 
-// checkNumbers compares an address's sequence number with its block's, which every write raises.
+// checkNumbers compares the sequence numbers of addresses with their block's, which every write increments.
 func (c *cluster) checkNumbers(b *inventory.Block) {
 	for i := range b.Allocations {
 		a := &b.Allocations[i]
@@ -64,12 +64,12 @@ func (c *cluster) checkNumbers(b *inventory.Block) {
 	}
 }
 
-// checkOwner says whether somebody has the right to the block, and the claim that goes with it.
+// checkOwner reports owners that don't exist or have no affinity.
 func (c *cluster) checkOwner(b *inventory.Block) {
 	owner, isNode := b.Owner()
 	switch {
 	case b.Affinity == "", strings.HasPrefix(b.Affinity, api.AffinityVirtual+":"):
-		// The one goes with its last address, the other belongs to those who give addresses to Services.
+		// A block without an owner is deleted with its last address; a virtual one belongs to the load balancer controller.
 	case !isNode:
 		c.add(blockFinding(b, BlockBadOwner, ByHand, "spec.affinity %q names neither a node (host:NODE) nor virtual:load-balancer", b.Affinity).advised(
 			"no node assigns from it or announces it: write the node that its pods run on"))
@@ -81,8 +81,8 @@ func (c *cluster) checkOwner(b *inventory.Block) {
 	}
 }
 
-// checkOverlaps finds addresses that are in two blocks. Ranges overlap only where one contains the other: in the order of where they
-// begin, the wider one first, each need be compared only with the last that was not contained.
+// checkOverlaps finds addresses that are in two blocks. Prefixes overlap only if one contains the other: in sorted order, wider ones
+// first, each need be compared only with the last one that was not contained.
 func (c *cluster) checkOverlaps() {
 	var outer *inventory.Block
 	for _, b := range sortedBlocks(c.View) {

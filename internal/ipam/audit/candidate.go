@@ -13,10 +13,11 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
 
-// Candidate is something that is kept for nobody, or that a crash has left half-way, and that the controllers put right. Its Fix says what it
-// is: Free a Holder, RemoveHandle a Handle, RemoveBlock a Block, RemoveClaim or Claim (which confirms it) a Claim.
+// Candidate is a finding that the controllers repair when it is older than its grace period: something that is kept without a use, or
+// that a crash left half-way. Its Fix says which field is set: Free the Holder, RemoveHandle the Handle, RemoveBlock the Block,
+// RemoveClaim or Claim (which confirms it) the Claim.
 type Candidate struct {
-	Kind   Kind // none of a holder, whose addresses have a kind each
+	Kind   Kind // empty for a holder: its addresses have a kind each
 	Fix    Fix
 	Why    string
 	Holder *Holder
@@ -25,7 +26,7 @@ type Candidate struct {
 	Claim  *api.BlockAffinity
 }
 
-// Object names it for people: as KIND/NAME, a Holder by its addresses.
+// Object names the candidate for people: as KIND/NAME, or a Holder by its addresses.
 func (c *Candidate) Object() string {
 	switch {
 	case c.Handle != nil:
@@ -42,8 +43,8 @@ func (c *Candidate) Object() string {
 	return strings.Join(texts, ", ")
 }
 
-// Candidates returns what a View shows to be for the controllers, in the order in which it is to go. It may be on its way to be right:
-// internal/ipam/gc waits until a candidate is older than its grace.
+// Candidates returns the candidates in a View, in the order in which they are to be freed. Some may be transient: package gc waits until
+// one is older than its grace period.
 func Candidates(v *inventory.View, index *inventory.Index) []Candidate {
 	return newCluster(v, index).candidates()
 }
@@ -85,16 +86,16 @@ func (c *cluster) emptyHandles() []Candidate {
 	return all
 }
 
-// OfTunnel reports whether a handle is that of a tunnel of a node that exists: its agent uses the same handle again at any time, so
-// that it is never certain that nobody is about to. One that has the name of it alone keeps the agent from making its own: it says that it
-// is another node's, or its ID has capitals. Of a handle of which only the metadata was read, the ID is not known.
+// OfTunnel reports whether a handle is that of a tunnel of an existing node. The agent may use the same handle again at any time, so it
+// is never certain that it stays unused. A handle that has only the name of it, with another node's annotation or capitals in its ID,
+// keeps the agent from creating its own. The ID is unknown if only the metadata was read.
 func OfTunnel(index *inventory.Index, h *inventory.Handle) bool {
 	node, ok := names.TunnelNode(h.Name)
 	return ok && index.Node(node) != nil && (h.Node == "" || h.Node == node) && (h.Named || h.ID == h.Name)
 }
 
-// MayHold reports whether a handle says that it holds something in a block that cannot be read: who assigns an address writes that into
-// the handle before. A damaged block whose name does not say its range may be any.
+// MayHold reports whether a handle may hold something in a damaged block: it names the block, as an assignment writes the handle first. A
+// damaged block without a valid name may be any.
 func MayHold(h *inventory.Handle, damaged []netip.Prefix) bool {
 	return slices.ContainsFunc(damaged, func(cidr netip.Prefix) bool {
 		_, names := h.Blocks[cidr]
@@ -108,8 +109,9 @@ type family struct {
 	v6   bool
 }
 
-// surplusBlocks finds the idle blocks that nobody needs, in the order of their ranges. A node keeps one idle block of a family, for the
-// next pod, unless another of its blocks has pods. It must be one that the node can use: its claim stands, and the pool is still for it.
+// surplusBlocks finds the idle blocks that are not needed, in the order of their ranges. A node keeps one idle block of a family, for the
+// next pod, unless it has another block with allocations. It must be one that the node can use: with a confirmed affinity, and of a pool
+// that selects the node.
 func (c *cluster) surplusBlocks() []Candidate {
 	served := map[family]bool{}
 	var idle []*inventory.Block
@@ -141,7 +143,7 @@ func (c *cluster) surplusBlocks() []Candidate {
 	return all
 }
 
-// idle reports that nobody uses an address, and that those that cool down have cooled down: they become free with the next write.
+// idle reports whether no address is in use and all cooldowns are over: those addresses become free with the block's next write.
 func (c *cluster) idle(b *inventory.Block) bool {
 	if b.Damage != nil || b.DeletionTimestamp != "" {
 		return false
@@ -155,13 +157,13 @@ func (c *cluster) idle(b *inventory.Block) bool {
 	})
 }
 
-// stands reports whether the owner of a block has a confirmed claim of it.
+// stands reports whether the owner of a block has a confirmed affinity to it.
 func (c *cluster) stands(b *inventory.Block) bool {
 	return slices.ContainsFunc(c.claims[b.CIDR], func(a *api.BlockAffinity) bool { return ownerOf(a) == b.Affinity && a.Confirmed() })
 }
 
-// selected reports whether the pool of a block is for a node. A block whose pool is gone is for nobody; one whose pool cannot be read
-// may be for anybody.
+// selected reports whether the pool of a block selects a node. A block without a pool is selected for none; while a pool can't be parsed,
+// every block may be of that one.
 func (c *cluster) selected(cidr netip.Prefix, node string) bool {
 	if len(c.pools) < len(c.Pools) {
 		return true
@@ -175,7 +177,8 @@ func (c *cluster) selected(cidr netip.Prefix, node string) bool {
 	return false
 }
 
-// judgeClaim says what is wrong between an affinity, its node and its block. A claim goes with its block where that is about to go.
+// judgeClaim returns what is wrong between an affinity, its node and its block. An affinity whose block is about to be deleted is deleted
+// with it.
 func (c *cluster) judgeClaim(a *api.BlockAffinity) Candidate {
 	l := func(kind Kind, fix Fix, format string, args ...any) Candidate {
 		if !hosted(a) {
@@ -190,7 +193,7 @@ func (c *cluster) judgeClaim(a *api.BlockAffinity) Candidate {
 	case a.Spec.Node == "":
 		return l(ClaimDamaged, RemoveClaim, "spec.node is empty: nobody claims %s", cidr)
 	case slices.Contains(c.damaged, cidr):
-		return Candidate{} // the block has a finding of its own, and nobody can tell whose it is
+		return Candidate{} // the damaged block has a finding of its own
 	}
 	b, state := c.blockAt[cidr], cmp.Or(a.Spec.State, api.AffinityConfirmed)
 	owned := b != nil && b.Affinity == ownerOf(a)

@@ -16,12 +16,12 @@ func claimFinding(a *api.BlockAffinity, k Kind, fix Fix, format string, args ...
 	return Finding{Kind: k, Object: "BlockAffinity/" + a.Name, Node: a.Spec.Node, Detail: fmt.Sprintf(format, args...), Fix: fix, Revision: a.ResourceVersion}
 }
 
-// claimed reports whether the owner of a block has a claim of it, in whatever state: its next assignment confirms it.
+// claimed reports whether the owner of a block has an affinity to it, in whatever state: its next assignment confirms it.
 func (c *cluster) claimed(b *inventory.Block) bool {
 	return slices.ContainsFunc(c.claims[b.CIDR], func(a *api.BlockAffinity) bool { return ownerOf(a) == b.Affinity })
 }
 
-// checkClaims says what is wrong with affinities, each for itself and with its block.
+// checkClaims reports what is wrong with affinities.
 func (c *cluster) checkClaims() {
 	for i := range c.Affinities {
 		a := &c.Affinities[i]
@@ -51,7 +51,7 @@ func (c *cluster) checkClaims() {
 	}
 }
 
-// checkClaimObject says whether others find a claim, by its labels and its name.
+// checkClaimObject reports labels and names by which an affinity is not found.
 func (c *cluster) checkClaimObject(a *api.BlockAffinity, cidr netip.Prefix) {
 	if _, missing := ipam.Labelled(a); missing {
 		c.add(claimFinding(a, ClaimUnlabelled, Label, "it lacks the labels by which Calico since 3.31 finds it: %s may claim a second block instead", a.Spec.Node))

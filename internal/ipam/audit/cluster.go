@@ -12,9 +12,9 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
 
-// Check says what is wrong in a View: the gravest first.
+// Check returns what is wrong in a View, the gravest first.
 //
-// Reading a View takes a while, in which the cluster goes on. What is found once may be on its way to be right; see Persisting.
+// Reading a View takes a while, in which the cluster changes, so a finding may be transient; see Persisting.
 func Check(v *inventory.View) []Finding {
 	c := newCluster(v, inventory.NewIndex(v.Nodes, v.Pods))
 	c.readUsers()
@@ -28,7 +28,7 @@ func Check(v *inventory.View) []Finding {
 	return sorted(c.findings)
 }
 
-// cluster is a View in the form in which questions to it are asked, and the findings so far.
+// cluster is an indexed View, and the findings so far.
 type cluster struct {
 	*inventory.View
 	index   *inventory.Index
@@ -78,10 +78,10 @@ func readPools(v *inventory.View) []ipam.Pool {
 	return pools
 }
 
-// hosted reports whether a claim is of a node, and not of those who give addresses to Services.
+// hosted reports whether an affinity is a node's, and not the load balancer controller's.
 func hosted(a *api.BlockAffinity) bool { return a.Spec.Type == "" || a.Spec.Type == api.AffinityHost }
 
-// ownerOf is what a block of the claim says.
+// ownerOf is the spec.affinity of the affinity's block.
 func ownerOf(a *api.BlockAffinity) string {
 	if hosted(a) {
 		return names.HostAffinity(a.Spec.Node)
@@ -96,20 +96,20 @@ func (c *cluster) add(f Finding) {
 
 func (c *cluster) nodeExists(name string) bool { return c.index.Node(name) != nil }
 
-// used reports whether a pod or a tunnel says that it has the address.
+// used reports whether a pod or a tunnel names the address as its own.
 func (c *cluster) used(a netip.Addr) bool { return len(c.users[a]) > 0 || c.tunnels[a] != "" }
 
-// pooled reports whether the range is a pool's.
+// pooled reports whether the range lies in a pool.
 func (c *cluster) pooled(r netip.Prefix) bool {
 	return slices.ContainsFunc(c.pools, func(p ipam.Pool) bool { return p.Has(r) })
 }
 
-// unsure reports whether an address may be held in a block that cannot be read.
+// unsure reports whether an address lies in a damaged block.
 func (c *cluster) unsure(a netip.Addr) bool { return within(a, c.damaged) }
 
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// addCandidates reports the handles and blocks that the controllers remove; checkAllocations and checkClaims report the others.
+// addCandidates reports the handles and blocks that the controllers delete; checkAllocations and checkClaims report the other candidates.
 func (c *cluster) addCandidates() {
 	for _, l := range c.candidates() {
 		switch {
@@ -147,7 +147,7 @@ func poolFinding(p *api.IPPool, k Kind, detail, advice string) Finding {
 	return Finding{Kind: k, Object: "IPPool/" + p.Name, Detail: detail, Advice: advice, Revision: p.ResourceVersion}
 }
 
-// readUsers indexes the addresses that are held, and those that pods and nodes say they have. A pod in its node's network has the node's.
+// readUsers indexes the addresses that are allocated, and those that pods and nodes name. Pods with hostNetwork have the node's.
 func (c *cluster) readUsers() {
 	c.heldAt, c.users, c.tunnels, c.surplus = map[netip.Addr][]Held{}, map[netip.Addr][]*inventory.Pod{}, map[netip.Addr]string{}, map[any]bool{}
 	for i := range c.Blocks {

@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// Grade says how bad a finding is.
+// Grade is the severity of a finding.
 type Grade int
 
 // The grades. Their order is that of their weight.
 const (
-	// Note: usual in a cluster that works, if it does not last.
+	// Note: usual in a working cluster, if it does not last.
 	Note Grade = iota
-	// Leak: something is kept for nobody. Pods lose nothing but room; the controllers free it.
+	// Leak: something is kept without a use. It costs addresses only; the controllers free it.
 	Leak
 	// Danger: two pods may have or get one address, or a part of IPAM does not work.
 	Danger
@@ -37,7 +37,7 @@ func (g *Grade) UnmarshalText(text []byte) error {
 	return fmt.Errorf("grade %q: must be note, leak or danger", text)
 }
 
-// Kind is what is wrong.
+// Kind is the type of a finding.
 type Kind string
 
 // The kinds of findings, by the object that is wrong.
@@ -81,7 +81,7 @@ const (
 	PoolOverlap       Kind = "pool-overlap"
 )
 
-// kinds says of each how bad it is, and what it is, for people.
+// kinds has the grade and the explanation of each.
 var kinds = map[Kind]struct {
 	grade Grade
 	text  string
@@ -125,35 +125,35 @@ var kinds = map[Kind]struct {
 	PoolOverlap:       {Danger, "two pools overlap"},
 }
 
-// Explain says what a kind is, in a few words.
+// Explain returns the explanation in a few words.
 func (k Kind) Explain() string { return kinds[k].text }
 
-// Grade says how bad it is.
+// Grade returns the severity.
 func (k Kind) Grade() Grade { return kinds[k].grade }
 
-// Fix is what mends a finding.
+// Fix is the repair of a finding.
 type Fix string
 
-// The fixes. Each is safe while the cluster runs: it is guarded by the revision, and of an address the sequence number, that was
-// seen, and looks at the pod once more.
+// The fixes. Each is safe in a running cluster: it is guarded by the revision and, for addresses, the sequence number that was
+// seen, and reads the pod once more.
 const (
-	// ByHand: nobody can tell from here what is right.
+	// ByHand: what is right can't be decided automatically.
 	ByHand Fix = ""
 	// Free frees all addresses of the handle.
 	Free Fix = "free"
 	// FreeAddress frees the one address, which has no handle.
 	FreeAddress Fix = "free-address"
-	// RemoveHandle removes a handle that holds nothing.
+	// RemoveHandle deletes a handle that holds nothing.
 	RemoveHandle Fix = "remove-handle"
-	// Recount makes a handle say what the blocks say; it is created if it is missing.
+	// Recount sets a handle's counts to what the blocks say, and creates the handle if it is missing.
 	Recount Fix = "recount"
-	// RemoveBlock removes an empty block and its claim.
+	// RemoveBlock deletes an idle block and its affinity.
 	RemoveBlock Fix = "remove-block"
-	// RemoveClaim removes a claim that is of no block of its node.
+	// RemoveClaim deletes an affinity without a block of its node.
 	RemoveClaim Fix = "remove-claim"
-	// Label writes a claim's labels.
+	// Label writes an affinity's labels.
 	Label Fix = "label"
-	// Claim writes the claim that a block's owner lacks.
+	// Claim creates or confirms the affinity of a block's owner.
 	Claim Fix = "claim"
 )
 
@@ -171,11 +171,11 @@ type Finding struct {
 	Node string `json:"node,omitempty"`
 	// Pod is NAMESPACE/NAME of the pod that is concerned.
 	Pod string `json:"pod,omitempty"`
-	// Detail says what is wrong, in a sentence for people.
+	// Detail explains the finding in a sentence for people.
 	Detail string `json:"detail"`
-	// Fix is what mends it; empty if only people can tell.
+	// Fix is the repair; empty if people must decide.
 	Fix Fix `json:"fix,omitempty"`
-	// Advice says what to do if nothing mends it.
+	// Advice says what to do without a Fix.
 	Advice string `json:"advice,omitempty"`
 	// Sequence is the number that guards the address.
 	Sequence uint64 `json:"sequence,omitempty"`
@@ -183,6 +183,7 @@ type Finding struct {
 	Revision string `json:"revision,omitempty"`
 }
 
+// key identifies a finding over two looks.
 type key struct {
 	kind           Kind
 	object, handle string
@@ -191,8 +192,7 @@ type key struct {
 	revision       string
 }
 
-// key is what makes a finding. The revision of a block is none of it where the sequence number of an address is: others write the
-// block all the time.
+// key excludes the revision of a block where the finding has an address's sequence number: the block is written all the time.
 func (f Finding) key() key {
 	k := key{f.Kind, f.Object, f.Handle, f.Address, f.Sequence, f.Revision}
 	if f.Sequence != 0 {
@@ -201,7 +201,7 @@ func (f Finding) key() key {
 	return k
 }
 
-// Persisting returns the later findings that were there before too.
+// Persisting returns the later findings that were there before, too.
 func Persisting(before, later []Finding) []Finding {
 	seen := map[key]bool{}
 	for _, f := range before {

@@ -15,8 +15,7 @@ func handleFinding(h *inventory.Handle, k Kind, fix Fix, format string, args ...
 	return Finding{Kind: k, Object: "IPAMHandle/" + h.Name, Handle: h.ID, Detail: fmt.Sprintf(format, args...), Fix: fix, Revision: h.ResourceVersion}
 }
 
-// checkHandles compares what handles say with what blocks say. Of a handle that names a block which cannot be read, nobody can tell
-// what it holds.
+// checkHandles compares what handles say with what blocks say. What a handle holds in a damaged block is unknown.
 func (c *cluster) checkHandles() {
 	holds := c.heldByHandle()
 	exists := map[string]bool{}
@@ -46,7 +45,7 @@ func misnamed(h *inventory.Handle) string {
 	return fmt.Sprintf("its ID is %q: nobody finds that by this name", h.ID)
 }
 
-// heldByHandle counts what blocks say of each handle. What Windows keeps in its blocks has no handle object.
+// heldByHandle counts each handle's addresses by block. The addresses that Windows reserves have no handle object.
 func (c *cluster) heldByHandle() map[string]map[netip.Prefix]int {
 	holds := map[string]map[netip.Prefix]int{}
 	for _, all := range c.heldAt {
@@ -63,7 +62,7 @@ func (c *cluster) heldByHandle() map[string]map[netip.Prefix]int {
 	return holds
 }
 
-// counts says how many addresses are in which block.
+// counts prints how many addresses are in which block.
 func counts(blocks map[netip.Prefix]int) string {
 	if len(blocks) == 0 {
 		return "nothing"

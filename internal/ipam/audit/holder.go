@@ -14,7 +14,8 @@ type Held struct {
 	Block *inventory.Block
 }
 
-// Holder is all that one handle holds. Its addresses are freed together or not at all. An address without a handle stands alone.
+// Holder is a handle and all that it holds. Its addresses are freed together or not at all. An address without a handle is a holder of
+// its own.
 type Holder struct {
 	Handle    string // empty: the address has none
 	Addresses []Held
@@ -24,7 +25,7 @@ type Holder struct {
 	Why string
 }
 
-// Expired is the holder as Expire wants it.
+// Expired returns the holder in the form for ipam.Client.Expire.
 func (h *Holder) Expired() ipam.Expired {
 	e := ipam.Expired{Handle: h.Handle, Addresses: make(map[netip.Addr]ipam.Assigned, len(h.Addresses))}
 	for _, a := range h.Addresses {
@@ -33,7 +34,7 @@ func (h *Holder) Expired() ipam.Expired {
 	return e
 }
 
-// Holders returns the holders of a View in the order of their first addresses. What cools down and what Windows reserves has none.
+// Holders returns the holders in a View in the order of their first addresses, without addresses that cool down or that Windows reserves.
 func Holders(v *inventory.View, index *inventory.Index) []*Holder {
 	var all []*Holder
 	byHandle := map[string]*Holder{}
@@ -65,7 +66,7 @@ func sortedBlocks(v *inventory.View) []*inventory.Block {
 	return blocks
 }
 
-// add adds an address. Those of one handle are of one container, on one node; of what else there may be the longer grace is right.
+// add adds an address. Those of one handle are of one container on one node; if they differ, the longer grace period applies.
 func (h *Holder) add(a Held, index *inventory.Index) {
 	verdict, why := index.Judge(a.Allocation)
 	if len(h.Addresses) == 0 {

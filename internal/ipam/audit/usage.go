@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
@@ -19,12 +18,12 @@ type Usage struct {
 	CIDR netip.Prefix `json:"cidr,omitzero"`
 	// Size is how many addresses there are. A pool of IPv6 has more than a uint64 counts.
 	Size *big.Int `json:"size"`
-	// InUse is how many are held by somebody, Cooling how many were released and rest.
+	// InUse is how many are allocated, Cooling how many were released and cool down.
 	InUse   int `json:"inUse"`
 	Cooling int `json:"cooling"`
-	// Reserved is how many of the others an IPReservation keeps.
+	// Reserved is how many of the others are in an IPReservation.
 	Reserved *big.Int `json:"reserved"`
-	// Free is how many can be given to somebody.
+	// Free is how many can be assigned.
 	Free *big.Int `json:"free"`
 	// Borrowed is how many of those in use are on another node than their block's.
 	Borrowed int `json:"borrowed"`
@@ -45,8 +44,8 @@ type BlockUsage struct {
 	Borrowed int    `json:"borrowed"`
 }
 
-// Usages counts each pool, in the order of their ranges, and at last the blocks that are of none, if there are any. What is in
-// blocks that cannot be read is not counted.
+// Usages counts each pool, in the order of their ranges, and last the blocks outside of all pools, if there are any. Damaged blocks are
+// not counted.
 func Usages(v *inventory.View) []Usage {
 	pools := readPools(v)
 	reserved := reservations(v.Reservations)
@@ -78,7 +77,7 @@ func Usages(v *inventory.View) []Usage {
 	return all
 }
 
-// poolOf returns the name of the pool in which a block lies, the narrowest if there are several; empty if there is none.
+// poolOf returns the name of the pool that a block lies in, the narrowest if there are several; empty if there is none.
 func poolOf(pools []ipam.Pool, block netip.Prefix) string {
 	name, bits := "", -1
 	for _, p := range pools {
@@ -89,7 +88,7 @@ func poolOf(pools []ipam.Pool, block netip.Prefix) string {
 	return name
 }
 
-// reservations returns the ranges that are reserved, without those that lie in others. What cannot be read reserves nothing.
+// reservations returns the reserved ranges, without those that lie in others. An entry that can't be parsed reserves nothing.
 func reservations(objects []api.IPReservation) []netip.Prefix {
 	var ranges []netip.Prefix
 	for _, r := range objects {
@@ -102,7 +101,7 @@ func reservations(objects []api.IPReservation) []netip.Prefix {
 	return merged(ranges)
 }
 
-// settle makes Free what the others leave.
+// settle sets Free to the rest.
 func (u *Usage) settle() {
 	u.Free = new(big.Int).Sub(u.Size, u.Reserved)
 	u.Free.Sub(u.Free, big.NewInt(int64(u.InUse+u.Cooling)))
@@ -126,7 +125,7 @@ func blockUsage(b *inventory.Block, reserved []netip.Prefix) BlockUsage {
 			continue
 		}
 		u.InUse++
-		if a.Node != "" && b.Affinity != "" && names.HostAffinity(a.Node) != b.Affinity {
+		if b.Borrowed(a) {
 			u.Borrowed++
 		}
 	}
@@ -145,7 +144,7 @@ func blockUsage(b *inventory.Block, reserved []netip.Prefix) BlockUsage {
 	return u
 }
 
-// reservedFree counts the addresses of a pool that are reserved and that nobody has all the same.
+// reservedFree counts the addresses of a pool that are reserved and not allocated.
 func reservedFree(v *inventory.View, pool netip.Prefix, reserved []netip.Prefix) *big.Int {
 	n := new(big.Int)
 	for _, r := range reserved {

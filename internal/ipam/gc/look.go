@@ -15,15 +15,15 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
 
-// live is what the API server says now of some nodes and their pods.
+// live is the current state of some nodes and their pods.
 type live struct {
 	mu    sync.Mutex // guards all below
 	nodes []inventory.Node
 	pods  []inventory.Pod
 }
 
-// look asks the API server for the nodes and pods of holders, and for nothing else: a few pods one by one, more of a node by one list of
-// that node's. A pod that is on another node by now does not use the addresses, and need not be found.
+// look reads the nodes and pods of holders from the API server: a few pods of a node one by one, more by one list of that node's pods. A
+// pod that is on another node by now does not use the addresses, so it need not be found.
 func (w *sweep) look(ctx context.Context, due []audit.Candidate) (*inventory.Index, error) {
 	pods := map[string]map[inventory.PodKey]bool{}
 	for i := range due {
@@ -55,7 +55,7 @@ func (w *sweep) look(ctx context.Context, due []audit.Candidate) (*inventory.Ind
 	return inventory.NewIndex(l.nodes, l.pods), nil
 }
 
-// node asks for a Node; one that is gone is no error.
+// node reads a Node; a missing one is no error.
 func (l *live) node(ctx context.Context, cluster datastore.Store, name string) error {
 	n := inventory.Node{Meta: api.Meta{Name: name}}
 	err := cluster.Get(ctx, &n)
@@ -94,9 +94,9 @@ func unlessMissing(err error) error {
 	return err
 }
 
-// notBack asks once more for the nodes that the view shows to be gone, and returns the candidates without those of nodes that exist:
-// they had no grace.
-func (w *sweep) notBack(ctx context.Context, due []audit.Candidate) ([]audit.Candidate, error) {
+// stillGone reads the nodes that the view shows to be gone once more, and returns the candidates without those of nodes that exist: they
+// had no grace period.
+func (w *sweep) stillGone(ctx context.Context, due []audit.Candidate) ([]audit.Candidate, error) {
 	seen := inventory.NewIndex(w.view.Nodes, nil)
 	gone := map[string]bool{}
 	for i := range due {
@@ -111,7 +111,7 @@ func (w *sweep) notBack(ctx context.Context, due []audit.Candidate) ([]audit.Can
 		g.Go(func() error { return l.node(gctx, w.Cluster, name) })
 	}
 	if err := g.Wait(); err != nil {
-		return nil, fmt.Errorf("look once more which nodes are gone: %w", err)
+		return nil, fmt.Errorf("check again which nodes are gone: %w", err)
 	}
 	now := inventory.NewIndex(l.nodes, nil)
 	return slices.DeleteFunc(due, func(c audit.Candidate) bool {

@@ -11,19 +11,18 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
 
-// Rules are how long something must have been seen unused before it goes.
+// Rules are the grace periods.
 type Rules struct {
-	// Grace is for what an existing node may still come back to. 0: it is watched and never freed, as in Calico.
+	// Grace is for what belongs to existing nodes. 0: candidates are counted and never freed, as in Calico.
 	Grace time.Duration
-	// NodeGrace is for what belongs to a node that is gone.
+	// NodeGrace is for what belongs to nodes that are gone.
 	NodeGrace time.Duration
 }
 
-// DefaultRules are Calico's, and for a node that is gone as long as a Node takes to be deleted and registered again by hand.
+// DefaultRules are Calico's, and for nodes that are gone the time in which a Node can be deleted and registered again by hand.
 var DefaultRules = Rules{Grace: 15 * time.Minute, NodeGrace: 10 * time.Second}
 
-// State is what earlier views have shown: since when each candidate has been one, in the form in which it still is. It is a value: a
-// pass returns a new one.
+// State is what earlier views have shown: since when each candidate has been one. It is a value: a pass returns a new one.
 type State struct {
 	taken time.Time
 	seen  map[thing]sighting
@@ -35,25 +34,25 @@ type thing struct {
 	name string
 }
 
-// sighting is since when something has been unused, in a certain form. What changed its form is seen for the first time.
+// sighting is since when a candidate has been one, in an unchanged form. With another form it starts again.
 type sighting struct {
 	form  uint64
 	since time.Time
 	times int // in how many views
 }
 
-// Decision is what must go, and what is about to.
+// Decision is what to free now, and how much waits.
 type Decision struct {
-	// Due are the candidates that are older than their grace, in the order in which they are to go.
+	// Due are the candidates whose grace period is over, in the order in which they are freed.
 	Due []audit.Candidate
-	// Candidates are how many addresses are unused and still in their grace, by node; Waiting are all other things in theirs.
+	// Candidates is the number of unused addresses in their grace period, by node; Waiting that of all other candidates.
 	Candidates map[string]int
 	Waiting    int
 	// Again is when the next of them may be due; zero if nothing waits.
 	Again time.Time
 }
 
-// due returns what is to be put right in one way.
+// due returns the candidates with one fix.
 func (d *Decision) due(fix audit.Fix) []audit.Candidate {
 	var all []audit.Candidate
 	for _, c := range d.Due {
@@ -64,9 +63,9 @@ func (d *Decision) due(fix audit.Fix) []audit.Candidate {
 	return all
 }
 
-// Pass looks at a view and decides. A candidate is due when two views have shown it unused and unchanged, and the last of them was taken
-// the grace after the first. It goes by the times at which views were taken, not by when it is called: while a cache stands still
-// nothing grows old. A view that is older than the one before says nothing, and neither does one of a datastore that is not ready.
+// Pass judges a view. A candidate is due when two views have shown it, unchanged, and the second was taken at least the grace period
+// after the first. Time is that of the views, not of the calls: while a cache is not updated nothing becomes due. A view that is older
+// than the one before is ignored, and so is one of a datastore that is not ready.
 func Pass(st State, view *inventory.View, rules Rules) (State, Decision) {
 	if !view.Ready || view.Taken.Before(st.taken) {
 		return st, Decision{}
@@ -100,7 +99,7 @@ type pass struct {
 	out          Decision
 }
 
-// see notes that something is unused in a form, and reports whether that has been so for long enough, in two views.
+// see records a candidate, and reports whether it has been one for the grace period, in two views.
 func (p *pass) see(what thing, form uint64, grace time.Duration) (due bool) {
 	s := p.before.seen[what]
 	if s.times == 0 || s.form != form {
@@ -118,18 +117,17 @@ func (p *pass) see(what thing, form uint64, grace time.Duration) (due bool) {
 	return false
 }
 
-// due notes a candidate, and reports whether it is older than its grace. What belongs to a node that is gone has that node's.
+// due records a candidate, and reports whether its grace period is over. What belongs to a node that is gone has that node's.
 func (p *pass) due(c *audit.Candidate) bool {
 	what, form, node := identity(c)
 	if long, gone := p.gone[node]; gone {
-		// The node has been missed in two views, which is enough but for addresses.
+		// Two views have shown that the node is gone. Addresses must have been seen unused twice as well.
 		return (p.see(what, form, 0) || c.Holder == nil) && long
 	}
 	return p.rules.Grace > 0 && p.see(what, form, p.rules.Grace)
 }
 
-// identity returns what a candidate is, a number that stands for the state that it is in, and the node that it belongs to, by whose end
-// it is judged.
+// identity returns what identifies a candidate, a hash of its state, and the node whose existence decides on its grace period.
 func identity(c *audit.Candidate) (what thing, form uint64, node string) {
 	var m *api.Meta
 	switch {
@@ -158,7 +156,7 @@ func identity(c *audit.Candidate) (what thing, form uint64, node string) {
 	return thing{c.Fix, m.Name}, h.Sum64(), node
 }
 
-// formOf is another number when the address was released and assigned again: the sequence number tells.
+// formOf differs when the address was released and assigned again, by the sequence number.
 func formOf(a audit.Held) uint64 {
 	h := fnv.New64a()
 	text := a.Address.As16()
@@ -168,7 +166,7 @@ func formOf(a audit.Held) uint64 {
 	return h.Sum64()
 }
 
-// seeNodes finds out which of the nodes that own or hold something are gone.
+// seeNodes records which of the nodes that own or hold something are gone.
 func (p *pass) seeNodes() {
 	for i := range p.view.Affinities {
 		if a := &p.view.Affinities[i]; a.Spec.Type != api.AffinityVirtual {

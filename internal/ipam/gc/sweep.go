@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// batchBlocks is in how many blocks addresses are freed after one look at who uses them: so many are written within seconds.
+	// batchBlocks is how many blocks are written after one check of pods and nodes: it takes seconds.
 	batchBlocks = 32
 	// fewPods is how many pods of a node are read one by one; more are listed.
 	fewPods = 4
@@ -29,7 +29,7 @@ const (
 
 // Sweeper carries decisions out.
 type Sweeper struct {
-	// IPAM has the addresses, Cluster the Nodes and Pods. Both are asked past all caches.
+	// IPAM has the addresses, Cluster the Nodes and Pods. Both are read without a cache.
 	IPAM, Cluster datastore.Store
 	Client        *ipam.Client
 	Log           *slog.Logger
@@ -39,9 +39,9 @@ type Sweeper struct {
 type Report struct {
 	// Freed are addresses by the node that they were assigned on.
 	Freed map[string]int
-	// Spared are holders who turned out to be alive, or had changed.
+	// Spared are holders that turned out to be in use, or had changed.
 	Spared int
-	// Handles, Blocks and Affinities were removed, Confirmed are affinities that were completed.
+	// Handles, Blocks and Affinities were deleted, Confirmed are affinities that were confirmed.
 	Handles, Blocks, Affinities, Confirmed int
 }
 
@@ -64,15 +64,15 @@ type sweep struct {
 	report Report
 }
 
-// Sweep carries out what was decided by a view. What fails, or turns out to be otherwise, is left for the next pass to see; a
-// datastore or an API server that does not answer ends the sweep.
+// Sweep carries out a decision. What fails or has changed is left to the next pass; an unavailable datastore or API server ends the
+// sweep.
 func (s *Sweeper) Sweep(ctx context.Context, view *inventory.View, d *Decision) (Report, error) {
 	w := &sweep{Sweeper: s, view: view, report: Report{Freed: map[string]int{}}, handles: map[string]*inventory.Handle{}}
 	for i := range view.Handles {
 		w.handles[view.Handles[i].Name] = &view.Handles[i]
 	}
 	var errs []error
-	for _, step := range []func(context.Context, *Decision) error{w.freeHolders, w.forgetHandles, w.giveUpBlocks, w.mendAffinities} {
+	for _, step := range []func(context.Context, *Decision) error{w.freeHolders, w.deleteHandles, w.releaseBlocks, w.repairAffinities} {
 		err := step(ctx, d)
 		errs = append(errs, err)
 		if hopeless(err) || ctx.Err() != nil {
@@ -82,7 +82,7 @@ func (s *Sweeper) Sweep(ctx context.Context, view *inventory.View, d *Decision) 
 	return w.report, errors.Join(errs...)
 }
 
-// hopeless reports that whatever is asked next will fail too, or will be a burden to a server that has too much to do.
+// hopeless reports whether further requests will fail too, or would burden an overloaded server.
 func hopeless(err error) bool {
 	return errors.Is(err, datastore.ErrUnavailable) || errors.Is(err, datastore.ErrUnauthorized) || errors.Is(err, context.Canceled)
 }
@@ -103,7 +103,7 @@ func (w *sweep) freeHolders(ctx context.Context, d *Decision) error {
 	return errors.Join(errs...)
 }
 
-// batch returns how many of the holders, which are in the order of their addresses, fill as many blocks as are written at once.
+// batch returns how many of the holders, which are in the order of their addresses, fill the blocks of one batch.
 func batch(holders []audit.Candidate) int {
 	blocks := map[*inventory.Block]bool{}
 	for i := range holders {
@@ -115,17 +115,17 @@ func batch(holders []audit.Candidate) int {
 	return len(holders)
 }
 
-// freeBatch frees the addresses of those holders who do not use them, as the API server says now.
+// freeBatch frees the addresses of those holders that, as the API server says now, do not use them.
 func (w *sweep) freeBatch(ctx context.Context, due []audit.Candidate) error {
 	index, err := w.look(ctx, due)
 	if err != nil {
-		return fmt.Errorf("look once more who uses addresses: %w", err)
+		return fmt.Errorf("check again whether addresses are in use: %w", err)
 	}
 	var dead []*audit.Holder
 	var expired []ipam.Expired
 	for i := range due {
 		h := due[i].Holder
-		if !stillUnused(index, h) {
+		if !unusedNow(index, h) {
 			w.Log.Warn("address kept: it looked unused and is not", "handle", h.Handle, "address", h.Addresses[0].Address, "reason", h.Why)
 			w.report.Spared++
 			continue
@@ -139,7 +139,7 @@ func (w *sweep) freeBatch(ctx context.Context, due []audit.Candidate) error {
 		freed[i] = dead[at]
 		w.note(freed[i])
 	}
-	return errors.Join(err, w.forgetFreed(ctx, freed))
+	return errors.Join(err, w.deleteFreed(ctx, freed))
 }
 
 func (w *sweep) note(h *audit.Holder) {
@@ -149,26 +149,26 @@ func (w *sweep) note(h *audit.Holder) {
 	w.Log.Info("addresses freed", "addresses", len(h.Addresses), "first", h.Addresses[0].String(), "handle", h.Handle, "reason", h.Why)
 }
 
-// stillUnused judges a holder anew. One whose node is back had no grace.
-func stillUnused(index *inventory.Index, h *audit.Holder) bool {
+// unusedNow judges a holder again. If it was due because its node was gone, the node must still be gone.
+func unusedNow(index *inventory.Index, h *audit.Holder) bool {
 	return !slices.ContainsFunc(h.Addresses, func(a audit.Held) bool {
 		verdict, _ := index.Judge(a.Allocation)
 		return !verdict.Unused() || h.Orphaned && verdict != inventory.Orphaned
 	})
 }
 
-// forgetFreed removes the handles of those who have just been freed. Their objects are as the view showed them, or stay for a later pass.
-func (w *sweep) forgetFreed(ctx context.Context, freed []*audit.Holder) error {
+// deleteFreed deletes the handles of freed holders, as the view showed them. One that has changed is left to a later pass.
+func (w *sweep) deleteFreed(ctx context.Context, freed []*audit.Holder) error {
 	return each(ctx, freed, func(ctx context.Context, h *audit.Holder) error {
 		if seen := w.handles[inventory.HandleName(h.Handle)]; h.Handle != "" && seen != nil {
-			return w.forget(ctx, seen, h.Handle)
+			return w.deleteHandle(ctx, seen, h.Handle)
 		}
 		return nil
 	})
 }
 
-func (w *sweep) forget(ctx context.Context, seen *inventory.Handle, id string) error {
-	gone, err := w.Client.ForgetHandle(ctx, seen.Meta, id)
+func (w *sweep) deleteHandle(ctx context.Context, seen *inventory.Handle, id string) error {
+	gone, err := w.Client.DeleteHandle(ctx, seen.Meta, id)
 	if gone {
 		w.mu.Lock()
 		w.report.Handles++
@@ -177,16 +177,16 @@ func (w *sweep) forget(ctx context.Context, seen *inventory.Handle, id string) e
 	return err
 }
 
-// forgetHandles removes handles that hold nothing. One list of all blocks, as they are now, says for all of them that this is so: none
-// has been written for the grace, and whoever assigns by a handle writes it first.
-func (w *sweep) forgetHandles(ctx context.Context, d *Decision) error {
-	unused, err := w.notOfTunnels(ctx, d.due(audit.RemoveHandle))
+// deleteHandles deletes handles that hold nothing. One consistent list of all blocks confirms that for all of them: none was written for
+// the grace period, and an assignment writes the handle before the block.
+func (w *sweep) deleteHandles(ctx context.Context, d *Decision) error {
+	unused, err := w.exceptTunnels(ctx, d.due(audit.RemoveHandle))
 	if err != nil || len(unused) == 0 {
 		return err
 	}
 	blocks, err := inventory.ReadBlocks(ctx, w.IPAM)
 	if err != nil {
-		return fmt.Errorf("look once more which handles hold nothing: %w", err)
+		return fmt.Errorf("check again which handles hold nothing: %w", err)
 	}
 	holding := audit.Holding(blocks)
 	var damaged []netip.Prefix
@@ -199,11 +199,11 @@ func (w *sweep) forgetHandles(ctx context.Context, d *Decision) error {
 		if holding[h.Name] {
 			return nil
 		}
-		return w.forgetOutside(ctx, h, damaged)
+		return w.deleteEmpty(ctx, h, damaged)
 	})
 }
 
-// each does something with all of a list, some of them at a time.
+// each runs do for all items, some in parallel.
 func each[T any](ctx context.Context, all []T, do func(context.Context, T) error) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(parallel)
@@ -213,10 +213,10 @@ func each[T any](ctx context.Context, all []T, do func(context.Context, T) error
 	return g.Wait()
 }
 
-// forgetOutside removes a handle, unless it may hold something in a damaged block.
-func (w *sweep) forgetOutside(ctx context.Context, h *inventory.Handle, damaged []netip.Prefix) error {
+// deleteEmpty deletes a handle, unless it may hold something in a damaged block.
+func (w *sweep) deleteEmpty(ctx context.Context, h *inventory.Handle, damaged []netip.Prefix) error {
 	if len(damaged) == 0 {
-		return w.forget(ctx, h, h.ID)
+		return w.deleteHandle(ctx, h, h.ID)
 	}
 	now := inventory.Handle{Meta: api.Meta{Name: h.Name}}
 	err := w.IPAM.Get(ctx, &now)
@@ -224,16 +224,16 @@ func (w *sweep) forgetOutside(ctx context.Context, h *inventory.Handle, damaged 
 	case errors.Is(err, datastore.ErrNotFound):
 		return nil
 	case err != nil:
-		return fmt.Errorf("look where handle %s holds something: %w", h.Name, err)
+		return fmt.Errorf("read which blocks handle %s names: %w", h.Name, err)
 	case now.ResourceVersion != h.ResourceVersion, audit.MayHold(&now, damaged):
 		return nil
 	}
-	return w.forget(ctx, h, h.ID)
+	return w.deleteHandle(ctx, h, h.ID)
 }
 
-// notOfTunnels reads the handles of which nothing but the name was seen, and that is of a tunnel of a node that exists. It returns those
-// that are not the node's, and all others.
-func (w *sweep) notOfTunnels(ctx context.Context, due []audit.Candidate) (unused []*inventory.Handle, err error) {
+// exceptTunnels reads the handles that are named like that of an existing node's tunnel and of which only the metadata was seen. It
+// returns those that are not the node's, and all other handles.
+func (w *sweep) exceptTunnels(ctx context.Context, due []audit.Candidate) (unused []*inventory.Handle, err error) {
 	index := inventory.NewIndex(w.view.Nodes, nil)
 	for _, c := range due {
 		h := *c.Handle
@@ -244,7 +244,7 @@ func (w *sweep) notOfTunnels(ctx context.Context, due []audit.Candidate) (unused
 				continue
 			}
 			if err != nil {
-				return nil, fmt.Errorf("look whether handle %s is of a tunnel: %w", h.Name, err)
+				return nil, fmt.Errorf("check whether handle %s is of a tunnel: %w", h.Name, err)
 			}
 		}
 		unused = append(unused, &h)
@@ -252,30 +252,30 @@ func (w *sweep) notOfTunnels(ctx context.Context, due []audit.Candidate) (unused
 	return unused, nil
 }
 
-// giveUpBlocks removes blocks, and the claims of them.
-func (w *sweep) giveUpBlocks(ctx context.Context, d *Decision) error {
-	due, err := w.notBack(ctx, d.due(audit.RemoveBlock))
+// releaseBlocks deletes idle blocks and their affinities.
+func (w *sweep) releaseBlocks(ctx context.Context, d *Decision) error {
+	due, err := w.stillGone(ctx, d.due(audit.RemoveBlock))
 	if err != nil {
 		return err
 	}
 	return each(ctx, due, func(ctx context.Context, c audit.Candidate) error {
-		gone, err := w.Client.GiveUp(ctx, w.view.Config, c.Block.Meta)
+		gone, err := w.Client.ReleaseBlock(ctx, w.view.Config, c.Block.Meta)
 		return w.count(&w.report.Blocks, gone, err, "block removed", c.Block.Name, c.Why)
 	})
 }
 
-// mendAffinities removes claims of nothing, and completes those of blocks that are in use.
-func (w *sweep) mendAffinities(ctx context.Context, d *Decision) error {
-	due, err := w.notBack(ctx, d.due(audit.RemoveClaim))
+// repairAffinities deletes affinities without a block of their own, and confirms pending ones of blocks in use.
+func (w *sweep) repairAffinities(ctx context.Context, d *Decision) error {
+	due, err := w.stillGone(ctx, d.due(audit.RemoveClaim))
 	if err != nil {
 		return err
 	}
 	return each(ctx, append(due, d.due(audit.Claim)...), func(ctx context.Context, c audit.Candidate) error {
 		if c.Fix == audit.Claim {
-			done, err := w.Client.ConfirmClaim(ctx, c.Claim)
+			done, err := w.Client.ConfirmAffinity(ctx, c.Claim)
 			return w.count(&w.report.Confirmed, done, err, "affinity confirmed", c.Claim.Name, c.Why)
 		}
-		gone, err := w.Client.DropClaim(ctx, c.Claim)
+		gone, err := w.Client.DeleteAffinity(ctx, c.Claim)
 		return w.count(&w.report.Affinities, gone, err, "affinity removed", c.Claim.Name, c.Why)
 	})
 }

@@ -30,7 +30,7 @@ func (b *Block) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// NewBlock returns what matters of a stored block.
+// NewBlock returns the relevant parts of a stored block.
 func NewBlock(obj *api.IPAMBlock) Block {
 	b := Block{Meta: bare(obj.Meta), Sequence: obj.Spec.SequenceNumber}
 	b.DeletionTimestamp = obj.DeletionTimestamp
@@ -64,7 +64,7 @@ func NewBlock(obj *api.IPAMBlock) Block {
 	return b
 }
 
-// bare keeps what says which object and which state of it.
+// bare keeps the metadata that identifies an object and its revision.
 func bare(m api.Meta) api.Meta {
 	return api.Meta{Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion, CreationTimestamp: m.CreationTimestamp, Annotations: bookmark(m)}
 }
@@ -118,7 +118,7 @@ func classOf(a Allocation, attributes map[string]string) Class {
 	return Unknown
 }
 
-// since reads Go's own form of a time, of which Calico's writers may add a monotonic clock's.
+// since parses the format of Go's time.Time.String, which may end with a monotonic clock reading.
 func since(text string) time.Time {
 	text, _, _ = strings.Cut(text, " m=")
 	at, _ := time.Parse("2006-01-02 15:04:05.999999999 -0700 MST", text)
@@ -127,7 +127,7 @@ func since(text string) time.Time {
 
 func owner(affinity string) (string, bool) { return strings.CutPrefix(affinity, api.AffinityHost+":") }
 
-// blockList is a list of any datastore, whose blocks become small as they come.
+// blockList is a list of any datastore that converts blocks as they are decoded.
 type blockList struct{ items []Block }
 
 // ItemType implements api.ResourceList.
@@ -173,7 +173,7 @@ func (h *Handle) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// NewHandle returns what matters of a stored handle.
+// NewHandle returns the relevant parts of a stored handle.
 func NewHandle(obj *api.IPAMHandle) Handle {
 	h := Handle{Meta: bare(obj.Meta), ID: obj.Spec.HandleID, Named: obj.Spec.HandleID == "", Node: shared(obj.Annotations[names.AnnotationNode])}
 	for text, n := range obj.Spec.Block {
@@ -191,14 +191,14 @@ func NewHandle(obj *api.IPAMHandle) Handle {
 	return h
 }
 
-// HandleName returns the name of the object of a handle. Calico's migration from host-local once kept the end of a line in handles; it
-// compares without, too.
+// HandleName returns the name of the object of a handle. Calico's migration from host-local once stored handles with a carriage return;
+// it compares without, too.
 func HandleName(id string) string {
 	id, _, _ = strings.Cut(id, "\r")
 	return names.Handle(id)
 }
 
-// String names the address and who holds it, for people.
+// String names the address and its owner, for people.
 func (a *Allocation) String() string {
 	switch {
 	case a.Class == OfPod:

@@ -23,7 +23,7 @@ func (n *Node) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// tunnelAnnotations is where a Node names the ends of its tunnels, by their types.
+// tunnelAnnotations are the annotations of a Node with its tunnels' addresses, by the type of the tunnel.
 var tunnelAnnotations = map[string]string{
 	api.AnnotationIPv4TunnelAddr:                   TypeIPIP,
 	api.AnnotationIPv4VXLANAddr:                    TypeVXLAN,
@@ -32,7 +32,7 @@ var tunnelAnnotations = map[string]string{
 	"projectcalico.org/IPv6WireguardInterfaceAddr": TypeWireGuardV6,
 }
 
-// NewNode returns what matters of a Node.
+// NewNode returns the relevant parts of a Node.
 func NewNode(m api.Meta) Node {
 	n := Node{Meta: bare(m)}
 	for key, value := range m.Labels {
@@ -66,7 +66,7 @@ func bookmark(m api.Meta) map[string]string {
 // ResourceType implements api.Resource.
 func (*Pod) ResourceType() api.Type { return (*api.Pod)(nil).ResourceType() }
 
-// podObject is what is read of a Pod. Containers, which are most of it, are not decoded.
+// podObject has the fields of a Pod that are read. Containers, which are most of a Pod, are not decoded.
 type podObject struct {
 	Meta api.Meta `json:"metadata"`
 	Spec struct {
@@ -105,7 +105,7 @@ func newPod(obj *podObject) Pod {
 	return p
 }
 
-// add notes an address, whatever way of writing it: with a prefix length, as IPv4 in IPv6, in upper case, with zeros.
+// add adds an address in any notation: with a prefix length, as IPv4 in IPv6, in upper case, with zeros.
 func (p *Pod) add(text string) {
 	a, err := netip.ParseAddr(text)
 	if err != nil {

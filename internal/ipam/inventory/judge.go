@@ -1,24 +1,24 @@
 package inventory
 
-// Verdict is what is known of an address that somebody holds.
+// Verdict is whether an address is in use.
 type Verdict uint8
 
 // The verdicts.
 const (
-	// Live: somebody uses it, or nothing says that nobody does.
+	// Live: it is in use, or may be.
 	Live Verdict = iota
-	// Dead: its pod is gone, has finished, sits on another node or has other addresses.
+	// Dead: its pod is gone, has finished, is on another node or has other addresses.
 	Dead
-	// Orphaned: it is dead, and so is the node that it was assigned on: nobody is left who could come back to it.
+	// Orphaned: it is Dead, and the node that it was assigned on is gone.
 	Orphaned
-	// Foreign: it is not for this project to say, and what belongs to a node cannot be cleaned up around it.
+	// Foreign: what uses it is unknown here. It is never freed.
 	Foreign
 )
 
-// Unused reports that nobody uses the address.
+// Unused reports that the address is not in use.
 func (v Verdict) Unused() bool { return v == Dead || v == Orphaned }
 
-// Index finds what a View knows of an address's holder.
+// Index finds the nodes and pods of a View.
 type Index struct {
 	nodes map[string]*Node
 	pods  map[PodKey]*Pod
@@ -45,7 +45,7 @@ func (x *Index) Node(name string) *Node { return x.nodes[name] }
 // Pod returns the pod of that name, nil if there is none.
 func (x *Index) Pod(key PodKey) *Pod { return x.pods[key] }
 
-// Judge says whether an address is in use, and why not.
+// Judge returns whether an address is in use, and if not, why.
 func (x *Index) Judge(a *Allocation) (verdict Verdict, why string) {
 	if a.Cooling() {
 		return Live, "" // it becomes free by itself
@@ -55,7 +55,7 @@ func (x *Index) Judge(a *Allocation) (verdict Verdict, why string) {
 	case OfPod:
 		why = x.pods[PodKey{a.Namespace, a.Pod}].unused(a)
 	case OfContainer:
-		// Nothing tells of a container that is no pod but the node that it runs on.
+		// Of a container that is not a pod's, only its node is known.
 		if gone {
 			return Orphaned, "its node is gone"
 		}
@@ -79,7 +79,7 @@ func (x *Index) Judge(a *Allocation) (verdict Verdict, why string) {
 	return Dead, why
 }
 
-// unused says why a pod, nil if there is none, does not use an address that was assigned for it; empty if it does, or may.
+// unused returns why a pod, nil if there is none, does not use an address that was assigned to it; empty if it does, or may.
 func (p *Pod) unused(a *Allocation) string {
 	switch {
 	case p == nil:
@@ -90,9 +90,9 @@ func (p *Pod) unused(a *Allocation) string {
 		return "its pod is on node " + p.Node
 	case p.HostNetwork:
 		return "its pod is in the network of its node"
-	case !p.Reported: // it is being started, and may be about to say so
+	case !p.Reported: // it is being started
 		return ""
-	case a.Further: // of that only the plugin that made the interface tells, if anybody does
+	case a.Further: // the pod's status may not have it
 		return ""
 	case !p.Uses(a.Address):
 		return "its pod has other addresses"

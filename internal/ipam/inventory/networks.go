@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// annotationNetworks has what Multus attached to a pod, the addresses of further interfaces among it. Its status names those of the
-// first one only.
+// annotationNetworks is Multus' annotation, with the addresses of a pod's additional interfaces. The pod's status has those of the first
+// one only.
 const annotationNetworks = "k8s.v1.cni.cncf.io/network-status"
 
-// otherNetworks returns the addresses that the annotation names. One that cannot be read names none.
+// otherNetworks returns the addresses in the annotation, none if it can't be parsed.
 func otherNetworks(text string) []string {
 	if text == "" {
 		return nil

@@ -21,10 +21,10 @@ type Source struct {
 	Cluster datastore.Store
 }
 
-// Read reads everything, as of now: each list is consistent in itself. Of a cluster that lives they differ by what happens
-// meanwhile, so whoever acts on a View looks again.
+// Read reads everything. Each list is consistent in itself; in a running cluster one list may be newer than another, so a caller that
+// acts on a View checks again.
 //
-// What others may still use is read after what holds it: a pod that starts meanwhile is seen, and is not taken for gone.
+// Nodes and Pods are read after the addresses, so that a pod that starts meanwhile is seen.
 func Read(ctx context.Context, from Source, now func() time.Time) (View, error) {
 	v, err := ReadIPAM(ctx, from.IPAM, now)
 	if err != nil {
@@ -36,13 +36,13 @@ func Read(ctx context.Context, from Source, now func() time.Time) (View, error) 
 	g.Go(func() error { return from.Cluster.List(gctx, &nodes, datastore.ListOptions{}) })
 	g.Go(func() error { return from.Cluster.List(gctx, &pods, datastore.ListOptions{}) })
 	if err := g.Wait(); err != nil {
-		return View{}, fmt.Errorf("read who may use the addresses: %w", err)
+		return View{}, fmt.Errorf("read nodes and pods: %w", err)
 	}
 	v.Nodes, v.Pods = nodes.Items, pods.Items
 	return v, nil
 }
 
-// ReadIPAM reads all but who may use the addresses.
+// ReadIPAM reads all but Nodes and Pods.
 func ReadIPAM(ctx context.Context, store datastore.Store, now func() time.Time) (View, error) {
 	v := View{Taken: now()}
 	if err := v.readIPAM(ctx, store); err != nil {

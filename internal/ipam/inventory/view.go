@@ -14,9 +14,9 @@ import (
 
 // View is the cluster's addresses at one moment, in no particular order.
 type View struct {
-	// Taken is when it was read; of a View that watches keep, until when it is known to miss nothing.
+	// Taken is when it was read; of a View from watches, until when it is known to be complete.
 	Taken time.Time
-	// Ready is what ClusterInformation says of the datastore: false while somebody migrates it, and nothing may be written.
+	// Ready is ClusterInformation's datastoreReady: false during a migration, when nothing may be written.
 	Ready bool
 	// Information is the ClusterInformation, nil if there is none.
 	Information  *api.ClusterInformation
@@ -44,13 +44,19 @@ type Block struct {
 	Allocations []Allocation
 	// Free is how many addresses can be assigned, reserved ones among them.
 	Free int
-	// Damage says how the block contradicts itself, nil if it does not. Of a damaged block nothing else is known but its name,
-	// its revision and, if the name tells, its CIDR.
+	// Damage says how the block contradicts itself, nil if it does not. Of a damaged block only the name, the revision and, if
+	// the name has it, the CIDR are known.
 	Damage error
 }
 
-// Owner returns the node that a block belongs to; false if it belongs to nobody, or to something that is no node.
+// Owner returns the node that a block has an affinity to; false if it has none, or one that is not to a node.
 func (b *Block) Owner() (string, bool) { return owner(b.Affinity) }
+
+// Borrowed reports whether an address of the block is used on another node than the block's.
+func (b *Block) Borrowed(a *Allocation) bool {
+	owner, hosted := b.Owner()
+	return hosted && a.Node != "" && a.Node != owner
+}
 
 // Allocation is one address of a block that is not free.
 type Allocation struct {
@@ -59,8 +65,9 @@ type Allocation struct {
 	Handle string
 	// Sequence is the number that the block had when it was assigned; 0 if the block does not say.
 	Sequence uint64
-	Class    Class
-	// Further is true of an address of an interface that another plugin made beside the pod's first: the pod may not say that it has it.
+	// Class is the kind of an address's owner.
+	Class Class
+	// Further: the address is of an additional interface of the pod, as Multus adds them. The pod's status may not have it.
 	Further bool
 	// Node, Namespace and Pod are who holds it, as far as the attributes tell; Type is what a tunnel's attributes say.
 	Node, Namespace, Pod, Type string
@@ -70,7 +77,7 @@ type Allocation struct {
 	Released time.Time
 }
 
-// Cooling reports that nobody holds the address any more, and that it is not free yet.
+// Cooling reports that the address was released and is not free yet.
 func (a *Allocation) Cooling() bool { return !a.Released.IsZero() }
 
 // Class is what an address is for.
@@ -78,7 +85,7 @@ type Class uint8
 
 // The classes of allocations, by their attributes.
 const (
-	Unknown      Class = iota // nothing tells
+	Unknown      Class = iota // the attributes do not say
 	OfPod                     // a pod's: node, namespace and pod are known
 	OfContainer               // of a container that is no pod
 	Tunnel                    // of a node's tunnel
@@ -101,7 +108,7 @@ type Handle struct {
 	Odd []string
 	// Named: only the object's metadata was read. Its name is the ID in lower case.
 	Named bool
-	// Node is whose it says it is. Calico's do not.
+	// Node is the node that the handle names. Calico's handles name none.
 	Node string
 }
 
@@ -120,8 +127,8 @@ type Pod struct {
 	HostNetwork bool
 	// Finished: it has succeeded or failed, and does not use its addresses any more.
 	Finished bool
-	// Addresses are all that its status and its annotations name, IPv4 unmapped. Reported says that its status names any: a
-	// pod that has just got an address does not say so yet.
+	// Addresses are all that its status and its annotations name, IPv4 unmapped. Reported: its status names any, which it
+	// does a while after the assignment.
 	Addresses []netip.Addr
 	Reported  bool
 }
@@ -136,5 +143,5 @@ func (p *Pod) Uses(a netip.Addr) bool {
 	return false
 }
 
-// shared returns the one copy of a text that many objects have.
+// shared interns a text that many objects have.
 func shared(text string) string { return unique.Make(text).Value() }

@@ -1,5 +1,5 @@
-// Package controllers is the program kube-controllers: the cluster-wide side of IPAM. With the argument ipam it is a tool for people,
-// with -r or -l it asks the one that runs whether it is ready or alive.
+// Package controllers is the program kube-controllers: the cluster-wide side of IPAM. With the argument ipam it is the tool for
+// administrators, with -r or -l it probes the running controllers.
 package controllers
 
 import (
@@ -97,7 +97,7 @@ func ask(ctx context.Context, env config.Env, path string) error {
 	return nil
 }
 
-// gcPercent has the garbage of a look at 30,000 pods collected sooner than Go would: there is little to do, and time for it.
+// gcPercent makes Go collect the garbage of a pass over 30,000 pods sooner: the process is idle most of the time.
 const gcPercent = 40
 
 // runControllers is the controllers, until ctx ends.
@@ -125,12 +125,12 @@ func runControllers(ctx context.Context, env config.Env, stderr io.Writer) error
 	}
 	err = controllers.New(deps).Run(ctx)
 	if err == nil {
-		log.Info("told to end")
+		log.Info("shutting down")
 	}
 	return err
 }
 
-// open makes the doors to the outside. No request is made yet.
+// open makes the clients. No request is made yet.
 func open(ctx context.Context, cfg config.Controllers, identity string, log *slog.Logger) (controllers.Deps, error) {
 	rest, err := cluster.Connect(cfg.Kubeconfig, "tortie-"+name)
 	if err != nil {
@@ -157,7 +157,7 @@ func open(ctx context.Context, cfg config.Controllers, identity string, log *slo
 	return deps, nil
 }
 
-// identity is a name that no other process has, and none had before in the same pod.
+// identity is unique, also against earlier processes in the same pod.
 func identity(pod string) string {
 	return pod + "_" + strconv.FormatUint(rand.Uint64(), 36)
 }
