@@ -15,6 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
+	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
 // annotate changes an annotation of a Node; empty removes it.
@@ -81,7 +82,7 @@ func TestAgentNeedsIPIP(t *testing.T) {
 	r := newRig(t)
 	r.make(t, &api.IPPool{Meta: api.Meta{Name: "needs"}, Spec: api.IPPoolSpec{CIDR: "10.97.0.0/16", BlockSize: 26, IPIPMode: api.EncapAlways}})
 	status, _ := r.agent(t, newPeers())
-	if err := ipip.Available(); errors.Is(err, ipip.ErrNoIPIP) {
+	if err := netnstest.IPIP(); errors.Is(err, ipip.ErrNoIPIP) {
 		named(t, status, "run: kubectl patch ippools.crd.projectcalico.org needs --type=merge")
 	} else {
 		within(t, 2*soon, "ready", func() bool { return err == nil && status.Report().Ready })

@@ -30,6 +30,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/routes"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
+	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
 const (
@@ -111,7 +112,7 @@ func throughVXLAN(ctx context.Context) ([]*path, error) {
 	agent, err := newPair(ctx, vxlanMTU, func(n, other *node) error {
 		t := vxlan.Tunnel{Local: n.addr, Parent: "eth0", MAC: n.mac(), MTU: vxlanMTU, Addr: n.block.Addr(),
 			Peers: []vxlan.Peer{{Addr: other.block.Addr(), MAC: other.mac(), Node: other.addr}}}
-		if err := vxlan.New(n.conn).Sync(ctx, t); err != nil {
+		if _, err := vxlan.New(n.conn).Merge(ctx, t); err != nil {
 			return err
 		}
 		return n.program(ctx, routes.To(other.block, routes.Hop{Via: other.block.Addr(), Dev: vxlan.Device4, Onlink: true}))
@@ -190,7 +191,7 @@ func newPair(ctx context.Context, podMTU int, program func(n, other *node) error
 			block: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(i + 1), 0}), 26),
 		}
 		for _, ns := range []**netlinkx.Namespace{&n.ns, &n.pod} {
-			if *ns, err = netlinkx.NewNamespace(); err != nil {
+			if *ns, err = netnstest.NewNamespace(); err != nil {
 				return pair, err
 			}
 		}

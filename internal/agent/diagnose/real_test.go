@@ -334,7 +334,7 @@ func TestVXLANOnTheWay(t *testing.T) {
 				Local: local, Parent: "eth0", MAC: vxlan.MACOf(side.name, j == 1), MTU: 1430 - 20*j, Addr: side.inner[j],
 				Peers: []vxlan.Peer{{Addr: other.inner[j], MAC: vxlan.MACOf(other.name, j == 1), Node: []netip.Addr{other.v4, other.v6}[j]}},
 			}
-			if err := vxlan.New(side.ns.Conn).Sync(t.Context(), tunnel); err != nil {
+			if _, err := vxlan.New(side.ns.Conn).Merge(t.Context(), tunnel); err != nil {
 				t.Fatal(err)
 			}
 			side.ns.Run(t, "ip", "route", "add", other.block[j], "via", other.inner[j].String(), "dev", vxlan.Device(j == 1), "onlink")

@@ -6,10 +6,10 @@ import (
 	"os/exec"
 	"testing"
 
-	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/routes"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
 // inVM in the environment says that this is the virtual machine.
@@ -18,7 +18,7 @@ const inVM = "TORTIE_TEST_IN_VM"
 // TestTunnel probes real tunnels: of this kernel or, if it has none, of one in a virtual machine, which runs this very binary.
 func TestTunnel(t *testing.T) {
 	t.Parallel()
-	err := ipip.Available()
+	err := netnstest.IPIP()
 	if err == nil {
 		throughTunnel(t)
 		return

@@ -107,14 +107,6 @@ func (s *Syncer) sync(ctx context.Context, c Config, sources bool) error {
 	return nil
 }
 
-// Remove takes the guard away.
-func (s *Syncer) Remove(ctx context.Context) error {
-	if _, err := s.table.Sync(ctx, empty()); err != nil {
-		return fmt.Errorf("packet guard: %w", err)
-	}
-	return nil
-}
-
 // Counters returns what was dropped, by reason. A reason without a rule is missing. Counting begins anew when a rule changes.
 func (s *Syncer) Counters(ctx context.Context) (map[string]nft.Counter, error) {
 	return s.table.Counters(ctx, prefix)

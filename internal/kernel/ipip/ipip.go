@@ -47,22 +47,6 @@ func Is(l netlinkx.Link) bool {
 	return l.Name == Device && l.Kind == kind && !l.Tunnel.Local.IsValid() && !l.Tunnel.Remote.IsValid()
 }
 
-// Available returns nil if the kernel has IPIP, or can load it, and ErrNoIPIP if not. It tries in a namespace of its own.
-func Available() error {
-	ns, err := netlinkx.NewNamespace()
-	if err != nil {
-		return err
-	}
-	defer ns.Close()
-	conn, err := netlinkx.OpenAt(ns)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	_, err = New(conn).ensure()
-	return err
-}
-
 // Sync makes the device as desired: its MTU, path MTU discovery on, up, and with the one address, or none. What is right is not
 // written, and the right address stays throughout. The error wraps ErrNoIPIP if the kernel has no IPIP.
 func (s *Syncer) Sync(ctx context.Context, t Tunnel) error {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -33,12 +32,6 @@ func IsExist(err error) bool { return errors.Is(err, fs.ErrExist) }
 
 // IsUnsupported reports whether err says that the kernel was built without the kind of thing asked for.
 func IsUnsupported(err error) bool { return errors.Is(err, unix.EOPNOTSUPP) }
-
-// IsTimeout reports whether err says that the kernel did not answer in time, which on a busy node means that somebody
-// else holds the lock that guards all network configuration.
-func IsTimeout(err error) bool {
-	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, unix.EAGAIN)
-}
 
 // maxErrors bounds how many errors are told one by one: if a device is missing, ten thousand routes may be.
 const maxErrors = 10

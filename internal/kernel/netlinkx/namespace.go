@@ -62,21 +62,6 @@ func (n *Namespace) duplicate() (*Namespace, error) {
 // CurrentNamespace opens the namespace of the calling thread.
 func CurrentNamespace() (*Namespace, error) { return OpenNamespace(threadNamespace) }
 
-// NewNamespace makes an empty namespace that nothing but the returned reference keeps alive. The caller's own namespace
-// does not change.
-func NewNamespace() (*Namespace, error) {
-	var made *Namespace
-	err := onThread(func() error {
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			return fmt.Errorf("make a network namespace: %w", err)
-		}
-		var err error
-		made, err = CurrentNamespace()
-		return err
-	})
-	return made, err
-}
-
 // checkNetworkNamespace refuses what setns would refuse, but with a name for it.
 func checkNetworkNamespace(fd int) error {
 	var st unix.Statfs_t

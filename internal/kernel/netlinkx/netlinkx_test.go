@@ -267,7 +267,7 @@ func TestRouteFilters(t *testing.T) {
 }
 
 func TestRoutesOfUntouchedNamespace(t *testing.T) {
-	ns, err := netlinkx.NewNamespace()
+	ns, err := netnstest.NewNamespace()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -558,7 +558,7 @@ func TestDoLeavesThreadsWhereTheyWere(t *testing.T) {
 }
 
 func TestConnOutlivesItsNamespaceReference(t *testing.T) {
-	ns, err := netlinkx.NewNamespace()
+	ns, err := netnstest.NewNamespace()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -617,7 +617,7 @@ func TestNetAdminIsEnough(t *testing.T) {
 }
 
 func workWithNetAdmin(t *testing.T) {
-	if _, err := netlinkx.NewNamespace(); !errors.Is(err, unix.EPERM) {
+	if _, err := netnstest.NewNamespace(); !errors.Is(err, unix.EPERM) {
 		t.Fatalf("NewNamespace: %v, want EPERM: the test still has CAP_SYS_ADMIN", err)
 	}
 	c, err := netlinkx.Open()

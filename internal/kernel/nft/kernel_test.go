@@ -53,7 +53,7 @@ func policy() nft.Part {
 		Chains: []nft.Chain{
 			{Name: "policy-forward", Hook: &nft.Hook{Type: nft.Filter, Number: nft.Forward, Priority: nft.PriorityFilter - 1}, Rules: []nft.Rule{
 				nft.NewRule("from pods", nft.InLink.HasPrefix("cali"), nft.Count(), nft.Map("policy-from", nft.InLink)),
-				nft.NewRule("", nft.OutLink.IsName("cali1"), nft.Do(nft.Jump("policy-pod1"))),
+				nft.NewRule("", nft.OutLink.Is(nft.LinkKey("cali1")), nft.Do(nft.Jump("policy-pod1"))),
 			}},
 			{Name: "policy-pod1", Rules: []nft.Rule{
 				nft.NewRule("", nft.IPv4.Is(), nft.In("policy-peers4", nft.IPv4.Src, nft.L4Proto, nft.DestPort), nft.Do(nft.Accept)),

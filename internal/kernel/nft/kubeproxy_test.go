@@ -274,7 +274,7 @@ func TestBesideKubeProxy(t *testing.T) {
 			if err := masquerade.Sync(t.Context(), nat.Config{}); err != nil {
 				t.Fatal(err)
 			}
-			if err := packets.Remove(t.Context()); err != nil {
+			if _, err := table.Sync(t.Context(), nft.Part{Prefixes: []string{"guard-"}}); err != nil {
 				t.Fatal(err)
 			}
 			same("after ours is gone")

@@ -142,11 +142,6 @@ func (f Field) IsNot(value string) Term { return f.compare(unix.NFT_CMP_NEQ, val
 // HasPrefix matches if the field begins with the value, as in nft's iifname "cali*".
 func (f Field) HasPrefix(value string) Term { return f.compare(unix.NFT_CMP_EQ, value) }
 
-// IsName matches a link's name as a whole.
-func (f Field) IsName(name string) Term {
-	return f.compare(unix.NFT_CMP_EQ, LinkKey(name))
-}
-
 func (f Field) compare(op uint32, value string) Term {
 	return Term{f.load(register), expr("cmp", func(a *nlmsg.Attributes) {
 		a.Number(unix.NFTA_CMP_SREG, register)

@@ -108,7 +108,7 @@ func TestHopsDrift(t *testing.T) {
 			ns.Run(t, "ip", strings.Fields(tt.command)...)
 			sync(t, tb, tt.want, viaBoth...)
 			sync(t, tb, routes.Stats{Kept: 5}, viaBoth...)
-			if tt.want.Changed() {
+			if changed(tt.want) {
 				wantHops(t, ns, viaBothTable...)
 			}
 		})
@@ -144,7 +144,7 @@ func TestHopWithoutLink(t *testing.T) {
 					t.Errorf("no route %q in\n%s", want, strings.Join(inTable(t, ns), "\n"))
 				}
 			}
-			if got, _ := tb.Sync(t.Context(), parsed(t, viaBoth...)); got.Changed() {
+			if got, _ := tb.Sync(t.Context(), parsed(t, viaBoth...)); changed(got) {
 				t.Errorf("steady: %+v", got)
 			}
 			for _, c := range tt.back {

@@ -51,9 +51,6 @@ type Stats struct {
 	Left     int // desired, and left to a predecessor that still runs
 }
 
-// Changed reports whether anything was written.
-func (s Stats) Changed() bool { return s.Added+s.Replaced+s.Deleted > 0 }
-
 // Table keeps our routes in one network namespace. What is there is read from the kernel each time. It is for one goroutine.
 type Table struct {
 	conn   *netlinkx.Conn

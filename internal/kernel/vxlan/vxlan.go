@@ -99,16 +99,10 @@ type Merged struct {
 	stale []netlinkx.Neighbour
 }
 
-// Sync makes the device as desired, with exactly these peers. What is right is not written, and the right address stays throughout.
-// A device that is right was perhaps made by Felix; it is used as it is. One with another VNI or port is made anew. The error wraps
-// ErrNoVXLAN if the kernel has no VXLAN.
-func (s *Syncer) Sync(ctx context.Context, t Tunnel) error {
-	m, err := s.Merge(ctx, t)
-	return errors.Join(err, m.Prune())
-}
-
-// Merge is Sync without its last step: entries that are not desired stay until Prune is called, so that routes which still lead to
-// them can be changed before.
+// Merge makes the device as desired, with these peers. What is right is not written, and the right address stays throughout. A device
+// that is right was perhaps made by Felix; it is used as it is. One with another VNI or port is made anew. Entries that are not desired
+// stay until Prune is called, so that routes which still lead to them can be changed before. The error wraps ErrNoVXLAN if the kernel
+// has no VXLAN.
 func (s *Syncer) Merge(ctx context.Context, t Tunnel) (Merged, error) {
 	t.VNI, t.Port = cmp.Or(t.VNI, DefaultVNI), cmp.Or(t.Port, DefaultPort)
 	if err := t.validate(); err != nil {

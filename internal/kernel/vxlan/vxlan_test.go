@@ -1,6 +1,7 @@
 package vxlan_test
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -45,9 +46,15 @@ func tunnel(v6 bool, peers int) vxlan.Tunnel {
 	return t
 }
 
+// syncTunnel is Merge with its Prune.
+func syncTunnel(t testing.TB, ns *netnstest.NS, tun vxlan.Tunnel) error {
+	m, err := vxlan.New(ns.Conn).Merge(t.Context(), tun)
+	return errors.Join(err, m.Prune())
+}
+
 func sync(t testing.TB, ns *netnstest.NS, tun vxlan.Tunnel) {
 	t.Helper()
-	if err := vxlan.New(ns.Conn).Sync(t.Context(), tun); err != nil {
+	if err := syncTunnel(t, ns, tun); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -295,7 +302,7 @@ func TestPartialFailure(t *testing.T) {
 		})
 	}
 	off("1")
-	err := vxlan.New(ns.Conn).Sync(t.Context(), tun)
+	err := syncTunnel(t, ns, tun)
 	if err == nil || !strings.Contains(err.Error(), vxlan.Device6) || strings.Count(err.Error(), "\n") > 20 {
 		t.Errorf("the error: %v", err)
 	}
@@ -325,7 +332,7 @@ func TestRefused(t *testing.T) {
 	} {
 		ns, tun := host(t), tunnel(false, 1)
 		change(&tun)
-		if err := vxlan.New(ns.Conn).Sync(t.Context(), tun); err == nil || !strings.Contains(err.Error(), part) {
+		if err := syncTunnel(t, ns, tun); err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("%s: %v", part, err)
 		}
 		if _, err := ns.Conn.LinkByName(vxlan.Device4); !netlinkx.IsNotExist(err) {
@@ -338,12 +345,12 @@ func TestRefused(t *testing.T) {
 func TestInTheWay(t *testing.T) {
 	ns, tun := host(t), tunnel(false, 1)
 	ns.Run(t, "ip", "link", "add", "flannel.1", "type", "vxlan", "id", "4096", "dstport", "4789")
-	if err := vxlan.New(ns.Conn).Sync(t.Context(), tun); err == nil || !strings.Contains(err.Error(), "interface flannel.1 has the same VNI 4096 and port 4789") {
+	if err := syncTunnel(t, ns, tun); err == nil || !strings.Contains(err.Error(), "interface flannel.1 has the same VNI 4096 and port 4789") {
 		t.Errorf("%v", err)
 	}
 	ns.Run(t, "ip", "link", "del", "flannel.1")
 	ns.Run(t, "ip", "link", "add", vxlan.Device4, "type", "bridge")
-	if err := vxlan.New(ns.Conn).Sync(t.Context(), tun); err == nil || !strings.Contains(err.Error(), "of kind bridge: remove or rename it") {
+	if err := syncTunnel(t, ns, tun); err == nil || !strings.Contains(err.Error(), "of kind bridge: remove or rename it") {
 		t.Errorf("%v", err)
 	}
 	if err := vxlan.New(ns.Conn).Remove(t.Context(), false); err != nil {

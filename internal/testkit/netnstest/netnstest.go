@@ -9,11 +9,15 @@ import (
 	"net"
 	"net/netip"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
 	"github.com/tortie-net/tortie/internal/testkit/needtest"
@@ -25,10 +29,40 @@ type NS struct {
 	Conn *netlinkx.Conn
 }
 
+// NewNamespace makes an empty namespace that nothing but the returned reference keeps alive. The caller's own namespace
+// does not change.
+func NewNamespace() (ns *netlinkx.Namespace, err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // the thread ends with the goroutine
+		if err = unix.Unshare(unix.CLONE_NEWNET); err == nil {
+			ns, err = netlinkx.CurrentNamespace()
+		}
+	}()
+	<-done
+	return ns, err
+}
+
+// IPIP returns nil if the kernel has IPIP, or can load it, and ipip.ErrNoIPIP if not.
+func IPIP() error {
+	ns, err := NewNamespace()
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	conn, err := netlinkx.OpenAt(ns)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return ipip.New(conn).Sync(context.Background(), ipip.Tunnel{MTU: 1480})
+}
+
 // New makes a namespace with lo up. It ends with the test.
 func New(t testing.TB) *NS {
 	t.Helper()
-	ns, err := netlinkx.NewNamespace()
+	ns, err := NewNamespace()
 	if err != nil {
 		t.Fatalf("make scratch namespace (tests of the kernel need root): %v", err)
 	}
@@ -203,7 +237,7 @@ func Dying(t testing.TB, host *NS, name string, prepare func(*netlinkx.Namespace
 
 func temporary(t testing.TB) *netlinkx.Namespace {
 	t.Helper()
-	ns, err := netlinkx.NewNamespace()
+	ns, err := NewNamespace()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/testkit/cnitest"
+	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
 const (
@@ -109,7 +110,7 @@ func (p *pod) newSandbox() (*sandbox, error) {
 	s := &sandbox{pod: p, container: p.containerID(p.made)}
 	s.path = filepath.Join(netnsPath, s.container)
 	var err error
-	if s.ns, err = netlinkx.NewNamespace(); err != nil {
+	if s.ns, err = netnstest.NewNamespace(); err != nil {
 		return nil, err
 	}
 	return s, p.Try(func() error {

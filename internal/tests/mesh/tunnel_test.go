@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
 // TestTunnel is the restart test over the kernel's IPIP.
@@ -25,7 +25,7 @@ func TestTunnelChange(t *testing.T) { withIPIP(t, changeOverTunnel) }
 
 // withIPIP runs a test on the host or, if its kernel has no IPIP, in a virtual machine, with the same test binary and agents.
 func withIPIP(t *testing.T, test func(*testing.T)) {
-	err := ipip.Available()
+	err := netnstest.IPIP()
 	if err == nil {
 		test(t)
 		return

@@ -1,0 +1,14 @@
+package guard
+
+import (
+	"context"
+	"fmt"
+)
+
+// Remove takes the guard away.
+func (s *Syncer) Remove(ctx context.Context) error {
+	if _, err := s.table.Sync(ctx, empty()); err != nil {
+		return fmt.Errorf("packet guard: %w", err)
+	}
+	return nil
+}
