@@ -36,8 +36,6 @@ var elsewhere = map[string]string{
 	"not read yet":                                              inside,
 	"path attribute is cut short":                               refused,
 	"the container is still wired":                              inside,
-	"the event does not exist any more":                         inside,
-	"the event exists":                                          inside,
 	"the release has no clearance":                              inside,
 	"usage":                                                     inside,
 	"BGP message could not be edited and was not sent":          broken,

@@ -88,9 +88,9 @@ type Deps struct {
 // Agent keeps this node's kernel and BGP speaker as the cluster wants them. Its fields belong to the goroutine of Run.
 type Agent struct {
 	Deps
-	ipam    *ipam.Client
-	sysctls sysctl.Root
-	herald  *herald
+	ipam        *ipam.Client
+	sysctls     sysctl.Root
+	factsWriter *factsWriter
 
 	node       *api.Node           // this node as it was last seen
 	view       desired.View        // the cluster
@@ -102,21 +102,21 @@ type Agent struct {
 	calico     *takeover.Watch     // what Calico has left on this node
 
 	gone         bool  // this node was deleted
-	alone        error // the API server was not heard of yet, and what passes go by instead; nil: it was
+	offline      error // the API server was not heard of yet, and what passes go by instead; nil: it was
 	memory       memory
 	tunnels      tunnels
 	records      *records
 	evidence     *evidence
-	teller       teller
+	reporter     eventReporter
 	pods         []netip.Addr // local addresses that the last pass saw
 	availability *duties.Availability
 	complaints   string                // what was logged of the last pass
 	broken       map[string][]string   // what was reported last as not usable, by what it is about
 	known        desired.Announcements // how other nodes were reached so far
-	doubt        time.Duration         // until a change of that is believed; 0: there is none
+	unconfirmed  time.Duration         // until a change of that is believed; 0: there is none
 	hosts        map[string]netip.Addr // of which addresses were looked up
 	candidates   []nodeaddr.Candidate  // as they were logged last
-	news         news                  // what the next pass has to look at
+	changed      changes               // what the next pass has to look at
 	took         time.Duration         // the last pass
 	ended        time.Time             // and when it was over
 	full         time.Time             // when a pass last looked at everything
@@ -134,16 +134,16 @@ func NewAgent(d Deps) *Agent {
 		tunnels:      newTunnels(client, d.Config.Nodename, d.Config.StateDir),
 		availability: duties.NewAvailability(d.Store, d.Config.Nodename, time.Now),
 		sysctls:      sysctl.Root(d.Config.SysctlRoot),
-		herald:       newHerald(filepath.Join(d.Config.RunDir, factsFile), d.Watch, d.Status, d.Log),
+		factsWriter:  newFactsWriter(filepath.Join(d.Config.RunDir, factsFile), d.Watch, d.Status, d.Log),
 		broken:       map[string][]string{},
 		known:        desired.Announcements{},
 		hosts:        map[string]netip.Addr{},
 		records:      newRecords(d.Store),
 		evidence:     newEvidence(d.Store),
 		calico:       takeover.NewWatch(d.Kernel, d.NFT, d.Config.RemoveRules),
-		teller:       teller{to: d.Events, node: d.Config.Nodename},
+		reporter:     eventReporter{to: d.Events, node: d.Config.Nodename},
 		memory:       memory{path: filepath.Join(d.Config.RunDir, worldFile)},
-		news:         allNews,
+		changed:      allChanges,
 	}
 }
 
@@ -153,14 +153,14 @@ func (a *Agent) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return a.Watch.Run(ctx) })
 	g.Go(func() error { return a.loop(ctx) })
-	g.Go(func() error { return a.herald.run(ctx) })
+	g.Go(func() error { return a.factsWriter.run(ctx) })
 	g.Go(func() error { return a.records.run(ctx) })
 	g.Go(func() error { return a.evidence.run(ctx) })
 	if a.Events != nil {
 		g.Go(func() error { return a.Events.Run(ctx) })
 	}
 	g.Go(func() error { return a.finisher().run(ctx) })
-	g.Go(func() error { return a.answerer().run(ctx) })
+	g.Go(func() error { return a.statusWriter().run(ctx) })
 	err := g.Wait()
 	a.tunnels.ignore()
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
@@ -199,8 +199,8 @@ func (a *Agent) awaitPools(ctx context.Context) error {
 	return nil
 }
 
-func (a *Agent) answerer() *answerer {
-	return &answerer{node: a.Config.Nodename, watch: a.Watch, store: a.Store, report: a.Status.Report, log: a.Log}
+func (a *Agent) statusWriter() *statusWriter {
+	return &statusWriter{node: a.Config.Nodename, watch: a.Watch, store: a.Store, report: a.Status.Report, log: a.Log}
 }
 
 func (a *Agent) finisher() *finisher {
@@ -219,7 +219,7 @@ func (a *Agent) retry(ctx context.Context, doing string, what func(context.Conte
 			return nil
 		}
 		pause := backoff.Next()
-		a.Log.Warn("will try again", "doing", doing, "err", err, "pause", pause)
+		a.Log.Warn("retrying", "doing", doing, "err", err, "pause", pause)
 		a.Status.SetProblems("start", []string{fmt.Sprintf("%s: %v", doing, err)})
 		if !wait.Sleep(ctx, pause) {
 			return fmt.Errorf("%s: %w", doing, errors.Join(err, context.Cause(ctx)))
@@ -239,7 +239,7 @@ func (a *Agent) loop(ctx context.Context) error {
 		return err
 	}
 	a.awaitServices(ctx)
-	a.bgp.begun, a.news = time.Now(), allNews
+	a.bgp.begun, a.changed = time.Now(), allChanges
 	return a.rounds(ctx, nil)
 }
 
@@ -270,7 +270,7 @@ func (a *Agent) rounds(ctx context.Context, until <-chan error) error {
 			return nil
 		}
 		if err != nil {
-			a.news.bgp, a.news.all = true, true
+			a.changed.bgp, a.changed.all = true, true
 		}
 		select {
 		case err := <-until:
@@ -285,13 +285,13 @@ func (a *Agent) sooner(next time.Duration) time.Duration {
 	if a.bgp.holding { // also while something else is wrong
 		next = min(next, a.bgp.nextLook(time.Now()))
 	}
-	if a.doubt > 0 {
-		next = min(next, a.doubt)
+	if a.unconfirmed > 0 {
+		next = min(next, a.unconfirmed)
 	}
 	if a.tunnels.again > 0 {
 		next = min(next, a.tunnels.again)
 	}
-	if a.anchor.moving() || a.alone != nil {
+	if a.anchor.moving() || a.offline != nil {
 		next = min(next, time.Second)
 	}
 	if a.memory.putOff {
@@ -316,42 +316,42 @@ func (a *Agent) subscribe(ctx context.Context) (err error) {
 		if a.tableEvents, err = a.NFT.Events(ctx); err != nil {
 			problems = append(problems, err)
 		}
-		a.complain("nftables", problems)
+		a.setProblems("nftables", problems)
 	}
 	return nil
 }
 
-// news says what may have changed since the last pass. What it does not name is taken as an earlier pass found it, where that
-// spares much; the kernel is always looked at, and the World says by itself whether it changed.
-type news struct {
+// changes are what may have changed since the last pass. What it does not name is taken as an earlier pass found it, where that
+// spares much; the kernel is always looked at, and the state of the cluster has a revision.
+type changes struct {
 	bgp      bool // sessions, learned paths, or what blocks' records say of them
 	evidence bool // what decides where nodes contradict each other
 	all      bool // anything
 }
 
-var allNews = news{bgp: true, all: true}
+var allChanges = changes{bgp: true, all: true}
 
 // wait returns after the pause, or soon after something happened; false if ctx ended.
 func (a *Agent) wait(ctx context.Context, pause time.Duration) bool {
-	a.news = news{}
+	a.changed = changes{}
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return false
 	case <-timer.C:
-		a.news.bgp, a.news.all = true, true
+		a.changed.bgp, a.changed.all = true, true
 	case <-a.Watch.Changed():
 	case <-a.Speaker.Dirty():
-		a.news.bgp = true
+		a.changed.bgp = true
 	case <-a.records.changed:
-		a.news.bgp = true
+		a.changed.bgp = true
 	case <-a.evidence.change:
-		a.news.evidence = true
+		a.changed.evidence = true
 	case _, ok := <-a.kernelEvents:
-		a.heardKernel(ok)
+		a.kernelChanged(ok)
 	case _, ok := <-a.tableEvents:
-		a.heardTable(ok)
+		a.tableChanged(ok)
 	case _, ok := <-a.tunnels.events:
 		a.tunnels.heard(ok)
 	}
@@ -367,7 +367,7 @@ func (a *Agent) wait(ctx context.Context, pause time.Duration) bool {
 		}
 	}
 	if time.Since(a.full) > fullPass { // events that never end must not keep it off
-		a.news.bgp, a.news.all = true, true
+		a.changed.bgp, a.changed.all = true, true
 	}
 	return true
 }
@@ -378,15 +378,15 @@ func (a *Agent) hearMore() (learning bool) {
 		select {
 		case <-a.Watch.Changed():
 		case <-a.Speaker.Dirty():
-			a.news.bgp, learning = true, true
+			a.changed.bgp, learning = true, true
 		case <-a.records.changed:
-			a.news.bgp = true
+			a.changed.bgp = true
 		case <-a.evidence.change:
-			a.news.evidence = true
+			a.changed.evidence = true
 		case _, ok := <-a.kernelEvents:
-			a.heardKernel(ok)
+			a.kernelChanged(ok)
 		case _, ok := <-a.tableEvents:
-			a.heardTable(ok)
+			a.tableChanged(ok)
 		case _, ok := <-a.tunnels.events:
 			a.tunnels.heard(ok)
 		default:
@@ -396,13 +396,13 @@ func (a *Agent) hearMore() (learning bool) {
 	return learning
 }
 
-func (a *Agent) heardKernel(ok bool) {
+func (a *Agent) kernelChanged(ok bool) {
 	if !ok {
 		a.kernelEvents = nil
 	}
 }
 
-func (a *Agent) heardTable(ok bool) {
+func (a *Agent) tableChanged(ok bool) {
 	if !ok {
 		a.tableEvents = nil
 	}
@@ -412,8 +412,8 @@ func (a *Agent) heardTable(ok bool) {
 func (a *Agent) report(err error, took time.Duration) {
 	a.Status.Passed(err, took)
 	known := a.Status.now()
-	a.teller.tell(time.Now(), &known, err)
-	a.herald.tell(local{ready: known.ready, pods: a.pods})
+	a.reporter.report(time.Now(), &known, err)
+	a.factsWriter.setLocal(local{ready: known.ready, pods: a.pods})
 	text := "ok"
 	if err != nil {
 		text = err.Error()
@@ -431,9 +431,9 @@ func (a *Agent) report(err error, took time.Duration) {
 		"blocks", known.snapshot.Blocks, "peers", len(known.peers), "took", took)
 }
 
-// complain shows what cannot be used, and logs what is new of it.
-func (a *Agent) complain(about string, problems []error) {
-	a.teller.tellProblems(problems)
+// setProblems shows what cannot be used, and logs what is new of it.
+func (a *Agent) setProblems(about string, problems []error) {
+	a.reporter.reportProblems(problems)
 	found := texts(problems)
 	if slices.Equal(found, a.broken[about]) {
 		return

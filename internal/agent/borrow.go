@@ -49,7 +49,7 @@ type records struct {
 	mu    sync.Mutex
 	known map[desired.Claim]record
 	// wanted are the blocks to be read.
-	wanted rota[netip.Prefix]
+	wanted fairQueue[netip.Prefix]
 
 	work    chan struct{} // of size 1: wanted is not empty
 	changed chan struct{} // of size 1: known has changed
@@ -182,7 +182,7 @@ func (r *records) settle(ctx context.Context, by string, block netip.Prefix) {
 	err := r.get.Get(ctx, obj)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	news, good := false, false
+	changed, good := false, false
 	for c, known := range r.known {
 		if known.Block != block {
 			continue
@@ -191,7 +191,7 @@ func (r *records) settle(ctx context.Context, by string, block netip.Prefix) {
 		if v.Pending && known.Confirmed {
 			v = known.Verdict // what was confirmed stands while the API server is away
 		}
-		news = news || v != known.Verdict
+		changed = changed || v != known.Verdict
 		good = good || known.By == by && v.Confirmed
 		known.Verdict, known.read = v, time.Now()
 		r.known[c] = known
@@ -199,7 +199,7 @@ func (r *records) settle(ctx context.Context, by string, block netip.Prefix) {
 	if err == nil || errors.Is(err, datastore.ErrNotFound) {
 		r.wanted.judge(time.Now(), by, good)
 	}
-	if news {
+	if changed {
 		wait.Signal(r.changed)
 	}
 }

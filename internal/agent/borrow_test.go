@@ -275,7 +275,7 @@ func TestRefusedClaimsMakeRoom(t *testing.T) {
 
 // Of several sources each has its turn, and one that is refused has to wait.
 func TestRota(t *testing.T) {
-	var r rota[int]
+	var r fairQueue[int]
 	now := time.Now()
 	for i := range 1000 {
 		r.add("much", i)

@@ -69,7 +69,7 @@ func newTunnels(client *ipam.Client, node, stateDir string) tunnels {
 // tunnelAddresses finds the addresses of the tunnels' devices. While the datastore does not say, the last ones stay, or what the Node
 // says.
 func (a *Agent) tunnelAddresses(ctx context.Context, s *desired.Snapshot) error {
-	unread := len(s.Pools) < len(a.view.World.Pools) || slices.ContainsFunc(a.view.World.Problems, func(p state.Problem) bool {
+	unread := len(s.Pools) < len(a.view.Cluster.Pools) || slices.ContainsFunc(a.view.Cluster.Problems, func(p state.Problem) bool {
 		return p.Kind == (*api.IPPool)(nil).ResourceType()
 	})
 	var errs []error
@@ -79,7 +79,7 @@ func (a *Agent) tunnelAddresses(ctx context.Context, s *desired.Snapshot) error 
 		if !end.addr.IsValid() {
 			end.addr, _ = netip.ParseAddr(noted)
 		}
-		if !a.gone && a.alone == nil { // an address for no Node is a leak
+		if !a.gone && a.offline == nil { // an address for no Node is a leak
 			assign, keep := s.TunnelRanges(k)
 			in := duties.TunnelInput{Ranges: duties.Ranges{Assign: assign, Keep: keep}, UID: a.node.UID, Known: a.tunnels.known == a.node.UID, Noted: noted, Blocks: s.Blocks, Unsure: unread}
 			addr, err := end.keeper.Address(ctx, in)
@@ -90,7 +90,7 @@ func (a *Agent) tunnelAddresses(ctx context.Context, s *desired.Snapshot) error 
 		}
 		*s.Self.AddrOf(k) = end.addr
 	}
-	if err := errors.Join(errs...); err != nil || a.gone || a.alone != nil {
+	if err := errors.Join(errs...); err != nil || a.gone || a.offline != nil {
 		return err
 	}
 	return a.knowNode()

@@ -35,7 +35,7 @@ type evidence struct {
 
 	mu     sync.Mutex
 	found  map[inquiry]answer
-	todo   rota[inquiry]
+	todo   fairQueue[inquiry]
 	work   chan struct{} // of size 1: there is something to do
 	change chan struct{} // of size 1: something else was found
 }

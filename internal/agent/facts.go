@@ -131,8 +131,8 @@ func only(labels map[string]string, keys []string) map[string]string {
 	return kept
 }
 
-// herald writes the file of facts for this node's plugins.
-type herald struct {
+// factsWriter writes the file of facts for this node's plugins.
+type factsWriter struct {
 	path   string
 	watch  *cluster.Watch
 	status *Status
@@ -148,12 +148,12 @@ type herald struct {
 	reported progress.Changes
 }
 
-func newHerald(path string, watch *cluster.Watch, status *Status, log *slog.Logger) *herald {
-	return &herald{path: path, watch: watch, status: status, log: log, told: make(chan struct{}, 1)}
+func newFactsWriter(path string, watch *cluster.Watch, status *Status, log *slog.Logger) *factsWriter {
+	return &factsWriter{path: path, watch: watch, status: status, log: log, told: make(chan struct{}, 1)}
 }
 
-// tell takes what a pass has found out.
-func (h *herald) tell(l local) {
+// setLocal takes what a pass has found out.
+func (h *factsWriter) setLocal(l local) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.local.ready == l.ready && slices.Equal(h.local.pods, l.pods) {
@@ -163,7 +163,7 @@ func (h *herald) tell(l local) {
 	wait.Signal(h.told)
 }
 
-func (h *herald) known() local {
+func (h *factsWriter) known() local {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.local
@@ -171,7 +171,7 @@ func (h *herald) known() local {
 
 // run writes facts when they change, and now and then although they have not, as long as they are known to hold. When it ends
 // the file stays: it says until when it held, and the next agent is seldom far.
-func (h *herald) run(ctx context.Context) error {
+func (h *factsWriter) run(ctx context.Context) error {
 	if err := h.watch.WaitForSync(ctx, slog.New(slog.DiscardHandler)); err != nil {
 		return nil // ctx ended; the agent's loop says how long it waits
 	}
@@ -197,7 +197,7 @@ func (h *herald) run(ctx context.Context) error {
 	return nil
 }
 
-func (h *herald) awaitFirstPass(ctx context.Context) {
+func (h *factsWriter) awaitFirstPass(ctx context.Context) {
 	limit := time.NewTimer(factsGrace)
 	defer limit.Stop()
 	for !h.known().ready {
@@ -212,7 +212,7 @@ func (h *herald) awaitFirstPass(ctx context.Context) {
 }
 
 // probe sees to it that silence is told from absence, and sets the beat of the file.
-func (h *herald) probe(ctx context.Context, beat chan<- struct{}) {
+func (h *factsWriter) probe(ctx context.Context, beat chan<- struct{}) {
 	for ctx.Err() == nil {
 		pause := facts.Interval*3/4 + rand.N(facts.Interval/4)
 		err := h.ask(ctx)
@@ -228,7 +228,7 @@ func (h *herald) probe(ctx context.Context, beat chan<- struct{}) {
 }
 
 // ask asks the API server whether it is still there, unless it has said so just now.
-func (h *herald) ask(ctx context.Context) error {
+func (h *factsWriter) ask(ctx context.Context) error {
 	if time.Since(h.watch.Confirmed()) <= quietTime {
 		return nil
 	}
@@ -245,7 +245,7 @@ func factsProblem(err error) []string {
 }
 
 // refresh makes the file say what is known, and since when.
-func (h *herald) refresh() {
+func (h *factsWriter) refresh() {
 	confirmed := h.watch.Confirmed()
 	if confirmed.IsZero() {
 		return
@@ -267,7 +267,7 @@ func (h *herald) refresh() {
 }
 
 // retract removes the file: of a node that does not exist there are no facts.
-func (h *herald) retract() error {
+func (h *factsWriter) retract() error {
 	h.content, h.written = "", time.Time{}
 	if err := os.Remove(h.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -276,8 +276,8 @@ func (h *herald) retract() error {
 }
 
 // report logs what goes wrong, once.
-func (h *herald) report(err error) {
+func (h *factsWriter) report(err error) {
 	if h.reported.New(err) {
-		h.log.Warn("plugins cannot be told about the cluster; they ask the API server", "err", err)
+		h.log.Warn("cannot write the facts file; plugins ask the API server", "err", err)
 	}
 }

@@ -57,7 +57,7 @@ func (f *finisher) run(ctx context.Context) error {
 		}
 		pause := backoff.Next()
 		if reported.New(err) && ctx.Err() == nil {
-			f.log.Warn("addresses that plugins have left are still to be released", "err", err, "pause", pause)
+			f.log.Warn("cannot release addresses from the plugins' journal", "err", err, "pause", pause)
 		}
 		wait.Sleep(ctx, pause)
 	}
@@ -74,7 +74,7 @@ func (f *finisher) pass(ctx context.Context) error {
 			return err
 		}
 		finished++
-		f.log.Info("released what a plugin has left", "handle", e.Handle, "pod", e.Namespace+"/"+e.Pod, "since", e.Time, "reason", e.Reason)
+		f.log.Info("released addresses from the plugins' journal", "handle", e.Handle, "pod", e.Namespace+"/"+e.Pod, "since", e.Time, "reason", e.Reason)
 		return nil
 	})
 	left, lenErr := f.dir.Len()

@@ -67,7 +67,7 @@ type remembered struct {
 // errNoPassword is why remembered peers with a password have no sessions.
 var errNoPassword = errors.New("its Secret is not known while the API server is away")
 
-// save writes a World down, what is announced for services, and which BGPPeers could be used, which follows from the World; unless
+// save writes the state of the cluster down, what is announced for services, and which BGPPeers could be used, which follows from the state; unless
 // that was done just now or nothing has changed.
 func (m *memory) save(now time.Time, w state.Cluster, services []netip.Prefix, past []peering.Past) error {
 	same := w.Revision == m.revision && slices.Equal(services, m.services)
@@ -147,15 +147,15 @@ func (a *Agent) awaitCluster(ctx context.Context) error {
 	case <-time.After(syncTime):
 	}
 	if err != nil {
-		a.Log.Info("the API server does not answer, and there is nothing to go by", "err", err)
+		a.Log.Info("the API server does not answer, and no earlier agent has left its state", "err", err)
 		return <-synced // it ends with ctx
 	}
-	a.alone = fmt.Errorf("the API server has not answered since this agent started: going by what an earlier one knew at %s", at.UTC().Format(time.RFC3339))
+	a.offline = fmt.Errorf("the API server has not answered since this agent started: going by what an earlier one knew at %s", at.UTC().Format(time.RFC3339))
 	a.node = w.Self
 	a.services.Remembered = a.memory.services
 	a.view.Update(time.Now(), desired.Self{Name: a.node.Name}, w)
 	a.bgp.begun = time.Now()
 	err = a.rounds(ctx, synced)
-	a.alone = nil
+	a.offline = nil
 	return err
 }

@@ -37,7 +37,7 @@ const bgpStart = 3 * time.Second
 func (a *Agent) pass(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, passTime)
 	defer cancel()
-	if a.news.all {
+	if a.changed.all {
 		a.full = time.Now()
 	}
 	s, trouble, err := a.look(ctx)
@@ -53,7 +53,7 @@ func (a *Agent) pass(ctx context.Context) error {
 	broken := errors.Join(a.NAT.Sync(ctx, s.NAT()), a.syncGuard(ctx, &s), a.syncTunnels(ctx, &s), a.prepareHost(&s))
 	told := errors.Join(trouble, a.tellCluster(ctx, &s))
 	heard, err := a.syncBGP(ctx, &s)
-	a.bgp.holding = err != nil || a.bgp.settling(time.Now()) || a.alone != nil
+	a.bgp.holding = err != nil || a.bgp.settling(time.Now()) || a.offline != nil
 	broken = errors.Join(broken, a.syncRoutes(ctx, &s, heard), a.pruneTunnels(ctx, &s))
 	a.lookForCalico(ctx, broken == nil)
 	switch {
@@ -68,17 +68,17 @@ func (a *Agent) pass(ctx context.Context) error {
 // syncGuard leaves the guard as it is while the API server has not been heard of: the nodes that an earlier agent learned of last may be
 // missing in what it wrote down, and their packets would be dropped.
 func (a *Agent) syncGuard(ctx context.Context, s *desired.Snapshot) error {
-	if a.alone != nil {
+	if a.offline != nil {
 		return nil
 	}
 	c := s.Guard()
 	c.AllowBGPFromPods = a.Config.AllowBGPFromPods
 	err := a.Guard.Sync(ctx, c)
 	if errors.Is(err, guard.ErrNoSourceCheck) {
-		a.complain("guard", []error{err})
+		a.setProblems("guard", []error{err})
 		return nil
 	}
-	a.complain("guard", nil)
+	a.setProblems("guard", nil)
 	return err
 }
 
@@ -106,9 +106,9 @@ func (a *Agent) look(ctx context.Context) (s desired.Snapshot, trouble, err erro
 	if refusal != nil {
 		return s, nil, refusal
 	}
-	a.complain("reflection", a.agree(ctx, &s))
+	a.setProblems("reflection", a.agree(ctx, &s))
 	a.peering.Decide(&s, a.view.Builds)
-	a.complain("object", slices.Concat(a.view.Problems, s.CheckPools(), desired.ProblemsOf(said), a.lookAtServices(&s), a.peering.Problems))
+	a.setProblems("object", slices.Concat(a.view.Problems, s.CheckPools(), desired.ProblemsOf(said), a.lookAtServices(&s), a.peering.Problems))
 	a.tunnels.again = a.tunnels.changes.Follow(&s, desired.StandingOf(links), time.Now())
 	none := a.tunnelAddresses(ctx, &s)
 	a.pods = occupied(self.Pods, s.Self.TunnelAddrs())
@@ -137,10 +137,10 @@ func (a *Agent) gateways() (all []netip.Addr, err error) {
 // lookAtCluster takes up what the watches say, if that has changed or is to be believed by now. Without its Node an agent that
 // knows the cluster goes on: the Node may come back, and until then its pods run on.
 func (a *Agent) lookAtCluster() (gone, err error) {
-	if a.alone != nil {
-		return a.alone, nil
+	if a.offline != nil {
+		return a.offline, nil
 	}
-	if a.view.Built && !a.gone && a.view.World.Revision == a.Watch.Revision() && a.doubt == 0 && !a.view.Doubted() && !a.news.evidence {
+	if a.view.Built && !a.gone && a.view.Cluster.Revision == a.Watch.Revision() && a.unconfirmed == 0 && !a.view.Shrunk() && !a.changed.evidence {
 		return nil, nil
 	}
 	world := a.Watch.Cluster()
@@ -152,7 +152,7 @@ func (a *Agent) lookAtCluster() (gone, err error) {
 		return err, nil
 	}
 	a.node = world.Self
-	world.Nodes, a.doubt = a.known.Believe(world.Nodes, a.node.Name, time.Now())
+	world.Nodes, a.unconfirmed = a.known.Believe(world.Nodes, a.node.Name, time.Now())
 	world.Felix = a.Config.Felix.Over(world.Felix)
 	a.legacyServices(&world)
 	a.view.Evidence = a.evidence.known(a.known)
@@ -163,7 +163,7 @@ func (a *Agent) lookAtCluster() (gone, err error) {
 	}
 	a.view.Update(time.Now(), desired.Self{Name: a.node.Name}, world)
 	a.evidence.want(time.Now(), a.view.Base.Unsure)
-	a.news.bgp = true
+	a.changed.bgp = true
 	return nil, nil
 }
 
@@ -191,7 +191,7 @@ func (a *Agent) lookAtSelf(ctx context.Context, links []netlinkx.Link) (self des
 	if errors.Is(trouble, errRestart) || trouble != nil && at.same(place{}) {
 		return self, nil, trouble
 	}
-	a.complain("address", at.notes())
+	a.setProblems("address", at.notes())
 	describe(&self, at)
 	if self.Pods, err = a.localPods(links); err == nil {
 		self.Sources, err = a.otherSources(links)
@@ -254,7 +254,7 @@ func (a *Agent) localPods(links []netlinkx.Link) ([]netip.Addr, error) {
 
 // tellCluster writes what others go by, if it is not there already.
 func (a *Agent) tellCluster(ctx context.Context, s *desired.Snapshot) error {
-	if a.gone || a.alone != nil {
+	if a.gone || a.offline != nil {
 		return nil
 	}
 	return errors.Join(a.announceSelf(ctx, s), duties.LabelAffinities(ctx, a.Store, a.Watch.OwnAffinities()))
@@ -274,8 +274,8 @@ func (a *Agent) syncRoutes(ctx context.Context, s *desired.Snapshot, h heard) er
 	judge := s.By(h.grounds)
 	accepted, refused := judge.Accept(h.learned)
 	refused = append(refused, h.refused...)
-	a.complain("path", desired.Refusals(refused))
-	ways, left := judge.Ways(accepted)
+	a.setProblems("path", desired.Refusals(refused))
+	ways, left := judge.DesiredRoutes(accepted)
 	routes := desired.RoutesOf(ways)
 	a.FIB.Inherit(a.calico.Estate(time.Now(), s.PoolRanges()))
 	sync := a.FIB.Sync
@@ -296,15 +296,15 @@ func (a *Agent) openForPods(ctx context.Context, s *desired.Snapshot) error {
 	if err := writeState(a.Config.StateDir, nodenameFile, a.node.Name); err != nil {
 		return err
 	}
-	if !a.view.Doubted() {
-		a.complain("memory", desired.ProblemsOf(a.memory.save(time.Now(), a.view.World, s.Services, a.peering.State.Past())))
+	if !a.view.Shrunk() {
+		a.setProblems("memory", desired.ProblemsOf(a.memory.save(time.Now(), a.view.Cluster, s.Services, a.peering.State.Past())))
 	}
 	return a.availability.Sync(ctx, a.node.Status.Conditions, nil)
 }
 
 // cannotServe keeps new pods off this node when what is broken has been so for long. It returns what is wrong.
 func (a *Agent) cannotServe(ctx context.Context, broken error) error {
-	if a.node == nil || a.alone != nil {
+	if a.node == nil || a.offline != nil {
 		return broken
 	}
 	return errors.Join(broken, a.availability.Sync(ctx, a.node.Status.Conditions, broken))
@@ -318,12 +318,12 @@ func (a *Agent) prepareHost(s *desired.Snapshot) error {
 	for _, text := range host.Notes(a.sysctls.Get) {
 		notes = append(notes, errors.New(text))
 	}
-	a.complain("host", notes)
+	a.setProblems("host", notes)
 	return err
 }
 
 // lookForCalico looks for what Calico has left beside routes. Its rules may go if the agent's own are in place.
 func (a *Agent) lookForCalico(ctx context.Context, inPlace bool) {
 	a.calico.Look(ctx, time.Now(), inPlace)
-	a.complain("calico", a.calico.Problems(time.Now()))
+	a.setProblems("calico", a.calico.Problems(time.Now()))
 }

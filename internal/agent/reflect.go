@@ -59,14 +59,14 @@ func (a *Agent) agree(ctx context.Context, s *desired.Snapshot) []error {
 		return nil
 	}
 	if r.roll == nil || r.build != a.view.Builds {
-		r.roll, r.build = s.Roll(a.view.World.Nodes), a.view.Builds
+		r.roll, r.build = s.Roll(a.view.Cluster.Nodes), a.view.Builds
 	}
 	before := r.plan
 	r.plan = r.state.Decide(settingsOf(a.Config.Reflectors), r.view(s, a.node), time.Now())
 	r.stirred = false
 	a.ask(ctx)
 	r.publish(s)
-	a.tellRole(before)
+	a.reportRole(before)
 	if refused := s.Refusal(); refused != "" {
 		return inReflection(fmt.Errorf("automatic route reflectors are on, and %s: change that, or switch them off", refused))
 	}
@@ -179,7 +179,7 @@ func (a *Agent) hear(ctx context.Context, s *desired.Snapshot, peers []bgp.PeerS
 // ask reads the Nodes of reflectors that this node misses and would stand in for: the watch does not say whether they are ready.
 func (a *Agent) ask(ctx context.Context) {
 	r := &a.reflecting
-	if a.gone || a.alone != nil {
+	if a.gone || a.offline != nil {
 		return
 	}
 	for _, name := range r.plan.Ask {
@@ -193,10 +193,10 @@ func (a *Agent) ask(ctx context.Context) {
 		r.asked[name] = now
 		dead, err := a.dead(ctx, name)
 		if err != nil {
-			a.Log.Warn("a route reflector is missed, and its Node cannot be read", "node", name, "err", err)
+			a.Log.Warn("no session with a route reflector, and its Node cannot be read", "node", name, "err", err)
 			continue
 		}
-		a.Log.Info("a route reflector is missed", "node", name, "dead", dead)
+		a.Log.Info("no session with a route reflector", "node", name, "dead", dead)
 		r.verdicts[name], r.stirred = reflectors.Verdict{Dead: dead, At: now}, true
 	}
 }
@@ -234,14 +234,14 @@ func (r *reflecting) again(now time.Time, next time.Duration) time.Duration {
 	return next
 }
 
-// tellRole tells people when this node begins to reflect, or ceases to.
-func (a *Agent) tellRole(before reflectors.Plan) {
+// reportRole tells people when this node begins to reflect, or ceases to.
+func (a *Agent) reportRole(before reflectors.Plan) {
 	plan := &a.reflecting.plan
 	if plan.Role == before.Role || before.Role == reflectors.NoRole && plan.Role == reflectors.AsClient {
 		return
 	}
 	text := fmt.Sprintf("it is %s for BGP routes now: %s", cmp.Or(string(plan.Role), "neither client nor reflector"), plan.Why)
-	a.Log.Info("another part in route reflection", "role", plan.Role, "before", before.Role, "why", plan.Why)
+	a.Log.Info("route reflector role changed", "role", plan.Role, "before", before.Role, "why", plan.Why)
 	if a.Events != nil {
 		a.Events.Note(desired.NodeObject(a.Config.Nodename), "RouteReflection", text)
 	}

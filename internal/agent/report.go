@@ -47,7 +47,7 @@ type seen struct {
 
 // routesSeen is what a pass made of the paths.
 type routesSeen struct {
-	ways     []desired.Way
+	ways     []desired.DesiredRoute
 	left     []desired.Refusal // to the network between the nodes
 	refused  []desired.Refusal
 	desired  int
@@ -243,7 +243,7 @@ var encapsulations = map[string]string{ipip.Device: "IPIP", vxlan.Device(false):
 
 // routeReport shows a route. Of one with several next hops Via and Device have them all, in one order; of several paths it has the
 // attributes of the preferred one.
-func routeReport(w desired.Way, names map[netip.Addr]string) nodestatus.Route {
+func routeReport(w desired.DesiredRoute, names map[netip.Addr]string) nodestatus.Route {
 	var via, dev []string
 	for _, h := range w.Route.Hops {
 		via, dev = append(via, addrText(h.Via)), append(dev, h.Dev)

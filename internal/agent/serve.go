@@ -10,7 +10,7 @@ import (
 	"github.com/tortie-net/tortie/internal/cluster/state"
 )
 
-// legacyServices adds what the environment says to a World that says nothing.
+// legacyServices adds what the environment says to a configuration that has none.
 func (a *Agent) legacyServices(w *state.Cluster) {
 	if len(w.BGP.ServiceClusterIPs) == 0 {
 		w.BGP.ServiceClusterIPs = a.Config.Services

@@ -23,11 +23,11 @@ type speaking struct {
 	heard   heard
 	fresh   bool // heard is what BGP said last
 
-	begun   time.Time      // when the agent began; zero once it knows what an earlier agent knew
-	settled time.Time      // since when all peers have told what they know; zero if one has not
-	heir    bool           // an earlier agent has left ways to other nodes
-	holding bool           // what an earlier agent has left is kept for now
-	statics []routes.Route // ways to peers that have been made
+	begun     time.Time      // when the agent began; zero once it knows what an earlier agent knew
+	settled   time.Time      // since when all peers have told what they know; zero if one has not
+	inherited bool           // an earlier agent has left ways to other nodes
+	holding   bool           // what an earlier agent has left is kept for now
+	statics   []routes.Route // ways to peers that have been made
 }
 
 // heard is what BGP said: the paths that may become routes, and those that may not; and what that was judged by.
@@ -61,9 +61,9 @@ func (b *speaking) settling(now time.Time) bool {
 // watch notes since when all peers have told what they know. That there are none to be had is no proof of anything if there were
 // some for an earlier agent: the cluster may not be all there yet.
 func (b *speaking) watch(now time.Time, peers []bgp.PeerStatus) {
-	waiting := slices.ContainsFunc(peers, func(p bgp.PeerStatus) bool { return !toldAll(p, now) })
+	waiting := slices.ContainsFunc(peers, func(p bgp.PeerStatus) bool { return !tableComplete(p, now) })
 	switch {
-	case waiting || len(peers) == 0 && b.heir:
+	case waiting || len(peers) == 0 && b.inherited:
 		b.settled = time.Time{}
 	case b.settled.IsZero():
 		b.settled = now
@@ -79,10 +79,10 @@ func (b *speaking) nextLook(now time.Time) time.Duration {
 	return max(lookPause/2, b.settled.Add(settleTime).Sub(now))
 }
 
-// toldAll reports whether a peer has told all that it knows, so that its silence about an address means something. Most peers say when
+// tableComplete reports whether a peer has told all that it knows, so that its silence about an address means something. Most peers say when
 // they have told what they had. On a busy node that can be long after the session came up, and what was not heard by then is not
 // gone; a reflector has to hear it from others first, so that nobody is believed at once.
-func toldAll(p bgp.PeerStatus, now time.Time) bool {
+func tableComplete(p bgp.PeerStatus, now time.Time) bool {
 	up := now.Sub(p.Since)
 	switch {
 	case p.State != bgp.Established || up < settleTime:
@@ -109,7 +109,7 @@ func (a *Agent) syncBGP(ctx context.Context, s *desired.Snapshot) (heard, error)
 	if err := a.setPolicy(ctx, s); err != nil {
 		return heard{}, err
 	}
-	a.layStatics(ctx, s)
+	a.addStaticRoutes(ctx, s)
 	if err := a.setPeers(ctx, s); err != nil {
 		return heard{}, err
 	}
@@ -118,7 +118,7 @@ func (a *Agent) syncBGP(ctx context.Context, s *desired.Snapshot) (heard, error)
 		return heard{}, err
 	}
 	before := &a.bgp.heard
-	if a.bgp.fresh && !a.news.bgp && !a.bgp.holding && host.Same(before.grounds.HostRoutes) && slices.Equal(s.Subnets(), before.subnets) {
+	if a.bgp.fresh && !a.changed.bgp && !a.bgp.holding && host.Same(before.grounds.HostRoutes) && slices.Equal(s.Subnets(), before.subnets) {
 		return a.bgp.heard, deaf
 	}
 	a.bgp.fresh = false
@@ -158,7 +158,7 @@ func (a *Agent) setLocal(ctx context.Context, s *desired.Snapshot) error {
 // setPolicy tells BGP what passes on its sessions, if that is not what it was told before.
 func (a *Agent) setPolicy(ctx context.Context, s *desired.Snapshot) error {
 	p := s.Policy()
-	if a.bgp.policy != nil && !a.news.all && a.bgp.policy.Equal(p) {
+	if a.bgp.policy != nil && !a.changed.all && a.bgp.policy.Equal(p) {
 		return nil
 	}
 	a.bgp.policy = nil
@@ -172,7 +172,7 @@ func (a *Agent) setPolicy(ctx context.Context, s *desired.Snapshot) error {
 // setPeers tells BGP of its sessions, if they are not what it was told before.
 func (a *Agent) setPeers(ctx context.Context, s *desired.Snapshot) error {
 	peers := s.Peering.Peers
-	if a.bgp.asked != nil && !a.news.all && slices.Equal(peers, a.bgp.asked) {
+	if a.bgp.asked != nil && !a.changed.all && slices.Equal(peers, a.bgp.asked) {
 		return nil
 	}
 	a.bgp.asked = nil
@@ -210,7 +210,7 @@ func (a *Agent) listen(ctx context.Context, s *desired.Snapshot, host desired.Ho
 func sessionsDown(s *desired.Snapshot, peers []bgp.PeerStatus, now time.Time) func(desired.Claim) bool {
 	silent := map[netip.Addr]bool{}
 	for _, p := range peers {
-		silent[p.Addr] = !toldAll(p, now)
+		silent[p.Addr] = !tableComplete(p, now)
 	}
 	return func(c desired.Claim) bool {
 		m, ok := s.Member(c.Node)
@@ -243,16 +243,16 @@ func (a *Agent) startBGP(ctx context.Context, s *desired.Snapshot) error {
 	}
 	// Routes of an earlier agent, or of Calico, are still in the kernel: peers may keep theirs to us.
 	local.Restarting = len(own) > 0
-	heirs := desired.Claims{}
+	inherited := desired.Claims{}
 	for _, r := range own {
 		for _, h := range append(r.Hops, netlinkx.Hop{Via: r.Via}) {
 			if h.Via.IsValid() {
-				a.bgp.heir = true
-				s.Add(heirs, bgp.Path{Prefix: r.Dst, NextHop: s.Behind(h.Via)})
+				a.bgp.inherited = true
+				s.Add(inherited, bgp.Path{Prefix: r.Dst, NextHop: s.Behind(h.Via)})
 			}
 		}
 	}
-	a.records.trust(heirs)
+	a.records.trust(inherited)
 	ctx, cancel := context.WithTimeout(ctx, bgpStart)
 	defer cancel()
 	if err := a.Speaker.Start(ctx, local); err != nil {
@@ -305,10 +305,10 @@ func (a *Agent) hostRoutes(s *desired.Snapshot) (desired.HostRoutes, error) {
 	return desired.HostRoutesOf(routes, links), err
 }
 
-// layStatics makes the ways to peers before the sessions that need them; later they are kept among all routes.
-func (a *Agent) layStatics(ctx context.Context, s *desired.Snapshot) {
+// addStaticRoutes makes the ways to peers before the sessions that need them; later they are kept among all routes.
+func (a *Agent) addStaticRoutes(ctx context.Context, s *desired.Snapshot) {
 	static, problems := s.StaticRoutes()
-	a.complain("gateway", problems)
+	a.setProblems("gateway", problems)
 	if slices.EqualFunc(static, a.bgp.statics, routes.Route.Equal) {
 		return
 	}

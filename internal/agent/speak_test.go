@@ -25,7 +25,7 @@ func TestToldAll(t *testing.T) {
 		"it never says, and has had the time":  {bgp.PeerStatus{State: bgp.Established, Since: ago(settleTime)}, true},
 		"its table had ended, and it has gone": {bgp.PeerStatus{State: bgp.Idle, Since: ago(time.Second), SaysEnd: true}, false},
 	} {
-		if got := toldAll(c.peer, now); got != c.want {
+		if got := tableComplete(c.peer, now); got != c.want {
 			t.Errorf("%s: %t, want %t", name, got, c.want)
 		}
 	}
@@ -37,7 +37,7 @@ func TestSettling(t *testing.T) {
 	slow := bgp.PeerStatus{State: bgp.Established, Since: begun, SaysEnd: true}
 	quick := slow
 	quick.TableEnded = begun
-	b := speaking{begun: begun, heir: true}
+	b := speaking{begun: begun, inherited: true}
 	at := func(after time.Duration, want bool, peers ...bgp.PeerStatus) {
 		t.Helper()
 		b.watch(begun.Add(after), peers)

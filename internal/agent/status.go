@@ -207,7 +207,7 @@ func (s *Status) alive(ctx context.Context) error {
 	return nil
 }
 
-// ready is about this node's dataplane alone: neither a dead peer nor an API server that is away makes a node unready.
+// ready is about this node's dataplane offline: neither a dead peer nor an API server that is away makes a node unready.
 func (s *Status) ready(context.Context) error {
 	known := s.now()
 	switch {

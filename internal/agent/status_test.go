@@ -151,7 +151,7 @@ func TestReport(t *testing.T) {
 		facts:   &nodestatus.Facts{Written: now.Add(-time.Minute)},
 		journal: nodestatus.Journal{Entries: 1, LastError: "away"},
 	}
-	k.routes.ways, k.routes.left = k.snapshot.By(desired.Grounds{}).Ways([]bgp.Path{
+	k.routes.ways, k.routes.left = k.snapshot.By(desired.Grounds{}).DesiredRoutes([]bgp.Path{
 		path("10.9.1.0/24", far, other), path("192.168.2.0/26", other, other), path("192.168.3.0/26", other, netip.Addr{}),
 	})
 	want := nodestatus.Report{
@@ -215,7 +215,7 @@ func TestReport(t *testing.T) {
 // What a pass hands over must cost it nothing for each route: words are for those who ask.
 func TestHandingOverCostsNothingPerRoute(t *testing.T) {
 	status := NewStatus("n1", time.Now(), nil)
-	paths, ways := make([]bgp.Path, 10000), make([]desired.Way, 10000)
+	paths, ways := make([]bgp.Path, 10000), make([]desired.DesiredRoute, 10000)
 	peers := []bgp.PeerStatus{{Addr: addr("10.0.0.7"), State: bgp.Established}}
 	snapshot := &desired.Snapshot{}
 	allocations := testing.AllocsPerRun(10, func() {

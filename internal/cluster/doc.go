@@ -1,5 +1,6 @@
-// Package cluster is the agent's view of the cluster: client-go informers on one side, plain values on the other.
+// Package cluster follows the objects of the API server: client-go's reflectors come in, plain values (internal/cluster/state) go out.
 //
-// It is the only importer of client-go besides the installer. It never writes: writes go through internal/datastore. Nodes
-// are watched as metadata only and trimmed, since a Node's status changes every few seconds and nothing in it matters here.
+// The agent has a Watch, the controllers an Inventory and the Policies. Nothing here writes: objects are written through
+// internal/datastore/kubernetes, and so are Events. Nodes are watched as metadata and trimmed, since a Node's status changes every few
+// seconds and nothing in it matters here.
 package cluster

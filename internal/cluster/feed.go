@@ -15,7 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/app/progress"
 )
 
-// feed fills shelves from one API server, and knows until when what is on them is known to be complete.
+// feed fills stores from one API server, and knows until when what is on them is known to be complete.
 type feed struct {
 	config    *rest.Config
 	http      *http.Client // shared: one connection for all watches
@@ -34,7 +34,7 @@ func newFeed(cfg *rest.Config, log *slog.Logger) (feed, error) {
 	return feed{config: cfg, http: shared, log: log, streams: &streams{now: time.Now, open: map[string]*stream{}}, prober: prober}, err
 }
 
-func add[T any](w *feed, src source[T], into *shelf[T]) error {
+func add[T any](w *feed, src source[T], into *objectStore[T]) error {
 	src.of = any(new(T)).(api.Resource).ResourceType()
 	if src.name == "" {
 		src.name = src.of.Kind
@@ -87,7 +87,7 @@ func (w *feed) WaitForSync(ctx context.Context, log *slog.Logger) error {
 }
 
 // probe asks for ClusterInformation default and compares it with what its watch has brought.
-func (w *feed) probe(ctx context.Context, information *shelf[api.ClusterInformation]) error {
+func (w *feed) probe(ctx context.Context, information *objectStore[api.ClusterInformation]) error {
 	if !w.streams.allOpen() {
 		return fmt.Errorf("not all watches of the API server are open")
 	}

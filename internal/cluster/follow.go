@@ -55,7 +55,7 @@ type source[T any] struct {
 	trim  func(*T) // may be nil
 }
 
-// follower keeps a shelf up to date.
+// follower keeps an object store up to date.
 type follower struct {
 	name         string
 	log          *slog.Logger
@@ -72,8 +72,8 @@ type follower struct {
 	asked time.Time // the last request
 }
 
-// follow prepares to fill a shelf from a source.
-func follow[T any](w *feed, src source[T], into *shelf[T]) (*follower, error) {
+// follow prepares to fill an object store from a source.
+func follow[T any](w *feed, src source[T], into *objectStore[T]) (*follower, error) {
 	client, err := newClient[T](w.config, w.http, src.of)
 	if err != nil {
 		return nil, err
@@ -214,9 +214,9 @@ func (f *follower) note(ctx context.Context, err error) {
 	switch {
 	case err != nil && f.err == nil:
 		f.since = time.Now()
-		f.log.Warn("watch of the API server interrupted; going on with what is known", "kind", f.name, "err", err)
+		f.log.Warn("watch of the API server interrupted; last known state stays in force", "kind", f.name, "err", err)
 	case err == nil && f.err != nil:
-		f.log.Info("watch of the API server is back", "kind", f.name, "after", time.Since(f.since).Round(time.Second))
+		f.log.Info("watch of the API server resumed", "kind", f.name, "after", time.Since(f.since).Round(time.Second))
 	}
 	f.err = err
 }

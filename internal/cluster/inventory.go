@@ -21,16 +21,16 @@ import (
 // Of handles it follows the names alone, of Nodes the metadata.
 type Inventory struct {
 	feed
-	nodes        *shelf[inventory.Node]
-	pods         *shelf[inventory.Pod]
-	pools        *shelf[api.IPPool]
-	blocks       *shelf[inventory.Block]
-	affinities   *shelf[api.BlockAffinity]
-	handles      *shelf[inventory.Handle]
-	configs      *shelf[api.IPAMConfig]
-	reservations *shelf[api.IPReservation]
-	information  *shelf[api.ClusterInformation]
-	settings     *shelf[api.KubeControllersConfiguration]
+	nodes        *objectStore[inventory.Node]
+	pods         *objectStore[inventory.Pod]
+	pools        *objectStore[api.IPPool]
+	blocks       *objectStore[inventory.Block]
+	affinities   *objectStore[api.BlockAffinity]
+	handles      *objectStore[inventory.Handle]
+	configs      *objectStore[api.IPAMConfig]
+	reservations *objectStore[api.IPReservation]
+	information  *objectStore[api.ClusterInformation]
+	settings     *objectStore[api.KubeControllersConfiguration]
 
 	revision         atomic.Uint64
 	changed, nodeEnd chan struct{}
@@ -44,7 +44,7 @@ func NewInventory(cfg *rest.Config, inKubernetes bool, log *slog.Logger) (*Inven
 		return nil, err
 	}
 	w := &Inventory{feed: feed, changed: make(chan struct{}, 1), nodeEnd: make(chan struct{}, 1)}
-	w.makeShelves()
+	w.makeStores()
 	err = errors.Join(
 		add(&w.feed, source[inventory.Node]{partial: true, proof: true}, w.nodes),
 		add(&w.feed, source[inventory.Pod]{proof: true, pages: podPage}, w.pods),
@@ -68,22 +68,22 @@ func NewInventory(cfg *rest.Config, inKubernetes bool, log *slog.Logger) (*Inven
 // 150 MB.
 const podPage = 500
 
-func (w *Inventory) makeShelves() {
-	w.nodes = newShelf(sameInventoryNode, func(n *inventory.Node) {
+func (w *Inventory) makeStores() {
+	w.nodes = newObjectStore(sameInventoryNode, func(n *inventory.Node) {
 		if w.nodes.get(n.Name) == nil {
 			wait.Signal(w.nodeEnd)
 		}
 		w.noteChange()
 	})
-	w.pods = newShelf(samePod, func(*inventory.Pod) { w.noteChange() })
-	w.pools = newShelf(sameRevision, func(*api.IPPool) { w.noteChange() })
-	w.blocks = newShelf(sameRevision, func(*inventory.Block) { w.noteChange() })
-	w.affinities = newShelf(sameRevision, func(*api.BlockAffinity) { w.noteChange() })
-	w.handles = newShelf(sameRevision, func(*inventory.Handle) { w.noteChange() })
-	w.configs = newShelf(sameRevision, func(*api.IPAMConfig) { w.noteChange() })
-	w.reservations = newShelf(sameRevision, func(*api.IPReservation) { w.noteChange() })
-	w.information = newShelf(sameRevision, func(*api.ClusterInformation) { w.noteChange() })
-	w.settings = newShelf(sameRevision, func(*api.KubeControllersConfiguration) { w.noteChange() })
+	w.pods = newObjectStore(samePod, func(*inventory.Pod) { w.noteChange() })
+	w.pools = newObjectStore(sameRevision, func(*api.IPPool) { w.noteChange() })
+	w.blocks = newObjectStore(sameRevision, func(*inventory.Block) { w.noteChange() })
+	w.affinities = newObjectStore(sameRevision, func(*api.BlockAffinity) { w.noteChange() })
+	w.handles = newObjectStore(sameRevision, func(*inventory.Handle) { w.noteChange() })
+	w.configs = newObjectStore(sameRevision, func(*api.IPAMConfig) { w.noteChange() })
+	w.reservations = newObjectStore(sameRevision, func(*api.IPReservation) { w.noteChange() })
+	w.information = newObjectStore(sameRevision, func(*api.ClusterInformation) { w.noteChange() })
+	w.settings = newObjectStore(sameRevision, func(*api.KubeControllersConfiguration) { w.noteChange() })
 }
 
 // sameInventoryNode compares what is kept of Nodes: kubelets write theirs all the time.

@@ -23,7 +23,7 @@ func (*NetworkPolicy) ResourceType() api.Type {
 // Policies follow which NetworkPolicies there are. Their feed is no other's: nothing waits for it, and its lack of a right stops nothing.
 type Policies struct {
 	feed
-	policies *shelf[NetworkPolicy]
+	policies *objectStore[NetworkPolicy]
 	changed  chan struct{}
 }
 
@@ -34,7 +34,7 @@ func NewPolicies(cfg *rest.Config, log *slog.Logger) (*Policies, error) {
 		return nil, err
 	}
 	p := &Policies{feed: feed, changed: make(chan struct{}, 1)}
-	p.policies = newShelf(func(before, after *NetworkPolicy) bool { return before.UID == after.UID }, func(*NetworkPolicy) { wait.Signal(p.changed) })
+	p.policies = newObjectStore(func(before, after *NetworkPolicy) bool { return before.UID == after.UID }, func(*NetworkPolicy) { wait.Signal(p.changed) })
 	nameOnly := func(n *NetworkPolicy) {
 		n.Meta = api.Meta{Namespace: n.Namespace, Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion}
 	}

@@ -63,7 +63,7 @@ func (o *object[T]) GetObjectMeta() metav1.Object {
 // GetObjectKind implements runtime.Object. The Go type says it.
 func (o *object[T]) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
 
-// DeepCopyObject implements runtime.Object. Objects are never changed once they are on a shelf, so that sharing them is safe.
+// DeepCopyObject implements runtime.Object. Objects are never changed once they are in a store, so that sharing them is safe.
 func (o *object[T]) DeepCopyObject() runtime.Object { return o }
 
 // objectList is a list of objects.

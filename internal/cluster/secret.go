@@ -15,7 +15,7 @@ const maxPassword = 80
 
 // secretWatch follows one Secret that passwords are in, for as long as an object names it.
 type secretWatch struct {
-	of   *shelf[api.Secret]
+	of   *objectStore[api.Secret]
 	by   *follower
 	stop context.CancelFunc
 }
@@ -36,10 +36,10 @@ func (w *Watch) peerPlaces() []api.Place {
 	return places
 }
 
-// mindSecrets follows the Secrets that objects refer to, and no others.
-func (w *Watch) mindSecrets(ctx context.Context) {
+// watchSecrets follows the Secrets that objects refer to, and no others.
+func (w *Watch) watchSecrets(ctx context.Context) {
 	for ctx.Err() == nil {
-		w.mindSecret(ctx)
+		w.syncSecretWatches(ctx)
 		select {
 		case <-ctx.Done():
 		case <-w.configured:
@@ -47,7 +47,7 @@ func (w *Watch) mindSecrets(ctx context.Context) {
 	}
 }
 
-func (w *Watch) mindSecret(ctx context.Context) {
+func (w *Watch) syncSecretWatches(ctx context.Context) {
 	wanted := map[string]bool{}
 	if place, ok := w.meshPlace(); ok {
 		wanted[place.Name] = true
@@ -72,12 +72,12 @@ func (w *Watch) mindSecret(ctx context.Context) {
 		}
 	}
 	if changed {
-		w.worldChanged()
+		w.clusterChanged()
 	}
 }
 
 func (w *Watch) followSecret(ctx context.Context, name string) *secretWatch {
-	s := &secretWatch{of: newShelf(sameRevision[api.Secret], func(*api.Secret) { w.worldChanged() })}
+	s := &secretWatch{of: newObjectStore(sameRevision[api.Secret], func(*api.Secret) { w.clusterChanged() })}
 	var err error
 	s.by, err = follow(&w.feed, source[api.Secret]{
 		name: "Secret " + w.namespace + "/" + name, of: (*api.Secret)(nil).ResourceType(), namespace: w.namespace, object: name,
@@ -87,14 +87,14 @@ func (w *Watch) followSecret(ctx context.Context, name string) *secretWatch {
 		s.stop = func() {}
 		return s
 	}
-	s.by.failed = w.worldChanged
+	s.by.failed = w.clusterChanged
 	ctx, s.stop = context.WithCancel(ctx)
 	go s.by.run(ctx)
 	go func() {
 		select {
 		case <-ctx.Done():
 		case <-s.of.full: // that there is no Secret is news, too
-			w.worldChanged()
+			w.clusterChanged()
 		}
 	}()
 	return s

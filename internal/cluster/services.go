@@ -27,8 +27,8 @@ type serviceWatches struct {
 
 // serviceWatch is the pair of watches, from when services were asked for until they are not any more.
 type serviceWatch struct {
-	services  *shelf[api.Service]
-	endpoints *shelf[endpointSlice]
+	services  *objectStore[api.Service]
+	endpoints *objectStore[endpointSlice]
 	by        []*follower
 	err       error // why there are no followers
 	stop      context.CancelFunc
@@ -113,8 +113,8 @@ func (s *serviceWatch) failure() error {
 	return errors.Join(errs...)
 }
 
-// mindServices opens and closes the watches as they are wanted, until ctx ends.
-func (w *Watch) mindServices(ctx context.Context) {
+// watchServices opens and closes the watches as they are wanted, until ctx ends.
+func (w *Watch) watchServices(ctx context.Context) {
 	s := &w.services
 	for ctx.Err() == nil {
 		s.mu.Lock()
@@ -142,8 +142,8 @@ func (w *Watch) openServices(ctx context.Context) *serviceWatch {
 			w.servicesChanged()
 		}
 	}
-	s.services = newShelf(sameService, func(*api.Service) { note() })
-	s.endpoints = newShelf(sameEndpoints, func(*endpointSlice) { note() })
+	s.services = newObjectStore(sameService, func(*api.Service) { note() })
+	s.endpoints = newObjectStore(sameEndpoints, func(*endpointSlice) { note() })
 	first, err1 := follow(&w.feed, source[api.Service]{name: "Service", of: (*api.Service)(nil).ResourceType(), fields: notHeadless, trim: trimService}, s.services)
 	second, err2 := follow(&w.feed, source[endpointSlice]{
 		name: "EndpointSlice", of: (*api.EndpointSlice)(nil).ResourceType(), labels: notHeadlessSlice, trim: w.trimEndpoints,

@@ -204,8 +204,8 @@ func BenchmarkServicesMemory(b *testing.B) {
 	w := &Watch{self: "n1"}
 	for b.Loop() {
 		before := heap()
-		keptServices := newShelf(sameService, func(*api.Service) {})
-		keptSlices := newShelf(sameEndpoints, func(*endpointSlice) {})
+		keptServices := newObjectStore(sameService, func(*api.Service) {})
+		keptSlices := newObjectStore(sameEndpoints, func(*endpointSlice) {})
 		for i := range 5000 {
 			name := fmt.Sprintf("service-%04d", i)
 			var s object[api.Service]

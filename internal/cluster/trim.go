@@ -9,7 +9,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// trimNode keeps what World shows of a Node.
+// trimNode keeps what state.Cluster shows of a Node.
 func trimNode(n *api.Node) {
 	created := n.CreationTimestamp // of two Nodes that announce the same the older may count
 	trimMeta(&n.Meta, isNodeAnnotation)
@@ -17,7 +17,7 @@ func trimNode(n *api.Node) {
 	n.Spec, n.Status = api.NodeSpec{}, api.NodeStatus{}
 }
 
-// trimOwnNode keeps what World shows of this Node.
+// trimOwnNode keeps what state.Cluster shows of this Node.
 func trimOwnNode(n *api.Node) {
 	trimMeta(&n.Meta, isNodeAnnotation)
 	n.Status.Conditions = slices.DeleteFunc(n.Status.Conditions, func(c api.NodeCondition) bool { return c.Type != api.NetworkUnavailable })

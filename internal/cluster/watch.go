@@ -14,23 +14,23 @@ import (
 	"github.com/tortie-net/tortie/internal/app/wait"
 )
 
-// Watch keeps a World and an Assignment up to date.
+// Watch keeps a state.Cluster and a state.Assignment up to date.
 type Watch struct {
 	feed
 	self, namespace string
 
-	nodes        *shelf[api.Node] // metadata only
-	own          *shelf[api.Node] // this one, with its status
-	namespaces   *shelf[api.Namespace]
-	pools        *shelf[api.IPPool]
-	affinities   *shelf[api.BlockAffinity]
-	bgp          *shelf[api.BGPConfiguration]
-	peers        *shelf[api.BGPPeer]
-	filters      *shelf[api.BGPFilter]
-	felix        *shelf[api.FelixConfiguration]
-	configs      *shelf[api.IPAMConfig]
-	reservations *shelf[api.IPReservation]
-	information  *shelf[api.ClusterInformation]
+	nodes        *objectStore[api.Node] // metadata only
+	own          *objectStore[api.Node] // this one, with its status
+	namespaces   *objectStore[api.Namespace]
+	pools        *objectStore[api.IPPool]
+	affinities   *objectStore[api.BlockAffinity]
+	bgp          *objectStore[api.BGPConfiguration]
+	peers        *objectStore[api.BGPPeer]
+	filters      *objectStore[api.BGPFilter]
+	felix        *objectStore[api.FelixConfiguration]
+	configs      *objectStore[api.IPAMConfig]
+	reservations *objectStore[api.IPReservation]
+	information  *objectStore[api.ClusterInformation]
 
 	revision            atomic.Uint64
 	changed, assignment chan struct{}
@@ -39,8 +39,8 @@ type Watch struct {
 	mu      sync.Mutex // guards secrets
 	secrets map[string]*secretWatch
 
-	services  serviceWatches
-	questions *questions
+	services     serviceWatches
+	nodeStatuses *nodeStatuses
 }
 
 // NewWatch prepares the watches of the node self, whose agent runs in a namespace; Run starts them.
@@ -59,31 +59,31 @@ func NewWatch(cfg *rest.Config, self, namespace string, log *slog.Logger) (*Watc
 		secrets:    map[string]*secretWatch{},
 		services:   serviceWatches{wanted: make(chan struct{}, 1)},
 	}
-	w.makeShelves()
-	if w.questions, err = w.followQuestions(); err != nil {
+	w.makeStores()
+	if w.nodeStatuses, err = w.followNodeStatuses(); err != nil {
 		return nil, err
 	}
 	return w, w.followAll()
 }
 
-// makeShelves decides who is woken by what.
-func (w *Watch) makeShelves() {
-	both := func() { w.worldChanged(); w.assignmentChanged() }
-	w.nodes = newShelf(sameNode, func(n *api.Node) { w.either(n.Name, both) })
-	w.own = newShelf(sameNode, func(*api.Node) { w.worldChanged() })
-	w.affinities = newShelf(sameRevision, func(a *api.BlockAffinity) { w.either(a.Spec.Node, both) })
-	w.pools = newShelf(sameRevision, func(*api.IPPool) { both() })
-	w.bgp = newShelf(sameRevision, func(*api.BGPConfiguration) { w.worldChanged(); wait.Signal(w.configured) })
-	w.peers = newShelf(sameRevision, func(*api.BGPPeer) { w.worldChanged(); wait.Signal(w.configured) })
-	w.filters = newShelf(sameRevision, func(*api.BGPFilter) { w.worldChanged() })
-	w.felix = newShelf(sameRevision, func(*api.FelixConfiguration) { w.worldChanged() })
-	w.namespaces = newShelf(sameNamespace, func(*api.Namespace) { w.assignmentChanged() })
-	w.configs = newShelf(sameRevision, func(*api.IPAMConfig) { w.assignmentChanged() })
-	w.reservations = newShelf(sameRevision, func(*api.IPReservation) { w.assignmentChanged() })
-	w.information = newShelf(sameRevision, func(*api.ClusterInformation) { w.assignmentChanged() })
+// makeStores decides who is woken by what.
+func (w *Watch) makeStores() {
+	both := func() { w.clusterChanged(); w.assignmentChanged() }
+	w.nodes = newObjectStore(sameNode, func(n *api.Node) { w.either(n.Name, both) })
+	w.own = newObjectStore(sameNode, func(*api.Node) { w.clusterChanged() })
+	w.affinities = newObjectStore(sameRevision, func(a *api.BlockAffinity) { w.either(a.Spec.Node, both) })
+	w.pools = newObjectStore(sameRevision, func(*api.IPPool) { both() })
+	w.bgp = newObjectStore(sameRevision, func(*api.BGPConfiguration) { w.clusterChanged(); wait.Signal(w.configured) })
+	w.peers = newObjectStore(sameRevision, func(*api.BGPPeer) { w.clusterChanged(); wait.Signal(w.configured) })
+	w.filters = newObjectStore(sameRevision, func(*api.BGPFilter) { w.clusterChanged() })
+	w.felix = newObjectStore(sameRevision, func(*api.FelixConfiguration) { w.clusterChanged() })
+	w.namespaces = newObjectStore(sameNamespace, func(*api.Namespace) { w.assignmentChanged() })
+	w.configs = newObjectStore(sameRevision, func(*api.IPAMConfig) { w.assignmentChanged() })
+	w.reservations = newObjectStore(sameRevision, func(*api.IPReservation) { w.assignmentChanged() })
+	w.information = newObjectStore(sameRevision, func(*api.ClusterInformation) { w.assignmentChanged() })
 }
 
-// followAll fills the shelves. What Assignment shows, and the older half of World, is proof: see streams.
+// followAll fills the stores. What Assignment shows, and the older half of Cluster, is proof: see streams.
 func (w *Watch) followAll() error {
 	return errors.Join(
 		add(&w.feed, source[api.Node]{partial: true, proof: true, trim: trimNode}, w.nodes),
@@ -101,23 +101,23 @@ func (w *Watch) followAll() error {
 	)
 }
 
-// either wakes the reader of World for what belongs to another node, and the second function's for what belongs to this one.
+// either wakes the reader of Cluster for what belongs to another node, and the second function's for what belongs to this one.
 func (w *Watch) either(node string, own func()) {
 	if node == w.self {
 		own()
 		return
 	}
-	w.worldChanged()
+	w.clusterChanged()
 }
 
-func (w *Watch) worldChanged() {
+func (w *Watch) clusterChanged() {
 	w.revision.Add(1)
 	wait.Signal(w.changed)
 }
 
 func (w *Watch) assignmentChanged() { wait.Signal(w.assignment) }
 
-// Changed wakes its one reader after the World changed. Wake-ups are coalesced and carry nothing.
+// Changed wakes its one reader after the Cluster changed. Wake-ups are coalesced and carry nothing.
 func (w *Watch) Changed() <-chan struct{} { return w.changed }
 
 // AssignmentChanged wakes its one reader after the Assignment changed.
@@ -125,11 +125,11 @@ func (w *Watch) AssignmentChanged() <-chan struct{} { return w.assignment }
 
 // Run watches until ctx ends.
 func (w *Watch) Run(ctx context.Context) error {
-	w.run(ctx, w.mindSecrets, w.mindServices, w.questions.by.run)
+	w.run(ctx, w.watchSecrets, w.watchServices, w.nodeStatuses.by.run)
 	return nil
 }
 
-// Confirmed returns when World and Assignment were last known to miss nothing but what was under way: all watches were open,
+// Confirmed returns when Cluster and Assignment were last known to miss nothing but what was under way: all watches were open,
 // and the API server said something on one of them, or answered a Probe. Zero: not yet. What only the agent's own settings
 // depend on is not part of it: FelixConfiguration, BGPPeers, BGPFilters, Secrets, and this node's status.
 func (w *Watch) Confirmed() time.Time { return w.streams.Confirmed() }

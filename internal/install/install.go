@@ -228,7 +228,7 @@ func (i *Installer) reportForeign() error {
 	}
 	i.metrics.foreign.Set(float64(len(foreign)))
 	if len(meta) > 0 {
-		i.log.Info("a plugin that calls this network comes first, as it should", "files", meta)
+		i.log.Info("a meta plugin's configuration comes first, as intended", "files", meta)
 	}
 	if len(foreign) > 0 {
 		text := fmt.Sprintf("the runtime takes %s instead of %s, as it comes first in lexical order: remove it from %s on this node, or set CNI_CONF_NAME to a "+
@@ -309,7 +309,7 @@ func (i *Installer) firstToken(ctx context.Context) (Token, error) {
 			return Token{}, err
 		}
 		pause := backoff.Next()
-		i.log.Warn("no token that works yet", "error", err, "retry", pause)
+		i.log.Warn("cannot get a working token yet", "error", err, "retry", pause)
 		if !wait.Sleep(ctx, pause) {
 			return Token{}, fmt.Errorf("%w (%w)", err, context.Cause(ctx))
 		}

@@ -43,7 +43,7 @@ func (i *Installer) keep(ctx context.Context, expires time.Time) error {
 			life.renew(ctx)
 		}
 		if errors.Is(err, errUndone) {
-			i.log.Warn("nothing is written any more", "error", err)
+			i.log.Warn("host files are no longer written", "error", err)
 		} else if err != nil && ctx.Err() == nil {
 			return err
 		}
@@ -120,7 +120,7 @@ func (i *Installer) watchRefusals(ctx context.Context) <-chan struct{} {
 // forgetRefusal is for before a token is requested: what plugins say later is about the new one.
 func (i *Installer) forgetRefusal() {
 	if err := os.Remove(i.refusalFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		i.log.Info("the plugins' word of a refused token stays", "error", err)
+		i.log.Info("cannot remove the token-refused marker", "error", err)
 	}
 }
 
@@ -155,7 +155,7 @@ func (l *lifetime) renew(ctx context.Context) {
 	l.renewed = time.Now()
 	token, err := l.i.renew(ctx)
 	if errors.Is(err, errUndone) {
-		l.i.log.Warn("nothing is written any more", "error", err)
+		l.i.log.Warn("host files are no longer written", "error", err)
 		l.timer.Stop()
 		return
 	}

@@ -68,7 +68,7 @@ func remove(ctx context.Context, cfg config.InstallHost, log *slog.Logger, files
 		if err := errors.Join(l.drop(), sweep(cfg)); err != nil {
 			return err
 		}
-		log.Info("the host is as it was before", "restored", r.restored, "removed", r.removed, "left", r.left)
+		log.Info("host files restored", "restored", r.restored, "removed", r.removed, "left", r.left)
 		return nil
 	})
 }

@@ -50,7 +50,7 @@ func (s *Snapshot) Policy() bgp.Policy {
 	if s.Peering.ClusterID.IsValid() {
 		p.Transit = append(p.Transit, s.PassedServices()...)
 	}
-	for _, at := range s.near().subnets {
+	for _, at := range s.local().subnets {
 		p.Links = append(p.Links, policy.Link{Prefix: at.prefix, Interface: at.link})
 	}
 	return p

@@ -56,7 +56,7 @@ type Subnet struct {
 }
 
 // Subnets are the subnets that this node is in, that of the node's address first in each family.
-func (s *Snapshot) Subnets() []Subnet { return s.near().subnets }
+func (s *Snapshot) Subnets() []Subnet { return s.local().subnets }
 
 // prefixes finds the longest prefix that has an address, and the next hops there.
 type prefixes struct {
@@ -122,19 +122,19 @@ func (s *Snapshot) Routed() bool {
 	return false
 }
 
-// surroundings are a node's own addresses and the subnets that it is in, made once for a snapshot: kube-proxy may give a host thousands
+// localNetworks are a node's own addresses and the subnets that it is in, made once for a snapshot: kube-proxy may give a host thousands
 // of addresses.
-type surroundings struct {
+type localNetworks struct {
 	subnets []Subnet // that of the node's address first in each family
 	own     map[netip.Addr]bool
 }
 
-// near returns the surroundings, without the links of the agent and of the plugins.
-func (s *Snapshot) near() *surroundings {
-	if s.surroundings != nil {
-		return s.surroundings
+// local returns the local networks, without the links of the agent and of the plugins.
+func (s *Snapshot) local() *localNetworks {
+	if s.networks != nil {
+		return s.networks
 	}
-	n := &surroundings{own: make(map[netip.Addr]bool, len(s.Self.Found)+4)}
+	n := &localNetworks{own: make(map[netip.Addr]bool, len(s.Self.Found)+4)}
 	for _, a := range append(s.Self.addrs(), s.Self.TunnelAddrs()...) {
 		n.own[a] = true
 	}
@@ -149,14 +149,14 @@ func (s *Snapshot) near() *surroundings {
 			n.subnets = append(n.subnets, at)
 		}
 	}
-	s.surroundings = n
+	s.networks = n
 	return n
 }
 
 // connected returns the next hop in a subnet of this node's. Of several subnets the smallest counts, as for the kernel.
 func (s *Snapshot) connected(a netip.Addr) (h routes.Hop, ok bool) {
 	bits := -1
-	for _, at := range s.near().subnets {
+	for _, at := range s.local().subnets {
 		if at.prefix.Bits() > bits && at.prefix.Contains(a) && !at.prefix.IsSingleIP() {
 			h, bits = routes.Hop{Via: a, Dev: at.link}, at.prefix.Bits()
 		}
@@ -176,7 +176,7 @@ func ofServices(link string) bool { return strings.HasPrefix(link, "kube-ipvs") 
 var ownDevices = []string{ipip.Device, vxlan.Device4, vxlan.Device6, "wireguard.cali", "wg-v6.cali"}
 
 // isSelf reports that an address is this node's.
-func (s *Snapshot) isSelf(a netip.Addr) bool { return s.near().own[a] }
+func (s *Snapshot) isSelf(a netip.Addr) bool { return s.local().own[a] }
 
 // resolve returns the kernel's next hops towards a next hop that BGP has told, none if it is not reached: it is in a subnet of this
 // node's, or is a peer that the operator has given a gateway for, or a route of the host or a path outside of pools leads there,

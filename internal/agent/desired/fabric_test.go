@@ -70,7 +70,7 @@ func outcome(s *Snapshot, borrowed map[Claim]Verdict, paths []bgp.Path) []string
 	g := rackGrounds(s, paths)
 	g.Borrowed = borrowed
 	accepted, refused := s.By(g).Accept(paths)
-	ways, left := s.By(g).Ways(accepted)
+	ways, left := s.By(g).DesiredRoutes(accepted)
 	var lines []string
 	for _, w := range ways {
 		if len(w.Paths) > 0 && w.Paths[0].From.IsValid() {
@@ -263,12 +263,12 @@ func FuzzRouters(f *testing.F) {
 		}
 		judge := s.By(rackGrounds(s, []bgp.Path{p}))
 		accepted, _ := judge.Accept([]bgp.Path{p})
-		ways, _ := judge.Ways(accepted)
+		ways, _ := judge.DesiredRoutes(accepted)
 		for _, w := range ways {
 			if len(w.Paths) == 0 || !w.Paths[0].From.IsValid() {
 				continue
 			}
-			for _, at := range s.near().subnets {
+			for _, at := range s.local().subnets {
 				if inside(p.Prefix, at.prefix) {
 					t.Fatalf("%s: the subnet %s is this node's", w.Route, at.prefix)
 				}

@@ -169,7 +169,7 @@ func (j *Judge) outside(p bgp.Path) Refusal {
 	if !j.believed(p) {
 		return Refusal{Path: p, Why: "it lies in no IPPool, and is learned from a node: a BGPFilter of the BGPPeer can accept it"}
 	}
-	for _, at := range j.near().subnets {
+	for _, at := range j.local().subnets {
 		if inside(p.Prefix, at.prefix) {
 			return Refusal{Path: p, Why: fmt.Sprintf("this node is in the subnet %s itself, by %s", at.prefix, at.link)}
 		}

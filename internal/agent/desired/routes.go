@@ -13,8 +13,8 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/routes"
 )
 
-// Way is a desired route and what it follows from.
-type Way struct {
+// DesiredRoute is a desired route and what it follows from.
+type DesiredRoute struct {
 	Route routes.Route
 	// Paths are those that the route's next hops come from, the preferred one first; none for what needs no BGP.
 	Paths []bgp.Path
@@ -22,14 +22,14 @@ type Way struct {
 	About string
 }
 
-// Routes returns the routes that this node should have: see Ways.
+// Routes returns the routes that this node should have: see DesiredRoutes.
 func (j *Judge) Routes(accepted []bgp.Path) []routes.Route {
-	ways, _ := j.Ways(accepted)
+	ways, _ := j.DesiredRoutes(accepted)
 	return RoutesOf(ways)
 }
 
 // RoutesOf returns the ways' routes, in their order.
-func RoutesOf(ways []Way) []routes.Route {
+func RoutesOf(ways []DesiredRoute) []routes.Route {
 	routes := make([]routes.Route, len(ways))
 	for i, w := range ways {
 		routes[i] = w.Route
@@ -37,21 +37,21 @@ func RoutesOf(ways []Way) []routes.Route {
 	return routes
 }
 
-// Ways returns the routes that this node should have: the accepted paths by way of their next hops, those of one prefix as one
+// DesiredRoutes returns the routes that this node should have: the accepted paths by way of their next hops, those of one prefix as one
 // route; each own block as unreachable, so that a packet to an address without a pod fails at once instead of leaving by the default
 // route (the pods' own routes are longer and win); and the ways to peers that are reached by others. left are the paths that need a
 // route in the network between the nodes, not here.
-func (j *Judge) Ways(accepted []bgp.Path) (ways []Way, left []Refusal) {
-	ways = make([]Way, 0, len(accepted)+len(j.Blocks))
+func (j *Judge) DesiredRoutes(accepted []bgp.Path) (ways []DesiredRoute, left []Refusal) {
+	ways = make([]DesiredRoute, 0, len(accepted)+len(j.Blocks))
 	for _, b := range j.Blocks {
 		if b.IsSingleIP() {
 			continue // the pod's own route has the same destination
 		}
-		ways = append(ways, Way{Route: routes.Route{Dst: b, Type: netlinkx.Unreachable}, About: "own block"})
+		ways = append(ways, DesiredRoute{Route: routes.Route{Dst: b, Type: netlinkx.Unreachable}, About: "own block"})
 	}
 	statics, _ := j.StaticRoutes()
 	for _, r := range statics {
-		ways = append(ways, Way{Route: r, About: "reachableBy"})
+		ways = append(ways, DesiredRoute{Route: r, About: "reachableBy"})
 	}
 	taken := j.reservedFor(statics)
 	hops := make(hopStore, 0, len(accepted)) // one piece of memory for all: nearly all have one
@@ -65,7 +65,7 @@ func (j *Judge) Ways(accepted []bgp.Path) (ways []Way, left []Refusal) {
 			ways = append(ways, w)
 		}
 	}
-	return append(ways, j.endWays(ways)...), left
+	return append(ways, j.tunnelEndRoutes(ways)...), left
 }
 
 // reservedFor returns the destinations of static routes, which the operator has chosen.
@@ -104,9 +104,9 @@ func (s *hopStore) add(from int, h routes.Hop) {
 }
 
 // way returns the route of one prefix. A path without next hops here is left to the network.
-func (j *Judge) way(paths []bgp.Path, hops *hopStore) (w Way, left []Refusal) {
+func (j *Judge) way(paths []bgp.Path, hops *hopStore) (w DesiredRoute, left []Refusal) {
 	pool, _ := j.poolOf(paths[0].Prefix)
-	w = Way{Route: routes.Route{Dst: paths[0].Prefix, Metric: j.metric(paths[0].Prefix, pool)}, Paths: paths}
+	w = DesiredRoute{Route: routes.Route{Dst: paths[0].Prefix, Metric: j.metric(paths[0].Prefix, pool)}, Paths: paths}
 	from := len(*hops)
 	for _, p := range paths {
 		if !j.hops(p, pool, from, hops) {

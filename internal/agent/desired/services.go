@@ -24,7 +24,7 @@ type ServiceView struct {
 	// Remembered is what an earlier agent announced. It counts until services are known.
 	Remembered []netip.Prefix
 	believed   state.Services
-	doubt      doubt // in newer ones
+	guard      shrinkGuard // in newer ones
 }
 
 // serviceConfig reads what BGPConfiguration says. If something is wrong with it, what was in force stays; at the first time, what
@@ -51,7 +51,7 @@ func (s *Snapshot) ServicesOn() bool { return s.served.On() }
 
 // Follow puts into a snapshot what is announced for services, and returns what is wrong with them. found is asked if there may be news.
 func (v *ServiceView) Follow(now time.Time, s *Snapshot, revision uint64, found func() state.Services) []error {
-	if !v.known || v.doubt.on() || v.revision != revision || v.excluded != s.Excluded() || !v.config.Equal(s.served) {
+	if !v.known || v.guard.on() || v.revision != revision || v.excluded != s.Excluded() || !v.config.Equal(s.served) {
 		v.update(now, s, found(), revision)
 	}
 	s.Services, s.ServicesKnown = v.announced, v.known
@@ -89,7 +89,7 @@ func (v *ServiceView) believe(at time.Time, found state.Services) (state.Service
 		why = shrunk(count{"Services", len(v.believed.Services), len(found.Services)},
 			count{"EndpointSlices", len(v.believed.Endpoints), len(found.Endpoints)})
 	}
-	if err := v.doubt.about(at, why); err != nil {
+	if err := v.guard.about(at, why); err != nil {
 		return v.believed, err
 	}
 	return found, nil

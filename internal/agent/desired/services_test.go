@@ -83,7 +83,7 @@ func TestServicesThatVanish(t *testing.T) {
 		var v ServiceView
 		look := func(after time.Duration, found state.Services, want int, doubts bool) {
 			t.Helper()
-			if v.update(begin.Add(after), s, found, 1); len(v.announced) != want || (len(v.problems) > 0) != doubts || doubts != v.doubt.on() {
+			if v.update(begin.Add(after), s, found, 1); len(v.announced) != want || (len(v.problems) > 0) != doubts || doubts != v.guard.on() {
 				t.Errorf("%s, after %s: %d announced, problems %v", name, after, len(v.announced), v.problems)
 			}
 		}
@@ -92,8 +92,8 @@ func TestServicesThatVanish(t *testing.T) {
 		look(time.Second, lost, all, true)
 		look(2*time.Second, full, all, false)
 		look(3*time.Second, lost, all, true)
-		look(3*time.Second+doubtTime, lost, 1+len(lost.Endpoints), false)
-		look(4*time.Second+doubtTime, lost, 1+len(lost.Endpoints), false)
+		look(3*time.Second+shrinkTime, lost, 1+len(lost.Endpoints), false)
+		look(4*time.Second+shrinkTime, lost, 1+len(lost.Endpoints), false)
 	}
 	// A few that go are believed, and so is a cluster that is not asked about any more.
 	var v ServiceView

@@ -28,7 +28,7 @@ type passwordSetting struct {
 // maxRestart is what BGP can say (RFC 4724).
 const maxRestart = 4095 * time.Second
 
-// next returns the settings of a World, given those in force; first says that there are none.
+// next returns the settings of a state, given those in force; first says that there are none.
 func (in settings) next(w state.Cluster, first bool) (settings, []error) {
 	out := in
 	var problems []error

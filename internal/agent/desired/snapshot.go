@@ -63,7 +63,7 @@ type Snapshot struct {
 	ServicesKnown bool
 	priorities    priorities
 	index         index
-	surroundings  *surroundings // made when they are first asked for
+	networks      *localNetworks // made when they are first asked for
 	// Unsure is what is to be read before all of it can be decided.
 	Unsure Unsure
 }
@@ -187,7 +187,7 @@ type index struct {
 	lengths6 []int
 }
 
-// Build turns the World into a Snapshot. What cannot be understood is left out and returned as problems, each of
+// Build turns the state of the cluster into a Snapshot. What cannot be understood is left out and returned as problems, each of
 // which names the object: one broken object must not stop a node.
 func Build(self Self, w state.Cluster) (Snapshot, []error) { return build(self, w, Evidence{}) }
 
@@ -217,7 +217,7 @@ func (s Snapshot) As(self Self) Snapshot {
 	if self.ASN == 0 {
 		self.ASN = s.Self.ASN
 	}
-	s.Self, s.surroundings = self, nil
+	s.Self, s.networks = self, nil
 	return s
 }
 

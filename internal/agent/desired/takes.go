@@ -18,7 +18,7 @@ func (s *Snapshot) takes(p netip.Prefix, hop netip.Addr) string {
 	if s.leadsAway(p, hop) {
 		return fmt.Sprintf("it holds its own next hop %s", hop)
 	}
-	for _, at := range s.near().subnets {
+	for _, at := range s.local().subnets {
 		switch {
 		case hop == broadcast(at.prefix): // the kernel refuses it, and the pass would fail
 			return fmt.Sprintf("its next hop %s is the broadcast address of the subnet %s", hop, at.prefix)
@@ -57,7 +57,7 @@ func broadcast(p netip.Prefix) netip.Addr {
 // leadsAway reports that a route to a prefix would be one to an address: that it is inside, and in no subnet of this node's that is more
 // specific.
 func (s *Snapshot) leadsAway(p netip.Prefix, a netip.Addr) bool {
-	return p.Contains(a) && !slices.ContainsFunc(s.near().subnets, func(at Subnet) bool {
+	return p.Contains(a) && !slices.ContainsFunc(s.local().subnets, func(at Subnet) bool {
 		return at.prefix.Bits() > p.Bits() && at.prefix.Contains(a) && !at.prefix.IsSingleIP()
 	})
 }
@@ -117,7 +117,7 @@ func (ev *Evidence) led(block netip.Prefix, node string) bool {
 // Meets reports that pools share addresses with networks that this node is in.
 func (s *Snapshot) Meets() bool {
 	return slices.ContainsFunc(s.Pools, func(p Pool) bool {
-		return slices.ContainsFunc(s.near().subnets, func(at Subnet) bool { return p.CIDR.Overlaps(at.prefix) })
+		return slices.ContainsFunc(s.local().subnets, func(at Subnet) bool { return p.CIDR.Overlaps(at.prefix) })
 	})
 }
 
@@ -134,7 +134,7 @@ func (s *Snapshot) CheckPools() (problems []error) {
 
 // shares names something that a pool shares addresses with.
 func (s *Snapshot) shares(pool netip.Prefix) string {
-	for _, at := range s.near().subnets {
+	for _, at := range s.local().subnets {
 		if pool.Overlaps(at.prefix) {
 			return fmt.Sprintf("%s, which this node is in by %s", at.prefix, at.link)
 		}

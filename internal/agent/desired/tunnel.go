@@ -209,10 +209,10 @@ func (s *Snapshot) through(m modes, hop netip.Addr) (h routes.Hop, ok bool) {
 	return routes.Hop{Via: hop, Dev: link}, sameSubnet
 }
 
-// endWays are ways to the ends of IPv6 tunnels that other ways lead through. The kernel looks a next hop of IPv6 up although it is
+// tunnelEndRoutes are ways to the ends of IPv6 tunnels that other ways lead through. The kernel looks a next hop of IPv6 up although it is
 // told that it is on the link, and refuses one that a route leads to elsewhere: the route of the block that the end's address is from
 // does so as long as a pool is being changed. An address outside of the blocks of whom the way is to is not its node's to say.
-func (s *Snapshot) endWays(ways []Way) (ends []Way) {
+func (s *Snapshot) tunnelEndRoutes(ways []DesiredRoute) (ends []DesiredRoute) {
 	taken := map[netip.Prefix]bool{}
 	for _, w := range ways {
 		if w.Route.Dst.IsSingleIP() {
@@ -223,7 +223,7 @@ func (s *Snapshot) endWays(ways []Way) (ends []Way) {
 		for _, h := range w.Route.Hops {
 			if end := netip.PrefixFrom(h.Via, h.Via.BitLen()); h.Dev == vxlan.Device6 && !taken[end] && s.sameOwner(end, w.Route.Dst) {
 				taken[end] = true
-				ends = append(ends, Way{Route: routes.To(end, routes.Hop{Dev: h.Dev}), About: "end of VXLAN"})
+				ends = append(ends, DesiredRoute{Route: routes.To(end, routes.Hop{Dev: h.Dev}), About: "end of VXLAN"})
 			}
 		}
 	}

@@ -100,7 +100,7 @@ func TestAwaitedEnds(t *testing.T) {
 		})
 	})
 	accepted, refused := s.By(Grounds{}).Accept(nil)
-	ways, left := s.By(Grounds{}).Ways(accepted)
+	ways, left := s.By(Grounds{}).DesiredRoutes(accepted)
 	if len(refused) > 0 || len(left) != 1 || !left[0].Pending || !strings.Contains(left[0].Why, "not announced its end") || len(Refusals(left)) > 0 {
 		t.Errorf("left: %+v, refused: %+v", left, refused)
 	}

@@ -65,7 +65,7 @@ func (f *follower) look() {
 	limit, err := Limit(f.root)
 	if err != nil {
 		if f.reported.New(err) {
-			f.log.Warn("the limit of this container's memory is not known; Go's own is not changed", "err", err)
+			f.log.Warn("cannot read the memory limit of this container; Go's limit is unchanged", "err", err)
 		}
 		return
 	}

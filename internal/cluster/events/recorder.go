@@ -211,7 +211,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 		for k, ok := r.next(); ok && ctx.Err() == nil; k, ok = r.next() {
 			err := r.write(ctx, k)
 			if reported.New(err) && ctx.Err() == nil {
-				r.log.Warn("an event could not be written; it is said in the log and in status too", "about", k.about, "reason", k.reason, "err", err)
+				r.log.Warn("cannot write Event; log and status have its text", "about", k.about, "reason", k.reason, "err", err)
 			}
 		}
 	}

@@ -175,7 +175,7 @@ func serve(ctx context.Context, deps agent.Deps) error {
 	g.Go(func() error { return agent.NewAgent(deps).Run(ctx) })
 	err := g.Wait()
 	if err == nil {
-		deps.Log.Info("told to end: routes, addresses and rules stay for the next agent")
+		deps.Log.Info("shutting down; routes, addresses and rules stay for the next agent")
 	}
 	return err
 }

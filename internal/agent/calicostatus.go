@@ -29,7 +29,7 @@ const (
 	// of a thousand questions all but one are to other nodes.
 	readAtOnce = 5
 	readPause  = 30 * time.Second
-	// othersAgain is how long a question to another node that has changed is left alone: as a rule that is the answer.
+	// othersAgain is how long a question to another node that has changed is left offline: as a rule that is the answer.
 	othersAgain = 10 * time.Minute
 	// answerTime bounds one request.
 	answerTime = 10 * time.Second
@@ -37,29 +37,29 @@ const (
 	answerRetry = time.Minute
 )
 
-// answerer answers CalicoNodeStatus objects that ask this node how it is. It belongs to the goroutine of run, and writes nothing as
+// statusWriter answers CalicoNodeStatus objects that ask this node how it is. It belongs to the goroutine of run, and writes nothing as
 // long as nobody asks.
-type answerer struct {
+type statusWriter struct {
 	node   string
 	watch  *cluster.Watch
 	store  *kubernetes.Store
 	report func() nodestatus.Report
 	log    *slog.Logger
 
-	known    map[string]*question
+	known    map[string]*statusRequest
 	reported progress.Changes
 }
 
-// question is one object as it was last read or written.
-type question struct {
+// statusRequest is one object as it was last read or written.
+type statusRequest struct {
 	object api.CalicoNodeStatus
 	read   time.Time
 	due    time.Time // the next look at the answer; zero: never
 }
 
 // run answers until ctx ends.
-func (a *answerer) run(ctx context.Context) error {
-	a.known = map[string]*question{}
+func (a *statusWriter) run(ctx context.Context) error {
+	a.known = map[string]*statusRequest{}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -68,7 +68,7 @@ func (a *answerer) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-timer.C:
-		case <-a.watch.QuestionsChanged():
+		case <-a.watch.NodeStatusesChanged():
 			pause = rand.N(readSpread)
 		}
 		wait.Sleep(ctx, pause)
@@ -79,8 +79,8 @@ func (a *answerer) run(ctx context.Context) error {
 }
 
 // round reads what is new, answers what is due, and returns after how long there is something to do; 0: nothing.
-func (a *answerer) round(ctx context.Context, now time.Time) time.Duration {
-	listed := a.watch.Questions()
+func (a *statusWriter) round(ctx context.Context, now time.Time) time.Duration {
+	listed := a.watch.NodeStatuses()
 	var errs []error
 	unread, more := first(a.node, toRead(a.node, listed, a.known, now))
 	for _, o := range unread {
@@ -95,7 +95,7 @@ func (a *answerer) round(ctx context.Context, now time.Time) time.Duration {
 	}
 	next := time.Duration(0)
 	switch {
-	case a.complain(errors.Join(errs...)):
+	case a.failed(errors.Join(errs...)):
 		next = wait.Jitter(answerRetry)
 	case more:
 		next = wait.Jitter(readPause)
@@ -108,16 +108,16 @@ func (a *answerer) round(ctx context.Context, now time.Time) time.Duration {
 	return next
 }
 
-// complain logs what has gone wrong, once for the same, and reports whether something has.
-func (a *answerer) complain(err error) bool {
+// failed logs what has gone wrong, once for the same, and reports whether something has.
+func (a *statusWriter) failed(err error) bool {
 	if a.reported.New(err) {
-		a.log.Warn("a CalicoNodeStatus is not answered", "err", err)
+		a.log.Warn("cannot update CalicoNodeStatus", "err", err)
 	}
 	return err != nil
 }
 
 // toRead returns the questions that may have changed since they were read. Those of other nodes change by their answers.
-func toRead(node string, listed []api.CalicoNodeStatus, known map[string]*question, now time.Time) []api.CalicoNodeStatus {
+func toRead(node string, listed []api.CalicoNodeStatus, known map[string]*statusRequest, now time.Time) []api.CalicoNodeStatus {
 	var out []api.CalicoNodeStatus
 	for _, o := range listed {
 		q := known[o.Name]
@@ -146,7 +146,7 @@ func first(node string, all []api.CalicoNodeStatus) (now []api.CalicoNodeStatus,
 }
 
 // forget drops the questions that there are no longer.
-func forget(listed []api.CalicoNodeStatus, known map[string]*question) {
+func forget(listed []api.CalicoNodeStatus, known map[string]*statusRequest) {
 	there := make(map[string]bool, len(listed))
 	for _, o := range listed {
 		there[o.Name] = true
@@ -171,10 +171,10 @@ func period(spec api.CalicoNodeStatusSpec, questions int) time.Duration {
 }
 
 // read reads a question, and has it answered at once if this node is asked.
-func (a *answerer) read(ctx context.Context, o api.CalicoNodeStatus, now time.Time) error {
+func (a *statusWriter) read(ctx context.Context, o api.CalicoNodeStatus, now time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	q := &question{object: api.CalicoNodeStatus{Meta: api.Meta{Name: o.Name}}, read: now}
+	q := &statusRequest{object: api.CalicoNodeStatus{Meta: api.Meta{Name: o.Name}}, read: now}
 	switch err := a.store.Get(ctx, &q.object); {
 	case errors.Is(err, datastore.ErrNotFound):
 		return nil
@@ -189,7 +189,7 @@ func (a *answerer) read(ctx context.Context, o api.CalicoNodeStatus, now time.Ti
 }
 
 // answer writes what has changed. As in Calico, an answer that has not is left alone, its time too.
-func (a *answerer) answer(ctx context.Context, q *question, now time.Time, period time.Duration) error {
+func (a *statusWriter) answer(ctx context.Context, q *statusRequest, now time.Time, period time.Duration) error {
 	q.due = now.Add(period - period/10 + rand.N(period/5+1))
 	report := a.report()
 	want := report.Calico(q.object.Spec.Classes)

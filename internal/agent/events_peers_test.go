@@ -37,7 +37,7 @@ func TestPeersAreTold(t *testing.T) {
 		down = append(down, session(i, bgp.Active, 0, "TCP refused\nand more"))
 	}
 	var got told
-	teller := teller{to: &got}
+	reporter := eventReporter{to: &got}
 	for _, step := range []struct {
 		what  string
 		at    time.Duration
@@ -55,10 +55,10 @@ func TestPeersAreTold(t *testing.T) {
 		{"the object is gone", 6 * peerPatience, []bgp.PeerStatus{mesh}, nil},
 	} {
 		k.peers, got.lines = step.peers, nil
-		teller.tellPeers(begin.Add(step.at), &k)
+		reporter.reportPeers(begin.Add(step.at), &k)
 		if d := cmp.Diff(step.want, got.lines); d != "" {
 			t.Errorf("%s (-want +got):\n%s", step.what, d)
 		}
 	}
-	teller.tellPeers(begin, &seen{}) // before the first pass
+	reporter.reportPeers(begin, &seen{}) // before the first pass
 }

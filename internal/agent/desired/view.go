@@ -12,17 +12,17 @@ import (
 )
 
 const (
-	// doubtTime is how long a World that suddenly has lost much is not believed: an API server that comes back with an empty or an
+	// shrinkTime is how long a state in which much is suddenly missing is held back: an API server that comes back with an empty or an
 	// old datastore shows that the pods are gone, which run on.
-	doubtTime = time.Minute
+	shrinkTime = time.Minute
 	// muchLost is how many objects of a kind have to be missing for that.
 	muchLost = 10
 )
 
-// View is what the agent makes of the World: when it has changed, and not in each pass.
+// View is what the agent derives from the state of the cluster: when it has changed, and not in each pass.
 type View struct {
-	World state.Cluster // the last one that was believed
-	doubt doubt         // in a newer one
+	Cluster state.Cluster // the last state that was taken over
+	guard   shrinkGuard   // in a newer one
 	// Base is the snapshot of world without what the node finds by itself.
 	Base     Snapshot
 	Problems []error
@@ -32,18 +32,18 @@ type View struct {
 	Evidence Evidence
 }
 
-// Doubted reports that there is a newer World that is not believed.
-func (v *View) Doubted() bool { return v.doubt.on() }
+// Shrunk reports that there is a newer state that is held back.
+func (v *View) Shrunk() bool { return v.guard.on() }
 
-// Update takes a new World.
+// Update takes a new state of the cluster.
 func (v *View) Update(now time.Time, self Self, w state.Cluster) {
 	var why error
 	if v.Built {
-		why = lost(v.World, w)
+		why = lost(v.Cluster, w)
 	}
-	doubt := v.doubt.about(now, why)
+	doubt := v.guard.about(now, why)
 	if doubt != nil {
-		w = v.World
+		w = v.Cluster
 	}
 	settings, problems := v.Base.settings.next(w, !v.Built)
 	if v.Evidence.before = nil; v.Built {
@@ -55,7 +55,7 @@ func (v *View) Update(now time.Time, self Self, w state.Cluster) {
 	felix, unclear := ParseFelix(w.Felix, v.Base.Felix)
 	announced, wrong := serviceConfig(v.Base.served, &w.BGP, !v.Built)
 	base.settings, base.Felix, base.served, base.ServiceRanges = settings, felix, announced, announced.Ranges()
-	v.World, v.Base, v.Built = w, base, true
+	v.Cluster, v.Base, v.Built = w, base, true
 	v.Builds++
 	v.Problems = slices.Concat(problems, more, unclear, wrong, ProblemsOf(doubt))
 	for _, p := range w.Problems {
@@ -63,14 +63,14 @@ func (v *View) Update(now time.Time, self Self, w state.Cluster) {
 	}
 }
 
-// doubt is disbelief in news by which much is gone at once. It lasts for doubtTime, unless better news come before.
-type doubt struct{ since time.Time }
+// shrinkGuard holds back a state in which most objects are gone at once, for shrinkTime or until a fuller one comes.
+type shrinkGuard struct{ since time.Time }
 
 // on reports that there are newer news that are not believed.
-func (d *doubt) on() bool { return !d.since.IsZero() }
+func (d *shrinkGuard) on() bool { return !d.since.IsZero() }
 
 // about returns why the news are not believed, which is why they should not be; nil if they are believed.
-func (d *doubt) about(now time.Time, why error) error {
+func (d *shrinkGuard) about(now time.Time, why error) error {
 	switch {
 	case why == nil:
 		d.since = time.Time{}
@@ -78,18 +78,18 @@ func (d *doubt) about(now time.Time, why error) error {
 	case d.since.IsZero():
 		d.since = now
 	}
-	if now.Sub(d.since) < doubtTime {
+	if now.Sub(d.since) < shrinkTime {
 		return InSelf("ClusterShrank", why)
 	}
 	d.since = time.Time{}
 	return nil
 }
 
-// lost says what a World has lost that clusters do not lose at once; nil if nothing.
+// lost names what is missing in a newer state that clusters do not lose at once; nil if nothing.
 func lost(before, after state.Cluster) error {
 	err := shrunk(count{"Nodes", len(before.Nodes), len(after.Nodes)}, count{"BlockAffinities", len(before.Affinities), len(after.Affinities)})
 	if err == nil && len(before.Pools) > 0 && len(after.Pools) == 0 && len(after.Affinities) > 0 {
-		err = fmt.Errorf("the API server shows no IPPools where it showed %d, and blocks in them: keeping what was known for %s", len(before.Pools), doubtTime)
+		err = fmt.Errorf("the API server shows no IPPools where it showed %d, and blocks in them: keeping what was known for %s", len(before.Pools), shrinkTime)
 	}
 	return err
 }
@@ -105,7 +105,7 @@ func shrunk(counts ...count) error {
 	for _, c := range counts {
 		if gone := c.before - c.after; gone >= muchLost && gone > c.before/2 {
 			return fmt.Errorf("the API server shows %d %s where it showed %d: keeping what was known for %s, in case it came back with an old datastore",
-				c.after, c.kind, c.before, doubtTime)
+				c.after, c.kind, c.before, shrinkTime)
 		}
 	}
 	return nil

@@ -20,18 +20,18 @@ func TestWhatIsRead(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		listed api.CalicoNodeStatus
-		known  *question
+		known  *statusRequest
 		want   bool
 	}{
 		"new":                            {object("1", "5", ""), nil, true},
-		"another under the same name":    {object("2", "5", ""), &question{object: object("1", "5", "n2")}, true},
-		"as it was":                      {object("1", "5", ""), &question{object: object("1", "5", "n1")}, false},
-		"ours, changed":                  {object("1", "6", ""), &question{object: object("1", "5", "n1"), read: now}, true},
-		"another's answer":               {object("1", "6", ""), &question{object: object("1", "5", "n2"), read: now}, false},
-		"another's, after a long time":   {object("1", "6", ""), &question{object: object("1", "5", "n2"), read: now.Add(-othersAgain)}, true},
-		"another's, long the same again": {object("1", "5", ""), &question{object: object("1", "5", "n2"), read: now.Add(-othersAgain)}, false},
+		"another under the same name":    {object("2", "5", ""), &statusRequest{object: object("1", "5", "n2")}, true},
+		"as it was":                      {object("1", "5", ""), &statusRequest{object: object("1", "5", "n1")}, false},
+		"ours, changed":                  {object("1", "6", ""), &statusRequest{object: object("1", "5", "n1"), read: now}, true},
+		"another's answer":               {object("1", "6", ""), &statusRequest{object: object("1", "5", "n2"), read: now}, false},
+		"another's, after a long time":   {object("1", "6", ""), &statusRequest{object: object("1", "5", "n2"), read: now.Add(-othersAgain)}, true},
+		"another's, long the same again": {object("1", "5", ""), &statusRequest{object: object("1", "5", "n2"), read: now.Add(-othersAgain)}, false},
 	} {
-		known := map[string]*question{"gone": {}}
+		known := map[string]*statusRequest{"gone": {}}
 		if c.known != nil {
 			known["q"] = c.known
 		}

@@ -23,7 +23,7 @@ func decoded(t *testing.T, text string) *object[api.IPPool] {
 // One object that cannot be read is named and hides no other; what it was before stays in force.
 func TestBrokenObjects(t *testing.T) {
 	changes := 0
-	s := newShelf(sameRevision[api.IPPool], func(*api.IPPool) { changes++ })
+	s := newObjectStore(sameRevision[api.IPPool], func(*api.IPPool) { changes++ })
 	add := func(texts ...string) {
 		t.Helper()
 		for _, text := range texts {
@@ -67,7 +67,7 @@ func TestBrokenObjects(t *testing.T) {
 
 func TestShelfTellsOfDifferences(t *testing.T) {
 	var told []string
-	s := newShelf(sameNode, func(n *api.Node) { told = append(told, n.Name+" "+n.Labels["zone"]) })
+	s := newObjectStore(sameNode, func(n *api.Node) { told = append(told, n.Name+" "+n.Labels["zone"]) })
 	node := func(name, zone, revision string) *object[api.Node] {
 		return &object[api.Node]{value: api.Node{Meta: api.Meta{Name: name, ResourceVersion: revision, Labels: map[string]string{"zone": zone}}}}
 	}

@@ -16,9 +16,9 @@ const (
 	mostNamed = 5
 )
 
-// tellPeers says which sessions of BGPPeers are down, and when all of an object are up again. Sessions of the mesh are left to the
+// reportPeers says which sessions of BGPPeers are down, and when all of an object are up again. Sessions of the mesh are left to the
 // agents at their other ends, or one node that goes away would be told by all others.
-func (t *teller) tellPeers(now time.Time, k *seen) {
+func (t *eventReporter) reportPeers(now time.Time, k *seen) {
 	if k.snapshot == nil {
 		return
 	}

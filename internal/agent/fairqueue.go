@@ -14,9 +14,9 @@ const (
 	minWait, mostWait = time.Second, 16 * time.Second
 )
 
-// rota has what is to be read for many sources: one thing of each in turn, so that a source that asks for much does not keep others
+// fairQueue has what is to be read for many sources: one thing of each in turn, so that a source that asks for much does not keep others
 // waiting, and of a source that is refused again and again one a second or less.
-type rota[T comparable] struct {
+type fairQueue[T comparable] struct {
 	sources map[string]*source[T]
 	order   []string // of those that have something waiting; the first is next
 }
@@ -28,7 +28,7 @@ type source[T comparable] struct {
 }
 
 // add has something read for a source, unless it waits already or too much does.
-func (r *rota[T]) add(from string, item T) {
+func (r *fairQueue[T]) add(from string, item T) {
 	if r.sources == nil {
 		r.sources = map[string]*source[T]{}
 	}
@@ -48,7 +48,7 @@ func (r *rota[T]) add(from string, item T) {
 
 // take returns what is to be read next, and for whom; ok is false if there is nothing now, and wait how long that is so, 0 for as long as
 // nothing is added.
-func (r *rota[T]) take(now time.Time) (from string, item T, wait time.Duration, ok bool) {
+func (r *fairQueue[T]) take(now time.Time) (from string, item T, wait time.Duration, ok bool) {
 	for i, name := range r.order {
 		s := r.sources[name]
 		if left := s.until.Sub(now); left > 0 {
@@ -68,7 +68,7 @@ func (r *rota[T]) take(now time.Time) (from string, item T, wait time.Duration, 
 }
 
 // judge notes whether what was read for a source was as it said.
-func (r *rota[T]) judge(now time.Time, from string, good bool) {
+func (r *fairQueue[T]) judge(now time.Time, from string, good bool) {
 	s := r.sources[from]
 	switch {
 	case s == nil:
@@ -82,7 +82,7 @@ func (r *rota[T]) judge(now time.Time, from string, good bool) {
 }
 
 // forget drops sources that ask for nothing any more and need not wait.
-func (r *rota[T]) forget(now time.Time) {
+func (r *fairQueue[T]) forget(now time.Time) {
 	for name, s := range r.sources {
 		if len(s.waiting) == 0 && s.until.Add(mostWait).Before(now) {
 			delete(r.sources, name)

@@ -37,8 +37,8 @@ type Recorder interface {
 	Run(ctx context.Context) error
 }
 
-// teller turns what the agent finds wrong into events. It belongs to the goroutine of Run.
-type teller struct {
+// eventReporter turns what the agent finds wrong into events. It belongs to the goroutine of Run.
+type eventReporter struct {
 	to      Recorder
 	node    string
 	failing time.Time       // since when passes fail
@@ -47,8 +47,8 @@ type teller struct {
 	down    map[string]bool // BGPPeers that were told to be
 }
 
-// tell says what is wrong after a pass.
-func (t *teller) tell(now time.Time, k *seen, err error) {
+// report writes what is wrong after a pass.
+func (t *eventReporter) report(now time.Time, k *seen, err error) {
 	if t.to == nil {
 		return
 	}
@@ -69,14 +69,14 @@ func (t *teller) tell(now time.Time, k *seen, err error) {
 		}
 	}
 	if lasts(&t.refused, now, desired.Objections(k.routes.refused) > 0) { // a block that moves is refused for a moment
-		t.tellRefused(k)
+		t.reportRefused(k)
 	}
-	t.tellPeers(now, k)
-	t.tellPlugins(now, k, self)
+	t.reportPeers(now, k)
+	t.reportPlugins(now, k, self)
 }
 
-// tellRefused says once for each peer that it announces what is not its own.
-func (t *teller) tellRefused(k *seen) {
+// reportRefused says once for each peer that it announces what is not its own.
+func (t *eventReporter) reportRefused(k *seen) {
 	var told []string
 	for _, r := range k.routes.refused {
 		peer := addrText(r.Path.From)
@@ -89,8 +89,8 @@ func (t *teller) tellRefused(k *seen) {
 	}
 }
 
-// tellPlugins says what the plugins suffer from.
-func (t *teller) tellPlugins(now time.Time, k *seen, self api.ObjectReference) {
+// reportPlugins says what the plugins suffer from.
+func (t *eventReporter) reportPlugins(now time.Time, k *seen, self api.ObjectReference) {
 	if f := k.facts; f != nil && now.Sub(f.Written) > staleFacts {
 		t.to.Warn(self, "FactsStale", fmt.Sprintf("what the CNI plugins are told of the cluster is of %s: they ask the API server for each pod, which takes longer", f.Written.UTC().Format(time.RFC3339)))
 	}
@@ -176,8 +176,8 @@ func firstLine(text string) string {
 	return line
 }
 
-// tellProblems says what is wrong with objects, each by its own name, and with this node.
-func (t *teller) tellProblems(problems []error) {
+// reportProblems says what is wrong with objects, each by its own name, and with this node.
+func (t *eventReporter) reportProblems(problems []error) {
 	if t.to == nil {
 		return
 	}
@@ -189,7 +189,7 @@ func (t *teller) tellProblems(problems []error) {
 }
 
 // warn says what is wrong. With an object it is so on all nodes.
-func (t *teller) warn(about api.ObjectReference, reason string, err error) {
+func (t *eventReporter) warn(about api.ObjectReference, reason string, err error) {
 	var p *desired.Problem
 	if errors.As(err, &p) {
 		t.to.WarnCommon(about, reason, err.Error())

@@ -90,8 +90,8 @@ func TestWhatOperatorsAreTold(t *testing.T) {
 		{"a journal that waits", with(func(k *seen) { k.journal = nodestatus.Journal{Entries: 2, LastError: "one\ntwo"} }), nil, nil},
 	} {
 		var got told
-		teller := teller{to: &got, refused: now.Add(-patience)}
-		teller.tell(now, c.seen, c.err)
+		reporter := eventReporter{to: &got, refused: now.Add(-patience)}
+		reporter.report(now, c.seen, c.err)
 		if d := cmp.Diff(c.want, got.lines); d != "" {
 			t.Errorf("%s (-want +got):\n%s", c.name, d)
 		}
@@ -101,8 +101,8 @@ func TestWhatOperatorsAreTold(t *testing.T) {
 // Problems that a pass goes on with are told too.
 func TestProblemsAreTold(t *testing.T) {
 	var got told
-	teller := teller{to: &got, node: "n1"}
-	teller.tellProblems([]error{
+	reporter := eventReporter{to: &got, node: "n1"}
+	reporter.reportProblems([]error{
 		desired.InObject((*api.IPPool)(nil).ResourceType(), api.Meta{Name: "p"}, errors.New("odd")), errors.New("a path"), desired.InSelf("AmbiguousAddress", errors.New("two would do")),
 	})
 	want := []string{"IPPool p: InvalidPool, of all nodes: IPPool p: odd", "Node n1: AmbiguousAddress: two would do"}
@@ -120,9 +120,9 @@ func TestPatience(t *testing.T) {
 	k := seen{node: "n1", journal: nodestatus.Journal{Entries: 2, LastError: "one\ntwo"}}
 	k.routes.refused = []desired.Refusal{{Path: bgp.Path{Prefix: prefix("192.168.2.0/26"), NextHop: addr("10.0.0.7"), From: addr("10.0.0.7")}, Why: "it is another's"}}
 	begin := time.Now()
-	teller := teller{to: &got}
+	reporter := eventReporter{to: &got}
 	for _, at := range []time.Duration{0, patience / 2, patience} {
-		teller.tell(begin.Add(at), &k, errors.New("odd"))
+		reporter.report(begin.Add(at), &k, errors.New("odd"))
 	}
 	want := []string{
 		"Node n1: NotAsItShouldBe: odd",
@@ -134,9 +134,9 @@ func TestPatience(t *testing.T) {
 	}
 	refused := k.routes.refused
 	k.journal.LastError, k.routes.refused = "", nil
-	teller.tell(begin.Add(2*patience), &k, nil)
+	reporter.report(begin.Add(2*patience), &k, nil)
 	k.journal.LastError, k.routes.refused = "again", refused
-	teller.tell(begin.Add(3*patience), &k, errors.New("odd"))
+	reporter.report(begin.Add(3*patience), &k, errors.New("odd"))
 	if len(got.lines) != 3 {
 		t.Errorf("told without patience: %q", got.lines)
 	}
@@ -155,7 +155,7 @@ func TestHeadlines(t *testing.T) {
 	} {
 		log.Reset()
 		for range 2 {
-			a.complain(about, []error{errors.New("odd")})
+			a.setProblems(about, []error{errors.New("odd")})
 		}
 		if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, fmt.Sprintf("msg=%q %s=odd", want, about)) {
 			t.Errorf("%s: %s, want it once under %q", about, text, want)

@@ -8,8 +8,8 @@ import (
 	"github.com/tortie-net/tortie/internal/cluster/state"
 )
 
-// shelf keeps what is known of the objects of one kind. A reflector fills it.
-type shelf[T any] struct {
+// objectStore keeps what is known of the objects of one kind. A reflector fills it.
+type objectStore[T any] struct {
 	// same reports that readers see no difference between two states of an object.
 	same func(before, after *T) bool
 	// changed is told of each object that came, went, or is not the same any more.
@@ -22,8 +22,8 @@ type shelf[T any] struct {
 	full  chan struct{} // closed once there has been a complete list
 }
 
-func newShelf[T any](same func(before, after *T) bool, changed func(*T)) *shelf[T] {
-	return &shelf[T]{same: same, changed: changed, objects: map[string]*object[T]{}, full: make(chan struct{})}
+func newObjectStore[T any](same func(before, after *T) bool, changed func(*T)) *objectStore[T] {
+	return &objectStore[T]{same: same, changed: changed, objects: map[string]*object[T]{}, full: make(chan struct{})}
 }
 
 func key(m *api.Meta) string {
@@ -34,7 +34,7 @@ func key(m *api.Meta) string {
 }
 
 // Add implements cache.ReflectorStore.
-func (s *shelf[T]) Add(obj any) error {
+func (s *objectStore[T]) Add(obj any) error {
 	o, ok := obj.(*object[T])
 	if !ok {
 		return fmt.Errorf("a %T among objects of %T", obj, o)
@@ -49,10 +49,10 @@ func (s *shelf[T]) Add(obj any) error {
 }
 
 // Update implements cache.ReflectorStore.
-func (s *shelf[T]) Update(obj any) error { return s.Add(obj) }
+func (s *objectStore[T]) Update(obj any) error { return s.Add(obj) }
 
 // Delete implements cache.ReflectorStore.
-func (s *shelf[T]) Delete(obj any) error {
+func (s *objectStore[T]) Delete(obj any) error {
 	o, ok := obj.(*object[T])
 	if !ok {
 		return fmt.Errorf("a %T among objects of %T", obj, o)
@@ -68,7 +68,7 @@ func (s *shelf[T]) Delete(obj any) error {
 }
 
 // Replace implements cache.ReflectorStore.
-func (s *shelf[T]) Replace(list []any, _ string) error {
+func (s *objectStore[T]) Replace(list []any, _ string) error {
 	next := make(map[string]*object[T], len(list))
 	s.mu.Lock()
 	before := s.objects
@@ -96,7 +96,7 @@ func (s *shelf[T]) Replace(list []any, _ string) error {
 }
 
 // Resync implements cache.ReflectorStore.
-func (s *shelf[T]) Resync() error { return nil }
+func (s *objectStore[T]) Resync() error { return nil }
 
 // orOlder returns an object that can be used: what it was before, if it cannot be read any more.
 func (o *object[T]) orOlder(before *object[T]) *object[T] {
@@ -106,7 +106,7 @@ func (o *object[T]) orOlder(before *object[T]) *object[T] {
 	return &object[T]{value: before.value, broken: o.broken}
 }
 
-func (s *shelf[T]) compare(before, after *object[T]) {
+func (s *objectStore[T]) compare(before, after *object[T]) {
 	if before != nil && before.broken == nil && after.broken == nil && s.same(&before.value, &after.value) {
 		return
 	}
@@ -120,7 +120,7 @@ func sameRevision[T any](before, after *T) bool {
 }
 
 // get returns the object with that name, nil if there is none that could ever be read. It is not to be changed.
-func (s *shelf[T]) get(name string) *T {
+func (s *objectStore[T]) get(name string) *T {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if o := s.objects[name]; o.usable() {
@@ -133,7 +133,7 @@ func (s *shelf[T]) get(name string) *T {
 func (o *object[T]) usable() bool { return o != nil && !o.never }
 
 // all returns the objects that could be read at some time and that keep wants; keep may be nil.
-func (s *shelf[T]) all(keep func(*T) bool) []T {
+func (s *objectStore[T]) all(keep func(*T) bool) []T {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	var out []T
@@ -148,8 +148,8 @@ func (s *shelf[T]) all(keep func(*T) bool) []T {
 	return out
 }
 
-// problems returns what is wrong with objects of the shelf.
-func (s *shelf[T]) problems() []state.Problem {
+// problems returns what is wrong with objects of the store.
+func (s *objectStore[T]) problems() []state.Problem {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	var out []state.Problem
@@ -168,7 +168,7 @@ func (s *shelf[T]) problems() []state.Problem {
 }
 
 // isFull reports that there has been a complete list.
-func (s *shelf[T]) isFull() bool {
+func (s *objectStore[T]) isFull() bool {
 	select {
 	case <-s.full:
 		return true

@@ -62,13 +62,13 @@ func TestAWorldThatLostMuchIsDoubted(t *testing.T) {
 			if !strings.Contains(text, tc.doubt) || len(v.Base.Owners) != len(before.Owners) || len(v.Base.Others) != len(before.Others) {
 				t.Errorf("believed at once, or nothing said: %s", text)
 			}
-			v.Update(start.Add(time.Hour+doubtTime-time.Second), self, tc.after)
+			v.Update(start.Add(time.Hour+shrinkTime-time.Second), self, tc.after)
 			if len(v.Base.Owners) != len(before.Owners) {
 				t.Error("believed too early")
 			}
-			v.Update(start.Add(time.Hour+doubtTime), self, tc.after)
-			if got, want := len(v.World.Affinities), len(tc.after.Affinities); got != want || len(v.Problems) > 0 {
-				t.Errorf("after %s: %d affinities, want %d; %v", doubtTime, got, want, v.Problems)
+			v.Update(start.Add(time.Hour+shrinkTime), self, tc.after)
+			if got, want := len(v.Cluster.Affinities), len(tc.after.Affinities); got != want || len(v.Problems) > 0 {
+				t.Errorf("after %s: %d affinities, want %d; %v", shrinkTime, got, want, v.Problems)
 			}
 		})
 	}
@@ -81,11 +81,11 @@ func TestADoubtThatWasRight(t *testing.T) {
 	v.Update(start, self, worldOf(30, 60, 1))
 	v.Update(start.Add(time.Second), self, worldOf(30, 0, 1))
 	v.Update(start.Add(2*time.Second), self, worldOf(30, 60, 1))
-	if len(v.Problems) > 0 || v.doubt.on() {
-		t.Errorf("%v, doubted since %s", v.Problems, v.doubt.since)
+	if len(v.Problems) > 0 || v.guard.on() {
+		t.Errorf("%v, doubted since %s", v.Problems, v.guard.since)
 	}
 	v.Update(start.Add(3*time.Second), self, worldOf(30, 0, 1))
-	v.Update(start.Add(doubtTime+2*time.Second), self, worldOf(30, 0, 1))
+	v.Update(start.Add(shrinkTime+2*time.Second), self, worldOf(30, 0, 1))
 	if len(v.Base.Owners) == 0 {
 		t.Error("the second loss was believed by the first one's time")
 	}
