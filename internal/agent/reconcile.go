@@ -167,12 +167,12 @@ func (a *Agent) lookAtCluster() (gone, err error) {
 	return nil, nil
 }
 
-// inherited are the destinations of routes that an earlier agent has left.
-func (a *Agent) inherited() (map[netip.Prefix]bool, error) {
+// inherited are the destinations of routes that an earlier agent has left, with their next hops.
+func (a *Agent) inherited() (map[netip.Prefix]netip.Addr, error) {
 	routes, err := a.Kernel.Routes(netlinkx.RouteFilter{Protocol: netlinkx.Protocol(a.Config.RouteProtocol)})
-	all := make(map[netip.Prefix]bool, len(routes))
+	all := make(map[netip.Prefix]netip.Addr, len(routes))
 	for _, r := range routes {
-		all[r.Dst] = true
+		all[r.Dst] = r.Via
 	}
 	return all, err
 }

@@ -171,10 +171,10 @@ func TestAKubeletEndsNoRoutesToBlocks(t *testing.T) {
 	nodeAlone := func(w *state.Cluster) { withNode(w); w.Affinities = w.Affinities[:len(w.Affinities)-1] }
 	self := Self{Name: "node1", Addr: prefix("10.0.0.1/24"), Link: "eth0"}
 	vouched := map[string][]netip.Addr{"fifth": {addr("10.5.0.5")}}
-	left := map[netip.Prefix]bool{prefix("10.5.0.0/26"): true}
+	left := map[netip.Prefix]netip.Addr{prefix("10.5.0.0/26"): addr("10.9.0.9")}
 	for name, c := range map[string]struct {
 		before    func(*state.Cluster) // nil: this agent has just begun
-		inherited map[netip.Prefix]bool
+		inherited map[netip.Prefix]netip.Addr
 		covers    bool
 	}{
 		"the block was first":                     {blockAlone, nil, false},

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -294,7 +295,27 @@ func TestTheFirstClaimCounts(t *testing.T) {
 		"its own part":          {[]api.BlockAffinity{claim("node2", "192.168.2.64/27", later), claim("node2", "192.168.2.64/26", then)}, "192.168.2.64/26 node2, 192.168.2.64/27 node2", nil},
 		"its own part, before":  {[]api.BlockAffinity{claim("node2", "192.168.2.64/27", before), claim("node2", "192.168.2.64/26", then)}, "192.168.2.64/26 node2, 192.168.2.64/27 node2", nil},
 		"at one time":           {[]api.BlockAffinity{claim("zz", "192.168.2.64/26", then), claim("node2", "192.168.2.64/26", then)}, "192.168.2.64/26 node2", nil},
-		"all of the pool":       {[]api.BlockAffinity{claim("far", "192.168.0.0/16", before), claim("node2", "192.168.2.64/26", then)}, "192.168.2.64/26 node2", nil},
+		"a claim without the block, before": {
+			[]api.BlockAffinity{claim("far", "192.168.2.64/26", before), claim("node2", "192.168.2.64/26", then)}, "192.168.2.64/26 node2",
+			map[netip.Prefix]BlockRecord{prefix("192.168.2.64/26"): {"node2", then}},
+		},
+		"a claim without the block, of several": {
+			[]api.BlockAffinity{claim("far", "192.168.2.64/26", before), claim("node2", "192.168.2.64/26", then), claim("zz", "192.168.2.64/26", later)}, "192.168.2.64/26 node2",
+			map[netip.Prefix]BlockRecord{prefix("192.168.2.64/26"): {"node2", then}},
+		},
+		"a claim without this node's block, before": {
+			[]api.BlockAffinity{claim("far", "192.168.2.64/26", before), claim("node1", "192.168.2.64/26", then)}, "192.168.2.64/26 node1",
+			map[netip.Prefix]BlockRecord{prefix("192.168.2.64/26"): {"node1", then}},
+		},
+		"this node's claim without the block, before": {
+			[]api.BlockAffinity{claim("node1", "192.168.2.64/26", before), claim("node2", "192.168.2.64/26", then)}, "192.168.2.64/26 node2",
+			map[netip.Prefix]BlockRecord{prefix("192.168.2.64/26"): {"node2", then}},
+		},
+		"at one time, with the lesser name": {
+			[]api.BlockAffinity{claim("far", "192.168.2.64/26", then), claim("node2", "192.168.2.64/26", then)}, "192.168.2.64/26 node2",
+			map[netip.Prefix]BlockRecord{prefix("192.168.2.64/26"): {"node2", then}},
+		},
+		"all of the pool": {[]api.BlockAffinity{claim("far", "192.168.0.0/16", before), claim("node2", "192.168.2.64/26", then)}, "192.168.2.64/26 node2", nil},
 		"a part of what nobody has yet": {
 			[]api.BlockAffinity{claim("far", "192.168.2.70/32", before), claim("far", "192.168.2.96/27", before), claim("node2", "192.168.2.64/26", then)},
 			"192.168.2.64/26 node2", nil,
@@ -329,6 +350,60 @@ func TestTheFirstClaimCounts(t *testing.T) {
 		slices.Sort(got)
 		if text := strings.Join(got, ", "); text != c.want || len(problems) != len(c.claims)-len(got) && name != "outside of the pools" {
 			t.Errorf("%s: %s; %v", name, text, problems)
+		}
+	}
+}
+
+// Until the IPAMBlock of a block that two nodes claim has been read, whose it was known to be stays, for an agent that has just begun, too:
+// what its kernel has tells.
+func TestContestedClaimsChangeNothing(t *testing.T) {
+	const before, then = "2026-11-22T05:00:00Z", "2026-11-22T05:00:01Z"
+	block := prefix("192.168.2.64/26")
+	self := Self{Name: "node1", Addr: prefix("10.0.0.1/24"), Link: "eth0"}
+	w := func(claims ...api.BlockAffinity) state.Cluster {
+		w := desiredtest.World(nil)
+		w.Affinities = claims
+		return w
+	}
+	of := func(s *Snapshot) string {
+		if s.owns(block) {
+			return "node1"
+		}
+		return s.Owners[block].Node
+	}
+	for _, of2 := range []string{"node1", "node2"} {
+		both := w(claim("far", block.String(), before), claim(of2, block.String(), then))
+		hop := addr("10.0.0.2")
+		if of2 == "node1" {
+			hop = netip.Addr{}
+		}
+		for name, c := range map[string]struct {
+			before state.Cluster
+			left   map[netip.Prefix]netip.Addr
+			want   string
+		}{
+			"it was known":               {w(claim(of2, block.String(), then)), nil, of2},
+			"the other was known":        {w(claim("far", block.String(), before)), nil, "far"},
+			"the kernel has a route":     {state.Cluster{}, map[netip.Prefix]netip.Addr{block: hop}, of2},
+			"the kernel has another":     {state.Cluster{}, map[netip.Prefix]netip.Addr{block: addr("10.9.0.9")}, "far"},
+			"nothing is known of before": {state.Cluster{}, nil, "far"},
+		} {
+			var v View
+			if len(c.before.Nodes) > 0 {
+				v.Update(time.Unix(1, 0), self, c.before)
+			}
+			v.Evidence.Inherited = c.left
+			for i := range 2 {
+				v.Update(time.Unix(int64(2+i), 0), self, both)
+				if got := of(&v.Base); got != c.want || len(v.Base.Unsure.Blocks) != 2 {
+					t.Errorf("%s, %s: the block is %s's; to be read: %v", of2, name, got, v.Base.Unsure.Blocks)
+				}
+			}
+			v.Evidence = Evidence{Blocks: map[netip.Prefix]BlockRecord{block: {of2, then}}}
+			v.Update(time.Unix(4, 0), self, both)
+			if got := of(&v.Base); got != of2 {
+				t.Errorf("%s, %s: with its IPAMBlock the block is %s's", of2, name, got)
+			}
 		}
 	}
 }

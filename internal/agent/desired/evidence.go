@@ -20,10 +20,11 @@ type Evidence struct {
 	Known Announcements
 	// Internal are the InternalIPs of Nodes by name, which their kubelets write and agents cannot.
 	Internal map[string][]netip.Addr
-	// Blocks are the IPAMBlocks of claims that have not the size of their pool's blocks.
+	// Blocks are the IPAMBlocks of claims that have not the size of their pool's blocks, and of those that several nodes make of one block.
 	Blocks map[netip.Prefix]BlockRecord
-	// Inherited are the destinations that an earlier agent of this node has left routes to. It is for the first decision.
-	Inherited map[netip.Prefix]bool
+	// Inherited are the destinations that an earlier agent of this node has left routes to, with their next hop, if they have one. It is for
+	// the first decision.
+	Inherited map[netip.Prefix]netip.Addr
 
 	before *Snapshot // what was decided last; nil: nothing
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/app/nodeaddr"
 	"github.com/tortie-net/tortie/internal/bgp/peering"
@@ -345,20 +346,20 @@ func (s *Snapshot) pools(pools []api.IPPool, note func(error)) {
 
 // blocks needs the members and the pools. The API lets every node write claims of its own name, so that a mistaken node, or one whose
 // token was stolen, may claim what is another's, or what nobody has yet. A claim counts as soon as it has the size of its pool's blocks, and
-// of two the one that was there first. One of another size is left from a time in which the pool had that blockSize, if the block is
-// there; its age is the block's. This node's own claims nobody else can write.
+// of two the one whose node has the block, else the one that was there first. One of another size is left from a time in which the pool had
+// that blockSize, if the block is there; its age is the block's. This node's own claims nobody else can write.
 func (s *Snapshot) blocks(affinities []api.BlockAffinity, ev *Evidence, note func(error)) {
 	s.Owners = make(map[netip.Prefix]Owner, len(affinities))
 	claimed := make(map[netip.Prefix]string, len(affinities)) // the node
 	claims, odd := s.sized(confirmed(affinities, note), ev)
 	for _, c := range claims {
-		s.claim(claimed, c, note)
+		s.claim(claimed, c, ev, note)
 	}
 	for _, c := range odd {
 		pool, in := s.poolOf(c.cidr)
 		switch _, node := s.firstClaim(claimed, c.cidr); {
 		case node == c.Spec.Node: // a part of its own block
-			s.claim(claimed, c, note)
+			s.claim(claimed, c, ev, note)
 		case in:
 			note(InObject(c.ResourceType(), c.Meta, fmt.Errorf("spec.cidr %s of node %s is no block of IPPool %s (/%d), and there is no IPAMBlock of that size for the node: nothing is sent there: remove the claim",
 				c.cidr, c.Spec.Node, pool.Name, pool.BlockBits)))
@@ -368,10 +369,13 @@ func (s *Snapshot) blocks(affinities []api.BlockAffinity, ev *Evidence, note fun
 }
 
 // claim takes a claim up, unless what it is about was claimed before.
-func (s *Snapshot) claim(claimed map[netip.Prefix]string, c claimOfBlock, note func(error)) {
+func (s *Snapshot) claim(claimed map[netip.Prefix]string, c claimOfBlock, ev *Evidence, note func(error)) {
 	if first, node := s.firstClaim(claimed, c.cidr); node != "" && node != c.Spec.Node {
-		note(InObject(c.ResourceType(), c.Meta, fmt.Errorf("block %s of node %s is, or lies in, %s, which node %s claimed before: remove the wrong one", c.cidr, c.Spec.Node, first, node)))
-		return
+		if first != c.cidr || !s.contest(c, node, ev) {
+			note(InObject(c.ResourceType(), c.Meta, fmt.Errorf("block %s of node %s is, or lies in, %s, which node %s claimed before: remove the wrong one", c.cidr, c.Spec.Node, first, node)))
+			return
+		}
+		note(InObject(c.ResourceType(), api.Meta{Name: names.Affinity(node, c.cidr)}, fmt.Errorf("block %s of node %s is node %s's, by its IPAMBlock or by what was known before: remove the wrong one", c.cidr, node, c.Spec.Node)))
 	}
 	claimed[c.cidr] = c.Spec.Node
 	s.indexLength(c.cidr)
@@ -384,6 +388,22 @@ func (s *Snapshot) claim(claimed map[netip.Prefix]string, c claimOfBlock, note f
 		owner.Addr = s.Others[i].In(c.cidr.Addr())
 	}
 	s.Owners[c.cidr] = owner
+}
+
+// contest reports that a claim counts and not the one that another node made of the same block before, which is then forgotten: it is the
+// IPAMBlock that says whose a block is. A claim alone, without the block, anybody may have made before the block was.
+func (s *Snapshot) contest(c claimOfBlock, before string, ev *Evidence) bool {
+	s.Unsure.Blocks = append(s.Unsure.Blocks, BlockClaim{c.cidr, before}, BlockClaim{c.cidr, c.Spec.Node})
+	if record, known := ev.Blocks[c.cidr]; known {
+		if record.Node != c.Spec.Node {
+			return false
+		}
+	} else if !s.had(ev, c.cidr, c.Spec.Node) || s.had(ev, c.cidr, before) {
+		return false
+	}
+	delete(s.Owners, c.cidr)
+	s.Blocks = slices.DeleteFunc(s.Blocks, func(b netip.Prefix) bool { return b == c.cidr })
+	return true
 }
 
 // claimOfBlock is a confirmed BlockAffinity.

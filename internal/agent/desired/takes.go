@@ -108,10 +108,24 @@ func (s *Snapshot) coverMembers(ev *Evidence, note func(error)) {
 // led reports that there were routes to a node's block before.
 func (ev *Evidence) led(block netip.Prefix, node string) bool {
 	if ev.before == nil {
-		return ev.Inherited[block]
+		_, inherited := ev.Inherited[block]
+		return inherited
 	}
 	_, covered := ev.before.index.covered[block]
 	return !covered && ev.before.Owners[block].Node == node
+}
+
+// had reports that a block was known as a node's before.
+func (s *Snapshot) had(ev *Evidence, block netip.Prefix, node string) bool {
+	if ev.before != nil {
+		return ev.before.Owners[block].Node == node || node == s.Self.Name && ev.before.owns(block)
+	}
+	hop, inherited := ev.Inherited[block]
+	if node == s.Self.Name {
+		return inherited && !hop.IsValid() // an own block is unreachable as a whole
+	}
+	m, ok := s.Member(node)
+	return ok && hop.IsValid() && (hop == m.In(hop) || hop == m.vtepIn(hop).Addr)
 }
 
 // Meets reports that pools share addresses with networks that this node is in.

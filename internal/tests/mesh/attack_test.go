@@ -162,6 +162,24 @@ func TestStolenRanges(t *testing.T) {
 		return fmt.Errorf("%s has no route to the block", th.watcher.Name)
 	})
 	th.inVain(t, "claims of parts", line)
+
+	// A claim of a whole block that nobody has yet: IPAM looks at blocks, so that the next node may take it, and the block says whose it is.
+	claims("10.90.98.64/26")
+	time.Sleep(time.Second)
+	th.Create(t, &api.IPAMBlock{Meta: api.Meta{Name: "10-90-98-64-26"}, Spec: api.IPAMBlockSpec{
+		CIDR: "10.90.98.64/26", Affinity: ptr("host:" + th.victim.Name), Allocations: make([]*int, 64), Unallocated: []int{},
+		SequenceNumberForAllocation: map[string]uint64{}, Attributes: []api.AllocationAttribute{},
+	}})
+	th.victim.Claim(t, "10.90.98.64/26")
+	own := strings.Replace(line, "10.90.99.64/26", "10.90.98.64/26", 1)
+	meshtest.Eventually(t, func() error { return th.watcher.Has(t, own) })
+	says(t, th.watcher, "block 10.90.98.64/26 of node aaa-thief is node "+th.victim.Name+"'s, by its IPAMBlock")
+	th.inVain(t, "a claim without a block", line, own)
+	th.watcher.Signal(t, 9)
+	th.watcher.Forget(t)
+	th.watcher.Start(t, meshtest.Build)
+	says(t, th.watcher, "block 10.90.98.64/26 of node aaa-thief is node "+th.victim.Name+"'s, by")
+	th.inVain(t, "a restart", line, own)
 	th.packets.Intact(t)
 
 	// A block from a time with a smaller block size is in use.
