@@ -2,6 +2,7 @@ package guard_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -595,5 +596,85 @@ func TestNewPod(t *testing.T) {
 	}
 	if !bytes.Contains([]byte(c.Run(t, "ip", "-6", "addr", "show", "dev", attackerLink)), []byte(linkLocal.String())) {
 		t.Error("the pod's gateway is not there")
+	}
+}
+
+// quote is the beginning of a packet that an error of ICMP is about.
+func quote(src, dst netip.Addr, protocol byte, payload []byte) []byte {
+	_, b := netnstest.Packet(src, dst, protocol, 64, payload, -1)
+	return b
+}
+
+// tooLong is a frame that says that a packet was too long for a link of 1,300 bytes.
+func tooLong(from net.HardwareAddr, src, dst netip.Addr, quoted []byte) []byte {
+	kind, protocol, body := []byte{3, 4}, byte(unix.IPPROTO_ICMP), []byte{0, 0, 0, 0, 5, 20}
+	if src.Is6() {
+		kind, protocol = []byte{2, 0}, unix.IPPROTO_ICMPV6
+	}
+	body = slices.Concat(kind, body, quoted)
+	etherType, b := netnstest.Packet(src, dst, protocol, 64, body, 2)
+	if src.Is4() { // whose checksum does not have the addresses
+		netnstest.PlainSum(body, 2)
+		etherType, b = netnstest.Packet(src, dst, protocol, 64, body, -1)
+	}
+	return netnstest.Frame(from, hostMAC, etherType, b)
+}
+
+// TestPathMTU: a pod says that packets of a tunnel between nodes were too long. The kernel believes it without the guard.
+func TestPathMTU(t *testing.T) {
+	for name, is := range map[string]struct{ own, node, far netip.Addr }{"IPv4": {pod, nodeAddr, known}, "IPv6": {pod6, nodeAddr6, known6}} {
+		t.Run(name, func(t *testing.T) {
+			c := newCell(t)
+			for _, end := range []struct {
+				ns          *netnstest.NS
+				local, peer netip.Addr
+			}{{c.NS, is.node, is.far}, {c.known, is.far, is.node}} {
+				end.ns.Run(t, "ip", "link", "add", "vx", "type", "vxlan", "id", "4096", "dstport", fmt.Sprint(guard.DefaultVXLANPort), "local", end.local.String(), "nolearning")
+				end.ns.Up(t, "vx")
+			}
+			udp := make([]byte, 16)
+			copy(udp, []byte{200, 1, guard.DefaultVXLANPort >> 8, guard.DefaultVXLANPort & 0xff, 5, 180, 0, 0, 8, 0, 0, 0, 0, 4096 >> 8, 0, 0})
+			attack := func() {
+				mine := c.attacker.Link(t, "eth0").HardwareAddr
+				c.send(t, tooLong(mine, is.own, is.node, quote(is.node, is.far, unix.IPPROTO_UDP, udp)), tooLong(mine, is.own, is.far, quote(is.far, is.node, unix.IPPROTO_UDP, udp)))
+			}
+			believed := func() (all []string) {
+				for ns, to := range map[*netnstest.NS]netip.Addr{c.NS: is.far, c.known: is.node} {
+					if way := ns.Run(t, "ip", "route", "get", to.String()); strings.Contains(way, "mtu") {
+						all = append(all, way)
+					}
+				}
+				return all
+			}
+			c.shut(t, nil)
+			attack()
+			c.eventually(t, guard.ErrorFromPod, 2)
+			if got := believed(); len(got) > 0 {
+				t.Errorf("believed: %q", got)
+			}
+			// What is true of its own connections is not dropped.
+			c.Within(t, func() error {
+				conn, err := net.Dial("udp", netip.AddrPortFrom(is.own, 7001).String())
+				if err != nil {
+					return err
+				}
+				defer conn.Close()
+				_, _ = conn.Write([]byte("hello"))
+				_ = conn.SetReadDeadline(time.Now().Add(surely))
+				if _, err = conn.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNREFUSED) {
+					t.Errorf("nobody listens at the pod's port: %v, want that the pod's word of it arrives", err)
+				}
+				return nil
+			})
+			if err := c.guard.Remove(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			for deadline := time.Now().Add(surely); len(believed()) < 2 && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+				attack()
+			}
+			if got := believed(); len(got) < 2 {
+				t.Errorf("without the guard the nodes believe %q: the test shows nothing", got)
+			}
+		})
 	}
 }

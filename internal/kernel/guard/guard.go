@@ -56,6 +56,7 @@ const (
 	LoopbackFromPod   = "loopback-from-pod"
 	SpoofedFromPod    = "spoofed-from-pod"
 	NeighboursFromPod = "neighbours-from-pod"
+	ErrorFromPod      = "icmp-error-from-pod"
 	TranslatedVXLAN   = "vxlan-translated"
 	TranslatedBGP     = "bgp-translated"
 )
@@ -216,9 +217,14 @@ type family struct {
 	nft.Family
 	is4                  bool
 	nodesSet, sourcesSet string
+	icmp                 byte
+	quoted               nft.Quoted
 }
 
-var families = []family{{nft.IPv4, true, prefix + "nodes-v4", prefix + "sources-v4"}, {nft.IPv6, false, prefix + "nodes-v6", prefix + "sources-v6"}}
+var families = []family{
+	{nft.IPv4, true, prefix + "nodes-v4", prefix + "sources-v4", unix.IPPROTO_ICMP, nft.Quoted4},
+	{nft.IPv6, false, prefix + "nodes-v6", prefix + "sources-v6", unix.IPPROTO_ICMPV6, nft.Quoted6},
+}
 
 func (c Config) nodes(f family) (nft.Set, error) {
 	s := nft.Set{Name: f.nodesSet, Key: []nft.Type{f.Addr}}
@@ -300,6 +306,19 @@ func (c Config) fromPods() []nft.Rule {
 	}
 	if !c.AllowBGPFromPods {
 		rules = append(rules, drop(BGPFromPod, opensBGP()...))
+	}
+	return append(rules, c.aboutNodes()...)
+}
+
+// aboutNodes drops errors of ICMP about packets between nodes: no pod has ever seen one. That such a packet was too long the kernel believes
+// of tunnels, whose ports anybody knows: one packet would have all between two nodes travel in pieces of 552 bytes for ten minutes.
+func (c Config) aboutNodes() []nft.Rule {
+	if len(c.Nodes) == 0 {
+		return nil
+	}
+	var rules []nft.Rule
+	for _, f := range families {
+		rules = append(rules, drop(ErrorFromPod, f.Is(), nft.L4Proto.Is(nft.ByteKey(f.icmp)), nft.In(f.nodesSet, f.quoted.Src), nft.In(f.nodesSet, f.quoted.Dest)))
 	}
 	return rules
 }

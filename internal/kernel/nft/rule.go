@@ -100,6 +100,15 @@ var (
 	tcpFlags = payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 13, 1)
 )
 
+// Quoted4 and Quoted6 are the addresses in the header of the packet that an error of ICMP is about. Compare L4Proto first.
+var (
+	Quoted4 = Quoted{payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 8+12, 4), payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 8+16, 4)}
+	Quoted6 = Quoted{payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 8+8, 16), payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 8+24, 16)}
+)
+
+// Quoted are the addresses of a packet inside of another.
+type Quoted struct{ Src, Dest Field }
+
 // Networks of addresses. A rule must have the family's Is before it compares them.
 var (
 	DestNet8 = payload(unix.NFT_PAYLOAD_NETWORK_HEADER, 16, 1) // of IPv4, the first byte

@@ -42,6 +42,12 @@ func Packet(src, dst netip.Addr, protocol, hops byte, payload []byte, sumAt int)
 	return unix.ETH_P_IP, append(header, payload...)
 }
 
+// PlainSum writes the checksum of b alone, as in ICMP of IPv4, to an offset of b.
+func PlainSum(b []byte, at int) {
+	binary.BigEndian.PutUint16(b[at:], 0)
+	binary.BigEndian.PutUint16(b[at:], sum16(b))
+}
+
 // Datagram encodes a UDP packet.
 func Datagram(src, dst netip.AddrPort, data []byte) (kind uint16, b []byte) {
 	udp := make([]byte, 8, 8+len(data))
