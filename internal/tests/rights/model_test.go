@@ -641,3 +641,92 @@ func known(rule *fence.Rule, path []string) bool {
 		return len(f.Path) <= len(path) && slices.Equal(f.Path, path[:len(f.Path)])
 	})
 }
+
+// managers is what an object's managedFields may say, with so many characters in the names of fields.
+func managers(on *unstructured.Unstructured, characters int, at ...string) []any {
+	fields := map[string]any{}
+	for i := range characters / 100 {
+		fields[fmt.Sprintf("f:%098d", i)] = map[string]any{}
+	}
+	for _, name := range slices.Backward(at) {
+		fields = map[string]any{name: fields}
+	}
+	return []any{map[string]any{
+		"manager": "thief", "operation": "Update", "apiVersion": on.GetAPIVersion(), "time": "2026-01-02T03:04:05Z", "fieldsType": "FieldsV1", "fieldsV1": fields,
+	}}
+}
+
+// TestModelMetadata: the owners and finalizers that others have given to what is the node's own stay, and who has written what the API server
+// notes: a writer may say that himself, in as much text as he likes, which all agents would get.
+func TestModelMetadata(t *testing.T) {
+	s := newScene(t)
+	m := newMatrix(t)
+	places := [][]string{{"f:metadata", "f:annotations"}, {"f:spec"}, {}, {"f:spec", "f:a", "f:b", "f:c", "f:d", "f:e", "f:f"}}
+	samples := s.samples(t)
+	for i := range samples {
+		on := &samples[i]
+		for account, u := range map[string]*user{fence.Agent: s.agent, fence.Plugins: s.plugin} {
+			for _, verb := range []string{"update", "patch"} {
+				if fence.Find(account, verb, on.resource, on.whose) == nil || on.whose == fence.Others {
+					continue
+				}
+				what := fmt.Sprintf("%s %s %s %s", account, verb, on.resource, on.whose)
+				s.keep(t, on)
+				for _, field := range []string{"finalizers", "ownerReferences"} {
+					m.expect(what+": no "+field, false, func() error {
+						got, err := u.send(t.Context(), verb, on, change{path: []string{"metadata", field}, value: []any{}})
+						if err == nil && !differs(on.stored, got, []string{"metadata", field}) {
+							return errNoEffect
+						}
+						return err
+					})
+				}
+				for _, at := range places {
+					m.expect(fmt.Sprintf("%s: managedFields at %s", what, at), false, func() error {
+						got, err := u.send(t.Context(), verb, on, change{path: []string{"metadata", "managedFields"}, value: managers(on.stored, 200000, at...)})
+						if text, _ := json.Marshal(got); err == nil && len(text) < 20000 {
+							return errNoEffect
+						}
+						return err
+					})
+				}
+				if verb == "update" {
+					m.expect(what+": nothing", true, func() error { _, err := u.send(t.Context(), verb, on, change{}); return err })
+				}
+			}
+		}
+	}
+	for _, on := range s.templates(t) {
+		for account, u := range map[string]*user{fence.Agent: s.agent, fence.Plugins: s.plugin} {
+			if fence.Find(account, "create", on.resource, on.whose) == nil {
+				continue
+			}
+			for _, at := range places {
+				m.expect(fmt.Sprintf("%s create %s: managedFields at %s", account, on.resource, at), false, func() error {
+					_, err := u.send(t.Context(), "create", &on, change{path: []string{"metadata", "managedFields"}, value: managers(on.stored, 200000, at...)})
+					return err
+				})
+			}
+		}
+	}
+	m.done(6, 100)
+}
+
+// keep gives an object an owner and a finalizer for the time of the test.
+func (s *scene) keep(t *testing.T, on *sample) {
+	t.Helper()
+	if len(on.stored.GetFinalizers()) > 0 {
+		return
+	}
+	write := func(ctx context.Context, meta map[string]any) *unstructured.Unstructured {
+		got, err := s.admin.of(on.stored).Patch(ctx, on.stored.GetName(), types.MergePatchType, patch(map[string]any{"metadata": meta}), metav1.PatchOptions{})
+		if err != nil {
+			t.Error(err)
+			return on.stored
+		}
+		return got
+	}
+	owner := map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "name": "none", "uid": "0"}
+	on.stored = write(t.Context(), map[string]any{"finalizers": []any{"example.com/keep"}, "ownerReferences": []any{owner}})
+	t.Cleanup(func() { write(context.Background(), map[string]any{"finalizers": nil, "ownerReferences": nil}) })
+}
