@@ -176,7 +176,7 @@ func TestStolenRanges(t *testing.T) {
 	says(t, th.watcher, "block 10.90.98.64/26 of node aaa-thief is node "+th.victim.Name+"'s, by its IPAMBlock")
 	th.inVain(t, "a claim without a block", line, own)
 	th.watcher.Signal(t, 9)
-	th.watcher.Forget(t)
+	th.watcher.RemoveState(t)
 	th.watcher.Start(t, meshtest.Build)
 	says(t, th.watcher, "block 10.90.98.64/26 of node aaa-thief is node "+th.victim.Name+"'s, by")
 	th.inVain(t, "a restart", line, own)
