@@ -142,6 +142,7 @@ func TestAddressesThatAreNone(t *testing.T) {
 func TestNextHopsThatTheKernelRefuses(t *testing.T) {
 	for address, why := range map[string]string{
 		"10.0.0.255/24": "is the broadcast address of the subnet 10.0.0.0/24", "10.1.0.1/24": "is this node itself", "10.1.0.255/32": "is the broadcast address of the subnet 10.1.0.0/24",
+		"10.2.0.191/32": "is the broadcast address of the subnet 10.2.0.128/26", "10.3.0.3/32": "is the broadcast address of the subnet 10.3.0.0/30",
 	} {
 		w := contest(func(w *state.Cluster, far map[string]string) {
 			w.Pools[0].Spec.VXLANMode, far[api.AnnotationIPv4Address] = api.EncapNever, address
@@ -149,6 +150,7 @@ func TestNextHopsThatTheKernelRefuses(t *testing.T) {
 		s, _ := Build(Self{Name: "node1"}, w)
 		s = s.As(Self{Name: "node1", Addr: prefix("10.0.0.1/24"), Link: "eth0", Found: []nodeaddr.Candidate{
 			{Addr: prefix("10.0.0.1/24"), Link: "eth0"}, {Addr: prefix("10.1.0.1/24"), Link: "eth1"},
+			{Addr: prefix("10.2.0.129/26"), Link: "eth2"}, {Addr: prefix("10.3.0.1/30"), Link: "eth3"},
 		}})
 		accepted, refused := s.By(Grounds{}).Accept(nil)
 		if got := s.By(Grounds{}).Routes(accepted); slices.ContainsFunc(got, func(r routes.Route) bool { return r.Dst == prefix("192.168.3.0/26") }) || len(got) == 0 {
@@ -263,6 +265,20 @@ func TestAnnotationsHarmNobodyElse(t *testing.T) {
 			func(_ *state.Cluster, far map[string]string) { far[api.AnnotationIPv4Address] = "10.0.0.2/24" },
 			func(w state.Cluster) Evidence {
 				return Evidence{Known: own(w), Internal: map[string][]netip.Addr{"far": {addr("10.0.0.2")}, "node2": {addr("10.0.0.2")}}}
+			}, "Node far: its address 10.0.0.2 is that of node node2 too",
+		},
+		"the address of a node that is still to announce it": {
+			func(_ *state.Cluster, far map[string]string) { far[api.AnnotationIPv4Address] = "10.0.0.2/24" },
+			func(w state.Cluster) Evidence {
+				early := contest(func(w *state.Cluster, far map[string]string) {
+					far[api.AnnotationIPv4Address] = "10.0.0.2/24"
+					delete(w.Nodes[0].Annotations, api.AnnotationIPv4Address)
+				})
+				known := Announcements{}
+				known.Believe(early.Nodes, "node1", time.Unix(1000, 0))
+				known.Believe(w.Nodes, "node1", time.Unix(2000, 0))
+				known.Believe(w.Nodes, "node1", time.Unix(2003, 0))
+				return Evidence{Known: known, Internal: internal}
 			}, "Node far: its address 10.0.0.2 is that of node node2 too",
 		},
 		"the address and another AS number": {

@@ -98,6 +98,43 @@ func TestFlood(t *testing.T) {
 	}
 }
 
+// TestFloodEndsOldConnections: of idle connections the one goes that has waited longest, and not that of a client which has just asked.
+func TestFloodEndsOldConnections(t *testing.T) {
+	addr, open := served(t, healthy())
+	hold := func(n int) {
+		for range n {
+			conn, err := net.Dial("tcp", addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { conn.Close() })
+		}
+	}
+	hold(maxConnections)
+	for deadline := time.Now().Add(20 * time.Second); open() < maxConnections && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	}
+	dials := 0
+	transport := &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		dials++
+		return (&net.Dialer{}).DialContext(ctx, network, addr)
+	}}
+	defer transport.CloseIdleConnections()
+	kubelet := &http.Client{Timeout: 20 * time.Second, Transport: transport}
+	for range 5 {
+		r, err := kubelet.Get("http://" + addr + "/livez")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, r.Body)
+		r.Body.Close()
+		hold(10)
+		time.Sleep(20 * time.Millisecond) // until they are accepted
+	}
+	if dials != 1 {
+		t.Errorf("a client that asks again and again had to connect %d times", dials)
+	}
+}
+
 func goroutines() int {
 	time.Sleep(100 * time.Millisecond) // those that are about to end
 	return runtime.NumGoroutine()

@@ -295,6 +295,16 @@ func TestBGP(t *testing.T) {
 			if c.count(t, guard.BGPFromPod) < uint64(len(targets)) {
 				t.Error("not all are counted")
 			}
+			// The kernel opens a connection whatever flags are there beside SYN: those of congestion notification, PSH, URG.
+			for _, flags := range []byte{0x02, 0xc2, 0x0a, 0x22, 0xea} {
+				before := c.count(t, guard.BGPFromPod)
+				c.send(t, opening(c.attacker.Link(t, "eth0").HardwareAddr, at(is.pod, 7000+uint16(flags)), at(is.known, 179), flags))
+				for deadline := time.Now().Add(surely); c.count(t, guard.BGPFromPod) == before; time.Sleep(5 * time.Millisecond) {
+					if time.Now().After(deadline) {
+						t.Fatalf("a SYN with flags %#02x is not dropped", flags)
+					}
+				}
+			}
 			// Nodes among themselves, and answers to a client that happens to use such a port.
 			if err := dial(t, c.known, netip.AddrPort{}, at(is.node, 179), surely); err != nil {
 				t.Errorf("from another node: %v", err)
@@ -311,6 +321,13 @@ func TestBGP(t *testing.T) {
 			all(true)
 		})
 	}
+}
+
+// opening is a frame with the first packet of a TCP connection.
+func opening(from net.HardwareAddr, src, dst netip.AddrPort, flags byte) []byte {
+	tcp := []byte{byte(src.Port() >> 8), byte(src.Port()), byte(dst.Port() >> 8), byte(dst.Port()), 0, 0, 0, 1, 0, 0, 0, 0, 0x50, flags, 0xff, 0xff, 0, 0, 0, 0}
+	etherType, b := netnstest.Packet(src.Addr(), dst.Addr(), unix.IPPROTO_TCP, 64, tcp, 16)
+	return netnstest.Frame(from, hostMAC, etherType, b)
 }
 
 // TestTranslatedAway has VXLAN of nodes translated to a pod, as a host port or a Service with an external address does: it is taken all the
