@@ -175,7 +175,12 @@ func (a *Agent) setUp(ctx context.Context) error {
 		if a.node = a.Watch.Cluster().Self; a.node == nil {
 			return fmt.Errorf("node %s does not exist: is environment variable NODENAME %q the name of a Node?", a.Config.Nodename, a.Config.Nodename)
 		}
-		return duties.SetUp(ctx, a.Store, duties.Cluster{Type: a.Config.ClusterType}, a.Watch.Defaults())
+		err := duties.SetUp(ctx, a.Store, duties.Cluster{Type: a.Config.ClusterType}, a.Watch.Defaults())
+		if errors.Is(err, duties.ErrClusterType) {
+			a.Log.Warn("ClusterInformation is not completed", "err", err)
+			return nil
+		}
+		return err
 	})
 }
 

@@ -36,6 +36,10 @@ type Cluster struct {
 	Type []string
 }
 
+// ErrClusterType: SetUp has done all, but for clusterType, which nobody needs: there may be no room for more, which any agent of the cluster
+// can fill. An agent must not stay away for that.
+var ErrClusterType = errors.New("clusterType stays as it is")
+
 // SetUp makes the objects that plugins, agents and Calico's tools expect, if nobody has made them yet. In a cluster that is
 // set up it makes no request. Pools are not among them: they say where all nodes' packets go, and no node may make one (see MakePools).
 //
@@ -50,8 +54,12 @@ func SetUp(ctx context.Context, store datastore.Store, want Cluster, found state
 			return fmt.Errorf("read what kubeadm knows: %w", err)
 		}
 	}
-	if err := ensureClusterInformation(ctx, store, found.Information, clusterType(want.Type, kubeadm)); err != nil {
-		return fmt.Errorf("set up ClusterInformation: %w", err)
+	incomplete := ensureClusterInformation(ctx, store, found.Information, clusterType(want.Type, kubeadm))
+	if incomplete != nil {
+		incomplete = fmt.Errorf("set up ClusterInformation: %w", incomplete)
+	}
+	if incomplete != nil && !errors.Is(incomplete, ErrClusterType) {
+		return incomplete
 	}
 	if !found.IPAMConfig {
 		if err := createIfMissing(ctx, store, &api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}, Spec: ipam.DefaultConfig()}); err != nil {
@@ -63,7 +71,7 @@ func SetUp(ctx context.Context, store datastore.Store, want Cluster, found state
 			return fmt.Errorf("set up FelixConfiguration: %w", err)
 		}
 	}
-	return nil
+	return incomplete
 }
 
 // defaultFelix is what Calico's own agent writes first.
@@ -99,6 +107,7 @@ func ensureClusterInformation(ctx context.Context, store datastore.Store, info *
 		if missing {
 			info = &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}
 		}
+		usable := info.Spec.ClusterGUID != "" && info.Spec.DatastoreReady != nil
 		if !completeClusterInformation(&info.Spec, clusterType) {
 			return nil
 		}
@@ -107,6 +116,9 @@ func ensureClusterInformation(ctx context.Context, store datastore.Store, info *
 			write = store.Create
 		}
 		err := write(ctx, info)
+		if usable && errors.Is(err, datastore.ErrUnauthorized) && !errors.Is(err, datastore.ErrUnauthenticated) {
+			return fmt.Errorf("%w: %w", ErrClusterType, err)
+		}
 		if !datastore.Contended(err) || try == writeTries {
 			return err
 		}

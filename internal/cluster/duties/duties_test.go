@@ -157,3 +157,38 @@ func TestSetUpLeavesWhatAnOperatorWrote(t *testing.T) {
 }
 
 func isNotFound(err error) bool { return errors.Is(err, datastore.ErrNotFound) }
+
+// refusing is a datastore that does not let ClusterInformation be changed, as the fence does where clusterType is full.
+type refusing struct{ datastore.Store }
+
+func (r refusing) Update(ctx context.Context, obj api.Resource) error {
+	if _, ok := obj.(*api.ClusterInformation); ok {
+		return datastore.ErrUnauthorized
+	}
+	return r.Store.Update(ctx, obj)
+}
+
+// What nobody needs keeps no agent from starting; what all need does.
+func TestClusterTypeThatIsFull(t *testing.T) {
+	store := labstore.Store(t)
+	nothingThere(t, store)
+	info := &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}, Spec: api.ClusterInformationSpec{ClusterType: "k8s," + strings.Repeat("x", 250)}}
+	if err := store.Create(t.Context(), info); err != nil {
+		t.Fatal(err)
+	}
+	want := Cluster{Type: []string{"k8s", "bgp"}}
+	if err := SetUp(t.Context(), refusing{store}, want, found(t, store)); err == nil || errors.Is(err, ErrClusterType) {
+		t.Errorf("without a GUID: %v, want an error", err)
+	}
+	ready := true
+	info.Spec.ClusterGUID, info.Spec.DatastoreReady = "0123456789abcdef0123456789abcdef", &ready
+	if err := store.Update(t.Context(), info); err != nil {
+		t.Fatal(err)
+	}
+	if err := SetUp(t.Context(), refusing{store}, want, found(t, store)); !errors.Is(err, ErrClusterType) {
+		t.Errorf("with a clusterType that stays: %v, want %v", err, ErrClusterType)
+	}
+	if f := found(t, store); !f.IPAMConfig || !f.Felix {
+		t.Errorf("the rest is not set up: %+v", f)
+	}
+}
