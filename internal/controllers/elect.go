@@ -66,15 +66,14 @@ func (e *Elector) Run(ctx context.Context, lead func(context.Context)) {
 
 // acquire waits until this process holds the lease; false if ctx ends before.
 func (e *Elector) acquire(ctx context.Context) bool {
-	complained := ""
+	var errs repeated
 	for {
 		got, err := e.try(ctx)
 		if got {
 			return true
 		}
-		if err != nil && err.Error() != complained && ctx.Err() == nil {
-			e.log.Warn("leader election failed; retrying", "err", err)
-			complained = err.Error()
+		if ctx.Err() == nil {
+			errs.warn(e.log, "leader election failed; retrying", err)
 		}
 		if !e.pause(ctx) {
 			return false

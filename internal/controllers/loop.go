@@ -71,7 +71,7 @@ type Controllers struct {
 	forecast Forecast
 	again    time.Time // when a candidate may be due
 	failed   int       // passes in a row
-	logged   string    // the last error
+	errs     repeated
 
 	began chan struct{} // wakes the loop when this process begins to lead
 
@@ -168,10 +168,7 @@ func (c *Controllers) conclude(settings Settings, err error) {
 		text = err.Error()
 		c.board.metrics.failures.Inc()
 	}
-	if text != "" && text != c.logged {
-		c.deps.Log.Warn("pass failed in part; retrying", "err", err)
-	}
-	c.logged = text
+	c.errs.warn(c.deps.Log, "pass failed in part; retrying", err)
 	c.board.change(func(s *Status) {
 		s.Error, s.LastPass, s.Grace, s.Period = text, time.Now(), settings.Grace.String(), settings.Period.String()
 		s.Next = s.LastPass.Add(c.pauseAfter(settings))

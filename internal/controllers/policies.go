@@ -2,7 +2,6 @@ package controllers
 
 import (
 	"context"
-	"log/slog"
 	"maps"
 	"time"
 
@@ -26,7 +25,7 @@ const (
 // unenforced are the NetworkPolicies that were reported, by UID. It belongs to the goroutine of reportPolicies.
 type unenforced struct {
 	reported map[string]bool
-	logged   string
+	errs     repeated
 }
 
 // reportPolicies writes an Event for each NetworkPolicy until ctx ends.
@@ -66,19 +65,7 @@ func (c *Controllers) reportNew(ctx context.Context, u *unenforced, all []cluste
 		about := api.ObjectReference{APIVersion: kind.APIVersion(), Kind: kind.Kind, Namespace: p.Namespace, Name: p.Name, UID: p.UID}
 		err := c.deps.Events.WarnOnce(ctx, about, "PolicyNotEnforced", policyText)
 		u.reported[p.UID] = err == nil
-		u.log(c.deps.Log, err)
+		u.errs.warn(c.deps.Log, "cannot write the Event that a NetworkPolicy is not enforced; retrying", err)
 		time.Sleep(policyEvery)
 	}
-}
-
-// log logs why Events can't be written, once for each reason.
-func (u *unenforced) log(log *slog.Logger, err error) {
-	text := ""
-	if err != nil {
-		text = err.Error()
-	}
-	if text != "" && text != u.logged {
-		log.Warn("cannot write the Event that a NetworkPolicy is not enforced; retrying", "err", err)
-	}
-	u.logged = text
 }

@@ -72,7 +72,7 @@ func TestPlanExplicit(t *testing.T) {
 		{
 			name: "a smaller block lies in the way", request: asks("10.0.0.6"), names: true, reads: cidrs("10.0.0.4/30"),
 			blocks: []*Block{stored("10.0.0.4/31", "node-b")},
-			err:    ErrTaken, text: "10.0.0.6 has no block, and block 10.0.0.4/31 of another size lies in the way",
+			err:    ErrTaken, text: "10.0.0.4/31",
 		},
 		{
 			name: "another node's block", request: asks("10.0.0.2"), blocks: []*Block{stored("10.0.0.0/30", "node-b", "x")}, reads: cidrs("10.0.0.0/30"),
@@ -82,7 +82,7 @@ func TestPlanExplicit(t *testing.T) {
 		{
 			name: "another node's block under strictAffinity", request: asks("10.0.0.2"), config: strict, reads: cidrs("10.0.0.0/30"),
 			blocks: []*Block{stored("10.0.0.0/30", "node-b", "x")},
-			err:    ErrTaken, text: "10.0.0.2 lies in block 10.0.0.0/30 of node node-b, and strictAffinity forbids node-a to assign from it",
+			err:    ErrTaken, text: "strictAffinity",
 		},
 		{
 			name: "an own block whose claim was lost is claimed again", request: asks("10.0.0.2"), config: strict, reads: cidrs("10.0.0.0/30"),
@@ -95,12 +95,12 @@ func TestPlanExplicit(t *testing.T) {
 		},
 		{
 			name: "taken", affine: own, request: asks("10.0.0.1"), blocks: []*Block{taken},
-			err: ErrTaken, text: "10.0.0.1 is held by handle y (pod shop/web on node-b)",
+			err: ErrTaken, text: "handle y (pod shop/web on node-b)",
 		},
 		{
 			name: "cooling down", affine: own, request: asks("10.0.0.1"), blocks: []*Block{cooled},
 			config: func(c *api.IPAMConfigSpec) { c.IPCooldownSeconds = 60 },
-			err:    ErrTaken, text: "10.0.0.1 was released and cools down until 2026-11-20T16:04:57Z",
+			err:    ErrTaken, text: "2026-11-20T16:04:57Z",
 		},
 		{
 			name: "held by the same handle", affine: own, request: asks("10.0.0.1"), handle: storedHandle("h", "10.0.0.0/30=1"),
@@ -112,16 +112,16 @@ func TestPlanExplicit(t *testing.T) {
 			writes: []string{"create handle h 10.0.0.0/30=1"},
 		},
 		{
-			name: "in no pool", request: asks("10.9.0.1"), err: ErrNoPool, text: "the address 10.9.0.1 that was asked for lies in no IPPool",
+			name: "in no pool", request: asks("10.9.0.1"), err: ErrNoPool, text: "10.9.0.1",
 		},
 		{
 			name: "in a disabled pool", request: asks("10.0.0.1"), pools: onlyPool(func(p *api.IPPool) { p.Spec.Disabled = true }),
-			err: ErrNoPool, text: "the IPPool pool-a of address 10.0.0.1 is disabled",
+			err: ErrNoPool, text: "disabled",
 		},
 		{
 			name: "in a pool for other uses", request: asks("10.0.0.1"),
 			pools: onlyPool(func(p *api.IPPool) { p.Spec.AllowedUses = []api.AllowedUse{api.UseTunnel} }),
-			err:   ErrNoPool, text: "the IPPool pool-a of address 10.0.0.1 has no Workload in spec.allowedUses",
+			err:   ErrNoPool, text: "Workload in spec.allowedUses",
 		},
 		{
 			name: "of both families", request: asks("10.0.0.1", "fd00::5"), reads: cidrs("10.0.0.0/30", "fd00::4/126"), names: true,

@@ -394,11 +394,11 @@ func TestPlanLimits(t *testing.T) {
 		},
 		{
 			name: "reserved addresses are not borrowed", cluster: true, affine: own, blocks: full, reserved: cidrs("10.0.0.4/30"),
-			err: ErrExhausted, text: "no free address in [pool-a 10.0.0.0/28]",
+			err: ErrExhausted, text: "[pool-a 10.0.0.0/28]",
 		},
 		{
-			name: "strictAffinity forbids to borrow", cluster: true, affine: own, blocks: full, config: strict,
-			err: ErrExhausted, text: "strictAffinity forbids to borrow",
+			name: "strictAffinity", cluster: true, affine: own, blocks: full, config: strict,
+			err: ErrExhausted, text: "strictAffinity",
 		},
 		{
 			name: "autoAllocateBlocks=false forbids to claim, not to borrow", cluster: true, blocks: full[:2], config: noAuto,
@@ -407,12 +407,12 @@ func TestPlanLimits(t *testing.T) {
 		},
 		{
 			name: "autoAllocateBlocks=false with nothing to borrow", cluster: true, config: noAuto,
-			err: ErrExhausted, text: "autoAllocateBlocks=false forbids nodes to claim blocks",
+			err: ErrExhausted, text: "autoAllocateBlocks=false",
 		},
 		{
 			name: "at its limit a node neither claims nor borrows", cluster: true, affine: own, blocks: full[:2],
 			config: func(c *api.IPAMConfigSpec) { c.MaxBlocksPerHost = 1 },
-			err:    ErrBlockLimit, text: "(1 of 1) and they are full: raise maxBlocksPerHost in IPAMConfig default",
+			err:    ErrBlockLimit, text: "(1 of 1)",
 		},
 		{
 			name: "below its limit a node claims", cluster: true, affine: own, blocks: full[:2],
@@ -436,17 +436,17 @@ func TestPlanLimits(t *testing.T) {
 		},
 		{
 			name: "no pool at all", pools: func(testing.TB) []Pool { return nil },
-			err: ErrNoPool, text: "there is no IPv4 IPPool",
+			err: ErrNoPool, text: "IPv4",
 		},
 		{
 			name: "an unknown pool", request: func(r *Request) { r.PoolsV4 = []string{"nowhere"} },
-			err: ErrNoPool, text: `the IPPool "nowhere" that was asked for does not exist`,
+			err: ErrNoPool, text: `"nowhere"`,
 		},
 		{
 			name: "both families or neither", cluster: true, affine: own, blocks: []*Block{stored("10.0.0.0/30", "node-a")},
 			pools:   func(t testing.TB) []Pool { return []Pool{pool(t, "pool-a", "10.0.0.0/28")} },
 			request: func(r *Request) { r.V6 = true },
-			err:     ErrNoPool, text: "there is no IPv6 IPPool",
+			err:     ErrNoPool, text: "IPv6",
 		},
 	})
 }
