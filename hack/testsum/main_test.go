@@ -5,7 +5,9 @@ import (
 	"io"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -115,6 +117,37 @@ func TestWithout(t *testing.T) {
 		if slices.Contains(got, "example.net/tortie/"+name) != want {
 			t.Errorf("%s is run: %t, want %t", name, !want, want)
 		}
+	}
+}
+
+// What the suite of all packages is without, another suite has: one test, of one package.
+func TestTunnelTest(t *testing.T) {
+	out, err := exec.Command("git", "-C", "../..", "grep", "-E", "^func Test", "--", "*_test.go").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	pattern := regexp.MustCompile(tunnelTest)
+	for line := range strings.Lines(string(out)) {
+		file, declared, _ := strings.Cut(line, ":func ")
+		if name, _, _ := strings.Cut(declared, "("); pattern.MatchString(name) {
+			found = append(found, filepath.Dir(file))
+		}
+	}
+	if !slices.Equal(found, []string{tunnelPackage}) {
+		t.Errorf("a test that is like %s is in %q, want one in %s", tunnelTest, found, tunnelPackage)
+	}
+}
+
+// A suite begins with its longest packages, and has each once; one that was renamed is an error.
+func TestFirst(t *testing.T) {
+	s := suite{name: "unit", tests: &goTest{first: []string{"tests/mesh", "ipam"}}}
+	got, err := s.inOrder([]string{"x/api", "x/ipam", "x/ipam/gc", "x/tests/mesh"})
+	if want := []string{"x/tests/mesh", "x/ipam", "x/api", "x/ipam/gc"}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("got %q, %v; want %q", got, err, want)
+	}
+	if _, err := s.inOrder([]string{"x/api", "x/ipam"}); err == nil || !strings.Contains(err.Error(), "tests/mesh") {
+		t.Errorf("without a package to begin with: %v", err)
 	}
 }
 

@@ -145,7 +145,8 @@ func (s suite) runTests(ctx context.Context, log io.Writer, r *result) {
 		r.fail("go list")
 		return
 	}
-	args := []string{"go", "test", "-json"}
+	// The suites lint and format vet all packages, and with more of go vet's checks than go test would.
+	args := []string{"go", "test", "-json", "-vet=off"}
 	if !t.cached {
 		args = append(args, "-count=1")
 	}
@@ -196,7 +197,21 @@ func (s suite) packages(ctx context.Context) ([]string, error) {
 	if len(packages) == 0 {
 		return nil, fmt.Errorf("go list %s: no packages", pattern)
 	}
-	return packages, nil
+	return s.inOrder(packages)
+}
+
+// inOrder puts the packages first with which the suite shall begin: go test starts them in the order of its arguments.
+func (s suite) inOrder(packages []string) ([]string, error) {
+	var first []string
+	for _, dir := range s.tests.first {
+		i := slices.IndexFunc(packages, func(name string) bool { return strings.HasSuffix(name, "/"+dir) })
+		if i < 0 {
+			return nil, fmt.Errorf("no package %s, with which the suite %s shall begin", dir, s.name)
+		}
+		first = append(first, packages[i])
+		packages = slices.Delete(packages, i, i+1)
+	}
+	return append(first, packages...), nil
 }
 
 // linking lists the packages whose tests link what the suite is without.

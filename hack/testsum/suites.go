@@ -30,6 +30,7 @@ type goTest struct {
 	flags  []string
 	only   string   // patterns of packages with spaces between them; "" is ./...
 	except []string // packages, by their directory in the module
+	first  []string // packages to begin with, by their directory in the module; the others follow in their order
 	// without leaves out the packages whose tests link this one, by its directory in the module.
 	without string
 	// cached takes the results of go test's cache, where nothing has changed.
@@ -42,12 +43,22 @@ const ipipPackage = "internal/kernel/ipip"
 // clusterPackages have labs of their own, with nodes that kubelets and containerd run on: one lab at a time is enough for a machine.
 var clusterPackages = []string{"internal/tests/cluster", "internal/tests/migrate", "internal/install/uninstall"}
 
-// tunnelTests, of internal/tests/mesh, have agents, an API server and pods in one kernel with IPIP; they find the virtual machine by themselves.
-const tunnelTests = "^TestTunnel"
+// tunnelTest, of tunnelPackage, has agents, an API server and pods in one kernel with IPIP; it finds the virtual machine by itself. No other
+// package may have a test of this name: the suite of all packages is without it.
+const (
+	tunnelTest    = "^TestMeshOverIPIP$"
+	tunnelPackage = "internal/tests/mesh"
+)
 
 // everything is the chart's values that turn on what is off by default.
 const everything = "--set migrateFromHostLocal=true,monitoring.metrics.enabled=true,monitoring.metrics.perPeer=true,monitoring.metrics.annotations=true," +
 	"monitoring.dashboard.enabled=true,monitoring.alerts.enabled=true,monitoring.podMonitor.enabled=true"
+
+// longest are the packages that take minutes: if one of them came last, a processor would have nothing else to do. Those that wait for the
+// most part have one that works beside.
+var longest = []string{
+	tunnelPackage, "internal/program/controllers", "internal/agent", "internal/tests/rights", "internal/tests/chaos", "internal/tests/topology",
+}
 
 // wrappers of Kubernetes in lab/ have no tests, and to vet them means to compile all of Kubernetes once more.
 var wrappers = []string{"cmd/hyperkube", "internal/etcd"}
@@ -65,10 +76,10 @@ func checks(_ context.Context, root string) []suite {
 			gofmt, {name: "go vet in .", args: []string{"go", "vet", "./..."}},
 		}},
 		{name: "layers", what: "imports between the packages",
-			tests: &goTest{dir: "hack", flags: []string{"-vet=off"}, only: "./layers", cached: true}},
+			tests: &goTest{dir: "hack", only: "./layers", cached: true}},
 		// Many of them wait, so that there may be more than processors.
 		{name: "short", what: "units and network namespaces, model checks in short; results of unchanged packages are kept",
-			tests: &goTest{flags: []string{"-short", "-vet=off", "-p=4", "-timeout=5m"}, without: wholeNodes, cached: true}},
+			tests: &goTest{flags: []string{"-short", "-p=4", "-timeout=5m"}, without: wholeNodes, cached: true}},
 	}
 	return below(root, all)
 }
@@ -134,10 +145,11 @@ func suites(ctx context.Context, root string) []suite {
 			}},
 		// Many of them wait, so that there may be more than processors.
 		{name: "unit", what: "units, network namespaces, real etcd and kube-apiserver",
-			tests: &goTest{env: env, flags: []string{"-timeout=20m", "-p=3", "-skip=" + tunnelTests}, except: append([]string{ipipPackage}, clusterPackages...)}},
+			tests: &goTest{env: env, flags: []string{"-timeout=20m", "-p=3", "-skip=" + tunnelTest}, first: longest,
+				except: append([]string{ipipPackage}, clusterPackages...)}},
 		ipip,
 		{name: "tunnel", what: "agents that restart and pools that change, over tunl0: " + where,
-			tests: &goTest{env: env, flags: []string{"-timeout=20m", "-run=" + tunnelTests}, only: "./internal/tests/mesh"}},
+			tests: &goTest{env: env, flags: []string{"-timeout=20m", "-run=" + tunnelTest}, only: "./" + tunnelPackage}},
 		{name: "lab", what: "the lab itself: nodes come, work, and leave nothing",
 			tests: &goTest{dir: "lab", env: env, flags: []string{"-timeout=30m", "-p=1"}, except: append([]string{"e2e"}, wrappers...)}},
 		{name: "cluster", what: "what Kubernetes does with pods and nodes, attacks, migration, uninstallation: on real nodes, with every packet counted",

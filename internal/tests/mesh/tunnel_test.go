@@ -17,11 +17,14 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-// TestTunnel is the restart test over the kernel's IPIP.
-func TestTunnel(t *testing.T) { withIPIP(t, overTunnel) }
-
-// TestTunnelChange is TestVXLAN from a pool with IPIP.
-func TestTunnelChange(t *testing.T) { withIPIP(t, changeOverTunnel) }
+// TestMeshOverIPIP has the restart test over the kernel's IPIP, and TestVXLAN from a pool with IPIP, in one virtual machine if it needs
+// one. A suite of its own knows it by its name.
+func TestMeshOverIPIP(t *testing.T) {
+	withIPIP(t, func(t *testing.T) {
+		t.Run("restarts", overTunnel)
+		t.Run("pools", changeOverTunnel)
+	})
+}
 
 // withIPIP runs a test on the host or, if its kernel has no IPIP, in a virtual machine, with the same test binary and agents.
 func withIPIP(t *testing.T, test func(*testing.T)) {

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/tortie-net/tortie/lab/internal/cgroup"
+	"github.com/tortie-net/tortie/lab/internal/probe"
 )
 
 // machine is how a machine is made that lacks something: a line of shell, run in mount and other namespaces of its own.
@@ -164,6 +165,21 @@ func TestNoDebian(t *testing.T) {
 	}
 	m.prepare = overlay(t, "/usr") + "; rm -f /usr/bin/containerd"
 	m.refuses(t, []string{"up", "-nodes", "1"}, "type (as root): apt-get install --no-install-recommends containerd")
+}
+
+// What a virtual machine needs is asked for only where there will be one.
+func TestNoQEMU(t *testing.T) {
+	m := machine{prepare: overlay(t, "/usr") + "; rm -f /usr/bin/qemu-system-x86_64"}
+	if errors.Is(probe.IPIP(t.Context()), probe.ErrNoIPIP) {
+		for _, args := range [][]string{{"deps"}, {"deps", "-encap", "ipip"}} {
+			m.refuses(t, args, "apt-get install --no-install-recommends qemu-system-x86")
+		}
+	}
+	for _, encap := range []string{"auto", "vxlan"} {
+		if err := m.command(t, "deps", "-encap", encap).Run(); err != nil {
+			t.Errorf("for make demo ENCAP=%s: %v", encap, err)
+		}
+	}
 }
 
 func TestNoNetwork(t *testing.T) {
