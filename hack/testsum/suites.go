@@ -57,7 +57,7 @@ const everything = "--set migrateFromHostLocal=true,monitoring.metrics.enabled=t
 // longest are the packages that take minutes: if one of them came last, a processor would have nothing else to do. Those that wait for the
 // most part have one that works beside.
 var longest = []string{
-	tunnelPackage, "internal/program/controllers", "internal/agent", "internal/tests/rights", "internal/tests/chaos", "internal/tests/topology",
+	"internal/tests/chaos", tunnelPackage, "internal/program/controllers", "internal/tests/rights", "internal/agent", "internal/tests/topology",
 }
 
 // wrappers of Kubernetes in lab/ have no tests, and to vet them means to compile all of Kubernetes once more.
