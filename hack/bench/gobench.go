@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -56,6 +57,37 @@ func runGoBenchmarks(ctx context.Context, root string, size sizes) ([]goBenchmar
 }
 
 var goBenchLine = regexp.MustCompile(`^Benchmark(\S+?)(?:-\d+)?\s+\d+\s+(.*)$`)
+
+// brief keeps of a benchmark's figures the time of one operation, in a unit that fits, and what the benchmark reports by itself.
+func brief(figures string) string {
+	words := strings.Fields(figures)
+	var kept []string
+	for i := 0; i+1 < len(words); i += 2 {
+		switch words[i+1] {
+		case "ns/op":
+			kept = append([]string{duration(words[i])}, kept...)
+		case "B/op", "allocs/op":
+		default:
+			kept = append(kept, words[i]+" "+words[i+1])
+		}
+	}
+	return strings.Join(kept, "; ")
+}
+
+// duration writes nanoseconds with three digits.
+func duration(nanoseconds string) string {
+	n, err := strconv.ParseFloat(nanoseconds, 64)
+	if err != nil {
+		return nanoseconds + " ns"
+	}
+	for _, unit := range []string{"ns", "µs", "ms"} {
+		if n < 1000 {
+			return fmt.Sprintf("%.3g %s", n, unit)
+		}
+		n /= 1000
+	}
+	return fmt.Sprintf("%.3g s", n)
+}
 
 func parseGoBenchmarks(text string) []goBenchmark {
 	var all []goBenchmark

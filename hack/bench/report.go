@@ -277,10 +277,15 @@ func (r *results) writeGoBenchmarks(w *bytes.Buffer) {
 	if len(r.goBench) == 0 {
 		return
 	}
-	w.WriteString("## Go benchmarks\n\n`go test -bench` of the paths that need no cluster.\n\n")
-	t := table{{"package", "benchmark", "figures"}}
+	w.WriteString("## Go benchmarks\n\n`go test -bench` of the paths that need no cluster: time of one operation, and what else a benchmark reports. " +
+		"`-benchmem` adds memory.\n")
 	for _, b := range r.goBench {
-		t.row("`"+b.pkg+"`", b.name, b.figures)
+		if name := fmt.Sprintf("\n- `%s`:", b.pkg); !bytes.Contains(w.Bytes(), []byte(name)) {
+			w.WriteString(name)
+		} else {
+			w.WriteString(",")
+		}
+		fmt.Fprintf(w, " %s %s", b.name, brief(b.figures))
 	}
-	t.write(w)
+	w.WriteString("\n")
 }

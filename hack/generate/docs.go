@@ -118,12 +118,12 @@ func addMetrics(parts map[string]string, root string) (err error) {
 	return nil
 }
 
-// addFields adds the tables of what node status and node diagnose answer.
+// addFields adds the lists of what node status and node diagnose answer.
 func addFields(parts map[string]string) (err error) {
 	for name, of := range map[string]reflect.Type{
 		"node-status": reflect.TypeFor[nodestatus.Report](), "node-diagnose": reflect.TypeFor[nodestatus.Diagnosis](),
 	} {
-		if parts[name], err = fieldTable(of); err != nil {
+		if parts[name], err = fieldList(of); err != nil {
 			return err
 		}
 	}

@@ -84,32 +84,34 @@ func TestValueTable(t *testing.T) {
 	}
 }
 
-func TestFieldTable(t *testing.T) {
+func TestFieldList(t *testing.T) {
 	type inner struct {
 		Name string    `json:"name,omitempty" help:"Its name."`
 		At   time.Time `json:"at,omitzero" help:"When."`
 	}
-	got, err := fieldTable(reflect.TypeFor[struct {
+	got, err := fieldList(reflect.TypeFor[struct {
 		Ready bool     `json:"ready" help:"Whether."`
 		Count uint32   `json:"count" help:"How many."`
 		Lines []string `json:"lines" help:"Lines."`
 		One   *inner   `json:"one" help:"One."`
 		All   []inner  `json:"all" help:"All."`
+		Few   []struct {
+			From string `json:"from" help:"From where."`
+		} `json:"few" help:"Few."`
 	}]())
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "| Field | Type | Meaning |\n|---|---|---|\n" +
-		"| `ready` | boolean | Whether. |\n| `count` | number | How many. |\n| `lines` | list | Lines. |\n" +
-		"| `one` | object | One. |\n| `one.name` | string | Its name. |\n| `one.at` | time | When. |\n" +
-		"| `all` | list | All. |\n| `all[].name` | string | Its name. |\n| `all[].at` | time | When. |\n"
+	want := "- `ready` (boolean): Whether.\n- `count` (number): How many.\n- `lines` (list): Lines.\n" +
+		"- `one` (object): One.\n- `one.name` (string): Its name.\n- `one.at` (time): When.\n" +
+		"- `all` (list): All. Fields as of `one`.\n- `few` (list): Few.\n- `few[].from` (string): From where.\n"
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("table (-want +got):\n%s", diff)
 	}
 	type silent struct {
 		Mute int `json:"mute"`
 	}
-	if got, err := fieldTable(reflect.TypeFor[struct {
+	if got, err := fieldList(reflect.TypeFor[struct {
 		All []silent `json:"all" help:"All."`
 	}]()); err == nil || !strings.Contains(err.Error(), "Mute") {
 		t.Errorf("a field without a meaning: %v\n%s", err, got)

@@ -7,18 +7,18 @@ import (
 	"time"
 )
 
-// fieldTable lists the fields of a struct as JSON has them, those of the structs in it after them. The tag help is a field's
-// meaning; one without it is an error, as nobody could find out what it says.
-func fieldTable(of reflect.Type) (string, error) {
-	rows, err := fieldRows(of, "")
+// fieldList lists the fields of a struct as JSON has them, those of the structs in it after them. The tag help is a field's
+// meaning; one without it is an error, as nobody could find out what it says. A struct that is there twice is listed once.
+func fieldList(of reflect.Type) (string, error) {
+	lines, err := fieldLines(of, "", map[reflect.Type]string{})
 	if err != nil {
 		return "", err
 	}
-	return table(append([][]string{{"Field", "Type", "Meaning"}}, rows...)), nil
+	return strings.Join(lines, ""), nil
 }
 
-func fieldRows(of reflect.Type, prefix string) ([][]string, error) {
-	var rows [][]string
+func fieldLines(of reflect.Type, prefix string, listed map[reflect.Type]string) ([]string, error) {
+	var lines []string
 	for f := range of.Fields() {
 		key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		help := f.Tag.Get("help")
@@ -26,20 +26,26 @@ func fieldRows(of reflect.Type, prefix string) ([][]string, error) {
 			return nil, fmt.Errorf("field %s of %s has no tag json or no tag help: say what it means", f.Name, of)
 		}
 		kind, inner := jsonKind(f.Type)
-		rows = append(rows, []string{code(prefix + key), kind, help})
+		line := fmt.Sprintf("- `%s` (%s): %s", prefix+key, kind, help)
 		if inner == nil {
+			lines = append(lines, line+"\n")
 			continue
 		}
 		if kind == "list" {
 			key += "[]"
 		}
-		more, err := fieldRows(inner, prefix+key+".")
+		if there := listed[inner]; there != "" {
+			lines = append(lines, fmt.Sprintf("%s Fields as of `%s`.\n", line, there))
+			continue
+		}
+		listed[inner] = prefix + key
+		more, err := fieldLines(inner, prefix+key+".", listed)
 		if err != nil {
 			return nil, err
 		}
-		rows = append(rows, more...)
+		lines = append(append(lines, line+"\n"), more...)
 	}
-	return rows, nil
+	return lines, nil
 }
 
 // jsonKind names a type in JSON's words; inner is the struct whose fields are to be listed, if there is one.

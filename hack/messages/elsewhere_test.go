@@ -42,8 +42,6 @@ var elsewhere = map[string]string{
 	"BGP message of a peer could not be edited and was dropped": refused,
 	"remove what a BGP peer was before":                         broken,
 	"accept BGP connection":                                     within,
-	"PeerUp":                                                    news,
-	"RouteReflection":                                           news,
 	"CalicoIsUp":                                                news,
 	"OK":                                                        news,
 	"Terminating":                                               news,

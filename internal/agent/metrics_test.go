@@ -79,16 +79,16 @@ func registered(t *testing.T, s *Status) map[string]metric {
 	return all
 }
 
-// What docs/node.md says of metrics is what is served, all of it.
+// What docs/metrics.md says of metrics is what is served, all of it.
 func TestMetricsAreDocumented(t *testing.T) {
-	page, err := os.ReadFile(filepath.Join(labtest.Root(), "docs", "node.md"))
+	page, err := os.ReadFile(filepath.Join(labtest.Root(), "docs", "metrics.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, table, ok := strings.Cut(string(page), "<!-- generated: node-metrics -->")
 	table, _, end := strings.Cut(table, "<!-- end -->")
 	if !ok || !end {
-		t.Fatal("docs/node.md has no table of metrics")
+		t.Fatal("docs/metrics.md has no table of metrics")
 	}
 	documented := map[string]metric{}
 	for line := range strings.Lines(table) {

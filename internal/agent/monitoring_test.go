@@ -154,7 +154,7 @@ func TestAlertsAskForWhatIsServed(t *testing.T) {
 	if err := yaml.UnmarshalStrict(monitoringFile(t, "alerts.yaml"), &file); err != nil {
 		t.Fatal(err)
 	}
-	page, err := os.ReadFile(filepath.Join(labtest.Root(), "docs", "node.md"))
+	page, err := os.ReadFile(filepath.Join(labtest.Root(), "docs", "troubleshooting.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +175,7 @@ func TestAlertsAskForWhatIsServed(t *testing.T) {
 				checkTemplate(t, r.Alert, text, r.Expr, served)
 			}
 			if !strings.Contains(string(page), "`"+r.Alert+"`") {
-				t.Errorf("docs/node.md does not explain %s", r.Alert)
+				t.Errorf("docs/troubleshooting.md does not explain %s", r.Alert)
 			}
 		}
 	}
@@ -207,11 +207,11 @@ func TestQueriesAreChecked(t *testing.T) {
 // Each reason that the source knows for an event is explained.
 func TestEventsAreDocumented(t *testing.T) {
 	said := regexp.MustCompile(`(?:[iI]nSelf\(|(?:Warn|Note)\([^"\n]*, |return self, |"[A-Z][A-Za-z]+": )"([A-Z][A-Za-z]{5,})"`)
-	page, err := os.ReadFile(filepath.Join(labtest.Root(), "docs", "node.md"))
+	page, err := os.ReadFile(filepath.Join(labtest.Root(), "docs", "troubleshooting.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, table, _ := strings.Cut(string(page), "\n## Events\n")
+	_, table, _ := strings.Cut(string(page), "\n## Events of the agent\n")
 	table, _, _ = strings.Cut(table, "\n## ")
 	var files []string
 	for _, dir := range []string{".", "desired"} {
@@ -236,13 +236,13 @@ func TestEventsAreDocumented(t *testing.T) {
 	}
 	for reason := range found {
 		if !strings.Contains(table, "`"+reason+"`") {
-			t.Errorf("docs/node.md does not explain events of reason %s", reason)
+			t.Errorf("docs/troubleshooting.md does not explain events of reason %s", reason)
 		}
 	}
 	for _, m := range regexp.MustCompile("(?m)^\\| (`[^|]*)").FindAllStringSubmatch(table, -1) {
 		for _, name := range regexp.MustCompile("`([A-Za-z]+)`").FindAllStringSubmatch(m[1], -1) {
 			if !found[name[1]] {
-				t.Errorf("docs/node.md explains events of reason %s, which nobody writes", name[1])
+				t.Errorf("docs/troubleshooting.md explains events of reason %s, which nobody writes", name[1])
 			}
 		}
 	}

@@ -32,7 +32,7 @@ func TestAlertsAskForWhatIsServed(t *testing.T) {
 	if err := yaml.Unmarshal(text, &file); err != nil {
 		t.Fatal(err)
 	}
-	page, err := os.ReadFile(filepath.Join(labtest.Root(), "docs", "kube-controllers.md"))
+	page, err := os.ReadFile(filepath.Join(labtest.Root(), "docs", "troubleshooting.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

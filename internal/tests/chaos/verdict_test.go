@@ -87,7 +87,7 @@ process. Clocks were stepped by up to %v, in plugins, agents and controllers.
 
 // shorten removes the middle of a long history.
 func shorten(lines []string) []string {
-	const keep = 60
+	const keep = 8
 	if len(lines) <= 2*keep {
 		return lines
 	}

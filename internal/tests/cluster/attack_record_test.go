@@ -33,9 +33,9 @@ const attackIntro = `<!-- Written by make attack; what it does is in internal/te
 A real cluster of three nodes in [the lab](lab.md), dual stack, VXLAN for IPv4 and no encapsulation for IPv6. The attacker is root on node1, with
 the tokens of its agent, plugins and kubelet from the node's files, and the node's network, and also has two pods on node2, one with the
 runtime's default capabilities (including NET_RAW), one without any. Meanwhile pods on master and node2 exchange traffic. After each attack the
-routes, tunnel neighbours and sessions of master and node2 are compared with those before the first one. The last column is where an attack is
-reported: in the API server's refusal (403), which its metric apiserver_validating_admission_policy_check_total counts where a policy refuses, or on
-a node that is not the attacker's. Rows with neither state the result. What the attacker can still do is in [security](security.md#a-stolen-node).
+routes, tunnel neighbours and sessions of master and node2 are compared with those before the first one. A
+refusal (403) is in the API server's audit log; one by a policy also in its metric apiserver_validating_admission_policy_check_total. Other signs are on
+nodes that are not the attacker's. What the attacker can still do is in [security](security.md#a-stolen-node).
 
 Addresses and blocks are replaced by the names of their owners.
 `
@@ -55,14 +55,30 @@ func (r *record) write(t *testing.T, s *siege) {
 	for i, w := range r.rows {
 		if w.part != part {
 			part = w.part
-			fmt.Fprintf(&b, "\n## %s\n\n| | Attack | Tried | Answer | Seen |\n|---|---|---|---|---|\n", part)
+			fmt.Fprintf(&b, "\n## %s\n\n| | Attack | Tried | Answer, and where it is seen |\n|---|---|---|---|\n", part)
 		}
-		fmt.Fprintf(&b, "| %d | %s | %s | %s | %s |\n", i+1, cell(s, w.aim), code(s, w.tried), cell(s, w.answer), cell(s, w.seen))
+		fmt.Fprintf(&b, "| %d | %s | %s | %s |\n", i+1, cell(s, w.aim), code(s, w.tried), cell(s, outcome(w)))
 	}
 	fmt.Fprintf(&b, "\n## Effect on others\n\n%s", s.effects)
 	if err := os.WriteFile(*attackReport, b.Bytes(), 0o644); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// refusal finds who of the API server refuses: a policy says its name first.
+var refusal = regexp.MustCompile(`^403(, tortie-fence-[a-z]+)?: `)
+
+// outcome says what came back and where that is seen. Of a refusal, who refused is enough: docs/troubleshooting.md has the words.
+func outcome(w row) string {
+	switch found := refusal.FindStringSubmatch(w.answer); {
+	case found == nil:
+		return w.answer + "; seen: " + w.seen
+	case found[1] != "":
+		return "403" + found[1]
+	case strings.HasPrefix(w.answer, "403: User "):
+		return "403, no right"
+	}
+	return "403, NodeRestriction"
 }
 
 // cell returns text for a table, with the values of this run replaced by names.
