@@ -46,7 +46,8 @@ func (w *sweep) look(ctx context.Context, due []audit.Candidate) (*inventory.Ind
 			continue
 		}
 		for key := range of {
-			g.Go(func() error { return l.pod(ctx, w.Cluster, key) })
+			pod := inventory.Pod{Meta: api.Meta{Name: key.Name, Namespace: key.Namespace}}
+			g.Go(func() error { return get(ctx, &l, w.Cluster, pod, &l.pods) })
 		}
 	}
 	if err := g.Wait(); err != nil {
@@ -57,25 +58,22 @@ func (w *sweep) look(ctx context.Context, due []audit.Candidate) (*inventory.Ind
 
 // node reads a Node; a missing one is no error.
 func (l *live) node(ctx context.Context, cluster datastore.Store, name string) error {
-	n := inventory.Node{Meta: api.Meta{Name: name}}
-	err := cluster.Get(ctx, &n)
-	if err == nil {
-		l.mu.Lock()
-		l.nodes = append(l.nodes, n)
-		l.mu.Unlock()
-	}
-	return unlessMissing(err)
+	return get(ctx, l, cluster, inventory.Node{Meta: api.Meta{Name: name}}, &l.nodes)
 }
 
-func (l *live) pod(ctx context.Context, cluster datastore.Store, key inventory.PodKey) error {
-	p := inventory.Pod{Meta: api.Meta{Name: key.Name, Namespace: key.Namespace}}
-	err := cluster.Get(ctx, &p)
-	if err == nil {
-		l.mu.Lock()
-		l.pods = append(l.pods, p)
-		l.mu.Unlock()
+// get reads an object and adds it to others; a missing one is no error.
+func get[T any, P interface {
+	*T
+	api.Resource
+}](ctx context.Context, l *live, cluster datastore.Store, obj T, into *[]T) error {
+	err := cluster.Get(ctx, P(&obj))
+	if errors.Is(err, datastore.ErrNotFound) {
+		return nil
 	}
-	return unlessMissing(err)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	*into = append(*into, obj)
+	return err
 }
 
 func (l *live) podsOn(ctx context.Context, cluster datastore.Store, node string) error {
@@ -84,13 +82,6 @@ func (l *live) podsOn(ctx context.Context, cluster datastore.Store, node string)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.pods = append(l.pods, list.Items...)
-	return err
-}
-
-func unlessMissing(err error) error {
-	if errors.Is(err, datastore.ErrNotFound) {
-		return nil
-	}
 	return err
 }
 

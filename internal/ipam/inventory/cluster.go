@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/tortie-net/tortie/internal/api"
 )
@@ -96,8 +97,8 @@ func newPod(obj *podObject) Pod {
 	}
 	p.Reported = len(p.Addresses) > 0
 	p.add(obj.Meta.Annotations[api.AnnotationPodIP])
-	for _, text := range splitAddresses(obj.Meta.Annotations[api.AnnotationPodIPs]) {
-		p.add(text)
+	for _, text := range strings.Split(obj.Meta.Annotations[api.AnnotationPodIPs], ",") {
+		p.add(strings.TrimSpace(text))
 	}
 	for _, text := range otherNetworks(obj.Meta.Annotations[annotationNetworks]) {
 		p.add(text)
