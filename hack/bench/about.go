@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// about says what was measured where and when: figures without that are worth nothing.
+// about describes the machine, the sources and the time of a run.
 type about struct {
 	date            time.Time
 	commit, machine string
@@ -25,7 +25,7 @@ func newAbout(ctx context.Context, root string) about {
 	return about{date: time.Now(), commit: commit(ctx, root), machine: machine(), loadBefore: load()}
 }
 
-// commit describes the sources that bench runs from.
+// commit returns the commit of the measured sources.
 func commit(ctx context.Context, root string) string {
 	out, err := exec.CommandContext(ctx, "git", "-C", root, "describe", "--tags", "--always", "--dirty").Output()
 	if err != nil {
@@ -53,7 +53,7 @@ func machine() string {
 	return fmt.Sprintf("%d × %s%s, Linux %s, %s", runtime.NumCPU(), model, memory, unix.ByteSliceToString(name.Release[:]), runtime.Version())
 }
 
-// linesOf returns a file's lines, and none of a file that is not there.
+// linesOf returns a file's lines, none if it does not exist.
 func linesOf(path string) func(func(string) bool) {
 	text, _ := os.ReadFile(path)
 	return func(yield func(string) bool) {
@@ -65,7 +65,7 @@ func linesOf(path string) func(func(string) bool) {
 	}
 }
 
-// load is how many threads wanted to run in the last minute: above zero before a run, the machine was not quiet.
+// load returns the load average of the last minute: above zero before a run, the machine was not idle.
 func load() string {
 	text, err := os.ReadFile("/proc/loadavg")
 	if err != nil {

@@ -138,7 +138,7 @@ BenchmarkSetup 	 100	 1 ns/op
 	}
 }
 
-// What is required is judged by ratios within the run, and what is not met is said.
+// Limits are ratios within the run, and violations are reported.
 func TestVerdicts(t *testing.T) {
 	there, err := loadElsewhere()
 	if err != nil {
@@ -173,7 +173,7 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// Paths are compared round by round, and on the first kernel that has both.
+// Paths are compared by round, and on the first kernel that has both.
 func TestThroughputVerdicts(t *testing.T) {
 	path := func(name string, bits ...float64) carried {
 		return carried{Name: name, Single: bits, Many: bits, RTT: bits}
@@ -200,7 +200,7 @@ func TestThroughputVerdicts(t *testing.T) {
 	}
 }
 
-// An UPDATE and a KEEPALIVE, as they come by the link, and the kernel's word of a route.
+// An UPDATE and a KEEPALIVE from the link, and route notifications of the kernel.
 func TestObserver(t *testing.T) {
 	packet := func(data int, port uint16) []byte {
 		b := make([]byte, 40)
@@ -297,7 +297,7 @@ func TestForeignPlugin(t *testing.T) {
 	}
 }
 
-// A process is weighed by itself, not by the one that has started it, which is this large test.
+// The memory of a process is its own, not that of its large parent, this test.
 func TestTrace(t *testing.T) {
 	ballast := make([]byte, 64<<20)
 	for i := range ballast {
@@ -323,7 +323,7 @@ func TestTrace(t *testing.T) {
 	ballast[0]++
 }
 
-// The whole of it, as small as it can be: every part runs, every plugin succeeds, and nothing is left.
+// A minimal run: every part runs, every plugin succeeds, and nothing is left behind.
 func TestSmallestRun(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Fatal("bench needs root")
@@ -333,7 +333,7 @@ func TestSmallestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	o.size = sizes{rounds: 2, perRound: 2, bursts: []int{3}, repeats: 1, nodes: 2, podsPerNode: 2, starts: 3, routes: 100, routeRounds: 2, streamSeconds: 1, streamRounds: 1, benchTime: "1x"}
-	// They are runs of go test, which the suite of units has had already.
+	// These parts run go test, which the suite of units has done already.
 	o.only = slices.DeleteFunc(slices.Clone(parts), func(part string) bool { return slices.Contains([]string{"go", "mesh", "install"}, part) })
 	t.Setenv("TMPDIR", t.TempDir())
 	before := leftovers(t)
@@ -357,12 +357,12 @@ func TestSmallestRun(t *testing.T) {
 	}
 }
 
-// leftovers lists what a run could leave on the machine: children, mounts, temporary files.
+// leftovers returns what a run may leave behind: children, mounts, temporary files.
 func leftovers(t *testing.T) []string {
 	t.Helper()
 	var all []string
 	for _, pid := range descendants(os.Getpid()) {
-		name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)) // empty if it has ended since
+		name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)) // empty if it has exited
 		all = append(all, "process "+strings.TrimSpace(string(name)))
 	}
 	files, err := os.ReadDir(os.TempDir())
@@ -422,11 +422,11 @@ func TestInstallReport(t *testing.T) {
 	}
 }
 
-// The model goes through what it was fitted to, says where the real figure of 200 speakers is off, and where reflectors end.
+// The model fits its points, reports the deviation at 200 speakers, and has a limit for reflectors.
 func TestReflectorsReport(t *testing.T) {
 	r := &results{reflection: &reflection{
 		agreements: []agreement{{Nodes: 5000, Elected: 7, Client: 3, Reflector: 4999, Writes: 5003}},
-		crowds: []crowd{
+		speakers: []speakers{
 			{Speakers: 1, ReflectorMiB: 19, ClientMiB: 19},
 			{Speakers: 50, ReflectorMiB: 25, ClientMiB: 20, ReflectorCPU: 0.3, ClientCPU: 0.05},
 			{Speakers: 100, ReflectorMiB: 31, ClientMiB: 21, ReflectorCPU: 1.1, ClientCPU: 0.1},
@@ -434,13 +434,13 @@ func TestReflectorsReport(t *testing.T) {
 		},
 		configured: []configured{{1000, 0.5, 37}, {2000, 4, 70}},
 	}}
-	if f := r.reflection.foretell(100); math.Abs(f.reflectorCPU-1.1) > 1e-9 || f.reflectorMiB != 31 || f.sent != 10_000 {
+	if f := r.reflection.predict(100); math.Abs(f.reflectorCPU-1.1) > 1e-9 || f.reflectorMiB != 31 || f.sent != 10_000 {
 		t.Errorf("%+v", f)
 	}
-	if f := r.reflection.foretell(4000); math.Abs(f.configure-32) > 1e-9 {
+	if f := r.reflection.predict(4000); math.Abs(f.configure-32) > 1e-9 {
 		t.Errorf("%+v", f)
 	}
-	if n := r.reflection.enough(); r.reflection.foretell(n).start() > 120 || r.reflection.foretell(n+200).start() < 120 {
+	if n := r.reflection.enough(); r.reflection.predict(n).start() > 120 || r.reflection.predict(n+200).start() < 120 {
 		t.Errorf("enough for %d nodes", n)
 	}
 	var w bytes.Buffer
@@ -461,7 +461,7 @@ func TestReflectorsReport(t *testing.T) {
 	}
 }
 
-// A thread in namespaces of its own is never the process' first, which stays and is what /proc/self shows.
+// A thread in namespaces of its own is never the process' main thread, which never ends and is shown by /proc/self.
 func TestThreadIsNotTheFirst(t *testing.T) {
 	for range 50 {
 		th, err := newThread(func() error { return nil })

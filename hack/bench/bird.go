@@ -39,7 +39,7 @@ func startBird(t *thread, dir, config string) (*bird, error) {
 	return b, nil
 }
 
-// end may be called without a BIRD.
+// end stops BIRD; a nil receiver is allowed.
 func (b *bird) end() {
 	if b != nil {
 		_ = b.cmd.Process.Kill()
@@ -47,7 +47,7 @@ func (b *bird) end() {
 	}
 }
 
-// ask sends a command to BIRD's control socket and returns the answer, whose last line begins with a code and a space.
+// ask sends a command to BIRD's control socket and returns the reply, whose last line begins with a code and a space.
 func (b *bird) ask(command string) (string, error) {
 	conn, err := net.DialTimeout("unix", b.socket, 10*time.Second)
 	if err != nil {
@@ -58,7 +58,7 @@ func (b *bird) ask(command string) (string, error) {
 		return "", err
 	}
 	r := bufio.NewReader(conn)
-	if _, err := r.ReadString('\n'); err != nil { // its greeting
+	if _, err := r.ReadString('\n'); err != nil { // banner
 		return "", err
 	}
 	if _, err := fmt.Fprintln(conn, command); err != nil {
@@ -80,7 +80,7 @@ func (b *bird) ask(command string) (string, error) {
 	}
 }
 
-// established waits until BIRD's session is.
+// established waits until a protocol of BIRD is established.
 func (b *bird) established(ctx context.Context, protocol string) error {
 	var last string
 	for {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What is built for the comparison, besides the floors: the plugins that other networks delegate to.
+// The reference plugins, built for the comparison: those that other networks delegate to.
 var referencePlugins = []string{
 	"github.com/containernetworking/plugins/plugins/main/ptp",
 	"github.com/containernetworking/plugins/plugins/ipam/host-local",
@@ -19,8 +19,8 @@ var referencePlugins = []string{
 
 var floors = []string{"empty", "get", "veth"}
 
-// assemble makes a directory of all programs that a node needs: the reference plugins and floors, built as the Makefile builds
-// ours, and what there is in bin.
+// assemble creates a directory of all programs of a node: the reference plugins and floors, built as the Makefile builds ours, and the
+// programs in bin.
 func assemble(ctx context.Context, root, bin, dir string) error {
 	for _, pkg := range referencePlugins {
 		if err := build(ctx, root, filepath.Join(dir, filepath.Base(pkg)), pkg); err != nil {
@@ -44,8 +44,8 @@ func assemble(ctx context.Context, root, bin, dir string) error {
 	return evict(dir)
 }
 
-// evict takes files out of the page cache, so that all are read in anew, as after a boot. How a file came into the cache
-// decides how much of it is mapped at once: what was written in one piece lies there in huge pages, and each counts as a whole.
+// evict removes files from the page cache, so that all are read as after a boot. The way in which a file was cached affects how much of it is
+// mapped at once: a file written in one piece is cached in huge pages, each of which counts as a whole.
 func evict(dir string) error {
 	files, err := os.ReadDir(dir)
 	if err != nil {
@@ -56,7 +56,7 @@ func evict(dir string) error {
 		if err != nil {
 			return err
 		}
-		err = f.Sync() // a page that is not on the disk stays
+		err = f.Sync() // dirty pages are not evicted
 		if err == nil {
 			err = unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED)
 		}
@@ -67,8 +67,8 @@ func evict(dir string) error {
 	return nil
 }
 
-// place copies a program, unless the directory has one of that name: the reference plugins are those of this repository. A
-// link would not do: the next `make build` may write into the file, or a node's mounts hide it.
+// place copies a program, unless the directory has one with that name, so that the reference plugins are those of this repository. A link
+// would not work: the next `make build` may overwrite the file, or a node's mounts hide it.
 func place(from, to string) error {
 	info, err := os.Stat(from)
 	if err != nil || !info.Mode().IsRegular() {
@@ -84,7 +84,7 @@ func place(from, to string) error {
 	return os.WriteFile(to, data, info.Mode().Perm())
 }
 
-// build builds in the root module, whose versions are those that the plugins are linked with.
+// build builds in the root module, with the versions that the plugins are linked with.
 func build(ctx context.Context, root, to, what string) error {
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", to, what)
 	cmd.Dir = root

@@ -9,25 +9,25 @@ import (
 	"time"
 )
 
-// burst is what came of many executions at once.
+// burst is the result of many concurrent executions.
 type burst struct {
 	subject   subject
 	size      int
-	add, del  []storm
+	add, del  []batch
 	conflicts float64 // per ADD
 	anonymous int64   // kB, the largest sum over all processes of a burst
 	processes int
 }
 
-// storm is one verb, executed for all sandboxes at once.
-type storm struct {
+// batch is one verb, executed for all sandboxes at once.
+type batch struct {
 	makespan time.Duration
 	took     durations
 }
 
-func (s storm) rate() float64 { return float64(len(s.took)) / s.makespan.Seconds() }
+func (s batch) rate() float64 { return float64(len(s.took)) / s.makespan.Seconds() }
 
-// runBursts makes bursts of each size on one node, the subjects in turn.
+// runBursts runs bursts of each size on one node, alternating between the subjects.
 func runBursts(ctx context.Context, c *cluster, subjects []subject, size sizes) ([]burst, error) {
 	n := c.nodes[0]
 	var all []burst
@@ -48,7 +48,7 @@ func runBursts(ctx context.Context, c *cluster, subjects []subject, size sizes) 
 	}
 	for i := range all {
 		all[i].conflicts /= float64(size.repeats * all[i].size)
-		// Once more for its memory: to look at the processes would slow down what is timed.
+		// Once more for the memory: reading it would slow down the timed run.
 		weighed := burst{subject: all[i].subject, size: all[i].size}
 		if err := weighed.once(c, n, newScale()); err != nil {
 			return nil, fmt.Errorf("%s, %d at once, weighed: %w", all[i].subject.name, all[i].size, err)
@@ -58,7 +58,7 @@ func runBursts(ctx context.Context, c *cluster, subjects []subject, size sizes) 
 	return all, nil
 }
 
-// once makes one burst of ADDs and one of DELs.
+// once runs one burst of ADDs and one of DELs.
 func (b *burst) once(c *cluster, n *node, scale *scale) error {
 	if err := b.subject.prepare(c, n); err != nil {
 		return err
@@ -71,7 +71,7 @@ func (b *burst) once(c *cluster, n *node, scale *scale) error {
 	if scale != nil {
 		go scale.run()
 	}
-	added, err := unleash(c, boxes, "ADD")
+	added, err := runConcurrently(c, boxes, "ADD")
 	if scale != nil {
 		b.anonymous, b.processes = scale.stop()
 	}
@@ -87,7 +87,7 @@ func (b *burst) once(c *cluster, n *node, scale *scale) error {
 	if err := b.subject.prepare(c, n); err != nil {
 		return err
 	}
-	deleted, err := unleash(c, boxes, "DEL")
+	deleted, err := runConcurrently(c, boxes, "DEL")
 	b.del = append(b.del, deleted)
 	return err
 }
@@ -100,8 +100,8 @@ func sandboxes(s subject, n *node, count int) []sandbox {
 	return boxes
 }
 
-// unleash executes a verb for all sandboxes at once. All must succeed, and no address be assigned twice.
-func unleash(c *cluster, boxes []sandbox, verb string) (storm, error) {
+// runConcurrently executes a verb for all sandboxes at once. All must succeed, with distinct addresses.
+func runConcurrently(c *cluster, boxes []sandbox, verb string) (batch, error) {
 	var wg sync.WaitGroup
 	took := make(durations, len(boxes))
 	addresses := make([]string, len(boxes))
@@ -114,7 +114,7 @@ func unleash(c *cluster, boxes []sandbox, verb string) (storm, error) {
 		})
 	}
 	wg.Wait()
-	s := storm{makespan: time.Since(start), took: took}
+	s := batch{makespan: time.Since(start), took: took}
 	if err := errors.Join(errs...); err != nil {
 		return s, err
 	}
@@ -124,14 +124,14 @@ func unleash(c *cluster, boxes []sandbox, verb string) (storm, error) {
 	return s, distinct(addresses)
 }
 
-// nodesRun is the same number of pods on several nodes: on each one after another, and all of all at once.
+// nodesRun is the same number of pods on several nodes: sequentially on each node, and all at once.
 type nodesRun struct {
-	subject         subject
-	nodes, pods     int
-	oneByOne, storm storm
+	subject          subject
+	nodes, pods      int
+	oneByOne, atOnce batch
 }
 
-// runNodes makes the pods of all nodes.
+// runNodes runs the pods of all nodes.
 func runNodes(ctx context.Context, c *cluster, subjects []subject, size sizes) ([]nodesRun, error) {
 	var all []nodesRun
 	for _, s := range subjects {
@@ -149,11 +149,11 @@ func runNodes(ctx context.Context, c *cluster, subjects []subject, size sizes) (
 
 func (r *nodesRun) run(c *cluster) error {
 	for _, phase := range []struct {
-		into *storm
-		add  func([][]sandbox) (storm, error)
+		into *batch
+		add  func([][]sandbox) (batch, error)
 	}{
-		{&r.oneByOne, func(nodes [][]sandbox) (storm, error) { return inLines(c, nodes) }},
-		{&r.storm, func(nodes [][]sandbox) (storm, error) { return unleash(c, flat(nodes), "ADD") }},
+		{&r.oneByOne, func(nodes [][]sandbox) (batch, error) { return sequentially(c, nodes) }},
+		{&r.atOnce, func(nodes [][]sandbox) (batch, error) { return runConcurrently(c, flat(nodes), "ADD") }},
 	} {
 		nodes, err := r.prepare(c)
 		if err != nil {
@@ -162,7 +162,7 @@ func (r *nodesRun) run(c *cluster) error {
 		if *phase.into, err = phase.add(nodes); err != nil {
 			return err
 		}
-		if _, err := unleash(c, flat(nodes), "DEL"); err != nil {
+		if _, err := runConcurrently(c, flat(nodes), "DEL"); err != nil {
 			return err
 		}
 	}
@@ -188,10 +188,10 @@ func flat(nodes [][]sandbox) []sandbox {
 	return all
 }
 
-// inLines makes the ADDs of each node one after another, and all nodes at once.
-func inLines(c *cluster, nodes [][]sandbox) (storm, error) {
+// sequentially runs the ADDs of each node sequentially, and all nodes concurrently.
+func sequentially(c *cluster, nodes [][]sandbox) (batch, error) {
 	var mu sync.Mutex // guards s and addresses
-	var s storm
+	var s batch
 	var addresses []string
 	errs := make([]error, len(nodes))
 	var wg sync.WaitGroup
@@ -218,7 +218,7 @@ func inLines(c *cluster, nodes [][]sandbox) (storm, error) {
 	return s, distinct(addresses)
 }
 
-// scale weighs the processes that this one has started, again and again, without those that run already.
+// scale samples the memory of the child processes, without those that run already.
 type scale struct {
 	ignore    map[int]bool
 	done      chan struct{}
@@ -266,19 +266,18 @@ func (s *scale) weigh() {
 	s.anonymous, s.processes = max(s.anonymous, sum), max(s.processes, count)
 }
 
-// stop returns the largest of all weights.
+// stop returns the largest sample.
 func (s *scale) stop() (anonymous int64, processes int) {
 	close(s.done)
 	<-s.finished
 	return s.anonymous, s.processes
 }
 
-// anonymous is the memory of a process that no other can use, in kB. A process that is about to execute a program still has
-// the memory of the one that started it, and does not count.
+// anonymous returns the private memory of a process, in kB. A process before exec shares its parent's memory, and does not count.
 func anonymous(pid int) (int64, bool) {
 	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
 	if err != nil {
-		return 0, false // it has ended
+		return 0, false // it has exited
 	}
 	if self, err := os.Executable(); err != nil || exe == self {
 		return 0, false

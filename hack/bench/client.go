@@ -18,10 +18,10 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// object is one of the Kubernetes API.
+// object is an object of the Kubernetes API.
 type object = map[string]any
 
-// client asks the API server as its administrator.
+// client is an administrator's client of the API server.
 type client struct {
 	server string
 	ca     []byte
@@ -73,7 +73,7 @@ func (c *client) tls() (*tls.Config, error) {
 	return &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, nil
 }
 
-// do sends a body, unless that is nil, and decodes the answer, unless out is nil.
+// do sends body unless it is nil, and decodes the response into out unless it is nil.
 func (c *client) do(method, path string, body, out any) error {
 	data, err := c.raw(method, path, body)
 	if err != nil {
@@ -111,7 +111,7 @@ func (c *client) raw(method, path string, body any) ([]byte, error) {
 	return data, err
 }
 
-// kubeconfigFor is a file as the install container writes it, for a server that may be another than the client's.
+// kubeconfigFor returns a kubeconfig as the install container writes it, for any server.
 func kubeconfigFor(server string, ca []byte, token string) string {
 	return fmt.Sprintf(`apiVersion: v1
 kind: Config

@@ -31,7 +31,7 @@ const (
 	labTimeout = 30 * time.Minute
 )
 
-// cluster is a real etcd and kube-apiserver in the underlay, with what an installed Tortie has put there, and its nodes.
+// cluster is a real etcd and kube-apiserver in the underlay, with the objects of an installed Tortie, and nodes.
 type cluster struct {
 	*client
 	underlay *underlay
@@ -42,7 +42,7 @@ type cluster struct {
 	nodes    []*node
 }
 
-// newCluster starts the API server and returns when it serves the plugins' account.
+// newCluster starts the API server and returns when the plugins' account can use it.
 func newCluster(ctx context.Context, root string) (_ *cluster, err error) {
 	c := &cluster{}
 	defer func() {
@@ -69,7 +69,7 @@ func newCluster(ctx context.Context, root string) (_ *cluster, err error) {
 	return c, nil
 }
 
-// startLab runs `lab api`, which ends with its standard input: also when this process is killed.
+// startLab runs `lab api`, which ends when its standard input is closed, also when this process is killed.
 func (c *cluster) startLab(ctx context.Context, lab string) (kubeconfig string, err error) {
 	c.lab = exec.Command(lab, "api", "-address", apiAddress)
 	c.lab.Stderr = os.Stderr
@@ -85,7 +85,7 @@ func (c *cluster) startLab(ctx context.Context, lab string) (kubeconfig string, 
 	}
 	line := make(chan string, 1)
 	go func() {
-		text, _ := bufio.NewReader(out).ReadString('\n') // what is no kubeconfig is told below
+		text, _ := bufio.NewReader(out).ReadString('\n') // other output is reported below
 		line <- strings.TrimSpace(text)
 	}()
 	select {
@@ -101,7 +101,7 @@ func (c *cluster) startLab(ctx context.Context, lab string) (kubeconfig string, 
 	}
 }
 
-// end stops the API server and gives the nodes back.
+// end stops the API server and removes the nodes.
 func (c *cluster) end() error {
 	for _, n := range c.nodes {
 		n.end()
@@ -116,7 +116,7 @@ func (c *cluster) end() error {
 	return err
 }
 
-// findServer finds kube-apiserver among what the lab has started.
+// findServer returns kube-apiserver among the lab's processes.
 func findServer(lab int) (int, error) {
 	for _, pid := range descendants(lab) {
 		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
@@ -127,7 +127,7 @@ func findServer(lab int) (int, error) {
 	return 0, errors.New("no kube-apiserver among the lab's processes")
 }
 
-// install creates what the manifest has for the plugins: definitions, their account, its role.
+// install creates the manifest's objects for the plugins: definitions, their account, its role.
 func (c *cluster) install(ctx context.Context, manifest string) error {
 	text, err := os.ReadFile(manifest)
 	if err != nil {
@@ -164,7 +164,7 @@ func (c *cluster) install(ctx context.Context, manifest string) error {
 	return c.populate(ctx)
 }
 
-// populate creates what Tortie's agent creates at its first start, and a namespace for pods.
+// populate creates the objects that the agent creates at its first start, and a namespace for pods.
 func (c *cluster) populate(ctx context.Context) error {
 	custom := func(kind, name string, spec object) object {
 		return object{"apiVersion": api.Group + "/v1", "kind": kind, "metadata": object{"name": name}, "spec": spec}
@@ -188,7 +188,7 @@ func (c *cluster) populate(ctx context.Context) error {
 	return asPlugin.await(ctx, "/api/v1/namespaces/"+namespace)
 }
 
-// await asks for a path until that works: what was created takes a moment to be served and to be allowed.
+// await requests a path until it succeeds: new definitions and roles take effect after a moment.
 func (c *client) await(ctx context.Context, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -205,7 +205,7 @@ func (c *client) await(ctx context.Context, path string) error {
 	}
 }
 
-// addNodes makes nodes until there are so many, the programs of a directory on them, and so many pods on each.
+// addNodes adds nodes up to count, with the programs of a directory and this number of pods on each.
 func (c *cluster) addNodes(count int, bin string, pods int) error {
 	for len(c.nodes) < count {
 		n, err := newNode(c.underlay, len(c.nodes), bin, pods)
@@ -240,7 +240,7 @@ func (c *cluster) createPods(n *node) error {
 
 func podName(n *node, s slot) string { return fmt.Sprintf("pod-%d-%d", n.index, s.index) }
 
-// conflicts counts the writes that the API server has refused because the object had changed.
+// conflicts returns the API server's count of conflicting writes.
 func (c *cluster) conflicts() (int, error) {
 	text, err := c.raw(http.MethodGet, "/metrics", nil)
 	if err != nil {
@@ -251,7 +251,7 @@ func (c *cluster) conflicts() (int, error) {
 
 var conflictMetric = regexp.MustCompile(`(?m)^apiserver_request_total\{[^}]*code="409"[^}]*resource="(?:ipam|blockaff)[^}]*\} ([0-9.e+]+)$`)
 
-// sumMetric adds up the values of all lines that match.
+// sumMetric returns the sum of all matching lines.
 func sumMetric(text string, line *regexp.Regexp) (int, error) {
 	sum := 0.0
 	for _, m := range line.FindAllStringSubmatch(text, -1) {
@@ -267,7 +267,7 @@ func sumMetric(text string, line *regexp.Regexp) (int, error) {
 // clockTick is the unit of times in /proc/PID/stat (USER_HZ, which is 100 on every architecture that Go supports).
 const clockTick = 10 * time.Millisecond
 
-// serverCPU is the processor time that kube-apiserver has used.
+// serverCPU returns the CPU time of kube-apiserver.
 func (c *cluster) serverCPU() (time.Duration, error) {
 	fields, err := stat(c.server)
 	if err != nil {
@@ -288,7 +288,7 @@ func stat(pid int) ([]int, error) {
 		if i == 0 {
 			continue // the state
 		}
-		n, _ := strconv.Atoi(field) // some are larger than any int, and of no interest
+		n, _ := strconv.Atoi(field) // some overflow int and are not used
 		numbers = append(numbers, n)
 	}
 	if len(numbers) < 13 {
@@ -297,7 +297,7 @@ func stat(pid int) ([]int, error) {
 	return numbers, nil
 }
 
-// descendants lists the processes that a process has started, and theirs.
+// descendants returns the child processes of a process, recursively.
 func descendants(root int) []int {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -309,7 +309,7 @@ func descendants(root int) []int {
 		if err != nil {
 			continue
 		}
-		if fields, err := stat(pid); err == nil { // else it has ended
+		if fields, err := stat(pid); err == nil { // otherwise it has exited
 			parents[pid] = fields[0]
 		}
 	}

@@ -45,7 +45,7 @@ type elsewhere struct {
 	} `json:"starts"`
 }
 
-// nameCalicoThere is what Calico's images install.
+// nameCalicoThere is the row of Calico's released images.
 const nameCalicoThere = "Calico, combined"
 
 func loadElsewhere() (elsewhere, error) {
@@ -56,7 +56,7 @@ func loadElsewhere() (elsewhere, error) {
 	return e, nil
 }
 
-// addRate is the rate of a burst of 30 there.
+// addRate returns the rate of a burst of 30 elsewhere.
 func (e elsewhere) addRate(name string) float64 {
 	for _, b := range e.Bursts {
 		if b.Name == name && b.Size == 30 {
@@ -66,7 +66,7 @@ func (e elsewhere) addRate(name string) float64 {
 	return 0
 }
 
-// serverCPU is what one operation cost the API server there.
+// serverCPU returns the API server's CPU time of one operation elsewhere.
 func (e elsewhere) serverCPU(name string) float64 {
 	for _, s := range e.Sequence {
 		if s.Name == name {

@@ -15,8 +15,7 @@ import (
 	"strings"
 )
 
-// benchmarked lists the packages that have benchmarks of Go's own kind: of what a plugin or the agent does often, without a
-// cluster.
+// benchmarked returns the packages with Go benchmarks, which need no cluster.
 func benchmarked(root string) ([]string, error) {
 	found := map[string]bool{}
 	err := filepath.WalkDir(filepath.Join(root, "internal"), func(path string, _ fs.DirEntry, err error) error {
@@ -37,10 +36,10 @@ func benchmarked(root string) ([]string, error) {
 // goBenchmark is one line of `go test -bench`.
 type goBenchmark struct{ pkg, name, figures string }
 
-// goBenchTime bounds the benchmarks of one package. That of the controllers collects 30,000 addresses, which takes minutes.
+// goBenchTime is the limit for one package. The controllers' benchmark collects 30,000 addresses, which takes minutes.
 const goBenchTime = "30m"
 
-// runGoBenchmarks runs the benchmarks of Go's own kind that the packages have.
+// runGoBenchmarks runs the Go benchmarks of these packages.
 func runGoBenchmarks(ctx context.Context, root string, size sizes) ([]goBenchmark, error) {
 	packages, err := benchmarked(root)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// installTest is the test of internal/tests/cluster that measures: a lab with kubelets, containerd and the chart.
+// installTest is the measuring test of internal/tests/cluster: a lab with kubelets, containerd and the chart.
 const installTest = "TestSpeed"
 
 func (r *results) writeInstall(w *bytes.Buffer) {
@@ -20,7 +20,7 @@ func (r *results) writeInstall(w *bytes.Buffer) {
 	writeFigures(w, r.install)
 }
 
-// Required of installations, on a machine that is not overloaded.
+// Limits of installations, on a machine that is not overloaded.
 const (
 	maxRollout = 5   // s, median
 	maxInstall = 1   // s, median
@@ -46,7 +46,7 @@ func (r *results) judgeInstall() []verdict {
 	return all
 }
 
-// installFigure returns the figure whose name begins so, nil if it was not measured.
+// installFigure returns the figure with this prefix, nil if it was not measured.
 func (r *results) installFigure(prefix string) *figure {
 	i := slices.IndexFunc(r.install, func(f figure) bool { return strings.HasPrefix(f.Name, prefix) })
 	if i < 0 {

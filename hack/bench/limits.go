@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// verdict is one requirement and what this run says of it.
+// verdict is one requirement and its result in this run.
 type verdict struct {
 	what, measured, limit string
 	met                   bool
 }
 
-// Required limits: times and memory of other programs in the same run, not milliseconds, which do not travel.
+// Limits relative to other programs in the same run, as absolute times differ between machines.
 const (
 	maxAddOfGet    = 4        // times the floor of one GET, wall and CPU
 	maxAddOfPtp    = 1.5      // times the CPU of ptp + host-local
@@ -26,7 +26,7 @@ const (
 	maxFile        = 10e6
 )
 
-// budget is how many requests in how many rounds an operation may make.
+// budget is the maximum number of requests of an operation, and of sequential rounds.
 type budget struct{ requests, rounds int }
 
 var budgets = map[string]budget{
@@ -37,7 +37,7 @@ var budgets = map[string]budget{
 	nameNoFacts + oneDel:   {6, 4},
 }
 
-// judge compares the results of our plugins with what is required of them. What was not measured is not judged.
+// judge compares the results of our plugins with the limits. Missing measurements are left out.
 func (r *results) judge() []verdict {
 	var all []verdict
 	all = append(all, r.judgeSequences()...)
@@ -59,7 +59,7 @@ func (r *results) sequence(name string) *sequence {
 	return nil
 }
 
-// atMost judges a ratio.
+// atMost returns the verdict on a ratio.
 func atMost(what string, measured, limit float64, of string) verdict {
 	return verdict{what, fmt.Sprintf("%.2f×", measured), fmt.Sprintf("≤ %.3g× %s", limit, of), measured <= limit}
 }
@@ -91,7 +91,7 @@ func (r *results) judgeBursts() []verdict {
 		}
 		what := fmt.Sprintf("%d ADDs at once", b.size)
 		if ptp := r.burst(namePtp, b.size); ptp != nil && calicoThere > 0 {
-			// Calico's rate on this machine is taken to be to ptp's as it was there.
+			// Calico's rate on this machine is estimated from ptp's by their ratio elsewhere.
 			times := rate(b.add) / (rate(ptp.add) * calicoThere / ptpThere)
 			all = append(all, verdict{what + ", rate", fmt.Sprintf("%.1f×", times), "≥ 5× Calico's, by `ptp` in both runs", times >= minBurst})
 		}

@@ -22,10 +22,10 @@ import (
 	"time"
 )
 
-// parts of a run, in their order.
+// parts are the parts of a run, in order.
 var parts = []string{"start", "add", "burst", "nodes", "requests", "routes", "memory", "mesh", "reflectors", "throughput", "install", "go"}
 
-// sizes say how much is measured.
+// sizes are the amounts of each measurement.
 type sizes struct {
 	rounds, perRound   int // of ADD and DEL one after another
 	bursts             []int
@@ -33,7 +33,7 @@ type sizes struct {
 	nodes, podsPerNode int
 	starts             int
 	routes             int // learned from one peer
-	crowd              int // nodes of the cluster in which the agent's memory is looked at
+	largeCluster       int // nodes of the cluster for the agent's memory
 	routeRounds        int
 	streamSeconds      int // of each stream of bytes
 	streamRounds       int
@@ -41,8 +41,8 @@ type sizes struct {
 }
 
 var (
-	full  = sizes{rounds: 5, perRound: 40, bursts: []int{10, 30, 100}, repeats: 3, nodes: 10, podsPerNode: 20, starts: 200, routes: 10_000, routeRounds: 9, streamSeconds: 1, streamRounds: 5, crowd: 1000, benchTime: "0.5s"}
-	quick = sizes{rounds: 3, perRound: 10, bursts: []int{10, 30}, repeats: 1, nodes: 4, podsPerNode: 5, starts: 40, routes: 10_000, routeRounds: 3, streamSeconds: 1, streamRounds: 1, crowd: 1000, benchTime: "10x"}
+	full  = sizes{rounds: 5, perRound: 40, bursts: []int{10, 30, 100}, repeats: 3, nodes: 10, podsPerNode: 20, starts: 200, routes: 10_000, routeRounds: 9, streamSeconds: 1, streamRounds: 5, largeCluster: 1000, benchTime: "0.5s"}
+	quick = sizes{rounds: 3, perRound: 10, bursts: []int{10, 30}, repeats: 1, nodes: 4, podsPerNode: 5, starts: 40, routes: 10_000, routeRounds: 3, streamSeconds: 1, streamRounds: 1, largeCluster: 1000, benchTime: "10x"}
 )
 
 // options are the flags, checked.
@@ -53,7 +53,7 @@ type options struct {
 }
 
 func main() {
-	debug.SetGCPercent(400) // the collector would run beside what is measured
+	debug.SetGCPercent(400) // the garbage collector would disturb measurements
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:])
 	stop()
@@ -145,7 +145,7 @@ func measure(ctx context.Context, o options) (_ *results, err error) {
 	return r, nil
 }
 
-// byPrograms runs the parts that have machines or clusters of their own.
+// byPrograms runs the parts with machines or clusters of their own.
 func (r *results) byPrograms(ctx context.Context, o options, dir string) error {
 	for _, part := range []struct {
 		name, what string
@@ -183,7 +183,7 @@ func (r *results) byPrograms(ctx context.Context, o options, dir string) error {
 	return nil
 }
 
-// subjects are what is measured, the references first.
+// subjects returns the measured plugins, the references first.
 func (o options) subjects() ([]subject, error) {
 	measured := own()
 	if o.conf != "" {
@@ -225,7 +225,7 @@ func (r *results) onCluster(ctx context.Context, o options, subjects []subject, 
 		return err
 	}
 	defer func() { err = errors.Join(err, c.end()) }()
-	// The first node has room for every part that runs on one.
+	// The first node has capacity for every part that runs on one.
 	if err := c.addNodes(1, dir, max(o.size.perRound, slices.Max(o.size.bursts), o.size.podsPerNode)); err != nil {
 		return err
 	}
@@ -293,7 +293,7 @@ func (b *bench) memory(ctx context.Context) (err error) {
 	return err
 }
 
-// busy are the subjects that leave something behind.
+// busy returns the subjects that leave state behind.
 func (b *bench) busy() []subject {
 	return slices.DeleteFunc(slices.Clone(b.subjects), func(s subject) bool { return !s.del })
 }

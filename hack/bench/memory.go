@@ -20,20 +20,20 @@ import (
 	"github.com/tortie-net/tortie/internal/api/names"
 )
 
-// maxAgentRSS is what the agent may hold of such a cluster, in kB.
+// maxAgentRSS is the limit of the agent's memory in such a cluster, in kB.
 const maxAgentRSS = 64 << 10
 
 const (
-	// readyTime bounds the agent's start, with all objects to be read on a busy machine.
+	// readyTime is the limit of the agent's start, in which it reads all objects on a busy machine.
 	readyTime = 2 * time.Minute
-	// settleTime is after what time the collector has given back what the start needed.
+	// settleTime is the time after which the garbage collector has returned the memory of the start.
 	settleTime = 30 * time.Second
 	agentNode  = "bench-memory"
-	// memoryIndex is that of its node: none of the others has it.
+	// memoryIndex is the unique index of its node.
 	memoryIndex = 250
 )
 
-// agentSize is what one agent holds in a cluster.
+// agentSize is the memory of one agent in a cluster.
 type agentSize struct {
 	what           string
 	nodes, blocks  int
@@ -41,15 +41,15 @@ type agentSize struct {
 	took           time.Duration // until it was ready
 }
 
-// memory is the kernel's account of a process, in kB.
+// memory is the kernel's accounting of a process, in kB.
 type memory struct{ rss, anonymous, peak int64 }
 
-// runMemory starts the real agent in a big cluster, whose nodes are as large as real ones are, and looks at its memory.
+// runMemory starts the real agent in a big cluster, with nodes of realistic size, and measures its memory.
 func runMemory(ctx context.Context, c *cluster, bin string, size sizes) (all []agentSize, err error) {
-	if err := c.crowd(size.crowd); err != nil {
+	if err := c.fill(size.largeCluster); err != nil {
 		return nil, err
 	}
-	// Without a tunnel: the kernel may have none, and it would change nothing here.
+	// Without a tunnel: the kernel may not support it, and it does not matter here.
 	if err := c.replace("ippools", "IPPool", "default-ipv4-ippool", object{"cidr": "10.128.0.0/9", "blockSize": 26, "natOutgoing": true}); err != nil {
 		return nil, err
 	}
@@ -69,7 +69,7 @@ func runMemory(ctx context.Context, c *cluster, bin string, size sizes) (all []a
 		return nil, err
 	}
 	for _, mesh := range []bool{false, true} {
-		f := agentSize{what: "route reflectors, so no mesh", nodes: size.crowd, blocks: 3 * size.crowd}
+		f := agentSize{what: "route reflectors, so no mesh", nodes: size.largeCluster, blocks: 3 * size.largeCluster}
 		if mesh {
 			f.what = "full mesh, no peer answers"
 		}
@@ -90,7 +90,7 @@ func (c *cluster) setMesh(on bool) error {
 	return c.replace("bgpconfigurations", "BGPConfiguration", "default", object{"nodeToNodeMeshEnabled": on})
 }
 
-// replace makes a custom resource anew.
+// replace recreates a custom resource.
 func (c *cluster) replace(plural, kind, name string, spec object) error {
 	if err := c.do(http.MethodDelete, crdPath+plural+"/"+name, nil, nil); err != nil && !strings.Contains(err.Error(), "HTTP 404") {
 		return err
@@ -110,7 +110,7 @@ func (f *agentSize) measure(ctx context.Context, n *node, agent string) (err err
 	}
 	defer func() {
 		err = errors.Join(err, cmd.Process.Signal(syscall.SIGTERM))
-		_ = cmd.Wait() // how it ends is not what is measured
+		_ = cmd.Wait() // the exit status does not matter
 		if err != nil {
 			err = fmt.Errorf("%w\n%s", err, tail(log.String()))
 		}
@@ -131,10 +131,10 @@ func (f *agentSize) measure(ctx context.Context, n *node, agent string) (err err
 	return err
 }
 
-// address is the node's on its link.
+// address is the node's address on its link.
 func (n *node) address() string { return fmt.Sprintf("10.250.%d.2", n.index+1) }
 
-// awaitReady asks the agent until it says that its node is served.
+// awaitReady polls the agent's readiness.
 func (n *node) awaitReady(ctx context.Context, limit time.Time) error {
 	agent := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DialContext: func(_ context.Context, network, address string) (conn net.Conn, err error) {
 		err = n.do(func() error { conn, err = net.Dial(network, address); return err })
@@ -166,15 +166,15 @@ func memoryOf(pid int) (m memory, err error) {
 		}
 	}
 	if found != 3 {
-		return m, errors.New("the agent has ended")
+		return m, errors.New("the agent has exited")
 	}
 	return m, nil
 }
 
 func tail(text string) string { return text[max(0, len(text)-2000):] }
 
-// crowd fills the cluster with nodes, and three blocks for each.
-func (c *cluster) crowd(count int) error {
+// fill creates nodes, and three blocks for each.
+func (c *cluster) fill(count int) error {
 	progress(fmt.Sprintf("memory: making %d nodes and %d affinities", count, 3*count))
 	var g errgroup.Group
 	g.SetLimit(16)
@@ -195,7 +195,7 @@ func (c *cluster) crowd(count int) error {
 	return g.Wait()
 }
 
-// bigNode is a node as a cloud makes them: 20 labels, ten annotations, and the images that its kubelet reports.
+// bigNode returns a node as clouds create them: 20 labels, ten annotations, and the images that its kubelet reports.
 func bigNode(name string, i int) object {
 	labels := object{
 		"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64", "beta.kubernetes.io/os": "linux",
@@ -230,7 +230,7 @@ func bigNode(name string, i int) object {
 	}
 }
 
-// bigAffinity is the claim of a block as Calico writes it.
+// bigAffinity returns a block affinity as Calico writes it.
 func bigAffinity(node string, i int) object {
 	cidr := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(128 + i>>10), byte(i >> 2), byte(i << 6)}), 26)
 	labels := names.AffinityLabels(node, api.AffinityHost, cidr)

@@ -12,10 +12,10 @@ import (
 	"strings"
 )
 
-// meshTests are the tests of internal/tests/mesh that measure: real agents on a cluster of their own.
+// meshTests are the measuring tests of internal/tests/mesh: real agents on a cluster of their own.
 var meshTests = []string{"TestThirty", "TestDrift", "TestRestarts"}
 
-// figure is one thing that the tests have measured, one or several times.
+// figure is one quantity that the tests have measured, with all its values.
 type figure struct {
 	Name   string
 	Unit   string
@@ -35,8 +35,7 @@ func (f figure) sum() (total float64) {
 	return total
 }
 
-// runTests has tests of a package measure, one after another, so that none disturbs another's figures. A test that fails is no
-// measurement.
+// runTests runs measuring tests of a package in sequence, so that none disturbs another. A failed test is an error.
 func runTests(ctx context.Context, root, dir, pkg string, names ...string) (all []figure, err error) {
 	for _, name := range names {
 		file := filepath.Join(dir, name+".json")
@@ -80,7 +79,7 @@ func writeFigures(w *bytes.Buffer, all []figure) {
 	t.write(w)
 }
 
-// Required of agents, on a machine that is not overloaded.
+// Limits of agents, on a machine that is not overloaded.
 const (
 	maxNewNode = 2000 // ms, worst of all nodes
 	maxSteady  = 100  // ms, median

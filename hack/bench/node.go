@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Where a node has its files, as Calico's plugins expect them.
+// Paths on a node, as Calico's plugins use them.
 const (
 	cniBin         = "/opt/cni/bin"
 	kubeconfigPath = "/etc/cni/net.d/calico-kubeconfig"
@@ -23,7 +23,7 @@ const (
 	netnsDir       = "/var/run/netns"
 )
 
-// apiAddress is the API server's, on the underlay to which every node has a link.
+// apiAddress is the API server's address on the underlay, to which every node has a link.
 const apiAddress = "10.250.0.1"
 
 // underlay is the network between the nodes and the API server.
@@ -49,7 +49,7 @@ func ip(commands string) error {
 	return nil
 }
 
-// node is a host as plugins see it: a network namespace, and a mount namespace with files of its own.
+// node is a host for plugins: a network namespace, and a mount namespace with files of its own.
 type node struct {
 	*thread
 	name  string
@@ -57,15 +57,14 @@ type node struct {
 	slots []slot
 }
 
-// slot is one pod's network namespace, which is used again after DEL: to make and to end one is the runtime's part, and
-// would disturb what is measured.
+// slot is one pod's network namespace, reused after DEL: creating and deleting it is the runtime's work, and would disturb measurements.
 type slot struct {
 	index int
 	ns    *os.File
 	path  string // on the node
 }
 
-// newNode makes a node with the programs of a directory and slots for so many pods.
+// newNode creates a node with the programs of a directory and this number of slots.
 func newNode(u *underlay, index int, bin string, slots int) (*node, error) {
 	t, err := newThread(func() error { return enterNode(bin) })
 	if err != nil {
@@ -104,7 +103,7 @@ func enterNode(bin string) error {
 	return os.Symlink("/run", "/var/run")
 }
 
-// connect joins the node to the underlay by a link of its own.
+// connect connects the node to the underlay by a link of its own.
 func (n *node) connect(u *underlay) error {
 	subnet := fmt.Sprintf("10.250.%d", n.index+1)
 	link := fmt.Sprintf("node%d", n.index)
@@ -144,7 +143,7 @@ func (n *node) write(path, text string) error {
 	})
 }
 
-// end gives back what the node has; its namespaces go with it.
+// end removes the node and its namespaces.
 func (n *node) end() {
 	n.close()
 	for _, s := range n.slots {
@@ -152,7 +151,7 @@ func (n *node) end() {
 	}
 }
 
-// execution is one start of a program, as libcni does it: variables, and the configuration on standard input.
+// execution is one process as libcni starts it: environment, and the configuration on standard input.
 type execution struct {
 	program string // on the node
 	args    []string
@@ -160,8 +159,7 @@ type execution struct {
 	stdin   []byte
 }
 
-// run executes a program on the node, from the moment at which it is started until it has ended. A program that fails is an
-// error: what it did is not comparable.
+// run executes a program on the node and measures it from start to exit. A program that fails is an error, as its cost is not comparable.
 func (n *node) run(e execution) (cost, []byte, error) {
 	var stdout, stderr bytes.Buffer
 	cmd := exec.Command(e.program, e.args...)
@@ -181,7 +179,7 @@ func (n *node) run(e execution) (cost, []byte, error) {
 	}
 	usage, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage)
 	if !ok {
-		return cost{}, nil, errors.New("the kernel does not account processes")
+		return cost{}, nil, errors.New("no resource usage of the process")
 	}
 	return cost{wall: took, cpu: time.Duration(usage.Utime.Nano() + usage.Stime.Nano())}, stdout.Bytes(), nil
 }

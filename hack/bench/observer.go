@@ -11,8 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// observer sees from outside what a receiver of routes gets and does: when the last UPDATE came in by its link, and when routes
-// came into its kernel or went.
+// observer observes a receiver of routes from outside: the last UPDATE on its link, and route changes in its kernel.
 type observer struct {
 	events, packets *os.File
 
@@ -26,7 +25,7 @@ type observer struct {
 	protocols [256]bool
 }
 
-// newObserver watches routes of a protocol, and what arrives by a link, in a thread's network namespace.
+// newObserver observes routes of a protocol, and packets on a link, in a thread's network namespace.
 func newObserver(t *thread, link string, protocol uint8) (*observer, error) {
 	o := &observer{changed: make(chan struct{})}
 	o.protocols[protocol] = true
@@ -45,8 +44,8 @@ func newObserver(t *thread, link string, protocol uint8) (*observer, error) {
 	return o, nil
 }
 
-// roomy is a receive buffer that holds all events of a run, however late they are read.
-const roomy = 256 << 20
+// receiveBuffer holds all events of a run, however late they are read.
+const receiveBuffer = 256 << 20
 
 func listenRoutes() (*os.File, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
@@ -54,7 +53,7 @@ func listenRoutes() (*os.File, error) {
 		return nil, err
 	}
 	return os.NewFile(uintptr(fd), "route events"), errors.Join(
-		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, roomy),
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer),
 		unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << (unix.RTNLGRP_IPV4_ROUTE - 1)}))
 }
 
@@ -70,11 +69,11 @@ func listenPackets(link string) (*os.File, error) {
 		return nil, err
 	}
 	return os.NewFile(uintptr(fd), "packets"), errors.Join(
-		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, roomy),
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer),
 		unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: ethIPv4, Ifindex: index}))
 }
 
-// linkIndex asks in the calling thread's namespace, as net.InterfaceByName does not have to.
+// linkIndex reads the index in the calling thread's namespace; net.InterfaceByName may use another thread.
 func linkIndex(name string) (int, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -121,7 +120,7 @@ func (o *observer) read(f *os.File, take func([]byte)) {
 	}
 }
 
-// route takes one event: nlmsghdr, then rtmsg with its protocol.
+// route handles one notification: nlmsghdr, then rtmsg with its protocol.
 func (o *observer) route(b []byte) {
 	if len(b) < unix.SizeofNlMsghdr+unix.SizeofRtMsg || !o.protocols[b[unix.SizeofNlMsghdr+5]] {
 		return
@@ -137,7 +136,7 @@ func (o *observer) route(b []byte) {
 	o.last = time.Now()
 }
 
-// packet takes one packet that came in. A KEEPALIVE is 19 bytes, anything longer here is an UPDATE.
+// packet handles one received packet. A KEEPALIVE is 19 bytes, anything longer here is an UPDATE.
 func (o *observer) packet(b []byte) {
 	if len(b) < 20 || b[9] != unix.IPPROTO_TCP {
 		return
@@ -155,14 +154,14 @@ func (o *observer) packet(b []byte) {
 
 const bgpPort = 179
 
-// begin forgets what was.
+// begin resets the counts.
 func (o *observer) begin() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.added, o.deleted, o.last, o.update = 0, 0, time.Time{}, time.Time{}
 }
 
-// await returns when so many routes have come or gone, with the time at which the last one did.
+// await waits for this number of route changes, and returns the time of the last one.
 func (o *observer) await(count func(*observer) int, want int, timeout time.Duration) (last, update time.Time, err error) {
 	deadline := time.After(timeout)
 	for {

@@ -15,10 +15,10 @@ import (
 	"time"
 )
 
-// proxyDelay is how long every request is held, so that requests that wait for each other can be told from those that do not.
+// proxyDelay is the delay of every request, by which sequential and concurrent requests are distinguished.
 const proxyDelay = 40 * time.Millisecond
 
-// proxy stands between a node's plugins and the API server and keeps what they ask.
+// proxy is a proxy between a node's plugins and the API server that records requests.
 type proxy struct {
 	*httptest.Server
 	mu          sync.Mutex // guards the rest
@@ -70,14 +70,14 @@ func newProxy(c *cluster) (*proxy, error) {
 	return p, nil
 }
 
-// kubeconfig leads through the proxy. Its certificate is the test server's, which is made out to example.com.
+// kubeconfig returns the kubeconfig for access through the proxy. Its certificate is httptest's, for example.com.
 func (p *proxy) kubeconfig(token string) string {
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: p.Certificate().Raw})
 	text := kubeconfigFor("https://"+p.Listener.Addr().String(), ca, token)
 	return strings.Replace(text, "cluster: {server", "cluster: {tls-server-name: example.com, server", 1)
 }
 
-// take returns what was asked since the last take, round by round, and over how many connections.
+// take returns the requests since the last take, by round, and the number of connections.
 func (p *proxy) take() (requests [][]string, connections int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// agreement is what a simulated cluster has come to, as internal/bgp/reflectors' TestLarge writes it.
+// agreement is the result of a simulated cluster, as written by TestLarge of internal/bgp/reflectors.
 type agreement struct {
 	Nodes                  int
 	Elected, Replaced, All float64
@@ -22,8 +22,8 @@ type agreement struct {
 	Took                   float64
 }
 
-// crowd is what real speakers have cost, as its TestSpeakers writes it.
-type crowd struct {
+// speakers is the cost of real speakers, as written by its TestSpeakers.
+type speakers struct {
 	Speakers                int
 	Sessions, Clients       int
 	ReflectorMiB, ClientMiB float64
@@ -33,7 +33,7 @@ type crowd struct {
 	ReflectorPaths, Client  int
 }
 
-// configured is what sessions cost that are not established.
+// configured is the cost of sessions that are not established.
 type configured struct {
 	Peers        int
 	Seconds, MiB float64
@@ -42,11 +42,11 @@ type configured struct {
 // reflection is the part reflectors.
 type reflection struct {
 	agreements []agreement
-	crowds     []crowd // of 1, 50, 100 and 200
+	speakers   []speakers // of 1, 50, 100 and 200
 	configured []configured
 }
 
-// runReflectors has the tests of internal/bgp/reflectors measure: first what is decided, then what speakers cost.
+// runReflectors runs the measuring tests of internal/bgp/reflectors: first the simulation, then real speakers.
 func runReflectors(ctx context.Context, root, dir string) (*reflection, error) {
 	r := &reflection{}
 	large, speakers := filepath.Join(dir, "large.json"), filepath.Join(dir, "speakers.json")
@@ -60,7 +60,7 @@ func runReflectors(ctx context.Context, root, dir string) (*reflection, error) {
 			return nil, fmt.Errorf("%s: %w\n%s", run[0], err, out)
 		}
 	}
-	for file, into := range map[string]any{large: &r.agreements, speakers: &r.crowds, speakers + ".configured": &r.configured} {
+	for file, into := range map[string]any{large: &r.agreements, speakers: &r.speakers, speakers + ".configured": &r.configured} {
 		text, err := os.ReadFile(file)
 		if err == nil {
 			err = json.Unmarshal(text, into)
@@ -69,14 +69,14 @@ func runReflectors(ctx context.Context, root, dir string) (*reflection, error) {
 			return nil, fmt.Errorf("figures of reflectors: %w", err)
 		}
 	}
-	if len(r.crowds) != 4 || len(r.configured) < 2 {
-		return nil, fmt.Errorf("figures of reflectors: %d crowds and %d sizes of a configuration: the model needs 4 and 2", len(r.crowds), len(r.configured))
+	if len(r.speakers) != 4 || len(r.configured) < 2 {
+		return nil, fmt.Errorf("figures of reflectors: %d speakers and %d sizes of a configuration: the model needs 4 and 2", len(r.speakers), len(r.configured))
 	}
 	return r, nil
 }
 
-// foretold is what the model says of a cluster.
-type foretold struct {
+// prediction is what the model predicts for a cluster.
+type prediction struct {
 	nodes                   int
 	reflectorMiB, clientMiB float64
 	reflectorCPU, clientCPU float64
@@ -84,14 +84,14 @@ type foretold struct {
 	sent                    float64 // UPDATEs, by one reflector while all start at once
 }
 
-// start is how long a reflector works when all nodes start at once: GoBGP's loop is one thread.
-func (f foretold) start() float64 { return f.reflectorCPU + f.configure }
+// start returns the CPU time of a reflector when all nodes start at once: GoBGP's loop is one thread.
+func (f prediction) start() float64 { return f.reflectorCPU + f.configure }
 
-// foretell is the model. Memory grows with sessions and paths, which both grow with the nodes; processor time has a part that grows
-// with their square, as each path goes to each client. Both are fitted to crowds of 1, 50 and 100; those of 200 prove it. What it takes to configure a session
-// grows with those that there are: GoBGP's loop looks at all of them.
-func (r *reflection) foretell(nodes int) foretold {
-	zero, small, middle := r.crowds[0], r.crowds[1], r.crowds[2]
+// predict is the model. Memory grows with sessions and paths, which both grow with the nodes; CPU time has a quadratic part, as each path goes
+// to each client. Both are fitted to 1, 50 and 100 speakers, and checked with 200. The time to configure a session grows with the number of
+// sessions: GoBGP's loop iterates over all of them.
+func (r *reflection) predict(nodes int) prediction {
+	zero, small, middle := r.speakers[0], r.speakers[1], r.speakers[2]
 	n := float64(nodes)
 	line := func(a, b float64) float64 {
 		return a + (b-a)*(n-float64(small.Speakers))/float64(middle.Speakers-small.Speakers)
@@ -102,7 +102,7 @@ func (r *reflection) foretell(nodes int) foretold {
 		linear := (b-a)/x1 - quadratic*x1
 		return a + linear*n + quadratic*n*n
 	}
-	return foretold{
+	return prediction{
 		nodes:        nodes,
 		reflectorMiB: line(small.ReflectorMiB, middle.ReflectorMiB),
 		clientMiB:    line(small.ClientMiB, middle.ClientMiB),
@@ -113,21 +113,20 @@ func (r *reflection) foretell(nodes int) foretold {
 	}
 }
 
-// configure goes on as the two largest configurations have grown.
+// configure extrapolates the two largest configurations.
 func (r *reflection) configure(n float64) float64 {
 	a, b := r.configured[len(r.configured)-2], r.configured[len(r.configured)-1]
 	power := math.Log(b.Seconds/a.Seconds) / math.Log(float64(b.Peers)/float64(a.Peers))
 	return b.Seconds * math.Pow(n/float64(b.Peers), power)
 }
 
-// restart is for how long peers keep the paths of a reflector that restarts: one that needs longer than that for its start is none
-// for that time.
+// restart is how long peers retain the paths of a restarting reflector: a reflector with a longer start is down after that.
 const restart = 120 * time.Second
 
-// enough is up to how many nodes a reflector is at work within the time of a restart.
+// enough returns the number of nodes up to which a reflector starts within the restart time.
 func (r *reflection) enough() int {
 	n := 100
-	for n < 20_000 && r.foretell(n+100).start() < restart.Seconds() {
+	for n < 20_000 && r.predict(n+100).start() < restart.Seconds() {
 		n += 100
 	}
 	return n
@@ -150,7 +149,7 @@ func (r *results) writeReflectors(w *bytes.Buffer) {
 	w.WriteString("Real speakers, each a process of its own, three of them reflectors, two blocks each, all on this machine: that they share its processors shows in the " +
 		"times, and neither in CPU nor in memory. CPU and memory (RSS) are means of the reflectors, and of the clients, until all know all.\n\n")
 	t = table{{"speakers", "reflector MiB", "client MiB", "reflector CPU s", "client CPU s", "all know all s", "a new prefix ms", "the same, a reflector just dead ms", "another reflector's table s"}}
-	for _, c := range m.crowds[1:] {
+	for _, c := range m.speakers[1:] {
 		t.row(fmt.Sprint(c.Speakers), fmt.Sprintf("%.1f", c.ReflectorMiB), fmt.Sprintf("%.1f", c.ClientMiB), fmt.Sprintf("%.2f", c.ReflectorCPU), fmt.Sprintf("%.2f", c.ClientCPU),
 			fmt.Sprintf("%.1f", c.Converged), fmt.Sprintf("%.0f", 1000*c.Spread), fmt.Sprintf("%.0f", 1000*c.Missed), fmt.Sprintf("%.1f", c.Replaced))
 	}
@@ -159,15 +158,15 @@ func (r *results) writeReflectors(w *bytes.Buffer) {
 }
 
 func (r *reflection) writeModel(w *bytes.Buffer) {
-	fmt.Fprintf(w, "The model is fitted to %d and %d speakers, and held against %d:\n\n", r.crowds[1].Speakers, r.crowds[2].Speakers, r.crowds[3].Speakers)
-	t := table{{"", "foretold", "measured", "ratio"}}
+	fmt.Fprintf(w, "The model is fitted to %d and %d speakers, and held against %d:\n\n", r.speakers[1].Speakers, r.speakers[2].Speakers, r.speakers[3].Speakers)
+	t := table{{"", "predicted", "measured", "ratio"}}
 	for _, p := range r.proofs() {
-		t.row(p.what, fmt.Sprintf("%.2f", p.foretold), fmt.Sprintf("%.2f", p.measured), fmt.Sprintf("%.2f", p.ratio()))
+		t.row(p.what, fmt.Sprintf("%.2f", p.prediction), fmt.Sprintf("%.2f", p.measured), fmt.Sprintf("%.2f", p.ratio()))
 	}
 	t.write(w)
 	t = table{{"nodes", "reflector MiB", "client MiB", "CPU s of a reflector, all start at once", "of a client", "of which sessions alone", "UPDATEs sent by a reflector", "mesh: sessions of each"}}
 	for _, n := range []int{100, 500, 1000, 2000, 5000} {
-		f := r.foretell(n)
+		f := r.predict(n)
 		t.row(fmt.Sprint(n), fmt.Sprintf("%.0f", f.reflectorMiB), fmt.Sprintf("%.0f", f.clientMiB), fmt.Sprintf("%.1f", f.start()), fmt.Sprintf("%.1f", f.clientCPU),
 			fmt.Sprintf("%.1f", f.configure), fmt.Sprintf("%.2g", f.sent), fmt.Sprint(n-1))
 	}
@@ -176,18 +175,18 @@ func (r *reflection) writeModel(w *bytes.Buffer) {
 		"for a while. \"Of which sessions alone\" is GoBGP's: to configure a session costs more with each that there is.\n\n", restart, r.enough())
 }
 
-// proof is one figure of the model beside the real one.
+// proof is a predicted figure beside the measured one.
 type proof struct {
-	what               string
-	foretold, measured float64
-	miss               float64 // 0: maxMiss
+	what                 string
+	prediction, measured float64
+	miss                 float64 // 0: maxMiss
 }
 
-func (p proof) ratio() float64 { return p.foretold / p.measured }
+func (p proof) ratio() float64 { return p.prediction / p.measured }
 
 func (r *reflection) proofs() []proof {
-	real := r.crowds[3]
-	f := r.foretell(real.Speakers)
+	real := r.speakers[3]
+	f := r.predict(real.Speakers)
 	return []proof{
 		{"memory of a reflector, MiB", f.reflectorMiB, real.ReflectorMiB, 0},
 		{"memory of a client, MiB", f.clientMiB, real.ClientMiB, 0},
@@ -198,8 +197,7 @@ func (r *reflection) proofs() []proof {
 	}
 }
 
-// How far the model may be off at 200 speakers, either way. Processor time grows by what a machine does that has a hundred
-// processes for each processor.
+// Maximum deviation of the model at 200 speakers. CPU time includes the overhead of a machine with a hundred processes per processor.
 const (
 	maxMiss    = 1.2
 	maxMissCPU = 1.6

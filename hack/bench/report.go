@@ -12,7 +12,7 @@ import (
 //go:embed intro.md
 var intro string
 
-// results are everything that a run has measured; a part that did not run is empty.
+// results are the results of a run; those of a part that did not run are empty.
 type results struct {
 	about     about
 	elsewhere elsewhere
@@ -33,12 +33,12 @@ type results struct {
 	memory     []agentSize
 }
 
-// table is one of Markdown.
+// table is a Markdown table.
 type table [][]string
 
 func (t *table) row(cells ...string) { *t = append(*t, cells) }
 
-// write aligns the columns, so that the table reads as well without a browser.
+// write aligns the columns for reading as plain text.
 func (t table) write(w *bytes.Buffer) {
 	widths := make([]int, len(t[0]))
 	for _, row := range t {
@@ -61,7 +61,7 @@ func (t table) write(w *bytes.Buffer) {
 	w.WriteString("\n")
 }
 
-// markdown is the whole report.
+// markdown returns the whole report.
 func (r *results) markdown() string {
 	var w bytes.Buffer
 	w.WriteString(intro)
@@ -96,7 +96,7 @@ func mebibytes(kB int64) string { return fmt.Sprintf("%.1f", float64(kB)/1024) }
 
 func ms(d time.Duration) string { return fmt.Sprintf("%.1f", milliseconds(d)) }
 
-// times prints a ratio, and nothing where there is none.
+// times formats a ratio, or "" without one.
 func times(a, b float64) string {
 	if a == 0 || b == 0 {
 		return ""
@@ -104,7 +104,7 @@ func times(a, b float64) string {
 	return fmt.Sprintf("%.1f×", a/b)
 }
 
-// number prints a figure, and nothing where there is none.
+// number formats a figure, or "" without one.
 func number(f float64, format string) string {
 	if f == 0 {
 		return ""
@@ -137,7 +137,7 @@ func (r *results) writeSequences(w *bytes.Buffer) {
 	r.writeSequencesElsewhere(w)
 }
 
-// serverTimes is empty for who asks no API server: what is left is noise.
+// serverTimes is empty for subjects without an API server, where it is only noise.
 func (s *sequence) serverTimes() string {
 	switch {
 	case !s.subject.asksAPI:
@@ -167,21 +167,21 @@ func (r *results) writeSequencesElsewhere(w *bytes.Buffer) {
 	t.write(w)
 }
 
-// rate is the median of the storms' rates.
-func rate(storms []storm) float64 {
+// rate returns the median of the rates.
+func rate(batches []batch) float64 {
 	var spans durations
-	for _, s := range storms {
+	for _, s := range batches {
 		spans = append(spans, s.makespan)
 	}
 	if len(spans) == 0 || spans.median() == 0 {
 		return 0
 	}
-	return float64(len(storms[0].took)) / spans.median().Seconds()
+	return float64(len(batches[0].took)) / spans.median().Seconds()
 }
 
-func together(storms []storm) durations {
+func together(batches []batch) durations {
 	var all durations
-	for _, s := range storms {
+	for _, s := range batches {
 		all = append(all, s.took...)
 	}
 	return all
@@ -224,7 +224,7 @@ func (r *results) writeNodes(w *bytes.Buffer) {
 	t := table{{"", "one by one on each: ADD ms", "p99", "per s", "all at once: ADD ms, median", "worst", "per s"}}
 	for _, n := range r.nodes {
 		t.row(n.subject.name, ms(n.oneByOne.took.median()), ms(n.oneByOne.took.quantile(0.99)), fmt.Sprintf("%.0f", n.oneByOne.rate()),
-			ms(n.storm.took.median()), ms(n.storm.took.quantile(1)), fmt.Sprintf("%.0f", n.storm.rate()))
+			ms(n.atOnce.took.median()), ms(n.atOnce.took.quantile(1)), fmt.Sprintf("%.0f", n.atOnce.rate()))
 	}
 	t.write(w)
 	t = table{{"elsewhere, 10 nodes, 20 pods each", "one by one, per s", "all at once, per s"}}

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// asked is what one operation asks of the API server.
+// asked is the requests of one operation to the API server.
 type asked struct {
 	subject     string
 	operation   string
@@ -32,7 +32,7 @@ const (
 	oneDel   = "DEL"
 )
 
-// runRequests counts the requests of each operation through a proxy, on a node of its own that has no block yet.
+// runRequests counts the requests of each operation through a proxy, on a new node without a block.
 func runRequests(ctx context.Context, c *cluster, subjects []subject, bin string) ([]asked, error) {
 	p, err := newProxy(c)
 	if err != nil {
@@ -89,7 +89,7 @@ func (p *proxy) count(c *cluster, s subject, n *node) ([]asked, error) {
 	return all, nil
 }
 
-// settle waits until lists from the API server's cache show what is stored: else a plugin may have to try twice.
+// settle waits until lists from the API server's cache are current: otherwise a plugin may have to retry.
 func (c *cluster) settle() error {
 	for _, kind := range []string{"ippools", "ipreservations", "blockaffinities", "ipamblocks"} {
 		var list struct {
@@ -106,7 +106,7 @@ func (c *cluster) settle() error {
 	return nil
 }
 
-// summary lists requests with how often they were made, round by round.
+// summary lists requests with their counts, by round.
 func summary(requests [][]string) string {
 	var texts []string
 	for i, round := range requests {

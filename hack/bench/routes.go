@@ -14,21 +14,21 @@ import (
 	"time"
 )
 
-// What 10,000 routes cost on their way from a peer's UPDATEs into the kernel.
+// Parameters of the part routes: the cost of 10,000 routes from a peer's UPDATEs into the kernel.
 
 const (
 	nameBird  = "BIRD 2"
 	nameAgent = "the agent"
 
-	// learnedCIDR is the pool of which the peer announces blocks.
+	// learnedCIDR is the pool of the blocks that the peer announces.
 	learnedCIDR = "10.160.0.0/12"
-	// routesTimeout bounds one step; an agent that has just started keeps what it has learned for some seconds.
+	// routesTimeout is the limit of one step; an agent that has just started retains stale routes for some seconds.
 	routesTimeout = time.Minute
 
 	birdProtocol, ownProtocol = 12, 84
 )
 
-// learner is a BGP speaker that puts what it learns into the kernel, and its peer.
+// learner is a BGP speaker that programs learned routes into the kernel, and its peer.
 type learner struct {
 	name     string
 	peer     *thread
@@ -37,13 +37,13 @@ type learner struct {
 	pid      int
 	end      func()
 
-	start, update, gone durations // until the last route is there, from the first and from the last UPDATE; until all are gone
+	start, update, gone durations // until the last route is programmed, from the first and from the last UPDATE; until all are removed
 	cpu                 time.Duration
 	rounds              int
 	rss                 int64 // kB
 }
 
-// runRoutes lets a BIRD announce blocks to another BIRD and to the agent, in turn.
+// runRoutes lets a BIRD announce blocks to another BIRD and to the agent, alternately.
 func runRoutes(ctx context.Context, c *cluster, dir string, size sizes) (_ []*learner, err error) {
 	var all []*learner
 	defer func() {
@@ -63,7 +63,7 @@ func runRoutes(ctx context.Context, c *cluster, dir string, size sizes) (_ []*le
 		if err := l.sender.established(ctx, "session"); err != nil {
 			return nil, fmt.Errorf("%s: %w", l.name, err)
 		}
-		// Once for nothing: programs are read in, and the agent's start is over when it lets go of what it has learned.
+		// A warm-up round: programs are read from disk, and the agent removes the stale routes of its start.
 		if err := l.round(size.routes); err != nil {
 			return nil, fmt.Errorf("%s: %w", l.name, err)
 		}
@@ -113,7 +113,7 @@ protocol bgp session {
 	return l, nil
 }
 
-// connect joins the peer with the receiver, who is in the namespaces of t.
+// connect connects the peer with the receiver in the namespaces of t.
 func (l *learner) connect(i int, t *thread, protocol uint8) (err error) {
 	err = l.peer.do(func() error {
 		return ip(fmt.Sprintf("link set lo up\nlink add bgp0 type veth peer name bgp0 netns %s\naddr add 10.251.%d.1/24 dev bgp0\nlink set bgp0 up\n", t.netns(), i))
@@ -158,7 +158,7 @@ protocol bgp session {
 	return nil
 }
 
-// routesNode is the index of the node with the agent, far from those that other parts make.
+// routesNode is the index of the agent's node, apart from those of other parts.
 const routesNode = 240
 
 // addAgent runs the real agent on a node of its own, with the peer as the only other node of the mesh.
@@ -187,7 +187,7 @@ func addAgent(ctx context.Context, c *cluster, l *learner, dir string) error {
 	return nil
 }
 
-// learnedObjects makes the two nodes and the pool known.
+// learnedObjects creates the two nodes and the pool.
 func learnedObjects(c *cluster, node string) error {
 	objects := map[string][]object{
 		"/api/v1/nodes": {
@@ -209,7 +209,7 @@ func learnedObjects(c *cluster, node string) error {
 	return nil
 }
 
-// startAgent runs the agent on a node until the learner's end, and returns what it writes.
+// startAgent runs the agent on a node until the learner's end, and returns its output.
 func (l *learner) startAgent(c *cluster, n *node) (fmt.Stringer, error) {
 	const kubeconfig = "/etc/agent-kubeconfig"
 	if err := n.write(kubeconfig, kubeconfigFor(c.client.server, c.ca, c.client.token)); err != nil {
@@ -233,7 +233,7 @@ func (l *learner) startAgent(c *cluster, n *node) (fmt.Stringer, error) {
 	return log, nil
 }
 
-// round has the peer announce its blocks and take them back.
+// round makes the peer announce and withdraw its blocks.
 func (l *learner) round(routes int) error {
 	before, err := processorTime(l.pid)
 	if err != nil {
@@ -267,7 +267,7 @@ func (l *learner) round(routes int) error {
 	return err
 }
 
-// settleRoutes lets a receiver finish what it does after its last route: that counts as well.
+// settleRoutes is the time for a receiver's work after its last route, which counts, too.
 const settleRoutes = 300 * time.Millisecond
 
 func (l *learner) forget() { l.start, l.update, l.gone, l.cpu, l.rounds = nil, nil, nil, 0, 0 }
@@ -281,7 +281,7 @@ func (l *learner) close() {
 	l.peer.close()
 }
 
-// blocksOf yields the first blocks of a pool.
+// blocksOf returns the first blocks of a pool.
 func blocksOf(pool netip.Prefix, bits, count int) func(func(netip.Prefix) bool) {
 	return func(yield func(netip.Prefix) bool) {
 		a := pool.Addr().As4()
@@ -295,7 +295,7 @@ func blocksOf(pool netip.Prefix, bits, count int) func(func(netip.Prefix) bool) 
 	}
 }
 
-// processorTime is what a process has used.
+// processorTime returns the CPU time of a process.
 func processorTime(pid int) (time.Duration, error) {
 	fields, err := stat(pid)
 	if err != nil {
@@ -304,7 +304,7 @@ func processorTime(pid int) (time.Duration, error) {
 	return time.Duration(fields[10]+fields[11]) * clockTick, nil
 }
 
-// residentSet is a process's memory in kB, 0 if it has ended.
+// residentSet returns a process's memory in kB, 0 if it has exited.
 func residentSet(pid int) int64 {
 	var kB int64
 	for line := range linesOf(fmt.Sprintf("/proc/%d/status", pid)) {
@@ -315,7 +315,7 @@ func residentSet(pid int) int64 {
 	return 0
 }
 
-// learnerNamed finds a row.
+// learnerNamed returns the learner with a name.
 func (r *results) learnerNamed(name string) *learner {
 	for _, l := range r.routes {
 		if l.name == name {
@@ -325,7 +325,7 @@ func (r *results) learnerNamed(name string) *learner {
 	return nil
 }
 
-// maxRoutesOfBird: what the agent may take from the first UPDATE on, in what BIRD 2 takes.
+// maxRoutesOfBird is the agent's maximum time from the first UPDATE on, relative to BIRD 2.
 const maxRoutesOfBird = 1.4
 
 func (r *results) judgeRoutes() []verdict {

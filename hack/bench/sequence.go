@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// sequence is a subject's ADDs and DELs one after another on one node.
+// sequence is a subject's sequential ADDs and DELs on one node.
 type sequence struct {
 	subject              subject
 	add, del             costs
@@ -14,12 +14,12 @@ type sequence struct {
 	addSize, delSize     footprint
 }
 
-// size is that of the larger of the two verbs.
+// size returns the larger footprint of the two verbs.
 func (s *sequence) size() footprint {
 	return footprint{max(s.addSize.peak, s.delSize.peak), max(s.addSize.processes, s.delSize.processes)}
 }
 
-// runSequences lets the subjects take turns: a round of each, as many rounds as there are.
+// runSequences runs the rounds, alternating between the subjects.
 func runSequences(ctx context.Context, c *cluster, subjects []subject, size sizes) ([]sequence, error) {
 	n := c.nodes[0]
 	all := make([]sequence, len(subjects))
@@ -32,7 +32,7 @@ func runSequences(ctx context.Context, c *cluster, subjects []subject, size size
 	}
 	for round := range size.rounds {
 		for i := range all {
-			if round%2 == 1 { // there and back: nobody is always the first after somebody
+			if round%2 == 1 { // in reverse order, so that the predecessor of a subject varies
 				i = len(all) - 1 - i
 			}
 			if ctx.Err() != nil {
@@ -58,8 +58,8 @@ const (
 	quietTries = 20
 )
 
-// idle is the share of a processor that the API server uses while nobody asks it. It waits a while for that to be small: the
-// server goes on to prepare what it has been taught by the definitions.
+// idle returns the API server's CPU usage without requests. It waits for that to become small: after new definitions the server works on in
+// the background.
 func (c *cluster) idle() (float64, error) {
 	const pause = time.Second
 	var share float64
@@ -80,7 +80,7 @@ func (c *cluster) idle() (float64, error) {
 	return share, nil
 }
 
-// round makes a number of ADDs and then their DELs.
+// round runs ADDs and then their DELs.
 func (s *sequence) round(c *cluster, n *node, count int, idle float64) error {
 	if err := s.subject.prepare(c, n); err != nil {
 		return err
@@ -98,7 +98,7 @@ func (s *sequence) round(c *cluster, n *node, count int, idle float64) error {
 	if !s.subject.del {
 		return nil
 	}
-	// The agent learns of the round's writes meanwhile.
+	// The agent's facts are updated with the round's writes.
 	if err := s.subject.prepare(c, n); err != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ func (s *sequence) round(c *cluster, n *node, count int, idle float64) error {
 	return nil
 }
 
-// series executes a verb for each sandbox, and returns also the API server's processor time for one.
+// series executes a verb for each sandbox, and also returns the API server's CPU time per execution.
 func series(c *cluster, boxes []sandbox, verb string, idle float64) ([]cost, time.Duration, error) {
 	before, err := c.serverCPU()
 	if err != nil {
@@ -138,7 +138,7 @@ func series(c *cluster, boxes []sandbox, verb string, idle float64) ([]cost, tim
 	return all, max(used, 0) / time.Duration(len(boxes)), distinct(addresses)
 }
 
-// weigh executes each verb once more under the tracer.
+// weigh executes each verb once more under ptrace.
 func (s *sequence) weigh(c *cluster, n *node) error {
 	if err := s.subject.prepare(c, n); err != nil {
 		return err

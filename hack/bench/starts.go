@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// start is what a program costs before it does anything.
+// start is the cost of starting a program.
 type start struct {
 	name, program string
 	args          []string
@@ -23,13 +23,13 @@ func (s start) execution() execution {
 
 func (s start) all(of func(cost) time.Duration) durations { return costs{s.took}.all(of) }
 
-// versioned are our programs that answer -v; a runtime starts them for every pod.
+// versioned are our programs with -v; a runtime starts them for every pod.
 var versioned = []string{"calico", "calico-ipam"}
 
-// shipped are all programs that the image puts on a host.
+// shipped are all programs that the image installs on a host.
 var shipped = []string{"calico", "calico-ipam", "portmap", "bandwidth", "loopback", "tortie"}
 
-// runStarts lets an empty program and ours print their version in turn. What another plugin answers to -v is its own affair.
+// runStarts alternates an empty program and ours with -v. Other plugins are left out, as their -v is not comparable.
 func runStarts(ctx context.Context, n *node, dir string, o options) ([]start, error) {
 	all := []start{{name: nameEmpty, program: "empty"}}
 	for _, name := range versioned {
@@ -68,7 +68,7 @@ type programSize struct {
 	bytes int64
 }
 
-// runSizes measures the files; those that are not there (another plugin's directory has others) are left out.
+// runSizes returns the sizes of the files that exist (another plugin's directory has others).
 func runSizes(dir string) []programSize {
 	var all []programSize
 	for _, name := range shipped {

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// cost is what one execution of a program took: the time until its end, and the processor time of it and its children.
+// cost is the wall time of one process, and the CPU time of it and its children.
 type cost struct{ wall, cpu time.Duration }
 
-// durations are times of the same thing.
+// durations are repeated measurements of one quantity.
 type durations []time.Duration
 
-// quantile returns the smallest time that is not exceeded by a share q of all (nearest rank), and 0 of nothing.
+// quantile returns the smallest time that is not exceeded by a share q of all (nearest rank), 0 if there are none.
 func (d durations) quantile(q float64) time.Duration {
 	if len(d) == 0 {
 		return 0
@@ -24,8 +24,7 @@ func (d durations) quantile(q float64) time.Duration {
 
 func (d durations) median() time.Duration { return d.quantile(0.5) }
 
-// costs are those of the same operation, round by round: a round of every subject runs before the next begins, so that what
-// else the machine does meets all of them.
+// costs are the costs of one operation by round: a round of every subject runs before the next begins, so that other load affects all of them.
 type costs [][]cost
 
 func (c costs) all(of func(cost) time.Duration) durations {
@@ -41,7 +40,7 @@ func (c costs) all(of func(cost) time.Duration) durations {
 func wall(c cost) time.Duration { return c.wall }
 func cpu(c cost) time.Duration  { return c.cpu }
 
-// spread returns the smallest and the largest median of a round's wall times: how far the table can be trusted.
+// spread returns the smallest and the largest median of a round's wall times, as the uncertainty.
 func (c costs) spread() (low, high time.Duration) {
 	var medians durations
 	for _, round := range c {
@@ -50,11 +49,11 @@ func (c costs) spread() (low, high time.Duration) {
 	return medians.quantile(0), medians.quantile(1)
 }
 
-// interval is when something ran, measured from any one moment.
+// interval is the start and end of something, relative to one moment.
 type interval struct{ start, end time.Duration }
 
-// rounds numbers what ran by the round in which it did: one more than the last of those that had ended when it started. Of
-// requests, a round is an answer for which the process has waited.
+// rounds numbers intervals: one more than the last round that had ended at the start. For requests, a round is a response that the process has
+// waited for.
 func rounds(all []interval) []int {
 	order := make([]int, len(all))
 	for i := range order {
@@ -75,7 +74,7 @@ func rounds(all []interval) []int {
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// ratio is 0 where there is nothing to compare with.
+// ratio returns a/b, 0 if b is 0.
 func ratio(a, b float64) float64 {
 	if b == 0 {
 		return 0

@@ -17,16 +17,16 @@ import (
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 )
 
-// subject is something that is measured as a CNI plugin.
+// subject is a measured CNI plugin.
 type subject struct {
 	name    string
 	program string
 	// conf is the configuration of one execution.
 	conf func(c *cluster, n *node, s slot) ([]byte, error)
-	// What it can be asked for, and what it needs.
+	// Supported verbs, and requirements.
 	add, del bool
-	assigns  bool // prints an address that nobody else may have
-	facts    bool // has the agent's file on the node
+	assigns  bool // assigns an exclusive address
+	facts    bool // has the agent's facts on the node
 	asksAPI  bool
 }
 
@@ -40,7 +40,7 @@ const (
 	nameNoFacts = "`calico`, without the agent's file"
 )
 
-// references are what every plugin is compared with.
+// references returns the subjects that every plugin is compared with.
 func references() []subject {
 	return []subject{
 		{name: nameEmpty, program: "empty", add: true, conf: none},
@@ -50,7 +50,7 @@ func references() []subject {
 	}
 }
 
-// own are Tortie's plugins.
+// own returns Tortie's plugins.
 func own() []subject {
 	plugin := subject{name: nameCalico, program: "calico", add: true, del: true, assigns: true, asksAPI: true, facts: true, conf: ownConf}
 	without := plugin
@@ -58,7 +58,7 @@ func own() []subject {
 	return []subject{plugin, without}
 }
 
-// foreign is any other plugin, by its configuration in a file.
+// foreign returns another plugin, by its configuration in a file.
 func foreign(path string) (subject, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -95,7 +95,7 @@ func ptpConf(_ *cluster, n *node, _ slot) ([]byte, error) {
 	})
 }
 
-// ownConf is the configuration that the install container writes, with a log on the node.
+// ownConf returns the configuration that the install container writes, with a log on the node.
 func ownConf(_ *cluster, n *node, _ slot) ([]byte, error) {
 	return json.Marshal(object{
 		"cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "calico", "log_level": "info", "log_file_path": logPath,
@@ -104,7 +104,7 @@ func ownConf(_ *cluster, n *node, _ slot) ([]byte, error) {
 	})
 }
 
-// sandbox is one attempt at a pod: ADD and DEL name it by the container's ID.
+// sandbox is one attempt to start a pod, named by the container ID.
 type sandbox struct {
 	subject
 	*node
@@ -118,7 +118,7 @@ func newSandbox(sub subject, n *node, s slot) sandbox {
 	return sandbox{subject: sub, node: n, slot: s, container: hex.EncodeToString(id[:])}
 }
 
-// execution is the one that a runtime makes for a verb.
+// execution returns the process that a runtime starts for a verb.
 func (s sandbox) execution(c *cluster, verb string) (execution, error) {
 	stdin, err := s.conf(c, s.node, s.slot)
 	if err != nil {
@@ -131,7 +131,7 @@ func (s sandbox) execution(c *cluster, verb string) (execution, error) {
 	}}, nil
 }
 
-// do executes a verb and returns the address that it has assigned, if the subject assigns any.
+// do executes a verb and returns the assigned address, if any.
 func (s sandbox) do(c *cluster, verb string) (cost, string, error) {
 	e, err := s.execution(c, verb)
 	if err != nil {
@@ -148,7 +148,7 @@ func (s sandbox) do(c *cluster, verb string) (cost, string, error) {
 	return took, result.IPs[0].Address, nil
 }
 
-// distinct fails if an address was assigned twice.
+// distinct returns an error if an address was assigned twice.
 func distinct(addresses []string) error {
 	seen := map[string]bool{}
 	for _, a := range addresses {
@@ -160,8 +160,7 @@ func distinct(addresses []string) error {
 	return nil
 }
 
-// prepare puts the node in the state that the subject is to find: with the agent's file, made of what is stored now, or
-// without. The file is in use for less than its age allows.
+// prepare prepares the node for the subject: with current facts of the agent, or without. The facts are used within their maximum age.
 func (s subject) prepare(c *cluster, n *node) error {
 	if !s.facts {
 		return n.do(func() error {
@@ -178,7 +177,7 @@ func (s subject) prepare(c *cluster, n *node) error {
 	return n.do(func() error { return facts.Write(facts.DefaultFile, f) })
 }
 
-// factsOf is what the node's agent would write now.
+// factsOf returns the facts that the node's agent would write now.
 func (c *cluster) factsOf(n *node) (facts.Facts, error) {
 	f := facts.Facts{
 		Written: time.Now(), AgentReady: true, DatastoreReady: true, Node: n.name,
@@ -209,7 +208,7 @@ func (c *cluster) factsOf(n *node) (facts.Facts, error) {
 		}
 		claim := facts.Affinity{BlockAffinity: a}
 		if room, ok := free[a.Spec.CIDR]; ok && room == 0 {
-			claim.Free = &room // all that the agent learns of a block's room from its own kernel
+			claim.Free = &room // the agent derives a block's free addresses from its own kernel only
 		}
 		f.Affinities = append(f.Affinities, claim)
 	}

@@ -10,13 +10,13 @@ import (
 	ownthread "github.com/tortie-net/tortie/internal/testkit/thread"
 )
 
-// thread is an operating system's thread in namespaces of its own. What it starts and opens is in them; they end with it.
+// thread is a thread in namespaces of its own, which its children and files inherit; they end with it.
 type thread struct {
 	jobs chan func()
 	id   atomic.Int64 // of the thread, for /proc
 }
 
-// newThread starts a thread that does enter first.
+// newThread starts a thread that runs enter first.
 func newThread(enter func() error) (*thread, error) {
 	t := &thread{jobs: make(chan func())}
 	entered := make(chan error)
@@ -48,7 +48,7 @@ func (t *thread) netns() string {
 	return fmt.Sprintf("/proc/%d/task/%d/ns/net", os.Getpid(), t.id.Load())
 }
 
-// newNetns makes an empty network namespace, which lives as long as the file.
+// newNetns creates a network namespace that lives as long as the file.
 func newNetns() (*os.File, error) {
 	var ns *os.File
 	t, err := newThread(func() error {

@@ -12,10 +12,10 @@ import (
 	"strings"
 )
 
-// pathsDriver is the program that makes the paths and measures them; see paths/main.go.
+// pathsDriver is the program that creates the paths and measures them; see paths/main.go.
 const pathsDriver = "paths"
 
-// Names of paths, as the driver has them.
+// Names of paths in the driver's output.
 const (
 	pathHosts  = "hosts"
 	pathRoutes = "routes"
@@ -26,7 +26,7 @@ const (
 	pathVXHand = "vxlan by hand"
 )
 
-// carried is what a path has carried, round by round.
+// carried is the throughput of a path, by round.
 type carried struct {
 	Name              string
 	Single, Many, RTT []float64 // bits per second, bits per second, seconds
@@ -38,7 +38,7 @@ type throughput struct {
 	paths []carried
 }
 
-// runThroughput measures on this machine's kernel, and the tunnels in a virtual machine if this kernel has none.
+// runThroughput measures on this machine's kernel, and the tunnels in a virtual machine if this kernel lacks them.
 func runThroughput(ctx context.Context, root, dir string, size sizes) ([]throughput, error) {
 	driver := filepath.Join(dir, pathsDriver)
 	if err := build(ctx, root, driver, filepath.Join(root, "hack", "bench", pathsDriver, "main.go")); err != nil {
@@ -58,7 +58,7 @@ func runThroughput(ctx context.Context, root, dir string, size sizes) ([]through
 	return []throughput{here, there}, err
 }
 
-// runPaths runs the driver, of whose output one line counts: a virtual machine's console may have more.
+// runPaths runs the driver and reads one line of its output: a virtual machine's console may print more.
 func runPaths(ctx context.Context, where string, command []string) (throughput, error) {
 	var out, diag bytes.Buffer
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
@@ -79,7 +79,7 @@ func runPaths(ctx context.Context, where string, command []string) (throughput, 
 	return t, fmt.Errorf("throughput on %s: no figures in\n%s", where, &out)
 }
 
-// middle is the median, the upper of two.
+// middle returns the median, the upper of two.
 func middle(all []float64) float64 {
 	if len(all) == 0 {
 		return 0
@@ -87,7 +87,7 @@ func middle(all []float64) float64 {
 	return slices.Sorted(slices.Values(all))[len(all)/2]
 }
 
-// compared is the median of the rounds' ratios: what else the machine does meets two that have their turn together.
+// compared returns the median of the ratios by round: other load affects both of a round.
 func compared(a, b []float64) float64 {
 	ratios := make([]float64, min(len(a), len(b)))
 	for i := range ratios {
@@ -105,7 +105,7 @@ func (t throughput) path(name string) *carried {
 	return nil
 }
 
-// What is required of paths that Tortie makes, by what they are made of.
+// Limits of Tortie's paths, by the paths that they are compared with.
 const (
 	minRoutesOfHosts = 0.9
 	minTunnelOfHand  = 0.97
@@ -114,7 +114,7 @@ const (
 func (r *results) judgeThroughput() []verdict {
 	var all []verdict
 	for i, t := range r.throughput {
-		if i == 0 { // where both can be had, the machine itself counts
+		if i == 0 { // where both have results, the machine's own kernel counts
 			all = append(all, t.judge(pathRoutes, pathHosts, "pods by routes", "between the nodes", minRoutesOfHosts)...)
 		}
 		if i == 0 {

@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// footprint is how large an execution became.
+// footprint is the memory of an execution.
 type footprint struct {
 	peak      int64 // kB: the largest resident set of a process
 	processes int
 }
 
-// trace executes a program on the node under ptrace and looks at each of its processes in the moment of its end. The figure
-// in rusage does not serve: at exec the kernel carries over what the starting process had (fs/exec.c, exec_mmap).
+// trace executes a program on the node under ptrace and reads the memory of each process at its exit. The figure in rusage is not usable: exec
+// carries over that of the parent (fs/exec.c, exec_mmap).
 func (n *node) trace(e execution) (footprint, error) {
 	var f footprint
 	err := n.do(func() error {
@@ -35,7 +35,7 @@ func (n *node) trace(e execution) (footprint, error) {
 	return f, nil
 }
 
-// startTraced starts a program, which stops at its first instruction. Its tracer is the calling thread.
+// startTraced starts a program, stopped at its first instruction, with the calling thread as tracer.
 func startTraced(e execution) (pid int, err error) {
 	stdin, write, err := os.Pipe()
 	if err != nil {
@@ -63,7 +63,7 @@ func startTraced(e execution) (pid int, err error) {
 
 const traceOptions = unix.PTRACE_O_TRACEEXIT | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_TRACEFORK | unix.PTRACE_O_TRACEVFORK | unix.PTRACE_O_TRACEEXEC
 
-// follow lets the program and all that it starts run to their end.
+// follow runs the program and its children to their exit.
 func follow(leader int) (footprint, error) {
 	var f footprint
 	f.processes = 1
@@ -86,7 +86,7 @@ func follow(leader int) (footprint, error) {
 		case first:
 			err = unix.PtraceSetOptions(pid, traceOptions)
 		case status.TrapCause() == unix.PTRACE_EVENT_EXEC:
-			f.processes++ // only programs count: Go's runtime forks once just to see whether that works
+			f.processes++ // forks without exec do not count: Go's runtime makes one as a probe
 		case status.TrapCause() == unix.PTRACE_EVENT_EXIT:
 			var peak int64
 			peak, err = largest(pid)
@@ -105,16 +105,16 @@ func follow(leader int) (footprint, error) {
 	return f, nil
 }
 
-// resume lets a stopped thread go on, with the signal that it was to get unless the stop is ptrace's own.
+// resume resumes a stopped thread, with its pending signal unless the stop is ptrace's own.
 func resume(pid int, status unix.WaitStatus) {
 	signal := status.StopSignal()
 	if signal == unix.SIGTRAP || signal == unix.SIGSTOP {
 		signal = 0
 	}
-	_ = unix.PtraceCont(pid, int(signal)) // it may have been killed meanwhile, which the next wait tells
+	_ = unix.PtraceCont(pid, int(signal)) // it may have been killed, which the next wait reports
 }
 
-// largest reads how large the process of a thread has been, in kB.
+// largest returns the peak memory of a thread's process, in kB.
 func largest(pid int) (int64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -123,7 +123,7 @@ func largest(pid int) (int64, error) {
 	return statusField(text, "VmHWM:")
 }
 
-// statusField reads a number of /proc/PID/status; a process that is ending may have lost it, and then it is 0.
+// statusField reads a number of /proc/PID/status, 0 if an exiting process has lost it.
 func statusField(status []byte, name string) (int64, error) {
 	_, rest, _ := bytes.Cut(status, []byte("\n"+name))
 	fields := bytes.Fields(rest)

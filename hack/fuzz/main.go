@@ -1,5 +1,5 @@
-// Program fuzz runs every fuzz target of the repository for a while, one after the other, and says what each of them is about. What a
-// target finds is written below its package's testdata/fuzz, where an ordinary test run tries it again.
+// Program fuzz runs every fuzz target of the repository for some time, in sequence, and prints what each target checks. Failing inputs are
+// written below the package's testdata/fuzz, where ordinary test runs repeat them.
 package main
 
 import (

@@ -21,18 +21,19 @@ import (
 
 const crdDir = "charts/tortie/crds"
 
-// The kinds that become definitions. Node, Pod and Namespace are Kubernetes' own.
+// The kinds with a definition. Node, Pod and Namespace are Kubernetes' own.
 var kinds = []api.Resource{
 	&api.IPPool{}, &api.IPReservation{}, &api.IPAMBlock{}, &api.BlockAffinity{}, &api.IPAMHandle{}, &api.IPAMConfig{},
 	&api.ClusterInformation{}, &api.BGPConfiguration{}, &api.BGPPeer{}, &api.BGPFilter{}, &api.FelixConfiguration{},
 	&api.CalicoNodeStatus{}, &api.KubeControllersConfiguration{},
 }
 
-// wholeObjects are the kinds whose clients write spec and status in one request, which a subresource would make drop the status.
+// wholeObjects are kinds without a status subresource: their clients write spec and status in one request, of which the API server would drop
+// the status.
 var wholeObjects = map[string]bool{"CalicoNodeStatus": true, "KubeControllersConfiguration": true}
 
-// crds returns the CustomResourceDefinitions of Calico's resources. They have one source with the program's own view:
-// descriptions are the comments of internal/api, rules are its markers.
+// crds returns the CustomResourceDefinitions of Calico's resources. Their source is internal/api, whose comments are the descriptions and
+// whose markers are the rules.
 func crds(root string) (files, error) {
 	g, err := load(root)
 	if err != nil {
@@ -80,7 +81,7 @@ func load(root string) (*generator, error) {
 func (g *generator) schema(name string) (apiext.JSONSchemaProps, error) {
 	ident := crd.TypeIdent{Package: g.pkg, Name: name}
 	g.parser.NeedFlattenedSchemaFor(ident)
-	// The parser checks only what it needs of a package, so imports of functions look like type errors to it.
+	// The parser does not load all imports, so that they result in type errors, which are ignored.
 	if loader.PrintErrors([]*loader.Package{g.pkg}, packages.TypeError) {
 		return apiext.JSONSchemaProps{}, fmt.Errorf("type %s has no schema (the reasons are above)", name)
 	}
@@ -98,7 +99,7 @@ func (g *generator) definition(t api.Type) (*apiext.CustomResourceDefinition, er
 	}
 	def := &apiext.CustomResourceDefinition{
 		TypeMeta: metav1.TypeMeta{APIVersion: "apiextensions.k8s.io/v1", Kind: "CustomResourceDefinition"},
-		// By the label an upgrade knows that the definition is ours to replace, and not Calico's.
+		// The label marks definitions of Tortie, which an upgrade may replace, unlike Calico's.
 		ObjectMeta: metav1.ObjectMeta{Name: t.Plural + "." + t.Group, Labels: map[string]string{definitions.Label: definitions.Owner}},
 		Spec: apiext.CustomResourceDefinitionSpec{
 			Group: t.Group,
@@ -115,7 +116,7 @@ func (g *generator) definition(t api.Type) (*apiext.CustomResourceDefinition, er
 	return def, applyColumns(def, info, t.Version)
 }
 
-// version is the one of a kind: what its objects consist of, and whether their status is written on its own.
+// version returns the version of a kind: its schema and subresources.
 func (g *generator) version(t api.Type, doc string) (*apiext.CustomResourceDefinitionVersion, error) {
 	spec, err := g.schema(t.Kind + "Spec")
 	if err != nil {
@@ -160,7 +161,7 @@ func applyColumns(def *apiext.CustomResourceDefinition, info *markers.TypeInfo, 
 	return nil
 }
 
-// marshal leaves out what a definition in a file must not have: a status and a creation time.
+// marshal encodes a definition without status and creation time.
 func marshal(def *apiext.CustomResourceDefinition) ([]byte, error) {
 	text, err := yaml.Marshal(def)
 	if err != nil {

@@ -23,12 +23,12 @@ import (
 const (
 	baseDir     = "manifests/kustomize/base"
 	overlaysDir = "manifests/kustomize/overlays"
-	valuesName  = "values.yaml" // of an overlay: its only file that people write
+	valuesName  = "values.yaml" // the only hand-written file of an overlay
 
 	generatedHead = "# Generated from charts/tortie (make generate).\n"
 )
 
-// kustomize returns the base, which is the chart with its default values, and the overlays: each is what other values change of it.
+// kustomize returns the base, which is the chart with its default values, and the overlays: the differences that other values make.
 func kustomize(o options) (files, error) {
 	definitions, err := crdTexts(o)
 	if err != nil {
@@ -65,8 +65,7 @@ func kustomize(o options) (files, error) {
 	return out, nil
 }
 
-// unfolded writes the objects that have folded text (>-) in another way: kustomize adds a line to it before each line that is indented
-// further.
+// unfolded rewrites objects with folded text (>-): kustomize adds a line to such text before each line with more indentation.
 func unfolded(text []byte) ([]byte, error) {
 	const between = "\n---\n"
 	documents := bytes.Split(text, []byte(between))
@@ -119,7 +118,7 @@ func kustomization(resources, patches []string) []byte {
 	return []byte(out.String())
 }
 
-// overlay returns the files that make want of base: patches of what differs, and what is new.
+// overlay returns the files that turn base into want: patches of changed objects, and new objects.
 func overlay(dir string, base, want []byte) (files, error) {
 	have, err := objectsOf(base)
 	if err != nil {
@@ -191,7 +190,7 @@ func documents(trees []map[string]any) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// objectsOf reads a stream of objects, by kind, namespace and name.
+// objectsOf decodes a stream of objects, by kind, namespace and name.
 func objectsOf(text []byte) (map[string]*unstructured.Unstructured, error) {
 	all := map[string]*unstructured.Unstructured{}
 	decoder := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 4096)
@@ -208,7 +207,7 @@ func objectsOf(text []byte) (map[string]*unstructured.Unstructured, error) {
 	}
 }
 
-// head is what a patch finds its object by.
+// head returns the fields by which a patch identifies its object.
 func head(obj *unstructured.Unstructured) map[string]any {
 	meta := map[string]any{"name": obj.GetName()}
 	if ns := obj.GetNamespace(); ns != "" {
@@ -217,7 +216,7 @@ func head(obj *unstructured.Unstructured) map[string]any {
 	return map[string]any{"apiVersion": obj.GetAPIVersion(), "kind": obj.GetKind(), "metadata": meta}
 }
 
-// patchOf returns the strategic merge patch from one object to the other, as people write them.
+// patchOf returns the strategic merge patch from one object to the other.
 func patchOf(from, to *unstructured.Unstructured) (map[string]any, error) {
 	typed, err := scheme.Scheme.New(from.GroupVersionKind())
 	if err != nil {
@@ -244,7 +243,7 @@ func patchOf(from, to *unstructured.Unstructured) (map[string]any, error) {
 	return patch, nil
 }
 
-// withoutOrder leaves out in which order lists are to be, which only the API server understands.
+// withoutOrder removes the directives for the order of lists, which only the API server supports.
 func withoutOrder(tree any) {
 	switch t := tree.(type) {
 	case map[string]any:

@@ -75,7 +75,7 @@ func run(o options) error {
 	return settle(o, second)
 }
 
-// settle writes what differs, or reports it.
+// settle writes outdated files, or reports them.
 func settle(o options, want files) error {
 	stale, err := outdated(o.root, want)
 	if err != nil {
@@ -124,7 +124,7 @@ func outdated(root string, want files) ([]string, error) {
 	return stale, nil
 }
 
-// orphaned lists definitions of kinds that no longer exist: the only directory in which every file is generated.
+// orphaned returns definitions of kinds that no longer exist. Only in this directory every file is generated.
 func orphaned(root string, want files) ([]string, error) {
 	var orphans []string
 	if !slices.ContainsFunc(slices.Collect(maps.Keys(want)), func(name string) bool { return strings.HasPrefix(name, crdDir) }) {

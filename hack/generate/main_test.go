@@ -24,7 +24,7 @@ func TestCheckFindsStaleMissingAndOrphanedFiles(t *testing.T) {
 	want := files{crdDir + "/right.yaml": []byte("1"), crdDir + "/stale.yaml": []byte("2"), crdDir + "/new.yaml": []byte("3")}
 	err := settle(options{root: root, check: true}, want)
 	if err == nil || strings.Contains(err.Error(), "right") {
-		t.Fatalf("check says %v", err)
+		t.Fatalf("check: %v", err)
 	}
 	for _, name := range []string{"stale.yaml", "new.yaml", "orphan.yaml", "make generate"} {
 		if !strings.Contains(err.Error(), name) {

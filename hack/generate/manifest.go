@@ -37,13 +37,13 @@ func manifest(o options) ([]byte, error) {
 	return append([]byte(manifestHead), text...), err
 }
 
-// uninstall renders the hook of that name as objects like others.
+// uninstall renders the hook of that name as ordinary objects.
 func uninstall(o options) ([]byte, error) {
 	text, err := render(o, "--show-only", "templates/hook-uninstall.yaml")
 	return append([]byte(uninstallHead), text...), err
 }
 
-// render returns the chart's objects, without what is true of a Helm release only. Hooks are Helm's to run.
+// render returns the chart's objects without hooks and the metadata of a Helm release.
 func render(o options, args ...string) ([]byte, error) {
 	args = append([]string{"template", "tortie", filepath.Join(o.root, "charts/tortie"), "--namespace", "kube-system"}, args...)
 	out, err := exec.Command(o.helm, args...).Output()
@@ -57,7 +57,7 @@ func render(o options, args ...string) ([]byte, error) {
 	var text bytes.Buffer
 	lines := slices.Collect(strings.Lines(string(out)))
 	for i, line := range lines {
-		// A hook has no other annotations than those that make it one.
+		// Hooks have only annotations of Helm.
 		emptied := strings.TrimSpace(line) == "annotations:" && i+1 < len(lines) && isHelms(lines[i+1])
 		if !emptied && !isHelms(line) {
 			text.WriteString(line)
@@ -75,7 +75,7 @@ func withoutTest(text []byte) []byte {
 	return bytes.Join(documents, []byte(between))
 }
 
-// isHelms finds what is true of a Helm release only: the labels by which Helm knows its objects, and what makes hooks of them.
+// isHelms matches metadata of a Helm release: its labels, and the annotations of hooks.
 func isHelms(line string) bool {
 	line = strings.TrimSpace(line)
 	return strings.HasPrefix(line, "helm.sh/hook") || strings.HasPrefix(line, "helm.sh/chart:") || strings.HasPrefix(line, "app.kubernetes.io/managed-by:") ||

@@ -12,17 +12,16 @@ import (
 	"strings"
 )
 
-// input is something that people write for the plugins: a key, an argument or an annotation.
+// input is a user input of the plugins: a configuration key, an argument or an annotation.
 type input struct {
 	name    string
-	kind    string // its type, or where it stands
+	kind    string // its type, or where it is set
 	deflt   string
 	help    string
-	instead string // of a deprecated one
+	instead string // replacement of a deprecated input
 }
 
-// pluginInputs reads the declarations from which the plugins read their inputs. It parses them, as the packages that they are
-// in need much that this module does not.
+// pluginInputs are the declared inputs of the plugins. The source is parsed, as this module does not have the dependencies of the packages.
 type pluginInputs struct {
 	options, arguments, annotations []input
 }
@@ -96,7 +95,7 @@ func (s *source) note(n ast.Node) bool {
 	return true
 }
 
-// keys lists the keys of a struct that is read from JSON, those of nested structs with a dot for each level.
+// keys returns the JSON keys of a struct, those of nested structs with dots.
 func (s *source) keys(name, prefix string) []input {
 	var keys []input
 	for _, field := range s.structs[name].Fields.List {
@@ -122,7 +121,7 @@ func (s *source) keys(name, prefix string) []input {
 	return keys
 }
 
-// fields lists the fields of a struct by their own names.
+// fields returns the fields of a struct by their Go names.
 func (s *source) fields(name string) []input {
 	var all []input
 	for _, field := range s.structs[name].Fields.List {
@@ -159,7 +158,7 @@ func kindOf(t ast.Expr) string {
 	return "string"
 }
 
-// literals lists the items of a list of composite literals. A name may be a constant of another package.
+// literals returns the items of a list of composite literals. A name may be a constant of another package.
 func (s *source) literals(name string, constants *source) []input {
 	list, ok := s.values[name].(*ast.CompositeLit)
 	if !ok {
@@ -189,7 +188,7 @@ func (s *source) literals(name string, constants *source) []input {
 	return all
 }
 
-// text returns what a literal, or a constant of the package, stands for.
+// text returns the value of a literal or of a constant of the package.
 func (s *source) text(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.Ident: // true and false
@@ -203,7 +202,7 @@ func (s *source) text(e ast.Expr) string {
 	return literal(e)
 }
 
-// optionTable lists the keys of the plugins' configuration that wanted chooses. Deprecated ones come last.
+// optionTable lists the wanted keys of the plugins' configuration, deprecated ones last.
 func (in *pluginInputs) optionTable(wanted func(key string) bool) string {
 	rows := [][]string{{"Key", "Type", "Default", "Meaning"}}
 	var old [][]string
@@ -222,7 +221,7 @@ func (in *pluginInputs) optionTable(wanted func(key string) bool) string {
 	return table(append(rows, old...))
 }
 
-// ofIPAM chooses the keys that docs/ipam.md has; docs/cni.md has the others.
+// ofIPAM selects the keys that docs/ipam.md lists; docs/cni.md lists the others.
 func ofIPAM(key string) bool { return strings.HasPrefix(key, "ipam") }
 
 func ofCNI(key string) bool { return !ofIPAM(key) }

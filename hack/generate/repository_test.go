@@ -16,7 +16,7 @@ import (
 
 const repository = "../.."
 
-// pages returns the text of all Markdown pages by path. What hack/ has are parts of pages of docs/.
+// pages returns the text of all Markdown pages by path. Files of hack/ are parts of pages of docs/.
 func pages(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -43,7 +43,7 @@ func pages(t *testing.T) map[string]string {
 	return all
 }
 
-// prose returns a page without what stands between fences, where # is a comment and brackets are code.
+// prose returns a page without fenced code, where # is a comment and brackets are code.
 func prose(text string) string {
 	var b strings.Builder
 	fenced := false
@@ -59,12 +59,12 @@ func prose(text string) string {
 
 var (
 	heading = regexp.MustCompile(`(?m)^#+ +(.+?) *$`)
-	// unnamed is what GitHub leaves out of a heading's anchor.
+	// unnamed matches the characters that GitHub removes from a heading for its anchor.
 	unnamed = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
 	link    = regexp.MustCompile(`\]\(([^)# ]*)(?:#([^) ]*))?\)`)
 )
 
-// anchors are those that GitHub gives the headings of a page. The second of a name has a number.
+// anchors returns GitHub's anchors of the headings of a page. A repeated heading gets a number.
 func anchors(text string) map[string]bool {
 	all, count := map[string]bool{}, map[string]int{}
 	for _, match := range heading.FindAllStringSubmatch(prose(text), -1) {
@@ -78,11 +78,11 @@ func anchors(text string) map[string]bool {
 	return all
 }
 
-// links returns where a page leads in the repository: files, and the anchors behind them.
+// links returns the link targets of a page in the repository: files and anchors.
 func links(page, text string) (all [][2]string) {
 	for _, match := range link.FindAllStringSubmatch(prose(text), -1) {
 		switch {
-		case strings.Contains(match[1], ":"): // another host's
+		case strings.Contains(match[1], ":"): // an external link
 		case match[1] == "":
 			all = append(all, [2]string{page, match[2]})
 		default:
@@ -97,7 +97,7 @@ func TestLinksLeadSomewhere(t *testing.T) {
 	for page, text := range all {
 		for _, to := range links(page, text) {
 			if _, err := os.Stat(to[0]); err != nil {
-				t.Errorf("%s links to %s, which is not there", page, to[0])
+				t.Errorf("%s links to %s, which does not exist", page, to[0])
 			} else if to[1] != "" && !anchors(all[to[0]])[to[1]] {
 				t.Errorf("%s links to #%s of %s, which has no such heading", page, to[1], to[0])
 			}
@@ -105,7 +105,7 @@ func TestLinksLeadSomewhere(t *testing.T) {
 	}
 }
 
-// The test of links is worth something only if it knows the anchors that GitHub makes.
+// TestAnchors checks the anchors against GitHub's.
 func TestAnchors(t *testing.T) {
 	got := anchors("# What `x` is: a_b-c, \"or\" not?\n```sh\n# no heading\n```\n## Again\ntext\n## Again\n")
 	want := map[string]bool{"what-x-is-a_b-c-or-not": true, "again": true, "again-1": true}
@@ -114,7 +114,7 @@ func TestAnchors(t *testing.T) {
 	}
 }
 
-// A page that nothing leads to is read by nobody.
+// Every page is reachable from README.md.
 func TestEveryPageIsReachedFromTheReadme(t *testing.T) {
 	all := pages(t)
 	reached := map[string]bool{}
@@ -132,12 +132,12 @@ func TestEveryPageIsReachedFromTheReadme(t *testing.T) {
 	}
 	for page := range all {
 		if !reached[page] {
-			t.Errorf("no way leads from README.md to %s", page)
+			t.Errorf("%s is not reachable from README.md", page)
 		}
 	}
 }
 
-// A key, argument or annotation that the plugins read and no page names cannot be found by the people it is for.
+// Every key, argument and annotation of the plugins is documented.
 func TestPluginInputsAreDocumented(t *testing.T) {
 	all := pages(t)
 	documented := all[filepath.Join(repository, "docs/cni.md")] + all[filepath.Join(repository, "docs/ipam.md")]
@@ -162,13 +162,13 @@ func TestPluginInputsAreDocumented(t *testing.T) {
 	}
 }
 
-// What a page has people type must exist: targets of make, and commands of the lab.
+// Commands in pages exist: targets of make, and commands of the lab.
 func TestCommandsInPagesExist(t *testing.T) {
 	for _, c := range []struct {
 		source    string
-		typed     *regexp.Regexp // finds a name in a page
-		defined   string         // is how the source defines that name
-		wantNames int            // that pages have at the least
+		typed     *regexp.Regexp // matches a name in a page
+		defined   string         // how the source defines the name
+		wantNames int            // minimum number in pages
 	}{
 		{"Makefile", regexp.MustCompile("(?m)(?:`|^ {4})make ([a-z][a-z/-]*)"), "\n%s:", 20},
 		{"lab/cmd/lab/main.go", regexp.MustCompile("(?m)(?:`|\\(|^ {4}|/)bin/lab ([a-z]+)"), "\t\t{%q, ", 6},
@@ -182,7 +182,7 @@ func TestCommandsInPagesExist(t *testing.T) {
 			for _, match := range c.typed.FindAllStringSubmatch(text, -1) {
 				found++
 				if !strings.Contains(string(source), fmt.Sprintf(c.defined, match[1])) {
-					t.Errorf("%s says %q, which is not in %s", page, match[0], c.source)
+					t.Errorf("%s uses %q, which is not in %s", page, match[0], c.source)
 				}
 			}
 		}

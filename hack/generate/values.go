@@ -10,7 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// valueSchema is the part of a JSON schema that the chart's has.
+// valueSchema is the used part of the chart's JSON schema.
 type valueSchema struct {
 	Type        any                     `json:"type"`
 	Enum        []any                   `json:"enum"`
@@ -18,11 +18,11 @@ type valueSchema struct {
 	Items       *valueSchema            `json:"items"`
 	Minimum     *int64                  `json:"minimum"`
 	Maximum     *int64                  `json:"maximum"`
-	Ref         string                  `json:"$ref"` // of one of the root's definitions
+	Ref         string                  `json:"$ref"` // reference to a definition of the root
 	Definitions map[string]*valueSchema `json:"definitions"`
 }
 
-// resolve puts definitions where they are referred to.
+// resolve replaces references by the definitions.
 func (s *valueSchema) resolve(definitions map[string]*valueSchema) {
 	for name, property := range s.Properties {
 		if shared := definitions[strings.TrimPrefix(property.Ref, "#/definitions/")]; shared != nil {
@@ -32,11 +32,11 @@ func (s *valueSchema) resolve(definitions map[string]*valueSchema) {
 	}
 }
 
-// helmsOwn are in the schema, as Helm gives them to every chart, and are no values of this one.
+// helmsOwn are values in the schema that Helm passes to every chart.
 var helmsOwn = []string{"global"}
 
-// valueTable makes a row of each leaf of values.yaml: the comment above it is its meaning, the schema says what it may be. A value
-// without either is an error, and so is a part of the schema that no value has.
+// valueTable returns a row for each leaf of values.yaml: the comment above is its description, the schema has its type. A value without either
+// is an error, and so is a property of the schema without a value.
 func valueTable(text, schema []byte) (string, error) {
 	var doc yaml.Node
 	if err := yaml.Unmarshal(text, &doc); err != nil {
@@ -71,7 +71,7 @@ func valueRows(prefix string, node *yaml.Node, schema *valueSchema, inherited st
 		if rule == nil {
 			return nil, fmt.Errorf("value %s of the chart is not in values.schema.json", name)
 		}
-		// A map in block style has settings of its own; one in flow style is a value.
+		// A map in block style is a group of settings; one in flow style is a value.
 		if value.Kind == yaml.MappingNode && value.Style != yaml.FlowStyle && hasLeaves(value) {
 			below, err := valueRows(name+".", value, rule, help)
 			if err != nil {
@@ -105,7 +105,7 @@ func valueRow(name, help string, value *yaml.Node, rule *valueSchema) ([]string,
 	return []string{code(name), rule.words(), code(text), help}, nil
 }
 
-// words says what a value may be.
+// words describes the allowed values.
 func (s *valueSchema) words() string {
 	if len(s.Enum) > 0 {
 		var all []string
@@ -159,7 +159,7 @@ func (s *valueSchema) bounds() string {
 	return ""
 }
 
-// hasLeaves tells a group of settings from a value that is a Kubernetes object, such as resources of one container.
+// hasLeaves distinguishes a group of settings from a value that is a Kubernetes object, such as the resources of a container.
 func hasLeaves(node *yaml.Node) bool {
 	return node.Kind == yaml.MappingNode && len(node.Content) > 0 && !isObject(node)
 }
@@ -179,7 +179,7 @@ func flow(node *yaml.Node) (string, error) {
 	return strings.TrimSpace(string(text)), err
 }
 
-// comment turns the comment above a key into a sentence. A comment of several paragraphs starts with the file's head.
+// comment returns the comment above a key as a sentence. A comment of several paragraphs includes the file's header.
 func comment(text string) string {
 	paragraphs := strings.Split(strings.TrimSpace(text), "\n\n")
 	last := paragraphs[len(paragraphs)-1]

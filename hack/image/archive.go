@@ -20,9 +20,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// nobody is the user that the image's programs are when nobody says another one. The agent and the installer must be root:
-// their pod says so.
-const nobody = "65532:65532"
+// defaultUser is the user of the image. The agent and the installer run as root by their pods' security contexts.
+const defaultUser = "65532:65532"
 
 // platformImage is the image of one architecture.
 type platformImage struct {
@@ -31,7 +30,7 @@ type platformImage struct {
 	made  *inventory
 }
 
-// about describes the image, as labels and as annotations.
+// about returns the image's labels and annotations.
 func about(o options) map[string]string {
 	return map[string]string{
 		"org.opencontainers.image.title":         "tortie",
@@ -56,7 +55,7 @@ func build(files map[string]file, arch string, o options) (v1.Image, error) {
 		return nil, err
 	}
 	base := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
-	// Uncompressed: nodes of the lab import the archive faster, and a registry's client compresses anyway.
+	// Uncompressed: nodes of the lab import the archive faster, and registry clients compress it.
 	image, err := mutate.Append(base, mutate.Addendum{
 		Layer:   static.NewLayer(content, types.OCIUncompressedLayer),
 		History: v1.History{Created: v1.Time{Time: o.created.UTC()}, CreatedBy: "hack/image"},
@@ -71,7 +70,7 @@ func build(files map[string]file, arch string, o options) (v1.Image, error) {
 	config = config.DeepCopy()
 	config.Architecture, config.OS, config.Created = arch, "linux", v1.Time{Time: o.created.UTC()}
 	config.Config = v1.Config{
-		User:       nobody,
+		User:       defaultUser,
 		Entrypoint: []string{"/usr/bin/node"},
 		Env:        []string{"PATH=/usr/bin:/opt/cni/bin"},
 		WorkingDir: "/",
@@ -109,8 +108,8 @@ func layer(files map[string]file) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// write packs an OCI layout into a tar, which appears under its name when it is complete, and returns the digest that a
-// registry would show: the manifest's, or of several architectures that of their index.
+// write packs an OCI layout into a tar, atomically, and returns the digest in a registry: that of the manifest, or of the index for several
+// architectures.
 func write(images []platformImage, o options) (digest v1.Hash, err error) {
 	dir, err := os.MkdirTemp(filepath.Dir(o.out), ".image-")
 	if err != nil {

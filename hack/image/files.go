@@ -17,13 +17,12 @@ import (
 	"golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
-// The image's files, from the directory of binaries. The plugins lie apart: install copies that whole directory to the host.
+// The image's programs by directory of binaries. The plugins are in a directory of their own: install copies all of it to the host.
 var binaries = []string{
 	"usr/bin/tortie", "opt/cni/bin/calico", "opt/cni/bin/portmap", "opt/cni/bin/bandwidth", "opt/cni/bin/loopback",
 }
 
-// links are other names of programs, which act by the name that they are called by. The plugins' is a hard link: install, and
-// whoever copies the directory, sees a file.
+// links are other names of programs, which act by argv[0]. The plugins' is a hard link, so that copying the directory copies a regular file.
 var links = map[string]file{
 	"usr/bin/install":          {target: "tortie"},
 	"usr/bin/kube-controllers": {target: "tortie"},
@@ -31,17 +30,17 @@ var links = map[string]file{
 	"opt/cni/bin/calico-ipam":  {target: "opt/cni/bin/calico", hard: true},
 }
 
-// Other files' places.
+// Paths of other files.
 const (
 	caPath   = "etc/ssl/certs/ca-certificates.crt"
 	sbomPath = "usr/share/sbom/tortie.spdx.json"
 	licences = "licenses" // with a directory for each module
 )
 
-// machines are the architectures that there are images of.
+// machines are the supported architectures.
 var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
 
-// file is one of the image, a link if it has a target: for a hard link, a path of the image that comes before.
+// file is a file of the image, a link if it has a target: for a hard link, an earlier path of the image.
 type file struct {
 	content []byte
 	mode    fs.FileMode
@@ -49,7 +48,7 @@ type file struct {
 	hard    bool
 }
 
-// collect returns the image's files by their path in it, and what its programs are made of.
+// collect returns the image's files by path, and the inventory of its programs.
 func collect(dir, arch string, o options) (map[string]file, *inventory, error) {
 	programs := map[string][]byte{}
 	for _, name := range binaries {
@@ -85,7 +84,7 @@ func collect(dir, arch string, o options) (map[string]file, *inventory, error) {
 	return files, made, nil
 }
 
-// checkBinary finds a program that the image could not run: there is no loader in it and no library.
+// checkBinary rejects programs that cannot run in the image, which has neither a dynamic loader nor libraries.
 func checkBinary(content []byte, arch string) error {
 	f, err := elf.NewFile(bytes.NewReader(content))
 	if err != nil {
@@ -102,8 +101,8 @@ func checkBinary(content []byte, arch string) error {
 	return nil
 }
 
-// certificates are Mozilla's roots, of the release that go.mod names: those of the machine that builds would be other ones on
-// each. Roots that are trusted with reservations are left out, since a file cannot tell them.
+// certificates returns Mozilla's roots in the release of go.mod, for reproducibility. Constrained roots are left out, as a file of
+// certificates cannot express the constraints.
 func certificates() ([]byte, error) {
 	var out bytes.Buffer
 	for root := range bundle.Roots() {
@@ -134,7 +133,7 @@ func paths(files map[string]file) []string {
 	return slices.Compact(all)
 }
 
-// writeTree writes the files below a directory that is made anew.
+// writeTree writes the files below a new directory.
 func writeTree(files map[string]file, dir string) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return err

@@ -15,15 +15,15 @@ import (
 	"github.com/tortie-net/tortie/hack/modules"
 )
 
-// inventory is what an image is made of, from its programs' own words: its list (SPDX), its licence texts and its provenance follow
-// from it.
+// inventory lists the components of an image, from the build information of its programs. The SBOM (SPDX), the licence texts and the
+// provenance are generated from it.
 type inventory struct {
 	programs map[string]modules.Program          // by path in the image
 	modules  map[modules.Module]modules.Licences // of all programs, and of the certificates
-	roots    modules.Module                      // that the certificates are from
+	roots    modules.Module                      // source of the certificates
 }
 
-// rootsModule has Mozilla's certificates.
+// rootsModule is the module with Mozilla's certificates.
 const rootsModule = "golang.org/x/crypto/x509roots/fallback"
 
 func takeInventory(programs map[string][]byte, o options) (*inventory, error) {
@@ -37,7 +37,7 @@ func takeInventory(programs map[string][]byte, o options) (*inventory, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
-		own := p.Main.Sum == "" // built from this repository, and not from a module of a registry
+		own := p.Main.Sum == "" // built from this repository, not from a module
 		if own {
 			p.Main.Version = o.version
 			if all.modules[p.Main], err = ownLicence(o.root); err != nil {
@@ -75,7 +75,7 @@ func ownLicence(root string) (modules.Licences, error) {
 	return modules.Licences{Texts: map[string][]byte{"LICENSE": text}, Expression: license}, err
 }
 
-// ownDependency is the module that this program has a package from.
+// ownDependency returns the module of a package of this program.
 func ownDependency(name string) (modules.Module, error) {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -88,14 +88,14 @@ func ownDependency(name string) (modules.Module, error) {
 	return modules.Module{Path: name, Version: info.Deps[i].Version, Sum: info.Deps[i].Sum}, nil
 }
 
-// sorted are all modules, by path and version.
+// sorted returns all modules, by path and version.
 func (i *inventory) sorted() []modules.Module {
 	return slices.SortedFunc(maps.Keys(i.modules), func(a, b modules.Module) int {
 		return cmp.Or(strings.Compare(a.Path, b.Path), strings.Compare(a.Version, b.Version))
 	})
 }
 
-// licenceFiles are the texts of all modules. Equal ones, and there are many of Apache's, are one file with several names.
+// licenceFiles returns the texts of all modules. Equal texts, such as many of Apache's, are one file with hard links.
 func (i *inventory) licenceFiles() map[string]file {
 	texts := map[string][]byte{}
 	for m, licences := range i.modules {

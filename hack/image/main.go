@@ -29,7 +29,7 @@ type options struct {
 	created           time.Time
 }
 
-// programs are the directories of binaries, by architecture.
+// programs is the directories of binaries, by architecture.
 type programs []struct{ arch, dir string }
 
 func (p *programs) String() string { return fmt.Sprint(*p) }
@@ -109,10 +109,10 @@ func run(o options) error {
 	return place(o.beside(".provenance.json"), provenance)
 }
 
-// beside is the name of a file that belongs to the archive.
+// beside returns the name of a file that accompanies the archive.
 func (o options) beside(suffix string) string { return strings.TrimSuffix(o.out, ".tar") + suffix }
 
-// place writes a file that appears under its name when it is complete.
+// place writes a file atomically.
 func place(name string, content []byte) error {
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return fmt.Errorf("creating the output directory: %w", err)

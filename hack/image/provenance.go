@@ -48,12 +48,12 @@ type (
 const (
 	statementType  = "https://in-toto.io/Statement/v1"
 	provenanceType = "https://slsa.dev/provenance/v1"
-	// Both lead to what they mean. The builder is whoever ran make: nobody vouches for the machine, and nothing is signed.
+	// Both link to their definitions. The builder is the machine that ran make: it is not attested, and nothing is signed.
 	buildType = source + "/blob/main/docs/image.md#provenance"
 	builderID = source + "/blob/main/docs/image.md#whoever-ran-make"
 )
 
-// makeProvenance says what an image was built from. Times are left out: they would be the only difference between two builds.
+// makeProvenance returns the SLSA provenance of an image. It has no times: they would differ between equal builds.
 func makeProvenance(digest v1.Hash, images []platformImage, o options) ([]byte, error) {
 	s := statement{Type: statementType, Subject: []resource{subject(o.ref, digest)}, PredicateType: provenanceType}
 	s.Predicate.Run.Builder.ID = builderID
@@ -77,7 +77,7 @@ func makeProvenance(digest v1.Hash, images []platformImage, o options) ([]byte, 
 	}
 	for _, m := range all.sorted() {
 		if m.Sum == "" && m.Path != modules.Standard {
-			continue // of this repository: the commit says it
+			continue // of this repository: recorded by the commit
 		}
 		r, err := dependency(m)
 		if err != nil {
@@ -93,7 +93,7 @@ func subject(name string, digest v1.Hash) resource {
 	return resource{Name: name, Digest: map[string]string{digest.Algorithm: digest.Hex}}
 }
 
-// commit is that of the sources. Whoever builds something else is told so.
+// commit returns the commit of the sources; a dirty tree is marked.
 func commit(o options) resource {
 	r := resource{URI: "git+" + source}
 	if o.revision != "" {
@@ -105,7 +105,7 @@ func commit(o options) resource {
 	return r
 }
 
-// dependency is a module with the sum that go.sum has, in the form of in-toto. Go's library has none.
+// dependency returns a module with its sum of go.sum in the form of in-toto. The standard library has no sum.
 func dependency(m modules.Module) (resource, error) {
 	r := resource{URI: purl(m)}
 	if m.Sum == "" {
@@ -119,7 +119,7 @@ func dependency(m modules.Module) (resource, error) {
 	return r, nil
 }
 
-// settings are the go command's for each program.
+// settings returns the build settings of each program.
 func (i *inventory) settings() map[string]map[string]string {
 	all := map[string]map[string]string{}
 	for name, p := range i.programs {

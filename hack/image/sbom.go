@@ -77,7 +77,7 @@ const (
 	supplier    = "Organization: tortie-net"
 )
 
-// makeSBOM lists the image's files but the list itself, the Go modules that each program says it was built from, and their licences.
+// makeSBOM lists the image's files except the list itself, the Go modules of each program, and their licences.
 func makeSBOM(files map[string]file, made *inventory, arch string, o options) ([]byte, error) {
 	doc := sbom{
 		SPDXVersion: "SPDX-2.3", DataLicense: "CC0-1.0", SPDXID: documentID, Name: "tortie " + o.version + " " + arch,
@@ -109,13 +109,13 @@ func makeSBOM(files map[string]file, made *inventory, arch string, o options) ([
 	return append(text, '\n'), err
 }
 
-// add puts a file of the image into the list and returns its identifier.
+// add adds a file of the image and returns its identifier.
 func (s *sbom) add(name string, content []byte) string {
 	kind := "TEXT"
 	if strings.Contains(name, "bin/") {
 		kind = "BINARY"
 	}
-	one, two := sha1.Sum(content), sha256.Sum256(content) // SPDX wants SHA-1 of every file
+	one, two := sha1.Sum(content), sha256.Sum256(content) // SPDX requires SHA-1 of every file
 	f := spdxFile{
 		SPDXID: "SPDXRef-File-" + identifier(name), Name: "./" + name, Types: []string{kind},
 		Checksums:        []checksum{{"SHA1", hex.EncodeToString(one[:])}, {"SHA256", hex.EncodeToString(two[:])}},
@@ -126,7 +126,7 @@ func (s *sbom) add(name string, content []byte) string {
 	return f.SPDXID
 }
 
-// fingerprint makes the document's name its own, and the same for the same files.
+// fingerprint makes the document's namespace unique, and equal for equal files.
 func (s *sbom) fingerprint() string {
 	h := sha256.New()
 	for _, f := range s.Files {
@@ -148,7 +148,7 @@ func modulePackage(m modules.Module, licence string) spdxPackage {
 	return spdxPackage{
 		SPDXID: moduleID(m), Name: m.Path, VersionInfo: m.Version, Supplier: noAssertion, DownloadLocation: noAssertion,
 		Purpose: "LIBRARY", LicenseConcluded: licence, LicenseDeclared: licence, Copyright: noAssertion,
-		// The form that databases of vulnerabilities are asked by.
+		// Package URLs are the keys of vulnerability databases.
 		ExternalRefs: []externalRef{{"PACKAGE-MANAGER", "purl", purl(m)}},
 	}
 }

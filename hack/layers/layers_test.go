@@ -14,7 +14,7 @@ import (
 
 const module = "github.com/tortie-net/tortie/"
 
-// doors says which packages alone may import a library: elsewhere, values go in and values come out.
+// doors maps libraries to the only packages that may import them.
 var doors = map[string][]string{
 	"github.com/vishvananda/netlink": {"internal/kernel/netlinkx"},
 	"github.com/vishvananda/netns":   {"internal/kernel/netlinkx"},
@@ -26,8 +26,8 @@ var doors = map[string][]string{
 	"os/exec":                        {"internal/testkit/needtest", "internal/install", "internal/testkit/bgptest", "internal/testkit/labtest", "internal/testkit/netnstest", "internal/testkit/cnitest", "internal/testkit/meshtest"}, // the agent and the plugins run no programs; libcni runs IPAM's, and install proves plugins by running them
 }
 
-// floors orders the folders of internal/, with cmd above: each imports only folders of lower lines. Two of one line do not know each other.
-// Inside a folder the compiler sees to it that there is no circle.
+// floors orders the folders of internal/, with cmd above: each imports only folders of lower lines, and none of its own line. Inside a folder
+// the compiler prevents import cycles.
 var floors = []string{
 	"cmd",
 	"program",
@@ -41,20 +41,20 @@ var floors = []string{
 	"api kernel",
 }
 
-// Whoever looks at the listing of internal/ should see the way of data, and whoever draws the imports between its folders a picture.
+// Limits that keep the folders of internal/ and the imports between them readable as one picture.
 const (
 	mostFolders = 14
 	mostArrows  = 80
 )
 
-// plugins run for every pod: what they link is paid each time.
+// The plugins run for every pod, so that what they link costs time for each.
 var (
 	plugins        = []string{"cmd/calico", "cmd/calico-ipam"}
 	tooHeavyToLink = []string{"k8s.io/", "sigs.k8s.io/", "github.com/prometheus/", "github.com/osrg/", "google.golang.org/"}
 	pureIPAM       = []string{"addr.go", "block.go", "cooldown.go", "affinity.go", "explicit.go", "handle.go", "pool.go", "state.go", "choose.go", "plan.go"}
 	purePackages   = []string{"internal/agent/desired", "internal/bgp/peering", "internal/bgp/reflectors", "internal/cluster/services", "internal/cluster/state", "internal/bgp/policy"}
-	// pureDependencies are what packages that decide must not reach by any import. desired and peering take values of the speaker, and desired
-	// of the kernel, so that they link GoBGP and netlink; none links a client of the API server or runs a program. The rest link no network.
+	// pureDependencies are packages that decisions must not reach by any import. desired and peering use types of the speaker, and desired of
+	// the kernel, so that they link GoBGP and netlink; none links a client of the API server or runs a program. The rest link no network.
 	pureDependencies = map[string][]string{
 		"internal/agent/desired":    {"k8s.io/", "os/exec"},
 		"internal/bgp/peering":      {"k8s.io/", "os/exec"},
@@ -86,13 +86,13 @@ func load(t *testing.T) map[string]*packages.Package {
 		for _, e := range p.Errors {
 			t.Errorf("loading %s: %v", p.PkgPath, e)
 		}
-		// A directory with tests only is no part of the product.
+		// Directories with only tests are not part of the product.
 		if name, ok := strings.CutPrefix(p.PkgPath, module); ok && len(p.CompiledGoFiles) > 0 {
 			own[name] = p
 		}
 	}
 	if len(own) < 10 {
-		t.Fatalf("found only %d packages: the rules would hold of nothing", len(own))
+		t.Fatalf("found only %d packages: the rules would check nothing", len(own))
 	}
 	return own
 }
@@ -199,7 +199,7 @@ func checkFloors(t *testing.T, own map[string]*packages.Package) {
 	}
 }
 
-// links lists what a package links, directly or not, of the forbidden packages. One that ends with a slash stands for all below it.
+// links returns the forbidden packages that a package links, directly or not. A name that ends with a slash includes all packages below it.
 func links(p *packages.Package, forbidden []string) []string {
 	seen := map[string]bool{}
 	var found []string
@@ -244,7 +244,7 @@ func checkCalls(t *testing.T, name string, file *ast.File) {
 	})
 }
 
-// checkPure finds input and output in the files of a package that decide; no names: in all of them.
+// checkPure finds imports for input and output in the named files of a package; without names in all of them.
 func checkPure(t *testing.T, p *packages.Package, names ...string) {
 	t.Helper()
 	checked := 0

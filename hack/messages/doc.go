@@ -1,3 +1,3 @@
-// Package messages holds the test that keeps docs/troubleshooting.md, the errors of docs/install.md, and what programs and policies say
-// in step. It has no code of its own.
+// Package messages tests that docs/troubleshooting.md and the errors of docs/install.md match the messages of programs and policies. It has no
+// code of its own.
 package messages

@@ -9,7 +9,7 @@ const (
 	refused = "a peer's fault, which the peer's operator must mend; node peers names the session"
 )
 
-// elsewhere are messages that the page does not have.
+// elsewhere are messages that are not on the page, with the reason.
 var elsewhere = map[string]string{
 	"... says ......":                                           within,
 	"gave up after ...":                                         within,

@@ -11,26 +11,26 @@ import (
 
 var (
 	quoted = regexp.MustCompile("`([^`]+)`")
-	// joint is what a program fills in, and where one text goes on after another.
+	// joint matches a placeholder, or a separator between wrapped texts.
 	joint = regexp.MustCompile(`\.\.\.|[0-9]+|: | \(`)
 )
 
 // lastError is the highest number of an error of Linux, EHWPOISON.
 const lastError = 133
 
-// shortest is the length of a text that says something by itself.
+// shortest is the minimum length of a specific text.
 const shortest = 6
 
-// installErrors takes the messages of the section Errors of docs/install.md. Several may be in one row. A message may go on with the
-// kernel's words: so each part of it must be in something that the programs say, or the kernel.
-func installErrors(t *testing.T, said map[string]bool) (onPage map[string]bool) {
+// installErrors returns the messages of the section Errors of docs/install.md. A row may have several. A message may be continued by the
+// kernel's error text, so each part must be in a text of the programs or of the kernel.
+func installErrors(t *testing.T, texts map[string]bool) (onPage map[string]bool) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, "docs", "install.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, section, _ := strings.Cut(string(text), "\n## Errors\n")
-	all := strings.Join(append(keys(said), kernelErrors()...), "\n")
+	all := strings.Join(append(keys(texts), kernelErrors()...), "\n")
 	onPage = map[string]bool{}
 	for line := range strings.Lines(section) {
 		cell, _, ok := strings.Cut(strings.TrimPrefix(line, "| `"), "` | ")
@@ -41,7 +41,7 @@ func installErrors(t *testing.T, said map[string]bool) (onPage map[string]bool) 
 			onPage[found[1]] = true
 			for _, part := range joint.Split(found[1], -1) {
 				if part = strings.Trim(part, " :="); len(part) >= shortest && !strings.Contains(all, part) {
-					t.Errorf("docs/install.md: nobody says %q of %q", part, found[1])
+					t.Errorf("docs/install.md: %q of %q is no message of a program", part, found[1])
 				}
 			}
 		}

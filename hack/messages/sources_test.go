@@ -16,17 +16,17 @@ import (
 
 const root = "../.."
 
-// message is something that an operator may meet, and where it is said.
+// message is a message for operators, with its position.
 type message struct {
 	class string // log, event, error, chart, refusal or alert
-	text  string // with fmt's verbs; what is no constant is %v
+	text  string // with fmt's verbs; %v for non-constants
 	at    string
 }
 
-// sources is what was found in the programs and the chart.
+// sources is the texts of the programs and the chart.
 type sources struct {
-	texts    map[string]bool // every constant text of the Go sources, whatever it is for
-	messages []message       // those of the classes that the page must have
+	texts    map[string]bool // every constant text of the Go sources
+	messages []message       // messages that must be on the page
 }
 
 // file is one parsed Go file, and the constants of its package.
@@ -36,7 +36,7 @@ type file struct {
 	fset   *token.FileSet
 }
 
-// readSources parses all that ends up in a program. Packages for tests are named so.
+// readSources parses the sources of all programs, without packages for tests.
 func readSources(t *testing.T) *sources {
 	t.Helper()
 	s := &sources{texts: map[string]bool{}}
@@ -101,7 +101,7 @@ func parseDir(t *testing.T, dir string) (files []*file) {
 	return files
 }
 
-// noteConstants takes down the texts of a declaration of constants.
+// noteConstants records the values of constants of type string.
 func noteConstants(d ast.Decl, consts map[string]string) {
 	decl, ok := d.(*ast.GenDecl)
 	if !ok || decl.Tok != token.CONST {
@@ -117,7 +117,7 @@ func noteConstants(d ast.Decl, consts map[string]string) {
 	}
 }
 
-// text folds an expression to a format: what is no constant becomes %v. It is false if nothing in it is a text.
+// text returns the format of an expression, with %v for non-constants. It is false if nothing in it is a constant text.
 func (f *file) text(e ast.Expr) (string, bool) {
 	switch e := e.(type) {
 	case *ast.BasicLit:
@@ -151,7 +151,7 @@ func orVerb(text string, ok bool) string {
 	return "%v"
 }
 
-// selected is the last name of a function or a variable: Warn of a.Log.Warn.
+// selected returns the last name of a function or a variable: Warn of a.Log.Warn.
 func selected(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.Ident:
@@ -179,7 +179,7 @@ func (s *sources) read(f *file) {
 	})
 }
 
-// readDecl finds errors that a package declares, and the reasons of events in tables.
+// readDecl finds declared errors of a package, and reasons of Events in tables.
 func (s *sources) readDecl(f *file, d ast.Decl) {
 	if decl, ok := d.(*ast.GenDecl); ok && (decl.Tok == token.VAR || decl.Tok == token.CONST) {
 		for _, spec := range decl.Specs {
@@ -199,7 +199,7 @@ func (s *sources) readDecl(f *file, d ast.Decl) {
 	}
 }
 
-// eventName is how constants are called that are reasons of Events or conditions, which are one word.
+// eventName matches constants of reasons of Events or conditions, which are one word.
 var (
 	eventName = regexp.MustCompile(`^([eE]vent|reason)[A-Z]`)
 	oneWord   = regexp.MustCompile(`^[A-Z][A-Za-z]+$`)
@@ -227,7 +227,7 @@ func (s *sources) readVar(f *file, name string, value ast.Expr) {
 	}
 }
 
-// loggers are the names that loggers have.
+// loggers are the names of loggers.
 var loggers = []string{"log", "Log", "logger", "slog"}
 
 func (s *sources) readCall(f *file, call *ast.CallExpr) {
@@ -248,7 +248,7 @@ func (s *sources) readCall(f *file, call *ast.CallExpr) {
 	}
 }
 
-// installing are the packages by which a release comes and goes. Every error that begins in one ends a program that an operator waits for.
+// installing are the packages of installation and uninstallation. Each of their errors ends a program that an operator runs.
 var installing = regexp.MustCompile(`^internal/(install|hostfile|definitions|uninstall|traffic)/`)
 
 func (f *file) at(n ast.Node) string {
@@ -266,8 +266,7 @@ var (
 	alert   = regexp.MustCompile(`alert: (\w+)`)
 )
 
-// What the policies say: a text, or one made of texts and what is asked about. All of it begins with one of these, which are what
-// somebody searches for.
+// Prefixes of the policies' messages, by which they are searched for.
 var fences = []string{"tortie fences nodes", "tortie fences hooks"}
 
 var (
@@ -275,7 +274,7 @@ var (
 	asked   = regexp.MustCompile(`' \+ .+? \+ '|' \+ [^']+$`)
 )
 
-// readFences finds what the API server says to a token of another node.
+// readFences finds the denial messages of the policies.
 func (s *sources) readFences(t *testing.T) {
 	t.Helper()
 	const path = "charts/tortie/templates/fencing.yaml"
@@ -284,11 +283,11 @@ func (s *sources) readFences(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, found := range refusal.FindAllStringSubmatch(string(text), -1) {
-		said := asked.ReplaceAllString(strings.TrimSuffix(found[1]+found[2], "'"), "%v")
-		if !slices.ContainsFunc(fences, func(words string) bool { return strings.HasPrefix(said, words) }) {
-			t.Errorf("%s: %q begins with none of %q, by which it is found", path, said, fences)
+		text := asked.ReplaceAllString(strings.TrimSuffix(found[1]+found[2], "'"), "%v")
+		if !slices.ContainsFunc(fences, func(words string) bool { return strings.HasPrefix(text, words) }) {
+			t.Errorf("%s: %q begins with none of %q, by which it is found", path, text, fences)
 		}
-		s.texts[said] = true
+		s.texts[text] = true
 	}
 	for _, words := range fences {
 		s.texts[words] = true
@@ -296,7 +295,7 @@ func (s *sources) readFences(t *testing.T) {
 	}
 }
 
-// readChart finds what the chart refuses to render, and the names of the alerts.
+// readChart finds the chart's rendering errors, and the names of the alerts.
 func (s *sources) readChart(t *testing.T) {
 	t.Helper()
 	templates, err := filepath.Glob(filepath.Join(root, "charts/tortie/templates/*.*"))

@@ -10,19 +10,19 @@ import (
 	"strings"
 )
 
-// Licences are the texts that come with a module, by their names below it, and what they are in SPDX's words.
+// Licences holds the licence texts of a module, by path below it, and the SPDX expression of its licences.
 type Licences struct {
 	Texts      map[string][]byte
 	Expression string
 }
 
-// text is a file that licences ask to be passed on.
+// text matches files that licences require to be redistributed.
 var text = regexp.MustCompile(`(?i)^(un)?(licen[cs]e|copying|notice|patents)([._-].*)?$`)
 
-// code is no licence text, whatever it is called.
+// code matches source files, which are no licence texts.
 var code = regexp.MustCompile(`\.(go|sh|tmpl|header|tpl)$`)
 
-// Licences reads what a module is under. A module without any is an error: nobody may pass it on.
+// Licences reads the licences of a module. A module without any is an error: it cannot be redistributed.
 func (c Cache) Licences(m Module) (Licences, error) {
 	dir, err := c.dir(m)
 	if err != nil {
@@ -43,7 +43,7 @@ func (c Cache) Licences(m Module) (Licences, error) {
 	return Licences{Texts: texts, Expression: expression}, nil
 }
 
-// readBelow finds copies of other projects' code, too, which have their licences beside them.
+// readBelow reads the licences of the whole module: copies of other projects' code have their own beside them.
 func readBelow(dir string) (map[string][]byte, error) {
 	texts := map[string][]byte{}
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
@@ -78,7 +78,7 @@ func readTop(dir string) (map[string][]byte, error) {
 	return texts, nil
 }
 
-// known are sentences that no other licence has, in small letters and without the comma before a version.
+// known are sentences that identify a licence, in lower case and without the comma before a version.
 var known = map[string]string{
 	"Apache-2.0": "apache license version 2.0",
 	"ISC":        "this software for any purpose with or without fee is hereby granted",
@@ -86,7 +86,7 @@ var known = map[string]string{
 	"MPL-2.0":    "mozilla public license version 2.0",
 }
 
-// identify returns the licences of a module's top directory as an SPDX expression; what is further below is in the texts.
+// identify returns the licences of a module's top directory as an SPDX expression; those of subdirectories are only in the texts.
 func identify(texts map[string][]byte) string {
 	var found []string
 	for name, content := range texts {
@@ -111,7 +111,7 @@ func identifyText(content string) (found []string) {
 	return found
 }
 
-// bsd tells the two by the clause on endorsement.
+// bsd distinguishes BSD-2-Clause and BSD-3-Clause by the clause on endorsement.
 func bsd(plain string) string {
 	if strings.Contains(plain, "endorse or promote") {
 		return "BSD-3-Clause"

@@ -1,5 +1,5 @@
-// Package modules is what programs are linked from: the Go modules, why each of them is there, and under which licences. The table of
-// docs/image.md, the image's lists (SPDX, SLSA) and its licence texts are all made from it.
+// Package modules lists the Go modules that programs are linked from, with reasons and licences. The table of docs/image.md, the image's SBOM
+// (SPDX), provenance (SLSA) and licence texts are generated from it.
 package modules
 
 import (
@@ -16,20 +16,20 @@ import (
 	"golang.org/x/mod/module"
 )
 
-// Standard is the path that databases of vulnerabilities have for Go's own library.
+// Standard is the path of Go's standard library in vulnerability databases.
 const Standard = "stdlib"
 
-// Module is one at a version. Sum is go.sum's, empty for the main module and Go's library.
+// Module is a module at a version. Sum is from go.sum, empty for the main module and the standard library.
 type Module struct{ Path, Version, Sum string }
 
-// Program is what the linker has written into one.
+// Program is the build information of a program.
 type Program struct {
 	Main     Module
-	Modules  []Module // with Go's library first
+	Modules  []Module // with the standard library first
 	Settings map[string]string
 }
 
-// Read returns what a program says of itself.
+// Read returns the build information of a program.
 func Read(content []byte) (Program, error) {
 	info, err := buildinfo.Read(bytes.NewReader(content))
 	if err != nil {
@@ -56,10 +56,10 @@ func linked(m *debug.Module) Module {
 	return Module{Path: m.Path, Version: m.Version, Sum: m.Sum}
 }
 
-// list is one line for each package of a program that is in a module: the module's path and version, which are those that replace it.
+// list prints one line for each package of a program that is in a module: the path and version of the module, or of its replacement.
 const list = `{{with .Module}}{{if not .Main}}{{with .Replace}}{{.Path}} {{.Version}}{{else}}{{.Path}} {{.Version}}{{end}}{{end}}{{end}}`
 
-// Of returns the modules of a package's program, by path, without linking it: those of the image's builds.
+// Of returns the modules of a package's program, by path, without linking it, with the build settings of the image.
 func Of(root, pkg string) ([]Module, error) {
 	cmd := exec.Command("go", "list", "-deps", "-f", list, pkg)
 	cmd.Dir = root
@@ -81,10 +81,10 @@ func Of(root, pkg string) ([]Module, error) {
 	return slices.Compact(all), nil
 }
 
-// Cache is where modules and Go itself lie on this machine.
+// Cache is the module cache and GOROOT of this machine.
 type Cache struct{ modules, goroot string }
 
-// NewCache asks the go command.
+// NewCache reads both from `go env`.
 func NewCache() (Cache, error) {
 	out, err := exec.Command("go", "env", "GOMODCACHE", "GOROOT").Output()
 	if err != nil {
@@ -97,7 +97,7 @@ func NewCache() (Cache, error) {
 	return Cache{modules: dirs[0], goroot: dirs[1]}, nil
 }
 
-// dir is where a module lies.
+// dir returns the directory of a module.
 func (c Cache) dir(m Module) (string, error) {
 	if m.Path == Standard {
 		return c.goroot, nil

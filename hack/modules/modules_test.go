@@ -10,7 +10,7 @@ import (
 
 const root = "../.."
 
-// The table of docs/image.md: every module that a program links has a reason that somebody wrote, and there are no others.
+// The table of docs/image.md: every linked module has a reason in reasons.yaml, and there are no other reasons.
 func TestDependencies(t *testing.T) {
 	all, err := Dependencies(root)
 	if err != nil {
@@ -77,7 +77,7 @@ func TestModuleWithoutLicence(t *testing.T) {
 	c := Cache{modules: t.TempDir()}
 	m := Module{Path: "example.net/Upper", Version: "v1.0.0"}
 	if _, err := c.Licences(m); err == nil || !strings.Contains(err.Error(), "go mod download") {
-		t.Errorf("a module that is not there: %v", err)
+		t.Errorf("a missing module: %v", err)
 	}
 	dir := filepath.Join(c.modules, "example.net/!upper@v1.0.0")
 	if err := os.MkdirAll(dir, 0o755); err != nil {

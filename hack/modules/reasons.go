@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Programs are the packages of the image's files, by file.
+// Programs maps the image's files to their packages.
 var Programs = map[string]string{
 	"tortie":    "./cmd/tortie",
 	"calico":    "./cmd/calico",
@@ -22,7 +22,7 @@ var Programs = map[string]string{
 //go:embed reasons.yaml
 var reasonText []byte
 
-// Reasons says, by path, why a module is linked. People write it.
+// Reasons returns the reason for each linked module, by path, from the hand-written reasons.yaml.
 func Reasons() (map[string]string, error) {
 	var reasons map[string]string
 	if err := yaml.UnmarshalStrict(reasonText, &reasons); err != nil {
@@ -31,14 +31,14 @@ func Reasons() (map[string]string, error) {
 	return reasons, nil
 }
 
-// Dependency is a module with the programs that it is linked into, and why.
+// Dependency is a module with the programs that link it, and the reason.
 type Dependency struct {
 	Module
 	In     []string
 	Reason string
 }
 
-// Dependencies are those of all programs, by path. A module without a reason, and a reason without a module, are errors.
+// Dependencies returns the dependencies of all programs, by path. A module without a reason, and a reason without a module, are errors.
 func Dependencies(root string) ([]Dependency, error) {
 	in, versions := map[string][]string{}, map[string]Module{}
 	for _, program := range slices.Sorted(maps.Keys(Programs)) {

@@ -17,7 +17,7 @@ type event struct {
 	Test    string
 	Elapsed float64
 	Output  string
-	// FailedBuild and ImportPath tie the output of the compiler to a package.
+	// FailedBuild and ImportPath relate the output of the compiler to a package.
 	FailedBuild string
 	ImportPath  string
 }
@@ -47,7 +47,7 @@ func (c *counter) read(r io.Reader) error {
 	for lines.Scan() {
 		var e event
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
-			e = event{Action: "output", Output: lines.Text() + "\n"} // a wrapper of go test may say something
+			e = event{Action: "output", Output: lines.Text() + "\n"} // output of a wrapper of go test
 		}
 		if err := c.take(e); err != nil {
 			return err
@@ -91,7 +91,7 @@ func inner[V any](m map[string]map[string]V, key string) map[string]V {
 	return m[key]
 }
 
-// wrote returns what a test wrote, or with no name its package by itself.
+// wrote returns the output of a test, or of its package if the name is empty.
 func (c *counter) wrote(pkg, test string) string {
 	if b := c.output[pkg][test]; b != nil {
 		return b.String()
@@ -99,7 +99,7 @@ func (c *counter) wrote(pkg, test string) string {
 	return ""
 }
 
-// report prints a line for a package that ended, with the output of what failed in it.
+// report prints a line for a finished package, with the output of failed tests.
 func (c *counter) report(e event) {
 	var r result
 	c.countPackage(e.Package, &r)
@@ -118,18 +118,18 @@ func (c *counter) report(e event) {
 	}
 }
 
-// shownLines is how much of a failed test's output is on the screen, of its end; the log has all of it. shownRecords is of how
-// many of its records the first lines are repeated after it: what a test logs as it ends (of ten agents, say) buries its reason.
+// shownLines is how many of the last lines of a failed test's output are printed; the log has all. shownRecords is how many of its first
+// records are repeated after them: the logs at the end of a test (of ten agents, say) bury the reason.
 const (
 	shownLines   = 40
 	shownRecords = 15
 )
 
-// record matches the first line of what a test says of itself: file.go:12: and a text.
+// record matches the first line of a record of a test: file.go:12: and a text.
 var record = regexp.MustCompile(`(?m)^ +[a-z0-9_]+\.go:\d+: .*`)
 
-// failureOutput returns the end of what a failed test wrote, and then the first lines of its records; for a package that failed
-// by itself, of what the package wrote.
+// failureOutput returns the end of the output of a failed test, and then the first lines of its records; for a package that failed by itself,
+// the package's output.
 func (c *counter) failureOutput(pkg, name string) string {
 	output := c.wrote(pkg, strings.TrimPrefix(strings.TrimPrefix(name, pkg), "."))
 	lines := strings.SplitAfter(output, "\n")
@@ -142,15 +142,15 @@ func (c *counter) failureOutput(pkg, name string) string {
 	return fmt.Sprintf("    (%d more lines are in the log)\n%s    what it said, in short:\n%s\n", more, strings.Join(lines[more:], ""), strings.Join(said, "\n"))
 }
 
-// into adds up all packages.
+// into adds the counts of all packages.
 func (c *counter) into(r *result) {
 	for _, pkg := range c.order {
 		c.countPackage(pkg, r)
 	}
 }
 
-// countPackage counts a package's leaves: a test with subtests counts only if it failed by itself. A package that failed with
-// no failed test (it did not build, panicked, or timed out) is one failure.
+// countPackage counts a package's leaves: a test with subtests counts only if it failed by itself. A package that failed without a failed test
+// (compilation, panic, timeout) is one failure.
 func (c *counter) countPackage(pkg string, r *result) {
 	tests := c.outcome[pkg]
 	before := r.failed
@@ -182,7 +182,7 @@ func (c *counter) countPackage(pkg string, r *result) {
 	}
 }
 
-// short matches why a test is left out of a short run, as internal/testkit/needtest says it.
+// short matches the reason of a skipped test in a short run, by internal/testkit/needtest.
 var short = regexp.MustCompile(`(?m): left out of a short run: needs (.*)$`)
 
 func hasChild(names []string, parent string) bool {

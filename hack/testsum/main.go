@@ -61,7 +61,7 @@ func run(ctx context.Context, root, set, only string) (ok bool, err error) {
 		if ctx.Err() != nil {
 			break
 		}
-		// Nothing works without the programs, and an hour of failures would hide the one reason.
+		// Without the programs all suites fail, and the output would hide the cause.
 		if r.failed > 0 && s.vital {
 			fmt.Printf("=== %s failed: the remaining suites cannot run\n", s.name)
 			break
@@ -90,17 +90,17 @@ func choose(all []suite, only string) ([]suite, error) {
 	return chosen, nil
 }
 
-// result is what became of one suite.
+// result is the result of one suite.
 type result struct {
 	name                    string
 	passed, failed, skipped int
 	took                    time.Duration
-	failures                []string // names of what failed
+	failures                []string // names of failed tests
 	skips                   []string
-	left                    map[string]int // out of a short run, by what they need
+	left                    map[string]int // skipped in a short run, by dependency
 }
 
-// leave counts a test that is left out for want of something.
+// leave counts a test that is skipped for a missing dependency.
 func (r *result) leave(need string) {
 	if r.left == nil {
 		r.left = map[string]int{}
@@ -108,7 +108,7 @@ func (r *result) leave(need string) {
 	r.left[need]++
 }
 
-// summarize prints the table and reports whether all suites ran and nothing failed.
+// summarize prints the table and reports whether all suites ran and none failed.
 func summarize(w *os.File, results []result, planned int, logs string) bool {
 	var passed, failed int
 	fmt.Fprintf(w, "\n%-14s %7s %7s %7s %8s\n", "suite", "passed", "failed", "skipped", "seconds")

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// heartbeat is how long the screen may stand still.
+// heartbeat is the interval of progress lines.
 const heartbeat = 15 * time.Second
 
 func (s suite) run(ctx context.Context, logPath string) result {
@@ -46,10 +46,10 @@ func (r *result) fail(name string) {
 	r.failures = append(r.failures, name)
 }
 
-// notChecked begins the last line of a command that could not do its work here, which is no fault of the sources.
+// notChecked is the prefix of the last line of a command that could not run on this machine, which is no failure.
 const notChecked = "NOT CHECKED"
 
-// runStep runs one command; its output is on the screen only if it fails.
+// runStep runs one command and prints its output only if it fails.
 func (s suite) runStep(ctx context.Context, step step, log io.Writer, r *result) {
 	start := time.Now()
 	var output tail
@@ -76,7 +76,7 @@ func (s suite) runStep(ctx context.Context, step step, log io.Writer, r *result)
 	r.passed++
 }
 
-// command returns a command that gets SIGTERM, not SIGKILL, when ctx ends: tests and the lab clean up behind themselves.
+// command returns a command that gets SIGTERM instead of SIGKILL when ctx ends, as tests and the lab clean up.
 func (s suite) command(ctx context.Context, dir string, env []string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Dir = filepath.Join(s.root, dir)
@@ -86,7 +86,7 @@ func (s suite) command(ctx context.Context, dir string, env []string, args ...st
 	return cmd
 }
 
-// beat prints a sign of life now and then until stop is called.
+// beat prints a line of progress at intervals until stop is called.
 func beat(name string, last func() string) (stop func()) {
 	start := time.Now()
 	done := make(chan struct{})
@@ -130,7 +130,7 @@ func (t *tail) text() string {
 	return string(t.buf)
 }
 
-// last returns the last line that says something, cut to fit on a line of the screen.
+// last returns the last line that is not empty, cut to the width of the screen.
 func (t *tail) last() string {
 	lines := strings.Split(strings.TrimSpace(t.text()), "\n")
 	line := strings.TrimSpace(lines[len(lines)-1])
@@ -170,14 +170,14 @@ func (s suite) runTests(ctx context.Context, log io.Writer, r *result) {
 	stop()
 	runErr := cmd.Wait()
 	count.into(r)
-	// A run that fails without a failed test did not build, or was killed.
+	// A run that fails without a failed test did not compile, or was killed.
 	if err := errors.Join(readErr, runErr); err != nil && r.failed == 0 {
 		fmt.Printf("%s    FAIL go test: %v\n", stderr.text(), err)
 		r.fail("go test")
 	}
 }
 
-// packages lists what to test; an explicit list shows a misspelt package as an error, where a pattern matches nothing.
+// packages returns the packages to test; an explicit list reports a misspelt package, which a pattern ignores.
 func (s suite) packages(ctx context.Context) ([]string, error) {
 	pattern := cmp.Or(s.tests.only, "./...")
 	out, err := s.command(ctx, s.tests.dir, nil, append([]string{"go", "list"}, strings.Fields(pattern)...)...).Output()
@@ -214,7 +214,7 @@ func (s suite) inOrder(packages []string) ([]string, error) {
 	return append(first, packages...), nil
 }
 
-// linking lists the packages whose tests link what the suite is without.
+// linking returns the packages whose tests link the excluded package.
 func (s suite) linking(ctx context.Context, pattern string) ([]string, error) {
 	if s.tests.without == "" {
 		return nil, nil
@@ -229,7 +229,7 @@ func (s suite) linking(ctx context.Context, pattern string) ([]string, error) {
 	for line := range strings.Lines(string(out)) {
 		binary, deps, _ := strings.Cut(strings.TrimSpace(line), " ")
 		name, ok := strings.CutSuffix(binary, ".test")
-		// A package that is compiled anew for this test has its name behind it: "path [binary]".
+		// A package compiled for a test has the test's name behind it: "path [binary]".
 		if ok && slices.ContainsFunc(strings.Fields(deps), func(dep string) bool { return strings.HasSuffix(dep, "/"+s.tests.without) }) {
 			found = append(found, name)
 		}

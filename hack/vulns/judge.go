@@ -14,14 +14,14 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// finding is a vulnerability with a function that is called.
+// finding is a vulnerability with a called function.
 type finding struct {
 	id, summary           string
 	module, version       string
 	fixed, function, from string
 }
 
-// message is one of govulncheck's, as far as it matters here. https://pkg.go.dev/golang.org/x/vuln/internal/govulncheck
+// message is the used part of a message of govulncheck. https://pkg.go.dev/golang.org/x/vuln/internal/govulncheck
 type message struct {
 	OSV *struct {
 		ID, Summary string
@@ -33,8 +33,8 @@ type message struct {
 	}
 }
 
-// parse returns one finding for each vulnerability that is called. What is only linked, or only required, has no function in the
-// first frame of its trace.
+// parse returns one finding for each vulnerability with a called function. Vulnerabilities that are only linked or required have no function
+// in the first frame of their trace.
 func parse(r io.Reader) ([]finding, error) {
 	summaries, found := map[string]string{}, map[string]finding{}
 	for d := json.NewDecoder(r); ; {
@@ -74,14 +74,14 @@ func (f finding) String() string {
 	return fmt.Sprintf("%s: %s: %s %s is called, from %s: %s; %s", f.id, f.summary, f.module, f.version, f.from, f.function, remedy)
 }
 
-// exception accepts a vulnerability for a time.
+// exception accepts a vulnerability until a day.
 type exception struct {
 	ID      string `json:"id"`
 	CVE     string `json:"cve"`
 	Judged  string `json:"judged"`  // the day
 	Expires string `json:"expires"` // the last day
 	Reason  string `json:"reason"`
-	Test    string `json:"test"` // that shows it: a directory and a test in it, as internal/bgp TestAdvisories/GO-2026-0001
+	Test    string `json:"test"` // test of the reason: directory and test, e.g. internal/bgp TestAdvisories/GO-2026-0001
 }
 
 func readExceptions(path string) ([]exception, error) {
@@ -103,8 +103,8 @@ func readExceptions(path string) ([]exception, error) {
 	return all, nil
 }
 
-// judge returns what is wrong: findings that are not accepted, or not any more, and old exceptions that nothing needs. Until its last day
-// an exception may be in vain: which modules an advisory names differs between databases, and in one of them over time.
+// judge returns the problems: findings without a valid exception, and expired exceptions that are not needed. Before its last day an exception
+// may be unused: the modules of an advisory differ between databases and over time.
 func judge(findings []finding, accepted []exception, now time.Time) []error {
 	var problems []error
 	used := map[string]bool{}

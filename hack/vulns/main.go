@@ -52,7 +52,7 @@ func main() {
 	}
 }
 
-// databaseURL makes a URL of what names a database.
+// databaseURL returns the URL of a database named by a directory or a URL.
 func databaseURL(name string) string {
 	if name == "" {
 		return publicDatabase
@@ -88,7 +88,7 @@ func run(ctx context.Context, o options, now time.Time, out io.Writer) error {
 	return errors.Join(problems...)
 }
 
-// reach returns when the database was changed last.
+// reach returns the time of the database's last change.
 func reach(ctx context.Context, database string) (time.Time, error) {
 	var index struct{ Modified time.Time }
 	text, err := fetch(ctx, database, "index/db.json")
@@ -126,7 +126,7 @@ func fetch(ctx context.Context, database, name string) ([]byte, error) {
 	return io.ReadAll(response.Body)
 }
 
-// scan runs govulncheck and returns what is called.
+// scan runs govulncheck and returns the called vulnerabilities.
 func scan(ctx context.Context, o options) ([]finding, error) {
 	cmd := exec.CommandContext(ctx, o.scanner, append([]string{"-db", o.database, "-format", "json", "-C", o.root}, o.packages...)...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")

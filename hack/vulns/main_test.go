@@ -28,7 +28,7 @@ func write(t *testing.T, dir, name, text string) string {
 	return path
 }
 
-// database writes one that knows of a single vulnerability: in net/url.Parse, of every release.
+// database writes a database with one vulnerability: net/url.Parse, in every release.
 func database(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -43,7 +43,7 @@ func database(t *testing.T) string {
 	return dir
 }
 
-// scanner builds govulncheck, of the version that CI runs.
+// scanner builds govulncheck in the version of CI.
 func scanner(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "govulncheck")
@@ -76,7 +76,7 @@ func TestRealScan(t *testing.T) {
 				t.Errorf("error %v, want %q in it", err, c.want)
 			}
 			if !strings.Contains(out.String(), "database of 2026-11-01") {
-				t.Errorf("it says %q", out.String())
+				t.Errorf("output %q", out.String())
 			}
 		})
 	}
@@ -114,7 +114,7 @@ func TestNoDatabase(t *testing.T) {
 		o := options{database: database, exceptions: write(t, t.TempDir(), "exceptions.yaml", "[]")}
 		var out bytes.Buffer
 		if err := run(t.Context(), o, time.Now(), &out); err != nil || !strings.HasPrefix(out.String(), "NOT CHECKED: ") || !strings.Contains(out.String(), database) {
-			t.Errorf("%v, says %q", err, out.String())
+			t.Errorf("%v, output %q", err, out.String())
 		}
 		o.require = true
 		if err := run(t.Context(), o, time.Now(), &out); err == nil || !strings.Contains(err.Error(), database) {
@@ -144,8 +144,7 @@ func TestExceptionsNeedReasonAndDay(t *testing.T) {
 
 var advisoryID = regexp.MustCompile(`"(GO-\d+-\d+)"`)
 
-// Whoever reads an exception can run what it rests on: the test is there, and so is its case. And no advisory is replayed whose entry
-// somebody forgot.
+// The test named by each exception exists, with its case, and each replayed advisory has an exception.
 func TestExceptionsNameTests(t *testing.T) {
 	all, err := readExceptions("exceptions.yaml")
 	if err != nil {
@@ -175,7 +174,7 @@ func TestExceptionsNameTests(t *testing.T) {
 	}
 }
 
-// testSources is the text of all tests of a directory.
+// testSources returns the sources of all tests of a directory.
 func testSources(t *testing.T, dir string) string {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join("../..", dir, "*_test.go"))
@@ -193,7 +192,7 @@ func testSources(t *testing.T, dir string) string {
 	return all.String()
 }
 
-// FuzzParse: whatever the scanner prints, what is read of it names a function, or is an error.
+// FuzzParse: any output of the scanner results in findings with a function, or in an error.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{"osv":{"id":"GO-1","summary":"x"}}{"finding":{"osv":"GO-1","trace":[{"module":"stdlib","package":"net/url","function":"Parse"}]}}`))
 	f.Add([]byte(`{"finding":{"osv":"GO-1","trace":[]}}`))

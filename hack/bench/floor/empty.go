@@ -1,6 +1,6 @@
 //go:build ignore
 
-// Command empty does nothing: what is left is what a process costs.
+// Command empty does nothing: the floor of a process.
 package main
 
 func main() {}

@@ -1,7 +1,7 @@
 //go:build ignore
 
-// Command get makes one authenticated GET and reads the answer, in the way of the plugins' client and with nothing else: what
-// is left of a plugin when all that it does is to ask the API server once.
+// Command get makes one authenticated GET like the plugins' client and reads the response: the floor of a plugin with one request to the API
+// server.
 package main
 
 import (

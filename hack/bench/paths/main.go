@@ -39,7 +39,7 @@ const (
 	vxlanMTU  = nodeMTU - vxlan.Overhead4
 )
 
-// path is a way between two endpoints, and what was measured on it.
+// path is a path between two endpoints, with its measurements.
 type path struct {
 	Name   string
 	Single []float64 // bits per second of one stream, of each round
@@ -48,7 +48,7 @@ type path struct {
 
 	from, to *netlinkx.Namespace
 	addr     netip.Addr // of to
-	nodes    [2]*node   // a namespace that nobody refers to ends
+	nodes    [2]*node   // an unreferenced namespace is removed
 }
 
 func main() {
@@ -84,7 +84,7 @@ func measure(ctx context.Context, tunnels bool, seconds float64, rounds, streams
 	}
 	for round := range rounds {
 		for i := range paths {
-			if round%2 == 1 { // there and back
+			if round%2 == 1 { // in reverse order
 				i = len(paths) - 1 - i
 			}
 			if err := paths[i].round(ctx, seconds, streams); err != nil {
@@ -95,7 +95,7 @@ func measure(ctx context.Context, tunnels bool, seconds float64, rounds, streams
 	return paths, nil
 }
 
-// withoutTunnel makes a pair of nodes: the ways between themselves, and between their pods.
+// withoutTunnel creates a pair of nodes: the paths between themselves, and between their pods.
 func withoutTunnel(ctx context.Context) ([]*path, error) {
 	pair, err := newPair(ctx, nodeMTU, func(n, other *node) error {
 		return n.program(ctx, routes.To(other.block, routes.Hop{Via: other.addr, Dev: "eth0"}))
@@ -107,7 +107,7 @@ func withoutTunnel(ctx context.Context) ([]*path, error) {
 	return []*path{hosts, between("routes", pair)}, nil
 }
 
-// throughVXLAN makes a pair of nodes as the agent does, and one by hand, of which each is the other's only neighbour.
+// throughVXLAN creates a pair of nodes with the agent's code, and one manually, each the other's only neighbour.
 func throughVXLAN(ctx context.Context) ([]*path, error) {
 	agent, err := newPair(ctx, vxlanMTU, func(n, other *node) error {
 		t := vxlan.Tunnel{Local: n.addr, Parent: "eth0", MAC: n.mac(), MTU: vxlanMTU, Addr: n.block.Addr(),
@@ -138,7 +138,7 @@ func throughVXLAN(ctx context.Context) ([]*path, error) {
 	return []*path{between("vxlan", agent), between("vxlan by hand", hand)}, nil
 }
 
-// throughTunnels makes a pair of nodes as the agent does, and one by hand.
+// throughTunnels creates a pair of nodes with the agent's code, and one manually.
 func throughTunnels(ctx context.Context) ([]*path, error) {
 	byAgent := func(n, other *node) error {
 		if err := ipip.New(n.conn).Sync(ctx, ipip.Tunnel{MTU: tunnelMTU, Addr: n.block.Addr()}); err != nil {
@@ -166,7 +166,7 @@ func throughTunnels(ctx context.Context) ([]*path, error) {
 	return []*path{between("tunl0", tunnel), between("by hand", hand), between("nftables", whole)}, nil
 }
 
-// between is the way from one node's pod to the other's.
+// between returns the path from one node's pod to the other's.
 func between(name string, pair [2]*node) *path {
 	return &path{Name: name, from: pair[0].pod, to: pair[1].pod, addr: pair[1].podAddr(), nodes: pair}
 }
@@ -183,7 +183,7 @@ func (n *node) podAddr() netip.Addr { return n.block.Addr().Next() }
 
 func (n *node) mac() vxlan.MAC { return vxlan.MACOf(n.addr.String(), false) }
 
-// newPair makes two nodes that are joined, have a pod each, and are programmed to reach each other's.
+// newPair creates two connected nodes with a pod each, and routes between the pods.
 func newPair(ctx context.Context, podMTU int, program func(n, other *node) error) (pair [2]*node, err error) {
 	for i := range pair {
 		n := &node{
@@ -215,9 +215,9 @@ func newPair(ctx context.Context, podMTU int, program func(n, other *node) error
 	return pair, nil
 }
 
-// start gives the node its address and pod.
+// start configures the node's address and pod.
 func (n *node) start(ctx context.Context, podMTU int) error {
-	// A pod's gateway is answered for by a node that has a way to it.
+	// Proxy ARP replies for a pod's gateway only with a route to it.
 	if err := n.ip("link set lo up", "link set eth0 up", fmt.Sprintf("addr add %s/24 dev eth0", n.addr), "route add default dev eth0"); err != nil {
 		return err
 	}
@@ -237,7 +237,7 @@ func (n *node) program(ctx context.Context, way routes.Route) error {
 	return err
 }
 
-// filter makes the agent's part of nftables: translation of what leaves the pools, and the guard of tunnels.
+// filter applies the agent's nftables rules: masquerading of packets that leave the pools, and the tunnel guard.
 func (n *node) filter(ctx context.Context, other *node) error {
 	table := nft.New(nil)
 	return n.ns.Do(func() error {
@@ -302,7 +302,7 @@ func (p *path) iperf(ctx context.Context, seconds float64, streams int) (float64
 	}
 }
 
-// client runs iperf3, which tells of its failures in its report and by nothing else.
+// client runs iperf3, which reports failures only in its JSON output.
 func (p *path) client(ctx context.Context, seconds float64, streams int) (float64, error) {
 	var out []byte
 	err := p.from.Do(func() (err error) {
@@ -329,7 +329,7 @@ func (p *path) client(ctx context.Context, seconds float64, streams int) (float6
 	return report.End.Received.Bits, nil
 }
 
-// pingPong sends one byte there and back over TCP, again and again, and returns the median time.
+// pingPong sends one byte in both directions over TCP repeatedly, and returns the median time.
 func (p *path) pingPong(duration time.Duration) (time.Duration, error) {
 	var l net.Listener
 	err := p.to.Do(func() (err error) { l, err = net.Listen("tcp", netip.AddrPortFrom(p.addr, 7000).String()); return err })

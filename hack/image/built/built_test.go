@@ -26,7 +26,7 @@ const (
 	archive = root + "/dist/tortie-all.tar"
 )
 
-// What the image may weigh, in bytes of its files.
+// Size limits of the image's files, in bytes.
 const (
 	imageBudget   = 60e6
 	pluginBudget  = 10e6
@@ -34,7 +34,7 @@ const (
 	plugins       = "opt/cni/bin/"
 )
 
-// unpack writes the files of a tar below a directory, and returns the size of each; of a hard link that is 0.
+// unpack extracts a tar below a directory, and returns the size of each file; hard links have 0.
 func unpack(t *testing.T, from io.Reader, dir string) map[string]int64 {
 	t.Helper()
 	sizes := map[string]int64{}
@@ -76,7 +76,7 @@ func unpackOne(h *tar.Header, r io.Reader, dir string) error {
 	return errors.Join(err, f.Close())
 }
 
-// open reads an archive as a registry's client does.
+// open reads an archive as a registry client does.
 func open(t *testing.T, name string) (v1.ImageIndex, map[string]v1.Image) {
 	t.Helper()
 	f, err := os.Open(name)
@@ -156,8 +156,8 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// What reads BMP and MRT has known flaws, and what reads files of configuration would be a way in: neither is in the program (docs/image.md,
-// hack/vulns/exceptions.yaml). Names of functions stay in a program without symbols, for its traces.
+// The parsers of BMP and MRT have known vulnerabilities, and parsers of configuration files would add attack surface: neither is linked
+// (docs/image.md, hack/vulns/exceptions.yaml). Function names remain in a stripped program, for stack traces.
 func TestNotLinked(t *testing.T) {
 	_, images := open(t, archive)
 	dir := t.TempDir()
@@ -178,7 +178,7 @@ func TestNotLinked(t *testing.T) {
 	}
 }
 
-// The licence of every module that the list has is in the image.
+// The image has the licence of every listed module.
 func TestLicences(t *testing.T) {
 	_, images := open(t, archive)
 	dir := t.TempDir()
@@ -215,7 +215,7 @@ func TestLicences(t *testing.T) {
 	t.Logf("%d modules, %d bytes of licences", count, size)
 }
 
-// The programs of this machine's architecture start as the image's own user, under each name.
+// The programs of this machine's architecture run as the image's user, under each name.
 func TestProgramsStart(t *testing.T) {
 	_, images := open(t, archive)
 	image := images[runtime.GOARCH]
@@ -244,12 +244,12 @@ func TestProgramsStart(t *testing.T) {
 		cmd.Env = []string{env}
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: group}}
 		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), want) {
-			t.Errorf("%s: %v, says %q, want %q", name, err, out, want)
+			t.Errorf("%s: %v, output %q, want %q", name, err, out, want)
 		}
 	}
 }
 
-// copySources copies what git has or would have.
+// copySources copies the files that git tracks or would track.
 func copySources(t *testing.T, to string) {
 	t.Helper()
 	list := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
@@ -270,7 +270,7 @@ func copySources(t *testing.T, to string) {
 	}
 }
 
-// The same sources in another directory, with other times and modes, give the same image, and the Dockerfile's files are its files.
+// The same sources in another directory, with other times and modes, give the same image, and the Dockerfile uses the same files.
 func TestAnotherDirectoryGivesTheSame(t *testing.T) {
 	index, images := open(t, archive)
 	labels := config(t, images["amd64"]).Labels

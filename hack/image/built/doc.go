@@ -1,3 +1,2 @@
-// Package built has the tests of the image that `make image-all` has written: what it weighs, that its programs run, and that
-// another directory gives the same.
+// Package built tests the image that `make image-all` has written: its size, that its programs run, and that the build is reproducible.
 package built
