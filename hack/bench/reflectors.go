@@ -159,7 +159,7 @@ func (r *results) writeReflectors(w *bytes.Buffer) {
 
 func (r *reflection) writeModel(w *bytes.Buffer) {
 	fmt.Fprintf(w, "The model is fitted to %d and %d speakers, and held against %d:\n\n", r.speakers[1].Speakers, r.speakers[2].Speakers, r.speakers[3].Speakers)
-	t := table{{"", "predicted", "measured", "ratio"}}
+	t := table{{"", "modelled", "measured", "ratio"}}
 	for _, p := range r.proofs() {
 		t.row(p.what, fmt.Sprintf("%.2f", p.prediction), fmt.Sprintf("%.2f", p.measured), fmt.Sprintf("%.2f", p.ratio()))
 	}
