@@ -28,6 +28,7 @@ var elsewhere = map[string]string{
 	"malformed protocol buffer":                                 broken,
 	"no entry can be finished now":                              inside,
 	"no usable facts of the agent":                              inside,
+	"clusterType stays as it is":                                within,
 	"not a link name":                                           within,
 	"the table changed while the kernel listed it":              inside,
 	"not an UPDATE that can be rewritten":                       refused,
