@@ -86,8 +86,8 @@ func TestAnAddressOfAnotherNodeIsRefused(t *testing.T) {
 	s, _ := desired.Build(self, desiredtest.World(nil))
 	agent := func(stored string, shared bool) *Agent {
 		return &Agent{
-			Deps: Deps{Config: config.Node{Addresses: config.Addresses{Shared: shared}}},
-			node: &api.Node{Meta: api.Meta{Name: "node1", Annotations: map[string]string{api.AnnotationIPv4Address: stored}}},
+			Deps:      Deps{Config: config.Node{Addresses: config.Addresses{Shared: shared}}},
+			nodeState: nodeState{node: &api.Node{Meta: api.Meta{Name: "node1", Annotations: map[string]string{api.AnnotationIPv4Address: stored}}}},
 		}
 	}
 	said, refusal := agent("10.0.0.1/24", false).checkDuplicate(&s)

@@ -67,83 +67,102 @@ var errRestart = errors.New("this node's address or AS number changed: the agent
 
 // Deps are the agent's doors to the outside.
 type Deps struct {
+	Dataplane
 	Config  config.Node
 	Log     *slog.Logger
 	Store   *kubernetes.Store
 	Watch   *cluster.Watch
 	Speaker bgp.Speaker
-	Kernel  *netlinkx.Conn
-	FIB     *routes.Table
-	Encap   *ipip.Syncer
-	VXLAN   *vxlan.Syncer
-	NFT     *nft.Table
-	NAT     *nat.Syncer
-	Guard   *guard.Syncer
 	Status  *Status
 	// APIServer are the addresses at which the API server is reached, as far as they are known.
 	APIServer []netip.Addr
 	Events    Recorder // nil: operators look at status and log
 }
 
+// Dataplane are the parts of the kernel that the agent programs.
+type Dataplane struct {
+	Kernel *netlinkx.Conn
+	FIB    *routes.Table
+	Encap  *ipip.Syncer
+	VXLAN  *vxlan.Syncer
+	NFT    *nft.Table
+	NAT    *nat.Syncer
+	Guard  *guard.Syncer
+}
+
 // Agent keeps this node's kernel and BGP speaker as the cluster wants them. Its fields belong to the goroutine of Run.
 type Agent struct {
 	Deps
-	ipam        *ipam.Client
-	sysctls     sysctl.Root
-	factsWriter *factsWriter
+	clusterState
+	nodeState
+	passes
 
-	node       *api.Node           // this node as it was last seen
-	view       desired.View        // the cluster
-	services   desired.ServiceView // what is announced for services
-	anchor     anchor              // this node's place in it
-	peering    desired.Deciding    // which BGP sessions there are to be
-	reflecting reflecting          // this node's part in route reflection
-	bgp        speaking            // what BGP is told and says
-	calico     *takeover.Watch     // what Calico has left on this node
+	peering    desired.Deciding // which BGP sessions there are to be
+	reflecting reflecting       // this node's part in route reflection
+	bgp        speaking         // what BGP is told and says
+	tunnels    tunnels
 
-	gone         bool  // this node was deleted
-	offline      error // the API server was not heard of yet, and what passes go by instead; nil: it was
-	memory       memory
-	tunnels      tunnels
-	records      *records
-	evidence     *evidence
+	ipam         *ipam.Client
+	factsWriter  *factsWriter
 	reporter     eventReporter
-	pods         []netip.Addr // local addresses that the last pass saw
 	availability *duties.Availability
-	complaints   string                // what was logged of the last pass
-	broken       map[string][]string   // what was reported last as not usable, by what it is about
-	known        desired.Announcements // how other nodes were reached so far
-	unconfirmed  time.Duration         // until a change of that is believed; 0: there is none
-	hosts        map[string]netip.Addr // of which addresses were looked up
-	candidates   []nodeaddr.Candidate  // as they were logged last
-	changed      changes               // what the next pass has to look at
-	took         time.Duration         // the last pass
-	ended        time.Time             // and when it was over
-	full         time.Time             // when a pass last looked at everything
+}
+
+// clusterState is what is known of the cluster.
+type clusterState struct {
+	view        desired.View
+	services    desired.ServiceView   // what is announced for services
+	gone        bool                  // this node was deleted
+	offline     error                 // the API server was not heard of yet, and what passes go by instead; nil: it was
+	memory      memory                // of an earlier agent
+	known       desired.Announcements // how other nodes were reached so far
+	unconfirmed time.Duration         // until a change of that is believed; 0: there is none
+	records     *records
+	evidence    *evidence
+}
+
+// nodeState is what is known of this node.
+type nodeState struct {
+	node       *api.Node // as it was last seen
+	anchor     anchor    // its addresses
+	sysctls    sysctl.Root
+	pods       []netip.Addr          // local addresses that the last pass saw
+	hosts      map[string]netip.Addr // of which addresses were looked up
+	candidates []nodeaddr.Candidate  // as they were logged last
+	calico     *takeover.Watch       // what Calico has left on it
 
 	kernelEvents <-chan struct{} // nil: not subscribed
 	tableEvents  <-chan struct{} // of nftables; nil: not subscribed
+}
+
+// passes are the last pass and the next one.
+type passes struct {
+	changed  changes             // what the next pass has to look at
+	took     time.Duration       // the last pass
+	ended    time.Time           // and when it was over
+	full     time.Time           // when a pass last looked at everything
+	reported string              // what was logged of the last pass
+	broken   map[string][]string // what was reported last as not usable, by what it is about
 }
 
 // NewAgent returns an agent that has done nothing yet.
 func NewAgent(d Deps) *Agent {
 	client := ipam.NewClient(d.Store, time.Now)
 	return &Agent{
-		Deps:         d,
-		ipam:         client,
+		Deps: d,
+		clusterState: clusterState{
+			known: desired.Announcements{}, records: newRecords(d.Store), evidence: newEvidence(d.Store),
+			memory: memory{path: filepath.Join(d.Config.RunDir, worldFile)},
+		},
+		nodeState: nodeState{
+			sysctls: sysctl.Root(d.Config.SysctlRoot), hosts: map[string]netip.Addr{}, calico: takeover.NewWatch(d.Kernel, d.NFT, d.Config.RemoveRules),
+		},
+		passes:       passes{changed: allChanges, broken: map[string][]string{}},
 		tunnels:      newTunnels(client, d.Config.Nodename, d.Config.StateDir),
-		availability: duties.NewAvailability(d.Store, d.Config.Nodename, time.Now),
-		sysctls:      sysctl.Root(d.Config.SysctlRoot),
+		ipam:         client,
 		factsWriter:  newFactsWriter(filepath.Join(d.Config.RunDir, factsFile), d.Watch, d.Status, d.Log),
-		broken:       map[string][]string{},
-		known:        desired.Announcements{},
-		hosts:        map[string]netip.Addr{},
-		records:      newRecords(d.Store),
-		evidence:     newEvidence(d.Store),
-		calico:       takeover.NewWatch(d.Kernel, d.NFT, d.Config.RemoveRules),
 		reporter:     eventReporter{to: d.Events, node: d.Config.Nodename},
-		memory:       memory{path: filepath.Join(d.Config.RunDir, worldFile)},
-		changed:      allChanges,
+		availability: duties.NewAvailability(d.Store, d.Config.Nodename, time.Now),
 	}
 }
 
@@ -423,10 +442,10 @@ func (a *Agent) report(err error, took time.Duration) {
 	if err != nil {
 		text = err.Error()
 	}
-	if text == a.complaints {
+	if text == a.reported {
 		return
 	}
-	a.complaints = text
+	a.reported = text
 	if err != nil {
 		a.Log.Error("this node is not as it should be; trying again", "err", err)
 		return

@@ -251,7 +251,9 @@ func (r *rig) agent(t *testing.T, speaker bgp.Speaker) (status *Status, stop fun
 	a := NewAgent(Deps{
 		Config: cfg,
 		Log:    log, Store: store, Watch: watch, Speaker: speaker, Status: status,
-		Kernel: r.ns.Conn, FIB: routes.New(r.ns.Conn, routes.Options{}), Encap: ipip.New(r.ns.Conn), VXLAN: vxlan.New(r.ns.Conn), NFT: table, NAT: nat.New(table), Guard: guard.New(table),
+		Dataplane: Dataplane{
+			Kernel: r.ns.Conn, FIB: routes.New(r.ns.Conn, routes.Options{}), Encap: ipip.New(r.ns.Conn), VXLAN: vxlan.New(r.ns.Conn), NFT: table, NAT: nat.New(table), Guard: guard.New(table),
+		},
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

@@ -147,7 +147,7 @@ func TestHeadlines(t *testing.T) {
 	var log bytes.Buffer
 	a := &Agent{
 		Deps:   Deps{Log: slog.New(slog.NewTextHandler(&log, nil)), Status: NewStatus("n1", time.Now(), newPeers().Healthy)},
-		broken: map[string][]string{},
+		passes: passes{broken: map[string][]string{}},
 	}
 	for about, want := range map[string]string{
 		"object": "left out of this node's configuration", "path": "left out of this node's configuration",

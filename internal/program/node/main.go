@@ -145,23 +145,15 @@ func open(cfg config.Node, log *slog.Logger) (agent.Deps, error) {
 	recorder := events.New(store, events.Source{Component: "tortie-node", Host: cfg.Nodename}, log)
 	packets := guard.New(table)
 	return agent.Deps{
-		Config:  cfg,
-		Log:     log,
-		Store:   store,
-		Watch:   watch,
-		Speaker: speaker,
-		Kernel:  kernel,
-		FIB: routes.New(kernel, routes.Options{
-			Protocol: netlinkx.Protocol(cfg.RouteProtocol), TakeOver: takeover.Protocols, Devices: []string{ipip.Device, vxlan.Device4, vxlan.Device6},
-		}),
-		Encap:     ipip.New(kernel),
-		VXLAN:     vxlan.New(kernel),
-		NAT:       nat.New(table),
-		Guard:     packets,
-		NFT:       table,
-		Status:    newStatus(cfg, speaker, recorder, packets),
-		Events:    recorder,
-		APIServer: cluster.Addresses(rest),
+		Dataplane: agent.Dataplane{
+			Kernel: kernel,
+			FIB: routes.New(kernel, routes.Options{
+				Protocol: netlinkx.Protocol(cfg.RouteProtocol), TakeOver: takeover.Protocols, Devices: []string{ipip.Device, vxlan.Device4, vxlan.Device6},
+			}),
+			Encap: ipip.New(kernel), VXLAN: vxlan.New(kernel), NFT: table, NAT: nat.New(table), Guard: packets,
+		},
+		Config: cfg, Log: log, Store: store, Watch: watch, Speaker: speaker, Status: newStatus(cfg, speaker, recorder, packets),
+		APIServer: cluster.Addresses(rest), Events: recorder,
 	}, nil
 }
 
