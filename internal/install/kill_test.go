@@ -16,7 +16,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.yaml.in/yaml/v3"
+
+	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 )
 
 // What a child process is told: below which directory it works, and what it does; or that it only sleeps.
@@ -203,8 +204,7 @@ func checkLeft(t *testing.T, h *host) (conflist bool) {
 	if !json.Valid(text) {
 		t.Fatalf("conflist is not whole: %q", text)
 	}
-	var kc kubeconfig
-	if err := yaml.Unmarshal([]byte(read(t, h.net(KubeconfigName))), &kc); err != nil || kc.Users[0].User.Token != "secret" {
+	if kc, err := kubernetes.LoadKubeconfig(h.net(KubeconfigName)); err != nil || kc.Token != "secret" {
 		t.Fatalf("there is a conflist, but the kubeconfig is %+v, %v", kc, err)
 	}
 	for _, name := range required {

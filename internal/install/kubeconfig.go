@@ -10,77 +10,44 @@ import (
 	"strconv"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
-
 	"github.com/tortie-net/tortie/internal/app/config"
 )
 
 // KubeconfigName is the file, in the directory of CNI configuration, that the plugins reach the API server by.
 const KubeconfigName = "calico-kubeconfig"
 
-// The shape of a kubeconfig, as far as it is needed. The names local, calico and calico-context are Calico's.
-type kubeconfig struct {
-	APIVersion     string         `yaml:"apiVersion"`
-	Kind           string         `yaml:"kind"`
-	Clusters       []namedCluster `yaml:"clusters"`
-	Users          []namedUser    `yaml:"users"`
-	Contexts       []namedContext `yaml:"contexts"`
-	CurrentContext string         `yaml:"current-context"`
-}
-
-type namedCluster struct {
-	Name    string  `yaml:"name"`
-	Cluster cluster `yaml:"cluster"`
-}
-
-type cluster struct {
-	Server   string `yaml:"server"`
-	CAData   string `yaml:"certificate-authority-data,omitempty"`
-	Insecure bool   `yaml:"insecure-skip-tls-verify,omitempty"`
-}
-
-type namedUser struct {
-	Name string `yaml:"name"`
-	User user   `yaml:"user"`
-}
-
-type user struct {
-	Token string `yaml:"token"`
-}
-
-type namedContext struct {
-	Name    string      `yaml:"name"`
-	Context contextRefs `yaml:"context"`
-}
-
-type contextRefs struct {
-	Cluster string `yaml:"cluster"`
-	User    string `yaml:"user"`
-}
+// kubeconfigFormat takes the server, its CA or that there is none, and the token. The names local, calico and calico-context are Calico's.
+const kubeconfigFormat = `apiVersion: v1
+kind: Config
+clusters:
+    - name: local
+      cluster:
+        server: %q
+        %s
+users:
+    - name: calico
+      user:
+        token: %q
+contexts:
+    - name: calico-context
+      context:
+        cluster: local
+        user: calico
+current-context: calico-context
+`
 
 // renderKubeconfig returns the plugins' kubeconfig. The CA is inline: the plugins run on the host, where this pod's files do not
 // exist. It is read anew each time, since a cluster's CA can be rotated under a running pod.
 func renderKubeconfig(cfg config.Install, token string) ([]byte, error) {
-	server := cluster{Server: cfg.APIServer(), Insecure: cfg.SkipTLSVerify}
+	trust := "insecure-skip-tls-verify: true"
 	if !cfg.SkipTLSVerify {
 		ca, err := os.ReadFile(filepath.Join(cfg.AccountDir, "ca.crt"))
 		if err != nil {
 			return nil, fmt.Errorf("reading the cluster's CA: %w (the pod needs automountServiceAccountToken)", err)
 		}
-		server.CAData = base64.StdEncoding.EncodeToString(ca)
+		trust = "certificate-authority-data: " + base64.StdEncoding.EncodeToString(ca)
 	}
-	text, err := yaml.Marshal(kubeconfig{
-		APIVersion:     "v1",
-		Kind:           "Config",
-		Clusters:       []namedCluster{{Name: "local", Cluster: server}},
-		Users:          []namedUser{{Name: "calico", User: user{Token: token}}},
-		Contexts:       []namedContext{{Name: "calico-context", Context: contextRefs{Cluster: "local", User: "calico"}}},
-		CurrentContext: "calico-context",
-	})
-	if err != nil {
-		return nil, fmt.Errorf("encoding kubeconfig: %w", err)
-	}
-	return text, nil
+	return fmt.Appendf(nil, kubeconfigFormat, cfg.APIServer(), trust, token), nil
 }
 
 // withEndpoint is cfg with what a mounted ConfigMap says now about where the API server is. An absent file leaves the variable.

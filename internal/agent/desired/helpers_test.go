@@ -7,6 +7,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/kernel/routes"
 )
 
 var compareAddrs = cmp.Options{
@@ -48,4 +50,10 @@ func claim(node, cidr, created string) api.BlockAffinity {
 		Meta: api.Meta{Name: node + "-" + cidr, CreationTimestamp: created},
 		Spec: api.BlockAffinitySpec{Node: node, CIDR: cidr, State: api.AffinityConfirmed},
 	}
+}
+
+// Routes returns the routes that this node should have: see DesiredRoutes.
+func (j *Judge) Routes(accepted []bgp.Path) []routes.Route {
+	ways, _ := j.DesiredRoutes(accepted)
+	return RoutesOf(ways)
 }

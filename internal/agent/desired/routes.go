@@ -22,12 +22,6 @@ type DesiredRoute struct {
 	About string
 }
 
-// Routes returns the routes that this node should have: see DesiredRoutes.
-func (j *Judge) Routes(accepted []bgp.Path) []routes.Route {
-	ways, _ := j.DesiredRoutes(accepted)
-	return RoutesOf(ways)
-}
-
 // RoutesOf returns the ways' routes, in their order.
 func RoutesOf(ways []DesiredRoute) []routes.Route {
 	routes := make([]routes.Route, len(ways))

@@ -103,7 +103,7 @@ func (o *Observations) pathLinks() []string {
 	if l := o.report().Interface; l != "" {
 		links = append(links, l)
 	}
-	for _, t := range tunnelsOf(o.report()) {
+	for _, t := range o.report().Tunnels {
 		if slices.ContainsFunc(o.Links, func(l netlinkx.Link) bool { return l.Name == t.Device }) {
 			links = append(links, t.Device)
 		}
@@ -231,7 +231,7 @@ func (o *Observations) otherNetworks() []Finding {
 
 // ownTunnel reports that the agent has a device of that name, as Calico's Felix has.
 func (o *Observations) ownTunnel(link string) bool {
-	return slices.ContainsFunc(tunnelsOf(o.report()), func(t nodestatus.Tunnel) bool { return t.Device == link })
+	return slices.ContainsFunc(o.report().Tunnels, func(t nodestatus.Tunnel) bool { return t.Device == link })
 }
 
 // unseenChains says which chains were not looked at.

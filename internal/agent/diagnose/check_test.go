@@ -23,7 +23,7 @@ func sound() *Observations {
 		Time: now, Protocol: 84,
 		Agent: &nodestatus.Report{
 			Node: "n1", Time: now, Started: now.Add(-time.Hour), Ready: true, LastPass: now.Add(-5 * time.Second),
-			Address: "10.0.0.5/24", Interface: "eth0", Tunnel: &nodestatus.Tunnel{Device: "tunl0", Address: "192.168.1.0", MTU: 1480},
+			Address: "10.0.0.5/24", Interface: "eth0", Tunnels: []nodestatus.Tunnel{{Kind: "IPIP", Device: "tunl0", Address: "192.168.1.0", MTU: 1480}},
 			ForwardsIPv6: true, Pools: []nodestatus.Pool{{Name: "p", CIDR: "192.168.0.0/16", IPIPMode: "Always"}, {Name: "p6", CIDR: "fd00:10::/48"}},
 			Facts: &nodestatus.Facts{Written: now, Usable: true},
 		},
@@ -51,8 +51,7 @@ func sound() *Observations {
 
 // inVXLAN changes a host to VXLAN.
 func inVXLAN(o *Observations) {
-	o.Agent.Tunnel = &nodestatus.Tunnel{Kind: "VXLAN", Device: "vxlan.calico", Address: "192.168.1.1", MTU: 1450, Port: 4789}
-	o.Agent.Tunnels = []nodestatus.Tunnel{*o.Agent.Tunnel}
+	o.Agent.Tunnels = []nodestatus.Tunnel{{Kind: "VXLAN", Device: "vxlan.calico", Address: "192.168.1.1", MTU: 1450, Port: 4789}}
 	o.Agent.Pools[0].IPIPMode, o.Agent.Pools[0].VXLANMode = "Never", "Always"
 	o.Links[2].Name, o.Links[2].Kind = "vxlan.calico", "vxlan"
 	o.Sysctls["net/ipv4/conf/vxlan.calico/rp_filter"] = "0"

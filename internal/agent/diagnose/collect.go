@@ -103,18 +103,10 @@ const (
 	kindVXLAN = "VXLAN"
 )
 
-// tunnelsOf returns the agent's tunnels.
-func tunnelsOf(r *nodestatus.Report) []nodestatus.Tunnel {
-	if len(r.Tunnels) == 0 && r.Tunnel != nil {
-		return []nodestatus.Tunnel{*r.Tunnel} // an older agent's, which knows IPIP alone
-	}
-	return r.Tunnels
-}
-
 // tunnelOf returns the agent's tunnel of a kind for a family of outer packets.
 func tunnelOf(r *nodestatus.Report, kind string, is4 bool) (nodestatus.Tunnel, bool) {
-	for _, t := range tunnelsOf(r) {
-		if v6 := strings.Contains(t.Device, "v6"); cmp.Or(t.Kind, kindIPIP) == kind && v6 != is4 {
+	for _, t := range r.Tunnels {
+		if v6 := strings.Contains(t.Device, "v6"); t.Kind == kind && v6 != is4 {
 			return t, true
 		}
 	}

@@ -67,7 +67,7 @@ func newNetwork(t *testing.T) *network {
 	set(t, n.here, "0", "net", "ipv4", "conf", "eth0", "rp_filter")
 	n.report = &nodestatus.Report{
 		Node: "here", Ready: true, Address: "10.1.0.5/24", Address6: "fd00:1::5/64", Interface: "eth0", PodMTU: 1480,
-		Tunnel: &nodestatus.Tunnel{Device: "tunl0", MTU: 1480}, ForwardsIPv6: true, Pools: []nodestatus.Pool{{CIDR: "192.168.0.0/16", IPIPMode: "Always"}, {CIDR: "fd00:10::/48"}},
+		Tunnels: []nodestatus.Tunnel{{Kind: "IPIP", Device: "tunl0", MTU: 1480}}, ForwardsIPv6: true, Pools: []nodestatus.Pool{{CIDR: "192.168.0.0/16", IPIPMode: "Always"}, {CIDR: "fd00:10::/48"}},
 		Peers: []nodestatus.Peer{{Address: "10.2.0.5", Node: "there", State: "Active"}, {Address: "fd00:2::5", Node: "there", State: "Active"}},
 	}
 	n.listen(t, n.here, "10.1.0.5:179")
@@ -343,7 +343,6 @@ func TestVXLANOnTheWay(t *testing.T) {
 	n.report.Tunnels = []nodestatus.Tunnel{
 		{Kind: "VXLAN", Device: "vxlan.calico", Address: "192.168.1.1", MTU: 1430, Port: 4789}, {Kind: "VXLAN", Device: "vxlan-v6.calico", Address: "fd00:a:1::1", MTU: 1410, Port: 4789},
 	}
-	n.report.Tunnel = &n.report.Tunnels[0]
 	n.report.Pools = []nodestatus.Pool{{CIDR: "192.168.0.0/16", VXLANMode: "Always"}, {CIDR: "fd00:a::/48", VXLANMode: "Always"}}
 	n.report.Routes.List = []nodestatus.Route{
 		{Destination: "192.168.2.0/26", Via: "192.168.2.1", Device: "vxlan.calico", Encap: "VXLAN", Node: "there"}, {Destination: "fd00:a:2::/122", Via: "fd00:a:2::1", Device: "vxlan-v6.calico", Encap: "VXLAN", Node: "there"},

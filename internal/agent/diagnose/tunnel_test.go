@@ -57,7 +57,7 @@ func throughTunnel(t *testing.T) {
 	look := func(tunnel string, level Level, seen string) {
 		t.Helper()
 		n.mu.Lock()
-		n.report.Tunnel.Address = tunnel
+		n.report.Tunnels[0].Address = tunnel
 		n.mu.Unlock()
 		findings, _ := n.diagnose(t)
 		expect(t, findings, "peer-ipip", "10.2.0.5", level, seen)

@@ -160,15 +160,11 @@ func (r *Report) tunnelText() string {
 	switch {
 	case r.Address == "" && r.Address6 == "":
 		return "not known yet"
-	case r.Tunnel == nil:
+	case len(r.Tunnels) == 0:
 		return "none: no pool encapsulates"
 	}
-	tunnels := r.Tunnels
-	if len(tunnels) == 0 {
-		tunnels = []Tunnel{*r.Tunnel}
-	}
-	texts := make([]string, len(tunnels))
-	for i, t := range tunnels {
+	texts := make([]string, len(r.Tunnels))
+	for i, t := range r.Tunnels {
 		address := cmp.Or(t.Address, "no address, as no pool to assign from selects this node")
 		texts[i] = fmt.Sprintf("%s, %s, MTU %d", t.Device, address, t.MTU)
 	}

@@ -33,9 +33,9 @@ func healthy() *Report {
 		Node: "node1", Version: "v0.1.0", Time: now, Started: now.Add(-26 * time.Hour), Ready: true,
 		LastPass: now.Add(-12 * time.Second), LastPassSeconds: 0.0042,
 		Address: "10.0.0.5/24", AddressSource: "InternalIP of node node1", Interface: "eth0", ASN: 64512, PodMTU: 1480,
-		Tunnel: &Tunnel{Device: "tunl0", Address: "192.168.1.0", MTU: 1480},
-		Pools:  []Pool{{Name: "default-ipv4-ippool", CIDR: "192.168.0.0/16", BlockSize: 26, IPIPMode: "Always", NATOutgoing: true, SelectsNode: true}},
-		Blocks: []string{"192.168.1.0/26"},
+		Tunnels: []Tunnel{{Kind: "IPIP", Device: "tunl0", Address: "192.168.1.0", MTU: 1480}},
+		Pools:   []Pool{{Name: "default-ipv4-ippool", CIDR: "192.168.0.0/16", BlockSize: 26, IPIPMode: "Always", NATOutgoing: true, SelectsNode: true}},
+		Blocks:  []string{"192.168.1.0/26"},
 		Peers: []Peer{{
 			Address: "10.0.0.7", Node: "node2", ASN: 64512, From: "10.0.0.5", Source: "node-to-node mesh", Kind: "mesh", EndOfTable: true, State: "Established", Since: now.Add(-26 * time.Hour),
 			Received: 1, Sent: 1,
@@ -71,7 +71,7 @@ func troubled() *Report {
 	r.Pools = append(r.Pools,
 		Pool{Name: "old", CIDR: "10.9.0.0/16", BlockSize: 24, IPIPMode: "Never", Disabled: true, DisableBGPExport: true, SelectsNode: true},
 		Pool{Name: "racks", CIDR: "10.10.0.0/16", BlockSize: 26, IPIPMode: "CrossSubnet"})
-	r.Tunnel.Address = ""
+	r.Tunnels[0].Address = ""
 	r.LastError = "route 192.168.2.0/26 via 10.0.0.7 dev tunl0 onlink: there is no device tunl0\nannounce this node's address: Node node1: datastore is not available"
 	r.Problems = []string{
 		"IPPool broken: spec.cidr \"10.91.0.1/16\" is no CIDR with its host bits zero, such as 192.168.0.0/16",
