@@ -80,13 +80,13 @@ func (r *results) writeVerdicts(w *bytes.Buffer) {
 		return
 	}
 	w.WriteString("## What is required\n\nTimes and CPU are medians, as ratios to what was measured in the same run.\n\n")
-	t := table{{"what", "measured", "required", ""}}
+	t := table{{"what", "measured", "required"}}
 	for _, v := range verdicts {
-		met := "met"
+		limit := v.limit
 		if !v.met {
-			met = "**not met**"
+			limit += ", **not met**"
 		}
-		t.row(v.what, v.measured, v.limit, met)
+		t.row(v.what, v.measured, limit)
 	}
 	t.write(w)
 }

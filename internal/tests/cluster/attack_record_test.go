@@ -52,12 +52,12 @@ func (r *record) write(t *testing.T, s *siege) {
 	var b bytes.Buffer
 	b.WriteString(attackIntro)
 	part := ""
-	for i, w := range r.rows {
+	for _, w := range r.rows {
 		if w.part != part {
 			part = w.part
-			fmt.Fprintf(&b, "\n## %s\n\n| | Attack | Tried | Answer, and where it is seen |\n|---|---|---|---|\n", part)
+			fmt.Fprintf(&b, "\n## %s\n\n| Attack | Tried | Answer, and where it is seen |\n|---|---|---|\n", part)
 		}
-		fmt.Fprintf(&b, "| %d | %s | %s | %s |\n", i+1, cell(s, w.aim), code(s, w.tried), cell(s, outcome(w)))
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", cell(s, w.aim), code(s, w.tried), cell(s, outcome(w)))
 	}
 	fmt.Fprintf(&b, "\n## Effect on others\n\n%s", s.effects)
 	if err := os.WriteFile(*attackReport, b.Bytes(), 0o644); err != nil {

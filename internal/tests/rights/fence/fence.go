@@ -260,9 +260,10 @@ func Find(account, verb, resource string, whose Whose) *Rule {
 func Table() string {
 	var b strings.Builder
 	b.WriteString("| Object | Verbs | By | What |\n|---|---|---|---|\n")
+	explained := map[string]bool{}
 	for _, r := range Rules {
 		resource, _, _ := strings.Cut(r.Resource, ".")
-		fmt.Fprintf(&b, "| `%s`, %s | %s | %s | %s |\n", resource, r.Whose, strings.Join(r.Verbs, ", "), by(r.Accounts), r.text())
+		fmt.Fprintf(&b, "| `%s`, %s | %s | %s | %s |\n", resource, r.Whose, strings.Join(r.Verbs, ", "), by(r.Accounts), r.text(explained))
 	}
 	return b.String()
 }
@@ -276,12 +277,13 @@ func by(accounts []string) string {
 	return strings.Join(out, ", ")
 }
 
-// text returns the condition and the fields of a rule.
-func (r *Rule) text() string {
+// text returns the condition and the fields of a rule. The condition of a field stands once for each kind of object.
+func (r *Rule) text(explained map[string]bool) string {
 	var parts []string
 	for _, f := range r.Fields {
 		text := "`" + f.name() + "`"
-		if f.Condition != "" {
+		if key := r.Resource + " " + f.name() + " " + f.Condition; f.Condition != "" && !explained[key] {
+			explained[key] = true
 			text += " (" + f.Condition + ")"
 		}
 		parts = append(parts, text)
