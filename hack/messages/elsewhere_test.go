@@ -36,7 +36,7 @@ var elsewhere = map[string]string{
 	"not found":                                                 within,
 	"not read yet":                                              inside,
 	"path attribute is cut short":                               refused,
-	"the container is still wired":                              inside,
+	"the container still has an interface":                      inside,
 	"the release has no clearance":                              inside,
 	"usage":                                                     inside,
 	"BGP message could not be edited and was not sent":          broken,

@@ -50,12 +50,12 @@ func add(ctx context.Context, c *call) error {
 
 // attach gives the container its address and its link. After a failure nothing is left of it.
 func (s *session) attach(ctx context.Context) (_ *types100.Result, err error) {
-	wanted := ask(func() (wish, error) {
+	wanted := ask(func() (request, error) {
 		w, err := s.endpoint().read(ctx)
 		if err != nil {
-			return wish{}, err
+			return request{}, err
 		}
-		return s.wish(w)
+		return s.request(w)
 	})
 	if err := awaitGates(ctx, s.conf.ReadinessGates, gatePace); err != nil {
 		return nil, err
@@ -83,8 +83,8 @@ func (s *session) attach(ctx context.Context) (_ *types100.Result, err error) {
 		return nil, fmt.Errorf("note the address on the pod: %w", err)
 	}
 	s.awaitPolicy(ctx)
-	s.log.Info("wired", "link", link.HostVeth, "addresses", wiring.Addresses, "mtu", link.MTU)
-	return result(s.request, link, wiring.Addresses, assigned), nil
+	s.log.Info("pod network configured", "link", link.HostVeth, "addresses", wiring.Addresses, "mtu", link.MTU)
+	return result(s, link, wiring.Addresses, assigned), nil
 }
 
 // settle reads what the configuration says of the link, and what it leaves to the agent.
@@ -97,7 +97,7 @@ func (s *session) settle() (err error) {
 }
 
 // wiring says how the container is to be wired, with the addresses that it was assigned.
-func (s *session) wiring(wanted func() (wish, error), assigned *types100.Result) (podnet.Config, error) {
+func (s *session) wiring(wanted func() (request, error), assigned *types100.Result) (podnet.Config, error) {
 	want, err := wanted()
 	if err != nil {
 		return podnet.Config{}, err
@@ -136,7 +136,7 @@ func (s *session) undo(ctx context.Context, wired bool, cause error) error {
 // tryClear takes back what this ADD, whatever the answer to it was, or an earlier one has noted. If it cannot, DEL does.
 func (s *session) tryClear(ctx context.Context) {
 	if err := s.endpoint().clear(ctx); err != nil {
-		s.log.Warn("the pod may keep the note of an address that it does not have until DEL", "err", err)
+		s.log.Warn("cannot clear the pod's address annotations, left to DEL", "err", err)
 	}
 }
 
@@ -156,32 +156,32 @@ func resultAddrs(res *types100.Result) ([]netip.Addr, error) {
 }
 
 // hostVeth is the name of the node's end. That of a container that is no pod's begins like the container's ID.
-func (r *request) hostVeth() string {
-	if r.plain() {
-		return podnet.DefaultVethPrefix + r.containerID[:min(len(r.containerID), 11)]
+func (s *session) hostVeth() string {
+	if s.plain() {
+		return podnet.DefaultVethPrefix + s.containerID[:min(len(s.containerID), 11)]
 	}
-	return podnet.HostVethName(r.conf.vethPrefix(), r.namespace, r.pod)
+	return podnet.HostVethName(s.conf.vethPrefix(), s.namespace, s.pod)
 }
 
-func (r *request) podConfig(log *slog.Logger, addrs []netip.Addr) podnet.Config {
+func (s *session) podConfig(log *slog.Logger, addrs []netip.Addr) podnet.Config {
 	return podnet.Config{
-		Netns:             r.netns,
-		IfName:            r.ifName,
-		HostVeth:          r.hostVeth(),
-		Alias:             podnet.Alias(r.handle(), r.ifName),
-		Netkit:            r.conf.DeviceType == deviceNetkit,
+		Netns:             s.netns,
+		IfName:            s.ifName,
+		HostVeth:          s.hostVeth(),
+		Alias:             podnet.Alias(s.handle(), s.ifName),
+		Netkit:            s.conf.DeviceType == deviceNetkit,
 		Addresses:         addrs,
-		MTU:               r.mtu,
-		Queues:            r.conf.NumQueues,
-		Routes:            r.routes,
-		AllowIPForwarding: r.conf.ContainerSettings.AllowIPForwarding,
+		MTU:               s.mtu,
+		Queues:            s.conf.NumQueues,
+		Routes:            s.routes,
+		AllowIPForwarding: s.conf.ContainerSettings.AllowIPForwarding,
 		Log:               log,
 	}
 }
 
 // result is what ADD prints. Calico's forms: the host's link by name only, addresses as /32 or /128 of the second
 // interface, no gateway, and the IPAM plugin's routes.
-func result(r *request, link podnet.Result, addrs []netip.Addr, assigned *types100.Result) *types100.Result {
+func result(r *session, link podnet.Result, addrs []netip.Addr, assigned *types100.Result) *types100.Result {
 	res := &types100.Result{
 		CNIVersion: types100.ImplementedSpecVersion,
 		Interfaces: []*types100.Interface{

@@ -26,7 +26,7 @@ const calicoIPAM = "calico-ipam"
 // addressing gives a container its addresses and takes them back.
 type addressing interface {
 	// add assigns what the container asks for, which it waits for as late as it can. After an error nothing is assigned.
-	add(ctx context.Context, wanted func() (wish, error)) (*types100.Result, error)
+	add(ctx context.Context, wanted func() (request, error)) (*types100.Result, error)
 	// del releases all that the container holds, as far as that may be done. To hold nothing is no error.
 	del(ctx context.Context, may clearance) error
 }
@@ -42,7 +42,7 @@ func (s *session) addressing() addressing {
 // inProcess assigns addresses from blocks of the datastore: calico-ipam, and calico in its place.
 type inProcess struct{ *session }
 
-func (p *inProcess) add(ctx context.Context, wanted func() (wish, error)) (*types100.Result, error) {
+func (p *inProcess) add(ctx context.Context, wanted func() (request, error)) (*types100.Result, error) {
 	attempt, unlock, err := p.begin(ctx)
 	if err != nil {
 		return nil, err
@@ -57,7 +57,7 @@ func (p *inProcess) add(ctx context.Context, wanted func() (wish, error)) (*type
 		return nil, err
 	}
 	p.keepCooldown(attempt)
-	p.log.Info("assigned", "handle", p.handle(), "addresses", assigned)
+	p.log.Info("addresses assigned", "handle", p.handle(), "addresses", assigned)
 	if want.addresses != nil {
 		return explicitResult(want.addresses), nil
 	}
@@ -66,14 +66,14 @@ func (p *inProcess) add(ctx context.Context, wanted func() (wish, error)) (*type
 
 // finish decides the assignment. Addresses that were asked for, and that an earlier sandbox of the same pod holds, are taken
 // from that one first, as Calico does: the runtime is about to end it.
-func (p *inProcess) finish(ctx context.Context, attempt *ipam.Attempt, want wish) ([]ipam.Assignment, error) {
+func (p *inProcess) finish(ctx context.Context, attempt *ipam.Attempt, want request) ([]ipam.Assignment, error) {
 	client := ipam.NewClient(p.store, time.Now)
 	taken, err := p.takesOver(ctx, client, want)
 	if err != nil {
 		return nil, errors.Join(err, attempt.Abandon(ctx))
 	}
 	if !taken {
-		return attempt.Finish(ctx, p.assignRequest(want))
+		return attempt.Finish(ctx, p.ipamRequest(want))
 	}
 	if err := attempt.Abandon(ctx); err != nil {
 		return nil, err
@@ -82,14 +82,14 @@ func (p *inProcess) finish(ctx context.Context, attempt *ipam.Attempt, want wish
 	if err != nil {
 		return nil, err
 	}
-	p.log.Info("taken from an earlier sandbox of the pod", "handle", want.earlier, "addresses", freed)
-	return client.Assign(ctx, p.assignRequest(want))
+	p.log.Info("addresses taken over from an earlier sandbox of the pod", "handle", want.earlier, "addresses", freed)
+	return client.Assign(ctx, p.ipamRequest(want))
 }
 
 // takesOver says whether an earlier sandbox holds what is asked for, and nothing else that would be free while that sandbox
 // may still use it. Everybody who may change a pod can write any container ID on it, so what counts is to whom the addresses
 // were assigned.
-func (p *inProcess) takesOver(ctx context.Context, client *ipam.Client, want wish) (bool, error) {
+func (p *inProcess) takesOver(ctx context.Context, client *ipam.Client, want request) (bool, error) {
 	if want.earlier == "" {
 		return false, nil
 	}
@@ -178,7 +178,7 @@ func (p *inProcess) owner() ipam.Owner {
 	}
 }
 
-func (p *inProcess) assignRequest(want wish) ipam.Request {
+func (p *inProcess) ipamRequest(want request) ipam.Request {
 	return ipam.Request{
 		Owner:           p.owner(),
 		Host:            p.node,
@@ -211,7 +211,7 @@ func (p *inProcess) releaseHandles(ctx context.Context, may clearance) error {
 		if err != nil {
 			return cmp.Or(may.wait(), err)
 		}
-		p.log.Info("released", "handle", owner.Handle, "addresses", freed)
+		p.log.Info("addresses released", "handle", owner.Handle, "addresses", freed)
 		p.freed = append(p.freed, freed...)
 		if len(freed) > 0 {
 			break

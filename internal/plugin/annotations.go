@@ -15,7 +15,7 @@ type Annotation struct {
 	OfNamespace bool // the pod's namespace may have it too, for pods that do not
 	Form        string
 	Help        string
-	read        func(text string, into *wish) bool // false: the text has not that form
+	read        func(text string, into *request) bool // false: the text has not that form
 }
 
 // annotations is the table from which they are read and docs/ is made.
@@ -23,12 +23,12 @@ var annotations = []Annotation{
 	{
 		Key: api.AnnotationIPv4Pools, OfNamespace: true, Form: `a JSON list of names or CIDRs of IPPools, such as ["default-ipv4-ippool"]`,
 		Help: "Takes the place of ipam.ipv4_pools.",
-		read: func(text string, w *wish) bool { return readPools(text, &w.poolsV4) },
+		read: func(text string, w *request) bool { return readPools(text, &w.poolsV4) },
 	},
 	{
 		Key: api.AnnotationIPv6Pools, OfNamespace: true, Form: `a JSON list of names or CIDRs of IPPools, such as ["default-ipv6-ippool"]`,
 		Help: "Takes the place of ipam.ipv6_pools.",
-		read: func(text string, w *wish) bool { return readPools(text, &w.poolsV6) },
+		read: func(text string, w *request) bool { return readPools(text, &w.poolsV6) },
 	},
 	{
 		Key: api.AnnotationIPFamilies, OfNamespace: true, Form: `a JSON list of IPv4, IPv6 or both, such as ["IPv4","IPv6"]`,
@@ -38,17 +38,17 @@ var annotations = []Annotation{
 	{
 		Key: api.AnnotationIPAddrs, Form: `a JSON list of at most one IPv4 and one IPv6 address, such as ["10.0.0.5"]`,
 		Help: "calico-ipam assigns these addresses. An earlier sandbox of the same pod gives them up.",
-		read: func(text string, w *wish) bool { return readPair(text, &w.addresses) },
+		read: func(text string, w *request) bool { return readPair(text, &w.addresses) },
 	},
 	{
 		Key: api.AnnotationIPAddrsNoIPAM, Form: `a JSON list of at most one IPv4 and one IPv6 address, such as ["10.0.0.5"]`,
 		Help: "The pod gets these addresses, and IPAM does not hear of them. Allowed by feature_control.ip_addrs_no_ipam.",
-		read: func(text string, w *wish) bool { return readPair(text, &w.unmanaged) },
+		read: func(text string, w *request) bool { return readPair(text, &w.unmanaged) },
 	},
 	{
 		Key: api.AnnotationFloatingIPs, Form: `a JSON list of addresses, such as ["192.0.2.7"]`,
 		Help: "Felix translates these addresses to the pod's. Allowed by feature_control.floating_ips.",
-		read: func(text string, w *wish) bool { return readAddrs(text, &w.floating) },
+		read: func(text string, w *request) bool { return readAddrs(text, &w.floating) },
 	},
 	{
 		Key: api.AnnotationHwAddr, Form: `a unicast MAC address of six bytes, such as 02:00:5e:10:00:01`,
@@ -66,7 +66,7 @@ var annotations = []Annotation{
 func Annotations() []Annotation { return append([]Annotation(nil), annotations...) }
 
 // readAnnotations puts what a pod and its namespace ask for in the place of what is wanted.
-func readAnnotations(w *workload, into *wish) error {
+func readAnnotations(w *workload, into *request) error {
 	for _, a := range annotations {
 		text, on := w.pod.Annotations[a.Key], "pod "+w.pod.Namespace+"/"+w.pod.Name
 		if text == "" && a.OfNamespace {
@@ -98,7 +98,7 @@ func readPools(text string, into *[]string) bool {
 	return len(*into) > 0
 }
 
-func readFamilies(text string, w *wish) bool {
+func readFamilies(text string, w *request) bool {
 	families := list(text)
 	w.v4, w.v6 = false, false
 	for _, f := range families {
@@ -131,7 +131,7 @@ func readPair(text string, into *[]netip.Addr) bool {
 	return readAddrs(text, into) && (len(*into) == 1 || len(*into) == 2 && (*into)[0].Is4() != (*into)[1].Is4())
 }
 
-func readMAC(text string, w *wish) bool {
+func readMAC(text string, w *request) bool {
 	mac, err := net.ParseMAC(text)
 	if err != nil || len(mac) != 6 || mac[0]&1 != 0 || mac.String() == "00:00:00:00:00:00" {
 		return false
@@ -140,7 +140,7 @@ func readMAC(text string, w *wish) bool {
 	return true
 }
 
-func readSources(text string, w *wish) bool {
+func readSources(text string, w *request) bool {
 	for _, item := range list(text) {
 		p, err := netip.ParsePrefix(item)
 		if err != nil {

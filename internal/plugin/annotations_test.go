@@ -33,7 +33,7 @@ func permissive(t testing.TB) netConf {
 }
 
 // text shows what is wanted beside the pools and families of the configuration.
-func (w wish) text() string {
+func (w request) text() string {
 	var parts []string
 	add := func(name string, value any) {
 		if s := fmt.Sprint(value); s != "[]" && s != "" {
@@ -98,20 +98,20 @@ func TestEveryAnnotation(t *testing.T) {
 			t.Errorf("no test says what %s accepts and refuses", a.Key)
 			continue
 		}
-		r := &request{conf: permissive(t), namespace: "shop", pod: "web"}
+		r := &session{conf: permissive(t), namespace: "shop", pod: "web"}
 		for text, want := range tt.good {
-			got, err := r.wish(shop(map[string]string{a.Key: text}, nil))
+			got, err := r.request(shop(map[string]string{a.Key: text}, nil))
 			if err != nil || got.text() != want {
 				t.Errorf("%s %s: %q, %v; want %q", a.Key, text, got.text(), err, want)
 			}
 			if !a.OfNamespace {
 				want = ""
 			}
-			if got, err := r.wish(shop(nil, map[string]string{a.Key: text})); err != nil || got.text() != want {
+			if got, err := r.request(shop(nil, map[string]string{a.Key: text})); err != nil || got.text() != want {
 				t.Errorf("%s %s on the namespace: %q, %v; want %q", a.Key, text, got.text(), err, want)
 			}
 			// The pod comes first, whatever its namespace says.
-			if got, err := r.wish(shop(map[string]string{a.Key: text}, map[string]string{a.Key: tt.bad[0]})); err != nil {
+			if got, err := r.request(shop(map[string]string{a.Key: text}, map[string]string{a.Key: tt.bad[0]})); err != nil {
 				t.Errorf("%s %s on the pod, %s on the namespace: %+v, %v", a.Key, text, tt.bad[0], got, err)
 			}
 		}
@@ -122,14 +122,14 @@ func TestEveryAnnotation(t *testing.T) {
 }
 
 // wantRefused fails the test unless an annotation is refused in words that name it, whose it is, its value and what is right.
-func wantRefused(t *testing.T, r *request, a Annotation, text string) {
+func wantRefused(t *testing.T, r *session, a Annotation, text string) {
 	t.Helper()
 	on := map[string]*workload{"pod shop/web": shop(map[string]string{a.Key: text}, nil)}
 	if a.OfNamespace {
 		on["namespace shop"] = shop(nil, map[string]string{a.Key: text})
 	}
 	for whose, w := range on {
-		_, err := r.wish(w)
+		_, err := r.request(w)
 		want := fmt.Sprintf("annotation %s of %s: %q: must be %s", a.Key, whose, text, a.Form)
 		if err == nil || code(t, err) != types.ErrInvalidNetworkConfig || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s %s: %v, want %q", a.Key, text, err, want)
@@ -139,8 +139,8 @@ func wantRefused(t *testing.T, r *request, a Annotation, text string) {
 
 // A value of a quarter of a megabyte is not repeated as a whole.
 func TestLongAnnotation(t *testing.T) {
-	r := &request{conf: permissive(t)}
-	_, err := r.wish(shop(map[string]string{api.AnnotationIPAddrs: strings.Repeat("9", 1<<18)}, nil))
+	r := &session{conf: permissive(t)}
+	_, err := r.request(shop(map[string]string{api.AnnotationIPAddrs: strings.Repeat("9", 1<<18)}, nil))
 	if err == nil || len(err.Error()) > 600 {
 		t.Errorf("%.1000v", err)
 	}
@@ -166,11 +166,11 @@ func TestForbiddenAnnotations(t *testing.T) {
 			[]string{"floatingIPs", "shop/web", "10.0.0.5", "feature_control.floating_ips"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := &request{conf: permissive(t), namespace: "shop", pod: "web"}
+			r := &session{conf: permissive(t), namespace: "shop", pod: "web"}
 			if tt.edit != nil {
 				tt.edit(&r.conf)
 			}
-			_, err := r.wish(shop(tt.annotations, nil))
+			_, err := r.request(shop(tt.annotations, nil))
 			if err == nil || code(t, err) != types.ErrInvalidNetworkConfig {
 				t.Fatalf("error %v", err)
 			}
@@ -185,41 +185,41 @@ func TestForbiddenAnnotations(t *testing.T) {
 
 func TestWishOfArguments(t *testing.T) {
 	asked := netip.MustParseAddr("10.0.0.9")
-	r := &request{conf: permissive(t), address: asked}
-	got, err := r.wish(shop(nil, nil))
+	r := &session{conf: permissive(t), address: asked}
+	got, err := r.request(shop(nil, nil))
 	if err != nil || got.text() != "addresses [10.0.0.9]" || got.namespaceLabels["team"] != "red" {
 		t.Errorf("IP in CNI_ARGS: %+v, %v", got, err)
 	}
-	got, err = r.wish(shop(map[string]string{api.AnnotationIPAddrs: `["10.0.0.5"]`}, nil))
+	got, err = r.request(shop(map[string]string{api.AnnotationIPAddrs: `["10.0.0.5"]`}, nil))
 	if err != nil || got.text() != "addresses [10.0.0.5]" {
 		t.Errorf("the annotation wins: %+v, %v", got, err)
 	}
 	// calico-ipam looks at no annotations.
-	got, err = r.bareWish(map[string]string{"team": "red"})
+	got, err = r.configuredRequest(map[string]string{"team": "red"})
 	if err != nil || got.text() != "addresses [10.0.0.9]" || got.namespaceLabels["team"] != "red" {
 		t.Errorf("calico-ipam: %+v, %v", got, err)
 	}
 	r.address, r.conf.IPAM.AssignIPv4 = netip.Addr{}, "false"
-	if _, err = r.bareWish(nil); err == nil || !strings.Contains(err.Error(), "assign_ipv6") {
+	if _, err = r.configuredRequest(nil); err == nil || !strings.Contains(err.Error(), "assign_ipv6") {
 		t.Errorf("calico-ipam without a family: %v", err)
 	}
-	if got, err = r.wish(shop(map[string]string{api.AnnotationIPFamilies: `["IPv6"]`}, nil)); err != nil || got.v4 || !got.v6 {
+	if got, err = r.request(shop(map[string]string{api.AnnotationIPFamilies: `["IPv6"]`}, nil)); err != nil || got.v4 || !got.v6 {
 		t.Errorf("a family by annotation: %+v, %v", got, err)
 	}
 }
 
 // Without policy.type k8s nobody has read the pod.
 func TestNoAnnotationsOfContainersThatAreNoPods(t *testing.T) {
-	r := &request{conf: permissive(t)}
+	r := &session{conf: permissive(t)}
 	r.conf.Policy.Type = ""
-	if got, err := r.wish(shop(map[string]string{api.AnnotationHwAddr: "bad"}, nil)); err != nil || got.text() != "" {
+	if got, err := r.request(shop(map[string]string{api.AnnotationHwAddr: "bad"}, nil)); err != nil || got.text() != "" {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
 
 func TestFloatingNeedsAnAddressOfItsFamily(t *testing.T) {
-	r := &request{namespace: "shop", pod: "web"}
-	want := &wish{floating: []netip.Addr{netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("2001:db8::7")}}
+	r := &session{namespace: "shop", pod: "web"}
+	want := &request{floating: []netip.Addr{netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("2001:db8::7")}}
 	v4, v6 := netip.MustParseAddr("10.0.0.5"), netip.MustParseAddr("fd00::5")
 	if err := r.checkFloating(want, []netip.Addr{v4, v6}); err != nil {
 		t.Error(err)

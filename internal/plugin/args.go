@@ -33,30 +33,30 @@ func parseArgs(text string) (podArgs, error) {
 func ignoreUnknown(args string) string { return strings.TrimSuffix("IgnoreUnknown=1;"+args, ";") }
 
 // readArgs takes the pod and the address that CNI_ARGS names.
-func (r *request) readArgs(text string) error {
+func (s *session) readArgs(text string) error {
 	args, err := parseArgs(text)
 	if err != nil {
 		return err
 	}
-	r.namespace, r.pod, r.podUID = string(args.K8S_POD_NAMESPACE), string(args.K8S_POD_NAME), string(args.K8S_POD_UID)
-	if err := r.checkPod(); err != nil {
+	s.namespace, s.pod, s.podUID = string(args.K8S_POD_NAMESPACE), string(args.K8S_POD_NAME), string(args.K8S_POD_UID)
+	if err := s.checkPod(); err != nil {
 		return err
 	}
 	if args.IP == "" {
 		return nil
 	}
-	if r.address, err = netip.ParseAddr(string(args.IP)); err != nil || r.address.Zone() != "" {
+	if s.address, err = netip.ParseAddr(string(args.IP)); err != nil || s.address.Zone() != "" {
 		return fmt.Errorf("IP %q: use one address without a prefix length, such as 10.0.0.5", args.IP)
 	}
-	r.address = r.address.Unmap()
+	s.address = s.address.Unmap()
 	return nil
 }
 
-func (r *request) checkPod() error {
-	if r.namespace == "" && r.pod == "" {
+func (s *session) checkPod() error {
+	if s.namespace == "" && s.pod == "" {
 		return nil
 	}
-	for _, arg := range [][2]string{{"K8S_POD_NAMESPACE", r.namespace}, {"K8S_POD_NAME", r.pod}} {
+	for _, arg := range [][2]string{{"K8S_POD_NAMESPACE", s.namespace}, {"K8S_POD_NAME", s.pod}} {
 		key, value := arg[0], arg[1]
 		if value == "" {
 			return fmt.Errorf("%s is missing: a pod has both a namespace and a name", key)

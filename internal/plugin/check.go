@@ -62,15 +62,15 @@ func ipamCheck(ctx context.Context, c *call) error {
 type printed struct{ *types100.Result }
 
 // prevResult reads it, in whatever version it is.
-func (r *request) prevResult() (printed, error) {
-	if err := version.ParsePrevResult(&r.conf.NetConf); err != nil {
+func (s *session) prevResult() (printed, error) {
+	if err := version.ParsePrevResult(&s.conf.NetConf); err != nil {
 		return printed{}, failure(types.ErrDecodingFailure, err)
 	}
-	if r.conf.PrevResult == nil {
+	if s.conf.PrevResult == nil {
 		return printed{}, failure(types.ErrInvalidNetworkConfig,
 			errors.New("network configuration: prevResult is missing: CHECK compares with the result of ADD"))
 	}
-	prev, err := types100.NewResultFromResult(r.conf.PrevResult)
+	prev, err := types100.NewResultFromResult(s.conf.PrevResult)
 	if err != nil {
 		return printed{}, failure(types.ErrDecodingFailure, fmt.Errorf("prevResult: %w", err))
 	}
@@ -147,7 +147,7 @@ func (p *inProcess) check(ctx context.Context, addrs []netip.Addr) error {
 	if readErr != nil {
 		return errors.Join(err, readErr)
 	}
-	if want, wishErr := p.wish(w); wishErr == nil && want.unmanaged != nil {
+	if want, requestErr := p.request(w); requestErr == nil && want.unmanaged != nil {
 		return nil
 	}
 	return err

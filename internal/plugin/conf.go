@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"net/url"
 	"os"
 	"regexp"
@@ -128,26 +127,6 @@ type containerConf struct {
 
 type dataplaneConf struct {
 	Type string `json:"type" help:"Who wires pods. Only the kernel of this node is supported: leave it empty."`
-}
-
-// request is one call of a plugin: the configuration and the arguments, checked.
-type request struct {
-	conf        netConf
-	stdin       []byte
-	containerID string
-	netns       string
-	ifName      string
-	path        string     // CNI_PATH
-	args        string     // CNI_ARGS
-	namespace   string     // of the pod; empty for a container that is no pod's
-	pod         string     // as namespace
-	podUID      string     // empty if the runtime does not say
-	address     netip.Addr // that CNI_ARGS asks for; the zero Addr if none
-	node        string
-	nodeGuessed bool           // the name is the machine's: nothing else says which Node this is
-	anothers    bool           // another plugin than calico makes the container's interfaces
-	mtu         int            // 0 leaves the kernel's default
-	routes      []netip.Prefix // that the pod reaches through the node; nil for everything
 }
 
 var networkName = regexp.MustCompile(`^[a-zA-Z0-9_.-]+$`)
@@ -331,29 +310,6 @@ func (c *netConf) wantsV6() bool { return c.IPAM.AssignIPv6 == "true" }
 
 // vethPrefix begins the names of the pods' links on the node.
 func (c *netConf) vethPrefix() string { return c.env.InterfacePrefix }
-
-// request checks everything that a verb of a container needs before it touches anything.
-func (c *call) request() (r *request, err error) {
-	r = &request{
-		conf:        c.conf,
-		stdin:       c.StdinData,
-		containerID: c.ContainerID,
-		netns:       c.Netns,
-		ifName:      c.IfName,
-		path:        c.Path,
-		args:        c.Args,
-	}
-	if err := r.readArgs(c.Args); err != nil {
-		return nil, failure(types.ErrInvalidEnvironmentVariables, fmt.Errorf("CNI_ARGS: %w", err))
-	}
-	if c.plugin == calico && r.plain() && c.conf.DatastoreType == datastoreKubernetes {
-		return nil, failure(types.ErrInvalidEnvironmentVariables,
-			errors.New("CNI_ARGS: K8S_POD_NAMESPACE and K8S_POD_NAME are missing: calico wires only pods of Kubernetes with datastore kubernetes"))
-	}
-	r.anothers = c.plugin == calicoIPAM && c.conf.Type != calico
-	r.node, r.nodeGuessed, err = nodeName(&c.conf)
-	return r, err
-}
 
 // nodeName returns the node's name, and whether that is only the machine's. The file is also the sign that the agent has run on this node.
 func nodeName(c *netConf) (name string, guessed bool, err error) {

@@ -203,13 +203,13 @@ func TestConfIgnoresWhatItDoesNotKnow(t *testing.T) {
 	}
 }
 
-func readRequest(t *testing.T, args *skel.CmdArgs) (*request, error) {
+func readRequest(t *testing.T, args *skel.CmdArgs) (*session, error) {
 	t.Helper()
 	conf, err := parseConf(calico, args.StdinData)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return (&call{CmdArgs: args, plugin: calico, conf: conf}).request()
+	return (&call{CmdArgs: args, plugin: calico, conf: conf}).session()
 }
 
 func TestArgs(t *testing.T) {

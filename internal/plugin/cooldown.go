@@ -32,7 +32,7 @@ func (s *session) keepCooldown(told *ipam.Attempt) {
 		err = hostfile.Touch(cooldownFile, s.began)
 	}
 	if err != nil {
-		s.log.Debug("the next DEL asks for how long addresses cool down", "why", err)
+		s.log.Debug("cannot cache the address cooldown", "why", err)
 	}
 }
 

@@ -37,7 +37,7 @@ func del(ctx context.Context, c *call) error {
 	released := s.release(ctx, unwired)
 	err = unwired()
 	if errors.Is(err, errStillWired) {
-		c.log.Info("the address stays", "why", err)
+		c.log.Info("address not released: the container still has an interface", "why", err)
 		return nil
 	}
 	if err != nil {
@@ -64,7 +64,7 @@ func (s *session) unwire(ctx context.Context) ([]netip.Addr, error) {
 }
 
 // errStillWired: the container has a link that this verb is not about, and with it its address.
-var errStillWired = errors.New("the container is still wired")
+var errStillWired = errors.New("the container still has an interface")
 
 // checkUnwired looks whether the node has a link of the container.
 func (s *session) checkUnwired() error {
@@ -110,7 +110,7 @@ func (s *session) forget(known []netip.Addr) {
 		return
 	}
 	if err := podnet.Forget(left); err != nil {
-		s.log.Warn("connections of addresses may be remembered until they time out", "addresses", left, "err", err)
+		s.log.Warn("cannot delete conntrack entries of released addresses", "addresses", left, "err", err)
 	}
 }
 
@@ -146,7 +146,7 @@ func (s *session) postpone(ctx context.Context, why error) error {
 	if err != nil {
 		return fmt.Errorf("%w; nor could it be put down for later: %v", why, err)
 	}
-	s.log.Warn("the address is released later, by the agent", "handle", s.handle(), "err", why)
+	s.log.Warn("address not released, left to the agent", "handle", s.handle(), "err", why)
 	return nil
 }
 
@@ -158,7 +158,7 @@ func (s *session) catchUp(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, catchUpTime)
 	defer cancel()
 	if err := journal.DefaultDir.Each(ctx, func(e journal.Entry) error { return s.finish(ctx, e) }); err != nil {
-		s.log.Warn("what earlier DELs could not release stays for later", "err", err)
+		s.log.Warn("cannot release what earlier DELs left", "err", err)
 	}
 }
 
@@ -177,16 +177,15 @@ func (s *session) finish(ctx context.Context, e journal.Entry) error {
 
 // of returns a session for another container.
 func (s *session) of(e journal.Entry) *session {
-	r := *s.request
-	r.conf.Name, r.conf.IPAM.Type = e.Network, calicoIPAM // another plugin's part was done at once
-	r.namespace, r.pod, r.containerID, r.ifName = e.Namespace, e.Pod, e.ContainerID, e.IfName
 	other := *s
-	other.request, other.work = &r, nil
+	other.conf.Name, other.conf.IPAM.Type = e.Network, calicoIPAM // another plugin's part was done at once
+	other.namespace, other.pod, other.containerID, other.ifName = e.Namespace, e.Pod, e.ContainerID, e.IfName
+	other.work = nil
 	return &other
 }
 
 // handle is the name under which the container holds its addresses.
-func (r *request) handle() string { return names.PodHandle(r.conf.Name, r.containerID) }
+func (s *session) handle() string { return names.PodHandle(s.conf.Name, s.containerID) }
 
 // datastore is the type of the session's datastore.
 func (s *session) datastore() string { return s.conf.DatastoreType }

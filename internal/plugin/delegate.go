@@ -16,7 +16,7 @@ type delegated struct{ *session }
 
 // add runs the IPAM plugin, which speaks the configuration's version, and reads its result as the newest. A plugin that says
 // why it failed has assigned nothing; one that ends in another way may have.
-func (d *delegated) add(ctx context.Context, wanted func() (wish, error)) (*types100.Result, error) {
+func (d *delegated) add(ctx context.Context, wanted func() (request, error)) (*types100.Result, error) {
 	if _, err := wanted(); err != nil {
 		return nil, err
 	}

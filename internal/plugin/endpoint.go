@@ -89,12 +89,6 @@ func (e *podEndpoint) note(ctx context.Context, _ podnet.Result, addrs []netip.A
 	return podnote.Write(ctx, e.kube, e.name(), e.containerID, addrs)
 }
 
-// delTries at delPause bound how often DEL clears a pod's annotations that somebody else is changing.
-const (
-	delTries = 6
-	delPause = 20 * time.Millisecond
-)
-
 // clear empties the addresses on the pod if they are this container's.
 func (e *podEndpoint) clear(ctx context.Context) error {
 	if e.ifName != podnote.Primary {
@@ -115,27 +109,41 @@ func (e *podEndpoint) clearOther(ctx context.Context) error {
 		api.AnnotationPodIP:  &empty,
 		api.AnnotationPodIPs: &empty,
 	}}}
-	for try := 1; ; try++ {
+	err := again(ctx, func() error {
 		pod := e.name()
-		err := e.kube.Get(ctx, pod)
-		if err == nil {
-			if id := pod.Annotations[api.AnnotationContainerID]; id != "" && id != e.containerID {
-				e.log.Info("the pod has another sandbox by now: its annotations stay", "sandbox", id)
-				return nil
-			}
-			if pod.Annotations[api.AnnotationPodIP] == "" && pod.Annotations[api.AnnotationPodIPs] == "" {
-				return nil
-			}
-			err = e.kube.PatchStatus(ctx, pod, patch, true)
+		if err := e.kube.Get(ctx, pod); err != nil {
+			return err
 		}
-		switch {
-		case errors.Is(err, datastore.ErrNotFound):
+		if id := pod.Annotations[api.AnnotationContainerID]; id != "" && id != e.containerID {
+			e.log.Info("annotations not cleared: the pod has a newer sandbox", "sandbox", id)
 			return nil
-		case !datastore.Contended(err) || try == delTries:
+		}
+		if pod.Annotations[api.AnnotationPodIP] == "" && pod.Annotations[api.AnnotationPodIPs] == "" {
+			return nil
+		}
+		return e.kube.PatchStatus(ctx, pod, patch, true)
+	})
+	if errors.Is(err, datastore.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// tries at tryPause bound how often a write is repeated that somebody else is in the way of.
+const (
+	tries    = 6
+	tryPause = 20 * time.Millisecond
+)
+
+// again repeats a read and a write until no other writer has come in between.
+func again(ctx context.Context, do func() error) error {
+	for try := 1; ; try++ {
+		err := do()
+		if !datastore.Contended(err) || try == tries {
 			return err
 		}
 		select {
-		case <-time.After(delPause/2 + rand.N(delPause)):
+		case <-time.After(tryPause/2 + rand.N(tryPause)):
 		case <-ctx.Done():
 			return fmt.Errorf("%w (%w)", context.Cause(ctx), err)
 		}

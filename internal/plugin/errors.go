@@ -58,7 +58,7 @@ func tellRefusal(log *slog.Logger, err error) {
 		return
 	}
 	if err := hostfile.Touch(facts.TokenRefusedFile, time.Now()); err != nil {
-		log.Warn("the installer does not hear that the token was refused", "err", err)
+		log.Warn("cannot write the token-refused marker", "err", err)
 	}
 }
 

@@ -80,9 +80,9 @@ func FuzzAnnotations(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, ofPod, ofNamespace string) {
 		for _, a := range annotations {
-			r := &request{conf: permissive(t)}
+			r := &session{conf: permissive(t)}
 			w := shop(map[string]string{a.Key: ofPod}, map[string]string{a.Key: ofNamespace})
-			got, err := r.wish(w)
+			got, err := r.request(w)
 			if err != nil {
 				wantCode(t, err)
 				continue

@@ -17,7 +17,7 @@ func ofHostLocal(t *testing.T, ipam string) *delegated {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &delegated{&session{request: &request{conf: conf, stdin: stdin, node: "n1"}}}
+	return &delegated{&session{conf: conf, stdin: stdin, node: "n1"}}
 }
 
 func TestFillIn(t *testing.T) {

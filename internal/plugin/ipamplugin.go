@@ -28,12 +28,12 @@ func ipamAdd(ctx context.Context, c *call) error {
 	if err := journal.DefaultDir.Withdraw(ctx, s.handle()); err != nil {
 		return err
 	}
-	wanted := ask(func() (wish, error) {
+	wanted := ask(func() (request, error) {
 		namespace := api.Namespace{Meta: api.Meta{Name: s.namespace}}
 		if err := s.getNamespace(ctx, &namespace); err != nil {
-			return wish{}, fmt.Errorf("read the pod's namespace: %w", err)
+			return request{}, fmt.Errorf("read the pod's namespace: %w", err)
 		}
-		return s.bareWish(namespace.Labels)
+		return s.configuredRequest(namespace.Labels)
 	})
 	assigned, err := (&inProcess{s}).add(ctx, wanted)
 	if err != nil {

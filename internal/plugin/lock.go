@@ -26,7 +26,7 @@ func (s *session) lockHost(ctx context.Context) (unlock func(), err error) {
 	select {
 	case err := <-locked:
 		if err != nil {
-			s.log.Warn("IPAM goes on without the host's lock", "err", err)
+			s.log.Warn("IPAM continues without the host's lock", "err", err)
 			return func() {}, nil
 		}
 		return func() { _ = f.Close() }, nil

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/names"
@@ -27,7 +25,7 @@ const (
 type objectEndpoint struct{ *session }
 
 // plain says that the container is no pod's.
-func (r *request) plain() bool { return r.pod == "" }
+func (s *session) plain() bool { return s.pod == "" }
 
 // attributes says in the block to whom the addresses are assigned.
 func (s *session) attributes() map[string]string {
@@ -43,12 +41,12 @@ func (s *session) attributes() map[string]string {
 
 // legacyOwner has the handle that a Calico before version 3 gave the container. That one noted nothing in the block: what is noted of
 // anything but the pod is of another, who happens to have a handle of this name.
-func (r *request) legacyOwner() ipam.Owner {
-	handle := r.containerID
-	if !r.plain() {
-		handle = names.LegacyPodHandle(r.namespace, r.pod)
+func (s *session) legacyOwner() ipam.Owner {
+	handle := s.containerID
+	if !s.plain() {
+		handle = names.LegacyPodHandle(s.namespace, s.pod)
 	}
-	return ipam.Owner{Handle: handle, Attrs: map[string]string{"pod": r.pod, "namespace": r.namespace}}
+	return ipam.Owner{Handle: handle, Attrs: map[string]string{"pod": s.pod, "namespace": s.namespace}}
 }
 
 // read asks, at the same time, whether the datastore may be used, and, if the configuration says that pods are to be read, for
@@ -83,27 +81,6 @@ func (e *objectEndpoint) note(ctx context.Context, link podnet.Result, addrs []n
 		return err
 	}
 	return e.write(ctx, e.endpointOf(link, addrs))
-}
-
-// objectTries at objectPause bound how often an endpoint is written that somebody else is changing.
-const (
-	objectTries = 6
-	objectPause = 20 * time.Millisecond
-)
-
-// again repeats what somebody else got in the way of.
-func again(ctx context.Context, do func() error) error {
-	for try := 1; ; try++ {
-		err := do()
-		if !datastore.Contended(err) || try == objectTries {
-			return err
-		}
-		select {
-		case <-time.After(objectPause/2 + rand.N(objectPause)):
-		case <-ctx.Done():
-			return fmt.Errorf("%w (%w)", context.Cause(ctx), err)
-		}
-	}
 }
 
 // write creates the endpoint, or replaces what an earlier sandbox of the pod left.
@@ -164,15 +141,15 @@ func (e *objectEndpoint) describePod(w *api.WorkloadEndpoint, addrs []netip.Addr
 		w.Spec.Profiles = append(w.Spec.Profiles, "ksa."+e.session.namespace+"."+account)
 	}
 	w.Spec.Ports = endpointPorts(pod)
-	e.describeWish(w, addrs)
+	e.describeAnnotations(w, addrs)
 }
 
 // maxLabel is the longest value that a label may have.
 const maxLabel = 63
 
 // describeWish adds what annotations ask of Felix. They were found right before the container was wired.
-func (e *objectEndpoint) describeWish(w *api.WorkloadEndpoint, addrs []netip.Addr) {
-	var want wish
+func (e *objectEndpoint) describeAnnotations(w *api.WorkloadEndpoint, addrs []netip.Addr) {
+	var want request
 	if readAnnotations(e.work, &want) != nil {
 		return
 	}
@@ -242,7 +219,7 @@ func (e *objectEndpoint) clear(ctx context.Context) error {
 			return err
 		}
 		if w.Spec.ContainerID != "" && w.Spec.ContainerID != e.containerID {
-			e.log.Info("the pod has another sandbox by now: its endpoint stays", "sandbox", w.Spec.ContainerID)
+			e.log.Info("endpoint not deleted: the pod has a newer sandbox", "sandbox", w.Spec.ContainerID)
 			return nil
 		}
 		if e.joined(w) {
@@ -276,9 +253,9 @@ func (e *objectEndpoint) list(ctx context.Context) ([]api.WorkloadEndpoint, erro
 	if !ok {
 		return nil, fmt.Errorf("%T lists no endpoints", e.store)
 	}
-	r := *e.request
-	r.ifName = ""
-	prefix := (&objectEndpoint{&session{request: &r}}).name()
+	anyInterface := *e.session
+	anyInterface.ifName = ""
+	prefix := (&objectEndpoint{&anyInterface}).name()
 	var list api.WorkloadEndpointList
 	if err := store.ListNamed(ctx, &list, prefix.Namespace, prefix.Name); err != nil {
 		return nil, err

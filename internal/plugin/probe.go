@@ -37,7 +37,7 @@ func probe(ctx context.Context, stdin io.Reader) error {
 	if err != nil {
 		return err
 	}
-	s := &session{request: &request{conf: conf}}
+	s := &session{conf: conf}
 	if err := s.connect(calico); err != nil {
 		return err
 	}

@@ -38,7 +38,7 @@ func TestResultOfAdd(t *testing.T) {
 		t.Fatal(err)
 	}
 	mac, _ := net.ParseMAC("02:00:00:00:00:01")
-	r := &request{ifName: "eth0", netns: "/n"}
+	r := &session{ifName: "eth0", netns: "/n"}
 	got := result(r, podnet.Result{HostVeth: "cali1", MAC: mac, MTU: 1480}, addrs, assigned)
 	compareJSON(t, `{"cniVersion":"1.0.0",
 		"interfaces":[{"name":"cali1"},{"name":"eth0","mac":"02:00:00:00:00:01","mtu":1480,"sandbox":"/n"}],
@@ -87,9 +87,9 @@ func ipamScript(t *testing.T, script string) (d *delegated, verbs func() string)
 		t.Fatal(err)
 	}
 	t.Setenv("CNI_PATH", dir)
-	r := &request{path: dir, stdin: []byte(minimalConf)}
+	r := &session{path: dir, stdin: []byte(minimalConf)}
 	r.conf.IPAM.Type = "ipam"
-	return &delegated{&session{request: r}}, func() string {
+	return &delegated{r}, func() string {
 		text, err := os.ReadFile(log)
 		if err != nil {
 			t.Fatal(err)
@@ -153,9 +153,9 @@ func TestIPAMPluginThatHangs(t *testing.T) {
 }
 
 func TestMissingIPAMPlugin(t *testing.T) {
-	r := &request{path: "/none:/neither"}
+	r := &session{path: "/none:/neither"}
 	r.conf.IPAM.Type = "ipam"
-	d := &delegated{&session{request: r}}
+	d := &delegated{r}
 	_, addErr := d.add(t.Context(), anything)
 	for verb, err := range map[string]error{"ADD": addErr, "DEL": d.del(t.Context(), cleared)} {
 		if code(t, err) != types.ErrInvalidNetworkConfig || !strings.Contains(err.Error(), `"ipam"`) || !strings.Contains(err.Error(), "install") {
@@ -168,7 +168,7 @@ func TestMissingIPAMPlugin(t *testing.T) {
 func TestIPAMPluginWaitsForThePod(t *testing.T) {
 	d, _ := ipamScript(t, `touch executed; exit 1`)
 	refused := errors.New("refused")
-	if _, err := d.add(t.Context(), func() (wish, error) { return wish{}, refused }); err != refused {
+	if _, err := d.add(t.Context(), func() (request, error) { return request{}, refused }); err != refused {
 		t.Errorf("ADD: %v", err)
 	}
 	if err := d.del(t.Context(), clearance{unwired: func() error { return refused }, noted: cleared.noted}); !errors.Is(err, refused) {
@@ -179,4 +179,4 @@ func TestIPAMPluginWaitsForThePod(t *testing.T) {
 	}
 }
 
-func anything() (wish, error) { return wish{}, nil }
+func anything() (request, error) { return request{}, nil }

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/types"
+
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
@@ -17,23 +19,39 @@ import (
 
 // session is one execution of a verb: what it was asked for, and where it looks for answers.
 type session struct {
-	*request
+	conf        netConf
+	stdin       []byte
+	containerID string
+	netns       string
+	ifName      string
+	path        string     // CNI_PATH
+	args        string     // CNI_ARGS
+	namespace   string     // of the pod; empty for a container that is no pod's
+	pod         string     // as namespace
+	podUID      string     // empty if the runtime does not say
+	address     netip.Addr // that CNI_ARGS asks for; the zero Addr if none
+	node        string
+	nodeGuessed bool           // the name is the machine's: nothing else says which Node this is
+	anothers    bool           // another plugin than calico makes the container's interfaces
+	mtu         int            // 0 leaves the kernel's default
+	routes      []netip.Prefix // that the pod reaches through the node; nil for everything
+
 	log   *slog.Logger
 	store datastore.Store
 	kube  *kubernetes.Store // pods and namespaces; nil if they are not read
 	facts *facts.Facts      // nil: there are none that can be used
 	began time.Time
 	freed []netip.Addr // by a release
-	work  *workload    // whom the container belongs to, once that was read; only for what is noted in etcd
+	work  *workload    // the container's pod, once that was read; only for what is noted in etcd
 }
 
-// open prepares a session for a container. No request is made.
+// open prepares a session for a container, from the checked configuration and arguments. No request is made.
 func (c *call) open() (*session, error) {
-	r, err := c.request()
+	s, err := c.session()
 	if err != nil {
 		return nil, err
 	}
-	return r.open(c.log, c.plugin)
+	return s, s.open(c.plugin)
 }
 
 // openNode prepares a session for a verb that is about the node and no container.
@@ -42,22 +60,47 @@ func (c *call) openNode() (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &request{conf: c.conf, stdin: c.StdinData, path: c.Path, args: c.Args, node: node}
-	return r.open(c.log, c.plugin)
+	s := &session{conf: c.conf, stdin: c.StdinData, path: c.Path, args: c.Args, node: node, log: c.log}
+	return s, s.open(c.plugin)
 }
 
-func (r *request) open(log *slog.Logger, plugin string) (_ *session, err error) {
-	s := &session{request: r, log: log, began: time.Now()}
+// session checks everything that a verb of a container needs before it touches anything.
+func (c *call) session() (s *session, err error) {
+	s = &session{
+		log:         c.log,
+		conf:        c.conf,
+		stdin:       c.StdinData,
+		containerID: c.ContainerID,
+		netns:       c.Netns,
+		ifName:      c.IfName,
+		path:        c.Path,
+		args:        c.Args,
+	}
+	if err := s.readArgs(c.Args); err != nil {
+		return nil, failure(types.ErrInvalidEnvironmentVariables, fmt.Errorf("CNI_ARGS: %w", err))
+	}
+	if c.plugin == calico && s.plain() && c.conf.DatastoreType == datastoreKubernetes {
+		return nil, failure(types.ErrInvalidEnvironmentVariables,
+			errors.New("CNI_ARGS: K8S_POD_NAMESPACE and K8S_POD_NAME are missing: calico wires only pods of Kubernetes with datastore kubernetes"))
+	}
+	s.anothers = c.plugin == calicoIPAM && c.conf.Type != calico
+	s.node, s.nodeGuessed, err = nodeName(&c.conf)
+	return s, err
+}
+
+// open opens the datastore and reads the agent's facts.
+func (s *session) open(plugin string) (err error) {
+	s.began = time.Now()
 	if err := s.connect(plugin); err != nil {
-		return nil, err
+		return err
 	}
-	if r.conf.DatastoreType != datastoreKubernetes {
-		return s, nil // the agent's facts are of that one
+	if s.conf.DatastoreType != datastoreKubernetes {
+		return nil // the agent's facts are of that one
 	}
-	if s.facts, err = facts.Read(facts.DefaultFile, r.node, s.began); err != nil {
-		log.Debug("the API server is asked for everything", "why", err)
+	if s.facts, err = facts.Read(facts.DefaultFile, s.node, s.began); err != nil {
+		s.log.Debug("cannot use the agent's facts, reading from the API server", "why", err)
 	}
-	return s, nil
+	return nil
 }
 
 // ready refuses to work on a datastore that is not set up yet or that an operator has locked for a migration.

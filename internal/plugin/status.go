@@ -113,7 +113,7 @@ func (s *session) access(ctx context.Context) error {
 		return nil
 	}
 	if err := hostfile.Touch(accessFile, time.Now()); err != nil {
-		s.log.Debug("the API server is asked at every STATUS", "why", err)
+		s.log.Debug("cannot cache the STATUS result", "why", err)
 	}
 	return nil
 }

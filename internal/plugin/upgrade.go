@@ -106,7 +106,7 @@ func (m *migration) run(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
-		m.log.Warn("the migration from host-local is not complete: it is tried again", "err", err, "in", pause)
+		m.log.Warn("cannot complete the migration from host-local, retrying", "err", err, "in", pause)
 		select {
 		case <-time.After(pause/2 + rand.N(pause/2)):
 		case <-ctx.Done():
@@ -120,7 +120,7 @@ func (m *migration) attempt(ctx context.Context) error {
 	defer cancel()
 	leases, err := readLeases(m.dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		m.log.Info("there is nothing to migrate", "dir", m.dir)
+		m.log.Info("nothing to migrate", "dir", m.dir)
 		return nil
 	}
 	if err != nil {
@@ -141,7 +141,7 @@ func (m *migration) attempt(ctx context.Context) error {
 	if err := os.RemoveAll(m.dir); err != nil {
 		return err
 	}
-	m.log.Info("the node is migrated", "dir", m.dir)
+	m.log.Info("node migrated", "dir", m.dir)
 	return nil
 }
 

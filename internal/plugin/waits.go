@@ -108,9 +108,9 @@ func (s *session) awaitPolicy(ctx context.Context) {
 		return err
 	})
 	if errors.Is(err, fs.ErrNotExist) {
-		s.log.Warn("Felix has not said in time that the policy is set up: ADD goes on", "policy_setup_timeout_seconds", s.conf.PolicySetupTimeout, "file", path)
+		s.log.Warn("ADD continues: no endpoint status of Felix in time", "policy_setup_timeout_seconds", s.conf.PolicySetupTimeout, "file", path)
 	} else if err != nil {
-		s.log.Warn("it cannot be seen whether the policy is set up: ADD goes on", "err", err)
+		s.log.Warn("ADD continues: cannot read the endpoint status of Felix", "err", err)
 	}
 }
 

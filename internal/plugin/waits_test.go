@@ -83,8 +83,8 @@ func TestAwaitPolicy(t *testing.T) {
 	dir := t.TempDir()
 	var log bytes.Buffer
 	s := &session{
-		request: &request{namespace: "default", pod: "web-0", ifName: "eth0", conf: netConf{EndpointStatusDir: dir, PolicySetupTimeout: 1}},
-		log:     slog.New(slog.NewTextHandler(&log, nil)),
+		namespace: "default", pod: "web-0", ifName: "eth0", conf: netConf{EndpointStatusDir: dir, PolicySetupTimeout: 1},
+		log: slog.New(slog.NewTextHandler(&log, nil)),
 	}
 	const name = "k8s default%2Fweb-0 eth0"
 	timer := time.AfterFunc(100*time.Millisecond, func() {
@@ -110,7 +110,7 @@ func TestAwaitPolicy(t *testing.T) {
 	if took := time.Since(start); took > 100*time.Millisecond {
 		t.Errorf("without a timeout it waited for %v", took)
 	}
-	if got := (&session{request: &request{containerID: "c1", ifName: "net 1"}}).statusFile(); got != "cni c1 net%201" {
+	if got := (&session{containerID: "c1", ifName: "net 1"}).statusFile(); got != "cni c1 net%201" {
 		t.Errorf("file of a container that is no pod's: %q", got)
 	}
 }

@@ -148,17 +148,17 @@ func (d *Demo) calico(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	log, err := d.node(ctx, "node1", "grep 'msg=wired plugin=calico ' /var/log/calico/cni/cni.log")
+	log, err := d.node(ctx, "node1", "grep 'msg=\"pod network configured\" plugin=calico ' /var/log/calico/cni/cni.log")
 	if err != nil {
 		return err
 	}
 	return errors.Join(
 		expectLines(plugins, 5, `^-rwxr-xr-x 1 root root .*(bandwidth|calico|calico-ipam|loopback|portmap)$`),
-		expectLines(log, 1, `msg=wired plugin=calico .*pod=default/test-pod link=`+testVeth+` `))
+		expectLines(log, 1, `msg="pod network configured" plugin=calico .*pod=default/test-pod link=`+testVeth+` `))
 }
 
 func (d *Demo) calicoIPAM(ctx context.Context) error {
-	log, err := d.node(ctx, "node1", "grep 'msg=assigned plugin=calico ' /var/log/calico/cni/cni.log")
+	log, err := d.node(ctx, "node1", "grep 'msg=\"addresses assigned\" plugin=calico ' /var/log/calico/cni/cni.log")
 	if err != nil {
 		return err
 	}
@@ -171,7 +171,7 @@ func (d *Demo) calicoIPAM(ctx context.Context) error {
 		return err
 	}
 	return errors.Join(
-		expectLines(log, 1, `msg=assigned plugin=calico .*192\.168\.`),
+		expectLines(log, 1, `msg="addresses assigned" plugin=calico .*192\.168\.`),
 		expectLines(facts, 1, `"cidr":"192\.168\.0\.0/16"`),
 		expectLines(handles, len(Nodes), `^`+d.Encap.handle+`(master|node1|node2)\s`),
 		expectLines(handles, 1, `^k8s-pod-network\.[0-9a-f]{64}\s+map\[`))

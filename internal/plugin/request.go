@@ -13,8 +13,8 @@ import (
 	"github.com/tortie-net/tortie/internal/api/names"
 )
 
-// wish is what a container is to have: what the configuration says, or what arguments and annotations put in its place.
-type wish struct {
+// request is what a container is to have: what the configuration says, or what arguments and annotations put in its place.
+type request struct {
 	v4, v6           bool
 	poolsV4, poolsV6 []string
 	// addresses are those that IPAM is to assign, and no others; none lets it choose.
@@ -32,57 +32,57 @@ type wish struct {
 	namespaceLabels map[string]string
 }
 
-// wish reads what is wanted for a workload. What the pod or, if it says nothing, its namespace asks for replaces what the
+// request reads what is wanted for a workload. What the pod or, if it says nothing, its namespace asks for replaces what the
 // configuration says.
-func (r *request) wish(w *workload) (wish, error) {
-	want := r.configured()
-	if r.conf.ofPods() {
+func (s *session) request(w *workload) (request, error) {
+	want := s.configured()
+	if s.conf.ofPods() {
 		if err := readAnnotations(w, &want); err != nil {
-			return wish{}, failure(types.ErrInvalidNetworkConfig, err)
+			return request{}, failure(types.ErrInvalidNetworkConfig, err)
 		}
 	}
 	want.namespaceLabels = w.namespace.Labels
-	if err := r.possible(&want); err != nil {
-		return wish{}, failure(types.ErrInvalidNetworkConfig, err)
+	if err := s.possible(&want); err != nil {
+		return request{}, failure(types.ErrInvalidNetworkConfig, err)
 	}
-	err := r.decide(&want)
+	err := s.decide(&want)
 	if want.addresses != nil {
-		want.earlier = r.earlierHandle(w)
+		want.earlier = s.earlierHandle(w)
 	}
 	return want, err
 }
 
 // earlierHandle names what the pod's sandbox of before may hold.
-func (r *request) earlierHandle(w *workload) string {
+func (s *session) earlierHandle(w *workload) string {
 	id := w.pod.Annotations[api.AnnotationContainerID]
-	if id == r.containerID || !networkName.MatchString(id) {
+	if id == s.containerID || !networkName.MatchString(id) {
 		return ""
 	}
-	return names.PodHandle(r.conf.Name, id)
+	return names.PodHandle(s.conf.Name, id)
 }
 
 // configured is what the configuration wants.
-func (r *request) configured() wish {
-	return wish{v4: r.conf.wantsV4(), v6: r.conf.wantsV6(), poolsV4: r.conf.IPAM.IPv4Pools, poolsV6: r.conf.IPAM.IPv6Pools}
+func (s *session) configured() request {
+	return request{v4: s.conf.wantsV4(), v6: s.conf.wantsV6(), poolsV4: s.conf.IPAM.IPv4Pools, poolsV6: s.conf.IPAM.IPv6Pools}
 }
 
 // bareWish is what calico-ipam is asked for when it is executed. Who executes it has read the annotations.
-func (r *request) bareWish(namespaceLabels map[string]string) (wish, error) {
-	want := r.configured()
+func (s *session) configuredRequest(namespaceLabels map[string]string) (request, error) {
+	want := s.configured()
 	want.namespaceLabels = namespaceLabels
-	return want, r.decide(&want)
+	return want, s.decide(&want)
 }
 
 // decide settles which families are wanted. The address that CNI_ARGS asks for counts unless annotations ask for others, and
 // with explicit addresses there are no others.
-func (r *request) decide(want *wish) error {
-	if r.address.IsValid() && want.addresses == nil && want.unmanaged == nil {
-		want.addresses = []netip.Addr{r.address}
+func (s *session) decide(want *request) error {
+	if s.address.IsValid() && want.addresses == nil && want.unmanaged == nil {
+		want.addresses = []netip.Addr{s.address}
 	}
 	if want.addresses != nil {
 		want.v4, want.v6 = slices.ContainsFunc(want.addresses, netip.Addr.Is4), slices.ContainsFunc(want.addresses, netip.Addr.Is6)
 	}
-	if !want.v4 && !want.v6 && want.unmanaged == nil && r.conf.IPAM.Type == calicoIPAM {
+	if !want.v4 && !want.v6 && want.unmanaged == nil && s.conf.IPAM.Type == calicoIPAM {
 		return failure(types.ErrInvalidNetworkConfig,
 			errors.New(`network configuration: ipam.assign_ipv4 is "false" and ipam.assign_ipv6 is not "true": no address is wanted`))
 	}
@@ -90,35 +90,35 @@ func (r *request) decide(want *wish) error {
 }
 
 // possible refuses annotations that the configuration does not allow, or that contradict each other.
-func (r *request) possible(want *wish) error {
-	own := r.conf.IPAM.Type == calicoIPAM
+func (s *session) possible(want *request) error {
+	own := s.conf.IPAM.Type == calicoIPAM
 	for _, rule := range []struct {
 		broken bool
 		key    string
 		value  []netip.Addr
 		remedy string
 	}{
-		{!own && want.addresses != nil, api.AnnotationIPAddrs, want.addresses, "only calico-ipam serves it, and ipam.type is " + r.conf.IPAM.Type + ": remove it"},
-		{!own && want.unmanaged != nil, api.AnnotationIPAddrsNoIPAM, want.unmanaged, "it needs ipam.type calico-ipam, which is " + r.conf.IPAM.Type + ": remove it"},
-		{want.unmanaged != nil && !r.conf.FeatureControl.IPAddrsNoIPAM, api.AnnotationIPAddrsNoIPAM, want.unmanaged,
+		{!own && want.addresses != nil, api.AnnotationIPAddrs, want.addresses, "only calico-ipam serves it, and ipam.type is " + s.conf.IPAM.Type + ": remove it"},
+		{!own && want.unmanaged != nil, api.AnnotationIPAddrsNoIPAM, want.unmanaged, "it needs ipam.type calico-ipam, which is " + s.conf.IPAM.Type + ": remove it"},
+		{want.unmanaged != nil && !s.conf.FeatureControl.IPAddrsNoIPAM, api.AnnotationIPAddrsNoIPAM, want.unmanaged,
 			"it has to be allowed: set feature_control.ip_addrs_no_ipam in the network configuration, or remove it"},
 		{want.unmanaged != nil && want.addresses != nil, api.AnnotationIPAddrsNoIPAM, want.unmanaged, "the pod has ipAddrs too: remove one of them"},
-		{want.floating != nil && !r.conf.FeatureControl.FloatingIPs, api.AnnotationFloatingIPs, want.floating,
+		{want.floating != nil && !s.conf.FeatureControl.FloatingIPs, api.AnnotationFloatingIPs, want.floating,
 			"it has to be allowed: set feature_control.floating_ips in the network configuration, or remove it"},
 	} {
 		if rule.broken {
-			return fmt.Errorf("annotation %s of pod %s/%s: %v: %s", rule.key, r.namespace, r.pod, rule.value, rule.remedy)
+			return fmt.Errorf("annotation %s of pod %s/%s: %v: %s", rule.key, s.namespace, s.pod, rule.value, rule.remedy)
 		}
 	}
 	return nil
 }
 
 // checkFloating refuses a floating address of a family in which the container has none to be translated to.
-func (r *request) checkFloating(want *wish, addrs []netip.Addr) error {
+func (s *session) checkFloating(want *request, addrs []netip.Addr) error {
 	for _, f := range want.floating {
 		if !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return a.Is4() == f.Is4() }) {
 			return failure(types.ErrInvalidNetworkConfig, fmt.Errorf("annotation %s of pod %s/%s: %s: the pod has no address of that family: remove it",
-				api.AnnotationFloatingIPs, r.namespace, r.pod, f))
+				api.AnnotationFloatingIPs, s.namespace, s.pod, f))
 		}
 	}
 	return nil
