@@ -182,7 +182,7 @@ func (l *Link) Status() Status {
 	s.in.mu.Lock()
 	defer s.in.mu.Unlock()
 	status.Up, status.TableEnded, status.Refused = true, s.in.ended, s.refusals()
-	status.Received, status.Sent = s.wire.Prefixes(), int(s.out.sent.count.Load())
+	status.Received, status.Sent = s.wire.Prefixes(), int(s.out.advertised.count.Load())
 	return status
 }
 
@@ -458,7 +458,7 @@ func (l *Link) parted() {
 // lost says in words how a connection broke.
 func lost(s *session, err error) string {
 	switch {
-	case errors.Is(err, errDeaf):
+	case errors.Is(err, errSendTimeout):
 		return err.Error()
 	case errors.Is(err, os.ErrDeadlineExceeded) && s.wire.Offer().ASN == 0:
 		return "it sent no OPEN on the connection"

@@ -202,7 +202,7 @@ func TestLost(t *testing.T) {
 		"during the handshake: is this node a peer there": lost(silent, io.EOF),
 		"fell silent":     lost(opened, syscall.ETIMEDOUT),
 		"connection lost": lost(up, syscall.ECONNRESET),
-		"could not send":  lost(up, errDeaf),
+		"could not send":  lost(up, errSendTimeout),
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q, want %q", got, want)

@@ -135,7 +135,7 @@ func (r *Relay) open(ctx context.Context, addrs []netip.AddrPort) (opened []*lis
 		l, err := listen(ctx, addr)
 		if err == nil {
 			opened = append(opened, l)
-			err = errors.Join(l.setKeys(keysOf(l.family(), r.passwords)), l.setNear(r.near()))
+			err = errors.Join(l.setKeys(keysOf(l.family(), r.passwords)), l.setTTLFilter(r.minTTL()))
 		}
 		if err != nil {
 			for _, l := range opened {

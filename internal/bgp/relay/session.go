@@ -33,8 +33,8 @@ type session struct {
 	outgoing bool
 	began    time.Time
 	wire     *wire.Session // in's
-	in       inward
-	out      outward
+	in       adjRIBIn
+	out      adjRIBOut
 	buf      []byte
 	first    []byte        // the peer's OPEN, as the speaker behind gets it
 	done     chan struct{} // closed when the speaker behind has it no longer
@@ -46,7 +46,7 @@ type session struct {
 	graceful atomic.Bool   // the peer has offered graceful restart
 	narrow   atomic.Bool   // its AS numbers have two octets
 	before   wire.Restart  // what our OPEN says of the session before
-	greeting greeting
+	held     held
 	flaws    flaws
 
 	mu      sync.Mutex // guards the rest
@@ -66,7 +66,7 @@ func newSession(l *Link, conn *net.TCPConn, outgoing bool) *session {
 		}),
 	}
 	s.in.judged, s.in.refused, s.in.changed = rules, make(map[netip.Prefix]string), make(map[netip.Prefix]wire.Change)
-	s.out.sent.index = l.relay.index
+	s.out.advertised.index = l.relay.index
 	return s
 }
 
@@ -226,7 +226,7 @@ func (s *session) run(ctx context.Context) parting {
 	go func() {
 		defer close(outDone)
 		s.stop(nil, s.toPeer(back))
-		s.out.sent.forget()
+		s.out.advertised.forget()
 	}()
 	return s.finish(s.toSpeaker(ctx, back), back, outDone)
 }
@@ -428,7 +428,7 @@ func (s *session) noteUp() {
 	s.link.counts.sessions.Add(1)
 	s.setReadDeadline(0) // from here on the hold timer of the speaker behind counts
 	if every := s.link.peer.Keepalive; 0 < every && every < s.holdTime()/3 && s.holdTime() < s.link.peer.HoldTime {
-		go s.beat(every)
+		go s.sendKeepalives(every)
 	}
 }
 
@@ -437,9 +437,9 @@ func (s *session) holdTime() time.Duration {
 	return min(s.link.peer.HoldTime, time.Duration(s.wire.Offer().HoldTime)*time.Second)
 }
 
-// beat sends KEEPALIVEs until the session is over. The speaker behind sends them three times in a hold time that is the peer's, whatever
+// sendKeepalives sends KEEPALIVEs until the session is over. The speaker behind sends them three times in a hold time that is the peer's, whatever
 // it was told; if it is silent for longer than that, it is not alive, and the peer shall know.
-func (s *session) beat(every time.Duration) {
+func (s *session) sendKeepalives(every time.Duration) {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	for {
@@ -469,7 +469,7 @@ func (s *session) toPeer(back net.Conn) error {
 			return nil
 		}
 		s.voice.Store(s.link.relay.now().UnixNano())
-		if err := s.utter(message); err != nil {
+		if err := s.forward(message); err != nil {
 			return err
 		}
 		if wire.TypeOf(message) == wire.Notify {
@@ -478,19 +478,19 @@ func (s *session) toPeer(back net.Conn) error {
 	}
 }
 
-// utter tells the peer a message, or what becomes of it.
-func (s *session) utter(message []byte) error {
+// forward tells the peer a message, or what becomes of it.
+func (s *session) forward(message []byte) error {
 	if wire.TypeOf(message) == wire.Update {
 		return s.announce(message)
 	}
 	return s.tell(message)
 }
 
-// greeting is what the peer is told from our KEEPALIVE on, which makes the session up for it. After a
+// held is what the peer is told from our KEEPALIVE on, which makes the session up for it. After a
 // restart it is held back until our table is complete and then told at once: a peer whose session comes up and is lost
 // again before we have announced anything drops what it has kept of us (RFC 4724 section 4.2), and a process that starts
 // is one that may be killed again.
-type greeting struct {
+type held struct {
 	mu      sync.Mutex // guards the rest, and the order of what is told
 	holding bool
 	over    bool // it was told, or nothing is to be held
@@ -498,20 +498,20 @@ type greeting struct {
 }
 
 const (
-	// greetingWait is for how long it is held, greetingRoom how much of it. The speaker behind takes the session and tells its table in
+	// heldTime is for how long it is held, heldRoom how much of it. The speaker behind takes the session and tells its table in
 	// milliseconds, once the peer has sent its KEEPALIVE. A peer that has restarted as well, and holds that back, too, must not be waited for.
-	greetingWait = 250 * time.Millisecond
-	greetingRoom = 1 << 16
+	heldTime = 250 * time.Millisecond
+	heldRoom = 1 << 16
 )
 
-// tell sends a message to the peer, now or with the greeting.
+// tell sends a message to the peer, now or, while it is held, with what comes after.
 func (s *session) tell(message []byte) error {
-	g := &s.greeting
+	g := &s.held
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.over && !g.holding && wire.TypeOf(message) == wire.Keepalive {
 		if g.holding = s.graceful.Load() && s.before.Restarted; g.holding {
-			time.AfterFunc(greetingWait, s.endGreeting)
+			time.AfterFunc(heldTime, s.flushHeld)
 		} else {
 			g.over = true
 		}
@@ -520,22 +520,22 @@ func (s *session) tell(message []byte) error {
 		return s.send(message)
 	}
 	g.text = append(g.text, message...)
-	if wire.EndsTable(message) || wire.TypeOf(message) == wire.Notify || len(g.text) > greetingRoom {
-		return s.greet()
+	if wire.EndsTable(message) || wire.TypeOf(message) == wire.Notify || len(g.text) > heldRoom {
+		return s.flush()
 	}
 	return nil
 }
 
-// endGreeting tells what is held although it is not complete.
-func (s *session) endGreeting() {
-	s.greeting.mu.Lock()
-	defer s.greeting.mu.Unlock()
-	_ = s.greet() // who writes or reads next finds out
+// flushHeld tells what is held although it is not complete.
+func (s *session) flushHeld() {
+	s.held.mu.Lock()
+	defer s.held.mu.Unlock()
+	_ = s.flush() // who writes or reads next finds out
 }
 
-// greet tells what is held. The greeting's mutex is held by the caller.
-func (s *session) greet() error {
-	g := &s.greeting
+// flush tells what is held. The mutex of held is locked by the caller.
+func (s *session) flush() error {
+	g := &s.held
 	text := g.text
 	g.holding, g.over, g.text = false, true, nil
 	if len(text) == 0 {
@@ -544,14 +544,14 @@ func (s *session) greet() error {
 	return s.send(text)
 }
 
-// errDeaf: the peer takes nothing.
-var errDeaf = errors.New("could not send to it within the hold time")
+// errSendTimeout: the peer does not read.
+var errSendTimeout = errors.New("could not send to it within the hold time")
 
 func (s *session) send(text []byte) error {
 	_ = s.conn.SetWriteDeadline(time.Now().Add(s.link.peer.HoldTime))
 	_, err := s.conn.Write(text)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return errDeaf
+		return errSendTimeout
 	}
 	if err == nil {
 		s.link.said(text)

@@ -54,20 +54,20 @@ func (x *index) drop(id uint32) {
 	}
 }
 
-// sent is what one peer has been told in this session. It belongs to one goroutine, but for its count.
-type sent struct {
+// advertised is the set of prefixes that one peer has been told in this session. It belongs to one goroutine, but for its count.
+type advertised struct {
 	index *index
 	set   []uint64
 	count atomic.Int64
 }
 
-func (s *sent) has(id uint32) bool {
+func (s *advertised) has(id uint32) bool {
 	word := int(id / 64)
 	return word < len(s.set) && s.set[word]&(1<<(id%64)) != 0
 }
 
 // add notes that a prefix is announced.
-func (s *sent) add(p netip.Prefix) {
+func (s *advertised) add(p netip.Prefix) {
 	if id, ok := s.index.number(p); ok && s.has(id) {
 		return
 	}
@@ -80,7 +80,7 @@ func (s *sent) add(p netip.Prefix) {
 }
 
 // remove notes that a prefix is withdrawn, and reports whether it was announced.
-func (s *sent) remove(p netip.Prefix) bool {
+func (s *advertised) remove(p netip.Prefix) bool {
 	id, ok := s.index.number(p)
 	if !ok || !s.has(id) {
 		return false
@@ -92,7 +92,7 @@ func (s *sent) remove(p netip.Prefix) bool {
 }
 
 // forget drops all.
-func (s *sent) forget() {
+func (s *advertised) forget() {
 	for word, set := range s.set {
 		for ; set != 0; set &= set - 1 {
 			s.index.drop(uint32(64*word + bits.TrailingZeros64(set)))

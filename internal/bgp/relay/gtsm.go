@@ -13,11 +13,11 @@ import (
 // A listener cannot have a least TTL for each peer, and a connection has its own only after it was accepted, when what came with it
 // from afar may be there already. So the listener has a filter, which the kernel asks about each packet, from the first one on.
 
-// mostGuarded is how many peers fit into a filter of a listener (BPF_MAXINSNS); those beyond have their connections' least TTL alone.
-const mostGuarded = 300
+// maxTTLPeers is how many peers fit into a filter of a listener (BPF_MAXINSNS); those beyond have their connections' least TTL alone.
+const maxTTLPeers = 300
 
-// notDistant makes the program of a filter that drops what comes from the peers named with a TTL below theirs.
-func notDistant(family netip.Addr, least map[netip.Addr]uint8) []unix.SockFilter {
+// ttlFilter makes the program of a filter that drops what comes from the peers named with a TTL below theirs.
+func ttlFilter(family netip.Addr, least map[netip.Addr]uint8) []unix.SockFilter {
 	const (
 		network = 0xfff00000 // SKF_NET_OFF: offsets are those of the IP header
 		load    = unix.BPF_LD | unix.BPF_ABS
@@ -55,11 +55,11 @@ func ordered(family netip.Addr, least map[netip.Addr]uint8) []netip.Addr {
 		}
 	}
 	slices.SortFunc(addrs, netip.Addr.Compare)
-	return addrs[:min(len(addrs), mostGuarded)]
+	return addrs[:min(len(addrs), maxTTLPeers)]
 }
 
-// setNear makes the listener drop what comes from too far away.
-func (l *listener) setNear(least map[netip.Addr]uint8) error {
+// setTTLFilter makes the listener drop what comes from too far away.
+func (l *listener) setTTLFilter(least map[netip.Addr]uint8) error {
 	raw, err := l.SyscallConn()
 	if err != nil {
 		return err
@@ -72,13 +72,13 @@ func (l *listener) setNear(least map[netip.Addr]uint8) error {
 			}
 			return err
 		}
-		program := notDistant(l.family(), least)
+		program := ttlFilter(l.family(), least)
 		return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
 	})
 }
 
-// near is what each peer with TTL security has to keep to. The relay's lock is held.
-func (r *Relay) near() map[netip.Addr]uint8 {
+// minTTL returns the minimum TTL per peer with TTL security (GTSM, RFC 5082). The relay's lock is held.
+func (r *Relay) minTTL() map[netip.Addr]uint8 {
 	least := make(map[netip.Addr]uint8)
 	for addr, l := range r.links {
 		if l.peer.Hops > 0 {
@@ -90,9 +90,9 @@ func (r *Relay) near() map[netip.Addr]uint8 {
 
 // guard has all listeners know who must be near. The lock is held.
 func (r *Relay) guard() {
-	least := r.near()
+	least := r.minTTL()
 	for _, l := range r.listeners {
-		if err := l.setNear(least); err != nil {
+		if err := l.setTTLFilter(least); err != nil {
 			r.log.Warn("the first packets of peers with TTL security are taken from afar", "error", fmt.Errorf("%s: %w", l.Addr(), err))
 		}
 	}

@@ -13,9 +13,9 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
-// inward is what the peer announces, on its way to the speaker behind. What it has announced is judged again from memory when the
-// rules change: the peer need not send it again, which not every one can.
-type inward struct {
+// adjRIBIn is a session's Adj-RIB-In (RFC 4271 section 3.2), from which paths go to the speaker behind. When the import rules change it
+// is evaluated again from memory: the peer needs no ROUTE-REFRESH, which not every one supports.
+type adjRIBIn struct {
 	order sync.Mutex // held by who passes something on, so that nothing is overtaken
 	back  net.Conn   // order's
 
@@ -23,7 +23,7 @@ type inward struct {
 	judged  *Rules                       // by which all that was announced was judged, or newer ones
 	refused map[netip.Prefix]string      // and why
 	changed map[netip.Prefix]wire.Change // of what was passed on otherwise than it was announced
-	ended   time.Time                    // when it had sent the whole of its table and that was passed on; zero: not yet
+	ended   time.Time                    // when its End-of-RIB was passed on; zero: not yet
 }
 
 // Refusal is a reason for which prefixes that a peer announces are not taken.
@@ -99,7 +99,7 @@ func (s *session) noteEnd() {
 }
 
 // note keeps what becomes of a prefix, if it is not the usual.
-func (in *inward) note(p netip.Prefix, change wire.Change, reason string) {
+func (in *adjRIBIn) note(p netip.Prefix, change wire.Change, reason string) {
 	delete(in.refused, p)
 	delete(in.changed, p)
 	switch {

@@ -6,11 +6,11 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
-// outward is what the speaker behind announces, on its way to the peer. It belongs to the goroutine that reads from that speaker.
-type outward struct {
-	sent  sent
-	self  netip.Addr // our end of the connection
-	ended bool       // the end of our table was sent
+// adjRIBOut is a session's Adj-RIB-Out: what of the speaker behind's paths was announced to the peer. It belongs to the goroutine that reads from that speaker.
+type adjRIBOut struct {
+	advertised advertised
+	self       netip.Addr // our end of the connection
+	ended      bool       // the end of our table was sent
 }
 
 // announce tells the peer what becomes of a message by the rules.
@@ -30,7 +30,7 @@ func (s *session) announce(message []byte) error {
 	t := s.borrow(ownAS)
 	defer lent.Put(t)
 	for _, part := range s.rewrite(message, t) {
-		part = wire.Prune(part, s.family, s.out.sent.remove, s.out.sent.add)
+		part = wire.Prune(part, s.family, s.out.advertised.remove, s.out.advertised.add)
 		if part == nil {
 			continue
 		}

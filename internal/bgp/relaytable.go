@@ -135,7 +135,7 @@ func (r *linkReader) table(version uint64) table {
 		if c := r.paths[i].Prefix.Compare(r.paths[j].Prefix); c != 0 {
 			return c
 		}
-		return r.prefer(i, j)
+		return r.comparePaths(i, j)
 	})
 	t := table{version: version, valid: true, paths: make([]learned, 0, len(order)), destinations: make([]destination, 0, len(order))}
 	for n, i := range order {
@@ -150,8 +150,8 @@ func (r *linkReader) table(version uint64) table {
 	return t
 }
 
-// prefer orders two paths of a prefix as GoBGP does (table.Destination.sort).
-func (r *linkReader) prefer(i, j int) int {
+// comparePaths orders two paths of a prefix as GoBGP does (table.Destination.sort).
+func (r *linkReader) comparePaths(i, j int) int {
 	a, b, from, to := &r.paths[i], &r.paths[j], &r.sources[i], &r.sources[j]
 	c := cmp.Or(
 		boolean(a.oldest, b.oldest),
