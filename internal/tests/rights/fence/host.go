@@ -108,11 +108,17 @@ func (p Path) String() string {
 func HostTable() string {
 	var b strings.Builder
 	b.WriteString("| Container | What it has of the host | Why, and what whoever has taken it over can do with it |\n|---|---|---|\n")
+	const asRoot = "writes its files as root; connects as the host does, also to what serves on `127.0.0.1` or on abstract Unix sockets"
+	first := ""
 	for _, c := range Containers {
 		row := func(has, what string) { fmt.Fprintf(&b, "| `%s` | %s | %s |\n", c.Name, has, what) }
 		switch {
 		case c.Root && c.HostNetwork:
-			row("user 0, in the host's network", "writes its files as root; connects as the host does, also to what serves on `127.0.0.1` or on abstract Unix sockets")
+			why := "as `" + first + "`"
+			if first == "" {
+				first, why = c.Name, asRoot
+			}
+			row("user 0, in the host's network", why)
 		case c.HostNetwork:
 			row("the host's network, as user 65532", "runs before there is a pod network; connects as the host does")
 		default:
