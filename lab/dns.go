@@ -12,7 +12,7 @@ import (
 //go:embed dns.yaml
 var dnsManifest string
 
-// startDNS creates CoreDNS' objects. Its pods wait for the pod network, as all do.
+// startDNS creates the objects of CoreDNS. Its pods wait for the pod network.
 func (l *Lab) startDNS(ctx context.Context) error {
 	manifest := strings.NewReplacer("IMAGE", cluster.CoreDNSImage, "ADDRESS", node.ClusterDNS).Replace(dnsManifest)
 	_, err := l.toolWith(ctx, strings.NewReader(manifest), "kubectl", []string{"create", "-f", "-"})

@@ -33,15 +33,15 @@ import (
 // DebugImage is imported on every node: a shell with ping, wget, httpd, ip and nc.
 const DebugImage = images.DebugImage
 
-// DefaultPodCIDR and DefaultPodCIDR6 are what pods have their addresses from.
+// DefaultPodCIDR and DefaultPodCIDR6 are the default ranges of pod addresses.
 var DefaultPodCIDR, DefaultPodCIDR6 = cluster.DefaultPodCIDRs[0], cluster.DefaultPodCIDRs[1]
 
-// ErrNotRunning is returned for a lab of which there is no trace.
+// ErrNotRunning is returned for a lab that does not exist.
 var ErrNotRunning = cluster.ErrNotRunning
 
-// Config says what to run. The zero value of every field but Name is good.
+// Config is the configuration of a lab. Every field but Name has a usable zero value.
 type Config struct {
-	// Name tells labs on one machine apart: 1 to 20 of a-z and 0-9.
+	// Name identifies a lab on one machine: 1 to 20 of a-z and 0-9.
 	Name string
 	// Nodes are the nodes' names; by default master, node1 and node2.
 	Nodes []string
@@ -49,20 +49,19 @@ type Config struct {
 	Images []string
 	// Containerd is the major release of containerd: by default the machine's; 2 is built from Go modules.
 	Containerd int
-	// PodCIDR is what pods have their addresses from, by default DefaultPodCIDR: kube-proxy is told so, and the API server reaches
-	// these addresses.
+	// PodCIDR is the range of pod addresses, by default DefaultPodCIDR. kube-proxy is configured with it, and the API server reaches it.
 	PodCIDR netip.Prefix
 	// IPv6 gives nodes and Services addresses of both families.
 	IPv6 bool
-	// PodCIDR6 is the same as PodCIDR for IPv6; by default DefaultPodCIDR6.
+	// PodCIDR6 is the same for IPv6, by default DefaultPodCIDR6.
 	PodCIDR6 netip.Prefix
-	// DNS runs CoreDNS, once there is a pod network.
+	// DNS installs CoreDNS, which starts once a pod network is installed.
 	DNS bool
-	// Dir is where the lab makes its directory; by default below /var/lib.
+	// Dir is the parent of the lab's directory, by default below /var/lib.
 	Dir string
 	// Log takes a line for each stage.
 	Log io.Writer
-	// Detach lets the lab live on when this process ends.
+	// Detach keeps the lab running when this process ends.
 	Detach bool
 	// TimeScale multiplies all deadlines, for slow machines.
 	TimeScale float64
@@ -83,7 +82,7 @@ func DefaultNodes(n int) []string {
 // Lab is a running lab.
 type Lab struct {
 	state  cluster.State
-	launch *supervisor.Launch // nil when another process started it, or it was detached
+	launch *supervisor.Launch // nil if another process started it, or it was detached
 	cache  *binaries.Cache
 }
 
@@ -108,8 +107,8 @@ func Init() {
 	os.Exit(1)
 }
 
-// Start brings a lab up and returns when the API server answers and every node is Ready or lacks only the pod network.
-// The lab is stopped by Stop, and when this process ends unless it is detached. On error nothing is left.
+// Start starts a lab and returns when the API server is ready and every node is Ready or lacks only the pod network. The lab is stopped by
+// Stop, and when this process ends unless it is detached. After an error nothing is left.
 func Start(ctx context.Context, cfg Config) (*Lab, error) {
 	if !initialised {
 		return nil, errors.New("start a lab: lab.Init was not called first in main or TestMain")
@@ -175,8 +174,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// What a lab takes in MB, measured, without what a chart brings: of memory the control plane and each node, of disk etcd and each node.
-// A node keeps an image's archive and what is in it.
+// Measured needs of a lab in MB, without those of a chart: memory of the control plane and each node, disk of etcd and each node. A node
+// stores an image's archive and its content.
 const (
 	planeMemory, nodeMemory = 500, 150
 	planeDisk, nodeDisk     = 200, 100
@@ -187,7 +186,7 @@ func (c Config) needs() preflight.Needs {
 	nodes := len(c.Nodes)
 	var images int64
 	for _, name := range c.Images {
-		if st, err := os.Stat(name); err == nil { // one that is not there is an error later
+		if st, err := os.Stat(name); err == nil { // a missing file is reported later
 			images += st.Size()
 		}
 	}
@@ -201,11 +200,10 @@ func (c Config) needs() preflight.Needs {
 	}
 }
 
-// DefaultPrograms are the names of all programs that a lab opens with the machine's own containerd: those of its nodes, and the tools
-// that talk to it.
+// DefaultPrograms are the names of all programs of a lab with the machine's containerd: those of its nodes, and its tools.
 var DefaultPrograms = []string{"hyperkube", "kubectl", "helm", "pause"}
 
-// Programs returns the names of all programs that a lab opens.
+// Programs returns the names of all programs that the lab uses.
 func (c Config) Programs() ([]string, error) {
 	names := slices.Clone(DefaultPrograms)
 	if c.DNS {
@@ -221,7 +219,7 @@ func (c Config) Programs() ([]string, error) {
 	}
 }
 
-// shape is the cluster without what must be looked for.
+// spec returns the cluster's specification without resolved paths.
 func (c Config) shape() (cluster.Spec, error) {
 	s := cluster.Spec{Name: c.Name, PodCIDRs: []netip.Prefix{c.PodCIDR}, TimeScale: c.TimeScale}
 	if c.IPv6 {
@@ -236,7 +234,7 @@ func (c Config) shape() (cluster.Spec, error) {
 	return s, s.Validate()
 }
 
-// resolve finds everything that a supervisor, which runs elsewhere, would not: programs and absolute paths.
+// resolve returns absolute paths of programs and files, as the supervisor runs in another directory and environment.
 func (c Config) resolve(ctx context.Context, cache *binaries.Cache, s *cluster.Spec) error {
 	dir, err := filepath.Abs(c.Dir)
 	if err != nil {
@@ -259,7 +257,7 @@ func (c Config) resolve(ctx context.Context, cache *binaries.Cache, s *cluster.S
 	return nil
 }
 
-// programs resolves all programs of the lab at once, the tools too: nothing is built in the middle of its life.
+// programs resolves all programs of the lab at once, including tools, so that nothing is built later.
 func (c Config) programs(ctx context.Context, cache *binaries.Cache, s *cluster.Spec) error {
 	names, err := c.Programs()
 	if err != nil {
@@ -284,14 +282,14 @@ func (c Config) programs(ctx context.Context, cache *binaries.Cache, s *cluster.
 	return nil
 }
 
-// InVMError says that a lab runs in a virtual machine: commands reach it through the socket.
+// InVMError is returned for a lab in a virtual machine: commands reach it through the socket.
 type InVMError struct{ Name, Socket string }
 
 func (e InVMError) Error() string {
 	return fmt.Sprintf("lab %q runs in a virtual machine", e.Name)
 }
 
-// Open returns a lab that runs already on this machine; InVMError for one in a virtual machine.
+// Open returns a lab that runs on this machine, InVMError for one in a virtual machine.
 func Open(name string) (*Lab, error) {
 	state, err := cluster.ReadState(name)
 	if err != nil {
@@ -307,7 +305,7 @@ func Open(name string) (*Lab, error) {
 	return &Lab{state: state, cache: cache}, nil
 }
 
-// Stop takes the lab down and removes everything of it. It may be called twice.
+// Stop stops the lab and removes everything of it. It is idempotent.
 func (l *Lab) Stop(ctx context.Context) error {
 	if l.launch != nil {
 		err := l.launch.Stop()
@@ -321,10 +319,10 @@ func (l *Lab) Stop(ctx context.Context) error {
 	return err
 }
 
-// Kubeconfig is the administrator's; its server can be reached from the namespace that NetNS names.
+// Kubeconfig returns the path of the administrator's kubeconfig; its server is reachable from the namespace NetNS.
 func (l *Lab) Kubeconfig() string { return l.state.Kubeconfig }
 
-// NetNS is the name of the network namespace that holds the control plane and the bridge between the nodes.
+// NetNS returns the name of the network namespace with the control plane and the bridge between the nodes.
 func (l *Lab) NetNS() string { return cluster.ControlPlane(l.state.Name) }
 
 // Kubectl runs kubectl as the administrator and returns its standard output.
@@ -374,7 +372,7 @@ func (l *Lab) Attach(ctx context.Context, node string, args []string, prepare fu
 	if len(args) == 0 {
 		return errors.New("no program to run")
 	}
-	// Read again: a node that was restarted is another process.
+	// Read again: a restarted node has another process.
 	state, err := cluster.ReadState(l.state.Name)
 	if err != nil {
 		return err
@@ -391,7 +389,7 @@ func (l *Lab) Attach(ctx context.Context, node string, args []string, prepare fu
 
 var nodeEnvironment = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "TERM=dumb"}
 
-// output runs what run starts and returns what it wrote; an error holds what it said on standard error.
+// output calls run and returns the standard output of the command; an error contains its standard error.
 func output(name string, args []string, cmd *exec.Cmd, run func() error) (string, error) {
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr

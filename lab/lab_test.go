@@ -22,7 +22,7 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/cluster"
 )
 
-// launchVariable makes this test binary a launcher that starts the lab it names and waits to be killed.
+// launchVariable makes this test binary a launcher that starts the named lab and waits to be killed.
 const launchVariable = "TORTIE_LAB_TEST_LAUNCH"
 
 func TestMain(m *testing.M) {
@@ -43,7 +43,7 @@ func launch(name string) int {
 	select {}
 }
 
-// testContext leaves time to clean up before the test binary's own deadline.
+// testContext ends early enough to clean up before the test binary's deadline.
 func testContext(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
@@ -51,7 +51,7 @@ func testContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// labNames are unlike those of any other lab on the machine, so that traces tell whose they are.
+// labNames are unique on the machine, so that remains can be attributed.
 func labNames(t *testing.T, n int) []string {
 	t.Helper()
 	names := make([]string, n)
@@ -66,8 +66,7 @@ func labNames(t *testing.T, n int) []string {
 	return names
 }
 
-// traces are everything on the machine that carries a lab's name: files and directories, cgroups, mounts, network
-// namespaces, links, processes.
+// traces returns everything on the machine with a lab's name: files and directories, cgroups, mounts, network namespaces, links, processes.
 func traces(t *testing.T, name string) []string {
 	t.Helper()
 	var found []string
@@ -93,8 +92,8 @@ func traces(t *testing.T, name string) []string {
 	return append(found, processes(t, name)...)
 }
 
-// processes lists those that are named after the lab or live in one of its cgroups. A process that ends meanwhile has no
-// files any more, and a zombie has no arguments.
+// processes returns the processes that are named after the lab or run in one of its cgroups. A process that exits meanwhile has no files any
+// more, and a zombie has no arguments.
 func processes(t *testing.T, name string) []string {
 	t.Helper()
 	var found []string
@@ -120,7 +119,7 @@ func wantNoTrace(t *testing.T, name string) {
 	}
 }
 
-// eventuallyNoTrace is for a lab that somebody else takes down.
+// eventuallyNoTrace is for a lab that another process stops.
 func eventuallyNoTrace(t *testing.T, name string) {
 	t.Helper()
 	deadline := time.Now().Add(30 * time.Second)
@@ -130,8 +129,8 @@ func eventuallyNoTrace(t *testing.T, name string) {
 	wantNoTrace(t, name)
 }
 
-// machine is what a lab must not change: the machine's links, routes, nftables, sysctls that a kubelet likes to set, and
-// directories that Kubernetes' components make by themselves.
+// machine returns the state that a lab must not change: the machine's links, routes, nftables, sysctls that a kubelet sets, and directories
+// that Kubernetes' components create.
 func machine(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder
@@ -221,7 +220,7 @@ func checkNode(ctx context.Context, t *testing.T, l *Lab) {
 	}
 }
 
-// checkOptions looks at what is there before a pod network is. That pods use it is tested with Tortie, in internal/cluster.
+// checkOptions checks the state before a pod network is installed. internal/tests/cluster tests with pods.
 func checkOptions(ctx context.Context, t *testing.T, l *Lab) {
 	addresses := kubectl(ctx, t, l, "get", "node", "node1", "-o", `jsonpath={.status.addresses[?(@.type=="InternalIP")].address}`)
 	if want := "172.30.0.11 fd00:172:30::11"; addresses != want {
@@ -274,7 +273,7 @@ func checkRoot(ctx context.Context, t *testing.T, l *Lab) {
 		}
 	}
 	if _, err := l.Exec(ctx, "nobody", "true"); err == nil {
-		t.Error("a program ran on a node that is not there")
+		t.Error("a program ran on a missing node")
 	}
 	if _, err := l.Exec(ctx, "node1", "false"); err == nil {
 		t.Error("exit code 1 of a program on a node was no error")
@@ -323,7 +322,7 @@ func TestRestart(t *testing.T) {
 		t.Error("the kubelet has not seen that its node was rebooted")
 	}
 	if err := l.RestartNode(ctx, "nobody"); err == nil || !strings.Contains(err.Error(), `no node "nobody"`) {
-		t.Errorf("restart of a node that is not there: %v", err)
+		t.Errorf("restart of a missing node: %v", err)
 	}
 	if err := l.Stop(ctx); err != nil {
 		t.Fatal(err)
@@ -354,10 +353,10 @@ func TestLauncherKilled(t *testing.T) {
 	}
 	line, err := bufio.NewReader(stdout).ReadString('\n')
 	if err != nil || !strings.HasPrefix(line, "ready ") {
-		t.Fatalf("the launcher said %q, %v", line, err)
+		t.Fatalf("the launcher printed %q, %v", line, err)
 	}
 	if len(traces(t, name)) == 0 {
-		t.Fatal("a running lab has no trace: this test would find none of a dead one either")
+		t.Fatal("a running lab has no trace: this test would not find the remains of a killed one")
 	}
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -380,7 +379,7 @@ func TestSupervisorKilled(t *testing.T) {
 	if err := p.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_, _ = p.Wait() // it may not be our child any more
+	_, _ = p.Wait() // it may not be a child of this process any more
 	if text, err := Describe(ctx, name); err != nil || !strings.Contains(text, "was killed") {
 		t.Errorf("status of a lab without supervisor: %q, %v", text, err)
 	}
@@ -437,7 +436,7 @@ func TestConfigMistakes(t *testing.T) {
 	}
 }
 
-// A node has containerd 2 in the place of the machine's: its kubelet says so, and a container runs by its shim.
+// A node has containerd 2 instead of the machine's: its kubelet reports it, and a container runs by its shim.
 func TestContainerd2(t *testing.T) {
 	ctx := testContext(t)
 	name := labNames(t, 1)[0]
@@ -450,7 +449,7 @@ func TestContainerd2(t *testing.T) {
 		t.Errorf("the node's runtime is %q, %v", runtime, err)
 	}
 	if out, err := l.Exec(ctx, "node1", "ctr", "--namespace", "k8s.io", "run", "--rm", DebugImage, "hello", "echo", "it runs"); err != nil || out != "it runs\n" {
-		t.Errorf("a container says %q, %v", out, err)
+		t.Errorf("output of a container: %q, %v", out, err)
 	}
 	if err := l.Stop(ctx); err != nil {
 		t.Error(err)

@@ -15,11 +15,11 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/supervisor"
 )
 
-// containerdTimeout bounds what containerd needs to end and to come back.
+// containerdTimeout is the limit for containerd's exit and restart.
 const containerdTimeout = time.Minute
 
-// RestartNode ends all processes of a node at once, as a power cut does, and starts it again: its disk stays, and its network,
-// its cgroups and /run are new. It returns when the kubelet works; pods come back later.
+// RestartNode kills all processes of a node at once, as a power failure does, and starts it again: its disk is kept, its network, cgroups and
+// /run are new. It returns when the kubelet is healthy; pods restart later.
 func (l *Lab) RestartNode(ctx context.Context, node string) error {
 	if err := supervisor.RestartNode(ctx, l.state.Name, node); err != nil {
 		return fmt.Errorf("restart node %s: %w", node, err)
@@ -27,8 +27,8 @@ func (l *Lab) RestartNode(ctx context.Context, node string) error {
 	return nil
 }
 
-// RestartContainerd ends a node's containerd by SIGTERM and returns when the next one, which the node starts by itself, answers.
-// Containers live on meanwhile.
+// RestartContainerd ends a node's containerd by SIGTERM and returns when the next one, which the node starts by itself, responds. Containers
+// keep running.
 func (l *Lab) RestartContainerd(ctx context.Context, name string) error {
 	state, err := cluster.ReadState(l.state.Name)
 	if err != nil {
@@ -60,13 +60,13 @@ func (l *Lab) restartContainerd(ctx context.Context, n cluster.Node, dir string)
 			return err
 		}
 		if after == before {
-			return errors.New("it does not end")
+			return errors.New("it does not exit")
 		}
 		return answers(ctx, filepath.Join("/proc", strconv.Itoa(n.PID), "root", node.ContainerdSocket))
 	})
 }
 
-// answers says whether somebody listens at a socket. What an ended process has left there refuses.
+// answers reports whether a process listens on a socket. The socket of an exited process refuses connections.
 func answers(ctx context.Context, socket string) error {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "unix", socket)

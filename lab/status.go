@@ -13,13 +13,13 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/netns"
 )
 
-// List returns the names of the labs of which there is a trace: running ones, and those whose supervisor was killed.
+// List returns the names of running labs, and of those whose supervisor was killed.
 func List() ([]string, error) { return cluster.List() }
 
-// Stop stops the lab of that name, whoever started it, and removes what is left of a killed one.
+// Stop stops a lab by name, also one of another process, and removes the remains of a killed one.
 func Stop(ctx context.Context, name string) error { return cluster.Stop(ctx, name) }
 
-// Describe returns a text about a lab: whether it works, and its nodes.
+// Describe returns the state of a lab and its nodes as text.
 func Describe(ctx context.Context, name string) (string, error) {
 	state, err := cluster.ReadState(name)
 	if err != nil {

@@ -51,7 +51,7 @@ func docs(o options) (files, error) {
 	return out, nil
 }
 
-// checkNames marks the sections of a page as used and refuses unknown ones: a misspelt name would stay stale for ever.
+// checkNames marks the sections of a page as used and rejects unknown ones, which would never be updated.
 func checkNames(page, text string, parts map[string]string, used map[string]bool) error {
 	for _, groups := range section.FindAllStringSubmatch(text, -1) {
 		name := groups[2]

@@ -48,7 +48,7 @@ func fieldLines(of reflect.Type, prefix string, listed map[reflect.Type]string) 
 	return lines, nil
 }
 
-// jsonKind names a type in JSON's words; inner is the struct whose fields are to be listed, if there is one.
+// jsonKind returns the JSON type of a type; inner is the struct whose fields are listed, if any.
 func jsonKind(t reflect.Type) (kind string, inner reflect.Type) {
 	switch {
 	case t == reflect.TypeFor[time.Time]():

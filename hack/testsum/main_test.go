@@ -15,7 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/needtest"
 )
 
-// module writes a Go module with packages that end in every way that a package can.
+// module writes a Go module with a package for each possible result.
 func module(t *testing.T) string {
 	t.Helper()
 	root := t.TempDir()
@@ -183,7 +183,7 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-// The reason of a failure is on the screen, wherever in the test's output it is.
+// The reason of a failure is printed, wherever it is in the test's output.
 func TestFailureOutput(t *testing.T) {
 	c := newCounter(io.Discard)
 	said := []string{"    x_test.go:7: the reason\n", "    node.go:12: what an agent logged:\n", strings.Repeat("        noise\n", 100), "--- FAIL: TestX (1s)\n"}

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// suite is one group of tests: commands that pass or fail as a whole, or one run of go test.
+// suite is a group of tests: commands that pass or fail as a whole, or one run of go test.
 type suite struct {
 	name, what string
 	root       string
@@ -31,13 +31,13 @@ type goTest struct {
 	only   string   // patterns of packages with spaces between them; "" is ./...
 	except []string // packages, by their directory in the module
 	first  []string // packages to begin with, by their directory in the module; the others follow in their order
-	// without leaves out the packages whose tests link this one, by its directory in the module.
+	// without excludes the packages whose tests link this one, named by its directory in the module.
 	without string
 	// cached takes the results of go test's cache, where nothing has changed.
 	cached bool
 }
 
-// ipipPackage needs a kernel with IPIP, or a virtual machine that has one.
+// ipipPackage needs a kernel with IPIP, or a virtual machine with one.
 const ipipPackage = "internal/kernel/ipip"
 
 // clusterPackages have labs of their own, with nodes that kubelets and containerd run on: one lab at a time is enough for a machine.
@@ -50,7 +50,7 @@ const (
 	tunnelPackage = "internal/tests/mesh"
 )
 
-// everything is the chart's values that turn on what is off by default.
+// everything is the values that enable what is off by default.
 const everything = "--set migrateFromHostLocal=true,monitoring.metrics.enabled=true,monitoring.metrics.perPeer=true,monitoring.metrics.annotations=true," +
 	"monitoring.dashboard.enabled=true,monitoring.alerts.enabled=true,monitoring.podMonitor.enabled=true"
 
@@ -63,7 +63,7 @@ var longest = []string{
 // wrappers of Kubernetes in lab/ have no tests, and to vet them means to compile all of Kubernetes once more.
 var wrappers = []string{"cmd/hyperkube", "internal/etcd"}
 
-// wholeNodes is linked by the tests that run agents on nodes of their own: none of them can do without the lab.
+// wholeNodes is linked by tests that run agents on nodes of their own, all of which need the lab.
 const wholeNodes = "internal/testkit/meshtest"
 
 // sets are the suites of make's targets check, test and test-docs.
@@ -77,7 +77,7 @@ func checks(_ context.Context, root string) []suite {
 		}},
 		{name: "layers", what: "imports between the packages",
 			tests: &goTest{dir: "hack", only: "./layers", cached: true}},
-		// Many of them wait, so that there may be more than processors.
+		// Most of these tests wait, so that more packages than processors may run.
 		{name: "short", what: "units and network namespaces, model checks in short; results of unchanged packages are kept",
 			tests: &goTest{flags: []string{"-short", "-p=4", "-timeout=5m"}, without: wholeNodes, cached: true}},
 	}
@@ -143,7 +143,7 @@ func suites(ctx context.Context, root string) []suite {
 				{name: "helm lint", args: []string{"sh", "-c", `"$(` + lab + ` build helm)" lint --strict charts/tortie`}},
 				{name: "helm lint, all of it", args: []string{"sh", "-c", `"$(` + lab + ` build helm)" lint --strict charts/tortie ` + everything}},
 			}},
-		// Many of them wait, so that there may be more than processors.
+		// Most of these tests wait, so that more packages than processors may run.
 		{name: "unit", what: "units, network namespaces, real etcd and kube-apiserver",
 			tests: &goTest{env: env, flags: []string{"-timeout=20m", "-p=3", "-skip=" + tunnelTest}, first: longest,
 				except: append([]string{ipipPackage}, clusterPackages...)}},
@@ -158,7 +158,7 @@ func suites(ctx context.Context, root string) []suite {
 	return below(root, all)
 }
 
-// gofmt names the files that it would change.
+// gofmt lists the files that it would change.
 var gofmt = step{name: "gofmt", args: []string{"sh", "-c",
 	`bad=$(git ls-files -co --exclude-standard '*.go' | xargs gofmt -l); [ -z "$bad" ] || { echo "gofmt would change:"; echo "$bad"; exit 1; }`}}
 

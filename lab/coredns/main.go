@@ -1,5 +1,4 @@
-// Command coredns is CoreDNS with the few plugins that a lab's Corefile names: all of them would take in the client libraries of
-// several clouds.
+// Command coredns is CoreDNS with only the plugins of a lab's Corefile: all of them would link the client libraries of several clouds.
 package main
 
 import (
@@ -13,7 +12,7 @@ import (
 )
 
 func main() {
-	// The order in which a query passes the plugins, as in CoreDNS' own plugin.cfg.
+	// Plugins in the order of CoreDNS' plugin.cfg.
 	dnsserver.Directives = []string{"ready", "health", "errors", "template", "kubernetes"}
 	coremain.Run()
 }

@@ -32,7 +32,7 @@ var components = map[string]func() *cobra.Command{
 	"kube-controller-manager": controllermanager.NewControllerManagerCommand,
 	"kube-scheduler":          func() *cobra.Command { return scheduler.NewSchedulerCommand() },
 	"kube-proxy":              proxy.NewProxyCommand,
-	// The kubelet installs its own signal handler: a second one would panic ("close of closed channel").
+	// The kubelet installs its own signal handler, and a second one would panic ("close of closed channel").
 	"kubelet": func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) },
 }
 

@@ -18,11 +18,11 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/proc"
 )
 
-// apiTimeout is generous: a loaded machine takes 10 s. A virtual one without hardware help takes 60 s, and much longer if the
-// machine around it is loaded: there the environment scales it.
+// apiTimeout has a reserve: a loaded machine takes 10 s, a virtual machine without hardware virtualization 60 s, and much longer on a loaded
+// host, where the environment multiplies it.
 const apiTimeout = 3 * time.Minute
 
-// What etcd and kube-apiserver take in MB: of memory, and of disk for etcd's log.
+// Needs of etcd and kube-apiserver in MB: memory, and disk for etcd's log.
 const apiMemory, apiDisk = 400, 150
 
 func runAPI(ctx context.Context, args []string) (err error) {
@@ -70,15 +70,15 @@ func runAPI(ctx context.Context, args []string) (err error) {
 	return serve(ctx, p, ready, lines(os.Stdin))
 }
 
-// server is what a test may kill and start again.
+// server is a server that a test may kill and restart.
 type server interface {
-	// Check returns an error when a component has ended that was not to.
+	// Check returns an error when a component has exited unexpectedly.
 	Check() error
 	KillServer(ctx context.Context) error
 	StartServer(ctx context.Context) error
 }
 
-// lines returns what is read, line by line; the channel is closed at the end and at an error, which is an end as well.
+// lines returns the lines of a reader; the channel is closed at the end, and at an error.
 func lines(r io.Reader) <-chan string {
 	read := make(chan string)
 	go func() {
@@ -90,8 +90,8 @@ func lines(r io.Reader) <-chan string {
 	return read
 }
 
-// serve obeys the lines of standard input. It returns when they end (whoever started this is gone), at a signal, or when a
-// component ends that was not to.
+// serve executes the commands on standard input. It returns when that is closed (the launcher has exited), at a signal, or when a component
+// exits unexpectedly.
 func serve(ctx context.Context, s server, ready string, input <-chan string) error {
 	t := time.NewTicker(200 * time.Millisecond)
 	defer t.Stop()
@@ -114,8 +114,8 @@ func serve(ctx context.Context, s server, ready string, input <-chan string) err
 	}
 }
 
-// obey does what a test of failures asks for: "kill" ends the server as a crash would, "start" starts it again on the same port
-// and data and answers with the ready line. Other lines mean nothing.
+// obey executes a command of a test: "kill" kills the server, "start" restarts it with the same port and data and prints the ready line. Other
+// lines are ignored.
 func obey(ctx context.Context, s server, ready, line string) error {
 	switch line {
 	case "kill":
@@ -132,7 +132,7 @@ func obey(ctx context.Context, s server, ready, line string) error {
 	return nil
 }
 
-// serverFiles returns the program that has all servers, and a directory for their state with how to clean that.
+// serverFiles returns the program with all servers, and a directory for their state with its cleanup function.
 func serverFiles(ctx context.Context, dir string) (hyperkube, state string, clean func() error, err error) {
 	c, err := binaries.Open(os.Stderr)
 	if err != nil {
@@ -147,7 +147,7 @@ func serverFiles(ctx context.Context, dir string) (hyperkube, state string, clea
 	return hyperkube, state, clean, nil
 }
 
-// serverProgram returns the kube-apiserver of another release than the lab's; empty for that one.
+// serverProgram returns the kube-apiserver of another release, empty for the lab's own.
 func serverProgram(ctx context.Context, release string) (string, error) {
 	if release == "" {
 		return "", nil
@@ -159,7 +159,7 @@ func serverProgram(ctx context.Context, release string) (string, error) {
 	return c.Path(ctx, "kube-apiserver-"+release)
 }
 
-// apiDir makes the directory and returns how to clean it: what was made goes, what was there before stays.
+// apiDir creates the directory and returns its cleanup function, which keeps what existed before.
 func apiDir(dir string) (string, func() error, error) {
 	if dir == "" {
 		made, err := os.MkdirTemp("", "tortie-api-")

@@ -17,7 +17,7 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/kubeapi"
 )
 
-// runVariable makes this test binary the program itself.
+// runVariable makes this test binary run as the program.
 const runVariable = "TORTIE_LAB_TEST_MAIN"
 
 func TestMain(m *testing.M) {
@@ -55,13 +55,13 @@ func ready(t *testing.T, a api) api {
 	line := a.listen(t)
 	kubeconfig, ok := strings.CutPrefix(line, "ready KUBECONFIG=")
 	if !ok {
-		t.Fatalf("lab api said %q", line)
+		t.Fatalf("lab api printed %q", line)
 	}
 	a.kubeconfig = kubeconfig
 	return a
 }
 
-// start runs a command that serves until its standard input ends.
+// start starts a command that runs until its standard input is closed.
 func start(t *testing.T, cmd *exec.Cmd) api {
 	t.Helper()
 	stdin, err := cmd.StdinPipe()
@@ -75,12 +75,12 @@ func start(t *testing.T, cmd *exec.Cmd) api {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = cmd.Process.Kill() }) // it has ended long ago, unless the test has failed
+	t.Cleanup(func() { _ = cmd.Process.Kill() }) // no effect unless the test has failed
 	return api{cmd: cmd, stdin: stdin, stdout: bufio.NewReader(stdout)}
 }
 
-// tell gives a command and returns the answer.
-func (a api) tell(t *testing.T, command string) string {
+// send writes a command to standard input and returns the reply.
+func (a api) send(t *testing.T, command string) string {
 	t.Helper()
 	if _, err := io.WriteString(a.stdin, command+"\n"); err != nil {
 		t.Fatal(err)
@@ -92,7 +92,7 @@ func (a api) listen(t *testing.T) string {
 	t.Helper()
 	line, err := a.stdout.ReadString('\n')
 	if err != nil {
-		t.Fatalf("lab api said %q, %v", line, err)
+		t.Fatalf("lab api printed %q, %v", line, err)
 	}
 	return strings.TrimSpace(line)
 }
@@ -111,7 +111,7 @@ func (a api) wait(t *testing.T) {
 	}
 }
 
-// inDirectory lists the processes that work in a directory, as those of a lab api do.
+// inDirectory returns the processes whose working directory is below a directory, as those of lab api.
 func inDirectory(t *testing.T, dir string) []string {
 	t.Helper()
 	links, err := filepath.Glob("/proc/[0-9]*/cwd")
@@ -154,12 +154,12 @@ func TestAPIEndsWithItsInput(t *testing.T) {
 		t.Errorf("left: %v, %q", left, inDirectory(t, dir))
 	}
 	if err := client.Ready(t.Context()); err == nil {
-		t.Error("the API server still answers")
+		t.Error("the API server still responds")
 	}
 }
 
-// Two at once, one of them with a controller manager, on a machine without /dev/shm: neither port nor socket collides. A signal and a
-// killed launcher end them as well.
+// Two instances, one of them with a controller manager, on a machine without /dev/shm: neither port nor socket collides. They also end at a
+// signal, and when the launcher is killed.
 func TestAPITwice(t *testing.T) {
 	one, two := filepath.Join(t.TempDir(), "one"), filepath.Join(t.TempDir(), "two")
 	noShm := machine{prepare: "mount -t tmpfs -o ro,size=4k none /dev/shm"}
@@ -198,7 +198,7 @@ func TestAPITwice(t *testing.T) {
 	}
 }
 
-// A server that is killed and started again has its port, its data and its credentials.
+// A server that is killed and restarted keeps its port, data and credentials.
 func TestAPIServerIsKilledAndStarted(t *testing.T) {
 	a := startAPI(t)
 	client, err := kubeapi.New(a.kubeconfig, nil)
@@ -206,14 +206,14 @@ func TestAPIServerIsKilledAndStarted(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if said := a.tell(t, "kill"); said != "killed" {
-			t.Fatalf("after kill it says %q", said)
+		if reply := a.send(t, "kill"); reply != "killed" {
+			t.Fatalf("after kill it prints %q", said)
 		}
 		if err := client.Ready(t.Context()); err == nil {
-			t.Error("a killed API server answers")
+			t.Error("a killed API server responds")
 		}
-		if said := a.tell(t, "start"); said != "ready KUBECONFIG="+a.kubeconfig {
-			t.Fatalf("after start it says %q", said)
+		if reply := a.send(t, "start"); reply != "ready KUBECONFIG="+a.kubeconfig {
+			t.Fatalf("after start it prints %q", said)
 		}
 		if ok, err := client.Exists(t.Context(), "/api/v1/namespaces/kube-system"); err != nil || !ok {
 			t.Errorf("namespace kube-system: %v, %v", ok, err)
@@ -258,9 +258,9 @@ func TestCommandLine(t *testing.T) {
 		var stderr strings.Builder
 		cmd := program(t, c.args...)
 		cmd.Stderr = &stderr
-		_ = cmd.Run() // its exit code is looked at
+		_ = cmd.Run() // the exit code is checked below
 		if code := cmd.ProcessState.ExitCode(); code != c.code || !strings.Contains(stderr.String(), c.says) {
-			t.Errorf("lab %q: exit code %d, want %d; it says %q, want %q in it", c.args, code, c.code, stderr.String(), c.says)
+			t.Errorf("lab %q: exit code %d, want %d; stderr %q, want %q in it", c.args, code, c.code, stderr.String(), c.says)
 		}
 	}
 }

@@ -18,10 +18,10 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/netns"
 )
 
-// defaultName is the lab that is meant when none is named.
+// defaultName is the name of a lab without -name.
 const defaultName = "lab"
 
-// timeScale is the environment variable that slows all deadlines down, as inside the virtual machine.
+// timeScale is the environment variable that multiplies all deadlines, as inside the virtual machine.
 const timeScale = "TORTIE_LAB_TIMESCALE"
 
 type list []string
@@ -68,12 +68,12 @@ func runUp(ctx context.Context, args []string) error {
 	return nil
 }
 
-// attend takes a lab down when stdin or ctx ends. As with api, whoever started this knows by a line that the lab can be used.
+// attend stops a lab when stdin is closed or ctx ends. As with api, a line reports that the lab is ready.
 func attend(ctx context.Context, l *lab.Lab) error {
 	fmt.Println("ready KUBECONFIG=" + l.Kubeconfig())
 	ended := make(chan struct{})
 	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin) // however it ends
+		_, _ = io.Copy(io.Discard, os.Stdin) // an error also ends the lab
 		close(ended)
 	}()
 	select {
@@ -140,7 +140,7 @@ func runStatus(ctx context.Context, args []string) error {
 func runKubectl(ctx context.Context, args []string) error { return runTool(ctx, "kubectl", args) }
 func runHelm(ctx context.Context, args []string) error    { return runTool(ctx, "helm", args) }
 
-// runTool becomes kubectl or helm, so that terminals, signals and exit codes are theirs.
+// runTool execs kubectl or helm, so that terminals, signals and exit codes are handled by them.
 func runTool(ctx context.Context, tool string, args []string) error {
 	name, args, err := leadingName(args)
 	if err != nil {
@@ -158,7 +158,7 @@ func runTool(ctx context.Context, tool string, args []string) error {
 	if err != nil {
 		return err
 	}
-	// The namespace is this thread's; exec makes it the process'.
+	// The thread is in the namespace; exec makes it that of the process.
 	runtime.LockOSThread()
 	if err := netns.Enter(l.NetNS()); err != nil {
 		return err
@@ -166,7 +166,7 @@ func runTool(ctx context.Context, tool string, args []string) error {
 	return unix.Exec(cmd.Path, append([]string{tool}, args...), cmd.Env)
 }
 
-// leadingName takes -name N off the front: all other flags are the tool's.
+// leadingName removes -name N from the front: all other flags are the tool's.
 func leadingName(args []string) (string, []string, error) {
 	if len(args) == 0 || strings.TrimLeft(args[0], "-") != "name" {
 		return defaultName, args, nil
@@ -227,7 +227,7 @@ func runRestart(ctx context.Context, args []string) error {
 	return l.RestartNode(ctx, f.Arg(0))
 }
 
-// callVM runs this program's command inside the virtual machine. Standard input stays outside.
+// callVM runs the same command inside the virtual machine, without standard input.
 func callVM(ctx context.Context, in lab.InVMError, args []string) error {
 	return exitCode(channel.Call(ctx, in.Socket, args, os.Stdout, os.Stderr))
 }

@@ -12,10 +12,10 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/proc"
 )
 
-// etcdTimeout is generous, as apiTimeout is.
+// etcdTimeout has the same reserve as apiTimeout.
 const etcdTimeout = time.Minute
 
-// runEtcd serves an etcd that is nobody's yet, for tests of a datastore without an API server.
+// runEtcd runs an empty etcd, for tests of a datastore without an API server.
 func runEtcd(ctx context.Context, args []string) (err error) {
 	f := flags("etcd")
 	dir := f.String("dir", "", "directory for the state and the certificates (default: a temporary one)")

@@ -10,14 +10,14 @@ import (
 	"testing"
 )
 
-// An etcd of its own serves clients that have the certificate and no others, and comes back after it was killed.
+// lab etcd serves only clients with a certificate, and can be restarted after a kill.
 func TestEtcd(t *testing.T) {
 	dir := t.TempDir()
 	a := start(t, program(t, "etcd", "-tls", "-dir", dir))
 	ready := a.listen(t)
 	endpoint, ok := strings.CutPrefix(strings.TrimSuffix(ready, " DIR="+dir), "ready ENDPOINT=")
 	if !ok || !strings.HasPrefix(endpoint, "https://127.0.0.1:") {
-		t.Fatalf("lab etcd said %q", ready)
+		t.Fatalf("lab etcd printed %q", ready)
 	}
 	ca, err := os.ReadFile(filepath.Join(dir, "ca.crt"))
 	if err != nil {
@@ -44,11 +44,11 @@ func TestEtcd(t *testing.T) {
 	if err := ask(); err == nil {
 		t.Error("a client without a certificate is served")
 	}
-	if said := a.tell(t, "kill"); said != "killed" || ask(pair) == nil {
-		t.Errorf("after kill it says %q", said)
+	if reply := a.send(t, "kill"); reply != "killed" || ask(pair) == nil {
+		t.Errorf("after kill it prints %q", said)
 	}
-	if said := a.tell(t, "start"); said != ready {
-		t.Errorf("after start it says %q, want %q", said, ready)
+	if reply := a.send(t, "start"); reply != ready {
+		t.Errorf("after start it prints %q, want %q", said, ready)
 	}
 	if err := ask(pair); err != nil {
 		t.Error(err)

@@ -75,15 +75,15 @@ type usageError struct{ text string }
 
 func (e usageError) Error() string { return e.text }
 
-// exitError is the exit code of a program that was run for the user, who has already seen what it said.
+// exitError is the exit code of a program that the user ran, and that has already printed its error.
 type exitError struct{ code int }
 
 func (e exitError) Error() string { return fmt.Sprintf("exit status %d", e.code) }
 
-// interrupted is the exit code after Ctrl-C, as of a shell.
+// interrupted is the exit code after Ctrl-C, as in a shell.
 const interrupted = 130
 
-// report prints an error for the user and returns the process' exit code.
+// report prints an error and returns the exit code.
 func report(err error) int {
 	var exit exitError
 	var child *exec.ExitError
@@ -113,7 +113,7 @@ func flags(name string) *flag.FlagSet {
 	return f
 }
 
-// parse parses args and refuses positional ones unless the command takes them.
+// parse parses args and rejects positional ones unless the command takes them.
 func parse(f *flag.FlagSet, args []string, positional bool) error {
 	if err := f.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {

@@ -16,14 +16,14 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/probe"
 )
 
-// machine is how a machine is made that lacks something: a line of shell, run in mount and other namespaces of its own.
+// machine is a shell command that removes something from the machine, in mount and other namespaces of its own.
 type machine struct {
 	prepare string
 	flags   uintptr
 	env     []string
 }
 
-// command is one of the lab there.
+// command is a command of the lab on that machine.
 func (m machine) command(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()
@@ -38,7 +38,7 @@ func (m machine) command(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// refuses runs a command that must fail with one line that has these words.
+// refuses runs a command that must fail with one line that contains these words.
 func (m machine) refuses(t *testing.T, args []string, words ...string) {
 	t.Helper()
 	var said strings.Builder
@@ -52,9 +52,9 @@ func (m machine) refuses(t *testing.T, args []string, words ...string) {
 	}
 	lines := strings.Split(strings.TrimSpace(said.String()), "\n")
 	last := lines[len(lines)-1]
-	// What precedes are stages: progress, and no reasons.
+	// The lines before are progress.
 	if slices.ContainsFunc(lines[:len(lines)-1], func(l string) bool { return strings.HasPrefix(l, "lab: ") }) || !strings.HasPrefix(last, "lab: ") {
-		t.Errorf("lab %q says more than a line:\n%s", args, said.String())
+		t.Errorf("lab %q prints more than a line:\n%s", args, said.String())
 	}
 	for _, w := range words {
 		if !strings.Contains(last, w) {
@@ -63,7 +63,7 @@ func (m machine) refuses(t *testing.T, args []string, words ...string) {
 	}
 }
 
-// overlay covers directories of the machine, so that what is removed there is removed for the command alone.
+// overlay mounts overlays on directories of the machine, so that removals affect only the command.
 func overlay(t *testing.T, dirs ...string) string {
 	t.Helper()
 	lines := []string{"o=" + t.TempDir(), "mount -t tmpfs none $o"}
@@ -74,7 +74,7 @@ func overlay(t *testing.T, dirs ...string) string {
 }
 
 func TestWithoutRoot(t *testing.T) {
-	// Where another user can execute it.
+	// A directory from which another user can execute it.
 	dir, err := os.MkdirTemp("", "lab-no-root-")
 	if err != nil {
 		t.Fatal(err)
@@ -97,7 +97,7 @@ func TestWithoutRoot(t *testing.T) {
 	}
 }
 
-// Two gigabytes, in a real cgroup.
+// A limit of two gigabytes in a real cgroup.
 func TestLittleMemory(t *testing.T) {
 	group, file := memoryCgroup(t)
 	if err := os.WriteFile(filepath.Join(group, file), []byte("2147483648"), 0o644); err != nil {
@@ -108,7 +108,7 @@ func TestLittleMemory(t *testing.T) {
 	m.refuses(t, []string{"up", "-nodes", "12"}, "a lab of 12 nodes needs 2300 MB of memory", group, "ask for fewer nodes")
 }
 
-// memoryCgroup makes a cgroup for the test, and says which of its files has the limit.
+// memoryCgroup creates a cgroup for the test, and returns the name of its limit file.
 func memoryCgroup(t *testing.T) (dir, file string) {
 	t.Helper()
 	layout, err := cgroup.Detect()
@@ -125,7 +125,7 @@ func memoryCgroup(t *testing.T) (dir, file string) {
 		}
 	}
 	if i < 0 {
-		t.Fatal("no cgroup has a controller of memory")
+		t.Fatal("no cgroup has the memory controller")
 	}
 	dir = filepath.Join(layout.Hierarchies[i].Mount, fmt.Sprintf("lab-preflight-%d", os.Getpid()))
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -167,7 +167,7 @@ func TestNoDebian(t *testing.T) {
 	m.refuses(t, []string{"up", "-nodes", "1"}, "type (as root): apt-get install --no-install-recommends containerd")
 }
 
-// What a virtual machine needs is asked for only where there will be one.
+// The needs of a virtual machine are checked only where one will be used.
 func TestNoQEMU(t *testing.T) {
 	m := machine{prepare: overlay(t, "/usr") + "; rm -f /usr/bin/qemu-system-x86_64"}
 	if errors.Is(probe.IPIP(t.Context()), probe.ErrNoIPIP) {
@@ -184,7 +184,7 @@ func TestNoQEMU(t *testing.T) {
 
 func TestNoNetwork(t *testing.T) {
 	cache := t.TempDir()
-	retries := filepath.Join(cache, "apt.conf") // each would take seconds
+	retries := filepath.Join(cache, "apt.conf") // each retry would take seconds
 	if err := os.WriteFile(retries, []byte("Acquire::Retries \"0\";\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}

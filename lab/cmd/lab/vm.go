@@ -17,13 +17,13 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/vmproto"
 )
 
-// vmTimeScale is how much slower an emulated processor runs a lab.
+// vmTimeScale is the factor by which an emulated processor slows a lab down.
 const vmTimeScale = "10"
 
-// What a virtual machine takes in MB beside its memory: of memory qemu and virtiofsd, of disk the initial file system.
+// Needs of a virtual machine in MB in addition to its memory: memory of qemu and virtiofsd, disk of the initial file system.
 const qemuMemory, initrdDisk = 200, 100
 
-// passedOn are the environment variables that a program in the virtual machine gets.
+// passedOn are the environment variables that are passed to a program in the virtual machine.
 func passedOn() []string {
 	var env []string
 	for _, e := range os.Environ() {
@@ -37,8 +37,8 @@ func passedOn() []string {
 	return append(env, timeScale+"="+vmTimeScale, binaries.InVM+"=1")
 }
 
-// newMachine brings into the cache what a virtual machine needs, and the programs that will be opened inside, where nothing is built.
-// memoryMB is that of the machine.
+// newMachine fills the cache with the needs of a virtual machine and the programs used inside, where nothing is built. memoryMB is the memory
+// of the machine.
 func newMachine(ctx context.Context, memoryMB int, programs ...string) (vm.Machine, error) {
 	needs := preflight.Needs{What: "the virtual machine", Memory: memoryMB + qemuMemory, Less: ", or ask for less where there is -mem",
 		Packages: deps.VM, Space: []preflight.Space{{Dir: os.TempDir(), MB: initrdDisk, Elsewhere: "set TMPDIR to a directory of another one"}}}
@@ -109,7 +109,7 @@ func exitCode(code int, err error) error {
 	return err
 }
 
-// runVMTest is for go test -exec: it runs a static test binary with no other files than its testdata and busybox.
+// runVMTest is for go test -exec: it runs a static test binary with only its testdata and busybox.
 func runVMTest(ctx context.Context, args []string) error {
 	f := flags("vmtest")
 	memory := f.Int("mem", 1024, "memory of the virtual machine in MB")
@@ -142,7 +142,7 @@ func runVMTest(ctx context.Context, args []string) error {
 	return exitCode(m.Run(ctx))
 }
 
-// addBusybox gives a test the usual small programs: ip, ping, nc, a shell.
+// addBusybox adds the common small programs: ip, ping, nc, a shell.
 func addBusybox(m *vm.Machine) error {
 	path, err := exec.LookPath("busybox")
 	if err != nil {

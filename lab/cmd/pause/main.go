@@ -1,4 +1,4 @@
-// Command pause holds a pod's namespaces: it waits to be killed and reaps what is left to it.
+// Command pause holds a pod's namespaces: it waits for a signal and reaps orphans.
 package main
 
 import (

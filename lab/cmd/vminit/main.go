@@ -1,5 +1,5 @@
-// Command vminit is the first process of a test's virtual machine. It mounts file systems, loads modules, runs one program,
-// tells the launcher its exit code and powers the machine off.
+// Command vminit is the first process of a test's virtual machine. It mounts file systems, loads modules, runs one program, reports its exit
+// code to the launcher and powers the machine off.
 package main
 
 import (
@@ -29,13 +29,13 @@ func main() {
 	if err := tell(code); err != nil {
 		fmt.Fprintln(os.Stderr, "vminit:", err)
 	}
-	// The kernel's farewell is an emergency message to it, and no part of the program's output.
+	// The kernel logs its power-off as an emergency message on the console, where it would be part of the program's output.
 	if err := os.WriteFile("/proc/sys/kernel/printk", []byte("0 4 0 7"), 0); err != nil {
 		fmt.Fprintln(os.Stderr, "vminit:", err)
 	}
 	unix.Sync()
 	err = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
-	fmt.Fprintln(os.Stderr, "vminit: power off:", err) // and then the kernel panics, which ends the machine too
+	fmt.Fprintln(os.Stderr, "vminit: power off:", err) // the exit of init then panics the kernel, which also ends the machine
 }
 
 func live() (int, error) {
@@ -50,7 +50,7 @@ func live() (int, error) {
 	if err := mountKernel(""); err != nil {
 		return 0, err
 	}
-	// Nothing is mounted on /tmp: the launcher's directory, which the initramfs has a copy of, may be below it.
+	// /tmp is not mounted: the launcher's directory, of which the initramfs has a copy, may be below it.
 	if err := errors.Join(os.MkdirAll("/tmp", 0o755), os.Chmod("/tmp", 0o777|os.ModeSticky)); err != nil {
 		return 0, err
 	}
@@ -83,7 +83,7 @@ func mountAll(root string, mounts []mount) error {
 	return nil
 }
 
-// mountKernel mounts what every program expects below a root.
+// mountKernel mounts the kernel's file systems below a root.
 func mountKernel(root string) error {
 	err := mountAll(root, []mount{
 		{"proc", "/proc", ""}, {"sysfs", "/sys", ""}, {"devtmpfs", "/dev", ""}, {"devpts", "/dev/pts", "ptmxmode=0666"},
@@ -93,7 +93,7 @@ func mountKernel(root string) error {
 	if err != nil {
 		return err
 	}
-	// devtmpfs has the devices only; a shell's <(...) needs /dev/fd.
+	// devtmpfs has only devices; <(...) of a shell needs /dev/fd.
 	links := map[string]string{"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2"}
 	for name, target := range links {
 		if err := os.Symlink(target, filepath.Join(root, "/dev", name)); err != nil && !errors.Is(err, os.ErrExist) {
@@ -125,7 +125,7 @@ func load(path string) error {
 	return unix.FinitModule(int(f.Fd()), "", 0)
 }
 
-// sharedRoot lays a layer in memory over the launcher's root directory and makes that the root, as switch_root(8) does.
+// sharedRoot mounts an overlay in memory on the launcher's root directory and makes it the root, as switch_root(8) does.
 func sharedRoot(c vmproto.Config) error {
 	const lower, rw, root = "/lower", "/rw", "/root"
 	for _, dir := range []string{lower, rw, root} {
@@ -199,7 +199,7 @@ func runProgram(c vmproto.Config) (int, error) {
 	if errors.As(err, &exit) {
 		status, ok := exit.Sys().(syscall.WaitStatus)
 		if ok && status.Signaled() {
-			return 128 + int(status.Signal()), nil // as a shell has it
+			return 128 + int(status.Signal()), nil // as in a shell
 		}
 		return exit.ExitCode(), nil
 	}

@@ -1,7 +1,7 @@
-// Package binaries builds the programs that a lab runs, and keeps them in a cache outside the clone.
+// Package binaries builds the programs that a lab runs, and caches them outside the clone.
 //
-// It owns the cache directory and nothing else. A program's place is named by a hash of all that it is built from, so a
-// clone never runs a program that its sources would not give, and a fresh clone on a warm machine builds nothing.
+// It owns only the cache directory. The path of a program contains a hash of all its inputs, so that a clone never runs a program of other
+// sources, and a fresh clone on a machine with a filled cache builds nothing.
 package binaries
 
 import (
@@ -25,7 +25,7 @@ import (
 // ModulePath is the path of the Go module that the lab's programs are built from.
 const ModulePath = "github.com/tortie-net/tortie/lab"
 
-// kept is how many builds of one program stay in the cache: the current one and those of two other branches or clones.
+// kept is the number of cached builds of one program: the current one and those of two other branches or clones.
 const kept = 3
 
 // Target is one program: its name in the cache and the package that it is built from.
@@ -35,19 +35,19 @@ type Target struct {
 	// Sources are the directories of this module whose files the program is built from. The packages of other modules
 	// are covered by go.sum.
 	Sources []string
-	// Module is the directory, below the lab's module, of a module of its own that it is built in; "" is the lab's.
+	// Module is the directory of a separate Go module, below the lab's module; "" is the lab's own.
 	Module string
-	// Tags are build tags, beside those of all.
+	// Tags are additional build tags.
 	Tags []string
 }
 
-// like reports whether one go command builds both: for the same module with the same tags.
+// like reports whether one go command can build both: the same module and tags.
 func (t Target) like(o Target) bool { return t.Module == o.Module && slices.Equal(t.Tags, o.Tags) }
 
 // Targets are the programs of a lab, slowest first.
 var Targets = []Target{
 	{Name: "hyperkube", Package: "./cmd/hyperkube", Sources: []string{"cmd/hyperkube", "internal/etcd"}},
-	// With its shim and ctr beside it: all tools of its module.
+	// Built together with its shim and ctr: all tools of its module.
 	{Name: "containerd", Package: "tool", Module: "containerd", Tags: []string{"no_btrfs", "no_devmapper", "no_zfs"}},
 	{Name: "coredns", Package: ".", Sources: []string{"coredns"}, Module: "coredns"},
 	{Name: "kubectl", Package: "k8s.io/kubernetes/cmd/kubectl"},
@@ -56,31 +56,31 @@ var Targets = []Target{
 	{Name: "vminit", Package: "./cmd/vminit", Sources: []string{"cmd/vminit", "internal/vmproto"}},
 }
 
-// Others are programs that a lab does without, and some tests need.
+// Others are programs that only some tests need.
 var Others = []Target{
-	// API servers of other releases, each a module of its own: the oldest that has all that the chart's policies use, and the one before it.
+	// API servers of other releases, each in a module of its own: the oldest with everything that the chart's policies use, and the one
+	// before.
 	{Name: "kube-apiserver-1.30", Package: ".", Sources: []string{"versions/kube-apiserver-1.30"}, Module: "versions/kube-apiserver-1.30"},
 	{Name: "kube-apiserver-1.31", Package: ".", Sources: []string{"versions/kube-apiserver-1.31"}, Module: "versions/kube-apiserver-1.31"},
 }
 
-// Cache finds programs, and builds those that are missing.
+// Cache returns cached programs, and builds missing ones.
 type Cache struct {
-	// Dir is the cache's directory; it is made when needed.
+	// Dir is the cache's directory; it is created if necessary.
 	Dir string
 	// Module is the root of the lab's Go module.
 	Module string
 	// Log takes the progress of builds.
 	Log io.Writer
-	// ReadOnly makes a missing program an error instead of building it.
+	// ReadOnly returns an error for a missing program instead of building it.
 	ReadOnly bool
 }
 
-// InVM is the environment variable that is set inside a lab's virtual machine. There is no network there, and what is built there
-// is lost, so the cache is read-only.
+// InVM is the environment variable that is set inside a lab's virtual machine, where the cache is read-only: there is no network, and builds
+// would be lost.
 const InVM = "TORTIE_LAB_VM"
 
-// Open returns the user's cache for the clone that the working directory is in, or else the one that the running program
-// lies in.
+// Open returns the user's cache for the clone of the working directory, or else of the running program.
 func Open(log io.Writer) (*Cache, error) {
 	dir, err := DefaultDir()
 	if err != nil {
@@ -101,7 +101,7 @@ func Open(log io.Writer) (*Cache, error) {
 	return &Cache{Dir: dir, Module: module, Log: log, ReadOnly: os.Getenv(InVM) != ""}, nil
 }
 
-// DefaultDir is the directory of the cache when nobody names one: tortie in the user's cache directory.
+// DefaultDir returns the default directory: tortie in the user's cache directory.
 func DefaultDir() (string, error) {
 	base, err := os.UserCacheDir()
 	if err != nil {
@@ -110,8 +110,8 @@ func DefaultDir() (string, error) {
 	return filepath.Join(base, "tortie"), nil
 }
 
-// FindModule returns the root of the lab's module: the nearest one at or above any of the starting directories, which may
-// be the module itself, a directory of it, or a directory of the repository that holds it as lab/.
+// FindModule returns the root of the lab's module: the nearest one at or above a starting directory, which may also be a directory of the
+// repository that contains it as lab/.
 func FindModule(starts ...string) (string, error) {
 	for _, start := range starts {
 		start, err := filepath.Abs(start) // "." has no parent
@@ -141,13 +141,13 @@ func isModule(dir string) bool {
 	return strings.TrimSpace(line) == "module "+ModulePath
 }
 
-// program is a target and the place of its program in the cache.
+// program is a target with its path in the cache.
 type program struct {
 	Target
 	path string
 }
 
-// Path returns the path of a program, building it first when the cache has none that its sources would give.
+// Path returns the path of a program of the current sources, and builds it if it is not cached.
 func (c *Cache) Path(ctx context.Context, name string) (string, error) {
 	paths, err := c.Paths(ctx, name)
 	if err != nil {
@@ -156,8 +156,8 @@ func (c *Cache) Path(ctx context.Context, name string) (string, error) {
 	return paths[0], nil
 }
 
-// Paths is Path for several programs. Those that are missing are built by as few go commands as can be, so that packages which several
-// of them have are compiled, and counted, once.
+// Paths is Path for several programs. Missing ones are built by as few go commands as possible, so that common packages are compiled, and
+// counted, once.
 func (c *Cache) Paths(ctx context.Context, names ...string) ([]string, error) {
 	paths := make([]string, len(names))
 	var missing []program
@@ -194,7 +194,7 @@ func namesOf(programs []program, separator string) string {
 	return strings.Join(names, separator)
 }
 
-// find returns a program's place in the cache, where it need not be.
+// find returns a program's path in the cache, which may not exist.
 func (c *Cache) find(name string) (program, error) {
 	all := slices.Concat(Targets, Others)
 	i := slices.IndexFunc(all, func(t Target) bool { return t.Name == name })
@@ -205,7 +205,7 @@ func (c *Cache) find(name string) (program, error) {
 	return program{all[i], filepath.Join(c.Dir, name+"-"+key, name)}, err
 }
 
-// Key is the hash of everything that a program is built from: go.mod, go.sum, its sources, the flags and the Go release.
+// Key returns the hash of all inputs of a program: go.mod, go.sum, sources, flags and the Go release.
 func (c *Cache) Key(t Target) (string, error) {
 	files := []string{filepath.Join(t.Module, "go.mod"), filepath.Join(t.Module, "go.sum")}
 	for _, dir := range t.Sources {
@@ -232,7 +232,7 @@ func (c *Cache) Key(t Target) (string, error) {
 	return hex.EncodeToString(h.Sum(nil))[:16], nil
 }
 
-// sources lists the Go files of a directory that go into a build, relative to the module, sorted.
+// sources returns the Go files of a directory that are part of a build, relative to the module, sorted.
 func sources(module, dir string) ([]string, error) {
 	var files []string
 	err := filepath.WalkDir(filepath.Join(module, dir), func(path string, d fs.DirEntry, err error) error {
@@ -246,7 +246,7 @@ func sources(module, dir string) ([]string, error) {
 	return files, err
 }
 
-// lock takes the lock of one program, so that two labs that start at once build it once.
+// lock locks one program, so that labs that start concurrently build it once.
 func (c *Cache) lock(ctx context.Context, name string) (*os.File, error) {
 	if err := os.MkdirAll(c.Dir, 0o755); err != nil {
 		return nil, err
@@ -283,7 +283,7 @@ func flock(f *os.File) error {
 	}
 }
 
-// prune removes the oldest builds of a program. One that runs keeps running: its file goes when its last user does.
+// prune removes the oldest builds of a program. A running one keeps running: its file is freed by its last process.
 func (c *Cache) prune(t Target) error {
 	dirs, err := filepath.Glob(filepath.Join(c.Dir, t.Name+"-*"))
 	if err != nil || len(dirs) <= kept {

@@ -10,12 +10,12 @@ import (
 	"testing"
 )
 
-// module makes a module of the lab's name with one small program, so that builds take no time.
+// module creates a module with the lab's name and one small program, for fast builds.
 func module(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	write(t, dir, "go.mod", "module "+ModulePath+"\n\ngo 1.26\n\nrequire k8s.io/kubernetes v1.36.3\n\nreplace k8s.io/kubernetes => ./kubernetes\n")
-	write(t, dir, "kubernetes/go.mod", "module k8s.io/kubernetes\n") // its version is all that is needed of it
+	write(t, dir, "kubernetes/go.mod", "module k8s.io/kubernetes\n") // only its version is used
 	write(t, dir, "go.sum", "")
 	write(t, dir, "cmd/pause/main.go", "package main\n\nfunc main() { println(\"one\") }\n")
 	return dir
@@ -128,7 +128,7 @@ func TestBuildOnceForAll(t *testing.T) {
 	}
 	out, err := exec.Command(paths[0]).CombinedOutput()
 	if err != nil || string(out) != "one\n" {
-		t.Errorf("the program says %q, %v", out, err)
+		t.Errorf("the program printed %q, %v", out, err)
 	}
 	if left, _ := filepath.Glob(filepath.Join(cacheDir, "building-*")); len(left) > 0 {
 		t.Errorf("left in the cache: %q", left)
@@ -166,7 +166,7 @@ func TestPruneKeepsTheNewest(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out, err := exec.Command(current).CombinedOutput(); err != nil || string(out) != "5\n" {
-		t.Errorf("the current program says %q, %v", out, err)
+		t.Errorf("the current program printed %q, %v", out, err)
 	}
 }
 

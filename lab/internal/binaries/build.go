@@ -17,20 +17,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stopTime is how long a go command that was interrupted may take to end.
+// stopTime is the limit for the exit of an interrupted go command.
 const stopTime = 30 * time.Second
 
 var kubernetesVersion = regexp.MustCompile(`(?m)^\s*(?:require\s+)?k8s\.io/kubernetes (v1\.([0-9]+)\.[0-9]+)$`)
 
-// flags are those of a build: static, without paths of this machine.
+// flags are the build flags: static, without paths of this machine.
 func (c *Cache) flags(t Target) ([]string, error) {
 	ld, err := c.stamps("-s -w", t.Module)
 	tags := strings.Join(append([]string{"osusergo", "netgo"}, t.Tags...), ",")
 	return []string{"-trimpath", "-buildvcs=false", "-tags", tags, "-ldflags", ld}, err
 }
 
-// stamps adds Kubernetes' release to the linker's flags: without it a server calls itself v0.0.0-master in /version, and Helm's
-// kubeVersion checks fail.
+// stamps adds Kubernetes' release to the linker's flags: otherwise a server reports v0.0.0-master in /version, and Helm's kubeVersion checks
+// fail.
 func (c *Cache) stamps(ld, module string) (string, error) {
 	mod, err := os.ReadFile(filepath.Join(c.Module, module, "go.mod"))
 	if err != nil {
@@ -49,7 +49,7 @@ func (c *Cache) stamps(ld, module string) (string, error) {
 	return ld, nil
 }
 
-// buildAll builds programs, those that one go command can build together.
+// buildAll builds programs, with one go command where possible.
 func (c *Cache) buildAll(ctx context.Context, missing []program) error {
 	for len(missing) > 0 {
 		first := missing[0].Target
@@ -62,9 +62,9 @@ func (c *Cache) buildAll(ctx context.Context, missing []program) error {
 	return nil
 }
 
-// build builds programs that are alike, unless another process has done so by the time that it is our turn.
+// build builds programs of one go command, unless another process has built them while this one waited for the lock.
 func (c *Cache) build(ctx context.Context, group []program) error {
-	// All processes take locks in one order.
+	// All processes lock in the same order.
 	slices.SortFunc(group, func(a, b program) int { return strings.Compare(a.Name, b.Name) })
 	for _, p := range group {
 		lock, err := c.lock(ctx, p.Name)
@@ -77,7 +77,7 @@ func (c *Cache) build(ctx context.Context, group []program) error {
 	if len(group) == 0 {
 		return nil
 	}
-	// Whoever holds the lock is the only builder: what lies here is of one that was killed.
+	// Only the holder of the lock builds: files here are of a killed builder.
 	work := "building-" + group[0].Name + "-"
 	if err := removeGlob(filepath.Join(c.Dir, work+"*")); err != nil {
 		return err
@@ -98,8 +98,7 @@ func (c *Cache) build(ctx context.Context, group []program) error {
 	return nil
 }
 
-// keep moves a program that was built in dir to its place, where it appears as a whole. A module of its own is built alone, and all
-// its programs lie beside each other.
+// keep moves a program from dir to its path atomically. A separate module is built alone, with all its programs in one directory.
 func (c *Cache) keep(p program, dir string) error {
 	if p.Module == "" {
 		own := filepath.Join(dir, "of-"+p.Name)
@@ -167,8 +166,8 @@ func (c *Cache) compile(ctx context.Context, group []program, dir string) error 
 	return nil
 }
 
-// command is a go command in a target's module, with its temporary files in a directory that the caller removes: an interrupted go does
-// not always do so. A terminal's Ctrl-C reaches it, and its compilers, only when ctx ends.
+// command returns a go command in a target's module, with temporary files in a directory that the caller removes, as an interrupted go does
+// not always do so. Ctrl-C on a terminal reaches it, and its compilers, only when ctx ends.
 func (c *Cache) command(ctx context.Context, t Target, temp string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = filepath.Join(c.Module, t.Module)
@@ -179,10 +178,10 @@ func (c *Cache) command(ctx context.Context, t Target, temp string, args ...stri
 	return cmd
 }
 
-// compilerMemory is what a compiler of one of Kubernetes' large packages, or a linker, takes.
+// compilerMemory is the memory of a compiler of one of Kubernetes' large packages, or of a linker.
 const compilerMemory = 1500 << 20
 
-// parallel is how many compilers run at once: as many as there are processors, if they fit into the memory.
+// parallel returns the number of concurrent compilers: one per processor, if they fit into memory.
 func parallel() int {
 	var info unix.Sysinfo_t
 	n := runtime.NumCPU()

@@ -6,7 +6,7 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/remedy"
 )
 
-// causes are what the go command prints when something beside the sources is missing, and what helps.
+// causes are messages of the go command about missing dependencies other than sources, with remedies.
 var causes = []remedy.Cause{
 	{Said: regexp.MustCompile(`(?m)^.*no space left on device.*$`),
 		Remedy: "the disk is full: Go keeps what it has compiled in GOCACHE and modules in GOMODCACHE, the lab its programs in ~/.cache/tortie; " +

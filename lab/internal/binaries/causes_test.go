@@ -7,7 +7,7 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/remedy"
 )
 
-// What go has really printed, and what of the remedy helps.
+// Real messages of go, with parts of their remedies.
 func TestCauses(t *testing.T) {
 	for output, want := range map[string]string{
 		`cmd/vminit/main.go:15:2: golang.org/x/sys@v0.47.0: Get "https://proxy.golang.org/golang.org/x/sys/@v/v0.47.0.zip": dial tcp: lookup proxy.golang.org on 10.255.255.53:53: dial udp 10.255.255.53:53: connect: network is unreachable`: "with network",
@@ -20,12 +20,12 @@ func TestCauses(t *testing.T) {
 	} {
 		got := remedy.Of(output, causes)
 		if !strings.Contains(got, want) || strings.Contains(got, "\n") {
-			t.Errorf("of %q it says %q, want %q in one line", output, got, want)
+			t.Errorf("remedy of %q is %q, want %q in one line", output, got, want)
 		}
 	}
 	for _, output := range []string{"", "exit status 1\n# x\n./main.go:3:15: undefined: undefinedName", "x.go:1: cannot use certificate (variable) as int value"} {
 		if got := remedy.Of(output, causes); got != "" {
-			t.Errorf("of %q it says %q", output, got)
+			t.Errorf("remedy of %q is %q, want none", output, got)
 		}
 	}
 }

@@ -20,18 +20,18 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/remedy"
 )
 
-// How often progress is shown: on a terminal, where one line is rewritten, and in a log.
+// Intervals of progress: on a terminal, where one line is rewritten, and in a log.
 const (
 	terminalPause = time.Second
 	logPause      = 10 * time.Second
 )
 
-// progress shows what go commands do: modules that are downloaded, packages that are compiled.
+// progress reports what go commands do: downloaded modules and compiled packages.
 type progress struct {
 	out      io.Writer
 	name     string
 	terminal bool
-	stop     func() // ends the ticks
+	stop     func() // stops the ticker
 
 	mu         sync.Mutex // guards out and what follows
 	start      time.Time  // of what is being done
@@ -76,7 +76,7 @@ func (p *progress) tick(done <-chan struct{}) {
 	}
 }
 
-// clearLine returns to the begin of a terminal's line and empties it.
+// clearLine returns to the beginning of a terminal's line and clears it.
 const clearLine = "\r\x1b[K"
 
 func (p *progress) show(now time.Time) {
@@ -90,7 +90,7 @@ func (p *progress) show(now time.Time) {
 	}
 }
 
-// line says how far the work is after it has taken so long.
+// line returns the progress after a time.
 func (p *progress) line(took time.Duration) string {
 	took = took.Round(time.Second)
 	switch {
@@ -117,7 +117,7 @@ func (p *progress) plan(ctx context.Context, list *exec.Cmd) (packages int, err 
 	return packages, nil
 }
 
-// compiling begins the compilation of so many packages. What was downloaded for it is said with its size.
+// compiling starts the compilation of this number of packages, and reports the downloads for it.
 func (p *progress) compiling(packages int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -126,7 +126,7 @@ func (p *progress) compiling(packages int) {
 	p.print(fmt.Sprintf("%d packages to compile; what is compiled is kept when this is interrupted", packages))
 }
 
-// print writes a line that stays.
+// print writes a permanent line.
 func (p *progress) print(text string) {
 	if text == "" {
 		return
@@ -137,7 +137,7 @@ func (p *progress) print(text string) {
 	fmt.Fprintf(p.out, "%s: %s\n", p.name, text)
 }
 
-// end ends the progress; it may be called twice.
+// end stops the progress; it is idempotent.
 func (p *progress) end() {
 	p.stop()
 	p.mu.Lock()
@@ -148,7 +148,7 @@ func (p *progress) end() {
 	p.ended = true
 }
 
-// run runs a go command and follows what it prints on standard error. The error holds what is not progress: the compiler's errors.
+// run runs a go command and follows its standard error. The error contains the lines that are not progress: those of the compiler.
 func (p *progress) run(ctx context.Context, cmd *exec.Cmd) error {
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
@@ -195,7 +195,7 @@ func (p *progress) follow(r io.Reader) string {
 	return strings.Join(rest, "\n")
 }
 
-// moduleCache is where Go keeps the modules that it has downloaded, "" when go does not say.
+// moduleCache returns the directory of Go's module cache, or "".
 func moduleCache() string {
 	out, err := exec.Command("go", "env", "GOMODCACHE").Output()
 	if err != nil {
@@ -204,7 +204,7 @@ func moduleCache() string {
 	return filepath.Join(strings.TrimSpace(string(out)), "cache", "download")
 }
 
-// downloadedText says how many modules were downloaded and how large their archives are, "" for none.
+// downloadedText returns the number and total size of downloaded modules, "" for none.
 func downloadedText(modules []string, cache string) string {
 	if len(modules) == 0 {
 		return ""
@@ -220,7 +220,7 @@ func downloadedText(modules []string, cache string) string {
 	return fmt.Sprintf("%d Go modules downloaded, %.1f MB", len(modules), float64(size)/(1<<20))
 }
 
-// escape is how a module's path and version stand in the file system: https://go.dev/ref/mod#module-cache.
+// escape returns the path of a module and version in the cache: https://go.dev/ref/mod#module-cache.
 func escape(s string) string {
 	var b strings.Builder
 	for _, r := range s {

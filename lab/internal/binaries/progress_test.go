@@ -49,8 +49,8 @@ func TestDownloadedTextHasTheSize(t *testing.T) {
 	}
 }
 
-// TestInterruptedBuildLeavesNothing ends a build while the compiler runs: neither the cache nor the directory of temporary files keeps
-// a trace, and the next build is a whole one.
+// TestInterruptedBuildLeavesNothing interrupts a build while the compiler runs: the cache and the directory of temporary files have no trace,
+// and the next build succeeds.
 func TestInterruptedBuildLeavesNothing(t *testing.T) {
 	dir, temp := module(t), t.TempDir()
 	t.Setenv("TMPDIR", temp)

@@ -9,14 +9,13 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/preflight"
 )
 
-// cacheMB is what must be free in Go's cache in any case: on a full disk go says of packages of its own that they do not exist.
+// cacheMB is the minimum free space of Go's cache: on a full disk go reports its own packages as missing.
 const cacheMB = 50
 
-// packageMB is what a compiled package takes on average, once in go's temporary files and once in its cache: 3086 of Kubernetes and helm
-// take 3.3 GB.
+// packageMB is the average space of a compiled package, in go's temporary files and in its cache: 3086 of Kubernetes and helm take 3.3 GB.
 const packageMB = 1
 
-// weights are what linking takes at its peak, in MB of memory, and of disk for the program twice. Others are small.
+// weights are the needs of linking at its peak, in MB of memory, and of disk for the program twice. Others are small.
 var weights = map[string]struct{ memory, disk int }{
 	"hyperkube":  {2300, 260},
 	"containerd": {1100, 220},
@@ -28,7 +27,7 @@ var weights = map[string]struct{ memory, disk int }{
 	"kubectl":             {900, 120},
 }
 
-// fits returns an error if this machine has not got what a build of so many packages takes.
+// fits returns an error if this machine lacks the memory or disk for a build of this number of packages.
 func (c *Cache) fits(ctx context.Context, group []program, packages int) error {
 	memory, disk := 300, 20
 	for _, p := range group {

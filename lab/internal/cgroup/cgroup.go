@@ -1,9 +1,7 @@
-// Package cgroup gives each node of a lab a cgroup of its own, in every hierarchy that the machine has mounted: one with
-// cgroup v2, several with v1.
+// Package cgroup creates a cgroup for each node of a lab, in every mounted hierarchy of the machine: one with cgroup v2, several with v1.
 //
-// It owns the cgroups tortie-LAB and what is below them. Without one each, the kubelets of two nodes would fight over
-// /kubepods. On a v2 machine whose root does not pass on a controller that a kubelet needs, it enables that one, and takes
-// it back at the end.
+// It owns the cgroups tortie-LAB and those below. Without separate ones, the kubelets of two nodes would conflict in /kubepods. On a v2
+// machine whose root does not delegate a controller that a kubelet needs, it enables that controller, and disables it at the end.
 package cgroup
 
 import (
@@ -23,24 +21,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// needed are the controllers that a kubelet expects, and io, which containerd uses where it is.
+// needed are the controllers that a kubelet needs, and io, which containerd uses if available.
 var needed = []string{"cpu", "cpuset", "memory", "pids", "io"}
 
-// leaf is the cgroup below a node's own that holds the node's daemons: v2 allows no process in a cgroup that passes
-// controllers on.
+// leaf is the cgroup below a node's own for the node's daemons: v2 allows no process in a cgroup that delegates controllers.
 const leaf = "daemons"
 
 // Hierarchy is a mounted cgroup file system.
 type Hierarchy struct {
-	// Mount is where the machine has it.
+	// Mount is its mount point on the machine.
 	Mount string
-	// Options are those that mount it again: its controllers, or none and a name. They are empty for v2.
+	// Options are the mount options that select it: its controllers, or none and a name. They are empty for v2.
 	Options []string
 }
 
-// Layout is how the machine has its cgroups.
+// Layout is the machine's set of cgroup hierarchies.
 type Layout struct {
-	// V2 says that there is one hierarchy, of version 2.
+	// V2: there is one hierarchy, of version 2.
 	V2          bool
 	Hierarchies []Hierarchy
 }
@@ -66,7 +63,7 @@ func Detect() (Layout, error) {
 	return l, nil
 }
 
-// add takes a line of mountinfo(5): mount point in field 5; after the lone dash type, source and superblock options.
+// add parses a line of mountinfo(5): mount point in field 5; after the lone dash type, source and superblock options.
 func (l *Layout) add(line string) {
 	left, right, ok := strings.Cut(line, " - ")
 	before, after := strings.Fields(left), strings.Fields(right)
@@ -82,7 +79,7 @@ func (l *Layout) add(line string) {
 	}
 }
 
-// v1Options keeps of a superblock's options those that say which hierarchy it is.
+// v1Options returns the superblock options that identify a hierarchy.
 func v1Options(super string) []string {
 	var keep []string
 	for _, o := range strings.Split(super, ",") {
@@ -99,7 +96,7 @@ func v1Options(super string) []string {
 
 func top(lab string) string { return "tortie-" + lab }
 
-// Create makes a node's cgroups. It returns the controllers that it had to enable in the root of a v2 hierarchy.
+// Create creates a node's cgroups, and returns the controllers that it had to enable in the root of a v2 hierarchy.
 func (l Layout) Create(lab, node string) (enabled []string, err error) {
 	for _, h := range l.Hierarchies {
 		dir := filepath.Join(h.Mount, top(lab), node)
@@ -107,9 +104,9 @@ func (l Layout) Create(lab, node string) (enabled []string, err error) {
 			return enabled, fmt.Errorf("make the cgroup of node %s: %w", node, err)
 		}
 		if l.V2 {
-			enabled, err = passOn(h.Mount)
+			enabled, err = delegate(h.Mount)
 			if err == nil {
-				_, err = passOn(filepath.Dir(dir))
+				_, err = delegate(filepath.Dir(dir))
 			}
 		} else if slices.Contains(h.Options, "cpuset") {
 			err = errors.Join(fillCpuset(filepath.Dir(dir)), fillCpuset(dir))
@@ -121,8 +118,8 @@ func (l Layout) Create(lab, node string) (enabled []string, err error) {
 	return enabled, nil
 }
 
-// passOn enables every needed controller that a cgroup has for its children, and returns those that were not before.
-func passOn(dir string) ([]string, error) {
+// delegate enables every needed controller of a cgroup for its children, and returns those that were not enabled before.
+func delegate(dir string) ([]string, error) {
 	has, err := fields(filepath.Join(dir, "cgroup.controllers"))
 	if err != nil {
 		return nil, err
@@ -150,7 +147,7 @@ func fields(path string) ([]string, error) {
 	return strings.Fields(string(b)), err
 }
 
-// fillCpuset copies the parent's processors and memory nodes: in v1 they are empty at first, and no process may enter.
+// fillCpuset copies the parent's processors and memory nodes: in v1 they are initially empty, and no process may enter.
 func fillCpuset(dir string) error {
 	for _, name := range []string{"cpuset.cpus", "cpuset.mems"} {
 		b, err := os.ReadFile(filepath.Join(filepath.Dir(dir), name))
@@ -175,8 +172,7 @@ func (l Layout) Join(lab, node string) error {
 	return nil
 }
 
-// Mount mounts the hierarchies below dir (a node's /sys/fs/cgroup), as the cgroup namespace of the caller shows them: its
-// own cgroup is their root.
+// Mount mounts the hierarchies below dir (a node's /sys/fs/cgroup), as seen from the caller's cgroup namespace: its own cgroup is their root.
 func (l Layout) Mount(dir string) error {
 	if l.V2 {
 		if err := unix.Mount("cgroup2", dir, "cgroup2", 0, ""); err != nil {
@@ -203,7 +199,7 @@ func (l Layout) Mount(dir string) error {
 	return nil
 }
 
-// linkEach lets each controller of a shared hierarchy (cpu,cpuacct) be found by its own name.
+// linkEach links each controller of a shared hierarchy (cpu,cpuacct) by its own name.
 func linkEach(dir, name string) error {
 	controllers := strings.Split(name, ",")
 	if len(controllers) == 1 {
@@ -225,12 +221,12 @@ func (l Layout) enterLeaf(dir string) error {
 	if err := os.WriteFile(filepath.Join(own, "cgroup.procs"), []byte("0"), 0); err != nil {
 		return fmt.Errorf("enter the cgroup of the daemons: %w", err)
 	}
-	_, err := passOn(dir)
+	_, err := delegate(dir)
 	return err
 }
 
-// Remove kills whatever is left in a lab's cgroups and removes them, and takes back the controllers that Create enabled
-// unless another cgroup has come to use them. None there is not an error.
+// Remove kills the processes in a lab's cgroups and removes these, and disables the controllers that Create enabled unless another cgroup uses
+// them. Missing cgroups are not an error.
 func (l Layout) Remove(ctx context.Context, lab string, enabled []string) error {
 	var errs []error
 	for _, h := range l.Hierarchies {
@@ -248,7 +244,7 @@ func (l Layout) Remove(ctx context.Context, lab string, enabled []string) error 
 	return errors.Join(errs...)
 }
 
-// Empty kills whatever is left of a node and removes its cgroups. None there is not an error.
+// Empty kills the processes of a node and removes its cgroups. Missing cgroups are not an error.
 func (l Layout) Empty(ctx context.Context, lab, node string) error {
 	var errs []error
 	for _, h := range l.Hierarchies {
@@ -259,7 +255,7 @@ func (l Layout) Empty(ctx context.Context, lab, node string) error {
 	return errors.Join(errs...)
 }
 
-// removeTree tries until ctx ends: a process that was killed leaves its cgroup a moment later.
+// removeTree retries until ctx ends: a killed process leaves its cgroup asynchronously.
 func removeTree(ctx context.Context, dir string) error {
 	t := time.NewTicker(10 * time.Millisecond)
 	defer t.Stop()
@@ -313,7 +309,7 @@ func killAll(dir string) error {
 	for _, s := range pids {
 		pid, err := strconv.Atoi(s)
 		if err != nil || pid <= 1 {
-			continue // 0 stands for a process of another pid namespace, which is not ours to reach
+			continue // 0 is a process of another PID namespace
 		}
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 			return err

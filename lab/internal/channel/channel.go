@@ -1,6 +1,6 @@
-// Package channel runs commands inside a virtual machine from outside of it: over a serial port of the virtual machine,
-// which the launcher's side sees as a Unix socket. It serves one caller at a time; others wait in the socket's queue. The
-// supervisor of a lab on this machine is asked in the same way.
+// Package channel runs commands inside a virtual machine from outside: over a serial port of the virtual machine, which is a Unix socket on
+// the launcher's side. It serves one client at a time; others wait in the socket's queue. The supervisor of a lab on this machine is
+// controlled in the same way.
 package channel
 
 import (
@@ -19,9 +19,9 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/vmproto"
 )
 
-// request asks for one run of a command. One without arguments only asks whether somebody is there.
+// request is one command to run. Without arguments it only checks that a server responds.
 type request struct {
-	// ID is in every reply: what is left of an earlier, interrupted call is told apart.
+	// ID is in every reply, to detect replies to an earlier, interrupted call.
 	ID   string
 	Args []string
 }
@@ -69,10 +69,10 @@ func Call(ctx context.Context, socket string, args []string, stdout, stderr io.W
 	}
 }
 
-// Runner runs a command and returns its exit code; an error says why it could not.
+// Runner runs a command and returns its exit code, or the reason why it could not run.
 type Runner func(ctx context.Context, args []string, stdout, stderr io.Writer) (int, error)
 
-// Serve answers calls on the virtual machine's side until ctx ends.
+// Serve serves calls on the virtual machine's side until ctx ends.
 func Serve(ctx context.Context, run Runner) error {
 	path, err := port()
 	if err != nil {
@@ -86,7 +86,7 @@ func Serve(ctx context.Context, run Runner) error {
 	return serve(ctx, f, run)
 }
 
-// port finds the device of the serial port by its name.
+// port returns the device of the serial port with the channel's name.
 func port() (string, error) {
 	names, err := filepath.Glob("/sys/class/virtio-ports/*/name")
 	if err != nil {
@@ -101,7 +101,7 @@ func port() (string, error) {
 	return "", fmt.Errorf("this virtual machine has no port %s", vmproto.ChannelName)
 }
 
-// idle is how long to wait before reading again when no caller is connected: the port then says EOF at once.
+// idle is the pause before the next read while no client is connected: the port returns EOF at once.
 const idle = 50 * time.Millisecond
 
 func serve(ctx context.Context, rw io.ReadWriter, run Runner) error {
@@ -115,7 +115,7 @@ func serve(ctx context.Context, rw io.ReadWriter, run Runner) error {
 	return ctx.Err()
 }
 
-// answerAll answers until nothing can be read. It decodes afresh for each caller: an interrupted one may have left half a line.
+// answerAll serves until nothing can be read. It uses a new decoder for each client: an interrupted one may have left half a line.
 func answerAll(ctx context.Context, rw io.ReadWriter, run Runner) {
 	for requests := json.NewDecoder(rw); ; {
 		var r request
@@ -126,7 +126,7 @@ func answerAll(ctx context.Context, rw io.ReadWriter, run Runner) {
 	}
 }
 
-// Listen answers calls at a Unix socket of this machine until ctx ends, several at a time.
+// Listen serves calls at a Unix socket of this machine until ctx ends, several concurrently.
 func Listen(ctx context.Context, socket string, run Runner) error {
 	var c net.ListenConfig
 	l, err := c.Listen(ctx, "unix", socket)
@@ -154,7 +154,7 @@ func Listen(ctx context.Context, socket string, run Runner) error {
 
 func answer(ctx context.Context, w io.Writer, r request, run Runner) {
 	replies := json.NewEncoder(w)
-	// A caller that is gone reads nothing, which is its own business: the next one gets its answers.
+	// An error is the client's: it has disconnected. The next one is served.
 	send := func(p reply) { p.ID = r.ID; _ = replies.Encode(p) }
 	var code int
 	var err error

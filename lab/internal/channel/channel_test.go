@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// virtualMachine serves callers of a socket one after the other, as qemu passes them to the port.
+// virtualMachine serves clients of a socket in sequence, as qemu connects them to the port.
 func virtualMachine(t *testing.T, run Runner) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
@@ -38,7 +38,7 @@ func virtualMachine(t *testing.T, run Runner) string {
 	return socket
 }
 
-// endStops ends the serving at the end of one caller; the port would go on with the next.
+// endStops stops serving when a client disconnects; the port would continue with the next.
 type endStops struct {
 	net.Conn
 	stop context.CancelFunc

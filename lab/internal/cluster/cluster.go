@@ -1,7 +1,7 @@
-// Package cluster brings a Kubernetes cluster of several nodes up on this machine, and takes it down without a trace.
+// Package cluster starts a Kubernetes cluster of several nodes on this machine, and removes it without remains.
 //
-// It owns what carries the lab's name: network namespaces tortie-LAB-*, cgroups tortie-LAB, the lab's directory and its
-// entry in RunDir. It leaves the machine's own network, cgroups and files alone.
+// It owns everything with the lab's name: network namespaces tortie-LAB-*, cgroups tortie-LAB, the lab's directory and its entry in RunDir. It
+// does not change the machine's own network, cgroups and files.
 package cluster
 
 import (
@@ -38,16 +38,16 @@ const (
 	cleanupTimeout = 20 * time.Second
 )
 
-// ControlPlaneName stands where a node's name stands for a node; no node may have it.
+// ControlPlaneName is used in place of a node's name; no node may have it.
 const ControlPlaneName = "cp"
 
-// underlays are the network between the nodes, with the control plane's address in it, by family; every lab has one of its own.
+// underlays are the subnets between the nodes, with the control plane's address, by family; every lab has them in namespaces of its own.
 var underlays = []netip.Prefix{netip.MustParsePrefix("172.30.0.1/24"), netip.MustParsePrefix("fd00:172:30::1/64")}
 
-// DefaultPodCIDRs are what pods have their addresses from unless somebody says so, by family as underlays.
+// DefaultPodCIDRs are the default ranges of pod addresses, by family as underlays.
 var DefaultPodCIDRs = []netip.Prefix{netip.MustParsePrefix("192.168.0.0/16"), netip.MustParsePrefix("fd00:192:168::/48")}
 
-// NodeAddrs are the addresses of the i-th node in the underlay, in the first families of them: 172.30.0.11 and fd00:172:30::11.
+// NodeAddrs returns the addresses of the i-th node in the underlay, in the first families of it: 172.30.0.11 and fd00:172:30::11.
 func NodeAddrs(i, families int) []netip.Addr {
 	v4, v6 := underlays[0].Addr().As4(), underlays[1].Addr().As16()
 	n := firstNode + i
@@ -56,15 +56,15 @@ func NodeAddrs(i, families int) []netip.Addr {
 	return []netip.Addr{netip.AddrFrom4(v4), netip.AddrFrom16(v6)}[:families]
 }
 
-// CoreDNSImage is the image of CoreDNS, which nodes have if the cluster shall have that.
+// CoreDNSImage is the image of CoreDNS, which nodes have if DNS is enabled.
 const CoreDNSImage = "docker.io/tortie-net/coredns:dev"
 
-// ControlPlane is the name of the network namespace of a lab's control plane and underlay.
+// ControlPlane returns the name of the network namespace of a lab's control plane and underlay.
 func ControlPlane(lab string) string { return nsName(lab, ControlPlaneName) }
 
 func nsName(lab, node string) string { return "tortie-" + lab + "-" + node }
 
-// Progress is told of every stage that has been reached.
+// Progress is called for every completed stage.
 type Progress func(format string, args ...any)
 
 // Cluster is a running cluster, owned by this process.
@@ -78,12 +78,12 @@ type Cluster struct {
 	nodes    proc.Group
 	progress Progress
 
-	mu      sync.Mutex               // guards what follows, and state once the cluster is up
+	mu      sync.Mutex               // guards the rest, and state once the cluster is up
 	running map[string]*proc.Process // the first processes of the nodes, by their names
 }
 
-// Up brings a cluster up and returns when every node is Ready or lacks only the pod network. On error nothing is left. A
-// cluster of that name whose owner has died is removed first. self is the program that is run as node.EnterName.
+// Up starts a cluster and returns when every node is Ready or lacks only the pod network. After an error nothing is left. The remains of a
+// cluster of that name whose owner was killed are removed first. self is the program that is run as node.EnterName.
 func Up(ctx context.Context, spec Spec, self string, progress Progress) (_ *Cluster, err error) {
 	if err := spec.Validate(); err != nil {
 		return nil, err
@@ -135,7 +135,7 @@ func (c *Cluster) underlays() []netip.Prefix { return underlays[:len(c.state.Pod
 func (c *Cluster) planeDir() string        { return filepath.Join(c.state.Dir, ControlPlaneName) }
 func (c *Cluster) nodeDir(n string) string { return filepath.Join(c.state.Dir, n) }
 
-// prepare makes directories, namespaces and cgroups. The state is written first: whatever happens then can be swept.
+// prepare creates directories, namespaces and cgroups. The state is written first, so that remains can always be removed.
 func (c *Cluster) prepare() error {
 	s := &c.state
 	layout, err := cgroup.Detect()
@@ -165,16 +165,16 @@ func (c *Cluster) prepare() error {
 			return err
 		}
 	}
-	// The API server calls webhooks and proxies requests to pods. The control plane is no node and has no pod network, but the
-	// agent of every node has routes to all pods: packets go by way of the first.
+	// The API server calls webhooks and proxies requests to pods. The control plane is no node and has no pod network, but every node's agent
+	// has routes to all pods: packets are routed through the first node.
 	if err := wire.Routes(cp, s.PodCIDRs, s.Nodes[0].Addrs); err != nil {
 		return err
 	}
 	return s.write()
 }
 
-// makeDir makes the lab's directory, which must be new: it will be removed with all that is in it. Below DataDir, what
-// lies there under our name is of a lab that a reboot ended.
+// makeDir creates the lab's directory, which must be new, as it will be removed with its content. Below DataDir, a directory of this name is
+// of a lab that a reboot ended.
 func (c *Cluster) makeDir() error {
 	dir := c.state.Dir
 	if filepath.Dir(dir) == DataDir {
@@ -241,7 +241,7 @@ func (c *Cluster) prepareNode(n Node) error {
 	return c.nodeConfig(n).Write()
 }
 
-// makeHardware makes what a node has but its disk, each time anew: a network with its uplink, and cgroups.
+// makeHardware creates a node's parts other than its disk at each start: a network with its uplink, and cgroups.
 func (c *Cluster) makeHardware(n Node) error {
 	ns := nsName(c.state.Name, n.Name)
 	if err := netns.Create(ns); err != nil {
@@ -280,7 +280,7 @@ func onOverlay(dir string) bool {
 	return unix.Statfs(dir, &st) == nil && st.Type == unix.OVERLAYFS_SUPER_MAGIC
 }
 
-// startNodes lets the nodes begin with containerd and their images while the control plane starts.
+// startNodes starts containerd and the import of images on the nodes while the control plane starts.
 func (c *Cluster) startNodes() error {
 	for i := range c.state.Nodes {
 		if err := c.startNode(&c.state.Nodes[i]); err != nil {
@@ -321,7 +321,7 @@ func (c *Cluster) startPlane(ctx context.Context) error {
 	return err
 }
 
-// joinNodes gives each node its certificate and its kubeconfigs, which its kubelet waits for.
+// joinNodes writes each node's certificate and kubeconfigs, for which its kubelet waits.
 func (c *Cluster) joinNodes() error {
 	for _, n := range c.state.Nodes {
 		dir := c.nodeDir(n.Name)
@@ -346,7 +346,7 @@ func (c *Cluster) joinNodes() error {
 	return nil
 }
 
-// copyFile copies by renaming, so that a file that is waited for is complete when it appears.
+// copyFile copies by renaming, so that a file is complete when it appears.
 func copyFile(from, to string) error {
 	b, err := os.ReadFile(from)
 	if err != nil {
@@ -373,7 +373,7 @@ func (c *Cluster) waitNodes(ctx context.Context) error {
 		return c.withNodeLogs(err)
 	}
 	return kubeapi.Poll(ctx, 100*time.Millisecond, func(ctx context.Context) error {
-		// Until the controller manager has made it, no Pod is admitted.
+		// No Pod is admitted before the controller manager has created it.
 		ok, err := c.plane.Client.Exists(ctx, "/api/v1/namespaces/default/serviceaccounts/default")
 		if err == nil && !ok {
 			err = errors.New("no ServiceAccount default/default yet")
@@ -408,7 +408,7 @@ func (c *Cluster) withNodeLogs(err error) error {
 	return err
 }
 
-// withLogs adds what a node has said last.
+// withLogs adds the end of a node's logs.
 func withLogs(err error, name, dir string) error {
 	for _, log := range []string{"node", "import", "kubelet"} {
 		path := filepath.Join(dir, log+".log")
@@ -419,7 +419,7 @@ func withLogs(err error, name, dir string) error {
 	return err
 }
 
-// Check returns an error when a part of the cluster has ended, with the tail of its log.
+// Check returns an error when a part of the cluster has exited, with the tail of its log.
 func (c *Cluster) Check() error {
 	if dead := c.nodes.Dead(); dead != nil {
 		return c.withNodeLogs(errors.New("a node has ended"))
@@ -430,7 +430,7 @@ func (c *Cluster) Check() error {
 	return c.plane.Check()
 }
 
-// Fail notes in the state that a part has ended.
+// Fail records in the state that a part has exited.
 func (c *Cluster) Fail(cause error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

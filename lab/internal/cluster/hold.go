@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// Hold is a lab's name, taken for a virtual machine that the lab runs in.
+// Hold is the reservation of a lab's name, for a virtual machine that runs the lab.
 type Hold struct {
 	state State
 	lock  *os.File
 }
 
-// Take takes a name for this process. What is left of an earlier lab of that name is removed.
+// Take reserves a name for this process, and removes the remains of an earlier lab of that name.
 func Take(ctx context.Context, name string) (*Hold, error) {
 	if !labName.MatchString(name) {
 		return nil, fmt.Errorf("lab name %q: 1 to 20 of a-z and 0-9", name)
@@ -32,24 +32,24 @@ func Take(ctx context.Context, name string) (*Hold, error) {
 	return h, nil
 }
 
-// Socket is where the virtual machine's channel shall be.
+// Socket returns the path for the virtual machine's channel.
 func (h *Hold) Socket() string { return h.state.VM }
 
-// Dir is a directory that goes when the name is given back, or when what is left of it is removed.
+// Dir returns a directory that is removed with the reservation or its remains.
 func (h *Hold) Dir() string { return stateDir(h.state.Name) }
 
-// Ready notes that the lab in the virtual machine can be used.
+// Ready records that the lab in the virtual machine is ready.
 func (h *Hold) Ready() error {
 	h.state.Ready = true
 	return h.state.write()
 }
 
-// Release gives the name back.
+// Release releases the name.
 func (h *Hold) Release() error {
 	return errors.Join(removeRunDir(h.state.Name), h.lock.Close())
 }
 
-// takeLock takes a lab's lock and removes what an earlier lab of that name has left.
+// takeLock locks a lab and removes the remains of an earlier one.
 func takeLock(ctx context.Context, name string) (*os.File, error) {
 	held, err := lock(name)
 	if errors.Is(err, errLocked) {

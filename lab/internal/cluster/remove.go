@@ -18,8 +18,7 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/node"
 )
 
-// Stop stops a lab of another process, and removes what is left of one whose process was killed. ErrNotRunning when
-// there is no trace of it.
+// Stop stops a lab of another process, and removes the remains of a killed one. It returns ErrNotRunning if there are none.
 func Stop(ctx context.Context, name string) error {
 	state, err := ReadState(name)
 	if err != nil {
@@ -40,8 +39,8 @@ func Stop(ctx context.Context, name string) error {
 	return errors.Join(sweep(ctx, name), removeRunDir(name), held.Close())
 }
 
-// terminate asks the supervisor to end. The lock says that there is one, but another process may have held the lock to
-// look at it: the name of the process is checked too, before a signal goes to a number.
+// terminate sends SIGTERM to the supervisor. A held lock indicates a supervisor, but another process may have held it for a query: the name of
+// the process is checked, too, before it is signalled.
 func terminate(s State) error {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", s.Supervisor))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -75,11 +74,11 @@ func lockWhenFree(ctx context.Context, name string) (*os.File, error) {
 	}
 }
 
-// sweep removes what a lab has left that nobody owns any more. The caller holds the lock.
+// sweep removes the remains of a lab without an owner. The caller holds the lock.
 func sweep(ctx context.Context, name string) error {
 	state, err := ReadState(name)
 	if errors.Is(err, ErrNotRunning) {
-		// It may have died before it wrote its state: then it has no directory, and its names tell the rest.
+		// It may have been killed before it wrote its state: then it has no directory, and the rest is found by name.
 		state = State{Spec: Spec{Name: name}}
 	} else if err != nil {
 		return err
@@ -87,7 +86,7 @@ func sweep(ctx context.Context, name string) error {
 	return state.removeParts(ctx)
 }
 
-// remove removes everything, the trace in RunDir last.
+// remove removes everything, the entry in RunDir last.
 func (s State) remove(ctx context.Context) error {
 	if err := s.removeParts(ctx); err != nil {
 		return err
@@ -97,7 +96,7 @@ func (s State) remove(ctx context.Context) error {
 
 func (s State) removeParts(ctx context.Context) error {
 	var errs []error
-	// First what may still run: killing what is in the cgroups empties namespaces and directories.
+	// First processes that may still run: killing those in the cgroups frees namespaces and directories.
 	layout, err := cgroup.Detect()
 	if err == nil {
 		err = layout.Remove(ctx, s.Name, s.Controllers)
@@ -120,8 +119,8 @@ func (s State) removeParts(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// removeDir removes a lab's directory, and the one above it when that is the labs' common one and empty. A node's mounts
-// go with its last process; until then its directories are busy.
+// removeDir removes a lab's directory, and its parent if that is the common one and empty. A node's mounts are removed with its last process;
+// until then its directories are busy.
 func removeDir(ctx context.Context, dir string) error {
 	t := time.NewTicker(20 * time.Millisecond)
 	defer t.Stop()
@@ -149,7 +148,7 @@ func removeRunDir(name string) error {
 	return removeEmpty(RunDir)
 }
 
-// removeEmpty removes a directory unless another lab is using it.
+// removeEmpty removes a directory unless it contains another lab.
 func removeEmpty(dir string) error {
 	err := os.Remove(dir)
 	if errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, fs.ErrNotExist) {

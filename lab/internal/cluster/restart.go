@@ -14,13 +14,13 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/wire"
 )
 
-// restartTimeout bounds what a restarted node needs until its kubelet works.
+// restartTimeout is the limit until the kubelet of a restarted node is healthy.
 const restartTimeout = time.Minute
 
-// ControlSocket is where a lab's supervisor is asked to restart a node.
+// ControlSocket returns the supervisor's socket for restarts of nodes.
 func ControlSocket(name string) string { return filepath.Join(stateDir(name), "control.sock") }
 
-// Node returns a node by its name, and its directory.
+// Node returns a node by name, with its directory.
 func (s State) Node(name string) (n Node, dir string, err error) {
 	i := s.index(name)
 	if i < 0 {
@@ -33,9 +33,8 @@ func (s State) index(name string) int {
 	return slices.IndexFunc(s.Nodes, func(n Node) bool { return n.Name == name })
 }
 
-// Restart ends all processes of a node at once, as a power cut does, and starts it again. What a reboot loses is lost:
-// namespaces, links, routes, rules, cgroups, /run. What lies on its disk stays. It returns when the kubelet works; pods come
-// back later.
+// Restart kills all processes of a node at once, as a power failure does, and starts it again. As in a reboot, namespaces, links, routes,
+// rules, cgroups and /run are lost, and its disk is kept. It returns when the kubelet is healthy; pods restart later.
 func (c *Cluster) Restart(ctx context.Context, name string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -70,10 +69,10 @@ func (c *Cluster) restart(ctx context.Context, n Node) error {
 	return kubeapi.Poll(ctx, 50*time.Millisecond, kubeletWorks(nsName(c.state.Name, n.Name)))
 }
 
-// cutPower ends the node's processes and removes what they ran in.
+// cutPower kills the node's processes and removes their namespaces and cgroups.
 func (c *Cluster) cutPower(ctx context.Context, n Node) error {
 	p := c.running[n.Name]
-	c.nodes.Remove(p) // that it ends is no failure now
+	c.nodes.Remove(p) // its exit is expected
 	if err := p.Kill(ctx); err != nil {
 		return err
 	}
@@ -86,7 +85,7 @@ func (c *Cluster) cutPower(ctx context.Context, n Node) error {
 	return netns.Delete(nsName(c.state.Name, n.Name))
 }
 
-// kubeletWorks asks the kubelet at the port where it tells its health on every node.
+// kubeletWorks requests the kubelet's health endpoint.
 func kubeletWorks(ns string) func(context.Context) error {
 	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DialContext: netns.Dialer(ns), DisableKeepAlives: true}}
 	return func(ctx context.Context) error {
@@ -96,7 +95,7 @@ func kubeletWorks(ns string) func(context.Context) error {
 		}
 		resp, err := client.Do(req)
 		if err != nil {
-			return fmt.Errorf("the kubelet does not answer: %w", err)
+			return fmt.Errorf("the kubelet does not respond: %w", err)
 		}
 		defer resp.Body.Close()
 		if resp.StatusCode != http.StatusOK {

@@ -15,35 +15,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RunDir holds a directory for each running lab, named like the lab.
+// RunDir has a directory for each running lab, with the lab's name.
 const RunDir = "/run/tortie-lab"
 
-// DataDir is where labs keep their files unless they are told another place.
+// DataDir is the default parent of the labs' directories.
 const DataDir = "/var/lib/tortie-lab"
 
 // SupervisorName is argv[0] of the process that owns a cluster.
 const SupervisorName = "tortie-lab-supervise"
 
-// A lab's name takes part in names of namespaces and cgroups, tortie-LAB-NODE: without a dash in it these stay unambiguous.
+// A lab's name is part of names of namespaces and cgroups, tortie-LAB-NODE, which are unambiguous as it has no dash.
 var (
 	labName  = regexp.MustCompile(`^[a-z0-9]{1,20}$`)
 	nodeName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,13}[a-z0-9])?$`)
 )
 
-// Node is the name of a node and its addresses in the underlay.
+// Node is the name of a node with its addresses in the underlay.
 type Node struct {
 	Name string
 	// Addrs are one of each family that the cluster has, IPv4 first.
 	Addrs []netip.Addr
-	// PID is the node's first process, as the machine sees it; 0 before it runs.
+	// PID is the node's first process in the machine's PID namespace; 0 before it runs.
 	PID int
 }
 
-// Spec says what a cluster consists of.
+// Spec is the specification of a cluster.
 type Spec struct {
 	Name  string
 	Nodes []Node
-	// Dir takes the cluster's files.
+	// Dir is the directory of the cluster's files.
 	Dir       string
 	Hyperkube string
 	// Pause is the program of the pods' sandboxes.
@@ -54,13 +54,13 @@ type Spec struct {
 	CoreDNS string
 	// Images are archives for every node.
 	Images []string
-	// PodCIDRs are what pods have their addresses from: of IPv4, and of IPv6 too in a cluster of both families.
+	// PodCIDRs are the ranges of pod addresses: of IPv4, and of IPv6 in a dual-stack cluster.
 	PodCIDRs []netip.Prefix
 	// TimeScale multiplies every deadline.
 	TimeScale float64
 }
 
-// Validate checks what a user can get wrong.
+// Validate checks the user's input.
 func (s Spec) Validate() error {
 	if !labName.MatchString(s.Name) {
 		return fmt.Errorf("lab name %q: 1 to 20 of a-z and 0-9", s.Name)
@@ -90,17 +90,17 @@ func (s Spec) scaled(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * max(s.TimeScale, 1))
 }
 
-// State is what is known of a running cluster to every process of the machine.
+// State is the shared state of a running cluster.
 type State struct {
 	Spec
-	// Supervisor is the process that owns the cluster while it holds the lock.
+	// Supervisor is the owner of the cluster while it holds the lock.
 	Supervisor int
-	// Controllers are those that were enabled in the machine's root cgroup for this cluster.
+	// Controllers are the cgroup controllers that were enabled in the machine's root for this cluster.
 	Controllers []string
 	Kubeconfig  string
-	// VM is the socket of the virtual machine that the cluster runs in; empty for one on this machine.
+	// VM is the socket of the cluster's virtual machine; empty for a cluster on this machine.
 	VM string
-	// Ready is set when everything has come up, Failure when something has ended since.
+	// Ready is set when everything is up, Failure when something has exited since.
 	Ready   bool
 	Failure string
 	Started time.Time
@@ -109,7 +109,7 @@ type State struct {
 func stateDir(name string) string  { return filepath.Join(RunDir, name) }
 func stateFile(name string) string { return filepath.Join(stateDir(name), "state.json") }
 
-// write replaces the state file: a reader sees the old or the new one.
+// write replaces the state file atomically.
 func (s State) write() error {
 	b, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
@@ -122,10 +122,10 @@ func (s State) write() error {
 	return os.Rename(tmp, stateFile(s.Name))
 }
 
-// ErrNotRunning is returned for a lab of which there is no trace.
+// ErrNotRunning is returned for a lab that does not exist.
 var ErrNotRunning = errors.New("no such lab")
 
-// ReadState reads the state of a cluster; ErrNotRunning when there is none.
+// ReadState reads the state of a cluster, or returns ErrNotRunning.
 func ReadState(name string) (State, error) {
 	b, err := os.ReadFile(stateFile(name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -141,7 +141,7 @@ func ReadState(name string) (State, error) {
 	return s, nil
 }
 
-// List returns the names of all labs that have a trace in RunDir, sorted.
+// List returns the names of all labs with an entry in RunDir, sorted.
 func List() ([]string, error) {
 	entries, err := os.ReadDir(RunDir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -157,11 +157,11 @@ func List() ([]string, error) {
 	return names, err
 }
 
-// errLocked says that a living supervisor owns the lab.
+// errLocked is returned if a running supervisor owns the lab.
 var errLocked = errors.New("the lab is running")
 
-// lock takes a lab for this process, until the file is closed or the process ends. The directory is removed by whoever
-// holds the lock; one that has got the lock of a removed file tries again.
+// lock locks a lab until the file is closed or the process exits. The holder removes the directory; a process that has locked a removed file
+// tries again.
 func lock(name string) (*os.File, error) {
 	for {
 		if err := os.MkdirAll(stateDir(name), 0o700); err != nil {
@@ -195,7 +195,7 @@ func current(f *os.File, path string) bool {
 	return err == nil && os.SameFile(mine, there)
 }
 
-// Alive says whether a supervisor owns the lab.
+// Alive reports whether a supervisor owns the lab.
 func Alive(name string) (bool, error) {
 	f, err := os.Open(filepath.Join(stateDir(name), "lock"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -205,6 +205,6 @@ func Alive(name string) (bool, error) {
 		return false, err
 	}
 	defer f.Close()
-	// Shared, so that two who ask at once do not see each other.
+	// A shared lock, so that concurrent queries do not detect each other.
 	return unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) != nil, nil
 }

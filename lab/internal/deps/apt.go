@@ -13,19 +13,19 @@ import (
 )
 
 const (
-	// beat is how often a command that goes on says so.
+	// beat is the interval of progress lines of a running command.
 	beat = 10 * time.Second
-	// stopTime is how long apt may take to finish the package that it is at when it is interrupted.
+	// stopTime is the limit for an interrupted apt to finish the current package.
 	stopTime = 5 * time.Minute
 )
 
-// apt runs apt-get. Another apt at work is waited for.
+// apt runs apt-get, and waits for another running apt.
 func apt(ctx context.Context, log io.Writer, args ...string) error {
 	return Explain(run(ctx, log, "apt-get", append([]string{"-qq", "-o", "DPkg::Lock::Timeout=300"}, args...)...))
 }
 
-// run runs one of Debian's tools; what it prints is in the error only. Ctrl-C on a terminal does not reach it: it is interrupted once,
-// when ctx ends, and may finish what must not be left half-done.
+// run runs one of Debian's tools; its output is only in the error. Ctrl-C on a terminal does not reach it: it is interrupted once, when ctx
+// ends, and may finish its current step.
 func run(ctx context.Context, log io.Writer, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C")
@@ -55,18 +55,18 @@ func run(ctx context.Context, log io.Writer, name string, args ...string) error 
 	}
 }
 
-// sayDownload says what apt-get with these arguments will download, as far as apt knows.
-func sayDownload(ctx context.Context, log io.Writer, args []string) {
+// logDownload logs the size of apt-get's downloads with these arguments, if apt knows it.
+func logDownload(ctx context.Context, log io.Writer, args []string) {
 	out, err := exec.CommandContext(ctx, "apt-get", append([]string{"-qq", "--print-uris"}, args...)...).Output()
 	if err != nil {
-		return // the installation says why
+		return // the installation reports the error
 	}
 	if n, bytes := archives(string(out)); n > 0 {
 		fmt.Fprintf(log, "deps: downloading and installing %d Debian packages, %.1f MB\n", n, float64(bytes)/(1<<20))
 	}
 }
 
-// archives counts the archives, and their bytes, of what apt-get --print-uris prints: a line 'URI' FILE SIZE HASH for each.
+// archives returns the number and size of the archives in the output of apt-get --print-uris: a line 'URI' FILE SIZE HASH for each.
 func archives(lines string) (n int, size int64) {
 	for line := range strings.Lines(lines) {
 		var uri, file string

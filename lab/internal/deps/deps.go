@@ -1,5 +1,5 @@
-// Package deps knows which Debian packages a lab needs, and brings the missing ones without starting a service: it installs
-// them, or unpacks into the lab's cache what would conflict with an installed one.
+// Package deps lists the Debian packages that a lab needs, and installs missing ones without starting a service. A package that would conflict
+// with an installed one is unpacked into the lab's cache instead.
 package deps
 
 import (
@@ -14,22 +14,21 @@ import (
 	"strings"
 )
 
-// Need is a package, and the files of which any one shows that it is there.
+// Need is a package with files, any one of which shows that it is installed.
 type Need struct {
 	Package string
 	Files   []string
-	// Or is another name of the package: the one that has the files on another release of Debian.
+	// Or is the name of the package in another release of Debian.
 	Or string
-	// Service is what the package would start at the next boot of a machine with systemd; installed for a lab, it shall not.
+	// Service is the unit that the package would start at the next boot, and that is disabled after an installation.
 	Service string
-	// Unpack is a directory below the lab's cache that the package is unpacked into, instead of being installed, and that its
-	// files are looked for in.
+	// Unpack is the directory below the lab's cache for a package that is unpacked instead of installed.
 	Unpack string
 	// Version, with wildcards, is the one to unpack.
 	Version string
 }
 
-// Lab is what every lab needs, and the demo.
+// Lab is the needs of every lab, and of the demo.
 var Lab = []Need{
 	{Package: "containerd", Files: []string{"/usr/bin/containerd"}},
 	{Package: "runc", Files: []string{"/usr/bin/runc", "/usr/sbin/runc"}},
@@ -42,29 +41,29 @@ var Lab = []Need{
 	{Package: "iptables", Files: []string{"/usr/sbin/iptables", "/sbin/iptables"}},
 }
 
-// Tests is what tests and benchmarks need besides.
+// Tests is the additional needs of tests and benchmarks.
 var Tests = []Need{
 	{Package: "iperf3", Files: []string{"/usr/bin/iperf3"}},
-	// Other people's BGP speakers, which the tests put into a mesh with Tortie's. BIRD 1.6 is what Calico forked.
+	// Other BGP implementations, which the tests put into a mesh with Tortie's. Calico's BIRD is a fork of BIRD 1.6.
 	{Package: "bird2", Files: []string{"/usr/sbin/bird"}, Service: "bird"},
 	{Package: "frr", Files: []string{"/usr/lib/frr/bgpd"}, Service: "frr"},
 	{Package: "gobgpd", Files: []string{"/usr/bin/gobgpd", "/usr/sbin/gobgpd"}, Service: "gobgpd"},
 	{Package: "bird", Files: []string{"/usr/sbin/bird", "/usr/sbin/bird6"}, Unpack: "bird-1.6", Version: "1.6.*"},
 }
 
-// VM is what a virtual machine needs besides.
+// VM is the additional needs of a virtual machine.
 var VM = []Need{
 	{Package: "qemu-system-x86", Files: []string{"/usr/bin/qemu-system-x86_64"}},
 	{Package: "virtiofsd", Files: []string{"/usr/lib/qemu/virtiofsd", "/usr/libexec/virtiofsd", "/usr/bin/virtiofsd"}, Or: "qemu-system-common"},
 }
 
-// Places are where needs are looked for.
+// Places are the directories in which needs are searched.
 type Places struct {
 	Root  string // "" but in tests
 	Cache string // the lab's cache, in which packages are unpacked
 }
 
-// Missing returns the needs of which no file is there.
+// Missing returns the needs without any of their files.
 func (p Places) Missing(needs []Need) []Need {
 	var missing []Need
 	for _, n := range needs {
@@ -88,7 +87,7 @@ func (p Places) have(n Need) bool {
 	return false
 }
 
-// split parts needs by the way in which they come.
+// split separates packages to install from packages to unpack.
 func split(needs []Need) (install, unpack []Need) {
 	for _, n := range needs {
 		if n.Unpack != "" {
@@ -100,11 +99,11 @@ func split(needs []Need) (install, unpack []Need) {
 	return install, unpack
 }
 
-// Command is what to type to get packages.
+// Command returns the command line that installs packages.
 func Command(missing []Need) string {
 	install, unpack := split(missing)
 	if len(unpack) > 0 {
-		return "make deps" // no one command of Debian's does it
+		return "make deps" // not possible with one command of Debian
 	}
 	names := make([]string, len(install))
 	for i, n := range install {
@@ -113,13 +112,13 @@ func Command(missing []Need) string {
 	return "apt-get install --no-install-recommends " + strings.Join(names, " ")
 }
 
-// HaveApt says whether this machine can install Debian's packages.
+// HaveApt reports whether this machine can install Debian packages.
 func HaveApt() bool {
 	_, err := exec.LookPath("apt-get")
 	return err == nil
 }
 
-// Remedy is what to do about missing packages, with apt or without.
+// Remedy returns the advice about missing packages, with apt or without.
 func Remedy(missing []Need, apt bool) string {
 	if apt {
 		return "missing Debian packages, type (as root): " + Command(missing)
@@ -167,14 +166,14 @@ func installAll(ctx context.Context, missing []Need, log io.Writer) (err error) 
 	for _, n := range missing {
 		args = append(args, n.available(ctx))
 	}
-	sayDownload(ctx, log, args)
+	logDownload(ctx, log, args)
 	if err := apt(ctx, log, args...); err != nil {
 		return err
 	}
 	return disableServices(ctx, missing)
 }
 
-// configureRest finishes what a dpkg that was killed has begun: apt refuses to install anything before.
+// configureRest completes the work of a killed dpkg, before which apt refuses to install anything.
 func configureRest(ctx context.Context, log io.Writer) error {
 	out, err := exec.CommandContext(ctx, "dpkg", "--audit").Output()
 	if err != nil || len(out) == 0 {
@@ -184,7 +183,7 @@ func configureRest(ctx context.Context, log io.Writer) error {
 	return run(ctx, log, "dpkg", "--configure", "-a")
 }
 
-// disableServices keeps the next boot from starting what has just been installed. A machine without systemd has nothing to disable.
+// disableServices disables the services of installed packages at boot. Without systemd there is nothing to disable.
 func disableServices(ctx context.Context, installed []Need) error {
 	if _, err := exec.LookPath("systemctl"); err != nil {
 		return nil
@@ -200,7 +199,7 @@ func disableServices(ctx context.Context, installed []Need) error {
 	return nil
 }
 
-// available is the name under which this release of Debian has the package.
+// available returns the package's name in this release of Debian.
 func (n Need) available(ctx context.Context) string {
 	if n.Or == "" {
 		return n.Package
@@ -212,12 +211,12 @@ func (n Need) available(ctx context.Context) string {
 	return n.Package
 }
 
-// denyAll answers every service with 101, "action forbidden by policy"
+// denyAll returns 101, "action forbidden by policy", for every service
 // (https://people.debian.org/~hmh/invokerc.d-policyrc.d-specification.txt).
 const denyAll = "#!/bin/sh\n# Of Tortie's lab, while it installs packages.\nexit 101\n"
 
-// forbidServices keeps packages from starting their services: a lab runs containerd itself, in its nodes. A policy that the
-// machine has already is left alone, unless it is this one, of a process that was killed.
+// forbidServices prevents packages from starting their services: a lab runs containerd itself, in its nodes. An existing policy of the machine
+// is kept, unless it is this one, of a killed process.
 func forbidServices(policy string) (restore func() error, err error) {
 	if b, err := os.ReadFile(policy); err == nil && string(b) == denyAll {
 		return func() error { return os.Remove(policy) }, nil

@@ -23,7 +23,7 @@ func TestMissing(t *testing.T) {
 	for _, f := range []string{"/usr/bin/containerd", "/usr/sbin/runc", "/usr/libexec/virtiofsd", "/usr/sbin/iptables"} {
 		touch(t, places.Root+f)
 	}
-	// BIRD 2 has files of the same names, where it is installed.
+	// An installed BIRD 2 has files of the same names.
 	touch(t, places.Root+"/usr/sbin/bird")
 	missing := places.Missing(needs)
 	if got, want := Command(missing), "make deps"; got != want {
@@ -50,7 +50,7 @@ func TestArchives(t *testing.T) {
 	}
 }
 
-// TestForbidServicesAgain is about a process that was killed in the middle.
+// TestForbidServicesAgain tests the remains of a killed process.
 func TestForbidServicesAgain(t *testing.T) {
 	policy := filepath.Join(t.TempDir(), "policy-rc.d")
 	if _, err := forbidServices(policy); err != nil {
@@ -64,7 +64,7 @@ func TestForbidServicesAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(policy); !os.IsNotExist(err) {
-		t.Errorf("the policy of a process that was killed is left: %v", err)
+		t.Errorf("the policy of a killed process is left: %v", err)
 	}
 }
 

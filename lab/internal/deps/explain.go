@@ -8,7 +8,7 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/remedy"
 )
 
-// causes are what apt prints when it is not at fault, and what helps.
+// causes are apt's messages about problems of the machine, with remedies.
 var causes = []remedy.Cause{
 	{Said: regexp.MustCompile(`(?m)^.*(?:No space left on device|don't have enough free space).*$`),
 		Remedy: "the disk is full: apt-get clean, or remove files below /var/cache/apt and /usr"},
@@ -20,7 +20,7 @@ var causes = []remedy.Cause{
 		Remedy: "another apt is at work: let it end, and try again"},
 }
 
-// Explain returns an error that says what to do about one of apt's, if that is known, and the error itself if not.
+// Explain returns an error of apt with its remedy, if that is known, or the error itself.
 func Explain(err error) error {
 	if err == nil || errors.Is(err, context.Canceled) {
 		return err

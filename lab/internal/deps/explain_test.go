@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// What apt has really printed, and what of the remedy helps.
+// Real messages of apt, with parts of their remedies.
 func TestExplain(t *testing.T) {
 	for output, remedy := range map[string]string{
 		"exit status 100: E: Failed to fetch http://deb.debian.org/debian/pool/main/s/sl/sl_5.02-1%2bb1_amd64.deb  Temporary failure resolving 'deb.debian.org'\nE: Unable": "with network",
@@ -19,12 +19,12 @@ func TestExplain(t *testing.T) {
 	} {
 		got := Explain(errors.New(output))
 		if !strings.Contains(got.Error(), remedy) || strings.Contains(got.Error(), "\n") {
-			t.Errorf("of %q it says %q, want %q in one line", output, got, remedy)
+			t.Errorf("error for %q is %q, want %q in one line", output, got, remedy)
 		}
 	}
 	for _, err := range []error{nil, errors.New("exit status 1: dpkg: error processing package x"), fmt.Errorf("Failed to fetch: %w", context.Canceled)} {
 		if got := Explain(err); !errors.Is(got, err) {
-			t.Errorf("of %v it says %v", err, got)
+			t.Errorf("error for %v is %v, want it unchanged", err, got)
 		}
 	}
 }

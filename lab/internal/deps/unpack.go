@@ -11,7 +11,7 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/proc"
 )
 
-// unpack downloads a package and unpacks it into its directory below cache, which appears as a whole or not at all.
+// unpack downloads a package and unpacks it into its directory below cache, atomically.
 func (n Need) unpack(ctx context.Context, cache string, log io.Writer) error {
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return err
@@ -33,13 +33,13 @@ func (n Need) unpack(ctx context.Context, cache string, log io.Writer) error {
 		return err
 	}
 	target := filepath.Join(cache, n.Unpack)
-	if err := os.RemoveAll(target); err != nil { // it lacks the files, or this would not run
+	if err := os.RemoveAll(target); err != nil { // incomplete, as its files are missing
 		return err
 	}
 	return os.Rename(root, target)
 }
 
-// download gets the package from this machine's sources or, where its release of Debian has it no longer, from the last one that had.
+// download downloads the package from this machine's sources or, if its release of Debian has it no longer, from the last one that had it.
 func (n Need) download(ctx context.Context, dir string, log io.Writer) (string, error) {
 	fmt.Fprintf(log, "deps: downloading %s %s\n", n.Package, n.Version)
 	own := aptDownload(ctx, dir, n)
@@ -61,7 +61,7 @@ func (n Need) download(ctx context.Context, dir string, log io.Writer) (string, 
 }
 
 func aptDownload(ctx context.Context, dir string, n Need, options ...string) error {
-	// Without the sandbox user: the directory need not be readable to it.
+	// Without apt's sandbox user, which may not be able to read the directory.
 	args := append(options, "-qq", "-o", "APT::Sandbox::User=root", "download", n.Package+"="+n.Version)
 	return proc.RunIn(ctx, dir, "apt-get", args...)
 }
@@ -79,7 +79,7 @@ const (
 	oldSource = "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian " + oldName + " main\n"
 )
 
-// oldRelease returns options with which apt knows nothing but oldName, and keeps what it learns below dir.
+// oldRelease returns options with which apt uses only oldName, and keeps its lists below dir.
 func oldRelease(dir string) ([]string, error) {
 	for _, d := range []string{"lists/partial", "cache/archives/partial"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {

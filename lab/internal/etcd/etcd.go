@@ -10,15 +10,15 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 )
 
-// options are what the command line says. The names of the flags are etcd's own where it has them.
+// options are the command's flags, with etcd's names where it has them.
 type options struct {
 	dir, client, peer string
 	cert, key, ca     string
 }
 
-// NewCommand returns the command "etcd": it serves until its context ends (SIGTERM, SIGINT).
+// NewCommand returns the command "etcd": it runs until its context ends (SIGTERM, SIGINT).
 //
-// Data is not fsynced: a lab lives as long as its processes, and a shared disk's fsync would rule every timing.
+// Data is not fsynced: a lab lives only as long as its processes, and the fsync of a shared disk would dominate all timing.
 func NewCommand() *cobra.Command {
 	var o options
 	c := &cobra.Command{
@@ -71,7 +71,7 @@ func config(o options) (*embed.Config, error) {
 	tls := &cfg.ClientTLSInfo
 	tls.CertFile, tls.KeyFile, tls.TrustedCAFile, tls.ClientCertAuth = o.cert, o.key, o.ca, o.ca != ""
 	cfg.UnsafeNoFsync = true
-	// A lab's passwords protect nothing: the cheapest hash that bcrypt has.
+	// bcrypt's cheapest hash: a lab's passwords protect nothing.
 	cfg.BcryptCost = 4
 	cfg.WarningUnaryRequestDuration = 2 * time.Second
 	cfg.LogLevel = "error"

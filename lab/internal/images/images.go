@@ -1,5 +1,5 @@
-// Package images writes container image archives without a container tool: `ctr images import` and `docker load` take
-// them. The same input gives the same bytes.
+// Package images writes container image archives for `ctr images import` and `docker load` without a container tool. The output is
+// reproducible.
 package images
 
 import (
@@ -27,16 +27,16 @@ type File struct {
 	Link    string
 }
 
-// Image is what an archive holds: one layer and how to run it.
+// Image is one layer with its configuration.
 type Image struct {
-	// Tag is the full name, registry and tag included: containerd does not complete short names.
+	// Tag is the full name with registry and tag: containerd does not complete short names.
 	Tag        string
 	Files      []File
 	Entrypoint []string
 	Cmd        []string
 }
 
-// Program is the image of one static program.
+// Program returns the image of one static program.
 func Program(tag, program string) (Image, error) {
 	b, err := os.ReadFile(program)
 	if err != nil {
@@ -46,7 +46,7 @@ func Program(tag, program string) (Image, error) {
 	return Image{Tag: tag, Files: []File{{Path: name, Content: b}}, Entrypoint: []string{"/" + name}}, nil
 }
 
-// Debug is DebugImage, made of the machine's static busybox.
+// Debug returns DebugImage with the machine's static busybox.
 func Debug() (Image, error) {
 	program, err := exec.LookPath("busybox")
 	if err != nil {
@@ -94,7 +94,7 @@ type manifest struct {
 	Layers   []string
 }
 
-// Write writes the archive to a file, which appears when it is complete.
+// Write writes the archive to a file atomically.
 func (i Image) Write(file string) error {
 	layer, err := i.layer()
 	if err != nil {
@@ -161,7 +161,7 @@ func (i Image) layer() ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// parents writes the directories above a path that are not there yet.
+// parents writes the missing parent directories of a path.
 func parents(w *tar.Writer, dirs map[string]bool, name string) error {
 	dir := path.Dir(name)
 	if dirs[dir] {

@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// entries reads a tar archive into memory; links hold their target, directories nothing.
+// entries reads a tar archive into memory: the content of files, the target of links.
 func entries(t *testing.T, r io.Reader) (map[string]string, []string) {
 	t.Helper()
 	files, order := map[string]string{}, []string{}
@@ -38,8 +38,7 @@ func entries(t *testing.T, r io.Reader) (map[string]string, []string) {
 	}
 }
 
-// That containerd takes the archive, and that a pod runs from it, is tested with the lab itself; here it is what an
-// importer checks: names, digests, directories before what is in them.
+// The lab's tests import and run images; this test checks what an importer checks: names, digests, directories before their content.
 func TestArchive(t *testing.T) {
 	image := Image{
 		Tag: "docker.io/tortie-net/x:1", Entrypoint: []string{"/a/b"},

@@ -1,5 +1,4 @@
-// Package kubeapi asks a lab's API server the few things that starting and showing a lab needs. The launcher is a small
-// program: it does not link client-go.
+// Package kubeapi is a small client of a lab's API server for starting and describing a lab, so that the launcher does not link client-go.
 package kubeapi
 
 import (
@@ -19,7 +18,7 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/pki"
 )
 
-// requestTimeout bounds one request: a server that has just started may accept and not answer.
+// requestTimeout is the limit of one request: a server that has just started may accept a connection and not respond.
 const requestTimeout = 10 * time.Second
 
 // Client is a client of one API server.
@@ -44,7 +43,7 @@ func New(kubeconfig string, dial netns.DialFunc) (*Client, error) {
 	}}, nil
 }
 
-// Ready returns nil when /readyz says ok.
+// Ready returns nil when /readyz returns ok.
 func (c *Client) Ready(ctx context.Context) error {
 	b, err := c.get(ctx, "/readyz")
 	if err != nil {
@@ -61,15 +60,15 @@ type Condition struct {
 	Type, Status, Reason, Message string
 }
 
-// Node is what a lab wants to know of a Node object.
+// Node is the used part of a Node object.
 type Node struct {
 	Name, Kubelet, Runtime string
-	// Addresses are one of each family, with commas between them.
+	// Addresses is one address of each family, separated by commas.
 	Addresses  string
 	Conditions []Condition
 }
 
-// Ready says whether the node's Ready condition is true, and its message.
+// Ready returns whether the node's Ready condition is true, and its message.
 func (n Node) Ready() (bool, string) {
 	if c, ok := n.Condition("Ready"); ok {
 		return c.Status == "True", c.Message
@@ -88,7 +87,7 @@ func find(conditions []Condition, kind string) (Condition, bool) {
 	return conditions[i], true
 }
 
-// OnlyNetworkMissing says whether the node is Ready, or is not for the one reason that it has no pod network yet.
+// OnlyNetworkMissing reports whether the node is Ready, or not Ready only for lack of a pod network.
 func (n Node) OnlyNetworkMissing() bool {
 	ready, message := n.Ready()
 	return ready || strings.Contains(message, "cni plugin not initialized")
@@ -149,7 +148,7 @@ func (c *Client) PodReady(ctx context.Context, namespace, name string) error {
 	return nil
 }
 
-// Exists says whether there is an object at a path such as /api/v1/namespaces/default/serviceaccounts/default.
+// Exists reports whether there is an object at a path such as /api/v1/namespaces/default/serviceaccounts/default.
 func (c *Client) Exists(ctx context.Context, path string) (bool, error) {
 	_, err := c.get(ctx, path)
 	var status statusError
@@ -187,7 +186,7 @@ func (c *Client) get(ctx context.Context, path string) ([]byte, error) {
 	return b, nil
 }
 
-// Poll calls f every interval until it returns nil or ctx ends; the error is then f's last.
+// Poll calls f at intervals until it returns nil or ctx ends; the error is then the last of f.
 func Poll(ctx context.Context, every time.Duration, f func(context.Context) error) error {
 	t := time.NewTicker(every)
 	defer t.Stop()
@@ -208,7 +207,7 @@ func Poll(ctx context.Context, every time.Duration, f func(context.Context) erro
 	}
 }
 
-// Fatal marks an error that waiting does not cure, so that Poll returns it at once.
+// Fatal marks an error as permanent, so that Poll returns it at once.
 type Fatal struct{ Err error }
 
 func (f Fatal) Error() string { return f.Err.Error() }

@@ -1,7 +1,7 @@
-// Package netns makes, enters and removes named network namespaces, the ones that `ip netns` shows.
+// Package netns creates, enters and removes named network namespaces, as `ip netns` does.
 //
-// It owns the files below /run/netns whose names it is given. It never changes the namespace that the process is in: every
-// change runs on an operating system thread of its own.
+// It owns the files below /run/netns with the given names. It never changes the namespace of the process: every change runs on an operating
+// system thread of its own.
 package netns
 
 import (
@@ -17,13 +17,13 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/thread"
 )
 
-// Dir is where the namespaces' names are, as iproute2 has them.
+// Dir is iproute2's directory of namespaces.
 const Dir = "/run/netns"
 
-// Path is the file that holds a namespace.
+// Path returns the file of a namespace.
 func Path(name string) string { return filepath.Join(Dir, name) }
 
-// Create makes a new namespace with that name; an existing one is an error.
+// Create creates a namespace; an existing name is an error.
 func Create(name string) error {
 	if err := os.MkdirAll(Dir, 0o755); err != nil {
 		return fmt.Errorf("make network namespace %s: %w", name, err)
@@ -42,8 +42,7 @@ func Create(name string) error {
 	return nil
 }
 
-// Delete removes a name; the namespace itself lives until its last process and its last file are gone. No such name is
-// not an error.
+// Delete removes a name; the namespace ends with its last process and file. A missing name is not an error.
 func Delete(name string) error {
 	if err := unix.Unmount(Path(name), unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("delete network namespace %s: %w", name, err)
@@ -69,7 +68,7 @@ func List(prefix string) ([]string, error) {
 	return names, err
 }
 
-// Do runs f on a thread that is in the named namespace. f must not start goroutines that rely on it.
+// Do runs f on a thread in the named namespace. Goroutines that f starts run elsewhere.
 func Do(name string, f func() error) error {
 	return thread.Run(func() error {
 		if err := Enter(name); err != nil {
@@ -79,7 +78,7 @@ func Do(name string, f func() error) error {
 	})
 }
 
-// Scratch runs f on a thread that is in a new namespace without a name; it ends with f, unless f gives it a name.
+// Scratch runs f on a thread in a new unnamed namespace, which ends with f unless f names it.
 func Scratch(f func() error) error {
 	return thread.Run(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
@@ -89,7 +88,7 @@ func Scratch(f func() error) error {
 	})
 }
 
-// Enter moves the calling thread into a namespace: the caller has locked it and keeps it, or execs.
+// Enter moves the calling thread into a namespace. The caller has locked the thread and never unlocks it, or execs.
 func Enter(name string) error {
 	f, err := os.Open(Path(name))
 	if err != nil {
@@ -105,15 +104,15 @@ func Enter(name string) error {
 // DialFunc is the type of a function that opens connections.
 type DialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
-// Dialer returns a function that connects from inside a namespace to an address given as IP:port. A socket stays in the
-// namespace it was made in, so the connection may be used anywhere.
+// Dialer returns a function that connects from inside a namespace to an address given as IP:port. A socket stays in the namespace of its
+// creation, so the connection can be used anywhere.
 func Dialer(name string) DialFunc {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		var c net.Conn
 		err := Do(name, func() error {
 			var d net.Dialer
 			var err error
-			// One literal address: the dialer makes the socket on this goroutine, hence on this thread.
+			// With a single literal address the dialer creates the socket on this goroutine, and so on this thread.
 			c, err = d.DialContext(ctx, network, address)
 			return err
 		})

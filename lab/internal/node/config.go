@@ -9,54 +9,54 @@ import (
 	"strings"
 )
 
-// PauseImage is the image of every pod's sandbox; the archive that holds it must be among a node's images.
+// PauseImage is the image of every pod's sandbox; its archive must be among a node's images.
 const PauseImage = "docker.io/tortie-net/pause:dev"
 
-// ClusterDNS is the address of the Service kube-dns, if the cluster has that.
+// ClusterDNS is the address of the Service kube-dns, if the cluster has one.
 const ClusterDNS = "10.96.0.10"
 
-// Config is what a node is told by the one who starts it.
+// Config is a node's configuration, written by its starter.
 type Config struct {
 	Lab  string
 	Name string
 	// Addrs are the node's addresses, one of each family.
 	Addrs []netip.Addr
-	// Dir is the node's directory on the machine: logs and settings, and the data of containerd and the kubelet.
+	// Dir is the node's directory on the machine: logs, settings, and the data of containerd and the kubelet.
 	Dir string
 	// Hyperkube is the binary of kubelet and kube-proxy.
 	Hyperkube string
-	// Containerd is a directory with the programs of containerd 2, which the node has instead of the machine's; "" has the machine's.
+	// Containerd is a directory with the programs of containerd 2; "" for the machine's containerd.
 	Containerd string
 	// Images are archives that are imported before the kubelet starts.
 	Images []string
-	// PodCIDRs tell kube-proxy what comes from pods.
+	// PodCIDRs are the ranges of pod addresses, for kube-proxy.
 	PodCIDRs []netip.Prefix
 	// Hosts are the other nodes' addresses, for /etc/hosts.
 	Hosts map[string][]netip.Addr
-	// MachineID is the node's, also after a restart.
+	// MachineID is the node's machine ID, which a restart keeps.
 	MachineID string
 }
 
-// Places inside a node.
+// Paths inside a node.
 const (
 	stateDir         = "/lab/state"
 	imageDir         = "/lab/images"
 	binDir           = "/lab/bin"
 	ContainerdSocket = "/run/containerd/containerd.sock"
-	// kubeconfigFile appears when the API server is ready; kubelet and kube-proxy wait for it.
+	// kubeconfigFile is written when the API server is ready; kubelet and kube-proxy wait for it.
 	kubeconfigFile      = "kubeconfig"
 	proxyKubeconfigFile = "proxy.kubeconfig"
 	configFile          = "node.json"
 )
 
-// DiskDir is what stands for the node's disk: it outlives the node's processes. It must not lie on an overlay file system,
-// which cannot hold the layers of another one.
+// DiskDir is the node's disk, which outlives its processes. It must not be on an overlay file system, which cannot hold upper layers of
+// another one.
 func DiskDir(dir string) string { return filepath.Join(dir, "disk") }
 
-// ConfigPath is the file that a node's first process reads.
+// ConfigPath is the path of the first process' configuration.
 func ConfigPath(dir string) string { return filepath.Join(dir, configFile) }
 
-// Kubeconfigs are the files that make kubelet and kube-proxy start, in this order of writing.
+// Kubeconfigs are the files that kubelet and kube-proxy wait for, in the order in which they are to be written.
 func Kubeconfigs(dir string) (proxy, kubelet string) {
 	return filepath.Join(dir, proxyKubeconfigFile), filepath.Join(dir, kubeconfigFile)
 }
@@ -97,7 +97,7 @@ func readConfig(path string) (Config, error) {
 	return c, nil
 }
 
-// list is how Kubernetes takes what has a value for each family.
+// list joins the values of all families as Kubernetes expects them.
 func list[T fmt.Stringer](values []T) string {
 	var texts []string
 	for _, v := range values {
@@ -140,7 +140,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
         SystemdCgroup = false
 `
 
-// containerd2Config says the same to containerd 2.
+// containerd2Config is the same configuration for containerd 2.
 const containerd2Config = `version = 3
 root = "/var/lib/containerd"
 state = "/run/containerd"
@@ -163,7 +163,7 @@ state = "/run/containerd"
         SystemdCgroup = false
 `
 
-// Images are never pulled, so none may be collected. Sysctls and eviction belong to the machine, which many nodes share.
+// Images are never pulled, so none may be garbage-collected. Sysctls and eviction concern the machine, which many nodes share.
 const kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 containerRuntimeEndpoint: unix://` + ContainerdSocket + `

@@ -1,8 +1,7 @@
-// Package node is a node of a lab from the inside: the first process of its namespaces.
+// Package node is the first process of a node's namespaces.
 //
-// It makes a root file system of its own, in which the machine's programs can be read and nothing of the machine can be
-// written, starts containerd, kubelet and kube-proxy there, and reaps what they leave behind. A node installs no pod
-// network: /etc/cni/net.d is empty until a chart fills it.
+// It creates the node's root file system, in which the machine's programs are read-only and nothing of the machine is writable, starts
+// containerd, kubelet and kube-proxy there, and reaps orphans. A node has no pod network: /etc/cni/net.d is empty until a chart fills it.
 package node
 
 import (
@@ -19,8 +18,8 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/cgroup"
 )
 
-// CloneFlags are the namespaces that a node's first process must be started in, beside the network namespace. It makes
-// its cgroup namespace itself, once it is in the cgroup that shall be its root.
+// CloneFlags are the namespaces that a node's first process must be started in, in addition to the network namespace. It creates its cgroup
+// namespace itself, once it is in the cgroup that becomes its root.
 const CloneFlags = syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC
 
 // Names of the two stages of the first process: argv[0].
@@ -29,8 +28,8 @@ const (
 	InitName  = "tortie-lab-init"
 )
 
-// Enter is the first stage: it moves into the node's cgroup, makes the cgroup namespace and becomes the second stage. Only
-// returns on error.
+// Enter is the first stage: it moves into the node's cgroup, creates the cgroup namespace and execs the second stage. It returns only on
+// error.
 func Enter(configPath string) error {
 	c, err := readConfig(configPath)
 	if err != nil {
@@ -51,8 +50,7 @@ func Enter(configPath string) error {
 	return unix.Exec("/proc/self/exe", []string{InitName, configPath}, os.Environ())
 }
 
-// Init is the second stage. It returns when a daemon of the node has ended, and with it the node ends; containerd is started
-// again.
+// Init is the second stage. It returns when a daemon of the node has exited, which ends the node; containerd is restarted instead.
 func Init(ctx context.Context, configPath string) error {
 	c, err := readConfig(configPath)
 	if err != nil {
@@ -101,7 +99,7 @@ func run(ctx context.Context, c Config, r *reaper) error {
 	return fmt.Errorf("node %s: %s", c.Name, <-ended)
 }
 
-// waitFor returns when a file is there. Whoever started the node has the deadline: he kills it.
+// waitFor returns when a file exists. The starter of the node enforces the deadline by killing it.
 func waitFor(ctx context.Context, path string, ended <-chan string) error {
 	t := time.NewTicker(20 * time.Millisecond)
 	defer t.Stop()

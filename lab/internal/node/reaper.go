@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reaper waits for every child. The first process of a pid namespace inherits all orphans (containerd's shims among
-// them), so waiting for single children, as os/exec does, is not enough, and both together would steal from each other.
+// reaper waits for all children. The first process of a PID namespace inherits all orphans (such as containerd's shims), so waiting for single
+// children, as os/exec does, is not enough, and both together would take each other's exit statuses.
 type reaper struct {
-	// mu makes starting a child and noting its pid one step, so that a child that ends at once is not taken for an orphan.
+	// mu makes starting a child and recording its PID atomic, so that a child that exits at once is not taken for an orphan.
 	mu      sync.Mutex
 	waiting map[int]chan string
 	child   chan struct{}
@@ -27,7 +27,7 @@ func newReaper() *reaper {
 	return &reaper{waiting: map[int]chan string{}, child: make(chan struct{}, 1)}
 }
 
-// start starts a daemon that logs to NAME.log, notes its process id in NAME.pid and returns a channel that tells how it ended.
+// start starts a daemon that logs to NAME.log, writes its PID to NAME.pid and returns a channel with its exit status.
 func (r *reaper) start(name, path string, args []string) (<-chan string, error) {
 	log, err := os.OpenFile(filepath.Join(stateDir, name+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
@@ -41,7 +41,7 @@ func (r *reaper) start(name, path string, args []string) (<-chan string, error) 
 	defer null.Close()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// syscall and not os: os would wait for the child by a pidfd of its own.
+	// syscall instead of os, which would wait for the child by a pidfd.
 	pid, err := syscall.ForkExec(path, append([]string{name}, args...), &syscall.ProcAttr{
 		Dir: "/", Env: environment, Files: []uintptr{null.Fd(), log.Fd(), log.Fd()},
 	})
@@ -62,11 +62,11 @@ func (r *reaper) start(name, path string, args []string) (<-chan string, error) 
 
 var environment = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"}
 
-// run reaps for ever.
+// run reaps children forever.
 func (r *reaper) run() {
 	for {
 		var status syscall.WaitStatus
-		// Wait without collecting: the pid must not be free for reuse before its entry is gone.
+		// Wait without reaping: the PID must not be reused before its entry is removed.
 		var info unix.Siginfo
 		err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOWAIT, nil)
 		switch {
@@ -95,17 +95,17 @@ func describe(s syscall.WaitStatus) string {
 	return exitStatus + strconv.Itoa(s.ExitStatus())
 }
 
-// How a process ended by itself, and well.
+// The status of a successful exit.
 const (
 	exitStatus = "exit status "
 	success    = exitStatus + "0"
 )
 
-// settled is how long containerd lives at least if it can work.
+// settled is the minimum run time of a working containerd.
 const settled = 5 * time.Second
 
-// keepContainerd starts containerd, and again whenever it has ended, as systemd does. Its shims and their containers live on
-// meanwhile. One that gives up at once never will work: that is told, and ends the node.
+// keepContainerd starts containerd, and restarts it whenever it exits, as systemd does. Its shims and their containers keep running. If it
+// exits at once it cannot work: that is reported, and ends the node.
 func (r *reaper) keepContainerd(ended chan<- string) error {
 	start := func() (<-chan string, error) {
 		return r.start("containerd", "/usr/bin/containerd", []string{"--config", stateDir + "/containerd.toml"})
@@ -149,7 +149,7 @@ func (r *reaper) importImages(n int) error {
 
 const pidSuffix = ".pid"
 
-// ContainerdPID is containerd's process id as the node sees it, read from the node's directory.
+// ContainerdPID returns containerd's PID in the node's namespace, read from the node's directory.
 func ContainerdPID(dir string) (int, error) {
 	b, err := os.ReadFile(filepath.Join(dir, "containerd"+pidSuffix))
 	if err != nil {

@@ -15,16 +15,16 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/pki"
 )
 
-// programs are the machine's directories that a node reads and never writes. Most are symbolic links into /usr on Debian.
+// programs are directories of the machine that a node mounts read-only. On Debian most are symbolic links into /usr.
 var programs = []string{"usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"}
 
-// settings are what the machine's programs need of /etc. Everything else of /etc is the node's own.
+// settings are the files of /etc that the machine's programs need. The rest of /etc is the node's own.
 var settings = []string{
 	"alternatives", "ca-certificates", "debian_version", "group", "iproute2", "ld.so.cache", "localtime", "nsswitch.conf",
 	"os-release", "passwd", "protocols", "rpc", "services", "ssl",
 }
 
-// devices are what containerd, runc and the kubelet open, as on any node; a machine's disks are not among them.
+// devices are the devices of containerd, runc and the kubelet; a machine's disks are not among them.
 var devices = []struct {
 	name         string
 	major, minor uint32
@@ -33,7 +33,7 @@ var devices = []struct {
 	{"fuse", 10, 229}, {"net/tun", 10, 200},
 }
 
-// machineWide are sysctls that a kubelet sets although they are the machine's: a node gets files that take its values.
+// machineWide are sysctls that a kubelet sets although they are global: a node gets regular files instead.
 var machineWide = map[string]string{
 	"vm/overcommit_memory":      "1",
 	"vm/panic_on_oom":           "0",
@@ -43,8 +43,7 @@ var machineWide = map[string]string{
 	"kernel/keys/root_maxbytes": "25000000",
 }
 
-// disk are the directories whose content outlives a restart of the node, as on a machine. Images and volumes, which may be
-// large, lie in them too.
+// disk are the directories that survive a restart of the node. They include images and volumes, which may be large.
 var disk = []string{"etc/cni", "opt", "var/lib", "var/log"}
 
 type root struct {
@@ -54,7 +53,7 @@ type root struct {
 
 // makeRoot builds the node's root file system in a tmpfs and makes it the root of the mount namespace.
 func makeRoot(c Config) error {
-	// Nothing that is mounted from here on may reach the machine.
+	// Later mounts must not propagate to the machine.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
@@ -98,7 +97,7 @@ func (r root) programs() error {
 	return r.mkdir("root", "home", "mnt", "opt/cni/bin", "srv", "var/lib/cni", "var/cache", "var/spool", "var/tmp", "etc/cni/net.d", "etc/kubernetes")
 }
 
-// mirror lets the node read a file or directory of the machine: a link is copied, anything else bound read-only.
+// mirror makes a file or directory of the machine visible in the node: a link is copied, anything else is bind-mounted read-only.
 func (r root) mirror(src, name string) error {
 	st, err := os.Lstat(src)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -134,7 +133,7 @@ func (r root) bind(src, name string, dir bool, flags uintptr) error {
 	return nil
 }
 
-// makePoint makes what a mount needs to lie on.
+// makePoint creates a mount point.
 func makePoint(path string, dir bool) error {
 	if dir {
 		return os.MkdirAll(path, 0o755)
@@ -155,7 +154,7 @@ func (r root) etc() error {
 		"etc/hostname":   r.cfg.Name + "\n",
 		"etc/hosts":      r.cfg.hostsFile(),
 		"etc/machine-id": r.cfg.MachineID + "\n",
-		// A lab has no DNS server: resolvers shall give up at once and not after their timeouts.
+		// A lab has no DNS server: resolvers shall fail at once and not after their timeouts.
 		"etc/resolv.conf": "options attempts:1\n",
 	}
 	for name, text := range files {
@@ -190,7 +189,7 @@ func (r root) mountAll(mounts ...mount) error {
 	return nil
 }
 
-// kernel mounts what shows the kernel: each of them shows the namespaces of this process, which are the node's.
+// kernel mounts the kernel's file systems, each of which shows the namespaces of this process, which are the node's.
 func (r root) kernel() error {
 	err := r.mountAll(
 		mount{kind: "proc", name: "proc"},
@@ -236,7 +235,7 @@ func (r root) dev() error {
 		if err := unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(d.major, d.minor))); err != nil {
 			return fmt.Errorf("make device %s: %w", d.name, err)
 		}
-		if err := os.Chmod(path, 0o666); err != nil { // mknod obeyed the umask
+		if err := os.Chmod(path, 0o666); err != nil { // mknod applied the umask
 			return err
 		}
 	}
@@ -262,10 +261,10 @@ func (r root) disk() error {
 	return nil
 }
 
-// lab brings in what the lab itself adds: its binary, the images, the directory with settings and logs.
+// lab mounts the lab's own files: its binary, the images, the directory with settings and logs.
 func (r root) lab() error {
 	err := errors.Join(
-		// One program under each name that it acts under, so that process lists say who is who.
+		// One program under each of its names, so that process lists are readable.
 		r.bind(r.cfg.Hyperkube, binDir+"/kubelet", false, unix.MS_RDONLY),
 		r.bind(r.cfg.Hyperkube, binDir+"/kube-proxy", false, unix.MS_RDONLY),
 		r.bind(r.cfg.Dir, stateDir, true, 0),
@@ -277,13 +276,13 @@ func (r root) lab() error {
 	return err
 }
 
-// containerd lays the programs of another release over the machine's, whose paths stay.
+// containerd of another release is mounted on the machine's programs, with the same paths.
 func (r root) containerd() error {
 	if r.cfg.Containerd == "" {
 		return nil
 	}
 	for _, name := range []string{"containerd", "containerd-shim-runc-v2", "ctr"} {
-		// Not bind: a file that is missing there would be made, on the machine.
+		// Not bind: it would create a missing file on the machine.
 		err := unix.Mount(filepath.Join(r.cfg.Containerd, name), r.path("usr/bin/"+name), "", unix.MS_BIND, "")
 		if err != nil {
 			return fmt.Errorf("cover the machine's %s: %w", name, err)
@@ -292,8 +291,8 @@ func (r root) containerd() error {
 	return nil
 }
 
-// pivot makes the new root the root and drops the old one, with every mount of the machine and of other labs: as long as
-// a copy of a mount exists here, its owner could not free it.
+// pivot makes the new root the root and unmounts the old one, with every mount of the machine and of other labs, which their owners could not
+// release otherwise.
 func (r root) pivot() error {
 	const old = "old-root"
 	if err := r.mkdir(old); err != nil {
@@ -317,7 +316,7 @@ func (r root) sysctls() error {
 		return err
 	}
 	values := maps.Clone(machineWide)
-	// By another one than before, kubelets know that their node was rebooted.
+	// A new boot ID, by which kubelets detect a reboot of their node.
 	values["kernel/random/boot_id"] = bootID()
 	for name, value := range values {
 		own := filepath.Join(dir, strings.ReplaceAll(name, "/", "."))
@@ -332,7 +331,7 @@ func (r root) sysctls() error {
 	return nil
 }
 
-// bootID is a random UUID, as the kernel makes one at each boot.
+// bootID returns a random UUID, as the kernel generates at each boot.
 func bootID() string {
 	t := pki.Token()
 	return fmt.Sprintf("%s-%s-%s-%s-%s", t[:8], t[8:12], t[12:16], t[16:20], t[20:32])

@@ -1,4 +1,4 @@
-// Package pki makes a lab's certificates, keys, tokens and kubeconfigs. It only writes files.
+// Package pki creates a lab's certificates, keys, tokens and kubeconfigs. It only writes files.
 package pki
 
 import (
@@ -20,10 +20,10 @@ import (
 	"time"
 )
 
-// lifetime is longer than any lab lives.
+// lifetime exceeds that of any lab.
 const lifetime = 365 * 24 * time.Hour
 
-// Authority is a certificate authority whose files lie in one directory: NAME.crt and NAME.key for each pair.
+// Authority is a certificate authority with its files in one directory: NAME.crt and NAME.key for each pair.
 type Authority struct {
 	dir    string
 	cert   *x509.Certificate
@@ -32,7 +32,7 @@ type Authority struct {
 	now    time.Time
 }
 
-// NewAuthority makes an authority and writes ca.crt and ca.key.
+// NewAuthority creates an authority and writes ca.crt and ca.key.
 func NewAuthority(dir string, now time.Time) (*Authority, error) {
 	a := &Authority{dir: dir, now: now}
 	key, err := a.newKey("ca")
@@ -50,7 +50,7 @@ func NewAuthority(dir string, now time.Time) (*Authority, error) {
 	return a, nil
 }
 
-// CAFile is the path of the authority's certificate.
+// CAFile returns the path of the authority's certificate.
 func (a *Authority) CAFile() string { return filepath.Join(a.dir, "ca.crt") }
 
 // Server writes a serving certificate, NAME.crt and NAME.key, for hosts and addresses.
@@ -73,7 +73,7 @@ func (a *Authority) Client(name, user string, groups ...string) error {
 	return a.issue(name, t)
 }
 
-// KeyPair writes NAME.key and its public half NAME.pub, as kube-apiserver takes them for ServiceAccount tokens.
+// KeyPair writes NAME.key and its public half NAME.pub, in kube-apiserver's format for ServiceAccount tokens.
 func (a *Authority) KeyPair(name string) error {
 	key, err := a.newKey(name)
 	if err != nil {
@@ -90,7 +90,7 @@ func (a *Authority) template(subject pkix.Name) *x509.Certificate {
 	a.serial++
 	return &x509.Certificate{
 		SerialNumber: big.NewInt(a.serial), Subject: subject,
-		// An hour back: the clock of a virtual machine may be behind.
+		// Valid from an hour ago: the clock of a virtual machine may be behind.
 		NotBefore: a.now.Add(-time.Hour), NotAfter: a.now.Add(lifetime),
 	}
 }
@@ -130,11 +130,11 @@ func (a *Authority) write(name, kind string, der []byte, mode os.FileMode) error
 // Token returns a new secret token.
 func Token() string {
 	b := make([]byte, 16)
-	rand.Read(b) // never fails: it ends the program instead
+	rand.Read(b) // never fails: it aborts the program instead
 	return hex.EncodeToString(b)
 }
 
-// Kubeconfig is what a kubeconfig file says.
+// Kubeconfig is the content of a kubeconfig file.
 type Kubeconfig struct {
 	Server string
 	CA     []byte

@@ -18,17 +18,17 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/proc"
 )
 
-// EtcdConfig says how to run an etcd without an API server.
+// EtcdConfig is the configuration of an etcd without an API server.
 type EtcdConfig struct {
-	// Dir takes the state; it must be an absolute path of an existing directory. Files are left to the caller.
+	// Dir is the directory of the state: an absolute path of an existing directory. Its files are not removed.
 	Dir       string
 	Hyperkube string
 	Spawner   *proc.Spawner
-	// Address is what it listens on, at a free port.
+	// Address is the listen address; the port is a free one.
 	Address netip.Addr
-	// TLS demands a client certificate: ca.crt, client.crt and client.key are written to Dir.
+	// TLS requires client certificates: ca.crt, client.crt and client.key are written to Dir.
 	TLS bool
-	// Timeout bounds each start.
+	// Timeout is the limit of each start.
 	Timeout time.Duration
 }
 
@@ -64,7 +64,7 @@ func StartEtcd(ctx context.Context, cfg EtcdConfig) (*Etcd, error) {
 // Endpoint is the URL for clients.
 func (e *Etcd) Endpoint() string { return e.url }
 
-// Check returns an error when etcd has ended without having been killed.
+// Check returns an error when etcd has exited without KillServer.
 func (e *Etcd) Check() error {
 	if e.member == nil {
 		return nil
@@ -77,10 +77,10 @@ func (e *Etcd) Check() error {
 	}
 }
 
-// Stop kills it: its state is thrown away.
+// Stop kills etcd: its state is discarded.
 func (e *Etcd) Stop(ctx context.Context) error { return e.KillServer(ctx) }
 
-// KillServer ends etcd without asking. Its data stay. One that was killed already is no error.
+// KillServer ends etcd by SIGKILL. Its data stay. It is idempotent.
 func (e *Etcd) KillServer(ctx context.Context) error {
 	if e.member == nil {
 		return nil
@@ -90,8 +90,7 @@ func (e *Etcd) KillServer(ctx context.Context) error {
 	return err
 }
 
-// StartServer starts an etcd that was killed on the same port and data, and returns when it is healthy. One that runs is left
-// alone.
+// StartServer restarts a killed etcd with the same port and data, and returns when it is healthy. A running one is left alone.
 func (e *Etcd) StartServer(ctx context.Context) error {
 	if e.member != nil {
 		return nil

@@ -19,22 +19,22 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/proc"
 )
 
-// ServiceCIDR holds the cluster IPs; the API server itself is its first address. ServiceCIDR6 holds those of IPv6.
+// ServiceCIDR is the range of cluster IPs; the API server itself is its first address. ServiceCIDR6 is that of IPv6.
 const (
 	ServiceCIDR  = "10.96.0.0/16"
 	ServiceCIDR6 = "fd00:10:96::/112"
 )
 
-// etcdURL is a socket in the working directory, so that no port is taken and nobody else reaches an etcd without
-// authentication. The etcd server demands that even this has the form host:port; both are the name of the socket.
+// etcdURL is a Unix socket in the working directory, so that no port is used and no other process reaches an etcd without authentication. etcd
+// requires the form host:port even for a socket; both are the name of the socket.
 const etcdURL = "unix://client:0"
 
-// portAttempts is how often another free port is tried when somebody was faster to take it.
+// portAttempts is the number of attempts with another free port after a race for one.
 const portAttempts = 5
 
 // Config says what to run.
 type Config struct {
-	// Dir takes the state; it must be an absolute path of an existing directory. Files are left to the caller.
+	// Dir is the directory of the state: an absolute path of an existing directory. Its files are not removed.
 	Dir       string
 	Hyperkube string
 	// Server is kube-apiserver of another release; empty is Hyperkube's.
@@ -42,19 +42,19 @@ type Config struct {
 	Spawner *proc.Spawner
 	// NetNS is the name of the network namespace, empty for the caller's.
 	NetNS string
-	// Address is what the API server listens on and, unless it is loopback, advertises.
+	// Address is the listen address of the API server and, unless it is loopback, its advertised address.
 	Address netip.Addr
 	// Port is the API server's, 0 for a free one.
 	Port uint16
-	// Nodes get a token each: NAME.kubeconfig.
+	// Nodes get a token each, in NAME.kubeconfig.
 	Nodes []string
-	// IPv6Services lets Services have addresses of IPv6 too.
+	// IPv6Services makes Services dual-stack.
 	IPv6Services bool
-	// Audit is a group of users whose requests the API server writes to audit.log, one JSON object in a line; empty writes none.
+	// Audit is a group of users whose requests the API server writes to audit.log, one JSON object per line; empty: none.
 	Audit string
-	// ControllerManager and Scheduler say whether these run too.
+	// ControllerManager and Scheduler enable these components.
 	ControllerManager, Scheduler bool
-	// Timeout bounds the start.
+	// Timeout is the limit of the start.
 	Timeout time.Duration
 }
 
@@ -66,7 +66,7 @@ type Plane struct {
 	procs proc.Group
 	// server is kube-apiserver, one of procs unless it was killed.
 	server *proc.Process
-	// Client speaks to the API server as the administrator.
+	// Client is an administrator's client of the API server.
 	Client *kubeapi.Client
 }
 
@@ -102,16 +102,16 @@ func Start(ctx context.Context, cfg Config) (_ *Plane, err error) {
 	return p, nil
 }
 
-// NodeUser is the name of a node's kubeconfig.
+// NodeUser returns the name of a node's kubeconfig.
 func NodeUser(node string) string { return "node-" + node }
 
-// Kubeconfig is the path of a user's kubeconfig: admin, proxy, or one that NodeUser names.
+// Kubeconfig returns the path of a user's kubeconfig: admin, proxy, or one of NodeUser.
 func (p *Plane) Kubeconfig(user string) string { return filepath.Join(p.cfg.Dir, user+".kubeconfig") }
 
 // Authority signs further certificates.
 func (p *Plane) Authority() *pki.Authority { return p.auth }
 
-// Check returns an error when a component has ended, with the tail of its log.
+// Check returns an error when a component has exited, with the tail of its log.
 func (p *Plane) Check() error {
 	if dead := p.procs.Dead(); dead != nil {
 		return dead.Err()
@@ -119,7 +119,7 @@ func (p *Plane) Check() error {
 	return nil
 }
 
-// Stop kills all components: their state is thrown away.
+// Stop kills all components: their state is discarded.
 func (p *Plane) Stop(ctx context.Context) error { return p.procs.Kill(ctx) }
 
 func (p *Plane) run(name string, args ...string) error {
@@ -142,7 +142,7 @@ func (p *Plane) start(name string, args ...string) (*proc.Process, error) {
 	})
 }
 
-// startServer starts kube-apiserver, on another port when a free one was taken before the server listened.
+// startServer starts kube-apiserver, on another port after a race for a free one.
 func (p *Plane) startServer(ctx context.Context) error {
 	free := p.cfg.Port == 0
 	for attempt := 1; ; attempt++ {
@@ -176,7 +176,7 @@ func (p *Plane) tryServer(ctx context.Context) error {
 	return p.awaitServer(ctx)
 }
 
-// awaitServer starts kube-apiserver with the files that are there, and returns when it is ready.
+// awaitServer starts kube-apiserver with the existing files, and returns when it is ready.
 func (p *Plane) awaitServer(ctx context.Context) error {
 	server, err := p.start("kube-apiserver", p.serverFlags()...)
 	if err != nil {
@@ -201,7 +201,7 @@ func (p *Plane) awaitServer(ctx context.Context) error {
 	return nil
 }
 
-// KillServer ends kube-apiserver without asking. etcd and its data stay. A server that was killed already is no error.
+// KillServer ends kube-apiserver by SIGKILL. etcd and its data stay. It is idempotent.
 func (p *Plane) KillServer(ctx context.Context) error {
 	if p.server == nil {
 		return nil
@@ -212,8 +212,8 @@ func (p *Plane) KillServer(ctx context.Context) error {
 	return err
 }
 
-// StartServer starts a kube-apiserver that was killed, on the same port, with the same credentials, and returns when it is
-// ready. One that runs is left alone.
+// StartServer restarts a killed kube-apiserver on the same port with the same credentials, and returns when it is ready. A running one is left
+// alone.
 func (p *Plane) StartServer(ctx context.Context) error {
 	if p.server != nil {
 		return nil
@@ -246,15 +246,15 @@ func (p *Plane) serverFlags() []string {
 		fmt.Sprintf("--secure-port=%d", p.cfg.Port),
 		"--tls-cert-file=apiserver.crt", "--tls-private-key-file=apiserver.key", "--client-ca-file=ca.crt",
 		"--token-auth-file=tokens.csv", "--authorization-mode=Node,RBAC",
-		"--enable-admission-plugins=NodeRestriction", // as kubeadm has it: a kubelet changes its own Node and pods alone
+		"--enable-admission-plugins=NodeRestriction", // as with kubeadm: a kubelet may change only its own Node and pods
 		"--kubelet-client-certificate=kubelet-client.crt", "--kubelet-client-key=kubelet-client.key",
 		"--kubelet-certificate-authority=ca.crt", "--kubelet-preferred-address-types=InternalIP",
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file=sa.pub",
 		"--service-account-signing-key-file=sa.key", "--service-cluster-ip-range=" + p.serviceCIDRs(),
-		// Webhooks are called at their pods, since there is no kube-proxy where this server runs.
+		// Webhooks are called at pod addresses, since no kube-proxy runs in this server's namespace.
 		"--enable-aggregator-routing=true",
 		"--allow-privileged=true", "--profiling=false",
-		// A lab's requests are few, and a fair queue that is still being set up answers some of the first with 429.
+		// A lab has few requests, and priority and fairness responds to some of the first with 429.
 		"--enable-priority-and-fairness=false",
 	}
 	if p.cfg.Audit != "" {
@@ -265,7 +265,7 @@ func (p *Plane) serverFlags() []string {
 		flags = append(flags, "--endpoint-reconciler-type=none")
 	}
 	if !p.cfg.ControllerManager {
-		// Without a controller manager no namespace gets its default ServiceAccount, and the plugin would refuse every Pod.
+		// Without a controller manager no namespace gets its default ServiceAccount, and this plugin would deny every Pod.
 		flags = append(flags, "--disable-admission-plugins=ServiceAccount")
 	}
 	return flags
@@ -282,14 +282,14 @@ func (p *Plane) controllerManagerFlags() []string {
 	return p.withKubeconfig("controller-manager",
 		"--leader-elect=false", "--use-service-account-credentials=true", "--root-ca-file=ca.crt",
 		"--service-account-private-key-file=sa.key", "--cluster-signing-cert-file=ca.crt", "--cluster-signing-key-file=ca.key",
-		// The default is made at start, below /usr of the machine.
+		// The default is created at start, below the machine's /usr.
 		"--flex-volume-plugin-dir="+filepath.Join(p.cfg.Dir, "flexvolume"))
 }
 
 func (p *Plane) withKubeconfig(user string, more ...string) []string {
 	path := p.Kubeconfig(user)
-	// Port 0 is no port: nobody reads these components' own endpoints, and two labs on loopback would collide.
-	// The rate limits spare busy API servers; here they are most of a start's time.
+	// Port 0 disables the components' own endpoints, which are not used and would collide between labs on loopback. The default rate limits
+	// protect busy API servers; here they would be most of a start's time.
 	return append([]string{"--kubeconfig=" + path, "--secure-port=0", "--profiling=false", "--kube-api-qps=500", "--kube-api-burst=1000"}, more...)
 }
 
@@ -309,7 +309,7 @@ func (p *Plane) writeCerts() error {
 		a.KeyPair("sa"))
 }
 
-// writeAuditPolicy has each request of the group written once: when it was answered or, if it is a watch, when that began.
+// writeAuditPolicy logs each request of the group once: at its response or, for a watch, at its start.
 func (p *Plane) writeAuditPolicy() error {
 	if p.cfg.Audit == "" {
 		return nil
@@ -323,7 +323,7 @@ rules:
 `, p.cfg.Audit), 0o600)
 }
 
-// user is one line of the token file and one kubeconfig.
+// user is one line of the token file with its kubeconfig.
 type user struct{ file, name, groups string }
 
 func (p *Plane) users() []user {
@@ -334,7 +334,7 @@ func (p *Plane) users() []user {
 		{"proxy", "system:kube-proxy", ""},
 	}
 	for _, n := range p.cfg.Nodes {
-		// Tokens instead of TLS bootstrap: the Node authorizer only looks at the user's name and group.
+		// Tokens instead of TLS bootstrap: the Node authorizer checks only the user's name and group.
 		all = append(all, user{NodeUser(n), "system:node:" + n, "system:nodes"})
 	}
 	return all

@@ -13,14 +13,14 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/cgroup"
 )
 
-// Memory is what new processes can have.
+// Memory is the memory available to new processes.
 type Memory struct {
 	MB int
-	// Of is who has it: this machine, or a cgroup with a limit.
+	// Of is the owner of the limit: this machine, or a cgroup.
 	Of string
 }
 
-// freeMemory is what the machine has, or less where a cgroup of this process has a limit.
+// freeMemory returns the machine's available memory, or less if a cgroup of this process has a limit.
 func freeMemory() (Memory, error) {
 	text, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
@@ -37,13 +37,13 @@ func freeMemory() (Memory, error) {
 	return least, err
 }
 
-// memoryCgroup is a cgroup whose controller of memory this process is subject to.
+// memoryCgroup is a cgroup with the memory controller that applies to this process.
 type memoryCgroup struct {
 	dir string
 	v2  bool
 }
 
-// memoryCgroups are the process' own and all above it, as far as they can be seen here.
+// memoryCgroups returns the process' own cgroup and its visible parents.
 func memoryCgroups() ([]memoryCgroup, error) {
 	layout, err := cgroup.Detect()
 	if err != nil {
@@ -61,7 +61,7 @@ func memoryCgroups() ([]memoryCgroup, error) {
 	return nil, nil
 }
 
-// ownPath finds the process' cgroup in the lines of /proc/self/cgroup: ID:CONTROLLERS:PATH, with no controllers for version 2.
+// ownPath returns the process' cgroup from the lines of /proc/self/cgroup: ID:CONTROLLERS:PATH, without controllers in version 2.
 func ownPath(lines string, v2 bool) string {
 	for line := range strings.Lines(lines) {
 		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
@@ -72,8 +72,8 @@ func ownPath(lines string, v2 bool) string {
 	return "/"
 }
 
-// above lists a cgroup and those above it, up to where the hierarchy is mounted. In a container the path may be that of the machine
-// outside, and only the container's own is there.
+// above returns a cgroup and its parents up to the mount point of the hierarchy. In a container the path may be relative to the host, and only
+// the container's own cgroup exists.
 func above(mount, path string, v2 bool) []memoryCgroup {
 	dir := filepath.Join(mount, path)
 	if _, err := os.Stat(dir); err != nil {
@@ -87,7 +87,7 @@ func above(mount, path string, v2 bool) []memoryCgroup {
 	return all
 }
 
-// free is what the limit leaves: the kernel drops cached files before it ends a process.
+// free returns the memory below the limit, including cached files, which the kernel drops first.
 func (g memoryCgroup) free() (bytes uint64, limited bool) {
 	limitFile, usageFile, cached := "memory.limit_in_bytes", "memory.usage_in_bytes", []string{"total_inactive_file", "total_active_file"}
 	if g.v2 {
@@ -116,7 +116,7 @@ func (g memoryCgroup) number(file string) (uint64, error) {
 	return strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
 }
 
-// values reads lines of a name and a number, with a colon or without.
+// values parses lines of a name and a number, with or without a colon.
 func values(text []byte) map[string]uint64 {
 	all := map[string]uint64{}
 	for s := bufio.NewScanner(bytes.NewReader(text)); s.Scan(); {

@@ -1,5 +1,5 @@
-// Package preflight says what a machine lacks for a command of the lab, and what to do about it, before the command has begun: in a line
-// for each lack. It changes nothing.
+// Package preflight checks the requirements of a lab's command before it starts, and reports each missing one in a line with a remedy. It
+// changes nothing.
 package preflight
 
 import (
@@ -13,48 +13,48 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/deps"
 )
 
-// MB is what needs and facts are counted in.
+// MB is the unit of needs and facts.
 const MB = 1 << 20
 
-// Needs are what a command cannot do without.
+// Needs are the requirements of a command.
 type Needs struct {
-	// What needs all this, as the subject of a sentence: "a lab of 3 nodes".
+	// What is the subject of the report: "a lab of 3 nodes".
 	What string
-	// Root is why it must be run as root; "" if not.
+	// Root is the reason why root is required; "" if it is not.
 	Root string
-	// Packages are Debian's.
+	// Packages are Debian packages.
 	Packages []deps.Need
-	// Memory is how many MB must be free, and Less how to need less of it.
+	// Memory is the required free memory in MB, and Less is how to need less.
 	Memory int
 	Less   string
 	Space  []Space
 }
 
-// Space is a directory that is written to, which need not be there yet.
+// Space is a directory for writing, which may not exist yet.
 type Space struct {
 	Dir string
 	MB  int
-	// Elsewhere is how to name another directory.
+	// Elsewhere is how to select another directory.
 	Elsewhere string
 }
 
-// Facts are what a machine has of what is needed.
+// Facts are the machine's properties by requirement.
 type Facts struct {
 	UID     int
 	Missing []deps.Need
 	Apt     bool
 	Memory  Memory
-	// Rooms are of Needs.Space, in its order.
+	// Rooms are the free space by Needs.Space.
 	Rooms []Room
 }
 
-// Room is what a file system has left, and why nobody can write to it.
+// Room is the free space of a file system, or the reason why it is read-only.
 type Room struct {
 	MB       int
 	ReadOnly error
 }
 
-// Check returns what this machine lacks: nil if nothing.
+// Check returns the missing requirements, nil if there are none.
 func Check(n Needs) error {
 	f, err := gather(n)
 	if err != nil {
@@ -79,7 +79,7 @@ func gather(n Needs) (Facts, error) {
 	return f, nil
 }
 
-// room looks at a directory or, while it is not there, at the one that it will be made in.
+// room returns the free space for a directory, or for its nearest existing parent.
 func room(dir string) (Room, error) {
 	for {
 		var st unix.Statfs_t
@@ -94,7 +94,7 @@ func room(dir string) (Room, error) {
 	}
 }
 
-// lacking compares. What only root can find out of is not said to others.
+// lacking compares needs and facts. Facts that only root can determine are not reported to others.
 func (n Needs) lacking(f Facts) error {
 	if n.Root != "" && f.UID != 0 {
 		return fmt.Errorf("%s %s, so it must be run as root, and this is uid %d: put sudo before the command", n.What, n.Root, f.UID)

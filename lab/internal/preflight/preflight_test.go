@@ -11,7 +11,7 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/deps"
 )
 
-// Every lack is a line; that machines which lack something are found out is tested with the commands, in cmd/lab.
+// Every missing requirement is one line; detection on incomplete machines is tested in cmd/lab.
 func TestLacking(t *testing.T) {
 	n := Needs{What: "it", Root: "does much", Memory: 100, Space: []Space{{Dir: "/a", MB: 10, Elsewhere: "use b"}}}
 	good := Facts{Memory: Memory{MB: 100, Of: "x"}, Rooms: []Room{{MB: 10}}, Apt: true}
@@ -36,7 +36,7 @@ func TestLacking(t *testing.T) {
 	}
 }
 
-// A cgroup of version 2, and what is above it, as files: the machine of the test may have version 1.
+// A version 2 cgroup and its parents as files: the machine of the test may have version 1.
 func TestCgroupsAbove(t *testing.T) {
 	mount := t.TempDir()
 	put := func(dir, name, text string) {

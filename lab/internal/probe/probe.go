@@ -1,5 +1,4 @@
-// Package probe finds out whether the running kernel has IPIP tunnels, and VXLAN, without touching the machine's own network: it
-// looks in a network namespace of its own.
+// Package probe detects whether the running kernel has IPIP tunnels and VXLAN, in a network namespace of its own.
 package probe
 
 import (
@@ -15,16 +14,16 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/netns"
 )
 
-// Errors that say that the kernel has no such tunnels.
+// Errors for kernels without a kind of tunnel.
 var (
 	ErrNoIPIP  = errors.New("this kernel has no IPIP tunnels (module ipip)")
 	ErrNoVXLAN = errors.New("this kernel has no VXLAN (module vxlan)")
 )
 
-// name is none that the kernel gives by itself.
+// name is not a name that the kernel assigns.
 const name = "probe"
 
-// IPIP returns nil when a tunnel can be made as the agent's would be, after an attempt to load the module, and ErrNoIPIP when it cannot.
+// IPIP returns nil if a tunnel like the agent's can be created, possibly after loading the module, and ErrNoIPIP otherwise.
 func IPIP(ctx context.Context) error {
 	link := &netlink.Iptun{LinkAttrs: netlink.NewLinkAttrs(), Local: net.IPv4(192, 0, 2, 1), Remote: net.IPv4(192, 0, 2, 2)}
 	link.Name = name
@@ -43,7 +42,7 @@ func probe(ctx context.Context, link netlink.Link, module string, none error) er
 	if !errors.Is(err, none) {
 		return err
 	}
-	// A kernel without modules, or a container without the right, fails here: what matters is the second try.
+	// This fails in kernels without modules, and in containers without the permission; the second attempt decides.
 	_ = exec.CommandContext(ctx, "modprobe", module).Run()
 	return try(link, none)
 }

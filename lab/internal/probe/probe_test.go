@@ -11,8 +11,8 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/netns"
 )
 
-// A kernel that has IPIP makes tunl0 in every network namespace (unless net.core.fb_tunnels_only_for_init_net says not):
-// where it is, the probe must have found IPIP; a probe that says no must mean that there is none.
+// A kernel with IPIP creates tunl0 in every network namespace (unless net.core.fb_tunnels_only_for_init_net is set): the probe must report
+// IPIP where it exists, and only where it can be created.
 func TestIPIPAgreesWithTunl0(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("a network namespace is needed: run as root")
@@ -30,20 +30,20 @@ func TestIPIPAgreesWithTunl0(t *testing.T) {
 		t.Fatal(err)
 	}
 	if tunl0 && err != nil {
-		t.Errorf("a new namespace has tunl0, and the probe says: %v", err)
+		t.Errorf("a new namespace has tunl0, probe: %v", err)
 	}
 	if b, readErr := os.ReadFile("/proc/sys/net/core/fb_tunnels_only_for_init_net"); readErr == nil && b[0] == '0' && !tunl0 && err == nil {
-		t.Error("the probe says that there is IPIP, and a new namespace has no tunl0")
+		t.Error("the probe reports IPIP, but a new namespace has no tunl0")
 	}
 }
 
-// A kernel that has VXLAN registers the kind with rtnetlink, and names the module's parameters or the built-in's.
+// A kernel with VXLAN registers the link kind, and has the module in /sys/module.
 func TestVXLANAgreesWithADevice(t *testing.T) {
 	err := VXLAN(context.Background())
 	if err != nil && !errors.Is(err, ErrNoVXLAN) {
 		t.Fatal(err)
 	}
 	if _, statErr := os.Stat("/sys/module/vxlan"); (statErr == nil) != (err == nil) {
-		t.Errorf("/sys/module/vxlan: %v, and the probe says: %v", statErr, err)
+		t.Errorf("/sys/module/vxlan: %v, probe: %v", statErr, err)
 	}
 }

@@ -21,23 +21,23 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/netns"
 )
 
-// tailLines is how much of a failed process' log its error carries.
+// tailLines is the number of log lines in the error of a failed process.
 const tailLines = 12
 
-// Spec says what to run.
+// Spec describes a process.
 type Spec struct {
-	// Name is the process in errors and its argv[0].
+	// Name is argv[0], and the name in errors.
 	Name string
 	Path string
 	Args []string
 	// Dir is the working directory, Env the whole environment (nil: the parent's).
 	Dir string
 	Env []string
-	// Log is the file that takes standard output and error; it is truncated.
+	// Log is the file for standard output and error; it is truncated.
 	Log string
-	// Stdout takes standard output instead of the log, when it is set.
+	// Stdout, if set, receives standard output instead of the log.
 	Stdout *os.File
-	// NetNS is the name of the network namespace to start in, empty for the caller's.
+	// NetNS is the name of the network namespace, empty for the caller's.
 	NetNS string
 	// Attr adds namespaces; the parent-death signal is always set.
 	Attr syscall.SysProcAttr
@@ -45,20 +45,19 @@ type Spec struct {
 	Files []*os.File
 }
 
-// Process is one that was started.
+// Process is a started process.
 type Process struct {
 	Name string
 	PID  int
 	log  string
 	os   *os.Process
 	done chan struct{}
-	// err is how it ended; it may be read when done is closed.
+	// err is the exit status; it may be read when done is closed.
 	err error
 }
 
-// Spawner starts processes from one thread that never ends. The kernel sends the parent-death signal when the *thread*
-// that forked ends, and the Go runtime ends threads as it likes; with one of their own the children live as long as the
-// process.
+// Spawner starts processes from one thread that never ends. The kernel sends the parent-death signal when the *thread* that forked ends, and
+// the Go runtime may end any other thread.
 type Spawner struct {
 	requests chan func()
 }
@@ -105,7 +104,7 @@ func (s *Spawner) Start(spec Spec) (*Process, error) {
 	return p, nil
 }
 
-// startIn forks in a network namespace and comes back, so that the thread stays usable.
+// startIn forks in a network namespace and returns to its own, so that the thread stays usable.
 func startIn(name string, cmd *exec.Cmd) (err error) {
 	if name == "" {
 		return cmd.Start()
@@ -129,7 +128,7 @@ func startIn(name string, cmd *exec.Cmd) (err error) {
 // Done is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Err says how a process ended that should not have, with the tail of its log. It waits for the end.
+// Err waits for the exit and returns an error with the exit status and the tail of the log, for a process that must not exit.
 func (p *Process) Err() error {
 	<-p.done
 	state := "ended"
@@ -139,13 +138,13 @@ func (p *Process) Err() error {
 	return fmt.Errorf("%s: %s; its log ends:\n%s", p.Name, state, Tail(p.log))
 }
 
-// LogTail is the end of the process' log.
+// LogTail returns the end of the process' log.
 func (p *Process) LogTail() string { return Tail(p.log) }
 
-// Kill ends the process without asking and waits until it is gone.
+// Kill sends SIGKILL and waits for the exit.
 func (p *Process) Kill(ctx context.Context) error { return p.signal(ctx, syscall.SIGKILL) }
 
-// Stop asks the process to end, and kills it when it has not within the grace period.
+// Stop sends SIGTERM, and SIGKILL after the grace period.
 func (p *Process) Stop(ctx context.Context, grace time.Duration) error {
 	asked, cancel := context.WithTimeout(ctx, grace)
 	defer cancel()
@@ -167,7 +166,7 @@ func (p *Process) signal(ctx context.Context, sig syscall.Signal) error {
 	}
 }
 
-// Group is processes that are stopped together, in the reverse of the order in which they were added.
+// Group is a set of processes that are stopped together, in reverse order of addition.
 type Group struct {
 	mu  sync.Mutex
 	all []*Process
@@ -180,14 +179,14 @@ func (g *Group) Add(p *Process) {
 	g.all = append(g.all, p)
 }
 
-// Remove takes a process out, which is to end while the others run.
+// Remove removes a process that is to exit while the others run.
 func (g *Group) Remove(p *Process) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.all = slices.DeleteFunc(g.all, func(q *Process) bool { return p == q })
 }
 
-// Dead returns the first process that has ended, nil when all run.
+// Dead returns the first process that has exited, or nil.
 func (g *Group) Dead() *Process {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -201,7 +200,7 @@ func (g *Group) Dead() *Process {
 	return nil
 }
 
-// Kill ends all of them without asking, last first.
+// Kill kills all of them, last first.
 func (g *Group) Kill(ctx context.Context) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -212,7 +211,7 @@ func (g *Group) Kill(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Tail returns the last lines of a file, each cut to a readable length; what cannot be read is said in the text.
+// Tail returns the last lines of a file, each cut to a readable length; an error to read it is part of the text.
 func Tail(path string) string {
 	f, err := os.Open(path)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// RunIn runs a program of the machine's in a directory, to its end. What it says is seen only in an error.
+// RunIn runs a program of the machine in a directory and waits for it. Its output is only in the error.
 func RunIn(ctx context.Context, dir, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir

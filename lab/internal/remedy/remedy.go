@@ -1,4 +1,4 @@
-// Package remedy turns what another program has printed into a line that says what helps.
+// Package remedy maps messages of other programs to remedies.
 package remedy
 
 import (
@@ -6,16 +6,16 @@ import (
 	"strings"
 )
 
-// Cause is a line that a program prints when something is missing on this machine, and what helps.
+// Cause is a message about something missing on this machine, with its remedy.
 type Cause struct {
 	Said   *regexp.Regexp // a whole line
 	Remedy string
 }
 
-// saidLimit is how much of the program's line is repeated.
+// saidLimit is the length to which the message is cut.
 const saidLimit = 300
 
-// Of returns the remedy of the first of causes that the output shows, with the line that shows it; "" if it shows none.
+// Of returns the remedy of the first of causes in the output, with the matching line, or "".
 func Of(output string, causes []Cause) string {
 	for _, c := range causes {
 		if line := strings.TrimSpace(c.Said.FindString(output)); line != "" {

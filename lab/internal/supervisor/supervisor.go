@@ -1,9 +1,9 @@
-// Package supervisor keeps a cluster, or a virtual machine with one, in a process of its own, so that it does not outlive
-// the one who wanted it, however that one ends.
+// Package supervisor runs a cluster, or a virtual machine with one, in a process of its own, so that it does not outlive its launcher, however
+// that ends.
 //
-// The launcher starts the supervisor in a session of its own and holds a pipe to it. The first line in the pipe says what
-// to run. When the pipe ends, the supervisor takes everything down, unless the launcher has let go of it with a word. The
-// supervisor's children die with it, by the kernel's parent-death signal.
+// The launcher starts the supervisor in a session of its own and holds a pipe to it. The first line in the pipe is the job. When the pipe is
+// closed, the supervisor stops everything, unless the launcher has detached before. The supervisor's children die with it, by the kernel's
+// parent-death signal.
 package supervisor
 
 import (
@@ -30,56 +30,56 @@ import (
 // Name is argv[0] of a supervisor.
 const Name = cluster.SupervisorName
 
-// letGo is the word after which the end of the pipe means nothing.
+// letGo is the line that detaches: the end of the pipe is ignored afterwards.
 const letGo = "detach"
 
-// eventsFD is the descriptor on which the supervisor tells its launcher how things go.
+// eventsFD is the descriptor on which the supervisor reports events to its launcher.
 const eventsFD = 3
 
-// Job is what a supervisor keeps: one of the two.
+// Job is what a supervisor runs: exactly one field is set.
 type Job struct {
 	Cluster *cluster.Spec
 	VM      *VM
 }
 
-// VM is a virtual machine. Its program either ends, or serves the channel when its cluster is up, to be kept.
+// VM is a virtual machine. Its program either exits, or serves the channel when its cluster is up.
 type VM struct {
-	// Name is that of the lab inside.
+	// Name is the name of the lab inside.
 	Name    string
 	Machine vm.Machine
 }
 
 // event is one line from the supervisor.
 type event struct {
-	// Text is a stage that has been reached.
+	// Text is a completed stage.
 	Text string `json:",omitempty"`
 	// Console is output of a virtual machine's program.
 	Console []byte `json:",omitempty"`
-	// Ready ends the start.
+	// Ready reports that the start has finished.
 	Ready bool `json:",omitempty"`
-	// Error is why it did not come up, or what its removal left behind.
+	// Error is the reason of a failed start, or what the removal left behind.
 	Error string `json:",omitempty"`
-	// Exit is the exit code of a virtual machine's program that has ended.
+	// Exit is the exit code of a virtual machine's program.
 	Exit *int `json:",omitempty"`
 }
 
-// ExitError is a virtual machine's program that ended before it was ready; it has said why on the console.
+// ExitError is returned for a virtual machine's program that exited before it was ready; its reason is on the console.
 type ExitError struct{ Code int }
 
 func (e ExitError) Error() string {
 	return fmt.Sprintf("the program in the virtual machine ended with exit code %d", e.Code)
 }
 
-// Main is the supervisor's whole life; it returns the process' exit code.
+// Main runs the supervisor and returns its exit code.
 func Main() int {
-	// The terminal's signals are for the launcher, whose end we see anyway.
+	// The terminal's signals are for the launcher; the supervisor detects its end by the pipe.
 	signal.Ignore(syscall.SIGINT, syscall.SIGHUP)
 	events := json.NewEncoder(os.NewFile(eventsFD, "events"))
-	var mu sync.Mutex // a virtual machine's console and its end tell at once
+	var mu sync.Mutex // a virtual machine's console and its end report concurrently
 	tell := func(e event) {
 		mu.Lock()
 		defer mu.Unlock()
-		// The launcher may be gone: nobody reads then, and the lab shall come down all the same.
+		// If the launcher has exited there is no reader, and the lab must be stopped all the same.
 		_ = events.Encode(e)
 	}
 	if err := supervise(tell); err != nil {
@@ -130,7 +130,7 @@ func superviseCluster(ctx context.Context, spec cluster.Spec, tell func(event)) 
 	return c.Down(context.WithoutCancel(ctx))
 }
 
-// serveControl does what other processes ask for, until ctx ends.
+// serveControl executes the requests of other processes until ctx ends.
 func serveControl(ctx context.Context, name string, c *cluster.Cluster) {
 	err := channel.Listen(ctx, cluster.ControlSocket(name), func(ctx context.Context, args []string, _, _ io.Writer) (int, error) {
 		if len(args) != 2 || args[0] != restartNode {
@@ -143,7 +143,7 @@ func serveControl(ctx context.Context, name string, c *cluster.Cluster) {
 	}
 }
 
-// restartNode is the word by which a supervisor is asked to restart a node.
+// restartNode is the request to restart a node.
 const restartNode = "restart"
 
 // RestartNode asks the supervisor of a lab to restart a node: see Cluster.Restart.
@@ -161,7 +161,7 @@ func superviseVM(ctx context.Context, v VM, tell func(event)) (err error) {
 	v.Machine.Channel, v.Machine.TempDir = hold.Socket(), hold.Dir()
 	v.Machine.Console = console(tell)
 	go func() {
-		// An error is the end of the machine, which says more about it itself.
+		// An error is the end of the machine, which reports the details itself.
 		if waitServed(ctx, hold) == nil {
 			tell(event{Ready: true})
 		}
@@ -171,12 +171,12 @@ func superviseVM(ctx context.Context, v VM, tell func(event)) (err error) {
 		tell(event{Exit: &code})
 	}
 	if errors.Is(err, context.Canceled) {
-		return nil // it was told to end
+		return nil // it was stopped
 	}
 	return err
 }
 
-// waitServed returns when the program in the virtual machine answers, which it does when its cluster is up.
+// waitServed returns when the program in the virtual machine responds, which it does when its cluster is up.
 func waitServed(ctx context.Context, hold *cluster.Hold) error {
 	err := kubeapi.Poll(ctx, 100*time.Millisecond, func(context.Context) error {
 		_, err := os.Stat(hold.Socket())
@@ -191,7 +191,7 @@ func waitServed(ctx context.Context, hold *cluster.Hold) error {
 	return hold.Ready()
 }
 
-// console passes a virtual machine's output on to the launcher, as long as there is one.
+// console forwards a virtual machine's output to the launcher.
 type console func(event)
 
 func (c console) Write(b []byte) (int, error) {
@@ -199,13 +199,13 @@ func (c console) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// released waits for the end of the pipe and says whether the launcher let go before.
+// released waits for the end of the pipe and reports whether the launcher has detached before.
 func released(in *bufio.Reader) bool {
 	word, _ := io.ReadAll(in)
 	return strings.TrimSpace(string(word)) == letGo
 }
 
-// watch returns when the cluster shall come down. A part that ends is noted once; the rest goes on, to be looked at.
+// watch returns when the cluster is to be stopped. The exit of a part is recorded once; the rest keeps running for inspection.
 func watch(ctx context.Context, c *cluster.Cluster) {
 	t := time.NewTicker(500 * time.Millisecond)
 	defer t.Stop()
@@ -255,31 +255,31 @@ func Start(job Job) (*Launch, error) {
 		return nil, errors.Join(fmt.Errorf("start the supervisor: %w", err), pipe.Close(), from.Close())
 	}
 	if _, err := pipe.Write(append(line, '\n')); err != nil {
-		return nil, errors.Join(fmt.Errorf("tell the supervisor what to run: %w", err), l.Stop())
+		return nil, errors.Join(fmt.Errorf("send the job to the supervisor: %w", err), l.Stop())
 	}
 	return l, nil
 }
 
-// Watcher is told what happens until the cluster is up: the stages, and what a virtual machine prints.
+// Watcher receives the events until the cluster is up: stages, and a virtual machine's output.
 type Watcher struct {
 	Progress func(string)
 	Console  io.Writer
 }
 
-// WaitReady returns when the cluster is up. On error the cluster is gone, and the supervisor too. When ctx ends the
-// supervisor is told to take everything down.
+// WaitReady returns when the cluster is up. After an error the cluster and the supervisor have ended. When ctx ends the supervisor is
+// requested to stop everything.
 func (l *Launch) WaitReady(ctx context.Context, w Watcher) error {
 	stop := context.AfterFunc(ctx, func() { l.pipe.Close() })
 	defer stop()
 	for {
 		var e event
 		if err := l.events.Decode(&e); err != nil {
-			return errors.Join(context.Cause(ctx), fmt.Errorf("the supervisor ended without a word: %w", err), l.cmd.Wait())
+			return errors.Join(context.Cause(ctx), fmt.Errorf("the supervisor exited without an error message: %w", err), l.cmd.Wait())
 		}
 		switch {
 		case e.Error != "":
 			l.pipe.Close()
-			_ = l.cmd.Wait() // it has said what is wrong; its exit code adds nothing
+			_ = l.cmd.Wait() // it has reported the error; its exit code adds nothing
 			return errors.Join(context.Cause(ctx), errors.New(e.Error))
 		case e.Exit != nil:
 			l.pipe.Close()
@@ -296,16 +296,16 @@ func (l *Launch) WaitReady(ctx context.Context, w Watcher) error {
 	}
 }
 
-// Detach lets go of the cluster: it lives on without this process.
+// Detach keeps the cluster running without this process.
 func (l *Launch) Detach() error {
 	_, err := l.pipe.WriteString(letGo + "\n")
 	err = errors.Join(err, l.pipe.Close(), l.from.Close())
 	return errors.Join(err, l.cmd.Process.Release())
 }
 
-// Stop takes the cluster down and waits until it is gone.
+// Stop stops the cluster and waits until it is removed.
 func (l *Launch) Stop() error {
-	l.pipe.Close() // closed twice when the start was cancelled
+	l.pipe.Close() // closed twice if the start was cancelled
 	defer l.from.Close()
 	var last error
 	for {

@@ -21,7 +21,7 @@ type archive struct {
 	size int
 	ino  int
 	dirs map[string]bool
-	err  error // the first write that went wrong; all later ones do nothing
+	err  error // the first write error; later writes do nothing
 }
 
 // File types of the mode field.
@@ -32,7 +32,7 @@ const (
 )
 
 func newArchive(w io.Writer) (*archive, error) {
-	// Speed before size: the archive is read once, a moment later.
+	// Fast compression: the archive is read once, at once.
 	gz, err := gzip.NewWriterLevel(w, gzip.BestSpeed)
 	if err != nil {
 		return nil, err
@@ -47,7 +47,7 @@ func (a *archive) write(b []byte) {
 	}
 }
 
-// pad fills up to a multiple of four, which both the name and the content must end at.
+// pad aligns to four bytes, as the format requires after name and content.
 func (a *archive) pad() {
 	a.write(make([]byte, (4-a.size%4)%4))
 }
@@ -64,7 +64,7 @@ func (a *archive) entry(name string, mode uint32, content []byte) {
 	a.pad()
 }
 
-// mkdir adds a directory and those above it, once each: the kernel makes no missing ones.
+// mkdir adds a directory and its parents, once each: the kernel does not create missing ones.
 func (a *archive) mkdir(dir string) {
 	if dir = path.Clean("/" + dir); a.dirs[dir] {
 		return
@@ -86,7 +86,7 @@ func (a *archive) link(name, target string) {
 	a.entry(strings.TrimPrefix(name, "/"), modeLink|0o777, []byte(target))
 }
 
-// tree adds a directory of the machine with all that is in it, under the same or another name.
+// tree adds a directory of the machine with its content, under any name.
 func (a *archive) tree(src, dst string) error {
 	return filepath.WalkDir(src, func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -133,7 +133,7 @@ func (a *archive) close() error {
 	return a.gz.Close()
 }
 
-// modules adds kernel modules and those they depend on, and the order in which they can be loaded.
+// modules adds kernel modules with their dependencies, and the load order.
 func (a *archive) modules(dir string, names []string, k *Kernel) error {
 	order, err := k.LoadOrder(names)
 	if err != nil {

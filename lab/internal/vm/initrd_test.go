@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// The archive is read by busybox' cpio, which did not learn the format from us.
+// busybox' cpio, an independent implementation of the format, reads the archive.
 func TestArchiveIsReadByCpio(t *testing.T) {
 	src := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(src, "sub"), 0o755); err != nil {

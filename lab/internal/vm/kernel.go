@@ -24,12 +24,11 @@ type Kernel struct {
 	Version, Image, Modules string
 }
 
-// kernelMeta is Debian's package that depends on the current kernel for virtual machines. It has IPIP, nftables and
-// everything else that Tortie needs.
+// kernelMeta is Debian's metapackage of the current kernel for virtual machines, which has IPIP, nftables and everything else that Tortie
+// needs.
 const kernelMeta = "linux-image-cloud-"
 
-// FetchKernel returns the kernel in the cache, and downloads Debian's package when there is none. The package is unpacked
-// and never installed.
+// FetchKernel returns the cached kernel, or downloads Debian's package, which is unpacked and never installed.
 func FetchKernel(ctx context.Context, cache string, log io.Writer) (*Kernel, error) {
 	if k, err := findKernel(cache); k != nil || err != nil {
 		return k, err
@@ -46,7 +45,7 @@ func FetchKernel(ctx context.Context, cache string, log io.Writer) (*Kernel, err
 		return nil, fmt.Errorf("lock the cache: %w", err)
 	}
 	if k, err := findKernel(cache); k != nil || err != nil {
-		return k, err // somebody else has just fetched it
+		return k, err // fetched by another process meanwhile
 	}
 	if err := download(ctx, cache, log); err != nil {
 		return nil, fmt.Errorf("fetch Debian's kernel for virtual machines: %w", deps.Explain(err))
@@ -58,7 +57,7 @@ func FetchKernel(ctx context.Context, cache string, log io.Writer) (*Kernel, err
 	return k, err
 }
 
-// findKernel returns the newest kernel in the cache, nil when there is none.
+// findKernel returns the newest cached kernel, or nil.
 func findKernel(cache string) (*Kernel, error) {
 	images, err := filepath.Glob(filepath.Join(cache, "kernel-*", "boot", "vmlinuz-*"))
 	if err != nil || len(images) == 0 {
@@ -67,7 +66,7 @@ func findKernel(cache string) (*Kernel, error) {
 	image := images[len(images)-1]
 	root := filepath.Dir(filepath.Dir(image))
 	version := strings.TrimPrefix(filepath.Base(image), "vmlinuz-")
-	for _, lib := range []string{"lib", "usr/lib"} { // Debian 13 has moved it
+	for _, lib := range []string{"lib", "usr/lib"} { // moved in Debian 13
 		modules := filepath.Join(root, lib, "modules", version)
 		if _, err := os.Stat(modules); err == nil {
 			return &Kernel{Version: version, Image: image, Modules: modules}, nil
@@ -90,7 +89,7 @@ func download(ctx context.Context, cache string, log io.Writer) error {
 		return err
 	}
 	defer os.RemoveAll(tmp)
-	// Without the sandbox user: the cache need not be readable to it.
+	// Without apt's sandbox user, which may not be able to read the cache.
 	if err := proc.RunIn(ctx, tmp, "apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", name); err != nil {
 		return err
 	}
@@ -108,7 +107,7 @@ func download(ctx context.Context, cache string, log io.Writer) error {
 	return os.Rename(root, filepath.Join(cache, "kernel-"+name))
 }
 
-// size says how large a package is, if apt knows.
+// size returns a package's size as text, if apt knows it.
 func size(ctx context.Context, name string) string {
 	out, err := exec.CommandContext(ctx, "apt-cache", "show", "--no-all-versions", name).Output()
 	m := sizeLine.FindSubmatch(out)
@@ -126,7 +125,7 @@ var sizeLine = regexp.MustCompile(`(?m)^Size: ([0-9]+)$`)
 
 var dependsLine = regexp.MustCompile(`(?m)^\s*Depends: (linux-image-[0-9]\S+)$`)
 
-// kernelPackage asks apt which package holds the kernel; a machine that has never asked knows nothing before an update.
+// kernelPackage returns the kernel's package from apt, after an update if apt has no lists yet.
 func kernelPackage(ctx context.Context, log io.Writer) (string, error) {
 	if runtime.GOARCH != "amd64" {
 		return "", fmt.Errorf("the virtual machine is for amd64, this is %s", runtime.GOARCH)

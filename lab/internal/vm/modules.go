@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// NetworkModules are what Tortie's packages meet in the kernel: nothing loads them on demand in a virtual machine, so each
-// expression that any nftables rule uses is named (kube-proxy's reject and fib among them).
+// NetworkModules are the kernel modules that Tortie's packages use: a virtual machine does not load modules on demand, so each expression of
+// any nftables rule is listed (including kube-proxy's reject and fib).
 var NetworkModules = []string{
 	"veth", "ipip", "ip6_tunnel", "sit", "vxlan", "wireguard", "bridge", "br_netfilter", "dummy", "ifb", "tun",
 	"nf_tables", "nf_conntrack", "nf_conntrack_netlink", "nft_chain_nat", "nft_ct", "nft_fib_inet", "nft_fib_ipv4", "nft_fib_ipv6",
@@ -22,10 +22,10 @@ var NetworkModules = []string{
 	"sch_ingress", "sch_tbf", "act_mirred", "cls_u32", "cls_matchall",
 }
 
-// sharedRootModules make the launcher's file system the root, and serve the channel.
+// sharedRootModules are needed for the shared root file system and the channel.
 var sharedRootModules = []string{"virtio_pci", "virtiofs", "overlay", "virtio_console"}
 
-// module is a kernel module's file; its name is the one that dependencies use, with underscores.
+// module is a kernel module's file; dependencies use its name with underscores.
 type module struct {
 	name string
 	path string
@@ -33,7 +33,7 @@ type module struct {
 	builtIn bool
 }
 
-// content is the module as an ELF object. Debian 13 stores modules compressed.
+// content returns the module's ELF object. Debian 13 stores modules compressed.
 func (m module) content() ([]byte, error) {
 	if !strings.HasSuffix(m.path, ".xz") {
 		return os.ReadFile(m.path)
@@ -45,7 +45,7 @@ func (m module) content() ([]byte, error) {
 	return out, nil
 }
 
-// depends reads the modules that must be loaded before this one, from the object's .modinfo: no depmod is needed.
+// depends returns the modules that must be loaded before this one, from the object's .modinfo, so that depmod is not needed.
 func (m module) depends() ([]string, error) {
 	b, err := m.content()
 	if err != nil {
@@ -75,14 +75,14 @@ func dependencies(modinfo []byte) []string {
 	return nil
 }
 
-// moduleName is how a module is called whatever its file is: file names have dashes where the kernel has underscores.
+// moduleName returns a module's name in the kernel, with underscores, for a file name that may have dashes.
 func moduleName(file string) (string, bool) {
 	base := strings.TrimSuffix(filepath.Base(file), ".xz")
 	name, ok := strings.CutSuffix(base, ".ko")
 	return strings.ReplaceAll(name, "-", "_"), ok
 }
 
-// findModules lists the modules of a directory such as /lib/modules/VERSION, and those that the kernel has built in.
+// findModules returns the modules of a directory such as /lib/modules/VERSION, and those built into the kernel.
 func findModules(dir string) (map[string]module, error) {
 	all := map[string]module{}
 	err := filepath.WalkDir(dir, func(p string, _ fs.DirEntry, err error) error {
@@ -106,7 +106,7 @@ func findModules(dir string) (map[string]module, error) {
 	return all, nil
 }
 
-// LoadOrder returns the modules with all they depend on, each after what it needs.
+// LoadOrder returns the modules with all their dependencies, each after its own.
 func (k *Kernel) LoadOrder(names []string) ([]module, error) {
 	all, err := findModules(k.Modules)
 	if err != nil {

@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tempPrefix begins the names of the runs' directories.
+// tempPrefix is the prefix of the runs' directories.
 const tempPrefix = "tortie-vm-"
 
-// tempDir makes a run's directory. It is locked while the run lives; those of runs that were killed are removed on the way.
+// tempDir creates a run's directory. It is locked during the run; directories of killed runs are removed.
 func tempDir(base string) (dir string, remove func() error, err error) {
 	if base == "" {
 		base = os.TempDir()
@@ -41,7 +41,7 @@ func sweep(base string) error {
 	return err
 }
 
-// removeUnlocked leaves directories of other users alone, and new ones that may not be locked yet: those are empty.
+// removeUnlocked ignores directories of other users, and empty ones, which may be new and not locked yet.
 func removeUnlocked(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {

@@ -1,7 +1,7 @@
 // Package vm runs one program in a virtual machine with Debian's kernel, for machines whose own kernel lacks IPIP.
 //
-// It starts qemu, without hardware help where there is none, and virtiofsd, and owns a temporary directory. It needs no
-// image, no network and, unless the machine's files are shared with it, no root.
+// It starts qemu, with KVM if available, and virtiofsd, and owns a temporary directory. It needs no image, no network and, unless the
+// machine's files are shared, no root.
 package vm
 
 import (
@@ -22,29 +22,29 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/vmproto"
 )
 
-// Machine says what to run and where.
+// Machine is the configuration of a virtual machine.
 type Machine struct {
 	vmproto.Config
 	Kernel *Kernel
 	// Init is the vminit program.
 	Init string
-	// Files are put into the initial file system: a path there, and the file or directory here.
+	// Files are copied into the initial file system: path there, file or directory here.
 	Files map[string]string
 	// Links are symbolic links in the initial file system and their targets.
 	Links map[string]string
 	// MemoryMB is the machine's memory.
 	MemoryMB int
-	// TempDir is where the run's own directory is made; empty for the system's.
+	// TempDir is the parent of the run's directory; empty: the system's.
 	TempDir string
-	// Timeout ends the machine.
+	// Timeout is the limit of the run.
 	Timeout time.Duration
-	// Channel is the path of a socket that is made, by which commands can be run inside; empty for none.
+	// Channel is the path of the socket for commands inside; empty: none.
 	Channel string
-	// Console takes all that the program prints.
+	// Console receives the program's output.
 	Console io.Writer `json:"-"`
 }
 
-// Run boots the machine and returns the program's exit code when it has ended.
+// Run boots the machine and returns the program's exit code after the power-off.
 func (m Machine) Run(ctx context.Context) (code int, err error) {
 	dir, remove, err := tempDir(m.TempDir)
 	if err != nil {
@@ -163,8 +163,8 @@ func (r *runner) serve(ctx context.Context, tag, dir, cache string) error {
 	})
 }
 
-// virtiofsd returns the command that shares a directory. Debian 12 has it as a part of qemu; from Debian 13 on it is a
-// package of its own, another program with other flags.
+// virtiofsd returns the command that shares a directory. Debian 12 has it in qemu's package; from Debian 13 on it is a package of its own,
+// with other flags.
 func virtiofsd(socket, dir, cache string) (string, []string, error) {
 	const part = "/usr/lib/qemu/virtiofsd"
 	if _, err := os.Stat(part); err == nil {
@@ -211,7 +211,7 @@ func (r *runner) qemuArgs() []string {
 	memory := strconv.Itoa(r.MemoryMB) + "M"
 	args := []string{
 		"-M", "q35", "-accel", "tcg,thread=multi",
-		// The default processor lacks instructions that Go programs look for and are slow without.
+		// The default CPU model lacks instructions without which Go programs are slow.
 		"-cpu", "max", "-smp", "2", "-m", memory, "-nodefaults", "-display", "none", "-no-reboot",
 		"-serial", "stdio", "-serial", "file:" + r.path("result"),
 		"-kernel", r.Kernel.Image, "-initrd", r.path("initrd"),
@@ -220,7 +220,7 @@ func (r *runner) qemuArgs() []string {
 	if !r.SharedRoot {
 		return args
 	}
-	// virtiofsd reads and writes the machine's memory, so that must be shared.
+	// virtiofsd accesses the machine's memory, which must be shared.
 	args = append(args, "-object", "memory-backend-memfd,id=mem,share=on,size="+memory, "-numa", "node,memdev=mem")
 	args = append(args, r.shareArgs(vmproto.RootTag)...)
 	if r.Channel != "" {
@@ -237,7 +237,7 @@ func (r *runner) shareArgs(tag string) []string {
 	return []string{"-chardev", "socket,id=" + tag + ",path=" + r.path(tag+".sock"), "-device", "vhost-user-fs-pci,chardev=" + tag + ",tag=" + tag}
 }
 
-// result reads what vminit has written to the second serial port.
+// result reads vminit's result from the second serial port.
 func (r *runner) result() (int, error) {
 	b, err := os.ReadFile(r.path("result"))
 	if err != nil {
@@ -250,10 +250,10 @@ func (r *runner) result() (int, error) {
 	return code, nil
 }
 
-// lineEnds passes on what a serial line carries, without the carriage returns that the terminal layer adds.
+// lineEnds removes the carriage returns that the terminal layer adds to serial output.
 type lineEnds struct {
 	w  io.Writer
-	cr bool // the last byte was one that may belong to a line end
+	cr bool // the last byte may belong to a line end
 }
 
 func (l *lineEnds) Write(b []byte) (int, error) {

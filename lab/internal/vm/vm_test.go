@@ -53,7 +53,7 @@ func TestProgramAndItsExitCode(t *testing.T) {
 		}
 	}
 	if strings.Contains(console.String(), "Power down") {
-		t.Errorf("the kernel's farewell is on the console:\n%s", console)
+		t.Errorf("the kernel's power-off message is on the console:\n%s", console)
 	}
 }
 
@@ -68,7 +68,7 @@ func TestProgramThatDoesNotEnd(t *testing.T) {
 	defer cancel()
 	m.Timeout = time.Minute
 	if _, err := m.Run(ctx); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a machine that is given up: %v", err)
+		t.Errorf("a cancelled machine: %v", err)
 	}
 }
 
@@ -114,7 +114,7 @@ func TestTempDirsOfKilledRunsGo(t *testing.T) {
 	}
 }
 
-// The launcher's files can be read, one directory can be written, and nothing else on the machine changes.
+// The launcher's files are readable, one directory is writable, and nothing else on the machine changes.
 func TestSharedRoot(t *testing.T) {
 	out, other := t.TempDir(), t.TempDir()
 	m, console := machine(t, `echo written > `+out+`/file && echo lost > `+other+`/file && cat /etc/debian_version && cat /sys/fs/cgroup/cgroup.controllers`)

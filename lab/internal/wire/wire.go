@@ -1,5 +1,5 @@
-// Package wire connects the network namespaces of a lab: a bridge in the control plane's, a virtual Ethernet pair to each
-// node. It is the only package of the lab that speaks netlink, and it never touches the machine's own namespace.
+// Package wire connects the network namespaces of a lab: a bridge in the control plane's, a veth pair to each node. It is the only package of
+// the lab that uses netlink, and it never changes the machine's own namespace.
 package wire
 
 import (
@@ -23,23 +23,23 @@ const BridgeName = "underlay"
 // uplink is the node's interface on the underlay.
 const uplink = "eth0"
 
-// sysctls are those of a freshly installed Debian. A new network namespace would inherit them from the machine instead,
-// and a lab could pass because of what the machine happens to forward.
+// sysctls are those of a freshly installed Debian. A new network namespace would inherit the machine's, so that a lab's result would depend on
+// them, such as on forwarding.
 var sysctls = map[string]string{
 	"net/ipv4/ip_forward":             "0",
 	"net/ipv4/conf/all/rp_filter":     "0",
 	"net/ipv4/conf/default/rp_filter": "2",
 }
 
-// hubSysctls are those of the control plane's namespace. A node that forwards to a pod of another one says so by a redirect, which would
-// outlive the pod's address there.
+// hubSysctls are those of the control plane's namespace. A node that forwards to a pod of another node sends an ICMP redirect, which would be
+// cached longer than the pod's address exists.
 var hubSysctls = map[string]string{
 	"net/ipv4/conf/all/accept_redirects":     "0",
 	"net/ipv4/conf/default/accept_redirects": "0",
 	"net/ipv6/conf/default/accept_redirects": "0",
 }
 
-// Bridge makes the underlay in a namespace and gives it addresses.
+// Bridge creates the underlay in a namespace, with addresses.
 func Bridge(ns string, addrs []netip.Prefix) error {
 	err := netns.Do(ns, func() error {
 		if err := errors.Join(set(hubSysctls), loopbackUp()); err != nil {
@@ -70,13 +70,13 @@ func Routes(ns string, ranges []netip.Prefix, gateways []netip.Addr) error {
 	})
 }
 
-// Node says how to connect a node.
+// Node is the configuration of a node's link.
 type Node struct {
 	// Hub and NetNS are the namespaces of the bridge and of the node.
 	Hub, NetNS string
 	// Port is the name of the bridge's port.
 	Port string
-	// Addrs and Gateways are of each family of the underlay.
+	// Addrs and Gateways have an entry per address family.
 	Addrs    []netip.Prefix
 	Gateways []netip.Addr
 }
@@ -89,7 +89,7 @@ func Attach(n Node) error {
 	return nil
 }
 
-// Detach removes what Attach made. The kernel would do so when the node's namespace ends, at some time.
+// Detach removes the link. The kernel would do so asynchronously after the end of the node's namespace.
 func Detach(hub, port string) error {
 	err := netns.Do(hub, func() error {
 		link, err := netlink.LinkByName(port)
@@ -110,7 +110,7 @@ func Detach(hub, port string) error {
 	return nil
 }
 
-// hardwareAddr follows from the address, so that a node has the same after a restart: others remember it.
+// hardwareAddr derives the MAC address from the IP address, so that it survives a restart of the node: others have cached it.
 func (n Node) hardwareAddr() net.HardwareAddr {
 	ip := n.Addrs[0].Addr().As4()
 	return append(net.HardwareAddr{0x02, 0}, ip[:]...)
@@ -128,7 +128,7 @@ func (n Node) attach() error {
 	return netns.Do(n.NetNS, n.configure)
 }
 
-// plug makes the pair in the bridge's namespace, with the far end already in the node's.
+// plug creates the pair in the bridge's namespace, with the far end in the node's.
 func (n Node) plug(target *os.File) error {
 	bridge, err := netlink.LinkByName(BridgeName)
 	if err != nil {
@@ -188,7 +188,7 @@ func addresses(link netlink.Link, prefixes []netip.Prefix) error {
 	for _, p := range prefixes {
 		a := &netlink.Addr{IPNet: ipNet(p)}
 		if p.Addr().Is6() {
-			a.Flags = unix.IFA_F_NODAD // nobody else is here: it can be used at once
+			a.Flags = unix.IFA_F_NODAD // no duplicates here: usable at once
 		}
 		if err := netlink.AddrAdd(link, a); err != nil {
 			return fmt.Errorf("add address %s to %s: %w", p, link.Attrs().Name, err)

@@ -1,4 +1,4 @@
-// Command kube-apiserver-1.31 is Kubernetes' API server of that release, for the tests of what the chart asks of API servers.
+// Command kube-apiserver-1.31 is the API server of Kubernetes 1.31, for tests of the chart's requirements.
 package main
 
 import (
