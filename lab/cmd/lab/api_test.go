@@ -207,13 +207,13 @@ func TestAPIServerIsKilledAndStarted(t *testing.T) {
 	}
 	for range 2 {
 		if reply := a.send(t, "kill"); reply != "killed" {
-			t.Fatalf("after kill it prints %q", said)
+			t.Fatalf("after kill it prints %q", reply)
 		}
 		if err := client.Ready(t.Context()); err == nil {
 			t.Error("a killed API server responds")
 		}
 		if reply := a.send(t, "start"); reply != "ready KUBECONFIG="+a.kubeconfig {
-			t.Fatalf("after start it prints %q", said)
+			t.Fatalf("after start it prints %q", reply)
 		}
 		if ok, err := client.Exists(t.Context(), "/api/v1/namespaces/kube-system"); err != nil || !ok {
 			t.Errorf("namespace kube-system: %v, %v", ok, err)

@@ -45,10 +45,10 @@ func TestEtcd(t *testing.T) {
 		t.Error("a client without a certificate is served")
 	}
 	if reply := a.send(t, "kill"); reply != "killed" || ask(pair) == nil {
-		t.Errorf("after kill it prints %q", said)
+		t.Errorf("after kill it prints %q", reply)
 	}
 	if reply := a.send(t, "start"); reply != ready {
-		t.Errorf("after start it prints %q, want %q", said, ready)
+		t.Errorf("after start it prints %q, want %q", reply, ready)
 	}
 	if err := ask(pair); err != nil {
 		t.Error(err)
