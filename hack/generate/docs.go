@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/tortie-net/tortie/hack/messages"
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
 	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/install"
@@ -105,7 +106,7 @@ func sections(o options) (map[string]string, error) {
 		"host":                 fence.HostTable(),
 		"lab-commands":         "```\n" + string(help) + "```\n",
 	}
-	return parts, errors.Join(addMetrics(parts, o.root), addFields(parts), addDependencies(parts, o.root))
+	return parts, errors.Join(addMetrics(parts, o.root), addFields(parts), addDependencies(parts, o.root), addMessages(parts, o.root))
 }
 
 // addMetrics adds the tables of what the programs count.
@@ -116,6 +117,15 @@ func addMetrics(parts map[string]string, root string) (err error) {
 		}
 	}
 	return nil
+}
+
+// addMessages adds the tables of what programs report.
+func addMessages(parts map[string]string, root string) error {
+	catalogue, err := messages.Load(root)
+	for name, entries := range catalogue {
+		parts["messages-"+name] = table(messages.Rows(entries))
+	}
+	return err
 }
 
 // addFields adds the lists of what node status and node diagnose answer.

@@ -14,11 +14,9 @@ import (
 	"testing"
 )
 
-const root = "../.."
-
 // message is a message for operators, with its position.
 type message struct {
-	class string // log, event, error, chart, refusal or alert
+	class string // event, chart, refusal or alert
 	text  string // with fmt's verbs; %v for non-constants
 	at    string
 }
@@ -48,13 +46,13 @@ func readSources(t *testing.T) *sources {
 	}
 	s.readChart(t)
 	s.readFences(t)
-	if len(s.messages) < 100 {
+	if len(s.messages) < 50 {
 		t.Fatalf("found only %d messages: the test would prove nothing", len(s.messages))
 	}
 	return s
 }
 
-var testPackage = regexp.MustCompile(`test$|/labstore$`)
+var testPackage = regexp.MustCompile(`/(testkit|tests)$`)
 
 func goDirs(t *testing.T) (dirs []string) {
 	t.Helper()
@@ -179,7 +177,7 @@ func (s *sources) read(f *file) {
 	})
 }
 
-// readDecl finds declared errors of a package, and reasons of Events in tables.
+// readDecl finds the reasons of Events in constants and tables.
 func (s *sources) readDecl(f *file, d ast.Decl) {
 	if decl, ok := d.(*ast.GenDecl); ok && (decl.Tok == token.VAR || decl.Tok == token.CONST) {
 		for _, spec := range decl.Specs {
@@ -192,7 +190,7 @@ func (s *sources) readDecl(f *file, d ast.Decl) {
 	if decl, ok := d.(*ast.FuncDecl); ok && decl.Name.Name == "classify" {
 		ast.Inspect(decl, func(n ast.Node) bool {
 			if r, ok := n.(*ast.ReturnStmt); ok && len(r.Results) == 3 {
-				s.add(f, "event", r.Results[1])
+				s.add(f, r.Results[1])
 			}
 			return true
 		})
@@ -208,12 +206,8 @@ var (
 func (s *sources) readVar(f *file, name string, value ast.Expr) {
 	switch value := value.(type) {
 	case *ast.BasicLit:
-		if text, ok := f.text(value); ok && eventName.MatchString(name) && oneWord.MatchString(text) {
-			s.add(f, "event", value)
-		}
-	case *ast.CallExpr:
-		if pkg, ok := value.Fun.(*ast.SelectorExpr); ok && selected(pkg.X) == "errors" && pkg.Sel.Name == "New" {
-			s.add(f, "error", value.Args[0])
+		if eventName.MatchString(name) {
+			s.add(f, value)
 		}
 	case *ast.CompositeLit:
 		if name != "reasons" {
@@ -221,43 +215,30 @@ func (s *sources) readVar(f *file, name string, value ast.Expr) {
 		}
 		for _, e := range value.Elts {
 			if pair, ok := e.(*ast.KeyValueExpr); ok {
-				s.add(f, "event", pair.Value)
+				s.add(f, pair.Value)
 			}
 		}
 	}
 }
 
-// loggers are the names of loggers.
-var loggers = []string{"log", "Log", "logger", "slog"}
-
 func (s *sources) readCall(f *file, call *ast.CallExpr) {
 	name := selected(call.Fun)
 	switch method, _ := call.Fun.(*ast.SelectorExpr); {
-	case method != nil && slices.Contains([]string{"Warn", "Error"}, name) && slices.Contains(loggers, selected(method.X)):
-		s.add(f, "log", call.Args[0])
-	case method != nil && slices.Contains([]string{"WarnContext", "ErrorContext"}, name) && slices.Contains(loggers, selected(method.X)):
-		s.add(f, "log", call.Args[1])
 	case method != nil && slices.Contains([]string{"Warn", "Note"}, name) && len(call.Args) == 3:
-		s.add(f, "event", call.Args[1])
+		s.add(f, call.Args[1])
 	case name == "InSelf":
-		s.add(f, "event", call.Args[0])
-	case name == "Errorf" || method != nil && selected(method.X) == "errors" && name == "New":
-		if text, ok := f.text(call.Args[0]); ok && !strings.Contains(text, "%w") && installing.MatchString(f.at(call)) {
-			s.add(f, "error", call.Args[0])
-		}
+		s.add(f, call.Args[0])
 	}
 }
-
-// installing are the packages of installation and uninstallation. Each of their errors ends a program that an operator runs.
-var installing = regexp.MustCompile(`^internal/(install|hostfile|definitions|uninstall|traffic)/`)
 
 func (f *file) at(n ast.Node) string {
 	return strings.TrimPrefix(f.fset.Position(n.Pos()).String(), root+"/")
 }
 
-func (s *sources) add(f *file, class string, e ast.Expr) {
-	if text, ok := f.text(e); ok && text != "" {
-		s.messages = append(s.messages, message{class, text, f.at(e)})
+// add adds a reason; what is more than a word is the text of a log.
+func (s *sources) add(f *file, e ast.Expr) {
+	if text, ok := f.text(e); ok && oneWord.MatchString(text) {
+		s.messages = append(s.messages, message{"event", text, f.at(e)})
 	}
 }
 

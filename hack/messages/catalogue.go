@@ -1,0 +1,48 @@
+// Package messages reads the catalogue of what programs, the chart and the API server's policies report, from which tables of
+// docs/troubleshooting.md and docs/install.md are made. Its test holds the catalogue against the code.
+package messages
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// File is the catalogue, below the root of the repository.
+const File = "internal/messages.yaml"
+
+// Entry is a message, or several that have one cause, with what an operator needs to know about it. In the texts "..." stands for what
+// is filled in; Help, the cause and the remedy, is Markdown.
+type Entry struct {
+	Message string   `json:"message"`
+	Also    []string `json:"also"`
+	Help    string   `json:"help"`
+}
+
+// Texts are all messages of the entry.
+func (e *Entry) Texts() []string { return append([]string{e.Message}, e.Also...) }
+
+// Load reads the catalogue: the entries by the name of their table.
+func Load(root string) (map[string][]Entry, error) {
+	text, err := os.ReadFile(filepath.Join(root, File))
+	if err != nil {
+		return nil, fmt.Errorf("read the catalogue of messages: %w", err)
+	}
+	var all map[string][]Entry
+	if err := yaml.UnmarshalStrict(text, &all); err != nil {
+		return nil, fmt.Errorf("%s: %w", File, err)
+	}
+	return all, nil
+}
+
+// Rows are the cells of a table, with its head.
+func Rows(entries []Entry) [][]string {
+	rows := [][]string{{"Message", "Cause, and what to do"}}
+	for _, e := range entries {
+		rows = append(rows, []string{"`" + strings.Join(e.Texts(), "`, `") + "`", e.Help})
+	}
+	return rows
+}
