@@ -91,7 +91,7 @@ func write(t *testing.T, name, text string) (path string) {
 // place is where in a file a difference is: by line, which any edit before it changes.
 var place = regexp.MustCompile(`(?m)^@@ -[0-9,]+ \+[0-9,]+ @@`)
 
-// diff shows what differs below the name of the object that it is in.
+// diff returns the differences below the name of their object.
 func diff(t *testing.T, from, to string) string {
 	t.Helper()
 	out, err := exec.Command("diff", "-U0", "-F", "^  name:", from, to).Output()
@@ -245,7 +245,7 @@ func variable(item any) string {
 	return name
 }
 
-// TestWrongValues: what is mistyped, out of range or contradicts another value is refused, and the error names it.
+// TestWrongValues: invalid, out-of-range and contradictory values are rejected, and the error names the value.
 func TestWrongValues(t *testing.T) {
 	for _, c := range []struct{ set, want string }{
 		{"imgae.tag=v1", "imgae"},

@@ -76,7 +76,7 @@ func apply(t *testing.T, cfg *rest.Config, objects []*unstructured.Unstructured,
 	}
 }
 
-// operatorKinds are of the Prometheus operator, by their plurals. The API server is told of them, and not of what they may hold.
+// operatorKinds are kinds of the Prometheus operator, by plural. The API server gets definitions without a schema for them.
 var operatorKinds = map[string]string{"PodMonitor": "podmonitors", "ServiceMonitor": "servicemonitors", "PrometheusRule": "prometheusrules"}
 
 func operatorDefinitions(t *testing.T) []*unstructured.Unstructured {
@@ -206,7 +206,7 @@ func allowed(t *testing.T, client *kubernetes.Clientset, review *authv1.SubjectA
 	}
 }
 
-// What a manifest for `kubectl apply` must not carry: the labels by which Helm takes objects for its own.
+// Metadata of a Helm release, which a manifest for `kubectl apply` must not contain.
 func TestManifestIsNotHelms(t *testing.T) {
 	for _, obj := range append(objects(t), objectsOf(t, "uninstall.yaml")...) {
 		if len(obj.GetAnnotations()) > 0 {

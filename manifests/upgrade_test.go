@@ -37,13 +37,13 @@ func TestUpgradeNamesThePoolsPatch(t *testing.T) {
 		t.Errorf("the values make no pool: %v: %s", err, out)
 	}
 	if out, err := release("upgrade", "--set", "logLevel=debug"); err != nil || strings.Contains(out, "exists with other modes") {
-		t.Errorf("the pool is as the values say: %v: %s", err, out)
+		t.Errorf("the pool matches the values: %v: %s", err, out)
 	}
 	if out, err := exec.Command("sh", "-c", strings.Replace(patch, "kubectl", labtest.Program(t, "kubectl")+" --kubeconfig "+kubeconfig, 1)).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	if out, err := release("upgrade", "--set", "logLevel=info"); err != nil || !strings.Contains(out, "NOTE: the pool default-ipv4-ippool exists with other modes than ipPool says") || strings.Contains(out, "NOTE: IPIP") {
-		t.Errorf("the pool is not as the values say: %v: %s", err, out)
+		t.Errorf("the pool does not match the values: %v: %s", err, out)
 	}
 	if out, err := release("upgrade", "--set", vxlan); err != nil || strings.Contains(out, "exists with other modes") || strings.Contains(out, patch) {
 		t.Errorf("the pool has changed before: %v: %s", err, out)

@@ -108,7 +108,7 @@ func TestListAppend(t *testing.T) {
 	}
 }
 
-// A list is filled by objects as by their JSON: what is marked deleted, or of another kind, does not get in.
+// Lists decode only objects of their kind that are not marked deleted.
 func TestListAdd(t *testing.T) {
 	var list IPAMHandleList
 	for _, name := range []string{"a", "marked", "b"} {

@@ -56,7 +56,7 @@ type NodeSpec struct {
 	Taints        []Taint `json:"taints,omitempty"`
 }
 
-// Taint keeps pods off a Node, or says what is about to happen to it.
+// Taint keeps pods off a Node, or announces a change of it.
 type Taint struct {
 	Key    string `json:"key"`
 	Effect string `json:"effect,omitempty"`
@@ -78,8 +78,8 @@ type NodeCondition struct {
 	LastTransitionTime string `json:"lastTransitionTime,omitempty"`
 }
 
-// NetworkUnavailable is the type of the Node condition that keeps pods off a node until its network is set up, NodeReady that of the
-// one by which a kubelet says that it lives.
+// NetworkUnavailable is the type of the Node condition that keeps pods off a node until its network is set up, NodeReady that of the kubelet's
+// heartbeat.
 const (
 	NetworkUnavailable = "NetworkUnavailable"
 	NodeReady          = "Ready"
@@ -101,8 +101,8 @@ const (
 	AnnotationASNumber       = "projectcalico.org/ASNumber"
 	AnnotationIPv4TunnelAddr = "projectcalico.org/IPv4IPIPTunnelAddr"
 	AnnotationInterfaces     = "projectcalico.org/Interfaces"
-	// The ends of VXLAN tunnels: addresses of vxlan.calico and vxlan-v6.calico, and their MACs, which are derived from the Node's
-	// name if these say nothing.
+	// The VXLAN tunnel endpoints: addresses of vxlan.calico and vxlan-v6.calico, and their MACs, which are derived from the Node's name if
+	// these are empty.
 	AnnotationIPv4VXLANAddr = "projectcalico.org/IPv4VXLANTunnelAddr"
 	AnnotationIPv6VXLANAddr = "projectcalico.org/IPv6VXLANTunnelAddr"
 	AnnotationVXLANMAC      = "projectcalico.org/VXLANTunnelMACAddr"
@@ -113,13 +113,13 @@ const (
 	AnnotationLabels = "projectcalico.org/labels"
 )
 
-// What nodes of this project say on their Nodes, and what is said to them.
+// Annotations that agents of this project write on their Nodes, and that others write for them.
 const (
 	// AnnotationReflection is by which nodes agree on route reflectors. Only the node's own agent writes it.
 	AnnotationReflection = "tortie.io/reflection"
 	// NoReflector, as an annotation or a label, keeps a node from becoming one.
 	NoReflector = "tortie.io/no-reflector"
-	// LabelZone says where a Node is.
+	// LabelZone is the zone of a Node.
 	LabelZone = "topology.kubernetes.io/zone"
 )
 

@@ -75,7 +75,7 @@ type IPPoolSpec struct {
 	AssignmentMode AssignmentMode `json:"assignmentMode,omitempty"`
 }
 
-// PoolDisabled is the reason of Calico's condition Allocatable by which it repeats what spec.disabled says.
+// PoolDisabled is the reason of Calico's condition Allocatable for spec.disabled.
 const PoolDisabled = "Disabled"
 
 // IPPoolStatus is the observed state of an IPPool.

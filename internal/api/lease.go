@@ -1,6 +1,6 @@
 package api
 
-// Lease says who of several leads, and how long nobody else may.
+// Lease is the lock of a leader election: the holder, and how long no other candidate may take over.
 type Lease struct {
 	Meta `json:"metadata"`
 	Spec LeaseSpec `json:"spec"`

@@ -2,7 +2,7 @@ package api
 
 import "encoding/json"
 
-// Type says where a kind lives in the Kubernetes API.
+// Type is the location of a kind in the Kubernetes API.
 type Type struct {
 	Group      string // "" is the core group
 	Version    string

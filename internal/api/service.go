@@ -76,7 +76,7 @@ type Endpoint struct {
 	Conditions EndpointConditions `json:"conditions"`
 }
 
-// EndpointConditions say whether an endpoint takes requests. Ready that is absent means that it does.
+// EndpointConditions are an endpoint's states. A missing Ready means true.
 type EndpointConditions struct {
 	Ready *bool `json:"ready,omitempty"`
 }

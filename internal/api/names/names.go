@@ -22,11 +22,11 @@ const (
 // AnnotationMetadata is where Calico keeps the metadata of its own API version of an object, as JSON.
 const AnnotationMetadata = "projectcalico.org/metadata"
 
-// AnnotationNode says of which node a handle is. Calico has no such field; the chart's fencing keeps other nodes from the handle.
+// AnnotationNode is the node of a handle. Calico has no such field; the chart's admission policies keep other nodes from the handle.
 const AnnotationNode = "tortie.io/node"
 
-// AttributeInterface says in a block for which interface of a container an address was assigned, where a plugin other than calico made the
-// interface. Calico has no such attribute: its containers have one interface of a network.
+// AttributeInterface is the interface of a container that an address was assigned for, where a plugin other than calico created the interface.
+// Calico has no such attribute: its containers have one interface per network.
 const AttributeInterface = "tortie.io/interface"
 
 // Kubernetes rejects names that are longer than maxName-1 characters.
@@ -114,10 +114,10 @@ func VXLANHandle(node string) string { return "vxlan-tunnel-addr-" + node }
 // VXLANv6Handle: see VXLANHandle.
 func VXLANv6Handle(node string) string { return "vxlan-v6-tunnel-addr-" + node }
 
-// tunnelMark is in the handle IDs of all tunnels' addresses, before the node's name; before it is what the tunnel is.
+// tunnelMark precedes the node's name in the handle IDs of all tunnel addresses, and follows the kind of tunnel.
 const tunnelMark = "tunnel-addr-"
 
-// TunnelNode returns the node whose tunnel a handle's name says it is of; false if it is of none.
+// TunnelNode returns the node of a tunnel's handle; false for other handles.
 func TunnelNode(handle string) (node string, ok bool) {
 	_, node, ok = strings.Cut(Handle(handle), tunnelMark)
 	return node, ok

@@ -22,7 +22,7 @@ type Selector struct {
 // String returns the text that the selector was parsed from.
 func (s Selector) String() string { return s.text }
 
-// Keys returns the labels that decide, in ascending order: others may be left out of what Matches is given.
+// Keys returns the labels that the selector refers to, in ascending order: Matches ignores others.
 func (s Selector) Keys() []string { return s.keys }
 
 // Matches reports whether the labels satisfy the selector. The zero Selector matches everything.

@@ -163,7 +163,8 @@ func TestStolenRanges(t *testing.T) {
 	})
 	th.inVain(t, "claims of parts", line)
 
-	// A claim of a whole block that nobody has yet: IPAM looks at blocks, so that the next node may take it, and the block says whose it is.
+	// An affinity of a whole block without an IPAMBlock: IPAM reads blocks, so the next node may claim it, and the block then records the
+	// owner.
 	claims("10.90.98.64/26")
 	time.Sleep(time.Second)
 	th.Create(t, &api.IPAMBlock{Meta: api.Meta{Name: "10-90-98-64-26"}, Spec: api.IPAMBlockSpec{

@@ -174,7 +174,7 @@ func TestBlocks(t *testing.T) {
 			b.bump()
 		}, false},
 		{"free what has cooled down", victims, func(_ *unstructured.Unstructured, b spec) { b.free(3); b.assign(8, "net.n", s.thief); b.bump() }, false},
-		{"adopt what is nobody's", victims, func(_ *unstructured.Unstructured, b spec) { b.point(5, of(s.thief)); b.bump() }, false},
+		{"take over an address without an owner", victims, func(_ *unstructured.Unstructured, b spec) { b.point(5, of(s.thief)); b.bump() }, false},
 		{"release what it does not hold", victims, func(_ *unstructured.Unstructured, b spec) { b.bump() }, false},
 		{"move its own attributes", victims, func(_ *unstructured.Unstructured, b spec) {
 			b.free(2)
@@ -192,7 +192,7 @@ func TestBlocks(t *testing.T) {
 			b.assign(6, "net.n", s.thief)
 			b.bump()
 		}, false},
-		{"assign from a block of nobody", "", func(_ *unstructured.Unstructured, b spec) { b.assign(6, "net.n", s.thief); b.bump() }, false},
+		{"assign from a block without an owner", "", func(_ *unstructured.Unstructured, b spec) { b.assign(6, "net.n", s.thief); b.bump() }, false},
 		{"assign from its own", thiefs, func(_ *unstructured.Unstructured, b spec) { b.assign(6, "net.n", s.thief); b.bump() }, false},
 		{"give up its own", thiefs, func(_ *unstructured.Unstructured, b spec) { delete(b, "affinity"); b.bump() }, false},
 		{"renew its own", thiefs, func(_ *unstructured.Unstructured, b spec) {
@@ -203,7 +203,7 @@ func TestBlocks(t *testing.T) {
 		// Attacks.
 		{"free the victim's", victims, func(_ *unstructured.Unstructured, b spec) { b.free(0); b.bump() }, true},
 		{"free the victim's in its own block", thiefs, func(_ *unstructured.Unstructured, b spec) { b.free(0); b.bump() }, true},
-		{"free the victim's in a block of nobody", "", func(_ *unstructured.Unstructured, b spec) { b.free(0); b.bump() }, true},
+		{"free the victim's in a block without an owner", "", func(_ *unstructured.Unstructured, b spec) { b.free(0); b.bump() }, true},
 		{"free what has no node", victims, func(_ *unstructured.Unstructured, b spec) { b.free(4); b.bump() }, true},
 		{"take over the victim's", victims, func(_ *unstructured.Unstructured, b spec) { b.point(0, of(s.thief)); b.bump() }, true},
 		{"take what has no node", victims, func(_ *unstructured.Unstructured, b spec) { b.point(4, of(s.thief)); b.bump() }, true},
@@ -234,7 +234,7 @@ func TestBlocks(t *testing.T) {
 		{"take the block", victims, func(_ *unstructured.Unstructured, b spec) { b["affinity"] = thiefs; b.bump() }, true},
 		{"disown the block", victims, func(_ *unstructured.Unstructured, b spec) { delete(b, "affinity"); b.bump() }, true},
 		{"give its own away", thiefs, func(_ *unstructured.Unstructured, b spec) { b["affinity"] = victims; b.bump() }, true},
-		{"give nobody's away", "", func(_ *unstructured.Unstructured, b spec) { b["affinity"] = victims; b.bump() }, true},
+		{"give a block without an owner away", "", func(_ *unstructured.Unstructured, b spec) { b["affinity"] = victims; b.bump() }, true},
 		{"take a load balancer's", "virtual:load-balancer", func(_ *unstructured.Unstructured, b spec) { b["affinity"] = thiefs; b.bump() }, true},
 		{"mark it deleted", victims, func(_ *unstructured.Unstructured, b spec) { b["deleted"] = true; b.bump() }, true},
 		{"move it", victims, func(_ *unstructured.Unstructured, b spec) { b["cidr"] = "10.98.0.0/28"; b.bump() }, true},
@@ -297,7 +297,7 @@ func TestBlocks(t *testing.T) {
 			b.bump()
 		}, true},
 		{"labels of its own", thiefs, func(o *unstructured.Unstructured, b spec) { o.SetLabels(map[string]string{"a": "b"}); b.bump() }, true},
-		{"fields that nobody knows", thiefs, func(_ *unstructured.Unstructured, b spec) { b["other"] = "x"; b.bump() }, true},
+		{"unknown fields", thiefs, func(_ *unstructured.Unstructured, b spec) { b["other"] = "x"; b.bump() }, true},
 		{"let the garbage collector delete it", victims, func(o *unstructured.Unstructured, b spec) {
 			o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "none", UID: "0"}})
 			b.bump()
@@ -352,9 +352,9 @@ func TestBlocksComeAndGo(t *testing.T) {
 		{"its own, empty", func(n int) *unstructured.Unstructured { return emptied(s.block(t, n, thiefs)) }, false, false},
 		{"its own, with its own address", func(n int) *unstructured.Unstructured { return only(s.block(t, n, thiefs)) }, false, false},
 		{"its own, with the victim's address", func(n int) *unstructured.Unstructured { return s.block(t, n, thiefs) }, true, true},
-		{"of nobody, empty", func(n int) *unstructured.Unstructured { return emptied(s.block(t, n, "")) }, true, false},
-		{"of nobody, with its own address", func(n int) *unstructured.Unstructured { return only(s.block(t, n, "")) }, true, false},
-		{"of nobody, with the victim's address", func(n int) *unstructured.Unstructured { return s.block(t, n, "") }, true, true},
+		{"without an owner, empty", func(n int) *unstructured.Unstructured { return emptied(s.block(t, n, "")) }, true, false},
+		{"without an owner, with its own address", func(n int) *unstructured.Unstructured { return only(s.block(t, n, "")) }, true, false},
+		{"without an owner, with the victim's address", func(n int) *unstructured.Unstructured { return s.block(t, n, "") }, true, true},
 		{"the victim's", func(n int) *unstructured.Unstructured { return s.block(t, n, victims) }, true, true},
 		{"its own, which lists an address twice", func(n int) *unstructured.Unstructured {
 			b := emptied(s.block(t, n, thiefs))
@@ -422,8 +422,8 @@ func TestAffinities(t *testing.T) {
 		{"everything, IPv6", affinity(s.thief+"----0", s.thief, "::/0"), true},
 		{"larger than a block may be, IPv6", affinity(s.thief+"-fd00---115", s.thief, "fd00::/115"), true},
 		{"another spelling", affinity(s.thief+"-fd00-0--40-122", s.thief, "fd00:0::40/122"), true},
-		{"a state that nobody knows", with(affinity(s.thief+"-10-97-0-0-26", s.thief, "10.97.0.0/26"), "state", "x"), true},
-		{"fields that nobody knows", with(affinity(s.thief+"-10-97-0-0-26", s.thief, "10.97.0.0/26"), "other", "x"), true},
+		{"an unknown state", with(affinity(s.thief+"-10-97-0-0-26", s.thief, "10.97.0.0/26"), "state", "x"), true},
+		{"unknown fields", with(affinity(s.thief+"-10-97-0-0-26", s.thief, "10.97.0.0/26"), "other", "x"), true},
 		{"no CIDR", affinity(s.thief+"-x", s.thief, "x"), true},
 		{"no network", affinity(s.thief+"-10-97-0-1-26", s.thief, "10.97.0.1/26"), true},
 	} {
@@ -521,7 +521,7 @@ func TestHandles(t *testing.T) {
 	own := s.admin.create(t, handle("net.mine", s.thief))
 	for name, change := range map[string]func(*unstructured.Unstructured){
 		"becomes the victim's": func(o *unstructured.Unstructured) { o.SetAnnotations(map[string]string{"tortie.io/node": s.victim}) },
-		"becomes nobody's":     func(o *unstructured.Unstructured) { o.SetAnnotations(nil) },
+		"loses its owner":      func(o *unstructured.Unstructured) { o.SetAnnotations(nil) },
 		"is renamed":           func(o *unstructured.Unstructured) { o.Object["spec"].(map[string]any)["handleID"] = "net.other" },
 		"names no block": func(o *unstructured.Unstructured) {
 			o.Object["spec"].(map[string]any)["block"] = map[string]any{"x": int64(1)}
@@ -585,7 +585,7 @@ func TestNodes(t *testing.T) {
 		{"its loopback address", s.thief, annotate("projectcalico.org/IPv4Address", "127.0.0.1/8"), true},
 		{"a group's address", s.thief, annotate("projectcalico.org/IPv4Address", "224.0.0.1/8"), true},
 		{"a long AS number", s.thief, annotate("projectcalico.org/ASNumber", "64512"+strings.Repeat("0", 1000)), true},
-		{"a word that nobody knows", s.thief, annotate("tortie.io/reflection", strings.Repeat("x", 100000)), true},
+		{"an unknown value", s.thief, annotate("tortie.io/reflection", strings.Repeat("x", 100000)), true},
 		{"its runtimes", s.thief, map[string]any{"status": map[string]any{"runtimeHandlers": []any{map[string]any{"name": "x"}}}}, true},
 		{"its features", s.thief, map[string]any{"status": map[string]any{"features": map[string]any{"supplementalGroupsPolicy": true}}}, true},
 		{"its phase", s.thief, map[string]any{"status": map[string]any{"phase": "Terminated"}}, true},

@@ -50,8 +50,8 @@ func claim(t *testing.T, as *rest.Config, node string) answer {
 // TestModes: the effect of each value of `fencing` on a token with and without a node.
 func TestModes(t *testing.T) {
 	for _, c := range []struct {
-		mode                 string
-		own, victims, nobody answer // of a node for itself, of a node for another, without a node
+		mode                  string
+		own, victims, unbound answer // of a node for itself, of a node for another, without a node
 	}{
 		{"warn", silence, warning, warning},
 		{"enforce", silence, refusal, refusal},
@@ -70,7 +70,7 @@ func TestModes(t *testing.T) {
 				}{
 					"a node's token for its own block": {bound, thief, c.own},
 					"a node's token for another's":     {bound, victim, c.victims},
-					"a token of no node":               {unbound, thief, c.nobody},
+					"a token of no node":               {unbound, thief, c.unbound},
 				} {
 					if got := claim(t, try.as, try.node); got != try.want {
 						t.Errorf("%s, %s: %s; want: %s", account, what, got, try.want)

@@ -113,7 +113,7 @@ func lies() []lie {
 		{"multicast", update(own, hostileAddr, nil, "224.0.0.0/4"), "224.0.0.0/4", "martian"},
 		{"the nodes' own network", update(own, hostileAddr, nil, "172.31.1.0/24"), "", "172.31.1.0/24"},
 		{"a next hop that is this node", update(own, "172.31.1.11", nil, "192.0.2.32/28"), "192.0.2.32/28", "next hop"},
-		{"a next hop that nobody knows", update(own, "192.168.99.9", nil, "192.0.2.48/28"), "192.0.2.48/28", "in no subnet of this node"},
+		{"an unreachable next hop", update(own, "192.168.99.9", nil, "192.0.2.48/28"), "192.0.2.48/28", "in no subnet of this node"},
 		{"a next hop on loopback", update(own, "127.0.0.1", nil, "192.0.2.64/28"), "192.0.2.64/28", "malformed"},
 		{"attributes of more than 2 KiB", update(own, hostileAddr, manyCommunities(), "192.0.2.80/28"), "192.0.2.80/28", "more than 2048 bytes"},
 	}
