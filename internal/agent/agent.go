@@ -99,7 +99,7 @@ type Agent struct {
 
 	peering    desired.Deciding // which BGP sessions there are to be
 	reflecting reflecting       // this node's part in route reflection
-	bgp        speaking         // what BGP is told and says
+	bgp        bgpState         // what BGP is told and says
 	tunnels    tunnels
 
 	ipam         *ipam.Client
@@ -178,7 +178,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if a.Events != nil {
 		g.Go(func() error { return a.Events.Run(ctx) })
 	}
-	g.Go(func() error { return a.finisher().run(ctx) })
+	g.Go(func() error { return a.journalWorker().run(ctx) })
 	g.Go(func() error { return a.statusWriter().run(ctx) })
 	err := g.Wait()
 	a.tunnels.ignore()
@@ -227,9 +227,9 @@ func (a *Agent) statusWriter() *statusWriter {
 	return &statusWriter{node: a.Config.Nodename, watch: a.Watch, store: a.Store, report: a.Status.Report, log: a.Log}
 }
 
-func (a *Agent) finisher() *finisher {
+func (a *Agent) journalWorker() *journalWorker {
 	dir := journal.Dir(filepath.Join(a.Config.StateDir, journalDir))
-	return &finisher{dir: dir, node: a.Config.Nodename, store: a.Store, ipam: a.ipam, watch: a.Watch, status: a.Status, log: a.Log}
+	return &journalWorker{dir: dir, node: a.Config.Nodename, store: a.Store, ipam: a.ipam, watch: a.Watch, status: a.Status, log: a.Log}
 }
 
 // retry repeats what until it succeeds or ctx ends, with growing and jittered pauses.
@@ -386,7 +386,7 @@ func (a *Agent) wait(ctx context.Context, pause time.Duration) bool {
 			return false
 		case <-time.After(pause):
 		}
-		if !a.hearMore() || time.Now().After(last) {
+		if !a.drainEvents() || time.Now().After(last) {
 			break
 		}
 	}
@@ -396,8 +396,8 @@ func (a *Agent) wait(ctx context.Context, pause time.Duration) bool {
 	return true
 }
 
-// hearMore takes what has come meanwhile, and reports whether BGP was among it.
-func (a *Agent) hearMore() (learning bool) {
+// drainEvents takes what has come meanwhile, and reports whether BGP was among it.
+func (a *Agent) drainEvents() (learning bool) {
 	for range 1000 { // events that never end must not keep the pass off
 		select {
 		case <-a.Watch.Changed():

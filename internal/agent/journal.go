@@ -33,8 +33,8 @@ const (
 // datastoreType is that of the entries that the agent can finish.
 const datastoreType = "kubernetes"
 
-// finisher does what DELs on this node could not do because the API server was away.
-type finisher struct {
+// journalWorker does what DELs on this node could not do because the API server was away.
+type journalWorker struct {
 	dir    journal.Dir
 	node   string
 	store  *kubernetes.Store
@@ -45,7 +45,7 @@ type finisher struct {
 }
 
 // run works until ctx ends.
-func (f *finisher) run(ctx context.Context) error {
+func (f *journalWorker) run(ctx context.Context) error {
 	if err := f.watch.WaitForSync(ctx, slog.New(slog.DiscardHandler)); err != nil {
 		return nil // ctx ended; the agent's loop says how long it waits
 	}
@@ -65,7 +65,7 @@ func (f *finisher) run(ctx context.Context) error {
 }
 
 // pass tries every entry once.
-func (f *finisher) pass(ctx context.Context) error {
+func (f *journalWorker) pass(ctx context.Context) error {
 	finished := 0
 	err := f.dir.Each(ctx, func(e journal.Entry) error {
 		ctx, cancel := context.WithTimeout(ctx, entryTime)
@@ -84,7 +84,7 @@ func (f *finisher) pass(ctx context.Context) error {
 }
 
 // finish does the rest of one DEL, in its order: while the pod is said to have the address, nobody else gets it.
-func (f *finisher) finish(ctx context.Context, e journal.Entry) error {
+func (f *journalWorker) finish(ctx context.Context, e journal.Entry) error {
 	if e.Datastore != datastoreType {
 		return fmt.Errorf("%w: datastore %q", journal.ErrKeep, e.Datastore)
 	}
@@ -104,7 +104,7 @@ func (f *finisher) finish(ctx context.Context, e journal.Entry) error {
 }
 
 // clear takes the addresses from the pod's annotations if they are still those of this container.
-func (f *finisher) clear(ctx context.Context, e journal.Entry) error {
+func (f *journalWorker) clear(ctx context.Context, e journal.Entry) error {
 	if e.Pod == "" || e.IfName != podnote.Primary {
 		return nil
 	}
@@ -120,7 +120,7 @@ func (f *finisher) clear(ctx context.Context, e journal.Entry) error {
 }
 
 // release frees the container's addresses, and those of the handle that Calico 2 would have given it if it has none.
-func (f *finisher) release(ctx context.Context, e journal.Entry) error {
+func (f *journalWorker) release(ctx context.Context, e journal.Entry) error {
 	pod := map[string]string{"pod": e.Pod, "namespace": e.Namespace}
 	owner := ipam.Owner{Handle: e.Handle, Attrs: map[string]string{"node": f.node}}
 	maps.Copy(owner.Attrs, pod)

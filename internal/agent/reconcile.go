@@ -51,7 +51,7 @@ func (a *Agent) pass(ctx context.Context) error {
 	a.Status.SetNode(&shown)
 	// The ends of tunnels are announced when they are there and the guard lets packets in.
 	broken := errors.Join(a.NAT.Sync(ctx, s.NAT()), a.syncGuard(ctx, &s), a.syncTunnels(ctx, &s), a.prepareHost(&s))
-	told := errors.Join(trouble, a.tellCluster(ctx, &s))
+	told := errors.Join(trouble, a.publish(ctx, &s))
 	heard, err := a.syncBGP(ctx, &s)
 	a.bgp.holding = err != nil || a.bgp.settling(time.Now()) || a.offline != nil
 	broken = errors.Join(broken, a.syncRoutes(ctx, &s, heard), a.pruneTunnels(ctx, &s))
@@ -84,7 +84,7 @@ func (a *Agent) syncGuard(ctx context.Context, s *desired.Snapshot) error {
 
 // look collects what is known into a snapshot. The trouble is an error that leaves the rest to be done.
 func (a *Agent) look(ctx context.Context) (s desired.Snapshot, trouble, err error) {
-	gone, err := a.lookAtCluster()
+	gone, err := a.readCluster()
 	if err != nil {
 		return s, nil, err
 	}
@@ -92,7 +92,7 @@ func (a *Agent) look(ctx context.Context) (s desired.Snapshot, trouble, err erro
 	if err != nil {
 		return s, nil, err
 	}
-	self, trouble, err := a.lookAtSelf(ctx, links)
+	self, trouble, err := a.readNode(ctx, links)
 	if err != nil {
 		return s, nil, err
 	}
@@ -108,7 +108,7 @@ func (a *Agent) look(ctx context.Context) (s desired.Snapshot, trouble, err erro
 	}
 	a.setProblems("reflection", a.agree(ctx, &s))
 	a.peering.Decide(&s, a.view.Builds)
-	a.setProblems("object", slices.Concat(a.view.Problems, s.CheckPools(), desired.ProblemsOf(said), a.lookAtServices(&s), a.peering.Problems))
+	a.setProblems("object", slices.Concat(a.view.Problems, s.CheckPools(), desired.ProblemsOf(said), a.readServices(&s), a.peering.Problems))
 	a.tunnels.again = a.tunnels.changes.Follow(&s, desired.StandingOf(links), time.Now())
 	none := a.tunnelAddresses(ctx, &s)
 	a.pods = occupied(self.Pods, s.Self.TunnelAddrs())
@@ -134,9 +134,9 @@ func (a *Agent) gateways() (all []netip.Addr, err error) {
 	return slices.Compact(all), nil
 }
 
-// lookAtCluster takes up what the watches say, if that has changed or is to be believed by now. Without its Node an agent that
+// readCluster takes up what the watches say, if that has changed or is to be believed by now. Without its Node an agent that
 // knows the cluster goes on: the Node may come back, and until then its pods run on.
-func (a *Agent) lookAtCluster() (gone, err error) {
+func (a *Agent) readCluster() (gone, err error) {
 	if a.offline != nil {
 		return a.offline, nil
 	}
@@ -177,8 +177,8 @@ func (a *Agent) inherited() (map[netip.Prefix]netip.Addr, error) {
 	return all, err
 }
 
-// lookAtSelf finds this node's addresses and pods.
-func (a *Agent) lookAtSelf(ctx context.Context, links []netlinkx.Link) (self desired.Self, trouble, err error) {
+// readNode finds this node's addresses and pods.
+func (a *Agent) readNode(ctx context.Context, links []netlinkx.Link) (self desired.Self, trouble, err error) {
 	found, failed := a.find(ctx, links)
 	failed = desired.InSelf("NoNodeAddress", failed)
 	at, trouble := a.anchor.hold(time.Now(), found, failed)
@@ -252,8 +252,8 @@ func (a *Agent) localPods(links []netlinkx.Link) ([]netip.Addr, error) {
 	return slices.Compact(pods), nil
 }
 
-// tellCluster writes what others go by, if it is not there already.
-func (a *Agent) tellCluster(ctx context.Context, s *desired.Snapshot) error {
+// publish writes what others go by, if it is not there already.
+func (a *Agent) publish(ctx context.Context, s *desired.Snapshot) error {
 	if a.gone || a.offline != nil {
 		return nil
 	}
@@ -270,7 +270,7 @@ func prefixText(p netip.Prefix) string {
 
 // syncRoutes programs the kernel. While BGP cannot be asked or has not learned yet what an earlier agent knew, nothing is
 // removed.
-func (a *Agent) syncRoutes(ctx context.Context, s *desired.Snapshot, h heard) error {
+func (a *Agent) syncRoutes(ctx context.Context, s *desired.Snapshot, h judgedTable) error {
 	judge := s.By(h.grounds)
 	accepted, refused := judge.Accept(h.learned)
 	refused = append(refused, h.refused...)

@@ -64,7 +64,7 @@ func (a *Agent) agree(ctx context.Context, s *desired.Snapshot) []error {
 	before := r.plan
 	r.plan = r.state.Decide(settingsOf(a.Config.Reflectors), r.view(s, a.node), time.Now())
 	r.stirred = false
-	a.ask(ctx)
+	a.checkReflectors(ctx)
 	r.publish(s)
 	a.reportRole(before)
 	if refused := s.Refusal(); refused != "" {
@@ -154,8 +154,8 @@ func automatic(plan reflectors.Plan, self string, id netip.Addr) *peering.Automa
 	return agreed
 }
 
-// hear takes what BGP says of the sessions with reflectors, and of what these have announced, if anything waits for that.
-func (a *Agent) hear(ctx context.Context, s *desired.Snapshot, peers []bgp.PeerStatus) error {
+// updateReflectors takes what BGP says of the sessions with reflectors, and of what these have announced, if anything waits for that.
+func (a *Agent) updateReflectors(ctx context.Context, s *desired.Snapshot, peers []bgp.PeerStatus) error {
 	r := &a.reflecting
 	if r.agreed == nil {
 		return nil
@@ -176,8 +176,8 @@ func (a *Agent) hear(ctx context.Context, s *desired.Snapshot, peers []bgp.PeerS
 	return nil
 }
 
-// ask reads the Nodes of reflectors that this node misses and would stand in for: the watch does not say whether they are ready.
-func (a *Agent) ask(ctx context.Context) {
+// checkReflectors reads the Nodes of reflectors that this node misses and would stand in for: the watch does not say whether they are ready.
+func (a *Agent) checkReflectors(ctx context.Context) {
 	r := &a.reflecting
 	if a.gone || a.offline != nil {
 		return
@@ -191,7 +191,7 @@ func (a *Agent) ask(ctx context.Context) {
 			r.asked, r.verdicts = map[string]time.Time{}, map[string]reflectors.Verdict{}
 		}
 		r.asked[name] = now
-		dead, err := a.dead(ctx, name)
+		dead, err := a.nodeDown(ctx, name)
 		if err != nil {
 			a.Log.Warn("no session with a route reflector, and its Node cannot be read", "node", name, "err", err)
 			continue
@@ -201,8 +201,8 @@ func (a *Agent) ask(ctx context.Context) {
 	}
 }
 
-// dead reports whether a Node is gone, or its kubelet is not heard of.
-func (a *Agent) dead(ctx context.Context, name string) (bool, error) {
+// nodeDown reports whether a Node is gone, or its kubelet is not heard of.
+func (a *Agent) nodeDown(ctx context.Context, name string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, missTime)
 	defer cancel()
 	n := &api.Node{Meta: api.Meta{Name: name}}

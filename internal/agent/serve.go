@@ -17,9 +17,9 @@ func (a *Agent) legacyServices(w *state.Cluster) {
 	}
 }
 
-// lookAtServices puts into the snapshot what is to be announced for services. The API server is asked about these only while a
+// readServices puts into the snapshot what is to be announced for services. The API server is asked about these only while a
 // range is configured.
-func (a *Agent) lookAtServices(s *desired.Snapshot) []error {
+func (a *Agent) readServices(s *desired.Snapshot) []error {
 	a.Watch.FollowServices(s.ServicesOn())
 	return a.services.Follow(time.Now(), s, a.Watch.ServicesRevision(), a.Watch.Services)
 }

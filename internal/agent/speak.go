@@ -14,14 +14,14 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/takeover"
 )
 
-// speaking is what BGP has been told and has said.
-type speaking struct {
+// bgpState is what BGP has been told and has said.
+type bgpState struct {
 	started bool      // the speaker listens
 	local   bgp.Local // what it was started with
 	policy  *bgp.Policy
 	asked   []bgp.Peer
-	heard   heard
-	fresh   bool // heard is what BGP said last
+	table   judgedTable
+	fresh   bool // table is what BGP said last
 
 	begun     time.Time      // when the agent began; zero once it knows what an earlier agent knew
 	settled   time.Time      // since when all peers have told what they know; zero if one has not
@@ -30,8 +30,8 @@ type speaking struct {
 	statics   []routes.Route // ways to peers that have been made
 }
 
-// heard is what BGP said: the paths that may become routes, and those that may not; and what that was judged by.
-type heard struct {
+// judgedTable is what BGP has learned: the paths that may become routes, and those that may not; and what that was judged by.
+type judgedTable struct {
 	learned []bgp.Path
 	refused []desired.Refusal
 
@@ -40,14 +40,14 @@ type heard struct {
 }
 
 // is reports that BGP speaks as the snapshot wants. Another identity needs another process.
-func (b *speaking) is(s *desired.Snapshot) bool {
+func (b *bgpState) is(s *desired.Snapshot) bool {
 	want, err := s.Local()
 	return err == nil && want.ASN == b.local.ASN && want.RouterID == b.local.RouterID
 }
 
 // settling reports that this agent started so recently that BGP may not have told it everything yet: what an earlier agent
 // programmed has to stay. It ends when all peers have told what they know a while ago, or after the time of a graceful restart.
-func (b *speaking) settling(now time.Time) bool {
+func (b *bgpState) settling(now time.Time) bool {
 	if b.begun.IsZero() {
 		return false
 	}
@@ -60,7 +60,7 @@ func (b *speaking) settling(now time.Time) bool {
 
 // watch notes since when all peers have told what they know. That there are none to be had is no proof of anything if there were
 // some for an earlier agent: the cluster may not be all there yet.
-func (b *speaking) watch(now time.Time, peers []bgp.PeerStatus) {
+func (b *bgpState) watch(now time.Time, peers []bgp.PeerStatus) {
 	waiting := slices.ContainsFunc(peers, func(p bgp.PeerStatus) bool { return !tableComplete(p, now) })
 	switch {
 	case waiting || len(peers) == 0 && b.inherited:
@@ -72,7 +72,7 @@ func (b *speaking) watch(now time.Time, peers []bgp.PeerStatus) {
 
 // nextLook is how long after now it may be over that what an earlier agent left is kept. Where it is kept for another reason, which
 // settled does not know, it is looked at now and then.
-func (b *speaking) nextLook(now time.Time) time.Duration {
+func (b *bgpState) nextLook(now time.Time) time.Duration {
 	if b.settled.IsZero() {
 		return lookPause
 	}
@@ -94,46 +94,46 @@ func tableComplete(p bgp.PeerStatus, now time.Time) bool {
 }
 
 // syncBGP sets what is announced and the sessions, in this order, and returns what BGP says.
-func (a *Agent) syncBGP(ctx context.Context, s *desired.Snapshot) (heard, error) {
+func (a *Agent) syncBGP(ctx context.Context, s *desired.Snapshot) (judgedTable, error) {
 	if a.Config.NoBGP {
 		a.bgp.begun = time.Time{} // nobody will tell more
-		return heard{}, nil
+		return judgedTable{}, nil
 	}
 	if err := a.startBGP(ctx, s); err != nil {
-		return heard{}, err
+		return judgedTable{}, err
 	}
-	deaf := a.setLocal(ctx, s) // sessions go on where BGP listened before
+	listenErr := a.setLocal(ctx, s) // sessions go on where BGP listened before
 	if err := a.Speaker.SetOriginated(ctx, s.Originated()); err != nil {
-		return heard{}, err
+		return judgedTable{}, err
 	}
 	if err := a.setPolicy(ctx, s); err != nil {
-		return heard{}, err
+		return judgedTable{}, err
 	}
 	a.addStaticRoutes(ctx, s)
 	if err := a.setPeers(ctx, s); err != nil {
-		return heard{}, err
+		return judgedTable{}, err
 	}
 	host, err := a.hostRoutes(s)
 	if err != nil {
-		return heard{}, err
+		return judgedTable{}, err
 	}
-	before := &a.bgp.heard
+	before := &a.bgp.table
 	if a.bgp.fresh && !a.changed.bgp && !a.bgp.holding && host.Same(before.grounds.HostRoutes) && slices.Equal(s.Subnets(), before.subnets) {
-		return a.bgp.heard, deaf
+		return a.bgp.table, listenErr
 	}
 	a.bgp.fresh = false
 	peers, err := a.Speaker.Peers(ctx)
 	if err != nil {
-		return heard{}, err
+		return judgedTable{}, err
 	}
 	a.bgp.watch(time.Now(), peers)
-	if err := a.hear(ctx, s, peers); err != nil {
-		return heard{}, err
+	if err := a.updateReflectors(ctx, s, peers); err != nil {
+		return judgedTable{}, err
 	}
-	h, err := a.listen(ctx, s, host, peers)
+	h, err := a.readTable(ctx, s, host, peers)
 	a.Status.SetBGP(peers, h.learned)
-	a.bgp.heard, a.bgp.fresh = h, err == nil
-	return h, errors.Join(deaf, err)
+	a.bgp.table, a.bgp.fresh = h, err == nil
+	return h, errors.Join(listenErr, err)
 }
 
 // setLocal tells BGP where to listen and for which cluster to reflect, if that is not what it was told before.
@@ -183,16 +183,16 @@ func (a *Agent) setPeers(ctx context.Context, s *desired.Snapshot) error {
 	return nil
 }
 
-// listen returns what BGP has learned, after what the records of blocks say of it. Each path is judged where BGP still knows the
+// readTable returns what BGP has learned, after what the records of blocks say of it. Each path is judged where BGP still knows the
 // alternatives: a refused one must not hide one that may be used.
-func (a *Agent) listen(ctx context.Context, s *desired.Snapshot, host desired.HostRoutes, peers []bgp.PeerStatus) (heard, error) {
+func (a *Agent) readTable(ctx context.Context, s *desired.Snapshot, host desired.HostRoutes, peers []bgp.PeerStatus) (judgedTable, error) {
 	down := sessionsDown(s, peers, time.Now())
-	g := a.bgp.heard.grounds // next hops are resolved as they were before, at first
+	g := a.bgp.table.grounds // next hops are resolved as they were before, at first
 	g.Borrowed, g.HostRoutes = a.records.verdicts(), host
 	g.Held = desired.Sessionless(g.Borrowed, down)
 	h, err := a.judgeTable(ctx, s, g)
 	if err != nil {
-		return heard{}, err
+		return judgedTable{}, err
 	}
 	claims := desired.Claims{}
 	for _, p := range h.learned {
@@ -264,7 +264,7 @@ func (a *Agent) startBGP(ctx context.Context, s *desired.Snapshot) error {
 
 // judgeTable asks BGP for the paths that may become routes. Next hops may be reached by other paths, so if these are not those of the
 // last time, it is asked once more.
-func (a *Agent) judgeTable(ctx context.Context, s *desired.Snapshot, g desired.Grounds) (heard, error) {
+func (a *Agent) judgeTable(ctx context.Context, s *desired.Snapshot, g desired.Grounds) (judgedTable, error) {
 	for again := true; ; again = false {
 		judge := s.By(g)
 		var refused []desired.Refusal
@@ -276,11 +276,11 @@ func (a *Agent) judgeTable(ctx context.Context, s *desired.Snapshot, g desired.G
 			return r.Why == ""
 		})
 		if err != nil {
-			return heard{}, err // refused may still be written to
+			return judgedTable{}, err // refused may still be written to
 		}
 		resolved, changed := judge.Resolve(learned)
 		if g = resolved; !changed || !again {
-			return heard{learned: learned, refused: refused, grounds: g, subnets: s.Subnets()}, nil
+			return judgedTable{learned: learned, refused: refused, grounds: g, subnets: s.Subnets()}, nil
 		}
 	}
 }

@@ -37,7 +37,7 @@ func TestSettling(t *testing.T) {
 	slow := bgp.PeerStatus{State: bgp.Established, Since: begun, SaysEnd: true}
 	quick := slow
 	quick.TableEnded = begun
-	b := speaking{begun: begun, inherited: true}
+	b := bgpState{begun: begun, inherited: true}
 	at := func(after time.Duration, want bool, peers ...bgp.PeerStatus) {
 		t.Helper()
 		b.watch(begun.Add(after), peers)
@@ -54,7 +54,7 @@ func TestSettling(t *testing.T) {
 	}
 	at(time.Minute+workInTime+settleTime+1, false, quick, slow)
 
-	b = speaking{begun: begun}
+	b = bgpState{begun: begun}
 	slow.TableEnded = time.Time{}
 	at(holdTime, true, slow)
 	at(holdTime+1, false, slow)
