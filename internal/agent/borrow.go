@@ -156,22 +156,7 @@ func (r *records) trust(claims desired.Claims) {
 
 // run reads records until ctx ends.
 func (r *records) run(ctx context.Context) error {
-	for ctx.Err() == nil {
-		by, block, pause, ok := r.take(time.Now())
-		if !ok {
-			await(ctx, r.work, pause)
-			continue
-		}
-		r.settle(ctx, by, block)
-		wait.Sleep(ctx, recordPause)
-	}
-	return nil
-}
-
-func (r *records) take(now time.Time) (by string, block netip.Prefix, wait time.Duration, ok bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.wanted.take(now)
+	return r.wanted.serve(ctx, &r.mu, r.work, recordPause, func(by string, block netip.Prefix) { r.settle(ctx, by, block) })
 }
 
 // settle reads one block for a claimant, and judges all claims in it.

@@ -122,7 +122,7 @@ func TestRecords(t *testing.T) {
 	never := func(desired.Claim) bool { return false }
 	settle := func() {
 		for {
-			by, b, _, ok := r.take(time.Now())
+			by, b, _, ok := r.wanted.take(time.Now())
 			if !ok {
 				return
 			}

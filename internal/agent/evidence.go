@@ -90,18 +90,7 @@ func (e *evidence) known(believed desired.Announcements) desired.Evidence {
 
 // run reads until ctx ends.
 func (e *evidence) run(ctx context.Context) error {
-	for ctx.Err() == nil {
-		e.mu.Lock()
-		_, q, pause, ok := e.todo.take(time.Now())
-		e.mu.Unlock()
-		if !ok {
-			await(ctx, e.work, pause)
-			continue
-		}
-		e.read(ctx, q)
-		wait.Sleep(ctx, evidencePause)
-	}
-	return nil
+	return e.todo.serve(ctx, &e.mu, e.work, evidencePause, func(_ string, q inquiry) { e.read(ctx, q) })
 }
 
 // read reads one object. One that cannot be read leaves what was known.
@@ -140,19 +129,4 @@ func (e *evidence) ask(ctx context.Context, q inquiry) (a answer, err error) {
 		err = nil
 	}
 	return a, err
-}
-
-// await returns when there is work, after a wait unless that is 0, or when ctx ends.
-func await(ctx context.Context, work <-chan struct{}, wait time.Duration) {
-	var later <-chan time.Time
-	if wait > 0 {
-		timer := time.NewTimer(wait)
-		defer timer.Stop()
-		later = timer.C
-	}
-	select {
-	case <-ctx.Done():
-	case <-work:
-	case <-later:
-	}
 }

@@ -1,8 +1,12 @@
 package agent
 
 import (
+	"context"
 	"slices"
+	"sync"
 	"time"
+
+	"github.com/tortie-net/tortie/internal/app/wait"
 )
 
 const (
@@ -87,5 +91,36 @@ func (r *fairQueue[T]) forget(now time.Time) {
 		if len(s.waiting) == 0 && s.until.Add(mostWait).Before(now) {
 			delete(r.sources, name)
 		}
+	}
+}
+
+// serve has read what is in the queue, which mu guards, until ctx ends: one after the other, with a pause after each. work wakes it.
+func (r *fairQueue[T]) serve(ctx context.Context, mu sync.Locker, work <-chan struct{}, pause time.Duration, read func(from string, item T)) error {
+	for ctx.Err() == nil {
+		mu.Lock()
+		from, item, later, ok := r.take(time.Now())
+		mu.Unlock()
+		if !ok {
+			await(ctx, work, later)
+			continue
+		}
+		read(from, item)
+		wait.Sleep(ctx, pause)
+	}
+	return nil
+}
+
+// await returns when there is work, after a wait unless that is 0, or when ctx ends.
+func await(ctx context.Context, work <-chan struct{}, wait time.Duration) {
+	var later <-chan time.Time
+	if wait > 0 {
+		timer := time.NewTimer(wait)
+		defer timer.Stop()
+		later = timer.C
+	}
+	select {
+	case <-ctx.Done():
+	case <-work:
+	case <-later:
 	}
 }
