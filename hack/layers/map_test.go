@@ -22,7 +22,7 @@ const (
 
 var (
 	// step is a row of the reading core: its number, the files or folders, what they are, and their lines.
-	step   = regexp.MustCompile("(?m)^\\| ([0-9]+) \\| (.+?) \\| .+ \\| ([0-9,]+) \\|$")
+	step   = regexp.MustCompile(`(?m)^\| ([0-9]+) \| (.+?) \| .+ \| ([0-9,]+) \|$`)
 	inCode = regexp.MustCompile("`([^`]+)`")
 )
 
