@@ -21,26 +21,25 @@ import (
 )
 
 const (
-	// missTime bounds the one request by which a node finds out whether a reflector that it misses still lives; missPause is between
-	// two about the same Node.
+	// missTime bounds the request that reads the Node of a reflector without a session; missPause is the pause between two for one Node.
 	missTime  = 2 * time.Second
 	missPause = 10 * time.Second
 )
 
-// leaving are the taints by which others say that a node is about to go.
+// leaving are the taints of nodes that are about to be removed.
 var leaving = []string{
 	"ToBeDeletedByClusterAutoscaler", "DeletionCandidateOfClusterAutoscaler", "karpenter.sh/disrupted", "node.kubernetes.io/out-of-service",
 	"node.cloudprovider.kubernetes.io/shutdown",
 }
 
-// reflecting is this node's part in the nodes' agreement on route reflectors.
+// reflecting is the state of automatic route reflection on this node.
 type reflecting struct {
 	state reflectors.State
 	plan  reflectors.Plan
 	roll  *reflectors.Roll
 	build uint64 // of the view that roll was made of
 
-	sessions map[string]reflectors.Session // what BGP has said of those with reflectors
+	sessions map[string]reflectors.Session // those with reflectors, as of the last pass
 	shown    map[netip.Addr]bool           // next hops that reflectors have announced
 	verdicts map[string]reflectors.Verdict
 	asked    map[string]time.Time
@@ -48,11 +47,11 @@ type reflecting struct {
 	agreed *peering.Automatic
 	shape  reflectors.Shape
 	id     netip.Addr
-	// stirred: what a plan follows from has changed since the last one.
+	// stirred: an input of the plan has changed since it was made.
 	stirred bool
 }
 
-// agree puts into a snapshot what this node is among its reflectors. It needs what BGP has said in an earlier pass.
+// agree decides the role of this node in route reflection and puts it into the snapshot. The sessions are those of an earlier pass.
 func (a *Agent) agree(ctx context.Context, s *desired.Snapshot) []error {
 	r := &a.reflecting
 	if !a.Config.Reflectors.Automatic || a.Config.NoBGP {
@@ -77,12 +76,12 @@ func settingsOf(c config.Reflectors) reflectors.Settings {
 	return reflectors.Settings{Above: c.Above, Count: c.Count}
 }
 
-// inReflection marks what an operator must act on.
+// inReflection returns the problem that operators get as an Event.
 func inReflection(err error) []error {
 	return desired.ProblemsOf(desired.InSelf("AutomaticReflectors", err))
 }
 
-// view is what this node knows now.
+// view returns the inputs of the decision.
 func (r *reflecting) view(s *desired.Snapshot, own *api.Node) reflectors.View {
 	v := reflectors.View{
 		Self: s.Self.Name, Roll: r.roll, Refusal: s.Refusal(), Unwilling: unwilling(own),
@@ -101,7 +100,7 @@ func (r *reflecting) view(s *desired.Snapshot, own *api.Node) reflectors.View {
 	return v
 }
 
-// unwilling says why this node should not reflect; empty if it may.
+// unwilling returns why this node should not be a reflector; empty if it may be one.
 func unwilling(own *api.Node) string {
 	if own.Spec.Unschedulable {
 		return "the node is cordoned"
@@ -114,7 +113,7 @@ func unwilling(own *api.Node) string {
 	return ""
 }
 
-// shows reports whether reflectors have announced paths to a node, in each family in which it has blocks.
+// shows reports whether reflectors have announced paths with a node as next hop, in each family in which the node has blocks.
 func (r *reflecting) shows(s *desired.Snapshot, m *desired.Member) bool {
 	n, ok := r.roll.Get(m.Name)
 	for _, family := range []struct {
@@ -128,14 +127,14 @@ func (r *reflecting) shows(s *desired.Snapshot, m *desired.Member) bool {
 	return ok
 }
 
-// publish says in the words of the peering what the plan is; a new value only if sessions may follow from it.
+// publish passes the plan to package peering. The value changes only if sessions may change.
 func (r *reflecting) publish(s *desired.Snapshot) {
-	id, _ := nodeaddr.RouterID(s.Self.RouterID, s.Self.Name, s.Self.Addr.Addr()) // what is wrong with it is said where BGP starts
+	id, _ := nodeaddr.RouterID(s.Self.RouterID, s.Self.Name, s.Self.Addr.Addr()) // an error is reported where BGP starts
 	if shape := r.plan.Shape(); r.agreed == nil || shape != r.shape || id != r.id {
 		r.shape, r.id = shape, id
 		r.agreed = automatic(r.plan, s.Self.Name, id)
 	}
-	shown := r.plan // what is shown does not change any more
+	shown := r.plan // a copy: status reads it later
 	s.Automatic, s.Plan = r.agreed, &shown
 }
 
@@ -154,7 +153,8 @@ func automatic(plan reflectors.Plan, self string, id netip.Addr) *peering.Automa
 	return agreed
 }
 
-// updateReflectors takes what BGP says of the sessions with reflectors, and of what these have announced, if anything waits for that.
+// updateReflectors reads the sessions with reflectors and, while sessions of the mesh are kept until reflectors have taken over, the next hops
+// of what reflectors have announced.
 func (a *Agent) updateReflectors(ctx context.Context, s *desired.Snapshot, peers []bgp.PeerStatus) error {
 	r := &a.reflecting
 	if r.agreed == nil {
@@ -169,14 +169,14 @@ func (a *Agent) updateReflectors(ctx context.Context, s *desired.Snapshot, peers
 	}
 	shown, err := a.Speaker.NextHops(ctx, complete)
 	if err != nil {
-		return fmt.Errorf("what route reflectors have announced: %w", err)
+		return fmt.Errorf("list the next hops that route reflectors have announced: %w", err)
 	}
 	r.stirred = r.stirred || !maps.Equal(shown, r.shown)
 	r.shown = shown
 	return nil
 }
 
-// checkReflectors reads the Nodes of reflectors that this node misses and would stand in for: the watch does not say whether they are ready.
+// checkReflectors reads the Nodes of reflectors without a session, which this node would replace: the watch has no conditions.
 func (a *Agent) checkReflectors(ctx context.Context) {
 	r := &a.reflecting
 	if a.gone || a.offline != nil {
@@ -201,7 +201,7 @@ func (a *Agent) checkReflectors(ctx context.Context) {
 	}
 }
 
-// nodeDown reports whether a Node is gone, or its kubelet is not heard of.
+// nodeDown reports whether a Node does not exist or is not Ready.
 func (a *Agent) nodeDown(ctx context.Context, name string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, missTime)
 	defer cancel()
@@ -215,8 +215,8 @@ func (a *Agent) nodeDown(ctx context.Context, name string) (bool, error) {
 	return !slices.ContainsFunc(n.Status.Conditions, func(c api.NodeCondition) bool { return c.Type == api.NodeReady && c.Status == "True" }), nil
 }
 
-// again shortens the pause before the next pass to when the plan is another. What it returns 0 for it does once: a pass that comes to no
-// plan must not be followed by the next one at once.
+// again shortens the pause before the next pass to the time at which the plan may change. It returns 0 once per cause, so that a pass that
+// fails before it plans is not repeated at once.
 func (r *reflecting) again(now time.Time, next time.Duration) time.Duration {
 	if r.stirred {
 		r.stirred = false
@@ -234,7 +234,7 @@ func (r *reflecting) again(now time.Time, next time.Duration) time.Duration {
 	return next
 }
 
-// reportRole tells people when this node begins to reflect, or ceases to.
+// reportRole logs a change of the role and writes an Event about it.
 func (a *Agent) reportRole(before reflectors.Plan) {
 	plan := &a.reflecting.plan
 	if plan.Role == before.Role || before.Role == reflectors.NoRole && plan.Role == reflectors.AsClient {

@@ -60,7 +60,7 @@ func (s *Server) SetOriginated(ctx context.Context, paths []Path) error {
 	})
 }
 
-// localPref is the preference that iBGP peers see, RFC 4271's and everybody's default.
+// localPref is the LOCAL_PREF towards iBGP peers: the default of all implementations.
 const localPref = 100
 
 func (s *Server) announce(ctx context.Context, prefix netip.Prefix, nextHop netip.Addr) error {
@@ -98,7 +98,7 @@ func (s *Server) withdraw(ctx context.Context, prefix netip.Prefix) error {
 // originatedPath builds the path as GoBGP's API wants it. It has the attributes that BIRD gives a static route in
 // Calico: ORIGIN IGP, from GoBGP an empty AS_PATH, and from the export policy LOCAL_PREF 100 towards iBGP peers. In our own
 // table it has the highest preference that there is, of which GoBGP prefers what is local: a peer that announces our block
-// with a preference of its own, by mistake or not, would else have GoBGP withdraw ours from everybody.
+// with a preference of its own, by mistake or not, would else have GoBGP withdraw ours from all peers.
 func originatedPath(prefix netip.Prefix, nextHop netip.Addr, epoch uint8) (*api.Path, error) {
 	if !nextHop.IsValid() {
 		// GoBGP puts the session's own address in place of an unspecified one.
@@ -149,7 +149,7 @@ func (s *Server) Snapshot(ctx context.Context, accept Accept) ([]Path, error) {
 	return paths, err
 }
 
-// ownAddrs are the addresses that are known to be this node's.
+// ownAddrs returns the addresses of this node that BGP uses.
 func (s *Server) ownAddrs() map[netip.Addr]bool {
 	own := make(map[netip.Addr]bool)
 	for _, addr := range s.local.Listen {
@@ -313,7 +313,7 @@ func (s *Server) NextHops(ctx context.Context, from []netip.Addr) (map[netip.Add
 	return hops, nil
 }
 
-// source is the peer that a path comes from.
+// source is the peer that announced a path.
 type source struct {
 	addr     netip.Addr
 	external bool
@@ -334,7 +334,7 @@ func (s *Server) external(p Peer) bool { return p.ASN != s.localASN(p) }
 
 func (s *Server) localASN(p Peer) uint32 { return cmp.Or(p.LocalASN, s.local.ASN) }
 
-// learnedPath reads one path of GoBGP's table. A peer can send anything: what is odd is an error. peers has the peers by
+// learnedPath reads one path of GoBGP's table. Attributes are input of a peer: unexpected values are errors. peers has the peers by
 // the addresses that GoBGP knows them by.
 func learnedPath(prefix string, raw *api.Path, peers map[netip.Addr]source) (learned, error) {
 	parsed, err := netip.ParsePrefix(prefix)
@@ -417,7 +417,7 @@ func (p *learned) set(kind uint8, value []byte) error {
 	return nil
 }
 
-// finish is for when all attributes were read.
+// finish derives fields after all attributes were read.
 func (p *learned) finish() {
 	if !p.stamped {
 		p.MED = p.rank

@@ -11,8 +11,7 @@ import (
 // maxReported bounds the routes of one family in an object of the API: 2,000 are some 400 KB, and etcd takes 1.5 MB.
 const maxReported = 2000
 
-// Calico puts the report into the words of a CalicoNodeStatus, as far as it is asked for, without the time of it. Classes that
-// nobody knows say nothing.
+// Calico returns the classes of a CalicoNodeStatus that are asked for, without lastUpdated. Unknown classes are ignored.
 func (r *Report) Calico(classes []string) api.CalicoNodeStatusStatus {
 	var out api.CalicoNodeStatusStatus
 	if slices.Contains(classes, api.ClassAgent) {
@@ -27,7 +26,7 @@ func (r *Report) Calico(classes []string) api.CalicoNodeStatusStatus {
 	return out
 }
 
-// calicoAgent says how the speaker is. It is one for both families, where Calico has two.
+// calicoAgent returns the state of the speaker. Tortie has one for both families, Calico two.
 func (r *Report) calicoAgent() *api.NodeAgentStatus {
 	speaker := func(address string) *api.NodeSpeaker {
 		if address == "" {
@@ -79,7 +78,7 @@ func (r *Report) calicoBGP() *api.NodeBGPStatus {
 	return out
 }
 
-// calicoType is a kind of session in Calico's words, which know nothing of automatic reflectors: these stand in for the mesh.
+// calicoType returns the type of a session. Calico has none for automatic reflectors, whose sessions replace the mesh's.
 func calicoType(kind string) string {
 	switch kind {
 	case "node":
@@ -141,7 +140,7 @@ func calicoSource(kinds map[string]string, peer string) api.NodeRouteFrom {
 	return from
 }
 
-// isIPv6 is about an address or a prefix.
+// isIPv6 reports the family of an address or a prefix.
 func isIPv6(text string) bool {
 	if p, err := netip.ParsePrefix(text); err == nil {
 		return p.Addr().Is6()

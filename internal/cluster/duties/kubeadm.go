@@ -13,14 +13,14 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
-// kubeadm is what kubeadm left behind for others to read.
+// kubeadm is what Tortie uses of kubeadm's ClusterConfiguration.
 type kubeadm struct {
 	found bool
-	// pods are the ranges that pods' addresses are to come from, at most one of each family is of interest.
+	// pods are the ranges of networking.podSubnet; at most one of each family is used.
 	pods []netip.Prefix
 }
 
-// askKubeadm reads kubeadm's ConfigMap. A right that is missing is taken for no ConfigMap, as Calico takes it.
+// askKubeadm reads kubeadm's ConfigMap. A missing permission is treated as a missing ConfigMap, as Calico does.
 func askKubeadm(ctx context.Context, store datastore.Store) (*kubeadm, error) {
 	m := &api.ConfigMap{Meta: api.Meta{Namespace: "kube-system", Name: "kubeadm-config"}}
 	err := store.Get(ctx, m)

@@ -10,7 +10,7 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
 
-// Usage says how full a pool is. Its numbers add up: Size = InUse + Cooling + Reserved + Free.
+// Usage counts the addresses of a pool. Its numbers add up: Size = InUse + Cooling + Reserved + Free.
 type Usage struct {
 	// Name is the pool's; empty for the blocks that are of no pool.
 	Name string `json:"name"`
@@ -31,10 +31,10 @@ type Usage struct {
 	Blocks []BlockUsage `json:"blocks"`
 }
 
-// BlockUsage says how full a block is. Its numbers add up as those of a pool do.
+// BlockUsage counts the addresses of a block. Its numbers add up as those of a pool do.
 type BlockUsage struct {
 	CIDR netip.Prefix `json:"cidr"`
-	// Owner is what the block says: host:NODE, virtual:load-balancer, or nothing.
+	// Owner is the affinity of the block: host:NODE, virtual:load-balancer, or nothing.
 	Owner    string `json:"owner"`
 	Size     int    `json:"size"`
 	InUse    int    `json:"inUse"`

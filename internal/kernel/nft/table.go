@@ -18,10 +18,10 @@ import (
 )
 
 const (
-	// attempts is how often a Sync begins anew because somebody else, such as kube-proxy, changed nftables meanwhile.
+	// attempts bounds the retries of a Sync after transactions of other programs, such as kube-proxy.
 	attempts     = 20
 	attemptPause = 2 * time.Millisecond
-	// ownGenerations is how many of its own transactions a Table can tell from others', for Events.
+	// ownGenerations is how many of its own transactions a Table remembers, so that Events skip them.
 	ownGenerations = 64
 )
 
@@ -35,7 +35,7 @@ type Table struct {
 	own     []uint32           // the last generations that this Table made
 }
 
-// settled is a part of which is known that the kernel had it in a generation.
+// settled is a part that the kernel had in a generation.
 type settled struct {
 	part       Part
 	generation uint32
@@ -45,11 +45,11 @@ type settled struct {
 // touches nothing yet.
 func New(ns *netlinkx.Namespace) *Table { return &Table{ns: ns, settled: map[string]settled{}} }
 
-// Sync makes what p's owner has in the table as p says, in one transaction, and reports whether something had to be written.
-// What is right is not written: elements alone change if only elements differ, and rules keep their counters if they stay.
+// Sync makes the chains, sets and rules of p's owner equal to p in one transaction, and reports whether it wrote. Only differences are
+// written: if only elements differ, rules stay and keep their counters.
 //
-// The transaction holds only if nobody has changed nftables since Sync looked, so that nothing is decided on old knowledge. If
-// nobody has since the last Sync of the same part, one question to the kernel tells so.
+// The transaction names the generation that Sync has read, so that the kernel refuses it after any other transaction. If the generation is
+// that of the last Sync of the same part, reading it is the only request.
 func (t *Table) Sync(ctx context.Context, p Part) (written bool, err error) {
 	if err := p.validate(); err != nil {
 		return false, fmt.Errorf("table inet %s: %w", TableName, err)
@@ -70,15 +70,15 @@ func (t *Table) Sync(ctx context.Context, p Part) (written bool, err error) {
 		case rebuild:
 			return false, explain(fmt.Errorf("write nftables table inet %s: %w", TableName, err))
 		default:
-			// What is there may not be what it looked like: only the kernel knows all of it.
+			// The table may hold something that reading does not show: write it anew.
 			rebuild = true
 		}
 	}
 	return false, fmt.Errorf("write nftables table inet %s: others changed nftables %d times meanwhile", TableName, attempts)
 }
 
-// attempt reads, compares and writes. The error is stale if somebody else was faster. It has a socket of its own: the kernel
-// may have more to say of a transaction that it refuses.
+// attempt reads, compares and writes. The error is stale after another transaction. It has a socket of its own: more answers may follow
+// to a transaction that the kernel refuses.
 func (t *Table) attempt(ctx context.Context, p Part, rebuild bool) (written bool, err error) {
 	s, err := dial(ctx, t.ns)
 	if err != nil {
@@ -107,21 +107,21 @@ func (t *Table) attempt(ctx context.Context, p Part, rebuild bool) (written bool
 	return len(requests) > 0, nil
 }
 
-// look returns what p's owner has in a generation. If that is the last one of which it is known, and nothing has to be said of
-// single rules, whose handles only the kernel knows, there is no need to ask.
+// look returns what p's owner has in a generation. It asks the kernel unless the content is known from the last Sync and no rule changes:
+// only the kernel knows the handles of rules.
 func (t *Table) look(s socket, p Part, generation uint32, rebuild bool) (*content, error) {
 	if known := t.settled[p.owner()]; known.generation == generation && !rebuild && !p.empty() && sameRules(known.part, p) {
 		return contentOf(known.part), nil
 	}
 	have, err := s.read(p)
-	// Half of what was read may be of another generation; an error may be of a thing that went while it was read.
+	// The answers may mix two generations, and an error may be about an object that was removed meanwhile.
 	if now, genErr := s.generation(); genErr != nil || now != generation {
 		return nil, fmt.Errorf("read: %w", cmp.Or(genErr, error(unix.ERESTART)))
 	}
 	return have, err
 }
 
-// made notes that this Table made the generation after g, and returns it. What was known of other parts in g is so in the next.
+// made records that this Table made the generation after g, and returns it. Other parts that were settled in g are settled in the next.
 func (t *Table) made(g uint32) uint32 {
 	made := successor(g)
 	for owner, known := range t.settled {
@@ -137,20 +137,20 @@ func (t *Table) made(g uint32) uint32 {
 
 func (t *Table) settle(p Part, generation uint32) {
 	if p.empty() {
-		// The table may go when another owner has left it.
+		// The table is removed with its last owner.
 		delete(t.settled, p.owner())
 		return
 	}
 	t.settled[p.owner()] = settled{p, generation}
 }
 
-// Counter is what a rule has counted.
+// Counter is the counter of a rule.
 type Counter struct {
 	Packets, Bytes uint64
 }
 
-// Counters returns what the rules with a comment have counted, in chains whose names begin with prefix, by comment. A rule
-// that was changed or removed begins at zero again.
+// Counters returns the counters of the rules with a comment, in chains whose names begin with prefix, by comment. A rule that is changed
+// starts at zero.
 func (t *Table) Counters(ctx context.Context, prefix string) (map[string]Counter, error) {
 	s, err := dial(ctx, t.ns)
 	if err != nil {

@@ -10,13 +10,13 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
 
-// wanted are the desired routes by key, and what the kernel makes of them.
+// wanted are the desired routes by key, and what they depend on in the kernel.
 type wanted struct {
 	own    netlinkx.Protocol
 	routes []Route
 	at     map[key]int // in routes
 	links  map[string]link
-	held   map[int]bool // those that can't be had now
+	held   map[int]bool // those that cannot be programmed now
 	errs   []error      // why
 }
 
@@ -31,7 +31,7 @@ func newWanted(desired []Route, own netlinkx.Protocol) (*wanted, error) {
 	return w, nil
 }
 
-// resolve finds the routes that can't be had now: what runs in their place is left alone.
+// resolve finds the routes that cannot be programmed now: routes in their place are left alone.
 func (w *wanted) resolve() {
 	missing := map[string]int{}
 	for i, r := range w.routes {
@@ -87,12 +87,12 @@ func (w *wanted) hops(r Route) []netlinkx.Hop {
 	return hops
 }
 
-// sortHops brings hops into one order: IPv6 lists them in another than they were given.
+// sortHops sorts hops: IPv6 lists them in another order than they were given.
 func sortHops(hops []netlinkx.Hop) {
 	slices.SortFunc(hops, func(a, b netlinkx.Hop) int { return cmp.Or(a.Via.Compare(b.Via), cmp.Compare(a.Dev, b.Dev)) })
 }
 
-// destinations are those of the routes that can be had.
+// destinations are those of the routes that can be programmed.
 func (w *wanted) destinations() map[netip.Prefix]bool {
 	reached := make(map[netip.Prefix]bool, len(w.routes))
 	for i, r := range w.routes {
@@ -138,7 +138,7 @@ const (
 	right
 )
 
-// diff compares by key. Of several actual routes with one key (which only somebody who uses our protocol number can make)
+// diff compares by key. Of several actual routes with one key (made by another program that uses our protocol number)
 // one is kept or replaced, the others are removed.
 func (w *wanted) diff(actual []netlinkx.Route) plan {
 	for _, r := range actual {
