@@ -35,37 +35,37 @@ import (
 )
 
 const (
-	// coalesce is how long the agent waits for more of what woke it, so that a burst of changes costs one pass.
+	// coalesce is the pause after the first event of a burst, so that a burst costs one pass.
 	coalesce = 20 * time.Millisecond
-	// tableGap is how long nothing is heard of BGP before its table is taken to be whole, tableTime how long that is waited for.
+	// tableGap without an event of BGP ends the wait for the rest of a table, tableTime bounds it.
 	tableGap  = 5 * time.Millisecond
 	tableTime = 150 * time.Millisecond
-	// mostCoalesce bounds how much longer that is after a pass that took long, so that passes take no more than half of the time.
+	// mostCoalesce bounds the additional pause after a long pass. The pause keeps passes to half of the time.
 	mostCoalesce = 100 * time.Millisecond
-	// fullPass is how often the agent compares everything although nothing woke it.
+	// fullPass is the interval of passes that compare everything, without an event.
 	fullPass = 30 * time.Second
 	// passTime bounds one pass.
 	passTime = 30 * time.Second
 	// dutyTime bounds the set-up of the cluster's objects.
 	dutyTime = 30 * time.Second
-	// settleTime is for how long after a BGP session came up no peer's silence is believed, and how long after all peers have told all
-	// what an earlier agent knew is dropped.
+	// settleTime is how long after a session came up a missing path counts as not yet received, and how long after the end of the tables of
+	// all peers the routes of an earlier agent are removed.
 	settleTime = 5 * time.Second
-	// lookPause is between two looks at whether peers have told all by now.
+	// lookPause is the interval of checks for the end of the tables.
 	lookPause = 2 * time.Second
-	// workInTime is what BGP is given to work in the end of a table.
+	// workInTime is the time that GoBGP gets to process the end of a table.
 	workInTime = time.Second
-	// holdTime bounds how long a starting agent keeps routes that BGP has not told it of: the time for which peers keep
-	// theirs, by graceful restart.
+	// holdTime bounds how long a starting agent keeps routes that BGP has not announced: the restart time for which peers keep theirs
+	// (RFC 4724).
 	holdTime = bgp.DefaultRestartTime
 	// maxRetry bounds the pause before a failed pass is repeated.
 	maxRetry = 30 * time.Second
 )
 
-// errRestart: BGP's own identity changed, which GoBGP takes only at its start.
+// errRestart: the router ID or the AS number changed, which GoBGP takes only at its start.
 var errRestart = errors.New("this node's address or AS number changed: the agent ends in order to start anew; routes stay")
 
-// Deps are the agent's doors to the outside.
+// Deps are what an agent works with.
 type Deps struct {
 	Dataplane
 	Config  config.Node
@@ -90,16 +90,16 @@ type Dataplane struct {
 	Guard  *guard.Syncer
 }
 
-// Agent keeps this node's kernel and BGP speaker as the cluster wants them. Its fields belong to the goroutine of Run.
+// Agent keeps this node's kernel and BGP speaker in the desired state. Its fields belong to the goroutine of Run.
 type Agent struct {
 	Deps
 	clusterState
 	nodeState
 	passes
 
-	peering    desired.Deciding // which BGP sessions there are to be
-	reflecting reflecting       // this node's part in route reflection
-	bgp        bgpState         // what BGP is told and says
+	peering    desired.Deciding // the desired BGP sessions
+	reflecting reflecting       // automatic route reflection
+	bgp        bgpState         // the state of the speaker
 	tunnels    tunnels
 
 	ipam         *ipam.Client
@@ -111,25 +111,25 @@ type Agent struct {
 // clusterState is what is known of the cluster.
 type clusterState struct {
 	view        desired.View
-	services    desired.ServiceView   // what is announced for services
+	services    desired.ServiceView   // the announced prefixes of Services
 	gone        bool                  // this node was deleted
-	offline     error                 // the API server was not heard of yet, and what passes go by instead; nil: it was
-	memory      memory                // of an earlier agent
-	known       desired.Announcements // how other nodes were reached so far
-	unconfirmed time.Duration         // until a change of that is believed; 0: there is none
+	offline     error                 // there is no answer of the API server yet: the state in use is an earlier one; nil: there was
+	memory      memory                // the state file of an earlier agent
+	known       desired.Announcements // the addresses of other nodes that are in use
+	unconfirmed time.Duration         // until a changed address is used; 0: there is none
 	records     *records
 	evidence    *evidence
 }
 
 // nodeState is what is known of this node.
 type nodeState struct {
-	node       *api.Node // as it was last seen
+	node       *api.Node // as of the last pass
 	anchor     anchor    // its addresses
 	sysctls    sysctl.Root
-	pods       []netip.Addr          // local addresses that the last pass saw
+	pods       []netip.Addr          // local addresses, as of the last pass
 	hosts      map[string]netip.Addr // of which addresses were looked up
-	candidates []nodeaddr.Candidate  // as they were logged last
-	calico     *takeover.Watch       // what Calico has left on it
+	candidates []nodeaddr.Candidate  // as logged last
+	calico     *takeover.Watch       // what Calico has left on the node
 
 	kernelEvents <-chan struct{} // nil: not subscribed
 	tableEvents  <-chan struct{} // of nftables; nil: not subscribed
@@ -137,15 +137,15 @@ type nodeState struct {
 
 // passes are the last pass and the next one.
 type passes struct {
-	changed  changes             // what the next pass has to look at
-	took     time.Duration       // the last pass
-	ended    time.Time           // and when it was over
-	full     time.Time           // when a pass last looked at everything
-	reported string              // what was logged of the last pass
-	broken   map[string][]string // what was reported last as not usable, by what it is about
+	changed  changes             // the scope of the next pass
+	took     time.Duration       // duration of the last pass
+	ended    time.Time           // of the last pass
+	full     time.Time           // of the last full pass
+	reported string              // what was logged last about a pass
+	broken   map[string][]string // the problems reported last, by area
 }
 
-// NewAgent returns an agent that has done nothing yet.
+// NewAgent returns an agent for Run.
 func NewAgent(d Deps) *Agent {
 	client := ipam.NewClient(d.Store, time.Now)
 	return &Agent{
@@ -166,8 +166,8 @@ func NewAgent(d Deps) *Agent {
 	}
 }
 
-// Run works until ctx ends. Then it leaves everything as it is: routes, sessions' graceful restart and addresses carry the
-// traffic until the next agent takes over.
+// Run works until ctx ends. It then leaves routes, addresses and, by graceful restart, the paths at peers as they are, so that traffic goes
+// on until the next agent starts.
 func (a *Agent) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return a.Watch.Run(ctx) })
@@ -187,8 +187,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	return errors.Join(err, a.Speaker.Stop(stop, bgp.Exit))
 }
 
-// setUp sees to it that this node exists, and sets up the cluster's objects. It waits for an API server that is away: a
-// rebooted node often comes up before its control plane.
+// setUp checks that this node exists and creates the cluster's objects. It retries without an API server: a rebooted node often comes up
+// before its control plane.
 func (a *Agent) setUp(ctx context.Context) error {
 	return a.retry(ctx, "set up the cluster's objects", func(ctx context.Context) error {
 		if a.node = a.Watch.Cluster().Self; a.node == nil {
@@ -203,8 +203,8 @@ func (a *Agent) setUp(ctx context.Context) error {
 	})
 }
 
-// awaitPools returns when the cluster has a pool, unless it is to have none by itself. Without one no pod gets an address, and
-// kube-controllers is about to make the default ones.
+// awaitPools returns when the cluster has a pool, or at once with NO_DEFAULT_POOLS. Without a pool no pod gets an address, and kube-controllers
+// creates the default ones.
 func (a *Agent) awaitPools(ctx context.Context) error {
 	if a.Config.NoDefaultPools || a.Watch.HasPools() {
 		return nil
@@ -232,7 +232,7 @@ func (a *Agent) journalWorker() *journalWorker {
 	return &journalWorker{dir: dir, node: a.Config.Nodename, store: a.Store, ipam: a.ipam, watch: a.Watch, status: a.Status, log: a.Log}
 }
 
-// retry repeats what until it succeeds or ctx ends, with growing and jittered pauses.
+// retry repeats what until it succeeds or ctx ends, with exponential backoff and jitter.
 func (a *Agent) retry(ctx context.Context, doing string, what func(context.Context) error) error {
 	for backoff := (wait.Backoff{First: time.Second, Most: maxRetry}); ; {
 		try, cancel := context.WithTimeout(ctx, dutyTime)
@@ -251,7 +251,7 @@ func (a *Agent) retry(ctx context.Context, doing string, what func(context.Conte
 	}
 }
 
-// loop makes passes, after the cluster's objects were set up.
+// loop makes passes after the set-up of the cluster's objects.
 func (a *Agent) loop(ctx context.Context) error {
 	if err := a.awaitCluster(ctx); err != nil {
 		return err
@@ -267,8 +267,7 @@ func (a *Agent) loop(ctx context.Context) error {
 	return a.rounds(ctx, nil)
 }
 
-// rounds makes a pass whenever something may have changed, and now and then although nothing has; until ctx ends, or until says
-// so, of which it returns the error.
+// rounds makes a pass after each event and at least every fullPass, until ctx ends or until delivers an error, which it returns.
 func (a *Agent) rounds(ctx context.Context, until <-chan error) error {
 	backoff := wait.Backoff{First: time.Second, Most: maxRetry}
 	for {
@@ -304,9 +303,9 @@ func (a *Agent) rounds(ctx context.Context, until <-chan error) error {
 	}
 }
 
-// sooner shortens the pause before the next pass if something is to be looked at again before.
+// sooner shortens the pause before the next pass if a check is due before.
 func (a *Agent) sooner(next time.Duration) time.Duration {
-	if a.bgp.holding { // also while something else is wrong
+	if a.bgp.holding { // also after a failed pass
 		next = min(next, a.bgp.nextLook(time.Now()))
 	}
 	if a.unconfirmed > 0 {
@@ -324,7 +323,7 @@ func (a *Agent) sooner(next time.Duration) time.Duration {
 	return a.reflecting.again(time.Now(), next)
 }
 
-// subscribe listens to changes of the kernel's links, addresses, routes and of our nftables, again if a socket broke.
+// subscribe opens the event sockets for links, addresses, routes and the table inet tortie, again after one failed.
 func (a *Agent) subscribe(ctx context.Context) (err error) {
 	if a.kernelEvents == nil {
 		protocols := append([]netlinkx.Protocol{netlinkx.Protocol(a.Config.RouteProtocol)}, netlinkx.HostProtocols...)
@@ -335,7 +334,7 @@ func (a *Agent) subscribe(ctx context.Context) (err error) {
 		}
 	}
 	if a.tableEvents == nil {
-		// Without these, only full passes find what somebody changed: a reason to complain and none to end.
+		// Without these events only full passes find foreign changes: a problem, but no reason to end.
 		var problems []error
 		if a.tableEvents, err = a.NFT.Events(ctx); err != nil {
 			problems = append(problems, err)
@@ -345,17 +344,17 @@ func (a *Agent) subscribe(ctx context.Context) (err error) {
 	return nil
 }
 
-// changes are what may have changed since the last pass. What it does not name is taken as an earlier pass found it, where that
-// spares much; the kernel is always looked at, and the state of the cluster has a revision.
+// changes is the scope of a pass: for the rest the results of an earlier pass are used, where that saves work. The kernel is always read,
+// and the state of the cluster has a revision.
 type changes struct {
-	bgp      bool // sessions, learned paths, or what blocks' records say of them
-	evidence bool // what decides where nodes contradict each other
+	bgp      bool // sessions, learned paths, or the IPAMBlocks of borrowed addresses
+	evidence bool // the objects that decide between contradicting nodes
 	all      bool // anything
 }
 
 var allChanges = changes{bgp: true, all: true}
 
-// wait returns after the pause, or soon after something happened; false if ctx ended.
+// wait returns after the pause or soon after an event; false if ctx ended.
 func (a *Agent) wait(ctx context.Context, pause time.Duration) bool {
 	a.changed = changes{}
 	timer := time.NewTimer(pause)
@@ -379,7 +378,7 @@ func (a *Agent) wait(ctx context.Context, pause time.Duration) bool {
 	case _, ok := <-a.tunnels.events:
 		a.tunnels.heard(ok)
 	}
-	// A peer's table comes in many messages: to read what is there of it, and the whole soon after, takes longer than to wait.
+	// A peer's table comes in many messages: reading a part of it and soon after the whole takes longer than waiting.
 	for pause, last := max(coalesce, a.took-time.Since(a.ended)), time.Now().Add(tableTime); ; pause = tableGap {
 		select {
 		case <-ctx.Done():
@@ -396,7 +395,7 @@ func (a *Agent) wait(ctx context.Context, pause time.Duration) bool {
 	return true
 }
 
-// drainEvents takes what has come meanwhile, and reports whether BGP was among it.
+// drainEvents takes the pending events and reports whether one was of BGP.
 func (a *Agent) drainEvents() (learning bool) {
 	for range 1000 { // events that never end must not keep the pass off
 		select {

@@ -14,23 +14,23 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/takeover"
 )
 
-// bgpState is what BGP has been told and has said.
+// bgpState is what the speaker was configured with, and what it has learned.
 type bgpState struct {
 	started bool      // the speaker listens
-	local   bgp.Local // what it was started with
+	local   bgp.Local // of its start or the last SetLocal
 	policy  *bgp.Policy
 	asked   []bgp.Peer
 	table   judgedTable
-	fresh   bool // table is what BGP said last
+	fresh   bool // table is up to date
 
 	begun     time.Time      // when the agent began; zero once it knows what an earlier agent knew
-	settled   time.Time      // since when all peers have told what they know; zero if one has not
-	inherited bool           // an earlier agent has left ways to other nodes
-	holding   bool           // what an earlier agent has left is kept for now
-	statics   []routes.Route // ways to peers that have been made
+	settled   time.Time      // since when the tables of all peers are complete; zero if one is not
+	inherited bool           // an earlier agent has left routes to other nodes
+	holding   bool           // routes of an earlier agent are kept for now
+	statics   []routes.Route // the programmed routes to peers
 }
 
-// judgedTable is what BGP has learned: the paths that may become routes, and those that may not; and what that was judged by.
+// judgedTable is the learned paths, accepted and refused, with the inputs of the decision.
 type judgedTable struct {
 	learned []bgp.Path
 	refused []desired.Refusal
@@ -39,14 +39,14 @@ type judgedTable struct {
 	subnets []desired.Subnet // that the node was in
 }
 
-// is reports that BGP speaks as the snapshot wants. Another identity needs another process.
+// is reports whether the speaker has the AS number and router ID of the snapshot. Others need another process.
 func (b *bgpState) is(s *desired.Snapshot) bool {
 	want, err := s.Local()
 	return err == nil && want.ASN == b.local.ASN && want.RouterID == b.local.RouterID
 }
 
-// settling reports that this agent started so recently that BGP may not have told it everything yet: what an earlier agent
-// programmed has to stay. It ends when all peers have told what they know a while ago, or after the time of a graceful restart.
+// settling reports whether paths may still be missing after the start, so that routes of an earlier agent stay. It ends settleTime after the
+// tables of all peers are complete, or after holdTime.
 func (b *bgpState) settling(now time.Time) bool {
 	if b.begun.IsZero() {
 		return false
@@ -58,8 +58,8 @@ func (b *bgpState) settling(now time.Time) bool {
 	return true
 }
 
-// watch notes since when all peers have told what they know. That there are none to be had is no proof of anything if there were
-// some for an earlier agent: the cluster may not be all there yet.
+// watch records since when the tables of all peers are complete. No peers are no proof if an earlier agent had some: the state of the
+// cluster may be incomplete.
 func (b *bgpState) watch(now time.Time, peers []bgp.PeerStatus) {
 	waiting := slices.ContainsFunc(peers, func(p bgp.PeerStatus) bool { return !tableComplete(p, now) })
 	switch {
@@ -70,8 +70,7 @@ func (b *bgpState) watch(now time.Time, peers []bgp.PeerStatus) {
 	}
 }
 
-// nextLook is how long after now it may be over that what an earlier agent left is kept. Where it is kept for another reason, which
-// settled does not know, it is looked at now and then.
+// nextLook returns when to check again whether routes of an earlier agent may go. For reasons other than the tables it polls.
 func (b *bgpState) nextLook(now time.Time) time.Duration {
 	if b.settled.IsZero() {
 		return lookPause
@@ -79,9 +78,9 @@ func (b *bgpState) nextLook(now time.Time) time.Duration {
 	return max(lookPause/2, b.settled.Add(settleTime).Sub(now))
 }
 
-// tableComplete reports whether a peer has told all that it knows, so that its silence about an address means something. Most peers say when
-// they have told what they had. On a busy node that can be long after the session came up, and what was not heard by then is not
-// gone; a reflector has to hear it from others first, so that nobody is believed at once.
+// tableComplete reports whether a peer has sent its whole table, so that a path that is missing is withdrawn. Most peers send End-of-RIB
+// (RFC 4724). On a busy node that can be long after the session came up; a reflector has to learn the paths first, so that no table is
+// complete before settleTime.
 func tableComplete(p bgp.PeerStatus, now time.Time) bool {
 	up := now.Sub(p.Since)
 	switch {
@@ -93,10 +92,10 @@ func tableComplete(p bgp.PeerStatus, now time.Time) bool {
 	return !p.SaysEnd || up >= holdTime
 }
 
-// syncBGP sets what is announced and the sessions, in this order, and returns what BGP says.
+// syncBGP sets the announced prefixes and then the sessions, and returns the learned paths.
 func (a *Agent) syncBGP(ctx context.Context, s *desired.Snapshot) (judgedTable, error) {
 	if a.Config.NoBGP {
-		a.bgp.begun = time.Time{} // nobody will tell more
+		a.bgp.begun = time.Time{} // no paths will come
 		return judgedTable{}, nil
 	}
 	if err := a.startBGP(ctx, s); err != nil {
@@ -136,7 +135,7 @@ func (a *Agent) syncBGP(ctx context.Context, s *desired.Snapshot) (judgedTable, 
 	return h, errors.Join(listenErr, err)
 }
 
-// setLocal tells BGP where to listen and for which cluster to reflect, if that is not what it was told before.
+// setLocal changes the listeners and the cluster ID of the speaker.
 func (a *Agent) setLocal(ctx context.Context, s *desired.Snapshot) error {
 	want, err := s.Local()
 	if err != nil {
@@ -155,7 +154,7 @@ func (a *Agent) setLocal(ctx context.Context, s *desired.Snapshot) error {
 	return nil
 }
 
-// setPolicy tells BGP what passes on its sessions, if that is not what it was told before.
+// setPolicy changes the import and export policy of the speaker.
 func (a *Agent) setPolicy(ctx context.Context, s *desired.Snapshot) error {
 	p := s.Policy()
 	if a.bgp.policy != nil && !a.changed.all && a.bgp.policy.Equal(p) {
@@ -169,7 +168,7 @@ func (a *Agent) setPolicy(ctx context.Context, s *desired.Snapshot) error {
 	return nil
 }
 
-// setPeers tells BGP of its sessions, if they are not what it was told before.
+// setPeers changes the sessions of the speaker.
 func (a *Agent) setPeers(ctx context.Context, s *desired.Snapshot) error {
 	peers := s.Peering.Peers
 	if a.bgp.asked != nil && !a.changed.all && slices.Equal(peers, a.bgp.asked) {
@@ -183,11 +182,11 @@ func (a *Agent) setPeers(ctx context.Context, s *desired.Snapshot) error {
 	return nil
 }
 
-// readTable returns what BGP has learned, after what the records of blocks say of it. Each path is judged where BGP still knows the
-// alternatives: a refused one must not hide one that may be used.
+// readTable returns the learned paths, judged by the IPAMBlocks of borrowed addresses too. Paths are judged before the best one is chosen: a
+// refused path must not hide a usable one.
 func (a *Agent) readTable(ctx context.Context, s *desired.Snapshot, host desired.HostRoutes, peers []bgp.PeerStatus) (judgedTable, error) {
 	down := sessionsDown(s, peers, time.Now())
-	g := a.bgp.table.grounds // next hops are resolved as they were before, at first
+	g := a.bgp.table.grounds // the first resolution of next hops is that of the last pass
 	g.Borrowed, g.HostRoutes = a.records.verdicts(), host
 	g.Held = desired.Sessionless(g.Borrowed, down)
 	h, err := a.judgeTable(ctx, s, g)
@@ -205,8 +204,8 @@ func (a *Agent) readTable(ctx context.Context, s *desired.Snapshot, host desired
 	return h, nil
 }
 
-// sessionsDown tells for a node whose address was borrowed whether BGP's silence about it means nothing: there should be a session
-// with the node, and the node has not told yet what it knows.
+// sessionsDown returns whether a missing path to a borrowed address means nothing: a session with the node is desired, and its table is not
+// complete.
 func sessionsDown(s *desired.Snapshot, peers []bgp.PeerStatus, now time.Time) func(desired.Claim) bool {
 	silent := map[netip.Addr]bool{}
 	for _, p := range peers {
@@ -224,7 +223,7 @@ func sessionsDown(s *desired.Snapshot, peers []bgp.PeerStatus, now time.Time) fu
 	}
 }
 
-// startBGP begins to listen, once.
+// startBGP starts the speaker, once.
 func (a *Agent) startBGP(ctx context.Context, s *desired.Snapshot) error {
 	if a.bgp.started {
 		return nil
@@ -262,8 +261,7 @@ func (a *Agent) startBGP(ctx context.Context, s *desired.Snapshot) error {
 	return nil
 }
 
-// judgeTable asks BGP for the paths that may become routes. Next hops may be reached by other paths, so if these are not those of the
-// last time, it is asked once more.
+// judgeTable reads the paths that may become routes. Next hops are resolved by other paths: if those have changed, it reads once more.
 func (a *Agent) judgeTable(ctx context.Context, s *desired.Snapshot, g desired.Grounds) (judgedTable, error) {
 	for again := true; ; again = false {
 		judge := s.By(g)
@@ -285,7 +283,7 @@ func (a *Agent) judgeTable(ctx context.Context, s *desired.Snapshot, g desired.G
 	}
 }
 
-// hostRoutes are the host's own routes by which routers may be reached, if there may be paths by way of routers.
+// hostRoutes returns the host's own routes, by which next hops of routers are resolved.
 func (a *Agent) hostRoutes(s *desired.Snapshot) (desired.HostRoutes, error) {
 	if !s.Routed() {
 		return desired.HostRoutes{}, nil
@@ -305,7 +303,7 @@ func (a *Agent) hostRoutes(s *desired.Snapshot) (desired.HostRoutes, error) {
 	return desired.HostRoutesOf(routes, links), err
 }
 
-// addStaticRoutes makes the ways to peers before the sessions that need them; later they are kept among all routes.
+// addStaticRoutes programs the routes to peers before their sessions; syncRoutes keeps them.
 func (a *Agent) addStaticRoutes(ctx context.Context, s *desired.Snapshot) {
 	static, problems := s.StaticRoutes()
 	a.setProblems("gateway", problems)
@@ -313,7 +311,7 @@ func (a *Agent) addStaticRoutes(ctx context.Context, s *desired.Snapshot) {
 		return
 	}
 	a.FIB.Inherit(a.calico.Estate(time.Now(), s.PoolRanges()))
-	if _, err := a.FIB.Merge(ctx, static); err == nil { // else the routes' own step says so
+	if _, err := a.FIB.Merge(ctx, static); err == nil { // else syncRoutes reports it
 		a.bgp.statics = static
 	}
 }

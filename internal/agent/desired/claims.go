@@ -8,33 +8,33 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp"
 )
 
-// Claim is a single address that a node announces although its block is another's: what a pod has that borrowed its address.
+// Claim is a single address that a node announces although its block is another node's: a pod there has a borrowed address.
 type Claim struct {
 	Addr netip.Addr
 	Node string
-	// Elsewhere: which node announces it is not known, as a router is on the way; not the one that is named.
+	// Elsewhere: a router announces it, so that the node is unknown; it is not Node.
 	Elsewhere bool
 }
 
-// Verdict is what the block's record says of a claim. The zero value is that it has not been read yet.
+// Verdict is the answer of the IPAMBlock about a claim. The zero value is: not read yet.
 type Verdict struct {
 	Confirmed bool
 	Why       string // not, or not yet
 	Pending   bool   // it could not be read
 }
 
-// Claimed is where a claim is to be looked up, and who makes it.
+// Claimed is the block of a claim and the peer that makes it.
 type Claimed struct {
 	Block netip.Prefix
-	// By is the peer that announces it, with the node that it names if the peer is one that passes on what others announce; the node
-	// alone if it was not learned from BGP.
+	// By is the peer that announces it, with the next hop's node if the peer is a reflector or a router; the node alone if it was not
+	// learned from BGP.
 	By string
 }
 
-// Claims are the claims that paths make.
+// Claims are the claims of paths.
 type Claims map[Claim]Claimed
 
-// Add takes up the claim that a path is, if it is one. Of several peers that make it the one counts that it is about.
+// Add adds the claim of a path, if it is one. Of several peers with the same claim the next hop itself counts.
 func (s *Snapshot) Add(claims Claims, p bgp.Path) {
 	c, block, ok := s.claimOf(p.Prefix, p.NextHop)
 	if !ok {
@@ -83,7 +83,7 @@ func (s *Snapshot) claimOf(p netip.Prefix, hop netip.Addr) (c Claim, block netip
 	return Claim{Addr: p.Addr(), Node: m.Name}, block, true
 }
 
-// Sessionless returns the confirmed claims of nodes that there is no session with.
+// Sessionless returns the confirmed claims of nodes without a session.
 func Sessionless(verdicts map[Claim]Verdict, down func(Claim) bool) []Claim {
 	var held []Claim
 	for c, v := range verdicts {

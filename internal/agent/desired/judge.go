@@ -65,7 +65,7 @@ func (j *Judge) Accept(learned []bgp.Path) (accepted []bgp.Path, refused []Refus
 	accepted = make([]bgp.Path, 0, len(learned)+len(j.Owners))
 	for _, p := range learned {
 		if j.owns(p.Prefix) {
-			continue // our own, whatever a peer says of it
+			continue // our own, whatever a peer announces
 		}
 		if r := j.Objection(p); r.Why != "" {
 			refused = append(refused, r)
@@ -110,7 +110,7 @@ func (j *Judge) known() []bgp.Path {
 	return paths
 }
 
-// Objection says why a path must not become a route; its why is empty if it may.
+// Objection returns why a path must not become a route; Why is empty if it may.
 func (j *Judge) Objection(p bgp.Path) Refusal {
 	no := func(format string, args ...any) Refusal { return Refusal{Path: p, Why: fmt.Sprintf(format, args...)} }
 	if r := j.reserved(p); r.Why != "" {
@@ -147,7 +147,7 @@ func (s *Snapshot) ownsOdd(hop *Member, p netip.Prefix) bool {
 	return ok && hop != nil && owner.Node == hop.Name
 }
 
-// reserved says of a prefix that BGP must not lead anywhere why that is so.
+// reserved refuses prefixes that BGP must not route.
 func (s *Snapshot) reserved(p bgp.Path) Refusal {
 	if i := slices.IndexFunc(s.ServiceRanges, func(r netip.Prefix) bool { return inside(p.Prefix, r) }); i >= 0 {
 		return Refusal{Path: p, Why: fmt.Sprintf("it lies in %s, the addresses of services, which each node serves itself", s.ServiceRanges[i]), Usual: true}
@@ -180,8 +180,8 @@ func (j *Judge) outside(p bgp.Path) Refusal {
 	return j.reached(p)
 }
 
-// byRouter judges a path inside of a pool whose next hop is a router that the operator has made a peer, or learned from one: its way
-// is its own, but it does not know better than this node what this node owns.
+// byRouter judges a path inside a pool with a router as next hop: a peer of a BGPPeer, or learned from one. It does not override this node's
+// own blocks.
 func (j *Judge) byRouter(p bgp.Path) Refusal {
 	block, owner, owned := j.blockOf(p.Prefix)
 	switch {
@@ -196,7 +196,7 @@ func (j *Judge) byRouter(p bgp.Path) Refusal {
 	return j.reached(p)
 }
 
-// reached refuses a path whose next hop is not reached.
+// reached refuses a path whose next hop cannot be resolved.
 func (j *Judge) reached(p bgp.Path) Refusal {
 	switch {
 	case p.NextHop.Is4() != p.Prefix.Addr().Is4():
@@ -229,7 +229,7 @@ func (j *Judge) ownership(p bgp.Path, pool *Pool, hop *Member) Refusal {
 	return Refusal{Path: p, Why: fmt.Sprintf("it is part of block %s, which belongs to node %s, not to %s", block, owner, hop.Name)}
 }
 
-// borrowing judges a single address by its block's record.
+// borrowing judges a single address by its IPAMBlock.
 func (j *Judge) borrowing(p bgp.Path, c Claim) Refusal {
 	v, ok := j.Borrowed[c]
 	switch {
@@ -247,7 +247,7 @@ func (s *Snapshot) hasPod(a netip.Addr) bool {
 	return found
 }
 
-// String is the owner in words.
+// String returns the node and its address.
 func (o Owner) String() string {
 	if !o.Addr.IsValid() {
 		return o.Node
@@ -255,7 +255,7 @@ func (o Owner) String() string {
 	return fmt.Sprintf("%s at %s", o.Node, o.Addr)
 }
 
-// Objections counts the refusals that somebody should know of.
+// Objections counts the refusals that are not usual.
 func Objections(refused []Refusal) int {
 	n := 0
 	for _, r := range refused {

@@ -27,8 +27,7 @@ const (
 	defaultPort uint16 = 179
 )
 
-// Snapshot is what is known about this node and the cluster at one moment. The desired state is a function of it and of
-// nothing else.
+// Snapshot is the state of this node and the cluster at one moment. The desired state is a function of it alone.
 type Snapshot struct {
 	// Self is this node.
 	Self Self
@@ -50,7 +49,7 @@ type Snapshot struct {
 	// learned may become a route of this node: it serves these addresses itself. Both are in ascending order.
 	Services, ServiceRanges []netip.Prefix
 
-	// Automatic is what the nodes have agreed on reflectors, nil while there is nothing.
+	// Automatic is the decision on automatic reflectors; nil while there is none.
 	Automatic *peering.Automatic
 	Plan      *reflectors.Plan // that it follows from; nil: automatic reflectors are off
 	// Peering is the decision on this node's sessions.
@@ -65,7 +64,7 @@ type Snapshot struct {
 	priorities    priorities
 	index         index
 	networks      *localNetworks // made when they are first asked for
-	// Unsure is what is to be read before all of it can be decided.
+	// Unsure are the objects that must be read before all can be decided.
 	Unsure Unsure
 }
 
@@ -74,7 +73,7 @@ type Self struct {
 	Name string
 	// Addr is the node's IPv4 address with the prefix length of its subnet; invalid on a node with IPv6 alone.
 	Addr netip.Prefix
-	// AddrSource says in words where that comes from.
+	// AddrSource describes the origin of Addr, for people.
 	AddrSource string
 	// Link is the name of the interface that has the address, LinkMTU its MTU.
 	Link    string
@@ -84,7 +83,7 @@ type Self struct {
 	AddrSource6 string
 	Link6       string
 	LinkMTU6    int
-	// Found are all addresses that the host has, with the reasons for and against each.
+	// Found are all addresses of the host, with the reasons for and against each.
 	Found []nodeaddr.Candidate
 	// Internal are the addresses that the Node's status calls InternalIP, APIServer those at which the API server is reached, Gateways
 	// the next hops of the host's own routes.
@@ -99,7 +98,7 @@ type Self struct {
 	ClusterID netip.Addr
 	// Pods are the addresses that the kernel has routes to pods for, in ascending order.
 	Pods []netip.Addr
-	// Sources are what single pods ask to send from besides; a FelixConfiguration has to let them.
+	// Sources are the additional source prefixes of pods, which FelixConfiguration must allow.
 	Sources []guard.Source
 	// TunnelAddr is the address of tunl0; invalid if none is assigned.
 	TunnelAddr netip.Addr
@@ -107,7 +106,7 @@ type Self struct {
 	// of their MACs, zero if it leaves them to its name.
 	VTEP, VTEP6 netip.Addr
 	MAC, MAC6   vxlan.MAC
-	// ChecksumsBroken: this kernel gets checksums of what it tunnels wrong if devices are to compute them.
+	// ChecksumsBroken: this kernel computes wrong checksums of tunneled packets with checksum offload.
 	ChecksumsBroken bool
 	// TunnelMTU is the MTU of tunl0 that the environment sets; 0 means that FelixConfiguration or the link decide.
 	TunnelMTU int
@@ -192,7 +191,7 @@ type index struct {
 // which names the object: one broken object must not stop a node.
 func Build(self Self, w state.Cluster) (Snapshot, []error) { return build(self, w, Evidence{}) }
 
-// build is Build with what decides where nodes contradict each other.
+// build is Build with the evidence that decides between contradicting nodes.
 func build(self Self, w state.Cluster, ev Evidence) (Snapshot, []error) {
 	s := Snapshot{Self: self, ASN: defaultASN, Mesh: true}
 	var problems []error
@@ -211,7 +210,7 @@ func build(self Self, w state.Cluster, ev Evidence) (Snapshot, []error) {
 	return s, problems
 }
 
-// As returns the snapshot with another view of this node; what the cluster says of it stays.
+// As returns the snapshot with other facts of this node; those from the cluster stay.
 func (s Snapshot) As(self Self) Snapshot {
 	self.Labels, self.Reflector, self.ClusterID, self.MAC, self.MAC6 = s.Self.Labels, s.Self.Reflector, s.Self.ClusterID, s.Self.MAC, s.Self.MAC6
 	self.Internal = s.Self.Internal
@@ -234,7 +233,7 @@ func (s *Snapshot) bgp(w state.Cluster) {
 	}
 }
 
-// self takes what the Node says of this node.
+// self reads the Node of this node.
 func (s *Snapshot) self(n api.Node, note func(error)) {
 	s.Self.Labels = labelsOf(n, note)
 	s.Self.ClusterID, s.Self.Reflector = clusterID(n, note)
@@ -289,7 +288,7 @@ func (s *Snapshot) indexMembers() {
 	slices.SortFunc(s.index.addrs, netip.Addr.Compare)
 }
 
-// inNode names the Node that an error is about.
+// inNode returns an error about a Node.
 func inNode(name string, err error) error {
 	return InObject((*api.Node)(nil).ResourceType(), api.Meta{Name: name}, err)
 }
@@ -305,7 +304,7 @@ func announced(n api.Node, annotation string, f nodeaddr.Family, note func(error
 		note(inNode(n.Name, fmt.Errorf("annotation %s %q is no %s address with its prefix length", annotation, cut(text), f)))
 		return netip.Addr{}
 	}
-	// What the kernel does not take as a neighbour or a sender would end this node's passes, whoever has written it.
+	// An address that the kernel refuses as a neighbour or a source would fail the passes of this node.
 	if why := nodeaddr.Unusable(addr.Addr()); why != "" {
 		note(inNode(n.Name, fmt.Errorf("annotation %s %s cannot be a node's address: it is %s", annotation, addr, why)))
 		return netip.Addr{}
@@ -344,8 +343,8 @@ func (s *Snapshot) pools(pools []api.IPPool, note func(error)) {
 	}
 }
 
-// blocks needs the members and the pools. The API lets every node write claims of its own name, so that a mistaken node, or one whose
-// token was stolen, may claim what is another's, or what nobody has yet. A claim counts as soon as it has the size of its pool's blocks, and
+// blocks needs the members and the pools. The API server lets every node write claims in its own name, so that a faulty node, or one whose
+// token was stolen, may claim blocks of others or free ones. A claim counts as soon as it has the size of its pool's blocks, and
 // of two the one whose node has the block, else the one that was there first. One of another size is left from a time in which the pool had
 // that blockSize, if the block is there; its age is the block's. This node's own claims nobody else can write.
 func (s *Snapshot) blocks(affinities []api.BlockAffinity, ev *Evidence, note func(error)) {
@@ -368,7 +367,7 @@ func (s *Snapshot) blocks(affinities []api.BlockAffinity, ev *Evidence, note fun
 	slices.SortFunc(s.Blocks, netip.Prefix.Compare)
 }
 
-// claim takes a claim up, unless what it is about was claimed before.
+// claim adds a claim, unless its block was claimed before.
 func (s *Snapshot) claim(claimed map[netip.Prefix]string, c claimOfBlock, ev *Evidence, note func(error)) {
 	if first, node := s.firstClaim(claimed, c.cidr); node != "" && node != c.Spec.Node {
 		if first != c.cidr || !s.contest(c, node, ev) {
@@ -390,8 +389,8 @@ func (s *Snapshot) claim(claimed map[netip.Prefix]string, c claimOfBlock, ev *Ev
 	s.Owners[c.cidr] = owner
 }
 
-// contest reports that a claim counts and not the one that another node made of the same block before, which is then forgotten: it is the
-// IPAMBlock that says whose a block is. A claim alone, without the block, anybody may have made before the block was.
+// contest reports whether a claim replaces the earlier claim of another node to the same block: the IPAMBlock decides who owns it. A claim
+// without a block may have been made before the block was.
 func (s *Snapshot) contest(c claimOfBlock, before string, ev *Evidence) bool {
 	s.Unsure.Blocks = append(s.Unsure.Blocks, BlockClaim{c.cidr, before}, BlockClaim{c.cidr, c.Spec.Node})
 	if record, known := ev.Blocks[c.cidr]; known {

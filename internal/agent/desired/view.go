@@ -12,23 +12,23 @@ import (
 )
 
 const (
-	// shrinkTime is how long a state in which much is suddenly missing is held back: an API server that comes back with an empty or an
-	// old datastore shows that the pods are gone, which run on.
+	// shrinkTime is how long a state is held back in which most objects are missing at once: an API server with an empty or old datastore
+	// shows no objects of pods that still run.
 	shrinkTime = time.Minute
-	// muchLost is how many objects of a kind have to be missing for that.
+	// muchLost is the least number of missing objects of a kind for that.
 	muchLost = 10
 )
 
 // View is what the agent derives from the state of the cluster: when it has changed, and not in each pass.
 type View struct {
-	Cluster state.Cluster // the last state that was taken over
-	guard   shrinkGuard   // in a newer one
-	// Base is the snapshot of world without what the node finds by itself.
+	Cluster state.Cluster // the state in use
+	guard   shrinkGuard   // holds a newer one back
+	// Base is the snapshot without what the node finds by itself.
 	Base     Snapshot
 	Problems []error
 	Built    bool
 	Builds   uint64 // how often base was made
-	// Evidence decides where nodes contradict each other.
+	// Evidence decides between nodes that contradict each other.
 	Evidence Evidence
 }
 
@@ -66,10 +66,10 @@ func (v *View) Update(now time.Time, self Self, w state.Cluster) {
 // shrinkGuard holds back a state in which most objects are gone at once, for shrinkTime or until a fuller one comes.
 type shrinkGuard struct{ since time.Time }
 
-// on reports that there are newer news that are not believed.
+// on reports whether a newer state is held back.
 func (d *shrinkGuard) on() bool { return !d.since.IsZero() }
 
-// about returns why the news are not believed, which is why they should not be; nil if they are believed.
+// about returns why a state is held back; nil if it is used.
 func (d *shrinkGuard) about(now time.Time, why error) error {
 	switch {
 	case why == nil:
@@ -85,7 +85,7 @@ func (d *shrinkGuard) about(now time.Time, why error) error {
 	return nil
 }
 
-// lost names what is missing in a newer state that clusters do not lose at once; nil if nothing.
+// lost returns which objects are missing in a newer state that clusters do not lose at once; nil for none.
 func lost(before, after state.Cluster) error {
 	err := shrunk(count{"Nodes", len(before.Nodes), len(after.Nodes)}, count{"BlockAffinities", len(before.Affinities), len(after.Affinities)})
 	if err == nil && len(before.Pools) > 0 && len(after.Pools) == 0 && len(after.Affinities) > 0 {
@@ -100,7 +100,7 @@ type count struct {
 	before, after int
 }
 
-// shrunk names the first kind of which most is gone; nil if there is none.
+// shrunk returns the first kind of which most objects are missing; nil for none.
 func shrunk(counts ...count) error {
 	for _, c := range counts {
 		if gone := c.before - c.after; gone >= muchLost && gone > c.before/2 {
