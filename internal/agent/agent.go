@@ -397,7 +397,7 @@ func (a *Agent) wait(ctx context.Context, pause time.Duration) bool {
 
 // drainEvents takes the pending events and reports whether one was of BGP.
 func (a *Agent) drainEvents() (learning bool) {
-	for range 1000 { // events that never end must not keep the pass off
+	for range 1000 { // endless events must not delay the pass
 		select {
 		case <-a.Watch.Changed():
 		case <-a.Speaker.Dirty():
@@ -431,7 +431,7 @@ func (a *Agent) tableChanged(ok bool) {
 	}
 }
 
-// report tells people about a pass: once when a problem appears, changes or goes.
+// report logs the result of a pass and writes Events: once when a problem appears, changes or ends.
 func (a *Agent) report(err error, took time.Duration) {
 	a.Status.Passed(err, took)
 	known := a.Status.now()
@@ -454,7 +454,7 @@ func (a *Agent) report(err error, took time.Duration) {
 		"blocks", known.snapshot.Blocks, "peers", len(known.peers), "took", took)
 }
 
-// setProblems shows what cannot be used, and logs what is new of it.
+// setProblems sets the problems of an area in the status, and logs the new ones.
 func (a *Agent) setProblems(about string, problems []error) {
 	a.reporter.reportProblems(problems)
 	found := texts(problems)
@@ -471,7 +471,7 @@ func (a *Agent) setProblems(about string, problems []error) {
 	}
 }
 
-// logProblem tells what was asked for and is not done from what the host has beside what the agent does.
+// logProblem logs whether a configured object is left out, or the host needs attention.
 func (a *Agent) logProblem(about, text string) {
 	switch about {
 	case "object", "path", "gateway", "reflection":

@@ -33,7 +33,7 @@ const nodeFile = "tortie/node-uid"
 // bgpStart bounds how long one pass waits for BGP's port; the next pass tries again.
 const bgpStart = 3 * time.Second
 
-// pass makes this node as it should be. Each part is tried even if another failed; the error joins what went wrong.
+// pass brings this node to the desired state. Each part is tried even if another failed; the error joins all failures.
 func (a *Agent) pass(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, passTime)
 	defer cancel()
@@ -42,31 +42,31 @@ func (a *Agent) pass(ctx context.Context) error {
 	}
 	s, trouble, err := a.look(ctx)
 	if err != nil {
-		return a.cannotServe(ctx, err) // without an address nothing else can be right
+		return a.cannotServe(ctx, err) // without an address nothing can be programmed
 	}
 	if a.bgp.started && !a.bgp.is(&s) {
 		return errRestart
 	}
 	shown := s
 	a.Status.SetNode(&shown)
-	// The ends of tunnels are announced when they are there and the guard lets packets in.
+	// The ends of tunnels are announced after the devices exist and the guard accepts packets.
 	broken := errors.Join(a.NAT.Sync(ctx, s.NAT()), a.syncGuard(ctx, &s), a.syncTunnels(ctx, &s), a.prepareHost(&s))
-	told := errors.Join(trouble, a.publish(ctx, &s))
-	heard, err := a.syncBGP(ctx, &s)
+	published := errors.Join(trouble, a.publish(ctx, &s))
+	learned, err := a.syncBGP(ctx, &s)
 	a.bgp.holding = err != nil || a.bgp.settling(time.Now()) || a.offline != nil
-	broken = errors.Join(broken, a.syncRoutes(ctx, &s, heard), a.pruneTunnels(ctx, &s))
+	broken = errors.Join(broken, a.syncRoutes(ctx, &s, learned), a.pruneTunnels(ctx, &s))
 	a.lookForCalico(ctx, broken == nil)
 	switch {
 	case broken != nil:
-		return a.cannotServe(ctx, errors.Join(told, broken, err))
-	case told != nil || err != nil:
-		return errors.Join(told, err)
+		return a.cannotServe(ctx, errors.Join(published, broken, err))
+	case published != nil || err != nil:
+		return errors.Join(published, err)
 	}
 	return a.openForPods(ctx, &s)
 }
 
-// syncGuard leaves the guard as it is while the API server has not been heard of: the nodes that an earlier agent learned of last may be
-// missing in what it wrote down, and their packets would be dropped.
+// syncGuard leaves the guard as it is before the first answer of the API server: the state file of an earlier agent may lack the newest nodes,
+// whose packets would be dropped.
 func (a *Agent) syncGuard(ctx context.Context, s *desired.Snapshot) error {
 	if a.offline != nil {
 		return nil
@@ -82,7 +82,7 @@ func (a *Agent) syncGuard(ctx context.Context, s *desired.Snapshot) error {
 	return err
 }
 
-// look collects what is known into a snapshot. The trouble is an error that leaves the rest to be done.
+// look reads the cluster and the node into a snapshot. trouble is an error after which the pass goes on.
 func (a *Agent) look(ctx context.Context) (s desired.Snapshot, trouble, err error) {
 	gone, err := a.readCluster()
 	if err != nil {
@@ -115,7 +115,7 @@ func (a *Agent) look(ctx context.Context) (s desired.Snapshot, trouble, err erro
 	return s, errors.Join(gone, trouble, none), nil
 }
 
-// gateways are the next hops of the host's own routes.
+// gateways returns the next hops of the host's own routes.
 func (a *Agent) gateways() (all []netip.Addr, err error) {
 	for _, protocol := range netlinkx.HostProtocols {
 		routes, err := a.Kernel.Routes(netlinkx.RouteFilter{Protocol: protocol})
@@ -134,8 +134,8 @@ func (a *Agent) gateways() (all []netip.Addr, err error) {
 	return slices.Compact(all), nil
 }
 
-// readCluster takes up what the watches say, if that has changed or is to be believed by now. Without its Node an agent that
-// knows the cluster goes on: the Node may come back, and until then its pods run on.
+// readCluster takes the state of the watches, if it has changed or a part of it that was held back is due. Without its Node an agent that has
+// a state goes on: the Node may be created again, and its pods run on until then.
 func (a *Agent) readCluster() (gone, err error) {
 	if a.offline != nil {
 		return a.offline, nil
@@ -167,7 +167,7 @@ func (a *Agent) readCluster() (gone, err error) {
 	return nil, nil
 }
 
-// inherited are the destinations of routes that an earlier agent has left, with their next hops.
+// inherited returns the destinations and next hops of the routes of an earlier agent.
 func (a *Agent) inherited() (map[netip.Prefix]netip.Addr, error) {
 	routes, err := a.Kernel.Routes(netlinkx.RouteFilter{Protocol: netlinkx.Protocol(a.Config.RouteProtocol)})
 	all := make(map[netip.Prefix]netip.Addr, len(routes))
@@ -177,7 +177,7 @@ func (a *Agent) inherited() (map[netip.Prefix]netip.Addr, error) {
 	return all, err
 }
 
-// readNode finds this node's addresses and pods.
+// readNode reads this node's addresses and pods.
 func (a *Agent) readNode(ctx context.Context, links []netlinkx.Link) (self desired.Self, trouble, err error) {
 	found, failed := a.find(ctx, links)
 	failed = desired.InSelf("NoNodeAddress", failed)
@@ -199,8 +199,8 @@ func (a *Agent) readNode(ctx context.Context, links []netlinkx.Link) (self desir
 	return self, trouble, err
 }
 
-// otherSources returns what pods may send from besides their own addresses if a FelixConfiguration lets them, by what the plugin has
-// written down in the kernel.
+// otherSources returns the additional source prefixes of pods, which FelixConfiguration must allow. The plugin has stored them as routes of a
+// table of their own.
 func (a *Agent) otherSources(links []netlinkx.Link) (sources []guard.Source, err error) {
 	routes, err := a.Kernel.Routes(netlinkx.RouteFilter{Table: podnet.SourcesTable})
 	if len(routes) == 0 {
@@ -226,7 +226,7 @@ func texts(errs []error) []string {
 	return out
 }
 
-// podProtocols are those of routes to pods: the plugins', and Felix's if it was told to use its own.
+// podProtocols are the protocols of routes to pods: the plugins', and Felix's if it is configured to use its own.
 var podProtocols = []netlinkx.Protocol{netlinkx.ProtocolBoot, netlinkx.ProtocolFelix}
 
 // localPods returns the addresses that the plugins have made routes for, in ascending order. The routes are the one record of
@@ -252,7 +252,7 @@ func (a *Agent) localPods(links []netlinkx.Link) ([]netip.Addr, error) {
 	return slices.Compact(pods), nil
 }
 
-// publish writes what others go by, if it is not there already.
+// publish writes this node's annotations and labels in the API, where they differ.
 func (a *Agent) publish(ctx context.Context, s *desired.Snapshot) error {
 	if a.gone || a.offline != nil {
 		return nil
@@ -260,7 +260,7 @@ func (a *Agent) publish(ctx context.Context, s *desired.Snapshot) error {
 	return errors.Join(a.announceSelf(ctx, s), duties.LabelAffinities(ctx, a.Store, a.Watch.OwnAffinities()))
 }
 
-// prefixText is empty for the invalid prefix.
+// prefixText returns the empty string for the invalid prefix.
 func prefixText(p netip.Prefix) string {
 	if !p.IsValid() {
 		return ""
@@ -268,8 +268,7 @@ func prefixText(p netip.Prefix) string {
 	return p.String()
 }
 
-// syncRoutes programs the kernel. While BGP cannot be asked or has not learned yet what an earlier agent knew, nothing is
-// removed.
+// syncRoutes programs the kernel's routes. It removes none while the speaker fails or the tables of peers are incomplete after a start.
 func (a *Agent) syncRoutes(ctx context.Context, s *desired.Snapshot, h judgedTable) error {
 	judge := s.By(h.grounds)
 	accepted, refused := judge.Accept(h.learned)
@@ -288,7 +287,7 @@ func (a *Agent) syncRoutes(ctx context.Context, s *desired.Snapshot, h judgedTab
 	return err
 }
 
-// openForPods writes what the plugins wait for and lets pods be scheduled here.
+// openForPods writes the files that the plugins wait for, and clears the condition NetworkUnavailable.
 func (a *Agent) openForPods(ctx context.Context, s *desired.Snapshot) error {
 	if err := writeState(a.Config.StateDir, mtuFile, strconv.Itoa(s.PodMTU())); err != nil {
 		return err
@@ -302,7 +301,7 @@ func (a *Agent) openForPods(ctx context.Context, s *desired.Snapshot) error {
 	return a.availability.Sync(ctx, a.node.Status.Conditions, nil)
 }
 
-// cannotServe keeps new pods off this node when what is broken has been so for long. It returns what is wrong.
+// cannotServe sets the condition NetworkUnavailable after a long failure. It returns the failure.
 func (a *Agent) cannotServe(ctx context.Context, broken error) error {
 	if a.node == nil || a.offline != nil {
 		return broken
@@ -310,7 +309,7 @@ func (a *Agent) cannotServe(ctx context.Context, broken error) error {
 	return errors.Join(broken, a.availability.Sync(ctx, a.node.Status.Conditions, broken))
 }
 
-// prepareHost sets what the host needs to forward packets between pods and nodes.
+// prepareHost sets the kernel parameters for forwarding between pods and nodes.
 func (a *Agent) prepareHost(s *desired.Snapshot) error {
 	host := s.Host()
 	err := hostsysctl.Sync(a.sysctls, host)
@@ -322,7 +321,7 @@ func (a *Agent) prepareHost(s *desired.Snapshot) error {
 	return err
 }
 
-// lookForCalico looks for what Calico has left beside routes. Its rules may go if the agent's own are in place.
+// lookForCalico looks for rules and devices of Calico. Its rules may be removed once the agent's own are in place.
 func (a *Agent) lookForCalico(ctx context.Context, inPlace bool) {
 	a.calico.Look(ctx, time.Now(), inPlace)
 	a.setProblems("calico", a.calico.Problems(time.Now()))

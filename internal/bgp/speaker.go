@@ -42,10 +42,10 @@ var (
 	ErrIdentity = errors.New("a speaker keeps its AS number and its router ID")
 )
 
-// Speaker is a BGP speaker that is told whole desired sets and answers with whole actual ones.
+// Speaker is a BGP speaker. Methods that set take the whole desired set, methods that read return the whole actual one.
 // All methods may be called from any goroutine; each ends at its context's deadline even when the speaker is stuck.
 type Speaker interface {
-	// Start binds local's addresses and begins to speak. An address that can't be bound now is tried again with
+	// Start binds local's addresses and starts the speaker. An address that can't be bound now is tried again with
 	// backoff until ctx ends, whose error then names address, port, cause and remedy (*ListenError); what will not
 	// change by waiting (invalid Local, missing capability) returns at once. After an error Start may be called again.
 	// Started, a second Start is an error.
@@ -63,13 +63,13 @@ type Speaker interface {
 	// An invalid peer is an error and nothing changes. Whatever fails is tried again by the next call.
 	SetPeers(ctx context.Context, peers []Peer) error
 
-	// SetPolicy says what passes on the sessions. Of most changes only those sessions hear that they are for, and none is closed:
-	// what a peer has announced is judged again from memory, what it has been told is put right. It is to be called before the
+	// SetPolicy sets the import and export rules of the sessions. No session is closed, and most changes concern only the sessions they are
+	// for: the Adj-RIB-In is judged again from memory, the Adj-RIB-Out is corrected. It is to be called before the
 	// first SetPeers, and may be called before SetOriginated.
 	SetPolicy(ctx context.Context, p Policy) error
 
-	// SetOriginated makes paths the whole set of what this node announces by itself: Prefix, and NextHop if it is not to be this
-	// end of each session. What it has learned is passed on as the Policy says.
+	// SetOriginated sets the paths that this node originates: Prefix, and NextHop unless it is this end of each session. Learned paths are
+	// announced as Policy says.
 	// After a restart it must be called before SetPeers: a peer drops what is not announced again by the time it has
 	// seen the end of our table.
 	SetOriginated(ctx context.Context, paths []Path) error
@@ -97,11 +97,11 @@ type Speaker interface {
 	Traffic() map[netip.Addr]Traffic
 	Totals() Totals
 
-	// Dirty wakes its one reader after paths or sessions may have changed. Wake-ups are coalesced, may be spurious, and
+	// Dirty wakes its one reader after a possible change of paths or sessions. Wake-ups are coalesced, may be spurious, and
 	// carry nothing: read Snapshot and Peers.
 	Dirty() <-chan struct{}
 
-	// Healthy proves that the speaker's loop turns and that connections are taken, whatever the state of its sessions and even
+	// Healthy checks that the loop of the speaker runs and that connections are accepted, whatever the state of its sessions and even
 	// before Start.
 	Healthy(ctx context.Context) error
 
@@ -131,9 +131,9 @@ type Local struct {
 	// ClusterID is under which this node reflects routes of its clients (RFC 4456): an IPv4 address by its form, which no other
 	// reflector uses that does not serve exactly the same clients. The zero Addr: this node is no reflector, whatever Peer.Client says.
 	ClusterID netip.Addr
-	// Restarting says that an earlier process of this node announced its prefixes within the last restart time and that
+	// Restarting: an earlier process of this node announced its prefixes within the last restart time and that
 	// the kernel still forwards for them (RFC 4724's forwarding state). Peers are then told so (R and F bits).
-	// A lie here makes peers keep dead paths.
+	// If it is set wrongly, peers keep dead paths.
 	Restarting bool
 }
 
@@ -170,7 +170,7 @@ type Peer struct {
 // MaxOwnASN is Peer.AllowOwnASN's bound, that of other speakers.
 const MaxOwnASN = 10
 
-// NextHopMode is what becomes of the next hop of a learned path that is passed on. What this node originates always leads to us.
+// NextHopMode is how the next hop of a learned path is set when it is announced. Originated paths always lead to this node.
 type NextHopMode uint8
 
 const (
@@ -201,7 +201,7 @@ func (p Peer) String() string { return fmt.Sprintf("peer %s in AS %d", p.Addr, p
 // GoString is String for %#v.
 func (p Peer) GoString() string { return p.String() }
 
-// Waits reports that of two nodes self is the passive one. Of each pair exactly one is, by the rule of Calico's BIRD templates,
+// Waits reports whether self is the passive one of two nodes. Of each pair exactly one is, by the rule of Calico's BIRD templates,
 // which is a comparison of the addresses as text ("10.0.0.9" is greater than "10.0.0.10"): the node whose peer has the greater
 // text waits. Any other rule would leave pairs with a Calico node where nobody connects.
 func Waits(self, peer netip.Addr) bool { return peer.String() > self.String() }
@@ -288,11 +288,11 @@ type PeerStatus struct {
 	// if it has not yet.
 	SaysEnd    bool
 	TableEnded time.Time
-	// Supports says in words what the peer has offered in the present or last session, empty if there was none.
+	// Supports lists the capabilities of the peer in the present or last session, for people; empty if there was none.
 	Supports string
 	// Restarting: the session is lost and the peer's paths are kept, as it asked for.
 	Restarting bool
-	// LastError says in words why the session is not, or last was not, established; empty if it never failed.
+	// LastError is why the session is not, or last was not, established; empty if it never failed.
 	LastError string
 	// ErrorSince is when that was first so, without a different error or a session in between; LastErrorAt when it was last.
 	ErrorSince, LastErrorAt time.Time
