@@ -99,6 +99,9 @@ func introduce(ctx context.Context, conn net.Conn, open []byte) error {
 // Throttle implements relay.Behind.
 func (b behind) Throttle(ctx context.Context) { b.window.take(ctx) }
 
+// Drain implements relay.Behind.
+func (b behind) Drain(ctx context.Context) { b.window.drain(ctx) }
+
 // Ending implements relay.Behind.
 func (b behind) Ending() {
 	b.ending()

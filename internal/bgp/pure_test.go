@@ -428,6 +428,30 @@ func TestWindow(t *testing.T) {
 	}
 }
 
+// What is under way when a session ends is waited for, and given up if it was dropped.
+func TestWindowDrains(t *testing.T) {
+	var w window
+	w.drain(t.Context()) // nothing to wait for
+	w.take(t.Context())
+	w.take(t.Context())
+	drained := make(chan struct{})
+	go func() { w.drain(t.Context()); close(drained) }()
+	w.done()
+	select {
+	case <-drained:
+		t.Fatal("drained with an UPDATE under way")
+	case <-time.After(50 * time.Millisecond):
+	}
+	w.done()
+	<-drained
+	w.take(t.Context())
+	start := time.Now()
+	w.drain(t.Context())
+	if took := time.Since(start); took < windowStall/2 || w.busy() != nil {
+		t.Errorf("an UPDATE that is never worked in was given up after %s; busy: %t", took, w.busy() != nil)
+	}
+}
+
 // A refused connection is tried every few seconds: people want to know since when.
 func TestHistoriesTellSinceWhen(t *testing.T) {
 	clock := time.Unix(1000, 0)

@@ -41,6 +41,30 @@ func (w *window) take(ctx context.Context) {
 	}
 }
 
+// drain waits until all UPDATEs were worked in. Those of other sessions that were dropped are given up after windowStall.
+func (w *window) drain(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, windowStall)
+	defer cancel()
+	for busy := w.busy(); busy != nil; busy = w.busy() {
+		select {
+		case <-busy:
+		case <-ctx.Done():
+			w.clear()
+			return
+		}
+	}
+}
+
+// busy returns what to wait for while UPDATEs are to be worked in, nil if there are none.
+func (w *window) busy() <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.open == 0 {
+		return nil
+	}
+	return w.wait()
+}
+
 // try takes room, or returns what to wait for.
 func (w *window) try() <-chan struct{} {
 	w.mu.Lock()
@@ -49,6 +73,11 @@ func (w *window) try() <-chan struct{} {
 		w.open++
 		return nil
 	}
+	return w.wait()
+}
+
+// wait returns what is closed when there is more room. The caller holds mu.
+func (w *window) wait() <-chan struct{} {
 	if w.room == nil {
 		w.room = make(chan struct{})
 	}

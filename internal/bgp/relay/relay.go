@@ -23,6 +23,8 @@ type Behind interface {
 	Attach(ctx context.Context, open []byte) (net.Conn, error)
 	// Throttle waits until the speaker can take another UPDATE. It ends with ctx.
 	Throttle(ctx context.Context)
+	// Drain waits until the speaker has worked in the UPDATEs that it has been given, for a second at most. It ends with ctx.
+	Drain(ctx context.Context)
 	// Ending is called when a session that was up ends, before the relay forgets what the peer has announced in it; when its link is replaced,
 	// twice. It must not wait.
 	Ending()

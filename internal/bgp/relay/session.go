@@ -563,6 +563,10 @@ func (s *session) send(text []byte) error {
 func (s *session) finish(how ending, back net.Conn, outDone <-chan struct{}) parting {
 	s.report(how)
 	switch how.by {
+	case byLoss, byOthers:
+		// The speaker drops UPDATEs that it has read and not worked in when the connection ends. A peer that restarts right after them would
+		// lose paths that are to be kept (RFC 4724).
+		s.link.behind.Drain(s.link.ctx)
 	case byPeer:
 		s.await(outDone) // the speaker closes when it has read it
 	case byUs:
