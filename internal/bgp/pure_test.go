@@ -445,6 +445,11 @@ func TestWindowDrains(t *testing.T) {
 	w.done()
 	<-drained
 	w.take(t.Context())
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if w.drain(over); w.busy() == nil {
+		t.Error("a link that ended gave up the UPDATEs of all")
+	}
 	start := time.Now()
 	w.drain(t.Context())
 	if took := time.Since(start); took < windowStall/2 || w.busy() != nil {

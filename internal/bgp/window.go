@@ -43,13 +43,15 @@ func (w *window) take(ctx context.Context) {
 
 // drain waits until all UPDATEs were worked in. Those of other sessions that were dropped are given up after windowStall.
 func (w *window) drain(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, windowStall)
-	defer cancel()
+	stalled := time.NewTimer(windowStall)
+	defer stalled.Stop()
 	for busy := w.busy(); busy != nil; busy = w.busy() {
 		select {
 		case <-busy:
-		case <-ctx.Done():
+		case <-stalled.C:
 			w.clear()
+			return
+		case <-ctx.Done():
 			return
 		}
 	}
