@@ -8,12 +8,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"math/rand/v2"
 	"os"
 	"syscall"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/app/hostfile"
+	"github.com/tortie-net/tortie/internal/app/wait"
 )
 
 const (
@@ -173,10 +173,8 @@ func flock(f *os.File) error {
 
 // pause sleeps a moment, or fails if ctx ends.
 func pause(ctx context.Context) error {
-	select {
-	case <-time.After(lockPause/2 + rand.N(lockPause)):
-		return nil
-	case <-ctx.Done():
+	if !wait.Sleep(ctx, wait.Jitter(lockPause)) {
 		return context.Cause(ctx)
 	}
+	return nil
 }
