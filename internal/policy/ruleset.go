@@ -1,0 +1,65 @@
+package policy
+
+import "net/netip"
+
+// Ruleset is what the kernel of this node has to enforce. It must not be changed.
+type Ruleset struct {
+	// Closed: a link of a pod that is not in Endpoints passes nothing. False only while the cluster has no policy at all.
+	Closed    bool
+	Endpoints map[string]Endpoint // by the name of the link on the host
+	// Programs by their keys, which are digests of the content: equal programs have equal keys, here and after a restart.
+	Programs map[string]Program
+	// Nets are address ranges by digest of the content: both families, ascending, disjoint, not adjacent.
+	Nets map[string][]Range
+	// Members are the sets that each address is in: only addresses of pods, in no particular order of addresses; ids ascending.
+	Members map[netip.Addr][]SetID
+}
+
+// Endpoint is a local pod. The empty key of a program allows everything.
+type Endpoint struct {
+	UID      string
+	Programs [2]string // by Direction
+}
+
+// SetID is the number of a set of pods' addresses, never 0: a part of the digest of its definition, so that it survives a restart.
+type SetID uint32
+
+// Program finds the verdict for the first packet of a connection: by protocol and destination port a List, and in it by the peer's
+// address, which is the source for Ingress and the destination for Egress, the verdict.
+type Program struct {
+	// Ports are by protocol: ascending and disjoint.
+	Ports map[uint8][]PortRange
+	// Protocols is for ports that Ports does not have.
+	Protocols map[uint8]List
+	// Rest is for the protocols that neither has.
+	Rest List
+}
+
+// PortRange is a range of ports, both inclusive, with the same List.
+type PortRange struct {
+	First, Last uint16
+	List        List
+}
+
+// List decides by the peer's address: the first step that has it, else Else.
+type List struct {
+	Steps []Step
+	Else  Verdict
+}
+
+// Step matches addresses: of a set of pods, or of Nets.
+type Step struct {
+	Set     SetID  // 0: Nets counts
+	Nets    string // a key of Ruleset.Nets
+	Verdict Verdict
+}
+
+// Verdict lets a packet pass or drops it.
+type Verdict struct {
+	Allow bool
+	// By is the policy that denied it; of several that isolate the pod the first. Not set for Allow.
+	By ID
+}
+
+// Range is a range of addresses of one family, both inclusive.
+type Range struct{ First, Last netip.Addr }
