@@ -268,6 +268,7 @@ func TestWrongValues(t *testing.T) {
 		{"nodeAddress.ipv4=eth0", "ipv4"},
 		{"bgp.asNumber=0", "asNumber"},
 		{"bgp.passwordSecret=Not_A_Name", "passwordSecret"},
+		{"policy.enabled=auto", "enabled"},
 		{"logLevel=verbose", "logLevel"},
 		{"maxUnavailable=0", "maxUnavailable"},
 		{"maxUnavailable=0%", "maxUnavailable"},

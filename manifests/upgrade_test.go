@@ -21,7 +21,7 @@ func TestUpgradeNamesThePoolsPatch(t *testing.T) {
 	}
 	const patch = `kubectl patch ippools.crd.projectcalico.org default-ipv4-ippool --type=merge -p '{"spec":{"ipipMode":"Never","vxlanMode":"Always"}}'`
 	out, err := release("install")
-	if err != nil || !strings.Contains(out, patch) || !strings.Contains(out, "NetworkPolicies are not enforced") {
+	if err != nil || !strings.Contains(out, patch) || !strings.Contains(out, "NetworkPolicies are enforced") {
 		t.Fatalf("%v: %s", err, out)
 	}
 	// As the agent makes it.

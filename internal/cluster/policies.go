@@ -10,7 +10,7 @@ import (
 	"github.com/tortie-net/tortie/internal/app/wait"
 )
 
-// NetworkPolicy is a Kubernetes NetworkPolicy, as far as somebody has to know it who does not enforce it.
+// NetworkPolicy is the metadata of a Kubernetes NetworkPolicy that is not enforced.
 type NetworkPolicy struct {
 	api.Meta `json:"metadata"`
 }

@@ -45,7 +45,7 @@ type Deps struct {
 	Store *kubernetes.Store
 	Etcd  Etcd
 	Watch *cluster.Inventory
-	// Policies are the NetworkPolicies, which are not enforced.
+	// Policies are the NetworkPolicies, if they are not enforced; else nil.
 	Policies *cluster.Policies
 	Events   *events.Recorder
 	// Identity is the unique one in the Lease.
@@ -110,8 +110,10 @@ func (c *Controllers) Run(ctx context.Context) error {
 	}
 	g.Go(func() error { return c.deps.Watch.Run(ctx) })
 	g.Go(func() error { return c.deps.Events.Run(ctx) })
-	g.Go(func() error { return c.deps.Policies.Run(ctx) })
-	g.Go(func() error { c.reportPolicies(ctx); return nil })
+	if c.deps.Policies != nil {
+		g.Go(func() error { return c.deps.Policies.Run(ctx) })
+		g.Go(func() error { c.reportPolicies(ctx); return nil })
+	}
 	g.Go(func() error {
 		if err := c.deps.Watch.WaitForSync(ctx, c.deps.Log); err != nil {
 			return nil // shutting down

@@ -78,7 +78,7 @@ func newMetrics() *metrics {
 		Name: "tortie_ipam_gc_spared_total", Help: "Holders of addresses who looked dead and turned out not to be, right before their addresses would have been freed.",
 	})
 	m.policies = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "tortie_network_policies_not_enforced", Help: "NetworkPolicies that exist, and restrict nothing: this version enforces none.",
+		Name: "tortie_network_policies_not_enforced", Help: "NetworkPolicies that exist and restrict nothing, as TORTIE_POLICY is off; else 0.",
 	})
 	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "tortie_build_info", Help: "Always 1; the label has the program's version.",

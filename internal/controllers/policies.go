@@ -9,8 +9,8 @@ import (
 	"github.com/tortie-net/tortie/internal/cluster"
 )
 
-// NetworkPolicies are not enforced yet: an Event at each of them says so, once, and a metric counts them. An Event's name is derived from
-// its object and text, so one that an earlier leader wrote is not written again.
+// With TORTIE_POLICY=off an Event on each NetworkPolicy says, once, that it restricts nothing, and a metric counts them. An Event's name is
+// derived from its object and text, so one that an earlier leader wrote is not written again.
 
 const (
 	// policyEvery is the interval of Events: a thousand policies at the first start are no load for the API server.
@@ -18,8 +18,8 @@ const (
 	// policyRetry is when a failed write is tried again, and how soon a new leader begins.
 	policyRetry = 10 * time.Second
 
-	policyText = "Tortie does not enforce NetworkPolicies yet. Unless something else in this cluster does, this one restricts nothing: " +
-		"traffic to and from the pods that it selects is let through."
+	policyText = "Tortie does not enforce policies in this cluster: TORTIE_POLICY is off (the chart's value policy.enabled is false). Unless another " +
+		"policy engine does, this NetworkPolicy restricts nothing."
 )
 
 // unenforced are the NetworkPolicies that were reported, by UID. It belongs to the goroutine of reportPolicies.

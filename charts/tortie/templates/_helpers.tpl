@@ -110,6 +110,11 @@ capabilities:
 {{- end }}
 {{- end }}
 
+{{/* TORTIE_POLICY: auto leaves nodes alone where another policy engine enforces. In quotes, as YAML reads off as false. */}}
+{{- define "tortie.policy" -}}
+{{ .Values.policy.enabled | ternary "auto" "off" }}
+{{- end }}
+
 {{/* Where metrics are served. Call with a port: (list . 9096). */}}
 {{- define "tortie.metricsAddress" -}}
 {{- with (index . 0).Values.monitoring.metrics.host }}{{ contains ":" . | ternary (printf "[%s]" .) . }}{{ end }}:{{ int (index . 1) }}

@@ -26,6 +26,7 @@ type RawControllers struct {
 	Compaction string `env:"COMPACTION_PERIOD" default:"" help:"How often etcd is compacted, if it is the datastore; 0 is never; empty is what the object says, else 10m."`
 	SyncLabels string `env:"SYNC_NODE_LABELS" default:"" help:"Whether Kubernetes' labels of nodes are copied to Calico's, if etcd is the datastore; empty is what the object says, else true."`
 	RawPools
+	Policy   string `env:"TORTIE_POLICY" default:"auto" help:"As the agents' variable. auto and on: policies that are invalid or select no pod get Events. off: each NetworkPolicy gets one, since it restricts nothing."`
 	Rate     string `env:"TORTIE_API_RATE" default:"100" help:"How many requests a second are made at most to the datastore while there is something to clean up."`
 	LogLevel string `env:"LOG_LEVEL" default:"info" help:"Log level: debug, info, warn or error."`
 }
@@ -45,6 +46,7 @@ type Controllers struct {
 	NodeGrace                 time.Duration
 	SyncLabels                *bool
 	Pools                     Pools
+	NoPolicy                  bool // the agents enforce none
 	Rate                      int
 	LogLevel                  slog.Level
 	Set                       map[string]string // the variables that were set, for the object's status
@@ -73,6 +75,7 @@ func LoadControllers(env Env) (Controllers, error) {
 		Rate:       p.integer("TORTIE_API_RATE", raw.Rate, 1, 10000),
 		Set:        setVariables(env, raw),
 	}
+	c.NoPolicy = p.oneOf("TORTIE_POLICY", raw.Policy, "auto", "on", "off") == "off"
 	if raw.Metrics != "" {
 		c.Metrics = p.listenAddr("TORTIE_CONTROLLERS_METRICS", raw.Metrics)
 	}

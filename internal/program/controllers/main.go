@@ -150,8 +150,10 @@ func open(ctx context.Context, cfg config.Controllers, identity string, log *slo
 	if deps.Watch, err = cluster.NewInventory(rest, !cfg.Etcd, log); err != nil {
 		return controllers.Deps{}, err
 	}
-	if deps.Policies, err = cluster.NewPolicies(rest, log); err != nil {
-		return controllers.Deps{}, err
+	if cfg.NoPolicy {
+		if deps.Policies, err = cluster.NewPolicies(rest, log); err != nil {
+			return controllers.Deps{}, err
+		}
 	}
 	deps.Events = events.New(deps.Store, events.Source{Component: "tortie-" + name, Host: cfg.Identity}, log)
 	return deps, nil

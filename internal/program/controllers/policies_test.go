@@ -55,15 +55,15 @@ func (w *world) toldOf(n int, uids ...string) map[string][]corev1.Event {
 	return found
 }
 
-// Whoever makes a NetworkPolicy is told that nothing enforces it: once, also if another process leads by then, and again if it is made anew.
+// With TORTIE_POLICY=off a NetworkPolicy has an Event that nothing enforces it: once, also if another process leads by then, and again if it is made anew.
 func TestPoliciesAreToldOf(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, audited(t))
 	first, second := w.policy("default", "deny"), w.policy("kube-system", "deny")
-	one := w.start("one", "")
+	one := w.start("one", "", "TORTIE_POLICY=off")
 	w.toldOf(2, first, second)
 	one.kill()
-	two := w.start("two", "")
+	two := w.start("two", "", "TORTIE_POLICY=off")
 	leads(t, two)
 	third := w.policy("default", "late")
 	w.toldOf(3, third)

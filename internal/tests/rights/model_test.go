@@ -75,6 +75,8 @@ func TestReadsAreRBAC(t *testing.T) {
 	for _, c := range []struct{ values, off string }{
 		{"bgp.enabled=true", "bgp.passwordSecrets migrateFromHostLocal"},
 		{"bgp.passwordSecrets={one},migrateFromHostLocal=true", ""},
+		{"bgp.passwordSecrets={one},policy.enabled=false", "migrateFromHostLocal policy.enabled"},
+		{"bgp.passwordSecrets={one},policy.enabled=false,migrateFromHostLocal=true", "policy.enabled"},
 		{"bgp.passwordSecrets={one},bgp.advertiseServices=false", "bgp.advertiseServices migrateFromHostLocal"},
 		{"bgp.passwordSecrets={one},bgp.enabled=false,ipPool.ipipMode=Never,ipPool.vxlanMode=Always", "bgp.advertiseServices migrateFromHostLocal"},
 	} {
