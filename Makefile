@@ -128,12 +128,12 @@ fence-versions: deps ## node fencing on the oldest API server that can, and that
 	go test ./internal/tests/rights -count=1 -timeout 60m -run TestPoliciesOfRelease -kubernetes 1.30
 
 .PHONY: generate
-generate: bin/lab ## definitions, manifest and tables of docs/, from their sources
-	go -C hack run ./generate -root .. -lab ../bin/lab -helm "$$(bin/lab build helm)"
+generate: bin/lab ## definitions, manifest and lists of docs/, from their sources
+	go -C hack run ./generate -root .. -helm "$$(bin/lab build helm)"
 
 .PHONY: generate-check
 generate-check: bin/lab ## fail if a generated file is not up to date
-	go -C hack run ./generate -root .. -lab ../bin/lab -helm "$$(bin/lab build helm)" -check
+	go -C hack run ./generate -root .. -helm "$$(bin/lab build helm)" -check
 
 INSTALL_DEPS = bin/lab deps $(if $(filter 0,$(shell id -u)),-install)
 

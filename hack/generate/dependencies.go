@@ -1,34 +1,34 @@
 package main
 
 import (
+	"bytes"
+	"encoding/csv"
 	"strings"
 
 	"github.com/tortie-net/tortie/hack/modules"
 )
 
-// addDependencies adds the table of the modules that the image's programs are linked from; a module is in tortie unless the
-// row names other programs.
-func addDependencies(parts map[string]string, root string) error {
+const modulesPath = "docs/modules.csv"
+
+// moduleList returns the modules that the image's programs are linked from, as comma-separated values.
+func moduleList(root string) ([]byte, error) {
 	all, err := modules.Dependencies(root)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	cache, err := modules.NewCache()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	rows := [][]string{{"Module", "Licence", "Why"}}
+	rows := [][]string{{"Module", "Version", "Licence", "In", "Why"}}
 	for _, d := range all {
 		licences, err := cache.Licences(d.Module)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		why := d.Reason
-		if in := strings.Join(d.In, ", "); in != "tortie" {
-			why += " (in " + in + ")"
-		}
-		rows = append(rows, []string{code(d.Path) + " " + d.Version, licences.Expression, why})
+		rows = append(rows, []string{d.Path, d.Version, licences.Expression, strings.Join(d.In, " "), d.Reason})
 	}
-	parts["dependencies"] = table(rows)
-	return nil
+	var out bytes.Buffer
+	err = csv.NewWriter(&out).WriteAll(rows)
+	return out.Bytes(), err
 }

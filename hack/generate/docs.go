@@ -4,10 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/tortie-net/tortie/hack/messages"
@@ -69,61 +69,45 @@ func checkNames(page, text string, parts map[string]string, used map[string]bool
 
 // sections returns the generated parts by name.
 func sections(o options) (map[string]string, error) {
-	values, err := os.ReadFile(filepath.Join(o.root, "charts/tortie/values.yaml"))
-	if err != nil {
-		return nil, fmt.Errorf("reading the chart's values: %w", err)
-	}
-	schema, err := os.ReadFile(filepath.Join(o.root, "charts/tortie/values.schema.json"))
-	if err != nil {
-		return nil, fmt.Errorf("reading the schema of the chart's values: %w", err)
-	}
-	valueTable, err := valueTable(values, schema)
-	if err != nil {
-		return nil, err
-	}
 	plugins, err := readPluginInputs(o.root)
 	if err != nil {
 		return nil, err
 	}
-	help, err := exec.Command(o.lab, "help").Output()
-	if err != nil {
-		return nil, fmt.Errorf("asking the lab for its commands: %w (run `make bin/lab`)", err)
-	}
 	parts := map[string]string{
-		"install-env":          envTable(config.Describe(config.RawInstall{})),
-		"install-placeholders": placeholderTable(),
-		"controllers-env":      envTable(config.Describe(config.RawControllers{})),
-		"node-env":             envTable(config.Describe(config.RawNode{})),
-		"cni-options":          plugins.optionTable(ofCNI),
-		"ipam-options":         plugins.optionTable(ofIPAM),
-		"cni-env":              envTable(config.Describe(config.RawPlugin{})),
-		"upgrade-env":          envTable(config.Describe(config.RawUpgrade{})),
-		"cni-args":             plugins.argumentTable(),
-		"cni-annotations":      plugins.annotationTable(),
-		"chart-values":         valueTable,
-		"fence":                fence.Table(),
-		"reads":                fence.ReadTable(),
-		"host":                 fence.HostTable(),
-		"lab-commands":         "```\n" + string(help) + "```\n",
+		"install-env":          variables(config.Describe(config.RawInstall{})),
+		"install-placeholders": placeholders(),
+		"controllers-env":      variables(config.Describe(config.RawControllers{})),
+		"node-env":             variables(config.Describe(config.RawNode{})),
+		"cni-options":          plugins.optionList(ofCNI),
+		"ipam-options":         plugins.optionList(ofIPAM),
+		"cni-env":              variables(config.Describe(config.RawPlugin{})),
+		"upgrade-env":          variables(config.Describe(config.RawUpgrade{})),
+		"cni-args":             plugins.argumentList(),
+		"cni-annotations":      plugins.annotationList(),
+		"fence":                fence.List(),
+		"reads":                fence.ReadList(),
+		"host":                 fence.HostList(),
 	}
-	return parts, errors.Join(addMetrics(parts, o.root), addFields(parts), addDependencies(parts, o.root), addMessages(parts, o.root))
+	return parts, errors.Join(addMetrics(parts, o.root), addFields(parts), addMessages(parts, o.root))
 }
 
-// addMetrics adds the tables of what the programs count.
+// addMetrics adds the lists of what the programs count.
 func addMetrics(parts map[string]string, root string) (err error) {
 	for program, folder := range map[string]string{"node": "agent", "install": "install", "controllers": "controllers"} {
-		if parts[program+"-metrics"], err = metricTable(filepath.Join(root, "internal", folder)); err != nil {
+		if parts[program+"-metrics"], err = metricList(filepath.Join(root, "internal", folder)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// addMessages adds the tables of what programs report.
+// addMessages adds the lists of what programs report.
 func addMessages(parts map[string]string, root string) error {
 	catalogue, err := messages.Load(root)
 	for name, entries := range catalogue {
-		parts["messages-"+name] = table(messages.Rows(entries))
+		for _, e := range entries {
+			parts["messages-"+name] += item("`"+strings.Join(e.Texts(), "`, `")+"`", e.Help)
+		}
 	}
 	return err
 }
@@ -140,20 +124,18 @@ func addFields(parts map[string]string) (err error) {
 	return nil
 }
 
-func envTable(vars []config.Var) string {
-	rows := [][]string{{"Variable", "Default", "Meaning"}}
+func variables(vars []config.Var) (list string) {
 	for _, v := range vars {
-		rows = append(rows, []string{code(v.Name), code(v.Default), v.Help})
+		list += item(code(v.Name), v.Help, code(v.Default))
 	}
-	return table(rows)
+	return list
 }
 
-func placeholderTable() string {
-	rows := [][]string{{"Placeholder", "Stands for"}}
+func placeholders() (list string) {
 	for _, p := range install.Placeholders() {
-		rows = append(rows, []string{code(p.Name), p.Help})
+		list += item(code(p.Name), p.Help)
 	}
-	return table(rows)
+	return list
 }
 
 func code(text string) string {
@@ -163,18 +145,11 @@ func code(text string) string {
 	return "`" + text + "`"
 }
 
-// table returns a Markdown table whose first row is the head.
-func table(rows [][]string) string {
-	var out strings.Builder
-	for i, row := range rows {
-		cells := make([]string, len(row))
-		for j, cell := range row {
-			cells[j] = strings.ReplaceAll(cell, "|", `\|`)
-		}
-		fmt.Fprintf(&out, "| %s |\n", strings.Join(cells, " | "))
-		if i == 0 {
-			fmt.Fprintf(&out, "|%s\n", strings.Repeat("---|", len(row)))
-		}
+// item returns a line of a list: a name, what is known of it in brackets, empty texts left out, and its meaning.
+func item(name, meaning string, known ...string) string {
+	known = slices.DeleteFunc(known, func(text string) bool { return text == "" })
+	if len(known) > 0 {
+		name += " (" + strings.Join(known, ", ") + ")"
 	}
-	return out.String()
+	return "- " + name + ": " + meaning + "\n"
 }

@@ -1,9 +1,9 @@
 // Command generate writes every file of the repository that is made from another one, or checks that it is up to date.
 //
-//	generate -root .. -helm /path/to/helm -lab ../bin/lab [-check]
+//	generate -root .. -helm /path/to/helm [-check]
 //
 // The files: CustomResourceDefinitions from internal/api, the chart's copy of the conflist, manifests/ from the chart,
-// and the tables of docs/ from the code that reads the settings.
+// and the lists of docs/ from the code that reads the settings.
 package main
 
 import (
@@ -24,15 +24,14 @@ type files map[string][]byte
 
 // options are the command's flags.
 type options struct {
-	root, helm, lab string
-	check           bool
+	root, helm string
+	check      bool
 }
 
 func main() {
 	var o options
 	flag.StringVar(&o.root, "root", ".", "root of the repository")
 	flag.StringVar(&o.helm, "helm", "helm", "helm program")
-	flag.StringVar(&o.lab, "lab", "bin/lab", "lab program")
 	flag.BoolVar(&o.check, "check", false, "write nothing; fail if a file is not up to date")
 	flag.Parse()
 	if err := run(o); err != nil {
@@ -56,6 +55,10 @@ func run(o options) error {
 		return err
 	}
 	second, err := docs(o)
+	if err != nil {
+		return err
+	}
+	second[modulesPath], err = moduleList(o.root)
 	if err != nil {
 		return err
 	}

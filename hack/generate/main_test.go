@@ -54,36 +54,6 @@ func TestSectionsMustBeKnownAndWhole(t *testing.T) {
 	}
 }
 
-func TestValueTable(t *testing.T) {
-	const schema = `{"properties": {"global": {}, "logLevel": {"enum": ["info", "warn"]}, "mtu": {"type": ["integer", "string"], "minimum": 1},
-		"pool": {"properties": {"cidr": {"type": "string"}}}, "resources": {"properties": {"node": {"type": "object"}}},
-		"extra": {"type": "array", "items": {"type": "boolean"}}}}`
-	const text = "# Head.\n\n# Log level.\nlogLevel: info\n# Size.\nmtu: 5\npool:\n  # The range,\n  # or none | all.\n  cidr: 10.0.0.0/8\n# Resources.\nresources:\n  node:\n    requests: {cpu: 50m}\n# Extra.\nextra: []\n"
-	got, err := valueTable([]byte(text), []byte(schema))
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := "| Value | May be | Default | Meaning |\n|---|---|---|---|\n" +
-		"| `logLevel` | `info`, `warn` | `info` | Log level. |\n" +
-		"| `mtu` | number, at least 1 or text | `5` | Size. |\n" +
-		"| `pool.cidr` | text | `10.0.0.0/8` | The range, or none \\| all. |\n" +
-		"| `resources.node` | object | `{requests: {cpu: 50m}}` | Resources. |\n" +
-		"| `extra` | list of: `true`, `false` | `[]` | Extra. |\n"
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("table (-want +got):\n%s", diff)
-	}
-	for name, c := range map[string]struct{ text, want string }{
-		"no comment":     {strings.Replace(text, "# Extra.\n", "", 1), "extra of the chart has no comment"},
-		"not in schema":  {text + "# New.\nnew: 1\n", "new of the chart is not in values.schema.json"},
-		"not in values":  {strings.Replace(text, "# Size.\nmtu: 5\n", "", 1), "has mtu, which is not in values.yaml"},
-		"none in a part": {strings.Replace(text, "  cidr:", "  cird:", 1), "pool.cird of the chart is not in"},
-	} {
-		if got, err := valueTable([]byte(c.text), []byte(schema)); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: error %v, want %q:\n%s", name, err, c.want, got)
-		}
-	}
-}
-
 func TestFieldList(t *testing.T) {
 	type inner struct {
 		Name string    `json:"name,omitempty" help:"Its name."`
@@ -103,8 +73,8 @@ func TestFieldList(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := "- `ready` (boolean): Whether.\n- `count` (number): How many.\n- `lines` (list): Lines.\n" +
-		"- `one` (object): One.\n- `one.name` (string): Its name.\n- `one.at` (time): When.\n" +
-		"- `all` (list): All. Fields as of `one`.\n- `few` (list): Few.\n- `few[].from` (string): From where.\n"
+		"- `one` (object): One.\n- `one.name`: Its name.\n- `one.at` (time): When.\n" +
+		"- `all` (list): All. Fields as of `one`.\n- `few` (list): Few.\n- `few[].from`: From where.\n"
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("table (-want +got):\n%s", diff)
 	}

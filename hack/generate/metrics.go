@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// metricTable lists the metrics that the files of a directory declare: composite literals of prometheus.*Opts.
-func metricTable(dir string) (string, error) {
+// metricList lists the metrics that the files of a directory declare: composite literals of prometheus.*Opts.
+func metricList(dir string) (string, error) {
 	sources, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil {
 		return "", fmt.Errorf("looking for metrics: %w", err)
@@ -34,7 +34,19 @@ func metricTable(dir string) (string, error) {
 		return "", fmt.Errorf("no metrics found in %s", dir)
 	}
 	slices.SortFunc(rows, func(a, b []string) int { return strings.Compare(a[0], b[0]) })
-	return table(append([][]string{{"Metric", "Type", "Labels", "Meaning"}}, rows...)), nil
+	list := ""
+	for _, row := range rows {
+		list += item(row[0], row[3], typeOf(row[0], row[1]), row[2])
+	}
+	return list, nil
+}
+
+// typeOf returns the type of a metric unless its name says it: counters end in _total, gauges do not.
+func typeOf(name, kind string) string {
+	if counts := strings.HasSuffix(name, "_total`"); counts && kind == "counter" || !counts && kind == "gauge" {
+		return ""
+	}
+	return kind
 }
 
 // metricRow reads prometheus.NewXxx(prometheus.XxxOpts{Name: "...", Help: "..."}, []string{labels...}), and prometheus.NewDesc("name",

@@ -202,23 +202,19 @@ func (s *source) text(e ast.Expr) string {
 	return literal(e)
 }
 
-// optionTable lists the wanted keys of the plugins' configuration, deprecated ones last.
-func (in *pluginInputs) optionTable(wanted func(key string) bool) string {
-	rows := [][]string{{"Key", "Type", "Default", "Meaning"}}
-	var old [][]string
+// optionList lists the wanted keys of the plugins' configuration, deprecated ones last. What has no type is a string.
+func (in *pluginInputs) optionList(wanted func(key string) bool) string {
+	var list, old string
 	for _, o := range in.options {
-		if !wanted(o.name) {
-			continue
+		switch kind := strings.TrimPrefix(o.kind, "string"); {
+		case !wanted(o.name):
+		case o.instead != "":
+			old += item(code(o.name), o.help+" Deprecated: use "+code(o.instead)+".", kind, code(o.deflt))
+		default:
+			list += item(code(o.name), o.help, kind, code(o.deflt))
 		}
-		row := []string{code(o.name), o.kind, code(o.deflt), o.help}
-		if o.instead == "" {
-			rows = append(rows, row)
-			continue
-		}
-		row[3] += " Deprecated: use " + code(o.instead) + "."
-		old = append(old, row)
 	}
-	return table(append(rows, old...))
+	return list + old
 }
 
 // ofIPAM selects the keys that docs/ipam.md lists; docs/cni.md lists the others.
@@ -226,18 +222,16 @@ func ofIPAM(key string) bool { return strings.HasPrefix(key, "ipam") }
 
 func ofCNI(key string) bool { return !ofIPAM(key) }
 
-func (in *pluginInputs) argumentTable() string {
-	rows := [][]string{{"CNI_ARGS", "Meaning"}}
+func (in *pluginInputs) argumentList() (list string) {
 	for _, a := range in.arguments {
-		rows = append(rows, []string{code(a.name), a.help})
+		list += item(code(a.name), a.help)
 	}
-	return table(rows)
+	return list
 }
 
-func (in *pluginInputs) annotationTable() string {
-	rows := [][]string{{"Annotation", "On", "Value", "Meaning"}}
+func (in *pluginInputs) annotationList() (list string) {
 	for _, a := range in.annotations {
-		rows = append(rows, []string{code(a.name), a.kind, a.deflt, a.help})
+		list += item(code(a.name), a.help+" Value: "+a.deflt+".", a.kind)
 	}
-	return table(rows)
+	return list
 }

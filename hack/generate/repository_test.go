@@ -156,8 +156,8 @@ func TestPluginInputsAreDocumented(t *testing.T) {
 		t.Fatalf("found only %d names", len(names))
 	}
 	for _, name := range names {
-		if !strings.Contains(documented, "\n| `"+name+"` |") {
-			t.Errorf("%s is in no table of docs/cni.md or docs/ipam.md", name)
+		if !strings.Contains(documented, "\n- `"+name+"`") {
+			t.Errorf("%s is in no list of docs/cni.md or docs/ipam.md", name)
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // fieldList lists the fields of a struct as JSON has them, those of the structs in it after them. The tag help is a field's
-// meaning; one without it is an error, as nobody could find out what it says. A struct that is there twice is listed once.
+// meaning; one without it is an error. A field without a type is a string. A struct that is there twice is listed once.
 func fieldList(of reflect.Type) (string, error) {
 	lines, err := fieldLines(of, "", map[reflect.Type]string{})
 	if err != nil {
@@ -26,16 +26,16 @@ func fieldLines(of reflect.Type, prefix string, listed map[reflect.Type]string) 
 			return nil, fmt.Errorf("field %s of %s has no tag json or no tag help: say what it means", f.Name, of)
 		}
 		kind, inner := jsonKind(f.Type)
-		line := fmt.Sprintf("- `%s` (%s): %s", prefix+key, kind, help)
+		line := item(code(prefix+key), help, strings.TrimPrefix(kind, "string"))
 		if inner == nil {
-			lines = append(lines, line+"\n")
+			lines = append(lines, line)
 			continue
 		}
 		if kind == "list" {
 			key += "[]"
 		}
 		if there := listed[inner]; there != "" {
-			lines = append(lines, fmt.Sprintf("%s Fields as of `%s`.\n", line, there))
+			lines = append(lines, fmt.Sprintf("%s Fields as of `%s`.\n", strings.TrimSuffix(line, "\n"), there))
 			continue
 		}
 		listed[inner] = prefix + key
@@ -43,7 +43,7 @@ func fieldLines(of reflect.Type, prefix string, listed map[reflect.Type]string) 
 		if err != nil {
 			return nil, err
 		}
-		lines = append(append(lines, line+"\n"), more...)
+		lines = append(append(lines, line), more...)
 	}
 	return lines, nil
 }

@@ -1,4 +1,4 @@
-// Package messages reads the catalogue of what programs, the chart and the API server's policies report, from which tables of
+// Package messages reads the catalogue of what programs, the chart and the API server's policies report, from which lists of
 // docs/troubleshooting.md and docs/install.md are made. Its test holds the catalogue against the code.
 package messages
 
@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"sigs.k8s.io/yaml"
 )
@@ -25,7 +24,7 @@ type Entry struct {
 // Texts are all messages of the entry.
 func (e *Entry) Texts() []string { return append([]string{e.Message}, e.Also...) }
 
-// Load reads the catalogue: the entries by the name of their table.
+// Load reads the catalogue: the entries by the name of their list.
 func Load(root string) (map[string][]Entry, error) {
 	text, err := os.ReadFile(filepath.Join(root, File))
 	if err != nil {
@@ -36,13 +35,4 @@ func Load(root string) (map[string][]Entry, error) {
 		return nil, fmt.Errorf("%s: %w", File, err)
 	}
 	return all, nil
-}
-
-// Rows are the cells of a table, with its head.
-func Rows(entries []Entry) [][]string {
-	rows := [][]string{{"Message", "Cause, and what to do"}}
-	for _, e := range entries {
-		rows = append(rows, []string{"`" + strings.Join(e.Texts(), "`, `") + "`", e.Help})
-	}
-	return rows
 }

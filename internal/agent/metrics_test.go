@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -88,23 +89,25 @@ func TestMetricsAreDocumented(t *testing.T) {
 	_, table, ok := strings.Cut(string(page), "<!-- generated: node-metrics -->")
 	table, _, end := strings.Cut(table, "<!-- end -->")
 	if !ok || !end {
-		t.Fatal("docs/metrics.md has no table of metrics")
+		t.Fatal("docs/metrics.md has no list of metrics")
 	}
 	documented := map[string]metric{}
-	for line := range strings.Lines(table) {
-		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
-		name := strings.Trim(strings.TrimSpace(cells[0]), "`")
-		if len(cells) < 4 || !strings.Contains(name, "_") {
-			continue
+	for _, row := range regexp.MustCompile("(?m)^- `(\\w+)`(?: \\(([^)]*)\\))?: (.+)$").FindAllStringSubmatch(table, -1) {
+		m := metric{kind: "gauge", help: row[3]}
+		if strings.HasSuffix(row[1], "_total") {
+			m.kind = "counter"
 		}
-		m := metric{kind: strings.TrimSpace(cells[1]), help: strings.TrimSpace(strings.Join(cells[3:], "|"))}
-		for _, l := range strings.Split(strings.TrimSpace(cells[2]), ", ") {
-			if l != "" {
-				m.labels = append(m.labels, strings.Trim(l, "`"))
+		for _, known := range strings.Split(row[2], ", ") {
+			switch label := strings.Trim(known, "`"); {
+			case known == "":
+			case label == known:
+				m.kind = known
+			default:
+				m.labels = append(m.labels, label)
 			}
 		}
 		slices.Sort(m.labels)
-		documented[name] = m
+		documented[row[1]] = m
 	}
 	served := registered(t, everything(t))
 	if len(served) < 30 {

@@ -239,7 +239,7 @@ func TestEventsAreDocumented(t *testing.T) {
 			t.Errorf("docs/troubleshooting.md does not explain events of reason %s", reason)
 		}
 	}
-	for _, m := range regexp.MustCompile("(?m)^\\| (`[^|]*)").FindAllStringSubmatch(table, -1) {
+	for _, m := range regexp.MustCompile("(?m)^- (`[^:]*):").FindAllStringSubmatch(table, -1) {
 		for _, name := range regexp.MustCompile("`([A-Za-z]+)`").FindAllStringSubmatch(m[1], -1) {
 			if !found[name[1]] {
 				t.Errorf("docs/troubleshooting.md explains events of reason %s, which nobody writes", name[1])

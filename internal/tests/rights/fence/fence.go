@@ -1,6 +1,6 @@
 // Package fence is the permission model, as data: what a node's tokens may read and write, and the host access of its containers. The chart's
 // roles, policies and pods enforce it; the tests of internal/tests/rights compare it with the chart and with an API server, and
-// docs/security.md contains its tables. No program imports it.
+// docs/security.md contains its lists. No program imports it.
 package fence
 
 import (
@@ -256,14 +256,13 @@ func Find(account, verb, resource string, whose Whose) *Rule {
 	return &Rules[i]
 }
 
-// Table returns the rules as a Markdown table.
-func Table() string {
+// List returns the rules as a Markdown list.
+func List() string {
 	var b strings.Builder
-	b.WriteString("| Object | Verbs | By | What |\n|---|---|---|---|\n")
 	explained := map[string]bool{}
 	for _, r := range Rules {
 		resource, _, _ := strings.Cut(r.Resource, ".")
-		fmt.Fprintf(&b, "| `%s`, %s | %s | %s | %s |\n", resource, r.Whose, strings.Join(r.Verbs, ", "), by(r.Accounts), r.text(explained))
+		fmt.Fprintf(&b, "- %s `%s`, %s, by %s: %s\n", r.Whose, resource, strings.Join(r.Verbs, ", "), by(r.Accounts), r.text(explained))
 	}
 	return b.String()
 }
@@ -274,7 +273,7 @@ func by(accounts []string) string {
 	for i, a := range accounts {
 		out[i] = who[a]
 	}
-	return strings.Join(out, ", ")
+	return strings.Join(out, " and ")
 }
 
 // text returns the condition and the fields of a rule. The condition of a field stands once for each kind of object.

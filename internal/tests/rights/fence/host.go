@@ -104,36 +104,30 @@ func (p Path) String() string {
 	return p.Path + ", to read"
 }
 
-// HostTable returns Containers as a Markdown table.
-func HostTable() string {
+// HostList returns Containers as a Markdown list. Those that have only the host's network are one item.
+func HostList() string {
 	var b strings.Builder
-	b.WriteString("| Container | What it has of the host | Why, and what whoever has taken it over can do with it |\n|---|---|---|\n")
-	const asRoot = "writes its files as root; connects as the host does, also to what serves on `127.0.0.1` or on abstract Unix sockets"
-	first := ""
+	what := "writes its files as root; connects as the host does, also to what serves on `127.0.0.1` or on abstract Unix sockets"
+	var unprivileged, none []string
 	for _, c := range Containers {
-		row := func(has, what string) { fmt.Fprintf(&b, "| `%s` | %s | %s |\n", c.Name, has, what) }
-		switch {
+		switch name := "`" + c.Name + "`"; {
 		case c.Root && c.HostNetwork:
-			why := "as `" + first + "`"
-			if first == "" {
-				first, why = c.Name, asRoot
-			}
-			row("user 0, in the host's network", why)
+			fmt.Fprintf(&b, "- %s, user 0 in the host's network: %s\n", name, what)
+			what = "as `" + Containers[0].Name + "`"
 		case c.HostNetwork:
-			row("the host's network, as user 65532", "runs before there is a pod network; connects as the host does")
+			unprivileged = append(unprivileged, name)
 		default:
-			row("nothing", "")
+			none = append(none, name)
 		}
 		for _, capability := range c.Capabilities {
-			row("`"+capability.Name+"`", capability.Why)
+			fmt.Fprintf(&b, "  - `%s`: %s\n", capability.Name, capability.Why)
 		}
 		for _, p := range c.Paths {
-			access := "read"
-			if p.Write {
-				access = "write"
-			}
-			row(fmt.Sprintf("`%s`, to %s", p.Path, access), p.What)
+			path, access, _ := strings.Cut(p.String(), ",")
+			fmt.Fprintf(&b, "  - `%s`,%s: %s\n", path, access, p.What)
 		}
 	}
+	fmt.Fprintf(&b, "- %s, user 65532 in the host's network: run before there is a pod network; connect as the host does\n", strings.Join(unprivileged, ", "))
+	fmt.Fprintf(&b, "- %s: nothing\n", strings.Join(none, ", "))
 	return b.String()
 }

@@ -68,12 +68,11 @@ func Readable(namespace string, on func(value string) bool) map[string]bool {
 	return all
 }
 
-// ReadTable returns Reads as a Markdown table.
-func ReadTable() string {
+// ReadList returns Reads as a Markdown list.
+func ReadList() string {
 	var b strings.Builder
-	b.WriteString("| By | Verbs | What | Why, and what it tells |\n|---|---|---|---|\n")
 	for _, r := range Reads {
-		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", by([]string{r.Account}), strings.Join(r.Verbs, ", "), r.objects(), r.What)
+		fmt.Fprintf(&b, "- %s, %s %s: %s\n", by([]string{r.Account}), strings.Join(r.Verbs, ", "), r.objects(), r.What)
 	}
 	return b.String()
 }
