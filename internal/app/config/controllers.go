@@ -26,7 +26,7 @@ type RawControllers struct {
 	Compaction string `env:"COMPACTION_PERIOD" default:"" help:"How often etcd is compacted, if it is the datastore; 0 is never; empty is what the object says, else 10m."`
 	SyncLabels string `env:"SYNC_NODE_LABELS" default:"" help:"Whether Kubernetes' labels of nodes are copied to Calico's, if etcd is the datastore; empty is what the object says, else true."`
 	RawPools
-	Policy   string `env:"TORTIE_POLICY" default:"auto" help:"As the agents' variable. auto and on: policies that are invalid or select no pod get Events. off: each NetworkPolicy gets one, since it restricts nothing."`
+	Policy   string `env:"TORTIE_POLICY" default:"off" help:"off, on or auto, as the agents'. With off each NetworkPolicy has an Event, as it restricts nothing; with on and auto those that are invalid or select no pod."`
 	Rate     string `env:"TORTIE_API_RATE" default:"100" help:"How many requests a second are made at most to the datastore while there is something to clean up."`
 	LogLevel string `env:"LOG_LEVEL" default:"info" help:"Log level: debug, info, warn or error."`
 }
