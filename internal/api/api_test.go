@@ -31,6 +31,8 @@ func TestTypes(t *testing.T) {
 		{(*ConfigMap)(nil), "v1", "configmaps", true},
 		{(*WorkloadEndpoint)(nil), "projectcalico.org/v3", "workloadendpoints", true},
 		{(*Profile)(nil), "projectcalico.org/v3", "profiles", false},
+		{(*NetworkPolicy)(nil), "networking.k8s.io/v1", "networkpolicies", true},
+		{(*ClusterNetworkPolicy)(nil), "policy.networking.k8s.io/v1alpha2", "clusternetworkpolicies", false},
 	} {
 		got := c.obj.ResourceType()
 		if got.APIVersion() != c.apiVersion || got.Plural != c.plural || got.Namespaced != c.namespaced {

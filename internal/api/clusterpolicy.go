@@ -1,0 +1,98 @@
+package api
+
+// ClusterNetworkPolicy is the part of a ClusterNetworkPolicy of Kubernetes' network policy group that this project reads. Fields of
+// later versions are lost on reading, so that what must have a field and has none, such as a peer, is one of a kind that is not known.
+type ClusterNetworkPolicy struct {
+	Meta `json:"metadata"`
+	Spec ClusterNetworkPolicySpec `json:"spec"`
+}
+
+// ClusterNetworkPolicySpec says which pods the policy selects, and what becomes of their connections: the first rule that matches decides.
+type ClusterNetworkPolicySpec struct {
+	Tier string `json:"tier"`
+	// Priority within the tier: lower ones come first.
+	Priority int32                             `json:"priority"`
+	Subject  ClusterNetworkPolicySubject       `json:"subject"`
+	Ingress  []ClusterNetworkPolicyIngressRule `json:"ingress,omitempty"`
+	Egress   []ClusterNetworkPolicyEgressRule  `json:"egress,omitempty"`
+}
+
+// The tiers of a ClusterNetworkPolicy: before and after the NetworkPolicies.
+const (
+	ClusterTierAdmin    = "Admin"
+	ClusterTierBaseline = "Baseline"
+)
+
+// ClusterNetworkPolicySubject selects pods: by exactly one of the two.
+type ClusterNetworkPolicySubject struct {
+	Namespaces *LabelSelector `json:"namespaces,omitempty"`
+	Pods       *NamespacedPod `json:"pods,omitempty"`
+}
+
+// NamespacedPod selects pods by their namespaces' labels and their own.
+type NamespacedPod struct {
+	NamespaceSelector LabelSelector `json:"namespaceSelector"`
+	PodSelector       LabelSelector `json:"podSelector"`
+}
+
+// ClusterNetworkPolicyIngressRule decides on what comes from one of the peers.
+type ClusterNetworkPolicyIngressRule struct {
+	Name      string                         `json:"name,omitempty"`
+	Action    string                         `json:"action"`
+	From      []ClusterNetworkPolicyPeer     `json:"from"`
+	Protocols []ClusterNetworkPolicyProtocol `json:"protocols,omitempty"` // empty: any
+}
+
+// ClusterNetworkPolicyEgressRule decides on what goes to one of the peers.
+type ClusterNetworkPolicyEgressRule struct {
+	Name      string                         `json:"name,omitempty"`
+	Action    string                         `json:"action"`
+	To        []ClusterNetworkPolicyPeer     `json:"to"`
+	Protocols []ClusterNetworkPolicyProtocol `json:"protocols,omitempty"` // empty: any
+}
+
+// The actions of a rule.
+const (
+	ClusterPolicyAccept = "Accept"
+	ClusterPolicyDeny   = "Deny"
+	ClusterPolicyPass   = "Pass"
+)
+
+// ClusterNetworkPolicyPeer is exactly one of its fields; an ingress rule has only the first two.
+type ClusterNetworkPolicyPeer struct {
+	Namespaces  *LabelSelector `json:"namespaces,omitempty"`
+	Pods        *NamespacedPod `json:"pods,omitempty"`
+	Nodes       *LabelSelector `json:"nodes,omitempty"`
+	Networks    []string       `json:"networks,omitempty"`
+	DomainNames []string       `json:"domainNames,omitempty"`
+}
+
+// ClusterNetworkPolicyProtocol is exactly one of its fields.
+type ClusterNetworkPolicyProtocol struct {
+	TCP                  *ClusterNetworkPolicyPorts `json:"tcp,omitempty"`
+	UDP                  *ClusterNetworkPolicyPorts `json:"udp,omitempty"`
+	SCTP                 *ClusterNetworkPolicyPorts `json:"sctp,omitempty"`
+	DestinationNamedPort string                     `json:"destinationNamedPort,omitempty"`
+}
+
+// ClusterNetworkPolicyPorts are ports of a protocol.
+type ClusterNetworkPolicyPorts struct {
+	DestinationPort *ClusterNetworkPolicyPort `json:"destinationPort,omitempty"`
+}
+
+// ClusterNetworkPolicyPort is exactly one of its fields.
+type ClusterNetworkPolicyPort struct {
+	Number int32                          `json:"number,omitempty"`
+	Range  *ClusterNetworkPolicyPortRange `json:"range,omitempty"`
+}
+
+// ClusterNetworkPolicyPortRange includes both ends.
+type ClusterNetworkPolicyPortRange struct {
+	Start int32 `json:"start"`
+	End   int32 `json:"end"`
+}
+
+// ResourceType implements Resource.
+func (*ClusterNetworkPolicy) ResourceType() Type {
+	return Type{Group: "policy.networking.k8s.io", Version: "v1alpha2", Kind: "ClusterNetworkPolicy", Plural: "clusternetworkpolicies"}
+}

@@ -1,0 +1,110 @@
+package api
+
+import "encoding/json"
+
+// NetworkPolicy is the part of a Kubernetes NetworkPolicy that this project reads. What the API server writes for absent fields may be
+// missing, as in objects that never met one.
+type NetworkPolicy struct {
+	Meta `json:"metadata"`
+	Spec NetworkPolicySpec `json:"spec"`
+}
+
+// NetworkPolicySpec says which pods the policy selects and what it allows to them.
+type NetworkPolicySpec struct {
+	PodSelector LabelSelector              `json:"podSelector"`
+	Ingress     []NetworkPolicyIngressRule `json:"ingress,omitempty"`
+	Egress      []NetworkPolicyEgressRule  `json:"egress,omitempty"`
+	// PolicyTypes are the directions that the policy counts for; empty: Ingress, and Egress if there is a rule for it.
+	PolicyTypes []string `json:"policyTypes,omitempty"`
+}
+
+// NetworkPolicyIngressRule allows what comes from one of the peers to one of the ports; no peers or no ports means any.
+type NetworkPolicyIngressRule struct {
+	Ports []NetworkPolicyPort `json:"ports,omitempty"`
+	From  []NetworkPolicyPeer `json:"from,omitempty"`
+}
+
+// NetworkPolicyEgressRule allows what goes to one of the peers at one of the ports; no peers or no ports means any.
+type NetworkPolicyEgressRule struct {
+	Ports []NetworkPolicyPort `json:"ports,omitempty"`
+	To    []NetworkPolicyPeer `json:"to,omitempty"`
+}
+
+// NetworkPolicyPort is a port, a range of them, or every port of a protocol.
+type NetworkPolicyPort struct {
+	Protocol string       `json:"protocol,omitempty"` // empty: TCP
+	Port     *IntOrString `json:"port,omitempty"`
+	EndPort  *int32       `json:"endPort,omitempty"`
+}
+
+// NetworkPolicyPeer is an IPBlock, or pods by the other two.
+type NetworkPolicyPeer struct {
+	PodSelector       *LabelSelector `json:"podSelector,omitempty"`
+	NamespaceSelector *LabelSelector `json:"namespaceSelector,omitempty"`
+	IPBlock           *IPBlock       `json:"ipBlock,omitempty"`
+}
+
+// IPBlock is a CIDR without parts of it. The API server has let leading zeros and host bits pass.
+type IPBlock struct {
+	CIDR   string   `json:"cidr"`
+	Except []string `json:"except,omitempty"`
+}
+
+// The directions of a NetworkPolicy, and the protocols of its ports.
+const (
+	PolicyTypeIngress = "Ingress"
+	PolicyTypeEgress  = "Egress"
+
+	ProtocolTCP  = "TCP"
+	ProtocolUDP  = "UDP"
+	ProtocolSCTP = "SCTP"
+)
+
+// ResourceType implements Resource.
+func (*NetworkPolicy) ResourceType() Type {
+	return Type{Group: "networking.k8s.io", Version: "v1", Kind: "NetworkPolicy", Plural: "networkpolicies", Namespaced: true}
+}
+
+// LabelSelector is Kubernetes' selector of labels: all of its parts must match. An empty one matches everything.
+type LabelSelector struct {
+	MatchLabels      map[string]string          `json:"matchLabels,omitempty"`
+	MatchExpressions []LabelSelectorRequirement `json:"matchExpressions,omitempty"`
+}
+
+// LabelSelectorRequirement is a condition on one label.
+type LabelSelectorRequirement struct {
+	Key      string   `json:"key"`
+	Operator string   `json:"operator"`
+	Values   []string `json:"values,omitempty"`
+}
+
+// The operators of a LabelSelectorRequirement. NotIn and DoesNotExist match if the label is absent.
+const (
+	SelectorIn           = "In"
+	SelectorNotIn        = "NotIn"
+	SelectorExists       = "Exists"
+	SelectorDoesNotExist = "DoesNotExist"
+)
+
+// IntOrString is a number, or a name if Name is not empty.
+type IntOrString struct {
+	Number int32
+	Name   string
+}
+
+// UnmarshalJSON reads a number or a string.
+func (v *IntOrString) UnmarshalJSON(data []byte) error {
+	*v = IntOrString{}
+	if len(data) > 0 && data[0] == '"' {
+		return json.Unmarshal(data, &v.Name)
+	}
+	return json.Unmarshal(data, &v.Number)
+}
+
+// MarshalJSON writes a number or a string.
+func (v IntOrString) MarshalJSON() ([]byte, error) {
+	if v.Name != "" {
+		return json.Marshal(v.Name)
+	}
+	return json.Marshal(v.Number)
+}

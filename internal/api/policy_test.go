@@ -1,0 +1,45 @@
+package api
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// What a user writes comes back byte for byte, so that no field is lost or misnamed.
+func TestPolicyJSON(t *testing.T) {
+	for want, obj := range map[string]Resource{
+		`{"metadata":{"name":"web"},"spec":{"podSelector":{"matchLabels":{"app":"web"},"matchExpressions":[{"key":"t","operator":"In","values":["a"]}]},` +
+			`"ingress":[{"ports":[{"protocol":"UDP","port":53,"endPort":60},{"port":"http"}],` +
+			`"from":[{"podSelector":{},"namespaceSelector":{}},{"ipBlock":{"cidr":"10.0.0.0/8","except":["10.1.0.0/16"]}}]}],` +
+			`"egress":[{"to":[{"podSelector":{}}]}],"policyTypes":["Ingress","Egress"]}}`: &NetworkPolicy{},
+		`{"metadata":{"name":"a"},"spec":{"tier":"Admin","priority":7,"subject":{"namespaces":{}},` +
+			`"ingress":[{"name":"r","action":"Pass","from":[{"namespaces":{}},{"pods":{"namespaceSelector":{},"podSelector":{}}}],` +
+			`"protocols":[{"tcp":{"destinationPort":{"number":80}}},{"udp":{"destinationPort":{"range":{"start":1,"end":2}}}},{"sctp":{}},{"destinationNamedPort":"x"}]}],` +
+			`"egress":[{"action":"Deny","to":[{"nodes":{}},{"networks":["::/0"]},{"domainNames":["a.b"]}]}]}}`: &ClusterNetworkPolicy{},
+	} {
+		if err := json.Unmarshal([]byte(want), obj); err != nil {
+			t.Fatal(err)
+		}
+		got, err := json.Marshal(obj)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(want, string(got)); d != "" {
+			t.Errorf("%T (-want +got):\n%s", obj, d)
+		}
+	}
+}
+
+func TestIntOrString(t *testing.T) {
+	for text, want := range map[string]IntOrString{`80`: {Number: 80}, `"80"`: {Name: "80"}, `""`: {}} {
+		got := IntOrString{Number: 1, Name: "old"}
+		if err := json.Unmarshal([]byte(text), &got); err != nil || got != want {
+			t.Errorf("%s: %+v, %v, want %+v", text, got, err, want)
+		}
+	}
+	if err := json.Unmarshal([]byte(`1.5`), &IntOrString{}); err == nil {
+		t.Error("a fraction was taken")
+	}
+}
