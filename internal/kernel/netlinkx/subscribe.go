@@ -67,6 +67,16 @@ const (
 // place; but not for what this connection changes by batches. The kernel sorts this out: a routing daemon's other changes
 // cost nothing. What comes without end wakes five times a second.
 func (c *Conn) SubscribeToOthers(ctx context.Context, events Events, protocols ...Protocol) (<-chan struct{}, error) {
+	return c.subscribeToOthers(ctx, events, protocols, &pace{interval: wakeInterval, burst: promptWakes})
+}
+
+// SubscribeToRoutes is Subscribe for the routes of the main table with these protocols, or put in another's place, by others than this
+// connection. It wakes at once, however often that is.
+func (c *Conn) SubscribeToRoutes(ctx context.Context, protocols ...Protocol) (<-chan struct{}, error) {
+	return c.subscribeToOthers(ctx, RouteEvents, protocols, nil)
+}
+
+func (c *Conn) subscribeToOthers(ctx context.Context, events Events, protocols []Protocol, p *pace) (<-chan struct{}, error) {
 	var filter []unix.SockFilter
 	err := c.direct.with(c.ns, func(s *nlmsg.Socket) error {
 		filter = othersFilter(s.Port, protocols)
@@ -75,7 +85,7 @@ func (c *Conn) SubscribeToOthers(ctx context.Context, events Events, protocols .
 	if err != nil {
 		return nil, fmt.Errorf("subscribe to netlink events: %w", err)
 	}
-	return c.subscribe(ctx, events, filter, &pace{interval: wakeInterval, burst: promptWakes})
+	return c.subscribe(ctx, events, filter, p)
 }
 
 func (c *Conn) subscribe(ctx context.Context, events Events, filter []unix.SockFilter, p *pace) (<-chan struct{}, error) {
