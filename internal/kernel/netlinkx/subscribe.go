@@ -70,10 +70,9 @@ func (c *Conn) SubscribeToOthers(ctx context.Context, events Events, protocols .
 	return c.subscribeToOthers(ctx, events, protocols, &pace{interval: wakeInterval, burst: promptWakes})
 }
 
-// SubscribeToRoutes is Subscribe for the routes of the main table with these protocols, or put in another's place, by others than this
-// connection. It wakes at once, however often that is.
-func (c *Conn) SubscribeToRoutes(ctx context.Context, protocols ...Protocol) (<-chan struct{}, error) {
-	return c.subscribeToOthers(ctx, RouteEvents, protocols, nil)
+// SubscribeToOthersAtOnce is SubscribeToOthers that wakes at once, however often that is.
+func (c *Conn) SubscribeToOthersAtOnce(ctx context.Context, events Events, protocols ...Protocol) (<-chan struct{}, error) {
+	return c.subscribeToOthers(ctx, events, protocols, nil)
 }
 
 func (c *Conn) subscribeToOthers(ctx context.Context, events Events, protocols []Protocol, p *pace) (<-chan struct{}, error) {
