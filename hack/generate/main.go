@@ -62,10 +62,6 @@ func run(o options) error {
 	if err != nil {
 		return err
 	}
-	second[fieldsPath], err = fields()
-	if err != nil {
-		return err
-	}
 	second[manifestPath], err = manifest(o)
 	if err != nil {
 		return err

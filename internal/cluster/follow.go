@@ -52,7 +52,9 @@ type source[T any] struct {
 	optional bool
 	// proof: without this stream nothing is known to be up to date.
 	proof bool
-	trim  func(*T) // may be nil
+	// doubtful: a list without most of what there was is believed only if another request brings the same.
+	doubtful bool
+	trim     func(*T) // may be nil
 }
 
 // follower keeps an object store up to date.
@@ -60,6 +62,7 @@ type follower struct {
 	name         string
 	log          *slog.Logger
 	full         func() bool
+	ctx          context.Context // of run: stores are not given it
 	await        <-chan struct{}
 	listAndWatch func(context.Context) error
 	absent       func() error // nil: the kind's definition must be installed
@@ -84,11 +87,15 @@ func follow[T any](w *feed, src source[T], into *objectStore[T]) (*follower, err
 	f := &follower{name: src.name, log: w.log, full: into.isFull, await: into.full}
 	// The reflector waits in some cases and not in others: see pace, which does in all.
 	backoff := &kwait.Backoff{Duration: minPause, Cap: minPause, Factor: 1, Jitter: 0.5, Steps: 1}
-	r := cache.NewReflectorWithOptions(listWatch(w, src, client, f), nil, into, cache.ReflectorOptions{Name: src.name, TypeDescription: src.name, Backoff: backoff})
+	var store cache.ReflectorStore = into
+	if src.doubtful {
+		store = &doubtfulStore[T]{objectStore: into, by: f, again: listAgain(&src, client), pause: wait.Backoff{First: firstDoubt, Most: mostDoubt}}
+	}
+	r := cache.NewReflectorWithOptions(listWatch(w, src, client, f), nil, store, cache.ReflectorOptions{Name: src.name, TypeDescription: src.name, Backoff: backoff})
 	r.WatchListPageSize = src.pages
 	f.listAndWatch = r.ListAndWatchWithContext
 	if src.optional {
-		f.absent = func() error { return into.Replace(nil, "") }
+		f.absent = func() error { return store.Replace(nil, "") }
 	}
 	return f, nil
 }
@@ -149,7 +156,8 @@ func (src *source[T]) prepare(o *object[T]) {
 // run follows until ctx ends.
 func (f *follower) run(ctx context.Context) {
 	ctx = klog.NewContext(ctx, klog.Logger{}) // client-go's own log: note says what there is to say
-	var since time.Time                       // since when the kind's definition is missing; zero: it is not
+	f.ctx = ctx
+	var since time.Time // since when the kind's definition is missing; zero: it is not
 	for ctx.Err() == nil {
 		pause := minPause
 		if err := f.listAndWatch(ctx); f.absent == nil || !missing(err) {

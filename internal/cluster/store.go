@@ -14,6 +14,8 @@ type objectStore[T any] struct {
 	same func(before, after *T) bool
 	// changed is told of each object that came, went, or is not the same any more.
 	changed func(*T)
+	// listed is told of each complete list, after what it changed; may be nil.
+	listed func()
 
 	mu      sync.RWMutex
 	objects map[string]*object[T]
@@ -92,6 +94,9 @@ func (s *objectStore[T]) Replace(list []any, _ string) error {
 			s.changed(&o.value)
 		}
 	}
+	if s.listed != nil {
+		s.listed()
+	}
 	return nil
 }
 
@@ -127,6 +132,30 @@ func (s *objectStore[T]) get(name string) *T {
 		return &o.value
 	}
 	return nil
+}
+
+// keys returns what the objects are called, also those that could never be read.
+func (s *objectStore[T]) keys() map[string]bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	keys := make(map[string]bool, len(s.objects))
+	for k := range s.objects {
+		keys[k] = true
+	}
+	return keys
+}
+
+// each returns the objects that could be read at some time, in no particular order. They are not to be changed.
+func (s *objectStore[T]) each() []*T {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	out := make([]*T, 0, len(s.objects))
+	for _, o := range s.objects {
+		if o.usable() {
+			out = append(out, &o.value)
+		}
+	}
+	return out
 }
 
 // usable is false of no object, and of one that could never be read.

@@ -1,0 +1,92 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/tortie-net/tortie/internal/app/wait"
+)
+
+const (
+	// fewObjects is up to how many objects of a kind may be gone at once without a doubt.
+	fewObjects = 10
+	// firstDoubt and mostDoubt bound the pause before the second list.
+	firstDoubt, mostDoubt = time.Second, 30 * time.Second
+)
+
+// doubtfulStore keeps what it knows when a list lacks most of it, until another request brings the same: an API server that has just come
+// back, or reads from a member of etcd that is behind or empty, lists less than there is. What a watch says to be deleted is deleted.
+type doubtfulStore[T any] struct {
+	*objectStore[T]
+	by    *follower
+	again func(context.Context) ([]*object[T], error)
+	pause wait.Backoff
+}
+
+// Replace implements cache.ReflectorStore. With an error nothing is changed, and reflectors list again.
+func (s *doubtfulStore[T]) Replace(list []any, revision string) error {
+	known := s.keys()
+	left := make([]*object[T], 0, len(list))
+	for _, obj := range list {
+		if o, ok := obj.(*object[T]); ok {
+			left = append(left, o)
+		}
+	}
+	if gone := missingOf(known, left); mostGone(len(known), gone) {
+		if err := s.confirm(known, gone); err != nil {
+			s.by.note(s.by.ctx, err)
+			return err
+		}
+	}
+	s.pause.Reset()
+	return s.objectStore.Replace(list, revision)
+}
+
+func (s *doubtfulStore[T]) confirm(known map[string]bool, gone int) error {
+	log := s.by.log.With("kind", s.by.name, "known", len(known), "missing", gone)
+	log.Warn("list of the API server lacks most objects; what was known stays in force until a second list says the same")
+	if !wait.Sleep(s.by.ctx, s.pause.Next()) {
+		return context.Cause(s.by.ctx)
+	}
+	second, err := s.again(s.by.ctx)
+	if err != nil {
+		return fmt.Errorf("second list: %w", err)
+	}
+	if missing := missingOf(known, second); !mostGone(len(known), missing) {
+		return fmt.Errorf("lists disagree: one lacks %d of %d known objects, the next %d", gone, len(known), missing)
+	}
+	log.Info("second list of the API server lacks most objects too: they are gone")
+	return nil
+}
+
+// mostGone reports that more objects are gone than clusters lose at once.
+func mostGone(known, gone int) bool { return known > fewObjects && gone > known/2 }
+
+// missingOf counts which of the known objects a list lacks.
+func missingOf[T any](known map[string]bool, list []*object[T]) int {
+	found := map[string]bool{}
+	for _, o := range list {
+		if k := key(o.meta()); known[k] {
+			found[k] = true
+		}
+	}
+	return len(known) - len(found)
+}
+
+// listAgain asks for a source's objects past the API server's cache.
+func listAgain[T any](src *source[T], client rest.Interface) func(context.Context) ([]*object[T], error) {
+	return func(ctx context.Context) ([]*object[T], error) {
+		list, err := src.request(client, metav1.ListOptions{}, asPartialList).Do(ctx).Get()
+		if src.optional && missing(err) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		return list.(*objectList[T]).Items, nil
+	}
+}

@@ -1,0 +1,169 @@
+package cluster
+
+import (
+	"encoding/json"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/policy"
+)
+
+// policyPod is what policies depend on of a Pod, or of the metadata of one. Ten thousand are kept.
+type policyPod struct {
+	meta api.Meta // of it only what names the object, and a bookmark's annotation
+	// pod is nil for a Pod without a network of its own, and for one that has finished.
+	pod     *policy.Pod
+	created int64 // seconds
+}
+
+// GetMeta implements api.Resource.
+func (p *policyPod) GetMeta() *api.Meta { return &p.meta }
+
+// ResourceType implements api.Resource.
+func (*policyPod) ResourceType() api.Type { return (*api.Pod)(nil).ResourceType() }
+
+// policyPodObject has the fields of a Pod that are read.
+type policyPodObject struct {
+	Meta api.Meta `json:"metadata"`
+	Spec struct {
+		HostNetwork    bool                  `json:"hostNetwork"`
+		Containers     []policyContainer     `json:"containers"`
+		InitContainers []policyInitContainer `json:"initContainers"`
+	} `json:"spec"`
+	Status api.PodStatus `json:"status"`
+}
+
+type policyContainer struct {
+	Ports []api.ContainerPort `json:"ports"`
+}
+
+type policyInitContainer struct {
+	policyContainer
+	RestartPolicy string `json:"restartPolicy"`
+}
+
+// UnmarshalJSON reads a Pod, or the metadata of one.
+func (p *policyPod) UnmarshalJSON(data []byte) error {
+	var obj policyPodObject
+	if err := json.Unmarshal(data, &obj); err != nil {
+		return err
+	}
+	*p = newPolicyPod(&obj)
+	return nil
+}
+
+func newPolicyPod(obj *policyPodObject) policyPod {
+	m := &obj.Meta
+	p := policyPod{meta: named(m)}
+	if created, err := time.Parse(time.RFC3339, m.CreationTimestamp); err == nil {
+		p.created = created.Unix()
+	}
+	if obj.Spec.HostNetwork || finished(obj) {
+		return p
+	}
+	p.pod = &policy.Pod{
+		PodKey: policy.PodKey{Namespace: p.meta.Namespace, Name: p.meta.Name}, UID: m.UID, Labels: sharedLabels(m.Labels),
+		Addresses: podAddresses(obj), Ports: namedPorts(obj),
+	}
+	// The plugin is given the UID of the static pod that a mirror shows: the annotation has it.
+	if static := m.Annotations[api.AnnotationMirrorPod]; static != "" {
+		p.pod.UID = static
+	}
+	return p
+}
+
+// named keeps what reflectors and stores need of an object's metadata.
+func named(m *api.Meta) api.Meta {
+	kept := api.Meta{Namespace: shared(m.Namespace), Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion}
+	if end, ok := m.Annotations[metav1.InitialEventsAnnotationKey]; ok {
+		kept.Annotations = map[string]string{metav1.InitialEventsAnnotationKey: end}
+	}
+	return kept
+}
+
+func sharedLabels(labels map[string]string) map[string]string {
+	if len(labels) == 0 {
+		return nil
+	}
+	kept := make(map[string]string, len(labels))
+	for key, value := range labels {
+		kept[shared(key)] = shared(value)
+	}
+	return kept
+}
+
+// finished reports that a Pod has no address any more, or that it may be another's. One that is being deleted keeps its place until
+// the plugin has released the address.
+func finished(obj *policyPodObject) bool {
+	ip, noted := obj.Meta.Annotations[api.AnnotationPodIP]
+	return obj.Status.Phase == "Succeeded" || obj.Status.Phase == "Failed" || obj.Meta.DeletionTimestamp != "" && noted && ip == ""
+}
+
+// podAddresses returns what the plugin has noted, which is there a second before the kubelet's report; without a note the report.
+func podAddresses(obj *policyPodObject) []netip.Addr {
+	all, several := obj.Meta.Annotations[api.AnnotationPodIPs]
+	one, single := obj.Meta.Annotations[api.AnnotationPodIP]
+	if several || single {
+		if found := addresses(strings.Split(all, ",")); len(found) > 0 {
+			return found
+		}
+		return addresses([]string{one})
+	}
+	texts := make([]string, 0, len(obj.Status.PodIPs)+1)
+	for _, ip := range obj.Status.PodIPs {
+		texts = append(texts, ip.IP)
+	}
+	return addresses(append(texts, obj.Status.PodIP))
+}
+
+// addresses reads addresses in any notation, with a prefix length or without, ascending and each once. What is none is left out.
+func addresses(texts []string) []netip.Addr {
+	var found []netip.Addr
+	for _, text := range texts {
+		text, _, _ = strings.Cut(strings.TrimSpace(text), "/")
+		if a, err := netip.ParseAddr(text); err == nil {
+			found = append(found, a.Unmap().WithZone(""))
+		}
+	}
+	slices.SortFunc(found, netip.Addr.Compare)
+	return slices.Clip(slices.Compact(found))
+}
+
+// protocols are the numbers of the protocols that containers' ports have.
+var protocols = map[string]uint8{"": 6, "TCP": 6, "UDP": 17, "SCTP": 132}
+
+// namedPorts returns the named ports of containers, and of init containers that go on running beside them.
+func namedPorts(obj *policyPodObject) []policy.NamedPort {
+	var named []policy.NamedPort
+	add := func(c policyContainer) {
+		for _, port := range c.Ports {
+			if number, known := protocols[port.Protocol]; known && port.Name != "" {
+				named = append(named, policy.NamedPort{Name: shared(port.Name), Protocol: number, Port: port.ContainerPort})
+			}
+		}
+	}
+	for _, c := range obj.Spec.Containers {
+		add(c)
+	}
+	for _, c := range obj.Spec.InitContainers {
+		if c.RestartPolicy == "Always" {
+			add(c.policyContainer)
+		}
+	}
+	return slices.Clip(named)
+}
+
+func samePolicyPod(a, b *policyPod) bool { return a.created == b.created && samePodOf(a.pod, b.pod) }
+
+func samePodOf(a, b *policy.Pod) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.UID == b.UID && maps.Equal(a.Labels, b.Labels) && slices.Equal(a.Addresses, b.Addresses) && slices.Equal(a.Ports, b.Ports)
+}

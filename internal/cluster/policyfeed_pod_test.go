@@ -1,0 +1,197 @@
+package cluster
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tortie-net/tortie/internal/policy"
+)
+
+// podText is a Pod as the API server sends it.
+func podText(meta, spec, status string) string {
+	return fmt.Sprintf(`{"kind":"Pod","apiVersion":"v1","metadata":{"name":"p","namespace":"ns","uid":"u","resourceVersion":"1",
+		"creationTimestamp":"2026-11-23T07:00:00Z"%s},"spec":{%s},"status":{%s}}`, meta, spec, status)
+}
+
+func noted(annotations string) string { return `,"annotations":{` + annotations + `}` }
+
+const (
+	podIP  = `"cni.projectcalico.org/podIP":`
+	podIPs = `"cni.projectcalico.org/podIPs":`
+)
+
+func TestPodsAsPoliciesSeeThem(t *testing.T) {
+	const reported = `"phase":"Running","podIP":"10.9.9.9","podIPs":[{"ip":"10.9.9.9"},{"ip":"fd00::99"}]`
+	for name, c := range map[string]struct {
+		meta, spec, status string
+		want               string // addresses; "none": no pod
+	}{
+		"both notes":                      {noted(podIP + `"10.0.0.1/32",` + podIPs + `"10.0.0.1/32,fd00::1/128"`), "", reported, "[10.0.0.1 fd00::1]"},
+		"one note":                        {noted(podIP + `"10.0.0.1/32"`), "", "", "[10.0.0.1]"},
+		"an empty list and an address":    {noted(podIPs + `"",` + podIP + `"10.0.0.1/32"`), "", "", "[10.0.0.1]"},
+		"another notation":                {noted(podIPs + `"::ffff:10.0.0.1, FD00:0::1"`), "", "", "[10.0.0.1 fd00::1]"},
+		"nonsense beside an address":      {noted(podIPs + `"10.0.0.1,x"`), "", "", "[10.0.0.1]"},
+		"reported":                        {"", "", reported, "[10.9.9.9 fd00::99]"},
+		"not connected yet":               {"", "", `"phase":"Pending"`, "[]"},
+		"released, and another container": {noted(podIP + `"",` + podIPs + `""`), "", reported, "[]"},
+		"network of the host":             {"", `"hostNetwork":true`, reported, "none"},
+		"succeeded":                       {noted(podIP + `"10.0.0.1/32"`), "", `"phase":"Succeeded"`, "none"},
+		"failed":                          {noted(podIP + `"10.0.0.1/32"`), "", `"phase":"Failed"`, "none"},
+		"terminating":                     {`,"deletionTimestamp":"2026-11-23T07:01:00Z"` + noted(podIP+`"10.0.0.1/32"`), "", reported, "[10.0.0.1]"},
+		"terminating without a note":      {`,"deletionTimestamp":"2026-11-23T07:01:00Z"`, "", reported, "[10.9.9.9 fd00::99]"},
+		"terminating and released":        {`,"deletionTimestamp":"2026-11-23T07:01:00Z"` + noted(podIP+`""`), "", reported, "none"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var p policyPod
+			if err := json.Unmarshal([]byte(podText(c.meta, c.spec, c.status)), &p); err != nil {
+				t.Fatal(err)
+			}
+			got := "none"
+			if p.pod != nil {
+				got = fmt.Sprint(p.pod.Addresses)
+			}
+			if got != c.want {
+				t.Errorf("%s, want %s", got, c.want)
+			}
+			if p.meta.Name != "p" || p.meta.Namespace != "ns" || p.meta.UID != "u" || p.created == 0 {
+				t.Errorf("%+v", p)
+			}
+		})
+	}
+}
+
+func TestPodsPortsAndIdentity(t *testing.T) {
+	text := podText(`,"labels":{"app":"web"},"annotations":{"kubernetes.io/config.mirror":"static"}`, `"containers":[{"ports":[
+		{"name":"http","containerPort":80},{"name":"dns","protocol":"UDP","containerPort":53},{"containerPort":81},{"name":"odd","protocol":"X","containerPort":9}]}],
+		"initContainers":[{"ports":[{"name":"once","containerPort":1}]},{"restartPolicy":"Always","ports":[{"name":"side","protocol":"SCTP","containerPort":2}]}]`, "")
+	var p policyPod
+	if err := json.Unmarshal([]byte(text), &p); err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprint(p.pod.Ports); got != "[{http 6 80} {dns 17 53} {side 132 2}]" {
+		t.Error(got)
+	}
+	if p.pod.UID != "static" || p.meta.UID != "u" || p.pod.Labels["app"] != "web" {
+		t.Errorf("%+v", p.pod)
+	}
+}
+
+// knownPod is a pod as a watch brings it: its name is that of the key, and the UID too unless one is given.
+func knownPod(name string, created int64, addrs ...string) *policyPod {
+	name, uid, _ := strings.Cut(name, "#")
+	p := &policy.Pod{PodKey: policy.PodKey{Namespace: "ns", Name: name}, UID: name + uid}
+	for _, a := range addrs {
+		p.Addresses = append(p.Addresses, netip.MustParseAddr(a))
+	}
+	return &policyPod{pod: p, created: created}
+}
+
+// tableStep is one change of a podTable, and what is to be seen after it.
+type tableStep struct {
+	name  string
+	pod   *policyPod // nil: gone
+	local bool
+	want  string // pods with addresses, then what changed; "*" if pods of this node did
+}
+
+func TestPodTable(t *testing.T) {
+	for name, steps := range map[string][]tableStep{
+		"life of another node's pod": {
+			{"a", knownPod("a", 1), false, " / "}, // without an address it matters to nobody
+			{"a", knownPod("a", 1, "10.0.0.1"), false, "a[10.0.0.1] / a"},
+			{"a", knownPod("a", 1, "10.0.0.1"), false, "a[10.0.0.1] / "},
+			{"a", nil, false, " / a"},
+		},
+		"life of an own pod": {
+			{"a", knownPod("a", 1), true, "a[] / *"},
+			{"a", knownPod("a", 1, "10.0.0.1"), true, "a[10.0.0.1] / *"},
+			{"a", nil, true, " / *"},
+		},
+		"another pod of the same name": {
+			{"a", knownPod("a#1", 1, "10.0.0.1"), false, "a[10.0.0.1] / a"},
+			{"a", knownPod("a#2", 2, "10.0.0.1"), false, "a[10.0.0.1] / a"},
+			{"a", knownPod("a#2", 2, "10.0.0.1"), true, "a[10.0.0.1] / *"},
+		},
+		"the newest has the address, in either order": {
+			{"old", knownPod("old", 1, "10.0.0.1", "10.0.0.2"), false, "old[10.0.0.1 10.0.0.2] / old"},
+			{"new", knownPod("new", 2, "10.0.0.1"), false, "new[10.0.0.1] old[10.0.0.2] / new old"},
+			{"older", knownPod("older", 0, "10.0.0.1"), false, "new[10.0.0.1] old[10.0.0.2] / "},
+			{"new", nil, false, "old[10.0.0.1 10.0.0.2] / new old"},
+			{"old", nil, false, "older[10.0.0.1] / old older"},
+		},
+		"of the same age that with the greater UID": {
+			{"b", knownPod("b", 1, "10.0.0.1"), false, "b[10.0.0.1] / b"},
+			{"a", knownPod("a", 1, "10.0.0.1"), false, "b[10.0.0.1] / "},
+			{"c", knownPod("c", 1, "10.0.0.1"), false, "c[10.0.0.1] / b c"},
+		},
+		"an own pod loses its address": {
+			{"own", knownPod("own", 1, "10.0.0.1"), true, "own[10.0.0.1] / *"},
+			{"new", knownPod("new", 2, "10.0.0.1"), false, "new[10.0.0.1] own[] / * new"},
+			{"new", knownPod("new", 2, "10.0.0.2"), false, "new[10.0.0.2] own[10.0.0.1] / * new"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			table, view := newPodTable(), map[policy.PodKey]*policy.Pod{}
+			for i, s := range steps {
+				table.set(policy.PodKey{Namespace: "ns", Name: s.name}, s.pod, s.local)
+				if got := takeAll(table, view); got != s.want {
+					t.Errorf("step %d: %q, want %q", i, got, s.want)
+				}
+			}
+			if len(table.claims) > len(view)+1 {
+				t.Errorf("claims left: %v", table.claims)
+			}
+		})
+	}
+}
+
+// takeAll describes the pods and what changed.
+func takeAll(table *podTable, view map[policy.PodKey]*policy.Pod) string {
+	changed, local := table.take(view)
+	var pods, names []string
+	for _, key := range slices.SortedFunc(maps.Keys(view), comparePodKeys) {
+		pods = append(pods, key.Name+fmt.Sprint(view[key].Addresses))
+	}
+	if local {
+		names = append(names, "*")
+	}
+	for _, key := range changed {
+		names = append(names, key.Name)
+	}
+	return strings.Join(pods, " ") + " / " + strings.Join(names, " ")
+}
+
+// Whatever the order in which claims come and go, the same is shown.
+func TestPodTableForgetsHowItCame(t *testing.T) {
+	pods := []*policyPod{
+		knownPod("a", 1, "10.0.0.1", "10.0.0.2"), knownPod("b", 2, "10.0.0.2", "10.0.0.3"), knownPod("c", 2, "10.0.0.3", "10.0.0.1"), knownPod("d", 3, "10.0.0.4"),
+	}
+	var want string
+	for from := range pods {
+		table, view := newPodTable(), map[policy.PodKey]*policy.Pod{}
+		for i := range pods {
+			p := pods[(from+i)%len(pods)]
+			table.set(p.pod.PodKey, p, false)
+			takeAll(table, view)
+		}
+		table.set(pods[3].pod.PodKey, nil, false)
+		got, _, _ := strings.Cut(takeAll(table, view), "/")
+		if want == "" {
+			want = got
+		}
+		if got != want || got != "b[10.0.0.2] c[10.0.0.3 10.0.0.1] " {
+			t.Errorf("from %d: %q, then %q", from, want, got)
+		}
+		for _, p := range pods {
+			table.set(p.pod.PodKey, nil, false)
+		}
+		if takeAll(table, view); len(view)+len(table.pods)+len(table.claims) != 0 {
+			t.Errorf("left: %v %v", view, table)
+		}
+	}
+}
