@@ -1,0 +1,102 @@
+package policytest
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
+
+// Cluster is what an API server has. An address is that of at most one pod that has not finished.
+type Cluster struct {
+	Namespaces             []api.Namespace
+	Nodes                  []api.Node
+	Pods                   []api.Pod
+	NetworkPolicies        []api.NetworkPolicy
+	ClusterNetworkPolicies []api.ClusterNetworkPolicy
+}
+
+// String is the cluster as YAML.
+func (c *Cluster) String() string {
+	text, err := yaml.Marshal(c)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+// Packet is the first one of a connection. Port is that of the destination, 0 where the protocol has none.
+type Packet struct {
+	From, To netip.Addr
+	Protocol uint8
+	Port     uint16
+}
+
+// String is such as "10.0.0.1 -> 10.0.0.2 TCP 80".
+func (p Packet) String() string {
+	return fmt.Sprintf("%s -> %s %s %d", p.From, p.To, protocolName(p.Protocol), p.Port)
+}
+
+// The numbers of IP's protocols.
+const (
+	ICMP   = 1
+	TCP    = 6
+	UDP    = 17
+	ICMPv6 = 58
+	SCTP   = 132
+	// Other and the next are those that RFC 3692 leaves to experiments.
+	Other = 253
+)
+
+func protocolName(number uint8) string {
+	for _, name := range []string{"TCP", "UDP", "SCTP"} {
+		if protocolNumber(name) == number {
+			return name
+		}
+	}
+	return fmt.Sprint(number)
+}
+
+// protocolNumber is that of a protocol which has ports, 0 for other names.
+func protocolNumber(name string) uint8 {
+	return map[string]uint8{"TCP": TCP, "UDP": UDP, "SCTP": SCTP}[name]
+}
+
+// Finished reports whether a pod has no address any more: all its containers ended for good, or its network was taken down.
+func Finished(pod *api.Pod) bool {
+	podIP, annotated := pod.Annotations[api.AnnotationPodIP]
+	return pod.Status.Phase == "Succeeded" || pod.Status.Phase == "Failed" || pod.DeletionTimestamp != "" && annotated && podIP == ""
+}
+
+// Addresses are those of a pod: what the CNI plugin wrote down, else what the kubelet reported.
+func Addresses(pod *api.Pod) (addresses []netip.Addr) {
+	if text := pod.Annotations[api.AnnotationPodIPs]; text != "" {
+		for cidr := range strings.SplitSeq(text, ",") {
+			addresses = append(addresses, netip.MustParsePrefix(cidr).Addr())
+		}
+		return addresses
+	}
+	for _, ip := range pod.Status.PodIPs {
+		addresses = append(addresses, netip.MustParseAddr(ip.IP))
+	}
+	return addresses
+}
+
+// PodAt returns the pod with a network of its own that has an address, nil if there is none.
+func (c *Cluster) PodAt(a netip.Addr) *api.Pod {
+	for i := range c.Pods {
+		pod := &c.Pods[i]
+		if pod.Spec.HostNetwork || Finished(pod) {
+			continue
+		}
+		for _, own := range Addresses(pod) {
+			if own == a {
+				return pod
+			}
+		}
+	}
+	return nil
+}

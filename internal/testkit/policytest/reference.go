@@ -1,0 +1,187 @@
+package policytest
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
+
+// Decision is what policy says of a packet on one of its ends.
+type Decision struct {
+	Allow bool
+	// Kind, Namespace and Name are those of the policy that decided, all empty if none did.
+	Kind, Namespace, Name string
+	// Rule is the index of the rule that decided, among those of its direction; -1 if the pod is isolated and no rule matches.
+	Rule int
+}
+
+// side is one end of a connection, as the pod there sees it.
+type side struct {
+	pod     *api.Pod
+	ingress bool
+	peer    netip.Addr
+	Packet
+}
+
+// Allowed judges both ends of a connection. What an end is that no pod has, is not asked. The node of a pod may always open connections to it,
+// and a pod to itself.
+func (c *Cluster) Allowed(p Packet) bool {
+	from, to := c.PodAt(p.From), c.PodAt(p.To)
+	if from != nil && from == to || to != nil && c.onOwnNode(to, p.From) {
+		return true
+	}
+	return (from == nil || c.Judge(from, false, p).Allow) && (to == nil || c.Judge(to, true, p).Allow)
+}
+
+func (c *Cluster) onOwnNode(pod *api.Pod, a netip.Addr) bool {
+	return slices.ContainsFunc(c.Nodes, func(n api.Node) bool { return n.Name == pod.Spec.NodeName && isNodes(&n, a) })
+}
+
+// Judge says what the policies of one pod decide: "the Admin tier takes precedence", "v1.NetworkPolicy always makes a final decision for
+// selected pods", then the Baseline tier, then "all pods can communicate with each other".
+func (c *Cluster) Judge(pod *api.Pod, ingress bool, p Packet) Decision {
+	s := side{pod: pod, ingress: ingress, peer: p.To, Packet: p}
+	if ingress {
+		s.peer = p.From
+	}
+	if d, decided := c.judgeTier("Admin", s); decided {
+		return d
+	}
+	if d, isolated := c.judgeNetworkPolicies(s); isolated {
+		return d
+	}
+	if d, decided := c.judgeTier("Baseline", s); decided {
+		return d
+	}
+	return Decision{Allow: true, Rule: -1}
+}
+
+// judgeNetworkPolicies: a pod that any policy selects for the direction is isolated, and then only what a rule of any of them says is allowed.
+// Who decided is, as the order has no meaning, the first by name. A policy of which nobody can tell whom it selects isolates its whole namespace.
+func (c *Cluster) judgeNetworkPolicies(s side) (d Decision, isolated bool) {
+	policies := slices.SortedFunc(slices.Values(c.NetworkPolicies), func(a, b api.NetworkPolicy) int { return cmp.Compare(a.Name, b.Name) })
+	for _, policy := range policies {
+		closed := !readable(&policy.Spec.PodSelector)
+		if policy.Namespace != s.pod.Namespace || !isolates(&policy, s.ingress) || !closed && !selects(&policy.Spec.PodSelector, s.pod.Labels) {
+			continue
+		}
+		rule := -1
+		if !closed {
+			rule = c.ruleThatAllows(&policy, s)
+		}
+		if rule >= 0 || !isolated {
+			d = Decision{Allow: rule >= 0, Kind: "NetworkPolicy", Namespace: policy.Namespace, Name: policy.Name, Rule: rule}
+		}
+		if isolated = true; rule >= 0 {
+			return d, true
+		}
+	}
+	return d, isolated
+}
+
+// isolates applies the default of policyTypes: "policies that contain an egress section are assumed to affect egress, and all policies are
+// assumed to affect ingress". A type that is none counts as both.
+func isolates(policy *api.NetworkPolicy, ingress bool) bool {
+	if len(policy.Spec.PolicyTypes) == 0 {
+		return ingress || len(policy.Spec.Egress) > 0
+	}
+	other := "Ingress"
+	if ingress {
+		other = "Egress"
+	}
+	return slices.ContainsFunc(policy.Spec.PolicyTypes, func(t string) bool { return t != other })
+}
+
+func (c *Cluster) ruleThatAllows(policy *api.NetworkPolicy, s side) int {
+	if s.ingress {
+		return slices.IndexFunc(policy.Spec.Ingress, func(r api.NetworkPolicyIngressRule) bool {
+			return c.ruleMatches(policy.Namespace, r.From, r.Ports, s)
+		})
+	}
+	return slices.IndexFunc(policy.Spec.Egress, func(r api.NetworkPolicyEgressRule) bool {
+		return c.ruleMatches(policy.Namespace, r.To, r.Ports, s)
+	})
+}
+
+// ruleMatches: "the traffic must match both ports and from", either matches everything if it is empty.
+func (c *Cluster) ruleMatches(namespace string, peers []api.NetworkPolicyPeer, ports []api.NetworkPolicyPort, s side) bool {
+	return (len(peers) == 0 || slices.ContainsFunc(peers, func(p api.NetworkPolicyPeer) bool { return c.peerMatches(namespace, p, s) })) &&
+		(len(ports) == 0 || slices.ContainsFunc(ports, func(p api.NetworkPolicyPort) bool { return c.portMatches(p, s) }))
+}
+
+// peerMatches: a peer that is no valid one matches nothing.
+func (c *Cluster) peerMatches(namespace string, p api.NetworkPolicyPeer, s side) bool {
+	if p.IPBlock != nil {
+		return p.PodSelector == nil && p.NamespaceSelector == nil && blockMatches(p.IPBlock, s.peer)
+	}
+	pod := c.PodAt(s.peer)
+	if pod == nil || p.PodSelector == nil && p.NamespaceSelector == nil {
+		return false
+	}
+	if p.NamespaceSelector == nil && pod.Namespace != namespace {
+		return false
+	}
+	return (p.NamespaceSelector == nil || selects(p.NamespaceSelector, c.namespaceLabels(pod.Namespace))) &&
+		(p.PodSelector == nil || selects(p.PodSelector, pod.Labels))
+}
+
+// blockMatches: what is excepted from a block must be readable as well, or more than its author meant would match.
+func blockMatches(b *api.IPBlock, a netip.Addr) bool {
+	block, ok := parseCIDR(b.CIDR)
+	matches := ok && block.Contains(a)
+	for _, text := range b.Except {
+		except, ok := parseCIDR(text)
+		matches = matches && ok && !except.Contains(a)
+	}
+	return matches
+}
+
+// portMatches: "only traffic on the specified protocol AND port will be matched", TCP if there is none, each port of it if there is no port.
+func (c *Cluster) portMatches(p api.NetworkPolicyPort, s side) bool {
+	protocol := protocolNumber(cmp.Or(p.Protocol, "TCP"))
+	switch {
+	case protocol == 0 || protocol != s.Protocol:
+		return false
+	case p.Port == nil:
+		return p.EndPort == nil
+	case p.Port.Name != "":
+		return p.EndPort == nil && c.declares(s.To, p.Port.Name, protocol, s.Port)
+	case p.Port.Number < 1 || p.Port.Number > 65535:
+		return false
+	case p.EndPort != nil:
+		return *p.EndPort <= 65535 && p.Port.Number <= int32(s.Port) && int32(s.Port) <= *p.EndPort
+	}
+	return p.Port.Number == int32(s.Port)
+}
+
+// declares reports whether the pod that has an address declares a port by that name.
+func (c *Cluster) declares(a netip.Addr, name string, protocol uint8, port uint16) bool {
+	pod := c.PodAt(a)
+	if pod == nil {
+		return false
+	}
+	for _, container := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		for _, p := range container.Ports {
+			declared := protocolNumber(cmp.Or(p.Protocol, "TCP"))
+			if p.Name == name && declared == protocol && p.ContainerPort == port {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (c *Cluster) namespaceLabels(name string) map[string]string {
+	for _, n := range c.Namespaces {
+		if n.Name == name {
+			return n.Labels
+		}
+	}
+	return nil
+}
+
+func isNodes(n *api.Node, a netip.Addr) bool {
+	return slices.ContainsFunc(n.Status.Addresses, func(own api.NodeAddress) bool { return own.Address == a.String() })
+}

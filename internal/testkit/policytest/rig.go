@@ -1,0 +1,264 @@
+package policytest
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
+	"github.com/tortie-net/tortie/internal/kernel/sysctl"
+	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+)
+
+// Uplink is the host's link to everything that is no pod of it.
+const Uplink = "uplink"
+
+// Link is the name of the host's link to the pod that Generate made as its i-th.
+func Link(i int) string { return fmt.Sprintf("cali%d", i) }
+
+// Rig is a node: a namespace that forwards between the links of MaxPods pods and an uplink, each of which ends in a namespace of its own.
+// Nobody at these ends answers: what comes is only noted.
+type Rig struct {
+	Host *netnstest.NS
+	ends map[string]*end
+	// host are raw sockets, which get what the host takes for itself; and send what it sends, by family.
+	host    []int
+	sending map[bool]int // by whether the family is IPv4
+	next    uint64
+}
+
+// end is the far end of a link.
+type end struct {
+	fd, index int
+	mac, host net.HardwareAddr
+}
+
+// NewRig builds a node, whose addresses are those of the first node of a generated cluster. It ends with the test.
+func NewRig(t testing.TB) *Rig {
+	t.Helper()
+	r := &Rig{Host: netnstest.New(t), ends: map[string]*end{}, sending: map[bool]int{}, next: 1}
+	r.Host.Within(t, func() error {
+		for _, key := range []sysctl.Key{{"net", "ipv4", "ip_forward"}, {"net", "ipv6", "conf", "all", "forwarding"}} {
+			if err := sysctl.DefaultRoot.Set(key, "1"); err != nil {
+				return err
+			}
+		}
+		for _, conf := range []string{"all", "default"} {
+			if err := sysctl.DefaultRoot.Set(sysctl.Key{"net", "ipv4", "conf", conf, "rp_filter"}, "0"); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	for i := range MaxPods {
+		r.cable(t, Link(i), byte(i))
+		v4, v6 := PodAddress(i)
+		r.Neighbours(t, Link(i), v4, v6)
+	}
+	r.cable(t, Uplink, 0xff)
+	r.openHost(t)
+	r.addresses(t)
+	return r
+}
+
+// addresses gives the host its own ones and its routes by the uplink.
+func (r *Rig) addresses(t testing.TB) {
+	r.Host.Addr(t, "lo", "172.16.0.1/32")
+	r.Host.Addr(t, "lo", "fd01::1/128")
+	for gateway, all := range map[string]string{"169.254.0.1": "0.0.0.0/0", "fe80::1": "::/0"} {
+		a := netip.MustParseAddr(gateway)
+		r.Neighbours(t, Uplink, a)
+		r.route(t, netlinkx.Route{Dst: netip.MustParsePrefix(all), Via: a, Dev: r.Host.Link(t, Uplink).Index, Onlink: true})
+	}
+}
+
+func (r *Rig) route(t testing.TB, route netlinkx.Route) {
+	t.Helper()
+	if err := r.Host.Conn.ReplaceRoute(route); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Neighbours makes the host know who has an address behind a link, so that packets are not held up by asking.
+func (r *Rig) Neighbours(t testing.TB, link string, addresses ...netip.Addr) {
+	t.Helper()
+	var entries []netlinkx.Neighbour
+	for _, a := range addresses {
+		entries = append(entries, netlinkx.Neighbour{Link: r.Host.Link(t, link).Index, Addr: a, MAC: [6]byte(r.ends[link].mac), Permanent: true})
+	}
+	for _, err := range r.Host.Conn.ReplaceNeighbours(entries) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (r *Rig) cable(t testing.TB, link string, n byte) {
+	t.Helper()
+	e := &end{host: net.HardwareAddr{2, 0, 0, 0, 1, n}, mac: net.HardwareAddr{2, 0, 0, 0, 2, n}}
+	far := netnstest.New(t)
+	err := r.Host.Conn.AddVeth(netlinkx.Veth{
+		Name: link, HardwareAddr: e.host, TxQueueLen: 1000, PeerName: "eth0", PeerNamespace: far.Namespace, PeerHardwareAddr: e.mac, PeerTxQueueLen: 1000,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.index = far.Up(t, "eth0").Index
+	r.Host.Up(t, link)
+	far.Within(t, func() (err error) {
+		all := int(htons(unix.ETH_P_ALL))
+		e.fd, err = socket(t, unix.AF_PACKET, all)
+		return err
+	})
+	if err := unix.SetsockoptInt(e.fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1); err != nil {
+		t.Fatal(err)
+	}
+	r.ends[link] = e
+}
+
+func htons(n uint16) uint16 { return n<<8 | n>>8 }
+
+// socket opens a raw socket which never waits and holds many packets. It is closed with the test.
+func socket(t testing.TB, family, protocol int) (int, error) {
+	fd, err := unix.Socket(family, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, protocol)
+	if err != nil {
+		return 0, err
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	return fd, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20)
+}
+
+func (r *Rig) openHost(t testing.TB) {
+	t.Helper()
+	r.Host.Within(t, func() error {
+		for family, protocols := range map[int][]int{
+			unix.AF_INET: {ICMP, TCP, UDP, SCTP, Other, Other + 1, unix.IPPROTO_RAW}, unix.AF_INET6: {ICMPv6, TCP, UDP, SCTP, Other, Other + 1, unix.IPPROTO_RAW},
+		} {
+			for _, protocol := range protocols {
+				fd, err := socket(t, family, protocol)
+				if err != nil {
+					return fmt.Errorf("raw socket of family %d, protocol %d: %w", family, protocol, err)
+				}
+				if protocol == unix.IPPROTO_RAW {
+					r.sending[family == unix.AF_INET] = fd
+				} else {
+					r.host = append(r.host, fd)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// Own takes the pods of a cluster that run on Node for the rig's, and everything else to be beyond the uplink.
+func (r *Rig) Own(t testing.TB, c *Cluster) {
+	t.Helper()
+	var gone []netlinkx.Route
+	for i := range MaxPods {
+		v4, v6 := PodAddress(i)
+		for _, a := range []netip.Addr{v4, v6} {
+			route := netlinkx.Route{Dst: netip.PrefixFrom(a, a.BitLen()), Dev: r.Host.Link(t, Link(i)).Index, Scope: netlinkx.ScopeLink}
+			if pod := c.PodAt(a); pod != nil && pod.Spec.NodeName == Node {
+				r.route(t, route)
+			} else {
+				gone = append(gone, route)
+			}
+		}
+	}
+	for _, err := range r.Host.Conn.DeleteRoutes(gone) {
+		if err != nil && !netlinkx.IsNotExist(err) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Place is where the rig has an address: a link, or empty for the host itself.
+func (c *Cluster) Place(a netip.Addr) string {
+	if isNodes(&c.Nodes[0], a) {
+		return ""
+	}
+	pod := c.PodAt(a)
+	if pod == nil || pod.Spec.NodeName != Node {
+		return Uplink
+	}
+	for i := range MaxPods {
+		if v4, v6 := PodAddress(i); a == v4 || a == v6 {
+			return Link(i)
+		}
+	}
+	return Uplink
+}
+
+// Send sends a packet from behind a link, or from the host itself, and returns a number by which Arrivals tells it from others.
+func (r *Rig) Send(t testing.TB, link string, p Packet) uint64 {
+	t.Helper()
+	number := r.next
+	r.next++
+	kind, packet := encode(p, number)
+	var err error
+	if e := r.ends[link]; e != nil {
+		err = unix.Sendto(e.fd, netnstest.Frame(e.mac, e.host, kind, packet), 0, &unix.SockaddrLinklayer{Ifindex: e.index})
+	} else if p.To.Is4() {
+		err = unix.Sendto(r.sending[true], packet, 0, &unix.SockaddrInet4{Addr: p.To.As4()})
+	} else {
+		err = unix.Sendto(r.sending[false], packet, 0, &unix.SockaddrInet6{Addr: p.To.As16()})
+	}
+	if err != nil {
+		t.Fatalf("send %s on %q: %v", p, link, err)
+	}
+	return number
+}
+
+// Arrivals notes in to where each packet came out since the last call, by its number.
+func (r *Rig) Arrivals(to map[uint64]string) {
+	buf := make([]byte, 2048)
+	drain := func(fd int, place string) {
+		for {
+			n, _, err := unix.Recvfrom(fd, buf, 0)
+			if err != nil {
+				return // nothing more, as the socket never waits
+			}
+			if number, ok := decodeNumber(buf[:n]); ok {
+				to[number] = place
+			}
+		}
+	}
+	for link, e := range r.ends {
+		drain(e.fd, link)
+	}
+	for _, fd := range r.host {
+		drain(fd, "")
+	}
+}
+
+// Await is Arrivals until all the given packets came, or for a second; and then for a moment more, in which others might come.
+func (r *Rig) Await(to map[uint64]string, numbers []uint64) {
+	for deadline := time.Now().Add(time.Second); time.Now().Before(deadline); time.Sleep(200 * time.Microsecond) {
+		r.Arrivals(to)
+		if !slices.ContainsFunc(numbers, func(n uint64) bool { _, ok := to[n]; return !ok }) {
+			break
+		}
+	}
+	time.Sleep(10 * time.Millisecond)
+	r.Arrivals(to)
+}
+
+// Forget makes the kernel forget all connections.
+func (r *Rig) Forget(t testing.TB) {
+	t.Helper()
+	const ctnetlink, ctDelete = 1, 2 // NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_DELETE
+	r.Host.Within(t, func() error {
+		s, err := nlmsg.Open(unix.NETLINK_NETFILTER, time.Minute)
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		return s.Execute(nlmsg.Netfilter(ctnetlink, ctDelete, unix.NLM_F_ACK, unix.AF_UNSPEC, nil), nil)
+	})
+}

@@ -1,0 +1,88 @@
+package policytest
+
+import (
+	"bytes"
+	"encoding/binary"
+	"hash/crc32"
+	"net/netip"
+
+	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+)
+
+// cookie precedes the number of a packet, in its last bytes.
+var cookie = []byte("tortie-policy:")
+
+func mark(number uint64) []byte { return binary.BigEndian.AppendUint64(bytes.Clone(cookie), number) }
+
+// decodeNumber finds the number of a packet.
+func decodeNumber(packet []byte) (uint64, bool) {
+	at := bytes.LastIndex(packet, cookie)
+	if at < 0 || len(packet) < at+len(cookie)+8 {
+		return 0, false
+	}
+	return binary.BigEndian.Uint64(packet[at+len(cookie):]), true
+}
+
+// sourcePort makes each of some 40,000 packets in a row a connection of its own.
+func sourcePort(number uint64) uint16 { return uint16(20000 + number%40000) }
+
+// encode makes the first packet of a new connection.
+func encode(p Packet, number uint64) (kind uint16, packet []byte) {
+	switch p.Protocol {
+	case TCP:
+		return netnstest.Packet(p.From, p.To, TCP, 64, append(syn(sourcePort(number), p.Port), mark(number)...), 16)
+	case UDP:
+		return netnstest.Datagram(netip.AddrPortFrom(p.From, sourcePort(number)), netip.AddrPortFrom(p.To, p.Port), mark(number))
+	case SCTP:
+		return netnstest.Packet(p.From, p.To, SCTP, 64, initChunk(sourcePort(number), p.Port, mark(number)), -1)
+	case ICMP:
+		echo := append([]byte{8, 0, 0, 0, byte(number >> 8), byte(number), 0, 1}, mark(number)...)
+		netnstest.PlainSum(echo, 2)
+		return netnstest.Packet(p.From, p.To, ICMP, 64, echo, -1)
+	case ICMPv6:
+		echo := append([]byte{128, 0, 0, 0, byte(number >> 8), byte(number), 0, 1}, mark(number)...)
+		return netnstest.Packet(p.From, p.To, ICMPv6, 64, echo, 2)
+	}
+	return netnstest.Packet(p.From, p.To, p.Protocol, 64, mark(number), -1)
+}
+
+func syn(from, to uint16) []byte {
+	b := make([]byte, 20)
+	binary.BigEndian.PutUint16(b, from)
+	binary.BigEndian.PutUint16(b[2:], to)
+	b[12], b[13] = 5<<4, 2 // header of five words, SYN
+	b[14] = 0xff           // window
+	return b
+}
+
+// initChunk is an SCTP packet with an INIT chunk, as RFC 9260 has it, whose one parameter is data: the kernel tracks no connection without.
+func initChunk(from, to uint16, data []byte) []byte {
+	const header, parameter = 12 + 20, 0x8000 // a receiver skips an unknown parameter with this bit
+	for len(data)%4 != 0 {
+		data = append(data, 0)
+	}
+	b := make([]byte, header, header+4+len(data))
+	binary.BigEndian.PutUint16(b, from)
+	binary.BigEndian.PutUint16(b[2:], to)
+	b[12] = 1 // INIT
+	binary.BigEndian.PutUint16(b[14:], uint16(20+4+len(data)))
+	binary.BigEndian.PutUint32(b[16:], 1)     // initiate tag
+	binary.BigEndian.PutUint32(b[20:], 1<<16) // window
+	binary.BigEndian.PutUint16(b[24:], 1)     // streams out
+	binary.BigEndian.PutUint16(b[26:], 1)     // and in
+	b = binary.BigEndian.AppendUint16(b, parameter)
+	b = binary.BigEndian.AppendUint16(b, uint16(4+len(data)))
+	b = append(b, data...)
+	binary.LittleEndian.PutUint32(b[8:], crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)))
+	return b
+}
+
+// Sendable reports whether hosts forward such a packet at all: no addresses of this host, of all hosts, or of none.
+func Sendable(p Packet) bool { return routable(p.From) && routable(p.To) }
+
+func routable(a netip.Addr) bool {
+	if a.Is4() && (a.As4()[0] == 0 || a.As4()[0] >= 224) {
+		return false
+	}
+	return !a.IsUnspecified() && !a.IsLoopback() && !a.IsMulticast() && !a.Is4In6() && !a.IsLinkLocalUnicast()
+}
