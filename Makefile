@@ -107,6 +107,10 @@ soak: deps ## ten minutes of nodes that die, programs that are killed and clocks
 attack: deps ## somebody takes over a node of a real cluster of three, while pods of the others talk; writes docs/attack.md (about three minutes)
 	go test ./internal/tests/cluster -run 'TestAttack$$' -count=1 -v -timeout 15m -attack-report '$(CURDIR)/docs/attack.md'
 
+.PHONY: e2e
+e2e: deps image ## the whole suites of Kubernetes for NetworkPolicy and of network-policy-api, on a lab; writes docs/conformance.md
+	TORTIE_LAB='$(CURDIR)/bin/lab' go test ./internal/tests/conformance -count=1 -v -timeout 60m -all -conformance-report '$(CURDIR)/docs/conformance.md'
+
 .PHONY: vulncheck
 vulncheck: ## known vulnerabilities in what is called, from https://vuln.go.dev or a copy (VULNDB=directory or URL)
 	go -C hack/govulncheck build -o ../../bin/govulncheck tool

@@ -57,6 +57,8 @@ type Config struct {
 	PodCIDR6 netip.Prefix
 	// DNS installs CoreDNS, which starts once a pod network is installed.
 	DNS bool
+	// Agnhost gives the nodes the image that pods of conformance suites have.
+	Agnhost bool
 	// Dir is the parent of the lab's directory, by default below /var/lib.
 	Dir string
 	// Log takes a line for each stage.
@@ -209,6 +211,9 @@ func (c Config) Programs() ([]string, error) {
 	if c.DNS {
 		names = append(names, "coredns")
 	}
+	if c.Agnhost {
+		names = append(names, "agnhost")
+	}
 	switch c.Containerd {
 	case 0:
 		return names, nil
@@ -277,6 +282,8 @@ func (c Config) programs(ctx context.Context, cache *binaries.Cache, s *cluster.
 			s.Containerd = filepath.Dir(paths[i])
 		case "coredns":
 			s.CoreDNS = paths[i]
+		case "agnhost":
+			s.Agnhost = paths[i]
 		}
 	}
 	return nil
@@ -348,7 +355,10 @@ func (l *Lab) toolWith(ctx context.Context, input io.Reader, name string, args [
 	return output(name, args, cmd, func() error { return netns.Do(l.NetNS(), cmd.Run) })
 }
 
-// Command prepares kubectl or helm with the administrator's kubeconfig. It must be started inside the namespace NetNS.
+// Suites are the programs that Command prepares besides kubectl and helm: conformance suites of other projects. Their pods need Config.Agnhost.
+var Suites = []string{"networkpolicy", "clusternetworkpolicy"}
+
+// Command prepares kubectl, helm or a suite with the administrator's kubeconfig. It must be started inside the namespace NetNS.
 func (l *Lab) Command(ctx context.Context, name string, args ...string) (*exec.Cmd, error) {
 	path, err := l.cache.Path(ctx, name)
 	if err != nil {

@@ -41,7 +41,7 @@ type goTest struct {
 const ipipPackage = "internal/kernel/ipip"
 
 // clusterPackages have labs of their own, with nodes that kubelets and containerd run on: one lab at a time is enough for a machine.
-var clusterPackages = []string{"internal/tests/cluster", "internal/tests/migrate", "internal/install/uninstall"}
+var clusterPackages = []string{"internal/tests/cluster", "internal/tests/migrate", "internal/install/uninstall", "internal/tests/conformance"}
 
 // tunnelTest, of tunnelPackage, has agents, an API server and pods in one kernel with IPIP; it finds the virtual machine by itself. No other
 // package may have a test of this name: the suite of all packages is without it.
@@ -152,7 +152,7 @@ func suites(ctx context.Context, root string) []suite {
 			tests: &goTest{env: env, flags: []string{"-timeout=20m", "-run=" + tunnelTest}, only: "./" + tunnelPackage}},
 		{name: "lab", what: "the lab itself: nodes come, work, and leave nothing",
 			tests: &goTest{dir: "lab", env: env, flags: []string{"-timeout=30m", "-p=1"}, except: append([]string{"e2e"}, wrappers...)}},
-		{name: "cluster", what: "what Kubernetes does with pods and nodes, attacks, migration, uninstallation: on real nodes, with every packet counted",
+		{name: "cluster", what: "what Kubernetes does with pods and nodes, attacks, migration, uninstallation, others' suites for policy: on real nodes, with every packet counted",
 			tests: &goTest{env: env, flags: []string{"-timeout=15m", "-p=1"}, only: "./" + strings.Join(clusterPackages, " ./")}},
 	}
 	return below(root, all)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -43,6 +44,7 @@ func runUp(ctx context.Context, args []string) error {
 	f.BoolVar(&cfg.IPv6, "ipv6", false, "dual stack: nodes and Services have addresses of IPv6 too")
 	f.TextVar(&cfg.PodCIDR6, "pod-cidr6", lab.DefaultPodCIDR6, "with -ipv6, what pods have their addresses of IPv6 from")
 	f.BoolVar(&cfg.DNS, "dns", false, "run CoreDNS, once a chart has brought a pod network")
+	f.BoolVar(&cfg.Agnhost, "agnhost", false, "the nodes have the image that pods of conformance suites need")
 	attached := f.Bool("attached", false, "stay, and take the lab down when stdin ends")
 	if err := parse(f, args, false); err != nil {
 		return err
@@ -164,6 +166,18 @@ func runTool(ctx context.Context, tool string, args []string) error {
 		return err
 	}
 	return unix.Exec(cmd.Path, append([]string{tool}, args...), cmd.Env)
+}
+
+// runConformance runs a suite as kubectl is run, where it reaches the cluster.
+func runConformance(ctx context.Context, args []string) error {
+	name, rest, err := leadingName(args)
+	if err != nil {
+		return err
+	}
+	if len(rest) == 0 || !slices.Contains(lab.Suites, rest[0]) {
+		return usageError{fmt.Sprintf("lab conformance [-name N] SUITE [ARGS]...: the suites are %s", strings.Join(lab.Suites, " and "))}
+	}
+	return runTool(ctx, rest[0], append([]string{"-name", name}, rest[1:]...))
 }
 
 // leadingName removes -name N from the front: all other flags are the tool's.

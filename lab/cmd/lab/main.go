@@ -24,13 +24,14 @@ type command struct {
 
 func commands() []command {
 	return []command{
-		{"up", "up [-name N] [-nodes 3] [-image TAR] [-ipv6] [-dns] [-containerd 2]", "start a lab and leave it running", runUp},
+		{"up", "up [-name N] [-nodes 3] [-image TAR] [-ipv6] [-dns] [-agnhost] [-containerd 2]", "start a lab and leave it running", runUp},
 		{"down", "down [-name N]", "stop a lab, and remove what is left of a killed one", runDown},
 		{"status", "status [-name N]", "show the labs that run and their nodes", runStatus},
 		{"kubectl", "kubectl [-name N] ARGS...", "run kubectl on a lab", runKubectl},
 		{"helm", "helm [-name N] ARGS...", "run helm on a lab", runHelm},
 		{"exec", "exec [-name N] NODE CMD [ARGS]...", "run a program in a node's namespaces", runExec},
 		{"restart", "restart [-name N] [-containerd] NODE", "cut a node's power and start it again, or its containerd alone", runRestart},
+		{"conformance", "conformance [-name N] SUITE [ARGS]...", "run another project's suite on a lab: networkpolicy or clusternetworkpolicy", runConformance},
 		{"api", "api [-dir DIR] [-kcm] [-address A] [-kubernetes 1.31]", "run etcd and kube-apiserver, on loopback, until stdin ends", runAPI},
 		{"etcd", "etcd [-dir DIR] [-tls]", "run an etcd of its own, on loopback, until stdin ends", runEtcd},
 		{"vm", "vm [-mem MB] [-timeout D] [-out DIR] [-programs NAMES] -- CMD [ARGS]...", "run a program in a virtual machine that has IPIP", runVM},

@@ -62,6 +62,10 @@ var Others = []Target{
 	// before.
 	{Name: "kube-apiserver-1.30", Package: ".", Sources: []string{"versions/kube-apiserver-1.30"}, Module: "versions/kube-apiserver-1.30"},
 	{Name: "kube-apiserver-1.31", Package: ".", Sources: []string{"versions/kube-apiserver-1.31"}, Module: "versions/kube-apiserver-1.31"},
+	// The suites of others that a pod network must pass, and the program of their pods.
+	{Name: "networkpolicy", Package: "./networkpolicy", Sources: []string{"conformance/networkpolicy"}, Module: "conformance"},
+	{Name: "clusternetworkpolicy", Package: "./clusternetworkpolicy", Sources: []string{"conformance/clusternetworkpolicy"}, Module: "conformance"},
+	{Name: "agnhost", Package: "k8s.io/kubernetes/test/images/agnhost", Module: "conformance"},
 }
 
 // Cache returns cached programs, and builds missing ones.

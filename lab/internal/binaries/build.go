@@ -98,9 +98,9 @@ func (c *Cache) build(ctx context.Context, group []program) error {
 	return nil
 }
 
-// keep moves a program from dir to its path atomically. A separate module is built alone, with all its programs in one directory.
+// keep moves a program from dir to its path atomically. The tools of a module are built alone, and stay in one directory.
 func (c *Cache) keep(p program, dir string) error {
-	if p.Module == "" {
+	if p.Package != "tool" {
 		own := filepath.Join(dir, "of-"+p.Name)
 		if err := os.Mkdir(own, 0o755); err != nil {
 			return err

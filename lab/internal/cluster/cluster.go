@@ -217,12 +217,25 @@ func (c *Cluster) images() ([]images.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	pause, err := images.Program(node.PauseImage, c.state.Pause)
-	if err != nil || c.state.CoreDNS == "" {
-		return []images.Image{debug, pause}, err
+	all := []images.Image{debug}
+	for _, of := range []struct {
+		program string
+		image   func(program string) (images.Image, error)
+	}{
+		{c.state.Pause, func(program string) (images.Image, error) { return images.Program(node.PauseImage, program) }},
+		{c.state.CoreDNS, func(program string) (images.Image, error) { return images.Program(CoreDNSImage, program) }},
+		{c.state.Agnhost, images.Agnhost},
+	} {
+		if of.program == "" {
+			continue
+		}
+		image, err := of.image(of.program)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, image)
 	}
-	dns, err := images.Program(CoreDNSImage, c.state.CoreDNS)
-	return []images.Image{debug, pause, dns}, err
+	return all, nil
 }
 
 func (c *Cluster) prepareNode(n Node) error {

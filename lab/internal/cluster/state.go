@@ -52,6 +52,8 @@ type Spec struct {
 	Containerd string
 	// CoreDNS is the program of CoreDNSImage; "" for none.
 	CoreDNS string
+	// Agnhost is the program of the image that pods of conformance suites have; "" for none.
+	Agnhost string
 	// Images are archives for every node.
 	Images []string
 	// PodCIDRs are the ranges of pod addresses: of IPv4, and of IPv6 in a dual-stack cluster.

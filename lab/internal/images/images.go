@@ -31,6 +31,7 @@ type File struct {
 type Image struct {
 	// Tag is the full name with registry and tag: containerd does not complete short names.
 	Tag        string
+	Also       []string // other tags of the same image
 	Files      []File
 	Entrypoint []string
 	Cmd        []string
@@ -67,6 +68,28 @@ func Debug() (Image, error) {
 		}
 	}
 	return Image{Tag: DebugImage, Files: files, Cmd: []string{"/bin/sh"}}, nil
+}
+
+// agnhostTags are the releases that conformance suites of other projects ask for: Kubernetes', and network-policy-api's. Both run parts of it
+// that are the same in either.
+var agnhostTags = []string{"registry.k8s.io/e2e-test-images/agnhost:2.63.0", "registry.k8s.io/e2e-test-images/agnhost:2.45"}
+
+// Agnhost returns the image of pods of conformance suites, with the program that is its name and a shell.
+func Agnhost(program string) (Image, error) {
+	image, err := Debug()
+	if err != nil {
+		return Image{}, err
+	}
+	b, err := os.ReadFile(program)
+	if err != nil {
+		return Image{}, fmt.Errorf("read the program of image %s: %w", agnhostTags[0], err)
+	}
+	image.Tag, image.Also = agnhostTags[0], agnhostTags[1:]
+	image.Entrypoint, image.Cmd = []string{"/agnhost"}, []string{"pause"}
+	// The suites ask for bash, and for nothing that another shell has not.
+	bash := File{Path: "bin/bash", Content: []byte("#!/bin/sh\nexec /bin/sh \"$@\"\n")}
+	image.Files = append(image.Files, File{Path: "agnhost", Content: b}, bash)
+	return image, nil
 }
 
 type imageConfig struct {
@@ -109,7 +132,7 @@ func (i Image) Write(file string) error {
 		return err
 	}
 	configName := fmt.Sprintf("%x.json", sha256.Sum256(config))
-	index, err := json.Marshal([]manifest{{Config: configName, RepoTags: []string{i.Tag}, Layers: []string{"layer.tar"}}})
+	index, err := json.Marshal([]manifest{{Config: configName, RepoTags: append([]string{i.Tag}, i.Also...), Layers: []string{"layer.tar"}}})
 	if err != nil {
 		return err
 	}

@@ -20,6 +20,7 @@ var NetworkModules = []string{
 	"nft_hash", "nft_limit", "nft_log", "nft_masq", "nft_nat", "nft_numgen", "nft_objref", "nft_quota", "nft_redir",
 	"nft_reject_inet", "nft_reject_ipv4", "nft_reject_ipv6", "nft_compat",
 	"sch_ingress", "sch_tbf", "act_mirred", "cls_u32", "cls_matchall",
+	"sctp",
 }
 
 // sharedRootModules are needed for the shared root file system and the channel.

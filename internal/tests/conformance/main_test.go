@@ -1,0 +1,69 @@
+// Package conformance runs other projects' suites of network policy on a lab with Tortie: Kubernetes' end-to-end specs of NetworkPolicy, and
+// network-policy-api's tests of ClusterNetworkPolicy. Every spec that this kernel can run must pass; what is not run is reported with its
+// reason.
+package conformance
+
+import (
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/needtest"
+)
+
+var (
+	everything = flag.Bool("all", false, "run every spec; by default some of each kind, for want of time")
+	only       = flag.String("spec", "", "run the specs of Kubernetes whose name has this text, and of ClusterNetworkPolicy none")
+	report     = flag.String("conformance-report", "", "file into which TestConformance writes what each spec has shown")
+)
+
+const (
+	// specPatience is the limit for one spec of Kubernetes. One that passes takes up to half a minute; one that fails tries again for minutes.
+	specPatience = 2 * time.Minute
+	// suitePatience is the limit for the tests of ClusterNetworkPolicy, all of which one process runs.
+	suitePatience = 12 * time.Minute
+	// atOnce is the number of specs that run at once, as many processors or not: they wait for denied connections to time out, most of the time.
+	atOnce = "4"
+	// api is the module with the CustomResourceDefinition of ClusterNetworkPolicy.
+	api = "sigs.k8s.io/network-policy-api"
+)
+
+func TestMain(m *testing.M) {
+	if err := flag.Set("test.parallel", atOnce); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
+
+// TestConformance runs both suites on one lab of three nodes.
+func TestConformance(t *testing.T) {
+	needtest.More(t, "the lab and the image, built")
+	lab := labtest.NewLab(t, 3, "-agnhost", "-image", labtest.Image())
+	lab.Kubectl(t, "apply", "--server-side", "-f", definition(t))
+	lab.Release(t, "install", labtest.ImageTag, "--set", "ipPool.vxlanMode=Always")
+	lab.Kubectl(t, "wait", "--for=condition=Ready", "node", "--all", "--timeout=2m")
+	defer lab.LogDiagnostics(t)
+	r := &results{}
+	t.Run("NetworkPolicy", func(t *testing.T) { networkPolicy(t, lab, r) })
+	if *only == "" {
+		t.Run("ClusterNetworkPolicy", func(t *testing.T) { clusterNetworkPolicy(t, lab, r) })
+	}
+	r.write(t)
+}
+
+// definition returns the path of the CustomResourceDefinition of ClusterNetworkPolicy with all fields, of the release that the tests are of.
+func definition(t *testing.T) string {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", api)
+	cmd.Dir = filepath.Join(labtest.Root(), "lab", "conformance")
+	dir, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("find module %s: %v", api, err)
+	}
+	return filepath.Join(strings.TrimSpace(string(dir)), "config", "crd", "experimental", "policy.networking.k8s.io_clusternetworkpolicies.yaml")
+}

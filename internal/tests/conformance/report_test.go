@@ -1,0 +1,104 @@
+package conformance
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The suites, by the names of their Go modules.
+const (
+	kubernetesSuite = "k8s.io/kubernetes"
+	apiSuite        = api
+)
+
+// result is what a spec has shown: it has passed or failed, or it was not run, and why.
+type result struct {
+	suite, spec, why string
+	passed           bool
+	took             time.Duration
+}
+
+// results may be added to by several tests at once.
+type results struct {
+	lock sync.Mutex
+	all  []result
+}
+
+func (r *results) add(one result) {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	r.all = append(r.all, one)
+}
+
+func (one result) String() string {
+	switch {
+	case one.why != "":
+		return "not run: " + one.why
+	case one.passed:
+		return fmt.Sprintf("passed in %.0f s", one.took.Seconds())
+	}
+	return "**failed**"
+}
+
+const intro = `<!-- Written by make e2e; what it does is in internal/tests/conformance. -->
+
+# Conformance of policy
+
+What other projects' tests of network policy have shown, on [the lab](lab.md): three nodes, kube-proxy in nftables mode, pods with IPv4 over VXLAN.
+`
+
+// write logs the number of specs of each outcome, and writes the report if it is asked for.
+func (r *results) write(t *testing.T) {
+	t.Helper()
+	slices.SortStableFunc(r.all, func(a, b result) int {
+		return cmp.Or(cmp.Compare(a.suite, b.suite), cmp.Compare(a.spec, b.spec))
+	})
+	var b bytes.Buffer
+	b.WriteString(intro)
+	var kernel unix.Utsname
+	if err := unix.Uname(&kernel); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintf(&b, "Kernel %s.\n", unix.ByteSliceToString(kernel.Release[:]))
+	for _, suite := range []string{kubernetesSuite, apiSuite} {
+		counts, rows := r.table(suite)
+		t.Logf("%s: %s", suite, counts)
+		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| Spec | Outcome |\n|---|---|\n%s", suite, counts, rows)
+	}
+	if *report == "" {
+		return
+	}
+	if err := os.WriteFile(*report, b.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// table returns the rows of a suite, and how many specs have passed, have failed and were not run.
+func (r *results) table(suite string) (counts, rows string) {
+	var all strings.Builder
+	passed, failed, left := 0, 0, 0
+	for _, one := range r.all {
+		if one.suite != suite {
+			continue
+		}
+		switch {
+		case one.why != "":
+			left++
+		case one.passed:
+			passed++
+		default:
+			failed++
+		}
+		fmt.Fprintf(&all, "| %s | %s |\n", strings.ReplaceAll(one.spec, "|", `\|`), one)
+	}
+	return fmt.Sprintf("%d passed, %d failed, %d not run.", passed, failed, left), all.String()
+}
