@@ -60,7 +60,7 @@ func (t *Table) listen(socket *nlmsg.Events, wake chan<- struct{}) {
 				break
 			}
 			made, ends := generationOf(m)
-			touched = touched || isOurs(m)
+			touched = touched || isOf(m, TableName)
 			if ends && touched && !t.isOwn(made) {
 				notify(wake)
 			}
@@ -76,10 +76,10 @@ func notify(wake chan<- struct{}) {
 	}
 }
 
-// isOurs reports that a change is one of our table: all kinds of changes have the table's name in the same attribute.
-func isOurs(m nlmsg.Message) bool {
+// isOf reports that a change is one of a table: all kinds of changes have the table's name in the same attribute.
+func isOf(m nlmsg.Message, table string) bool {
 	return m.Kind>>8 == unix.NFNL_SUBSYS_NFTABLES && len(m.Body) >= nlmsg.SizeofNfgenmsg && m.Body[0] == family &&
-		nlmsg.Text(nlmsg.Find(m.Body[nlmsg.SizeofNfgenmsg:], unix.NFTA_TABLE_NAME)) == TableName
+		nlmsg.Text(nlmsg.Find(m.Body[nlmsg.SizeofNfgenmsg:], unix.NFTA_TABLE_NAME)) == table
 }
 
 // generationOf returns the generation that a transaction made. The kernel tells it after the transaction's changes.

@@ -78,6 +78,9 @@ type Set struct {
 	Value Type
 	// Interval: elements may be ranges.
 	Interval bool
+	// Size is how many elements there may be at most, for sets that become large: the kernel makes room at once, and refuses more with
+	// ENFILE. 0: it makes room as elements come, and a large transaction is slow.
+	Size     uint32
 	Elements []Element
 }
 
@@ -95,6 +98,8 @@ var (
 	Port        = Type{13, 2}
 	Mark        = Type{19, 4}  // in the order of the machine's bytes, as the packet has it
 	LinkName    = Type{41, 16} // filled up with zero bytes
+	NFProtoType = Type{2, 1}
+	ICMPv6Type  = Type{29, 1}
 	VerdictType = Type{0xffffff00, 0}
 )
 
@@ -105,6 +110,8 @@ type Element struct {
 	First, Last string
 	Verdict     Verdict // of a verdict map
 	Value       string  // of another map
+	// Comment shows in nft's list: up to 127 bytes.
+	Comment string
 }
 
 // Verdict is what happens to a packet, in nft's words.
@@ -132,8 +139,8 @@ func (v Verdict) split() (code int32, chain string) {
 	return verdictCodes[word], chain
 }
 
-// chain is the one that v leads to, empty if none.
-func (v Verdict) chain() string {
+// Chain is the one that v leads to, empty if none.
+func (v Verdict) Chain() string {
 	_, chain := v.split()
 	return chain
 }
@@ -238,7 +245,7 @@ func (c Chain) references(chains, sets map[string]bool) error {
 func (s Set) validate(chains map[string]bool) error {
 	size := s.keySize()
 	for _, e := range s.Elements {
-		switch chain := e.Verdict.chain(); {
+		switch chain := e.Verdict.Chain(); {
 		case e.First == "" && (e.Last != "" || s.Value == Type{}):
 			return fmt.Errorf("element %q has no key", e)
 		case e.First != "" && len(e.First) != size, e.Last != "" && len(e.Last) != size:

@@ -11,22 +11,25 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
-// batch collects the requests of one transaction.
+// batch collects the requests of one transaction about one table.
 type batch struct {
+	table    string
 	requests []nlmsg.Message
-	sets     uint32 // that were made
+	sets     uint32   // that were made
+	objects  []string // the chains and sets that the requests are about, by request
+	object   string   // the one that the next request is about
 }
 
 // plan returns what makes the content as p wants it; nothing if it is so already. To rebuild is to remove first all that is
 // there.
 func plan(have *content, p Part, rebuild bool) []nlmsg.Message {
-	var b batch
+	b := batch{table: TableName}
 	if p.empty() {
 		b.leave(have)
 		return b.requests
 	}
 	if !have.exists || have.dormant {
-		b.table(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
+		b.ofTable(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
 	}
 	if rebuild || !have.sound(p) {
 		b.remove(have)
@@ -141,7 +144,7 @@ func (b *batch) leave(have *content) {
 	switch {
 	case !have.exists:
 	case have.uses == uint32(len(have.chains)+len(have.sets)):
-		b.table(unix.NFT_MSG_DELTABLE, 0)
+		b.ofTable(unix.NFT_MSG_DELTABLE, 0)
 	default:
 		b.remove(have)
 	}
@@ -149,11 +152,13 @@ func (b *batch) leave(have *content) {
 
 func (b *batch) request(kind int, flags uint16, attrs nlmsg.Attributes) {
 	b.requests = append(b.requests, message(kind, flags, attrs))
+	b.objects = append(b.objects, b.object)
 }
 
-func (b *batch) table(kind int, flags uint16) {
+func (b *batch) ofTable(kind int, flags uint16) {
 	var a nlmsg.Attributes
-	a.Text(unix.NFTA_TABLE_NAME, TableName)
+	b.object = ""
+	a.Text(unix.NFTA_TABLE_NAME, b.table)
 	a.Number(unix.NFTA_TABLE_FLAGS, 0)
 	b.request(kind, flags, a)
 }
@@ -161,6 +166,7 @@ func (b *batch) table(kind int, flags uint16) {
 // What linux/netfilter/nf_tables.h adds to the library's constants.
 const (
 	setConcat      = 0x80 // NFT_SET_CONCAT
+	setDescSize    = 1    // NFTA_SET_DESC_SIZE
 	setDescConcat  = 2    // NFTA_SET_DESC_CONCAT
 	setFieldLen    = 1    // NFTA_SET_FIELD_LEN
 	setElemKeyEnd  = 10   // NFTA_SET_ELEM_KEY_END
@@ -168,8 +174,9 @@ const (
 )
 
 // in names a thing of the table. The table's attribute has one number with all kinds of things.
-func in(nameType uint16, name string) (a nlmsg.Attributes) {
-	a.Text(unix.NFTA_TABLE_NAME, TableName)
+func (b *batch) in(nameType uint16, name string) (a nlmsg.Attributes) {
+	b.object = name
+	a.Text(unix.NFTA_TABLE_NAME, b.table)
 	a.Text(nameType, name)
 	return a
 }
@@ -178,19 +185,19 @@ func in(nameType uint16, name string) (a nlmsg.Attributes) {
 func (b *batch) remove(have *content) {
 	for name, c := range have.chains {
 		if len(c.rules) > 0 {
-			b.request(unix.NFT_MSG_DELRULE, 0, in(unix.NFTA_RULE_CHAIN, name))
+			b.request(unix.NFT_MSG_DELRULE, 0, b.in(unix.NFTA_RULE_CHAIN, name))
 		}
 	}
 	for name := range have.sets {
-		b.request(unix.NFT_MSG_DELSET, 0, in(unix.NFTA_SET_NAME, name))
+		b.request(unix.NFT_MSG_DELSET, 0, b.in(unix.NFTA_SET_NAME, name))
 	}
 	for name := range have.chains {
-		b.request(unix.NFT_MSG_DELCHAIN, 0, in(unix.NFTA_CHAIN_NAME, name))
+		b.request(unix.NFT_MSG_DELCHAIN, 0, b.in(unix.NFTA_CHAIN_NAME, name))
 	}
 }
 
 func (b *batch) newChain(c Chain) {
-	a := in(unix.NFTA_CHAIN_NAME, c.Name)
+	a := b.in(unix.NFTA_CHAIN_NAME, c.Name)
 	if c.Hook != nil {
 		var hook nlmsg.Attributes
 		hook.Number(unix.NFTA_HOOK_HOOKNUM, uint32(c.Hook.Number))
@@ -226,7 +233,7 @@ func (s Set) byteOrder() []byte {
 func (b *batch) newSet(s Set) {
 	b.sets++
 	kind := s.kind()
-	a := in(unix.NFTA_SET_NAME, s.Name)
+	a := b.in(unix.NFTA_SET_NAME, s.Name)
 	a.Number(unix.NFTA_SET_FLAGS, kind.flags)
 	a.Number(unix.NFTA_SET_KEY_TYPE, kind.keyType)
 	a.Number(unix.NFTA_SET_KEY_LEN, kind.keySize)
@@ -235,15 +242,21 @@ func (b *batch) newSet(s Set) {
 		a.Number(unix.NFTA_SET_DATA_LEN, uint32(s.Value.size))
 	}
 	a.Number(unix.NFTA_SET_ID, b.sets)
-	if kind.flags&setConcat != 0 {
+	if kind.flags&setConcat != 0 || s.Size > 0 {
 		a.Nest(unix.NFTA_SET_DESC, s.description())
 	}
 	a.Add(unix.NFTA_SET_USERDATA, s.byteOrder())
 	b.request(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE|unix.NLM_F_EXCL, a)
 }
 
-// description tells the sizes of a concatenation's parts.
+// description tells the size, and those of the parts of a concatenation of intervals: of others the kernel refuses to be told.
 func (s Set) description() (a nlmsg.Attributes) {
+	if s.Size > 0 {
+		a.Number(setDescSize, s.Size)
+	}
+	if s.kind().flags&setConcat == 0 {
+		return a
+	}
 	var parts nlmsg.Attributes
 	for _, t := range s.Key {
 		var field nlmsg.Attributes
@@ -261,7 +274,7 @@ func (b *batch) elements(kind int, flags uint16, s Set, all []Element) {
 	var list nlmsg.Attributes
 	send := func() {
 		if len(list) > 0 {
-			a := in(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
+			a := b.in(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
 			a.Nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, list)
 			b.request(kind, flags, a)
 			list = nil
@@ -295,6 +308,9 @@ func (s Set) encode(e Element) (list nlmsg.Attributes) {
 	case e.Value != "":
 		a.Nest(unix.NFTA_SET_ELEM_DATA, data(e.Value))
 	}
+	if e.Comment != "" {
+		a.Add(unix.NFTA_SET_ELEM_USERDATA, encodeComment(e.Comment))
+	}
 	list.Nest(unix.NFTA_LIST_ELEM, a)
 	if end, ok := next(e.Last); pair && ok {
 		var a nlmsg.Attributes
@@ -323,7 +339,7 @@ func (b *batch) syncRules(have *chainContent, want Chain) {
 		b.newRule(want.Name, r, behind)
 	}
 	for _, r := range is {
-		a := in(unix.NFTA_RULE_CHAIN, want.Name)
+		a := b.in(unix.NFTA_RULE_CHAIN, want.Name)
 		a.Add(unix.NFTA_RULE_HANDLE, binary.BigEndian.AppendUint64(nil, r.handle))
 		b.request(unix.NFT_MSG_DELRULE, 0, a)
 	}
@@ -331,7 +347,7 @@ func (b *batch) syncRules(have *chainContent, want Chain) {
 
 // newRule puts a rule in front of the one with the handle, or at the chain's end if that is 0.
 func (b *batch) newRule(chain string, r Rule, behind uint64) {
-	a := in(unix.NFTA_RULE_CHAIN, chain)
+	a := b.in(unix.NFTA_RULE_CHAIN, chain)
 	a.Nest(unix.NFTA_RULE_EXPRESSIONS, r.encode())
 	flags := uint16(unix.NLM_F_CREATE | unix.NLM_F_APPEND)
 	if behind != 0 {

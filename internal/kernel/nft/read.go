@@ -49,34 +49,34 @@ type setKind struct {
 func (s socket) read(p Part) (*content, error) {
 	c := &content{chains: map[string]*chainContent{}, sets: map[string]*setContent{}}
 	if err := s.readTable(c); err != nil || !c.exists {
-		return c, explain(err)
+		return c, s.explain(err)
 	}
 	if err := s.readSets(p, c); err != nil {
-		return nil, explain(err)
+		return nil, s.explain(err)
 	}
 	if err := s.readChains(p, c); err != nil {
-		return nil, explain(err)
+		return nil, s.explain(err)
 	}
 	return c, nil
 }
 
 func (s socket) readTable(c *content) error {
 	var a nlmsg.Attributes
-	a.Text(unix.NFTA_TABLE_NAME, TableName)
+	a.Text(unix.NFTA_TABLE_NAME, s.table)
 	err := s.ask(message(unix.NFT_MSG_GETTABLE, 0, a), func(_ uint8, part []byte) {
 		c.exists = true
 		c.uses = nlmsg.Number(nlmsg.Find(part, unix.NFTA_TABLE_USE))
 		c.dormant = nlmsg.Number(nlmsg.Find(part, unix.NFTA_TABLE_FLAGS))&unix.NFT_TABLE_F_DORMANT != 0
 	})
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("read nftables table inet %s: %w", TableName, err)
+		return fmt.Errorf("read nftables table inet %s: %w", s.table, err)
 	}
 	return nil
 }
 
 func (s socket) readSets(p Part, c *content) error {
 	var a nlmsg.Attributes
-	a.Text(unix.NFTA_SET_TABLE, TableName)
+	a.Text(unix.NFTA_SET_TABLE, s.table)
 	err := s.ask(message(unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, a), func(_ uint8, part []byte) {
 		if name := nlmsg.Text(nlmsg.Find(part, unix.NFTA_SET_NAME)); p.owns(name) {
 			c.sets[name] = &setContent{kind: setKind{
@@ -87,7 +87,7 @@ func (s socket) readSets(p Part, c *content) error {
 		}
 	})
 	if err != nil {
-		return fmt.Errorf("list sets of table inet %s: %w", TableName, err)
+		return fmt.Errorf("list sets of table inet %s: %w", s.table, err)
 	}
 	for name, set := range c.sets {
 		if set.elements, err = s.readElements(name, set.kind); err != nil {
@@ -99,7 +99,7 @@ func (s socket) readSets(p Part, c *content) error {
 
 func (s socket) readElements(set string, kind setKind) ([]Element, error) {
 	var a nlmsg.Attributes
-	a.Text(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
+	a.Text(unix.NFTA_SET_ELEM_LIST_TABLE, s.table)
 	a.Text(unix.NFTA_SET_ELEM_LIST_SET, set)
 	var bounds []bound
 	var malformed error
@@ -128,6 +128,7 @@ func decodeElement(b []byte) bound {
 		},
 		end: nlmsg.Number(nlmsg.Find(b, unix.NFTA_SET_ELEM_FLAGS))&unix.NFT_SET_ELEM_INTERVAL_END != 0,
 	}
+	e.Comment = decodeComment(nlmsg.Find(b, unix.NFTA_SET_ELEM_USERDATA))
 	if value := nlmsg.Find(b, unix.NFTA_SET_ELEM_DATA); value != nil {
 		e.Value = string(nlmsg.Find(value, unix.NFTA_DATA_VALUE))
 		if v := nlmsg.Find(value, unix.NFTA_DATA_VERDICT); v != nil {
@@ -156,7 +157,7 @@ func (s socket) readChains(p Part, c *content) error {
 		}
 		chain, err := s.readChain(name)
 		if err != nil {
-			return fmt.Errorf("read chain %s of table inet %s: %w", name, TableName, err)
+			return fmt.Errorf("read chain %s of table inet %s: %w", name, s.table, err)
 		}
 		if chain != nil {
 			chain.rules = rules[name]
@@ -169,7 +170,7 @@ func (s socket) readChains(p Part, c *content) error {
 // rules lists all rules of the table, by chain.
 func (s socket) rules() (map[string][]ruleContent, error) {
 	var a nlmsg.Attributes
-	a.Text(unix.NFTA_RULE_TABLE, TableName)
+	a.Text(unix.NFTA_RULE_TABLE, s.table)
 	rules := map[string][]ruleContent{}
 	err := s.ask(message(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, a), func(_ uint8, part []byte) {
 		r := ruleContent{Rule: decodeRule(bytes.Clone(nlmsg.Find(part, unix.NFTA_RULE_EXPRESSIONS))), handle: nlmsg.Number64(nlmsg.Find(part, unix.NFTA_RULE_HANDLE))}
@@ -178,7 +179,7 @@ func (s socket) rules() (map[string][]ruleContent, error) {
 		rules[chain] = append(rules[chain], r)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("list rules of table inet %s: %w", TableName, err)
+		return nil, fmt.Errorf("list rules of table inet %s: %w", s.table, err)
 	}
 	return rules, nil
 }
@@ -186,7 +187,7 @@ func (s socket) rules() (map[string][]ruleContent, error) {
 // readChain returns nil for a chain that is not there.
 func (s socket) readChain(name string) (*chainContent, error) {
 	var a nlmsg.Attributes
-	a.Text(unix.NFTA_CHAIN_TABLE, TableName)
+	a.Text(unix.NFTA_CHAIN_TABLE, s.table)
 	a.Text(unix.NFTA_CHAIN_NAME, name)
 	chain := &chainContent{}
 	err := s.ask(message(unix.NFT_MSG_GETCHAIN, 0, a), func(_ uint8, part []byte) {
@@ -205,9 +206,9 @@ func (s socket) readChain(name string) (*chainContent, error) {
 	return chain, err
 }
 
-// Rules' and sets' user data is nft's own: a byte for what it is, a byte for its size, and the data.
+// Rules', sets' and elements' user data is nft's own: a byte for what it is, a byte for its size, and the data.
 const (
-	udataComment  = 0 // of a rule
+	udataComment  = 0 // of a rule or an element
 	udataKeyOrder = 0 // of a set
 )
 

@@ -38,7 +38,7 @@ func TestOnlyOurTableIsAsked(t *testing.T) {
 	}
 	defer s.Close()
 	r := &recorder{conn: s.conn}
-	have, err := socket{r}.read(part)
+	have, err := socket{r, TableName}.read(part)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,39 +52,39 @@ func expr(name string, fill func(*nlmsg.Attributes)) expression {
 // Field is something of a packet that a rule compares.
 type Field struct {
 	size int
-	load func(register uint32) expression
+	load func(register uint32) Term
 }
 
 func meta(key uint32, size int) Field {
-	return Field{size, func(register uint32) expression {
-		return expr("meta", func(a *nlmsg.Attributes) {
+	return Field{size, func(register uint32) Term {
+		return Term{expr("meta", func(a *nlmsg.Attributes) {
 			a.Number(unix.NFTA_META_KEY, key)
 			a.Number(unix.NFTA_META_DREG, register)
-		})
+		})}
 	}}
 }
 
 // SourceLink is the link by which the kernel would send to the packet's source, if that is the one that the packet came in by;
 // else NoLink. It is for the prerouting hook.
-var SourceLink = Field{4, func(register uint32) expression {
-	return expr("fib", func(a *nlmsg.Attributes) {
+var SourceLink = Field{4, func(register uint32) Term {
+	return Term{expr("fib", func(a *nlmsg.Attributes) {
 		a.Number(unix.NFTA_FIB_DREG, register)
 		a.Number(unix.NFTA_FIB_RESULT, unix.NFT_FIB_RESULT_OIF)
 		a.Number(unix.NFTA_FIB_FLAGS, unix.NFTA_FIB_F_SADDR|unix.NFTA_FIB_F_IIF)
-	})
+	})}
 }}
 
 // NoLink is the index that no link has.
 const NoLink = "\x00\x00\x00\x00"
 
 func payload(base, offset uint32, size int) Field {
-	return Field{size, func(register uint32) expression {
-		return expr("payload", func(a *nlmsg.Attributes) {
+	return Field{size, func(register uint32) Term {
+		return Term{expr("payload", func(a *nlmsg.Attributes) {
 			a.Number(unix.NFTA_PAYLOAD_DREG, register)
 			a.Number(unix.NFTA_PAYLOAD_BASE, base)
 			a.Number(unix.NFTA_PAYLOAD_OFFSET, offset)
 			a.Number(unix.NFTA_PAYLOAD_LEN, uint32(size))
-		})
+		})}
 	}}
 }
 
@@ -93,7 +93,7 @@ var (
 	InLink   = meta(unix.NFT_META_IIFNAME, 16)
 	OutLink  = meta(unix.NFT_META_OIFNAME, 16)
 	L4Proto  = meta(unix.NFT_META_L4PROTO, 1)
-	nfproto  = meta(unix.NFT_META_NFPROTO, 1)
+	NFProto  = meta(unix.NFT_META_NFPROTO, 1)
 	SrcPort  = payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 2) // of TCP, UDP and SCTP: compare L4Proto first
 	DestPort = payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2)
 	ICMPType = payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 1) // of ICMP and ICMPv6
@@ -140,7 +140,7 @@ func FamilyOf(a netip.Addr) Family {
 }
 
 // Is matches packets of the family.
-func (f Family) Is() Term { return nfproto.Is(ByteKey(f.nfproto)) }
+func (f Family) Is() Term { return NFProto.Is(ByteKey(f.nfproto)) }
 
 // Is matches if the field has the value, which is in network order.
 func (f Field) Is(value string) Term { return f.compare(unix.NFT_CMP_EQ, value) }
@@ -151,12 +151,37 @@ func (f Field) IsNot(value string) Term { return f.compare(unix.NFT_CMP_NEQ, val
 // HasPrefix matches if the field begins with the value, as in nft's iifname "cali*".
 func (f Field) HasPrefix(value string) Term { return f.compare(unix.NFT_CMP_EQ, value) }
 
+// HasNotPrefix matches if the field begins otherwise.
+func (f Field) HasNotPrefix(value string) Term { return f.compare(unix.NFT_CMP_NEQ, value) }
+
 func (f Field) compare(op uint32, value string) Term {
-	return Term{f.load(register), expr("cmp", func(a *nlmsg.Attributes) {
+	return append(f.load(register), expr("cmp", func(a *nlmsg.Attributes) {
 		a.Number(unix.NFTA_CMP_SREG, register)
 		a.Number(unix.NFTA_CMP_OP, op)
 		a.Nest(unix.NFTA_CMP_DATA, data(value))
-	})}
+	}))
+}
+
+// masked changes a register to (register & mask) ^ xor.
+func masked(register uint32, mask, xor string) expression {
+	return expr("bitwise", func(a *nlmsg.Attributes) {
+		a.Number(unix.NFTA_BITWISE_SREG, register)
+		a.Number(unix.NFTA_BITWISE_DREG, register)
+		a.Number(unix.NFTA_BITWISE_LEN, uint32(len(mask)))
+		a.Nest(unix.NFTA_BITWISE_MASK, data(mask))
+		a.Nest(unix.NFTA_BITWISE_XOR, data(xor))
+	})
+}
+
+// none is a word without any bit.
+const none = "\x00\x00\x00\x00"
+
+// Constant is a field that has the same value in every packet, of type Mark, for keys of several parts. It is the packet's mark without
+// any bit of it: nft cannot list a rule that loads a value into a register and then looks it up, but lists this one and reads it back.
+func Constant(n uint32) Field {
+	return Field{4, func(register uint32) Term {
+		return append(meta(unix.NFT_META_MARK, 4).load(register), masked(register, none, WordKey(n)))
+	}}
 }
 
 func data(value string) (a nlmsg.Attributes) {
@@ -172,38 +197,41 @@ const (
 
 // OpensTCP matches the first packet of a TCP connection. The rule must have compared L4Proto before.
 func OpensTCP() Term {
-	masked := expr("bitwise", func(a *nlmsg.Attributes) {
-		a.Number(unix.NFTA_BITWISE_SREG, register)
-		a.Number(unix.NFTA_BITWISE_DREG, register)
-		a.Number(unix.NFTA_BITWISE_LEN, 1)
-		a.Nest(unix.NFTA_BITWISE_MASK, data(ByteKey(tcpSYN|tcpACK)))
-		a.Nest(unix.NFTA_BITWISE_XOR, data(ByteKey(0)))
-	})
 	is := tcpFlags.Is(ByteKey(tcpSYN))
-	return Term{is[0], masked, is[1]}
+	return Term{is[0], masked(register, ByteKey(tcpSYN|tcpACK), ByteKey(0)), is[1]}
 }
 
 // Translated matches packets of connections whose destination was translated. Those that are not tracked have no such thing.
 func Translated() Term {
 	const destination = 1 << 5 // IPS_DST_NAT
-	mask := string(binary.NativeEndian.AppendUint32(nil, destination))
+	return tracked(unix.NFT_CT_STATUS, destination)
+}
+
+// State is a set of states that connection tracking finds a packet in.
+type State uint32
+
+// The states: the kernel's NF_CT_STATE_BIT.
+const (
+	Invalid     State = 1 << 0
+	Established State = 1 << 1
+	Related     State = 1 << 2
+)
+
+// In matches packets in one of these states.
+func (s State) In() Term { return tracked(unix.NFT_CT_STATE, uint32(s)) }
+
+// tracked matches if connection tracking has one of these bits for a packet.
+func tracked(key, bits uint32) Term {
 	load := expr("ct", func(a *nlmsg.Attributes) {
-		a.Number(unix.NFTA_CT_KEY, unix.NFT_CT_STATUS)
+		a.Number(unix.NFTA_CT_KEY, key)
 		a.Number(unix.NFTA_CT_DREG, register)
-	})
-	masked := expr("bitwise", func(a *nlmsg.Attributes) {
-		a.Number(unix.NFTA_BITWISE_SREG, register)
-		a.Number(unix.NFTA_BITWISE_DREG, register)
-		a.Number(unix.NFTA_BITWISE_LEN, 4)
-		a.Nest(unix.NFTA_BITWISE_MASK, data(mask))
-		a.Nest(unix.NFTA_BITWISE_XOR, data("\x00\x00\x00\x00"))
 	})
 	some := expr("cmp", func(a *nlmsg.Attributes) {
 		a.Number(unix.NFTA_CMP_SREG, register)
 		a.Number(unix.NFTA_CMP_OP, unix.NFT_CMP_NEQ)
-		a.Nest(unix.NFTA_CMP_DATA, data("\x00\x00\x00\x00"))
+		a.Nest(unix.NFTA_CMP_DATA, data(none))
 	})
-	return Term{load, masked, some}
+	return Term{load, masked(register, WordKey(bits), none), some}
 }
 
 // NoTrack keeps the packet out of connection tracking, and so from being translated. It is for the hooks prerouting and output, at
@@ -211,18 +239,39 @@ func Translated() Term {
 func NoTrack() Term { return Term{expression{name: "notrack"}} }
 
 // Over matches the packets that are more than so many in a second.
-func Over(perSecond uint32) Term {
+func Over(perSecond uint32) Term { return limit(perSecond, unix.NFT_LIMIT_F_INV) }
+
+// Within matches so many packets in a second, and not the rest.
+func Within(perSecond uint32) Term { return limit(perSecond, 0) }
+
+func limit(perSecond, flags uint32) Term {
 	return Term{expr("limit", func(a *nlmsg.Attributes) {
 		a.Number64(unix.NFTA_LIMIT_RATE, uint64(perSecond))
 		a.Number64(unix.NFTA_LIMIT_UNIT, 1)
 		a.Number(unix.NFTA_LIMIT_BURST, perSecond)
 		a.Number(unix.NFTA_LIMIT_TYPE, unix.NFT_LIMIT_PKTS)
-		a.Number(unix.NFTA_LIMIT_FLAGS, unix.NFT_LIMIT_F_INV)
+		a.Number(unix.NFTA_LIMIT_FLAGS, flags)
+	})}
+}
+
+// maxPrefix is one less than the kernel's limit for the prefix of a log, NF_LOG_PREFIXLEN.
+const maxPrefix = 127
+
+// Log sends the first bytes of the packet, as many as headers take, with a prefix of up to 127 bytes to who listens to the group.
+func Log(group uint16, prefix string) Term {
+	const headers = 128
+	return Term{expr("log", func(a *nlmsg.Attributes) {
+		a.Add(unix.NFTA_LOG_GROUP, binary.BigEndian.AppendUint16(nil, group))
+		a.Text(unix.NFTA_LOG_PREFIX, prefix[:min(len(prefix), maxPrefix)])
+		a.Number(unix.NFTA_LOG_SNAPLEN, headers)
 	})}
 }
 
 // PortKey is a port as keys and fields have it.
 func PortKey(port uint16) string { return string(binary.BigEndian.AppendUint16(nil, port)) }
+
+// WordKey is a number in the order of the machine's bytes, as keys of type Mark have it.
+func WordKey(n uint32) string { return string(binary.NativeEndian.AppendUint32(nil, n)) }
 
 // ByteKey is a number of one byte, such as a protocol's, as keys and fields have it.
 func ByteKey(b byte) string { return string([]byte{b}) }
@@ -255,7 +304,7 @@ func lookup(set string, flags uint32, verdict bool, fields []Field) Term {
 		if word%4 == 0 {
 			r = register + word/4
 		}
-		t = append(t, f.load(r))
+		t = append(t, f.load(r)...)
 		word += uint32((f.size + 3) / 4)
 	}
 	e := expr("lookup", func(a *nlmsg.Attributes) {
@@ -284,7 +333,7 @@ func Do(v Verdict) Term {
 		a.Number(unix.NFTA_IMMEDIATE_DREG, verdictRegister)
 		a.Nest(unix.NFTA_IMMEDIATE_DATA, v.data())
 	})
-	e.chain = v.chain()
+	e.chain = v.Chain()
 	return Term{e}
 }
 
@@ -391,6 +440,7 @@ var known = map[string][]uint16{
 	"fib":       {unix.NFTA_FIB_DREG, unix.NFTA_FIB_RESULT, unix.NFTA_FIB_FLAGS},
 	"bitwise":   {unix.NFTA_BITWISE_SREG, unix.NFTA_BITWISE_DREG, unix.NFTA_BITWISE_LEN, unix.NFTA_BITWISE_MASK, unix.NFTA_BITWISE_XOR},
 	"limit":     {unix.NFTA_LIMIT_RATE, unix.NFTA_LIMIT_UNIT, unix.NFTA_LIMIT_BURST, unix.NFTA_LIMIT_TYPE, unix.NFTA_LIMIT_FLAGS},
+	"log":       {unix.NFTA_LOG_GROUP, unix.NFTA_LOG_PREFIX, unix.NFTA_LOG_SNAPLEN, unix.NFTA_LOG_QTHRESHOLD, unix.NFTA_LOG_LEVEL},
 	"masq":      {unix.NFTA_MASQ_FLAGS, unix.NFTA_MASQ_REG_PROTO_MIN, unix.NFTA_MASQ_REG_PROTO_MAX},
 	"nat": {unix.NFTA_NAT_TYPE, unix.NFTA_NAT_FAMILY, unix.NFTA_NAT_REG_ADDR_MIN, unix.NFTA_NAT_REG_ADDR_MAX,
 		unix.NFTA_NAT_REG_PROTO_MIN, unix.NFTA_NAT_REG_PROTO_MAX, unix.NFTA_NAT_FLAGS},

@@ -23,8 +23,11 @@ const (
 	batchGeneration = 1
 )
 
-// socket is a netlink socket for one Sync.
-type socket struct{ conn }
+// socket is a netlink socket for one table, usually for one Sync.
+type socket struct {
+	conn
+	table string
+}
 
 // conn is what *nlmsg.Socket does.
 type conn interface {
@@ -34,13 +37,18 @@ type conn interface {
 }
 
 // dial opens a socket in a namespace, or in that of the process if it is nil.
-func dial(ctx context.Context, ns *netlinkx.Namespace) (s socket, err error) {
+func dial(ctx context.Context, ns *netlinkx.Namespace) (socket, error) {
+	s, err := open(ctx, ns)
+	return socket{s, TableName}, err
+}
+
+func open(ctx context.Context, ns *netlinkx.Namespace) (s *nlmsg.Socket, err error) {
 	timeout := answerTimeout
 	if end, ok := ctx.Deadline(); ok {
 		timeout = min(timeout, max(time.Until(end), time.Millisecond))
 	}
 	err = within(ns, func() (err error) {
-		s.conn, err = nlmsg.Open(unix.NETLINK_NETFILTER, timeout)
+		s, err = nlmsg.Open(unix.NETLINK_NETFILTER, timeout)
 		return err
 	})
 	return s, err
@@ -83,7 +91,7 @@ func (s socket) generation() (g uint32, err error) {
 		err = errors.New("no answer")
 	}
 	if err != nil {
-		return 0, explain(fmt.Errorf("ask for the generation of nftables: %w", err))
+		return 0, s.explain(fmt.Errorf("ask for the generation of nftables: %w", err))
 	}
 	return g, nil
 }
@@ -121,12 +129,12 @@ func boundary(kind uint16, generation uint32) nlmsg.Message {
 func stale(err error) bool { return errors.Is(err, unix.ERESTART) }
 
 // explain adds what the kernel leaves out: it answers "no such file" for a kind of chain or expression that it does not have.
-func explain(err error) error {
+func (s socket) explain(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%w: needs CAP_NET_ADMIN, and a table that no other process has made its own", err)
 	case errors.Is(err, unix.EBUSY):
-		return fmt.Errorf("%w: a rule that somebody else has put into the table uses what has to go: see nft -a list table inet %s", err, TableName)
+		return fmt.Errorf("%w: a rule that somebody else has put into the table uses what has to go: see nft -a list table inet %s", err, s.table)
 	case errors.Is(err, fs.ErrNotExist), netlinkx.IsUnsupported(err), errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EINVAL):
 		return fmt.Errorf("%w: the kernel may lack a part of nftables: load modules nf_tables, nft_chain_nat, nft_ct and nft_masq, or set CONFIG_NF_TABLES_INET", err)
 	}

@@ -68,7 +68,7 @@ func (t *Table) Sync(ctx context.Context, p Part) (written bool, err error) {
 		case stale(err):
 			time.Sleep(rand.N(attemptPause))
 		case rebuild:
-			return false, explain(fmt.Errorf("write nftables table inet %s: %w", TableName, err))
+			return false, socket{table: TableName}.explain(fmt.Errorf("write nftables table inet %s: %w", TableName, err))
 		default:
 			// The table may hold something that reading does not show: write it anew.
 			rebuild = true

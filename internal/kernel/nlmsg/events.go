@@ -3,12 +3,16 @@ package nlmsg
 import (
 	"errors"
 	"os"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
 
 // Events is a socket that gets what the kernel multicasts.
-type Events struct{ file *os.File }
+type Events struct {
+	file *os.File
+	mu   sync.Mutex // held while a datagram is handled by Wait or Drain
+}
 
 // Listen opens, in the network namespace of the calling thread, a socket that gets what is sent to groups and passes the filter, a
 // program of classic BPF; nil: all. buffer is how many bytes of it the kernel keeps; 0: its default.
@@ -17,10 +21,9 @@ func Listen(protocol int, groups []int, filter []unix.SockFilter, buffer int) (*
 	if err != nil {
 		return nil, err
 	}
-	e := &Events{os.NewFile(uintptr(fd), "netlink events")}
+	e := &Events{file: os.NewFile(uintptr(fd), "netlink events")}
 	if len(filter) > 0 {
-		prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-		err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &prog)
+		err = attach(fd, filter)
 	}
 	if buffer > 0 && unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, buffer) != nil {
 		err = errors.Join(err, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, buffer))
@@ -33,6 +36,73 @@ func Listen(protocol int, groups []int, filter []unix.SockFilter, buffer int) (*
 		return nil, errors.Join(err, e.Close())
 	}
 	return e, nil
+}
+
+func attach(fd int, filter []unix.SockFilter) error {
+	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &prog)
+}
+
+// Filter replaces the filter.
+func (e *Events) Filter(filter []unix.SockFilter) error {
+	raw, err := e.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var attached error
+	return errors.Join(raw.Control(func(fd uintptr) { attached = attach(int(fd), filter) }), attached)
+}
+
+// Wait waits for a datagram, reads as much of it as b takes, and hands it to take: err is unix.ENOBUFS if the kernel had no room for some.
+// No Drain runs meanwhile. The error is that of a socket that was closed or is broken.
+func (e *Events) Wait(b []byte, take func(datagram []byte, err error)) error {
+	raw, err := e.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var broken error
+	err = raw.Read(func(fd uintptr) bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		more, err := handle(int(fd), b, take)
+		broken = err
+		return more || err != nil
+	})
+	return errors.Join(err, broken)
+}
+
+// Drain does with the datagrams that have come already what Wait does, and does not wait. What a transaction caused has come when the
+// transaction is answered.
+func (e *Events) Drain(b []byte, take func(datagram []byte, err error)) error {
+	raw, err := e.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var broken error
+	err = raw.Control(func(fd uintptr) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		for more := true; more && broken == nil; {
+			more, broken = handle(int(fd), b, take)
+		}
+	})
+	return errors.Join(err, broken)
+}
+
+// handle takes a datagram if there is one.
+func handle(fd int, b []byte, take func(datagram []byte, err error)) (more bool, err error) {
+	n, err := receive(fd, b)
+	switch err {
+	case unix.EAGAIN:
+		return false, nil
+	case nil:
+		take(b[:n], nil)
+	case unix.ENOBUFS:
+		take(nil, err)
+	default:
+		return false, err
+	}
+	return true, nil
 }
 
 // Close closes the socket; a Receive that waits returns.

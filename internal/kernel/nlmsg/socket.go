@@ -1,6 +1,7 @@
 package nlmsg
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -53,6 +54,8 @@ func (s *Socket) setUp() error {
 	err := errors.Join(
 		// Without it an answer that says what failed repeats the request.
 		unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1),
+		// With it the answer tells which attribute failed.
+		unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1),
 		unix.SetsockoptTimeval(s.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout),
 		unix.SetsockoptTimeval(s.fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &timeout),
 		unix.Bind(s.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}),
@@ -169,7 +172,35 @@ func (s *Socket) Execute(m Message, take func(Message) error) error {
 	return err
 }
 
-// Batch sends requests at once and returns when that with NLM_F_ACK is answered, or the first error of one of them.
+// Refusal is the kernel's error for one request of a batch.
+type Refusal struct {
+	// Index is that of the request in the batch.
+	Index int
+	// At is where in the request's Body the attribute begins that the kernel refused; 0: it did not say.
+	At  int
+	Err error
+}
+
+// Error is the kernel's.
+func (r *Refusal) Error() string { return r.Err.Error() }
+
+// Unwrap returns the kernel's error.
+func (r *Refusal) Unwrap() error { return r.Err }
+
+// refusedAt is where in a request's body the attribute begins that the kernel's answer m complains about.
+func refusedAt(m Message) int {
+	const header, tlvs, offset = 4 + unix.SizeofNlMsghdr, 0x200, 2 // NLM_F_ACK_TLVS, NLMSGERR_ATTR_OFFS
+	if m.Flags&tlvs == 0 || len(m.Body) < header {
+		return 0
+	}
+	value := Find(m.Body[header:], offset)
+	if len(value) < 4 {
+		return 0
+	}
+	return max(0, int(binary.NativeEndian.Uint32(value))-unix.SizeofNlMsghdr)
+}
+
+// Batch sends requests at once and returns when that with NLM_F_ACK is answered, or the first error of one of them, a *Refusal.
 func (s *Socket) Batch(requests []Message) error {
 	first, last, b := s.Seq+1, uint32(0), s.Request()
 	for _, m := range requests {
@@ -189,6 +220,9 @@ func (s *Socket) Batch(requests []Message) error {
 		if m.Kind != unix.NLMSG_ERROR {
 			return false, nil
 		}
-		return m.Seq == last, m.Err()
+		if err := m.Err(); err != nil {
+			return false, &Refusal{Index: int(m.Seq - first), At: refusedAt(m), Err: err}
+		}
+		return m.Seq == last, nil
 	})
 }

@@ -1,0 +1,79 @@
+package netpol
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/kernel/nft"
+	"github.com/tortie-net/tortie/internal/policy"
+)
+
+// TableName is the name of the table, of family inet.
+const TableName = "tortie-policy"
+
+const (
+	egressChain   = "egress"
+	ingressChain  = "ingress"
+	toHostChain   = "to-host"
+	closedSet     = "closed"
+	neighboursSet = "neighbours"
+)
+
+// The base chains come before filters of others: what these drop is dropped as well. An accept ends one base chain alone, so that a
+// packet from one pod of the node to another goes through two without a mark.
+const (
+	egressPriority  = nft.PriorityFilter - 5
+	ingressPriority = nft.PriorityFilter - 4
+	toHostPriority  = nft.PriorityFilter - 5
+)
+
+// linkSets lead from the names of pods' links to programs: by direction.
+var linkSets = [2]nft.Set{
+	policy.Ingress: {Name: "to", Key: []nft.Type{nft.LinkName}, Value: nft.VerdictType},
+	policy.Egress:  {Name: "from", Key: []nft.Type{nft.LinkName}, Value: nft.VerdictType},
+}
+
+// closed has the families of which links without an element pass nothing: both, or none.
+var closed = nft.Set{Name: closedSet, Key: []nft.Type{nft.NFProtoType}}
+
+var closedElements = []nft.Element{{First: nft.ByteKey(unix.NFPROTO_IPV4)}, {First: nft.ByteKey(unix.NFPROTO_IPV6)}}
+
+// neighbours are the types of ICMPv6 that a pod always sends to its node: without them it has no gateway. They are those of multicast
+// listeners, router solicitations, and neighbours.
+var neighbours = nft.Set{Name: neighboursSet, Key: []nft.Type{nft.ICMPv6Type}, Elements: []nft.Element{
+	{First: "\x82"}, {First: "\x83"}, {First: "\x84"}, {First: "\x85"}, {First: "\x87"}, {First: "\x88"},
+}}
+
+// The comments of rules that drop without a policy.
+const (
+	unknownLink  = "unknown link"
+	invalidState = "invalid state"
+)
+
+// baseChains are where packets enter. They are the same for every Ruleset.
+func baseChains(linkPrefix string) []nft.Chain {
+	known := nft.NewRule("", (nft.Established | nft.Related).In(), nft.Do(nft.Accept))
+	dispatch := func(d policy.Direction, link nft.Field) []nft.Rule {
+		return []nft.Rule{
+			nft.NewRule("", nft.Map(linkSets[d].Name, link)),
+			nft.NewRule(unknownLink, link.HasPrefix(linkPrefix), nft.In(closedSet, nft.NFProto), nft.Count(), nft.Do(nft.Drop)),
+		}
+	}
+	toHost := []nft.Rule{
+		known,
+		nft.NewRule("", nft.InLink.HasNotPrefix(linkPrefix), nft.Do(nft.Accept)),
+		nft.NewRule("", nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_ICMPV6)), nft.In(neighboursSet, nft.ICMPType), nft.Do(nft.Accept)),
+	}
+	base := func(name string, hook nft.HookNumber, priority int32, rules ...nft.Rule) nft.Chain {
+		return nft.Chain{Name: name, Hook: &nft.Hook{Type: nft.Filter, Number: hook, Priority: priority}, Rules: rules}
+	}
+	return []nft.Chain{
+		base(egressChain, nft.Forward, egressPriority, append([]nft.Rule{known}, dispatch(policy.Egress, nft.InLink)...)...),
+		base(ingressChain, nft.Forward, ingressPriority, append([]nft.Rule{known}, dispatch(policy.Ingress, nft.OutLink)...)...),
+		base(toHostChain, nft.Input, toHostPriority, append(toHost, dispatch(policy.Egress, nft.InLink)...)...),
+	}
+}
+
+// baseSets are the sets that the base chains use.
+func baseSets() []nft.Set {
+	return []nft.Set{linkSets[policy.Ingress], linkSets[policy.Egress], closed, neighbours}
+}

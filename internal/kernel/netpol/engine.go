@@ -1,0 +1,457 @@
+package netpol
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/nft"
+	"github.com/tortie-net/tortie/internal/policy"
+)
+
+// Engine keeps the table of one network namespace. It is safe for concurrent use; two for one namespace undo each other's work.
+type Engine struct {
+	table      *nft.Owned
+	linkPrefix string
+
+	mu     sync.Mutex
+	t      *translator
+	size   uint32 // of the sets of members
+	have   *state // nil: not known
+	held   map[string]held
+	denied map[string]Denied // by chain
+}
+
+// held is a link that CloseOther has closed for a pod with another UID than that of the endpoint.
+type held struct {
+	element nft.Element
+	since   time.Time
+}
+
+// holdTime bounds how long a link stays closed for a pod that the Ruleset does not name.
+const holdTime = time.Minute
+
+// New returns the engine of a namespace; nil is that of the process. Names of pods' links begin with linkPrefix. It touches nothing yet.
+func New(ns *netlinkx.Namespace, linkPrefix string) *Engine {
+	return &Engine{table: nft.NewOwned(ns, TableName), linkPrefix: linkPrefix, held: map[string]held{}}
+}
+
+// Close closes the engine's sockets. What it has programmed stays in force.
+func (e *Engine) Close() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.table.Close()
+	e.have = nil
+}
+
+// Stats is what a Sync did.
+type Stats struct {
+	// Read: the table was read, as it was not known or somebody else had changed it.
+	Read bool
+	// Transactions and Elements are how many were written; Elements are those of sets, added or deleted.
+	Transactions, Elements int
+}
+
+// ErrRefused is in the error of a Sync that has done all but some programs, which the kernel refuses: their pods are closed in the
+// programs' direction.
+var ErrRefused = errors.New("the kernel refuses a program")
+
+// tries bounds the transactions of a Sync that the kernel refuses: each names one object at least.
+const tries = 64
+
+// Sync makes the table as the Ruleset says, and leaves alone what is right: with nothing to change it neither reads nor writes, unless
+// somebody else has changed the table. touched nil: everything is compared; else the caller says that since the last Sync only the
+// Members of these addresses have changed. Only what differs is written; packets meet the old or the new content. After an error the
+// table is as before, or, for a large load, lets through less; the next Sync goes on. ErrRefused says that all but some programs is done.
+//
+// The lists in Members are kept, so they must not be changed.
+func (e *Engine) Sync(ctx context.Context, rs *policy.Ruleset, touched []netip.Addr) (stats Stats, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	foreign, err := e.table.Touched(ctx)
+	if err != nil {
+		return stats, err
+	}
+	if foreign {
+		e.have = nil
+	}
+	if touched != nil && e.have != nil {
+		if done, err := e.syncMembers(ctx, rs, touched, &stats); done || err != nil {
+			return stats, err
+		}
+	}
+	err = e.syncAll(ctx, rs, &stats)
+	return stats, err
+}
+
+// syncMembers writes the members of some addresses. It is not done if they do not fit.
+func (e *Engine) syncMembers(ctx context.Context, rs *policy.Ruleset, touched []netip.Addr, stats *Stats) (done bool, err error) {
+	n := e.have.counts
+	for _, a := range touched {
+		n[familyOf(a)] += len(rs.Members[a]) - len(e.have.members[a])
+	}
+	if most(n) > int(e.size) {
+		return false, nil
+	}
+	for len(touched) > 0 {
+		count := e.together(rs, touched)
+		if err := e.write(ctx, rs, touched[:count], stats); err != nil {
+			e.have = nil
+			return false, err
+		}
+		touched = touched[count:]
+	}
+	e.have.counts = n
+	return true, nil
+}
+
+// together is how many of the addresses make a portion. All of an address is in one.
+func (e *Engine) together(rs *policy.Ruleset, touched []netip.Addr) int {
+	total := 0
+	for i, a := range touched {
+		if total += len(rs.Members[a]) + len(e.have.members[a]); total > portion {
+			return max(i, 1)
+		}
+	}
+	return len(touched)
+}
+
+// write writes the members of some addresses in one transaction.
+func (e *Engine) write(ctx context.Context, rs *policy.Ruleset, touched []netip.Addr, stats *Stats) error {
+	var m moves
+	for _, a := range touched {
+		// Of an address that is there twice the second changes nothing.
+		m.compare(a, e.have.members[a], rs.Members[a], nil, nil)
+		e.have.setMembers(a, rs.Members[a])
+	}
+	p := planner{e, e.have, &image{family: e.t.members}}
+	return e.commit(ctx, p.members(m.early, m.late), stats)
+}
+
+func (s *state) setMembers(a netip.Addr, ids []policy.SetID) {
+	if len(ids) == 0 {
+		delete(s.members, a)
+		return
+	}
+	s.members[a] = ids
+}
+
+// syncAll compares everything.
+func (e *Engine) syncAll(ctx context.Context, rs *policy.Ruleset, stats *Stats) error {
+	refused := map[programKey]error{}
+	remade := false
+	for range tries {
+		before := stats.Transactions
+		err := e.attempt(ctx, rs, refused, stats)
+		if err == nil {
+			return e.refusals(rs, refused)
+		}
+		if stats.Transactions != before {
+			e.have = nil
+		}
+		var r *nft.Refused
+		if !errors.As(err, &r) {
+			e.have = nil
+			return err
+		}
+		if e.blame(rs, r, refused) {
+			continue
+		}
+		if remade {
+			e.have = nil
+			return fmt.Errorf("write nftables table inet %s: %w", TableName, err)
+		}
+		// It may hold something that reading does not show.
+		remade = true
+		e.have = emptyState()
+		e.have.remake, err = e.table.Exists(ctx)
+		if err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("write nftables table inet %s: the kernel refused %d transactions", TableName, tries)
+}
+
+// attempt reads if it must, and writes.
+func (e *Engine) attempt(ctx context.Context, rs *policy.Ruleset, refused map[programKey]error, stats *Stats) error {
+	content, err := e.look(ctx, stats)
+	if err != nil {
+		return err
+	}
+	if n := most(counts(rs.Members)); e.t == nil || n > int(e.size) {
+		e.resize(sizeFor(n))
+	}
+	want, used := e.image(rs, refused)
+	if content != nil {
+		e.have = e.adopt(content, want)
+		want, used = e.image(rs, refused) // links may be held
+	}
+	changes := e.plan(e.have, want)
+	for _, c := range changes {
+		if err := e.commit(ctx, c, stats); err != nil {
+			return err
+		}
+	}
+	if len(changes) > 0 || content != nil {
+		e.settle(want, used)
+	}
+	return nil
+}
+
+// look reads the table unless it is known.
+func (e *Engine) look(ctx context.Context, stats *Stats) (*nft.Content, error) {
+	if e.have != nil {
+		return nil, nil
+	}
+	names := []string{egressChain, ingressChain, toHostChain}
+	if e.t != nil {
+		names = slices.AppendSeq(names, maps.Keys(e.t.chains))
+	}
+	content, err := e.table.Read(ctx, names)
+	if err != nil {
+		return nil, err
+	}
+	stats.Read = true
+	if size := sizeOf(content); e.t == nil && size > 0 {
+		e.resize(size)
+	}
+	return content, nil
+}
+
+// settle is for after an image was written, or found to be there.
+func (e *Engine) settle(want *image, used map[programKey]bool) {
+	e.have = stateOf(want)
+	e.t.prune(used, want)
+	e.denied = maps.Clone(e.t.denied)
+	maps.DeleteFunc(e.held, func(link string, h held) bool {
+		return want.links[policy.Ingress][link] != h.element && want.links[policy.Egress][link] != h.element
+	})
+}
+
+func (e *Engine) resize(size uint32) { e.size, e.t = size, newTranslator(size) }
+
+// commit writes a change. One that only has elements, and is too much for the kernel at once, is halved.
+func (e *Engine) commit(ctx context.Context, c *nft.Change, stats *Stats) error {
+	if c.Empty() {
+		return nil
+	}
+	err := e.table.Commit(ctx, c)
+	if errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EMSGSIZE) {
+		if a, b, ok := c.Halves(); ok {
+			if err := e.commit(ctx, a, stats); err != nil {
+				return err
+			}
+			return e.commit(ctx, b, stats)
+		}
+	}
+	if err == nil {
+		stats.Transactions++
+		stats.Elements += c.Elements
+	}
+	return err
+}
+
+// stateOf is the state after an image was written.
+func stateOf(w *image) *state {
+	s := emptyState()
+	s.table, s.links, s.ids = true, w.links, w.ids
+	for name := range w.chains {
+		s.chains[name] = true
+	}
+	for name := range w.sets {
+		s.sets[name] = true
+	}
+	if w.closed {
+		s.closed = closedElements
+	}
+	s.members, s.counts = maps.Clone(w.members), counts(w.members)
+	return s
+}
+
+// image is what the Ruleset makes of the table, with the programs that it uses.
+func (e *Engine) image(rs *policy.Ruleset, refused map[programKey]error) (*image, map[programKey]bool) {
+	w := &image{chains: map[string]nft.Chain{}, sets: map[string]nft.Set{}, links: [2]map[string]nft.Element{{}, {}},
+		closed: rs.Closed, members: rs.Members, family: e.t.members, ids: map[policy.SetID]bool{}}
+	for _, c := range baseChains(e.linkPrefix) {
+		w.chains[c.Name] = c
+	}
+	for _, s := range append(baseSets(), e.t.members[:]...) {
+		w.sets[s.Name] = s
+	}
+	used := map[programKey]bool{}
+	for link, endpoint := range rs.Endpoints {
+		for d, key := range endpoint.Programs {
+			w.links[d][link] = e.element(rs, w, link, endpoint.UID, programKey{policy.Direction(d), key}, refused, used)
+		}
+	}
+	return w, used
+}
+
+// element is that of a link in one direction; what its program uses goes into the image.
+func (e *Engine) element(rs *policy.Ruleset, w *image, link, uid string, key programKey, refused map[programKey]error, used map[programKey]bool) nft.Element {
+	element := nft.Element{First: nft.LinkKey(link), Verdict: nft.Drop, Comment: uid}
+	if h, ok := e.held[link]; ok && h.element.Comment != closedFor(uid) && time.Since(h.since) < holdTime {
+		return h.element
+	}
+	if key.key == "" {
+		element.Verdict = nft.Accept
+		return element
+	}
+	if refused[key] != nil {
+		return element
+	}
+	p, err := e.t.program(rs, key)
+	if err != nil {
+		refused[key] = err
+		return element
+	}
+	element.Verdict = p.verdict
+	if !used[key] {
+		used[key] = true
+		w.use(p, e.t)
+	}
+	return element
+}
+
+// use takes over what a program uses.
+func (w *image) use(p *program, t *translator) {
+	for _, name := range p.chains {
+		w.chains[name] = t.chains[name]
+	}
+	for _, name := range p.sets {
+		w.sets[name] = t.sets[name]
+	}
+	for _, id := range p.ids {
+		w.ids[id] = true
+	}
+}
+
+// blame marks the programs that use what the kernel refuses.
+func (e *Engine) blame(rs *policy.Ruleset, r *nft.Refused, refused map[programKey]error) bool {
+	found := false
+	for _, endpoint := range rs.Endpoints {
+		for d, key := range endpoint.Programs {
+			k := programKey{policy.Direction(d), key}
+			p := e.t.programs[k]
+			if p != nil && refused[k] == nil && (slices.Contains(p.chains, r.Object) || slices.Contains(p.sets, r.Object)) {
+				refused[k], found = r, true
+			}
+		}
+	}
+	return found
+}
+
+// refusals name policies and links of what was refused.
+func (e *Engine) refusals(rs *policy.Ruleset, refused map[programKey]error) error {
+	var errs []error
+	for k, err := range refused {
+		var links []string
+		for link, endpoint := range rs.Endpoints {
+			if endpoint.Programs[k.Direction] == k.key {
+				links = append(links, link)
+			}
+		}
+		slices.Sort(links)
+		errs = append(errs, fmt.Errorf("%w: %s of %s is closed, because of %s: %w",
+			ErrRefused, k.Direction, strings.Join(links, ", "), strings.Join(policies(rs.Programs[k.key]), ", "), err))
+	}
+	slices.SortFunc(errs, func(a, b error) int { return cmp.Compare(a.Error(), b.Error()) })
+	return netlinkx.Summary(errs)
+}
+
+// policies are those that a program denies for.
+func policies(p policy.Program) []string {
+	names := map[string]bool{}
+	take := func(l policy.List) {
+		for _, v := range append([]policy.Verdict{l.Else}, verdicts(l.Steps)...) {
+			if !v.Allow {
+				names[v.By.String()] = true
+			}
+		}
+	}
+	take(p.Rest)
+	for _, l := range p.Protocols {
+		take(l)
+	}
+	for _, ranges := range p.Ports {
+		for _, r := range ranges {
+			take(r.List)
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+func verdicts(steps []policy.Step) (all []policy.Verdict) {
+	for _, s := range steps {
+		all = append(all, s.Verdict)
+	}
+	return all
+}
+
+// Remove removes the table: every packet passes then.
+func (e *Engine) Remove(ctx context.Context) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.have = nil
+	exists, err := e.table.Exists(ctx)
+	if err != nil || !exists {
+		return err
+	}
+	c := e.table.Change()
+	c.RemoveTable()
+	if err := e.table.Commit(ctx, c); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("remove nftables table inet %s: %w", TableName, err)
+	}
+	return nil
+}
+
+// Events returns a channel that becomes readable after somebody else has changed the table: then call Sync. It is closed when ctx ends,
+// or when the socket breaks: then ask again.
+func (e *Engine) Events(ctx context.Context) (<-chan struct{}, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.table.Events(ctx)
+}
+
+// Counters returns how many packets were dropped, and why, since the rules were made. It is empty before the first Sync.
+func (e *Engine) Counters(ctx context.Context) (map[Denied]nft.Counter, error) {
+	e.mu.Lock()
+	denied := e.denied
+	e.mu.Unlock()
+	byChain, err := e.table.Counters(ctx)
+	if netlinkx.IsNotExist(err) {
+		return nil, nil
+	}
+	all := map[Denied]nft.Counter{}
+	for chain, c := range byChain {
+		if d, ok := reason(chain, denied); ok && c.Packets > 0 {
+			all[d] = nft.Counter{Packets: all[d].Packets + c.Packets, Bytes: all[d].Bytes + c.Bytes}
+		}
+	}
+	return all, err
+}
+
+// reason says why a chain drops.
+func reason(chain string, denied map[string]Denied) (Denied, bool) {
+	switch chain {
+	case egressChain, toHostChain:
+		return Denied{Direction: policy.Egress, Reason: unknownLink}, true
+	case ingressChain:
+		return Denied{Direction: policy.Ingress, Reason: unknownLink}, true
+	}
+	d, ok := denied[chain]
+	return d, ok
+}
+
+// LogGroup is the group of nfnetlink_log that packets are sent to which a policy has denied.
+const LogGroup = 1791

@@ -1,0 +1,124 @@
+package netpol
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/tortie-net/tortie/internal/kernel/nft"
+	"github.com/tortie-net/tortie/internal/policy"
+)
+
+// image is what the table has to have.
+type image struct {
+	chains  map[string]nft.Chain
+	sets    map[string]nft.Set // with the elements of those that do not change
+	links   [2]map[string]nft.Element
+	closed  bool
+	members map[netip.Addr][]policy.SetID
+	family  [2]nft.Set            // the sets of members
+	ids     map[policy.SetID]bool // that rules look for
+}
+
+// state is what the table has.
+type state struct {
+	table  bool // awake
+	remake bool // something is in the wrong place: the table has to be made anew
+	// chains and sets are those that are there: false if their rules or elements are not the wanted ones.
+	chains, sets map[string]bool
+	rules        map[string]bool // chains that are not as wanted but have rules
+	links        [2]map[string]nft.Element
+	closed       []nft.Element
+	members      map[netip.Addr][]policy.SetID
+	counts       [2]int // of elements with members, by family
+	ids          map[policy.SetID]bool
+}
+
+func emptyState() *state {
+	return &state{chains: map[string]bool{}, sets: map[string]bool{}, rules: map[string]bool{},
+		links: [2]map[string]nft.Element{{}, {}}, members: map[netip.Addr][]policy.SetID{}, ids: map[policy.SetID]bool{}}
+}
+
+// familyOf is the index of an address's family.
+func familyOf(a netip.Addr) int {
+	if a.Is4() {
+		return 0
+	}
+	return 1
+}
+
+// memberKey is the key of an address in a set of members.
+func memberKey(id policy.SetID, a netip.Addr) string {
+	return nft.Key(nft.WordKey(uint32(id)), nft.AddrKey(a))
+}
+
+// move is an element of a set of members that comes or goes.
+type move struct {
+	addr netip.Addr
+	id   policy.SetID
+}
+
+// compareIDs calls gone and added for what is in only one of two ascending lists.
+func compareIDs(have, want []policy.SetID, gone, added func(policy.SetID)) {
+	for len(have) > 0 || len(want) > 0 {
+		switch {
+		case len(want) == 0 || len(have) > 0 && have[0] < want[0]:
+			gone(have[0])
+			have = have[1:]
+		case len(have) == 0 || want[0] < have[0]:
+			added(want[0])
+			want = want[1:]
+		default:
+			have, want = have[1:], want[1:]
+		}
+	}
+}
+
+// moves are changes of members. Early ones are those that no rule of the old programs looks for, late ones those that none of the new.
+type moves struct{ early, added, gone, late []move }
+
+// compare finds the moves of one address.
+func (m *moves) compare(a netip.Addr, have, want []policy.SetID, old, new map[policy.SetID]bool) {
+	compareIDs(have, want, func(id policy.SetID) {
+		if new[id] {
+			m.gone = append(m.gone, move{a, id})
+		} else {
+			m.late = append(m.late, move{a, id})
+		}
+	}, func(id policy.SetID) {
+		if old[id] {
+			m.added = append(m.added, move{a, id})
+		} else {
+			m.early = append(m.early, move{a, id})
+		}
+	})
+}
+
+// elements are the moves of a family.
+func elements(of []move, family int) (list []nft.Element) {
+	for _, m := range of {
+		if familyOf(m.addr) == family {
+			list = append(list, nft.Element{First: memberKey(m.id, m.addr)})
+		}
+	}
+	return list
+}
+
+// sizeFor is a size for the sets of members with room to grow: each time that they are full, all chains are made anew.
+func sizeFor(need int) uint32 {
+	const least = 4096
+	size := uint32(least)
+	for int(size) < 2*need {
+		size *= 2
+	}
+	return size
+}
+
+// counts is how many elements the larger of the sets of members has to have.
+func counts(members map[netip.Addr][]policy.SetID) (n [2]int) {
+	for a, ids := range members {
+		n[familyOf(a)] += len(ids)
+	}
+	return n
+}
+
+func most(n [2]int) int { return slices.Max(n[:]) }

@@ -1,0 +1,85 @@
+package netpol
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/nft"
+	"github.com/tortie-net/tortie/internal/policy"
+)
+
+// closedFor is the comment of an element that closes a link until the agent knows the pod with that UID.
+func closedFor(uid string) string { return "closed for " + uid }
+
+// InForce returns the UID of the pod whose policies are in force at a link of the process's network namespace, "" if there is none, and
+// whether there is the table at all.
+func InForce(link string) (uid string, table bool, err error) {
+	t := nft.NewOwned(nil, TableName)
+	defer t.Close()
+	element, err := t.Get(context.Background(), linkSets[policy.Ingress], nft.LinkKey(link))
+	switch {
+	case err == nil && !strings.HasPrefix(element.Comment, closedFor("")):
+		return element.Comment, true, nil
+	case err == nil:
+		return "", true, nil
+	case !netlinkx.IsNotExist(err):
+		return "", false, fmt.Errorf("look for %s in nftables table inet %s: %w", link, TableName, err)
+	}
+	table, err = t.Exists(context.Background())
+	return "", table, err
+}
+
+// CloseOther closes a link of the process's network namespace, both ways, if the policies of a pod with another UID are in force there:
+// the next pod of a StatefulSet has the link of the one before. The agent opens it when it knows the pod with this UID. Without a table,
+// or without such a link, nothing is done.
+func CloseOther(link, uid string) error {
+	t := nft.NewOwned(nil, TableName)
+	defer t.Close()
+	c := t.Change()
+	next := []nft.Element{{First: nft.LinkKey(link), Verdict: nft.Drop, Comment: closedFor(uid)}}
+	for _, set := range linkSets {
+		element, err := t.Get(context.Background(), set, nft.LinkKey(link))
+		if netlinkx.IsNotExist(err) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("look for %s in nftables table inet %s: %w", link, TableName, err)
+		}
+		if element.Comment != uid && element.Comment != next[0].Comment {
+			c.Delete(set, []nft.Element{element})
+			c.Add(set, next)
+		}
+	}
+	// The agent may have removed it meanwhile.
+	if err := t.Commit(context.Background(), c); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("close %s in nftables table inet %s: %w", link, TableName, err)
+	}
+	return nil
+}
+
+// Hold makes the table of the process's network namespace if there is none: nothing passes links whose names begin with linkPrefix until
+// an Engine has synchronized.
+func Hold(linkPrefix string) error {
+	t := nft.NewOwned(nil, TableName)
+	defer t.Close()
+	c := t.Change()
+	c.MakeTable(true)
+	for _, s := range baseSets() {
+		c.MakeSet(s)
+		c.Add(s, s.Elements)
+	}
+	c.Add(closed, closedElements)
+	for _, chain := range baseChains(linkPrefix) {
+		c.MakeChain(chain)
+		c.AddRules(chain)
+	}
+	if err := t.Commit(context.Background(), c); err != nil && !netlinkx.IsExist(err) {
+		return fmt.Errorf("make nftables table inet %s: %w", TableName, err)
+	}
+	return nil
+}

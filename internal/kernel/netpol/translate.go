@@ -1,0 +1,268 @@
+package netpol
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/tortie-net/tortie/internal/kernel/nft"
+	"github.com/tortie-net/tortie/internal/policy"
+)
+
+// programKey names a program in one direction: as the peer is the packet's source in one and its destination in the other, both have
+// chains of their own.
+type programKey struct {
+	policy.Direction
+	key string
+}
+
+// program is what the kernel has of a program.
+type program struct {
+	verdict nft.Verdict // of the elements of links
+	uses                // of all its chains
+}
+
+// uses are chains, sets and members that something uses.
+type uses struct {
+	chains, sets []string
+	ids          []policy.SetID
+}
+
+func (u *uses) add(other uses) {
+	u.chains = append(u.chains, other.chains...)
+	u.sets = append(u.sets, other.sets...)
+	u.ids = append(u.ids, other.ids...)
+}
+
+func (u *uses) compact() {
+	u.chains = slices.Compact(sorted(u.chains))
+	u.sets = slices.Compact(sorted(u.sets))
+	slices.Sort(u.ids)
+	u.ids = slices.Compact(u.ids)
+}
+
+func sorted(s []string) []string { slices.Sort(s); return s }
+
+// Denied says why packets were dropped.
+type Denied struct {
+	policy.Direction
+	// By is the policy; none if Reason is set.
+	By policy.ID
+	// Reason is "unknown link" or "invalid state".
+	Reason string
+}
+
+// translator makes chains and sets of programs. It keeps what it has made: names are digests of content, so that it is right for every
+// Ruleset that has the same member sets.
+type translator struct {
+	members  [2]nft.Set // by family: of IPv4, of IPv6
+	chains   map[string]nft.Chain
+	sets     map[string]nft.Set
+	denied   map[string]Denied // by chain
+	programs map[programKey]*program
+	within   map[string]uses // what a chain uses with all that these use
+}
+
+var families = [2]nft.Family{nft.IPv4, nft.IPv6}
+
+func newTranslator(size uint32) *translator {
+	t := &translator{chains: map[string]nft.Chain{}, sets: map[string]nft.Set{}, denied: map[string]Denied{},
+		programs: map[programKey]*program{}, within: map[string]uses{}}
+	for i, f := range families {
+		t.members[i] = nft.Set{Name: memberSet(i, size), Key: []nft.Type{nft.Mark, f.Addr}, Size: size}
+	}
+	return t
+}
+
+func memberSet(family int, size uint32) string {
+	return fmt.Sprintf("members%d-%d", []int{4, 6}[family], size)
+}
+
+// program translates a program of the Ruleset, unless it has been.
+func (t *translator) program(rs *policy.Ruleset, key programKey) (*program, error) {
+	if p := t.programs[key]; p != nil {
+		return p, nil
+	}
+	from, ok := rs.Programs[key.key]
+	if !ok {
+		return nil, fmt.Errorf("program %s is not in the ruleset", key.key)
+	}
+	b := &builder{translator: t, Ruleset: rs, Direction: key.Direction}
+	rules := []nft.Rule{nft.NewRule(invalidState, nft.Invalid.In(), nft.Count(), nft.Do(nft.Drop))}
+	var u uses
+	for _, protocol := range slices.Sorted(maps.Keys(protocols(from))) {
+		is := nft.L4Proto.Is(nft.ByteKey(protocol))
+		if ranges := from.Ports[protocol]; len(ranges) > 0 {
+			rules = append(rules, nft.NewRule("", is, nft.Map(b.ports(ranges, &u), nft.DestPort)))
+		}
+		if list, ok := from.Protocols[protocol]; ok {
+			rules = append(rules, nft.NewRule("", is, nft.Do(b.list(list, &u))))
+		}
+	}
+	rules = append(rules, nft.NewRule("", nft.Do(b.list(from.Rest, &u))))
+	if b.err != nil {
+		return nil, b.err
+	}
+	p := &program{}
+	p.verdict = b.chain("p-", rules, u, &p.uses)
+	p.compact()
+	t.denied[p.verdict.Chain()] = Denied{Direction: key.Direction, Reason: invalidState}
+	t.programs[key] = p
+	return p, nil
+}
+
+func protocols(p policy.Program) map[uint8]bool {
+	all := map[uint8]bool{}
+	for n := range p.Ports {
+		all[n] = true
+	}
+	for n := range p.Protocols {
+		all[n] = true
+	}
+	return all
+}
+
+// builder makes the chains and sets of one program.
+type builder struct {
+	*translator
+	*policy.Ruleset
+	policy.Direction
+	err error
+}
+
+// chain keeps a chain, named by its content, and says how to get there. By collects what is used.
+func (b *builder) chain(prefix string, rules []nft.Rule, u uses, by *uses) nft.Verdict {
+	c := nft.Chain{Rules: rules}
+	c.Name = prefix + c.Digest()
+	if _, ok := b.chains[c.Name]; !ok {
+		u.chains = append(u.chains, c.Name)
+		u.compact()
+		b.chains[c.Name], b.within[c.Name] = c, u
+	}
+	by.add(b.within[c.Name])
+	return nft.Goto(c.Name)
+}
+
+// ports keeps the map of a protocol's ports to lists.
+func (b *builder) ports(ranges []policy.PortRange, u *uses) string {
+	s := nft.Set{Key: []nft.Type{nft.Port}, Value: nft.VerdictType, Interval: true}
+	for _, r := range ranges {
+		s.Elements = append(s.Elements, nft.Element{First: nft.PortKey(r.First), Last: nft.PortKey(r.Last), Verdict: b.list(r.List, u)})
+	}
+	s.Name = "ports-" + s.Digest()
+	b.sets[s.Name] = s
+	u.sets = append(u.sets, s.Name)
+	return s.Name
+}
+
+// list translates a list; one without steps needs no chain.
+func (b *builder) list(l policy.List, u *uses) nft.Verdict {
+	var inner uses
+	var rules []nft.Rule
+	for _, step := range l.Steps {
+		rules = append(rules, b.step(step, &inner)...)
+	}
+	end := b.verdict(l.Else, &inner)
+	if len(rules) == 0 {
+		u.add(inner)
+		return end
+	}
+	return b.chain("l-", append(rules, nft.NewRule("", nft.Do(end))), inner, u)
+}
+
+// step has a rule for each family: members may come in both.
+func (b *builder) step(s policy.Step, u *uses) []nft.Rule {
+	v := nft.Do(b.verdict(s.Verdict, u))
+	var rules []nft.Rule
+	if s.Set != 0 {
+		u.ids = append(u.ids, s.Set)
+		for i, f := range families {
+			rules = append(rules, nft.NewRule("", f.Is(), nft.In(b.members[i].Name, nft.Constant(uint32(s.Set)), b.peer(f)), v))
+		}
+		return rules
+	}
+	for i, f := range families {
+		if set := b.nets(i, s.Nets); set != "" {
+			u.sets = append(u.sets, set)
+			rules = append(rules, nft.NewRule("", f.Is(), nft.In(set, b.peer(f)), v))
+		}
+	}
+	return rules
+}
+
+// peer is the field of the address that a list decides by.
+func (b *builder) peer(f nft.Family) nft.Field {
+	if b.Direction == policy.Ingress {
+		return f.Src
+	}
+	return f.Dest
+}
+
+// nets keeps the set of a family's ranges, and returns "" if there are none.
+func (b *builder) nets(family int, key string) string {
+	ranges, ok := b.Nets[key]
+	if !ok {
+		b.err = fmt.Errorf("networks %s are not in the ruleset", key)
+	}
+	s := nft.Set{Name: fmt.Sprintf("nets%d-%s", []int{4, 6}[family], key), Key: []nft.Type{families[family].Addr}, Interval: true}
+	if _, ok := b.sets[s.Name]; ok {
+		return s.Name
+	}
+	for _, r := range ranges {
+		if r.First.Is4() == (family == 0) {
+			s.Elements = append(s.Elements, nft.Element{First: nft.AddrKey(r.First), Last: nft.AddrKey(r.Last)})
+		}
+	}
+	if len(s.Elements) == 0 {
+		return ""
+	}
+	b.sets[s.Name] = s
+	return s.Name
+}
+
+// logsPerSecond bounds what is logged of the packets that one policy denies in one direction.
+const logsPerSecond = 5
+
+// verdict leads to where denied packets are logged, counted and dropped.
+func (b *builder) verdict(v policy.Verdict, u *uses) nft.Verdict {
+	if v.Allow {
+		return nft.Accept
+	}
+	denied := Denied{Direction: b.Direction, By: v.By}
+	text := denied.String()
+	to := b.chain("deny-", []nft.Rule{
+		nft.NewRule("", nft.Within(logsPerSecond), nft.Log(LogGroup, text)),
+		nft.NewRule(text, nft.Count(), nft.Do(nft.Drop)),
+	}, uses{}, u)
+	b.denied[to.Chain()] = denied
+	return to
+}
+
+// maxText is how long comments of rules and prefixes of logs may be.
+const maxText = 127
+
+// String is "ingress NetworkPolicy default/web", or "egress unknown link": of the rule's comment and the log's prefix. Of a longer name
+// the end is a digest.
+func (d Denied) String() string {
+	text := d.Direction.String() + " " + d.Reason
+	if d.Reason == "" {
+		text = d.Direction.String() + " " + d.By.String()
+	}
+	if len(text) <= maxText {
+		return text
+	}
+	sum := sha256.Sum256([]byte(text))
+	end := "~" + hex.EncodeToString(sum[:5])
+	return text[:maxText-len(end)] + end
+}
+
+// prune forgets what is not used.
+func (t *translator) prune(used map[programKey]bool, w *image) {
+	maps.DeleteFunc(t.programs, func(k programKey, _ *program) bool { return !used[k] })
+	maps.DeleteFunc(t.chains, func(name string, _ nft.Chain) bool { _, ok := w.chains[name]; return !ok })
+	maps.DeleteFunc(t.within, func(name string, _ uses) bool { _, ok := w.chains[name]; return !ok })
+	maps.DeleteFunc(t.denied, func(name string, _ Denied) bool { _, ok := w.chains[name]; return !ok })
+	maps.DeleteFunc(t.sets, func(name string, _ nft.Set) bool { _, ok := w.sets[name]; return !ok })
+}

@@ -1,0 +1,491 @@
+package nft
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"math/bits"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
+)
+
+// Owned is a table of family inet that one process writes as a whole, by differences that the process knows itself: it reads the table
+// only when Touched says that somebody else has changed it. Transactions of other programs elsewhere do not count. It is for one
+// goroutine at a time, but for Events.
+type Owned struct {
+	ns   *netlinkx.Namespace // nil: that of the process
+	name string
+
+	socket  *nlmsg.Socket // of the transactions, nil if the next one has to open it
+	events  atomic.Pointer[nlmsg.Events]
+	touched atomic.Bool
+}
+
+// NewOwned returns the table of that name in a namespace; nil is that of the process. It touches nothing yet.
+func NewOwned(ns *netlinkx.Namespace, name string) *Owned { return &Owned{ns: ns, name: name} }
+
+// Close closes the sockets. The table stays.
+func (o *Owned) Close() {
+	o.hangUp()
+	if e := o.events.Swap(nil); e != nil {
+		_ = e.Close()
+	}
+}
+
+func (o *Owned) hangUp() {
+	if o.socket != nil {
+		o.socket.Close()
+		o.socket = nil
+	}
+}
+
+// dial returns the socket of the transactions. Events of its transactions are not wanted.
+func (o *Owned) dial(ctx context.Context) (socket, error) {
+	if o.socket == nil {
+		s, err := open(ctx, o.ns)
+		if err != nil {
+			return socket{}, err
+		}
+		o.socket = s
+		if e := o.events.Load(); e != nil {
+			if err := e.Filter(notFrom(s.Port)); err != nil {
+				return socket{}, fmt.Errorf("filter nftables events: %w", err)
+			}
+		}
+	}
+	return socket{o.socket, o.name}, nil
+}
+
+// notFrom passes the datagrams that another socket than that of the port has caused: all of a datagram have one sender.
+func notFrom(port uint32) []unix.SockFilter {
+	const senderAt, all = 12, 0xffffffff // in the header of a message; how much passes
+	order := bits.ReverseBytes32(port)   // filters load numbers in network order
+	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
+		order = port
+	}
+	return []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: senderAt},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: order, Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+		{Code: unix.BPF_RET | unix.BPF_K, K: all},
+	}
+}
+
+// Touched reports whether somebody else may have changed the table since the last call: so the first time.
+func (o *Owned) Touched(ctx context.Context) (bool, error) {
+	e := o.events.Load()
+	if e == nil {
+		if _, err := o.listen(ctx); err != nil {
+			return false, err
+		}
+		return true, nil
+	}
+	if err := e.Drain(make([]byte, eventSize), o.note); err != nil {
+		// The goroutine of Events has closed it, or it is broken: a new one has to listen before the table is read.
+		o.events.CompareAndSwap(e, nil)
+		_ = e.Close()
+		_, err := o.listen(ctx)
+		return true, err
+	}
+	return o.touched.Swap(false), nil
+}
+
+// listen opens the socket of the events if there is none.
+func (o *Owned) listen(ctx context.Context) (*nlmsg.Events, error) {
+	if e := o.events.Load(); e != nil {
+		return e, nil
+	}
+	var e *nlmsg.Events
+	err := within(o.ns, func() (err error) {
+		e, err = nlmsg.Listen(unix.NETLINK_NETFILTER, []int{unix.NFNLGRP_NFTABLES}, nil, eventBuffer)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("subscribe to nftables events: %w", err)
+	}
+	o.events.Store(e)
+	o.hangUp() // the next one is filtered out
+	_, err = o.dial(ctx)
+	return e, err
+}
+
+// note looks for changes of the table in a datagram.
+func (o *Owned) note(datagram []byte, err error) {
+	if err != nil {
+		o.touched.Store(true) // something was lost
+	}
+	for rest := datagram; len(rest) > 0; {
+		var m nlmsg.Message
+		if m, rest, err = nlmsg.Next(rest); err != nil {
+			o.touched.Store(true) // it did not fit
+			return
+		}
+		if isOf(m, o.name) {
+			o.touched.Store(true)
+		}
+	}
+}
+
+// Events returns a channel that becomes readable after somebody else has changed the table: Touched then says so. It is closed when ctx
+// ends, or when the socket breaks: then ask again. It must not be called while another method runs.
+func (o *Owned) Events(ctx context.Context) (<-chan struct{}, error) {
+	e, err := o.listen(ctx)
+	if err != nil {
+		return nil, err
+	}
+	wake := make(chan struct{}, 1)
+	stop := context.AfterFunc(ctx, func() { _ = e.Close() })
+	go func() {
+		defer close(wake)
+		defer stop()
+		b := make([]byte, eventSize)
+		for e.Wait(b, o.note) == nil {
+			if o.touched.Load() {
+				notify(wake)
+			}
+		}
+	}()
+	return wake, nil
+}
+
+// Change collects the requests of one transaction about an Owned table.
+type Change struct {
+	batch
+	// Elements is how many elements of sets it adds and deletes.
+	Elements int
+}
+
+// Change returns an empty one.
+func (o *Owned) Change() *Change { return &Change{batch: batch{table: o.name}} }
+
+// Empty reports that there is nothing to do.
+func (c *Change) Empty() bool { return len(c.requests) == 0 }
+
+// Append appends what another change does.
+func (c *Change) Append(other *Change) {
+	c.requests = append(c.requests, other.requests...)
+	c.objects = append(c.objects, other.objects...)
+	c.Elements += other.Elements
+}
+
+// Halves splits a change that only adds and deletes elements; ok is false if it is one request.
+func (c *Change) Halves() (a, b *Change, ok bool) {
+	half := len(c.requests) / 2
+	a = &Change{batch: batch{table: c.table, requests: c.requests[:half], objects: c.objects[:half]}}
+	b = &Change{batch: batch{table: c.table, requests: c.requests[half:], objects: c.objects[half:]}}
+	return a, b, half > 0
+}
+
+// MakeTable makes the table, or wakes it if somebody has made it dormant. If it must be new, the transaction fails where it is not.
+func (c *Change) MakeTable(mustBeNew bool) {
+	flags := uint16(unix.NLM_F_CREATE)
+	if mustBeNew {
+		flags |= unix.NLM_F_EXCL
+	}
+	c.ofTable(unix.NFT_MSG_NEWTABLE, flags)
+}
+
+// RemoveTable removes the table with all in it.
+func (c *Change) RemoveTable() { c.ofTable(unix.NFT_MSG_DELTABLE, 0) }
+
+// MakeChain makes a chain without its rules, which may use sets that are not there yet.
+func (c *Change) MakeChain(chain Chain) { c.newChain(chain) }
+
+// AddRules appends a chain's rules to those that it has.
+func (c *Change) AddRules(chain Chain) {
+	for _, r := range chain.Rules {
+		c.newRule(chain.Name, r, 0)
+	}
+}
+
+// Flush removes a chain's rules; it must have one.
+func (c *Change) Flush(chain string) {
+	c.request(unix.NFT_MSG_DELRULE, 0, c.in(unix.NFTA_RULE_CHAIN, chain))
+}
+
+// RemoveChain removes a chain that has no rules and is not used.
+func (c *Change) RemoveChain(name string) {
+	c.request(unix.NFT_MSG_DELCHAIN, 0, c.in(unix.NFTA_CHAIN_NAME, name))
+}
+
+// MakeSet makes a set without its elements.
+func (c *Change) MakeSet(s Set) { c.newSet(s) }
+
+// RemoveSet removes a set that is not used, with its elements.
+func (c *Change) RemoveSet(name string) {
+	c.request(unix.NFT_MSG_DELSET, 0, c.in(unix.NFTA_SET_NAME, name))
+}
+
+// Add adds elements to a set; one that it has with the same value stays as it is.
+func (c *Change) Add(s Set, elements []Element) {
+	c.elements(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, s, elements)
+	c.Elements += len(elements)
+}
+
+// Empties removes all elements of a set.
+func (c *Change) Empties(set string) {
+	c.request(unix.NFT_MSG_DELSETELEM, 0, c.in(unix.NFTA_SET_ELEM_LIST_SET, set))
+}
+
+// Delete deletes elements of a set; each must be there.
+func (c *Change) Delete(s Set, elements []Element) {
+	c.elements(unix.NFT_MSG_DELSETELEM, 0, s, elements)
+	c.Elements += len(elements)
+}
+
+// Refused says that the kernel has refused a transaction, and that nothing of it was done.
+type Refused struct {
+	// Object is the chain or set that it complains about; empty: none in particular.
+	Object string
+	// Expression is the one of a rule that the kernel does not have; empty: it is something else.
+	Expression string
+	Err        error
+}
+
+// Error names the object, and what the kernel lacks with what to do.
+func (r *Refused) Error() string {
+	text := r.Err.Error()
+	if r.Expression != "" {
+		text = fmt.Sprintf("%s: the kernel has no nftables expression %s: load module nft_%s, or set CONFIG_NFT_%s",
+			text, r.Expression, r.Expression, strings.ToUpper(r.Expression))
+	}
+	if r.Object != "" {
+		text = r.Object + ": " + text
+	}
+	return text
+}
+
+// Unwrap returns the kernel's error.
+func (r *Refused) Unwrap() error { return r.Err }
+
+// keptBuffer is the size of a transaction up to which its socket, with the buffer, is used again.
+const keptBuffer = 128 << 10
+
+// Commit does a change in one transaction: no packet sees half of it. The error is a *Refused if the kernel does not take it.
+func (o *Owned) Commit(ctx context.Context, c *Change) error {
+	if err := ctx.Err(); err != nil || c.Empty() {
+		return err
+	}
+	s, err := o.dial(ctx)
+	if err != nil {
+		return err
+	}
+	err = s.commit(0, c.requests)
+	if err != nil || cap(o.socket.Request()) > keptBuffer {
+		o.hangUp() // more answers may follow
+	}
+	if err != nil {
+		return c.refused(s, err)
+	}
+	return nil
+}
+
+// refused finds what an error is about.
+func (c *Change) refused(s socket, err error) error {
+	r := &Refused{Err: err}
+	var refusal *nlmsg.Refusal
+	if !errors.As(err, &refusal) {
+		return err
+	}
+	if i := refusal.Index - 1; i >= 0 && i < len(c.requests) { // a message begins the transaction
+		r.Object = c.objects[i]
+		if m := c.requests[i]; m.Kind&0xff == unix.NFT_MSG_NEWRULE && (errors.Is(err, fs.ErrNotExist) || netlinkx.IsUnsupported(err)) {
+			r.Expression = expressionAt(m.Body, refusal.At)
+		}
+	}
+	if r.Expression == "" {
+		r.Err = s.explain(err)
+	}
+	return r
+}
+
+// expressionAt returns the name of the expression at an offset of a rule's request that the kernel complains about.
+func expressionAt(body []byte, at int) string {
+	if at <= 0 || at >= len(body) {
+		return ""
+	}
+	_, e, _, err := nlmsg.NextAttribute(body[at:])
+	if err != nil {
+		return ""
+	}
+	return nlmsg.Text(nlmsg.Find(e, unix.NFTA_EXPR_NAME))
+}
+
+// Content is what the kernel has of a table.
+type Content struct{ content }
+
+// Read reads the whole table. Chains without rules are found only if they are among names.
+func (o *Owned) Read(ctx context.Context, names []string) (*Content, error) {
+	for range attempts {
+		have, err := o.read(ctx, names)
+		if !stale(err) {
+			return have, err
+		}
+		o.hangUp()
+		time.Sleep(attemptPause)
+	}
+	return nil, fmt.Errorf("read nftables table inet %s: others changed nftables %d times meanwhile", o.name, attempts)
+}
+
+func (o *Owned) read(ctx context.Context, names []string) (*Content, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	s, err := o.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	generation, err := s.generation()
+	if err != nil {
+		o.hangUp()
+		return nil, err
+	}
+	have, err := s.read(Part{Prefixes: []string{""}, Former: names})
+	if now, again := s.generation(); again != nil || now != generation {
+		return nil, fmt.Errorf("read: %w", cmp.Or(again, error(unix.ERESTART)))
+	}
+	if err != nil {
+		o.hangUp()
+		return nil, err
+	}
+	return &Content{*have}, nil
+}
+
+// Exists reports that there is the table; it is not Awake if somebody has made it dormant, so that its chains do nothing.
+func (c *Content) Exists() (exists, awake bool) { return c.exists, c.exists && !c.dormant }
+
+// Chains are the names of the chains, and Rules how many rules one has.
+func (c *Content) Chains() []string { return slices.Sorted(maps.Keys(c.chains)) }
+
+// Rules is how many rules a chain has.
+func (c *Content) Rules(chain string) int {
+	if have := c.chains[chain]; have != nil {
+		return len(have.rules)
+	}
+	return 0
+}
+
+// Sets are the names of the sets.
+func (c *Content) Sets() []string { return slices.Sorted(maps.Keys(c.sets)) }
+
+// Elements are a set's, in no particular order.
+func (c *Content) Elements(set string) []Element {
+	if have := c.sets[set]; have != nil {
+		return have.elements
+	}
+	return nil
+}
+
+// HasChain reports whether there is a chain of that name, whether it is at the same place, and whether it has the same rules.
+func (c *Content) HasChain(want Chain) (exists, placed, same bool) {
+	have := c.chains[want.Name]
+	if have == nil {
+		return false, false, false
+	}
+	same = slices.EqualFunc(have.rules, want.Rules, func(a ruleContent, b Rule) bool { return a.normal() == b.normal() })
+	return true, have.kindOf(want), same
+}
+
+// HasSet reports whether there is a set of that name, and whether it is of the same kind.
+func (c *Content) HasSet(want Set) (exists, same bool) {
+	have := c.sets[want.Name]
+	return have != nil, have != nil && have.kind == want.kind()
+}
+
+// SameElements reports whether a set has these elements and no others.
+func (c *Content) SameElements(want Set) bool {
+	gone, added := compare(c.Elements(want.Name), want.Elements)
+	return len(gone)+len(added) == 0
+}
+
+// Digest is the same for chains with the same rules, and for no others.
+func (c Chain) Digest() string {
+	var b strings.Builder
+	for _, r := range c.Rules {
+		b.WriteString(r.normal())
+		b.WriteByte('\n')
+	}
+	return digest(b.String())
+}
+
+// Digest is the same for sets of the same kind with the same elements in the same order, and for no others.
+func (s Set) Digest() string {
+	var b strings.Builder
+	fmt.Fprintln(&b, s.kind())
+	for _, e := range s.Elements {
+		fmt.Fprintf(&b, "%d:%s%d:%s%d:%s%d:%s\n", len(e.First), e.First, len(e.Last), e.Last, len(e.Verdict), e.Verdict, len(e.Value), e.Value)
+	}
+	return digest(b.String())
+}
+
+// Counters returns the sum of the counters of the rules of each chain, by its name. The error of netlinkx.IsNotExist says that there is no table.
+func (o *Owned) Counters(ctx context.Context) (map[string]Counter, error) {
+	c, err := open(ctx, o.ns)
+	if err != nil {
+		return nil, err
+	}
+	s := socket{c, o.name}
+	defer s.Close()
+	rules, err := s.rules()
+	counters := map[string]Counter{}
+	for chain, list := range rules {
+		for _, r := range list {
+			if c, ok := r.counter(); ok {
+				counters[chain] = Counter{counters[chain].Packets + c.Packets, counters[chain].Bytes + c.Bytes}
+			}
+		}
+	}
+	return counters, err
+}
+
+// Get looks for one element of a set. The error of netlinkx.IsNotExist says that there is none, no set or no table.
+func (o *Owned) Get(ctx context.Context, s Set, key string) (e Element, err error) {
+	sock, err := o.dial(ctx)
+	if err != nil {
+		return e, err
+	}
+	var list nlmsg.Attributes
+	list.Nest(unix.NFTA_LIST_ELEM, keyOnly(key))
+	b := batch{table: o.name}
+	a := b.in(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
+	a.Nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, list)
+	err = sock.ask(message(unix.NFT_MSG_GETSETELEM, 0, a), func(_ uint8, part []byte) {
+		e = decodeElement(nlmsg.Find(nlmsg.Find(part, unix.NFTA_SET_ELEM_LIST_ELEMENTS), unix.NFTA_LIST_ELEM)).Element
+	})
+	return e, err
+}
+
+func keyOnly(key string) (a nlmsg.Attributes) {
+	a.Nest(unix.NFTA_SET_ELEM_KEY, data(key))
+	return a
+}
+
+// Exists asks whether there is the table.
+func (o *Owned) Exists(ctx context.Context) (bool, error) {
+	s, err := o.dial(ctx)
+	if err != nil {
+		return false, err
+	}
+	c := &content{}
+	err = s.readTable(c)
+	return c.exists, err
+}
+
+// digest is a short one of a text, for names.
+func digest(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:10])
+}
