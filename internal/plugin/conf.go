@@ -48,13 +48,13 @@ const (
 // what to use instead.
 type netConf struct {
 	types.NetConf
-	DatastoreType        string         `json:"datastore_type" help:"Datastore: kubernetes or etcdv3. If it is not set: etcdv3 if there are etcd endpoints, else kubernetes."`
+	DatastoreType        string         `json:"datastore_type" help:"kubernetes or etcdv3; empty: etcdv3 if there are etcd endpoints, else kubernetes."`
 	CalicoAPIGroup       string         `json:"calico_api_group" help:"API group in which Calico's objects are stored. Only crd.projectcalico.org/v1 is supported."`
-	Nodename             string         `json:"nodename" help:"This node's name in Kubernetes. Empty takes the content of nodename_file, else the machine's host name in lower case."`
+	Nodename             string         `json:"nodename" help:"This node's name in Kubernetes; empty: nodename_file's content, else the host name in lower case."`
 	NodenameFile         string         `json:"nodename_file" default:"/var/lib/calico/nodename" help:"Written by the agent. calico refuses to work before it exists."`
 	NodenameFileOptional bool           `json:"nodename_file_optional" help:"Work without nodename_file."`
 	Hostname             string         `json:"hostname" instead:"nodename" help:"This node's name if neither nodename nor the file has one."`
-	MTU                  int            `json:"mtu" default:"0" help:"MTU of the pod's link. 0 takes what the agent writes to /var/lib/calico/mtu, else the kernel's default."`
+	MTU                  int            `json:"mtu" default:"0" help:"MTU of the pod's link; 0: the agent's, in /var/lib/calico/mtu, else the kernel's default."`
 	RequireMTUFile       bool           `json:"require_mtu_file" help:"With mtu 0, refuse to work without /var/lib/calico/mtu."`
 	NumQueues            int            `json:"num_queues" default:"1" help:"Receive and transmit queues of the link."`
 	DeviceType           string         `json:"device_type" default:"veth" help:"Kind of the link: veth, or netkit, for which a kernel without it gets a veth."`
@@ -65,19 +65,19 @@ type netConf struct {
 	LogFileMaxCount      int            `json:"log_file_max_count" default:"10" help:"How many rotated log files are kept."`
 	IPAM                 ipamConf       `json:"ipam"`
 	IPAMLockFile         string         `json:"ipam_lock_file" default:"/var/run/calico/ipam.lock" help:"Lock that lets one plugin of a node assign at a time."`
-	QPS                  float64        `json:"qps" help:"Accepted: a call makes a few requests and has no rate to limit."`
+	QPS                  float64        `json:"qps" help:"Accepted: a call makes few requests."`
 	Burst                int            `json:"burst" help:"Accepted, as qps."`
 	Policy               policyConf     `json:"policy"`
 	Kubernetes           kubernetesConf `json:"kubernetes"`
 	FeatureControl       featureConf    `json:"feature_control"`
 	ContainerSettings    containerConf  `json:"container_settings"`
 	IncludeDefaultRoutes bool           `json:"include_default_routes" help:"With ipam.routes, the pod gets the default route too."`
-	ReadinessGates       []string       `json:"readiness_gates" help:"URLs that must answer with a status from 200 to 399 before ADD goes on; it waits for up to 30 seconds."`
-	PolicySetupTimeout   int            `json:"policy_setup_timeout_seconds" default:"0" help:"How long ADD waits for Felix to say, by a file in endpoint_status_dir, that the pod's policy is set up. Then it goes on and logs a warning."`
+	ReadinessGates       []string       `json:"readiness_gates" help:"URLs that must answer with status 200 to 399 before ADD goes on, within 30 seconds."`
+	PolicySetupTimeout   int            `json:"policy_setup_timeout_seconds" default:"0" help:"How long ADD waits for a file of Felix in endpoint_status_dir, that the pod's policy is set up; then it goes on with a warning."`
 	EndpointStatusDir    string         `json:"endpoint_status_dir" default:"/var/run/calico/endpoint-status" help:"Where Felix writes those files."`
 	Dataplane            dataplaneConf  `json:"dataplane_options"`
 	EtcdEndpoints        string         `json:"etcd_endpoints" help:"Comma-separated URLs of etcd."`
-	EtcdDiscoverySRV     string         `json:"etcd_discovery_srv" help:"Domain whose SRV records etcd-client name the endpoints; instead of etcd_endpoints."`
+	EtcdDiscoverySRV     string         `json:"etcd_discovery_srv" help:"Domain with SRV records etcd-client, instead of etcd_endpoints."`
 	EtcdCACertFile       string         `json:"etcd_ca_cert_file" help:"PEM file of the authorities that may sign etcd's certificate."`
 	EtcdCertFile         string         `json:"etcd_cert_file" help:"PEM file of the client certificate for etcd."`
 	EtcdKeyFile          string         `json:"etcd_key_file" help:"PEM file of its key."`
@@ -89,20 +89,20 @@ type netConf struct {
 }
 
 type ipamConf struct {
-	Type string `json:"type" help:"IPAM plugin. Required. calico-ipam is served by calico itself; any other is executed, host-local with the special values below."`
+	Type string `json:"type" help:"IPAM plugin, required. calico-ipam is served by calico itself, any other executed, host-local with the values below."`
 	// Strings, as in Calico: only "false" and only "true" change the default.
 	AssignIPv4 string   `json:"assign_ipv4" default:"true" help:"calico-ipam: only the string false turns IPv4 off."`
 	AssignIPv6 string   `json:"assign_ipv6" default:"false" help:"calico-ipam: only the string true turns IPv6 on."`
-	IPv4Pools  []string `json:"ipv4_pools" help:"calico-ipam: names or CIDRs of the IPv4 pools to use; all if there are none."`
+	IPv4Pools  []string `json:"ipv4_pools" help:"calico-ipam: names or CIDRs of IPv4 pools; empty: all."`
 	IPv6Pools  []string `json:"ipv6_pools" help:"calico-ipam: the same for IPv6."`
 	// What follows is host-local's. Other IPAM plugins may use the keys for values of other types.
 	Subnet json.RawMessage `json:"subnet" type:"string" help:"host-local: usePodCidr or usePodCidrIPv6 stand for the node's pod CIDR of that family."`
 	Ranges json.RawMessage `json:"ranges" type:"list" help:"host-local: the same for subnet in ranges."`
-	Routes json.RawMessage `json:"routes" type:"list" help:"host-local: dst of each is a route of the pod, in place of its default route; the gateway is always the node."`
+	Routes json.RawMessage `json:"routes" type:"list" help:"host-local: routes of the pod (dst) in place of the default route; the gateway is always the node."`
 }
 
 type policyConf struct {
-	Type       string `json:"type" help:"k8s lets annotations of pods and namespaces count and, with datastore etcdv3, reads them. calico-ipam takes any other value for none."`
+	Type       string `json:"type" help:"k8s lets annotations of pods and namespaces count and, with etcdv3, reads them. calico-ipam takes any other value for none."`
 	APIRoot    string `json:"k8s_api_root" instead:"kubernetes.k8s_api_root" help:"URL of the API server; what follows /api/ is cut off."`
 	AuthToken  string `json:"k8s_auth_token" instead:"kubernetes.kubeconfig" help:"Token; wins over the kubeconfig's."`
 	ClientCert string `json:"k8s_client_certificate" instead:"kubernetes.kubeconfig" help:"PEM file of the client certificate; wins over the kubeconfig's."`
@@ -111,9 +111,9 @@ type policyConf struct {
 }
 
 type kubernetesConf struct {
-	Kubeconfig string `json:"kubeconfig" help:"File that says how to reach the API server. Empty takes /etc/cni/net.d/calico-kubeconfig, which the install container writes, unless k8s_api_root is set."`
+	Kubeconfig string `json:"kubeconfig" help:"Kubeconfig. Empty takes the installer's, /etc/cni/net.d/calico-kubeconfig, unless k8s_api_root is set."`
 	APIRoot    string `json:"k8s_api_root" help:"URL of the API server; wins over the kubeconfig's."`
-	NodeName   string `json:"node_name" help:"Name of the Node whose pod CIDRs host-local uses, if it is not the node's name."`
+	NodeName   string `json:"node_name" help:"Node whose pod CIDRs host-local uses, if another."`
 }
 
 type featureConf struct {
@@ -126,7 +126,7 @@ type containerConf struct {
 }
 
 type dataplaneConf struct {
-	Type string `json:"type" help:"Who wires pods. Only the kernel of this node is supported: leave it empty."`
+	Type string `json:"type" help:"Leave it empty: pods are connected by this node's kernel only."`
 }
 
 var networkName = regexp.MustCompile(`^[a-zA-Z0-9_.-]+$`)

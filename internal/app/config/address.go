@@ -11,14 +11,14 @@ import (
 // RawAddress is the environment by which a node's addresses are found, as it is written. Names and meanings are Calico's; but the
 // default method is kubernetes-internal-ip, links are told by kind, and an address on the Node that no link has is not believed.
 type RawAddress struct {
-	IP       string `env:"IP" default:"" help:"IPv4 address of this node, with or without prefix length. autodetect takes what IP_AUTODETECTION_METHOD finds; none uses IPv6 alone; empty keeps what the Node has if a link still has it, else detects."`
+	IP       string `env:"IP" default:"" help:"IPv4 address of this node, with or without prefix length; autodetect, by IP_AUTODETECTION_METHOD; none, for IPv6 alone; empty keeps the Node's if a link has it, else detects."`
 	IP6      string `env:"IP6" default:"" help:"IPv6 address of this node, as IP; but empty uses no IPv6 unless the Node has an address."`
-	Method   string `env:"IP_AUTODETECTION_METHOD" default:"kubernetes-internal-ip" help:"kubernetes-internal-ip, first-found, can-reach=HOST, interface=REGEX, skip-interface=REGEX or cidr=CIDR; the last three take lists."`
+	Method   string `env:"IP_AUTODETECTION_METHOD" default:"kubernetes-internal-ip" help:"kubernetes-internal-ip, first-found, can-reach=HOST, or lists of interface=REGEX, skip-interface=REGEX, cidr=CIDR."`
 	Method6  string `env:"IP6_AUTODETECTION_METHOD" default:"kubernetes-internal-ip" help:"The same for IPv6."`
-	NoCheck  string `env:"DISABLE_NODE_IP_CHECK" default:"false" help:"true takes an address although another node has announced it."`
-	RouterID string `env:"CALICO_ROUTER_ID" default:"" help:"BGP's router ID: an IPv4 address, or hash, which makes one of the node's name. Empty means the IPv4 address; a node with IPv6 alone needs it."`
-	AS       string `env:"AS" default:"" help:"AS number of this node, which is written to its Node. Empty leaves what is there."`
-	Prefixes string `env:"TORTIE_BGP_MAX_PREFIXES" default:"20000" help:"How many prefixes one BGP peer may announce. The session of one that announces more is closed and held down for a while."`
+	NoCheck  string `env:"DISABLE_NODE_IP_CHECK" default:"false" help:"true takes an address that another node has announced."`
+	RouterID string `env:"CALICO_ROUTER_ID" default:"" help:"BGP's router ID: an IPv4 address, or hash, of the node's name; empty means the IPv4 address, so a node with IPv6 alone needs it."`
+	AS       string `env:"AS" default:"" help:"AS number of this node, written to its Node; empty leaves that."`
+	Prefixes string `env:"TORTIE_BGP_MAX_PREFIXES" default:"20000" help:"How many prefixes a BGP peer may announce; above, its session is closed for a while."`
 }
 
 // Address says how the node's address of one family is found.
@@ -99,7 +99,7 @@ type RawAccepted struct {
 	HealthEnabled    string `env:"FELIX_HEALTHENABLED" default:"" help:"Accepted: health is always served."`
 	IPv6Support      string `env:"FELIX_IPV6SUPPORT" default:"" help:"Accepted: IP6 decides."`
 	WireGuardMTU     string `env:"FELIX_WIREGUARDMTU" default:"" help:"Accepted: there is no WireGuard."`
-	EndpointToHost   string `env:"FELIX_DEFAULTENDPOINTTOHOSTACTION" default:"" help:"Accepted: pods' packets to their own node are not filtered."`
+	EndpointToHost   string `env:"FELIX_DEFAULTENDPOINTTOHOSTACTION" default:"" help:"Accepted: pods' packets to their node are not filtered."`
 	NoFileLogging    string `env:"CALICO_DISABLE_FILE_LOGGING" default:"" help:"Accepted: the log goes to standard error alone."`
 	StartupLogLevel  string `env:"CALICO_STARTUP_LOGLEVEL" default:"" help:"Accepted: LOG_LEVEL counts."`
 	ManageCNI        string `env:"CALICO_MANAGE_CNI" default:"" help:"Accepted: the installer manages the plugins."`

@@ -13,21 +13,21 @@ import (
 // RawControllers is the environment of kube-controllers as it is written. The names are Calico's where it has one; what is set here
 // wins over the object KubeControllersConfiguration default.
 type RawControllers struct {
-	Enabled    string `env:"ENABLED_CONTROLLERS" default:"node" help:"Comma-separated list of controllers. node is the one that there is; Calico's loadbalancer, policy, namespace, serviceaccount and workloadendpoint are accepted and not provided."`
+	Enabled    string `env:"ENABLED_CONTROLLERS" default:"node" help:"Comma-separated controllers: node; Calico's others are accepted and not provided."`
 	Datastore  string `env:"DATASTORE_TYPE" default:"" help:"kubernetes or etcdv3; empty is etcdv3 if ETCD_ENDPOINTS is set, else kubernetes."`
 	Kubeconfig string `env:"KUBECONFIG" default:"" help:"Kubeconfig file; empty uses the pod's own service account."`
 	Namespace  string `env:"POD_NAMESPACE" default:"kube-system" help:"Namespace of the Lease by which one of several leads."`
 	Identity   string `env:"POD_NAME" default:"" help:"Name of this one in the Lease; empty makes one of the host's name."`
 	Address    string `env:"TORTIE_CONTROLLERS_ADDRESS" default:"127.0.0.1:9095" help:"host:port of /livez, /readyz, /metrics and /status."`
-	Metrics    string `env:"TORTIE_CONTROLLERS_METRICS" default:"" help:"host:port of a second /metrics, for others than this host; empty is none."`
-	Period     string `env:"RECONCILER_PERIOD" default:"" help:"How often everything is looked at although nothing has changed; empty is what the object says, else 5m."`
-	Grace      string `env:"TORTIE_LEAK_GRACE_PERIOD" default:"" help:"How long an address must look unused before it is freed; 0 is never; empty is what the object says, else 15m."`
-	NodeGrace  string `env:"TORTIE_NODE_GRACE_PERIOD" default:"10s" help:"How long a Node must be gone before what was assigned on it is freed."`
-	Compaction string `env:"COMPACTION_PERIOD" default:"" help:"How often etcd is compacted, if it is the datastore; 0 is never; empty is what the object says, else 10m."`
-	SyncLabels string `env:"SYNC_NODE_LABELS" default:"" help:"Whether Kubernetes' labels of nodes are copied to Calico's, if etcd is the datastore; empty is what the object says, else true."`
+	Metrics    string `env:"TORTIE_CONTROLLERS_METRICS" default:"" help:"host:port of a second /metrics, for other hosts; empty is none."`
+	Period     string `env:"RECONCILER_PERIOD" default:"" help:"How often everything is checked without a change; empty: the object's, else 5m."`
+	Grace      string `env:"TORTIE_LEAK_GRACE_PERIOD" default:"" help:"How long an address must look unused before it is freed; 0 is never; empty: the object's, else 15m."`
+	NodeGrace  string `env:"TORTIE_NODE_GRACE_PERIOD" default:"10s" help:"How long a Node must be gone before its addresses are freed."`
+	Compaction string `env:"COMPACTION_PERIOD" default:"" help:"How often etcd is compacted; 0 is never; empty: the object's, else 10m."`
+	SyncLabels string `env:"SYNC_NODE_LABELS" default:"" help:"With etcd: whether Kubernetes' labels of nodes are copied to Calico's; empty is what the object says, else true."`
 	RawPools
 	Policy   string `env:"TORTIE_POLICY" default:"off" help:"off, on or auto, as the agents'. With off each NetworkPolicy has an Event, as it restricts nothing; with on and auto those that are invalid or select no pod."`
-	Rate     string `env:"TORTIE_API_RATE" default:"100" help:"How many requests a second are made at most to the datastore while there is something to clean up."`
+	Rate     string `env:"TORTIE_API_RATE" default:"100" help:"Requests a second to the datastore at most, while there is something to clean up."`
 	LogLevel string `env:"LOG_LEVEL" default:"info" help:"Log level: debug, info, warn or error."`
 }
 

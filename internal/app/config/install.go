@@ -17,25 +17,25 @@ import (
 type RawInstall struct {
 	RawInstallHost
 	SourceDir      string `env:"CNI_BIN_SOURCE_DIR" default:"/opt/cni/bin" help:"Where the image keeps the plugins."`
-	SkipBinaries   string `env:"SKIP_CNI_BINARIES" default:"" help:"Comma-separated names of the image's plugins that are not installed. calico and calico-ipam always are."`
-	UpdateBinaries string `env:"UPDATE_CNI_BINARIES" default:"true" help:"false keeps a plugin that is on the host already, whatever it is; with calico, calico-ipam and what the conflist names there, the directory may be read-only."`
-	NetworkConfig  string `env:"CNI_NETWORK_CONFIG" default:"" help:"Template of the conflist; placeholders are listed below. Empty means the built-in one."`
+	SkipBinaries   string `env:"SKIP_CNI_BINARIES" default:"" help:"Comma-separated names of plugins not to install, except calico and calico-ipam."`
+	UpdateBinaries string `env:"UPDATE_CNI_BINARIES" default:"true" help:"false keeps plugins that are on the host, whatever they are; if calico, calico-ipam and what the conflist names are there, the directory may be read-only."`
+	NetworkConfig  string `env:"CNI_NETWORK_CONFIG" default:"" help:"Template of the conflist; empty means the built-in one."`
 	NetworkFile    string `env:"CNI_NETWORK_CONFIG_FILE" default:"" help:"File that holds the template; it wins over CNI_NETWORK_CONFIG."`
 	ConfMode       string `env:"TEST_FILE_PERMISSION" default:"0600" help:"Mode of the conflist, in octal."`
 	MTU            string `env:"CNI_MTU" default:"0" help:"MTU of pods' interfaces. 0 takes what the agent writes to /var/lib/calico/mtu."`
-	RequireMTUFile string `env:"REQUIRE_MTU_FILE" default:"false" help:"For the placeholder of that name: with CNI_MTU 0 the plugins refuse to work without /var/lib/calico/mtu."`
-	NodeName       string `env:"KUBERNETES_NODE_NAME" default:"" help:"Name of this node in Kubernetes; set it from spec.nodeName. Empty takes the host name in lower case."`
-	ServiceHost    string `env:"KUBERNETES_SERVICE_HOST" default:"" help:"Address of the API server, for the plugins' kubeconfig. Required where there is one; Kubernetes sets it in every pod."`
+	RequireMTUFile string `env:"REQUIRE_MTU_FILE" default:"false" help:"Placeholder: with CNI_MTU 0 the plugins refuse to work without /var/lib/calico/mtu."`
+	NodeName       string `env:"KUBERNETES_NODE_NAME" default:"" help:"This node's name in Kubernetes, from spec.nodeName; empty: the host name in lower case."`
+	ServiceHost    string `env:"KUBERNETES_SERVICE_HOST" default:"" help:"Address of the API server, for the plugins' kubeconfig; Kubernetes sets it in every pod."`
 	ServicePort    string `env:"KUBERNETES_SERVICE_PORT" default:"443" help:"Port of the API server."`
 	Protocol       string `env:"KUBERNETES_SERVICE_PROTOCOL" default:"https" help:"https or http."`
-	SkipTLSVerify  string `env:"SKIP_TLS_VERIFY" default:"false" help:"true lets the plugins, and the installer, not check the API server's certificate."`
-	EndpointDir    string `env:"TORTIE_API_ENDPOINT_DIR" default:"" help:"Directory with files KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT, a mounted ConfigMap: those that are there win over the variables, and are followed."`
-	Kubeconfig     string `env:"KUBECONFIG" default:"" help:"Kubeconfig by which the installer itself reaches the API server. Empty takes the pod's service account."`
+	SkipTLSVerify  string `env:"SKIP_TLS_VERIFY" default:"false" help:"true: plugins and installer do not check the API server's certificate."`
+	EndpointDir    string `env:"TORTIE_API_ENDPOINT_DIR" default:"" help:"Mounted ConfigMap with KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT, which win over the variables and are followed."`
+	Kubeconfig     string `env:"KUBECONFIG" default:"" help:"Kubeconfig of the installer itself; empty: the pod's service account."`
 	Datastore      string `env:"DATASTORE_TYPE" default:"kubernetes" help:"Datastore of the plugins: kubernetes or etcdv3."`
 	APIGroup       string `env:"CALICO_API_GROUP" default:"crd.projectcalico.org/v1" help:"API group in which Calico's objects are stored. Only crd.projectcalico.org/v1 is supported."`
 	EtcdEndpoints  string `env:"ETCD_ENDPOINTS" default:"" help:"Comma-separated URLs of etcd, for the placeholder."`
-	EtcdDiscovery  string `env:"ETCD_DISCOVERY_SRV" default:"" help:"Domain whose SRV records name etcd's endpoints, for the placeholder."`
-	TLSDir         string `env:"TLS_ASSETS_DIR" default:"/calico-secrets" help:"Directory with etcd-ca, etcd-cert and etcd-key, as far as there are any: they are copied to calico-tls beside the conflist, and followed."`
+	EtcdDiscovery  string `env:"ETCD_DISCOVERY_SRV" default:"" help:"Domain with etcd's SRV records, for the placeholder."`
+	TLSDir         string `env:"TLS_ASSETS_DIR" default:"/calico-secrets" help:"Directory with etcd-ca, etcd-cert and etcd-key, copied to calico-tls beside the conflist, and followed."`
 	ServiceAccount string `env:"CALICO_CNI_SERVICE_ACCOUNT" default:"tortie-cni" help:"ServiceAccount whose token the plugins use."`
 	Refresh        string `env:"CNI_TOKEN_REFRESH_INTERVAL" default:"" help:"How often the token is renewed, such as 1h. Empty: after a quarter to a half of its life."`
 	LogLevel       string `env:"LOG_LEVEL" default:"info" help:"Log level of the plugins and of install: debug, info, warn or error."`
@@ -43,20 +43,20 @@ type RawInstall struct {
 	LogMaxAge      string `env:"LOG_FILE_MAX_AGE" default:"30" help:"Days for which rotated log files are kept."`
 	LogMaxCount    string `env:"LOG_FILE_MAX_COUNT" default:"10" help:"How many rotated log files are kept."`
 	Sleep          string `env:"SLEEP" default:"true" help:"false installs and exits, as -once: then nobody renews the token."`
-	AccountDir     string `env:"SERVICE_ACCOUNT_DIR" default:"/var/run/secrets/kubernetes.io/serviceaccount" help:"Where Kubernetes mounts this pod's own token, namespace and the cluster's CA."`
-	AgentReadyURL  string `env:"TORTIE_AGENT_READY_URL" default:"" help:"URL that answers 200 once this node's agent serves: the conflist is written only then. Empty waits for nobody."`
+	AccountDir     string `env:"SERVICE_ACCOUNT_DIR" default:"/var/run/secrets/kubernetes.io/serviceaccount" help:"Where Kubernetes mounts this pod's token, namespace and CA."`
+	AgentReadyURL  string `env:"TORTIE_AGENT_READY_URL" default:"" help:"URL that answers 200 once this node's agent serves: the conflist is written only then. Empty does not wait."`
 	MetricsAddr    string `env:"TORTIE_INSTALL_METRICS" default:"" help:"host:port on which metrics are served. Empty serves none."`
 }
 
 // RawInstallHost is the part that says where things are on the host: all that uninstall and rollback need.
 type RawInstallHost struct {
-	NetDir      string `env:"CNI_NET_DIR" default:"/etc/cni/net.d" help:"Directory of CNI configuration as the host sees it. It is written into the conflist; files go to HOST_CNI_NET_DIR."`
-	HostNetDir  string `env:"HOST_CNI_NET_DIR" default:"/host/etc/cni/net.d" help:"Where the host's directory of CNI configuration is mounted."`
-	HostBinDirs string `env:"HOST_CNI_BIN_DIR" default:"" help:"Where the host's directory of CNI plugins is mounted; a comma-separated list writes to several, of which one that can be written is enough. Empty means /host/opt/cni/bin, and /host/secondary-bin-dir if that is mounted."`
-	ConfName    string `env:"CNI_CONF_NAME" default:"10-calico.conflist" help:"File name of the network's configuration. Container runtimes take the first in lexical order. The extension says what the template must be: a conflist, or in a .conf or .json the configuration of one plugin."`
-	OldConfName string `env:"CNI_OLD_CONF_NAME" default:"10-calico.conflist" help:"File name that an earlier installation used: it is removed, if CNI_CONF_NAME is another, after the new one is there."`
-	StateDir    string `env:"TORTIE_INSTALL_STATE_DIR" default:"/var/lib/calico" help:"The host's directory of that name. Copies of what an installation replaces are kept in replaced below it, with a ledger in the directory of configurations; if it is not mounted, nothing is kept."`
-	RunDir      string `env:"TORTIE_INSTALL_RUN_DIR" default:"/var/run/calico" help:"The host's directory of that name, where plugins say that their token was refused; if it is not mounted, nobody hears them."`
+	NetDir      string `env:"CNI_NET_DIR" default:"/etc/cni/net.d" help:"Directory of CNI configuration as the host sees it, for the conflist; files go to HOST_CNI_NET_DIR."`
+	HostNetDir  string `env:"HOST_CNI_NET_DIR" default:"/host/etc/cni/net.d" help:"Where the host's CNI configuration is mounted."`
+	HostBinDirs string `env:"HOST_CNI_BIN_DIR" default:"" help:"Where the host's directory of CNI plugins is mounted; of a comma-separated list one that can be written is enough. Empty means /host/opt/cni/bin, and /host/secondary-bin-dir if mounted."`
+	ConfName    string `env:"CNI_CONF_NAME" default:"10-calico.conflist" help:"File name of the network's configuration."`
+	OldConfName string `env:"CNI_OLD_CONF_NAME" default:"10-calico.conflist" help:"File name of an earlier installation, removed after the new one is there."`
+	StateDir    string `env:"TORTIE_INSTALL_STATE_DIR" default:"/var/lib/calico" help:"The host's directory of that name, for copies of replaced files; if it is not mounted, none are kept."`
+	RunDir      string `env:"TORTIE_INSTALL_RUN_DIR" default:"/var/run/calico" help:"The host's directory of that name, where plugins report that their token was refused, if it is mounted."`
 	LogFile     string `env:"LOG_FILE_PATH" default:"/var/log/calico/cni/cni.log" help:"Log file of the plugins, as the host sees it."`
 }
 

@@ -10,7 +10,7 @@ type RawMetrics struct {
 	MetricsEnabled string `env:"FELIX_PROMETHEUSMETRICSENABLED" default:"false" help:"Serve /metrics on a port of its own too."`
 	MetricsHost    string `env:"FELIX_PROMETHEUSMETRICSHOST" default:"" help:"Address of that port; empty means all of the node's."`
 	MetricsPort    string `env:"FELIX_PROMETHEUSMETRICSPORT" default:"9091" help:"Its number."`
-	MetricsPerPeer string `env:"TORTIE_METRICS_PER_PEER" default:"false" help:"Serve metrics for each BGP peer, not only for those of BGPPeers: in a full mesh their number grows with the square of the nodes."`
+	MetricsPerPeer string `env:"TORTIE_METRICS_PER_PEER" default:"false" help:"Serve metrics for each BGP peer, not only those of BGPPeers; in a full mesh they grow with the square of the nodes."`
 }
 
 // Metrics is where metrics are served, and which.

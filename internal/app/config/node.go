@@ -11,27 +11,27 @@ import (
 
 // RawNode is the environment of cmd/node as it is written. Where Calico has a name for something, it is that name.
 type RawNode struct {
-	Nodename      string `env:"NODENAME" default:"" help:"Name of this node in Kubernetes. Required; set it from spec.nodeName."`
+	Nodename      string `env:"NODENAME" default:"" help:"This node's name in Kubernetes, from spec.nodeName; required."`
 	Kubeconfig    string `env:"KUBECONFIG" default:"" help:"Kubeconfig file. Empty means the pod's own service account."`
-	DatastoreType string `env:"DATASTORE_TYPE" default:"kubernetes" help:"Where the cluster's objects are. The agent knows kubernetes only; the plugins know etcdv3 too."`
-	TunnelMTU     string `env:"FELIX_IPINIPMTU" default:"0" help:"MTU of tunl0. 0 leaves it to the FelixConfiguration's ipipMTU, else it is that of the interface with the node's address, less 20."`
+	DatastoreType string `env:"DATASTORE_TYPE" default:"kubernetes" help:"kubernetes; etcdv3 is for plugins and controllers only."`
+	TunnelMTU     string `env:"FELIX_IPINIPMTU" default:"0" help:"MTU of tunl0; 0: FelixConfiguration's ipipMTU, else the interface's less 20."`
 	RawAddress
-	NoDefaultPools string `env:"NO_DEFAULT_POOLS" default:"false" help:"The agent serves pods although the cluster has no IPPool. Else it waits for one: kube-controllers makes default pools."`
+	NoDefaultPools string `env:"NO_DEFAULT_POOLS" default:"false" help:"true does not wait for an IPPool, which kube-controllers makes."`
 	RawReflectors
 	RawFelix
 	RawServices
 	Namespace   string `env:"NAMESPACE" default:"kube-system" help:"Namespace of the agent's pod, in which the Secrets with BGP passwords are."`
 	ClusterType string `env:"CLUSTER_TYPE" default:"k8s,bgp" help:"Added to ClusterInformation spec.clusterType."`
-	Backend     string `env:"CALICO_NETWORKING_BACKEND" default:"bird" help:"Routing backend: bird for BGP, whose speaker is GoBGP, or vxlan for no BGP at all, so that only pools with VXLAN reach further than a subnet."`
+	Backend     string `env:"CALICO_NETWORKING_BACKEND" default:"bird" help:"bird for BGP (by GoBGP), or vxlan for no BGP: then only pools with VXLAN reach further than a subnet."`
 	HealthHost  string `env:"FELIX_HEALTHHOST" default:"127.0.0.1" help:"Address that /livez, /readyz, /metrics and /status are served on."`
 	HealthPort  string `env:"FELIX_HEALTHPORT" default:"9099" help:"Port that they are served on."`
 	RawMetrics
-	RouteProtocol string `env:"TORTIE_ROUTE_PROTOCOL" default:"84" help:"Protocol number that marks the agent's routes in the kernel; 12, 80 and 186 belong to BIRD, Felix and FRR."`
-	SysctlRoot    string `env:"TORTIE_SYSCTL_ROOT" default:"/proc/sys" help:"Where sysctls are written: a container's own /proc/sys is read-only."`
-	StateDir      string `env:"TORTIE_STATE_DIR" default:"/var/lib/calico" help:"Directory of the files nodename and mtu that the plugins read, and of their journal, tortie/journal."`
-	RemoveRules   string `env:"TORTIE_REMOVE_CALICO_RULES" default:"false" help:"true removes the rules of nftables, and of iptables that uses it, that Calico's Felix has left on a node where it does not run any more. Network policies are not in force then."`
-	AllowBGP      string `env:"TORTIE_ALLOW_BGP_FROM_PODS" default:"false" help:"true lets pods open TCP connections to BGP ports. Outside of the pools they come from the node's address, so that a peer without a password takes such a pod for the node."`
-	RunDir        string `env:"TORTIE_RUN_DIR" default:"/var/run/calico" help:"Directory of tortie/facts.json, by which the agent saves the plugins requests."`
+	RouteProtocol string `env:"TORTIE_ROUTE_PROTOCOL" default:"84" help:"Protocol number of the agent's routes; 12, 80 and 186 belong to BIRD, Felix and FRR."`
+	SysctlRoot    string `env:"TORTIE_SYSCTL_ROOT" default:"/proc/sys" help:"Where sysctls are written."`
+	StateDir      string `env:"TORTIE_STATE_DIR" default:"/var/lib/calico" help:"Directory of nodename and mtu, for the plugins, and of their journal."`
+	RemoveRules   string `env:"TORTIE_REMOVE_CALICO_RULES" default:"false" help:"true removes the rules of nftables, and of iptables that uses it, that Felix has left where it does not run any more, and with them its network policies."`
+	AllowBGP      string `env:"TORTIE_ALLOW_BGP_FROM_PODS" default:"false" help:"true lets pods connect to BGP ports; a peer outside of the pools and without a password takes such a pod for the node."`
+	RunDir        string `env:"TORTIE_RUN_DIR" default:"/var/run/calico" help:"Directory of tortie/facts.json, for the plugins."`
 	LogLevel      string `env:"LOG_LEVEL" default:"info" help:"Log level: debug, info, warn or error."`
 	RawAccepted
 }

@@ -13,8 +13,8 @@ import (
 type RawPlugin struct {
 	DatastoreType    string `env:"DATASTORE_TYPE" default:"" help:"As the key datastore_type."`
 	Kubeconfig       string `env:"KUBECONFIG" default:"" help:"As the key kubernetes.kubeconfig."`
-	K8sEndpoint      string `env:"K8S_API_ENDPOINT" default:"" help:"As the key kubernetes.k8s_api_root: it wins over the server in the kubeconfig, and can do without one."`
-	K8sCAFile        string `env:"K8S_CA_FILE" default:"" help:"PEM file of the authorities that may sign the API server's certificate; wins over the kubeconfig's."`
+	K8sEndpoint      string `env:"K8S_API_ENDPOINT" default:"" help:"As the key kubernetes.k8s_api_root, also without a kubeconfig."`
+	K8sCAFile        string `env:"K8S_CA_FILE" default:"" help:"PEM file of the API server's authorities; wins over the kubeconfig's."`
 	K8sCertFile      string `env:"K8S_CERT_FILE" default:"" help:"PEM file of the client certificate; wins over the kubeconfig's."`
 	K8sKeyFile       string `env:"K8S_KEY_FILE" default:"" help:"PEM file of its key."`
 	K8sInsecure      string `env:"K8S_INSECURE_SKIP_TLS_VERIFY" default:"" help:"true does not check the API server's certificate."`
@@ -22,7 +22,7 @@ type RawPlugin struct {
 	K8sQPS           string `env:"K8S_CLIENT_QPS" default:"" help:"As the key qps."`
 	K8sBurst         string `env:"K8S_CLIENT_BURST" default:"" help:"As the key burst."`
 	K8sNoNodePoll    string `env:"K8S_DISABLE_NODE_POLL" default:"" help:"Accepted: the plugins poll no nodes."`
-	UsePodCIDR       string `env:"USE_POD_CIDR" default:"" help:"Accepted: it is for programs that list blocks. Plugins take pod CIDRs by ipam.subnet usePodCidr."`
+	UsePodCIDR       string `env:"USE_POD_CIDR" default:"" help:"Accepted: plugins take pod CIDRs by ipam.subnet usePodCidr."`
 	APIGroup         string `env:"CALICO_API_GROUP" default:"" help:"As the key calico_api_group."`
 	EtcdEndpoints    string `env:"ETCD_ENDPOINTS" default:"" help:"As the key etcd_endpoints."`
 	EtcdDiscoverySRV string `env:"ETCD_DISCOVERY_SRV" default:"" help:"As the key etcd_discovery_srv."`
@@ -31,7 +31,7 @@ type RawPlugin struct {
 	EtcdKeyFile      string `env:"ETCD_KEY_FILE" default:"" help:"As the key etcd_key_file."`
 	EtcdUsername     string `env:"ETCD_USERNAME" default:"" help:"User of etcd."`
 	EtcdPassword     string `env:"ETCD_PASSWORD" default:"" help:"Its password."`
-	InterfacePrefix  string `env:"FELIX_INTERFACEPREFIX" default:"cali" help:"Start of the names of the pods' links on the node, at most 4 characters; of a comma-separated list the first."`
+	InterfacePrefix  string `env:"FELIX_INTERFACEPREFIX" default:"cali" help:"Start of the names of pods' links, at most 4 characters; of a comma-separated list the first."`
 }
 
 // Plugin is the validated environment of the CNI plugins. What is empty was not set.
@@ -130,11 +130,11 @@ func isNameRune(r rune) bool {
 
 // RawUpgrade is the environment of calico-ipam -upgrade as it is written, beside that of the plugins. It runs in a pod.
 type RawUpgrade struct {
-	NodeName    string `env:"KUBERNETES_NODE_NAME" default:"" help:"Name of this node in Kubernetes. Required; set it from spec.nodeName."`
+	NodeName    string `env:"KUBERNETES_NODE_NAME" default:"" help:"This node's name in Kubernetes, from spec.nodeName; required."`
 	BinDir      string `env:"HOST_CNI_BIN_DIR" default:"/host/opt/cni/bin" help:"Where the host's directory of CNI plugins is mounted."`
-	ServiceHost string `env:"KUBERNETES_SERVICE_HOST" default:"" help:"Address of the API server; Kubernetes sets it in every pod. Not used with KUBECONFIG or K8S_API_ENDPOINT."`
+	ServiceHost string `env:"KUBERNETES_SERVICE_HOST" default:"" help:"Address of the API server, set by Kubernetes; not used with KUBECONFIG or K8S_API_ENDPOINT."`
 	ServicePort string `env:"KUBERNETES_SERVICE_PORT" default:"443" help:"Port of the API server."`
-	AccountDir  string `env:"SERVICE_ACCOUNT_DIR" default:"/var/run/secrets/kubernetes.io/serviceaccount" help:"Where Kubernetes mounts this pod's own token and the cluster's CA."`
+	AccountDir  string `env:"SERVICE_ACCOUNT_DIR" default:"/var/run/secrets/kubernetes.io/serviceaccount" help:"Where Kubernetes mounts this pod's token and CA."`
 	LogLevel    string `env:"LOG_LEVEL" default:"info" help:"Log level: debug, info, warn or error."`
 }
 

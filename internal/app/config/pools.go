@@ -11,16 +11,16 @@ import (
 // RawPools is the environment of the default pools, as it is written. All names and meanings are Calico's.
 type RawPools struct {
 	NoDefaultPools string `env:"NO_DEFAULT_POOLS" default:"false" help:"Never make a default pool."`
-	V4CIDR         string `env:"CALICO_IPV4POOL_CIDR" default:"" help:"Range of the IPv4 pool that is made if the cluster has none; none makes no pool. Empty means kubeadm's podSubnet, else 192.168.0.0/16, or the first of 172.16.0.0/16 to 172.31.0.0/16 if the node's own network lies there."`
+	V4CIDR         string `env:"CALICO_IPV4POOL_CIDR" default:"" help:"Range of the IPv4 pool that is made if the cluster has none, or none; empty: see default pools."`
 	V4BlockSize    string `env:"CALICO_IPV4POOL_BLOCK_SIZE" default:"26" help:"Prefix length of that pool's blocks, 20 to 32."`
-	V4IPIP         string `env:"CALICO_IPV4POOL_IPIP" default:"Never" help:"When packets between its pods on different nodes travel in IPIP: Always, CrossSubnet or Never."`
+	V4IPIP         string `env:"CALICO_IPV4POOL_IPIP" default:"Never" help:"IPIP between nodes: Always, CrossSubnet or Never."`
 	V4VXLAN        string `env:"CALICO_IPV4POOL_VXLAN" default:"Never" help:"The same for VXLAN. Not both."`
 	V4NATOutgoing  string `env:"CALICO_IPV4POOL_NAT_OUTGOING" default:"true" help:"Masquerade packets from its pods to outside of all pools."`
 	V4NodeSelector string `env:"CALICO_IPV4POOL_NODE_SELECTOR" default:"all()" help:"Nodes that use it."`
 	V4NoExport     string `env:"CALICO_IPV4POOL_DISABLE_BGP_EXPORT" default:"false" help:"Keep its routes from being announced."`
-	V6CIDR         string `env:"CALICO_IPV6POOL_CIDR" default:"" help:"Range of the IPv6 pool that is made if the cluster has none and the kernel has IPv6; none makes no pool. Empty means kubeadm's podSubnet, else a random /48 of fd00::/8."`
+	V6CIDR         string `env:"CALICO_IPV6POOL_CIDR" default:"" help:"The same for IPv6, if the kernel has it."`
 	V6BlockSize    string `env:"CALICO_IPV6POOL_BLOCK_SIZE" default:"122" help:"Prefix length of that pool's blocks, 116 to 128."`
-	V6VXLAN        string `env:"CALICO_IPV6POOL_VXLAN" default:"Never" help:"When packets between its pods on different nodes travel in VXLAN: Always, CrossSubnet or Never."`
+	V6VXLAN        string `env:"CALICO_IPV6POOL_VXLAN" default:"Never" help:"VXLAN between nodes: Always, CrossSubnet or Never."`
 	V6NATOutgoing  string `env:"CALICO_IPV6POOL_NAT_OUTGOING" default:"false" help:"Masquerade packets from its pods to outside of all pools."`
 	V6NodeSelector string `env:"CALICO_IPV6POOL_NODE_SELECTOR" default:"all()" help:"Nodes that use it."`
 	V6NoExport     string `env:"CALICO_IPV6POOL_DISABLE_BGP_EXPORT" default:"false" help:"Keep its routes from being announced."`

@@ -2,8 +2,8 @@ package config
 
 // RawReflectors is the environment of the nodes' agreement on route reflectors, as it is written.
 type RawReflectors struct {
-	Automatic string `env:"TORTIE_AUTOMATIC_REFLECTORS" default:"false" help:"true lets the nodes agree on a few of them that reflect BGP routes, instead of a session between any two. It must be the same on all nodes: see docs/reflectors.md."`
-	Above     string `env:"TORTIE_REFLECTORS_ABOVE" default:"100" help:"How many nodes that take part make reflectors; at three quarters of that the mesh comes back."`
+	Automatic string `env:"TORTIE_AUTOMATIC_REFLECTORS" default:"false" help:"true lets the nodes agree on route reflectors; the same on all nodes, see docs/reflectors.md."`
+	Above     string `env:"TORTIE_REFLECTORS_ABOVE" default:"100" help:"From how many nodes on there are reflectors; at three quarters the mesh comes back."`
 	Count     string `env:"TORTIE_REFLECTORS" default:"3" help:"How many reflectors there are to be."`
 }
 

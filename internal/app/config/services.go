@@ -8,7 +8,7 @@ import (
 
 // RawServices is the part of the environment that is about addresses of services.
 type RawServices struct {
-	ClusterIPs string `env:"CALICO_ADVERTISE_CLUSTER_IPS" default:"" help:"Ranges of services' cluster IPs that are announced if BGPConfiguration default names none; several with commas between. BGPConfiguration's serviceClusterIPs is to be preferred."`
+	ClusterIPs string `env:"CALICO_ADVERTISE_CLUSTER_IPS" default:"" help:"Comma-separated ranges of cluster IPs that are announced if BGPConfiguration default has no serviceClusterIPs."`
 }
 
 func (p *problems) serviceRanges(raw RawServices) []api.ServiceRange {
