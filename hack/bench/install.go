@@ -15,8 +15,7 @@ func (r *results) writeInstall(w *bytes.Buffer) {
 		return
 	}
 	w.WriteString("## Nodes and pods of a real cluster\n\nThree nodes of the lab, with Debian's containerd and a kubelet each; images are on the nodes before. " +
-		"The installer's work is what it does before it waits for the agent; the conflist, which it writes then, is one file. Sixty pods of one container are created " +
-		"at once on one node, by turns with our plugins and with the trivial ones of the project that defines CNI, which ask nobody.\n\n")
+		"Sixty pods of one container are created at once on one node, by turns with our plugins and with `ptp` and `host-local`.\n\n")
 	writeFigures(w, r.install)
 }
 

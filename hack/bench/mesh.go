@@ -61,9 +61,9 @@ func (r *results) writeMesh(w *bytes.Buffer) {
 	if len(r.mesh) == 0 {
 		return
 	}
-	w.WriteString("## Agents in a mesh\n\nReal agents in namespaces of this one machine, a real API server beside them: thirty in full mesh, two whose kernels are " +
-		"changed by hand, and five pairs with a stream of 1,000 packets per second each way while agents are killed, replaced and started again. " +
-		"From a block's confirmation to a route is counted until the kernel of each of the 29 other nodes tells of it.\n\n")
+	w.WriteString("## Agents in a mesh\n\nReal agents and API server on this machine: thirty in full mesh, two whose kernels are changed by hand, and five pairs with " +
+		"1,000 packets per second each way while agents are killed, replaced and started again. A block's route is counted by the kernel's event on each of the 29 " +
+		"other nodes.\n\n")
 	writeFigures(w, r.mesh)
 }
 

@@ -138,16 +138,16 @@ func (r *results) writeReflectors(w *bytes.Buffer) {
 	}
 	m := r.reflection
 	w.WriteString("## Automatic route reflectors\n\n" +
-		"Simulated: agents with their real decisions, a modelled API and network; nodes come 300 per second. Seconds until all agree and have their sessions: after the last node, " +
-		"after the death of one reflector (from the loss of its session, its Node not ready), and of all at once.\n\n")
+		"Simulated: agents with their real decisions, a modelled API and network; 300 nodes come per second. Seconds until all agree and have their sessions after the last node, " +
+		"after the death of one reflector (its session lost, its Node not ready), and of all at once.\n\n")
 	t := table{{"nodes", "agreed s", "one dies s", "all die s", "sessions of a client", "of a reflector", "writes of Nodes", "reflectors too many"}}
 	for _, a := range m.agreements {
 		t.row(fmt.Sprint(a.Nodes), fmt.Sprintf("%.0f", a.Elected), fmt.Sprintf("%.0f", a.Replaced), fmt.Sprintf("%.0f", a.All),
 			fmt.Sprint(a.Client), fmt.Sprint(a.Reflector), fmt.Sprint(a.Writes), fmt.Sprint(a.Surplus))
 	}
 	t.write(w)
-	w.WriteString("Real speakers, each a process of its own, three of them reflectors, two blocks each, all on this machine: that they share its processors shows in the " +
-		"times, and neither in CPU nor in memory. CPU and memory (RSS) are means of the reflectors, and of the clients, until all know all.\n\n")
+	w.WriteString("Real speakers, a process each, three of them reflectors, two blocks each; all share this machine's processors, which shows in the times only. " +
+		"CPU and memory (RSS) are means until all know all.\n\n")
 	t = table{{"speakers", "reflector MiB", "client MiB", "reflector CPU s", "client CPU s", "all know all s", "a new prefix ms", "the same, a reflector just dead ms", "another reflector's table s"}}
 	for _, c := range m.speakers[1:] {
 		t.row(fmt.Sprint(c.Speakers), fmt.Sprintf("%.1f", c.ReflectorMiB), fmt.Sprintf("%.1f", c.ClientMiB), fmt.Sprintf("%.2f", c.ReflectorCPU), fmt.Sprintf("%.2f", c.ClientCPU),
@@ -159,9 +159,9 @@ func (r *results) writeReflectors(w *bytes.Buffer) {
 
 func (r *reflection) writeModel(w *bytes.Buffer) {
 	fmt.Fprintf(w, "The model is fitted to %d and %d speakers, and held against %d:\n\n", r.speakers[1].Speakers, r.speakers[2].Speakers, r.speakers[3].Speakers)
-	t := table{{"", "modelled", "measured", "ratio"}}
+	t := table{{"", "modelled", "measured"}}
 	for _, p := range r.proofs() {
-		t.row(p.what, fmt.Sprintf("%.2f", p.prediction), fmt.Sprintf("%.2f", p.measured), fmt.Sprintf("%.2f", p.ratio()))
+		t.row(p.what, fmt.Sprintf("%.2f", p.prediction), fmt.Sprintf("%.2f", p.measured))
 	}
 	t.write(w)
 	t = table{{"nodes", "reflector MiB", "client MiB", "CPU s of a reflector, all start at once", "of a client", "of which sessions alone", "UPDATEs sent by a reflector", "mesh: sessions of each"}}
@@ -171,8 +171,8 @@ func (r *reflection) writeModel(w *bytes.Buffer) {
 			fmt.Sprintf("%.1f", f.configure), fmt.Sprintf("%.2g", f.sent), fmt.Sprint(n-1))
 	}
 	t.write(w)
-	fmt.Fprintf(w, "A reflector's start takes more than %v, for which its peers keep its paths, from about %d nodes on: beyond that three reflectors work, and a restart of one is its loss "+
-		"for a while. \"Of which sessions alone\" is GoBGP's: to configure a session costs more with each that there is.\n\n", restart, r.enough())
+	fmt.Fprintf(w, "A reflector's start takes more than %v, for which its peers keep its paths, from about %d nodes on: then its restart is its loss "+
+		"for a while. GoBGP configures a session more slowly with each that there is.\n\n", restart, r.enough())
 }
 
 // proof is a predicted figure beside the measured one.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	_ "embed"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -79,16 +80,12 @@ func (r *results) writeVerdicts(w *bytes.Buffer) {
 	if len(verdicts) == 0 {
 		return
 	}
-	w.WriteString("## What is required\n\nTimes and CPU are medians, as ratios to what was measured in the same run.\n\n")
-	t := table{{"what", "measured", "required"}}
+	w.WriteString("## What is required\n\nIn brackets the requirement. Times and CPU are medians, as ratios to what was measured in the same run.\n\n")
+	slices.SortStableFunc(verdicts, func(a, b verdict) int { return strings.Compare(b.mark(), a.mark()) })
 	for _, v := range verdicts {
-		limit := v.limit
-		if !v.met {
-			limit += ", **not met**"
-		}
-		t.row(v.what, v.measured, limit)
+		fmt.Fprintf(w, "- %s%s: %s (%s)\n", v.mark(), v.what, v.measured, v.limit)
 	}
-	t.write(w)
+	w.WriteString("\n")
 }
 
 // mebibytes prints the kernel's kB.
@@ -118,8 +115,8 @@ func (r *results) writeSequences(w *bytes.Buffer) {
 	}
 	first := r.sequences[0].add
 	fmt.Fprintf(w, "## One after another\n\n%d rounds of %d ADDs and then %d DELs, all subjects in each round. ", len(first), len(first[0]), len(first[0]))
-	w.WriteString("Median of all, in brackets the smallest and the largest median of a round; CPU of the process and its children; memory of the " +
-		"largest process, processes; CPU of kube-apiserver per operation. \"× GET\" is time and CPU by those of the floor of one GET.\n\n")
+	w.WriteString("Median of all, in brackets the smallest and largest median of a round; memory of the largest process; kube-apiserver's CPU per " +
+		"operation. \"× GET\": time and CPU by the floor of one GET.\n\n")
 	t := table{{"", "ADD ms", "p99", "CPU ms", "× GET", "DEL ms", "p99", "CPU ms", "MiB, processes", "API server ms, ADD / DEL"}}
 	var get costs
 	if s := r.sequence(nameGet); s != nil {
@@ -157,7 +154,7 @@ func timing(c costs) []string {
 }
 
 func (r *results) writeSequencesElsewhere(w *bytes.Buffer) {
-	fmt.Fprintf(w, "Measured elsewhere, not in this run: %s.\n\n", strings.TrimSpace(r.elsewhere.About))
+	fmt.Fprintf(w, "Elsewhere, not in this run ([bursts, nodes and starts](../hack/bench/elsewhere.yaml) too): %s.\n\n", strings.TrimSpace(r.elsewhere.About))
 	t := table{{"elsewhere", "ADD ms", "p99", "CPU ms", "× GET", "DEL ms", "CPU ms", "MB, processes", "API server ms", "requests ADD / DEL"}}
 	get := r.elsewhere.Sequence[0]
 	for _, s := range r.elsewhere.Sequence {
@@ -192,8 +189,7 @@ func (r *results) writeBursts(w *bytes.Buffer) {
 		return
 	}
 	fmt.Fprintf(w, "## At once on one node\n\nMedian of %d bursts; all ADDs succeed, and no address is assigned twice, or the run fails. ", len(r.bursts[0].add))
-	w.WriteString("Conflicts are answers 409 to writes of IPAM's objects. Memory is the largest sum of anonymous memory, looked at every few " +
-		"milliseconds in a burst of its own.\n\n")
+	w.WriteString("Conflicts: answers 409 to writes of IPAM's objects. Memory: largest sum of anonymous memory, in a burst of its own.\n\n")
 	t := table{{"", "at once", "ADD ms until the last", "per s", "ADD ms, median", "worst", "conflicts per ADD", "DEL per s", "anonymous MiB, processes"}}
 	for _, b := range r.bursts {
 		var spans durations
@@ -208,28 +204,18 @@ func (r *results) writeBursts(w *bytes.Buffer) {
 			ms(together(b.add).quantile(1)), conflicts, fmt.Sprintf("%.0f", rate(b.del)), fmt.Sprintf("%s, %d", mebibytes(b.anonymous), b.processes))
 	}
 	t.write(w)
-	t = table{{"elsewhere", "at once", "ADD per s", "DEL per s", "anonymous MB"}}
-	for _, b := range r.elsewhere.Bursts {
-		t.row(b.Name, fmt.Sprint(b.Size), number(b.Add, "%.3g"), number(b.Del, "%.3g"), number(b.Anonymous, "%.0f"))
-	}
-	t.write(w)
 }
 
 func (r *results) writeNodes(w *bytes.Buffer) {
 	if len(r.nodes) == 0 {
 		return
 	}
-	fmt.Fprintf(w, "## %d nodes, %d pods each\n\nNodes are network and mount namespaces that share this machine's processors with the API server.\n\n",
+	fmt.Fprintf(w, "## %d nodes, %d pods each\n\n",
 		r.nodes[0].nodes, r.nodes[0].pods)
 	t := table{{"", "one by one on each: ADD ms", "p99", "per s", "all at once: ADD ms, median", "worst", "per s"}}
 	for _, n := range r.nodes {
 		t.row(n.subject.name, ms(n.oneByOne.took.median()), ms(n.oneByOne.took.quantile(0.99)), fmt.Sprintf("%.0f", n.oneByOne.rate()),
 			ms(n.atOnce.took.median()), ms(n.atOnce.took.quantile(1)), fmt.Sprintf("%.0f", n.atOnce.rate()))
-	}
-	t.write(w)
-	t = table{{"elsewhere, 10 nodes, 20 pods each", "one by one, per s", "all at once, per s"}}
-	for _, n := range r.elsewhere.Nodes {
-		t.row(n.Name, number(n.OneByOne, "%.3g"), number(n.AtOnce, "%.3g"))
 	}
 	t.write(w)
 }
@@ -238,7 +224,7 @@ func (r *results) writeRequests(w *bytes.Buffer) {
 	if len(r.asked) == 0 {
 		return
 	}
-	w.WriteString("## Requests to the API server\n\nCounted by a proxy that holds each request, so that a round is what runs at the same time.\n\n")
+	w.WriteString("## Requests to the API server\n\nA round is what runs at the same time, by a proxy that holds each request.\n\n")
 	t := table{{"", "operation", "requests", "rounds", "connections", "round by round"}}
 	for _, a := range r.asked {
 		t.row(a.subject, a.operation, fmt.Sprint(a.count()), fmt.Sprint(len(a.requests)), fmt.Sprint(a.connections), summary(a.requests))
@@ -258,11 +244,6 @@ func (r *results) writeStarts(w *bytes.Buffer) {
 				mebibytes(s.size.peak), fmt.Sprintf("%.1f", float64(s.bytes)/1e6))
 		}
 		t.write(w)
-		t = table{{"elsewhere", "ms", "MB", "file MB"}}
-		for _, s := range r.elsewhere.Starts {
-			t.row(s.Name, number(s.Wall, "%.1f"), number(s.RSS, "%.1f"), number(s.File, "%.0f"))
-		}
-		t.write(w)
 	}
 	if len(r.files) > 0 {
 		t := table{{"file", "MB"}}
@@ -277,8 +258,7 @@ func (r *results) writeGoBenchmarks(w *bytes.Buffer) {
 	if len(r.goBench) == 0 {
 		return
 	}
-	w.WriteString("## Go benchmarks\n\n`go test -bench` of the paths that need no cluster: time of one operation, and what else a benchmark reports. " +
-		"`-benchmem` adds memory.\n")
+	w.WriteString("## Go benchmarks\n\n`go test -bench` of the paths that need no cluster: time of one operation, and what a benchmark reports.\n")
 	for _, b := range r.goBench {
 		if name := fmt.Sprintf("\n- `%s`:", b.pkg); !bytes.Contains(w.Bytes(), []byte(name)) {
 			w.WriteString(name)

@@ -343,7 +343,7 @@ func (r *results) writeRoutes(w *bytes.Buffer) {
 	}
 	fmt.Fprintf(w, "## %d learned routes\n\n", r.routeCount)
 	fmt.Fprintf(w, "A BIRD 2 announces %d blocks to one receiver and takes them back, then to the other; medians of %d rounds, in brackets the smallest and the "+
-		"largest. A receiver's routes are counted by the kernel's events, UPDATEs by its packets; CPU is that of both steps, memory with all routes.\n\n",
+		"largest. Routes are counted by the kernel's events, UPDATEs by packets; CPU of both steps, memory with all routes.\n\n",
 		r.routeCount, r.routes[0].rounds)
 	t := table{{"receiver", "ms until the last route, from the first UPDATE", "from the last UPDATE", "ms until all are gone", "CPU ms", "MiB"}}
 	for _, l := range r.routes {
