@@ -28,7 +28,12 @@ func moduleList(root string) ([]byte, error) {
 		}
 		rows = append(rows, []string{d.Path, d.Version, licences.Expression, strings.Join(d.In, " "), d.Reason})
 	}
+	return commaSeparated(rows)
+}
+
+// commaSeparated writes rows as GitHub shows them in a table that can be searched.
+func commaSeparated(rows [][]string) ([]byte, error) {
 	var out bytes.Buffer
-	err = csv.NewWriter(&out).WriteAll(rows)
+	err := csv.NewWriter(&out).WriteAll(rows)
 	return out.Bytes(), err
 }

@@ -5,13 +5,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/tortie-net/tortie/hack/messages"
-	"github.com/tortie-net/tortie/internal/agent/nodestatus"
 	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/install"
 	"github.com/tortie-net/tortie/internal/tests/rights/fence"
@@ -88,7 +86,7 @@ func sections(o options) (map[string]string, error) {
 		"reads":                fence.ReadList(),
 		"host":                 fence.HostList(),
 	}
-	return parts, errors.Join(addMetrics(parts, o.root), addFields(parts), addMessages(parts, o.root))
+	return parts, errors.Join(addMetrics(parts, o.root), addMessages(parts, o.root))
 }
 
 // addMetrics adds the lists of what the programs count.
@@ -110,18 +108,6 @@ func addMessages(parts map[string]string, root string) error {
 		}
 	}
 	return err
-}
-
-// addFields adds the lists of what node status and node diagnose answer.
-func addFields(parts map[string]string) (err error) {
-	for name, of := range map[string]reflect.Type{
-		"node-status": reflect.TypeFor[nodestatus.Report](), "node-diagnose": reflect.TypeFor[nodestatus.Diagnosis](),
-	} {
-		if parts[name], err = fieldList(of); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func variables(vars []config.Var) (list string) {

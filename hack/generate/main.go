@@ -62,6 +62,10 @@ func run(o options) error {
 	if err != nil {
 		return err
 	}
+	second[fieldsPath], err = fields()
+	if err != nil {
+		return err
+	}
 	second[manifestPath], err = manifest(o)
 	if err != nil {
 		return err

@@ -54,12 +54,12 @@ func TestSectionsMustBeKnownAndWhole(t *testing.T) {
 	}
 }
 
-func TestFieldList(t *testing.T) {
+func TestFieldRows(t *testing.T) {
 	type inner struct {
 		Name string    `json:"name,omitempty" help:"Its name."`
 		At   time.Time `json:"at,omitzero" help:"When."`
 	}
-	got, err := fieldList(reflect.TypeFor[struct {
+	got, err := fieldRows(reflect.TypeFor[struct {
 		Ready bool     `json:"ready" help:"Whether."`
 		Count uint32   `json:"count" help:"How many."`
 		Lines []string `json:"lines" help:"Lines."`
@@ -68,22 +68,24 @@ func TestFieldList(t *testing.T) {
 		Few   []struct {
 			From string `json:"from" help:"From where."`
 		} `json:"few" help:"Few."`
-	}]())
+	}](), "", map[reflect.Type]string{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "- `ready` (boolean): Whether.\n- `count` (number): How many.\n- `lines` (list): Lines.\n" +
-		"- `one` (object): One.\n- `one.name`: Its name.\n- `one.at` (time): When.\n" +
-		"- `all` (list): All. Fields as of `one`.\n- `few` (list): Few.\n- `few[].from`: From where.\n"
+	want := [][]string{
+		{"ready", "boolean", "Whether."}, {"count", "number", "How many."}, {"lines", "list", "Lines."},
+		{"one", "object", "One."}, {"one.name", "string", "Its name."}, {"one.at", "time", "When."},
+		{"all", "list", "All. Fields as of one."}, {"few", "list", "Few."}, {"few[].from", "string", "From where."},
+	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("table (-want +got):\n%s", diff)
+		t.Errorf("rows (-want +got):\n%s", diff)
 	}
 	type silent struct {
 		Mute int `json:"mute"`
 	}
-	if got, err := fieldList(reflect.TypeFor[struct {
+	if got, err := fieldRows(reflect.TypeFor[struct {
 		All []silent `json:"all" help:"All."`
-	}]()); err == nil || !strings.Contains(err.Error(), "Mute") {
-		t.Errorf("a field without a meaning: %v\n%s", err, got)
+	}](), "", map[reflect.Type]string{}); err == nil || !strings.Contains(err.Error(), "Mute") {
+		t.Errorf("a field without a meaning: %v\n%v", err, got)
 	}
 }

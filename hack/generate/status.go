@@ -5,20 +5,33 @@ import (
 	"reflect"
 	"strings"
 	"time"
+
+	"github.com/tortie-net/tortie/internal/agent/nodestatus"
 )
 
-// fieldList lists the fields of a struct as JSON has them, those of the structs in it after them. The tag help is a field's
-// meaning; one without it is an error. A field without a type is a string. A struct that is there twice is listed once.
-func fieldList(of reflect.Type) (string, error) {
-	lines, err := fieldLines(of, "", map[reflect.Type]string{})
-	if err != nil {
-		return "", err
+// fieldsPath is the list of what node status and node diagnose answer.
+const fieldsPath = "docs/fields.csv"
+
+func fields() ([]byte, error) {
+	rows := [][]string{{"Of", "Field", "Type", "Meaning"}}
+	for _, one := range []struct {
+		name string
+		of   reflect.Type
+	}{{"/status", reflect.TypeFor[nodestatus.Report]()}, {"node diagnose", reflect.TypeFor[nodestatus.Diagnosis]()}} {
+		more, err := fieldRows(one.of, "", map[reflect.Type]string{})
+		if err != nil {
+			return nil, err
+		}
+		for _, row := range more {
+			rows = append(rows, append([]string{one.name}, row...))
+		}
 	}
-	return strings.Join(lines, ""), nil
+	return commaSeparated(rows)
 }
 
-func fieldLines(of reflect.Type, prefix string, listed map[reflect.Type]string) ([]string, error) {
-	var lines []string
+// fieldRows lists the fields of a struct as JSON has them, those of the structs in it after them: name, type, meaning. The tag help is a
+// field's meaning; one without it is an error. A struct that is there twice is listed once.
+func fieldRows(of reflect.Type, prefix string, listed map[reflect.Type]string) (rows [][]string, err error) {
 	for f := range of.Fields() {
 		key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		help := f.Tag.Get("help")
@@ -26,26 +39,26 @@ func fieldLines(of reflect.Type, prefix string, listed map[reflect.Type]string) 
 			return nil, fmt.Errorf("field %s of %s has no tag json or no tag help: say what it means", f.Name, of)
 		}
 		kind, inner := jsonKind(f.Type)
-		line := item(code(prefix+key), help, strings.TrimPrefix(kind, "string"))
-		if inner == nil {
-			lines = append(lines, line)
-			continue
-		}
+		name := prefix + key
 		if kind == "list" {
 			key += "[]"
 		}
 		if there := listed[inner]; there != "" {
-			lines = append(lines, fmt.Sprintf("%s Fields as of `%s`.\n", strings.TrimSuffix(line, "\n"), there))
+			rows = append(rows, []string{name, kind, help + " Fields as of " + there + "."})
+			continue
+		}
+		rows = append(rows, []string{name, kind, help})
+		if inner == nil {
 			continue
 		}
 		listed[inner] = prefix + key
-		more, err := fieldLines(inner, prefix+key+".", listed)
+		more, err := fieldRows(inner, prefix+key+".", listed)
 		if err != nil {
 			return nil, err
 		}
-		lines = append(append(lines, line), more...)
+		rows = append(rows, more...)
 	}
-	return lines, nil
+	return rows, nil
 }
 
 // jsonKind returns the JSON type of a type; inner is the struct whose fields are listed, if any.

@@ -47,6 +47,13 @@ func Placeholders() []Placeholder {
 		}},
 		{"__CNI_MTU__", "CNI_MTU, a number", func(c config.Install) string { return number(c.MTU) }},
 		{"__REQUIRE_MTU_FILE__", "REQUIRE_MTU_FILE, true or false", func(c config.Install) string { return strconv.FormatBool(c.RequireMTUFile) }},
+		{"__POLICY_ENFORCED__", "true unless TORTIE_POLICY is off, then false", func(c config.Install) string { return strconv.FormatBool(c.Policy.Enforces()) }},
+		{"__POLICY_SETUP_TIMEOUT__", "TORTIE_POLICY_SETUP_TIMEOUT_SECONDS, 0 if TORTIE_POLICY is off; a number", func(c config.Install) string {
+			if !c.Policy.Enforces() {
+				return "0"
+			}
+			return number(c.PolicyTimeout)
+		}},
 		{"__KUBERNETES_SERVICE_HOST__", "address of the API server", func(c config.Install) string { return c.ServiceHost }},
 		{"__KUBERNETES_SERVICE_PORT__", "its port", func(c config.Install) string { return number(c.ServicePort) }},
 		{"__SERVICEACCOUNT_TOKEN__", "this pod's own token, which dies with the pod: for old templates only", ownToken},

@@ -190,7 +190,7 @@ func TestConflistIsCalicos(t *testing.T) {
 	if err := json.Unmarshal([]byte(`{"name": "k8s-pod-network", "cniVersion": "1.0.0", "cniVersions": ["1.0.0", "1.1.0"], "plugins": [
 		{"type": "calico", "log_level": "info", "log_file_path": "/var/log/calico/cni/cni.log",
 		 "datastore_type": "kubernetes", "nodename": "no\"de", "mtu": 1440, "ipam": {"type": "calico-ipam"},
-		 "policy": {"type": "k8s"}, "kubernetes": {"kubeconfig": "/etc/cni/net.d/calico-kubeconfig"}},
+		 "policy": {"type": "k8s"}, "policy_enforced": false, "policy_setup_timeout_seconds": 0, "kubernetes": {"kubeconfig": "/etc/cni/net.d/calico-kubeconfig"}},
 		{"type": "portmap", "snat": true, "capabilities": {"portMappings": true}},
 		{"type": "bandwidth", "capabilities": {"bandwidth": true}}]}`), &want); err != nil {
 		t.Fatal(err)

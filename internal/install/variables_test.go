@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/app/hostfile"
 )
 
@@ -18,6 +19,7 @@ import (
 func TestEveryPlaceholder(t *testing.T) {
 	h := newHost(t)
 	h.cfg.LogMaxSize, h.cfg.LogMaxAge, h.cfg.LogMaxCount, h.cfg.MTU, h.cfg.RequireMTUFile = 1, 2, 3, 1400, true
+	h.cfg.Policy, h.cfg.PolicyTimeout = config.PolicyAuto, 7
 	h.cfg.APIGroup, h.cfg.EtcdEndpoints, h.cfg.EtcdDiscovery = "crd.projectcalico.org/v1", "https://10.0.0.1:2379", "example.org"
 	if err := os.Mkdir(h.cfg.TLSDir, 0o755); err != nil {
 		t.Fatal(err)
@@ -29,6 +31,7 @@ func TestEveryPlaceholder(t *testing.T) {
 	want := map[string]string{
 		"__LOG_LEVEL__": "info", "__LOG_FILE_PATH__": "/var/log/calico/cni/cni.log",
 		"__LOG_FILE_MAX_SIZE__": "1", "__LOG_FILE_MAX_AGE__": "2", "__LOG_FILE_MAX_COUNT__": "3",
+		"__POLICY_ENFORCED__": "true", "__POLICY_SETUP_TIMEOUT__": "7",
 		"__DATASTORE_TYPE__": "kubernetes", "__CALICO_API_GROUP__": "crd.projectcalico.org/v1", "__KUBERNETES_NODE_NAME__": "node1",
 		"__KUBECONFIG_FILEPATH__": "/etc/cni/net.d/calico-kubeconfig", "__CNI_MTU__": "1400", "__REQUIRE_MTU_FILE__": "true",
 		"__KUBERNETES_SERVICE_HOST__": "10.96.0.1", "__KUBERNETES_SERVICE_PORT__": "443", "__SERVICEACCOUNT_TOKEN__": "own",

@@ -81,7 +81,7 @@ func TestConfOfTheInstallContainer(t *testing.T) {
 		t.Fatal(err)
 	}
 	fill := strings.NewReplacer("__KUBERNETES_NODE_NAME__", "n1", "__KUBECONFIG_FILEPATH__", "/k", "__DATASTORE_TYPE__", "kubernetes",
-		"__LOG_LEVEL__", "debug", "__LOG_FILE_PATH__", "/l", "__CNI_MTU__", "1440",
+		"__LOG_LEVEL__", "debug", "__LOG_FILE_PATH__", "/l", "__CNI_MTU__", "1440", "__POLICY_ENFORCED__", "true", "__POLICY_SETUP_TIMEOUT__", "5",
 		"__LOG_FILE_MAX_SIZE__", "1", "__LOG_FILE_MAX_AGE__", "1", "__LOG_FILE_MAX_COUNT__", "1")
 	var list struct {
 		Name    string
@@ -99,7 +99,7 @@ func TestConfOfTheInstallContainer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Nodename != "n1" || c.Kubernetes.Kubeconfig != "/k" || c.LogLevel != "debug" || c.LogFilePath != "/l" || c.MTU != 1440 || c.Name != "k8s-pod-network" {
+	if c.Nodename != "n1" || c.Kubernetes.Kubeconfig != "/k" || c.LogLevel != "debug" || c.LogFilePath != "/l" || c.MTU != 1440 || c.PolicySetupTimeout != 5 || c.Name != "k8s-pod-network" {
 		t.Errorf("read as %+v", c)
 	}
 }

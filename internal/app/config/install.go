@@ -24,6 +24,8 @@ type RawInstall struct {
 	ConfMode       string `env:"TEST_FILE_PERMISSION" default:"0600" help:"Mode of the conflist, in octal."`
 	MTU            string `env:"CNI_MTU" default:"0" help:"MTU of pods' interfaces. 0 takes what the agent writes to /var/lib/calico/mtu."`
 	RequireMTUFile string `env:"REQUIRE_MTU_FILE" default:"false" help:"Placeholder: with CNI_MTU 0 the plugins refuse to work without /var/lib/calico/mtu."`
+	Policy         string `env:"TORTIE_POLICY" default:"off" help:"As the agent's: unless off, the plugins wait until a pod's policies are in force."`
+	PolicyTimeout  string `env:"TORTIE_POLICY_SETUP_TIMEOUT_SECONDS" default:"5" help:"For policy_setup_timeout_seconds of the conflist, unless TORTIE_POLICY is off."`
 	NodeName       string `env:"KUBERNETES_NODE_NAME" default:"" help:"This node's name in Kubernetes, from spec.nodeName; empty: the host name in lower case."`
 	ServiceHost    string `env:"KUBERNETES_SERVICE_HOST" default:"" help:"Address of the API server, for the plugins' kubeconfig; Kubernetes sets it in every pod."`
 	ServicePort    string `env:"KUBERNETES_SERVICE_PORT" default:"443" help:"Port of the API server."`
@@ -76,6 +78,8 @@ type Install struct {
 	ConfMode       fs.FileMode
 	MTU            int // 0 means that the agent decides
 	RequireMTUFile bool
+	Policy         PolicyMode
+	PolicyTimeout  int // seconds
 	NodeName       string
 	ServiceHost    string
 	ServicePort    int
@@ -140,6 +144,8 @@ func (r RawInstall) validate() (Install, error) {
 		ConfMode:       p.mode("TEST_FILE_PERMISSION", r.ConfMode),
 		MTU:            p.integer("CNI_MTU", r.MTU, 0, 65535),
 		RequireMTUFile: p.boolean("REQUIRE_MTU_FILE", r.RequireMTUFile),
+		Policy:         p.policyMode(r.Policy),
+		PolicyTimeout:  p.integer("TORTIE_POLICY_SETUP_TIMEOUT_SECONDS", r.PolicyTimeout, 0, 60),
 		NodeName:       p.nodeName("KUBERNETES_NODE_NAME", r.NodeName),
 		TLSDir:         p.absolute("TLS_ASSETS_DIR", r.TLSDir),
 		EtcdEndpoints:  r.EtcdEndpoints,

@@ -36,7 +36,7 @@ func TestLoadInstallDefaults(t *testing.T) {
 		SourceDir: "/opt/cni/bin", UpdateBinaries: true, ConfMode: 0o600, NodeName: "node1", ServiceHost: "10.96.0.1", ServicePort: 443,
 		Protocol: "https", Datastore: "kubernetes", APIGroup: "crd.projectcalico.org/v1", TLSDir: "/calico-secrets",
 		ServiceAccount: "tortie-cni", LogLevel: "info", LogMaxSize: 100, LogMaxAge: 30, LogMaxCount: 10, Stay: true,
-		AccountDir: "/var/run/secrets/kubernetes.io/serviceaccount",
+		Policy: PolicyOff, PolicyTimeout: 5, AccountDir: "/var/run/secrets/kubernetes.io/serviceaccount",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("defaults (-want +got):\n%s", diff)

@@ -22,7 +22,11 @@ const (
 	ctDelete            = 2 // IPCTNL_MSG_CT_DELETE
 	ctaTupleOrig        = 1
 	ctaTupleReply       = 2
+	ctaStatus           = 3
 	ctaTupleIP          = 1
+	ctaTupleProto       = 2
+	ctaProtoNum         = 1
+	ctaProtoSrcPort     = 2
 	ctaIPv4Src          = 1
 	ctaIPv6Src          = 3
 	ctaID               = 12
@@ -31,6 +35,7 @@ const (
 	ctaFilterOrigFlags  = 1
 	ctaFilterReplyFlags = 2
 	filterIPSource      = 1 << 0
+	statusExpected      = 1 << 0 // IPS_EXPECTED
 )
 
 // Up to fewFlows entries, one full dump is cheaper than a filtered dump for each address and direction: every dump walks the whole hash
@@ -45,10 +50,43 @@ var flowCount = sysctl.Key{"net", "netfilter", "nf_conntrack_count"}
 // send what the other end still sends, as a UDP client does, to where the address was, and would be taken for a connection
 // of the address' next owner. A kernel that tracks no connections has nothing to forget.
 func (c *Conn) DeleteFlows(addrs []netip.Addr) (deleted int, err error) {
+	if len(addrs) > 0 {
+		deleted, err = c.deleteFlows(func(t tracker, count int) ([]flow, error) { return t.find(addrs, count) })
+	}
+	if err != nil {
+		return deleted, fmt.Errorf("forget connections of %v: %w", addrs, err)
+	}
+	return deleted, nil
+}
+
+// Flow is a connection that the kernel tracks.
+type Flow struct {
+	// Client sent the first packet, and Server received it, whatever address it was sent to before DNAT.
+	Client, Server netip.Addr
+	Protocol       uint8
+	Port           uint16 // the server's; 0 if the protocol has no ports
+	// Expected: a conntrack helper let it pass because of another connection, as FTP's data.
+	Expected bool
+}
+
+// DeleteFlowsIf makes the kernel forget the connections that doomed says it of, and returns how many they were. doomed may be called more
+// than once for one. A kernel that tracks no connections has nothing to forget.
+func (c *Conn) DeleteFlowsIf(doomed func(Flow) bool) (deleted int, err error) {
+	deleted, err = c.deleteFlows(func(t tracker, _ int) ([]flow, error) {
+		return t.list(FamilyAll, nil, func(f flow, attrs []byte) bool { return doomed(f.public(attrs)) })
+	})
+	if err != nil {
+		return deleted, fmt.Errorf("forget connections: %w", err)
+	}
+	return deleted, nil
+}
+
+// deleteFlows deletes the entries that find returns, which is told how many there are. find is not called if there are none.
+func (c *Conn) deleteFlows(find func(t tracker, count int) ([]flow, error)) (deleted int, err error) {
 	err = c.ns.Do(func() error {
 		text, err := sysctl.DefaultRoot.Get(flowCount)
 		// Without the file there is no connection tracking. Asking for a list would load its module.
-		if errors.Is(err, fs.ErrNotExist) || text == "0" || len(addrs) == 0 {
+		if errors.Is(err, fs.ErrNotExist) || text == "0" {
 			return nil
 		}
 		count, _ := strconv.Atoi(text) // unreadable is taken for few: slower at worst
@@ -58,17 +96,14 @@ func (c *Conn) DeleteFlows(addrs []netip.Addr) (deleted int, err error) {
 		}
 		defer s.Close()
 		t := tracker{s}
-		flows, err := t.find(addrs, count)
+		flows, err := find(t, count)
 		if err != nil {
 			return err
 		}
 		deleted, err = t.deleteAll(flows)
 		return err
 	})
-	if err != nil {
-		return deleted, fmt.Errorf("forget connections of %v: %w", addrs, err)
-	}
-	return deleted, nil
+	return deleted, err
 }
 
 // tracker is a socket for the kernel's table of connections.
@@ -89,13 +124,16 @@ var directions = []direction{{ctaTupleOrig, ctaFilterOrigFlags}, {ctaTupleReply,
 // find returns the entries that have one of the addresses for a source of either direction; an entry may be there twice. The
 // addresses as destinations add nothing: who sends to one directly, or to a service that it stands behind, is answered by it.
 func (t *tracker) find(addrs []netip.Addr, count int) ([]flow, error) {
+	isOne := func(f flow, _ []byte) bool {
+		return slices.Contains(addrs, f.sources[0]) || slices.Contains(addrs, f.sources[1])
+	}
 	if count <= fewFlows {
-		return t.list(FamilyAll, nil, addrs)
+		return t.list(FamilyAll, nil, isOne)
 	}
 	var all []flow
 	for _, a := range addrs {
 		for _, d := range directions {
-			flows, err := t.list(FamilyOf(a), d.filter(a), addrs)
+			flows, err := t.list(FamilyOf(a), d.filter(a), isOne)
 			if err != nil {
 				return nil, err
 			}
@@ -124,13 +162,16 @@ func (d direction) filter(a netip.Addr) (attrs nlmsg.Attributes) {
 	return attrs
 }
 
-// list lists the entries that the kernel takes the filter to mean, and keeps those with one of the addresses for a source.
-func (t *tracker) list(family Family, filter nlmsg.Attributes, addrs []netip.Addr) ([]flow, error) {
+// list lists the entries that the kernel takes the filter to mean, and keeps those that keep says it of, by what is parsed and all attributes.
+func (t *tracker) list(family Family, filter nlmsg.Attributes, keep func(flow, []byte) bool) ([]flow, error) {
 	request := nlmsg.Netfilter(ctnetlink, ctGet, unix.NLM_F_DUMP, uint8(family), filter)
 	return retryDump("connections", func() (found []flow, err error) {
 		err = t.socket.Execute(request, func(m nlmsg.Message) error {
-			if f := parseFlow(m.Body); slices.Contains(addrs, f.sources[0]) || slices.Contains(addrs, f.sources[1]) {
-				f.name = identity(m.Body[nlmsg.SizeofNfgenmsg:])
+			if len(m.Body) < nlmsg.SizeofNfgenmsg {
+				return nil
+			}
+			if f, attrs := parseFlow(m.Body), m.Body[nlmsg.SizeofNfgenmsg:]; keep(f, attrs) {
+				f.name = identity(attrs)
 				found = append(found, f)
 			}
 			return nil
@@ -170,6 +211,23 @@ func parseFlow(body []byte) (f flow) {
 	f.sources[1] = tupleSource(nlmsg.Find(attrs, ctaTupleReply))
 	return f
 }
+
+// public is what others are told of an entry with these attributes.
+func (f flow) public(attrs []byte) Flow {
+	proto := nlmsg.Find(nlmsg.Find(attrs, ctaTupleReply), ctaTupleProto)
+	out := Flow{Client: f.sources[0], Server: f.sources[1], Expected: nlmsg.Number(nlmsg.Find(attrs, ctaStatus))&statusExpected != 0}
+	if number := nlmsg.Find(proto, ctaProtoNum); len(number) == 1 {
+		out.Protocol = number[0]
+	}
+	port := nlmsg.Find(proto, ctaProtoSrcPort)
+	if slices.Contains(withPorts, out.Protocol) && len(port) == 2 {
+		out.Port = binary.BigEndian.Uint16(port)
+	}
+	return out
+}
+
+// withPorts are the protocols of which what conntrack keeps in the place of ports are ports.
+var withPorts = []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_UDPLITE, unix.IPPROTO_SCTP, unix.IPPROTO_DCCP}
 
 // identity is what names an entry in a request to delete it: its tuple, and its ID and zone if it has them.
 func identity(attrs []byte) (name nlmsg.Attributes) {

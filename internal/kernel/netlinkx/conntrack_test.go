@@ -2,10 +2,12 @@ package netlinkx_test
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
@@ -163,5 +165,37 @@ func TestDeleteFlowsWithoutTracking(t *testing.T) {
 	}
 	if n, err := ns.Conn.DeleteFlows(nil); n != 0 || err != nil {
 		t.Errorf("DeleteFlows of no address = %d, %v", n, err)
+	}
+}
+
+// TestDeleteFlowsIf: a connection is shown by who began it and by the server that it reached, whatever its client was told, and only those
+// that are doomed go.
+func TestDeleteFlowsIf(t *testing.T) {
+	client, node, pod := router(t)
+	pod.EchoUDP(t, "10.65.0.2:53")
+	pod.EchoUDP(t, "[fd00:65::2]:53")
+	for _, to := range []string{"10.96.0.1:53", "10.65.0.2:53", "[fd00:96::1]:53"} {
+		if _, err := client.AskUDP(t, "", to, "hello", 5*time.Second); err != nil {
+			t.Fatalf("%s: %v", to, err)
+		}
+	}
+	var seen []netlinkx.Flow
+	n, err := node.Conn.DeleteFlowsIf(func(f netlinkx.Flow) bool {
+		seen = append(seen, f)
+		return f.Server.Is4()
+	})
+	if err != nil || n != 2 {
+		t.Fatalf("%d deleted, %v; seen %+v", n, err, seen)
+	}
+	want4 := netlinkx.Flow{Client: netip.MustParseAddr("192.0.2.2"), Server: netip.MustParseAddr("10.65.0.2"), Protocol: 17, Port: 53}
+	want6 := netlinkx.Flow{Client: netip.MustParseAddr("fd00:2::2"), Server: netip.MustParseAddr("fd00:65::2"), Protocol: 17, Port: 53}
+	if !slices.Contains(seen, want4) || !slices.Contains(seen, want6) {
+		t.Errorf("seen %+v", seen)
+	}
+	if left := flows(t, node, "10.65.0.2"); len(left) != 0 {
+		t.Errorf("left: %q", left)
+	}
+	if kept := flows(t, node, long("fd00:65::2")); len(kept) == 0 {
+		t.Error("one that was not doomed is gone")
 	}
 }

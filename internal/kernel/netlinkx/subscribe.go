@@ -67,6 +67,15 @@ const (
 // place; but not for what this connection changes by batches. The kernel sorts this out: a routing daemon's other changes
 // cost nothing. What comes without end wakes five times a second.
 func (c *Conn) SubscribeToOthers(ctx context.Context, events Events, protocols ...Protocol) (<-chan struct{}, error) {
+	return c.subscribeToOthers(ctx, events, protocols, &pace{interval: wakeInterval, burst: promptWakes})
+}
+
+// SubscribeToOthersAtOnce is SubscribeToOthers that wakes at once, however often that is.
+func (c *Conn) SubscribeToOthersAtOnce(ctx context.Context, events Events, protocols ...Protocol) (<-chan struct{}, error) {
+	return c.subscribeToOthers(ctx, events, protocols, nil)
+}
+
+func (c *Conn) subscribeToOthers(ctx context.Context, events Events, protocols []Protocol, p *pace) (<-chan struct{}, error) {
 	var filter []unix.SockFilter
 	err := c.direct.with(c.ns, func(s *nlmsg.Socket) error {
 		filter = othersFilter(s.Port, protocols)
@@ -75,7 +84,7 @@ func (c *Conn) SubscribeToOthers(ctx context.Context, events Events, protocols .
 	if err != nil {
 		return nil, fmt.Errorf("subscribe to netlink events: %w", err)
 	}
-	return c.subscribe(ctx, events, filter, &pace{interval: wakeInterval, burst: promptWakes})
+	return c.subscribe(ctx, events, filter, p)
 }
 
 func (c *Conn) subscribe(ctx context.Context, events Events, filter []unix.SockFilter, p *pace) (<-chan struct{}, error) {

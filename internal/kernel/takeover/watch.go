@@ -70,6 +70,21 @@ func (w *Watch) felixRuns(now time.Time) bool {
 	return w.tracker.Writes(now, netlinkx.ProtocolFelix) || w.tracker.WritesRules(now)
 }
 
+// FelixRules says in words what Felix has of rules on this node, whether it runs or not; empty: nothing.
+func FelixRules(ctx context.Context, kernel *netlinkx.Conn, table *nft.Table) (string, error) {
+	found, err := table.Find(ctx, rules)
+	if err != nil || !found.Empty() {
+		return found.String(), err
+	}
+	chains, err := kernel.LegacyChains()
+	for _, c := range chains {
+		if strings.HasPrefix(c.Name, rules.Chain) {
+			return fmt.Sprintf("chain %s in table %s of iptables-legacy", c.Name, c.Table), nil
+		}
+	}
+	return "", err
+}
+
 // Took notes what was taken away.
 func (w *Watch) Took(now time.Time, routes []netlinkx.Route) { w.tracker.TookRoutes(now, routes) }
 

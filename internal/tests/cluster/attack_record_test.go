@@ -30,14 +30,14 @@ const attackIntro = `<!-- Written by make attack; what it does is in internal/te
 
 # A cluster under attack
 
-A real cluster of three nodes in [the lab](lab.md), dual stack, VXLAN for IPv4 and no encapsulation for IPv6. The attacker is root on node1, with
-the tokens of its agent, plugins and kubelet from the node's files, and the node's network, and also has two pods on node2, one with the
-runtime's default capabilities (including NET_RAW), one without any. Meanwhile pods on master and node2 exchange traffic. After each attack the
-routes, tunnel neighbours and sessions of master and node2 are compared with those before the first one. A
-refusal (403) is in the API server's audit log; one by a policy also in its metric apiserver_validating_admission_policy_check_total. Other signs are on
-nodes that are not the attacker's. What the attacker can still do is in [security](security.md#a-stolen-node).
+The attacks of make attack, each under the answer that it got. No pod of the other nodes lost a packet ([figures](#effect-on-others)).
 
-Addresses and blocks are replaced by the names of their owners.
+A real cluster of three nodes in [the lab](lab.md), dual stack, VXLAN for IPv4, no encapsulation for IPv6. The attacker is root on node1, with
+the tokens of its agent, plugins and kubelet and the node's network, and has two pods on node2, one with the runtime's default capabilities
+(including NET_RAW), one without any. Meanwhile pods on master and node2 talk. After each attack the routes, tunnel neighbours and sessions of
+master and node2 are compared with those before the first one. A refusal (403) is in the API server's audit log; one by a policy also in
+apiserver_validating_admission_policy_check_total. Other signs are on nodes that are not the attacker's. What he can still do:
+[security](security.md#a-stolen-node). Addresses and blocks are replaced by their owners' names.
 `
 
 // write writes the report, if -report names a file.
@@ -51,13 +51,26 @@ func (r *record) write(t *testing.T, s *siege) {
 	}
 	var b bytes.Buffer
 	b.WriteString(attackIntro)
-	part := ""
+	var parts, answers []string
+	under := map[string]string{}
 	for _, w := range r.rows {
-		if w.part != part {
-			part = w.part
-			fmt.Fprintf(&b, "\n## %s\n\n| Attack | Tried | Answer, and where it is seen |\n|---|---|---|\n", part)
+		answer := "\n## " + w.part + "\n" + cell(s, outcome(w))
+		if !slices.Contains(parts, w.part) {
+			parts = append(parts, w.part)
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s |\n", cell(s, w.aim), code(s, w.tried), cell(s, outcome(w)))
+		if under[answer] == "" {
+			answers = append(answers, answer)
+		}
+		under[answer] += fmt.Sprintf("- %s: %s\n", cell(s, w.aim), code(s, w.tried))
+	}
+	for _, part := range parts {
+		head := "\n## " + part + "\n"
+		b.WriteString(head)
+		for _, answer := range answers {
+			if text, ok := strings.CutPrefix(answer, head); ok {
+				fmt.Fprintf(&b, "\n%s:\n\n%s", text, under[answer])
+			}
+		}
 	}
 	fmt.Fprintf(&b, "\n## Effect on others\n\n%s", s.effects)
 	if err := os.WriteFile(*attackReport, b.Bytes(), 0o644); err != nil {
@@ -81,13 +94,13 @@ func outcome(w row) string {
 	return "403, NodeRestriction"
 }
 
-// cell returns text for a table, with the values of this run replaced by names.
+// cell returns text for the report, with the values of this run replaced by names.
 func cell(s *siege, text string) string {
 	const most = 240
 	if text = s.named(text); len(text) > most {
 		text = text[:most] + " ..."
 	}
-	return strings.ReplaceAll(text, "|", `\|`)
+	return text
 }
 
 // code is cell for a request.

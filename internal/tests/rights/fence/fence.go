@@ -259,7 +259,7 @@ func Find(account, verb, resource string, whose Whose) *Rule {
 // List returns the rules as a Markdown list.
 func List() string {
 	var b strings.Builder
-	explained := map[string]bool{}
+	explained := map[string]string{}
 	for _, r := range Rules {
 		resource, _, _ := strings.Cut(r.Resource, ".")
 		fmt.Fprintf(&b, "- %s `%s`, %s, by %s: %s\n", r.Whose, resource, strings.Join(r.Verbs, ", "), by(r.Accounts), r.text(explained))
@@ -276,16 +276,25 @@ func by(accounts []string) string {
 	return strings.Join(out, " and ")
 }
 
-// text returns the condition and the fields of a rule. The condition of a field stands once for each kind of object.
-func (r *Rule) text(explained map[string]bool) string {
-	var parts []string
+// text returns the condition and the fields of a rule. The condition of a field stands once for each kind of object, and so do names that
+// an earlier rule of the kind has all of.
+func (r *Rule) text(explained map[string]string) string {
+	var parts, names []string
 	for _, f := range r.Fields {
+		names = append(names, f.name())
 		text := "`" + f.name() + "`"
-		if key := r.Resource + " " + f.name() + " " + f.Condition; f.Condition != "" && !explained[key] {
-			explained[key] = true
+		if key := r.Resource + " " + f.name() + " " + f.Condition; f.Condition != "" && explained[key] == "" {
+			explained[key] = f.name()
 			text += " (" + f.Condition + ")"
 		}
 		parts = append(parts, text)
+	}
+	slices.Sort(names)
+	if all := r.Resource + " " + strings.Join(names, " "); len(names) > 2 && explained[all] != "" {
+		parts = slices.DeleteFunc(parts, func(text string) bool { return !strings.Contains(text, "(") })
+		parts = append([]string{"fields as of " + explained[all]}, parts...)
+	} else {
+		explained[all] = string(r.Whose) + ", " + strings.Join(r.Verbs, ", ")
 	}
 	return cmp.Or(strings.Join(slices.DeleteFunc([]string{r.Condition, strings.Join(parts, ", ")}, func(s string) bool { return s == "" }), ". "), "any of it")
 }
