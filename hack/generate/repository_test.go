@@ -170,7 +170,7 @@ func TestCommandsInPagesExist(t *testing.T) {
 		defined   string         // how the source defines the name
 		wantNames int            // minimum number in pages
 	}{
-		{"Makefile", regexp.MustCompile("(?m)(?:`|^ {4})make ([a-z][a-z/-]*)"), "\n%s:", 20},
+		{"Makefile", regexp.MustCompile("(?m)(?:`|^ {4})make ([a-z][a-z0-9/-]*)"), "\n%s:", 20},
 		{"lab/cmd/lab/main.go", regexp.MustCompile("(?m)(?:`|\\(|^ {4}|/)bin/lab ([a-z]+)"), "\t\t{%q, ", 6},
 	} {
 		source, err := os.ReadFile(filepath.Join(repository, c.source))

@@ -24,7 +24,7 @@ type RawInstall struct {
 	ConfMode       string `env:"TEST_FILE_PERMISSION" default:"0600" help:"Mode of the conflist, in octal."`
 	MTU            string `env:"CNI_MTU" default:"0" help:"MTU of pods' interfaces. 0 takes what the agent writes to /var/lib/calico/mtu."`
 	RequireMTUFile string `env:"REQUIRE_MTU_FILE" default:"false" help:"Placeholder: with CNI_MTU 0 the plugins refuse to work without /var/lib/calico/mtu."`
-	Policy         string `env:"TORTIE_POLICY" default:"off" help:"As the agent's: unless off, the plugins wait until a pod's policies are in force."`
+	Policy         string `env:"TORTIE_POLICY" default:"off" help:"off, on or auto, as the agent's: with on and auto, the plugins see to it that a pod's policies are in force before its first packet."`
 	PolicyTimeout  string `env:"TORTIE_POLICY_SETUP_TIMEOUT_SECONDS" default:"5" help:"For policy_setup_timeout_seconds of the conflist, unless TORTIE_POLICY is off."`
 	NodeName       string `env:"KUBERNETES_NODE_NAME" default:"" help:"This node's name in Kubernetes, from spec.nodeName; empty: the host name in lower case."`
 	ServiceHost    string `env:"KUBERNETES_SERVICE_HOST" default:"" help:"Address of the API server, for the plugins' kubeconfig; Kubernetes sets it in every pod."`

@@ -29,9 +29,9 @@ type RawNode struct {
 	RouteProtocol string `env:"TORTIE_ROUTE_PROTOCOL" default:"84" help:"Protocol number of the agent's routes; 12, 80 and 186 belong to BIRD, Felix and FRR."`
 	SysctlRoot    string `env:"TORTIE_SYSCTL_ROOT" default:"/proc/sys" help:"Where sysctls are written."`
 	StateDir      string `env:"TORTIE_STATE_DIR" default:"/var/lib/calico" help:"Directory of nodename and mtu, for the plugins, and of their journal."`
-	RemoveRules   string `env:"TORTIE_REMOVE_CALICO_RULES" default:"false" help:"true removes the rules of nftables, and of iptables that uses it, that Felix has left where it does not run any more, and with them its network policies: those of the agent, unless TORTIE_POLICY is off, are in force before."`
+	RemoveRules   string `env:"TORTIE_REMOVE_CALICO_RULES" default:"false" help:"true removes the rules of nftables, and of iptables that uses it, that Calico's Felix has left on a node where it does not run any more. Felix's policies are not in force then; with TORTIE_POLICY auto or on, the agent's own are before."`
 	AllowBGP      string `env:"TORTIE_ALLOW_BGP_FROM_PODS" default:"false" help:"true lets pods connect to BGP ports; a peer outside of the pools and without a password takes such a pod for the node."`
-	Policy        string `env:"TORTIE_POLICY" default:"off" help:"off enforces no NetworkPolicies, on does, auto does unless another engine enforces on this node: Calico's Felix (by its rules, unless TORTIE_REMOVE_CALICO_RULES is true), Cilium (link cilium_host) or Antrea (antrea-gw0). The chart's default is auto."`
+	Policy        string `env:"TORTIE_POLICY" default:"off" help:"off enforces no NetworkPolicies, on does, auto does unless another policy engine enforces on this node: Calico's Felix (by its rules, unless TORTIE_REMOVE_CALICO_RULES is true), Cilium (link cilium_host) or Antrea (antrea-gw0). The chart's default is auto."`
 	KeepConns     string `env:"TORTIE_POLICY_KEEP_CONNECTIONS" default:"false" help:"true leaves established connections alone that a changed policy forbids, as Calico does; false ends them within two seconds."`
 	RunDir        string `env:"TORTIE_RUN_DIR" default:"/var/run/calico" help:"Directory of tortie/facts.json, for the plugins."`
 	LogLevel      string `env:"LOG_LEVEL" default:"info" help:"Log level: debug, info, warn or error."`
