@@ -29,11 +29,11 @@ const (
 	atOnce = 3
 	// quiet is how long after a request the next one is no repetition: watches of what never changes end without a result.
 	quiet = time.Minute
-	// absentPause is how long a kind whose definition is not installed is left alone. One that was there is looked for every
-	// absentRetry first, and only after absentDoubt there is none.
-	absentPause = 2 * time.Minute
-	absentDoubt = time.Minute
-	absentRetry = 2 * time.Second
+	// absentFirst and absentPause bound how long a kind whose definition is not installed is left alone: it doubles. One that was there is
+	// looked for every absentRetry first, and only after absentDoubt there is none.
+	absentFirst, absentPause = 15 * time.Second, 2 * time.Minute
+	absentDoubt              = time.Minute
+	absentRetry              = 2 * time.Second
 )
 
 // source is where the objects of one kind come from, and what of them is kept.
@@ -66,6 +66,8 @@ type follower struct {
 	await        <-chan struct{}
 	listAndWatch func(context.Context) error
 	absent       func() error // nil: the kind's definition must be installed
+	without      bool         // the definition is known to be missing
+	absence      wait.Backoff // between looks for it then
 	failed       func()       // told when err comes or goes; may be nil
 
 	mu    sync.Mutex
@@ -84,7 +86,7 @@ func follow[T any](w *feed, src source[T], into *objectStore[T]) (*follower, err
 	if src.proof {
 		w.streams.want(src.name)
 	}
-	f := &follower{name: src.name, log: w.log, full: into.isFull, await: into.full}
+	f := &follower{name: src.name, log: w.log, full: into.isFull, await: into.full, absence: wait.Backoff{First: absentFirst, Most: absentPause}}
 	// The reflector waits in some cases and not in others: see pace, which does in all.
 	backoff := &kwait.Backoff{Duration: minPause, Cap: minPause, Factor: 1, Jitter: 0.5, Steps: 1}
 	var store cache.ReflectorStore = into
@@ -159,29 +161,31 @@ func (f *follower) run(ctx context.Context) {
 	f.ctx = ctx
 	var since time.Time // since when the kind's definition is missing; zero: it is not
 	for ctx.Err() == nil {
-		pause := minPause
+		pause := wait.Jitter(minPause)
 		if err := f.listAndWatch(ctx); f.absent == nil || !missing(err) {
-			since = time.Time{}
+			since, f.without = time.Time{}, false
+			f.absence.Reset()
 		} else if ctx.Err() == nil {
 			if since.IsZero() {
 				since = time.Now()
 			}
 			pause = f.withoutDefinition(ctx, time.Since(since))
 		}
-		wait.Sleep(ctx, wait.Jitter(pause))
+		wait.Sleep(ctx, pause)
 	}
 }
 
 // withoutDefinition decides what it means that the kind's definition has been missing for a time, and returns when to look again. An
 // API server that has just started may not know it yet: what was there of the kind stays for a while.
 func (f *follower) withoutDefinition(ctx context.Context, missing time.Duration) (pause time.Duration) {
-	if f.full() && missing < absentDoubt {
-		return absentRetry
+	if f.full() && !f.without && missing < absentDoubt {
+		return wait.Jitter(absentRetry)
 	}
 	if err := f.absent(); err == nil {
 		f.note(ctx, nil)
+		f.without = true
 	}
-	return absentPause
+	return f.absence.Next()
 }
 
 // pace waits before a request that follows others without a result. Reflectors repeat some failures at once and for ever, such

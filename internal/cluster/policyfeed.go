@@ -223,6 +223,7 @@ func (f *PolicyFeed) refresh(v *PolicyView) {
 	}
 	if f.stale&partClusterPolicies != 0 {
 		v.ClusterNetworkPolicies = f.clusterPolicies.each()
+		f.wantNodes = slices.ContainsFunc(v.ClusterNetworkPolicies, selectsNodes)
 	}
 	if f.stale&partNamespaces != 0 {
 		v.Namespaces = namespaceLabels(f.namespaces.each())

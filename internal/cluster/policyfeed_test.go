@@ -42,6 +42,11 @@ func feedAt(t *testing.T, cfg *rest.Config) *reader {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return startFeed(t, f)
+}
+
+func startFeed(t *testing.T, f *PolicyFeed) *reader {
+	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = f.Run(ctx) }()

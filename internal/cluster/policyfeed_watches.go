@@ -49,13 +49,12 @@ func (f *PolicyFeed) Want(i policy.Interest) {
 	wanted := scopesOf(i)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.view.Listed && !f.asked {
-		f.asked = true
-		f.noteLocked(partMore)
-	}
-	if !slices.Equal(wanted, f.wanted) {
+	first := f.view.Listed && !f.asked
+	f.asked = f.asked || first
+	if first || !slices.Equal(wanted, f.wanted) {
 		f.wanted = wanted
 		wait.Signal(f.resync)
+		f.noteLocked(partMore) // it may be complete now
 	}
 }
 

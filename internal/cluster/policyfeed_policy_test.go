@@ -1,0 +1,304 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/app/wait"
+	"github.com/tortie-net/tortie/internal/policy"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
+)
+
+const (
+	definitionPath = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+	cnpName        = "clusternetworkpolicies.policy.networking.k8s.io"
+	// cnpDefinition takes any spec: what is in it is others' test.
+	cnpDefinition = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition",
+		"metadata":{"name":"clusternetworkpolicies.policy.networking.k8s.io","annotations":{"api-approved.kubernetes.io":"unapproved, for a test"}},
+		"spec":{"group":"policy.networking.k8s.io","scope":"Cluster","names":{"kind":"ClusterNetworkPolicy","plural":"clusternetworkpolicies"},
+		"versions":[{"name":"v1alpha2","served":true,"storage":true,"subresources":{"status":{}},"schema":{"openAPIV3Schema":{"type":"object",
+		"x-kubernetes-preserve-unknown-fields":true}}}]}}`
+)
+
+func clusterPolicy(name, spec string) string {
+	return fmt.Sprintf(`{"apiVersion":"policy.networking.k8s.io/v1alpha2","kind":"ClusterNetworkPolicy","metadata":{"name":%q},
+		"spec":{"tier":"Admin","priority":1,"subject":{"namespaces":{}}%s}}`, name, spec)
+}
+
+func TestPolicyFeedFollowsPolicies(t *testing.T) {
+	cfg := labtest.RESTConfig(t)
+	aNamespace(t, cfg, "policies")
+	r := feedAt(t, labtest.As(t, "tortie-node")) // the chart's rights are enough
+	r.want(t, policy.Interest{All: true})
+	networkPolicy(t, cfg, "policies", "one")
+	r.await(t, "a policy", func(v *PolicyView) bool { return v.More && len(v.NetworkPolicies) == 1 })
+	one := r.view.NetworkPolicies[0]
+	if one.Namespace != "policies" || one.Name != "one" || one.UID == "" || one.Labels != nil || len(one.Spec.Ingress) != 1 {
+		t.Errorf("%+v", one)
+	}
+	path := fmt.Sprintf(npPath, "policies") + "/one"
+	for _, what := range []string{`{"metadata":{"labels":{"new":"label"}}}`, `{"spec":{"policyTypes":["Ingress","Egress"]}}`} {
+		if err := raw(t, cfg, http.MethodPatch, path, what); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.await(t, "its other state", func(v *PolicyView) bool { return len(v.NetworkPolicies[0].Spec.PolicyTypes) == 2 })
+	if len(one.Spec.PolicyTypes) != 1 {
+		t.Error("a policy that was handed out has changed")
+	}
+	if err := raw(t, cfg, http.MethodPatch, nsPath+"/policies", `{"metadata":{"labels":{"team":"red"}}}`); err != nil {
+		t.Fatal(err)
+	}
+	r.await(t, "a label", func(v *PolicyView) bool { return v.More && v.Namespaces["policies"]["team"] == "red" })
+	if err := raw(t, cfg, http.MethodDelete, path, ""); err != nil {
+		t.Fatal(err)
+	}
+	r.await(t, "its end", func(v *PolicyView) bool { return v.More && len(v.NetworkPolicies) == 0 })
+}
+
+// Labels, annotations and status of what policies depend on wake nobody.
+func TestPolicyFeedSleeps(t *testing.T) {
+	cfg := labtest.RESTConfig(t)
+	aNamespace(t, cfg, "sleeps")
+	networkPolicy(t, cfg, "sleeps", "one")
+	aPod(t, cfg, "sleeps/own", "self", "10.0.3.1/32", "")
+	aPod(t, cfg, "sleeps/other", "elsewhere", "10.0.3.2/32", "")
+	r := feedAt(t, cfg)
+	r.want(t, policy.Interest{All: true})
+	r.has(t, "sleeps/other", "[10.0.3.2]")
+	for quiet := false; !quiet; r.take() {
+		select {
+		case <-r.feed.Changed():
+		case <-time.After(300 * time.Millisecond):
+			quiet = true
+		}
+	}
+	for _, path := range []string{fmt.Sprintf(npPath, "sleeps") + "/one", nsPath + "/sleeps", fmt.Sprintf(podPath, "sleeps") + "/own", fmt.Sprintf(podPath, "sleeps") + "/other"} {
+		if err := raw(t, cfg, http.MethodPatch, path, `{"metadata":{"annotations":{"some":"note"}}}`); err != nil {
+			t.Fatal(err)
+		}
+	}
+	patchPod(t, cfg, "sleeps/own", `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`)
+	patchPod(t, cfg, "sleeps/other", `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`)
+	aPod(t, cfg, "sleeps/pending", "elsewhere", "", "")
+	select {
+	case <-r.feed.Changed():
+		r.take()
+		t.Errorf("woken for %v, more %v", r.view.Changed, r.view.More)
+	case <-time.After(500 * time.Millisecond):
+	}
+}
+
+// The definition of ClusterNetworkPolicy may be missing, come later, and go again. Nodes are followed while one selects nodes.
+func TestClusterNetworkPoliciesComeAndGo(t *testing.T) {
+	cfg, _, asked := recorded(t)
+	node := `{"apiVersion":"v1","kind":"Node","metadata":{"name":"cnp-node","labels":{"zone":"a"},"annotations":{"projectcalico.org/IPv4IPIPTunnelAddr":"10.0.4.1"}},
+		"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.1"},{"type":"Hostname","address":"cnp-node"}]}}`
+	put(t, cfg, nodePath, "cnp-node", node)
+	if err := raw(t, cfg, http.MethodPatch, nodePath+"/cnp-node/status", `{"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.1"},{"type":"Hostname","address":"cnp-node"}]}}`); err != nil {
+		t.Fatal(err)
+	}
+	f, err := NewPolicyFeed(cfg, "self", slog.New(slog.NewTextHandler(t.Output(), nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, by := range f.followers {
+		by.absence = wait.Backoff{First: 50 * time.Millisecond, Most: 50 * time.Millisecond}
+	}
+	r := startFeed(t, f)
+	r.want(t, policy.Interest{})
+	time.Sleep(200 * time.Millisecond)
+	if r.take(); r.view.Err != nil {
+		t.Errorf("that a definition is missing is no error: %v", r.view.Err)
+	}
+	put(t, cfg, definitionPath, cnpName, cnpDefinition)
+	waittest.For(t, 20*time.Second, func() error { return raw(t, cfg, http.MethodPost, cnpPath, clusterPolicy("first", "")) })
+	t.Cleanup(func() { _ = raw(t, cfg, http.MethodDelete, cnpPath+"/first", "") })
+	r.await(t, "a policy", func(v *PolicyView) bool { return v.More && len(v.ClusterNetworkPolicies) == 1 })
+	if c := r.view.ClusterNetworkPolicies[0]; c.Name != "first" || c.Spec.Priority != 1 || !r.view.NodesKnown || r.view.Nodes != nil {
+		t.Errorf("%+v", r.view)
+	}
+	asked.take()
+	toNodes := `,"egress":[{"action":"Deny","to":[{"nodes":{}}]}]`
+	put(t, cfg, cnpPath, "nodes", clusterPolicy("nodes", toNodes))
+	r.await(t, "nodes", func(v *PolicyView) bool {
+		return len(v.ClusterNetworkPolicies) == 2 && v.NodesKnown && len(v.Nodes) > 0
+	})
+	if n := r.view.Nodes["cnp-node"]; n.Labels["zone"] != "a" || fmt.Sprint(n.Addresses) != "[10.0.4.1 192.0.2.1]" {
+		t.Errorf("%+v", n)
+	}
+	if got := asked.take(); !slices.Equal(slices.DeleteFunc(got, func(r string) bool { return !strings.Contains(r, " nodes") || strings.HasPrefix(r, "list nodes") }), []string{"watch nodes"}) {
+		t.Errorf("asked %v", got)
+	}
+	if err := raw(t, cfg, http.MethodDelete, definitionPath+"/"+cnpName, ""); err != nil {
+		t.Fatal(err)
+	}
+	r.await(t, "their end", func(v *PolicyView) bool { return len(v.ClusterNetworkPolicies) == 0 })
+}
+
+// A doubtful list is one that lacks most of many.
+func TestDoubt(t *testing.T) {
+	for _, c := range []struct {
+		known, gone int
+		want        bool
+	}{{10, 10, false}, {11, 5, false}, {11, 6, true}, {12, 6, false}, {1000, 1000, true}, {0, 0, false}} {
+		if got := mostGone(c.known, c.gone); got != c.want {
+			t.Errorf("%d of %d: %v", c.gone, c.known, got)
+		}
+	}
+	named := func(count int) (list []*object[api.NetworkPolicy]) {
+		for i := range count {
+			o := &object[api.NetworkPolicy]{}
+			o.value.Namespace, o.value.Name = "ns", fmt.Sprint(i)
+			list = append(list, o)
+		}
+		return list
+	}
+	for name, c := range map[string]struct {
+		first, second int
+		err           error
+		want          int
+	}{
+		"few are gone":                       {7, -1, nil, 7},
+		"all are gone, and still are":        {0, 0, nil, 0},
+		"most are gone, and some come back":  {2, 3, nil, 2},
+		"all are gone, and then not":         {0, 12, nil, 12},
+		"all are gone, and no second answer": {0, 0, fmt.Errorf("no answer"), 12},
+	} {
+		t.Run(name, func(t *testing.T) {
+			asked := 0
+			s := &doubtfulStore[api.NetworkPolicy]{
+				objectStore: newObjectStore(sameNetworkPolicy, func(*api.NetworkPolicy) {}), by: &follower{log: slog.New(slog.NewTextHandler(t.Output(), nil)), ctx: t.Context()},
+				again: func(context.Context) ([]*object[api.NetworkPolicy], error) {
+					asked++
+					return named(max(c.second, 0)), c.err
+				},
+			}
+			replace := func(count int) error {
+				var list []any
+				for _, o := range named(count) {
+					list = append(list, o)
+				}
+				return s.Replace(list, "")
+			}
+			if err := replace(12); err != nil || asked != 0 {
+				t.Fatal(err)
+			}
+			err := replace(c.first)
+			if got := len(s.each()); got != c.want || (err == nil) != (c.want == c.first) || asked != min(c.second+1, 1) {
+				t.Errorf("%d policies, %d times asked, %v; want %d", got, asked, err, c.want)
+			}
+			if failed := s.by.failure(); (failed == nil) != (err == nil) {
+				t.Errorf("%v is told as %v", err, failed)
+			}
+		})
+	}
+}
+
+// An API server that lists nothing for once takes no policy away; one that goes on does.
+func TestPoliciesOfAnEmptyServer(t *testing.T) {
+	cfg, f, _ := recorded(t)
+	aNamespace(t, cfg, "doubt")
+	for i := range fewObjects + 2 {
+		networkPolicy(t, cfg, "doubt", fmt.Sprintf("np-%d", i))
+	}
+	r := feedAt(t, cfg)
+	r.want(t, policy.Interest{})
+	all := func(v *PolicyView) bool { return len(v.NetworkPolicies) == fewObjects+2 }
+	r.await(t, "all", all)
+	for _, lasting := range []bool{false, true} {
+		var second atomic.Int32
+		emptied := emptying(f, lasting, &second)
+		f.answers(emptied)
+		f.server.CloseClientConnections()
+		waittest.Until(t, 30*time.Second, "there is no second list", func() bool {
+			if r.take(); !lasting && !all(&r.view) {
+				t.Fatal("policies were taken away")
+			}
+			return second.Load() > 0
+		})
+		if !lasting {
+			f.answers(f.through.ServeHTTP)
+			r.await(t, "the server is itself again", func(v *PolicyView) bool { return all(v) && v.Err == nil })
+		}
+	}
+	r.await(t, "they are gone", func(v *PolicyView) bool { return len(v.NetworkPolicies) == 0 })
+}
+
+// emptying shows no policies to reflectors; to the list that is asked for in doubt only if it is lasting.
+func emptying(f *faulty, lasting bool, second *atomic.Int32) http.HandlerFunc {
+	var expired atomic.Bool
+	return func(rw http.ResponseWriter, r *http.Request) {
+		q := r.URL.Query()
+		if !strings.HasSuffix(r.URL.Path, "/networkpolicies") {
+			f.through.ServeHTTP(rw, r)
+			return
+		}
+		if !expired.Swap(true) {
+			rw.Header().Set("Content-Type", "application/json")
+			rw.WriteHeader(http.StatusGone)
+			fmt.Fprint(rw, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410,"message":"too old resource version"}`)
+			return
+		}
+		again := q.Get("watch") == "" && q.Get("limit") == ""
+		if again {
+			second.Add(1)
+		}
+		if lasting || !again {
+			r.URL.Path = fmt.Sprintf(npPath, "nowhere")
+		}
+		f.through.ServeHTTP(rw, r)
+	}
+}
+
+// A feed that may not read says why it has nothing, and is not complete.
+func TestPolicyFeedWithoutRights(t *testing.T) {
+	r := feedAt(t, refusing(t, "/pods"))
+	r.await(t, "its complaint", func(v *PolicyView) bool { return apierrors.IsForbidden(v.Err) })
+	r.feed.Want(policy.Interest{})
+	if r.take(); r.view.Listed || r.view.Complete {
+		t.Error(r)
+	}
+}
+
+// An agent first asks what matters, and then waits for it; what comes to matter later is asked for beside.
+func TestPolicyFeedIsComplete(t *testing.T) {
+	cfg, f, _ := recorded(t)
+	aNamespace(t, cfg, "complete")
+	f.answers(func(rw http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/slow/pods") {
+			<-r.Context().Done()
+			return
+		}
+		f.through.ServeHTTP(rw, r)
+	})
+	r := feedAt(t, cfg)
+	if r.take(); r.view.Listed || r.view.Complete {
+		t.Error("complete before the first list")
+	}
+	r.feed.Want(policy.Interest{}) // of a view that shows nothing yet
+	r.await(t, "listed", func(v *PolicyView) bool { return v.Listed })
+	slow, fast := policy.Interest{Namespaces: []string{"slow"}}, policy.Interest{Namespaces: []string{"complete"}}
+	r.feed.Want(policy.Interest{Namespaces: []string{"slow", "complete"}})
+	r.await(t, "one of two", func(v *PolicyView) bool { return v.Knows(fast) })
+	if r.view.Complete || r.view.Knows(slow) {
+		t.Error(r)
+	}
+	r.feed.Want(fast)
+	r.await(t, "complete", func(v *PolicyView) bool { return v.Complete })
+	r.feed.Want(policy.Interest{Namespaces: []string{"slow", "complete"}})
+	if r.take(); !r.view.Complete || r.view.Knows(slow) || !r.view.Knows(fast) {
+		t.Error(r)
+	}
+}
