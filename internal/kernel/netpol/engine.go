@@ -222,7 +222,10 @@ func (e *Engine) look(ctx context.Context, stats *Stats) (*nft.Content, error) {
 		return nil, err
 	}
 	stats.Read = true
-	if size := sizeOf(content); e.t == nil && size > 0 {
+	switch size := sizeOf(content); {
+	case size == 0:
+		e.t = nil // they may become smaller
+	case e.t == nil:
 		e.resize(size)
 	}
 	return content, nil
@@ -452,6 +455,3 @@ func reason(chain string, denied map[string]Denied) (Denied, bool) {
 	d, ok := denied[chain]
 	return d, ok
 }
-
-// LogGroup is the group of nfnetlink_log that packets are sent to which a policy has denied.
-const LogGroup = 1791

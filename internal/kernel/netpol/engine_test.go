@@ -2,11 +2,10 @@ package netpol_test
 
 import (
 	"errors"
+	"flag"
 	"fmt"
-	"io"
 	"maps"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +17,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 	"github.com/tortie-net/tortie/internal/testkit/nfttest"
 )
+
+var rewrite = flag.Bool("rewrite", false, "write testdata anew from what the kernel has now")
 
 func np(name string) policy.ID {
 	return policy.ID{Kind: "NetworkPolicy", Namespace: "default", Name: name}
@@ -128,7 +129,7 @@ func TestSync(t *testing.T) {
 	if s := mustSync(t, e, rs); s.Transactions != 1 {
 		t.Errorf("from empty took %+v, want one transaction", s)
 	}
-	t.Log(list(t, ns))
+	netnstest.WantText(t, "sample", list(t, ns), *rewrite)
 	steady(t, ns, e, rs)
 	restorable(t, ns)
 
@@ -169,4 +170,269 @@ func TestSync(t *testing.T) {
 	})
 }
 
-var _ = []any{fmt.Sprint, io.EOF, slices.Sort[[]int], time.Now}
+// TestDrift changes the table by hand. The next Sync repairs it.
+func TestDrift(t *testing.T) {
+	const table = "inet tortie-policy"
+	for name, script := range map[string]string{
+		"table deleted":         "delete table " + table,
+		"table flushed":         "flush table " + table,
+		"table dormant":         "add table " + table + " { flags dormant; }",
+		"ruleset flushed":       "flush ruleset",
+		"base chain flushed":    "flush chain " + table + " egress",
+		"base chain deleted":    "flush chain " + table + " to-host; delete chain " + table + " to-host",
+		"base chain drops":      "add chain " + table + " ingress { policy drop; }",
+		"base chain moved":      "flush chain " + table + " to-host; delete chain " + table + " to-host; add chain " + table + " to-host { type filter hook forward priority 7; }",
+		"rule in front":         "insert rule " + table + " ingress accept",
+		"rule behind":           "add rule " + table + " %L% accept",
+		"rule deleted":          "flush chain " + table + " %L%",
+		"link deleted":          "delete element " + table + " to { \"cali1\" }",
+		"link added":            "add element " + table + " from { \"cali9\" : accept }",
+		"link accepts":          "delete element " + table + " to { \"cali1\" }; add element " + table + " to { \"cali1\" comment \"uid-1\" : accept }",
+		"member deleted":        "delete element " + table + " members4-4096 { 0x11 . 10.0.0.1 }",
+		"member added":          "add element " + table + " members6-4096 { 0x99 . fd00::7 }",
+		"network deleted":       "delete element " + table + " nets4-office { 10.9.2.1 }",
+		"network added":         "add element " + table + " nets4-office { 1.0.0.0/8 }",
+		"port added":            "add element " + table + " %PORTS% { 1000-2000 : accept }",
+		"opened":                "flush set " + table + " closed",
+		"neighbours":            "flush set " + table + " neighbours",
+		"chain of a stranger":   "add chain " + table + " other; add rule " + table + " other ip saddr @nets4-office counter; insert rule " + table + " egress jump other",
+		"set of a stranger":     "add set " + table + " other { type ipv4_addr; }",
+		"base chain of another": "add chain " + table + " other { type filter hook input priority 0; }; add rule " + table + " other iifname @nope drop; ",
+	} {
+		t.Run(name, func(t *testing.T) {
+			ns := netnstest.New(t)
+			e := newEngine(t, ns)
+			rs := sample()
+			mustSync(t, e, rs)
+			want := list(t, ns)
+			script = strings.NewReplacer("%L%", named(want, "chain l-"), "%PORTS%", named(want, "map ports-"), " iifname @nope", " iifname 7").Replace(script)
+			ns.Run(t, "nft", script)
+			if s := mustSync(t, e, rs); !s.Read || s.Transactions != 1 {
+				t.Errorf("did %+v, want one transaction after a look", s)
+			}
+			if got := list(t, ns); got != want {
+				t.Errorf("after the repair:\n%s\nwant:\n%s", got, want)
+			}
+			steady(t, ns, e, rs)
+		})
+	}
+}
+
+// named finds the first name in nft's list that follows a kind and begins with a prefix.
+func named(text, begin string) string {
+	kind, prefix, _ := strings.Cut(begin, " ")
+	_, rest, _ := strings.Cut(text, "\t"+kind+" "+prefix)
+	name, _, _ := strings.Cut(rest, " ")
+	return prefix + name
+}
+
+// TestStrangers are not touched, and their transactions are no reason to look.
+func TestStrangers(t *testing.T) {
+	ns := netnstest.New(t)
+	e := newEngine(t, ns)
+	mustSync(t, e, sample())
+	ns.Run(t, "nft", "add table inet other; add chain inet other egress; add rule inet other egress counter; add table ip tortie-policy; add set ip tortie-policy to { type ifname; }")
+	if s := mustSync(t, e, sample()); s != (netpol.Stats{}) {
+		t.Errorf("did %+v after a stranger's transaction", s)
+	}
+	mustSync(t, e, &policy.Ruleset{})
+	for _, table := range []string{"inet other", "ip tortie-policy"} {
+		if text := ns.Run(t, "nft", "list table "+table); !strings.Contains(text, "chain") && !strings.Contains(text, "set") {
+			t.Errorf("table %s: %s", table, text)
+		}
+	}
+}
+
+// TestEvents: a flush by hand wakes, the engine's own transactions do not, however large, and what was flushed is back soon.
+func TestEvents(t *testing.T) {
+	ns := netnstest.New(t)
+	e := newEngine(t, ns)
+	wake, err := e.Events(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	rs := sample()
+	for i := range 60_000 {
+		rs.Members[netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})] = []policy.SetID{0x22}
+	}
+	if s := mustSync(t, e, rs); s.Transactions < 3 {
+		t.Errorf("%d elements took %d transactions", s.Elements, s.Transactions)
+	}
+	steady(t, ns, e, rs)
+	rs = sample()
+	mustSync(t, e, rs)
+	ns.Run(t, "nft", "add table ip other")
+	select {
+	case <-wake:
+		t.Error("woken without a change of the table by another")
+	case <-time.After(200 * time.Millisecond):
+	}
+	ns.Run(t, "nft", "delete table ip other")
+	ns.Run(t, "nft", "delete table inet tortie-policy")
+	from := time.Now()
+	select {
+	case <-wake:
+	case <-time.After(20 * time.Second):
+		t.Fatal("not woken")
+	}
+	mustSync(t, e, rs)
+	if took := time.Since(from); took > 100*time.Millisecond {
+		t.Errorf("back after %s", took)
+	}
+	netnstest.WantText(t, "sample", list(t, ns), false)
+}
+
+// TestRefused: a program that the kernel does not take closes its own pods in its direction, and no others.
+func TestRefused(t *testing.T) {
+	ns := netnstest.New(t)
+	e := newEngine(t, ns)
+	mustSync(t, e, sample())
+	rs := sample()
+	overlap := []policy.PortRange{{First: 1, Last: 10, List: bySets(deny("odd"), "", 0x11)}, {First: 5, Last: 20, List: bySets(deny("odd"), "", 0x22)}}
+	rs.Programs["odd"] = policy.Program{Ports: map[uint8][]policy.PortRange{unix.IPPROTO_TCP: overlap}, Rest: policy.List{Else: deny("odd")}}
+	rs.Programs["lost"] = policy.Program{Rest: bySets(deny("lost"), "nowhere")}
+	rs.Endpoints["cali4"] = policy.Endpoint{UID: "uid-4", Programs: [2]string{"odd", "out"}}
+	rs.Endpoints["cali5"] = policy.Endpoint{UID: "uid-5", Programs: [2]string{"web", "lost"}}
+	rs.Members[addr("10.0.0.8")] = []policy.SetID{0x11}
+	check := func(stats netpol.Stats, err error) {
+		t.Helper()
+		if !errors.Is(err, netpol.ErrRefused) {
+			t.Fatalf("did %+v: %v, want ErrRefused", stats, err)
+		}
+		for _, word := range []string{"cali4", "ingress", "NetworkPolicy default/odd", "cali5", "egress", "NetworkPolicy default/lost"} {
+			if !strings.Contains(err.Error(), word) {
+				t.Errorf("%v: does not name %s", err, word)
+			}
+		}
+	}
+	check(e.Sync(t.Context(), rs, nil))
+	to := ns.Run(t, "nft", "list map inet tortie-policy to")
+	from := ns.Run(t, "nft", "list map inet tortie-policy from")
+	if !strings.Contains(to, `"cali4" comment "uid-4" : drop`) || !strings.Contains(from, `"cali4" comment "uid-4" : goto p-`) ||
+		!strings.Contains(to, `"cali5" comment "uid-5" : goto p-`) || !strings.Contains(from, `"cali5" comment "uid-5" : drop`) {
+		t.Errorf("links:\n%s%s", to, from)
+	}
+	if !strings.Contains(list(t, ns), "10.0.0.8") {
+		t.Error("the rest was not done")
+	}
+	stats, err := e.Sync(t.Context(), rs, nil)
+	if check(stats, err); stats.Transactions != 0 || stats.Read {
+		t.Errorf("the second Sync did %+v", stats)
+	}
+	mustSync(t, e, sample())
+	steady(t, ns, e, sample())
+}
+
+// TestGrow outgrows the sets of members.
+func TestGrow(t *testing.T) {
+	ns := netnstest.New(t)
+	e := newEngine(t, ns)
+	rs := sample()
+	mustSync(t, e, rs)
+	var touched []netip.Addr
+	for i := range 5000 {
+		a := netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})
+		touched = append(touched, a)
+		rs.Members[a] = []policy.SetID{0x22}
+		if i%1000 == 999 {
+			mustSync(t, e, rs, touched...)
+			touched = nil
+		}
+	}
+	steady(t, ns, e, rs)
+	if text := list(t, ns); strings.Contains(text, "-4096") || !strings.Contains(text, "members4-16384") {
+		t.Error("the sets of members have not grown")
+	}
+	rs = sample()
+	mustSync(t, e, rs)
+	steady(t, ns, e, rs)
+}
+
+// TestRestart: what another process has left is taken over but for the difference.
+func TestRestart(t *testing.T) {
+	ns := netnstest.New(t)
+	mustSync(t, newEngine(t, ns), sample())
+	handles := ns.Run(t, "nft", "-a", "list", "chain", "inet", "tortie-policy", "egress")
+	rs := sample()
+	rs.Endpoints["cali1"] = policy.Endpoint{UID: "uid-1"}
+	rs.Endpoints["cali2"] = policy.Endpoint{UID: "uid-2"}
+	rs.Endpoints["cali4"] = policy.Endpoint{UID: "uid-4", Programs: [2]string{"", "out"}}
+	rs.Members[addr("10.0.0.4")] = []policy.SetID{0x22}
+	e := newEngine(t, ns)
+	if s := mustSync(t, e, rs); s.Transactions != 1 || s.Elements != 9 {
+		t.Errorf("did %+v, want one transaction: cali1 to, cali2 to and from anew, cali4 to and from, one member", s)
+	}
+	if now := ns.Run(t, "nft", "-a", "list", "chain", "inet", "tortie-policy", "egress"); now != handles {
+		t.Errorf("the base chain was made anew:\n%s\nbefore:\n%s", now, handles)
+	}
+	steady(t, ns, e, rs)
+}
+
+// TestPlugin is what the plugins ask for.
+func TestPlugin(t *testing.T) {
+	ns := netnstest.New(t)
+	inForce := func(link, wantUID string, wantTable bool) {
+		t.Helper()
+		ns.Within(t, func() error {
+			uid, table, err := netpol.InForce(link)
+			if uid != wantUID || table != wantTable {
+				t.Errorf("InForce(%s) = %q, %v, want %q, %v", link, uid, table, wantUID, wantTable)
+			}
+			return err
+		})
+	}
+	within := func(f func() error) { t.Helper(); ns.Within(t, f) }
+	inForce("cali1", "", false)
+	within(func() error { return netpol.CloseOther("cali1", "uid-1") })
+	within(func() error { return netpol.Hold("cali") })
+	held := list(t, ns)
+	within(func() error { return netpol.Hold("cali") })
+	if again := list(t, ns); again != held || !strings.Contains(held, "ipv6") {
+		t.Errorf("held twice:\n%s\nonce:\n%s", again, held)
+	}
+	handles := ns.Run(t, "nft", "-a", "list", "chain", "inet", "tortie-policy", "egress")
+	inForce("cali1", "", true)
+	e := newEngine(t, ns)
+	mustSync(t, e, sample())
+	if now := ns.Run(t, "nft", "-a", "list", "chain", "inet", "tortie-policy", "egress"); now != handles {
+		t.Error("the engine has made the base chains of Hold anew")
+	}
+	before := list(t, ns)
+	within(func() error { return netpol.Hold("cali") })
+	within(func() error { return netpol.CloseOther("cali1", "uid-1") })
+	within(func() error { return netpol.CloseOther("cali9", "uid-1") })
+	if now := list(t, ns); now != before {
+		t.Errorf("changed what was right:\n%s", now)
+	}
+	inForce("cali1", "uid-1", true)
+	inForce("cali9", "", true)
+
+	within(func() error { return netpol.CloseOther("cali1", "uid-7") })
+	inForce("cali1", "", true)
+	mustSync(t, e, sample()) // it does not know the next pod yet
+	inForce("cali1", "", true)
+	mustSync(t, newEngine(t, ns), sample())
+	inForce("cali1", "", true)
+	rs := sample()
+	rs.Endpoints["cali1"] = policy.Endpoint{UID: "uid-7", Programs: [2]string{"web", ""}}
+	mustSync(t, e, rs)
+	inForce("cali1", "uid-7", true)
+	steady(t, ns, e, rs)
+}
+
+func BenchmarkInForce(b *testing.B) {
+	ns := netnstest.New(b)
+	mustSync(b, newEngine(b, ns), sample())
+	for link, want := range map[string]string{"cali1": "uid-1", "cali9": ""} {
+		b.Run(fmt.Sprintf("%q", want), func(b *testing.B) {
+			ns.Within(b, func() error {
+				for b.Loop() {
+					if uid, _, err := netpol.InForce(link); uid != want || err != nil {
+						return fmt.Errorf("%s: %q, %v", link, uid, err)
+					}
+				}
+				return nil
+			})
+		})
+	}
+}

@@ -53,6 +53,32 @@ func (e *Events) Filter(filter []unix.SockFilter) error {
 	return errors.Join(raw.Control(func(fd uintptr) { attached = attach(int(fd), filter) }), attached)
 }
 
+// Ask sends a request with NLM_F_ACK and returns the kernel's answer to it. What has come before the answer is lost.
+func (e *Events) Ask(m Message) error {
+	raw, err := e.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	const seq = 1
+	request := Message{Kind: m.Kind, Flags: m.Flags | unix.NLM_F_ACK, Body: m.Body}.Append(nil, seq)
+	var sent error
+	err = raw.Control(func(fd uintptr) {
+		sent = unix.Sendto(int(fd), request, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+	})
+	if err := errors.Join(err, sent); err != nil {
+		return err
+	}
+	for b := make([]byte, 1<<16); ; {
+		n, err := e.Receive(b)
+		if err != nil && err != unix.ENOBUFS {
+			return err
+		}
+		if m, _, err := Next(b[:n]); err == nil && m.Kind == unix.NLMSG_ERROR && m.Seq == seq {
+			return m.Err()
+		}
+	}
+}
+
 // Wait waits for a datagram, reads as much of it as b takes, and hands it to take: err is unix.ENOBUFS if the kernel had no room for some.
 // No Drain runs meanwhile. The error is that of a socket that was closed or is broken.
 func (e *Events) Wait(b []byte, take func(datagram []byte, err error)) error {
