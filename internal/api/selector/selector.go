@@ -17,9 +17,11 @@ type Selector struct {
 	text string
 	eval func(labels map[string]string) bool
 	keys []string
+	// needs is a condition that cannot be done without, if one is known.
+	needs condition
 }
 
-// String returns the text that the selector was parsed from.
+// String returns the text that the selector was parsed from, or that FromLabels wrote.
 func (s Selector) String() string { return s.text }
 
 // Keys returns the labels that the selector refers to, in ascending order: Matches ignores others.

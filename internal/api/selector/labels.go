@@ -1,0 +1,112 @@
+package selector
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
+
+// FromLabels makes a Selector of a Kubernetes label selector. An empty one matches everything. Equal ones have equal texts, whatever the order
+// in which they were written. The text is for reading and comparing: values need not be quotable, so that it may not be parsed again.
+// An error names the condition and what it must be.
+func FromLabels(labels api.LabelSelector) (Selector, error) {
+	var all []condition
+	for _, key := range slices.Sorted(maps.Keys(labels.MatchLabels)) {
+		all = append(all, condition{key: key, operator: api.SelectorIn, values: []string{labels.MatchLabels[key]}})
+	}
+	for i, r := range labels.MatchExpressions {
+		c, err := newCondition(r)
+		if err != nil {
+			return Selector{}, fmt.Errorf("matchExpressions[%d]: %w", i, err)
+		}
+		all = append(all, c)
+	}
+	slices.SortFunc(all, func(a, b condition) int { return strings.Compare(a.String(), b.String()) })
+	return join(slices.CompactFunc(all, func(a, b condition) bool { return a.String() == b.String() })), nil
+}
+
+// Needs returns a label which everything that the selector matches has, with one of the values; no key if none is known.
+func (s Selector) Needs() (key string, values []string) { return s.needs.key, s.needs.values }
+
+// condition is one term of a label selector; all of them must hold.
+type condition struct {
+	key, operator string
+	values        []string // ascending
+}
+
+func newCondition(r api.LabelSelectorRequirement) (condition, error) {
+	c := condition{key: r.Key, operator: r.Operator, values: slices.Compact(slices.Sorted(slices.Values(r.Values)))}
+	switch r.Operator {
+	case api.SelectorIn, api.SelectorNotIn:
+		if len(r.Values) == 0 {
+			return c, fmt.Errorf("operator %s of label %q has no values: give at least one", r.Operator, r.Key)
+		}
+	case api.SelectorExists, api.SelectorDoesNotExist:
+		if len(r.Values) > 0 {
+			return c, fmt.Errorf("operator %s of label %q has values: leave them out", r.Operator, r.Key)
+		}
+	default:
+		return c, fmt.Errorf("operator %q of label %q is unknown: use In, NotIn, Exists or DoesNotExist", r.Operator, r.Key)
+	}
+	if r.Key == "" {
+		return c, fmt.Errorf("key is empty: name a label")
+	}
+	return c, nil
+}
+
+// String is written as Parse takes it, if the values can be quoted so.
+func (c condition) String() string {
+	switch {
+	case c.operator == api.SelectorExists:
+		return "has(" + c.key + ")"
+	case c.operator == api.SelectorDoesNotExist:
+		return "!has(" + c.key + ")"
+	case len(c.values) == 1 && c.operator == api.SelectorIn:
+		return fmt.Sprintf("%s == %q", c.key, c.values[0])
+	case len(c.values) == 1:
+		return fmt.Sprintf("%s != %q", c.key, c.values[0])
+	}
+	quoted := make([]string, len(c.values))
+	for i, v := range c.values {
+		quoted[i] = fmt.Sprintf("%q", v)
+	}
+	operator := map[string]string{api.SelectorIn: "in", api.SelectorNotIn: "not in"}[c.operator]
+	return c.key + " " + operator + " {" + strings.Join(quoted, ", ") + "}"
+}
+
+func (c condition) matches(labels map[string]string) bool {
+	value, ok := labels[c.key]
+	switch c.operator {
+	case api.SelectorExists:
+		return ok
+	case api.SelectorDoesNotExist:
+		return !ok
+	case api.SelectorIn:
+		return ok && slices.Contains(c.values, value)
+	default:
+		return !ok || !slices.Contains(c.values, value)
+	}
+}
+
+func join(all []condition) Selector {
+	if len(all) == 0 {
+		return Selector{}
+	}
+	s := Selector{eval: func(labels map[string]string) bool {
+		return !slices.ContainsFunc(all, func(c condition) bool { return !c.matches(labels) })
+	}}
+	texts := make([]string, len(all))
+	for i, c := range all {
+		texts[i] = c.String()
+		s.keys = append(s.keys, c.key)
+		if c.operator == api.SelectorIn && s.needs.key == "" {
+			s.needs = c
+		}
+	}
+	slices.Sort(s.keys)
+	s.text, s.keys = strings.Join(texts, " && "), slices.Compact(s.keys)
+	return s
+}

@@ -1,0 +1,69 @@
+package selector
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
+
+func requirement(key, operator string, values ...string) api.LabelSelector {
+	return api.LabelSelector{MatchExpressions: []api.LabelSelectorRequirement{{Key: key, Operator: operator, Values: values}}}
+}
+
+func TestFromLabels(t *testing.T) {
+	labels := map[string]string{"app": "web", "zone": "a"}
+	both := requirement("zone", api.SelectorIn, "b", "a")
+	both.MatchLabels = map[string]string{"app": "web"}
+	for _, c := range []struct {
+		in   api.LabelSelector
+		text string
+		want bool
+	}{
+		{api.LabelSelector{}, "", true},
+		{api.LabelSelector{MatchLabels: map[string]string{"app": "web", "zone": "a"}}, `app == "web" && zone == "a"`, true},
+		{api.LabelSelector{MatchLabels: map[string]string{"app": "web", "zone": "b"}}, `app == "web" && zone == "b"`, false},
+		{api.LabelSelector{MatchLabels: map[string]string{"absent": ""}}, `absent == ""`, false},
+		{requirement("zone", api.SelectorIn, "b", "a", "b"), `zone in {"a", "b"}`, true},
+		{requirement("zone", api.SelectorIn, "b"), `zone == "b"`, false},
+		{requirement("absent", api.SelectorIn, ""), `absent == ""`, false},
+		{requirement("zone", api.SelectorNotIn, "b", "c"), `zone not in {"b", "c"}`, true},
+		{requirement("zone", api.SelectorNotIn, "a"), `zone != "a"`, false},
+		{requirement("absent", api.SelectorNotIn, "a"), `absent != "a"`, true},
+		{requirement("zone", api.SelectorExists), `has(zone)`, true},
+		{requirement("absent", api.SelectorExists), `has(absent)`, false},
+		{requirement("absent", api.SelectorDoesNotExist), `!has(absent)`, true},
+		{requirement("zone", api.SelectorDoesNotExist), `!has(zone)`, false},
+		{both, `app == "web" && zone in {"a", "b"}`, true},
+		{requirement("app", api.SelectorIn, `' || "`), `app == "' || \""`, false}, // a value cannot become syntax
+	} {
+		s, err := FromLabels(c.in)
+		if err != nil || s.String() != c.text || s.Matches(labels) != c.want {
+			t.Errorf("%+v: %q matches %v, %v; want %q, %v", c.in, s, s.Matches(labels), err, c.text, c.want)
+		}
+		if key, values := s.Needs(); key != "" && c.want && !slices.Contains(values, labels[key]) {
+			t.Errorf("%s matches, yet is said to need %s of %q", s, key, values)
+		}
+	}
+	if key, _ := func() (string, []string) {
+		s, _ := FromLabels(requirement("x", api.SelectorNotIn, "a"))
+		return s.Needs()
+	}(); key != "" {
+		t.Errorf("a condition that holds without the label needs %q", key)
+	}
+}
+
+func TestFromLabelsErrors(t *testing.T) {
+	for want, in := range map[string]api.LabelSelector{
+		"has no values":      requirement("a", api.SelectorIn),
+		"has values":         requirement("a", api.SelectorExists, "b"),
+		"unknown: use In":    requirement("a", "Gt", "1"),
+		"key is empty":       requirement("", api.SelectorExists),
+		"matchExpressions[0": requirement("a", api.SelectorNotIn),
+	} {
+		if s, err := FromLabels(in); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %q, %v, want an error with %q", in, s, err, want)
+		}
+	}
+}

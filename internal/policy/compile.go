@@ -1,0 +1,343 @@
+package policy
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Compiled is a Ruleset with what is needed to follow changes of remote pods. It is for one goroutine.
+type Compiled struct {
+	Ruleset
+	index
+}
+
+// compiler makes a Ruleset of a State.
+type compiler struct {
+	state    State
+	policies []Policy // in the order of evaluation
+	terms    *terms
+	sets     *sets
+	clauses  map[clauseKey]*clause
+	declared map[string][]declaredPort // by name, of any pod, for the names that egress rules use
+}
+
+// Compile decides what the kernel of the node has to enforce. Equal states give equal Rulesets, in other processes, too.
+// A local pod gets no endpoint, so that nothing passes, while it is not in Pods or the labels of its namespace, which a policy asks for, are not known.
+func Compile(state State) *Compiled {
+	t := newTerms()
+	c := &compiler{state: state, policies: ordered(state.Policies), terms: t, sets: newSets(t), clauses: map[clauseKey]*clause{}}
+	selected := c.selected()
+	names := c.egressNames(selected)
+	c.declared = declaredPorts(state.Pods, names)
+	r := Ruleset{Closed: len(state.Policies) > 0, Endpoints: map[string]Endpoint{}, Programs: map[string]Program{}, Nets: map[string][]Range{}}
+	programs := c.programs(selected)
+	c.sets.assign()
+	keys := map[*Program]string{}
+	for _, link := range slices.Sorted(maps.Keys(selected)) {
+		e := Endpoint{UID: state.Pods[state.Local[link]].UID}
+		for d, p := range programs[link] {
+			if _, done := keys[p]; !done {
+				keys[p] = c.finish(&r, p)
+			}
+			e.Programs[d] = keys[p]
+		}
+		r.Endpoints[link] = e
+	}
+	x := newIndex(c, names)
+	r.Members = x.fill(state)
+	return &Compiled{r, x}
+}
+
+// ordered puts policies in the order of evaluation.
+func ordered(policies []Policy) []Policy {
+	return slices.SortedFunc(slices.Values(policies), func(a, b Policy) int {
+		return cmp.Or(cmp.Compare(a.Tier.Order, b.Tier.Order), cmp.Compare(a.Tier.Name, b.Tier.Name), cmp.Compare(a.Order, b.Order), a.ID.compare(b.ID))
+	})
+}
+
+func (id ID) compare(other ID) int {
+	return cmp.Or(cmp.Compare(id.Kind, other.Kind), cmp.Compare(id.Namespace, other.Namespace), cmp.Compare(id.Name, other.Name))
+}
+
+// selected finds the policies of each local pod, by link and direction. Links whose pods are not known are missing.
+func (c *compiler) selected() map[string][2][]int {
+	x := newPodIndex()
+	bySelection := map[int32][]int{}
+	for i, p := range c.policies {
+		id := x.add(p.Subject, true)
+		bySelection[id] = append(bySelection[id], i)
+	}
+	found := map[string][2][]int{}
+	for link, key := range c.state.Local {
+		pod := c.state.Pods[key]
+		if pod == nil || c.undecided(pod) {
+			continue
+		}
+		var policies [2][]int
+		for _, id := range x.of(c.state.Namespaces, pod) {
+			for _, i := range bySelection[id] {
+				for d := range policies {
+					if c.policies[i].Applies[d] {
+						policies[d] = append(policies[d], i)
+					}
+				}
+			}
+		}
+		slices.Sort(policies[Ingress])
+		slices.Sort(policies[Egress])
+		found[link] = policies
+	}
+	return found
+}
+
+// undecided reports whether it depends on unknown labels of the pod's namespace whether a policy selects it.
+func (c *compiler) undecided(pod *Pod) bool {
+	if _, known := c.state.Namespaces[pod.Namespace]; known {
+		return false
+	}
+	return slices.ContainsFunc(c.policies, func(p Policy) bool {
+		return p.Subject.selects(c.state.Namespaces, pod, true) != p.Subject.selects(c.state.Namespaces, pod, false)
+	})
+}
+
+// egressNames are the names of ports in egress rules that count for local pods.
+func (c *compiler) egressNames(selected map[string][2][]int) map[string]bool {
+	names := map[string]bool{}
+	for _, policies := range selected {
+		for _, i := range policies[Egress] {
+			for _, rule := range c.policies[i].Rules[Egress] {
+				for _, port := range rule.Ports {
+					if port.Name != "" {
+						names[port.Name] = true
+					}
+				}
+			}
+		}
+	}
+	return names
+}
+
+// declaredPorts are the ports that pods declare under the names, in ascending order.
+func declaredPorts(pods map[PodKey]*Pod, names map[string]bool) map[string][]declaredPort {
+	found := map[string][]declaredPort{}
+	if len(names) == 0 {
+		return found
+	}
+	for _, pod := range pods {
+		for _, p := range pod.Ports {
+			if d := (declaredPort{p.Name, p.Protocol, p.Port}); names[p.Name] {
+				found[p.Name] = append(found[p.Name], d)
+			}
+		}
+	}
+	for name, all := range found {
+		slices.SortFunc(all, func(a, b declaredPort) int {
+			return cmp.Or(cmp.Compare(a.protocol, b.protocol), cmp.Compare(a.port, b.port))
+		})
+		found[name] = slices.Compact(all)
+	}
+	return found
+}
+
+// programs are by link; subjects that nothing tells apart share them. A nil one allows everything.
+func (c *compiler) programs(selected map[string][2][]int) map[string][2]*Program {
+	known := map[string]*Program{}
+	found := map[string][2]*Program{}
+	for _, link := range slices.Sorted(maps.Keys(selected)) {
+		pod := c.state.Pods[c.state.Local[link]]
+		var programs [2]*Program
+		for d, policies := range selected[link] {
+			key := c.profile(Direction(d), policies, pod)
+			if known[key] == nil {
+				p := c.build(Direction(d), policies, pod)
+				known[key] = &p
+			}
+			programs[d] = known[key]
+		}
+		found[link] = programs
+	}
+	return found
+}
+
+// profile is equal for subjects that have the same program.
+func (c *compiler) profile(d Direction, policies []int, pod *Pod) string {
+	var b strings.Builder
+	b.WriteString(d.String())
+	for _, i := range policies {
+		b.WriteString(" " + strconv.Itoa(i))
+		if d == Egress {
+			continue
+		}
+		for _, rule := range c.policies[i].Rules[d] {
+			for _, port := range rule.Ports {
+				for _, s := range namedOnly(pod, port) {
+					b.WriteString("," + strconv.Itoa(int(s.protocol)) + ":" + strconv.Itoa(int(s.first)))
+				}
+			}
+		}
+		b.WriteString(";")
+	}
+	return b.String()
+}
+
+func namedOnly(pod *Pod, port Port) []span {
+	if port.Name == "" {
+		return nil
+	}
+	return append(named(pod, port), span{}) // the end of this port's numbers
+}
+
+// finish puts a program into the Ruleset, under its key, with the ids of its sets.
+func (c *compiler) finish(r *Ruleset, p *Program) string {
+	p.lists(func(l *List) {
+		steps := make([]Step, len(l.Steps))
+		for i, s := range l.Steps {
+			if s.Set != 0 {
+				s.Set = c.sets.ids[s.Set-1]
+			}
+			if s.Nets != "" {
+				r.Nets[s.Nets] = c.terms.nets[c.terms.netIDs[s.Nets]]
+			}
+			steps[i] = s
+		}
+		l.Steps = steps
+	})
+	if len(p.Ports) == 0 && len(p.Protocols) == 0 && len(p.Rest.Steps) == 0 && p.Rest.Else.Allow {
+		return ""
+	}
+	k := programKey(*p)
+	r.Programs[k] = *p
+	return k
+}
+
+// index knows which sets pods are in.
+type index struct {
+	namespaces map[string]map[string]string
+	sets       *sets
+	names      map[string]bool // of ports that egress rules use
+	declaring  map[declaredPort]int
+	local      map[PodKey]bool
+	cuts       []netip.Addr
+	classes    map[string]*class
+	pods       map[PodKey]*known
+	owners     map[netip.Addr][]PodKey
+}
+
+// class has the pods that no policy tells apart but by their addresses.
+type class struct {
+	pods  int
+	terms []int32
+	// ids are by the position of the address among the cuts.
+	ids map[int][]SetID
+}
+
+// known is what the index knows of a pod.
+type known struct {
+	pod       *Pod
+	key       string
+	class     *class
+	addresses []netip.Addr
+}
+
+func newIndex(c *compiler, names map[string]bool) index {
+	x := index{namespaces: c.state.Namespaces, sets: c.sets, names: names, cuts: c.sets.cuts(), local: map[PodKey]bool{}}
+	x.declaring, x.classes = map[declaredPort]int{}, map[string]*class{}
+	x.pods, x.owners = make(map[PodKey]*known, len(c.state.Pods)), make(map[netip.Addr][]PodKey, len(c.state.Pods))
+	for _, key := range c.state.Local {
+		x.local[key] = true
+	}
+	return x
+}
+
+// fill takes in all pods and returns what sets their addresses are in.
+func (x *index) fill(state State) map[netip.Addr][]SetID {
+	for key, pod := range state.Pods {
+		x.add(key, pod)
+	}
+	members := make(map[netip.Addr][]SetID, len(x.owners))
+	for addr := range x.owners {
+		if ids := x.of(addr); len(ids) > 0 {
+			members[addr] = ids
+		}
+	}
+	return members
+}
+
+func (x *index) add(key PodKey, pod *Pod) {
+	k := &known{pod: pod, addresses: pod.addresses()}
+	k.key = x.classKey(pod)
+	if k.class = x.classes[k.key]; k.class == nil {
+		k.class = &class{terms: x.sets.terms.ofPod(x.namespaces, pod), ids: map[int][]SetID{}}
+		x.classes[k.key] = k.class
+	}
+	k.class.pods++
+	x.pods[key] = k
+	for _, d := range x.declares(pod) {
+		x.declaring[d]++
+	}
+	for _, a := range k.addresses {
+		x.owners[a] = append(x.owners[a], key)
+	}
+}
+
+func (x *index) remove(key PodKey) {
+	k := x.pods[key]
+	delete(x.pods, key)
+	if k.class.pods--; k.class.pods == 0 {
+		delete(x.classes, k.key)
+	}
+	for _, d := range x.declares(k.pod) {
+		if x.declaring[d]--; x.declaring[d] == 0 {
+			delete(x.declaring, d)
+		}
+	}
+	for _, a := range k.addresses {
+		if x.owners[a] = slices.DeleteFunc(x.owners[a], func(o PodKey) bool { return o == key }); len(x.owners[a]) == 0 {
+			delete(x.owners, a)
+		}
+	}
+}
+
+// declares returns the pod's ports that egress rules name.
+func (x *index) declares(pod *Pod) (found []declaredPort) {
+	if len(x.names) == 0 {
+		return nil
+	}
+	for _, p := range pod.Ports {
+		if x.names[p.Name] {
+			found = append(found, declaredPort{p.Name, p.Protocol, p.Port})
+		}
+	}
+	return found
+}
+
+func (x *index) classKey(pod *Pod) string {
+	key := x.sets.terms.pods.key(pod)
+	for _, d := range x.declares(pod) {
+		key += "\n" + d.name + "/" + strconv.Itoa(int(d.protocol)) + "/" + strconv.Itoa(int(d.port))
+	}
+	return key
+}
+
+// of returns the sets that an address is in.
+func (x *index) of(addr netip.Addr) []SetID {
+	owners := x.owners[addr]
+	if len(owners) == 0 {
+		return nil
+	}
+	k := x.pods[owner(owners, func(key PodKey) bool { return x.local[key] })]
+	at, found := slices.BinarySearchFunc(x.cuts, addr, netip.Addr.Compare)
+	if found {
+		at++
+	}
+	ids, done := k.class.ids[at]
+	if !done {
+		ids = x.sets.of(k.pod, k.class.terms, addr)
+		k.class.ids[at] = ids
+	}
+	return ids
+}

@@ -1,0 +1,90 @@
+package policy
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+var sameAddresses = cmpopts.EquateComparable(netip.Addr{})
+
+// compare asserts that the Ruleset decides every connection as the policies themselves do. Denials by policies that share a verdict name the kind only.
+func compare(t *testing.T, s State, r *Ruleset) {
+	t.Helper()
+	for link, key := range s.Local {
+		pod := s.Pods[key]
+		if pod == nil {
+			continue
+		}
+		for _, addr := range worldAddresses() {
+			for _, protocol := range []uint8{1, TCP, UDP, SCTP} {
+				for _, port := range []uint16{0, 1, 53, 54, 79, 80, 81, 82, 443, 480, 481, 843, 844, lastPort} {
+					for _, d := range []Direction{Ingress, Egress} {
+						from, to := Party{Pod: key}, Party{Address: addr}.known(s)
+						j := judge(s, pod, connection{d, to, s.Pods[to.Pod], protocol, port})
+						got := r.Decide(link, d, addr, protocol, port)
+						same := got == j.Verdict || !got.Allow && !j.Verdict.Allow && got.By == ID{Kind: j.Verdict.By.Kind}
+						if !same {
+							t.Fatalf("%s of %v with %v, protocol %d port %d: %+v, want %+v by %+v", d, from, to, protocol, port, got, j.Verdict, j)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+func FuzzCompile(f *testing.F) {
+	for seed := range uint64(40) {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, seed uint64) {
+		s := newWorld(seed).state()
+		c := Compile(s)
+		compare(t, s, &c.Ruleset)
+		if t.Failed() {
+			t.Logf("seed %d", seed)
+		}
+		again := newWorld(seed).state()
+		slices.Reverse(again.Policies)
+		if d := cmp.Diff(c.Ruleset, Compile(again).Ruleset, sameAddresses); d != "" {
+			t.Errorf("an equal state gives another Ruleset:\n%s", d)
+		}
+	})
+}
+
+func FuzzUpdate(f *testing.F) {
+	for seed := range uint64(40) {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, seed uint64) {
+		w := newWorld(seed)
+		s := w.state()
+		local := map[PodKey]bool{}
+		for _, key := range s.Local {
+			local[key] = true
+		}
+		c := Compile(s)
+		for range 30 {
+			var changed []PodKey
+			for range 1 + w.IntN(2) {
+				next := s
+				if key := w.move(&next); !local[key] {
+					s, changed = next, append(changed, key)
+				}
+			}
+			want := Compile(s)
+			touched, ok := c.Update(s, changed)
+			if !ok {
+				c = Compile(s)
+				continue
+			}
+			if d := cmp.Diff(want.Ruleset, c.Ruleset, sameAddresses); d != "" {
+				t.Fatalf("after %v, touched %v (-from scratch +updated):\n%s", changed, touched, d)
+			}
+		}
+	})
+}

@@ -1,0 +1,90 @@
+package policy
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/selector"
+)
+
+// The numbers of the protocols that have ports in policies.
+const (
+	TCP  uint8 = 6
+	UDP  uint8 = 17
+	SCTP uint8 = 132
+)
+
+var protocols = map[string]uint8{"": TCP, api.ProtocolTCP: TCP, api.ProtocolUDP: UDP, api.ProtocolSCTP: SCTP}
+
+const lastPort = 65535
+
+// reader converts the parts of an object and collects what was wrong with them.
+type reader struct{ problems []string }
+
+// problem names a field, its value and what to do about it. It returns false, for the caller that closes what it could not read.
+func (r *reader) problem(field string, value any, remedy string) bool {
+	r.problems = append(r.problems, fmt.Sprintf("%s %q: %s", field, fmt.Sprint(value), remedy))
+	return false
+}
+
+func (r *reader) selector(field string, labels api.LabelSelector) (selector.Selector, bool) {
+	s, err := selector.FromLabels(labels)
+	if err != nil {
+		r.problems = append(r.problems, field+"."+err.Error())
+	}
+	return s, err == nil
+}
+
+// prefix reads a CIDR as old API servers did: they took leading zeros for decimal numbers, bits behind the prefix, and IPv4 as IPv6.
+func (r *reader) prefix(field, text string) (netip.Prefix, bool) {
+	p, err := netip.ParsePrefix(withoutZeros(text))
+	if err != nil {
+		return p, r.problem(field, text, "is no range of addresses: write one such as 10.0.0.0/8 or 2001:db8::/32")
+	}
+	if p.Addr().Is4In6() && p.Bits() >= 96 {
+		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+	}
+	return p.Masked(), true
+}
+
+// withoutZeros removes leading zeros from each number of a CIDR.
+func withoutZeros(text string) string {
+	var b strings.Builder
+	leading := true
+	for i := range len(text) {
+		c := text[i]
+		if leading && c == '0' && i+1 < len(text) && isHex(text[i+1]) {
+			continue
+		}
+		leading = strings.IndexByte(".:/", c) >= 0
+		b.WriteByte(c)
+	}
+	return b.String()
+}
+
+func isHex(c byte) bool {
+	return c >= '0' && c <= '9' || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F'
+}
+
+// ports reads a range of numbers.
+func (r *reader) ports(field string, protocol uint8, first, last int32) (Port, bool) {
+	for _, n := range []int32{first, last} {
+		if n < 1 || n > lastPort {
+			return Port{}, r.problem(field, n, "is no port: give a number from 1 to 65535")
+		}
+	}
+	if last < first {
+		return Port{}, r.problem(field, fmt.Sprintf("%d to %d", first, last), "the range ends before it starts: exchange the two")
+	}
+	return Port{Protocol: protocol, First: uint16(first), Last: uint16(last)}, true
+}
+
+// portName refuses names that no pod can declare.
+func (r *reader) portName(field, name string) bool {
+	if !strings.ContainsFunc(name, func(c rune) bool { return c >= 'a' && c <= 'z' }) {
+		return r.problem(field, name, "is no port's name, which has a letter: write a number without quotes")
+	}
+	return true
+}

@@ -1,0 +1,228 @@
+package policy
+
+import (
+	"encoding/binary"
+	"slices"
+)
+
+const (
+	// mostGroups bounds the sets, and the networks, that a list of one tier's Allow rules looks up.
+	mostGroups = 4
+	// mostDenying bounds the policies of a tier that deny by sets, and networks, of their own.
+	mostDenying = 4
+)
+
+// part is what is left of a tier for a range of ports.
+type part struct {
+	rules []item // none matches any peer
+	union bool
+}
+
+// list returns the list for the items that match a range of ports, which are ascending.
+func (b *builder) list(active []int32) *listing {
+	key := make([]byte, 0, 4*len(active))
+	for _, i := range active {
+		key = binary.BigEndian.AppendUint32(key, uint32(i))
+	}
+	if l := b.lists[string(key)]; l != nil {
+		return l
+	}
+	parts, end := b.parts(active)
+	parts = trim(parts, end)
+	l := &listing{list: b.compile(parts, end)}
+	l.key = string(appendList(nil, l.list))
+	b.lists[string(key)] = l
+	return l
+}
+
+// parts splits the items by tiers, up to the one that decides on all that gets there; end is what it decides.
+func (b *builder) parts(active []int32) (parts []part, end Verdict) {
+	for _, t := range b.tiers {
+		n := 0
+		for n < len(active) && len(t.items) > 0 && active[n] <= t.items[len(t.items)-1] {
+			n++
+		}
+		p := part{union: t.union}
+		for _, i := range active[:n] {
+			p.rules = append(p.rules, b.items[i])
+		}
+		active = active[n:]
+		if last := p.cut(t.end); last != nil {
+			return append(parts, p), *last
+		}
+		parts = append(parts, p)
+	}
+	return parts, Verdict{Allow: true}
+}
+
+// cut drops what follows a rule that matches any peer, and returns the verdict if then nothing gets to the next tier.
+func (p *part) cut(end *Verdict) *Verdict {
+	if i := slices.IndexFunc(p.rules, func(it item) bool { return it.clause.any }); i >= 0 {
+		end = nil
+		if it := p.rules[i]; !it.pass {
+			end = &it.verdict
+		}
+		if p.rules = p.rules[:i]; p.union {
+			p.rules = nil
+		}
+	}
+	passes := slices.ContainsFunc(p.rules, func(it item) bool { return it.pass })
+	if end != nil && passes {
+		p.rules = append(p.rules, item{verdict: *end, clause: &clause{any: true}})
+		return nil
+	}
+	return end
+}
+
+// trim drops rules that decide as the end does anyway.
+func trim(parts []part, end Verdict) []part {
+	for len(parts) > 0 {
+		p := &parts[len(parts)-1]
+		for n := len(p.rules); n > 0 && (p.rules[n-1].pass || p.rules[n-1].verdict == end); n-- {
+			p.rules = p.rules[:n-1]
+		}
+		if len(p.rules) > 0 {
+			break
+		}
+		parts = parts[:len(parts)-1]
+	}
+	return slices.DeleteFunc(parts, func(p part) bool { return len(p.rules) == 0 })
+}
+
+// lookup is what a part becomes: steps by sets, a step for the pods that are spared from its networks, and steps by networks.
+type lookup struct {
+	sets, spared, nets []Step
+}
+
+// compile makes the steps of a list. A pod that a tier passes on must not be caught by the networks of that tier. If there may be such pods, all
+// sets come first, with all that their rules match, and then these pods, to whom the end applies.
+func (b *builder) compile(parts []part, end Verdict) List {
+	whole := false
+	for i, p := range parts[:max(0, len(parts)-1)] {
+		whole = whole || !p.union && spares(b.rulesOf(parts[i], nil, nil))
+	}
+	all := make([]lookup, len(parts))
+	for i, p := range parts {
+		final := (*Verdict)(nil)
+		if i == len(parts)-1 {
+			final = &end
+		}
+		all[i] = b.lookup(p, final, end, whole)
+	}
+	l := List{Else: end}
+	for _, x := range all {
+		if l.Steps = append(l.Steps, x.sets...); !whole {
+			l.Steps = append(append(l.Steps, x.spared...), x.nets...)
+		}
+	}
+	for _, x := range all {
+		if whole {
+			l.Steps = append(l.Steps, x.spared...)
+		}
+	}
+	for _, x := range all {
+		if whole {
+			l.Steps = append(l.Steps, x.nets...)
+		}
+	}
+	return l
+}
+
+func (b *builder) lookup(p part, final *Verdict, end Verdict, whole bool) lookup {
+	if p.union {
+		return b.groups(p.rules, whole)
+	}
+	var verdicts []Verdict
+	st := b.sets.stage(b.rulesOf(p, final, &verdicts), whole)
+	verdicts[0] = end
+	var x lookup
+	for _, value := range st.values() {
+		step := Step{Set: SetID(st.sets[value] + 1), Verdict: verdicts[value]}
+		if value == 0 {
+			x.spared = append(x.spared, step)
+		} else {
+			x.sets = append(x.sets, step)
+		}
+	}
+	x.nets = b.networksOf(st.rules, verdicts)
+	return x
+}
+
+// rulesOf numbers the verdicts of an ordered part: 0 is what the rules of the part leave to others, or the final verdict.
+func (b *builder) rulesOf(p part, final *Verdict, verdicts *[]Verdict) []stageRule {
+	known := []Verdict{{}, {Allow: true}}
+	rules := make([]stageRule, len(p.rules))
+	for i, it := range p.rules {
+		rules[i] = stageRule{terms: it.clause.terms, nets: it.clause.nets}
+		if it.clause.any {
+			rules[i].nets = b.terms.addNets(everywhere)
+		}
+		if !it.pass && (final == nil || it.verdict != *final) {
+			rules[i].value = number(&known, it.verdict)
+		}
+	}
+	if verdicts != nil {
+		*verdicts = known
+	}
+	return rules
+}
+
+// number finds a verdict. When too many policies deny, the others share one verdict, which names their kind only.
+func number(known *[]Verdict, v Verdict) uint8 {
+	for pass := 0; ; pass++ {
+		if i := slices.Index((*known)[1:], v); i >= 0 {
+			return uint8(i + 1)
+		}
+		if len(*known) < 2+mostDenying || pass > 0 {
+			*known = append(*known, v)
+			return uint8(len(*known) - 1)
+		}
+		v.By = ID{Kind: v.By.Kind}
+	}
+}
+
+// networksOf gives each address that a network of a rule contains the value of the first such rule.
+func (b *builder) networksOf(rules []stageRule, verdicts []Verdict) (steps []Step) {
+	var covered ranges
+	byValue := make([]ranges, len(verdicts))
+	for _, r := range rules {
+		if r.nets == none {
+			continue
+		}
+		nets := b.terms.nets[r.nets]
+		byValue[r.value] = union(byValue[r.value], minus(nets, covered))
+		covered = union(covered, nets)
+	}
+	for value, nets := range byValue[1:] {
+		if id := b.terms.addNets(nets); id != none {
+			steps = append(steps, Step{Nets: b.terms.netKeys[id], Verdict: verdicts[value+1]})
+		}
+	}
+	return steps
+}
+
+// groups are the steps of rules that all allow: by the ports that they have in common, so that sets are shared by the lists of many ports.
+// The widest ones come first, and if there are too many, the rest of them are merged.
+func (b *builder) groups(rules []item, whole bool) (x lookup) {
+	if len(rules) > mostGroups {
+		var rest []*clause
+		for _, it := range rules[mostGroups-1:] {
+			rest = append(rest, it.clause)
+		}
+		rules = append(slices.Clone(rules[:mostGroups-1]), item{clause: b.merge(rest)})
+	}
+	for _, it := range rules {
+		terms := it.clause.terms
+		if nets := it.clause.nets; nets != none {
+			x.nets = append(x.nets, Step{Nets: b.terms.netKeys[nets], Verdict: Verdict{Allow: true}})
+			if whole {
+				terms = append(slices.Clone(terms), b.terms.add(term{none, nets, none}))
+				slices.Sort(terms)
+			}
+		}
+		if len(terms) > 0 {
+			x.sets = append(x.sets, Step{Set: SetID(b.sets.union(terms) + 1), Verdict: Verdict{Allow: true}})
+		}
+	}
+	return x
+}

@@ -1,0 +1,211 @@
+package policy
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"net/netip"
+	"slices"
+)
+
+// sets numbers the sets of pods that programs look up.
+type sets struct {
+	terms *terms
+	// digests of the sets' definitions; ids is filled when all are known.
+	digests []digest
+	ids     []SetID
+	numbers map[digest]int32
+	byTerm  [][]int32 // sets that are the union of terms, by term
+	stages  map[digest]*stage
+	ordered []*stage // in the order in which they came
+}
+
+func newSets(t *terms) *sets {
+	return &sets{terms: t, numbers: map[digest]int32{}, stages: map[digest]*stage{}}
+}
+
+// number is that of the set with the definition; fresh says that it is new.
+func (s *sets) number(definition digest) (number int32, fresh bool) {
+	if n, ok := s.numbers[definition]; ok {
+		return n, false
+	}
+	n := int32(len(s.digests))
+	s.numbers[definition] = n
+	s.digests = append(s.digests, definition)
+	return n, true
+}
+
+// union is the set of pods that match one of the terms.
+func (s *sets) union(ids []int32) int32 {
+	n, fresh := s.number(sha256.Sum256(s.terms.appendDigests([]byte("union"), ids)))
+	for _, id := range ids {
+		for len(s.byTerm) <= int(id) {
+			s.byTerm = append(s.byTerm, nil)
+		}
+		if fresh {
+			s.byTerm[id] = append(s.byTerm[id], n)
+		}
+	}
+	return n
+}
+
+// appendDigests appends the digests of the terms in an order that is no matter of their numbers.
+func (t *terms) appendDigests(b []byte, ids []int32) []byte {
+	all := make([]digest, len(ids))
+	for i, id := range ids {
+		all[i] = t.digests[id]
+	}
+	slices.SortFunc(all, func(a, b digest) int { return slices.Compare(a[:], b[:]) })
+	b = binary.BigEndian.AppendUint32(b, uint32(len(all)))
+	for _, d := range all {
+		b = append(b, d[:]...)
+	}
+	return b
+}
+
+// stage is a list of rules of which the first that matches a pod decides, with the sets of pods by what is decided. Value 0 is what becomes of
+// those that no rule matches.
+type stage struct {
+	rules []stageRule
+	// whole: the sets have all pods by their value. If not, they lack those whose addresses lead to the same value by networks alone.
+	whole bool
+	sets  map[uint8]int32
+}
+
+type stageRule struct {
+	terms []int32
+	nets  int32
+	value uint8
+}
+
+// stage returns the stage of the rules. Equal ones share their sets.
+func (s *sets) stage(rules []stageRule, whole bool) *stage {
+	b := []byte{'s', boolByte(whole)}
+	for _, r := range rules {
+		b = s.terms.appendDigests(append(b, r.value, boolByte(r.nets != none)), r.terms)
+		if r.nets != none {
+			b = appendText(b, s.terms.netKeys[r.nets])
+		}
+	}
+	definition := sha256.Sum256(b)
+	if st := s.stages[definition]; st != nil {
+		return st
+	}
+	st := &stage{rules: rules, whole: whole, sets: map[uint8]int32{}}
+	for _, value := range st.values() {
+		st.sets[value], _ = s.number(sha256.Sum256(append(definition[:], value)))
+	}
+	s.stages[definition] = st
+	s.ordered = append(s.ordered, st)
+	return st
+}
+
+// values are those that sets are needed for, ascending but for 0, which comes last.
+func (st *stage) values() (values []uint8) {
+	for _, r := range st.rules {
+		if r.value != 0 && (len(r.terms) > 0 || st.whole && r.nets != none) {
+			values = append(values, r.value)
+		}
+	}
+	slices.Sort(values)
+	values = slices.Compact(values)
+	if spares(st.rules) {
+		values = append(values, 0)
+	}
+	return values
+}
+
+// spares reports whether rules of value 0 spare pods from what a later rule says of networks, so that these pods must be told apart by a set.
+func spares(rules []stageRule) bool {
+	first := slices.IndexFunc(rules, func(r stageRule) bool { return r.value == 0 && len(r.terms) > 0 })
+	return first >= 0 && slices.ContainsFunc(rules[first:], func(r stageRule) bool { return r.value != 0 && r.nets != none })
+}
+
+// member returns the set that a pod belongs to, by the terms that it matches and its address.
+func (st *stage) member(t *terms, matched func(int32) bool, addr netip.Addr) (set int32, ok bool) {
+	value, byNets := uint8(0), uint8(0)
+	decided := false
+	for _, r := range st.rules {
+		inNets := r.nets != none && t.nets[r.nets].contains(addr)
+		if !decided && (inNets || slices.ContainsFunc(r.terms, matched)) {
+			value, decided = r.value, true
+		}
+		if inNets {
+			byNets = r.value
+			break
+		}
+	}
+	if value == byNets && (!st.whole || value == 0) {
+		return none, false
+	}
+	set, ok = st.sets[value]
+	return set, ok
+}
+
+// assign gives the sets their ids: a part of the digest, and if two have the same, by the order of the digests.
+func (s *sets) assign() {
+	order := make([]int, len(s.digests))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return slices.Compare(s.digests[a][:], s.digests[b][:]) })
+	s.ids = make([]SetID, len(s.digests))
+	taken := map[SetID]bool{0: true}
+	for _, i := range order {
+		d := s.digests[i]
+		for s.ids[i] = idOf(d); taken[s.ids[i]]; s.ids[i] = idOf(d) {
+			d = sha256.Sum256(d[:])
+		}
+		taken[s.ids[i]] = true
+	}
+}
+
+func idOf(d digest) SetID { return SetID(binary.BigEndian.Uint32(d[:4])) }
+
+// of returns the ids of the sets that a pod with this address is in, ascending.
+func (s *sets) of(pod *Pod, byLabels []int32, addr netip.Addr) []SetID {
+	matched := make([]bool, len(s.terms.all))
+	var ids []SetID
+	for _, id := range append(s.terms.ofAddress(pod, addr), byLabels...) {
+		matched[id] = true
+		if int(id) < len(s.byTerm) {
+			for _, n := range s.byTerm[id] {
+				ids = append(ids, s.ids[n])
+			}
+		}
+	}
+	for _, st := range s.ordered {
+		if n, ok := st.member(s.terms, func(id int32) bool { return matched[id] }, addr); ok {
+			ids = append(ids, s.ids[n])
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
+// cuts are the addresses at which the answer of any network that sets depend on may change, ascending.
+func (s *sets) cuts() []netip.Addr {
+	cuts := []netip.Addr{netip.IPv6Unspecified()}
+	add := func(nets int32) {
+		if nets == none {
+			return
+		}
+		for _, r := range s.terms.nets[nets] {
+			cuts = append(cuts, r.First)
+			if end := r.Last.Next(); end.IsValid() {
+				cuts = append(cuts, end)
+			}
+		}
+	}
+	for _, id := range s.terms.byNets {
+		add(s.terms.all[id].nets)
+	}
+	for _, st := range s.ordered {
+		for _, r := range st.rules {
+			if len(st.sets) > 0 {
+				add(r.nets)
+			}
+		}
+	}
+	slices.SortFunc(cuts, netip.Addr.Compare)
+	return slices.Compact(cuts)
+}
