@@ -13,8 +13,8 @@ var clusterTiers = map[string]Tier{api.ClusterTierAdmin: TierAdmin, api.ClusterT
 
 var clusterActions = map[string]Action{api.ClusterPolicyAccept: Allow, api.ClusterPolicyDeny: Deny, api.ClusterPolicyPass: Pass}
 
-// FromClusterNetworkPolicy converts a ClusterNetworkPolicy. A rule that cannot be read is closed and named in Problems: of Accept the part in
-// question matches nothing, and Deny and Pass become a Deny of everything at the rule's place. An error says that the tier or
+// FromClusterNetworkPolicy converts a ClusterNetworkPolicy. A rule with a part that cannot be read is closed, as its API says, and named in
+// Problems: Accept matches nothing, and Deny and Pass become a Deny of everything at the rule's place. An error says that the tier or
 // subject cannot be read: then nobody knows what the policy is about, and it must be left out.
 func FromClusterNetworkPolicy(c *api.ClusterNetworkPolicy) (Policy, error) {
 	r := &reader{}
@@ -62,22 +62,21 @@ func (r *reader) clusterRule(d Direction, field string, in clusterRule) Rule {
 		rule.Peers = append(rule.Peers, peers...)
 		readable = readable && ok
 	}
-	if !readable && action != Allow {
-		return Rule{Name: in.name, Action: Deny, AnyPeer: true, AnyPort: true}
-	}
 	for i, protocol := range in.protocols {
 		port, ok := r.clusterPort(fmt.Sprintf("%s.protocols[%d]", field, i), protocol)
-		switch {
-		case ok:
-			rule.Ports = append(rule.Ports, port)
-		case action != Allow:
-			return Rule{Name: in.name, Action: Deny, AnyPeer: true, AnyPort: true}
-		}
+		rule.Ports = append(rule.Ports, port)
+		readable = readable && ok
 	}
-	return rule
+	switch {
+	case readable:
+		return rule
+	case action == Allow:
+		return Rule{Name: in.name, Action: Allow}
+	}
+	return Rule{Name: in.name, Action: Deny, AnyPeer: true, AnyPort: true}
 }
 
-// clusterPeer reads a peer. What it returns beside false is the readable part of it.
+// clusterPeer reads a peer. What it returns beside false counts for nothing.
 func (r *reader) clusterPeer(d Direction, field string, peer api.ClusterNetworkPolicyPeer) ([]Peer, bool) {
 	kinds := 0
 	for _, set := range []bool{peer.Namespaces != nil, peer.Pods != nil, peer.Nodes != nil, len(peer.Networks) > 0, len(peer.DomainNames) > 0} {
