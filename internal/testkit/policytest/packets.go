@@ -75,7 +75,7 @@ func (c *Cluster) otherAddresses() (all []netip.Addr) {
 		p, _ := parseCIDR(text)
 		first, last := p.Addr(), lastOf(p)
 		for _, a := range []netip.Addr{first.Prev(), first, last, last.Next()} {
-			if a.IsValid() {
+			if a.IsValid() && !a.Is4In6() { // which is on no wire
 				all = append(all, a)
 			}
 		}

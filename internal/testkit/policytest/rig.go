@@ -196,8 +196,7 @@ func (c *Cluster) Place(a netip.Addr) string {
 }
 
 // Send sends a packet from behind a link, or from the host itself, and returns a number by which Arrivals tells it from others.
-func (r *Rig) Send(t testing.TB, link string, p Packet) uint64 {
-	t.Helper()
+func (r *Rig) Send(link string, p Packet) (uint64, error) {
 	number := r.next
 	r.next++
 	kind, packet := encode(p, number)
@@ -210,9 +209,9 @@ func (r *Rig) Send(t testing.TB, link string, p Packet) uint64 {
 		err = unix.Sendto(r.sending[false], packet, 0, &unix.SockaddrInet6{Addr: p.To.As16()})
 	}
 	if err != nil {
-		t.Fatalf("send %s on %q: %v", p, link, err)
+		return 0, fmt.Errorf("send %s on %q: %w", p, link, err)
 	}
-	return number
+	return number, nil
 }
 
 // Arrivals notes in to where each packet came out since the last call, by its number.

@@ -23,7 +23,10 @@ func TestRig(t *testing.T) {
 			if !Sendable(p) {
 				continue
 			}
-			n := r.Send(t, c.Place(p.From), p)
+			n, err := r.Send(c.Place(p.From), p)
+			if err != nil {
+				t.Fatal(err)
+			}
 			if sent[n] = p; c.Place(p.To) != Link(3) || c.Place(p.From) == "" {
 				wanted = append(wanted, n)
 			}

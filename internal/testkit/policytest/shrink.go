@@ -29,6 +29,9 @@ func failsSafely(c *Cluster, fails func(*Cluster) bool) (failed bool) {
 	return fails(c)
 }
 
+// identity are the fields without which an object is another one, or none.
+var identity = []string{"metadata", "name", "namespace", "tier", "ip", "podIPs"}
+
 // shrink tries to do without each member of an object, and then without each of what is below it.
 func shrink(node any, keep func() bool) {
 	object, ok := node.(map[string]any)
@@ -37,10 +40,12 @@ func shrink(node any, keep func() bool) {
 	}
 	for _, key := range sortedKeys(object) {
 		whole := object[key]
-		if delete(object, key); keep() {
-			continue
+		if !slices.Contains(identity, key) {
+			if delete(object, key); keep() {
+				continue
+			}
+			object[key] = whole
 		}
-		object[key] = whole
 		if list, ok := whole.([]any); ok {
 			shrinkList(object, key, list, keep)
 			continue

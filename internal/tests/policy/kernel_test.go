@@ -1,0 +1,116 @@
+package policy
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/tortie-net/tortie/internal/kernel/netpol"
+	"github.com/tortie-net/tortie/internal/policy"
+	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+	"github.com/tortie-net/tortie/internal/testkit/policytest"
+)
+
+// kernelClusters times perCluster packets go through a kernel.
+const kernelClusters = 40
+
+// enforcer is an engine in a namespace of its own.
+type enforcer struct{ engine *netpol.Engine }
+
+func newEnforcer(t *testing.T, ns *netnstest.NS) enforcer {
+	e := enforcer{netpol.New(ns.Namespace, "cali")}
+	t.Cleanup(e.engine.Close)
+	return e
+}
+
+func (e enforcer) sync(t *testing.T, rs *policy.Ruleset, touched []netip.Addr) {
+	t.Helper()
+	if _, err := e.engine.Sync(t.Context(), rs, touched); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// node is a rig whose engine keeps the table that the rig's packets meet.
+type node struct {
+	*policytest.Rig
+	enforcer
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	rig := policytest.NewRig(t)
+	return &node{rig, newEnforcer(t, rig.Host)}
+}
+
+// send sends a packet from where the cluster has its source.
+func (n *node) send(t *testing.T, link string, p policytest.Packet) uint64 {
+	t.Helper()
+	number, err := n.Send(link, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return number
+}
+
+// become makes the node that of another cluster.
+func (n *node) become(t *testing.T, c *policytest.Cluster) *policy.Compiled {
+	t.Helper()
+	compiled := policy.Compile(c.State())
+	n.sync(t, &compiled.Ruleset, nil)
+	n.Own(t, c)
+	n.Forget(t)
+	return compiled
+}
+
+// What arrives is what the reference lets through, on a node whose engine changes from each cluster's ruleset to the next one's.
+func TestPackets(t *testing.T) {
+	n, sent := newNode(t), 0
+	for s := *seed; s < *seed+kernelClusters; s++ {
+		g := policytest.NewGenerator(s)
+		c := g.Cluster()
+		n.become(t, c)
+		packets := onWire(c, g.Packets(c, perCluster))
+		sent += len(packets)
+		if p, wrong := n.try(t, c, packets); wrong != "" {
+			t.Fatal(report(s, c, p, func(c *policytest.Cluster) string {
+				n.become(t, c)
+				_, wrong := n.try(t, c, []policytest.Packet{p})
+				return wrong
+			}))
+		}
+	}
+	if sent < 1000 {
+		t.Errorf("only %d packets were sent", sent)
+	}
+}
+
+// onWire are the packets that meet the node: not those that the uplink would send back to itself.
+func onWire(c *policytest.Cluster, all []policytest.Packet) (some []policytest.Packet) {
+	for _, p := range all {
+		if policytest.Sendable(p) && c.Place(p.From) != c.Place(p.To) {
+			some = append(some, p)
+		}
+	}
+	return some
+}
+
+// try sends packets at once, and returns the first one that came to where it should not, or did not come to where it should.
+func (n *node) try(t *testing.T, c *policytest.Cluster, packets []policytest.Packet) (policytest.Packet, string) {
+	t.Helper()
+	numbers, came := make([]uint64, len(packets)), map[uint64]string{}
+	var expected []uint64
+	for i, p := range packets {
+		numbers[i] = n.send(t, c.Place(p.From), p)
+		if c.Allowed(p, policytest.Node) {
+			expected = append(expected, numbers[i])
+		}
+	}
+	n.Await(came, expected)
+	for i, p := range packets {
+		place, arrived := came[numbers[i]]
+		if want := c.Allowed(p, policytest.Node); arrived != want || arrived && place != c.Place(p.To) {
+			return p, fmt.Sprintf("arrived %v at %q, not %v at %q", arrived, place, want, c.Place(p.To))
+		}
+	}
+	return policytest.Packet{}, ""
+}
