@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -86,17 +85,7 @@ func sections(o options) (map[string]string, error) {
 		"reads":                fence.ReadList(),
 		"host":                 fence.HostList(),
 	}
-	return parts, errors.Join(addMetrics(parts, o.root), addMessages(parts, o.root))
-}
-
-// addMetrics adds the lists of what the programs count.
-func addMetrics(parts map[string]string, root string) (err error) {
-	for program, folder := range map[string]string{"node": "agent", "install": "install", "controllers": "controllers"} {
-		if parts[program+"-metrics"], err = metricList(filepath.Join(root, "internal", folder)); err != nil {
-			return err
-		}
-	}
-	return nil
+	return parts, addMessages(parts, o.root)
 }
 
 // addMessages adds the lists of what programs report.

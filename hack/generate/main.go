@@ -62,6 +62,10 @@ func run(o options) error {
 	if err != nil {
 		return err
 	}
+	second[metricsPath], err = metrics(o.root)
+	if err != nil {
+		return err
+	}
 	second[fieldsPath], err = fields()
 	if err != nil {
 		return err

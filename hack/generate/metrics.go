@@ -11,17 +11,34 @@ import (
 	"strings"
 )
 
-// metricList lists the metrics that the files of a directory declare: composite literals of prometheus.*Opts.
-func metricList(dir string) (string, error) {
+// metricsPath is the list of what the programs count.
+const metricsPath = "docs/metrics.csv"
+
+func metrics(root string) ([]byte, error) {
+	rows := [][]string{{"Program", "Metric", "Type", "Labels", "Meaning"}}
+	for _, program := range []struct{ name, dir string }{{"node", "agent"}, {"install", "install"}, {"kube-controllers", "controllers"}} {
+		more, err := metricRows(filepath.Join(root, "internal", program.dir))
+		if err != nil {
+			return nil, err
+		}
+		for _, row := range more {
+			rows = append(rows, append([]string{program.name}, row...))
+		}
+	}
+	return commaSeparated(rows)
+}
+
+// metricRows returns the metrics that the files of a directory declare, composite literals of prometheus.*Opts: name, type, labels, meaning.
+func metricRows(dir string) ([][]string, error) {
 	sources, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil {
-		return "", fmt.Errorf("looking for metrics: %w", err)
+		return nil, fmt.Errorf("looking for metrics: %w", err)
 	}
 	var rows [][]string
 	for _, path := range sources {
 		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
 		if err != nil {
-			return "", fmt.Errorf("looking for metrics: %w", err)
+			return nil, fmt.Errorf("looking for metrics: %w", err)
 		}
 		ast.Inspect(file, func(n ast.Node) bool {
 			if row := metricRow(n); row != nil {
@@ -31,22 +48,10 @@ func metricList(dir string) (string, error) {
 		})
 	}
 	if len(rows) == 0 {
-		return "", fmt.Errorf("no metrics found in %s", dir)
+		return nil, fmt.Errorf("no metrics found in %s", dir)
 	}
 	slices.SortFunc(rows, func(a, b []string) int { return strings.Compare(a[0], b[0]) })
-	list := ""
-	for _, row := range rows {
-		list += item(row[0], row[3], typeOf(row[0], row[1]), row[2])
-	}
-	return list, nil
-}
-
-// typeOf returns the type of a metric unless its name says it: counters end in _total, gauges do not.
-func typeOf(name, kind string) string {
-	if counts := strings.HasSuffix(name, "_total`"); counts && kind == "counter" || !counts && kind == "gauge" {
-		return ""
-	}
-	return kind
+	return rows, nil
 }
 
 // metricRow reads prometheus.NewXxx(prometheus.XxxOpts{Name: "...", Help: "..."}, []string{labels...}), and prometheus.NewDesc("name",
@@ -58,7 +63,7 @@ func metricRow(n ast.Node) []string {
 	}
 	if row, ok := call.Fun.(*ast.Ident); ok && len(call.Args) >= 3 && literal(call.Args[0]) != "" {
 		if kind, ok := map[string]string{"gauge": "gauge", "gauges": "gauge", "peerGauge": "gauge", "counter": "counter"}[row.Name]; ok {
-			return []string{code(literal(call.Args[0])), kind, labelList(call.Args[2]), literal(call.Args[1])}
+			return []string{literal(call.Args[0]), kind, labelList(call.Args[2]), literal(call.Args[1])}
 		}
 	}
 	constructor, ok := call.Fun.(*ast.SelectorExpr)
@@ -66,7 +71,7 @@ func metricRow(n ast.Node) []string {
 		return nil
 	}
 	if constructor.Sel.Name == "NewDesc" && len(call.Args) == 4 && literal(call.Args[0]) != "" {
-		return []string{code(literal(call.Args[0])), "gauge", labelList(call.Args[2]), literal(call.Args[1])}
+		return []string{literal(call.Args[0]), "gauge", labelList(call.Args[2]), literal(call.Args[1])}
 	}
 	opts, ok := call.Args[0].(*ast.CompositeLit)
 	if !ok {
@@ -88,7 +93,7 @@ func metricRow(n ast.Node) []string {
 	if len(call.Args) > 1 {
 		labels = labelList(call.Args[1])
 	}
-	return []string{code(fields["Name"]), strings.ToLower(kind), labels, fields["Help"]}
+	return []string{fields["Name"], strings.ToLower(kind), labels, fields["Help"]}
 }
 
 // labelList reads []string{labels...}; anything else has none.
@@ -96,10 +101,10 @@ func labelList(e ast.Expr) string {
 	var labels []string
 	if list, ok := e.(*ast.CompositeLit); ok {
 		for _, label := range list.Elts {
-			labels = append(labels, code(literal(label)))
+			labels = append(labels, literal(label))
 		}
 	}
-	return strings.Join(labels, ", ")
+	return strings.Join(labels, " ")
 }
 
 func literal(e ast.Expr) string {
