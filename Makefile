@@ -105,7 +105,7 @@ soak: deps ## ten minutes of nodes that die, programs that are killed and clocks
 	go test ./internal/tests/chaos -run 'TestCluster$$' -count=1 -v -timeout 2h -soak $(or $(SOAK),10m) -soak-report '$(CURDIR)/docs/soak.md'
 
 .PHONY: attack
-attack: deps ## somebody takes over a node of a real cluster of three, while pods of the others talk; writes docs/attack.md (about three minutes)
+attack: deps ## somebody takes over a node of a real cluster of three, while pods of the others talk; writes docs/attack.md and .csv (about three minutes)
 	go test ./internal/tests/cluster -run 'TestAttack$$' -count=1 -v -timeout 15m -attack-report '$(CURDIR)/docs/attack.md'
 
 .PHONY: e2e

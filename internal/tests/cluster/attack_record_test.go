@@ -3,6 +3,7 @@ package cluster
 import (
 	"bytes"
 	"cmp"
+	"encoding/csv"
 	"flag"
 	"fmt"
 	"net/netip"
@@ -30,17 +31,22 @@ const attackIntro = `<!-- Written by make attack; what it does is in internal/te
 
 # A cluster under attack
 
-The attacks of make attack, each under the answer that it got. No pod of the other nodes lost a packet ([figures](#effect-on-others)).
+[attack.csv](attack.csv) has the %d attacks of make attack: what was tried, what came back, and where it is seen. The nodes that were not
+attacked lost [no packet](#effect-on-others).
 
 A real cluster of three nodes in [the lab](lab.md), dual stack, VXLAN for IPv4, no encapsulation for IPv6. The attacker is root on node1, with
 the tokens of its agent, plugins and kubelet and the node's network, and has two pods on node2, one with the runtime's default capabilities
 (including NET_RAW), one without any. Meanwhile pods on master and node2 talk. After each attack the routes, tunnel neighbours and sessions of
 master and node2 are compared with those before the first one. A refusal (403) is in the API server's audit log; one by a policy also in
-apiserver_validating_admission_policy_check_total. Other signs are on nodes that are not the attacker's. What he can still do:
-[security](security.md#a-stolen-node). Addresses and blocks are replaced by their owners' names.
-`
+apiserver_validating_admission_policy_check_total. Other signs are on nodes that are not the attacker's. Addresses and blocks are replaced by
+their owners' names. What each attack led to before it was closed: [security](security.md#attacks-and-the-tests-that-show-them-failing);
+what the attacker can still do: [a stolen node](security.md#a-stolen-node).
 
-// write writes the report, if -report names a file.
+## Effect on others
+
+%s`
+
+// write writes the report, if -attack-report names a file, and the attacks as comma-separated values beside it.
 func (r *record) write(t *testing.T, s *siege) {
 	t.Helper()
 	if len(r.rows) < 25 {
@@ -49,32 +55,22 @@ func (r *record) write(t *testing.T, s *siege) {
 	if *attackReport == "" || t.Failed() {
 		return
 	}
-	var b bytes.Buffer
-	b.WriteString(attackIntro)
-	var parts, answers []string
-	under := map[string]string{}
+	rows := [][]string{{"By", "Attack", "Tried", "Answer", "Seen"}}
 	for _, w := range r.rows {
-		answer := "\n## " + w.part + "\n" + cell(s, outcome(w))
-		if !slices.Contains(parts, w.part) {
-			parts = append(parts, w.part)
-		}
-		if under[answer] == "" {
-			answers = append(answers, answer)
-		}
-		under[answer] += fmt.Sprintf("- %s: %s\n", cell(s, w.aim), code(s, w.tried))
+		answer, seen := outcome(w)
+		rows = append(rows, []string{w.part, cell(s, w.aim), cell(s, w.tried), cell(s, answer), cell(s, seen)})
 	}
-	for _, part := range parts {
-		head := "\n## " + part + "\n"
-		b.WriteString(head)
-		for _, answer := range answers {
-			if text, ok := strings.CutPrefix(answer, head); ok {
-				fmt.Fprintf(&b, "\n%s:\n\n%s", text, under[answer])
-			}
-		}
-	}
-	fmt.Fprintf(&b, "\n## Effect on others\n\n%s", s.effects)
-	if err := os.WriteFile(*attackReport, b.Bytes(), 0o644); err != nil {
+	var b bytes.Buffer
+	if err := csv.NewWriter(&b).WriteAll(rows); err != nil {
 		t.Fatal(err)
+	}
+	for path, text := range map[string]string{
+		*attackReport: fmt.Sprintf(attackIntro, len(r.rows), s.effects),
+		strings.TrimSuffix(*attackReport, ".md") + ".csv": b.String(),
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -82,16 +78,16 @@ func (r *record) write(t *testing.T, s *siege) {
 var refusal = regexp.MustCompile(`^403(, tortie-fence-[a-z]+)?: `)
 
 // outcome says what came back and where that is seen. Of a refusal, who refused is enough: docs/troubleshooting.md has the words.
-func outcome(w row) string {
+func outcome(w row) (answer, seen string) {
 	switch found := refusal.FindStringSubmatch(w.answer); {
 	case found == nil:
-		return w.answer + "; seen: " + w.seen
+		return w.answer, w.seen
 	case found[1] != "":
-		return "403" + found[1]
+		return "403" + found[1], ""
 	case strings.HasPrefix(w.answer, "403: User "):
-		return "403, no right"
+		return "403, no right", ""
 	}
-	return "403, NodeRestriction"
+	return "403, NodeRestriction", ""
 }
 
 // cell returns text for the report, with the values of this run replaced by names.
@@ -101,12 +97,6 @@ func cell(s *siege, text string) string {
 		text = text[:most] + " ..."
 	}
 	return text
-}
-
-// code is cell for a request.
-func code(s *siege, text string) string {
-	text = cell(s, text)
-	return "`" + strings.ReplaceAll(text, "`", "'") + "`"
 }
 
 // named replaces addresses and blocks by the names of their owners.
