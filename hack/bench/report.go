@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	_ "embed"
+	"encoding/csv"
 	"fmt"
 	"slices"
 	"strings"
@@ -258,14 +259,17 @@ func (r *results) writeGoBenchmarks(w *bytes.Buffer) {
 	if len(r.goBench) == 0 {
 		return
 	}
-	w.WriteString("## Go benchmarks\n\n`go test -bench` of the paths that need no cluster: time of one operation, and what a benchmark reports.\n")
+	w.WriteString("## Go benchmarks\n\n[benchmarks-go.csv](benchmarks-go.csv): `go test -bench` of the paths that need no cluster, time of one operation and what a benchmark " +
+		"reports.\n")
+}
+
+// goBenchmarks returns the figures of Go's benchmarks as comma-separated values.
+func (r *results) goBenchmarks() ([]byte, error) {
+	rows := [][]string{{"Package", "Benchmark", "Figures"}}
 	for _, b := range r.goBench {
-		if name := fmt.Sprintf("\n- `%s`:", b.pkg); !bytes.Contains(w.Bytes(), []byte(name)) {
-			w.WriteString(name)
-		} else {
-			w.WriteString(",")
-		}
-		fmt.Fprintf(w, " %s %s", b.name, brief(b.figures))
+		rows = append(rows, []string{b.pkg, b.name, brief(b.figures)})
 	}
-	w.WriteString("\n")
+	var w bytes.Buffer
+	err := csv.NewWriter(&w).WriteAll(rows)
+	return w.Bytes(), err
 }

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -63,7 +64,16 @@ type soak struct {
 	events   []string
 }
 
-// logEvent adds a line to the report.
+// showEvents shows what was done to the cluster, for a run that failed.
+func (s *soak) showEvents(t *testing.T) {
+	s.eventsMu.Lock()
+	defer s.eventsMu.Unlock()
+	if t.Failed() {
+		t.Log("history:\n" + strings.Join(s.events, "\n"))
+	}
+}
+
+// logEvent adds a line to the history.
 func (s *soak) logEvent(format string, args ...any) {
 	s.eventsMu.Lock()
 	defer s.eventsMu.Unlock()
@@ -78,6 +88,7 @@ func (s *soak) inc(what string) { s.tally(what, true) }
 func TestCluster(t *testing.T) {
 	s := newSoak(t)
 	defer s.report(t)
+	defer s.showEvents(t)
 	ctx, cancel := context.WithTimeout(t.Context(), *soakTime+10*time.Minute)
 	defer cancel()
 	s.history.start = time.Now()

@@ -72,24 +72,12 @@ time; a real kube-apiserver on a real etcd; two processes of kube-controllers, o
 agent was the real process, killed as well, with its facts for the plugins; on the others its keeper of the tunnel's address ran in the test's
 process. Clocks were stepped by up to %v, in plugins, agents and controllers.
 
-| Event | How often |
-|---|---|
 `, v.started.UTC().Format("2006-01-02 15:04 MST"), *soakTime, *seed, result,
 		v.operations, v.addresses, v.twice, v.left, leakGrace, nodeGrace, v.resting.Round(100*time.Millisecond),
 		v.live, v.withPods.InUse, v.withPods.Free, v.withPods.Size, v.emptying.Round(100*time.Millisecond), v.withoutPods.InUse, v.vacating.Round(100*time.Millisecond),
 		machines, concurrency, len(daemons()), maxStep)
 	for _, what := range slices.Sorted(maps.Keys(v.events)) {
-		fmt.Fprintf(&b, "| %s | %d |\n", what, v.events[what])
+		fmt.Fprintf(&b, "- %s: %d\n", what, v.events[what])
 	}
-	fmt.Fprintf(&b, "\n## History\n\n```\n%s\n```\n", strings.Join(shorten(s.events), "\n"))
 	return os.WriteFile(path, []byte(b.String()), 0o644)
-}
-
-// shorten removes the middle of a long history.
-func shorten(lines []string) []string {
-	const keep = 8
-	if len(lines) <= 2*keep {
-		return lines
-	}
-	return slices.Concat(lines[:keep], []string{fmt.Sprintf("... %d more ...", len(lines)-2*keep)}, lines[len(lines)-keep:])
 }
