@@ -1,0 +1,99 @@
+package netpol
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/tortie-net/tortie/internal/kernel/nft"
+	"github.com/tortie-net/tortie/internal/policy"
+)
+
+// Comparison is how the kernel's table compares with a Ruleset.
+type Comparison struct {
+	// Table: there is the table, and it is awake.
+	Table bool
+	links [2]map[string]string
+	have  *state
+	want  *image
+}
+
+// Compare compares the table of the process's network namespace with a Ruleset, for people. It changes nothing.
+func Compare(ctx context.Context, linkPrefix string, rs *policy.Ruleset) (*Comparison, error) {
+	e := New(nil, linkPrefix)
+	defer e.Close()
+	content, err := e.look(ctx, &Stats{})
+	if err != nil {
+		return nil, err
+	}
+	if e.t == nil {
+		e.resize(sizeFor(most(counts(rs.Members))))
+	}
+	want, _ := e.image(rs, map[programKey]error{})
+	c := &Comparison{have: e.adopt(content, want), want: want, links: [2]map[string]string{{}, {}}}
+	c.Table = c.have.table
+	for link, endpoint := range rs.Endpoints {
+		for d, key := range endpoint.Programs {
+			c.links[d][link] = c.link(link, d, e.t.programs[programKey{policy.Direction(d), key}])
+		}
+	}
+	return c, nil
+}
+
+// Link says in which way the kernel does not enforce what the Ruleset says for a link of its Endpoints; "" if it does. Members are compared
+// by Members.
+func (c *Comparison) Link(link string, d policy.Direction) string { return c.links[d][link] }
+
+// Members reports whether an address is in the sets that the Ruleset says, and in no others.
+func (c *Comparison) Members(a netip.Addr) bool {
+	return slices.Equal(c.have.members[a], c.want.members[a])
+}
+
+func (c *Comparison) link(link string, d int, p *program) string {
+	have, there := c.have.links[d][link]
+	want := c.want.links[d][link]
+	switch {
+	case !c.Table:
+		return "there is no table inet " + TableName
+	case !c.base():
+		return "a base chain was changed"
+	case !there && len(c.have.closed) > 0:
+		return "closed: the link has no program yet"
+	case !there:
+		return "open: the link has no program yet"
+	case strings.HasPrefix(have.Comment, closedFor("")):
+		return "closed: the agent does not know the pod yet"
+	case have.Comment != want.Comment:
+		return fmt.Sprintf("the program is that of a pod before it, UID %s", have.Comment)
+	case have.Verdict != want.Verdict:
+		return "another program is in force: " + verdictText(have.Verdict)
+	case p != nil && !c.whole(p):
+		return "chains or sets of the program were changed"
+	}
+	return ""
+}
+
+func verdictText(v nft.Verdict) string {
+	switch v {
+	case nft.Accept:
+		return "it allows everything"
+	case nft.Drop:
+		return "it denies everything"
+	}
+	return "its policies differ"
+}
+
+// base reports that the base chains are as they must be.
+func (c *Comparison) base() bool {
+	return c.have.chains[egressChain] && c.have.chains[ingressChain] && c.have.chains[toHostChain] && !c.have.remake
+}
+
+// whole reports that the kernel has all of a program.
+func (c *Comparison) whole(p *program) bool {
+	missing := func(right map[string]bool) func(string) bool {
+		return func(name string) bool { return !right[name] }
+	}
+	return !slices.ContainsFunc(p.chains, missing(c.have.chains)) && !slices.ContainsFunc(p.sets, missing(c.have.sets))
+}
