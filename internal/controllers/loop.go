@@ -47,7 +47,9 @@ type Deps struct {
 	Watch *cluster.Inventory
 	// Policies are the NetworkPolicies, if they are not enforced; else nil.
 	Policies *cluster.Policies
-	Events   *events.Recorder
+	// PolicyFeed is nil if they are not.
+	PolicyFeed *cluster.PolicyFeed
+	Events     *events.Recorder
 	// Identity is the unique one in the Lease.
 	Identity string
 }
@@ -113,6 +115,9 @@ func (c *Controllers) Run(ctx context.Context) error {
 	if c.deps.Policies != nil {
 		g.Go(func() error { return c.deps.Policies.Run(ctx) })
 		g.Go(func() error { c.reportPolicies(ctx); return nil })
+	} else {
+		g.Go(func() error { return c.deps.PolicyFeed.Run(ctx) })
+		g.Go(func() error { c.reviewPolicies(ctx); return nil })
 	}
 	g.Go(func() error {
 		if err := c.deps.Watch.WaitForSync(ctx, c.deps.Log); err != nil {

@@ -130,6 +130,9 @@ func runControllers(ctx context.Context, env config.Env, stderr io.Writer) error
 	return err
 }
 
+// noNode is no name of a node: the controllers follow no node's pods.
+const noNode = "-"
+
 // open makes the clients. No request is made yet.
 func open(ctx context.Context, cfg config.Controllers, identity string, log *slog.Logger) (controllers.Deps, error) {
 	rest, err := cluster.Connect(cfg.Kubeconfig, "tortie-"+name)
@@ -151,9 +154,12 @@ func open(ctx context.Context, cfg config.Controllers, identity string, log *slo
 		return controllers.Deps{}, err
 	}
 	if cfg.NoPolicy {
-		if deps.Policies, err = cluster.NewPolicies(rest, log); err != nil {
-			return controllers.Deps{}, err
-		}
+		deps.Policies, err = cluster.NewPolicies(rest, log)
+	} else {
+		deps.PolicyFeed, err = cluster.NewPolicyFeed(rest, noNode, log)
+	}
+	if err != nil {
+		return controllers.Deps{}, err
 	}
 	deps.Events = events.New(deps.Store, events.Source{Component: "tortie-" + name, Host: cfg.Identity}, log)
 	return deps, nil

@@ -2,18 +2,26 @@ package controllers
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 // policy creates a NetworkPolicy that is to keep everything out, and returns its UID.
 func (w *world) policy(namespace, name string) (uid string) {
 	w.t.Helper()
-	p := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	return w.apply(namespace, name, networkingv1.NetworkPolicySpec{})
+}
+
+// apply creates a NetworkPolicy, and returns its UID.
+func (w *world) apply(namespace, name string, spec networkingv1.NetworkPolicySpec) (uid string) {
+	w.t.Helper()
+	p := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
 	p, err := w.core.NetworkingV1().NetworkPolicies(namespace).Create(w.t.Context(), p, metav1.CreateOptions{})
 	if err != nil {
 		w.t.Fatal(err)
@@ -83,5 +91,39 @@ func TestPoliciesAreToldOf(t *testing.T) {
 			err = fmt.Errorf("the metrics do not have %q", want)
 		}
 		return err
+	})
+}
+
+// What is invalid in a policy, that it selects no pod, and a port that no pod declares have an Event each. One that is well has none.
+func TestPoliciesAreReviewed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, audited(t))
+	w.node("n")
+	w.run("web", "n")
+	named := intstr.FromString("http")
+	rule := networkingv1.NetworkPolicyIngressRule{Ports: []networkingv1.NetworkPolicyPort{{Port: &named}}}
+	nobody := metav1.LabelSelector{MatchLabels: map[string]string{"app": "nobody"}}
+	want := map[string][]string{
+		w.policy("default", "well"): nil,
+		w.apply("default", "selects", networkingv1.NetworkPolicySpec{PodSelector: nobody}):                                 {"PolicySelectsNoPod"},
+		w.apply("default", "port", networkingv1.NetworkPolicySpec{Ingress: []networkingv1.NetworkPolicyIngressRule{rule}}): {"PolicyPortUnknown"},
+		w.policy("kube-system", "empty"): {"PolicySelectsNoPod"},
+	}
+	w.start("one", "", "TORTIE_POLICY=auto")
+	eventually(t, func() error {
+		list, err := w.core.CoreV1().Events("").List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.kind=NetworkPolicy"})
+		if err != nil {
+			return err
+		}
+		got := map[string][]string{}
+		for _, e := range list.Items {
+			got[string(e.InvolvedObject.UID)] = append(got[string(e.InvolvedObject.UID)], e.Reason)
+		}
+		for uid, reasons := range want {
+			if !slices.Equal(got[uid], reasons) {
+				return fmt.Errorf("policy %s has the Events %q, want %q", uid, got[uid], reasons)
+			}
+		}
+		return nil
 	})
 }

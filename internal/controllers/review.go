@@ -1,0 +1,120 @@
+package controllers
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/tortie-net/tortie/internal/policy"
+)
+
+// Reasons of Events about policies that are enforced.
+const (
+	reasonInvalid = "InvalidPolicy"
+	reasonNoPod   = "PolicySelectsNoPod"
+	reasonNoPort  = "PolicyPortUnknown"
+)
+
+// remark is what an operator should know of a policy.
+type remark struct{ reason, text string }
+
+// review returns remarks on a policy: what is invalid in it, that it selects no pod, and ports that no pod declares which they could be of.
+// The state must have the pods of interestOf.
+func review(p *policy.Policy, s *policy.State) []remark {
+	var all []remark
+	for _, problem := range p.Problems {
+		all = append(all, remark{reasonInvalid, problem})
+	}
+	subjects := selected(&p.Subject, s)
+	if len(subjects) == 0 {
+		return append(all, remark{reasonNoPod, "no pod with a network of its own is selected, so the policy has no effect now: compare its selectors with " +
+			"the labels of pods and namespaces"})
+	}
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(unknownPorts(p, subjects, s)))) {
+		all = append(all, remark{reasonNoPort, fmt.Sprintf("no pod declares the port %q that a rule names (spec.containers[].ports[].name), so the rule matches "+
+			"no packet: declare it there with the rule's protocol, or use its number", name)})
+	}
+	return all
+}
+
+// unknownPorts returns the names of ports that no pod declares. Those of ingress rules are of the policy's own pods.
+func unknownPorts(p *policy.Policy, subjects []*policy.Pod, s *policy.State) (names []string) {
+	for d, rules := range p.Rules {
+		for i := range rules {
+			for _, port := range rules[i].Ports {
+				if port.Name != "" && !slices.ContainsFunc(couldHave(policy.Direction(d), &rules[i], subjects, s), declares(port)) {
+					names = append(names, port.Name)
+				}
+			}
+		}
+	}
+	return names
+}
+
+// couldHave returns the pods that a named port of a rule could be of. Of networks these are any.
+func couldHave(d policy.Direction, rule *policy.Rule, subjects []*policy.Pod, s *policy.State) (pods []*policy.Pod) {
+	if d == policy.Ingress {
+		return subjects
+	}
+	everything := policy.Pods{}
+	if rule.AnyPeer {
+		return selected(&everything, s)
+	}
+	for i := range rule.Peers {
+		peer := &rule.Peers[i]
+		switch {
+		case peer.Pods != nil:
+			pods = append(pods, selected(peer.Pods, s)...)
+		case peer.Nodes == nil:
+			pods = append(pods, selected(&everything, s)...)
+		}
+	}
+	return pods
+}
+
+func declares(port policy.Port) func(*policy.Pod) bool {
+	return func(pod *policy.Pod) bool {
+		return slices.ContainsFunc(pod.Ports, func(n policy.NamedPort) bool {
+			return n.Name == port.Name && (port.Protocol == 0 || n.Protocol == port.Protocol)
+		})
+	}
+}
+
+// selected returns the pods of the state that are selected.
+func selected(by *policy.Pods, s *policy.State) (pods []*policy.Pod) {
+	for _, pod := range s.Pods {
+		if by.Namespace != "" && by.Namespace != pod.Namespace {
+			continue
+		}
+		if by.Namespaces.Matches(s.Namespaces[pod.Namespace]) && by.Labels.Matches(pod.Labels) {
+			pods = append(pods, pod)
+		}
+	}
+	return pods
+}
+
+// interestOf returns the pods that a review of policies takes.
+func interestOf(policies []policy.Policy) policy.Interest {
+	var i policy.Interest
+	for j := range policies {
+		p := &policies[j]
+		named := namedPorts(p)
+		i.Ports = i.Ports || named[policy.Ingress] || named[policy.Egress]
+		i.All = i.All || p.Subject.Namespace == "" || named[policy.Egress]
+		i.Namespaces = append(i.Namespaces, p.Subject.Namespace)
+	}
+	slices.Sort(i.Namespaces)
+	i.Namespaces = slices.Compact(i.Namespaces)
+	if i.All {
+		i.Namespaces = nil
+	}
+	return i
+}
+
+func namedPorts(p *policy.Policy) (named [2]bool) {
+	for d, rules := range p.Rules {
+		named[d] = slices.ContainsFunc(rules, func(r policy.Rule) bool {
+			return slices.ContainsFunc(r.Ports, func(port policy.Port) bool { return port.Name != "" })
+		})
+	}
+	return named
+}

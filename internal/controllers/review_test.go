@@ -1,0 +1,93 @@
+package controllers
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tortie-net/tortie/internal/api/selector"
+	"github.com/tortie-net/tortie/internal/policy"
+)
+
+func reviewed(t *testing.T, p policy.Policy) (reasons []string, text string) {
+	t.Helper()
+	pods := map[policy.PodKey]*policy.Pod{}
+	for _, pod := range []policy.Pod{
+		{PodKey: policy.PodKey{Namespace: "a", Name: "web"}, Labels: map[string]string{"app": "web"}, Ports: []policy.NamedPort{{Name: "http", Protocol: 6, Port: 80}}},
+		{PodKey: policy.PodKey{Namespace: "b", Name: "dns"}, Labels: map[string]string{"app": "dns"}, Ports: []policy.NamedPort{{Name: "dns", Protocol: 17, Port: 53}}},
+	} {
+		pods[pod.PodKey] = &pod
+	}
+	state := policy.State{Pods: pods, Namespaces: map[string]map[string]string{"a": {"team": "a"}, "b": {"team": "b"}}}
+	for _, r := range review(&p, &state) {
+		reasons, text = append(reasons, r.reason), text+r.text
+	}
+	return reasons, text
+}
+
+func sel(t *testing.T, text string) selector.Selector {
+	t.Helper()
+	s, err := selector.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestReview(t *testing.T) {
+	web := policy.Pods{Namespace: "a", Labels: sel(t, "app == 'web'")}
+	named := func(d policy.Direction, name string, protocol uint8, peers ...policy.Peer) (rules [2][]policy.Rule) {
+		rules[d] = []policy.Rule{{AnyPeer: len(peers) == 0, Peers: peers, Ports: []policy.Port{{Name: name, Protocol: protocol}}}}
+		return rules
+	}
+	teamB := policy.Peer{Pods: &policy.Pods{Namespaces: sel(t, "team == 'b'")}}
+	teamA := policy.Peer{Pods: &policy.Pods{Namespaces: sel(t, "team == 'a'")}}
+	for _, c := range []struct {
+		what   string
+		policy policy.Policy
+		want   []string
+		text   string
+	}{
+		{"well", policy.Policy{Subject: web, Rules: named(policy.Ingress, "http", 6)}, nil, ""},
+		{"problems", policy.Policy{Subject: web, Problems: []string{"x", "y"}}, []string{reasonInvalid, reasonInvalid}, "xy"},
+		{"another namespace", policy.Policy{Subject: policy.Pods{Namespace: "b", Labels: sel(t, "app == 'web'")}}, []string{reasonNoPod}, ""},
+		{"namespaces by labels", policy.Policy{Subject: policy.Pods{Namespaces: sel(t, "team == 'c'")}}, []string{reasonNoPod}, ""},
+		{"all pods", policy.Policy{}, nil, ""},
+		{"ingress port of a peer", policy.Policy{Subject: web, Rules: named(policy.Ingress, "dns", 17, teamB)}, []string{reasonNoPort}, `"dns"`},
+		{"another protocol", policy.Policy{Subject: web, Rules: named(policy.Ingress, "http", 17)}, []string{reasonNoPort}, ""},
+		{"any protocol", policy.Policy{Subject: web, Rules: named(policy.Ingress, "http", 0)}, nil, ""},
+		{"egress port of a peer", policy.Policy{Subject: web, Rules: named(policy.Egress, "dns", 17, teamB)}, nil, ""},
+		{"egress port of other pods", policy.Policy{Subject: web, Rules: named(policy.Egress, "dns", 17, teamA)}, []string{reasonNoPort}, ""},
+		{"egress port of networks", policy.Policy{Subject: web, Rules: named(policy.Egress, "dns", 17, policy.Peer{})}, nil, ""},
+		{"egress port of any peer", policy.Policy{Subject: web, Rules: named(policy.Egress, "dns", 17)}, nil, ""},
+	} {
+		if got, text := reviewed(t, c.policy); !slices.Equal(got, c.want) || !strings.Contains(text, c.text) {
+			t.Errorf("%s: %q %q, want %q", c.what, got, text, c.want)
+		}
+	}
+}
+
+// Pods are watched as far as the policies need them, which are few in a large cluster.
+func TestInterestOfAReview(t *testing.T) {
+	own := policy.Policy{Subject: policy.Pods{Namespace: "a"}}
+	other := policy.Policy{Subject: policy.Pods{Namespace: "b"}}
+	port := own
+	port.Rules[policy.Ingress] = []policy.Rule{{Ports: []policy.Port{{Name: "http"}}}}
+	egress := own
+	egress.Rules[policy.Egress] = port.Rules[policy.Ingress]
+	for _, c := range []struct {
+		of        []policy.Policy
+		all, port bool
+		in        []string
+	}{
+		{nil, false, false, nil},
+		{[]policy.Policy{own, other, own}, false, false, []string{"a", "b"}},
+		{[]policy.Policy{port, other}, false, true, []string{"a", "b"}},
+		{[]policy.Policy{egress}, true, true, nil},
+		{[]policy.Policy{{}, own}, true, false, nil},
+	} {
+		if i := interestOf(c.of); i.All != c.all || i.Ports != c.port || !slices.Equal(i.Namespaces, c.in) {
+			t.Errorf("%+v: %+v", c, i)
+		}
+	}
+}

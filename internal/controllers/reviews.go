@@ -1,0 +1,124 @@
+package controllers
+
+import (
+	"context"
+	"maps"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/policy"
+)
+
+const (
+	// reviewAge is how long a policy must have been as it is: pods are often created after their policies.
+	reviewAge = 45 * time.Second
+	// reviewPause bounds how often the feed is read.
+	reviewPause = time.Second
+)
+
+// reviews write Events about policies, once for each edition of one. Pods are watched only meanwhile. They belong to one goroutine.
+type reviews struct {
+	*Controllers
+	since map[string]time.Time // when an edition was first seen
+	done  map[string]bool
+	errs  repeated
+}
+
+// edition is a policy as it was written last.
+type edition struct {
+	id     string
+	about  api.ObjectReference
+	decode func() (policy.Policy, error)
+}
+
+// reviewPolicies reviews new and changed policies while this process leads, until ctx ends.
+func (c *Controllers) reviewPolicies(ctx context.Context) {
+	r := reviews{Controllers: c, since: map[string]time.Time{}, done: map[string]bool{}}
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-c.deps.PolicyFeed.Changed():
+		case <-time.After(policyRetry):
+		}
+		r.look(ctx, time.Now())
+		time.Sleep(reviewPause)
+	}
+}
+
+// look reviews what is due, or asks for the pods that this takes and leaves it to the next look.
+func (r *reviews) look(ctx context.Context, now time.Time) {
+	view := r.deps.PolicyFeed.Take()
+	if !view.Listed || !r.elector.Leading() {
+		return
+	}
+	due := r.due(editions(&view), now)
+	policies, err := make([]policy.Policy, len(due)), make([]error, len(due))
+	for i := range due {
+		policies[i], err[i] = due[i].decode()
+	}
+	interest := interestOf(policies)
+	r.deps.PolicyFeed.Want(interest)
+	if !view.Knows(interest) {
+		return
+	}
+	state := policy.State{Pods: view.Pods, Namespaces: view.Namespaces}
+	for i := range due {
+		remarks := []remark{}
+		if err[i] != nil {
+			remarks = append(remarks, remark{reasonInvalid, err[i].Error()})
+		} else {
+			remarks = review(&policies[i], &state)
+		}
+		r.report(ctx, &due[i], remarks)
+	}
+}
+
+// editions returns the policies as they are.
+func editions(view *cluster.PolicyView) (all []edition) {
+	for _, p := range view.NetworkPolicies {
+		all = append(all, edition{p.UID + "/" + p.ResourceVersion, reference(p, &p.Meta), func() (policy.Policy, error) { return policy.FromNetworkPolicy(p), nil }})
+	}
+	for _, p := range view.ClusterNetworkPolicies {
+		all = append(all, edition{p.UID + "/" + p.ResourceVersion, reference(p, &p.Meta), func() (policy.Policy, error) { return policy.FromClusterNetworkPolicy(p) }})
+	}
+	return all
+}
+
+func reference(of api.Resource, m *api.Meta) api.ObjectReference {
+	kind := of.ResourceType()
+	return api.ObjectReference{APIVersion: kind.APIVersion(), Kind: kind.Kind, Namespace: m.Namespace, Name: m.Name, UID: m.UID}
+}
+
+// due returns the editions that are old enough and not reviewed yet, and forgets those that are gone.
+func (r *reviews) due(all []edition, now time.Time) (due []edition) {
+	there := make(map[string]bool, len(all))
+	for _, v := range all {
+		there[v.id] = true
+		if _, known := r.since[v.id]; !known {
+			r.since[v.id] = now
+		}
+		if !r.done[v.id] && now.Sub(r.since[v.id]) >= reviewAge {
+			due = append(due, v)
+		}
+	}
+	maps.DeleteFunc(r.since, func(id string, _ time.Time) bool { return !there[id] })
+	maps.DeleteFunc(r.done, func(id string, _ bool) bool { return !there[id] })
+	return due
+}
+
+// report writes what there is to say about an edition. It is done when all of it is written.
+func (r *reviews) report(ctx context.Context, v *edition, remarks []remark) {
+	var failed error
+	for _, m := range remarks {
+		if ctx.Err() != nil || !r.elector.Leading() {
+			return
+		}
+		if err := r.deps.Events.WarnOnce(ctx, v.about, m.reason, m.text); err != nil {
+			failed = err
+		}
+		time.Sleep(policyEvery)
+	}
+	r.done[v.id] = failed == nil
+	r.errs.warn(r.deps.Log, "cannot write an Event about a policy; retrying", failed)
+}
