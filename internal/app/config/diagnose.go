@@ -15,3 +15,13 @@ func LoadDiagnose(env Env) (Diagnose, error) {
 	d := Diagnose{HealthAddr: p.healthAddr(raw), RouteProtocol: p.routeProtocol("TORTIE_ROUTE_PROTOCOL", raw.RouteProtocol)}
 	return d, p.err()
 }
+
+// PolicyView is what the command `node policy` takes from the agent's environment.
+type PolicyView struct{ Nodename, Kubeconfig string }
+
+// LoadPolicyView reads the node's name, which may be missing, and how to reach the API server.
+func LoadPolicyView(env Env) PolicyView {
+	var raw RawNode
+	load(env, &raw)
+	return PolicyView{Nodename: raw.Nodename, Kubeconfig: raw.Kubeconfig}
+}

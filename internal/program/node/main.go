@@ -1,6 +1,6 @@
 // Package node is the program of that name: the agent of a node. It announces the node's blocks by BGP, learns the others', and
 // programs tunnel, routes and NAT. With the argument status, peers or routes it asks the agent that runs and prints the answer;
-// with diagnose it looks for what is wrong, and with cleanup it hands a node over to Calico.
+// with policy it explains who may talk to whom, with diagnose it looks for what is wrong, and with cleanup it hands a node over to Calico.
 package node
 
 import (
@@ -19,6 +19,7 @@ import (
 	"github.com/tortie-net/tortie/internal/agent"
 	"github.com/tortie-net/tortie/internal/agent/diagnose"
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
+	"github.com/tortie-net/tortie/internal/agent/policyview"
 	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/app/memlimit"
 	"github.com/tortie-net/tortie/internal/app/version"
@@ -68,9 +69,11 @@ func run(ctx context.Context, args []string, env config.Env, out nodestatus.Outp
 			command = cleanup
 		}
 		return command(ctx, flags.Args()[1:], settings, out)
+	case flags.Arg(0) == policyview.Command:
+		return policyview.Main(ctx, flags.Args()[1:], config.LoadPolicyView(env), out)
 	case !slices.Contains(nodestatus.Commands(), flags.Arg(0)):
 		return fmt.Errorf("unknown command %q: there are %s; without a command node is the agent, whose settings come from the environment",
-			flags.Arg(0), strings.Join(append(nodestatus.Commands(), diagnose.Command, cleanupCommand), ", "))
+			flags.Arg(0), strings.Join(append(nodestatus.Commands(), policyview.Command, diagnose.Command, cleanupCommand), ", "))
 	}
 	address, err := config.LoadHealthAddr(env)
 	if err != nil {
@@ -85,7 +88,7 @@ func usage(flags *flag.FlagSet) {
 	for _, name := range nodestatus.Commands() {
 		fmt.Fprintf(w, "  %-8s %s\n", name, nodestatus.Help(name))
 	}
-	fmt.Fprintf(w, "  %-8s %s\n  %-8s %s\n", diagnose.Command, diagnose.Help, cleanupCommand, cleanupHelp)
+	fmt.Fprintf(w, "  %-8s %s\n  %-8s %s\n  %-8s %s\n", policyview.Command, policyview.Help, diagnose.Command, diagnose.Help, cleanupCommand, cleanupHelp)
 	fmt.Fprintln(w)
 	flags.PrintDefaults()
 }

@@ -1,0 +1,219 @@
+package policyview
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/tortie-net/tortie/internal/agent/nodestatus"
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/kernel/netpol"
+	"github.com/tortie-net/tortie/internal/kernel/podnet"
+	"github.com/tortie-net/tortie/internal/policy"
+)
+
+// Command is its name, Help what it does in a few words.
+const (
+	Command = "policy"
+	Help    = "the policies of this node's pods; policy explain: who decides on a connection; policy diff: what a change would do"
+)
+
+const usage = `usage: node policy [flags] [NAMESPACE/POD...]
+       node policy explain [flags] FROM TO:PORT[/PROTOCOL]
+       node policy diff [flags] -f FILE
+
+Without explain or diff: the pods of this node, the policies that select them, and whether the kernel has these in force.
+
+explain says whether a connection is allowed, and which policy and rule decide. FROM and TO are NAMESPACE/POD, a pod of namespace default,
+or an address; PORT is a number, or the name of a port of the pod TO; PROTOCOL is TCP, UDP or SCTP. TO/ICMP and TO/ICMPv6 have no port. A
+Service is judged by the pods behind it: name one of these.
+
+diff says which connections between existing pods would be allowed or denied if the policies of the file were created or changed.
+
+`
+
+// answer is what a command writes.
+type answer interface{ WriteText(w io.Writer) error }
+
+// command is one run.
+type command struct {
+	settings config.PolicyView
+	file     string
+	args     []string
+}
+
+// Main is the command, with what follows its name.
+func Main(ctx context.Context, args []string, settings config.PolicyView, out nodestatus.Output) error {
+	run := (*command).list
+	name := "node " + Command
+	if len(args) > 0 && (args[0] == "explain" || args[0] == "diff") {
+		run = map[string]func(*command, context.Context) (answer, error){"explain": (*command).explain, "diff": (*command).diff}[args[0]]
+		name += " " + args[0]
+		args = args[1:]
+	}
+	c := command{settings: settings}
+	format, err := c.parse(name, args, out.Err)
+	if err != nil {
+		return err
+	}
+	a, err := run(&c, ctx)
+	if err != nil {
+		return err
+	}
+	if format == "json" {
+		encoder := json.NewEncoder(out.Out)
+		encoder.SetIndent("", "  ")
+		err = encoder.Encode(a)
+	} else {
+		err = a.WriteText(out.Out)
+	}
+	if err != nil {
+		return fmt.Errorf("write the answer: %w", err)
+	}
+	return nil
+}
+
+// parse reads flags before, between and behind arguments.
+func (c *command) parse(name string, args []string, w io.Writer) (format string, err error) {
+	flags := flag.NewFlagSet(name, flag.ContinueOnError)
+	flags.SetOutput(w)
+	flags.Usage = func() { fmt.Fprint(w, usage); flags.PrintDefaults() }
+	flags.StringVar(&format, "o", "text", "`format`: text or json")
+	flags.StringVar(&c.settings.Nodename, "node", c.settings.Nodename, "`name` of this node; from NODENAME")
+	flags.StringVar(&c.settings.Kubeconfig, "kubeconfig", c.settings.Kubeconfig, "kubeconfig `file`; empty means the pod's own service account; from KUBECONFIG")
+	if strings.HasSuffix(name, "diff") {
+		flags.StringVar(&c.file, "f", "", "`file` with NetworkPolicies and ClusterNetworkPolicies; - is standard input")
+	}
+	for {
+		if err := flags.Parse(args); err != nil {
+			return "", err
+		}
+		if args = flags.Args(); len(args) == 0 {
+			break
+		}
+		c.args, args = append(c.args, args[0]), args[1:]
+	}
+	switch {
+	case format != "text" && format != "json":
+		return "", fmt.Errorf("-o %q: must be text or json", format)
+	case c.settings.Nodename == "":
+		return "", fmt.Errorf("the node has no name: set NODENAME, or -node, to its name in Kubernetes")
+	}
+	return format, nil
+}
+
+// known reads the API server.
+func (c *command) known(ctx context.Context, want func(*policy.State) policy.Interest) (*known, error) {
+	cfg, err := cluster.Connect(c.settings.Kubeconfig, "tortie-node-policy")
+	if err != nil {
+		return nil, err
+	}
+	return read(ctx, cfg, c.settings.Nodename, want)
+}
+
+// list is the command without a word.
+func (c *command) list(ctx context.Context) (answer, error) {
+	var keys []policy.PodKey
+	for _, arg := range c.args {
+		e, err := parseEnd(arg)
+		if err != nil || e.addr.IsValid() {
+			return nil, fmt.Errorf("%q: must be NAMESPACE/POD, explain or diff", arg)
+		}
+		keys = append(keys, e.pod)
+	}
+	k, err := c.known(ctx, ofThisNode)
+	if err != nil {
+		return nil, err
+	}
+	compiled := policy.Compile(k.State)
+	kernel, err := netpol.Compare(ctx, podnet.DefaultVethPrefix, &compiled.Ruleset)
+	if err != nil {
+		return nil, fmt.Errorf("%w: this takes CAP_NET_ADMIN in the host's network", err)
+	}
+	l := list(c.settings.Nodename, k, compiled, kernel)
+	if !kernel.Table {
+		l.Kernel = noTable
+	}
+	if len(keys) > 0 {
+		err = l.only(keys)
+	}
+	return l, err
+}
+
+const noTable = "there is no table inet " + netpol.TableName + ". The agent's log and node status say why: TORTIE_POLICY is off, another policy engine enforces, or the agent has not begun"
+
+// diff is the command of that name.
+func (c *command) diff(ctx context.Context) (answer, error) {
+	if c.file == "" || len(c.args) > 0 {
+		return nil, fmt.Errorf("policy diff takes -f FILE, and no arguments but flags")
+	}
+	data, err := readFile(c.file)
+	if err != nil {
+		return nil, fmt.Errorf("-f: %w", err)
+	}
+	change, err := parsePolicies(c.file, data)
+	if err != nil {
+		return nil, err
+	}
+	k, err := c.known(ctx, everything)
+	if err != nil {
+		return nil, err
+	}
+	ports, err := c.declared(ctx)
+	if err != nil {
+		return nil, err
+	}
+	d := diff(k.State, change, ports)
+	return d, nil
+}
+
+func readFile(name string) ([]byte, error) {
+	if name == "-" {
+		return io.ReadAll(os.Stdin)
+	}
+	return os.ReadFile(name)
+}
+
+// declared reads the ports that pods declare, with a name or without.
+func (c *command) declared(ctx context.Context) (map[policy.PodKey][]port, error) {
+	cfg, err := cluster.Connect(c.settings.Kubeconfig, "tortie-node-policy")
+	if err != nil {
+		return nil, err
+	}
+	store, err := cluster.OpenStore(cfg)
+	if err != nil {
+		return nil, err
+	}
+	defer store.Close()
+	var pods api.List[api.Pod, *api.Pod]
+	if err := store.List(ctx, &pods, datastore.ListOptions{}); err != nil {
+		return nil, fmt.Errorf("list pods: %w", err)
+	}
+	all := make(map[policy.PodKey][]port, len(pods.Items))
+	for i := range pods.Items {
+		all[policy.PodKey{Namespace: pods.Items[i].Namespace, Name: pods.Items[i].Name}] = containerPorts(pods.Items[i].Spec.Containers)
+	}
+	return all, nil
+}
+
+// containerPorts returns the ports of containers, each once, in order.
+func containerPorts(containers []api.Container) (ports []port) {
+	for _, c := range containers {
+		for _, p := range c.Ports {
+			if protocol, ok := protocols[cmp.Or(p.Protocol, "TCP")]; ok {
+				ports = append(ports, port{protocol, p.ContainerPort})
+			}
+		}
+	}
+	slices.SortFunc(ports, comparePorts)
+	return slices.Compact(ports)
+}

@@ -1,0 +1,397 @@
+package policyview
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/policy"
+)
+
+// Difference is what changed policies would change for the connections between existing pods.
+type Difference struct {
+	// Policies are those of the file, with "new" or "changed".
+	Policies []string `json:"policies"`
+	Problems []string `json:"problems,omitempty"`
+	// Pods have an address and a network of their own. Judged is the number of connections between them that were compared: those of pods
+	// that one of the policies selects, before or after.
+	Pods   int    `json:"pods"`
+	Judged int    `json:"judged"`
+	Flows  []Flow `json:"flows"`
+}
+
+// What a verdict becomes.
+const (
+	changeAllowed = "allowed"
+	changeDenied  = "denied"
+)
+
+// Flow are connections from pods to pods whose verdict changes.
+type Flow struct {
+	// Change is "allowed" or "denied": what it will be.
+	Change   string   `json:"change"`
+	From     []string `json:"from"`
+	To       []string `json:"to"`
+	Protocol string   `json:"protocol"`
+	Port     uint16   `json:"port"`
+	// By is the policy that denies it, before or after, and in which direction.
+	By string `json:"by"`
+}
+
+// change is a file of policies over the known ones.
+type change struct {
+	policies []policy.Policy
+	problems []string
+}
+
+// parsePolicies reads a file of NetworkPolicies and ClusterNetworkPolicies, as YAML documents, JSON, or Lists.
+func parsePolicies(name string, data []byte) (*change, error) {
+	var c change
+	for i, document := range documents(string(data)) {
+		if err := c.parse([]byte(document)); err != nil {
+			return nil, fmt.Errorf("%s, document %d: %w", name, i+1, err)
+		}
+	}
+	if len(c.policies) == 0 {
+		return nil, fmt.Errorf("%s has no NetworkPolicy and no ClusterNetworkPolicy", name)
+	}
+	return &c, nil
+}
+
+// documents splits YAML at lines of three dashes, without empty documents.
+func documents(text string) (all []string) {
+	var current strings.Builder
+	for line := range strings.Lines(text + "\n---\n") {
+		if strings.TrimRight(line, " \t\r\n") != "---" {
+			current.WriteString(line)
+			continue
+		}
+		if strings.TrimSpace(current.String()) != "" {
+			all = append(all, current.String())
+		}
+		current.Reset()
+	}
+	return all
+}
+
+// manifest is what tells objects apart.
+type manifest struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Items      []any  `json:"items"`
+}
+
+func (c *change) parse(data []byte) error {
+	var m manifest
+	if err := yaml.Unmarshal(data, &m); err != nil {
+		return err
+	}
+	for _, item := range m.Items {
+		inner, err := yaml.Marshal(item)
+		if err == nil {
+			err = c.parse(inner)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if m.Items != nil {
+		return nil
+	}
+	np, cnp := &api.NetworkPolicy{}, &api.ClusterNetworkPolicy{}
+	switch m.APIVersion + " " + m.Kind {
+	case " ": // comments alone
+		return nil
+	case np.ResourceType().APIVersion() + " " + np.ResourceType().Kind:
+		if err := yaml.Unmarshal(data, np); err != nil {
+			return err
+		}
+		np.Namespace = cmp.Or(np.Namespace, "default")
+		return c.add(policy.FromNetworkPolicy(np), nil)
+	case cnp.ResourceType().APIVersion() + " " + cnp.ResourceType().Kind:
+		if err := yaml.Unmarshal(data, cnp); err != nil {
+			return err
+		}
+		return c.add(policy.FromClusterNetworkPolicy(cnp))
+	}
+	return fmt.Errorf("apiVersion %q, kind %q: must be %s NetworkPolicy or %s ClusterNetworkPolicy", m.APIVersion, m.Kind,
+		np.ResourceType().APIVersion(), cnp.ResourceType().APIVersion())
+}
+
+func (c *change) add(p policy.Policy, err error) error {
+	if err != nil {
+		return err
+	}
+	if p.Name == "" {
+		return fmt.Errorf("metadata.name is empty: name the %s", p.Kind)
+	}
+	for _, problem := range p.Problems {
+		c.problems = append(c.problems, fmt.Sprintf("%s: %s", p.ID, problem))
+	}
+	c.policies = append(c.policies, p)
+	return nil
+}
+
+// over returns the state with the policies added or in the place of those of the same name, and says which they are.
+func (c *change) over(s policy.State) (after policy.State, said []string) {
+	after = s
+	after.Policies = slices.Clone(s.Policies)
+	for _, p := range c.policies {
+		at := slices.IndexFunc(after.Policies, func(o policy.Policy) bool { return o.ID == p.ID })
+		if at < 0 {
+			after.Policies = append(after.Policies, p)
+			said = append(said, p.ID.String()+": new")
+			continue
+		}
+		after.Policies[at] = p
+		said = append(said, p.ID.String()+": changed")
+	}
+	return after, said
+}
+
+// port is one that is compared.
+type port struct {
+	protocol uint8
+	number   uint16
+}
+
+// comparison compares the verdicts of two states on the connections between pods.
+type comparison struct {
+	before, after *policy.Compiled
+	pods          []*policy.Pod
+	affected      [2]map[policy.PodKey]bool // by direction
+	ports         func(*policy.Pod) []port
+	group         func(*policy.Pod) string
+	judged        int
+	flows         map[flowKey]*Flow
+}
+
+// flowKey groups flows of pods that no policy tells apart.
+type flowKey struct {
+	from, to, change, by string
+	port
+}
+
+// diff compares the states. declared are the ports that pods' containers declare.
+func diff(before policy.State, c *change, declared map[policy.PodKey][]port) *Difference {
+	after, said := c.over(before)
+	x := comparison{flows: map[flowKey]*Flow{}, group: grouping(before, after)}
+	x.ports = func(p *policy.Pod) []port {
+		if ports := declared[p.PodKey]; len(ports) > 0 {
+			return ports
+		}
+		return named(c.policies)
+	}
+	x.pods = addressed(before)
+	x.find(before, after, c)
+	for _, from := range x.pods {
+		for _, to := range x.pods {
+			if from != to && (x.affected[policy.Egress][from.PodKey] || x.affected[policy.Ingress][to.PodKey]) {
+				x.compare(from, to)
+			}
+		}
+	}
+	return &Difference{Policies: said, Problems: c.problems, Pods: len(x.pods), Judged: x.judged, Flows: x.sorted()}
+}
+
+// find compiles both states for all pods, as if they were on this node, and finds whom the change is about.
+func (x *comparison) find(before, after policy.State, c *change) {
+	local := map[string]policy.PodKey{}
+	for _, p := range x.pods {
+		local[linkOf(p.PodKey)] = p.PodKey
+	}
+	before.Local, after.Local = local, local
+	x.before, x.after = policy.Compile(before), policy.Compile(after)
+	for d := range x.affected {
+		x.affected[d] = map[policy.PodKey]bool{}
+		for _, p := range x.pods {
+			changed := func(s *policy.State) bool {
+				return slices.ContainsFunc(s.Policies, func(o policy.Policy) bool {
+					same := func(n policy.Policy) bool { return n.ID == o.ID }
+					return o.Applies[d] && slices.ContainsFunc(c.policies, same) && s.Selects(&o.Subject, p)
+				})
+			}
+			x.affected[d][p.PodKey] = changed(&before) || changed(&after)
+		}
+	}
+}
+
+// compare judges all connections from a pod to another.
+func (x *comparison) compare(from, to *policy.Pod) {
+	source, target, ok := addresses(from, to)
+	if !ok {
+		return
+	}
+	for _, port := range x.ports(to) {
+		x.judged++
+		was, wasBy := judge(x.before, from, to, source, target, port)
+		is, isBy := judge(x.after, from, to, source, target, port)
+		if was == is {
+			continue
+		}
+		key := flowKey{x.group(from), x.group(to), changeDenied, isBy, port}
+		if is {
+			key.change, key.by = changeAllowed, wasBy
+		}
+		f := x.flows[key]
+		if f == nil {
+			f = &Flow{Change: key.change, Protocol: protocolName(port.protocol), Port: port.number, By: key.by}
+			x.flows[key] = f
+		}
+		f.From, f.To = append(f.From, from.String()), append(f.To, to.String())
+	}
+}
+
+// judge returns whether a connection is allowed, and by which policy in which direction it is denied.
+func judge(c *policy.Compiled, from, to *policy.Pod, source, target netip.Addr, port port) (allowed bool, by string) {
+	if v := c.Decide(linkOf(from.PodKey), policy.Egress, target, port.protocol, port.number); !v.Allow {
+		return false, "egress " + v.By.String()
+	}
+	if v := c.Decide(linkOf(to.PodKey), policy.Ingress, source, port.protocol, port.number); !v.Allow {
+		return false, "ingress " + v.By.String()
+	}
+	return true, ""
+}
+
+// addresses returns a pair of the same family.
+func addresses(from, to *policy.Pod) (source, target netip.Addr, ok bool) {
+	for _, a := range from.Addresses {
+		for _, b := range to.Addresses {
+			if a.Is4() == b.Is4() {
+				return a, b, true
+			}
+		}
+	}
+	return source, target, false
+}
+
+// addressed returns the pods with an address, in order.
+func addressed(s policy.State) (pods []*policy.Pod) {
+	for _, p := range s.Pods {
+		if len(p.Addresses) > 0 {
+			pods = append(pods, p)
+		}
+	}
+	slices.SortFunc(pods, func(a, b *policy.Pod) int { return strings.Compare(a.String(), b.String()) })
+	return pods
+}
+
+// named returns the first ports of the ranges in policies' rules: for pods that declare none.
+func named(policies []policy.Policy) (ports []port) {
+	for _, p := range policies {
+		for _, rules := range p.Rules {
+			for _, r := range rules {
+				for _, o := range r.Ports {
+					if o.Name == "" {
+						ports = append(ports, port{o.Protocol, max(o.First, 1)})
+					}
+				}
+			}
+		}
+	}
+	if len(ports) == 0 {
+		ports = []port{{tcp, 1}}
+	}
+	slices.SortFunc(ports, comparePorts)
+	return slices.Compact(ports)
+}
+
+func comparePorts(a, b port) int {
+	return cmp.Or(cmp.Compare(a.protocol, b.protocol), cmp.Compare(a.number, b.number))
+}
+
+// grouping returns what tells pods apart: their namespaces, and labels that a policy reads. Networks tell addresses apart, which only makes
+// more flows.
+func grouping(states ...policy.State) func(*policy.Pod) string {
+	read := map[string]bool{}
+	note := func(pods *policy.Pods) {
+		for _, key := range pods.Labels.Keys() {
+			read[key] = true
+		}
+	}
+	for _, s := range states {
+		for i := range s.Policies {
+			p := &s.Policies[i]
+			note(&p.Subject)
+			for _, rules := range p.Rules {
+				for _, r := range rules {
+					for _, peer := range r.Peers {
+						if peer.Pods != nil {
+							note(peer.Pods)
+						}
+					}
+				}
+			}
+		}
+	}
+	return func(p *policy.Pod) string {
+		text := p.Namespace
+		for _, key := range slices.Sorted(maps.Keys(p.Labels)) {
+			if read[key] {
+				text += "\x00" + key + "=" + p.Labels[key]
+			}
+		}
+		return text
+	}
+}
+
+// sorted returns the flows in order, with each pod once.
+func (x *comparison) sorted() []Flow {
+	all := make([]Flow, 0, len(x.flows))
+	for _, f := range x.flows {
+		for _, pods := range []*[]string{&f.From, &f.To} {
+			slices.Sort(*pods)
+			*pods = slices.Compact(*pods)
+		}
+		all = append(all, *f)
+	}
+	slices.SortFunc(all, func(a, b Flow) int {
+		return cmp.Or(slices.Compare(a.From, b.From), slices.Compare(a.To, b.To), strings.Compare(a.Protocol, b.Protocol),
+			cmp.Compare(a.Port, b.Port), strings.Compare(a.By, b.By))
+	})
+	return all
+}
+
+// WriteText writes the difference for people.
+func (d *Difference) WriteText(w io.Writer) error {
+	var b strings.Builder
+	for _, text := range d.Policies {
+		fmt.Fprintln(&b, text)
+	}
+	denied := 0
+	for _, f := range d.Flows {
+		if f.Change == changeDenied {
+			denied++
+		}
+	}
+	fmt.Fprintf(&b, "judged: %s between %s, on the ports that these declare; not judged: other addresses\n",
+		count(d.Judged, "connection", "connections"), count(d.Pods, "pod", "pods"))
+	fmt.Fprintf(&b, "changed: %s will be denied, %s allowed\n", count(denied, "line", "lines"), count(len(d.Flows)-denied, "line", "lines"))
+	if len(d.Flows) > 0 {
+		rows := [][]string{{"WILL BE", "FROM", "TO", "DENIED BY"}}
+		for _, f := range d.Flows {
+			rows = append(rows, []string{f.Change, several(f.From), fmt.Sprintf("%s:%d/%s", several(f.To), f.Port, f.Protocol), f.By})
+		}
+		b.WriteString("\n" + tabulate(rows))
+	}
+	if len(d.Problems) > 0 {
+		b.WriteString("\nInvalid policies:\n  " + strings.Join(d.Problems, "\n  ") + "\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// several names the first pod, and how many more there are.
+func several(pods []string) string {
+	if len(pods) == 1 {
+		return pods[0]
+	}
+	return fmt.Sprintf("%s (+%d)", pods[0], len(pods)-1)
+}

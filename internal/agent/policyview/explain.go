@@ -1,0 +1,312 @@
+package policyview
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/tortie-net/tortie/internal/kernel/netpol"
+	"github.com/tortie-net/tortie/internal/kernel/podnet"
+	"github.com/tortie-net/tortie/internal/policy"
+)
+
+// Explained is what `node policy explain` says.
+type Explained struct {
+	From     Party  `json:"from"`
+	To       Party  `json:"to"`
+	Protocol string `json:"protocol"`
+	Port     uint16 `json:"port,omitempty"`
+	Allowed  bool   `json:"allowed"`
+	// Egress is missing if the source is no pod, Ingress if the destination is none.
+	Egress  *Judgement `json:"egress,omitempty"`
+	Ingress *Judgement `json:"ingress,omitempty"`
+	Notes   []string   `json:"notes,omitempty"`
+}
+
+// Party is an end of a connection.
+type Party struct {
+	Pod     string `json:"pod,omitempty"`
+	Address string `json:"address,omitempty"`
+}
+
+// Judgement is the verdict on a pod's side of the connection.
+type Judgement struct {
+	Pod       string `json:"pod"`
+	Direction string `json:"direction"`
+	Allowed   bool   `json:"allowed"`
+	// Tier and Policy decided; without them no policy did. Rule is the field of the rule, such as spec.ingress[0]; without one the policy
+	// isolates the pod, and no rule of the tier matched.
+	Tier   string `json:"tier,omitempty"`
+	Policy string `json:"policy,omitempty"`
+	Rule   string `json:"rule,omitempty"`
+	Name   string `json:"ruleName,omitempty"`
+	// Why says it in words.
+	Why string `json:"why"`
+	// Selecting are the policies that select the pod in this direction, in the order in which they are asked.
+	Selecting []string `json:"policies"`
+	// Kernel is "agrees", or says what differs.
+	Kernel string `json:"kernel"`
+}
+
+// kernelAgrees is Judgement.Kernel if nothing differs.
+const kernelAgrees = "agrees"
+
+// tables is what the kernel has, as netpol.Comparison says it.
+type tables interface {
+	standing
+	Members(netip.Addr) bool
+}
+
+// explain is the command of that name.
+func (c *command) explain(ctx context.Context) (answer, error) {
+	asked, err := parseConnection(c.args)
+	if err != nil {
+		return nil, err
+	}
+	k, err := c.known(ctx, asked.interest)
+	if err != nil {
+		return nil, err
+	}
+	compiled := policy.Compile(k.State)
+	kernel, err := netpol.Compare(ctx, podnet.DefaultVethPrefix, &compiled.Ruleset)
+	if err != nil {
+		return nil, fmt.Errorf("%w: this takes CAP_NET_ADMIN in the host's network", err)
+	}
+	own, err := hostAddresses()
+	if err != nil {
+		return nil, err
+	}
+	return explain(k, asked, compiled, kernel, own)
+}
+
+// interest is that of the agent, with the pods that are asked about.
+func (c *connection) interest(s *policy.State) policy.Interest {
+	i := s.Interest()
+	i.Ports = true
+	for _, e := range []end{c.from, c.to} {
+		if e.addr.IsValid() {
+			i.All = true // it may be a pod's
+		} else {
+			i.Namespaces = append(i.Namespaces, e.pod.Namespace)
+		}
+	}
+	slices.Sort(i.Namespaces)
+	i.Namespaces = slices.Compact(i.Namespaces)
+	return i
+}
+
+// hostAddresses are this node's.
+func hostAddresses() (map[netip.Addr]bool, error) {
+	found, err := net.InterfaceAddrs()
+	own := map[netip.Addr]bool{}
+	for _, a := range found {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			own[p.Addr().Unmap()] = true
+		}
+	}
+	return own, err
+}
+
+// explain judges a connection, and compares what this node's kernel has. own are this node's addresses.
+func explain(k *known, asked connection, compiled *policy.Compiled, kernel tables, own map[netip.Addr]bool) (*Explained, error) {
+	from, err := k.party(asked.from)
+	if err != nil {
+		return nil, fmt.Errorf("FROM %w", err)
+	}
+	to, err := k.party(asked.to)
+	if err != nil {
+		return nil, fmt.Errorf("TO %w", err)
+	}
+	if err := asked.resolve(k.Pods[to.Pod]); err != nil {
+		return nil, err
+	}
+	e := policy.Explain(k.State, from, to, asked.protocol, asked.port)
+	x := &Explained{Protocol: protocolName(asked.protocol), Port: asked.port, Allowed: e.Allow}
+	source, target := k.addresses(from, to)
+	x.From, x.To = name(k, from, e.Egress, source), name(k, to, e.Ingress, target)
+	side := func(j *policy.Judgement, peer netip.Addr) *Judgement {
+		if j == nil {
+			return nil
+		}
+		out := judgementOf(j)
+		out.Kernel = k.compare(j, peer, asked, compiled, kernel)
+		return out
+	}
+	x.Egress, x.Ingress = side(e.Egress, target), side(e.Ingress, source)
+	if x.Egress == nil && own[source] && x.Ingress != nil && k.Local[linkOf(e.Ingress.Pod)] == e.Ingress.Pod {
+		x.exempt(source)
+	}
+	if x.Ingress == nil && !own[target] {
+		x.Notes = append(x.Notes, fmt.Sprintf("%s is no pod's. Packets to a Service are judged with the address and port of the pod behind it: if it is a Service's, "+
+			"name one of its pods", target))
+	}
+	return x, nil
+}
+
+// party returns an end, if it can be judged.
+func (k *known) party(e end) (policy.Party, error) {
+	if e.addr.IsValid() {
+		return policy.Party{Address: e.addr}, nil
+	}
+	pod := k.Pods[e.pod]
+	switch {
+	case pod == nil:
+		return policy.Party{}, fmt.Errorf("%s: there is no such pod with a network of its own that runs and has an address; a pod with hostNetwork is judged by "+
+			"its node's address (kubectl -n %s get pod %s -o wide)", e.pod, e.pod.Namespace, e.pod.Name)
+	case len(pod.Addresses) == 0:
+		return policy.Party{}, fmt.Errorf("%s has no address yet: ask again when it runs", e.pod)
+	}
+	return policy.Party{Pod: e.pod}, nil
+}
+
+// resolve replaces a port's name by its number at the pod.
+func (c *connection) resolve(pod *policy.Pod) error {
+	if c.name == "" {
+		return nil
+	}
+	var declared []string
+	for _, p := range pod.Ports {
+		if p.Name == c.name && p.Protocol == c.protocol {
+			c.port = p.Port
+			return nil
+		}
+		declared = append(declared, fmt.Sprintf("%s/%s", p.Name, protocolName(p.Protocol)))
+	}
+	return fmt.Errorf("port %q: %s declares no port of that name for %s, but %s: name one, or a number", c.name, pod, protocolName(c.protocol),
+		cmp.Or(strings.Join(declared, ", "), "none"))
+}
+
+// addresses are those of the connection's ends, of one family.
+func (k *known) addresses(from, to policy.Party) (source, target netip.Addr) {
+	ofParty := func(p policy.Party) []netip.Addr {
+		if pod := k.Pods[p.Pod]; pod != nil && !p.Address.IsValid() {
+			return pod.Addresses
+		}
+		return []netip.Addr{p.Address}
+	}
+	for _, a := range ofParty(from) {
+		for _, b := range ofParty(to) {
+			if a.Is4() == b.Is4() {
+				return a, b
+			}
+		}
+	}
+	return source, target
+}
+
+// name names an end: an address that a pod has is the pod's.
+func name(k *known, p policy.Party, j *policy.Judgement, a netip.Addr) Party {
+	named := Party{}
+	if j != nil {
+		named.Pod = j.Pod.String()
+	}
+	if a.IsValid() {
+		named.Address = a.String()
+	}
+	return named
+}
+
+func judgementOf(j *policy.Judgement) *Judgement {
+	out := &Judgement{Pod: j.Pod.String(), Direction: j.Direction.String(), Allowed: j.Verdict.Allow, Tier: j.Tier, Selecting: []string{}}
+	for _, id := range j.Selecting {
+		out.Selecting = append(out.Selecting, id.String())
+	}
+	if j.Tier != "" {
+		out.Policy = j.Policy.String()
+		if j.Rule >= 0 {
+			out.Rule, out.Name = fmt.Sprintf("spec.%s[%d]", j.Direction, j.Rule), j.RuleName
+		}
+	}
+	out.Why = out.why()
+	return out
+}
+
+// compare says whether the kernel enforces what was judged.
+func (k *known) compare(j *policy.Judgement, peer netip.Addr, asked connection, compiled *policy.Compiled, kernel tables) string {
+	link := linkOf(j.Pod)
+	if k.Local[link] != j.Pod {
+		return "the pod is not on this node: ask there"
+	}
+	if text := kernel.Link(link, j.Direction); text != "" {
+		return "differs: " + text
+	}
+	if compiled.Endpoints[link].Programs[j.Direction] != "" && !kernel.Members(peer) {
+		return fmt.Sprintf("differs: %s is in other sets of addresses than the API server's word makes it: ask again in a second", peer)
+	}
+	if v := compiled.Decide(link, j.Direction, peer, asked.protocol, asked.port); v.Allow != j.Verdict.Allow {
+		return "differs: the program that was compiled of the policies decides otherwise, which is an error of Tortie: report it"
+	}
+	return kernelAgrees
+}
+
+// exempt is for what a node sends to its own pods.
+func (x *Explained) exempt(source netip.Addr) {
+	j := x.Ingress
+	x.Allowed, j.Allowed, j.Kernel = true, true, kernelAgrees
+	j.Tier, j.Policy, j.Rule, j.Name = "", "", "", ""
+	j.Why = fmt.Sprintf("%s is an address of this node, whose packets to its own pods no policy judges", source)
+}
+
+// WriteText writes the explanation for people.
+func (x *Explained) WriteText(w io.Writer) error {
+	var b strings.Builder
+	at := x.Protocol
+	if x.Port != 0 {
+		at = fmt.Sprintf("%d/%s", x.Port, x.Protocol)
+	}
+	fmt.Fprintf(&b, "%s -> %s %s: %s\n", x.From.text(), x.To.text(), at, verdictName(x.Allowed))
+	for _, j := range []*Judgement{x.Egress, x.Ingress} {
+		if j != nil {
+			j.write(&b)
+		}
+	}
+	for _, text := range x.Notes {
+		fmt.Fprintf(&b, "\n%s\n", text)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func (p Party) text() string {
+	if p.Pod == "" {
+		return p.Address
+	}
+	return fmt.Sprintf("%s (%s)", p.Pod, p.Address)
+}
+
+func verdictName(allowed bool) string {
+	if allowed {
+		return "allowed"
+	}
+	return "denied"
+}
+
+func (j *Judgement) write(w io.Writer) {
+	fmt.Fprintf(w, "\n%s of %s: %s\n  by        %s\n", j.Direction, j.Pod, verdictName(j.Allowed), j.Why)
+	if len(j.Selecting) > 0 {
+		fmt.Fprintf(w, "  policies  %s\n", strings.Join(j.Selecting, ", "))
+	}
+	fmt.Fprintf(w, "  kernel    %s\n", j.Kernel)
+}
+
+// why names what decided.
+func (j *Judgement) why() string {
+	switch {
+	case j.Rule != "" && j.Name != "":
+		return fmt.Sprintf("%s, %s %q, tier %s", j.Policy, j.Rule, j.Name, j.Tier)
+	case j.Rule != "":
+		return fmt.Sprintf("%s, %s, tier %s", j.Policy, j.Rule, j.Tier)
+	case j.Policy != "":
+		return fmt.Sprintf("%s isolates the pod, and no rule of tier %s matches", j.Policy, j.Tier)
+	case !j.Allowed:
+		return "the labels of the pod's namespace are not known yet"
+	case len(j.Selecting) > 0:
+		return "no rule of the policies that select the pod matches, and none isolates it"
+	}
+	return "no policy selects the pod in this direction"
+}

@@ -1,0 +1,148 @@
+package policyview
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/tortie-net/tortie/internal/policy"
+)
+
+// Listing is what `node policy` says: the pods of this node with the policies that select them.
+type Listing struct {
+	Node string `json:"node"`
+	// Kernel is "" if the kernel has the table of policies, else why no policy is in force.
+	Kernel   string `json:"kernel,omitempty"`
+	Policies int    `json:"policies"` // in the cluster
+	// Problems are what is invalid in policies.
+	Problems []string    `json:"problems,omitempty"`
+	Pods     []ListedPod `json:"pods"`
+}
+
+// ListedPod is a pod with a network of its own that has not finished.
+type ListedPod struct {
+	Pod       string   `json:"pod"`
+	UID       string   `json:"uid"`
+	Link      string   `json:"link"`
+	Addresses []string `json:"addresses"`
+	Ingress   Side     `json:"ingress"`
+	Egress    Side     `json:"egress"`
+}
+
+// Side is a direction of a pod.
+type Side struct {
+	// Policies that select the pod, in the order in which they decide; without any everything is allowed.
+	Policies []string `json:"policies"`
+	// Program is the digest of the compiled policies; empty allows everything.
+	Program string `json:"program,omitempty"`
+	// Kernel is "" if the kernel enforces this program, else what differs.
+	Kernel string `json:"kernel,omitempty"`
+}
+
+// standing is what the kernel has for a link, as netpol.Comparison says it.
+type standing interface {
+	Link(link string, d policy.Direction) string
+}
+
+// list describes the pods of this node.
+func list(node string, k *known, c *policy.Compiled, kernel standing) *Listing {
+	l := &Listing{Node: node, Policies: len(k.Policies), Problems: k.problems, Pods: []ListedPod{}}
+	for link, key := range k.Local {
+		pod, selecting := k.Pods[key], k.selecting(key)
+		side := func(d policy.Direction) Side {
+			return Side{Policies: selecting[d], Program: c.Endpoints[link].Programs[d], Kernel: kernel.Link(link, d)}
+		}
+		p := ListedPod{Pod: key.String(), UID: pod.UID, Link: link, Addresses: []string{}, Ingress: side(policy.Ingress), Egress: side(policy.Egress)}
+		for _, a := range pod.Addresses {
+			p.Addresses = append(p.Addresses, a.String())
+		}
+		l.Pods = append(l.Pods, p)
+	}
+	slices.SortFunc(l.Pods, func(a, b ListedPod) int { return strings.Compare(a.Pod, b.Pod) })
+	return l
+}
+
+// only leaves the named pods.
+func (l *Listing) only(keys []policy.PodKey) error {
+	all := l.Pods
+	l.Pods = nil
+	for _, key := range keys {
+		at := slices.IndexFunc(all, func(p ListedPod) bool { return p.Pod == key.String() })
+		if at < 0 {
+			return fmt.Errorf("%s is no pod of node %s with a network of its own that runs: kubectl -n %s get pod %s -o wide says where it is", key, l.Node, key.Namespace, key.Name)
+		}
+		l.Pods = append(l.Pods, all[at])
+	}
+	return nil
+}
+
+// WriteText writes the listing for people.
+func (l *Listing) WriteText(w io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "Node %s: %s, %s in the cluster", l.Node, count(len(l.Pods), "pod", "pods"), count(l.Policies, "policy", "policies"))
+	if l.Kernel != "" {
+		fmt.Fprintf(&b, "\nNo policy is in force: %s", l.Kernel)
+	}
+	b.WriteString("\n")
+	if len(l.Pods) > 0 {
+		rows := [][]string{{"POD", "ADDRESS", "DIRECTION", "POLICIES", "KERNEL"}}
+		for i := range l.Pods {
+			rows = append(rows, l.Pods[i].rows()...)
+		}
+		b.WriteString("\n" + tabulate(rows))
+	}
+	if len(l.Problems) > 0 {
+		b.WriteString("\nInvalid policies:\n  " + strings.Join(l.Problems, "\n  ") + "\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// rows are those of a pod: for each direction one, and one more for each further policy.
+func (p *ListedPod) rows() (rows [][]string) {
+	pod, addresses := p.Pod, strings.Join(p.Addresses, " ")
+	if addresses == "" {
+		addresses = "none yet"
+	}
+	for _, d := range []struct {
+		name string
+		Side
+	}{{"ingress", p.Ingress}, {"egress", p.Egress}} {
+		policies, kernel := d.Policies, d.Kernel
+		if len(policies) == 0 {
+			policies = []string{"none: allowed"}
+		}
+		if kernel == "" {
+			kernel = "in force"
+		}
+		direction := d.name
+		for _, name := range policies {
+			rows = append(rows, []string{pod, addresses, direction, name, kernel})
+			pod, addresses, direction, kernel = "", "", "", ""
+		}
+	}
+	return rows
+}
+
+// tabulate aligns columns.
+func tabulate(rows [][]string) string {
+	var b, out strings.Builder
+	table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	for _, row := range rows {
+		fmt.Fprintln(table, strings.Join(row, "\t"))
+	}
+	_ = table.Flush() // into memory
+	for line := range strings.Lines(b.String()) {
+		out.WriteString(strings.TrimRight(line, " \n") + "\n")
+	}
+	return out.String()
+}
+
+func count(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}

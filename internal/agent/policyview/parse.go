@@ -1,0 +1,161 @@
+package policyview
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/tortie-net/tortie/internal/policy"
+)
+
+// Numbers of IP protocols.
+const (
+	icmp   = 1
+	tcp    = 6
+	udp    = 17
+	icmpv6 = 58
+	sctp   = 132
+)
+
+var protocols = map[string]uint8{"ICMP": icmp, "TCP": tcp, "UDP": udp, "ICMPv6": icmpv6, "SCTP": sctp}
+
+// protocolName is that of an argument, or the number.
+func protocolName(number uint8) string {
+	for name, n := range protocols {
+		if n == number {
+			return name
+		}
+	}
+	return "protocol " + strconv.Itoa(int(number))
+}
+
+// end is one end of a connection: a pod, or an address.
+type end struct {
+	pod  policy.PodKey
+	addr netip.Addr // valid if it is no pod
+}
+
+// String is how an argument names it.
+func (e end) String() string {
+	if e.addr.IsValid() {
+		return e.addr.String()
+	}
+	return e.pod.String()
+}
+
+// connection is what is asked about.
+type connection struct {
+	from, to end
+	protocol uint8
+	port     uint16
+	name     string // of the port, in the place of its number
+}
+
+const explainForm = "FROM TO:PORT[/PROTOCOL], such as `default/client default/web:80/TCP`"
+
+// parseConnection reads the arguments FROM and TO, which "->" or "to" may stand between; one argument may hold all.
+func parseConnection(args []string) (connection, error) {
+	var words []string
+	for _, arg := range args {
+		words = append(words, strings.Fields(strings.ReplaceAll(arg, "->", " -> "))...)
+	}
+	if len(words) == 3 && (words[1] == "->" || words[1] == "to") {
+		words = slices.Delete(words, 1, 2)
+	}
+	if len(words) != 2 {
+		return connection{}, fmt.Errorf("%q: must be %s; quote -> from the shell", strings.Join(args, " "), explainForm)
+	}
+	from, err := parseEnd(words[0])
+	if err != nil {
+		return connection{}, fmt.Errorf("FROM %q: %w", words[0], err)
+	}
+	c, err := parseTarget(words[1])
+	if err != nil {
+		return connection{}, fmt.Errorf("TO %q: %w", words[1], err)
+	}
+	c.from = from
+	if c.from.addr.IsValid() && c.to.addr.IsValid() && c.from.addr.Is4() != c.to.addr.Is4() {
+		return connection{}, fmt.Errorf("FROM %s and TO %s are of different families: name addresses of one", c.from, c.to)
+	}
+	return c, nil
+}
+
+// parseEnd reads a pod, of namespace default unless it says another, or an address.
+func parseEnd(text string) (end, error) {
+	if addr, err := netip.ParseAddr(strings.Trim(text, "[]")); err == nil {
+		return end{addr: addr.Unmap().WithZone("")}, nil
+	}
+	namespace, name, found := strings.Cut(text, "/")
+	if !found {
+		namespace, name = "default", text
+	}
+	if !validName(namespace) || !validName(name) {
+		return end{}, fmt.Errorf("must be NAMESPACE/POD, a pod of namespace default, or an address")
+	}
+	return end{pod: policy.PodKey{Namespace: namespace, Name: name}}, nil
+}
+
+func validName(text string) bool {
+	return text != "" && strings.Trim(text, "abcdefghijklmnopqrstuvwxyz0123456789-.") == ""
+}
+
+// parseTarget reads an end with what is asked of it: a port, by default of TCP, or a protocol that has none. A protocol is in capitals, as
+// no pod's name is.
+func parseTarget(text string) (connection, error) {
+	c := connection{protocol: tcp}
+	rest, word := text, ""
+	if i := strings.LastIndexByte(text, '/'); i >= 0 {
+		if number, ok := protocols[text[i+1:]]; ok {
+			rest, word, c.protocol = text[:i], text[i+1:], number
+		}
+	}
+	host, port, err := splitPort(rest)
+	if err != nil {
+		return c, err
+	}
+	if c.to, err = parseEnd(host); err != nil {
+		return c, err
+	}
+	if c.protocol == icmp || c.protocol == icmpv6 {
+		if port != "" {
+			return c, fmt.Errorf("%s has no ports: leave out :%s", word, port)
+		}
+		return c, nil
+	}
+	return c, c.setPort(port)
+}
+
+// splitPort cuts the port off; an address of IPv6 with a port is in brackets.
+func splitPort(text string) (host, port string, err error) {
+	if inner, ok := strings.CutPrefix(text, "["); ok {
+		host, rest, found := strings.Cut(inner, "]")
+		port, colon := strings.CutPrefix(rest, ":")
+		if !found || rest != "" && !colon {
+			return "", "", fmt.Errorf("must be [ADDRESS]:PORT")
+		}
+		return host, port, nil
+	}
+	if _, err := netip.ParseAddr(text); err == nil {
+		return text, "", nil
+	}
+	host, port, _ = strings.Cut(text, ":")
+	return host, port, nil
+}
+
+// setPort reads a port's number or name.
+func (c *connection) setPort(text string) error {
+	number, err := strconv.ParseUint(text, 10, 16)
+	switch {
+	case err == nil && number > 0:
+		c.port = uint16(number)
+	case validName(text) && strings.Trim(text, "0123456789") != "" && !c.to.addr.IsValid():
+		c.name = text
+	case text == "":
+		return fmt.Errorf("names no port: add :PORT, or /ICMP")
+	default:
+		return fmt.Errorf("port %q: must be 1 to 65535, or the name of a port that the pod declares; after it /TCP, /UDP or /SCTP", text)
+	}
+	return nil
+}

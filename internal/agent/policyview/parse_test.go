@@ -1,0 +1,63 @@
+package policyview
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/tortie-net/tortie/internal/policy"
+)
+
+func pod(namespace, name string) end {
+	return end{pod: policy.PodKey{Namespace: namespace, Name: name}}
+}
+func at(text string) end { return end{addr: netip.MustParseAddr(text)} }
+
+func TestParseConnection(t *testing.T) {
+	a, b := pod("default", "a"), pod("ns", "b")
+	for _, c := range []struct {
+		args []string
+		want connection
+	}{
+		{[]string{"a", "ns/b:80/TCP"}, connection{from: a, to: b, protocol: tcp, port: 80}},
+		{[]string{"a", "ns/b:80"}, connection{from: a, to: b, protocol: tcp, port: 80}},
+		{[]string{"a -> ns/b:53/UDP"}, connection{from: a, to: b, protocol: udp, port: 53}},
+		{[]string{"a->ns/b:53/UDP"}, connection{from: a, to: b, protocol: udp, port: 53}},
+		{[]string{"default/a", "to", "ns/b:9/SCTP"}, connection{from: a, to: b, protocol: sctp, port: 9}},
+		{[]string{"a", "->", "ns/b:http"}, connection{from: a, to: b, protocol: tcp, name: "http"}},
+		{[]string{"a", "ns/b/ICMP"}, connection{from: a, to: b, protocol: icmp}},
+		{[]string{"a", "b/ICMP"}, connection{from: a, to: pod("default", "b"), protocol: icmp}},
+		{[]string{"a", "icmp:1"}, connection{from: a, to: pod("default", "icmp"), protocol: tcp, port: 1}},
+		{[]string{"10.0.0.1", "ns/b:65535"}, connection{from: at("10.0.0.1"), to: b, protocol: tcp, port: 65535}},
+		{[]string{"a", "192.0.2.1:443/TCP"}, connection{from: a, to: at("192.0.2.1"), protocol: tcp, port: 443}},
+		{[]string{"fd00::1", "[fd00::2]:443"}, connection{from: at("fd00::1"), to: at("fd00::2"), protocol: tcp, port: 443}},
+		{[]string{"a", "fd00::2/ICMPv6"}, connection{from: a, to: at("fd00::2"), protocol: icmpv6}},
+	} {
+		if got, err := parseConnection(c.args); err != nil || got != c.want {
+			t.Errorf("%q: %+v, %v; want %+v", c.args, got, err, c.want)
+		}
+	}
+}
+
+// An error names the argument, what is wrong with it and what it must be.
+func TestParseConnectionErrors(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"", "FROM TO:PORT"},
+		{"a", "FROM TO:PORT"},
+		{"a b:1 c:2", "FROM TO:PORT"},
+		{"a b", "names no port: add :PORT, or /ICMP"},
+		{"a b:0", `port "0": must be 1 to 65535`},
+		{"a b:65536", `port "65536"`},
+		{"a b:80/tcp", `TO "b:80/tcp"`},
+		{"a b:80/ICMP", "ICMP has no ports"},
+		{"A b:80", `FROM "A": must be NAMESPACE/POD`},
+		{"a x/y/z:80", `TO "x/y/z:80": must be NAMESPACE/POD`},
+		{"a 10.0.0.1:http", `port "http"`},
+		{"a [fd00::1", "[ADDRESS]:PORT"},
+		{"10.0.0.1 [fd00::1]:80", "different families"},
+	} {
+		if _, err := parseConnection(strings.Fields(c.args)); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q: %v; want %q in it", c.args, err, c.want)
+		}
+	}
+}

@@ -1,0 +1,124 @@
+package policyview
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/kernel/podnet"
+	"github.com/tortie-net/tortie/internal/policy"
+)
+
+// readTime bounds reading the API server: 30,000 pods take a few seconds.
+const readTime = 30 * time.Second
+
+// known is what the API server says.
+type known struct {
+	policy.State
+	// problems are what is invalid in policies, by policy.
+	problems []string
+}
+
+// everything is an Interest in all pods with their ports.
+func everything(*policy.State) policy.Interest { return policy.Interest{All: true, Ports: true} }
+
+// ofThisNode is the Interest that the agent has.
+func ofThisNode(s *policy.State) policy.Interest { return s.Interest() }
+
+// read reads what the agent of a node reads, and the pods that want asks for. It opens watches and ends them.
+func read(ctx context.Context, cfg *rest.Config, node string, want func(*policy.State) policy.Interest) (*known, error) {
+	feed, err := cluster.NewPolicyFeed(cfg, node, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, err
+	}
+	running, stop := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = feed.Run(running) }()
+	defer func() { stop(); <-ended }()
+	deadline := time.NewTimer(readTime)
+	defer deadline.Stop()
+	for {
+		view := feed.Take()
+		if view.Listed {
+			k := stateOf(&view)
+			interest := want(&k.State)
+			feed.Want(interest)
+			if view = feed.Take(); view.Complete && view.NodesKnown && view.Knows(interest) {
+				return stateOf(&view), nil
+			}
+		}
+		select {
+		case <-feed.Changed():
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-deadline.C:
+			return nil, unread(&view)
+		}
+	}
+}
+
+// unread explains why not everything could be read.
+func unread(view *cluster.PolicyView) error {
+	err := view.Err
+	if err == nil {
+		err = errors.New("it answers too slowly")
+	}
+	return fmt.Errorf("read policies and pods from the API server within %s: %w: the rights are in ClusterRole tortie-node, with the chart's value policy.enabled", readTime, err)
+}
+
+// stateOf makes the model of a view.
+func stateOf(view *cluster.PolicyView) *known {
+	k := &known{State: policy.State{Local: map[string]policy.PodKey{}, Pods: maps.Clone(view.Pods), Namespaces: view.Namespaces, Nodes: view.Nodes}}
+	for _, key := range view.Local {
+		k.Local[podnet.HostVethName(podnet.DefaultVethPrefix, key.Namespace, key.Name)] = key
+	}
+	for _, o := range view.NetworkPolicies {
+		k.add(policy.FromNetworkPolicy(o), nil)
+	}
+	for _, o := range view.ClusterNetworkPolicies {
+		p, err := policy.FromClusterNetworkPolicy(o)
+		p.ID = policy.ID{Kind: o.ResourceType().Kind, Name: o.Name}
+		k.add(p, err)
+	}
+	for _, p := range view.Problems {
+		k.problems = append(k.problems, fmt.Sprint(p))
+	}
+	slices.Sort(k.problems)
+	return k
+}
+
+// add takes in a policy, or why it counts for nothing.
+func (k *known) add(p policy.Policy, err error) {
+	if err != nil {
+		k.problems = append(k.problems, fmt.Sprintf("%s counts for nothing: %v", p.ID, err))
+		return
+	}
+	for _, problem := range p.Problems {
+		k.problems = append(k.problems, fmt.Sprintf("%s: %s", p.ID, problem))
+	}
+	k.Policies = append(k.Policies, p)
+}
+
+// linkOf is the name of a pod's link on its node.
+func linkOf(key policy.PodKey) string {
+	return podnet.HostVethName(podnet.DefaultVethPrefix, key.Namespace, key.Name)
+}
+
+// selecting returns the policies that count for a pod, by direction, in the order in which they decide.
+func (k *known) selecting(pod policy.PodKey) (names [2][]string) {
+	names = [2][]string{{}, {}}
+	e := policy.Explain(k.State, policy.Party{Pod: pod}, policy.Party{Pod: pod}, tcp, 1)
+	for _, j := range []*policy.Judgement{e.Ingress, e.Egress} {
+		for _, id := range j.Selecting {
+			names[j.Direction] = append(names[j.Direction], id.String())
+		}
+	}
+	return names
+}

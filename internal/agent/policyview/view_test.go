@@ -1,0 +1,242 @@
+package policyview
+
+import (
+	"bytes"
+	"flag"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tortie-net/tortie/internal/policy"
+)
+
+var update = flag.Bool("update", false, "write testdata/*.txt")
+
+// policies of the test's cluster.
+const policies = `
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: deny, namespace: shop}
+spec: {podSelector: {}, policyTypes: [Ingress, Egress]}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: web, namespace: shop}
+spec:
+  podSelector: {matchLabels: {app: web}}
+  ingress:
+    - from: [{ipBlock: {cidr: 192.0.2.0/24}}]
+    - from: [{podSelector: {matchLabels: {app: client}}}]
+      ports: [{port: http}]
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: client, namespace: shop}
+spec:
+  podSelector: {matchLabels: {app: client}}
+  policyTypes: [Egress]
+  egress: [{to: [{podSelector: {}}], ports: [{port: 8080}]}]
+---
+apiVersion: policy.networking.k8s.io/v1alpha2
+kind: ClusterNetworkPolicy
+metadata: {name: quarantine}
+spec:
+  tier: Admin
+  priority: 1
+  subject: {namespaces: {}}
+  ingress:
+    - {name: from-lab, action: Deny, from: [{namespaces: {matchLabels: {lab: "true"}}}]}
+`
+
+// shop is a State with two pods on this node and two elsewhere.
+func shop(t *testing.T) *known {
+	t.Helper()
+	c, err := parsePolicies("test", []byte(policies))
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &known{State: policy.State{
+		Local: map[string]policy.PodKey{}, Pods: map[policy.PodKey]*policy.Pod{}, Policies: c.policies,
+		Namespaces: map[string]map[string]string{"shop": {}, "lab": {"lab": "true"}},
+	}}
+	for _, p := range []policy.Pod{
+		{PodKey: policy.PodKey{Namespace: "shop", Name: "web-1"}, UID: "u1", Labels: map[string]string{"app": "web"}, Addresses: addresses4("10.0.0.1", "fd00::1"), Ports: []policy.NamedPort{{Name: "http", Protocol: tcp, Port: 8080}}},
+		{PodKey: policy.PodKey{Namespace: "shop", Name: "client-1"}, UID: "u2", Labels: map[string]string{"app": "client"}, Addresses: addresses4("10.0.0.2", "fd00::2")},
+		{PodKey: policy.PodKey{Namespace: "shop", Name: "client-2"}, UID: "u3", Labels: map[string]string{"app": "client"}, Addresses: addresses4("10.0.1.2")},
+		{PodKey: policy.PodKey{Namespace: "lab", Name: "mouse"}, UID: "u4", Addresses: addresses4("10.0.1.3")},
+	} {
+		k.Pods[p.PodKey] = &p
+	}
+	for _, key := range []policy.PodKey{{Namespace: "shop", Name: "web-1"}, {Namespace: "shop", Name: "client-1"}} {
+		k.Local[linkOf(key)] = key
+	}
+	return k
+}
+
+func addresses4(texts ...string) (all []netip.Addr) {
+	for _, text := range texts {
+		all = append(all, netip.MustParseAddr(text))
+	}
+	return all
+}
+
+// kernel is one that has everything but what it says.
+type kernel struct {
+	links   map[string]string
+	strange netip.Addr
+}
+
+func (k kernel) Link(link string, _ policy.Direction) string { return k.links[link] }
+func (k kernel) Members(a netip.Addr) bool                   { return a != k.strange }
+
+func golden(t *testing.T, name string, a answer) {
+	t.Helper()
+	var out bytes.Buffer
+	if err := a.WriteText(&out); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join("testdata", name+".txt")
+	if *update {
+		if err := os.WriteFile(file, out.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatalf("%v (-update writes it)", err)
+	}
+	if d := cmp.Diff(string(want), out.String()); d != "" {
+		t.Errorf("%s (-want +got):\n%s", file, d)
+	}
+}
+
+func TestList(t *testing.T) {
+	k := shop(t)
+	k.problems = []string{"NetworkPolicy shop/x: spec.ingress[0]: wrong"}
+	compiled := policy.Compile(k.State)
+	l := list("node1", k, compiled, kernel{links: map[string]string{linkOf(policy.PodKey{Namespace: "shop", Name: "web-1"}): "closed: the link has no program yet"}})
+	golden(t, "list", l)
+	for _, p := range l.Pods {
+		if p.Ingress.Program != compiled.Endpoints[p.Link].Programs[policy.Ingress] || p.Ingress.Program == "" {
+			t.Errorf("%s has the program %q", p.Pod, p.Ingress.Program)
+		}
+	}
+	if err := l.only([]policy.PodKey{{Namespace: "shop", Name: "client-1"}}); err != nil || len(l.Pods) != 1 || l.Pods[0].Pod != "shop/client-1" {
+		t.Errorf("%v: %+v", err, l.Pods)
+	}
+	if err := l.only([]policy.PodKey{{Namespace: "shop", Name: "x"}}); err == nil || !strings.Contains(err.Error(), "shop/x is no pod of node node1") {
+		t.Error(err)
+	}
+	empty := &known{State: policy.State{}}
+	golden(t, "list-empty", list("node1", empty, policy.Compile(empty.State), kernel{}))
+}
+
+func TestExplain(t *testing.T) {
+	web := linkOf(policy.PodKey{Namespace: "shop", Name: "web-1"})
+	for _, c := range []struct {
+		name, question string
+		kernel         kernel
+		own            string
+	}{
+		{name: "explain-allowed", question: "shop/client-1 shop/web-1:8080"},
+		{name: "explain-named-port", question: "shop/client-2 -> shop/web-1:http/TCP"},
+		{name: "explain-denied", question: "shop/client-1 shop/web-1:81"},
+		{name: "explain-remote", question: "lab/mouse shop/client-2:80"},
+		{name: "explain-admin", question: "lab/mouse shop/web-1:8080"},
+		{name: "explain-address", question: "192.0.2.7 shop/web-1/ICMP"},
+		{name: "explain-out", question: "shop/client-1 10.96.0.1:443"},
+		{name: "explain-pods-address", question: "10.0.0.2 10.0.0.1:8080"},
+		{name: "explain-ipv6", question: "fd00::2 shop/web-1:8080"},
+		{name: "explain-host", question: "172.16.0.1 shop/web-1:8080", own: "172.16.0.1"},
+		{name: "explain-differs", question: "shop/client-1 shop/web-1:8080", kernel: kernel{links: map[string]string{web: "there is no table inet tortie-policy"}}},
+		{name: "explain-behind", question: "shop/client-1 shop/web-1:8080", kernel: kernel{strange: netip.MustParseAddr("10.0.0.2")}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			k := shop(t)
+			asked, err := parseConnection(strings.Fields(c.question))
+			if err != nil {
+				t.Fatal(err)
+			}
+			own := map[netip.Addr]bool{}
+			if c.own != "" {
+				own[netip.MustParseAddr(c.own)] = true
+			}
+			x, err := explain(k, asked, policy.Compile(k.State), c.kernel, own)
+			if err != nil {
+				t.Fatal(err)
+			}
+			golden(t, c.name, x)
+		})
+	}
+}
+
+// What cannot be explained names the argument and what to do.
+func TestExplainErrors(t *testing.T) {
+	for question, want := range map[string]string{
+		"shop/gone shop/web-1:80":        "FROM shop/gone: there is no such pod",
+		"shop/web-1 shop/gone:80":        "TO shop/gone: there is no such pod",
+		"shop/client-1 shop/web-1:https": `port "https": shop/web-1 declares no port of that name for TCP, but http/TCP`,
+		"shop/web-1 shop/client-1:http":  "but none",
+	} {
+		k := shop(t)
+		asked, err := parseConnection(strings.Fields(question))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := explain(k, asked, policy.Compile(k.State), kernel{}, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", question, err, want)
+		}
+	}
+}
+
+func TestDiff(t *testing.T) {
+	k := shop(t)
+	c, err := parsePolicies("file", []byte(`
+# A comment alone is no document.
+---
+apiVersion: v1
+kind: List
+items:
+- apiVersion: networking.k8s.io/v1
+  kind: NetworkPolicy
+  metadata: {name: web, namespace: shop}
+  spec: {podSelector: {matchLabels: {app: web}}, ingress: [{from: [{podSelector: {}}], ports: [{port: 9090}]}]}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: lab, namespace: lab}
+spec: {podSelector: {}, policyTypes: [Egress]}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: more, namespace: shop}
+spec: {podSelector: {matchLabels: {app: client}}, policyTypes: [Egress], egress: [{ports: [{port: 9090}, {port: 53, protocol: UDP}]}]}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	declared := map[policy.PodKey][]port{{Namespace: "shop", Name: "web-1"}: {{tcp, 8080}, {tcp, 9090}}}
+	d := diff(k.State, c, declared)
+	golden(t, "diff", d)
+	if same := diff(k.State, &change{policies: k.Policies}, declared); len(same.Flows) > 0 {
+		t.Errorf("the policies as they are change %+v", same.Flows)
+	}
+}
+
+func TestParsePoliciesErrors(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                          "has no NetworkPolicy",
+		"a: [":                      "f, document 1",
+		"kind: Pod\napiVersion: v1": `apiVersion "v1", kind "Pod": must be networking.k8s.io/v1 NetworkPolicy`,
+		"apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy":                                              "metadata.name is empty",
+		"kind: NetworkPolicy\napiVersion: networking.k8s.io/v1\nmetadata: {name: x}\nspec: {podSelector: 1}": "document 1",
+	} {
+		if _, err := parsePolicies("f", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+}
