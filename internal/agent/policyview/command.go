@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -117,7 +118,11 @@ func (c *command) known(ctx context.Context, want func(*policy.State) policy.Int
 	if err != nil {
 		return nil, err
 	}
-	return read(ctx, cfg, c.settings.Nodename, want)
+	feed, err := cluster.NewPolicyFeed(cfg, c.settings.Nodename, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, err
+	}
+	return read(ctx, feed, want)
 }
 
 // list is the command without a word.

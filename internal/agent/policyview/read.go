@@ -4,12 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
 	"time"
-
-	"k8s.io/client-go/rest"
 
 	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
@@ -32,12 +29,8 @@ func everything(*policy.State) policy.Interest { return policy.Interest{All: tru
 // ofThisNode is the Interest that the agent has.
 func ofThisNode(s *policy.State) policy.Interest { return s.Interest() }
 
-// read reads what the agent of a node reads, and the pods that want asks for. It opens watches and ends them.
-func read(ctx context.Context, cfg *rest.Config, node string, want func(*policy.State) policy.Interest) (*known, error) {
-	feed, err := cluster.NewPolicyFeed(cfg, node, slog.New(slog.DiscardHandler))
-	if err != nil {
-		return nil, err
-	}
+// read reads what a feed shows, with the pods that want asks for. It opens the feed's watches and ends them.
+func read(ctx context.Context, feed *cluster.PolicyFeed, want func(*policy.State) policy.Interest) (*known, error) {
 	running, stop := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = feed.Run(running) }()
