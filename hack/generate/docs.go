@@ -81,7 +81,6 @@ func sections(o options) (map[string]string, error) {
 		"upgrade-env":          variables(config.Describe(config.RawUpgrade{})),
 		"cni-args":             plugins.argumentList(),
 		"cni-annotations":      plugins.annotationList(),
-		"fence":                fence.List(),
 		"reads":                fence.ReadList(),
 		"host":                 fence.HostList(),
 	}

@@ -17,6 +17,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/tortie-net/tortie/internal/tests/rights/fence"
 )
 
 // files is generated content by path below the repository's root.
@@ -59,6 +61,10 @@ func run(o options) error {
 		return err
 	}
 	second[modulesPath], err = moduleList(o.root)
+	if err != nil {
+		return err
+	}
+	second["docs/fence.csv"], err = commaSeparated(fence.Rows())
 	if err != nil {
 		return err
 	}

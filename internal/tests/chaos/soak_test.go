@@ -87,8 +87,8 @@ func (s *soak) inc(what string) { s.tally(what, true) }
 // and the usage of the pools is exact.
 func TestCluster(t *testing.T) {
 	s := newSoak(t)
-	defer s.report(t)
 	defer s.showEvents(t)
+	defer s.report(t)
 	ctx, cancel := context.WithTimeout(t.Context(), *soakTime+10*time.Minute)
 	defer cancel()
 	s.history.start = time.Now()

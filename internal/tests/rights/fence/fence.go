@@ -1,6 +1,6 @@
 // Package fence is the permission model, as data: what a node's tokens may read and write, and the host access of its containers. The chart's
 // roles, policies and pods enforce it; the tests of internal/tests/rights compare it with the chart and with an API server, and
-// docs/security.md contains its lists. No program imports it.
+// docs/security.md contains its lists, docs/fence.csv its table. No program imports it.
 package fence
 
 import (
@@ -40,14 +40,14 @@ type Rule struct {
 	Namespace string
 	// Fields may be set or changed by a write; all others must keep their values, and be absent from a creation.
 	Fields []Field
-	// Condition restricts the object as a whole; it is prose for docs/security.md.
+	// Condition restricts the object as a whole; it is prose for docs/fence.csv.
 	Condition string
 }
 
 // Field is a field that may be written.
 type Field struct {
 	Path []string
-	// Condition restricts its values; it is prose for docs/security.md.
+	// Condition restricts its values; it is prose for docs/fence.csv.
 	Condition string
 	// Good are values that a write may set, Bad are examples of others. In texts, {thief} is the node of the token and {victim} another node.
 	// A field without good values changes together with others only, as the rule's Condition states.
@@ -256,15 +256,14 @@ func Find(account, verb, resource string, whose Whose) *Rule {
 	return &Rules[i]
 }
 
-// List returns the rules as a Markdown list.
-func List() string {
-	var b strings.Builder
-	explained := map[string]string{}
+// Rows returns the rules as a table with a head.
+func Rows() [][]string {
+	rows := [][]string{{"Object", "Whose", "Verbs", "By", "Condition", "Fields"}}
 	for _, r := range Rules {
 		resource, _, _ := strings.Cut(r.Resource, ".")
-		fmt.Fprintf(&b, "- %s `%s`, %s, by %s: %s\n", r.Whose, resource, strings.Join(r.Verbs, ", "), by(r.Accounts), r.text(explained))
+		rows = append(rows, []string{resource, string(r.Whose), strings.Join(r.Verbs, ", "), by(r.Accounts), r.Condition, r.fields()})
 	}
-	return b.String()
+	return rows
 }
 
 func by(accounts []string) string {
@@ -276,27 +275,16 @@ func by(accounts []string) string {
 	return strings.Join(out, " and ")
 }
 
-// text returns the condition and the fields of a rule. The condition of a field stands once for each kind of object, and so do names that
-// an earlier rule of the kind has all of.
-func (r *Rule) text(explained map[string]string) string {
-	var parts, names []string
+func (r *Rule) fields() string {
+	var all []string
 	for _, f := range r.Fields {
-		names = append(names, f.name())
-		text := "`" + f.name() + "`"
-		if key := r.Resource + " " + f.name() + " " + f.Condition; f.Condition != "" && explained[key] == "" {
-			explained[key] = f.name()
+		text := f.name()
+		if f.Condition != "" {
 			text += " (" + f.Condition + ")"
 		}
-		parts = append(parts, text)
+		all = append(all, text)
 	}
-	slices.Sort(names)
-	if all := r.Resource + " " + strings.Join(names, " "); len(names) > 2 && explained[all] != "" {
-		parts = slices.DeleteFunc(parts, func(text string) bool { return !strings.Contains(text, "(") })
-		parts = append([]string{"fields as of " + explained[all]}, parts...)
-	} else {
-		explained[all] = string(r.Whose) + ", " + strings.Join(r.Verbs, ", ")
-	}
-	return cmp.Or(strings.Join(slices.DeleteFunc([]string{r.Condition, strings.Join(parts, ", ")}, func(s string) bool { return s == "" }), ". "), "any of it")
+	return cmp.Or(strings.Join(all, ", "), "any of it")
 }
 
 func (f *Field) name() string {
