@@ -221,7 +221,9 @@ type index struct {
 	names      map[string]bool // of ports that egress rules use
 	declaring  map[declaredPort]int
 	local      map[PodKey]bool
+	nets       []int32 // that sets depend on
 	cuts       []netip.Addr
+	inside     map[int][]bool // by the position of the address among the cuts
 	classes    map[string]*class
 	pods       map[PodKey]*known
 	owners     map[netip.Addr][]PodKey
@@ -244,7 +246,8 @@ type known struct {
 }
 
 func newIndex(c *compiler, names map[string]bool) index {
-	x := index{namespaces: c.state.Namespaces, sets: c.sets, names: names, cuts: c.sets.cuts(), local: map[PodKey]bool{}}
+	x := index{namespaces: c.state.Namespaces, sets: c.sets, names: names, nets: c.sets.networks(), local: map[PodKey]bool{}}
+	x.cuts, x.inside = c.terms.cuts(x.nets), map[int][]bool{}
 	x.declaring, x.classes = map[declaredPort]int{}, map[string]*class{}
 	x.pods, x.owners = make(map[PodKey]*known, len(c.state.Pods)), make(map[netip.Addr][]PodKey, len(c.state.Pods))
 	for _, key := range c.state.Local {
@@ -336,7 +339,10 @@ func (x *index) of(addr netip.Addr) []SetID {
 	}
 	ids, done := k.class.ids[at]
 	if !done {
-		ids = x.sets.of(k.pod, k.class.terms, addr)
+		if x.inside[at] == nil {
+			x.inside[at] = x.sets.terms.inside(x.nets, addr)
+		}
+		ids = x.sets.of(k.pod, k.class.terms, x.inside[at])
 		k.class.ids[at] = ids
 	}
 	return ids

@@ -120,12 +120,12 @@ func spares(rules []stageRule) bool {
 	return first >= 0 && slices.ContainsFunc(rules[first:], func(r stageRule) bool { return r.value != 0 && r.nets != none })
 }
 
-// member returns the set that a pod belongs to, by the terms that it matches and its address.
-func (st *stage) member(t *terms, matched func(int32) bool, addr netip.Addr) (set int32, ok bool) {
+// member returns the set that a pod belongs to, by the terms that it matches and the networks that its address is inside of.
+func (st *stage) member(matched func(int32) bool, inside []bool) (set int32, ok bool) {
 	value, byNets := uint8(0), uint8(0)
 	decided := false
 	for _, r := range st.rules {
-		inNets := r.nets != none && t.nets[r.nets].contains(addr)
+		inNets := r.nets != none && inside[r.nets]
 		if !decided && (inNets || slices.ContainsFunc(r.terms, matched)) {
 			value, decided = r.value, true
 		}
@@ -161,11 +161,11 @@ func (s *sets) assign() {
 
 func idOf(d digest) SetID { return SetID(binary.BigEndian.Uint32(d[:4])) }
 
-// of returns the ids of the sets that a pod with this address is in, ascending.
-func (s *sets) of(pod *Pod, byLabels []int32, addr netip.Addr) []SetID {
+// of returns the ids of the sets that a pod is in with an address inside of networks, ascending.
+func (s *sets) of(pod *Pod, byLabels []int32, inside []bool) []SetID {
 	matched := make([]bool, len(s.terms.all))
 	var ids []SetID
-	for _, id := range append(s.terms.ofAddress(pod, addr), byLabels...) {
+	for _, id := range append(s.terms.ofAddress(pod, inside), byLabels...) {
 		matched[id] = true
 		if int(id) < len(s.byTerm) {
 			for _, n := range s.byTerm[id] {
@@ -174,7 +174,7 @@ func (s *sets) of(pod *Pod, byLabels []int32, addr netip.Addr) []SetID {
 		}
 	}
 	for _, st := range s.ordered {
-		if n, ok := st.member(s.terms, func(id int32) bool { return matched[id] }, addr); ok {
+		if n, ok := st.member(func(id int32) bool { return matched[id] }, inside); ok {
 			ids = append(ids, s.ids[n])
 		}
 	}
@@ -182,30 +182,42 @@ func (s *sets) of(pod *Pod, byLabels []int32, addr netip.Addr) []SetID {
 	return slices.Compact(ids)
 }
 
-// cuts are the addresses at which the answer of any network that sets depend on may change, ascending.
-func (s *sets) cuts() []netip.Addr {
-	cuts := []netip.Addr{netip.IPv6Unspecified()}
-	add := func(nets int32) {
-		if nets == none {
-			return
+// networks are those that the sets depend on.
+func (s *sets) networks() (nets []int32) {
+	for _, id := range s.terms.byNets {
+		nets = append(nets, s.terms.all[id].nets)
+	}
+	for _, st := range s.ordered {
+		for _, r := range st.rules {
+			if len(st.sets) > 0 && r.nets != none {
+				nets = append(nets, r.nets)
+			}
 		}
-		for _, r := range s.terms.nets[nets] {
+	}
+	slices.Sort(nets)
+	return slices.Compact(nets)
+}
+
+// cuts are the addresses at which one of the networks begins or has ended, ascending.
+func (t *terms) cuts(nets []int32) []netip.Addr {
+	cuts := []netip.Addr{netip.IPv6Unspecified()}
+	for _, id := range nets {
+		for _, r := range t.nets[id] {
 			cuts = append(cuts, r.First)
 			if end := r.Last.Next(); end.IsValid() {
 				cuts = append(cuts, end)
 			}
 		}
 	}
-	for _, id := range s.terms.byNets {
-		add(s.terms.all[id].nets)
-	}
-	for _, st := range s.ordered {
-		for _, r := range st.rules {
-			if len(st.sets) > 0 {
-				add(r.nets)
-			}
-		}
-	}
 	slices.SortFunc(cuts, netip.Addr.Compare)
 	return slices.Compact(cuts)
+}
+
+// inside tells by their numbers in which of the networks an address is.
+func (t *terms) inside(nets []int32, addr netip.Addr) []bool {
+	inside := make([]bool, len(t.nets))
+	for _, id := range nets {
+		inside[id] = t.nets[id].contains(addr)
+	}
+	return inside
 }

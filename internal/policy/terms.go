@@ -124,10 +124,10 @@ func (t *terms) ofPod(namespaces map[string]map[string]string, pod *Pod) (found 
 	return found
 }
 
-// ofAddress returns the terms that the pod matches because of its address, in ascending order.
-func (t *terms) ofAddress(pod *Pod, addr netip.Addr) (found []int32) {
+// ofAddress returns the terms that the pod matches because its address is inside of networks, in ascending order.
+func (t *terms) ofAddress(pod *Pod, inside []bool) (found []int32) {
 	for _, id := range t.byNets {
-		if x := t.all[id]; t.nets[x.nets].contains(addr) && t.declares(pod, x.declared) {
+		if x := t.all[id]; inside[x.nets] && t.declares(pod, x.declared) {
 			found = append(found, id)
 		}
 	}
