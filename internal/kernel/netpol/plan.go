@@ -18,29 +18,47 @@ type planner struct {
 	want *image
 }
 
-// plan returns transactions in an order that never lets through what neither the old nor the new Ruleset does: elements that no rule in
-// force looks for come first, then in one transaction all that decides, then what nothing uses any more goes. Less than a portion is one
-// transaction.
+// plan returns transactions in an order that never lets through what neither the old nor the new Ruleset does: what no rule in force looks for or
+// leads to comes first, then in one transaction all that decides, then what nothing uses any more goes. Less than a portion is one transaction,
+// or two with new interval sets: to packets these are empty until the transaction that makes them has ended, some 0.1 to 1 ms after its rules are
+// in force (Linux 6.18). A table that is new, or made anew, is one transaction always: without it, or its base chains, everything passes.
 func (e *Engine) plan(have *state, want *image) []*nft.Change {
 	p := planner{e, have, want}
 	if have.remake {
 		p.have = emptyState()
 	}
 	m := p.moves()
-	early, late := p.early(m), p.portions(m.late, func(part []move) *nft.Change { return p.members(nil, part) })
-	all := slices.Concat([]*nft.Change{p.ground(have.remake)}, early, []*nft.Change{p.decide(m)}, late)
+	late := p.portions(m.late, func(part []move) *nft.Change { return p.members(nil, part) })
+	first := slices.Concat([]*nft.Change{p.ground(have.remake)}, p.early(m), []*nft.Change{p.lead()})
+	all := slices.Concat(first, []*nft.Change{p.decide(m)}, late)
 	total := 0
 	for _, c := range all {
 		total += c.Elements
 	}
-	if total > portion && !have.remake {
-		return slices.DeleteFunc(all, (*nft.Change).Empty)
+	switch {
+	case have.remake || total <= portion && (!have.table || !p.makesIntervals()):
+		all = []*nft.Change{p.joined(all)}
+	case total <= portion:
+		all = []*nft.Change{p.joined(first), p.joined(all[len(first):])}
 	}
+	return slices.DeleteFunc(all, (*nft.Change).Empty)
+}
+
+func (p *planner) joined(all []*nft.Change) *nft.Change {
 	one := p.table.Change()
 	for _, c := range all {
 		one.Append(c)
 	}
-	return slices.DeleteFunc([]*nft.Change{one}, (*nft.Change).Empty)
+	return one
+}
+
+func (p *planner) makesIntervals() bool {
+	for name, s := range p.want.sets {
+		if _, ok := p.have.sets[name]; !ok && s.Interval {
+			return true
+		}
+	}
+	return false
 }
 
 // moves compares the members. Nothing has come into sets that are to be made.
@@ -110,23 +128,47 @@ func (p *planner) members(added, gone []move) *nft.Change {
 	return c
 }
 
+// lead makes the new chains to which nothing leads yet, and the maps among them.
+func (p *planner) lead() *nft.Change {
+	c := p.table.Change()
+	var made []nft.Chain
+	for _, name := range slices.Sorted(maps.Keys(p.want.chains)) {
+		if chain := p.want.chains[name]; chain.Hook == nil && !has(p.have.chains, name) {
+			c.MakeChain(chain)
+			made = append(made, chain)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.want.sets)) {
+		if s := p.want.sets[name]; s.Value == nft.VerdictType && !has(p.have.sets, name) {
+			c.Add(s, s.Elements)
+		}
+	}
+	for _, chain := range made {
+		c.AddRules(chain)
+	}
+	return c
+}
+
+func has(names map[string]bool, name string) bool {
+	_, ok := names[name]
+	return ok
+}
+
 // decide is all that decides about packets: it has to be in one transaction.
 func (p *planner) decide(m moves) *nft.Change {
 	c := p.table.Change()
-	chains := slices.Sorted(maps.Keys(p.want.chains))
-	for _, name := range chains {
-		if _, ok := p.have.chains[name]; !ok {
-			c.MakeChain(p.want.chains[name])
+	p.repair(c)
+	for _, name := range slices.Sorted(maps.Keys(p.want.chains)) {
+		chain := p.want.chains[name]
+		switch exists := has(p.have.chains, name); {
+		case p.have.chains[name], !exists && chain.Hook == nil:
+			continue
+		case !exists:
+			c.MakeChain(chain)
+		case p.have.rules[name]:
+			c.Flush(name)
 		}
-	}
-	p.verdicts(c)
-	for _, name := range chains {
-		if !p.have.chains[name] {
-			if p.have.rules[name] {
-				c.Flush(name)
-			}
-			c.AddRules(p.want.chains[name])
-		}
+		c.AddRules(chain)
 	}
 	for d := range p.want.links {
 		p.links(c, d)
@@ -137,16 +179,12 @@ func (p *planner) decide(m moves) *nft.Change {
 	return c
 }
 
-// verdicts fills the maps that lead to chains, and repairs sets of fixed content.
-func (p *planner) verdicts(c *nft.Change) {
+// repair fills sets of fixed content that have another one.
+func (p *planner) repair(c *nft.Change) {
 	for _, name := range slices.Sorted(maps.Keys(p.want.sets)) {
-		right, exists := p.have.sets[name]
-		switch s := p.want.sets[name]; {
-		case exists && !right:
+		if right, exists := p.have.sets[name]; exists && !right {
 			c.Empties(name)
-			c.Add(s, s.Elements)
-		case !exists && s.Value == nft.VerdictType:
-			c.Add(s, s.Elements)
+			c.Add(p.want.sets[name], p.want.sets[name].Elements)
 		}
 	}
 }
