@@ -64,7 +64,38 @@ func NewRig(t testing.TB) *Rig {
 	r.cable(t, Uplink, 0xff)
 	r.openHost(t)
 	r.addresses(t)
+	r.awaitLinks(t)
 	return r
+}
+
+// awaitLinks waits until packets pass each link, both ways: the kernel lets none through for up to a second after a link came up.
+func (r *Rig) awaitLinks(t testing.TB) {
+	t.Helper()
+	host := netip.MustParseAddr("172.16.0.1")
+	for i := range MaxPods {
+		a, _ := PodAddress(i)
+		r.route(t, netlinkx.Route{Dst: netip.PrefixFrom(a, a.BitLen()), Dev: r.Host.Link(t, Link(i)).Index, Scope: netlinkx.ScopeLink})
+		r.awaitLink(t, Link(i), Packet{From: host, To: a, Protocol: Other})
+	}
+	r.awaitLink(t, Uplink, Packet{From: host, To: netip.MustParseAddr("192.0.2.1"), Protocol: Other})
+}
+
+func (r *Rig) awaitLink(t testing.TB, link string, p Packet) {
+	t.Helper()
+	back, came := Packet{From: p.To, To: p.From, Protocol: p.Protocol}, map[uint64]string{}
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		there, err := r.Send("", p)
+		here, err2 := r.Send(link, back)
+		if err != nil || err2 != nil {
+			t.Fatal(err, err2)
+		}
+		r.Arrivals(came)
+		_, ok := came[there]
+		if _, ok2 := came[here]; ok && ok2 {
+			return
+		}
+	}
+	t.Fatalf("no packet passes %s", link)
 }
 
 // addresses gives the host its own ones and its routes by the uplink.
