@@ -76,10 +76,6 @@ func load() string {
 }
 
 func (a about) write(w *bytes.Buffer) {
-	t := table{{"", ""}}
-	t.row("date", a.date.UTC().Format("2006-01-02 15:04 UTC")+", "+a.took.Round(time.Second).String())
-	t.row("commit", "`"+a.commit+"`")
-	t.row("machine", a.machine)
-	t.row("load before", a.loadBefore)
-	t.write(w)
+	fmt.Fprintf(w, "- date: %s, %v\n- commit: `%s`\n- machine: %s\n- load before: %s\n\n",
+		a.date.UTC().Format("2006-01-02 15:04 UTC"), a.took.Round(time.Second), a.commit, a.machine, a.loadBefore)
 }

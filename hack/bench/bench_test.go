@@ -387,7 +387,7 @@ func TestMeshReport(t *testing.T) {
 	}}
 	var w bytes.Buffer
 	r.writeMesh(&w)
-	for _, want := range []string{"| 3     | 80.0 | 80.0 | 2500.0 | ms", "| 0      | in all |"} {
+	for _, want := range []string{"kernel: 80.0, 80.0, 2500.0 ms (3)\n", "packets lost of these: 0\n"} {
 		if !strings.Contains(w.String(), want) {
 			t.Errorf("no %q in\n%s", want, w.String())
 		}
@@ -410,7 +410,7 @@ func TestInstallReport(t *testing.T) {
 	}}
 	var w bytes.Buffer
 	r.writeInstall(&w)
-	if want := "| 3     | 5100.0  |"; !strings.Contains(w.String(), want) {
+	if want := "ready: 5100.0, 5100.0, 5200.0 ms (3)\n"; !strings.Contains(w.String(), want) {
 		t.Errorf("no %q in\n%s", want, w.String())
 	}
 	var got []string

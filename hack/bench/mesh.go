@@ -63,20 +63,22 @@ func (r *results) writeMesh(w *bytes.Buffer) {
 	}
 	w.WriteString("## Agents in a mesh\n\nReal agents and API server on this machine: thirty in full mesh, two whose kernels are changed by hand, and five pairs with " +
 		"1,000 packets per second each way while agents are killed, replaced and started again. A block's route is counted by the kernel's event on each of the 29 " +
-		"other nodes.\n\n")
+		"other nodes. Median, 95th percentile and largest, in brackets how often:\n\n")
 	writeFigures(w, r.mesh)
 }
 
 func writeFigures(w *bytes.Buffer, all []figure) {
-	t := table{{"what", "times", "p50", "p95", "max", ""}}
 	for _, f := range all {
-		if f.Unit == "" {
-			t.row(f.Name, "", "", "", fmt.Sprintf("%.0f", f.sum()), "in all")
-			continue
+		switch {
+		case f.Unit == "":
+			fmt.Fprintf(w, "- %s: %.0f\n", f.Name, f.sum())
+		case len(f.Values) == 1:
+			fmt.Fprintf(w, "- %s: %.1f %s\n", f.Name, f.at(1), f.Unit)
+		default:
+			fmt.Fprintf(w, "- %s: %.1f, %.1f, %.1f %s (%d)\n", f.Name, f.at(0.5), f.at(0.95), f.at(1), f.Unit, len(f.Values))
 		}
-		t.row(f.Name, fmt.Sprint(len(f.Values)), fmt.Sprintf("%.1f", f.at(0.5)), fmt.Sprintf("%.1f", f.at(0.95)), fmt.Sprintf("%.1f", f.at(1)), f.Unit)
 	}
-	t.write(w)
+	w.WriteString("\n")
 }
 
 // Limits of agents, on a machine that is not overloaded.

@@ -247,11 +247,11 @@ func (r *results) writeStarts(w *bytes.Buffer) {
 		t.write(w)
 	}
 	if len(r.files) > 0 {
-		t := table{{"file", "MB"}}
+		var all []string
 		for _, f := range r.files {
-			t.row("`"+f.name+"`", fmt.Sprintf("%.1f", float64(f.bytes)/1e6))
+			all = append(all, fmt.Sprintf("`%s` %.1f", f.name, float64(f.bytes)/1e6))
 		}
-		t.write(w)
+		fmt.Fprintf(w, "Files, MB: %s.\n\n", strings.Join(all, ", "))
 	}
 }
 
