@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tortie-net/tortie/internal/agent/desired"
+	"github.com/tortie-net/tortie/internal/agent/policies"
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/app/nodeaddr"
@@ -76,7 +77,8 @@ type Deps struct {
 	Status  *Status
 	// APIServer are the addresses at which the API server is reached, as far as they are known.
 	APIServer []netip.Addr
-	Events    Recorder // nil: operators look at status and log
+	Events    Recorder         // nil: operators look at status and log
+	Policies  *policies.Worker // nil: nothing is done about NetworkPolicies
 }
 
 // Dataplane are the parts of the kernel that the agent programs.
@@ -180,6 +182,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	g.Go(func() error { return a.journalWorker().run(ctx) })
 	g.Go(func() error { return a.statusWriter().run(ctx) })
+	if a.Policies != nil {
+		a.Policies.Decided = a.factsWriter.setNoPolicies
+		g.Go(func() error { return a.Policies.Run(ctx) })
+	}
 	err := g.Wait()
 	a.tunnels.ignore()
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
@@ -436,6 +442,7 @@ func (a *Agent) report(err error, took time.Duration) {
 	a.Status.Passed(err, took)
 	known := a.Status.now()
 	a.reporter.report(time.Now(), &known, err)
+	a.reporter.reportPolicies(time.Now(), a.Policies)
 	a.factsWriter.setLocal(local{ready: known.ready, pods: a.pods})
 	text := "ok"
 	if err != nil {

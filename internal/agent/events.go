@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/agent/desired"
+	"github.com/tortie-net/tortie/internal/agent/policies"
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/ipam"
@@ -44,6 +45,7 @@ type eventReporter struct {
 	failing time.Time       // since when passes fail
 	refused time.Time       // since when paths are refused
 	stuck   time.Time       // since when the journal is
+	open    time.Time       // since when policies fail
 	down    map[string]bool // BGPPeers that were told to be
 }
 
@@ -96,6 +98,20 @@ func (t *eventReporter) reportPlugins(now time.Time, k *seen, self api.ObjectRef
 	}
 	if lasts(&t.stuck, now, k.journal.Entries > 0 && k.journal.LastError != "") {
 		t.to.Warn(self, "JournalStuck", "addresses of deleted pods cannot be released: "+firstLine(k.journal.LastError))
+	}
+}
+
+// reportPolicies says what keeps policies from being in force. What is wrong with a policy is kube-controllers' to say: it sees all.
+func (t *eventReporter) reportPolicies(now time.Time, w *policies.Worker) {
+	if t.to == nil || w == nil {
+		return
+	}
+	k := w.Seen()
+	if k.IPVS {
+		t.to.Warn(desired.NodeObject(t.node), "PolicyBypassed", policies.IPVSText)
+	}
+	if err := errors.Join(k.Err, k.Refused); lasts(&t.open, now, err != nil) {
+		t.to.Warn(desired.NodeObject(t.node), "PolicyNotInForce", fmt.Sprintf("policies have not been brought into force since %s: %v", t.open.UTC().Format(time.RFC3339), err))
 	}
 }
 

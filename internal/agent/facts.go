@@ -40,6 +40,8 @@ type local struct {
 	ready bool
 	// pods are the addresses that the kernel has routes to, in ascending order, with that of tunl0.
 	pods []netip.Addr
+	// noPolicies: see facts.Facts. The passes do not set it.
+	noPolicies bool
 }
 
 // buildFacts turns what is known into what the plugins read; ok is false if this node does not exist. It is pure: everything
@@ -50,6 +52,7 @@ func buildFacts(a state.Assignment, l local) (f facts.Facts, ok bool) {
 	}
 	f = facts.Facts{
 		AgentReady:     l.ready,
+		NoPolicies:     l.noPolicies,
 		DatastoreReady: state.Ready(a.Information),
 		Node:           a.Node.Name,
 		NodeLabels:     a.Node.Labels,
@@ -159,8 +162,19 @@ func (h *factsWriter) setLocal(l local) {
 	if h.local.ready == l.ready && slices.Equal(h.local.pods, l.pods) {
 		return
 	}
+	l.noPolicies = h.local.noPolicies
 	h.local = l
 	wait.Signal(h.told)
+}
+
+// setNoPolicies takes whether NetworkPolicies are enforced.
+func (h *factsWriter) setNoPolicies(none bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.local.noPolicies != none {
+		h.local.noPolicies = none
+		wait.Signal(h.told)
+	}
 }
 
 func (h *factsWriter) known() local {

@@ -20,13 +20,17 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/agent/desired"
+	"github.com/tortie-net/tortie/internal/agent/policies"
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/kernel/guard"
+	"github.com/tortie-net/tortie/internal/kernel/netpol"
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 	"github.com/tortie-net/tortie/internal/kernel/routes"
 	"github.com/tortie-net/tortie/internal/plugin/facts"
+	"github.com/tortie-net/tortie/internal/policy"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -44,6 +48,9 @@ func everything(t *testing.T) *Status {
 	s.ShowEvents(func() (uint64, uint64) { return 3, 1 })
 	s.ShowGuard(func(context.Context) (map[string]nft.Counter, error) {
 		return map[string]nft.Counter{guard.IPIPFromStranger: {Packets: 7}}, nil
+	})
+	s.ShowPolicies(policies.New(policies.Options{Mode: config.PolicyAuto}), func(context.Context) (map[netpol.Denied]nft.Counter, error) {
+		return map[netpol.Denied]nft.Counter{{By: policy.ID{Kind: "NetworkPolicy", Namespace: "default", Name: "web"}}: {Packets: 5}}, nil
 	})
 	s.ShowTraffic(nil, func() bgp.Totals { return bgp.Totals{Received: 1, Sent: 2, Flawed: 3, Strangers: 4} })
 	s.SetNode(&desired.Snapshot{

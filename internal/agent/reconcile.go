@@ -55,7 +55,7 @@ func (a *Agent) pass(ctx context.Context) error {
 	learned, err := a.syncBGP(ctx, &s)
 	a.bgp.holding = err != nil || a.bgp.settling(time.Now()) || a.offline != nil
 	broken = errors.Join(broken, a.syncRoutes(ctx, &s, learned), a.pruneTunnels(ctx, &s))
-	a.lookForCalico(ctx, broken == nil)
+	a.lookForCalico(ctx, broken == nil && (a.Policies == nil || a.Policies.InPlace()))
 	switch {
 	case broken != nil:
 		return a.cannotServe(ctx, errors.Join(published, broken, err))
@@ -321,7 +321,7 @@ func (a *Agent) prepareHost(s *desired.Snapshot) error {
 	return err
 }
 
-// lookForCalico looks for rules and devices of Calico. Its rules may be removed once the agent's own are in place.
+// lookForCalico looks for rules and devices of Calico. Its rules may be removed once the agent's own are in place, those of policies too.
 func (a *Agent) lookForCalico(ctx context.Context, inPlace bool) {
 	a.calico.Look(ctx, time.Now(), inPlace)
 	a.setProblems("calico", a.calico.Problems(time.Now()))

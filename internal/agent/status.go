@@ -13,6 +13,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/agent/desired"
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
+	"github.com/tortie-net/tortie/internal/agent/policies"
 	"github.com/tortie-net/tortie/internal/app/nodeaddr"
 	"github.com/tortie-net/tortie/internal/app/serving"
 	"github.com/tortie-net/tortie/internal/bgp"
@@ -28,6 +29,8 @@ type Status struct {
 	metrics *metrics
 	healthy func(context.Context) error
 	traffic func() map[netip.Addr]bgp.Traffic // nil: nobody counts
+	// policies is nil if nothing is done about NetworkPolicies.
+	policies *policies.Worker
 
 	mu         sync.Mutex // guards the rest
 	stuckAfter time.Duration
@@ -174,7 +177,12 @@ func (s *Status) Report() nodestatus.Report {
 	if s.traffic != nil {
 		known.traffic = s.traffic()
 	}
-	return known.report(time.Now())
+	r := known.report(time.Now())
+	var problems []string
+	r.Policy, problems = policyReport(s.policies)
+	r.EnforcesPolicies = r.Policy != nil && r.Policy.Reason == ""
+	r.Problems = append(r.Problems, problems...)
+	return r
 }
 
 // Handler serves /livez, /readyz, /metrics and /status.
@@ -207,12 +215,14 @@ func (s *Status) alive(ctx context.Context) error {
 	return nil
 }
 
-// ready is about this node's dataplane offline: neither a dead peer nor an API server that is away makes a node unready.
+// ready is about this node's dataplane offline, policies among it: neither a dead peer nor an API server that is away makes a node unready.
 func (s *Status) ready(context.Context) error {
 	known := s.now()
 	switch {
-	case known.ready:
+	case known.ready && (s.policies == nil || s.policies.InPlace()):
 		return nil
+	case known.ready:
+		return errors.New("policies are not in force yet")
 	case known.lastErr != nil:
 		return known.lastErr
 	default:

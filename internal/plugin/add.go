@@ -50,11 +50,13 @@ func add(ctx context.Context, c *call) error {
 
 // attach gives the container its address and its link. After a failure nothing is left of it.
 func (s *session) attach(ctx context.Context) (_ *types100.Result, err error) {
+	uid := ""
 	wanted := ask(func() (request, error) {
 		w, err := s.endpoint().read(ctx)
 		if err != nil {
 			return request{}, err
 		}
+		uid = s.podUIDOf(&w.pod)
 		return s.request(w)
 	})
 	if err := awaitGates(ctx, s.conf.ReadinessGates, gatePace); err != nil {
@@ -74,6 +76,10 @@ func (s *session) attach(ctx context.Context) (_ *types100.Result, err error) {
 	if err != nil {
 		return nil, err
 	}
+	policed, err := s.close(uid)
+	if err != nil {
+		return nil, err
+	}
 	link, err := podnet.Setup(ctx, wiring)
 	if err != nil {
 		return nil, fmt.Errorf("wire the pod: %w", err)
@@ -82,7 +88,7 @@ func (s *session) attach(ctx context.Context) (_ *types100.Result, err error) {
 	if err := s.endpoint().note(ctx, link, wiring.Addresses); err != nil {
 		return nil, fmt.Errorf("note the address on the pod: %w", err)
 	}
-	s.awaitPolicy(ctx)
+	s.awaitPolicy(ctx, policed, uid)
 	s.log.Info("pod network configured", "link", link.HostVeth, "addresses", wiring.Addresses, "mtu", link.MTU)
 	return result(s, link, wiring.Addresses, assigned), nil
 }

@@ -73,7 +73,8 @@ type netConf struct {
 	ContainerSettings    containerConf  `json:"container_settings"`
 	IncludeDefaultRoutes bool           `json:"include_default_routes" help:"With ipam.routes, the pod gets the default route too."`
 	ReadinessGates       []string       `json:"readiness_gates" help:"URLs that must answer with status 200 to 399 before ADD goes on, within 30 seconds."`
-	PolicySetupTimeout   int            `json:"policy_setup_timeout_seconds" default:"0" help:"How long ADD waits for a file of Felix in endpoint_status_dir, that the pod's policy is set up; then it goes on with a warning."`
+	PolicyEnforced       bool           `json:"policy_enforced" help:"The agent enforces NetworkPolicies: if the kernel has none of its rules, as after a reboot, ADD closes pods until the agent has started, unless the agent has left policies to another engine."`
+	PolicySetupTimeout   int            `json:"policy_setup_timeout_seconds" default:"0" help:"How long ADD waits until the pod's policies are in force; then it goes on with a warning, and the pod is closed until they are. Where the kernel has no rules of the agent and policy_enforced is false, for a file of Felix in endpoint_status_dir."`
 	EndpointStatusDir    string         `json:"endpoint_status_dir" default:"/var/run/calico/endpoint-status" help:"Where Felix writes those files."`
 	Dataplane            dataplaneConf  `json:"dataplane_options"`
 	EtcdEndpoints        string         `json:"etcd_endpoints" help:"Comma-separated URLs of etcd."`

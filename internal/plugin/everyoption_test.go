@@ -15,6 +15,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/netpol"
 	"github.com/tortie-net/tortie/internal/plugin"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
@@ -237,6 +238,16 @@ var optionCases = map[string]func(*testing.T, *world){
 		a := w.newPod(t, "web").addWith(t, "policy_setup_timeout_seconds", 1).ok(t)
 		if a.took < time.Second || !strings.Contains(a.stderr, "policy_setup_timeout_seconds=1") {
 			t.Errorf("after %v: %s", a.took, a.stderr)
+		}
+	},
+	"policy_enforced": func(t *testing.T, w *world) {
+		w.newPod(t, "open").addWith(t, "policy_enforced", false).ok(t)
+		if tables := w.host.Run(t, "nft", "list", "tables"); strings.Contains(tables, netpol.TableName) {
+			t.Errorf("tables: %s", tables)
+		}
+		w.newPod(t, "closed").addWith(t, "policy_enforced", true).ok(t)
+		if table := w.host.Run(t, "nft", "list", "table", "inet", netpol.TableName); !strings.Contains(table, "hook forward") {
+			t.Errorf("table: %s", table)
 		}
 	},
 	"endpoint_status_dir": func(t *testing.T, w *world) {

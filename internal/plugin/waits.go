@@ -3,15 +3,9 @@ package plugin
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
-	"io/fs"
 	"math/rand/v2"
 	"net/http"
-	"net/url"
-	"os"
-	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -92,36 +86,4 @@ func askGate(ctx context.Context, client *http.Client, gate string) error {
 		return fmt.Errorf("GET %s: HTTP %d", gate, resp.StatusCode)
 	}
 	return nil
-}
-
-// awaitPolicy waits, if the configuration asks for it, until Felix says that the container's policy is set up. A Felix that
-// does not say so is no reason to leave a pod without a network: that is logged.
-func (s *session) awaitPolicy(ctx context.Context) {
-	if s.conf.PolicySetupTimeout == 0 {
-		return
-	}
-	p := policyPace
-	p.limit = time.Duration(s.conf.PolicySetupTimeout) * time.Second
-	path := filepath.Join(s.conf.EndpointStatusDir, s.statusFile())
-	err := p.until(ctx, func(context.Context) error {
-		_, err := os.Stat(path)
-		return err
-	})
-	if errors.Is(err, fs.ErrNotExist) {
-		s.log.Warn("ADD continues: no endpoint status of Felix in time", "policy_setup_timeout_seconds", s.conf.PolicySetupTimeout, "file", path)
-	} else if err != nil {
-		s.log.Warn("ADD continues: cannot read the endpoint status of Felix", "err", err)
-	}
-}
-
-// statusFile is the name of the file by which Felix says that an endpoint is set up: orchestrator, workload and endpoint.
-func (s *session) statusFile() string {
-	parts := []string{"k8s", s.namespace + "/" + s.pod, s.ifName}
-	if s.pod == "" {
-		parts = []string{"cni", s.containerID, s.ifName}
-	}
-	for i := range parts {
-		parts[i] = url.PathEscape(parts[i])
-	}
-	return strings.Join(parts, " ")
 }

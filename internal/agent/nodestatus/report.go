@@ -34,7 +34,8 @@ type Report struct {
 
 	Reflection *Reflection `json:"reflection,omitempty" help:"This node's part in route reflection, if it has one."`
 
-	EnforcesPolicies bool `json:"enforcesPolicies" help:"Whether NetworkPolicies are enforced. This version enforces none: they restrict nothing."`
+	EnforcesPolicies bool    `json:"enforcesPolicies" help:"Whether this agent has brought NetworkPolicies into force since it started."`
+	Policy           *Policy `json:"policy,omitempty" help:"What of policies is in force, or why not."`
 
 	Pools     []Pool      `json:"pools" help:"The IPPools."`
 	Blocks    []string    `json:"blocks" help:"The node's own confirmed blocks."`
@@ -46,6 +47,24 @@ type Report struct {
 
 	Facts   *Facts  `json:"facts,omitempty" help:"What the plugins were told last."`
 	Journal Journal `json:"journal" help:"What the plugins have left to the agent."`
+}
+
+// Policy is what an agent does about NetworkPolicies.
+type Policy struct {
+	Mode    string `json:"mode" help:"TORTIE_POLICY: off, on or auto."`
+	Reason  string `json:"reason,omitempty" help:"Why policies are not enforced: off, felix, cilium, antrea, starting (what an earlier agent left is in force) or failing."`
+	Message string `json:"message,omitempty" help:"The same in words."`
+	// Policed and Open are pods of this node.
+	Policed     int        `json:"policedPods" help:"Pods of this node that a policy selects."`
+	Open        int        `json:"openPods" help:"Pods of this node that no policy selects."`
+	Policies    int        `json:"policies" help:"Policies of the cluster."`
+	Programs    int        `json:"programs" help:"Different lists of rules that pods of this node have."`
+	Members     int        `json:"members" help:"Addresses of pods that the rules name."`
+	Applied     *time.Time `json:"applied,omitempty" help:"When the kernel was last changed or compared."`
+	Seconds     float64    `json:"seconds,omitempty" help:"How long that took."`
+	Waiting     *time.Time `json:"waiting,omitempty" help:"Since when a change is not in force; absent if all are."`
+	EndedFlows  uint64     `json:"endedConnections,omitempty" help:"Established connections that were ended as policies forbid them."`
+	Connections string     `json:"connections,omitempty" help:"What becomes of established connections that a changed policy forbids: end or keep."`
 }
 
 // Candidate is an address of the host.

@@ -127,10 +127,18 @@ func (r *Report) readiness() string {
 }
 
 func (r *Report) policiesText() string {
-	if r.EnforcesPolicies {
-		return "NetworkPolicies are enforced"
+	p := r.Policy
+	switch {
+	case r.EnforcesPolicies && p != nil:
+		text := fmt.Sprintf("enforced: %s with a policy, %d without; %s in the cluster", count(p.Policed, "pod"), p.Open, count(p.Policies, "policy", "policies"))
+		if p.Waiting != nil {
+			text += fmt.Sprintf("; a change has waited for %s", r.ago(*p.Waiting))
+		}
+		return text
+	case p != nil && p.Message != "":
+		return "not enforced by this agent: " + p.Message
 	}
-	return "NetworkPolicies are not enforced by this version: they restrict nothing"
+	return "not enforced: NetworkPolicies restrict nothing"
 }
 
 func (r *Report) addressText() string {

@@ -54,6 +54,8 @@ type Facts struct {
 	AgentReady bool `json:"agentReady"`
 	// DatastoreReady is that of ClusterInformation default: false while an operator has locked the datastore.
 	DatastoreReady bool `json:"datastoreReady"`
+	// NoPolicies says that the agent enforces no NetworkPolicies: it is not to, or another engine does on this node.
+	NoPolicies bool `json:"noPolicies,omitempty"`
 	// Node is the node's name.
 	Node         string              `json:"node"`
 	NodeLabels   map[string]string   `json:"nodeLabels"`
@@ -120,6 +122,18 @@ func Read(path, node string, now time.Time) (*Facts, error) {
 		return nil, fmt.Errorf("%w: %s was written %s ago: the agent does not run, or has lost the API server", ErrUnusable, path, age.Round(time.Second))
 	}
 	return f, nil
+}
+
+// NoPolicies returns the NoPolicies of a file of any age: what the agent has decided holds while it does not run. A file that cannot be read
+// does not say so.
+func NoPolicies(path, node string) bool {
+	data, err := hostfile.ReadFile(path)
+	var said struct {
+		Format     int    `json:"format"`
+		Node       string `json:"node"`
+		NoPolicies bool   `json:"noPolicies"`
+	}
+	return err == nil && json.Unmarshal(data, &said) == nil && said.Format == format && said.Node == node && said.NoPolicies
 }
 
 // Write replaces the file as a whole: a reader sees the old facts or the new ones.

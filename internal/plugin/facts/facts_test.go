@@ -68,6 +68,28 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	}
 }
 
+// An agent that has died has still decided.
+func TestNoPolicies(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "facts.json")
+	for name, tt := range map[string]struct {
+		said bool
+		node string
+		want bool
+	}{"said": {true, "node-1", true}, "not said": {false, "node-1", false}, "of another node": {true, "node-2", false}} {
+		f := sample()
+		f.Written, f.NoPolicies = noon.Add(-time.Hour), tt.said
+		if err := Write(path, f); err != nil {
+			t.Fatal(err)
+		}
+		if got := NoPolicies(path, tt.node); got != tt.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	if NoPolicies(filepath.Join(t.TempDir(), "absent"), "node-1") {
+		t.Error("an absent file says so")
+	}
+}
+
 func TestUnusableFiles(t *testing.T) {
 	tests := map[string]struct {
 		node string

@@ -19,6 +19,7 @@ import (
 	"github.com/tortie-net/tortie/internal/agent"
 	"github.com/tortie-net/tortie/internal/agent/diagnose"
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
+	"github.com/tortie-net/tortie/internal/agent/policies"
 	"github.com/tortie-net/tortie/internal/agent/policyview"
 	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/app/memlimit"
@@ -30,7 +31,9 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/nat"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/netpol"
 	"github.com/tortie-net/tortie/internal/kernel/nft"
+	"github.com/tortie-net/tortie/internal/kernel/podnet"
 	"github.com/tortie-net/tortie/internal/kernel/routes"
 	"github.com/tortie-net/tortie/internal/kernel/takeover"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
@@ -111,10 +114,11 @@ func runAgent(ctx context.Context, env config.Env, stderr io.Writer) error {
 }
 
 // newStatus shows what the agent's parts count.
-func newStatus(cfg config.Node, speaker bgp.Speaker, recorder *events.Recorder, packets *guard.Syncer) *agent.Status {
+func newStatus(cfg config.Node, speaker bgp.Speaker, recorder *events.Recorder, packets *guard.Syncer, p policyParts) *agent.Status {
 	status := agent.NewStatus(cfg.Nodename, time.Now(), speaker.Healthy)
 	status.ShowEvents(recorder.Counts)
 	status.ShowGuard(packets.Counters)
+	status.ShowPolicies(p.worker, p.engine.Counters)
 	status.ShowTraffic(speaker.Traffic, speaker.Totals)
 	if cfg.Metrics.PerPeer {
 		status.ShowPeers()
@@ -147,6 +151,11 @@ func open(cfg config.Node, log *slog.Logger) (agent.Deps, error) {
 	table := nft.New(nil)
 	recorder := events.New(store, events.Source{Component: "tortie-node", Host: cfg.Nodename}, log)
 	packets := guard.New(table)
+	feed, err := cluster.NewPolicyFeed(rest, cfg.Nodename, log)
+	if err != nil {
+		return agent.Deps{}, err
+	}
+	policy := newPolicies(cfg, feed, kernel, table, log)
 	return agent.Deps{
 		Dataplane: agent.Dataplane{
 			Kernel: kernel,
@@ -155,9 +164,25 @@ func open(cfg config.Node, log *slog.Logger) (agent.Deps, error) {
 			}),
 			Encap: ipip.New(kernel), VXLAN: vxlan.New(kernel), NFT: table, NAT: nat.New(table), Guard: packets,
 		},
-		Config: cfg, Log: log, Store: store, Watch: watch, Speaker: speaker, Status: newStatus(cfg, speaker, recorder, packets),
-		APIServer: cluster.Addresses(rest), Events: recorder,
+		Config: cfg, Log: log, Store: store, Watch: watch, Speaker: speaker, Status: newStatus(cfg, speaker, recorder, packets, policy),
+		APIServer: cluster.Addresses(rest), Events: recorder, Policies: policy.worker,
 	}, nil
+}
+
+// policyParts are what keeps policies in force.
+type policyParts struct {
+	worker *policies.Worker
+	engine *netpol.Engine
+}
+
+func newPolicies(cfg config.Node, feed *cluster.PolicyFeed, kernel *netlinkx.Conn, table *nft.Table, log *slog.Logger) policyParts {
+	engine := netpol.New(nil, podnet.DefaultVethPrefix)
+	worker := policies.New(policies.Options{
+		Mode: cfg.Policy, KeepConnections: cfg.KeepConnections, FelixGoes: cfg.RemoveRules,
+		Feed: feed, Engine: engine, Kernel: kernel, Table: table, Log: log.With("part", "policy"),
+		Drops: func(ctx context.Context) (<-chan netpol.Drop, error) { return netpol.Drops(ctx, nil) },
+	})
+	return policyParts{worker, engine}
 }
 
 // serve runs the agent and its HTTP server until ctx ends or one of them fails.

@@ -1,0 +1,75 @@
+package policies
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/app/progress"
+	"github.com/tortie-net/tortie/internal/app/wait"
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/policy"
+)
+
+// sweepPause is the least time between two looks at the tracked connections: the kernel walks its whole table for one.
+const sweepPause = time.Second
+
+// sweeps ends connections that are not allowed any more, after each wish for it, until ctx ends.
+func (w *Worker) sweeps(ctx context.Context) {
+	var reported progress.Changes
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.sweepWanted:
+		}
+		ended, err := w.sweep()
+		if reported.New(err) {
+			w.Log.Warn("cannot end connections that policies forbid", "err", err)
+		}
+		if err != nil {
+			wait.Signal(w.sweepWanted)
+		}
+		if ended > 0 {
+			w.Log.Info("ended connections that policies forbid", "connections", ended)
+		}
+		wait.Sleep(ctx, sweepPause)
+	}
+}
+
+// sweep judges the tracked connections of this node's pods, and makes the kernel forget those that are denied.
+func (w *Worker) sweep() (ended int, err error) {
+	addrs, err := w.Kernel.Addrs(0, netlinkx.FamilyAll)
+	if err != nil {
+		return 0, fmt.Errorf("list this node's addresses: %w", err)
+	}
+	own := make(map[netip.Addr]bool, len(addrs))
+	for _, a := range addrs {
+		own[a.Prefix.Addr()] = true
+	}
+	ended, err = w.Kernel.DeleteFlowsIf(func(f netlinkx.Flow) bool {
+		w.mu.RLock()
+		defer w.mu.RUnlock()
+		return w.denied(f, own)
+	})
+	w.note(func(s *Seen) { s.Ended += uint64(ended) })
+	return ended, err
+}
+
+// denied judges a connection as its first packet would be: by the egress program of the pod that began it, and by the ingress program of the
+// one that was reached. What this node itself has sent to its pods is never filtered. What a conntrack helper let pass has no policy
+// of its own.
+func (w *Worker) denied(f netlinkx.Flow, own map[netip.Addr]bool) bool {
+	if w.compiled == nil || f.Expected {
+		return false
+	}
+	denies := func(of netip.Addr, d policy.Direction, peer netip.Addr) bool {
+		link, local := w.routed.links[of]
+		if _, known := w.compiled.Endpoints[link]; !local || !known {
+			return false
+		}
+		return !w.compiled.Decide(link, d, peer, f.Protocol, f.Port).Allow
+	}
+	return denies(f.Client, policy.Egress, f.Server) || !own[f.Client] && denies(f.Server, policy.Ingress, f.Client)
+}

@@ -1,0 +1,98 @@
+package policies
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/podnet"
+	"github.com/tortie-net/tortie/internal/policy"
+)
+
+// podProtocols are the protocols of routes to pods: the plugins', and Felix's if it is configured to use its own.
+var podProtocols = []netlinkx.Protocol{netlinkx.ProtocolBoot, netlinkx.ProtocolFelix}
+
+// routed are the addresses that the kernel has routes to by links of pods: it knows a pod's addresses before the API server does.
+type routed struct {
+	byLink map[string][]netip.Addr
+	links  map[netip.Addr]string
+}
+
+// localRoutes reads the routes to pods.
+type localRoutes struct {
+	kernel *netlinkx.Conn
+	names  map[int]string // of links, by index; the kernel does not use an index twice
+}
+
+// read lists the routes. Names of links are asked for if a route has one that is new.
+func (l *localRoutes) read() (routed, error) {
+	var routes []netlinkx.Route
+	for _, protocol := range podProtocols {
+		found, err := l.kernel.Routes(netlinkx.RouteFilter{Protocol: protocol})
+		if err != nil {
+			return routed{}, err
+		}
+		routes = append(routes, found...)
+	}
+	routes = slices.DeleteFunc(routes, func(r netlinkx.Route) bool { return !r.Dst.IsSingleIP() || r.Via.IsValid() || r.Dev == 0 })
+	if slices.ContainsFunc(routes, func(r netlinkx.Route) bool { return l.names[r.Dev] == "" }) {
+		if err := l.readNames(); err != nil {
+			return routed{}, err
+		}
+	}
+	out := routed{byLink: map[string][]netip.Addr{}, links: map[netip.Addr]string{}}
+	for _, r := range routes {
+		if name := l.names[r.Dev]; strings.HasPrefix(name, podnet.DefaultVethPrefix) {
+			out.byLink[name] = append(out.byLink[name], r.Dst.Addr())
+			out.links[r.Dst.Addr()] = name
+		}
+	}
+	for _, addrs := range out.byLink {
+		slices.SortFunc(addrs, netip.Addr.Compare)
+	}
+	return out, nil
+}
+
+func (l *localRoutes) readNames() error {
+	links, err := l.kernel.Links()
+	if err != nil {
+		return err
+	}
+	l.names = make(map[int]string, len(links))
+	for _, link := range links {
+		l.names[link.Index] = link.Name
+	}
+	return nil
+}
+
+// localPod returns a pod of this node, whose link it is, with the addresses that the kernel routes to it. Before there are routes, what the
+// API says counts, as far as no other pod of the node has it.
+func (r routed) localPod(p *policy.Pod, link string) *policy.Pod {
+	addrs, known := r.byLink[link]
+	if !known {
+		return r.without(p, func(owner string) bool { return owner != link })
+	}
+	if slices.Equal(addrs, p.Addresses) {
+		return p
+	}
+	own := *p
+	own.Addresses = addrs
+	return &own
+}
+
+// remotePod returns a pod of another node without the addresses that are routed to a pod of this one.
+func (r routed) remotePod(p *policy.Pod) *policy.Pod {
+	return r.without(p, func(string) bool { return true })
+}
+
+// without leaves out the addresses that are routed to links that others says it of.
+func (r routed) without(p *policy.Pod, others func(link string) bool) *policy.Pod {
+	isOthers := func(a netip.Addr) bool { link, ok := r.links[a]; return ok && others(link) }
+	if !slices.ContainsFunc(p.Addresses, isOthers) {
+		return p
+	}
+	own := *p
+	own.Addresses = slices.DeleteFunc(slices.Clone(p.Addresses), isOthers)
+	return &own
+}

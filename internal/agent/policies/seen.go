@@ -1,0 +1,170 @@
+package policies
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/kernel/netpol"
+	"github.com/tortie-net/tortie/internal/policy"
+)
+
+// Seen is what a Worker tells of itself.
+type Seen struct {
+	Mode config.PolicyMode
+	// Keeps: established connections are left alone that a changed policy forbids.
+	Keeps bool
+	// Enforcing: a Ruleset of this process is in force. Else Reason is one of Reasons, and Why says more.
+	Enforcing   bool
+	Reason, Why string
+	// IPVS: kube-proxy uses IPVS, whose packets to Services no policy sees.
+	IPVS bool
+
+	// Policed and Open are how many pods of this node there are with and without a policy.
+	Policed, Open int
+	Policies      int
+	Programs      int
+	Members       int // addresses of pods in sets
+	// Invalid and LeftOut have the problems of policies: of those that are in force as far as they can be read, and of those of which an
+	// earlier version is in force, or none.
+	Invalid, LeftOut map[policy.ID][]string
+
+	Applied time.Time     // when the kernel was last changed or compared
+	Took    time.Duration // how long that took
+	Stats   netpol.Stats  // what was done then
+	Applies uint64        // how often that was
+	Failed  uint64        // passes that failed
+	Err     error         // of the last pass
+	Refused error         // what the kernel refuses: the pods are closed
+	Waiting time.Time     // since when a change is not in force; zero: there is none
+	Ended   uint64        // connections that were ended
+}
+
+// Seen returns what is so now.
+func (w *Worker) Seen() Seen {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	return w.seen
+}
+
+// InPlace reports that nothing of another engine's is needed any more: policies are in force, or this agent is not to enforce any.
+func (w *Worker) InPlace() bool {
+	s := w.Seen()
+	return s.Applied != (time.Time{}) || s.Reason != reasonStarting && s.Reason != reasonFailing && s.Reason != ""
+}
+
+// Is reports that a reason holds why policies are not enforced, or not all.
+func (s *Seen) Is(reason string) bool { return s.Reason == reason || s.IPVS && reason == reasonIPVS }
+
+// note changes what is seen.
+func (w *Worker) note(change func(*Seen)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	change(&w.seen)
+}
+
+// report notes and logs what a pass has come to.
+func (w *Worker) report(err error) {
+	before := w.Seen()
+	w.note(func(s *Seen) {
+		s.Err, s.Refused, s.Waiting, s.IPVS = err, w.refused, w.waiting, w.decision.ipvs
+		if err != nil {
+			s.Failed++
+		}
+		w.describe(s)
+		s.Enforcing, s.Reason, s.Why = w.standing(err)
+	})
+	now := w.Seen()
+	switch failed := w.reported.New(err); {
+	case failed:
+		w.Log.Error("cannot bring policies into force; trying again", "err", err)
+	case err == nil && before.Enforcing != now.Enforcing && now.Enforcing:
+		w.Log.Info("policies are in force", "pods", now.Policed, "pods without policy", now.Open, "policies", now.Policies, "programs", now.Programs)
+	case before.Why != now.Why && now.Reason != reasonStarting:
+		w.Log.Warn("policies are not enforced by this agent", "why", now.Why)
+	}
+	if now.IPVS && !before.IPVS {
+		w.Log.Error(IPVSText)
+	}
+	w.logProblems(before.Problems(), now.Problems())
+}
+
+// standing says whether policies are enforced, and if not, why.
+func (w *Worker) standing(err error) (enforcing bool, reason, why string) {
+	switch {
+	case w.decision.rival != (rival{}):
+		return false, w.decision.rival.reason, w.decision.rival.text
+	case w.synced:
+		return true, "", ""
+	case err != nil:
+		return false, reasonFailing, err.Error()
+	case w.model.view.Err != nil:
+		return false, reasonStarting, "the API server has not told everything yet, what an earlier agent left is in force: " + w.model.view.Err.Error()
+	}
+	return false, reasonStarting, "the API server has not told everything yet, what an earlier agent left is in force"
+}
+
+// describe notes what the Ruleset is about. The caller holds the lock.
+func (w *Worker) describe(s *Seen) {
+	s.Policed, s.Open, s.Programs, s.Members = 0, 0, 0, 0
+	s.Policies, s.Invalid, s.LeftOut = len(w.model.Policies), w.model.invalid, w.model.leftOut
+	if w.compiled == nil {
+		return
+	}
+	s.Programs, s.Members = len(w.compiled.Programs), len(w.compiled.Members)
+	for _, e := range w.compiled.Endpoints {
+		if e.Programs == [2]string{} {
+			s.Open++
+		} else {
+			s.Policed++
+		}
+	}
+}
+
+func (w *Worker) logProblems(before, now []string) {
+	for _, text := range now {
+		if !slices.Contains(before, text) {
+			w.Log.Warn("policies need attention", "policy", text)
+		}
+	}
+}
+
+// tell says whether somebody else enforces, or nobody.
+func (w *Worker) tell(stayOut bool) {
+	if w.Decided != nil {
+		w.Decided(stayOut)
+	}
+}
+
+// Problems says in words what is wrong, for people.
+func (s *Seen) Problems() (texts []string) {
+	if s.Reason != reasonOff && s.Reason != reasonStarting && s.Why != "" {
+		texts = append(texts, "NetworkPolicies are not enforced by this agent: "+s.Why)
+	}
+	for _, err := range []error{s.Err, s.Refused} {
+		if err != nil {
+			texts = append(texts, "policies: "+err.Error())
+		}
+	}
+	if s.IPVS {
+		texts = append(texts, IPVSText)
+	}
+	for _, part := range []struct {
+		what string
+		of   map[policy.ID][]string
+	}{{"is in force as far as it can be read", s.Invalid}, {"cannot be read: its last version that could is in force, if there was one", s.LeftOut}} {
+		for _, id := range slices.SortedFunc(maps.Keys(part.of), func(a, b policy.ID) int { return strings.Compare(a.String(), b.String()) }) {
+			for _, problem := range part.of[id] {
+				texts = append(texts, fmt.Sprintf("%s %s: %s", id, part.what, problem))
+			}
+		}
+	}
+	return texts
+}
+
+// IPVSText says what IPVS does to policies.
+const IPVSText = "kube-proxy uses IPVS (link kube-ipvs0): its packets to Services pass by the rules of policies, which hold for packets to pods' own " +
+	"addresses only: set its mode to nftables or iptables"

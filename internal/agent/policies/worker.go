@@ -1,0 +1,330 @@
+package policies
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/app/progress"
+	"github.com/tortie-net/tortie/internal/app/wait"
+	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/netpol"
+	"github.com/tortie-net/tortie/internal/kernel/nft"
+	"github.com/tortie-net/tortie/internal/policy"
+)
+
+const (
+	// coalesce is the least time between two passes: the first event after a silence is served at once, those of a burst together.
+	coalesce = 10 * time.Millisecond
+	// comparePause is how often the kernel's rules are compared with what they should be although nothing is known to have changed.
+	comparePause = 180 * time.Second
+	// passTime bounds one pass.
+	passTime = 30 * time.Second
+	// firstRetry and mostRetry bound the pauses after passes that failed.
+	firstRetry = 50 * time.Millisecond
+	mostRetry  = 10 * time.Second
+)
+
+// Feed tells what the API server knows; cluster.PolicyFeed has the real one.
+type Feed interface {
+	Run(ctx context.Context) error
+	Changed() <-chan struct{}
+	Take() cluster.PolicyView
+	Want(interest policy.Interest)
+}
+
+// Engine programs a Ruleset; netpol.Engine has the real one.
+type Engine interface {
+	Sync(ctx context.Context, rules *policy.Ruleset, touched []netip.Addr) (netpol.Stats, error)
+	Remove(ctx context.Context) error
+	Events(ctx context.Context) (<-chan struct{}, error)
+}
+
+// Options are what a Worker works with.
+type Options struct {
+	Mode config.PolicyMode
+	// KeepConnections: see config.Node.
+	KeepConnections bool
+	// FelixGoes: the rules of a Felix that does not run any more are removed once ours are in force, so that they do not count for one.
+	FelixGoes bool
+	Feed      Feed
+	Engine    Engine
+	Kernel    *netlinkx.Conn
+	Table     *nft.Table // by which Felix's rules are found
+	Log       *slog.Logger
+	// Drops tells of denied packets; nil: none are logged.
+	Drops DropsOf
+	// Decided is called with whether another engine enforces, or none is to, when that has changed; nil: nobody is told.
+	Decided func(stayOut bool)
+}
+
+// Worker keeps the policies of a node in force. What it tells is safe for concurrent use.
+type Worker struct {
+	Options
+	sweepWanted chan struct{}
+
+	mu       sync.RWMutex // guards what follows: Run alone writes it
+	compiled *policy.Compiled
+	routed   routed
+	seen     Seen
+
+	// What follows is for the goroutine of Run.
+	decision decision
+	routes   localRoutes
+	model    model
+	todo     todo
+	waiting  time.Time // since when a change waits to be programmed
+	compared time.Time // when everything was compared last
+	full     time.Duration
+	ended    time.Time // of the last pass
+	synced   bool      // a Ruleset of this process is in the kernel
+	removed  bool      // there is nothing of ours in the kernel, as somebody else enforces
+	refused  error     // why programs are not in force, whose pods are closed
+	forbids  bool      // since the last sweep was wished for something may have been forbidden
+	reported progress.Changes
+
+	feedEvents, routeEvents, tableEvents <-chan struct{} // nil: not subscribed
+}
+
+// todo is what a pass has to do besides looking whether to enforce.
+type todo struct{ feed, routes, table bool }
+
+var everything = todo{feed: true, routes: true, table: true}
+
+// New returns a Worker for Run.
+func New(o Options) *Worker {
+	w := &Worker{Options: o, sweepWanted: make(chan struct{}, 1), routes: localRoutes{kernel: o.Kernel}, todo: everything, full: wait.Jitter(comparePause)}
+	w.seen = Seen{Mode: o.Mode, Keeps: o.KeepConnections, Reason: reasonStarting}
+	return w
+}
+
+// Run works until ctx ends. It then leaves everything in force.
+func (w *Worker) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	if w.Mode.Enforces() {
+		g.Go(func() error { return w.Feed.Run(ctx) })
+		g.Go(func() error { w.sweeps(ctx); return nil })
+		g.Go(func() error { w.logDrops(ctx); return nil })
+		w.feedEvents = w.Feed.Changed()
+	}
+	g.Go(func() error { w.loop(ctx); return nil })
+	return g.Wait()
+}
+
+func (w *Worker) loop(ctx context.Context) {
+	backoff := wait.Backoff{First: firstRetry, Most: mostRetry}
+	for ctx.Err() == nil {
+		err := w.subscribe(ctx)
+		if err == nil {
+			err = w.pass(ctx, time.Now())
+		}
+		w.ended = time.Now()
+		if ctx.Err() != nil {
+			return
+		}
+		w.report(err)
+		if err != nil {
+			w.todo = everything
+			wait.Sleep(ctx, backoff.Next())
+			continue
+		}
+		backoff.Reset()
+		w.wait(ctx)
+	}
+}
+
+// pass brings the kernel to what is known now.
+func (w *Worker) pass(ctx context.Context, now time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, passTime)
+	defer cancel()
+	if err := w.decide(ctx, now); err != nil {
+		return err
+	}
+	if w.decision.rival != (rival{}) {
+		return w.stayOut(ctx)
+	}
+	w.removed = false
+	touched, all, err := w.learn()
+	if err != nil {
+		return err
+	}
+	if !w.synced && !w.model.complete() {
+		return nil // what an earlier agent left stays in force
+	}
+	w.tell(false)
+	return w.apply(ctx, touched, all)
+}
+
+// stayOut leaves the node without rules of ours: nobody would keep them up to date, so that pods that come would stay closed. A plugin that has
+// not heard of it may make some once more.
+func (w *Worker) stayOut(ctx context.Context) error {
+	if w.removed = w.removed && !w.todo.table; w.removed {
+		w.done()
+		return nil
+	}
+	w.tell(true)
+	if err := w.Engine.Remove(ctx); err != nil {
+		return fmt.Errorf("remove the rules of policies: %w", err)
+	}
+	w.removed, w.synced, w.model = true, false, model{}
+	w.done()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.compiled = nil
+	return nil
+}
+
+// learn takes in what has changed. all: more than the Members of touched may be another.
+func (w *Worker) learn() (touched []netip.Addr, all bool, err error) {
+	first := w.compiled == nil
+	fresh, moved := w.routed, first
+	if w.todo.routes || first {
+		if fresh, err = w.routes.read(); err != nil {
+			return nil, false, err
+		}
+		moved = moved || !fresh.equal(w.routed)
+	}
+	var news news
+	if w.todo.feed || first {
+		news = w.model.take(w.Feed.Take())
+	}
+	all = w.todo.table || first
+	if !moved && !news.all {
+		if touched, ok := w.update(news.pods); ok {
+			return touched, all, nil
+		}
+	}
+	return nil, true, w.compile(fresh)
+}
+
+// update takes in pods of other nodes; ok is false if that is not enough.
+func (w *Worker) update(pods []policy.PodKey) (touched []netip.Addr, ok bool) {
+	if len(pods) == 0 {
+		return nil, true
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.forbids = w.model.replace(pods, w.routed) || w.forbids
+	return w.compiled.Update(w.model.State, pods)
+}
+
+// compile makes the Ruleset anew.
+func (w *Worker) compile(routed routed) error {
+	w.model.build(routed)
+	compiled := policy.Compile(w.model.State)
+	w.forbids = w.compiled == nil || mayForbid(&w.compiled.Ruleset, &compiled.Ruleset) || w.forbids
+	w.mu.Lock()
+	w.routed, w.compiled = routed, compiled
+	w.mu.Unlock()
+	w.Feed.Want(w.model.Interest())
+	return nil
+}
+
+// apply programs what was learnt.
+func (w *Worker) apply(ctx context.Context, touched []netip.Addr, all bool) error {
+	if all = all || !w.synced || time.Since(w.compared) >= w.full; all {
+		touched = nil
+	} else if len(touched) == 0 {
+		w.done()
+		return nil
+	}
+	begun := time.Now()
+	stats, err := w.Engine.Sync(ctx, &w.compiled.Ruleset, touched)
+	if refused := errors.Is(err, netpol.ErrRefused); err != nil && !refused {
+		return fmt.Errorf("program policies: %w", err)
+	}
+	w.refused = err
+	if all {
+		w.compared, w.full = time.Now(), wait.Jitter(comparePause)
+	}
+	w.synced = true
+	w.note(func(s *Seen) {
+		s.Applied, s.Took, s.Stats, s.Applies = time.Now(), time.Since(begun), stats, s.Applies+1
+	})
+	w.done()
+	if w.forbids && !w.KeepConnections {
+		wait.Signal(w.sweepWanted)
+	}
+	w.forbids = false
+	return nil
+}
+
+func (w *Worker) done() { w.todo, w.waiting = todo{}, time.Time{} }
+
+// subscribe opens the sockets of events, again after one failed.
+func (w *Worker) subscribe(ctx context.Context) (err error) {
+	if w.routeEvents == nil && w.Mode.Enforces() {
+		events := netlinkx.LinkEvents | netlinkx.RouteEvents // the kernel tells of no route of IPv4 that goes with its link
+		if w.routeEvents, err = w.Kernel.SubscribeToOthersAtOnce(ctx, events, podProtocols...); err != nil {
+			return err
+		}
+		w.todo.routes = true
+	}
+	if w.tableEvents == nil {
+		if w.tableEvents, err = w.Engine.Events(ctx); err != nil {
+			return err
+		}
+		w.todo.table = true
+	}
+	return nil
+}
+
+// wait returns when there is something to do, or when a look is due.
+func (w *Worker) wait(ctx context.Context) {
+	due := min(w.lookPause()-time.Since(w.decision.looked), w.full-time.Since(w.compared))
+	timer := time.NewTimer(max(due, 0))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return
+	case <-timer.C:
+	case <-w.feedEvents:
+		w.todo.feed = true
+	case _, ok := <-w.routeEvents:
+		w.heardRoutes(ok)
+	case _, ok := <-w.tableEvents:
+		w.heardTable(ok)
+	}
+	if w.waiting.IsZero() && w.todo != (todo{}) {
+		w.waiting = time.Now()
+	}
+	if rest := coalesce - time.Since(w.ended); rest > 0 && wait.Sleep(ctx, rest) {
+		w.drain()
+	}
+}
+
+// drain takes the events that are there.
+func (w *Worker) drain() {
+	for {
+		select {
+		case <-w.feedEvents:
+			w.todo.feed = true
+		case _, ok := <-w.routeEvents:
+			w.heardRoutes(ok)
+		case _, ok := <-w.tableEvents:
+			w.heardTable(ok)
+		default:
+			return
+		}
+	}
+}
+
+func (w *Worker) heardRoutes(ok bool) {
+	if w.todo.routes = true; !ok {
+		w.routeEvents = nil
+	}
+}
+
+func (w *Worker) heardTable(ok bool) {
+	if w.todo.table = true; !ok {
+		w.tableEvents = nil
+	}
+}

@@ -1,0 +1,118 @@
+package agent
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tortie-net/tortie/internal/agent/nodestatus"
+	"github.com/tortie-net/tortie/internal/agent/policies"
+	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/kernel/netpol"
+	"github.com/tortie-net/tortie/internal/kernel/nft"
+)
+
+// ShowPolicies shows what is done about NetworkPolicies, and makes metrics of it and of what the kernel has dropped for them. It is to be
+// called before the agent runs.
+func (s *Status) ShowPolicies(w *policies.Worker, dropped func(context.Context) (map[netpol.Denied]nft.Counter, error)) {
+	s.policies = w
+	s.metrics.addPolicies(w)
+	s.metrics.addDenied(dropped)
+}
+
+// policyReport is nil if nobody does anything about policies.
+func policyReport(w *policies.Worker) (*nodestatus.Policy, []string) {
+	if w == nil {
+		return nil, nil
+	}
+	k := w.Seen()
+	r := &nodestatus.Policy{
+		Mode: string(k.Mode), Reason: k.Reason, Message: k.Why, Policed: k.Policed, Open: k.Open, Policies: k.Policies, Programs: k.Programs,
+		Members: k.Members, Applied: timeOrNil(k.Applied), Seconds: k.Took.Seconds(), Waiting: timeOrNil(k.Waiting), EndedFlows: k.Ended, Connections: "end",
+	}
+	if k.Keeps {
+		r.Connections = "keep"
+	}
+	return r, k.Problems()
+}
+
+func timeOrNil(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+// addPolicies makes the metrics of what a worker does.
+func (m *metrics) addPolicies(w *policies.Worker) {
+	of := func(value func(k *policies.Seen) float64) func(*sample) float64 {
+		return func(*sample) float64 { k := w.Seen(); return value(&k) }
+	}
+	m.add(
+		gauges("tortie_policy_endpoints", "Pods of this node by whether a policy selects them: policed or open.", []string{"state"}, func(_ *sample, set func(float64, ...string)) {
+			k := w.Seen()
+			set(number(k.Policed), "policed")
+			set(number(k.Open), "open")
+		}),
+		gauges("tortie_policy_not_enforced", "1 for the reason why this agent enforces no policies: felix, cilium or antrea does, it is starting (what an earlier agent left is in force) or failing; ipvs if it does, but kube-proxy uses IPVS, which lets packets to Services pass by. There is none with TORTIE_POLICY off.", []string{"reason"}, func(_ *sample, set func(float64, ...string)) {
+			k := w.Seen()
+			for _, reason := range policies.Reasons {
+				set(truth(k.Mode != config.PolicyOff && k.Is(reason)), reason)
+			}
+		}),
+		gauge("tortie_policy_policies", "Policies of the cluster that are in force or are left out.", of(func(k *policies.Seen) float64 { return number(k.Policies) })),
+		gauge("tortie_policy_left_out", "Policies that cannot be read: their last versions that could are in force, if there were any.", of(func(k *policies.Seen) float64 { return number(len(k.LeftOut)) })),
+		gauge("tortie_policy_invalid", "Policies with a part that cannot be read, which allows nothing.", of(func(k *policies.Seen) float64 { return number(len(k.Invalid)) })),
+		gauge("tortie_policy_programs", "Different lists of rules that the pods of this node have.", of(func(k *policies.Seen) float64 { return number(k.Programs) })),
+		gauge("tortie_policy_members", "Addresses of pods that these name.", of(func(k *policies.Seen) float64 { return number(k.Members) })),
+		gauge("tortie_policy_apply_seconds", "How long the last change or comparison of the kernel's rules took.", of(func(k *policies.Seen) float64 { return k.Took.Seconds() })),
+		gauge("tortie_policy_pending_seconds", "Age of the oldest change that is not in force; 0 if all are.", of(func(k *policies.Seen) float64 {
+			if k.Waiting.IsZero() {
+				return 0
+			}
+			return time.Since(k.Waiting).Seconds()
+		})),
+		counter("tortie_policy_applies_total", "How often the kernel's rules were changed or compared.", func() float64 { return number(w.Seen().Applies) }),
+		counter("tortie_policy_failures_total", "Passes after which policies were not as they should be.", func() float64 { return number(w.Seen().Failed) }),
+		counter("tortie_policy_ended_connections_total", "Established connections that were ended as policies forbid them.", func() float64 { return number(w.Seen().Ended) }),
+	)
+}
+
+// deniedCounters are the packets that the kernel has dropped. Its counters begin anew when a rule does; the metric goes on.
+type deniedCounters struct {
+	read    func(context.Context) (map[netpol.Denied]nft.Counter, error)
+	dropped *prometheus.CounterVec
+
+	mu   sync.Mutex
+	last map[netpol.Denied]uint64
+}
+
+// addDenied makes the metric of packets that policies denied.
+func (m *metrics) addDenied(read func(context.Context) (map[netpol.Denied]nft.Counter, error)) {
+	d := &deniedCounters{read: read, last: map[netpol.Denied]uint64{}}
+	d.dropped = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "tortie_policy_denied_packets_total", Help: "Packets of pods of this node that were dropped, by direction and by the policy that isolates the pod or denies them (kind, namespace, name); without one the reason is an unknown link, of a pod that the agent has not seen, or a state of conntrack that is invalid.",
+	}, []string{"direction", "kind", "namespace", "name", "reason"})
+	m.registry.MustRegister(d)
+}
+
+// Describe implements prometheus.Collector.
+func (d *deniedCounters) Describe(ch chan<- *prometheus.Desc) { d.dropped.Describe(ch) }
+
+// Collect implements prometheus.Collector. What cannot be read now is what it was.
+func (d *deniedCounters) Collect(ch chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), guardTime)
+	defer cancel()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if counters, err := d.read(ctx); err == nil {
+		for by, c := range counters {
+			series := d.dropped.WithLabelValues(by.Direction.String(), by.By.Kind, by.By.Namespace, by.By.Name, by.Reason)
+			series.Add(float64(grown(d.last[by], c.Packets)))
+			d.last[by] = c.Packets
+		}
+	}
+	d.dropped.Collect(ch)
+}

@@ -1,0 +1,118 @@
+package plugin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/kernel/netpol"
+	"github.com/tortie-net/tortie/internal/plugin/facts"
+)
+
+// podUIDOf is the UID by which the agent knows the container's pod: that of a static pod is the kubelet's, of which the API server's object
+// tells.
+func (s *session) podUIDOf(pod *api.Pod) string {
+	return cmp.Or(s.podUID, pod.Annotations[api.AnnotationMirrorPod], pod.UID)
+}
+
+// close sees to it, before the link is made, that no other pod's policies are in force at it: a pod of that name had the same. It reports
+// whether this node's kernel enforces policies.
+func (s *session) close(uid string) (policed bool, err error) {
+	if s.plain() {
+		return false, nil
+	}
+	link := s.hostVeth()
+	_, policed, err = netpol.InForce(link)
+	if err == nil && !policed && s.missesRules() {
+		s.log.Info("closing the pods of this node until the agent has started: the kernel has no rules of policies")
+		policed, err = true, netpol.Hold(s.conf.vethPrefix())
+	}
+	if err == nil && policed {
+		err = netpol.CloseOther(link, uid)
+	}
+	if err != nil && !s.conf.PolicyEnforced {
+		s.log.Debug("cannot look for policies", "err", err)
+		return false, nil
+	}
+	return policed, failure(types.ErrTryAgainLater, err)
+}
+
+// missesRules says of a kernel without rules of policies whether it should have them: the agent enforces, as far as is known, and its rules
+// are gone, as after a reboot.
+func (s *session) missesRules() bool {
+	return s.conf.PolicyEnforced && (s.facts == nil || !s.facts.NoPolicies) && !facts.NoPolicies(facts.DefaultFile, s.node)
+}
+
+// awaitPolicy waits, if the configuration asks for it, until the pod's policies are in force: by the kernel if it enforces them, else by Felix's
+// word, unless the agent is known to leave that to somebody else. That they are not in time is no reason to leave a pod without a
+// network: it is logged.
+func (s *session) awaitPolicy(ctx context.Context, policed bool, uid string) {
+	switch {
+	case s.conf.PolicySetupTimeout == 0:
+	case policed:
+		s.awaitKernel(ctx, uid)
+	case !s.conf.PolicyEnforced:
+		s.awaitFelix(ctx)
+	}
+}
+
+// errNotInForce: the agent has not programmed the pod's policies yet.
+var errNotInForce = errors.New("the pod's policies are not in force")
+
+func (s *session) awaitKernel(ctx context.Context, uid string) {
+	link, began := s.hostVeth(), time.Now()
+	err := s.policyPace().until(ctx, func(context.Context) error {
+		known, table, err := netpol.InForce(link)
+		if err == nil && table && known != uid {
+			err = fmt.Errorf("%w: link %s", errNotInForce, link)
+		}
+		return err
+	})
+	if err != nil {
+		s.log.Warn("ADD continues: the pod is closed until the agent has brought its policies into force", "policy_setup_timeout_seconds", s.conf.PolicySetupTimeout, "err", err)
+		return
+	}
+	s.log.Debug("policies are in force", "link", link, "waited", time.Since(began))
+}
+
+func (s *session) policyPace() pace {
+	p := policyPace
+	p.limit = time.Duration(s.conf.PolicySetupTimeout) * time.Second
+	return p
+}
+
+// awaitFelix waits until Felix says that the container's policy is set up.
+func (s *session) awaitFelix(ctx context.Context) {
+	path := filepath.Join(s.conf.EndpointStatusDir, s.statusFile())
+	err := s.policyPace().until(ctx, func(context.Context) error {
+		_, err := os.Stat(path)
+		return err
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		s.log.Warn("ADD continues: no endpoint status of Felix in time", "policy_setup_timeout_seconds", s.conf.PolicySetupTimeout, "file", path)
+	} else if err != nil {
+		s.log.Warn("ADD continues: cannot read the endpoint status of Felix", "err", err)
+	}
+}
+
+// statusFile is the name of the file by which Felix says that an endpoint is set up: orchestrator, workload and endpoint.
+func (s *session) statusFile() string {
+	parts := []string{"k8s", s.namespace + "/" + s.pod, s.ifName}
+	if s.pod == "" {
+		parts = []string{"cni", s.containerID, s.ifName}
+	}
+	for i := range parts {
+		parts[i] = url.PathEscape(parts[i])
+	}
+	return strings.Join(parts, " ")
+}
