@@ -86,9 +86,6 @@ func tablesOf(places []Place) []Place {
 	return tables
 }
 
-// Own is what Table makes, for when there is nobody any more who keeps it.
-var Own = Foreign{Tables: []string{TableName}}
-
 // Find looks for what another program has. A kernel without nf_tables has nothing of it.
 func (t *Table) Find(ctx context.Context, f Foreign) (Remains, error) {
 	s, err := dial(ctx, t.ns)

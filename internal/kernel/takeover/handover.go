@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/netpol"
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
 )
@@ -32,7 +33,8 @@ type Step struct{ What, About string }
 // Calico's programs can't put routes in the place of ours, as BIRD takes these for an administrator's and Felix does not have
 // them in sight. Given their protocol numbers they are taken for what they made themselves: what is right stays, and the rest is
 // replaced or removed by them. A packet always finds a route. Where Calico has its own to the same destination already, ours is
-// removed. Our rules of nftables go when Felix has made its own, and not before: else packets would leave the pools untranslated.
+// removed. Our rules of nftables go when Felix has made its own, and not before: else packets would leave the pools untranslated, and pods would
+// be without policy.
 // The devices of tunnels are Calico's too, and stay, as do the links of pods; with All they go.
 func (h Handover) Run(ctx context.Context) ([]Step, error) {
 	var steps []Step
@@ -131,8 +133,11 @@ func owner(p netlinkx.Protocol) string {
 	return "BIRD"
 }
 
+// own are the agent's tables, which nobody keeps any more: NAT and the packet guard, and policies.
+var own = nft.Foreign{Tables: []string{nft.TableName, netpol.TableName}}
+
 func (h Handover) rules(ctx context.Context) ([]Step, error) {
-	ours, err := h.Table.Find(ctx, nft.Own)
+	ours, err := h.Table.Find(ctx, own)
 	if err != nil || ours.Empty() {
 		return nil, err
 	}
@@ -147,7 +152,7 @@ func (h Handover) rules(ctx context.Context) ([]Step, error) {
 	if h.DryRun {
 		return step, nil
 	}
-	_, err = h.Table.Remove(ctx, nft.Own)
+	_, err = h.Table.Remove(ctx, own)
 	return step, err
 }
 

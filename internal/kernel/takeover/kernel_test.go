@@ -126,6 +126,7 @@ func TestTakeOverAndBack(t *testing.T) {
 	}
 
 	ns.Run(t, "nft", "add", "table", "inet", "tortie")
+	ns.Run(t, "nft", "add", "table", "inet", "tortie-policy")
 	back := Handover{Kernel: ns.Conn, Table: nft.New(ns.Namespace), Protocol: 84}
 	dry := back
 	dry.DryRun = true
@@ -147,7 +148,7 @@ func TestTakeOverAndBack(t *testing.T) {
 	wantRoutes(t, ns, calicos...)
 	felix(t, ns)
 	did, err = back.Run(t.Context())
-	if err != nil || len(did) != 1 || did[0] != (Step{"remove", "table inet tortie"}) {
+	if err != nil || len(did) != 1 || did[0] != (Step{"remove", "table inet tortie, table inet tortie-policy"}) {
 		t.Errorf("once Felix has its rules: %v, %v", did, err)
 	}
 	if text := ns.Run(t, "nft", "list", "tables"); strings.TrimSpace(text) != "table ip calico" {
