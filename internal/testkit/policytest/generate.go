@@ -55,12 +55,12 @@ func (g Generator) Cluster() *Cluster {
 		c.Pods = append(c.Pods, g.pod(c, i))
 	}
 	kinds := g.IntN(4) // one of them has no policy but NetworkPolicies, one none but the others
-	for i := range g.IntN(6) {
+	for i := range pick(g, 0, 1, 2, 3, 4, 5, 9) {
 		if kinds != 0 {
 			c.NetworkPolicies = append(c.NetworkPolicies, g.NetworkPolicy(c, i))
 		}
 	}
-	for i := range g.IntN(5) {
+	for i := range pick(g, 0, 1, 2, 3, 4, 9) {
 		if kinds != 1 {
 			c.ClusterNetworkPolicies = append(c.ClusterNetworkPolicies, g.ClusterNetworkPolicy(i))
 		}

@@ -142,7 +142,18 @@ func TestIncremental(t *testing.T) {
 		if d := cmp.Diff(fresh.list(t), n.list(t)); d != "" {
 			t.Fatalf("-seed %d: (-of nothing +step by step)\n%s\n%s", s, d, h)
 		}
+		n.outlive(t, compiled)
 	}
+}
+
+// outlive is for a table that another process finds: it leaves everything as it is, and nft reads back what it writes.
+func (n *table) outlive(t *testing.T, compiled *policy.Compiled) {
+	t.Helper()
+	stats, err := newEnforcer(t, n.NS).engine.Sync(t.Context(), &compiled.Ruleset, nil)
+	if err != nil || stats.Transactions != 0 {
+		t.Fatalf("a second engine finds something to do: %+v, %v", stats, err)
+	}
+	n.Run(t, "sh", "-c", "nft list table inet tortie-policy | nft -c -f -")
 }
 
 // list is the table without what two equal ones differ in: handles, counters, the order in which things were made, and the size that a set was

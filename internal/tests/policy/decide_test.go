@@ -36,6 +36,24 @@ func TestDecide(t *testing.T) {
 	}
 }
 
+// While it is not known what labels a namespace has, nothing passes that its labels, whatever they are, could forbid.
+func TestUnknownNamespace(t *testing.T) {
+	for s := *seed; s < *seed+100; s++ {
+		g := policytest.NewGenerator(s)
+		c := g.Cluster()
+		state := c.State()
+		delete(state.Namespaces, "ns-0")
+		v := view{c, state, policy.Compile(state)}
+		for _, p := range g.Packets(c, perCluster) {
+			for d, pod := range ends(c, p) {
+				if pod != nil && pod.Spec.NodeName == policytest.Node && v.decide(pod, d, p).Allow && !c.Judge(pod, d == policy.Ingress, p).Allow {
+					t.Fatalf("-seed %d: %s passes %s of %s\n%s", s, p, d, keyOf(pod), c)
+				}
+			}
+		}
+	}
+}
+
 // report is what is left of a failing cluster.
 func report(seed uint64, c *policytest.Cluster, p policytest.Packet, check func(*policytest.Cluster) string) string {
 	small := policytest.Shrink(c, func(c *policytest.Cluster) bool { return check(c) != "" })
@@ -61,9 +79,9 @@ func (v view) wrong(p policytest.Packet) string {
 		if pod == nil {
 			continue
 		}
-		why, peer := explained.Egress, p.To
+		why := explained.Egress
 		if d == policy.Ingress {
-			why, peer = explained.Ingress, p.From
+			why = explained.Ingress
 		}
 		want := v.Judge(pod, d == policy.Ingress, p)
 		if why == nil || why.Pod != keyOf(pod) || why.Verdict.Allow != want.Allow || why.Policy != by(want) || why.Rule != want.Rule {
@@ -72,12 +90,19 @@ func (v view) wrong(p policytest.Packet) string {
 		if pod.Spec.NodeName != policytest.Node {
 			continue
 		}
-		got := v.Decide(policytest.LinkOf(pod), d, peer, p.Protocol, p.Port)
-		if got.Allow != want.Allow || !got.Allow && got.By != by(want) {
+		if got := v.decide(pod, d, p); got.Allow != want.Allow || !got.Allow && got.By != by(want) {
 			return fmt.Sprintf("%s of %s: %+v, the reference says %+v", d, keyOf(pod), got, want)
 		}
 	}
 	return ""
+}
+
+func (v view) decide(pod *api.Pod, d policy.Direction, p policytest.Packet) policy.Verdict {
+	peer := p.To
+	if d == policy.Ingress {
+		peer = p.From
+	}
+	return v.Decide(policytest.LinkOf(pod), d, peer, p.Protocol, p.Port)
 }
 
 // ends are the pods that a packet goes to or comes from, nil where there is none.
