@@ -1,0 +1,379 @@
+package netpol_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/kernel/netpol"
+	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
+	"github.com/tortie-net/tortie/internal/policy"
+	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+)
+
+// rounds are how often figures are taken, in turns; the medians are reported.
+const rounds = 15
+
+func median[T int | float64 | time.Duration](of []T) T {
+	return slices.Sorted(slices.Values(of))[len(of)/2]
+}
+
+// cpu is what the process has used, kernel and all.
+func cpu(t testing.TB, who int) (user, system time.Duration) {
+	t.Helper()
+	var r unix.Rusage
+	if err := unix.Getrusage(who, &r); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(r.Utime.Nano()), time.Duration(r.Stime.Nano())
+}
+
+func threadTime(t testing.TB) time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(ts.Nano())
+}
+
+// sender sends frames from pod 1 to pod 2, whose way through the kernel is the sender's time.
+type sender struct {
+	*cluster
+	fd    int
+	frame []byte
+	port  uint16
+}
+
+const sinkPort, firstPort = 9000, 1024
+
+func newSender(b *testing.B, c *cluster) *sender {
+	b.Helper()
+	sink := c.pods[2].ListenUDP(b, netip.AddrPortFrom(pod4(2), sinkPort).String())
+	sink.SetReadBuffer(1) // what does not fit is dropped
+	// An answer resolves the addresses, and establishes the connection from the first port.
+	c.pods[1].AskUDP(b, fmt.Sprintf("%s:%d", pod4(1), firstPort), netip.AddrPortFrom(pod4(2), sinkPort).String(), "x", 0)
+	if _, err := sink.WriteToUDPAddrPort([]byte("x"), netip.AddrPortFrom(pod4(1), firstPort)); err != nil {
+		b.Fatal(err)
+	}
+	s := &sender{cluster: c, port: firstPort}
+	to := mac(b, c.host, "cali1")
+	kind, packet := netnstest.Datagram(netip.AddrPortFrom(pod4(1), firstPort), netip.AddrPortFrom(pod4(2), sinkPort), []byte("x"))
+	s.frame = netnstest.Frame(mac(b, c.pods[1], "eth0"), to, kind, packet)
+	c.pods[1].Within(b, func() (err error) {
+		s.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW, 0)
+		if err != nil {
+			return err
+		}
+		link, err := net.InterfaceByName("eth0")
+		if err != nil {
+			return err
+		}
+		return unix.Bind(s.fd, &unix.SockaddrLinklayer{Ifindex: link.Index})
+	})
+	b.Cleanup(func() { unix.Close(s.fd) })
+	return s
+}
+
+func mac(b *testing.B, ns *netnstest.NS, link string) (mac net.HardwareAddr) {
+	ns.Within(b, func() error {
+		i, err := net.InterfaceByName(link)
+		if err == nil {
+			mac = i.HardwareAddr
+		}
+		return err
+	})
+	return mac
+}
+
+// send sends n packets, each of a new connection or all of one, and returns the time of one.
+func (s *sender) send(b *testing.B, n int, fresh bool) time.Duration {
+	b.Helper()
+	const sourcePort, checksum = 14 + 20, 14 + 20 + 6
+	s.frame[checksum], s.frame[checksum+1] = 0, 0
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	from := threadTime(b)
+	for range n {
+		if fresh {
+			s.port = max(s.port+1, firstPort+1)
+			binary.BigEndian.PutUint16(s.frame[sourcePort:], s.port)
+		}
+		if _, err := unix.Write(s.fd, s.frame); err != nil {
+			b.Fatal(err)
+		}
+	}
+	return (threadTime(b) - from) / time.Duration(n)
+}
+
+// forget empties the table of connections.
+func (s *sender) forget(b *testing.B) {
+	b.Helper()
+	s.host.Within(b, func() error {
+		socket, err := nlmsg.Open(unix.NETLINK_NETFILTER, time.Minute)
+		if err != nil {
+			return err
+		}
+		defer socket.Close()
+		const remove = 2 // IPCTNL_MSG_CT_DELETE
+		return socket.Execute(nlmsg.Netfilter(unix.NFNL_SUBSYS_CTNETLINK, remove, unix.NLM_F_ACK, unix.AF_UNSPEC, nil), nil)
+	})
+}
+
+// withPorts is a pod with so many policies of three ports each. The packets' port is one of the last.
+func withPorts(c *cluster, policies int) *policy.Ruleset {
+	var ports []policy.PortRange
+	for i := range policies * 3 {
+		ports = append(ports, policy.PortRange{First: uint16(sinkPort - 2*i), Last: uint16(sinkPort - 2*i), List: policy.List{Else: allow}})
+	}
+	slices.Reverse(ports)
+	return c.local(2, policy.Ingress, policy.Program{Ports: map[uint8][]policy.PortRange{unix.IPPROTO_UDP: ports},
+		Protocols: map[uint8]policy.List{unix.IPPROTO_UDP: {Else: deny("a")}}, Rest: policy.List{Else: deny("a")}})
+}
+
+// withPeers is a pod with so many policies of a peer for a port each: as the peers of a port are one set, a packet is looked for in
+// up to four sets.
+func withPeers(c *cluster, policies int) *policy.Ruleset {
+	rs := withPorts(c, policies)
+	var key string
+	for k := range rs.Programs {
+		key = k
+	}
+	p := rs.Programs[key]
+	for i := range p.Ports[unix.IPPROTO_UDP] {
+		id := policy.SetID(i + 1)
+		var sets []policy.SetID
+		for j := range min(policies, 4) {
+			sets = append(sets, id+policy.SetID(j)<<16)
+		}
+		p.Ports[unix.IPPROTO_UDP][i].List = bySets(deny("a"), "", sets...)
+	}
+	last := p.Ports[unix.IPPROTO_UDP][policies*3-1].List.Steps
+	rs.Members = map[netip.Addr][]policy.SetID{pod4(1): {last[len(last)-1].Set}}
+	for i := range 1000 {
+		rs.Members[netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)})] = []policy.SetID{policy.SetID(i + 1)}
+	}
+	return rename(rs, key, fmt.Sprint("peers of ", policies))
+}
+
+// rename gives a program another key.
+func rename(rs *policy.Ruleset, key, to string) *policy.Ruleset {
+	rs.Programs[to] = rs.Programs[key]
+	delete(rs.Programs, key)
+	for link, endpoint := range rs.Endpoints {
+		for d, k := range endpoint.Programs {
+			if k == key {
+				endpoint.Programs[d] = to
+			}
+		}
+		rs.Endpoints[link] = endpoint
+	}
+	return rs
+}
+
+// BenchmarkFirstPacket is the CPU time of a packet's whole way from one pod to another that opens a connection, by policies on the pod.
+func BenchmarkFirstPacket(b *testing.B) {
+	for name, ruleset := range map[string]func(*cluster, int) *policy.Ruleset{"ports": withPorts, "peers": withPeers} {
+		b.Run(name, func(b *testing.B) {
+			const packets = 2000
+			counts := []int{0, 1, 10, 100, 1000}
+			senders := map[int]*sender{}
+			for _, n := range counts {
+				c := newCluster(b, 2)
+				if n > 0 {
+					mustSync(b, c.Engine, ruleset(c, n))
+				}
+				senders[n] = newSender(b, c)
+			}
+			took := map[int][]time.Duration{}
+			for b.Loop() {
+				for range rounds {
+					for _, n := range counts {
+						took[n] = append(took[n], senders[n].send(b, packets, true))
+						senders[n].forget(b)
+					}
+				}
+			}
+			b.ReportMetric(0, "ns/op")
+			one := float64(median(took[1]))
+			for _, n := range counts {
+				b.ReportMetric(float64(median(took[n])), fmt.Sprintf("ns-with-%d", n))
+			}
+			b.ReportMetric(float64(median(took[10]))/one, "x-with-10")
+			b.ReportMetric(float64(median(took[1000]))/one, "x-with-1000")
+		})
+	}
+}
+
+// BenchmarkEstablishedPacket is the same for a packet of a connection that is there: without the table, with connection tracking alone, and
+// with the table.
+func BenchmarkEstablishedPacket(b *testing.B) {
+	const packets = 20_000
+	bare, tracked, ours := newCluster(b, 2), newCluster(b, 2), newCluster(b, 2)
+	tracked.host.Run(b, "nft", "add table inet t; add chain inet t c { type filter hook postrouting priority 0; }; add rule inet t c ct state invalid drop")
+	mustSync(b, ours.Engine, withPorts(ours, 10))
+	all := []*cluster{bare, tracked, ours}
+	senders := make([]*sender, len(all))
+	for i, c := range all {
+		senders[i] = newSender(b, c)
+	}
+	took := make([][]time.Duration, len(all))
+	for b.Loop() {
+		for range rounds {
+			for i, s := range senders {
+				took[i] = append(took[i], s.send(b, packets, false))
+			}
+		}
+	}
+	b.ReportMetric(0, "ns/op")
+	for i, name := range []string{"bare", "tracked", "ours"} {
+		b.ReportMetric(float64(median(took[i])), "ns-"+name)
+	}
+	b.ReportMetric(float64(median(took[2])-median(took[1])), "ns-more-than-tracked")
+	b.ReportMetric(float64(median(took[2])-median(took[0])), "ns-more-than-bare")
+}
+
+// manyMembers are pods that are in so many sets each.
+func manyMembers(pods, sets int) map[netip.Addr][]policy.SetID {
+	members := map[netip.Addr][]policy.SetID{}
+	for i := range pods {
+		var ids []policy.SetID
+		for j := range sets {
+			ids = append(ids, policy.SetID(1+j+i%50*sets))
+		}
+		members[netip.AddrFrom4([4]byte{10, 2, byte(i >> 8), byte(i)})] = ids
+	}
+	return members
+}
+
+// BenchmarkOneMorePod is a pod that comes, and goes, where 10,000 are in 20 sets each.
+func BenchmarkOneMorePod(b *testing.B) {
+	ns := netnstest.New(b)
+	e := newEngine(b, ns)
+	rs := sample()
+	rs.Members = manyMembers(10_000, 20)
+	mustSync(b, e, rs)
+	pod := netip.AddrFrom4([4]byte{10, 3, 0, 1})
+	ids := rs.Members[netip.AddrFrom4([4]byte{10, 2, 0, 1})]
+	var total time.Duration
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	n := 0
+	_, before := cpu(b, unix.RUSAGE_THREAD)
+	for b.Loop() {
+		rs.Members[pod] = ids
+		from := time.Now()
+		if s := mustSync(b, e, rs, pod); s.Elements != 20 || s.Transactions != 1 {
+			b.Fatalf("did %+v", s)
+		}
+		total += time.Since(from)
+		delete(rs.Members, pod)
+		mustSync(b, e, rs, pod)
+		n++
+	}
+	_, after := cpu(b, unix.RUSAGE_THREAD)
+	b.ReportMetric(float64((after-before).Microseconds())/float64(2*n), "µs-kernel/pod")
+	b.ReportMetric(float64(total.Microseconds())/float64(n), "µs/pod")
+}
+
+// thousand is 1,000 policies for 100 pods: dense, all select all of them; else ten select each. Each has five rules of a port and a peer.
+func thousand(dense bool) *policy.Ruleset {
+	rs := &policy.Ruleset{Closed: true, Endpoints: map[string]policy.Endpoint{}, Programs: map[string]policy.Program{}, Members: manyMembers(10_000, 20)}
+	program := func(first, policies int) policy.Program {
+		p := policy.Program{Protocols: map[uint8]policy.List{unix.IPPROTO_TCP: {Else: deny(fmt.Sprint(first))}}, Rest: policy.List{Else: deny(fmt.Sprint(first))}}
+		for i := range policies * 5 {
+			port := uint16(1000 + first*50 + i*2)
+			p.Ports = map[uint8][]policy.PortRange{unix.IPPROTO_TCP: append(p.Ports[unix.IPPROTO_TCP],
+				policy.PortRange{First: port, Last: port, List: bySets(deny(fmt.Sprint(first)), "", policy.SetID(1+(first*policies*5+i)%1000))})}
+		}
+		return p
+	}
+	for i := range 100 {
+		key, first, n := fmt.Sprint(i), i, 10
+		if dense {
+			key, first, n = "all", 0, 1000
+		}
+		if _, ok := rs.Programs[key]; !ok {
+			rs.Programs[key] = program(first, n)
+		}
+		rs.Endpoints[fmt.Sprintf("cali%d", i)] = policy.Endpoint{UID: fmt.Sprint("uid-", i), Programs: [2]string{key, ""}}
+	}
+	return rs
+}
+
+// slab is what the kernel uses for small things, in bytes.
+func slab(b *testing.B) float64 {
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		b.Fatal(err)
+	}
+	total := 0.0
+	for line := range strings.Lines(string(text)) {
+		var name string
+		var kilobytes float64
+		if n, _ := fmt.Sscan(line, &name, &kilobytes); n == 2 && (name == "SUnreclaim:" || name == "VmallocUsed:") {
+			total += kilobytes * 1024
+		}
+	}
+	return total
+}
+
+func BenchmarkFromEmpty(b *testing.B) {
+	for name, rs := range map[string]*policy.Ruleset{"sparse": thousand(false), "dense": thousand(true), "10,000 pods": {Closed: true, Members: manyMembers(10_000, 1)}} {
+		b.Run(name, func(b *testing.B) {
+			var times, sizes []float64
+			for b.Loop() {
+				ns := netnstest.New(b)
+				e := netpol.New(ns.Namespace, "cali")
+				size := slab(b)
+				u, s := cpu(b, unix.RUSAGE_SELF)
+				if _, err := e.Sync(b.Context(), rs, nil); err != nil {
+					b.Fatal(err)
+				}
+				u2, s2 := cpu(b, unix.RUSAGE_SELF)
+				times, sizes = append(times, (u2-u+s2-s).Seconds()*1000), append(sizes, slab(b)-size)
+				if err := e.Remove(b.Context()); err != nil {
+					b.Fatal(err)
+				}
+				e.Close()
+			}
+			b.ReportMetric(median(times), "CPU-ms")
+			b.ReportMetric(median(sizes)/(1<<20), "kernel-MiB")
+		})
+	}
+}
+
+// BenchmarkSync is a Sync with a thousand policies: one that has nothing to do, one that gets a new pod with a known program, and one by
+// a process that starts.
+func BenchmarkSync(b *testing.B) {
+	ns := netnstest.New(b)
+	e := newEngine(b, ns)
+	rs := thousand(false)
+	mustSync(b, e, rs)
+	b.Run("nothing changed", func(b *testing.B) {
+		for b.Loop() {
+			mustSync(b, e, rs)
+		}
+	})
+	b.Run("one local pod", func(b *testing.B) {
+		for i := 0; b.Loop(); i++ {
+			rs.Endpoints["cali1"] = policy.Endpoint{UID: "uid", Programs: [2]string{fmt.Sprint(i % 7), ""}}
+			mustSync(b, e, rs)
+		}
+	})
+	b.Run("restart", func(b *testing.B) {
+		for b.Loop() {
+			if s := mustSync(b, newEngine(b, ns), rs); !s.Read || s.Transactions > 0 {
+				b.Fatalf("did %+v", s)
+			}
+		}
+	})
+}
