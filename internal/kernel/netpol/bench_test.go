@@ -14,6 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/selector"
 	"github.com/tortie-net/tortie/internal/kernel/netpol"
 	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 	"github.com/tortie-net/tortie/internal/policy"
@@ -128,60 +130,67 @@ func (s *sender) forget(b *testing.B) {
 	})
 }
 
-// withPorts is a pod with so many policies of three ports each. The packets' port is one of the last.
-func withPorts(c *cluster, policies int) *policy.Ruleset {
-	var ports []policy.PortRange
-	for i := range policies * 3 {
-		ports = append(ports, policy.PortRange{First: uint16(sinkPort - 2*i), Last: uint16(sinkPort - 2*i), List: policy.List{Else: allow}})
+// selected are the pods whose label k has the value v.
+func selected(b testing.TB, v string) *policy.Pods {
+	b.Helper()
+	s, err := selector.FromLabels(api.LabelSelector{MatchLabels: map[string]string{"k": v}})
+	if err != nil {
+		b.Fatal(err)
 	}
-	slices.Reverse(ports)
-	return c.local(2, policy.Ingress, policy.Program{Ports: map[uint8][]policy.PortRange{unix.IPPROTO_UDP: ports},
-		Protocols: map[uint8]policy.List{unix.IPPROTO_UDP: {Else: deny("a")}}, Rest: policy.List{Else: deny("a")}})
+	return &policy.Pods{Namespace: "default", Labels: s}
 }
 
-// withPeers is a pod with so many policies of a peer for a port each: as the peers of a port are one set, a packet is looked for in
-// up to four sets.
-func withPeers(c *cluster, policies int) *policy.Ruleset {
-	rs := withPorts(c, policies)
-	var key string
-	for k := range rs.Programs {
-		key = k
-	}
-	p := rs.Programs[key]
-	for i := range p.Ports[unix.IPPROTO_UDP] {
-		id := policy.SetID(i + 1)
-		var sets []policy.SetID
-		for j := range min(policies, 4) {
-			sets = append(sets, id+policy.SetID(j)<<16)
+// isolating is a policy for ingress, which allows some ports, each from one peer, or any if it is nil.
+func isolating(name string, subject *policy.Pods, protocol uint8, peer *policy.Pods, ports ...uint16) policy.Policy {
+	p := policy.Policy{ID: np(name), Tier: policy.TierDefault, Subject: *subject, Applies: [2]bool{policy.Ingress: true}}
+	for _, port := range ports {
+		r := policy.Rule{AnyPeer: peer == nil, Ports: []policy.Port{{Protocol: protocol, First: port, Last: port}}}
+		if peer != nil {
+			r.Peers = []policy.Peer{{Pods: peer}}
 		}
-		p.Ports[unix.IPPROTO_UDP][i].List = bySets(deny("a"), "", sets...)
+		p.Rules[policy.Ingress] = append(p.Rules[policy.Ingress], r)
 	}
-	last := p.Ports[unix.IPPROTO_UDP][policies*3-1].List.Steps
-	rs.Members = map[netip.Addr][]policy.SetID{pod4(1): {last[len(last)-1].Set}}
-	for i := range 1000 {
-		rs.Members[netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)})] = []policy.SetID{policy.SetID(i + 1)}
-	}
-	return rename(rs, key, fmt.Sprint("peers of ", policies))
+	return p
 }
 
-// rename gives a program another key.
-func rename(rs *policy.Ruleset, key, to string) *policy.Ruleset {
-	rs.Programs[to] = rs.Programs[key]
-	delete(rs.Programs, key)
-	for link, endpoint := range rs.Endpoints {
-		for d, k := range endpoint.Programs {
-			if k == key {
-				endpoint.Programs[d] = to
-			}
-		}
-		rs.Endpoints[link] = endpoint
+// state has pods that are not local, each with the value of label k that value says.
+func state(pods int, value func(i int) string) policy.State {
+	s := policy.State{Local: map[string]policy.PodKey{}, Pods: map[policy.PodKey]*policy.Pod{}, Namespaces: map[string]map[string]string{"default": {}}}
+	for i := range pods {
+		add(s, fmt.Sprint("pod-", i), "", value(i), netip.AddrFrom4([4]byte{10, 2, byte(i >> 8), byte(i)}))
 	}
-	return rs
+	return s
+}
+
+// add adds a pod, which is local if link is not empty.
+func add(s policy.State, name, link, value string, a netip.Addr) {
+	key := policy.PodKey{Namespace: "default", Name: name}
+	s.Pods[key] = &policy.Pod{PodKey: key, UID: name, Labels: map[string]string{"k": value}, Addresses: []netip.Addr{a}}
+	if link != "" {
+		s.Local[link] = key
+	}
+}
+
+// selecting is pod 2 with so many policies that allow three ports each, from any peer or from one pod each. A packet from pod 1 is allowed by the
+// last one.
+func selecting(b testing.TB, policies int, peers bool) *policy.Ruleset {
+	s := state(policies, func(i int) string { return fmt.Sprint("peer-", i) })
+	add(s, "one", "cali1", fmt.Sprint("peer-", policies-1), pod4(1))
+	add(s, "two", "cali2", "subject", pod4(2))
+	for i := range policies {
+		var peer *policy.Pods
+		if peers {
+			peer = selected(b, fmt.Sprint("peer-", i))
+		}
+		port := uint16(sinkPort - 6*(policies-1-i))
+		s.Policies = append(s.Policies, isolating(fmt.Sprint("p", i), selected(b, "subject"), unix.IPPROTO_UDP, peer, port, port+2, port+4))
+	}
+	return &policy.Compile(s).Ruleset
 }
 
 // BenchmarkFirstPacket is the CPU time of a packet's whole way from one pod to another that opens a connection, by policies on the pod.
 func BenchmarkFirstPacket(b *testing.B) {
-	for name, ruleset := range map[string]func(*cluster, int) *policy.Ruleset{"ports": withPorts, "peers": withPeers} {
+	for name, peers := range map[string]bool{"ports": false, "peers": true} {
 		b.Run(name, func(b *testing.B) {
 			const packets = 2000
 			counts := []int{0, 1, 10, 100, 1000}
@@ -189,7 +198,7 @@ func BenchmarkFirstPacket(b *testing.B) {
 			for _, n := range counts {
 				c := newCluster(b, 2)
 				if n > 0 {
-					mustSync(b, c.Engine, ruleset(c, n))
+					mustSync(b, c.Engine, selecting(b, n, peers))
 				}
 				senders[n] = newSender(b, c)
 			}
@@ -219,7 +228,7 @@ func BenchmarkEstablishedPacket(b *testing.B) {
 	const packets = 20_000
 	bare, tracked, ours := newCluster(b, 2), newCluster(b, 2), newCluster(b, 2)
 	tracked.host.Run(b, "nft", "add table inet t; add chain inet t c { type filter hook postrouting priority 0; }; add rule inet t c ct state invalid drop")
-	mustSync(b, ours.Engine, withPorts(ours, 10))
+	mustSync(b, ours.Engine, selecting(b, 10, true))
 	all := []*cluster{bare, tracked, ours}
 	senders := make([]*sender, len(all))
 	for i, c := range all {
@@ -284,29 +293,25 @@ func BenchmarkOneMorePod(b *testing.B) {
 	b.ReportMetric(float64(total.Microseconds())/float64(n), "µs/pod")
 }
 
-// thousand is 1,000 policies for 100 pods: dense, all select all of them; else ten select each. Each has five rules of a port and a peer.
-func thousand(dense bool) *policy.Ruleset {
-	rs := &policy.Ruleset{Closed: true, Endpoints: map[string]policy.Endpoint{}, Programs: map[string]policy.Program{}, Members: manyMembers(10_000, 20)}
-	program := func(first, policies int) policy.Program {
-		p := policy.Program{Protocols: map[uint8]policy.List{unix.IPPROTO_TCP: {Else: deny(fmt.Sprint(first))}}, Rest: policy.List{Else: deny(fmt.Sprint(first))}}
-		for i := range policies * 5 {
-			port := uint16(1000 + first*50 + i*2)
-			p.Ports = map[uint8][]policy.PortRange{unix.IPPROTO_TCP: append(p.Ports[unix.IPPROTO_TCP],
-				policy.PortRange{First: port, Last: port, List: bySets(deny(fmt.Sprint(first)), "", policy.SetID(1+(first*policies*5+i)%1000))})}
+// thousand is 1,000 policies for 100 local pods of 10,000: dense, all policies select all of the local ones; else ten select each. Each has five
+// rules for ports, which allow one of 1,000 groups of pods.
+func thousand(b testing.TB, dense bool) policy.State {
+	s := state(9900, func(i int) string { return fmt.Sprint("group-", i%1000) })
+	subject := func(i int) string {
+		if dense {
+			return "subject"
 		}
-		return p
+		return fmt.Sprint("subject-", i%100)
 	}
 	for i := range 100 {
-		key, first, n := fmt.Sprint(i), i, 10
-		if dense {
-			key, first, n = "all", 0, 1000
-		}
-		if _, ok := rs.Programs[key]; !ok {
-			rs.Programs[key] = program(first, n)
-		}
-		rs.Endpoints[fmt.Sprintf("cali%d", i)] = policy.Endpoint{UID: fmt.Sprint("uid-", i), Programs: [2]string{key, ""}}
+		add(s, fmt.Sprint("local-", i), fmt.Sprintf("cali%d", i), subject(i), netip.AddrFrom4([4]byte{10, 3, 0, byte(i)}))
 	}
-	return rs
+	for i := range 1000 {
+		port := uint16(1000 + 10*i)
+		s.Policies = append(s.Policies, isolating(fmt.Sprint("p", i), selected(b, subject(i)), unix.IPPROTO_TCP, selected(b, fmt.Sprint("group-", i)),
+			port, port+2, port+4, port+6, port+8))
+	}
+	return s
 }
 
 // slab is what the kernel uses for small things, in bytes.
@@ -326,29 +331,42 @@ func slab(b *testing.B) float64 {
 	return total
 }
 
+// BenchmarkFromEmpty is the CPU time from a State to a table that enforces it where there is none.
 func BenchmarkFromEmpty(b *testing.B) {
-	for name, rs := range map[string]*policy.Ruleset{"sparse": thousand(false), "dense": thousand(true), "10,000 pods": {Closed: true, Members: manyMembers(10_000, 1)}} {
+	for name, s := range map[string]policy.State{"sparse": thousand(b, false), "dense": thousand(b, true)} {
 		b.Run(name, func(b *testing.B) {
-			var times, sizes []float64
-			for b.Loop() {
-				ns := netnstest.New(b)
-				e := netpol.New(ns.Namespace, "cali")
-				size := slab(b)
-				u, s := cpu(b, unix.RUSAGE_SELF)
-				if _, err := e.Sync(b.Context(), rs, nil); err != nil {
-					b.Fatal(err)
-				}
-				u2, s2 := cpu(b, unix.RUSAGE_SELF)
-				times, sizes = append(times, (u2-u+s2-s).Seconds()*1000), append(sizes, slab(b)-size)
-				if err := e.Remove(b.Context()); err != nil {
-					b.Fatal(err)
-				}
-				e.Close()
-			}
-			b.ReportMetric(median(times), "CPU-ms")
-			b.ReportMetric(median(sizes)/(1<<20), "kernel-MiB")
+			fromEmpty(b, func() *policy.Ruleset { return &policy.Compile(s).Ruleset })
 		})
 	}
+	for _, sets := range []int{1, 20} {
+		members := manyMembers(10_000, sets)
+		b.Run(fmt.Sprintf("10,000 pods in %d sets", sets), func(b *testing.B) {
+			fromEmpty(b, func() *policy.Ruleset { return &policy.Ruleset{Closed: true, Members: members} })
+		})
+	}
+}
+
+func fromEmpty(b *testing.B, ruleset func() *policy.Ruleset) {
+	var times, kernel, sizes []float64
+	for b.Loop() {
+		ns := netnstest.New(b)
+		e := netpol.New(ns.Namespace, "cali")
+		size := slab(b)
+		u, s := cpu(b, unix.RUSAGE_SELF)
+		if _, err := e.Sync(b.Context(), ruleset(), nil); err != nil {
+			b.Fatal(err)
+		}
+		u2, s2 := cpu(b, unix.RUSAGE_SELF)
+		times, kernel = append(times, (u2-u+s2-s).Seconds()*1000), append(kernel, (s2-s).Seconds()*1000)
+		sizes = append(sizes, (slab(b)-size)/(1<<20))
+		if err := e.Remove(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+		e.Close()
+	}
+	b.ReportMetric(median(times), "CPU-ms")
+	b.ReportMetric(median(kernel), "kernel-CPU-ms")
+	b.ReportMetric(median(sizes), "kernel-MiB")
 }
 
 // BenchmarkSync is a Sync with a thousand policies: one that has nothing to do, one that gets a new pod with a known program, and one by
@@ -356,7 +374,7 @@ func BenchmarkFromEmpty(b *testing.B) {
 func BenchmarkSync(b *testing.B) {
 	ns := netnstest.New(b)
 	e := newEngine(b, ns)
-	rs := thousand(false)
+	rs := &policy.Compile(thousand(b, false)).Ruleset
 	mustSync(b, e, rs)
 	b.Run("nothing changed", func(b *testing.B) {
 		for b.Loop() {
@@ -365,7 +383,7 @@ func BenchmarkSync(b *testing.B) {
 	})
 	b.Run("one local pod", func(b *testing.B) {
 		for i := 0; b.Loop(); i++ {
-			rs.Endpoints["cali1"] = policy.Endpoint{UID: "uid", Programs: [2]string{fmt.Sprint(i % 7), ""}}
+			rs.Endpoints["cali1"] = rs.Endpoints[fmt.Sprintf("cali%d", 2+i%7)]
 			mustSync(b, e, rs)
 		}
 	})

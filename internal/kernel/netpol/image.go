@@ -1,6 +1,7 @@
 package netpol
 
 import (
+	"encoding/binary"
 	"net/netip"
 	"slices"
 
@@ -48,7 +49,14 @@ func familyOf(a netip.Addr) int {
 
 // memberKey is the key of an address in a set of members.
 func memberKey(id policy.SetID, a netip.Addr) string {
-	return nft.Key(nft.WordKey(uint32(id)), nft.AddrKey(a))
+	var room [20]byte
+	b := binary.NativeEndian.AppendUint32(room[:0], uint32(id))
+	if a.Is4() {
+		four := a.As4()
+		return string(append(b, four[:]...))
+	}
+	sixteen := a.As16()
+	return string(append(b, sixteen[:]...))
 }
 
 // move is an element of a set of members that comes or goes.
@@ -59,6 +67,9 @@ type move struct {
 
 // compareIDs calls gone and added for what is in only one of two ascending lists.
 func compareIDs(have, want []policy.SetID, gone, added func(policy.SetID)) {
+	if len(have) == len(want) && len(have) > 0 && &have[0] == &want[0] {
+		return // most are the same lists as before
+	}
 	for len(have) > 0 || len(want) > 0 {
 		switch {
 		case len(want) == 0 || len(have) > 0 && have[0] < want[0]:
@@ -94,7 +105,8 @@ func (m *moves) compare(a netip.Addr, have, want []policy.SetID, old, new map[po
 }
 
 // elements are the moves of a family.
-func elements(of []move, family int) (list []nft.Element) {
+func elements(of []move, family int) []nft.Element {
+	list := make([]nft.Element, 0, len(of))
 	for _, m := range of {
 		if familyOf(m.addr) == family {
 			list = append(list, nft.Element{First: memberKey(m.id, m.addr)})

@@ -458,7 +458,9 @@ func (o *Owned) Get(ctx context.Context, s Set, key string) (e Element, err erro
 		return e, err
 	}
 	var list nlmsg.Attributes
-	list.Nest(unix.NFTA_LIST_ELEM, keyOnly(key))
+	at := list.Open(unix.NFTA_LIST_ELEM)
+	appendKey(&list, unix.NFTA_SET_ELEM_KEY, key)
+	list.Close(at)
 	b := batch{table: o.name}
 	a := b.in(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
 	a.Nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, list)
@@ -466,11 +468,6 @@ func (o *Owned) Get(ctx context.Context, s Set, key string) (e Element, err erro
 		e = decodeElement(nlmsg.Find(nlmsg.Find(part, unix.NFTA_SET_ELEM_LIST_ELEMENTS), unix.NFTA_LIST_ELEM)).Element
 	})
 	return e, err
-}
-
-func keyOnly(key string) (a nlmsg.Attributes) {
-	a.Nest(unix.NFTA_SET_ELEM_KEY, data(key))
-	return a
 }
 
 // Exists asks whether there is the table.

@@ -270,55 +270,61 @@ func (s Set) description() (a nlmsg.Attributes) {
 // portion is how many bytes of elements go into one request: a netlink attribute holds 64 KiB.
 const portion = 60 << 10
 
+// elementRoom is more than most elements take.
+const elementRoom = 96
+
 func (b *batch) elements(kind int, flags uint16, s Set, all []Element) {
-	var list nlmsg.Attributes
-	send := func() {
-		if len(list) > 0 {
-			a := b.in(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
-			a.Nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, list)
+	of := s.kind()
+	var a nlmsg.Attributes
+	list := 0
+	for i, e := range all {
+		if a == nil {
+			a = append(make(nlmsg.Attributes, 0, min(portion, len(all[i:])*elementRoom)+2*elementRoom), b.in(unix.NFTA_SET_ELEM_LIST_SET, s.Name)...)
+			list = a.Open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+		}
+		of.append(&a, e)
+		if len(a) > portion || i == len(all)-1 {
+			a.Close(list)
 			b.request(kind, flags, a)
-			list = nil
+			a = nil
 		}
 	}
-	for _, e := range all {
-		list = append(list, s.encode(e)...)
-		if len(list) > portion {
-			send()
-		}
-	}
-	send()
 }
 
-// encode is an element in the kernel's form, which for a range of single keys is two.
-func (s Set) encode(e Element) (list nlmsg.Attributes) {
-	kind := s.kind()
+// append appends an element in the kernel's form, which for a range of single keys is two.
+func (kind setKind) append(a *nlmsg.Attributes, e Element) {
 	pair := kind.flags&unix.NFT_SET_INTERVAL != 0 && kind.flags&setConcat == 0
-	var a nlmsg.Attributes
+	at := a.Open(unix.NFTA_LIST_ELEM)
 	if e.First == "" {
 		a.Number(unix.NFTA_SET_ELEM_FLAGS, setElemForRest)
 	} else {
-		a.Nest(unix.NFTA_SET_ELEM_KEY, data(e.First))
+		appendKey(a, unix.NFTA_SET_ELEM_KEY, e.First)
 	}
 	if e.Last != "" && !pair {
-		a.Nest(setElemKeyEnd, data(e.Last))
+		appendKey(a, setElemKeyEnd, e.Last)
 	}
 	switch {
 	case e.Verdict != "":
 		a.Nest(unix.NFTA_SET_ELEM_DATA, e.Verdict.data())
 	case e.Value != "":
-		a.Nest(unix.NFTA_SET_ELEM_DATA, data(e.Value))
+		appendKey(a, unix.NFTA_SET_ELEM_DATA, e.Value)
 	}
 	if e.Comment != "" {
 		a.Add(unix.NFTA_SET_ELEM_USERDATA, encodeComment(e.Comment))
 	}
-	list.Nest(unix.NFTA_LIST_ELEM, a)
+	a.Close(at)
 	if end, ok := next(e.Last); pair && ok {
-		var a nlmsg.Attributes
+		at := a.Open(unix.NFTA_LIST_ELEM)
 		a.Number(unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END)
-		a.Nest(unix.NFTA_SET_ELEM_KEY, data(end))
-		list.Nest(unix.NFTA_LIST_ELEM, a)
+		appendKey(a, unix.NFTA_SET_ELEM_KEY, end)
+		a.Close(at)
 	}
-	return list
+}
+
+func appendKey(a *nlmsg.Attributes, kind uint16, key string) {
+	at := a.Open(kind)
+	a.Bytes(unix.NFTA_DATA_VALUE, key)
+	a.Close(at)
 }
 
 // syncRules replaces what is between the first and the last rules that are right: the others keep their counters.

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
 // The model is 256 keys of one byte, where every question can be answered by looking at each.
@@ -138,7 +140,9 @@ func TestNeighbours(t *testing.T) {
 // FuzzAttributes: whatever the kernel, or somebody who plays it, sends is read without a panic.
 func FuzzAttributes(f *testing.F) {
 	f.Add([]byte(NewRule("comment", In("set", IPv4.Src), Count(), Do(Jump("chain"))).encode()))
-	f.Add([]byte(Set{Key: []Type{IPv4Addr}, Interval: true}.encode(Range(netip.MustParsePrefix("10.0.0.0/8")))))
+	var element nlmsg.Attributes
+	Set{Key: []Type{IPv4Addr}, Interval: true}.kind().append(&element, Range(netip.MustParsePrefix("10.0.0.0/8")))
+	f.Add([]byte(element))
 	f.Add([]byte{4, 0, 0, 0, 3, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r := decodeRule(b)

@@ -145,6 +145,28 @@ func (a *Attributes) Number64(kind uint16, n uint64) {
 // Nest appends an attribute that consists of attributes.
 func (a *Attributes) Nest(kind uint16, inner Attributes) { a.Add(kind|unix.NLA_F_NESTED, inner) }
 
+// Open begins an attribute that consists of attributes, which are appended next; Close ends it.
+func (a *Attributes) Open(kind uint16) (at int) {
+	at = len(*a)
+	*a = binary.NativeEndian.AppendUint16(*a, 0)
+	*a = binary.NativeEndian.AppendUint16(*a, kind|unix.NLA_F_NESTED)
+	return at
+}
+
+// Close ends the attribute that begins at a place.
+func (a *Attributes) Close(at int) {
+	size := len(*a) - at
+	binary.NativeEndian.PutUint16((*a)[at:], uint16(size))
+	*a = append(*a, padding[:Aligned(size)-size]...)
+}
+
+// Bytes appends an attribute with the bytes of a string.
+func (a *Attributes) Bytes(kind uint16, s string) {
+	*a = binary.NativeEndian.AppendUint16(*a, uint16(unix.SizeofRtAttr+len(s)))
+	*a = binary.NativeEndian.AppendUint16(*a, kind)
+	*a = append(append(*a, s...), padding[:Aligned(len(s))-len(s)]...)
+}
+
 // Each calls f with every attribute of a list.
 func Each(b []byte, f func(kind uint16, value []byte)) error {
 	for len(b) > 0 {
