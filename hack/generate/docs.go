@@ -105,11 +105,17 @@ func variables(vars []config.Var) (list string) {
 	return list
 }
 
+// placeholders lists those of the variables of their names in one line.
 func placeholders() (list string) {
+	var variables []string
 	for _, p := range install.Placeholders() {
+		if strings.HasPrefix(p.Help, strings.Trim(p.Name, "_")) {
+			variables = append(variables, code(p.Name))
+			continue
+		}
 		list += item(code(p.Name), p.Help)
 	}
-	return list
+	return list + item(strings.Join(variables, ", "), "the variable of that name; sizes, ages, counts and the MTU are numbers, REQUIRE_MTU_FILE is true or false")
 }
 
 func code(text string) string {

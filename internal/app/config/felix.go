@@ -9,18 +9,18 @@ import (
 // RawFelix is the part of Calico's FELIX_ environment that overrides FelixConfigurations, as it is written. Empty leaves a
 // setting to the object node.NAME, and then to default.
 type RawFelix struct {
-	NATOutgoingAddress    string `env:"FELIX_NATOUTGOINGADDRESS" default:"" help:"Source address of packets to outside of all pools, instead of the interface's. This and the next FELIX_ variables override FelixConfiguration."`
-	NATPortRange          string `env:"FELIX_NATPORTRANGE" default:"" help:"Ports that they are sent from, such as 32768:65535."`
-	NATOutgoingExclusions string `env:"FELIX_NATOUTGOINGEXCLUSIONS" default:"" help:"What counts as inside: IPPoolsOnly or IPPoolsAndHostIPs."`
-	IPForwarding          string `env:"FELIX_IPFORWARDING" default:"" help:"Disabled leaves the host's forwarding sysctls alone; else Enabled."`
-	VXLANPort             string `env:"FELIX_VXLANPORT" default:"" help:"UDP port of VXLAN."`
-	VXLANVNI              string `env:"FELIX_VXLANVNI" default:"" help:"ID of VXLAN's network."`
+	NATOutgoingAddress    string `env:"FELIX_NATOUTGOINGADDRESS" default:"" help:"As natOutgoingAddress of FelixConfiguration (docs/node.md), which these FELIX_ variables override."`
+	NATPortRange          string `env:"FELIX_NATPORTRANGE" default:"" help:"As natPortRange, such as 32768:65535."`
+	NATOutgoingExclusions string `env:"FELIX_NATOUTGOINGEXCLUSIONS" default:"" help:"As natOutgoingExclusions: IPPoolsOnly or IPPoolsAndHostIPs."`
+	IPForwarding          string `env:"FELIX_IPFORWARDING" default:"" help:"As ipForwarding: Enabled or Disabled."`
+	VXLANPort             string `env:"FELIX_VXLANPORT" default:"" help:"As vxlanPort."`
+	VXLANVNI              string `env:"FELIX_VXLANVNI" default:"" help:"As vxlanVNI."`
 	VXLANMTU              string `env:"FELIX_VXLANMTU" default:"" help:"MTU of vxlan.calico; 0: FelixConfiguration's vxlanMTU, else the interface's less 50."`
 	VXLANMTUV6            string `env:"FELIX_VXLANMTUV6" default:"" help:"The same for vxlan-v6.calico and vxlanMTUV6, less 70."`
-	FeatureDetectOverride string `env:"FELIX_FEATUREDETECTOVERRIDE" default:"" help:"ChecksumOffloadBroken=true has the kernel compute checksums in VXLAN; others are ignored."`
-	AllowIPIP             string `env:"FELIX_ALLOWIPIPPACKETSFROMWORKLOADS" default:"" help:"Let pods send IPIP to nodes."`
-	AllowVXLAN            string `env:"FELIX_ALLOWVXLANPACKETSFROMWORKLOADS" default:"" help:"Let pods send VXLAN to nodes."`
-	SourceSpoofing        string `env:"FELIX_WORKLOADSOURCESPOOFING" default:"" help:"Any lets pods send from their annotation's allowedSourcePrefixes; else Disabled."`
+	FeatureDetectOverride string `env:"FELIX_FEATUREDETECTOVERRIDE" default:"" help:"As featureDetectOverride; only ChecksumOffloadBroken is known."`
+	AllowIPIP             string `env:"FELIX_ALLOWIPIPPACKETSFROMWORKLOADS" default:"" help:"As allowIPIPPacketsFromWorkloads."`
+	AllowVXLAN            string `env:"FELIX_ALLOWVXLANPACKETSFROMWORKLOADS" default:"" help:"As allowVXLANPacketsFromWorkloads."`
+	SourceSpoofing        string `env:"FELIX_WORKLOADSOURCESPOOFING" default:"" help:"As workloadSourceSpoofing: Any or Disabled."`
 }
 
 // felix checks what the environment overrides. What it does not say is absent.
