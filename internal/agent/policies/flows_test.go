@@ -1,0 +1,109 @@
+package policies_test
+
+import (
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/agent/policies"
+)
+
+// stream is a TCP connection in which both ends send all the time, or one of them.
+type stream struct{ toServer, toClient atomic.Int64 }
+
+// connect makes a stream that lives until the test ends.
+func connect(t *testing.T, client, server *pod, port string, clientSends, serverSends bool) *stream {
+	t.Helper()
+	s := &stream{}
+	var l net.Listener
+	server.Within(t, func() (err error) { l, err = net.Listen("tcp", net.JoinHostPort(server.addr.String(), port)); return err })
+	t.Cleanup(func() { l.Close() })
+	accepted := make(chan net.Conn, 1)
+	go func() {
+		if c, err := l.Accept(); err == nil {
+			accepted <- c
+		}
+	}()
+	var c net.Conn
+	client.Within(t, func() (err error) { c, err = net.DialTimeout("tcp", l.Addr().String(), 5*time.Second); return err })
+	other := <-accepted
+	t.Cleanup(func() { c.Close(); other.Close() })
+	pump := func(from, to net.Conn, sends bool, arrived *atomic.Int64) {
+		go func() {
+			for b := make([]byte, 100); ; {
+				n, err := to.Read(b)
+				if err != nil {
+					return
+				}
+				arrived.Add(int64(n))
+			}
+		}()
+		go func() {
+			for sends {
+				if _, err := from.Write([]byte("x")); err != nil {
+					return
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+		}()
+	}
+	pump(c, other, clientSends, &s.toServer)
+	pump(other, c, serverSends, &s.toClient)
+	return s
+}
+
+func (s *stream) total() int64 { return s.toServer.Load() + s.toClient.Load() }
+
+// flows reports whether more arrives within a time in which much would.
+func (s *stream) flows(during time.Duration) bool {
+	before := s.total()
+	time.Sleep(during)
+	return s.total() > before
+}
+
+// A connection that a changed policy forbids ends, whichever end sends; those that it allows lose nothing.
+func TestForbiddenConnectionsEnd(t *testing.T) {
+	n := newNode(t)
+	server := n.start(t, "server", "10.90.1.1")
+	client, other := n.start(t, "client", "10.90.1.2"), n.start(t, "other", "10.90.1.3")
+	w, _ := n.work(t)
+	eventually(t, soon, "in force", func() bool { return w.Seen().Enforcing })
+	streams := map[string]*stream{
+		"the client sends":  connect(t, other, server, "7001", true, false),
+		"the server sends":  connect(t, other, server, "7002", false, true),
+		"both ends send":    connect(t, other, server, "7003", true, true),
+		"from the isolated": connect(t, server, other, "7004", true, true),
+	}
+	kept := connect(t, client, server, "7005", true, true)
+	for name, s := range streams {
+		eventually(t, soon, name, func() bool { return s.total() > 10 })
+	}
+	n.policy(t, "allow", allowApp)
+	eventually(t, 2*time.Second, "ended", func() bool { return w.Seen().Ended >= 3 })
+	time.Sleep(200 * time.Millisecond)
+	for name, s := range streams {
+		if s.flows(time.Second) != (name == "from the isolated") {
+			t.Errorf("%s: flows %v", name, name != "from the isolated")
+		}
+	}
+	if before := kept.total(); !kept.flows(500*time.Millisecond) || before == 0 {
+		t.Error("an allowed connection has ended")
+	}
+}
+
+// An operator may let connections go on.
+func TestConnectionsAreKeptOnRequest(t *testing.T) {
+	n := newNode(t)
+	n.configure = func(o *policies.Options) { o.KeepConnections = true }
+	server, other := n.start(t, "server", "10.90.2.1"), n.start(t, "other", "10.90.2.2")
+	w, _ := n.work(t)
+	eventually(t, soon, "in force", func() bool { return w.Seen().Enforcing })
+	s := connect(t, other, server, "7001", true, true)
+	n.policy(t, "deny", denyAll)
+	server.EchoUDP(t, "10.90.2.1:53")
+	eventually(t, soon, "denied", func() bool { return !reaches(t, other, "10.90.2.1:53") })
+	if !s.flows(2 * time.Second) {
+		t.Error("the connection has ended")
+	}
+}
