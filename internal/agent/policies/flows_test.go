@@ -17,7 +17,10 @@ func connect(t *testing.T, client, server *pod, port string, clientSends, server
 	t.Helper()
 	s := &stream{}
 	var l net.Listener
-	server.Within(t, func() (err error) { l, err = net.Listen("tcp", net.JoinHostPort(server.addr.String(), port)); return err })
+	server.Within(t, func() (err error) {
+		l, err = net.Listen("tcp", net.JoinHostPort(server.addr.String(), port))
+		return err
+	})
 	t.Cleanup(func() { l.Close() })
 	accepted := make(chan net.Conn, 1)
 	go func() {

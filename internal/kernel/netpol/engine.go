@@ -306,7 +306,7 @@ func (e *Engine) element(rs *policy.Ruleset, w *image, link, uid string, key pro
 	if h, ok := e.held[link]; ok && h.element.Comment != closedFor(uid) && time.Since(h.since) < holdTime {
 		return h.element
 	}
-	if key.key == "" {
+	if rs.Endpoints[link].Programs == [2]string{} {
 		element.Verdict = nft.Accept
 		return element
 	}

@@ -7,6 +7,8 @@ import (
 	"maps"
 	"slices"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 	"github.com/tortie-net/tortie/internal/policy"
 )
@@ -85,12 +87,15 @@ func (t *translator) program(rs *policy.Ruleset, key programKey) (*program, erro
 	if p := t.programs[key]; p != nil {
 		return p, nil
 	}
+	if key.key == "" {
+		return t.open(rs, key), nil
+	}
 	from, ok := rs.Programs[key.key]
 	if !ok {
 		return nil, fmt.Errorf("program %s is not in the ruleset", key.key)
 	}
 	b := &builder{translator: t, Ruleset: rs, Direction: key.Direction}
-	rules := []nft.Rule{nft.NewRule(invalidState, nft.Invalid.In(), nft.Count(), nft.Do(nft.Drop))}
+	rules := []nft.Rule{nft.NewRule(invalidState, nft.Invalid.In(), nft.Count(), nft.Do(nft.Drop)), joins(invalidState)}
 	var u uses
 	for _, protocol := range slices.Sorted(maps.Keys(protocols(from))) {
 		is := nft.L4Proto.Is(nft.ByteKey(protocol))
@@ -105,12 +110,28 @@ func (t *translator) program(rs *policy.Ruleset, key programKey) (*program, erro
 	if b.err != nil {
 		return nil, b.err
 	}
+	return b.finish(key, rules, u), nil
+}
+
+// open is the direction of a link that everything passes, while a program decides on the other.
+func (t *translator) open(rs *policy.Ruleset, key programKey) *program {
+	b := &builder{translator: t, Ruleset: rs, Direction: key.Direction}
+	return b.finish(key, []nft.Rule{joins(key.Direction.String() + " " + invalidState), nft.NewRule("", nft.Do(nft.Accept))}, uses{})
+}
+
+// joins drops what conntrack would take for a new connection in the middle of one: an answer in one that was ended, as a policy forbids it
+// now, would make it anew from the other end.
+func joins(comment string) nft.Rule {
+	return nft.NewRule(comment, nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_TCP)), nft.JoinsTCP(), nft.Count(), nft.Do(nft.Drop))
+}
+
+func (b *builder) finish(key programKey, rules []nft.Rule, u uses) *program {
 	p := &program{}
 	p.verdict = b.chain("p-", rules, u, &p.uses)
 	p.compact()
-	t.denied[p.verdict.Chain()] = Denied{Direction: key.Direction, Reason: invalidState}
-	t.programs[key] = p
-	return p, nil
+	b.denied[p.verdict.Chain()] = Denied{Direction: key.Direction, Reason: invalidState}
+	b.programs[key] = p
+	return p
 }
 
 func protocols(p policy.Program) map[uint8]bool {

@@ -189,7 +189,7 @@ func data(value string) (a nlmsg.Attributes) {
 	return a
 }
 
-// The flags of TCP that OpensTCP compares.
+// The flags of TCP that OpensTCP and JoinsTCP compare.
 const (
 	tcpSYN = 0x02
 	tcpACK = 0x10
@@ -198,6 +198,12 @@ const (
 // OpensTCP matches the first packet of a TCP connection. The rule must have compared L4Proto before.
 func OpensTCP() Term {
 	is := tcpFlags.Is(ByteKey(tcpSYN))
+	return Term{is[0], masked(register, ByteKey(tcpSYN|tcpACK), ByteKey(0)), is[1]}
+}
+
+// JoinsTCP matches packets of TCP that are not the first of a connection. The rule must have compared L4Proto before.
+func JoinsTCP() Term {
+	is := tcpFlags.IsNot(ByteKey(tcpSYN))
 	return Term{is[0], masked(register, ByteKey(tcpSYN|tcpACK), ByteKey(0)), is[1]}
 }
 
