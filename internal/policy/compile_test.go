@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"testing"
@@ -77,11 +78,13 @@ func FuzzUpdate(f *testing.F) {
 				}
 			}
 			want := Compile(s)
+			before := maps.Clone(c.Members)
 			touched, ok := c.Update(s, changed)
 			if !ok {
 				c = Compile(s)
 				continue
 			}
+			checkTouched(t, before, c.Members, touched)
 			if d := cmp.Diff(want.Ruleset, c.Ruleset, sameAddresses); d != "" {
 				t.Fatalf("after %v, touched %v (-from scratch +updated):\n%s", changed, touched, d)
 			}

@@ -1,0 +1,121 @@
+package policy
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+)
+
+// Members differ for exactly the addresses that Update names.
+func checkTouched(t *testing.T, before, after map[netip.Addr][]SetID, touched []netip.Addr) {
+	t.Helper()
+	for _, a := range worldAddresses() {
+		if slices.Contains(touched, a) == slices.Equal(before[a], after[a]) {
+			t.Errorf("%v: sets %v, then %v; touched %v", a, before[a], after[a], touched)
+		}
+	}
+}
+
+func TestUpdate(t *testing.T) {
+	allow := networkPolicy(t, `{"ingress":[{"from":[{"namespaceSelector":{},"podSelector":{"matchLabels":{"app":"b"}}}]}]}`)
+	named := networkPolicy(t, `{"egress":[{"ports":[{"port":"http"}]}]}`)
+	pod := func(labels map[string]string, ports []NamedPort, address string) *Pod {
+		return &Pod{PodKey: PodKey{"y", "b"}, Labels: labels, Ports: ports, Addresses: []netip.Addr{netip.MustParseAddr(address)}}
+	}
+	b, http := map[string]string{"app": "b"}, []NamedPort{{"http", TCP, 9090}}
+	for name, c := range map[string]struct {
+		policy  Policy
+		key     PodKey
+		pod     *Pod
+		touched []string
+		ok      bool
+	}{
+		"gone":                     {allow, PodKey{"y", "b"}, nil, []string{yb, "fd00::4"}, true},
+		"no change that counts":    {allow, PodKey{"y", "a"}, &Pod{PodKey: PodKey{"y", "a"}, Addresses: []netip.Addr{netip.MustParseAddr(ya)}}, nil, true},
+		"other labels":             {allow, PodKey{"y", "b"}, pod(nil, http, yb), []string{yb, "fd00::4"}, true},
+		"other address":            {allow, PodKey{"y", "b"}, pod(b, http, "10.0.0.9"), []string{yb, "10.0.0.9", "fd00::4"}, true},
+		"a local pod":              {allow, PodKey{"x", "b"}, nil, nil, false},
+		"ports that nobody names":  {allow, PodKey{"y", "b"}, pod(b, nil, yb), []string{"fd00::4"}, true},
+		"a new number":             {named, PodKey{"y", "b"}, pod(b, []NamedPort{{"http", TCP, 7070}}, yb), nil, false},
+		"a number of others, too":  {named, PodKey{"y", "b"}, pod(b, []NamedPort{{"http", TCP, 8080}}, yb), []string{yb, "fd00::4"}, true},
+		"a namespace that is new":  {allow, PodKey{"new", "p"}, &Pod{PodKey: PodKey{"new", "p"}, Labels: b}, nil, true},
+		"a pod that is not known":  {allow, PodKey{"y", "none"}, nil, nil, true},
+		"an address that is taken": {allow, PodKey{"y", "z"}, &Pod{PodKey: PodKey{"y", "z"}, Labels: b, Addresses: []netip.Addr{netip.MustParseAddr(xa)}}, nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := cluster(c.policy)
+			compiled := Compile(s)
+			before := maps.Clone(compiled.Members)
+			if s.Pods[c.key] = c.pod; c.pod == nil {
+				delete(s.Pods, c.key)
+			}
+			touched, ok := compiled.Update(s, []PodKey{c.key})
+			if ok != c.ok {
+				t.Fatalf("ok %v, want %v", ok, c.ok)
+			}
+			var got []string
+			for _, a := range touched {
+				got = append(got, a.String())
+			}
+			if !slices.Equal(got, c.touched) {
+				t.Errorf("touched %v, want %v", got, c.touched)
+			}
+			checkTouched(t, before, compiled.Members, touched)
+		})
+	}
+	s := cluster(allow)
+	delete(s.Namespaces, "y")
+	compiled := Compile(s)
+	if _, ok := compiled.Update(cluster(allow), []PodKey{{"y", "b"}}); ok {
+		t.Error("the labels of a namespace became known, and Compile was not asked for")
+	}
+}
+
+func TestInterest(t *testing.T) {
+	for spec, want := range map[string]Interest{
+		`{}`: {},
+		`{"ingress":[{"from":[{"podSelector":{}},{"ipBlock":{"cidr":"10.0.0.0/8"}}]}]}`:                  {Namespaces: []string{"x"}},
+		`{"ingress":[{"from":[{"namespaceSelector":{"matchLabels":{"team":"red"}}}]}]}`:                  {Namespaces: []string{"y"}},
+		`{"ingress":[{"from":[{"namespaceSelector":{}}]}]}`:                                              {All: true},
+		`{"ingress":[{"ports":[{"port":"http"}]}]}`:                                                      {},
+		`{"egress":[{"ports":[{"port":"http"}]}]}`:                                                       {All: true, Ports: true},
+		`{"egress":[{"ports":[{"port":"http"}],"to":[{"ipBlock":{"cidr":"10.0.0.0/8"}}]}]}`:              {All: true, Ports: true},
+		`{"egress":[{"ports":[{"port":"http"}],"to":[{"podSelector":{}}]}]}`:                             {Namespaces: []string{"x"}, Ports: true},
+		`{"podSelector":{"matchLabels":{"app":"none"}},"ingress":[{"from":[{"namespaceSelector":{}}]}]}`: {},
+	} {
+		got := cluster(networkPolicy(t, spec)).Interest()
+		if got.All != want.All || got.Ports != want.Ports || !slices.Equal(got.Namespaces, want.Namespaces) {
+			t.Errorf("%s: %+v, want %+v", spec, got, want)
+		}
+	}
+}
+
+// While there is no policy at all, links that are not known pass.
+func TestClosed(t *testing.T) {
+	addr := netip.MustParseAddr(outside)
+	if r := Compile(cluster()); r.Closed || !r.Decide("unknown", Ingress, addr, TCP, 1).Allow || r.Endpoints["calia"].UID != "x/a" || len(r.Programs) > 0 {
+		t.Errorf("without policies: %+v", r.Ruleset)
+	}
+	s := cluster(networkPolicy(t, `{"podSelector":{"matchLabels":{"app":"none"}}}`))
+	s.Local["caligone"] = PodKey{"x", "gone"}
+	r := Compile(s)
+	for link, want := range map[string]bool{"unknown": false, "caligone": false, "calia": true} {
+		if got := r.Decide(link, Ingress, addr, TCP, 1).Allow; got != want {
+			t.Errorf("%s passes %v, want %v", link, got, want)
+		}
+	}
+}
+
+// Many policies do not make the lists longer.
+func TestLookupsAreBounded(t *testing.T) {
+	for name, s := range map[string]State{"dense": city(true), "admin": admin(city(true), 30)} {
+		most := 0
+		for _, p := range Compile(s).Programs {
+			p.lists(func(l *List) { most = max(most, len(l.Steps)) })
+		}
+		if most > 2*(mostGroups+mostDenying+3) {
+			t.Errorf("%s: a list has %d steps", name, most)
+		}
+	}
+}
