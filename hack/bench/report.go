@@ -226,11 +226,10 @@ func (r *results) writeRequests(w *bytes.Buffer) {
 		return
 	}
 	w.WriteString("## Requests to the API server\n\nA round is what runs at the same time, by a proxy that holds each request.\n\n")
-	t := table{{"", "operation", "requests", "rounds", "connections", "round by round"}}
 	for _, a := range r.asked {
-		t.row(a.subject, a.operation, fmt.Sprint(a.count()), fmt.Sprint(len(a.requests)), fmt.Sprint(a.connections), summary(a.requests))
+		fmt.Fprintf(w, "- %s, %s: %d in %d rounds (connections: %d). %s\n", a.subject, a.operation, a.count(), len(a.requests), a.connections, summary(a.requests))
 	}
-	t.write(w)
+	w.WriteString("\n")
 }
 
 func (r *results) writeStarts(w *bytes.Buffer) {
