@@ -231,7 +231,19 @@ func (r *Rig) Send(link string, p Packet) (uint64, error) {
 	number := r.next
 	r.next++
 	kind, packet := encode(p, number)
-	var err error
+	return number, r.put(link, p, kind, packet)
+}
+
+// Answer sends what the destination of a UDP packet answers, from behind its link.
+func (r *Rig) Answer(link string, p Packet, number uint64) (uint64, error) {
+	answer := r.next
+	r.next++
+	from, to := netip.AddrPortFrom(p.To, p.Port), netip.AddrPortFrom(p.From, sourcePort(number))
+	kind, packet := netnstest.Datagram(from, to, mark(answer))
+	return answer, r.put(link, Packet{From: p.To, To: p.From}, kind, packet)
+}
+
+func (r *Rig) put(link string, p Packet, kind uint16, packet []byte) (err error) {
 	if e := r.ends[link]; e != nil {
 		err = unix.Sendto(e.fd, netnstest.Frame(e.mac, e.host, kind, packet), 0, &unix.SockaddrLinklayer{Ifindex: e.index})
 	} else if p.To.Is4() {
@@ -240,9 +252,9 @@ func (r *Rig) Send(link string, p Packet) (uint64, error) {
 		err = unix.Sendto(r.sending[false], packet, 0, &unix.SockaddrInet6{Addr: p.To.As16()})
 	}
 	if err != nil {
-		return 0, fmt.Errorf("send %s on %q: %w", p, link, err)
+		return fmt.Errorf("send %s on %q: %w", p, link, err)
 	}
-	return number, nil
+	return nil
 }
 
 // Arrivals notes in to where each packet came out since the last call, by its number.

@@ -3,15 +3,19 @@ package policytest
 import (
 	"encoding/json"
 	"slices"
+	"time"
 )
 
-// Shrink removes what it can of a cluster, one object, rule or field after the other, while fails still reports true.
+// patience bounds how long Shrink tries.
+const patience = 20 * time.Second
+
+// Shrink removes what it can of a cluster in 20 s, one object, rule or field after the other, while fails still reports true.
 func Shrink(c *Cluster, fails func(*Cluster) bool) *Cluster {
-	tree := decode[map[string]any](c)
+	tree, deadline := decode[map[string]any](c), time.Now().Add(patience)
 	for again := true; again; {
 		again = false
 		shrink(tree, func() bool {
-			ok := failsSafely(decode[*Cluster](tree), fails)
+			ok := time.Now().Before(deadline) && failsSafely(decode[*Cluster](tree), fails)
 			again = again || ok
 			return ok
 		})

@@ -2,7 +2,9 @@ package policy
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/tortie-net/tortie/internal/kernel/netpol"
@@ -110,6 +112,29 @@ func (n *node) try(t *testing.T, c *policytest.Cluster, packets []policytest.Pac
 		place, arrived := came[numbers[i]]
 		if want := c.Allowed(p, policytest.Node); arrived != want || arrived && place != c.Place(p.To) {
 			return p, fmt.Sprintf("arrived %v at %q, not %v at %q", arrived, place, want, c.Place(p.To))
+		}
+	}
+	return n.tryAnswers(t, c, packets, numbers)
+}
+
+// tryAnswers sends the answers to the UDP packets that arrived: all of them arrive, whatever policies say of their direction.
+func (n *node) tryAnswers(t *testing.T, c *policytest.Cluster, packets []policytest.Packet, numbers []uint64) (policytest.Packet, string) {
+	t.Helper()
+	came, answers := map[uint64]string{}, map[uint64]policytest.Packet{}
+	for i, p := range packets {
+		if p.Protocol != policytest.UDP || !c.Allowed(p, policytest.Node) {
+			continue
+		}
+		answer, err := n.Answer(c.Place(p.To), p, numbers[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		answers[answer] = p
+	}
+	n.Await(came, slices.Collect(maps.Keys(answers)))
+	for answer, p := range answers {
+		if place, ok := came[answer]; !ok || place != c.Place(p.From) {
+			return p, fmt.Sprintf("the answer arrived %v at %q, not at %q", ok, place, c.Place(p.From))
 		}
 	}
 	return policytest.Packet{}, ""
