@@ -24,8 +24,11 @@ type Engine struct {
 	table      *nft.Owned
 	linkPrefix string
 
+	portion int // elements in one transaction
+
 	mu     sync.Mutex
 	t      *translator
+	mute   bool   // the kernel cannot log
 	size   uint32 // of the sets of members
 	have   *state // nil: not known
 	held   map[string]held
@@ -43,7 +46,7 @@ const holdTime = time.Minute
 
 // New returns the engine of a namespace; nil is that of the process. Names of pods' links begin with linkPrefix. It touches nothing yet.
 func New(ns *netlinkx.Namespace, linkPrefix string) *Engine {
-	return &Engine{table: nft.NewOwned(ns, TableName), linkPrefix: linkPrefix, held: map[string]held{}}
+	return &Engine{table: nft.NewOwned(ns, TableName), linkPrefix: linkPrefix, portion: portion, held: map[string]held{}}
 }
 
 // Close closes the engine's sockets. What it has programmed stays in force.
@@ -65,6 +68,10 @@ type Stats struct {
 // ErrRefused is in the error of a Sync that has done all but some programs, which the kernel refuses: their pods are closed in the
 // programs' direction.
 var ErrRefused = errors.New("the kernel refuses a program")
+
+// ErrNoLog is in the error of the Sync that has found that the kernel cannot log what policies deny: all is done but for that, and so it
+// is from then on.
+var ErrNoLog = errors.New("packets that policies deny are not logged")
 
 // tries bounds the transactions of a Sync that the kernel refuses: each names one object at least.
 const tries = 64
@@ -119,7 +126,7 @@ func (e *Engine) syncMembers(ctx context.Context, rs *policy.Ruleset, touched []
 func (e *Engine) together(rs *policy.Ruleset, touched []netip.Addr) int {
 	total := 0
 	for i, a := range touched {
-		if total += len(rs.Members[a]) + len(e.have.members[a]); total > portion {
+		if total += len(rs.Members[a]) + len(e.have.members[a]); total > e.portion {
 			return max(i, 1)
 		}
 	}
@@ -150,11 +157,12 @@ func (s *state) setMembers(a netip.Addr, ids []policy.SetID) {
 func (e *Engine) syncAll(ctx context.Context, rs *policy.Ruleset, stats *Stats) error {
 	refused := map[programKey]error{}
 	remade := false
+	var noLog error
 	for range tries {
 		before := stats.Transactions
 		err := e.attempt(ctx, rs, refused, stats)
 		if err == nil {
-			return e.refusals(rs, refused)
+			return errors.Join(noLog, e.refusals(rs, refused))
 		}
 		if stats.Transactions != before {
 			e.have = nil
@@ -163,6 +171,11 @@ func (e *Engine) syncAll(ctx context.Context, rs *policy.Ruleset, stats *Stats) 
 		if !errors.As(err, &r) {
 			e.have = nil
 			return err
+		}
+		if !e.mute && (r.Expression == "log" || r.Expression == "limit") {
+			noLog = fmt.Errorf("%w: %w", ErrNoLog, r)
+			e.silence()
+			continue
 		}
 		if e.blame(rs, r, refused) {
 			continue
@@ -241,7 +254,13 @@ func (e *Engine) settle(want *image, used map[programKey]bool) {
 	})
 }
 
-func (e *Engine) resize(size uint32) { e.size, e.t = size, newTranslator(size) }
+func (e *Engine) resize(size uint32) { e.size, e.t = size, newTranslator(size, e.mute) }
+
+// silence makes chains that log nothing from now on.
+func (e *Engine) silence() {
+	e.mute = true
+	e.resize(e.size)
+}
 
 // commit writes a change. One that only has elements, and is too much for the kernel at once, is halved.
 func (e *Engine) commit(ctx context.Context, c *nft.Change, stats *Stats) error {

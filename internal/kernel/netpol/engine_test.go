@@ -436,3 +436,39 @@ func BenchmarkInForce(b *testing.B) {
 		})
 	}
 }
+
+// TestSilent: a kernel that cannot log what is denied still denies and counts.
+func TestSilent(t *testing.T) {
+	ns := netnstest.New(t)
+	e := newEngine(t, ns)
+	e.Silence(4096)
+	mustSync(t, e, sample())
+	if text := list(t, ns); strings.Contains(text, "log") || !strings.Contains(text, `counter drop comment "ingress NetworkPolicy default/web"`) {
+		t.Errorf("has:\n%s", text)
+	}
+	if s := mustSync(t, e, sample()); s != (netpol.Stats{}) {
+		t.Errorf("nothing has changed, and the engine did %+v", s)
+	}
+	mustSync(t, newEngine(t, ns), sample())
+	if !strings.Contains(list(t, ns), "log") {
+		t.Error("another engine does not log")
+	}
+}
+
+// TestNames: long names are cut for nft, and stay different.
+func TestNames(t *testing.T) {
+	ns := netnstest.New(t)
+	rs := &policy.Ruleset{Closed: true, Endpoints: map[string]policy.Endpoint{}, Programs: map[string]policy.Program{}}
+	for _, end := range []string{"a", "b"} {
+		id := policy.ID{Kind: "NetworkPolicy", Namespace: strings.Repeat("n", 63), Name: strings.Repeat("p", 252) + end}
+		rs.Programs[end] = policy.Program{Rest: policy.List{Else: policy.Verdict{By: id}}}
+		rs.Endpoints["cali"+end] = policy.Endpoint{UID: end, Programs: [2]string{end, ""}}
+	}
+	e := newEngine(t, ns)
+	mustSync(t, e, rs)
+	steady(t, ns, e, rs)
+	restorable(t, ns)
+	if n := strings.Count(list(t, ns), "chain deny-"); n != 2 {
+		t.Errorf("%d chains deny, want 2", n)
+	}
+}

@@ -253,3 +253,39 @@ func TestDrops(t *testing.T) {
 		}
 	}
 }
+
+// TestNeverOpens goes to and fro between two Rulesets in many transactions each. Neither lets pod 1 in: in one it is not in the set that counts,
+// and in the other nor, but members that change before rules, or rules before members, would let it in.
+func TestNeverOpens(t *testing.T) {
+	c := newCluster(t, 2)
+	ruleset := func(set, pod policy.SetID, others int) *policy.Ruleset {
+		rs := c.local(2, policy.Ingress, policy.Program{Rest: bySets(deny("some"), "", set)})
+		rs.Members = map[netip.Addr][]policy.SetID{pod4(1): {pod}}
+		for i := range others {
+			rs.Members[netip.AddrFrom4([4]byte{10, 9, byte(others), byte(i)})] = []policy.SetID{set}
+		}
+		return rs
+	}
+	both := []*policy.Ruleset{ruleset(1, 2, 200), ruleset(2, 1, 201)}
+	mustSync(t, c.Engine, both[0])
+	received := c.pods[2].ListenUDP(t, netip.AddrPortFrom(pod4(2), 7).String())
+	conn := c.pods[1].ListenUDP(t, "0.0.0.0:0")
+	for i := range 4 {
+		steps := 0
+		err := c.StepByStep(t.Context(), both[(i+1)%2], 50, func() {
+			steps++
+			conn.WriteToUDPAddrPort([]byte("x"), netip.AddrPortFrom(pod4(2), 7))
+			received.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
+			if _, from, err := received.ReadFromUDPAddrPort(make([]byte, 10)); err == nil {
+				t.Errorf("a packet from %s was let through after transaction %d", from, steps)
+			}
+		})
+		if err != nil || steps < 5 {
+			t.Fatalf("%d transactions, %v: want more", steps, err)
+		}
+	}
+	if n, err := c.Counters(t.Context()); err != nil || n[netpol.Denied{Direction: policy.Ingress, By: np("some")}].Packets == 0 {
+		t.Errorf("counters %v, %v: no packet came so far", n, err)
+	}
+	steady(t, c.host, c.Engine, both[0])
+}

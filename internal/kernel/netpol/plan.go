@@ -36,9 +36,9 @@ func (e *Engine) plan(have *state, want *image) []*nft.Change {
 		total += c.Elements
 	}
 	switch {
-	case have.remake || total <= portion && (!have.table || !p.makesIntervals()):
+	case have.remake || total <= e.portion && (!have.table || !p.makesIntervals()):
 		all = []*nft.Change{p.joined(all)}
-	case total <= portion:
+	case total <= e.portion:
 		all = []*nft.Change{p.joined(first), p.joined(all[len(first):])}
 	}
 	return slices.DeleteFunc(all, (*nft.Change).Empty)
@@ -103,7 +103,7 @@ func (p *planner) early(m moves) []*nft.Change {
 		if _, ok := p.have.sets[name]; ok || s.Value == nft.VerdictType {
 			continue
 		}
-		for part := range slices.Chunk(s.Elements, portion) {
+		for part := range slices.Chunk(s.Elements, p.portion) {
 			c := p.table.Change()
 			c.Add(s, part)
 			all = append(all, c)
@@ -113,7 +113,7 @@ func (p *planner) early(m moves) []*nft.Change {
 }
 
 func (p *planner) portions(of []move, change func([]move) *nft.Change) (all []*nft.Change) {
-	for part := range slices.Chunk(of, portion) {
+	for part := range slices.Chunk(of, p.portion) {
 		all = append(all, change(part))
 	}
 	return all

@@ -59,6 +59,7 @@ type Denied struct {
 // translator makes chains and sets of programs. It keeps what it has made: names are digests of content, so that it is right for every
 // Ruleset that has the same member sets.
 type translator struct {
+	mute     bool       // log nothing
 	members  [2]nft.Set // by family: of IPv4, of IPv6
 	chains   map[string]nft.Chain
 	sets     map[string]nft.Set
@@ -69,8 +70,8 @@ type translator struct {
 
 var families = [2]nft.Family{nft.IPv4, nft.IPv6}
 
-func newTranslator(size uint32) *translator {
-	t := &translator{chains: map[string]nft.Chain{}, sets: map[string]nft.Set{}, denied: map[string]Denied{},
+func newTranslator(size uint32, mute bool) *translator {
+	t := &translator{mute: mute, chains: map[string]nft.Chain{}, sets: map[string]nft.Set{}, denied: map[string]Denied{},
 		programs: map[programKey]*program{}, within: map[string]uses{}}
 	for i, f := range families {
 		t.members[i] = nft.Set{Name: memberSet(i, size), Key: []nft.Type{nft.Mark, f.Addr}, Size: size}
@@ -253,10 +254,11 @@ func (b *builder) verdict(v policy.Verdict, u *uses) nft.Verdict {
 	}
 	denied := Denied{Direction: b.Direction, By: v.By}
 	text := denied.String()
-	to := b.chain("deny-", []nft.Rule{
-		nft.NewRule("", nft.Within(logsPerSecond), nft.Log(LogGroup, text)),
-		nft.NewRule(text, nft.Count(), nft.Do(nft.Drop)),
-	}, uses{}, u)
+	rules := []nft.Rule{nft.NewRule("", nft.Within(logsPerSecond), nft.Log(LogGroup, text)), nft.NewRule(text, nft.Count(), nft.Do(nft.Drop))}
+	if b.mute {
+		rules = rules[1:]
+	}
+	to := b.chain("deny-", rules, uses{}, u)
 	b.denied[to.Chain()] = denied
 	return to
 }

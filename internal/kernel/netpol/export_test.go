@@ -1,0 +1,27 @@
+package netpol
+
+import (
+	"context"
+
+	"github.com/tortie-net/tortie/internal/policy"
+)
+
+// Silence is what the engine does where the kernel cannot log.
+func (e *Engine) Silence(size uint32) {
+	e.size = size
+	e.silence()
+}
+
+// StepByStep is a Sync, of which the last one is known, in transactions of so many elements, with a look at the kernel after each.
+func (e *Engine) StepByStep(ctx context.Context, rs *policy.Ruleset, portion int, look func()) error {
+	e.portion = portion
+	want, used := e.image(rs, map[programKey]error{})
+	for _, c := range e.plan(e.have, want) {
+		if err := e.commit(ctx, c, &Stats{}); err != nil {
+			return err
+		}
+		look()
+	}
+	e.settle(want, used)
+	return nil
+}

@@ -1,0 +1,68 @@
+package nft
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+)
+
+// TestMissingExpression: an error names the expression that the kernel does not have, and what to do.
+func TestMissingExpression(t *testing.T) {
+	ns := netnstest.New(t)
+	table := NewOwned(ns.Namespace, "test")
+	defer table.Close()
+	chain := Chain{Name: "chain", Rules: []Rule{NewRule("", L4Proto.Is("\x06"), Count(), Term{{name: "tarpit"}}, Do(Drop))}}
+	c := table.Change()
+	c.MakeTable(false)
+	c.MakeChain(chain)
+	c.AddRules(chain)
+	err := table.Commit(t.Context(), c)
+	var refused *Refused
+	if !errors.As(err, &refused) || refused.Object != "chain" || refused.Expression != "tarpit" || !errors.Is(err, unix.ENOENT) {
+		t.Fatalf("got %+v, want one about tarpit in chain", err)
+	}
+	for _, word := range []string{"chain", "nft_tarpit", "CONFIG_NFT_TARPIT"} {
+		if !strings.Contains(err.Error(), word) {
+			t.Errorf("%v: does not name %s", err, word)
+		}
+	}
+	if exists, err := table.Exists(t.Context()); exists || err != nil {
+		t.Errorf("there is a table: %v, %v", exists, err)
+	}
+}
+
+// TestOwnedEvents: only the changes of others touch the table, also after the socket of the transactions was opened anew.
+func TestOwnedEvents(t *testing.T) {
+	ns := netnstest.New(t)
+	table := NewOwned(ns.Namespace, "test")
+	defer table.Close()
+	touched := func(when string, want bool) {
+		t.Helper()
+		if got, err := table.Touched(t.Context()); got != want || err != nil {
+			t.Errorf("%s: touched %v, %v, want %v", when, got, err, want)
+		}
+	}
+	commit := func(of func(*Change)) {
+		t.Helper()
+		c := table.Change()
+		of(c)
+		if err := table.Commit(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	touched("at first", true)
+	commit(func(c *Change) { c.MakeTable(true) })
+	touched("by itself", false)
+	table.hangUp()
+	commit(func(c *Change) { c.MakeChain(Chain{Name: "chain"}) })
+	touched("by itself on another socket", false)
+	ns.Run(t, "nft", "add table inet other; add table ip test")
+	touched("by another elsewhere", false)
+	ns.Run(t, "nft", "add chain inet test other")
+	touched("by another", true)
+	touched("once", false)
+}
