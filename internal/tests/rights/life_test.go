@@ -59,7 +59,7 @@ func newLife(t *testing.T) *life {
 	t.Cleanup(func() { listener.Close() })
 	go labtest.Forward(listener, strings.TrimPrefix(l.plugin.Host, "https://"))
 	l.address = listener.Addr().String()
-	l.Env = []string{"NO_DEFAULT_POOLS=false"}
+	l.Env = []string{"NO_DEFAULT_POOLS=false", "TORTIE_POLICY=auto"}
 	pool := meshtest.NewPool("default-ipv4-ippool", "10.10.0.0/29", api.EncapNever)
 	pool.Spec.BlockSize, pool.Spec.VXLANMode = 32, api.EncapAlways
 	l.Create(t, pool)

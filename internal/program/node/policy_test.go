@@ -1,0 +1,108 @@
+package node
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	clientset "k8s.io/client-go/kubernetes"
+
+	"github.com/tortie-net/tortie/internal/agent/policyview"
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+)
+
+// shop makes a namespace with pods on two nodes and a policy: clients reach the web at port 80, and nobody else does.
+func shop(t *testing.T, node string) {
+	t.Helper()
+	core := clientset.NewForConfigOrDie(labtest.RESTConfig(t))
+	if _, err := core.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []struct{ name, app, node, address string }{
+		{"web", "web", node, "10.95.0.1"}, {"client", "client", node, "10.95.0.2"}, {"far-client", "client", "elsewhere", "10.95.1.1"}, {"far-other", "other", "elsewhere", "10.95.1.2"},
+	} {
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: p.name, Labels: map[string]string{"app": p.app}, Annotations: map[string]string{api.AnnotationPodIPs: p.address + "/32"}},
+			Spec: corev1.PodSpec{NodeName: p.node, Containers: []corev1.Container{{
+				Name: "c", Image: "none", Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 80}},
+			}}},
+		}
+		if _, err := core.CoreV1().Pods("shop").Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	app := func(name string) *metav1.LabelSelector {
+		return &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}
+	}
+	http := intstr.FromString("http")
+	policy := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: networkingv1.NetworkPolicySpec{
+		PodSelector: *app("web"),
+		Ingress: []networkingv1.NetworkPolicyIngressRule{{
+			From: []networkingv1.NetworkPolicyPeer{{PodSelector: app("client")}}, Ports: []networkingv1.NetworkPolicyPort{{Port: &http}},
+		}},
+	}}
+	if _, err := core.NetworkingV1().NetworkPolicies("shop").Create(t.Context(), policy, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const wider = `
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: web, namespace: shop}
+spec: {podSelector: {matchLabels: {app: web}}, ingress: [{from: [{podSelector: {matchLabels: {app: other}}}]}]}
+`
+
+// The commands say what the API server's policies mean, and whether the kernel has them: before the agent it has none.
+func TestPolicyOnARealNode(t *testing.T) {
+	shop(t, "policed")
+	m := newMachine(t, "policed", "172.31.8.1")
+	netnstest.Cable(t, m.NS, "eth0", netnstest.New(t), "eth0")
+	m.Addr(t, "eth0", "172.31.8.1/24")
+
+	for _, want := range []string{"2 pods", "No policy is in force: there is no table inet tortie-policy", "shop/web", "10.95.0.1", "NetworkPolicy shop/web", "none: allowed"} {
+		if out := m.node(t, "policy"); !strings.Contains(out, want) {
+			t.Errorf("%q is missing in\n%s", want, out)
+		}
+	}
+	if out := m.node(t, "policy", "explain", "shop/client", "shop/web:http"); !strings.Contains(out, "80/TCP: allowed") || !strings.Contains(out, "differs: there is no table") {
+		t.Errorf("before the agent:\n%s", out)
+	}
+	file := filepath.Join(t.TempDir(), "policy.yaml")
+	if err := os.WriteFile(file, []byte(wider), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out := m.node(t, "policy", "diff", "-f", file)
+	for _, want := range []string{"NetworkPolicy shop/web: changed", "denied   shop/client (+1)  shop/web:80/TCP  ingress NetworkPolicy shop/web", "allowed  shop/far-other   "} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is missing in\n%s", want, out)
+		}
+	}
+
+	m.Start(t, "env", append(append(m.env[:len(m.env)-1:len(m.env)-1], "TORTIE_POLICY=on"), m.env[len(m.env)-1])...)
+	eventually(t, func() error {
+		if out := m.try("policy"); strings.Count(out, "in force") != 4 {
+			return fmt.Errorf("not in force:\n%s", out)
+		}
+		return nil
+	})
+	for to, want := range map[string]string{"shop/client": "allowed", "shop/far-client": "allowed", "shop/far-other": "denied", "192.0.2.1": "denied"} {
+		var x policyview.Explained
+		if err := json.Unmarshal([]byte(m.node(t, "policy", "explain", "-o", "json", to, "shop/web:80/TCP")), &x); err != nil {
+			t.Fatal(err)
+		}
+		if x.Allowed != (want == "allowed") || x.Ingress == nil || x.Ingress.Policy != "NetworkPolicy shop/web" || x.Ingress.Kernel != "agrees" {
+			t.Errorf("%s: want %s: %+v %+v", to, want, x, x.Ingress)
+		}
+	}
+	t.Logf("node policy\n%s", m.node(t, "policy", "shop/web"))
+}
