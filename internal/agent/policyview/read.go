@@ -13,8 +13,12 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// readTime bounds reading the API server: 30,000 pods take a few seconds.
-const readTime = 30 * time.Second
+const (
+	// readTime bounds reading the API server: 30,000 pods take a few seconds.
+	readTime = 30 * time.Second
+	// failTime is how long requests may fail.
+	failTime = 3 * time.Second
+)
 
 // known is what the API server says.
 type known struct {
@@ -35,8 +39,9 @@ func read(ctx context.Context, feed *cluster.PolicyFeed, want func(*policy.State
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = feed.Run(running) }()
 	defer func() { stop(); <-ended }()
-	deadline := time.NewTimer(readTime)
-	defer deadline.Stop()
+	began := time.Now()
+	tick := time.NewTicker(failTime)
+	defer tick.Stop()
 	for {
 		view := feed.Take()
 		if view.Listed {
@@ -51,8 +56,10 @@ func read(ctx context.Context, feed *cluster.PolicyFeed, want func(*policy.State
 		case <-feed.Changed():
 		case <-ctx.Done():
 			return nil, ctx.Err()
-		case <-deadline.C:
-			return nil, unread(&view)
+		case <-tick.C:
+			if view.Err != nil || time.Since(began) > readTime {
+				return nil, unread(&view)
+			}
 		}
 	}
 }
@@ -63,7 +70,7 @@ func unread(view *cluster.PolicyView) error {
 	if err == nil {
 		err = errors.New("it answers too slowly")
 	}
-	return fmt.Errorf("read policies and pods from the API server within %s: %w: the rights are in ClusterRole tortie-node, with the chart's value policy.enabled", readTime, err)
+	return fmt.Errorf("read policies and pods from the API server: %w: ClusterRole tortie-node has the rights if the chart's value policy.enabled is true", err)
 }
 
 // stateOf makes the model of a view.

@@ -85,7 +85,7 @@ func TestHelpAndVersion(t *testing.T) {
 	if !errors.Is(err, flag.ErrHelp) {
 		t.Fatal(err)
 	}
-	for _, want := range append(nodestatus.Commands(), "-o text|json|yaml", "-v", "diagnose", "cleanup") {
+	for _, want := range append(nodestatus.Commands(), "-o text|json|yaml", "-v", "policy", "diagnose", "cleanup") {
 		if !strings.Contains(help, want) {
 			t.Errorf("help lacks %q:\n%s", want, help)
 		}
