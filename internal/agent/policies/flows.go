@@ -61,15 +61,15 @@ func (w *Worker) sweep() (ended int, err error) {
 // one that was reached. What this node itself has sent to its pods is never filtered. What a conntrack helper let pass has no policy
 // of its own.
 func (w *Worker) denied(f netlinkx.Flow, own map[netip.Addr]bool) bool {
-	if w.compiled == nil || f.Expected {
+	if w.inForce.rules == nil || f.Expected {
 		return false
 	}
 	denies := func(of netip.Addr, d policy.Direction, peer netip.Addr) bool {
-		link, local := w.routed.links[of]
-		if _, known := w.compiled.Endpoints[link]; !local || !known {
+		link, local := w.inForce.routed.links[of]
+		if _, known := w.inForce.rules.Endpoints[link]; !local || !known {
 			return false
 		}
-		return !w.compiled.Decide(link, d, peer, f.Protocol, f.Port).Allow
+		return !w.inForce.rules.Decide(link, d, peer, f.Protocol, f.Port).Allow
 	}
 	return denies(f.Client, policy.Egress, f.Server) || !own[f.Client] && denies(f.Server, policy.Ingress, f.Client)
 }

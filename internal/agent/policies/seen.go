@@ -111,11 +111,11 @@ func (w *Worker) standing(err error) (enforcing bool, reason, why string) {
 func (w *Worker) describe(s *Seen) {
 	s.Policed, s.Open, s.Programs, s.Members = 0, 0, 0, 0
 	s.Policies, s.Invalid, s.LeftOut = len(w.model.Policies), w.model.invalid, w.model.leftOut
-	if w.compiled == nil {
+	if w.inForce.rules == nil {
 		return
 	}
-	s.Programs, s.Members = len(w.compiled.Programs), len(w.compiled.Members)
-	for _, e := range w.compiled.Endpoints {
+	s.Programs, s.Members = len(w.inForce.rules.Programs), len(w.inForce.rules.Members)
+	for _, e := range w.inForce.rules.Endpoints {
 		if e.Programs == [2]string{} {
 			s.Open++
 		} else {

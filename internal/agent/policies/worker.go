@@ -28,6 +28,8 @@ const (
 	comparePause = 180 * time.Second
 	// passTime bounds one pass.
 	passTime = 30 * time.Second
+	// listTime bounds how long new policies wait for the first list of the pods that they name.
+	listTime = 2 * time.Second
 	// firstRetry and mostRetry bound the pauses after passes that failed.
 	firstRetry = 50 * time.Millisecond
 	mostRetry  = 10 * time.Second
@@ -71,15 +73,16 @@ type Worker struct {
 	Options
 	sweepWanted chan struct{}
 
-	mu       sync.RWMutex // guards what follows: Run alone writes it
-	compiled *policy.Compiled
-	routed   routed
-	seen     Seen
+	mu      sync.RWMutex // guards what follows: Run alone writes it
+	inForce compiled
+	seen    Seen
 
 	// What follows is for the goroutine of Run.
+	compiled compiled // what is to be in force
 	decision decision
 	routes   localRoutes
 	model    model
+	interest policy.Interest // whose pods the policies in the model name
 	todo     todo
 	waiting  time.Time // since when a change waits to be programmed
 	compared time.Time // when everything was compared last
@@ -87,11 +90,18 @@ type Worker struct {
 	ended    time.Time // of the last pass
 	synced   bool      // a Ruleset of this process is in the kernel
 	removed  bool      // there is nothing of ours in the kernel, as somebody else enforces
+	unlisted time.Time // since when a Ruleset waits for the first list of pods that it names; zero: it does not
 	refused  error     // why programs are not in force, whose pods are closed
 	forbids  bool      // since the last sweep was wished for something may have been forbidden
 	reported progress.Changes
 
 	feedEvents, routeEvents, tableEvents <-chan struct{} // nil: not subscribed
+}
+
+// compiled is a Ruleset and the local addresses that it was made with. rules is nil while there is none.
+type compiled struct {
+	rules  *policy.Compiled
+	routed routed
 }
 
 // todo is what a pass has to do besides looking whether to enforce.
@@ -160,7 +170,24 @@ func (w *Worker) pass(ctx context.Context, now time.Time) error {
 		return nil // what an earlier agent left stays in force
 	}
 	w.tell(false)
+	all = all || !w.unlisted.IsZero()
+	if w.awaitsList(now) {
+		return nil
+	}
 	return w.apply(ctx, touched, all)
+}
+
+// awaitsList reports that policies have come to depend on pods that have not been listed yet. What was in force stays for so long: without these
+// pods connections would be denied, and established ones ended, that the policies allow.
+func (w *Worker) awaitsList(now time.Time) bool {
+	if !w.synced || w.model.view.Knows(w.interest) {
+		w.unlisted = time.Time{}
+		return false
+	}
+	if w.unlisted.IsZero() {
+		w.unlisted = now
+	}
+	return now.Sub(w.unlisted) < listTime
 }
 
 // stayOut leaves the node without rules of ours: nobody would keep them up to date, so that pods that come would stay closed. A plugin that has
@@ -178,19 +205,19 @@ func (w *Worker) stayOut(ctx context.Context) error {
 	w.done()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.compiled = nil
+	w.compiled, w.inForce = compiled{}, compiled{}
 	return nil
 }
 
 // learn takes in what has changed. all: more than the Members of touched may be another.
 func (w *Worker) learn() (touched []netip.Addr, all bool, err error) {
-	first := w.compiled == nil
-	fresh, moved := w.routed, first
+	first := w.compiled.rules == nil
+	fresh, moved := w.compiled.routed, first
 	if w.todo.routes || first {
 		if fresh, err = w.routes.read(); err != nil {
 			return nil, false, err
 		}
-		moved = moved || !fresh.equal(w.routed)
+		moved = moved || !fresh.equal(w.compiled.routed)
 	}
 	var news news
 	if w.todo.feed || first {
@@ -212,19 +239,18 @@ func (w *Worker) update(pods []policy.PodKey) (touched []netip.Addr, ok bool) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.forbids = w.model.replace(pods, w.routed) || w.forbids
-	return w.compiled.Update(w.model.State, pods)
+	w.forbids = w.model.replace(pods, w.compiled.routed) || w.forbids
+	return w.compiled.rules.Update(w.model.State, pods)
 }
 
 // compile makes the Ruleset anew.
 func (w *Worker) compile(routed routed) error {
 	w.model.build(routed)
-	compiled := policy.Compile(w.model.State)
-	w.forbids = w.compiled == nil || mayForbid(&w.compiled.Ruleset, &compiled.Ruleset) || w.forbids
-	w.mu.Lock()
-	w.routed, w.compiled = routed, compiled
-	w.mu.Unlock()
-	w.Feed.Want(w.model.Interest())
+	rules := policy.Compile(w.model.State)
+	w.forbids = w.compiled.rules == nil || mayForbid(&w.compiled.rules.Ruleset, &rules.Ruleset) || w.forbids
+	w.compiled = compiled{rules, routed}
+	w.interest = w.model.Interest()
+	w.Feed.Want(w.interest)
 	return nil
 }
 
@@ -237,7 +263,7 @@ func (w *Worker) apply(ctx context.Context, touched []netip.Addr, all bool) erro
 		return nil
 	}
 	begun := time.Now()
-	stats, err := w.Engine.Sync(ctx, &w.compiled.Ruleset, touched)
+	stats, err := w.Engine.Sync(ctx, &w.compiled.rules.Ruleset, touched)
 	if refused := errors.Is(err, netpol.ErrRefused); err != nil && !refused {
 		return fmt.Errorf("program policies: %w", err)
 	}
@@ -246,6 +272,9 @@ func (w *Worker) apply(ctx context.Context, touched []netip.Addr, all bool) erro
 		w.compared, w.full = time.Now(), wait.Jitter(comparePause)
 	}
 	w.synced = true
+	w.mu.Lock()
+	w.inForce = w.compiled
+	w.mu.Unlock()
 	w.note(func(s *Seen) {
 		s.Applied, s.Took, s.Stats, s.Applies = time.Now(), time.Since(begun), stats, s.Applies+1
 	})
@@ -280,6 +309,9 @@ func (w *Worker) subscribe(ctx context.Context) (err error) {
 // wait returns when there is something to do, or when a look is due.
 func (w *Worker) wait(ctx context.Context) {
 	due := min(w.lookPause()-time.Since(w.decision.looked), w.full-time.Since(w.compared))
+	if rest := listTime - time.Since(w.unlisted); rest > 0 {
+		due = min(due, rest)
+	}
 	timer := time.NewTimer(max(due, 0))
 	defer timer.Stop()
 	select {
