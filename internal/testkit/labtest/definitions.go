@@ -4,7 +4,10 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
+	"testing"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,8 +21,32 @@ import (
 
 var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
-// applyDefinitions creates every definition of the directory and returns when the API server serves them.
-func applyDefinitions(ctx context.Context, kubeconfig, dir string) error {
+// ClusterNetworkPolicyDefinition returns the path of the definition of ClusterNetworkPolicy with all fields, of the release whose conformance
+// tests the lab runs. It belongs to no chart of this project.
+func ClusterNetworkPolicyDefinition(t testing.TB) string {
+	t.Helper()
+	const module = "sigs.k8s.io/network-policy-api"
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", module)
+	cmd.Dir = filepath.Join(Root(), "lab", "conformance")
+	dir, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("find module %s: %v", module, err)
+	}
+	return filepath.Join(strings.TrimSpace(string(dir)), "config", "crd", "experimental", "policy.networking.k8s.io_clusternetworkpolicies.yaml")
+}
+
+// DefineClusterNetworkPolicy creates that definition on a server.
+func (s *Server) DefineClusterNetworkPolicy(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := applyDefinitions(ctx, s.kubeconfig, ClusterNetworkPolicyDefinition(t)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// applyDefinitions creates every definition of the files that match a pattern, and returns when the API server serves them.
+func applyDefinitions(ctx context.Context, kubeconfig, pattern string) error {
 	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return fmt.Errorf("read the lab's kubeconfig: %w", err)
@@ -28,9 +55,9 @@ func applyDefinitions(ctx context.Context, kubeconfig, dir string) error {
 	if err != nil {
 		return fmt.Errorf("build a client of the lab: %w", err)
 	}
-	files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
+	files, err := filepath.Glob(pattern)
 	if err != nil || len(files) == 0 {
-		return fmt.Errorf("no definitions in %s (run `make generate`): %v", dir, err)
+		return fmt.Errorf("no definitions in %s (run `make generate`): %v", pattern, err)
 	}
 	var created []*unstructured.Unstructured
 	for _, file := range files {
@@ -67,7 +94,10 @@ func createDefinition(ctx context.Context, client dynamic.Interface, file string
 func waitServed(ctx context.Context, client dynamic.Interface, def *unstructured.Unstructured) error {
 	group, _, _ := unstructured.NestedString(def.Object, "spec", "group")
 	plural, _, _ := unstructured.NestedString(def.Object, "spec", "names", "plural")
-	kind := schema.GroupVersionResource{Group: group, Version: "v1", Resource: plural}
+	versions, _, _ := unstructured.NestedSlice(def.Object, "spec", "versions")
+	first, _ := versions[0].(map[string]any)
+	version, _, _ := unstructured.NestedString(first, "name")
+	kind := schema.GroupVersionResource{Group: group, Version: version, Resource: plural}
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for {

@@ -94,7 +94,7 @@ var shared = sync.OnceValues(func() (string, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	if err := applyDefinitions(ctx, kubeconfig, filepath.Join(ChartDir(), "crds")); err != nil {
+	if err := applyDefinitions(ctx, kubeconfig, filepath.Join(ChartDir(), "crds", "*.yaml")); err != nil {
 		return "", err
 	}
 	return kubeconfig, nil

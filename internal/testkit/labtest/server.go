@@ -43,7 +43,7 @@ func define(t testing.TB, s *Server) *Server {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := applyDefinitions(ctx, s.kubeconfig, filepath.Join(ChartDir(), "crds")); err != nil {
+	if err := applyDefinitions(ctx, s.kubeconfig, filepath.Join(ChartDir(), "crds", "*.yaml")); err != nil {
 		t.Fatal(err)
 	}
 	return s

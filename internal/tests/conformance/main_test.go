@@ -6,9 +6,6 @@ package conformance
 import (
 	"flag"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -28,9 +25,7 @@ const (
 	// suitePatience is the limit for the tests of ClusterNetworkPolicy, all of which one process runs.
 	suitePatience = 12 * time.Minute
 	// atOnce is the number of specs that run at once, as many processors or not: they wait for denied connections to time out, most of the time.
-	atOnce = "4"
-	// api is the module with the CustomResourceDefinition of ClusterNetworkPolicy.
-	api = "sigs.k8s.io/network-policy-api"
+	atOnce = "5"
 )
 
 func TestMain(m *testing.M) {
@@ -44,26 +39,16 @@ func TestMain(m *testing.M) {
 func TestConformance(t *testing.T) {
 	needtest.More(t, "the lab and the image, built")
 	lab := labtest.NewLab(t, 3, "-agnhost", "-image", labtest.Image())
-	lab.Kubectl(t, "apply", "--server-side", "-f", definition(t))
+	lab.Kubectl(t, "apply", "--server-side", "-f", labtest.ClusterNetworkPolicyDefinition(t))
 	lab.Release(t, "install", labtest.ImageTag, "--set", "ipPool.vxlanMode=Always")
 	lab.Kubectl(t, "wait", "--for=condition=Ready", "node", "--all", "--timeout=2m")
 	defer lab.LogDiagnostics(t)
 	r := &results{}
-	t.Run("NetworkPolicy", func(t *testing.T) { networkPolicy(t, lab, r) })
-	if *only == "" {
-		t.Run("ClusterNetworkPolicy", func(t *testing.T) { clusterNetworkPolicy(t, lab, r) })
-	}
+	t.Run("suites", func(t *testing.T) { // whose pods are in namespaces of their own
+		t.Run("NetworkPolicy", func(t *testing.T) { t.Parallel(); networkPolicy(t, lab, r) })
+		if *only == "" {
+			t.Run("ClusterNetworkPolicy", func(t *testing.T) { t.Parallel(); clusterNetworkPolicy(t, lab, r) })
+		}
+	})
 	r.write(t)
-}
-
-// definition returns the path of the CustomResourceDefinition of ClusterNetworkPolicy with all fields, of the release that the tests are of.
-func definition(t *testing.T) string {
-	t.Helper()
-	cmd := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", api)
-	cmd.Dir = filepath.Join(labtest.Root(), "lab", "conformance")
-	dir, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("find module %s: %v", api, err)
-	}
-	return filepath.Join(strings.TrimSpace(string(dir)), "config", "crd", "experimental", "policy.networking.k8s.io_clusternetworkpolicies.yaml")
 }

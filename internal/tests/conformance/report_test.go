@@ -17,7 +17,7 @@ import (
 // The suites, by the names of their Go modules.
 const (
 	kubernetesSuite = "k8s.io/kubernetes"
-	apiSuite        = api
+	apiSuite        = "sigs.k8s.io/network-policy-api"
 )
 
 // result is what a spec has shown: it has passed or failed, or it was not run, and why.

@@ -1,0 +1,380 @@
+package mesh
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/tortie-net/tortie/internal/kernel/podnet"
+	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+)
+
+// The load of TestPolicyUnderLoad: agents, places of pods that come and go on each node, the life of such a pod, and how long it goes on at rest
+// and with agents that are killed.
+const (
+	guardedNodes = 6
+	places       = 5
+	podLife      = 500 * time.Millisecond
+	loadSpan     = 15 * time.Second
+	killEvery    = 1500 * time.Millisecond
+)
+
+// Pods come and go at tens per second and policies change every second, at first with all agents there, then while one after the other is killed
+// and comes back. What must be allowed loses no packet, of what must be denied none gets through. It does not run in parallel: it measures how
+// soon a pod is allowed and a policy in force.
+func TestPolicyUnderLoad(t *testing.T) {
+	g := newGuarded(t, guardedNodes)
+	l := newLoad(t, g)
+	l.phase(t, "agents are there", loadSpan, nil)
+	l.report(t)
+	l.phase(t, "agents are killed", loadSpan, l.kill)
+	l.allowed.Intact(t)
+	l.nothingDenied(t)
+}
+
+// load is what runs while the test counts.
+type load struct {
+	*guarded
+	servers []*meshtest.Pod
+	plain   []*meshtest.Pod
+	allowed meshtest.Traffic
+	gate    *sender // to a pod that a policy closes and opens
+	lock    sync.Mutex
+	denied  []*sender
+	appear  []time.Duration // a pod's object is there, until another node lets the pod through
+	closing []time.Duration // a policy is there, until it denies
+	opening []time.Duration // a policy is gone, until it does not deny any more
+	pods    int             // that have come and gone
+}
+
+func newLoad(t *testing.T, g *guarded) *load {
+	t.Helper()
+	l := &load{guarded: g}
+	l.policies(t)
+	var friends, foes, caged []*meshtest.Pod
+	for i, n := range g.nodes {
+		one := func(kind string, ordinal int) *meshtest.Pod {
+			return g.permanent(t, n, fmt.Sprint(kind, "-", i), ordinal, map[string]string{"role": kind})
+		}
+		l.servers, l.plain = append(l.servers, one("server", 5)), append(l.plain, one("plain", 6))
+		friends, foes, caged = append(friends, one("friend", 7)), append(foes, one("foe", 8)), append(caged, one("caged", 9))
+	}
+	for i := range g.nodes {
+		next := (i + 1) % len(g.nodes)
+		l.allowed = append(l.allowed, meshtest.StartStream(t, fmt.Sprintf("friend-%d to server-%d", i, next), friends[i], l.servers[next]))
+		l.deny(g.send(t, fmt.Sprintf("foe-%d to server-%d", i, next), foes[i].NS, l.servers[next].V4, 5*time.Millisecond))
+		l.deny(g.send(t, fmt.Sprintf("caged-%d to plain-%d", i, next), caged[i].NS, l.plain[next].V4, 5*time.Millisecond))
+	}
+	gate := g.permanent(t, g.nodes[1], "gate", 10, map[string]string{"role": "gate"})
+	l.gate = g.send(t, "plain-0 to gate", l.plain[0].NS, gate.V4, time.Millisecond)
+	meshtest.Eventually(t, func() error {
+		if g.arrived.from(l.gate).count == 0 {
+			return errors.New("the gate is closed")
+		}
+		return nil
+	})
+	return l
+}
+
+// deny counts what comes from a sender as wrong.
+func (l *load) deny(s *sender) {
+	l.lock.Lock()
+	defer l.lock.Unlock()
+	l.denied = append(l.denied, s)
+}
+
+// phase lets pods and policies come and go for a while, and more of the caller's.
+func (l *load) phase(t *testing.T, name string, span time.Duration, more func(context.Context, *testing.T)) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), span)
+	defer cancel()
+	before, began := l.pods, time.Now()
+	var all sync.WaitGroup
+	for i := range l.nodes {
+		for place := range places {
+			ns := netnstest.New(t)
+			l.arrived.listen(t, ns)
+			all.Go(func() { l.comeAndGo(ctx, t, i, place, ns) })
+		}
+	}
+	all.Go(func() { l.changePolicies(ctx, t) })
+	all.Go(func() { l.openAndClose(ctx, t) })
+	if more != nil {
+		more(ctx, t)
+	}
+	all.Wait()
+	t.Logf("%s: %d pods came and went, %.0f per second", name, l.pods-before, float64(l.pods-before)/time.Since(began).Seconds())
+}
+
+// roles are the labels of the pods that come and go, one after the other: those of the first alone are allowed to send to servers.
+var roles = []map[string]string{{"role": "friend"}, {"role": "foe"}, {"role": "friend", "outlaw": "yes"}}
+
+// comeAndGo has one pod after the other in a place of a node. An address comes again after some seconds.
+func (l *load) comeAndGo(ctx context.Context, t *testing.T, node, place int, ns *netnstest.NS) {
+	const each = 10 // addresses of a place
+	n := l.nodes[node]
+	for i := 0; ctx.Err() == nil; i++ {
+		labels := map[string]string{"isolated": "yes"}
+		role := (i + place) % len(roles)
+		for k, v := range roles[role] {
+			labels[k] = v
+		}
+		p := passing{load: l, node: n, ns: ns, name: fmt.Sprintf("passing-%d-%d-%d", node, place, time.Now().UnixNano()),
+			addr: address(n, 12+each*place+i%each), labels: labels, server: l.servers[(node+1)%len(l.servers)].V4, poker: l.plain[(node+2)%len(l.plain)]}
+		if err := p.live(t, role == 0); err != nil {
+			t.Errorf("%s: %v", p.name, err)
+			return
+		}
+	}
+}
+
+// passing is a pod that stays for a moment.
+type passing struct {
+	*load
+	node   *meshtest.Node
+	ns     *netnstest.NS
+	name   string
+	addr   netip.Addr
+	labels map[string]string
+	server netip.Addr
+	poker  *meshtest.Pod // no policy allows it to send to the pod
+}
+
+// live wires the pod before the agent may know it, lets it send, and removes it.
+func (p *passing) live(t *testing.T, allowed bool) error {
+	wires := wiring(p.ns, p.name, p.addr)
+	if err := p.node.Do(func() error { _, err := podnet.Setup(t.Context(), wires); return err }); err != nil {
+		return err
+	}
+	poked := p.send(t, fmt.Sprintf("%s to %s", p.poker.V4, p.name), p.poker.NS, p.addr, 10*time.Millisecond)
+	p.deny(poked)
+	sends := p.send(t, p.name+fmt.Sprint(p.labels), p.ns, p.server, 5*time.Millisecond)
+	if !allowed {
+		p.deny(sends)
+	}
+	if err := p.register(t, p.node, p.name, p.addr, p.labels); err != nil {
+		return err
+	}
+	came := time.Now()
+	time.Sleep(podLife)
+	var late error
+	if allowed {
+		late = p.appeared(t, sends, came)
+	}
+	return errors.Join(late, poked.end(), sends.end(), p.leave(t, wires))
+}
+
+// appeared waits until the pod is let through, and measures how long that took.
+func (p *passing) appeared(t *testing.T, sends *sender, came time.Time) error {
+	if !soon(t, func() bool { return p.arrived.from(sends).count > 0 }) {
+		return fmt.Errorf("is not let through within %v", time.Since(came))
+	}
+	p.lock.Lock()
+	defer p.lock.Unlock()
+	p.appear = append(p.appear, max(0, p.arrived.from(sends).first.Sub(came)))
+	return nil
+}
+
+func (p *passing) leave(t *testing.T, wires podnet.Config) error {
+	err := p.client.CoreV1().Pods(guardedNamespace).Delete(t.Context(), p.name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)})
+	return errors.Join(err, p.node.Do(func() error {
+		_, err := podnet.Teardown(t.Context(), wires)
+		p.lock.Lock()
+		defer p.lock.Unlock()
+		p.pods++
+		return err
+	}))
+}
+
+// kill ends one agent after the other and starts it again.
+func (l *load) kill(ctx context.Context, t *testing.T) {
+	for i := 0; ; i++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(killEvery):
+		}
+		n := l.nodes[i%len(l.nodes)]
+		n.Signal(t, syscall.SIGKILL)
+		n.Start(t, []string{meshtest.Build, meshtest.AnotherBuild}[i/len(l.nodes)%2])
+	}
+}
+
+// openAndClose closes and opens a pod by a policy, and measures how soon that counts.
+func (l *load) openAndClose(ctx context.Context, t *testing.T) {
+	policies := l.client.NetworkingV1().NetworkPolicies(guardedNamespace)
+	for ctx.Err() == nil {
+		if _, err := policies.Create(t.Context(), isolate("gate", "role", "gate"), metav1.CreateOptions{}); err != nil {
+			t.Errorf("close the gate: %v", err)
+			return
+		}
+		closed := time.Now()
+		const still = 300 * time.Millisecond // without a packet, while one is sent every millisecond
+		if !soon(t, func() bool { return time.Since(l.arrived.from(l.gate).last) > still }) {
+			t.Error("the gate does not close")
+			return
+		}
+		last := l.arrived.from(l.gate).last
+		l.arrived.forget(l.gate)
+		if err := policies.Delete(t.Context(), "gate", metav1.DeleteOptions{}); err != nil {
+			t.Errorf("open the gate: %v", err)
+			return
+		}
+		opened := time.Now()
+		if !soon(t, func() bool { return l.arrived.from(l.gate).count > 0 }) {
+			t.Error("the gate does not open")
+			return
+		}
+		l.closing = append(l.closing, max(0, last.Sub(closed)))
+		l.opening = append(l.opening, max(0, l.arrived.from(l.gate).first.Sub(opened)))
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// soon waits until something is true. An agent that is killed is back by then.
+func soon(t *testing.T, is func() bool) bool {
+	for end := time.Now().Add(15 * time.Second); t.Context().Err() == nil && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		if is() {
+			return true
+		}
+	}
+	return false
+}
+
+// report shows the measured times so far.
+func (l *load) report(t *testing.T) {
+	for _, one := range []struct {
+		name string
+		all  []time.Duration
+	}{
+		{"a pod that appears, until another node lets it through", l.appear},
+		{"a policy applied, until it denies", l.closing},
+		{"a policy removed, until it denies no more", l.opening},
+	} {
+		if len(one.all) < 5 {
+			t.Errorf("%s: %d measured", one.name, len(one.all))
+			continue
+		}
+		slices.Sort(one.all)
+		t.Logf("%s, under load: %s", one.name, describe(one.all))
+		meshtest.RecordTimes(one.name, one.all...)
+	}
+}
+
+// nothingDenied fails the test if a packet of a denied sender has arrived.
+func (l *load) nothingDenied(t *testing.T) {
+	t.Helper()
+	sent := int64(0)
+	for _, s := range l.denied {
+		sent += s.sent.Load()
+		if came := l.arrived.from(s); came.count > 0 {
+			t.Errorf("%s: %d of %d packets got through, the last after %v, want none", s.name, came.count, s.sent.Load(), came.last.Sub(came.first))
+		}
+	}
+	t.Logf("%d packets of %d senders were to be denied, %d pods came and went", sent, len(l.denied), l.pods)
+	if sent < 1000 {
+		t.Errorf("only %d packets were to be denied", sent)
+	}
+}
+
+// isolate returns a policy that allows the pods with a label to receive nothing.
+func isolate(name, key, value string) *networkingv1.NetworkPolicy {
+	return &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: networkingv1.NetworkPolicySpec{
+		PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{key: value}}, PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
+	}}
+}
+
+// admit returns a policy that allows servers to receive from pods of a role, at a range of ports.
+func admit(name, role string, first, last int32) *networkingv1.NetworkPolicy {
+	p := isolate(name, "role", "server")
+	udp, from := corev1.ProtocolUDP, intstr.FromInt32(first)
+	p.Spec.Ingress = []networkingv1.NetworkPolicyIngressRule{{
+		From:  []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"role": role}}}},
+		Ports: []networkingv1.NetworkPolicyPort{{Protocol: &udp, Port: &from, EndPort: &last}},
+	}}
+	return p
+}
+
+var clusterPolicies = schema.GroupVersionResource{Group: "policy.networking.k8s.io", Version: "v1alpha2", Resource: "clusternetworkpolicies"}
+
+// policies creates those that hold all the time.
+func (l *load) policies(t *testing.T) {
+	t.Helper()
+	caged := isolate("caged", "role", "caged")
+	caged.Spec.PolicyTypes = []networkingv1.PolicyType{networkingv1.PolicyTypeEgress}
+	for _, p := range []*networkingv1.NetworkPolicy{isolate("isolated", "isolated", "yes"), admit("friends", "friend", 1, 65535), caged} {
+		if _, err := l.client.NetworkingV1().NetworkPolicies(guardedNamespace).Create(t.Context(), p, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := l.objects.Resource(clusterPolicies).Create(t.Context(), outlaws(0), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// outlaws returns a policy of the cluster that denies what a NetworkPolicy allows. It has more rules, which match nobody, on request.
+func outlaws(more int) *unstructured.Unstructured {
+	rule := func(name, label, value string) any {
+		pods := map[string]any{"namespaceSelector": map[string]any{}, "podSelector": map[string]any{"matchLabels": map[string]any{label: value}}}
+		return map[string]any{"name": name, "action": "Deny", "from": []any{map[string]any{"pods": pods}}}
+	}
+	ingress := []any{}
+	for i := range more {
+		ingress = append(ingress, rule(fmt.Sprint("nobody-", i), "nobody", fmt.Sprint(i)))
+	}
+	subject := map[string]any{"namespaceSelector": map[string]any{}, "podSelector": map[string]any{"matchLabels": map[string]any{"role": "server"}}}
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": clusterPolicies.Group + "/" + clusterPolicies.Version, "kind": "ClusterNetworkPolicy", "metadata": map[string]any{"name": "outlaws"},
+		"spec": map[string]any{"tier": "Admin", "priority": int64(10), "subject": map[string]any{"pods": subject},
+			"ingress": append(ingress, rule("outlaws", "outlaw", "yes"))},
+	}}
+}
+
+// changePolicies changes one policy a second, all of which select pods whose packets are counted; none changes what is allowed.
+func (l *load) changePolicies(ctx context.Context, t *testing.T) {
+	policies := l.client.NetworkingV1().NetworkPolicies(guardedNamespace)
+	for i := 0; ; i++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Second):
+		}
+		var err error
+		switch i % 4 {
+		case 0:
+			more := admit(fmt.Sprintf("nobody-%d", time.Now().UnixNano()), fmt.Sprint("nobody-", i), 9000, int32(9001+i))
+			more.Labels = map[string]string{"nobody": "yes"}
+			_, err = policies.Create(t.Context(), more, metav1.CreateOptions{})
+		case 1:
+			friends := admit("friends", "friend", 1, 65535)
+			friends.Spec.Ingress = append(friends.Spec.Ingress, admit("", fmt.Sprint("nobody-", i), int32(100+i), 8000).Spec.Ingress...)
+			_, err = policies.Update(t.Context(), friends, metav1.UpdateOptions{})
+		case 2:
+			changed := outlaws(i % 8)
+			var now *unstructured.Unstructured
+			if now, err = l.objects.Resource(clusterPolicies).Get(t.Context(), "outlaws", metav1.GetOptions{}); err == nil {
+				changed.SetResourceVersion(now.GetResourceVersion())
+				_, err = l.objects.Resource(clusterPolicies).Update(t.Context(), changed, metav1.UpdateOptions{})
+			}
+		case 3:
+			err = policies.DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "nobody"})
+		}
+		if err != nil {
+			t.Errorf("change policies: %v", err)
+		}
+	}
+}
