@@ -83,7 +83,7 @@ func (u user) kept(t *testing.T, args ...string) {
 	t.Helper()
 	u.demo(t, append(args, "KEEP=1", "RECORD="+u.record)...).wait(t)
 	transcript := read(t, u.record)
-	for _, want := range []string{"\n## 15. VXLAN on the wire\n", "\n    node2# tcpdump -nn -t -c 4 -i eth0 'udp port 4789' ", "\nAll 16 steps showed what they should, in "} {
+	for _, want := range []string{"\n## 15. VXLAN on the wire\n", "\n    node2# tcpdump -nn -t -c 4 -i eth0 'udp port 4789' ", "\nAll 17 steps showed what they should, in "} {
 		if !strings.Contains(transcript, want) {
 			t.Errorf("the transcript has no %q", want)
 		}

@@ -1,4 +1,4 @@
-// Package demo shows Tortie at work on a cluster of three nodes, in sixteen steps.
+// Package demo shows Tortie at work on a cluster of three nodes, in seventeen steps.
 //
 // Each step runs real commands, shows what they say, and asserts what it shows. The first that is not so ends the demo.
 // The output is Markdown that also reads well on a terminal.

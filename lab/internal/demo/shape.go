@@ -45,6 +45,8 @@ var replacements = []replacement{
 	replace(`(tunl0@NONE: <NOARP,UP,LOWER_UP> mtu \d+) .*`, "$1"),
 	replace(`v\d+\.\d+\.\d+\S*`, "VERSION"),
 	replace(`WATCH \d+$`, "WATCH N"),
+	replace(`\btimeout \d+ `, "timeout N "),
+	replace(`\bpackets \d+ bytes \d+`, "packets N bytes N"),
 	replace(`map\[[^\]]*\]`, "map[...]"),
 	replace(`\s+`, " "),
 }

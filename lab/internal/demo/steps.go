@@ -53,12 +53,15 @@ and by which handle: only the plugins read it. The first address of each block i
 which no interface has: the host's end of the veth answers for it by proxy ARP.`, (*Demo).podRoute},
 		{"What the agent watches", `Besides Nodes and Namespaces, every agent watches ten of Calico's resources, three of them only for the plugins of its node: these
 are the watches that the API server counts. (A fourth of each is the garbage collector's of kube-controller-manager, which
-watches everything, and a fifth of some kube-controllers'; one of the pools is the API server's own, for node fencing.) An agent need not see pods: blocks are enough to route.`, (*Demo).watches},
+watches everything, and a fifth of some kube-controllers'; one of the pools is the API server's own, for node fencing.) Blocks are enough to route; for policies an agent watches the
+pods of its node and, of others, those that these name.`, (*Demo).watches},
 		{"BGP sessions", "Every agent has one BGP session with every other node, on port 179. A node announces its blocks.", (*Demo).sessions},
 		d.Encap.routes,
 		{"From node to node", `A second pod on node2, and a third on node1 that calls it. Time to live is 62 of 64: each node takes one, the tunnel takes none.`, (*Demo).traffic},
 		d.Encap.wire,
 		{"The pool", "The IPPool says all of it: range, block size, encapsulation, masquerading for what leaves the pool.", (*Demo).pool},
+		{"Deny all, then allow one", `A NetworkPolicy without rules: nobody may send to the namespace's pods, whose connections are dropped on the pod's own node. A second one
+lets debug in, at one port; test-pod stays outside.`, (*Demo).policy},
 	}
 }
 
