@@ -153,3 +153,13 @@ func TestUnknownNamespace(t *testing.T) {
 		t.Errorf("a pod that might be selected passes: %+v", c.Endpoints)
 	}
 }
+
+// Pods that a tier passes on are not caught by its networks, and the next tier decides on them: by selector, by network, or by its end.
+func TestPassedBeforeNetworks(t *testing.T) {
+	c, err := clusterPolicy(t, rules("Admin", "egress", `{"action":"Pass","to":[`+everyPod+`]},{"action":"Deny","to":[{"networks":["0.0.0.0/0"]}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := networkPolicy(t, `{"policyTypes":["Egress"],"egress":[{"to":[{"podSelector":{"matchLabels":{"app":"b"}}},{"ipBlock":{"cidr":"10.0.0.3/32"}},{"ipBlock":{"cidr":"203.0.113.0/24"}}]}]}`)
+	check(t, cluster(c, n), flow{Egress, xb, TCP, 80, true}, flow{Egress, ya, TCP, 80, true}, flow{Egress, yb, TCP, 80, false}, flow{Egress, outside, TCP, 80, false})
+}
