@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	// fewObjects is up to how many objects of a kind may be gone at once without a doubt.
+	// fewObjects: up to so many known objects, any list is believed.
 	fewObjects = 10
-	// firstDoubt and mostDoubt bound the pause before the second list.
+	// firstDoubt and mostDoubt bound the pause before the second list, which doubles while lists disagree.
 	firstDoubt, mostDoubt = time.Second, 30 * time.Second
 )
 
-// doubtfulStore keeps what it knows when a list lacks most of it, until another request brings the same: an API server that has just come
-// back, or reads from a member of etcd that is behind or empty, lists less than there is. What a watch says to be deleted is deleted.
+// doubtfulStore keeps its objects when a list lacks most of them, unless a second request returns such a list too: an API server that has just
+// started, or whose etcd member is behind or empty, lists too few. Deletions that a watch reports are believed.
 type doubtfulStore[T any] struct {
 	*objectStore[T]
 	by    *follower
@@ -27,7 +27,7 @@ type doubtfulStore[T any] struct {
 	pause wait.Backoff
 }
 
-// Replace implements cache.ReflectorStore. With an error nothing is changed, and reflectors list again.
+// Replace implements cache.ReflectorStore. After an error the store is unchanged, and the reflector lists again.
 func (s *doubtfulStore[T]) Replace(list []any, revision string) error {
 	known := s.keys()
 	left := make([]*object[T], 0, len(list))
@@ -63,10 +63,10 @@ func (s *doubtfulStore[T]) confirm(known map[string]bool, gone int) error {
 	return nil
 }
 
-// mostGone reports that more objects are gone than clusters lose at once.
+// mostGone reports whether more objects are gone than a cluster is expected to lose at once.
 func mostGone(known, gone int) bool { return known > fewObjects && gone > known/2 }
 
-// missingOf counts which of the known objects a list lacks.
+// missingOf returns how many of the known objects a list lacks.
 func missingOf[T any](known map[string]bool, list []*object[T]) int {
 	found := map[string]bool{}
 	for _, o := range list {
@@ -77,7 +77,7 @@ func missingOf[T any](known map[string]bool, list []*object[T]) int {
 	return len(known) - len(found)
 }
 
-// listAgain asks for a source's objects past the API server's cache.
+// listAgain lists a source's objects at the most recent revision.
 func listAgain[T any](src *source[T], client rest.Interface) func(context.Context) ([]*object[T], error) {
 	return func(ctx context.Context) ([]*object[T], error) {
 		list, err := src.request(client, metav1.ListOptions{}, asPartialList).Do(ctx).Get()

@@ -29,8 +29,8 @@ const (
 	atOnce = 3
 	// quiet is how long after a request the next one is no repetition: watches of what never changes end without a result.
 	quiet = time.Minute
-	// absentFirst and absentPause bound how long a kind whose definition is not installed is left alone: it doubles. One that was there is
-	// looked for every absentRetry first, and only after absentDoubt there is none.
+	// absentFirst and absentPause bound the pause between looks for a definition that is not installed; it doubles. A definition that was
+	// installed is looked for every absentRetry first, and counts as removed after absentDoubt.
 	absentFirst, absentPause = 15 * time.Second, 2 * time.Minute
 	absentDoubt              = time.Minute
 	absentRetry              = 2 * time.Second
@@ -52,7 +52,7 @@ type source[T any] struct {
 	optional bool
 	// proof: without this stream nothing is known to be up to date.
 	proof bool
-	// doubtful: a list without most of what there was is believed only if another request brings the same.
+	// doubtful: a list that lacks most known objects is believed only if a second list does too.
 	doubtful bool
 	trim     func(*T) // may be nil
 }
@@ -66,8 +66,8 @@ type follower struct {
 	await        <-chan struct{}
 	listAndWatch func(context.Context) error
 	absent       func() error // nil: the kind's definition must be installed
-	without      bool         // the definition is known to be missing
-	absence      wait.Backoff // between looks for it then
+	without      bool         // the definition counts as not installed
+	absence      wait.Backoff // between looks for it
 	failed       func()       // told when err comes or goes; may be nil
 
 	mu    sync.Mutex

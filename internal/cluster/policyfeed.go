@@ -16,13 +16,13 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// PolicyFeed keeps up to date what the policies of a node depend on. Of other nodes' pods it follows those that are wanted, as metadata if
-// that is enough: in a large cluster pods are what changes most.
+// PolicyFeed watches what the policies of a node depend on: policies, namespaces, the node's own pods, and the other nodes' pods that Want
+// names, as metadata unless their ports count. Pods are most of the events of a large cluster.
 type PolicyFeed struct {
 	feed
 	self    string
 	changed chan struct{}
-	resync  chan struct{} // which watches are wanted has changed
+	resync  chan struct{} // wakes keepWatches
 
 	policies        *objectStore[api.NetworkPolicy]
 	clusterPolicies *objectStore[api.ClusterNetworkPolicy]
@@ -31,49 +31,50 @@ type PolicyFeed struct {
 
 	failures atomic.Bool // Err has changed
 	mu       sync.Mutex  // guards all below
-	// stale are the parts of view that have changed, listed those that there has been a complete list of.
+	// stale are the parts of view that have changed since Take, listed the kinds that have been listed once.
 	stale, listed part
 	table         *podTable
 	watches       map[podScope]*tempWatch[policyPod]
 	nodes         *tempWatch[policyNode] // nil: closed
 	wanted        []podScope
 	wantNodes     bool
-	asked         bool // Want has been called for a view that was Listed
+	asked         bool // Want was called after a view that was Listed
 	view          PolicyView
 }
 
-// PolicyView is what is known of the cluster, for one reader. Its maps are the feed's: the next Take changes Pods, and replaces the others. What
-// pointers and slices lead to is never changed, so the reader may keep it.
+// PolicyView is a PolicyFeed's state of the cluster, for one reader. The map Pods belongs to the feed: the reader must not write it, and the next
+// Take updates it in place, so a goroutine that reads it later needs a copy. All other maps, all slices, and the objects behind pointers are
+// immutable: the reader may keep them.
 type PolicyView struct {
 	// NetworkPolicies and ClusterNetworkPolicies are in no particular order, without labels and annotations.
 	NetworkPolicies        []*api.NetworkPolicy
 	ClusterNetworkPolicies []*api.ClusterNetworkPolicy
-	// Pods have a network of their own and have not finished. Of other nodes' pods there are those that are wanted and have an address. Of several
-	// pods that claim an address only the newest has it.
+	// Pods have a network of their own and have not finished. Pods of other nodes are included if Want names them and if they have an address. An
+	// address that several pods claim belongs to the newest of them (creationTimestamp, then UID).
 	Pods map[policy.PodKey]*policy.Pod
-	// Local are the pods of this node among Pods, in order. They have all that policies depend on, with an address or without.
+	// Local are the keys of this node's pods in Pods, ascending: with ports, and also those that have no address yet.
 	Local      []policy.PodKey
 	Namespaces map[string]map[string]string // their labels
-	// Nodes is empty while no ClusterNetworkPolicy has a peer that selects nodes.
+	// Nodes have labels, and addresses including those of tunnel devices. Empty while no ClusterNetworkPolicy has a peer that selects nodes.
 	Nodes map[string]policy.Node
 
-	// Listed: policies, namespaces and this node's pods have been listed, so that an Interest can be made of them.
+	// Listed: policies, namespaces and this node's pods have been listed at least once, as State.Interest requires.
 	Listed bool
-	// Complete: since a view was Listed Want has been called, and then all that was wanted has been listed. It stays so: ask Knows about what
-	// policies came to depend on later.
+	// Complete: Want was called after a view that was Listed, and everything that it named has been listed. Complete stays true: Knows tells
+	// whether pods that Want named later have been listed.
 	Complete bool
-	// NodesKnown is false while Nodes are wanted and have not been listed.
+	// NodesKnown is false from the first policy that selects nodes until Nodes have been listed.
 	NodesKnown bool
 	known      []podScope
 
-	// Changed are the pods of other nodes that came, went or changed since the last Take, in order.
+	// Changed are the pods of other nodes that were added, removed or changed since the last Take, ascending.
 	Changed []policy.PodKey
-	// More: something else changed since the last Take.
+	// More: anything else changed since the last Take, such as a policy, a local pod or Complete.
 	More bool
 
-	// Problems are objects that cannot be read.
+	// Problems are objects that cannot be decoded, named NAMESPACE/NAME. Their last state that could be decoded stays.
 	Problems []state.Problem
-	// Err says why the API server's word cannot be had; nil while it can. What was known stays.
+	// Err is why a watch fails; nil while all work. The last known state stays.
 	Err error
 }
 
@@ -86,7 +87,7 @@ const (
 	partNamespaces
 	partNodes
 	partOwn
-	partMore // what is made anew with each Take
+	partMore // the fields that refresh always sets
 
 	partsOfInterest = partPolicies | partClusterPolicies | partNamespaces | partOwn
 )
@@ -132,7 +133,7 @@ func (f *PolicyFeed) Run(ctx context.Context) error {
 	return nil
 }
 
-// Changed wakes its one reader after there is something to Take. Wake-ups are coalesced and carry nothing.
+// Changed wakes its one reader when Take has news. Wake-ups are coalesced and carry no data.
 func (f *PolicyFeed) Changed() <-chan struct{} { return f.changed }
 
 // note marks parts of the view as changed.
@@ -150,7 +151,7 @@ func (f *PolicyFeed) noteLocked(what part) {
 	}
 }
 
-// noteFailure is called by followers with their lock, which failure takes under that of the feed.
+// noteFailure takes no lock: followers call it while they hold theirs, and failure takes theirs while it holds the feed's.
 func (f *PolicyFeed) noteFailure() {
 	f.failures.Store(true)
 	wait.Signal(f.changed)
@@ -166,15 +167,15 @@ func (f *PolicyFeed) noteList(what part) {
 	}
 }
 
-// notePod finds out what is known of a pod now: several watches may show it.
+// notePod updates the table after a watch reported a pod.
 func (f *PolicyFeed) notePod(p *policyPod) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.merge(&p.meta)
 }
 
-// merge believes the watch of this node about its own pods, and of pods that follow each other under one name the newest. The caller holds
-// the lock.
+// merge chooses between the watches that report a pod: for one UID the watch of this node's pods wins, then full objects; for several pods of one
+// name, which exist one after the other, the newest. The caller holds the lock.
 func (f *PolicyFeed) merge(m *api.Meta) {
 	name := key(m)
 	own := f.own.get(name)
@@ -196,7 +197,7 @@ func (f *PolicyFeed) merge(m *api.Meta) {
 	}
 }
 
-// Take returns what is known now, and what of it has changed since the last Take. It costs what has changed, however many pods there are.
+// Take returns the current state, and what changed since the last Take. Its cost depends on the number of changes, not of pods.
 func (f *PolicyFeed) Take() PolicyView {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -216,7 +217,7 @@ func (f *PolicyFeed) Take() PolicyView {
 	return *v
 }
 
-// refresh makes the stale parts of the view anew. The caller holds the lock.
+// refresh rebuilds the stale parts of the view. The caller holds the lock.
 func (f *PolicyFeed) refresh(v *PolicyView) {
 	if f.stale&partPolicies != 0 {
 		v.NetworkPolicies = f.policies.each()
@@ -231,7 +232,7 @@ func (f *PolicyFeed) refresh(v *PolicyView) {
 	if f.stale&partNodes != 0 {
 		v.Nodes = f.knownNodes()
 	}
-	v.Problems = slices.Concat(f.policies.problems(), f.clusterPolicies.problems(), f.namespaces.problems(), f.own.problems())
+	v.Problems = slices.Concat(f.policies.problemsBy(key), f.clusterPolicies.problemsBy(key), f.namespaces.problemsBy(key), f.own.problemsBy(key))
 	v.Err = f.failure()
 	v.Listed = f.listed&partsOfInterest == partsOfInterest
 	v.NodesKnown = !f.wantNodes || f.nodes != nil && f.nodes.listed
@@ -239,7 +240,7 @@ func (f *PolicyFeed) refresh(v *PolicyView) {
 	v.Complete = v.Complete || v.Listed && f.asked && v.NodesKnown && f.hasWanted()
 }
 
-// failure returns why the API server's word cannot be had. The caller holds the lock.
+// failure joins the errors of all watches. The caller holds the lock.
 func (f *PolicyFeed) failure() error {
 	var errs []error
 	for _, by := range f.followers {

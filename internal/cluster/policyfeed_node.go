@@ -10,9 +10,9 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// policyNode is what policies depend on of a Node: the rest, which is much and written every few minutes, is not kept.
+// policyNode is the part of a Node that policies depend on.
 type policyNode struct {
-	meta api.Meta // of it only what names the object, and a bookmark's annotation
+	meta api.Meta // see named
 	policy.Node
 }
 
@@ -38,8 +38,8 @@ func (n *policyNode) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// nodeAddresses returns what the kubelet reports, and the addresses of tunnel devices: packets of processes on a node to pods on another one
-// have these as their source.
+// nodeAddresses returns the addresses of the status and of the tunnel devices. A tunnel device's address is the source of packets from processes
+// on the node to pods of other nodes.
 func nodeAddresses(m *api.Meta, reported []api.NodeAddress) []netip.Addr {
 	texts := []string{
 		m.Annotations[api.AnnotationIPv4TunnelAddr], m.Annotations[api.AnnotationIPv4VXLANAddr], m.Annotations[api.AnnotationIPv6VXLANAddr],

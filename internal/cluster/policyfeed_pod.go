@@ -14,10 +14,10 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// policyPod is what policies depend on of a Pod, or of the metadata of one. Ten thousand are kept.
+// policyPod is the part of a Pod, or of a Pod's metadata, that policies depend on. A feed may hold 10,000.
 type policyPod struct {
-	meta api.Meta // of it only what names the object, and a bookmark's annotation
-	// pod is nil for a Pod without a network of its own, and for one that has finished.
+	meta api.Meta // see named
+	// pod is nil for a Pod that uses the host's network or has finished.
 	pod     *policy.Pod
 	created int64 // seconds
 }
@@ -28,7 +28,7 @@ func (p *policyPod) GetMeta() *api.Meta { return &p.meta }
 // ResourceType implements api.Resource.
 func (*policyPod) ResourceType() api.Type { return (*api.Pod)(nil).ResourceType() }
 
-// policyPodObject has the fields of a Pod that are read.
+// policyPodObject has the fields of a Pod that are decoded.
 type policyPodObject struct {
 	Meta api.Meta `json:"metadata"`
 	Spec struct {
@@ -71,14 +71,14 @@ func newPolicyPod(obj *policyPodObject) policyPod {
 		PodKey: policy.PodKey{Namespace: p.meta.Namespace, Name: p.meta.Name}, UID: m.UID, Labels: sharedLabels(m.Labels),
 		Addresses: podAddresses(obj), Ports: namedPorts(obj),
 	}
-	// The plugin is given the UID of the static pod that a mirror shows: the annotation has it.
+	// The kubelet passes the UID of the static pod, not of its mirror, to the plugin: the annotation's value is that UID.
 	if static := m.Annotations[api.AnnotationMirrorPod]; static != "" {
 		p.pod.UID = static
 	}
 	return p
 }
 
-// named keeps what reflectors and stores need of an object's metadata.
+// named returns the identity and revision of an object, which reflectors and stores need, and the annotation that marks the end of a list.
 func named(m *api.Meta) api.Meta {
 	kept := api.Meta{Namespace: shared(m.Namespace), Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion}
 	if end, ok := m.Annotations[metav1.InitialEventsAnnotationKey]; ok {
@@ -98,14 +98,14 @@ func sharedLabels(labels map[string]string) map[string]string {
 	return kept
 }
 
-// finished reports that a Pod has no address any more, or that it may be another's. One that is being deleted keeps its place until
-// the plugin has released the address.
+// finished reports that another pod may have the address of a Pod, or will. A terminating pod keeps its address until the plugin has released it,
+// which empties the annotation.
 func finished(obj *policyPodObject) bool {
 	ip, noted := obj.Meta.Annotations[api.AnnotationPodIP]
 	return obj.Status.Phase == "Succeeded" || obj.Status.Phase == "Failed" || obj.Meta.DeletionTimestamp != "" && noted && ip == ""
 }
 
-// podAddresses returns what the plugin has noted, which is there a second before the kubelet's report; without a note the report.
+// podAddresses returns the addresses in the plugin's annotations, or without these the status that the kubelet writes seconds later.
 func podAddresses(obj *policyPodObject) []netip.Addr {
 	all, several := obj.Meta.Annotations[api.AnnotationPodIPs]
 	one, single := obj.Meta.Annotations[api.AnnotationPodIP]
@@ -122,7 +122,7 @@ func podAddresses(obj *policyPodObject) []netip.Addr {
 	return addresses(append(texts, obj.Status.PodIP))
 }
 
-// addresses reads addresses in any notation, with a prefix length or without, ascending and each once. What is none is left out.
+// addresses parses addresses in any notation, with or without a prefix length, sorts them and removes duplicates. It skips invalid texts.
 func addresses(texts []string) []netip.Addr {
 	var found []netip.Addr
 	for _, text := range texts {
@@ -138,7 +138,7 @@ func addresses(texts []string) []netip.Addr {
 // protocols are the numbers of the protocols that containers' ports have.
 var protocols = map[string]uint8{"": 6, "TCP": 6, "UDP": 17, "SCTP": 132}
 
-// namedPorts returns the named ports of containers, and of init containers that go on running beside them.
+// namedPorts returns the named ports of containers and of sidecars, which are init containers with the restart policy Always.
 func namedPorts(obj *policyPodObject) []policy.NamedPort {
 	var named []policy.NamedPort
 	add := func(c policyContainer) {

@@ -11,12 +11,12 @@ func trimNetworkPolicy(p *api.NetworkPolicy) { p.Meta = bareMeta(&p.Meta) }
 
 func trimClusterNetworkPolicy(p *api.ClusterNetworkPolicy) { p.Meta = bareMeta(&p.Meta) }
 
-// bareMeta keeps what names an object.
+// bareMeta returns the identity and revision of an object.
 func bareMeta(m *api.Meta) api.Meta {
 	return api.Meta{Namespace: shared(m.Namespace), Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion}
 }
 
-// sameNetworkPolicy: labels, annotations and status change without any meaning for what is enforced.
+// sameNetworkPolicy ignores labels and annotations, which do not change what is enforced.
 func sameNetworkPolicy(a, b *api.NetworkPolicy) bool {
 	return a.UID == b.UID && reflect.DeepEqual(a.Spec, b.Spec)
 }
@@ -36,7 +36,7 @@ func namespaceLabels(namespaces []*api.Namespace) map[string]map[string]string {
 	return labels
 }
 
-// selectsNodes reports that a policy has a peer that is nodes.
+// selectsNodes reports whether a policy has a peer that selects nodes.
 func selectsNodes(p *api.ClusterNetworkPolicy) bool {
 	return slices.ContainsFunc(p.Spec.Egress, func(r api.ClusterNetworkPolicyEgressRule) bool {
 		return slices.ContainsFunc(r.To, func(peer api.ClusterNetworkPolicyPeer) bool { return peer.Nodes != nil })

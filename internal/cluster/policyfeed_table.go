@@ -8,20 +8,20 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// podTable decides which pod has which address, and collects what changed since it was last asked.
+// podTable assigns each address to the newest pod that claims it, and collects the pods that changed since the last take.
 type podTable struct {
 	pods   map[policy.PodKey]*podClaim
 	claims map[netip.Addr][]*podClaim
-	// changed are the pods that are shown otherwise than before; true: now or before as one of this node.
+	// changed are pods whose shown state differs from that of the last take; true: of this node, now or before.
 	changed map[policy.PodKey]bool
 }
 
-// podClaim is a pod with the addresses that it says it has.
+// podClaim is a pod with the addresses that it claims.
 type podClaim struct {
 	pod     *policy.Pod
 	created int64
 	local   bool
-	// shown is the pod with the addresses that it has indeed; nil: it is not shown.
+	// shown is the pod with the addresses that it owns; nil: it is not in the view.
 	shown *policy.Pod
 }
 
@@ -29,7 +29,7 @@ func newPodTable() *podTable {
 	return &podTable{pods: map[policy.PodKey]*podClaim{}, claims: map[netip.Addr][]*podClaim{}, changed: map[policy.PodKey]bool{}}
 }
 
-// set notes what is known of a pod now: its state, or nil if there is none. It reports whether there is something to take.
+// set replaces the state of a pod; nil removes it. It reports whether take would return a change.
 func (t *podTable) set(key policy.PodKey, now *policyPod, local bool) bool {
 	before := t.pods[key]
 	if before.is(now, local) {
@@ -54,7 +54,7 @@ func (t *podTable) set(key policy.PodKey, now *policyPod, local bool) bool {
 	return len(t.changed) > 0
 }
 
-// is reports that a claim says what is known now; nil says that there is no pod.
+// is reports whether a claim, or its absence, equals a state.
 func (c *podClaim) is(now *policyPod, local bool) bool {
 	if c == nil || now == nil {
 		return c == nil && now == nil
@@ -84,7 +84,7 @@ func (t *podTable) release(c *podClaim) {
 	}
 }
 
-// compare notes a change of one pod.
+// compare records the change of the pod that set replaced.
 func (t *podTable) compare(key policy.PodKey, before, after *podClaim) {
 	was, is, local := (*policy.Pod)(nil), (*policy.Pod)(nil), false
 	if before != nil {
@@ -98,7 +98,7 @@ func (t *podTable) compare(key policy.PodKey, before, after *podClaim) {
 	}
 }
 
-// show corrects how a pod is shown whose addresses others have claimed or given up.
+// show updates the shown state of a pod after another pod claimed or released one of its addresses.
 func (t *podTable) show(c *podClaim) {
 	if next := t.allowed(c); !samePodOf(c.shown, next) {
 		c.shown = next
@@ -106,7 +106,7 @@ func (t *podTable) show(c *podClaim) {
 	}
 }
 
-// allowed returns the pod with the addresses that no newer one claims. Another node's pod without an address matters to nobody.
+// allowed returns the pod with the addresses that no newer pod claims; nil for a pod of another node without an address, which no rule can match.
 func (t *podTable) allowed(c *podClaim) *policy.Pod {
 	lost := func(a netip.Addr) bool {
 		return slices.ContainsFunc(t.claims[a], func(other *podClaim) bool { return other.newer(c) })
@@ -127,8 +127,7 @@ func (c *podClaim) newer(than *podClaim) bool {
 	return cmp.Or(cmp.Compare(c.created, than.created), cmp.Compare(c.pod.UID, than.pod.UID)) > 0
 }
 
-// take brings a map of the pods that are shown up to date. It returns the pods that changed and are and were other nodes', in order, and
-// whether any of this node did.
+// take updates a map of the shown pods. It returns the changed pods of other nodes, ascending, and whether a pod of this node changed.
 func (t *podTable) take(into map[policy.PodKey]*policy.Pod) (changed []policy.PodKey, local bool) {
 	for key, own := range t.changed {
 		if c := t.pods[key]; c != nil && c.shown != nil {
@@ -145,7 +144,7 @@ func (t *podTable) take(into map[policy.PodKey]*policy.Pod) (changed []policy.Po
 	return changed, local
 }
 
-// local returns the keys of this node's pods, in order.
+// local returns the keys of this node's pods, ascending.
 func (t *podTable) local() []policy.PodKey {
 	var own []policy.PodKey
 	for key, c := range t.pods {

@@ -11,29 +11,28 @@ import (
 )
 
 const (
-	// mostNamespaces are watched one by one; of more the pods of all namespaces are watched at once.
+	// mostNamespaces have a watch each; for more there is one watch of all pods.
 	mostNamespaces = 20
-	// linger is how long a watch stays open that nobody wants any more: the next pod of a job may want it again, and each time it is opened costs
-	// the API server a list.
+	// linger is how long an unwanted watch stays open: the next pod of a Job may need it again, and each opening costs the API server a list.
 	linger = 2 * time.Minute
-	// running leaves out pods that have finished: they leave the watch at that moment.
+	// running excludes finished pods, which metadata does not tell: they leave the watch when they finish.
 	running = "status.phase!=Succeeded,status.phase!=Failed"
 )
 
-// podScope is which pods a watch shows, and how much of them.
+// podScope is the pods that a watch selects, and how much of each it returns.
 type podScope struct {
 	namespace string // empty: all
-	ports     bool   // whole objects; else metadata
+	ports     bool   // full objects, which have ports; else metadata
 }
 
-// tempWatch is a watch that is open while it is wanted, and a little longer.
+// tempWatch is a watch that is open while it is wanted, and for linger after that.
 type tempWatch[T any] struct {
 	of     *objectStore[T]
 	by     *follower
 	err    error // why there is no follower
 	stop   context.CancelFunc
 	listed bool
-	idle   time.Time // since when nobody wants it; zero: somebody does
+	idle   time.Time // start of the time in which it is not wanted; zero: it is wanted
 }
 
 func (w *tempWatch[T]) failure() error {
@@ -43,8 +42,8 @@ func (w *tempWatch[T]) failure() error {
 	return w.by.failure()
 }
 
-// Want says whose pods matter from now on, beside this node's. Pods that are not wanted any more may stay in the view for some minutes. To say
-// again what is so already costs nothing.
+// Want sets whose pods the view includes besides this node's. Pods that are no longer wanted stay in the view for about linger. Calling it again
+// with an equal interest does nothing.
 func (f *PolicyFeed) Want(i policy.Interest) {
 	wanted := scopesOf(i)
 	f.mu.Lock()
@@ -58,7 +57,7 @@ func (f *PolicyFeed) Want(i policy.Interest) {
 	}
 }
 
-// scopesOf returns the watches for an interest, in order.
+// scopesOf returns the watches that an interest needs, sorted.
 func scopesOf(i policy.Interest) []podScope {
 	names := slices.Compact(slices.Sorted(slices.Values(i.Namespaces)))
 	if i.All || len(names) > mostNamespaces {
@@ -71,7 +70,8 @@ func scopesOf(i policy.Interest) []podScope {
 	return scopes
 }
 
-// Knows reports that the pods that an interest is about have been listed.
+// Knows reports whether all pods that an interest names have been listed. A caller that must not program a policy before its peers are known asks
+// with the Interest of a State that has this policy alone.
 func (v *PolicyView) Knows(i policy.Interest) bool {
 	for _, s := range scopesOf(i) {
 		if !slices.ContainsFunc(v.known, s.within) {
@@ -81,12 +81,12 @@ func (v *PolicyView) Knows(i policy.Interest) bool {
 	return true
 }
 
-// within reports that another scope shows all that this one does.
+// within reports whether other includes s.
 func (s podScope) within(other podScope) bool {
 	return (other.namespace == "" || other.namespace == s.namespace) && (other.ports || !s.ports)
 }
 
-// keepWatches opens and closes watches as they are wanted, until ctx ends.
+// keepWatches opens and closes temporary watches until ctx ends.
 func (f *PolicyFeed) keepWatches(ctx context.Context) {
 	tick := time.NewTicker(linger / 4)
 	defer tick.Stop()
@@ -103,7 +103,7 @@ func (f *PolicyFeed) keepWatches(ctx context.Context) {
 	}
 }
 
-// keepPods is keepWatches for pods, once. The caller holds the lock. No watch is closed before what is wanted instead has been listed.
+// keepPods opens and closes watches of pods. It closes none before the wanted ones have been listed. The caller holds the lock.
 func (f *PolicyFeed) keepPods(ctx context.Context, now time.Time) {
 	for _, s := range f.wanted {
 		if f.watches[s] == nil {
@@ -123,7 +123,7 @@ func (f *PolicyFeed) keepPods(ctx context.Context, now time.Time) {
 	}
 }
 
-// unused notes whether somebody wants the watch, and reports that nobody has for long enough.
+// unused records whether the watch is idle, and reports whether it has been for linger.
 func (w *tempWatch[T]) unused(idle bool, now time.Time) bool {
 	switch {
 	case !idle:
@@ -142,7 +142,7 @@ func (f *PolicyFeed) openPods(ctx context.Context, s podScope) *tempWatch[policy
 	return openTemp(ctx, f, src, newObjectStore(samePolicyPod, f.notePod), partMore)
 }
 
-// openTemp opens a watch; its first list changes a part of the view.
+// openTemp starts a watch; its first list makes a part of the view stale.
 func openTemp[T any](ctx context.Context, f *PolicyFeed, src source[T], of *objectStore[T], what part) *tempWatch[T] {
 	ctx, stop := context.WithCancel(ctx)
 	w := &tempWatch[T]{of: of, stop: stop}
@@ -152,7 +152,7 @@ func openTemp[T any](ctx context.Context, f *PolicyFeed, src source[T], of *obje
 		if !w.listed {
 			w.listed = true
 			f.noteLocked(what)
-			wait.Signal(f.resync) // others may be closed
+			wait.Signal(f.resync) // replaced watches may be closed
 		}
 	}
 	src.of = any(new(T)).(api.Resource).ResourceType()
@@ -164,7 +164,7 @@ func openTemp[T any](ctx context.Context, f *PolicyFeed, src source[T], of *obje
 	return w
 }
 
-// knownPods returns what has been listed. The caller holds the lock.
+// knownPods returns the scopes that have been listed. The caller holds the lock.
 func (f *PolicyFeed) knownPods() []podScope {
 	var known []podScope
 	for s, w := range f.watches {
@@ -175,13 +175,13 @@ func (f *PolicyFeed) knownPods() []podScope {
 	return known
 }
 
-// hasWanted reports that all that is wanted has been listed. The caller holds the lock.
+// hasWanted reports whether all wanted scopes have been listed. The caller holds the lock.
 func (f *PolicyFeed) hasWanted() bool {
 	known := f.knownPods()
 	return !slices.ContainsFunc(f.wanted, func(s podScope) bool { return !slices.ContainsFunc(known, s.within) })
 }
 
-// keepNodes is keepWatches for nodes, once. The caller holds the lock.
+// keepNodes opens and closes the watch of Nodes. The caller holds the lock.
 func (f *PolicyFeed) keepNodes(ctx context.Context, now time.Time) {
 	f.wantNodes = slices.ContainsFunc(f.clusterPolicies.each(), selectsNodes)
 	switch {
@@ -196,7 +196,7 @@ func (f *PolicyFeed) keepNodes(ctx context.Context, now time.Time) {
 	}
 }
 
-// knownNodes returns the nodes that are followed. The caller holds the lock.
+// knownNodes returns the watched nodes. The caller holds the lock.
 func (f *PolicyFeed) knownNodes() map[string]policy.Node {
 	if f.nodes == nil {
 		return nil

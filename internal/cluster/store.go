@@ -14,7 +14,7 @@ type objectStore[T any] struct {
 	same func(before, after *T) bool
 	// changed is told of each object that came, went, or is not the same any more.
 	changed func(*T)
-	// listed is told of each complete list, after what it changed; may be nil.
+	// listed is called after each complete list, and after changed for its differences; may be nil.
 	listed func()
 
 	mu      sync.RWMutex
@@ -134,7 +134,7 @@ func (s *objectStore[T]) get(name string) *T {
 	return nil
 }
 
-// keys returns what the objects are called, also those that could never be read.
+// keys returns the keys of all objects, also of those that could never be decoded.
 func (s *objectStore[T]) keys() map[string]bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -145,7 +145,7 @@ func (s *objectStore[T]) keys() map[string]bool {
 	return keys
 }
 
-// each returns the objects that could be read at some time, in no particular order. They are not to be changed.
+// each returns the objects that could be decoded at some time, in no particular order. The caller must not change them.
 func (s *objectStore[T]) each() []*T {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -177,8 +177,12 @@ func (s *objectStore[T]) all(keep func(*T) bool) []T {
 	return out
 }
 
-// problems returns what is wrong with objects of the store.
+// problems returns what is wrong with objects of the store, named without their namespaces.
 func (s *objectStore[T]) problems() []state.Problem {
+	return s.problemsBy(func(m *api.Meta) string { return m.Name })
+}
+
+func (s *objectStore[T]) problemsBy(name func(*api.Meta) string) []state.Problem {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	var out []state.Problem
@@ -190,8 +194,8 @@ func (s *objectStore[T]) problems() []state.Problem {
 		if o.usable() {
 			verb = "what it was before stays in force"
 		}
-		t := any(&o.value).(api.Resource).ResourceType()
-		out = append(out, state.Problem{Kind: t, Name: o.meta().Name, Err: fmt.Errorf("%s %s cannot be read, %s: %w", t.Kind, o.meta().Name, verb, o.broken)})
+		t, called := any(&o.value).(api.Resource).ResourceType(), name(o.meta())
+		out = append(out, state.Problem{Kind: t, Name: called, Err: fmt.Errorf("%s %s cannot be read, %s: %w", t.Kind, called, verb, o.broken)})
 	}
 	return out
 }
