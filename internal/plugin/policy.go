@@ -38,13 +38,22 @@ func (s *session) close(uid string) (policed bool, err error) {
 		policed, err = true, netpol.Hold(s.conf.vethPrefix())
 	}
 	if err == nil && policed {
-		err = netpol.CloseOther(link, uid)
+		err = closeOther(link, uid)
 	}
 	if err != nil && !s.conf.PolicyEnforced {
 		s.log.Debug("cannot look for policies", "err", err)
 		return false, nil
 	}
 	return policed, failure(types.ErrTryAgainLater, err)
+}
+
+// closeOther closes a link at which another pod's policies are in force, unless the cluster has no policies: nothing is to be inherited then, and
+// an agent that is away would leave the link closed.
+func closeOther(link, uid string) error {
+	if closed, err := netpol.Closed(); err != nil || !closed {
+		return err
+	}
+	return netpol.CloseOther(link, uid)
 }
 
 // missesRules says of a kernel without rules of policies whether it should have them: the agent enforces, as far as is known, and its rules
@@ -71,18 +80,28 @@ var errNotInForce = errors.New("the pod's policies are not in force")
 
 func (s *session) awaitKernel(ctx context.Context, uid string) {
 	link, began := s.hostVeth(), time.Now()
-	err := s.policyPace().until(ctx, func(context.Context) error {
-		known, table, err := netpol.InForce(link)
-		if err == nil && table && known != uid {
-			err = fmt.Errorf("%w: link %s", errNotInForce, link)
-		}
-		return err
-	})
+	err := s.policyPace().until(ctx, func(context.Context) error { return inForce(link, uid) })
 	if err != nil {
 		s.log.Warn("ADD continues: the pod is closed until the agent has brought its policies into force", "policy_setup_timeout_seconds", s.conf.PolicySetupTimeout, "err", err)
 		return
 	}
 	s.log.Debug("policies are in force", "link", link, "waited", time.Since(began))
+}
+
+// inForce returns an error while the policies of a pod are not in force at its link, and somebody has any.
+func inForce(link, uid string) error {
+	known, table, err := netpol.InForce(link)
+	if err != nil || !table || known == uid {
+		return err
+	}
+	closed, err := netpol.Closed()
+	switch {
+	case err != nil || !closed:
+		return err
+	case known != "": // the first policy of the cluster came between
+		return cmp.Or(netpol.CloseOther(link, uid), fmt.Errorf("%w: link %s has those of another pod", errNotInForce, link))
+	}
+	return fmt.Errorf("%w: link %s", errNotInForce, link)
 }
 
 func (s *session) policyPace() pace {

@@ -86,4 +86,11 @@ func TestRequests(t *testing.T) {
 	asked("ADD with facts", known.add(t), roundsOfAddWithFacts)
 	w.tellFacts(t, nil)
 	asked("DEL with facts", known.del(t), roundsOfDelWithFacts)
+
+	// Policies cost no request, in force or not.
+	held.take()
+	w.tellFacts(t, nil)
+	policed := func(conf map[string]any) { conf["policy_enforced"], conf["policy_setup_timeout_seconds"] = true, 1 }
+	asked("ADD with policies", w.host.call(t, known.call(t, "ADD", policed)), roundsOfAddWithFacts)
+	asked("DEL with policies", w.host.call(t, known.call(t, "DEL", policed)), roundsOfDelWithFacts)
 }

@@ -382,9 +382,21 @@ func TestPlugin(t *testing.T) {
 		})
 	}
 	within := func(f func() error) { t.Helper(); ns.Within(t, f) }
+	isClosed := func(want bool) {
+		t.Helper()
+		within(func() error {
+			got, err := netpol.Closed()
+			if got != want {
+				t.Errorf("closed %v, want %v", got, want)
+			}
+			return err
+		})
+	}
 	inForce("cali1", "", false)
+	isClosed(false)
 	within(func() error { return netpol.CloseOther("cali1", "uid-1") })
 	within(func() error { return netpol.Hold("cali") })
+	isClosed(true)
 	held := list(t, ns)
 	within(func() error { return netpol.Hold("cali") })
 	if again := list(t, ns); again != held || !strings.Contains(held, "ipv6") {
@@ -418,6 +430,9 @@ func TestPlugin(t *testing.T) {
 	mustSync(t, e, rs)
 	inForce("cali1", "uid-7", true)
 	steady(t, ns, e, rs)
+	rs.Closed = false
+	mustSync(t, e, rs)
+	isClosed(false)
 }
 
 func BenchmarkInForce(b *testing.B) {

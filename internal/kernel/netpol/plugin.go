@@ -34,6 +34,21 @@ func InForce(link string) (uid string, table bool, err error) {
 	return "", table, err
 }
 
+// Closed reports whether links of the process's network namespace that the agent does not know pass nothing; false without a table, and while
+// the cluster has no policies.
+func Closed() (bool, error) {
+	t := nft.NewOwned(nil, TableName)
+	defer t.Close()
+	_, err := t.Get(context.Background(), closed, closedElements[0].First)
+	if netlinkx.IsNotExist(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look into set %s of nftables table inet %s: %w", closedSet, TableName, err)
+	}
+	return true, nil
+}
+
 // CloseOther closes a link of the process's network namespace, both ways, if the policies of a pod with another UID are in force there:
 // the next pod of a StatefulSet has the link of the one before. The agent opens it when it knows the pod with this UID. Without a table,
 // or without such a link, nothing is done.

@@ -1,0 +1,117 @@
+package plugin_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/kernel/netpol"
+	"github.com/tortie-net/tortie/internal/plugin/facts"
+	"github.com/tortie-net/tortie/internal/policy"
+)
+
+// enforce does what an agent does: the pods that it knows may send and receive nothing, unless they are open.
+func (w *world) enforce(t *testing.T, e *netpol.Engine, closed bool, endpoints map[string]string) {
+	t.Helper()
+	r := &policy.Ruleset{Closed: closed, Endpoints: map[string]policy.Endpoint{}, Programs: map[string]policy.Program{}}
+	for link, uid := range endpoints {
+		r.Endpoints[link] = policy.Endpoint{UID: uid}
+	}
+	if _, err := e.Sync(t.Context(), r, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (w *world) engine(t *testing.T) *netpol.Engine {
+	t.Helper()
+	e := netpol.New(w.host.Conn.Namespace(), "cali")
+	t.Cleanup(e.Close)
+	return e
+}
+
+// policed is an edit of the installer's keys.
+func policed(seconds int) func(map[string]any) {
+	return func(conf map[string]any) {
+		conf["policy_enforced"], conf["policy_setup_timeout_seconds"] = true, seconds
+	}
+}
+
+// inForce is the pod whose policies are in force at a sandbox's link.
+func (s *sandbox) inForce(t *testing.T) (uid string) {
+	t.Helper()
+	s.host.NS.Within(t, func() (err error) { uid, _, err = netpol.InForce(s.hostVeth()); return err })
+	return uid
+}
+
+// ADD ends when the pod's policies are in force, and not much later than it would without any.
+func TestPolicyBeforeThePod(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	e := w.engine(t)
+
+	known := w.newPod(t, "known")
+	w.enforce(t, e, true, map[string]string{known.hostVeth(): known.uid})
+	if a := w.host.call(t, known.call(t, "ADD", policed(30))).ok(t); strings.Contains(a.stderr, "WARN") || a.took > 15*time.Second {
+		t.Errorf("known before: %v: %s", a.took, a.stderr)
+	}
+
+	late := w.newPod(t, "late")
+	answered := make(chan answer, 1)
+	go func() { answered <- w.host.call(t, late.call(t, "ADD", policed(60))) }()
+	deadline := time.Now().Add(20 * time.Second)
+	for ; !strings.Contains(w.podAnnotations(t, "late"), "podIP="); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no address")
+		}
+	}
+	select {
+	case a := <-answered:
+		t.Errorf("ADD ended before its policies: %+v", a)
+	case <-time.After(300 * time.Millisecond):
+	}
+	w.enforce(t, e, true, map[string]string{late.hostVeth(): late.uid})
+	if a := (<-answered).ok(t); strings.Contains(a.stderr, "WARN") {
+		t.Errorf("known late: %s", a.stderr)
+	}
+
+	// Nobody programs this one: the agent is away.
+	alone := w.newPod(t, "alone")
+	a := w.host.call(t, alone.call(t, "ADD", policed(1))).ok(t)
+	if a.took < time.Second || !strings.Contains(a.stderr, "the pod is closed until the agent") || alone.inForce(t) != "" {
+		t.Errorf("unknown: %v: %s", a.took, a.stderr)
+	}
+
+	// The next pod of a StatefulSet, while the agent has not heard of it.
+	w.enforce(t, e, true, map[string]string{known.hostVeth(): "of the one before"})
+	known.del(t).ok(t)
+	next := w.sandbox(t, "known")
+	a = w.host.call(t, next.call(t, "ADD", policed(1))).ok(t)
+	if !strings.Contains(a.stderr, "the pod is closed until the agent") || next.inForce(t) != "" {
+		t.Errorf("the next one has what was for %q: %s", next.inForce(t), a.stderr)
+	}
+	w.enforce(t, e, true, map[string]string{known.hostVeth(): next.uid})
+	if next.inForce(t) != next.uid {
+		t.Error("the agent does not open the next one")
+	}
+
+	// Without policies in the cluster an agent that is away holds up nobody.
+	w.enforce(t, e, false, nil)
+	open := w.newPod(t, "open")
+	if a := w.host.call(t, open.call(t, "ADD", policed(30))).ok(t); strings.Contains(a.stderr, "WARN") || a.took > 15*time.Second {
+		t.Errorf("without policies: %v: %s", a.took, a.stderr)
+	}
+}
+
+// Where the agent has left policies to another engine nothing is closed, also while it does not run.
+func TestPolicyOfAnotherEngine(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.tellFacts(t, func(f *facts.Facts) { f.NoPolicies, f.Written = true, time.Now().Add(-time.Hour) })
+	s := w.newPod(t, "web")
+	if a := w.host.call(t, s.call(t, "ADD", policed(30))).ok(t); strings.Contains(a.stderr, "WARN") || a.took > 15*time.Second {
+		t.Errorf("%v: %s", a.took, a.stderr)
+	}
+	if tables := w.host.Run(t, "nft", "list", "tables"); strings.Contains(tables, netpol.TableName) {
+		t.Errorf("tables: %s", tables)
+	}
+}
