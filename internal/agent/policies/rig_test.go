@@ -190,8 +190,6 @@ func eventually(t *testing.T, limit time.Duration, what string, condition func()
 
 func (n *node) table(t *testing.T) string {
 	t.Helper()
-	if !strings.Contains(n.ns.Run(t, "nft", "list", "tables"), "tortie-policy") {
-		return ""
-	}
-	return n.ns.Run(t, "nft", "list", "table", "inet", "tortie-policy")
+	_, text, _ := strings.Cut(n.ns.Run(t, "nft", "list", "ruleset"), "table inet tortie-policy {")
+	return text
 }

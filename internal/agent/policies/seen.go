@@ -78,16 +78,8 @@ func (w *Worker) report(err error) {
 		s.Enforcing, s.Reason, s.Why = w.standing(err)
 	})
 	now := w.Seen()
-	switch failed := w.reported.New(err); {
-	case failed:
-		w.Log.Error("cannot bring policies into force; trying again", "err", err)
-	case err == nil && before.Enforcing != now.Enforcing && now.Enforcing:
+	if now.Enforcing && !before.Enforcing {
 		w.Log.Info("policies are in force", "pods", now.Policed, "pods without policy", now.Open, "policies", now.Policies, "programs", now.Programs)
-	case before.Why != now.Why && now.Reason != reasonStarting:
-		w.Log.Warn("policies are not enforced by this agent", "why", now.Why)
-	}
-	if now.IPVS && !before.IPVS {
-		w.Log.Error(IPVSText)
 	}
 	w.logProblems(before.Problems(), now.Problems())
 }
@@ -144,10 +136,11 @@ func (s *Seen) Problems() (texts []string) {
 	if s.Reason != reasonOff && s.Reason != reasonStarting && s.Why != "" {
 		texts = append(texts, "NetworkPolicies are not enforced by this agent: "+s.Why)
 	}
-	for _, err := range []error{s.Err, s.Refused} {
-		if err != nil {
-			texts = append(texts, "policies: "+err.Error())
-		}
+	if s.Err != nil && s.Enforcing {
+		texts = append(texts, "policies are in force as they were before: "+s.Err.Error())
+	}
+	if s.Refused != nil {
+		texts = append(texts, s.Refused.Error())
 	}
 	if s.IPVS {
 		texts = append(texts, IPVSText)

@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tortie-net/tortie/internal/app/config"
-	"github.com/tortie-net/tortie/internal/app/progress"
 	"github.com/tortie-net/tortie/internal/app/wait"
 	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
@@ -93,7 +92,6 @@ type Worker struct {
 	unlisted time.Time // since when a Ruleset waits for the first list of pods that it names; zero: it does not
 	refused  error     // why programs are not in force, whose pods are closed
 	forbids  bool      // since the last sweep was wished for something may have been forbidden
-	reported progress.Changes
 
 	feedEvents, routeEvents, tableEvents <-chan struct{} // nil: not subscribed
 }

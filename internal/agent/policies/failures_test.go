@@ -1,0 +1,246 @@
+package policies_test
+
+import (
+	"context"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/tortie-net/tortie/internal/agent/policies"
+	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/kernel/netpol"
+	"github.com/tortie-net/tortie/internal/kernel/podnet"
+)
+
+// door is a way to the API server that can be shut.
+type door struct {
+	mu    sync.Mutex
+	shut  bool
+	conns []net.Conn
+}
+
+// behind makes a door that a node's agent has to pass.
+func behind(t *testing.T, n *node) *door {
+	t.Helper()
+	d := &door{}
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	server := strings.TrimPrefix(n.api.Host, "https://")
+	n.api = rest.CopyConfig(n.api)
+	n.api.Host = "https://" + l.Addr().String()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go d.pass(c, server)
+		}
+	}()
+	return d
+}
+
+func (d *door) pass(c net.Conn, server string) {
+	d.mu.Lock()
+	shut := d.shut
+	d.mu.Unlock()
+	up, err := net.Dial("tcp", server)
+	if shut || err != nil {
+		c.Close()
+		return
+	}
+	d.mu.Lock()
+	d.conns = append(d.conns, c, up)
+	d.mu.Unlock()
+	pipe := func(to, from net.Conn) {
+		b := make([]byte, 1<<15)
+		for {
+			n, err := from.Read(b)
+			if _, failed := to.Write(b[:n]); err != nil || failed != nil {
+				c.Close()
+				up.Close()
+				return
+			}
+		}
+	}
+	go pipe(up, c)
+	go pipe(c, up)
+}
+
+func (d *door) set(shut bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.shut = shut
+	for _, c := range d.conns {
+		c.Close()
+	}
+	d.conns = nil
+}
+
+// guarded is a server that a client may reach and another pod may not, with streams that count.
+func guarded(t *testing.T, n *node, net4 string) (client, other *pod, at string) {
+	t.Helper()
+	server := n.start(t, "server", net4+".1")
+	client, other = n.start(t, "client", net4+".2"), n.start(t, "other", net4+".3")
+	at = net4 + ".1:53"
+	server.EchoUDP(t, at)
+	n.policy(t, "allow", allowApp)
+	return client, other, at
+}
+
+// probes sends a packet each 5 ms until the returned function is called, which returns how many were answered of how many. Each is the first of a
+// connection.
+func probes(t *testing.T, from *pod, at string) (stop func() (answered, sent int)) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	var answered, sent int
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			_ = from.Do(func() error {
+				c, err := net.Dial("udp", at)
+				if err != nil {
+					return err
+				}
+				defer c.Close()
+				sent++
+				_, _ = c.Write([]byte("x"))
+				_ = c.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+				if _, err := c.Read(make([]byte, 100)); err == nil {
+					answered++
+				}
+				return nil
+			})
+			time.Sleep(5 * time.Millisecond)
+		}
+	}()
+	return func() (int, int) { cancel(); <-done; return answered, sent }
+}
+
+// While agents end and start, and while the API server is away, nothing that is allowed is lost and nothing that is denied passes.
+func TestRestartsLoseAndOpenNothing(t *testing.T) {
+	n := newNode(t)
+	client, other, at := guarded(t, n, "10.90.3")
+	d := behind(t, n)
+	w, stop := n.work(t)
+	eventually(t, soon, "in force", func() bool { return w.Seen().Enforcing && reaches(t, client, at) && !reaches(t, other, at) })
+	allowed, denied := probes(t, client, at), probes(t, other, at)
+	for range 3 {
+		stop()
+		time.Sleep(100 * time.Millisecond)
+		w, stop = n.work(t)
+		eventually(t, soon, "in force again", func() bool { return w.Seen().Enforcing })
+	}
+	d.set(true)
+	stop()
+	w, stop = n.work(t)
+	time.Sleep(2 * time.Second)
+	if w.Seen().Enforcing || w.InPlace() {
+		t.Error("it says that it enforces what it does not know")
+	}
+	d.set(false)
+	eventually(t, 6*soon, "in force when the API server is there", func() bool { return w.Seen().Enforcing })
+	if answered, sent := allowed(); answered != sent {
+		t.Errorf("%d of %d allowed packets were answered", answered, sent)
+	}
+	if answered, sent := denied(); answered != 0 || sent == 0 {
+		t.Errorf("%d of %d denied packets were answered", answered, sent)
+	}
+}
+
+// What somebody does to the table is undone at once, also without the API server.
+func TestForeignChangesAreUndone(t *testing.T) {
+	n := newNode(t)
+	client, other, at := guarded(t, n, "10.90.4")
+	d := behind(t, n)
+	w, _ := n.work(t)
+	eventually(t, soon, "in force", func() bool { return w.Seen().Enforcing && reaches(t, client, at) && !reaches(t, other, at) })
+	d.set(true)
+	rules := func() string {
+		var kept []string
+		for line := range strings.Lines(n.table(t)) {
+			kept = append(kept, strings.Split(line, "counter")[0])
+		}
+		return strings.Join(kept, "")
+	}
+	want := rules()
+	for _, script := range []string{"delete table inet tortie-policy", "flush ruleset", "flush chain inet tortie-policy ingress", "flush map inet tortie-policy to"} {
+		begun := time.Now()
+		n.ns.Run(t, "nft", script)
+		eventually(t, soon, "repair of "+script, func() bool { return rules() == want })
+		t.Logf("%s: undone, as seen by nft, after %v", script, time.Since(begun))
+	}
+	if !reaches(t, client, at) || reaches(t, other, at) {
+		t.Error("it is not as before")
+	}
+	if s := w.Seen(); !s.Enforcing || s.Err != nil {
+		t.Errorf("seen: %+v", s)
+	}
+}
+
+// Another engine is left alone, and its place taken when it goes; no agent enforces where it is told not to.
+func TestOtherEngines(t *testing.T) {
+	n := newNode(t)
+	client, other, at := guarded(t, n, "10.90.5")
+	n.ns.Run(t, "nft", "add table ip calico; add chain ip calico cali-FORWARD")
+	var told sync.Map
+	n.configure = func(o *policies.Options) { o.Decided = func(out bool) { told.Store("out", out) } }
+	w, stop := n.work(t)
+	eventually(t, soon, "stays out", func() bool { s := w.Seen(); return s.Reason == "felix" && w.InPlace() })
+	out, _ := told.Load("out")
+	if s := w.Seen(); s.Enforcing || out != true || len(s.Problems()) != 1 || !strings.Contains(s.Problems()[0], "table ip calico") {
+		t.Errorf("told %v, problems %q", out, s.Problems())
+	}
+	n.ns.Within(t, func() error { return netpol.Hold(podnet.DefaultVethPrefix) }) // a plugin that has not heard of it
+	eventually(t, soon, "nothing of ours", func() bool { return n.table(t) == "" })
+	n.ns.Run(t, "nft", "delete table ip calico")
+	eventually(t, soon, "takes over", func() bool { return w.Seen().Enforcing && !reaches(t, other, at) })
+	if out, _ := told.Load("out"); out != false {
+		t.Errorf("told %v", out)
+	}
+	if !reaches(t, client, at) {
+		t.Error("what is allowed does not pass")
+	}
+	stop()
+
+	// Felix's rules that are to go once ours are in force do not count.
+	n.ns.Run(t, "nft", "add table ip calico")
+	n.ns.Run(t, "ip", "link", "add", "kube-ipvs0", "type", "veth", "peer", "name", "its-peer")
+	n.configure = func(o *policies.Options) { o.FelixGoes = true }
+	w, stop = n.work(t)
+	eventually(t, soon, "enforces beside what Felix left", func() bool { return w.InPlace() && w.Seen().Enforcing })
+	if s := w.Seen(); !s.IPVS || !s.Is("ipvs") || len(s.Problems()) != 1 {
+		t.Errorf("IPVS: %v, %q", s.IPVS, s.Problems())
+	}
+	stop()
+
+	n.configure = func(o *policies.Options) { o.Mode = config.PolicyOff }
+	w, _ = n.work(t)
+	eventually(t, soon, "off", func() bool { return n.table(t) == "" && w.InPlace() })
+	if s := w.Seen(); s.Enforcing || s.Reason != "off" || len(s.Problems()) != 0 {
+		t.Errorf("off: %+v", s)
+	}
+}
+
+// The kernel's route tells a pod's address before the API server does, and whose an address is that two claim.
+func TestRoutesTellAddresses(t *testing.T) {
+	n := newNode(t)
+	_, other, at := guarded(t, n, "10.90.6")
+	w, _ := n.work(t)
+	eventually(t, soon, "in force", func() bool { return w.Seen().Enforcing && !reaches(t, other, at) })
+	n.remove(t, n.podPath(), "client")
+	n.bind(t, "client", "another-node")
+	n.note(t, "client", other.addr.String()) // an allowed pod claims it
+	time.Sleep(time.Second)
+	if reaches(t, other, at) {
+		t.Error("a pod of another node has lent a pod of this one its rights")
+	}
+}
