@@ -138,6 +138,28 @@ BenchmarkSetup 	 100	 1 ns/op
 	}
 }
 
+func TestJudgePolicy(t *testing.T) {
+	r := &results{goBench: []goBenchmark{
+		{netpolPackage, "FirstPacket/ports", "0 ns/op 5113 ns-with-1 1.1 x-with-10 2.1 x-with-1000"},
+		{netpolPackage, "EstablishedPacket", "300 ns-more-than-tracked"},
+		{"internal/other", "OneMorePod", "7 µs-kernel/pod"},
+		{netpolPackage, "FromEmpty/dense", "1001 CPU-ms 3 kernel-CPU-ms"},
+	}}
+	var got []string
+	for _, v := range r.judgePolicy() {
+		got = append(got, fmt.Sprintf("%s: %s, %s: %t", v.what, v.measured, v.limit, v.met))
+	}
+	want := []string{
+		"first packet, 10 policies by ports: 1.10×, ≤ 1.2× one policy: true",
+		"first packet, 1000 policies by ports: 2.10×, ≤ 2× one policy: false",
+		"packet of a connection, policies: 300 ns, ≤ 600 ns: true",
+		"1,000 policies on each of 100 pods from nothing, CPU: 1001 ms, ≤ 1000 ms: false",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
 // Limits are ratios within the run, and violations are reported.
 func TestVerdicts(t *testing.T) {
 	there, err := loadElsewhere()
