@@ -12,7 +12,7 @@ import (
 // While the engine goes from one ruleset to another, what both let through goes through, and what neither does never comes.
 func TestBetweenTransactions(t *testing.T) {
 	n, sent, changes := newNode(t), 0, 0
-	for s := *seed; s < *seed+20; s++ {
+	for s := *seed; s < *seed+30; s++ {
 		h := newHistory(s)
 		n.become(t, h.Cluster)
 		for range 5 {
@@ -71,17 +71,20 @@ func unchanged(h history) (may, mayNot []policytest.Packet) {
 	return may, mayNot
 }
 
-// stream sends packets in turn while change runs and a little longer, each of a connection of its own, and returns their numbers.
+// stream sends packets in turn before, while and after change runs, each of a connection of its own, and returns their numbers.
 func (n *node) stream(t *testing.T, c *policytest.Cluster, packets []policytest.Packet, change func()) map[policytest.Packet][]uint64 {
 	t.Helper()
-	numbers, done := map[policytest.Packet][]uint64{}, make(chan struct{})
+	numbers, started, done := map[policytest.Packet][]uint64{}, make(chan struct{}), make(chan struct{})
 	var running sync.WaitGroup
 	running.Go(func() {
-		for last := false; !last; {
+		for round, last := 0, false; !last; round++ {
 			select {
 			case <-done:
 				last = true
 			default:
+			}
+			if round == 1 {
+				close(started)
 			}
 			for _, p := range packets {
 				number, err := n.Send(c.Place(p.From), p)
@@ -92,6 +95,7 @@ func (n *node) stream(t *testing.T, c *policytest.Cluster, packets []policytest.
 			}
 		}
 	})
+	<-started
 	change()
 	close(done)
 	running.Wait()
