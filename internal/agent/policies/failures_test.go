@@ -143,6 +143,9 @@ func TestRestartsLoseAndOpenNothing(t *testing.T) {
 	stop()
 	w, stop = n.work(t)
 	time.Sleep(2 * time.Second)
+	if passes := w.Seen().Passes; passes > 50 {
+		t.Errorf("%d passes while the API server is away", passes)
+	}
 	if w.Seen().Enforcing || w.InPlace() {
 		t.Error("it says that it enforces what it does not know")
 	}
@@ -225,8 +228,10 @@ func TestOtherEngines(t *testing.T) {
 	n.configure = func(o *policies.Options) { o.Mode = config.PolicyOff }
 	w, _ = n.work(t)
 	eventually(t, soon, "off", func() bool { return n.table(t) == "" && w.InPlace() })
-	if s := w.Seen(); s.Enforcing || s.Reason != "off" || len(s.Problems()) != 0 {
-		t.Errorf("off: %+v", s)
+	before := w.Seen().Passes
+	time.Sleep(time.Second)
+	if s := w.Seen(); s.Enforcing || s.Reason != "off" || len(s.Problems()) != 0 || s.Passes > before+2 {
+		t.Errorf("off: %d passes in a second: %+v", s.Passes-before, s)
 	}
 }
 

@@ -36,7 +36,8 @@ type Seen struct {
 	Took    time.Duration // how long that took
 	Stats   netpol.Stats  // what was done then
 	Applies uint64        // how often that was
-	Failed  uint64        // passes that failed
+	Passes  uint64        // looks at what there is to do
+	Failed  uint64        // of them, those that failed
 	Err     error         // of the last pass
 	Refused error         // what the kernel refuses: the pods are closed
 	Waiting time.Time     // since when a change is not in force; zero: there is none
@@ -70,6 +71,7 @@ func (w *Worker) note(change func(*Seen)) {
 func (w *Worker) report(err error) {
 	before := w.Seen()
 	w.note(func(s *Seen) {
+		s.Passes++
 		s.Err, s.Refused, s.Waiting, s.IPVS = err, w.refused, w.waiting, w.decision.ipvs
 		if err != nil {
 			s.Failed++

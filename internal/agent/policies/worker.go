@@ -306,7 +306,10 @@ func (w *Worker) subscribe(ctx context.Context) (err error) {
 
 // wait returns when there is something to do, or when a look is due.
 func (w *Worker) wait(ctx context.Context) {
-	due := min(w.lookPause()-time.Since(w.decision.looked), w.full-time.Since(w.compared))
+	due := w.lookPause() - time.Since(w.decision.looked)
+	if w.synced {
+		due = min(due, w.full-time.Since(w.compared))
+	}
 	if rest := listTime - time.Since(w.unlisted); rest > 0 {
 		due = min(due, rest)
 	}
