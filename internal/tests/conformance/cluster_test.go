@@ -3,6 +3,7 @@ package conformance
 import (
 	"context"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -18,8 +19,11 @@ const features = "ClusterNetworkPolicyNamedPorts,ClusterNetworkPolicyEgressNodeP
 // fewTests are tests that together use both tiers, each action, priorities, ports, and NetworkPolicies between the tiers.
 const fewTests = "^(CNPAdminTierIntegration|CNPAdminTierPriorityField|CNPAdminTierEgressNamedPort|CNPBaselineTierIngressTCP|CNPAdminTierEgressUDP)$"
 
-// ended matches the line of a test or case that has ended.
-var ended = regexp.MustCompile(`(?m)^ *--- (PASS|FAIL|SKIP): TestConformance/(\S+) \(([0-9.]+)s\)\n((?: +\S+\.go:\d+: not run: .*\n)?)`)
+// ended matches the line of a test or case that has ended, and skipped the reason of one that is not run.
+var (
+	ended   = regexp.MustCompile(`(?m)^ *--- (PASS|FAIL|SKIP): TestConformance/(\S+) \(([0-9.]+)s\)$`)
+	skipped = regexp.MustCompile(`(?m)^=== (?:RUN|NAME) +TestConformance/(\S+)\n +\S+\.go:\d+: not run: (.*)$`)
+)
 
 // clusterNetworkPolicy runs the tests of ClusterNetworkPolicy, all of which one process runs one after the other.
 func clusterNetworkPolicy(t *testing.T, lab *labtest.Lab, r *results) {
@@ -31,13 +35,11 @@ func clusterNetworkPolicy(t *testing.T, lab *labtest.Lab, r *results) {
 	defer cancel()
 	out, err := lab.Do(ctx, "conformance", args...)
 	passed := 0
-	for _, m := range ended.FindAllStringSubmatch(out, -1) {
-		if one := parse(m); one.test() {
-			t.Run(one.spec, one.show)
-			r.add(one)
-			if one.passed {
-				passed++
-			}
+	for _, one := range parse(out) {
+		t.Run(one.spec, one.show)
+		r.add(one)
+		if one.passed {
+			passed++
 		}
 	}
 	if err != nil || passed < 5 {
@@ -45,16 +47,21 @@ func clusterNetworkPolicy(t *testing.T, lab *labtest.Lab, r *results) {
 	}
 }
 
-// parse returns the result of a match of ended.
-func parse(match []string) result {
-	outcome, name, seconds, skip := match[1], match[2], match[3], match[4]
-	took, _ := strconv.ParseFloat(seconds, 64) // the expression has found a number
-	_, why, _ := strings.Cut(strings.TrimSpace(skip), "not run: ")
-	return result{suite: apiSuite, spec: name, passed: outcome == "PASS", why: why, took: time.Duration(took * float64(time.Second))}
+// parse returns the results of the tests in the suite's output, without those of their cases.
+func parse(out string) (all []result) {
+	why := map[string]string{}
+	for _, m := range skipped.FindAllStringSubmatch(out, -1) {
+		why[m[1]] = m[2]
+	}
+	for _, m := range ended.FindAllStringSubmatch(out, -1) {
+		if strings.Contains(m[2], "/") {
+			continue
+		}
+		took, _ := strconv.ParseFloat(m[3], 64) // the expression has found a number
+		all = append(all, result{suite: apiSuite, spec: m[2], passed: m[1] == "PASS", why: why[m[2]], took: time.Duration(took * float64(time.Second))})
+	}
+	return all
 }
-
-// test says whether it is the result of a test, and not of a case of one.
-func (one result) test() bool { return !strings.Contains(one.spec, "/") }
 
 // show gives a test of this package the result.
 func (one result) show(t *testing.T) {
@@ -63,5 +70,28 @@ func (one result) show(t *testing.T) {
 		t.Skip(one.why)
 	case !one.passed:
 		t.Error("failed: the end of the suite's output has the reason")
+	}
+}
+
+// The reason why a test is not run is no other test's, and one without a reason has failed.
+func TestParse(t *testing.T) {
+	got := parse(`=== RUN   TestConformance/A
+    main.go:62: not run: no SCTP
+=== RUN   TestConformance/B
+=== RUN   TestConformance/B/case
+=== RUN   TestConformance/C
+--- PASS: TestConformance (2.50s)
+    --- SKIP: TestConformance/A (0.00s)
+    --- PASS: TestConformance/B (2.50s)
+        --- PASS: TestConformance/B/case (2.00s)
+    --- SKIP: TestConformance/C (0.00s)
+`)
+	want := []string{"A not run: no SCTP", "B passed in 2 s", "C **failed**"}
+	var shown []string
+	for _, one := range got {
+		shown = append(shown, one.spec+" "+one.String())
+	}
+	if !slices.Equal(shown, want) {
+		t.Errorf("%q, want %q", shown, want)
 	}
 }

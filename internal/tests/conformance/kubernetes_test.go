@@ -51,7 +51,9 @@ func networkPolicy(t *testing.T, lab *labtest.Lab, r *results) {
 			t.Parallel()
 			began := time.Now()
 			runSpec(t, lab, spec)
-			r.add(result{suite: kubernetesSuite, spec: short(spec), passed: !t.Failed(), took: time.Since(began)})
+			one := result{suite: kubernetesSuite, spec: short(spec), passed: !t.Failed(), took: time.Since(began)}
+			t.Log(one)
+			r.add(one)
 		})
 	}
 }
