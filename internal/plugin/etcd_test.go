@@ -21,6 +21,7 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 	etcdstore "github.com/tortie-net/tortie/internal/datastore/etcd"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/netpol"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
@@ -447,7 +448,7 @@ func TestPodOnEtcd(t *testing.T) {
 	first := w.sandbox(t, "web-0")
 	onEtcd := func(conf map[string]any) {
 		for k, v := range s.conf(w.network(), map[string]any{
-			"policy": map[string]any{"type": "k8s"}, "feature_control": map[string]any{"floating_ips": true},
+			"policy": map[string]any{"type": "k8s"}, "feature_control": map[string]any{"floating_ips": true}, "policy_enforced": true,
 		}) {
 			conf[k] = v
 		}
@@ -477,6 +478,9 @@ func TestPodOnEtcd(t *testing.T) {
 	}
 	if text := w.podAnnotations(t, "web-0"); strings.Contains(text, "podIP") {
 		t.Errorf("the pod was written to: %s", text)
+	}
+	if tables := w.host.Run(t, "nft", "list", "tables"); strings.Contains(tables, netpol.TableName) {
+		t.Errorf("closed for an agent that is not to come: %s", tables)
 	}
 	if _, held := s.holders(t); cmp.Diff([]map[string]string{{"node": w.name, "pod": "web-0", "namespace": w.name}}, held) != "" {
 		t.Errorf("attributes %v", held)

@@ -57,9 +57,9 @@ func closeOther(link, uid string) error {
 }
 
 // missesRules says of a kernel without rules of policies whether it should have them: the agent enforces, as far as is known, and its rules
-// are gone, as after a reboot.
+// are gone, as after a reboot. An agent serves no node whose datastore is etcd: nobody would open its pods again.
 func (s *session) missesRules() bool {
-	return s.conf.PolicyEnforced && (s.facts == nil || !s.facts.NoPolicies) && !facts.NoPolicies(facts.DefaultFile, s.node)
+	return s.conf.PolicyEnforced && s.conf.DatastoreType == datastoreKubernetes && (s.facts == nil || !s.facts.NoPolicies) && !facts.NoPolicies(facts.DefaultFile, s.node)
 }
 
 // awaitPolicy waits, if the configuration asks for it, until the pod's policies are in force: by the kernel if it enforces them, else by Felix's
