@@ -62,7 +62,7 @@ func (m *metrics) addPolicies(w *policies.Worker) {
 				set(truth(k.Mode != config.PolicyOff && k.Is(reason)), reason)
 			}
 		}),
-		gauge("tortie_policy_policies", "Policies of the cluster that are in force or are left out.", of(func(k *policies.Seen) float64 { return number(k.Policies) })),
+		gauge("tortie_policy_policies", "Policies of the cluster that are in force.", of(func(k *policies.Seen) float64 { return number(k.Policies) })),
 		gauge("tortie_policy_left_out", "Policies that cannot be read: their last versions that could are in force, if there were any.", of(func(k *policies.Seen) float64 { return number(len(k.LeftOut)) })),
 		gauge("tortie_policy_invalid", "Policies with a part that cannot be read, which allows nothing.", of(func(k *policies.Seen) float64 { return number(len(k.Invalid)) })),
 		gauge("tortie_policy_programs", "Different lists of rules that the pods of this node have.", of(func(k *policies.Seen) float64 { return number(k.Programs) })),

@@ -26,7 +26,7 @@ type RawControllers struct {
 	Compaction string `env:"COMPACTION_PERIOD" default:"" help:"How often etcd is compacted; 0 is never; empty: the object's, else 10m."`
 	SyncLabels string `env:"SYNC_NODE_LABELS" default:"" help:"With etcd: whether Kubernetes' labels of nodes are copied to Calico's; empty is what the object says, else true."`
 	RawPools
-	Policy   string `env:"TORTIE_POLICY" default:"off" help:"off, on or auto, as the agents'. With off each NetworkPolicy has an Event, as it restricts nothing; with on and auto those that are invalid or select no pod."`
+	Policy   string `env:"TORTIE_POLICY" default:"off" help:"off, on or auto, as the agents'. With off each NetworkPolicy has an Event, as it restricts nothing; with on and auto those that are invalid, select no pod, or name a port that no pod declares."`
 	Rate     string `env:"TORTIE_API_RATE" default:"100" help:"Requests a second to the datastore at most, while there is something to clean up."`
 	LogLevel string `env:"LOG_LEVEL" default:"info" help:"Log level: debug, info, warn or error."`
 }
