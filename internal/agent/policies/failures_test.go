@@ -141,7 +141,7 @@ func TestRestartsLoseAndOpenNothing(t *testing.T) {
 	}
 	d.set(true)
 	stop()
-	w, stop = n.work(t)
+	w, _ = n.work(t)
 	time.Sleep(2 * time.Second)
 	if passes := w.Seen().Passes; passes > 50 {
 		t.Errorf("%d passes while the API server is away", passes)
