@@ -12,6 +12,8 @@ import (
 // Compiled is a Ruleset with what is needed to follow changes of remote pods. It is for one goroutine.
 type Compiled struct {
 	Ruleset
+	// TooLarge are policies whose pods pass nothing in a direction, as the program would be too large for a node: see mostElements.
+	TooLarge []ID
 	index
 }
 
@@ -22,6 +24,8 @@ type compiler struct {
 	terms    *terms
 	sets     *sets
 	clauses  map[clauseKey]*clause
+	spent    map[string]*spending // by namespace of the subjects
+	tooLarge map[ID]bool
 	declared map[string][]declaredPort // by name, of any pod, for the names that egress rules use
 }
 
@@ -29,7 +33,8 @@ type compiler struct {
 // A local pod gets no endpoint, so that nothing passes, while it is not in Pods or the labels of its namespace, which a policy asks for, are not known.
 func Compile(state State) *Compiled {
 	t := newTerms()
-	c := &compiler{state: state, policies: ordered(state.Policies), terms: t, sets: newSets(t), clauses: map[clauseKey]*clause{}}
+	c := &compiler{state: state, policies: ordered(state.Policies), terms: t, sets: newSets(t), clauses: map[clauseKey]*clause{},
+		spent: map[string]*spending{}, tooLarge: map[ID]bool{}}
 	selected := c.selected()
 	names := c.egressNames(selected)
 	c.declared = declaredPorts(state.Pods, names)
@@ -49,7 +54,7 @@ func Compile(state State) *Compiled {
 	}
 	x := newIndex(c, names)
 	r.Members = x.fill(state)
-	return &Compiled{r, x}
+	return &Compiled{r, slices.SortedFunc(maps.Keys(c.tooLarge), ID.compare), x}
 }
 
 // ordered puts policies in the order of evaluation.

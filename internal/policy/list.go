@@ -20,6 +20,9 @@ type part struct {
 
 // list returns the list for the items that match a range of ports, which are ascending.
 func (b *builder) list(active []int32) *listing {
+	if b.spent.over() {
+		return &listing{} // nobody will see it
+	}
 	key := make([]byte, 0, 4*len(active))
 	for _, i := range active {
 		key = binary.BigEndian.AppendUint32(key, uint32(i))
@@ -208,6 +211,7 @@ func (b *builder) groups(rules []item, whole bool) (x lookup) {
 		var rest []*clause
 		for _, it := range rules[mostGroups-1:] {
 			rest = append(rest, it.clause)
+			b.spent.work += 1 + len(it.clause.terms) + b.rangesIn(it.clause.nets)
 		}
 		rules = append(slices.Clone(rules[:mostGroups-1]), item{clause: b.merge(rest)})
 	}
@@ -215,13 +219,16 @@ func (b *builder) groups(rules []item, whole bool) (x lookup) {
 		terms := it.clause.terms
 		if nets := it.clause.nets; nets != none {
 			x.nets = append(x.nets, Step{Nets: b.terms.netKeys[nets], Verdict: Verdict{Allow: true}})
+			b.spent.count(^nets, b.rangesIn(nets))
 			if whole {
 				terms = append(slices.Clone(terms), b.terms.add(term{none, nets, none}))
 				slices.Sort(terms)
 			}
 		}
 		if len(terms) > 0 {
-			x.sets = append(x.sets, Step{Set: SetID(b.sets.union(terms) + 1), Verdict: Verdict{Allow: true}})
+			set := b.sets.union(terms)
+			x.sets = append(x.sets, Step{Set: SetID(set + 1), Verdict: Verdict{Allow: true}})
+			b.spent.count(set, len(terms))
 		}
 	}
 	return x

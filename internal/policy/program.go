@@ -22,6 +22,7 @@ type builder struct {
 	tiers []tierRules
 	items []item
 	lists map[string]*listing // by the items that match
+	spent *spending
 }
 
 // listing is a List with its canonical form.
@@ -32,7 +33,11 @@ type listing struct {
 
 // build makes the program of a subject that the policies select, which are in the order of evaluation.
 func (c *compiler) build(d Direction, policies []int, subject *Pod) Program {
-	b := &builder{compiler: c, lists: map[string]*listing{}}
+	if len(policies) == 0 {
+		return Program{Rest: List{Else: Verdict{Allow: true}}}
+	}
+	b := &builder{compiler: c, lists: map[string]*listing{}, spent: c.spendingOf(subject.Namespace)}
+	all := policies
 	for len(policies) > 0 {
 		tier := c.policies[policies[0]].Tier
 		n := 1
@@ -42,7 +47,13 @@ func (c *compiler) build(d Direction, policies []int, subject *Pod) Program {
 		b.addTier(d, policies[:n], subject)
 		policies = policies[n:]
 	}
-	return b.program()
+	p := b.program()
+	if !b.spent.over() {
+		return p
+	}
+	largest := c.policies[slices.MaxFunc(all, func(x, y int) int { return cmp.Compare(len(c.policies[x].Rules[d]), len(c.policies[y].Rules[d])) })].ID
+	c.tooLarge[largest] = true
+	return Program{Rest: List{Else: Verdict{By: largest}}}
 }
 
 func (b *builder) addTier(d Direction, policies []int, subject *Pod) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -245,6 +246,9 @@ func (w *Worker) update(pods []policy.PodKey) (touched []netip.Addr, ok bool) {
 func (w *Worker) compile(routed routed) error {
 	w.model.build(routed)
 	rules := policy.Compile(w.model.State)
+	for _, id := range rules.TooLarge {
+		w.model.invalid[id] = append(slices.Clip(w.model.invalid[id]), policy.TooLargeText)
+	}
 	w.forbids = w.compiled.rules == nil || mayForbid(&w.compiled.rules.Ruleset, &rules.Ruleset) || w.forbids
 	w.compiled = compiled{rules, routed}
 	w.interest = w.model.Interest()
