@@ -105,12 +105,16 @@ func finished(obj *policyPodObject) bool {
 	return obj.Status.Phase == "Succeeded" || obj.Status.Phase == "Failed" || obj.Meta.DeletionTimestamp != "" && noted && ip == ""
 }
 
+// mostAddresses of an annotation count: a pod has one of each family, and whoever may write pods could name 20,000, each of which all agents
+// would keep.
+const mostAddresses = 8
+
 // podAddresses returns the addresses in the plugin's annotations, or without these the status that the kubelet writes seconds later.
 func podAddresses(obj *policyPodObject) []netip.Addr {
 	all, several := obj.Meta.Annotations[api.AnnotationPodIPs]
 	one, single := obj.Meta.Annotations[api.AnnotationPodIP]
 	if several || single {
-		if found := addresses(strings.Split(all, ",")); len(found) > 0 {
+		if found := addresses(strings.SplitN(all, ",", mostAddresses+1)[:min(mostAddresses, 1+strings.Count(all, ","))]); len(found) > 0 {
 			return found
 		}
 		return addresses([]string{one})

@@ -36,6 +36,7 @@ func TestPodsAsPoliciesSeeThem(t *testing.T) {
 		"an empty list and an address":    {noted(podIPs + `"",` + podIP + `"10.0.0.1/32"`), "", "", "[10.0.0.1]"},
 		"another notation":                {noted(podIPs + `"::ffff:10.0.0.1, FD00:0::1"`), "", "", "[10.0.0.1 fd00::1]"},
 		"nonsense beside an address":      {noted(podIPs + `"10.0.0.1,x"`), "", "", "[10.0.0.1]"},
+		"more than a pod can have":        {noted(podIPs + `"` + strings.Repeat("10.0.0.9,", 7) + `10.0.0.1,10.0.0.2,10.0.0.3"`), "", "", "[10.0.0.1 10.0.0.9]"},
 		"reported":                        {"", "", reported, "[10.9.9.9 fd00::99]"},
 		"not connected yet":               {"", "", `"phase":"Pending"`, "[]"},
 		"released, and another container": {noted(podIP + `"",` + podIPs + `""`), "", reported, "[]"},

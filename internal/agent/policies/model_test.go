@@ -2,6 +2,7 @@ package policies
 
 import (
 	"testing"
+	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/cluster"
@@ -30,5 +31,21 @@ func TestUnreadablePolicies(t *testing.T) {
 		if len(m.leftOut[id]) != step.leftOut || len(m.Policies) == 0 != (step.order < 0) || len(m.Policies) > 0 && m.Policies[0].Order != step.order {
 			t.Errorf("%+v: %d policies, left out %v", step, len(m.Policies), m.leftOut)
 		}
+	}
+}
+
+// A policy that selects nodes waits for their first list as it does for that of pods: until then a Deny of nodes would deny nothing.
+func TestPolicyAwaitsTheFirstListOfNodes(t *testing.T) {
+	now := time.Now()
+	w := &Worker{synced: true, model: model{view: cluster.PolicyView{NodesKnown: false}}}
+	if !w.awaitsList(now) {
+		t.Error("in force without nodes")
+	}
+	if w.awaitsList(now.Add(listTime)) {
+		t.Error("not in force, though there is no list for long")
+	}
+	w.model.view.NodesKnown = true
+	if w.awaitsList(now) || !w.unlisted.IsZero() {
+		t.Error("waits for nodes that are known")
 	}
 }

@@ -176,10 +176,10 @@ func (w *Worker) pass(ctx context.Context, now time.Time) error {
 	return w.apply(ctx, touched, all)
 }
 
-// awaitsList reports that policies have come to depend on pods that have not been listed yet. What was in force stays for so long: without these
-// pods connections would be denied, and established ones ended, that the policies allow.
+// awaitsList reports that policies have come to depend on pods or nodes that have not been listed yet. What was in force stays for so long: without
+// these connections would be denied, and established ones ended, that the policies allow.
 func (w *Worker) awaitsList(now time.Time) bool {
-	if !w.synced || w.model.view.Knows(w.interest) {
+	if view := &w.model.view; !w.synced || view.Knows(w.interest) && view.NodesKnown {
 		w.unlisted = time.Time{}
 		return false
 	}
