@@ -3,9 +3,31 @@ package policy
 import (
 	"cmp"
 	"encoding/binary"
+	"iter"
 	"maps"
 	"slices"
 )
+
+// Lists are all lists of a program.
+func (p Program) Lists() iter.Seq[List] {
+	return func(yield func(List) bool) {
+		if !yield(p.Rest) {
+			return
+		}
+		for _, l := range p.Protocols {
+			if !yield(l) {
+				return
+			}
+		}
+		for _, ranges := range p.Ports {
+			for _, r := range ranges {
+				if !yield(r.List) {
+					return
+				}
+			}
+		}
+	}
+}
 
 // tierRules are the rules of a tier for a subject: numbers of builder.items.
 type tierRules struct {

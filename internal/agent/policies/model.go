@@ -141,6 +141,29 @@ func mayForbid(before, after *policy.Ruleset) bool {
 			return true
 		}
 	}
+	return newlyDenied(before, after)
+}
+
+// newlyDenied reports that an address which was in no set has come into one that a program denies.
+func newlyDenied(before, after *policy.Ruleset) bool {
+	denying := map[policy.SetID]bool{}
+	for _, p := range after.Programs {
+		for l := range p.Lists() {
+			for _, s := range l.Steps {
+				if s.Set != 0 && !s.Verdict.Allow {
+					denying[s.Set] = true
+				}
+			}
+		}
+	}
+	if len(denying) == 0 {
+		return false
+	}
+	for addr, sets := range after.Members {
+		if _, known := before.Members[addr]; !known && slices.ContainsFunc(sets, func(id policy.SetID) bool { return denying[id] }) {
+			return true
+		}
+	}
 	return false
 }
 

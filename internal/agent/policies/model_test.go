@@ -1,6 +1,7 @@
 package policies
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -47,5 +48,20 @@ func TestPolicyAwaitsTheFirstListOfNodes(t *testing.T) {
 	w.model.view.NodesKnown = true
 	if w.awaitsList(now) || !w.unlisted.IsZero() {
 		t.Error("waits for nodes that are known")
+	}
+}
+
+// A label of a namespace, or of a pod of this node, may bring an address that was in no set into one that is denied: its connections have to end.
+func TestAddressesThatComeIntoDeniedSetsForbid(t *testing.T) {
+	addr := netip.MustParseAddr("10.0.0.1")
+	of := func(allow bool, members map[netip.Addr][]policy.SetID) *policy.Ruleset {
+		list := policy.List{Steps: []policy.Step{{Set: 7, Verdict: policy.Verdict{Allow: allow}}}}
+		return &policy.Ruleset{Closed: true, Endpoints: map[string]policy.Endpoint{"cali1": {UID: "u", Programs: [2]string{"p", ""}}},
+			Programs: map[string]policy.Program{"p": {Ports: map[uint8][]policy.PortRange{6: {{First: 80, Last: 80, List: list}}}}}, Members: members}
+	}
+	for _, allow := range []bool{false, true} {
+		if got := mayForbid(of(allow, nil), of(allow, map[netip.Addr][]policy.SetID{addr: {7}})); got == allow {
+			t.Errorf("a set that is allowed (%v): may forbid %v", allow, got)
+		}
 	}
 }
