@@ -45,17 +45,32 @@ func (m *model) complete() bool { return m.view.Complete }
 // build makes the State of what the API and the kernel's routes say.
 func (m *model) build(r routed) {
 	m.State = policy.State{
-		Local: make(map[string]policy.PodKey, len(m.view.Local)), Pods: make(map[policy.PodKey]*policy.Pod, len(m.view.Pods)),
+		Local: localLinks(m.view.Local, linkOf), Pods: make(map[policy.PodKey]*policy.Pod, len(m.view.Pods)),
 		Namespaces: m.view.Namespaces, Nodes: m.view.Nodes, Policies: m.policies(),
 	}
 	for key, p := range m.view.Pods {
 		m.Pods[key] = r.remotePod(p)
 	}
-	for _, key := range m.view.Local {
-		link := podnet.HostVethName(podnet.DefaultVethPrefix, key.Namespace, key.Name)
-		m.Local[link] = key
+	for link, key := range m.Local {
 		m.Pods[key] = r.localPod(m.view.Pods[key], link)
 	}
+}
+
+func linkOf(key policy.PodKey) string {
+	return podnet.HostVethName(podnet.DefaultVethPrefix, key.Namespace, key.Name)
+}
+
+// localLinks are the links of pods. A link that two pods have is left out, so that it is closed: its name has 44 bits of a digest, for which
+// somebody who may make pods can find a name that gives another pod's link his own pod's policies.
+func localLinks(keys []policy.PodKey, link func(policy.PodKey) string) map[string]policy.PodKey {
+	local, several := make(map[string]policy.PodKey, len(keys)), map[string]bool{}
+	for _, key := range keys {
+		name := link(key)
+		_, taken := local[name]
+		local[name], several[name] = key, taken || several[name]
+	}
+	maps.DeleteFunc(local, func(name string, _ policy.PodKey) bool { return several[name] })
+	return local
 }
 
 // replace takes in pods of other nodes. known: one of them had an address before, so that it may have connections.

@@ -65,3 +65,17 @@ func TestAddressesThatComeIntoDeniedSetsForbid(t *testing.T) {
 		}
 	}
 }
+
+// Of two pods whose names give the same link neither has its policies in force there.
+func TestPodsWithTheSameLinkAreClosed(t *testing.T) {
+	keys := []policy.PodKey{{Namespace: "a", Name: "victim"}, {Namespace: "b", Name: "twin"}, {Namespace: "b", Name: "web"}, {Namespace: "c", Name: "third"}}
+	got := localLinks(keys, func(k policy.PodKey) string {
+		if k.Name == "web" {
+			return "cali2"
+		}
+		return "cali1"
+	})
+	if len(got) != 1 || got["cali2"] != keys[2] {
+		t.Errorf("links of %v", got)
+	}
+}
