@@ -131,17 +131,28 @@ func (p NamedPort) matches(port Port) bool {
 	return p.Name == port.Name && (port.Protocol == 0 || p.Protocol == port.Protocol)
 }
 
-// narrowed has an item for each number that a pod of the cluster declares under the name: the peers are those that declare it.
+// narrowed has an item for each number that a pod declares under the name whose namespace a peer may be in: the peers are those that declare it.
+// What pods of other namespaces declare, which may be thousands of numbers, must not make the program any larger.
 func (c *compiler) narrowed(k clauseKey, it item, port Port) (found []item) {
+	rule := &c.policies[k.policy].Rules[k.direction][k.rule]
+	var last declaredPort
 	for _, d := range c.declared[port.Name] {
-		if port.Protocol != 0 && port.Protocol != d.protocol {
+		if port.Protocol != 0 && port.Protocol != d.protocol || d.declaredPort == last || !rule.mayBeIn(d.namespace) {
 			continue
 		}
-		k.declared = c.terms.addDeclared(d)
+		last = d.declaredPort
+		k.declared = c.terms.addDeclared(d.declaredPort)
 		it.clause, it.spans = c.clause(k), []span{{d.protocol, d.port, d.port}}
 		found = append(found, it)
 	}
 	return found
+}
+
+// mayBeIn reports that peers may be pods of the namespace.
+func (r *Rule) mayBeIn(namespace string) bool {
+	return r.AnyPeer || slices.ContainsFunc(r.Peers, func(p Peer) bool {
+		return p.Pods == nil || p.Pods.Namespace == "" || p.Pods.Namespace == namespace
+	})
 }
 
 // normalSpans puts spans in order and joins those that touch. It changes its argument.

@@ -26,7 +26,7 @@ type compiler struct {
 	clauses  map[clauseKey]*clause
 	spent    map[string]*spending // by namespace of the subjects
 	tooLarge map[ID]bool
-	declared map[string][]declaredPort // by name, of any pod, for the names that egress rules use
+	declared map[string][]declaredAt // by name, of any pod, for the names that egress rules use
 }
 
 // Compile decides what the kernel of the node has to enforce. Equal states give equal Rulesets, in other processes, too.
@@ -109,7 +109,8 @@ func (c *compiler) undecided(pod *Pod) bool {
 	})
 }
 
-// egressNames are the names of ports in egress rules that count for local pods.
+// egressNames are the names of ports in egress rules that count for local pods; true: of rules for pods of one namespace, so that it matters where a
+// number is declared.
 func (c *compiler) egressNames(selected map[string][2][]int) map[string]bool {
 	names := map[string]bool{}
 	for _, policies := range selected {
@@ -117,7 +118,7 @@ func (c *compiler) egressNames(selected map[string][2][]int) map[string]bool {
 			for _, rule := range c.policies[i].Rules[Egress] {
 				for _, port := range rule.Ports {
 					if port.Name != "" {
-						names[port.Name] = true
+						names[port.Name] = names[port.Name] || slices.ContainsFunc(rule.Peers, func(p Peer) bool { return p.Pods != nil && p.Pods.Namespace != "" })
 					}
 				}
 			}
@@ -127,21 +128,21 @@ func (c *compiler) egressNames(selected map[string][2][]int) map[string]bool {
 }
 
 // declaredPorts are the ports that pods declare under the names, in ascending order.
-func declaredPorts(pods map[PodKey]*Pod, names map[string]bool) map[string][]declaredPort {
-	found := map[string][]declaredPort{}
+func declaredPorts(pods map[PodKey]*Pod, names map[string]bool) map[string][]declaredAt {
+	found := map[string][]declaredAt{}
 	if len(names) == 0 {
 		return found
 	}
 	for _, pod := range pods {
 		for _, p := range pod.Ports {
-			if d := (declaredPort{p.Name, p.Protocol, p.Port}); names[p.Name] {
-				found[p.Name] = append(found[p.Name], d)
+			if _, used := names[p.Name]; used {
+				found[p.Name] = append(found[p.Name], declaredAt{declaredPort{p.Name, p.Protocol, p.Port}, pod.Namespace})
 			}
 		}
 	}
 	for name, all := range found {
-		slices.SortFunc(all, func(a, b declaredPort) int {
-			return cmp.Or(cmp.Compare(a.protocol, b.protocol), cmp.Compare(a.port, b.port))
+		slices.SortFunc(all, func(a, b declaredAt) int {
+			return cmp.Or(cmp.Compare(a.protocol, b.protocol), cmp.Compare(a.port, b.port), cmp.Compare(a.namespace, b.namespace))
 		})
 		found[name] = slices.Compact(all)
 	}
@@ -224,7 +225,7 @@ type index struct {
 	namespaces map[string]map[string]string
 	sets       *sets
 	names      map[string]bool // of ports that egress rules use
-	declaring  map[declaredPort]int
+	declaring  map[declaredAt]int
 	local      map[PodKey]bool
 	nets       []int32 // that sets depend on
 	cuts       []netip.Addr
@@ -253,7 +254,7 @@ type known struct {
 func newIndex(c *compiler, names map[string]bool) index {
 	x := index{namespaces: c.state.Namespaces, sets: c.sets, names: names, nets: c.sets.networks(), local: map[PodKey]bool{}}
 	x.cuts, x.inside = c.terms.cuts(x.nets), map[int][]bool{}
-	x.declaring, x.classes = map[declaredPort]int{}, map[string]*class{}
+	x.declaring, x.classes = map[declaredAt]int{}, map[string]*class{}
 	x.pods, x.owners = make(map[PodKey]*known, len(c.state.Pods)), make(map[netip.Addr][]PodKey, len(c.state.Pods))
 	for _, key := range c.state.Local {
 		x.local[key] = true
@@ -285,7 +286,7 @@ func (x *index) add(key PodKey, pod *Pod) {
 	k.class.pods++
 	x.pods[key] = k
 	for _, d := range x.declares(pod) {
-		x.declaring[d]++
+		x.declaring[x.declaredAt(d, pod)]++
 	}
 	for _, a := range k.addresses {
 		x.owners[a] = append(x.owners[a], key)
@@ -298,7 +299,8 @@ func (x *index) remove(key PodKey) {
 	if k.class.pods--; k.class.pods == 0 {
 		delete(x.classes, k.key)
 	}
-	for _, d := range x.declares(k.pod) {
+	for _, port := range x.declares(k.pod) {
+		d := x.declaredAt(port, k.pod)
 		if x.declaring[d]--; x.declaring[d] == 0 {
 			delete(x.declaring, d)
 		}
@@ -316,11 +318,19 @@ func (x *index) declares(pod *Pod) (found []declaredPort) {
 		return nil
 	}
 	for _, p := range pod.Ports {
-		if x.names[p.Name] {
+		if _, used := x.names[p.Name]; used {
 			found = append(found, declaredPort{p.Name, p.Protocol, p.Port})
 		}
 	}
 	return found
+}
+
+// declaredAt is without a namespace if no rule depends on it.
+func (x *index) declaredAt(port declaredPort, pod *Pod) declaredAt {
+	if !x.names[port.name] {
+		return declaredAt{port, ""}
+	}
+	return declaredAt{port, pod.Namespace}
 }
 
 func (x *index) classKey(pod *Pod) string {

@@ -23,6 +23,12 @@ type declaredPort struct {
 	port     uint16
 }
 
+// declaredAt is a port that pods of a namespace declare.
+type declaredAt struct {
+	declaredPort
+	namespace string
+}
+
 // terms numbers what rules match pods by.
 type terms struct {
 	pods     *podIndex

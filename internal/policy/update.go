@@ -9,7 +9,7 @@ import (
 // and returns the addresses for which they differ. If ok is false more than Members has changed: Compile again, this Compiled is of no more use.
 // All else of the state must be as it was.
 func (c *Compiled) Update(state State, changed []PodKey) (touched []netip.Addr, ok bool) {
-	before := map[declaredPort]bool{}
+	before := map[declaredAt]bool{}
 	var addresses []netip.Addr
 	for _, key := range changed {
 		pod := state.Pods[key]
@@ -41,9 +41,10 @@ func (c *Compiled) Update(state State, changed []PodKey) (touched []netip.Addr, 
 	return touched, true
 }
 
-// noteDeclared remembers whether any pod declared the ports of this one before the change: if not, or none does after it, programs change.
-func (c *Compiled) noteDeclared(before map[declaredPort]bool, pod *Pod) {
-	for _, d := range c.declares(pod) {
+// noteDeclared remembers whether any pod declared the ports of this one before the change: if not, or none of its namespace does after it, programs change.
+func (c *Compiled) noteDeclared(before map[declaredAt]bool, pod *Pod) {
+	for _, port := range c.declares(pod) {
+		d := c.declaredAt(port, pod)
 		if _, noted := before[d]; !noted {
 			before[d] = c.declaring[d] > 0
 		}

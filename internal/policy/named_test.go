@@ -1,0 +1,41 @@
+package policy
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
+
+// A pod of another namespace that declares thousands of numbers under a name does not make programs large that name it for pods of their own namespace,
+// and a number that a pod of the own namespace comes with is noticed although the other one had it already.
+func TestNamedPortsOfOtherNamespaces(t *testing.T) {
+	subject, server, other := PodKey{"a", "subject"}, PodKey{"a", "server"}, PodKey{"b", "other"}
+	n := &api.NetworkPolicy{Meta: api.Meta{Namespace: "a", Name: "egress"}}
+	n.Spec.Egress = []api.NetworkPolicyEgressRule{{
+		To: []api.NetworkPolicyPeer{{PodSelector: &api.LabelSelector{}}}, Ports: []api.NetworkPolicyPort{{Port: &api.IntOrString{Name: "http"}}},
+	}}
+	many := &Pod{PodKey: other, UID: "o", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.2")}}
+	for i := range 1000 {
+		many.Ports = append(many.Ports, NamedPort{"http", TCP, uint16(80 + 2*i)})
+	}
+	state := State{
+		Local: map[string]PodKey{"cali1": subject}, Namespaces: map[string]map[string]string{"a": nil, "b": nil}, Policies: []Policy{FromNetworkPolicy(n)},
+		Pods: map[PodKey]*Pod{other: many, subject: {PodKey: subject, UID: "s", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}},
+	}
+	before := Compile(state)
+	if n := len(before.Programs[before.Endpoints["cali1"].Programs[Egress]].Ports[TCP]); n > 0 {
+		t.Errorf("%d ranges of ports of a pod that is no peer", n)
+	}
+	state.Pods[server] = &Pod{PodKey: server, UID: "v", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.3")}, Ports: []NamedPort{{"http", TCP, 80}}}
+	if _, ok := before.Update(state, []PodKey{server}); ok {
+		t.Error("a number that is new in the namespace changes no program")
+	}
+	after := Compile(state)
+	for peer, want := range map[string]bool{"10.0.0.3": true, "10.0.0.2": false} {
+		if v := after.Decide("cali1", Egress, netip.MustParseAddr(peer), TCP, 80); v.Allow != want {
+			t.Errorf("%s: %s", peer, fmt.Sprint(v))
+		}
+	}
+}
