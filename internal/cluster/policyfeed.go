@@ -17,7 +17,7 @@ import (
 )
 
 // PolicyFeed watches what the policies of a node depend on: policies, namespaces, the node's own pods, and the other nodes' pods that Want
-// names, as metadata unless their ports count. Pods are most of the events of a large cluster.
+// names. Pods are most of the events of a large cluster.
 type PolicyFeed struct {
 	feed
 	self    string
@@ -180,7 +180,7 @@ func (f *PolicyFeed) merge(m *api.Meta) {
 	name := key(m)
 	own := f.own.get(name)
 	best := own
-	for _, scope := range []podScope{{m.Namespace, true}, {"", true}, {m.Namespace, false}, {"", false}} {
+	for _, scope := range []podScope{podScope(m.Namespace), ""} {
 		w := f.watches[scope]
 		if w == nil {
 			continue

@@ -11,14 +11,14 @@ import (
 
 const manyPods = 10_000
 
-// manyFed is a PolicyFeed that has seen many pods of other nodes, as metadata, from 200 ReplicaSets in 50 namespaces.
+// manyFed is a PolicyFeed that has seen many pods of other nodes, from 200 ReplicaSets in 50 namespaces.
 func manyFed(b *testing.B) *PolicyFeed {
 	f, err := NewPolicyFeed(&rest.Config{Host: "http://127.0.0.1:1"}, "self", slog.New(slog.DiscardHandler))
 	if err != nil {
 		b.Fatal(err)
 	}
 	of := newObjectStore(samePolicyPod, f.notePod)
-	f.watches[podScope{}] = &tempWatch[policyPod]{of: of, listed: true}
+	f.watches[""] = &tempWatch[policyPod]{of: of, listed: true}
 	list := make([]any, manyPods)
 	for i := range manyPods {
 		list[i] = fedPod(b, i, 1, fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255))
@@ -58,7 +58,7 @@ func BenchmarkPolicyFeedMemory(b *testing.B) {
 func BenchmarkPolicyFeedEvent(b *testing.B) {
 	f := manyFed(b)
 	f.Take()
-	of := f.watches[podScope{}].of
+	of := f.watches[""].of
 	for n := 0; b.Loop(); n++ {
 		if err := of.Add(fedPod(b, 7, n, fmt.Sprintf("10.200.%d.%d", n>>8&255, n&255))); err != nil {
 			b.Fatal(err)

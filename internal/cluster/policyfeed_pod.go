@@ -14,12 +14,14 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// policyPod is the part of a Pod, or of a Pod's metadata, that policies depend on. A feed may hold 10,000.
+// policyPod is the part of a Pod that policies depend on. A feed may hold 10,000.
 type policyPod struct {
 	meta api.Meta // see named
 	// pod is nil for a Pod that uses the host's network or has finished.
 	pod     *policy.Pod
 	created int64 // seconds
+	// firm: a kubelet has reported the addresses, and the Pod is not being deleted. Its claims precede others.
+	firm bool
 }
 
 // GetMeta implements api.Resource.
@@ -48,7 +50,7 @@ type policyInitContainer struct {
 	RestartPolicy string `json:"restartPolicy"`
 }
 
-// UnmarshalJSON reads a Pod, or the metadata of one.
+// UnmarshalJSON reads a Pod.
 func (p *policyPod) UnmarshalJSON(data []byte) error {
 	var obj policyPodObject
 	if err := json.Unmarshal(data, &obj); err != nil {
@@ -67,9 +69,11 @@ func newPolicyPod(obj *policyPodObject) policyPod {
 	if obj.Spec.HostNetwork || finished(obj) {
 		return p
 	}
+	found, reported := podAddresses(obj)
+	p.firm = reported && m.DeletionTimestamp == ""
 	p.pod = &policy.Pod{
 		PodKey: policy.PodKey{Namespace: p.meta.Namespace, Name: p.meta.Name}, UID: m.UID, Labels: sharedLabels(m.Labels),
-		Addresses: podAddresses(obj), Ports: namedPorts(obj),
+		Addresses: found, Ports: namedPorts(obj),
 	}
 	// The kubelet passes the UID of the static pod, not of its mirror, to the plugin: the annotation's value is that UID.
 	if static := m.Annotations[api.AnnotationMirrorPod]; static != "" {
@@ -98,32 +102,30 @@ func sharedLabels(labels map[string]string) map[string]string {
 	return kept
 }
 
-// finished reports that another pod may have the address of a Pod, or will. A terminating pod keeps its address until the plugin has released it,
-// which empties the annotation.
+// finished reports that the containers of a Pod have ended, so that another pod may have its address.
 func finished(obj *policyPodObject) bool {
-	ip, noted := obj.Meta.Annotations[api.AnnotationPodIP]
-	return obj.Status.Phase == "Succeeded" || obj.Status.Phase == "Failed" || obj.Meta.DeletionTimestamp != "" && noted && ip == ""
+	return obj.Status.Phase == "Succeeded" || obj.Status.Phase == "Failed"
 }
 
 // mostAddresses of an annotation count: a pod has one of each family, and whoever may write pods could name 20,000, each of which all agents
 // would keep.
 const mostAddresses = 8
 
-// podAddresses returns the addresses in the plugin's annotations, or without these the status that the kubelet writes seconds later.
-func podAddresses(obj *policyPodObject) []netip.Addr {
-	all, several := obj.Meta.Annotations[api.AnnotationPodIPs]
-	one, single := obj.Meta.Annotations[api.AnnotationPodIP]
-	if several || single {
-		if found := addresses(strings.SplitN(all, ",", mostAddresses+1)[:min(mostAddresses, 1+strings.Count(all, ","))]); len(found) > 0 {
-			return found
-		}
-		return addresses([]string{one})
-	}
+// podAddresses returns the addresses in the status, which kubelets alone may write, or before there are any those in the plugin's annotations, which
+// come seconds earlier and which users may write, too.
+func podAddresses(obj *policyPodObject) (found []netip.Addr, reported bool) {
 	texts := make([]string, 0, len(obj.Status.PodIPs)+1)
 	for _, ip := range obj.Status.PodIPs {
 		texts = append(texts, ip.IP)
 	}
-	return addresses(append(texts, obj.Status.PodIP))
+	if found = addresses(append(texts, obj.Status.PodIP)); len(found) > 0 {
+		return found, true
+	}
+	all := obj.Meta.Annotations[api.AnnotationPodIPs]
+	if found = addresses(strings.SplitN(all, ",", mostAddresses+1)[:min(mostAddresses, 1+strings.Count(all, ","))]); len(found) > 0 {
+		return found, false
+	}
+	return addresses([]string{obj.Meta.Annotations[api.AnnotationPodIP]}), false
 }
 
 // addresses parses addresses in any notation, with or without a prefix length, sorts them and removes duplicates. It skips invalid texts.
@@ -163,7 +165,9 @@ func namedPorts(obj *policyPodObject) []policy.NamedPort {
 	return slices.Clip(named)
 }
 
-func samePolicyPod(a, b *policyPod) bool { return a.created == b.created && samePodOf(a.pod, b.pod) }
+func samePolicyPod(a, b *policyPod) bool {
+	return a.created == b.created && a.firm == b.firm && samePodOf(a.pod, b.pod)
+}
 
 func samePodOf(a, b *policy.Pod) bool {
 	if a == nil || b == nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// podTable assigns each address to the newest pod that claims it, and collects the pods that changed since the last take.
+// podTable assigns each address to the newest pod that claims it, of which a kubelet has reported it if there is one, and collects the pods that changed since the last take.
 type podTable struct {
 	pods   map[policy.PodKey]*podClaim
 	claims map[netip.Addr][]*podClaim
@@ -20,6 +20,7 @@ type podTable struct {
 type podClaim struct {
 	pod     *policy.Pod
 	created int64
+	firm    bool
 	local   bool
 	// shown is the pod with the addresses that it owns; nil: it is not in the view.
 	shown *policy.Pod
@@ -59,14 +60,14 @@ func (c *podClaim) is(now *policyPod, local bool) bool {
 	if c == nil || now == nil {
 		return c == nil && now == nil
 	}
-	return c.local == local && c.created == now.created && samePodOf(c.pod, now.pod)
+	return c.local == local && c.created == now.created && c.firm == now.firm && samePodOf(c.pod, now.pod)
 }
 
 func (t *podTable) enter(key policy.PodKey, now *policyPod, local bool) *podClaim {
 	if now == nil {
 		return nil
 	}
-	c := &podClaim{pod: now.pod, created: now.created, local: local}
+	c := &podClaim{pod: now.pod, created: now.created, firm: now.firm, local: local}
 	t.pods[key] = c
 	for _, a := range c.pod.Addresses {
 		t.claims[a] = append(t.claims[a], c)
@@ -106,10 +107,10 @@ func (t *podTable) show(c *podClaim) {
 	}
 }
 
-// allowed returns the pod with the addresses that no newer pod claims; nil for a pod of another node without an address, which no rule can match.
+// allowed returns the pod with the addresses that no other pod precedes it in; nil for a pod of another node without an address, which no rule can match.
 func (t *podTable) allowed(c *podClaim) *policy.Pod {
 	lost := func(a netip.Addr) bool {
-		return slices.ContainsFunc(t.claims[a], func(other *podClaim) bool { return other.newer(c) })
+		return slices.ContainsFunc(t.claims[a], func(other *podClaim) bool { return other.precedes(c) })
 	}
 	pod := c.pod
 	if slices.ContainsFunc(pod.Addresses, lost) {
@@ -123,8 +124,12 @@ func (t *podTable) allowed(c *podClaim) *policy.Pod {
 	return pod
 }
 
-func (c *podClaim) newer(than *podClaim) bool {
-	return cmp.Or(cmp.Compare(c.created, than.created), cmp.Compare(c.pod.UID, than.pod.UID)) > 0
+// precedes: who may write pods could else take an address away by naming it in the annotations of a newer pod.
+func (c *podClaim) precedes(other *podClaim) bool {
+	if c.firm != other.firm {
+		return c.firm
+	}
+	return cmp.Or(cmp.Compare(c.created, other.created), cmp.Compare(c.pod.UID, other.pod.UID)) > 0
 }
 
 // take updates a map of the shown pods. It returns the changed pods of other nodes, ascending, and whether a pod of this node changed.

@@ -232,14 +232,9 @@ func TestPolicyFeedAsksForLittle(t *testing.T) {
 	}
 	r.want(t, policy.Interest{Namespaces: []string{"little-b", "little-a", "little-b"}})
 	const if_ = " if status.phase!=Succeeded,status.phase!=Failed"
-	asked.expect(t, "two namespaces", "watch pods metadata of little-a"+if_, "watch pods metadata of little-b"+if_)
-	if len(r.view.Pods) != 3 || len(r.view.Local) != 1 || r.pod("little-b/other").Ports != nil || len(r.pod("little-a/own").Ports) != 1 || !r.changed["little-b/other"] || r.changed["little-a/own"] {
+	asked.expect(t, "two namespaces", "watch pods of little-a"+if_, "watch pods of little-b"+if_)
+	if len(r.view.Pods) != 3 || len(r.view.Local) != 1 || len(r.pod("little-b/other").Ports) != 1 || len(r.pod("little-a/own").Ports) != 1 || !r.changed["little-b/other"] || r.changed["little-a/own"] {
 		t.Errorf("%s, changed %v", r, r.changed)
-	}
-	r.want(t, policy.Interest{Namespaces: []string{"little-b"}, Ports: true})
-	asked.expect(t, "named ports", "watch pods of little-b"+if_)
-	if p := r.pod("little-b/other"); p == nil || len(p.Ports) != 1 || p.Ports[0].Name != "http" {
-		t.Errorf("%+v", p)
 	}
 	r.want(t, policy.Interest{Namespaces: []string{"little-b"}})
 	r.want(t, policy.Interest{Namespaces: []string{"little-a", "little-b"}})
@@ -249,10 +244,33 @@ func TestPolicyFeedAsksForLittle(t *testing.T) {
 		many.Namespaces = append(many.Namespaces, fmt.Sprintf("little-%d", i))
 	}
 	r.want(t, many)
-	asked.expect(t, "many namespaces", "watch pods metadata"+if_)
+	asked.expect(t, "many namespaces", "watch pods"+if_)
 	r.want(t, policy.Interest{All: true})
 	asked.expect(t, "all")
 	waittest.Until(t, time.Second, "pods were forgotten between two watches", func() bool { return len(r.view.Pods) == 3 })
+}
+
+// Who may write pods takes no address away from another pod by annotations, nor out of rules the address of their own.
+func TestPolicyFeedBelievesKubelets(t *testing.T) {
+	cfg := labtest.RESTConfig(t)
+	aNamespace(t, cfg, "firm")
+	r := feedAt(t, cfg)
+	r.want(t, policy.Interest{Namespaces: []string{"firm"}})
+	aPod(t, cfg, "firm/victim", "elsewhere", "10.0.3.1/32", "")
+	r.has(t, "firm/victim", "[10.0.3.1]")
+	patchPod(t, cfg, "firm/victim", `{"status":{"phase":"Running","podIP":"10.0.3.1","podIPs":[{"ip":"10.0.3.1"}]}}`)
+	aPod(t, cfg, "firm/thief", "self", "10.0.3.1/32", "")
+	r.has(t, "firm/thief", "[]")
+	note(t, cfg, "firm/victim", "")
+	patchPod(t, cfg, "firm/victim", `{"metadata":{"labels":{"seen":"yes"}}}`)
+	waittest.Until(t, 10*time.Second, "the label is seen", func() bool {
+		r.take()
+		p := r.pod("firm/victim")
+		return p != nil && p.Labels["seen"] == "yes"
+	})
+	if got := fmt.Sprint(r.pod("firm/victim").Addresses, r.pod("firm/thief").Addresses); got != "[10.0.3.1] []" {
+		t.Errorf("addresses %s", got)
+	}
 }
 
 // What is not wanted any more is forgotten after a while, and what is known already stays.
@@ -323,6 +341,6 @@ func TestPolicyFeedFollowsPods(t *testing.T) {
 	}
 	patchPod(t, cfg, "life/after", `{"metadata":{"annotations":{"cni.projectcalico.org/podIPs":"10.0.2.6/32"}}}`)
 	r.has(t, "life/after", "[10.0.2.6]")
-	note(t, cfg, "life/after", "")
+	patchPod(t, cfg, "life/after", `{"status":{"phase":"Failed"}}`)
 	r.has(t, "life/after", "gone")
 }

@@ -15,15 +15,12 @@ const (
 	mostNamespaces = 20
 	// linger is how long an unwanted watch stays open: the next pod of a Job may need it again, and each opening costs the API server a list.
 	linger = 2 * time.Minute
-	// running excludes finished pods, which metadata does not tell: they leave the watch when they finish.
+	// running excludes finished pods: they leave the watch when they finish.
 	running = "status.phase!=Succeeded,status.phase!=Failed"
 )
 
-// podScope is the pods that a watch selects, and how much of each it returns.
-type podScope struct {
-	namespace string // empty: all
-	ports     bool   // full objects, which have ports; else metadata
-}
+// podScope is the namespace whose pods a watch selects; empty: all. Full objects: users may write all that metadata says of addresses.
+type podScope string
 
 // tempWatch is a watch that is open while it is wanted, and for linger after that.
 type tempWatch[T any] struct {
@@ -61,11 +58,11 @@ func (f *PolicyFeed) Want(i policy.Interest) {
 func scopesOf(i policy.Interest) []podScope {
 	names := slices.Compact(slices.Sorted(slices.Values(i.Namespaces)))
 	if i.All || len(names) > mostNamespaces {
-		return []podScope{{ports: i.Ports}}
+		return []podScope{""}
 	}
 	var scopes []podScope
 	for _, name := range names {
-		scopes = append(scopes, podScope{name, i.Ports})
+		scopes = append(scopes, podScope(name))
 	}
 	return scopes
 }
@@ -83,7 +80,7 @@ func (v *PolicyView) Knows(i policy.Interest) bool {
 
 // within reports whether other includes s.
 func (s podScope) within(other podScope) bool {
-	return (other.namespace == "" || other.namespace == s.namespace) && (other.ports || !s.ports)
+	return other == "" || other == s
 }
 
 // keepWatches opens and closes temporary watches until ctx ends.
@@ -135,8 +132,8 @@ func (w *tempWatch[T]) unused(idle bool, now time.Time) bool {
 }
 
 func (f *PolicyFeed) openPods(ctx context.Context, s podScope) *tempWatch[policyPod] {
-	src := source[policyPod]{name: "Pod in " + s.namespace, namespace: s.namespace, fields: running, partial: !s.ports, pages: podPage}
-	if s.namespace == "" {
+	src := source[policyPod]{name: "Pod in " + string(s), namespace: string(s), fields: running, pages: podPage}
+	if s == "" {
 		src.name = "Pod"
 	}
 	return openTemp(ctx, f, src, newObjectStore(samePolicyPod, f.notePod), partMore)

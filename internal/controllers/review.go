@@ -97,9 +97,7 @@ func interestOf(policies []policy.Policy) policy.Interest {
 	var i policy.Interest
 	for j := range policies {
 		p := &policies[j]
-		named := namedPorts(p)
-		i.Ports = i.Ports || named[policy.Ingress] || named[policy.Egress]
-		i.All = i.All || p.Subject.Namespace == "" || named[policy.Egress]
+		i.All = i.All || p.Subject.Namespace == "" || namedPorts(p)[policy.Egress]
 		i.Namespaces = append(i.Namespaces, p.Subject.Namespace)
 	}
 	slices.Sort(i.Namespaces)

@@ -9,7 +9,6 @@ import (
 type Interest struct {
 	All        bool     // pods of all namespaces
 	Namespaces []string // if not All: ascending; local pods matter whatever it says
-	Ports      bool     // the ports that pods declare matter, too
 }
 
 // Interest looks for it in the rules of the policies that select local pods.
@@ -37,7 +36,6 @@ func (state State) Interest() Interest {
 func (i *Interest) add(state State, rules []Rule, d Direction, names map[string]bool) {
 	for _, rule := range rules {
 		named := d == Egress && slices.ContainsFunc(rule.Ports, func(p Port) bool { return p.Name != "" })
-		i.Ports = i.Ports || named
 		i.All = i.All || named && rule.AnyPeer
 		for _, peer := range rule.Peers {
 			switch {

@@ -87,7 +87,6 @@ func (c *command) explain(ctx context.Context) (answer, error) {
 // interest is that of the agent, with the pods that are asked about.
 func (c *connection) interest(s *policy.State) policy.Interest {
 	i := s.Interest()
-	i.Ports = true
 	for _, e := range []end{c.from, c.to} {
 		if e.addr.IsValid() {
 			i.All = true // it may be a pod's

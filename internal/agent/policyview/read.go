@@ -28,7 +28,7 @@ type known struct {
 }
 
 // everything is an Interest in all pods with their ports.
-func everything(*policy.State) policy.Interest { return policy.Interest{All: true, Ports: true} }
+func everything(*policy.State) policy.Interest { return policy.Interest{All: true} }
 
 // ofThisNode is the Interest that the agent has.
 func ofThisNode(s *policy.State) policy.Interest { return s.Interest() }
