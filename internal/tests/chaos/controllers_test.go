@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// leakGrace and nodeGrace are the controllers' grace periods, minutes in a real cluster. leakGrace must exceed the time between the
-	// assignment of an ADD and the update of the pod's status on a busy machine.
-	leakGrace = 8 * time.Second
+	// leakGrace and nodeGrace are the controllers' grace periods, minutes in a real cluster. leakGrace must exceed the time from an ADD's
+	// first write, of the handle, to the update of the pod's status, on a machine that other tests keep busy.
+	leakGrace = 30 * time.Second
 	nodeGrace = 2 * time.Second
 )
 
