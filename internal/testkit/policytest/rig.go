@@ -243,6 +243,24 @@ func (r *Rig) Answer(link string, p Packet, number uint64) (uint64, error) {
 	return answer, r.put(link, Packet{From: p.To, To: p.From}, kind, packet)
 }
 
+// Complain sends from behind a link, or from the host itself, an ICMP error about a packet of that number, as the sender meets it.
+func (r *Rig) Complain(link string, from netip.Addr, c Complaint, about Packet, number uint64) (uint64, error) {
+	complaint := r.next
+	r.next++
+	_, quoted := encode(about, number)
+	kind, packet := c.encode(from, about.From, quoted, complaint)
+	return complaint, r.put(link, Packet{From: from, To: about.From, Protocol: ICMP}, kind, packet)
+}
+
+// Carry sends a packet inside another one, from behind a link.
+func (r *Rig) Carry(link string, p Packet, wrap func(inner []byte) (kind uint16, outer []byte)) (uint64, error) {
+	number := r.next
+	r.next++
+	_, inner := encode(p, number)
+	kind, outer := wrap(inner)
+	return number, r.put(link, p, kind, outer)
+}
+
 func (r *Rig) put(link string, p Packet, kind uint16, packet []byte) (err error) {
 	if e := r.ends[link]; e != nil {
 		err = unix.Sendto(e.fd, netnstest.Frame(e.mac, e.host, kind, packet), 0, &unix.SockaddrLinklayer{Ifindex: e.index})
@@ -259,23 +277,36 @@ func (r *Rig) put(link string, p Packet, kind uint16, packet []byte) (err error)
 
 // Arrivals notes in to where each packet came out since the last call, by its number.
 func (r *Rig) Arrivals(to map[uint64]string) {
+	r.Receive(func(a Arrival) { to[a.Number] = a.Place })
+}
+
+// Arrival is a packet that came out.
+type Arrival struct {
+	Number uint64
+	Place  string     // a link, or empty for the host itself
+	Source netip.Addr // as which it came; none of IPv6 at the host
+}
+
+// Receive visits each packet that came out since the last call.
+func (r *Rig) Receive(visit func(Arrival)) {
+	const ethernet = 14
 	buf := make([]byte, 2048)
-	drain := func(fd int, place string) {
+	drain := func(fd int, place string, header int) {
 		for {
 			n, _, err := unix.Recvfrom(fd, buf, 0)
 			if err != nil {
 				return // nothing more, as the socket never waits
 			}
 			if number, ok := decodeNumber(buf[:n]); ok {
-				to[number] = place
+				visit(Arrival{number, place, sourceOf(buf[header:n])})
 			}
 		}
 	}
 	for link, e := range r.ends {
-		drain(e.fd, link)
+		drain(e.fd, link, ethernet)
 	}
 	for _, fd := range r.host {
-		drain(fd, "")
+		drain(fd, "", 0)
 	}
 }
 

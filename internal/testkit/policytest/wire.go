@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"hash/crc32"
 	"net/netip"
+	"slices"
 
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
@@ -21,6 +22,22 @@ func decodeNumber(packet []byte) (uint64, bool) {
 		return 0, false
 	}
 	return binary.BigEndian.Uint64(packet[at+len(cookie):]), true
+}
+
+// sourceOf is the address that a packet says it is from.
+func sourceOf(packet []byte) (a netip.Addr) {
+	if len(packet) < 20 {
+		return a
+	}
+	switch packet[0] >> 4 {
+	case 4:
+		a = netip.AddrFrom4([4]byte(packet[12:16]))
+	case 6:
+		if len(packet) >= 40 {
+			a = netip.AddrFrom16([16]byte(packet[8:24]))
+		}
+	}
+	return a
 }
 
 // sourcePort makes each of some 40,000 packets in a row a connection of its own.
@@ -44,6 +61,27 @@ func encode(p Packet, number uint64) (kind uint16, packet []byte) {
 		return netnstest.Packet(p.From, p.To, ICMPv6, 64, echo, 2)
 	}
 	return netnstest.Packet(p.From, p.To, p.Protocol, 64, mark(number), -1)
+}
+
+// Complaint is an ICMP error: its types and codes.
+type Complaint struct {
+	Name   string
+	v4, v6 [2]byte
+}
+
+// Complaints are those that senders cannot do without.
+var Complaints = []Complaint{
+	{"port unreachable", [2]byte{3, 3}, [2]byte{1, 4}}, {"fragmentation needed", [2]byte{3, 4}, [2]byte{2, 0}}, {"time exceeded", [2]byte{11, 0}, [2]byte{3, 0}},
+}
+
+func (c Complaint) encode(from, to netip.Addr, quoted []byte, number uint64) (kind uint16, packet []byte) {
+	const mtu = 1280 >> 8 // the last two of the header's eight bytes, in either family
+	if from.Is4() {
+		message := slices.Concat(c.v4[:], []byte{0, 0, 0, 0, mtu, 0}, quoted, mark(number))
+		netnstest.PlainSum(message, 2)
+		return netnstest.Packet(from, to, ICMP, 64, message, -1)
+	}
+	return netnstest.Packet(from, to, ICMPv6, 64, slices.Concat(c.v6[:], []byte{0, 0, 0, 0, mtu, 0}, quoted, mark(number)), 2)
 }
 
 func syn(from, to uint16) []byte {
