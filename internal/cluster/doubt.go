@@ -77,10 +77,10 @@ func missingOf[T any](known map[string]bool, list []*object[T]) int {
 	return len(known) - len(found)
 }
 
-// listAgain lists a source's objects at the most recent revision.
+// listAgain lists the names of a source's objects at the most recent revision.
 func listAgain[T any](src *source[T], client rest.Interface) func(context.Context) ([]*object[T], error) {
 	return func(ctx context.Context) ([]*object[T], error) {
-		list, err := src.request(client, metav1.ListOptions{}, asPartialList).Do(ctx).Get()
+		list, err := src.request(client, metav1.ListOptions{}, asPartialList).SetHeader("Accept", asPartialList).Do(ctx).Get()
 		if src.optional && missing(err) {
 			return nil, nil
 		}

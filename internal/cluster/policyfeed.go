@@ -107,8 +107,8 @@ func NewPolicyFeed(cfg *rest.Config, self string, log *slog.Logger) (*PolicyFeed
 	err = errors.Join(
 		add(&f.feed, source[api.NetworkPolicy]{doubtful: true, pages: podPage, trim: trimNetworkPolicy}, f.policies),
 		add(&f.feed, source[api.ClusterNetworkPolicy]{doubtful: true, optional: true, trim: trimClusterNetworkPolicy}, f.clusterPolicies),
-		add(&f.feed, source[api.Namespace]{partial: true, pages: podPage, trim: trimToLabels}, f.namespaces),
-		add(&f.feed, source[policyPod]{name: "Pod on " + self, fields: "spec.nodeName=" + self}, f.own),
+		add(&f.feed, source[api.Namespace]{doubtful: true, partial: true, pages: podPage, trim: trimToLabels}, f.namespaces),
+		add(&f.feed, source[policyPod]{doubtful: true, name: "Pod on " + self, fields: "spec.nodeName=" + self}, f.own),
 	)
 	for _, by := range f.followers {
 		by.failed = f.noteFailure

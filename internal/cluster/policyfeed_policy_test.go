@@ -206,25 +206,52 @@ func TestDoubt(t *testing.T) {
 	}
 }
 
-// An API server that lists nothing for once takes no policy away; one that goes on does.
-func TestPoliciesOfAnEmptyServer(t *testing.T) {
-	cfg, f, _ := recorded(t)
+// An API server that lists nothing of a kind for once takes none of it away; one that goes on does.
+func TestPolicyFeedOfAnEmptyServer(t *testing.T) {
+	const many = fewObjects + 2
+	cfg := labtest.RESTConfig(t)
 	aNamespace(t, cfg, "doubt")
-	for i := range fewObjects + 2 {
+	for i := range many {
+		aNamespace(t, cfg, fmt.Sprintf("doubt-%d", i))
 		networkPolicy(t, cfg, "doubt", fmt.Sprintf("np-%d", i))
+		for j, node := range []string{"self", "elsewhere"} {
+			aPod(t, cfg, fmt.Sprintf("doubt/%s-%d", node, i), node, fmt.Sprintf("10.0.9.%d/32", 2*i+j), "")
+		}
 	}
+	t.Run("kinds", func(t *testing.T) { // their objects outlast them
+		for name, of := range map[string]struct {
+			path, fields string
+			count        func(*PolicyView) int
+		}{
+			"policies":   {"/networkpolicies", "", func(v *PolicyView) int { return len(v.NetworkPolicies) }},
+			"namespaces": {"/namespaces", "", func(v *PolicyView) int { return len(v.Namespaces) }},
+			"own pods":   {"/pods", "spec.nodeName=self", func(v *PolicyView) int { return len(v.Local) }},
+			"other pods": {"/doubt/pods", running, func(v *PolicyView) int { return len(v.Pods) - len(v.Local) }},
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				emptyOf(t, func(r *http.Request) bool {
+					return strings.HasSuffix(r.URL.Path, of.path) && r.URL.Query().Get("fieldSelector") == of.fields
+				}, of.count)
+			})
+		}
+	})
+}
+
+// emptyOf lets a server list nothing for requests of one kind: first once, then for good.
+func emptyOf(t *testing.T, about func(*http.Request) bool, count func(*PolicyView) int) {
+	cfg, f, _ := recorded(t)
 	r := feedAt(t, cfg)
-	r.want(t, policy.Interest{})
-	all := func(v *PolicyView) bool { return len(v.NetworkPolicies) == fewObjects+2 }
+	r.want(t, policy.Interest{Namespaces: []string{"doubt"}})
+	all := func(v *PolicyView) bool { return count(v) > fewObjects }
 	r.await(t, "all", all)
 	for _, lasting := range []bool{false, true} {
 		var second atomic.Int32
-		emptied := emptying(f, lasting, &second)
-		f.answers(emptied)
+		f.answers(emptying(f, about, lasting, &second))
 		f.server.CloseClientConnections()
 		waittest.Until(t, 30*time.Second, "there is no second list", func() bool {
 			if r.take(); !lasting && !all(&r.view) {
-				t.Fatal("policies were taken away")
+				t.Fatal("objects were taken away")
 			}
 			return second.Load() > 0
 		})
@@ -233,15 +260,14 @@ func TestPoliciesOfAnEmptyServer(t *testing.T) {
 			r.await(t, "the server is itself again", func(v *PolicyView) bool { return all(v) && v.Err == nil })
 		}
 	}
-	r.await(t, "they are gone", func(v *PolicyView) bool { return len(v.NetworkPolicies) == 0 })
+	r.await(t, "they are gone", func(v *PolicyView) bool { return count(v) == 0 })
 }
 
-// emptying shows no policies to reflectors; to the list that is asked for in doubt only if it is lasting.
-func emptying(f *faulty, lasting bool, second *atomic.Int32) http.HandlerFunc {
+// emptying shows reflectors nothing of a kind; to the list that is asked for in doubt only if it is lasting.
+func emptying(f *faulty, about func(*http.Request) bool, lasting bool, second *atomic.Int32) http.HandlerFunc {
 	var expired atomic.Bool
 	return func(rw http.ResponseWriter, r *http.Request) {
-		q := r.URL.Query()
-		if !strings.HasSuffix(r.URL.Path, "/networkpolicies") {
+		if !about(r) {
 			f.through.ServeHTTP(rw, r)
 			return
 		}
@@ -251,12 +277,14 @@ func emptying(f *faulty, lasting bool, second *atomic.Int32) http.HandlerFunc {
 			fmt.Fprint(rw, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410,"message":"too old resource version"}`)
 			return
 		}
+		q := r.URL.Query()
 		again := q.Get("watch") == "" && q.Get("limit") == ""
 		if again {
 			second.Add(1)
 		}
 		if lasting || !again {
-			r.URL.Path = fmt.Sprintf(npPath, "nowhere")
+			q.Set("labelSelector", "no.such/label")
+			r.URL.RawQuery = q.Encode()
 		}
 		f.through.ServeHTTP(rw, r)
 	}

@@ -132,7 +132,7 @@ func (w *tempWatch[T]) unused(idle bool, now time.Time) bool {
 }
 
 func (f *PolicyFeed) openPods(ctx context.Context, s podScope) *tempWatch[policyPod] {
-	src := source[policyPod]{name: "Pod in " + string(s), namespace: string(s), fields: running, pages: podPage}
+	src := source[policyPod]{name: "Pod in " + string(s), namespace: string(s), fields: running, pages: podPage, doubtful: true}
 	if s == "" {
 		src.name = "Pod"
 	}
@@ -188,7 +188,7 @@ func (f *PolicyFeed) keepNodes(ctx context.Context, now time.Time) {
 		f.noteLocked(partNodes)
 	case f.nodes == nil && f.wantNodes:
 		of := newObjectStore(samePolicyNode, func(*policyNode) { f.note(partNodes) })
-		f.nodes = openTemp(ctx, f, source[policyNode]{name: "Node", pages: podPage}, of, partNodes)
+		f.nodes = openTemp(ctx, f, source[policyNode]{name: "Node", pages: podPage, doubtful: true}, of, partNodes)
 		f.noteLocked(partNodes)
 	}
 }
