@@ -38,22 +38,13 @@ func (s *session) close(uid string) (policed bool, err error) {
 		policed, err = true, netpol.Hold(s.conf.vethPrefix())
 	}
 	if err == nil && policed {
-		err = closeOther(link, uid)
+		err = netpol.CloseOther(link, uid)
 	}
 	if err != nil && !s.conf.PolicyEnforced {
 		s.log.Debug("cannot look for policies", "err", err)
 		return false, nil
 	}
 	return policed, failure(types.ErrTryAgainLater, err)
-}
-
-// closeOther closes a link at which another pod's policies are in force, unless the cluster has no policies: nothing is to be inherited then, and
-// an agent that is away would leave the link closed.
-func closeOther(link, uid string) error {
-	if closed, err := netpol.Closed(); err != nil || !closed {
-		return err
-	}
-	return netpol.CloseOther(link, uid)
 }
 
 // missesRules says of a kernel without rules of policies whether it should have them: the agent enforces, as far as is known, and its rules
@@ -94,12 +85,12 @@ func inForce(link, uid string) error {
 	if err != nil || !table || known == uid {
 		return err
 	}
-	closed, err := netpol.Closed()
-	switch {
-	case err != nil || !closed:
+	// An agent that had not heard of it may have undone what was done for this pod.
+	if err := netpol.CloseOther(link, uid); err != nil {
 		return err
-	case known != "": // the first policy of the cluster came between
-		return cmp.Or(netpol.CloseOther(link, uid), fmt.Errorf("%w: link %s has those of another pod", errNotInForce, link))
+	}
+	if closed, err := netpol.Closed(); err != nil || !closed {
+		return err
 	}
 	return fmt.Errorf("%w: link %s", errNotInForce, link)
 }

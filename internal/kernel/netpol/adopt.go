@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net/netip"
 	"strings"
-	"time"
 
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 	"github.com/tortie-net/tortie/internal/policy"
@@ -28,7 +27,6 @@ func (e *Engine) adopt(content *nft.Content, want *image) *state {
 	s := emptyState()
 	exists, awake := content.Exists()
 	if s.table = awake; !exists {
-		e.held = map[string]held{}
 		return s
 	}
 	s.adoptChains(content, want)
@@ -96,22 +94,4 @@ func (s *state) adoptMember(family int, key string) {
 		at--
 	}
 	s.members[a] = append(ids[:at:at], append([]policy.SetID{id}, ids[at:]...)...)
-}
-
-// hold finds links that CloseOther has closed.
-func (e *Engine) hold(s *state) {
-	before := e.held
-	e.held = map[string]held{}
-	for _, links := range s.links {
-		for name, element := range links {
-			if !strings.HasPrefix(element.Comment, closedFor("")) {
-				continue
-			}
-			h := held{element, time.Now()}
-			if was, ok := before[name]; ok && was.element == element {
-				h = was
-			}
-			e.held[name] = h
-		}
-	}
 }

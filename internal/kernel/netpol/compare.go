@@ -63,6 +63,8 @@ func (c *Comparison) link(link string, d int, p *program) string {
 		return "closed: the link has no program yet"
 	case !there:
 		return "open: the link has no program yet"
+	case strings.HasPrefix(have.Comment, closedFor("")) && have.Verdict == nft.Accept:
+		return "open: the agent does not know the pod yet"
 	case strings.HasPrefix(have.Comment, closedFor("")):
 		return "closed: the agent does not know the pod yet"
 	case have.Comment != want.Comment:

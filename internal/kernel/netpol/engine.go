@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -21,6 +20,7 @@ import (
 
 // Engine keeps the table of one network namespace. It is safe for concurrent use; two for one namespace undo each other's work.
 type Engine struct {
+	ns         *netlinkx.Namespace
 	table      *nft.Owned
 	linkPrefix string
 
@@ -35,18 +35,9 @@ type Engine struct {
 	denied map[string]Denied // by chain
 }
 
-// held is a link that CloseOther has closed for a pod with another UID than that of the endpoint.
-type held struct {
-	element nft.Element
-	since   time.Time
-}
-
-// holdTime bounds how long a link stays closed for a pod that the Ruleset does not name.
-const holdTime = time.Minute
-
 // New returns the engine of a namespace; nil is that of the process. Names of pods' links begin with linkPrefix. It touches nothing yet.
 func New(ns *netlinkx.Namespace, linkPrefix string) *Engine {
-	return &Engine{table: nft.NewOwned(ns, TableName), linkPrefix: linkPrefix, portion: portion, held: map[string]held{}}
+	return &Engine{ns: ns, table: nft.NewOwned(ns, TableName), linkPrefix: linkPrefix, portion: portion, held: map[string]held{}}
 }
 
 // Close closes the engine's sockets. What it has programmed stays in force.
@@ -114,12 +105,22 @@ func (e *Engine) syncMembers(ctx context.Context, rs *policy.Ruleset, touched []
 		count := e.together(rs, touched)
 		if err := e.write(ctx, rs, touched[:count], stats); err != nil {
 			e.have = nil
-			return false, err
+			return false, e.reread(ctx, err)
 		}
 		touched = touched[count:]
 	}
 	e.have.counts = n
 	return true, nil
+}
+
+// reread returns nil for the error that the table must be read again.
+func (e *Engine) reread(ctx context.Context, err error) error {
+	if !errors.Is(err, nft.ErrChanged) {
+		return err
+	}
+	e.have = nil
+	_, err = e.table.Touched(ctx)
+	return err
 }
 
 // together is how many of the addresses make a portion. All of an address is in one.
@@ -167,6 +168,12 @@ func (e *Engine) syncAll(ctx context.Context, rs *policy.Ruleset, stats *Stats) 
 		if stats.Transactions != before {
 			e.have = nil
 		}
+		if errors.Is(err, nft.ErrChanged) {
+			if err := e.reread(ctx, err); err != nil {
+				return err
+			}
+			continue
+		}
 		var r *nft.Refused
 		if !errors.As(err, &r) {
 			e.have = nil
@@ -198,6 +205,9 @@ func (e *Engine) syncAll(ctx context.Context, rs *policy.Ruleset, stats *Stats) 
 // attempt reads if it must, and writes.
 func (e *Engine) attempt(ctx context.Context, rs *policy.Ruleset, refused map[programKey]error, stats *Stats) error {
 	content, err := e.look(ctx, stats)
+	if err == nil {
+		err = e.forget()
+	}
 	if err != nil {
 		return err
 	}
@@ -249,9 +259,7 @@ func (e *Engine) settle(want *image, used map[programKey]bool) {
 	e.have = stateOf(want)
 	e.t.prune(used, want)
 	e.denied = maps.Clone(e.t.denied)
-	maps.DeleteFunc(e.held, func(link string, h held) bool {
-		return want.links[policy.Ingress][link] != h.element && want.links[policy.Egress][link] != h.element
-	})
+	maps.DeleteFunc(e.held, func(link string, h held) bool { return want.links[policy.Ingress][link].Comment != h.comment })
 }
 
 func (e *Engine) resize(size uint32) { e.size, e.t = size, newTranslator(size, e.mute) }
@@ -311,7 +319,15 @@ func (e *Engine) image(rs *policy.Ruleset, refused map[programKey]error) (*image
 		w.sets[s.Name] = s
 	}
 	used := map[programKey]bool{}
+	for link, h := range e.held {
+		for d := range w.links {
+			w.links[d][link] = h.element(link, rs.Closed)
+		}
+	}
 	for link, endpoint := range rs.Endpoints {
+		if h, ok := e.held[link]; ok && h.comment != closedFor(endpoint.UID) {
+			continue
+		}
 		for d, key := range endpoint.Programs {
 			w.links[d][link] = e.element(rs, w, link, endpoint.UID, programKey{policy.Direction(d), key}, refused, used)
 		}
@@ -322,9 +338,6 @@ func (e *Engine) image(rs *policy.Ruleset, refused map[programKey]error) (*image
 // element is that of a link in one direction; what its program uses goes into the image.
 func (e *Engine) element(rs *policy.Ruleset, w *image, link, uid string, key programKey, refused map[programKey]error, used map[programKey]bool) nft.Element {
 	element := nft.Element{First: nft.LinkKey(link), Verdict: nft.Drop, Comment: uid}
-	if h, ok := e.held[link]; ok && h.element.Comment != closedFor(uid) && time.Since(h.since) < holdTime {
-		return h.element
-	}
 	if rs.Endpoints[link].Programs == [2]string{} {
 		element.Verdict = nft.Accept
 		return element
@@ -424,7 +437,10 @@ func verdicts(steps []policy.Step) (all []policy.Verdict) {
 func (e *Engine) Remove(ctx context.Context) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.have = nil
+	e.have, e.held = nil, map[string]held{}
+	if _, err := e.table.Touched(ctx); err != nil { // whatever it has
+		return err
+	}
 	exists, err := e.table.Exists(ctx)
 	if err != nil || !exists {
 		return err

@@ -39,6 +39,10 @@ func InForce(link string) (uid string, table bool, err error) {
 func Closed() (bool, error) {
 	t := nft.NewOwned(nil, TableName)
 	defer t.Close()
+	return isClosed(t)
+}
+
+func isClosed(t *nft.Owned) (bool, error) {
 	_, err := t.Get(context.Background(), closed, closedElements[0].First)
 	if netlinkx.IsNotExist(err) {
 		return false, nil
@@ -50,13 +54,17 @@ func Closed() (bool, error) {
 }
 
 // CloseOther closes a link of the process's network namespace, both ways, if the policies of a pod with another UID are in force there:
-// the next pod of a StatefulSet has the link of the one before. The agent opens it when it knows the pod with this UID. Without a table,
-// or without such a link, nothing is done.
+// the next pod of a StatefulSet has the link of the one before. The agent opens it when it knows the pod with this UID. While the cluster has no
+// policies it stays open, and is closed with the first. Without a table, or without such a link, nothing is done.
 func CloseOther(link, uid string) error {
 	t := nft.NewOwned(nil, TableName)
 	defer t.Close()
+	shut, err := isClosed(t)
+	if err != nil {
+		return err
+	}
 	c := t.Change()
-	next := []nft.Element{{First: nft.LinkKey(link), Verdict: nft.Drop, Comment: closedFor(uid)}}
+	next := []nft.Element{held{comment: closedFor(uid)}.element(link, shut)}
 	for _, set := range linkSets {
 		element, err := t.Get(context.Background(), set, nft.LinkKey(link))
 		if netlinkx.IsNotExist(err) {
@@ -65,7 +73,7 @@ func CloseOther(link, uid string) error {
 		if err != nil {
 			return fmt.Errorf("look for %s in nftables table inet %s: %w", link, TableName, err)
 		}
-		if element.Comment != uid && element.Comment != next[0].Comment {
+		if element.Comment != uid && element != next[0] {
 			c.Delete(set, []nft.Element{element})
 			c.Add(set, next)
 		}

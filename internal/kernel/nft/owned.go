@@ -32,6 +32,8 @@ type Owned struct {
 	socket  *nlmsg.Socket // of the transactions, nil if the next one has to open it
 	events  atomic.Pointer[nlmsg.Events]
 	touched atomic.Bool
+	// generation is one of which all changes are in touched; 0: not known.
+	generation atomic.Uint32
 }
 
 // NewOwned returns the table of that name in a namespace; nil is that of the process. It touches nothing yet.
@@ -135,6 +137,9 @@ func (o *Owned) note(datagram []byte, err error) {
 		}
 		if isOf(m, o.name) {
 			o.touched.Store(true)
+		}
+		if made, ends := generationOf(m); ends {
+			o.generation.Store(made) // after touched: see Commit
 		}
 	}
 }
@@ -274,23 +279,51 @@ func (r *Refused) Unwrap() error { return r.Err }
 // keptBuffer is the size of a transaction up to which its socket, with the buffer, is used again.
 const keptBuffer = 128 << 10
 
-// Commit does a change in one transaction: no packet sees half of it. The error is a *Refused if the kernel does not take it.
+// ErrChanged says that nothing of a transaction was done, as somebody else has changed the table since Touched last said that nobody has: what
+// the transaction would replace may be what the other has written.
+var ErrChanged = errors.New("somebody else has changed the nftables table meanwhile")
+
+// Commit does a change in one transaction: no packet sees half of it. The error is a *Refused if the kernel does not take it, and ErrChanged
+// after Touched was called once and others have changed the table: read it again.
 func (o *Owned) Commit(ctx context.Context, c *Change) error {
 	if err := ctx.Err(); err != nil || c.Empty() {
 		return err
 	}
-	s, err := o.dial(ctx)
-	if err != nil {
-		return err
+	for range attempts {
+		s, err := o.dial(ctx)
+		if err != nil {
+			return err
+		}
+		generation := o.generation.Load()
+		if generation != 0 && o.touched.Load() {
+			return ErrChanged
+		}
+		err = s.commit(generation, c.requests)
+		if err == nil && generation != 0 {
+			o.generation.CompareAndSwap(generation, successor(generation))
+		}
+		if err != nil || cap(o.socket.Request()) > keptBuffer {
+			o.hangUp() // more answers may follow
+		}
+		switch {
+		case stale(err):
+			o.catchUp(generation)
+		case err != nil:
+			return c.refused(s, err)
+		default:
+			return nil
+		}
 	}
-	err = s.commit(0, c.requests)
-	if err != nil || cap(o.socket.Request()) > keptBuffer {
-		o.hangUp() // more answers may follow
+	return ErrChanged
+}
+
+// catchUp takes note of the transactions that the kernel has refused one for: it has told of them before it answers.
+func (o *Owned) catchUp(generation uint32) {
+	if e := o.events.Load(); e != nil && e.Drain(make([]byte, eventSize), o.note) == nil && o.generation.Load() != generation {
+		return
 	}
-	if err != nil {
-		return c.refused(s, err)
-	}
-	return nil
+	o.touched.Store(true) // it has not: the table must be read again, which tells the generation
+	o.generation.CompareAndSwap(generation, 0)
 }
 
 // refused finds what an error is about.
@@ -360,6 +393,9 @@ func (o *Owned) read(ctx context.Context, names []string) (*Content, error) {
 	if err != nil {
 		o.hangUp()
 		return nil, err
+	}
+	if o.events.Load() != nil {
+		o.generation.Store(generation)
 	}
 	return &Content{*have}, nil
 }
