@@ -30,7 +30,7 @@ const (
 
 const usage = `usage: node policy [flags] [NAMESPACE/POD...]
        node policy explain [flags] FROM TO:PORT[/PROTOCOL]
-       node policy diff [flags] -f FILE
+       node policy diff [flags] [-delete] -f FILE
 
 Without explain or diff: the pods of this node, the policies that select them, and whether the kernel has these in force.
 
@@ -38,7 +38,8 @@ explain says whether a connection is allowed, and which policy and rule decide. 
 or an address; PORT is a number, or the name of a port of the pod TO; PROTOCOL is TCP, UDP or SCTP. TO/ICMP and TO/ICMPv6 have no port. A
 Service is judged by the pods behind it: name one of these.
 
-diff says which connections between existing pods would be allowed or denied if the policies of the file were created or changed.
+diff says which connections between existing pods would be allowed or denied if the policies of the file were created or changed, or with
+-delete deleted.
 
 `
 
@@ -49,6 +50,7 @@ type answer interface{ WriteText(w io.Writer) error }
 type command struct {
 	settings config.PolicyView
 	file     string
+	deletes  bool
 	args     []string
 }
 
@@ -93,6 +95,7 @@ func (c *command) parse(name string, args []string, w io.Writer) (format string,
 	flags.StringVar(&c.settings.Kubeconfig, "kubeconfig", c.settings.Kubeconfig, "kubeconfig `file`; empty means the pod's own service account; from KUBECONFIG")
 	if strings.HasSuffix(name, "diff") {
 		flags.StringVar(&c.file, "f", "", "`file` with NetworkPolicies and ClusterNetworkPolicies; - is standard input")
+		flags.BoolVar(&c.deletes, "delete", false, "the policies of the file are deleted, not written")
 	}
 	for {
 		if err := flags.Parse(args); err != nil {
@@ -169,6 +172,7 @@ func (c *command) diff(ctx context.Context) (answer, error) {
 	if err != nil {
 		return nil, err
 	}
+	change.deletes = c.deletes
 	k, err := c.known(ctx, everything)
 	if err != nil {
 		return nil, err

@@ -17,7 +17,7 @@ import (
 
 // Difference is what changed policies would change for the connections between existing pods.
 type Difference struct {
-	// Policies are those of the file, with "new" or "changed".
+	// Policies are those of the file, with "new", "changed", "deleted" or "not there".
 	Policies []string `json:"policies"`
 	Problems []string `json:"problems,omitempty"`
 	// Pods have an address and a network of their own. Judged is the number of connections between them that were compared: those of pods
@@ -45,10 +45,11 @@ type Flow struct {
 	By string `json:"by"`
 }
 
-// change is a file of policies over the known ones.
+// change is a file of policies that are written over the known ones, or deleted.
 type change struct {
 	policies []policy.Policy
 	problems []string
+	deletes  bool
 }
 
 // parsePolicies reads a file of NetworkPolicies and ClusterNetworkPolicies, as YAML documents, JSON, or Lists.
@@ -139,19 +140,24 @@ func (c *change) add(p policy.Policy, err error) error {
 	return nil
 }
 
-// over returns the state with the policies added or in the place of those of the same name, and says which they are.
+// over returns the state with the policies in the place of those of the same name, or added, or without these, and says which they are.
 func (c *change) over(s policy.State) (after policy.State, said []string) {
 	after = s
 	after.Policies = slices.Clone(s.Policies)
 	for _, p := range c.policies {
 		at := slices.IndexFunc(after.Policies, func(o policy.Policy) bool { return o.ID == p.ID })
-		if at < 0 {
-			after.Policies = append(after.Policies, p)
-			said = append(said, p.ID.String()+": new")
-			continue
+		what := "changed"
+		switch {
+		case c.deletes && at < 0:
+			what = "not there"
+		case c.deletes:
+			what, after.Policies = "deleted", slices.Delete(after.Policies, at, at+1)
+		case at < 0:
+			what, after.Policies = "new", append(after.Policies, p)
+		default:
+			after.Policies[at] = p
 		}
-		after.Policies[at] = p
-		said = append(said, p.ID.String()+": changed")
+		said = append(said, p.ID.String()+": "+what)
 	}
 	return after, said
 }

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -224,6 +225,26 @@ spec: {podSelector: {matchLabels: {app: client}}, policyTypes: [Egress], egress:
 	golden(t, "diff", d)
 	if same := diff(k.State, &change{policies: k.Policies}, declared); len(same.Flows) > 0 {
 		t.Errorf("the policies as they are change %+v", same.Flows)
+	}
+}
+
+// What a policy denies when it is created is allowed when it is deleted.
+func TestDiffOfDeletion(t *testing.T) {
+	k := shop(t)
+	without := k.State
+	without.Policies = nil
+	created := diff(without, &change{policies: k.Policies}, nil)
+	deleted := diff(k.State, &change{policies: k.Policies, deletes: true}, nil)
+	for i := range created.Flows {
+		if created.Flows[i].Change == changeDenied {
+			created.Flows[i].Change = changeAllowed
+		}
+	}
+	if len(created.Flows) == 0 || !reflect.DeepEqual(deleted.Flows, created.Flows) {
+		t.Errorf("deleted: %+v\ncreated: %+v", deleted.Flows, created.Flows)
+	}
+	if again := diff(without, &change{policies: k.Policies, deletes: true}, nil); len(again.Flows) > 0 || !strings.HasSuffix(again.Policies[0], ": not there") {
+		t.Errorf("policies that are not there: %+v", again)
 	}
 }
 
